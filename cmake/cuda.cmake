@@ -1,0 +1,199 @@
+# The GPU kernels. Each src/backend/cuda/kernels/*.cu becomes one fatbin, and the fatbins are
+# embedded in the library with a table of them (src/backend/cuda/modules.h). Nothing of CUDA is
+# linked: the driver is opened at run time. Without nvcc the table is empty and the build yields
+# a CPU engine.
+#
+# A kernel source that only some architectures can compile names them in its first five lines,
+# `km-arch: 90a`, and is left out of builds that have none of them.
+
+# ---- Is there a compiler, and does it work? ----
+
+set(cuda_missing)
+file(GLOB cuda_sources CONFIGURE_DEPENDS src/backend/cuda/kernels/*.cu)
+if(KERMES_CUDA STREQUAL "OFF")
+    set(cuda_missing "built with KERMES_CUDA=OFF")
+else()
+    file(GLOB cuda_folders /usr/local/cuda-*/bin)
+    list(SORT cuda_folders COMPARE NATURAL ORDER DESCENDING)
+    find_program(KERMES_NVCC nvcc
+        PATHS "$ENV{CUDA_HOME}/bin" /usr/local/cuda/bin ${cuda_folders} /opt/cuda/bin
+        DOC "The CUDA compiler")
+    if(NOT KERMES_NVCC)
+        set(cuda_missing "built without nvcc")
+    elseif(NOT KERMES_NVCC STREQUAL KERMES_NVCC_WORKS)
+        set(probe ${PROJECT_BINARY_DIR}/cuda/probe)
+        file(WRITE ${probe}.cu "extern \"C\" __global__ void probe(float *x) { *x = 1; }\n")
+        execute_process(COMMAND ${KERMES_NVCC} -fatbin --std=c++17 -arch=sm_80
+            -o ${probe}.fatbin ${probe}.cu
+            RESULT_VARIABLE failed OUTPUT_VARIABLE text ERROR_VARIABLE text)
+        if(failed)
+            message(STATUS "${text}")
+            set(cuda_missing "built without a working nvcc")
+        else()
+            set(KERMES_NVCC_WORKS ${KERMES_NVCC} CACHE INTERNAL "The nvcc that passed the probe")
+        endif()
+    endif()
+    if(cuda_missing AND KERMES_CUDA STREQUAL "ON")
+        message(FATAL_ERROR "KERMES_CUDA=ON, but nvcc was not found or does not work; it is "
+            "looked for on PATH, in $CUDA_HOME/bin, /usr/local/cuda*/bin and /opt/cuda/bin")
+    endif()
+endif()
+if(NOT cuda_missing AND NOT cuda_sources)
+    set(cuda_missing "built without kernel sources")
+endif()
+
+# ---- For which architectures? ----
+
+# cuda_archs: "80;90a" for machine code. cuda_ptx: "80" for code that newer chips translate.
+set(cuda_archs)
+set(cuda_ptx)
+
+function(kermes_native_archs result)
+    set(archs)
+    find_program(KERMES_NVIDIA_SMI nvidia-smi)
+    if(KERMES_NVIDIA_SMI)
+        execute_process(COMMAND ${KERMES_NVIDIA_SMI} --query-gpu=compute_cap --format=csv,noheader
+            RESULT_VARIABLE failed OUTPUT_VARIABLE text ERROR_QUIET)
+        if(NOT failed)
+            string(REGEX MATCHALL "[0-9]+\\.[0-9]" archs "${text}")
+            list(TRANSFORM archs REPLACE "\\." "")
+            list(TRANSFORM archs REPLACE "^90$" "90a") # Hopper's matrix units need the "a"
+            list(REMOVE_DUPLICATES archs)
+        endif()
+    endif()
+    set(${result} ${archs} PARENT_SCOPE)
+endfunction()
+
+if(NOT cuda_missing)
+    if(KERMES_CUDA_ARCHS STREQUAL "release")
+        set(cuda_archs 80 86 89 90a 100 120)
+        # A compiler older than a chip cannot build for it; PTX still reaches that chip.
+        execute_process(COMMAND ${KERMES_NVCC} --list-gpu-code OUTPUT_VARIABLE known)
+        foreach(arch IN LISTS cuda_archs)
+            string(REGEX REPLACE "a$" "" plain ${arch})
+            if(NOT known MATCHES "sm_${plain}[^0-9]")
+                message(STATUS "Kermes: this nvcc does not know sm_${arch}, left out")
+                list(REMOVE_ITEM cuda_archs ${arch})
+            endif()
+        endforeach()
+        list(GET cuda_archs 0 lowest)
+        list(GET cuda_archs -1 newest)
+        set(cuda_ptx ${lowest} ${newest})
+    elseif(KERMES_CUDA_ARCHS MATCHES "^(native)?$")
+        kermes_native_archs(cuda_archs)
+        if(NOT cuda_archs AND KERMES_CUDA_ARCHS)
+            message(FATAL_ERROR "KERMES_CUDA_ARCHS=native, but nvidia-smi shows no GPU here")
+        elseif(NOT cuda_archs)
+            set(cuda_archs 80 90a)
+            set(cuda_ptx 80)
+        endif()
+    else()
+        string(REGEX MATCHALL "[^,; ]+" words "${KERMES_CUDA_ARCHS}")
+        foreach(word IN LISTS words)
+            if(word MATCHES "^(sm_)?([0-9]+[af]?)$")
+                list(APPEND cuda_archs ${CMAKE_MATCH_2})
+            elseif(word MATCHES "^ptx_?([0-9]+[af]?)$")
+                list(APPEND cuda_ptx ${CMAKE_MATCH_1})
+            else()
+                message(FATAL_ERROR "KERMES_CUDA_ARCHS: '${word}' is neither sm_NN nor ptxNN")
+            endif()
+        endforeach()
+    endif()
+endif()
+
+# ---- One fatbin for each source ----
+
+set(cuda_table)
+set(cuda_assembly)
+set(cuda_fatbins)
+set(cuda_count 0)
+if(NOT cuda_missing)
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${cuda_sources})
+    foreach(source IN LISTS cuda_sources)
+        get_filename_component(name ${source} NAME_WE)
+        set(archs ${cuda_archs})
+        set(ptx ${cuda_ptx})
+        file(STRINGS ${source} head LIMIT_COUNT 5)
+        if(head MATCHES "km-arch: *([0-9af, ]*[0-9af])")
+            string(REGEX MATCHALL "[0-9af]+" only "${CMAKE_MATCH_1}")
+            set(archs)
+            set(ptx)
+            foreach(arch IN LISTS only)
+                if(arch IN_LIST cuda_archs)
+                    list(APPEND archs ${arch})
+                endif()
+            endforeach()
+            if(NOT archs)
+                continue()
+            endif()
+        endif()
+        set(gencode)
+        foreach(arch IN LISTS archs)
+            list(APPEND gencode -gencode arch=compute_${arch},code=sm_${arch})
+        endforeach()
+        foreach(arch IN LISTS ptx)
+            list(APPEND gencode -gencode arch=compute_${arch},code=compute_${arch})
+        endforeach()
+
+        set(fatbin ${PROJECT_BINARY_DIR}/cuda/${name}.fatbin)
+        add_custom_command(OUTPUT ${fatbin}
+            COMMAND ${KERMES_NVCC} -fatbin -O3 --std=c++17 -lineinfo ${gencode}
+                -I ${PROJECT_SOURCE_DIR}/src -MD -MF ${fatbin}.d -MT ${fatbin}
+                -o ${fatbin} ${source}
+            DEPENDS ${source} DEPFILE ${fatbin}.d VERBATIM
+            COMMENT "Compiling GPU kernels ${name}.cu")
+        list(APPEND cuda_fatbins ${fatbin})
+        math(EXPR cuda_count "${cuda_count} + 1")
+        string(APPEND cuda_table "    {\"${name}\", km_fatbin_${cuda_count}, "
+            "(size_t)(km_fatbin_end_${cuda_count} - km_fatbin_${cuda_count})},\n")
+        string(APPEND cuda_externs "extern const char km_fatbin_${cuda_count}[], "
+            "km_fatbin_end_${cuda_count}[];\n")
+        string(APPEND cuda_assembly "    .balign 64\n"
+            "    .globl km_fatbin_${cuda_count}\n    .hidden km_fatbin_${cuda_count}\n"
+            "km_fatbin_${cuda_count}:\n    .incbin \"${fatbin}\"\n"
+            "    .globl km_fatbin_end_${cuda_count}\n    .hidden km_fatbin_end_${cuda_count}\n"
+            "km_fatbin_end_${cuda_count}:\n    .byte 0\n")
+    endforeach()
+endif()
+
+# ---- The table ----
+
+if(cuda_missing)
+    set(KERMES_CUDA_NOTE "${cuda_missing}: no GPU kernels")
+    message(STATUS "Kermes: this is a CPU-only build (${KERMES_CUDA_NOTE})")
+else()
+    set(words ${cuda_archs})
+    list(TRANSFORM words PREPEND sm_)
+    set(ptx ${cuda_ptx})
+    list(TRANSFORM ptx PREPEND ptx)
+    list(APPEND words ${ptx})
+    list(JOIN words " " KERMES_CUDA_NOTE)
+    message(STATUS "Kermes: ${cuda_count} GPU kernel modules by ${KERMES_NVCC} for ${KERMES_CUDA_NOTE}")
+endif()
+
+set(generated ${PROJECT_BINARY_DIR}/cuda/modules.c)
+file(CONFIGURE OUTPUT ${generated} @ONLY CONTENT [[/* Generated by cmake/cuda.cmake. */
+#include "backend/cuda/modules.h"
+
+@cuda_externs@
+const km_cuda_module km_cuda_modules[] = {
+@cuda_table@    {NULL, NULL, 0},
+};
+const int km_cuda_module_count = @cuda_count@;
+
+const char *km_cuda_build_note(void)
+{
+    return "@KERMES_CUDA_NOTE@";
+}
+]])
+target_sources(kermes_objects PRIVATE ${generated})
+
+if(cuda_fatbins)
+    enable_language(ASM)
+    set(generated ${PROJECT_BINARY_DIR}/cuda/fatbins.s)
+    file(CONFIGURE OUTPUT ${generated} @ONLY CONTENT [[    .section .rodata
+@cuda_assembly@    .section .note.GNU-stack, "", %progbits
+]])
+    set_source_files_properties(${generated} PROPERTIES OBJECT_DEPENDS "${cuda_fatbins}")
+    target_sources(kermes_objects PRIVATE ${generated})
+endif()

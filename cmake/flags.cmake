@@ -1,0 +1,34 @@
+# Compiler flags: what every C target gets (kermes_compile), what the library's arithmetic is
+# compiled with (KERMES_MATH_FLAGS), and the sanitizers.
+
+# Results must not depend on the compiler's mood: no -ffast-math, and a*b+c is fused only where
+# a kernel says so. errno and floating-point traps are given up; nobody reads them.
+set(KERMES_MATH_FLAGS -fno-math-errno -fno-trapping-math -ffp-contract=off)
+
+function(kermes_compile target)
+    target_include_directories(${target} PRIVATE
+        ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+    target_compile_definitions(${target} PRIVATE _GNU_SOURCE)
+    target_compile_options(${target} PRIVATE
+        -Wall -Wextra -Wshadow -Wno-unused-parameter
+        $<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes>)
+    if(KERMES_ISA_ONLY_BASE)
+        target_compile_definitions(${target} PRIVATE KM_ISA_ONLY_BASE)
+    endif()
+endfunction()
+
+if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$")
+    set(KERMES_ISA_ONLY_BASE ON)
+endif()
+
+if(KERMES_ASAN AND KERMES_TSAN)
+    message(FATAL_ERROR "KERMES_ASAN and KERMES_TSAN exclude each other: build them apart")
+elseif(KERMES_ASAN)
+    set(sanitizers -fsanitize=address,undefined -fno-sanitize-recover=undefined)
+elseif(KERMES_TSAN)
+    set(sanitizers -fsanitize=thread)
+endif()
+if(sanitizers)
+    add_compile_options(${sanitizers} -fno-omit-frame-pointer)
+    add_link_options(${sanitizers})
+endif()

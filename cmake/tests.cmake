@@ -1,0 +1,113 @@
+# Tests, found by name and run by CTest as room/concept:
+#   tests/base/test_arena.c     a cmocka program, linked to the static library: base/arena
+#   tests/cli/devices.sh        an executable script, with $KERMES and $SRC_DIR set: cli/devices
+#   tests/api/test_cxx.cpp      the header from C++, where there is a C++ compiler: api/cxx
+#   tests/support/*.c           helpers that every test program may use
+# Exit code 77 means skipped. Tests under tests/long/ carry the label "long", and
+# `make test` leaves them out.
+if(KERMES_TESTS STREQUAL "OFF")
+    return()
+endif()
+pkg_check_modules(CMOCKA IMPORTED_TARGET cmocka)
+if(NOT CMOCKA_FOUND)
+    if(KERMES_TESTS STREQUAL "AUTO")
+        message(STATUS "Kermes: no tests in this build, since cmocka is missing (scripts/setup test)")
+        return()
+    endif()
+    message(FATAL_ERROR "cmocka is missing: run scripts/setup test, or install libcmocka-dev")
+endif()
+
+set(kermes_test_env "SRC_DIR=${PROJECT_SOURCE_DIR}")
+set(kermes_test_launcher)
+# A test asks for absurd sizes on purpose and expects NULL from malloc.
+if(KERMES_ASAN)
+    list(APPEND kermes_test_env ASAN_OPTIONS=allocator_may_return_null=1:detect_stack_use_after_return=1
+        UBSAN_OPTIONS=print_stacktrace=1)
+elseif(KERMES_TSAN)
+    list(APPEND kermes_test_env TSAN_OPTIONS=allocator_may_return_null=1)
+    # The thread sanitizers of gcc 12 to 14 cannot start where the kernel randomises more address
+    # bits than they know of, so randomisation is switched off for the tests where that is allowed.
+    find_program(KERMES_SETARCH setarch)
+    if(KERMES_SETARCH)
+        execute_process(COMMAND ${KERMES_SETARCH} -R true RESULT_VARIABLE failed
+            OUTPUT_QUIET ERROR_QUIET)
+        if(NOT failed)
+            set(kermes_test_launcher ${KERMES_SETARCH} -R)
+        endif()
+    endif()
+endif()
+
+function(kermes_add_test name)
+    add_test(NAME ${name} COMMAND ${kermes_test_launcher} ${ARGN})
+    set_tests_properties(${name} PROPERTIES
+        TIMEOUT 300 SKIP_RETURN_CODE 77 ENVIRONMENT "${kermes_test_env}")
+    if(name MATCHES "^long/")
+        set_tests_properties(${name} PROPERTIES LABELS long TIMEOUT 3600)
+    endif()
+endfunction()
+
+# tests/base/test_arena.c -> base/arena
+function(kermes_test_name source result)
+    file(RELATIVE_PATH path ${PROJECT_SOURCE_DIR}/tests ${source})
+    get_filename_component(folder ${path} DIRECTORY)
+    get_filename_component(stem ${path} NAME_WE)
+    string(REGEX REPLACE "^test_" "" stem ${stem})
+    string(JOIN "/" name ${folder} ${stem})
+    set(${result} ${name} PARENT_SCOPE)
+endfunction()
+
+function(kermes_test_program source)
+    kermes_test_name(${source} name)
+    string(MAKE_C_IDENTIFIER "test_${name}" target)
+    add_executable(${target} ${source})
+    kermes_compile(${target})
+    target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
+    target_link_libraries(${target} PRIVATE ${kermes_test_support} kermes_static PkgConfig::CMOCKA)
+    set_target_properties(${target} PROPERTIES
+        RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+    kermes_add_test(${name} $<TARGET_FILE:${target}>)
+endfunction()
+
+set(kermes_test_support)
+file(GLOB support_sources CONFIGURE_DEPENDS tests/support/*.c)
+if(support_sources)
+    add_library(kermes_test_support STATIC ${support_sources})
+    kermes_compile(kermes_test_support)
+    target_include_directories(kermes_test_support PRIVATE ${PROJECT_SOURCE_DIR}/tests)
+    target_link_libraries(kermes_test_support PRIVATE PkgConfig::CMOCKA)
+    set(kermes_test_support kermes_test_support)
+endif()
+
+file(GLOB_RECURSE test_sources CONFIGURE_DEPENDS tests/test_*.c)
+foreach(source IN LISTS test_sources)
+    kermes_test_program(${source})
+endforeach()
+
+file(GLOB test_cxx CONFIGURE_DEPENDS tests/api/test_cxx.cpp)
+if(test_cxx)
+    include(CheckLanguage)
+    check_language(CXX)
+    if(CMAKE_CXX_COMPILER)
+        enable_language(CXX)
+        kermes_test_program(${test_cxx})
+    else()
+        message(STATUS "Kermes: no C++ compiler, so the header is not tested from C++")
+    endif()
+endif()
+
+if(TARGET kermes)
+    list(APPEND kermes_test_env "KERMES=$<TARGET_FILE:kermes>")
+    file(GLOB_RECURSE scripts CONFIGURE_DEPENDS tests/*.sh)
+    foreach(script IN LISTS scripts)
+        execute_process(COMMAND test -x ${script} RESULT_VARIABLE not_executable)
+        if(NOT not_executable)
+            kermes_test_name(${script} name)
+            kermes_add_test(${name} ${script})
+        endif()
+    endforeach()
+endif()
+
+foreach(source IN LISTS kermes_examples)
+    get_filename_component(name ${source} NAME_WE)
+    kermes_add_test(examples/${name} $<TARGET_FILE:example_${name}>)
+endforeach()
