@@ -1,0 +1,53 @@
+# A thin front to CMake, so that two words are enough. Each target does all of its own set-up.
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+KERMES = build/release/kermes
+
+.PHONY: release demo test test-long bench install format clean help
+.NOTPARALLEL:
+
+release: ## Build the library, the command and the examples (build/release)
+	@command -v cmake >/dev/null && command -v ninja >/dev/null || \
+	    { echo "CMake or Ninja is missing: run scripts/setup" >&2; exit 1; }
+	@cmake --preset release
+	@cmake --build --preset release -j $(JOBS)
+
+demo: ## Set up, build, and see what this machine can do
+	@scripts/setup demo
+	@cmake --preset release
+	@cmake --build --preset release -j $(JOBS) --target kermes
+	$(KERMES) devices
+	$(KERMES) verify
+	$(KERMES) bench --quick
+
+test: ## Set up, build and run all tests: with sanitizers, then in release
+	@scripts/setup test
+	@set -e; for preset in asan tsan release; do \
+	    echo "== $$preset"; \
+	    cmake --preset $$preset -DKERMES_TESTS=ON; \
+	    cmake --build --preset $$preset -j $(JOBS); \
+	    ctest --preset $$preset -j $(JOBS); \
+	done
+
+test-long: ## Release tests with the long ones, at their full size
+	@scripts/setup test
+	@cmake --preset release -DKERMES_TESTS=ON
+	@cmake --build --preset release -j $(JOBS)
+	@ctest --preset long
+
+bench: ## Measure everything; leaves build/release/bench.html
+	@scripts/setup demo
+	@cmake --preset release
+	@cmake --build --preset release -j $(JOBS) --target kermes
+	$(KERMES) bench --html build/release/bench.html
+
+install: release ## Install under PREFIX (default /usr/local)
+	@cmake --install build/release --prefix $(or $(PREFIX),/usr/local)
+
+format: ## Lay out all C and CUDA sources by .clang-format
+	@git ls-files '*.c' '*.h' '*.cpp' '*.cu' '*.cuh' | xargs -r clang-format -i
+
+clean: ## Remove all that was built
+	@rm -rf build
+
+help: ## This list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
