@@ -1,0 +1,388 @@
+/* Kermes: a local AI engine. This is the whole public interface, and the manual for it.
+ *
+ *     km_ctx *ctx = km_ctx_new("cpu", 0);
+ *     km_tensor *a = km_normal(ctx, KM_F32, KM_SHAPE(64, 32), 0, 1);
+ *     km_tensor *b = km_normal(ctx, KM_F32, KM_SHAPE(32, 16), 0, 1);
+ *     km_tensor *c = km_matmul(ctx, a, b);                     // (64, 16)
+ *     if (km_ctx_status(ctx) != KM_OK) puts(km_ctx_error(ctx));
+ *     km_step_end(ctx);                                        // a, b and c are gone
+ *     km_ctx_free(ctx);
+ *
+ * Three rules carry most of it:
+ * 1. Work happens in a context. The first error sticks to it; from then on every call does
+ *    nothing and returns NULL (a NULL argument is then harmless), so a chain of calls needs one
+ *    check at its end. km_ctx_clear_error makes the context usable again.
+ * 2. A tensor made by any call below is a temporary of the current step and vanishes at
+ *    km_step_end. km_keep makes one stay until km_release.
+ * 3. An op runs on the device where its operands are and returns a new tensor; operands are
+ *    never changed, except by the calls that say so. A context serves one thread at a time.
+ */
+#ifndef KERMES_H
+#define KERMES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define KM_API __attribute__((visibility("default")))
+#else
+#define KM_API
+#endif
+
+#define KM_VERSION_MAJOR 0
+#define KM_VERSION_MINOR 1
+#define KM_VERSION_PATCH 0
+#define KM_VERSION "0.1.0"
+KM_API const char *km_version(void); /* of the library at run time */
+
+/* ---- Errors ---- */
+
+#define KM_STATUS_LIST(X)                                                                          \
+    X(OK, "no error")                                                                              \
+    X(ERR_SHAPE, "shapes do not fit")                                                              \
+    X(ERR_DTYPE, "dtype does not fit")                                                             \
+    X(ERR_DEVICE, "device missing or wrong")                                                       \
+    X(ERR_RANGE, "value or index out of range")                                                    \
+    X(ERR_NULL, "missing argument")                                                                \
+    X(ERR_MEMORY, "out of memory")                                                                 \
+    X(ERR_FILE, "file cannot be read or written")                                                  \
+    X(ERR_FORMAT, "file is not in the expected format")                                            \
+    X(ERR_STATE, "call not possible in this state")                                                \
+    X(ERR_UNSUPPORTED, "not supported")                                                            \
+    X(ERR_GPU, "GPU error")
+
+typedef enum km_status {
+#define KM_STATUS_ENUM(name, text) KM_##name,
+    KM_STATUS_LIST(KM_STATUS_ENUM)
+#undef KM_STATUS_ENUM
+} km_status;
+
+KM_API const char *km_status_name(km_status s); /* "ERR_SHAPE" */
+KM_API const char *km_status_text(km_status s); /* "shapes do not fit" */
+
+typedef enum km_log_level { KM_LOG_INFO, KM_LOG_WARN } km_log_level;
+typedef void (*km_log_fn)(void *user, km_log_level level, const char *line);
+KM_API void km_set_log(km_log_fn fn, void *user); /* NULL: silence, which is the default */
+
+/* ---- Dtypes ---- */
+
+/* X(name, text, bytes, is a float) */
+#define KM_DTYPE_LIST(X)                                                                           \
+    X(F32, "f32", 4, 1)                                                                            \
+    X(F16, "f16", 2, 1)                                                                            \
+    X(BF16, "bf16", 2, 1)                                                                          \
+    X(F64, "f64", 8, 1) /* computed on the reference device only */                                \
+    X(I32, "i32", 4, 0)                                                                            \
+    X(I64, "i64", 8, 0)                                                                            \
+    X(U8, "u8", 1, 0)                                                                              \
+    X(I8, "i8", 1, 0)                                                                              \
+    X(BOOL, "bool", 1, 0)
+
+typedef enum km_dtype {
+#define KM_DTYPE_ENUM(name, text, bytes, is_float) KM_##name,
+    KM_DTYPE_LIST(KM_DTYPE_ENUM)
+#undef KM_DTYPE_ENUM
+        KM_DTYPE_COUNT
+} km_dtype;
+
+KM_API const char *km_dtype_name(km_dtype d);
+KM_API size_t km_dtype_size(km_dtype d);
+
+/* ---- Contexts ---- */
+
+typedef struct km_ctx km_ctx;
+typedef struct km_tensor km_tensor;
+
+/* A context on a device: "cpu", "ref" (slow, obvious, exact), "cuda", "cuda:N", "gpu" (the best
+ * accelerator here) or "auto" (never fails for want of a device). threads: 0 for one per core.
+ * NULL on failure; km_last_error then says why. */
+KM_API km_ctx *km_ctx_new(const char *device, int threads);
+KM_API void km_ctx_free(km_ctx *ctx);                 /* kept tensors must be released before */
+KM_API const char *km_last_error(void);               /* of the last failed km_ctx_new in this thread */
+
+KM_API km_status km_ctx_status(const km_ctx *ctx);    /* the sticky error */
+KM_API const char *km_ctx_error(const km_ctx *ctx);   /* its text, "" when there is none */
+KM_API void km_ctx_clear_error(km_ctx *ctx);
+/* Reports an error of the caller's own (from inside a custom op, say). Returns `code`. */
+KM_API km_status km_ctx_fail(km_ctx *ctx, km_status code, const char *fmt, ...)
+#if defined(__GNUC__)
+    __attribute__((format(printf, 3, 4)))
+#endif
+    ;
+KM_API const char *km_ctx_device(const km_ctx *ctx);  /* "cpu", "cuda:0" */
+KM_API int km_ctx_threads(const km_ctx *ctx);
+KM_API void km_seed(km_ctx *ctx, uint64_t seed);      /* restarts the random sequence */
+KM_API void km_sync(km_ctx *ctx);                     /* waits for the device to finish */
+
+/* Ends a step: every temporary, the tape included, is gone; their memory is reused. */
+KM_API void km_step_end(km_ctx *ctx);
+
+/* A scope frees memory earlier than the step's end. At km_scope_end the data of all tensors
+ * made since the matching begin is freed, except `result` (may be NULL), what was kept, and what
+ * the tape still needs. Scopes nest. Returns result. */
+KM_API void km_scope_begin(km_ctx *ctx);
+KM_API km_tensor *km_scope_end(km_ctx *ctx, km_tensor *result);
+
+typedef struct km_stats {
+    uint64_t steps;            /* km_step_end calls */
+    uint64_t kernels;          /* kernels run */
+    uint64_t fallbacks;        /* of these, on another device for want of a kernel */
+    uint64_t heap_allocs;      /* heap allocations by this process so far */
+    uint64_t pool_hits;        /* tensor buffers reused */
+    uint64_t pool_misses;      /* tensor buffers newly taken from the system or driver */
+    size_t live_bytes;         /* in tensors now, on the context's device */
+    size_t peak_bytes;         /* the most so far; km_stats_reset_peak restarts it */
+    size_t held_bytes;         /* live plus cached for reuse */
+} km_stats;
+
+KM_API km_stats km_ctx_stats(const km_ctx *ctx);
+KM_API void km_stats_reset_peak(km_ctx *ctx);
+KM_API void km_trim(km_ctx *ctx);                     /* gives cached memory back */
+
+/* ---- Shapes and tensors ---- */
+
+#define KM_MAX_DIMS 5
+
+typedef struct km_shape {
+    int ndim;                  /* 0 for a scalar */
+    int64_t dim[KM_MAX_DIMS];
+} km_shape;
+
+/* KM_SHAPE(2, 3): two rows of three. KM_SCALAR: no dimensions. */
+#ifdef __cplusplus
+#define KM_SHAPE(...) (km_make_shape({__VA_ARGS__}))
+#define KM_SCALAR (km_shape{})
+#else
+#define KM_SHAPE(...)                                                                              \
+    ((km_shape){(int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), {__VA_ARGS__}})
+#define KM_SCALAR ((km_shape){0, {0}})
+#endif
+
+KM_API km_shape km_tensor_shape(const km_tensor *t);
+KM_API int km_tensor_ndim(const km_tensor *t);
+KM_API int64_t km_tensor_dim(const km_tensor *t, int axis);  /* negative counts from the end */
+KM_API int64_t km_tensor_count(const km_tensor *t);          /* elements */
+KM_API km_dtype km_tensor_dtype(const km_tensor *t);
+KM_API const char *km_tensor_device(const km_tensor *t);
+KM_API bool km_tensor_is_contiguous(const km_tensor *t);
+
+/* A copy of host memory as a tensor on the context's device, row-major. */
+KM_API km_tensor *km_from_data(km_ctx *ctx, km_dtype dtype, km_shape shape, const void *data);
+/* Copies the elements, row-major and in the tensor's dtype, to host memory of exactly `bytes`. */
+KM_API km_status km_read(km_ctx *ctx, const km_tensor *t, void *dst, size_t bytes);
+/* Overwrites the elements from host memory, row-major. */
+KM_API km_status km_write(km_ctx *ctx, km_tensor *t, const void *src, size_t bytes);
+/* The one element of a one-element tensor, as a double; 0 with the error set otherwise. */
+KM_API double km_item(km_ctx *ctx, const km_tensor *t);
+/* The elements in place, for a contiguous tensor in host memory; NULL otherwise (no error). */
+KM_API void *km_tensor_data(km_tensor *t);
+
+/* A lasting handle on t's data, off the tape; the caller owns it. t itself stays a temporary. */
+KM_API km_tensor *km_keep(km_ctx *ctx, km_tensor *t);
+KM_API void km_release(km_tensor *kept);                     /* NULL is fine; its gradient goes too */
+/* The tensor on another device ("cpu", "cuda:0"); t itself when it is there already. */
+KM_API km_tensor *km_to(km_ctx *ctx, km_tensor *t, const char *device);
+/* dst = src, converted and broadcast as needed. dst must not be an intermediate of the tape. */
+KM_API km_status km_assign(km_ctx *ctx, km_tensor *dst, const km_tensor *src);
+
+/* ---- Creation ---- */
+
+KM_API km_tensor *km_zeros(km_ctx *ctx, km_dtype dtype, km_shape shape);
+KM_API km_tensor *km_ones(km_ctx *ctx, km_dtype dtype, km_shape shape);
+KM_API km_tensor *km_full(km_ctx *ctx, km_dtype dtype, km_shape shape, double value);
+KM_API km_tensor *km_arange(km_ctx *ctx, km_dtype dtype, int64_t count, double start, double step);
+KM_API km_tensor *km_uniform(km_ctx *ctx, km_dtype dtype, km_shape shape, double lo, double hi);
+KM_API km_tensor *km_normal(km_ctx *ctx, km_dtype dtype, km_shape shape, double mean, double sd);
+KM_API km_tensor *km_copy(km_ctx *ctx, km_tensor *t);        /* contiguous, own memory */
+KM_API km_tensor *km_contiguous(km_ctx *ctx, km_tensor *t);  /* t itself when it is already */
+KM_API km_tensor *km_cast(km_ctx *ctx, km_tensor *t, km_dtype dtype);
+
+/* ---- Views: no data is copied. Negative axes count from the end. ---- */
+
+/* Elements start, start+step, ... below stop along axis; step >= 1, negative bounds from the end. */
+KM_API km_tensor *km_slice(km_ctx *ctx, km_tensor *t, int axis, int64_t start, int64_t stop,
+                           int64_t step);
+KM_API km_tensor *km_narrow(km_ctx *ctx, km_tensor *t, int axis, int64_t start, int64_t count);
+KM_API km_tensor *km_select(km_ctx *ctx, km_tensor *t, int axis, int64_t index); /* drops the axis */
+KM_API km_tensor *km_transpose(km_ctx *ctx, km_tensor *t, int axis0, int axis1);
+KM_API km_tensor *km_permute(km_ctx *ctx, km_tensor *t, const int *axes);   /* ndim axes */
+/* One dimension may be -1. Copies only when the strides leave no other way. */
+KM_API km_tensor *km_reshape(km_ctx *ctx, km_tensor *t, km_shape shape);
+KM_API km_tensor *km_broadcast(km_ctx *ctx, km_tensor *t, km_shape shape);  /* NumPy's rule */
+KM_API km_tensor *km_unsqueeze(km_ctx *ctx, km_tensor *t, int axis);
+KM_API km_tensor *km_squeeze(km_ctx *ctx, km_tensor *t, int axis);
+/* Cuts axis into n equal parts; fills parts[0..n-1]. */
+KM_API km_status km_split(km_ctx *ctx, km_tensor *t, int axis, int n, km_tensor **parts);
+
+/* ---- Elementwise. Two operands broadcast as in NumPy and must share a dtype. ---- */
+
+KM_API km_tensor *km_add(km_ctx *ctx, km_tensor *a, km_tensor *b);
+KM_API km_tensor *km_sub(km_ctx *ctx, km_tensor *a, km_tensor *b);
+KM_API km_tensor *km_mul(km_ctx *ctx, km_tensor *a, km_tensor *b);
+KM_API km_tensor *km_div(km_ctx *ctx, km_tensor *a, km_tensor *b);
+KM_API km_tensor *km_pow(km_ctx *ctx, km_tensor *a, km_tensor *b);
+KM_API km_tensor *km_maximum(km_ctx *ctx, km_tensor *a, km_tensor *b); /* NaN wins */
+KM_API km_tensor *km_minimum(km_ctx *ctx, km_tensor *a, km_tensor *b);
+KM_API km_tensor *km_add_scalar(km_ctx *ctx, km_tensor *a, double s);
+KM_API km_tensor *km_mul_scalar(km_ctx *ctx, km_tensor *a, double s);
+
+KM_API km_tensor *km_neg(km_ctx *ctx, km_tensor *x);
+KM_API km_tensor *km_abs(km_ctx *ctx, km_tensor *x);
+KM_API km_tensor *km_sqrt(km_ctx *ctx, km_tensor *x);
+KM_API km_tensor *km_rsqrt(km_ctx *ctx, km_tensor *x);    /* 1 / sqrt(x) */
+KM_API km_tensor *km_exp(km_ctx *ctx, km_tensor *x);
+KM_API km_tensor *km_log(km_ctx *ctx, km_tensor *x);
+KM_API km_tensor *km_sin(km_ctx *ctx, km_tensor *x);
+KM_API km_tensor *km_cos(km_ctx *ctx, km_tensor *x);
+KM_API km_tensor *km_tanh(km_ctx *ctx, km_tensor *x);
+KM_API km_tensor *km_sigmoid(km_ctx *ctx, km_tensor *x);  /* 1 / (1 + exp(-x)) */
+KM_API km_tensor *km_relu(km_ctx *ctx, km_tensor *x);     /* max(x, 0) */
+KM_API km_tensor *km_gelu(km_ctx *ctx, km_tensor *x);     /* x/2 (1 + tanh(sqrt(2/pi)(x + 0.044715x^3))) */
+KM_API km_tensor *km_gelu_erf(km_ctx *ctx, km_tensor *x); /* x/2 (1 + erf(x / sqrt 2)) */
+KM_API km_tensor *km_silu(km_ctx *ctx, km_tensor *x);     /* x / (1 + exp(-x)) */
+KM_API km_tensor *km_clamp(km_ctx *ctx, km_tensor *x, double lo, double hi);
+
+KM_API km_tensor *km_eq(km_ctx *ctx, km_tensor *a, km_tensor *b); /* comparisons give bool */
+KM_API km_tensor *km_ne(km_ctx *ctx, km_tensor *a, km_tensor *b);
+KM_API km_tensor *km_lt(km_ctx *ctx, km_tensor *a, km_tensor *b);
+KM_API km_tensor *km_le(km_ctx *ctx, km_tensor *a, km_tensor *b);
+KM_API km_tensor *km_gt(km_ctx *ctx, km_tensor *a, km_tensor *b);
+KM_API km_tensor *km_ge(km_ctx *ctx, km_tensor *a, km_tensor *b);
+KM_API km_tensor *km_where(km_ctx *ctx, km_tensor *cond, km_tensor *a, km_tensor *b);
+KM_API km_tensor *km_masked_fill(km_ctx *ctx, km_tensor *x, km_tensor *mask, double value);
+KM_API km_tensor *km_triu(km_ctx *ctx, km_tensor *x, int diagonal); /* keeps j - i >= diagonal */
+KM_API km_tensor *km_tril(km_ctx *ctx, km_tensor *x, int diagonal); /* keeps j - i <= diagonal */
+/* Zeroes each element with probability p and scales the rest by 1/(1-p). */
+KM_API km_tensor *km_dropout(km_ctx *ctx, km_tensor *x, double p);
+
+/* ---- Reductions over a list of axes (n_axes 0: over all) ---- */
+
+KM_API km_tensor *km_sum(km_ctx *ctx, km_tensor *x, const int *axes, int n_axes, bool keepdim);
+KM_API km_tensor *km_mean(km_ctx *ctx, km_tensor *x, const int *axes, int n_axes, bool keepdim);
+KM_API km_tensor *km_max(km_ctx *ctx, km_tensor *x, const int *axes, int n_axes, bool keepdim);
+/* sum((x - mean)^2) / (n - correction) */
+KM_API km_tensor *km_var(km_ctx *ctx, km_tensor *x, const int *axes, int n_axes, bool keepdim,
+                         int correction);
+KM_API km_tensor *km_logsumexp(km_ctx *ctx, km_tensor *x, const int *axes, int n_axes, bool keepdim);
+KM_API km_tensor *km_argmax(km_ctx *ctx, km_tensor *x, int axis, bool keepdim); /* i64, first wins */
+
+/* ---- Products ---- */
+
+/* (..., m, k) x (..., k, n) -> (..., m, n), leading axes broadcast. A vector operand (k) counts as
+ * one row or one column, and that axis is dropped. Transposed views cost nothing. */
+KM_API km_tensor *km_matmul(km_ctx *ctx, km_tensor *a, km_tensor *b);
+
+typedef enum km_act { KM_ACT_NONE, KM_ACT_RELU, KM_ACT_GELU, KM_ACT_GELU_ERF, KM_ACT_SILU } km_act;
+/* act(x W^T + b): x (..., in), w (out, in), b (out) or NULL -> (..., out) */
+KM_API km_tensor *km_linear(km_ctx *ctx, km_tensor *x, km_tensor *w, km_tensor *b, km_act act);
+
+/* ---- Rows ---- */
+
+KM_API km_tensor *km_softmax(km_ctx *ctx, km_tensor *x, int axis);
+KM_API km_tensor *km_log_softmax(km_ctx *ctx, km_tensor *x, int axis);
+/* Over the last axis (n): (x - mean) / sqrt(var + eps) * w + b; w, b (n), b may be NULL. */
+KM_API km_tensor *km_layer_norm(km_ctx *ctx, km_tensor *x, km_tensor *w, km_tensor *b, double eps);
+/* x / sqrt(mean(x^2) + eps) * w; w (n). */
+KM_API km_tensor *km_rms_norm(km_ctx *ctx, km_tensor *x, km_tensor *w, double eps);
+/* The same of x + residual, in one pass; *sum (may be NULL) receives x + residual. */
+KM_API km_tensor *km_add_layer_norm(km_ctx *ctx, km_tensor *x, km_tensor *residual, km_tensor *w,
+                                    km_tensor *b, double eps, km_tensor **sum);
+KM_API km_tensor *km_add_rms_norm(km_ctx *ctx, km_tensor *x, km_tensor *residual, km_tensor *w,
+                                  double eps, km_tensor **sum);
+
+/* ---- Indexing. Indices are i32 or i64 and are checked. ---- */
+
+KM_API km_tensor *km_embedding(km_ctx *ctx, km_tensor *table, km_tensor *ids); /* (v, c), (...) -> (..., c) */
+/* out[i][j] = x[i][index[i][j]] for axis 1, likewise for others; index has x's rank. */
+KM_API km_tensor *km_gather(km_ctx *ctx, km_tensor *x, int axis, km_tensor *index);
+/* A copy of x with src[i][j] added at x[i][index[i][j]]. */
+KM_API km_tensor *km_scatter_add(km_ctx *ctx, km_tensor *x, int axis, km_tensor *index, km_tensor *src);
+KM_API km_tensor *km_index_select(km_ctx *ctx, km_tensor *x, int axis, km_tensor *index); /* index (n) */
+KM_API km_tensor *km_concat(km_ctx *ctx, km_tensor *const *parts, int n, int axis);
+KM_API km_tensor *km_stack(km_ctx *ctx, km_tensor *const *parts, int n, int axis); /* a new axis */
+
+/* ---- Transformers ---- */
+
+typedef enum km_rope_pairs {
+    KM_ROPE_HALVES,      /* pairs (i, i + d/2): GPT-NeoX, Llama in Hugging Face form */
+    KM_ROPE_ADJACENT     /* pairs (2i, 2i + 1): the paper, Llama in GGUF form */
+} km_rope_pairs;
+/* Rotates pair i of the first n_dims (0: all) of the last axis by position * base^(-2i/n_dims).
+ * x (..., T, d), positions (T) i32 or i64, or NULL for 0, 1, 2, ... */
+KM_API km_tensor *km_rope(km_ctx *ctx, km_tensor *x, km_tensor *positions, km_rope_pairs pairs,
+                          double base, int n_dims);
+/* softmax(q k^T * scale) v: q (B, H, Tq, D), k, v (B, Hkv, Tk, D), H a multiple of Hkv
+ * -> (B, H, Tq, D). scale 0 means 1/sqrt(D). Causal: query i sees keys 0 .. Tk - Tq + i. */
+KM_API km_tensor *km_attention(km_ctx *ctx, km_tensor *q, km_tensor *k, km_tensor *v, bool causal,
+                               double scale);
+
+/* ---- Losses: a scalar f32 (f64 for f64 input) ---- */
+
+typedef enum km_reduction { KM_MEAN, KM_SUM } km_reduction;
+/* -log softmax(logits)[target]: logits (..., v), targets (...) i32 or i64; rows whose target is
+ * ignore_index count for nothing, in the mean's divisor too. */
+KM_API km_tensor *km_cross_entropy(km_ctx *ctx, km_tensor *logits, km_tensor *targets,
+                                   int64_t ignore_index, km_reduction reduction);
+KM_API km_tensor *km_mse(km_ctx *ctx, km_tensor *x, km_tensor *target, km_reduction reduction);
+KM_API km_tensor *km_bce_with_logits(km_ctx *ctx, km_tensor *x, km_tensor *target,
+                                     km_reduction reduction);
+
+/* ---- Gradients ---- */
+
+/* Marks a kept tensor as a parameter: ops on it are recorded, and km_backward gives it a gradient. */
+KM_API km_status km_require_grad(km_ctx *ctx, km_tensor *kept, bool on);
+KM_API bool km_requires_grad(const km_tensor *t);
+/* Back-propagates from a one-element tensor; adds to the gradients of all parameters it used. */
+KM_API km_status km_backward(km_ctx *ctx, km_tensor *loss);
+KM_API km_tensor *km_grad(km_tensor *parameter);     /* NULL before the first backward; not owned */
+KM_API void km_zero_grad(km_ctx *ctx, km_tensor *const *parameters, int n);
+KM_API void km_no_grad_begin(km_ctx *ctx);           /* nothing is recorded until the end; nests */
+KM_API void km_no_grad_end(km_ctx *ctx);
+KM_API km_tensor *km_detach(km_ctx *ctx, km_tensor *t); /* the same data, off the tape */
+/* Scales the gradients so that their global 2-norm is at most max_norm; returns the norm before. */
+KM_API double km_clip_grad_norm(km_ctx *ctx, km_tensor *const *parameters, int n, double max_norm);
+
+/* An op of the user's own. `forward` makes the output from other km_ calls or from host data;
+ * `backward` gets the output's gradient and fills grads[i] (NULL: none) for the inputs. Both work
+ * with recording off. `name` and `user` must outlive the step. */
+typedef struct km_custom_op {
+    const char *name;
+    km_tensor *(*forward)(km_ctx *ctx, km_tensor *const *inputs, int n, void *user);
+    void (*backward)(km_ctx *ctx, km_tensor *const *inputs, int n, km_tensor *output,
+                     km_tensor *grad_output, km_tensor **grads, void *user);
+    void *user;
+} km_custom_op;
+KM_API km_tensor *km_custom(km_ctx *ctx, const km_custom_op *op, km_tensor *const *inputs, int n);
+
+/* Compares gradients by back-propagation with central differences. fn maps the inputs to a tensor
+ * of any shape; inputs must be kept f64 tensors on the ref device that require a gradient. */
+typedef km_tensor *(*km_grad_fn)(km_ctx *ctx, km_tensor *const *inputs, int n, void *user);
+typedef struct km_grad_report {
+    double max_error;     /* largest |analytic - numeric| / max(1, |analytic|, |numeric|) */
+    int input;            /* where: which input, */
+    int64_t element;      /* which element, */
+    double analytic, numeric;
+    bool passed;          /* max_error <= tolerance */
+} km_grad_report;
+KM_API km_status km_check_grad(km_ctx *ctx, km_grad_fn fn, void *user, km_tensor *const *inputs,
+                               int n, double tolerance, km_grad_report *report);
+
+#ifdef __cplusplus
+}
+#include <initializer_list>
+inline km_shape km_make_shape(std::initializer_list<int64_t> dims) {
+    km_shape s = {};
+    for (int64_t d : dims) {
+        if (s.ndim < KM_MAX_DIMS) s.dim[s.ndim] = d;
+        s.ndim++;
+    }
+    return s;
+}
+#endif
+
+#endif
