@@ -1,0 +1,40 @@
+/* Error values: the names and texts of the status list, and the rule that the first
+ * error stays. */
+#include "base/error.h"
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+    const char *name, *text;
+} status_info[] = {
+#define KM_STATUS_ROW(name, text) {#name, text},
+    KM_STATUS_LIST(KM_STATUS_ROW)
+#undef KM_STATUS_ROW
+};
+static const size_t status_count = sizeof status_info / sizeof status_info[0];
+
+const char *km_status_name(km_status s) {
+    return (size_t)s < status_count ? status_info[s].name : "ERR_UNKNOWN";
+}
+
+const char *km_status_text(km_status s) {
+    return (size_t)s < status_count ? status_info[s].text : "unknown error";
+}
+
+km_status km_error_setv(km_error *err, km_status code, const char *fmt, va_list ap) {
+    if (!err || err->code != KM_OK || code == KM_OK) return code;
+    err->code = code;
+    int n = vsnprintf(err->text, sizeof err->text, fmt, ap);
+    if (n < 0) snprintf(err->text, sizeof err->text, "%s", km_status_text(code));
+    /* A cut message says so, or its last number could be read as a whole one. */
+    if (n >= (int)sizeof err->text) strcpy(err->text + sizeof err->text - 4, "...");
+    return code;
+}
+
+km_status km_error_set(km_error *err, km_status code, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    km_error_setv(err, code, fmt, ap);
+    va_end(ap);
+    return code;
+}

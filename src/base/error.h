@@ -1,0 +1,20 @@
+/* Errors: one code and one line of text that says what, where and what to do. The codes are
+ * the X-macro list in kermes.h. The library never prints, exits or aborts. */
+#ifndef KM_BASE_ERROR_H
+#define KM_BASE_ERROR_H
+#include "kermes.h"
+#include <stdarg.h>
+
+#define KM_ERROR_TEXT 512
+
+typedef struct km_error {
+    km_status code;
+    char text[KM_ERROR_TEXT];
+} km_error;
+
+/* Sets *err (NULL is fine) if it holds no error yet, and returns `code`: the first one stays. */
+km_status km_error_set(km_error *err, km_status code, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+km_status km_error_setv(km_error *err, km_status code, const char *fmt, va_list ap);
+
+#endif
