@@ -13,7 +13,6 @@ if(NOT KERMES_ISA_ONLY_BASE)
     list(APPEND KERMES_ISAS avx2 avx512)
 endif()
 
-set(kermes_object_files)
 if(kermes_simd_sources)
     foreach(isa IN LISTS KERMES_ISAS)
         add_library(kermes_simd_${isa} OBJECT ${kermes_simd_sources})
