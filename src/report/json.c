@@ -1,0 +1,30 @@
+/* Helpers over Jansson. */
+#include "report/json.h"
+#include "base/alloc.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+json_t *km_json_number(double v, int digits) {
+    if (!isfinite(v)) return json_null();
+    char text[64];
+    snprintf(text, sizeof text, "%.*g", digits, v);
+    return json_real(strtod(text, NULL));
+}
+
+json_t *km_json_text(const char *s) {
+    json_t *v = json_string(s);
+    if (v) return v;
+    char *copy = km_strdup(s);
+    if (!copy) return NULL;
+    for (char *p = copy; *p; p++)
+        if ((unsigned char)*p >= 0x80) *p = '?';
+    v = json_string(copy);
+    km_free(copy);
+    return v;
+}
+
+bool km_json_print(const json_t *v, FILE *out) {
+    if (!v || json_dumpf(v, out, JSON_INDENT(2) | JSON_REAL_PRECISION(12)) != 0) return false;
+    return fputc('\n', out) != EOF;
+}

@@ -1,0 +1,16 @@
+/* JSON reports: a few helpers over Jansson for what it leaves to its callers. */
+#ifndef KM_REPORT_JSON_H
+#define KM_REPORT_JSON_H
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdio.h>
+
+/* A number with at most `digits` significant digits (noise beyond them helps nobody); null for
+ * NaN and the infinities, which JSON cannot say. */
+json_t *km_json_number(double v, int digits);
+/* A string; bytes that are not UTF-8 are replaced by '?', where Jansson would give NULL. */
+json_t *km_json_text(const char *s);
+/* Writes the value, indented, with a final newline; false when it is NULL or writing failed. */
+bool km_json_print(const json_t *v, FILE *out);
+
+#endif
