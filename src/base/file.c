@@ -123,7 +123,8 @@ static km_status open_target(km_writer *w, const char *path, km_error *err) {
     if (exists && access(path, W_OK) != 0)
         return km_error_set(err, KM_ERR_FILE, "cannot write '%s': %s", path, strerror(errno));
     if (exists && !S_ISREG(st.st_mode)) {
-        w->fd = open(path, O_WRONLY | O_CLOEXEC);
+        do w->fd = open(path, O_WRONLY | O_CLOEXEC);
+        while (w->fd < 0 && errno == EINTR);
         if (w->fd < 0)
             return km_error_set(err, KM_ERR_FILE, "cannot write '%s': %s", path, strerror(errno));
     } else if (exists && realpath(path, resolved)) {
@@ -241,9 +242,11 @@ static km_status flush_folder(km_writer *w) {
 
 static km_status finish(km_writer *w) {
     if (w->error.code != KM_OK || flush(w) != KM_OK) return w->error.code;
+    int synced;
+    do synced = fsync(w->fd);
+    while (synced != 0 && errno == EINTR);
     /* Pipes and terminals know no fsync. */
-    if (fsync(w->fd) != 0 && (w->temp || (errno != EINVAL && errno != ENOTSUP)))
-        return fail(w, errno);
+    if (synced != 0 && (w->temp || (errno != EINVAL && errno != ENOTSUP))) return fail(w, errno);
     int closed = close(w->fd);
     w->fd = -1;
     if (closed != 0 && errno != EINTR) return fail(w, errno);

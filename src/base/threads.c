@@ -34,17 +34,17 @@
 #define NUMBER 0xFFFFF000u
 #define NUMBER_ONE 0x1000u
 
-typedef struct worker {
+typedef struct worker_slot {
     km_threads *pool;
     pthread_t thread;
     int index;
-} worker;
+} worker_slot;
 
 struct km_threads {
     int count;
     bool spin;                /* false when threads outnumber cores */
     pthread_mutex_t callers;  /* held by the caller whose loop runs */
-    worker workers[MAX_THREADS];
+    worker_slot workers[MAX_THREADS];
     /* The job: written by the caller while nobody is inside. */
     km_range_fn fn;
     void *arg;
@@ -149,7 +149,7 @@ static void leave(km_threads *t) {
 }
 
 static void *work(void *arg) {
-    const worker *me = arg;
+    const worker_slot *me = arg;
     km_threads *t = me->pool;
     here.pool = t;
     here.worker = me->index;
@@ -279,7 +279,7 @@ km_threads *km_threads_new(int count) {
     pthread_sigmask(SIG_SETMASK, &all, &old);
     int started = 1;
     for (; started < count; started++) {
-        worker *w = &t->workers[started];
+        worker_slot *w = &t->workers[started];
         w->pool = t;
         w->index = started;
         if (pthread_create(&w->thread, NULL, work, w) != 0) break;
