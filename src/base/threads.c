@@ -22,7 +22,7 @@
 #endif
 
 #define MAX_THREADS 512
-#define SPIN_NS 30000 /* how long to look for news before sleeping */
+#define SPIN_NS 50000 /* how long to look for news before sleeping; waking costs as much */
 
 /* The state word: workers inside (bits 0-9), the caller sleeps until they have left, the
  * loop is open for joining, and the loop's number (bits 12-31). The number wraps; that is
