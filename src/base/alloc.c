@@ -84,8 +84,8 @@ static size_t page_round(size_t bytes) {
 /* Maps one huge page too many and gives back what lies around the aligned part. */
 static void *map_large(size_t bytes) {
     size_t size = page_round(bytes);
-    uint8_t *base = mmap(NULL, size + HUGE_PAGE, PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    uint8_t *base =
+        mmap(NULL, size + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED) return NULL;
     size_t head = (HUGE_PAGE - (uintptr_t)base % HUGE_PAGE) % HUGE_PAGE;
     uint8_t *p = base + head;

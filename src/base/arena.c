@@ -58,8 +58,10 @@ static km_arena_chunk *chunk_add(km_arena *a, size_t bytes) {
     if (a->current && a->current->capacity <= SIZE_MAX / 2) capacity = a->current->capacity * 2;
     km_arena_chunk *c = chunk_new(capacity < bytes ? bytes : capacity);
     if (!c) return NULL;
-    if (a->current) a->current->next = c;
-    else a->first = c;
+    if (a->current)
+        a->current->next = c;
+    else
+        a->first = c;
     return a->current = c;
 }
 

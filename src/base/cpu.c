@@ -147,8 +147,10 @@ static void read_sys_caches(void) {
         read_text(path, size, sizeof size);
         char *unit;
         size_t bytes = strtoul(size, &unit, 10);
-        if (*unit == 'K') bytes <<= 10;
-        else if (*unit == 'M') bytes <<= 20;
+        if (*unit == 'K')
+            bytes <<= 10;
+        else if (*unit == 'M')
+            bytes <<= 20;
         if (type[0] == 'I') continue;
         if (level[0] == '1') cpu.l1d = bytes;
         if (level[0] == '2') cpu.l2 = bytes;

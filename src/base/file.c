@@ -168,8 +168,7 @@ km_writer *km_writer_open(const char *path, km_error *err) {
 }
 
 static km_status fail(km_writer *w, int number) {
-    return km_error_set(&w->error, KM_ERR_FILE, "cannot write '%s': %s", w->path,
-                        strerror(number));
+    return km_error_set(&w->error, KM_ERR_FILE, "cannot write '%s': %s", w->path, strerror(number));
 }
 
 static km_status write_all(km_writer *w, const uint8_t *data, size_t n) {

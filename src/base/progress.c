@@ -53,17 +53,20 @@ static int format_bar(char *out, size_t size, const km_progress *p) {
     memset(bar, '=', (size_t)full);
     if (full < BAR_WIDTH) bar[full] = '>';
     bar[BAR_WIDTH] = 0;
-    return snprintf(out, size, "[%s] %3d%%  %lld/%lld", bar, (int)(part * 100),
-                    (long long)p->done, (long long)p->total);
+    return snprintf(out, size, "[%s] %3d%%  %lld/%lld", bar, (int)(part * 100), (long long)p->done,
+                    (long long)p->total);
 }
 
 static void format_left(char *out, size_t size, const km_progress *p, double now) {
     out[0] = 0;
     if (p->total <= 0 || p->done <= 0 || p->done >= p->total) return;
     double left = (now - p->started) * (double)(p->total - p->done) / (double)p->done;
-    if (left < 99.5) snprintf(out, size, "   %.0f s left", left);
-    else if (left < 5970) snprintf(out, size, "   %.0f min left", left / 60);
-    else if (left < 3.6e8) snprintf(out, size, "   %.0f h left", left / 3600);
+    if (left < 99.5)
+        snprintf(out, size, "   %.0f s left", left);
+    else if (left < 5970)
+        snprintf(out, size, "   %.0f min left", left / 60);
+    else if (left < 3.6e8)
+        snprintf(out, size, "   %.0f h left", left / 3600);
 }
 
 static void draw(km_progress *p, const char *note, double now) {

@@ -42,8 +42,8 @@ typedef struct worker_slot {
 
 struct km_threads {
     int count;
-    bool spin;                /* false when threads outnumber cores */
-    pthread_mutex_t callers;  /* held by the caller whose loop runs */
+    bool spin;               /* false when threads outnumber cores */
+    pthread_mutex_t callers; /* held by the caller whose loop runs */
     worker_slot workers[MAX_THREADS];
     /* The job: written by the caller while nobody is inside. */
     km_range_fn fn;
@@ -51,8 +51,8 @@ struct km_threads {
     int64_t n, grain, chunks;
     /* Each on a cache line of its own. */
     _Alignas(64) _Atomic uint32_t state;
-    _Alignas(64) _Atomic int64_t next;     /* the first chunk nobody has taken */
-    _Alignas(64) _Atomic uint32_t signal;  /* changes with each loop; workers sleep on it */
+    _Alignas(64) _Atomic int64_t next;    /* the first chunk nobody has taken */
+    _Alignas(64) _Atomic uint32_t signal; /* changes with each loop; workers sleep on it */
     _Atomic uint32_t sleepers;
     _Atomic bool quit;
 };
@@ -161,8 +161,7 @@ static void *work(void *arg) {
         uint32_t s = atomic_load_explicit(&t->state, memory_order_relaxed);
         if (!(s & OPEN) || (s & NUMBER) == done) {
             await_signal(t, seen);
-        } else if (atomic_compare_exchange_weak_explicit(&t->state, &s, s + 1,
-                                                         memory_order_acq_rel,
+        } else if (atomic_compare_exchange_weak_explicit(&t->state, &s, s + 1, memory_order_acq_rel,
                                                          memory_order_relaxed)) {
             done = s & NUMBER;
             take_chunks(t, me->index);

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+
 #include <cmocka.h>
 
 static void each_allocation_counts_once_and_lives_until_freed(void **state) {
@@ -71,8 +72,18 @@ static void calloc_gives_zeros(void **state) {
 }
 
 static void aligned_blocks_of_all_sizes_are_aligned_and_whole(void **state) {
-    static const size_t sizes[] = {1, 63, 64, 65, 4095, 4096, 1 << 20, (4 << 20) - 1, 4 << 20,
-                                   (4 << 20) + 1, (6 << 20) + 12345, 32 << 20};
+    static const size_t sizes[] = {1,
+                                   63,
+                                   64,
+                                   65,
+                                   4095,
+                                   4096,
+                                   1 << 20,
+                                   (4 << 20) - 1,
+                                   4 << 20,
+                                   (4 << 20) + 1,
+                                   (6 << 20) + 12345,
+                                   32 << 20};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         uint8_t *p = km_alloc_aligned(sizes[i]);
         assert_non_null(p);

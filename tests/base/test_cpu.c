@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
 #include <cmocka.h>
 #ifdef __linux__
 #include <sched.h>
@@ -30,8 +31,10 @@ static int in_child(int (*question)(void)) {
 static int isa_here(void) { return (int)km_cpu_isa(); }
 
 static int isa_with(const char *wish) {
-    if (wish) setenv("KERMES_ISA", wish, 1);
-    else unsetenv("KERMES_ISA");
+    if (wish)
+        setenv("KERMES_ISA", wish, 1);
+    else
+        unsetenv("KERMES_ISA");
     int got = in_child(isa_here);
     unsetenv("KERMES_ISA");
     return got;

@@ -20,6 +20,7 @@
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
 #include <cmocka.h>
 
 static char folder[256];
@@ -167,8 +168,8 @@ static void an_empty_write_makes_an_empty_file(void **state) {
 }
 
 static void pieces_of_all_sizes_arrive_in_order(void **state) {
-    static const size_t sizes[] = {1, 100, 65536, 262143, 1, 262144, 262145, 7, 1000003, 200000,
-                                   100000};
+    static const size_t sizes[] = {1,      100, 65536,   262143, 1,     262144,
+                                   262145, 7,   1000003, 200000, 100000};
     size_t total = 0, at = 0;
     for (int i = 0; i < 11; i++) total += sizes[i];
     uint8_t *data = malloc(total);
@@ -463,7 +464,7 @@ static void a_pipe_is_written_in_place_through_interruptions(void **state) {
     assert_int_equal(mkfifo(path, 0600), 0);
     fflush(NULL);
     pid_t pid = fork();
-    if (pid == 0) { /* a slow reader: the pipe stays full long enough for signals to hit */
+    if (pid == 0) {    /* a slow reader: the pipe stays full long enough for signals to hit */
         usleep(20000); /* opening waits, too */
         int fd = open(path, O_RDONLY);
         long sum = 0;

@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 static void check(uint64_t seed, uint64_t stream, uint64_t counter, const uint32_t *want) {

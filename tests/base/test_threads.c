@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
 #include <cmocka.h>
 
 /* ---- Coverage ---- */
@@ -380,8 +381,10 @@ static void loops_do_not_allocate(void **state) {
 }
 
 static int count_with(const char *wish, int asked) {
-    if (wish) setenv("KERMES_THREADS", wish, 1);
-    else unsetenv("KERMES_THREADS");
+    if (wish)
+        setenv("KERMES_THREADS", wish, 1);
+    else
+        unsetenv("KERMES_THREADS");
     km_threads *t = km_threads_new(asked);
     int n = km_threads_count(t);
     km_threads_free(t);
