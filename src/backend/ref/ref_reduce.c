@@ -127,8 +127,7 @@ km_status km_ref_reduce_max(km_ctx *ctx, const km_call *c) {
 /* x -> out (i64): the index along the reduced axis; over no elements 0 */
 km_status km_ref_argmax(km_ctx *ctx, const km_call *c) {
     const km_tensor *x = c->in[0], *out = c->out[0];
-    uint32_t axes = c->p->axes ? c->p->axes : 1u << c->p->axis;
-    km_shape outer = only(x, axes, false), inner = only(x, axes, true);
+    km_shape outer = only(x, c->p->axes, false), inner = only(x, c->p->axes, true);
     int64_t i[KM_MAX_DIMS], k = 0, pos = 0;
     KM_REF_EACH(i, outer) {
         int64_t at = largest(x, km_ref_pos(x, i), inner, &pos);
