@@ -301,11 +301,34 @@ KM_INLINE vd vd_fma(vd a, vd b, vd c) {
     return (vd)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
 }
 #else
-KM_INLINE vd vd_lo(vf a) { return (vd){a[0], a[1]}; }
-KM_INLINE vd vd_hi(vf a) { return (vd){a[2], a[3]}; }
+#if defined(__x86_64__)
+KM_INLINE vd vd_lo(vf a) { return (vd)_mm_cvtps_pd((__m128)a); }
+KM_INLINE vd vd_hi(vf a) { return (vd)_mm_cvtps_pd(_mm_movehl_ps((__m128)a, (__m128)a)); }
 KM_INLINE vf vd_join(vd lo, vd hi) {
-    return (vf){(float)lo[0], (float)lo[1], (float)hi[0], (float)hi[1]};
+    return (vf)_mm_movelh_ps(_mm_cvtpd_ps((__m128d)lo), _mm_cvtpd_ps((__m128d)hi));
 }
+#else
+/* Through half vectors in memory, not lane by lane: gcc 12 takes the rounding out of
+ * (double)(float)x when it turns lanes into vectors. */
+typedef float v_half_floats __attribute__((vector_size(2 * KM_VF)));
+KM_INLINE vd vd_lo(vf a) {
+    v_half_floats h;
+    memcpy(&h, &a, sizeof h);
+    return __builtin_convertvector(h, vd);
+}
+KM_INLINE vd vd_hi(vf a) {
+    v_half_floats h;
+    memcpy(&h, (const char *)&a + sizeof h, sizeof h);
+    return __builtin_convertvector(h, vd);
+}
+KM_INLINE vf vd_join(vd lo, vd hi) {
+    v_half_floats h[2] = {__builtin_convertvector(lo, v_half_floats),
+                          __builtin_convertvector(hi, v_half_floats)};
+    vf r;
+    memcpy(&r, h, sizeof r);
+    return r;
+}
+#endif
 KM_INLINE vd vd_round(vd a) { /* |a| < 2^51 */
     vd magic = vd_set1(6755399441055744.0);
     return (a + magic) - magic;
