@@ -76,14 +76,25 @@ static void begin(km_progress *p, int64_t total, bool quiet, double ago) {
 
 static void slow_job(void) {
     km_progress p;
-    begin(&p, 79, false, 3);
-    km_progress_step(&p, 41, "softmax");
+    begin(&p, 79, false, 30);
+    km_progress_step(&p, 70, "softmax");
     km_progress_end(&p);
 }
 
+static void long_job(void) {
+    km_progress p;
+    begin(&p, 79, false, 600);
+    km_progress_step(&p, 41, NULL);
+    p.started -= 6600;
+    p.drawn = 0;
+    km_progress_step(&p, 41, NULL);
+    km_progress_end(&p);
+}
+
+/* Begun in the future: a machine that stalls the child does not make it a slow job. */
 static void quick_job(void) {
     km_progress p;
-    begin(&p, 79, false, 0);
+    begin(&p, 79, false, -60);
     for (int i = 1; i <= 79; i++) km_progress_step(&p, i, "softmax");
     km_progress_end(&p);
 }
@@ -139,8 +150,14 @@ static void dumb_job(void) {
 
 static void a_terminal_shows_the_bar_and_is_left_clean(void **state) {
     in_terminal(slow_job, 100);
-    assert_string_equal(seen, "\r\033[Kverify  [==========>         ]  51%  41/79 ops  softmax"
-                              "   3 s left\r\033[K");
+    assert_string_equal(seen, "\r\033[Kverify  [=================>  ]  88%  70/79 ops  softmax"
+                              "   4 s left\r\033[K");
+}
+
+static void long_waits_are_told_in_minutes_and_hours(void **state) {
+    in_terminal(long_job, 100);
+    assert_non_null(strstr(seen, "41/79 ops   9 min left"));
+    assert_non_null(strstr(seen, "41/79 ops   2 h left"));
 }
 
 static void a_pipe_stays_silent(void **state) {
@@ -202,6 +219,7 @@ int main(void) {
     setenv("TERM", "xterm", 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_terminal_shows_the_bar_and_is_left_clean),
+        cmocka_unit_test(long_waits_are_told_in_minutes_and_hours),
         cmocka_unit_test(a_pipe_stays_silent),
         cmocka_unit_test(a_quick_job_shows_nothing),
         cmocka_unit_test(quiet_shows_nothing),
