@@ -1,0 +1,80 @@
+/* The backward pass: the tape walked from the loss to its beginning. Each rule runs in a scope of
+ * its own, so a gradient lives only from the rule that makes it to the rule that uses it, and what
+ * the forward pass saved for a rule is freed as soon as that rule has run. */
+#include "ops/op.h"
+
+/* Data that a rule will read must still be what the forward pass saw. */
+static km_status check_saved(km_ctx *ctx, const km_node *n) {
+    const km_op_row *row = km_op_get(n->op);
+    for (int i = 0; i < n->n_in; i++) {
+        bool saved = i < 32 ? (row->save_in >> i) & 1u : row->save_in == ~0u;
+        if (saved && n->in[i] && n->in[i]->storage && n->in[i]->storage->version != n->version[i])
+            return km_fail(ctx, KM_ERR_STATE,
+                           "backward: input %d of %s was changed after %s used it", i + 1, row->name,
+                           row->name);
+    }
+    return KM_OK;
+}
+
+static void run_rule(km_ctx *ctx, km_node *n) {
+    int mark = ctx->n_step;
+    if (check_saved(ctx, n) != KM_OK) return;
+    /* Held once more while the rule runs, so that nobody downstream takes them over. */
+    for (int i = 0; i < n->n_out; i++)
+        if (n->grad[i]) km_storage_retain(n->grad[i]->storage);
+    km_tensor *held[KM_MAX_OUTPUTS];
+    for (int i = 0; i < n->n_out; i++) held[i] = n->grad[i];
+    km_op_get(n->op)->grad(ctx, n);
+    for (int i = 0; i < n->n_out; i++)
+        if (held[i]) km_storage_release(ctx, held[i]->storage);
+    km_node_release(ctx, n);
+    km_step_drop(ctx, mark, NULL, 0);
+}
+
+/* A rule may count on the gradient of its first output. */
+static km_status fill_missing(km_ctx *ctx, km_node *n) {
+    if (n->grad[0] || n->op == KM_OP_ADD_LAYER_NORM || n->op == KM_OP_ADD_RMS_NORM) return KM_OK;
+    km_tensor *y = n->out[0];
+    km_tensor *zero = km_fill_on(ctx, n->in[0]->storage->lane->device, y->dtype, y->shape, 0);
+    if (!zero) return ctx->error.code;
+    km_storage_retain(zero->storage);
+    n->grad[0] = zero;
+    return KM_OK;
+}
+
+km_status km_backward(km_ctx *ctx, km_tensor *loss) {
+    char text[KM_SHAPE_TEXT];
+    if (km_failed(ctx)) return km_ctx_status(ctx);
+    if (!loss) return km_fail(ctx, KM_ERR_NULL, "backward: no loss");
+    if (loss->ctx != ctx)
+        return km_fail(ctx, KM_ERR_STATE, "backward: the loss belongs to another context");
+    if (km_shape_count(loss->shape) != 1)
+        return km_fail(ctx, KM_ERR_SHAPE, "backward: the loss must have one element, not %s",
+                       km_shape_text(text, loss->shape));
+    if (!loss->requires_grad || !loss->node)
+        return km_fail(ctx, KM_ERR_STATE, "backward: the loss does not depend on any parameter");
+    if (loss->node->done)
+        return km_fail(ctx, KM_ERR_STATE, "backward: already done for this loss");
+    if (!loss->storage->data)
+        return km_fail(ctx, KM_ERR_STATE, "backward: the loss was freed when its scope ended");
+    ctx->no_grad++;
+    int mark = ctx->n_step;
+    km_tensor *one = km_fill_on(ctx, km_tensor_dev(loss), loss->dtype, loss->shape, 1);
+    km_grad_add(ctx, loss, one);
+    km_step_drop(ctx, mark, NULL, 0);
+    for (km_node *n = loss->node; n && !km_failed(ctx); n = n->prev) {
+        bool reached = false;
+        for (int i = 0; i < n->n_out; i++) reached |= n->grad[i] != NULL;
+        if (!reached) continue;
+        if (n->done) {
+            km_fail(ctx, KM_ERR_STATE, "backward: %s was already back-propagated in this step",
+                    km_op_name(n->op));
+            break;
+        }
+        mark = ctx->n_step;
+        if (fill_missing(ctx, n) == KM_OK) run_rule(ctx, n);
+        km_step_drop(ctx, mark, NULL, 0);
+    }
+    ctx->no_grad--;
+    return km_ctx_status(ctx);
+}

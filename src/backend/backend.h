@@ -1,0 +1,54 @@
+/* What a device must offer: memory (tensor/device.h) and kernels, one per op of op_list.h.
+ * A kernel may be missing (NULL), or decline a call with KM_ERR_UNSUPPORTED and nothing done; the
+ * call then goes to the device's fallback: cuda -> cpu -> ref. ref has every kernel. */
+#ifndef KM_BACKEND_BACKEND_H
+#define KM_BACKEND_BACKEND_H
+#include "backend/op_list.h"
+#include "tensor/tensor.h"
+
+#define KM_MAX_OUTPUTS 4
+
+/* The settings of a call. Which op reads which field: op_list.h. All zero by default. */
+typedef struct km_params {
+    int axis;            /* in [0, ndim) */
+    uint32_t axes;       /* bit set of reduced axes */
+    bool keepdim, causal, accumulate;
+    km_act act;
+    int64_t n[4];
+    double f[4];
+    uint64_t seed, stream;
+    km_dtype dtype;      /* of the output, for fills and casts */
+    km_shape shape;      /* of the output, for fills and views */
+} km_params;
+
+/* One call of a kernel. Shapes, dtypes and devices were checked; outputs are allocated. Every
+ * size may be zero: a kernel then has nothing to do (or writes the neutral element). */
+typedef struct km_call {
+    km_op op;
+    int n_in, n_out;
+    km_tensor *const *in;
+    km_tensor *const *out;
+    const km_params *p;
+} km_call;
+
+/* KM_OK, KM_ERR_UNSUPPORTED (declined), or an error already set on the context by km_fail. */
+typedef km_status (*km_kernel)(km_ctx *ctx, const km_call *c);
+
+typedef struct km_backend {
+    const char *name;
+    km_kernel kernel[KM_OP_COUNT];
+} km_backend;
+
+/* The device of that name (see km_ctx_new), made on first use and kept for the process's life. */
+km_device *km_device_find(const char *name, km_error *err);
+
+/* The backends' own devices. */
+km_device *km_ref_device(void);
+km_device *km_cpu_device(void);
+/* NULL with *err saying what is missing (driver, GPU, kernels, index out of range). */
+km_device *km_cuda_device(int index, km_error *err);
+int km_cuda_device_count(void);      /* 0 when there is no usable GPU */
+
+const char *km_op_name(km_op op);    /* "layer_norm" */
+
+#endif

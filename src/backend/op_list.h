@@ -1,0 +1,112 @@
+/* Every op there is, by name. The rest of an op's row (shape rule, dtypes, gradient, tolerance)
+ * is in src/ops/table.c; its kernels are in each backend's table under the same name.
+ *
+ * After each op: its inputs -> outputs, and the fields of km_params it reads. A trailing ? marks an
+ * input that may be NULL. "(strided)" means that kernels get inputs with any strides; all other
+ * inputs arrive contiguous. Outputs are contiguous unless noted. A shape in (..) is row-major. */
+#ifndef KM_BACKEND_OP_LIST_H
+#define KM_BACKEND_OP_LIST_H
+
+#define KM_OP_LIST(X)                                                                              \
+    /* Fills. Output only. */                                                                      \
+    X(FULL, full)       /* f[0] value; out may be strided */                                       \
+    X(ARANGE, arange)   /* f[0] start, f[1] step */                                                \
+    X(UNIFORM, uniform) /* f[0] lo, f[1] hi, seed, stream: lo + (hi-lo)*unit, element i: rng.h */  \
+    X(NORMAL, normal)   /* f[0] mean, f[1] sd, seed, stream */                                     \
+    /* x (strided) -> out, any dtype to any dtype, out may be strided too. Float to integer        \
+     * truncates and saturates (NaN gives 0); anything to bool is x != 0. */                       \
+    X(COPY, copy) X(CAST, cast)                                                                    \
+    /* Binary elementwise: a, b (strided, broadcast strides already set to out's shape, so both    \
+     * have out's rank and dims) -> out. out may be the very tensor a, strides and all. */         \
+    X(ADD, add) X(SUB, sub) X(MUL, mul) X(DIV, div) X(POW, pow)                                    \
+    X(MAXIMUM, maximum) X(MINIMUM, minimum)                                                        \
+    X(EQ, eq) X(NE, ne) X(LT, lt) X(LE, le) X(GT, gt) X(GE, ge) /* out is bool */                  \
+    /* Unary elementwise: x (strided) -> out */                                                    \
+    X(NEG, neg) X(ABS, abs) X(SQRT, sqrt) X(RSQRT, rsqrt) X(EXP, exp) X(LOG, log)                  \
+    X(SIN, sin) X(COS, cos) X(TANH, tanh) X(SIGMOID, sigmoid) X(RELU, relu)                        \
+    X(GELU, gelu) X(GELU_ERF, gelu_erf) X(SILU, silu)                                              \
+    X(CLAMP, clamp)           /* f[0] lo, f[1] hi */                                               \
+    X(ADD_SCALAR, add_scalar) /* f[0] */                                                           \
+    X(MUL_SCALAR, mul_scalar) /* f[0]; out may be the very tensor x */                             \
+    /* Gradients of unary ops: dy, x or y (both strided) -> dx */                                  \
+    X(ABS_GRAD, abs_grad)           /* dy, x: dy * sign(x), sign(0) = 0 */                         \
+    X(SQRT_GRAD, sqrt_grad)         /* dy, y: dy / (2y) */                                         \
+    X(RSQRT_GRAD, rsqrt_grad)       /* dy, y: -dy * y^3 / 2 */                                     \
+    X(SIN_GRAD, sin_grad)           /* dy, x: dy * cos(x) */                                       \
+    X(COS_GRAD, cos_grad)           /* dy, x: -dy * sin(x) */                                      \
+    X(TANH_GRAD, tanh_grad)         /* dy, y: dy * (1 - y^2) */                                    \
+    X(SIGMOID_GRAD, sigmoid_grad)   /* dy, y: dy * y * (1 - y) */                                  \
+    X(RELU_GRAD, relu_grad)         /* dy, y: y > 0 ? dy : 0 */                                    \
+    X(GELU_GRAD, gelu_grad)         /* dy, x */                                                    \
+    X(GELU_ERF_GRAD, gelu_erf_grad) /* dy, x */                                                    \
+    X(SILU_GRAD, silu_grad)         /* dy, x */                                                    \
+    X(CLAMP_GRAD, clamp_grad)       /* dy, x; f[0] lo, f[1] hi: lo <= x <= hi ? dy : 0 */          \
+    X(WHERE, where)             /* cond (bool), a, b (all strided, broadcast as above) -> out */   \
+    X(MASKED_FILL, masked_fill) /* x, mask (bool; both strided, broadcast); f[0] value */          \
+    X(TRIU, triu) X(TRIL, tril) /* x (..., r, c); n[0] diagonal: keep j-i >= (<=) n[0], else 0 */  \
+    X(DROPOUT, dropout) /* x; f[0] p, seed, stream: element i lives if its unit number >= p */     \
+    /* Reductions: x (strided) -> out; axes is a bit set; out has the kept axes in order (size-1   \
+     * axes are kept in place of the reduced ones when keepdim). Sums accumulate in f32 or better  \
+     * (f64 for f64) and are pairwise or blocked, never one long chain. */                         \
+    X(SUM, sum) X(MEAN, mean) X(MAX, max) X(LOGSUMEXP, logsumexp)                                  \
+    X(VAR, var)         /* n[0] correction */                                                      \
+    X(SUMSQ, sumsq)     /* sum of x^2; out f32 (f64 for f64) */                                    \
+    X(ARGMAX, argmax)   /* one axis; out i64; the first of equals; NaN counts as largest */        \
+    /* a (batch..., m, k), b (batch..., k, n) of equal rank (2 to 5), batch axes broadcast by      \
+     * strides; in each matrix one of the two strides is 1 (or the matrix has one row or column    \
+     * there) and the other is at least the row's length. f[0] alpha, f[1] beta: out = alpha a b + \
+     * beta out (beta 0 does not read out). */                                                     \
+    X(MATMUL, matmul)                                                                              \
+    /* x (rows, in), w (out, in) as in matmul's matrices (strides), b? (out) -> y (rows, out), and \
+     * pre (rows, out) when n_out is 2: the value before act. act. */                              \
+    X(LINEAR, linear)                                                                              \
+    /* x (any); axis -> out. Contiguous: view as (outer, n, inner). */                             \
+    X(SOFTMAX, softmax) X(LOG_SOFTMAX, log_softmax)                                                \
+    X(SOFTMAX_GRAD, softmax_grad)         /* dy, y: y * (dy - sum(dy*y)) */                        \
+    X(LOG_SOFTMAX_GRAD, log_softmax_grad) /* dy, y: dy - exp(y) * sum(dy) */                       \
+    /* Norms over the last axis: x (rows..., n), w (n), b? (n); mean and rstd (rows) are f32, or   \
+     * f64 for f64. f[0] eps. */                                                                   \
+    X(LAYER_NORM, layer_norm)         /* x, w, b? -> y, mean, rstd */                              \
+    X(LAYER_NORM_GRAD, layer_norm_grad) /* dy, x, w, mean, rstd, dsum? -> dx, dw, db:              \
+                                         * dsum, when there, is added to dx */                     \
+    X(RMS_NORM, rms_norm)             /* x, w -> y, rstd */                                        \
+    X(RMS_NORM_GRAD, rms_norm_grad)   /* dy, x, w, rstd, dsum? -> dx, dw */                        \
+    X(ADD_LAYER_NORM, add_layer_norm) /* x, residual, w, b? -> y, sum, mean, rstd */               \
+    X(ADD_RMS_NORM, add_rms_norm)     /* x, residual, w -> y, sum, rstd */                         \
+    /* Indices are i32 or i64. The host checks their range before the kernel where it can see      \
+     * them (km_check_indices); a kernel on a GPU must not read out of bounds for a bad one. */    \
+    X(EMBEDDING, embedding)           /* table (v, c), ids (...) -> (..., c) */                    \
+    X(EMBEDDING_GRAD, embedding_grad) /* dy (..., c), ids -> dtable (v, c); accumulate: add to     \
+                                       * what out holds. Same bits every run. */                   \
+    X(GATHER, gather)           /* x, index; axis -> out like index */                             \
+    X(SCATTER_ADD, scatter_add) /* x, index, src; axis -> out like x. Same bits every run. */      \
+    X(INDEX_SELECT, index_select) /* x, index (n); axis */                                         \
+    X(CONCAT, concat)           /* n_in parts (strided); axis */                                   \
+    /* x (batch..., T, d), positions? (T); n[0] rotated dims (even), n[1] km_rope_pairs, n[2] 1    \
+     * for the inverse rotation (the gradient), f[0] base. positions NULL: 0, 1, 2, ... */         \
+    X(ROPE, rope)                                                                                  \
+    /* q (B, H, Tq, D), k, v (B, Hkv, Tk, D): any strides but 1 along D -> o (B, H, Tq, D),        \
+     * lse (B, H, Tq) f32 (f64 for f64) = log sum exp of the scaled scores; a query that sees no   \
+     * key gives o = 0, lse = -inf. causal, f[0] scale. o's strides may be those of a              \
+     * (B, Tq, H, D) tensor: kernels write o through its strides. */                               \
+    X(ATTENTION, attention)                                                                        \
+    X(ATTENTION_GRAD, attention_grad) /* do, q, k, v, o, lse (strides likewise) -> dq, dk, dv,     \
+                                       * whose strides may be any with 1 along D */                \
+    /* logits (rows, v), targets (rows) -> loss (), lse (rows), and dlogits (rows, v) when n_out   \
+     * is 3: the gradient for an incoming gradient of 1. n[0] ignore_index, n[1] km_reduction. */  \
+    X(CROSS_ENTROPY, cross_entropy)                                                                \
+    X(CROSS_ENTROPY_GRAD, cross_entropy_grad) /* dloss (), logits, targets, lse -> dlogits */      \
+    X(MSE, mse) X(BCE, bce_with_logits)       /* x, target -> loss (); n[1] km_reduction */        \
+    X(MSE_GRAD, mse_grad) X(BCE_GRAD, bce_with_logits_grad) /* dloss (), x, target -> dx */        \
+    /* Views and the user's own op: no kernels. */                                                 \
+    X(SLICE, slice) X(PERMUTE, permute) X(RESHAPE, reshape) X(BROADCAST, broadcast)                \
+    X(CUSTOM, custom)
+
+typedef enum km_op {
+#define KM_OP_ENUM(NAME, name) KM_OP_##NAME,
+    KM_OP_LIST(KM_OP_ENUM)
+#undef KM_OP_ENUM
+        KM_OP_COUNT
+} km_op;
+
+#endif

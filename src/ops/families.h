@@ -1,0 +1,18 @@
+/* Each family fills its rows of the op table. */
+#ifndef KM_OPS_FAMILIES_H
+#define KM_OPS_FAMILIES_H
+#include "ops/op.h"
+
+void km_rows_fill(km_op_row *t);
+void km_rows_elementwise(km_op_row *t);
+void km_rows_unary(km_op_row *t);
+void km_rows_reduce(km_op_row *t);
+void km_rows_matmul(km_op_row *t);
+void km_rows_softmax(km_op_row *t);
+void km_rows_norm(km_op_row *t);
+void km_rows_index(km_op_row *t);
+void km_rows_attention(km_op_row *t);
+void km_rows_loss(km_op_row *t);
+void km_rows_views(km_op_row *t);
+
+#endif

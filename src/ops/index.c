@@ -1,0 +1,203 @@
+/* Picking and placing by index. */
+#include "ops/families.h"
+
+static km_status same(km_outputs *out, km_dtype dtype, km_shape shape) {
+    *out = (km_outputs){.n = 1, .dtype = {dtype}, .shape = {shape}};
+    return KM_OK;
+}
+
+static km_status infer_embedding(km_ctx *ctx, const char *name, km_tensor *const *in, int n_in,
+                                 const km_params *p, km_outputs *out) {
+    char text[KM_SHAPE_TEXT];
+    km_shape s = in[1]->shape;
+    if (in[0]->shape.ndim != 2)
+        return km_fail(ctx, KM_ERR_SHAPE, "%s: the table must be [rows, width], not %s", name,
+                       km_shape_text(text, in[0]->shape));
+    if (s.ndim == KM_MAX_DIMS)
+        return km_fail(ctx, KM_ERR_SHAPE, "%s: ids %s leave no axis for the rows", name,
+                       km_shape_text(text, s));
+    if (km_want_indices(ctx, name, in[1], in[0]->shape.dim[0], 0, false) != KM_OK)
+        return ctx->error.code;
+    s.dim[s.ndim++] = in[0]->shape.dim[1];
+    return same(out, in[0]->dtype, s);
+}
+
+static km_status infer_embedding_grad(km_ctx *ctx, const char *name, km_tensor *const *in, int n_in,
+                                      const km_params *p, km_outputs *out) {
+    km_shape s = in[1]->shape;
+    if (km_want_indices(ctx, name, in[1], p->n[0], 0, false) != KM_OK) return ctx->error.code;
+    s.dim[s.ndim++] = km_tensor_dim(in[0], -1);
+    if (km_want_shape(ctx, name, "dy", in[0], s) != KM_OK) return ctx->error.code;
+    return same(out, in[0]->dtype, KM_SHAPE(p->n[0], km_tensor_dim(in[0], -1)));
+}
+
+/* index has x's rank and no more than its size along the other axes. */
+static km_status check_along(km_ctx *ctx, const char *name, const km_tensor *x,
+                             const km_tensor *index, int axis) {
+    char a[KM_SHAPE_TEXT], b[KM_SHAPE_TEXT];
+    bool fits = x->shape.ndim == index->shape.ndim && x->shape.ndim > 0;
+    for (int i = 0; fits && i < x->shape.ndim; i++)
+        fits = i == axis || index->shape.dim[i] <= x->shape.dim[i];
+    if (!fits)
+        return km_fail(ctx, KM_ERR_SHAPE, "%s: index %s does not fit %s along axis %d", name,
+                       km_shape_text(a, index->shape), km_shape_text(b, x->shape), axis);
+    return km_want_indices(ctx, name, index, x->shape.dim[axis], 0, false);
+}
+
+static km_status infer_gather(km_ctx *ctx, const char *name, km_tensor *const *in, int n_in,
+                              const km_params *p, km_outputs *out) {
+    if (check_along(ctx, name, in[0], in[1], p->axis) != KM_OK) return ctx->error.code;
+    return same(out, in[0]->dtype, in[1]->shape);
+}
+
+static km_status infer_scatter_add(km_ctx *ctx, const char *name, km_tensor *const *in, int n_in,
+                                   const km_params *p, km_outputs *out) {
+    if (check_along(ctx, name, in[0], in[1], p->axis) != KM_OK) return ctx->error.code;
+    if (km_want_same_dtype(ctx, name, in[0], in[2]) != KM_OK) return ctx->error.code;
+    if (km_want_shape(ctx, name, "src", in[2], in[1]->shape) != KM_OK) return ctx->error.code;
+    return same(out, in[0]->dtype, in[0]->shape);
+}
+
+static km_status infer_index_select(km_ctx *ctx, const char *name, km_tensor *const *in, int n_in,
+                                    const km_params *p, km_outputs *out) {
+    char text[KM_SHAPE_TEXT];
+    km_shape s = in[0]->shape;
+    if (s.ndim == 0 || in[1]->shape.ndim != 1)
+        return km_fail(ctx, KM_ERR_SHAPE, "%s: the index must be a list, not %s", name,
+                       km_shape_text(text, in[1]->shape));
+    if (km_want_indices(ctx, name, in[1], s.dim[p->axis], 0, false) != KM_OK) return ctx->error.code;
+    s.dim[p->axis] = in[1]->shape.dim[0];
+    return same(out, in[0]->dtype, s);
+}
+
+static km_status infer_concat(km_ctx *ctx, const char *name, km_tensor *const *in, int n_in,
+                              const km_params *p, km_outputs *out) {
+    char a[KM_SHAPE_TEXT], b[KM_SHAPE_TEXT];
+    km_shape s = in[0]->shape;
+    for (int i = 1; i < n_in; i++) {
+        km_shape part = in[i]->shape;
+        if (km_want_same_dtype(ctx, name, in[0], in[i]) != KM_OK) return ctx->error.code;
+        bool fits = part.ndim == s.ndim && s.ndim > 0;
+        for (int d = 0; fits && d < s.ndim; d++) fits = d == p->axis || part.dim[d] == s.dim[d];
+        if (!fits)
+            return km_fail(ctx, KM_ERR_SHAPE, "%s: %s and %s do not join along axis %d", name,
+                           km_shape_text(a, in[0]->shape), km_shape_text(b, part), p->axis);
+        if (__builtin_add_overflow(s.dim[p->axis], part.dim[p->axis], &s.dim[p->axis]))
+            return km_fail(ctx, KM_ERR_SHAPE, "%s: the parts are too large together", name);
+    }
+    return same(out, in[0]->dtype, s);
+}
+
+/* ---- Gradients ---- */
+
+static void grad_embedding(km_ctx *ctx, km_node *n) {
+    km_params p = {.n = {n->in[0]->shape.dim[0]}};
+    km_grad_add(ctx, n->in[0], km_apply2(ctx, KM_OP_EMBEDDING_GRAD, n->grad[0], n->in[1], &p));
+}
+
+/* Zeros like x with dy added where it was picked from. */
+static km_tensor *scatter_back(km_ctx *ctx, km_node *n, km_tensor *index) {
+    km_tensor *x = n->in[0];
+    km_tensor *zero = km_fill_on(ctx, km_tensor_dev(x), x->dtype, x->shape, 0);
+    return km_scatter_add(ctx, zero, n->p.axis, index, n->grad[0]);
+}
+
+static void grad_gather(km_ctx *ctx, km_node *n) {
+    km_grad_add(ctx, n->in[0], scatter_back(ctx, n, n->in[1]));
+}
+
+static void grad_scatter_add(km_ctx *ctx, km_node *n) {
+    km_grad_add(ctx, n->in[0], n->grad[0]);
+    if (km_needs(n, 2))
+        km_grad_add(ctx, n->in[2], km_gather(ctx, n->grad[0], n->p.axis, n->in[1]));
+}
+
+static void grad_index_select(km_ctx *ctx, km_node *n) {
+    km_shape line = n->out[0]->shape; /* the list along `axis`, repeated over the rest */
+    for (int i = 0; i < line.ndim; i++)
+        if (i != n->p.axis) line.dim[i] = 1;
+    km_tensor *index = km_broadcast(ctx, km_reshape(ctx, n->in[1], line), n->out[0]->shape);
+    km_grad_add(ctx, n->in[0], scatter_back(ctx, n, index));
+}
+
+static void grad_concat(km_ctx *ctx, km_node *n) {
+    int64_t at = 0;
+    for (int i = 0; i < n->n_in; i++) {
+        int64_t size = n->in[i]->shape.dim[n->p.axis];
+        if (km_needs(n, i))
+            km_grad_add(ctx, n->in[i], km_narrow(ctx, n->grad[0], n->p.axis, at, size));
+        at += size;
+    }
+}
+
+#define INDEX(OP, text, inputs, kinds, rule_infer, rule, in)                                       \
+    t[KM_OP_##OP] = (km_op_row){.formula = text, .min_in = inputs, .max_in = inputs,               \
+                                .dtypes = kinds, .infer = rule_infer, .grad = rule, .save_in = in}
+
+void km_rows_index(km_op_row *t) {
+    INDEX(EMBEDDING, "y[i] = table[ids[i]]", 2, KM_ANY, infer_embedding, grad_embedding, 2);
+    INDEX(EMBEDDING_GRAD, "dtable[ids[i]] += dy[i]", 2, KM_FLOATS, infer_embedding_grad, NULL, 0);
+    INDEX(GATHER, "y[i][j] = x[i][index[i][j]]", 2, KM_ANY, infer_gather, grad_gather, 2);
+    INDEX(SCATTER_ADD, "y = x; y[i][index[i][j]] += src[i][j]", 3, KM_NUMBERS, infer_scatter_add,
+          grad_scatter_add, 2);
+    INDEX(INDEX_SELECT, "y[i] = x[index[i]]", 2, KM_ANY, infer_index_select, grad_index_select, 2);
+    INDEX(CONCAT, "parts one after another", 1, KM_ANY, infer_concat, grad_concat, 0);
+    t[KM_OP_CONCAT].max_in = -1;
+    t[KM_OP_CONCAT].flags = KM_OP_STRIDED;
+    t[KM_OP_EMBEDDING_GRAD].tol = t[KM_OP_SCATTER_ADD].tol = KM_TOL_SUM;
+}
+
+/* ---- Public ---- */
+
+static bool axis_params(km_ctx *ctx, km_op op, km_tensor *x, int axis, km_params *p) {
+    if (km_failed(ctx)) return false;
+    return !x || km_want_axis(ctx, km_op_name(op), axis, x->shape, &p->axis) == KM_OK;
+}
+
+km_tensor *km_embedding(km_ctx *ctx, km_tensor *table, km_tensor *ids) {
+    return km_apply2(ctx, KM_OP_EMBEDDING, table, ids, NULL);
+}
+
+km_tensor *km_gather(km_ctx *ctx, km_tensor *x, int axis, km_tensor *index) {
+    km_params p = {0};
+    return axis_params(ctx, KM_OP_GATHER, x, axis, &p) ? km_apply2(ctx, KM_OP_GATHER, x, index, &p)
+                                                       : NULL;
+}
+
+km_tensor *km_scatter_add(km_ctx *ctx, km_tensor *x, int axis, km_tensor *index, km_tensor *src) {
+    km_params p = {0};
+    if (!axis_params(ctx, KM_OP_SCATTER_ADD, x, axis, &p)) return NULL;
+    return km_apply(ctx, KM_OP_SCATTER_ADD, (km_tensor *[]){x, index, src}, 3, &p, NULL);
+}
+
+km_tensor *km_index_select(km_ctx *ctx, km_tensor *x, int axis, km_tensor *index) {
+    km_params p = {0};
+    return axis_params(ctx, KM_OP_INDEX_SELECT, x, axis, &p)
+               ? km_apply2(ctx, KM_OP_INDEX_SELECT, x, index, &p)
+               : NULL;
+}
+
+static bool parts_there(km_ctx *ctx, const char *name, km_tensor *const *parts, int n) {
+    if (km_failed(ctx)) return false;
+    if (parts && n > 0 && parts[0]) return true;
+    km_fail(ctx, KM_ERR_NULL, "%s: no parts given", name);
+    return false;
+}
+
+km_tensor *km_concat(km_ctx *ctx, km_tensor *const *parts, int n, int axis) {
+    km_params p = {0};
+    if (!parts_there(ctx, "concat", parts, n)) return NULL;
+    if (!axis_params(ctx, KM_OP_CONCAT, parts[0], axis, &p)) return NULL;
+    return km_apply(ctx, KM_OP_CONCAT, parts, n, &p, NULL);
+}
+
+km_tensor *km_stack(km_ctx *ctx, km_tensor *const *parts, int n, int axis) {
+    if (!parts_there(ctx, "stack", parts, n)) return NULL;
+    km_tensor **with_axis = km_arena_alloc(&ctx->arena, sizeof *with_axis * (size_t)n);
+    if (!with_axis) {
+        km_fail(ctx, KM_ERR_MEMORY, "stack: out of memory");
+        return NULL;
+    }
+    for (int i = 0; i < n; i++) with_axis[i] = km_unsqueeze(ctx, parts[i], axis);
+    return km_concat(ctx, with_axis, n, axis);
+}

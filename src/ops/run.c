@@ -1,0 +1,159 @@
+/* Running one checked call: operands are brought into the form the row promises to kernels, and
+ * the call goes to the device that holds them or, where that one has no kernel, to its fallback.
+ * A fallback across memories copies operands there and results back. */
+#include "base/log.h"
+#include "ops/run.h"
+#include <stdatomic.h>
+
+/* A matrix operand is fine when one of its last two strides is 1 and the other spans the rows. */
+static bool is_matrix(const km_tensor *t) {
+    int r = t->shape.ndim - 2;
+    if (r < 0) return km_is_contiguous(t);
+    int64_t rows = t->shape.dim[r], cols = t->shape.dim[r + 1];
+    int64_t rs = t->stride[r], cs = t->stride[r + 1];
+    bool by_rows = (cs == 1 || cols <= 1) && (rs >= cols || rows <= 1);
+    bool by_cols = (rs == 1 || rows <= 1) && (cs >= rows || cols <= 1);
+    return by_rows || by_cols;
+}
+
+static bool needs_copy(const km_op_row *row, km_op op, const km_tensor *t) {
+    if (row->flags & (KM_OP_ELEMENTWISE | KM_OP_STRIDED)) return false;
+    if (row->flags & KM_OP_MATRIX) return !is_matrix(t);
+    if ((op == KM_OP_ATTENTION || op == KM_OP_ATTENTION_GRAD) && t->shape.ndim == 4)
+        return t->stride[3] != 1 && t->shape.dim[3] > 1;
+    return !km_is_contiguous(t);
+}
+
+/* Says once per op and device that another device does its work. */
+static void note_fallback(km_op op, const km_device *from, const km_device *to, km_dtype dtype) {
+    static atomic_uchar said[KM_OP_COUNT];
+    unsigned char bit = from->host ? 1 : 2;
+    if (atomic_fetch_or(&said[op], bit) & bit) return;
+    km_note(KM_LOG_INFO, "%s has no kernel for %s of %s; using %s", from->name, km_op_name(op),
+            km_dtype_name(dtype), to->name);
+}
+
+static km_status run_on(km_ctx *ctx, km_device *device, const km_call *c);
+
+/* The same call with all operands copied to `device`'s memory, and the outputs copied back. */
+static km_status run_elsewhere(km_ctx *ctx, km_device *device, const km_call *c) {
+    km_lane *there = km_ctx_lane(ctx, device);
+    km_tensor **in = km_arena_alloc(&ctx->arena, sizeof *in * (size_t)(c->n_in + 1));
+    km_tensor *out[KM_MAX_OUTPUTS] = {0};
+    if (!there || !in) return km_fail(ctx, KM_ERR_MEMORY, "%s: out of memory", km_op_name(c->op));
+    for (int i = 0; i < c->n_in; i++) {
+        if (!c->in[i]) continue;
+        km_tensor *flat = km_to_contiguous(ctx, c->in[i]);
+        in[i] = flat ? km_tensor_new(ctx, there, km_op_name(c->op), flat->dtype, flat->shape) : NULL;
+        if (!in[i]) return ctx->error.code;
+        km_lane *from = flat->storage->lane;
+        km_status s = from->device->ops->download(from, km_tensor_ptr(in[i]), km_tensor_ptr(flat),
+                                                  flat->storage->bytes);
+        if (s != KM_OK) return s;
+    }
+    for (int i = 0; i < c->n_out; i++) {
+        const km_tensor *o = c->out[i];
+        out[i] = km_tensor_new(ctx, there, km_op_name(c->op), o->dtype, o->shape);
+        if (!out[i]) return ctx->error.code;
+        /* A call that adds to its output needs what is there. */
+        bool reads = c->p->accumulate || (c->op == KM_OP_MATMUL && c->p->f[1] != 0);
+        if (reads && km_is_contiguous(o)) {
+            km_lane *from = o->storage->lane;
+            km_status s = from->device->ops->download(
+                from, km_tensor_ptr(out[i]), km_tensor_ptr(o),
+                (size_t)km_shape_count(o->shape) * km_dtype_size(o->dtype));
+            if (s != KM_OK) return s;
+        }
+    }
+    km_call moved = *c;
+    moved.in = in;
+    moved.out = out;
+    km_status s = run_on(ctx, device, &moved);
+    for (int i = 0; i < c->n_out && s == KM_OK; i++) {
+        km_tensor *o = c->out[i];
+        km_lane *lane = o->storage->lane;
+        size_t bytes = (size_t)km_shape_count(o->shape) * km_dtype_size(o->dtype);
+        km_tensor *target = o;
+        if (!km_is_contiguous(o))
+            target = km_tensor_new(ctx, lane, km_op_name(c->op), o->dtype, o->shape);
+        if (!target) return ctx->error.code;
+        s = lane->device->ops->upload(lane, km_tensor_ptr(target), km_tensor_ptr(out[i]), bytes);
+        if (s == KM_OK && target != o) s = km_copy_into(ctx, target, o);
+    }
+    return s;
+}
+
+static km_status run_on(km_ctx *ctx, km_device *device, const km_call *c) {
+    km_kernel k = device->backend->kernel[c->op];
+    km_status s = k ? k(ctx, c) : KM_ERR_UNSUPPORTED;
+    if (s != KM_ERR_UNSUPPORTED) {
+        ctx->kernels++;
+        return s;
+    }
+    km_device *next = device->fallback;
+    if (!next)
+        return km_fail(ctx, KM_ERR_UNSUPPORTED, "%s: no kernel for %s", km_op_name(c->op),
+                       km_dtype_name((c->n_in && c->in[0] ? c->in[0] : c->out[0])->dtype));
+    note_fallback(c->op, device, next, (c->n_in && c->in[0] ? c->in[0] : c->out[0])->dtype);
+    ctx->fallbacks++;
+    return device->host && next->host ? run_on(ctx, next, c) : run_elsewhere(ctx, next, c);
+}
+
+km_tensor *km_to_contiguous(km_ctx *ctx, km_tensor *t) {
+    if (km_is_contiguous(t)) return t;
+    km_tensor *flat = km_tensor_new(ctx, t->storage->lane, "copy", t->dtype, t->shape);
+    if (!flat || km_copy_into(ctx, t, flat) != KM_OK) return NULL;
+    return flat;
+}
+
+km_status km_copy_into(km_ctx *ctx, km_tensor *src, km_tensor *dst) {
+    static const km_params none;
+    km_call c = {.op = KM_OP_COPY, .n_in = 1, .n_out = 1, .in = &src, .out = &dst, .p = &none};
+    return run_on(ctx, km_tensor_dev(dst), &c);
+}
+
+#define KM_FEW 8
+
+km_status km_run(km_ctx *ctx, km_op op, km_tensor *const *in, int n_in, const km_params *p,
+                 km_tensor *const *out, int n_out) {
+    const km_op_row *row = km_op_get(op);
+    km_tensor few[KM_FEW], *few_ptr[KM_FEW];
+    km_tensor *views = few, **ptr = few_ptr;
+    if (n_in > KM_FEW) {
+        views = km_arena_alloc(&ctx->arena, sizeof *views * (size_t)n_in);
+        ptr = km_arena_alloc(&ctx->arena, sizeof *ptr * (size_t)n_in);
+        if (!views || !ptr) return km_fail(ctx, KM_ERR_MEMORY, "%s: out of memory", row->name);
+    }
+    int mark = ctx->n_step;
+    km_status s = KM_OK;
+    for (int i = 0; i < n_in && s == KM_OK; i++) {
+        ptr[i] = in[i];
+        if (!in[i]) continue;
+        if (row->flags & KM_OP_ELEMENTWISE) {
+            views[i] = *in[i];
+            views[i].shape = out[0]->shape;
+            km_broadcast_strides(in[i], out[0]->shape, views[i].stride);
+            ptr[i] = &views[i];
+        } else if (needs_copy(row, op, in[i])) {
+            ptr[i] = km_to_contiguous(ctx, in[i]);
+            if (!ptr[i]) s = ctx->error.code;
+        }
+        if ((row->flags & KM_OP_MATRIX) && out[0]->shape.ndim > 2 && ptr[i]) { /* broadcast batches */
+            km_shape full = out[0]->shape;
+            int d = full.ndim;
+            full.dim[d - 2] = ptr[i]->shape.dim[d - 2];
+            full.dim[d - 1] = ptr[i]->shape.dim[d - 1];
+            int64_t stride[KM_MAX_DIMS];
+            km_broadcast_strides(ptr[i], full, stride);
+            views[i] = *ptr[i];
+            views[i].shape = full;
+            for (int k = 0; k < d; k++) views[i].stride[k] = stride[k];
+            ptr[i] = &views[i];
+        }
+    }
+    km_call c = {.op = op, .n_in = n_in, .n_out = n_out, .in = ptr, .out = out, .p = p};
+    if (s == KM_OK) s = run_on(ctx, km_tensor_dev(out[0]), &c);
+    if (s != KM_OK && !km_failed(ctx)) km_fail(ctx, s, "%s: %s", row->name, km_status_text(s));
+    km_step_drop(ctx, mark, NULL, 0); /* copies made on the way */
+    return s;
+}

@@ -1,0 +1,147 @@
+/* Data in and out: host memory to tensors and back, and from device to device. */
+#include "ops/op.h"
+#include "ops/run.h"
+
+static size_t bytes_of(const km_tensor *t) {
+    return (size_t)km_shape_count(t->shape) * km_dtype_size(t->dtype);
+}
+
+static km_status usable(km_ctx *ctx, const char *what, const km_tensor *t) {
+    if (km_failed(ctx)) return km_ctx_status(ctx);
+    if (!t) return km_fail(ctx, KM_ERR_NULL, "%s: no tensor", what);
+    if (t->ctx != ctx)
+        return km_fail(ctx, KM_ERR_STATE, "%s: the tensor belongs to another context", what);
+    if (!t->storage || !t->storage->data)
+        return km_fail(ctx, KM_ERR_STATE, "%s: the tensor was freed (released, or made in a scope "
+                                          "that has ended)", what);
+    return KM_OK;
+}
+
+static km_status upload(km_tensor *t, const void *src) {
+    km_lane *lane = t->storage->lane;
+    return lane->device->ops->upload(lane, km_tensor_ptr(t), src, bytes_of(t));
+}
+
+km_tensor *km_from_data(km_ctx *ctx, km_dtype dtype, km_shape shape, const void *data) {
+    if (km_failed(ctx)) return NULL;
+    km_tensor *t = km_tensor_new(ctx, ctx->lanes[0], "from_data", dtype, shape);
+    if (!t || bytes_of(t) == 0) return t;
+    if (!data) {
+        km_fail(ctx, KM_ERR_NULL, "from_data: no data");
+        return NULL;
+    }
+    return upload(t, data) == KM_OK ? t : NULL;
+}
+
+km_status km_read(km_ctx *ctx, const km_tensor *t, void *dst, size_t bytes) {
+    if (usable(ctx, "read", t) != KM_OK) return km_ctx_status(ctx);
+    char text[KM_SHAPE_TEXT];
+    if (bytes != bytes_of(t))
+        return km_fail(ctx, KM_ERR_RANGE, "read: %s of %s is %zu bytes, not %zu",
+                       km_shape_text(text, t->shape), km_dtype_name(t->dtype), bytes_of(t), bytes);
+    if (!dst && bytes) return km_fail(ctx, KM_ERR_NULL, "read: no memory given");
+    int mark = ctx->n_step;
+    km_tensor *flat = km_to_contiguous(ctx, (km_tensor *)t);
+    if (!flat) return ctx->error.code;
+    km_lane *lane = flat->storage->lane;
+    km_status s = bytes ? lane->device->ops->download(lane, dst, km_tensor_ptr(flat), bytes) : KM_OK;
+    km_step_drop(ctx, mark, NULL, 0);
+    return s;
+}
+
+km_status km_write(km_ctx *ctx, km_tensor *t, const void *src, size_t bytes) {
+    if (usable(ctx, "write", t) != KM_OK) return km_ctx_status(ctx);
+    char text[KM_SHAPE_TEXT];
+    if (bytes != bytes_of(t))
+        return km_fail(ctx, KM_ERR_RANGE, "write: %s of %s is %zu bytes, not %zu",
+                       km_shape_text(text, t->shape), km_dtype_name(t->dtype), bytes_of(t), bytes);
+    if (!src && bytes) return km_fail(ctx, KM_ERR_NULL, "write: no data");
+    t->storage->version++;
+    if (!bytes) return KM_OK;
+    if (km_is_contiguous(t)) return upload(t, src);
+    int mark = ctx->n_step;
+    km_tensor *flat = km_tensor_new(ctx, t->storage->lane, "write", t->dtype, t->shape);
+    km_status s = flat ? upload(flat, src) : ctx->error.code;
+    if (s == KM_OK) s = km_copy_into(ctx, flat, t);
+    km_step_drop(ctx, mark, NULL, 0);
+    return s;
+}
+
+double km_item(km_ctx *ctx, const km_tensor *t) {
+    if (usable(ctx, "item", t) != KM_OK) return 0;
+    char text[KM_SHAPE_TEXT];
+    if (km_shape_count(t->shape) != 1) {
+        km_fail(ctx, KM_ERR_SHAPE, "item: %s has more or less than one element",
+                km_shape_text(text, t->shape));
+        return 0;
+    }
+    union {
+        float f32;
+        double f64;
+        uint16_t h;
+        int32_t i32;
+        int64_t i64;
+        uint8_t u8;
+        int8_t i8;
+    } v;
+    if (km_read(ctx, t, &v, km_dtype_size(t->dtype)) != KM_OK) return 0;
+    switch (t->dtype) {
+    case KM_F32: return v.f32;
+    case KM_F64: return v.f64;
+    case KM_F16: return km_f16_to_f32(v.h);
+    case KM_BF16: return km_bf16_to_f32(v.h);
+    case KM_I32: return v.i32;
+    case KM_I64: return (double)v.i64;
+    case KM_I8: return v.i8;
+    default: return v.u8;
+    }
+}
+
+km_tensor *km_to(km_ctx *ctx, km_tensor *t, const char *device) {
+    if (usable(ctx, "to", t) != KM_OK) return NULL;
+    if (!device) {
+        km_fail(ctx, KM_ERR_NULL, "to: no device named");
+        return NULL;
+    }
+    km_device *dev = km_device_find(device, &ctx->error);
+    if (!dev) return NULL;
+    if (dev == km_tensor_dev(t)) return t;
+    km_lane *lane = km_ctx_lane(ctx, dev);
+    km_tensor *flat = lane ? km_to_contiguous(ctx, t) : NULL;
+    km_tensor *there = flat ? km_tensor_new(ctx, lane, "to", t->dtype, t->shape) : NULL;
+    if (!there || bytes_of(t) == 0) return there;
+    km_lane *from = flat->storage->lane;
+    km_status s;
+    if (dev->host) {
+        s = from->device->ops->download(from, km_tensor_ptr(there), km_tensor_ptr(flat), bytes_of(t));
+    } else if (from->device->host) {
+        s = upload(there, km_tensor_ptr(flat));
+    } else { /* between GPUs: through the host */
+        km_lane *host = km_ctx_lane(ctx, km_cpu_device());
+        km_tensor *stop = host ? km_tensor_new(ctx, host, "to", t->dtype, t->shape) : NULL;
+        if (!stop) return NULL;
+        s = from->device->ops->download(from, km_tensor_ptr(stop), km_tensor_ptr(flat), bytes_of(t));
+        if (s == KM_OK) s = upload(there, km_tensor_ptr(stop));
+    }
+    return s == KM_OK ? there : NULL;
+}
+
+km_status km_assign(km_ctx *ctx, km_tensor *dst, const km_tensor *src) {
+    if (usable(ctx, "assign", dst) != KM_OK || usable(ctx, "assign", src) != KM_OK)
+        return km_ctx_status(ctx);
+    if (dst->node)
+        return km_fail(ctx, KM_ERR_STATE, "assign: an intermediate of the tape cannot be changed");
+    if (km_tensor_dev(dst) != km_tensor_dev(src))
+        return km_fail(ctx, KM_ERR_DEVICE,
+                       "assign: operands are on %s and %s; bring them together with km_to",
+                       km_tensor_dev(dst)->name, km_tensor_dev(src)->name);
+    km_tensor seen = *src;
+    if (!km_broadcast_strides(src, dst->shape, seen.stride)) {
+        char a[KM_SHAPE_TEXT], b[KM_SHAPE_TEXT];
+        return km_fail(ctx, KM_ERR_SHAPE, "assign: %s does not fit %s", km_shape_text(a, src->shape),
+                       km_shape_text(b, dst->shape));
+    }
+    seen.shape = dst->shape;
+    dst->storage->version++;
+    return km_copy_into(ctx, &seen, dst);
+}

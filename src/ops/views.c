@@ -1,0 +1,344 @@
+/* Views: another shape, stride and offset over the same data. Their gradients are views as well,
+ * except a slice's, which is added into its part of the whole tensor's gradient. */
+#include "ops/families.h"
+#include "ops/run.h"
+
+/* Checks a view's operand, makes the view, and records it. */
+static bool usable(km_ctx *ctx, km_op op, km_tensor *t) {
+    if (km_failed(ctx)) return false;
+    if (!t) {
+        km_fail(ctx, KM_ERR_NULL, "%s: argument 1 is NULL", km_op_name(op));
+        return false;
+    }
+    if (t->ctx == ctx && t->storage && t->storage->data) return true;
+    km_fail(ctx, KM_ERR_STATE, t->ctx == ctx ? "%s: argument 1 was freed (released, or made in a "
+                                               "scope that has ended)"
+                                             : "%s: argument 1 belongs to another context",
+            km_op_name(op));
+    return false;
+}
+
+static km_tensor *view(km_ctx *ctx, km_op op, km_tensor *t, km_shape shape, const int64_t *stride,
+                       int64_t offset, const km_params *p) {
+    km_tensor *v = km_tensor_view(ctx, t, shape, stride, offset);
+    if (v && km_recording(ctx, &t, 1)) km_record(ctx, op, &t, 1, p, &v, 1, NULL);
+    return km_failed(ctx) ? NULL : v;
+}
+
+/* ---- Gradients ---- */
+
+static void grad_slice(km_ctx *ctx, km_node *n) {
+    if (!km_needs(n, 0)) return;
+    km_tensor *whole = km_grad_buffer(ctx, n->in[0]);
+    if (!whole) return;
+    const km_params *p = &n->p; /* axis, n: start, step */
+    int64_t stride[KM_MAX_DIMS];
+    for (int i = 0; i < whole->shape.ndim; i++) stride[i] = whole->stride[i];
+    int64_t offset = whole->offset + p->n[0] * stride[p->axis];
+    stride[p->axis] *= p->n[1];
+    km_tensor *part = km_tensor_view(ctx, whole, n->out[0]->shape, stride, offset);
+    if (!part) return;
+    km_tensor *in[] = {part, n->grad[0]};
+    km_apply_into(ctx, KM_OP_ADD, in, 2, NULL, part);
+}
+
+static void grad_permute(km_ctx *ctx, km_node *n) {
+    int back[KM_MAX_DIMS];
+    for (int i = 0; i < n->in[0]->shape.ndim; i++) back[n->p.shape.dim[i]] = i;
+    km_grad_add(ctx, n->in[0], km_permute(ctx, n->grad[0], back));
+}
+
+static void grad_reshape(km_ctx *ctx, km_node *n) {
+    km_grad_add(ctx, n->in[0], km_reshape(ctx, n->grad[0], n->in[0]->shape));
+}
+
+static void grad_broadcast(km_ctx *ctx, km_node *n) { /* km_grad_add sums it down */
+    km_grad_add(ctx, n->in[0], n->grad[0]);
+}
+
+static void grad_custom(km_ctx *ctx, km_node *n) {
+    km_tensor **grads = km_arena_alloc(&ctx->arena, sizeof *grads * (size_t)(n->n_in + 1));
+    if (!grads) {
+        km_fail(ctx, KM_ERR_MEMORY, "%s: out of memory", n->custom->name);
+        return;
+    }
+    n->custom->backward(ctx, n->in, n->n_in, n->out[0], n->grad[0], grads, n->custom->user);
+    for (int i = 0; i < n->n_in; i++) {
+        km_tensor *g = grads[i];
+        if (g && km_needs(n, i) && !km_shape_equal(g->shape, n->in[i]->shape)) {
+            char a[KM_SHAPE_TEXT], b[KM_SHAPE_TEXT];
+            km_fail(ctx, KM_ERR_SHAPE, "%s: the gradient of input %d is %s, not %s", n->custom->name,
+                    i + 1, km_shape_text(a, g->shape), km_shape_text(b, n->in[i]->shape));
+            return;
+        }
+        km_grad_add(ctx, n->in[i], g);
+    }
+}
+
+void km_rows_views(km_op_row *t) {
+    km_op_row row = {.min_in = 1, .max_in = 1, .dtypes = KM_ANY, .flags = KM_OP_VIEW};
+    t[KM_OP_SLICE] = t[KM_OP_PERMUTE] = t[KM_OP_RESHAPE] = t[KM_OP_BROADCAST] = row;
+    t[KM_OP_SLICE].grad = grad_slice;
+    t[KM_OP_SLICE].formula = "x[start:stop:step] along an axis";
+    t[KM_OP_PERMUTE].grad = grad_permute;
+    t[KM_OP_PERMUTE].formula = "axes in another order";
+    t[KM_OP_RESHAPE].grad = grad_reshape;
+    t[KM_OP_RESHAPE].formula = "the same elements in another shape";
+    t[KM_OP_BROADCAST].grad = grad_broadcast;
+    t[KM_OP_BROADCAST].formula = "axes of size 1 repeated";
+    t[KM_OP_CUSTOM] = (km_op_row){.formula = "the user's own", .max_in = -1, .dtypes = KM_ANY,
+                                  .flags = KM_OP_VIEW, .grad = grad_custom, .save_in = ~0u,
+                                  .save_out = 1};
+}
+
+/* ---- Public ---- */
+
+km_tensor *km_slice(km_ctx *ctx, km_tensor *t, int axis, int64_t start, int64_t stop, int64_t step) {
+    km_params p = {0};
+    if (!usable(ctx, KM_OP_SLICE, t)) return NULL;
+    if (km_want_axis(ctx, "slice", axis, t->shape, &p.axis) != KM_OK) return NULL;
+    int64_t size = t->shape.dim[p.axis];
+    int64_t from = start < 0 ? start + size : start, to = stop < 0 ? stop + size : stop;
+    if (step < 1 || from < 0 || from > size || to < from || to > size) {
+        km_fail(ctx, KM_ERR_RANGE, "slice: %lld:%lld:%lld does not lie in axis %d of size %lld",
+                (long long)start, (long long)stop, (long long)step, p.axis, (long long)size);
+        return NULL;
+    }
+    km_shape s = t->shape;
+    s.dim[p.axis] = (to - from) / step + ((to - from) % step != 0);
+    int64_t stride[KM_MAX_DIMS];
+    for (int i = 0; i < s.ndim; i++) stride[i] = t->stride[i];
+    int64_t offset = t->offset + from * stride[p.axis];
+    /* One element needs no stride, and a huge step must not overflow it. */
+    if (s.dim[p.axis] > 1) stride[p.axis] *= step;
+    p.n[0] = from;
+    p.n[1] = s.dim[p.axis] > 1 ? step : 1;
+    return view(ctx, KM_OP_SLICE, t, s, stride, offset, &p);
+}
+
+km_tensor *km_narrow(km_ctx *ctx, km_tensor *t, int axis, int64_t start, int64_t count) {
+    if (!usable(ctx, KM_OP_SLICE, t)) return NULL;
+    int a;
+    if (km_want_axis(ctx, "narrow", axis, t->shape, &a) != KM_OK) return NULL;
+    int64_t size = t->shape.dim[a];
+    if (start < 0 || count < 0 || start > size || count > size - start) {
+        km_fail(ctx, KM_ERR_RANGE, "narrow: %lld elements from %lld do not lie in axis %d of size %lld",
+                (long long)count, (long long)start, a, (long long)size);
+        return NULL;
+    }
+    return km_slice(ctx, t, a, start, start + count, 1);
+}
+
+km_tensor *km_select(km_ctx *ctx, km_tensor *t, int axis, int64_t index) {
+    if (!usable(ctx, KM_OP_SLICE, t)) return NULL;
+    int a;
+    if (km_want_axis(ctx, "select", axis, t->shape, &a) != KM_OK) return NULL;
+    int64_t size = t->shape.dim[a], at = index < 0 ? index + size : index;
+    if (at < 0 || at >= size) {
+        km_fail(ctx, KM_ERR_RANGE, "select: no index %lld in axis %d of size %lld", (long long)index,
+                a, (long long)size);
+        return NULL;
+    }
+    return km_squeeze(ctx, km_slice(ctx, t, a, at, at + 1, 1), a);
+}
+
+km_tensor *km_permute(km_ctx *ctx, km_tensor *t, const int *axes) {
+    if (!usable(ctx, KM_OP_PERMUTE, t)) return NULL;
+    km_params p = {.shape = {t->shape.ndim, {0}}}; /* which axis each new one was */
+    km_shape s = t->shape;
+    int64_t stride[KM_MAX_DIMS];
+    uint32_t seen = 0;
+    for (int i = 0; i < s.ndim; i++) {
+        int a = axes ? km_axis(axes[i], s.ndim) : -1;
+        if (a < 0 || (seen >> a) & 1u) {
+            char text[KM_SHAPE_TEXT];
+            km_fail(ctx, KM_ERR_RANGE, "permute: the axes are no permutation of those of %s",
+                    km_shape_text(text, t->shape));
+            return NULL;
+        }
+        seen |= 1u << a;
+        s.dim[i] = t->shape.dim[a];
+        stride[i] = t->stride[a];
+        p.shape.dim[i] = a;
+    }
+    return view(ctx, KM_OP_PERMUTE, t, s, stride, t->offset, &p);
+}
+
+km_tensor *km_transpose(km_ctx *ctx, km_tensor *t, int axis0, int axis1) {
+    int axes[KM_MAX_DIMS] = {0, 1, 2, 3, 4}, a, b;
+    if (!usable(ctx, KM_OP_PERMUTE, t)) return NULL;
+    if (km_want_axis(ctx, "transpose", axis0, t->shape, &a) != KM_OK) return NULL;
+    if (km_want_axis(ctx, "transpose", axis1, t->shape, &b) != KM_OK) return NULL;
+    axes[a] = b;
+    axes[b] = a;
+    return km_permute(ctx, t, axes);
+}
+
+/* Strides for the new shape over the old data, when there are any: axes of the old shape that lie
+ * one behind the other are merged first, and each new run of axes must split one merged axis. */
+static bool reshape_strides(const km_tensor *t, km_shape to, int64_t stride[KM_MAX_DIMS]) {
+    int64_t dim[KM_MAX_DIMS], step[KM_MAX_DIMS];
+    int n = 0;
+    for (int i = 0; i < t->shape.ndim; i++) {
+        if (t->shape.dim[i] == 1) continue;
+        if (n && step[n - 1] == t->stride[i] * t->shape.dim[i]) {
+            dim[n - 1] *= t->shape.dim[i];
+            step[n - 1] = t->stride[i];
+        } else {
+            dim[n] = t->shape.dim[i];
+            step[n++] = t->stride[i];
+        }
+    }
+    int at = n - 1;
+    int64_t left = at >= 0 ? dim[at] : 1, s = at >= 0 ? step[at] : 1;
+    for (int i = to.ndim; i-- > 0;) {
+        stride[i] = s;
+        if (to.dim[i] == 1) continue;
+        if (left == 1 && at > 0) {
+            left = dim[--at];
+            s = stride[i] = step[at];
+        }
+        if (left % to.dim[i]) return false;
+        left /= to.dim[i];
+        s *= to.dim[i];
+    }
+    return left == 1 && at <= 0;
+}
+
+km_tensor *km_reshape(km_ctx *ctx, km_tensor *t, km_shape shape) {
+    char a[KM_SHAPE_TEXT], b[KM_SHAPE_TEXT];
+    if (!usable(ctx, KM_OP_RESHAPE, t)) return NULL;
+    int64_t count = km_shape_count(t->shape), known = 1;
+    int open = -1;
+    bool bad = shape.ndim < 0 || shape.ndim > KM_MAX_DIMS;
+    for (int i = 0; !bad && i < shape.ndim; i++) {
+        if (shape.dim[i] == -1 && open < 0)
+            open = i;
+        else
+            bad = shape.dim[i] < 0 || __builtin_mul_overflow(known, shape.dim[i], &known);
+    }
+    km_shape asked = shape;
+    if (!bad && open >= 0) {
+        bad = known == 0 || count % known;
+        if (!bad) shape.dim[open] = count / known;
+    } else if (!bad) {
+        bad = known != count;
+    }
+    if (bad) {
+        km_fail(ctx, KM_ERR_SHAPE, "reshape: %s has %lld elements and cannot become %s",
+                km_shape_text(a, t->shape), (long long)count, km_shape_text(b, asked));
+        return NULL;
+    }
+    if (km_shape_equal(shape, t->shape)) return t;
+    int64_t stride[KM_MAX_DIMS];
+    if (count == 0 || km_is_contiguous(t))
+        km_shape_strides(shape, stride);
+    else if (!reshape_strides(t, shape, stride)) {
+        t = km_copy(ctx, t);
+        if (!t) return NULL;
+        km_shape_strides(shape, stride);
+    }
+    return view(ctx, KM_OP_RESHAPE, t, shape, stride, t->offset, &(km_params){0});
+}
+
+km_tensor *km_unsqueeze(km_ctx *ctx, km_tensor *t, int axis) {
+    if (!usable(ctx, KM_OP_RESHAPE, t)) return NULL;
+    km_shape s = t->shape;
+    int a = km_axis(axis, s.ndim + 1);
+    if (a < 0 || s.ndim == KM_MAX_DIMS) {
+        char text[KM_SHAPE_TEXT];
+        km_fail(ctx, KM_ERR_RANGE, "unsqueeze: no place for an axis at %d in %s", axis,
+                km_shape_text(text, s));
+        return NULL;
+    }
+    int64_t stride[KM_MAX_DIMS];
+    for (int i = 0; i < s.ndim; i++) stride[i < a ? i : i + 1] = t->stride[i];
+    for (int i = s.ndim; i > a; i--) s.dim[i] = s.dim[i - 1];
+    s.dim[a] = 1;
+    s.ndim++;
+    stride[a] = a + 1 < s.ndim ? s.dim[a + 1] * stride[a + 1] : 1;
+    return view(ctx, KM_OP_RESHAPE, t, s, stride, t->offset, &(km_params){0});
+}
+
+km_tensor *km_squeeze(km_ctx *ctx, km_tensor *t, int axis) {
+    if (!usable(ctx, KM_OP_RESHAPE, t)) return NULL;
+    km_shape s = t->shape;
+    int a;
+    if (km_want_axis(ctx, "squeeze", axis, s, &a) != KM_OK) return NULL;
+    if (s.dim[a] != 1) {
+        char text[KM_SHAPE_TEXT];
+        km_fail(ctx, KM_ERR_SHAPE, "squeeze: axis %d of %s is not of size 1", a,
+                km_shape_text(text, s));
+        return NULL;
+    }
+    int64_t stride[KM_MAX_DIMS];
+    s.ndim = 0;
+    for (int i = 0; i < t->shape.ndim; i++) {
+        if (i == a) continue;
+        s.dim[s.ndim] = t->shape.dim[i];
+        stride[s.ndim++] = t->stride[i];
+    }
+    return view(ctx, KM_OP_RESHAPE, t, s, stride, t->offset, &(km_params){0});
+}
+
+km_tensor *km_broadcast(km_ctx *ctx, km_tensor *t, km_shape shape) {
+    int64_t stride[KM_MAX_DIMS];
+    if (!usable(ctx, KM_OP_BROADCAST, t)) return NULL;
+    if (km_shape_check(ctx, "broadcast", t->dtype, shape) != KM_OK) return NULL;
+    if (!km_broadcast_strides(t, shape, stride)) {
+        char a[KM_SHAPE_TEXT], b[KM_SHAPE_TEXT];
+        km_fail(ctx, KM_ERR_SHAPE, "broadcast: %s does not become %s", km_shape_text(a, t->shape),
+                km_shape_text(b, shape));
+        return NULL;
+    }
+    if (km_shape_equal(shape, t->shape)) return t;
+    return view(ctx, KM_OP_BROADCAST, t, shape, stride, t->offset, &(km_params){0});
+}
+
+km_status km_split(km_ctx *ctx, km_tensor *t, int axis, int n, km_tensor **parts) {
+    if (parts)
+        for (int i = 0; i < n; i++) parts[i] = NULL;
+    if (!usable(ctx, KM_OP_SLICE, t)) return km_ctx_status(ctx);
+    int a;
+    if (km_want_axis(ctx, "split", axis, t->shape, &a) != KM_OK) return ctx->error.code;
+    int64_t size = t->shape.dim[a];
+    if (!parts || n < 1 || size % n)
+        return km_fail(ctx, KM_ERR_RANGE, "split: axis %d of size %lld does not cut into %d parts", a,
+                       (long long)size, n);
+    for (int i = 0; i < n; i++) parts[i] = km_narrow(ctx, t, a, i * (size / n), size / n);
+    return km_ctx_status(ctx);
+}
+
+km_tensor *km_detach(km_ctx *ctx, km_tensor *t) {
+    if (!usable(ctx, KM_OP_RESHAPE, t)) return NULL;
+    return km_tensor_view(ctx, t, t->shape, t->stride, t->offset);
+}
+
+km_tensor *km_custom(km_ctx *ctx, const km_custom_op *op, km_tensor *const *inputs, int n) {
+    if (km_failed(ctx)) return NULL;
+    if (!op || !op->forward || !op->name || n < 0 || (n && !inputs)) {
+        km_fail(ctx, KM_ERR_NULL, "custom: an op needs a name and a forward function");
+        return NULL;
+    }
+    for (int i = 0; i < n; i++)
+        if (!usable(ctx, KM_OP_CUSTOM, inputs[i])) return NULL;
+    ctx->no_grad++;
+    km_tensor *y = op->forward(ctx, inputs, n, op->user);
+    ctx->no_grad--;
+    if (km_failed(ctx)) return NULL;
+    if (!y) {
+        km_fail(ctx, KM_ERR_NULL, "%s: forward returned no tensor", op->name);
+        return NULL;
+    }
+    for (int i = 0; i < n; i++) /* an input handed through becomes a tensor of its own */
+        if (y == inputs[i]) y = km_detach(ctx, y);
+    if (!y || !op->backward || !km_recording(ctx, inputs, n)) return y;
+    km_custom_op *mine = km_arena_alloc(&ctx->arena, sizeof *mine);
+    if (!mine) {
+        km_fail(ctx, KM_ERR_MEMORY, "%s: out of memory", op->name);
+        return NULL;
+    }
+    *mine = *op;
+    km_record(ctx, KM_OP_CUSTOM, inputs, n, &(km_params){0}, &y, 1, mine);
+    return km_failed(ctx) ? NULL : y;
+}

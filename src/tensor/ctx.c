@@ -1,0 +1,296 @@
+/* The context: errors that stick, lanes, steps and scopes. A step holds one reference to every
+ * storage made in it; ending the step or a scope drops those references, and whatever nothing
+ * else needs goes back to the pool. */
+#include "base/alloc.h"
+#include "tensor/tensor.h"
+#include <stdio.h>
+
+#define STORAGES_PER_BLOCK 128
+struct km_storage_block {
+    struct km_storage_block *next;
+    km_storage s[STORAGES_PER_BLOCK];
+};
+
+km_status km_fail(km_ctx *ctx, km_status code, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    if (ctx) km_error_setv(&ctx->error, code, fmt, ap);
+    va_end(ap);
+    return code;
+}
+
+km_status km_ctx_fail(km_ctx *ctx, km_status code, const char *fmt, ...) {
+    if (!ctx || code == KM_OK) return code;
+    va_list ap;
+    va_start(ap, fmt);
+    km_error_setv(&ctx->error, code, fmt, ap);
+    va_end(ap);
+    return code;
+}
+
+km_status km_ctx_status(const km_ctx *ctx) { return ctx ? ctx->error.code : KM_ERR_NULL; }
+const char *km_ctx_error(const km_ctx *ctx) { return ctx ? ctx->error.text : "no context"; }
+const char *km_ctx_device(const km_ctx *ctx) { return ctx ? ctx->device->name : ""; }
+int km_ctx_threads(const km_ctx *ctx) { return ctx ? km_threads_count(ctx->threads) : 0; }
+
+void km_ctx_clear_error(km_ctx *ctx) {
+    if (ctx) ctx->error = (km_error){0};
+}
+
+void km_seed(km_ctx *ctx, uint64_t seed) {
+    if (!ctx) return;
+    ctx->seed = seed;
+    ctx->draws = 0;
+}
+
+void km_sync(km_ctx *ctx) {
+    if (!ctx) return;
+    for (int i = 0; i < ctx->n_lanes; i++) ctx->lanes[i]->device->ops->sync(ctx->lanes[i]);
+}
+
+km_ctx *km_ctx_make(km_device *device, int threads, km_error *err) {
+    km_ctx *ctx = km_calloc(1, sizeof *ctx);
+    if (!ctx) goto fail;
+    ctx->device = device;
+    ctx->threads = km_threads_new(threads);
+    if (!ctx->threads) goto fail_ctx;
+    if (!km_ctx_lane(ctx, device)) {
+        km_error_set(err, ctx->error.code, "%s", ctx->error.text);
+        goto fail_threads;
+    }
+    return ctx;
+fail_threads:
+    km_threads_free(ctx->threads);
+fail_ctx:
+    km_free(ctx);
+fail:
+    km_error_set(err, KM_ERR_MEMORY, "context on %s: out of memory", device->name);
+    return NULL;
+}
+
+void km_ctx_free(km_ctx *ctx) {
+    if (!ctx) return;
+    km_step_end(ctx);
+    for (int i = 0; i < ctx->n_lanes; i++) {
+        km_lane *lane = ctx->lanes[i];
+        km_mempool_free(&lane->pool);
+        lane->device->ops->close(lane);
+        km_free(lane);
+    }
+    km_threads_free(ctx->threads);
+    km_arena_free(&ctx->arena);
+    while (ctx->blocks) {
+        struct km_storage_block *b = ctx->blocks;
+        ctx->blocks = b->next;
+        km_free(b);
+    }
+    km_free_aligned(ctx->scratch, ctx->scratch_bytes);
+    km_free(ctx->step);
+    km_free(ctx);
+}
+
+km_lane *km_ctx_lane(km_ctx *ctx, km_device *device) {
+    for (int i = 0; i < ctx->n_lanes; i++)
+        if (ctx->lanes[i]->device == device) return ctx->lanes[i];
+    if (ctx->n_lanes == KM_MAX_LANES) {
+        km_fail(ctx, KM_ERR_DEVICE, "%s: a context reaches at most %d devices", device->name,
+                KM_MAX_LANES);
+        return NULL;
+    }
+    km_lane *lane = km_calloc(1, sizeof *lane);
+    if (!lane) {
+        km_fail(ctx, KM_ERR_MEMORY, "%s: out of memory", device->name);
+        return NULL;
+    }
+    lane->ctx = ctx;
+    lane->device = device;
+    if (device->ops->open(lane, &ctx->error) != KM_OK) {
+        km_free(lane);
+        return NULL;
+    }
+    ctx->lanes[ctx->n_lanes++] = lane;
+    return lane;
+}
+
+void *km_ctx_scratch(km_ctx *ctx, size_t bytes) {
+    if (bytes <= ctx->scratch_bytes && ctx->scratch) return ctx->scratch;
+    size_t want = (bytes + 65535) / 65536 * 65536;
+    void *p = km_alloc_aligned(want);
+    if (!p) {
+        km_fail(ctx, KM_ERR_MEMORY, "out of memory: %zu bytes of scratch", want);
+        return NULL;
+    }
+    km_free_aligned(ctx->scratch, ctx->scratch_bytes);
+    ctx->scratch = p;
+    ctx->scratch_bytes = want;
+    return p;
+}
+
+/* ---- Storages ---- */
+
+static km_storage *storage_record(km_ctx *ctx) {
+    if (!ctx->unused) {
+        struct km_storage_block *b = km_calloc(1, sizeof *b);
+        if (!b) return NULL;
+        b->next = ctx->blocks;
+        ctx->blocks = b;
+        for (int i = 0; i < STORAGES_PER_BLOCK; i++) {
+            b->s[i].next = ctx->unused;
+            ctx->unused = &b->s[i];
+        }
+    }
+    km_storage *s = ctx->unused;
+    ctx->unused = s->next;
+    return s;
+}
+
+static bool step_reserve(km_ctx *ctx) {
+    if (ctx->n_step < ctx->cap_step) return true;
+    int cap = ctx->cap_step ? ctx->cap_step * 2 : 256;
+    km_storage **step = km_realloc(ctx->step, (size_t)cap * sizeof *step);
+    if (!step) return false;
+    ctx->step = step;
+    ctx->cap_step = cap;
+    return true;
+}
+
+void km_storage_retain(km_storage *s) { s->refs++; }
+
+void km_storage_release(km_ctx *ctx, km_storage *s) {
+    if (--s->refs > 0) return;
+    km_mempool_put(&s->lane->pool, s->data, s->cap);
+    s->data = NULL;
+    s->next = ctx->dead; /* reused only after the step: its tensors can still see data == NULL */
+    ctx->dead = s;
+}
+
+km_tensor *km_tensor_new(km_ctx *ctx, km_lane *lane, const char *what, km_dtype dtype,
+                         km_shape shape) {
+    if (km_failed(ctx) || km_shape_check(ctx, what, dtype, shape) != KM_OK) return NULL;
+    size_t bytes = (size_t)km_shape_count(shape) * km_dtype_size(dtype);
+    km_tensor *t = km_arena_alloc(&ctx->arena, sizeof *t);
+    km_storage *s = step_reserve(ctx) ? storage_record(ctx) : NULL;
+    void *data = NULL;
+    size_t cap = 0;
+    if (t && s) data = km_mempool_get(&lane->pool, bytes, &cap);
+    if (!data) {
+        char text[KM_SHAPE_TEXT];
+        if (s) {
+            s->next = ctx->unused;
+            ctx->unused = s;
+        }
+        km_fail(ctx, KM_ERR_MEMORY, "%s: out of memory on %s: %s of %s needs %zu bytes", what,
+                lane->device->name, km_shape_text(text, shape), km_dtype_name(dtype), bytes);
+        return NULL;
+    }
+    *s = (km_storage){.lane = lane, .data = data, .bytes = bytes, .cap = cap, .refs = 1};
+    ctx->step[ctx->n_step++] = s;
+    t->ctx = ctx;
+    t->storage = s;
+    t->dtype = dtype;
+    t->shape = shape;
+    km_shape_strides(shape, t->stride);
+    return t;
+}
+
+km_tensor *km_tensor_view(km_ctx *ctx, const km_tensor *t, km_shape shape, const int64_t *stride,
+                          int64_t offset) {
+    km_tensor *v = km_arena_alloc(&ctx->arena, sizeof *v);
+    if (!v) {
+        km_fail(ctx, KM_ERR_MEMORY, "out of memory for a view");
+        return NULL;
+    }
+    v->ctx = ctx;
+    v->storage = t->storage;
+    v->dtype = t->dtype;
+    v->shape = shape;
+    for (int i = 0; i < shape.ndim; i++) v->stride[i] = stride[i];
+    v->offset = offset;
+    return v;
+}
+
+/* ---- Steps and scopes ---- */
+
+void km_step_drop(km_ctx *ctx, int mark, km_tensor *const *keep, int n_keep) {
+    int left = mark;
+    for (int i = mark; i < ctx->n_step; i++) {
+        km_storage *s = ctx->step[i];
+        bool stays = false;
+        for (int k = 0; k < n_keep; k++) stays |= keep[k] && keep[k]->storage == s;
+        if (stays)
+            ctx->step[left++] = s;
+        else
+            km_storage_release(ctx, s);
+    }
+    ctx->n_step = left;
+}
+
+/* Scopes are counted on a failed context too, so that begin and end stay paired. */
+void km_scope_begin(km_ctx *ctx) {
+    if (!ctx) return;
+    if (ctx->n_scopes < KM_MAX_SCOPES)
+        ctx->scope[ctx->n_scopes] = ctx->n_step;
+    else
+        km_fail(ctx, KM_ERR_STATE, "scope: nested more than %d deep", KM_MAX_SCOPES);
+    ctx->n_scopes++;
+}
+
+km_tensor *km_scope_end(km_ctx *ctx, km_tensor *result) {
+    if (!ctx) return NULL;
+    if (ctx->n_scopes == 0) {
+        km_fail(ctx, KM_ERR_STATE, "scope: ended without a begin");
+        return NULL;
+    }
+    ctx->n_scopes--;
+    if (ctx->n_scopes < KM_MAX_SCOPES) km_step_drop(ctx, ctx->scope[ctx->n_scopes], &result, 1);
+    return km_failed(ctx) ? NULL : result;
+}
+
+void km_step_end(km_ctx *ctx) {
+    if (!ctx) return;
+    if (ctx->tape_reset) ctx->tape_reset(ctx);
+    km_step_drop(ctx, 0, NULL, 0);
+    ctx->n_scopes = 0;
+    km_arena_reset(&ctx->arena);
+    while (ctx->dead) {
+        km_storage *s = ctx->dead;
+        ctx->dead = s->next;
+        s->next = ctx->unused;
+        ctx->unused = s;
+    }
+    while (ctx->released) {
+        km_tensor *t = ctx->released;
+        ctx->released = t->next_released;
+        km_free(t);
+    }
+    ctx->steps++;
+}
+
+/* ---- Statistics ---- */
+
+static km_lane *home(const km_ctx *ctx) { return ctx->lanes[0]; }
+
+km_stats km_ctx_stats(const km_ctx *ctx) {
+    km_stats s = {0};
+    if (!ctx) return s;
+    s.steps = ctx->steps;
+    s.kernels = ctx->kernels;
+    s.fallbacks = ctx->fallbacks;
+    s.heap_allocs = km_alloc_count();
+    const km_mempool *p = &home(ctx)->pool;
+    s.pool_hits = p->hits;
+    s.pool_misses = p->misses;
+    s.live_bytes = p->live;
+    s.peak_bytes = p->peak;
+    s.held_bytes = p->held;
+    return s;
+}
+
+void km_stats_reset_peak(km_ctx *ctx) {
+    if (ctx) home(ctx)->pool.peak = home(ctx)->pool.live;
+}
+
+void km_trim(km_ctx *ctx) {
+    if (!ctx) return;
+    for (int i = 0; i < ctx->n_lanes; i++) km_mempool_trim(&ctx->lanes[i]->pool);
+}

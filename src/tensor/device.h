@@ -1,0 +1,36 @@
+/* A device as tensors see it: a place with memory. Kernels come in backend/backend.h. */
+#ifndef KM_TENSOR_DEVICE_H
+#define KM_TENSOR_DEVICE_H
+#include "base/error.h"
+#include "tensor/mempool.h"
+
+typedef struct km_device km_device;
+typedef struct km_lane km_lane;
+
+/* A context's own lane on a device: its memory pool and, on a GPU, its stream. */
+struct km_lane {
+    km_ctx *ctx;
+    km_device *device;
+    km_mempool pool;
+    void *queue;                     /* the backend's own: stream, handles, staging */
+};
+
+/* Every call returns KM_OK or sets lane->ctx's error. Copies are ordered with kernels. */
+typedef struct km_device_ops {
+    km_status (*open)(km_lane *lane, km_error *err);   /* fills pool's raw_* and queue */
+    void (*close)(km_lane *lane);                      /* after the pool was emptied */
+    km_status (*upload)(km_lane *lane, void *dst, const void *src, size_t bytes);
+    km_status (*download)(km_lane *lane, void *dst, const void *src, size_t bytes); /* waits */
+    km_status (*sync)(km_lane *lane);
+} km_device_ops;
+
+struct km_device {
+    char name[24];                   /* "ref", "cpu", "cuda:0" */
+    bool host;                       /* its memory is ordinary memory */
+    const km_device_ops *ops;
+    const struct km_backend *backend;
+    km_device *fallback;             /* runs what this one lacks; NULL for ref */
+    void *impl;
+};
+
+#endif

@@ -1,0 +1,31 @@
+/* A memory pool over a device's raw allocator: blocks in size classes (eight to each doubling,
+ * so at most 1/8 is wasted), reused most recent first. After the first step of a loop every
+ * request is a hit. Not thread safe: a pool belongs to one context, and on a GPU to one stream,
+ * which is what makes immediate reuse right (work is ordered). */
+#ifndef KM_TENSOR_MEMPOOL_H
+#define KM_TENSOR_MEMPOOL_H
+#include "base/error.h"
+
+#define KM_MEMPOOL_CLASSES 320
+
+typedef struct km_mempool_block km_mempool_block;
+
+typedef struct km_mempool {
+    void *(*raw_alloc)(void *owner, size_t bytes);           /* NULL when out of memory */
+    void (*raw_free)(void *owner, void *p, size_t bytes);
+    void *owner;
+    size_t limit;                          /* ceiling of held bytes; 0 for none */
+    km_mempool_block *free[KM_MEMPOOL_CLASSES];
+    km_mempool_block *spare;               /* records without a block */
+    size_t live, peak, held;               /* bytes */
+    uint64_t hits, misses;
+} km_mempool;
+
+/* A block of at least `bytes` (0 counts as 1), 64-byte aligned; NULL when out of memory, after
+ * cached blocks were given back and the request tried once more. *cap receives the usable size. */
+void *km_mempool_get(km_mempool *m, size_t bytes, size_t *cap);
+void km_mempool_put(km_mempool *m, void *p, size_t cap); /* cap as received */
+void km_mempool_trim(km_mempool *m);                     /* gives cached blocks back */
+void km_mempool_free(km_mempool *m);                     /* trims and frees the records */
+
+#endif

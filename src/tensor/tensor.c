@@ -1,0 +1,56 @@
+/* Tensor handles: looking at them, keeping them past the step, letting them go. */
+#include "tensor/tensor.h"
+#include "base/alloc.h"
+
+km_shape km_tensor_shape(const km_tensor *t) { return t ? t->shape : (km_shape){0, {0}}; }
+int km_tensor_ndim(const km_tensor *t) { return t ? t->shape.ndim : 0; }
+int64_t km_tensor_count(const km_tensor *t) { return t ? km_shape_count(t->shape) : 0; }
+km_dtype km_tensor_dtype(const km_tensor *t) { return t ? t->dtype : KM_F32; }
+bool km_tensor_is_contiguous(const km_tensor *t) { return t && km_is_contiguous(t); }
+bool km_requires_grad(const km_tensor *t) { return t && t->requires_grad; }
+
+int64_t km_tensor_dim(const km_tensor *t, int axis) {
+    int a = t ? km_axis(axis, t->shape.ndim) : -1;
+    return a < 0 ? 0 : t->shape.dim[a];
+}
+
+const char *km_tensor_device(const km_tensor *t) {
+    return t && t->storage ? km_tensor_dev(t)->name : "";
+}
+
+void *km_tensor_data(km_tensor *t) {
+    if (!t || !t->storage || !t->storage->data || !km_tensor_dev(t)->host || !km_is_contiguous(t))
+        return NULL;
+    return km_tensor_ptr(t);
+}
+
+km_tensor *km_keep(km_ctx *ctx, km_tensor *t) {
+    if (km_failed(ctx)) return NULL;
+    if (!t || !t->storage || !t->storage->data) {
+        km_fail(ctx, t ? KM_ERR_STATE : KM_ERR_NULL,
+                t ? "keep: the tensor's data was freed when its scope ended" : "keep: no tensor");
+        return NULL;
+    }
+    km_tensor *k = km_calloc(1, sizeof *k);
+    if (!k) {
+        km_fail(ctx, KM_ERR_MEMORY, "keep: out of memory");
+        return NULL;
+    }
+    *k = (km_tensor){.ctx = ctx, .storage = t->storage, .dtype = t->dtype, .shape = t->shape,
+                     .offset = t->offset, .kept = true};
+    for (int i = 0; i < KM_MAX_DIMS; i++) k->stride[i] = t->stride[i];
+    km_storage_retain(t->storage);
+    return k;
+}
+
+void km_release(km_tensor *t) {
+    if (!t || !t->kept || !t->ctx) return;
+    km_ctx *ctx = t->ctx;
+    km_release(t->grad);
+    if (t->storage) km_storage_release(ctx, t->storage);
+    t->grad = NULL;
+    t->storage = NULL;
+    t->kept = false;
+    t->next_released = ctx->released; /* the tape may still point here */
+    ctx->released = t;
+}

@@ -1,0 +1,124 @@
+/* Tensors, their storage, and the context that owns them.
+ *
+ * A tensor is a view (dtype, shape, strides, offset) of a storage, which is a block of a lane's
+ * pool. Tensor structs of the step live in the context's arena; storages are counted, because a
+ * view, the tape, a gradient or a kept handle may each need the bytes longer than the step's
+ * scope does. When the count reaches zero the bytes go back to the pool at once, and `data` is
+ * NULL from then on, so a use after free is an error message and not a crash. */
+#ifndef KM_TENSOR_TENSOR_H
+#define KM_TENSOR_TENSOR_H
+#include "base/arena.h"
+#include "base/error.h"
+#include "base/threads.h"
+#include "tensor/device.h"
+#include "tensor/dtype.h"
+
+typedef struct km_storage {
+    km_lane *lane;
+    void *data;                      /* NULL once freed */
+    size_t bytes, cap;               /* asked for, and what the pool gave */
+    int refs;
+    unsigned version;                /* counts changes in place, so that the tape can notice them */
+    struct km_storage *next;         /* in the context's list of unused or dead records */
+} km_storage;
+
+struct km_node;
+
+struct km_tensor {
+    km_ctx *ctx;
+    km_storage *storage;
+    km_dtype dtype;
+    km_shape shape;
+    int64_t stride[KM_MAX_DIMS];     /* in elements; 0 along a broadcast axis */
+    int64_t offset;                  /* of element (0, 0, ...), in elements */
+    bool kept;                       /* a handle of the user's, on the heap */
+    bool requires_grad;              /* set on parameters and on all that depends on them */
+    struct km_node *node;            /* what made it, when recorded; NULL for a parameter */
+    int node_output;                 /* which output of that node */
+    km_tensor *grad;                 /* of a parameter, kept; its storage is NULL while cleared */
+    km_tensor *next_released;        /* a released handle's struct lives until the step's end */
+};
+
+#define KM_MAX_LANES 12
+#define KM_MAX_SCOPES 64
+
+struct km_ctx {
+    km_error error;
+    km_device *device;
+    km_threads *threads;             /* for kernels on the host */
+    km_lane *lanes[KM_MAX_LANES];
+    int n_lanes;
+
+    km_arena arena;                  /* tensor structs and tape nodes of this step */
+    km_storage **step;               /* storages the step holds a reference to */
+    int n_step, cap_step;
+    int scope[KM_MAX_SCOPES];        /* index into step at each km_scope_begin */
+    int n_scopes;
+    km_storage *unused, *dead;       /* dead: freed this step, its tensors may still look */
+    struct km_storage_block *blocks; /* where the records live */
+
+    struct km_node *tape;            /* the last recorded node */
+    void (*tape_reset)(km_ctx *ctx); /* set with the first node; drops what the tape holds */
+    km_tensor *released;
+    int no_grad;                     /* depth of km_no_grad_begin */
+    uint64_t seed, draws;            /* each random op takes draws++ as its stream */
+    uint64_t steps, kernels, fallbacks;
+    void *scratch;                   /* km_ctx_scratch */
+    size_t scratch_bytes;
+};
+
+/* ---- Contexts ---- */
+
+km_ctx *km_ctx_make(km_device *device, int threads, km_error *err); /* NULL with *err set */
+
+/* Fails the context (the first error stays) and returns `code`. */
+km_status km_fail(km_ctx *ctx, km_status code, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+static inline bool km_failed(const km_ctx *ctx) { return !ctx || ctx->error.code != KM_OK; }
+
+/* The context's lane on a device, opened on first use; NULL with the error set. */
+km_lane *km_ctx_lane(km_ctx *ctx, km_device *device);
+
+/* Host memory for a kernel's private use, 64-byte aligned, kept for the context's life and
+ * grown as needed. Valid until the next call. NULL with the error set. */
+void *km_ctx_scratch(km_ctx *ctx, size_t bytes);
+
+/* Drops the step's hold on every storage made since `mark` (an earlier ctx->n_step), save those
+ * of keep[0..n_keep-1]. What the tape or a kept handle still needs stays alive through its count. */
+void km_step_drop(km_ctx *ctx, int mark, km_tensor *const *keep, int n_keep);
+
+/* ---- Tensors ---- */
+
+/* A new contiguous tensor of the step, uninitialised. `what` names the caller in errors. */
+km_tensor *km_tensor_new(km_ctx *ctx, km_lane *lane, const char *what, km_dtype dtype,
+                         km_shape shape);
+/* Another view of t's storage, off the tape. */
+km_tensor *km_tensor_view(km_ctx *ctx, const km_tensor *t, km_shape shape, const int64_t *stride,
+                          int64_t offset);
+void km_storage_retain(km_storage *s);
+void km_storage_release(km_ctx *ctx, km_storage *s);
+
+static inline void *km_tensor_ptr(const km_tensor *t) {
+    return (char *)t->storage->data + t->offset * (int64_t)km_dtype_size(t->dtype);
+}
+static inline km_device *km_tensor_dev(const km_tensor *t) { return t->storage->lane->device; }
+
+/* ---- Shapes ---- */
+
+#define KM_SHAPE_TEXT 112
+/* "[1024, 512]" into buf; returns buf. */
+const char *km_shape_text(char buf[KM_SHAPE_TEXT], km_shape s);
+int64_t km_shape_count(km_shape s);                         /* of a valid shape */
+/* Checks rank, signs and that the bytes fit in memory's address range. */
+km_status km_shape_check(km_ctx *ctx, const char *what, km_dtype dtype, km_shape s);
+bool km_shape_equal(km_shape a, km_shape b);
+void km_shape_strides(km_shape s, int64_t stride[KM_MAX_DIMS]); /* row-major */
+/* NumPy's rule; false when they do not fit. */
+bool km_shape_broadcast(km_shape a, km_shape b, km_shape *out);
+/* Strides that make t look like `to` (0 along repeated axes); false when it does not fit. */
+bool km_broadcast_strides(const km_tensor *t, km_shape to, int64_t stride[KM_MAX_DIMS]);
+/* Maps axis in [-ndim, ndim) to [0, ndim); -1 when out of range. */
+int km_axis(int axis, int ndim);
+bool km_is_contiguous(const km_tensor *t);
+
+#endif
