@@ -128,8 +128,7 @@ static void each_fixture(void (*check)(const fixture *f)) {
 
 /* ---- Running a case ---- */
 
-/* Runs f with its inputs in the given float dtype (integers stay as they are). Outputs like the
- * inputs take it too; statistics and losses are f32 then, as op_list.h has it. */
+/* Outputs that are f32 even when the inputs are narrower; see op_list.h. */
 static bool is_statistic(const fixture *f, int output) {
     switch (f->op) {
     case KM_OP_SUMSQ: case KM_OP_MSE: case KM_OP_BCE: return true;
@@ -140,6 +139,7 @@ static bool is_statistic(const fixture *f, int output) {
     }
 }
 
+/* Runs f with its floats in the given dtype; integers stay as they are. */
 static void run(const fixture *f, km_dtype dtype, bool odd, km_tensor **out) {
     km_tensor *in[8];
     for (int i = 0; i < f->n_in; i++) {
@@ -178,7 +178,7 @@ static void same_bits(const fixture *f, const char *how, int o, const km_tensor 
     KM_REF_EACH(i, a->shape) {
         double x = km_ref_get(a, i), y = km_ref_get(b, i);
         if (!(x == y && signbit(x) == signbit(y)) && !(isnan(x) && isnan(y)))
-            fail_msg("%s: output %d has %.17g %s, else %.17g", f->name, o, x, how, y);
+            fail_msg("%s: output %d has %.17g (%s) for %.17g", f->name, o, x, how, y);
     }
 }
 
@@ -203,7 +203,8 @@ static void rounds_once(const fixture *f) {
         run(&exact, narrow[d], false, got);
         run(&exact, KM_F64, false, wide);
         for (int o = 0; o < f->n_out; o++)
-            same_bits(f, km_dtype_name(narrow[d]), o, got[o], rt_copy(wide[o], got[o]->dtype, false));
+            same_bits(f, km_dtype_name(narrow[d]), o, got[o],
+                      rt_copy(wide[o], got[o]->dtype, false));
     }
 }
 
