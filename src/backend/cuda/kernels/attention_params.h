@@ -1,0 +1,61 @@
+/* What the attention kernels take and how they are launched; for C and CUDA. Three families:
+ *   simple  any of f32, f16, bf16; head size up to 256; any strides; any scale
+ *   mma     f16, bf16; head size 64, 80, 96, 128; sm_80 and newer; rows 16-byte aligned; scale > 0
+ *   hopper  f16, bf16; head size 64, 128; sm_90a; as mma, and no stride of 0
+ * Kernels are named km_attention_<pass>_<family>_<dtype>_d<size>, with pass one of fwd, dq, dkdv
+ * (simple: d64, d128 or d256, the smallest that holds the head), and km_attention_delta_<dtype>.
+ * The gradient is three launches: delta, then dq and dkdv in any order. */
+#ifndef KM_CUDA_ATTENTION_PARAMS_H
+#define KM_CUDA_ATTENTION_PARAMS_H
+
+#include "backend/cuda/kernels/tensor_map.h"
+#include <stdint.h>
+
+/* A (batch, heads, time, d) tensor: strides in elements, 1 along d. lse has no d. */
+typedef struct km_attention_view {
+    void *data;
+    int64_t b, h, t;
+} km_attention_view;
+
+typedef struct km_attention_args {
+    km_attention_view q, k, v, o, lse; /* lse f32: (B, H, Tq) */
+    km_attention_view d_o, dq, dk, dv; /* the gradient's */
+    float *work;                       /* the gradient's: (2, B * H, tq_pad), see delta */
+    float scale;
+    int32_t batch, heads, kv_heads, tq, tk, d;
+    int32_t tq_pad; /* tq rounded up to KM_ATTENTION_PAD */
+    int32_t causal; /* key j is seen by query i when j <= i + tk - tq */
+    int32_t vec;    /* delta: rows of o and d_o are 16-byte aligned and d is a multiple of 8 */
+} km_attention_args;
+
+#define KM_ATTENTION_PAD 128
+
+/* ---- Launches: a block of `threads`, `grid` blocks in x, `smem` dynamic bytes ---- */
+
+/* delta: 4 rows a warp. Writes work[0] = lse * log2(e) (+inf where no key is seen, and past tq, so
+ * that the probabilities come out 0) and work[1] = sum over d of o * d_o. */
+#define KM_ATTENTION_DELTA_THREADS 256
+#define KM_ATTENTION_DELTA_ROWS 32
+
+/* simple: square tiles of TILE rows, 256 threads; fwd and dq: grid (ceil(tq / TILE), H, B); dkdv:
+ * (ceil(tk / TILE), Hkv, B). */
+#define KM_ATTENTION_SIMPLE_THREADS 256
+#define KM_ATTENTION_SIMPLE_TILE(dmax) ((dmax) <= 64 ? 64 : (dmax) <= 128 ? 32 : 16)
+/* 2 (fwd) or 4 tiles of d + 1 columns, and 1 (fwd) or 2 of TILE + 1. */
+#define KM_ATTENTION_SIMPLE_SMEM(dmax, d, tiles)                                                   \
+    (4 * KM_ATTENTION_SIMPLE_TILE(dmax) *                                                          \
+     ((tiles) * ((d) + 1) + (tiles) / 2 * (KM_ATTENTION_SIMPLE_TILE(dmax) + 1)))
+
+/* mma: blocks of 128 rows; fwd and dq: grid (ceil(tq / 128), H, B); dkdv: (ceil(tk / 128), Hkv,
+ * B). */
+#define KM_ATTENTION_MMA_ROWS 128
+#define KM_ATTENTION_MMA_FWD_THREADS 128
+#define KM_ATTENTION_MMA_FWD_KEYS 64
+#define KM_ATTENTION_MMA_FWD_SMEM(d) ((128 + 2 * KM_ATTENTION_MMA_FWD_KEYS) * (d)*2)
+#define KM_ATTENTION_MMA_BWD_THREADS 256
+#define KM_ATTENTION_MMA_BWD_COLS(d) ((d) > 96 ? 32 : 64)
+/* two resident tiles; twice two streamed ones with the lse and delta of their queries */
+#define KM_ATTENTION_MMA_BWD_SMEM(d)                                                               \
+    (2 * 128 * (d)*2 + 2 * KM_ATTENTION_MMA_BWD_COLS(d) * (2 * (d)*2 + 2 * 4))
+
+#endif
