@@ -31,6 +31,7 @@ static void give_back(km_mempool *m, int c) {
 }
 
 void km_mempool_trim(km_mempool *m) {
+    if (m->watch && m->watch->frozen) return;
     for (int c = 0; c < KM_MEMPOOL_CLASSES; c++) give_back(m, c);
 }
 
@@ -69,10 +70,26 @@ void *km_mempool_get(km_mempool *m, size_t bytes, size_t *cap) {
     m->live += size;
     if (m->live > m->peak) m->peak = m->live;
     *cap = size;
+    if (m->watch) m->watch->got(m->watch->user, p, size);
     return p;
 }
 
+bool km_mempool_take(km_mempool *m, void *p, size_t cap) {
+    for (km_mempool_block **at = &m->free[class_of(cap)]; *at; at = &(*at)->next) {
+        km_mempool_block *b = *at;
+        if (b->p != p) continue;
+        *at = b->next;
+        b->next = m->spare;
+        m->spare = b;
+        m->live += cap;
+        if (m->live > m->peak) m->peak = m->live;
+        return true;
+    }
+    return false;
+}
+
 void km_mempool_put(km_mempool *m, void *p, size_t cap) {
+    if (m->watch && m->watch->keeps(m->watch->user, p, cap)) return;
     km_mempool_block *b = m->spare;
     m->spare = b->next;
     int c = class_of(cap);
@@ -83,6 +100,7 @@ void km_mempool_put(km_mempool *m, void *p, size_t cap) {
 }
 
 void km_mempool_free(km_mempool *m) {
+    m->watch = NULL;
     km_mempool_trim(m);
     while (m->spare) {
         km_mempool_block *b = m->spare;

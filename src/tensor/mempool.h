@@ -10,6 +10,16 @@
 
 typedef struct km_mempool_block km_mempool_block;
 
+/* Sees blocks go out and come back. A captured graph watches the pool: the blocks it used are
+ * written by every replay, so they must not serve anybody else. Nothing is trimmed while
+ * `frozen`. */
+typedef struct km_mempool_watch {
+    void (*got)(void *user, void *p, size_t cap);
+    bool (*keeps)(void *user, void *p, size_t cap); /* true: the block stays out of the cache */
+    void *user;
+    bool frozen;
+} km_mempool_watch;
+
 typedef struct km_mempool {
     void *(*raw_alloc)(void *owner, size_t bytes);           /* NULL when out of memory */
     void (*raw_free)(void *owner, void *p, size_t bytes);
@@ -19,12 +29,15 @@ typedef struct km_mempool {
     km_mempool_block *spare;               /* records without a block */
     size_t live, peak, held;               /* bytes */
     uint64_t hits, misses;
+    const km_mempool_watch *watch;         /* NULL for none */
 } km_mempool;
 
 /* A block of at least `bytes` (0 counts as 1), 64-byte aligned; NULL when out of memory, after
  * cached blocks were given back and the request tried once more. *cap receives the usable size. */
 void *km_mempool_get(km_mempool *m, size_t bytes, size_t *cap);
 void km_mempool_put(km_mempool *m, void *p, size_t cap); /* cap as received */
+/* Takes one certain block out of the cache, as if it had been handed out; false if it is not there. */
+bool km_mempool_take(km_mempool *m, void *p, size_t cap);
 void km_mempool_trim(km_mempool *m);                     /* gives cached blocks back */
 void km_mempool_free(km_mempool *m);                     /* trims and frees the records */
 
