@@ -1,0 +1,239 @@
+/* Capture and replay. While a step is captured the pool tells which blocks it hands out; at the
+ * end those that are free again are taken out of the pool, and those still in use are kept back
+ * when their user returns them. */
+#include "backend/cuda/graph.h"
+#include "backend/cuda/lane.h"
+#include "base/alloc.h"
+#include <stdlib.h>
+
+typedef struct held_block {
+    void *p;
+    size_t cap;
+    bool ours; /* out of the pool; otherwise somebody still uses it */
+} held_block;
+
+struct km_cuda_graph {
+    km_lane *lane;
+    km_cu_graph_exec exec;
+    struct km_cuda_graph *next;
+    held_block *blocks; /* sorted by address once captured */
+    int n, cap;
+    bool failed;        /* no memory for the list */
+    int nodes;
+    uint64_t seed, draws, n_draws, kernels; /* the context's when captured, and what one run adds */
+};
+
+static km_cuda_kernel set_words = {.module = "fill", .name = "set_words"};
+
+/* ---- The pool's blocks ---- */
+
+static void block_got(void *user, void *p, size_t cap) {
+    km_cuda_queue *q = user;
+    km_cuda_graph *g = q->capturing;
+    if (!g || g->failed) return;
+    if (g->n == g->cap) {
+        int more = g->cap ? g->cap * 2 : 256;
+        held_block *grown = km_realloc(g->blocks, (size_t)more * sizeof *grown);
+        if (!grown) {
+            g->failed = true;
+            return;
+        }
+        g->blocks = grown;
+        g->cap = more;
+    }
+    g->blocks[g->n++] = (held_block){p, cap, false};
+}
+
+static int by_address(const void *a, const void *b) {
+    uintptr_t x = (uintptr_t)((const held_block *)a)->p, y = (uintptr_t)((const held_block *)b)->p;
+    return (x > y) - (x < y);
+}
+
+static bool block_keeps(void *user, void *p, size_t cap) {
+    km_cuda_queue *q = user;
+    held_block key = {p, cap, false};
+    for (km_cuda_graph *g = q->graphs; g; g = g->next) {
+        held_block *b = bsearch(&key, g->blocks, (size_t)g->n, sizeof key, by_address);
+        if (b && !b->ours) {
+            b->ours = true;
+            return true;
+        }
+    }
+    return false;
+}
+
+static void watch(km_lane *lane) {
+    km_cuda_queue *q = km_cuda_queue_of(lane);
+    q->watch = (km_mempool_watch){block_got, block_keeps, q, q->capturing != NULL};
+    lane->pool.watch = q->capturing || q->graphs ? &q->watch : NULL;
+}
+
+static void take_blocks(km_cuda_graph *g) {
+    int n = 0;
+    if (g->n) qsort(g->blocks, (size_t)g->n, sizeof *g->blocks, by_address);
+    for (int i = 0; i < g->n; i++) {
+        if (n > 0 && g->blocks[n - 1].p == g->blocks[i].p) continue; /* handed out again */
+        g->blocks[n] = g->blocks[i];
+        g->blocks[n].ours = km_mempool_take(&g->lane->pool, g->blocks[n].p, g->blocks[n].cap);
+        n++;
+    }
+    g->n = n;
+}
+
+/* ---- Capture ---- */
+
+km_status km_cuda_graph_begin(km_lane *lane) {
+    km_cuda_queue *q = km_cuda_queue_of(lane);
+    if (q->capturing)
+        return km_fail(lane->ctx, KM_ERR_STATE, "%s: a graph is being captured already",
+                       lane->device->name);
+    /* Made now, because making it would be recorded. */
+    if (!km_cuda_draws_word(lane) || !km_cuda_function(lane, &set_words))
+        return lane->ctx->error.code;
+    if (km_cuda_ready(lane) != KM_OK) return lane->ctx->error.code;
+    km_cuda_graph *g = km_calloc(1, sizeof *g);
+    if (!g) return km_fail(lane->ctx, KM_ERR_MEMORY, "graph: out of memory");
+    /* Relaxed: a first use may still allocate memory or load a kernel meanwhile. */
+    km_cu_result r = KM_CU(capture_begin, q->stream, KM_CU_CAPTURE_RELAXED);
+    if (r != KM_CU_OK) {
+        km_free(g);
+        return km_cuda_fail(lane, r, "capturing a graph");
+    }
+    g->lane = lane;
+    g->seed = lane->ctx->seed;
+    g->draws = lane->ctx->draws;
+    g->kernels = lane->ctx->kernels;
+    q->capturing = g;
+    watch(lane);
+    return KM_OK;
+}
+
+static km_status make_exec(km_cuda_graph *g, km_cu_graph graph, km_cuda_graph *old) {
+    km_cu_update_info info = {0};
+    size_t nodes = 0;
+    if (km_cuda_api()->graph_nodes(graph, NULL, &nodes) == KM_CU_OK) g->nodes = (int)nodes;
+    if (old && old->exec && KM_CU(graph_update, old->exec, graph, &info) == KM_CU_OK) {
+        g->exec = old->exec;
+        old->exec = NULL;
+        return KM_OK;
+    }
+    km_cu_result r = KM_CU(graph_make, &g->exec, graph, 0);
+    return r == KM_CU_OK ? KM_OK : km_cuda_fail(g->lane, r, "making a graph");
+}
+
+km_cuda_graph *km_cuda_graph_end(km_lane *lane, km_cuda_graph *old) {
+    km_cuda_queue *q = km_cuda_queue_of(lane);
+    km_cuda_graph *g = q->capturing;
+    km_ctx *ctx = lane->ctx;
+    km_cu_graph graph = NULL;
+    if (!g) {
+        km_fail(ctx, KM_ERR_STATE, "%s: no graph is being captured", lane->device->name);
+        km_cuda_graph_free(old);
+        return NULL;
+    }
+    q->capturing = NULL;
+    km_cuda_enter(km_cuda_dev_of(lane));
+    km_cu_result r = KM_CU(capture_end, q->stream, &graph);
+    if (r != KM_CU_OK && !graph) km_cuda_api()->capture_end(q->stream, &graph); /* never stay in it */
+    if (!km_failed(ctx) && r != KM_CU_OK) km_cuda_fail(lane, r, "capturing a graph");
+    if (g->failed) km_fail(ctx, KM_ERR_MEMORY, "graph: out of memory");
+    if (!km_failed(ctx)) {
+        g->n_draws = ctx->draws - g->draws;
+        g->kernels = ctx->kernels - g->kernels;
+        take_blocks(g);
+        make_exec(g, graph, old);
+    } else {
+        g->n = 0;
+    }
+    if (graph) km_cuda_api()->graph_destroy(graph);
+    /* What was recorded has not run: its random numbers are still to be drawn. */
+    ctx->draws = g->draws;
+    ctx->kernels -= g->exec ? g->kernels : 0;
+    g->next = q->graphs;
+    q->graphs = g;
+    watch(lane);
+    if (!g->exec) {
+        km_cuda_graph_free(g);
+        g = NULL;
+    }
+    km_cuda_graph_free(old);
+    return g;
+}
+
+/* ---- Replay ---- */
+
+km_status km_cuda_graph_launch(km_cuda_graph *g) {
+    km_lane *lane = g->lane;
+    km_ctx *ctx = lane->ctx;
+    km_cuda_queue *q = km_cuda_queue_of(lane);
+    if (km_failed(ctx)) return ctx->error.code;
+    if (q->capturing)
+        return km_fail(ctx, KM_ERR_STATE, "%s: a graph cannot run while one is captured",
+                       lane->device->name);
+    if (km_cuda_ready(lane) != KM_OK) return ctx->error.code;
+    if (g->n_draws) {
+        uint64_t *word = km_cuda_draws_word(lane);
+        uint64_t streams = ctx->draws - g->draws, seeds = ctx->seed - g->seed;
+        void *params[] = {&word, &streams, &seeds};
+        if (!word || km_cuda_launch(lane, &set_words, KM_DIM(1), KM_DIM(1), 0, params) != KM_OK)
+            return ctx->error.code;
+    }
+    km_cu_result r = KM_CU(graph_launch, g->exec, q->stream);
+    if (r != KM_CU_OK) return km_cuda_fail(lane, r, "replaying a graph");
+    ctx->draws += g->n_draws;
+    ctx->kernels += g->kernels;
+    return KM_OK;
+}
+
+int km_cuda_graph_nodes(const km_cuda_graph *g) { return g->nodes; }
+
+const uint64_t *km_cuda_draws(const km_lane *lane) {
+    return km_cuda_queue_of(lane)->capturing ? km_cuda_draws_word((km_lane *)lane) : NULL;
+}
+
+/* ---- The end ---- */
+
+static void destroy(km_cuda_graph *g) {
+    if (g->exec) {
+        km_cuda_enter(km_cuda_dev_of(g->lane));
+        km_cuda_api()->graph_exec_destroy(g->exec);
+    }
+    km_free(g->blocks);
+    km_free(g);
+}
+
+void km_cuda_graph_free(km_cuda_graph *g) {
+    if (!g) return;
+    km_lane *lane = g->lane;
+    km_cuda_queue *q = km_cuda_queue_of(lane);
+    for (km_cuda_graph **at = &q->graphs; *at; at = &(*at)->next) {
+        if (*at != g) continue;
+        *at = g->next;
+        break;
+    }
+    watch(lane);
+    /* The next user's work comes after the last replay on the same stream. */
+    for (int i = 0; i < g->n; i++)
+        if (g->blocks[i].ours) km_mempool_put(&lane->pool, g->blocks[i].p, g->blocks[i].cap);
+    destroy(g);
+}
+
+void km_cuda_graphs_close(km_lane *lane) {
+    km_cuda_queue *q = km_cuda_queue_of(lane);
+    km_cu_graph graph = NULL;
+    if (q->capturing) {
+        km_cuda_api()->capture_end(q->stream, &graph);
+        if (graph) km_cuda_api()->graph_destroy(graph);
+        destroy(q->capturing);
+        q->capturing = NULL;
+    }
+    while (q->graphs) {
+        km_cuda_graph *g = q->graphs;
+        q->graphs = g->next;
+        for (int i = 0; i < g->n; i++)
+            if (g->blocks[i].ours)
+                lane->pool.raw_free(lane->pool.owner, g->blocks[i].p, g->blocks[i].cap);
+        destroy(g);
+    }
+    lane->pool.watch = NULL;
+}
