@@ -1,0 +1,30 @@
+/* Every op of the table on a device, against the reference, at the tolerances of the table. */
+#ifndef KM_OPS_VERIFY_H
+#define KM_OPS_VERIFY_H
+#include "ops/op.h"
+
+/* One op with one dtype, over all its cases. */
+typedef struct km_verify_result {
+    const char *op;
+    char detail[96];         /* the op's formula */
+    const char *dtype;
+    int cases, failed;
+    double max_error, mean_error; /* of all elements; relative, as km_tolerance means it */
+    double tolerance;        /* the loosest that applied */
+    bool passed;
+    bool fallback;           /* at least one case ran elsewhere for want of a kernel */
+    char worst[160];         /* the case with the largest error, and why it failed */
+} km_verify_result;
+
+typedef void (*km_verify_fn)(void *user, const km_verify_result *r, int index, int total);
+
+/* only_op NULL: all. The seed changes the random inputs. A failed comparison is a result, not an
+ * error; errors are an unknown op, a missing device, or a device that breaks. */
+km_status km_verify(const char *device, const char *only_op, uint64_t seed, km_verify_fn fn,
+                    void *user, km_error *err);
+
+/* The error allowed: relative to the element for elementwise ops; for sums of `length` terms,
+ * relative to the largest result or input. */
+double km_tolerance(km_tol tol, km_dtype dtype, int64_t length);
+
+#endif
