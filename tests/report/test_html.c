@@ -3,7 +3,6 @@
 #include "report/chart.h"
 #include "report/html.h"
 #include "report/table.h"
-#include <cmocka.h>
 #include <ctype.h>
 #include <math.h>
 #include <setjmp.h>
@@ -12,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include <cmocka.h>
 
 /* Checks that tags nest and close, attributes are quoted, and & and < appear only as entities and
  * tags. Our pages close every element, so this is stricter than HTML. Returns NULL or the place

@@ -1,12 +1,13 @@
 /* The helpers over Jansson. */
 #include "report/json.h"
-#include <cmocka.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <cmocka.h>
 
 static void numbers_are_rounded_and_what_json_cannot_say_is_null(void **state) {
     (void)state;

@@ -1,12 +1,13 @@
 /* Tables: alignment in plain text, escaping in HTML, short rows. */
 #include "base/alloc.h"
 #include "report/table.h"
-#include <cmocka.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <cmocka.h>
 
 static char *printed(const km_table *t, int indent, bool *ok) {
     char *text = NULL;

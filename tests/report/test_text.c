@@ -1,12 +1,13 @@
 /* Growing text, escaping and number formats. */
 #include "base/alloc.h"
 #include "report/text.h"
-#include <cmocka.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
+
+#include <cmocka.h>
 
 static void text_grows_past_any_first_guess(void **state) {
     (void)state;
