@@ -1,0 +1,260 @@
+/* Parsing of command lines, and help pages, from a table of options. */
+#include "cli/args.h"
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_OPTIONS 48
+
+/* ---- Near misses ---- */
+
+/* Edits that turn a into b: insert, delete, replace a letter, or swap two neighbours. */
+static int distance(const char *a, const char *b) {
+    enum { MAX = 40 };
+    int n = (int)strlen(a), m = (int)strlen(b);
+    if (n >= MAX || m >= MAX) return MAX;
+    int d[MAX][MAX];
+    for (int i = 0; i <= n; i++) d[i][0] = i;
+    for (int j = 0; j <= m; j++) d[0][j] = j;
+    for (int i = 1; i <= n; i++)
+        for (int j = 1; j <= m; j++) {
+            int best = d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
+            if (d[i - 1][j] + 1 < best) best = d[i - 1][j] + 1;
+            if (d[i][j - 1] + 1 < best) best = d[i][j - 1] + 1;
+            bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+            if (swapped && d[i - 2][j - 2] + 1 < best) best = d[i - 2][j - 2] + 1;
+            d[i][j] = best;
+        }
+    return d[n][m];
+}
+
+const char *km_nearest(const char *word, const char *const *names, int n) {
+    const char *best = NULL;
+    size_t length = strlen(word);
+    int least = length < 4 ? 2 : 3; /* suggestions farther off than that are noise */
+    for (int i = 0; i < n; i++) {
+        if (!names[i]) continue;
+        int d = distance(word, names[i]);
+        if (length >= 3 && strncmp(word, names[i], length) == 0) d = 1; /* cut short */
+        if (d < least && d < (int)strlen(names[i])) {
+            least = d;
+            best = names[i];
+        }
+    }
+    return best;
+}
+
+int km_choose(const char *what, const char *word, const char *const *names, int n, km_error *err) {
+    for (int i = 0; i < n; i++)
+        if (names[i] && strcmp(word, names[i]) == 0) return i;
+    const char *near = km_nearest(word, names, n);
+    if (near)
+        km_error_set(err, KM_ERR_RANGE, "unknown %s '%.60s'; did you mean '%s'?", what, word, near);
+    else
+        km_error_set(err, KM_ERR_RANGE, "unknown %s '%.60s'", what, word);
+    return -1;
+}
+
+/* ---- Values ---- */
+
+static bool in_range(const km_option *o, double v) {
+    return (o->lo == 0 && o->hi == 0) || (v >= o->lo && v <= o->hi);
+}
+
+static km_status range_error(const km_option *o, const char *text, km_error *err) {
+    return km_error_set(err, KM_ERR_RANGE, "--%s must be between %.10g and %.10g, not '%.60s'",
+                        o->name, o->lo, o->hi, text);
+}
+
+static km_status parse_int(const km_option *o, const char *text, km_error *err) {
+    char *end;
+    errno = 0;
+    long long v = strtoll(text, &end, 10);
+    if (end == text || *end)
+        return km_error_set(err, KM_ERR_RANGE, "--%s takes a whole number, not '%.60s'", o->name,
+                            text);
+    if (errno == ERANGE)
+        return km_error_set(err, KM_ERR_RANGE, "--%s: '%.60s' is too large", o->name, text);
+    if (!in_range(o, (double)v)) return range_error(o, text, err);
+    *(int64_t *)o->dest = v;
+    return KM_OK;
+}
+
+static km_status parse_number(const km_option *o, const char *text, km_error *err) {
+    char *end;
+    double v = strtod(text, &end);
+    if (end == text || *end || !isfinite(v))
+        return km_error_set(err, KM_ERR_RANGE, "--%s takes a number, not '%.60s'", o->name, text);
+    if (!in_range(o, v)) return range_error(o, text, err);
+    *(double *)o->dest = v;
+    return KM_OK;
+}
+
+static km_status parse_sizes(const km_option *o, const char *text, km_error *err) {
+    km_sizes sizes = {.n = 0};
+    for (const char *s = text;; s++) {
+        char *end;
+        errno = 0;
+        long long v = strtoll(s, &end, 10);
+        int shift = *end == 'K' || *end == 'k' ? 10 : *end == 'M' ? 20 : *end == 'G' ? 30 : 0;
+        bool ok = end != s && !errno && v >= 0 && v <= INT64_MAX >> shift;
+        if (shift) end++;
+        if (!ok || (*end && *end != ','))
+            return km_error_set(err, KM_ERR_RANGE,
+                                "--%s takes sizes such as 128,1K,64M, not '%.60s'", o->name, text);
+        v <<= shift;
+        if (!in_range(o, (double)v)) return range_error(o, text, err);
+        if (sizes.n == KM_MAX_SIZES)
+            return km_error_set(err, KM_ERR_RANGE, "--%s takes at most %d sizes", o->name,
+                                KM_MAX_SIZES);
+        sizes.value[sizes.n++] = v;
+        s = end;
+        if (!*s) break;
+    }
+    *(km_sizes *)o->dest = sizes;
+    return KM_OK;
+}
+
+static km_status parse_device(const km_option *o, const char *text, km_error *err) {
+    static const char *const names[] = {"auto", "ref", "cpu", "gpu", "cuda"};
+    const int n = sizeof names / sizeof *names;
+    bool known = strncmp(text, "cuda:", 5) == 0 && text[5] &&
+                 strspn(text + 5, "0123456789") == strlen(text + 5) && strlen(text) < 9;
+    for (int i = 0; i < n; i++) known = known || strcmp(text, names[i]) == 0;
+    if (!known) {
+        const char *near = km_nearest(text, names, n);
+        return km_error_set(err, KM_ERR_RANGE,
+                            "--%s: no device is called '%.60s'%s%s%s; there are auto, ref, cpu, "
+                            "gpu, cuda and cuda:N",
+                            o->name, text, near ? "; did you mean '" : "", near ? near : "",
+                            near ? "'?" : "");
+    }
+    *(const char **)o->dest = text;
+    return KM_OK;
+}
+
+static km_status parse_value(const km_option *o, const char *text, km_error *err) {
+    switch (o->kind) {
+    case KM_OPTION_FLAG:
+        *(bool *)o->dest = true;
+        return KM_OK;
+    case KM_OPTION_INT:
+        return parse_int(o, text, err);
+    case KM_OPTION_NUMBER:
+        return parse_number(o, text, err);
+    case KM_OPTION_SIZES:
+        return parse_sizes(o, text, err);
+    case KM_OPTION_DEVICE:
+        return parse_device(o, text, err);
+    case KM_OPTION_TEXT:
+        break;
+    }
+    if (!*text) return km_error_set(err, KM_ERR_RANGE, "--%s needs a value", o->name);
+    *(const char **)o->dest = text;
+    return KM_OK;
+}
+
+/* ---- The line ---- */
+
+static km_status unknown_option(const km_spec *spec, const char *name, size_t length,
+                                km_error *err) {
+    char word[48];
+    snprintf(word, sizeof word, "%.*s", (int)(length < 47 ? length : 47), name);
+    const char *names[MAX_OPTIONS] = {"help"};
+    int n = 1;
+    for (const km_option *o = spec->options; o->name && n < MAX_OPTIONS; o++) names[n++] = o->name;
+    const char *near = km_nearest(word, names, n);
+    if (near)
+        return km_error_set(err, KM_ERR_RANGE, "%s has no option --%s; did you mean --%s?",
+                            spec->name, word, near);
+    return km_error_set(err, KM_ERR_RANGE, "%s has no option --%s; 'kermes %s --help' lists them",
+                        spec->name, word, spec->name);
+}
+
+static const km_option *find_option(const km_spec *spec, const char *name, size_t length) {
+    for (const km_option *o = spec->options; o->name; o++)
+        if (strlen(o->name) == length && strncmp(o->name, name, length) == 0) return o;
+    return NULL;
+}
+
+static bool asks_for_help(const char *arg) {
+    return strcmp(arg, "--help") == 0 || strcmp(arg, "-h") == 0;
+}
+
+km_status km_args_parse(const km_spec *spec, int argc, char **argv, km_args *args, km_error *err) {
+    *args = (km_args){0};
+    /* Help wins over everything, mistakes on the same line included. */
+    for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++)
+        if (asks_for_help(argv[i])) {
+            args->help = true;
+            return KM_OK;
+        }
+    bool options = true;
+    for (int i = 0; i < argc; i++) {
+        const char *arg = argv[i];
+        if (options && strcmp(arg, "--") == 0) {
+            options = false;
+        } else if (options && strncmp(arg, "--", 2) == 0) {
+            const char *name = arg + 2, *value = strchr(name, '=');
+            size_t length = value ? (size_t)(value - name) : strlen(name);
+            const km_option *o = find_option(spec, name, length);
+            if (!o) return unknown_option(spec, name, length, err);
+            if (value) value++;
+            if (o->kind == KM_OPTION_FLAG && value)
+                return km_error_set(err, KM_ERR_RANGE, "--%s takes no value", o->name);
+            if (o->kind != KM_OPTION_FLAG && !value) {
+                if (i + 1 == argc || strncmp(argv[i + 1], "--", 2) == 0)
+                    return km_error_set(err, KM_ERR_RANGE, "--%s needs a value: --%s %s", o->name,
+                                        o->name, o->value);
+                value = argv[++i];
+            }
+            km_status s = parse_value(o, value, err);
+            if (s != KM_OK) return s;
+        } else if (options && arg[0] == '-' && arg[1]) {
+            return km_error_set(err, KM_ERR_RANGE,
+                                "options start with two dashes, and '%.60s' with one", arg);
+        } else if (!spec->words) {
+            return km_error_set(err, KM_ERR_RANGE, "%s takes options only, not '%.60s'", spec->name,
+                                arg);
+        } else if (args->n_words == KM_MAX_WORDS) {
+            return km_error_set(err, KM_ERR_RANGE, "%s takes at most %d names", spec->name,
+                                KM_MAX_WORDS);
+        } else {
+            args->words[args->n_words++] = arg;
+        }
+    }
+    return KM_OK;
+}
+
+/* ---- Help ---- */
+
+/* text with every line after the first indented */
+static void print_indented(FILE *out, const char *text, int indent) {
+    for (; *text; text++) {
+        fputc(*text, out);
+        if (*text == '\n' && text[1]) fprintf(out, "%*s", indent, "");
+    }
+}
+
+void km_args_help(const km_spec *spec, FILE *out) {
+    fprintf(out, "%s\n\nUsage: kermes %s%s%s [options]\n", spec->summary, spec->name,
+            spec->words ? " " : "", spec->words ? spec->words : "");
+    if (spec->details) fprintf(out, "\n%s", spec->details);
+    int width = (int)strlen("help");
+    for (const km_option *o = spec->options; o->name; o++) {
+        int n = (int)strlen(o->name) + (o->value ? 1 + (int)strlen(o->value) : 0);
+        if (n > width) width = n;
+    }
+    fprintf(out, "\nOptions:\n");
+    for (const km_option *o = spec->options; o->name; o++) {
+        char left[64];
+        snprintf(left, sizeof left, "%s%s%s", o->name, o->value ? " " : "",
+                 o->value ? o->value : "");
+        fprintf(out, "  --%-*s  ", width, left);
+        print_indented(out, o->help, width + 6);
+        fputc('\n', out);
+    }
+    fprintf(out, "  --%-*s  this page\n\nExamples:\n  ", width, "help");
+    print_indented(out, spec->examples, 2);
+}

@@ -1,0 +1,47 @@
+/* What the commands share: how they start, fail and write to stdout. A command is one function
+ * that gets its arguments and returns the exit code. */
+#ifndef KM_CLI_CLI_H
+#define KM_CLI_CLI_H
+#include "cli/args.h"
+#include <jansson.h>
+
+enum { KM_EXIT_OK = 0, KM_EXIT_FAILED = 1, KM_EXIT_USAGE = 2 };
+
+/* The options that every command has. */
+typedef struct km_common {
+    const char *device;
+    int64_t threads;
+    bool json, quiet;
+} km_common;
+
+#define KM_COMMON_DEFAULTS                                                                         \
+    { .device = "auto" }
+#define KM_OPTION_DEVICE_ROW(c, help)                                                              \
+    { "device", KM_OPTION_DEVICE, "NAME", &(c).device, 0, 0, help }
+#define KM_OPTION_THREADS_ROW(c)                                                                   \
+    {                                                                                              \
+        "threads", KM_OPTION_INT, "N", &(c).threads, 0, 1024,                                      \
+            "threads on the CPU (default: one per core)"                                           \
+    }
+#define KM_OPTION_OUTPUT_ROWS(c)                                                                   \
+    {"json", KM_OPTION_FLAG, NULL, &(c).json, 0, 0, "print JSON instead of text"}, {               \
+        "quiet", KM_OPTION_FLAG, NULL, &(c).quiet, 0, 0, "no progress bar and no notes on stderr"  \
+    }
+
+int km_command_devices(int argc, char **argv);
+int km_command_verify(int argc, char **argv);
+int km_command_bench(int argc, char **argv);
+
+/* Parses; prints help or the error. Returns true when the command should go on; otherwise
+ * *exit_code is what to return. */
+bool km_begin(const km_spec *spec, int argc, char **argv, km_args *args, int *exit_code);
+
+/* "kermes: " and the message, one line on stderr. Each returns its exit code. */
+int km_cli_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));  /* 1 */
+int km_cli_usage(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* 2 */
+
+void km_cli_notes(bool quiet);    /* the library's notes go to stderr, or nowhere */
+int km_cli_print_json(json_t *v); /* prints and frees v; the exit code */
+json_t *km_cli_machine(void);     /* CPU, cores, kernel set, BLAS, memory */
+
+#endif

@@ -1,0 +1,149 @@
+/* The kermes command: finds the command by its first word, and makes sure that what was printed
+ * really got out before it reports success. */
+#include "cli/cli.h"
+#include "report/json.h"
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct command {
+    const char *name, *summary;
+    int (*run)(int argc, char **argv);
+} command;
+
+static const command commands[] = {
+    {"devices", "what is here: CPU, BLAS, GPUs, and why something is missing", km_command_devices},
+    {"verify", "check every op on a device against the reference", km_command_verify},
+    {"bench", "measure the speed of ops against plain C and the hardware's limit",
+     km_command_bench},
+};
+enum { N_COMMANDS = sizeof commands / sizeof *commands };
+
+/* ---- Shared by the commands ---- */
+
+static void print_error(const char *fmt, va_list ap) {
+    fflush(stdout);
+    fputs("kermes: ", stderr);
+    vfprintf(stderr, fmt, ap);
+    fputc('\n', stderr);
+}
+
+int km_cli_fail(const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    print_error(fmt, ap);
+    va_end(ap);
+    return KM_EXIT_FAILED;
+}
+
+int km_cli_usage(const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    print_error(fmt, ap);
+    va_end(ap);
+    return KM_EXIT_USAGE;
+}
+
+bool km_begin(const km_spec *spec, int argc, char **argv, km_args *args, int *exit_code) {
+    km_error err = {0};
+    if (km_args_parse(spec, argc, argv, args, &err) != KM_OK) {
+        *exit_code = km_cli_usage("%s", err.text);
+        return false;
+    }
+    if (args->help) {
+        km_args_help(spec, stdout);
+        *exit_code = KM_EXIT_OK;
+        return false;
+    }
+    return true;
+}
+
+static void print_note(void *user, km_log_level level, const char *line) {
+    (void)user;
+    /* On a terminal, over a progress bar that may stand there; it comes back by itself. */
+    fprintf(stderr, "%skermes: %s%s\n", isatty(STDERR_FILENO) ? "\r\033[K" : "",
+            level == KM_LOG_WARN ? "warning: " : "", line);
+}
+
+void km_cli_notes(bool quiet) { km_set_log(quiet ? NULL : print_note, NULL); }
+
+int km_cli_print_json(json_t *v) {
+    bool ok = km_json_print(v, stdout);
+    json_decref(v);
+    return ok ? KM_EXIT_OK : km_cli_fail("cannot print the JSON: out of memory or disk");
+}
+
+/* ---- The command itself ---- */
+
+static void print_help(FILE *out) {
+    fputs("Kermes, a local AI engine: tensors, gradients and fast kernels in one small binary.\n"
+          "\n"
+          "Usage: kermes COMMAND [options]\n"
+          "\n"
+          "Commands:\n",
+          out);
+    for (int i = 0; i < N_COMMANDS; i++)
+        fprintf(out, "  %-9s %s\n", commands[i].name, commands[i].summary);
+    fputs("\n"
+          "'kermes COMMAND --help' has a command's options and examples. Every command takes\n"
+          "--device auto|ref|cpu|gpu|cuda|cuda:N, --json and --quiet.\n"
+          "Exit codes: 0 done, 1 failed, 2 wrong usage.\n"
+          "\n"
+          "Examples:\n"
+          "  kermes devices\n"
+          "  kermes verify --device cpu\n"
+          "  kermes bench --quick --html bench.html\n",
+          out);
+}
+
+static const command *find_command(const char *name) {
+    for (int i = 0; i < N_COMMANDS; i++)
+        if (strcmp(name, commands[i].name) == 0) return &commands[i];
+    return NULL;
+}
+
+static int unknown_command(const char *name) {
+    const char *names[N_COMMANDS];
+    for (int i = 0; i < N_COMMANDS; i++) names[i] = commands[i].name;
+    const char *near = km_nearest(name, names, N_COMMANDS);
+    if (near) return km_cli_usage("unknown command '%.60s'; did you mean '%s'?", name, near);
+    return km_cli_usage("unknown command '%.60s'; 'kermes --help' lists them", name);
+}
+
+static int run_help(int argc, char **argv) {
+    if (argc == 0) {
+        print_help(stdout);
+        return KM_EXIT_OK;
+    }
+    const command *c = find_command(argv[0]);
+    if (!c) return unknown_command(argv[0]);
+    char help[] = "--help";
+    return c->run(1, (char *[]){help, NULL});
+}
+
+static int run(int argc, char **argv) {
+    if (argc < 2) {
+        print_help(stderr);
+        return KM_EXIT_USAGE;
+    }
+    const char *word = argv[1];
+    if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) return run_help(0, NULL);
+    if (strcmp(word, "help") == 0) return run_help(argc - 2, argv + 2);
+    if (strcmp(word, "--version") == 0) {
+        printf("kermes %s\n", km_version());
+        return KM_EXIT_OK;
+    }
+    if (word[0] == '-')
+        return km_cli_usage("kermes itself has no option %.60s; 'kermes --help' shows what it does",
+                            word);
+    const command *c = find_command(word);
+    return c ? c->run(argc - 2, argv + 2) : unknown_command(word);
+}
+
+int main(int argc, char **argv) {
+    int code = run(argc, argv);
+    errno = 0;
+    if (fflush(stdout) != 0 || ferror(stdout))
+        code = km_cli_fail("cannot write the output: %s", strerror(errno ? errno : EIO));
+    return code;
+}
