@@ -1,0 +1,93 @@
+/* The results of a benchmark as JSON; docs/cli.md describes it. */
+#include "cli/bench.h"
+#include "report/json.h"
+#include <math.h>
+#include <string.h>
+
+#define DIGITS 5
+
+static int suite_index(const char *name) {
+    for (int i = 0; i < KM_SUITES; i++)
+        if (strcmp(km_suite_names[i], name) == 0) return i;
+    return KM_SUITE_ELEMENTWISE; /* per-core is part of it */
+}
+
+static json_t *sample_json(const km_bench *b, const km_sample *s) {
+    double rate = km_sample_rate(s), limit = km_sample_limit(b, s);
+    double naive = km_bench_rate(b, s->suite, s->op, s->size, KM_ENGINE_NAIVE);
+    json_t *v =
+        json_pack("{s:s, s:s, s:s, s:s, s:o, s:s}", "suite", s->suite, "op", s->op, "engine",
+                  s->engine, "shape", s->shape, "size", km_json_number(s->size, 15), "unit",
+                  km_bench_unit(suite_index(s->suite)));
+    if (!v) return NULL;
+    if (s->skipped) {
+        json_object_set_new(v, "skipped", km_json_text(s->skipped));
+        return v;
+    }
+    json_object_set_new(v, "rate", km_json_number(rate / 1e9, DIGITS));
+    json_object_set_new(v, "rate_median", km_json_number(s->work / s->median / 1e9, DIGITS));
+    json_object_set_new(v, "seconds", km_json_number(s->best, DIGITS));
+    json_object_set_new(v, "seconds_median", km_json_number(s->median, DIGITS));
+    json_object_set_new(v, "rounds", json_integer(s->rounds));
+    json_object_set_new(v, "runs_per_round", json_integer(s->runs_per_round));
+    if (isfinite(limit)) {
+        json_object_set_new(v, "limit", km_json_number(limit / 1e9, DIGITS));
+        json_object_set_new(v, "of_limit", km_json_number(rate / limit, DIGITS));
+    }
+    if (isfinite(naive)) json_object_set_new(v, "speedup", km_json_number(rate / naive, DIGITS));
+    return v;
+}
+
+static json_t *step_json(const km_bench *b) {
+    const km_step_figures *f = &b->step;
+    if (!f->measured) return json_null();
+    double tokens = (double)f->batch * f->tokens;
+    return json_pack(
+        "{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+        "device", km_bench_engine(b), "layers", f->layers, "width", f->width, "heads", f->heads,
+        "vocabulary", f->vocabulary, "batch", f->batch, "tokens", f->tokens, "parameters",
+        km_json_number(f->parameters, 15), "steps", f->steps, "ms",
+        km_json_number(1e3 * f->best, DIGITS), "ms_median", km_json_number(1e3 * f->median, DIGITS),
+        "tokens_per_second", km_json_number(tokens / f->best, DIGITS), "gflops",
+        km_json_number(f->flops / f->best / 1e9, DIGITS), "heap_allocs_per_step",
+        km_json_number(f->heap_allocs, DIGITS), "pool_misses_per_step",
+        km_json_number(f->pool_misses, DIGITS), "peak_tensor_bytes",
+        km_json_number(f->peak_bytes, 15), "first_loss", km_json_number(f->first_loss, DIGITS),
+        "last_loss", km_json_number(f->last_loss, DIGITS));
+}
+
+static json_t *targets_json(const km_bench *b) {
+    km_target targets[KM_MAX_TARGETS];
+    int n = km_bench_targets(b, targets);
+    json_t *list = json_array();
+    for (int i = 0; i < n; i++) {
+        const km_target *t = &targets[i];
+        json_t *v = json_pack("{s:s, s:o, s:s, s:o}", "name", t->name, "value",
+                              km_json_number(t->value, DIGITS), "relation",
+                              t->at_least ? "at least" : "at most", "target",
+                              km_json_number(t->bound, DIGITS));
+        if (!v) continue;
+        json_object_set_new(v, "met",
+                            t->why_missing ? json_null() : json_boolean(km_target_met(t)));
+        if (t->why_missing) json_object_set_new(v, "why", km_json_text(t->why_missing));
+        json_array_append_new(list, v);
+    }
+    return list;
+}
+
+json_t *km_bench_json(const km_bench *b) {
+    json_t *results = json_array();
+    for (int i = 0; i < b->n_samples; i++)
+        json_array_append_new(results, sample_json(b, &b->samples[i]));
+    return json_pack(
+        "{s:s, s:o, s:s, s:i, s:b, s:s, s:{s:o, s:o, s:o}, s:o, s:o, s:o, s:o, s:o}", "kermes",
+        km_version(), "machine", km_cli_machine(), "device", km_bench_engine(b), "threads",
+        b->threads, "quick", b->quick, "timing",
+        "after a warm-up, engines in turns; rate and seconds are of the best round, the others of "
+        "the median one",
+        "limits", "fma_gflops", km_json_number(b->limits.fma / 1e9, DIGITS), "copy_gbs",
+        km_json_number(b->limits.copy / 1e9, DIGITS), "read_gbs",
+        km_json_number(b->limits.read / 1e9, DIGITS), "results", results, "exp_max_ulp",
+        km_json_number(b->exp_ulp, DIGITS), "step", step_json(b), "targets", targets_json(b),
+        "peak_memory_bytes", km_json_number(km_peak_memory(), 15));
+}

@@ -1,0 +1,105 @@
+/* What the hardware can do, measured here and now: multiply-adds in registers, copying and
+ * reading memory, by all threads together. */
+#include "backend/cpu/peak.h"
+#include "base/alloc.h"
+#include "cli/bench.h"
+#include <math.h>
+#include <string.h>
+
+#define BUFFER_FLOATS ((int64_t)64 << 20) /* 256 MiB: far beyond any cache */
+
+/* Results of the loops end here, so that no compiler can do without them. */
+static volatile float sink;
+
+static void copy_part(void *arg, int64_t begin, int64_t end, int worker) {
+    const km_stream *s = arg;
+    (void)worker;
+    memcpy(s->dst + begin, s->src + begin, (size_t)(end - begin) * sizeof(float));
+}
+
+static void read_part(void *arg, int64_t begin, int64_t end, int worker) {
+    const km_stream *s = arg;
+    (void)worker;
+    sink = km_peak()->read(s->src + begin, end - begin);
+}
+
+static double stream(const km_stream *s, km_range_fn part, int64_t times) {
+    /* One slice a thread: memcpy turns to streaming stores only for large pieces. */
+    int64_t grain = s->threads > 1 ? (s->n + s->threads - 1) / s->threads : s->n;
+    grain = (grain + 1023) / 1024 * 1024;
+    double start = km_now();
+    for (int64_t i = 0; i < times; i++) {
+        km_threads_for(s->threads > 1 ? s->pool : NULL, s->n, grain, part, (void *)s);
+        __asm__ volatile("" : : "r"(s->dst) : "memory");
+    }
+    return km_now() - start;
+}
+
+double km_run_copy(void *arg, int64_t times) { return stream(arg, copy_part, times); }
+
+double km_run_read(void *arg, int64_t times) { return stream(arg, read_part, times); }
+
+typedef struct fma_job {
+    int64_t rounds;
+} fma_job;
+
+static void fma_part(void *arg, int64_t begin, int64_t end, int worker) {
+    const fma_job *j = arg;
+    (void)worker;
+    for (int64_t i = begin; i < end; i++) sink = km_peak()->fma(j->rounds);
+}
+
+static void measure_fma(km_bench *b, int repeats) {
+    fma_job job = {500000}; /* some milliseconds */
+    for (int i = 0; i < repeats; i++) {
+        double start = km_now();
+        km_threads_for(b->pool, b->threads, 1, fma_part, &job);
+        double rate = (double)b->threads * (double)job.rounds * km_peak()->flops_per_round /
+                      (km_now() - start);
+        if (rate > b->limits.fma) b->limits.fma = rate;
+    }
+}
+
+static bool measure_memory(km_bench *b, int repeats) {
+    size_t bytes = (size_t)BUFFER_FLOATS * sizeof(float);
+    float *src = km_alloc_aligned(bytes), *dst = km_alloc_aligned(bytes);
+    if (src && dst) {
+        memset(src, 1, bytes); /* real pages, not the kernel's one page of zeros */
+        memset(dst, 1, bytes);
+        km_stream s = {b->pool, dst, src, BUFFER_FLOATS, b->threads};
+        for (int i = 0; i < repeats; i++) {
+            double copy = 2 * (double)bytes / km_run_copy(&s, 1);
+            double read = (double)bytes / km_run_read(&s, 1);
+            if (copy > b->limits.copy) b->limits.copy = copy;
+            if (read > b->limits.read) b->limits.read = read;
+        }
+    }
+    bool ok = src && dst;
+    if (src) km_free_aligned(src, bytes);
+    if (dst) km_free_aligned(dst, bytes);
+    return ok;
+}
+
+bool km_bench_limits(km_bench *b) {
+    int repeats = b->quick ? 4 : 8;
+    measure_fma(b, 2 * repeats);
+    if (measure_memory(b, repeats)) return true;
+    km_error_set(&b->error, KM_ERR_MEMORY, "bench needs 512 MiB of free memory at least");
+    return false;
+}
+
+double km_sample_limit(const km_bench *b, const km_sample *s) {
+    /* These limits are the CPU's; a GPU has others. */
+    bool gpu = s->engine && b->device && strcmp(s->engine, km_ctx_device(b->device)) == 0 &&
+               strcmp(s->engine, "ref") != 0;
+    if (gpu || !s->limited_by) return NAN;
+    if (strcmp(s->limited_by, KM_ENGINE_FMA) == 0) return b->limits.fma;
+    const km_sample *best = km_bench_find(b, s->suite, s->op, s->size, s->limited_by);
+    for (int i = 0; i < b->n_samples && !best; i++) {
+        const km_sample *other = &b->samples[i];
+        if (other->size == s->size && strcmp(other->suite, s->suite) == 0 &&
+            strcmp(other->engine, s->limited_by) == 0)
+            best = other;
+    }
+    return km_sample_rate(best);
+}

@@ -1,0 +1,147 @@
+/* Square f32 products: the triple loop, OpenBLAS called directly, Kermes with and without BLAS. */
+#include "backend/cpu/blas.h"
+#include "backend/cpu/gemm.h"
+#include "base/alloc.h"
+#include "cli/bench.h"
+#include "cli/bench_naive.h"
+#include <string.h>
+#include <time.h>
+
+#define NAIVE_LARGEST 1024 /* beyond it a run takes many seconds, and figures are never guessed */
+
+static const km_sizes quick_sizes = {{256, 512, 1024, 2048}, 4};
+static const km_sizes full_sizes = {{128, 256, 512, 1024, 2048, 4096}, 6};
+
+typedef struct product {
+    int64_t n;
+    km_ctx *ctx;
+    km_tensor *a, *b;     /* (n, n), kept */
+    const float *pa, *pb; /* the same, for calls without Kermes */
+    float *c;
+    km_gemm_blas blas;
+    int threads;
+} product;
+
+int km_bench_matmul_count(const km_bench *b) {
+    return km_bench_sizes(b, &quick_sizes, &full_sizes)->n;
+}
+
+static double run_naive(void *arg, int64_t times) {
+    const product *p = arg;
+    double start = km_now();
+    for (int64_t i = 0; i < times; i++) km_naive_matmul(p->n, p->pa, p->pb, p->c);
+    return km_now() - start;
+}
+
+static double run_blas(void *arg, int64_t times) {
+    const product *p = arg;
+    km_blas_set_threads(p->threads);
+    double start = km_now();
+    for (int64_t i = 0; i < times; i++)
+        km_blas_sgemm(false, false, p->n, p->n, p->n, 1, p->pa, p->n, p->pb, p->n, 0, p->c, p->n);
+    double seconds = km_now() - start;
+    km_blas_set_threads(1);
+    if (p->threads > 1) /* its workers spin for a while, which would slow down the next engine */
+        nanosleep(&(struct timespec){.tv_nsec = 40 * 1000 * 1000}, NULL);
+    return seconds;
+}
+
+static double run_kermes(void *arg, int64_t times) {
+    const product *p = arg;
+    km_gemm_choose(km_gemm_isa(), p->blas);
+    double start = km_now();
+    for (int64_t i = 0; i < times; i++) {
+        km_scope_begin(p->ctx);
+        km_matmul(p->ctx, p->a, p->b);
+        km_scope_end(p->ctx, NULL);
+    }
+    km_sync(p->ctx);
+    double seconds = km_now() - start;
+    km_step_end(p->ctx);
+    km_gemm_choose(km_gemm_isa(), KM_GEMM_BLAS_AUTO);
+    return seconds;
+}
+
+static km_tensor *random_matrix(km_ctx *ctx, int64_t n) {
+    return km_keep(ctx, km_uniform(ctx, KM_F32, KM_SHAPE(n, n), -1, 1));
+}
+
+static bool measure(km_bench *b, int64_t n, float *c) {
+    product cpu = {n,
+                   b->cpu,
+                   random_matrix(b->cpu, n),
+                   random_matrix(b->cpu, n),
+                   NULL,
+                   NULL,
+                   c,
+                   KM_GEMM_BLAS_AUTO,
+                   b->threads};
+    if (cpu.a && cpu.b) {
+        cpu.pa = km_tensor_data(cpu.a);
+        cpu.pb = km_tensor_data(cpu.b);
+    }
+    product own = cpu, device = cpu;
+    own.blas = KM_GEMM_BLAS_NEVER;
+    km_runner runners[] = {
+        {.engine = KM_ENGINE_NAIVE,
+         .run = run_naive,
+         .arg = &cpu,
+         .skip = n > NAIVE_LARGEST ? "the triple loop is measured up to 1024 only" : NULL},
+        {.engine = KM_ENGINE_BLAS,
+         .run = run_blas,
+         .arg = &cpu,
+         .skip = km_blas_available() ? NULL : km_blas_name()},
+        {.engine = KM_ENGINE_OWN, .run = run_kermes, .arg = &own, .ctx = b->cpu},
+        {.engine = KM_ENGINE_CPU, .run = run_kermes, .arg = &cpu, .ctx = b->cpu},
+        {.engine = km_bench_engine(b), .run = run_kermes, .arg = &device, .ctx = b->device},
+    };
+    if (b->device) {
+        device.ctx = b->device;
+        device.a = random_matrix(b->device, n);
+        device.b = random_matrix(b->device, n);
+        if (strcmp(km_bench_engine(b), "ref") == 0 && n > NAIVE_LARGEST / 2)
+            runners[4].skip = "the reference is measured up to 512 only";
+    }
+    km_sample what = {.suite = "matmul",
+                      .op = "matmul",
+                      .size = (double)n,
+                      .limited_by = KM_ENGINE_FMA,
+                      .work = 2 * (double)n * (double)n * (double)n};
+    snprintf(what.shape, sizeof what.shape, "%lldx%lldx%lld", (long long)n, (long long)n,
+             (long long)n);
+    bool ok = km_ctx_status(b->cpu) == KM_OK;
+    if (!ok) km_error_set(&b->error, km_ctx_status(b->cpu), "%s", km_ctx_error(b->cpu));
+    ok = ok && km_bench_measure(b, &what, runners, b->device ? 5 : 4);
+    km_release(cpu.a);
+    km_release(cpu.b);
+    if (b->device) {
+        km_release(device.a);
+        km_release(device.b);
+    }
+    return ok;
+}
+
+bool km_bench_matmul(km_bench *b) {
+    const km_sizes *sizes = km_bench_sizes(b, &quick_sizes, &full_sizes);
+    for (int i = 0; i < sizes->n; i++) {
+        int64_t n = sizes->value[i];
+        size_t bytes = (size_t)n * (size_t)n * sizeof(float);
+        if (!km_bench_fits(5.0 * (double)bytes)) {
+            km_error_set(&b->error, KM_ERR_MEMORY, "matmul %lld does not fit in free memory",
+                         (long long)n);
+            return false;
+        }
+        float *c = km_alloc_aligned(bytes);
+        if (!c) {
+            km_error_set(&b->error, KM_ERR_MEMORY, "out of memory");
+            return false;
+        }
+        memset(c, 0, bytes);
+        bool ok = measure(b, n, c);
+        km_free_aligned(c, bytes);
+        km_trim(b->cpu);
+        if (b->device) km_trim(b->device);
+        if (!ok) return false;
+    }
+    return true;
+}
