@@ -1,0 +1,21 @@
+/* OpenBLAS, opened at run time. It serves as a fast single-threaded sgemm: the threads are ours.
+ *
+ * KERMES_BLAS=none leaves it closed; KERMES_BLAS=/path/to/library.so opens that one instead. */
+#ifndef KM_BACKEND_CPU_BLAS_H
+#define KM_BACKEND_CPU_BLAS_H
+#include <stdbool.h>
+#include <stdint.h>
+
+bool km_blas_available(void);
+/* "OpenBLAS 0.3.21 SkylakeX", or why there is none: "libopenblas.so.0: cannot open ...". */
+const char *km_blas_name(void);
+
+/* c (m, n) = alpha a b + beta c, all row-major; a is (m, k), or (k, m) when ta; b likewise. In this
+ * thread alone. Only where km_blas_available, and for sizes up to INT_MAX. */
+void km_blas_sgemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
+                   int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
+
+/* For benchmarks: how many threads the library itself uses. It is 1 from the start. */
+void km_blas_set_threads(int count);
+
+#endif
