@@ -1,0 +1,256 @@
+/* How a product is shared out: which way it is computed, into how many blocks of c it is cut, and
+ * which thread's scratch each block works in. */
+#include "backend/cpu/gemm.h"
+#include "backend/cpu/blas.h"
+#include "backend/cpu/gemm_block.h"
+#include <limits.h>
+#include <pthread.h>
+
+/* ---- Choosing kernels ---- */
+
+extern const km_gemm_kernels km_gemm_kernels_base;
+#ifndef KM_ISA_ONLY_BASE
+extern const km_gemm_kernels km_gemm_kernels_avx2, km_gemm_kernels_avx512;
+#endif
+
+static km_isa chosen_isa;
+static km_gemm_blas chosen_blas;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void choose(void) { chosen_isa = km_cpu_isa(); }
+
+const km_gemm_kernels *km_gemm_kernels_of(km_isa isa) {
+    if (isa > km_cpu_isa()) return NULL;
+#ifdef KM_ISA_ONLY_BASE
+    return &km_gemm_kernels_base;
+#else
+    static const km_gemm_kernels *const tables[KM_ISA_COUNT] = {
+        &km_gemm_kernels_base, &km_gemm_kernels_avx2, &km_gemm_kernels_avx512};
+    return tables[isa];
+#endif
+}
+
+bool km_gemm_choose(km_isa isa, km_gemm_blas blas) {
+    pthread_once(&once, choose);
+    if (!km_gemm_kernels_of(isa)) return false;
+    if (blas == KM_GEMM_BLAS_ALWAYS && !km_blas_available()) return false;
+    chosen_isa = isa;
+    chosen_blas = blas;
+    return true;
+}
+
+km_isa km_gemm_isa(void) {
+    pthread_once(&once, choose);
+    return chosen_isa;
+}
+
+/* ---- The product in its simplest form ---- */
+
+/* Gives unused strides a value, so that col == 1 tells how the matrix lies and the other stride is
+ * a leading dimension that OpenBLAS accepts. */
+static void settle(km_mat *x, int64_t rows, int64_t cols) {
+    if (cols <= 1) x->col = 1;
+    if (rows <= 1) x->row = 1;
+    if (x->col == 1 && x->row < cols) x->row = cols;
+}
+
+static void drop_batch_axis(km_gemm *g, int d) {
+    g->batch_dims--;
+    for (int i = d; i < g->batch_dims; i++) {
+        g->batch[i] = g->batch[i + 1];
+        g->a_step[i] = g->a_step[i + 1];
+        g->b_step[i] = g->b_step[i + 1];
+        g->c_step[i] = g->c_step[i + 1];
+    }
+}
+
+/* Many products with the same b are one product with more rows, when these rows lie evenly. */
+static void fold_batches(km_gemm *g) {
+    for (int d = g->batch_dims - 1; d >= 0; d--) {
+        if (g->batch[d] == 1) {
+            drop_batch_axis(g, d);
+        } else if (d == g->batch_dims - 1 && g->b_step[d] == 0 && g->a.col == 1 &&
+                   g->a_step[d] == g->m * g->a.row && g->c_step[d] == g->m * g->ldc) {
+            g->m *= g->batch[d];
+            drop_batch_axis(g, d);
+        }
+    }
+}
+
+/* ---- The plan ---- */
+
+typedef enum way { WAY_GEMV, WAY_BLAS, WAY_PACK } way;
+
+typedef struct plan {
+    const km_gemm *g;
+    const km_gemm_kernels *kern;
+    way way;
+    km_gemm_cut cut;
+    int64_t rows, cols;              /* of a block; the last ones may be smaller */
+    int64_t down, across;            /* blocks of one c */
+    int64_t batches;
+    float *scratch;
+    size_t floats;                   /* of scratch, for each thread */
+} plan;
+
+static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
+
+static bool blas_can(const km_gemm *g) {
+    int64_t sizes = g->m | g->n | g->k | g->a.row | g->a.col | g->b.row | g->b.col | g->ldc;
+    return g->a.dtype == KM_F32 && g->b.dtype == KM_F32 && g->end.dtype == KM_F32 && g->k > 0 &&
+           sizes <= INT_MAX;
+}
+
+static way choose_way(const km_gemm *g) {
+    if (km_gemv_suits(g)) return WAY_GEMV;
+    if (chosen_blas != KM_GEMM_BLAS_NEVER && blas_can(g) && km_blas_available()) return WAY_BLAS;
+    return WAY_PACK;
+}
+
+/* How many threads are worth waking: a thread takes about as long to come as these multiply-adds
+ * (or, for a product that only reads, these weights) take. */
+#define WORK_PER_THREAD 400000.0
+#define READS_PER_THREAD 32768.0
+
+static int64_t useful_threads(const plan *p, int threads) {
+    const km_gemm *g = p->g;
+    double items = (double)p->batches * (double)g->m * (double)g->n * (double)g->k;
+    double unit = WORK_PER_THREAD;
+    if (p->way == WAY_GEMV) {
+        items /= (double)min64(g->m, g->n);
+        unit = READS_PER_THREAD;
+    }
+    double n = items / unit;
+    return n >= threads ? threads : n < 1 ? 1 : (int64_t)n;
+}
+
+static int64_t gcd(int64_t a, int64_t b) { return b ? gcd(b, a % b) : a; }
+
+/* Cuts c so that each thread gets the same number of blocks. Every block reads its rows of a and
+ * its columns of b, so of all ways to make that many blocks the squarest reads the least. */
+static void cut_blocks(plan *p, int64_t threads) {
+    const km_gemm *g = p->g;
+    int64_t unit_m = p->kern->mr, unit_n = p->kern->nr;
+    int64_t parts = threads / gcd(p->batches, threads);
+    if (p->batches >= 4 * threads) parts = 1;
+    if (p->way == WAY_GEMV) {
+        unit_m = unit_n = 16;
+        if (g->m < g->n) unit_m = g->m;
+        else unit_n = g->n;
+    }
+    int64_t best_down = 1;
+    double best = 1e300;
+    for (int64_t down = 1; down <= parts; down++) {
+        if (parts % down) continue;
+        double reads = (double)g->m / (double)down + (double)g->n / (double)(parts / down);
+        if (down > 1 && g->m / down < unit_m) continue;
+        if (parts / down > 1 && g->n / (parts / down) < unit_n) reads += 1e12;
+        if (reads <= best) {
+            best = reads;
+            best_down = down;
+        }
+    }
+    int64_t across = parts / best_down;
+    p->rows = min64(g->m, up((g->m + best_down - 1) / best_down, unit_m));
+    p->cols = min64(g->n, up((g->n + across - 1) / across, unit_n));
+    p->down = (g->m + p->rows - 1) / p->rows;
+    p->across = (g->n + p->cols - 1) / p->cols;
+}
+
+/* ---- Blocks ---- */
+
+static const void *shift(const void *p, km_dtype d, int64_t i) {
+    return (const char *)p + i * (int64_t)km_dtype_size(d);
+}
+
+/* Block `index` as a product of its own. */
+static km_gemm part_of(const plan *p, int64_t index) {
+    km_gemm g = *p->g;
+    int64_t j = index % p->across * p->cols, i = index / p->across % p->down * p->rows;
+    int64_t batch = index / (p->across * p->down);
+    int64_t a = i * g.a.row, b = j * g.b.col, c = i * g.ldc + j;
+    for (int d = g.batch_dims - 1; d >= 0; d--) {
+        int64_t at = batch % g.batch[d];
+        batch /= g.batch[d];
+        a += at * g.a_step[d];
+        b += at * g.b_step[d];
+        c += at * g.c_step[d];
+    }
+    km_dtype out = g.end.dtype;
+    g.a.data = shift(g.a.data, g.a.dtype, a);
+    g.b.data = shift(g.b.data, g.b.dtype, b);
+    g.c = (void *)shift(g.c, out, c);
+    if (g.pre) g.pre = (void *)shift(g.pre, out, c);
+    if (g.end.bias) g.end.bias = shift(g.end.bias, out, j);
+    g.m = min64(p->rows, g.m - i);
+    g.n = min64(p->cols, g.n - j);
+    g.batch_dims = 0;
+    return g;
+}
+
+/* Rows of c that OpenBLAS computes before bias and activation pass over them: few enough to be in
+ * the cache still, enough to be worth packing b for. */
+#define BLAS_ROWS 256
+
+static void run_blas(const plan *p, const km_gemm *g) {
+    bool ta = g->a.col != 1, tb = g->b.col != 1;
+    bool plain = !g->end.bias && g->end.act == KM_ACT_NONE && !g->pre;
+    int64_t lda = ta ? g->a.col : g->a.row, ldb = tb ? g->b.col : g->b.row;
+    int64_t step = plain ? g->m : BLAS_ROWS;
+    km_finish end = g->end;
+    end.beta = 0;
+    for (int64_t i = 0; i < g->m; i += step) {
+        int64_t rows = min64(step, g->m - i);
+        const float *a = (const float *)g->a.data + i * g->a.row;
+        float *c = (float *)g->c + i * g->ldc;
+        km_blas_sgemm(ta, tb, rows, g->n, g->k, g->alpha, a, lda, g->b.data, ldb, g->end.beta, c,
+                      g->ldc);
+        if (!plain) {
+            float *pre = g->pre ? (float *)g->pre + i * g->ldc : NULL;
+            p->kern->finish(&end, c, g->ldc, c, pre, g->ldc, rows, g->n);
+        }
+    }
+}
+
+static void run_blocks(void *arg, int64_t begin, int64_t end, int worker) {
+    const plan *p = arg;
+    float *scratch = p->scratch + (size_t)worker * p->floats;
+    for (int64_t i = begin; i < end; i++) {
+        km_gemm g = part_of(p, i);
+        switch (p->way) {
+        case WAY_GEMV: km_gemv_block(&g, p->kern, scratch); break;
+        case WAY_BLAS: run_blas(p, &g); break;
+        case WAY_PACK: km_gemm_block(&g, p->kern, &p->cut, scratch); break;
+        }
+    }
+}
+
+km_status km_gemm_run(km_ctx *ctx, const km_gemm *given) {
+    km_gemm simple = *given, *g = &simple;
+    settle(&g->a, g->m, g->k);
+    settle(&g->b, g->k, g->n);
+    fold_batches(g);
+    plan p = {.g = g, .kern = km_gemm_kernels_of(km_gemm_isa()), .batches = 1};
+    for (int d = 0; d < g->batch_dims; d++) p.batches *= g->batch[d];
+    if (p.batches == 0 || g->m == 0 || g->n == 0) return KM_OK;
+    p.way = choose_way(g);
+    int64_t threads = useful_threads(&p, km_threads_count(ctx->threads));
+    cut_blocks(&p, threads);
+
+    int64_t total = p.batches * p.down * p.across;
+    int64_t grain = total / (threads * 8);
+    if (grain < 1) grain = 1;
+    km_gemm first = part_of(&p, 0);
+    p.cut = km_gemm_cut_for(&first, p.kern);
+    if (p.way == WAY_GEMV) p.floats = km_gemv_floats(&first);
+    if (p.way == WAY_PACK) p.floats = p.cut.floats;
+    if (p.floats) {
+        size_t workers = threads == 1 ? 1 : (size_t)km_threads_count(ctx->threads);
+        p.scratch = km_ctx_scratch(ctx, sizeof(float) * p.floats * workers);
+        if (!p.scratch) return KM_ERR_MEMORY;
+    }
+    if (threads == 1) run_blocks(&p, 0, total, 0);
+    else km_threads_for(ctx->threads, total, grain, run_blocks, &p);
+    return KM_OK;
+}

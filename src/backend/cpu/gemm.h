@@ -1,0 +1,42 @@
+/* Matrix products on the CPU: c = act(alpha a b + beta c + bias), in one of three ways. Products
+ * with few rows or columns read their weights once (gemv); f32 goes to OpenBLAS where that is here
+ * and better; the rest, 16-bit operands among it, to the packing GEMM below. The threads share out
+ * blocks of c, so the bits depend on the number of threads and on nothing else. */
+#ifndef KM_BACKEND_CPU_GEMM_H
+#define KM_BACKEND_CPU_GEMM_H
+#include "backend/cpu/gemm_kernels.h"
+#include "tensor/tensor.h"
+
+/* A matrix of f32, f16 or bf16; strides in elements. One of the two is 1 and the other at least the
+ * length of what it steps over; a stride along an axis of one element may hold anything. */
+typedef struct km_mat {
+    const void *data;
+    km_dtype dtype;
+    int64_t row, col;
+} km_mat;
+
+#define KM_GEMM_BATCH 3
+
+typedef struct km_gemm {
+    int64_t m, n, k;
+    km_mat a, b;                     /* (m, k), (k, n) */
+    void *c, *pre;                   /* (m, n), rows ldc apart; pre, before act, may be NULL */
+    int64_t ldc;
+    float alpha;
+    km_finish end;                   /* beta, bias (n), act, and c's dtype */
+    int batch_dims;                  /* the same product at each place of a grid */
+    int64_t batch[KM_GEMM_BATCH];
+    int64_t a_step[KM_GEMM_BATCH], b_step[KM_GEMM_BATCH], c_step[KM_GEMM_BATCH];
+} km_gemm;
+
+/* KM_OK, or KM_ERR_MEMORY set on the context. Any size may be zero; k = 0 counts as a b = 0. */
+km_status km_gemm_run(km_ctx *ctx, const km_gemm *g);
+
+/* The kernel set in use, and whether OpenBLAS may serve f32: by default the processor's best, and
+ * what suits it. km_gemm_choose is for tests and benchmarks, between calls; false where this
+ * processor or build does not have it. */
+typedef enum km_gemm_blas { KM_GEMM_BLAS_AUTO, KM_GEMM_BLAS_NEVER, KM_GEMM_BLAS_ALWAYS } km_gemm_blas;
+bool km_gemm_choose(km_isa isa, km_gemm_blas blas);
+km_isa km_gemm_isa(void);
+
+#endif

@@ -1,0 +1,155 @@
+/* The packing GEMM. b is packed a block of (kc, nc) at a time; for each mc rows of a, every panel
+ * of b meets them in turn while both are in the caches. a is read where it lies when it is f32. */
+#include "backend/cpu/gemm_block.h"
+
+static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* The largest even share of `whole`, at most `most`, in steps of `unit`. */
+static int64_t share(int64_t whole, int64_t most, int64_t unit) {
+    if (whole <= most) return whole > 0 ? whole : 1;
+    return up(ceil_div(whole, ceil_div(whole, most)), unit);
+}
+
+static bool narrow(km_dtype d) { return d != KM_F32; }
+
+/* A panel of b goes through the nearest cache once per mr rows; packing must pay for itself. */
+static bool b_direct(const km_gemm *g) {
+    return g->b.dtype == KM_F32 && g->b.col == 1 && g->m <= 48;
+}
+
+km_gemm_cut km_gemm_cut_for(const km_gemm *g, const km_gemm_kernels *kern) {
+    km_gemm_cut c = {0};
+    c.kc = share(g->k, 384, 8);
+    c.nc = share(g->n, 2048, kern->nr);
+    c.mc = share(g->m, 32 * kern->mr, kern->mr);
+    c.mb = g->m;
+    size_t floats = 0;
+    c.b_at = floats;
+    floats += (size_t)c.kc * (size_t)up(c.nc, kern->nr);
+    c.a_at = floats;
+    if (narrow(g->a.dtype)) floats += (size_t)up(c.mc * c.kc, 16);
+    c.c_at = floats;
+    if (narrow(g->end.dtype)) {
+        if (c.kc >= g->k) {
+            floats += (size_t)c.mc * (size_t)kern->nr; /* one strip, rounded at once */
+        } else {
+            c.nc = share(g->n, 512, kern->nr);
+            c.mb = share(g->m, 1024, c.mc);
+            floats += (size_t)c.mb * (size_t)up(c.nc, kern->nr);
+        }
+    }
+    c.floats = (floats + 15) & ~(size_t)15;
+    return c;
+}
+
+static void *at(const void *p, km_dtype d, int64_t i) {
+    return (char *)p + i * (int64_t)km_dtype_size(d);
+}
+
+typedef struct block {
+    const km_gemm *g;
+    const km_gemm_kernels *kern;
+    const km_gemm_cut *cut;
+    float *scratch;
+    int64_t j, cols, p, depth;       /* the block of b in hand */
+    int64_t i, rows;                 /* and the rows of a */
+    const float *a;                  /* these rows, f32, from column p on */
+    int64_t a_row, a_col;
+    int64_t sum_i;                   /* the first row in the f32 sums of a 16-bit c */
+    bool first, last;                /* of the steps along k */
+} block;
+
+static const float *b_panel(const block *b, int64_t j, int64_t *ld) {
+    const km_gemm *g = b->g;
+    int64_t nr = b->kern->nr;
+    if (b_direct(g) && b->cols - j >= nr) {
+        *ld = g->b.row;
+        return (const float *)g->b.data + b->p * g->b.row + b->j + j;
+    }
+    *ld = nr;
+    return b->scratch + b->cut->b_at + j * b->depth;
+}
+
+static void pack_b(const block *b) {
+    const km_gemm *g = b->g;
+    const km_gemm_kernels *kern = b->kern;
+    int64_t skip = b_direct(g) ? b->cols / kern->nr * kern->nr : 0;
+    if (skip == b->cols) return;
+    const void *src = at(g->b.data, g->b.dtype, b->p * g->b.row + (b->j + skip) * g->b.col);
+    float *dst = b->scratch + b->cut->b_at + skip * b->depth;
+    if (g->b.col == 1) kern->pack(dst, src, g->b.dtype, g->b.row, b->depth, b->cols - skip);
+    else kern->pack_turned(dst, src, g->b.dtype, g->b.col, b->depth, b->cols - skip);
+}
+
+static void take_a(block *b) {
+    const km_gemm *g = b->g;
+    const void *src = at(g->a.data, g->a.dtype, b->i * g->a.row + b->p * g->a.col);
+    if (!narrow(g->a.dtype)) {
+        b->a = src;
+        b->a_row = g->a.row;
+        b->a_col = g->a.col;
+        return;
+    }
+    float *dst = b->scratch + b->cut->a_at;
+    bool by_rows = g->a.col == 1;
+    b->a = dst;
+    b->a_row = by_rows ? b->depth : 1;
+    b->a_col = by_rows ? 1 : b->rows;
+    if (by_rows) b->kern->widen(dst, b->depth, src, g->a.dtype, g->a.row, b->rows, b->depth);
+    else b->kern->widen(dst, b->rows, src, g->a.dtype, g->a.col, b->depth, b->rows);
+}
+
+/* Rows i .. i + rows of c, columns j .. j + cols of the block: the panel's product and, after the
+ * last step of k, what becomes of it. */
+static void strip(const block *b, int64_t j, int64_t cols) {
+    const km_gemm *g = b->g;
+    int64_t ldb, nr = b->kern->nr;
+    const float *panel = b_panel(b, j, &ldb);
+    int64_t c_at = b->i * g->ldc + b->j + j;
+    km_finish end = g->end;
+    if (end.bias) end.bias = at(end.bias, end.dtype, b->j + j);
+    void *out = at(g->c, end.dtype, c_at), *pre = g->pre ? at(g->pre, end.dtype, c_at) : NULL;
+
+    float *sum = out;
+    int64_t ld = g->ldc;
+    float beta = b->first ? end.beta : 1;
+    if (narrow(end.dtype)) {
+        ld = b->first && b->last ? nr : up(b->cut->nc, nr);
+        sum = b->scratch + b->cut->c_at;
+        if (!(b->first && b->last)) sum += (b->i - b->sum_i) * ld + j;
+        beta = b->first ? 0 : 1;
+    } else {
+        end.beta = 0;
+    }
+    b->kern->panel(b->rows, cols, b->depth, b->a, b->a_row, b->a_col, panel, ldb, sum, ld,
+                   g->alpha, beta);
+    if (b->last && (narrow(end.dtype) || end.bias || end.act != KM_ACT_NONE || pre))
+        b->kern->finish(&end, sum, ld, out, pre, g->ldc, b->rows, cols);
+}
+
+void km_gemm_block(const km_gemm *g, const km_gemm_kernels *kern, const km_gemm_cut *cut,
+                   float *scratch) {
+    block b = {.g = g, .kern = kern, .cut = cut, .scratch = scratch};
+    for (b.j = 0; b.j < g->n; b.j += cut->nc) {
+        b.cols = min64(cut->nc, g->n - b.j);
+        for (b.sum_i = 0; b.sum_i < g->m; b.sum_i += cut->mb) {
+            int64_t end = min64(g->m, b.sum_i + cut->mb);
+            b.p = 0;
+            do { /* once even for k = 0: beta and bias still apply */
+                b.depth = min64(cut->kc, g->k - b.p);
+                b.first = b.p == 0;
+                b.last = b.p + b.depth >= g->k;
+                pack_b(&b);
+                for (b.i = b.sum_i; b.i < end; b.i += cut->mc) {
+                    b.rows = min64(cut->mc, end - b.i);
+                    take_a(&b);
+                    for (int64_t j = 0; j < b.cols; j += kern->nr)
+                        strip(&b, j, min64(kern->nr, b.cols - j));
+                }
+                b.p += b.depth;
+            } while (b.p < g->k);
+        }
+    }
+}

@@ -1,0 +1,25 @@
+/* One thread's part of a product: a block of c, computed from start to end in that thread. */
+#ifndef KM_BACKEND_CPU_GEMM_BLOCK_H
+#define KM_BACKEND_CPU_GEMM_BLOCK_H
+#include "backend/cpu/gemm.h"
+
+/* How the packing GEMM cuts a block so that what it reuses stays in the caches. */
+typedef struct km_gemm_cut {
+    int64_t kc;                      /* of k at a time */
+    int64_t mc;                      /* rows of a kept at hand */
+    int64_t nc;                      /* columns of b packed at a time */
+    int64_t mb;                      /* rows summed up in f32 before a 16-bit c is written */
+    size_t b_at, a_at, c_at, floats; /* where in the scratch each lies; its whole size */
+} km_gemm_cut;
+
+km_gemm_cut km_gemm_cut_for(const km_gemm *g, const km_gemm_kernels *kern);
+/* All of g's c (batches aside), with cut.floats floats of scratch. */
+void km_gemm_block(const km_gemm *g, const km_gemm_kernels *kern, const km_gemm_cut *cut,
+                   float *scratch);
+
+/* For products of few rows (or, turned around, few columns). */
+bool km_gemv_suits(const km_gemm *g);
+size_t km_gemv_floats(const km_gemm *g);
+void km_gemv_block(const km_gemm *g, const km_gemm_kernels *kern, float *scratch);
+
+#endif

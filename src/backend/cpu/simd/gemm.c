@@ -1,0 +1,125 @@
+/* The tile kernel: a block of rows by vectors of c held in registers over the whole of k. Every
+ * smaller block has a kernel of its own, so edges cost what they hold and no more.
+ *
+ * A tile keeps the multiply-adders busy: 24 (AVX-512) or 12 (AVX2) independent chains, for each
+ * step of k one load per vector of b and one broadcast per row of a. */
+#include "backend/cpu/simd/gemm_simd.h"
+
+#define ALL_ROWS KM_MR
+#define ALL_VECS KM_NV
+
+typedef void tile_fn(int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b,
+                     int64_t ldb, float *c, int64_t ldc, float alpha, float beta);
+
+KM_INLINE void tile(const int rows, const int vecs, int64_t k, const float *a, int64_t a_row,
+                    int64_t a_col, const float *b, int64_t ldb, float *c, int64_t ldc,
+                    float alpha, float beta) {
+    vf acc[ALL_ROWS][ALL_VECS];
+    const float *row[ALL_ROWS];
+    KM_UNROLL
+    for (int i = 0; i < rows; i++) {
+        row[i] = a + i * a_row;
+        KM_UNROLL
+        for (int j = 0; j < vecs; j++) {
+            __builtin_prefetch(c + i * ldc + j * KM_VF, 1); /* c is far away, and wanted in the end */
+            acc[i][j] = v_zero();
+        }
+    }
+    for (int64_t p = 0, at = 0; p < k; p++, at += a_col, b += ldb) {
+        vf bv[ALL_VECS];
+        KM_UNROLL
+        for (int j = 0; j < vecs; j++) bv[j] = v_load(b + j * KM_VF);
+        KM_UNROLL
+        for (int i = 0; i < rows; i++) {
+            vf av = v_set1(row[i][at]);
+            KM_UNROLL
+            for (int j = 0; j < vecs; j++) acc[i][j] = v_fma(av, bv[j], acc[i][j]);
+        }
+    }
+    KM_UNROLL
+    for (int i = 0; i < rows; i++) {
+        KM_UNROLL
+        for (int j = 0; j < vecs; j++) {
+            float *at = c + i * ldc + j * KM_VF;
+            vf v = acc[i][j] * v_set1(alpha);
+            if (beta != 0) v = v_fma(v_set1(beta), v_load(at), v);
+            v_store(at, v);
+        }
+    }
+}
+
+#define TILE(ROWS, VECS)                                                                           \
+    static void tile_##ROWS##_##VECS(int64_t k, const float *a, int64_t a_row, int64_t a_col,      \
+                                     const float *b, int64_t ldb, float *c, int64_t ldc,           \
+                                     float alpha, float beta) {                                    \
+        tile(ROWS, VECS, k, a, a_row, a_col, b, ldb, c, ldc, alpha, beta);                         \
+    }
+#if KM_NV == 4
+#define TILES(ROWS) TILE(ROWS, 1) TILE(ROWS, 2) TILE(ROWS, 3) TILE(ROWS, 4)
+#define NAMES(ROWS) {tile_##ROWS##_1, tile_##ROWS##_2, tile_##ROWS##_3, tile_##ROWS##_4}
+#else
+#define TILES(ROWS) TILE(ROWS, 1) TILE(ROWS, 2)
+#define NAMES(ROWS) {tile_##ROWS##_1, tile_##ROWS##_2}
+#endif
+
+TILES(1)
+TILES(2)
+TILES(3)
+TILES(4)
+#if KM_MR >= 6
+TILES(5)
+TILES(6)
+#endif
+#if KM_MR >= 8
+TILES(7)
+TILES(8)
+#endif
+
+static tile_fn *const tiles[KM_MR][KM_NV] = {
+    NAMES(1), NAMES(2), NAMES(3), NAMES(4),
+#if KM_MR >= 6
+    NAMES(5), NAMES(6),
+#endif
+#if KM_MR >= 8
+    NAMES(7), NAMES(8),
+#endif
+};
+
+/* A tile whose last vector is not whole: through a buffer. */
+static void ragged(int rows, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_col,
+                   const float *b, int64_t ldb, float *c, int64_t ldc, float alpha, float beta) {
+    float t[KM_MR * KM_NR];
+    int64_t vecs = (n + KM_VF - 1) / KM_VF;
+    tiles[rows - 1][vecs - 1](k, a, a_row, a_col, b, ldb, t, KM_NR, alpha, 0);
+    for (int i = 0; i < rows; i++) {
+        for (int64_t j = 0; j < n; j += KM_VF) {
+            int64_t left = n - j < KM_VF ? n - j : KM_VF;
+            vf v = v_load(t + i * KM_NR + j);
+            if (beta != 0) v = v_fma(v_set1(beta), v_load_n(c + i * ldc + j, left), v);
+            v_store_n(c + i * ldc + j, v, left);
+        }
+    }
+}
+
+void KM_SIMD(km_gemm_panel)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row,
+                            int64_t a_col, const float *b, int64_t ldb, float *c, int64_t ldc,
+                            float alpha, float beta) {
+    for (int64_t i = 0; i < m; i += KM_MR, a += KM_MR * a_row, c += KM_MR * ldc) {
+        int rows = m - i < KM_MR ? (int)(m - i) : KM_MR;
+        if (n % KM_VF) ragged(rows, n, k, a, a_row, a_col, b, ldb, c, ldc, alpha, beta);
+        else tiles[rows - 1][n / KM_VF - 1](k, a, a_row, a_col, b, ldb, c, ldc, alpha, beta);
+    }
+}
+
+const km_gemm_kernels KM_SIMD(km_gemm_kernels) = {
+    .vl = KM_VF,
+    .mr = KM_MR,
+    .nr = KM_NR,
+    .panel = KM_SIMD(km_gemm_panel),
+    .pack = KM_SIMD(km_gemm_pack),
+    .pack_turned = KM_SIMD(km_gemm_pack_turned),
+    .widen = KM_SIMD(km_gemm_widen),
+    .finish = KM_SIMD(km_gemm_finish),
+    .dots = KM_SIMD(km_gemv_dots),
+    .sums = KM_SIMD(km_gemv_sums),
+};
