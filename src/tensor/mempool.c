@@ -25,8 +25,7 @@ static void give_back(km_mempool *m, int c) {
         m->free[c] = b->next;
         m->raw_free(m->owner, b->p, class_bytes(c));
         m->held -= class_bytes(c);
-        b->next = m->spare;
-        m->spare = b;
+        km_free(b); /* the spare records are those of blocks that are out */
     }
 }
 
