@@ -229,6 +229,7 @@ km_tensor *km_reshape(km_ctx *ctx, km_tensor *t, km_shape shape) {
                 km_shape_text(a, t->shape), (long long)count, km_shape_text(b, asked));
         return NULL;
     }
+    if (km_shape_check(ctx, "reshape", t->dtype, shape) != KM_OK) return NULL;
     if (km_shape_equal(shape, t->shape)) return t;
     int64_t stride[KM_MAX_DIMS];
     if (count == 0 || km_is_contiguous(t))

@@ -51,7 +51,8 @@ km_status km_shape_check(km_ctx *ctx, const char *what, km_dtype dtype, km_shape
         empty |= s.dim[i] == 0;
         absurd |= s.dim[i] != 0 && __builtin_mul_overflow(bytes, s.dim[i], &bytes);
     }
-    if (!empty && (absurd || bytes > (int64_t)1 << 46))
+    /* Counts and strides of an empty tensor must not overflow either. */
+    if (absurd || (!empty && bytes > (int64_t)1 << 46))
         return km_fail(ctx, KM_ERR_SHAPE, "%s: %s of %s is larger than any memory", what,
                        km_shape_text(text, s), km_dtype_name(dtype));
     return KM_OK;
@@ -104,11 +105,12 @@ int km_axis(int axis, int ndim) {
 
 bool km_is_contiguous(const km_tensor *t) {
     int64_t step = 1;
+    bool lies_so = true;
     for (int i = t->shape.ndim; i-- > 0;) {
         int64_t d = t->shape.dim[i];
         if (d == 0) return true;
-        if (d != 1 && t->stride[i] != step) return false;
+        if (d != 1 && t->stride[i] != step) lies_so = false;
         step *= d;
     }
-    return true;
+    return lies_so;
 }
