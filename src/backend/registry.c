@@ -35,9 +35,10 @@ km_device *km_cpu_device(void) {
 static int cuda_index(const char *name) {
     if (strcmp(name, "cuda") == 0) return 0;
     if (strncmp(name, "cuda:", 5) != 0) return -1;
+    if (name[5] < '0' || name[5] > '9') return -1; /* strtol would take a sign or blanks */
     char *end;
     long n = strtol(name + 5, &end, 10);
-    return end != name + 5 && *end == 0 && n >= 0 && n < 1 << 20 ? (int)n : -1;
+    return *end == 0 && n < 1 << 20 ? (int)n : -1;
 }
 
 km_device *km_device_find(const char *name, km_error *err) {
