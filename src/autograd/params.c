@@ -5,6 +5,8 @@
 km_status km_require_grad(km_ctx *ctx, km_tensor *t, bool on) {
     if (km_failed(ctx)) return km_ctx_status(ctx);
     if (!t) return km_fail(ctx, KM_ERR_NULL, "require_grad: no tensor");
+    if (t->ctx != ctx)
+        return km_fail(ctx, KM_ERR_STATE, "require_grad: the tensor belongs to another context");
     if (!t->kept)
         return km_fail(ctx, KM_ERR_STATE, "require_grad: only a kept tensor can be a parameter");
     if (on && !km_dtype_is_float(t->dtype))
@@ -24,7 +26,7 @@ void km_zero_grad(km_ctx *ctx, km_tensor *const *parameters, int n) {
     for (int i = 0; i < n; i++) {
         km_tensor *g = km_grad(parameters[i]);
         if (!g) continue;
-        km_storage_release(ctx, g->storage);
+        km_storage_release(g->ctx, g->storage);
         g->storage = NULL;
     }
 }

@@ -31,6 +31,10 @@ km_tensor *km_keep(km_ctx *ctx, km_tensor *t) {
                 t ? "keep: the tensor's data was freed when its scope ended" : "keep: no tensor");
         return NULL;
     }
+    if (t->ctx != ctx) {
+        km_fail(ctx, KM_ERR_STATE, "keep: the tensor belongs to another context");
+        return NULL;
+    }
     km_tensor *k = km_calloc(1, sizeof *k);
     if (!k) {
         km_fail(ctx, KM_ERR_MEMORY, "keep: out of memory");
