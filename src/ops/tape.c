@@ -28,6 +28,13 @@ static void tape_reset(km_ctx *ctx) {
     ctx->tape = NULL;
 }
 
+/* A kept constant may be released, or, being a gradient, get another storage, before the backward
+ * pass. Nothing flows into it, so the tape takes a view of what it is now. */
+static km_tensor *as_it_is_now(km_ctx *ctx, km_tensor *t) {
+    if (!t || !t->kept || t->requires_grad) return t;
+    return km_tensor_view(ctx, t, t->shape, t->stride, t->offset);
+}
+
 void km_record(km_ctx *ctx, km_op op, km_tensor *const *in, int n_in, const km_params *p,
                km_tensor *const *out, int n_out, const km_custom_op *custom) {
     const km_op_row *row = km_op_get(op);
@@ -38,10 +45,13 @@ void km_record(km_ctx *ctx, km_op op, km_tensor *const *in, int n_in, const km_p
         km_fail(ctx, KM_ERR_MEMORY, "%s: out of memory for the tape", row->name);
         return;
     }
+    for (int i = 0; i < n_in; i++) {
+        ins[i] = as_it_is_now(ctx, in[i]);
+        if (in[i] && !ins[i]) return;
+    }
     *n = (km_node){.prev = ctx->tape, .op = op, .n_in = n_in, .n_out = n_out, .in = ins,
                    .version = version, .p = *p, .custom = custom};
     for (int i = 0; i < n_in; i++) {
-        ins[i] = in[i];
         if (!in[i]) continue;
         version[i] = in[i]->storage->version;
         if (i < 32 ? (row->save_in >> i) & 1u : row->save_in == ~0u)

@@ -28,7 +28,8 @@ km_tensor *km_keep(km_ctx *ctx, km_tensor *t) {
     if (km_failed(ctx)) return NULL;
     if (!t || !t->storage || !t->storage->data) {
         km_fail(ctx, t ? KM_ERR_STATE : KM_ERR_NULL,
-                t ? "keep: the tensor's data was freed when its scope ended" : "keep: no tensor");
+                t ? "keep: the tensor was freed (released, or made in a scope that has ended)"
+                  : "keep: no tensor");
         return NULL;
     }
     if (t->ctx != ctx) {
@@ -51,10 +52,12 @@ void km_release(km_tensor *t) {
     if (!t || !t->kept || !t->ctx) return;
     km_ctx *ctx = t->ctx;
     km_release(t->grad);
+    /* The tape may still point here and hold a reference of its own, so the struct lives until the
+     * step's end and goes on naming its storage. */
     if (t->storage) km_storage_release(ctx, t->storage);
     t->grad = NULL;
-    t->storage = NULL;
     t->kept = false;
-    t->next_released = ctx->released; /* the tape may still point here */
+    t->requires_grad = false; /* a gradient would find no owner */
+    t->next_released = ctx->released;
     ctx->released = t;
 }
