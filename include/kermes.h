@@ -175,7 +175,7 @@ KM_API bool km_tensor_is_contiguous(const km_tensor *t);
 KM_API km_tensor *km_from_data(km_ctx *ctx, km_dtype dtype, km_shape shape, const void *data);
 /* Copies the elements, row-major and in the tensor's dtype, to host memory of exactly `bytes`. */
 KM_API km_status km_read(km_ctx *ctx, const km_tensor *t, void *dst, size_t bytes);
-/* Overwrites the elements from host memory, row-major. */
+/* Overwrites the elements from host memory, row-major. t must not be an intermediate of the tape. */
 KM_API km_status km_write(km_ctx *ctx, km_tensor *t, const void *src, size_t bytes);
 /* The one element of a one-element tensor, as a double; 0 with the error set otherwise. */
 KM_API double km_item(km_ctx *ctx, const km_tensor *t);

@@ -24,6 +24,7 @@ typedef struct km_node {
     km_tensor **in;
     unsigned *version;               /* of each input's storage when recorded */
     km_tensor *out[KM_MAX_OUTPUTS];
+    unsigned out_version[KM_MAX_OUTPUTS];
     km_tensor *grad[KM_MAX_OUTPUTS]; /* of the outputs, while pending; NULL where none arrived */
     km_params p;
     const km_custom_op *custom;

@@ -59,6 +59,7 @@ void km_record(km_ctx *ctx, km_op op, km_tensor *const *in, int n_in, const km_p
     }
     for (int i = 0; i < n_out; i++) {
         n->out[i] = out[i];
+        n->out_version[i] = out[i]->storage->version;
         if ((row->save_out >> i) & 1u) km_storage_retain(out[i]->storage);
         if (!km_dtype_is_float(out[i]->dtype)) continue;
         out[i]->requires_grad = true;

@@ -56,6 +56,8 @@ km_status km_write(km_ctx *ctx, km_tensor *t, const void *src, size_t bytes) {
         return km_fail(ctx, KM_ERR_RANGE, "write: %s of %s is %zu bytes, not %zu",
                        km_shape_text(text, t->shape), km_dtype_name(t->dtype), bytes_of(t), bytes);
     if (!src && bytes) return km_fail(ctx, KM_ERR_NULL, "write: no data");
+    if (t->node)
+        return km_fail(ctx, KM_ERR_STATE, "write: an intermediate of the tape cannot be changed");
     t->storage->version++;
     if (!bytes) return KM_OK;
     if (km_is_contiguous(t)) return upload(t, src);

@@ -109,6 +109,27 @@ static void an_input_whose_data_is_not_needed_may_change(void **state) {
     km_release(p);
 }
 
+static void an_output_changed_before_backward_is_an_error(void **state) {
+    km_ctx *ctx = *state;
+    km_tensor *p = engine_parameter(ctx, F32(ctx, KM_SHAPE(2), 3, 5));
+    km_tensor *y = km_exp(ctx, p), *loss = sum(ctx, y);
+    km_assign(ctx, km_detach(ctx, y), km_zeros(ctx, KM_F32, KM_SHAPE(2)));
+    assert_int_equal(km_backward(ctx, loss), KM_ERR_STATE);
+    assert_failed(ctx, KM_ERR_STATE, "backward: the output of exp was changed after exp made it");
+    km_release(p);
+}
+
+static void an_intermediate_cannot_be_assigned_or_written(void **state) {
+    km_ctx *ctx = *state;
+    km_tensor *p = engine_parameter(ctx, F32(ctx, KM_SHAPE(2), 3, 5));
+    km_tensor *y = km_exp(ctx, p);
+    assert_int_equal(km_assign(ctx, y, p), KM_ERR_STATE);
+    assert_failed(ctx, KM_ERR_STATE, "assign: an intermediate of the tape cannot be changed");
+    assert_int_equal(km_write(ctx, y, (float[]){1, 2}, 8), KM_ERR_STATE);
+    assert_failed(ctx, KM_ERR_STATE, "write: an intermediate of the tape cannot be changed");
+    km_release(p);
+}
+
 static void a_second_backward_is_an_error(void **state) {
     km_ctx *ctx = *state;
     km_tensor *p = engine_parameter(ctx, F32(ctx, KM_SHAPE(2), 3, 5));
@@ -215,6 +236,8 @@ int main(void) {
         ON("ref", a_gradient_used_on_the_tape_is_what_it_was_then),
         ON("ref", an_input_changed_after_use_is_an_error),
         ON("ref", an_input_whose_data_is_not_needed_may_change),
+        ON("ref", an_output_changed_before_backward_is_an_error),
+        ON("ref", an_intermediate_cannot_be_assigned_or_written),
         ON("ref", a_second_backward_is_an_error),
         ON("ref", two_losses_over_one_intermediate_are_an_error),
         ON("ref", a_loss_must_be_one_number_that_depends_on_a_parameter),
