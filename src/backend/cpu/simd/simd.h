@@ -218,9 +218,9 @@ KM_INLINE vf v_min(vf a, vf b) { return (vf)_mm_min_ps((__m128)a, (__m128)b); }
 KM_INLINE vf v_max(vf a, vf b) { return v_select(v_gt(a, b), a, b); }
 KM_INLINE vf v_min(vf a, vf b) { return v_select(v_lt(a, b), a, b); }
 #endif
-/* NaN when either is NaN: the rule of km_maximum. */
-KM_INLINE vf v_max_nan(vf a, vf b) { return v_select(v_isnan(a), a, v_max(a, b)); }
-KM_INLINE vf v_min_nan(vf a, vf b) { return v_select(v_isnan(a), a, v_min(a, b)); }
+/* NaN when either is NaN, and a of two equal ones: the rule of km_maximum. */
+KM_INLINE vf v_max_nan(vf a, vf b) { return v_select(v_isnan(b), b, v_max(b, a)); }
+KM_INLINE vf v_min_nan(vf a, vf b) { return v_select(v_isnan(b), b, v_min(b, a)); }
 
 KM_INLINE vf v_abs(vf a) { return (vf)((vi)a & vi_set1(0x7fffffff)); }
 KM_INLINE vf v_neg(vf a) { return (vf)((vu)a ^ vu_set1(0x80000000u)); }
