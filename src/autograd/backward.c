@@ -6,18 +6,18 @@
 /* Data that a rule will read must still be what the forward pass saw. */
 static km_status check_saved(km_ctx *ctx, const km_node *n) {
     const km_op_row *row = km_op_get(n->op);
+    const char *name = n->custom ? n->custom->name : row->name;
     for (int i = 0; i < n->n_in; i++) {
         bool saved = i < 32 ? (row->save_in >> i) & 1u : row->save_in == ~0u;
         if (saved && n->in[i] && n->in[i]->storage->version != n->version[i])
             return km_fail(ctx, KM_ERR_STATE,
-                           "backward: input %d of %s was changed after %s used it", i + 1, row->name,
-                           row->name);
+                           "backward: input %d of %s was changed after %s used it", i + 1, name,
+                           name);
     }
     for (int i = 0; i < n->n_out; i++)
         if ((row->save_out >> i) & 1u && n->out[i]->storage->version != n->out_version[i])
             return km_fail(ctx, KM_ERR_STATE,
-                           "backward: the output of %s was changed after %s made it", row->name,
-                           row->name);
+                           "backward: the output of %s was changed after %s made it", name, name);
     return KM_OK;
 }
 

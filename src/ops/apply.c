@@ -3,7 +3,9 @@
 #include "ops/op.h"
 #include "ops/run.h"
 
-static km_status check_input(km_ctx *ctx, const char *name, int i, const km_tensor *t) {
+km_status km_want_input(km_ctx *ctx, const char *name, int i, const km_tensor *t) {
+    if (km_failed(ctx)) return km_ctx_status(ctx);
+    if (!t) return km_fail(ctx, KM_ERR_NULL, "%s: argument %d is NULL", name, i + 1);
     if (t->ctx != ctx)
         return km_fail(ctx, KM_ERR_STATE, "%s: argument %d belongs to another context", name, i + 1);
     if (!t->storage || !t->storage->data)
@@ -19,14 +21,8 @@ static km_status check_inputs(km_ctx *ctx, const km_op_row *row, km_tensor *cons
         return km_fail(ctx, KM_ERR_NULL, "%s: %d inputs given, %d needed", row->name, n_in,
                        row->min_in);
     for (int i = 0; i < n_in; i++) {
-        if (!in[i] && i < row->min_in)
-            return km_fail(ctx, KM_ERR_NULL, "%s: argument %d is NULL", row->name, i + 1);
-        if (!in[i]) {
-            if (row->max_in < 0)
-                return km_fail(ctx, KM_ERR_NULL, "%s: argument %d is NULL", row->name, i + 1);
-            continue;
-        }
-        if (check_input(ctx, row->name, i, in[i]) != KM_OK) return ctx->error.code;
+        if (!in[i] && i >= row->min_in && row->max_in >= 0) continue; /* an optional one */
+        if (km_want_input(ctx, row->name, i, in[i]) != KM_OK) return ctx->error.code;
         if (first && km_tensor_dev(first) != km_tensor_dev(in[i]))
             return km_fail(ctx, KM_ERR_DEVICE,
                            "%s: operands are on %s and %s; bring them together with km_to",
@@ -113,7 +109,7 @@ km_status km_apply_into(km_ctx *ctx, km_op op, km_tensor *const *in, int n_in, c
     if (km_failed(ctx)) return km_ctx_status(ctx);
     if (!out) return km_fail(ctx, KM_ERR_NULL, "%s: no output", row->name);
     if (check_inputs(ctx, row, in, n_in) != KM_OK) return ctx->error.code;
-    if (check_input(ctx, row->name, n_in, out) != KM_OK) return ctx->error.code;
+    if (km_want_input(ctx, row->name, n_in, out) != KM_OK) return ctx->error.code;
     out->storage->version++;
     return km_run(ctx, op, in, n_in, p ? p : &none, &out, 1);
 }

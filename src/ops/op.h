@@ -85,6 +85,8 @@ km_tensor *km_apply2(km_ctx *ctx, km_op op, km_tensor *a, km_tensor *b, const km
 
 /* ---- Checks shared by shape rules; each returns KM_OK or fails the context ---- */
 
+/* Argument i (from 0) is there, is of this context, and has not been freed. */
+km_status km_want_input(km_ctx *ctx, const char *name, int i, const km_tensor *t);
 km_status km_want_dtype(km_ctx *ctx, const char *name, const char *arg, const km_tensor *t,
                         uint32_t dtypes);
 km_status km_want_same_dtype(km_ctx *ctx, const char *name, const km_tensor *a, const km_tensor *b);

@@ -3,21 +3,11 @@
 #include "ops/families.h"
 #include "ops/run.h"
 
-/* Checks a view's operand, makes the view, and records it. */
-static bool usable(km_ctx *ctx, km_op op, km_tensor *t) {
-    if (km_failed(ctx)) return false;
-    if (!t) {
-        km_fail(ctx, KM_ERR_NULL, "%s: argument 1 is NULL", km_op_name(op));
-        return false;
-    }
-    if (t->ctx == ctx && t->storage && t->storage->data) return true;
-    km_fail(ctx, KM_ERR_STATE, t->ctx == ctx ? "%s: argument 1 was freed (released, or made in a "
-                                               "scope that has ended)"
-                                             : "%s: argument 1 belongs to another context",
-            km_op_name(op));
-    return false;
+static bool usable(km_ctx *ctx, const char *name, const km_tensor *t) {
+    return km_want_input(ctx, name, 0, t) == KM_OK;
 }
 
+/* Makes the view and records it. */
 static km_tensor *view(km_ctx *ctx, km_op op, km_tensor *t, km_shape shape, const int64_t *stride,
                        int64_t offset, const km_params *p) {
     km_tensor *v = km_tensor_view(ctx, t, shape, stride, offset);
@@ -56,25 +46,6 @@ static void grad_broadcast(km_ctx *ctx, km_node *n) { /* km_grad_add sums it dow
     km_grad_add(ctx, n->in[0], n->grad[0]);
 }
 
-static void grad_custom(km_ctx *ctx, km_node *n) {
-    km_tensor **grads = km_arena_alloc(&ctx->arena, sizeof *grads * (size_t)(n->n_in + 1));
-    if (!grads) {
-        km_fail(ctx, KM_ERR_MEMORY, "%s: out of memory", n->custom->name);
-        return;
-    }
-    n->custom->backward(ctx, n->in, n->n_in, n->out[0], n->grad[0], grads, n->custom->user);
-    for (int i = 0; i < n->n_in; i++) {
-        km_tensor *g = grads[i];
-        if (g && km_needs(n, i) && !km_shape_equal(g->shape, n->in[i]->shape)) {
-            char a[KM_SHAPE_TEXT], b[KM_SHAPE_TEXT];
-            km_fail(ctx, KM_ERR_SHAPE, "%s: the gradient of input %d is %s, not %s", n->custom->name,
-                    i + 1, km_shape_text(a, g->shape), km_shape_text(b, n->in[i]->shape));
-            return;
-        }
-        km_grad_add(ctx, n->in[i], g);
-    }
-}
-
 void km_rows_views(km_op_row *t) {
     km_op_row row = {.min_in = 1, .max_in = 1, .dtypes = KM_ANY, .flags = KM_OP_VIEW};
     t[KM_OP_SLICE] = t[KM_OP_PERMUTE] = t[KM_OP_RESHAPE] = t[KM_OP_BROADCAST] = row;
@@ -86,16 +57,13 @@ void km_rows_views(km_op_row *t) {
     t[KM_OP_RESHAPE].formula = "the same elements in another shape";
     t[KM_OP_BROADCAST].grad = grad_broadcast;
     t[KM_OP_BROADCAST].formula = "axes of size 1 repeated";
-    t[KM_OP_CUSTOM] = (km_op_row){.formula = "the user's own", .max_in = -1, .dtypes = KM_ANY,
-                                  .flags = KM_OP_VIEW, .grad = grad_custom, .save_in = ~0u,
-                                  .save_out = 1};
 }
 
 /* ---- Public ---- */
 
 km_tensor *km_slice(km_ctx *ctx, km_tensor *t, int axis, int64_t start, int64_t stop, int64_t step) {
     km_params p = {0};
-    if (!usable(ctx, KM_OP_SLICE, t)) return NULL;
+    if (!usable(ctx, "slice", t)) return NULL;
     if (km_want_axis(ctx, "slice", axis, t->shape, &p.axis) != KM_OK) return NULL;
     int64_t size = t->shape.dim[p.axis];
     int64_t from = start < 0 ? start + size : start, to = stop < 0 ? stop + size : stop;
@@ -117,7 +85,7 @@ km_tensor *km_slice(km_ctx *ctx, km_tensor *t, int axis, int64_t start, int64_t 
 }
 
 km_tensor *km_narrow(km_ctx *ctx, km_tensor *t, int axis, int64_t start, int64_t count) {
-    if (!usable(ctx, KM_OP_SLICE, t)) return NULL;
+    if (!usable(ctx, "narrow", t)) return NULL;
     int a;
     if (km_want_axis(ctx, "narrow", axis, t->shape, &a) != KM_OK) return NULL;
     int64_t size = t->shape.dim[a];
@@ -130,7 +98,7 @@ km_tensor *km_narrow(km_ctx *ctx, km_tensor *t, int axis, int64_t start, int64_t
 }
 
 km_tensor *km_select(km_ctx *ctx, km_tensor *t, int axis, int64_t index) {
-    if (!usable(ctx, KM_OP_SLICE, t)) return NULL;
+    if (!usable(ctx, "select", t)) return NULL;
     int a;
     if (km_want_axis(ctx, "select", axis, t->shape, &a) != KM_OK) return NULL;
     int64_t size = t->shape.dim[a], at = index < 0 ? index + size : index;
@@ -143,7 +111,7 @@ km_tensor *km_select(km_ctx *ctx, km_tensor *t, int axis, int64_t index) {
 }
 
 km_tensor *km_permute(km_ctx *ctx, km_tensor *t, const int *axes) {
-    if (!usable(ctx, KM_OP_PERMUTE, t)) return NULL;
+    if (!usable(ctx, "permute", t)) return NULL;
     km_params p = {.shape = {t->shape.ndim, {0}}}; /* which axis each new one was */
     km_shape s = t->shape;
     int64_t stride[KM_MAX_DIMS];
@@ -166,7 +134,7 @@ km_tensor *km_permute(km_ctx *ctx, km_tensor *t, const int *axes) {
 
 km_tensor *km_transpose(km_ctx *ctx, km_tensor *t, int axis0, int axis1) {
     int axes[KM_MAX_DIMS] = {0, 1, 2, 3, 4}, a, b;
-    if (!usable(ctx, KM_OP_PERMUTE, t)) return NULL;
+    if (!usable(ctx, "transpose", t)) return NULL;
     if (km_want_axis(ctx, "transpose", axis0, t->shape, &a) != KM_OK) return NULL;
     if (km_want_axis(ctx, "transpose", axis1, t->shape, &b) != KM_OK) return NULL;
     axes[a] = b;
@@ -207,7 +175,7 @@ static bool reshape_strides(const km_tensor *t, km_shape to, int64_t stride[KM_M
 
 km_tensor *km_reshape(km_ctx *ctx, km_tensor *t, km_shape shape) {
     char a[KM_SHAPE_TEXT], b[KM_SHAPE_TEXT];
-    if (!usable(ctx, KM_OP_RESHAPE, t)) return NULL;
+    if (!usable(ctx, "reshape", t)) return NULL;
     int64_t count = km_shape_count(t->shape), known = 1;
     int open = -1;
     bool bad = shape.ndim < 0 || shape.ndim > KM_MAX_DIMS;
@@ -243,7 +211,7 @@ km_tensor *km_reshape(km_ctx *ctx, km_tensor *t, km_shape shape) {
 }
 
 km_tensor *km_unsqueeze(km_ctx *ctx, km_tensor *t, int axis) {
-    if (!usable(ctx, KM_OP_RESHAPE, t)) return NULL;
+    if (!usable(ctx, "unsqueeze", t)) return NULL;
     km_shape s = t->shape;
     int a = km_axis(axis, s.ndim + 1);
     if (a < 0 || s.ndim == KM_MAX_DIMS) {
@@ -262,7 +230,7 @@ km_tensor *km_unsqueeze(km_ctx *ctx, km_tensor *t, int axis) {
 }
 
 km_tensor *km_squeeze(km_ctx *ctx, km_tensor *t, int axis) {
-    if (!usable(ctx, KM_OP_RESHAPE, t)) return NULL;
+    if (!usable(ctx, "squeeze", t)) return NULL;
     km_shape s = t->shape;
     int a;
     if (km_want_axis(ctx, "squeeze", axis, s, &a) != KM_OK) return NULL;
@@ -284,7 +252,7 @@ km_tensor *km_squeeze(km_ctx *ctx, km_tensor *t, int axis) {
 
 km_tensor *km_broadcast(km_ctx *ctx, km_tensor *t, km_shape shape) {
     int64_t stride[KM_MAX_DIMS];
-    if (!usable(ctx, KM_OP_BROADCAST, t)) return NULL;
+    if (!usable(ctx, "broadcast", t)) return NULL;
     if (km_shape_check(ctx, "broadcast", t->dtype, shape) != KM_OK) return NULL;
     if (!km_broadcast_strides(t, shape, stride)) {
         char a[KM_SHAPE_TEXT], b[KM_SHAPE_TEXT];
@@ -299,7 +267,7 @@ km_tensor *km_broadcast(km_ctx *ctx, km_tensor *t, km_shape shape) {
 km_status km_split(km_ctx *ctx, km_tensor *t, int axis, int n, km_tensor **parts) {
     if (parts)
         for (int i = 0; i < n; i++) parts[i] = NULL;
-    if (!usable(ctx, KM_OP_SLICE, t)) return km_ctx_status(ctx);
+    if (!usable(ctx, "split", t)) return km_ctx_status(ctx);
     int a;
     if (km_want_axis(ctx, "split", axis, t->shape, &a) != KM_OK) return ctx->error.code;
     int64_t size = t->shape.dim[a];
@@ -311,35 +279,6 @@ km_status km_split(km_ctx *ctx, km_tensor *t, int axis, int n, km_tensor **parts
 }
 
 km_tensor *km_detach(km_ctx *ctx, km_tensor *t) {
-    if (!usable(ctx, KM_OP_RESHAPE, t)) return NULL;
+    if (!usable(ctx, "detach", t)) return NULL;
     return km_tensor_view(ctx, t, t->shape, t->stride, t->offset);
-}
-
-km_tensor *km_custom(km_ctx *ctx, const km_custom_op *op, km_tensor *const *inputs, int n) {
-    if (km_failed(ctx)) return NULL;
-    if (!op || !op->forward || !op->name || n < 0 || (n && !inputs)) {
-        km_fail(ctx, KM_ERR_NULL, "custom: an op needs a name and a forward function");
-        return NULL;
-    }
-    for (int i = 0; i < n; i++)
-        if (!usable(ctx, KM_OP_CUSTOM, inputs[i])) return NULL;
-    ctx->no_grad++;
-    km_tensor *y = op->forward(ctx, inputs, n, op->user);
-    ctx->no_grad--;
-    if (km_failed(ctx)) return NULL;
-    if (!y) {
-        km_fail(ctx, KM_ERR_NULL, "%s: forward returned no tensor", op->name);
-        return NULL;
-    }
-    for (int i = 0; i < n; i++) /* an input handed through becomes a tensor of its own */
-        if (y == inputs[i]) y = km_detach(ctx, y);
-    if (!y || !op->backward || !km_recording(ctx, inputs, n)) return y;
-    km_custom_op *mine = km_arena_alloc(&ctx->arena, sizeof *mine);
-    if (!mine) {
-        km_fail(ctx, KM_ERR_MEMORY, "%s: out of memory", op->name);
-        return NULL;
-    }
-    *mine = *op;
-    km_record(ctx, KM_OP_CUSTOM, inputs, n, &(km_params){0}, &y, 1, mine);
-    return km_failed(ctx) ? NULL : y;
 }
