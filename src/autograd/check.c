@@ -8,7 +8,16 @@ static double weight(int64_t i) { return 0.5 + fmod((double)(i + 1) * 0.61803398
 
 /* The folded output as a tensor, for backward. */
 static km_tensor *fold(km_ctx *ctx, km_tensor *y) {
-    if (!y) return NULL;
+    if (km_failed(ctx)) return NULL;
+    if (!y) {
+        km_fail(ctx, KM_ERR_NULL, "check_grad: the function returned no tensor");
+        return NULL;
+    }
+    if (y->dtype != KM_F64 || !km_tensor_dev(y)->host) {
+        km_fail(ctx, KM_ERR_DTYPE, "check_grad: the function must give f64 in host memory, not %s",
+                km_dtype_name(y->dtype));
+        return NULL;
+    }
     int64_t n = km_shape_count(y->shape);
     km_tensor *w = km_tensor_new(ctx, y->storage->lane, "check_grad", y->dtype, y->shape);
     if (!w) return NULL;
@@ -47,9 +56,9 @@ static km_status check_args(km_ctx *ctx, km_grad_fn fn, km_tensor *const *inputs
 
 km_status km_check_grad(km_ctx *ctx, km_grad_fn fn, void *user, km_tensor *const *inputs, int n,
                         double tolerance, km_grad_report *report) {
+    if (report) *report = (km_grad_report){0};
     if (km_failed(ctx)) return km_ctx_status(ctx);
     if (check_args(ctx, fn, inputs, n, report) != KM_OK) return ctx->error.code;
-    *report = (km_grad_report){.passed = true};
     uint64_t draws = ctx->draws;
     km_zero_grad(ctx, inputs, n);
     km_tensor *loss = fold(ctx, fn(ctx, inputs, n, user));
