@@ -30,6 +30,14 @@ typedef struct km_attention_args {
 
 #define KM_ATTENTION_PAD 128
 
+/* What the hopper kernels take: maps of the same tensors for the copy engine, with dimensions
+ * (D, T, H, B), boxes of (64, 64, 1, 1) elements and the 128-byte swizzle. fwd reads the maps of
+ * q, k, v, o; dq those of q, k, v, d_o, dq; dkdv those of q, k, v, d_o, dk, dv. */
+typedef struct km_attention_hopper_args {
+    km_tensor_map q, k, v, o, d_o, dq, dk, dv;
+    km_attention_args a;
+} km_attention_hopper_args;
+
 /* ---- Launches: a block of `threads`, `grid` blocks in x, `smem` dynamic bytes ---- */
 
 /* delta: 4 rows a warp. Writes work[0] = lse * log2(e) (+inf where no key is seen, and past tq, so
@@ -57,5 +65,24 @@ typedef struct km_attention_args {
 /* two resident tiles; twice two streamed ones with the lse and delta of their queries */
 #define KM_ATTENTION_MMA_BWD_SMEM(d)                                                               \
     (2 * 128 * (d)*2 + 2 * KM_ATTENTION_MMA_BWD_COLS(d) * (2 * (d)*2 + 2 * 4))
+
+/* hopper: min(units, multiprocessors) blocks stay and share the units of work: a block of 128 rows
+ * of one head, or two of them where the mask leaves them unequal. fwd and dq: rows tq, H heads;
+ * dkdv: rows tk, Hkv heads. */
+#define KM_ATTENTION_HOPPER_THREADS 384
+#define KM_ATTENTION_HOPPER_ROWS 128
+#define KM_ATTENTION_HOPPER_UNITS(rows, heads, batch, causal)                                      \
+    ((((rows) + 127) / 128 + ((causal) ? 1 : 0)) / ((causal) ? 2 : 1) * (heads) * (batch))
+/* Streamed tiles: rows, and how many are in flight; how many resident tiles (two 64-row halves). */
+#define KM_ATTENTION_HOPPER_COLS(dkdv, d) ((dkdv) && (d) > 64 ? 64 : 128)
+#define KM_ATTENTION_HOPPER_STAGES(dkdv, d) ((d) > 64 ? ((dkdv) ? 4 : 2) : 3)
+#define KM_ATTENTION_HOPPER_KEPT(bwd, d) ((bwd) && (d) > 64 ? 1 : 2)
+/* a resident tile is 128 x d, twice in bwd; a streamed one is two of COLS x d, with lse and delta
+ * in dkdv; 1024 bytes for barriers and 1024 to align */
+#define KM_ATTENTION_HOPPER_SMEM(bwd, dkdv, d)                                                     \
+    (KM_ATTENTION_HOPPER_KEPT(bwd, d) * ((bwd) ? 2 : 1) * 128 * (d)*2 +                            \
+     KM_ATTENTION_HOPPER_STAGES(dkdv, d) * KM_ATTENTION_HOPPER_COLS(dkdv, d) *                     \
+         (2 * (d)*2 + ((dkdv) ? 8 : 0)) +                                                          \
+     2048)
 
 #endif

@@ -1,0 +1,202 @@
+/* km-arch: 90a
+ * Attention's gradient by the queries on Hopper: dq = scale * dS K. A block keeps 128 queries and
+ * their rows of d_o, and the keys and values stream past:
+ *   S = Q K^T, P = exp(scale * S - lse), dP = dO V^T, dS = P * (dP - delta), dq += dS K.
+ * A tile's dS K is issued together with the scores of the next tile.
+ *
+ * Floor: 3 products of 2 * B*H*Tq*Tk * D operations, halved when causal. */
+#include "backend/cuda/kernels/attention_hopper.cuh"
+
+template <typename T, int D> struct dq_layout {
+    static constexpr int BC = KM_ATTENTION_HOPPER_COLS(0, D);
+    static constexpr int STAGES = KM_ATTENTION_HOPPER_STAGES(0, D);
+    static constexpr int KEPT = KM_ATTENTION_HOPPER_KEPT(1, D);
+    static constexpr int Q_BYTES = 64 * D * 2, KV_BYTES = BC * D * 2;
+    uint32_t base, bars;
+
+    KM_DEVICE dq_layout(const char *smem) {
+        base = (smem_addr(smem) + 1023) & ~1023u;
+        bars = base + KEPT * 4 * Q_BYTES + STAGES * 2 * KV_BYTES;
+    }
+    KM_DEVICE uint32_t q(int i, int wg) { return base + (i * 2 + wg) * 2 * Q_BYTES; }
+    KM_DEVICE uint32_t d_o(int i, int wg) { return q(i, wg) + Q_BYTES; }
+    KM_DEVICE uint32_t k(int i) { return base + KEPT * 4 * Q_BYTES + i * 2 * KV_BYTES; }
+    KM_DEVICE uint32_t v(int i) { return k(i) + KV_BYTES; }
+    KM_DEVICE uint32_t q_full(int i, int wg) { return bars + 8 * (2 * i + wg); }
+    KM_DEVICE uint32_t q_empty(int i, int wg) { return q_full(KEPT + i, wg); }
+    KM_DEVICE uint32_t k_full(int i) { return q_full(2 * KEPT, 0) + 8 * i; }
+    KM_DEVICE uint32_t v_full(int i) { return k_full(STAGES + i); }
+    KM_DEVICE uint32_t k_empty(int i) { return k_full(2 * STAGES + i); }
+    KM_DEVICE uint32_t v_empty(int i) { return k_full(3 * STAGES + i); }
+};
+
+/* Key tiles that some query of the block sees. */
+KM_DEVICE int dq_tiles(const km_attention_args &a, int block, int cols) {
+    int keys = a.tk;
+    if (a.causal) keys = min(keys, (block + 1) * KM_ATTENTION_HOPPER_ROWS + a.tk - a.tq);
+    return keys > 0 ? (keys + cols - 1) / cols : 0;
+}
+
+template <typename T, int D>
+KM_DEVICE void dq_produce(const km_attention_hopper_args &p, dq_layout<T, D> at) {
+    using L = dq_layout<T, D>;
+    const km_attention_args &a = p.a;
+    attention_schedule work(a.tq, a.heads, a.batch, a.causal);
+    ring_at<L::KEPT> kept;
+    ring_at<L::STAGES> ring;
+    for (; work.next(); kept.step()) {
+        int hk = work.h / (a.heads / a.kv_heads);
+        for (int wg = 0; wg < 2; wg++) {
+            mbar_wait(at.q_empty(kept.index, wg), kept.parity ^ 1);
+            uint32_t full = at.q_full(kept.index, wg);
+            int row = work.block * 128 + wg * 64;
+            mbar_expect(full, 2 * L::Q_BYTES);
+            tile_fetch<D, 64>(at.q(kept.index, wg), &p.q, full, row, work.h, work.b);
+            tile_fetch<D, 64>(at.d_o(kept.index, wg), &p.d_o, full, row, work.h, work.b);
+        }
+        for (int tile = dq_tiles(a, work.block, L::BC) - 1; tile >= 0; tile--, ring.step()) {
+            mbar_wait(at.k_empty(ring.index), ring.parity ^ 1);
+            mbar_expect(at.k_full(ring.index), L::KV_BYTES);
+            tile_fetch<D, L::BC>(at.k(ring.index), &p.k, at.k_full(ring.index), tile * L::BC, hk,
+                                 work.b);
+            mbar_wait(at.v_empty(ring.index), ring.parity ^ 1);
+            mbar_expect(at.v_full(ring.index), L::KV_BYTES);
+            tile_fetch<D, L::BC>(at.v(ring.index), &p.v, at.v_full(ring.index), tile * L::BC, hk,
+                                 work.b);
+        }
+    }
+}
+
+template <typename T, int D>
+KM_DEVICE void dq_consume(const km_attention_hopper_args &p, dq_layout<T, D> at, int wg) {
+    using L = dq_layout<T, D>;
+    constexpr int BC = L::BC;
+    const km_attention_args &a = p.a;
+    int lane = threadIdx.x % 32, row_in_wg = threadIdx.x % 128 / 32 * 16 + lane / 4;
+    bool first_lane = lane == 0, first_thread = threadIdx.x % 128 == 0;
+    float c = a.scale * KM_LOG2E;
+    int shift = a.tk - a.tq;
+    attention_schedule work(a.tq, a.heads, a.batch, a.causal);
+    ring_at<L::KEPT> kept;
+    ring_at<L::STAGES> ring;
+
+    for (; work.next(); kept.step()) {
+        int tiles = dq_tiles(a, work.block, BC), row0 = work.block * 128 + wg * 64;
+        int row = row0 + row_in_wg;
+        int limit0 = a.tk, limit1 = a.tk; /* keys that the thread's rows see */
+        if (a.causal) limit0 = min(a.tk, row + shift + 1), limit1 = min(a.tk, row + shift + 9);
+        int clear = a.causal ? min(a.tk, row0 + shift + 1) : a.tk; /* keys that all rows see */
+        const float *w = a.work + ((int64_t)work.b * a.heads + work.h) * a.tq_pad + row;
+        const float *w2 = w + (int64_t)a.batch * a.heads * a.tq_pad;
+        float lse[2] = {w[0], w[8]}, delta[2] = {w2[0], w2[8]};
+        float s[BC / 2], dp[BC / 2], dq[D / 2];
+        uint32_t ds[BC / 16][4];
+        uint32_t q = at.q(kept.index, wg), d_o = at.d_o(kept.index, wg);
+        mbar_wait(at.q_full(kept.index, wg), kept.parity);
+
+        /* One key tile: leaves dS in ds, and adds the last tile's dS K meanwhile. */
+        ring_at<L::STAGES> last;
+        auto step = [&](int tile, auto first) {
+            constexpr bool FIRST = decltype(first)::value;
+            mbar_wait(at.k_full(ring.index), ring.parity);
+            wgmma_fence();
+            if constexpr (!FIRST) {
+                product_pb<T, BC, D>(dq, ds, at.k(last.index), tile != tiles - 2);
+                wgmma_commit();
+            }
+            product_abt<T, BC, D>(s, q, at.k(ring.index));
+            wgmma_commit();
+            if constexpr (!FIRST) {
+                wgmma_wait<1>();
+                hold(dq);
+                if (first_lane) mbar_arrive(at.k_empty(last.index));
+            }
+            mbar_wait(at.v_full(ring.index), ring.parity);
+            wgmma_fence();
+            product_abt<T, BC, D>(dp, d_o, at.v(ring.index));
+            wgmma_commit();
+            wgmma_wait<1>();
+            hold(s);
+#pragma unroll
+            for (int j = 0; j < BC / 2; j++) s[j] = fast_exp2(s[j] * c - lse[j % 4 / 2]);
+            if ((tile + 1) * BC > clear) {
+                int col = tile * BC + lane % 4 * 2;
+#pragma unroll
+                for (int j = 0; j < BC / 2; j++)
+                    if (col + j / 4 * 8 + j % 2 >= (j % 4 / 2 ? limit1 : limit0)) s[j] = 0;
+            }
+            wgmma_wait<0>();
+            hold(dp);
+            if (first_lane) mbar_arrive(at.v_empty(ring.index));
+#pragma unroll
+            for (int j = 0; j < BC / 2; j++) s[j] *= dp[j] - delta[j % 4 / 2];
+            pack_tile<T, BC>(ds, s);
+            last = ring;
+            ring.step();
+        };
+
+        if (tiles > 0) {
+            step(tiles - 1, flag<true>());
+            for (int tile = tiles - 2; tile >= 0; tile--) step(tile, flag<false>());
+            wgmma_fence();
+            product_pb<T, BC, D>(dq, ds, at.k(last.index), tiles > 1);
+            wgmma_commit();
+            wgmma_wait<0>();
+            hold(dq);
+            if (first_lane) mbar_arrive(at.k_empty(last.index));
+        } else {
+#pragma unroll
+            for (int j = 0; j < D / 2; j++) dq[j] = 0;
+        }
+
+        tile_put<T, D>(q, dq, a.scale, a.scale); /* the queries are no longer needed */
+        fence_async_proxy();
+        named_sync(4 + wg, 128);
+        if (first_thread) {
+            tile_send<D>(&p.dq, q, row0, work.h, work.b);
+            tma_store_commit();
+            tma_store_wait_read<0>();
+            mbar_arrive(at.q_empty(kept.index, wg));
+        }
+    }
+}
+
+template <typename T, int D> KM_DEVICE void hopper_dq(const km_attention_hopper_args &p) {
+    using L = dq_layout<T, D>;
+    extern __shared__ __align__(1024) char km_smem[];
+    L at(km_smem);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < L::KEPT; i++)
+            for (int wg = 0; wg < 2; wg++) {
+                mbar_init(at.q_full(i, wg), 1);
+                mbar_init(at.q_empty(i, wg), 1);
+            }
+        for (int i = 0; i < L::STAGES; i++) { /* emptied by the 8 consumer warps */
+            mbar_init(at.k_full(i), 1);
+            mbar_init(at.v_full(i), 1);
+            mbar_init(at.k_empty(i), 8);
+            mbar_init(at.v_empty(i), 8);
+        }
+        mbar_init_fence();
+    }
+    __syncthreads();
+    int wg = __shfl_sync(0xFFFFFFFF, (int)threadIdx.x / 128, 0);
+    if (wg == 0) {
+        registers_down<24>();
+        if (threadIdx.x == 0) dq_produce<T, D>(p, at);
+    } else {
+        registers_up<240>();
+        dq_consume<T, D>(p, at, wg - 1);
+    }
+}
+
+#define KM_ATTENTION_DQ(T, NAME, D)                                                                \
+    extern "C" __global__ void __launch_bounds__(KM_ATTENTION_HOPPER_THREADS, 1)                   \
+        km_attention_dq_hopper_##NAME##_d##D(const __grid_constant__ km_attention_hopper_args p) { \
+        hopper_dq<T, D>(p);                                                                        \
+    }
+
+KM_ATTENTION_DQ(__nv_bfloat16, bf16, 64)
+KM_ATTENTION_DQ(__nv_bfloat16, bf16, 128)
+KM_ATTENTION_DQ(__half, f16, 64)
+KM_ATTENTION_DQ(__half, f16, 128)
