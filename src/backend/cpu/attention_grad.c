@@ -1,0 +1,222 @@
+/* Attention backward. Scores are computed again from q, k and lse, a block of (queries, keys) at a
+ * time; lanes are keys here, so that one layout of the weights p and the score gradients ds serves
+ * all three products:
+ *
+ *   dv^T (D, keys) += do^T p      dk^T (D, keys) += q^T ds      dq (queries, D) += ds k
+ *
+ * A task owns a range of keys of one key head: it alone adds to their dk and dv. It sums dq in a
+ * buffer of its own; where a head's keys are cut into several tasks these buffers are added up in
+ * order afterwards. Nothing depends on which thread is faster. */
+#include "backend/cpu/attention.h"
+#include <math.h>
+
+#define KEYS 128         /* of a block */
+#define QUERIES 96       /* of a block */
+
+typedef struct job {
+    const km_attention_call *a;
+    const km_tensor *d_o, *q, *k, *v, *o, *lse, *dq, *dk, *dv;
+    int64_t rows;            /* queries that share a key head: group * Tq */
+    int64_t parts;           /* tasks to a key head */
+    int64_t span;            /* keys of a part, a multiple of KEYS but for the last */
+    float *delta;            /* (B, Hkv, rows): do . o */
+    float *dq_sums;          /* (one per thread, or per task when parts > 1; rows, D) */
+    size_t dq_floats;
+    float *scratch;
+    size_t floats;           /* of scratch, for each thread */
+} job;
+
+/* What a task works with. */
+typedef struct block {
+    int64_t b, hk;
+    float *dq;               /* (rows, D) */
+    float *kt, *vt;          /* k^T and v^T in panels: (panels, D, nr) */
+    float *kp;               /* k in panels of columns: (D / nr, keys, nr) */
+    float *dkt, *dvt;        /* like kt */
+    float *s, *dp;           /* (QUERIES, KEYS) */
+    float *q_copy, *do_copy; /* (QUERIES, D), for 16-bit operands; the first also dk, dv rows */
+} block;
+
+static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static size_t pad(int64_t floats) { return ((size_t)floats + 15) & ~(size_t)15; }
+
+/* The block's buffers in `at`, or their total size when at is NULL. */
+static size_t lay_out(const km_attention_call *a, block *t, float *at) {
+    int64_t nr = a->gemm->nr, wide = ceil_div(KEYS, nr) * nr * a->D;
+    int64_t cols = ceil_div(a->D, nr) * nr, rows = KEYS > QUERIES ? KEYS : QUERIES;
+    float **part[] = {&t->kt, &t->vt, &t->dkt, &t->dvt, &t->kp, &t->s, &t->dp, &t->q_copy,
+                      &t->do_copy};
+    int64_t size[] = {wide, wide, wide, wide, cols * KEYS, QUERIES * KEYS, QUERIES * KEYS,
+                      rows * a->D, QUERIES * a->D};
+    size_t used = 0;
+    for (int i = 0; i < 9; i++) {
+        if (at) *part[i] = at + used;
+        used += pad(size[i]);
+    }
+    return used;
+}
+
+/* ---- delta = do . o ---- */
+
+static void run_delta(void *arg, int64_t begin, int64_t end, int worker) {
+    const job *j = arg;
+    const km_attention_call *a = j->a;
+    for (int64_t i = begin; i < end; i++) { /* (b, h) */
+        int64_t b = i / a->H, h = i % a->H;
+        a->kern->row_dots(j->delta + i * a->Tq, km_attention_vec(j->d_o, b, h, 0),
+                          j->d_o->stride[2], km_attention_vec(j->o, b, h, 0), j->o->stride[2],
+                          a->dtype, a->Tq, a->D);
+    }
+}
+
+/* ---- A block of queries against a block of keys ---- */
+
+/* Queries t .. t + n - 1 of head h against keys first .. first + keys - 1. */
+static void meet(const job *j, const block *x, int64_t h, int64_t t, int64_t n, int64_t first,
+                 int64_t keys) {
+    const km_attention_call *a = j->a;
+    const km_gemm_kernels *g = a->gemm;
+    int64_t nr = g->nr, D = a->D, ldq, ldo, seen[QUERIES];
+    float lse[QUERIES];
+    const float *q = km_attention_rows(a, j->q, x->b, h, t, n, x->q_copy, &ldq);
+    const float *d_o = km_attention_rows(a, j->d_o, x->b, h, t, n, x->do_copy, &ldo);
+    const float *delta = j->delta + (x->b * a->H + h) * a->Tq + t;
+    const float *all = (const float *)km_tensor_ptr(j->lse) + x->b * j->lse->stride[0] +
+                       h * j->lse->stride[1];
+    for (int64_t i = 0; i < n; i++) {
+        seen[i] = km_attention_seen(a, t + i);
+        lse[i] = all[(t + i) * j->lse->stride[2]];
+    }
+    keys = min64(keys, seen[n - 1] - first); /* later queries see no less */
+    for (int64_t c = 0; c < keys; c += nr) {
+        int64_t width = min64(nr, ceil_div(keys - c, g->vl) * g->vl), from = 0;
+        while (from < n && seen[from] <= first + c) from++; /* these see none of the panel */
+        float *s = x->s + c, *dp = x->dp + c;
+        int64_t at = from * KEYS, rows = n - from, panel = c * D;
+        g->panel(rows, width, D, q + from * ldq, ldq, 1, x->kt + panel, nr, s + at, KEYS, a->scale,
+                 0);
+        g->panel(rows, width, D, d_o + from * ldo, ldo, 1, x->vt + panel, nr, dp + at, KEYS, 1, 0);
+        a->kern->grad_scores(s, dp, KEYS, n, first + c, width, seen, lse, delta);
+        g->panel(D, width, rows, d_o + from * ldo, 1, ldo, s + at, KEYS, x->dvt + panel, nr, 1, 1);
+        g->panel(D, width, rows, q + from * ldq, 1, ldq, dp + at, KEYS, x->dkt + panel, nr,
+                 a->scale, 1);
+    }
+    float *dq = x->dq + (h - x->hk * a->group) * a->Tq * D + t * D;
+    for (int64_t c = 0; c < D; c += nr)
+        g->panel(n, min64(nr, D - c), keys, x->dp, KEYS, 1, x->kp + c * KEYS, nr, dq + c, D,
+                 a->scale, 1);
+}
+
+/* dk or dv of one block of keys, out of its panels. */
+static void put_keys(const km_attention_call *a, const block *x, const km_tensor *out,
+                     const float *sums, int64_t first, int64_t keys) {
+    static const float ones[64] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+                                   1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+                                   1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    int64_t nr = a->gemm->nr;
+    for (int64_t c = 0; c < keys; c += nr)
+        a->kern->turn_back(x->q_copy + c * a->D, a->D, sums + c * a->D, a->D, min64(nr, keys - c),
+                           ones);
+    a->gemm->finish(&(km_finish){.dtype = a->dtype}, x->q_copy, a->D,
+                    km_attention_vec(out, x->b, x->hk, first), NULL, out->stride[2], keys, a->D);
+}
+
+static void run_keys(const job *j, block *x, int64_t first, int64_t keys) {
+    const km_attention_call *a = j->a;
+    int64_t D = a->D, nr = a->gemm->nr;
+    const void *k = km_attention_vec(j->k, x->b, x->hk, first);
+    const void *v = km_attention_vec(j->v, x->b, x->hk, first);
+    size_t sums = sizeof(float) * (size_t)(ceil_div(keys, nr) * nr * D);
+    a->gemm->pack_turned(x->kt, k, a->dtype, j->k->stride[2], D, keys);
+    a->gemm->pack_turned(x->vt, v, a->dtype, j->v->stride[2], D, keys);
+    for (int64_t c = 0; c < D; c += nr) {
+        const void *col = (const char *)k + c * (int64_t)km_dtype_size(a->dtype);
+        a->gemm->pack(x->kp + c * KEYS, col, a->dtype, j->k->stride[2], keys, min64(nr, D - c));
+    }
+    memset(x->dkt, 0, sums);
+    memset(x->dvt, 0, sums);
+    int64_t start = 0; /* the first query that sees a key of the block */
+    if (a->causal) start = first - (a->Tk - a->Tq);
+    if (start < 0) start = 0;
+    for (int64_t g = 0; g < a->group; g++)
+        for (int64_t t = start; t < a->Tq; t += QUERIES)
+            meet(j, x, x->hk * a->group + g, t, min64(QUERIES, a->Tq - t), first, keys);
+    put_keys(a, x, j->dk, x->dkt, first, keys);
+    put_keys(a, x, j->dv, x->dvt, first, keys);
+}
+
+/* ---- dq ---- */
+
+static void put_queries(const job *j, int64_t head, const float *sums) {
+    const km_attention_call *a = j->a;
+    int64_t b = head / a->Hkv, hk = head % a->Hkv;
+    for (int64_t g = 0; g < a->group; g++)
+        a->gemm->finish(&(km_finish){.dtype = a->dtype}, sums + g * a->Tq * a->D, a->D,
+                        km_attention_vec(j->dq, b, hk * a->group + g, 0), NULL, j->dq->stride[2],
+                        a->Tq, a->D);
+}
+
+static void run_tasks(void *arg, int64_t begin, int64_t end, int worker) {
+    const job *j = arg;
+    const km_attention_call *a = j->a;
+    block x;
+    lay_out(a, &x, j->scratch + (size_t)worker * j->floats);
+    for (int64_t i = begin; i < end; i++) {
+        int64_t head = i / j->parts, part = i % j->parts;
+        x.b = head / a->Hkv;
+        x.hk = head % a->Hkv;
+        x.dq = j->dq_sums + (size_t)(j->parts > 1 ? i : worker) * j->dq_floats;
+        memset(x.dq, 0, sizeof(float) * (size_t)(j->rows * a->D));
+        int64_t last = min64(a->Tk, (part + 1) * j->span);
+        for (int64_t first = part * j->span; first < last; first += KEYS)
+            run_keys(j, &x, first, min64(KEYS, last - first));
+        if (j->parts == 1) put_queries(j, head, x.dq);
+    }
+}
+
+/* Adds up the parts' dq of key heads begin .. end - 1. */
+static void join_parts(void *arg, int64_t begin, int64_t end, int worker) {
+    const job *j = arg;
+    for (int64_t head = begin; head < end; head++) {
+        float *sum = j->dq_sums + (size_t)(head * j->parts) * j->dq_floats;
+        for (int64_t p = 1; p < j->parts; p++) {
+            const float *part = sum + (size_t)p * j->dq_floats;
+            for (int64_t i = 0; i < j->rows * j->a->D; i++) sum[i] += part[i];
+        }
+        put_queries(j, head, sum);
+    }
+}
+
+km_status km_cpu_attention_grad(km_ctx *ctx, const km_call *c) {
+    km_attention_call a;
+    if (!km_attention_describe(&a, c, 1)) return KM_ERR_UNSUPPORTED;
+    job j = {.a = &a, .d_o = c->in[0], .q = c->in[1], .k = c->in[2], .v = c->in[3], .o = c->in[4],
+             .lse = c->in[5], .dq = c->out[0], .dk = c->out[1], .dv = c->out[2],
+             .rows = a.group * a.Tq, .parts = 1};
+    int64_t heads = a.B * a.Hkv, threads = km_threads_count(ctx->threads);
+    if (heads == 0) return KM_OK;
+
+    /* Enough tasks that each thread gets about the same, though a causal mask makes them uneven. */
+    int64_t blocks = ceil_div(a.Tk, KEYS);
+    if (heads % threads && heads < 4 * threads)
+        j.parts = min64(blocks, ceil_div(4 * threads, heads));
+    if (j.parts < 1) j.parts = 1;
+    j.span = ceil_div(blocks, j.parts) * KEYS;
+    if (j.span > 0) j.parts = ceil_div(a.Tk, j.span);
+    if (j.parts < 1) j.parts = 1;
+
+    j.dq_floats = pad(j.rows * a.D);
+    j.floats = lay_out(&a, &(block){0}, NULL);
+    size_t delta = pad(a.B * a.H * a.Tq);
+    size_t dq = j.dq_floats * (size_t)(j.parts > 1 ? heads * j.parts : threads);
+    j.delta = km_ctx_scratch(ctx, sizeof(float) * (delta + dq + j.floats * (size_t)threads));
+    if (!j.delta) return KM_ERR_MEMORY;
+    j.dq_sums = j.delta + delta;
+    j.scratch = j.dq_sums + dq;
+
+    km_threads_for(ctx->threads, a.B * a.H, ceil_div(a.B * a.H, 2 * threads), run_delta, &j);
+    km_threads_for(ctx->threads, heads * j.parts, 1, run_tasks, &j);
+    if (j.parts > 1) km_threads_for(ctx->threads, heads, 1, join_parts, &j);
+    return KM_OK;
+}
