@@ -1,0 +1,93 @@
+/* The verify engine on the CPU: every op within its tolerance, and an engine that can say no. */
+#include "ops/verify.h"
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+typedef struct seen {
+    int results, failed, fallbacks;
+} seen;
+
+static void collect(void *user, const km_verify_result *r, int index, int total) {
+    seen *s = user;
+    (void)index, (void)total;
+    s->results++;
+    s->failed += !r->passed;
+    s->fallbacks += r->fallback;
+    if (!r->passed)
+        print_error("%s %s: error %g, tolerance %g, %d of %d cases: %s\n", r->op, r->dtype,
+                    r->max_error, r->tolerance, r->failed, r->cases, r->worst);
+    if (r->fallback) print_message("%s %s runs on ref\n", r->op, r->dtype);
+}
+
+static void every_op_on_the_cpu_agrees_with_the_reference(void **state) {
+    (void)state;
+    seen s = {0};
+    km_error err = {0};
+    assert_int_equal(km_verify("cpu", NULL, 1, collect, &s, &err), KM_OK);
+    assert_true(s.results > KM_OP_COUNT);
+    assert_int_equal(s.failed, 0);
+}
+
+static void the_float_ops_have_kernels_of_their_own_on_the_cpu(void **state) {
+    (void)state;
+    for (int op = 0; op < KM_OP_COUNT; op++) {
+        const km_op_row *row = km_op_get((km_op)op);
+        if (!(row->flags & KM_OP_VIEW) && !km_cpu_device()->backend->kernel[op])
+            fail_msg("%s has no kernel on the cpu", row->name);
+    }
+}
+
+/* A device whose add is off by one in the last place that counts. */
+static km_status wrong_add(km_ctx *ctx, const km_call *c) {
+    km_status s = km_ref_device()->backend->kernel[KM_OP_ADD](ctx, c);
+    if (c->out[0]->dtype == KM_F32 && km_shape_count(c->out[0]->shape) == 17)
+        ((float *)km_tensor_ptr(c->out[0]))[16] *= 1.00001f;
+    return s;
+}
+
+static void remember_worst(void *user, const km_verify_result *r, int index, int total) {
+    (void)index, (void)total;
+    if (strcmp(r->dtype, "f32") == 0) *(km_verify_result *)user = *r;
+}
+
+static void a_wrong_kernel_is_caught(void **state) {
+    (void)state;
+    km_device *cpu = km_cpu_device();
+    const km_backend *good = cpu->backend;
+    static km_backend bad;
+    bad = *good;
+    bad.kernel[KM_OP_ADD] = wrong_add;
+    cpu->backend = &bad;
+    km_verify_result r = {0};
+    km_error err = {0};
+    assert_int_equal(km_verify("cpu", "add", 1, remember_worst, &r, &err), KM_OK);
+    cpu->backend = good;
+    assert_false(r.passed);
+    assert_int_equal(r.failed, 1);
+    assert_true(r.max_error > 5e-6 && r.max_error < 2e-5);
+    assert_non_null(strstr(r.worst, "[17]"));
+}
+
+static void an_unknown_op_or_device_is_an_error(void **state) {
+    (void)state;
+    km_error err = {0};
+    assert_int_equal(km_verify("cpu", "frobnicate", 1, collect, &(seen){0}, &err), KM_ERR_RANGE);
+    err = (km_error){0};
+    assert_int_equal(km_verify("tpu", NULL, 1, collect, &(seen){0}, &err), KM_ERR_DEVICE);
+    assert_non_null(strstr(err.text, "tpu"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_op_on_the_cpu_agrees_with_the_reference),
+        cmocka_unit_test(the_float_ops_have_kernels_of_their_own_on_the_cpu),
+        cmocka_unit_test(a_wrong_kernel_is_caught),
+        cmocka_unit_test(an_unknown_op_or_device_is_an_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
