@@ -19,12 +19,14 @@ static void add_axis(km_reduce_axes *s, int64_t dim, int64_t x, int64_t out) {
 static void merge_axes(km_reduce_axes *s) {
     int n = 0;
     for (int a = 0; a < s->n; a++) {
-        bool whole = n > 0 && s->x[n - 1] == s->x[a] * s->dim[a] &&
-                     s->out[n - 1] == s->out[a] * s->dim[a];
-        if (!whole) s->dim[n++] = 1;
-        s->dim[n - 1] *= s->dim[a];
-        s->x[n - 1] = s->x[a];
-        s->out[n - 1] = s->out[a];
+        int64_t dim = s->dim[a], x = s->x[a], out = s->out[a];
+        if (n > 0 && s->x[n - 1] == x * dim && s->out[n - 1] == out * dim) {
+            s->dim[n - 1] *= dim;
+        } else {
+            s->dim[n++] = dim;
+        }
+        s->x[n - 1] = x;
+        s->out[n - 1] = out;
     }
     s->n = n;
 }
