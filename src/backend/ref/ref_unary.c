@@ -17,7 +17,11 @@ static double gelu_gate(double x) {
 }
 static double gelu(double x) { return x * gelu_gate(x); }
 
+/* The slope of an activation that runs into y = 0 on the left and y = x on the right. */
+static double slope_at_infinity(double x) { return x > 0 ? 1 : 0; }
+
 static double gelu_grad(double x) {
+    if (isinf(x)) return slope_at_infinity(x);
     double s = gelu_gate(x);
     double slope = 2 * SQRT_2_OVER_PI * (1 + 3 * GELU_CUBIC * x * x);
     return s + x * s * (1 - s) * slope;
@@ -27,11 +31,13 @@ static double gelu_grad(double x) {
 static double normal_cdf(double x) { return 0.5 * erfc(-x * SQRT_HALF); }
 static double gelu_erf(double x) { return x * normal_cdf(x); }
 static double gelu_erf_grad(double x) {
+    if (isinf(x)) return slope_at_infinity(x);
     return normal_cdf(x) + x * ONE_OVER_SQRT_2PI * exp(-0.5 * x * x);
 }
 
 static double silu(double x) { return x * km_ref_sigmoid(x); }
 static double silu_grad(double x) {
+    if (isinf(x)) return slope_at_infinity(x);
     double s = km_ref_sigmoid(x);
     return s + x * s * (1 - s);
 }
