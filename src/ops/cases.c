@@ -113,12 +113,16 @@ static void binaries(sink *s, km_op op, km_values va, km_values vb) {
         {in(KM_SHAPE(129, 300), va, 0), in(KM_SHAPE(300), vb, 0)},
         {in(KM_SHAPE(129, 300), va, 0), in(KM_SHAPE(129, 1), vb, 0)},
         {in(KM_SHAPE(1203), KM_V_SPECIAL, 0), in(KM_SHAPE(1203), KM_V_SPECIAL, 0)}};
+    /* These take a forward result, which has its own range. */
+    bool of_output = op == KM_OP_SQRT_GRAD || op == KM_OP_RSQRT_GRAD || op == KM_OP_TANH_GRAD ||
+                     op == KM_OP_SIGMOID_GRAD;
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         km_case c = {.op = op, .n_in = 2, .in = {pairs[i].a, pairs[i].b},
                      .dtypes = km_op_get(op)->dtypes & ~KM_BIT(KM_F64)};
         if (op == KM_OP_CLAMP_GRAD) c.p.f[0] = -0.5, c.p.f[1] = 0.75;
         bool special = pairs[i].a.values == KM_V_SPECIAL;
         if (special) c.dtypes &= HALVES;
+        if (special && of_output) c.in[1].values = vb;
         if (op == KM_OP_POW) c.dtypes &= ~SMALL_INTS;
         c.no_gradient = special || km_shape_count(pairs[i].a.shape) > 3000;
         put(s, &c);

@@ -36,6 +36,7 @@ typedef enum km_tol {
     KM_TOL_EXACT,  /* same value after one rounding: copies, comparisons, relu */
     KM_TOL_ELEM,   /* one or two roundings: 1e-6 relative in f32 */
     KM_TOL_TRANS,  /* exp, tanh and friends: 1e-5 relative in f32 */
+    KM_TOL_SLOPE,  /* as TRANS, against the incoming gradient: slopes cross zero */
     KM_TOL_SUM,    /* sums: grows with the square root of the length, against the largest term */
     KM_TOL_RANDOM  /* random numbers: the same sequence, rounded differently */
 } km_tol;

@@ -86,12 +86,12 @@ void km_rows_unary(km_op_row *t) {
     PAIR(RSQRT_GRAD, "-dy y^3 / 2", KM_TOL_ELEM);
     PAIR(SIN_GRAD, "dy cos(x)", KM_TOL_TRANS);
     PAIR(COS_GRAD, "-dy sin(x)", KM_TOL_TRANS);
-    PAIR(TANH_GRAD, "dy (1 - y^2)", KM_TOL_TRANS);
+    PAIR(TANH_GRAD, "dy (1 - y^2)", KM_TOL_SLOPE);
     PAIR(SIGMOID_GRAD, "dy y (1 - y)", KM_TOL_ELEM);
     PAIR(RELU_GRAD, "y > 0 ? dy : 0", KM_TOL_EXACT);
-    PAIR(GELU_GRAD, "dy gelu'(x)", KM_TOL_TRANS);
-    PAIR(GELU_ERF_GRAD, "dy gelu_erf'(x)", KM_TOL_TRANS);
-    PAIR(SILU_GRAD, "dy silu'(x)", KM_TOL_TRANS);
+    PAIR(GELU_GRAD, "dy gelu'(x)", KM_TOL_SLOPE);
+    PAIR(GELU_ERF_GRAD, "dy gelu_erf'(x)", KM_TOL_SLOPE);
+    PAIR(SILU_GRAD, "dy silu'(x)", KM_TOL_SLOPE);
     PAIR(CLAMP_GRAD, "lo <= x <= hi ? dy : 0", KM_TOL_EXACT);
 }
 

@@ -14,6 +14,7 @@ double km_tolerance(km_tol tol, km_dtype d, int64_t length) {
     switch (tol) {
     case KM_TOL_EXACT: return 0;
     case KM_TOL_ELEM: return half ? 2 * unit : 1e-6; /* two roundings of nearly the same value */
+    case KM_TOL_SLOPE:
     case KM_TOL_TRANS: return half ? 2 * unit + 1e-5 : 1e-5;
     case KM_TOL_RANDOM: return half ? 2 * unit + 1e-5 : 1e-5;
     case KM_TOL_SUM: return 2 * unit + 0x1p-24 * (16 + 4 * sqrt((double)length));
@@ -53,10 +54,12 @@ static double largest(const km_tensor *t) { /* finite magnitude, of a contiguous
 /* Below the smallest normal number relative error means nothing. */
 static double floor_of(km_tol tol, km_dtype d) {
     double smallest = d == KM_F16 ? 0x1p-14 : FLT_MIN, step = d == KM_F16 ? 0x1p-24 : 0x1p-149;
-    return tol == KM_TOL_TRANS ? smallest * 1e-3 : d == KM_BF16 ? 0x1p-133 : step;
+    return tol == KM_TOL_TRANS || tol == KM_TOL_SLOPE ? smallest * 1e-3 : d == KM_BF16 ? 0x1p-133 : step;
 }
 
-static void compare(const km_tensor *want, const km_tensor *got, km_tol tol, double scale, tally *t) {
+/* `size`, when there, gives each element's own magnitude to measure against. */
+static void compare(const km_tensor *want, const km_tensor *got, km_tol tol, double scale,
+                    const km_tensor *size, tally *t) {
     km_dtype d = want->dtype;
     int64_t n = km_shape_count(want->shape);
     double most = d == KM_F16 ? 65504 : d == KM_BF16 ? 3.38e38 : FLT_MAX, tiny = floor_of(tol, d);
@@ -75,6 +78,7 @@ static void compare(const km_tensor *want, const km_tensor *got, km_tol tol, dou
         double diff = fabs(w - g), against = fabs(w);
         if (diff <= tiny) continue;
         if (tol == KM_TOL_SUM || tol == KM_TOL_RANDOM) against = fmax(against, scale);
+        if (size) against = fmax(against, fabs(load(km_tensor_ptr(size), size->dtype, i)));
         double error = against > 0 ? diff / against : INFINITY;
         t->sum += isfinite(error) ? error : 1;
         if (error > t->max) t->max = error;
@@ -141,7 +145,10 @@ static bool one_case(void *user, const km_case *c) {
         if (!w || !g) break;
         /* Sums of products: the terms are as large as the largest input, squared for gradients of
          * rows, so the bound is taken against the largest result as well. */
-        compare(w, g, tol, fmax(scale, largest(w)), &t);
+        km_tensor *size = NULL;
+        if (tol == KM_TOL_SLOPE)
+            size = km_contiguous(ctx, km_broadcast(ctx, ref_in[0], w->shape));
+        compare(w, g, tol, fmax(scale, largest(w)), size, &t);
         double allowed = km_tolerance(tol, w->dtype, length_of(c, ref_in));
         /* The loss of half-precision rows is f32, but its terms were rounded to half. */
         if (allowed > tolerance) tolerance = allowed;
