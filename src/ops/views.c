@@ -271,7 +271,8 @@ km_status km_split(km_ctx *ctx, km_tensor *t, int axis, int n, km_tensor **parts
     int a;
     if (km_want_axis(ctx, "split", axis, t->shape, &a) != KM_OK) return ctx->error.code;
     int64_t size = t->shape.dim[a];
-    if (!parts || n < 1 || size % n)
+    if (!parts) return km_fail(ctx, KM_ERR_NULL, "split: no place for the parts");
+    if (n < 1 || size % n)
         return km_fail(ctx, KM_ERR_RANGE, "split: axis %d of size %lld does not cut into %d parts", a,
                        (long long)size, n);
     for (int i = 0; i < n; i++) parts[i] = km_narrow(ctx, t, a, i * (size / n), size / n);
