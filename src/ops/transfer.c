@@ -17,6 +17,16 @@ static km_status usable(km_ctx *ctx, const char *what, const km_tensor *t) {
     return KM_OK;
 }
 
+/* Whether t's elements may be overwritten: one place each, and no part of a recorded result. */
+static km_status changeable(km_ctx *ctx, const char *what, const km_tensor *t) {
+    if (t->node)
+        return km_fail(ctx, KM_ERR_STATE, "%s: an intermediate of the tape cannot be changed", what);
+    for (int i = 0; i < t->shape.ndim && km_shape_count(t->shape) > 0; i++)
+        if (t->stride[i] == 0 && t->shape.dim[i] > 1)
+            return km_fail(ctx, KM_ERR_STATE, "%s: a broadcast tensor cannot be changed", what);
+    return KM_OK;
+}
+
 static km_status upload(km_tensor *t, const void *src) {
     km_lane *lane = t->storage->lane;
     return lane->device->ops->upload(lane, km_tensor_ptr(t), src, bytes_of(t));
@@ -56,8 +66,7 @@ km_status km_write(km_ctx *ctx, km_tensor *t, const void *src, size_t bytes) {
         return km_fail(ctx, KM_ERR_RANGE, "write: %s of %s is %zu bytes, not %zu",
                        km_shape_text(text, t->shape), km_dtype_name(t->dtype), bytes_of(t), bytes);
     if (!src && bytes) return km_fail(ctx, KM_ERR_NULL, "write: no data");
-    if (t->node)
-        return km_fail(ctx, KM_ERR_STATE, "write: an intermediate of the tape cannot be changed");
+    if (changeable(ctx, "write", t) != KM_OK) return ctx->error.code;
     t->storage->version++;
     if (!bytes) return KM_OK;
     if (km_is_contiguous(t)) return upload(t, src);
@@ -131,19 +140,29 @@ km_tensor *km_to(km_ctx *ctx, km_tensor *t, const char *device) {
 km_status km_assign(km_ctx *ctx, km_tensor *dst, const km_tensor *src) {
     if (usable(ctx, "assign", dst) != KM_OK || usable(ctx, "assign", src) != KM_OK)
         return km_ctx_status(ctx);
-    if (dst->node)
-        return km_fail(ctx, KM_ERR_STATE, "assign: an intermediate of the tape cannot be changed");
+    if (changeable(ctx, "assign", dst) != KM_OK) return ctx->error.code;
     if (km_tensor_dev(dst) != km_tensor_dev(src))
         return km_fail(ctx, KM_ERR_DEVICE,
                        "assign: operands are on %s and %s; bring them together with km_to",
                        km_tensor_dev(dst)->name, km_tensor_dev(src)->name);
-    km_tensor seen = *src;
-    if (!km_broadcast_strides(src, dst->shape, seen.stride)) {
+    int mark = ctx->n_step;
+    int64_t stride[KM_MAX_DIMS];
+    if (!km_broadcast_strides(src, dst->shape, stride)) {
         char a[KM_SHAPE_TEXT], b[KM_SHAPE_TEXT];
         return km_fail(ctx, KM_ERR_SHAPE, "assign: %s does not fit %s", km_shape_text(a, src->shape),
                        km_shape_text(b, dst->shape));
     }
+    km_tensor seen = *src;
+    if (src->storage == dst->storage) { /* they may overlap: all is read before any is written */
+        km_tensor *apart = km_tensor_new(ctx, src->storage->lane, "assign", src->dtype, src->shape);
+        if (!apart || km_copy_into(ctx, &seen, apart) != KM_OK) return km_ctx_status(ctx);
+        seen = *apart;
+        km_broadcast_strides(apart, dst->shape, stride);
+    }
     seen.shape = dst->shape;
+    for (int i = 0; i < seen.shape.ndim; i++) seen.stride[i] = stride[i];
     dst->storage->version++;
-    return km_copy_into(ctx, &seen, dst);
+    km_status s = km_copy_into(ctx, &seen, dst);
+    km_step_drop(ctx, mark, NULL, 0);
+    return s;
 }
