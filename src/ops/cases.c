@@ -113,9 +113,12 @@ static void binaries(sink *s, km_op op, km_values va, km_values vb) {
         {in(KM_SHAPE(129, 300), va, 0), in(KM_SHAPE(300), vb, 0)},
         {in(KM_SHAPE(129, 300), va, 0), in(KM_SHAPE(129, 1), vb, 0)},
         {in(KM_SHAPE(1203), KM_V_SPECIAL, 0), in(KM_SHAPE(1203), KM_V_SPECIAL, 0)}};
-    /* These take a forward result, which has its own range. */
+    /* These take a forward result, which has its own range. The others take any x, but an infinite
+     * gradient times a slope that underflows is not worth agreeing on. */
     bool of_output = op == KM_OP_SQRT_GRAD || op == KM_OP_RSQRT_GRAD || op == KM_OP_TANH_GRAD ||
                      op == KM_OP_SIGMOID_GRAD;
+    bool of_input = op == KM_OP_ABS_GRAD || op == KM_OP_SIN_GRAD || op == KM_OP_COS_GRAD ||
+                    op == KM_OP_GELU_GRAD || op == KM_OP_GELU_ERF_GRAD || op == KM_OP_SILU_GRAD;
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         km_case c = {.op = op, .n_in = 2, .in = {pairs[i].a, pairs[i].b},
                      .dtypes = km_op_get(op)->dtypes & ~KM_BIT(KM_F64)};
@@ -123,6 +126,7 @@ static void binaries(sink *s, km_op op, km_values va, km_values vb) {
         bool special = pairs[i].a.values == KM_V_SPECIAL;
         if (special) c.dtypes &= HALVES;
         if (special && of_output) c.in[1].values = vb;
+        if (special && of_input) c.in[0].values = va;
         if (op == KM_OP_POW) c.dtypes &= ~SMALL_INTS;
         c.no_gradient = special || km_shape_count(pairs[i].a.shape) > 3000;
         put(s, &c);
