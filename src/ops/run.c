@@ -35,50 +35,64 @@ static void note_fallback(km_op op, const km_device *from, const km_device *to, 
 
 static km_status run_on(km_ctx *ctx, km_device *device, const km_call *c);
 
+/* Elements from the first to the last that t shows, those between them included. */
+static int64_t span_of(const km_tensor *t) {
+    int64_t n = 1;
+    if (km_shape_count(t->shape) == 0) return 0;
+    for (int i = 0; i < t->shape.ndim; i++) n += (t->shape.dim[i] - 1) * t->stride[i];
+    return n;
+}
+
+/* t as it is, strides and all, in `there`'s memory; with its elements when `filled`. */
+static km_tensor *twin(km_ctx *ctx, km_lane *there, const char *name, const km_tensor *t,
+                       bool filled) {
+    int64_t span = span_of(t);
+    km_tensor *flat = km_tensor_new(ctx, there, name, t->dtype, KM_SHAPE(span));
+    km_tensor *view = flat ? km_tensor_view(ctx, flat, t->shape, t->stride, 0) : NULL;
+    km_lane *from = t->storage->lane;
+    if (view && filled && span > 0 &&
+        from->device->ops->download(from, km_tensor_ptr(view), km_tensor_ptr(t),
+                                    (size_t)span * km_dtype_size(t->dtype)) != KM_OK)
+        return NULL;
+    return view;
+}
+
+/* An input: gathered first where gaps would make most of the bytes, unless gathering is the very
+ * thing that the device cannot do. */
+static km_tensor *bring(km_ctx *ctx, km_lane *there, km_op op, km_tensor *t) {
+    if (op != KM_OP_COPY && span_of(t) / 2 > km_shape_count(t->shape)) t = km_to_contiguous(ctx, t);
+    return t ? twin(ctx, there, km_op_name(op), t, true) : NULL;
+}
+
 /* The same call with all operands copied to `device`'s memory, and the outputs copied back. */
 static km_status run_elsewhere(km_ctx *ctx, km_device *device, const km_call *c) {
     km_lane *there = km_ctx_lane(ctx, device);
+    if (!there) return ctx->error.code;
     km_tensor **in = km_arena_alloc(&ctx->arena, sizeof *in * (size_t)(c->n_in + 1));
     km_tensor *out[KM_MAX_OUTPUTS] = {0};
-    if (!there || !in) return km_fail(ctx, KM_ERR_MEMORY, "%s: out of memory", km_op_name(c->op));
+    if (!in) return km_fail(ctx, KM_ERR_MEMORY, "%s: out of memory", km_op_name(c->op));
     for (int i = 0; i < c->n_in; i++) {
-        if (!c->in[i]) continue;
-        km_tensor *flat = km_to_contiguous(ctx, c->in[i]);
-        in[i] = flat ? km_tensor_new(ctx, there, km_op_name(c->op), flat->dtype, flat->shape) : NULL;
-        if (!in[i]) return ctx->error.code;
-        km_lane *from = flat->storage->lane;
-        km_status s = from->device->ops->download(from, km_tensor_ptr(in[i]), km_tensor_ptr(flat),
-                                                  flat->storage->bytes);
-        if (s != KM_OK) return s;
+        in[i] = c->in[i] ? bring(ctx, there, c->op, c->in[i]) : NULL;
+        if (c->in[i] && !in[i]) return ctx->error.code;
     }
     for (int i = 0; i < c->n_out; i++) {
         const km_tensor *o = c->out[i];
-        out[i] = km_tensor_new(ctx, there, km_op_name(c->op), o->dtype, o->shape);
-        if (!out[i]) return ctx->error.code;
-        /* A call that adds to its output needs what is there. */
+        /* What is there is needed by a call that adds to it, and to fill the gaps again. */
         bool reads = c->p->accumulate || (c->op == KM_OP_MATMUL && c->p->f[1] != 0);
-        if (reads && km_is_contiguous(o)) {
-            km_lane *from = o->storage->lane;
-            km_status s = from->device->ops->download(
-                from, km_tensor_ptr(out[i]), km_tensor_ptr(o),
-                (size_t)km_shape_count(o->shape) * km_dtype_size(o->dtype));
-            if (s != KM_OK) return s;
-        }
+        bool gaps = span_of(o) != km_shape_count(o->shape);
+        out[i] = twin(ctx, there, km_op_name(c->op), o, reads || gaps);
+        if (!out[i]) return ctx->error.code;
     }
     km_call moved = *c;
     moved.in = in;
     moved.out = out;
     km_status s = run_on(ctx, device, &moved);
     for (int i = 0; i < c->n_out && s == KM_OK; i++) {
-        km_tensor *o = c->out[i];
-        km_lane *lane = o->storage->lane;
-        size_t bytes = (size_t)km_shape_count(o->shape) * km_dtype_size(o->dtype);
-        km_tensor *target = o;
-        if (!km_is_contiguous(o))
-            target = km_tensor_new(ctx, lane, km_op_name(c->op), o->dtype, o->shape);
-        if (!target) return ctx->error.code;
-        s = lane->device->ops->upload(lane, km_tensor_ptr(target), km_tensor_ptr(out[i]), bytes);
-        if (s == KM_OK && target != o) s = km_copy_into(ctx, target, o);
+        km_lane *lane = c->out[i]->storage->lane;
+        size_t bytes = (size_t)span_of(out[i]) * km_dtype_size(out[i]->dtype);
+        if (bytes)
+            s = lane->device->ops->upload(lane, km_tensor_ptr(c->out[i]), km_tensor_ptr(out[i]),
+                                          bytes);
     }
     return s;
 }
