@@ -46,6 +46,7 @@ typedef struct km_runner {
 typedef struct km_limits { /* of the threads together */
     double fma;            /* operations per second, a multiply-add counting as two */
     double copy, read;     /* bytes per second, of buffers beyond the caches */
+    double device_copy;    /* bytes per second of the GPU's own memory; 0 without one */
 } km_limits;
 
 typedef struct km_step_figures {
@@ -134,8 +135,10 @@ bool km_bench_attention(km_bench *b);
 int km_bench_step_count(const km_bench *b);
 bool km_bench_step(km_bench *b);
 
-/* Measures the limits, or raises them where they turn out higher. False when out of memory. */
+/* Measures the limits. False when out of memory. */
 bool km_bench_limits(km_bench *b);
+/* Measures multiply-adds again, and raises the limit if they turn out faster this time. */
+void km_bench_fma_limit(km_bench *b, int repeats);
 /* memcpy and reading by all threads together, as runners; arg is a km_stream. */
 typedef struct km_stream {
     km_threads *pool;

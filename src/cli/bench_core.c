@@ -45,17 +45,16 @@ void km_best_and_median(double *seconds, int n, double *best, double *median) {
     *median = n % 2 ? seconds[n / 2] : (seconds[n / 2 - 1] + seconds[n / 2]) / 2;
 }
 
-/* Runs once to warm up, and finds how many runs make a round that a clock can see. A first run
- * that takes the whole budget is the measurement: one run warms up the rest of itself. */
+/* Runs to warm up, and finds how many runs make a round that a clock can see. A first run beyond
+ * the whole budget counts as the measurement where there is nothing to warm up. */
 static void warm_up(const km_bench *b, km_runner *r, timing *t) {
     double round = b->budget / 8 < 0.01 ? b->budget / 8 : 0.01;
     t->times = 1;
     for (;;) {
         double s = r->run(r->arg, t->times);
-        if (s >= b->budget) {
-            t->seconds[t->rounds++] = s / (double)t->times;
+        if (!r->ctx && t->times == 1 && s >= b->budget) {
+            t->seconds[t->rounds++] = s;
             t->spent = s;
-            return;
         }
         if (s >= round / 2) return;
         double more = s > 0 ? round / s : 10;

@@ -11,6 +11,7 @@
 
 #define MAX_POINTS KM_MAX_SIZES
 #define MAX_LINES 8
+#define NAIVE_COLOR 3
 
 /* How an engine is drawn: the same colour in every chart. */
 typedef struct line {
@@ -65,7 +66,7 @@ static const char *limit_of(const km_bench *b, int suite, const char *op) {
 
 static void draw_all(const km_bench *b, drawing *d, int suite, const char *op) {
     const line lines[] = {
-        {KM_ENGINE_NAIVE, "plain C, one thread", 3, KM_SERIES_LINE},
+        {KM_ENGINE_NAIVE, "plain C, one thread", NAIVE_COLOR, KM_SERIES_LINE},
         {KM_ENGINE_BLAS, "OpenBLAS directly", 2, KM_SERIES_LINE},
         {KM_ENGINE_OWN, "Kermes without BLAS", 4, KM_SERIES_LINE},
         {KM_ENGINE_CPU, "Kermes on cpu", 1, KM_SERIES_LINE},
@@ -85,7 +86,10 @@ static void add_chart(const km_bench *b, drawing *d, int suite, const char *op, 
     bool products = suite == KM_SUITE_MATMUL || suite == KM_SUITE_ATTENTION;
     draw_all(b, d, suite, op);
     int n = d->n;
-    double peak = b->limits.fma / 1e9, zero = 0;
+    double peak = b->limits.fma / 1e9, device = b->limits.device_copy / 1e9, zero = 0;
+    if (!products && device > 0 && n < MAX_LINES)
+        d->series[n++] = (km_series){
+            .name = "copy on the GPU", .x = &zero, .y = &device, .n = 1, .kind = KM_SERIES_LIMIT};
     if (products && n < MAX_LINES)
         d->series[n++] = (km_series){.name = "multiply-adds in registers",
                                      .x = &zero,
@@ -112,6 +116,28 @@ static void add_chart(const km_bench *b, drawing *d, int suite, const char *op, 
     km_chart_html(&c, page);
 }
 
+/* How many times faster than the triple loop, where that was measured. */
+static void add_speedup_chart(const km_bench *b, drawing *d, km_text *page) {
+    draw_all(b, d, KM_SUITE_MATMUL, "matmul");
+    int n = 0;
+    for (int i = 0; i < d->n; i++) {
+        km_series *s = &d->series[i];
+        if (s->color == NAIVE_COLOR) continue;
+        double *y = d->y[i];
+        for (int k = 0; k < s->n; k++)
+            y[k] /= km_bench_rate(b, "matmul", "matmul", s->x[k], KM_ENGINE_NAIVE) / 1e9;
+        s->titles = NULL;
+        d->series[n++] = *s;
+    }
+    km_chart c = {.title = "matmul, speed-up over plain C",
+                  .note = "times the triple loop, up to where that was measured",
+                  .x = {.label = "n", .scale = KM_SCALE_LOG2},
+                  .y = {.label = "times", .from_zero = true},
+                  .series = d->series,
+                  .n_series = n};
+    km_chart_html(&c, page);
+}
+
 static void add_suite(const km_bench *b, drawing *d, int suite, km_text *page) {
     static const char *const headings[KM_SUITES] = {"Matrix products", "Elementwise", "Rows",
                                                     "Reductions",      "Attention",   ""};
@@ -129,6 +155,7 @@ static void add_suite(const km_bench *b, drawing *d, int suite, km_text *page) {
     int n = km_bench_ops_of(b, km_suite_names[suite], ops, 32);
     km_html_charts_begin(page);
     for (int i = 0; i < n; i++) add_chart(b, d, suite, ops[i], page);
+    if (suite == KM_SUITE_MATMUL) add_speedup_chart(b, d, page);
     km_html_charts_end(page);
     km_table_html(&g.table, page);
     km_table_free(&g.table);

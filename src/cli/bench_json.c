@@ -15,10 +15,9 @@ static int suite_index(const char *name) {
 static json_t *sample_json(const km_bench *b, const km_sample *s) {
     double rate = km_sample_rate(s), limit = km_sample_limit(b, s);
     double naive = km_bench_rate(b, s->suite, s->op, s->size, KM_ENGINE_NAIVE);
-    json_t *v =
-        json_pack("{s:s, s:s, s:s, s:s, s:o, s:s}", "suite", s->suite, "op", s->op, "engine",
-                  s->engine, "shape", s->shape, "size", km_json_number(s->size, 15), "unit",
-                  km_bench_unit(suite_index(s->suite)));
+    json_t *v = json_pack("{s:s, s:s, s:s, s:s, s:o, s:s}", "suite", s->suite, "op", s->op,
+                          "engine", s->engine, "shape", s->shape, "size", km_json_count(s->size),
+                          "unit", km_bench_unit(suite_index(s->suite)));
     if (!v) return NULL;
     if (s->skipped) {
         json_object_set_new(v, "skipped", km_json_text(s->skipped));
@@ -46,14 +45,14 @@ static json_t *step_json(const km_bench *b) {
         "{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
         "device", km_bench_engine(b), "layers", f->layers, "width", f->width, "heads", f->heads,
         "vocabulary", f->vocabulary, "batch", f->batch, "tokens", f->tokens, "parameters",
-        km_json_number(f->parameters, 15), "steps", f->steps, "ms",
+        km_json_count(f->parameters), "steps", f->steps, "ms",
         km_json_number(1e3 * f->best, DIGITS), "ms_median", km_json_number(1e3 * f->median, DIGITS),
         "tokens_per_second", km_json_number(tokens / f->best, DIGITS), "gflops",
         km_json_number(f->flops / f->best / 1e9, DIGITS), "heap_allocs_per_step",
         km_json_number(f->heap_allocs, DIGITS), "pool_misses_per_step",
-        km_json_number(f->pool_misses, DIGITS), "peak_tensor_bytes",
-        km_json_number(f->peak_bytes, 15), "first_loss", km_json_number(f->first_loss, DIGITS),
-        "last_loss", km_json_number(f->last_loss, DIGITS));
+        km_json_number(f->pool_misses, DIGITS), "peak_tensor_bytes", km_json_count(f->peak_bytes),
+        "first_loss", km_json_number(f->first_loss, DIGITS), "last_loss",
+        km_json_number(f->last_loss, DIGITS));
 }
 
 static json_t *targets_json(const km_bench *b) {
@@ -80,14 +79,16 @@ json_t *km_bench_json(const km_bench *b) {
     for (int i = 0; i < b->n_samples; i++)
         json_array_append_new(results, sample_json(b, &b->samples[i]));
     return json_pack(
-        "{s:s, s:o, s:s, s:i, s:b, s:s, s:{s:o, s:o, s:o}, s:o, s:o, s:o, s:o, s:o}", "kermes",
+        "{s:s, s:o, s:s, s:i, s:b, s:s, s:{s:o, s:o, s:o, s:o}, s:o, s:o, s:o, s:o, s:o}", "kermes",
         km_version(), "machine", km_cli_machine(), "device", km_bench_engine(b), "threads",
         b->threads, "quick", b->quick, "timing",
         "after a warm-up, engines in turns; rate and seconds are of the best round, the others of "
         "the median one",
         "limits", "fma_gflops", km_json_number(b->limits.fma / 1e9, DIGITS), "copy_gbs",
         km_json_number(b->limits.copy / 1e9, DIGITS), "read_gbs",
-        km_json_number(b->limits.read / 1e9, DIGITS), "results", results, "exp_max_ulp",
-        km_json_number(b->exp_ulp, DIGITS), "step", step_json(b), "targets", targets_json(b),
-        "peak_memory_bytes", km_json_number(km_peak_memory(), 15));
+        km_json_number(b->limits.read / 1e9, DIGITS), "device_copy_gbs",
+        b->limits.device_copy > 0 ? km_json_number(b->limits.device_copy / 1e9, DIGITS)
+                                  : json_null(),
+        "results", results, "exp_max_ulp", km_json_number(b->exp_ulp, DIGITS), "step", step_json(b),
+        "targets", targets_json(b), "peak_memory_bytes", km_json_count(km_peak_memory()));
 }

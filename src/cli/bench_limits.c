@@ -49,7 +49,7 @@ static void fma_part(void *arg, int64_t begin, int64_t end, int worker) {
     for (int64_t i = begin; i < end; i++) sink = km_peak()->fma(j->rounds);
 }
 
-static void measure_fma(km_bench *b, int repeats) {
+void km_bench_fma_limit(km_bench *b, int repeats) {
     fma_job job = {500000}; /* some milliseconds */
     for (int i = 0; i < repeats; i++) {
         double start = km_now();
@@ -80,20 +80,52 @@ static bool measure_memory(km_bench *b, int repeats) {
     return ok;
 }
 
-bool km_bench_limits(km_bench *b) {
-    int repeats = b->quick ? 4 : 8;
-    measure_fma(b, 2 * repeats);
-    if (measure_memory(b, repeats)) return true;
-    km_error_set(&b->error, KM_ERR_MEMORY, "bench needs 512 MiB of free memory at least");
+/* A GPU's own memory, by its own copy kernel. */
+static bool measure_device(km_bench *b, int repeats) {
+    km_ctx *ctx = b->device;
+    km_tensor *x = km_keep(ctx, km_ones(ctx, KM_F32, KM_SHAPE(BUFFER_FLOATS)));
+    for (int i = 0; i <= repeats && km_ctx_status(ctx) == KM_OK; i++) {
+        enum { COPIES = 10 };
+        km_sync(ctx);
+        double start = km_now();
+        for (int k = 0; k < COPIES; k++) {
+            km_scope_begin(ctx);
+            km_copy(ctx, x);
+            km_scope_end(ctx, NULL);
+        }
+        km_sync(ctx);
+        double rate = COPIES * 2.0 * (double)BUFFER_FLOATS * sizeof(float) / (km_now() - start);
+        if (i > 0 && rate > b->limits.device_copy) b->limits.device_copy = rate; /* 0 warms up */
+        km_step_end(ctx);
+    }
+    km_release(x);
+    km_trim(ctx);
+    if (km_ctx_status(ctx) == KM_OK) return true;
+    km_error_set(&b->error, km_ctx_status(ctx), "%s", km_ctx_error(ctx));
     return false;
 }
 
+/* Whether an engine is a GPU, whose limits are its own. */
+static bool is_gpu(const km_bench *b, const char *engine) {
+    return engine && b->device && strcmp(engine, km_ctx_device(b->device)) == 0 &&
+           strcmp(engine, "ref") != 0;
+}
+
+bool km_bench_limits(km_bench *b) {
+    int repeats = b->quick ? 4 : 8;
+    km_bench_fma_limit(b, 2 * repeats);
+    if (!measure_memory(b, repeats)) {
+        km_error_set(&b->error, KM_ERR_MEMORY, "bench needs 512 MiB of free memory at least");
+        return false;
+    }
+    return !is_gpu(b, km_bench_engine(b)) || measure_device(b, repeats);
+}
+
 double km_sample_limit(const km_bench *b, const km_sample *s) {
-    /* These limits are the CPU's; a GPU has others. */
-    bool gpu = s->engine && b->device && strcmp(s->engine, km_ctx_device(b->device)) == 0 &&
-               strcmp(s->engine, "ref") != 0;
-    if (gpu || !s->limited_by) return NAN;
-    if (strcmp(s->limited_by, KM_ENGINE_FMA) == 0) return b->limits.fma;
+    if (!s->limited_by) return NAN;
+    bool fma = strcmp(s->limited_by, KM_ENGINE_FMA) == 0;
+    if (is_gpu(b, s->engine)) return fma ? NAN : b->limits.device_copy;
+    if (fma) return b->limits.fma;
     const km_sample *best = km_bench_find(b, s->suite, s->op, s->size, s->limited_by);
     for (int i = 0; i < b->n_samples && !best; i++) {
         const km_sample *other = &b->samples[i];

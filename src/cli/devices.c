@@ -1,5 +1,6 @@
 /* kermes devices: what this machine has to compute with, and why something is missing. */
 #include "backend/cpu/blas.h"
+#include "backend/cuda/info.h"
 #include "base/cpu.h"
 #include "cli/cli.h"
 #include "report/json.h"
@@ -46,12 +47,6 @@ static void describe_features(const km_cpu *cpu, km_text *out) {
         if (features[i].here) km_text_printf(out, "%s%s", out->len ? " " : "", features[i].name);
 }
 
-/* One line on GPUs; *usable tells whether "gpu" is a device here. */
-static const char *describe_gpu(bool *usable) {
-    *usable = false;
-    return "this build has no CUDA backend yet";
-}
-
 json_t *km_cli_machine(void) {
     const km_cpu *cpu = km_cpu_info();
     memory m = read_memory();
@@ -62,16 +57,22 @@ json_t *km_cli_machine(void) {
                   km_json_text(cpu->name), "arch", cpu->arch, "cores", cpu->cores, "features",
                   km_json_text(km_text_str(&features)), "kernels", km_isa_name(km_cpu_isa()),
                   "cache_bytes", "l1d", (json_int_t)cpu->l1d, "l2", (json_int_t)cpu->l2, "l3",
-                  (json_int_t)cpu->l3, "memory_bytes", km_json_number(m.total, 15),
-                  "memory_available_bytes", km_json_number(m.available, 15), "blas", "available",
+                  (json_int_t)cpu->l3, "memory_bytes", km_json_count(m.total),
+                  "memory_available_bytes", km_json_count(m.available), "blas", "available",
                   km_blas_available(), "name", km_json_text(km_blas_name()));
     km_text_free(&features);
     return v;
 }
 
-/* ---- The command ---- */
+/* ---- Text ---- */
 
-static void print_text(const char *picked, const char *asked) {
+static int usable_gpus(const km_cuda_info *info) {
+    int n = 0;
+    for (int i = 0; i < info->n_gpus; i++) n += info->gpu[i].usable;
+    return n;
+}
+
+static void print_cpu(void) {
     const km_cpu *cpu = km_cpu_info();
     memory m = read_memory();
     char a[KM_NUMBER_TEXT], b[KM_NUMBER_TEXT], c[KM_NUMBER_TEXT];
@@ -90,23 +91,82 @@ static void print_text(const char *picked, const char *asked) {
            km_format_bytes(b, m.available));
     printf("  BLAS      %s%s\n",
            km_blas_available() ? "" : "none; own kernels serve: ", km_blas_name());
-    bool gpu;
-    const char *line = describe_gpu(&gpu);
-    printf("GPU       %s%s\n", gpu ? "" : "none: ", line);
-    printf("Devices   ref, cpu%s; '%s' is %s\n", gpu ? ", cuda" : "", asked, picked);
     km_text_free(&features);
 }
 
-static int print_json(const char *picked, const char *asked) {
-    bool gpu;
-    const char *line = describe_gpu(&gpu);
-    json_t *devices = json_pack("[s, s]", "ref", "cpu");
-    if (gpu) json_array_append_new(devices, json_string("cuda"));
-    return km_cli_print_json(json_pack("{s:s, s:o, s:{s:b, s:o}, s:o, s:s, s:s}", "kermes",
-                                       km_version(), "machine", km_cli_machine(), "gpu",
-                                       "available", gpu, "text", km_json_text(line), "devices",
-                                       devices, "asked", asked, "device", picked));
+/* Without a driver there is one thing to say; with one, everything is worth a line. */
+static void print_gpus(const km_cuda_info *info) {
+    printf("GPU       %s\n", info->summary);
+    if (!info->driver) return;
+    for (int i = 0; i < info->n_gpus; i++) {
+        const km_cuda_gpu *g = &info->gpu[i];
+        char total[KM_NUMBER_TEXT], unused[KM_NUMBER_TEXT], l2[KM_NUMBER_TEXT];
+        printf("  cuda:%-4d %s, %s", g->index, g->name,
+               km_format_bytes(total, (double)g->memory_total));
+        if (g->memory_free) printf(" (%s free)", km_format_bytes(unused, (double)g->memory_free));
+        printf(", compute %d.%d, %d multiprocessors, L2 %s\n", g->cc_major, g->cc_minor,
+               g->multiprocessors, km_format_bytes(l2, (double)g->l2));
+        if (!g->usable) printf("            not usable: %s\n", g->note);
+    }
+    printf("  driver    %s%sCUDA %d.%d\n", info->driver_release,
+           info->driver_release[0] ? ", " : "", info->cuda_major, info->cuda_minor);
+    printf("  kernels   %s\n", info->kernels_note);
+    printf("  cuBLASLt  %s\n", info->cublaslt.note);
+    printf("  NCCL      %s\n", info->nccl.note);
 }
+
+static void print_text(const km_cuda_info *info, const char *picked, const char *asked) {
+    print_cpu();
+    print_gpus(info);
+    printf("Devices   ref, cpu");
+    for (int i = 0; i < info->n_gpus; i++)
+        if (info->gpu[i].usable) printf(", cuda:%d", info->gpu[i].index);
+    printf("; '%s' is %s\n", asked, picked);
+}
+
+/* ---- JSON ---- */
+
+static json_t *library_json(const km_cuda_library_info *l) {
+    return json_pack("{s:o, s:b, s:o}", "name", km_json_text(l->name), "present", l->present,
+                     "note", km_json_text(l->note));
+}
+
+static json_t *gpu_json(const km_cuda_gpu *g) {
+    char name[16];
+    snprintf(name, sizeof name, "cuda:%d", g->index);
+    return json_pack("{s:s, s:o, s:o, s:o, s:[i, i], s:i, s:o, s:b, s:o}", "device", name, "name",
+                     km_json_text(g->name), "memory_bytes", km_json_count((double)g->memory_total),
+                     "memory_free_bytes", km_json_count((double)g->memory_free), "compute",
+                     g->cc_major, g->cc_minor, "multiprocessors", g->multiprocessors, "l2_bytes",
+                     km_json_count((double)g->l2), "usable", g->usable, "note",
+                     km_json_text(g->note));
+}
+
+static json_t *gpus_json(const km_cuda_info *info) {
+    json_t *list = json_array();
+    for (int i = 0; i < info->n_gpus; i++) json_array_append_new(list, gpu_json(&info->gpu[i]));
+    return json_pack("{s:b, s:o, s:{s:b, s:s, s:[i, i], s:o}, s:{s:b, s:o}, s:[o, o], s:o}",
+                     "available", usable_gpus(info) > 0, "summary", km_json_text(info->summary),
+                     "driver", "present", info->driver, "release", info->driver_release, "cuda",
+                     info->cuda_major, info->cuda_minor, "note", km_json_text(info->driver_note),
+                     "kernels", "present", info->kernels, "note", km_json_text(info->kernels_note),
+                     "libraries", library_json(&info->cublaslt), library_json(&info->nccl), "gpus",
+                     list);
+}
+
+static int print_json(const km_cuda_info *info, const char *picked, const char *asked) {
+    json_t *devices = json_pack("[s, s]", "ref", "cpu");
+    for (int i = 0; i < info->n_gpus; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "cuda:%d", info->gpu[i].index);
+        if (info->gpu[i].usable) json_array_append_new(devices, json_string(name));
+    }
+    return km_cli_print_json(json_pack("{s:s, s:o, s:o, s:o, s:s, s:s}", "kermes", km_version(),
+                                       "machine", km_cli_machine(), "gpu", gpus_json(info),
+                                       "devices", devices, "asked", asked, "device", picked));
+}
+
+/* ---- The command ---- */
 
 int km_command_devices(int argc, char **argv) {
     km_common common = KM_COMMON_DEFAULTS;
@@ -129,11 +189,13 @@ int km_command_devices(int argc, char **argv) {
     km_cli_notes(common.quiet);
     km_ctx *ctx = km_ctx_new(common.device, 1);
     if (!ctx) return km_cli_fail("devices: %s", km_last_error());
+    static km_cuda_info info;
+    km_cuda_info_get(&info);
     code = KM_EXIT_OK;
     if (common.json)
-        code = print_json(km_ctx_device(ctx), common.device);
+        code = print_json(&info, km_ctx_device(ctx), common.device);
     else
-        print_text(km_ctx_device(ctx), common.device);
+        print_text(&info, km_ctx_device(ctx), common.device);
     km_ctx_free(ctx);
     return code;
 }

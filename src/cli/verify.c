@@ -63,16 +63,19 @@ static bool print_text(const collection *c, const char *device, bool quiet) {
         km_table_cell(&t, "%s%s", r->passed ? "pass" : "FAIL", r->fallback ? " (fallback)" : "");
     }
     bool ok = km_table_rows(&t) == 0 || km_table_print(&t, stdout, 0);
-    km_table_free(&t);
     int failed = count_failed(c), fallbacks = count_fallbacks(c);
+    if (km_table_rows(&t)) printf("\n");
+    km_table_free(&t);
     for (int i = 0; i < c->n; i++)
-        if (!c->results[i].passed && c->results[i].worst[0])
-            printf("\nFAIL %s %s, %d of %d cases: %s\n", c->results[i].op, c->results[i].dtype,
+        if (!c->results[i].passed)
+            printf("FAIL %s %s, %d of %d cases: %s\n", c->results[i].op, c->results[i].dtype,
                    c->results[i].failed, c->results[i].cases, c->results[i].worst);
-    printf("%s%s: %d checks, %d cases: %s", quiet && !failed ? "" : "\n", device, c->n, cases,
-           failed ? "" : "all passed");
-    if (failed) printf("%d FAILED", failed);
-    if (fallbacks) printf(", %d of them by another device's kernel", fallbacks);
+    printf("%s: %d checks, %d cases: ", device, c->n, cases);
+    if (failed)
+        printf("%d FAILED", failed);
+    else
+        printf("all passed");
+    if (fallbacks) printf("; %d used another device's kernel", fallbacks);
     printf("\n");
     return ok;
 }

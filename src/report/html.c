@@ -29,7 +29,7 @@ static const char style[] =
     "font-variant-numeric:tabular-nums}\n"
     ".tiles small{font-size:14px;font-weight:400;color:var(--soft);margin-left:.3em}\n"
     ".tiles span{color:var(--soft);font-size:14px}\n"
-    ".charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,480px),1fr));"
+    ".charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,480px),1fr));"
     "gap:16px;margin:16px 0}\n"
     "figure{margin:0;background:var(--card);border:1px solid var(--line);border-radius:10px;"
     "padding:16px 16px 10px;min-width:0}\n"
@@ -72,6 +72,8 @@ static const char style[] =
     ".empty{color:var(--soft)}\n"
     "footer{margin-top:48px;padding-top:16px;border-top:1px solid var(--line);color:var(--soft);"
     "font-size:14px}\n"
+    "@media (max-width:560px){main{padding:24px 14px 48px}svg text{font-size:17px}"
+    "svg .limit text{font-size:15px}figure{padding:12px 8px 6px}}\n"
     "@media print{body{background:#fff}figure,tr{break-inside:avoid}}\n";
 
 static void element(km_text *out, const char *open, const char *text, const char *close) {

@@ -12,6 +12,10 @@ json_t *km_json_number(double v, int digits) {
     return json_real(strtod(text, NULL));
 }
 
+json_t *km_json_count(double v) {
+    return fabs(v) < 9e18 ? json_integer((json_int_t)v) : json_null();
+}
+
 json_t *km_json_text(const char *s) {
     json_t *v = json_string(s);
     if (v) return v;

@@ -8,6 +8,8 @@
 /* A number with at most `digits` significant digits (noise beyond them helps nobody); null for
  * NaN and the infinities, which JSON cannot say. */
 json_t *km_json_number(double v, int digits);
+/* A whole number: bytes, elements; null for NaN and the infinities. */
+json_t *km_json_count(double v);
 /* A string; bytes that are not UTF-8 are replaced by '?', where Jansson would give NULL. */
 json_t *km_json_text(const char *s);
 /* Writes the value, indented, with a final newline; false when it is NULL or writing failed. */

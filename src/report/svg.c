@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { WIDTH = 660, HEIGHT = 360, LEFT = 62, RIGHT = 18, TOP = 14, BOTTOM = 48 };
+enum { WIDTH = 560, HEIGHT = 320, LEFT = 60, RIGHT = 18, TOP = 14, BOTTOM = 48 };
 #define MAX_TICKS 24
 #define MAX_MARKED_POINTS 80
 
@@ -47,7 +47,7 @@ static double nice_step(double range, int count) {
 static void linear_ticks(span *s, int count) {
     double step = nice_step(s->hi - s->lo, count);
     for (double i = ceil(s->lo / step - 1e-9); i * step <= s->hi + 1e-9 * step; i++)
-        add_tick(s, i * step);
+        add_tick(s, i * step + 0.0); /* -0 becomes 0 */
 }
 
 static void log2_ticks(span *s, int count) {
@@ -220,28 +220,27 @@ static void draw_area(const km_chart *c, const km_series *s, int color, const sp
 
 static void draw_limit(const km_chart *c, const km_series *s, const span *x, const span *y,
                        km_text *out) {
-    double last = NAN;
+    bool flat = s->n == 1 && drawable(c->y.scale, s->y[0]);
+    double level = flat ? place(y, s->y[0]) : 0;
     km_text_add(out, "<g class=\"limit\"><path d=\"");
-    if (s->n == 1 && drawable(c->y.scale, s->y[0])) {
-        last = place(y, s->y[0]);
-        km_text_printf(out, "M%d %.1fH%d", LEFT, last, WIDTH - RIGHT);
+    if (flat) {
+        km_text_printf(out, "M%d %.1fH%d", LEFT, level, WIDTH - RIGHT);
     } else {
         bool pen = false;
         for (int k = 0; k < s->n; k++) {
             bool ok = point_ok(c, s, k) && inside(x, s->x[k]);
-            if (ok) {
-                last = place(y, s->y[k]);
-                km_text_printf(out, "%c%.1f %.1f", pen ? 'L' : 'M', place(x, s->x[k]), last);
-            }
+            if (ok)
+                km_text_printf(out, "%c%.1f %.1f", pen ? 'L' : 'M', place(x, s->x[k]),
+                               place(y, s->y[k]));
             pen = ok;
         }
     }
     km_text_add(out, "\"><title>");
     km_text_escape(out, s->name);
     km_text_add(out, "</title></path>");
-    if (isfinite(last)) { /* named at its right end, above the line where there is room */
+    if (flat) { /* named at its right end, above the line where there is room */
         km_text_printf(out, "<text x=\"%d\" y=\"%.1f\">", WIDTH - RIGHT - 2,
-                       last > TOP + 14 ? last - 6 : last + 15);
+                       level > TOP + 14 ? level - 6 : level + 15);
         km_text_escape(out, s->name);
         km_text_add(out, "</text>");
     }

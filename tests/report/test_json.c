@@ -22,6 +22,20 @@ static void numbers_are_rounded_and_what_json_cannot_say_is_null(void **state) {
     json_decref(v);
 }
 
+static void counts_are_whole_numbers(void **state) {
+    (void)state;
+    json_t *v = km_json_count(68719476736.0);
+    assert_true(json_is_integer(v));
+    assert_int_equal(json_integer_value(v), 68719476736);
+    json_decref(v);
+    v = km_json_count(NAN);
+    assert_true(json_is_null(v));
+    json_decref(v);
+    v = km_json_count(1e300);
+    assert_true(json_is_null(v));
+    json_decref(v);
+}
+
 static void text_that_is_not_utf8_still_becomes_a_string(void **state) {
     (void)state;
     json_t *v = km_json_text("CPU \xff\xfe");
@@ -61,6 +75,7 @@ static void a_missing_value_is_a_failure(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_are_rounded_and_what_json_cannot_say_is_null),
+        cmocka_unit_test(counts_are_whole_numbers),
         cmocka_unit_test(text_that_is_not_utf8_still_becomes_a_string),
         cmocka_unit_test(printed_values_parse_back),
         cmocka_unit_test(a_missing_value_is_a_failure),

@@ -1,0 +1,29 @@
+#!/bin/bash
+# kermes devices: text, JSON, and a device that is not there.
+. "$(dirname "$0")/lib.bash"
+
+expect 0 devices
+for word in CPU cores kernels BLAS GPU Devices; do
+    says out "$word"
+done
+
+expect 0 devices --json --quiet
+json_says kermes:string machine.cpu:string machine.cores:number machine.kernels:string \
+    machine.memory_bytes:number machine.blas.available:boolean gpu.available:boolean \
+    gpu.summary:string gpu.driver.present:boolean gpu.gpus:array devices.0=ref devices.1=cpu asked=auto device:string
+[ ! -s "$work/err" ] || fail "--quiet printed to stderr"
+
+for device in ref cpu; do
+    expect 0 devices --device "$device" --json
+    json_says "device=$device" "asked=$device"
+done
+
+expect_error 1 devices --device cuda:99
+
+# A lower kernel set than the best may be asked for.
+KERMES_ISA=base expect 0 devices --json
+json_says machine.kernels=base
+
+# Without BLAS it says why.
+KERMES_BLAS=none expect 0 devices --json
+json_says machine.blas.available=false machine.blas.name:string
