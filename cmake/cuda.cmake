@@ -31,6 +31,14 @@ else()
             set(cuda_missing "built without a working nvcc")
         else()
             set(KERMES_NVCC_WORKS ${KERMES_NVCC} CACHE INTERNAL "The nvcc that passed the probe")
+            # From CUDA 12.8 on fatbins can be packed: line tables make them four times as large.
+            execute_process(COMMAND ${KERMES_NVCC} -fatbin --std=c++17 -arch=sm_80
+                -compress-mode=size -o ${probe}.fatbin ${probe}.cu
+                RESULT_VARIABLE failed OUTPUT_QUIET ERROR_QUIET)
+            set(KERMES_NVCC_PACK "" CACHE INTERNAL "How nvcc packs fatbins")
+            if(NOT failed)
+                set(KERMES_NVCC_PACK -compress-mode=size CACHE INTERNAL "How nvcc packs fatbins")
+            endif()
         endif()
     endif()
     if(cuda_missing AND KERMES_CUDA STREQUAL "ON")
@@ -137,8 +145,8 @@ if(NOT cuda_missing)
 
         set(fatbin ${PROJECT_BINARY_DIR}/cuda/${name}.fatbin)
         add_custom_command(OUTPUT ${fatbin}
-            COMMAND ${KERMES_NVCC} -fatbin -O3 --std=c++17 -lineinfo ${gencode}
-                -I ${PROJECT_SOURCE_DIR}/src -MD -MF ${fatbin}.d -MT ${fatbin}
+            COMMAND ${KERMES_NVCC} -fatbin -O3 --std=c++17 -lineinfo ${KERMES_NVCC_PACK} ${gencode}
+                -I ${PROJECT_SOURCE_DIR}/src -I ${PROJECT_SOURCE_DIR}/include -MD -MF ${fatbin}.d -MT ${fatbin}
                 -o ${fatbin} ${source}
             DEPENDS ${source} DEPFILE ${fatbin}.d VERBATIM
             COMMENT "Compiling GPU kernels ${name}.cu")
