@@ -106,9 +106,10 @@ km_tensor *km_cross_entropy(km_ctx *ctx, km_tensor *logits, km_tensor *targets, 
     km_params p = {.n = {ignore_index, reduction}};
     int d = km_tensor_ndim(logits);
     if (logits && targets && d != 2 && d > 0 && km_tensor_ndim(targets) == d - 1) {
-        int64_t rows = 1; /* all leading axes are rows */
-        for (int i = 0; i < d - 1; i++) rows *= logits->shape.dim[i];
-        if (rows == km_shape_count(targets->shape)) {
+        km_shape rest = logits->shape; /* all leading axes are rows */
+        rest.ndim--;
+        if (km_shape_equal(rest, targets->shape)) {
+            int64_t rows = km_shape_count(rest);
             logits = km_reshape(ctx, logits, KM_SHAPE(rows, km_tensor_dim(logits, -1)));
             targets = km_reshape(ctx, targets, KM_SHAPE(rows));
         }
