@@ -114,9 +114,13 @@ static km_tensor *reduce(km_ctx *ctx, km_op op, km_tensor *x, const int *axes, i
         return NULL;
     }
     km_params p = {.keepdim = keepdim, .n = {correction}};
+    if (n_axes < 0 || (n_axes > 0 && !axes)) {
+        km_fail(ctx, KM_ERR_NULL, "%s: no axes given", km_op_name(op));
+        return NULL;
+    }
     for (int i = 0; i < n_axes; i++) {
         int axis;
-        if (!axes || km_want_axis(ctx, km_op_name(op), axes[i], x->shape, &axis) != KM_OK) return NULL;
+        if (km_want_axis(ctx, km_op_name(op), axes[i], x->shape, &axis) != KM_OK) return NULL;
         if ((p.axes >> axis) & 1u) {
             km_fail(ctx, KM_ERR_RANGE, "%s: axis %d is named twice", km_op_name(op), axes[i]);
             return NULL;
