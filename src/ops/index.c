@@ -192,7 +192,21 @@ km_tensor *km_concat(km_ctx *ctx, km_tensor *const *parts, int n, int axis) {
 }
 
 km_tensor *km_stack(km_ctx *ctx, km_tensor *const *parts, int n, int axis) {
+    char a[KM_SHAPE_TEXT], b[KM_SHAPE_TEXT];
     if (!parts_there(ctx, "stack", parts, n)) return NULL;
+    for (int i = 0; i < n; i++) { /* told with the caller's shapes, not those of the views below */
+        if (km_want_input(ctx, "stack", i, parts[i]) != KM_OK) return NULL;
+        if (km_shape_equal(parts[i]->shape, parts[0]->shape)) continue;
+        km_fail(ctx, KM_ERR_SHAPE, "stack: %s and %s are not of one shape",
+                km_shape_text(a, parts[0]->shape), km_shape_text(b, parts[i]->shape));
+        return NULL;
+    }
+    int rank = parts[0]->shape.ndim;
+    if (rank == KM_MAX_DIMS || km_axis(axis, rank + 1) < 0) {
+        km_fail(ctx, KM_ERR_RANGE, "stack: no place for an axis at %d in %s", axis,
+                km_shape_text(a, parts[0]->shape));
+        return NULL;
+    }
     km_tensor **with_axis = km_arena_alloc(&ctx->arena, sizeof *with_axis * (size_t)n);
     if (!with_axis) {
         km_fail(ctx, KM_ERR_MEMORY, "stack: out of memory");
