@@ -220,11 +220,9 @@ void km_bench_targets_grid(const km_bench *b, km_grid *g, int *met, int *missed,
         }
         bool ok = km_target_met(t);
         ++*(ok ? met : missed);
-        char value[KM_NUMBER_TEXT], bound[KM_NUMBER_TEXT];
         km_table_cell(&g->table, "%s", ok ? "met" : "MISSED");
         km_table_cell(&g->table, "%s", t->name);
-        km_table_cell(&g->table, "%s", km_format_number(value, t->value));
-        km_table_cell(&g->table, "%s %s", t->at_least ? "at least" : "at most",
-                      km_format_number(bound, t->bound));
+        km_table_cell(&g->table, "%.3g", t->value);
+        km_table_cell(&g->table, "%s %g", t->at_least ? "at least" : "at most", t->bound);
     }
 }
