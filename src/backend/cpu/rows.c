@@ -4,8 +4,8 @@
 #include "backend/cpu/rows.h"
 #include "backend/cpu/lanes.h"
 
-#define NARROW 8              /* below this many columns: turn them into rows */
-#define BLOCK_FLOATS (1 << 16) /* a block of columns should hold no more */
+#define NARROW 8                   /* below this many columns: turn them into rows */
+#define STRIP_BYTES (256 * 1024)   /* of a strip of columns that stays cached between passes */
 
 typedef struct rows_call {
     int slot;
@@ -73,6 +73,14 @@ static void narrow_range(void *arg, int64_t begin, int64_t end, int worker) {
     }
 }
 
+/* Columns in a strip, when one has so many bytes: as fit the cache, or, when those are too few for
+ * long runs of memory, the most there can be. */
+static int64_t strip_width(int64_t bytes, int64_t inner) {
+    int64_t cols = STRIP_BYTES / bytes / 64 * 64;
+    if (cols < 64 || cols > KM_ROWS_COLS) cols = KM_ROWS_COLS;
+    return cols < inner ? cols : inner;
+}
+
 static km_status run(km_ctx *ctx, const km_call *call, int op) {
     const km_tensor *x = call->in[0], *out = call->out[0];
     int slot = km_float_slot(x->dtype);
@@ -104,10 +112,8 @@ static km_status run(km_ctx *ctx, const km_call *call, int op) {
         grain = km_grain(s.n * c.size) < s.inner ? s.inner : km_grain(s.n * c.size);
     } else {
         c.fn = km_simd_rows()->columns[op][slot];
-        c.cols = s.inner < KM_ROWS_COLS ? s.inner : KM_ROWS_COLS;
-        while (c.cols > 16 && c.cols * s.n > BLOCK_FLOATS) c.cols = (c.cols / 2 + 15) / 16 * 16;
+        c.cols = strip_width(s.n * c.size, s.inner);
         c.col_blocks = km_ceil_div(s.inner, c.cols);
-        c.each = op == KM_ROWS_SOFTMAX ? s.n * km_ceil_div(c.cols, 16) * 16 : 0;
         range = columns_range;
         items = s.outer * c.col_blocks;
         grain = km_grain(s.n * c.cols * c.size);

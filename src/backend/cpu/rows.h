@@ -4,15 +4,16 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/split.h"
 
-/* The columns that the loops over an inner axis take at a time. */
-#define KM_ROWS_COLS 128
+/* The columns that the loops over an inner axis take at a time, at most: enough for memory to be
+ * read in long runs. */
+#define KM_ROWS_COLS 512
 
 typedef struct km_rows_job {
     void *out;         /* all (rows, n), or (n, inner) of which cols columns are meant */
     const void *x, *y; /* softmax: x; gradients: x is dy, and y the result of the forward pass */
     int64_t rows, n;
     int64_t inner, cols;
-    float *buffer;     /* n floats for rows, n * cols for columns */
+    float *buffer;     /* n floats (rows only) */
     bool stream;       /* write past the caches (rows only) */
 } km_rows_job;
 

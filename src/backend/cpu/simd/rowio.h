@@ -72,6 +72,17 @@ KM_INLINE void *row_at(const void *p, int64_t i, int slot) {
     return (char *)p + i * (slot == KM_SLOT_F32 ? 4 : 2);
 }
 
+/* Asks for the memory of two vectors to be brought to the second cache. */
+KM_INLINE void row_prefetch2(const void *p, int64_t i, int slot) {
+    __builtin_prefetch(row_at(p, i, slot), 0, 2);
+    if (slot == KM_SLOT_F32 && KM_VF == 16) __builtin_prefetch(row_at(p, i + KM_VF, slot), 0, 2);
+}
+
+/* The row after row r, or r itself when it is the last. */
+KM_INLINE const void *row_next(const void *p, int64_t r, int64_t rows, int64_t n, int slot) {
+    return row_at(p, (r + 1 < rows ? r + 1 : r) * n, slot);
+}
+
 KM_INLINE int64_t row_min(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* The first m lanes. */

@@ -10,8 +10,9 @@ KM_INLINE void softmax_rows(const km_rows_job *j, int slot) {
     for (int64_t r = 0; r < j->rows; r++) {
         const void *x = row_at(j->x, r * j->n, slot);
         void *out = row_at(j->out, r * j->n, slot);
+        const void *next = row_next(j->x, r, j->rows, j->n, slot);
         float max = row_max(x, j->n, slot);
-        vf scale = v_set1((float)(1 / row_sum_exp(x, j->n, max, e, slot)));
+        vf scale = v_set1((float)(1 / row_sum_exp(x, next, j->n, max, e, slot)));
         int64_t i = 0;
         for (; i + KM_VF <= j->n; i += KM_VF) row_put(out, i, v_load(e + i) * scale, stream, slot);
         if (i < j->n) row_store_n(out, i, v_load_n(e + i, j->n - i) * scale, j->n - i, slot);
@@ -24,8 +25,9 @@ KM_INLINE void log_softmax_rows(const km_rows_job *j, int slot) {
     for (int64_t r = 0; r < j->rows; r++) {
         const void *x = row_at(j->x, r * j->n, slot);
         void *out = row_at(j->out, r * j->n, slot);
+        const void *next = row_next(j->x, r, j->rows, j->n, slot);
         float m = row_max(x, j->n, slot);
-        vf max = v_set1(m), lse = v_set1((float)log(row_sum_exp(x, j->n, m, NULL, slot)));
+        vf max = v_set1(m), lse = v_set1((float)log(row_sum_exp(x, next, j->n, m, NULL, slot)));
         int64_t i = 0;
         for (; i + KM_VF <= j->n; i += KM_VF)
             row_put(out, i, row_load(x, i, slot) - max - lse, stream, slot);

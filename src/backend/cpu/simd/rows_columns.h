@@ -1,71 +1,89 @@
-/* The same four functions down the columns of an (n, inner) matrix, a block of columns at a time:
- * lanes are neighbouring columns, and sums are kept per column. `op` is a constant where inlined. */
+/* The same four functions down the columns of an (n, inner) matrix, a strip of columns at a time:
+ * lanes are neighbouring columns, and maxima and sums are kept per column. The first pass takes a
+ * few lines at a time and, where they raise a maximum, scales the sum so far down to it; so the
+ * matrix is read twice in all, however long the columns. `op` is a constant where inlined. */
 #ifndef KM_BACKEND_CPU_SIMD_ROWS_COLUMNS_H
 #define KM_BACKEND_CPU_SIMD_ROWS_COLUMNS_H
 #include "backend/cpu/rows.h"
 #include "backend/cpu/simd/rows_sums.h"
 
-#define KM_COLUMN_CHAIN 64 /* additions in one chain before it meets the total */
+#define KM_COLUMN_LINES 16
 
-/* What is summed for element `at` = k * inner + column. */
-KM_INLINE vf column_term(const km_rows_job *j, int64_t at, int64_t m, vf max, int op, int slot) {
+/* What is summed for the elements from `at` = k * inner + column on. */
+KM_INLINE vf column_term(const km_rows_job *j, int64_t at, int64_t m, vf shift, int op, int slot) {
     vf x = row_load_n(j->x, at, m, slot);
     if (op == KM_ROWS_SOFTMAX_GRAD) return x * row_load_n(j->y, at, m, slot);
     if (op == KM_ROWS_LOG_SOFTMAX_GRAD) return x;
-    return v_exp(x - max);
+    return exp_below_0(x - shift);
 }
 
-/* The result from the total: 1 / sum for softmax, log sum for log_softmax. */
-KM_INLINE vf column_result(const km_rows_job *j, int64_t at, int64_t m, vf max, vf total, vf e,
-                           int op, int slot) {
-    if (op == KM_ROWS_SOFTMAX) return e * total;
+/* Per column: the maximum, the sum so far, and what its rounding lost. */
+typedef struct column_sums {
+    float max[KM_ROWS_COLS], total[KM_ROWS_COLS], lost[KM_ROWS_COLS];
+} column_sums;
+
+/* Takes lines begin to end, m columns from `col` on, into the columns' maxima and sums. */
+KM_INLINE void column_update(column_sums *s, const km_rows_job *j, int64_t begin, int64_t end,
+                             int64_t col, int64_t m, int op, int slot) {
+    vf sum = v_load(s->total + col), lost = v_load(s->lost + col);
+    vf old = v_load(s->max + col), top = old, shift = v_zero();
+    if (op == KM_ROWS_SOFTMAX || op == KM_ROWS_LOG_SOFTMAX) {
+        vf low = v_set1(-INFINITY);
+        for (int64_t k = begin; k < end; k++)
+            top = v_max(row_load_n(j->x, k * j->inner + col, m, slot), top);
+        shift = v_select(v_eq(top, low), v_zero(), top); /* all -inf so far: their terms are 0 */
+        vf down = v_select(v_eq(old, top), v_set1(1.0f), exp_below_0(old - top));
+        sum *= down;
+        lost *= down;
+        v_store(s->max + col, top);
+    }
+    vf part = v_zero();
+    for (int64_t k = begin; k < end; k++)
+        part += column_term(j, k * j->inner + col, m, shift, op, slot);
+    vf lo, next = v_two_sum(sum, part, &lo);
+    v_store(s->total + col, next);
+    v_store(s->lost + col, lost + lo);
+}
+
+/* The whole sum; an infinite one has no use for what was lost. */
+KM_INLINE vf column_total(const column_sums *s, int64_t col) {
+    vf t = v_load(s->total + col);
+    return t + v_keep(v_lt(v_abs(t), v_set1(INFINITY)), v_load(s->lost + col));
+}
+
+/* The result from the column's total: 1 / sum for softmax, log sum for log_softmax. */
+KM_INLINE vf column_result(const km_rows_job *j, int64_t at, int64_t m, vf max, vf total, int op,
+                           int slot) {
     vf x = row_load_n(j->x, at, m, slot);
+    if (op == KM_ROWS_SOFTMAX) return exp_below_0(x - max) * total;
     if (op == KM_ROWS_LOG_SOFTMAX) return x - max - total;
     vf y = row_load_n(j->y, at, m, slot);
     if (op == KM_ROWS_SOFTMAX_GRAD) return y * (x - total);
     return v_fnma(v_exp(y), total, x);
 }
 
-KM_INLINE void column_maxima(const km_rows_job *j, float *max, int slot) {
-    for (int64_t i = 0; i < j->cols; i += KM_VF) v_store(max + i, v_set1(-INFINITY));
-    for (int64_t k = 0; k < j->n; k++) {
-        for (int64_t i = 0; i < j->cols; i += KM_VF) {
-            vf x = row_load_n(j->x, k * j->inner + i, row_min(j->cols - i, KM_VF), slot);
-            v_store(max + i, v_max(x, v_load(max + i)));
-        }
-    }
-}
-
 KM_INLINE void columns(const km_rows_job *j, int op, int slot) {
-    float max[KM_ROWS_COLS] = {0}, total[KM_ROWS_COLS] = {0}, part[KM_ROWS_COLS];
-    int64_t width = km_ceil_div(j->cols, KM_VF) * KM_VF; /* of a line of the buffer */
-    bool forward = op == KM_ROWS_SOFTMAX || op == KM_ROWS_LOG_SOFTMAX;
-    if (forward) column_maxima(j, max, slot);
-
-    for (int64_t begin = 0; begin < j->n; begin += KM_COLUMN_CHAIN) {
-        int64_t end = row_min(j->n, begin + KM_COLUMN_CHAIN);
-        memset(part, 0, sizeof part);
-        for (int64_t k = begin; k < end; k++) {
-            for (int64_t i = 0; i < j->cols; i += KM_VF) {
-                int64_t m = row_min(j->cols - i, KM_VF);
-                vf term = column_term(j, k * j->inner + i, m, v_load(max + i), op, slot);
-                if (op == KM_ROWS_SOFTMAX) v_store(j->buffer + k * width + i, term);
-                v_store(part + i, v_load(part + i) + term);
-            }
-        }
-        for (int64_t i = 0; i < j->cols; i += KM_VF)
-            v_store(total + i, v_load(total + i) + v_load(part + i));
+    column_sums s;
+    for (int64_t i = 0; i < j->cols; i += KM_VF) {
+        v_store(s.max + i, v_set1(-INFINITY));
+        v_store(s.total + i, v_zero());
+        v_store(s.lost + i, v_zero());
     }
-
-    for (int64_t i = 0; forward && i < j->cols; i += KM_VF) {
-        vf t = v_load(total + i);
-        v_store(total + i, op == KM_ROWS_SOFTMAX ? 1.0f / t : v_log(t));
+    for (int64_t k = 0; k < j->n; k += KM_COLUMN_LINES) {
+        int64_t end = row_min(j->n, k + KM_COLUMN_LINES), i = 0;
+        for (; i + KM_VF <= j->cols; i += KM_VF) column_update(&s, j, k, end, i, KM_VF, op, slot);
+        if (i < j->cols) column_update(&s, j, k, end, i, j->cols - i, op, slot);
+    }
+    for (int64_t i = 0; i < j->cols; i += KM_VF) {
+        vf t = column_total(&s, i);
+        if (op == KM_ROWS_SOFTMAX) t = 1.0f / t;
+        if (op == KM_ROWS_LOG_SOFTMAX) t = v_log(t);
+        v_store(s.total + i, t);
     }
     for (int64_t k = 0; k < j->n; k++) {
         for (int64_t i = 0; i < j->cols; i += KM_VF) {
             int64_t m = row_min(j->cols - i, KM_VF), at = k * j->inner + i;
-            vf e = op == KM_ROWS_SOFTMAX ? v_load(j->buffer + k * width + i) : v_zero();
-            vf v = column_result(j, at, m, v_load(max + i), v_load(total + i), e, op, slot);
+            vf v = column_result(j, at, m, v_load(s.max + i), v_load(s.total + i), op, slot);
             row_store_n(j->out, at, v, m, slot);
         }
     }

@@ -25,23 +25,41 @@ KM_INLINE float row_max(const void *x, int64_t n, int slot) {
     return v_reduce_max(v_max(v_max(m0, m1), v_max(m2, m3)));
 }
 
-/* Sum of exp(x - shift); with e, the terms are stored there too. */
-KM_INLINE double row_sum_exp(const void *x, int64_t n, float shift, float *e, int slot) {
+/* e^x for x <= 0, as they all are once the maximum is taken off. Cheaper than v_exp, for what is
+ * below the smallest normal number becomes 0. */
+KM_INLINE vf exp_below_0(vf x) {
+#ifdef KM_AVX512
+    return v_exp(x); /* has an instruction for the last step */
+#else
+    vf magic = v_set1(12582912.0f); /* 1.5 * 2^23: n is in the last bits of the sum */
+    vf t = v_fma(x, v_set1(1.44269504f), magic), n = t - magic;
+    vf r = v_fnma(n, v_set1(KM_LN2_LO), v_fnma(n, v_set1(KM_LN2_HI), x));
+    vf power = (vf)(((vi)t << 23) + (127 << 23));
+    vf y = v_fma(power, v_expm1_core(r), power);
+    return v_select(v_lt(x, v_set1(-87.3f)), v_zero(), y); /* NaN stays */
+#endif
+}
+
+/* Sum of exp(x - shift), shift being the largest x; with e, the terms are stored there too. The
+ * row that comes next is fetched meanwhile. */
+KM_INLINE double row_sum_exp(const void *x, const void *next, int64_t n, float shift, float *e,
+                             int slot) {
     vf sub = v_set1(shift);
     double total = 0;
     for (int64_t begin = 0; begin < n; begin += KM_SUM_BLOCK) {
         int64_t end = row_min(n, begin + KM_SUM_BLOCK), i = begin;
         vf s0 = v_zero(), s1 = s0;
         for (; i + 2 * KM_VF <= end; i += 2 * KM_VF) {
-            vf a = v_exp(row_load(x, i, slot) - sub);
-            vf b = v_exp(row_load(x, i + KM_VF, slot) - sub);
+            row_prefetch2(next, i, slot);
+            vf a = exp_below_0(row_load(x, i, slot) - sub);
+            vf b = exp_below_0(row_load(x, i + KM_VF, slot) - sub);
             if (e) v_store(e + i, a), v_store(e + i + KM_VF, b);
             s0 += a;
             s1 += b;
         }
         for (; i < end; i += KM_VF) {
             int64_t m = row_min(end - i, KM_VF);
-            vf a = v_exp(row_load_n(x, i, m, slot) - sub);
+            vf a = exp_below_0(row_load_n(x, i, m, slot) - sub);
             if (e) v_store_n(e + i, a, m);
             s0 += v_keep(row_first(m), a);
         }
