@@ -1,11 +1,16 @@
 /* Elementwise ops on integers, by plain loops the compiler vectorises. Arithmetic wraps around:
- * it is done unsigned, where that is defined. */
+ * it is done unsigned, where that is defined. Division truncates, and x / 0 is 0. */
 #include "backend/cpu/cast.h"
 #include "backend/cpu/elementwise.h"
 #include "backend/cpu/walk.h"
 
 typedef void (*run_fn)(void *out, int64_t so, const void *a, int64_t sa, const void *b, int64_t sb,
                        int64_t n);
+
+static int64_t quotient(int64_t x, int64_t y) {
+    if (y == 0) return 0;
+    return y == -1 ? (int64_t)(0 - (uint64_t)x) : x / y; /* the smallest has no positive twin */
+}
 
 /* out[i] = value of x and y; U is wide enough for the arithmetic and unsigned. */
 #define LOOP(name, TO, T, U, value)                                                                \
@@ -29,6 +34,7 @@ typedef void (*run_fn)(void *out, int64_t so, const void *a, int64_t sa, const v
     LOOP(add, T, T, U, (U)x + (U)y)                                                                \
     LOOP(sub, T, T, U, (U)x - (U)y)                                                                \
     LOOP(mul, T, T, U, (U)x *(U)y)                                                                 \
+    LOOP(div, T, T, U, quotient(x, y))                                                             \
     LOOP(max, T, T, U, x > y ? x : y)                                                              \
     LOOP(min, T, T, U, x < y ? x : y)                                                              \
     LOOP(eq, uint8_t, T, U, x == y)                                                                \
@@ -45,10 +51,10 @@ ARITHMETIC(int8_t, uint32_t)
       [KM_I8] = name##_int8_t }
 static const run_fn loops[KM_OP_COUNT][KM_DTYPE_COUNT] = {
     [KM_OP_ADD] = FOR_TYPES(add),     [KM_OP_SUB] = FOR_TYPES(sub),
-    [KM_OP_MUL] = FOR_TYPES(mul),     [KM_OP_MAXIMUM] = FOR_TYPES(max),
-    [KM_OP_MINIMUM] = FOR_TYPES(min), [KM_OP_EQ] = FOR_TYPES(eq),
-    [KM_OP_NE] = FOR_TYPES(ne),       [KM_OP_LT] = FOR_TYPES(lt),
-    [KM_OP_LE] = FOR_TYPES(le),
+    [KM_OP_MUL] = FOR_TYPES(mul),     [KM_OP_DIV] = FOR_TYPES(div),
+    [KM_OP_MAXIMUM] = FOR_TYPES(max), [KM_OP_MINIMUM] = FOR_TYPES(min),
+    [KM_OP_EQ] = FOR_TYPES(eq),       [KM_OP_NE] = FOR_TYPES(ne),
+    [KM_OP_LT] = FOR_TYPES(lt),       [KM_OP_LE] = FOR_TYPES(le),
 };
 
 typedef struct integer_job {

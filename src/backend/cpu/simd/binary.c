@@ -16,10 +16,10 @@
 /* X(op, loop, value of the incoming gradient a, the op's input or output b, and f0, f1) */
 #define GRAD_LIST(X)                                                                               \
     X(ABS_GRAD, KM_MAP, sign_times(a, b))                                                          \
-    X(SQRT_GRAD, KM_MAP, a / (b + b))                                                              \
+    X(SQRT_GRAD, KM_MAP, a * 0.5f / b)                                                             \
     X(RSQRT_GRAD, KM_MAP, a * -0.5f * b * b * b)                                                   \
-    X(TANH_GRAD, KM_MAP, a * v_fnma(b, b, v_set1(1.0f)))                                           \
-    X(SIGMOID_GRAD, KM_MAP, a * b * (1.0f - b))                                                    \
+    X(TANH_GRAD, KM_MAP, a * (1.0f - b) * (1.0f + b))                                              \
+    X(SIGMOID_GRAD, KM_MAP, a * (1.0f - b) * b)                                                    \
     X(RELU_GRAD, KM_MAP, v_keep(v_gt(b, v_zero()), a))                                             \
     X(CLAMP_GRAD, KM_MAP, v_keep(vm_and(v_ge(b, f0), v_le(b, f1)), a))                             \
     X(SIN_GRAD, KM_MAP_LONG, a * v_cos(b))                                                         \

@@ -272,12 +272,12 @@ KM_INLINE vf v_pow(vf x, vf y) {
 
 /* ---- Activations and their derivatives ---- */
 
-/* x sigmoid(x); the derivative s + x s (1 - s) */
+/* x sigmoid(x); the derivative s + x s (1 - s), which is 0 and 1 at the infinities */
 KM_INLINE vf v_silu(vf x) { return x * v_sigmoid(x); }
 KM_INLINE vf v_silu_deriv(vf x) {
     vf e = v_exp(-v_abs(x)), d = 1.0f / (e + 1.0f);
     vf s = v_select(v_lt(x, v_zero()), e * d, d);
-    vf c = v_min(v_set1(200.0f), v_max(v_set1(-200.0f), x)); /* infinity times 0 */
+    vf c = v_min(v_set1(200.0f), v_max(v_set1(-200.0f), x)); /* not infinity times 0 */
     return v_fma(c * d, e * d, s);
 }
 
