@@ -8,7 +8,7 @@
 #include <string.h>
 
 typedef enum family { SIMPLE, MMA, HOPPER, FAMILIES } family;
-typedef enum pass { FWD, DQ, DKDV, PASSES } pass;
+enum { FWD = KM_ATTENTION_FWD, DQ = KM_ATTENTION_DQ, DKDV = KM_ATTENTION_DKDV, PASSES };
 #define MAX_SIZES 4
 
 static const int sizes[FAMILIES][MAX_SIZES] = {{64, 128, 256}, {64, 80, 96, 128}, {64, 128}};
@@ -131,7 +131,7 @@ static km_status make_map(km_lane *lane, km_tensor_map *map, const km_tensor *t)
 
 /* ---- Launches ---- */
 
-static km_status run_pass(km_lane *lane, family f, pass p, int slot,
+static km_status run_pass(km_lane *lane, family f, int p, int slot,
                           km_attention_hopper_args *args) {
     km_attention_args *a = &args->a;
     int size = size_of(f, a->d), d = a->d;
@@ -142,8 +142,8 @@ static km_status run_pass(km_lane *lane, family f, pass p, int slot,
             (int64_t)KM_ATTENTION_HOPPER_UNITS((int64_t)rows, heads, a->batch, a->causal);
         int sms = km_cuda_dev_of(lane)->sms;
         return km_cuda_launch1(lane, k, KM_DIM(units < sms ? units : sms),
-                               KM_DIM(KM_ATTENTION_HOPPER_THREADS),
-                               KM_ATTENTION_HOPPER_SMEM(p != FWD, p == DKDV, d), args);
+                               KM_DIM(KM_ATTENTION_HOPPER_THREADS), KM_ATTENTION_HOPPER_SMEM(p, d),
+                               args);
     }
     if (f == MMA)
         return km_cuda_launch1(
@@ -186,13 +186,13 @@ static km_status attention_grad(km_ctx *ctx, const km_call *c) {
     a->dq = view(dq), a->dk = view(dk), a->dv = view(dv), a->lse = view(c->in[5]);
     a->vec = a->d % 8 == 0 && rows_fit(o, false) && rows_fit(d_o, false);
 
-    km_tensor *all[] = {q, k, v, d_o, dq, dk, dv};
-    family f = choose(km_cuda_dev_of(lane), c, all, 7);
+    km_tensor *all[] = {q, k, v, o, d_o, dq, dk, dv};
+    family f = choose(km_cuda_dev_of(lane), c, all, 8);
     km_status s = KM_OK;
     if (f == HOPPER) {
-        km_tensor_map *maps[] = {&args.q,  &args.k,  &args.v, &args.d_o,
-                                 &args.dq, &args.dk, &args.dv};
-        for (int i = 0; i < 7 && s == KM_OK; i++) s = make_map(lane, maps[i], all[i]);
+        km_tensor_map *maps[] = {&args.q,   &args.k,  &args.v,  &args.o,
+                                 &args.d_o, &args.dq, &args.dk, &args.dv};
+        for (int i = 0; i < 8 && s == KM_OK; i++) s = make_map(lane, maps[i], all[i]);
     }
 
     size_t cap = 0, rows = (size_t)a->batch * (size_t)a->heads * (size_t)a->tq_pad;
@@ -200,7 +200,7 @@ static km_status attention_grad(km_ctx *ctx, const km_call *c) {
         a->work = km_cuda_scratch(lane, 2 * rows * sizeof(float), &cap);
         if (!a->work) return lane->ctx->error.code;
     }
-    if (s == KM_OK)
+    if (s == KM_OK && f != HOPPER) /* whose dq does this too */
         s = km_cuda_launch1(lane, &delta[slot],
                             KM_DIM(a->tq_pad / KM_ATTENTION_DELTA_ROWS, a->heads, a->batch),
                             KM_DIM(KM_ATTENTION_DELTA_THREADS), 0, a);

@@ -10,9 +10,9 @@
 #include "backend/cuda/kernels/attention_hopper.cuh"
 
 template <typename T, int D> struct dkdv_layout {
-    static constexpr int BC = KM_ATTENTION_HOPPER_COLS(1, D);
-    static constexpr int STAGES = KM_ATTENTION_HOPPER_STAGES(1, D);
-    static constexpr int KEPT = KM_ATTENTION_HOPPER_KEPT(1, D);
+    static constexpr int BC = KM_ATTENTION_HOPPER_COLS(KM_ATTENTION_DKDV, D);
+    static constexpr int STAGES = KM_ATTENTION_HOPPER_STAGES(KM_ATTENTION_DKDV, D);
+    static constexpr int KEPT = KM_ATTENTION_HOPPER_KEPT(KM_ATTENTION_DKDV, D);
     static constexpr int K_BYTES = 64 * D * 2, Q_BYTES = BC * D * 2;
     uint32_t base, rows, bars; /* rows: lse and delta of each stage's queries */
 
@@ -221,14 +221,14 @@ template <typename T, int D> KM_DEVICE void hopper_dkdv(const km_attention_hoppe
     }
 }
 
-#define KM_ATTENTION_DKDV(T, NAME, D)                                                              \
+#define KM_ATTENTION_KERNEL(T, NAME, D)                                                            \
     extern "C" __global__ void __launch_bounds__(KM_ATTENTION_HOPPER_THREADS, 1)                   \
         km_attention_dkdv_hopper_##NAME##_d##D(                                                    \
             const __grid_constant__ km_attention_hopper_args p) {                                  \
         hopper_dkdv<T, D>(p);                                                                      \
     }
 
-KM_ATTENTION_DKDV(__nv_bfloat16, bf16, 64)
-KM_ATTENTION_DKDV(__nv_bfloat16, bf16, 128)
-KM_ATTENTION_DKDV(__half, f16, 64)
-KM_ATTENTION_DKDV(__half, f16, 128)
+KM_ATTENTION_KERNEL(__nv_bfloat16, bf16, 64)
+KM_ATTENTION_KERNEL(__nv_bfloat16, bf16, 128)
+KM_ATTENTION_KERNEL(__half, f16, 64)
+KM_ATTENTION_KERNEL(__half, f16, 128)

@@ -2,25 +2,27 @@
  * Attention's gradient by the queries on Hopper: dq = scale * dS K. A block keeps 128 queries and
  * their rows of d_o, and the keys and values stream past:
  *   S = Q K^T, P = exp(scale * S - lse), dP = dO V^T, dS = P * (dP - delta), dq += dS K.
- * A tile's dS K is issued together with the scores of the next tile.
+ * A tile's dS K is issued together with the scores of the next tile. It also leaves lse and delta
+ * in the workspace for dkdv, as attention_delta.cu does for the other families.
  *
  * Floor: 3 products of 2 * B*H*Tq*Tk * D operations, halved when causal. */
 #include "backend/cuda/kernels/attention_hopper.cuh"
 
 template <typename T, int D> struct dq_layout {
-    static constexpr int BC = KM_ATTENTION_HOPPER_COLS(0, D);
-    static constexpr int STAGES = KM_ATTENTION_HOPPER_STAGES(0, D);
-    static constexpr int KEPT = KM_ATTENTION_HOPPER_KEPT(1, D);
+    static constexpr int BC = KM_ATTENTION_HOPPER_COLS(KM_ATTENTION_DQ, D);
+    static constexpr int STAGES = KM_ATTENTION_HOPPER_STAGES(KM_ATTENTION_DQ, D);
+    static constexpr int KEPT = KM_ATTENTION_HOPPER_KEPT(KM_ATTENTION_DQ, D);
     static constexpr int Q_BYTES = 64 * D * 2, KV_BYTES = BC * D * 2;
     uint32_t base, bars;
 
     KM_DEVICE dq_layout(const char *smem) {
         base = (smem_addr(smem) + 1023) & ~1023u;
-        bars = base + KEPT * 4 * Q_BYTES + STAGES * 2 * KV_BYTES;
+        bars = base + KEPT * 6 * Q_BYTES + STAGES * 2 * KV_BYTES;
     }
-    KM_DEVICE uint32_t q(int i, int wg) { return base + (i * 2 + wg) * 2 * Q_BYTES; }
+    KM_DEVICE uint32_t q(int i, int wg) { return base + (i * 2 + wg) * 3 * Q_BYTES; }
     KM_DEVICE uint32_t d_o(int i, int wg) { return q(i, wg) + Q_BYTES; }
-    KM_DEVICE uint32_t k(int i) { return base + KEPT * 4 * Q_BYTES + i * 2 * KV_BYTES; }
+    KM_DEVICE uint32_t o(int i, int wg) { return q(i, wg) + 2 * Q_BYTES; }
+    KM_DEVICE uint32_t k(int i) { return base + KEPT * 6 * Q_BYTES + i * 2 * KV_BYTES; }
     KM_DEVICE uint32_t v(int i) { return k(i) + KV_BYTES; }
     KM_DEVICE uint32_t q_full(int i, int wg) { return bars + 8 * (2 * i + wg); }
     KM_DEVICE uint32_t q_empty(int i, int wg) { return q_full(KEPT + i, wg); }
@@ -50,9 +52,10 @@ KM_DEVICE void dq_produce(const km_attention_hopper_args &p, dq_layout<T, D> at)
             mbar_wait(at.q_empty(kept.index, wg), kept.parity ^ 1);
             uint32_t full = at.q_full(kept.index, wg);
             int row = work.block * 128 + wg * 64;
-            mbar_expect(full, 2 * L::Q_BYTES);
+            mbar_expect(full, 3 * L::Q_BYTES);
             tile_fetch<D, 64>(at.q(kept.index, wg), &p.q, full, row, work.h, work.b);
             tile_fetch<D, 64>(at.d_o(kept.index, wg), &p.d_o, full, row, work.h, work.b);
+            tile_fetch<D, 64>(at.o(kept.index, wg), &p.o, full, row, work.h, work.b);
         }
         for (int tile = dq_tiles(a, work.block, L::BC) - 1; tile >= 0; tile--, ring.step()) {
             mbar_wait(at.k_empty(ring.index), ring.parity ^ 1);
@@ -67,8 +70,37 @@ KM_DEVICE void dq_produce(const km_attention_hopper_args &p, dq_layout<T, D> at)
     }
 }
 
+KM_DEVICE float2 unpack2(uint32_t x, __nv_bfloat16) {
+    return {__uint_as_float(x << 16), __uint_as_float(x & 0xFFFF0000)};
+}
+KM_DEVICE float2 unpack2(uint32_t x, __half) { return __half22float2(*(const __half2 *)&x); }
+
+/* delta = sum over d of o * d_o, for the thread's two rows. Two threads share a row of the two
+ * 64 x D tiles, and the warp's 16 rows are those of its accumulators. */
 template <typename T, int D>
-KM_DEVICE void dq_consume(const km_attention_hopper_args &p, dq_layout<T, D> at, int wg) {
+KM_DEVICE void row_deltas(float (&delta)[2], const char *d_o, const char *o) {
+    int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 2;
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < D / 16; i++) {
+        int chunk = 2 * i % 8 + lane % 2;
+        int at = 2 * i / 8 * KM_BOX_BYTES + row * 128 + ((chunk ^ (row & 7)) << 4);
+        uint4 x = *(const uint4 *)(d_o + at), y = *(const uint4 *)(o + at);
+        const uint32_t *xs = (const uint32_t *)&x, *ys = (const uint32_t *)&y;
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            float2 u = unpack2(xs[e], T()), v = unpack2(ys[e], T());
+            sum += u.x * v.x + u.y * v.y;
+        }
+    }
+    sum += __shfl_xor_sync(0xFFFFFFFF, sum, 1);
+    delta[0] = __shfl_sync(0xFFFFFFFF, sum, lane / 4 * 2);
+    delta[1] = __shfl_sync(0xFFFFFFFF, sum, lane / 4 * 2 + 16);
+}
+
+template <typename T, int D>
+KM_DEVICE void dq_consume(const km_attention_hopper_args &p, dq_layout<T, D> at, int wg,
+                          const char *smem) {
     using L = dq_layout<T, D>;
     constexpr int BC = L::BC;
     const km_attention_args &a = p.a;
@@ -86,13 +118,29 @@ KM_DEVICE void dq_consume(const km_attention_hopper_args &p, dq_layout<T, D> at,
         int limit0 = a.tk, limit1 = a.tk; /* keys that the thread's rows see */
         if (a.causal) limit0 = min(a.tk, row + shift + 1), limit1 = min(a.tk, row + shift + 9);
         int clear = a.causal ? min(a.tk, row0 + shift + 1) : a.tk; /* keys that all rows see */
-        const float *w = a.work + ((int64_t)work.b * a.heads + work.h) * a.tq_pad + row;
-        const float *w2 = w + (int64_t)a.batch * a.heads * a.tq_pad;
-        float lse[2] = {w[0], w[8]}, delta[2] = {w2[0], w2[8]};
         float s[BC / 2], dp[BC / 2], dq[D / 2];
         uint32_t ds[BC / 16][4];
         uint32_t q = at.q(kept.index, wg), d_o = at.d_o(kept.index, wg);
         mbar_wait(at.q_full(kept.index, wg), kept.parity);
+
+        /* lse and delta, which dkdv will read too. Rows that see no key, and rows past the end,
+         * get +inf, so that their probabilities come out 0. */
+        float lse[2], delta[2];
+        const char *tiles_at = smem - smem_addr(smem);
+        row_deltas<T, D>(delta, tiles_at + d_o, tiles_at + at.o(kept.index, wg));
+        float *w = a.work + ((int64_t)work.b * a.heads + work.h) * a.tq_pad + row;
+        float *w2 = w + (int64_t)a.batch * a.heads * a.tq_pad;
+        const float *l =
+            (const float *)a.lse.data + work.b * a.lse.b + work.h * a.lse.h + row * a.lse.t;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float x = row + 8 * half < a.tq ? l[8 * half * a.lse.t] : -INFINITY;
+            lse[half] = x == -INFINITY ? INFINITY : x * KM_LOG2E;
+            if (lane % 4 == 0) {
+                w[8 * half] = lse[half];
+                w2[8 * half] = delta[half];
+            }
+        }
 
         /* One key tile: leaves dS in ds, and adds the last tile's dS K meanwhile. */
         ring_at<L::STAGES> last;
@@ -186,17 +234,17 @@ template <typename T, int D> KM_DEVICE void hopper_dq(const km_attention_hopper_
         if (threadIdx.x == 0) dq_produce<T, D>(p, at);
     } else {
         registers_up<240>();
-        dq_consume<T, D>(p, at, wg - 1);
+        dq_consume<T, D>(p, at, wg - 1, km_smem);
     }
 }
 
-#define KM_ATTENTION_DQ(T, NAME, D)                                                                \
+#define KM_ATTENTION_KERNEL(T, NAME, D)                                                            \
     extern "C" __global__ void __launch_bounds__(KM_ATTENTION_HOPPER_THREADS, 1)                   \
         km_attention_dq_hopper_##NAME##_d##D(const __grid_constant__ km_attention_hopper_args p) { \
         hopper_dq<T, D>(p);                                                                        \
     }
 
-KM_ATTENTION_DQ(__nv_bfloat16, bf16, 64)
-KM_ATTENTION_DQ(__nv_bfloat16, bf16, 128)
-KM_ATTENTION_DQ(__half, f16, 64)
-KM_ATTENTION_DQ(__half, f16, 128)
+KM_ATTENTION_KERNEL(__nv_bfloat16, bf16, 64)
+KM_ATTENTION_KERNEL(__nv_bfloat16, bf16, 128)
+KM_ATTENTION_KERNEL(__half, f16, 64)
+KM_ATTENTION_KERNEL(__half, f16, 128)

@@ -4,7 +4,8 @@
  *   hopper  f16, bf16; head size 64, 128; sm_90a; as mma, and no stride of 0
  * Kernels are named km_attention_<pass>_<family>_<dtype>_d<size>, with pass one of fwd, dq, dkdv
  * (simple: d64, d128 or d256, the smallest that holds the head), and km_attention_delta_<dtype>.
- * The gradient is three launches: delta, then dq and dkdv in any order. */
+ * The gradient is three launches: delta, then dq and dkdv in any order; or, with the hopper
+ * family, dq, which does delta's work, and then dkdv. */
 #ifndef KM_CUDA_ATTENTION_PARAMS_H
 #define KM_CUDA_ATTENTION_PARAMS_H
 
@@ -30,9 +31,11 @@ typedef struct km_attention_args {
 
 #define KM_ATTENTION_PAD 128
 
+enum { KM_ATTENTION_FWD, KM_ATTENTION_DQ, KM_ATTENTION_DKDV };
+
 /* What the hopper kernels take: maps of the same tensors for the copy engine, with dimensions
  * (D, T, H, B), boxes of (64, 64, 1, 1) elements and the 128-byte swizzle. fwd reads the maps of
- * q, k, v, o; dq those of q, k, v, d_o, dq; dkdv those of q, k, v, d_o, dk, dv. */
+ * q, k, v, o; dq those of q, k, v, o, d_o, dq; dkdv those of q, k, v, d_o, dk, dv. */
 typedef struct km_attention_hopper_args {
     km_tensor_map q, k, v, o, d_o, dq, dk, dv;
     km_attention_args a;
@@ -73,16 +76,19 @@ typedef struct km_attention_hopper_args {
 #define KM_ATTENTION_HOPPER_ROWS 128
 #define KM_ATTENTION_HOPPER_UNITS(rows, heads, batch, causal)                                      \
     ((((rows) + 127) / 128 + ((causal) ? 1 : 0)) / ((causal) ? 2 : 1) * (heads) * (batch))
-/* Streamed tiles: rows, and how many are in flight; how many resident tiles (two 64-row halves). */
-#define KM_ATTENTION_HOPPER_COLS(dkdv, d) ((dkdv) && (d) > 64 ? 64 : 128)
-#define KM_ATTENTION_HOPPER_STAGES(dkdv, d) ((d) > 64 ? ((dkdv) ? 4 : 2) : 3)
-#define KM_ATTENTION_HOPPER_KEPT(bwd, d) ((bwd) && (d) > 64 ? 1 : 2)
-/* a resident tile is 128 x d, twice in bwd; a streamed one is two of COLS x d, with lse and delta
- * in dkdv; 1024 bytes for barriers and 1024 to align */
-#define KM_ATTENTION_HOPPER_SMEM(bwd, dkdv, d)                                                     \
-    (KM_ATTENTION_HOPPER_KEPT(bwd, d) * ((bwd) ? 2 : 1) * 128 * (d)*2 +                            \
-     KM_ATTENTION_HOPPER_STAGES(dkdv, d) * KM_ATTENTION_HOPPER_COLS(dkdv, d) *                     \
-         (2 * (d)*2 + ((dkdv) ? 8 : 0)) +                                                          \
+/* Rows of a streamed tile, and how many are in flight; 128-row tensors kept at a time, and how many
+ * such sets. */
+#define KM_ATTENTION_HOPPER_COLS(pass, d) ((pass) == KM_ATTENTION_DKDV && (d) > 64 ? 64 : 128)
+#define KM_ATTENTION_HOPPER_STAGES(pass, d) ((d) <= 64 ? 3 : (pass) == KM_ATTENTION_DKDV ? 4 : 2)
+#define KM_ATTENTION_HOPPER_TENSORS(pass)                                                          \
+    ((pass) == KM_ATTENTION_FWD ? 1 : (pass) == KM_ATTENTION_DQ ? 3 : 2)
+#define KM_ATTENTION_HOPPER_KEPT(pass, d) ((pass) == KM_ATTENTION_FWD || (d) <= 64 ? 2 : 1)
+/* a streamed tile is two of COLS x d, with lse and delta in dkdv; 1024 bytes for barriers and 1024
+ * to align */
+#define KM_ATTENTION_HOPPER_SMEM(pass, d)                                                          \
+    (KM_ATTENTION_HOPPER_KEPT(pass, d) * KM_ATTENTION_HOPPER_TENSORS(pass) * 128 * (d)*2 +         \
+     KM_ATTENTION_HOPPER_STAGES(pass, d) * KM_ATTENTION_HOPPER_COLS(pass, d) *                     \
+         (2 * (d)*2 + ((pass) == KM_ATTENTION_DKDV ? 8 : 0)) +                                     \
      2048)
 
 #endif
