@@ -1,0 +1,72 @@
+/* The arguments of the kernels that work on rows: softmax, norms, losses, indexing, rotary
+ * positions. Each takes one struct by value. For C and CUDA; pointers are device addresses. */
+#ifndef KM_CUDA_ROW_ARGS_H
+#define KM_CUDA_ROW_ARGS_H
+#include <stdint.h>
+
+/* How many threads share a row, and what each holds of it (row.cuh). */
+#define KM_WARP_PACKS 4
+#define KM_BLOCK_PACKS 4
+#define KM_CLUSTER_PACKS 8
+#define KM_WARP_ROWS 4     /* rows to a block, where a warp takes one */
+#define KM_CLUSTER_SIZE 8
+
+typedef struct km_softmax_args {
+    const void *x, *dy;    /* backward: x is y */
+    void *out;
+    int64_t rows, inner;   /* inner: stride of the row's elements, where it is not 1 */
+    int32_t n, log;
+} km_softmax_args;
+
+typedef struct km_norm_args {
+    const void *x, *residual, *w, *b; /* residual and b may be NULL */
+    void *y, *sum;                    /* sum: x + residual */
+    float *mean, *rstd;               /* (rows); mean NULL for rms_norm */
+    int64_t rows;
+    int32_t n;
+    float eps;
+} km_norm_args;
+
+typedef struct km_norm_grad_args {
+    const void *dy, *x, *w, *dsum;    /* dsum may be NULL */
+    const float *mean, *rstd;         /* mean NULL for rms_norm */
+    void *dx, *dw, *db;               /* db NULL for rms_norm */
+    float *partial;                   /* (parts, 2, n): dw and db of each part of the rows */
+    int64_t rows;
+    int32_t n, parts;
+} km_norm_grad_args;
+
+typedef struct km_loss_args {
+    const void *x, *targets;          /* x (rows, n); targets i32 or i64, or x's shape and dtype */
+    const float *lse_in, *dloss;      /* backward; dloss NULL stands for 1 */
+    float *loss, *lse;                /* loss: one number; lse (rows) */
+    float *row_loss;                  /* (rows), or (parts) for mse and bce */
+    float *count;                     /* rows that count, one number */
+    void *dx;
+    int64_t rows, ignore, total;      /* total: elements of mse and bce */
+    int32_t n, wide, mean, parts;     /* wide: targets are i64 */
+    int32_t bce;
+} km_loss_args;
+
+typedef struct km_index_args {
+    const void *x, *src, *index;
+    void *out;
+    uint32_t *count;                  /* embedding_grad: how often each row of the table is used */
+    int64_t outer, axis, inner;       /* x as (outer, axis, inner); lines of index likewise */
+    int64_t items, limit;             /* indices; each is below limit */
+    int64_t rows, bytes;              /* of the table, and of one of its rows */
+    int64_t dim[5], x_stride[5];      /* gather, scatter_add: index's axes, x's strides along them */
+    int64_t x_axis;                   /* x's stride along the axis */
+    int32_t ndim, axis_at;
+    int32_t wide, accumulate;         /* wide: indices are i64 */
+} km_index_args;
+
+typedef struct km_rope_args {
+    const void *x, *positions;
+    void *out;
+    int64_t batch;                    /* x is (batch, T, d) */
+    int32_t t, d, dims, adjacent, inverse, wide;
+    double log2_base;
+} km_rope_args;
+
+#endif

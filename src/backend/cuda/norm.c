@@ -1,0 +1,101 @@
+/* layer_norm, rms_norm, their fused forms and gradients on the GPU. */
+#include "backend/cuda/cuda.h"
+#include "backend/cuda/row_team.h"
+
+static km_row_kernels norm = KM_ROW_KERNELS("norm", "norm");
+static km_cuda_kernel grad_warp[] = {{.module = "norm_grad", .name = "norm_grad_f32_warp"},
+                                     {.module = "norm_grad", .name = "norm_grad_f16_warp"},
+                                     {.module = "norm_grad", .name = "norm_grad_bf16_warp"}};
+static km_cuda_kernel grad_block[] = {{.module = "norm_grad", .name = "norm_grad_f32_block"},
+                                      {.module = "norm_grad", .name = "norm_grad_f16_block"},
+                                      {.module = "norm_grad", .name = "norm_grad_bf16_block"}};
+static km_cuda_kernel grad_stream[] = {{.module = "norm_grad", .name = "norm_grad_f32_stream"},
+                                       {.module = "norm_grad", .name = "norm_grad_f16_stream"},
+                                       {.module = "norm_grad", .name = "norm_grad_bf16_stream"}};
+static km_cuda_kernel grad_columns[] = KM_CUDA_PER_TYPE("norm_grad", "norm_grad_columns");
+static km_cuda_kernel grad_finish[] = KM_CUDA_PER_TYPE("norm_grad", "norm_grad_finish");
+
+static void *ptr(const km_tensor *t) { return t ? km_tensor_ptr(t) : NULL; }
+
+static bool shape_of(const km_tensor *x, int64_t *rows, int32_t *n) {
+    int64_t width = x->shape.dim[x->shape.ndim - 1];
+    *rows = width ? km_shape_count(x->shape) / width : 0;
+    *n = (int32_t)width;
+    return km_cuda_slot(x->dtype) >= 0 && width <= INT32_MAX;
+}
+
+/* x, w, b? -> y, (mean,) rstd; or x, residual, w, b? -> y, sum, (mean,) rstd. */
+static km_status run_norm(km_ctx *ctx, const km_call *c) {
+    bool fused = c->op == KM_OP_ADD_LAYER_NORM || c->op == KM_OP_ADD_RMS_NORM;
+    bool layer = c->op == KM_OP_LAYER_NORM || c->op == KM_OP_ADD_LAYER_NORM;
+    const km_tensor *x = c->in[0];
+    int w = fused ? 2 : 1, stats = fused ? 2 : 1;
+    km_norm_args a = {.x = ptr(x), .residual = fused ? ptr(c->in[1]) : NULL, .w = ptr(c->in[w]),
+                      .b = c->n_in > w + 1 ? ptr(c->in[w + 1]) : NULL, .y = ptr(c->out[0]),
+                      .sum = fused ? ptr(c->out[1]) : NULL, .mean = layer ? ptr(c->out[stats]) : NULL,
+                      .rstd = ptr(c->out[stats + layer]), .eps = (float)c->p->f[0]};
+    if (!shape_of(x, &a.rows, &a.n)) return KM_ERR_UNSUPPORTED;
+    size_t size = km_dtype_size(x->dtype);
+    bool aligned = km_cuda_rows_aligned(c->in, c->n_in, a.n, size) &&
+                   km_cuda_rows_aligned(c->out, fused ? 2 : 1, a.n, size);
+    return km_cuda_launch_rows(km_cuda_lane(c), norm, km_cuda_slot(x->dtype), size, a.rows, a.n,
+                               aligned, &a);
+}
+
+/* Blocks that walk over the rows while they carry dw and db: a few on each multiprocessor, so that
+ * the parts to add up stay few. */
+static int64_t parts_for(const km_lane *lane, int64_t rows, int rows_at_once) {
+    int64_t most = (int64_t)km_cuda_dev_of(lane)->sms * (rows_at_once > 1 ? 4 : 2);
+    int64_t useful = km_cuda_ceil(rows, rows_at_once);
+    return useful < most ? (useful > 0 ? useful : 1) : most;
+}
+
+static km_status run_norm_grad(km_ctx *ctx, const km_call *c) {
+    bool layer = c->op == KM_OP_LAYER_NORM_GRAD;
+    int extra = layer ? 5 : 4;
+    const km_tensor *x = c->in[1];
+    km_lane *lane = km_cuda_lane(c);
+    km_norm_grad_args a = {.dy = ptr(c->in[0]), .x = ptr(x), .w = ptr(c->in[2]),
+                           .dsum = c->n_in > extra ? ptr(c->in[extra]) : NULL,
+                           .mean = layer ? ptr(c->in[3]) : NULL, .rstd = ptr(c->in[layer ? 4 : 3]),
+                           .dx = ptr(c->out[0]), .dw = ptr(c->out[1]),
+                           .db = layer ? ptr(c->out[2]) : NULL};
+    if (!shape_of(x, &a.rows, &a.n)) return KM_ERR_UNSUPPORTED;
+    if (a.n == 0) return KM_OK;
+    int slot = km_cuda_slot(x->dtype);
+    size_t size = km_dtype_size(x->dtype), cap;
+    bool aligned = km_cuda_rows_aligned(c->in, 3, a.n, size) &&
+                   km_cuda_rows_aligned(c->out, 1, a.n, size) &&
+                   km_cuda_aligned(a.dsum ? a.dsum : a.dx, 16);
+    int64_t packs = (int64_t)a.n * (int64_t)size / 16;
+    bool warp = aligned && packs <= 32 * KM_WARP_PACKS;
+    bool block = aligned && !warp && packs <= 512 * KM_BLOCK_PACKS;
+    a.parts = (int32_t)parts_for(lane, a.rows, warp ? KM_WARP_ROWS : 1);
+    if (!warp && !block && a.parts > 128) a.parts = 128;
+    a.partial = km_cuda_scratch(lane, (size_t)a.parts * 2 * (size_t)a.n * sizeof(float), &cap);
+    if (!a.partial) return ctx->error.code;
+    km_status s;
+    if (warp) {
+        s = km_cuda_launch1(lane, &grad_warp[slot], KM_DIM(a.parts), KM_DIM(32 * KM_WARP_ROWS),
+                            (unsigned)(2 * a.n * (int)sizeof(float)), &a);
+    } else if (block) {
+        int64_t threads = km_cuda_ceil(km_cuda_ceil(packs, KM_BLOCK_PACKS), 32) * 32;
+        s = km_cuda_launch1(lane, &grad_block[slot], KM_DIM(a.parts), KM_DIM(threads), 0, &a);
+    } else {
+        s = km_cuda_launch1(lane, &grad_stream[slot], KM_DIM(a.rows), KM_DIM(512), 0, &a);
+        if (s == KM_OK)
+            s = km_cuda_launch1(lane, &grad_columns[slot], KM_DIM(km_cuda_ceil(a.n, 32), a.parts),
+                                KM_DIM(32, 8), 0, &a);
+    }
+    if (s == KM_OK)
+        s = km_cuda_launch1(lane, &grad_finish[slot], KM_DIM(km_cuda_ceil(a.n, 32)), KM_DIM(32, 8), 0,
+                            &a);
+    km_cuda_scratch_free(lane, a.partial, cap);
+    return s;
+}
+
+void km_cuda_register_norm(km_kernel *table) {
+    table[KM_OP_LAYER_NORM] = table[KM_OP_RMS_NORM] = run_norm;
+    table[KM_OP_ADD_LAYER_NORM] = table[KM_OP_ADD_RMS_NORM] = run_norm;
+    table[KM_OP_LAYER_NORM_GRAD] = table[KM_OP_RMS_NORM_GRAD] = run_norm_grad;
+}
