@@ -123,9 +123,10 @@ static void meet_keys(const km_attention_call *a, panel *p, int64_t first, int64
             seen[i] = (int32_t)(sees < 0 ? 0 : min64(sees, n));
         }
     }
-    a->gemm->panel(n, vecs * vl, a->D, k, ldk, 1, p->q, nr, s, nr, a->scale, 0);
+    a->gemm->panel(n, vecs * vl, a->D, k, ldk, 1, p->q, nr, NULL, s, nr, a->scale,
+                   0);
     a->kern->soften(s, n, seen, masked, vecs, p->max, p->sum, p->acc, a->D);
-    a->gemm->panel(a->D, vecs * vl, n, v, 1, ldv, s, nr, p->acc, nr, 1, 1);
+    a->gemm->panel(a->D, vecs * vl, n, v, 1, ldv, s, nr, NULL, p->acc, nr, 1, 1);
 }
 
 static void end_panel(const job *j, panel *p, int64_t b, int64_t hk, float *rows) {

@@ -94,18 +94,20 @@ static void meet(const job *j, const block *x, int64_t h, int64_t t, int64_t n, 
         while (from < n && seen[from] <= first + c) from++; /* these see none of the panel */
         float *s = x->s + c, *dp = x->dp + c;
         int64_t at = from * KEYS, rows = n - from, panel = c * D;
-        g->panel(rows, width, D, q + from * ldq, ldq, 1, x->kt + panel, nr, s + at, KEYS, a->scale,
-                 0);
-        g->panel(rows, width, D, d_o + from * ldo, ldo, 1, x->vt + panel, nr, dp + at, KEYS, 1, 0);
+        g->panel(rows, width, D, q + from * ldq, ldq, 1, x->kt + panel, nr, NULL, s + at, KEYS,
+                 a->scale, 0);
+        g->panel(rows, width, D, d_o + from * ldo, ldo, 1, x->vt + panel, nr, NULL, dp + at, KEYS,
+                 1, 0);
         a->kern->grad_scores(s, dp, KEYS, n, first + c, width, seen, lse, delta);
-        g->panel(D, width, rows, d_o + from * ldo, 1, ldo, s + at, KEYS, x->dvt + panel, nr, 1, 1);
-        g->panel(D, width, rows, q + from * ldq, 1, ldq, dp + at, KEYS, x->dkt + panel, nr,
+        g->panel(D, width, rows, d_o + from * ldo, 1, ldo, s + at, KEYS, NULL, x->dvt + panel, nr,
+                 1, 1);
+        g->panel(D, width, rows, q + from * ldq, 1, ldq, dp + at, KEYS, NULL, x->dkt + panel, nr,
                  a->scale, 1);
     }
     float *dq = x->dq + (h - x->hk * a->group) * a->Tq * D + t * D;
     for (int64_t c = 0; c < D; c += nr)
-        g->panel(n, min64(nr, D - c), keys, x->dp, KEYS, 1, x->kp + c * KEYS, nr, dq + c, D,
-                 a->scale, 1);
+        g->panel(n, min64(nr, D - c), keys, x->dp, KEYS, 1, x->kp + c * KEYS, nr, NULL, dq + c,
+                 D, a->scale, 1);
 }
 
 /* dk or dv of one block of keys, out of its panels. */

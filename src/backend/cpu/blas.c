@@ -19,6 +19,7 @@ static struct {
     void *library;
     sgemm_fn sgemm;
     set_threads_fn set_threads;
+    bool wished;
     char name[160];
 } blas;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -77,6 +78,7 @@ static void open_blas(void) {
     }
     blas.set_threads(1);
     read_name();
+    blas.wished = wish != NULL;
     blas.sgemm = sgemm;
 }
 
@@ -89,6 +91,8 @@ const char *km_blas_name(void) {
     pthread_once(&once, open_blas);
     return blas.name;
 }
+
+bool km_blas_wished(void) { return km_blas_available() && blas.wished; }
 
 void km_blas_sgemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
                    int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc) {

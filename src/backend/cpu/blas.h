@@ -1,6 +1,7 @@
 /* OpenBLAS, opened at run time. It serves as a fast single-threaded sgemm: the threads are ours.
  *
- * KERMES_BLAS=none leaves it closed; KERMES_BLAS=/path/to/library.so opens that one instead. */
+ * KERMES_BLAS=none leaves it closed; KERMES_BLAS=/path/to/library.so opens that one instead, and
+ * then it serves every f32 product. */
 #ifndef KM_BACKEND_CPU_BLAS_H
 #define KM_BACKEND_CPU_BLAS_H
 #include <stdbool.h>
@@ -14,6 +15,9 @@ const char *km_blas_name(void);
  * thread alone. Only where km_blas_available, and for sizes up to INT_MAX. */
 void km_blas_sgemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
                    int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
+
+/* Whether KERMES_BLAS named this library. */
+bool km_blas_wished(void);
 
 /* For benchmarks: how many threads the library itself uses. It is 1 from the start. */
 void km_blas_set_threads(int count);

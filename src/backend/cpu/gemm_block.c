@@ -14,16 +14,18 @@ static int64_t share(int64_t whole, int64_t most, int64_t unit) {
 
 static bool narrow(km_dtype d) { return d != KM_F32; }
 
-/* A panel of b goes through the nearest cache once per mr rows; packing must pay for itself. */
+/* Rows of f32 serve as they lie where packing would not pay: few rows of a meet them, or all of b
+ * is near anyway. */
+#define B_NEAR (128 * 128)
 static bool b_direct(const km_gemm *g) {
-    return g->b.dtype == KM_F32 && g->b.col == 1 && g->m <= 48;
+    return g->b.dtype == KM_F32 && g->b.col == 1 && (g->m <= 48 || g->k * g->n <= B_NEAR);
 }
 
 km_gemm_cut km_gemm_cut_for(const km_gemm *g, const km_gemm_kernels *kern) {
     km_gemm_cut c = {0};
-    c.kc = share(g->k, 384, 8);
-    c.nc = share(g->n, 2048, kern->nr);
-    c.mc = share(g->m, 32 * kern->mr, kern->mr);
+    c.kc = share(g->k, 512, 8);
+    c.nc = share(g->n, 1024, kern->nr);
+    c.mc = share(g->m, 16 * kern->mr, kern->mr);
     c.mb = g->m;
     size_t floats = 0;
     c.b_at = floats;
@@ -123,7 +125,8 @@ static void strip(const block *b, int64_t j, int64_t cols) {
     } else {
         end.beta = 0;
     }
-    b->kern->panel(b->rows, cols, b->depth, b->a, b->a_row, b->a_col, panel, ldb, sum, ld,
+    const float *next = ldb == nr && j + nr < b->cols ? panel + b->depth * nr : NULL;
+    b->kern->panel(b->rows, cols, b->depth, b->a, b->a_row, b->a_col, panel, ldb, next, sum, ld,
                    g->alpha, beta);
     if (b->last && (narrow(end.dtype) || end.bias || end.act != KM_ACT_NONE || pre))
         b->kern->finish(&end, sum, ld, out, pre, g->ldc, b->rows, cols);

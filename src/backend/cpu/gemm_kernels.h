@@ -22,9 +22,11 @@ typedef struct km_gemm_kernels {
 
     /* c (m, n) = alpha a b + beta c for one panel: n <= nr, a(i, p) = a[i * a_row + p * a_col],
      * b(p, j) = b[p * ldb + j] readable up to the next multiple of vl past n. beta 0: c is not
-     * read. alpha and beta apply to the sum over all of k. */
+     * read. alpha and beta apply to the sum over all of k. next_b is the panel that will be wanted
+     * next, fetched on the way, or NULL. */
     void (*panel)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_col,
-                  const float *b, int64_t ldb, float *c, int64_t ldc, float alpha, float beta);
+                  const float *b, int64_t ldb, const float *next_b, float *c, int64_t ldc,
+                  float alpha, float beta);
 
     /* Packs b (k, n) into panels; b(p, j) is src[p * ld + j]. */
     void (*pack)(float *dst, const void *src, km_dtype dtype, int64_t ld, int64_t k, int64_t n);

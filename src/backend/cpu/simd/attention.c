@@ -3,6 +3,13 @@
 #include "backend/cpu/simd/gemm_simd.h"
 #include "backend/cpu/simd/vmath.h"
 
+/* e^x for x <= 0, up to rounding. What is below the smallest normal number beside a weight of 1 is
+ * zero: the processor is slow with subnormals, and a masked score is -inf. NaN stays. */
+KM_INLINE vf weight(vf x) {
+    vf least = v_set1(-87.0f), n, r = v_exp_reduce(v_max(least, x), &n);
+    return v_select(v_lt(x, least), v_zero(), v_ldexp(v_expm1_core(r) + 1.0f, n));
+}
+
 /* ---- Forward ---- */
 
 /* One vector of queries down the block. A lane that has seen no key yet keeps max = -inf; its
@@ -27,19 +34,19 @@ KM_INLINE void soften_lanes(float *s, int64_t keys, const int32_t *seen, const b
         if (j < keys) m = v_max(m, v_load(s + j * KM_NR));
         m = v_max(m, m1);
     }
-    vf base = v_select(v_eq(m, none), v_zero(), m), factor = v_exp(old - base);
+    vf base = v_select(v_eq(m, none), v_zero(), m), factor = weight(old - base);
     vf t0 = v_zero(), t1 = v_zero();
     int64_t j = 0;
     for (; j + 2 <= keys; j += 2) {
-        vf p0 = v_exp(v_load(s + j * KM_NR) - base);
-        vf p1 = v_exp(v_load(s + (j + 1) * KM_NR) - base);
+        vf p0 = weight(v_load(s + j * KM_NR) - base);
+        vf p1 = weight(v_load(s + (j + 1) * KM_NR) - base);
         v_store(s + j * KM_NR, p0);
         v_store(s + (j + 1) * KM_NR, p1);
         t0 += p0;
         t1 += p1;
     }
     if (j < keys) {
-        vf p0 = v_exp(v_load(s + j * KM_NR) - base);
+        vf p0 = weight(v_load(s + j * KM_NR) - base);
         v_store(s + j * KM_NR, p0);
         t0 += p0;
     }
@@ -69,16 +76,16 @@ static float soften_row(float *s, int64_t n, float *max, float *sum) {
     *max = top;
     vf base = v_set1(top == -INFINITY ? 0 : top);
     for (j = 0; j + KM_VF <= n; j += KM_VF) {
-        vf p = v_exp(v_load(s + j) - base);
+        vf p = weight(v_load(s + j) - base);
         v_store(s + j, p);
         t += p;
     }
     if (j < n) {
-        vf p = v_keep(row_first(n - j), v_exp(v_load_n(s + j, n - j) - base));
+        vf p = v_keep(row_first(n - j), weight(v_load_n(s + j, n - j) - base));
         v_store_n(s + j, p, n - j);
         t += p;
     }
-    float factor = v_exp(v_set1(old) - base)[0];
+    float factor = weight(v_set1(old) - base)[0];
     *sum = *sum * factor + v_reduce_add(t);
     return factor;
 }
@@ -131,13 +138,13 @@ static void grad_scores(float *s, float *dp, int64_t ld, int64_t rows, int64_t f
         int64_t sees = seen[i] - first, j = 0;
         if (sees > width) sees = width;
         for (; j + KM_VF <= sees; j += KM_VF) {
-            vf p = v_exp(v_load(si + j) - base);
+            vf p = weight(v_load(si + j) - base);
             v_store(si + j, p);
             v_store(di + j, p * (v_load(di + j) - less));
         }
         if (j < sees) {
             vm some = row_first(sees - j);
-            vf p = v_keep(some, v_exp(v_load(si + j) - base));
+            vf p = v_keep(some, weight(v_load(si + j) - base));
             v_store(si + j, p);
             v_store(di + j, v_keep(some, p * (v_load(di + j) - less)));
             j += KM_VF;

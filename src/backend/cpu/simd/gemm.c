@@ -8,12 +8,18 @@
 #define ALL_ROWS KM_MR
 #define ALL_VECS KM_NV
 
+/* What a tile fetches for those after it: a little at each step of k. */
+typedef struct ahead {
+    const char *from;
+    int64_t step;
+} ahead;
+
 typedef void tile_fn(int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b,
-                     int64_t ldb, float *c, int64_t ldc, float alpha, float beta);
+                     int64_t ldb, float *c, int64_t ldc, float alpha, float beta, ahead next);
 
 KM_INLINE void tile(const int rows, const int vecs, int64_t k, const float *a, int64_t a_row,
                     int64_t a_col, const float *b, int64_t ldb, float *c, int64_t ldc,
-                    float alpha, float beta) {
+                    float alpha, float beta, ahead next) {
     vf acc[ALL_ROWS][ALL_VECS];
     const float *row[ALL_ROWS];
     KM_UNROLL
@@ -27,6 +33,8 @@ KM_INLINE void tile(const int rows, const int vecs, int64_t k, const float *a, i
     }
     for (int64_t p = 0, at = 0; p < k; p++, at += a_col, b += ldb) {
         vf bv[ALL_VECS];
+        __builtin_prefetch(next.from, 0, 2);
+        next.from += next.step;
         KM_UNROLL
         for (int j = 0; j < vecs; j++) bv[j] = v_load(b + j * KM_VF);
         KM_UNROLL
@@ -51,8 +59,8 @@ KM_INLINE void tile(const int rows, const int vecs, int64_t k, const float *a, i
 #define TILE(ROWS, VECS)                                                                           \
     static void tile_##ROWS##_##VECS(int64_t k, const float *a, int64_t a_row, int64_t a_col,      \
                                      const float *b, int64_t ldb, float *c, int64_t ldc,           \
-                                     float alpha, float beta) {                                    \
-        tile(ROWS, VECS, k, a, a_row, a_col, b, ldb, c, ldc, alpha, beta);                         \
+                                     float alpha, float beta, ahead next) {                        \
+        tile(ROWS, VECS, k, a, a_row, a_col, b, ldb, c, ldc, alpha, beta, next);                   \
     }
 #if KM_NV == 4
 #define TILES(ROWS) TILE(ROWS, 1) TILE(ROWS, 2) TILE(ROWS, 3) TILE(ROWS, 4)
@@ -87,10 +95,11 @@ static tile_fn *const tiles[KM_MR][KM_NV] = {
 
 /* A tile whose last vector is not whole: through a buffer. */
 static void ragged(int rows, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_col,
-                   const float *b, int64_t ldb, float *c, int64_t ldc, float alpha, float beta) {
+                   const float *b, int64_t ldb, float *c, int64_t ldc, float alpha, float beta,
+                   ahead next) {
     float t[KM_MR * KM_NR];
     int64_t vecs = (n + KM_VF - 1) / KM_VF;
-    tiles[rows - 1][vecs - 1](k, a, a_row, a_col, b, ldb, t, KM_NR, alpha, 0);
+    tiles[rows - 1][vecs - 1](k, a, a_row, a_col, b, ldb, t, KM_NR, alpha, 0, next);
     for (int i = 0; i < rows; i++) {
         for (int64_t j = 0; j < n; j += KM_VF) {
             int64_t left = n - j < KM_VF ? n - j : KM_VF;
@@ -102,12 +111,15 @@ static void ragged(int rows, int64_t n, int64_t k, const float *a, int64_t a_row
 }
 
 void KM_SIMD(km_gemm_panel)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row,
-                            int64_t a_col, const float *b, int64_t ldb, float *c, int64_t ldc,
-                            float alpha, float beta) {
+                            int64_t a_col, const float *b, int64_t ldb, const float *next_b,
+                            float *c, int64_t ldc, float alpha, float beta) {
+    ahead next = {(const char *)(next_b ? next_b : b), 0};
+    if (next_b) next.step = (int64_t)sizeof(float) * KM_NR * KM_MR / (m + KM_MR - 1) + 1;
     for (int64_t i = 0; i < m; i += KM_MR, a += KM_MR * a_row, c += KM_MR * ldc) {
         int rows = m - i < KM_MR ? (int)(m - i) : KM_MR;
-        if (n % KM_VF) ragged(rows, n, k, a, a_row, a_col, b, ldb, c, ldc, alpha, beta);
-        else tiles[rows - 1][n / KM_VF - 1](k, a, a_row, a_col, b, ldb, c, ldc, alpha, beta);
+        if (n % KM_VF) ragged(rows, n, k, a, a_row, a_col, b, ldb, c, ldc, alpha, beta, next);
+        else tiles[rows - 1][n / KM_VF - 1](k, a, a_row, a_col, b, ldb, c, ldc, alpha, beta, next);
+        next.from += next.step * k;
     }
 }
 

@@ -3,21 +3,25 @@
 
 /* ---- Panels from rows of b ---- */
 
+/* A few rows at a time, all panels across: reads run along the rows, which the processor foresees,
+ * and each panel gets a whole stretch. */
+#define TOGETHER 8
+
 KM_INLINE void pack_rows(float *dst, const void *src, int64_t ld, int64_t k, int64_t n, int slot) {
-    for (int64_t j = 0; j < n; j += KM_NR, dst += k * KM_NR) {
-        int64_t cols = n - j < KM_NR ? n - j : KM_NR;
-        if (cols == KM_NR) {
-            for (int64_t p = 0; p < k; p++) {
+    for (int64_t p0 = 0; p0 < k; p0 += TOGETHER) {
+        int64_t p1 = row_min(k, p0 + TOGETHER), j = 0;
+        for (; j + KM_NR <= n; j += KM_NR) {
+            for (int64_t p = p0; p < p1; p++) {
                 KM_UNROLL
                 for (int v = 0; v < KM_NR; v += KM_VF)
-                    v_store(dst + p * KM_NR + v, row_load(src, p * ld + j + v, slot));
+                    v_store(dst + j * k + p * KM_NR + v, row_load(src, p * ld + j + v, slot));
             }
-        } else {
-            for (int64_t p = 0; p < k; p++) {
-                for (int64_t v = 0; v < KM_NR; v += KM_VF) {
-                    vf x = v < cols ? row_load_n(src, p * ld + j + v, cols - v, slot) : v_zero();
-                    v_store(dst + p * KM_NR + v, x);
-                }
+        }
+        for (int64_t p = p0; p < p1 && j < n; p++) {
+            for (int64_t v = 0; v < KM_NR; v += KM_VF) {
+                int64_t cols = n - j - v;
+                vf x = cols > 0 ? row_load_n(src, p * ld + j + v, cols, slot) : v_zero();
+                v_store(dst + j * k + p * KM_NR + v, x);
             }
         }
     }

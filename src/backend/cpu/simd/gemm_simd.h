@@ -29,8 +29,8 @@
 #endif
 
 void KM_SIMD(km_gemm_panel)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row,
-                            int64_t a_col, const float *b, int64_t ldb, float *c, int64_t ldc,
-                            float alpha, float beta);
+                            int64_t a_col, const float *b, int64_t ldb, const float *next_b,
+                            float *c, int64_t ldc, float alpha, float beta);
 void KM_SIMD(km_gemm_pack)(float *dst, const void *src, km_dtype dtype, int64_t ld, int64_t k,
                            int64_t n);
 void KM_SIMD(km_gemm_pack_turned)(float *dst, const void *src, km_dtype dtype, int64_t ld,

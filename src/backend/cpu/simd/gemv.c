@@ -9,75 +9,80 @@
 #define SHARE 2
 #endif
 
+/* The processor foresees long rows by itself; short ones, as of a head's keys, it must be told. */
+#define SHORT 1024 /* bytes */
+
+KM_INLINE void fetch_rows(const void *w, int64_t ldw, int64_t row, int64_t count, int64_t n,
+                          int slot) {
+    int64_t bytes = n * (slot == KM_SLOT_F32 ? 4 : 2);
+    if (bytes > SHORT) return;
+    for (int64_t i = row; i < row + count; i++)
+        for (int64_t at = 0; at < bytes; at += 64)
+            __builtin_prefetch((const char *)row_at(w, i * ldw, slot) + at);
+}
+
 /* ---- Weights that lie along k: dot products ---- */
 
-/* y for `count` weights (at most 4) and `share` rows of x. Two sums each when there is but one
- * row, so that an addition need not wait for the last. */
+/* y for `count` weights and `share` rows of x, count * share <= 16. Two sums each when there are
+ * but a few, so that an addition need not wait for the last. */
 KM_INLINE void dots_block(const void *w, int64_t ldw, const int count, int64_t k, const float *x,
                           int64_t ldx, const int share, float *y, int64_t ldy, int slot) {
-    vf acc[SHARE][4], more[4];
+    const int sums = count * share;
+    vf acc[16], more[4]; /* acc[r * count + j] */
     KM_UNROLL
-    for (int j = 0; j < count; j++) {
-        more[j] = v_zero();
-        KM_UNROLL
-        for (int r = 0; r < share; r++) acc[r][j] = v_zero();
-    }
+    for (int i = 0; i < sums; i++) acc[i] = v_zero();
     int64_t p = 0;
-    if (share == 1) {
+    if (sums <= 4) {
+        KM_UNROLL
+        for (int j = 0; j < sums; j++) more[j] = v_zero();
         for (; p + 2 * KM_VF <= k; p += 2 * KM_VF) {
-            vf x0 = v_load(x + p), x1 = v_load(x + p + KM_VF);
             KM_UNROLL
-            for (int j = 0; j < count; j++) {
-                acc[0][j] = v_fma(x0, row_load(w, j * ldw + p, slot), acc[0][j]);
-                more[j] = v_fma(x1, row_load(w, j * ldw + p + KM_VF, slot), more[j]);
+            for (int i = 0; i < sums; i++) {
+                const float *xi = x + i / count * ldx + p;
+                int64_t at = i % count * ldw + p;
+                acc[i] = v_fma(v_load(xi), row_load(w, at, slot), acc[i]);
+                more[i] = v_fma(v_load(xi + KM_VF), row_load(w, at + KM_VF, slot), more[i]);
             }
         }
+        KM_UNROLL
+        for (int j = 0; j < sums; j++) acc[j] += more[j];
     }
     for (; p < k; p += KM_VF) {
         int64_t take = row_min(k - p, KM_VF);
         vf xv[SHARE];
         KM_UNROLL
-        for (int r = 0; r < share; r++)
-            xv[r] = take == KM_VF ? v_load(x + r * ldx + p) : v_load_n(x + r * ldx + p, take);
+        for (int r = 0; r < share; r++) xv[r] = row_load_n(x, r * ldx + p, take, KM_SLOT_F32);
         KM_UNROLL
         for (int j = 0; j < count; j++) {
             vf wv = row_load_n(w, j * ldw + p, take, slot);
             KM_UNROLL
-            for (int r = 0; r < share; r++) acc[r][j] = v_fma(xv[r], wv, acc[r][j]);
+            for (int r = 0; r < share; r++)
+                acc[r * count + j] = v_fma(xv[r], wv, acc[r * count + j]);
         }
     }
     KM_UNROLL
-    for (int r = 0; r < share; r++) {
-        KM_UNROLL
-        for (int j = 0; j < count; j++) {
-            vf sum = share == 1 ? acc[r][j] + more[j] : acc[r][j];
-            y[r * ldy + j] = v_reduce_add(sum);
-        }
-    }
+    for (int i = 0; i < sums; i++) y[i / count * ldy + i % count] = v_reduce_add(acc[i]);
+}
+
+/* All rows of x against `count` weights. */
+KM_INLINE void dots_rows(const void *w, int64_t ldw, const int count, int64_t k, const float *x,
+                         int64_t ldx, int64_t rows, float *y, int64_t ldy, int slot) {
+    int64_t r = 0;
+    for (; r + SHARE <= rows; r += SHARE)
+        dots_block(w, ldw, count, k, x + r * ldx, ldx, SHARE, y + r * ldy, ldy, slot);
+    for (; r < rows; r++)
+        dots_block(w, ldw, count, k, x + r * ldx, ldx, 1, y + r * ldy, ldy, slot);
 }
 
 KM_INLINE void dots(const void *w, int64_t ldw, int64_t n, int64_t k, const float *x, int64_t ldx,
                     int64_t rows, float *y, int64_t ldy, int slot) {
-    for (int64_t j = 0; j < n; j += 4) {
-        const void *wj = row_at(w, j * ldw, slot);
-        for (int64_t r = 0; r < rows;) {
-            const float *xr = x + r * ldx;
-            float *yr = y + r * ldy + j;
-            bool whole = n - j >= 4, many = rows - r >= SHARE;
-            if (whole && many) {
-                dots_block(wj, ldw, 4, k, xr, ldx, SHARE, yr, ldy, slot);
-            } else if (whole) {
-                dots_block(wj, ldw, 4, k, xr, ldx, 1, yr, ldy, slot);
-            } else {
-                for (int64_t i = 0; i < n - j; i++) {
-                    const void *wi = row_at(wj, i * ldw, slot);
-                    if (many) dots_block(wi, ldw, 1, k, xr, ldx, SHARE, yr + i, ldy, slot);
-                    else dots_block(wi, ldw, 1, k, xr, ldx, 1, yr + i, ldy, slot);
-                }
-            }
-            r += many ? SHARE : 1;
-        }
+    int64_t j = 0;
+    for (; j + 4 <= n; j += 4) {
+        fetch_rows(w, ldw, j + 8, row_min(4, n - j - 8), k, slot);
+        dots_rows(row_at(w, j * ldw, slot), ldw, 4, k, x, ldx, rows, y + j, ldy, slot);
     }
+    for (; j < n; j++)
+        dots_rows(row_at(w, j * ldw, slot), ldw, 1, k, x, ldx, rows, y + j, ldy, slot);
 }
 
 void KM_SIMD(km_gemv_dots)(const void *w, km_dtype dtype, int64_t ldw, int64_t n, int64_t k,
@@ -128,9 +133,12 @@ KM_INLINE void sums(const void *w, int64_t ldw, int64_t n, int64_t k, const floa
     for (int64_t r = 0; r < rows; r++) memset(y + r * ldy, 0, (size_t)n * sizeof *y);
     for (int64_t j = 0; j < n; j += STRETCH) {
         int64_t cols = row_min(n - j, STRETCH), p = 0;
-        for (; p + TOGETHER <= k; p += TOGETHER)
+        for (; p + TOGETHER <= k; p += TOGETHER) {
+            fetch_rows(row_at(w, j, slot), ldw, p + 2 * TOGETHER,
+                       row_min(TOGETHER, k - p - 2 * TOGETHER), cols, slot);
             for (int64_t r = 0; r < rows; r++)
                 sums_step(w, ldw, p, j, cols, TOGETHER, x + r * ldx, y + r * ldy + j, slot);
+        }
         for (; p < k; p++)
             for (int64_t r = 0; r < rows; r++)
                 sums_step(w, ldw, p, j, cols, 1, x + r * ldx, y + r * ldy + j, slot);
