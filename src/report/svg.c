@@ -171,17 +171,23 @@ static bool point_ok(const km_chart *c, const km_series *s, int k) {
     return drawable(c->x.scale, s->x[k]) && drawable(c->y.scale, s->y[k]);
 }
 
-static void draw_line(const km_chart *c, const km_series *s, int color, const span *x,
-                      const span *y, km_text *out) {
-    km_text_printf(out, "<g class=\"line c%d\"><path d=\"", color);
+/* Straight lines through the points, with gaps where there is none to draw. */
+static void draw_path(const km_chart *c, const km_series *s, const span *x, const span *y,
+                      km_text *out) {
     bool pen = false;
     for (int k = 0; k < s->n; k++) {
-        bool ok = point_ok(c, s, k);
+        bool ok = point_ok(c, s, k) && inside(x, s->x[k]);
         if (ok)
             km_text_printf(out, "%c%.1f %.1f", pen ? 'L' : 'M', place(x, s->x[k]),
                            place(y, s->y[k]));
         pen = ok;
     }
+}
+
+static void draw_line(const km_chart *c, const km_series *s, int color, const span *x,
+                      const span *y, km_text *out) {
+    km_text_printf(out, "<g class=\"line c%d\"><path d=\"", color);
+    draw_path(c, s, x, y, out);
     km_text_add(out, "\"><title>");
     km_text_escape(out, s->name);
     km_text_add(out, "</title></path>");
@@ -223,18 +229,10 @@ static void draw_limit(const km_chart *c, const km_series *s, const span *x, con
     bool flat = s->n == 1 && drawable(c->y.scale, s->y[0]);
     double level = flat ? place(y, s->y[0]) : 0;
     km_text_add(out, "<g class=\"limit\"><path d=\"");
-    if (flat) {
+    if (flat)
         km_text_printf(out, "M%d %.1fH%d", LEFT, level, WIDTH - RIGHT);
-    } else {
-        bool pen = false;
-        for (int k = 0; k < s->n; k++) {
-            bool ok = point_ok(c, s, k) && inside(x, s->x[k]);
-            if (ok)
-                km_text_printf(out, "%c%.1f %.1f", pen ? 'L' : 'M', place(x, s->x[k]),
-                               place(y, s->y[k]));
-            pen = ok;
-        }
-    }
+    else
+        draw_path(c, s, x, y, out);
     km_text_add(out, "\"><title>");
     km_text_escape(out, s->name);
     km_text_add(out, "</title></path>");
