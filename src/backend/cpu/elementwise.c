@@ -70,6 +70,9 @@ static km_status unary(km_ctx *ctx, const km_call *c) {
         .f = {(float)c->p->f[0], (float)c->p->f[1]},
         .stream = streams(c),
     };
+    /* What x + s leaves when most of it cancels depends on all of s, not on its nearest float. */
+    if (c->op == KM_OP_ADD_SCALAR)
+        j.f[1] = isfinite(j.f[0]) ? (float)(c->p->f[0] - (double)j.f[0]) : 0;
     km_cpu_walk(ctx, &it, cost(c->op), unary_run, &j);
     return KM_OK;
 }
