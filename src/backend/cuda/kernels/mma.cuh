@@ -22,6 +22,12 @@ KM_DEVICE void cp_async_16(uint32_t dst, const void *src, bool valid) {
                  : "memory");
 }
 
+/* Copies the first `bytes` (0 to 16) of 16 and writes zeros for the rest. Both 16-aligned. */
+KM_DEVICE void cp_async_16_part(uint32_t dst, const void *src, int bytes) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(bytes)
+                 : "memory");
+}
+
 /* Closes the group of copies issued since the last commit. */
 KM_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
