@@ -1,0 +1,122 @@
+/* Products with only a few vectors on one side: the matrix on the other is read once, at the speed
+ * of memory. Vectors are rows of a, or columns of b when out is narrow; the matrix is then taken
+ * as rows or as columns, whichever way it lies. */
+#include "backend/cuda/gemm.h"
+#include "backend/cuda/kernels/gemm_params.h"
+
+/* By dtype, alignment and the number of vectors: 1, 2, 4, 8. */
+#define FEW(kind, type)                                                                            \
+    {                                                                                              \
+        {{"gemv", "gemv_" kind "_" type "_1", 0},                                                  \
+         {"gemv", "gemv_" kind "_" type "_2", 0},                                                  \
+         {"gemv", "gemv_" kind "_" type "_4", 0},                                                  \
+         {"gemv", "gemv_" kind "_" type "_8", 0}},                                                 \
+            {{"gemv", "gemv_" kind "_" type "_scalar_1", 0},                                       \
+             {"gemv", "gemv_" kind "_" type "_scalar_2", 0},                                       \
+             {"gemv", "gemv_" kind "_" type "_scalar_4", 0},                                       \
+             {"gemv", "gemv_" kind "_" type "_scalar_8", 0}},                                      \
+    }
+
+typedef struct few {
+    km_gemv_args args;
+    km_dtype dtype;
+    int64_t batch;
+    bool by_rows; /* w is (n, k) */
+} few;
+
+/* The vectors of x against w; false when this is no such product. */
+static bool describe(const km_gemm *g, few *f) {
+    const km_gemm_policy *policy = km_gemm_settings();
+    int64_t most = g->dtype == KM_F32 ? policy->few_f32 : policy->few_16;
+    bool rows_of_a = g->m <= most, cols_of_b = g->n <= most && !g->bias && !g->pre;
+    if (g->dtype != KM_F32 && g->dtype != KM_F16 && g->dtype != KM_BF16) return false;
+    if ((!rows_of_a && !cols_of_b) || g->m > INT32_MAX || g->n > INT32_MAX ||
+        g->k > INT32_MAX / 2 || g->batch > 65535)
+        return false;
+    *f = (few){.dtype = g->dtype, .batch = g->batch};
+    f->args = (km_gemv_args){.out = g->out,
+                             .pre = g->pre,
+                             .bias = g->bias,
+                             .batch_o = g->batch_o,
+                             .alpha = (float)g->alpha,
+                             .beta = (float)g->beta,
+                             .k = (int32_t)g->k,
+                             .act = (int32_t)g->act,
+                             .parts = 1};
+    km_gemv_args *v = &f->args;
+    if (rows_of_a) {
+        v->x = g->a, v->batch_x = g->batch_a, v->m = (int32_t)g->m;
+        v->x_vector = g->turn_a ? 1 : g->lda, v->x_k = g->turn_a ? g->lda : 1;
+        v->w = g->b, v->batch_w = g->batch_b, v->n = (int32_t)g->n, v->ldw = g->ldb;
+        v->out_vector = g->ldo, v->out_row = 1;
+        f->by_rows = g->turn_b;
+    } else {
+        v->x = g->b, v->batch_x = g->batch_b, v->m = (int32_t)g->n;
+        v->x_vector = g->turn_b ? g->ldb : 1, v->x_k = g->turn_b ? 1 : g->ldb;
+        v->w = g->a, v->batch_w = g->batch_a, v->n = (int32_t)g->m, v->ldw = g->lda;
+        v->out_vector = 1, v->out_row = g->ldo;
+        f->by_rows = !g->turn_a;
+    }
+    /* One column of a matrix in columns is one of w's rows, whichever way it is told. */
+    if (v->n == 1 && !f->by_rows && v->ldw == 1) f->by_rows = true;
+    return !f->by_rows || v->x_k == 1 || v->k <= 1;
+}
+
+static int kind_of(km_dtype d) { return d == KM_F32 ? 0 : d == KM_F16 ? 1 : 2; }
+static int count_of(int32_t m) { return m <= 1 ? 0 : m <= 2 ? 1 : m <= 4 ? 2 : 3; }
+
+static km_status run_rows(km_lane *lane, few *f) {
+    static km_cuda_kernel kernels[3][2][4] = {FEW("rows", "f32"), FEW("rows", "f16"),
+                                              FEW("rows", "bf16")};
+    km_gemv_args *v = &f->args;
+    size_t size = km_dtype_size(f->dtype);
+    int64_t batched = f->batch > 1;
+    bool vec = km_gemm_aligned(v->w, v->n > 1 ? v->ldw : 0, batched * v->batch_w, size, 16) &&
+               km_gemm_aligned(v->x, v->m > 1 ? v->x_vector : 0, batched * v->batch_x, size, 16);
+    /* Warps share a row while the chip has room for more and each still has two loads to make. */
+    int64_t warps = ((int64_t)v->n + KM_GEMV_ROWS_EACH - 1) / KM_GEMV_ROWS_EACH * f->batch;
+    int64_t loads = v->k / (32 * (vec ? (int64_t)(16 / size) : 1));
+    int sms = km_cuda_dev_of(lane)->sms;
+    while (v->parts < 8 && warps * v->parts < 16 * (int64_t)sms && loads / v->parts >= 4)
+        v->parts *= 2;
+    int64_t each = KM_GEMV_ROWS_EACH * (KM_GEMV_ROWS_THREADS / 32) / v->parts;
+    return km_cuda_launch1(lane, &kernels[kind_of(f->dtype)][!vec][count_of(v->m)],
+                           KM_DIM((v->n + each - 1) / each, f->batch), KM_DIM(KM_GEMV_ROWS_THREADS),
+                           0, v);
+}
+
+static km_status run_columns(km_lane *lane, few *f) {
+    static km_cuda_kernel kernels[3][2][4] = {FEW("columns", "f32"), FEW("columns", "f16"),
+                                              FEW("columns", "bf16")};
+    km_gemv_args *v = &f->args;
+    size_t size = km_dtype_size(f->dtype), cap = 0;
+    bool vec = km_gemm_aligned(v->w, v->ldw, f->batch > 1 ? v->batch_w : 0, size, 16) &&
+               (size_t)v->n * size % 16 == 0;
+    int64_t cols = vec ? KM_GEMV_COLUMNS_BYTES / (int64_t)size : KM_GEMV_COLUMNS_SCALAR;
+    int64_t blocks = (v->n + cols - 1) / cols;
+    /* Blocks share columns while the chip has room for more and each still has 256 rows to sum. */
+    int64_t parts = 3 * (int64_t)km_cuda_dev_of(lane)->sms / (blocks * f->batch);
+    if (parts > v->k / 256) parts = v->k / 256;
+    if (parts < 1 || blocks * f->batch > KM_CUDA_COUNTERS) parts = 1;
+    v->parts = (int32_t)parts;
+    if (parts > 1) {
+        v->partial =
+            km_cuda_scratch(lane, (size_t)(parts * f->batch * v->m * v->n) * sizeof(float), &cap);
+        v->counters = v->partial ? km_cuda_counters(lane) : NULL;
+        if (!v->counters) {
+            km_cuda_scratch_free(lane, v->partial, cap);
+            return lane->ctx->error.code;
+        }
+    }
+    km_status s =
+        km_cuda_launch1(lane, &kernels[kind_of(f->dtype)][!vec][count_of(v->m)],
+                        KM_DIM(blocks, parts, f->batch), KM_DIM(KM_GEMV_COLUMNS_THREADS), 0, v);
+    km_cuda_scratch_free(lane, v->partial, cap);
+    return s;
+}
+
+km_status km_gemm_few(km_lane *lane, const km_gemm *g) {
+    few f;
+    if (!describe(g, &f)) return KM_ERR_UNSUPPORTED;
+    return f.by_rows ? run_rows(lane, &f) : run_columns(lane, &f);
+}
