@@ -85,6 +85,7 @@ typedef struct plan {
     const km_gemm *g;
     const km_gemm_kernels *kern;
     way way;
+    bool turned;                     /* for WAY_GEMV */
     km_gemm_cut cut;
     int64_t rows, cols;              /* of a block; the last ones may be smaller */
     int64_t down, across;            /* blocks of one c */
@@ -147,8 +148,8 @@ static void cut_blocks(plan *p, int64_t threads) {
     if (p->batches >= 4 * threads) parts = 1;
     if (p->way == WAY_GEMV) {
         unit_m = unit_n = 16;
-        if (g->m < g->n) unit_m = g->m;
-        else unit_n = g->n;
+        if (p->turned) unit_n = g->n;
+        else unit_m = g->m;
     }
     int64_t best_down = 1;
     double best = 1e300;
@@ -230,7 +231,7 @@ static void run_blocks(void *arg, int64_t begin, int64_t end, int worker) {
     for (int64_t i = begin; i < end; i++) {
         km_gemm g = part_of(p, i);
         switch (p->way) {
-        case WAY_GEMV: km_gemv_block(&g, p->kern, scratch); break;
+        case WAY_GEMV: km_gemv_block(&g, p->kern, p->turned, scratch); break;
         case WAY_BLAS: run_blas(p, &g); break;
         case WAY_PACK: km_gemm_block(&g, p->kern, &p->cut, scratch); break;
         }
@@ -246,6 +247,7 @@ km_status km_gemm_run(km_ctx *ctx, const km_gemm *given) {
     for (int d = 0; d < g->batch_dims; d++) p.batches *= g->batch[d];
     if (p.batches == 0 || g->m == 0 || g->n == 0) return KM_OK;
     p.way = choose_way(g);
+    p.turned = km_gemv_turned(g);
     int64_t threads = useful_threads(&p, km_threads_count(ctx->threads));
     cut_blocks(&p, threads);
 
@@ -254,7 +256,7 @@ km_status km_gemm_run(km_ctx *ctx, const km_gemm *given) {
     if (grain < 1) grain = 1;
     km_gemm first = part_of(&p, 0);
     p.cut = km_gemm_cut_for(&first, p.kern);
-    if (p.way == WAY_GEMV) p.floats = km_gemv_floats(&first);
+    if (p.way == WAY_GEMV) p.floats = km_gemv_floats(&first, p.turned);
     if (p.way == WAY_PACK) p.floats = p.cut.floats;
     if (p.floats) {
         size_t workers = threads == 1 ? 1 : (size_t)km_threads_count(ctx->threads);

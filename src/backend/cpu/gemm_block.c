@@ -125,7 +125,9 @@ static void strip(const block *b, int64_t j, int64_t cols) {
     } else {
         end.beta = 0;
     }
-    const float *next = ldb == nr && j + nr < b->cols ? panel + b->depth * nr : NULL;
+    int64_t ld_next;
+    const float *next = j + nr < b->cols ? b_panel(b, j + nr, &ld_next) : NULL;
+    if (next && ld_next != ldb) next = NULL; /* the last one, packed apart */
     b->kern->panel(b->rows, cols, b->depth, b->a, b->a_row, b->a_col, panel, ldb, next, sum, ld,
                    g->alpha, beta);
     if (b->last && (narrow(end.dtype) || end.bias || end.act != KM_ACT_NONE || pre))

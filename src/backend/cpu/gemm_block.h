@@ -17,9 +17,10 @@ km_gemm_cut km_gemm_cut_for(const km_gemm *g, const km_gemm_kernels *kern);
 void km_gemm_block(const km_gemm *g, const km_gemm_kernels *kern, const km_gemm_cut *cut,
                    float *scratch);
 
-/* For products of few rows (or, turned around, few columns). */
+/* For products of few rows or, turned around, of few columns: the other operand is read once. */
 bool km_gemv_suits(const km_gemm *g);
-size_t km_gemv_floats(const km_gemm *g);
-void km_gemv_block(const km_gemm *g, const km_gemm_kernels *kern, float *scratch);
+bool km_gemv_turned(const km_gemm *g);
+size_t km_gemv_floats(const km_gemm *g, bool turned);
+void km_gemv_block(const km_gemm *g, const km_gemm_kernels *kern, bool turned, float *scratch);
 
 #endif

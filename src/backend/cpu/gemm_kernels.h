@@ -22,8 +22,8 @@ typedef struct km_gemm_kernels {
 
     /* c (m, n) = alpha a b + beta c for one panel: n <= nr, a(i, p) = a[i * a_row + p * a_col],
      * b(p, j) = b[p * ldb + j] readable up to the next multiple of vl past n. beta 0: c is not
-     * read. alpha and beta apply to the sum over all of k. next_b is the panel that will be wanted
-     * next, fetched on the way, or NULL. */
+     * read. alpha and beta apply to the sum over all of k. next_b is the panel wanted next, which
+     * lies as b does and is fetched on the way, or NULL. */
     void (*panel)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_col,
                   const float *b, int64_t ldb, const float *next_b, float *c, int64_t ldc,
                   float alpha, float beta);

@@ -2,15 +2,22 @@
  * is the same thing turned around: c^T = b^T a^T, with a as the weights. */
 #include "backend/cpu/gemm_block.h"
 
-#define FEW 4            /* rows of x at most */
 #define STRETCH 2048     /* weights' outputs held at a time */
 
-bool km_gemv_suits(const km_gemm *g) { return g->m <= FEW || g->n <= FEW; }
+bool km_gemv_turned(const km_gemm *g) { return g->n < g->m; }
 
-static bool turned(const km_gemm *g) { return g->m > FEW || (g->n < g->m && g->n <= FEW); }
+/* Up to so many rows reading the weights is most of the work. Sums of few products, and few of
+ * them, are the packing GEMM's. */
+bool km_gemv_suits(const km_gemm *g) {
+    bool turned = km_gemv_turned(g);
+    int64_t rows = turned ? g->n : g->m, outs = turned ? g->m : g->n;
+    bool along_k = turned ? g->a.col == 1 : g->b.col != 1;
+    if (rows == 1) return true;
+    return along_k ? rows <= 16 && g->k >= 128 && outs >= 32 : rows <= 8 && outs >= 128;
+}
 
-size_t km_gemv_floats(const km_gemm *g) {
-    size_t rows = (size_t)(turned(g) ? g->n : g->m);
+size_t km_gemv_floats(const km_gemm *g, bool turned) {
+    size_t rows = (size_t)(turned ? g->n : g->m);
     size_t floats = rows * (size_t)g->k + 2 * rows * STRETCH;
     return (floats + 15) & ~(size_t)15;
 }
@@ -42,11 +49,11 @@ static void *at(const void *p, km_dtype d, int64_t i) {
 }
 
 /* Outputs j .. j + n - 1 of each row of y go to their places in c. */
-static void put(const km_gemm *g, const km_gemm_kernels *kern, const float *y, int64_t j,
-                int64_t n, int64_t rows, float *t) {
+static void put(const km_gemm *g, const km_gemm_kernels *kern, bool turned, const float *y,
+                int64_t j, int64_t n, int64_t rows, float *t) {
     km_finish end = g->end;
     km_dtype d = end.dtype;
-    if (!turned(g)) {
+    if (!turned) {
         if (end.bias) end.bias = at(end.bias, d, j);
         kern->finish(&end, y, n, at(g->c, d, j), g->pre ? at(g->pre, d, j) : NULL, g->ldc, rows, n);
         return;
@@ -61,12 +68,11 @@ static void put(const km_gemm *g, const km_gemm_kernels *kern, const float *y, i
     kern->finish(&end, t, rows, c, pre, g->ldc, n, rows);
 }
 
-void km_gemv_block(const km_gemm *g, const km_gemm_kernels *kern, float *scratch) {
-    bool turn = turned(g);
+void km_gemv_block(const km_gemm *g, const km_gemm_kernels *kern, bool turned, float *scratch) {
     /* w(j, p) and x(r, p) */
     km_mat b_t = {g->b.data, g->b.dtype, g->b.col, g->b.row};
-    km_mat w = turn ? g->a : b_t, x = turn ? b_t : g->a;
-    int64_t rows = turn ? g->n : g->m, outs = turn ? g->m : g->n, ldx;
+    km_mat w = turned ? g->a : b_t, x = turned ? b_t : g->a;
+    int64_t rows = turned ? g->n : g->m, outs = turned ? g->m : g->n, ldx;
     const float *xs = rows_of(&x, rows, g->k, kern, scratch, &ldx);
     float *y = scratch + rows * g->k, *t = y + rows * STRETCH;
 
@@ -77,6 +83,6 @@ void km_gemv_block(const km_gemm *g, const km_gemm_kernels *kern, float *scratch
         else kern->sums(wj, w.dtype, w.col, n, g->k, xs, ldx, rows, y, n);
         if (g->alpha != 1)
             for (int64_t i = 0; i < rows * n; i++) y[i] *= g->alpha;
-        put(g, kern, y, j, n, rows, t);
+        put(g, kern, turned, y, j, n, rows, t);
     }
 }

@@ -114,12 +114,17 @@ void KM_SIMD(km_gemm_panel)(int64_t m, int64_t n, int64_t k, const float *a, int
                             int64_t a_col, const float *b, int64_t ldb, const float *next_b,
                             float *c, int64_t ldc, float alpha, float beta) {
     ahead next = {(const char *)(next_b ? next_b : b), 0};
-    if (next_b) next.step = (int64_t)sizeof(float) * KM_NR * KM_MR / (m + KM_MR - 1) + 1;
     for (int64_t i = 0; i < m; i += KM_MR, a += KM_MR * a_row, c += KM_MR * ldc) {
         int rows = m - i < KM_MR ? (int)(m - i) : KM_MR;
+        if (next_b && ldb == KM_NR) { /* each tile a part of the panel */
+            next.step = (int64_t)sizeof(float) * KM_NR * KM_MR / (m + KM_MR - 1) + 1;
+            next.from = (const char *)next_b + i / KM_MR * next.step * k;
+        } else if (next_b) { /* each tile one line of every row */
+            next.step = (int64_t)sizeof(float) * ldb;
+            next.from = (const char *)(next_b + i / KM_MR % KM_NV * KM_VF);
+        }
         if (n % KM_VF) ragged(rows, n, k, a, a_row, a_col, b, ldb, c, ldc, alpha, beta, next);
         else tiles[rows - 1][n / KM_VF - 1](k, a, a_row, a_col, b, ldb, c, ldc, alpha, beta, next);
-        next.from += next.step * k;
     }
 }
 

@@ -67,11 +67,18 @@ KM_INLINE void dots_block(const void *w, int64_t ldw, const int count, int64_t k
 /* All rows of x against `count` weights. */
 KM_INLINE void dots_rows(const void *w, int64_t ldw, const int count, int64_t k, const float *x,
                          int64_t ldx, int64_t rows, float *y, int64_t ldy, int slot) {
-    int64_t r = 0;
-    for (; r + SHARE <= rows; r += SHARE)
-        dots_block(w, ldw, count, k, x + r * ldx, ldx, SHARE, y + r * ldy, ldy, slot);
-    for (; r < rows; r++)
-        dots_block(w, ldw, count, k, x + r * ldx, ldx, 1, y + r * ldy, ldy, slot);
+    for (int64_t r = 0; r < rows; r += SHARE) {
+        const float *xr = x + r * ldx;
+        float *yr = y + r * ldy;
+        switch (row_min(rows - r, SHARE)) {
+#if SHARE == 4
+        case 4: dots_block(w, ldw, count, k, xr, ldx, 4, yr, ldy, slot); break;
+        case 3: dots_block(w, ldw, count, k, xr, ldx, 3, yr, ldy, slot); break;
+#endif
+        case 2: dots_block(w, ldw, count, k, xr, ldx, 2, yr, ldy, slot); break;
+        default: dots_block(w, ldw, count, k, xr, ldx, 1, yr, ldy, slot); break;
+        }
+    }
 }
 
 KM_INLINE void dots(const void *w, int64_t ldw, int64_t n, int64_t k, const float *x, int64_t ldx,
@@ -96,52 +103,71 @@ void KM_SIMD(km_gemv_dots)(const void *w, km_dtype dtype, int64_t ldw, int64_t n
 
 /* ---- Weights that lie along n: sums of rows ---- */
 
-/* Rows of w taken together, so that y is read and written once for all of them. */
-#define TOGETHER 8
-/* Columns taken together: y stays in the first-level cache. */
-#define STRETCH 2048
+/* Columns taken together, so that y stays in the nearest cache; and rows of w, so that the second
+ * few rows of y find them there too. */
+#define STRETCH 1024
+#define DEPTH 64
 
+/* `rows` of y (at most SHARE) += `deep` rows of w from p on, times x: y is read and written once for
+ * all of them, and each vector of w is read once for all rows of y. */
 KM_INLINE void sums_step(const void *w, int64_t ldw, int64_t p, int64_t j, int64_t cols,
-                         const int together, const float *x, float *y, int slot) {
-    vf xv[TOGETHER];
+                         const int deep, const float *x, int64_t ldx, const int rows, float *y,
+                         int64_t ldy, int slot) {
+    vf xv[16]; /* xv[r * deep + i], rows * deep <= 16 */
     KM_UNROLL
-    for (int i = 0; i < together; i++) xv[i] = v_set1(x[p + i]);
-    int64_t c = 0;
-    for (; c + KM_VF <= cols; c += KM_VF) {
-        vf s = v_load(y + c), t = v_zero();
+    for (int i = 0; i < rows * deep; i++) xv[i] = v_set1(x[i / deep * ldx + p + i % deep]);
+    for (int64_t c = 0; c < cols; c += KM_VF) {
+        int64_t take = row_min(cols - c, KM_VF);
+        vf wv[8];
         KM_UNROLL
-        for (int i = 0; i < together; i++) {
-            vf wv = row_load(w, (p + i) * ldw + j + c, slot);
-            if (i & 1) t = v_fma(xv[i], wv, t);
-            else s = v_fma(xv[i], wv, s);
+        for (int i = 0; i < deep; i++) wv[i] = row_load_n(w, (p + i) * ldw + j + c, take, slot);
+        KM_UNROLL
+        for (int r = 0; r < rows; r++) {
+            vf s = row_load_n(y, r * ldy + c, take, KM_SLOT_F32), t = v_zero();
+            KM_UNROLL
+            for (int i = 0; i < deep; i++) {
+                if (i & 1) t = v_fma(xv[r * deep + i], wv[i], t);
+                else s = v_fma(xv[r * deep + i], wv[i], s);
+            }
+            row_store_n(y, r * ldy + c, s + t, take, KM_SLOT_F32);
         }
-        v_store(y + c, s + t);
     }
-    if (c < cols) {
-        vf s = v_load_n(y + c, cols - c), t = v_zero();
-        for (int i = 0; i < together; i++) {
-            vf wv = row_load_n(w, (p + i) * ldw + j + c, cols - c, slot);
-            if (i & 1) t = v_fma(xv[i], wv, t);
-            else s = v_fma(xv[i], wv, s);
-        }
-        v_store_n(y + c, s + t, cols - c);
+}
+
+/* Rows p .. end - 1 of w, one stretch of columns, `rows` rows of y. */
+KM_INLINE void sums_stretch(const void *w, int64_t ldw, int64_t p, int64_t end, int64_t j,
+                            int64_t cols, const float *x, int64_t ldx, const int rows, float *y,
+                            int64_t ldy, int slot) {
+    const int deep = rows == 1 ? 8 : 4;
+    for (; p + deep <= end; p += deep) {
+        fetch_rows(row_at(w, j, slot), ldw, p + 2 * deep, row_min(deep, end - p - 2 * deep), cols,
+                   slot);
+        sums_step(w, ldw, p, j, cols, deep, x, ldx, rows, y, ldy, slot);
     }
+    for (; p < end; p++) sums_step(w, ldw, p, j, cols, 1, x, ldx, rows, y, ldy, slot);
 }
 
 KM_INLINE void sums(const void *w, int64_t ldw, int64_t n, int64_t k, const float *x, int64_t ldx,
                     int64_t rows, float *y, int64_t ldy, int slot) {
+    int64_t depth = rows > SHARE ? DEPTH : k;
     for (int64_t r = 0; r < rows; r++) memset(y + r * ldy, 0, (size_t)n * sizeof *y);
     for (int64_t j = 0; j < n; j += STRETCH) {
-        int64_t cols = row_min(n - j, STRETCH), p = 0;
-        for (; p + TOGETHER <= k; p += TOGETHER) {
-            fetch_rows(row_at(w, j, slot), ldw, p + 2 * TOGETHER,
-                       row_min(TOGETHER, k - p - 2 * TOGETHER), cols, slot);
-            for (int64_t r = 0; r < rows; r++)
-                sums_step(w, ldw, p, j, cols, TOGETHER, x + r * ldx, y + r * ldy + j, slot);
+        int64_t cols = row_min(n - j, STRETCH);
+        for (int64_t p = 0; p < k; p += depth) {
+            int64_t end = row_min(k, p + depth);
+            for (int64_t r = 0; r < rows; r += SHARE) {
+                const float *xr = x + r * ldx;
+                float *yr = y + r * ldy + j;
+                switch (row_min(rows - r, SHARE)) {
+#if SHARE == 4
+                case 4: sums_stretch(w, ldw, p, end, j, cols, xr, ldx, 4, yr, ldy, slot); break;
+                case 3: sums_stretch(w, ldw, p, end, j, cols, xr, ldx, 3, yr, ldy, slot); break;
+#endif
+                case 2: sums_stretch(w, ldw, p, end, j, cols, xr, ldx, 2, yr, ldy, slot); break;
+                default: sums_stretch(w, ldw, p, end, j, cols, xr, ldx, 1, yr, ldy, slot); break;
+                }
+            }
         }
-        for (; p < k; p++)
-            for (int64_t r = 0; r < rows; r++)
-                sums_step(w, ldw, p, j, cols, 1, x + r * ldx, y + r * ldy + j, slot);
     }
 }
 
