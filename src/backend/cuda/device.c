@@ -199,7 +199,7 @@ static km_cuda_dev *make_device(int index, km_error *err) {
     dev->base.fallback = km_cpu_device();
     dev->base.impl = dev;
     /* One small module tells whether this build's kernels fit this chip and this driver. */
-    if (km_cuda_module_count > 0 && !km_cuda_module_get(dev, "fill", err)) goto fail;
+    if (!km_cuda_module_get(dev, "fill", err)) goto fail;
     return dev;
 fail:
     free_device(dev);
@@ -213,7 +213,7 @@ km_device *km_cuda_device(int index, km_error *err) {
         no_such(index, n, err);
         return NULL;
     }
-    if (km_cuda_module_count == 0 && !km_cuda_driver_is_stand_in()) {
+    if (km_cuda_module_count == 0) {
         km_error_set(err, KM_ERR_DEVICE,
                      "cuda:%d: this Kermes has no GPU kernels (%s); install the CUDA toolkit and "
                      "rebuild, or use cpu",

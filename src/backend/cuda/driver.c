@@ -16,7 +16,6 @@ static void *(*symbols)(const char *symbol); /* a test's, in place of the librar
 
 const km_cu_api *km_cuda_api(void) { return &api; }
 int km_cuda_driver_version(void) { return version; }
-bool km_cuda_driver_is_stand_in(void) { return symbols != NULL; }
 
 /* ---- Errors ---- */
 

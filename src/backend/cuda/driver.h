@@ -37,6 +37,5 @@ extern km_cu_result km_cuda_fault_code;
 /* For tests: take the driver's functions from here in place of a library; NULL goes back. Closes
  * the driver that is open, so no device may be in use. */
 void km_cuda_use_symbols(void *(*lookup)(const char *symbol));
-bool km_cuda_driver_is_stand_in(void);
 
 #endif
