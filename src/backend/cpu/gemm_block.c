@@ -14,11 +14,20 @@ static int64_t share(int64_t whole, int64_t most, int64_t unit) {
 
 static bool narrow(km_dtype d) { return d != KM_F32; }
 
-/* Rows of f32 serve as they lie where packing would not pay: few rows of a meet them, or all of b
- * is near anyway. */
-#define B_NEAR (128 * 128)
+/* How far apart the rows of a copy of a lie: not a power of two, which would crowd a few sets of
+ * the caches. */
+static int64_t a_stride(int64_t depth) { return up(depth, 16) + 16; }
+
+/* f32 serves as it lies where copying would not pay: a by rows always, by columns when all of it is
+ * near; b by rows, when few rows of a meet it or all of it is near. */
+#define NEAR (128 * 128)
+
+static bool a_direct(const km_gemm *g) {
+    return g->a.dtype == KM_F32 && (g->a.col == 1 || g->m * g->k <= NEAR / 2);
+}
+
 static bool b_direct(const km_gemm *g) {
-    return g->b.dtype == KM_F32 && g->b.col == 1 && (g->m <= 48 || g->k * g->n <= B_NEAR);
+    return g->b.dtype == KM_F32 && g->b.col == 1 && (g->m <= 48 || g->k * g->n <= NEAR);
 }
 
 km_gemm_cut km_gemm_cut_for(const km_gemm *g, const km_gemm_kernels *kern) {
@@ -31,7 +40,7 @@ km_gemm_cut km_gemm_cut_for(const km_gemm *g, const km_gemm_kernels *kern) {
     c.b_at = floats;
     floats += (size_t)c.kc * (size_t)up(c.nc, kern->nr);
     c.a_at = floats;
-    if (narrow(g->a.dtype)) floats += (size_t)up(c.mc * c.kc, 16);
+    if (!a_direct(g)) floats += (size_t)(c.mc * a_stride(c.kc));
     c.c_at = floats;
     if (narrow(g->end.dtype)) {
         if (c.kc >= g->k) {
@@ -88,19 +97,20 @@ static void pack_b(const block *b) {
 static void take_a(block *b) {
     const km_gemm *g = b->g;
     const void *src = at(g->a.data, g->a.dtype, b->i * g->a.row + b->p * g->a.col);
-    if (!narrow(g->a.dtype)) {
+    float *dst = b->scratch + b->cut->a_at;
+    int64_t ld = a_stride(b->depth);
+    b->a = dst;
+    b->a_row = ld;
+    b->a_col = 1;
+    if (a_direct(g)) {
         b->a = src;
         b->a_row = g->a.row;
         b->a_col = g->a.col;
-        return;
+    } else if (g->a.col == 1) {
+        b->kern->widen(dst, ld, src, g->a.dtype, g->a.row, b->rows, b->depth);
+    } else {
+        b->kern->turn(dst, ld, src, g->a.dtype, g->a.col, b->depth, b->rows);
     }
-    float *dst = b->scratch + b->cut->a_at;
-    bool by_rows = g->a.col == 1;
-    b->a = dst;
-    b->a_row = by_rows ? b->depth : 1;
-    b->a_col = by_rows ? 1 : b->rows;
-    if (by_rows) b->kern->widen(dst, b->depth, src, g->a.dtype, g->a.row, b->rows, b->depth);
-    else b->kern->widen(dst, b->rows, src, g->a.dtype, g->a.col, b->depth, b->rows);
 }
 
 /* Rows i .. i + rows of c, columns j .. j + cols of the block: the panel's product and, after the

@@ -1,8 +1,8 @@
 /* The inner loops of products, one table per instruction set (simd/gemm*.c, simd/gemv.c).
  *
- * Only b is ever packed, into panels of `nr` columns: panel j holds b(p, j * nr + i) at
+ * b is packed into panels of `nr` columns: panel j holds b(p, j * nr + i) at
  * [j * k * nr + p * nr + i], zeros past the last column. The tile kernel takes a by two strides and
- * broadcasts single elements of it, so rows, columns and scratch copies all serve as they lie. */
+ * broadcasts single elements of it, so rows of f32 serve as they lie. */
 #ifndef KM_BACKEND_CPU_GEMM_KERNELS_H
 #define KM_BACKEND_CPU_GEMM_KERNELS_H
 #include "base/cpu.h"
@@ -36,6 +36,9 @@ typedef struct km_gemm_kernels {
     /* dst[i * ldd + j] = src[i * lds + j], converted. */
     void (*widen)(float *dst, int64_t ldd, const void *src, km_dtype dtype, int64_t lds,
                   int64_t rows, int64_t cols);
+    /* dst[j * ldd + i] = src[i * lds + j], converted; i < rows, j < cols. */
+    void (*turn)(float *dst, int64_t ldd, const void *src, km_dtype dtype, int64_t lds,
+                 int64_t rows, int64_t cols);
     /* out = act(x + beta * out + bias), and pre the same before act (may be NULL); x may be out. */
     void (*finish)(const km_finish *f, const float *x, int64_t ldx, void *out, void *pre,
                    int64_t ldo, int64_t rows, int64_t cols);

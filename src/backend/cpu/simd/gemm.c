@@ -136,6 +136,7 @@ const km_gemm_kernels KM_SIMD(km_gemm_kernels) = {
     .pack = KM_SIMD(km_gemm_pack),
     .pack_turned = KM_SIMD(km_gemm_pack_turned),
     .widen = KM_SIMD(km_gemm_widen),
+    .turn = KM_SIMD(km_gemm_turn),
     .finish = KM_SIMD(km_gemm_finish),
     .dots = KM_SIMD(km_gemv_dots),
     .sums = KM_SIMD(km_gemv_sums),

@@ -1,4 +1,4 @@
-/* Operands on their way into a product: b into panels, 16-bit blocks of a into plain f32. */
+/* Operands on their way into a product: b into panels, blocks of a into plain rows of f32. */
 #include "backend/cpu/simd/gemm_simd.h"
 
 /* ---- Panels from rows of b ---- */
@@ -38,21 +38,22 @@ void KM_SIMD(km_gemm_pack)(float *dst, const void *src, km_dtype dtype, int64_t 
 
 /* ---- Panels from columns of b ---- */
 
-/* One square: up to KM_VF columns of b, rows p .. p + take - 1, into dst's first `take` rows. */
-KM_INLINE void turn_square(float *dst, const void *src, int64_t ld, int64_t p, int64_t cols,
-                           int64_t take, int slot) {
+/* One square: rows 0 .. rows - 1 of src from column p on, `cols` of them, turned into dst's first
+ * `cols` rows. Lanes past `rows` are zero, and stored up to `lanes`. */
+KM_INLINE void turn_square(float *dst, int64_t ldd, int64_t lanes, const void *src, int64_t lds,
+                           int64_t p, int64_t rows, int64_t cols, int slot) {
     vf r[KM_VF];
-    if (cols == KM_VF && take == KM_VF) {
+    if (rows == KM_VF && cols == KM_VF) {
         KM_UNROLL
-        for (int j = 0; j < KM_VF; j++) r[j] = row_load(src, j * ld + p, slot);
+        for (int j = 0; j < KM_VF; j++) r[j] = row_load(src, j * lds + p, slot);
         v_turn(r);
         KM_UNROLL
-        for (int i = 0; i < KM_VF; i++) v_store(dst + i * KM_NR, r[i]);
+        for (int i = 0; i < KM_VF; i++) v_store(dst + i * ldd, r[i]);
     } else {
         for (int j = 0; j < KM_VF; j++)
-            r[j] = j < cols ? row_load_n(src, j * ld + p, take, slot) : v_zero();
+            r[j] = j < rows ? row_load_n(src, j * lds + p, cols, slot) : v_zero();
         v_turn(r);
-        for (int i = 0; i < take; i++) v_store(dst + i * KM_NR, r[i]);
+        for (int i = 0; i < cols; i++) v_store_n(dst + i * ldd, r[i], lanes);
     }
 }
 
@@ -66,7 +67,7 @@ KM_INLINE void pack_cols(float *dst, const void *src, int64_t ld, int64_t k, int
             }
             const void *from = row_at(src, (j + v) * ld, slot);
             for (int64_t p = 0; p < k; p += KM_VF)
-                turn_square(dst + p * KM_NR + v, from, ld, p, row_min(cols, KM_VF),
+                turn_square(dst + p * KM_NR + v, KM_NR, KM_VF, from, ld, p, row_min(cols, KM_VF),
                             row_min(k - p, KM_VF), slot);
         }
     }
@@ -100,5 +101,25 @@ void KM_SIMD(km_gemm_widen)(float *dst, int64_t ldd, const void *src, km_dtype d
     case KM_SLOT_F32: widen_rows(dst, ldd, src, lds, rows, cols, KM_SLOT_F32); break;
     case KM_SLOT_F16: widen_rows(dst, ldd, src, lds, rows, cols, KM_SLOT_F16); break;
     default: widen_rows(dst, ldd, src, lds, rows, cols, KM_SLOT_BF16); break;
+    }
+}
+
+KM_INLINE void turn_rows(float *dst, int64_t ldd, const void *src, int64_t lds, int64_t rows,
+                         int64_t cols, int slot) {
+    for (int64_t j = 0; j < cols; j += KM_VF) {
+        for (int64_t i = 0; i < rows; i += KM_VF) {
+            int64_t take = row_min(rows - i, KM_VF);
+            turn_square(dst + j * ldd + i, ldd, take, row_at(src, i * lds, slot), lds, j, take,
+                        row_min(cols - j, KM_VF), slot);
+        }
+    }
+}
+
+void KM_SIMD(km_gemm_turn)(float *dst, int64_t ldd, const void *src, km_dtype dtype, int64_t lds,
+                           int64_t rows, int64_t cols) {
+    switch (km_float_slot(dtype)) {
+    case KM_SLOT_F32: turn_rows(dst, ldd, src, lds, rows, cols, KM_SLOT_F32); break;
+    case KM_SLOT_F16: turn_rows(dst, ldd, src, lds, rows, cols, KM_SLOT_F16); break;
+    default: turn_rows(dst, ldd, src, lds, rows, cols, KM_SLOT_BF16); break;
     }
 }
