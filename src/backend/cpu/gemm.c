@@ -139,32 +139,35 @@ static int64_t useful_threads(const plan *p, int threads) {
 
 static int64_t gcd(int64_t a, int64_t b) { return b ? gcd(b, a % b) : a; }
 
-/* Cuts c so that each thread gets the same number of blocks. Every block reads its rows of a and
- * its columns of b, so of all ways to make that many blocks the squarest reads the least. */
+/* Multiply-adds that take as long as packing one element. */
+#define PACKING 16.0
+
+/* How long one block takes, in multiply-adds per step of k, when c is cut `down` by `across`. */
+static double block_time(const plan *p, int64_t down, int64_t across) {
+    const km_gemm *g = p->g;
+    double rows = (double)up((g->m + down - 1) / down, p->kern->mr);
+    double cols = (double)up((g->n + across - 1) / across, p->kern->nr);
+    bool a_packed = p->way == WAY_BLAS || g->a.dtype != KM_F32 || g->a.col != 1;
+    return rows * cols + PACKING * (cols + (a_packed ? rows : 0));
+}
+
+/* Cuts c so that each thread gets the same number of blocks, of the shape that is done first. */
 static void cut_blocks(plan *p, int64_t threads) {
     const km_gemm *g = p->g;
-    int64_t unit_m = p->kern->mr, unit_n = p->kern->nr;
-    int64_t parts = threads / gcd(p->batches, threads);
-    if (p->batches >= 4 * threads) parts = 1;
-    if (p->way == WAY_GEMV) {
-        unit_m = unit_n = 16;
-        if (p->turned) unit_n = g->n;
-        else unit_m = g->m;
+    int64_t unit_m = p->kern->mr, unit_n = p->kern->nr, best = 1;
+    int64_t parts = p->batches >= 4 * threads ? 1 : threads / gcd(p->batches, threads);
+    if (p->way == WAY_GEMV) { /* only the outputs are cut, in whole cache lines */
+        unit_m = p->turned ? 16 : g->m;
+        unit_n = p->turned ? g->n : 16;
+        best = p->turned ? parts : 1;
+    } else {
+        for (int64_t down = 2; down <= parts; down++)
+            if (parts % down == 0 &&
+                block_time(p, down, parts / down) < block_time(p, best, parts / best))
+                best = down;
     }
-    int64_t best_down = 1;
-    double best = 1e300;
-    for (int64_t down = 1; down <= parts; down++) {
-        if (parts % down) continue;
-        double reads = (double)g->m / (double)down + (double)g->n / (double)(parts / down);
-        if (down > 1 && g->m / down < unit_m) continue;
-        if (parts / down > 1 && g->n / (parts / down) < unit_n) reads += 1e12;
-        if (reads <= best) {
-            best = reads;
-            best_down = down;
-        }
-    }
-    int64_t across = parts / best_down;
-    p->rows = min64(g->m, up((g->m + best_down - 1) / best_down, unit_m));
+    int64_t across = parts / best;
+    p->rows = min64(g->m, up((g->m + best - 1) / best, unit_m));
     p->cols = min64(g->n, up((g->n + across - 1) / across, unit_n));
     p->down = (g->m + p->rows - 1) / p->rows;
     p->across = (g->n + p->cols - 1) / p->cols;
