@@ -87,19 +87,29 @@ static size_t task_floats(const job *j) {
     return (floats + 15) & ~(size_t)15;
 }
 
+/* Lanes i .. i + n - 1 are queries t .. t + n - 1 of head h. */
+typedef struct run {
+    int64_t i, n, h, t;
+} run;
+
+/* The run that begins at lane i. */
+static run run_at(const km_attention_call *a, const panel *p, int64_t hk, int64_t i) {
+    int64_t row = p->row + i, t = row % a->Tq;
+    return (run){i, min64(p->lanes - i, a->Tq - t), hk * a->group + row / a->Tq, t};
+}
+
 static void begin_panel(const job *j, panel *p, int64_t b, int64_t hk, float *rows) {
     const km_attention_call *a = j->a;
     const km_tensor *q = j->c->in[0];
     int64_t nr = a->gemm->nr;
     p->seen_most = 0;
     p->seen_least = a->Tk;
-    for (int64_t i = 0; i < p->lanes; i++) {
-        int64_t h = hk * a->group + (p->row + i) / a->Tq, t = (p->row + i) % a->Tq;
-        int64_t seen = km_attention_seen(a, t);
-        if (seen > p->seen_most) p->seen_most = seen;
-        if (seen < p->seen_least) p->seen_least = seen;
-        a->gemm->widen(rows + i * a->D, a->D, km_attention_vec(q, b, h, t), a->dtype, a->D, 1,
-                       a->D);
+    for (run r = run_at(a, p, hk, 0); r.n > 0; r = run_at(a, p, hk, r.i + r.n)) {
+        int64_t least = km_attention_seen(a, r.t), most = km_attention_seen(a, r.t + r.n - 1);
+        if (most > p->seen_most) p->seen_most = most;
+        if (least < p->seen_least) p->seen_least = least;
+        a->gemm->widen(rows + r.i * a->D, a->D, km_attention_vec(q, b, r.h, r.t), a->dtype,
+                       q->stride[2], r.n, a->D);
     }
     a->gemm->pack_turned(p->q, rows, KM_F32, a->D, a->D, p->lanes);
     memset(p->acc, 0, (size_t)(a->D * nr) * sizeof *p->acc);
@@ -133,17 +143,15 @@ static void end_panel(const job *j, panel *p, int64_t b, int64_t hk, float *rows
     const km_attention_call *a = j->a;
     const km_tensor *o = j->c->out[0], *lse = j->c->n_out > 1 ? j->c->out[1] : NULL;
     km_finish end = {.dtype = a->dtype};
-    float by[64];
-    for (int64_t i = 0; i < a->gemm->nr; i++) by[i] = p->sum[i] > 0 ? 1 / p->sum[i] : p->sum[i];
+    float by[64], log_sum[64];
+    a->kern->settle(p->max, p->sum, a->gemm->nr, log_sum, by);
     a->kern->turn_back(rows, a->D, p->acc, a->D, p->lanes, by);
-    for (int64_t i = 0; i < p->lanes; i++) {
-        int64_t h = hk * a->group + (p->row + i) / a->Tq, t = (p->row + i) % a->Tq;
-        a->gemm->finish(&end, rows + i * a->D, a->D, km_attention_vec(o, b, h, t), NULL, a->D, 1,
-                        a->D);
-        if (lse) {
-            int64_t at = b * lse->stride[0] + h * lse->stride[1] + t * lse->stride[2];
-            ((float *)km_tensor_ptr(lse))[at] = p->max[i] + logf(p->sum[i]);
-        }
+    for (run r = run_at(a, p, hk, 0); r.n > 0; r = run_at(a, p, hk, r.i + r.n)) {
+        a->gemm->finish(&end, rows + r.i * a->D, a->D, km_attention_vec(o, b, r.h, r.t), NULL,
+                        o->stride[2], r.n, a->D);
+        if (!lse) continue;
+        float *to = (float *)km_tensor_ptr(lse) + b * lse->stride[0] + r.h * lse->stride[1];
+        for (int64_t i = 0; i < r.n; i++) to[(r.t + i) * lse->stride[2]] = log_sum[r.i + i];
     }
 }
 

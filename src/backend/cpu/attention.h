@@ -15,6 +15,8 @@ typedef struct km_attention_kernels {
      * sees the block's first seen[i] keys; `masked` says that some lane does not see all. */
     void (*soften)(float *s, int64_t keys, const int32_t *seen, bool masked, int64_t vecs,
                    float *max, float *sum, float *acc, int64_t d);
+    /* The end of n queries: lse = max + log(sum), by = 1 / sum; -inf and 0 where sum is 0. */
+    void (*settle)(const float *max, const float *sum, int64_t n, float *lse, float *by);
     /* s (n) likewise in place, for one query; returns the factor for what was summed before. */
     float (*soften_row)(float *s, int64_t n, float *max, float *sum);
     /* out[i * ldo + j] = acc[j * nr + i] * by[i], i < rows, j < d */

@@ -65,6 +65,16 @@ static void soften(float *s, int64_t keys, const int32_t *seen, bool masked, int
     }
 }
 
+static void settle(const float *max, const float *sum, int64_t n, float *lse, float *by) {
+    for (int64_t i = 0; i < n; i += KM_VF) {
+        int64_t take = row_min(n - i, KM_VF);
+        vf s = v_load_n(sum + i, take);
+        vf inverse = v_select(v_eq(s, v_zero()), v_zero(), 1.0f / s);
+        v_store_n(lse + i, v_load_n(max + i, take) + v_log(s), take);
+        v_store_n(by + i, inverse, take);
+    }
+}
+
 static float soften_row(float *s, int64_t n, float *max, float *sum) {
     vf none = v_set1(-INFINITY), m = none, t = v_zero();
     float old = *max;
@@ -158,6 +168,7 @@ static void grad_scores(float *s, float *dp, int64_t ld, int64_t rows, int64_t f
 
 const km_attention_kernels KM_SIMD(km_attention_kernels) = {
     .soften = soften,
+    .settle = settle,
     .soften_row = soften_row,
     .turn_back = turn_back,
     .row_dots = row_dots,

@@ -84,10 +84,13 @@ void KM_SIMD(km_gemm_pack_turned)(float *dst, const void *src, km_dtype dtype, i
 
 /* ---- Plain rows ---- */
 
+#define AHEAD 8 /* rows to fetch before they are wanted */
+
 KM_INLINE void widen_rows(float *dst, int64_t ldd, const void *src, int64_t lds, int64_t rows,
                           int64_t cols, int slot) {
     for (int64_t i = 0; i < rows; i++) {
         int64_t j = 0;
+        if (i + AHEAD < rows) v_fetch(row_at(src, (i + AHEAD) * lds, slot), cols, slot);
         for (; j + KM_VF <= cols; j += KM_VF)
             v_store(dst + i * ldd + j, row_load(src, i * lds + j, slot));
         if (j < cols)

@@ -46,6 +46,14 @@ void KM_SIMD(km_gemv_dots)(const void *w, km_dtype dtype, int64_t ldw, int64_t n
 void KM_SIMD(km_gemv_sums)(const void *w, km_dtype dtype, int64_t ldw, int64_t n, int64_t k,
                            const float *x, int64_t ldx, int64_t rows, float *y, int64_t ldy);
 
+/* Asks for a row of n elements that will be wanted soon. Long rows the processor foresees by
+ * itself; short ones that lie apart, as the vectors of a head, it must be told. */
+KM_INLINE void v_fetch(const void *row, int64_t n, int slot) {
+    int64_t bytes = n * (slot == KM_SLOT_F32 ? 4 : 2);
+    for (int64_t at = 0; at < bytes && bytes <= 1024; at += 64)
+        __builtin_prefetch((const char *)row + at);
+}
+
 /* ---- Turning a square of KM_VF vectors ---- */
 
 #if KM_VF == 16

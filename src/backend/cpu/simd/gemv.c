@@ -9,16 +9,9 @@
 #define SHARE 2
 #endif
 
-/* The processor foresees long rows by itself; short ones, as of a head's keys, it must be told. */
-#define SHORT 1024 /* bytes */
-
 KM_INLINE void fetch_rows(const void *w, int64_t ldw, int64_t row, int64_t count, int64_t n,
                           int slot) {
-    int64_t bytes = n * (slot == KM_SLOT_F32 ? 4 : 2);
-    if (bytes > SHORT) return;
-    for (int64_t i = row; i < row + count; i++)
-        for (int64_t at = 0; at < bytes; at += 64)
-            __builtin_prefetch((const char *)row_at(w, i * ldw, slot) + at);
+    for (int64_t i = row; i < row + count; i++) v_fetch(row_at(w, i * ldw, slot), n, slot);
 }
 
 /* ---- Weights that lie along k: dot products ---- */
