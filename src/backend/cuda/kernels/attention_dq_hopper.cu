@@ -130,16 +130,15 @@ KM_DEVICE void dq_consume(const km_attention_hopper_args &p, dq_layout<T, D> at,
         row_deltas<T, D>(delta, tiles_at + d_o, tiles_at + at.o(kept.index, wg));
         float *w = a.work + ((int64_t)work.b * a.heads + work.h) * a.tq_pad + row;
         float *w2 = w + (int64_t)a.batch * a.heads * a.tq_pad;
-        const float *l =
-            (const float *)a.lse.data + work.b * a.lse.b + work.h * a.lse.h + row * a.lse.t;
+        const float *l = (const float *)a.lse.data + work.b * a.lse.b + work.h * a.lse.h;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            float x = row + 8 * half < a.tq ? l[8 * half * a.lse.t] : -INFINITY;
+            int r = row + 8 * half;
+            float x = l[min(r, a.tq - 1) * a.lse.t]; /* no branch: the ring's state stays uniform */
+            if (r >= a.tq) x = -INFINITY;
             lse[half] = x == -INFINITY ? INFINITY : x * KM_LOG2E;
-            if (lane % 4 == 0) {
-                w[8 * half] = lse[half];
-                w2[8 * half] = delta[half];
-            }
+            w[8 * half] = lse[half]; /* four lanes write the same, again for want of a branch */
+            w2[8 * half] = delta[half];
         }
 
         /* One key tile: leaves dS in ds, and adds the last tile's dS K meanwhile. */
