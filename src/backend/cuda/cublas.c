@@ -75,9 +75,7 @@ static bool library_open(void) {
         for (int i = 0; i < KM_CUDA_MAX_DEVICES; i++) pthread_mutex_init(&devices[i].lock, NULL);
         km_cuda_library_versions(versions);
         versions[versions[1] ? 2 : 1] = 11;
-        /* A stand-in for the driver has no GPU that the real library could work on. */
-        if (!symbols && !km_cuda_driver_is_stand_in())
-            library = km_cuda_library_open("libcublasLt.so", versions, note, sizeof note);
+        if (!symbols) library = km_cuda_library_open("libcublasLt.so", versions, note, sizeof note);
         state = (symbols || library) && resolve() ? LT_OPEN : LT_ABSENT;
     }
     bool open = state == LT_OPEN;
@@ -189,7 +187,7 @@ static bool describe(plan *p) {
            make_layout(&p->o, k, k->n, k->m, k->ldo, k->batch_o);
 }
 
-static bool set_pointers(const plan *p, const km_gemm *g) {
+static bool set_pointers(const plan *p, const km_cuda_gemm *g) {
     if (g->bias && lt.desc_set(p->desc, KM_LT_BIAS, &g->bias, sizeof g->bias) != KM_LT_OK)
         return false;
     return !g->pre || lt.desc_set(p->desc, KM_LT_AUX, &g->pre, sizeof g->pre) == KM_LT_OK;
@@ -221,7 +219,7 @@ static int candidates(lt_device *dev, const plan *p, int asked, km_lt_found *fou
     return usable;
 }
 
-static int launch(lt_device *dev, km_lane *lane, const plan *p, const km_gemm *g, void *out,
+static int launch(lt_device *dev, km_lane *lane, const plan *p, const km_cuda_gemm *g, void *out,
                   void *workspace) {
     float alpha = (float)g->alpha, beta = (float)g->beta;
     bool wide = g->dtype == KM_F64;
@@ -233,8 +231,8 @@ static int launch(lt_device *dev, km_lane *lane, const plan *p, const km_gemm *g
 /* ---- Tuning ---- */
 
 /* Milliseconds of the plan's algorithm, the best of a few runs; negative when it fails. */
-static float time_once(lt_device *dev, km_lane *lane, const plan *p, const km_gemm *g, void *out,
-                       void *workspace, km_cu_event from, km_cu_event to) {
+static float time_once(lt_device *dev, km_lane *lane, const plan *p, const km_cuda_gemm *g,
+                       void *out, void *workspace, km_cu_event from, km_cu_event to) {
     float best = -1;
     for (int i = 0; i < 4; i++) { /* the first one warms up */
         float ms = 0;
@@ -250,8 +248,8 @@ static float time_once(lt_device *dev, km_lane *lane, const plan *p, const km_ge
 
 /* Times the candidates and leaves the quickest in the plan. Results go to out itself, or to a
  * copy where out is also an input. */
-static void tune(lt_device *dev, km_lane *lane, plan *p, const km_gemm *g, const km_lt_found *found,
-                 int count) {
+static void tune(lt_device *dev, km_lane *lane, plan *p, const km_cuda_gemm *g,
+                 const km_lt_found *found, int count) {
     km_cu_event from = NULL, to = NULL;
     size_t out_cap = 0, work_cap = 0;
     int64_t elements = (g->batch - 1) * g->batch_o + (g->m - 1) * g->ldo + g->n;
@@ -292,7 +290,7 @@ static uint64_t hash(const plan_key *k) {
     return h;
 }
 
-static plan *plan_for(lt_device *dev, km_lane *lane, const plan_key *key, const km_gemm *g) {
+static plan *plan_for(lt_device *dev, km_lane *lane, const plan_key *key, const km_cuda_gemm *g) {
     km_lt_found found[CANDIDATES];
     uint64_t slot = hash(key) % PLAN_SLOTS;
     for (plan *p = dev->slot[slot]; p; p = p->next)
@@ -301,7 +299,7 @@ static plan *plan_for(lt_device *dev, km_lane *lane, const plan_key *key, const 
     plan *p = km_calloc(1, sizeof *p);
     if (!p) return NULL;
     p->key = *key;
-    bool timed = km_gemm_settings()->tune && !km_cuda_queue_of(lane)->capturing;
+    bool timed = km_cuda_gemm_settings()->tune && !km_cuda_queue_of(lane)->capturing;
     int count =
         describe(p) && set_pointers(p, g) ? candidates(dev, p, timed ? CANDIDATES : 1, found) : 0;
     p->usable = count > 0;
@@ -325,7 +323,7 @@ static uint32_t alignment(const void *p, int64_t batch, size_t size) {
 }
 
 /* The epilogue that does all of it, or -1. Its gelu is good for 16 bits, not for 24. */
-static int epilogue_of(const km_gemm *g) {
+static int epilogue_of(const km_cuda_gemm *g) {
     int bias = g->bias ? KM_LT_ADD_BIAS : 0, bits = bias ? bias : KM_LT_PLAIN;
     bool half = g->dtype == KM_F16 || g->dtype == KM_BF16;
     if (g->act == KM_ACT_RELU && !g->pre) {
@@ -341,7 +339,7 @@ static int epilogue_of(const km_gemm *g) {
     return bits;
 }
 
-km_status km_cublas_gemm(km_lane *lane, const km_gemm *g) {
+km_status km_cublas_gemm(km_lane *lane, const km_cuda_gemm *g) {
     int epilogue = epilogue_of(g);
     size_t size = km_dtype_size(g->dtype), cap = 0;
     void *workspace = NULL;
@@ -359,9 +357,9 @@ km_status km_cublas_gemm(km_lane *lane, const km_gemm *g) {
     key.align_b = alignment(g->b, key.batch_b, size);
     key.align_o = alignment(g->out, key.batch_o, size);
     key.dtype = (int32_t)g->dtype;
-    key.compute = g->dtype == KM_F64                               ? KM_LT_COMPUTE_F64
-                  : g->dtype == KM_F32 && km_gemm_settings()->tf32 ? KM_LT_COMPUTE_TF32
-                                                                   : KM_LT_COMPUTE_F32;
+    key.compute = g->dtype == KM_F64                                    ? KM_LT_COMPUTE_F64
+                  : g->dtype == KM_F32 && km_cuda_gemm_settings()->tf32 ? KM_LT_COMPUTE_TF32
+                                                                        : KM_LT_COMPUTE_F32;
     key.epilogue = epilogue;
     key.turn_a = g->turn_a, key.turn_b = g->turn_b;
 

@@ -6,7 +6,7 @@
 
 /* Computes g with its bias, activation and pre in one kernel. KM_ERR_UNSUPPORTED with nothing done
  * where there is no cuBLASLt or it has no kernel for that. */
-km_status km_cublas_gemm(km_lane *lane, const km_gemm *g);
+km_status km_cublas_gemm(km_lane *lane, const km_cuda_gemm *g);
 
 /* Whether products on this lane's device can go to cuBLASLt. */
 bool km_cublas_present(km_lane *lane);

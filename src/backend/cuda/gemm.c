@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static km_gemm_policy policy;
+static km_cuda_gemm_policy policy;
 static pthread_once_t policy_once = PTHREAD_ONCE_INIT;
 
 static bool is_on(const char *name) {
@@ -18,21 +18,21 @@ static bool is_on(const char *name) {
 
 static void read_policy(void) {
     const char *cublas = getenv("KERMES_CUBLAS");
-    policy = (km_gemm_policy){.cublas = !cublas || strcmp(cublas, "none") != 0,
-                              .tf32 = is_on("KERMES_TF32"),
-                              .tune = is_on("KERMES_TUNE"),
-                              .wgmma = true,
-                              .few_f32 = 8,
-                              .few_16 = 4};
+    policy = (km_cuda_gemm_policy){.cublas = !cublas || strcmp(cublas, "none") != 0,
+                                   .tf32 = is_on("KERMES_TF32"),
+                                   .tune = is_on("KERMES_TUNE"),
+                                   .wgmma = true,
+                                   .few_f32 = 8,
+                                   .few_16 = 4};
 }
 
-km_gemm_policy *km_gemm_settings(void) {
+km_cuda_gemm_policy *km_cuda_gemm_settings(void) {
     pthread_once(&policy_once, read_policy);
     return &policy;
 }
 
-void km_gemm_matrix(int64_t rows, int64_t cols, int64_t row_stride, int64_t col_stride,
-                    bool *turned, int64_t *ld) {
+void km_cuda_gemm_matrix(int64_t rows, int64_t cols, int64_t row_stride, int64_t col_stride,
+                         bool *turned, int64_t *ld) {
     bool by_rows = (col_stride == 1 || cols <= 1) && (row_stride >= cols || rows <= 1);
     int64_t length = by_rows ? cols : rows, count = by_rows ? rows : cols;
     *turned = !by_rows;
@@ -41,7 +41,7 @@ void km_gemm_matrix(int64_t rows, int64_t cols, int64_t row_stride, int64_t col_
     if (*ld < 1) *ld = 8;
 }
 
-km_status km_gemm_finish(km_lane *lane, const km_gemm *g) {
+km_status km_cuda_gemm_finish(km_lane *lane, const km_cuda_gemm *g) {
     static km_cuda_kernel kernels[] = {{"gemm_helpers", "gemm_finish_f32", 0},
                                        {"gemm_helpers", "gemm_finish_f16", 0},
                                        {"gemm_helpers", "gemm_finish_bf16", 0}};
@@ -58,7 +58,7 @@ km_status km_gemm_finish(km_lane *lane, const km_gemm *g) {
                          .n = (int32_t)g->n,
                          .batch = 1,
                          .act = (int32_t)g->act};
-    if (km_gemm_aligned(g->out, g->ldo, 0, four / 4, four) && (uintptr_t)g->pre % four == 0)
+    if (km_cuda_gemm_aligned(g->out, g->ldo, 0, four / 4, four) && (uintptr_t)g->pre % four == 0)
         args.vec |= KM_GEMM_VEC_OUT;
     if ((uintptr_t)g->bias % four == 0) args.vec |= KM_GEMM_VEC_BIAS;
     int64_t blocks = (g->m * ((g->n + 3) / 4) + KM_ACT_THREADS - 1) / KM_ACT_THREADS;
@@ -71,10 +71,10 @@ km_status km_gemm_finish(km_lane *lane, const km_gemm *g) {
 }
 
 /* cuBLASLt with as much of the rest as it takes along. */
-static km_status by_cublas(km_lane *lane, const km_gemm *g) {
+static km_status by_cublas(km_lane *lane, const km_cuda_gemm *g) {
     km_status s = km_cublas_gemm(lane, g);
     if (s != KM_ERR_UNSUPPORTED || g->batch != 1 || g->dtype == KM_F64) return s;
-    km_gemm plain = *g, rest = *g;
+    km_cuda_gemm plain = *g, rest = *g;
     plain.act = KM_ACT_NONE;
     plain.pre = NULL;
     rest.bias = NULL;
@@ -84,13 +84,14 @@ static km_status by_cublas(km_lane *lane, const km_gemm *g) {
         rest.bias = g->bias;
         s = km_cublas_gemm(lane, &plain);
     }
-    return s == KM_OK ? km_gemm_finish(lane, &rest) : s;
+    return s == KM_OK ? km_cuda_gemm_finish(lane, &rest) : s;
 }
 
-km_status km_gemm_run(km_lane *lane, const km_gemm *g) {
+km_status km_cuda_gemm_run(km_lane *lane, const km_cuda_gemm *g) {
     if (g->m == 0 || g->n == 0 || g->batch == 0) return KM_OK;
-    km_status s = km_gemm_few(lane, g);
-    if (s == KM_ERR_UNSUPPORTED && g->k > 0 && km_gemm_settings()->cublas) s = by_cublas(lane, g);
-    if (s == KM_ERR_UNSUPPORTED) s = km_gemm_own(lane, g);
+    km_status s = km_cuda_gemm_few(lane, g);
+    if (s == KM_ERR_UNSUPPORTED && g->k > 0 && km_cuda_gemm_settings()->cublas)
+        s = by_cublas(lane, g);
+    if (s == KM_ERR_UNSUPPORTED) s = km_cuda_gemm_own(lane, g);
     return s;
 }

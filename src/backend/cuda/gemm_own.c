@@ -13,12 +13,12 @@
             {module, prefix "_tn" suffix, 0}, {module, prefix "_tt" suffix, 0},                    \
     }
 
-static int64_t tiles_of(const km_gemm *g, int64_t rows, int64_t cols) {
+static int64_t tiles_of(const km_cuda_gemm *g, int64_t rows, int64_t cols) {
     return (g->m + rows - 1) / rows * ((g->n + cols - 1) / cols) * g->batch;
 }
 
 /* False when a size is beyond what kernels count with. */
-static bool fill(const km_gemm *g, int rows, int cols, km_gemm_args *args) {
+static bool fill(const km_cuda_gemm *g, int rows, int cols, km_gemm_args *args) {
     size_t size = km_dtype_size(g->dtype), four = 4 * size;
     int64_t batch = g->batch > 1;
     if (g->m > INT32_MAX - 256 || g->n > INT32_MAX - 256 || g->k > INT32_MAX - 256 ||
@@ -44,9 +44,11 @@ static bool fill(const km_gemm *g, int rows, int cols, km_gemm_args *args) {
                            .act = (int32_t)g->act,
                            .tiles_m = (int32_t)((g->m + rows - 1) / rows),
                            .tiles_n = (int32_t)((g->n + cols - 1) / cols)};
-    if (km_gemm_aligned(g->a, g->lda, batch * g->batch_a, size, four)) args->vec |= KM_GEMM_VEC_A;
-    if (km_gemm_aligned(g->b, g->ldb, batch * g->batch_b, size, four)) args->vec |= KM_GEMM_VEC_B;
-    if (km_gemm_aligned(g->out, g->ldo, batch * g->batch_o, size, four) &&
+    if (km_cuda_gemm_aligned(g->a, g->lda, batch * g->batch_a, size, four))
+        args->vec |= KM_GEMM_VEC_A;
+    if (km_cuda_gemm_aligned(g->b, g->ldb, batch * g->batch_b, size, four))
+        args->vec |= KM_GEMM_VEC_B;
+    if (km_cuda_gemm_aligned(g->out, g->ldo, batch * g->batch_o, size, four) &&
         (uintptr_t)g->pre % four == 0)
         args->vec |= KM_GEMM_VEC_OUT;
     if ((uintptr_t)g->bias % four == 0) args->vec |= KM_GEMM_VEC_BIAS;
@@ -55,7 +57,7 @@ static bool fill(const km_gemm *g, int rows, int cols, km_gemm_args *args) {
 
 /* ---- f32 ---- */
 
-static km_status simt(km_lane *lane, const km_gemm *g) {
+static km_status simt(km_lane *lane, const km_cuda_gemm *g) {
     static km_cuda_kernel kernels[2][4] = {TURNS("gemm_simt", "gemm_simt", "_small"),
                                            TURNS("gemm_simt", "gemm_simt", "_large")};
     bool large = tiles_of(g, 128, 128) >= km_cuda_dev_of(lane)->sms;
@@ -78,10 +80,10 @@ typedef struct operand {
     size_t cap;
 } operand;
 
-static km_status align_operand(km_lane *lane, const km_gemm *g, operand *o) {
+static km_status align_operand(km_lane *lane, const km_cuda_gemm *g, operand *o) {
     static km_cuda_kernel pack = {"gemm_helpers", "gemm_pack", 0};
     int64_t problems = o->batch ? g->batch : 1, most = (int64_t)km_cuda_dev_of(lane)->sms * 16;
-    if (km_gemm_aligned(o->p, o->ld, problems > 1 ? o->batch : 0, 2, 16) || o->rows == 0 ||
+    if (km_cuda_gemm_aligned(o->p, o->ld, problems > 1 ? o->batch : 0, 2, 16) || o->rows == 0 ||
         o->cols == 0)
         return KM_OK;
     int64_t ld = (o->cols + 7) / 8 * 8, each = o->rows * ld;
@@ -104,7 +106,7 @@ static km_status align_operand(km_lane *lane, const km_gemm *g, operand *o) {
     return s;
 }
 
-static km_status mma(km_lane *lane, const km_gemm *g) {
+static km_status mma(km_lane *lane, const km_cuda_gemm *g) {
     static km_cuda_kernel kernels[2][2][4] = {
         {TURNS("gemm_mma", "gemm_mma_f16", "_small"), TURNS("gemm_mma", "gemm_mma_f16", "_large")},
         {TURNS("gemm_mma", "gemm_mma_bf16", "_small"),
@@ -119,14 +121,14 @@ static km_status mma(km_lane *lane, const km_gemm *g) {
 }
 
 static bool has_wgmma(const km_cuda_dev *dev) {
-    if (dev->cc != 90 || !km_cuda_api()->map_tiled || !km_gemm_settings()->wgmma) return false;
+    if (dev->cc != 90 || !km_cuda_api()->map_tiled || !km_cuda_gemm_settings()->wgmma) return false;
     for (int i = 0; i < km_cuda_module_count; i++)
         if (strcmp(km_cuda_modules[i].name, "gemm_wgmma") == 0) return true;
     return false;
 }
 
 /* The copy engine's view of an operand: boxes of 64 columns by `box_rows`. */
-static bool make_map(km_tensor_map *map, const km_gemm *g, const operand *o, int box_rows) {
+static bool make_map(km_tensor_map *map, const km_cuda_gemm *g, const operand *o, int box_rows) {
     uint64_t problems = o->batch ? (uint64_t)g->batch : 1;
     uint64_t dims[] = {(uint64_t)o->cols, (uint64_t)o->rows, problems};
     uint64_t strides[] = {(uint64_t)o->ld * 2,
@@ -137,7 +139,7 @@ static bool make_map(km_tensor_map *map, const km_gemm *g, const operand *o, int
                  0) == KM_CU_OK;
 }
 
-static km_status wgmma(km_lane *lane, const km_gemm *g, const operand *a, const operand *b) {
+static km_status wgmma(km_lane *lane, const km_cuda_gemm *g, const operand *a, const operand *b) {
     static km_cuda_kernel kernels[2][2][4] = {{TURNS("gemm_wgmma", "gemm_wgmma_f16", "_128"),
                                                TURNS("gemm_wgmma", "gemm_wgmma_f16", "_256")},
                                               {TURNS("gemm_wgmma", "gemm_wgmma_bf16", "_128"),
@@ -161,7 +163,7 @@ static km_status wgmma(km_lane *lane, const km_gemm *g, const operand *a, const 
                           (unsigned)KM_WGMMA_SMEM(bn), params);
 }
 
-static km_status tensor_cores(km_lane *lane, const km_gemm *g) {
+static km_status tensor_cores(km_lane *lane, const km_cuda_gemm *g) {
     operand a = {g->a, g->lda, g->batch_a, g->turn_a ? g->k : g->m, g->turn_a ? g->m : g->k,
                  NULL, 0};
     operand b = {g->b, g->ldb, g->batch_b, g->turn_b ? g->n : g->k, g->turn_b ? g->k : g->n,
@@ -171,7 +173,7 @@ static km_status tensor_cores(km_lane *lane, const km_gemm *g) {
     km_status s = align_operand(lane, g, &a);
     if (s == KM_OK) s = align_operand(lane, g, &b);
     if (s == KM_OK) {
-        km_gemm ready = *g;
+        km_cuda_gemm ready = *g;
         ready.a = a.p, ready.lda = a.ld, ready.batch_a = a.batch;
         ready.b = b.p, ready.ldb = b.ld, ready.batch_b = b.batch;
         s = KM_ERR_UNSUPPORTED;
@@ -183,7 +185,7 @@ static km_status tensor_cores(km_lane *lane, const km_gemm *g) {
     return s;
 }
 
-km_status km_gemm_own(km_lane *lane, const km_gemm *g) {
+km_status km_cuda_gemm_own(km_lane *lane, const km_cuda_gemm *g) {
     if (g->dtype == KM_F32) return simt(lane, g);
     if (g->dtype == KM_F16 || g->dtype == KM_BF16) return tensor_cores(lane, g);
     return KM_ERR_UNSUPPORTED;

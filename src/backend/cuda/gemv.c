@@ -25,8 +25,8 @@ typedef struct few {
 } few;
 
 /* The vectors of x against w; false when this is no such product. */
-static bool describe(const km_gemm *g, few *f) {
-    const km_gemm_policy *policy = km_gemm_settings();
+static bool describe(const km_cuda_gemm *g, few *f) {
+    const km_cuda_gemm_policy *policy = km_cuda_gemm_settings();
     int64_t most = g->dtype == KM_F32 ? policy->few_f32 : policy->few_16;
     bool rows_of_a = g->m <= most, cols_of_b = g->n <= most && !g->bias && !g->pre;
     if (g->dtype != KM_F32 && g->dtype != KM_F16 && g->dtype != KM_BF16) return false;
@@ -71,8 +71,9 @@ static km_status run_rows(km_lane *lane, few *f) {
     km_gemv_args *v = &f->args;
     size_t size = km_dtype_size(f->dtype);
     int64_t batched = f->batch > 1;
-    bool vec = km_gemm_aligned(v->w, v->n > 1 ? v->ldw : 0, batched * v->batch_w, size, 16) &&
-               km_gemm_aligned(v->x, v->m > 1 ? v->x_vector : 0, batched * v->batch_x, size, 16);
+    bool vec =
+        km_cuda_gemm_aligned(v->w, v->n > 1 ? v->ldw : 0, batched * v->batch_w, size, 16) &&
+        km_cuda_gemm_aligned(v->x, v->m > 1 ? v->x_vector : 0, batched * v->batch_x, size, 16);
     /* Warps share a row while the chip has room for more and each still has two loads to make. */
     int64_t warps = ((int64_t)v->n + KM_GEMV_ROWS_EACH - 1) / KM_GEMV_ROWS_EACH * f->batch;
     int64_t loads = v->k / (32 * (vec ? (int64_t)(16 / size) : 1));
@@ -90,7 +91,7 @@ static km_status run_columns(km_lane *lane, few *f) {
                                               FEW("columns", "bf16")};
     km_gemv_args *v = &f->args;
     size_t size = km_dtype_size(f->dtype), cap = 0;
-    bool vec = km_gemm_aligned(v->w, v->ldw, f->batch > 1 ? v->batch_w : 0, size, 16) &&
+    bool vec = km_cuda_gemm_aligned(v->w, v->ldw, f->batch > 1 ? v->batch_w : 0, size, 16) &&
                (size_t)v->n * size % 16 == 0;
     int64_t cols = vec ? KM_GEMV_COLUMNS_BYTES / (int64_t)size : KM_GEMV_COLUMNS_SCALAR;
     int64_t blocks = (v->n + cols - 1) / cols;
@@ -115,7 +116,7 @@ static km_status run_columns(km_lane *lane, few *f) {
     return s;
 }
 
-km_status km_gemm_few(km_lane *lane, const km_gemm *g) {
+km_status km_cuda_gemm_few(km_lane *lane, const km_cuda_gemm *g) {
     few f;
     if (!describe(g, &f)) return KM_ERR_UNSUPPORTED;
     return f.by_rows ? run_rows(lane, &f) : run_columns(lane, &f);

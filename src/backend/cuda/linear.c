@@ -6,13 +6,13 @@
 km_status km_cuda_linear(km_ctx *ctx, const km_call *c) {
     const km_tensor *x = c->in[0], *w = c->in[1], *b = c->n_in > 2 ? c->in[2] : NULL;
     const km_tensor *y = c->out[0], *pre = c->n_out > 1 ? c->out[1] : NULL;
-    km_gemm g = {.dtype = y->dtype,
-                 .m = x->shape.dim[0],
-                 .n = w->shape.dim[0],
-                 .k = x->shape.dim[1],
-                 .alpha = 1,
-                 .batch = 1,
-                 .act = c->p->act};
+    km_cuda_gemm g = {.dtype = y->dtype,
+                      .m = x->shape.dim[0],
+                      .n = w->shape.dim[0],
+                      .k = x->shape.dim[1],
+                      .alpha = 1,
+                      .batch = 1,
+                      .act = c->p->act};
     if (y->dtype == KM_F64 || !km_is_contiguous(y) || (pre && !km_is_contiguous(pre)) ||
         (b && !km_is_contiguous(b)))
         return KM_ERR_UNSUPPORTED;
@@ -23,7 +23,7 @@ km_status km_cuda_linear(km_ctx *ctx, const km_call *c) {
     g.bias = b ? km_tensor_ptr(b) : NULL;
     g.a = km_tensor_ptr(x);
     g.b = km_tensor_ptr(w);
-    km_gemm_matrix(g.m, g.k, x->stride[0], x->stride[1], &g.turn_a, &g.lda);
-    km_gemm_matrix(g.k, g.n, w->stride[1], w->stride[0], &g.turn_b, &g.ldb);
-    return km_gemm_run(km_cuda_lane(c), &g);
+    km_cuda_gemm_matrix(g.m, g.k, x->stride[0], x->stride[1], &g.turn_a, &g.lda);
+    km_cuda_gemm_matrix(g.k, g.n, w->stride[1], w->stride[0], &g.turn_b, &g.ldb);
+    return km_cuda_gemm_run(km_cuda_lane(c), &g);
 }

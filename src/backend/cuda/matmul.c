@@ -29,9 +29,10 @@ static int merge_axes(const km_tensor *a, const km_tensor *b, const km_tensor *o
     return n;
 }
 
-static km_status each_batch(km_lane *lane, km_gemm *g, const batch_axis *axis, int n, size_t size) {
-    if (n == 0) return km_gemm_run(lane, g);
-    km_gemm one = *g;
+static km_status each_batch(km_lane *lane, km_cuda_gemm *g, const batch_axis *axis, int n,
+                            size_t size) {
+    if (n == 0) return km_cuda_gemm_run(lane, g);
+    km_cuda_gemm one = *g;
     for (int64_t i = 0; i < axis->size; i++) {
         km_status s = each_batch(lane, &one, axis + 1, n - 1, size);
         /* Declined with nothing done only if the first one was. */
@@ -51,21 +52,21 @@ static km_status matmul(km_ctx *ctx, const km_call *c) {
     const km_tensor *a = c->in[0], *b = c->in[1], *out = c->out[0];
     int row = out->shape.ndim - 2, col = row + 1;
     batch_axis axis[KM_MAX_DIMS];
-    km_gemm g = {.dtype = out->dtype,
-                 .m = out->shape.dim[row],
-                 .n = out->shape.dim[col],
-                 .k = a->shape.dim[col],
-                 .alpha = c->p->f[0],
-                 .beta = c->p->f[1],
-                 .batch = 1};
+    km_cuda_gemm g = {.dtype = out->dtype,
+                      .m = out->shape.dim[row],
+                      .n = out->shape.dim[col],
+                      .k = a->shape.dim[col],
+                      .alpha = c->p->f[0],
+                      .beta = c->p->f[1],
+                      .batch = 1};
     if (km_shape_count(out->shape) == 0) return KM_OK;
     if (out->stride[col] != 1 && g.n > 1) return KM_ERR_UNSUPPORTED;
     g.ldo = g.m > 1 ? out->stride[row] : (g.n + 7) / 8 * 8;
     g.out = km_tensor_ptr(out);
     g.a = km_tensor_ptr(a);
     g.b = km_tensor_ptr(b);
-    km_gemm_matrix(g.m, g.k, a->stride[row], a->stride[col], &g.turn_a, &g.lda);
-    km_gemm_matrix(g.k, g.n, b->stride[row], b->stride[col], &g.turn_b, &g.ldb);
+    km_cuda_gemm_matrix(g.m, g.k, a->stride[row], a->stride[col], &g.turn_a, &g.lda);
+    km_cuda_gemm_matrix(g.k, g.n, b->stride[row], b->stride[col], &g.turn_b, &g.ldb);
 
     int n = merge_axes(a, b, out, axis);
     if (n > 0) {
