@@ -138,10 +138,10 @@ KM_DEVICE void dkdv_consume(const km_attention_hopper_args &p, dkdv_layout<T, D>
                 s[4 * j + 3] = fast_exp2(s[4 * j + 3] * c - l.y);
             }
             if (a.causal && row0 + 63 > tile * BC + shift) {
-                int query = tile * BC + shift + lane % 4 * 2;
+                int unseen = row - (tile * BC + shift + lane % 4 * 2); /* of the thread's columns */
 #pragma unroll
                 for (int j = 0; j < BC / 2; j++)
-                    if (row + j % 4 / 2 * 8 > query + j / 4 * 8 + j % 2) s[j] = 0;
+                    if (j / 4 * 8 + j % 2 < unseen + j % 4 / 2 * 8) s[j] = 0;
             }
             pack_tile<T, BC>(prob, s);
             wgmma_fence();

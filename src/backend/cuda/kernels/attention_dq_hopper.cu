@@ -32,13 +32,6 @@ template <typename T, int D> struct dq_layout {
     KM_DEVICE uint32_t v_empty(int i) { return k_full(3 * STAGES + i); }
 };
 
-/* Key tiles that some query of the block sees. */
-KM_DEVICE int dq_tiles(const km_attention_args &a, int block, int cols) {
-    int keys = a.tk;
-    if (a.causal) keys = min(keys, (block + 1) * KM_ATTENTION_HOPPER_ROWS + a.tk - a.tq);
-    return keys > 0 ? (keys + cols - 1) / cols : 0;
-}
-
 template <typename T, int D>
 KM_DEVICE void dq_produce(const km_attention_hopper_args &p, dq_layout<T, D> at) {
     using L = dq_layout<T, D>;
@@ -57,7 +50,7 @@ KM_DEVICE void dq_produce(const km_attention_hopper_args &p, dq_layout<T, D> at)
             tile_fetch<D, 64>(at.d_o(kept.index, wg), &p.d_o, full, row, work.h, work.b);
             tile_fetch<D, 64>(at.o(kept.index, wg), &p.o, full, row, work.h, work.b);
         }
-        for (int tile = dq_tiles(a, work.block, L::BC) - 1; tile >= 0; tile--, ring.step()) {
+        for (int tile = key_tiles(a, work.block, L::BC) - 1; tile >= 0; tile--, ring.step()) {
             mbar_wait(at.k_empty(ring.index), ring.parity ^ 1);
             mbar_expect(at.k_full(ring.index), L::KV_BYTES);
             tile_fetch<D, L::BC>(at.k(ring.index), &p.k, at.k_full(ring.index), tile * L::BC, hk,
@@ -113,7 +106,7 @@ KM_DEVICE void dq_consume(const km_attention_hopper_args &p, dq_layout<T, D> at,
     ring_at<L::STAGES> ring;
 
     for (; work.next(); kept.step()) {
-        int tiles = dq_tiles(a, work.block, BC), row0 = work.block * 128 + wg * 64;
+        int tiles = key_tiles(a, work.block, BC), row0 = work.block * 128 + wg * 64;
         int row = row0 + row_in_wg;
         int limit0 = a.tk, limit1 = a.tk; /* keys that the thread's rows see */
         if (a.causal) limit0 = min(a.tk, row + shift + 1), limit1 = min(a.tk, row + shift + 9);
@@ -167,10 +160,11 @@ KM_DEVICE void dq_consume(const km_attention_hopper_args &p, dq_layout<T, D> at,
 #pragma unroll
             for (int j = 0; j < BC / 2; j++) s[j] = fast_exp2(s[j] * c - lse[j % 4 / 2]);
             if ((tile + 1) * BC > clear) {
-                int col = tile * BC + lane % 4 * 2;
+                int first_col = tile * BC + lane % 4 * 2;
+                int left0 = limit0 - first_col, left1 = limit1 - first_col;
 #pragma unroll
                 for (int j = 0; j < BC / 2; j++)
-                    if (col + j / 4 * 8 + j % 2 >= (j % 4 / 2 ? limit1 : limit0)) s[j] = 0;
+                    if (j / 4 * 8 + j % 2 >= (j % 4 / 2 ? left1 : left0)) s[j] = 0;
             }
             wgmma_wait<0>();
             hold(dp);

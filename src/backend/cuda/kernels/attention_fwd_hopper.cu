@@ -31,13 +31,6 @@ template <typename T, int D> struct fwd_layout {
     KM_DEVICE uint32_t v_empty(int i) { return k_full(3 * STAGES + i); }
 };
 
-/* Key tiles that some query of the block sees. */
-KM_DEVICE int fwd_tiles(const km_attention_args &a, int block, int cols) {
-    int keys = a.tk;
-    if (a.causal) keys = min(keys, (block + 1) * KM_ATTENTION_HOPPER_ROWS + a.tk - a.tq);
-    return keys > 0 ? (keys + cols - 1) / cols : 0;
-}
-
 template <typename T, int D>
 KM_DEVICE void fwd_produce(const km_attention_hopper_args &p, fwd_layout<T, D> at) {
     using L = fwd_layout<T, D>;
@@ -54,7 +47,7 @@ KM_DEVICE void fwd_produce(const km_attention_hopper_args &p, fwd_layout<T, D> a
             tile_fetch<D, 64>(at.q(kept.index, wg), &p.q, full, work.block * 128 + wg * 64, work.h,
                               work.b);
         }
-        for (int tile = fwd_tiles(a, work.block, L::BC) - 1; tile >= 0; tile--, ring.step()) {
+        for (int tile = key_tiles(a, work.block, L::BC) - 1; tile >= 0; tile--, ring.step()) {
             mbar_wait(at.k_empty(ring.index), ring.parity ^ 1);
             mbar_expect(at.k_full(ring.index), L::KV_BYTES);
             tile_fetch<D, L::BC>(at.k(ring.index), &p.k, at.k_full(ring.index), tile * L::BC, hk,
@@ -67,17 +60,15 @@ KM_DEVICE void fwd_produce(const km_attention_hopper_args &p, fwd_layout<T, D> a
     }
 }
 
-/* The thread's two rows of a tile of scores, columns 8 j + 2 t, + 1 from `key`: those from the
- * row's limit on become -inf. */
+/* The thread's two rows of a tile of scores, from key `key` on: those from the row's limit on
+ * become -inf. */
 template <int N> KM_DEVICE void mask_scores(float (&s)[N / 2], int key, int limit0, int limit1) {
-    int col = key + threadIdx.x % 4 * 2;
+    int first = key + threadIdx.x % 4 * 2; /* the thread's first column */
+    limit0 -= first;
+    limit1 -= first;
 #pragma unroll
-    for (int j = 0; j < N / 8; j++)
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            if (col + 8 * j + e >= limit0) s[4 * j + e] = -INFINITY;
-            if (col + 8 * j + e >= limit1) s[4 * j + 2 + e] = -INFINITY;
-        }
+    for (int j = 0; j < N / 2; j++)
+        if (j / 4 * 8 + j % 2 >= (j % 4 / 2 ? limit1 : limit0)) s[j] = -INFINITY;
 }
 
 /* Raw scores in, probabilities relative to the new row maximum out. alpha is what everything
@@ -124,12 +115,9 @@ KM_DEVICE void fwd_consume(const km_attention_hopper_args &p, fwd_layout<T, D> a
     ring_at<L::KEPT> kept;
     ring_at<L::STAGES> ring;
     int sent = -1; /* the kept tile that the copy engine may still be reading as o */
-#ifdef KM_PING_PONG
-    if (wg == 1) named_arrive(2, 256);
-#endif
 
     for (; work.next(); kept.step()) {
-        int tiles = fwd_tiles(a, work.block, L::BC), row0 = work.block * 128 + wg * 64;
+        int tiles = key_tiles(a, work.block, L::BC), row0 = work.block * 128 + wg * 64;
         int row = row0 + row_in_wg;
         int limit0 = a.tk, limit1 = a.tk; /* keys that the thread's rows see */
         if (a.causal) limit0 = min(a.tk, row + shift + 1), limit1 = min(a.tk, row + shift + 9);
@@ -160,9 +148,6 @@ KM_DEVICE void fwd_consume(const km_attention_hopper_args &p, fwd_layout<T, D> a
                 ring_at<L::STAGES> last = ring;
                 ring.step();
                 mbar_wait(at.k_full(ring.index), ring.parity);
-#ifdef KM_PING_PONG
-                named_sync(2 + wg, 256);
-#endif
                 wgmma_fence();
                 product_abt<T, L::BC, D>(s, q, at.k(ring.index));
                 wgmma_commit();
@@ -170,9 +155,6 @@ KM_DEVICE void fwd_consume(const km_attention_hopper_args &p, fwd_layout<T, D> a
                 wgmma_fence();
                 product_pb<T, L::BC, D>(o, prob, at.v(last.index), tile != tiles - 2);
                 wgmma_commit();
-#ifdef KM_PING_PONG
-                named_arrive(3 - wg, 256);
-#endif
                 wgmma_wait<1>();
                 hold(s);
                 if (first_lane) mbar_arrive(at.k_empty(ring.index));

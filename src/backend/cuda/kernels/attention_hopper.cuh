@@ -42,6 +42,13 @@ struct attention_schedule {
     }
 };
 
+/* Tiles of `cols` keys that some query of the block sees. */
+KM_DEVICE int key_tiles(const km_attention_args &a, int block, int cols) {
+    int keys = a.tk;
+    if (a.causal) keys = min(keys, (block + 1) * KM_ATTENTION_HOPPER_ROWS + a.tk - a.tq);
+    return keys > 0 ? (keys + cols - 1) / cols : 0;
+}
+
 /* A position in a ring of N buffers: which one, and the parity its barriers are at. */
 template <int N> struct ring_at {
     int index = 0;
