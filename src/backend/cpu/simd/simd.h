@@ -267,13 +267,16 @@ KM_INLINE vi v_to_int(vf a) {
 KM_INLINE vf vi_to_float(vi a) { return __builtin_convertvector(a, vf); }
 #endif
 
+/* 2^k for k in [-126, 127] */
+KM_INLINE vf v_pow2(vi k) { return (vf)(((vu)k + 127u) << 23); }
+
 /* a * 2^n for whole n in [-252, 254], rounded once, into subnormals and infinity as need be. */
 #if defined(KM_AVX512)
 KM_INLINE vf v_ldexp(vf a, vf n) { return (vf)_mm512_scalef_ps((__m512)a, (__m512)n); }
 #else
 KM_INLINE vf v_ldexp(vf a, vf n) {
     vi k = v_to_int(n), k1 = k >> 1, k2 = k - k1;
-    return a * (vf)((k1 + 127) << 23) * (vf)((k2 + 127) << 23);
+    return a * v_pow2(k1) * v_pow2(k2);
 }
 #endif
 

@@ -50,7 +50,7 @@ KM_INLINE vf v_exp(vf x) {
 KM_INLINE vf v_expm1(vf x) {
     vf c = v_min(v_set1(89.0f), v_max(v_set1(-20.0f), x));
     vf n, p = v_expm1_core(v_exp_reduce(c, &n));
-    vf half = (vf)((v_to_int(n) + 126) << 23); /* 2^(n-1): 2^128 would not fit */
+    vf half = (vf)(((vu)v_to_int(n) + 126u) << 23); /* 2^(n-1): 2^n may not fit */
     vf y = v_fma(half, p, half - 0.5f) * 2.0f;
     return v_select(v_lt(v_abs(x), v_set1(1e-10f)), x, y); /* -0 and subnormals as they are */
 }
@@ -60,10 +60,10 @@ KM_INLINE vf v_expm1(vf x) {
 /* x = m 2^e with sqrt(1/2) <= m < sqrt(2); gives m, e in *e. x is positive and finite. */
 KM_INLINE vf v_log_reduce(vf x, vf *e) {
     vm tiny = v_lt(x, v_set1(0x1p-126f));
-    vi b = (vi)v_select(tiny, x * 0x1p23f, x);
-    vi k = (b - 0x3f3504f3) >> 23;
+    vu b = (vu)v_select(tiny, x * 0x1p23f, x);
+    vi k = (vi)(b - 0x3f3504f3u) >> 23; /* the shift keeps the sign */
     *e = vi_to_float(k) - v_keep(tiny, v_set1(23.0f));
-    return (vf)(b - (k << 23));
+    return (vf)(b - ((vu)k << 23));
 }
 
 KM_INLINE vf v_log(vf x) {
@@ -265,8 +265,8 @@ KM_INLINE vf v_pow(vf x, vf y) {
     vm whole = vm_or(v_ge(ay, big), v_eq(vi_to_float(k), y));
     vm bad = vm_and(v_lt(x, v_zero()), vm_and(vm_not(flat), vm_not(whole)));
     r = v_select(vm_and(bad, vm_not(v_isnan(y))), v_set1(NAN), r);
-    vi odd = vi_select(whole, k & 1, vi_set1(0)) << 31;
-    r = (vf)((vi)r ^ (odd & v_signbit(x)));
+    vu odd = (vu)vi_select(whole, k & 1, vi_set1(0)) << 31;
+    r = (vf)((vu)r ^ (odd & (vu)v_signbit(x)));
     return v_select(vm_or(v_eq(x, one), v_eq(y, v_zero())), one, r);
 }
 
