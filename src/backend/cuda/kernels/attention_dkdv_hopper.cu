@@ -120,6 +120,7 @@ KM_DEVICE void dkdv_consume(const km_attention_hopper_args &p, dkdv_layout<T, D>
             if constexpr (!FIRST) {
                 wgmma_wait<1>();
                 hold(dk);
+                __syncwarp(); /* all lanes have read lse and delta */
                 if (first_lane) mbar_arrive(at.q_empty(last.index));
             }
             mbar_wait(at.d_o_full(ring.index), ring.parity);
@@ -173,6 +174,7 @@ KM_DEVICE void dkdv_consume(const km_attention_hopper_args &p, dkdv_layout<T, D>
             wgmma_commit();
             wgmma_wait<0>();
             hold(dk);
+            __syncwarp();
             if (first_lane) mbar_arrive(at.q_empty(last.index));
         } else {
 #pragma unroll
