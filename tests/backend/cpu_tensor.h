@@ -2,16 +2,16 @@
  * and compares; runs a program's tests once per instruction set that this machine has. */
 #ifndef KM_TESTS_BACKEND_CPU_TENSOR_H
 #define KM_TESTS_BACKEND_CPU_TENSOR_H
+#include "backend/cpu/cpu.h"
+#include "ref_tensor.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <cmocka.h>
-
-#include "backend/cpu/cpu.h"
-#include "ref_tensor.h"
 #include <stdio.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <cmocka.h>
 
 #define CT_EACH(type, name, ...)                                                                   \
     for (const type *name = (const type[]){__VA_ARGS__},                                           \
@@ -72,13 +72,15 @@ static inline void ct_assert_close(const char *what, const km_tensor *got, const
         if (same) continue;
         fail_msg("%s (%s, %s): %.9g where %.9g is wanted, at (%lld, %lld, %lld)", what,
                  km_dtype_name(got->dtype), km_isa_name(km_cpu_isa()), g, w, (long long)i[0],
-                 want->shape.ndim > 1 ? (long long)i[1] : 0, want->shape.ndim > 2 ? (long long)i[2] : 0);
+                 want->shape.ndim > 1 ? (long long)i[1] : 0,
+                 want->shape.ndim > 2 ? (long long)i[2] : 0);
     }
 }
 
 static inline void ct_assert_same_bits(const char *what, const km_tensor *a, const km_tensor *b) {
     size_t bytes = (size_t)km_shape_count(a->shape) * km_dtype_size(a->dtype);
-    if (bytes && memcmp(km_tensor_ptr(a), km_tensor_ptr(b), bytes)) fail_msg("%s: bits differ", what);
+    if (bytes && memcmp(km_tensor_ptr(a), km_tensor_ptr(b), bytes))
+        fail_msg("%s: bits differ", what);
 }
 
 /* Runs the kernel and the reference on the same inputs. The residual's sum is an output that the

@@ -6,7 +6,9 @@ static const km_dtype all_dtypes[] = {KM_F32, KM_F16, KM_BF16, KM_F64, KM_I32,
                                       KM_I64, KM_U8,  KM_I8,   KM_BOOL};
 
 /* Numbers that every dtype holds exactly. */
-static km_tensor *numbers(km_dtype d, km_shape s) { return ct_indices(d, s, d == KM_BOOL ? 2 : 100); }
+static km_tensor *numbers(km_dtype d, km_shape s) {
+    return ct_indices(d, s, d == KM_BOOL ? 2 : 100);
+}
 
 static void check_moves(const char *what, km_op op, const km_params *p, km_tensor *const *in,
                         int n_in, km_tensor *out) {
@@ -18,35 +20,36 @@ static void check_moves(const char *what, km_op op, const km_params *p, km_tenso
 
 static void embedding_copies_rows_of_any_dtype(void **state) {
     for (int d = 0; d < 9; d++) CT_EACH(int64_t, c, 1, 2, 3, 7, 100, 257) {
-        km_tensor *in[] = {numbers(all_dtypes[d], KM_SHAPE(11, *c)),
-                           ct_indices(d % 2 ? KM_I32 : KM_I64, KM_SHAPE(3, 5), 11)};
-        check_moves("embedding", KM_OP_EMBEDDING, NULL, in, 2,
-                    rt_new(all_dtypes[d], KM_SHAPE(3, 5, *c)));
-        rt_teardown(state);
-    }
+            km_tensor *in[] = {numbers(all_dtypes[d], KM_SHAPE(11, *c)),
+                               ct_indices(d % 2 ? KM_I32 : KM_I64, KM_SHAPE(3, 5), 11)};
+            check_moves("embedding", KM_OP_EMBEDDING, NULL, in, 2,
+                        rt_new(all_dtypes[d], KM_SHAPE(3, 5, *c)));
+            rt_teardown(state);
+        }
 }
 
 static void index_select_takes_any_axis(void **state) {
     for (int d = 0; d < 9; d++) CT_EACH(int, axis, 0, 1, 2) {
-        km_shape s = KM_SHAPE(4, 5, 3), o = s;
-        o.dim[*axis] = 7;
-        km_tensor *in[] = {numbers(all_dtypes[d], s), ct_indices(KM_I32, KM_SHAPE(7), s.dim[*axis])};
-        check_moves("index_select", KM_OP_INDEX_SELECT, &(km_params){.axis = *axis}, in, 2,
-                    rt_new(all_dtypes[d], o));
-        rt_teardown(state);
-    }
+            km_shape s = KM_SHAPE(4, 5, 3), o = s;
+            o.dim[*axis] = 7;
+            km_tensor *in[] = {numbers(all_dtypes[d], s),
+                               ct_indices(KM_I32, KM_SHAPE(7), s.dim[*axis])};
+            check_moves("index_select", KM_OP_INDEX_SELECT, &(km_params){.axis = *axis}, in, 2,
+                        rt_new(all_dtypes[d], o));
+            rt_teardown(state);
+        }
 }
 
 static void gather_takes_any_axis(void **state) {
     for (int d = 0; d < 9; d++) CT_EACH(int, axis, 0, 1, 2) {
-        km_shape s = KM_SHAPE(4, 5, 3), o = s;
-        o.dim[*axis] = 6;
-        km_tensor *in[] = {numbers(all_dtypes[d], s),
-                           ct_indices(d % 2 ? KM_I32 : KM_I64, o, s.dim[*axis])};
-        check_moves("gather", KM_OP_GATHER, &(km_params){.axis = *axis}, in, 2,
-                    rt_new(all_dtypes[d], o));
-        rt_teardown(state);
-    }
+            km_shape s = KM_SHAPE(4, 5, 3), o = s;
+            o.dim[*axis] = 6;
+            km_tensor *in[] = {numbers(all_dtypes[d], s),
+                               ct_indices(d % 2 ? KM_I32 : KM_I64, o, s.dim[*axis])};
+            check_moves("gather", KM_OP_GATHER, &(km_params){.axis = *axis}, in, 2,
+                        rt_new(all_dtypes[d], o));
+            rt_teardown(state);
+        }
     km_shape s = KM_SHAPE(300, 257), o = KM_SHAPE(300, 400);
     km_tensor *in[] = {numbers(KM_F32, s), ct_indices(KM_I64, o, 257)};
     check_moves("a large gather", KM_OP_GATHER, &(km_params){.axis = 1}, in, 2, rt_new(KM_F32, o));
@@ -63,19 +66,21 @@ static void an_index_smaller_than_x_goes_to_the_reference(void **state) {
 }
 
 static void concat_takes_parts_with_any_strides(void **state) {
-    for (int d = 0; d < 9; d++) for (int axis = 0; axis < 3; axis++) for (int odd = 0; odd < 2; odd++) {
-        km_shape s = KM_SHAPE(3, 4, 5), total = s;
-        km_tensor *in[3];
-        total.dim[axis] = 0;
-        CT_EACH(int64_t, k, 0, 1, 2) {
-            s.dim[axis] = *k * 3; /* the first part is empty */
-            total.dim[axis] += s.dim[axis];
-            in[*k] = rt_copy(numbers(all_dtypes[d], s), all_dtypes[d], odd && *k != 1);
-        }
-        check_moves("concat", KM_OP_CONCAT, &(km_params){.axis = axis}, in, 3,
-                    rt_new(all_dtypes[d], total));
-        rt_teardown(state);
-    }
+    for (int d = 0; d < 9; d++)
+        for (int axis = 0; axis < 3; axis++)
+            for (int odd = 0; odd < 2; odd++) {
+                km_shape s = KM_SHAPE(3, 4, 5), total = s;
+                km_tensor *in[3];
+                total.dim[axis] = 0;
+                CT_EACH(int64_t, k, 0, 1, 2) {
+                    s.dim[axis] = *k * 3; /* the first part is empty */
+                    total.dim[axis] += s.dim[axis];
+                    in[*k] = rt_copy(numbers(all_dtypes[d], s), all_dtypes[d], odd && *k != 1);
+                }
+                check_moves("concat", KM_OP_CONCAT, &(km_params){.axis = axis}, in, 3,
+                            rt_new(all_dtypes[d], total));
+                rt_teardown(state);
+            }
     km_tensor *in[] = {numbers(KM_F32, KM_SHAPE(100000)), numbers(KM_F32, KM_SHAPE(70001))};
     check_moves("a long concat", KM_OP_CONCAT, NULL, in, 2, rt_new(KM_F32, KM_SHAPE(170001)));
 }
@@ -96,7 +101,8 @@ static void empty_tensors_are_fine(void **state) {
                 (km_tensor *[]){x, rt_new(KM_I32, KM_SHAPE(0, 4)), none}, 3,
                 rt_new(KM_F32, KM_SHAPE(3, 4)));
     check_moves("embedding_grad", KM_OP_EMBEDDING_GRAD, NULL,
-                (km_tensor *[]){none, rt_new(KM_I32, KM_SHAPE(0))}, 2, rt_new(KM_F32, KM_SHAPE(5, 4)));
+                (km_tensor *[]){none, rt_new(KM_I32, KM_SHAPE(0))}, 2,
+                rt_new(KM_F32, KM_SHAPE(5, 4)));
 }
 
 static void embedding_grad_sums_in_order(void **state) {
@@ -123,10 +129,12 @@ static void scatter_add_takes_any_axis(void **state) {
     CT_EACH_FLOAT(d) CT_EACH(int, axis, 0, 1, 2) CT_EACH(int64_t, inner, 1, 3, 300) {
         km_shape s = KM_SHAPE(4, 5, *inner), i = s;
         i.dim[*axis] = 9;
-        km_tensor *in[] = {ct_fill(d, s, 1, 0), ct_indices(*inner % 2 ? KM_I32 : KM_I64, i, s.dim[*axis]),
+        km_tensor *in[] = {ct_fill(d, s, 1, 0),
+                           ct_indices(*inner % 2 ? KM_I32 : KM_I64, i, s.dim[*axis]),
                            ct_fill(d, i, 1, 0)};
         km_tensor *out = rt_new(d, s);
-        ct_check("scatter_add", KM_OP_SCATTER_ADD, &(km_params){.axis = *axis}, in, 3, &out, 1, 8, 1e-6);
+        ct_check("scatter_add", KM_OP_SCATTER_ADD, &(km_params){.axis = *axis}, in, 3, &out, 1, 8,
+                 1e-6);
         rt_teardown(state);
     }
     /* So many sums that a 16-bit block of columns is narrowed. */
@@ -149,9 +157,11 @@ static void threads_do_not_change_the_bits(void **state) {
         km_tensor *dy = ct_fill(d, KM_SHAPE(2000, 300), 1, 0), *out = rt_new(d, KM_SHAPE(500, 300));
         km_tensor *in[] = {dy, ct_indices(KM_I32, KM_SHAPE(2000), 40)};
         ct_check_threads("embedding_grad", KM_OP_EMBEDDING_GRAD, NULL, in, 2, &out, 1);
-        km_tensor *x = ct_fill(d, KM_SHAPE(500, 300), 1, 0), *src = ct_fill(d, KM_SHAPE(500, 99), 1, 0);
+        km_tensor *x = ct_fill(d, KM_SHAPE(500, 300), 1, 0),
+                  *src = ct_fill(d, KM_SHAPE(500, 99), 1, 0);
         km_tensor *in3[] = {x, ct_indices(KM_I64, KM_SHAPE(500, 99), 300), src};
-        ct_check_threads("scatter_add", KM_OP_SCATTER_ADD, &(km_params){.axis = 1}, in3, 3, &out, 1);
+        ct_check_threads("scatter_add", KM_OP_SCATTER_ADD, &(km_params){.axis = 1}, in3, 3, &out,
+                         1);
         rt_teardown(state);
     }
 }

@@ -3,14 +3,15 @@
 
 #define IGNORE (-100)
 
-/* Cross entropy alone, with dlogits, and its gradient; the sum of v logits' terms is what rounds. */
+/* Cross entropy alone, with dlogits, and its gradient. */
 static void check_cross_entropy(km_tensor *logits, km_tensor *targets, int64_t ignore,
                                 km_reduction reduction) {
     km_params p = {.n = {ignore, reduction}};
     km_shape rows = KM_SHAPE(logits->shape.dim[0]);
     km_tensor *loss = rt_new(KM_F32, KM_SCALAR), *lse = rt_new(KM_F32, rows);
     km_tensor *dlogits = rt_new(logits->dtype, logits->shape), *in[] = {logits, targets};
-    ct_check("cross_entropy", KM_OP_CROSS_ENTROPY, &p, in, 2, (km_tensor *[]){loss, lse}, 2, 8, 1e-6);
+    ct_check("cross_entropy", KM_OP_CROSS_ENTROPY, &p, in, 2, (km_tensor *[]){loss, lse}, 2, 8,
+             1e-6);
     ct_check("cross_entropy with dlogits", KM_OP_CROSS_ENTROPY, &p, in, 2,
              (km_tensor *[]){loss, lse, dlogits}, 3, 16, 5e-7);
     km_tensor *dloss = RT(KM_F32, KM_SCALAR, -1.5);
@@ -44,24 +45,32 @@ static void a_large_vocabulary_stays_accurate(void **state) {
 }
 
 static void the_mean_over_no_counted_row_is_nan(void **state) {
-    km_tensor *targets = RT_INTS(KM_I64, IGNORE, IGNORE), *logits = ct_fill(KM_F32, KM_SHAPE(2, 3), 1, 0);
+    km_tensor *targets = RT_INTS(KM_I64, IGNORE, IGNORE),
+              *logits = ct_fill(KM_F32, KM_SHAPE(2, 3), 1, 0);
     km_tensor *loss = rt_new(KM_F32, KM_SCALAR), *lse = rt_new(KM_F32, KM_SHAPE(2));
     km_tensor *dlogits = rt_new(KM_F32, KM_SHAPE(2, 3));
     km_params p = {.n = {IGNORE, KM_MEAN}};
     assert_int_equal(ct_run(KM_OP_CROSS_ENTROPY, &p, (km_tensor *[]){logits, targets}, 2,
-                            (km_tensor *[]){loss, lse, dlogits}, 3), KM_OK);
+                            (km_tensor *[]){loss, lse, dlogits}, 3),
+                     KM_OK);
     assert_true(isnan(km_ref_load(loss, 0)));
     for (int64_t i = 0; i < 6; i++) assert_true(km_ref_load(dlogits, i) == 0);
     check_cross_entropy(logits, targets, IGNORE, KM_SUM);
-    check_cross_entropy(rt_new(KM_F32, KM_SHAPE(0, 3)), rt_new(KM_I32, KM_SHAPE(0)), IGNORE, KM_MEAN);
-    check_cross_entropy(rt_new(KM_F32, KM_SHAPE(0, 3)), rt_new(KM_I32, KM_SHAPE(0)), IGNORE, KM_SUM);
+    check_cross_entropy(rt_new(KM_F32, KM_SHAPE(0, 3)), rt_new(KM_I32, KM_SHAPE(0)), IGNORE,
+                        KM_MEAN);
+    check_cross_entropy(rt_new(KM_F32, KM_SHAPE(0, 3)), rt_new(KM_I32, KM_SHAPE(0)), IGNORE,
+                        KM_SUM);
 }
 
 static void odd_logits_behave_as_in_the_reference(void **state) {
     const double inf = INFINITY;
     const double rows[][5] = {
-        {-inf, -inf, -inf, -inf, -inf}, {0, -inf, 1, -inf, 2}, {inf, 0, 1, 2, 3},
-        {NAN, 0, 1, 2, 3},              {inf, NAN, 0, 1, 2},   {3e4, -3e4, 0, 1, 2},
+        {-inf, -inf, -inf, -inf, -inf},
+        {0, -inf, 1, -inf, 2},
+        {inf, 0, 1, 2, 3},
+        {NAN, 0, 1, 2, 3},
+        {inf, NAN, 0, 1, 2},
+        {3e4, -3e4, 0, 1, 2},
     };
     for (int r = 0; r < 6; r++) {
         for (int64_t target = 0; target < 5; target++) {
@@ -115,7 +124,8 @@ static void a_loss_of_nothing_is_nan_or_zero(void **state) {
 
 static void threads_do_not_change_the_bits(void **state) {
     CT_EACH_FLOAT(d) {
-        km_tensor *x = ct_fill(d, KM_SHAPE(700, 300), 2, 0), *t = ct_fill(d, KM_SHAPE(700, 300), 1, 0);
+        km_tensor *x = ct_fill(d, KM_SHAPE(700, 300), 2, 0),
+                  *t = ct_fill(d, KM_SHAPE(700, 300), 1, 0);
         km_tensor *targets = ct_indices(KM_I32, KM_SHAPE(700), 300);
         km_tensor *out[] = {rt_new(KM_F32, KM_SCALAR), rt_new(KM_F32, KM_SHAPE(700)),
                             rt_new(d, KM_SHAPE(700, 300))};

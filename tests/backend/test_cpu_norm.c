@@ -1,6 +1,6 @@
-/* The CPU's norms and their gradients against the reference; accuracy where f32 sums would lose it. */
-#include "cpu_tensor.h"
+/* The CPU's norms and their gradients against the reference, also where f32 sums lose digits. */
 #include "backend/cpu/norm.h"
+#include "cpu_tensor.h"
 
 #define EPS 1e-5
 
@@ -29,8 +29,8 @@ static void check_all(km_dtype d, km_shape shape, double scale, double offset, b
         ct_check("add_layer_norm", KM_OP_ADD_LAYER_NORM, &p, (km_tensor *[]){x, r, w, b}, 4,
                  (km_tensor *[]){y, sum, mean, rstd}, 4, 16, abs);
     } else {
-        ct_check("rms_norm", KM_OP_RMS_NORM, &p, (km_tensor *[]){x, w}, 2,
-                 (km_tensor *[]){y, rstd}, 2, 16, abs);
+        ct_check("rms_norm", KM_OP_RMS_NORM, &p, (km_tensor *[]){x, w}, 2, (km_tensor *[]){y, rstd},
+                 2, 16, abs);
         km_tensor *in[] = {dy, x, w, rstd, NULL}, *out[] = {dx, dw};
         ct_check("rms_norm_grad", KM_OP_RMS_NORM_GRAD, &p, in, 5, out, 2, 32, sums);
         in[4] = dsum;
@@ -94,8 +94,8 @@ static void extremes_behave_as_in_the_reference(void **state) {
         if (*eps > 0) /* a constant row without eps is 0/0 or rounding noise, by either way */
             ct_check("layer_norm", KM_OP_LAYER_NORM, &p, (km_tensor *[]){x, w, NULL}, 3,
                      (km_tensor *[]){y, mean, rstd}, 3, 8, 1e-6);
-        ct_check("rms_norm", KM_OP_RMS_NORM, &p, (km_tensor *[]){x, w}, 2,
-                 (km_tensor *[]){y, rstd}, 2, 8, 1e-6);
+        ct_check("rms_norm", KM_OP_RMS_NORM, &p, (km_tensor *[]){x, w}, 2, (km_tensor *[]){y, rstd},
+                 2, 8, 1e-6);
         rt_teardown(state);
     }
 }
@@ -107,8 +107,9 @@ static void no_rows_give_zero_gradients(void **state) {
     }
     km_tensor *x = rt_new(KM_F32, KM_SHAPE(3, 0)), *w = rt_new(KM_F32, KM_SHAPE(0));
     km_tensor *y = rt_new(KM_F32, KM_SHAPE(3, 0)), *rstd = rt_new(KM_F32, KM_SHAPE(3));
-    assert_int_equal(ct_run(KM_OP_RMS_NORM, NULL, (km_tensor *[]){x, w}, 2,
-                            (km_tensor *[]){y, rstd}, 2), KM_ERR_UNSUPPORTED);
+    assert_int_equal(
+        ct_run(KM_OP_RMS_NORM, NULL, (km_tensor *[]){x, w}, 2, (km_tensor *[]){y, rstd}, 2),
+        KM_ERR_UNSUPPORTED);
 }
 
 static void threads_do_not_change_the_bits(void **state) {

@@ -10,7 +10,8 @@ static void check(km_dtype d, km_shape s, km_tensor *positions, int64_t dims, km
 
 static void both_layouts_agree_with_the_reference(void **state) {
     CT_EACH_FLOAT(d) CT_EACH(km_rope_pairs, pairs, KM_ROPE_HALVES, KM_ROPE_ADJACENT) {
-        CT_EACH(int64_t, half, 1, 3, 7, 16, 17, 32, 50, 64) for (int inverse = 0; inverse < 2; inverse++) {
+        CT_EACH(int64_t, half, 1, 3, 7, 16, 17, 32, 50, 64)
+        for (int inverse = 0; inverse < 2; inverse++) {
             check(d, KM_SHAPE(2, 3, 5, 2 * *half), NULL, 2 * *half, *pairs, inverse, 10000);
             check(d, KM_SHAPE(3, 1, 2 * *half + 5), NULL, 2 * *half, *pairs, inverse, 10000);
             rt_teardown(state);

@@ -5,8 +5,8 @@
 #include <string.h>
 
 typedef struct concat_job {
-    km_iter it;       /* operand 0: the place in the result, operand 1: the part */
-    int64_t run;      /* elements of an inner run */
+    km_iter it;  /* operand 0: the place in the result, operand 1: the part */
+    int64_t run; /* elements of an inner run */
     size_t size;
 } concat_job;
 
@@ -41,8 +41,10 @@ static void concat_range(void *arg, int64_t begin, int64_t end, int worker) {
         km_iter_row(&j->it, e / j->run, ptr);
         char *dst = ptr[0] + from * dstep;
         const char *src = ptr[1] + from * sstep;
-        if (dstep == size && sstep == size) memcpy(dst, src, (size_t)(n * size));
-        else copy_strided(dst, dstep, src, sstep, n, j->size);
+        if (dstep == size && sstep == size)
+            memcpy(dst, src, (size_t)(n * size));
+        else
+            copy_strided(dst, dstep, src, sstep, n, j->size);
         e += n;
     }
 }

@@ -18,11 +18,20 @@ typedef struct select_job {
 /* A run of a known size is one move instead of a call. */
 static inline void copy_run(char *dst, const char *src, int64_t run) {
     switch (run) {
-    case 1: *dst = *src; break;
-    case 2: memcpy(dst, src, 2); break;
-    case 4: memcpy(dst, src, 4); break;
-    case 8: memcpy(dst, src, 8); break;
-    default: memcpy(dst, src, (size_t)run);
+    case 1:
+        *dst = *src;
+        break;
+    case 2:
+        memcpy(dst, src, 2);
+        break;
+    case 4:
+        memcpy(dst, src, 4);
+        break;
+    case 8:
+        memcpy(dst, src, 8);
+        break;
+    default:
+        memcpy(dst, src, (size_t)run);
     }
 }
 
@@ -73,8 +82,8 @@ typedef struct gather_job {
 } gather_job;
 
 static inline __attribute__((always_inline)) void gather_elements(const gather_job *j,
-                                                                   int64_t begin, int64_t end,
-                                                                   size_t size, bool wide) {
+                                                                  int64_t begin, int64_t end,
+                                                                  size_t size, bool wide) {
     int64_t per = j->m * j->inner, i = begin % j->inner;
     for (int64_t o = begin / per, e = begin; e < end; o++) {
         const char *x = j->x + o * j->n * j->inner * (int64_t)size;
@@ -91,10 +100,18 @@ static void gather_range(void *arg, int64_t begin, int64_t end, int worker) {
     (void)worker;
     const gather_job *j = arg;
     switch (j->size) {
-    case 1: gather_elements(j, begin, end, 1, j->wide); break;
-    case 2: gather_elements(j, begin, end, 2, j->wide); break;
-    case 4: gather_elements(j, begin, end, 4, j->wide); break;
-    default: gather_elements(j, begin, end, 8, j->wide); break;
+    case 1:
+        gather_elements(j, begin, end, 1, j->wide);
+        break;
+    case 2:
+        gather_elements(j, begin, end, 2, j->wide);
+        break;
+    case 4:
+        gather_elements(j, begin, end, 4, j->wide);
+        break;
+    default:
+        gather_elements(j, begin, end, 8, j->wide);
+        break;
     }
 }
 

@@ -7,26 +7,29 @@
 
 /* ---- embedding_grad: per table row, the list of places where its id occurs ---- */
 
-#define TABLE_ROWS 128   /* rows and columns of the table in one chunk */
+#define TABLE_ROWS 128 /* rows and columns of the table in one chunk */
 #define TABLE_COLS 256
-#define LONG_CHAIN 64    /* additions in one chain before it meets the total */
+#define LONG_CHAIN 64 /* additions in one chain before it meets the total */
 
 typedef struct embedding_job {
     const km_lanes *lanes;
     int slot;
-    int64_t size;         /* bytes of an element */
-    char *table;          /* (v, c) */
-    const char *dy;       /* (n, c) */
+    int64_t size;   /* bytes of an element */
+    char *table;    /* (v, c) */
+    const char *dy; /* (n, c) */
     int64_t v, c, col_blocks;
     const int32_t *first; /* (v): the first place of this id, or -1 */
     const int32_t *next;  /* (n): the next place of the same id, or -1 */
     bool accumulate;
 } embedding_job;
 
-static void sum_places(const embedding_job *j, char *out, int32_t place, int64_t col, int64_t cols) {
+static void sum_places(const embedding_job *j, char *out, int32_t place, int64_t col,
+                       int64_t cols) {
     float total[TABLE_COLS], part[TABLE_COLS];
-    if (j->accumulate) j->lanes->load[j->slot](total, out, cols);
-    else memset(total, 0, (size_t)cols * sizeof *total);
+    if (j->accumulate)
+        j->lanes->load[j->slot](total, out, cols);
+    else
+        memset(total, 0, (size_t)cols * sizeof *total);
     while (place >= 0) {
         memset(part, 0, (size_t)cols * sizeof *part);
         for (int k = 0; k < LONG_CHAIN && place >= 0; k++, place = j->next[place])
@@ -106,7 +109,7 @@ typedef struct scatter_job {
     const void *ids; /* (outer, m, inner) */
     bool wide;
     int64_t n, m, inner, cols, col_blocks;
-    float *sums;     /* (threads, n, cols) for 16-bit floats */
+    float *sums; /* (threads, n, cols) for 16-bit floats */
 } scatter_job;
 
 static void scatter_block(const scatter_job *j, int64_t o, int64_t col, int64_t cols, float *sums,
@@ -116,9 +119,12 @@ static void scatter_block(const scatter_job *j, int64_t o, int64_t col, int64_t 
         const char *src = j->src + at * j->size;
         for (int64_t i = 0; i < cols; i++) {
             float *sum = sums + km_index_at(j->ids, j->wide, at + i) * sums_step + i;
-            if (j->slot == KM_SLOT_F32) *sum += ((const float *)(const void *)src)[i];
-            else if (j->slot == KM_SLOT_F16) *sum += km_f16_to_f32(((const uint16_t *)(const void *)src)[i]);
-            else *sum += km_bf16_to_f32(((const uint16_t *)(const void *)src)[i]);
+            if (j->slot == KM_SLOT_F32)
+                *sum += ((const float *)(const void *)src)[i];
+            else if (j->slot == KM_SLOT_F16)
+                *sum += km_f16_to_f32(((const uint16_t *)(const void *)src)[i]);
+            else
+                *sum += km_bf16_to_f32(((const uint16_t *)(const void *)src)[i]);
         }
     }
 }
@@ -135,10 +141,12 @@ static void scatter_range(void *arg, int64_t begin, int64_t end, int worker) {
         int64_t line = j->inner * j->size;
         float *sums = direct ? (float *)(void *)out : j->sums + worker * j->n * j->cols;
         int64_t step = direct ? j->inner : cols;
-        for (int64_t k = 0; k < j->n; k++) j->lanes->load[j->slot](sums + k * step, x + k * line, cols);
+        for (int64_t k = 0; k < j->n; k++)
+            j->lanes->load[j->slot](sums + k * step, x + k * line, cols);
         scatter_block(j, o, col, cols, sums, step);
         if (direct) continue;
-        for (int64_t k = 0; k < j->n; k++) j->lanes->store[j->slot](out + k * line, sums + k * step, cols);
+        for (int64_t k = 0; k < j->n; k++)
+            j->lanes->store[j->slot](out + k * line, sums + k * step, cols);
     }
 }
 

@@ -9,9 +9,9 @@ typedef void (*km_lanes_in)(float *f, const void *p, int64_t n);
 typedef void (*km_lanes_out)(void *p, const float *f, int64_t n);
 
 typedef struct km_lanes {
-    km_lanes_in load[KM_SLOTS];    /* f = p */
-    km_lanes_in add[KM_SLOTS];     /* f += p */
-    km_lanes_out store[KM_SLOTS];  /* p = f, rounded once */
+    km_lanes_in load[KM_SLOTS];   /* f = p */
+    km_lanes_in add[KM_SLOTS];    /* f += p */
+    km_lanes_out store[KM_SLOTS]; /* p = f, rounded once */
 } km_lanes;
 
 KM_SIMD_TABLE(km_lanes, km_simd_lanes)

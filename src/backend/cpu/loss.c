@@ -9,7 +9,7 @@ typedef struct cross_entropy_call {
     void (*fn)(const km_cross_entropy_job *job);
     km_cross_entropy_job job; /* of all rows */
     int64_t size;
-    float *buffers;           /* (threads, each) */
+    float *buffers; /* (threads, each) */
     int64_t each;
 } cross_entropy_call;
 
@@ -143,7 +143,8 @@ static km_status pair_loss(km_ctx *ctx, const km_call *c, const km_pair_fn fn[KM
 static km_status pair_grad(km_ctx *ctx, const km_call *c, const km_pair_fn fn[KM_SLOTS]) {
     const km_tensor *dloss = c->in[0], *x = c->in[1];
     int slot = km_float_slot(x->dtype);
-    if (slot < 0 || c->in[2]->dtype != x->dtype || dloss->dtype != KM_F32) return KM_ERR_UNSUPPORTED;
+    if (slot < 0 || c->in[2]->dtype != x->dtype || dloss->dtype != KM_F32)
+        return KM_ERR_UNSUPPORTED;
     int64_t n = km_shape_count(x->shape);
     pair_call call = {.fn = fn[slot],
                       .size = (int64_t)km_dtype_size(x->dtype),

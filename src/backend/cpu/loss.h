@@ -12,18 +12,18 @@ typedef struct km_cross_entropy_job {
     bool wide;
     int64_t rows, v, ignore;
     double scale;
-    float *lse;          /* (rows): written forward, read by the gradient */
-    double *losses;      /* (rows): written forward */
-    float *buffer;       /* v floats; needed forward with dlogits */
-    bool stream;         /* write dlogits past the caches */
+    float *lse;     /* (rows): written forward, read by the gradient */
+    double *losses; /* (rows): written forward */
+    float *buffer;  /* v floats; needed forward with dlogits */
+    bool stream;    /* write dlogits past the caches */
 } km_cross_entropy_job;
 
 /* x and target have n elements. */
 typedef struct km_pair_job {
     const void *x, *target;
-    void *dx;            /* gradients: the derivative * scale */
+    void *dx; /* gradients: the derivative * scale */
     int64_t n;
-    double *sum;         /* losses: receives their sum */
+    double *sum; /* losses: receives their sum */
     double scale;
     bool stream;
 } km_pair_job;

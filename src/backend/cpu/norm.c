@@ -30,7 +30,7 @@ static const float *as_floats(const km_tensor *t, int64_t n, float *buffer) {
 
 typedef struct norm_call {
     void (*fn)(const km_norm_job *job);
-    km_norm_job job;    /* of all rows */
+    km_norm_job job; /* of all rows */
     int64_t size;
 } norm_call;
 
@@ -58,7 +58,8 @@ static km_status norm(km_ctx *ctx, const km_tensor *x, const km_tensor *residual
     int slot = km_float_slot(x->dtype);
     int64_t n = width_of(x), rows = rows_of(x);
     if (slot < 0 || n == 0) return KM_ERR_UNSUPPORTED;
-    if (km_float_slot(w->dtype) < 0 || (b && km_float_slot(b->dtype) < 0)) return KM_ERR_UNSUPPORTED;
+    if (km_float_slot(w->dtype) < 0 || (b && km_float_slot(b->dtype) < 0))
+        return KM_ERR_UNSUPPORTED;
     float *weights = km_ctx_scratch(ctx, (size_t)(2 * n) * sizeof *weights);
     if (!weights) return KM_ERR_MEMORY;
     norm_call c = {.fn = centre ? km_simd_norm()->layer_norm[slot] : km_simd_norm()->rms_norm[slot],
@@ -104,7 +105,7 @@ static km_status add_rms_norm(km_ctx *ctx, const km_call *c) {
 
 typedef struct grad_call {
     void (*fn)(const km_norm_grad_job *job);
-    km_norm_grad_job job;     /* of all rows */
+    km_norm_grad_job job; /* of all rows */
     int64_t size, rows, block_rows, blocks;
     float *parts;             /* (blocks, 2, n): sums for dw and db */
     const km_tensor *dw, *db; /* may be NULL */
@@ -153,10 +154,9 @@ static void merge_range(void *arg, int64_t begin, int64_t end, int worker) {
     }
 }
 
-static km_status norm_grad(km_ctx *ctx, const km_tensor *dy, const km_tensor *x,
-                           const km_tensor *w, const km_tensor *mean, const km_tensor *rstd,
-                           const km_tensor *dsum, const km_tensor *dx, const km_tensor *dw,
-                           const km_tensor *db) {
+static km_status norm_grad(km_ctx *ctx, const km_tensor *dy, const km_tensor *x, const km_tensor *w,
+                           const km_tensor *mean, const km_tensor *rstd, const km_tensor *dsum,
+                           const km_tensor *dx, const km_tensor *dw, const km_tensor *db) {
     int slot = km_float_slot(x->dtype);
     int64_t n = width_of(x), rows = rows_of(x);
     if (slot < 0 || !dx || dy->dtype != x->dtype || (dsum && dsum->dtype != x->dtype))

@@ -14,7 +14,7 @@ typedef struct km_norm_job {
     float *mean, *rstd;   /* (rows); may be NULL */
     int64_t rows, n;
     double eps;
-    bool stream;          /* write y past the caches */
+    bool stream; /* write y past the caches */
 } km_norm_job;
 
 typedef struct km_norm_grad_job {

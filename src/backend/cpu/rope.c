@@ -10,15 +10,15 @@
 typedef struct rope_call {
     void (*fn)(const km_rope_job *job);
     char *y;
-    const char *x;             /* (batch, t, d) */
+    const char *x; /* (batch, t, d) */
     int64_t size, batch, t, d, dims;
-    const void *positions;     /* (t), or NULL */
+    const void *positions; /* (t), or NULL */
     bool wide, adjacent, inverse;
-    const double *frequency;   /* (dims / 2): angle per position; its cosine; its sine */
+    const double *frequency; /* (dims / 2): angle per position; its cosine; its sine */
     const double *step_cos, *step_sin;
     int64_t block_batch, batch_blocks;
-    char *scratch;             /* per thread: running cos, sin (dims / 2), then the tables */
-    int64_t each;              /* bytes of it */
+    char *scratch; /* per thread: running cos, sin (dims / 2), then the tables */
+    int64_t each;  /* bytes of it */
 } rope_call;
 
 static int64_t position_at(const rope_call *c, int64_t t) {
@@ -71,8 +71,10 @@ static void rope_range(void *arg, int64_t begin, int64_t end, int worker) {
         int64_t rows = c->t - first < POSITIONS ? c->t - first : POSITIONS;
         for (int64_t k = 0; made != block && k < rows; k++) {
             int64_t p = position_at(c, first + k);
-            if (k > 0 && p == position_at(c, first + k - 1) + 1) next_angles(c, cs, sn);
-            else first_angles(c, p, cs, sn);
+            if (k > 0 && p == position_at(c, first + k - 1) + 1)
+                next_angles(c, cs, sn);
+            else
+                first_angles(c, p, cs, sn);
             write_line(c, cs, sn, cosines + k * width, sines + k * width);
         }
         made = block;
@@ -80,8 +82,13 @@ static void rope_range(void *arg, int64_t begin, int64_t end, int worker) {
         int64_t stop = c->batch - b < c->block_batch ? c->batch : b + c->block_batch;
         for (; b < stop; b++) {
             int64_t at = (b * c->t + first) * c->d * c->size;
-            km_rope_job job = {.y = c->y + at, .x = c->x + at, .cos = cosines, .sin = sines,
-                               .rows = rows, .d = c->d, .dims = c->dims};
+            km_rope_job job = {.y = c->y + at,
+                               .x = c->x + at,
+                               .cos = cosines,
+                               .sin = sines,
+                               .rows = rows,
+                               .d = c->d,
+                               .dims = c->dims};
             c->fn(&job);
         }
     }

@@ -8,8 +8,8 @@
  * Halves: cos and sin (rows, dims / 2), pair i is (i, i + dims / 2). Adjacent: cos and sin
  * (rows, dims), each value twice, and sin negative the first time; pair i is (2i, 2i + 1). */
 typedef struct km_rope_job {
-    void *y;              /* (rows, d) */
-    const void *x;        /* (rows, d) */
+    void *y;       /* (rows, d) */
+    const void *x; /* (rows, d) */
     const float *cos, *sin;
     int64_t rows, d, dims;
 } km_rope_job;

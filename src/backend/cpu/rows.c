@@ -4,18 +4,18 @@
 #include "backend/cpu/rows.h"
 #include "backend/cpu/lanes.h"
 
-#define NARROW 8                   /* below this many columns: turn them into rows */
-#define STRIP_BYTES (256 * 1024)   /* of a strip of columns that stays cached between passes */
+#define NARROW 8                 /* below this many columns: turn them into rows */
+#define STRIP_BYTES (256 * 1024) /* of a strip of columns that stays cached between passes */
 
 typedef struct rows_call {
     int slot;
-    int64_t size;           /* bytes of an element */
-    km_rows_fn fn, fn_f32;  /* for the dtype; for rows of f32 */
+    int64_t size;          /* bytes of an element */
+    km_rows_fn fn, fn_f32; /* for the dtype; for rows of f32 */
     char *out;
-    const char *x, *y;      /* y NULL for the forward ops */
+    const char *x, *y; /* y NULL for the forward ops */
     int64_t n, inner;
     int64_t cols, col_blocks;
-    float *buffers;         /* (threads, each) */
+    float *buffers; /* (threads, each) */
     int64_t each;
     bool stream;
 } rows_call;
@@ -54,8 +54,10 @@ static float get(const char *p, int slot) {
 }
 
 static void set(char *p, float v, int slot) {
-    if (slot == KM_SLOT_F32) *(float *)(void *)p = v;
-    else *(uint16_t *)(void *)p = slot == KM_SLOT_F16 ? km_f32_to_f16(v) : km_f32_to_bf16(v);
+    if (slot == KM_SLOT_F32)
+        *(float *)(void *)p = v;
+    else
+        *(uint16_t *)(void *)p = slot == KM_SLOT_F16 ? km_f32_to_f16(v) : km_f32_to_bf16(v);
 }
 
 /* Items are single columns (outer, inner). */

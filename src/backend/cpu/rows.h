@@ -13,12 +13,17 @@ typedef struct km_rows_job {
     const void *x, *y; /* softmax: x; gradients: x is dy, and y the result of the forward pass */
     int64_t rows, n;
     int64_t inner, cols;
-    float *buffer;     /* n floats (rows only) */
-    bool stream;       /* write past the caches (rows only) */
+    float *buffer; /* n floats (rows only) */
+    bool stream;   /* write past the caches (rows only) */
 } km_rows_job;
 
-enum { KM_ROWS_SOFTMAX, KM_ROWS_LOG_SOFTMAX, KM_ROWS_SOFTMAX_GRAD, KM_ROWS_LOG_SOFTMAX_GRAD,
-       KM_ROWS_OPS };
+enum {
+    KM_ROWS_SOFTMAX,
+    KM_ROWS_LOG_SOFTMAX,
+    KM_ROWS_SOFTMAX_GRAD,
+    KM_ROWS_LOG_SOFTMAX_GRAD,
+    KM_ROWS_OPS
+};
 
 typedef void (*km_rows_fn)(const km_rows_job *job);
 

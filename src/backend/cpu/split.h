@@ -17,9 +17,12 @@ typedef struct km_axis_split {
 static inline km_axis_split km_split_at(km_shape s, int axis) {
     km_axis_split r = {1, 1, 1};
     for (int i = 0; i < s.ndim; i++) {
-        if (i < axis) r.outer *= s.dim[i];
-        else if (i == axis) r.n = s.dim[i];
-        else r.inner *= s.dim[i];
+        if (i < axis)
+            r.outer *= s.dim[i];
+        else if (i == axis)
+            r.n = s.dim[i];
+        else
+            r.inner *= s.dim[i];
     }
     return r;
 }
@@ -49,10 +52,14 @@ enum { KM_SLOT_F32, KM_SLOT_F16, KM_SLOT_BF16, KM_SLOTS };
 
 static inline int km_float_slot(km_dtype d) { /* -1: not one of them */
     switch (d) {
-    case KM_F32: return KM_SLOT_F32;
-    case KM_F16: return KM_SLOT_F16;
-    case KM_BF16: return KM_SLOT_BF16;
-    default: return -1;
+    case KM_F32:
+        return KM_SLOT_F32;
+    case KM_F16:
+        return KM_SLOT_F16;
+    case KM_BF16:
+        return KM_SLOT_BF16;
+    default:
+        return -1;
     }
 }
 

@@ -28,7 +28,8 @@ KM_INLINE void centred_sums(const void *x, const void *next, int64_t n, float sh
             row_prefetch2(next, i, slot);
             row_prefetch2(next, i + 2 * KM_VF, slot);
             vf a = row_load(x, i, slot) - sub, b = row_load(x, i + KM_VF, slot) - sub;
-            vf c = row_load(x, i + 2 * KM_VF, slot) - sub, d = row_load(x, i + 3 * KM_VF, slot) - sub;
+            vf c = row_load(x, i + 2 * KM_VF, slot) - sub,
+               d = row_load(x, i + 3 * KM_VF, slot) - sub;
             s0 += a;
             s1 += b;
             s2 += c;
@@ -133,9 +134,12 @@ KM_INLINE void norm_rows(const km_norm_job *j, bool centre, int slot) {
         row_norm s;
         bool fits = centre ? layer_norm_stats(&s, x, next, j->n, j->eps, slot)
                            : rms_norm_stats(&s, x, j->n, j->eps, slot);
-        if (!fits) wide_row(j, y, x, &s, centre, slot);
-        else if (j->b) write_row(y, x, j->w, j->b, j->n, &s, centre, true, stream, slot);
-        else write_row(y, x, j->w, NULL, j->n, &s, centre, false, stream, slot);
+        if (!fits)
+            wide_row(j, y, x, &s, centre, slot);
+        else if (j->b)
+            write_row(y, x, j->w, j->b, j->n, &s, centre, true, stream, slot);
+        else
+            write_row(y, x, j->w, NULL, j->n, &s, centre, false, stream, slot);
         if (j->mean) j->mean[r] = (float)s.mean;
         if (j->rstd) j->rstd[r] = s.rstd;
     }

@@ -96,13 +96,17 @@ KM_INLINE void grad_rows(const km_norm_grad_job *j, bool centre, bool plus, int 
 }
 
 KM_INLINE void layer_norm_grad(const km_norm_grad_job *j, int slot) {
-    if (j->dsum) grad_rows(j, true, true, slot);
-    else grad_rows(j, true, false, slot);
+    if (j->dsum)
+        grad_rows(j, true, true, slot);
+    else
+        grad_rows(j, true, false, slot);
 }
 
 KM_INLINE void rms_norm_grad(const km_norm_grad_job *j, int slot) {
-    if (j->dsum) grad_rows(j, false, true, slot);
-    else grad_rows(j, false, false, slot);
+    if (j->dsum)
+        grad_rows(j, false, true, slot);
+    else
+        grad_rows(j, false, false, slot);
 }
 
 #endif

@@ -17,9 +17,12 @@ KM_INLINE vf row_load(const void *p, int64_t i, int slot) {
 }
 
 KM_INLINE void row_store(void *p, int64_t i, vf v, int slot) {
-    if (slot == KM_SLOT_F32) v_store((float *)p + i, v);
-    else if (slot == KM_SLOT_F16) v_store_f16((uint16_t *)p + i, v);
-    else v_store_bf16((uint16_t *)p + i, v);
+    if (slot == KM_SLOT_F32)
+        v_store((float *)p + i, v);
+    else if (slot == KM_SLOT_F16)
+        v_store_f16((uint16_t *)p + i, v);
+    else
+        v_store_bf16((uint16_t *)p + i, v);
 }
 
 /* Elements i .. i + m - 1, m <= KM_VF; the other lanes are zero. */
@@ -31,17 +34,24 @@ KM_INLINE vf row_load_n(const void *p, int64_t i, int64_t m, int slot) {
 }
 
 KM_INLINE void row_store_n(void *p, int64_t i, vf v, int64_t m, int slot) {
-    if (m >= KM_VF) row_store(p, i, v, slot);
-    else if (slot == KM_SLOT_F32) v_store_n((float *)p + i, v, m);
-    else if (slot == KM_SLOT_F16) v_store_f16_n((uint16_t *)p + i, v, m);
-    else v_store_bf16_n((uint16_t *)p + i, v, m);
+    if (m >= KM_VF)
+        row_store(p, i, v, slot);
+    else if (slot == KM_SLOT_F32)
+        v_store_n((float *)p + i, v, m);
+    else if (slot == KM_SLOT_F16)
+        v_store_f16_n((uint16_t *)p + i, v, m);
+    else
+        v_store_bf16_n((uint16_t *)p + i, v, m);
 }
 
 /* row_store past the caches. Row starts are whole vectors apart when row_can_stream says so. */
 KM_INLINE void row_stream(void *p, int64_t i, vf v, int slot) {
-    if (slot == KM_SLOT_F32) v_stream((float *)p + i, v);
-    else if (slot == KM_SLOT_F16) vh_stream((uint16_t *)p + i, v_to_f16(v));
-    else vh_stream((uint16_t *)p + i, v_to_bf16(v));
+    if (slot == KM_SLOT_F32)
+        v_stream((float *)p + i, v);
+    else if (slot == KM_SLOT_F16)
+        vh_stream((uint16_t *)p + i, v_to_f16(v));
+    else
+        vh_stream((uint16_t *)p + i, v_to_bf16(v));
 }
 
 KM_INLINE bool row_can_stream(const void *p, int64_t n, int slot) {
@@ -51,8 +61,10 @@ KM_INLINE bool row_can_stream(const void *p, int64_t n, int slot) {
 
 /* Stores vector i of a row in the way asked for. */
 KM_INLINE void row_put(void *p, int64_t i, vf v, bool stream, int slot) {
-    if (stream) row_stream(p, i, v, slot);
-    else row_store(p, i, v, slot);
+    if (stream)
+        row_stream(p, i, v, slot);
+    else
+        row_store(p, i, v, slot);
 }
 
 /* One element, for the places where a row has a special one. */
@@ -63,8 +75,10 @@ KM_INLINE float row_get(const void *p, int64_t i, int slot) {
 }
 
 KM_INLINE void row_set(void *p, int64_t i, float v, int slot) {
-    if (slot == KM_SLOT_F32) ((float *)p)[i] = v;
-    else ((uint16_t *)p)[i] = slot == KM_SLOT_F16 ? km_f32_to_f16(v) : km_f32_to_bf16(v);
+    if (slot == KM_SLOT_F32)
+        ((float *)p)[i] = v;
+    else
+        ((uint16_t *)p)[i] = slot == KM_SLOT_F16 ? km_f32_to_f16(v) : km_f32_to_bf16(v);
 }
 
 /* p + i elements */
@@ -95,6 +109,7 @@ KM_INLINE vm row_first(int64_t m) {
     static void name##_f32(const type *job) { name(job, KM_SLOT_F32); }                            \
     static void name##_f16(const type *job) { name(job, KM_SLOT_F16); }                            \
     static void name##_bf16(const type *job) { name(job, KM_SLOT_BF16); }
-#define KM_SLOT_TABLE(name) {name##_f32, name##_f16, name##_bf16}
+#define KM_SLOT_TABLE(name)                                                                        \
+    { name##_f32, name##_f16, name##_bf16 }
 
 #endif

@@ -1,5 +1,5 @@
 /* Softmax, log-softmax and their gradients over contiguous rows. A row is read from memory once:
- * by the time of the second pass it is in the cache, and its exponentials wait in a buffer there. */
+ * by the time of the second pass it is cached, and so is the buffer where exponentials wait. */
 #include "backend/cpu/rows.h"
 #include "backend/cpu/simd/rows_columns.h"
 #include "backend/cpu/simd/rows_sums.h"

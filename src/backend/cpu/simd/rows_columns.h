@@ -89,7 +89,9 @@ KM_INLINE void columns(const km_rows_job *j, int op, int slot) {
     }
 }
 
-KM_INLINE void softmax_columns(const km_rows_job *j, int slot) { columns(j, KM_ROWS_SOFTMAX, slot); }
+KM_INLINE void softmax_columns(const km_rows_job *j, int slot) {
+    columns(j, KM_ROWS_SOFTMAX, slot);
+}
 KM_INLINE void log_softmax_columns(const km_rows_job *j, int slot) {
     columns(j, KM_ROWS_LOG_SOFTMAX, slot);
 }

@@ -34,7 +34,7 @@ KM_INLINE vf exp_below_0(vf x) {
     vf magic = v_set1(12582912.0f); /* 1.5 * 2^23: n is in the last bits of the sum */
     vf t = v_fma(x, v_set1(1.44269504f), magic), n = t - magic;
     vf r = v_fnma(n, v_set1(KM_LN2_LO), v_fnma(n, v_set1(KM_LN2_HI), x));
-    vf power = (vf)(((vi)t << 23) + (127 << 23));
+    vf power = (vf)(((vu)t << 23) + (127u << 23));
     vf y = v_fma(power, v_expm1_core(r), power);
     return v_select(v_lt(x, v_set1(-87.3f)), v_zero(), y); /* NaN stays */
 #endif
