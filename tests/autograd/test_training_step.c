@@ -101,6 +101,7 @@ static void check_training(km_ctx *ctx, bool scopes) {
     }
     assert_int_equal(km_alloc_count() - heap, 0);
     assert_int_equal(km_ctx_stats(ctx).pool_misses - misses, 0);
+    assert_int_equal(km_ctx_stats(ctx).fallbacks, 0); /* each device has all that it takes */
     assert_true(loss < first * 0.9); /* and it learns */
     release(&m);
     km_step_end(ctx);
