@@ -50,7 +50,7 @@ KM_INLINE void grad_means(grad_row *r, const float *w, int64_t n, bool centre, i
 
 /* Elements i .. i + m - 1 of `count` rows. */
 KM_INLINE void grad_lanes(const grad_row *rows, int count, const km_norm_grad_job *j, int64_t i,
-                          int64_t m, bool centre, bool plus, int slot) {
+                          int64_t m, bool centre, int slot) {
     vf w = row_load_n(j->w, i, m, KM_SLOT_F32);
     vf dw = row_load_n(j->dw, i, m, KM_SLOT_F32);
     vf db = centre ? row_load_n(j->db, i, m, KM_SLOT_F32) : v_zero();
@@ -61,7 +61,7 @@ KM_INLINE void grad_lanes(const grad_row *rows, int count, const km_norm_grad_jo
         vf h = centre ? (x - v_set1(r->mean)) * rstd : x * rstd;
         vf t = centre ? g - v_set1(r->mean_g) : g;
         vf dx = rstd * v_fnma(h, v_set1(r->mean_gh), t);
-        if (plus) dx += row_load_n(r->dsum, i, m, slot);
+        if (r->dsum) dx += row_load_n(r->dsum, i, m, slot);
         row_store_n(r->dx, i, dx, m, slot);
         dw = v_fma(dy, h, dw);
         if (centre) db += dy;
@@ -71,42 +71,31 @@ KM_INLINE void grad_lanes(const grad_row *rows, int count, const km_norm_grad_jo
 }
 
 KM_INLINE void grad_group(const km_norm_grad_job *j, int64_t first, int count, bool centre,
-                          bool plus, int slot) {
+                          int slot) {
     grad_row rows[KM_GRAD_ROWS];
     for (int k = 0; k < count; k++) {
         int64_t at = (first + k) * j->n;
         rows[k] = (grad_row){.dy = row_at(j->dy, at, slot),
                              .x = row_at(j->x, at, slot),
                              .dx = row_at(j->dx, at, slot),
-                             .dsum = plus ? row_at(j->dsum, at, slot) : NULL,
+                             .dsum = j->dsum ? row_at(j->dsum, at, slot) : NULL,
                              .mean = centre ? j->mean[first + k] : 0,
                              .rstd = j->rstd[first + k]};
         grad_means(&rows[k], j->w, j->n, centre, slot);
     }
     int64_t i = 0;
-    for (; i + KM_VF <= j->n; i += KM_VF) grad_lanes(rows, count, j, i, KM_VF, centre, plus, slot);
-    if (i < j->n) grad_lanes(rows, count, j, i, j->n - i, centre, plus, slot);
+    for (; i + KM_VF <= j->n; i += KM_VF) grad_lanes(rows, count, j, i, KM_VF, centre, slot);
+    if (i < j->n) grad_lanes(rows, count, j, i, j->n - i, centre, slot);
 }
 
-KM_INLINE void grad_rows(const km_norm_grad_job *j, bool centre, bool plus, int slot) {
+KM_INLINE void grad_rows(const km_norm_grad_job *j, bool centre, int slot) {
     int64_t r = 0;
     for (; r + KM_GRAD_ROWS <= j->rows; r += KM_GRAD_ROWS)
-        grad_group(j, r, KM_GRAD_ROWS, centre, plus, slot);
-    for (; r < j->rows; r++) grad_group(j, r, 1, centre, plus, slot);
+        grad_group(j, r, KM_GRAD_ROWS, centre, slot);
+    if (r < j->rows) grad_group(j, r, (int)(j->rows - r), centre, slot);
 }
 
-KM_INLINE void layer_norm_grad(const km_norm_grad_job *j, int slot) {
-    if (j->dsum)
-        grad_rows(j, true, true, slot);
-    else
-        grad_rows(j, true, false, slot);
-}
-
-KM_INLINE void rms_norm_grad(const km_norm_grad_job *j, int slot) {
-    if (j->dsum)
-        grad_rows(j, false, true, slot);
-    else
-        grad_rows(j, false, false, slot);
-}
+KM_INLINE void layer_norm_grad(const km_norm_grad_job *j, int slot) { grad_rows(j, true, slot); }
+KM_INLINE void rms_norm_grad(const km_norm_grad_job *j, int slot) { grad_rows(j, false, slot); }
 
 #endif
