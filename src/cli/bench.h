@@ -122,6 +122,7 @@ double km_bench_rate(const km_bench *b, const char *suite, const char *op, doubl
 double km_sample_rate(const km_sample *s);
 /* What the hardware could do for this sample, work per second; NaN when unknown. */
 double km_sample_limit(const km_bench *b, const km_sample *s);
+bool km_bench_is_ref(const km_bench *b); /* the device asked for is the slow reference */
 /* Whether so many bytes more fit in memory without swapping. */
 bool km_bench_fits(double bytes);
 

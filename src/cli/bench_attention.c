@@ -89,7 +89,7 @@ static void destroy(attention *a) {
 
 static bool measure(km_bench *b, attention *cpu, attention *device) {
     double t = (double)cpu->t;
-    bool slow = b->device && strcmp(km_bench_engine(b), "ref") == 0 && cpu->t > 512;
+    bool slow = km_bench_is_ref(b) && cpu->t > 512;
     const char *skip = slow ? "the reference is measured up to 512 only" : NULL;
     km_runner forward[] = {
         {.engine = KM_ENGINE_NAIVE, .run = run_naive, .arg = cpu},

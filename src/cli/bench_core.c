@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #define MAX_RUNNERS 8
 #define MAX_ROUNDS 100
@@ -135,9 +134,10 @@ double km_bench_rate(const km_bench *b, const char *suite, const char *op, doubl
     return km_sample_rate(km_bench_find(b, suite, op, size, engine));
 }
 
-bool km_bench_fits(double bytes) {
-    long pages = sysconf(_SC_AVPHYS_PAGES), size = sysconf(_SC_PAGESIZE);
-    return pages < 0 || size < 0 || bytes < 0.8 * (double)pages * (double)size;
+bool km_bench_fits(double bytes) { return !(bytes > 0.8 * km_cli_memory().available); }
+
+bool km_bench_is_ref(const km_bench *b) {
+    return b->device && strcmp(km_ctx_device(b->device), "ref") == 0;
 }
 
 double km_peak_memory(void) {

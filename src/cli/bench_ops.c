@@ -196,6 +196,8 @@ static km_sample describe(const op_row *op, const inputs *in) {
     return s;
 }
 
+static bool too_slow(const km_bench *b, int64_t n) { return km_bench_is_ref(b) && n > 4 * M; }
+
 static bool measure(km_bench *b, const op_row *op, const inputs *in, const inputs *there,
                     float *out) {
     km_sample what = describe(op, in);
@@ -213,7 +215,7 @@ static bool measure(km_bench *b, const op_row *op, const inputs *in, const input
     runners[count++] =
         (km_runner){.engine = KM_ENGINE_CPU, .run = run_kermes, .arg = &cpu, .ctx = b->cpu};
     if (b->device) {
-        bool slow = strcmp(km_bench_engine(b), "ref") == 0 && n > 4 * M;
+        bool slow = too_slow(b, n);
         runners[count++] =
             (km_runner){.engine = km_bench_engine(b),
                         .run = run_kermes,
@@ -238,6 +240,7 @@ static bool measure_core(km_bench *b) {
     size_t bytes = CORE_FLOATS * sizeof(float);
     float *out = km_alloc_aligned(bytes);
     bool ok = make_inputs(b->cpu_one, CORE_FLOATS, &in) && out;
+    if (!ok) km_error_set(&b->error, KM_ERR_MEMORY, "out of memory");
     for (int i = 0; i < N_OPS && ok; i++)
         for (int k = 0; k < 4 && ok; k++) {
             if (strcmp(ops[i].name, names[k]) != 0) continue;
@@ -276,13 +279,21 @@ static double exp_error(km_ctx *ctx) {
     return worst;
 }
 
+static bool skip_size(km_bench *b, int suite, int64_t n) {
+    const inputs none = {.rows = 1, .cols = n};
+    km_runner runner = {.engine = KM_ENGINE_CPU, .skip = "does not fit in free memory"};
+    bool ok = true;
+    for (int i = 0; i < N_OPS && ok; i++) {
+        if (!wanted(b, &ops[i], suite)) continue;
+        km_sample what = describe(&ops[i], &none);
+        ok = km_bench_measure(b, &what, &runner, 1);
+    }
+    return ok;
+}
+
 static bool measure_size(km_bench *b, int suite, int64_t n) {
     size_t bytes = (size_t)n * sizeof(float);
-    if (!km_bench_fits(4.5 * (double)bytes)) {
-        km_error_set(&b->error, KM_ERR_MEMORY, "%s of %lld elements does not fit in free memory",
-                     km_suite_names[suite], (long long)n);
-        return false;
-    }
+    if (!km_bench_fits(4.5 * (double)bytes)) return skip_size(b, suite, n);
     float *out = km_alloc_aligned(bytes);
     inputs in = {0}, there = {0};
     bool ok = out != NULL;
@@ -290,7 +301,8 @@ static bool measure_size(km_bench *b, int suite, int64_t n) {
     if (ok) memset(out, 0, bytes);
     km_ctx *failed = NULL;
     if (ok && !make_inputs(b->cpu, n, &in)) failed = b->cpu;
-    if (ok && !failed && b->device && !make_inputs(b->device, n, &there)) failed = b->device;
+    bool device = b->device && !too_slow(b, n);
+    if (ok && !failed && device && !make_inputs(b->device, n, &there)) failed = b->device;
     if (failed) {
         km_error_set(&b->error, km_ctx_status(failed), "%s", km_ctx_error(failed));
         ok = false;

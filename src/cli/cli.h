@@ -44,4 +44,9 @@ void km_cli_notes(bool quiet);    /* the library's notes go to stderr, or nowher
 int km_cli_print_json(json_t *v); /* prints and frees v; the exit code */
 json_t *km_cli_machine(void);     /* CPU, cores, kernel set, BLAS, memory */
 
+typedef struct km_memory {
+    double total, available; /* bytes; NaN where unknown */
+} km_memory;
+km_memory km_cli_memory(void);
+
 #endif

@@ -12,12 +12,8 @@
 
 /* ---- What there is ---- */
 
-typedef struct memory {
-    double total, available; /* bytes; NaN where unknown */
-} memory;
-
-static memory read_memory(void) {
-    memory m = {NAN, NAN};
+km_memory km_cli_memory(void) {
+    km_memory m = {NAN, NAN};
     long page = sysconf(_SC_PAGESIZE), total = sysconf(_SC_PHYS_PAGES);
     if (page > 0 && total > 0) m.total = (double)page * (double)total;
     FILE *f = fopen("/proc/meminfo", "r");
@@ -49,7 +45,7 @@ static void describe_features(const km_cpu *cpu, km_text *out) {
 
 json_t *km_cli_machine(void) {
     const km_cpu *cpu = km_cpu_info();
-    memory m = read_memory();
+    km_memory m = km_cli_memory();
     km_text features = {0};
     describe_features(cpu, &features);
     json_t *v =
@@ -74,7 +70,7 @@ static int usable_gpus(const km_cuda_info *info) {
 
 static void print_cpu(void) {
     const km_cpu *cpu = km_cpu_info();
-    memory m = read_memory();
+    km_memory m = km_cli_memory();
     char a[KM_NUMBER_TEXT], b[KM_NUMBER_TEXT], c[KM_NUMBER_TEXT];
     km_text features = {0};
     describe_features(cpu, &features);
