@@ -128,6 +128,17 @@ KM_API void km_step_end(km_ctx *ctx);
 KM_API void km_scope_begin(km_ctx *ctx);
 KM_API km_tensor *km_scope_end(km_ctx *ctx, km_tensor *result);
 
+/* A step that repeats. On a GPU, fn is run as it is the first time, captured the second time, and
+ * from then on replayed in one call without running fn at all; a new `key` (any number that changes
+ * with the shapes) starts over. Other devices run fn every time. Every run ends the step. fn must
+ * work on kept tensors, written before with km_write, must leave its results in kept tensors
+ * (km_assign), and may not read anything back. *graph is NULL before the first call. */
+typedef struct km_graph km_graph;
+typedef void (*km_step_fn)(km_ctx *ctx, void *user);
+KM_API km_status km_graph_run(km_ctx *ctx, km_graph **graph, uint64_t key, km_step_fn fn, void *user);
+KM_API bool km_graph_captured(const km_graph *graph); /* the next run with the same key replays */
+KM_API void km_graph_free(km_graph *graph);           /* before its context; NULL is fine */
+
 typedef struct km_stats {
     uint64_t steps;            /* km_step_end calls */
     uint64_t kernels;          /* kernels run */
@@ -185,7 +196,8 @@ KM_API void *km_tensor_data(km_tensor *t);
 /* A lasting handle on t's data, off the tape; the caller owns it. t itself stays a temporary. */
 KM_API km_tensor *km_keep(km_ctx *ctx, km_tensor *t);
 KM_API void km_release(km_tensor *kept);                     /* NULL is fine; its gradient goes too */
-/* The tensor on another device ("cpu", "cuda:0"); t itself when it is there already. */
+/* The tensor on another device ("cpu", "cuda:0"); t itself when it is there already. Gradients
+ * find their way back. */
 KM_API km_tensor *km_to(km_ctx *ctx, km_tensor *t, const char *device);
 /* dst = src, converted and broadcast as needed. dst must not be an intermediate of the tape. */
 KM_API km_status km_assign(km_ctx *ctx, km_tensor *dst, const km_tensor *src);

@@ -22,6 +22,12 @@ typedef struct km_device_ops {
     km_status (*upload)(km_lane *lane, void *dst, const void *src, size_t bytes);
     km_status (*download)(km_lane *lane, void *dst, const void *src, size_t bytes); /* waits */
     km_status (*sync)(km_lane *lane);
+    /* Graphs, where the device has them; all NULL otherwise. Work between begin and end is recorded
+     * and not run. end frees or reuses `old` and returns the graph, NULL with the error set. */
+    km_status (*graph_begin)(km_lane *lane);
+    void *(*graph_end)(km_lane *lane, void *old);
+    km_status (*graph_launch)(void *graph);
+    void (*graph_free)(void *graph);
 } km_device_ops;
 
 struct km_device {

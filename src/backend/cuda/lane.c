@@ -212,8 +212,16 @@ km_status km_cuda_sync(km_lane *lane) {
     return r == KM_CU_OK ? KM_OK : km_cuda_fail(lane, r, "waiting for the GPU");
 }
 
+static void *graph_end(km_lane *lane, void *old) { return km_cuda_graph_end(lane, old); }
+static km_status graph_launch(void *graph) { return km_cuda_graph_launch(graph); }
+static void graph_free(void *graph) { km_cuda_graph_free(graph); }
+
 const km_device_ops km_cuda_device_ops = {.open = lane_open,
                                           .close = lane_close,
                                           .upload = lane_upload,
                                           .download = lane_download,
-                                          .sync = km_cuda_sync};
+                                          .sync = km_cuda_sync,
+                                          .graph_begin = km_cuda_graph_begin,
+                                          .graph_end = graph_end,
+                                          .graph_launch = graph_launch,
+                                          .graph_free = graph_free};

@@ -1,0 +1,62 @@
+/* Steps as graphs: run once as usual, captured the second time, replayed from then on. Devices
+ * without graphs simply run the step each time. */
+#include "base/alloc.h"
+#include "tensor/tensor.h"
+
+struct km_graph {
+    km_ctx *ctx;
+    uint64_t key;
+    int runs;             /* with this key */
+    void *captured;       /* the device's own; NULL before the second run */
+};
+
+/* The step as it is: called with recording of the device's work on or off. */
+static km_status plain(km_ctx *ctx, km_step_fn fn, void *user) {
+    fn(ctx, user);
+    km_step_end(ctx);
+    return km_ctx_status(ctx);
+}
+
+static km_status capture(km_graph *g, km_step_fn fn, void *user) {
+    km_ctx *ctx = g->ctx;
+    km_lane *lane = ctx->lanes[0];
+    const km_device_ops *ops = lane->device->ops;
+    if (ops->graph_begin(lane) != KM_OK) return km_ctx_status(ctx);
+    plain(ctx, fn, user);
+    g->captured = ops->graph_end(lane, g->captured);
+    return km_ctx_status(ctx);
+}
+
+km_status km_graph_run(km_ctx *ctx, km_graph **graph, uint64_t key, km_step_fn fn, void *user) {
+    if (km_failed(ctx)) return km_ctx_status(ctx);
+    if (!graph || !fn) return km_fail(ctx, KM_ERR_NULL, "graph: a place for it and a step are needed");
+    if (*graph && (*graph)->ctx != ctx)
+        return km_fail(ctx, KM_ERR_STATE, "graph: it belongs to another context");
+    if (!*graph) {
+        *graph = km_calloc(1, sizeof **graph);
+        if (!*graph) return km_fail(ctx, KM_ERR_MEMORY, "graph: out of memory");
+        (*graph)->ctx = ctx;
+        (*graph)->key = key;
+    }
+    km_graph *g = *graph;
+    const km_device_ops *ops = ctx->lanes[0]->device->ops;
+    if (key != g->key) {
+        g->key = key;
+        g->runs = 0;
+    }
+    g->runs++;
+    if (!ops->graph_begin || g->runs == 1) return plain(ctx, fn, user);
+    if (g->runs == 2 && capture(g, fn, user) != KM_OK) {
+        g->runs = 0;
+        return km_ctx_status(ctx);
+    }
+    return g->captured ? ops->graph_launch(g->captured) : km_ctx_status(ctx);
+}
+
+bool km_graph_captured(const km_graph *g) { return g && g->captured && g->runs >= 2; }
+
+void km_graph_free(km_graph *g) {
+    if (!g) return;
+    if (g->captured) g->ctx->lanes[0]->device->ops->graph_free(g->captured);
+    km_free(g);
+}
