@@ -8,14 +8,13 @@ static km_status check_saved(km_ctx *ctx, const km_node *n) {
     const km_op_row *row = km_op_get(n->op);
     const char *name = n->custom ? n->custom->name : row->name;
     for (int i = 0; i < n->n_in; i++) {
-        bool saved = i < 32 ? (row->save_in >> i) & 1u : row->save_in == ~0u;
-        if (saved && n->in[i] && n->in[i]->storage->version != n->version[i])
+        if (km_saves_in(n, i) && n->in[i]->storage->version != n->version[i])
             return km_fail(ctx, KM_ERR_STATE,
                            "backward: input %d of %s was changed after %s used it", i + 1, name,
                            name);
     }
     for (int i = 0; i < n->n_out; i++)
-        if ((row->save_out >> i) & 1u && n->out[i]->storage->version != n->out_version[i])
+        if (km_saves_out(n, i) && n->out[i]->storage->version != n->out_version[i])
             return km_fail(ctx, KM_ERR_STATE,
                            "backward: the output of %s was changed after %s made it", name, name);
     return KM_OK;
@@ -40,7 +39,7 @@ static void run_rule(km_ctx *ctx, km_node *n) {
 static km_status fill_missing(km_ctx *ctx, km_node *n) {
     if (n->grad[0] || n->op == KM_OP_ADD_LAYER_NORM || n->op == KM_OP_ADD_RMS_NORM) return KM_OK;
     km_tensor *y = n->out[0];
-    km_tensor *zero = km_fill_on(ctx, n->in[0]->storage->lane->device, y->dtype, y->shape, 0);
+    km_tensor *zero = km_fill_on(ctx, km_tensor_dev(y), y->dtype, y->shape, 0);
     if (!zero) return ctx->error.code;
     km_storage_retain(zero->storage);
     n->grad[0] = zero;
@@ -65,6 +64,7 @@ km_status km_backward(km_ctx *ctx, km_tensor *loss) {
     ctx->no_grad++;
     int mark = ctx->n_step;
     km_tensor *one = km_fill_on(ctx, km_tensor_dev(loss), loss->dtype, loss->shape, 1);
+    if (one) one->is_one = true;
     km_grad_add(ctx, loss, one);
     km_step_drop(ctx, mark, NULL, 0);
     for (km_node *n = loss->node; n && !km_failed(ctx); n = n->prev) {

@@ -93,7 +93,8 @@
     X(ATTENTION_GRAD, attention_grad) /* do, q, k, v, o, lse (strides likewise) -> dq, dk, dv,     \
                                        * whose strides may be any with 1 along D */                \
     /* logits (rows, v), targets (rows) -> loss (), lse (rows), and dlogits (rows, v) when n_out   \
-     * is 3: the gradient for an incoming gradient of 1. n[0] ignore_index, n[1] km_reduction. */  \
+     * is 3 (n[2]): the gradient for an incoming gradient of 1. n[0] ignore_index, n[1]            \
+     * km_reduction. */                                                                            \
     X(CROSS_ENTROPY, cross_entropy)                                                                \
     X(CROSS_ENTROPY_GRAD, cross_entropy_grad) /* dloss (), logits, targets, lse -> dlogits */      \
     X(MSE, mse) X(BCE, bce_with_logits)       /* x, target -> loss (); n[1] km_reduction */        \

@@ -456,9 +456,12 @@ static void cross_entropies(sink *s, km_op op) {
     static const struct { int64_t rows, v; } sizes[] = {{1, 1}, {3, 5}, {7, 17}, {33, 257}, {65, 1000},
                                                         {5, 50257}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        for (int sum = 0; sum < 2; sum++) {
+        for (int form = 0; form < 4; form++) {
             int64_t rows = sizes[i].rows, v = sizes[i].v;
+            bool sum = form & 1, fused = form & 2;
             km_case c = {.op = op, .dtypes = HALVES, .no_gradient = i > 2};
+            if (fused && op == KM_OP_CROSS_ENTROPY_GRAD) break;
+            c.p.n[2] = fused;
             c.p.n[0] = sizes[i].rows > 2 ? 2 : -100; /* so that some rows are ignored */
             c.p.n[1] = sum ? KM_SUM : KM_MEAN;
             km_case_in x = in(KM_SHAPE(rows, v), 0, 0);

@@ -25,7 +25,9 @@ static km_status infer_cast(km_ctx *ctx, const char *name, km_tensor *const *in,
     return km_shape_check(ctx, name, p->dtype, in[0]->shape);
 }
 
-static void grad_copy(km_ctx *ctx, km_node *n) { km_grad_add(ctx, n->in[0], n->grad[0]); }
+static void grad_copy(km_ctx *ctx, km_node *n) { /* km_to is recorded as a copy, too */
+    km_grad_add(ctx, n->in[0], km_move(ctx, n->grad[0], km_tensor_dev(n->in[0])));
+}
 
 #define FILL .min_in = 0, .max_in = 0, .infer = infer_fill, .flags = KM_OP_STRIDED
 

@@ -23,7 +23,7 @@ static km_status infer_cross_entropy(km_ctx *ctx, const char *name, km_tensor *c
                                      const km_params *p, km_outputs *out) {
     if (check_targets(ctx, name, in[0], in[1], p) != KM_OK) return ctx->error.code;
     km_dtype d = in[0]->dtype;
-    *out = (km_outputs){.n = 2,
+    *out = (km_outputs){.n = p->n[2] ? 3 : 2,
                         .dtype = {loss_dtype(d), loss_dtype(d), d},
                         .shape = {KM_SCALAR, KM_SHAPE(in[0]->shape.dim[0]), in[0]->shape}};
     return KM_OK;
@@ -60,7 +60,12 @@ static km_status infer_pair_grad(km_ctx *ctx, const char *name, km_tensor *const
 
 static void grad_cross_entropy(km_ctx *ctx, km_node *n) {
     km_tensor *in[] = {n->grad[0], n->in[0], n->in[1], n->out[1]};
-    if (!n->grad[0]) return;
+    if (n->n_out == 3) { /* made in the forward pass, for an incoming gradient of 1 */
+        km_tensor *d = n->out[2], *dloss = n->grad[0];
+        if (!dloss->is_one) d = km_mul(ctx, d, km_cast(ctx, dloss, d->dtype));
+        km_grad_add(ctx, n->in[0], d);
+        return;
+    }
     km_grad_add(ctx, n->in[0], km_apply(ctx, KM_OP_CROSS_ENTROPY_GRAD, in, 4, &n->p, NULL));
 }
 
@@ -82,6 +87,10 @@ static void grad_bce(km_ctx *ctx, km_node *n) { /* by the target: -x dloss / n *
     }
 }
 
+static void saves_cross_entropy(km_node *n) { /* logits, targets and lse; or dlogits alone */
+    if (n->n_out == 3) n->save_in = 0, n->save_out = 4;
+}
+
 #define LOSS(OP, text, inputs, rule_infer, rule, in, out)                                          \
     t[KM_OP_##OP] = (km_op_row){.formula = text, .min_in = inputs, .max_in = inputs,               \
                                 .dtypes = KM_FLOATS, .infer = rule_infer, .grad = rule,            \
@@ -90,6 +99,7 @@ static void grad_bce(km_ctx *ctx, km_node *n) { /* by the target: -x dloss / n *
 void km_rows_loss(km_op_row *t) {
     LOSS(CROSS_ENTROPY, "-ln softmax(logits)[target]", 2, infer_cross_entropy, grad_cross_entropy, 3,
          2);
+    t[KM_OP_CROSS_ENTROPY].saves = saves_cross_entropy;
     LOSS(CROSS_ENTROPY_GRAD, "dloss (softmax(logits) - onehot) / n", 4, infer_cross_entropy_grad,
          NULL, 0, 0);
     LOSS(MSE, "mean (x - t)^2", 2, infer_pair_loss, grad_mse, 3, 0);
@@ -114,6 +124,10 @@ km_tensor *km_cross_entropy(km_ctx *ctx, km_tensor *logits, km_tensor *targets, 
             targets = km_reshape(ctx, targets, KM_SHAPE(rows));
         }
     }
+    /* While a row of logits is at hand its gradient costs one write; later it costs a read too. The
+     * reference device keeps to the plain rule. */
+    p.n[2] = logits && km_recording(ctx, &logits, 1) && logits->storage &&
+             km_tensor_dev(logits) != km_ref_device();
     return km_apply2(ctx, KM_OP_CROSS_ENTROPY, logits, targets, &p);
 }
 

@@ -71,6 +71,10 @@ static void grad_linear(km_ctx *ctx, km_node *n) {
     if (km_needs(n, 2)) km_grad_add(ctx, n->in[2], km_sum(ctx, dy, (int[]){0}, 1, false));
 }
 
+static void saves_linear(km_node *n) { /* y for relu, the value before the activation for others */
+    n->save_out = n->p.act == KM_ACT_NONE ? 0 : n->p.act == KM_ACT_RELU ? 1 : 2;
+}
+
 void km_rows_matmul(km_op_row *t) {
     t[KM_OP_MATMUL] = (km_op_row){.formula = "a b", .min_in = 2, .max_in = 2, .dtypes = KM_FLOATS,
                                   .flags = KM_OP_MATRIX, .infer = infer_matmul,
@@ -78,7 +82,7 @@ void km_rows_matmul(km_op_row *t) {
     t[KM_OP_LINEAR] = (km_op_row){.formula = "act(x w^T + b)", .min_in = 2, .max_in = 3,
                                   .dtypes = KM_FLOATS, .flags = KM_OP_MATRIX,
                                   .infer = infer_linear, .grad = grad_linear, .save_in = 3,
-                                  .save_out = 3, .tol = KM_TOL_SUM};
+                                  .save_out = 3, .saves = saves_linear, .tol = KM_TOL_SUM};
 }
 
 /* ---- Public ---- */

@@ -28,8 +28,15 @@ typedef struct km_node {
     km_tensor *grad[KM_MAX_OUTPUTS]; /* of the outputs, while pending; NULL where none arrived */
     km_params p;
     const km_custom_op *custom;
+    uint32_t save_in, save_out;      /* whose data is held for the rule: bit sets, from the row */
     bool done;
 } km_node;
+
+/* Input 32 and later go with all of them. */
+static inline bool km_saves_in(const km_node *n, int i) {
+    return n->in[i] && (i < 32 ? (n->save_in >> i) & 1u : n->save_in == ~0u);
+}
+static inline bool km_saves_out(const km_node *n, int i) { return (n->save_out >> i) & 1u; }
 
 /* How far a fast kernel may be from the reference; see km_tolerance. */
 typedef enum km_tol {
@@ -61,6 +68,7 @@ typedef struct km_op_row {
     km_infer_fn infer;     /* checks what is special to the op, fills the outputs */
     km_rule_fn grad;       /* NULL: not differentiable */
     uint32_t save_in, save_out; /* bit sets: whose data the rule reads */
+    void (*saves)(km_node *n);  /* narrows n->save_in and save_out where it depends on the call */
     km_tol tol;
 } km_op_row;
 
@@ -119,6 +127,8 @@ static inline bool km_needs(const km_node *n, int i) {
     return i < n->n_in && n->in[i] && n->in[i]->requires_grad;
 }
 
+/* t on a device: itself when it is there, else a recorded copy. */
+km_tensor *km_move(km_ctx *ctx, km_tensor *t, km_device *device);
 /* Strided copy of one tensor into another of the same shape. */
 km_status km_copy_into(km_ctx *ctx, km_tensor *src, km_tensor *dst);
 

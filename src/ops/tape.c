@@ -50,17 +50,18 @@ void km_record(km_ctx *ctx, km_op op, km_tensor *const *in, int n_in, const km_p
         if (in[i] && !ins[i]) return;
     }
     *n = (km_node){.prev = ctx->tape, .op = op, .n_in = n_in, .n_out = n_out, .in = ins,
-                   .version = version, .p = *p, .custom = custom};
+                   .version = version, .p = *p, .custom = custom, .save_in = row->save_in,
+                   .save_out = row->save_out};
+    if (row->saves) row->saves(n);
     for (int i = 0; i < n_in; i++) {
         if (!in[i]) continue;
         version[i] = in[i]->storage->version;
-        if (i < 32 ? (row->save_in >> i) & 1u : row->save_in == ~0u)
-            km_storage_retain(in[i]->storage);
+        if (km_saves_in(n, i)) km_storage_retain(in[i]->storage);
     }
     for (int i = 0; i < n_out; i++) {
         n->out[i] = out[i];
         n->out_version[i] = out[i]->storage->version;
-        if ((row->save_out >> i) & 1u) km_storage_retain(out[i]->storage);
+        if (km_saves_out(n, i)) km_storage_retain(out[i]->storage);
         if (!km_dtype_is_float(out[i]->dtype)) continue;
         out[i]->requires_grad = true;
         out[i]->node = n;
@@ -71,7 +72,6 @@ void km_record(km_ctx *ctx, km_op op, km_tensor *const *in, int n_in, const km_p
 }
 
 void km_node_release(km_ctx *ctx, km_node *n) {
-    const km_op_row *row = km_op_get(n->op);
     for (int i = 0; i < n->n_out; i++) {
         if (n->grad[i]) km_storage_release(ctx, n->grad[i]->storage);
         n->grad[i] = NULL;
@@ -79,10 +79,9 @@ void km_node_release(km_ctx *ctx, km_node *n) {
     if (n->done) return;
     n->done = true;
     for (int i = 0; i < n->n_in; i++)
-        if (n->in[i] && (i < 32 ? (row->save_in >> i) & 1u : row->save_in == ~0u))
-            km_storage_release(ctx, n->in[i]->storage);
+        if (km_saves_in(n, i)) km_storage_release(ctx, n->in[i]->storage);
     for (int i = 0; i < n->n_out; i++)
-        if ((row->save_out >> i) & 1u) km_storage_release(ctx, n->out[i]->storage);
+        if (km_saves_out(n, i)) km_storage_release(ctx, n->out[i]->storage);
 }
 
 /* ---- Gradients on their way ---- */
@@ -103,6 +102,7 @@ static bool is_ours(const km_tensor *g) {
 }
 
 static void add_in_place(km_ctx *ctx, km_tensor *into, km_tensor *g) {
+    into->is_one = false;
     km_tensor *in[] = {into, g};
     km_apply_into(ctx, KM_OP_ADD, in, 2, NULL, into);
 }

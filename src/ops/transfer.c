@@ -108,15 +108,8 @@ double km_item(km_ctx *ctx, const km_tensor *t) {
     }
 }
 
-km_tensor *km_to(km_ctx *ctx, km_tensor *t, const char *device) {
-    if (usable(ctx, "to", t) != KM_OK) return NULL;
-    if (!device) {
-        km_fail(ctx, KM_ERR_NULL, "to: no device named");
-        return NULL;
-    }
-    km_device *dev = km_device_find(device, &ctx->error);
-    if (!dev) return NULL;
-    if (dev == km_tensor_dev(t)) return t;
+/* A copy of t, which is usable, on another device; unrecorded. */
+static km_tensor *moved(km_ctx *ctx, km_tensor *t, km_device *dev) {
     km_lane *lane = km_ctx_lane(ctx, dev);
     km_tensor *flat = lane ? km_to_contiguous(ctx, t) : NULL;
     km_tensor *there = flat ? km_tensor_new(ctx, lane, "to", t->dtype, t->shape) : NULL;
@@ -135,6 +128,26 @@ km_tensor *km_to(km_ctx *ctx, km_tensor *t, const char *device) {
         if (s == KM_OK) s = upload(there, km_tensor_ptr(stop));
     }
     return s == KM_OK ? there : NULL;
+}
+
+km_tensor *km_move(km_ctx *ctx, km_tensor *t, km_device *device) {
+    if (usable(ctx, "to", t) != KM_OK) return NULL;
+    if (device == km_tensor_dev(t)) return t;
+    km_tensor *there = moved(ctx, t, device);
+    /* On the tape it is a copy, whose rule brings the gradient back to the input's device. */
+    if (there && km_recording(ctx, &t, 1))
+        km_record(ctx, KM_OP_COPY, &t, 1, &(km_params){0}, &there, 1, NULL);
+    return km_failed(ctx) ? NULL : there;
+}
+
+km_tensor *km_to(km_ctx *ctx, km_tensor *t, const char *device) {
+    if (usable(ctx, "to", t) != KM_OK) return NULL;
+    if (!device) {
+        km_fail(ctx, KM_ERR_NULL, "to: no device named");
+        return NULL;
+    }
+    km_device *dev = km_device_find(device, &ctx->error);
+    return dev ? km_move(ctx, t, dev) : NULL;
 }
 
 km_status km_assign(km_ctx *ctx, km_tensor *dst, const km_tensor *src) {

@@ -32,6 +32,7 @@ struct km_tensor {
     int64_t stride[KM_MAX_DIMS];     /* in elements; 0 along a broadcast axis */
     int64_t offset;                  /* of element (0, 0, ...), in elements */
     bool kept;                       /* a handle of the user's, on the heap */
+    bool is_one;                     /* the gradient of a loss by itself: known to be 1 */
     bool requires_grad;              /* set on parameters and on all that depends on them */
     struct km_node *node;            /* what made it, when recorded; NULL for a parameter */
     int node_output;                 /* which output of that node */
