@@ -27,6 +27,16 @@ KM_INLINE vf v_expm1_core(vf r) {
     return v_fma(r * r, q, r);
 }
 
+/* 2^f for |f| <= 1/2 */
+KM_INLINE vf v_exp2_core(vf f) {
+    vf p = v_fma(v_set1(0.0001547627917f), f, v_set1(0.001340023525f));
+    p = v_fma(p, f, v_set1(0.009618003979f));
+    p = v_fma(p, f, v_set1(0.05550327909f));
+    p = v_fma(p, f, v_set1(0.2402265135f));
+    p = v_fma(p, f, v_set1(0.6931472062f));
+    return v_fma(p, f, v_set1(1.0f));
+}
+
 /* x = n ln 2 + r; gives r, n in *n. */
 KM_INLINE vf v_exp_reduce(vf x, vf *n) {
     *n = v_round(x * 1.44269504f);
@@ -40,7 +50,18 @@ KM_INLINE vf v_exp_ext(vf x, vf lo) {
     vf n, r = v_exp_reduce(x, &n) + lo;
     return v_ldexp(v_expm1_core(r) + 1.0f, n);
 }
+/* For |x| < 87, where 2^n is a normal number: n is taken from the bits of a sum too large to have a
+ * fraction, and never becomes an integer. */
+KM_INLINE vf v_exp_mid(vf x) {
+    vf magic = v_set1(12582912.0f), t = v_fma(x, v_set1(1.44269504f), magic), n = t - magic;
+    vf r = v_fnma(n, v_set1(KM_LN2_LO), v_fnma(n, v_set1(KM_LN2_HI), x));
+    vf scale = (vf)(((vu)t << 23) + 0x3f800000u);
+    return v_fma(v_expm1_core(r), scale, scale);
+}
 KM_INLINE vf v_exp(vf x) {
+#ifndef KM_AVX512 /* which scales in one instruction */
+    if (__builtin_expect(vm_all(v_lt(v_abs(x), v_set1(87.0f))), 1)) return v_exp_mid(x);
+#endif
     x = v_min(v_set1(89.0f), v_max(v_set1(-104.0f), x));
     vf n, r = v_exp_reduce(x, &n);
     return v_ldexp(v_expm1_core(r) + 1.0f, n);
@@ -251,12 +272,7 @@ KM_INLINE vf v_pow(vf x, vf y) {
     n = v_select(far, v_select(v_lt(a, one), -v_copysign(v_set1(200.0f), y),
                                v_copysign(v_set1(200.0f), y)), n);
     f = v_select(far, v_zero(), f);
-    vf p = v_fma(v_set1(0.0001547627917f), f, v_set1(0.001340023525f)); /* 2^f - 1 = f P(f) */
-    p = v_fma(p, f, v_set1(0.009618003979f));
-    p = v_fma(p, f, v_set1(0.05550327909f));
-    p = v_fma(p, f, v_set1(0.2402265135f));
-    p = v_fma(p, f, v_set1(0.6931472062f));
-    vf r = v_ldexp(v_fma(p, f, one), n);
+    vf r = v_ldexp(v_exp2_core(f), n);
     /* 1^y, (-1)^inf and x^0 are 1; a negative base wants a whole exponent and takes its parity. */
     r = v_select(vm_or(v_isnan(x), v_isnan(y)), x + y, r);
     r = v_select(vm_and(v_eq(a, one), vm_not(v_isnan(y))), one, r);
@@ -281,25 +297,36 @@ KM_INLINE vf v_silu_deriv(vf x) {
     return v_fma(c * d, e * d, s);
 }
 
-/* gelu(x) = x sigmoid(v), v = 2 sqrt(2/pi) (x + 0.044715 x^3): the tanh form, in which v is so
- * large in the tail that it is made in double and kept in two parts. */
+/* gelu(x) = x sigmoid(v), v = 2 sqrt(2/pi) (x + 0.044715 x^3): the tanh form. In the tail v is so
+ * large that its rounding would show in e^-v, so v is kept in two parts until n is taken off. */
 #define KM_GELU_A 1.5957691216057307118
 #define KM_GELU_B 0.071354816272600248776
-KM_INLINE vf v_gelu_arg(vf x, vf *lo) {
-    vd xl = vd_lo(x), xh = vd_hi(x), a = vd_set1(KM_GELU_A), b = vd_set1(KM_GELU_B);
-    vd vl = xl * vd_fma(xl * xl, b, a), vh_ = xh * vd_fma(xh * xh, b, a);
-    vf v = vd_join(vl, vh_);
-    *lo = vd_join(vl - vd_lo(v), vh_ - vd_hi(v));
-    return v;
+#define KM_LOG2E 1.4426950408889634074
+/* e^-v for a = |x|, at most 11 (beyond which it is 0) */
+KM_INLINE vf v_gelu_exp(vf a) {
+    const double ka = KM_GELU_A * KM_LOG2E, kb = KM_GELU_B * KM_LOG2E; /* v in powers of two */
+#if defined(KM_AVX512) || defined(KM_AVX2) || defined(KM_BASE_FMA)
+    vf ah = v_set1((float)ka), al = v_set1((float)(ka - (double)(float)ka));
+    vf bh = v_set1((float)kb), bl = v_set1((float)(kb - (double)(float)kb));
+    vf sl, s = v_two_prod(a, a, &sl), pl, p = v_two_prod(s, bh, &pl);
+    vf w = ah + p, q = w - ah; /* w + wl = ka + kb a^2 */
+    vf wl = (ah - (w - q)) + (p - q);
+    wl += v_fma(sl, bh, v_fma(s, bl, pl + al));
+    vf n = v_round(a * w), r = v_fma(a, wl, v_fma(a, w, -n));
+#else
+    vd al = vd_lo(a), ah = vd_hi(a);
+    vd vl = al * (al * al * kb + ka), vh_ = ah * (ah * ah * kb + ka);
+    vd nl = vd_round(vl), nh = vd_round(vh_);
+    vf n = vd_join(nl, nh), r = vd_join(vl - nl, vh_ - nh);
+#endif
+    return v_ldexp(v_exp2_core(-r), -n);
 }
 KM_INLINE vf v_gelu(vf x) {
-    vf c = v_min(v_set1(20.0f), v_abs(x)), lo, v = v_gelu_arg(c, &lo);
-    vf e = v_exp_ext(-v, -lo);
+    vf e = v_gelu_exp(v_min(v_set1(11.0f), v_abs(x)));
     return x * (v_select(v_lt(x, v_zero()), e, v_set1(1.0f)) / (e + 1.0f));
 }
 KM_INLINE vf v_gelu_deriv(vf x) {
-    vf a = v_min(v_set1(20.0f), v_abs(x)), lo, v = v_gelu_arg(a, &lo);
-    vf e = v_exp_ext(-v, -lo), d = 1.0f / (e + 1.0f);
+    vf a = v_min(v_set1(11.0f), v_abs(x)), e = v_gelu_exp(a), d = 1.0f / (e + 1.0f);
     vf s = v_select(v_lt(x, v_zero()), e * d, d);
     vf dv = v_fma(a * a, v_set1((float)(3 * KM_GELU_B)), v_set1((float)KM_GELU_A));
     return v_fma(v_copysign(a, x) * d, e * d * dv, s);
