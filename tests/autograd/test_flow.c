@@ -126,6 +126,40 @@ static void views_hand_gradients_through(void **state) {
     km_release(p);
 }
 
+static void a_gradient_finds_its_way_back_between_devices(void **state) {
+    km_ctx *ctx = *state;
+    km_tensor *p = engine_parameter(ctx, F32(ctx, KM_SHAPE(2, 2), 1, 2, 3, 4));
+    km_tensor *y = km_to(ctx, km_mul_scalar(ctx, p, 3), "cpu");
+    km_tensor *z = km_to(ctx, km_mul(ctx, y, y), "ref");
+    assert_true(km_requires_grad(z));
+    assert_int_equal(km_backward(ctx, sum(ctx, km_add(ctx, z, p))), KM_OK);
+    assert_string_equal(km_tensor_device(km_grad(p)), "ref");
+    assert_elements(ctx, km_grad(p), 19, 37, 55, 73); /* 18p + 1 */
+    km_tensor *far = km_to(ctx, p, "cpu");            /* a parameter itself */
+    km_zero_grad(ctx, &p, 1);
+    km_backward(ctx, sum(ctx, km_transpose(ctx, far, 0, 1)));
+    assert_elements(ctx, km_grad(p), 1, 1, 1, 1);
+    km_release(p);
+}
+
+/* The gradient of a loss by itself is 1; of one that is used again it is not. */
+static void a_loss_used_again_gets_both_gradients(void **state) {
+    km_ctx *ctx = *state;
+    km_tensor *p = engine_parameter(ctx, F32(ctx, KM_SHAPE(1, 2), 0, 0));
+    km_tensor *q = engine_parameter(ctx, F32(ctx, KM_SCALAR, 0));
+    km_tensor *ce = km_cross_entropy(ctx, p, I32(ctx, KM_SHAPE(1), 0), -1, KM_MEAN);
+    km_tensor *five = km_mul_scalar(ctx, km_mul_scalar(ctx, ce, 1), 5);
+    km_tensor *both = km_add(ctx, km_add(ctx, ce, km_exp(ctx, q)), five);
+    assert_int_equal(km_backward(ctx, both), KM_OK);
+    assert_elements_near(ctx, km_grad(p), 1e-6, -3, 3); /* six times (-1/2, 1/2) */
+    assert_elements(ctx, km_grad(q), 1);
+    km_zero_grad(ctx, &p, 1);
+    km_backward(ctx, km_cross_entropy(ctx, p, I32(ctx, KM_SHAPE(1), 0), -1, KM_MEAN));
+    assert_elements_near(ctx, km_grad(p), 1e-6, -0.5, 0.5);
+    km_release(p);
+    km_release(q);
+}
+
 static void nothing_is_recorded_under_no_grad(void **state) {
     km_ctx *ctx = *state;
     km_tensor *p = engine_parameter(ctx, F32(ctx, KM_SHAPE(2), 3, 5));
@@ -343,6 +377,8 @@ int main(void) {
         ON_EACH(a_slice_and_the_whole_add_up),
         ON_EACH(gradients_are_summed_over_broadcast_axes),
         ON_EACH(views_hand_gradients_through),
+        ON("ref", a_gradient_finds_its_way_back_between_devices),
+        ON_EACH(a_loss_used_again_gets_both_gradients),
         ON("ref", nothing_is_recorded_under_no_grad),
         ON("ref", a_constant_needs_no_tape),
         ON_EACH(detach_stops_the_gradient),

@@ -46,7 +46,11 @@ static km_status far_download(km_lane *lane, void *dst, const void *src, size_t 
 
 static km_status far_sync(km_lane *lane) { return KM_OK; }
 
-static const km_device_ops far_ops = {far_open, far_close, far_upload, far_download, far_sync};
+static const km_device_ops far_ops = {.open = far_open,
+                                      .close = far_close,
+                                      .upload = far_upload,
+                                      .download = far_download,
+                                      .sync = far_sync};
 static const km_backend far_backend = {.name = "far"};
 static km_device far_device = {.name = "far", .ops = &far_ops, .backend = &far_backend};
 
