@@ -359,6 +359,25 @@ KM_API km_tensor *km_detach(km_ctx *ctx, km_tensor *t); /* the same data, off th
 /* Scales the gradients so that their global 2-norm is at most max_norm; returns the norm before. */
 KM_API double km_clip_grad_norm(km_ctx *ctx, km_tensor *const *parameters, int n, double max_norm);
 
+/* ---- Optimisers: parameters updated in place from their gradients, all in one go ---- */
+
+typedef struct km_sgd {
+    double lr, momentum, weight_decay;
+    bool nesterov;
+} km_sgd;
+typedef struct km_adamw {
+    double lr, beta1, beta2, eps, weight_decay;
+    int64_t step;      /* counted from 1 */
+    bool coupled;      /* decay through the gradient, as in Adam, instead of AdamW's own term */
+} km_adamw;
+/* Kept contiguous parameters; those without a gradient stay as they are. The state (m, v) is kept
+ * f32 (f64 for f64) tensors of the parameters' shapes, zero at the start; m may be NULL for sgd
+ * without momentum. */
+KM_API km_status km_sgd_step(km_ctx *ctx, km_tensor *const *parameters, km_tensor *const *m, int n,
+                             const km_sgd *how);
+KM_API km_status km_adamw_step(km_ctx *ctx, km_tensor *const *parameters, km_tensor *const *m,
+                               km_tensor *const *v, int n, const km_adamw *how);
+
 /* An op of the user's own. `forward` makes the output from other km_ calls or from host data;
  * `backward` gets the output's gradient and fills grads[i] (NULL: none) for the inputs. Both work
  * with recording off. `name` and `user` must outlive the step. */

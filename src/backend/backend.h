@@ -15,7 +15,7 @@ typedef struct km_params {
     bool keepdim, causal, accumulate;
     km_act act;
     int64_t n[4];
-    double f[4];
+    double f[6];
     uint64_t seed, stream;
     km_dtype dtype;      /* of the output, for fills and casts */
     km_shape shape;      /* of the output, for fills and views */

@@ -99,6 +99,15 @@
     X(CROSS_ENTROPY_GRAD, cross_entropy_grad) /* dloss (), logits, targets, lse -> dlogits */      \
     X(MSE, mse) X(BCE, bce_with_logits)       /* x, target -> loss (); n[1] km_reduction */        \
     X(MSE_GRAD, mse_grad) X(BCE_GRAD, bce_with_logits_grad) /* dloss (), x, target -> dx */        \
+    /* Optimiser steps over k tensors at once: all contiguous, p and g of one dtype, m and v f32 (f64  \
+     * for f64). Outputs may be the very inputs: this is how parameters are updated.               \
+     * sgd: k times p, g, m? -> p, m?. f[0] lr, f[1] momentum, f[2] weight decay, n[0] nesterov:   \
+     *   d = g + decay p; m = momentum m + d; p -= lr (m, or nesterov: d + momentum m).            \
+     * adamw: k times p, g, m, v -> p, m, v. f[0] lr, f[1] beta1, f[2] beta2, f[3] eps, f[4] weight \
+     *   decay, n[0] step t from 1, n[1] 1 for decay of the weights (AdamW), 0 for decay through   \
+     *   the gradient (Adam): m = beta1 m + (1 - beta1) d; v = beta2 v + (1 - beta2) d^2;          \
+     *   p -= lr (m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + decay p). */               \
+    X(SGD, sgd) X(ADAMW, adamw)                                                                    \
     /* Views and the user's own op: no kernels. */                                                 \
     X(SLICE, slice) X(PERMUTE, permute) X(RESHAPE, reshape) X(BROADCAST, broadcast)                \
     X(CUSTOM, custom)

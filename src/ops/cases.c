@@ -495,6 +495,27 @@ static void pair_losses(sink *s, km_op op) {
         }
 }
 
+/* ---- Optimisers ---- */
+
+static void optimisers(sink *s, km_op op) {
+    static const int64_t sizes[] = {0, 1, 3, 31, 4097, 20011};
+    for (int i = 0; i < 6; i++)
+        for (int form = 0; form < 3; form++) {
+            km_case_in x = in(KM_SHAPE(sizes[i]), 0, 0);
+            km_case_in m = typed(x.shape, KM_V_NORMAL, KM_F32, 0);
+            km_case_in v = typed(x.shape, KM_V_POSITIVE, KM_F32, 0);
+            km_case c = {.op = op, .in = {x, x, m, v}, .dtypes = HALVES};
+            if (op == KM_OP_SGD) {
+                c.n_in = form == 2 ? 2 : 3;
+                c.p = (km_params){.f = {0.1, form == 2 ? 0 : 0.9, 0.01}, .n = {form == 1}};
+            } else {
+                c.n_in = 4;
+                c.p = (km_params){.f = {1e-2, 0.9, 0.95, 1e-8, 0.1}, .n = {1 + form * 50, form != 1}};
+            }
+            put(s, &c);
+        }
+}
+
 void km_cases_each(km_op op, km_case_fn fn, void *user) {
     sink s = {fn, user, true};
     switch (op) {
@@ -532,6 +553,7 @@ void km_cases_each(km_op op, km_case_fn fn, void *user) {
     case KM_OP_ATTENTION: case KM_OP_ATTENTION_GRAD: attentions(&s, op); break;
     case KM_OP_CROSS_ENTROPY: case KM_OP_CROSS_ENTROPY_GRAD: cross_entropies(&s, op); break;
     case KM_OP_MSE: case KM_OP_BCE: case KM_OP_MSE_GRAD: case KM_OP_BCE_GRAD: pair_losses(&s, op); break;
+    case KM_OP_SGD: case KM_OP_ADAMW: optimisers(&s, op); break;
     case KM_OP_SLICE: case KM_OP_PERMUTE: case KM_OP_RESHAPE: case KM_OP_BROADCAST: case KM_OP_CUSTOM:
     case KM_OP_COUNT: break; /* views have no kernels; tests/ops checks them */
     }

@@ -68,6 +68,9 @@ static km_tensor *bring(km_ctx *ctx, km_lane *there, km_op op, km_tensor *t) {
 static km_status run_elsewhere(km_ctx *ctx, km_device *device, const km_call *c) {
     km_lane *there = km_ctx_lane(ctx, device);
     if (!there) return ctx->error.code;
+    if (c->n_out > KM_MAX_OUTPUTS)
+        return km_fail(ctx, KM_ERR_UNSUPPORTED, "%s: no kernel for %s on this device",
+                       km_op_name(c->op), km_dtype_name(c->in[0]->dtype));
     km_tensor **in = km_arena_alloc(&ctx->arena, sizeof *in * (size_t)(c->n_in + 1));
     km_tensor *out[KM_MAX_OUTPUTS] = {0};
     if (!in) return km_fail(ctx, KM_ERR_MEMORY, "%s: out of memory", km_op_name(c->op));

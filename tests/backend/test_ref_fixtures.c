@@ -37,7 +37,7 @@ static void set_param(fixture *f, const char *field, const char *value) {
     else if (!strcmp(field, "causal")) f->p.causal = v != 0;
     else if (!strcmp(field, "act")) f->p.act = (km_act)v;
     else if (field[0] == 'n' && k >= 0 && k < 4) f->p.n[k] = (int64_t)v;
-    else if (field[0] == 'f' && k >= 0 && k < 4) f->p.f[k] = v;
+    else if (field[0] == 'f' && k >= 0 && k < 6) f->p.f[k] = v;
     else fail_msg("%s: no such parameter: %s", f->name, field);
 }
 

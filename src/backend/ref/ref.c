@@ -94,6 +94,8 @@ const km_backend km_ref_backend = {
         [KM_OP_CONCAT] = km_ref_concat,
 
         [KM_OP_ROPE] = km_ref_rope,
+        [KM_OP_SGD] = km_ref_sgd,
+        [KM_OP_ADAMW] = km_ref_adamw,
         [KM_OP_ATTENTION] = km_ref_attention,
         [KM_OP_ATTENTION_GRAD] = km_ref_attention_grad,
 
