@@ -42,7 +42,7 @@ static struct {
     /* What is out, and what was done. */
     long contexts, modules, streams, events, device_blocks, host_blocks, graphs, execs;
     size_t device_bytes;
-    long launches, updates;
+    long launches, early, updates; /* early: launched to overlap with the kernel before */
     fake_graph *capture;
     fake_launch last;
     int current; /* the context of the last call to cuCtxSetCurrent */
@@ -167,6 +167,14 @@ static km_cu_result fake_launch_kernel(km_cu_function f, unsigned gx, unsigned g
     g->work = realloc(g->work, sizeof w * (size_t)(g->n + 1));
     g->work[g->n++] = w;
     return KM_CU_OK;
+}
+
+static km_cu_result fake_launch_ex(const km_cu_launch_config *c, km_cu_function f, void **params,
+                                   void **extra) {
+    for (unsigned i = 0; i < c->n_attrs; i++)
+        fake.early += c->attrs[i].id == KM_CU_LAUNCH_PROGRAMMATIC && c->attrs[i].value.flag == 1;
+    return fake_launch_kernel(f, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1],
+                              c->block[2], c->shared, c->stream, params, extra);
 }
 
 /* ---- Streams and events ---- */
@@ -314,7 +322,8 @@ static const struct {
     F("cuModuleUnload", fake_unload), F("cuModuleGetFunction", fake_function),
     F("cuFuncGetAttribute", fake_func_get), F("cuFuncSetAttribute", fake_func_set),
     F("cuOccupancyMaxActiveBlocksPerMultiprocessor", fake_occupancy),
-    F("cuLaunchKernel", fake_launch_kernel), F("cuStreamCreate", fake_stream_create),
+    F("cuLaunchKernel", fake_launch_kernel), F("cuLaunchKernelEx", fake_launch_ex),
+    F("cuStreamCreate", fake_stream_create),
     F("cuStreamDestroy_v2", fake_stream_destroy), F("cuStreamSynchronize", fake_stream_sync),
     F("cuStreamWaitEvent", fake_stream_wait), F("cuEventCreate", fake_event_create),
     F("cuEventDestroy_v2", fake_event_destroy), F("cuEventRecord", fake_event_record),

@@ -164,6 +164,17 @@ static void a_kernel_that_is_not_there_is_named(void **state) {
     km_ctx_free(ctx);
 }
 
+static void kernels_that_wait_are_started_early_on_chips_that_can(void **state) {
+    km_ctx *hopper = km_ctx_new("cuda:0", 1), *ada = km_ctx_new("cuda:1", 1);
+    km_zeros(hopper, KM_F32, KM_SHAPE(5));
+    assert_int_equal(fake.early, 1);
+    km_zeros(ada, KM_F32, KM_SHAPE(5));
+    assert_int_equal(fake.early, 1);
+    assert_int_equal(fake.launches, 2);
+    km_ctx_free(hopper);
+    km_ctx_free(ada);
+}
+
 static void a_lost_gpu_says_so_from_then_on_and_the_cpu_still_works(void **state) {
     km_ctx *ctx = km_ctx_new("cuda:0", 1), *other = km_ctx_new("cuda:0", 1);
     km_tensor *kept = km_keep(other, km_zeros(other, KM_F32, KM_SHAPE(10)));
@@ -213,6 +224,7 @@ int main(void) {
         FAKE(any_driver_call_may_fail_once_and_nothing_leaks),
         FAKE(any_heap_allocation_may_fail_and_nothing_leaks),
         FAKE(a_kernel_that_is_not_there_is_named),
+        FAKE(kernels_that_wait_are_started_early_on_chips_that_can),
         FAKE(a_lost_gpu_says_so_from_then_on_and_the_cpu_still_works),
         FAKE(a_fault_can_be_asked_for_by_the_environment),
     };

@@ -4,9 +4,9 @@
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/walker.h"
 
-static km_cuda_kernel copy_bytes = {.module = "copy", .name = "copy_bytes"};
-static km_cuda_kernel cast_walk = {.module = "copy", .name = "cast_walk"};
-#define PER_UNIT(name_) {.module = "copy", .name = name_}
+static km_cuda_kernel copy_bytes = {.module = "copy", .name = "copy_bytes", .waits = true};
+static km_cuda_kernel cast_walk = {.module = "copy", .name = "cast_walk", .waits = true};
+#define PER_UNIT(name_) {.module = "copy", .name = name_, .waits = true}
 static km_cuda_kernel copy_walk[] = {PER_UNIT("copy_walk_1"), PER_UNIT("copy_walk_2"),
                                      PER_UNIT("copy_walk_4"), PER_UNIT("copy_walk_8"),
                                      PER_UNIT("copy_walk_16")};
@@ -111,7 +111,7 @@ static km_status copy_bits(km_lane *lane, km_iter *it) {
     km_status result;
     if (km_cuda_is_flat(it)) {
         km_cast_args args = {it->base[1], it->base[0], it->dim[0] * (int64_t)it->size[0]};
-        km_cuda_grid g = km_cuda_grid_for(lane, args.n / 16, 4);
+        km_cuda_grid g = km_cuda_grid_for(lane, args.n / 16, 1);
         return km_cuda_launch1(lane, &copy_bytes, g.blocks, g.threads, 0, &args);
     }
     if (try_transpose(lane, it, &result)) return result;

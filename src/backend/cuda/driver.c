@@ -58,7 +58,8 @@ void km_cuda_fault(const char *call, int64_t nth, km_cu_result code) {
 }
 
 bool km_cuda_fault_now(const char *call) {
-    if (strcmp(fault_call, "*") != 0 && strcmp(fault_call, call) != 0) return false;
+    if (strcmp(fault_call, "*") != 0 && strncmp(fault_call, call, strlen(fault_call)) != 0)
+        return false;
     if (fault_in-- > 0) return false;
     km_cuda_fault_armed = false;
     return true;

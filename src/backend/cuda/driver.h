@@ -26,8 +26,8 @@ bool km_cuda_is_fatal(km_cu_result code);
     (km_cuda_fault_armed && km_cuda_fault_now(#call) ? km_cuda_fault_code                          \
                                                      : km_cuda_api()->call(__VA_ARGS__))
 
-/* Fault injection: the nth call from now (0: the next one) of that name (NULL: of any) fails with
- * `code`, once, and is not made. A negative n switches it off. KERMES_FAULT_GPU=name:n:code in the
+/* Fault injection: the nth call from now (0: the next one) whose name begins so (NULL: any) fails
+ * with `code`, once, and is not made. A negative n switches it off. KERMES_FAULT_GPU=name:n:code in the
  * environment does the same from the first call on, with * for any name. */
 void km_cuda_fault(const char *call, int64_t nth, km_cu_result code);
 bool km_cuda_fault_now(const char *call);

@@ -7,45 +7,44 @@
 
 typedef struct float_op {
     km_cuda_kernel flat[KM_CUDA_SLOTS], rows[KM_CUDA_SLOTS];
-    int vectors; /* that a thread of `flat` handles, for f32; 0: not an op of this kind */
 } float_op;
 
 static float_op unary[KM_OP_COUNT] = {
-#define ROW(OP, name, vectors_, expression)                                                        \
-    [KM_OP_##OP] = {.flat = KM_CUDA_PER_TYPE("unary", "unary_" #name), .vectors = vectors_},
+#define ROW(OP, name, expression)                                                                  \
+    [KM_OP_##OP] = {.flat = KM_CUDA_WAITING("unary", "unary_" #name)},
     KM_UNARY_LIST(ROW)
 #undef ROW
 };
 static float_op unary_grad[KM_OP_COUNT] = {
-#define ROW(OP, name, vectors_, expression)                                                        \
-    [KM_OP_##OP] = {.flat = KM_CUDA_PER_TYPE("unary_grad", "unary_" #name), .vectors = vectors_},
+#define ROW(OP, name, expression)                                                                  \
+    [KM_OP_##OP] = {.flat = KM_CUDA_WAITING("unary_grad", "unary_" #name)},
     KM_UNARY_GRAD_LIST(ROW)
 #undef ROW
 };
 static float_op binary[KM_OP_COUNT] = {
-#define ROW(OP, name, vectors_, expression)                                                        \
-    [KM_OP_##OP] = {.flat = KM_CUDA_PER_TYPE("binary", "binary_" #name),                           \
-                    .rows = KM_CUDA_PER_TYPE("binary", "binary_" #name "_rows"),                   \
-                    .vectors = vectors_},
+#define ROW(OP, name, expression)                                                                  \
+    [KM_OP_##OP] = {.flat = KM_CUDA_WAITING("binary", "binary_" #name),                            \
+                    .rows = KM_CUDA_WAITING("binary", "binary_" #name "_rows")},
     KM_BINARY_LIST(ROW)
 #undef ROW
 };
 
-static km_cuda_kernel unary_walk[] = KM_CUDA_PER_TYPE("unary", "unary_walk");
-static km_cuda_kernel unary_grad_walk[] = KM_CUDA_PER_TYPE("unary_grad", "unary_grad_walk");
-static km_cuda_kernel binary_walk[] = KM_CUDA_PER_TYPE("binary", "binary_walk");
-static km_cuda_kernel compare_walk[] = KM_CUDA_PER_TYPE("binary", "compare_walk");
-static km_cuda_kernel unary_int = {.module = "unary", .name = "unary_walk_int"};
-static km_cuda_kernel binary_int = {.module = "binary", .name = "binary_walk_int"};
-static km_cuda_kernel compare_int = {.module = "binary", .name = "compare_walk_int"};
+static km_cuda_kernel unary_walk[] = KM_CUDA_WAITING("unary", "unary_walk");
+static km_cuda_kernel unary_grad_walk[] = KM_CUDA_WAITING("unary_grad", "unary_grad_walk");
+static km_cuda_kernel binary_walk[] = KM_CUDA_WAITING("binary", "binary_walk");
+static km_cuda_kernel compare_walk[] = KM_CUDA_WAITING("binary", "compare_walk");
+static km_cuda_kernel compare_flat[] = KM_CUDA_WAITING("binary", "compare");
+static km_cuda_kernel unary_int = {.module = "unary", .name = "unary_walk_int", .waits = true};
+static km_cuda_kernel binary_int = {.module = "binary", .name = "binary_walk_int", .waits = true};
+static km_cuda_kernel compare_int = {.module = "binary", .name = "compare_walk_int", .waits = true};
 
-static km_status launch_flat(km_lane *lane, float_op *op, int slot, const km_iter *it,
+/* All operands contiguous: a vector of each to a thread. */
+static km_status launch_flat(km_lane *lane, km_cuda_kernel *k, const km_iter *it,
                              const double f[2]) {
-    int size = (int)it->size[0], per_vector = 16 / size;
     km_map_args args = {.a = it->base[1], .b = it->n > 2 ? it->base[2] : NULL, .out = it->base[0],
                         .n = it->dim[0], .f0 = f[0], .f1 = f[1]};
-    km_cuda_grid g = km_cuda_grid_for(lane, args.n / per_vector, KM_MAP_VECTORS(op->vectors, size));
-    return km_cuda_launch1(lane, &op->flat[slot], g.blocks, g.threads, 0, &args);
+    km_cuda_grid g = km_cuda_grid_for(lane, args.n * (int64_t)it->size[1] / 16, 1);
+    return km_cuda_launch1(lane, k, g.blocks, g.threads, 0, &args);
 }
 
 /* out, a[, b] in one order for all. */
@@ -70,7 +69,7 @@ static km_status run_unary(km_ctx *ctx, const km_call *c) {
     if (slot < 0 && (km_dtype_is_float(d) || !has_integers(c->op))) return KM_ERR_UNSUPPORTED;
     iter_of(&it, c, 1);
     if (it.rows == 0) return KM_OK;
-    if (slot >= 0 && km_cuda_is_flat(&it)) return launch_flat(lane, &unary[c->op], slot, &it, c->p->f);
+    if (slot >= 0 && km_cuda_is_flat(&it)) return launch_flat(lane, &unary[c->op].flat[slot], &it, c->p->f);
     km_walk_args args = {.f0 = c->p->f[0], .f1 = c->p->f[1], .op = (int)c->op, .dtype = (int)d};
     if (slot < 0) {
         args.i0 = km_cuda_whole(d, c->p->f[0]);
@@ -92,7 +91,7 @@ static km_status run_unary_grad(km_ctx *ctx, const km_call *c) {
         f[0] = lo < f[0] ? nextafterf(lo, INFINITY) : lo;
         f[1] = hi > f[1] ? nextafterf(hi, -INFINITY) : hi;
     }
-    if (km_cuda_is_flat(&it)) return launch_flat(lane, &unary_grad[c->op], slot, &it, f);
+    if (km_cuda_is_flat(&it)) return launch_flat(lane, &unary_grad[c->op].flat[slot], &it, f);
     km_walk_args args = {.f0 = f[0], .f1 = f[1], .op = (int)c->op};
     return km_cuda_walk(lane, &unary_grad_walk[slot], &it, &args, 1);
 }
@@ -131,7 +130,7 @@ static km_status run_binary(km_ctx *ctx, const km_call *c) {
     iter_of(&it, c, 2);
     if (it.rows == 0) return KM_OK;
     if (slot < 0) return km_cuda_walk(lane, &binary_int, &it, &args, 1);
-    if (km_cuda_is_flat(&it)) return launch_flat(lane, &binary[c->op], slot, &it, none);
+    if (km_cuda_is_flat(&it)) return launch_flat(lane, &binary[c->op].flat[slot], &it, none);
     vectors = it;
     /* The kernel finds out's place from the number of the vector, so it is not cut into parts. */
     if (it.dim[it.ndim - 1] * it.rows < KM_WALK_MAX && by_vectors(&vectors))
@@ -154,6 +153,9 @@ static km_status run_compare(km_ctx *ctx, const km_call *c) {
     default: args.op = KM_IS_GREATER | KM_IS_EQUAL; break;
     }
     iter_of(&it, c, 2);
+    if (it.rows == 0) return KM_OK;
+    if (slot >= 0 && km_cuda_is_flat(&it))
+        return launch_flat(km_cuda_lane(c), &compare_flat[slot], &it, (double[2]){args.op});
     return km_cuda_walk(km_cuda_lane(c), slot < 0 ? &compare_int : &compare_walk[slot], &it, &args, 1);
 }
 
@@ -161,13 +163,15 @@ static km_status run_compare(km_ctx *ctx, const km_call *c) {
 
 #define PER_SIZE(name_)                                                                            \
     {                                                                                              \
-        {.module = "select", .name = name_ "_1"}, {.module = "select", .name = name_ "_2"},        \
-            {.module = "select", .name = name_ "_4"}, {.module = "select", .name = name_ "_8"}     \
+        {.module = "select", .name = name_ "_1", .waits = true},                                   \
+            {.module = "select", .name = name_ "_2", .waits = true},                               \
+            {.module = "select", .name = name_ "_4", .waits = true},                               \
+            {.module = "select", .name = name_ "_8", .waits = true}                                \
     }
 static km_cuda_kernel where_kernel[] = PER_SIZE("where");
 static km_cuda_kernel masked_fill[] = PER_SIZE("masked_fill");
 static km_cuda_kernel triangle[] = PER_SIZE("triangle");
-static km_cuda_kernel dropout[] = KM_CUDA_PER_TYPE("select", "dropout");
+static km_cuda_kernel dropout[] = KM_CUDA_WAITING("select", "dropout");
 
 static km_status run_where(km_ctx *ctx, const km_call *c) {
     km_iter it;
@@ -227,9 +231,9 @@ static km_status run_dropout(km_ctx *ctx, const km_call *c) {
 
 void km_cuda_register_elementwise(km_kernel *table) {
     for (int op = 0; op < KM_OP_COUNT; op++) {
-        if (unary[op].vectors) table[op] = run_unary;
-        if (unary_grad[op].vectors) table[op] = run_unary_grad;
-        if (binary[op].vectors) table[op] = run_binary;
+        if (unary[op].flat[0].name) table[op] = run_unary;
+        if (unary_grad[op].flat[0].name) table[op] = run_unary_grad;
+        if (binary[op].flat[0].name) table[op] = run_binary;
         if (op >= KM_OP_EQ && op <= KM_OP_GE) table[op] = run_compare;
     }
     table[KM_OP_WHERE] = run_where;

@@ -2,14 +2,14 @@
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/walker.h"
 
-static km_cuda_kernel fill_bytes = {.module = "fill", .name = "fill_bytes"};
-static km_cuda_kernel arange = {.module = "fill", .name = "arange"};
-static km_cuda_kernel fill_walk[] = {{.module = "fill", .name = "fill_walk_1"},
-                                     {.module = "fill", .name = "fill_walk_2"},
-                                     {.module = "fill", .name = "fill_walk_4"},
-                                     {.module = "fill", .name = "fill_walk_8"}};
-static km_cuda_kernel uniform[] = KM_CUDA_PER_TYPE("fill", "uniform");
-static km_cuda_kernel normal[] = KM_CUDA_PER_TYPE("fill", "normal");
+static km_cuda_kernel fill_bytes = {.module = "fill", .name = "fill_bytes", .waits = true};
+static km_cuda_kernel arange = {.module = "fill", .name = "arange", .waits = true};
+static km_cuda_kernel fill_walk[] = {{.module = "fill", .name = "fill_walk_1", .waits = true},
+                                     {.module = "fill", .name = "fill_walk_2", .waits = true},
+                                     {.module = "fill", .name = "fill_walk_4", .waits = true},
+                                     {.module = "fill", .name = "fill_walk_8", .waits = true}};
+static km_cuda_kernel uniform[] = KM_CUDA_WAITING("fill", "uniform");
+static km_cuda_kernel normal[] = KM_CUDA_WAITING("fill", "normal");
 
 static km_status run_full(km_ctx *ctx, const km_call *c) {
     const km_tensor *out = c->out[0];

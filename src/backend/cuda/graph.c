@@ -23,7 +23,7 @@ struct km_cuda_graph {
     uint64_t seed, draws, n_draws, kernels; /* the context's when captured, and what one run adds */
 };
 
-static km_cuda_kernel set_words = {.module = "fill", .name = "set_words"};
+static km_cuda_kernel set_words = {.module = "fill", .name = "set_words", .waits = true};
 
 /* ---- The pool's blocks ---- */
 

@@ -2,7 +2,6 @@
  * that number, so the usual launch is two loads and one driver call. */
 #include "backend/cuda/graph.h"
 #include "backend/cuda/lane.h"
-#include <string.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int kernels; /* numbers given so far */
@@ -70,44 +69,44 @@ static km_cu_function prepare(km_lane *lane, km_cuda_kernel *k, unsigned shared)
 
 km_status km_cuda_launch(km_lane *lane, km_cuda_kernel *k, km_dim grid, km_dim block,
                          unsigned shared, void **params) {
-    if (grid.x == 0 || grid.y == 0 || grid.z == 0) return KM_OK;
-    km_cu_function f = prepare(lane, k, shared);
-    if (!f) return lane->ctx->error.code;
-    km_cu_result r = KM_CU(launch, f, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared,
-                           km_cuda_stream(lane), params, NULL);
-    return r == KM_CU_OK ? KM_OK : km_cuda_fail(lane, r, k->name);
+    static const km_launch_options none;
+    return km_cuda_launch_with(lane, k, grid, block, shared, params, &none);
 }
 
 km_status km_cuda_launch_with(km_lane *lane, km_cuda_kernel *k, km_dim grid, km_dim block,
                               unsigned shared, void **params, const km_launch_options *options) {
-    km_cu_launch_attr attr[2];
-    memset(attr, 0, sizeof attr);
-    km_cu_launch_config config = {.grid = {grid.x, grid.y, grid.z},
-                                  .block = {block.x, block.y, block.z},
-                                  .shared = shared,
-                                  .stream = km_cuda_stream(lane),
-                                  .attrs = attr};
-    if (options->cluster.x) {
-        km_cu_launch_attr *a = &attr[config.n_attrs++];
-        a->id = KM_CU_LAUNCH_CLUSTER;
-        a->value.cluster[0] = options->cluster.x;
-        a->value.cluster[1] = options->cluster.y;
-        a->value.cluster[2] = options->cluster.z;
-    }
-    /* Before Hopper kernels cannot overlap, and their wait is compiled to nothing. */
-    if (options->overlap && km_cuda_dev_of(lane)->cc >= 90) {
-        km_cu_launch_attr *a = &attr[config.n_attrs++];
-        a->id = KM_CU_LAUNCH_PROGRAMMATIC;
-        a->value.flag = 1;
-    }
-    if (config.n_attrs == 0) return km_cuda_launch(lane, k, grid, block, shared, params);
     if (grid.x == 0 || grid.y == 0 || grid.z == 0) return KM_OK;
     km_cu_function f = prepare(lane, k, shared);
     if (!f) return lane->ctx->error.code;
-    if (!km_cuda_api()->launch_ex)
+    km_cu_launch_attr attr[2] = {{0}};
+    unsigned n = 0;
+    if (options->cluster.x) {
+        attr[n].id = KM_CU_LAUNCH_CLUSTER;
+        attr[n].value.cluster[0] = options->cluster.x;
+        attr[n].value.cluster[1] = options->cluster.y;
+        attr[n++].value.cluster[2] = options->cluster.z;
+    }
+    /* Before Hopper kernels cannot overlap, and their wait is compiled to nothing. */
+    if (k->waits && km_cuda_dev_of(lane)->cc >= 90 && km_cuda_api()->launch_ex) {
+        attr[n].id = KM_CU_LAUNCH_PROGRAMMATIC;
+        attr[n++].value.flag = 1;
+    }
+    km_cu_result r;
+    if (n == 0) {
+        r = KM_CU(launch, f, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared,
+                  km_cuda_stream(lane), params, NULL);
+    } else if (!km_cuda_api()->launch_ex) {
         return km_fail(lane->ctx, KM_ERR_GPU, "%s: %s needs a newer driver", lane->device->name,
                        k->name);
-    km_cu_result r = KM_CU(launch_ex, &config, f, params, NULL);
+    } else {
+        km_cu_launch_config config = {.grid = {grid.x, grid.y, grid.z},
+                                      .block = {block.x, block.y, block.z},
+                                      .shared = shared,
+                                      .stream = km_cuda_stream(lane),
+                                      .attrs = attr,
+                                      .n_attrs = n};
+        r = KM_CU(launch_ex, &config, f, params, NULL);
+    }
     return r == KM_CU_OK ? KM_OK : km_cuda_fail(lane, r, k->name);
 }
 

@@ -1,6 +1,6 @@
 /* Launching kernels: what the host side of every op on the GPU uses.
  *
- *     static km_cuda_kernel exp_f32 = {"unary", "exp_f32"};   // kernels/unary.cu
+ *     static km_cuda_kernel exp_f32 = {.module = "unary", .name = "exp_f32"}; // kernels/unary.cu
  *     km_unary_args args = {.x = ..., .out = ..., .n = n};    // a struct both sides include
  *     return km_cuda_launch1(km_cuda_lane(c), &exp_f32, KM_DIM(blocks), KM_DIM(256), 0, &args);
  *
@@ -12,6 +12,8 @@
 typedef struct km_cuda_kernel {
     const char *module; /* the source's name, without .cu */
     const char *name;   /* the kernel's extern "C" name */
+    bool waits;         /* it begins with wait_for_previous() (kernels/common.cuh), so it may be
+                         * started before the kernel in front of it has ended */
     atomic_int id;      /* given on first use; 0 before */
 } km_cuda_kernel;
 
@@ -24,8 +26,6 @@ typedef struct km_dim {
 /* What a launch may ask for beyond its sizes. All zero by default. */
 typedef struct km_launch_options {
     km_dim cluster;     /* blocks to a cluster; x 0 for none */
-    bool overlap;       /* may start before the kernel in front of it ends: the kernel itself must
-                         * wait (griddepcontrol.wait) before it touches memory */
 } km_launch_options;
 
 /* The lane a call runs on: that of its first output. */

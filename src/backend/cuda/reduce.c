@@ -8,17 +8,17 @@ enum { BLOCK, WARP, COLUMNS4, COLUMNS1, KINDS };
 
 #define KINDS_OF(name)                                                                             \
     {                                                                                              \
-        KM_CUDA_PER_TYPE("reduce", "reduce_block_" name),                                          \
-            KM_CUDA_PER_TYPE("reduce", "reduce_warp_" name),                                       \
-            KM_CUDA_PER_TYPE("reduce", "reduce_columns_" name),                                    \
-            KM_CUDA_PER_TYPE("reduce", "reduce_column_" name)                                      \
+        KM_CUDA_WAITING("reduce", "reduce_block_" name),                                          \
+            KM_CUDA_WAITING("reduce", "reduce_warp_" name),                                       \
+            KM_CUDA_WAITING("reduce", "reduce_columns_" name),                                    \
+            KM_CUDA_WAITING("reduce", "reduce_column_" name)                                      \
     }
 static km_cuda_kernel kernels[KM_OP_COUNT][KINDS][KM_CUDA_SLOTS] = {
     [KM_OP_SUM] = KINDS_OF("sum"),     [KM_OP_MEAN] = KINDS_OF("sum"),
     [KM_OP_SUMSQ] = KINDS_OF("sumsq"), [KM_OP_MAX] = KINDS_OF("max"),
     [KM_OP_VAR] = KINDS_OF("var"),     [KM_OP_LOGSUMEXP] = KINDS_OF("logsumexp"),
     [KM_OP_ARGMAX] = KINDS_OF("argmax")};
-static km_cuda_kernel integers = {.module = "reduce", .name = "reduce_warp_int"};
+static km_cuda_kernel integers = {.module = "reduce", .name = "reduce_warp_int", .waits = true};
 
 /* Some of x's axes, merged where they continue each other; at least one. */
 typedef struct axes {
@@ -120,8 +120,11 @@ static km_status by_blocks(km_lane *lane, km_cuda_kernel *k, km_reduce_args *arg
     return launch_parts(lane, k, args, args->outputs, KM_DIM(threads), args->outputs * args->parts);
 }
 
-static km_status by_warps(km_lane *lane, km_cuda_kernel *k, km_reduce_args *args) {
-    return km_cuda_launch1(lane, k, KM_DIM(km_cuda_ceil(args->outputs, 8)), KM_DIM(256), 0, args);
+/* As many lanes to an output as it has vectors, so that short rows share a warp. */
+static km_status by_warps(km_lane *lane, km_cuda_kernel *k, km_reduce_args *args, int64_t items) {
+    args->lanes = items > 16 ? 32 : items > 8 ? 16 : items > 4 ? 8 : 4;
+    return km_cuda_launch1(lane, k, KM_DIM(km_cuda_ceil(args->outputs * args->lanes, 256)),
+                           KM_DIM(256), 0, args);
 }
 
 static km_status run_reduce(km_ctx *ctx, const km_call *c) {
@@ -149,14 +152,14 @@ static km_status run_reduce(km_ctx *ctx, const km_call *c) {
         kept.dim[kept.ndim - 1] >= 16 && reduced.count > 1)
         return by_columns(lane, kernels[c->op], slot, &args, &kept, &reduced, size);
     to_walk(&args.kept, &kept);
-    if (slot < 0) return by_warps(lane, &integers, &args);
+    if (slot < 0) return by_warps(lane, &integers, &args, 32);
     args.vectors = rows && km_cuda_aligned(args.x, 16) && multiples(&kept, kept.ndim, 16 / (int64_t)size);
     bool few = args.outputs < 4 * (int64_t)km_cuda_dev_of(lane)->sms;
     int64_t items = args.vectors ? args.n * (int64_t)size / 16 : args.n;
-    if (args.n >= KM_WALK_MAX && !args.vectors) return KM_ERR_UNSUPPORTED;
+    if (args.n >= KM_WALK_MAX && (!args.vectors || c->op == KM_OP_ARGMAX)) return KM_ERR_UNSUPPORTED;
     if (args.n >= (few || args.vectors ? 1024 : 65536))
         return by_blocks(lane, &kernels[c->op][BLOCK][slot], &args, items);
-    return by_warps(lane, &kernels[c->op][WARP][slot], &args);
+    return by_warps(lane, &kernels[c->op][WARP][slot], &args, items);
 }
 
 void km_cuda_register_reduce(km_kernel *table) {

@@ -19,6 +19,14 @@ static inline int km_cuda_slot(km_dtype d) {
             {.module = module_, .name = name_ "_bf16"}                                             \
     }
 
+/* The same for kernels that wait for the one before (launch.h). */
+#define KM_CUDA_WAITING(module_, name_)                                                            \
+    {                                                                                              \
+        {.module = module_, .name = name_ "_f32", .waits = true},                                  \
+            {.module = module_, .name = name_ "_f16", .waits = true},                              \
+            {.module = module_, .name = name_ "_bf16", .waits = true}                              \
+    }
+
 /* 0 to 3 for elements of 1, 2, 4, 8 bytes. */
 static inline int km_cuda_size_slot(size_t size) {
     return size == 1 ? 0 : size == 2 ? 1 : size == 4 ? 2 : 3;

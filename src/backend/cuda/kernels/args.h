@@ -13,8 +13,7 @@ typedef struct km_map_args {
     double f0, f1; /* the op's numbers: bounds of a clamp, a scalar */
 } km_map_args;
 
-#define KM_MAP_THREADS 256 /* at most */
-#define KM_MAP_VECTORS(vectors, size) ((size) == 4 || (vectors) == 1 ? (vectors) : (vectors) / 2)
+#define KM_MAP_THREADS 256 /* at most; each handles one 16-byte vector of every operand */
 
 /* ---- Elementwise through strides ---- */
 
@@ -81,7 +80,7 @@ typedef struct km_transpose_args {
 
 /* x as kept axes (one output for each of their elements) times reduced axes.
  *   block    `parts` blocks share an output; the last of them to finish puts the parts together
- *   warp     a warp for each output
+ *   warp     a warp, or a part of one, for each output
  *   columns  x as (outer, n, inner), n reduced; blocks of KM_COLUMN_LANES x KM_COLUMN_ROWS threads,
  *            each thread a vector of columns, `parts` blocks for each group of columns */
 typedef struct km_reduce_args {
@@ -93,7 +92,8 @@ typedef struct km_reduce_args {
     int64_t outputs;
     float divisor;         /* mean: n; var: n - correction, at least 0; otherwise 1 */
     int32_t parts;
-    int32_t vectors;       /* block: the reduced elements are contiguous and 16-byte aligned */
+    int32_t vectors;       /* block, warp: reduced elements are contiguous, 16-byte aligned */
+    int32_t lanes;         /* warp: of a warp for one output; 4, 8, 16 or 32 */
     int32_t op, dtype;     /* of the kernel that serves all integers */
     int64_t inner, row;    /* columns: x's stride along n is `row` */
     km_walk kept, reduced; /* offsets in x, one operand each; columns: kept is outer */
@@ -101,6 +101,6 @@ typedef struct km_reduce_args {
 
 #define KM_COLUMN_LANES 32
 #define KM_COLUMN_ROWS 8
-#define KM_REDUCE_STATE 16 /* bytes of a partial result, at most */
+#define KM_REDUCE_STATE 12 /* bytes of a partial result, at most */
 
 #endif

@@ -7,12 +7,11 @@
 #include "backend/cuda/kernels/math.cuh"
 #include "backend/op_list.h"
 
-#define KERNEL(T, type, name, vectors, expression)                                                 \
+#define KERNEL(T, type, name, expression)                                                          \
     KM_KERNEL binary_##name##_##type(const __grid_constant__ km_map_args p) {                      \
-        map2<T, KM_MAP_VECTORS(vectors, sizeof(T))>(p,                                             \
-                                                    [&](float a, float b) { return expression; }); \
+        map2<T>(p, [&](float a, float b) { return expression; });                                  \
     }
-#define FOR_TYPES(OP, name, vectors, expression) KM_EACH_FLOAT(KERNEL, name, vectors, expression)
+#define FOR_TYPES(OP, name, expression) KM_EACH_FLOAT(KERNEL, name, expression)
 KM_BINARY_LIST(FOR_TYPES)
 
 // ---- Rows ----
@@ -38,6 +37,7 @@ __device__ __forceinline__ void map2_rows(const km_walk_args &p, Op op) {
     if (i >= p.walk.count) return;
     int64_t at[3];
     walk_offsets(p.walk, i, at);
+    wait_for_previous();
     int last = p.walk.ndim - 1;
     Vec<T> x = load_row<T>(p.a, at[1], p.walk.stride[1][last] == 0);
     Vec<T> y = load_row<T>(p.b, at[2], p.walk.stride[2][last] == 0);
@@ -50,7 +50,7 @@ __device__ __forceinline__ void map2_rows(const km_walk_args &p, Op op) {
     KM_KERNEL binary_##name##_rows_##type(const __grid_constant__ km_walk_args p) {                \
         map2_rows<T>(p, [&](float a, float b) { return expression; });                             \
     }
-#define ROWS_FOR_TYPES(OP, name, vectors, expression) KM_EACH_FLOAT(ROWS, name, expression)
+#define ROWS_FOR_TYPES(OP, name, expression) KM_EACH_FLOAT(ROWS, name, expression)
 KM_BINARY_LIST(ROWS_FOR_TYPES)
 
 // ---- Any strides ----
@@ -60,9 +60,10 @@ template <class T> __device__ __forceinline__ void binary_walk(const km_walk_arg
     if (i >= p.walk.count) return;
     int64_t at[3];
     walk_offsets(p.walk, i, at);
+    wait_for_previous();
     float a = to_f32(((const T *)p.a)[at[1]]), b = to_f32(((const T *)p.b)[at[2]]), y = a;
     switch (p.op) {
-#define CASE(OP, name, vectors, expression)                                                        \
+#define CASE(OP, name, expression)                                                                 \
     case KM_OP_##OP: y = expression; break;
         KM_BINARY_LIST(CASE)
 #undef CASE
@@ -95,6 +96,7 @@ KM_KERNEL binary_walk_int(const __grid_constant__ km_walk_args p) {
     if (i >= p.walk.count) return;
     int64_t at[3];
     walk_offsets(p.walk, i, at);
+    wait_for_previous();
     int64_t a = load_int(p.dtype, p.a, at[1]), b = load_int(p.dtype, p.b, at[2]), y = a;
     switch (p.op) {
     case KM_OP_ADD: y = (int64_t)((uint64_t)a + (uint64_t)b); break;
@@ -114,11 +116,19 @@ template <class T> __device__ __forceinline__ int outcome(T a, T b) {
     return a < b ? KM_IS_LESS : a == b ? KM_IS_EQUAL : a > b ? KM_IS_GREATER : KM_IS_UNORDERED;
 }
 
+#define COMPARE_FLAT(T, type)                                                                      \
+    KM_KERNEL compare_##type(const __grid_constant__ km_map_args p) {                              \
+        int wanted = (int)p.f0;                                                                    \
+        map2_bool<T>(p, [&](float a, float b) { return (outcome(a, b) & wanted) != 0; });          \
+    }
+KM_EACH_FLOAT(COMPARE_FLAT)
+
 template <class T> __device__ __forceinline__ void compare_walk(const km_walk_args &p) {
     uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= p.walk.count) return;
     int64_t at[3];
     walk_offsets(p.walk, i, at);
+    wait_for_previous();
     float a = to_f32(((const T *)p.a)[at[1]]), b = to_f32(((const T *)p.b)[at[2]]);
     ((uint8_t *)p.out)[at[0]] = (outcome(a, b) & p.op) != 0;
 }
@@ -132,6 +142,7 @@ KM_KERNEL compare_walk_int(const __grid_constant__ km_walk_args p) {
     if (i >= p.walk.count) return;
     int64_t at[3];
     walk_offsets(p.walk, i, at);
+    wait_for_previous();
     int64_t a = load_int(p.dtype, p.a, at[1]), b = load_int(p.dtype, p.b, at[2]);
     ((uint8_t *)p.out)[at[0]] = (outcome(a, b) & p.op) != 0;
 }

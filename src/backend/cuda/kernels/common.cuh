@@ -12,6 +12,16 @@ typedef __nv_bfloat16 bf16;
 
 #define KM_KERNEL extern "C" __global__ void
 
+// The first thing a kernel does whose record says `waits` (launch.h): it was started while the
+// kernel in front of it was still running, so that its blocks are in place when that one ends. Until
+// then nothing may be read or written. From here on the next kernel may do the same.
+__device__ __forceinline__ void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
 // Runs M(type, name) for each float type.
 #define KM_EACH_FLOAT(M, ...)                                                                      \
     M(float, f32, ##__VA_ARGS__)                                                                   \
@@ -79,10 +89,26 @@ __device__ __forceinline__ void walk_offsets(const km_walk &w, uint32_t i, int64
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
 __device__ __forceinline__ float nan_max(float a, float b) { // NaN wins
-    return a != a ? a : (b > a || b != b) ? b : a;
+    float r;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+    return r;
 }
 __device__ __forceinline__ float nan_min(float a, float b) {
-    return a != a ? a : (b < a || b != b) ? b : a;
+    float r;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+    return r;
+}
+// 1 / x to 1 ulp; a result below the normal range is 0.
+__device__ __forceinline__ float quick_rcp(float x) {
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
+// 2^x to 2 ulp, denormal results included.
+__device__ __forceinline__ float quick_exp2(float x) {
+    float r;
+    asm("ex2.approx.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
 }
 
 __device__ __forceinline__ float warp_sum(float v) {

@@ -8,18 +8,9 @@
 
 // out and x 16-byte aligned; p.n counts bytes.
 KM_KERNEL copy_bytes(const __grid_constant__ km_cast_args p) {
-    int64_t vectors = p.n / 16, first = (int64_t)blockIdx.x * blockDim.x * 4 + threadIdx.x;
-    ulonglong2 v[4];
-#pragma unroll
-    for (int u = 0; u < 4; u++) {
-        int64_t i = first + u * (int)blockDim.x;
-        if (i < vectors) v[u] = ((const ulonglong2 *)p.x)[i];
-    }
-#pragma unroll
-    for (int u = 0; u < 4; u++) {
-        int64_t i = first + u * (int)blockDim.x;
-        if (i < vectors) ((ulonglong2 *)p.out)[i] = v[u];
-    }
+    int64_t vectors = p.n / 16, i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    wait_for_previous();
+    if (i < vectors) ((ulonglong2 *)p.out)[i] = ((const ulonglong2 *)p.x)[i];
     int64_t rest = vectors * 16 + threadIdx.x;
     if (blockIdx.x == gridDim.x - 1 && rest < p.n)
         ((uint8_t *)p.out)[rest] = ((const uint8_t *)p.x)[rest];
@@ -33,6 +24,7 @@ template <class T> __device__ __forceinline__ void copy_walk(const km_walk_args 
     uint32_t first = blockIdx.x * blockDim.x * U + threadIdx.x;
     T v[U];
     int64_t to[U];
+    wait_for_previous();
 #pragma unroll
     for (int u = 0; u < U; u++) {
         uint32_t i = first + u * blockDim.x;
@@ -69,6 +61,7 @@ template <class T> __device__ __forceinline__ void transpose(const km_transpose_
     T *out = (T *)p.out + b0 * p.out_batch[0] + b1 * p.out_batch[1] + b2 * p.out_batch[2];
     uint32_t row0 = tr * KM_TILE, col0 = tc * KM_TILE;
     uint32_t row = row0 + threadIdx.x;
+    wait_for_previous();
 #pragma unroll
     for (int c = 0; c < KM_TILE; c += 4) {
         uint32_t col = col0 + c + threadIdx.y;
@@ -105,6 +98,7 @@ template <class From, class To> __device__ __forceinline__ void cast(const km_ca
         To v[8];
     };
     int64_t vectors = p.n / 8, i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    wait_for_previous();
     if (i < vectors) {
         In x = ((const In *)p.x)[i];
         Out y;
@@ -132,6 +126,7 @@ KM_KERNEL cast_walk(const __grid_constant__ km_walk_args p) {
     if (i >= p.walk.count) return;
     int64_t at[2];
     walk_offsets(p.walk, i, at);
+    wait_for_previous();
     if (is_float(p.op)) {
         store_number(p.dtype, p.out, at[0], load_float(p.op, p.a, at[1]));
     } else {

@@ -7,6 +7,7 @@
 KM_KERNEL fill_bytes(const __grid_constant__ km_fill_args p) {
     ulonglong2 v = make_ulonglong2(p.pattern[0], p.pattern[1]);
     int64_t vectors = p.bytes / 16, first = (int64_t)blockIdx.x * blockDim.x * 4 + threadIdx.x;
+    wait_for_previous();
 #pragma unroll
     for (int u = 0; u < 4; u++) {
         int64_t i = first + u * (int)blockDim.x;
@@ -24,6 +25,7 @@ KM_KERNEL fill_bytes(const __grid_constant__ km_fill_args p) {
         if (i >= p.walk.count) return;                                                             \
         int64_t at[1];                                                                             \
         walk_offsets(p.walk, i, at);                                                               \
+        wait_for_previous();                                                                       \
         ((T *)p.out)[at[0]] = (T)p.i0;                                                             \
     }
 FILL_WALK(uint8_t, 1)
@@ -33,11 +35,13 @@ FILL_WALK(uint64_t, 8)
 
 KM_KERNEL arange(const __grid_constant__ km_arange_args p) {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    wait_for_previous();
     if (i < p.n) store_number(p.dtype, p.out, i, p.start + (double)i * p.step);
 }
 
 // What a graph's replay adds to the streams and seeds of its random ops (graph.h).
 KM_KERNEL set_words(uint64_t *words, uint64_t streams, uint64_t seeds) {
+    wait_for_previous();
     words[0] = streams;
     words[1] = seeds;
 }
@@ -46,6 +50,7 @@ KM_KERNEL set_words(uint64_t *words, uint64_t streams, uint64_t seeds) {
 
 __device__ __forceinline__ uint4 draw(const km_random_args &p, int64_t block) {
     uint64_t seed = p.seed, stream = p.stream;
+    wait_for_previous();
     if (p.draws) {
         stream += p.draws[0];
         seed += p.draws[1];

@@ -1,77 +1,105 @@
-// The functions of one number and their gradients, in f32, to about 1e-6 relative (1e-5 at the far
-// ends of gelu). No fast-math intrinsics: exp, log and tanh here are CUDA's 1 to 2 ulp ones, and a
-// memory-bound kernel has time for them.
+// The functions of one number and their gradients, in f32, to a few ulp: 1e-6 relative, 5e-6 where
+// gelu is all but zero. exp, log and tanh are CUDA's accurate ones; the approximate instructions
+// used here are good to 1 or 2 ulp over the range they meet.
 #ifndef KM_CUDA_MATH_CUH
 #define KM_CUDA_MATH_CUH
 #include "backend/cuda/kernels/common.cuh"
 
-// 1 / (1 + exp(-x)), from the side that is small.
-__device__ __forceinline__ float sigmoid(float x) {
-    float t = expf(-fabsf(x));
-    float r = 1.0f / (1.0f + t);
-    return x >= 0 ? r : t * r;
+// sigmoid(x) = 1 / (1 + exp(-x)) from the side that is small: with t = exp(-|x|) and r = 1 / (1 + t)
+// it is r or t r, and its slope is t r r, without a difference of nearly equal numbers.
+struct Sigmoid {
+    float t, r;
+    bool right; // x >= 0
+    __device__ __forceinline__ float value() const { return right ? r : t * r; }
+    __device__ __forceinline__ float slope() const { return t * r * r; }
+};
+
+__device__ __forceinline__ Sigmoid sigmoid_of(float t, bool right) {
+    return {t, quick_rcp(1.0f + t), right};
 }
+__device__ __forceinline__ Sigmoid sigmoid_at(float x) {
+    return sigmoid_of(expf(-fabsf(x)), x >= 0);
+}
+__device__ __forceinline__ float sigmoid(float x) { return sigmoid_at(x).value(); }
 
 __device__ __forceinline__ float relu(float x) { return nan_max(x, 0.0f); }
 
-// gelu(x) = x/2 (1 + tanh(u)) = x sigmoid(2u), 2u = x (K + C x^2). Far below zero sigmoid is
-// exp(2u), which turns an error of 2u into a relative one, so 2u is kept as a sum of two floats.
-constexpr float GELU_K = 1.59576917f, GELU_K_LOW = -4.53406805e-08f;
-constexpr float GELU_C = 0.0713548139f, GELU_C_LOW = 2.39883247e-09f;
-
-// x within [-limit, limit]. Beyond a limit that is large enough an activation is 0 or x, and its
-// slope 0 or 1, for infinities too.
+// |x|, at most `limit`. Beyond a limit that is large enough an activation is 0 or x and its slope 0
+// or 1, for infinities too.
+__device__ __forceinline__ float clipped_abs(float x, float limit) {
+    return nan_min(fabsf(x), limit);
+}
 __device__ __forceinline__ float clip(float x, float limit) {
-    return nan_max(nan_min(x, limit), -limit);
+    return copysignf(clipped_abs(x, limit), x);
 }
 
-__device__ __forceinline__ float gelu_gate(float x) { // |x| <= 20
-    float w = x * x, w_low = fmaf(x, x, -w);
-    float s = fmaf(GELU_C, w, GELU_K);
-    float p = GELU_C * w, p_low = fmaf(GELU_C, w, -p);
-    float s_low = p > GELU_K ? (p - s) + GELU_K : (GELU_K - s) + p; // the rounding of s
-    s_low += p_low + fmaf(GELU_C, w_low, fmaf(GELU_C_LOW, w, GELU_K_LOW));
-    float u = x * s, u_low = fmaf(x, s_low, fmaf(x, s, -u));
-    float t = expf(-fabsf(u));
-    t = fmaf(t, x >= 0 ? -u_low : u_low, t);
-    float r = 1.0f / (1.0f + t);
-    return x >= 0 ? r : t * r;
+// gelu(x) = x/2 (1 + tanh(u)) = x sigmoid(2u). With e = 2u / ln 2 = x (K + C x^2) sigmoid's small
+// side is 2^-|e|, which turns an error of e into a relative one: e is kept as a sum of two floats.
+constexpr float GELU_K = 2.30220819f, GELU_K_LOW = 1.29484024e-08f;
+constexpr float GELU_C = 0.102943242f, GELU_C_LOW = -2.01619854e-09f;
+
+__device__ __forceinline__ Sigmoid gelu_gate(float x) {
+    float a = clipped_abs(x, 20.0f);
+    float w = a * a, w_low = fmaf(a, a, -w);
+    float s = fmaf(GELU_C, w, GELU_K), s_low = fmaf(GELU_C, w_low, fmaf(GELU_C_LOW, w, GELU_K_LOW));
+    float e = a * s, e_low = fmaf(a, s_low, fmaf(a, s, -e));
+    float t = quick_exp2(-e);
+    return sigmoid_of(fmaf(t, -0.693147181f * e_low, t), x >= 0);
 }
 
-__device__ __forceinline__ float gelu(float x) { return x * gelu_gate(clip(x, 20.0f)); }
+__device__ __forceinline__ float gelu(float x) { return x * gelu_gate(x).value(); }
 
 __device__ __forceinline__ float gelu_grad(float x) {
+    constexpr float K = 1.59576917f, C3 = 0.214064449f; // 2u' = K + 3 C x^2, in plain units
+    Sigmoid gate = gelu_gate(x);
     x = clip(x, 20.0f);
-    float s = gelu_gate(x), slope = fmaf(3 * GELU_C * x, x, GELU_K);
-    return s + x * s * (1.0f - s) * slope;
+    return fmaf(x * gate.slope(), fmaf(C3 * x, x, K), gate.value());
 }
 
-// The normal distribution function, erfc(-x / sqrt 2) / 2: keeps its digits for negative x.
-__device__ __forceinline__ float normal_cdf(float x) {
-    constexpr float H = 0.707106769f, H_LOW = 1.21016175e-08f; // sqrt(1/2)
-    float z = -x * H, z_low = fmaf(-x, H, -z) - x * H_LOW;
-    float y = erfcf(z);
-    // erfc'(z) / erfc(z) is about -2z where z is large, and that is where z_low matters.
-    if (z > 1.0f && z < 12.0f) y = fmaf(y, -2.0f * z * z_low, y);
-    return 0.5f * y;
+// The normal distribution's tail below -|x| is exp(-x^2 / 2) R(|x|), with R smooth: a polynomial in
+// (|x| - 3) / (|x| + 3), fitted to 1.1e-8. The tail keeps its digits however small it is.
+struct NormalTail {
+    float bell, tail; // exp(-x^2 / 2), and the distribution function at -|x|
+};
+
+__device__ __forceinline__ NormalTail normal_tail(float x) {
+    constexpr float H = 0.721347511f, H_LOW = 9.62981517e-09f; // 1 / (2 ln 2)
+    float a = clipped_abs(x, 15.0f);
+    float w = a * a, w_low = fmaf(a, a, -w);
+    float e = w * H, e_low = fmaf(w_low, H, fmaf(w, H_LOW, fmaf(w, H, -e)));
+    float bell = quick_exp2(-e);
+    bell = fmaf(bell, -0.693147181f * e_low, bell);
+    float t = fmaf(-6.0f, quick_rcp(a + 3.0f), 1.0f);
+    float r = 5.25819232e-05f;
+    r = fmaf(r, t, 0.00011440555f);
+    r = fmaf(r, t, -0.000338452897f);
+    r = fmaf(r, t, -0.000982730184f);
+    r = fmaf(r, t, 0.00290417834f);
+    r = fmaf(r, t, 0.00613178499f);
+    r = fmaf(r, t, -0.0462132283f);
+    r = fmaf(r, t, 0.123225056f);
+    r = fmaf(r, t, -0.20640263f);
+    r = fmaf(r, t, 0.121513948f);
+    return {bell, bell * r};
 }
 
-__device__ __forceinline__ float gelu_erf(float x) { return x * normal_cdf(x); }
+__device__ __forceinline__ float gelu_erf(float x) {
+    float tail = normal_tail(x).tail;
+    return x * (x >= 0 ? 1.0f - tail : tail);
+}
 
 __device__ __forceinline__ float gelu_erf_grad(float x) {
-    x = clip(x, 20.0f);
-    float w = x * x, w_low = fmaf(x, x, -w);
-    float density = expf(-0.5f * w);
-    density = fmaf(density, -0.5f * w_low, density);
-    return fmaf(x * 0.398942280401432678f, density, normal_cdf(x));
+    NormalTail n = normal_tail(x);
+    float cdf = x >= 0 ? 1.0f - n.tail : n.tail;
+    return fmaf(clip(x, 15.0f) * 0.398942280f, n.bell, cdf);
 }
 
 __device__ __forceinline__ float silu(float x) { return x * sigmoid(x); }
 
 __device__ __forceinline__ float silu_grad(float x) {
     x = clip(x, 120.0f);
-    float s = sigmoid(x);
-    return s + x * s * (1.0f - s);
+    Sigmoid gate = sigmoid_at(x);
+    return fmaf(x, gate.slope(), gate.value());
 }
 
 #endif

@@ -9,20 +9,20 @@ struct Sum { // and mean, by the divisor
     static constexpr int UNROLL = 4; // 16-byte loads before their first use
     typedef float State;
     static __device__ __forceinline__ State empty() { return 0.0f; }
-    static __device__ __forceinline__ void push(State &s, float x, int64_t) { s += x; }
+    static __device__ __forceinline__ void push(State &s, float x, uint32_t) { s += x; }
     static __device__ __forceinline__ void merge(State &s, State o) { s += o; }
     static __device__ __forceinline__ float value(State s, float divisor) { return s / divisor; }
 };
 
 struct SumSquares : Sum {
-    static __device__ __forceinline__ void push(State &s, float x, int64_t) { s = fmaf(x, x, s); }
+    static __device__ __forceinline__ void push(State &s, float x, uint32_t) { s = fmaf(x, x, s); }
 };
 
 struct Max {
     static constexpr int UNROLL = 4;
     typedef float State;
     static __device__ __forceinline__ State empty() { return -INFINITY; }
-    static __device__ __forceinline__ void push(State &s, float x, int64_t) { s = nan_max(s, x); }
+    static __device__ __forceinline__ void push(State &s, float x, uint32_t) { s = nan_max(s, x); }
     static __device__ __forceinline__ void merge(State &s, State o) { s = nan_max(s, o); }
     static __device__ __forceinline__ float value(State s, float) { return s; }
 };
@@ -34,10 +34,10 @@ struct Var {
         float n, mean, m2;
     };
     static __device__ __forceinline__ State empty() { return {0, 0, 0}; }
-    static __device__ __forceinline__ void push(State &s, float x, int64_t) {
+    static __device__ __forceinline__ void push(State &s, float x, uint32_t) {
         s.n += 1.0f;
         float d = x - s.mean;
-        s.mean = fmaf(d, __frcp_rn(s.n), s.mean);
+        s.mean = fmaf(d, quick_rcp(s.n), s.mean); // an ulp in the weight is nothing
         s.m2 = fmaf(d, x - s.mean, s.m2);
     }
     static __device__ __forceinline__ void merge(State &s, State o) {
@@ -58,7 +58,7 @@ struct LogSumExp {
         float max, sum;
     };
     static __device__ __forceinline__ State empty() { return {-INFINITY, 0}; }
-    static __device__ __forceinline__ void push(State &s, float x, int64_t) {
+    static __device__ __forceinline__ void push(State &s, float x, uint32_t) {
         float e = x == s.max ? 1.0f : expf(-fabsf(x - s.max));
         s.sum = x > s.max ? fmaf(s.sum, e, 1.0f) : s.sum + e;
         s.max = nan_max(s.max, x);
@@ -78,19 +78,20 @@ struct ArgMax {
     static constexpr int UNROLL = 1;
     struct State {
         float x;
-        int64_t at; // -1: nothing yet
+        uint32_t at; // NOWHERE: nothing yet, which loses against everything
     };
-    static __device__ __forceinline__ State empty() { return {-INFINITY, -1}; }
-    static __device__ __forceinline__ void push(State &s, float x, int64_t at) {
-        if (s.at < 0 || x > s.x || (x != x && s.x == s.x)) s = {x, at};
+    static constexpr uint32_t NOWHERE = 0xffffffffu;
+    static __device__ __forceinline__ State empty() { return {-INFINITY, NOWHERE}; }
+    static __device__ __forceinline__ void push(State &s, float x, uint32_t at) {
+        if (x > s.x || s.at == NOWHERE || (x != x && s.x == s.x)) s = {x, at};
     }
     static __device__ __forceinline__ void merge(State &s, State o) {
-        if (o.at < 0) return;
         bool same = o.x == s.x || (o.x != o.x && s.x != s.x);
-        bool better = o.x > s.x || (o.x != o.x && s.x == s.x) || (same && o.at < s.at);
-        if (s.at < 0 || better) s = o;
+        if (o.x > s.x || (o.x != o.x && s.x == s.x) || (same && o.at < s.at)) s = o;
     }
-    static __device__ __forceinline__ int64_t value(State s, float) { return s.at < 0 ? 0 : s.at; }
+    static __device__ __forceinline__ int64_t value(State s, float) {
+        return s.at == NOWHERE ? 0 : s.at;
+    }
 };
 
 // ---- Across threads ----
@@ -108,10 +109,12 @@ template <class State> __device__ __forceinline__ State shuffle_down(State s, in
     return u.s;
 }
 
-// Lane 0 gets the whole.
-template <class Op> __device__ __forceinline__ void merge_warp(typename Op::State &s) {
+// Lane 0 gets the whole; of each group of `lanes` lanes, its first.
+template <class Op>
+__device__ __forceinline__ void merge_warp(typename Op::State &s, int lanes = 32) {
 #pragma unroll
-    for (int by = 16; by > 0; by /= 2) Op::merge(s, shuffle_down(s, by));
+    for (int by = 16; by > 0; by /= 2)
+        if (by < lanes) Op::merge(s, shuffle_down(s, by));
 }
 
 // Thread 0 gets the whole. All threads of the block take part; blockDim is a multiple of 32.
@@ -131,17 +134,21 @@ template <class Op> __device__ __forceinline__ void merge_block(typename Op::Sta
 }
 
 // Counts this block as done; true in all threads of the last of `parts` blocks, which then sees
-// everything that the others wrote before. Resets the counter.
-__device__ __forceinline__ bool last_block(uint32_t *counter, int parts) {
+// what the others wrote before. Resets the counter. With ONE_WRITER only thread 0 of each block
+// wrote anything.
+template <bool ONE_WRITER> __device__ __forceinline__ bool last_block(uint32_t *counter, int parts) {
     __shared__ bool last;
-    __threadfence(); // what this block wrote is visible before its tick
-    __syncthreads();
+    if (!ONE_WRITER) {
+        __threadfence(); // what this thread wrote is visible before the tick
+        __syncthreads();
+    }
     if (threadIdx.x == 0 && threadIdx.y == 0) {
+        if (ONE_WRITER) __threadfence();
         last = atomicAdd(counter, 1u) == (uint32_t)parts - 1;
         if (last) *counter = 0;
+        __threadfence();
     }
     __syncthreads();
-    if (last) __threadfence();
     return last;
 }
 

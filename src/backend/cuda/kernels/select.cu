@@ -16,6 +16,7 @@
         if (i >= p.walk.count) return;                                                             \
         int64_t at[4];                                                                             \
         walk_offsets(p.walk, i, at);                                                               \
+        wait_for_previous();                                                                       \
         bool yes = ((const uint8_t *)p.a)[at[1]] != 0;                                             \
         ((T *)p.out)[at[0]] = yes ? ((const T *)p.b)[at[2]] : ((const T *)p.c)[at[3]];             \
     }
@@ -28,6 +29,7 @@ EACH_SIZE(WHERE)
         if (i >= p.walk.count) return;                                                             \
         int64_t at[3];                                                                             \
         walk_offsets(p.walk, i, at);                                                               \
+        wait_for_previous();                                                                       \
         bool yes = ((const uint8_t *)p.b)[at[2]] != 0;                                             \
         ((T *)p.out)[at[0]] = yes ? (T)p.i0 : ((const T *)p.a)[at[1]];                             \
     }
@@ -40,6 +42,7 @@ EACH_SIZE(MASKED_FILL)
         if (i >= p.walk.count) return;                                                             \
         int64_t at[2];                                                                             \
         walk_offsets(p.walk, i, at);                                                               \
+        wait_for_previous();                                                                       \
         int last = p.walk.ndim - 1;                                                                \
         uint32_t q = divide(i, p.walk.dim[last]), c = i - q * p.walk.dim[last].d;                  \
         uint32_t r = q - divide(q, p.walk.dim[last - 1]) * p.walk.dim[last - 1].d;                 \
@@ -54,6 +57,7 @@ template <class T> __device__ __forceinline__ void dropout(const km_random_args 
     int64_t first = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * 4;
     if (first >= p.n) return;
     uint64_t seed = p.seed, stream = p.stream;
+    wait_for_previous();
     if (p.draws) {
         stream += p.draws[0];
         seed += p.draws[1];

@@ -6,11 +6,11 @@
 #include "backend/cuda/kernels/math.cuh"
 #include "backend/op_list.h"
 
-#define KERNEL(T, type, name, vectors, expression)                                                 \
+#define KERNEL(T, type, name, expression)                                                          \
     KM_KERNEL unary_##name##_##type(const __grid_constant__ km_map_args p) {                       \
-        map1<T, KM_MAP_VECTORS(vectors, sizeof(T))>(p, [&](float x) { return expression; });       \
+        map1<T>(p, [&](float x) { return expression; });                                           \
     }
-#define FOR_TYPES(OP, name, vectors, expression) KM_EACH_FLOAT(KERNEL, name, vectors, expression)
+#define FOR_TYPES(OP, name, expression) KM_EACH_FLOAT(KERNEL, name, expression)
 KM_UNARY_LIST(FOR_TYPES)
 
 // ---- Any strides ----
@@ -20,9 +20,10 @@ template <class T> __device__ __forceinline__ void unary_walk(const km_walk_args
     if (i >= p.walk.count) return;
     int64_t at[2];
     walk_offsets(p.walk, i, at);
+    wait_for_previous();
     float x = to_f32(((const T *)p.a)[at[1]]), y = x;
     switch (p.op) {
-#define CASE(OP, name, vectors, expression)                                                        \
+#define CASE(OP, name, expression)                                                                 \
     case KM_OP_##OP: y = expression; break;
         KM_UNARY_LIST(CASE)
 #undef CASE
@@ -41,6 +42,7 @@ KM_KERNEL unary_walk_int(const __grid_constant__ km_walk_args p) {
     if (i >= p.walk.count) return;
     int64_t at[2];
     walk_offsets(p.walk, i, at);
+    wait_for_previous();
     int64_t x = load_int(p.dtype, p.a, at[1]), y = x;
     int64_t negated = (int64_t)(0 - (uint64_t)x);
     switch (p.op) {

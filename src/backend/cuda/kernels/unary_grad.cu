@@ -4,12 +4,11 @@
 #include "backend/cuda/kernels/math.cuh"
 #include "backend/op_list.h"
 
-#define KERNEL(T, type, name, vectors, expression)                                                 \
+#define KERNEL(T, type, name, expression)                                                          \
     KM_KERNEL unary_##name##_##type(const __grid_constant__ km_map_args p) {                       \
-        map2<T, KM_MAP_VECTORS(vectors, sizeof(T))>(p,                                             \
-                                                    [&](float dy, float v) { return expression; });\
+        map2<T>(p, [&](float dy, float v) { return expression; });                                 \
     }
-#define FOR_TYPES(OP, name, vectors, expression) KM_EACH_FLOAT(KERNEL, name, vectors, expression)
+#define FOR_TYPES(OP, name, expression) KM_EACH_FLOAT(KERNEL, name, expression)
 KM_UNARY_GRAD_LIST(FOR_TYPES)
 
 template <class T> __device__ __forceinline__ void unary_grad_walk(const km_walk_args &p) {
@@ -17,9 +16,10 @@ template <class T> __device__ __forceinline__ void unary_grad_walk(const km_walk
     if (i >= p.walk.count) return;
     int64_t at[3];
     walk_offsets(p.walk, i, at);
+    wait_for_previous();
     float dy = to_f32(((const T *)p.a)[at[1]]), v = to_f32(((const T *)p.b)[at[2]]), y = dy;
     switch (p.op) {
-#define CASE(OP, name, vectors, expression)                                                        \
+#define CASE(OP, name, expression)                                                                 \
     case KM_OP_##OP: y = expression; break;
         KM_UNARY_GRAD_LIST(CASE)
 #undef CASE
