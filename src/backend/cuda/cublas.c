@@ -230,18 +230,29 @@ static int launch(lt_device *dev, km_lane *lane, const plan *p, const km_cuda_ge
 
 /* ---- Tuning ---- */
 
-/* Milliseconds of the plan's algorithm, the best of a few runs; negative when it fails. */
-static float time_once(lt_device *dev, km_lane *lane, const plan *p, const km_cuda_gemm *g,
-                       void *out, void *workspace, km_cu_event from, km_cu_event to) {
-    float best = -1;
-    for (int i = 0; i < 4; i++) { /* the first one warms up */
-        float ms = 0;
-        if (KM_CU(event_record, from, km_cuda_stream(lane)) != KM_CU_OK ||
-            launch(dev, lane, p, g, out, workspace) != KM_LT_OK ||
-            KM_CU(event_record, to, km_cuda_stream(lane)) != KM_CU_OK ||
-            KM_CU(event_sync, to) != KM_CU_OK || KM_CU(event_ms, &ms, from, to) != KM_CU_OK)
-            return -1;
-        if (i > 0 && (best < 0 || ms < best)) best = ms;
+/* Milliseconds of `count` products by the plan's algorithm; negative when it fails. */
+static float time_some(lt_device *dev, km_lane *lane, const plan *p, const km_cuda_gemm *g,
+                       void *out, void *workspace, const km_cu_event event[2], int count) {
+    float ms = -1;
+    bool ok = KM_CU(event_record, event[0], km_cuda_stream(lane)) == KM_CU_OK;
+    for (int i = 0; i < count && ok; i++) ok = launch(dev, lane, p, g, out, workspace) == KM_LT_OK;
+    if (!ok || KM_CU(event_record, event[1], km_cuda_stream(lane)) != KM_CU_OK ||
+        KM_CU(event_sync, event[1]) != KM_CU_OK ||
+        KM_CU(event_ms, &ms, event[0], event[1]) != KM_CU_OK)
+        return -1;
+    return ms;
+}
+
+/* Milliseconds of one product: the best of a few runs, each long enough to drown its start. */
+static float time_plan(lt_device *dev, km_lane *lane, const plan *p, const km_cuda_gemm *g,
+                       void *out, void *workspace, const km_cu_event event[2]) {
+    if (time_some(dev, lane, p, g, out, workspace, event, 1) < 0) return -1; /* warms up */
+    float one = time_some(dev, lane, p, g, out, workspace, event, 4) / 4, best = -1;
+    if (one < 0) return -1;
+    int count = one > 0.5f ? 1 : one > 0.02f ? (int)(0.5f / one) : 25;
+    for (int i = 0; i < 3; i++) {
+        float ms = time_some(dev, lane, p, g, out, workspace, event, count) / (float)count;
+        if (ms > 0 && (best < 0 || ms < best)) best = ms;
     }
     return best;
 }
@@ -250,7 +261,7 @@ static float time_once(lt_device *dev, km_lane *lane, const plan *p, const km_cu
  * copy where out is also an input. */
 static void tune(lt_device *dev, km_lane *lane, plan *p, const km_cuda_gemm *g,
                  const km_lt_found *found, int count) {
-    km_cu_event from = NULL, to = NULL;
+    km_cu_event event[2] = {NULL, NULL};
     size_t out_cap = 0, work_cap = 0;
     int64_t elements = (g->batch - 1) * g->batch_o + (g->m - 1) * g->ldo + g->n;
     void *copy = NULL, *workspace = km_mempool_get(&lane->pool, WORKSPACE_BYTES, &work_cap);
@@ -258,21 +269,21 @@ static void tune(lt_device *dev, km_lane *lane, plan *p, const km_cuda_gemm *g,
         copy = km_mempool_get(&lane->pool, (size_t)elements * km_dtype_size(g->dtype), &out_cap);
     float best = -1;
     int chosen = 0;
-    if (workspace && (copy || g->beta == 0) && KM_CU(event_create, &from, 0) == KM_CU_OK &&
-        KM_CU(event_create, &to, 0) == KM_CU_OK)
+    if (workspace && (copy || g->beta == 0) && KM_CU(event_create, &event[0], 0) == KM_CU_OK &&
+        KM_CU(event_create, &event[1], 0) == KM_CU_OK)
         for (int i = 0; i < count; i++) {
             p->algo = found[i].algo;
             p->workspace = found[i].workspace;
-            float ms = time_once(dev, lane, p, g, copy ? copy : g->out, workspace, from, to);
-            if (ms > 0 && (best < 0 || ms < 0.99f * best)) {
+            float ms = time_plan(dev, lane, p, g, copy ? copy : g->out, workspace, event);
+            if (ms > 0 && (best < 0 || ms < 0.98f * best)) {
                 best = ms;
                 chosen = i;
             }
         }
     p->algo = found[chosen].algo;
     p->workspace = found[chosen].workspace;
-    if (from) km_cuda_api()->event_destroy(from);
-    if (to) km_cuda_api()->event_destroy(to);
+    for (int i = 0; i < 2; i++)
+        if (event[i]) km_cuda_api()->event_destroy(event[i]);
     if (copy) km_mempool_put(&lane->pool, copy, out_cap);
     if (workspace) km_mempool_put(&lane->pool, workspace, work_cap);
 }

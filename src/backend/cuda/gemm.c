@@ -41,14 +41,16 @@ void km_cuda_gemm_matrix(int64_t rows, int64_t cols, int64_t row_stride, int64_t
     if (*ld < 1) *ld = 8;
 }
 
-km_status km_cuda_gemm_finish(km_lane *lane, const km_cuda_gemm *g) {
-    static km_cuda_kernel kernels[] = {{"gemm_helpers", "gemm_finish_f32", 0},
-                                       {"gemm_helpers", "gemm_finish_f16", 0},
-                                       {"gemm_helpers", "gemm_finish_bf16", 0}};
+#define ONE(name_)                                                                                 \
+    { .module = "gemm_helpers", .name = name_, .waits = true }
+
+km_status km_cuda_gemm_finish(km_lane *lane, const km_cuda_gemm *g, const void *src) {
+    static km_cuda_kernel kernels[] = {ONE("gemm_finish_f32"), ONE("gemm_finish_f16"),
+                                       ONE("gemm_finish_bf16")};
     if (g->dtype == KM_F64 || g->batch != 1 || g->m > INT32_MAX || g->n > INT32_MAX)
         return KM_ERR_UNSUPPORTED;
     size_t four = 4 * km_dtype_size(g->dtype);
-    km_gemm_args args = {.a = g->out,
+    km_gemm_args args = {.a = src,
                          .out = g->out,
                          .pre = g->pre,
                          .bias = g->bias,
@@ -58,11 +60,12 @@ km_status km_cuda_gemm_finish(km_lane *lane, const km_cuda_gemm *g) {
                          .n = (int32_t)g->n,
                          .batch = 1,
                          .act = (int32_t)g->act};
-    if (km_cuda_gemm_aligned(g->out, g->ldo, 0, four / 4, four) && (uintptr_t)g->pre % four == 0)
+    if (km_cuda_gemm_aligned(g->out, g->ldo, 0, four / 4, four) && (uintptr_t)src % four == 0 &&
+        (uintptr_t)g->pre % four == 0)
         args.vec |= KM_GEMM_VEC_OUT;
     if ((uintptr_t)g->bias % four == 0) args.vec |= KM_GEMM_VEC_BIAS;
-    int64_t blocks = (g->m * ((g->n + 3) / 4) + KM_ACT_THREADS - 1) / KM_ACT_THREADS;
-    int64_t most = (int64_t)km_cuda_dev_of(lane)->sms * 32;
+    int64_t blocks = (g->m * ((g->n + 3) / 4) + 2 * KM_ACT_THREADS - 1) / (2 * KM_ACT_THREADS);
+    int64_t most = (int64_t)km_cuda_dev_of(lane)->sms * 64;
     return km_cuda_launch1(lane,
                            &kernels[g->dtype == KM_F32   ? 0
                                     : g->dtype == KM_F16 ? 1
@@ -70,21 +73,25 @@ km_status km_cuda_gemm_finish(km_lane *lane, const km_cuda_gemm *g) {
                            KM_DIM(blocks < most ? blocks : most), KM_DIM(KM_ACT_THREADS), 0, &args);
 }
 
-/* cuBLASLt with as much of the rest as it takes along. */
+/* cuBLASLt with as much of the rest as it takes along; a kernel behind it does what is left, from
+ * pre to out where there is a pre. */
 static km_status by_cublas(km_lane *lane, const km_cuda_gemm *g) {
     km_status s = km_cublas_gemm(lane, g);
     if (s != KM_ERR_UNSUPPORTED || g->batch != 1 || g->dtype == KM_F64) return s;
     km_cuda_gemm plain = *g, rest = *g;
     plain.act = KM_ACT_NONE;
     plain.pre = NULL;
+    if (g->pre && g->beta == 0) plain.out = g->pre;
     rest.bias = NULL;
+    if (plain.out == g->pre) rest.pre = NULL;
     if (g->act != KM_ACT_NONE || g->pre) s = km_cublas_gemm(lane, &plain);
     if (s == KM_ERR_UNSUPPORTED && g->bias) {
         plain.bias = NULL;
         rest.bias = g->bias;
+        rest.pre = g->pre;
         s = km_cublas_gemm(lane, &plain);
     }
-    return s == KM_OK ? km_cuda_gemm_finish(lane, &rest) : s;
+    return s == KM_OK ? km_cuda_gemm_finish(lane, &rest, plain.out) : s;
 }
 
 km_status km_cuda_gemm_run(km_lane *lane, const km_cuda_gemm *g) {

@@ -39,8 +39,9 @@ km_status km_cuda_gemm_run(km_lane *lane, const km_cuda_gemm *g);
 /* The same by one of the three. */
 km_status km_cuda_gemm_few(km_lane *lane, const km_cuda_gemm *g);
 km_status km_cuda_gemm_own(km_lane *lane, const km_cuda_gemm *g);
-/* out = act(out + bias), pre = out + bias, in place: what a product left undone. */
-km_status km_cuda_gemm_finish(km_lane *lane, const km_cuda_gemm *g);
+/* out = act(src + bias), pre = src + bias: what a product left undone. src is laid out like out and
+ * may be out or pre itself. */
+km_status km_cuda_gemm_finish(km_lane *lane, const km_cuda_gemm *g, const void *src);
 
 /* A matrix (rows, cols) with these strides as kernels see it: one of the strides is 1, or there is
  * one row or column. *ld is a multiple of 8 where any value would do. */

@@ -7,10 +7,12 @@
 #include <string.h>
 
 /* By transposes: 2 * turn_a + turn_b. */
+#define ONE(module_, name_)                                                                        \
+    { .module = module_, .name = name_, .waits = true }
 #define TURNS(module, prefix, suffix)                                                              \
     {                                                                                              \
-        {module, prefix "_nn" suffix, 0}, {module, prefix "_nt" suffix, 0},                        \
-            {module, prefix "_tn" suffix, 0}, {module, prefix "_tt" suffix, 0},                    \
+        ONE(module, prefix "_nn" suffix), ONE(module, prefix "_nt" suffix),                        \
+            ONE(module, prefix "_tn" suffix), ONE(module, prefix "_tt" suffix),                    \
     }
 
 static int64_t tiles_of(const km_cuda_gemm *g, int64_t rows, int64_t cols) {
@@ -81,7 +83,7 @@ typedef struct operand {
 } operand;
 
 static km_status align_operand(km_lane *lane, const km_cuda_gemm *g, operand *o) {
-    static km_cuda_kernel pack = {"gemm_helpers", "gemm_pack", 0};
+    static km_cuda_kernel pack = ONE("gemm_helpers", "gemm_pack");
     int64_t problems = o->batch ? g->batch : 1, most = (int64_t)km_cuda_dev_of(lane)->sms * 16;
     if (km_cuda_gemm_aligned(o->p, o->ld, problems > 1 ? o->batch : 0, 2, 16) || o->rows == 0 ||
         o->cols == 0)

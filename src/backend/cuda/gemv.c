@@ -5,16 +5,13 @@
 #include "backend/cuda/kernels/gemm_params.h"
 
 /* By dtype, alignment and the number of vectors: 1, 2, 4, 8. */
-#define FEW(kind, type)                                                                            \
+#define ONE(name_)                                                                                 \
+    { .module = "gemv", .name = "gemv_" name_, .waits = true }
+#define FEW(kind)                                                                                  \
     {                                                                                              \
-        {{"gemv", "gemv_" kind "_" type "_1", 0},                                                  \
-         {"gemv", "gemv_" kind "_" type "_2", 0},                                                  \
-         {"gemv", "gemv_" kind "_" type "_4", 0},                                                  \
-         {"gemv", "gemv_" kind "_" type "_8", 0}},                                                 \
-            {{"gemv", "gemv_" kind "_" type "_scalar_1", 0},                                       \
-             {"gemv", "gemv_" kind "_" type "_scalar_2", 0},                                       \
-             {"gemv", "gemv_" kind "_" type "_scalar_4", 0},                                       \
-             {"gemv", "gemv_" kind "_" type "_scalar_8", 0}},                                      \
+        {ONE(kind "_1"), ONE(kind "_2"), ONE(kind "_4"), ONE(kind "_8")},                          \
+            {ONE(kind "_scalar_1"), ONE(kind "_scalar_2"), ONE(kind "_scalar_4"),                  \
+             ONE(kind "_scalar_8")},                                                               \
     }
 
 typedef struct few {
@@ -66,8 +63,7 @@ static int kind_of(km_dtype d) { return d == KM_F32 ? 0 : d == KM_F16 ? 1 : 2; }
 static int count_of(int32_t m) { return m <= 1 ? 0 : m <= 2 ? 1 : m <= 4 ? 2 : 3; }
 
 static km_status run_rows(km_lane *lane, few *f) {
-    static km_cuda_kernel kernels[3][2][4] = {FEW("rows", "f32"), FEW("rows", "f16"),
-                                              FEW("rows", "bf16")};
+    static km_cuda_kernel kernels[3][2][4] = {FEW("rows_f32"), FEW("rows_f16"), FEW("rows_bf16")};
     km_gemv_args *v = &f->args;
     size_t size = km_dtype_size(f->dtype);
     int64_t batched = f->batch > 1;
@@ -87,20 +83,26 @@ static km_status run_rows(km_lane *lane, few *f) {
 }
 
 static km_status run_columns(km_lane *lane, few *f) {
-    static km_cuda_kernel kernels[3][2][4] = {FEW("columns", "f32"), FEW("columns", "f16"),
-                                              FEW("columns", "bf16")};
+    static km_cuda_kernel kernels[3][2][4] = {FEW("columns_f32"), FEW("columns_f16"),
+                                              FEW("columns_bf16")};
     km_gemv_args *v = &f->args;
     size_t size = km_dtype_size(f->dtype), cap = 0;
     bool vec = km_cuda_gemm_aligned(v->w, v->ldw, f->batch > 1 ? v->batch_w : 0, size, 16) &&
                (size_t)v->n * size % 16 == 0;
     int64_t cols = vec ? KM_GEMV_COLUMNS_BYTES / (int64_t)size : KM_GEMV_COLUMNS_SCALAR;
     int64_t blocks = (v->n + cols - 1) / cols;
-    /* Blocks share columns while the chip has room for more and each still has 256 rows to sum. */
-    int64_t parts = 3 * (int64_t)km_cuda_dev_of(lane)->sms / (blocks * f->batch);
-    if (parts > v->k / 256) parts = v->k / 256;
-    if (parts < 1 || blocks * f->batch > KM_CUDA_COUNTERS) parts = 1;
+    /* Blocks share columns, in powers of two, while the chip has room for more and each still has
+     * 64 rows to sum. A cluster of them adds up faster than they do through memory. */
+    const km_cuda_dev *dev = km_cuda_dev_of(lane);
+    bool cluster = dev->cc >= 90 && km_cuda_api()->launch_ex;
+    int64_t parts = 1, most = cluster ? 8 : 32;
+    while (parts < most && blocks * f->batch * parts * 2 <= 4 * (int64_t)dev->sms &&
+           v->k / (parts * 2) >= 64)
+        parts *= 2;
+    if (!cluster && blocks * f->batch > KM_CUDA_COUNTERS) parts = 1;
     v->parts = (int32_t)parts;
-    if (parts > 1) {
+    v->clustered = cluster && parts > 1;
+    if (parts > 1 && !cluster) {
         v->partial =
             km_cuda_scratch(lane, (size_t)(parts * f->batch * v->m * v->n) * sizeof(float), &cap);
         v->counters = v->partial ? km_cuda_counters(lane) : NULL;
@@ -109,9 +111,11 @@ static km_status run_columns(km_lane *lane, few *f) {
             return lane->ctx->error.code;
         }
     }
-    km_status s =
-        km_cuda_launch1(lane, &kernels[kind_of(f->dtype)][!vec][count_of(v->m)],
-                        KM_DIM(blocks, parts, f->batch), KM_DIM(KM_GEMV_COLUMNS_THREADS), 0, v);
+    km_launch_options options = {.cluster = {v->clustered ? 1 : 0, (unsigned)parts, 1}};
+    void *params[] = {v};
+    km_status s = km_cuda_launch_with(lane, &kernels[kind_of(f->dtype)][!vec][count_of(v->m)],
+                                      KM_DIM(blocks, parts, f->batch),
+                                      KM_DIM(KM_GEMV_COLUMNS_THREADS), 0, params, &options);
     km_cuda_scratch_free(lane, v->partial, cap);
     return s;
 }

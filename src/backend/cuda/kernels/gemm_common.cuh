@@ -62,64 +62,58 @@ __device__ __forceinline__ float gemm_act(int act, float x) { // km_act's order
     }
 }
 
-// Finishes v, the sums of row `row`, columns `col` to `col` + 3, of the problem that starts at
-// `base` in out. Columns beyond n and rows beyond m are left out.
+// Four elements of a row of which `left` exist; the rest is 0. vec: they are aligned.
 template <class T>
+__device__ __forceinline__ void load_part(const T *p, int left, bool vec, float (&v)[4]) {
+    if (vec && left >= 4) {
+        load4(p, v);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) v[i] = i < left ? to_f32(p[i]) : 0.0f;
+}
+template <class T>
+__device__ __forceinline__ void store_part(T *p, int left, bool vec, const float (&v)[4]) {
+    if (vec && left >= 4) {
+        store4(p, v);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        if (i < left) p[i] = from_f32<T>(v[i]);
+}
+
+// The bias of columns `col` to `col` + 3, or zeros.
+template <class T>
+__device__ __forceinline__ void gemm_bias4(const km_gemm_args &g, int col, float (&b)[4]) {
+    load_part((const T *)g.bias + col, g.bias ? g.n - col : 0, g.vec & KM_GEMM_VEC_BIAS, b);
+}
+
+// Finishes v, the sums of row `row`, columns `col` to `col` + 3, of the problem that starts at
+// `base` in out. Columns beyond n and rows beyond m are left out. PLAIN: there is no beta, no pre
+// and no act.
+template <class T, bool PLAIN = false>
 __device__ __forceinline__ void gemm_finish4(const km_gemm_args &g, int64_t base, int row, int col,
-                                             float (&v)[4]) {
+                                             const float (&bias)[4], float (&v)[4]) {
     int left = g.n - col;
     if (row >= g.m || left <= 0) return;
     int64_t at = base + row * g.ldo + col;
     T *out = (T *)g.out + at;
-    bool whole = left >= 4 && (g.vec & KM_GEMM_VEC_OUT);
+    bool vec = g.vec & KM_GEMM_VEC_OUT;
 #pragma unroll
-    for (int i = 0; i < 4; i++) v[i] *= g.alpha;
-    if (g.beta != 0) {
-        float old[4] = {};
-        if (whole) {
-            load4(out, old);
-        } else {
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                if (i < left) old[i] = to_f32(out[i]);
-        }
+    for (int i = 0; i < 4; i++) v[i] = fmaf(g.alpha, v[i], bias[i]);
+    if (!PLAIN && g.beta != 0) {
+        float old[4];
+        load_part(out, left, vec, old);
 #pragma unroll
         for (int i = 0; i < 4; i++) v[i] = fmaf(g.beta, old[i], v[i]);
     }
-    if (g.bias) {
-        const T *bias = (const T *)g.bias + col;
-        float b[4] = {};
-        if (left >= 4 && (g.vec & KM_GEMM_VEC_BIAS)) {
-            load4(bias, b);
-        } else {
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                if (i < left) b[i] = to_f32(bias[i]);
-        }
-#pragma unroll
-        for (int i = 0; i < 4; i++) v[i] += b[i];
-    }
-    if (g.pre) {
-        T *pre = (T *)g.pre + at;
-        if (whole) {
-            store4(pre, v);
-        } else {
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                if (i < left) pre[i] = from_f32<T>(v[i]);
-        }
-    }
-    if (g.act) {
+    if (!PLAIN && g.pre) store_part((T *)g.pre + at, left, vec, v);
+    if (!PLAIN && g.act) {
 #pragma unroll
         for (int i = 0; i < 4; i++) v[i] = gemm_act(g.act, v[i]);
     }
-    if (whole) {
-        store4(out, v);
-    } else {
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            if (i < left) out[i] = from_f32<T>(v[i]);
-    }
+    store_part(out, left, vec, v);
 }
 
 // ---- Strips ----
@@ -141,17 +135,30 @@ __device__ __forceinline__ void strip_put(float *strip, int lane, int chunk, flo
     *reinterpret_cast<float2 *>(strip + strip_at<W>(row + 8, chunk) + col) = make_float2(d2, d3);
 }
 
+template <class T, int W, bool PLAIN>
+__device__ __forceinline__ void strip_rows(const km_gemm_args &g, const float *strip, int64_t base,
+                                           int row, int col, int lane) {
+    constexpr int lanes = W / 4, rows = 32 / lanes;
+    int q = lane % lanes;
+    float bias[4];
+    gemm_bias4<T>(g, col + q * 4, bias);
+#pragma unroll(PLAIN ? 4 : 1)
+    for (int i = 0; i < 16 / rows; i++) {
+        int r = lane / lanes + i * rows;
+        float v[4];
+        load4(strip + strip_at<W>(r, q / 2) + q % 2 * 4, v);
+        gemm_finish4<T, PLAIN>(g, base, row + r, col + q * 4, bias, v);
+    }
+}
+
+// Finishes the strip whose first element is at (row, col) of out.
 template <class T, int W>
 __device__ __forceinline__ void strip_finish(const km_gemm_args &g, const float *strip,
                                              int64_t base, int row, int col, int lane) {
-    constexpr int lanes = W / 4, rows = 32 / lanes;
-    int q = lane % lanes;
-#pragma unroll 1
-    for (int r = lane / lanes; r < 16; r += rows) {
-        float v[4];
-        load4(strip + strip_at<W>(r, q / 2) + q % 2 * 4, v);
-        gemm_finish4<T>(g, base, row + r, col + q * 4, v);
-    }
+    if (g.beta == 0 && !g.pre && !g.act)
+        strip_rows<T, W, true>(g, strip, base, row, col, lane);
+    else
+        strip_rows<T, W, false>(g, strip, base, row, col, lane);
 }
 
 #endif

@@ -6,6 +6,7 @@
 // One thread makes 8 elements of a padded row. grid (any, at most batch).
 KM_KERNEL __launch_bounds__(KM_PACK_THREADS)
     gemm_pack(const __grid_constant__ km_gemm_pack_args p) {
+    wait_for_previous();
     int chunks = p.ld_out / 8;
     int64_t n = (int64_t)p.rows * chunks, step = (int64_t)gridDim.x * KM_PACK_THREADS;
     for (int batch = blockIdx.y; batch < p.batch; batch += gridDim.y) {
@@ -22,22 +23,26 @@ KM_KERNEL __launch_bounds__(KM_PACK_THREADS)
     }
 }
 
-// out = finish(a), a laid out like out (and possibly the same memory); one thread, four columns.
+// out = finish(a), a laid out like out and possibly the same memory as out or pre. A thread does
+// two pieces of four columns at a time.
 template <class T> __device__ __forceinline__ void finish_all(const km_gemm_args &g) {
+    wait_for_previous();
     int chunks = (g.n + 3) / 4;
     int64_t n = (int64_t)g.m * chunks, step = (int64_t)gridDim.x * KM_ACT_THREADS;
-    for (int64_t i = (int64_t)blockIdx.x * KM_ACT_THREADS + threadIdx.x; i < n; i += step) {
-        int row = (int)(i / chunks), col = (int)(i - (int64_t)row * chunks) * 4;
-        const T *p = (const T *)g.a + row * g.ldo + col;
-        float v[4] = {};
-        if (col + 4 <= g.n && (g.vec & KM_GEMM_VEC_OUT)) {
-            load4(p, v);
-        } else {
+    for (int64_t i = (int64_t)blockIdx.x * KM_ACT_THREADS + threadIdx.x; i < n; i += 2 * step) {
+        int64_t at[2] = {i, i + step < n ? i + step : i};
+        int row[2], col[2];
+        float v[2][4], bias[2][4];
 #pragma unroll
-            for (int j = 0; j < 4; j++)
-                if (col + j < g.n) v[j] = to_f32(p[j]);
+        for (int j = 0; j < 2; j++) {
+            row[j] = (int)(at[j] / chunks);
+            col[j] = (int)(at[j] - (int64_t)row[j] * chunks) * 4;
+            load_part((const T *)g.a + row[j] * g.ldo + col[j], g.n - col[j],
+                      g.vec & KM_GEMM_VEC_OUT, v[j]);
+            gemm_bias4<T>(g, col[j], bias[j]);
         }
-        gemm_finish4<T>(g, 0, row, col, v);
+        gemm_finish4<T>(g, 0, row[0], col[0], bias[0], v[0]);
+        if (i + step < n) gemm_finish4<T>(g, 0, row[1], col[1], bias[1], v[1]);
     }
 }
 

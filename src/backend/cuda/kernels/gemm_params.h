@@ -43,7 +43,8 @@ typedef struct km_gemv_args {
     uint32_t *counters; /* one per block of columns and batch */
     float alpha, beta;
     int32_t m, n, k, act;
-    int32_t parts; /* rows: warps that share a row; columns: blocks that share a column */
+    int32_t parts;     /* rows: warps that share a row; columns: blocks that share a column */
+    int32_t clustered; /* columns: those blocks are a cluster */
 } km_gemv_args;
 
 /* ---- Launches ---- */

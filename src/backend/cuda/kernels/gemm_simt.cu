@@ -8,16 +8,6 @@
 // and makes 64 products (R = 2). The next tile travels to registers meanwhile.
 #include "backend/cuda/kernels/gemm_common.cuh"
 
-// Four elements of a row of which `left` exist; the rest is 0.
-__device__ __forceinline__ void load_part(const float *p, int left, bool vec, float (&v)[4]) {
-    if (vec && left >= 4) {
-        load4(p, v);
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < 4; i++) v[i] = i < left ? p[i] : 0.0f;
-}
-
 // One operand's part of a block: element (x, k) of the tile, x along m or n. ALONG_K: its memory
 // runs along k. Each thread brings four elements.
 template <int SIDE, int DEPTH, bool ALONG_K> struct simt_operand {
@@ -61,6 +51,7 @@ __device__ __forceinline__ void simt(const km_gemm_args &g) {
     __shared__ __align__(16) tile shared[4];
     tile *tile_a = shared, *tile_b = shared + 2;
     static_assert(sizeof shared >= 8 * 16 * 32 * sizeof(float), "strips of 8 warps");
+    wait_for_previous();
     gemm_tile at = gemm_tile_of(g, blockIdx.x);
     int row0 = at.m * SIDE, col0 = at.n * SIDE;
     simt_operand<SIDE, DEPTH, !TURN_A> a;

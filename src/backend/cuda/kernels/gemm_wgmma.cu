@@ -60,6 +60,7 @@ KM_DEVICE void wgmma_gemm(const km_tensor_map *map_a, const km_tensor_map *map_b
         mbar_init_fence();
     }
     __syncthreads();
+    wait_for_previous();
 
     int tiles = g.tiles_m * g.tiles_n * g.batch, count = (g.k + DEPTH - 1) / DEPTH;
     gemm_ring<STAGES> ring;

@@ -1,56 +1,42 @@
 // A few vectors (m of them, at most 8) against one matrix w: what decoding one token does.
 //
-// Floor: w is read once, n k bytes-per-element at 4.8 TB/s (one H200); 4096 x 4096 f32 is 67 MB,
-// 14 us, or 15.8 at the 4.24 TB/s that copies reach. The 2 m n k operations are far below that, so
-// all that matters is that enough loads are under way: each thread starts 8 of 16 bytes before it
-// uses the first (4 where there are more than two vectors).
+// Floor: w is read once, n k elements at 4.8 TB/s (one H200); 4096 x 4096 f32 is 67 MB, 14 us, or
+// 15.6 at the 4.3 TB/s that reading reaches. The 2 m n k operations are far below that, so all
+// that matters is that loads never stop: each thread has a ring of its own in shared memory with
+// 8 asynchronous copies of 16 bytes under way. While the kernel in front is still running, the
+// first of w is already called into L2.
 //
 // Rows: w is (n, k). A warp sums KM_GEMV_ROWS_EACH rows; up to 8 warps share them when there are
-// too few rows to fill the chip. Columns: w is (k, n). A block sums columns 128 bytes wide, its
-// threads every 32nd row; several blocks share the columns when there are few, and the last of
-// them adds up what each found, in order, so that results do not depend on timing.
+// too few rows to fill the chip. Columns: w is (k, n). A block sums columns 128 bytes wide; several
+// share the columns when there are few. They add up what each found, in order, so that results do
+// not depend on timing: as a cluster through shared memory, or before Hopper through global memory,
+// where the last of them does it.
 #include "backend/cuda/kernels/gemm_common.cuh"
+#include "backend/cuda/kernels/mma.cuh"
 
-// ---- Pieces: V elements as they travel, 16 bytes or one element; zeros where !there. w is read
-// once and goes past L1, x is read by every warp and stays there. ----
-
-template <class T, int V> struct piece {
-    uint4 v;
-    __device__ __forceinline__ void once(const T *p, bool there) {
-        v = make_uint4(0, 0, 0, 0);
-        if (there)
-            asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
-                         : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                         : "l"(p));
-    }
-    __device__ __forceinline__ void cached(const T *p, bool there) {
-        v = make_uint4(0, 0, 0, 0);
-        if (there) v = __ldg(reinterpret_cast<const uint4 *>(p));
-    }
-    __device__ __forceinline__ void get(float (&f)[V]) const {
-        const uint32_t word[4] = {v.x, v.y, v.z, v.w};
-        if constexpr (sizeof(T) == 4) {
+// 16 bytes as floats.
+template <class T> __device__ __forceinline__ void unpack(uint4 v, float (&f)[16 / sizeof(T)]) {
+    const uint32_t word[4] = {v.x, v.y, v.z, v.w};
+    if constexpr (sizeof(T) == 4) {
 #pragma unroll
-            for (int i = 0; i < 4; i++) f[i] = __uint_as_float(word[i]);
-        } else {
+        for (int i = 0; i < 4; i++) f[i] = __uint_as_float(word[i]);
+    } else {
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                T pair[2];
-                memcpy(pair, &word[i], 4);
-                f[2 * i] = to_f32(pair[0]);
-                f[2 * i + 1] = to_f32(pair[1]);
-            }
+        for (int i = 0; i < 4; i++) {
+            T pair[2];
+            memcpy(pair, &word[i], 4);
+            f[2 * i] = to_f32(pair[0]);
+            f[2 * i + 1] = to_f32(pair[1]);
         }
     }
-};
-template <class T> struct piece<T, 1> {
-    float v;
-    __device__ __forceinline__ void once(const T *p, bool there) {
-        v = there ? to_f32(__ldg(p)) : 0.0f;
-    }
-    __device__ __forceinline__ void cached(const T *p, bool there) { once(p, there); }
-    __device__ __forceinline__ void get(float (&f)[1]) const { f[0] = v; }
-};
+}
+
+// Calls a line into L2, so that it is there when it may be read. Harmless whatever it holds now.
+__device__ __forceinline__ void call_into_l2(const void *p) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+#endif
+}
 
 template <class T>
 __device__ __forceinline__ void gemv_finish(const km_gemv_args &g, int64_t base, int vector,
@@ -66,38 +52,84 @@ __device__ __forceinline__ void gemv_finish(const km_gemv_args &g, int64_t base,
 
 // ---- Rows: grid (blocks of rows, batch) ----
 
-// U pieces of each of R rows and of M vectors, `step` pieces apart from piece c on. ALL: all of
-// them are there.
-template <class T, int V, int M, int R, int U, bool ALL>
-__device__ __forceinline__ void rows_round(float (&sum)[R][M], const T *const (&w)[R],
-                                           const T *const (&x)[M], int c, int step, int pieces) {
-    piece<T, V> held[U][R];
+template <int M, int R> struct row_sums { float sum[R][M]; };
+
+// 16 bytes at a time, by way of the ring.
+template <class T, int M, int R>
+__device__ __forceinline__ void sum_pieces(row_sums<M, R> &s, const T *const (&w)[R],
+                                           const T *const (&x)[M], int k, int part, int parts) {
+    constexpr int V = 16 / sizeof(T), THREADS = KM_GEMV_ROWS_THREADS, DEEP = 8 / R;
+    constexpr uint32_t SLOT = R * THREADS * 16, RING = DEEP * SLOT; // a power of two
+    __shared__ uint4 ring[RING / 16];
+    int pieces = k / V, step = 32 * parts, c = part * 32 + threadIdx.x % 32, ahead = c;
+    int rounds = pieces > part * 32 ? (pieces - part * 32 + step - 1) / step : 0;
+    uint32_t mine = smem_addr(ring + threadIdx.x), into = 0, from = 0;
+    const T *next[R], *vector[M];
 #pragma unroll
-    for (int u = 0; u < U; u++)
+    for (int r = 0; r < R; r++) next[r] = w[r] + c * V;
 #pragma unroll
-        for (int r = 0; r < R; r++)
-            held[u][r].once(w[r] + (int64_t)(c + u * step) * V, ALL || c + u * step < pieces);
+    for (int i = 0; i < M; i++) vector[i] = x[i] + c * V;
+    auto ask = [&] {
 #pragma unroll
-    for (int u = 0; u < U; u++) {
-        float fw[R][V];
+        for (int r = 0; r < R; r++) {
+            cp_async_16(mine + into + r * THREADS * 16, next[r], ahead < pieces);
+            next[r] += step * V;
+        }
+        cp_async_commit();
+        ahead += step;
+        into = (into + SLOT) % RING;
+    };
 #pragma unroll
-        for (int r = 0; r < R; r++) held[u][r].get(fw[r]);
+    for (int i = 0; i < DEEP - 1; i++) ask();
+#pragma unroll 2
+    for (; rounds > 0; rounds--, c += step) {
+        ask();
+        uint4 px[M];
 #pragma unroll
         for (int i = 0; i < M; i++) {
-            piece<T, V> px;
+            px[i] = c < pieces ? __ldg(reinterpret_cast<const uint4 *>(vector[i]))
+                               : make_uint4(0, 0, 0, 0);
+            vector[i] += step * V;
+        }
+        cp_async_wait<DEEP - 1>();
+        float fw[R][V];
+#pragma unroll
+        for (int r = 0; r < R; r++) unpack<T>(ring[from / 16 + r * THREADS + threadIdx.x], fw[r]);
+        from = (from + SLOT) % RING;
+#pragma unroll
+        for (int i = 0; i < M; i++) {
             float fx[V];
-            px.cached(x[i] + (int64_t)(c + u * step) * V, ALL || c + u * step < pieces);
-            px.get(fx);
+            unpack<T>(px[i], fx);
 #pragma unroll
             for (int r = 0; r < R; r++)
 #pragma unroll
-                for (int v = 0; v < V; v++) sum[r][i] = fmaf(fw[r][v], fx[v], sum[r][i]);
+                for (int v = 0; v < V; v++) s.sum[r][i] = fmaf(fw[r][v], fx[v], s.sum[r][i]);
+        }
+    }
+    cp_async_wait<0>();
+}
+
+// One element at a time, from `begin` on, every `step`th.
+template <class T, int M, int R>
+__device__ __forceinline__ void sum_elements(row_sums<M, R> &s, const T *const (&w)[R],
+                                             const T *const (&x)[M], int begin, int end, int step) {
+#pragma unroll 4
+    for (int k = begin; k < end; k += step) {
+        float fw[R];
+#pragma unroll
+        for (int r = 0; r < R; r++) fw[r] = to_f32(__ldg(w[r] + k));
+#pragma unroll
+        for (int i = 0; i < M; i++) {
+            float fx = to_f32(__ldg(x[i] + k));
+#pragma unroll
+            for (int r = 0; r < R; r++) s.sum[r][i] = fmaf(fw[r], fx, s.sum[r][i]);
         }
     }
 }
 
-template <class T, int V, int M> __device__ __forceinline__ void gemv_rows(const km_gemv_args &g) {
-    constexpr int R = KM_GEMV_ROWS_EACH, WARPS = KM_GEMV_ROWS_THREADS / 32, U = (M > 2 ? 4 : 8) / R;
+template <class T, bool VEC, int M>
+__device__ __forceinline__ void gemv_rows(const km_gemv_args &g) {
+    constexpr int R = KM_GEMV_ROWS_EACH, WARPS = KM_GEMV_ROWS_THREADS / 32;
     __shared__ float partial[WARPS][M * R];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int groups = WARPS / g.parts, group = warp / g.parts, part = warp % g.parts;
@@ -110,24 +142,27 @@ template <class T, int V, int M> __device__ __forceinline__ void gemv_rows(const
     for (int i = 0; i < M; i++)
         x[i] = (const T *)g.x + blockIdx.y * g.batch_x + min(i, g.m - 1) * g.x_vector;
 
-    float sum[R][M] = {};
-    int pieces = g.k / V, step = 32 * g.parts, c = part * 32 + lane;
-    for (; c + (U - 1) * step < pieces; c += U * step)
-        rows_round<T, V, M, R, U, true>(sum, w, x, c, step, pieces);
-    if (c < pieces) rows_round<T, V, M, R, U, false>(sum, w, x, c, step, pieces);
-    int rest = pieces * V + lane; // fewer than V are left
-    if (part == 0 && rest < g.k) {
+    constexpr int LINE = 128 / (int)sizeof(T); // one for each lane
+    int early = (part * 32 + lane) * LINE;
+    if (VEC && early < g.k) {
 #pragma unroll
-        for (int r = 0; r < R; r++)
-#pragma unroll
-            for (int i = 0; i < M; i++)
-                sum[r][i] = fmaf(to_f32(w[r][rest]), to_f32(x[i][rest]), sum[r][i]);
+        for (int r = 0; r < R; r++) call_into_l2(w[r] + early);
+    }
+    wait_for_previous();
+
+    row_sums<M, R> s = {};
+    if constexpr (VEC) {
+        constexpr int V = 16 / sizeof(T);
+        sum_pieces<T, M, R>(s, w, x, g.k, part, g.parts);
+        if (part == 0) sum_elements<T, M, R>(s, w, x, g.k / V * V + lane, g.k, 32);
+    } else {
+        sum_elements<T, M, R>(s, w, x, part * 32 + lane, g.k, 32 * g.parts);
     }
 #pragma unroll
     for (int r = 0; r < R; r++)
 #pragma unroll
         for (int i = 0; i < M; i++) {
-            float all = warp_sum(sum[r][i]);
+            float all = warp_sum(s.sum[r][i]);
             if (lane == 0) partial[warp][r * M + i] = all;
         }
     __syncthreads();
@@ -142,89 +177,159 @@ template <class T, int V, int M> __device__ __forceinline__ void gemv_rows(const
 
 // ---- Columns: grid (blocks of columns, parts, batch) ----
 
-// U pieces, STEP rows of w apart from row k on.
-template <class T, int V, int M, int U, int STEP, bool ALL>
-__device__ __forceinline__ void columns_round(float (&sum)[M][V], const T *w, const T *x,
-                                              const km_gemv_args &g, int k, int end) {
-    piece<T, V> held[U];
-    float fx[U][M];
-#pragma unroll
-    for (int u = 0; u < U; u++)
-        held[u].once(w + (int64_t)(k + u * STEP) * g.ldw, ALL || k + u * STEP < end);
-#pragma unroll
-    for (int u = 0; u < U; u++)
-#pragma unroll
-        for (int i = 0; i < M; i++) {
-            const T *p = x + min(i, g.m - 1) * g.x_vector + (k + u * STEP) * g.x_k;
-            fx[u][i] = ALL || k + u * STEP < end ? to_f32(__ldg(p)) : 0.0f;
-        }
-#pragma unroll
-    for (int u = 0; u < U; u++) {
-        float fw[V];
-        held[u].get(fw);
-#pragma unroll
-        for (int i = 0; i < M; i++)
-#pragma unroll
-            for (int v = 0; v < V; v++) sum[i][v] = fmaf(fw[v], fx[u][i], sum[i][v]);
-    }
+#if __CUDA_ARCH__ >= 900
+__device__ __forceinline__ void cluster_sync() {
+    asm volatile(
+        "barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::
+            : "memory");
 }
+// The float at p, which is this block's, in block `rank` of the cluster.
+__device__ __forceinline__ float cluster_load(const float *p, int rank) {
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(p), there;
+    float v;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(there) : "memory");
+    return v;
+}
+#endif
 
-template <class T, int V, int M>
-__device__ __forceinline__ void gemv_columns(const km_gemv_args &g) {
-    constexpr int WARPS = KM_GEMV_COLUMNS_THREADS / 32, LANES = V == 1 ? 32 : 8, DOWN = 32 / LANES;
-    constexpr int COLS = LANES * V, U = M > 2 ? 4 : 8, STEP = WARPS * DOWN;
-    static_assert(V == 1 ? COLS == KM_GEMV_COLUMNS_SCALAR
-                         : COLS * sizeof(T) == KM_GEMV_COLUMNS_BYTES,
+// Every element of w that a thread meets goes with one number of each vector. A slice of the
+// vectors, SLICE rows of w long, lies in shared memory as f32, the M of a row side by side.
+template <class T, bool VEC, int M> struct column_block {
+    static constexpr int THREADS = KM_GEMV_COLUMNS_THREADS, WARPS = THREADS / 32;
+    static constexpr int V = VEC ? 16 / sizeof(T) : 1, LANES = VEC ? 8 : 32, DOWN = 32 / LANES;
+    static constexpr int COLS = LANES * V, STEP = WARPS * DOWN; // rows of w that a round covers
+    static constexpr int DEEP = 8, SLICE = 2048 / M;
+    static_assert(VEC ? COLS * sizeof(T) == KM_GEMV_COLUMNS_BYTES : COLS == KM_GEMV_COLUMNS_SCALAR,
                   "as the host counts");
-    __shared__ float partial[WARPS][M][COLS];
-    __shared__ bool last;
+    static_assert(SLICE % STEP == 0, "a slice is whole rounds");
+    // The ring while w is read, then what each warp found.
+    union {
+        uint4 ring[VEC ? DEEP * THREADS : 1];
+        float found[WARPS][M][COLS];
+    };
+    alignas(16) float slice[SLICE][M];
+    float share[M][COLS]; // what this block found
+    bool last;
+};
+
+template <class T, bool VEC, int M>
+__device__ __forceinline__ void gemv_columns(const km_gemv_args &g) {
+    typedef column_block<T, VEC, M> B;
+    constexpr int V = B::V, COLS = B::COLS, STEP = B::STEP;
+    constexpr uint32_t SLOT = B::THREADS * 16, RING = B::DEEP * SLOT;
+    __shared__ B b;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    int col0 = blockIdx.x * COLS, my_col = col0 + lane % LANES * V;
-    int share = (g.k + g.parts - 1) / g.parts;
-    int begin = blockIdx.y * share, end = min(begin + share, g.k);
+    int col0 = blockIdx.x * COLS, my_col = col0 + lane % B::LANES * V;
+    int span = (g.k + g.parts - 1) / g.parts, begin = blockIdx.y * span;
+    int end = min(begin + span, g.k), rounds = end > begin ? (end - begin + STEP - 1) / STEP : 0;
     const T *w = (const T *)g.w + blockIdx.z * g.batch_w + my_col;
     const T *x = (const T *)g.x + blockIdx.z * g.batch_x;
 
+    if (VEC && begin + (int)threadIdx.x < end)
+        call_into_l2(w - lane % B::LANES * V + (begin + (int)threadIdx.x) * g.ldw);
+    wait_for_previous();
+
+    // A row beyond `end` or a column beyond n is none of ours. With VEC n is a multiple of V.
+    int first = warp * B::DOWN + lane / B::LANES, ahead = my_col < g.n ? begin + first : end;
+    uint32_t mine = smem_addr(b.ring + (VEC ? threadIdx.x : 0)), into = 0, from = 0;
+    const T *next = w + (begin + first) * g.ldw;
+    auto ask = [&] {
+        cp_async_16(mine + into, next, ahead < end);
+        cp_async_commit();
+        next += STEP * g.ldw;
+        ahead += STEP;
+        into = (into + SLOT) % RING;
+    };
+    if constexpr (VEC) {
+#pragma unroll
+        for (int i = 0; i < B::DEEP - 1; i++) ask();
+    }
     float sum[M][V] = {};
-    int k = my_col < g.n ? begin + warp * DOWN + lane / LANES : end; // n is a multiple of V
-    for (; k + (U - 1) * STEP < end; k += U * STEP)
-        columns_round<T, V, M, U, STEP, true>(sum, w, x, g, k, end);
-    if (k < end) columns_round<T, V, M, U, STEP, false>(sum, w, x, g, k, end);
+    for (int at = 0; at < rounds; at += B::SLICE / STEP) {
+        __syncthreads();
+        for (int j = threadIdx.x; j < B::SLICE; j += B::THREADS) {
+            int k = begin + at * STEP + j;
+#pragma unroll
+            for (int i = 0; i < M; i++)
+                b.slice[j][i] =
+                    k < end && i < g.m ? to_f32(__ldg(x + i * g.x_vector + k * g.x_k)) : 0.0f;
+        }
+        __syncthreads();
+        int here = min(rounds - at, B::SLICE / STEP);
+        const float *vectors = b.slice[first];
+#pragma unroll 2
+        for (int i = 0; i < here; i++, vectors += STEP * M) {
+            float fw[V];
+            if constexpr (VEC) {
+                ask();
+                cp_async_wait<B::DEEP - 1>();
+                unpack<T>(b.ring[from / 16 + threadIdx.x], fw);
+                from = (from + SLOT) % RING;
+            } else {
+                fw[0] = ahead < end ? to_f32(__ldg(next)) : 0.0f;
+                next += STEP * g.ldw;
+                ahead += STEP;
+            }
+#pragma unroll
+            for (int j = 0; j < M; j++)
+#pragma unroll
+                for (int v = 0; v < V; v++) sum[j][v] = fmaf(fw[v], vectors[j], sum[j][v]);
+        }
+    }
+    if constexpr (VEC) cp_async_wait<0>();
+    __syncthreads();
 #pragma unroll
     for (int i = 0; i < M; i++)
 #pragma unroll
         for (int v = 0; v < V; v++) {
             float all = sum[i][v];
 #pragma unroll
-            for (int d = LANES; d < 32; d *= 2) all += __shfl_xor_sync(ALL_LANES, all, d);
-            if (lane < LANES) partial[warp][i][lane * V + v] = all;
+            for (int d = B::LANES; d < 32; d *= 2) all += __shfl_xor_sync(ALL_LANES, all, d);
+            if (lane < B::LANES) b.found[warp][i][lane * V + v] = all;
         }
     __syncthreads();
+
     float *shares = g.partial + (int64_t)blockIdx.z * g.m * g.n;
     int64_t apart = (int64_t)gridDim.z * g.m * g.n; // from one block's share to the next's
-    for (int j = threadIdx.x; j < g.m * COLS; j += KM_GEMV_COLUMNS_THREADS) {
+    for (int j = threadIdx.x; j < g.m * COLS; j += B::THREADS) {
         int i = j / COLS, col = col0 + j % COLS;
         float all = 0;
 #pragma unroll
-        for (int p = 0; p < WARPS; p++) all += partial[p][i][j % COLS];
-        if (col >= g.n) continue;
-        if (g.parts == 1)
+        for (int p = 0; p < B::WARPS; p++) all += b.found[p][i][j % COLS];
+        if (g.clustered)
+            b.share[i][j % COLS] = all;
+        else if (col < g.n && g.parts == 1)
             gemv_finish<T>(g, blockIdx.z * g.batch_o, i, col, all);
-        else
+        else if (col < g.n)
             shares[blockIdx.y * apart + (int64_t)i * g.n + col] = all;
     }
+#if __CUDA_ARCH__ >= 900
+    if (g.clustered) { // the cluster is all parts of these columns; each finishes some of them
+        cluster_sync();
+        for (int j = threadIdx.x * g.parts + blockIdx.y; j < g.m * COLS;
+             j += B::THREADS * g.parts) {
+            int i = j / COLS, col = col0 + j % COLS;
+            float all = 0;
+            for (int p = 0; p < g.parts; p++) all += cluster_load(&b.share[i][j % COLS], p);
+            if (col < g.n) gemv_finish<T>(g, blockIdx.z * g.batch_o, i, col, all);
+        }
+        cluster_sync(); // nobody leaves while another reads its share
+        return;
+    }
+#endif
     if (g.parts == 1) return;
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
         uint32_t *counter = g.counters + blockIdx.z * gridDim.x + blockIdx.x;
-        last = atomicAdd(counter, 1) == g.parts - 1;
-        if (last) *counter = 0;
+        b.last = atomicAdd(counter, 1) == g.parts - 1;
+        if (b.last) *counter = 0;
     }
     __syncthreads();
-    if (!last) return;
+    if (!b.last) return;
     __threadfence();
-    for (int j = threadIdx.x; j < g.m * COLS; j += KM_GEMV_COLUMNS_THREADS) {
+    for (int j = threadIdx.x; j < g.m * COLS; j += B::THREADS) {
         int i = j / COLS, col = col0 + j % COLS;
         if (col >= g.n) continue;
         float all = 0;
@@ -234,21 +339,19 @@ __device__ __forceinline__ void gemv_columns(const km_gemv_args &g) {
     }
 }
 
-// gemv_rows_bf16_4: up to four vectors; gemv_rows_bf16_scalar_4: w or x not 16-byte aligned. Two
-// blocks to a multiprocessor at least: with more asked for, the compiler saves registers by
-// starting fewer loads at a time.
+// gemv_rows_bf16_4: up to four vectors; gemv_rows_bf16_scalar_4: w or x not 16-byte aligned.
 #define GEMV(kind, THREADS, BLOCKS, type, tname, m)                                                \
     KM_KERNEL __launch_bounds__(THREADS, BLOCKS)                                                   \
         gemv_##kind##_##tname##_##m(const __grid_constant__ km_gemv_args g) {                      \
-        gemv_##kind<type, 16 / sizeof(type), m>(g);                                                \
+        gemv_##kind<type, true, m>(g);                                                             \
     }                                                                                              \
     KM_KERNEL __launch_bounds__(THREADS, BLOCKS)                                                   \
         gemv_##kind##_##tname##_scalar_##m(const __grid_constant__ km_gemv_args g) {               \
-        gemv_##kind<type, 1, m>(g);                                                                \
+        gemv_##kind<type, false, m>(g);                                                            \
     }
 #define GEMV_EACH(type, tname, m)                                                                  \
-    GEMV(rows, KM_GEMV_ROWS_THREADS, 2, type, tname, m)                                            \
-    GEMV(columns, KM_GEMV_COLUMNS_THREADS, 2, type, tname, m)
+    GEMV(rows, KM_GEMV_ROWS_THREADS, (m) > 2 ? 2 : 4, type, tname, m)                              \
+    GEMV(columns, KM_GEMV_COLUMNS_THREADS, (m) > 2 ? 2 : 4, type, tname, m)
 KM_EACH_FLOAT(GEMV_EACH, 1)
 KM_EACH_FLOAT(GEMV_EACH, 2)
 KM_EACH_FLOAT(GEMV_EACH, 4)
