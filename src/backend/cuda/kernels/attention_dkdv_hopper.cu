@@ -87,7 +87,7 @@ KM_DEVICE void dkdv_consume(const km_attention_hopper_args &p, dkdv_layout<T, D>
     constexpr int BC = L::BC;
     const km_attention_args &a = p.a;
     int lane = threadIdx.x % 32, row_in_wg = threadIdx.x % 128 / 32 * 16 + lane / 4;
-    bool first_lane = lane == 0, first_thread = threadIdx.x % 128 == 0;
+    bool first_thread = threadIdx.x % 128 == 0;
     float c = a.scale * KM_LOG2E;
     int shift = a.tk - a.tq, group = a.heads / a.kv_heads;
     /* the thread's columns of lse and delta: + 2 floats per 8 columns */
@@ -120,8 +120,7 @@ KM_DEVICE void dkdv_consume(const km_attention_hopper_args &p, dkdv_layout<T, D>
             if constexpr (!FIRST) {
                 wgmma_wait<1>();
                 hold(dk);
-                __syncwarp(); /* all lanes have read lse and delta */
-                if (first_lane) mbar_arrive(at.q_empty(last.index));
+                mbar_arrive(at.q_empty(last.index));
             }
             mbar_wait(at.d_o_full(ring.index), ring.parity);
             wgmma_fence();
@@ -174,8 +173,7 @@ KM_DEVICE void dkdv_consume(const km_attention_hopper_args &p, dkdv_layout<T, D>
             wgmma_commit();
             wgmma_wait<0>();
             hold(dk);
-            __syncwarp();
-            if (first_lane) mbar_arrive(at.q_empty(last.index));
+            mbar_arrive(at.q_empty(last.index));
         } else {
 #pragma unroll
             for (int j = 0; j < D / 2; j++) dk[j] = dv[j] = 0;
@@ -205,10 +203,11 @@ template <typename T, int D> KM_DEVICE void hopper_dkdv(const km_attention_hoppe
                 mbar_init(at.k_full(i, wg), 1);
                 mbar_init(at.k_empty(i, wg), 1);
             }
-        for (int i = 0; i < L::STAGES; i++) { /* emptied by the 8 consumer warps */
+        for (int i = 0; i < L::STAGES;
+             i++) { /* emptied by every thread: each reads lse and delta */
             mbar_init(at.q_full(i), 1);
             mbar_init(at.d_o_full(i), 1);
-            mbar_init(at.q_empty(i), 8);
+            mbar_init(at.q_empty(i), 256);
         }
         mbar_init_fence();
     }
