@@ -40,17 +40,18 @@ KM_INLINE vf sign_times(vf a, vf b) {
     KM_INLINE vf value_##OP(vf a, vf b) { return value; }                                          \
     static void both_##OP(ARGS) {                                                                  \
         (void)f;                                                                                   \
-        MAP(out, n, stream, value_##OP(v_load_m(a + i, m), v_load_m(b + i, m)));                   \
+        MAP(out, n, stream, (KM_FETCH(a + i), KM_FETCH(b + i)),                                    \
+            value_##OP(v_load_m(a + i, m), v_load_m(b + i, m)));                                   \
     }                                                                                              \
     static void fixed_b_##OP(ARGS) {                                                               \
         vf y = v_set1(*b);                                                                         \
         (void)f;                                                                                   \
-        MAP(out, n, stream, value_##OP(v_load_m(a + i, m), y));                                    \
+        MAP(out, n, stream, KM_FETCH(a + i), value_##OP(v_load_m(a + i, m), y));                   \
     }                                                                                              \
     static void fixed_a_##OP(ARGS) {                                                               \
         vf x = v_set1(*a);                                                                         \
         (void)f;                                                                                   \
-        MAP(out, n, stream, value_##OP(x, v_load_m(b + i, m)));                                    \
+        MAP(out, n, stream, KM_FETCH(b + i), value_##OP(x, v_load_m(b + i, m)));                   \
     }
 BINARY_LIST(BINARY_ROWS)
 
@@ -61,7 +62,8 @@ BINARY_LIST(BINARY_ROWS)
     }                                                                                              \
     static void both_##OP(ARGS) {                                                                  \
         vf f0 = v_set1(f[0]), f1 = v_set1(f[1]);                                                   \
-        MAP(out, n, stream, value_##OP(v_load_m(a + i, m), v_load_m(b + i, m), f0, f1));           \
+        MAP(out, n, stream, (KM_FETCH(a + i), KM_FETCH(b + i)),                                    \
+            value_##OP(v_load_m(a + i, m), v_load_m(b + i, m), f0, f1));                           \
     }
 GRAD_LIST(GRAD_ROW)
 

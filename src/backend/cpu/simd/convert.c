@@ -7,11 +7,11 @@ KM_INLINE vh vh_load_m(const uint16_t *p, int64_t m) {
 }
 
 static void from_f16(float *out, const uint16_t *x, int64_t n, bool stream) {
-    KM_MAP(out, n, stream, v_from_f16(vh_load_m(x + i, m)));
+    KM_MAP(out, n, stream, KM_FETCH(x + i), v_from_f16(vh_load_m(x + i, m)));
 }
 
 static void from_bf16(float *out, const uint16_t *x, int64_t n, bool stream) {
-    KM_MAP(out, n, stream, v_from_bf16(vh_load_m(x + i, m)));
+    KM_MAP(out, n, stream, KM_FETCH(x + i), v_from_bf16(vh_load_m(x + i, m)));
 }
 
 /* The loop of map.h, for half as wide an output. */
@@ -38,12 +38,12 @@ static void to_bf16(uint16_t *out, const float *x, int64_t n, bool stream) {
 }
 
 static void copy(float *out, const float *x, int64_t n, bool stream) {
-    KM_MAP(out, n, stream, v_load_m(x + i, m));
+    KM_MAP(out, n, stream, KM_FETCH(x + i), v_load_m(x + i, m));
 }
 
 static void fill(float *out, float value, int64_t n, bool stream) {
     vf v = v_set1(value);
-    KM_MAP_LONG(out, n, stream, v);
+    KM_MAP_LONG(out, n, stream, (void)0, v);
 }
 
 const km_convert_rows KM_SIMD(km_simd_convert) = {

@@ -30,7 +30,7 @@
     }                                                                                              \
     static void row_##OP(float *out, const float *x, int64_t n, const float *f, bool stream) {     \
         vf f0 = v_set1(f[0]), f1 = v_set1(f[1]);                                                   \
-        MAP(out, n, stream, value_##OP(v_load_m(x + i, m), f0, f1));                               \
+        MAP(out, n, stream, KM_FETCH(x + i), value_##OP(v_load_m(x + i, m), f0, f1));              \
     }
 UNARY_LIST(ROW)
 
