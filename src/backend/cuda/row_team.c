@@ -26,14 +26,16 @@ km_status km_cuda_launch_rows(km_lane *lane, km_row_kernels k, int slot, size_t 
     if (packs <= 1024 * KM_BLOCK_PACKS)
         return km_cuda_launch1(lane, &k[slot][KM_TEAM_BLOCK][aligned], KM_DIM(rows),
                                KM_DIM(threads_for(packs, KM_BLOCK_PACKS)), 0, args);
-    bool clusters = km_cuda_dev_of(lane)->cc >= 90;
-    if (clusters && packs <= 512 * KM_CLUSTER_PACKS * KM_CLUSTER_SIZE &&
-        rows < INT32_MAX / KM_CLUSTER_SIZE) {
+    if (km_cuda_dev_of(lane)->cc >= 90 && packs <= 512 * KM_CLUSTER_PACKS * KM_CLUSTER_MOST &&
+        rows < INT32_MAX / KM_CLUSTER_MOST) {
+        /* The fewest blocks that hold a row with 256 threads each. */
+        int blocks = 2;
+        while (blocks < KM_CLUSTER_MOST && packs > (int64_t)blocks * 256 * KM_CLUSTER_PACKS) blocks *= 2;
+        int threads = threads_for(km_cuda_ceil(packs, blocks), KM_CLUSTER_PACKS);
         void *params[] = {(void *)args};
-        km_launch_options o = {.cluster = KM_DIM(KM_CLUSTER_SIZE)};
-        int threads = threads_for(km_cuda_ceil(packs, KM_CLUSTER_SIZE), KM_CLUSTER_PACKS);
-        return km_cuda_launch_with(lane, &k[slot][KM_TEAM_CLUSTER][aligned],
-                                   KM_DIM(rows * KM_CLUSTER_SIZE), KM_DIM(threads), 0, params, &o);
+        km_launch_options o = {.cluster = KM_DIM(blocks)};
+        return km_cuda_launch_with(lane, &k[slot][KM_TEAM_CLUSTER][aligned], KM_DIM(rows * blocks),
+                                   KM_DIM(threads), 0, params, &o);
     }
     return km_cuda_launch1(lane, &k[slot][KM_TEAM_STREAM][aligned], KM_DIM(rows), KM_DIM(1024), 0,
                            args);

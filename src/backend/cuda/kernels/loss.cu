@@ -43,12 +43,13 @@ KM_KERNEL cross_entropy_finish(const __grid_constant__ km_loss_args p) { // one 
 template <class T, int W, Team K> __device__ void cross_entropy(const km_loss_args &p) {
     Crew<K> crew;
     if (crew.row >= p.rows) return;
-    const T *row = (const T *)p.x + crew.row * p.n;
     Row<T, W, K> x(crew, p.n);
-    x.load(row);
-    int64_t target = target_of(p, crew.row);
-    bool live = counts(p, target);
-    float m = -INFINITY, s = 0;
+    x.load((const T *)p.x + crew.row * p.n);
+    const T *row = (const T *)p.x + crew.row * p.n;
+    int64_t wide_target = target_of(p, crew.row);
+    bool live = counts(p, wide_target);
+    int target = live ? (int)wide_target : 0;
+    float at_target = crew.rank == 0 && live ? to_f32(row[target]) : 0, m = -INFINITY, s = 0;
     x.each([&](const Pack<T, W> &v, int) {
 #pragma unroll
         for (int k = 0; k < W; k++) m = fmaxf(m, to_f32(v.v[k]));
@@ -56,23 +57,24 @@ template <class T, int W, Team K> __device__ void cross_entropy(const km_loss_ar
     m = crew.max(m);
     x.each([&](const Pack<T, W> &v, int) {
 #pragma unroll
-        for (int k = 0; k < W; k++) s += expf(to_f32(v.v[k]) - m);
+        for (int k = 0; k < W; k++) s += exp_fast(to_f32(v.v[k]) - m);
     });
     s = crew.sum(s);
     float lse = isfinite(m) ? m + logf(s) : m;
     if (crew.rank == 0) {
         p.lse[crew.row] = lse;
-        p.row_loss[crew.row] = live ? lse - to_f32(row[target]) : 0;
+        p.row_loss[crew.row] = live ? lse - at_target : 0;
     }
     if (!p.dx) return;
     float scale = !live ? 0 : p.mean ? 1 / *p.count : 1, inverse = scale / s;
     Pack<T, W> *out = (Pack<T, W> *)((T *)p.dx + crew.row * p.n);
     x.each([&](const Pack<T, W> &v, int i) {
         Pack<T, W> d;
+        unsigned there = (unsigned)(target - i * W); // below W: the target is in this pack
 #pragma unroll
         for (int k = 0; k < W; k++) {
-            float g = expf(to_f32(v.v[k]) - m) * inverse;
-            d.v[k] = from_f32<T>(!live ? 0 : (int64_t)i * W + k == target ? g - scale : g);
+            float g = exp_fast(to_f32(v.v[k]) - m) * inverse;
+            d.v[k] = from_f32<T>(live ? (there == (unsigned)k ? g - scale : g) : 0);
         }
         out[i] = d;
     });

@@ -9,7 +9,7 @@
 #define KM_BLOCK_PACKS 4
 #define KM_CLUSTER_PACKS 8
 #define KM_WARP_ROWS 4     /* rows to a block, where a warp takes one */
-#define KM_CLUSTER_SIZE 8
+#define KM_CLUSTER_MOST 8  /* blocks to a cluster, 2, 4 or 8 of them */
 
 typedef struct km_softmax_args {
     const void *x, *dy;    /* backward: x is y */

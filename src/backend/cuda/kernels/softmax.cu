@@ -15,7 +15,7 @@ template <class T, int W, Team K> __device__ void softmax(const km_softmax_args 
     m = crew.max(m);
     x.each([&](const Pack<T, W> &v, int) {
 #pragma unroll
-        for (int k = 0; k < W; k++) s += expf(to_f32(v.v[k]) - m);
+        for (int k = 0; k < W; k++) s += exp_fast(to_f32(v.v[k]) - m);
     });
     s = crew.sum(s);
     float scale = p.log ? logf(s) : 1 / s;
@@ -25,7 +25,7 @@ template <class T, int W, Team K> __device__ void softmax(const km_softmax_args 
 #pragma unroll
         for (int k = 0; k < W; k++) {
             float d = to_f32(v.v[k]) - m;
-            y.v[k] = from_f32<T>(p.log ? d - scale : expf(d) * scale);
+            y.v[k] = from_f32<T>(p.log ? d - scale : exp_fast(d) * scale);
         }
         out[i] = y;
     });
