@@ -207,6 +207,32 @@ static void forward_may_return_its_input(void **state) {
     km_release(a);
 }
 
+static void an_input_handed_through_is_not_changed_itself(void **state) {
+    km_ctx *ctx = *state;
+    km_custom_op op = {"through", hand_through, pass_back, NULL};
+    km_tensor *a = engine_parameter(ctx, F32(ctx, KM_SHAPE(1), 7));
+    km_tensor *constant = F32(ctx, KM_SHAPE(1), 3);
+    km_tensor *y = km_custom(ctx, &op, (km_tensor *[]){constant, a}, 2);
+    assert_true(km_requires_grad(y));
+    assert_false(km_requires_grad(constant));
+    km_release(a);
+}
+
+static void turned_back(km_ctx *ctx, km_tensor *const *in, int n, km_tensor *y, km_tensor *dy,
+                        km_tensor **grads, void *user) {
+    grads[0] = km_transpose(ctx, engine_range(ctx, KM_F32, KM_SHAPE(3, 2)), 0, 1);
+}
+
+static void a_strided_gradient_is_kept_in_order(void **state) {
+    km_ctx *ctx = *state;
+    km_custom_op op = {"turned", hand_through, turned_back, NULL};
+    km_tensor *a = engine_parameter(ctx, km_ones(ctx, KM_F32, KM_SHAPE(2, 3)));
+    km_backward(ctx, sum(ctx, km_custom(ctx, &op, &a, 1)));
+    assert_true(km_tensor_is_contiguous(km_grad(a)));
+    assert_elements(ctx, km_grad(a), 0, 2, 4, 1, 3, 5);
+    km_release(a);
+}
+
 static void forward_may_return_a_kept_tensor(void **state) {
     km_ctx *ctx = *state;
     km_tensor *constant = km_keep(ctx, F32(ctx, KM_SHAPE(1), 5));
@@ -283,6 +309,8 @@ int main(void) {
         ON("ref", errors_of_its_functions_are_the_contexts),
         ON("ref", missing_pieces_are_refused),
         ON("ref", forward_may_return_its_input),
+        ON("ref", an_input_handed_through_is_not_changed_itself),
+        ON("ref", a_strided_gradient_is_kept_in_order),
         ON("ref", forward_may_return_a_kept_tensor),
         ON("ref", forward_may_return_another_ops_result),
         ON("ref", a_useless_return_value_is_refused),

@@ -267,16 +267,21 @@ static void unused_outputs_of_a_fused_norm_count_for_nothing(void **state) {
     km_zero_grad(ctx, all, 4);
     km_step_end(ctx);
 
-    y = km_add_rms_norm(ctx, x, r, w, 1e-5, &s); /* both */
-    km_backward(ctx, sum(ctx, km_mul(ctx, km_add(ctx, y, s), c)));
-    km_read(ctx, km_grad(r), fused, sizeof fused);
-    km_zero_grad(ctx, all, 4);
-    km_step_end(ctx);
-    s = km_add(ctx, x, r);
-    y = km_rms_norm(ctx, s, w, 1e-5);
-    km_backward(ctx, sum(ctx, km_mul(ctx, km_add(ctx, y, s), c)));
-    km_read(ctx, km_grad(r), alone, sizeof alone);
-    for (int i = 0; i < 6; i++) assert_true(fabs(alone[i] - fused[i]) < 1e-4);
+    for (int rms = 0; rms < 2; rms++) { /* both */
+        y = rms ? km_add_rms_norm(ctx, x, r, w, 1e-5, &s)
+                : km_add_layer_norm(ctx, x, r, w, b, 1e-5, &s);
+        km_backward(ctx, sum(ctx, km_mul(ctx, km_add(ctx, y, s), c)));
+        km_read(ctx, km_grad(r), fused, sizeof fused);
+        km_zero_grad(ctx, all, 4);
+        km_step_end(ctx);
+        s = km_add(ctx, x, r);
+        y = rms ? km_rms_norm(ctx, s, w, 1e-5) : km_layer_norm(ctx, s, w, b, 1e-5);
+        km_backward(ctx, sum(ctx, km_mul(ctx, km_add(ctx, y, s), c)));
+        km_read(ctx, km_grad(r), alone, sizeof alone);
+        km_zero_grad(ctx, all, 4);
+        km_step_end(ctx);
+        for (int i = 0; i < 6; i++) assert_true(fabs(alone[i] - fused[i]) < 1e-4);
+    }
     assert_ok(ctx);
     for (int i = 0; i < 4; i++) km_release(all[i]);
     km_release(c);

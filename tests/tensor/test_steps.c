@@ -248,6 +248,16 @@ static void what_the_tape_needs_survives_its_scope(void **state) {
     km_release(p);
 }
 
+static void copies_made_for_an_op_go_with_it(void **state) {
+    km_ctx *ctx = *state;
+    km_tensor *t = km_zeros(ctx, KM_F32, KM_SHAPE(32, 32));
+    km_softmax(ctx, km_transpose(ctx, t, 0, 1), -1); /* wants its rows in order */
+    assert_int_equal(live(ctx), 2 * PAGE);
+    float v[1024];
+    km_read(ctx, km_transpose(ctx, t, 0, 1), v, sizeof v);
+    assert_int_equal(live(ctx), 2 * PAGE);
+}
+
 static void peak_memory_is_counted_from_its_last_reset(void **state) {
     km_ctx *ctx = *state;
     km_tensor *kept = km_keep(ctx, page(ctx, 1));
@@ -318,6 +328,7 @@ int main(void) {
         ON("ref", scopes_stay_paired_through_errors),
         ON("ref", too_many_scopes_are_an_error_and_still_paired),
         ON_EACH(what_the_tape_needs_survives_its_scope),
+        ON_EACH(copies_made_for_an_op_go_with_it),
         ON("ref", peak_memory_is_counted_from_its_last_reset),
         ON("ref", trimming_gives_cached_memory_back_and_no_other),
         ON_EACH(kernels_and_allocations_are_counted),
