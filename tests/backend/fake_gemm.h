@@ -27,7 +27,8 @@ const int km_cuda_module_count = 7;
 
 static struct {
     int simt, mma, wgmma, pack, finish, rows, columns, parts; /* launches; largest parts */
-    int misaligned;                                           /* calls that broke a promise */
+    int clusters;
+    int misaligned; /* calls that broke a promise */
 } seen;
 
 /* ---- Elements ---- */
@@ -138,7 +139,7 @@ static void fake_gemv(const char *name, const km_gemv_args *g, unsigned batch) {
     }
     if (rows && g->k > 1) seen.misaligned += g->x_k != 1;
     if (g->parts > seen.parts) seen.parts = g->parts;
-    if (!rows && g->parts > 1) { /* its memory is there */
+    if (!rows && g->parts > 1 && !g->clustered) { /* its memory is there */
         memset(g->partial, 0, (size_t)g->parts * batch * (size_t)(g->m * g->n) * sizeof(float));
         for (int64_t i = 0; i < (int64_t)batch; i++) seen.misaligned += g->counters[i] != 0;
     }
@@ -221,7 +222,20 @@ static km_cu_result fake_allow_shared(km_cu_function f, int attr, int value) {
     return value > 227 << 10 ? KM_CU_INVALID_VALUE : KM_CU_OK;
 }
 
-static bool fake_has_maps = true;
+static km_cu_result fake_gemm_launch_ex(const km_cu_launch_config *c, km_cu_function f,
+                                        void **params, void **extra) {
+    for (unsigned i = 0; i < c->n_attrs; i++)
+        if (c->attrs[i].id == KM_CU_LAUNCH_CLUSTER) {
+            const unsigned *size = c->attrs[i].value.cluster;
+            seen.clusters++;
+            seen.misaligned += size[0] * size[1] * size[2] > 8 || c->grid[0] % size[0] ||
+                               c->grid[1] % size[1] || c->grid[2] % size[2];
+        }
+    return fake_gemm_launch(f, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1],
+                            c->block[2], c->shared, c->stream, params, extra);
+}
+
+static bool fake_has_maps = true, fake_has_launch_ex = true;
 static void *fake_gemm_symbol(const char *symbol) {
     void *p = NULL;
     km_cu_result (*launch)(km_cu_function, unsigned, unsigned, unsigned, unsigned, unsigned,
@@ -230,6 +244,10 @@ static void *fake_gemm_symbol(const char *symbol) {
                         const uint64_t *, const uint32_t *, const uint32_t *, int, int, int, int) =
         fake_map_tiled;
     km_cu_result (*allow)(km_cu_function, int, int) = fake_allow_shared;
+    km_cu_result (*launch_ex)(const km_cu_launch_config *, km_cu_function, void **, void **) =
+        fake_gemm_launch_ex;
+    if (strcmp(symbol, "cuLaunchKernelEx") == 0)
+        return fake_has_launch_ex ? (memcpy(&p, &launch_ex, sizeof p), p) : NULL;
     if (strcmp(symbol, "cuFuncSetAttribute") == 0) return memcpy(&p, &allow, sizeof p), p;
     if (strcmp(symbol, "cuLaunchKernel") == 0) return memcpy(&p, &launch, sizeof p), p;
     if (strcmp(symbol, "cuTensorMapEncodeTiled") == 0)
@@ -374,7 +392,7 @@ static inline int fake_gemm_open(void **state) {
     fake_open(state);
     memset(&seen, 0, sizeof seen);
     memset(&fake_lt, 0, sizeof fake_lt);
-    fake_has_maps = true;
+    fake_has_maps = fake_has_launch_ex = true;
     km_cuda_use_symbols(fake_gemm_symbol);
     km_cublas_use_symbols(fake_lt_symbol);
     *km_cuda_gemm_settings() =

@@ -152,16 +152,30 @@ static void so_does_cublas(void **state) {
     km_ctx_free(ctx);
 }
 
-static void a_few_vectors_go_to_the_kernels_made_for_them(void **state) {
-    km_ctx *ctx = km_ctx_new("cuda:0", 1);
+static void check_few(km_ctx *ctx) {
     check_many(ctx);
     assert_true(seen.rows > 0 && seen.columns > 0);
     for (int turn = 0; turn < 2; turn++) { /* long enough to be shared among blocks or warps */
         product p = {.m = 2, .k = 1030, .n = 24, .turn_b = turn, .alpha = 1};
+        seen.parts = 0;
         check_product(ctx, KM_F32, &p);
+        assert_true(seen.parts > 1);
     }
-    assert_true(seen.parts > 1);
-    assert_int_equal(fake_lt.products > 0, true); /* the larger ones of the many */
+    assert_true(fake_lt.products > 0); /* the larger ones of the many */
+}
+
+static void a_few_vectors_go_to_the_kernels_made_for_them(void **state) {
+    km_ctx *ctx = km_ctx_new("cuda:0", 1);
+    check_few(ctx);
+    assert_true(seen.clusters > 0);
+    km_ctx_free(ctx);
+}
+
+static void blocks_that_are_no_cluster_add_up_through_memory(void **state) {
+    fake_has_launch_ex = false;
+    km_ctx *ctx = km_ctx_new("cuda:0", 1);
+    check_few(ctx);
+    assert_int_equal(seen.clusters, 0);
     km_ctx_free(ctx);
 }
 
@@ -320,6 +334,7 @@ int main(void) {
         FAKE_GEMM(so_do_those_for_chips_without_the_copy_engine),
         FAKE_GEMM(so_does_cublas),
         FAKE_GEMM(a_few_vectors_go_to_the_kernels_made_for_them),
+        FAKE_GEMM(blocks_that_are_no_cluster_add_up_through_memory),
         FAKE_GEMM(one_matrix_for_all_batches_is_one_product),
         FAKE_GEMM(a_shape_is_asked_for_once_and_costs_no_memory_after_that),
         FAKE_GEMM(tf32_is_used_only_on_request_and_only_for_f32),
