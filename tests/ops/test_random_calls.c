@@ -181,6 +181,35 @@ static km_tensor *attended(km_ctx *ctx, km_dtype d) {
     return km_attention(ctx, q, k, v, roll(2), 0.2);
 }
 
+static km_tensor *loss(km_ctx *ctx, km_dtype d) {
+    if (d == KM_I32) d = KM_F32;
+    int rows = roll(6), classes = 1 + roll(9);
+    km_reduction reduction = roll(2) ? KM_MEAN : KM_SUM;
+    km_tensor *x = operand(ctx, d, KM_SHAPE(rows, classes));
+    if (roll(3) == 0) return km_mse(ctx, x, operand(ctx, d, KM_SHAPE(rows, classes)), reduction);
+    if (roll(3) == 0)
+        return km_bce_with_logits(ctx, x, operand(ctx, d, KM_SHAPE(rows, classes)), reduction);
+    int64_t targets[6];
+    for (int i = 0; i < rows; i++) targets[i] = roll(3) ? roll(classes) : -7;
+    km_tensor *t = km_from_data(ctx, KM_I64, KM_SHAPE(rows), targets);
+    return km_cross_entropy(ctx, x, t, -7, reduction);
+}
+
+static km_tensor *looked_up(
+    km_ctx *ctx,
+    km_dtype d) { /* exact up to the activation, so that relu turns at the same place */
+    if (d == KM_I32) d = KM_F32;
+    int words = 1 + roll(5), width = 1 + roll(9), n = roll(7);
+    int32_t ids[7];
+    for (int i = 0; i < n; i++) ids[i] = roll(words);
+    km_tensor *x = km_embedding(ctx, operand(ctx, d, KM_SHAPE(words, width)),
+                                km_from_data(ctx, KM_I32, KM_SHAPE(n), ids));
+    int out = 1 + roll(6);
+    km_tensor *w = operand(ctx, d, KM_SHAPE(out, width)), *b = operand(ctx, d, KM_SHAPE(out));
+    x = roll(2) ? km_dropout(ctx, x, 0.5) : km_tril(ctx, x, roll(5) - 2);
+    return km_linear(ctx, x, w, roll(3) ? b : NULL, (km_act)roll(5));
+}
+
 typedef km_tensor *(*call)(km_ctx *ctx, km_dtype d);
 static const struct {
     const char *name;
@@ -189,7 +218,7 @@ static const struct {
 } calls[] = {{"binary", binary, 2},        {"unary", unary, 8},    {"choose", choose, 0},
              {"reduction", reduction, 16}, {"cast", converted, 0}, {"matmul", product, 64},
              {"rows", rows, 64},           {"concat", joined, 0},  {"index", indexed, 16},
-             {"attention", attended, 64}};
+             {"attention", attended, 64},  {"loss", loss, 64},     {"linear", looked_up, 64}};
 
 static const int n_calls = sizeof calls / sizeof calls[0];
 
