@@ -135,7 +135,8 @@ static void compare(const shape *s, const box *got, const double *want, const ch
         for (int64_t h = 0; h < n[1]; h++)
             for (int64_t t = 0; t < n[2]; t++)
                 for (int64_t i = 0; i < s->D; i++) {
-                    double w = want[((b * n[1] + h) * n[2] + t) * s->D + i], g = at(got, b, h, t, i);
+                    double w = want[((b * n[1] + h) * n[2] + t) * s->D + i];
+                    double g = at(got, b, h, t, i);
                     if (!(fabs(g - w) <= tolerance + cp_rounding(got->t.dtype, w)))
                         fail_msg("%s %s: %s(%lld, %lld, %lld, %lld) is %.9g, not %.9g "
                                  "(H %lld/%lld, T %lld/%lld, D %lld, causal %d)",
@@ -307,7 +308,8 @@ static void doubles_are_declined(void **state) {
     km_params p = {.f = {1}};
     km_tensor *in[] = {&q.t, &q.t, &q.t, &q.t, &q.t, &lse.t}, *out[] = {&q.t, &lse.t, &q.t};
     km_call forward = {.op = KM_OP_ATTENTION, .n_in = 3, .n_out = 2, .in = in, .out = out, .p = &p};
-    km_call back = {.op = KM_OP_ATTENTION_GRAD, .n_in = 6, .n_out = 3, .in = in, .out = out, .p = &p};
+    km_call back = {.op = KM_OP_ATTENTION_GRAD, .n_in = 6, .n_out = 3, .in = in, .out = out,
+                    .p = &p};
     assert_int_equal(kernel[KM_OP_ATTENTION](&one, &forward), KM_ERR_UNSUPPORTED);
     assert_int_equal(kernel[KM_OP_ATTENTION_GRAD](&one, &back), KM_ERR_UNSUPPORTED);
     assert_int_equal(one.error.code, KM_OK);

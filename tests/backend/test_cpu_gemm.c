@@ -204,7 +204,8 @@ static void an_empty_sum_leaves_beta_times_c(void **state) {
     for (int way = 0; way < CP_WAYS; way++) {
         if (!cp_choose(way)) continue;
         for (int i = 0; i < 3; i++) {
-            problem t = {.m = 1 + 20 * i, .n = 43, .k = 0, .alpha = 1, .beta = 0.25, .bias = i == 1};
+            problem t = {.m = 1 + 20 * i, .n = 43, .k = 0, .alpha = 1, .beta = 0.25,
+                         .bias = i == 1};
             t.a = t.b = t.c = cp_dtypes[i];
             check(&three, &t);
             t.beta = 0;

@@ -1,5 +1,5 @@
-/* The MATMUL and LINEAR kernels of the CPU backend, called as ops call them: batches that broadcast,
- * strides, alpha and beta, fused activations, and calls they must decline. */
+/* The MATMUL and LINEAR kernels of the CPU backend, called as ops call them: batches that
+ * broadcast, strides, alpha and beta, fused activations, and calls they must decline. */
 #include "cpu_product.h"
 #include "backend/cpu/cpu.h"
 #include <stdarg.h>

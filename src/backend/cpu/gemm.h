@@ -35,7 +35,11 @@ km_status km_gemm_run(km_ctx *ctx, const km_gemm *g);
 /* The kernel set in use, and whether OpenBLAS may serve f32: by default the processor's best, and
  * what suits it. km_gemm_choose is for tests and benchmarks, between calls; false where this
  * processor or build does not have it. */
-typedef enum km_gemm_blas { KM_GEMM_BLAS_AUTO, KM_GEMM_BLAS_NEVER, KM_GEMM_BLAS_ALWAYS } km_gemm_blas;
+typedef enum km_gemm_blas {
+    KM_GEMM_BLAS_AUTO,
+    KM_GEMM_BLAS_NEVER,
+    KM_GEMM_BLAS_ALWAYS
+} km_gemm_blas;
 bool km_gemm_choose(km_isa isa, km_gemm_blas blas);
 km_isa km_gemm_isa(void);
 

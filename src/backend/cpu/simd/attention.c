@@ -124,8 +124,8 @@ KM_INLINE void row_dots_slot(float *out, const void *a, int64_t lda, const void 
         vf sum = v_zero();
         for (int64_t j = 0; j < d; j += KM_VF) {
             int64_t take = row_min(d - j, KM_VF);
-            sum = v_fma(row_load_n(a, i * lda + j, take, slot), row_load_n(b, i * ldb + j, take, slot),
-                        sum);
+            vf x = row_load_n(a, i * lda + j, take, slot);
+            sum = v_fma(x, row_load_n(b, i * ldb + j, take, slot), sum);
         }
         out[i] = v_reduce_add(sum);
     }

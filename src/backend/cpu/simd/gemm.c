@@ -5,9 +5,6 @@
  * step of k one load per vector of b and one broadcast per row of a. */
 #include "backend/cpu/simd/gemm_simd.h"
 
-#define ALL_ROWS KM_MR
-#define ALL_VECS KM_NV
-
 /* What a tile fetches for those after it: a little at each step of k. */
 typedef struct ahead {
     const char *from;
@@ -20,19 +17,19 @@ typedef void tile_fn(int64_t k, const float *a, int64_t a_row, int64_t a_col, co
 KM_INLINE void tile(const int rows, const int vecs, int64_t k, const float *a, int64_t a_row,
                     int64_t a_col, const float *b, int64_t ldb, float *c, int64_t ldc,
                     float alpha, float beta, ahead next) {
-    vf acc[ALL_ROWS][ALL_VECS];
-    const float *row[ALL_ROWS];
+    vf acc[KM_MR][KM_NV];
+    const float *row[KM_MR];
     KM_UNROLL
     for (int i = 0; i < rows; i++) {
         row[i] = a + i * a_row;
         KM_UNROLL
         for (int j = 0; j < vecs; j++) {
-            __builtin_prefetch(c + i * ldc + j * KM_VF, 1); /* c is far away, and wanted in the end */
+            __builtin_prefetch(c + i * ldc + j * KM_VF, 1); /* far away; wanted in the end */
             acc[i][j] = v_zero();
         }
     }
     for (int64_t p = 0, at = 0; p < k; p++, at += a_col, b += ldb) {
-        vf bv[ALL_VECS];
+        vf bv[KM_NV];
         __builtin_prefetch(next.from, 0, 2);
         next.from += next.step;
         KM_UNROLL

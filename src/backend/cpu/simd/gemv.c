@@ -101,8 +101,8 @@ void KM_SIMD(km_gemv_dots)(const void *w, km_dtype dtype, int64_t ldw, int64_t n
 #define STRETCH 1024
 #define DEPTH 64
 
-/* `rows` of y (at most SHARE) += `deep` rows of w from p on, times x: y is read and written once for
- * all of them, and each vector of w is read once for all rows of y. */
+/* `rows` of y (at most SHARE) += `deep` rows of w from p on, times x: y is read and written once
+ * for all of them, and each vector of w is read once for all rows of y. */
 KM_INLINE void sums_step(const void *w, int64_t ldw, int64_t p, int64_t j, int64_t cols,
                          const int deep, const float *x, int64_t ldx, const int rows, float *y,
                          int64_t ldy, int slot) {
