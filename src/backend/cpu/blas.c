@@ -59,18 +59,18 @@ static void open_blas(void) {
     const char *wish = getenv("KERMES_BLAS");
     if (wish && !*wish) wish = NULL;
     if (wish && strcmp(wish, "none") == 0) {
-        snprintf(blas.name, sizeof blas.name, "none (KERMES_BLAS=none)");
+        snprintf(blas.name, sizeof blas.name, "KERMES_BLAS=none");
         return;
     }
     blas.library = open_library(wish);
     if (!blas.library) {
         const char *why = dlerror();
-        snprintf(blas.name, sizeof blas.name, "none (%s)", why ? why : "OpenBLAS was not found");
+        snprintf(blas.name, sizeof blas.name, "%s", why ? why : "OpenBLAS was not found");
         return;
     }
     sgemm_fn sgemm = NULL;
     if (!find("cblas_sgemm", &sgemm) || !find("openblas_set_num_threads", &blas.set_threads)) {
-        snprintf(blas.name, sizeof blas.name, "none (%.80s is not OpenBLAS)",
+        snprintf(blas.name, sizeof blas.name, "%.80s is not OpenBLAS",
                  wish ? wish : "libopenblas.so.0");
         dlclose(blas.library);
         blas.library = NULL;
