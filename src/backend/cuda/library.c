@@ -14,7 +14,8 @@ static void *try_open(const char *folder, size_t length, const char *stem, int v
     char path[512];
     struct link_map *map = NULL;
     snprintf(path, sizeof path, "%.*s%s%s.%d", (int)length, folder, length ? "/" : "", stem, version);
-    void *handle = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
+    /* Left in memory once loaded: NVIDIA's libraries do not all clean up after themselves. */
+    void *handle = dlopen(path, RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE);
     if (!handle) return NULL;
     if (dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map && map->l_name && *map->l_name)
         snprintf(note, size, "%s", map->l_name);
