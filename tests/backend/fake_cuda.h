@@ -285,7 +285,7 @@ static km_cu_result fake_graph_make(km_cu_graph_exec *x, km_cu_graph g, unsigned
 static km_cu_result fake_graph_update(km_cu_graph_exec x, km_cu_graph g, km_cu_update_info *info) {
     fake_graph *old = (fake_graph *)x, *new = (fake_graph *)g;
     if (old->n != new->n) return KM_CU_UPDATE_FAILED;
-    memcpy(old->work, new->work, sizeof *old->work * (size_t)old->n);
+    if (old->n) memcpy(old->work, new->work, sizeof *old->work * (size_t)old->n);
     return fake.updates++, KM_CU_OK;
 }
 static km_cu_result fake_graph_launch(km_cu_graph_exec x, km_cu_stream s) {
