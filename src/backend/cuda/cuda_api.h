@@ -176,6 +176,8 @@ enum { KM_CU_PROMOTE_NONE, KM_CU_PROMOTE_64, KM_CU_PROMOTE_128, KM_CU_PROMOTE_25
 #define KM_CU_OPTIONAL(X)                                                                          \
     X(launch_ex, "cuLaunchKernelEx",                                                               \
       (const km_cu_launch_config *config, km_cu_function function, void **params, void **extra))   \
+    X(clusters, "cuOccupancyMaxActiveClusters",                                                    \
+      (int *clusters, km_cu_function function, const km_cu_launch_config *config))                 \
     X(map_tiled, "cuTensorMapEncodeTiled",                                                         \
       (struct km_tensor_map *map, int type, uint32_t rank, void *address, const uint64_t *dims,       \
        const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave,        \

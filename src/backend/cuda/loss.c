@@ -1,8 +1,10 @@
 /* Losses on the GPU. */
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/row_team.h"
+#include "backend/cuda/wide_rows.h"
 
 static km_row_kernels rows_kernel = KM_ROW_KERNELS("loss", "cross_entropy");
+static km_cuda_kernel wide[] = KM_CUDA_PER_TYPE("wide_rows", "wide_cross_entropy");
 static km_cuda_kernel count_rows = {.module = "loss", .name = "cross_entropy_count"};
 static km_cuda_kernel finish_rows = {.module = "loss", .name = "cross_entropy_finish"};
 static km_cuda_kernel rows_grad[2][KM_CUDA_SLOTS] = {KM_CUDA_PER_TYPE("loss", "cross_entropy_grad1"),
@@ -38,10 +40,12 @@ static km_status run_cross_entropy(km_ctx *ctx, const km_call *c) {
     a.row_loss = scratch + 4;
     bool aligned = km_cuda_rows_aligned(c->in, 1, a.n, size) &&
                    (!a.dx || km_cuda_rows_aligned(c->out + 2, 1, a.n, size));
+    int slot = km_cuda_slot(x->dtype), blocks = km_cuda_wide_blocks(lane, a.n, size, aligned, 0);
     km_status s = km_cuda_launch1(lane, &count_rows, KM_DIM(1), KM_DIM(1024), 0, &a);
-    if (s == KM_OK)
-        s = km_cuda_launch_rows(lane, rows_kernel, km_cuda_slot(x->dtype), size, a.rows, a.n, aligned,
-                                &a);
+    if (s == KM_OK && blocks)
+        s = km_cuda_launch_wide(lane, &wide[slot], blocks, a.rows, a.n, size, 0, &a);
+    else if (s == KM_OK)
+        s = km_cuda_launch_rows(lane, rows_kernel, slot, size, a.rows, a.n, aligned, &a);
     if (s == KM_OK) s = km_cuda_launch1(lane, &finish_rows, KM_DIM(1), KM_DIM(1024), 0, &a);
     km_cuda_scratch_free(lane, scratch, cap);
     return s;

@@ -1,8 +1,11 @@
 /* layer_norm, rms_norm, their fused forms and gradients on the GPU. */
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/row_team.h"
+#include "backend/cuda/wide_rows.h"
 
 static km_row_kernels norm = KM_ROW_KERNELS("norm", "norm");
+static km_cuda_kernel wide[2][KM_CUDA_SLOTS] = {KM_CUDA_PER_TYPE("wide_rows", "wide_rms_norm"),
+                                                KM_CUDA_PER_TYPE("wide_rows", "wide_layer_norm")};
 static km_cuda_kernel grad_warp[] = {{.module = "norm_grad", .name = "norm_grad_f32_warp"},
                                      {.module = "norm_grad", .name = "norm_grad_f16_warp"},
                                      {.module = "norm_grad", .name = "norm_grad_bf16_warp"}};
@@ -38,8 +41,12 @@ static km_status run_norm(km_ctx *ctx, const km_call *c) {
     size_t size = km_dtype_size(x->dtype);
     bool aligned = km_cuda_rows_aligned(c->in, c->n_in, a.n, size) &&
                    km_cuda_rows_aligned(c->out, fused ? 2 : 1, a.n, size);
-    return km_cuda_launch_rows(km_cuda_lane(c), norm, km_cuda_slot(x->dtype), size, a.rows, a.n,
-                               aligned, &a);
+    km_lane *lane = km_cuda_lane(c);
+    int slot = km_cuda_slot(x->dtype), weights = a.b ? 2 : 1;
+    int blocks = fused ? 0 : km_cuda_wide_blocks(lane, a.n, size, aligned, weights);
+    if (blocks)
+        return km_cuda_launch_wide(lane, &wide[layer][slot], blocks, a.rows, a.n, size, weights, &a);
+    return km_cuda_launch_rows(lane, norm, slot, size, a.rows, a.n, aligned, &a);
 }
 
 /* Blocks that walk over the rows while they carry dw and db: a few on each multiprocessor, so that

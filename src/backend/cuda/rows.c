@@ -1,9 +1,11 @@
 /* Softmax, log-softmax and their gradients on the GPU. */
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/row_team.h"
+#include "backend/cuda/wide_rows.h"
 
 static km_row_kernels softmax = KM_ROW_KERNELS("softmax", "softmax");
 static km_row_kernels softmax_grad = KM_ROW_KERNELS("softmax", "softmax_grad");
+static km_cuda_kernel wide[] = KM_CUDA_PER_TYPE("wide_rows", "wide_softmax");
 static km_cuda_kernel columns[] = KM_CUDA_PER_TYPE("softmax", "softmax_columns");
 static km_cuda_kernel grad_columns[] = KM_CUDA_PER_TYPE("softmax", "softmax_grad_columns");
 
@@ -29,6 +31,8 @@ static km_status run_softmax(km_ctx *ctx, const km_call *c) {
     size_t size = km_dtype_size(x->dtype);
     bool aligned = km_cuda_rows_aligned(c->in, c->n_in, n, size) &&
                    km_cuda_rows_aligned(c->out, 1, n, size);
+    int blocks = back ? 0 : km_cuda_wide_blocks(lane, n, size, aligned, 0);
+    if (blocks) return km_cuda_launch_wide(lane, &wide[slot], blocks, a.rows, n, size, 0, &a);
     return km_cuda_launch_rows(lane, back ? softmax_grad : softmax, slot, size, a.rows, a.n, aligned,
                                &a);
 }
