@@ -194,6 +194,32 @@ static void a_training_step_runs_on_a_device_without_kernels(void **state) {
     for (int i = 0; i < 3; i++) km_release(all[i]);
 }
 
+static void optimisers_change_parameters_where_they_are(void **state) {
+    km_ctx *ctx = *state;
+    km_tensor *p[3], *m[3], *v[3];
+    for (int i = 0; i < 3; i++) {
+        p[i] = engine_parameter(ctx, km_full(ctx, KM_F32, KM_SHAPE(i + 1), 1));
+        m[i] = km_keep(ctx, km_zeros(ctx, KM_F32, KM_SHAPE(i + 1)));
+        v[i] = km_keep(ctx, km_zeros(ctx, KM_F32, KM_SHAPE(i + 1)));
+        km_backward(ctx, km_mul_scalar(ctx, sum(ctx, p[i]), 2));
+    }
+    km_step_end(ctx);
+    assert_int_equal(km_sgd_step(ctx, p, NULL, 3, &(km_sgd){.lr = 0.25}), KM_OK);
+    assert_elements(ctx, p[1], 0.5, 0.5);
+    assert_int_equal(km_sgd_step(ctx, p, m, 3, &(km_sgd){.lr = 0.25, .momentum = 0.5}), KM_OK);
+    assert_elements(ctx, p[2], 0, 0, 0);
+    assert_elements(ctx, m[2], 2, 2, 2);
+    km_assign(ctx, m[0], km_zeros(ctx, KM_F32, KM_SCALAR));
+    km_adamw how = {.lr = 0.5, .beta1 = 0.5, .beta2 = 0.5, .eps = 0, .step = 1};
+    assert_int_equal(km_adamw_step(ctx, p, m, v, 1, &how), KM_OK);
+    assert_elements_near(ctx, p[0], 1e-6, -0.5);
+    for (int i = 0; i < 3; i++) {
+        km_release(p[i]);
+        km_release(m[i]);
+        km_release(v[i]);
+    }
+}
+
 static void an_index_is_not_read_on_the_far_device(void **state) {
     km_ctx *ctx = *state;
     km_tensor *table = engine_range(ctx, KM_F32, KM_SHAPE(2, 2));
@@ -212,6 +238,7 @@ int main(void) {
         FAR_AWAY(strided_operands_and_results_cross_too),
         FAR_AWAY(nothing_crosses_for_empty_tensors),
         FAR_AWAY(a_training_step_runs_on_a_device_without_kernels),
+        FAR_AWAY(optimisers_change_parameters_where_they_are),
         FAR_AWAY(an_index_is_not_read_on_the_far_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
