@@ -223,34 +223,43 @@ struct Exps {
 // M = sum of M_g + n_g (mean_g - mean)^2, which keeps the digits where the mean is far from 0.
 // Without CENTRED the mean counts as 0, and the sum is not kept.
 template <bool CENTRED> struct Spread {
-    float in_thread, in_warp, in_slot_warp, in_block, in_slot_block, in_row; // elements
+    // How many elements, and one over it (0 for none).
+    struct Count {
+        float n, one;
+        __device__ Count(int packs, int width) : n((float)(packs * width)), one(packs ? 1 / n : 0) {}
+    };
+    // Of this thread; of the warp and the block whose numbers this lane joins; of each whole.
+    Count thread, slot_warp, slot_block, in_warp, in_block, in_row;
 
-    template <class T> __device__ Spread(const Wide<T> &wide) {
-        constexpr int W = WIDE<T>;
-        int lane = threadIdx.x % 32, r = lane % KM_WIDE_MOST, count = wide.count;
-        int left = count - (int)threadIdx.x;
-        in_thread = (float)(left > 0 ? (left + THREADS - 1) / THREADS * W : 0);
-        in_warp = (float)(warp_packs(threadIdx.x / 32, count) * W);
-        in_slot_warp = (float)(lane % WARP_SLOTS < WARPS ? warp_packs(lane % WARP_SLOTS, count) * W : 0);
-        in_block = (float)(count * W);
-        in_slot_block = r < wide.blocks ? (float)(min(wide.per, wide.packs - r * wide.per) * W) : 0;
-        in_row = (float)(wide.packs * W);
+    template <class T>
+    __device__ Spread(const Wide<T> &wide)
+        : thread(thread_packs(wide.count), WIDE<T>),
+          slot_warp(warp_packs(threadIdx.x % WARP_SLOTS, wide.count), WIDE<T>),
+          slot_block(block_packs(threadIdx.x % KM_WIDE_MOST, wide), WIDE<T>),
+          in_warp(warp_packs(threadIdx.x / 32, wide.count), WIDE<T>), in_block(wide.count, WIDE<T>),
+          in_row(wide.packs, WIDE<T>) {}
+    __device__ static int thread_packs(int count) {
+        return max(count - (int)threadIdx.x + THREADS - 1, 0) / THREADS;
     }
     __device__ static int warp_packs(int w, int count) {
-        return count / THREADS * 32 + min(max(count % THREADS - w * 32, 0), 32);
+        return w < WARPS ? count / THREADS * 32 + min(max(count % THREADS - w * 32, 0), 32) : 0;
+    }
+    template <class T> __device__ static int block_packs(int r, const Wide<T> &wide) {
+        return r < wide.blocks ? min(wide.per, wide.packs - r * wide.per) : 0;
     }
 
     __device__ static float2 empty() { return make_float2(0, 0); }
-    template <int LANES> __device__ static float2 lanes(float2 v, float each, float all) {
+    template <int LANES>
+    __device__ static float2 lanes(float2 v, const Count &each, const Count &all) {
         if (!CENTRED) return make_float2(0, lanes_sum<LANES>(v.y));
         float sum = lanes_sum<LANES>(v.x);
-        float d = each > 0 ? v.x / each - sum / all : 0;
-        return make_float2(sum, lanes_sum<LANES>(fmaf(each * d, d, v.y)));
+        float d = v.x * each.one - sum * all.one;
+        return make_float2(sum, lanes_sum<LANES>(fmaf(each.n * d, d, v.y)));
     }
-    __device__ float2 warp(float2 v) const { return lanes<32>(v, in_thread, fmaxf(in_warp, 1)); }
-    __device__ float2 block(float2 v) const { return lanes<WARP_SLOTS>(v, in_slot_warp, in_block); }
+    __device__ float2 warp(float2 v) const { return lanes<32>(v, thread, in_warp); }
+    __device__ float2 block(float2 v) const { return lanes<WARP_SLOTS>(v, slot_warp, in_block); }
     __device__ float2 cluster(float2 v) const {
-        return lanes<KM_WIDE_MOST>(v, in_slot_block, in_row);
+        return lanes<KM_WIDE_MOST>(v, slot_block, in_row);
     }
 
     template <class T> __device__ float2 of_thread(Wide<T> &wide, const Pack<T, WIDE<T>> *x) const {
@@ -265,7 +274,7 @@ template <bool CENTRED> struct Spread {
                     for (int e = 0; e < W; e++) sum += to_f32(p.v[e]);
                 }
             });
-            mean = sum / fmaxf(in_thread, 1);
+            mean = sum * thread.one;
         }
         wide.template each<4>([&](int i, auto times) {
 #pragma unroll
