@@ -113,7 +113,7 @@ def targets(data):
     rows = []
     for t in data["targets"]:
         result = {True: "met", False: "**missed**", None: "not measured"}[t["met"]]
-        rows.append([t["name"], "-" if t["value"] is None else f"{t['value']:.3g}",
+        rows.append([t["name"], "-" if t["value"] is None else f"{t['value']:.4g}",
                      f"{t['relation']} {t['target']:g}", result])
     return "### Targets\n\n" + table(["target", "measured", "wanted", "result"], rows)
 

@@ -222,7 +222,7 @@ void km_bench_targets_grid(const km_bench *b, km_grid *g, int *met, int *missed,
         ++*(ok ? met : missed);
         km_table_cell(&g->table, "%s", ok ? "met" : "MISSED");
         km_table_cell(&g->table, "%s", t->name);
-        km_table_cell(&g->table, "%.3g", t->value);
+        km_table_cell(&g->table, "%.4g", t->value);
         km_table_cell(&g->table, "%s %g", t->at_least ? "at least" : "at most", t->bound);
     }
 }
