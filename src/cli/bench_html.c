@@ -153,10 +153,13 @@ static void add_suite(const km_bench *b, drawing *d, int suite, km_text *page) {
     km_html_section(page, headings[suite], texts[suite]);
     const char *ops[32];
     int n = km_bench_ops_of(b, km_suite_names[suite], ops, 32);
-    km_html_charts_begin(page);
-    for (int i = 0; i < n; i++) add_chart(b, d, suite, ops[i], page);
-    if (suite == KM_SUITE_MATMUL) add_speedup_chart(b, d, page);
-    km_html_charts_end(page);
+    double sizes[2];
+    if (km_bench_sizes_of(b, km_suite_names[suite], sizes, 2) > 1) { /* a point is not a curve */
+        km_html_charts_begin(page);
+        for (int i = 0; i < n; i++) add_chart(b, d, suite, ops[i], page);
+        if (suite == KM_SUITE_MATMUL) add_speedup_chart(b, d, page);
+        km_html_charts_end(page);
+    }
     km_table_html(&g.table, page);
     km_table_free(&g.table);
     if (suite == KM_SUITE_ELEMENTWISE) {
