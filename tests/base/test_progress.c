@@ -52,7 +52,7 @@ static void in_pipe(void (*job)(void)) {
 
 static void in_terminal(void (*job)(void), int columns) {
     int reader = posix_openpt(O_RDWR | O_NOCTTY);
-    assert_true(reader >= 0);
+    if (reader < 0) skip(); /* no pseudo-terminals here: a bare chroot, say */
     assert_int_equal(grantpt(reader), 0);
     assert_int_equal(unlockpt(reader), 0);
     int writer = open(ptsname(reader), O_RDWR | O_NOCTTY);
