@@ -40,7 +40,7 @@ endif()
 function(kermes_add_test name)
     add_test(NAME ${name} COMMAND ${kermes_test_launcher} ${ARGN})
     set_tests_properties(${name} PROPERTIES
-        TIMEOUT 300 SKIP_RETURN_CODE 77 ENVIRONMENT "${kermes_test_env}")
+        TIMEOUT 900 SKIP_RETURN_CODE 77 ENVIRONMENT "${kermes_test_env}")
     if(name MATCHES "^long/")
         set_tests_properties(${name} PROPERTIES LABELS long TIMEOUT 3600)
     endif()
