@@ -5,7 +5,7 @@
 #include "backend/cpu/simd/convert.h"
 #include "backend/cpu/walk.h"
 
-#define TILE 32 /* elements on a side of a transposed tile */
+#define TILE 64 /* elements on a side of a transposed tile */
 
 typedef struct copy_job {
     km_dtype to, from;
@@ -41,6 +41,7 @@ typedef struct transpose_job {
     const km_iter *it;
     int across;
     int64_t down, wide, strips; /* sizes of the two axes; strips of TILE rows along `across` */
+    bool stream;
 } transpose_job;
 
 #define TRANSPOSE(T)                                                                               \
@@ -57,10 +58,8 @@ typedef struct transpose_job {
     }
 TRANSPOSE(uint8_t)
 TRANSPOSE(uint16_t)
-TRANSPOSE(uint32_t)
 TRANSPOSE(uint64_t)
 
-/* One strip: TILE rows of out, each `wide` long. */
 static void transpose_strips(void *arg, int64_t begin, int64_t end, int worker) {
     const transpose_job *j = arg;
     const km_iter *it = j->it;
@@ -86,21 +85,22 @@ static void transpose_strips(void *arg, int64_t begin, int64_t end, int worker) 
         switch (size) {
         case 1: transpose_uint8_t(o, so, v, sx, down, j->wide); break;
         case 2: transpose_uint16_t(o, so, v, sx, down, j->wide); break;
-        case 4: transpose_uint32_t(o, so, v, sx, down, j->wide); break;
+        case 4: km_simd_convert()->transpose(o, so, v, sx, down, j->wide, j->stream); break;
         default: transpose_uint64_t(o, so, v, sx, down, j->wide); break;
         }
     }
+    km_cpu_fence();
 }
 
 /* Copies by tiles if that is what the strides ask for. */
-static bool transpose(km_ctx *ctx, const km_iter *it) {
+static bool transpose(km_ctx *ctx, const km_iter *it, bool stream) {
     int last = it->ndim - 1, across = -1;
     if (it->stride[0][last] != 1 || it->stride[1][last] == 1) return false;
     for (int a = 0; a < last; a++)
         if (it->stride[1][a] == 1) across = a;
     if (across < 0 || it->dim[across] < 8 || it->dim[last] < 8) return false;
     transpose_job j = {.it = it, .across = across, .down = it->dim[across], .wide = it->dim[last],
-                       .strips = (it->dim[across] + TILE - 1) / TILE};
+                       .strips = (it->dim[across] + TILE - 1) / TILE, .stream = stream};
     int64_t strips = it->rows / j.down * j.strips;
     km_threads_for(ctx->threads, strips, km_cpu_grain(ctx, strips, j.wide * TILE * 5),
                    transpose_strips, &j);
@@ -112,13 +112,14 @@ static km_status copy(km_ctx *ctx, const km_call *c) {
     km_iter it;
     km_iter_init(&it, 2, (const km_tensor *[]){out, x});
     if (it.rows * it.dim[it.ndim - 1] == 0) return KM_OK;
-    if (out->dtype == x->dtype && transpose(ctx, &it)) return KM_OK;
+    bool stream = km_cpu_streams(km_shape_count(out->shape) * (int64_t)it.size[0]);
+    if (out->dtype == x->dtype && transpose(ctx, &it, stream)) return KM_OK;
     copy_job j = {
         .to = out->dtype,
         .from = x->dtype,
         .so = it.stride[0][it.ndim - 1],
         .sx = it.stride[1][it.ndim - 1],
-        .stream = km_cpu_streams(km_shape_count(out->shape) * (int64_t)km_dtype_size(out->dtype)),
+        .stream = stream && it.dim[it.ndim - 1] >= 1024, /* short runs do better in the cache */
     };
     km_cpu_walk(ctx, &it, 2, copy_run, &j);
     return KM_OK;

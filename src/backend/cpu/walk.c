@@ -37,13 +37,6 @@ static void next_row(const km_iter *it, int64_t index[], char *ptr[]) {
     }
 }
 
-/* Streamed stores are not ordered with what follows by themselves. */
-static void fence(void) {
-#ifdef __x86_64__
-    __builtin_ia32_sfence();
-#endif
-}
-
 static void walk_range(void *arg, int64_t begin, int64_t end, int worker) {
     const walk *w = arg;
     const km_iter *it = w->it;
@@ -67,7 +60,7 @@ static void walk_range(void *arg, int64_t begin, int64_t end, int worker) {
         col = 0;
         next_row(it, index, ptr);
     }
-    fence();
+    km_cpu_fence();
 }
 
 void km_cpu_walk(km_ctx *ctx, const km_iter *it, int cost, km_run_fn fn, void *arg) {

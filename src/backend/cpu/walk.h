@@ -16,6 +16,13 @@ void km_cpu_walk(km_ctx *ctx, const km_iter *it, int cost, km_run_fn fn, void *a
  * number of threads: only for loops whose results do not depend on the chunks. */
 int64_t km_cpu_grain(const km_ctx *ctx, int64_t n, int64_t cost);
 
+/* Ends a chunk that streamed: such stores are not ordered with what follows by themselves. */
+static inline void km_cpu_fence(void) {
+#ifdef __x86_64__
+    __builtin_ia32_sfence();
+#endif
+}
+
 /* Whether an output of so many bytes should go past the caches, straight to memory. */
 bool km_cpu_streams(int64_t bytes);
 

@@ -1,4 +1,4 @@
-/* Inner loops that turn 16-bit floats to f32 and back, and fill. */
+/* Inner loops that turn 16-bit floats to f32 and back, copy, fill and transpose. */
 #include "backend/cpu/simd/convert.h"
 #include "backend/cpu/simd/map.h"
 
@@ -46,6 +46,37 @@ static void fill(float *out, float value, int64_t n, bool stream) {
     KM_MAP_LONG(out, n, stream, (void)0, v);
 }
 
+/* A block of KM_VF columns of out by 16 rows: a line of each of x's rows is read, one of each of
+ * out's written. Each quarter is 4 x 4 matrices side by side, in the 128 bits of four vectors. */
+KM_INLINE void transpose_block(float *out, int64_t so, const float *x, int64_t sx, bool stream) {
+    for (int r = 0; r < 16; r += 4) {
+        vf v[4];
+        for (int k = 0; k < 4; k++) v[k] = v_load_quads(x + k * sx + r, 4 * sx);
+        v_transpose4(v);
+        for (int k = 0; k < 4; k++) {
+            if (stream) v_stream(out + (r + k) * so, v[k]);
+            else v_store(out + (r + k) * so, v[k]);
+        }
+    }
+}
+
+static void transpose(float *out, int64_t so, const float *x, int64_t sx, int64_t down,
+                      int64_t wide, bool stream) {
+    int64_t full_down = down - down % 16, full_wide = wide - wide % KM_VF;
+    /* Streaming pays where a vector is a whole line. */
+    bool lines = stream && KM_VF == 16 && (uintptr_t)out % 64 == 0 && so % 16 == 0;
+    for (int64_t c = 0; c < full_wide; c += KM_VF) {
+        for (int64_t r = 0; r < full_down; r += 16) {
+            for (int k = 0; k < KM_VF; k++) KM_FETCH(x + (c + KM_VF + k) * sx + r);
+            if (lines) transpose_block(out + r * so + c, so, x + c * sx + r, sx, true);
+            else transpose_block(out + r * so + c, so, x + c * sx + r, sx, false);
+        }
+    }
+    for (int64_t r = 0; r < down; r++)
+        for (int64_t c = r < full_down ? full_wide : 0; c < wide; c++)
+            out[r * so + c] = x[c * sx + r];
+}
+
 const km_convert_rows KM_SIMD(km_simd_convert) = {
     .from_f16 = from_f16,
     .from_bf16 = from_bf16,
@@ -53,4 +84,5 @@ const km_convert_rows KM_SIMD(km_simd_convert) = {
     .to_bf16 = to_bf16,
     .copy = copy,
     .fill = fill,
+    .transpose = transpose,
 };

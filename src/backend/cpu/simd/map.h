@@ -12,7 +12,6 @@
 #define KM_PAGE 1024 /* floats */
 #define KM_STEP 64   /* floats of a page at a time, fetched one step ahead */
 #define KM_AHEAD 512 /* floats */
-#define KM_FETCH(p) __builtin_prefetch((p), 0, 3)
 
 /* Elements until p is aligned for v_stream, at most n. */
 KM_INLINE int64_t v_stream_head(const float *p, int64_t n) {

@@ -63,32 +63,6 @@ KM_INLINE void philox(vu w[4], uint64_t seed, uint64_t stream, uint64_t block) {
     w[0] = c0, w[1] = c1, w[2] = c2, w[3] = c3;
 }
 
-/* Transposes the 4 x 4 matrices in each 128 bits; v[0..3] then hold GROUP elements in order. */
-KM_INLINE void in_order(vf v[4]) {
-#if defined(KM_AVX512)
-    __m512 a = _mm512_unpacklo_ps((__m512)v[0], (__m512)v[1]);
-    __m512 b = _mm512_unpackhi_ps((__m512)v[0], (__m512)v[1]);
-    __m512 c = _mm512_unpacklo_ps((__m512)v[2], (__m512)v[3]);
-    __m512 d = _mm512_unpackhi_ps((__m512)v[2], (__m512)v[3]);
-    v[0] = (vf)_mm512_shuffle_ps(a, c, 0x44);
-    v[1] = (vf)_mm512_shuffle_ps(a, c, 0xee);
-    v[2] = (vf)_mm512_shuffle_ps(b, d, 0x44);
-    v[3] = (vf)_mm512_shuffle_ps(b, d, 0xee);
-#elif defined(KM_AVX2)
-    __m256 a = _mm256_unpacklo_ps((__m256)v[0], (__m256)v[1]);
-    __m256 b = _mm256_unpackhi_ps((__m256)v[0], (__m256)v[1]);
-    __m256 c = _mm256_unpacklo_ps((__m256)v[2], (__m256)v[3]);
-    __m256 d = _mm256_unpackhi_ps((__m256)v[2], (__m256)v[3]);
-    v[0] = (vf)_mm256_shuffle_ps(a, c, 0x44);
-    v[1] = (vf)_mm256_shuffle_ps(a, c, 0xee);
-    v[2] = (vf)_mm256_shuffle_ps(b, d, 0x44);
-    v[3] = (vf)_mm256_shuffle_ps(b, d, 0xee);
-#else
-    vf a = v[0], b = v[1], c = v[2], d = v[3];
-    for (int r = 0; r < 4; r++) v[r] = (vf){a[r], b[r], c[r], d[r]};
-#endif
-}
-
 KM_INLINE void store_group(float *out, int64_t n, const vf v[4]) {
     if (n >= GROUP) {
         for (int k = 0; k < 4; k++) v_store(out + k * KM_VF, v[k]);
@@ -115,7 +89,7 @@ static void uniform(float *out, int64_t n, uint64_t seed, uint64_t stream, uint6
             vf u = upper_bits(w[k]);
             v[k] = vd_join(base + width * vd_lo(u), base + width * vd_hi(u));
         }
-        in_order(v);
+        v_transpose4(v);
         store_group(out + i, n - i, v);
     }
 }
@@ -142,7 +116,7 @@ static void normal(float *out, int64_t n, uint64_t seed, uint64_t stream, uint64
         normal_pair(w[0], w[1], &v[0], &v[1]);
         normal_pair(w[2], w[3], &v[2], &v[3]);
         for (int k = 0; k < 4; k++) v[k] = v_fma(v[k], s, m);
-        in_order(v);
+        v_transpose4(v);
         store_group(out + i, n - i, v);
     }
 }
@@ -155,7 +129,7 @@ static void dropout(float *out, const float *x, int64_t n, uint64_t seed, uint64
         vf v[4];
         philox(w, seed, stream, block);
         for (int k = 0; k < 4; k++) v[k] = upper_bits(w[k]);
-        in_order(v);
+        v_transpose4(v);
         for (int k = 0; k < 4; k++) {
             int64_t at = i + k * KM_VF, left = n - at;
             if (left <= 0) break;

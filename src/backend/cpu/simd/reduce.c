@@ -2,6 +2,8 @@
 #include "backend/cpu/simd/reduce.h"
 #include "backend/cpu/simd/vmath.h"
 
+#define AHEAD 512 /* floats: how far ahead of a row's loop its elements are fetched */
+
 /* n < KM_VF elements, the other lanes holding `pad`. */
 KM_INLINE vf load_padded(const float *p, int64_t n, vf pad) {
 #ifdef KM_AVX512
@@ -21,6 +23,7 @@ KM_INLINE vf load_padded(const float *p, int64_t n, vf pad) {
         vf s0 = v_zero(), s1 = s0, s2 = s0, s3 = s0;                                               \
         int64_t i = 0;                                                                             \
         for (; i + 4 * KM_VF <= (n); i += 4 * KM_VF) {                                             \
+            for (int f = 0; f < 4 * KM_VF; f += 16) KM_FETCH((p) + i + f + AHEAD);                 \
             vf x = v_load((p) + i);                                                                \
             s0 += term;                                                                            \
             x = v_load((p) + i + KM_VF);                                                           \
@@ -80,6 +83,7 @@ static km_block row_max(const float *p, int64_t n) {
     vf low = v_set1(-INFINITY), m0 = low, m1 = low, m2 = low, m3 = low;
     int64_t i = 0;
     for (; i + 4 * KM_VF <= n; i += 4 * KM_VF) {
+        for (int f = 0; f < 4 * KM_VF; f += 16) KM_FETCH(p + i + f + AHEAD);
         m0 = v_max_nan(m0, v_load(p + i));
         m1 = v_max_nan(m1, v_load(p + i + KM_VF));
         m2 = v_max_nan(m2, v_load(p + i + 2 * KM_VF));

@@ -125,6 +125,9 @@ KM_INLINE void v_stream(float *p, vf v) { v_store(p, v); }
 KM_INLINE void v_stream_fence(void) {}
 #endif
 
+/* Asks for the line at p, to read it soon; p may lie beyond the end. */
+#define KM_FETCH(p) __builtin_prefetch((p), 0, 3)
+
 /* ---- Masks ---- */
 
 #if defined(KM_AVX512)
@@ -363,6 +366,51 @@ KM_INLINE vf v_two_sum(vf a, vf b, vf *lo) {
     vf s = a + b;
     *lo = b - (s - a);
     return s;
+}
+
+/* ---- Moving among lanes ---- */
+
+/* Transposes the 4 x 4 matrices that v[0..3] hold in each 128 bits. */
+KM_INLINE void v_transpose4(vf v[4]) {
+#if defined(KM_AVX512)
+    __m512 a = _mm512_unpacklo_ps((__m512)v[0], (__m512)v[1]);
+    __m512 b = _mm512_unpackhi_ps((__m512)v[0], (__m512)v[1]);
+    __m512 c = _mm512_unpacklo_ps((__m512)v[2], (__m512)v[3]);
+    __m512 d = _mm512_unpackhi_ps((__m512)v[2], (__m512)v[3]);
+    v[0] = (vf)_mm512_shuffle_ps(a, c, 0x44);
+    v[1] = (vf)_mm512_shuffle_ps(a, c, 0xee);
+    v[2] = (vf)_mm512_shuffle_ps(b, d, 0x44);
+    v[3] = (vf)_mm512_shuffle_ps(b, d, 0xee);
+#elif defined(KM_AVX2)
+    __m256 a = _mm256_unpacklo_ps((__m256)v[0], (__m256)v[1]);
+    __m256 b = _mm256_unpackhi_ps((__m256)v[0], (__m256)v[1]);
+    __m256 c = _mm256_unpacklo_ps((__m256)v[2], (__m256)v[3]);
+    __m256 d = _mm256_unpackhi_ps((__m256)v[2], (__m256)v[3]);
+    v[0] = (vf)_mm256_shuffle_ps(a, c, 0x44);
+    v[1] = (vf)_mm256_shuffle_ps(a, c, 0xee);
+    v[2] = (vf)_mm256_shuffle_ps(b, d, 0x44);
+    v[3] = (vf)_mm256_shuffle_ps(b, d, 0xee);
+#else
+    vf a = v[0], b = v[1], c = v[2], d = v[3];
+    for (int r = 0; r < 4; r++) v[r] = (vf){a[r], b[r], c[r], d[r]};
+#endif
+}
+
+/* Four floats from p into the first 128 bits, four from p + step into the next, and so on. */
+KM_INLINE vf v_load_quads(const float *p, int64_t step) {
+#if defined(KM_AVX512)
+    __m256 lo = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)),
+                                     _mm_loadu_ps(p + step), 1);
+    __m256 hi = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p + 2 * step)),
+                                     _mm_loadu_ps(p + 3 * step), 1);
+    return (vf)_mm512_insertf32x8(_mm512_castps256_ps512(lo), hi, 1);
+#elif defined(KM_AVX2)
+    return (vf)_mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)),
+                                    _mm_loadu_ps(p + step), 1);
+#else
+    (void)step;
+    return v_load(p);
+#endif
 }
 
 /* ---- Across the lanes, always in the same order ---- */
