@@ -1,0 +1,55 @@
+/* Models: GPT-2 and Llama-style decoders. One code serves training and inference; the difference is
+ * the tape, dropout, and a cache of keys and values.
+ *
+ *     km_model *m = km_model_new(ctx, &config, KM_BF16);
+ *     km_model_init(m, seed);
+ *     m->train = true;
+ *     km_tensor *loss = km_model_loss(ctx, m, ids, targets);
+ *     km_backward(ctx, loss);                                   // gradients in m->params
+ */
+#ifndef KM_MODEL_MODEL_H
+#define KM_MODEL_MODEL_H
+#include "model/config.h"
+#include "nn/nn.h"
+
+#define KM_IGNORE_TARGET (-100)  /* a target that counts for nothing, as in Hugging Face */
+
+typedef struct km_cache km_cache; /* keys and values of tokens seen: infer/cache.h */
+
+typedef struct km_model {
+    km_ctx *ctx;
+    km_config config;            /* complete */
+    km_dtype dtype;
+    km_param_list params;        /* named as in Hugging Face, in order of use */
+    bool train;                  /* dropout is on */
+    bool recompute;              /* blocks keep only their inputs and run again in backward */
+
+    km_nn_embedding wte, wpe;    /* tokens; positions (gpt2 only) */
+    km_nn_block *block;          /* config.layers of them */
+    km_nn_norm norm;             /* the last one */
+    km_nn_linear head;           /* w is wte.w when tied */
+} km_model;
+
+/* A model with parameters of zero on the context's device; NULL with the context's error set. */
+km_model *km_model_new(km_ctx *ctx, const km_config *c, km_dtype dtype);
+void km_model_free(km_model *m);                       /* NULL is fine; before its context */
+/* GPT-2's initialisation: N(0, 0.02), projections into the residual stream smaller by
+ * sqrt(2 layers), biases 0, norms 1. Element i of a parameter is a function of seed, the
+ * parameter's name and i alone: the same on every device and, up to rounding, in every dtype. */
+km_status km_model_init(km_model *m, uint64_t seed);
+
+/* ids (B, T) i32 or i64 on the model's device, T at most config.context.
+ * -> (B, T, dim), after the last norm. With a cache the tokens follow those already in it. */
+km_tensor *km_model_forward(km_ctx *ctx, km_model *m, km_tensor *ids, km_cache *cache);
+/* hidden (..., dim) -> (..., vocab) */
+km_tensor *km_model_logits(km_ctx *ctx, km_model *m, km_tensor *hidden);
+/* Mean cross-entropy of the next tokens, a scalar; ids and targets (B, T). */
+km_tensor *km_model_loss(km_ctx *ctx, km_model *m, km_tensor *ids, km_tensor *targets);
+
+/* Freezes (or frees) parameters whose names fit the pattern (nn/param.h); how many did. */
+int km_model_freeze(km_model *m, const char *pattern, bool frozen);
+/* Floating-point operations of one token in training, forward and backward, at sequence length T:
+ * 6 per weight in a product, and attention's 12 layers (H D) T, halved where it is causal. */
+double km_model_flops_per_token(const km_model *m, int64_t t);
+
+#endif

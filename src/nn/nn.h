@@ -1,0 +1,128 @@
+/* Layers: plain structs of parameters with one forward function each. A layer's tensors belong to
+ * the km_param_list given when it was made; the struct only points at them, so it may be copied.
+ * Every forward takes and returns tensors of the step and records itself on the tape as ops do. */
+#ifndef KM_NN_NN_H
+#define KM_NN_NN_H
+#include "nn/param.h"
+
+/* How layers are made: where their parameters go, and in which dtype. */
+typedef struct km_nn {
+    km_ctx *ctx;
+    km_param_list *params;
+    km_dtype dtype;
+} km_nn;
+
+/* Dropout is on when a positive rate is given; the rate is the caller's, who knows whether this is
+ * training. x itself when p is 0. */
+km_tensor *km_nn_dropout(km_ctx *ctx, km_tensor *x, double p);
+
+/* ---- Linear: act(x W^T + b + scale (x A^T) B^T) ---- */
+
+typedef struct km_nn_lora {       /* a low-rank correction, NULL when there is none */
+    km_tensor *a, *b;             /* (rank, in), (out, rank) */
+    double scale;                 /* alpha / rank */
+    double dropout;               /* on the way into a */
+} km_nn_lora;
+
+typedef struct km_nn_linear {
+    km_tensor *w, *b;             /* (out, in); (out) or NULL */
+    km_nn_lora lora;
+} km_nn_linear;
+
+/* Parameters "<name>.weight" and, with bias, "<name>.bias". */
+km_nn_linear km_nn_linear_new(const km_nn *nn, int64_t in, int64_t out, bool bias, const char *name);
+km_tensor *km_nn_linear_forward(km_ctx *ctx, const km_nn_linear *l, km_tensor *x, km_act act);
+
+/* ---- Embedding: row ids[i] of a table ---- */
+
+typedef struct km_nn_embedding {
+    km_tensor *w;                 /* (rows, dim) */
+} km_nn_embedding;
+
+km_nn_embedding km_nn_embedding_new(const km_nn *nn, int64_t rows, int64_t dim, const char *name);
+km_tensor *km_nn_embedding_forward(km_ctx *ctx, const km_nn_embedding *e, km_tensor *ids);
+
+/* ---- LayerNorm and RMSNorm over the last axis ---- */
+
+typedef enum km_nn_norm_kind { KM_NN_LAYER_NORM, KM_NN_RMS_NORM } km_nn_norm_kind;
+
+typedef struct km_nn_norm {
+    km_nn_norm_kind kind;
+    km_tensor *w, *b;             /* (dim); b NULL for RMSNorm and without bias */
+    double eps;
+} km_nn_norm;
+
+km_nn_norm km_nn_norm_new(const km_nn *nn, km_nn_norm_kind kind, int64_t dim, bool bias, double eps,
+                          const char *name);
+km_tensor *km_nn_norm_forward(km_ctx *ctx, const km_nn_norm *n, km_tensor *x);
+/* norm(x + *residual) in one pass; *residual becomes x + *residual. */
+km_tensor *km_nn_norm_add(km_ctx *ctx, const km_nn_norm *n, km_tensor *x, km_tensor **residual);
+
+/* ---- Attention: causal, multi-head or grouped ---- */
+
+/* Keys and values of the tokens seen so far, for one layer. */
+typedef struct km_nn_kv {
+    km_tensor *k, *v;             /* kept, (B, Hkv, room, D) */
+} km_nn_kv;
+
+typedef struct km_nn_attention {
+    km_nn_linear qkv;             /* (H + 2 Hkv) D wide, used when q.w is NULL */
+    km_nn_linear q, k, v;         /* or one each */
+    km_nn_linear proj;
+    int heads, kv_heads;
+    int64_t head_dim;
+    double rope_base;             /* 0: no rotation */
+} km_nn_attention;
+
+/* x (B, T, C) -> (B, T, C). With kv, the new keys and values are put at `position` and the queries
+ * see all from 0 on; without, position is 0. */
+km_tensor *km_nn_attention_forward(km_ctx *ctx, const km_nn_attention *a, km_tensor *x,
+                                   const km_nn_kv *kv, int64_t position);
+
+/* ---- MLP: down(gelu(up(x))), or down(silu(gate(x)) * up(x)) ---- */
+
+typedef struct km_nn_mlp {
+    km_nn_linear up, down;
+    km_nn_linear gate;            /* w NULL: GELU */
+} km_nn_mlp;
+
+km_tensor *km_nn_mlp_forward(km_ctx *ctx, const km_nn_mlp *m, km_tensor *x);
+
+/* ---- Transformer block ----
+ * The residual stream runs as two tensors, `x` and what is still to be added to it, so that every
+ * sum is made inside the norm that follows: a block takes *x and its pending delta, and leaves
+ * *x and a new delta. The first block of a model has no delta (NULL). */
+
+typedef struct km_nn_block {
+    km_nn_norm norm1, norm2;
+    km_nn_attention attention;
+    km_nn_mlp mlp;
+} km_nn_block;
+
+/* x = *residual + delta; x += dropout(attention(norm1 x)); returns dropout(mlp(norm2 x)), which is
+ * still to be added, and leaves *residual = x. delta may be NULL. */
+km_tensor *km_nn_block_forward(km_ctx *ctx, const km_nn_block *b, km_tensor *delta,
+                               km_tensor **residual, const km_nn_kv *kv, int64_t position,
+                               double dropout);
+
+/* ---- Sequential: layers one after the other ---- */
+
+typedef km_tensor *(*km_nn_forward)(km_ctx *ctx, const void *layer, km_tensor *x);
+typedef struct km_nn_step {
+    km_nn_forward forward;
+    const void *layer;            /* not owned */
+} km_nn_step;
+typedef struct km_nn_sequential {
+    const km_nn_step *step;
+    int n;
+} km_nn_sequential;
+
+km_tensor *km_nn_sequential_forward(km_ctx *ctx, const km_nn_sequential *s, km_tensor *x);
+/* Steps for the layers above: a linear without and with an activation, a norm, an embedding. */
+km_tensor *km_nn_apply_linear(km_ctx *ctx, const void *km_nn_linear_, km_tensor *x);
+km_tensor *km_nn_apply_linear_gelu(km_ctx *ctx, const void *km_nn_linear_, km_tensor *x);
+km_tensor *km_nn_apply_linear_relu(km_ctx *ctx, const void *km_nn_linear_, km_tensor *x);
+km_tensor *km_nn_apply_norm(km_ctx *ctx, const void *km_nn_norm_, km_tensor *x);
+km_tensor *km_nn_apply_embedding(km_ctx *ctx, const void *km_nn_embedding_, km_tensor *ids);
+
+#endif
