@@ -1,0 +1,117 @@
+/* Optimisers: parameters in groups, their state, and a step that never reads back.
+ *
+ *     km_optimizer *o = km_optimizer_new(ctx, params, n, &how);
+ *     for (step ...) {
+ *         km_optimizer_set(ctx, o, lr, accumulate);           // outside a captured step
+ *         for (i < accumulate) {                              // this part can be captured
+ *             if (i == accumulate - 1) km_optimizer_last_backward(ctx, o);
+ *             km_backward(ctx, km_optimizer_scale_loss(ctx, o, loss));
+ *         }
+ *         km_optimizer_step(ctx, o);
+ *         km_optimizer_zero_grad(ctx, o);
+ *         ...
+ *         km_optimizer_report(ctx, o, &r);                    // when the loss is read: waits
+ *     }
+ *
+ * Norm, clip factor, loss scale, bias corrections and the count of steps all live in a small
+ * tensor on the device (ops/control.h), so a step captured in a graph can be replayed: only the
+ * learning rate is written from outside. A step whose gradient norm is not finite changes no
+ * parameter and no state; it is counted, and halves the loss scale where there is one.
+ *
+ * With several ranks (how->comm) the gradients are summed over them while the backward pass still
+ * runs, each rank keeps and updates its part of the state (ZeRO-1), and the parameters are put
+ * together again. All ranks must make the same calls. */
+#ifndef KM_NN_OPTIM_H
+#define KM_NN_OPTIM_H
+#include "tensor/tensor.h"
+
+struct km_comm;
+
+typedef enum km_optim_kind {
+    KM_OPTIM_ADAMW,  /* decay apart from the gradient */
+    KM_OPTIM_ADAM,   /* decay through the gradient */
+    KM_OPTIM_SGD
+} km_optim_kind;
+
+/* One parameter. The name must outlive the optimiser. */
+typedef struct km_optim_param {
+    const char *name;
+    km_tensor *t;    /* kept, contiguous, f32, f16 or bf16 */
+    bool decay;      /* false for norms and biases */
+    bool frozen;     /* gets no gradient, no state, no update */
+} km_optim_param;
+
+typedef struct km_optim_settings {
+    km_optim_kind kind;
+    double beta1, beta2, eps;       /* adam */
+    double momentum;                /* sgd */
+    bool nesterov;
+    double weight_decay;            /* of parameters marked decay */
+    double max_norm;                /* gradients are scaled down to this global 2-norm; 0: never */
+    bool no_master;                 /* update 16-bit parameters without f32 weights behind them */
+    double loss_scale;              /* the first one, for f16; 0: none. 65536 is usual. */
+    int64_t growth_every;           /* good steps after which the loss scale doubles; 0: 2000 */
+    const char *const *freeze;      /* glob patterns: parameters whose name one of them matches are
+                                     * frozen; a pattern that matches none is an error */
+    int n_freeze;
+    struct km_comm *comm;           /* NULL: one rank */
+} km_optim_settings;
+
+/* AdamW with beta 0.9 and 0.95, eps 1e-8, decay 0.1, clipping at 1, momentum 0.9 for sgd. */
+km_optim_settings km_optim_defaults(void);
+
+typedef struct km_optimizer km_optimizer;
+
+/* Marks the parameters that are not frozen as requiring a gradient and makes their state. The
+ * settings are copied. With several ranks the parameters move into common memory (their handles
+ * stay) and take rank 0's values. NULL with the context's error set. */
+km_optimizer *km_optimizer_new(km_ctx *ctx, const km_optim_param *params, int n,
+                               const km_optim_settings *how);
+void km_optimizer_free(km_optimizer *o); /* before its context; NULL is fine */
+
+/* For the steps from now on. accumulate: backward passes to a step; gradients are divided by it. */
+km_status km_optimizer_set(km_ctx *ctx, km_optimizer *o, double lr, int accumulate);
+/* The loss times the loss scale; the loss itself where there is none. */
+km_tensor *km_optimizer_scale_loss(km_ctx *ctx, km_optimizer *o, km_tensor *loss);
+/* The next km_backward is the last before the step: gradients may be reduced as they get ready. */
+void km_optimizer_last_backward(km_ctx *ctx, km_optimizer *o);
+km_status km_optimizer_step(km_ctx *ctx, km_optimizer *o);
+void km_optimizer_zero_grad(km_ctx *ctx, km_optimizer *o);
+/* Whether a step can be captured in a graph (always, but for ranks that talk through the host). */
+bool km_optimizer_capturable(const km_optimizer *o);
+
+/* What the last step did. Waits for the device. */
+typedef struct km_optim_report {
+    double lr;
+    double norm;        /* of the gradients, before clipping */
+    bool skipped;       /* the norm was not finite: nothing was changed */
+    int64_t steps;      /* done, those skipped not counted */
+    int64_t skips;      /* in all */
+    double loss_scale;  /* for the next step; 1 when there is none */
+} km_optim_report;
+km_status km_optimizer_report(km_ctx *ctx, km_optimizer *o, km_optim_report *r);
+
+int64_t km_optimizer_trained(const km_optimizer *o);     /* elements that are not frozen */
+size_t km_optimizer_state_bytes(const km_optimizer *o);  /* on this rank */
+
+/* ---- The state, for checkpoints: named f32 tensors, in a fixed order ----
+ * optim.m.NAME, optim.v.NAME, optim.w.NAME (f32 weights behind 16-bit parameters), and optim.control
+ * (steps, skips, loss scale). Complete on every rank: reading gathers, so all ranks must call. */
+typedef struct km_optim_state {
+    const char *name;   /* valid until the optimiser is freed */
+    km_shape shape;
+} km_optim_state;
+
+int km_optimizer_states(const km_optimizer *o);
+km_optim_state km_optimizer_state(const km_optimizer *o, int i);
+int km_optimizer_find_state(const km_optimizer *o, const char *name);  /* -1: none */
+km_status km_optimizer_read_state(km_ctx *ctx, km_optimizer *o, int i, float *dst);
+km_status km_optimizer_write_state(km_ctx *ctx, km_optimizer *o, int i, const float *src);
+/* The f32 weights again from the parameters, after those were overwritten from outside. */
+km_status km_optimizer_adopt(km_ctx *ctx, km_optimizer *o);
+
+/* Whether text fits a glob pattern: * any run, ? any one character, [a-z] a set, [!a-z] its
+ * complement, \x x itself. */
+bool km_glob(const char *pattern, const char *text);
+
+#endif

@@ -1,0 +1,32 @@
+/* Learning-rate schedules: a pure function of the step, so that a resumed run sees the same rates.
+ *
+ * Steps count from 0. All rise linearly over the first `warmup` steps, lr (step + 1) / warmup; then
+ *   constant: lr
+ *   linear:   from lr down to min_lr at the last step
+ *   cosine:   min_lr + (lr - min_lr) (1 + cos(pi x)) / 2, x from 0 to 1 over the rest
+ *   wsd:      lr, then over the last `decay` steps linearly down to min_lr
+ * After the last step the rate stays where it ended. */
+#ifndef KM_NN_SCHEDULE_H
+#define KM_NN_SCHEDULE_H
+#include "base/error.h"
+
+typedef enum km_schedule_kind {
+    KM_SCHEDULE_CONSTANT,
+    KM_SCHEDULE_LINEAR,
+    KM_SCHEDULE_COSINE,
+    KM_SCHEDULE_WSD
+} km_schedule_kind;
+
+typedef struct km_schedule {
+    km_schedule_kind kind;
+    double lr, min_lr;
+    int64_t warmup, decay, steps;   /* steps: in all, the warm-up and decay included */
+} km_schedule;
+
+double km_schedule_lr(const km_schedule *s, int64_t step);
+km_status km_schedule_check(const km_schedule *s, km_error *err);
+/* By name: "constant", "linear", "cosine", "wsd"; false when there is none of that name. */
+bool km_schedule_named(const char *name, km_schedule_kind *kind);
+const char *km_schedule_name(km_schedule_kind kind);
+
+#endif
