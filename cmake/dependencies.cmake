@@ -1,24 +1,32 @@
-# The libraries that Kermes links: Jansson, threads, dl and m. OpenBLAS, CUDA and the like are
-# opened at run time and are no part of the build.
+# The libraries that Kermes links: Jansson, xxHash, threads, dl and m. OpenBLAS, CUDA and the like
+# are opened at run time and are no part of the build.
 find_package(PkgConfig REQUIRED)
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
 
-pkg_check_modules(JANSSON IMPORTED_TARGET jansson)
-if(NOT JANSSON_FOUND)
-    message(FATAL_ERROR "Jansson is missing: run scripts/setup, or install libjansson-dev")
-endif()
-
-if(KERMES_STATIC_DEPS)
-    find_library(JANSSON_ARCHIVE libjansson.a HINTS ${JANSSON_LIBRARY_DIRS} ${JANSSON_LIBDIR})
-    if(NOT JANSSON_ARCHIVE)
-        message(FATAL_ERROR "KERMES_STATIC_DEPS: libjansson.a was not found")
+# A library found by pkg-config as target kermes_<name>; its archive with KERMES_STATIC_DEPS.
+function(kermes_dependency name module archive package)
+    string(TOUPPER ${name} upper)
+    pkg_check_modules(${upper} IMPORTED_TARGET ${module})
+    if(NOT ${upper}_FOUND)
+        message(FATAL_ERROR "${module} is missing: run scripts/setup, or install ${package}")
     endif()
-    add_library(kermes_jansson INTERFACE)
-    target_include_directories(kermes_jansson INTERFACE ${JANSSON_INCLUDE_DIRS})
-    target_link_libraries(kermes_jansson INTERFACE ${JANSSON_ARCHIVE})
-else()
-    add_library(kermes_jansson ALIAS PkgConfig::JANSSON)
-endif()
+    add_library(kermes_${name} INTERFACE)
+    if(KERMES_STATIC_DEPS)
+        find_library(${upper}_ARCHIVE ${archive}
+            HINTS ${${upper}_LIBRARY_DIRS} ${${upper}_LIBDIR})
+        if(NOT ${upper}_ARCHIVE)
+            message(FATAL_ERROR "KERMES_STATIC_DEPS: ${archive} was not found")
+        endif()
+        target_include_directories(kermes_${name} INTERFACE ${${upper}_INCLUDE_DIRS})
+        target_link_libraries(kermes_${name} INTERFACE ${${upper}_ARCHIVE})
+    else()
+        target_link_libraries(kermes_${name} INTERFACE PkgConfig::${upper})
+    endif()
+endfunction()
 
-set(KERMES_LIBRARIES kermes_jansson Threads::Threads ${CMAKE_DL_LIBS} m)
+kermes_dependency(jansson jansson libjansson.a libjansson-dev)
+kermes_dependency(xxhash libxxhash libxxhash.a libxxhash-dev)
+
+set(KERMES_PACKAGES kermes_jansson kermes_xxhash)
+set(KERMES_LIBRARIES ${KERMES_PACKAGES} Threads::Threads ${CMAKE_DL_LIBS} m)
