@@ -118,6 +118,9 @@ KM_API const char *km_ctx_device(const km_ctx *ctx);  /* "cpu", "cuda:0" */
 KM_API int km_ctx_threads(const km_ctx *ctx);
 KM_API void km_seed(km_ctx *ctx, uint64_t seed);      /* restarts the random sequence */
 KM_API void km_sync(km_ctx *ctx);                     /* waits for the device to finish */
+/* Lets f32 products on a GPU round their operands to TF32 (10 bits of mantissa), which is several
+ * times faster. Off by default; KERMES_TF32=1 in the environment allows it to every context. */
+KM_API void km_ctx_allow_tf32(km_ctx *ctx, bool on);
 
 /* Ends a step: every temporary, the tape included, is gone; their memory is reused. */
 KM_API void km_step_end(km_ctx *ctx);
@@ -154,6 +157,23 @@ typedef struct km_stats {
 KM_API km_stats km_ctx_stats(const km_ctx *ctx);
 KM_API void km_stats_reset_peak(km_ctx *ctx);
 KM_API void km_trim(km_ctx *ctx);                     /* gives cached memory back */
+
+/* A memory profile: between begin and end every buffer taken or given back on the context's device
+ * is written down, in the order it happens. bytes add up to live; what was live at the begin is the
+ * first event. */
+typedef struct km_memory_event {
+    uint64_t index;            /* the op, counted from 1, that ran or had run; 0: none yet */
+    const char *op;            /* what made the buffer, told of its release too; "before": made
+                                  before the begin */
+    const char *grad_of;       /* the op whose gradient it was made for; NULL: not in km_backward */
+    int64_t bytes;             /* taken, or, negative, given back */
+    size_t live;               /* in use after it */
+} km_memory_event;
+
+KM_API km_status km_profile_begin(km_ctx *ctx);
+/* The events, the context's until the next begin; *n receives how many. NULL with the error set
+ * when nothing was being recorded or there was no memory for the list. */
+KM_API const km_memory_event *km_profile_end(km_ctx *ctx, size_t *n);
 
 /* ---- Shapes and tensors ---- */
 
@@ -333,6 +353,11 @@ KM_API km_tensor *km_rope(km_ctx *ctx, km_tensor *x, km_tensor *positions, km_ro
 KM_API km_tensor *km_attention(km_ctx *ctx, km_tensor *q, km_tensor *k, km_tensor *v, bool causal,
                                double scale);
 
+/* The same over q, k and v side by side, as one linear layer makes them: qkv (B, T, (H + 2 Hkv) D)
+ * -> (B, T, H D). Nothing is copied, forward or back. */
+KM_API km_tensor *km_attention_qkv(km_ctx *ctx, km_tensor *qkv, int heads, int kv_heads, bool causal,
+                                   double scale);
+
 /* ---- Losses: a scalar f32 (f64 for f64 input) ---- */
 
 typedef enum km_reduction { KM_MEAN, KM_SUM } km_reduction;
@@ -340,6 +365,13 @@ typedef enum km_reduction { KM_MEAN, KM_SUM } km_reduction;
  * ignore_index count for nothing, in the mean's divisor too. */
 KM_API km_tensor *km_cross_entropy(km_ctx *ctx, km_tensor *logits, km_tensor *targets,
                                    int64_t ignore_index, km_reduction reduction);
+#define KM_NO_IGNORE INT64_MIN /* an ignore_index that no target has */
+/* cross_entropy(x w^T): x (..., C), w (V, C), of whose rows the first `classes` count (0: all; the
+ * rest is padding). Works through the rows in pieces, with the gradients made on the way, so that
+ * the logits of all rows are never held at once. */
+KM_API km_tensor *km_linear_cross_entropy(km_ctx *ctx, km_tensor *x, km_tensor *w, km_tensor *targets,
+                                          int64_t classes, int64_t ignore_index,
+                                          km_reduction reduction);
 KM_API km_tensor *km_mse(km_ctx *ctx, km_tensor *x, km_tensor *target, km_reduction reduction);
 KM_API km_tensor *km_bce_with_logits(km_ctx *ctx, km_tensor *x, km_tensor *target,
                                      km_reduction reduction);

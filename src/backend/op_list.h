@@ -108,8 +108,9 @@
      *   the gradient (Adam): m = beta1 m + (1 - beta1) d; v = beta2 v + (1 - beta2) d^2;          \
      *   p -= lr (m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + decay p). */               \
     X(SGD, sgd) X(ADAMW, adamw)                                                                    \
-    /* Views and the user's own op: no kernels. */                                                 \
+    /* Views, ops composed of others, and the user's own: no kernels. */                                                 \
     X(SLICE, slice) X(PERMUTE, permute) X(RESHAPE, reshape) X(BROADCAST, broadcast)                \
+    X(ATTENTION_QKV, attention_qkv) X(LINEAR_CROSS_ENTROPY, linear_cross_entropy)                  \
     X(CUSTOM, custom)
 
 typedef enum km_op {

@@ -15,6 +15,7 @@ void km_rows_attention(km_op_row *t);
 void km_rows_loss(km_op_row *t);
 void km_rows_views(km_op_row *t);
 void km_rows_optim(km_op_row *t);
+void km_rows_fused(km_op_row *t);
 void km_rows_custom(km_op_row *t);
 
 #endif
