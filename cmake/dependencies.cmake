@@ -1,5 +1,5 @@
-# The libraries that Kermes links: Jansson, xxHash, threads, dl and m. OpenBLAS, CUDA and the like
-# are opened at run time and are no part of the build.
+# The libraries that Kermes links: Jansson, xxHash, PCRE2, utf8proc, threads, dl and m. OpenBLAS,
+# CUDA and the like are opened at run time and are no part of the build.
 find_package(PkgConfig REQUIRED)
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
@@ -27,6 +27,11 @@ endfunction()
 
 kermes_dependency(jansson jansson libjansson.a libjansson-dev)
 kermes_dependency(xxhash libxxhash libxxhash.a libxxhash-dev)
+kermes_dependency(pcre2 libpcre2-8 libpcre2-8.a libpcre2-dev)
+kermes_dependency(utf8proc libutf8proc libutf8proc.a libutf8proc-dev)
+if(KERMES_STATIC_DEPS)
+    target_compile_definitions(kermes_utf8proc INTERFACE UTF8PROC_STATIC)
+endif()
 
-set(KERMES_PACKAGES kermes_jansson kermes_xxhash)
+set(KERMES_PACKAGES kermes_jansson kermes_xxhash kermes_pcre2 kermes_utf8proc)
 set(KERMES_LIBRARIES ${KERMES_PACKAGES} Threads::Threads ${CMAKE_DL_LIBS} m)
