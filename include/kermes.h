@@ -313,6 +313,11 @@ typedef enum km_act { KM_ACT_NONE, KM_ACT_RELU, KM_ACT_GELU, KM_ACT_GELU_ERF, KM
 /* act(x W^T + b): x (..., in), w (out, in), b (out) or NULL -> (..., out) */
 KM_API km_tensor *km_linear(km_ctx *ctx, km_tensor *x, km_tensor *w, km_tensor *b, km_act act);
 
+/* act(x w1^T + b1) w2^T + b2, the middle of a transformer block: x (..., in), w1 (hidden, in), w2
+ * (out, hidden); b1, b2 may be NULL. Two linear layers whose gradients share what they can. */
+KM_API km_tensor *km_mlp(km_ctx *ctx, km_tensor *x, km_tensor *w1, km_tensor *b1, km_act act,
+                         km_tensor *w2, km_tensor *b2);
+
 /* ---- Rows ---- */
 
 KM_API km_tensor *km_softmax(km_ctx *ctx, km_tensor *x, int axis);
@@ -396,15 +401,18 @@ KM_API double km_clip_grad_norm(km_ctx *ctx, km_tensor *const *parameters, int n
 typedef struct km_sgd {
     double lr, momentum, weight_decay;
     bool nesterov;
+    km_tensor *const *master; /* may be NULL: see below */
 } km_sgd;
 typedef struct km_adamw {
     double lr, beta1, beta2, eps, weight_decay;
     int64_t step;      /* counted from 1 */
     bool coupled;      /* decay through the gradient, as in Adam, instead of AdamW's own term */
+    km_tensor *const *master; /* may be NULL: see below */
 } km_adamw;
 /* Kept contiguous parameters; those without a gradient stay as they are. The state (m, v) is kept
  * f32 (f64 for f64) tensors of the parameters' shapes, zero at the start; m may be NULL for sgd
- * without momentum. */
+ * without momentum. A 16-bit parameter loses small updates to rounding; master[i], a kept f32 tensor
+ * that begins as its copy (NULL: none), takes them in its place and is rounded to it each step. */
 KM_API km_status km_sgd_step(km_ctx *ctx, km_tensor *const *parameters, km_tensor *const *m, int n,
                              const km_sgd *how);
 KM_API km_status km_adamw_step(km_ctx *ctx, km_tensor *const *parameters, km_tensor *const *m,

@@ -58,8 +58,15 @@
      * beta out (beta 0 does not read out). */                                                     \
     X(MATMUL, matmul)                                                                              \
     /* x (rows, in), w (out, in) as in matmul's matrices (strides), b? (out) -> y (rows, out), and \
-     * pre (rows, out) when n_out is 2: the value before act. act. */                              \
+     * pre (rows, out) when n_out is 2 (n[0], or when recording): the value before act. act. */                              \
     X(LINEAR, linear)                                                                              \
+    /* The gradients of linear layers; dy (rows, out) is that of act's input.                      \
+     * linear_dx: dy, w (out, in), pre? (rows, in) -> dx (rows, in) = (dy w) act'(pre), where pre, \
+     *   when there, is what act was given in the layer before; and the column sums of dx (in),    \
+     *   that layer's bias gradient, when n_out is 2 (n[0]). act (never relu).                     \
+     * linear_dw: dy, x (rows, in) -> dw (out, in) = dy^T x, and the column sums of dy (out) when  \
+     *   n_out is 2 (n[0]). */                                                                     \
+    X(LINEAR_DX, linear_dx) X(LINEAR_DW, linear_dw)                                                \
     /* x (any); axis -> out. Contiguous: view as (outer, n, inner). */                             \
     X(SOFTMAX, softmax) X(LOG_SOFTMAX, log_softmax)                                                \
     X(SOFTMAX_GRAD, softmax_grad)         /* dy, y: y * (dy - sum(dy*y)) */                        \
@@ -99,18 +106,33 @@
     X(CROSS_ENTROPY_GRAD, cross_entropy_grad) /* dloss (), logits, targets, lse -> dlogits */      \
     X(MSE, mse) X(BCE, bce_with_logits)       /* x, target -> loss (); n[1] km_reduction */        \
     X(MSE_GRAD, mse_grad) X(BCE_GRAD, bce_with_logits_grad) /* dloss (), x, target -> dx */        \
-    /* Optimiser steps over k tensors at once: all contiguous, p and g of one dtype, m and v f32 (f64  \
-     * for f64). Outputs may be the very inputs: this is how parameters are updated.               \
-     * sgd: k times p, g, m? -> p, m?. f[0] lr, f[1] momentum, f[2] weight decay, n[0] nesterov:   \
-     *   d = g + decay p; m = momentum m + d; p -= lr (m, or nesterov: d + momentum m).            \
-     * adamw: k times p, g, m, v -> p, m, v. f[0] lr, f[1] beta1, f[2] beta2, f[3] eps, f[4] weight \
-     *   decay, n[0] step t from 1, n[1] 1 for decay of the weights (AdamW), 0 for decay through   \
-     *   the gradient (Adam): m = beta1 m + (1 - beta1) d; v = beta2 v + (1 - beta2) d^2;          \
-     *   p -= lr (m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + decay p). */               \
+    /* Optimiser steps over k tensors at once: all contiguous; p of one dtype, g of the same or    \
+     * f32; m, v and w f32 (f64 for f64). w? is the f32 weight behind a 16-bit p: it is updated,   \
+     * and p is its rounding. Outputs may be the very inputs: this is how parameters are updated;  \
+     * of a tensor they are p and those of m, v, w that are there. With one input more, control    \
+     * (control.h) gives lr, scales, a multiplier of g, a flag that makes the step a no-op, and,   \
+     * from tensor n[2] on, each tensor's own factor of lr and weight decay.                       \
+     * sgd: k times p, g, m?, w?, then control? -> p, m?, w?. f[0] lr, f[1] momentum, f[2] weight  \
+     *   decay, n[0] nesterov: d = g + decay p; m = momentum m + d; p -= lr (m, or nesterov: d +   \
+     *   momentum m).                                                                              \
+     * adamw: k times p, g, m, v, w?, then control? -> p, m, v, w?. f[0] lr, f[1] beta1, f[2]      \
+     *   beta2, f[3] eps, f[4] weight decay, n[0] step t from 1, n[1] 1 for decay of the weights   \
+     *   (AdamW), 0 for decay through the gradient (Adam): m = beta1 m + (1 - beta1) d; v = beta2  \
+     *   v + (1 - beta2) d^2; p -= lr (m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) +       \
+     *   decay p). */                                                                              \
     X(SGD, sgd) X(ADAMW, adamw)                                                                    \
+    /* k tensors, each of any float dtype -> (chunks) f32 (f64 if the first is): sums of squares   \
+     * of every KM_SUMSQ_CHUNK elements of each tensor, tensor after tensor. The same bits each   \
+     * run. */                                                                                     \
+    X(SUMSQ_CHUNKS, sumsq_chunks)                                                                  \
+    /* sums (n), knobs (KM_KNOBS), control -> control, all f32, of the step about to be made: the  \
+     * norm from the sums, its clip factor, whether it is finite, the count of steps, the loss     \
+     * scale. f[0] largest norm (0: any), f[1] beta1, f[2] beta2, n[0] good steps after which the  \
+     * loss scale doubles (0: it never changes). The control's tensors stay. */                    \
+    X(OPTIM_CONTROL, optim_control)                                                                \
     /* Views, ops composed of others, and the user's own: no kernels. */                                                 \
     X(SLICE, slice) X(PERMUTE, permute) X(RESHAPE, reshape) X(BROADCAST, broadcast)                \
-    X(ATTENTION_QKV, attention_qkv) X(LINEAR_CROSS_ENTROPY, linear_cross_entropy)                  \
+    X(ATTENTION_QKV, attention_qkv) X(LINEAR_CROSS_ENTROPY, linear_cross_entropy) X(MLP, mlp)      \
     X(CUSTOM, custom)
 
 typedef enum km_op {

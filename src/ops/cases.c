@@ -1,6 +1,7 @@
 /* The list of trial calls, family by family. Sizes are small and odd on purpose: fast kernels break
  * at the edges of their blocks. */
 #include "ops/cases.h"
+#include "backend/control.h"
 
 #define HALVES (KM_BIT(KM_F32) | KM_BIT(KM_F16) | KM_BIT(KM_BF16))
 #define SMALL_INTS (KM_BIT(KM_I32) | KM_BIT(KM_I64) | KM_BIT(KM_U8) | KM_BIT(KM_I8))
@@ -268,6 +269,24 @@ static void linears(sink *s, km_op op) {
         }
 }
 
+static void linear_gradients(sink *s, km_op op) {
+    static const struct { int64_t rows, in, out; } sizes[] = {
+        {1, 1, 1}, {3, 5, 4}, {0, 5, 4}, {7, 33, 65}, {65, 136, 32}, {257, 64, 128}};
+    static const km_act acts[] = {KM_ACT_NONE, KM_ACT_GELU, KM_ACT_GELU_ERF, KM_ACT_SILU};
+    bool dx = op == KM_OP_LINEAR_DX;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int act = 0; act < (dx ? 4 : 1); act++)
+            for (int sums = 0; sums < 2; sums++) {
+                int64_t r = sizes[i].rows, n = sizes[i].in, m = sizes[i].out;
+                km_case c = {.op = op, .n_in = dx ? 3 : 2, .dtypes = HALVES,
+                             .p = {.act = acts[act], .n = {sums}}};
+                c.in[0] = in(KM_SHAPE(r, m), 0, 0);
+                c.in[1] = dx ? in(KM_SHAPE(m, n), 0, 0) : in(KM_SHAPE(r, n), 0, 0);
+                c.in[2] = acts[act] == KM_ACT_NONE ? absent : in(KM_SHAPE(r, n), 0, 0);
+                put(s, &c);
+            }
+}
+
 /* ---- Rows ---- */
 
 static void softmaxes(sink *s, km_op op, int n_in) {
@@ -504,21 +523,88 @@ static void pair_losses(sink *s, km_op op) {
 
 /* ---- Optimisers ---- */
 
+/* A control in the last place: for all tensors alike, for each its own, or one that says no. */
+enum { CONTROL_PLAIN = 1, CONTROL_TENSORS, CONTROL_SKIP };
+
+static void derive_control(km_ctx *ctx, const km_case *c, km_tensor **t) {
+    float f[KM_CONTROL_TENSORS + 6] = {
+        [KM_CONTROL_LR] = 0.01f, [KM_CONTROL_SCALE1] = 1.7f, [KM_CONTROL_SCALE2] = 3.1f,
+        [KM_CONTROL_GRAD] = 0.125f, [KM_CONTROL_LOSS] = 8, [KM_CONTROL_TENSORS + 4] = 0.5f,
+        [KM_CONTROL_TENSORS + 5] = 0.25f};
+    int at = c->n_in - 1;
+    int64_t kind = c->in[at].limit;
+    if (kind == CONTROL_SKIP) f[KM_CONTROL_SKIP] = 1, f[KM_CONTROL_GRAD] = 0;
+    t[at] = km_to(ctx, km_from_data(ctx, KM_F32, KM_SHAPE(KM_CONTROL_TENSORS +
+                                                          (kind == CONTROL_TENSORS ? 6 : 0)), f),
+                  "ref");
+}
+
 static void optimisers(sink *s, km_op op) {
     static const int64_t sizes[] = {0, 1, 3, 31, 4097, 20011};
     for (int i = 0; i < 6; i++)
-        for (int form = 0; form < 3; form++) {
+        for (int form = 0; form < 9; form++) {
+            bool master = form >= 3 && form != 5, wide = form == 4 || form == 5;
+            int control = form < 6 ? 0 : form - 5;
             km_case_in x = in(KM_SHAPE(sizes[i]), 0, 0);
+            km_case_in g = wide ? typed(x.shape, KM_V_NORMAL, KM_F32, 0) : x;
             km_case_in m = typed(x.shape, KM_V_NORMAL, KM_F32, 0);
-            km_case_in v = typed(x.shape, KM_V_POSITIVE, KM_F32, 0);
-            km_case c = {.op = op, .in = {x, x, m, v}, .dtypes = HALVES};
+            km_case_in v = typed(x.shape, KM_V_POSITIVE, KM_F32, 0), w = master ? m : absent;
+            km_case_in last = typed(KM_SHAPE(1), KM_V_DERIVED, KM_F32, control);
+            km_case c = {.op = op, .dtypes = HALVES};
             if (op == KM_OP_SGD) {
-                c.n_in = form == 2 ? 2 : 3;
-                c.p = (km_params){.f = {0.1, form == 2 ? 0 : 0.9, 0.01}, .n = {form == 1}};
+                bool still = form == 2 || form == 4; /* without momentum */
+                km_case_in list[] = {x, g, still ? absent : m, w, last};
+                for (int k = 0; k < 5; k++) c.in[k] = list[k];
+                c.n_in = form == 2 ? 2 : 4;
+                c.p = (km_params){.f = {0.1, still ? 0 : 0.9, 0.01}, .n = {form % 3 == 1, 0, 2}};
             } else {
-                c.n_in = 4;
-                c.p = (km_params){.f = {1e-2, 0.9, 0.95, 1e-8, 0.1}, .n = {1 + form * 50, form != 1}};
+                km_case_in list[] = {x, g, m, v, w, last};
+                for (int k = 0; k < 6; k++) c.in[k] = list[k];
+                c.n_in = form < 3 ? 4 : 5;
+                c.p = (km_params){.f = {1e-2, 0.9, 0.95, 1e-8, 0.1},
+                                  .n = {1 + form * 50, form != 1, 2}};
             }
+            if (control) {
+                c.n_in++;
+                c.derive = derive_control;
+            }
+            put(s, &c);
+        }
+}
+
+static void sumsqs(sink *s, km_op op) {
+    static const int64_t sizes[][4] = {{0, 1, 0, 7}, {3, 16384, 16383, 5}, {16385, 40000, 8, 64},
+                                       {0, 0, 0, 0}};
+    for (int i = 0; i < 4; i++)
+        for (int form = 0; form < 3; form++) {
+            km_case c = {.op = op, .n_in = form == 2 ? 1 : 4, .dtypes = HALVES};
+            for (int k = 0; k < c.n_in; k++)
+                c.in[k] = form == 1 && k % 2 ? typed(KM_SHAPE(sizes[i][k]), KM_V_NORMAL, KM_BF16, 0)
+                                             : in(KM_SHAPE(sizes[i][k]), KM_V_NORMAL, 0);
+            put(s, &c);
+        }
+}
+
+/* What came before: in the middle of a run, or just before the loss scale doubles. */
+static void derive_step(km_ctx *ctx, const km_case *c, km_tensor **t) {
+    bool late = c->in[2].limit == 1;
+    float f[KM_CONTROL_TENSORS + 4] = {
+        [KM_CONTROL_STEPS] = late ? 99 : 0, [KM_CONTROL_SKIPS] = late ? 2 : 0,
+        [KM_CONTROL_LOSS] = late ? 1024 : 1, [KM_CONTROL_GOOD] = late ? 9 : 0,
+        [KM_CONTROL_TENSORS + 1] = 0.1f, [KM_CONTROL_TENSORS + 2] = 1};
+    t[2] = km_to(ctx, km_from_data(ctx, KM_F32, KM_SHAPE(KM_CONTROL_TENSORS + 4), f), "ref");
+}
+
+static void controls(sink *s, km_op op) {
+    static const int64_t sizes[] = {0, 1, 33, 5000};
+    for (int i = 0; i < 4; i++)
+        for (int form = 0; form < 6; form++) {
+            km_case c = {.op = op, .n_in = 3, .dtypes = KM_BIT(KM_F32), .derive = derive_step};
+            bool bad = form >= 4; /* infinities and NaN among the sums */
+            c.in[0] = in(KM_SHAPE(sizes[i]), bad && i ? KM_V_SPECIAL : KM_V_POSITIVE, 0);
+            c.in[1] = in(KM_SHAPE(KM_KNOBS), KM_V_POSITIVE, 0);
+            c.in[2] = typed(KM_SHAPE(1), KM_V_DERIVED, KM_F32, form & 1);
+            c.p = (km_params){.f = {form & 2 ? 0.5 : 0, 0.9, 0.95}, .n = {form < 2 ? 0 : 10}};
             put(s, &c);
         }
 }
@@ -549,6 +635,7 @@ void km_cases_each(km_op op, km_case_fn fn, void *user) {
     case KM_OP_SUMSQ: case KM_OP_ARGMAX: reductions(&s, op); break;
     case KM_OP_MATMUL: matmuls(&s, op); break;
     case KM_OP_LINEAR: linears(&s, op); break;
+    case KM_OP_LINEAR_DX: case KM_OP_LINEAR_DW: linear_gradients(&s, op); break;
     case KM_OP_SOFTMAX: case KM_OP_LOG_SOFTMAX: softmaxes(&s, op, 1); break;
     case KM_OP_SOFTMAX_GRAD: case KM_OP_LOG_SOFTMAX_GRAD: softmaxes(&s, op, 2); break;
     case KM_OP_LAYER_NORM: case KM_OP_RMS_NORM: case KM_OP_ADD_LAYER_NORM: case KM_OP_ADD_RMS_NORM:
@@ -561,7 +648,10 @@ void km_cases_each(km_op op, km_case_fn fn, void *user) {
     case KM_OP_CROSS_ENTROPY: case KM_OP_CROSS_ENTROPY_GRAD: cross_entropies(&s, op); break;
     case KM_OP_MSE: case KM_OP_BCE: case KM_OP_MSE_GRAD: case KM_OP_BCE_GRAD: pair_losses(&s, op); break;
     case KM_OP_SGD: case KM_OP_ADAMW: optimisers(&s, op); break;
-    case KM_OP_SLICE: case KM_OP_PERMUTE: case KM_OP_RESHAPE: case KM_OP_BROADCAST: case KM_OP_CUSTOM:
+    case KM_OP_SUMSQ_CHUNKS: sumsqs(&s, op); break;
+    case KM_OP_OPTIM_CONTROL: controls(&s, op); break;
+    case KM_OP_SLICE: case KM_OP_PERMUTE: case KM_OP_RESHAPE: case KM_OP_BROADCAST:
+    case KM_OP_ATTENTION_QKV: case KM_OP_LINEAR_CROSS_ENTROPY: case KM_OP_MLP: case KM_OP_CUSTOM:
     case KM_OP_COUNT: break; /* views have no kernels; tests/ops checks them */
     }
 }

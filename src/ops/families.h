@@ -1,4 +1,4 @@
-/* Each family fills its rows of the op table. */
+/* Each family fills its rows of the op table; and what families share. */
 #ifndef KM_OPS_FAMILIES_H
 #define KM_OPS_FAMILIES_H
 #include "ops/op.h"
@@ -15,6 +15,11 @@ void km_rows_attention(km_op_row *t);
 void km_rows_loss(km_op_row *t);
 void km_rows_views(km_op_row *t);
 void km_rows_optim(km_op_row *t);
+/* A linear layer's gradients from dy (rows, out), that of what its activation was given: handed on
+ * to x (when to_x), w and b? where they need one. */
+void km_linear_backward(km_ctx *ctx, km_tensor *dy, km_tensor *x, km_tensor *w, km_tensor *b,
+                        bool to_x);
+void km_rows_mlp(km_op_row *t);
 void km_rows_fused(km_op_row *t);
 void km_rows_custom(km_op_row *t);
 

@@ -54,8 +54,55 @@ static km_status infer_linear(km_ctx *ctx, const char *name, km_tensor *const *i
         return km_fail(ctx, KM_ERR_RANGE, "%s: no such activation: %d", name, (int)p->act);
     *out = (km_outputs){.n = 1, .dtype = {x->dtype, x->dtype}, .shape = {y, y}};
     /* relu's gradient needs only y; the others need the value before the activation. */
-    if (p->act > KM_ACT_RELU && km_recording(ctx, in, n_in)) out->n = 2;
+    if (p->n[0] || (p->act > KM_ACT_RELU && km_recording(ctx, in, n_in))) out->n = 2;
     return KM_OK;
+}
+
+static km_status infer_linear_dx(km_ctx *ctx, const char *name, km_tensor *const *in, int n_in,
+                                 const km_params *p, km_outputs *out) {
+    char ta[KM_SHAPE_TEXT], tb[KM_SHAPE_TEXT];
+    km_tensor *dy = in[0], *w = in[1], *pre = n_in > 2 ? in[2] : NULL;
+    if (km_want_same_dtype(ctx, name, dy, w) != KM_OK) return ctx->error.code;
+    if (dy->shape.ndim != 2 || w->shape.ndim != 2 || dy->shape.dim[1] != w->shape.dim[0])
+        return km_fail(ctx, KM_ERR_SHAPE, "%s: dy %s and w %s are not [rows, out] and [out, in]", name,
+                       km_shape_text(ta, dy->shape), km_shape_text(tb, w->shape));
+    km_shape dx = KM_SHAPE(dy->shape.dim[0], w->shape.dim[1]);
+    if (pre && (km_want_same_dtype(ctx, name, dy, pre) != KM_OK ||
+                km_want_shape(ctx, name, "pre", pre, dx) != KM_OK))
+        return ctx->error.code;
+    if ((unsigned)p->act > KM_ACT_SILU || p->act == KM_ACT_RELU)
+        return km_fail(ctx, KM_ERR_RANGE, "%s: no slope of activation %d", name, (int)p->act);
+    *out = (km_outputs){.n = p->n[0] ? 2 : 1, .dtype = {dy->dtype, dy->dtype},
+                        .shape = {dx, KM_SHAPE(dx.dim[1])}};
+    return KM_OK;
+}
+
+static km_status infer_linear_dw(km_ctx *ctx, const char *name, km_tensor *const *in, int n_in,
+                                 const km_params *p, km_outputs *out) {
+    char ta[KM_SHAPE_TEXT], tb[KM_SHAPE_TEXT];
+    km_tensor *dy = in[0], *x = in[1];
+    if (km_want_same_dtype(ctx, name, dy, x) != KM_OK) return ctx->error.code;
+    if (dy->shape.ndim != 2 || x->shape.ndim != 2 || dy->shape.dim[0] != x->shape.dim[0])
+        return km_fail(ctx, KM_ERR_SHAPE, "%s: dy %s and x %s are not [rows, out] and [rows, in]",
+                       name, km_shape_text(ta, dy->shape), km_shape_text(tb, x->shape));
+    *out = (km_outputs){.n = p->n[0] ? 2 : 1, .dtype = {dy->dtype, dy->dtype},
+                        .shape = {KM_SHAPE(dy->shape.dim[1], x->shape.dim[1]),
+                                  KM_SHAPE(dy->shape.dim[1])}};
+    return KM_OK;
+}
+
+void km_linear_backward(km_ctx *ctx, km_tensor *dy, km_tensor *x, km_tensor *w, km_tensor *b,
+                        bool to_x) {
+    km_tensor *d[KM_MAX_OUTPUTS];
+    bool bias = b && b->requires_grad;
+    if (to_x && x->requires_grad) km_grad_add(ctx, x, product(ctx, dy, w));
+    if (w->requires_grad) {
+        km_apply(ctx, KM_OP_LINEAR_DW, (km_tensor *[]){dy, x}, 2, &(km_params){.n = {bias}}, d);
+        km_grad_add(ctx, w, d[0]);
+        if (bias) km_grad_add(ctx, b, d[1]);
+    } else if (bias) {
+        km_grad_add(ctx, b, km_sum(ctx, dy, (int[]){0}, 1, false));
+    }
 }
 
 static void grad_linear(km_ctx *ctx, km_node *n) {
@@ -66,9 +113,7 @@ static void grad_linear(km_ctx *ctx, km_node *n) {
     if (n->p.act != KM_ACT_NONE)
         dy = km_apply2(ctx, act_grad[n->p.act], dy, n->p.act == KM_ACT_RELU ? n->out[0] : n->out[1],
                        NULL);
-    if (km_needs(n, 0)) km_grad_add(ctx, n->in[0], product(ctx, dy, n->in[1]));
-    if (km_needs(n, 1)) km_grad_add(ctx, n->in[1], product(ctx, turned(ctx, dy), n->in[0]));
-    if (km_needs(n, 2)) km_grad_add(ctx, n->in[2], km_sum(ctx, dy, (int[]){0}, 1, false));
+    if (dy) km_linear_backward(ctx, dy, n->in[0], n->in[1], n->n_in > 2 ? n->in[2] : NULL, true);
 }
 
 static void saves_linear(km_node *n) { /* y for relu, the value before the activation for others */
@@ -83,6 +128,12 @@ void km_rows_matmul(km_op_row *t) {
                                   .dtypes = KM_FLOATS, .flags = KM_OP_MATRIX,
                                   .infer = infer_linear, .grad = grad_linear, .save_in = 3,
                                   .save_out = 3, .saves = saves_linear, .tol = KM_TOL_SUM};
+    t[KM_OP_LINEAR_DX] = (km_op_row){.formula = "(dy w) act'(pre)", .min_in = 2, .max_in = 3,
+                                     .dtypes = KM_FLOATS, .flags = KM_OP_MATRIX,
+                                     .infer = infer_linear_dx, .tol = KM_TOL_SUM};
+    t[KM_OP_LINEAR_DW] = (km_op_row){.formula = "dy^T x", .min_in = 2, .max_in = 2,
+                                     .dtypes = KM_FLOATS, .flags = KM_OP_MATRIX,
+                                     .infer = infer_linear_dw, .tol = KM_TOL_SUM};
 }
 
 /* ---- Public ---- */

@@ -209,6 +209,69 @@ static void the_joint_loss_refuses_what_does_not_fit(void **state) {
     km_ctx_free(ctx);
 }
 
+typedef struct mlp_case {
+    km_act act;
+    bool biased;
+} mlp_case;
+
+static km_tensor *mlp(km_ctx *ctx, km_tensor *const *in, int n, void *user) {
+    const mlp_case *c = user;
+    (void)n;
+    return km_mlp(ctx, in[0], in[1], c->biased ? in[3] : NULL, c->act, in[2],
+                  c->biased ? in[4] : NULL);
+}
+
+static km_tensor *two_layers(km_ctx *ctx, km_tensor *const *in, const mlp_case *c) {
+    km_tensor *h = km_linear(ctx, in[0], in[1], c->biased ? in[3] : NULL, c->act);
+    return km_linear(ctx, h, in[2], c->biased ? in[4] : NULL, KM_ACT_NONE);
+}
+
+static void make_mlp(km_ctx *ctx, km_dtype d, int64_t rows, int64_t n, km_tensor *in[5]) {
+    in[0] = parameter(ctx, d, KM_SHAPE(2, rows, n), 1);
+    in[1] = parameter(ctx, d, KM_SHAPE(4 * n, n), 0.5);
+    in[2] = parameter(ctx, d, KM_SHAPE(n + 1, 4 * n), 0.5);
+    in[3] = parameter(ctx, d, KM_SHAPE(4 * n), 1);
+    in[4] = parameter(ctx, d, KM_SHAPE(n + 1), 1);
+}
+
+static void an_mlp_has_the_gradient_of_differences(void **state) {
+    (void)state;
+    km_ctx *ctx = km_ctx_new("ref", 1);
+    for (int act = KM_ACT_NONE; act <= KM_ACT_SILU; act++) {
+        mlp_case c = {(km_act)act, act != KM_ACT_GELU_ERF};
+        km_tensor *in[5];
+        make_mlp(ctx, KM_F64, 3, 2, in);
+        km_grad_report r = {0};
+        km_check_grad(ctx, mlp, &c, in, c.biased ? 5 : 3, 1e-6, &r);
+        assert_string_equal(km_ctx_error(ctx), "");
+        if (!r.passed) fail_msg("act %d input %d: %g and %g", act, r.input, r.analytic, r.numeric);
+        for (int i = 0; i < 5; i++) km_release(in[i]);
+        km_step_end(ctx);
+    }
+    km_ctx_free(ctx);
+}
+
+static void an_mlp_is_two_layers(void **state) {
+    (void)state;
+    const km_dtype dtypes[] = {KM_F32, KM_BF16};
+    for (int t = 0; t < 2; t++) {
+        km_ctx *ctx = km_ctx_new("cpu", 2);
+        mlp_case c = {KM_ACT_GELU, true};
+        km_tensor *in[5], *y[2], *g[2][5];
+        make_mlp(ctx, dtypes[t], 33, 40, in);
+        for (int k = 0; k < 2; k++) {
+            y[k] = k ? two_layers(ctx, in, &c) : mlp(ctx, in, 5, &c);
+            km_backward(ctx, km_sum(ctx, km_cast(ctx, km_mul(ctx, y[k], y[k]), KM_F32), NULL, 0, false));
+            for (int i = 0; i < 5; i++) g[k][i] = km_copy(ctx, km_grad(in[i]));
+            km_zero_grad(ctx, in, 5);
+        }
+        compare(ctx, y[1], y[0], 1e-6);
+        for (int i = 0; i < 5; i++) compare(ctx, g[1][i], g[0][i], t ? 0.02 : 1e-5);
+        for (int i = 0; i < 5; i++) km_release(in[i]);
+        km_ctx_free(ctx);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(packed_attention_has_the_gradient_of_differences),
@@ -217,6 +280,8 @@ int main(void) {
         cmocka_unit_test(the_joint_loss_has_the_gradient_of_differences),
         cmocka_unit_test(the_joint_loss_is_the_loss_of_the_layers),
         cmocka_unit_test(the_joint_loss_refuses_what_does_not_fit),
+        cmocka_unit_test(an_mlp_has_the_gradient_of_differences),
+        cmocka_unit_test(an_mlp_is_two_layers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

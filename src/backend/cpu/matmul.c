@@ -1,4 +1,5 @@
 /* MATMUL and LINEAR as calls of the product engine. */
+#include "backend/compose.h"
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/gemm.h"
 
@@ -74,4 +75,6 @@ static km_status linear(km_ctx *ctx, const km_call *c) {
 void km_cpu_register_matmul(km_kernel *k) {
     k[KM_OP_MATMUL] = matmul;
     k[KM_OP_LINEAR] = linear;
+    k[KM_OP_LINEAR_DX] = km_compose_linear_dx;
+    k[KM_OP_LINEAR_DW] = km_compose_linear_dw;
 }

@@ -188,9 +188,9 @@ static bool describe(plan *p) {
 }
 
 static bool set_pointers(const plan *p, const km_cuda_gemm *g) {
-    if (g->bias && lt.desc_set(p->desc, KM_LT_BIAS, &g->bias, sizeof g->bias) != KM_LT_OK)
-        return false;
-    return !g->pre || lt.desc_set(p->desc, KM_LT_AUX, &g->pre, sizeof g->pre) == KM_LT_OK;
+    const void *bias = g->sums ? g->sums : g->bias, *aux = g->slope ? g->slope : g->pre;
+    if (bias && lt.desc_set(p->desc, KM_LT_BIAS, &bias, sizeof bias) != KM_LT_OK) return false;
+    return !aux || lt.desc_set(p->desc, KM_LT_AUX, &aux, sizeof aux) == KM_LT_OK;
 }
 
 /* Its candidates for the plan, best first by its own reckoning. */
@@ -337,6 +337,12 @@ static uint32_t alignment(const void *p, int64_t batch, size_t size) {
 static int epilogue_of(const km_cuda_gemm *g) {
     int bias = g->bias ? KM_LT_ADD_BIAS : 0, bits = bias ? bias : KM_LT_PLAIN;
     bool half = g->dtype == KM_F16 || g->dtype == KM_BF16;
+    if (g->slope || g->sums) {
+        bool fits = half && g->batch == 1 && !g->bias && !g->pre && (uintptr_t)g->sums % 16 == 0;
+        if (!g->slope) return fits ? KM_LT_B_SUMS : -1;
+        if (g->act != KM_ACT_GELU || g->ldo % 8 != 0 || (uintptr_t)g->slope % 16 != 0) fits = false;
+        return fits ? KM_LT_GELU_GRAD | KM_LT_KEEP | (g->sums ? KM_LT_OUT_SUMS : 0) : -1;
+    }
     if (g->act == KM_ACT_RELU && !g->pre) {
         bits = KM_LT_RELU | bias;
     } else if (g->act == KM_ACT_GELU && half) {
@@ -368,9 +374,10 @@ km_status km_cublas_gemm(km_lane *lane, const km_cuda_gemm *g) {
     key.align_b = alignment(g->b, key.batch_b, size);
     key.align_o = alignment(g->out, key.batch_o, size);
     key.dtype = (int32_t)g->dtype;
-    key.compute = g->dtype == KM_F64                                    ? KM_LT_COMPUTE_F64
-                  : g->dtype == KM_F32 && km_cuda_gemm_settings()->tf32 ? KM_LT_COMPUTE_TF32
-                                                                        : KM_LT_COMPUTE_F32;
+    bool tf32 = lane->ctx->tf32 || km_cuda_gemm_settings()->tf32;
+    key.compute = g->dtype == KM_F64           ? KM_LT_COMPUTE_F64
+                  : g->dtype == KM_F32 && tf32 ? KM_LT_COMPUTE_TF32
+                                               : KM_LT_COMPUTE_F32;
     key.epilogue = epilogue;
     key.turn_a = g->turn_a, key.turn_b = g->turn_b;
 

@@ -90,4 +90,6 @@ static km_status matmul(km_ctx *ctx, const km_call *c) {
 void km_cuda_register_matmul(km_kernel *table) {
     table[KM_OP_MATMUL] = matmul;
     table[KM_OP_LINEAR] = km_cuda_linear;
+    table[KM_OP_LINEAR_DX] = km_cuda_linear_dx;
+    table[KM_OP_LINEAR_DW] = km_cuda_linear_dw;
 }

@@ -1,5 +1,6 @@
 /* The reference backend's table: which kernel serves which op. Views and the user's own ops have
  * no kernels; every other op has one here. */
+#include "backend/compose.h"
 #include "backend/ref/ref.h"
 
 const km_backend km_ref_backend = {
@@ -73,6 +74,8 @@ const km_backend km_ref_backend = {
 
         [KM_OP_MATMUL] = km_ref_matmul,
         [KM_OP_LINEAR] = km_ref_linear,
+        [KM_OP_LINEAR_DX] = km_compose_linear_dx,
+        [KM_OP_LINEAR_DW] = km_compose_linear_dw,
 
         [KM_OP_SOFTMAX] = km_ref_softmax,
         [KM_OP_LOG_SOFTMAX] = km_ref_softmax,
@@ -96,6 +99,8 @@ const km_backend km_ref_backend = {
         [KM_OP_ROPE] = km_ref_rope,
         [KM_OP_SGD] = km_ref_sgd,
         [KM_OP_ADAMW] = km_ref_adamw,
+        [KM_OP_SUMSQ_CHUNKS] = km_ref_sumsq_chunks,
+        [KM_OP_OPTIM_CONTROL] = km_ref_optim_control,
         [KM_OP_ATTENTION] = km_ref_attention,
         [KM_OP_ATTENTION_GRAD] = km_ref_attention_grad,
 

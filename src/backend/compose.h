@@ -1,0 +1,10 @@
+/* Fused calls by a device's simpler kernels: what a backend registers, or falls back on, where it
+ * has no kernel that does all of a call at once. */
+#ifndef KM_BACKEND_COMPOSE_H
+#define KM_BACKEND_COMPOSE_H
+#include "backend/backend.h"
+
+km_status km_compose_linear_dx(km_ctx *ctx, const km_call *c);
+km_status km_compose_linear_dw(km_ctx *ctx, const km_call *c);
+
+#endif
