@@ -1,9 +1,13 @@
-/* Optimiser steps on the CPU: parameter after parameter, each shared out among the threads. */
+/* Optimiser steps on the CPU: parameter after parameter, each shared out among the threads; and
+ * before a step the norm of the gradients, chunk by chunk, so that the number of threads does not
+ * change a bit of it. */
 #include "backend/cpu/optim.h"
+#include "backend/optim_call.h"
 #include <math.h>
+#include <string.h>
 
 typedef struct step {
-    void (*fn)(const km_optim_job *job);
+    km_optim_fn fn;
     km_optim_job job;
 } step;
 
@@ -16,41 +20,148 @@ static void run_chunk(void *arg, int64_t begin, int64_t end, int worker) {
     s->fn(&job);
 }
 
-static void *data(km_tensor *const *t, int at, int count) {
-    return at < count && t[at] ? km_tensor_ptr(t[at]) : NULL;
+static void *data(const km_tensor *t) { return t ? km_tensor_ptr(t) : NULL; }
+
+/* The call's own settings. */
+static km_optim_job settings(const km_call *c) {
+    const double *f = c->p->f, t = (double)c->p->n[0];
+    km_optim_job job = {.lr = (float)f[0], .multiplier = 1};
+    if (c->op == KM_OP_ADAMW) {
+        job.beta1 = (float)f[1];
+        job.beta2 = (float)f[2];
+        job.eps = (float)f[3];
+        job.decay = (float)f[4];
+        job.scale1 = (float)(1 / (1 - pow(f[1], t)));
+        job.scale2 = (float)(1 / (1 - pow(f[2], t)));
+        job.decoupled = c->p->n[1] != 0;
+    } else {
+        job.momentum = (float)f[1];
+        job.decay = (float)f[2];
+        job.nesterov = c->p->n[0] != 0;
+    }
+    return job;
+}
+
+/* The control's, for one tensor. */
+static void take_control(km_optim_job *job, const km_tensor *control, int64_t index) {
+    const float *f = data(control);
+    job->lr = f[KM_CONTROL_LR];
+    job->scale1 = f[KM_CONTROL_SCALE1];
+    job->scale2 = f[KM_CONTROL_SCALE2];
+    job->multiplier = f[KM_CONTROL_GRAD];
+    if (control->shape.dim[0] > KM_CONTROL_TENSORS) {
+        job->lr *= f[KM_CONTROL_TENSORS + 2 * index];
+        job->decay = f[KM_CONTROL_TENSORS + 2 * index + 1];
+    }
+}
+
+static void leave(const km_tensor *from, const km_tensor *to) {
+    if (from && to != from && data(to) != data(from))
+        memcpy(data(to), data(from),
+               (size_t)km_shape_count(from->shape) * km_dtype_size(from->dtype));
 }
 
 static km_status run_optim(km_ctx *ctx, const km_call *c) {
-    bool adam = c->op == KM_OP_ADAMW;
-    int slot = km_float_slot(c->in[0]->dtype), each = adam ? 4 : 3, made = each - 1;
-    const double *f = c->p->f, t = (double)c->p->n[0];
+    const km_tensor *control = km_optim_control(c);
+    const km_optim_table *table = km_simd_optim();
+    int slot = km_float_slot(c->in[0]->dtype);
     if (slot < 0) return KM_ERR_UNSUPPORTED;
-    for (int k = 0; k * each < c->n_in; k++) {
-        int in = k * each, out = k * made;
-        step s = {.fn = adam ? km_simd_optim()->adamw[slot] : km_simd_optim()->sgd[slot]};
-        s.job = (km_optim_job){.p = data(c->in, in, c->n_in), .g = data(c->in, in + 1, c->n_in),
-                               .m = data(c->in, in + 2, c->n_in),
-                               .v = adam ? data(c->in, in + 3, c->n_in) : NULL,
-                               .p_out = data(c->out, out, c->n_out),
-                               .m_out = data(c->out, out + 1, c->n_out),
-                               .v_out = adam ? data(c->out, out + 2, c->n_out) : NULL,
-                               .lr = (float)f[0]};
-        if (adam) {
-            s.job.beta1 = (float)f[1];
-            s.job.beta2 = (float)f[2];
-            s.job.eps = (float)f[3];
-            s.job.decay = (float)f[4];
-            s.job.scale1 = (float)(1 / (1 - pow(f[1], t)));
-            s.job.scale2 = (float)(1 / (1 - pow(f[2], t)));
-            s.job.decoupled = c->p->n[1] != 0;
-        } else {
-            s.job.momentum = (float)f[1];
-            s.job.decay = (float)f[2];
-            s.job.nesterov = c->p->n[0] != 0;
+    bool skip = control && ((const float *)data(control))[KM_CONTROL_SKIP] != 0;
+    km_optim_job own = settings(c);
+    km_optim_parts parts = {.c = c};
+    km_optim_part t;
+    while (km_optim_next(&parts, &t)) {
+        if (skip) {
+            leave(t.p, t.p_out);
+            leave(t.m, t.m_out);
+            leave(t.v, t.v_out);
+            leave(t.w, t.w_out);
+            continue;
         }
-        km_threads_for(ctx->threads, km_shape_count(c->in[in]->shape), 16384, run_chunk, &s);
+        bool wide = t.g->dtype != t.p->dtype;
+        step s = {.fn = (c->op == KM_OP_ADAMW ? table->adamw : table->sgd)[wide][slot], .job = own};
+        if (control) take_control(&s.job, control, c->p->n[2] + t.index);
+        s.job.p = data(t.p), s.job.g = data(t.g), s.job.m = data(t.m), s.job.v = data(t.v);
+        s.job.w = data(t.w), s.job.p_out = data(t.p_out), s.job.m_out = data(t.m_out);
+        s.job.v_out = data(t.v_out), s.job.w_out = data(t.w_out);
+        km_threads_for(ctx->threads, km_shape_count(t.p->shape), 16384, run_chunk, &s);
     }
     return KM_OK;
 }
 
-void km_cpu_register_optim(km_kernel *k) { k[KM_OP_SGD] = k[KM_OP_ADAMW] = run_optim; }
+/* ---- Before the step ---- */
+
+typedef struct sums {
+    void (*fn)(const km_sumsq_job *job);
+    const void *x;
+    int64_t n;
+    float *out;
+} sums;
+
+static void sum_chunks(void *arg, int64_t begin, int64_t end, int worker) {
+    const sums *s = arg;
+    (void)worker;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t last = (i + 1) * KM_SUMSQ_CHUNK;
+        km_sumsq_job job = {.x = s->x, .begin = i * KM_SUMSQ_CHUNK, .end = last < s->n ? last : s->n,
+                            .sum = s->out + i};
+        s->fn(&job);
+    }
+}
+
+static km_status run_sumsq_chunks(km_ctx *ctx, const km_call *c) {
+    float *out = data(c->out[0]);
+    for (int k = 0; k < c->n_in; k++)
+        if (km_float_slot(c->in[k]->dtype) < 0) return KM_ERR_UNSUPPORTED;
+    for (int k = 0; k < c->n_in; k++) {
+        sums s = {.fn = km_simd_optim()->sumsq[km_float_slot(c->in[k]->dtype)], .x = data(c->in[k]),
+                  .n = km_shape_count(c->in[k]->shape), .out = out};
+        int64_t chunks = km_ceil_div(s.n, KM_SUMSQ_CHUNK);
+        km_threads_for(ctx->threads, chunks, 2, sum_chunks, &s);
+        out += chunks;
+    }
+    return KM_OK;
+}
+
+/* A few numbers: not worth a second thread. */
+static km_status run_control(km_ctx *ctx, const km_call *c) {
+    const float *sum = data(c->in[0]), *knob = data(c->in[1]), *old = data(c->in[2]);
+    float *out = data(c->out[0]);
+    int64_t tail = c->out[0]->shape.dim[0] - KM_CONTROL_TENSORS;
+    double total = 0;
+    (void)ctx;
+    for (int64_t i = 0; i < c->in[0]->shape.dim[0]; i++) total += (double)sum[i];
+
+    float loss = old[KM_CONTROL_LOSS], good = old[KM_CONTROL_GOOD];
+    double multiplier = (double)knob[KM_KNOB_GRAD] / (double)loss, norm = sqrt(total) * multiplier;
+    bool skip = !isfinite((float)norm);
+    if (c->p->f[0] > 0 && norm > c->p->f[0]) multiplier *= c->p->f[0] / norm;
+    float steps = old[KM_CONTROL_STEPS] + (skip ? 0 : 1);
+    double t = steps > 1 ? (double)steps : 1;
+    good = skip ? 0 : good + 1;
+    if (c->p->n[0] > 0 && skip) loss = fmaxf(loss / 2, KM_LOSS_SCALE_MIN);
+    if (c->p->n[0] > 0 && good >= (float)c->p->n[0]) {
+        loss = fminf(loss * 2, KM_LOSS_SCALE_MAX);
+        good = 0;
+    }
+    float head[KM_CONTROL_TENSORS] = {0};
+    head[KM_CONTROL_LR] = knob[KM_KNOB_LR];
+    head[KM_CONTROL_SCALE1] = (float)(1 / (1 - pow(c->p->f[1], t)));
+    head[KM_CONTROL_SCALE2] = (float)(1 / (1 - pow(c->p->f[2], t)));
+    head[KM_CONTROL_GRAD] = skip ? 0 : (float)multiplier;
+    head[KM_CONTROL_SKIP] = skip;
+    head[KM_CONTROL_NORM] = (float)norm;
+    head[KM_CONTROL_STEPS] = steps;
+    head[KM_CONTROL_SKIPS] = old[KM_CONTROL_SKIPS] + (skip ? 1 : 0);
+    head[KM_CONTROL_LOSS] = loss;
+    head[KM_CONTROL_GOOD] = good;
+    if (out != old) memcpy(out + KM_CONTROL_TENSORS, old + KM_CONTROL_TENSORS, (size_t)tail * 4);
+    memcpy(out, head, sizeof head);
+    return KM_OK;
+}
+
+void km_cpu_register_optim(km_kernel *k) {
+    k[KM_OP_SGD] = k[KM_OP_ADAMW] = run_optim;
+    k[KM_OP_SUMSQ_CHUNKS] = run_sumsq_chunks;
+    k[KM_OP_OPTIM_CONTROL] = run_control;
+}

@@ -1,50 +1,112 @@
-/* Optimiser steps on the GPU: all tensors of a model in one launch. */
+/* Optimiser steps on the GPU: all tensors of a model in one launch, and before it the norm of their
+ * gradients in two. */
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/kernels/optim_args.h"
 #include "backend/cuda/walker.h"
+#include "backend/optim_call.h"
 #include <math.h>
 
-static km_cuda_kernel sgd[] = KM_CUDA_PER_TYPE("optim", "sgd");
-static km_cuda_kernel adamw[] = KM_CUDA_PER_TYPE("optim", "adamw");
+static km_cuda_kernel sgd[2][KM_CUDA_SLOTS] = {KM_CUDA_WAITING("optim", "sgd"),
+                                               KM_CUDA_WAITING("optim", "sgd_wide")};
+static km_cuda_kernel adamw[2][KM_CUDA_SLOTS] = {KM_CUDA_WAITING("optim", "adamw"),
+                                                 KM_CUDA_WAITING("optim", "adamw_wide")};
+static km_cuda_kernel sumsq_chunks = {.module = "optim", .name = "sumsq_chunks", .waits = true};
+static km_cuda_kernel optim_control = {.module = "optim", .name = "optim_control", .waits = true};
 
-static void *data(km_tensor *const *t, int at, int count) {
-    return at < count && t[at] ? km_tensor_ptr(t[at]) : NULL;
+static void *data(const km_tensor *t) { return t ? km_tensor_ptr(t) : NULL; }
+
+static void put_settings(km_optim_args *a, const km_call *c) {
+    const double *f = c->p->f, t = (double)c->p->n[0];
+    a->lr = (float)f[0];
+    if (c->op == KM_OP_ADAMW) {
+        a->beta1 = (float)f[1], a->beta2 = (float)f[2], a->eps = (float)f[3], a->decay = (float)f[4];
+        a->scale1 = (float)(1 / (1 - pow(f[1], t)));
+        a->scale2 = (float)(1 / (1 - pow(f[2], t)));
+        a->decoupled = c->p->n[1] != 0;
+    } else {
+        a->momentum = (float)f[1], a->decay = (float)f[2], a->nesterov = c->p->n[0] != 0;
+    }
+}
+
+/* Gradients of one dtype: all that p's have, or f32. */
+static km_status run_kind(const km_call *c, km_optim_args *a, bool wide) {
+    const km_tensor *control = km_optim_control(c);
+    bool pairs = control && control->shape.dim[0] > KM_CONTROL_TENSORS;
+    km_cuda_kernel *k = c->op == KM_OP_ADAMW ? adamw[wide] : sgd[wide];
+    km_optim_parts parts = {.c = c};
+    km_optim_part t;
+    int64_t blocks = 0;
+    a->count = 0;
+    a->control = data(control);
+    for (bool more = true; more;) {
+        more = km_optim_next(&parts, &t);
+        int64_t n = more ? km_shape_count(t.p->shape) : 0;
+        if (n > 0 && (t.g->dtype != t.p->dtype) == wide) {
+            a->t[a->count++] = (km_optim_tensor){
+                .p = data(t.p), .g = data(t.g), .m = data(t.m), .v = data(t.v), .w = data(t.w),
+                .p_out = data(t.p_out), .m_out = data(t.m_out), .v_out = data(t.v_out),
+                .w_out = data(t.w_out), .n = n, .first = (int32_t)blocks,
+                .index = pairs ? (int32_t)c->p->n[2] + t.index : -1};
+            blocks += km_cuda_ceil(n, KM_OPTIM_BLOCK);
+        }
+        if (a->count == 0 || (more && a->count < KM_OPTIM_MOST)) continue;
+        km_status s = km_cuda_launch1(km_cuda_lane(c), &k[km_cuda_slot(c->in[0]->dtype)],
+                                      KM_DIM(blocks), KM_DIM(256), 0, a);
+        if (s != KM_OK) return s;
+        a->count = 0;
+        blocks = 0;
+    }
+    return KM_OK;
 }
 
 static km_status run_optim(km_ctx *ctx, const km_call *c) {
-    bool adam = c->op == KM_OP_ADAMW;
-    int slot = km_cuda_slot(c->in[0]->dtype), each = adam ? 4 : 3, made = each - 1;
-    const double *f = c->p->f, t = (double)c->p->n[0];
-    if (slot < 0) return KM_ERR_UNSUPPORTED;
-    km_optim_args a = {.lr = (float)f[0]};
-    if (adam) {
-        a.beta1 = (float)f[1], a.beta2 = (float)f[2], a.eps = (float)f[3], a.decay = (float)f[4];
-        a.scale1 = (float)(1 / (1 - pow(f[1], t)));
-        a.scale2 = (float)(1 / (1 - pow(f[2], t)));
-        a.decoupled = c->p->n[1] != 0;
-    } else {
-        a.momentum = (float)f[1], a.decay = (float)f[2], a.nesterov = c->p->n[0] != 0;
-    }
+    km_optim_args a;
+    bool same = false, wide = false;
+    km_status s = KM_OK;
+    (void)ctx;
+    if (km_cuda_slot(c->in[0]->dtype) < 0) return KM_ERR_UNSUPPORTED;
+    km_optim_parts parts = {.c = c};
+    for (km_optim_part t; km_optim_next(&parts, &t);) *(t.g->dtype == t.p->dtype ? &same : &wide) = true;
+    put_settings(&a, c);
+    if (same) s = run_kind(c, &a, false);
+    if (wide && s == KM_OK) s = run_kind(c, &a, true);
+    return s;
+}
+
+static km_status run_sumsq_chunks(km_ctx *ctx, const km_call *c) {
+    km_sumsq_args a = {.out = data(c->out[0])};
     int64_t blocks = 0;
-    for (int k = 0; k * each < c->n_in; k++) {
-        int in = k * each, out = k * made;
-        int64_t n = km_shape_count(c->in[in]->shape);
+    (void)ctx;
+    for (int k = 0; k < c->n_in; k++)
+        if (km_cuda_slot(c->in[k]->dtype) < 0) return KM_ERR_UNSUPPORTED;
+    for (int k = 0; k < c->n_in; k++) {
+        int64_t n = km_shape_count(c->in[k]->shape);
         if (n > 0)
-            a.t[a.count++] = (km_optim_tensor){
-                .p = data(c->in, in, c->n_in), .g = data(c->in, in + 1, c->n_in),
-                .m = data(c->in, in + 2, c->n_in), .v = adam ? data(c->in, in + 3, c->n_in) : NULL,
-                .p_out = data(c->out, out, c->n_out), .m_out = data(c->out, out + 1, c->n_out),
-                .v_out = adam ? data(c->out, out + 2, c->n_out) : NULL, .n = n, .first = blocks};
-        blocks += km_cuda_ceil(n, KM_OPTIM_BLOCK);
-        bool last = (k + 1) * each >= c->n_in;
-        if (a.count == 0 || (a.count < KM_OPTIM_MOST && !last)) continue;
-        km_status s = km_cuda_launch1(km_cuda_lane(c), adam ? &adamw[slot] : &sgd[slot],
-                                      KM_DIM(blocks), KM_DIM(256), 0, &a);
+            a.t[a.count++] = (km_sumsq_tensor){data(c->in[k]), n, (int32_t)blocks,
+                                               (int32_t)c->in[k]->dtype};
+        blocks += km_cuda_ceil(n, KM_SUMSQ_CHUNK);
+        if (a.count == 0 || (a.count < KM_SUMSQ_MOST && k + 1 < c->n_in)) continue;
+        km_status s = km_cuda_launch1(km_cuda_lane(c), &sumsq_chunks, KM_DIM(blocks), KM_DIM(256), 0,
+                                      &a);
         if (s != KM_OK) return s;
+        a.out += blocks;
         a.count = 0;
         blocks = 0;
     }
     return KM_OK;
 }
 
-void km_cuda_register_optim(km_kernel *table) { table[KM_OP_SGD] = table[KM_OP_ADAMW] = run_optim; }
+static km_status run_control(km_ctx *ctx, const km_call *c) {
+    km_control_args a = {.sums = data(c->in[0]), .knobs = data(c->in[1]), .old = data(c->in[2]),
+                         .out = data(c->out[0]), .n_sums = c->in[0]->shape.dim[0],
+                         .n = c->out[0]->shape.dim[0], .most = c->p->f[0], .beta1 = c->p->f[1],
+                         .beta2 = c->p->f[2], .growth = c->p->n[0]};
+    (void)ctx;
+    return km_cuda_launch1(km_cuda_lane(c), &optim_control, KM_DIM(1), KM_DIM(1024), 0, &a);
+}
+
+void km_cuda_register_optim(km_kernel *table) {
+    table[KM_OP_SGD] = table[KM_OP_ADAMW] = run_optim;
+    table[KM_OP_SUMSQ_CHUNKS] = run_sumsq_chunks;
+    table[KM_OP_OPTIM_CONTROL] = run_control;
+}

@@ -159,6 +159,6 @@ km_ref_kernel km_ref_index_select, km_ref_concat;
 km_ref_kernel km_ref_rope, km_ref_attention, km_ref_attention_grad;
 km_ref_kernel km_ref_cross_entropy, km_ref_cross_entropy_grad;
 km_ref_kernel km_ref_pair_loss, km_ref_pair_loss_grad;
-km_ref_kernel km_ref_sgd, km_ref_adamw;
+km_ref_kernel km_ref_sgd, km_ref_adamw, km_ref_sumsq_chunks, km_ref_optim_control;
 
 #endif
