@@ -1,6 +1,6 @@
 /* Optimisers: parameters in groups, their state, and a step that never reads back.
  *
- *     km_optimizer *o = km_optimizer_new(ctx, params, n, &how);
+ *     km_optimizer *o = km_optimizer_new(ctx, &model->params, &how);
  *     for (step ...) {
  *         km_optimizer_set(ctx, o, lr, accumulate);           // outside a captured step
  *         for (i < accumulate) {                              // this part can be captured
@@ -14,7 +14,7 @@
  *     }
  *
  * Norm, clip factor, loss scale, bias corrections and the count of steps all live in a small
- * tensor on the device (ops/control.h), so a step captured in a graph can be replayed: only the
+ * tensor on the device (backend/control.h), so a step captured in a graph can be replayed: only the
  * learning rate is written from outside. A step whose gradient norm is not finite changes no
  * parameter and no state; it is counted, and halves the loss scale where there is one.
  *
@@ -23,7 +23,7 @@
  * together again. All ranks must make the same calls. */
 #ifndef KM_NN_OPTIM_H
 #define KM_NN_OPTIM_H
-#include "tensor/tensor.h"
+#include "nn/param.h"
 
 struct km_comm;
 
@@ -33,27 +33,16 @@ typedef enum km_optim_kind {
     KM_OPTIM_SGD
 } km_optim_kind;
 
-/* One parameter. The name must outlive the optimiser. */
-typedef struct km_optim_param {
-    const char *name;
-    km_tensor *t;    /* kept, contiguous, f32, f16 or bf16 */
-    bool decay;      /* false for norms and biases */
-    bool frozen;     /* gets no gradient, no state, no update */
-} km_optim_param;
-
 typedef struct km_optim_settings {
     km_optim_kind kind;
     double beta1, beta2, eps;       /* adam */
     double momentum;                /* sgd */
     bool nesterov;
-    double weight_decay;            /* of parameters marked decay */
+    double weight_decay;            /* of parameters that are marked for it */
     double max_norm;                /* gradients are scaled down to this global 2-norm; 0: never */
     bool no_master;                 /* update 16-bit parameters without f32 weights behind them */
     double loss_scale;              /* the first one, for f16; 0: none. 65536 is usual. */
     int64_t growth_every;           /* good steps after which the loss scale doubles; 0: 2000 */
-    const char *const *freeze;      /* glob patterns: parameters whose name one of them matches are
-                                     * frozen; a pattern that matches none is an error */
-    int n_freeze;
     struct km_comm *comm;           /* NULL: one rank */
 } km_optim_settings;
 
@@ -62,10 +51,11 @@ km_optim_settings km_optim_defaults(void);
 
 typedef struct km_optimizer km_optimizer;
 
-/* Marks the parameters that are not frozen as requiring a gradient and makes their state. The
- * settings are copied. With several ranks the parameters move into common memory (their handles
- * stay) and take rank 0's values. NULL with the context's error set. */
-km_optimizer *km_optimizer_new(km_ctx *ctx, const km_optim_param *params, int n,
+/* Makes the state of all parameters in the list that are not frozen (nn/param.h); the list and its
+ * names must outlive the optimiser. The settings are copied. With several ranks the parameters move
+ * into common memory (their handles stay) and take rank 0's values. NULL with the context's error
+ * set. */
+km_optimizer *km_optimizer_new(km_ctx *ctx, const km_param_list *params,
                                const km_optim_settings *how);
 void km_optimizer_free(km_optimizer *o); /* before its context; NULL is fine */
 
@@ -109,9 +99,5 @@ km_status km_optimizer_read_state(km_ctx *ctx, km_optimizer *o, int i, float *ds
 km_status km_optimizer_write_state(km_ctx *ctx, km_optimizer *o, int i, const float *src);
 /* The f32 weights again from the parameters, after those were overwritten from outside. */
 km_status km_optimizer_adopt(km_ctx *ctx, km_optimizer *o);
-
-/* Whether text fits a glob pattern: * any run, ? any one character, [a-z] a set, [!a-z] its
- * complement, \x x itself. */
-bool km_glob(const char *pattern, const char *text);
 
 #endif
