@@ -28,7 +28,9 @@ static void run_rule(km_ctx *ctx, km_node *n) {
         if (n->grad[i]) km_storage_retain(n->grad[i]->storage);
     km_tensor *held[KM_MAX_OUTPUTS];
     for (int i = 0; i < n->n_out; i++) held[i] = n->grad[i];
+    ctx->grad_of = n->custom ? n->custom->name : km_op_name(n->op);
     km_op_get(n->op)->grad(ctx, n);
+    ctx->grad_of = NULL;
     for (int i = 0; i < n->n_out; i++)
         if (held[i]) km_storage_release(ctx, held[i]->storage);
     km_node_release(ctx, n);

@@ -2,6 +2,7 @@
  * else, so that kernels and gradient rules can trust what they get. */
 #include "ops/op.h"
 #include "ops/run.h"
+#include "tensor/profile.h"
 
 km_status km_want_input(km_ctx *ctx, const char *name, int i, const km_tensor *t) {
     if (km_failed(ctx)) return km_ctx_status(ctx);
@@ -80,6 +81,7 @@ km_tensor *km_apply_on(km_ctx *ctx, km_device *device, km_op op, km_tensor *cons
     if (row->infer && row->infer(ctx, row->name, in, n_in, p, &o) != KM_OK) return NULL;
     km_lane *lane = n_in > 0 && in[0] ? in[0]->storage->lane : km_ctx_lane(ctx, device);
     if (!lane) return NULL;
+    km_profile_op(ctx, row->name);
     int mark = ctx->n_step;
     for (int i = 0; i < o.n; i++) {
         made[i] = make_output(ctx, lane, row->name, &o, i);
@@ -111,6 +113,7 @@ km_status km_apply_into(km_ctx *ctx, km_op op, km_tensor *const *in, int n_in, c
     if (check_inputs(ctx, row, in, n_in) != KM_OK) return ctx->error.code;
     if (km_want_input(ctx, row->name, n_in, out) != KM_OK) return ctx->error.code;
     out->storage->version++;
+    km_profile_op(ctx, row->name);
     return km_run(ctx, op, in, n_in, p ? p : &none, &out, 1);
 }
 

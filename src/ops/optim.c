@@ -156,6 +156,7 @@ static km_status step_all(km_ctx *ctx, km_op op, km_tensor *const *parameters,
             }
         }
         if (!n_in) continue;
+        km_profile_op(ctx, name);
         km_status s = km_run(ctx, op, in, n_in, how, out, n_out);
         for (int k = 0; k < n_out; k++) out[k]->storage->version++;
         if (s != KM_OK) return s;

@@ -1,6 +1,7 @@
 /* Data in and out: host memory to tensors and back, and from device to device. */
 #include "ops/op.h"
 #include "ops/run.h"
+#include "tensor/profile.h"
 
 static size_t bytes_of(const km_tensor *t) {
     return (size_t)km_shape_count(t->shape) * km_dtype_size(t->dtype);
@@ -34,6 +35,7 @@ static km_status upload(km_tensor *t, const void *src) {
 
 km_tensor *km_from_data(km_ctx *ctx, km_dtype dtype, km_shape shape, const void *data) {
     if (km_failed(ctx)) return NULL;
+    km_profile_op(ctx, "from_data");
     km_tensor *t = km_tensor_new(ctx, ctx->lanes[0], "from_data", dtype, shape);
     if (!t || bytes_of(t) == 0) return t;
     if (!data) {
@@ -166,6 +168,7 @@ km_status km_assign(km_ctx *ctx, km_tensor *dst, const km_tensor *src) {
                        km_shape_text(b, dst->shape));
     }
     km_tensor seen = *src;
+    km_profile_op(ctx, "assign");
     if (src->storage == dst->storage) { /* they may overlap: all is read before any is written */
         km_tensor *apart = km_tensor_new(ctx, src->storage->lane, "assign", src->dtype, src->shape);
         if (!apart || km_copy_into(ctx, &seen, apart) != KM_OK) return km_ctx_status(ctx);

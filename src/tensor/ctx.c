@@ -2,7 +2,7 @@
  * storage made in it; ending the step or a scope drops those references, and whatever nothing
  * else needs goes back to the pool. */
 #include "base/alloc.h"
-#include "tensor/tensor.h"
+#include "tensor/profile.h"
 #include <stdio.h>
 
 #define STORAGES_PER_BLOCK 128
@@ -43,6 +43,10 @@ void km_seed(km_ctx *ctx, uint64_t seed) {
     ctx->draws = 0;
 }
 
+void km_ctx_allow_tf32(km_ctx *ctx, bool on) {
+    if (ctx) ctx->tf32 = on;
+}
+
 void km_sync(km_ctx *ctx) {
     if (!ctx) return;
     for (int i = 0; i < ctx->n_lanes; i++) ctx->lanes[i]->device->ops->sync(ctx->lanes[i]);
@@ -71,6 +75,7 @@ fail:
 void km_ctx_free(km_ctx *ctx) {
     if (!ctx) return;
     km_step_end(ctx);
+    km_profile_free(ctx);
     for (int i = 0; i < ctx->n_lanes; i++) {
         km_lane *lane = ctx->lanes[i];
         km_mempool_free(&lane->pool);
@@ -172,7 +177,9 @@ km_tensor *km_tensor_new(km_ctx *ctx, km_lane *lane, const char *what, km_dtype 
     km_storage *s = step_reserve(ctx) ? storage_record(ctx) : NULL;
     void *data = NULL;
     size_t cap = 0;
+    if (ctx->profile) ctx->profile->making = what;
     if (t && s) data = km_mempool_get(&lane->pool, bytes, &cap);
+    if (ctx->profile) ctx->profile->making = NULL;
     if (!data) {
         char text[KM_SHAPE_TEXT];
         if (s) {

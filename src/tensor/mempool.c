@@ -19,6 +19,12 @@ static int class_of(size_t bytes) {
     return octave * 8 + (int)part;
 }
 
+static void went_out(km_mempool *m, void *p, size_t size) {
+    m->live += size;
+    if (m->live > m->peak) m->peak = m->live;
+    if (m->meter.changed) m->meter.changed(m->meter.user, p, (int64_t)size, m->live);
+}
+
 static void give_back(km_mempool *m, int c) {
     while (m->free[c]) {
         km_mempool_block *b = m->free[c];
@@ -66,8 +72,7 @@ void *km_mempool_get(km_mempool *m, size_t bytes, size_t *cap) {
         m->held += size;
         m->misses++;
     }
-    m->live += size;
-    if (m->live > m->peak) m->peak = m->live;
+    went_out(m, p, size);
     *cap = size;
     if (m->watch) m->watch->got(m->watch->user, p, size);
     return p;
@@ -80,8 +85,7 @@ bool km_mempool_take(km_mempool *m, void *p, size_t cap) {
         *at = b->next;
         b->next = m->spare;
         m->spare = b;
-        m->live += cap;
-        if (m->live > m->peak) m->peak = m->live;
+        went_out(m, p, cap);
         return true;
     }
     return false;
@@ -96,6 +100,7 @@ void km_mempool_put(km_mempool *m, void *p, size_t cap) {
     b->next = m->free[c];
     m->free[c] = b;
     m->live -= cap;
+    if (m->meter.changed) m->meter.changed(m->meter.user, p, -(int64_t)cap, m->live);
 }
 
 void km_mempool_free(km_mempool *m) {

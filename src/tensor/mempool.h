@@ -20,6 +20,12 @@ typedef struct km_mempool_watch {
     bool frozen;
 } km_mempool_watch;
 
+/* Told of every change of the live bytes: `bytes` more, or fewer when negative, `live` then. */
+typedef struct km_mempool_meter {
+    void (*changed)(void *user, void *p, int64_t bytes, size_t live); /* NULL for none */
+    void *user;
+} km_mempool_meter;
+
 typedef struct km_mempool {
     void *(*raw_alloc)(void *owner, size_t bytes);           /* NULL when out of memory */
     void (*raw_free)(void *owner, void *p, size_t bytes);
@@ -30,6 +36,7 @@ typedef struct km_mempool {
     size_t live, peak, held;               /* bytes */
     uint64_t hits, misses;
     const km_mempool_watch *watch;         /* NULL for none */
+    km_mempool_meter meter;
 } km_mempool;
 
 /* A block of at least `bytes` (0 counts as 1), 64-byte aligned; NULL when out of memory, after

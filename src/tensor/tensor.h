@@ -23,6 +23,7 @@ typedef struct km_storage {
 } km_storage;
 
 struct km_node;
+struct km_profile;
 
 struct km_tensor {
     km_ctx *ctx;
@@ -64,6 +65,9 @@ struct km_ctx {
     int no_grad;                     /* depth of km_no_grad_begin */
     uint64_t seed, draws;            /* each random op takes draws++ as its stream */
     uint64_t steps, kernels, fallbacks;
+    bool tf32;                       /* km_ctx_allow_tf32 */
+    struct km_profile *profile;      /* NULL before the first km_profile_begin */
+    const char *grad_of;             /* the op whose gradient rule runs; NULL otherwise */
     void *scratch;                   /* km_ctx_scratch */
     size_t scratch_bytes;
 };

@@ -236,6 +236,24 @@ static void tf32_is_used_only_on_request_and_only_for_f32(void **state) {
     km_ctx_free(ctx);
 }
 
+static void a_context_that_allows_tf32_leaves_the_others_exact(void **state) {
+    km_ctx *fast = km_ctx_new("cuda:0", 1), *exact = km_ctx_new("cuda:0", 1);
+    product p = {.m = 16, .k = 16, .n = 16, .alpha = 1};
+    km_ctx_allow_tf32(fast, true);
+    check_product(fast, KM_F32, &p);
+    assert_int_equal(fake_lt.last_compute, KM_LT_COMPUTE_TF32);
+    check_product(exact, KM_F32, &p);
+    assert_int_equal(fake_lt.last_compute, KM_LT_COMPUTE_F32);
+    check_product(fast, KM_F16, &p);
+    assert_int_equal(fake_lt.last_compute, KM_LT_COMPUTE_F32);
+    km_ctx_allow_tf32(fast, false);
+    check_product(fast, KM_F32, &p);
+    assert_int_equal(fake_lt.last_compute, KM_LT_COMPUTE_F32);
+    km_ctx_allow_tf32(NULL, true); /* nobody to allow it to */
+    km_ctx_free(fast);
+    km_ctx_free(exact);
+}
+
 static void timing_candidates_leaves_the_output_alone(void **state) {
     km_ctx *ctx = km_ctx_new("cuda:0", 1);
     km_cuda_gemm_settings()->tune = true;
@@ -338,6 +356,7 @@ int main(void) {
         FAKE_GEMM(one_matrix_for_all_batches_is_one_product),
         FAKE_GEMM(a_shape_is_asked_for_once_and_costs_no_memory_after_that),
         FAKE_GEMM(tf32_is_used_only_on_request_and_only_for_f32),
+        FAKE_GEMM(a_context_that_allows_tf32_leaves_the_others_exact),
         FAKE_GEMM(timing_candidates_leaves_the_output_alone),
         FAKE_GEMM(its_failure_is_an_error_and_its_refusal_is_not),
         FAKE_GEMM(a_linear_layer_comes_out_right_whoever_computes_it),
