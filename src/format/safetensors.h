@@ -6,6 +6,7 @@
 #ifndef KM_FORMAT_SAFETENSORS_H
 #define KM_FORMAT_SAFETENSORS_H
 #include "base/error.h"
+#include "format/fill.h"
 #include <stddef.h>
 #include <stdint.h>
 
@@ -46,17 +47,12 @@ const char *km_safetensors_file(const km_safetensors *f, int i); /* its path */
 
 /* ---- Writing ---- */
 
-/* Puts bytes [offset, offset + bytes) of the tensor's row-major data into dst. Called in order,
- * in pieces of at most KM_ST_PIECE bytes that hold whole elements. A failure sets the error. */
-#define KM_ST_PIECE ((size_t)16 << 20)
-typedef km_status (*km_st_fill)(void *user, size_t offset, void *dst, size_t bytes, km_error *err);
-
 typedef struct km_st_item {
     const char *name;
     km_dtype dtype;
     km_shape shape;
     const void *data;  /* the bytes, or NULL: fill is called */
-    km_st_fill fill;
+    km_fill_fn fill;   /* format/fill.h */
     void *user;
 } km_st_item;
 

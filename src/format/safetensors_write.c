@@ -1,6 +1,6 @@
 /* Writing safetensors, and the names of its dtypes. The header is made first, since all offsets
- * follow from shapes; then the tensors go out one after another, those behind a callback in
- * pieces, so that a device tensor never needs more host memory than one piece. */
+ * follow from shapes; then the tensors go out one after another, larger dtypes first, which
+ * aligns each for its own. */
 #include "base/alloc.h"
 #include "base/file.h"
 #include "format/safetensors.h"
@@ -161,35 +161,20 @@ static km_status put_header(km_writer *w, json_t *root, const char *path, km_err
 
 /* ---- The data ---- */
 
-static km_status put_item(km_writer *w, const place *p, uint8_t *piece, km_error *err) {
-    char text[KM_SHOWN];
-    const km_st_item *item = p->item;
-    if (item->data || p->bytes == 0) return km_writer_put(w, item->data, p->bytes);
-    for (size_t at = 0; at < p->bytes;) {
-        size_t n = p->bytes - at < KM_ST_PIECE ? p->bytes - at : KM_ST_PIECE;
-        km_status status = item->fill(item->user, at, piece, n, err);
-        if (status != KM_OK)
-            return km_error_set(err, status, "tensor '%s' cannot be read: %s",
-                                km_shown(text, item->name), km_status_text(status));
-        status = km_writer_put(w, piece, n);
-        if (status != KM_OK) return status;
-        at += n;
-    }
-    return KM_OK;
-}
-
 static km_status put_items(km_writer *w, const place *places, int n, const char *path,
                            km_error *err) {
     size_t most = 0;
     for (int i = 0; i < n; i++)
         if (!places[i].item->data && places[i].bytes > most) most = places[i].bytes;
-    size_t size = most < KM_ST_PIECE ? most : KM_ST_PIECE;
-    uint8_t *piece = size ? km_alloc_aligned(size) : NULL;
-    if (size && !piece)
-        return km_error_set(err, KM_ERR_MEMORY, "cannot write '%s': out of memory", path);
-    km_status status = KM_OK;
-    for (int i = 0; i < n && status == KM_OK; i++) status = put_item(w, &places[i], piece, err);
-    if (piece) km_free_aligned(piece, size);
+    km_piece piece;
+    km_status status = km_piece_open(&piece, most, path, err);
+    for (int i = 0; i < n && status == KM_OK; i++) {
+        const km_st_item *item = places[i].item;
+        km_source source = {item->name, item->data,      item->fill,
+                            item->user, places[i].bytes, places[i].element};
+        status = km_put_source(w, &source, &piece, err);
+    }
+    km_piece_close(&piece);
     return status;
 }
 
