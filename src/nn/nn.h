@@ -72,6 +72,8 @@ typedef struct km_nn_attention {
     int heads, kv_heads;
     int64_t head_dim;
     double rope_base;             /* 0: no rotation */
+    km_tensor *q_rows, *k_rows;   /* kept i32, for rotation: the position of each (token, head) row,
+                                   * (context * heads) and (context * kv_heads); not owned */
 } km_nn_attention;
 
 /* x (B, T, C) -> (B, T, C). With kv, the new keys and values are put at `position` and the queries
@@ -104,6 +106,10 @@ typedef struct km_nn_block {
 km_tensor *km_nn_block_forward(km_ctx *ctx, const km_nn_block *b, km_tensor *delta,
                                km_tensor **residual, const km_nn_kv *kv, int64_t position,
                                double dropout);
+/* The block's linear layers, those that it has, into out; returns how many. */
+#define KM_NN_BLOCK_LINEARS 8
+int km_nn_block_linears(km_nn_block *b, km_nn_linear *out[KM_NN_BLOCK_LINEARS]);
+bool km_nn_block_trains(const km_nn_block *b); /* whether any of its parameters wants a gradient */
 
 /* ---- Sequential: layers one after the other ---- */
 

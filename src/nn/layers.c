@@ -1,0 +1,97 @@
+/* The simple layers: linear with its low-rank correction, embedding, norms, dropout, and a list of
+ * layers in a row. */
+#include "nn/nn.h"
+
+km_tensor *km_nn_dropout(km_ctx *ctx, km_tensor *x, double p) {
+    return p > 0 ? km_dropout(ctx, x, p) : x;
+}
+
+/* ---- Linear ---- */
+
+km_nn_linear km_nn_linear_new(const km_nn *nn, int64_t in, int64_t out, bool bias,
+                              const char *name) {
+    km_nn_linear l = {0};
+    l.w = km_param_add(nn->ctx, nn->params, nn->dtype, KM_SHAPE(out, in), true, "%s.weight", name);
+    if (bias)
+        l.b = km_param_add(nn->ctx, nn->params, nn->dtype, KM_SHAPE(out), false, "%s.bias", name);
+    return l;
+}
+
+static km_tensor *activate(km_ctx *ctx, km_tensor *x, km_act act) {
+    switch (act) {
+    case KM_ACT_RELU: return km_relu(ctx, x);
+    case KM_ACT_GELU: return km_gelu(ctx, x);
+    case KM_ACT_GELU_ERF: return km_gelu_erf(ctx, x);
+    case KM_ACT_SILU: return km_silu(ctx, x);
+    default: return x;
+    }
+}
+
+km_tensor *km_nn_linear_forward(km_ctx *ctx, const km_nn_linear *l, km_tensor *x, km_act act) {
+    const km_nn_lora *r = &l->lora;
+    if (!r->a) return km_linear(ctx, x, l->w, l->b, act);
+    km_tensor *y = km_linear(ctx, x, l->w, l->b, KM_ACT_NONE);
+    km_tensor *low = km_linear(ctx, km_nn_dropout(ctx, x, r->dropout), r->a, NULL, KM_ACT_NONE);
+    km_tensor *more = km_linear(ctx, km_mul_scalar(ctx, low, r->scale), r->b, NULL, KM_ACT_NONE);
+    return activate(ctx, km_add(ctx, y, more), act);
+}
+
+/* ---- Embedding ---- */
+
+km_nn_embedding km_nn_embedding_new(const km_nn *nn, int64_t rows, int64_t dim, const char *name) {
+    return (km_nn_embedding){km_param_add(nn->ctx, nn->params, nn->dtype, KM_SHAPE(rows, dim), true,
+                                          "%s.weight", name)};
+}
+
+km_tensor *km_nn_embedding_forward(km_ctx *ctx, const km_nn_embedding *e, km_tensor *ids) {
+    return km_embedding(ctx, e->w, ids);
+}
+
+/* ---- Norms ---- */
+
+km_nn_norm km_nn_norm_new(const km_nn *nn, km_nn_norm_kind kind, int64_t dim, bool bias, double eps,
+                          const char *name) {
+    km_nn_norm n = {.kind = kind, .eps = eps};
+    n.w = km_param_add(nn->ctx, nn->params, nn->dtype, KM_SHAPE(dim), false, "%s.weight", name);
+    if (bias && kind == KM_NN_LAYER_NORM)
+        n.b = km_param_add(nn->ctx, nn->params, nn->dtype, KM_SHAPE(dim), false, "%s.bias", name);
+    return n;
+}
+
+km_tensor *km_nn_norm_forward(km_ctx *ctx, const km_nn_norm *n, km_tensor *x) {
+    return n->kind == KM_NN_LAYER_NORM ? km_layer_norm(ctx, x, n->w, n->b, n->eps)
+                                       : km_rms_norm(ctx, x, n->w, n->eps);
+}
+
+km_tensor *km_nn_norm_add(km_ctx *ctx, const km_nn_norm *n, km_tensor *x, km_tensor **residual) {
+    return n->kind == KM_NN_LAYER_NORM
+               ? km_add_layer_norm(ctx, x, *residual, n->w, n->b, n->eps, residual)
+               : km_add_rms_norm(ctx, x, *residual, n->w, n->eps, residual);
+}
+
+/* ---- Sequential ---- */
+
+km_tensor *km_nn_sequential_forward(km_ctx *ctx, const km_nn_sequential *s, km_tensor *x) {
+    for (int i = 0; i < s->n; i++) x = s->step[i].forward(ctx, s->step[i].layer, x);
+    return x;
+}
+
+km_tensor *km_nn_apply_linear(km_ctx *ctx, const void *layer, km_tensor *x) {
+    return km_nn_linear_forward(ctx, layer, x, KM_ACT_NONE);
+}
+
+km_tensor *km_nn_apply_linear_gelu(km_ctx *ctx, const void *layer, km_tensor *x) {
+    return km_nn_linear_forward(ctx, layer, x, KM_ACT_GELU);
+}
+
+km_tensor *km_nn_apply_linear_relu(km_ctx *ctx, const void *layer, km_tensor *x) {
+    return km_nn_linear_forward(ctx, layer, x, KM_ACT_RELU);
+}
+
+km_tensor *km_nn_apply_norm(km_ctx *ctx, const void *layer, km_tensor *x) {
+    return km_nn_norm_forward(ctx, layer, x);
+}
+
+km_tensor *km_nn_apply_embedding(km_ctx *ctx, const void *layer, km_tensor *ids) {
+    return km_nn_embedding_forward(ctx, layer, ids);
+}

@@ -1,0 +1,106 @@
+/* Lists of named parameters, and patterns over their names. */
+#include "nn/param.h"
+#include "base/alloc.h"
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static bool make_room(km_ctx *ctx, km_param_list *list) {
+    if (list->n < list->cap) return true;
+    int cap = list->cap ? 2 * list->cap : 64;
+    km_param *at = km_realloc(list->at, sizeof *at * (size_t)cap);
+    if (!at) {
+        km_fail(ctx, KM_ERR_MEMORY, "parameters: out of memory");
+        return false;
+    }
+    list->at = at;
+    list->cap = cap;
+    return true;
+}
+
+km_tensor *km_param_add(km_ctx *ctx, km_param_list *list, km_dtype dtype, km_shape shape, bool decay,
+                        const char *name, ...) {
+    char text[256];
+    va_list ap;
+    va_start(ap, name);
+    vsnprintf(text, sizeof text, name, ap);
+    va_end(ap);
+    if (km_failed(ctx) || !make_room(ctx, list)) return NULL;
+    km_scope_begin(ctx);
+    km_tensor *t = km_keep(ctx, km_zeros(ctx, dtype, shape));
+    km_scope_end(ctx, NULL);
+    char *own = km_strdup(text);
+    if (!t || !own) {
+        km_release(t);
+        km_free(own);
+        km_fail(ctx, KM_ERR_MEMORY, "%s: out of memory", text); /* the first error stays */
+        return NULL;
+    }
+    list->at[list->n++] = (km_param){.name = own, .t = t, .decay = decay};
+    km_require_grad(ctx, t, true);
+    return t;
+}
+
+km_param *km_param_find(const km_param_list *list, const char *name) {
+    for (int i = 0; i < list->n; i++)
+        if (strcmp(list->at[i].name, name) == 0) return &list->at[i];
+    return NULL;
+}
+
+void km_param_clear(km_param_list *list) {
+    for (int i = 0; i < list->n; i++) {
+        km_release(list->at[i].t);
+        km_free(list->at[i].name);
+    }
+    km_free(list->at);
+    *list = (km_param_list){0};
+}
+
+/* One pattern, `bytes` long. On a mismatch after a '*', that star takes one character more. */
+static bool fits(const char *pattern, size_t bytes, const char *name) {
+    size_t p = 0, star = bytes, n = 0, retry = 0;
+    while (name[n]) {
+        if (p < bytes && pattern[p] == '*') {
+            star = p++;
+            retry = n;
+        } else if (p < bytes && (pattern[p] == '?' || pattern[p] == name[n])) {
+            p++, n++;
+        } else if (star < bytes) {
+            p = star + 1;
+            n = ++retry;
+        } else {
+            return false;
+        }
+    }
+    while (p < bytes && pattern[p] == '*') p++;
+    return p == bytes;
+}
+
+bool km_name_matches(const char *pattern, const char *name) {
+    while (*pattern) {
+        size_t bytes = strcspn(pattern, ",");
+        if (bytes && fits(pattern, bytes, name)) return true;
+        pattern += bytes + (pattern[bytes] == ',');
+    }
+    return false;
+}
+
+int km_param_freeze(km_ctx *ctx, km_param_list *list, const char *pattern, bool frozen) {
+    int n = 0;
+    for (int i = 0; i < list->n; i++) {
+        km_param *p = &list->at[i];
+        if (!km_name_matches(pattern, p->name)) continue;
+        n++;
+        p->frozen = frozen;
+        if (frozen) km_zero_grad(ctx, &p->t, 1);
+        km_require_grad(ctx, p->t, !frozen);
+    }
+    return n;
+}
+
+int64_t km_param_elements(const km_param_list *list, bool trainable_only) {
+    int64_t n = 0;
+    for (int i = 0; i < list->n; i++)
+        if (!trainable_only || !list->at[i].frozen) n += km_shape_count(list->at[i].t->shape);
+    return n;
+}
