@@ -15,12 +15,11 @@ typedef struct km_config {
     int layers, heads, kv_heads;
     int64_t dim;        /* width of the residual stream */
     int64_t head_dim;   /* of one head; 0: dim / heads */
-    int64_t hidden;     /* width inside the MLP; 0: 4 dim for gpt2, 8/3 dim up to a multiple of 64 for llama */
+    int64_t hidden;     /* width inside the MLP; 0: 4 dim, for llama 8/3 dim and up to 64s */
     int64_t context;    /* longest sequence */
     int64_t vocab;      /* token ids are below this */
-    int64_t vocab_pad;  /* the table has rows up to a multiple of this; 0: as many as vocab.
-                         * The rows above vocab are part of the loss, as small constants that
-                         * training pushes down, and of no logits that a caller sees. */
+    int64_t vocab_pad;  /* the table has rows up to a multiple of this; 0: as many as vocab. The
+                         * rows above are part of no loss and no logits, and of no exported file. */
     double norm_eps;
     double rope_base;   /* llama */
     double dropout;     /* of embeddings and of both residual branches, in training */

@@ -14,7 +14,12 @@
 
 #define KM_IGNORE_TARGET (-100)  /* a target that counts for nothing, as in Hugging Face */
 
-typedef struct km_cache km_cache; /* keys and values of tokens seen: infer/cache.h */
+/* Keys and values of the tokens seen so far; made by infer/cache.h. */
+typedef struct km_cache {
+    km_nn_kv *kv;                /* one a layer, (batch, kv_heads, room, head_dim) */
+    int64_t batch, room;
+    int64_t length;              /* tokens in it */
+} km_cache;
 
 typedef struct km_model {
     km_ctx *ctx;
@@ -28,6 +33,7 @@ typedef struct km_model {
     km_nn_block *block;          /* config.layers of them */
     km_nn_norm norm;             /* the last one */
     km_nn_linear head;           /* w is wte.w when tied */
+    km_tensor *q_rows, *k_rows;  /* llama: positions of (token, head) rows, as attention wants them */
 } km_model;
 
 /* A model with parameters of zero on the context's device; NULL with the context's error set. */
@@ -37,6 +43,8 @@ void km_model_free(km_model *m);                       /* NULL is fine; before i
  * sqrt(2 layers), biases 0, norms 1. Element i of a parameter is a function of seed, the
  * parameter's name and i alone: the same on every device and, up to rounding, in every dtype. */
 km_status km_model_init(km_model *m, uint64_t seed);
+/* One parameter drawn so, from N(0, sd). */
+void km_param_normal(km_ctx *ctx, km_param *p, uint64_t seed, double sd);
 
 /* ids (B, T) i32 or i64 on the model's device, T at most config.context.
  * -> (B, T, dim), after the last norm. With a cache the tokens follow those already in it. */
