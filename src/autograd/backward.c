@@ -1,6 +1,7 @@
 /* The backward pass: the tape walked from the loss to its beginning. Each rule runs in a scope of
  * its own, so a gradient lives only from the rule that makes it to the rule that uses it, and what
  * the forward pass saved for a rule is freed as soon as that rule has run. */
+#include "autograd/ready.h"
 #include "ops/op.h"
 
 /* Data that a rule will read must still be what the forward pass saw. */
@@ -48,6 +49,30 @@ static km_status fill_missing(km_ctx *ctx, km_node *n) {
     return KM_OK;
 }
 
+/* ---- Who is ready when ---- */
+
+void km_on_gradient(km_ctx *ctx, km_ready_fn fn, void *user) {
+    ctx->ready = fn;
+    ctx->ready_user = user;
+}
+
+static bool is_parameter(const km_tensor *t) { return t && t->kept && t->requires_grad && !t->node; }
+
+static void mark_last_uses(km_node *last) {
+    for (km_node *n = last; n; n = n->prev)
+        for (int i = 0; i < n->n_in; i++)
+            if (is_parameter(n->in[i])) n->in[i]->last_use = n;
+}
+
+static void tell_ready(km_ctx *ctx, const km_node *n) {
+    for (int i = 0; i < n->n_in && !km_failed(ctx); i++) {
+        km_tensor *t = n->in[i];
+        if (!is_parameter(t) || t->last_use != n) continue;
+        t->last_use = NULL;
+        ctx->ready(ctx->ready_user, ctx, t);
+    }
+}
+
 km_status km_backward(km_ctx *ctx, km_tensor *loss) {
     char text[KM_SHAPE_TEXT];
     if (km_failed(ctx)) return km_ctx_status(ctx);
@@ -63,7 +88,10 @@ km_status km_backward(km_ctx *ctx, km_tensor *loss) {
         return km_fail(ctx, KM_ERR_STATE, "backward: already done for this loss");
     if (!loss->storage->data)
         return km_fail(ctx, KM_ERR_STATE, "backward: the loss was freed when its scope ended");
+    bool tell = ctx->ready && ctx->backwards == 0;
+    if (tell) mark_last_uses(loss->node);
     ctx->no_grad++;
+    ctx->backwards++;
     int mark = ctx->n_step;
     km_tensor *one = km_fill_on(ctx, km_tensor_dev(loss), loss->dtype, loss->shape, 1);
     if (one) one->is_one = true;
@@ -72,7 +100,10 @@ km_status km_backward(km_ctx *ctx, km_tensor *loss) {
     for (km_node *n = loss->node; n && !km_failed(ctx); n = n->prev) {
         bool reached = false;
         for (int i = 0; i < n->n_out; i++) reached |= n->grad[i] != NULL;
-        if (!reached) continue;
+        if (!reached) {
+            if (tell) tell_ready(ctx, n);
+            continue;
+        }
         if (n->done) {
             km_fail(ctx, KM_ERR_STATE, "backward: %s was already back-propagated in this step",
                     km_op_name(n->op));
@@ -80,8 +111,10 @@ km_status km_backward(km_ctx *ctx, km_tensor *loss) {
         }
         mark = ctx->n_step;
         if (fill_missing(ctx, n) == KM_OK) run_rule(ctx, n);
+        if (tell) tell_ready(ctx, n);
         km_step_drop(ctx, mark, NULL, 0);
     }
+    ctx->backwards--;
     ctx->no_grad--;
     return km_ctx_status(ctx);
 }

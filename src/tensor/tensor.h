@@ -38,6 +38,7 @@ struct km_tensor {
     struct km_node *node;            /* what made it, when recorded; NULL for a parameter */
     int node_output;                 /* which output of that node */
     km_tensor *grad;                 /* of a parameter, kept; its storage is NULL while cleared */
+    struct km_node *last_use;        /* the last node that a backward pass will find it at */
     km_tensor *next_released;        /* a released handle's struct lives until the step's end */
 };
 
@@ -63,6 +64,9 @@ struct km_ctx {
     void (*tape_reset)(km_ctx *ctx); /* set with the first node; drops what the tape holds */
     km_tensor *released;
     int no_grad;                     /* depth of km_no_grad_begin */
+    int backwards;                   /* depth of km_backward */
+    void (*ready)(void *user, km_ctx *ctx, km_tensor *parameter); /* autograd/ready.h */
+    void *ready_user;
     uint64_t seed, draws;            /* each random op takes draws++ as its stream */
     uint64_t steps, kernels, fallbacks;
     bool tf32;                       /* km_ctx_allow_tf32 */
