@@ -146,7 +146,8 @@ static int by_offset(const void *a, const void *b) {
 static km_status check_tiling(km_safetensors *f, int first, const part *p, size_t start,
                               km_error *err) {
     char text[KM_SHOWN];
-    qsort(f->tensors + first, (size_t)(f->n - first), sizeof *f->tensors, by_offset);
+    if (f->n > first)
+        qsort(f->tensors + first, (size_t)(f->n - first), sizeof *f->tensors, by_offset);
     const uint8_t *at = p->map.data + start, *end = p->map.data + p->map.size;
     for (int i = first; i < f->n; i++) {
         km_st_tensor *t = &f->tensors[i];
