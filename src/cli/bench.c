@@ -8,8 +8,8 @@
 #include <math.h>
 #include <string.h>
 
-const char *const km_suite_names[KM_SUITES] = {"matmul", "elementwise", "rows",
-                                               "reduce", "attention",   "step"};
+const char *const km_suite_names[KM_SUITES] = {"matmul",    "elementwise", "rows",   "reduce",
+                                               "attention", "step",        "memory", "pool"};
 
 static const char details[] =
     "Compares plain C (one thread), the cpu kernels and the device asked for, and says how far\n"
@@ -22,12 +22,22 @@ static const char details[] =
     "  rows         softmax, layer_norm and others, up to 8192x4096\n"
     "  reduce       sum, max, argmax and others\n"
     "  attention    causal attention, forward and backward\n"
-    "  step         a training step of a 6-layer, 384-wide transformer\n";
+    "  step         a training step of a 6-layer, 384-wide transformer\n"
+    "  memory       what each op of such a step holds, over the step; also --memory\n"
+    "  pool         the memory pool against the system or driver; also --pool\n";
 
 static const char examples[] = "kermes bench --quick\n"
                                "kermes bench matmul --threads 1\n"
                                "kermes bench elementwise --sizes 64K,1M,64M\n"
+                               "kermes bench --memory --html memory.html\n"
                                "kermes bench --html bench.html --json > bench.json\n";
+
+/* Whether a suite runs whose figures are rates over sizes, beside the machine's limits. */
+static bool has_sizes(const km_bench *b) {
+    for (int i = 0; i < KM_SUITE_STEP; i++)
+        if (b->suite[i]) return true;
+    return false;
+}
 
 static bool choose_suites(km_bench *b, const km_args *args, km_error *err) {
     for (int i = 0; i < args->n_words; i++) {
@@ -35,11 +45,12 @@ static bool choose_suites(km_bench *b, const km_args *args, km_error *err) {
         if (suite < 0) return false;
         b->suite[suite] = true;
     }
-    for (int i = 0; i < KM_SUITES && args->n_words == 0; i++) b->suite[i] = true;
     int chosen = 0;
     for (int i = 0; i < KM_SUITES; i++) chosen += b->suite[i];
-    if (b->sizes.n && (chosen != 1 || b->suite[KM_SUITE_STEP])) {
-        km_error_set(err, KM_ERR_RANGE, "--sizes goes with one suite, and not with step");
+    for (int i = 0; i < KM_SUITES && chosen == 0; i++) b->suite[i] = true;
+    if (b->sizes.n && (chosen != 1 || !has_sizes(b))) {
+        km_error_set(err, KM_ERR_RANGE,
+                     "--sizes goes with one suite, and not with step, memory or pool");
         return false;
     }
     return true;
@@ -69,6 +80,8 @@ static void close_contexts(km_bench *b) {
     if (b->cpu_one) km_ctx_free(b->cpu_one);
     if (b->cpu) km_ctx_free(b->cpu);
     km_free(b->samples);
+    json_decref(b->memory);
+    json_decref(b->pool_figures);
 }
 
 static int count_suite(const km_bench *b, int suite) {
@@ -79,6 +92,10 @@ static int count_suite(const km_bench *b, int suite) {
         return km_bench_attention_count(b);
     case KM_SUITE_STEP:
         return km_bench_step_count(b);
+    case KM_SUITE_MEMORY:
+        return 1;
+    case KM_SUITE_POOL:
+        return km_bench_pool_count(b);
     default:
         return km_bench_ops_count(b, suite);
     }
@@ -92,6 +109,10 @@ static bool run_suite(km_bench *b, int suite) {
         return km_bench_attention(b);
     case KM_SUITE_STEP:
         return km_bench_step(b);
+    case KM_SUITE_MEMORY:
+        return km_bench_memory(b);
+    case KM_SUITE_POOL:
+        return km_bench_pool(b);
     default:
         return km_bench_ops(b, suite);
     }
@@ -102,11 +123,12 @@ static bool measure_all(km_bench *b) {
     for (int i = 0; i < KM_SUITES; i++)
         if (b->suite[i]) total += count_suite(b, i);
     km_progress_begin(&b->progress, "bench", "figures", total, b->common.quiet);
-    bool ok = km_bench_limits(b);
+    bool limits = has_sizes(b) || b->suite[KM_SUITE_STEP];
+    bool ok = !limits || km_bench_limits(b);
     for (int i = 0; i < KM_SUITES && ok; i++)
         if (b->suite[i]) {
             ok = run_suite(b, i);
-            km_bench_fma_limit(b, 4); /* a quieter moment may show that the chip can do more */
+            if (limits) km_bench_fma_limit(b, 4); /* a quieter moment may show that more is possible */
         }
     km_progress_end(&b->progress);
     return ok;
@@ -117,12 +139,13 @@ static bool measure_all(km_bench *b) {
 static void print_step(const km_bench *b, FILE *out) {
     const km_step_figures *f = &b->step;
     char peak[KM_NUMBER_TEXT], rate[KM_NUMBER_TEXT];
-    double tokens = (double)f->batch * f->tokens;
+    const km_model_size *m = &f->model;
+    double tokens = (double)m->batch * m->tokens;
     fprintf(
         out,
         "\nTraining step: %d layers, %d wide, %d heads, %d x %d tokens, %.1fM parameters, on %s\n"
         "  %.1f ms a step (median %.1f), %.0f tokens/s, %s GFLOP/s",
-        f->layers, f->width, f->heads, f->batch, f->tokens, f->parameters / 1e6, km_bench_engine(b),
+        m->layers, m->width, m->heads, m->batch, m->tokens, f->parameters / 1e6, km_bench_engine(b),
         1e3 * f->best, 1e3 * f->median, tokens / f->best,
         km_format_number(rate, f->flops / f->best / 1e9));
     if (!b->device) fprintf(out, ", %.0f%% of the limit", 100 * f->flops / f->best / b->limits.fma);
@@ -142,10 +165,13 @@ void km_bench_print(const km_bench *b, FILE *out) {
     fprintf(out, "%s, %d thread%s, %s kernels, %s\n", km_cpu_info()->name, b->threads,
             b->threads == 1 ? "" : "s", km_isa_name(km_cpu_isa()),
             km_blas_available() ? km_blas_name() : "no BLAS");
-    fprintf(
-        out, "Limits measured here: %s GFLOP/s of f32 multiply-adds, copy %s GB/s, read %s GB/s\n",
-        km_format_number(fma, b->limits.fma / 1e9), km_format_number(copy, b->limits.copy / 1e9),
-        km_format_number(read, b->limits.read / 1e9));
+    if (b->limits.fma > 0)
+        fprintf(
+            out,
+            "Limits measured here: %s GFLOP/s of f32 multiply-adds, copy %s GB/s, read %s GB/s\n",
+            km_format_number(fma, b->limits.fma / 1e9),
+            km_format_number(copy, b->limits.copy / 1e9),
+            km_format_number(read, b->limits.read / 1e9));
     if (b->limits.device_copy > 0)
         fprintf(out, "Copy on %s: %s GB/s\n", engine,
                 km_format_number(copy, b->limits.device_copy / 1e9));
@@ -161,6 +187,8 @@ void km_bench_print(const km_bench *b, FILE *out) {
         }
     }
     if (b->step.measured) print_step(b, out);
+    if (b->memory) km_memory_print(b->memory, out);
+    if (b->pool_figures) km_pool_print(b->pool_figures, out);
     int met, missed, unknown;
     km_bench_targets_grid(b, &g, &met, &missed, &unknown);
     snprintf(heading, sizeof heading, "Targets for a CPU with 2 threads: %d met, %d missed%s", met,
@@ -203,6 +231,10 @@ int km_command_bench(int argc, char **argv) {
          "attention, elements of the others; K, M and G are powers of 1024"},
         {"repeat", KM_OPTION_INT, "N", &b.repeat, 1, 100,
          "rounds for each figure, at most (default: 7, quick: 5)"},
+        {"memory", KM_OPTION_FLAG, NULL, &b.suite[KM_SUITE_MEMORY], 0, 0,
+         "the suite memory: live bytes over a training step, by op"},
+        {"pool", KM_OPTION_FLAG, NULL, &b.suite[KM_SUITE_POOL], 0, 0,
+         "the suite pool: the memory pool against the system or driver"},
         {"html", KM_OPTION_TEXT, "FILE", &html, 0, 0, "write a page with charts and tables"},
         KM_OPTION_OUTPUT_ROWS(b.common),
         {0},

@@ -4,6 +4,7 @@
 #define KM_CLI_BENCH_H
 #include "base/progress.h"
 #include "base/threads.h"
+#include "cli/bench_model.h"
 #include "cli/cli.h"
 #include "kermes.h"
 #include "report/table.h"
@@ -51,7 +52,7 @@ typedef struct km_limits { /* of the threads together */
 
 typedef struct km_step_figures {
     bool measured;
-    int layers, width, heads, vocabulary, batch, tokens;
+    km_model_size model;
     int steps;
     double parameters, flops; /* of one step */
     double best, median;      /* seconds */
@@ -74,6 +75,8 @@ enum {
     KM_SUITE_REDUCE,
     KM_SUITE_ATTENTION,
     KM_SUITE_STEP,
+    KM_SUITE_MEMORY,
+    KM_SUITE_POOL,
     KM_SUITES
 };
 extern const char *const km_suite_names[KM_SUITES];
@@ -95,6 +98,7 @@ typedef struct km_bench {
     km_limits limits;
     double exp_ulp; /* largest error of exp in units of the last place; NaN: unknown */
     km_step_figures step;
+    json_t *memory, *pool_figures; /* as docs/cli.md has them; NULL: not measured */
     km_sample *samples;
     int n_samples, cap_samples;
     km_progress progress;
@@ -135,6 +139,11 @@ int km_bench_attention_count(const km_bench *b);
 bool km_bench_attention(km_bench *b);
 int km_bench_step_count(const km_bench *b);
 bool km_bench_step(km_bench *b);
+bool km_bench_memory(km_bench *b); /* counts as one */
+int km_bench_pool_count(const km_bench *b);
+bool km_bench_pool(km_bench *b);
+/* The model whose memory is recorded. */
+const km_model_size *km_bench_model_size(const km_bench *b);
 
 /* Measures the limits. False when out of memory. */
 bool km_bench_limits(km_bench *b);
@@ -173,5 +182,13 @@ void km_bench_print(const km_bench *b, FILE *out);
 json_t *km_bench_json(const km_bench *b);
 void km_bench_html(const km_bench *b, km_text *page);
 double km_peak_memory(void); /* bytes of this process */
+
+/* The memory benchmarks' parts of a report, from their JSON. A table is the caller's to free. */
+void km_memory_table(const json_t *memory, km_table *t, int most);
+void km_memory_print(const json_t *memory, FILE *out);
+void km_memory_html(const json_t *memory, km_text *page);
+void km_pool_table(const json_t *pool, km_table *t);
+void km_pool_print(const json_t *pool, FILE *out);
+void km_pool_html(const json_t *pool, km_text *page);
 
 #endif

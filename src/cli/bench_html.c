@@ -139,15 +139,14 @@ static void add_speedup_chart(const km_bench *b, drawing *d, km_text *page) {
 }
 
 static void add_suite(const km_bench *b, drawing *d, int suite, km_text *page) {
-    static const char *const headings[KM_SUITES] = {"Matrix products", "Elementwise", "Rows",
-                                                    "Reductions",      "Attention",   ""};
-    static const char *const texts[KM_SUITES] = {
+    static const char *const headings[KM_SUITE_STEP] = {"Matrix products", "Elementwise", "Rows",
+                                                        "Reductions", "Attention"};
+    static const char *const texts[KM_SUITE_STEP] = {
         "c = a b for square matrices.",
         "Bytes read and written over the time taken; small sizes live in caches.",
         "One read and one write of each element is the least; cross_entropy only reads.",
         "One read of each element is the least.",
-        "Causal, half of the square counted; the backward pass alone.",
-        ""};
+        "Causal, half of the square counted; the backward pass alone."};
     km_grid g;
     if (!km_bench_grid(b, suite, &g)) return;
     km_html_section(page, headings[suite], texts[suite]);
@@ -173,18 +172,19 @@ static void add_suite(const km_bench *b, drawing *d, int suite, km_text *page) {
 static void add_step(const km_bench *b, km_text *page) {
     const km_step_figures *f = &b->step;
     if (!f->measured) return;
+    const km_model_size *m = &f->model;
     char v[4][KM_NUMBER_TEXT], text[200];
     snprintf(
         text, sizeof text,
         "%d layers, %d wide, %d heads, %d x %d tokens, %.1fM parameters, on %s: forward, loss, "
         "backward, update.",
-        f->layers, f->width, f->heads, f->batch, f->tokens, f->parameters / 1e6,
+        m->layers, m->width, m->heads, m->batch, m->tokens, f->parameters / 1e6,
         km_bench_engine(b));
     km_html_section(page, "Training step", text);
     snprintf(v[2], sizeof v[2], "%g", f->heap_allocs);
     const km_tile tiles[] = {
         {km_format_number(v[0], 1e3 * f->best), "ms", "a step, the best of them"},
-        {km_format_si(v[1], f->batch * f->tokens / f->best), "tokens/s", "trained on"},
+        {km_format_si(v[1], m->batch * m->tokens / f->best), "tokens/s", "trained on"},
         {v[2], "", "heap allocations a step"},
         {km_format_bytes(v[3], f->peak_bytes), "", "in tensors at most"},
     };
@@ -197,6 +197,7 @@ static void add_head(const km_bench *b, km_text *page) {
              b->threads == 1 ? "" : "s", km_isa_name(km_cpu_isa()),
              km_blas_available() ? km_blas_name() : "no BLAS");
     km_html_begin(page, "Kermes bench", lead);
+    if (!(b->limits.fma > 0)) return;
     const km_tile tiles[] = {
         {km_format_number(v[0], b->limits.fma / 1e9), "GFLOP/s", "f32 multiply-adds in registers"},
         {km_format_number(v[1], b->limits.copy / 1e9), "GB/s", "memory copied, read plus written"},
@@ -228,9 +229,10 @@ void km_bench_html(const km_bench *b, km_text *page) {
         return;
     }
     add_head(b, page);
-    for (int i = 0; i < KM_SUITES; i++)
-        if (i != KM_SUITE_STEP) add_suite(b, d, i, page);
+    for (int i = 0; i < KM_SUITE_STEP; i++) add_suite(b, d, i, page);
     add_step(b, page);
+    if (b->memory) km_memory_html(b->memory, page);
+    if (b->pool_figures) km_pool_html(b->pool_figures, page);
     add_targets(b, page);
     char footer[160], date[40];
     time_t now = time(NULL);

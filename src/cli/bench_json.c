@@ -40,11 +40,12 @@ static json_t *sample_json(const km_bench *b, const km_sample *s) {
 static json_t *step_json(const km_bench *b) {
     const km_step_figures *f = &b->step;
     if (!f->measured) return json_null();
-    double tokens = (double)f->batch * f->tokens;
+    const km_model_size *m = &f->model;
+    double tokens = (double)m->batch * m->tokens;
     return json_pack(
         "{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
-        "device", km_bench_engine(b), "layers", f->layers, "width", f->width, "heads", f->heads,
-        "vocabulary", f->vocabulary, "batch", f->batch, "tokens", f->tokens, "parameters",
+        "device", km_bench_engine(b), "layers", m->layers, "width", m->width, "heads", m->heads,
+        "vocabulary", m->vocabulary, "batch", m->batch, "tokens", m->tokens, "parameters",
         km_json_count(f->parameters), "steps", f->steps, "ms",
         km_json_number(1e3 * f->best, DIGITS), "ms_median", km_json_number(1e3 * f->median, DIGITS),
         "tokens_per_second", km_json_number(tokens / f->best, DIGITS), "gflops",
@@ -54,6 +55,13 @@ static json_t *step_json(const km_bench *b) {
         "first_loss", km_json_number(f->first_loss, DIGITS), "last_loss",
         km_json_number(f->last_loss, DIGITS));
 }
+
+/* A limit that was not measured is null. */
+static json_t *limit_json(double v) {
+    return v > 0 ? km_json_number(v / 1e9, DIGITS) : json_null();
+}
+
+static json_t *or_null(json_t *v) { return v ? json_incref(v) : json_null(); }
 
 static json_t *targets_json(const km_bench *b) {
     km_target targets[KM_MAX_TARGETS];
@@ -79,16 +87,15 @@ json_t *km_bench_json(const km_bench *b) {
     for (int i = 0; i < b->n_samples; i++)
         json_array_append_new(results, sample_json(b, &b->samples[i]));
     return json_pack(
-        "{s:s, s:o, s:s, s:i, s:b, s:s, s:{s:o, s:o, s:o, s:o}, s:o, s:o, s:o, s:o, s:o}", "kermes",
+        "{s:s, s:o, s:s, s:i, s:b, s:s, s:{s:o, s:o, s:o, s:o}, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+        "kermes",
         km_version(), "machine", km_cli_machine(), "device", km_bench_engine(b), "threads",
         b->threads, "quick", b->quick, "timing",
         "after a warm-up, engines in turns; rate and seconds are of the best round, the others of "
         "the median one",
-        "limits", "fma_gflops", km_json_number(b->limits.fma / 1e9, DIGITS), "copy_gbs",
-        km_json_number(b->limits.copy / 1e9, DIGITS), "read_gbs",
-        km_json_number(b->limits.read / 1e9, DIGITS), "device_copy_gbs",
-        b->limits.device_copy > 0 ? km_json_number(b->limits.device_copy / 1e9, DIGITS)
-                                  : json_null(),
-        "results", results, "exp_max_ulp", km_json_number(b->exp_ulp, DIGITS), "step", step_json(b),
-        "targets", targets_json(b), "peak_memory_bytes", km_json_count(km_peak_memory()));
+        "limits", "fma_gflops", limit_json(b->limits.fma), "copy_gbs", limit_json(b->limits.copy),
+        "read_gbs", limit_json(b->limits.read), "device_copy_gbs",
+        limit_json(b->limits.device_copy), "results", results, "exp_max_ulp",
+        km_json_number(b->exp_ulp, DIGITS), "step", step_json(b), "memory", or_null(b->memory),
+        "pool", or_null(b->pool_figures), "targets", targets_json(b), "peak_memory_bytes", km_json_count(km_peak_memory()));
 }

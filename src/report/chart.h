@@ -1,5 +1,5 @@
-/* Charts as SVG: lines, stepped areas and limits over linear or logarithmic axes. A chart is data
- * only; colours come from the page's style (html.h), so that it follows light and dark. */
+/* Charts as SVG: lines, stepped areas, stacks and limits over linear or logarithmic axes. A chart is
+ * data only; colours come from the page's style (html.h), so that it follows light and dark. */
 #ifndef KM_REPORT_CHART_H
 #define KM_REPORT_CHART_H
 #include "report/text.h"
@@ -7,6 +7,7 @@
 typedef enum km_series_kind {
     KM_SERIES_LINE, /* points joined by straight lines, a mark at each when they are few */
     KM_SERIES_AREA, /* each value holds until the next x; filled down to the axis */
+    KM_SERIES_STACK, /* the same, piled on the stacks before it; all share their x, linear axes */
     KM_SERIES_LIMIT /* a dashed line nothing should cross; one point: horizontal, all across */
 } km_series_kind;
 
@@ -43,6 +44,7 @@ typedef struct km_chart {
     km_chart_axis x, y;
     const km_series *series;
     int n_series;
+    bool wide; /* as wide as the page: for a chart that stands alone */
 } km_chart;
 
 /* The chart as one <figure> with title, legend and <svg>. A chart without a drawable point says

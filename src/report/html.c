@@ -54,6 +54,8 @@ static const char style[] =
     "svg .point .hit{fill:transparent;stroke:none}\n"
     "svg .point:hover circle:first-child{stroke:currentColor;stroke-width:5}\n"
     "svg .area path{fill:currentColor;fill-opacity:.22;stroke:currentColor;stroke-width:1.4}\n"
+    "svg .stack path{fill:currentColor;fill-opacity:.75;stroke:var(--card);stroke-width:.5}\n"
+    "svg .stack rect{fill:transparent}svg .stack rect:hover{fill:var(--ink);fill-opacity:.15}\n"
     "svg .limit path{fill:none;stroke:var(--limit);stroke-width:1.6;stroke-dasharray:6 5}\n"
     "svg .limit text{font-size:12px}\n"
     "svg .c1,.legend .c1 i{color:var(--c1)}svg .c2,.legend .c2 i{color:var(--c2)}"

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { WIDTH = 560, HEIGHT = 320, LEFT = 60, RIGHT = 18, TOP = 14, BOTTOM = 48 };
+enum { WIDTH = 560, WIDE = 1120, HEIGHT = 320, RIGHT = 18, TOP = 14, BOTTOM = 48 };
 #define MAX_TICKS 24
 #define MAX_MARKED_POINTS 80
 
@@ -15,6 +15,25 @@ typedef struct span {
     double tick[MAX_TICKS];
     int n_ticks;
 } span;
+
+/* Bytes need room for their unit. */
+static int left_edge(const km_chart *c) { return c->y.ticks == KM_TICKS_BYTES ? 82 : 60; }
+static int right_edge(const km_chart *c) { return (c->wide ? WIDE : WIDTH) - RIGHT; }
+
+/* Where a stack stands: on those before it. */
+static double floor_of(const km_chart *c, const km_series *s, int k) {
+    double y = 0;
+    for (const km_series *below = c->series; below < s; below++)
+        if (below->kind == KM_SERIES_STACK && k < below->n && isfinite(below->y[k]))
+            y += below->y[k];
+    return y;
+}
+
+/* What a series reaches at its kth x. */
+static double height_of(const km_chart *c, const km_series *s, int k) {
+    if (s->kind != KM_SERIES_STACK) return s->y[k];
+    return floor_of(c, s, k) + (isfinite(s->y[k]) ? s->y[k] : 0);
+}
 
 static double transform(km_chart_scale scale, double v) {
     return scale == KM_SCALE_LINEAR ? v : scale == KM_SCALE_LOG2 ? log2(v) : log10(v);
@@ -44,8 +63,15 @@ static double nice_step(double range, int count) {
     return power * (m < 1.5 ? 1 : m < 3.5 ? 2 : m < 7.5 ? 5 : 10);
 }
 
-static void linear_ticks(span *s, int count) {
-    double step = nice_step(s->hi - s->lo, count);
+/* Bytes are counted in powers of 1024, so that their steps read as round numbers. */
+static double axis_step(const km_chart_axis *axis, double range, int count) {
+    if (axis->ticks != KM_TICKS_BYTES || !(range > 0)) return nice_step(range, count);
+    double unit = pow(1024, floor(log2(range) / 10));
+    return fmax(1, unit * nice_step(range / unit, count));
+}
+
+static void linear_ticks(span *s, const km_chart_axis *axis, int count) {
+    double step = axis_step(axis, s->hi - s->lo, count);
     for (double i = ceil(s->lo / step - 1e-9); i * step <= s->hi + 1e-9 * step; i++)
         add_tick(s, i * step + 0.0); /* -0 becomes 0 */
 }
@@ -77,7 +103,7 @@ static bool fit(span *s, const km_chart *c, bool is_y, int count) {
         const km_series *r = &c->series[i];
         if (!is_y && r->kind == KM_SERIES_LIMIT) continue;
         for (int k = 0; k < r->n; k++) {
-            double v = is_y ? r->y[k] : r->x[k];
+            double v = is_y ? height_of(c, r, k) : r->x[k];
             if (!drawable(c->x.scale, r->x[k]) && !(r->kind == KM_SERIES_LIMIT && r->n == 1))
                 continue;
             if (!drawable(c->y.scale, r->y[k])) continue;
@@ -91,11 +117,11 @@ static bool fit(span *s, const km_chart *c, bool is_y, int count) {
         if (axis->from_zero && s->lo > 0) s->lo = 0;
         if (s->hi == s->lo) s->hi = s->lo + (s->lo != 0 ? fabs(s->lo) : 1);
         if (is_y) { /* whole steps, so that the frame ends on a line */
-            double step = nice_step(s->hi - s->lo, count);
+            double step = axis_step(axis, s->hi - s->lo, count);
             s->lo = floor(s->lo / step + 1e-9) * step;
             s->hi = ceil(s->hi / step - 1e-9) * step;
         }
-        linear_ticks(s, count);
+        linear_ticks(s, axis, count);
         return true;
     }
     double pad = is_y ? 0.06 * (s->hi - s->lo) : 0.02 * (s->hi - s->lo);
@@ -128,10 +154,10 @@ static void draw_axes(const km_chart *c, const span *x, const span *y, km_text *
     km_text_add(out, "<g class=\"grid\">");
     for (int i = 0; i < y->n_ticks; i++) {
         double py = place(y, y->tick[i]);
-        km_text_printf(out, "<path d=\"M%d %.1fH%d\"/>", LEFT, py, WIDTH - RIGHT);
+        km_text_printf(out, "<path d=\"M%d %.1fH%d\"/>", left_edge(c), py, right_edge(c));
     }
-    km_text_printf(out, "</g>\n<path class=\"axis\" d=\"M%d %dH%d", LEFT, HEIGHT - BOTTOM,
-                   WIDTH - RIGHT);
+    km_text_printf(out, "</g>\n<path class=\"axis\" d=\"M%d %dH%d", left_edge(c), HEIGHT - BOTTOM,
+                   right_edge(c));
     for (int i = 0; i < x->n_ticks; i++)
         km_text_printf(out, "M%.1f %dv5", place(x, x->tick[i]), HEIGHT - BOTTOM);
     km_text_add(out, "\"/>\n<g class=\"tick x\">");
@@ -140,10 +166,10 @@ static void draw_axes(const km_chart *c, const span *x, const span *y, km_text *
                        HEIGHT - BOTTOM + 19, tick_text(label, c->x.ticks, x->tick[i]));
     km_text_add(out, "</g>\n<g class=\"tick y\">");
     for (int i = 0; i < y->n_ticks; i++)
-        km_text_printf(out, "<text x=\"%d\" y=\"%.1f\">%s</text>", LEFT - 8,
+        km_text_printf(out, "<text x=\"%d\" y=\"%.1f\">%s</text>", left_edge(c) - 8,
                        place(y, y->tick[i]) + 4, tick_text(label, c->y.ticks, y->tick[i]));
     km_text_printf(out, "</g>\n<text class=\"label\" x=\"%d\" y=\"%d\">",
-                   LEFT + (WIDTH - LEFT - RIGHT) / 2, HEIGHT - 8);
+                   (left_edge(c) + right_edge(c)) / 2, HEIGHT - 8);
     km_text_escape(out, c->x.label);
     km_text_printf(out,
                    "</text>\n<text class=\"label\" transform=\"translate(15 %d) rotate(-90)\">",
@@ -224,20 +250,46 @@ static void draw_area(const km_chart *c, const km_series *s, int color, const sp
     km_text_add(out, "</g>\n");
 }
 
+/* A band between the stacks below and its own height, and a strip for the pointer at each x. */
+static void draw_stack(const km_chart *c, const km_series *s, int color, const span *x,
+                       const span *y, km_text *out) {
+    if (s->n == 0 || c->x.scale != KM_SCALE_LINEAR || c->y.scale != KM_SCALE_LINEAR) return;
+    for (int k = 0; k < s->n; k++)
+        if (!isfinite(s->x[k])) return;
+    km_text_printf(out, "<g class=\"stack c%d\"><path d=\"M%.1f %.1f", color, place(x, s->x[0]),
+                   place(y, height_of(c, s, 0)));
+    for (int k = 1; k < s->n; k++)
+        km_text_printf(out, "H%.1fV%.1f", place(x, s->x[k]), place(y, height_of(c, s, k)));
+    km_text_printf(out, "V%.1f", place(y, floor_of(c, s, s->n - 1)));
+    for (int k = s->n - 1; k > 0; k--)
+        km_text_printf(out, "H%.1fV%.1f", place(x, s->x[k]), place(y, floor_of(c, s, k - 1)));
+    km_text_printf(out, "H%.1fZ\"><title>", place(x, s->x[0]));
+    km_text_escape(out, s->name);
+    km_text_add(out, "</title></path>");
+    for (int k = 0; k < s->n && s->titles; k++) {
+        double from = place(x, s->x[k]), to = k + 1 < s->n ? place(x, s->x[k + 1]) : right_edge(c);
+        km_text_printf(out, "\n<rect x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"%d\">", from, TOP,
+                       to - from, HEIGHT - TOP - BOTTOM);
+        hover_text(c, s, k, out);
+        km_text_add(out, "</rect>");
+    }
+    km_text_add(out, "</g>\n");
+}
+
 static void draw_limit(const km_chart *c, const km_series *s, const span *x, const span *y,
                        km_text *out) {
     bool flat = s->n == 1 && drawable(c->y.scale, s->y[0]);
     double level = flat ? place(y, s->y[0]) : 0;
     km_text_add(out, "<g class=\"limit\"><path d=\"");
     if (flat)
-        km_text_printf(out, "M%d %.1fH%d", LEFT, level, WIDTH - RIGHT);
+        km_text_printf(out, "M%d %.1fH%d", left_edge(c), level, right_edge(c));
     else
         draw_path(c, s, x, y, out);
     km_text_add(out, "\"><title>");
     km_text_escape(out, s->name);
     km_text_add(out, "</title></path>");
     if (flat) { /* named at its right end, above the line where there is room */
-        km_text_printf(out, "<text x=\"%d\" y=\"%.1f\">", WIDTH - RIGHT - 2,
+        km_text_printf(out, "<text x=\"%d\" y=\"%.1f\">", right_edge(c) - 2,
                        level > TOP + 14 ? level - 6 : level + 15);
         km_text_escape(out, s->name);
         km_text_add(out, "</text>");
@@ -273,7 +325,7 @@ static void draw_legend(const km_chart *c, km_text *out) {
 }
 
 void km_chart_html(const km_chart *c, km_text *out) {
-    span x = {.from = LEFT, .to = WIDTH - RIGHT}, y = {.from = HEIGHT - BOTTOM, .to = TOP};
+    span x = {.from = left_edge(c), .to = right_edge(c)}, y = {.from = HEIGHT - BOTTOM, .to = TOP};
     km_text_add(out, "<figure>\n<figcaption><strong>");
     km_text_escape(out, c->title);
     km_text_add(out, "</strong>");
@@ -288,13 +340,17 @@ void km_chart_html(const km_chart *c, km_text *out) {
         return;
     }
     draw_legend(c, out);
-    km_text_printf(out, "<svg viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"", WIDTH, HEIGHT);
+    km_text_printf(out, "<svg viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"",
+                   c->wide ? WIDE : WIDTH, HEIGHT);
     km_text_escape(out, c->title);
     km_text_add(out, "\">\n");
     draw_axes(c, &x, &y, out);
     for (int i = 0; i < c->n_series; i++)
         if (c->series[i].kind == KM_SERIES_AREA)
             draw_area(c, &c->series[i], series_color(c, i), &x, &y, out);
+    for (int i = 0; i < c->n_series; i++)
+        if (c->series[i].kind == KM_SERIES_STACK)
+            draw_stack(c, &c->series[i], series_color(c, i), &x, &y, out);
     for (int i = 0; i < c->n_series; i++)
         if (c->series[i].kind == KM_SERIES_LIMIT) draw_limit(c, &c->series[i], &x, &y, out);
     for (int i = 0; i < c->n_series; i++)

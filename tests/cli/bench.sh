@@ -34,6 +34,22 @@ json_says results.0.op=forward
 expect 0 bench matmul --sizes 32 $small --json --device ref
 json_says device=ref results.4.engine=ref
 
+# Memory of a step, op by op, and the pool; by option and by suite.
+expect 0 bench --memory --pool $small --json --html "$page"
+json_says limits.fma_gflops:null memory.device=cpu memory.layers=2 memory.peak_bytes:number \
+    memory.peak_index:number memory.peak_op:string memory.before_bytes:number \
+    memory.at_peak.0.op:string memory.at_peak.0.bytes:number memory.at_peak.0.buffers:number \
+    memory.timeline.0.op=before memory.timeline.0.index=0 memory.timeline.1.op:string \
+    memory.timeline.1.bytes:number memory.timeline.1.live:number \
+    memory.timeline.1.gradient_of:null pool.devices.0.device=cpu \
+    pool.devices.0.sizes.0.bytes=256 pool.devices.0.sizes.0.pool_ns:number \
+    pool.devices.0.sizes.0.system_ns:number pool.devices.0.sizes.0.ratio:number \
+    pool.devices.0.steady.system_allocations=0 pool.devices.0.steady.heap_allocations=0
+grep -q 'class="stack' "$page" || fail "the page does not show the memory of a step"
+expect 0 bench memory $small --device ref
+says out "Memory of a training step"
+says out "at most, in op"
+
 # A page that cannot be written is known before anything is measured.
 expect_error 1 bench matmul --sizes 64 $small --html "$work/nowhere/bench.html"
 says err "nowhere"
@@ -42,6 +58,7 @@ says err "did you mean 'matmul'?"
 expect_error 2 bench --sizes 64
 expect_error 2 bench matmul rows --sizes 64
 expect_error 2 bench step --sizes 64
+expect_error 2 bench --pool --sizes 64
 expect_error 2 bench matmul --sizes 0
 expect_error 2 bench --repeat 0
 expect_error 2 bench --threads 99999

@@ -97,6 +97,55 @@ static km_chart example(const km_series *series, int n) {
                       .n_series = n};
 }
 
+/* The largest and smallest y of a path made of M x y, H x and V y. */
+static void path_range(const char *path, double *lo, double *hi) {
+    *lo = INFINITY;
+    *hi = -INFINITY;
+    for (const char *p = path; *p != '"'; p++) {
+        double x, y;
+        bool has = *p == 'V' ? sscanf(p + 1, "%lf", &y) == 1
+                             : *p == 'M' && sscanf(p + 1, "%lf %lf", &x, &y) == 2;
+        if (!has) continue;
+        *lo = fmin(*lo, y);
+        *hi = fmax(*hi, y);
+    }
+}
+
+static void stacks_stand_on_each_other(void **state) {
+    (void)state;
+    static const double x[] = {0, 1, 2, 3}, first[] = {1, 1, 1, 1}, second[] = {2, 3, NAN, 0};
+    static const char *const titles[] = {"a<", "b", "c", "d"};
+    const km_series series[] = {
+        {.name = "below", .x = x, .y = first, .n = 4, .kind = KM_SERIES_STACK},
+        {.name = "above & more", .x = x, .y = second, .n = 4, .kind = KM_SERIES_STACK,
+         .titles = titles},
+    };
+    km_chart c = {.title = "memory",
+                  .x = {.label = "op"},
+                  .y = {.label = "bytes", .ticks = KM_TICKS_BYTES, .from_zero = true},
+                  .series = series,
+                  .n_series = 2,
+                  .wide = true};
+    km_text t = {0};
+    km_chart_html(&c, &t);
+    assert_well_formed(&t);
+    assert_null(strstr(t.data, "nan"));
+    assert_int_equal(count(t.data, "<rect "), 4);
+    assert_non_null(strstr(t.data, "a&lt;"));
+    assert_non_null(strstr(t.data, ">4 B</text>")); /* the axis goes up to the sum */
+    double lo[2], hi[2];
+    const char *at = t.data;
+    for (int i = 0; i < 2; i++) {
+        at = strstr(at, "class=\"stack");
+        assert_non_null(at);
+        at = strstr(at, " d=\"") + 4;
+        path_range(at, &lo[i], &hi[i]);
+    }
+    assert_true(fabs(lo[0] - hi[1]) < 0.2); /* the upper one begins where the lower one ends */
+    assert_true(fabs((hi[0] - lo[0]) * 3 - (hi[1] - lo[1])) < 0.5);
+    km_text_free(&t);
+}
+
 static void a_chart_draws_every_finite_point_and_every_series_name(void **state) {
     (void)state;
     const km_series series[] = {
@@ -229,6 +278,7 @@ static void running_out_of_memory_leaks_nothing(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_checker_itself_finds_broken_markup),
+        cmocka_unit_test(stacks_stand_on_each_other),
         cmocka_unit_test(a_chart_draws_every_finite_point_and_every_series_name),
         cmocka_unit_test(hostile_values_never_break_the_drawing),
         cmocka_unit_test(a_chart_without_data_says_so),
