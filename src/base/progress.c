@@ -59,8 +59,8 @@ static int format_bar(char *out, size_t size, const km_progress *p) {
 
 static void format_left(char *out, size_t size, const km_progress *p, double now) {
     out[0] = 0;
-    if (p->total <= 0 || p->done <= 0 || p->done >= p->total) return;
-    double left = (now - p->started) * (double)(p->total - p->done) / (double)p->done;
+    if (p->total <= 0 || p->done <= p->first || p->done >= p->total) return;
+    double left = (now - p->started) * (double)(p->total - p->done) / (double)(p->done - p->first);
     if (left < 99.5)
         snprintf(out, size, "   %.0f s left", left);
     else if (left < 5970)
@@ -95,7 +95,12 @@ void km_progress_step(km_progress *p, int64_t done, const char *note) {
     draw(p, note, now);
 }
 
-void km_progress_end(km_progress *p) {
+void km_progress_hide(km_progress *p) {
     if (p->visible) put(ERASE, sizeof ERASE - 1);
-    p->visible = p->enabled = false;
+    p->visible = false;
+}
+
+void km_progress_end(km_progress *p) {
+    km_progress_hide(p);
+    p->enabled = false;
 }

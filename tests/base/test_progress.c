@@ -143,6 +143,16 @@ static void strange_job(void) {
     km_progress_end(&p);
 }
 
+static void resumed_job(void) {
+    km_progress p;
+    begin(&p, 80, false, 10);
+    p.first = 40;
+    km_progress_step(&p, 60, NULL);
+    km_progress_hide(&p);
+    km_progress_hide(&p);
+    km_progress_end(&p);
+}
+
 static void dumb_job(void) {
     setenv("TERM", "dumb", 1);
     slow_job();
@@ -158,6 +168,12 @@ static void long_waits_are_told_in_minutes_and_hours(void **state) {
     in_terminal(long_job, 100);
     assert_non_null(strstr(seen, "41/79 ops   9 min left"));
     assert_non_null(strstr(seen, "41/79 ops   2 h left"));
+}
+
+static void what_was_done_before_does_not_count_as_fast(void **state) {
+    in_terminal(resumed_job, 100);
+    assert_string_equal(seen, "\r\033[Kverify  [===============>    ]  75%  60/80 ops"
+                              "   10 s left\r\033[K");
 }
 
 static void a_pipe_stays_silent(void **state) {
@@ -220,6 +236,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_terminal_shows_the_bar_and_is_left_clean),
         cmocka_unit_test(long_waits_are_told_in_minutes_and_hours),
+        cmocka_unit_test(what_was_done_before_does_not_count_as_fast),
         cmocka_unit_test(a_pipe_stays_silent),
         cmocka_unit_test(a_quick_job_shows_nothing),
         cmocka_unit_test(quiet_shows_nothing),
