@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_OPTIONS 48
-
 /* ---- Near misses ---- */
 
 /* Edits that turn a into b: insert, delete, replace a letter, or swap two neighbours. */
@@ -134,7 +132,18 @@ static km_status parse_device(const km_option *o, const char *text, km_error *er
     return KM_OK;
 }
 
-static km_status parse_value(const km_option *o, const char *text, km_error *err) {
+static km_status parse_list(const km_option *o, const char *text, bool first, km_error *err) {
+    km_words *list = o->dest;
+    if (!*text) return km_error_set(err, KM_ERR_RANGE, "--%s needs a value", o->name);
+    if (first) list->n = 0;
+    if (list->n == KM_MAX_LIST)
+        return km_error_set(err, KM_ERR_RANGE, "--%s can be given %d times at most", o->name,
+                            KM_MAX_LIST);
+    list->at[list->n++] = text;
+    return KM_OK;
+}
+
+static km_status parse_value(const km_option *o, const char *text, bool first, km_error *err) {
     switch (o->kind) {
     case KM_OPTION_FLAG:
         *(bool *)o->dest = true;
@@ -147,6 +156,8 @@ static km_status parse_value(const km_option *o, const char *text, km_error *err
         return parse_sizes(o, text, err);
     case KM_OPTION_DEVICE:
         return parse_device(o, text, err);
+    case KM_OPTION_LIST:
+        return parse_list(o, text, first, err);
     case KM_OPTION_TEXT:
         break;
     }
@@ -161,9 +172,9 @@ static km_status unknown_option(const km_spec *spec, const char *name, size_t le
                                 km_error *err) {
     char word[48];
     snprintf(word, sizeof word, "%.*s", (int)(length < 47 ? length : 47), name);
-    const char *names[MAX_OPTIONS] = {"help"};
+    const char *names[KM_MAX_OPTIONS + 1] = {"help"};
     int n = 1;
-    for (const km_option *o = spec->options; o->name && n < MAX_OPTIONS; o++) names[n++] = o->name;
+    for (const km_option *o = spec->options; o->name && n <= KM_MAX_OPTIONS; o++) names[n++] = o->name;
     const char *near = km_nearest(word, names, n);
     if (near)
         return km_error_set(err, KM_ERR_RANGE, "%s has no option --%s; did you mean --%s?",
@@ -209,8 +220,10 @@ km_status km_args_parse(const km_spec *spec, int argc, char **argv, km_args *arg
                                         o->name, o->value);
                 value = argv[++i];
             }
-            km_status s = parse_value(o, value, err);
+            ptrdiff_t row = o - spec->options;
+            km_status s = parse_value(o, value, !args->given[row], err);
             if (s != KM_OK) return s;
+            args->given[row] = true;
         } else if (options && arg[0] == '-' && arg[1]) {
             return km_error_set(err, KM_ERR_RANGE,
                                 "options start with two dashes, and '%.60s' with one", arg);

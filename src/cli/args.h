@@ -12,7 +12,9 @@ typedef enum km_option_kind {
     KM_OPTION_NUMBER, /* double */
     KM_OPTION_TEXT,   /* const char * */
     KM_OPTION_DEVICE, /* const char *, the name of a device as km_ctx_new takes it */
-    KM_OPTION_SIZES   /* km_sizes: 128,1K,64M with K = 1024 */
+    KM_OPTION_SIZES,  /* km_sizes: 128,1K,64M with K = 1024 */
+    KM_OPTION_LIST    /* km_words: the option may be given several times; the first one on the line
+                       * replaces what was in the list before */
 } km_option_kind;
 
 #define KM_MAX_SIZES 32
@@ -21,6 +23,13 @@ typedef struct km_sizes {
     int n;
 } km_sizes;
 
+#define KM_MAX_LIST 32
+typedef struct km_words {
+    const char *at[KM_MAX_LIST];
+    int n;
+} km_words;
+
+#define KM_MAX_OPTIONS 96 /* in one table */
 typedef struct km_option {
     const char *name; /* "threads" for --threads; NULL ends the table */
     km_option_kind kind;
@@ -44,6 +53,7 @@ typedef struct km_args {
     const char *words[KM_MAX_WORDS]; /* what is not an option */
     int n_words;
     bool help; /* --help was given; nothing else counts then */
+    bool given[KM_MAX_OPTIONS]; /* the table's options that were on the line */
 } km_args;
 
 /* argv[0] is the first argument, not the command's name. The message of an error is a whole line

@@ -12,6 +12,7 @@ static int64_t threads;
 static double rate;
 static const char *html, *device;
 static km_sizes sizes;
+static km_words data;
 
 static const km_option options[] = {
     {"quick", KM_OPTION_FLAG, NULL, &quick, 0, 0, "fewer rounds"},
@@ -21,6 +22,7 @@ static const km_option options[] = {
     {"html", KM_OPTION_TEXT, "FILE", &html, 0, 0, "a file"},
     {"device", KM_OPTION_DEVICE, "NAME", &device, 0, 0, "where"},
     {"sizes", KM_OPTION_SIZES, "LIST", &sizes, 1, 1 << 30, "sizes"},
+    {"data", KM_OPTION_LIST, "FILE", &data, 0, 0, "files"},
     {0},
 };
 static const km_spec spec = {.name = "bench",
@@ -202,6 +204,20 @@ static void a_choice_is_found_or_the_nearest_is_named(void **state) {
     assert_string_equal(err.text, "unknown suite 'x'");
 }
 
+static void a_list_grows_with_each_option_and_replaces_what_was_there(void **state) {
+    (void)state;
+    data = (km_words){.at = {"old"}, .n = 1};
+    assert_int_equal(PARSE("--quick"), KM_OK);
+    assert_int_equal(data.n, 1);
+    assert_false(args.given[7]);
+    assert_int_equal(PARSE("--data", "a:0.7", "--data=b"), KM_OK);
+    assert_int_equal(data.n, 2);
+    assert_string_equal(data.at[0], "a:0.7");
+    assert_string_equal(data.at[1], "b");
+    assert_true(args.given[7]);
+    REFUSED("--data needs a value", "--data=");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(values_come_after_a_space_or_an_equals_sign, reset),
@@ -215,6 +231,7 @@ int main(void) {
         cmocka_unit_test_setup(help_wins_over_mistakes_on_the_same_line, reset),
         cmocka_unit_test_setup(a_command_without_words_refuses_them, reset),
         cmocka_unit_test_setup(help_lists_every_option_and_example, reset),
+        cmocka_unit_test_setup(a_list_grows_with_each_option_and_replaces_what_was_there, reset),
         cmocka_unit_test_setup(a_choice_is_found_or_the_nearest_is_named, reset),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
