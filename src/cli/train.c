@@ -1,0 +1,260 @@
+/* kermes train: from a text to a model. The options are the table of train/settings.h. */
+#include "base/progress.h"
+#include "cli/cli.h"
+#include "format/json_read.h"
+#include "report/json.h"
+#include "report/text.h"
+#include "train/train.h"
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- Options ---- */
+
+/* The settings as rows of the command's table, with those that only the command has. */
+static void make_options(km_option *out, km_train_settings *s, km_words *data, const char **config,
+                         km_common *common) {
+    int n = 0;
+    static const km_option_kind kinds[] = {
+        [KM_SETTING_FLAG] = KM_OPTION_FLAG,     [KM_SETTING_INT] = KM_OPTION_INT,
+        [KM_SETTING_NUMBER] = KM_OPTION_NUMBER, [KM_SETTING_TEXT] = KM_OPTION_TEXT,
+        [KM_SETTING_LIST] = KM_OPTION_LIST,
+    };
+    for (const km_setting *r = km_train_table; r->name; r++) {
+        km_option o = {r->name, kinds[r->kind], r->value, (char *)s + r->offset, r->lo, r->hi,
+                       r->help};
+        if (r->kind == KM_SETTING_LIST) o.dest = data;
+        if (strcmp(r->name, "device") == 0) o.kind = KM_OPTION_DEVICE;
+        out[n++] = o;
+    }
+    const km_option rest[] = {
+        {"config", KM_OPTION_TEXT, "FILE", config, 0, 0,
+         "settings as JSON, with the names above; the line goes before it"},
+        KM_OPTION_OUTPUT_ROWS(*common),
+        {0},
+    };
+    memcpy(out + n, rest, sizeof rest);
+}
+
+/* Settings come from the defaults, then from the run that is resumed or from --config, then from
+ * the line. The JSON values own texts that the settings point to. */
+typedef struct sources {
+    json_t *config, *run;
+} sources;
+
+static bool overlay(const km_spec *spec, int argc, char **argv, km_train_settings *s,
+                    km_words *data, const char *config, sources *from, km_error *err) {
+    km_train_settings line = *s, stored;
+    km_args args;
+    *s = km_train_defaults();
+    *data = (km_words){.n = 0};
+    if (config) {
+        from->config = km_json_load(config, err);
+        json_t *inner = json_object_get(from->config, "settings"); /* a run.json serves, too */
+        if (!from->config ||
+            km_train_from_json(s, inner ? inner : from->config, config, err) != KM_OK)
+            return false;
+    }
+    if (line.resume && line.out) {
+        if (km_train_stored(line.out, s, &from->run, err) != KM_OK) return false;
+        stored = *s;
+    }
+    data->n = s->data.n;
+    memcpy(data->at, s->data.at, sizeof data->at);
+    if (km_args_parse(spec, argc, argv, &args, err) != KM_OK) return false;
+    s->data.n = data->n;
+    memcpy(s->data.at, data->at, sizeof data->at);
+    return !from->run || km_train_same_run(s, &stored, err) == KM_OK;
+}
+
+/* ---- While it runs ---- */
+
+static volatile sig_atomic_t interrupted;
+
+static void on_signal(int number) {
+    (void)number;
+    interrupted = 1;
+}
+
+static bool stop(void *user) {
+    (void)user;
+    return interrupted;
+}
+
+typedef struct show {
+    const km_common *common;
+    km_progress progress;
+    const char *stage; /* whose progress is shown; NULL: none */
+    char note[100];
+} show;
+
+static void begin(show *w, const char *stage, const char *unit, int64_t total) {
+    if (w->stage && strcmp(w->stage, stage) == 0 && w->progress.total == total) return;
+    km_progress_end(&w->progress);
+    km_progress_begin(&w->progress, stage, unit, total, w->common->quiet);
+    w->stage = stage;
+}
+
+static void make_note(show *w, const km_train_status *s) {
+    char speed[KM_NUMBER_TEXT], loss[KM_NUMBER_TEXT];
+    int n = snprintf(w->note, sizeof w->note, "loss %s", km_format_number(loss, s->train_loss));
+    if (!isnan(s->val_loss))
+        n += snprintf(w->note + n, sizeof w->note - (size_t)n, "  val %s",
+                      km_format_number(loss, s->val_loss));
+    n += snprintf(w->note + n, sizeof w->note - (size_t)n, "  %s tokens/s",
+                  km_format_si(speed, s->tokens_per_s));
+    if (!isnan(s->mfu))
+        snprintf(w->note + n, sizeof w->note - (size_t)n, "  mfu %.0f%%", 100 * s->mfu);
+}
+
+static void say_eval(show *w, const km_train_status *s) {
+    char speed[KM_NUMBER_TEXT], number[KM_NUMBER_TEXT];
+    km_progress_hide(&w->progress);
+    printf("step %-7" PRId64 " loss %.4f  val %.4f%s  lr %s  %s tokens/s", s->step, s->train_loss,
+           s->val_loss, s->best_step == s->step ? " *" : "  ", km_format_number(number, s->lr),
+           km_format_si(speed, s->tokens_per_s));
+    if (!isnan(s->mfu)) printf("  mfu %.1f%%", 100 * s->mfu);
+    putchar('\n');
+    fflush(stdout);
+}
+
+static void on_event(void *user, km_train_event e, const km_train_status *s, const char *text) {
+    show *w = user;
+    bool words = !w->common->json && !w->common->quiet;
+    switch (e) {
+    case KM_TRAIN_PREPARE:
+        begin(w, strcmp(text, "encoding") == 0 ? "tokenising" : text, "", s->steps);
+        km_progress_step(&w->progress, s->step, NULL);
+        break;
+    case KM_TRAIN_START:
+        km_progress_end(&w->progress);
+        if (words) printf("%s\n", text);
+        if (words && s->step) printf("going on after step %" PRId64 "\n", s->step);
+        fflush(stdout);
+        begin(w, "train", "steps", s->steps);
+        w->progress.first = s->step;
+        break;
+    case KM_TRAIN_LOG:
+        make_note(w, s);
+        km_progress_step(&w->progress, s->step, w->note);
+        break;
+    case KM_TRAIN_STEP:
+        km_progress_step(&w->progress, s->step, w->note);
+        break;
+    case KM_TRAIN_EVAL:
+        if (words) say_eval(w, s);
+        break;
+    case KM_TRAIN_SAMPLE:
+        km_progress_hide(&w->progress);
+        if (words) printf("---- step %" PRId64 "\n%s\n----\n", s->step, text);
+        fflush(stdout);
+        break;
+    case KM_TRAIN_NOTE:
+        km_progress_hide(&w->progress);
+        if (!w->common->quiet) fprintf(stderr, "kermes: %s\n", text);
+        break;
+    case KM_TRAIN_SAVE:
+        break;
+    }
+}
+
+/* ---- The end ---- */
+
+static int print_json(const km_train_settings *s, const km_train_result *r) {
+    static const char *const ends[] = {"done", "early", "stopped"};
+    const km_train_status *x = &r->status;
+    json_t *o = json_pack(
+        "{s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:o, s:o, s:I, s:I, s:I, s:s, s:s, s:o}", "step",
+        (json_int_t)x->step, "train_loss", km_json_number(x->train_loss, 9), "val_loss",
+        km_json_number(x->val_loss, 9), "tokens_per_s", km_json_number(r->tokens_per_s, 6),
+        "seconds", km_json_number(r->wall, 6), "training_seconds", km_json_number(x->seconds, 6),
+        "best_val_loss", km_json_number(x->best_val, 9), "best_step", (json_int_t)x->best_step,
+        "mfu", km_json_number(x->mfu, 4), "grad_norm", km_json_number(x->norm, 9), "skipped",
+        (json_int_t)x->skipped, "parameters", (json_int_t)r->parameters, "trained",
+        (json_int_t)r->trained, "end", ends[r->end], "device", r->device, "out",
+        km_json_text(s->out));
+    char *line = o ? json_dumps(o, JSON_REAL_PRECISION(9)) : NULL;
+    json_decref(o);
+    if (!line) return km_cli_fail("cannot print the JSON: out of memory");
+    puts(line);
+    free(line);
+    return KM_EXIT_OK;
+}
+
+static void print_end(const km_train_settings *s, const km_train_result *r) {
+    char speed[KM_NUMBER_TEXT], time[KM_NUMBER_TEXT];
+    const km_train_status *x = &r->status;
+    printf("%s after %" PRId64 " steps: loss %.4f",
+           r->end == KM_TRAIN_STOPPED ? "stopped"
+           : r->end == KM_TRAIN_EARLY ? "no more improvement"
+                                      : "done",
+           x->step, x->train_loss);
+    if (!isnan(x->val_loss)) printf(", validation %.4f", x->val_loss);
+    if (x->best_step && x->best_step != x->step)
+        printf(" (best %.4f at step %" PRId64 ")", x->best_val, x->best_step);
+    printf(", %s tokens/s, %s\n", km_format_si(speed, r->tokens_per_s),
+           km_format_seconds(time, r->wall));
+    if (r->end == KM_TRAIN_STOPPED)
+        printf("'kermes train --out %s --resume' goes on\n", s->out);
+    else
+        printf("the model is in %s/model, the curves are in %s/report.html\n", s->out, s->out);
+}
+
+static int run(const km_train_settings *s, const km_common *common) {
+    km_error err = {0};
+    km_train_result r;
+    show w = {.common = common};
+    km_train_hooks hooks = {.event = on_event, .stop = stop, .user = &w};
+    struct sigaction act = {.sa_handler = on_signal, .sa_flags = SA_RESETHAND};
+    sigaction(SIGINT, &act, NULL); /* a second one ends it at once */
+    sigaction(SIGTERM, &act, NULL);
+    km_status status = km_train(s, &hooks, &r, &err);
+    km_progress_end(&w.progress);
+    if (status != KM_OK) return r.rank == 0 ? km_cli_fail("train: %s", err.text) : KM_EXIT_FAILED;
+    if (r.rank != 0) return KM_EXIT_OK;
+    if (common->json) return print_json(s, &r);
+    if (!common->quiet) print_end(s, &r);
+    return KM_EXIT_OK;
+}
+
+int km_command_train(int argc, char **argv) {
+    km_train_settings s = km_train_defaults();
+    km_common common = KM_COMMON_DEFAULTS;
+    km_words data = {.n = 0};
+    const char *config = NULL;
+    static km_option options[KM_MAX_OPTIONS];
+    make_options(options, &s, &data, &config, &common);
+    const km_spec spec = {
+        .name = "train",
+        .summary = "Trains a language model on text, or goes on with one.",
+        .details = "DIR then holds model/ (config.json, model.safetensors, tokenizer.json, as "
+                   "Hugging Face\nwants them), best/ (the same, where validation was best), "
+                   "step-N/ (checkpoints),\nlog.jsonl and report.html. Ctrl-C saves a checkpoint "
+                   "and stops; --resume goes on.\n",
+        .options = options,
+        .examples = "kermes train --data book.txt --out run\n"
+                    "kermes train --data texts/ --out run --tokenizer bpe:4096 --model small "
+                    "--device gpu --dtype bf16\n"
+                    "kermes train --out run --resume\n"
+                    "kermes train --data mine.txt --out tuned --init gpt2/ --lr 1e-4 --lora-rank 8\n"
+                    "kermes train --data a.txt:0.7 --data b.txt --out run --overfit-batch\n"
+                    "mpirun -n 2 kermes train --data book.txt --out run\n"};
+    km_args args;
+    int code;
+    if (!km_begin(&spec, argc, argv, &args, &code)) return code;
+    km_cli_notes(common.quiet);
+    km_error err = {0};
+    sources from = {0};
+    if (overlay(&spec, argc, argv, &s, &data, config, &from, &err) &&
+        km_train_check(&s, &err) == KM_OK)
+        code = run(&s, &common);
+    else
+        code = err.code == KM_ERR_FILE || err.code == KM_ERR_FORMAT || err.code == KM_ERR_STATE
+                   ? km_cli_fail("train: %s", err.text)
+                   : km_cli_usage("train: %s", err.text);
+    json_decref(from.config);
+    json_decref(from.run);
+    return code;
+}

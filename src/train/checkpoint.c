@@ -1,0 +1,372 @@
+/* Saving and loading checkpoints. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "train/checkpoint.h"
+#include "base/alloc.h"
+#include "base/file.h"
+#include "format/json_read.h"
+#include "format/safetensors.h"
+#include "report/json.h"
+#include "train/weights.h"
+#include <dirent.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+enum { FORMAT = 1 };
+
+static const char *const files[] = {"config.json", "model.safetensors", "tokenizer.json",
+                                    "optimizer.safetensors"};
+enum { N_FILES = sizeof files / sizeof *files };
+
+static void step_path(char path[PATH_MAX], const char *out, int64_t step) {
+    char name[40];
+    snprintf(name, sizeof name, "step-%" PRId64, step);
+    km_folder_join(path, out, name);
+}
+
+static km_status no_memory(km_error *err) {
+    return km_error_set(err, KM_ERR_MEMORY, "out of memory for the checkpoint");
+}
+
+/* ---- The optimiser's file ---- */
+
+typedef struct moment {
+    const km_checkpoint_parts *parts;
+    int index;
+    float **buffer; /* shared: the state that is being written, whole */
+    int *read;      /* shared: how many were read so far */
+} moment;
+
+static km_status fill_moment(void *user, size_t offset, void *dst, size_t bytes, km_error *err) {
+    moment *m = user;
+    const km_checkpoint_parts *p = m->parts;
+    if (offset == 0) {
+        ++*m->read;
+        if (km_optimizer_read_state(p->ctx, p->optimizer, m->index, *m->buffer) != KM_OK)
+            return km_error_set(err, km_ctx_status(p->ctx), "%s", km_ctx_error(p->ctx));
+    }
+    memcpy(dst, (const char *)*m->buffer + offset, bytes);
+    return KM_OK;
+}
+
+/* path NULL: nothing is written, but what other ranks wait for happens. */
+static km_status save_optimizer(const char *path, const km_checkpoint_parts *p, km_error *err) {
+    int n = km_optimizer_states(p->optimizer), read = 0;
+    int64_t largest = 1;
+    km_st_item *items = km_calloc((size_t)n, sizeof *items);
+    moment *moments = km_calloc((size_t)n, sizeof *moments);
+    for (int i = 0; i < n; i++) {
+        int64_t count = km_shape_count(km_optimizer_state(p->optimizer, i).shape);
+        if (count > largest) largest = count;
+    }
+    float *buffer = km_alloc((size_t)largest * sizeof *buffer);
+    km_status s = items && moments && buffer ? KM_OK : no_memory(err);
+    for (int i = 0; i < n && s == KM_OK; i++) {
+        km_optim_state state = km_optimizer_state(p->optimizer, i);
+        moments[i] = (moment){p, i, &buffer, &read};
+        items[i] = (km_st_item){.name = state.name,
+                                .dtype = KM_F32,
+                                .shape = state.shape,
+                                .fill = fill_moment,
+                                .user = &moments[i]};
+    }
+    if (s == KM_OK && path) s = km_safetensors_write(path, items, n, NULL, 0, err);
+    /* Reading gathers, so every rank reads all, also after a failure. */
+    while (p->ranks > 1 && read < n && buffer)
+        km_optimizer_read_state(p->ctx, p->optimizer, read++, buffer);
+    km_free(buffer);
+    km_free(moments);
+    km_free(items);
+    return s;
+}
+
+static km_status load_optimizer(const char *path, const km_checkpoint_parts *p, km_error *err) {
+    km_safetensors *f = km_safetensors_open(path, err);
+    if (!f) return err->code;
+    int n = km_optimizer_states(p->optimizer);
+    km_status s = KM_OK;
+    if (km_safetensors_count(f) != n)
+        s = km_error_set(err, KM_ERR_FORMAT, "'%s' is of another optimiser or model: it has %d "
+                                             "tensors, not %d",
+                         path, km_safetensors_count(f), n);
+    for (int i = 0; i < n && s == KM_OK; i++) {
+        km_optim_state state = km_optimizer_state(p->optimizer, i);
+        const km_st_tensor *t = km_safetensors_find(f, state.name);
+        if (!t || t->dtype != KM_F32 || !km_shape_equal(t->shape, state.shape))
+            s = km_error_set(err, KM_ERR_FORMAT, "'%s' does not fit: %s is %s", path, state.name,
+                             t ? "of another shape" : "missing");
+        else if (km_optimizer_write_state(p->ctx, p->optimizer, i, t->data) != KM_OK)
+            s = km_error_set(err, km_ctx_status(p->ctx), "%s", km_ctx_error(p->ctx));
+    }
+    km_safetensors_close(f);
+    return s;
+}
+
+/* ---- The state's file ---- */
+
+static json_t *hex(uint64_t v) {
+    char text[17];
+    snprintf(text, sizeof text, "%016" PRIx64, v);
+    return json_string(text);
+}
+
+static json_t *real(double v) { return isfinite(v) ? json_real(v) : json_null(); }
+
+static km_status hash_file(const char *path, uint64_t *bytes, uint64_t *hash, km_error *err) {
+    km_map m;
+    km_status s = km_map_open(&m, path, err);
+    if (s != KM_OK) return s;
+    *bytes = m.size;
+    *hash = XXH3_64bits(m.data, m.size);
+    km_map_close(&m);
+    return KM_OK;
+}
+
+/* The checksum of an object: of its text with the keys in order. */
+static bool hash_object(const json_t *o, uint64_t *hash) {
+    char *text = json_dumps(o, JSON_COMPACT | JSON_SORT_KEYS);
+    if (!text) return false;
+    *hash = XXH3_64bits(text, strlen(text));
+    free(text);
+    return true;
+}
+
+static json_t *state_json(const km_train_state *s) {
+    json_t *losses = json_array();
+    for (int i = 0; i < s->n_losses; i++) json_array_append_new(losses, real(s->losses[i]));
+    return json_pack("{s:s, s:i, s:I, s:o, s:o, s:o, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "kermes",
+                     km_version(), "format", FORMAT, "step", (json_int_t)s->step, "data",
+                     hex(s->data), "tokenizer", hex(s->tokenizer), "best_val", real(s->best_val),
+                     "best_step", (json_int_t)s->best_step, "bad_evals",
+                     (json_int_t)s->bad_evals, "train_loss", real(s->train_loss), "val_loss",
+                     real(s->val_loss), "seconds", real(s->seconds), "tokens", real(s->tokens),
+                     "losses", losses);
+}
+
+static km_status save_state(const char *folder, const km_train_state *state, km_error *err) {
+    char path[PATH_MAX];
+    km_status s = KM_OK;
+    json_t *o = state_json(state), *list = json_array();
+    for (int i = 0; i < N_FILES && s == KM_OK; i++) {
+        uint64_t bytes, hash;
+        km_folder_join(path, folder, files[i]);
+        s = hash_file(path, &bytes, &hash, err);
+        if (s == KM_OK)
+            json_array_append_new(list, json_pack("{s:s, s:I, s:o}", "name", files[i], "bytes",
+                                                  (json_int_t)bytes, "xxh3", hex(hash)));
+    }
+    json_object_set_new(o, "files", list);
+    uint64_t check;
+    char *text = NULL;
+    if (s == KM_OK && hash_object(o, &check)) {
+        json_object_set_new(o, "xxh3", hex(check));
+        text = json_dumps(o, JSON_INDENT(1));
+    }
+    json_decref(o);
+    if (s == KM_OK && !text) s = no_memory(err);
+    km_folder_join(path, folder, "state.json");
+    km_writer *w = s == KM_OK ? km_writer_open(path, err) : NULL;
+    if (s == KM_OK && !w) s = KM_ERR_FILE;
+    if (w) km_writer_printf(w, "%s\n", text);
+    if (w) s = km_writer_commit(w, err);
+    free(text);
+    return s;
+}
+
+static km_status damaged(const char *folder, const char *what, km_error *err) {
+    return km_error_set(err, KM_ERR_FORMAT,
+                        "the checkpoint '%s' is damaged: %s; remove that folder to go on from the "
+                        "one before",
+                        folder, what);
+}
+
+static double number(const json_t *o, const char *key) {
+    json_t *v = json_object_get(o, key);
+    return json_is_number(v) ? json_number_value(v) : NAN;
+}
+
+static uint64_t hex_number(const json_t *o, const char *key) {
+    const char *s = json_string_value(json_object_get(o, key));
+    return s ? strtoull(s, NULL, 16) : 0;
+}
+
+static km_status check_files(const char *folder, const json_t *list, km_error *err) {
+    char path[PATH_MAX], text[96];
+    if (json_array_size(list) != N_FILES) return damaged(folder, "state.json lists no files", err);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *o = json_array_get(list, i);
+        const char *name = json_string_value(json_object_get(o, "name"));
+        uint64_t bytes, hash;
+        km_error why = {0};
+        if (!name || strcmp(name, files[i]) != 0)
+            return damaged(folder, "state.json lists other files", err);
+        km_folder_join(path, folder, name);
+        if (hash_file(path, &bytes, &hash, &why) != KM_OK)
+            snprintf(text, sizeof text, "%s is missing", name);
+        else if ((json_int_t)bytes != json_integer_value(json_object_get(o, "bytes")))
+            snprintf(text, sizeof text, "%s has another size than was written", name);
+        else if (hash != hex_number(o, "xxh3"))
+            snprintf(text, sizeof text, "the checksum of %s is wrong", name);
+        else
+            continue;
+        return damaged(folder, text, err);
+    }
+    return KM_OK;
+}
+
+static km_status read_state(const json_t *o, km_train_state *s, km_error *err) {
+    json_t *losses = json_object_get(o, "losses");
+    size_t n = json_array_size(losses);
+    *s = (km_train_state){.step = json_integer_value(json_object_get(o, "step")),
+                          .data = hex_number(o, "data"),
+                          .tokenizer = hex_number(o, "tokenizer"),
+                          .best_val = number(o, "best_val"),
+                          .best_step = json_integer_value(json_object_get(o, "best_step")),
+                          .bad_evals = json_integer_value(json_object_get(o, "bad_evals")),
+                          .train_loss = number(o, "train_loss"),
+                          .val_loss = number(o, "val_loss"),
+                          .seconds = number(o, "seconds"),
+                          .tokens = number(o, "tokens"),
+                          .losses = km_alloc((n + 1) * sizeof(float))};
+    if (!s->losses) return no_memory(err);
+    for (; s->n_losses < (int)n; s->n_losses++) {
+        json_t *v = json_array_get(losses, (size_t)s->n_losses);
+        s->losses[s->n_losses] = json_is_number(v) ? (float)json_number_value(v) : NAN;
+    }
+    return KM_OK;
+}
+
+km_status km_checkpoint_open(const char *out, int64_t step, km_train_state *state, km_error *err) {
+    char folder[PATH_MAX], path[PATH_MAX];
+    km_error why = {0};
+    uint64_t check;
+    step_path(folder, out, step);
+    km_folder_join(path, folder, "state.json");
+    *state = (km_train_state){0};
+    json_t *o = km_json_load(path, &why);
+    if (!o)
+        return km_error_set(err, KM_ERR_FORMAT,
+                            "'%s' is no checkpoint of Kermes, or a damaged one: %.200s", folder,
+                            why.text);
+    km_status s = KM_OK;
+    if (json_integer_value(json_object_get(o, "format")) != FORMAT) {
+        s = km_error_set(err, KM_ERR_FORMAT,
+                         "'%s' is no checkpoint that this version of Kermes can read", folder);
+    } else {
+        uint64_t said = hex_number(o, "xxh3");
+        json_object_del(o, "xxh3");
+        if (!hash_object(o, &check) || check != said ||
+            json_integer_value(json_object_get(o, "step")) != step)
+            s = damaged(folder, "the checksum of state.json is wrong", err);
+    }
+    if (s == KM_OK) s = check_files(folder, json_object_get(o, "files"), err);
+    if (s == KM_OK) s = read_state(o, state, err);
+    json_decref(o);
+    return s;
+}
+
+/* ---- Whole folders ---- */
+
+static km_status save_model(const char *folder, const km_checkpoint_parts *p, bool merged,
+                            km_error *err) {
+    char path[PATH_MAX];
+    km_status s = km_folder_make(folder, err);
+    km_folder_join(path, folder, "config.json");
+    if (s == KM_OK) s = km_config_save(&p->model->config, path, err);
+    km_folder_join(path, folder, "tokenizer.json");
+    if (s == KM_OK) s = km_token_save(p->token, path, err);
+    km_folder_join(path, folder, "model.safetensors");
+    if (s == KM_OK) s = km_weights_save(path, p->model, merged, err);
+    return s;
+}
+
+km_status km_checkpoint_save(const char *out, const km_checkpoint_parts *p,
+                             const km_train_state *state, km_error *err) {
+    char folder[PATH_MAX], temp[PATH_MAX], path[PATH_MAX];
+    step_path(folder, out, state->step);
+    km_folder_temp(temp, folder);
+    km_folder_join(path, temp, "optimizer.safetensors");
+    if (p->rank != 0) return save_optimizer(NULL, p, err);
+    km_folder_remove(temp);
+    km_status s = save_model(temp, p, false, err);
+    km_status t = save_optimizer(s == KM_OK ? path : NULL, p, err);
+    if (s == KM_OK) s = t;
+    if (s == KM_OK) s = save_state(temp, state, err);
+    if (s == KM_OK) return km_folder_publish(temp, folder, err);
+    km_folder_remove(temp);
+    return s;
+}
+
+km_status km_checkpoint_load(const char *out, int64_t step, const km_checkpoint_parts *p,
+                             km_error *err) {
+    char folder[PATH_MAX], path[PATH_MAX];
+    step_path(folder, out, step);
+    km_folder_join(path, folder, "model.safetensors");
+    km_status s = km_weights_load(path, p->model, err);
+    km_folder_join(path, folder, "optimizer.safetensors");
+    return s == KM_OK ? load_optimizer(path, p, err) : s;
+}
+
+km_status km_model_export(const char *path, const km_checkpoint_parts *p, km_error *err) {
+    char temp[PATH_MAX];
+    if (p->rank != 0) return KM_OK;
+    km_folder_temp(temp, path);
+    km_folder_remove(temp);
+    km_status s = save_model(temp, p, true, err);
+    if (s == KM_OK) return km_folder_publish(temp, path, err);
+    km_folder_remove(temp);
+    return s;
+}
+
+/* The step in a name "step-N"; -1 for other names. */
+static int64_t step_of(const char *name) {
+    char *end;
+    if (strncmp(name, "step-", 5) != 0 || name[5] < '0' || name[5] > '9') return -1;
+    long long n = strtoll(name + 5, &end, 10);
+    return *end ? -1 : n;
+}
+
+int64_t km_checkpoint_latest(const char *out) {
+    int64_t latest = -1;
+    DIR *d = opendir(out);
+    if (!d) return -1;
+    for (struct dirent *e; (e = readdir(d));)
+        if (step_of(e->d_name) > latest) latest = step_of(e->d_name);
+    closedir(d);
+    return latest;
+}
+
+/* The lowest step; *n receives how many there are. */
+static int64_t lowest(const char *out, int64_t *n) {
+    int64_t low = -1;
+    DIR *d = opendir(out);
+    *n = 0;
+    if (!d) return -1;
+    for (struct dirent *e; (e = readdir(d));) {
+        int64_t step = step_of(e->d_name);
+        if (step < 0) continue;
+        ++*n;
+        if (low < 0 || step < low) low = step;
+    }
+    closedir(d);
+    return low;
+}
+
+void km_checkpoint_prune(const char *out, int64_t keep) {
+    char path[PATH_MAX], temp[PATH_MAX];
+    int64_t n, step;
+    while ((step = lowest(out, &n)) >= 0 && n > keep) {
+        step_path(path, out, step);
+        km_folder_temp(temp, path);
+        /* Under another name first: half a checkpoint must not look like one. */
+        if (rename(path, temp) != 0) return;
+        km_folder_remove(temp);
+    }
+}

@@ -1,0 +1,415 @@
+/* Setting up a run: its folder, tokenizer, text, model and optimiser, new or from a checkpoint.
+ * Nothing is written to the folder but cached tokens until all of it has worked out. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "base/alloc.h"
+#include "base/progress.h"
+#include "format/json_read.h"
+#include "report/json.h"
+#include "train/trainer.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+void km_trainer_path(const km_trainer *t, char out[PATH_MAX], const char *name) {
+    km_folder_join(out, t->s->out, name);
+}
+
+void km_trainer_tell(km_trainer *t, km_train_event e, const char *text) {
+    if (t->hooks && t->hooks->event && t->rank == 0)
+        t->hooks->event(t->hooks->user, e, &t->result->status, text);
+}
+
+km_checkpoint_parts km_trainer_parts(km_trainer *t) {
+    return (km_checkpoint_parts){.ctx = t->ctx,
+                                 .model = t->model,
+                                 .optimizer = t->optimizer,
+                                 .token = t->token,
+                                 .rank = t->rank,
+                                 .ranks = t->ranks};
+}
+
+km_status km_trainer_agree(km_trainer *t, km_status s) {
+    struct {
+        km_status status;
+        char text[KM_ERROR_TEXT];
+    } said = {.status = s};
+    if (t->ranks == 1) return s;
+    if (s != KM_OK) snprintf(said.text, sizeof said.text, "%s", t->err->text);
+    km_status sent = km_comm_broadcast(t->comm, 0, &said, sizeof said, t->err);
+    if (sent != KM_OK) return sent;
+    return said.status == KM_OK ? KM_OK : km_error_set(t->err, said.status, "%s", said.text);
+}
+
+static km_status ctx_failed(km_trainer *t) {
+    return km_error_set(t->err, km_ctx_status(t->ctx), "%s", km_ctx_error(t->ctx));
+}
+
+/* ---- The folder ---- */
+
+/* A new run takes only a folder in which nothing of a run lies; its cache may. */
+static km_status check_unused(km_trainer *t) {
+    static const char *const names[] = {"run.json", "log.jsonl",   "tokenizer.json",
+                                        "model",    "report.html", "best"};
+    char path[PATH_MAX];
+    km_trainer_path(t, path, "run.json");
+    int64_t step = km_checkpoint_latest(t->s->out);
+    if (access(path, F_OK) == 0)
+        return km_error_set(t->err, KM_ERR_STATE,
+                            "'%s' holds a run already%s: go on with it by --resume, or choose "
+                            "another --out",
+                            t->s->out, step < 0 ? ", without a checkpoint yet" : "");
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        km_trainer_path(t, path, names[i]);
+        if (access(path, F_OK) == 0 || step >= 0)
+            return km_error_set(t->err, KM_ERR_STATE,
+                                "'%s' holds something else already (%s); choose another --out",
+                                t->s->out, step >= 0 ? "a checkpoint" : names[i]);
+    }
+    return KM_OK;
+}
+
+/* Two runs in one folder would write over each other. */
+static km_status lock_folder(km_trainer *t) {
+    char path[PATH_MAX];
+    km_trainer_path(t, path, ".lock");
+    t->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (t->lock < 0)
+        return km_error_set(t->err, KM_ERR_FILE, "cannot write in '%s': %s", t->s->out,
+                            strerror(errno));
+    if (flock(t->lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+        return km_error_set(t->err, KM_ERR_STATE, "another process is training in '%s'",
+                            t->s->out);
+    return KM_OK;
+}
+
+static km_status prepare_folder(km_trainer *t) {
+    char path[PATH_MAX];
+    if (strlen(t->s->out) > PATH_MAX - 200)
+        return km_error_set(t->err, KM_ERR_RANGE, "--out: the name is too long");
+    if (t->s->resume) {
+        km_trainer_path(t, path, "run.json");
+        if (access(path, F_OK) != 0)
+            return km_error_set(t->err, KM_ERR_FILE, "no run to resume in '%s'", t->s->out);
+    } else {
+        km_status s = check_unused(t);
+        t->made = access(t->s->out, F_OK) != 0;
+        if (s == KM_OK) s = km_folder_make(t->s->out, t->err);
+        if (s != KM_OK) return s;
+    }
+    km_status s = lock_folder(t);
+    if (s != KM_OK) return s;
+    km_folder_sweep(t->s->out);
+    km_trainer_path(t, path, "cache");
+    s = km_folder_make(path, t->err);
+    if (s == KM_OK) km_folder_sweep(path);
+    return s == KM_OK && t->s->cache ? km_folder_make(t->s->cache, t->err) : s;
+}
+
+/* run.json, the mark of a run; from here on the folder is taken. */
+static km_status write_run(km_trainer *t) {
+    char path[PATH_MAX];
+    km_trainer_path(t, path, "run.json");
+    json_t *settings = km_train_to_json(t->s);
+    if (!settings)
+        return km_error_set(t->err, KM_ERR_FORMAT, "a file name is not UTF-8, which run.json "
+                                                   "cannot hold");
+    json_t *o = json_pack("{s:s, s:o}", "kermes", km_version(), "settings", settings);
+    char *text = json_dumps(o, JSON_INDENT(2));
+    json_decref(o);
+    if (!text) return km_error_set(t->err, KM_ERR_MEMORY, "out of memory for '%s'", path);
+    km_writer *w = km_writer_open(path, t->err);
+    km_status s = w ? KM_OK : KM_ERR_FILE;
+    if (w) km_writer_printf(w, "%s\n", text);
+    if (w) s = km_writer_commit(w, t->err);
+    free(text);
+    return s;
+}
+
+/* A run that never began leaves no trace: a folder without run.json goes if it is empty. */
+static void leave_folder(km_trainer *t) {
+    char path[PATH_MAX];
+    if (t->lock < 0) return;
+    km_trainer_path(t, path, "run.json");
+    if (access(path, F_OK) != 0) {
+        km_trainer_path(t, path, ".lock");
+        unlink(path);
+        km_trainer_path(t, path, "cache");
+        rmdir(path);
+        if (t->made) rmdir(t->s->out);
+    }
+    close(t->lock);
+}
+
+/* ---- Tokenizer and text ---- */
+
+static bool prepare_progress(void *user, const char *stage, int64_t done, int64_t total) {
+    km_trainer *t = user;
+    t->result->status.step = done;
+    t->result->status.steps = total;
+    km_trainer_tell(t, KM_TRAIN_PREPARE, stage);
+    return !(t->hooks && t->hooks->stop && t->hooks->stop(t->hooks->user));
+}
+
+static km_token *learn_tokenizer(km_trainer *t, const char *kind) {
+    const km_source *sources = t->sources;
+    size_t n = 0, at = 0;
+    for (int i = 0; i < t->s->data.n; i++) {
+        n += (size_t)sources[i].n_files;
+        if (sources[i].tokenised) {
+            km_error_set(t->err, KM_ERR_STATE,
+                         "'%s' is tokenised already; name its tokenizer with --tokenizer FILE",
+                         sources[i].path);
+            return NULL;
+        }
+    }
+    km_span *spans = km_calloc(n, sizeof *spans);
+    if (!spans) {
+        km_error_set(t->err, KM_ERR_MEMORY, "out of memory for the list of texts");
+        return NULL;
+    }
+    for (int i = 0; i < t->s->data.n; i++)
+        for (int k = 0; k < sources[i].n_files; k++)
+            spans[at++] = (km_span){(const char *)sources[i].files[k].text.data,
+                                    sources[i].files[k].text.size};
+    static const char *const special[] = {KM_TOKEN_END};
+    km_bpe_options how = {.vocab = strncmp(kind, "bpe:", 4) == 0 ? strtol(kind + 4, NULL, 10) : 0,
+                          .threads = (int)t->s->threads,
+                          .special = special,
+                          .n_special = 1,
+                          .progress = prepare_progress,
+                          .user = t};
+    km_token *token = strcmp(kind, "char") == 0 ? km_token_chars(spans, n, t->err)
+                                                : km_token_train_bpe(spans, n, &how, t->err);
+    km_free(spans);
+    return token;
+}
+
+static km_status make_tokenizer(km_trainer *t) {
+    char path[PATH_MAX];
+    const char *kind = t->s->tokenizer ? t->s->tokenizer : t->s->init ? t->s->init : "char";
+    km_status s = KM_OK;
+    km_trainer_path(t, path, "tokenizer.json");
+    bool text = strcmp(kind, "bytes") != 0;
+    if (text) s = km_sources_check_utf8(t->sources, t->s->data.n, t->err);
+    if (s != KM_OK) return s;
+    if (t->s->resume && access(path, F_OK) == 0)
+        t->token = km_token_load(path, t->err);
+    else if (!text)
+        t->token = km_token_bytes(t->err);
+    else if (strcmp(kind, "char") == 0 || strncmp(kind, "bpe:", 4) == 0)
+        t->token = learn_tokenizer(t, kind);
+    else
+        t->token = km_token_load(kind, t->err);
+    return t->token ? KM_OK : t->err->code;
+}
+
+/* Rank 0 makes it; the others read what it wrote. */
+static km_status get_tokenizer(km_trainer *t) {
+    char path[PATH_MAX];
+    km_trainer_path(t, path, "cache/tokenizer.json");
+    km_status s = t->rank == 0 ? make_tokenizer(t) : KM_OK;
+    if (t->ranks == 1) return s;
+    if (s == KM_OK && t->rank == 0) s = km_token_save(t->token, path, t->err);
+    s = km_trainer_agree(t, s);
+    if (s == KM_OK && t->rank != 0) t->token = km_token_load(path, t->err);
+    return s != KM_OK || t->token ? s : t->err->code;
+}
+
+static km_status open_data(km_trainer *t) {
+    char cache[PATH_MAX];
+    km_trainer_path(t, cache, "cache");
+    km_dataset_options o = {.cache = t->s->cache ? t->s->cache : cache,
+                            .val = t->s->val,
+                            .special = t->s->special,
+                            .threads = (int)t->s->threads,
+                            .context = t->config.context,
+                            .progress = prepare_progress,
+                            .user = t};
+    /* Rank 0 makes the tokens; the others then find them in the cache. */
+    km_status s = KM_OK;
+    if (t->rank == 0)
+        s = km_dataset_open(&t->data, t->sources, t->s->data.n, t->token, &o, t->err);
+    s = km_trainer_agree(t, s);
+    if (s == KM_OK && t->rank != 0)
+        s = km_dataset_open(&t->data, t->sources, t->s->data.n, t->token, &o, t->err);
+    t->sampler = (km_sampler){.data = &t->data,
+                              .seed = (uint64_t)t->s->seed,
+                              .context = t->config.context};
+    return s;
+}
+
+/* ---- The model ---- */
+
+static km_status make_model(km_trainer *t) {
+    km_dtype dtype = km_train_dtype(t->s);
+    t->model = km_model_new(t->ctx, &t->config, dtype);
+    if (!t->model) return ctx_failed(t);
+    if (km_model_init(t->model, (uint64_t)t->s->seed) != KM_OK) return ctx_failed(t);
+    t->model->recompute = t->s->recompute;
+    if (t->s->freeze && km_model_freeze(t->model, t->s->freeze, true) == 0)
+        return km_error_set(t->err, KM_ERR_RANGE,
+                            "--freeze '%s' fits no parameter; they have names such as %s",
+                            t->s->freeze, t->model->params.at[0].name);
+    if (km_param_elements(&t->model->params, true) == 0)
+        return km_error_set(t->err, KM_ERR_RANGE, "--freeze '%s' leaves nothing to train",
+                            t->s->freeze);
+    km_optim_settings how = km_train_optim(t->s);
+    how.comm = t->comm;
+    t->optimizer = km_optimizer_new(t->ctx, &t->model->params, &how);
+    return t->optimizer ? KM_OK : ctx_failed(t);
+}
+
+static km_status get_config(km_trainer *t) {
+    km_status s = km_train_config(t->s, &t->config, t->err);
+    if (s != KM_OK) return s;
+    t->config.vocab = km_token_vocab(t->token);
+    return km_config_complete(&t->config, t->err);
+}
+
+/* ---- Going on ---- */
+
+static km_status load_state(km_trainer *t, int64_t step) {
+    km_train_state *state = &t->state;
+    km_status s = km_checkpoint_open(t->s->out, step, state, t->err);
+    if (s != KM_OK) return s;
+    if (state->tokenizer != km_token_hash(t->token))
+        return km_error_set(t->err, KM_ERR_STATE,
+                            "'%s/step-%" PRId64 "' was trained with another tokenizer than the "
+                            "run's",
+                            t->s->out, step);
+    if (state->data != km_dataset_hash(&t->data))
+        return km_error_set(t->err, KM_ERR_STATE,
+                            "the text has changed since '%s/step-%" PRId64 "' was saved; a new "
+                            "run can start from it: --init %s/step-%" PRId64 " --out ANOTHER",
+                            t->s->out, step, t->s->out, step);
+    if (step >= t->s->steps)
+        return km_error_set(t->err, KM_ERR_STATE,
+                            "the run in '%s' has done its %" PRId64 " steps; --steps N with a "
+                            "larger N goes on",
+                            t->s->out, step);
+    km_checkpoint_parts parts = km_trainer_parts(t);
+    return km_checkpoint_load(t->s->out, step, &parts, t->err);
+}
+
+static km_status begin_or_resume(km_trainer *t) {
+    char path[PATH_MAX];
+    int64_t step = t->s->resume ? km_checkpoint_latest(t->s->out) : -1;
+    km_train_state *state = &t->state;
+    *state = (km_train_state){.best_val = NAN, .train_loss = NAN, .val_loss = NAN};
+    km_status s = step >= 0 ? load_state(t, step) : KM_OK;
+    if (s != KM_OK) return s;
+    state->tokenizer = km_token_hash(t->token);
+    state->data = km_dataset_hash(&t->data);
+    float *losses = km_realloc(state->losses, (size_t)(t->s->log_every + state->n_losses) *
+                                                  sizeof *losses);
+    if (!losses) return km_error_set(t->err, KM_ERR_MEMORY, "out of memory for the losses");
+    state->losses = losses;
+    if (t->rank == 0) {
+        s = write_run(t);
+        km_trainer_path(t, path, "tokenizer.json");
+        if (s == KM_OK) s = km_token_save(t->token, path, t->err);
+        km_trainer_path(t, path, "log.jsonl");
+        if (s == KM_OK) s = km_history_open(&t->history, path, step, t->err);
+    }
+    return km_trainer_agree(t, s);
+}
+
+/* ---- All of it ---- */
+
+static km_status open_stepper(km_trainer *t) {
+    km_stepper_options o = {.batch = t->s->batch,
+                            .context = t->config.context,
+                            .accumulate = (int)t->s->accumulate,
+                            .ring = (int)t->s->log_every,
+                            .overfit = t->s->overfit_batch,
+                            .no_graph = t->s->no_graph,
+                            .seed = (uint64_t)t->s->seed,
+                            .rank = t->rank,
+                            .ranks = t->ranks};
+    return km_stepper_open(&t->stepper, t->ctx, t->model, t->optimizer, &t->sampler, &o, t->err);
+}
+
+static void describe(km_trainer *t) {
+    char parameters[KM_NUMBER_TEXT], trained[KM_NUMBER_TEXT], tokens[KM_NUMBER_TEXT];
+    const km_config *c = &t->config;
+    km_train_result *r = t->result;
+    r->parameters = km_param_elements(&t->model->params, false);
+    r->trained = km_optimizer_trained(t->optimizer);
+    snprintf(r->device, sizeof r->device, "%s", km_ctx_device(t->ctx));
+    bool part = r->trained != r->parameters;
+    snprintf(t->about, sizeof t->about,
+             "%s, %d layers, %d heads, %lld wide, context %lld: %s parameters%s%s%s in %s; %s "
+             "tokens to learn from, %lld different; on %s",
+             km_arch_name(c->arch), c->layers, c->heads, (long long)c->dim, (long long)c->context,
+             km_format_si(parameters, (double)r->parameters), part ? " (" : "",
+             part ? km_format_si(trained, (double)r->trained) : "", part ? " trained)" : "",
+             t->s->dtype, km_format_si(tokens, (double)t->data.train), (long long)c->vocab,
+             r->device);
+}
+
+/* Each rank of a machine takes a GPU of its own, unless one was named. */
+static km_status open_device(km_trainer *t) {
+    const char *device = t->s->device;
+    char own[24];
+    bool any = strcmp(device, "auto") == 0 || strcmp(device, "gpu") == 0 ||
+               strcmp(device, "cuda") == 0;
+    if (any && km_comm_env_size() > 1) {
+        snprintf(own, sizeof own, "cuda:%d", km_comm_env_local_rank());
+        t->ctx = km_ctx_new(own, (int)t->s->threads);
+    }
+    if (!t->ctx) t->ctx = km_ctx_new(device, (int)t->s->threads);
+    if (!t->ctx) return km_error_set(t->err, KM_ERR_DEVICE, "%s", km_last_error());
+    t->comm = km_comm_open(t->s->comm, t->ctx, t->err);
+    if (!t->comm) return t->err->code;
+    t->rank = km_comm_rank(t->comm);
+    t->ranks = km_comm_size(t->comm);
+    return KM_OK;
+}
+
+km_status km_trainer_open(km_trainer *t) {
+    const km_train_settings *s = t->s;
+    t->lock = -1;
+    t->ranks = 1;
+    km_status status = km_train_check(s, t->err);
+    if (status == KM_OK) status = open_device(t);
+    if (status == KM_OK) status = km_sources_open(&t->sources, s->data.at, s->data.n, t->err);
+    if (status == KM_OK && t->rank == 0) status = prepare_folder(t);
+    status = km_trainer_agree(t, status);
+    if (status == KM_OK) status = get_tokenizer(t);
+    if (status == KM_OK) status = get_config(t);
+    if (status == KM_OK) status = open_data(t);
+    if (status != KM_OK) return status;
+    t->result->status.step = t->result->status.steps = 0;
+    t->schedule = km_train_schedule(s);
+    t->peak = km_measure_products(t->ctx, km_train_dtype(s));
+    status = make_model(t);
+    if (status == KM_OK) status = begin_or_resume(t);
+    if (status == KM_OK) status = open_stepper(t);
+    if (status != KM_OK) return status;
+    t->flops = km_model_flops_per_token(t->model, t->config.context);
+    describe(t);
+    return KM_OK;
+}
+
+void km_trainer_close(km_trainer *t) {
+    km_history_close(&t->history);
+    km_stepper_close(&t->stepper);
+    km_optimizer_free(t->optimizer);
+    km_model_free(t->model);
+    km_dataset_close(&t->data);
+    km_token_free(t->token);
+    km_sources_close(t->sources, t->s->data.n);
+    km_comm_close(t->comm);
+    km_ctx_free(t->ctx);
+    km_free(t->state.losses);
+    leave_folder(t);
+}

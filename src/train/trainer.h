@@ -1,0 +1,63 @@
+/* The pieces of one run, as setup.c makes them and loop.c uses them. */
+#ifndef KM_TRAIN_TRAINER_H
+#define KM_TRAIN_TRAINER_H
+#include "comm/comm.h"
+#include "train/checkpoint.h"
+#include "train/dataset.h"
+#include "train/history.h"
+#include "train/stepper.h"
+#include "train/train.h"
+#include <limits.h>
+
+typedef struct km_trainer {
+    const km_train_settings *s;
+    const km_train_hooks *hooks;
+    km_error *err;
+    km_comm *comm;             /* NULL: one rank */
+    int rank, ranks;
+
+    int lock;                  /* of the run's folder; -1: none */
+    bool made;                 /* the folder was not there before */
+    km_source *sources;
+    km_token *token;
+    km_dataset data;
+    km_sampler sampler;
+    km_ctx *ctx;
+    km_config config;
+    km_model *model;
+    km_optimizer *optimizer;
+    km_schedule schedule;
+    km_stepper stepper;
+    km_train_history history;
+    km_train_state state;
+    char about[512];           /* one line on model, data and device */
+
+    double peak;               /* products a second of the device; NaN: unknown */
+    double flops;              /* of one token in training */
+    double started;            /* km_now at the call */
+    double pause;              /* seconds of this part spent in validation and saving */
+    double busy_since;         /* when the part's first step began, pauses taken out */
+    double window_since, window_tokens; /* since the last line of the log */
+    double part_tokens;        /* trained on in this part of the run */
+    double earlier_seconds;    /* of training, before this part of the run */
+    int64_t evaluated, saved;  /* the last steps at which that happened; -1: none */
+    int64_t skips_told;        /* skipped steps already reported */
+    int64_t skips_in_a_row;
+    int bad_losses;            /* losses in a row that are not finite */
+    km_train_result *result;
+} km_trainer;
+
+/* Everything up to the first step. On failure the trainer must still be closed. */
+km_status km_trainer_open(km_trainer *t);
+void km_trainer_close(km_trainer *t);
+
+/* Rank 0's status and error on every rank, after what it alone has done. */
+km_status km_trainer_agree(km_trainer *t, km_status s);
+void km_trainer_tell(km_trainer *t, km_train_event e, const char *text);
+void km_trainer_path(const km_trainer *t, char out[PATH_MAX], const char *name); /* OUT/name */
+km_checkpoint_parts km_trainer_parts(km_trainer *t);
+
+/* What the model writes now, told as KM_TRAIN_SAMPLE. */
+km_status km_trainer_sample(km_trainer *t);
+
+#endif
