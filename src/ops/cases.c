@@ -362,7 +362,8 @@ static void norms(sink *s, km_op op) {
 
 static void embeddings(sink *s, km_op op) {
     static const struct { int64_t v, c, n; } sizes[] = {{1, 1, 1}, {7, 5, 3}, {4, 3, 20}, {5, 4, 0},
-                                                        {65, 33, 130}, {300, 129, 700}};
+                                                        {65, 33, 130}, {300, 129, 700},
+                                                        {40, 64, 3000}, {70000, 8, 100}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int wide = 0; wide < 2; wide++) {
             int64_t v = sizes[i].v, w = sizes[i].c, n = sizes[i].n;

@@ -90,9 +90,19 @@ static km_status infer_concat(km_ctx *ctx, const char *name, km_tensor *const *i
 
 /* ---- Gradients ---- */
 
+/* Added to the gradient the table has already (a tied head's, say), where it has one: only the rows
+ * in use are then touched. */
 static void grad_embedding(km_ctx *ctx, km_node *n) {
-    km_params p = {.n = {n->in[0]->shape.dim[0]}};
-    km_grad_add(ctx, n->in[0], km_apply2(ctx, KM_OP_EMBEDDING_GRAD, n->grad[0], n->in[1], &p));
+    km_tensor *table = n->in[0], *in[] = {n->grad[0], n->in[1]};
+    km_params p = {.n = {table->shape.dim[0]}};
+    if (!km_needs(n, 0)) return;
+    if (!km_grad_held(table)) {
+        km_grad_add(ctx, table, km_apply(ctx, KM_OP_EMBEDDING_GRAD, in, 2, &p, NULL));
+        return;
+    }
+    km_tensor *sum = km_grad_buffer(ctx, table);
+    p.accumulate = true;
+    if (sum) km_apply_into(ctx, KM_OP_EMBEDDING_GRAD, in, 2, &p, sum);
 }
 
 /* Zeros like x with dy added where it was picked from. */

@@ -120,6 +120,7 @@ void km_grad_add(km_ctx *ctx, km_tensor *input, km_tensor *g);
 /* The pending gradient of `input`, as a buffer the caller may add to (zeros when nothing has come
  * yet): used by slices, so that parts of one tensor share one gradient. NULL on failure. */
 km_tensor *km_grad_buffer(km_ctx *ctx, km_tensor *input);
+bool km_grad_held(const km_tensor *input); /* a gradient has come already */
 /* Sums g over the axes along which `shape` was broadcast. */
 km_tensor *km_sum_to(km_ctx *ctx, km_tensor *g, km_shape shape);
 

@@ -136,6 +136,8 @@ static km_tensor *held(const km_tensor *input) {
     return g && g->storage ? g : NULL;
 }
 
+bool km_grad_held(const km_tensor *input) { return held(input) != NULL; }
+
 void km_grad_add(km_ctx *ctx, km_tensor *input, km_tensor *g) {
     if (!input || !input->requires_grad || !g || km_failed(ctx)) return;
     g = km_sum_to(ctx, g, input->shape);

@@ -15,6 +15,7 @@ static void fill(void) {
     km_cuda_register_norm(table);
     km_cuda_register_loss(table);
     km_cuda_register_index(table);
+    km_cuda_register_embedding_grad(table);
     km_cuda_register_rope(table);
     km_cuda_register_optim(table);
     km_cuda_register_matmul(table);

@@ -15,6 +15,7 @@ void km_cuda_register_rows(km_kernel *table);
 void km_cuda_register_norm(km_kernel *table);
 void km_cuda_register_loss(km_kernel *table);
 void km_cuda_register_index(km_kernel *table);
+void km_cuda_register_embedding_grad(km_kernel *table);
 void km_cuda_register_rope(km_kernel *table);
 void km_cuda_register_optim(km_kernel *table);
 void km_cuda_register_matmul(km_kernel *table);

@@ -6,9 +6,6 @@
 static km_cuda_kernel take_rows[] = {{.module = "index", .name = "take_rows_1"},
                                      {.module = "index", .name = "take_rows_4"},
                                      {.module = "index", .name = "take_rows_16"}};
-static km_cuda_kernel count_ids = {.module = "index", .name = "embedding_count"};
-static km_cuda_kernel embedding_grad[2][KM_CUDA_SLOTS] = {
-    KM_CUDA_PER_TYPE("index", "embedding_grad1"), KM_CUDA_PER_TYPE("index", "embedding_grad")};
 static km_cuda_kernel gather[] = {{.module = "index", .name = "gather_1"},
                                   {.module = "index", .name = "gather_2"},
                                   {.module = "index", .name = "gather_4"},
@@ -16,7 +13,6 @@ static km_cuda_kernel gather[] = {{.module = "index", .name = "gather_1"},
 static km_cuda_kernel scatter_lines = {.module = "index", .name = "scatter_lines"};
 static km_cuda_kernel scatter_seek[] = {{.module = "index", .name = "scatter_seek_f16"},
                                         {.module = "index", .name = "scatter_seek_bf16"}};
-static km_cuda_kernel fill = {.module = "fill", .name = "fill_bytes"};
 
 /* Whole rows of `bytes`, by the widest unit that divides everything. */
 static km_status launch_take(km_lane *lane, km_index_args *a) {
@@ -58,36 +54,6 @@ static km_status run_index_select(km_ctx *ctx, const km_call *c) {
                        .axis = x->shape.dim[axis], .limit = x->shape.dim[axis]};
     a.bytes = product(x->shape, axis + 1, x->shape.ndim) * (int64_t)km_dtype_size(x->dtype);
     return launch_take(km_cuda_lane(c), &a);
-}
-
-static km_status run_embedding_grad(km_ctx *ctx, const km_call *c) {
-    const km_tensor *dy = c->in[0], *ids = c->in[1], *out = c->out[0];
-    km_lane *lane = km_cuda_lane(c);
-    int slot = km_cuda_slot(dy->dtype);
-    size_t cap, size = km_dtype_size(dy->dtype);
-    km_index_args a = {.src = km_tensor_ptr(dy), .index = km_tensor_ptr(ids),
-                       .out = km_tensor_ptr(out), .items = km_shape_count(ids->shape),
-                       .rows = out->shape.dim[0], .inner = out->shape.dim[1],
-                       .wide = ids->dtype == KM_I64, .accumulate = c->p->accumulate};
-    if (slot < 0) return KM_ERR_UNSUPPORTED;
-    if (km_cuda_empty(out)) return KM_OK;
-    int64_t bytes = km_cuda_ceil(a.rows * 4, 16) * 16;
-    a.count = km_cuda_scratch(lane, (size_t)bytes, &cap);
-    if (!a.count) return ctx->error.code;
-    km_fill_args zero = {.out = a.count, .bytes = bytes};
-    km_cuda_grid g = km_cuda_grid_for(lane, bytes / 16, 4);
-    km_status s = km_cuda_launch1(lane, &fill, g.blocks, g.threads, 0, &zero);
-    if (s == KM_OK)
-        s = km_cuda_launch1(lane, &count_ids, KM_DIM(km_cuda_ceil(a.items, 256)), KM_DIM(256), 0, &a);
-    bool aligned = (size_t)a.inner * size % 16 == 0 && km_cuda_aligned(a.src, 16) &&
-                   km_cuda_aligned(a.out, 16);
-    int64_t packs = aligned ? a.inner * (int64_t)size / 16 : a.inner;
-    int threads = packs > 64 ? 128 : packs > 32 ? 64 : 32;
-    if (s == KM_OK)
-        s = km_cuda_launch1(lane, &embedding_grad[aligned][slot],
-                            KM_DIM(a.rows, km_cuda_ceil(packs, threads)), KM_DIM(threads), 0, &a);
-    km_cuda_scratch_free(lane, a.count, cap);
-    return s;
 }
 
 /* gather and scatter_add: index's axes, and where they lie in x (contiguous). */
@@ -144,7 +110,6 @@ static km_status run_concat(km_ctx *ctx, const km_call *c) {
 
 void km_cuda_register_index(km_kernel *table) {
     table[KM_OP_EMBEDDING] = run_embedding;
-    table[KM_OP_EMBEDDING_GRAD] = run_embedding_grad;
     table[KM_OP_INDEX_SELECT] = run_index_select;
     table[KM_OP_GATHER] = run_gather;
     table[KM_OP_SCATTER_ADD] = run_scatter_add;

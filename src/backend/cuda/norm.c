@@ -6,9 +6,16 @@
 static km_row_kernels norm = KM_ROW_KERNELS("norm", "norm");
 static km_cuda_kernel wide[2][KM_CUDA_SLOTS] = {KM_CUDA_PER_TYPE("wide_rows", "wide_rms_norm"),
                                                 KM_CUDA_PER_TYPE("wide_rows", "wide_layer_norm")};
-static km_cuda_kernel grad_warp[] = {{.module = "norm_grad", .name = "norm_grad_f32_warp"},
-                                     {.module = "norm_grad", .name = "norm_grad_f16_warp"},
-                                     {.module = "norm_grad", .name = "norm_grad_bf16_warp"}};
+#define WARP_GRAD(n)                                                                               \
+    {                                                                                              \
+        {.module = "norm_grad", .name = "norm_grad_f32_warp" #n},                                  \
+            {.module = "norm_grad", .name = "norm_grad_f16_warp" #n}, {                            \
+            .module = "norm_grad", .name = "norm_grad_bf16_warp" #n                                \
+        }                                                                                          \
+    }
+/* By packs to a thread. */
+static km_cuda_kernel grad_warp[KM_WARP_PACKS][KM_CUDA_SLOTS] = {WARP_GRAD(1), WARP_GRAD(2),
+                                                                 WARP_GRAD(3), WARP_GRAD(4)};
 static km_cuda_kernel grad_block[] = {{.module = "norm_grad", .name = "norm_grad_f32_block"},
                                       {.module = "norm_grad", .name = "norm_grad_f16_block"},
                                       {.module = "norm_grad", .name = "norm_grad_bf16_block"}};
@@ -49,10 +56,10 @@ static km_status run_norm(km_ctx *ctx, const km_call *c) {
     return km_cuda_launch_rows(lane, norm, slot, size, a.rows, a.n, aligned, &a);
 }
 
-/* Blocks that walk over the rows while they carry dw and db: a few on each multiprocessor, so that
- * the parts to add up stay few. */
-static int64_t parts_for(const km_lane *lane, int64_t rows, int rows_at_once) {
-    int64_t most = (int64_t)km_cuda_dev_of(lane)->sms * (rows_at_once > 1 ? 4 : 2);
+/* Blocks that walk over the rows while they carry dw and db: as many as the multiprocessors hold at
+ * once, so that the parts to add up stay few. */
+static int64_t parts_for(const km_lane *lane, int64_t rows, int rows_at_once, int held) {
+    int64_t most = (int64_t)km_cuda_dev_of(lane)->sms * (rows_at_once > 1 ? held : 2);
     int64_t useful = km_cuda_ceil(rows, rows_at_once);
     return useful < most ? (useful > 0 ? useful : 1) : most;
 }
@@ -77,14 +84,16 @@ static km_status run_norm_grad(km_ctx *ctx, const km_call *c) {
     int64_t packs = (int64_t)a.n * (int64_t)size / 16;
     bool warp = aligned && packs <= 32 * KM_WARP_PACKS;
     bool block = aligned && !warp && packs <= 512 * KM_BLOCK_PACKS;
-    a.parts = (int32_t)parts_for(lane, a.rows, warp ? KM_WARP_ROWS : 1);
+    km_cuda_kernel *by_warp = warp ? &grad_warp[(packs + 31) / 32 - 1][slot] : NULL;
+    unsigned shared = (unsigned)(2 * a.n * (int)sizeof(float));
+    int held = warp ? km_cuda_occupancy(lane, by_warp, 32 * KM_WARP_ROWS, shared) : 2;
+    a.parts = (int32_t)parts_for(lane, a.rows, warp ? KM_WARP_ROWS : 1, held);
     if (!warp && !block && a.parts > 128) a.parts = 128;
     a.partial = km_cuda_scratch(lane, (size_t)a.parts * 2 * (size_t)a.n * sizeof(float), &cap);
     if (!a.partial) return ctx->error.code;
     km_status s;
     if (warp) {
-        s = km_cuda_launch1(lane, &grad_warp[slot], KM_DIM(a.parts), KM_DIM(32 * KM_WARP_ROWS),
-                            (unsigned)(2 * a.n * (int)sizeof(float)), &a);
+        s = km_cuda_launch1(lane, by_warp, KM_DIM(a.parts), KM_DIM(32 * KM_WARP_ROWS), shared, &a);
     } else if (block) {
         int64_t threads = km_cuda_ceil(km_cuda_ceil(packs, KM_BLOCK_PACKS), 32) * 32;
         s = km_cuda_launch1(lane, &grad_block[slot], KM_DIM(a.parts), KM_DIM(threads), 0, &a);

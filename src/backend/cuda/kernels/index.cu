@@ -23,63 +23,6 @@ KM_KERNEL take_rows_16(const __grid_constant__ km_index_args p) { take_rows<uint
 KM_KERNEL take_rows_4(const __grid_constant__ km_index_args p) { take_rows<uint32_t>(p); }
 KM_KERNEL take_rows_1(const __grid_constant__ km_index_args p) { take_rows<uint8_t>(p); }
 
-// ---- The embedding's gradient: a warp for each 32 packs of a row of the table ----
-
-KM_KERNEL embedding_count(const __grid_constant__ km_index_args p) {
-    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= p.items) return;
-    int64_t row = index_at(p, i);
-    if (row >= 0 && row < p.rows) atomicAdd(&p.count[row], 1u);
-}
-
-template <class T, int W> struct alignas(W * sizeof(T)) Columns {
-    T v[W];
-};
-
-template <class T, int W> __device__ void embedding_grad(const km_index_args &p) {
-    int64_t row = blockIdx.x, packs = p.inner / W;
-    int64_t pack = (int64_t)blockIdx.y * blockDim.x + threadIdx.x;
-    int lane = threadIdx.x % 32;
-    bool mine = pack < packs;
-    uint32_t left = p.count[row];
-    Columns<T, W> *out = (Columns<T, W> *)p.out + row * packs + pack;
-    if (left == 0 && p.accumulate) return;
-    float s[W] = {};
-    if (p.accumulate && mine) {
-        Columns<T, W> v = *out;
-#pragma unroll
-        for (int k = 0; k < W; k++) s[k] = to_f32(v.v[k]);
-    }
-    const Columns<T, W> *dy = (const Columns<T, W> *)p.src;
-    for (int64_t first = 0; left > 0; first += 32) {
-        bool hit = first + lane < p.items && index_at(p, first + lane) == row;
-        unsigned hits = __ballot_sync(ALL_LANES, hit);
-        left -= __popc(hits);
-        while (hits) { // up to four rows of dy on their way at once
-            Columns<T, W> v[4];
-            int n = 0;
-#pragma unroll
-            for (int u = 0; u < 4; u++) {
-                if (!hits) break;
-                int at = __ffs(hits) - 1;
-                hits &= hits - 1;
-                if (mine) v[u] = dy[(first + at) * packs + pack];
-                n++;
-            }
-#pragma unroll
-            for (int u = 0; u < 4; u++)
-                if (u < n && mine)
-#pragma unroll
-                    for (int k = 0; k < W; k++) s[k] += to_f32(v[u].v[k]);
-        }
-    }
-    if (!mine) return;
-    Columns<T, W> r;
-#pragma unroll
-    for (int k = 0; k < W; k++) r.v[k] = from_f32<T>(s[k]);
-    *out = r;
-}
-
 // ---- gather and scatter_add: index has x's rank ----
 
 // Where element i of index lies in x when its own axis is left out.
@@ -138,12 +81,3 @@ template <class T> __device__ void scatter_seek(const km_index_args &p) {
 }
 KM_KERNEL scatter_seek_f16(const __grid_constant__ km_index_args p) { scatter_seek<f16>(p); }
 KM_KERNEL scatter_seek_bf16(const __grid_constant__ km_index_args p) { scatter_seek<bf16>(p); }
-
-#define BY_FLOAT(T, t)                                                                             \
-    KM_KERNEL embedding_grad_##t(const __grid_constant__ km_index_args p) {                        \
-        embedding_grad<T, 16 / sizeof(T)>(p);                                                      \
-    }                                                                                              \
-    KM_KERNEL embedding_grad1_##t(const __grid_constant__ km_index_args p) {                       \
-        embedding_grad<T, 1>(p);                                                                   \
-    }
-KM_EACH_FLOAT(BY_FLOAT)

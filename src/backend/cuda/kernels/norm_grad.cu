@@ -6,32 +6,56 @@
 // in a fixed order by a second kernel.
 #include "backend/cuda/kernels/row.cuh"
 
-template <class T, int W, int N> struct Carried { // f32 sums of this thread's columns
+template <int W, int N> struct Carried { // f32 sums of this thread's columns
     float dw[N][W], db[N][W];
 };
 
+// What one row needs from memory, N packs to a thread. A row's packs are asked for while the row
+// before it is worked on.
+template <class T, int W, int N> struct Loaded {
+    Pack<T, W> x[N], dy[N], dsum[N];
+    float mean, rstd;
+
+    __device__ void load(const km_norm_grad_args &p, int64_t row, int first, int step, int packs) {
+        const T *x_row = (const T *)p.x + row * p.n, *dy_row = (const T *)p.dy + row * p.n;
+        const T *add = (const T *)p.dsum + (p.dsum ? row * p.n : 0);
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            int at = first + i * step;
+            if (at >= packs) continue;
+            x[i] = load_pack<T, W>(x_row, at);
+            dy[i] = load_pack<T, W>(dy_row, at);
+            if (p.dsum) dsum[i] = load_pack<T, W>(add, at);
+        }
+        mean = p.mean ? p.mean[row] : 0;
+        rstd = p.rstd[row];
+    }
+};
+
 // Rows first, first + stride, ... of one warp or block.
-template <class T, int W, Team K> __device__ void grad_rows(const km_norm_grad_args &p) {
-    constexpr int N = PACKS<K>;
+template <class T, int W, Team K, int N> __device__ void grad_rows(const km_norm_grad_args &p) {
     Crew<K> crew;
+    const int first = crew.rank, step = K == WARP ? 32 : (int)blockDim.x, packs = p.n / W;
     int64_t row = crew.row, stride = (int64_t)gridDim.x * (K == WARP ? KM_WARP_ROWS : 1);
-    Carried<T, W, N> sums = {};
-    Row<T, W, K> w(crew, p.n);
-    w.load((const T *)p.w);
+    Carried<W, N> sums = {};
+    Pack<T, W> w[N];
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        if (first + i * step < packs) w[i] = load_pack<T, W>((const T *)p.w, first + i * step);
+    Loaded<T, W, N> next;
+    if (row < p.rows) next.load(p, row, first, step, packs);
+    const float share = 1 / (float)p.n;
     for (; row < p.rows; row += stride) {
-        Row<T, W, K> x(crew, p.n);
-        Row<T, W, K> dy(crew, p.n);
-        x.load((const T *)p.x + row * p.n);
-        dy.load((const T *)p.dy + row * p.n);
-        float mean = p.mean ? p.mean[row] : 0, rstd = p.rstd[row];
+        Loaded<T, W, N> now = next;
+        if (row + stride < p.rows) next.load(p, row + stride, first, step, packs);
         float2 s = {0, 0};
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            if (x.first + i * x.step >= x.n) continue;
+            if (first + i * step >= packs) continue;
 #pragma unroll
             for (int k = 0; k < W; k++) {
-                float d = to_f32(dy.v[i].v[k]), h = (to_f32(x.v[i].v[k]) - mean) * rstd;
-                float g = d * to_f32(w.v[i].v[k]);
+                float d = to_f32(now.dy[i].v[k]), h = (to_f32(now.x[i].v[k]) - now.mean) * now.rstd;
+                float g = d * to_f32(w[i].v[k]);
                 s.x += g;
                 s.y = fmaf(g, h, s.y);
                 sums.dw[i][k] = fmaf(d, h, sums.dw[i][k]);
@@ -40,20 +64,19 @@ template <class T, int W, Team K> __device__ void grad_rows(const km_norm_grad_a
         }
         crew.turn = crew.turn >= 2 ? 0 : crew.turn; // two places in turn are enough between barriers
         s = crew.sum2(s);
-        float mg = p.mean ? s.x / (float)p.n : 0, mh = s.y / (float)p.n;
+        float mg = p.mean ? s.x * share : 0, mh = s.y * share;
         Pack<T, W> *out = (Pack<T, W> *)((T *)p.dx + row * p.n);
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            int at = x.first + i * x.step;
-            if (at >= x.n) continue;
-            Pack<T, W> r, add;
-            if (p.dsum) add = load_pack<T, W>((const T *)p.dsum + row * p.n, at);
+            int at = first + i * step;
+            if (at >= packs) continue;
+            Pack<T, W> r;
 #pragma unroll
             for (int k = 0; k < W; k++) {
-                float h = (to_f32(x.v[i].v[k]) - mean) * rstd;
-                float g = to_f32(dy.v[i].v[k]) * to_f32(w.v[i].v[k]);
-                float d = rstd * (g - mg - h * mh);
-                r.v[k] = from_f32<T>(p.dsum ? d + to_f32(add.v[k]) : d);
+                float h = (to_f32(now.x[i].v[k]) - now.mean) * now.rstd;
+                float g = to_f32(now.dy[i].v[k]) * to_f32(w[i].v[k]);
+                float d = now.rstd * (g - mg - h * mh);
+                r.v[k] = from_f32<T>(p.dsum ? d + to_f32(now.dsum[i].v[k]) : d);
             }
             out[at] = r;
         }
@@ -63,8 +86,8 @@ template <class T, int W, Team K> __device__ void grad_rows(const km_norm_grad_a
 #pragma unroll
         for (int i = 0; i < N; i++)
             for (int k = 0; k < W; k++) {
-                int c = (w.first + i * w.step) * W + k;
-                if (w.first + i * w.step < w.n) dw[c] = sums.dw[i][k], db[c] = sums.db[i][k];
+                int c = (first + i * step) * W + k;
+                if (first + i * step < packs) dw[c] = sums.dw[i][k], db[c] = sums.db[i][k];
             }
         return;
     }
@@ -75,8 +98,8 @@ template <class T, int W, Team K> __device__ void grad_rows(const km_norm_grad_a
 #pragma unroll
             for (int i = 0; i < N; i++)
                 for (int k = 0; k < W; k++) {
-                    int c = (w.first + i * w.step) * W + k;
-                    if (w.first + i * w.step >= w.n) continue;
+                    int c = (first + i * step) * W + k;
+                    if (first + i * step >= packs) continue;
                     together[c] = sums.dw[i][k] + (turn ? together[c] : 0);
                     together[p.n + c] = sums.db[i][k] + (turn ? together[p.n + c] : 0);
                 }
@@ -88,14 +111,19 @@ template <class T, int W, Team K> __device__ void grad_rows(const km_norm_grad_a
     }
 }
 
-#define ROWS(T, t)                                                                                 \
+#define WARP_ROWS(T, t, N)                                                                         \
     extern "C" __global__ void __launch_bounds__(32 * KM_WARP_ROWS)                                \
-        norm_grad_##t##_warp(const __grid_constant__ km_norm_grad_args p) {                        \
-        grad_rows<T, WIDE<T>, WARP>(p);                                                          \
-    }                                                                                              \
+        norm_grad_##t##_warp##N(const __grid_constant__ km_norm_grad_args p) {                     \
+        grad_rows<T, WIDE<T>, WARP, N>(p);                                                         \
+    }
+#define ROWS(T, t)                                                                                 \
+    WARP_ROWS(T, t, 1)                                                                             \
+    WARP_ROWS(T, t, 2)                                                                             \
+    WARP_ROWS(T, t, 3)                                                                             \
+    WARP_ROWS(T, t, 4)                                                                             \
     extern "C" __global__ void __launch_bounds__(512)                                              \
         norm_grad_##t##_block(const __grid_constant__ km_norm_grad_args p) {                       \
-        grad_rows<T, WIDE<T>, BLOCK>(p);                                                         \
+        grad_rows<T, WIDE<T>, BLOCK, KM_BLOCK_PACKS>(p);                                           \
     }
 KM_EACH_FLOAT(ROWS)
 

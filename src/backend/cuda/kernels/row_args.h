@@ -51,7 +51,6 @@ typedef struct km_loss_args {
 typedef struct km_index_args {
     const void *x, *src, *index;
     void *out;
-    uint32_t *count;                  /* embedding_grad: how often each row of the table is used */
     int64_t outer, axis, inner;       /* x as (outer, axis, inner); lines of index likewise */
     int64_t items, limit;             /* indices; each is below limit */
     int64_t rows, bytes;              /* of the table, and of one of its rows */
@@ -60,6 +59,21 @@ typedef struct km_index_args {
     int32_t ndim, axis_at;
     int32_t wide, accumulate;         /* wide: indices are i64 */
 } km_index_args;
+
+/* The embedding's gradient. Ids are sorted with their positions, eight bits at a time. */
+#define KM_SORT_TILE 2048             /* ids to a block of 256 threads */
+#define KM_HEAVY 64                   /* a row of the table used more often is a whole block's work */
+typedef struct km_embedding_grad_args {
+    const void *index, *dy;           /* ids i32 or i64 */
+    void *out;                        /* the table's gradient (rows, inner) */
+    const uint32_t *key_in, *at_in;   /* of one pass; NULL: the ids themselves */
+    uint32_t *key, *at;               /* sorted: ids (rows for a bad one), their positions */
+    uint32_t *digits;                 /* (256, tiles): how many, then where they go */
+    uint32_t *start;                  /* (rows + 1): where each row's positions begin */
+    uint32_t *heavy;                  /* how many rows are, and which */
+    int64_t items, rows, inner;
+    int32_t tiles, shift, wide, accumulate;
+} km_embedding_grad_args;
 
 typedef struct km_rope_args {
     const void *x, *positions;
