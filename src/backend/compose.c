@@ -18,7 +18,7 @@ static km_status then(km_ctx *ctx, km_op op, km_tensor *const *in, int n_in, con
                                    : s;
 }
 
-static km_status column_sums(km_ctx *ctx, km_tensor *x, km_tensor *out) {
+km_status km_compose_column_sums(km_ctx *ctx, km_tensor *x, km_tensor *out) {
     km_params p = {.axes = 1};
     return then(ctx, KM_OP_SUM, &x, 1, &p, out);
 }
@@ -36,7 +36,7 @@ km_status km_compose_linear_dx(km_ctx *ctx, const km_call *c) {
     km_status s = run(ctx, KM_OP_MATMUL, c->in, 2, &one, product);
     if (s == KM_OK && pre)
         s = then(ctx, slope_of[c->p->act], (km_tensor *[]){product, pre}, 2, &none, dx);
-    return s == KM_OK && c->n_out > 1 ? column_sums(ctx, dx, c->out[1]) : s;
+    return s == KM_OK && c->n_out > 1 ? km_compose_column_sums(ctx, dx, c->out[1]) : s;
 }
 
 km_status km_compose_linear_dw(km_ctx *ctx, const km_call *c) {
@@ -47,5 +47,5 @@ km_status km_compose_linear_dw(km_ctx *ctx, const km_call *c) {
     turned.stride[1] = c->in[0]->stride[0];
     km_params one = {.f = {1, 0}};
     km_status s = run(ctx, KM_OP_MATMUL, in, 2, &one, c->out[0]);
-    return s == KM_OK && c->n_out > 1 ? column_sums(ctx, c->in[0], c->out[1]) : s;
+    return s == KM_OK && c->n_out > 1 ? km_compose_column_sums(ctx, c->in[0], c->out[1]) : s;
 }

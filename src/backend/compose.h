@@ -6,5 +6,7 @@
 
 km_status km_compose_linear_dx(km_ctx *ctx, const km_call *c);
 km_status km_compose_linear_dw(km_ctx *ctx, const km_call *c);
+/* x (rows, n) -> out (n); KM_ERR_UNSUPPORTED becomes an error: it is never a call's first step. */
+km_status km_compose_column_sums(km_ctx *ctx, km_tensor *x, km_tensor *out);
 
 #endif

@@ -188,8 +188,9 @@ static bool describe(plan *p) {
 }
 
 static bool set_pointers(const plan *p, const km_cuda_gemm *g) {
-    const void *bias = g->sums ? g->sums : g->bias, *aux = g->slope ? g->slope : g->pre;
-    if (bias && lt.desc_set(p->desc, KM_LT_BIAS, &bias, sizeof bias) != KM_LT_OK) return false;
+    const void *aux = g->slope ? g->slope : g->pre;
+    if (g->bias && lt.desc_set(p->desc, KM_LT_BIAS, &g->bias, sizeof g->bias) != KM_LT_OK)
+        return false;
     return !aux || lt.desc_set(p->desc, KM_LT_AUX, &aux, sizeof aux) == KM_LT_OK;
 }
 
@@ -337,11 +338,10 @@ static uint32_t alignment(const void *p, int64_t batch, size_t size) {
 static int epilogue_of(const km_cuda_gemm *g) {
     int bias = g->bias ? KM_LT_ADD_BIAS : 0, bits = bias ? bias : KM_LT_PLAIN;
     bool half = g->dtype == KM_F16 || g->dtype == KM_BF16;
-    if (g->slope || g->sums) {
-        bool fits = half && g->batch == 1 && !g->bias && !g->pre && (uintptr_t)g->sums % 16 == 0;
-        if (!g->slope) return fits ? KM_LT_B_SUMS : -1;
-        if (g->act != KM_ACT_GELU || g->ldo % 8 != 0 || (uintptr_t)g->slope % 16 != 0) fits = false;
-        return fits ? KM_LT_GELU_GRAD | KM_LT_KEEP | (g->sums ? KM_LT_OUT_SUMS : 0) : -1;
+    if (g->slope) {
+        bool fits = half && g->batch == 1 && !g->bias && !g->pre && g->act == KM_ACT_GELU;
+        fits = fits && g->ldo % 8 == 0 && (uintptr_t)g->slope % 16 == 0;
+        return fits ? KM_LT_GELU_GRAD | KM_LT_KEEP : -1;
     }
     if (g->act == KM_ACT_RELU && !g->pre) {
         bits = KM_LT_RELU | bias;

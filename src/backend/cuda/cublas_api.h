@@ -53,8 +53,6 @@ enum { /* epilogues, as bits */
        KM_LT_ADD_BIAS = 4,
        KM_LT_GELU = 32, /* the tanh form */
        KM_LT_GELU_GRAD = 64, /* times the slope of gelu at what was kept */
-       KM_LT_OUT_SUMS = 16,  /* with that: sums of the result along its columns, to the bias */
-       KM_LT_B_SUMS = 512,   /* sums of B along the inner dimension, to the bias */
        KM_LT_KEEP = 128      /* with gelu: store its input */
 };
 

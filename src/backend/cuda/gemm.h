@@ -18,10 +18,7 @@ typedef struct km_cuda_gemm {
     int64_t batch, batch_a, batch_b, batch_o; /* 0 along an operand that all share */
     double alpha, beta;                       /* beta 0: out is not read */
     km_act act;
-    /* For gradients, by cuBLASLt alone. slope: out = (a b) act'(slope), rows of ldo; sums then gets
-     * the column sums of out (n). Without slope sums gets the row sums of a (m). */
-    const void *slope;
-    void *sums;
+    const void *slope; /* out = (a b) act'(slope), rows of ldo, by cuBLASLt alone; or NULL */
 } km_cuda_gemm;
 
 /* What may be used. From the environment at first use: KERMES_CUBLAS=none, KERMES_TF32=1,

@@ -5,6 +5,5 @@
 
 km_status km_cuda_linear(km_ctx *ctx, const km_call *c);
 km_status km_cuda_linear_dx(km_ctx *ctx, const km_call *c);
-km_status km_cuda_linear_dw(km_ctx *ctx, const km_call *c);
 
 #endif

@@ -1,5 +1,6 @@
 /* Matrix products of tensors: batch axes are merged as far as their strides allow, what is left
  * over is a loop of products. */
+#include "backend/compose.h"
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/linear.h"
@@ -91,5 +92,5 @@ void km_cuda_register_matmul(km_kernel *table) {
     table[KM_OP_MATMUL] = matmul;
     table[KM_OP_LINEAR] = km_cuda_linear;
     table[KM_OP_LINEAR_DX] = km_cuda_linear_dx;
-    table[KM_OP_LINEAR_DW] = km_cuda_linear_dw;
+    table[KM_OP_LINEAR_DW] = km_compose_linear_dw;
 }
