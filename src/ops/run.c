@@ -2,6 +2,7 @@
  * the call goes to the device that holds them or, where that one has no kernel, to its fallback.
  * A fallback across memories copies operands there and results back. */
 #include "base/log.h"
+#include "base/progress.h"
 #include "ops/run.h"
 #include <stdatomic.h>
 
@@ -99,9 +100,20 @@ static km_status run_elsewhere(km_ctx *ctx, km_device *device, const km_call *c)
     return s;
 }
 
+/* The kernel by itself on the device, and how long it took. */
+static km_status run_timed(km_ctx *ctx, km_kernel k, const km_call *c) {
+    km_lane *lane = c->out[0]->storage->lane;
+    lane->device->ops->sync(lane);
+    double begin = km_now();
+    km_status s = k(ctx, c);
+    lane->device->ops->sync(lane);
+    if (s == KM_OK) ctx->timed(ctx->timed_user, c, km_now() - begin);
+    return s;
+}
+
 static km_status run_on(km_ctx *ctx, km_device *device, const km_call *c) {
     km_kernel k = device->backend->kernel[c->op];
-    km_status s = k ? k(ctx, c) : KM_ERR_UNSUPPORTED;
+    km_status s = !k ? KM_ERR_UNSUPPORTED : ctx->timed ? run_timed(ctx, k, c) : k(ctx, c);
     if (s != KM_ERR_UNSUPPORTED) {
         ctx->kernels++;
         return s;

@@ -23,6 +23,7 @@ typedef struct km_storage {
 } km_storage;
 
 struct km_node;
+struct km_call;
 struct km_profile;
 
 struct km_tensor {
@@ -72,6 +73,9 @@ struct km_ctx {
     bool tf32;                       /* km_ctx_allow_tf32 */
     struct km_profile *profile;      /* NULL before the first km_profile_begin */
     const char *grad_of;             /* the op whose gradient rule runs; NULL otherwise */
+    /* For measuring: called with each kernel's time, which then runs alone. NULL: nobody asks. */
+    void (*timed)(void *user, const struct km_call *call, double seconds);
+    void *timed_user;
     void *scratch;                   /* km_ctx_scratch */
     size_t scratch_bytes;
 };
