@@ -2,6 +2,7 @@
  * the table (kernels/embedding_grad.cu). */
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/kernels/row_args.h"
+#include "backend/cuda/walker.h"
 
 #define KERNEL(name_)                                                                              \
     { .module = "embedding_grad", .name = "embedding_grad_" name_ }
