@@ -104,6 +104,7 @@ int main(int argc, char **argv) {
         return 1;
     }
     c.context = context;
+    c.vocab_pad = 128;
     km_dtype d = !strcmp(dtype, "f32") ? KM_F32 : !strcmp(dtype, "f16") ? KM_F16 : KM_BF16;
     job j = {.accumulate = accumulate};
     j.model = km_model_new(ctx, &c, d);
@@ -112,15 +113,10 @@ int main(int argc, char **argv) {
         return 1;
     }
     km_model_init(j.model, 1);
-    j.model->train = true;
+    j.model->train = j.model->every_target = true;
     j.model->recompute = recompute;
-    km_optim_param *params = calloc((size_t)j.model->params.n, sizeof *params);
-    for (int i = 0; i < j.model->params.n; i++) {
-        km_param *p = &j.model->params.at[i];
-        params[i] = (km_optim_param){p->name, p->t, p->decay, p->frozen};
-    }
     km_optim_settings how = km_optim_defaults();
-    j.optim = km_optimizer_new(ctx, params, j.model->params.n, &how);
+    j.optim = km_optimizer_new(ctx, &j.model->params, &how);
     j.ids = tokens(ctx, batch, context, c.vocab);
     j.targets = tokens(ctx, batch, context, c.vocab);
     j.loss = km_keep(ctx, km_zeros(ctx, KM_F32, KM_SCALAR));
@@ -157,7 +153,6 @@ int main(int argc, char **argv) {
            all * 1e3, each / best, each * km_model_flops_per_token(j.model, context) / best / 1e12,
            (double)s.peak_bytes / 0x1p30, (double)s.held_bytes / 0x1p30, loss);
     km_optimizer_free(j.optim);
-    free(params);
     km_release(j.ids);
     km_release(j.targets);
     km_release(j.loss);

@@ -202,7 +202,7 @@ km_tensor *km_model_logits(km_ctx *ctx, km_model *m, km_tensor *hidden) {
 km_tensor *km_model_loss(km_ctx *ctx, km_model *m, km_tensor *ids, km_tensor *targets) {
     km_tensor *hidden = km_model_forward(ctx, m, ids, NULL);
     return km_linear_cross_entropy(ctx, hidden, m->head.w, targets, m->config.vocab,
-                                   KM_IGNORE_TARGET, KM_MEAN);
+                                   m->every_target ? KM_NO_IGNORE : KM_IGNORE_TARGET, KM_MEAN);
 }
 
 int km_model_freeze(km_model *m, const char *pattern, bool frozen) {

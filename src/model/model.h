@@ -27,6 +27,7 @@ typedef struct km_model {
     km_dtype dtype;
     km_param_list params;        /* named as in Hugging Face, in order of use */
     bool train;                  /* dropout is on */
+    bool every_target;           /* no target is KM_IGNORE_TARGET: saves a pass over gradients */
     bool recompute;              /* blocks keep only their inputs and run again in backward */
 
     km_nn_embedding wte, wpe;    /* tokens; positions (gpt2 only) */

@@ -95,7 +95,7 @@ static bool as_graph(const km_stepper *p) {
 
 km_status km_stepper_step(km_stepper *p, int64_t step, double lr, km_error *err) {
     km_ctx *ctx = p->ctx;
-    p->model->train = true;
+    p->model->train = p->model->every_target = true;
     if (!p->o.overfit || !p->uploaded) {
         fill(p, p->o.overfit ? 0 : step);
         km_write(ctx, p->input, p->host, input_bytes(p));
@@ -162,7 +162,7 @@ km_status km_stepper_eval(km_stepper *p, int64_t batches, double *sum, double *t
     int64_t counts[EVAL_RING];
     int used = 0;
     *sum = *targets = 0;
-    p->model->train = false;
+    p->model->train = p->model->every_target = false;
     km_no_grad_begin(ctx);
     for (int64_t i = p->o.rank; i < batches && km_ctx_status(ctx) == KM_OK; i += p->o.ranks) {
         counts[used] = fill_eval(p, i, windows, chosen);
@@ -186,7 +186,7 @@ km_status km_stepper_eval(km_stepper *p, int64_t batches, double *sum, double *t
     km_no_grad_end(ctx);
     km_step_end(ctx);
     km_release(ring);
-    p->model->train = true;
+    p->model->train = p->model->every_target = true;
     return km_ctx_status(ctx) == KM_OK ? KM_OK : failed(p, err);
 }
 
