@@ -18,6 +18,13 @@
 
 /* ---- exp ---- */
 
+#define KM_LOG2E 1.4426950408889634074
+#define KM_LOG2E_HI 0x1.715476p+0f
+#define KM_LOG2E_LO 0x1.4ae0c0p-26f
+#if defined(KM_AVX512) || defined(KM_AVX2) || defined(KM_BASE_FMA)
+#define KM_HAS_FMA 1
+#endif
+
 /* e^r - 1 for |r| <= ln(2) / 2 */
 KM_INLINE vf v_expm1_core(vf r) {
     vf q = v_fma(v_set1(0.001395060171f), r, v_set1(0.008368953505f));
@@ -39,32 +46,73 @@ KM_INLINE vf v_exp2_core(vf f) {
 
 /* x = n ln 2 + r; gives r, n in *n. */
 KM_INLINE vf v_exp_reduce(vf x, vf *n) {
-    *n = v_round(x * 1.44269504f);
+    *n = v_round(x * KM_LOG2E_HI);
     return v_fnma(*n, v_set1(KM_LN2_LO), v_fnma(*n, v_set1(KM_LN2_HI), x));
 }
 
-/* e^(x + lo), for |lo| far below |x| (or 0) */
-KM_INLINE vf v_exp_ext(vf x, vf lo) {
-    /* Beyond these the result is infinite or zero anyway; NaN passes, as the second operand. */
-    x = v_min(v_set1(89.0f), v_max(v_set1(-104.0f), x));
+/* e^x for x in [-104, 89]. With FMA the fraction of x log2(e) comes out right without going
+ * through ln 2. */
+KM_INLINE vf v_exp_within(vf x) {
+#ifdef KM_HAS_FMA
+    vf n = v_round(x * KM_LOG2E_HI), f = v_fma(x, v_set1(KM_LOG2E_HI), -n);
+    return v_ldexp(v_exp2_core(v_fma(x, v_set1(KM_LOG2E_LO), f)), n);
+#else
+    vf n, r = v_exp_reduce(x, &n);
+    return v_ldexp(v_expm1_core(r) + 1.0f, n);
+#endif
+}
+/* e^(x + lo), |lo| far below |x| */
+KM_INLINE vf v_exp_two(vf x, vf lo) {
     vf n, r = v_exp_reduce(x, &n) + lo;
     return v_ldexp(v_expm1_core(r) + 1.0f, n);
 }
-/* For |x| < 87, where 2^n is a normal number: n is taken from the bits of a sum too large to have a
- * fraction, and never becomes an integer. */
+
+/* e^x for |x| < 87, where 2^n is a normal number: n is taken from the bits of a sum too large to
+ * have a fraction, and never becomes an integer. */
 KM_INLINE vf v_exp_mid(vf x) {
-    vf magic = v_set1(12582912.0f), t = v_fma(x, v_set1(1.44269504f), magic), n = t - magic;
-    vf r = v_fnma(n, v_set1(KM_LN2_LO), v_fnma(n, v_set1(KM_LN2_HI), x));
+    vf magic = v_set1(12582912.0f), t = v_fma(x, v_set1(KM_LOG2E_HI), magic), n = t - magic;
     vf scale = (vf)(((vu)t << 23) + 0x3f800000u);
+#ifdef KM_HAS_FMA
+    vf f = v_fma(x, v_set1(KM_LOG2E_LO), v_fma(x, v_set1(KM_LOG2E_HI), -n));
+    return v_exp2_core(f) * scale;
+#else
+    vf r = v_fnma(n, v_set1(KM_LN2_LO), v_fnma(n, v_set1(KM_LN2_HI), x));
     return v_fma(v_expm1_core(r), scale, scale);
-}
-KM_INLINE vf v_exp(vf x) {
-#ifndef KM_AVX512 /* which scales in one instruction */
-    if (__builtin_expect(vm_all(v_lt(v_abs(x), v_set1(87.0f))), 1)) return v_exp_mid(x);
 #endif
-    x = v_min(v_set1(89.0f), v_max(v_set1(-104.0f), x));
-    vf n, r = v_exp_reduce(x, &n);
-    return v_ldexp(v_expm1_core(r) + 1.0f, n);
+}
+
+/* Whether v_exp_mid does for all lanes; with AVX-512, which scales in one instruction, the other
+ * way is as fast. */
+KM_INLINE bool v_exp_is_mid(vf x) {
+#ifdef KM_AVX512
+    (void)x;
+    return false;
+#else
+    return __builtin_expect(vm_all(v_lt(v_abs(x), v_set1(87.0f))), 1);
+#endif
+}
+
+KM_INLINE vf v_exp(vf x) {
+    if (v_exp_is_mid(x)) return v_exp_mid(x);
+    /* Beyond these the result is infinite or zero anyway; NaN passes, as the second operand. */
+    return v_exp_within(v_min(v_set1(89.0f), v_max(v_set1(-104.0f), x)));
+}
+/* For x <= 0. */
+KM_INLINE vf v_exp_neg(vf x) {
+    if (v_exp_is_mid(x)) return v_exp_mid(x);
+    return v_exp_within(v_max(v_set1(-104.0f), x));
+}
+
+/* a / b for b in [1, 2]. */
+KM_INLINE vf v_div_by_1_to_2(vf a, vf b) {
+#ifdef KM_AVX512 /* whose divider is slow: an estimate, improved, and the quotient corrected */
+    vf y = (vf)_mm512_rcp14_ps((__m512)b);
+    y = v_fma(v_fnma(b, y, v_set1(1.0f)), y, y);
+    vf q = a * y;
+    return v_fma(v_fnma(b, q, a), y, q);
+#else
+    return a / b;
+#endif
 }
 
 /* e^x - 1, keeping the precision near 0 */
@@ -125,14 +173,14 @@ KM_INLINE vf v_tanh(vf x) {
     p = v_fma(p, z, v_set1(-0.3333331626f));
     vf small = v_fma(a * z, p, a);
     /* beyond: 1 - 2e / (1 + e), e = e^(-2|x|), which is 1 from 9.02 on */
-    vf e = v_exp(a * -2.0f);
-    vf large = 1.0f - e * 2.0f / (e + 1.0f);
+    vf e = v_exp_neg(v_min(v_set1(10.0f), a) * -2.0f);
+    vf large = 1.0f - v_div_by_1_to_2(e * 2.0f, e + 1.0f);
     return v_copysign(v_select(v_lt(a, v_set1(0.55f)), small, large), x);
 }
 
 KM_INLINE vf v_sigmoid(vf x) {
-    vf e = v_exp(-v_abs(x)); /* never overflows, so the left tail keeps its digits */
-    return v_select(v_lt(x, v_zero()), e, v_set1(1.0f)) / (e + 1.0f);
+    vf e = v_exp_neg(-v_abs(x)); /* never overflows, so the left tail keeps its digits */
+    return v_div_by_1_to_2(v_select(v_lt(x, v_zero()), e, v_set1(1.0f)), e + 1.0f);
 }
 
 /* ---- sin, cos ---- */
@@ -220,7 +268,7 @@ KM_INLINE vf v_erf(vf x) {
 KM_INLINE vf v_normal_cdf(vf x, vf *e) {
     vf a = v_min(v_set1(15.0f), v_abs(x));
     vf lo, s = v_two_prod(a, a, &lo);
-    *e = v_exp_ext(s * -0.5f, lo * -0.5f);
+    *e = v_exp_two(v_max(v_set1(-104.0f), s * -0.5f), lo * -0.5f);
     /* The tail: e^(-a^2/2) P(t) / (a + 4), with t = (a - 4) / (a + 4) */
     vf d = a + 4.0f, k = 1.0f / d;
     vf rest = (v_fma_exact(-d, k, v_set1(1.0f)) - (a - (d - 4.0f)) * k) * k; /* what k lacks */
@@ -291,7 +339,7 @@ KM_INLINE vf v_pow(vf x, vf y) {
 /* x sigmoid(x); the derivative s + x s (1 - s), which is 0 and 1 at the infinities */
 KM_INLINE vf v_silu(vf x) { return x * v_sigmoid(x); }
 KM_INLINE vf v_silu_deriv(vf x) {
-    vf e = v_exp(-v_abs(x)), d = 1.0f / (e + 1.0f);
+    vf e = v_exp_neg(-v_abs(x)), d = v_div_by_1_to_2(v_set1(1.0f), e + 1.0f);
     vf s = v_select(v_lt(x, v_zero()), e * d, d);
     vf c = v_min(v_set1(200.0f), v_max(v_set1(-200.0f), x)); /* not infinity times 0 */
     return v_fma(c * d, e * d, s);
@@ -301,33 +349,34 @@ KM_INLINE vf v_silu_deriv(vf x) {
  * large that its rounding would show in e^-v, so v is kept in two parts until n is taken off. */
 #define KM_GELU_A 1.5957691216057307118
 #define KM_GELU_B 0.071354816272600248776
-#define KM_LOG2E 1.4426950408889634074
 /* e^-v for a = |x|, at most 11 (beyond which it is 0) */
 KM_INLINE vf v_gelu_exp(vf a) {
-    const double ka = KM_GELU_A * KM_LOG2E, kb = KM_GELU_B * KM_LOG2E; /* v in powers of two */
-#if defined(KM_AVX512) || defined(KM_AVX2) || defined(KM_BASE_FMA)
-    vf ah = v_set1((float)ka), al = v_set1((float)(ka - (double)(float)ka));
+    const double ka = -KM_GELU_A * KM_LOG2E, kb = -KM_GELU_B * KM_LOG2E; /* in powers of two */
+#ifdef KM_HAS_FMA
+    /* -v = a (w + wl). The constant's first part is a multiple of 2^-20, which makes ah - w exact
+     * for all w there are, and the rounding error of w with it. */
+    const double first = -0x24d5d8 * 0x1p-20;
+    vf ah = v_set1((float)first), al = v_set1((float)(ka - first));
     vf bh = v_set1((float)kb), bl = v_set1((float)(kb - (double)(float)kb));
-    vf sl, s = v_two_prod(a, a, &sl), pl, p = v_two_prod(s, bh, &pl);
-    vf w = ah + p, q = w - ah; /* w + wl = ka + kb a^2 */
-    vf wl = (ah - (w - q)) + (p - q);
-    wl += v_fma(sl, bh, v_fma(s, bl, pl + al));
-    vf n = v_round(a * w), r = v_fma(a, wl, v_fma(a, w, -n));
+    vf sl, s = v_two_prod(a, a, &sl), w = v_fma(s, bh, ah);
+    vf wl = v_fma(s, bh, ah - w) + v_fma(sl, bh, v_fma(s, bl, al));
+    vf n = v_round(a * w), f = v_fma(a, wl, v_fma(a, w, -n));
 #else
-    vd al = vd_lo(a), ah = vd_hi(a);
-    vd vl = al * (al * al * kb + ka), vh_ = ah * (ah * ah * kb + ka);
+    vd vl = vd_lo(a), vh_ = vd_hi(a);
+    vl *= vl * vl * kb + ka;
+    vh_ *= vh_ * vh_ * kb + ka;
     vd nl = vd_round(vl), nh = vd_round(vh_);
-    vf n = vd_join(nl, nh), r = vd_join(vl - nl, vh_ - nh);
+    vf n = vd_join(nl, nh), f = vd_join(vl - nl, vh_ - nh);
 #endif
-    return v_ldexp(v_exp2_core(-r), -n);
+    return v_ldexp(v_exp2_core(f), n);
 }
 KM_INLINE vf v_gelu(vf x) {
     vf e = v_gelu_exp(v_min(v_set1(11.0f), v_abs(x)));
-    return x * (v_select(v_lt(x, v_zero()), e, v_set1(1.0f)) / (e + 1.0f));
+    return x * v_div_by_1_to_2(v_select(v_lt(x, v_zero()), e, v_set1(1.0f)), e + 1.0f);
 }
 KM_INLINE vf v_gelu_deriv(vf x) {
-    vf a = v_min(v_set1(11.0f), v_abs(x)), e = v_gelu_exp(a), d = 1.0f / (e + 1.0f);
-    vf s = v_select(v_lt(x, v_zero()), e * d, d);
+    vf a = v_min(v_set1(11.0f), v_abs(x)), e = v_gelu_exp(a);
+    vf d = v_div_by_1_to_2(v_set1(1.0f), e + 1.0f), s = v_select(v_lt(x, v_zero()), e * d, d);
     vf dv = v_fma(a * a, v_set1((float)(3 * KM_GELU_B)), v_set1((float)KM_GELU_A));
     return v_fma(v_copysign(a, x) * d, e * d * dv, s);
 }
