@@ -4,7 +4,7 @@
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/walker.h"
 
-enum { BLOCK, WARP, COLUMNS4, COLUMNS1, KINDS };
+enum { BLOCK, WARP, COLUMNS, COLUMN, KINDS }; /* columns by vectors, or one to a thread */
 
 #define KINDS_OF(name)                                                                             \
     {                                                                                              \
@@ -97,15 +97,16 @@ static km_status by_columns(km_lane *lane, km_cuda_kernel (*k)[KM_CUDA_SLOTS], i
         kept->stride[0][0] = 0;
         last = 0;
     }
-    bool four = args->inner % 4 == 0 && args->row % 4 == 0 && multiples(kept, last, 4) &&
-                km_cuda_aligned(args->x, 4 * size);
-    int64_t wide = KM_COLUMN_LANES * (four ? 4 : 1);
+    int64_t per = 16 / (int64_t)size;
+    bool vectors = args->inner % per == 0 && args->row % per == 0 && multiples(kept, last, per) &&
+                   km_cuda_aligned(args->x, 16);
+    int64_t wide = KM_COLUMN_LANES * (vectors ? per : 1);
     int64_t outer = args->outputs / args->inner, groups = outer * km_cuda_ceil(args->inner, wide);
     int64_t want = 4 * (int64_t)km_cuda_dev_of(lane)->sms / groups;
     args->parts = (int32_t)clamp(want, 1, clamp(args->n / (4 * KM_COLUMN_ROWS), 1, 256));
     if (groups > KM_CUDA_COUNTERS) args->parts = 1;
     to_walk(&args->kept, kept);
-    return launch_parts(lane, &k[four ? COLUMNS4 : COLUMNS1][slot], args, groups,
+    return launch_parts(lane, &k[vectors ? COLUMNS : COLUMN][slot], args, groups,
                         KM_DIM(KM_COLUMN_LANES, KM_COLUMN_ROWS), outer * args->parts * args->inner);
 }
 
@@ -120,9 +121,9 @@ static km_status by_blocks(km_lane *lane, km_cuda_kernel *k, km_reduce_args *arg
     return launch_parts(lane, k, args, args->outputs, KM_DIM(threads), args->outputs * args->parts);
 }
 
-/* As many lanes to an output as it has vectors, so that short rows share a warp. */
+/* Four items a lane, so that short rows share a warp and loads overlap. */
 static km_status by_warps(km_lane *lane, km_cuda_kernel *k, km_reduce_args *args, int64_t items) {
-    args->lanes = items > 16 ? 32 : items > 8 ? 16 : items > 4 ? 8 : 4;
+    args->lanes = items > 64 ? 32 : items > 32 ? 16 : items > 16 ? 8 : 4;
     return km_cuda_launch1(lane, k, KM_DIM(km_cuda_ceil(args->outputs * args->lanes, 256)),
                            KM_DIM(256), 0, args);
 }
@@ -152,7 +153,7 @@ static km_status run_reduce(km_ctx *ctx, const km_call *c) {
         kept.dim[kept.ndim - 1] >= 16 && reduced.count > 1)
         return by_columns(lane, kernels[c->op], slot, &args, &kept, &reduced, size);
     to_walk(&args.kept, &kept);
-    if (slot < 0) return by_warps(lane, &integers, &args, 32);
+    if (slot < 0) return by_warps(lane, &integers, &args, INT64_MAX); /* whole warps */
     args.vectors = rows && km_cuda_aligned(args.x, 16) && multiples(&kept, kept.ndim, 16 / (int64_t)size);
     bool few = args.outputs < 4 * (int64_t)km_cuda_dev_of(lane)->sms;
     int64_t items = args.vectors ? args.n * (int64_t)size / 16 : args.n;

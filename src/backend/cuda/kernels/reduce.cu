@@ -198,7 +198,7 @@ __device__ __forceinline__ void reduce_columns(const km_reduce_args &p) {
         reduce_warp<Op, T>(p);                                                                     \
     }                                                                                              \
     KM_KERNEL reduce_columns_##name##_##type(const __grid_constant__ km_reduce_args p) {           \
-        reduce_columns<Op, T, 4>(p);                                                               \
+        reduce_columns<Op, T, Vec<T>::N>(p);                                                       \
     }                                                                                              \
     KM_KERNEL reduce_column_##name##_##type(const __grid_constant__ km_reduce_args p) {            \
         reduce_columns<Op, T, 1>(p);                                                               \
