@@ -110,6 +110,12 @@ __device__ __forceinline__ float quick_exp2(float x) {
     asm("ex2.approx.f32 %0, %1;" : "=f"(r) : "f"(x));
     return r;
 }
+// log2 x to 2^-22 relative, absolute between 1/2 and 2.
+__device__ __forceinline__ float quick_log2(float x) {
+    float r;
+    asm("lg2.approx.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
 
 __device__ __forceinline__ float warp_sum(float v) {
 #pragma unroll

@@ -1,6 +1,6 @@
 /* The elementwise ops of floats, one row each: X(OP, name, expression). The host needs OP and name;
  * the expressions are CUDA's, see math.cuh. p holds the op's numbers; scalars are doubles, so that
- * x + 0.1 is rounded once. For C and CUDA. */
+ * x + 0.1 is rounded once; T is the type of the tensors. For C and CUDA. */
 #ifndef KM_CUDA_MAP_LIST_H
 #define KM_CUDA_MAP_LIST_H
 
@@ -10,14 +10,14 @@
     X(SQRT, sqrt, sqrtf(x))                                                                        \
     X(RSQRT, rsqrt, rsqrtf(x))                                                                     \
     X(EXP, exp, expf(x))                                                                           \
-    X(LOG, log, logf(x))                                                                           \
+    X(LOG, log, log_of<sizeof(T) == 2>(x))                                                         \
     X(SIN, sin, sinf(x))                                                                           \
     X(COS, cos, cosf(x))                                                                           \
     X(TANH, tanh, tanhf(x))                                                                        \
     X(SIGMOID, sigmoid, sigmoid(x))                                                                \
     X(RELU, relu, relu(x))                                                                         \
-    X(GELU, gelu, gelu(x))                                                                         \
-    X(GELU_ERF, gelu_erf, gelu_erf(x))                                                             \
+    X(GELU, gelu, gelu<sizeof(T) == 2>(x))                                                         \
+    X(GELU_ERF, gelu_erf, gelu_erf<sizeof(T) == 2>(x))                                             \
     X(SILU, silu, silu(x))                                                                         \
     X(CLAMP, clamp, nan_min(nan_max(x, (float)p.f0), (float)p.f1))                                 \
     X(ADD_SCALAR, add_scalar, (float)((double)x + p.f0))                                           \
@@ -33,8 +33,8 @@
     X(TANH_GRAD, tanh_grad, dy * fmaf(-v, v, 1.0f))                                                \
     X(SIGMOID_GRAD, sigmoid_grad, dy * v * (1.0f - v))                                             \
     X(RELU_GRAD, relu_grad, v > 0 ? dy : 0.0f)                                                     \
-    X(GELU_GRAD, gelu_grad, dy * gelu_grad(v))                                                     \
-    X(GELU_ERF_GRAD, gelu_erf_grad, dy * gelu_erf_grad(v))                                         \
+    X(GELU_GRAD, gelu_grad, dy * gelu_grad<sizeof(T) == 2>(v))                                     \
+    X(GELU_ERF_GRAD, gelu_erf_grad, dy * gelu_erf_grad<sizeof(T) == 2>(v))                         \
     X(SILU_GRAD, silu_grad, dy * silu_grad(v))                                                     \
     X(CLAMP_GRAD, clamp_grad, v >= (float)p.f0 && v <= (float)p.f1 ? dy : 0.0f)
 

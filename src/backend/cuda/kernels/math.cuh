@@ -34,64 +34,83 @@ __device__ __forceinline__ float clip(float x, float limit) {
 }
 
 // gelu(x) = x/2 (1 + tanh(u)) = x sigmoid(2u). With e = 2u / ln 2 = x (K + C x^2) sigmoid's small
-// side is 2^-|e|, which turns an error of e into a relative one: e is kept as a sum of two floats.
+// side is 2^-|e|, which turns an error of e into a relative one: e is kept as a sum of two floats,
+// save where the result has 16 bits.
 constexpr float GELU_K = 2.30220819f, GELU_K_LOW = 1.29484024e-08f;
 constexpr float GELU_C = 0.102943242f, GELU_C_LOW = -2.01619854e-09f;
 
-__device__ __forceinline__ Sigmoid gelu_gate(float x) {
-    float a = clipped_abs(x, 20.0f);
-    float w = a * a, w_low = fmaf(a, a, -w);
-    float s = fmaf(GELU_C, w, GELU_K), s_low = fmaf(GELU_C, w_low, fmaf(GELU_C_LOW, w, GELU_K_LOW));
-    float e = a * s, e_low = fmaf(a, s_low, fmaf(a, s, -e));
+template <bool BITS16 = false> __device__ __forceinline__ Sigmoid gelu_gate(float x) {
+    float a = clipped_abs(x, 20.0f), w = a * a, s = fmaf(GELU_C, w, GELU_K), e = a * s;
     float t = quick_exp2(-e);
-    return sigmoid_of(fmaf(t, -0.693147181f * e_low, t), x >= 0);
+    if (!BITS16) {
+        float w_low = fmaf(a, a, -w);
+        float s_low = fmaf(GELU_C, w_low, fmaf(GELU_C_LOW, w, GELU_K_LOW));
+        float e_low = fmaf(a, s_low, fmaf(a, s, -e));
+        t = fmaf(t, -0.693147181f * e_low, t);
+    }
+    return sigmoid_of(t, x >= 0);
 }
 
-__device__ __forceinline__ float gelu(float x) { return x * gelu_gate(x).value(); }
+template <bool BITS16 = false> __device__ __forceinline__ float gelu(float x) {
+    return x * gelu_gate<BITS16>(x).value();
+}
 
-__device__ __forceinline__ float gelu_grad(float x) {
+template <bool BITS16 = false> __device__ __forceinline__ float gelu_grad(float x) {
     constexpr float K = 1.59576917f, C3 = 0.214064449f; // 2u' = K + 3 C x^2, in plain units
-    Sigmoid gate = gelu_gate(x);
+    Sigmoid gate = gelu_gate<BITS16>(x);
     x = clip(x, 20.0f);
     return fmaf(x * gate.slope(), fmaf(C3 * x, x, K), gate.value());
 }
 
 // The normal distribution's tail below -|x| is exp(-x^2 / 2) R(|x|), with R smooth: a polynomial in
-// (|x| - 3) / (|x| + 3), fitted to 1.1e-8. The tail keeps its digits however small it is.
+// (|x| - 3) / (|x| + 3), fitted to 1.1e-8 (1.1e-5 for 16 bits). The tail keeps its digits however
+// small it is.
 struct NormalTail {
     float bell, tail; // exp(-x^2 / 2), and the distribution function at -|x|
 };
 
-__device__ __forceinline__ NormalTail normal_tail(float x) {
+template <bool BITS16 = false> __device__ __forceinline__ NormalTail normal_tail(float x) {
     constexpr float H = 0.721347511f, H_LOW = 9.62981517e-09f; // 1 / (2 ln 2)
-    float a = clipped_abs(x, 15.0f);
-    float w = a * a, w_low = fmaf(a, a, -w);
-    float e = w * H, e_low = fmaf(w_low, H, fmaf(w, H_LOW, fmaf(w, H, -e)));
-    float bell = quick_exp2(-e);
-    bell = fmaf(bell, -0.693147181f * e_low, bell);
-    float t = fmaf(-6.0f, quick_rcp(a + 3.0f), 1.0f);
-    float r = 5.25819232e-05f;
-    r = fmaf(r, t, 0.00011440555f);
-    r = fmaf(r, t, -0.000338452897f);
-    r = fmaf(r, t, -0.000982730184f);
-    r = fmaf(r, t, 0.00290417834f);
-    r = fmaf(r, t, 0.00613178499f);
-    r = fmaf(r, t, -0.0462132283f);
-    r = fmaf(r, t, 0.123225056f);
-    r = fmaf(r, t, -0.20640263f);
-    r = fmaf(r, t, 0.121513948f);
+    float a = clipped_abs(x, 15.0f), w = a * a, e = w * H;
+    float t = fmaf(-6.0f, quick_rcp(a + 3.0f), 1.0f), bell = quick_exp2(-e), r;
+    if (BITS16) {
+        r = fmaf(-0.000661958358f, t, 0.00257197185f);
+        r = fmaf(r, t, 0.00595351169f);
+        r = fmaf(r, t, -0.0460996367f);
+        r = fmaf(r, t, 0.123248816f);
+        r = fmaf(r, t, -0.206413046f);
+        r = fmaf(r, t, 0.121513732f);
+    } else {
+        float w_low = fmaf(a, a, -w);
+        float e_low = fmaf(w_low, H, fmaf(w, H_LOW, fmaf(w, H, -e)));
+        bell = fmaf(bell, -0.693147181f * e_low, bell);
+        r = fmaf(5.25819232e-05f, t, 0.00011440555f);
+        r = fmaf(r, t, -0.000338452897f);
+        r = fmaf(r, t, -0.000982730184f);
+        r = fmaf(r, t, 0.00290417834f);
+        r = fmaf(r, t, 0.00613178499f);
+        r = fmaf(r, t, -0.0462132283f);
+        r = fmaf(r, t, 0.123225056f);
+        r = fmaf(r, t, -0.20640263f);
+        r = fmaf(r, t, 0.121513948f);
+    }
     return {bell, bell * r};
 }
 
-__device__ __forceinline__ float gelu_erf(float x) {
-    float tail = normal_tail(x).tail;
+template <bool BITS16 = false> __device__ __forceinline__ float gelu_erf(float x) {
+    float tail = normal_tail<BITS16>(x).tail;
     return x * (x >= 0 ? 1.0f - tail : tail);
 }
 
-__device__ __forceinline__ float gelu_erf_grad(float x) {
-    NormalTail n = normal_tail(x);
+template <bool BITS16 = false> __device__ __forceinline__ float gelu_erf_grad(float x) {
+    NormalTail n = normal_tail<BITS16>(x);
     float cdf = x >= 0 ? 1.0f - n.tail : n.tail;
     return fmaf(clip(x, 15.0f) * 0.398942280f, n.bell, cdf);
+}
+
+// ln x. The instruction's logarithm has an absolute error near 1, too large for f32 results only.
+template <bool BITS16> __device__ __forceinline__ float log_of(float x) {
+    return BITS16 ? 0.693147181f * quick_log2(x) : logf(x);
 }
 
 __device__ __forceinline__ float silu(float x) { return x * sigmoid(x); }

@@ -6,8 +6,9 @@
 #include "backend/cuda/kernels/math.cuh"
 #include "backend/op_list.h"
 
-#define KERNEL(T, type, name, expression)                                                          \
+#define KERNEL(F, type, name, expression)                                                          \
     KM_KERNEL unary_##name##_##type(const __grid_constant__ km_map_args p) {                       \
+        using T = F;                                                                               \
         map1<T>(p, [&](float x) { return expression; });                                           \
     }
 #define FOR_TYPES(OP, name, expression) KM_EACH_FLOAT(KERNEL, name, expression)

@@ -4,8 +4,9 @@
 #include "backend/cuda/kernels/math.cuh"
 #include "backend/op_list.h"
 
-#define KERNEL(T, type, name, expression)                                                          \
+#define KERNEL(F, type, name, expression)                                                          \
     KM_KERNEL unary_##name##_##type(const __grid_constant__ km_map_args p) {                       \
+        using T = F;                                                                               \
         map2<T>(p, [&](float dy, float v) { return expression; });                                 \
     }
 #define FOR_TYPES(OP, name, expression) KM_EACH_FLOAT(KERNEL, name, expression)
