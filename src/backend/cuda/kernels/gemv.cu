@@ -47,7 +47,9 @@ __device__ __forceinline__ void gemv_finish(const km_gemv_args &g, int64_t base,
     if (g.beta != 0) v = fmaf(g.beta, to_f32(*out), v);
     if (g.bias) v += to_f32(((const T *)g.bias)[row]);
     if (g.pre) ((T *)g.pre)[at] = from_f32<T>(v);
-    *out = from_f32<T>(gemm_act(g.act, v));
+    float last[1] = {v};
+    gemm_act<T>(g.act, last);
+    *out = from_f32<T>(last[0]);
 }
 
 // ---- Rows: grid (blocks of rows, batch) ----
