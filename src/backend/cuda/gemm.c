@@ -64,13 +64,18 @@ km_status km_cuda_gemm_finish(km_lane *lane, const km_cuda_gemm *g, const void *
         (uintptr_t)g->pre % four == 0)
         args.vec |= KM_GEMM_VEC_OUT;
     if ((uintptr_t)g->bias % four == 0) args.vec |= KM_GEMM_VEC_BIAS;
-    int64_t blocks = (g->m * ((g->n + 3) / 4) + 2 * KM_ACT_THREADS - 1) / (2 * KM_ACT_THREADS);
-    int64_t most = (int64_t)km_cuda_dev_of(lane)->sms * 64;
+    /* Wide enough for a row, or 256 columns of four; as many rows of blocks as keep it busy. */
+    int64_t chunks = (g->n + 3) / 4, wide = 8, most = (int64_t)km_cuda_dev_of(lane)->sms * 16;
+    while (wide < KM_ACT_THREADS && wide < chunks) wide *= 2;
+    int64_t high = KM_ACT_THREADS / wide, across = (chunks + wide - 1) / wide;
+    int64_t down = (g->m + 4 * high - 1) / (4 * high);
+    if (down > most / across) down = most / across;
+    if (down > 65535) down = 65535;
     return km_cuda_launch1(lane,
                            &kernels[g->dtype == KM_F32   ? 0
                                     : g->dtype == KM_F16 ? 1
                                                          : 2],
-                           KM_DIM(blocks < most ? blocks : most), KM_DIM(KM_ACT_THREADS), 0, &args);
+                           KM_DIM(across, down > 0 ? down : 1), KM_DIM(wide, high), 0, &args);
 }
 
 /* cuBLASLt with as much of the rest as it takes along; a kernel behind it does what is left, from

@@ -23,26 +23,24 @@ KM_KERNEL __launch_bounds__(KM_PACK_THREADS)
     }
 }
 
-// out = finish(a), a laid out like out and possibly the same memory as out or pre. A thread does
-// two pieces of four columns at a time.
+// out = finish(a), a laid out like out and possibly the same memory as out or pre. A thread keeps
+// to four columns, whose bias it holds, and goes down the rows, four at a time. block (any, any),
+// grid (columns, any).
 template <class T> __device__ __forceinline__ void finish_all(const km_gemm_args &g) {
     wait_for_previous();
-    int chunks = (g.n + 3) / 4;
-    int64_t n = (int64_t)g.m * chunks, step = (int64_t)gridDim.x * KM_ACT_THREADS;
-    for (int64_t i = (int64_t)blockIdx.x * KM_ACT_THREADS + threadIdx.x; i < n; i += 2 * step) {
-        int64_t at[2] = {i, i + step < n ? i + step : i};
-        int row[2], col[2];
-        float v[2][4], bias[2][4];
+    int col = (blockIdx.x * blockDim.x + threadIdx.x) * 4, step = gridDim.y * blockDim.y;
+    if (col >= g.n) return;
+    float bias[4];
+    gemm_bias4<T>(g, col, bias);
+    for (int64_t row = blockIdx.y * blockDim.y + threadIdx.y; row < g.m; row += 4 * (int64_t)step) {
+        float v[4][4];
 #pragma unroll
-        for (int j = 0; j < 2; j++) {
-            row[j] = (int)(at[j] / chunks);
-            col[j] = (int)(at[j] - (int64_t)row[j] * chunks) * 4;
-            load_part((const T *)g.a + row[j] * g.ldo + col[j], g.n - col[j],
-                      g.vec & KM_GEMM_VEC_OUT, v[j]);
-            gemm_bias4<T>(g, col[j], bias[j]);
-        }
-        gemm_finish4<T>(g, 0, row[0], col[0], bias[0], v[0]);
-        if (i + step < n) gemm_finish4<T>(g, 0, row[1], col[1], bias[1], v[1]);
+        for (int i = 0; i < 4; i++)
+            load_part((const T *)g.a + (row + i * (int64_t)step) * g.ldo + col,
+                      row + i * (int64_t)step < g.m ? g.n - col : 0, g.vec & KM_GEMM_VEC_OUT, v[i]);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            gemm_finish4<T>(g, 0, (int)min(row + i * (int64_t)step, (int64_t)g.m), col, bias, v[i]);
     }
 }
 
