@@ -6,13 +6,14 @@
 #include "backend/cuda/modules.h"
 #include <string.h>
 
-/* By transposes: 2 * turn_a + turn_b. */
-#define ONE(module_, name_)                                                                        \
-    { .module = module_, .name = name_, .waits = true }
-#define TURNS(module, prefix, suffix)                                                              \
+/* By transposes: 2 * turn_a + turn_b. Kernels that come in a block to each multiprocessor may start
+ * early; with smaller ones the early blocks would crowd on some and leave others idle. */
+#define ONE(module_, name_, early)                                                                 \
+    { .module = module_, .name = name_, .waits = early }
+#define TURNS(module, prefix, suffix, early)                                                       \
     {                                                                                              \
-        ONE(module, prefix "_nn" suffix), ONE(module, prefix "_nt" suffix),                        \
-            ONE(module, prefix "_tn" suffix), ONE(module, prefix "_tt" suffix),                    \
+        ONE(module, prefix "_nn" suffix, early), ONE(module, prefix "_nt" suffix, early),          \
+            ONE(module, prefix "_tn" suffix, early), ONE(module, prefix "_tt" suffix, early),      \
     }
 
 static int64_t tiles_of(const km_cuda_gemm *g, int64_t rows, int64_t cols) {
@@ -60,8 +61,8 @@ static bool fill(const km_cuda_gemm *g, int rows, int cols, km_gemm_args *args) 
 /* ---- f32 ---- */
 
 static km_status simt(km_lane *lane, const km_cuda_gemm *g) {
-    static km_cuda_kernel kernels[2][4] = {TURNS("gemm_simt", "gemm_simt", "_small"),
-                                           TURNS("gemm_simt", "gemm_simt", "_large")};
+    static km_cuda_kernel kernels[2][4] = {TURNS("gemm_simt", "gemm_simt", "_small", false),
+                                           TURNS("gemm_simt", "gemm_simt", "_large", false)};
     bool large = tiles_of(g, 128, 128) >= km_cuda_dev_of(lane)->sms;
     int side = large ? 128 : 64;
     km_gemm_args args;
@@ -83,7 +84,7 @@ typedef struct operand {
 } operand;
 
 static km_status align_operand(km_lane *lane, const km_cuda_gemm *g, operand *o) {
-    static km_cuda_kernel pack = ONE("gemm_helpers", "gemm_pack");
+    static km_cuda_kernel pack = ONE("gemm_helpers", "gemm_pack", true);
     int64_t problems = o->batch ? g->batch : 1, most = (int64_t)km_cuda_dev_of(lane)->sms * 16;
     if (km_cuda_gemm_aligned(o->p, o->ld, problems > 1 ? o->batch : 0, 2, 16) || o->rows == 0 ||
         o->cols == 0)
@@ -110,9 +111,10 @@ static km_status align_operand(km_lane *lane, const km_cuda_gemm *g, operand *o)
 
 static km_status mma(km_lane *lane, const km_cuda_gemm *g) {
     static km_cuda_kernel kernels[2][2][4] = {
-        {TURNS("gemm_mma", "gemm_mma_f16", "_small"), TURNS("gemm_mma", "gemm_mma_f16", "_large")},
-        {TURNS("gemm_mma", "gemm_mma_bf16", "_small"),
-         TURNS("gemm_mma", "gemm_mma_bf16", "_large")}};
+        {TURNS("gemm_mma", "gemm_mma_f16", "_small", false),
+         TURNS("gemm_mma", "gemm_mma_f16", "_large", false)},
+        {TURNS("gemm_mma", "gemm_mma_bf16", "_small", false),
+         TURNS("gemm_mma", "gemm_mma_bf16", "_large", false)}};
     bool large = tiles_of(g, 128, 128) >= km_cuda_dev_of(lane)->sms;
     int side = large ? 128 : 64;
     km_gemm_args args;
@@ -142,10 +144,11 @@ static bool make_map(km_tensor_map *map, const km_cuda_gemm *g, const operand *o
 }
 
 static km_status wgmma(km_lane *lane, const km_cuda_gemm *g, const operand *a, const operand *b) {
-    static km_cuda_kernel kernels[2][2][4] = {{TURNS("gemm_wgmma", "gemm_wgmma_f16", "_128"),
-                                               TURNS("gemm_wgmma", "gemm_wgmma_f16", "_256")},
-                                              {TURNS("gemm_wgmma", "gemm_wgmma_bf16", "_128"),
-                                               TURNS("gemm_wgmma", "gemm_wgmma_bf16", "_256")}};
+    static km_cuda_kernel kernels[2][2][4] = {
+        {TURNS("gemm_wgmma", "gemm_wgmma_f16", "_128", true),
+         TURNS("gemm_wgmma", "gemm_wgmma_f16", "_256", true)},
+        {TURNS("gemm_wgmma", "gemm_wgmma_bf16", "_128", true),
+         TURNS("gemm_wgmma", "gemm_wgmma_bf16", "_256", true)}};
     int64_t sms = km_cuda_dev_of(lane)->sms, narrow = tiles_of(g, 128, 128);
     /* Rounds of tiles, the wide ones worth 1.8 narrow ones. */
     int64_t cost_128 = (narrow + sms - 1) / sms * 10;

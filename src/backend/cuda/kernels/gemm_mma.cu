@@ -57,7 +57,6 @@ KM_DEVICE void mma_gemm(const km_gemm_args &g) {
     extern __shared__ __align__(1024) uint8_t shared[];
     typedef mma_operand<T, SIDE, !TURN_A> operand_a;
     typedef mma_operand<T, SIDE, TURN_B> operand_b;
-    wait_for_previous();
     gemm_tile at = gemm_tile_of(g, blockIdx.x);
     int row0 = at.m * SIDE, col0 = at.n * SIDE;
     operand_a a = {(const T *)g.a + at.batch * g.batch_a, g.lda, row0, g.m, g.k};

@@ -51,7 +51,6 @@ __device__ __forceinline__ void simt(const km_gemm_args &g) {
     __shared__ __align__(16) tile shared[4];
     tile *tile_a = shared, *tile_b = shared + 2;
     static_assert(sizeof shared >= 8 * 16 * 32 * sizeof(float), "strips of 8 warps");
-    wait_for_previous();
     gemm_tile at = gemm_tile_of(g, blockIdx.x);
     int row0 = at.m * SIDE, col0 = at.n * SIDE;
     simt_operand<SIDE, DEPTH, !TURN_A> a;
