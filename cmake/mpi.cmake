@@ -1,0 +1,22 @@
+# kermes-mpi.so, the only piece that is compiled against MPI. Kermes opens it when it runs under
+# mpirun; without MPI everything else builds and runs on one rank.
+set(KERMES_MPI AUTO CACHE STRING "The module for ranks over MPI: AUTO (when MPI is found), ON or OFF")
+set_property(CACHE KERMES_MPI PROPERTY STRINGS AUTO ON OFF)
+set(KERMES_MPI_FOUND OFF)
+if(NOT KERMES_MPI STREQUAL "OFF")
+    set(MPI_SKIP_COMPILER_WRAPPER OFF)
+    find_package(MPI QUIET COMPONENTS C)
+    if(MPI_C_FOUND)
+        add_library(kermes_mpi MODULE src/comm/module/mpi_module.c)
+        kermes_compile(kermes_mpi)
+        target_link_libraries(kermes_mpi PRIVATE MPI::MPI_C)
+        set_target_properties(kermes_mpi PROPERTIES PREFIX "" OUTPUT_NAME kermes-mpi
+            C_VISIBILITY_PRESET hidden LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
+        install(TARGETS kermes_mpi DESTINATION ${CMAKE_INSTALL_LIBDIR}/kermes)
+        set(KERMES_MPI_FOUND ON)
+    elseif(KERMES_MPI STREQUAL "ON")
+        message(FATAL_ERROR "KERMES_MPI=ON, but MPI was not found: install libopenmpi-dev")
+    else()
+        message(STATUS "Kermes: MPI was not found: training runs on one rank (libopenmpi-dev)")
+    endif()
+endif()
