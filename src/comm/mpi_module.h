@@ -5,7 +5,7 @@
 #include <stddef.h>
 
 #define KM_MPI_ABI 1
-#define KM_MPI_SYMBOL "km_mpi_module"
+#define KM_MPI_SYMBOL "km_mpi_calls"
 
 /* Memory to be sent to, or filled by, another rank. */
 typedef struct km_mpi_part {

@@ -105,6 +105,36 @@ static void sgd_with_and_without_momentum_follows_its_formula(void **state) {
     }
 }
 
+/* Updates far below the parameter's resolution add up in the f32 weights behind it. */
+static void master_weights_keep_what_half_precision_would_lose(void **state) {
+    (void)state;
+    km_ctx *ctx = km_ctx_new("cpu", 1);
+    km_tensor *p = km_keep(ctx, km_ones(ctx, KM_BF16, KM_SHAPE(3)));
+    km_tensor *w = km_keep(ctx, km_ones(ctx, KM_F32, KM_SHAPE(3)));
+    km_require_grad(ctx, p, true);
+    float got[3];
+    uint16_t half[3];
+    for (int step = 0; step < 100; step++) {
+        km_sgd how = {.lr = 1e-4, .master = &w};
+        km_backward(ctx, km_sum(ctx, p, NULL, 0, false));
+        assert_int_equal(km_sgd_step(ctx, &p, NULL, 1, &how), KM_OK);
+        km_zero_grad(ctx, &p, 1);
+        km_step_end(ctx);
+    }
+    km_read(ctx, w, got, sizeof got);
+    km_read(ctx, p, half, sizeof half);
+    assert_true(fabs((double)got[1] - 0.99) < 1e-6);
+    assert_int_equal(half[1], km_f32_to_bf16(got[1]));
+    km_tensor *wrong = km_keep(ctx, km_ones(ctx, KM_BF16, KM_SHAPE(3)));
+    km_sgd how = {.lr = 1e-4, .master = &wrong};
+    km_backward(ctx, km_sum(ctx, p, NULL, 0, false));
+    assert_int_equal(km_sgd_step(ctx, &p, NULL, 1, &how), KM_ERR_DTYPE);
+    km_release(p);
+    km_release(w);
+    km_release(wrong);
+    km_ctx_free(ctx);
+}
+
 static void a_parameter_without_a_gradient_stays_as_it_is(void **state) {
     (void)state;
     model x = make("cpu");
@@ -146,6 +176,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(adamw_follows_the_paper),
         cmocka_unit_test(sgd_with_and_without_momentum_follows_its_formula),
+        cmocka_unit_test(master_weights_keep_what_half_precision_would_lose),
         cmocka_unit_test(a_parameter_without_a_gradient_stays_as_it_is),
         cmocka_unit_test(missing_or_misshapen_state_is_refused),
     };

@@ -84,6 +84,6 @@ static int exchange(const km_mpi_part *send, int n_send, const km_mpi_part *rece
     return explain(code, why, room);
 }
 
-extern const km_mpi_module km_mpi_module;
-__attribute__((visibility("default"))) const km_mpi_module km_mpi_module = {
+extern const km_mpi_module km_mpi_calls;
+__attribute__((visibility("default"))) const km_mpi_module km_mpi_calls = {
     KM_MPI_ABI, init, finalize, barrier, broadcast, exchange};
