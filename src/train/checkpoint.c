@@ -6,9 +6,8 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "format/json_read.h"
-#include "format/safetensors.h"
+#include "model/files.h"
 #include "report/json.h"
-#include "train/weights.h"
 #include <dirent.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -35,76 +34,129 @@ static km_status no_memory(km_error *err) {
     return km_error_set(err, KM_ERR_MEMORY, "out of memory for the checkpoint");
 }
 
-/* ---- The optimiser's file ---- */
+/* ---- The optimiser's file: its state, and parameters that the model's file lacks ---- */
 
-typedef struct moment {
+/* Padding of the vocabulary and corrections (LoRA) are no part of a Hugging Face folder. */
+static bool apart(const km_model *m, const km_param *p) {
+    bool table = p->t == m->wte.w || p->t == m->head.w;
+    return strstr(p->name, ".lora_") || (table && km_config_rows(&m->config) != m->config.vocab);
+}
+
+typedef struct piece {
     const km_checkpoint_parts *parts;
-    int index;
-    float **buffer; /* shared: the state that is being written, whole */
-    int *read;      /* shared: how many were read so far */
-} moment;
+    const km_param *param; /* or, when NULL, */
+    int state;             /* of the optimiser */
+    char *name;            /* of a parameter here: "model." and its name */
+    char **buffer;         /* shared: what is being written, whole */
+    int *read;             /* shared: how many states were read so far */
+} piece;
 
-static km_status fill_moment(void *user, size_t offset, void *dst, size_t bytes, km_error *err) {
-    moment *m = user;
-    const km_checkpoint_parts *p = m->parts;
-    if (offset == 0) {
-        ++*m->read;
-        if (km_optimizer_read_state(p->ctx, p->optimizer, m->index, *m->buffer) != KM_OK)
-            return km_error_set(err, km_ctx_status(p->ctx), "%s", km_ctx_error(p->ctx));
+static km_status fill(void *user, size_t offset, void *dst, size_t bytes, km_error *err) {
+    piece *x = user;
+    const km_checkpoint_parts *p = x->parts;
+    km_status s = KM_OK;
+    if (offset == 0 && x->param) {
+        km_tensor *t = x->param->t;
+        s = km_read(p->ctx, t, *x->buffer,
+                    (size_t)km_tensor_count(t) * km_dtype_size(km_tensor_dtype(t)));
+    } else if (offset == 0) {
+        ++*x->read;
+        s = km_optimizer_read_state(p->ctx, p->optimizer, x->state, (float *)(void *)*x->buffer);
     }
-    memcpy(dst, (const char *)*m->buffer + offset, bytes);
+    if (s != KM_OK) return km_error_set(err, s, "%s", km_ctx_error(p->ctx));
+    memcpy(dst, *x->buffer + offset, bytes);
+    return KM_OK;
+}
+
+typedef struct pieces {
+    km_st_item *item;
+    piece *at;
+    int n, states;
+    size_t largest; /* bytes */
+} pieces;
+
+static void add_piece(pieces *all, piece x, const char *name, km_dtype dtype, km_shape shape) {
+    all->at[all->n] = x;
+    all->item[all->n] = (km_st_item){
+        .name = name, .dtype = dtype, .shape = shape, .fill = fill, .user = &all->at[all->n]};
+    size_t bytes = (size_t)km_shape_count(shape) * km_dtype_size(dtype);
+    if (bytes > all->largest) all->largest = bytes;
+    all->n++;
+}
+
+static void free_pieces(pieces *all) {
+    for (int i = 0; all->at && i < all->n; i++) km_free(all->at[i].name);
+    km_free(all->at);
+    km_free(all->item);
+}
+
+static km_status list_pieces(pieces *all, const km_checkpoint_parts *p, char **buffer, int *read,
+                             km_error *err) {
+    int states = km_optimizer_states(p->optimizer);
+    size_t most = (size_t)(states + p->model->params.n);
+    *all = (pieces){.item = km_calloc(most, sizeof *all->item),
+                    .at = km_calloc(most, sizeof *all->at),
+                    .states = states,
+                    .largest = 1};
+    if (!all->item || !all->at) return no_memory(err);
+    for (int i = 0; i < states; i++) {
+        km_optim_state s = km_optimizer_state(p->optimizer, i);
+        add_piece(all, (piece){p, NULL, i, NULL, buffer, read}, s.name, KM_F32, s.shape);
+    }
+    for (int i = 0; i < p->model->params.n; i++) {
+        const km_param *param = &p->model->params.at[i];
+        if (!apart(p->model, param)) continue;
+        size_t size = strlen(param->name) + sizeof "model.";
+        char *name = km_alloc(size);
+        if (!name) return no_memory(err);
+        snprintf(name, size, "model.%s", param->name);
+        add_piece(all, (piece){p, param, -1, name, buffer, read}, name,
+                  km_tensor_dtype(param->t), km_tensor_shape(param->t));
+    }
     return KM_OK;
 }
 
 /* path NULL: nothing is written, but what other ranks wait for happens. */
 static km_status save_optimizer(const char *path, const km_checkpoint_parts *p, km_error *err) {
-    int n = km_optimizer_states(p->optimizer), read = 0;
-    int64_t largest = 1;
-    km_st_item *items = km_calloc((size_t)n, sizeof *items);
-    moment *moments = km_calloc((size_t)n, sizeof *moments);
-    for (int i = 0; i < n; i++) {
-        int64_t count = km_shape_count(km_optimizer_state(p->optimizer, i).shape);
-        if (count > largest) largest = count;
-    }
-    float *buffer = km_alloc((size_t)largest * sizeof *buffer);
-    km_status s = items && moments && buffer ? KM_OK : no_memory(err);
-    for (int i = 0; i < n && s == KM_OK; i++) {
-        km_optim_state state = km_optimizer_state(p->optimizer, i);
-        moments[i] = (moment){p, i, &buffer, &read};
-        items[i] = (km_st_item){.name = state.name,
-                                .dtype = KM_F32,
-                                .shape = state.shape,
-                                .fill = fill_moment,
-                                .user = &moments[i]};
-    }
-    if (s == KM_OK && path) s = km_safetensors_write(path, items, n, NULL, 0, err);
+    pieces all;
+    char *buffer = NULL;
+    int read = 0;
+    km_status s = list_pieces(&all, p, &buffer, &read, err);
+    if (s == KM_OK && !(buffer = km_alloc_aligned(all.largest))) s = no_memory(err);
+    if (s == KM_OK && path) s = km_safetensors_write(path, all.item, all.n, NULL, 0, err);
     /* Reading gathers, so every rank reads all, also after a failure. */
-    while (p->ranks > 1 && read < n && buffer)
-        km_optimizer_read_state(p->ctx, p->optimizer, read++, buffer);
-    km_free(buffer);
-    km_free(moments);
-    km_free(items);
+    while (p->ranks > 1 && buffer && read < all.states)
+        km_optimizer_read_state(p->ctx, p->optimizer, read++, (float *)(void *)buffer);
+    if (buffer) km_free_aligned(buffer, all.largest);
+    free_pieces(&all);
     return s;
 }
 
+static km_status load_piece(const piece *x, const void *data, size_t bytes) {
+    const km_checkpoint_parts *p = x->parts;
+    if (x->param) return km_write(p->ctx, x->param->t, data, bytes);
+    return km_optimizer_write_state(p->ctx, p->optimizer, x->state, data);
+}
+
 static km_status load_optimizer(const char *path, const km_checkpoint_parts *p, km_error *err) {
+    pieces all;
     km_safetensors *f = km_safetensors_open(path, err);
-    if (!f) return err->code;
-    int n = km_optimizer_states(p->optimizer);
-    km_status s = KM_OK;
-    if (km_safetensors_count(f) != n)
-        s = km_error_set(err, KM_ERR_FORMAT, "'%s' is of another optimiser or model: it has %d "
-                                             "tensors, not %d",
-                         path, km_safetensors_count(f), n);
-    for (int i = 0; i < n && s == KM_OK; i++) {
-        km_optim_state state = km_optimizer_state(p->optimizer, i);
-        const km_st_tensor *t = km_safetensors_find(f, state.name);
-        if (!t || t->dtype != KM_F32 || !km_shape_equal(t->shape, state.shape))
-            s = km_error_set(err, KM_ERR_FORMAT, "'%s' does not fit: %s is %s", path, state.name,
-                             t ? "of another shape" : "missing");
-        else if (km_optimizer_write_state(p->ctx, p->optimizer, i, t->data) != KM_OK)
+    if (!f) return KM_ERR_FORMAT;
+    km_status s = list_pieces(&all, p, NULL, NULL, err);
+    if (s == KM_OK && km_safetensors_count(f) != all.n)
+        s = km_error_set(err, KM_ERR_FORMAT,
+                         "'%s' is of another optimiser or model: it has %d tensors, not %d", path,
+                         km_safetensors_count(f), all.n);
+    for (int i = 0; i < all.n && s == KM_OK; i++) {
+        const km_st_item *item = &all.item[i];
+        const km_st_tensor *t = km_safetensors_find(f, item->name);
+        if (!t || t->dtype != item->dtype || !km_shape_equal(t->shape, item->shape))
+            s = km_error_set(err, KM_ERR_FORMAT, "'%s' does not fit: %s is %s", path, item->name,
+                             t ? "of another shape or dtype" : "missing");
+        else if (load_piece(&all.at[i], t->data, t->bytes) != KM_OK)
             s = km_error_set(err, km_ctx_status(p->ctx), "%s", km_ctx_error(p->ctx));
     }
+    free_pieces(&all);
     km_safetensors_close(f);
     return s;
 }
@@ -274,17 +326,12 @@ km_status km_checkpoint_open(const char *out, int64_t step, km_train_state *stat
 
 /* ---- Whole folders ---- */
 
-static km_status save_model(const char *folder, const km_checkpoint_parts *p, bool merged,
-                            km_error *err) {
+static km_status save_model(const char *folder, const km_checkpoint_parts *p, km_error *err) {
     char path[PATH_MAX];
     km_status s = km_folder_make(folder, err);
-    km_folder_join(path, folder, "config.json");
-    if (s == KM_OK) s = km_config_save(&p->model->config, path, err);
+    if (s == KM_OK) s = km_model_save(p->model, folder, err);
     km_folder_join(path, folder, "tokenizer.json");
-    if (s == KM_OK) s = km_token_save(p->token, path, err);
-    km_folder_join(path, folder, "model.safetensors");
-    if (s == KM_OK) s = km_weights_save(path, p->model, merged, err);
-    return s;
+    return s == KM_OK ? km_token_save(p->token, path, err) : s;
 }
 
 km_status km_checkpoint_save(const char *out, const km_checkpoint_parts *p,
@@ -295,7 +342,7 @@ km_status km_checkpoint_save(const char *out, const km_checkpoint_parts *p,
     km_folder_join(path, temp, "optimizer.safetensors");
     if (p->rank != 0) return save_optimizer(NULL, p, err);
     km_folder_remove(temp);
-    km_status s = save_model(temp, p, false, err);
+    km_status s = save_model(temp, p, err);
     km_status t = save_optimizer(s == KM_OK ? path : NULL, p, err);
     if (s == KM_OK) s = t;
     if (s == KM_OK) s = save_state(temp, state, err);
@@ -309,7 +356,10 @@ km_status km_checkpoint_load(const char *out, int64_t step, const km_checkpoint_
     char folder[PATH_MAX], path[PATH_MAX];
     step_path(folder, out, step);
     km_folder_join(path, folder, "model.safetensors");
-    km_status s = km_weights_load(path, p->model, err);
+    km_safetensors *f = km_safetensors_open(path, err);
+    if (!f) return KM_ERR_FORMAT;
+    km_status s = km_model_read(p->model, f, err);
+    km_safetensors_close(f);
     km_folder_join(path, folder, "optimizer.safetensors");
     return s == KM_OK ? load_optimizer(path, p, err) : s;
 }
@@ -319,7 +369,7 @@ km_status km_model_export(const char *path, const km_checkpoint_parts *p, km_err
     if (p->rank != 0) return KM_OK;
     km_folder_temp(temp, path);
     km_folder_remove(temp);
-    km_status s = save_model(temp, p, true, err);
+    km_status s = save_model(temp, p, err);
     if (s == KM_OK) return km_folder_publish(temp, path, err);
     km_folder_remove(temp);
     return s;

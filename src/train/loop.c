@@ -110,7 +110,7 @@ static km_status log_line(km_trainer *t) {
     double time = training_time(t), took = time - t->window_since;
     state->train_loss = now->train_loss = mean_loss(state);
     state->n_losses = 0;
-    now->lr = r.lr;
+    now->lr = km_schedule_lr(&t->schedule, state->step - 1);
     now->norm = r.norm;
     now->loss_scale = r.loss_scale;
     now->tokens_per_s = t->window_tokens / took;

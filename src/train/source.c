@@ -4,6 +4,7 @@
 #endif
 #include "train/source.h"
 #include "base/alloc.h"
+#include "token/utf8.h"
 #include "train/tokens.h"
 #include <dirent.h>
 #include <errno.h>
@@ -150,39 +151,11 @@ void km_sources_close(km_source *sources, int n) {
 
 /* ---- UTF-8 ---- */
 
-/* Bytes of the valid character at s; 0 when there is none. */
-static size_t character(const uint8_t *s, size_t n) {
-    size_t length = s[0] < 0x80 ? 1 : s[0] < 0xC2 ? 0 : s[0] < 0xE0 ? 2 : s[0] < 0xF0 ? 3 : 4;
-    if (length == 0 || length > n || s[0] > 0xF4) return 0;
-    for (size_t i = 1; i < length; i++)
-        if ((s[i] & 0xC0) != 0x80) return 0;
-    if (s[0] == 0xE0 && s[1] < 0xA0) return 0; /* longer than needed */
-    if (s[0] == 0xED && s[1] > 0x9F) return 0; /* half of a surrogate pair */
-    if (s[0] == 0xF0 && s[1] < 0x90) return 0;
-    if (s[0] == 0xF4 && s[1] > 0x8F) return 0; /* beyond U+10FFFF */
-    return length;
-}
-
-size_t km_utf8_valid(const uint8_t *s, size_t n) {
-    size_t at = 0;
-    while (at < n) {
-        uint64_t eight;
-        if (n - at >= 8 && (memcpy(&eight, s + at, 8), (eight & 0x8080808080808080u) == 0)) {
-            at += 8;
-            continue;
-        }
-        size_t length = character(s + at, n - at);
-        if (!length) return at;
-        at += length;
-    }
-    return n;
-}
-
 km_status km_sources_check_utf8(const km_source *sources, int n, km_error *err) {
     for (int i = 0; i < n; i++)
         for (int k = 0; k < sources[i].n_files; k++) {
             const km_source_file *f = &sources[i].files[k];
-            size_t at = km_utf8_valid(f->text.data, f->text.size);
+            size_t at = km_utf8_valid((const char *)f->text.data, f->text.size);
             if (at == f->text.size) continue;
             int64_t line = 1;
             for (size_t b = 0; b < at; b++) line += f->text.data[b] == '\n';

@@ -27,7 +27,5 @@ void km_sources_close(km_source *sources, int n); /* NULL is fine */
 
 /* An error that names file, byte and line when a text is not UTF-8. */
 km_status km_sources_check_utf8(const km_source *sources, int n, km_error *err);
-/* The offset of the first byte that is not part of a valid UTF-8 character; n when there is none. */
-size_t km_utf8_valid(const uint8_t *s, size_t n);
 
 #endif
