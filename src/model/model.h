@@ -34,6 +34,8 @@ typedef struct km_model {
     km_nn_block *block;          /* config.layers of them */
     km_nn_norm norm;             /* the last one */
     km_nn_linear head;           /* w is wte.w when tied */
+    int lora_rank;               /* 0: no low-rank corrections (lora.h) */
+    double lora_alpha;
     km_tensor *q_rows, *k_rows;  /* llama: positions of (token, head) rows, as attention wants them */
 } km_model;
 

@@ -82,9 +82,12 @@ km_tensor *km_nn_attention_forward(km_ctx *ctx, const km_nn_attention *a, km_ten
 /* ---- MLP ---- */
 
 km_tensor *km_nn_mlp_forward(km_ctx *ctx, const km_nn_mlp *m, km_tensor *x) {
-    if (!m->gate.w)
-        return km_nn_linear_forward(
-            ctx, &m->down, km_nn_linear_forward(ctx, &m->up, x, KM_ACT_GELU), KM_ACT_NONE);
+    if (!m->gate.w) {
+        if (!m->up.lora.a && !m->down.lora.a)
+            return km_mlp(ctx, x, m->up.w, m->up.b, KM_ACT_GELU, m->down.w, m->down.b);
+        km_tensor *h = km_nn_linear_forward(ctx, &m->up, x, KM_ACT_GELU);
+        return km_nn_linear_forward(ctx, &m->down, h, KM_ACT_NONE);
+    }
     km_tensor *gate = km_nn_linear_forward(ctx, &m->gate, x, KM_ACT_SILU);
     km_tensor *up = km_nn_linear_forward(ctx, &m->up, x, KM_ACT_NONE);
     return km_nn_linear_forward(ctx, &m->down, km_mul(ctx, gate, up), KM_ACT_NONE);

@@ -31,7 +31,7 @@ km_tensor *km_nn_linear_forward(km_ctx *ctx, const km_nn_linear *l, km_tensor *x
     const km_nn_lora *r = &l->lora;
     if (!r->a) return km_linear(ctx, x, l->w, l->b, act);
     km_tensor *y = km_linear(ctx, x, l->w, l->b, KM_ACT_NONE);
-    km_tensor *low = km_linear(ctx, km_nn_dropout(ctx, x, r->dropout), r->a, NULL, KM_ACT_NONE);
+    km_tensor *low = km_linear(ctx, x, r->a, NULL, KM_ACT_NONE);
     km_tensor *more = km_linear(ctx, km_mul_scalar(ctx, low, r->scale), r->b, NULL, KM_ACT_NONE);
     return activate(ctx, km_add(ctx, y, more), act);
 }

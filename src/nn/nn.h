@@ -18,10 +18,9 @@ km_tensor *km_nn_dropout(km_ctx *ctx, km_tensor *x, double p);
 
 /* ---- Linear: act(x W^T + b + scale (x A^T) B^T) ---- */
 
-typedef struct km_nn_lora {       /* a low-rank correction, NULL when there is none */
+typedef struct km_nn_lora {       /* a low-rank correction; a is NULL when there is none */
     km_tensor *a, *b;             /* (rank, in), (out, rank) */
     double scale;                 /* alpha / rank */
-    double dropout;               /* on the way into a */
 } km_nn_lora;
 
 typedef struct km_nn_linear {

@@ -1,0 +1,253 @@
+/* config.json as Hugging Face writes it for GPT-2 and Llama. Each architecture has a table of its
+ * keys; what a model would do differently if a key were ignored is refused by name. */
+#include "base/alloc.h"
+#include "base/file.h"
+#include "format/json_read.h"
+#include "format/shown.h"
+#include "model/config.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define MOST ((int64_t)1 << 31)
+
+/* ---- Reading ---- */
+
+typedef struct reader {
+    const json_t *o;
+    const char *shown;
+    km_error *err;
+    km_status status;
+} reader;
+
+static int64_t whole(reader *r, const char *key, int64_t lo, int64_t value) {
+    if (r->status == KM_OK) r->status = km_json_int(r->o, key, lo, MOST, &value, r->shown, r->err);
+    return value;
+}
+
+static double real(reader *r, const char *key, double lo, double hi, double value) {
+    if (r->status == KM_OK) r->status = km_json_real(r->o, key, lo, hi, &value, r->shown, r->err);
+    return value;
+}
+
+static bool truth(reader *r, const char *key, bool value) {
+    if (r->status == KM_OK) r->status = km_json_bool(r->o, key, &value, r->shown, r->err);
+    return value;
+}
+
+static const char *word(reader *r, const char *key, const char *value) {
+    if (r->status == KM_OK) r->status = km_json_string(r->o, key, &value, r->shown, r->err);
+    return value;
+}
+
+/* A size without which there is no model. */
+static int64_t needed(reader *r, const char *key) {
+    int64_t v = whole(r, key, 1, 0);
+    if (r->status == KM_OK && v == 0)
+        r->status = km_error_set(r->err, KM_ERR_FORMAT, "'%s': \"%s\" is missing", r->shown, key);
+    return v;
+}
+
+/* A switch that Kermes knows in one position only. */
+static void fixed(reader *r, const char *key, bool must_be) {
+    if (truth(r, key, must_be) != must_be && r->status == KM_OK)
+        r->status = km_error_set(r->err, KM_ERR_UNSUPPORTED, "'%s': \"%s\": %s is not supported",
+                                 r->shown, key, must_be ? "false" : "true");
+}
+
+static void one_of(reader *r, const char *key, const char *first, const char *second) {
+    char text[KM_SHOWN];
+    const char *v = word(r, key, first);
+    if (r->status != KM_OK || strcmp(v, first) == 0 || strcmp(v, second) == 0) return;
+    r->status = km_error_set(r->err, KM_ERR_UNSUPPORTED, "'%s': \"%s\" is '%s'; only '%s' is supported",
+                             r->shown, key, km_shown(text, v), first);
+}
+
+static void read_gpt2(reader *r, km_config *c) {
+    c->arch = KM_ARCH_GPT2;
+    c->layers = (int)needed(r, "n_layer");
+    c->heads = (int)needed(r, "n_head");
+    c->dim = needed(r, "n_embd");
+    c->hidden = whole(r, "n_inner", 1, 0);
+    c->context = json_object_get(r->o, "n_positions") ? needed(r, "n_positions") : needed(r, "n_ctx");
+    c->vocab = needed(r, "vocab_size");
+    c->norm_eps = real(r, "layer_norm_epsilon", 0, 1, 1e-5);
+    c->dropout = real(r, "resid_pdrop", 0, 1, 0.1);
+    c->tied = truth(r, "tie_word_embeddings", true);
+    c->bias = truth(r, "kermes_bias", true);
+    one_of(r, "activation_function", "gelu_new", "gelu_pytorch_tanh");
+    fixed(r, "scale_attn_weights", true);
+    fixed(r, "scale_attn_by_inverse_layer_idx", false);
+    fixed(r, "add_cross_attention", false);
+}
+
+/* "rope_scaling" (older) and "rope_parameters" (newer files) may stretch the rotation. */
+static void read_rope(reader *r, const char *key, km_config *c) {
+    const json_t *o = json_object_get(r->o, key);
+    if (r->status != KM_OK || !o || json_is_null(o)) return;
+    reader in = {o, r->shown, r->err, KM_OK};
+    if (!json_is_object(o))
+        in.status = km_error_set(r->err, KM_ERR_FORMAT, "'%s': \"%s\" must be an object", r->shown, key);
+    const char *kind = word(&in, "rope_type", word(&in, "type", "default"));
+    char text[KM_SHOWN];
+    if (in.status == KM_OK && strcmp(kind, "default") != 0)
+        in.status = km_error_set(r->err, KM_ERR_UNSUPPORTED,
+                                 "'%s': \"%s\" of type '%s' is not supported", r->shown, key,
+                                 km_shown(text, kind));
+    c->rope_base = real(&in, "rope_theta", 1, 1e12, c->rope_base);
+    r->status = in.status;
+}
+
+static void read_llama(reader *r, km_config *c) {
+    c->arch = KM_ARCH_LLAMA;
+    c->layers = (int)needed(r, "num_hidden_layers");
+    c->heads = (int)needed(r, "num_attention_heads");
+    c->kv_heads = (int)whole(r, "num_key_value_heads", 1, c->heads);
+    c->dim = needed(r, "hidden_size");
+    c->head_dim = whole(r, "head_dim", 1, 0);
+    c->hidden = needed(r, "intermediate_size");
+    c->context = needed(r, "max_position_embeddings");
+    c->vocab = needed(r, "vocab_size");
+    c->norm_eps = real(r, "rms_norm_eps", 0, 1, 1e-6);
+    c->rope_base = real(r, "rope_theta", 1, 1e12, 10000);
+    read_rope(r, "rope_scaling", c);
+    read_rope(r, "rope_parameters", c);
+    c->dropout = real(r, "kermes_dropout", 0, 1, 0);
+    c->tied = truth(r, "tie_word_embeddings", false);
+    one_of(r, "hidden_act", "silu", "swish");
+    fixed(r, "attention_bias", false);
+    fixed(r, "mlp_bias", false);
+}
+
+static km_status read_config(km_config *c, const json_t *o, const char *shown, km_error *err) {
+    reader r = {o, shown, err, KM_OK};
+    char text[KM_SHOWN];
+    *c = (km_config){0};
+    if (!json_is_object(o))
+        return km_error_set(err, KM_ERR_FORMAT, "'%s' is not a JSON object", shown);
+    const char *type = word(&r, "model_type", NULL);
+    if (r.status != KM_OK) return r.status;
+    if (!type) return km_error_set(err, KM_ERR_FORMAT, "'%s': \"model_type\" is missing", shown);
+    if (strcmp(type, "gpt2") == 0)
+        read_gpt2(&r, c);
+    else if (strcmp(type, "llama") == 0)
+        read_llama(&r, c);
+    else
+        return km_error_set(err, KM_ERR_UNSUPPORTED,
+                            "'%s': models of type '%s' are not supported; gpt2 and llama are", shown,
+                            km_shown(text, type));
+    c->vocab_pad = whole(&r, "kermes_vocab_pad", 0, 0);
+    if (r.status != KM_OK) return r.status;
+    km_error why = {0};
+    if (km_config_complete(c, &why) != KM_OK)
+        return km_error_set(err, why.code, "'%s': %s", shown, why.text);
+    return KM_OK;
+}
+
+km_status km_config_parse(km_config *c, const char *json, size_t bytes, km_error *err) {
+    json_t *o = km_json_parse(json, bytes, "config.json", err);
+    if (!o) return err ? err->code : KM_ERR_FORMAT;
+    km_status s = read_config(c, o, "config.json", err);
+    json_decref(o);
+    return s;
+}
+
+/* path, or config.json in it when it is a folder. */
+static km_status config_path(char *out, size_t size, const char *path, km_error *err) {
+    struct stat st;
+    bool folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    int n = snprintf(out, size, "%s%s", path, folder ? "/config.json" : "");
+    if (n < 0 || (size_t)n >= size)
+        return km_error_set(err, KM_ERR_FILE, "the path '%.60s...' is too long", path);
+    return KM_OK;
+}
+
+km_status km_config_load(km_config *c, const char *path, km_error *err) {
+    char full[4096];
+    km_status s = config_path(full, sizeof full, path, err);
+    if (s != KM_OK) return s;
+    km_error why = {0};
+    json_t *o = km_json_load(full, &why);
+    if (!o) return km_error_set(err, why.code, "%s", why.text);
+    s = read_config(c, o, full, err);
+    json_decref(o);
+    return s;
+}
+
+/* ---- Writing ---- */
+
+/* Numbers that a double does not hold exactly are written as short as they can be read back. */
+static json_t *short_real(double v) {
+    char text[32];
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, v);
+        if (strtod(text, NULL) == v) break;
+    }
+    return json_real(strtod(text, NULL));
+}
+
+static json_t *gpt2_json(const km_config *c) {
+    json_t *o = json_pack("{s:[s], s:s, s:s, s:b, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, "
+                          "s:o, s:b}",
+                          "architectures", "GPT2LMHeadModel", "model_type", "gpt2",
+                          "activation_function", "gelu_new", "scale_attn_weights", 1, "n_layer",
+                          c->layers, "n_head", c->heads, "n_embd", (json_int_t)c->dim, "n_inner",
+                          (json_int_t)c->hidden, "n_positions", (json_int_t)c->context, "n_ctx",
+                          (json_int_t)c->context, "vocab_size", (json_int_t)c->vocab,
+                          "layer_norm_epsilon", short_real(c->norm_eps), "resid_pdrop",
+                          short_real(c->dropout), "embd_pdrop", short_real(c->dropout), "attn_pdrop",
+                          json_real(0), "tie_word_embeddings", c->tied);
+    if (o && !c->bias) json_object_set_new(o, "kermes_bias", json_false());
+    return o;
+}
+
+static json_t *llama_json(const km_config *c) {
+    json_t *o = json_pack("{s:[s], s:s, s:s, s:b, s:b, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:o, "
+                          "s:o, s:b}",
+                          "architectures", "LlamaForCausalLM", "model_type", "llama", "hidden_act",
+                          "silu", "attention_bias", 0, "mlp_bias", 0, "num_hidden_layers", c->layers,
+                          "num_attention_heads", c->heads, "num_key_value_heads", c->kv_heads,
+                          "hidden_size", (json_int_t)c->dim, "head_dim", (json_int_t)c->head_dim,
+                          "intermediate_size", (json_int_t)c->hidden, "max_position_embeddings",
+                          (json_int_t)c->context, "vocab_size", (json_int_t)c->vocab, "rms_norm_eps",
+                          short_real(c->norm_eps), "rope_theta", short_real(c->rope_base),
+                          "tie_word_embeddings", c->tied);
+    if (o && c->dropout > 0) json_object_set_new(o, "kermes_dropout", short_real(c->dropout));
+    return o;
+}
+
+char *km_config_text(const km_config *c, km_error *err) {
+    json_t *o = c->arch == KM_ARCH_GPT2 ? gpt2_json(c) : llama_json(c);
+    if (o && c->vocab_pad > 1)
+        json_object_set_new(o, "kermes_vocab_pad", json_integer(c->vocab_pad));
+    char *text = o ? json_dumps(o, JSON_INDENT(2)) : NULL; /* Jansson's own memory */
+    size_t n = text ? strlen(text) : 0;
+    char *own = text ? km_alloc(n + 2) : NULL;
+    if (own) {
+        memcpy(own, text, n);
+        memcpy(own + n, "\n", 2);
+    } else {
+        km_error_set(err, KM_ERR_MEMORY, "config.json: out of memory");
+    }
+    free(text);
+    json_decref(o);
+    return own;
+}
+
+km_status km_config_save(const km_config *c, const char *path, km_error *err) {
+    char full[4096];
+    km_status s = config_path(full, sizeof full, path, err);
+    if (s != KM_OK) return s;
+    char *text = km_config_text(c, err);
+    if (!text) return KM_ERR_MEMORY;
+    km_error why = {0};
+    km_writer *w = km_writer_open(full, &why);
+    if (w) {
+        km_writer_put(w, text, strlen(text));
+        km_writer_commit(w, &why);
+    }
+    km_free(text);
+    return why.code == KM_OK ? KM_OK : km_error_set(err, why.code, "%s", why.text);
+}
