@@ -104,8 +104,8 @@ static km_status run_norm_grad(km_ctx *ctx, const km_call *c) {
                                 KM_DIM(32, 8), 0, &a);
     }
     if (s == KM_OK)
-        s = km_cuda_launch1(lane, &grad_finish[slot], KM_DIM(km_cuda_ceil(a.n, 32)), KM_DIM(32, 8), 0,
-                            &a);
+        s = km_cuda_launch1(lane, &grad_finish[slot], KM_DIM(km_cuda_ceil(a.n, KM_FINISH_COLUMNS)),
+                            KM_DIM(KM_FINISH_COLUMNS, KM_FINISH_GROUPS), 0, &a);
     km_cuda_scratch_free(lane, a.partial, cap);
     return s;
 }

@@ -172,20 +172,31 @@ template <class T> __device__ void grad_columns(const km_norm_grad_args &p) {
     p.partial[((int64_t)blockIdx.y * 2 + 1) * p.n + c] = s.y;
 }
 
-// dw and db from the parts, in their order: 32 columns to a block, 8 groups of parts.
+// dw and db from the parts, in their order: 16 columns to a block, 32 groups of parts, several of
+// each group on their way at once.
 template <class T> __device__ void grad_finish(const km_norm_grad_args &p) {
-    __shared__ float2 by_group[8][32];
-    int c = blockIdx.x * 32 + threadIdx.x;
+    constexpr int AHEAD = 8, GROUPS = KM_FINISH_GROUPS;
+    __shared__ float2 by_group[GROUPS][KM_FINISH_COLUMNS];
+    int c = blockIdx.x * KM_FINISH_COLUMNS + threadIdx.x;
     float2 s = {0, 0};
     if (c < p.n)
-        for (int k = threadIdx.y; k < p.parts; k += 8) {
-            s.x += p.partial[(int64_t)k * 2 * p.n + c];
-            s.y += p.partial[((int64_t)k * 2 + 1) * p.n + c];
+        for (int first = threadIdx.y; first < p.parts; first += AHEAD * GROUPS) {
+            float2 v[AHEAD];
+#pragma unroll
+            for (int u = 0; u < AHEAD; u++) {
+                int k = first + u * GROUPS;
+                v[u] = make_float2(0, 0);
+                if (k < p.parts)
+                    v[u] = make_float2(p.partial[(int64_t)k * 2 * p.n + c],
+                                       p.partial[((int64_t)k * 2 + 1) * p.n + c]);
+            }
+#pragma unroll
+            for (int u = 0; u < AHEAD; u++) s.x += v[u].x, s.y += v[u].y;
         }
     by_group[threadIdx.y][threadIdx.x] = s;
     __syncthreads();
     if (threadIdx.y || c >= p.n) return;
-    for (int k = 1; k < 8; k++)
+    for (int k = 1; k < GROUPS; k++)
         s.x += by_group[k][threadIdx.x].x, s.y += by_group[k][threadIdx.x].y;
     ((T *)p.dw)[c] = from_f32<T>(s.x);
     if (p.db) ((T *)p.db)[c] = from_f32<T>(s.y);

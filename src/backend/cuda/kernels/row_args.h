@@ -9,6 +9,8 @@
 #define KM_BLOCK_PACKS 4
 #define KM_CLUSTER_PACKS 8
 #define KM_WARP_ROWS 4     /* rows to a block, where a warp takes one */
+#define KM_FINISH_COLUMNS 16 /* of norm_grad_finish: columns to a block, groups of parts */
+#define KM_FINISH_GROUPS 32
 #define KM_CLUSTER_MOST 8  /* blocks to a cluster, 2, 4 or 8 of them */
 
 typedef struct km_softmax_args {
