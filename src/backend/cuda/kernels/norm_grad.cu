@@ -13,19 +13,17 @@ template <int W, int N> struct Carried { // f32 sums of this thread's columns
 // What one row needs from memory, N packs to a thread. A row's packs are asked for while the row
 // before it is worked on.
 template <class T, int W, int N> struct Loaded {
-    Pack<T, W> x[N], dy[N], dsum[N];
+    Pack<T, W> x[N], dy[N];
     float mean, rstd;
 
     __device__ void load(const km_norm_grad_args &p, int64_t row, int first, int step, int packs) {
         const T *x_row = (const T *)p.x + row * p.n, *dy_row = (const T *)p.dy + row * p.n;
-        const T *add = (const T *)p.dsum + (p.dsum ? row * p.n : 0);
 #pragma unroll
         for (int i = 0; i < N; i++) {
             int at = first + i * step;
             if (at >= packs) continue;
             x[i] = load_pack<T, W>(x_row, at);
             dy[i] = load_pack<T, W>(dy_row, at);
-            if (p.dsum) dsum[i] = load_pack<T, W>(add, at);
         }
         mean = p.mean ? p.mean[row] : 0;
         rstd = p.rstd[row];
@@ -48,6 +46,11 @@ template <class T, int W, Team K, int N> __device__ void grad_rows(const km_norm
     for (; row < p.rows; row += stride) {
         Loaded<T, W, N> now = next;
         if (row + stride < p.rows) next.load(p, row + stride, first, step, packs);
+        Pack<T, W> dsum[N];
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if (p.dsum && first + i * step < packs)
+                dsum[i] = load_pack<T, W>((const T *)p.dsum + row * p.n, first + i * step);
         float2 s = {0, 0};
 #pragma unroll
         for (int i = 0; i < N; i++) {
@@ -76,7 +79,7 @@ template <class T, int W, Team K, int N> __device__ void grad_rows(const km_norm
                 float h = (to_f32(now.x[i].v[k]) - now.mean) * now.rstd;
                 float g = to_f32(now.dy[i].v[k]) * to_f32(w[i].v[k]);
                 float d = now.rstd * (g - mg - h * mh);
-                r.v[k] = from_f32<T>(p.dsum ? d + to_f32(now.dsum[i].v[k]) : d);
+                r.v[k] = from_f32<T>(p.dsum ? d + to_f32(dsum[i].v[k]) : d);
             }
             out[at] = r;
         }
@@ -112,7 +115,7 @@ template <class T, int W, Team K, int N> __device__ void grad_rows(const km_norm
 }
 
 #define WARP_ROWS(T, t, N)                                                                         \
-    extern "C" __global__ void __launch_bounds__(32 * KM_WARP_ROWS)                                \
+    extern "C" __global__ void __launch_bounds__(32 * KM_WARP_ROWS, N < 3 ? 4 : N < 4 ? 3 : 2)      \
         norm_grad_##t##_warp##N(const __grid_constant__ km_norm_grad_args p) {                     \
         grad_rows<T, WIDE<T>, WARP, N>(p);                                                         \
     }
