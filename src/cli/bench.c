@@ -128,7 +128,8 @@ static bool measure_all(km_bench *b) {
     for (int i = 0; i < KM_SUITES && ok; i++)
         if (b->suite[i]) {
             ok = run_suite(b, i);
-            if (limits) km_bench_fma_limit(b, 4); /* a quieter moment may show that more is possible */
+            if (limits)
+                km_bench_fma_limit(b, 4); /* a quieter moment may show that more is possible */
         }
     km_progress_end(&b->progress);
     return ok;

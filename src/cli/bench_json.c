@@ -88,14 +88,14 @@ json_t *km_bench_json(const km_bench *b) {
         json_array_append_new(results, sample_json(b, &b->samples[i]));
     return json_pack(
         "{s:s, s:o, s:s, s:i, s:b, s:s, s:{s:o, s:o, s:o, s:o}, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
-        "kermes",
-        km_version(), "machine", km_cli_machine(), "device", km_bench_engine(b), "threads",
-        b->threads, "quick", b->quick, "timing",
+        "kermes", km_version(), "machine", km_cli_machine(), "device", km_bench_engine(b),
+        "threads", b->threads, "quick", b->quick, "timing",
         "after a warm-up, engines in turns; rate and seconds are of the best round, the others of "
         "the median one",
         "limits", "fma_gflops", limit_json(b->limits.fma), "copy_gbs", limit_json(b->limits.copy),
         "read_gbs", limit_json(b->limits.read), "device_copy_gbs",
         limit_json(b->limits.device_copy), "results", results, "exp_max_ulp",
         km_json_number(b->exp_ulp, DIGITS), "step", step_json(b), "memory", or_null(b->memory),
-        "pool", or_null(b->pool_figures), "targets", targets_json(b), "peak_memory_bytes", km_json_count(km_peak_memory()));
+        "pool", or_null(b->pool_figures), "targets", targets_json(b), "peak_memory_bytes",
+        km_json_count(km_peak_memory()));
 }

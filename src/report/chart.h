@@ -1,5 +1,5 @@
-/* Charts as SVG: lines, stepped areas, stacks and limits over linear or logarithmic axes. A chart is
- * data only; colours come from the page's style (html.h), so that it follows light and dark. */
+/* Charts as SVG: lines, stepped areas, stacks and limits over linear or logarithmic axes. A chart
+ * is data only; colours come from the page's style (html.h), so that it follows light and dark. */
 #ifndef KM_REPORT_CHART_H
 #define KM_REPORT_CHART_H
 #include "report/text.h"
