@@ -89,14 +89,15 @@ static json_t *result_json(const km_verify_result *r) {
                      "worst", km_json_text(r->worst));
 }
 
-static int print_json(const collection *c, const char *device, int64_t seed) {
+static int print_json(const collection *c, const char *device, const km_verify_how *how) {
     json_t *results = json_array();
     for (int i = 0; i < c->n; i++) json_array_append_new(results, result_json(&c->results[i]));
     int failed = count_failed(c);
-    return km_cli_print_json(json_pack("{s:s, s:s, s:I, s:i, s:i, s:b, s:o}", "kermes",
-                                       km_version(), "device", device, "seed", (json_int_t)seed,
-                                       "checks", c->n, "failed", failed, "passed", failed == 0,
-                                       "results", results));
+    return km_cli_print_json(json_pack("{s:s, s:s, s:I, s:b, s:i, s:i, s:b, s:o}", "kermes",
+                                       km_version(), "device", device, "seed",
+                                       (json_int_t)how->seed, "quick", how->quick, "checks", c->n,
+                                       "failed", failed, "passed", failed == 0, "results",
+                                       results));
 }
 
 static bool known_op(const char *name, km_error *err) {
@@ -109,9 +110,12 @@ int km_command_verify(int argc, char **argv) {
     km_common common = KM_COMMON_DEFAULTS;
     const char *op = NULL;
     int64_t seed = 1;
+    bool quick = false;
     const km_option options[] = {
         KM_OPTION_DEVICE_ROW(common, "the device to check (default: auto)"),
         {"op", KM_OPTION_TEXT, "NAME", &op, 0, 0, "check this op alone"},
+        {"quick", KM_OPTION_FLAG, NULL, &quick, 0, 0,
+         "small inputs and a few larger ones; every op and dtype still"},
         {"seed", KM_OPTION_INT, "N", &seed, 0, 9e15, "seed of the random inputs (default: 1)"},
         KM_OPTION_OUTPUT_ROWS(common),
         {0},
@@ -141,7 +145,8 @@ int km_command_verify(int argc, char **argv) {
 
     collection c = {0};
     km_progress_begin(&c.progress, "verify", "checks", 0, common.quiet);
-    km_status s = km_verify(device, op, (uint64_t)seed, collect, &c, &err);
+    const km_verify_how how = {.op = op, .seed = (uint64_t)seed, .quick = quick};
+    km_status s = km_verify(device, &how, collect, &c, &err);
     km_progress_end(&c.progress);
     code = KM_EXIT_OK;
     if (s != KM_OK)
@@ -151,7 +156,7 @@ int km_command_verify(int argc, char **argv) {
     else if (c.n == 0)
         code = km_cli_fail("verify: there is nothing to check");
     else if (common.json)
-        code = print_json(&c, device, seed);
+        code = print_json(&c, device, &how);
     else
         print_text(&c, device, common.quiet);
     if (code == KM_EXIT_OK && count_failed(&c)) code = KM_EXIT_FAILED;

@@ -18,10 +18,16 @@ typedef struct km_verify_result {
 
 typedef void (*km_verify_fn)(void *user, const km_verify_result *r, int index, int total);
 
-/* only_op NULL: all. The seed changes the random inputs. A failed comparison is a result, not an
- * error; errors are an unknown op, a missing device, or a device that breaks. */
-km_status km_verify(const char *device, const char *only_op, uint64_t seed, km_verify_fn fn,
-                    void *user, km_error *err);
+typedef struct km_verify_how {
+    const char *op;          /* this one alone; NULL: all */
+    uint64_t seed;           /* of the random inputs */
+    bool quick;              /* small cases and some of the larger ones: every op and dtype still */
+} km_verify_how;
+
+/* A failed comparison is a result, not an error; errors are an unknown op, a missing device, or a
+ * device that breaks. */
+km_status km_verify(const char *device, const km_verify_how *how, km_verify_fn fn, void *user,
+                    km_error *err);
 
 /* The error allowed: relative to the element for elementwise ops; for sums of `length` terms,
  * relative to the largest result or input. */

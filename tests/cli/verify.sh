@@ -18,6 +18,9 @@ json_says device=cpu seed=7 failed=0 passed=true checks:number results.0.op=relu
     results.0.mean_error:number results.0.tolerance:number results.0.passed=true \
     results.0.fallback:boolean results.0.formula:string
 
+expect 0 verify --device cpu --op matmul --quick --json
+json_says quick=true passed=true results.0.op=matmul
+
 expect_error 2 verify --op sofmax
 says err "did you mean 'softmax'?"
 expect_error 2 verify --seed x

@@ -8,14 +8,28 @@
 
 #include <cmocka.h>
 
+/* Under a sanitizer everything takes ten times as long. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED true
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SANITIZED true
+#endif
+#endif
+#ifndef SANITIZED
+#define SANITIZED false
+#endif
+
 typedef struct seen {
-    int results, failed, fallbacks;
+    int results, failed, fallbacks, cases, empty;
 } seen;
 
 static void collect(void *user, const km_verify_result *r, int index, int total) {
     seen *s = user;
     (void)index, (void)total;
     s->results++;
+    s->cases += r->cases;
+    s->empty += r->cases == 0;
     s->failed += !r->passed;
     s->fallbacks += r->fallback;
     if (!r->passed)
@@ -28,9 +42,28 @@ static void every_op_on_the_cpu_agrees_with_the_reference(void **state) {
     (void)state;
     seen s = {0};
     km_error err = {0};
-    assert_int_equal(km_verify("cpu", NULL, 1, collect, &s, &err), KM_OK);
+    const km_verify_how how = {.seed = 1, .quick = SANITIZED};
+    assert_int_equal(km_verify("cpu", &how, collect, &s, &err), KM_OK);
     assert_true(s.results > KM_OP_COUNT);
     assert_int_equal(s.failed, 0);
+    assert_int_equal(s.empty, 0);
+}
+
+static void a_quick_run_leaves_out_cases_but_no_op_and_no_dtype(void **state) {
+    (void)state;
+    static const char *const ops[] = {"add", "sum", "matmul", "attention"};
+    for (int i = 0; i < 4; i++) {
+        seen all = {0}, few = {0};
+        km_error err = {0};
+        km_verify_how how = {.op = ops[i], .seed = 1};
+        if (!SANITIZED) assert_int_equal(km_verify("cpu", &how, collect, &all, &err), KM_OK);
+        how.quick = true;
+        assert_int_equal(km_verify("cpu", &how, collect, &few, &err), KM_OK);
+        assert_int_equal(few.empty, 0);
+        if (SANITIZED) continue;
+        assert_int_equal(few.results, all.results);
+        assert_true(few.cases < all.cases);
+    }
 }
 
 static void the_float_ops_have_kernels_of_their_own_on_the_cpu(void **state) {
@@ -65,7 +98,8 @@ static void a_wrong_kernel_is_caught(void **state) {
     cpu->backend = &bad;
     km_verify_result r = {0};
     km_error err = {0};
-    assert_int_equal(km_verify("cpu", "add", 1, remember_worst, &r, &err), KM_OK);
+    assert_int_equal(km_verify("cpu", &(km_verify_how){.op = "add", .seed = 1}, remember_worst, &r,
+                               &err), KM_OK);
     cpu->backend = good;
     assert_false(r.passed);
     assert_int_equal(r.failed, 1);
@@ -76,15 +110,17 @@ static void a_wrong_kernel_is_caught(void **state) {
 static void an_unknown_op_or_device_is_an_error(void **state) {
     (void)state;
     km_error err = {0};
-    assert_int_equal(km_verify("cpu", "frobnicate", 1, collect, &(seen){0}, &err), KM_ERR_RANGE);
+    const km_verify_how unknown = {.op = "frobnicate", .seed = 1}, all = {.seed = 1};
+    assert_int_equal(km_verify("cpu", &unknown, collect, &(seen){0}, &err), KM_ERR_RANGE);
     err = (km_error){0};
-    assert_int_equal(km_verify("tpu", NULL, 1, collect, &(seen){0}, &err), KM_ERR_DEVICE);
+    assert_int_equal(km_verify("tpu", &all, collect, &(seen){0}, &err), KM_ERR_DEVICE);
     assert_non_null(strstr(err.text, "tpu"));
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_op_on_the_cpu_agrees_with_the_reference),
+        cmocka_unit_test(a_quick_run_leaves_out_cases_but_no_op_and_no_dtype),
         cmocka_unit_test(the_float_ops_have_kernels_of_their_own_on_the_cpu),
         cmocka_unit_test(a_wrong_kernel_is_caught),
         cmocka_unit_test(an_unknown_op_or_device_is_an_error),
