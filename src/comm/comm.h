@@ -3,8 +3,8 @@
  * (GPUs). MPI comes as a module of its own, kermes-mpi.so, and NCCL as libnccl.so.2; both are opened
  * when they are needed, so neither is needed to build or to run on one rank.
  *
- * A sum is taken in the order of the ranks, in f32, and rounded once, so two runs give the same bits
- * (with NCCL: on the same machines). Every call is collective: all ranks make the same calls, with
+ * A sum is taken in the order of the ranks, in f32, and rounded once, so that two runs give the same
+ * bits; NCCL has its own order, which is the same on the same machines. Every call is collective: all ranks make the same calls, with
  * tensors of the same sizes, in the same order. NULL is a communicator of one rank everywhere. */
 #ifndef KM_COMM_COMM_H
 #define KM_COMM_COMM_H
