@@ -5,7 +5,7 @@
 #include "ops/op.h"
 #include <string.h>
 
-#define BUCKET_BYTES ((int64_t)25 << 20)
+int64_t km_reducer_bucket_bytes = (int64_t)25 << 20;
 #define ALIGN 64                 /* elements: parameters begin, and parts split, at multiples */
 
 typedef struct bucket {
@@ -43,7 +43,7 @@ static void plan(km_reducer *r) {
     for (int i = 0; i < r->n; i++) {
         km_dtype d = r->param[i]->t->dtype;
         int64_t size = (int64_t)km_dtype_size(d);
-        if (!b || r->param[b->first]->t->dtype != d || room * size >= BUCKET_BYTES) {
+        if (!b || r->param[b->first]->t->dtype != d || room * size >= km_reducer_bucket_bytes) {
             b = &r->bucket[r->n_buckets++];
             *b = (bucket){.first = i};
             room = 0;

@@ -12,6 +12,8 @@
 
 typedef struct km_reducer km_reducer;
 
+extern int64_t km_reducer_bucket_bytes; /* a bucket is full from here on; tests make it small */
+
 /* Moves the parameters into buckets and gives them rank 0's values. `param` must stay and is not
  * owned; dtypes must come in runs. NULL with the context's error set. */
 km_reducer *km_reducer_new(km_ctx *ctx, km_param *const *param, int n, km_comm *comm);
