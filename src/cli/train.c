@@ -4,8 +4,11 @@
 #include "format/json_read.h"
 #include "report/json.h"
 #include "report/text.h"
+#include "train/checkpoint.h"
+#include "train/demo.h"
 #include "train/train.h"
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <signal.h>
 #include <string.h>
@@ -15,7 +18,7 @@
 
 /* The settings as rows of the command's table, with those that only the command has. */
 static void make_options(km_option *out, km_train_settings *s, km_words *data, const char **config,
-                         km_common *common) {
+                         bool *demo, km_common *common) {
     int n = 0;
     static const km_option_kind kinds[] = {
         [KM_SETTING_FLAG] = KM_OPTION_FLAG,     [KM_SETTING_INT] = KM_OPTION_INT,
@@ -32,6 +35,8 @@ static void make_options(km_option *out, km_train_settings *s, km_words *data, c
     const km_option rest[] = {
         {"config", KM_OPTION_TEXT, "FILE", config, 0, 0,
          "settings as JSON, with the names above; the line goes before it"},
+        {"demo", KM_OPTION_FLAG, NULL, demo, 0, 0,
+         "learn from small stories that a grammar writes to DIR/demo.txt"},
         KM_OPTION_OUTPUT_ROWS(*common),
         {0},
     };
@@ -202,6 +207,17 @@ static void print_end(const km_train_settings *s, const km_train_result *r) {
         printf("the model is in %s/model, the curves are in %s/report.html\n", s->out, s->out);
 }
 
+/* The demo's text, in the run's folder; `path` must stay. */
+static km_status write_demo(km_train_settings *s, char path[PATH_MAX], km_error *err) {
+    if (!s->out || s->resume) return KM_OK; /* told later, or there already */
+    km_status status = km_folder_make(s->out, err);
+    km_folder_join(path, s->out, "demo.txt");
+    if (status == KM_OK && access(path, F_OK) != 0)
+        status = km_demo_write(path, 1, (size_t)256 << 10, err);
+    s->data = (km_train_list){.at = {path}, .n = 1};
+    return status;
+}
+
 static int run(const km_train_settings *s, const km_common *common) {
     km_error err = {0};
     km_train_result r;
@@ -224,8 +240,10 @@ int km_command_train(int argc, char **argv) {
     km_common common = KM_COMMON_DEFAULTS;
     km_words data = {.n = 0};
     const char *config = NULL;
+    bool demo = false;
+    char demo_path[PATH_MAX];
     static km_option options[KM_MAX_OPTIONS];
-    make_options(options, &s, &data, &config, &common);
+    make_options(options, &s, &data, &config, &demo, &common);
     const km_spec spec = {
         .name = "train",
         .summary = "Trains a language model on text, or goes on with one.",
@@ -234,7 +252,8 @@ int km_command_train(int argc, char **argv) {
                    "step-N/ (checkpoints),\nlog.jsonl and report.html. Ctrl-C saves a checkpoint "
                    "and stops; --resume goes on.\n",
         .options = options,
-        .examples = "kermes train --data book.txt --out run\n"
+        .examples = "kermes train --demo --out demo --steps 500\n"
+                    "kermes train --data book.txt --out run\n"
                     "kermes train --data texts/ --out run --tokenizer bpe:4096 --model small "
                     "--device gpu --dtype bf16\n"
                     "kermes train --out run --resume\n"
@@ -248,7 +267,7 @@ int km_command_train(int argc, char **argv) {
     km_error err = {0};
     sources from = {0};
     if (overlay(&spec, argc, argv, &s, &data, config, &from, &err) &&
-        km_train_check(&s, &err) == KM_OK)
+        (!demo || write_demo(&s, demo_path, &err) == KM_OK) && km_train_check(&s, &err) == KM_OK)
         code = run(&s, &common);
     else
         code = err.code == KM_ERR_FILE || err.code == KM_ERR_FORMAT || err.code == KM_ERR_STATE

@@ -193,11 +193,11 @@ static bool hash_object(const json_t *o, uint64_t *hash) {
 static json_t *state_json(const km_train_state *s) {
     json_t *losses = json_array();
     for (int i = 0; i < s->n_losses; i++) json_array_append_new(losses, real(s->losses[i]));
-    return json_pack("{s:s, s:i, s:I, s:o, s:o, s:o, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "kermes",
+    return json_pack("{s:s, s:i, s:I, s:o, s:o, s:o, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "kermes",
                      km_version(), "format", FORMAT, "step", (json_int_t)s->step, "data",
                      hex(s->data), "tokenizer", hex(s->tokenizer), "best_val", real(s->best_val),
                      "best_step", (json_int_t)s->best_step, "bad_evals",
-                     (json_int_t)s->bad_evals, "train_loss", real(s->train_loss), "val_loss",
+                     (json_int_t)s->bad_evals, "evaluated", (json_int_t)s->evaluated, "train_loss", real(s->train_loss), "val_loss",
                      real(s->val_loss), "seconds", real(s->seconds), "tokens", real(s->tokens),
                      "losses", losses);
 }
@@ -282,6 +282,7 @@ static km_status read_state(const json_t *o, km_train_state *s, km_error *err) {
                           .best_val = number(o, "best_val"),
                           .best_step = json_integer_value(json_object_get(o, "best_step")),
                           .bad_evals = json_integer_value(json_object_get(o, "bad_evals")),
+                          .evaluated = json_integer_value(json_object_get(o, "evaluated")),
                           .train_loss = number(o, "train_loss"),
                           .val_loss = number(o, "val_loss"),
                           .seconds = number(o, "seconds"),

@@ -15,6 +15,7 @@ typedef struct km_train_state {
     uint64_t data, tokenizer;  /* km_dataset_hash, km_token_hash */
     double best_val;           /* NaN before the first validation */
     int64_t best_step, bad_evals;
+    int64_t evaluated;         /* the step of the last validation; -1: none */
     double train_loss, val_loss;
     double seconds;            /* of training so far */
     double tokens;             /* trained on so far */

@@ -152,7 +152,7 @@ static km_status evaluate(km_trainer *t) {
     if (s == KM_OK) s = km_comm_sum(t->comm, sums, 2, t->err);
     if (s != KM_OK) return s;
     now->val_loss = state->val_loss = sums[0] / sums[1];
-    t->evaluated = state->step;
+    state->evaluated = state->step;
     if (!(now->val_loss >= state->best_val)) { /* lower, or the first */
         state->best_val = now->val_loss;
         state->best_step = state->step;
@@ -223,7 +223,7 @@ static km_status finish(km_trainer *t) {
     km_status s = t->state.n_losses + t->stepper.used ? log_line(t) : KM_OK;
     double start = km_now();
     bool stopped = t->result->end == KM_TRAIN_STOPPED;
-    if (s == KM_OK && !stopped && t->evaluated != t->state.step) s = evaluate(t);
+    if (s == KM_OK && !stopped && t->state.evaluated != t->state.step) s = evaluate(t);
     if (s == KM_OK && t->saved != t->state.step) s = save(t);
     km_trainer_path(t, path, "model");
     if (s == KM_OK && !stopped) s = km_model_export(path, &parts, t->err);
@@ -234,7 +234,22 @@ static km_status finish(km_trainer *t) {
     km_trainer_path(t, path, "report.html");
     if (s == KM_OK && t->rank == 0)
         s = km_train_report(&t->history, t->s, t->result, t->about, path, t->err);
-    return s;
+    if (s == KM_OK && t->rank == 0 && !stopped) s = km_trainer_write_run(t, t->state.step);
+    return km_trainer_agree(t, s);
+}
+
+/* A validation too many without improvement. */
+static bool worn_out(const km_trainer *t) {
+    return t->s->patience && t->state.bad_evals >= t->s->patience;
+}
+
+/* Ranks may hear of it at different times, so they agree on it, and not in every step. */
+static bool asked_to_stop(km_trainer *t) {
+    if (!t->hooks || !t->hooks->stop) return false;
+    double asked = t->hooks->stop(t->hooks->user);
+    if (t->ranks == 1) return asked > 0;
+    if (!due(t->state.step, t->s->log_every)) return false;
+    return km_comm_sum(t->comm, &asked, 1, t->err) == KM_OK && asked > 0;
 }
 
 static km_status loop(km_trainer *t) {
@@ -244,7 +259,7 @@ static km_status loop(km_trainer *t) {
     km_status s = KM_OK;
     t->result->end = KM_TRAIN_DONE;
     t->busy_since = km_now();
-    while (s == KM_OK && state->step < o->steps) {
+    while (s == KM_OK && state->step < o->steps && !worn_out(t)) {
         s = km_stepper_step(&t->stepper, state->step, km_schedule_lr(&t->schedule, state->step),
                             t->err);
         if (s != KM_OK) break;
@@ -254,15 +269,12 @@ static km_status loop(km_trainer *t) {
         t->window_tokens += step_tokens(t);
         km_trainer_tell(t, KM_TRAIN_STEP, "");
         s = between(t);
-        if (s == KM_OK && o->patience && state->bad_evals >= o->patience) {
-            t->result->end = KM_TRAIN_EARLY;
-            break;
-        }
-        if (s == KM_OK && t->hooks && t->hooks->stop && t->hooks->stop(t->hooks->user)) {
+        if (s == KM_OK && state->step < o->steps && asked_to_stop(t)) {
             t->result->end = KM_TRAIN_STOPPED;
             break;
         }
     }
+    if (worn_out(t) && state->step < o->steps) t->result->end = KM_TRAIN_EARLY;
     return s == KM_OK ? finish(t) : s;
 }
 
@@ -283,8 +295,6 @@ km_status km_train(const km_train_settings *settings, const km_train_hooks *hook
                     .hooks = hooks,
                     .err = &own,
                     .result = r,
-                    .evaluated = -1,
-                    .saved = -1,
                     .started = km_now()};
     km_status s = km_trainer_open(&t);
     if (s == KM_OK) {

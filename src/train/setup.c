@@ -115,7 +115,7 @@ static km_status prepare_folder(km_trainer *t) {
 }
 
 /* run.json, the mark of a run; from here on the folder is taken. */
-static km_status write_run(km_trainer *t) {
+km_status km_trainer_write_run(km_trainer *t, int64_t finished) {
     char path[PATH_MAX];
     km_trainer_path(t, path, "run.json");
     json_t *settings = km_train_to_json(t->s);
@@ -123,6 +123,7 @@ static km_status write_run(km_trainer *t) {
         return km_error_set(t->err, KM_ERR_FORMAT, "a file name is not UTF-8, which run.json "
                                                    "cannot hold");
     json_t *o = json_pack("{s:s, s:o}", "kermes", km_version(), "settings", settings);
+    if (finished >= 0) json_object_set_new(o, "finished", json_integer(finished));
     char *text = json_dumps(o, JSON_INDENT(2));
     json_decref(o);
     if (!text) return km_error_set(t->err, KM_ERR_MEMORY, "out of memory for '%s'", path);
@@ -277,6 +278,20 @@ static km_status get_config(km_trainer *t) {
 
 /* ---- Going on ---- */
 
+/* Whether nothing is left to do. A run may also have been killed between its last checkpoint and
+ * its last file; run.json knows. */
+static bool finished(const km_trainer *t) {
+    char path[PATH_MAX];
+    km_error ignored = {0};
+    km_trainer_path(t, path, "run.json");
+    json_t *run = km_json_load(path, &ignored);
+    json_t *at = json_object_get(run, "finished");
+    bool written = json_is_integer(at) && json_integer_value(at) == t->state.step;
+    json_decref(run);
+    bool worn_out = t->s->patience && t->state.bad_evals >= t->s->patience;
+    return written && (t->state.step >= t->s->steps || worn_out);
+}
+
 static km_status load_state(km_trainer *t, int64_t step) {
     km_train_state *state = &t->state;
     km_status s = km_checkpoint_open(t->s->out, step, state, t->err);
@@ -291,11 +306,11 @@ static km_status load_state(km_trainer *t, int64_t step) {
                             "the text has changed since '%s/step-%" PRId64 "' was saved; a new "
                             "run can start from it: --init %s/step-%" PRId64 " --out ANOTHER",
                             t->s->out, step, t->s->out, step);
-    if (step >= t->s->steps)
+    if (finished(t))
         return km_error_set(t->err, KM_ERR_STATE,
-                            "the run in '%s' has done its %" PRId64 " steps; --steps N with a "
-                            "larger N goes on",
-                            t->s->out, step);
+                            "the run in '%s' ended after %" PRId64 " steps; %s goes on", t->s->out,
+                            step,
+                            step >= t->s->steps ? "a larger --steps" : "a larger --patience or 0");
     km_checkpoint_parts parts = km_trainer_parts(t);
     return km_checkpoint_load(t->s->out, step, &parts, t->err);
 }
@@ -304,7 +319,9 @@ static km_status begin_or_resume(km_trainer *t) {
     char path[PATH_MAX];
     int64_t step = t->s->resume ? km_checkpoint_latest(t->s->out) : -1;
     km_train_state *state = &t->state;
-    *state = (km_train_state){.best_val = NAN, .train_loss = NAN, .val_loss = NAN};
+    *state = (km_train_state){
+        .best_val = NAN, .train_loss = NAN, .val_loss = NAN, .evaluated = -1};
+    t->saved = step;
     km_status s = step >= 0 ? load_state(t, step) : KM_OK;
     if (s != KM_OK) return s;
     state->tokenizer = km_token_hash(t->token);
@@ -314,7 +331,7 @@ static km_status begin_or_resume(km_trainer *t) {
     if (!losses) return km_error_set(t->err, KM_ERR_MEMORY, "out of memory for the losses");
     state->losses = losses;
     if (t->rank == 0) {
-        s = write_run(t);
+        s = km_trainer_write_run(t, -1);
         km_trainer_path(t, path, "tokenizer.json");
         if (s == KM_OK) s = km_token_save(t->token, path, t->err);
         km_trainer_path(t, path, "log.jsonl");

@@ -40,7 +40,7 @@ typedef struct km_trainer {
     double window_since, window_tokens; /* since the last line of the log */
     double part_tokens;        /* trained on in this part of the run */
     double earlier_seconds;    /* of training, before this part of the run */
-    int64_t evaluated, saved;  /* the last steps at which that happened; -1: none */
+    int64_t saved;             /* the step of the last checkpoint; -1: none */
     int64_t skips_told;        /* skipped steps already reported */
     int64_t skips_in_a_row;
     int bad_losses;            /* losses in a row that are not finite */
@@ -53,6 +53,8 @@ void km_trainer_close(km_trainer *t);
 
 /* Rank 0's status and error on every rank, after what it alone has done. */
 km_status km_trainer_agree(km_trainer *t, km_status s);
+/* Writes run.json; finished: the step at which all files of the run were complete, or -1. */
+km_status km_trainer_write_run(km_trainer *t, int64_t finished);
 void km_trainer_tell(km_trainer *t, km_train_event e, const char *text);
 void km_trainer_path(const km_trainer *t, char out[PATH_MAX], const char *name); /* OUT/name */
 km_checkpoint_parts km_trainer_parts(km_trainer *t);
