@@ -83,15 +83,34 @@ KM_API void km_set_log(km_log_fn fn, void *user); /* NULL: silence, which is the
     X(I8, "i8", 1, 0)                                                                              \
     X(BOOL, "bool", 1, 0)
 
+/* Weights of a few bits, in blocks along the last axis, laid out as GGUF files store them. They can
+ * be the weights of km_linear and the table of km_embedding, and be cast to floats.
+ * X(name, text, bytes of a block, elements in a block) */
+#define KM_BLOCK_LIST(X)                                                                           \
+    X(Q4_0, "q4_0", 18, 32)                                                                        \
+    X(Q4_1, "q4_1", 20, 32)                                                                        \
+    X(Q5_0, "q5_0", 22, 32)                                                                        \
+    X(Q5_1, "q5_1", 24, 32)                                                                        \
+    X(Q8_0, "q8_0", 34, 32)                                                                        \
+    X(Q2_K, "q2_k", 84, 256)                                                                       \
+    X(Q3_K, "q3_k", 110, 256)                                                                      \
+    X(Q4_K, "q4_k", 144, 256)                                                                      \
+    X(Q5_K, "q5_k", 176, 256)                                                                      \
+    X(Q6_K, "q6_k", 210, 256)                                                                      \
+    X(IQ4_NL, "iq4_nl", 18, 32)                                                                    \
+    X(IQ4_XS, "iq4_xs", 136, 256)                                                                  \
+    X(MXFP4, "mxfp4", 17, 32)
+
 typedef enum km_dtype {
-#define KM_DTYPE_ENUM(name, text, bytes, is_float) KM_##name,
-    KM_DTYPE_LIST(KM_DTYPE_ENUM)
+#define KM_DTYPE_ENUM(name, text, bytes, last) KM_##name,
+    KM_DTYPE_LIST(KM_DTYPE_ENUM) KM_BLOCK_LIST(KM_DTYPE_ENUM)
 #undef KM_DTYPE_ENUM
         KM_DTYPE_COUNT
 } km_dtype;
 
 KM_API const char *km_dtype_name(km_dtype d);
-KM_API size_t km_dtype_size(km_dtype d);
+KM_API size_t km_dtype_size(km_dtype d);      /* bytes of an element, or of a block of them */
+KM_API int64_t km_dtype_block(km_dtype d);    /* elements in a block; 1 for plain types */
 
 /* ---- Contexts ---- */
 

@@ -4,7 +4,7 @@
 #include "tensor/profile.h"
 
 static size_t bytes_of(const km_tensor *t) {
-    return (size_t)km_shape_count(t->shape) * km_dtype_size(t->dtype);
+    return (size_t)km_dtype_bytes(t->dtype, km_shape_count(t->shape));
 }
 
 static km_status usable(km_ctx *ctx, const char *what, const km_tensor *t) {

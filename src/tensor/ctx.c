@@ -172,7 +172,7 @@ void km_storage_release(km_ctx *ctx, km_storage *s) {
 km_tensor *km_tensor_new(km_ctx *ctx, km_lane *lane, const char *what, km_dtype dtype,
                          km_shape shape) {
     if (km_failed(ctx) || km_shape_check(ctx, what, dtype, shape) != KM_OK) return NULL;
-    size_t bytes = (size_t)km_shape_count(shape) * km_dtype_size(dtype);
+    size_t bytes = (size_t)km_dtype_bytes(dtype, km_shape_count(shape));
     km_tensor *t = km_arena_alloc(&ctx->arena, sizeof *t);
     km_storage *s = step_reserve(ctx) ? storage_record(ctx) : NULL;
     void *data = NULL;

@@ -9,7 +9,16 @@
 #define KM_FLOATS (KM_BIT(KM_F32) | KM_BIT(KM_F16) | KM_BIT(KM_BF16) | KM_BIT(KM_F64))
 #define KM_INDICES (KM_BIT(KM_I32) | KM_BIT(KM_I64))
 #define KM_NUMBERS (KM_FLOATS | KM_INDICES | KM_BIT(KM_U8) | KM_BIT(KM_I8))
-#define KM_ANY ((1u << KM_DTYPE_COUNT) - 1)
+#define KM_ANY ((1u << KM_Q4_0) - 1)                         /* every plain one */
+#define KM_BLOCKS (((1u << KM_DTYPE_COUNT) - 1) & ~KM_ANY) /* those of a few bits */
+
+static inline bool km_dtype_is_block(km_dtype d) { return (KM_BLOCKS >> d) & 1u; }
+
+/* Bytes of `count` elements, a whole number of blocks. */
+static inline int64_t km_dtype_bytes(km_dtype d, int64_t count) {
+    return km_dtype_is_block(d) ? count / km_dtype_block(d) * (int64_t)km_dtype_size(d)
+                                : count * (int64_t)km_dtype_size(d);
+}
 
 static inline bool km_dtype_is_float(km_dtype d) { return (KM_FLOATS >> d) & 1u; }
 

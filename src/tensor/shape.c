@@ -4,8 +4,8 @@
 
 const char *km_dtype_name(km_dtype d) {
     static const char *const names[] = {
-#define NAME(name, text, bytes, is_float) text,
-        KM_DTYPE_LIST(NAME)
+#define NAME(name, text, bytes, last) text,
+        KM_DTYPE_LIST(NAME) KM_BLOCK_LIST(NAME)
 #undef NAME
     };
     return (unsigned)d < KM_DTYPE_COUNT ? names[d] : "?";
@@ -13,11 +13,20 @@ const char *km_dtype_name(km_dtype d) {
 
 size_t km_dtype_size(km_dtype d) {
     static const size_t sizes[] = {
-#define SIZE(name, text, bytes, is_float) bytes,
-        KM_DTYPE_LIST(SIZE)
+#define SIZE(name, text, bytes, last) bytes,
+        KM_DTYPE_LIST(SIZE) KM_BLOCK_LIST(SIZE)
 #undef SIZE
     };
     return (unsigned)d < KM_DTYPE_COUNT ? sizes[d] : 0;
+}
+
+int64_t km_dtype_block(km_dtype d) {
+    static const int16_t blocks[] = {
+#define BLOCK(name, text, bytes, elements) [KM_##name] = elements,
+        KM_BLOCK_LIST(BLOCK)
+#undef BLOCK
+    };
+    return (unsigned)d < KM_DTYPE_COUNT && blocks[d] ? blocks[d] : 1;
 }
 
 const char *km_shape_text(char buf[KM_SHAPE_TEXT], km_shape s) {
@@ -42,7 +51,10 @@ km_status km_shape_check(km_ctx *ctx, const char *what, km_dtype dtype, km_shape
     if (s.ndim < 0 || s.ndim > KM_MAX_DIMS)
         return km_fail(ctx, KM_ERR_SHAPE, "%s: %d dimensions; 0 to %d are possible", what, s.ndim,
                        KM_MAX_DIMS);
-    int64_t bytes = (int64_t)km_dtype_size(dtype);
+    int64_t bytes = (int64_t)km_dtype_size(dtype), block = km_dtype_block(dtype);
+    if (block > 1 && (s.ndim < 1 || s.dim[s.ndim - 1] % block))
+        return km_fail(ctx, KM_ERR_SHAPE, "%s: rows of %s are no whole blocks of %lld, as %s needs",
+                       what, km_shape_text(text, s), (long long)block, km_dtype_name(dtype));
     bool empty = false, absurd = false;
     for (int i = 0; i < s.ndim; i++) {
         if (s.dim[i] < 0)

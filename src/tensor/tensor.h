@@ -112,7 +112,7 @@ void km_storage_retain(km_storage *s);
 void km_storage_release(km_ctx *ctx, km_storage *s);
 
 static inline void *km_tensor_ptr(const km_tensor *t) {
-    return (char *)t->storage->data + t->offset * (int64_t)km_dtype_size(t->dtype);
+    return (char *)t->storage->data + km_dtype_bytes(t->dtype, t->offset);
 }
 static inline km_device *km_tensor_dev(const km_tensor *t) { return t->storage->lane->device; }
 
