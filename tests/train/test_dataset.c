@@ -21,7 +21,7 @@ static km_dataset_options options(void) {
 }
 
 typedef struct made {
-    km_source *sources;
+    km_text_source *sources;
     int n;
     km_token *token;
     km_dataset data;
@@ -187,7 +187,7 @@ static void what_is_no_text_is_refused(void **state) {
 
 static void bytes_that_are_not_utf8_are_named(void **state) {
     (void)state;
-    km_source *s;
+    km_text_source *s;
     scratch_write(scratch("bad"), "good\nline\xC3\xA9\nand \xFF", 17);
     const char *path = scratch("bad");
     assert_done(km_sources_open(&s, &path, 1, &err));
