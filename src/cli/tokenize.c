@@ -108,7 +108,7 @@ static int run_train(const settings *o, const km_args *args) {
                             "'%.60s'",
                             o->train);
     km_error err = {0};
-    source source = {0};
+    source in = {0};
     km_map maps[KM_MAX_WORDS] = {{0}};
     km_span texts[KM_MAX_WORDS];
     size_t n = 0, bytes = 0;
@@ -118,8 +118,8 @@ static int run_train(const settings *o, const km_args *args) {
         texts[n++] = (km_span){(const char *)maps[i].data, maps[i].size};
     }
     if (n == 0 && strcmp(o->train, "bytes") != 0) {
-        s = open_source(&source, o, args, &err);
-        texts[n++] = source.span;
+        s = open_source(&in, o, args, &err);
+        texts[n++] = in.span;
     }
     for (size_t i = 0; s == KM_OK && i < n; i++) bytes += texts[i].bytes;
     double start = km_now();
@@ -130,7 +130,7 @@ static int run_train(const settings *o, const km_args *args) {
                                : km_cli_fail("tokenize: %s", err.text);
     km_token_free(t);
     for (int i = 0; i < args->n_words; i++) km_map_close(&maps[i]);
-    source_free(&source);
+    source_free(&in);
     return code;
 }
 
