@@ -31,7 +31,9 @@ typedef struct km_common {
 int km_command_devices(int argc, char **argv);
 int km_command_verify(int argc, char **argv);
 int km_command_bench(int argc, char **argv);
+int km_command_tokenize(int argc, char **argv);
 int km_command_train(int argc, char **argv);
+int km_command_sample(int argc, char **argv);
 
 /* Parses; prints help or the error. Returns true when the command should go on; otherwise
  * *exit_code is what to return. */

@@ -16,7 +16,9 @@ static const command commands[] = {
     {"verify", "check every op on a device against the reference", km_command_verify},
     {"bench", "measure the speed of ops against plain C and the hardware's limit",
      km_command_bench},
+    {"tokenize", "text to token ids and back; train a tokenizer", km_command_tokenize},
     {"train", "train a language model on text, or go on with one", km_command_train},
+    {"sample", "let a model go on with a prompt", km_command_sample},
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 

@@ -25,9 +25,14 @@ typedef struct item {
     km_source source;
 } item;
 
+typedef struct pair {
+    char *name;
+    size_t at; /* where the pair begins in the metadata's bytes */
+} pair;
+
 struct km_gguf_out {
     bytes meta;
-    char **keys;
+    pair *keys;
     size_t n_keys, room_keys;
     item *items;
     size_t n, room;
@@ -42,7 +47,7 @@ km_gguf_out *km_gguf_out_new(km_error *err) {
 
 void km_gguf_out_free(km_gguf_out *o) {
     if (!o) return;
-    for (size_t i = 0; i < o->n_keys; i++) km_free(o->keys[i]);
+    for (size_t i = 0; i < o->n_keys; i++) km_free(o->keys[i].name);
     for (size_t i = 0; i < o->n; i++) km_free(o->items[i].name);
     km_free(o->keys);
     km_free(o->items);
@@ -95,21 +100,21 @@ static bool grow(km_gguf_out *o, void **list, size_t n, size_t *room, size_t siz
     return true;
 }
 
-static void put_key(km_gguf_out *o, const char *key, km_gguf_type type) {
+static void put_key(km_gguf_out *o, const char *name, km_gguf_type type) {
     if (failed(o)) return;
-    if (!key || !*key || strlen(key) > UINT16_MAX) {
+    if (!name || !*name || strlen(name) > UINT16_MAX) {
         km_error_set(&o->error, KM_ERR_RANGE, "cannot write GGUF: a metadata key is empty or long");
         return;
     }
     if (!grow(o, (void **)&o->keys, o->n_keys, &o->room_keys, sizeof *o->keys)) return;
-    o->keys[o->n_keys] = km_strdup(key);
-    if (!o->keys[o->n_keys]) {
+    o->keys[o->n_keys] = (pair){km_strdup(name), o->meta.n};
+    if (!o->keys[o->n_keys].name) {
         no_memory(o);
         return;
     }
     o->n_keys++;
     uint32_t number = type;
-    put_text(o, key, strlen(key));
+    put_text(o, name, strlen(name));
     put(o, &number, 4);
 }
 
@@ -190,6 +195,35 @@ void km_gguf_put_value(km_gguf_out *o, const char *key, const km_gguf_value *v) 
     }
 }
 
+static size_t find_key(const km_gguf_out *o, const char *key) {
+    size_t i = 0;
+    while (i < o->n_keys && strcmp(o->keys[i].name, key) != 0) i++;
+    return i;
+}
+
+bool km_gguf_out_get(const km_gguf_out *o, const char *key, km_gguf_value *v) {
+    size_t i = failed(o) ? 0 : find_key(o, key);
+    if (failed(o) || i == o->n_keys) return false;
+    km_gguf_cursor c = {o->meta.data + o->keys[i].at, o->meta.data + o->meta.n};
+    const char *text, *why;
+    size_t size;
+    uint32_t type;
+    return km_gguf_take_text(&c, &text, &size) && km_gguf_take_u32(&c, &type) &&
+           km_gguf_take_value(&c, type, v, &why);
+}
+
+void km_gguf_drop(km_gguf_out *o, const char *key) {
+    size_t i = failed(o) ? 0 : find_key(o, key);
+    if (failed(o) || i == o->n_keys) return;
+    size_t at = o->keys[i].at, end = i + 1 < o->n_keys ? o->keys[i + 1].at : o->meta.n;
+    memmove(o->meta.data + at, o->meta.data + end, o->meta.n - end);
+    o->meta.n -= end - at;
+    km_free(o->keys[i].name);
+    o->n_keys--;
+    for (; i < o->n_keys; i++)
+        o->keys[i] = (pair){o->keys[i + 1].name, o->keys[i + 1].at - (end - at)};
+}
+
 /* ---- Tensors ---- */
 
 void km_gguf_add(km_gguf_out *o, const char *name, km_ggml_type type, km_shape shape,
@@ -240,7 +274,7 @@ static km_status check_names(km_gguf_out *o, const char *path, km_error *err) {
     size_t most = o->n > o->n_keys ? o->n : o->n_keys;
     const char **list = km_alloc((most ? most : 1) * sizeof *list);
     if (!list) return km_error_set(err, KM_ERR_MEMORY, "cannot write '%s': out of memory", path);
-    for (size_t i = 0; i < o->n_keys; i++) list[i] = o->keys[i];
+    for (size_t i = 0; i < o->n_keys; i++) list[i] = o->keys[i].name;
     const char *name = twice(list, o->n_keys);
     if (name) {
         km_error_set(err, KM_ERR_RANGE, "cannot write '%s': metadata '%s' is there twice", path,

@@ -22,9 +22,13 @@ typedef struct reader {
     km_status status;
 } reader;
 
-static int64_t whole(reader *r, const char *key, int64_t lo, int64_t value) {
-    if (r->status == KM_OK) r->status = km_json_int(r->o, key, lo, MOST, &value, r->shown, r->err);
+static int64_t up_to(reader *r, const char *key, int64_t lo, int64_t hi, int64_t value) {
+    if (r->status == KM_OK) r->status = km_json_int(r->o, key, lo, hi, &value, r->shown, r->err);
     return value;
+}
+
+static int64_t whole(reader *r, const char *key, int64_t lo, int64_t value) {
+    return up_to(r, key, lo, MOST, value);
 }
 
 static double real(reader *r, const char *key, double lo, double hi, double value) {
@@ -43,12 +47,15 @@ static const char *word(reader *r, const char *key, const char *value) {
 }
 
 /* A size without which there is no model. */
-static int64_t needed(reader *r, const char *key) {
-    int64_t v = whole(r, key, 1, 0);
+static int64_t needed_up_to(reader *r, const char *key, int64_t hi) {
+    int64_t v = up_to(r, key, 1, hi, 0);
     if (r->status == KM_OK && v == 0)
         r->status = km_error_set(r->err, KM_ERR_FORMAT, "'%s': \"%s\" is missing", r->shown, key);
     return v;
 }
+
+static int64_t needed(reader *r, const char *key) { return needed_up_to(r, key, MOST); }
+static int count(reader *r, const char *key) { return (int)needed_up_to(r, key, 65536); }
 
 /* A switch that Kermes knows in one position only. */
 static void fixed(reader *r, const char *key, bool must_be) {
@@ -67,8 +74,8 @@ static void one_of(reader *r, const char *key, const char *first, const char *se
 
 static void read_gpt2(reader *r, km_config *c) {
     c->arch = KM_ARCH_GPT2;
-    c->layers = (int)needed(r, "n_layer");
-    c->heads = (int)needed(r, "n_head");
+    c->layers = count(r, "n_layer");
+    c->heads = count(r, "n_head");
     c->dim = needed(r, "n_embd");
     c->hidden = whole(r, "n_inner", 1, 0);
     c->context = json_object_get(r->o, "n_positions") ? needed(r, "n_positions") : needed(r, "n_ctx");
@@ -102,9 +109,9 @@ static void read_rope(reader *r, const char *key, km_config *c) {
 
 static void read_llama(reader *r, km_config *c) {
     c->arch = KM_ARCH_LLAMA;
-    c->layers = (int)needed(r, "num_hidden_layers");
-    c->heads = (int)needed(r, "num_attention_heads");
-    c->kv_heads = (int)whole(r, "num_key_value_heads", 1, c->heads);
+    c->layers = count(r, "num_hidden_layers");
+    c->heads = count(r, "num_attention_heads");
+    c->kv_heads = (int)up_to(r, "num_key_value_heads", 1, 65536, c->heads);
     c->dim = needed(r, "hidden_size");
     c->head_dim = whole(r, "head_dim", 1, 0);
     c->hidden = needed(r, "intermediate_size");

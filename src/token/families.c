@@ -3,10 +3,8 @@
 #include "token/scan.h"
 #include <string.h>
 
-#define CONTRACTION "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-#define SPACES "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-#define LETTERS_THEN(number)                                                                       \
-    "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" number "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" SPACES
+#define CONTRACTION KM_PATTERN_CONTRACTION
+#define SPACES KM_PATTERN_SPACES
 #define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
 #define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
 /* Words that start with capitals, or go on in small letters, with `tail` behind them. */
@@ -46,14 +44,14 @@ static const km_family families[] = {
               "trillion granite-docling ",
      .pattern = {KM_PATTERN_GPT2}},
     {.names = " llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 ",
-     .pattern = {CONTRACTION "|" LETTERS_THEN("\\p{N}{1,3}")},
+     .pattern = {KM_PATTERN_LLAMA3("\\p{N}{1,3}")},
      .ignore_merges = true,
      .add_bos = true},
     {.names = " dbrx smaug-bpe chatglm-bpe chatglm4 glm4 ",
-     .pattern = {CONTRACTION "|" LETTERS_THEN("\\p{N}{1,3}")}},
-    {.names = " qwen2 ", .pattern = {CONTRACTION "|" LETTERS_THEN("\\p{N}")}, .nfc = true},
+     .pattern = {KM_PATTERN_LLAMA3("\\p{N}{1,3}")}},
+    {.names = " qwen2 ", .pattern = {KM_PATTERN_LLAMA3("\\p{N}")}, .nfc = true},
     {.names = " deepseek-r1-qwen stablelm2 hunyuan megrez kormo grok-2 solar-open ",
-     .pattern = {CONTRACTION "|" LETTERS_THEN("\\p{N}")}},
+     .pattern = {KM_PATTERN_LLAMA3("\\p{N}")}},
     {.names = " qwen35 ",
      .pattern = {CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| "
                              "?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" SPACES},

@@ -33,7 +33,7 @@ static km_pattern *make(const char *source, size_t n, uint32_t options, km_error
     int code;
     PCRE2_SIZE at;
     p->code = n <= LONGEST_PATTERN
-                  ? pcre2_compile((PCRE2_SPTR)source, n, PCRE2_UTF | PCRE2_UCP | options, &code,
+                  ? pcre2_compile((PCRE2_SPTR)source, n, PCRE2_UTF | options, &code,
                                   &at, NULL)
                   : NULL;
     if (!p->code) {
@@ -50,7 +50,7 @@ static km_pattern *make(const char *source, size_t n, uint32_t options, km_error
 }
 
 km_pattern *km_pattern_new(const char *source, size_t n, km_error *err) {
-    return make(source, n, 0, err);
+    return make(source, n, PCRE2_UCP, err);
 }
 
 km_pattern *km_pattern_literal(const char *text, size_t n, km_error *err) {

@@ -188,7 +188,7 @@ static km_status compile_normalizer(compiler *c, const json_t *o, int depth) {
 
 #define PUNCTUATION "[\\p{P}$+<=>^`|~]"
 /* What Rust's \w means; PCRE2's own leaves out marks. */
-#define WORD "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}"
+#define WORD "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{200c}\\x{200d}"
 
 static km_status read_behaviour(const compiler *c, const json_t *o, km_split_kind *kind) {
     static const char *const names[] = {"Isolated", "Removed", "MergedWithPrevious",

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "format/json_read.h"
 #include "model/files.h"
+#include "model/lora.h"
 #include "report/json.h"
 #include <dirent.h>
 #include <inttypes.h>
@@ -327,10 +328,12 @@ km_status km_checkpoint_open(const char *out, int64_t step, km_train_state *stat
 
 /* ---- Whole folders ---- */
 
-static km_status save_model(const char *folder, const km_checkpoint_parts *p, km_error *err) {
+static km_status save_model(const char *folder, const km_checkpoint_parts *p, bool adapter,
+                            km_error *err) {
     char path[PATH_MAX];
     km_status s = km_folder_make(folder, err);
-    if (s == KM_OK) s = km_model_save(p->model, folder, err);
+    if (s == KM_OK)
+        s = adapter ? km_lora_save(p->model, folder, err) : km_model_save(p->model, folder, err);
     km_folder_join(path, folder, "tokenizer.json");
     return s == KM_OK ? km_token_save(p->token, path, err) : s;
 }
@@ -343,7 +346,7 @@ km_status km_checkpoint_save(const char *out, const km_checkpoint_parts *p,
     km_folder_join(path, temp, "optimizer.safetensors");
     if (p->rank != 0) return save_optimizer(NULL, p, err);
     km_folder_remove(temp);
-    km_status s = save_model(temp, p, err);
+    km_status s = save_model(temp, p, false, err);
     km_status t = save_optimizer(s == KM_OK ? path : NULL, p, err);
     if (s == KM_OK) s = t;
     if (s == KM_OK) s = save_state(temp, state, err);
@@ -365,12 +368,13 @@ km_status km_checkpoint_load(const char *out, int64_t step, const km_checkpoint_
     return s == KM_OK ? load_optimizer(path, p, err) : s;
 }
 
-km_status km_model_export(const char *path, const km_checkpoint_parts *p, km_error *err) {
+km_status km_model_export(const char *path, const km_checkpoint_parts *p, bool adapter,
+                          km_error *err) {
     char temp[PATH_MAX];
     if (p->rank != 0) return KM_OK;
     km_folder_temp(temp, path);
     km_folder_remove(temp);
-    km_status s = save_model(temp, p, err);
+    km_status s = save_model(temp, p, adapter, err);
     if (s == KM_OK) return km_folder_publish(temp, path, err);
     km_folder_remove(temp);
     return s;

@@ -46,8 +46,9 @@ km_status km_checkpoint_load(const char *out, int64_t step, const km_checkpoint_
 void km_checkpoint_prune(const char *out, int64_t keep); /* all but the last `keep` go */
 
 /* A Hugging Face folder at `path` in place of one that may be there; what was there is gone only
- * when the new one is whole. */
-km_status km_model_export(const char *path, const km_checkpoint_parts *p, km_error *err);
+ * when the new one is whole. adapter: the corrections (LoRA) alone, as PEFT stores them. */
+km_status km_model_export(const char *path, const km_checkpoint_parts *p, bool adapter,
+                          km_error *err);
 
 /* ---- Folders ---- */
 

@@ -23,7 +23,7 @@ static uint64_t hash_text(uint64_t hash, const char *s) {
 
 /* Where a source's tokens lie. The name holds what they depend on but for the text itself, whose
  * sizes, times and hashes are in the file: a changed text replaces its old tokens. */
-static void cache_path(char *out, size_t size, const km_source *s, const km_token *token,
+static void cache_path(char *out, size_t size, const km_text_source *s, const km_token *token,
                        const km_dataset_options *o) {
     uint64_t hash = km_token_hash(token) + o->special;
     char full[PATH_MAX];
@@ -31,18 +31,18 @@ static void cache_path(char *out, size_t size, const km_source *s, const km_toke
     snprintf(out, size, "%s/%016" PRIx64 ".tokens", o->cache, hash);
 }
 
-static uint64_t hash_file(const km_source_file *f) {
+static uint64_t hash_file(const km_text_file *f) {
     return XXH3_64bits(f->text.data, f->text.size);
 }
 
 /* Whether tokens were made from just this text by just this tokenizer. */
-static bool fits(const km_tokens_meta *m, const km_source *s, const km_token *token,
+static bool fits(const km_tokens_meta *m, const km_text_source *s, const km_token *token,
                  const km_dataset_options *o) {
     if (m->tokenizer != km_token_hash(token) || m->special != o->special ||
         m->n_sources != s->n_files)
         return false;
     for (int i = 0; i < s->n_files; i++) {
-        const km_source_file *f = &s->files[i];
+        const km_text_file *f = &s->files[i];
         const km_tokens_source *was = &m->sources[i];
         if (was->bytes != f->text.size || strcmp(was->path, f->path) != 0) return false;
         if (was->mtime != f->mtime && was->hash != hash_file(f)) return false;
@@ -69,7 +69,7 @@ static bool forward_progress(void *user, const char *stage, int64_t done, int64_
            j->options->progress(j->options->user, stage, j->done + done, j->total);
 }
 
-static km_status encode_files(job *j, const km_source *s, const km_token *token, km_error *err) {
+static km_status encode_files(job *j, const km_text_source *s, const km_token *token, km_error *err) {
     const km_dataset_options *o = j->options;
     km_encode_options how = {.flags = o->special ? KM_TOKEN_PARSE_SPECIAL : KM_TOKEN_PLAIN,
                              .threads = o->threads,
@@ -77,7 +77,7 @@ static km_status encode_files(job *j, const km_source *s, const km_token *token,
                              .user = j};
     int32_t end = km_token_eos(token);
     for (int i = 0; i < s->n_files; i++) {
-        const km_source_file *f = &s->files[i];
+        const km_text_file *f = &s->files[i];
         km_error why = {0};
         km_status status = km_token_encode_large(token, (const char *)f->text.data, f->text.size,
                                                  &how, take, j, &why);
@@ -91,7 +91,7 @@ static km_status encode_files(job *j, const km_source *s, const km_token *token,
     return KM_OK;
 }
 
-static km_status describe(km_tokens_meta *m, const km_source *s, const km_token *token,
+static km_status describe(km_tokens_meta *m, const km_text_source *s, const km_token *token,
                           const km_dataset_options *o, km_error *err) {
     *m = (km_tokens_meta){.tokenizer = km_token_hash(token),
                           .vocab = km_token_vocab(token),
@@ -99,7 +99,7 @@ static km_status describe(km_tokens_meta *m, const km_source *s, const km_token 
                           .sources = km_calloc((size_t)s->n_files, sizeof *m->sources)};
     if (!m->sources) return no_memory(err);
     for (int i = 0; i < s->n_files; i++) {
-        const km_source_file *f = &s->files[i];
+        const km_text_file *f = &s->files[i];
         m->sources[m->n_sources++] = (km_tokens_source){.path = km_strdup(f->path),
                                                         .bytes = f->text.size,
                                                         .mtime = f->mtime,
@@ -109,7 +109,7 @@ static km_status describe(km_tokens_meta *m, const km_source *s, const km_token 
     return KM_OK;
 }
 
-static km_status tokenise(const char *path, const km_source *s, const km_token *token,
+static km_status tokenise(const char *path, const km_text_source *s, const km_token *token,
                           const km_dataset_options *o, km_error *err) {
     job j = {.options = o, .total = (int64_t)s->bytes};
     km_tokens_meta meta;
@@ -129,7 +129,7 @@ static km_status tokenise(const char *path, const km_source *s, const km_token *
 
 /* ---- Parts ---- */
 
-static km_status open_given(km_dataset_part *p, const km_source *s, const km_token *token,
+static km_status open_given(km_dataset_part *p, const km_text_source *s, const km_token *token,
                             km_error *err) {
     km_status status = km_tokens_open(&p->tokens, s->path, err);
     if (status == KM_OK && p->tokens.meta.tokenizer != km_token_hash(token))
@@ -141,7 +141,7 @@ static km_status open_given(km_dataset_part *p, const km_source *s, const km_tok
     return status;
 }
 
-static km_status open_part(km_dataset_part *p, const km_source *s, const km_token *token,
+static km_status open_part(km_dataset_part *p, const km_text_source *s, const km_token *token,
                            const km_dataset_options *o, km_error *err) {
     p->name = km_strdup(s->path);
     if (!p->name) return no_memory(err);
@@ -178,7 +178,7 @@ static km_status split(km_dataset_part *p, const km_dataset_options *o, km_error
     return KM_OK;
 }
 
-static km_status set_weights(km_dataset *d, const km_source *sources, km_error *err) {
+static km_status set_weights(km_dataset *d, const km_text_source *sources, km_error *err) {
     double given = 0, rest = 0;
     bool all = true;
     for (int i = 0; i < d->n; i++) {
@@ -200,7 +200,7 @@ static km_status set_weights(km_dataset *d, const km_source *sources, km_error *
     return KM_OK;
 }
 
-km_status km_dataset_open(km_dataset *d, const km_source *sources, int n, const km_token *token,
+km_status km_dataset_open(km_dataset *d, const km_text_source *sources, int n, const km_token *token,
                           const km_dataset_options *options, km_error *err) {
     *d = (km_dataset){0};
     if (n > KM_DATASET_MAX_PARTS)

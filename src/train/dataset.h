@@ -34,7 +34,7 @@ typedef struct km_dataset_options {
 
 /* Weights: those given count as they are when every source has one; otherwise what they leave of 1
  * goes to the others by their sizes, and without any weight the sources count as one long text. */
-km_status km_dataset_open(km_dataset *d, const km_source *sources, int n, const km_token *token,
+km_status km_dataset_open(km_dataset *d, const km_text_source *sources, int n, const km_token *token,
                           const km_dataset_options *options, km_error *err);
 void km_dataset_close(km_dataset *d);
 /* A number that changes with the tokens, the split and the weights: for checkpoints. */

@@ -1,6 +1,7 @@
 /* The training loop: steps are queued on the device; every few of them their losses are read, and
  * then everything that needs the host happens: the log, validation, samples, checkpoints. */
 #include "base/progress.h"
+#include "model/lora.h"
 #include "train/trainer.h"
 #include <inttypes.h>
 #include <math.h>
@@ -13,7 +14,7 @@ enum { MAX_BAD_LOSSES = 10, MAX_SKIPS = 100 };
 static double training_time(const km_trainer *t) { return km_now() - t->busy_since - t->pause; }
 
 static double step_tokens(const km_trainer *t) {
-    return (double)(t->s->batch * t->s->accumulate * t->config.context) * t->ranks;
+    return (double)(t->s->batch * t->s->accumulate * t->context) * t->ranks;
 }
 
 /* What is left to do at the pace of this part of the run, pauses included. */
@@ -140,7 +141,7 @@ static km_status save_best(km_trainer *t) {
     km_checkpoint_parts parts = km_trainer_parts(t);
     km_trainer_path(t, path, "best");
     if (t->s->no_best || t->s->overfit_batch) return KM_OK;
-    return km_model_export(path, &parts, t->err);
+    return km_trainer_agree(t, km_model_export(path, &parts, t->s->lora_rank > 0, t->err));
 }
 
 static km_status evaluate(km_trainer *t) {
@@ -217,16 +218,31 @@ static km_status between(km_trainer *t) {
     return s;
 }
 
-static km_status finish(km_trainer *t) {
+/* The model as it is now; corrections go into an adapter and into the weights. */
+static km_status export(km_trainer *t) {
     char path[PATH_MAX];
     km_checkpoint_parts parts = km_trainer_parts(t);
+    km_status s = KM_OK;
+    if (t->s->lora_rank) {
+        km_trainer_path(t, path, "adapter");
+        s = km_model_export(path, &parts, true, t->err);
+        km_stepper_close(&t->stepper); /* merging takes parameters away from both */
+        km_optimizer_free(t->optimizer);
+        t->optimizer = NULL;
+        if (s == KM_OK) s = km_lora_merge(t->model, t->err);
+    }
+    km_trainer_path(t, path, "model");
+    return s == KM_OK ? km_model_export(path, &parts, false, t->err) : s;
+}
+
+static km_status finish(km_trainer *t) {
+    char path[PATH_MAX];
     km_status s = t->state.n_losses + t->stepper.used ? log_line(t) : KM_OK;
     double start = km_now();
     bool stopped = t->result->end == KM_TRAIN_STOPPED;
     if (s == KM_OK && !stopped && t->state.evaluated != t->state.step) s = evaluate(t);
     if (s == KM_OK && t->saved != t->state.step) s = save(t);
-    km_trainer_path(t, path, "model");
-    if (s == KM_OK && !stopped) s = km_model_export(path, &parts, t->err);
+    if (s == KM_OK && !stopped) s = export(t);
     t->pause += km_now() - start;
     double busy = training_time(t);
     t->result->tokens_per_s = t->part_tokens / busy;

@@ -11,7 +11,6 @@ km_train_settings km_train_defaults(void) {
     return (km_train_settings){.val = 0.1,
                                .model = "tiny",
                                .dropout = -1,
-                               .lora_alpha = 16,
                                .batch = 12,
                                .accumulate = 1,
                                .steps = 2000,
@@ -84,11 +83,9 @@ const km_setting km_train_table[] = {
     {"lora-rank", KM_SETTING_INT, KM_SETTING_FIXED, "N", AT(lora_rank), 0, 4096,
      "train only a low-rank correction of the weights"},
     {"lora-alpha", KM_SETTING_NUMBER, KM_SETTING_FIXED, "X", AT(lora_alpha), 0, MANY,
-     "its scale is alpha / rank (default 16)"},
-    {"lora-dropout", KM_SETTING_NUMBER, KM_SETTING_FIXED, "P", AT(lora_dropout), 0, 0.99,
-     "dropout on the way into it (default 0)"},
+     "its scale is alpha / rank (default: twice the rank)"},
     {"lora-targets", KM_SETTING_TEXT, KM_SETTING_FIXED, "PATTERNS", AT(lora_targets), 0, 0,
-     "which linear layers, as '*.attn.*,*.mlp.*' (default: the attention's)"},
+     "which layers, as 'c_attn,c_proj' (default: c_attn, or q_proj and v_proj)"},
     {"freeze", KM_SETTING_TEXT, KM_SETTING_FIXED, "PATTERNS", AT(freeze), 0, 0,
      "leave parameters of these names as they are, as 'transformer.h.0.*'"},
     {"recompute", KM_SETTING_FLAG, KM_SETTING_FREE, NULL, AT(recompute), 0, 0,
@@ -409,10 +406,13 @@ km_status km_train_check(const km_train_settings *s, km_error *err) {
                             s->dtype);
     if (s->min_lr > s->lr)
         return km_error_set(err, KM_ERR_RANGE, "--min-lr %g is above --lr %g", s->min_lr, s->lr);
-    if (s->init && (s->layers || s->heads || s->kv_heads || s->dim || s->hidden))
+    if (s->init && (s->layers || s->heads || s->kv_heads || s->dim || s->hidden || s->vocab_pad))
         return km_error_set(err, KM_ERR_RANGE,
                             "--init brings the model's sizes with it; leave out --layers, "
                             "--heads, --dim and the like");
+    if (s->lora_rank && s->freeze)
+        return km_error_set(err, KM_ERR_RANGE,
+                            "--lora-rank freezes all weights; leave out --freeze");
     if (s->lora_rank && !s->init)
         return km_error_set(err, KM_ERR_RANGE,
                             "--lora-rank corrects weights that exist: name them with --init DIR");

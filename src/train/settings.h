@@ -30,8 +30,8 @@ typedef struct km_train_settings {
     int64_t layers, heads, kv_heads, dim, hidden, context, vocab_pad; /* 0: the preset's */
     double dropout;              /* below 0: the preset's */
     int64_t lora_rank;           /* 0: all weights are trained */
-    double lora_alpha, lora_dropout;
-    const char *lora_targets;    /* patterns with commas between them; NULL: the attention's */
+    double lora_alpha;           /* 0: twice the rank */
+    const char *lora_targets;    /* patterns with commas between them; NULL: model/lora.h's */
     const char *freeze;          /* patterns with commas between them */
     bool recompute;
 

@@ -6,6 +6,8 @@
 #include "base/alloc.h"
 #include "base/progress.h"
 #include "format/json_read.h"
+#include "model/files.h"
+#include "model/lora.h"
 #include "report/json.h"
 #include "train/trainer.h"
 #include <dirent.h>
@@ -161,7 +163,7 @@ static bool prepare_progress(void *user, const char *stage, int64_t done, int64_
 }
 
 static km_token *learn_tokenizer(km_trainer *t, const char *kind) {
-    const km_source *sources = t->sources;
+    const km_text_source *sources = t->sources;
     size_t n = 0, at = 0;
     for (int i = 0; i < t->s->data.n; i++) {
         n += (size_t)sources[i].n_files;
@@ -232,7 +234,7 @@ static km_status open_data(km_trainer *t) {
                             .val = t->s->val,
                             .special = t->s->special,
                             .threads = (int)t->s->threads,
-                            .context = t->config.context,
+                            .context = t->context,
                             .progress = prepare_progress,
                             .user = t};
     /* Rank 0 makes the tokens; the others then find them in the cache. */
@@ -244,36 +246,88 @@ static km_status open_data(km_trainer *t) {
         s = km_dataset_open(&t->data, t->sources, t->s->data.n, t->token, &o, t->err);
     t->sampler = (km_sampler){.data = &t->data,
                               .seed = (uint64_t)t->s->seed,
-                              .context = t->config.context};
+                              .context = t->context};
     return s;
 }
 
 /* ---- The model ---- */
 
-static km_status make_model(km_trainer *t) {
+/* Where weights that are not random come from: the run's own checkpoint once there is one, so that
+ * the folder of --init may be gone by then. false: from nowhere. */
+static bool weights_folder(const km_trainer *t, char path[PATH_MAX]) {
+    char name[40];
+    if (!t->s->init) return false;
+    snprintf(name, sizeof name, "step-%" PRId64, t->from);
+    if (t->from >= 0)
+        km_trainer_path(t, path, name);
+    else
+        snprintf(path, PATH_MAX, "%s", t->s->init);
+    return true;
+}
+
+static km_status get_config(km_trainer *t) {
+    char folder[PATH_MAX];
+    int64_t vocab = km_token_vocab(t->token);
+    bool given = weights_folder(t, folder);
+    km_status s = given ? km_config_load(&t->config, folder, t->err)
+                        : km_train_config(t->s, &t->config, t->err);
+    if (s != KM_OK) return s;
+    if (given && vocab > t->config.vocab)
+        return km_error_set(t->err, KM_ERR_RANGE,
+                            "the tokenizer has %" PRId64 " tokens, and the model in '%s' knows "
+                            "only %" PRId64,
+                            vocab, folder, t->config.vocab);
+    if (!given) t->config.vocab = vocab;
+    t->context = t->s->context ? t->s->context : t->config.context;
+    if (t->context > t->config.context)
+        return km_error_set(t->err, KM_ERR_RANGE,
+                            "--context %" PRId64 " is more than the %" PRId64 " of the model in "
+                            "'%s'",
+                            t->context, t->config.context, folder);
+    return km_config_complete(&t->config, t->err);
+}
+
+static km_status new_model(km_trainer *t) {
+    char folder[PATH_MAX];
     km_dtype dtype = km_train_dtype(t->s);
+    if (weights_folder(t, folder)) {
+        t->model = km_model_load(t->ctx, folder, dtype, t->err);
+        if (!t->model) return t->err->code;
+        if (t->s->dropout >= 0) t->model->config.dropout = t->s->dropout;
+        return KM_OK;
+    }
     t->model = km_model_new(t->ctx, &t->config, dtype);
-    if (!t->model) return ctx_failed(t);
-    if (km_model_init(t->model, (uint64_t)t->s->seed) != KM_OK) return ctx_failed(t);
-    t->model->recompute = t->s->recompute;
-    if (t->s->freeze && km_model_freeze(t->model, t->s->freeze, true) == 0)
+    if (!t->model || km_model_init(t->model, (uint64_t)t->s->seed) != KM_OK) return ctx_failed(t);
+    return KM_OK;
+}
+
+/* Which parameters are trained. */
+static km_status choose_trained(km_trainer *t) {
+    const km_train_settings *o = t->s;
+    if (o->lora_rank) {
+        km_lora_config c = {
+            .rank = (int)o->lora_rank, .alpha = o->lora_alpha, .targets = o->lora_targets};
+        return km_lora_add(t->model, &c, (uint64_t)o->seed, t->err);
+    }
+    if (o->freeze && km_model_freeze(t->model, o->freeze, true) == 0)
         return km_error_set(t->err, KM_ERR_RANGE,
                             "--freeze '%s' fits no parameter; they have names such as %s",
-                            t->s->freeze, t->model->params.at[0].name);
+                            o->freeze, t->model->params.at[0].name);
     if (km_param_elements(&t->model->params, true) == 0)
         return km_error_set(t->err, KM_ERR_RANGE, "--freeze '%s' leaves nothing to train",
-                            t->s->freeze);
+                            o->freeze);
+    return KM_OK;
+}
+
+static km_status make_model(km_trainer *t) {
+    km_status s = new_model(t);
+    if (s == KM_OK) s = choose_trained(t);
+    if (s != KM_OK) return s;
+    t->model->recompute = t->s->recompute;
     km_optim_settings how = km_train_optim(t->s);
     how.comm = t->comm;
     t->optimizer = km_optimizer_new(t->ctx, &t->model->params, &how);
     return t->optimizer ? KM_OK : ctx_failed(t);
-}
-
-static km_status get_config(km_trainer *t) {
-    km_status s = km_train_config(t->s, &t->config, t->err);
-    if (s != KM_OK) return s;
-    t->config.vocab = km_token_vocab(t->token);
-    return km_config_complete(&t->config, t->err);
 }
 
 /* ---- Going on ---- */
@@ -317,7 +371,7 @@ static km_status load_state(km_trainer *t, int64_t step) {
 
 static km_status begin_or_resume(km_trainer *t) {
     char path[PATH_MAX];
-    int64_t step = t->s->resume ? km_checkpoint_latest(t->s->out) : -1;
+    int64_t step = t->from;
     km_train_state *state = &t->state;
     *state = (km_train_state){
         .best_val = NAN, .train_loss = NAN, .val_loss = NAN, .evaluated = -1};
@@ -344,7 +398,7 @@ static km_status begin_or_resume(km_trainer *t) {
 
 static km_status open_stepper(km_trainer *t) {
     km_stepper_options o = {.batch = t->s->batch,
-                            .context = t->config.context,
+                            .context = t->context,
                             .accumulate = (int)t->s->accumulate,
                             .ring = (int)t->s->log_every,
                             .overfit = t->s->overfit_batch,
@@ -366,7 +420,7 @@ static void describe(km_trainer *t) {
     snprintf(t->about, sizeof t->about,
              "%s, %d layers, %d heads, %lld wide, context %lld: %s parameters%s%s%s in %s; %s "
              "tokens to learn from, %lld different; on %s",
-             km_arch_name(c->arch), c->layers, c->heads, (long long)c->dim, (long long)c->context,
+             km_arch_name(c->arch), c->layers, c->heads, (long long)c->dim, (long long)t->context,
              km_format_si(parameters, (double)r->parameters), part ? " (" : "",
              part ? km_format_si(trained, (double)r->trained) : "", part ? " trained)" : "",
              t->s->dtype, km_format_si(tokens, (double)t->data.train), (long long)c->vocab,
@@ -401,6 +455,7 @@ km_status km_trainer_open(km_trainer *t) {
     if (status == KM_OK) status = km_sources_open(&t->sources, s->data.at, s->data.n, t->err);
     if (status == KM_OK && t->rank == 0) status = prepare_folder(t);
     status = km_trainer_agree(t, status);
+    t->from = s->resume ? km_checkpoint_latest(s->out) : -1;
     if (status == KM_OK) status = get_tokenizer(t);
     if (status == KM_OK) status = get_config(t);
     if (status == KM_OK) status = open_data(t);
@@ -412,7 +467,7 @@ km_status km_trainer_open(km_trainer *t) {
     if (status == KM_OK) status = begin_or_resume(t);
     if (status == KM_OK) status = open_stepper(t);
     if (status != KM_OK) return status;
-    t->flops = km_model_flops_per_token(t->model, t->config.context);
+    t->flops = km_model_flops_per_token(t->model, t->context);
     describe(t);
     return KM_OK;
 }

@@ -24,7 +24,7 @@ static km_status no_memory(km_error *err) {
 
 /* ---- Files and folders ---- */
 
-static km_status add_file(km_source *s, const char *path, const struct stat *st, bool given,
+static km_status add_file(km_text_source *s, const char *path, const struct stat *st, bool given,
                           km_error *err) {
     if (s->n_files == MAX_FILES)
         return km_error_set(err, KM_ERR_RANGE,
@@ -35,13 +35,13 @@ static km_status add_file(km_source *s, const char *path, const struct stat *st,
         return KM_OK;
     }
     if ((s->n_files & (s->n_files - 1)) == 0) { /* a power of two: full */
-        km_source_file *more =
+        km_text_file *more =
             km_realloc(s->files, (size_t)(s->n_files ? 2 * s->n_files : 1) * sizeof *more);
         if (!more) return no_memory(err);
         s->files = more;
     }
-    km_source_file *f = &s->files[s->n_files];
-    *f = (km_source_file){.mtime = (int64_t)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec};
+    km_text_file *f = &s->files[s->n_files];
+    *f = (km_text_file){.mtime = (int64_t)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec};
     char full[PATH_MAX];
     f->path = km_strdup(realpath(path, full) ? full : path);
     if (!f->path) return no_memory(err);
@@ -57,7 +57,7 @@ static int by_name(const struct dirent **a, const struct dirent **b) {
 
 static int not_hidden(const struct dirent *e) { return e->d_name[0] != '.'; }
 
-static km_status add_folder(km_source *s, const char *path, int depth, km_error *err) {
+static km_status add_folder(km_text_source *s, const char *path, int depth, km_error *err) {
     struct dirent **list = NULL;
     if (depth == MAX_DEPTH)
         return km_error_set(err, KM_ERR_FILE, "'%s' lies too deep, %d folders down", path, depth);
@@ -87,7 +87,7 @@ static km_status add_folder(km_source *s, const char *path, int depth, km_error 
 /* ---- Arguments ---- */
 
 /* "path:0.7" into path and weight, unless a file has the whole as its name. */
-static km_status split_weight(const char *argument, km_source *s, km_error *err) {
+static km_status split_weight(const char *argument, km_text_source *s, km_error *err) {
     struct stat st;
     const char *colon = strrchr(argument, ':');
     char *end = NULL;
@@ -105,7 +105,7 @@ static km_status split_weight(const char *argument, km_source *s, km_error *err)
     return KM_OK;
 }
 
-static km_status open_source(km_source *s, const char *argument, km_error *err) {
+static km_status open_source(km_text_source *s, const char *argument, km_error *err) {
     struct stat st;
     km_status status = split_weight(argument, s, err);
     if (status != KM_OK) return status;
@@ -121,11 +121,11 @@ static km_status open_source(km_source *s, const char *argument, km_error *err) 
     return s->tokenised ? KM_OK : add_file(s, s->path, &st, true, err);
 }
 
-km_status km_sources_open(km_source **sources, const char *const *arguments, int n,
+km_status km_sources_open(km_text_source **sources, const char *const *arguments, int n,
                           km_error *err) {
     *sources = NULL;
     if (n < 1) return km_error_set(err, KM_ERR_NULL, "no text was given: use --data FILE");
-    km_source *list = km_calloc((size_t)n, sizeof *list);
+    km_text_source *list = km_calloc((size_t)n, sizeof *list);
     if (!list) return no_memory(err);
     for (int i = 0; i < n; i++) {
         km_status s = open_source(&list[i], arguments[i], err);
@@ -137,7 +137,7 @@ km_status km_sources_open(km_source **sources, const char *const *arguments, int
     return KM_OK;
 }
 
-void km_sources_close(km_source *sources, int n) {
+void km_sources_close(km_text_source *sources, int n) {
     for (int i = 0; sources && i < n; i++) {
         for (int k = 0; k < sources[i].n_files; k++) {
             km_map_close(&sources[i].files[k].text);
@@ -151,10 +151,10 @@ void km_sources_close(km_source *sources, int n) {
 
 /* ---- UTF-8 ---- */
 
-km_status km_sources_check_utf8(const km_source *sources, int n, km_error *err) {
+km_status km_sources_check_utf8(const km_text_source *sources, int n, km_error *err) {
     for (int i = 0; i < n; i++)
         for (int k = 0; k < sources[i].n_files; k++) {
-            const km_source_file *f = &sources[i].files[k];
+            const km_text_file *f = &sources[i].files[k];
             size_t at = km_utf8_valid((const char *)f->text.data, f->text.size);
             if (at == f->text.size) continue;
             int64_t line = 1;

@@ -18,12 +18,14 @@ typedef struct km_trainer {
 
     int lock;                  /* of the run's folder; -1: none */
     bool made;                 /* the folder was not there before */
-    km_source *sources;
+    km_text_source *sources;
     km_token *token;
     km_dataset data;
     km_sampler sampler;
     km_ctx *ctx;
     km_config config;
+    int64_t context;           /* tokens of a sample, at most the model's */
+    int64_t from;              /* the step of the checkpoint to go on from; -1: none */
     km_model *model;
     km_optimizer *optimizer;
     km_schedule schedule;

@@ -73,6 +73,30 @@ static void what_is_written_comes_back(void **state) {
     km_gguf_close(g);
 }
 
+static void what_was_put_can_be_seen_and_dropped(void **state) {
+    km_gguf_out *o = some();
+    km_gguf_value v;
+    assert_true(km_gguf_out_get(o, "i32", &v));
+    assert_int_equal(v.i, -7);
+    assert_true(km_gguf_out_get(o, "words", &v));
+    assert_int_equal(v.array.count, 3);
+    assert_false(km_gguf_out_get(o, "none", &v));
+    km_gguf_drop(o, "i32");
+    km_gguf_drop(o, "none");
+    assert_false(km_gguf_out_get(o, "i32", &v));
+    km_gguf_drop(o, "words"); /* the last one */
+    km_gguf_put_u32(o, "words", 3);
+    assert_int_equal(km_gguf_write(o, in_folder("a"), NULL), KM_OK);
+    km_gguf_out_free(o);
+    km_gguf *g = km_gguf_open(in_folder("a"), NULL);
+    assert_non_null(g);
+    assert_int_equal(km_gguf_meta_count(g), 8);
+    assert_null(km_gguf_get(g, "i32"));
+    assert_int_equal(km_gguf_get(g, "words")->u, 3);
+    assert_true(km_gguf_get(g, "f32")->f == 0.25);
+    km_gguf_close(g);
+}
+
 static void a_file_copied_value_by_value_is_the_same(void **state) {
     blob b = fixture("every.gguf");
     km_gguf *g = km_gguf_parse(b.data, b.size, "every.gguf", NULL);
@@ -576,6 +600,7 @@ static void what_is_no_file_is_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(what_is_written_comes_back, empty_folder),
+        cmocka_unit_test_teardown(what_was_put_can_be_seen_and_dropped, empty_folder),
         cmocka_unit_test_teardown(a_file_copied_value_by_value_is_the_same, empty_folder),
         cmocka_unit_test(version_2_is_read_like_version_3),
         cmocka_unit_test_teardown(pieces_of_a_quantised_tensor_hold_whole_blocks, empty_folder),

@@ -21,6 +21,42 @@ template <class T> constexpr int WIDE = 16 / (int)sizeof(T);
 template <Team K>
 constexpr int PACKS = K == WARP ? KM_WARP_PACKS : K == CLUSTER ? KM_CLUSTER_PACKS : KM_BLOCK_PACKS;
 
+// ---- Messages between the blocks of a cluster ----
+// A message is a store that counts itself off at a barrier of the receiver, which is quicker than a
+// barrier of the whole cluster and waits for nothing else the sender has under way. Each sender also
+// arrives at that barrier: it takes `blocks` arrivals and the bytes they announce to complete.
+
+__device__ __forceinline__ uint32_t shared_address(const void *p) {
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+// To block `rank`, into its copy of `slot`; `arrived` is the barrier's address here.
+__device__ __forceinline__ void send_message(float2 v, float2 *slot, uint64_t *arrived, int rank) {
+#if __CUDA_ARCH__ >= 900
+    uint32_t there, bar;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(slot)), "r"(rank));
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(bar) : "r"(shared_address(arrived)), "r"(rank));
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 "
+                 "[%0], {%1, %2}, [%3];" ::"r"(there), "f"(v.x), "f"(v.y), "r"(bar)
+                 : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cluster.b64 _, [%0], 8;" ::"r"(bar) : "memory");
+#endif
+}
+
+// Every thread that reads messages waits for them itself.
+__device__ __forceinline__ void wait_messages(uint64_t *arrived, uint32_t parity) {
+#if __CUDA_ARCH__ >= 900
+    uint32_t done = 0;
+    while (!done)
+        asm volatile("{ .reg .pred p;\n"
+                     "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+                     "selp.u32 %0, 1, 0, p; }"
+                     : "=r"(done)
+                     : "r"(shared_address(arrived)), "r"(parity)
+                     : "memory");
+#endif
+}
+
 // The threads of one row: who they are, and how they put their numbers together.
 template <Team K> struct Crew {
     static constexpr int TURNS = 4; // reductions in one kernel, each with its own places
@@ -90,8 +126,6 @@ template <Team K> struct Crew {
         return v;
     }
 
-    // Blocks of a cluster tell each other their sums by stores that count themselves off at a barrier
-    // of the receiver: quicker than a barrier of the whole cluster.
     struct Mail {
         float2 by_block[TURNS][KM_CLUSTER_MOST];
         uint64_t arrived[TURNS];
@@ -100,15 +134,14 @@ template <Team K> struct Crew {
         __shared__ Mail m;
         return m;
     }
-    __device__ static uint32_t address(const void *shared) {
-        return (uint32_t)__cvta_generic_to_shared(shared);
-    }
 
     __device__ void begin_cluster() {
 #if __CUDA_ARCH__ >= 900
         if (threadIdx.x == 0) {
             for (int t = 0; t < TURNS; t++)
-                asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address(&mail().arrived[t])));
+                asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(
+                                 shared_address(&mail().arrived[t])),
+                             "r"(cluster_blocks()));
             asm volatile("fence.mbarrier_init.release.cluster;");
         }
         // Waited for before the first message: all barriers are ready then.
@@ -121,29 +154,9 @@ template <Team K> struct Crew {
         if (!begun) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
         begun = true;
         int blocks = cluster_blocks(), me = blockIdx.x % blocks;
-        uint32_t arrived = address(&mail().arrived[turn]), slot = address(&mail().by_block[turn][me]);
-        if (threadIdx.x == 0)
-            asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(arrived),
-                         "r"(blocks * 8)
-                         : "memory");
-        if ((int)threadIdx.x < blocks) {
-            uint32_t there, there_arrived;
-            asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(slot), "r"(threadIdx.x));
-            asm("mapa.shared::cluster.u32 %0, %1, %2;"
-                : "=r"(there_arrived)
-                : "r"(arrived), "r"(threadIdx.x));
-            asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 "
-                         "[%0], {%1, %2}, [%3];" ::"r"(there), "f"(v.x), "f"(v.y), "r"(there_arrived)
-                         : "memory");
-        }
-        uint32_t done = 0, parity = (phases >> turn) & 1u;
-        while (!done)
-            asm volatile("{ .reg .pred p;\n"
-                         "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
-                         "selp.u32 %0, 1, 0, p; }"
-                         : "=r"(done)
-                         : "r"(arrived), "r"(parity)
-                         : "memory");
+        if ((int)threadIdx.x < blocks)
+            send_message(v, &mail().by_block[turn][me], &mail().arrived[turn], threadIdx.x);
+        wait_messages(&mail().arrived[turn], phases >> turn & 1u);
         phases ^= 1u << turn;
         v = mail().by_block[turn][0];
         for (int r = 1; r < blocks; r++) v = op(v, mail().by_block[turn][r]);

@@ -36,7 +36,7 @@ template <class T> __device__ void wide_softmax(const km_softmax_args &p) {
             float scale = 1 / v.y;
             write_each(wide, x, y, [&](float e) { return exp_down(e - m) * scale; });
         }
-        wide.next();
+        wide.next(p.rows);
     }
 }
 
@@ -75,7 +75,7 @@ template <class T, bool CENTRED> __device__ void wide_norm(const km_norm_args &p
                 y[i + j * THREADS] = v[j];
             }
         });
-        wide.next();
+        wide.next(p.rows);
     }
 }
 
@@ -113,7 +113,7 @@ template <class T> __device__ void wide_cross_entropy(const km_loss_args &p) {
                 write_each(wide, x, dx, [](float) { return 0.0f; });
             }
         }
-        wide.next();
+        wide.next(p.rows);
     }
 }
 

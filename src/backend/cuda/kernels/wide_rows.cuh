@@ -5,11 +5,14 @@
 // over warps, the block and the cluster, always in the same order.
 //
 // Barriers, by the number k of the row in the block's walk (buffer k % 2, phase k / 2):
-//   full[k % 2]     the fetching thread and the copied bytes; all compute threads wait
-//   empty[k % 2]    each compute warp when it has read the part for the last time
-//   arrived[k % 2]  what the blocks of the cluster sent for row k, counted in bytes
-// Two places are enough for by_warp and by_block: a block sends for row k + 2 only when it has heard
-// of row k + 1 from all, and each of them spoke of it after all of its threads were done with row k.
+//   full[k % 2]         the fetching thread and the copied bytes; all compute threads wait
+//   named EMPTY + k % 2 compute threads when they have read the part for the last time; the fetching
+//                       warp waits before it overwrites the part. Named barriers cost an instruction
+//                       a warp, and compute threads do not stop at them.
+//   arrived[k % 2]      what the blocks of the cluster sent for row k (row.cuh)
+// Blocks talk through lanes of their first warp: lane r sends to block r and reads what block r sent.
+// So two places are enough for by_block: block r sends for row k + 2 only when it has heard of row
+// k + 1 from this block's lane r, which by then has read what came for row k.
 #ifndef KM_CUDA_WIDE_ROWS_CUH
 #define KM_CUDA_WIDE_ROWS_CUH
 #include "backend/cuda/kernels/row.cuh"
@@ -17,6 +20,7 @@
 #include "backend/cuda/kernels/wide_args.h"
 
 constexpr int THREADS = KM_WIDE_THREADS, WARPS = THREADS / 32;
+constexpr int JOIN = 1, EMPTY = 2; // named barriers; EMPTY is two of them
 constexpr int WARP_SLOTS = WARPS > 16 ? 32 : WARPS > 8 ? 16 : 8; // lanes that join the warps' numbers
 
 // exp(x) for x <= 0; what is below 1e-38 comes out as 0.
@@ -41,8 +45,8 @@ template <class T> struct Wide {
     static constexpr int W = WIDE<T>;
     typedef Pack<T, W> P;
     struct Shared {
-        uint64_t full[2], empty[2], arrived[2], weights;
-        float2 by_warp[2][WARPS], by_block[2][KM_WIDE_MOST];
+        uint64_t full[2], arrived[2], weights;
+        float2 by_warp[2][WARPS], by_block[2][KM_WIDE_MOST], joined[2];
     };
 
     int blocks, me;        // of the cluster
@@ -64,8 +68,7 @@ template <class T> struct Wide {
         if (threadIdx.x == 0) {
             for (int i = 0; i < 2; i++) {
                 mbar_init(smem_addr(&shared().full[i]), 1);
-                mbar_init(smem_addr(&shared().empty[i]), WARPS);
-                mbar_init(smem_addr(&shared().arrived[i]), 1);
+                mbar_init(smem_addr(&shared().arrived[i]), blocks);
             }
             mbar_init(smem_addr(&shared().weights), 1);
             mbar_init_fence();
@@ -83,9 +86,9 @@ template <class T> struct Wide {
     // The last warp: fetches weights (either may be NULL) and then this block's part of every row.
     __device__ bool fetches(const void *x, int64_t rows, const void *w, const void *b) {
         if (threadIdx.x < THREADS) return false;
-        if (threadIdx.x > THREADS) return true;
+        const bool first_lane = threadIdx.x == THREADS;
         const int bytes = count * 16;
-        if (w) {
+        if (w && first_lane) {
             uint32_t bar = smem_addr(&shared().weights);
             mbar_expect(bar, b ? 2 * bytes : bytes);
             fetch(2, w, bar);
@@ -93,7 +96,9 @@ template <class T> struct Wide {
         }
         const int64_t pitch = (int64_t)packs * 16;
         for (; row < rows; row += step, k++) {
-            mbar_wait(smem_addr(&shared().empty[k & 1]), (k >> 1 & 1) ^ 1);
+            __syncwarp(); // a warp comes to a named barrier as one
+            if (k > 1) named_sync(EMPTY + (k & 1), KM_WIDE_BLOCK);
+            if (!first_lane) continue;
             uint32_t bar = smem_addr(&shared().full[k & 1]);
             mbar_expect(bar, bytes);
             fetch(k & 1, (const char *)x + row * pitch, bar);
@@ -112,10 +117,10 @@ template <class T> struct Wide {
     // The part of a row in memory that is this block's.
     __device__ P *mine(void *rows) { return reinterpret_cast<P *>(rows) + row * packs + first; }
 
-    // Done with the part: on to the next row.
-    __device__ void next() {
+    // Done with the part: on to the next row. The last two parts are not overwritten.
+    __device__ void next(int64_t rows) {
         __syncwarp();
-        if (threadIdx.x % 32 == 0) mbar_arrive(smem_addr(&shared().empty[k & 1]));
+        if (row + 2 * step < rows) named_arrive(EMPTY + (k & 1), KM_WIDE_BLOCK);
         row += step;
         k++;
     }
@@ -136,13 +141,23 @@ template <class T> struct Wide {
         const int lane = threadIdx.x % 32, at = k & 1;
         v = j.warp(v);
         if (lane == 0) shared().by_warp[at][threadIdx.x / 32] = v;
-        asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
+        named_sync(JOIN, THREADS);
+        if (blocks > 1 && threadIdx.x >= 32) { // the first warp finds out
+            named_sync(JOIN, THREADS);
+            return shared().joined[at];
+        }
         const int w = lane % WARP_SLOTS;
         v = j.block(w < WARPS ? shared().by_warp[at][w] : j.empty());
         if (blocks == 1) return v;
-        tell(v, at);
-        const int r = lane % KM_WIDE_MOST;
-        return j.cluster(r < blocks ? shared().by_block[at][r] : j.empty());
+        if (lane < blocks) {
+            send_message(v, &shared().by_block[at][me], &shared().arrived[at], lane);
+            wait_messages(&shared().arrived[at], k >> 1 & 1);
+        }
+        __syncwarp();
+        v = j.cluster(lane < blocks ? shared().by_block[at][lane] : j.empty());
+        if (lane == 0) shared().joined[at] = v;
+        named_sync(JOIN, THREADS);
+        return shared().joined[at];
     }
 
   private:
@@ -152,31 +167,6 @@ template <class T> struct Wide {
         const char *from = (const char *)row_start + (int64_t)first * 16;
         for (int left = count * 16; left > 0; left -= MOST, to += MOST, from += MOST)
             bulk_load(to, from, min(left, MOST), bar);
-    }
-
-    // Sends v to all blocks of the cluster, this one too, and waits for theirs.
-    __device__ void tell(float2 v, int at) {
-        uint32_t arrived = smem_addr(&shared().arrived[at]);
-        if (threadIdx.x == 0) mbar_expect(arrived, blocks * 8);
-        if ((int)threadIdx.x < blocks) {
-            uint32_t slot, bar;
-            asm("mapa.shared::cluster.u32 %0, %1, %2;"
-                : "=r"(slot)
-                : "r"(smem_addr(&shared().by_block[at][me])), "r"(threadIdx.x));
-            asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(bar) : "r"(arrived), "r"(threadIdx.x));
-            asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 "
-                         "[%0], {%1, %2}, [%3];" ::"r"(slot), "f"(v.x), "f"(v.y), "r"(bar)
-                         : "memory");
-        }
-        __syncwarp();
-        uint32_t done = 0, parity = k >> 1 & 1;
-        while (!done)
-            asm volatile("{ .reg .pred p;\n"
-                         "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
-                         "selp.u32 %0, 1, 0, p; }"
-                         : "=r"(done)
-                         : "r"(arrived), "r"(parity)
-                         : "memory");
     }
 };
 

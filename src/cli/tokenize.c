@@ -1,0 +1,329 @@
+/* kermes tokenize: text to ids and back, and tokenizers made from text. */
+#include "base/alloc.h"
+#include "base/file.h"
+#include "base/progress.h"
+#include "cli/cli.h"
+#include "report/json.h"
+#include "report/text.h"
+#include "token/token.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct settings {
+    km_common common;
+    const char *tokenizer, *file, *train, *out, *special;
+    bool decode, count, pieces, ids, no_special;
+} settings;
+
+/* ---- Text in ---- */
+
+typedef struct source { /* the text of an argument, a file or standard input */
+    km_span span;
+    km_map map;
+    km_text text;
+} source;
+
+static void source_free(source *s) {
+    km_map_close(&s->map);
+    km_text_free(&s->text);
+}
+
+static km_status read_stdin(km_text *text, km_error *err) {
+    char buffer[65536];
+    size_t n;
+    while ((n = fread(buffer, 1, sizeof buffer, stdin)) > 0) km_text_put(text, buffer, n);
+    if (ferror(stdin))
+        return km_error_set(err, KM_ERR_FILE, "cannot read standard input: %s", strerror(errno));
+    return km_text_ok(text) ? KM_OK
+                            : km_error_set(err, KM_ERR_MEMORY, "the text is too large for memory");
+}
+
+static km_status open_source(source *s, const settings *o, const km_args *args, km_error *err) {
+    if (args->n_words) {
+        for (int i = 0; i < args->n_words; i++)
+            km_text_printf(&s->text, "%s%s", i ? " " : "", args->words[i]);
+        if (!km_text_ok(&s->text)) return km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    } else if (o->file) {
+        km_status status = km_map_open(&s->map, o->file, err);
+        if (status != KM_OK) return status;
+        s->span = (km_span){(const char *)s->map.data, s->map.size};
+        return KM_OK;
+    } else {
+        km_status status = read_stdin(&s->text, err);
+        if (status != KM_OK) return status;
+    }
+    s->span = (km_span){km_text_str(&s->text), s->text.len};
+    return KM_OK;
+}
+
+/* ---- Training ---- */
+
+static bool show_progress(void *user, const char *stage, int64_t done, int64_t total) {
+    km_progress *p = user;
+    p->total = total;
+    km_progress_step(p, done, stage);
+    return true;
+}
+
+static km_token *train(const settings *o, const km_span *texts, size_t n, km_error *err) {
+    if (strcmp(o->train, "bytes") == 0) return km_token_bytes(err);
+    if (strcmp(o->train, "chars") == 0) return km_token_chars(texts, n, err);
+    km_progress bar;
+    const char *special[] = {o->special};
+    km_progress_begin(&bar, "tokenize", "", 0, o->common.quiet);
+    km_bpe_options options = {.vocab = strtoll(o->train, NULL, 10),
+                              .threads = (int)o->common.threads,
+                              .special = special,
+                              .n_special = strcmp(o->special, "none") != 0,
+                              .progress = show_progress,
+                              .user = &bar};
+    km_token *t = km_token_train_bpe(texts, n, &options, err);
+    km_progress_end(&bar);
+    return t;
+}
+
+static int tell_trained(const settings *o, const km_token *t, size_t bytes, double seconds) {
+    if (o->common.json)
+        return km_cli_print_json(
+            json_pack("{s:s, s:o, s:I, s:o, s:o, s:o}", "kind", km_token_kind(t), "out",
+                      km_json_text(o->out), "vocab", (json_int_t)km_token_vocab(t), "bytes",
+                      km_json_count((double)bytes), "seconds", km_json_number(seconds, 4),
+                      "bytes_per_s", km_json_number((double)bytes / seconds, 4)));
+    char size[KM_NUMBER_TEXT], time[KM_NUMBER_TEXT];
+    printf("%s: %lld tokens from %s of text in %s\n", o->out, (long long)km_token_vocab(t),
+           km_format_bytes(size, (double)bytes), km_format_seconds(time, seconds));
+    return KM_EXIT_OK;
+}
+
+static bool is_size(const char *word) {
+    return *word && strspn(word, "0123456789") == strlen(word) && strlen(word) < 12;
+}
+
+static int run_train(const settings *o, const km_args *args) {
+    if (!o->out) return km_cli_usage("tokenize: --train needs --out FILE");
+    if (!is_size(o->train) && strcmp(o->train, "bytes") != 0 && strcmp(o->train, "chars") != 0)
+        return km_cli_usage("tokenize: --train takes a number of tokens, 'chars' or 'bytes', not "
+                            "'%.60s'",
+                            o->train);
+    km_error err = {0};
+    source in = {0};
+    km_map maps[KM_MAX_WORDS] = {{0}};
+    km_span texts[KM_MAX_WORDS];
+    size_t n = 0, bytes = 0;
+    km_status s = KM_OK;
+    for (int i = 0; s == KM_OK && i < args->n_words; i++) {
+        s = km_map_open(&maps[i], args->words[i], &err);
+        texts[n++] = (km_span){(const char *)maps[i].data, maps[i].size};
+    }
+    if (n == 0 && strcmp(o->train, "bytes") != 0) {
+        s = open_source(&in, o, args, &err);
+        texts[n++] = in.span;
+    }
+    for (size_t i = 0; s == KM_OK && i < n; i++) bytes += texts[i].bytes;
+    double start = km_now();
+    km_token *t = s == KM_OK ? train(o, texts, n, &err) : NULL;
+    double seconds = km_now() - start;
+    if (t) s = km_token_save(t, o->out, &err);
+    int code = t && s == KM_OK ? tell_trained(o, t, bytes, seconds)
+                               : km_cli_fail("tokenize: %s", err.text);
+    km_token_free(t);
+    for (int i = 0; i < args->n_words; i++) km_map_close(&maps[i]);
+    source_free(&in);
+    return code;
+}
+
+/* ---- Encoding ---- */
+
+typedef struct listing {
+    const km_token *t;
+    const settings *o;
+    json_t *ids, *pieces;
+    int64_t n;
+} listing;
+
+/* The token's text on one line: bytes that are not printable ASCII or UTF-8 as \xNN. */
+static void put_piece(km_text *out, const km_token *t, int32_t id) {
+    size_t n;
+    const char *text = km_token_text(t, id, &n);
+    for (size_t i = 0; text && i < n; i++) {
+        unsigned char c = (unsigned char)text[i];
+        if (c == '\n')
+            km_text_add(out, "\\n");
+        else if (c == '\t')
+            km_text_add(out, "\\t");
+        else if (c < 0x20 || c == 0x7F || c == '\\')
+            km_text_printf(out, "\\x%02x", c);
+        else
+            km_text_put(out, text + i, 1);
+    }
+}
+
+static km_status list_ids(void *user, const int32_t *ids, size_t n, km_error *err) {
+    listing *l = user;
+    km_text text = {0};
+    for (size_t i = 0; i < n && !l->o->count; i++) {
+        if (l->o->common.json) {
+            json_array_append_new(l->ids, json_integer(ids[i]));
+            if (!l->o->pieces) continue;
+            text.len = 0;
+            put_piece(&text, l->t, ids[i]);
+            json_array_append_new(l->pieces, km_json_text(km_text_str(&text)));
+        } else if (l->o->pieces) {
+            text.len = 0;
+            put_piece(&text, l->t, ids[i]);
+            printf("%7d  '%s'\n", (int)ids[i], km_text_str(&text));
+        } else {
+            printf("%s%d", l->n + (int64_t)i ? " " : "", (int)ids[i]);
+        }
+    }
+    l->n += (int64_t)n;
+    km_text_free(&text);
+    return ferror(stdout) ? km_error_set(err, KM_ERR_FILE, "cannot write the ids") : KM_OK;
+}
+
+static int tell_ids(listing *l, size_t bytes) {
+    if (l->o->common.json) {
+        json_t *v = json_pack("{s:I, s:o}", "tokens", (json_int_t)l->n, "bytes",
+                              km_json_count((double)bytes));
+        if (!l->o->count) json_object_set(v, "ids", l->ids);
+        if (!l->o->count && l->o->pieces) json_object_set(v, "pieces", l->pieces);
+        return km_cli_print_json(v);
+    }
+    if (l->o->count)
+        printf("%lld\n", (long long)l->n);
+    else if (!l->o->pieces)
+        putchar('\n');
+    return KM_EXIT_OK;
+}
+
+static int run_encode(const settings *o, const km_token *t, const source *s) {
+    km_error err = {0};
+    listing l = {.t = t, .o = o, .ids = json_array(), .pieces = json_array()};
+    km_encode_options options = {
+        .flags = o->no_special ? KM_TOKEN_PLAIN : KM_TOKEN_ADD_SPECIAL | KM_TOKEN_PARSE_SPECIAL,
+        .threads = (int)o->common.threads};
+    km_status status =
+        km_token_encode_large(t, s->span.data, s->span.bytes, &options, list_ids, &l, &err);
+    int code =
+        status == KM_OK ? tell_ids(&l, s->span.bytes) : km_cli_fail("tokenize: %s", err.text);
+    json_decref(l.ids);
+    json_decref(l.pieces);
+    return code;
+}
+
+/* ---- Decoding ---- */
+
+static km_status read_ids(const km_span *text, km_ids *ids, km_error *err) {
+    const char *at = text->data, *end = at + text->bytes;
+    for (;;) {
+        while (at < end && (*at == ' ' || *at == ',' || *at == '[' || *at == ']' ||
+                            (*at >= '\t' && *at <= '\r')))
+            at++;
+        if (at == end) return KM_OK;
+        int64_t v = 0;
+        const char *first = at;
+        while (at < end && *at >= '0' && *at <= '9' && v < INT32_MAX) v = v * 10 + (*at++ - '0');
+        if (at == first || v > INT32_MAX || (at < end && *at >= '0' && *at <= '9'))
+            return km_error_set(err, KM_ERR_RANGE, "no id at byte %zu of the input",
+                                (size_t)(first - text->data));
+        int32_t id = (int32_t)v;
+        km_status s = km_ids_put(ids, &id, 1, err);
+        if (s != KM_OK) return s;
+    }
+}
+
+static int run_decode(const settings *o, const km_token *t, const source *s) {
+    km_error err = {0};
+    km_ids ids = {0};
+    km_text text = {0};
+    km_status status = read_ids(&s->span, &ids, &err);
+    if (status == KM_OK)
+        status = km_token_decode(t, ids.data, ids.len, o->no_special ? KM_TOKEN_SKIP_SPECIAL : 0,
+                                 &text, &err);
+    int code = KM_EXIT_OK;
+    if (status != KM_OK)
+        code = km_cli_fail("tokenize: %s", err.text);
+    else if (o->common.json)
+        code = km_cli_print_json(json_pack("{s:I, s:o}", "tokens", (json_int_t)ids.len, "text",
+                                           km_json_text(km_text_str(&text))));
+    else
+        fwrite(km_text_str(&text), 1, text.len, stdout);
+    km_ids_free(&ids);
+    km_text_free(&text);
+    return code;
+}
+
+/* ---- The command ---- */
+
+static int run_with_tokenizer(const settings *o, const km_args *args) {
+    km_error err = {0};
+    source s = {0};
+    km_token *t = strcmp(o->tokenizer, "bytes") == 0 ? km_token_bytes(&err)
+                                                     : km_token_load(o->tokenizer, &err);
+    int code;
+    if (!t || open_source(&s, o, args, &err) != KM_OK)
+        code = km_cli_fail("tokenize: %s", err.text);
+    else if (o->out)
+        code = km_token_save(t, o->out, &err) == KM_OK ? KM_EXIT_OK
+                                                       : km_cli_fail("tokenize: %s", err.text);
+    else
+        code = (o->decode ? run_decode : run_encode)(o, t, &s);
+    source_free(&s);
+    km_token_free(t);
+    return code;
+}
+
+int km_command_tokenize(int argc, char **argv) {
+    settings o = {.common = KM_COMMON_DEFAULTS, .special = KM_TOKEN_END};
+    const km_option options[] = {
+        {"tokenizer", KM_OPTION_TEXT, "FILE", &o.tokenizer, 0, 0,
+         "a tokenizer.json, a folder with one, a .gguf, or 'bytes'"},
+        {"file", KM_OPTION_TEXT, "FILE", &o.file, 0, 0, "take the text from this file"},
+        {"ids", KM_OPTION_FLAG, NULL, &o.ids, 0, 0, "print ids on one line (this is the default)"},
+        {"pieces", KM_OPTION_FLAG, NULL, &o.pieces, 0, 0, "print each id with its text"},
+        {"count", KM_OPTION_FLAG, NULL, &o.count, 0, 0, "print only how many tokens there are"},
+        {"decode", KM_OPTION_FLAG, NULL, &o.decode, 0, 0, "the input is ids; print their text"},
+        {"no-special", KM_OPTION_FLAG, NULL, &o.no_special, 0, 0,
+         "put no special tokens around the text and find none in it;\n"
+         "decoding: leave them out"},
+        {"train", KM_OPTION_TEXT, "N", &o.train, 0, 0,
+         "make a tokenizer of N tokens from text (the words name files):\n"
+         "byte-level BPE; 'chars' or 'bytes' for those"},
+        {"special", KM_OPTION_TEXT, "TEXT", &o.special, 0, 0,
+         "training: the special token it has (default " KM_TOKEN_END "; 'none')"},
+        {"out", KM_OPTION_TEXT, "FILE", &o.out, 0, 0,
+         "write the tokenizer there, as a tokenizer.json"},
+        KM_OPTION_DEVICE_ROW(o.common, "accepted for uniformity; tokenizers run on the CPU"),
+        KM_OPTION_THREADS_ROW(o.common),
+        KM_OPTION_OUTPUT_ROWS(o.common),
+        {0},
+    };
+    const km_spec spec = {
+        .name = "tokenize",
+        .words = "[TEXT ...]",
+        .summary = "Turns text into the ids of its tokens, and back; makes tokenizers from text.",
+        .details = "The text comes from the line, from --file, or from standard input.\n",
+        .options = options,
+        .examples = "kermes tokenize --tokenizer model.gguf \"Hello world\"\n"
+                    "kermes tokenize --tokenizer tokenizer.json --file book.txt --count\n"
+                    "echo 15496 995 | kermes tokenize --tokenizer gpt2/ --decode\n"
+                    "kermes tokenize --train 8192 --out tokenizer.json book.txt more.txt\n"
+                    "kermes tokenize --tokenizer model.gguf --out tokenizer.json </dev/null\n"};
+    km_args args;
+    int code;
+    if (!km_begin(&spec, argc, argv, &args, &code)) return code;
+    km_cli_notes(o.common.quiet);
+    if (o.decode + o.count + o.pieces + o.ids > 1)
+        return km_cli_usage("tokenize: only one of --ids, --pieces, --count and --decode");
+    if (args.n_words && o.file)
+        return km_cli_usage("tokenize: text on the line and --file; give one of them");
+    if (o.train && (o.tokenizer || o.decode || o.count || o.pieces || o.ids))
+        return km_cli_usage("tokenize: --train makes a tokenizer and takes no --tokenizer, --ids, "
+                            "--pieces, --count or --decode");
+    if (o.train) return run_train(&o, &args);
+    if (!o.tokenizer)
+        return km_cli_usage("tokenize: which tokenizer? Give --tokenizer FILE, or --train N");
+    return run_with_tokenizer(&o, &args);
+}

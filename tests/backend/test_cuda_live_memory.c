@@ -1,0 +1,174 @@
+/* A real GPU's memory: nothing grows over hundreds of steps, graphs and contexts, in our own books
+ * and in the driver's; and a GPU that is full is an error, not an end. Skipped where there is no
+ * GPU. The driver counts other programs too, so a little is allowed to move there. */
+#include "live_gpu.h"
+
+#define SLACK ((size_t)16 << 20)
+
+static void assert_free_bytes_near(size_t before) {
+    size_t after = gpu_free_bytes();
+    size_t apart = after > before ? after - before : before - after;
+    if (apart > SLACK)
+        fail_msg("the driver has %.1f MiB free, %.1f MiB before", (double)after / 0x1p20,
+                 (double)before / 0x1p20);
+}
+
+static void hundreds_of_steps_hold_what_the_third_one_held(void **state) {
+    (void)state;
+    km_ctx *ctx = km_ctx_new(GPU, 1);
+    net n = net_open(ctx, 64);
+    km_stats warm = {0};
+    size_t left = 0;
+    for (int i = 0; i < 400; i++) {
+        if (i == 3) {
+            warm = km_ctx_stats(ctx);
+            left = gpu_free_bytes();
+        }
+        net_feed(&n, i);
+        net_step(ctx, &n);
+        if (i % 100 == 0) assert_true(isfinite(km_item(ctx, n.loss)));
+        km_step_end(ctx);
+    }
+    km_sync(ctx);
+    assert_ok(ctx);
+    km_stats end = km_ctx_stats(ctx);
+    assert_int_equal(end.live_bytes, warm.live_bytes);
+    assert_int_equal(end.held_bytes, warm.held_bytes);
+    assert_int_equal(end.pool_misses, warm.pool_misses);
+    assert_int_equal(end.fallbacks, 0);
+    assert_free_bytes_near(left);
+    net_close(&n);
+    km_step_end(ctx);
+    assert_int_equal(km_ctx_stats(ctx).live_bytes, 0);
+    km_trim(ctx);
+    assert_int_equal(km_ctx_stats(ctx).held_bytes, 0);
+    km_ctx_free(ctx);
+}
+
+/* A context with a graph, some of it left for the context to clear away. */
+static void one_life(int i) {
+    km_ctx *ctx = km_ctx_new(GPU, 1);
+    assert_non_null(ctx);
+    net n = net_open(ctx, 16 + i % 5);
+    km_graph *g = NULL;
+    for (int k = 0; k < 4; k++) {
+        net_feed(&n, k);
+        assert_int_equal(km_graph_run(ctx, &g, (uint64_t)(k / 3), net_step, &n), KM_OK);
+    }
+    km_to(ctx, n.x, "cpu");
+    if (i % 3 == 0) km_ctx_fail(ctx, KM_ERR_RANGE, "ended by an error");
+    km_graph_free(g);
+    net_close(&n);
+    km_ctx_free(ctx);
+}
+
+static void hundreds_of_contexts_leave_nothing_behind(void **state) {
+    (void)state;
+    for (int i = 0; i < 10; i++) one_life(i); /* kernels and libraries are loaded for good */
+    size_t left = gpu_free_bytes();
+    int64_t heap = km_alloc_live();
+    for (int i = 0; i < 150; i++) one_life(i);
+    assert_int_equal(gpu_held_bytes(), 0);
+    assert_int_equal(km_alloc_live(), heap);
+    assert_free_bytes_near(left);
+}
+
+static void graphs_captured_over_and_over_give_their_memory_back(void **state) {
+    (void)state;
+    km_ctx *ctx = km_ctx_new(GPU, 1);
+    net n = net_open(ctx, 40);
+    size_t live = 0, left = 0;
+    for (int i = 0; i < 60; i++) {
+        km_graph *g = NULL;
+        for (int k = 0; k < 3; k++)
+            assert_int_equal(km_graph_run(ctx, &g, 1, net_step, &n), KM_OK);
+        km_graph_free(g);
+        if (i == 5) {
+            live = km_ctx_stats(ctx).live_bytes;
+            left = gpu_free_bytes();
+        }
+    }
+    assert_int_equal(km_ctx_stats(ctx).live_bytes, live);
+    assert_free_bytes_near(left);
+    net_close(&n);
+    km_ctx_free(ctx);
+}
+
+/* ---- A GPU that is full ---- */
+
+static void more_than_the_ceiling_is_an_error_and_the_context_goes_on(void **state) {
+    (void)state;
+    km_ctx *ctx = km_ctx_new(GPU, 1);
+    km_cuda_dev *dev = ctx->device->impl;
+    assert_null(km_zeros(ctx, KM_U8, KM_SHAPE((int64_t)dev->memory)));
+    assert_int_equal(km_ctx_status(ctx), KM_ERR_MEMORY);
+    assert_says(km_ctx_error(ctx), "full: out of memory on cuda:0");
+    km_ctx_clear_error(ctx);
+    km_tensor *t = km_full(ctx, KM_F32, KM_SHAPE(1000), 3);
+    assert_true(km_item(ctx, km_sum(ctx, t, NULL, 0, false)) == 3000);
+    assert_ok(ctx);
+    km_ctx_free(ctx);
+}
+
+static void a_gpu_filled_to_the_ceiling_works_again_when_something_is_let_go(void **state) {
+    (void)state;
+    km_ctx *ctx = km_ctx_new(GPU, 1);
+    km_cuda_dev *dev = ctx->device->impl;
+    size_t limit = dev->limit;
+    int64_t chunk = (int64_t)1 << 30;
+    dev->limit = (size_t)4 << 30; /* as if the GPU were small: 4 GiB for all */
+    km_ctx *small = km_ctx_new(GPU, 1);
+    int made = 0;
+    while (made < 10 && km_zeros(small, KM_U8, KM_SHAPE(chunk))) made++;
+    assert_in_range(made, 2, 4);
+    assert_int_equal(km_ctx_status(small), KM_ERR_MEMORY);
+    km_ctx_clear_error(small);
+    assert_null(km_zeros(ctx, KM_U8, KM_SHAPE(3 * chunk))); /* another context finds it full, too */
+    km_ctx_clear_error(ctx);
+    km_step_end(small); /* cached blocks of another size give way to a larger request */
+    km_tensor *t = km_zeros(small, KM_U8, KM_SHAPE(3 * chunk));
+    assert_non_null(t);
+    uint8_t last[3] = {1, 1, 1}, zeros[3] = {0};
+    assert_int_equal(km_read(small, km_narrow(small, t, 0, 3 * chunk - 3, 3), last, 3), KM_OK);
+    assert_memory_equal(last, zeros, 3);
+    km_ctx_free(small);
+    dev->limit = limit;
+    net n = net_open(ctx, 32);
+    net_feed(&n, 0);
+    net_step(ctx, &n);
+    assert_true(isfinite(km_item(ctx, n.loss)));
+    assert_ok(ctx);
+    net_close(&n);
+    km_ctx_free(ctx);
+    assert_int_equal(gpu_held_bytes(), 0);
+}
+
+static void the_drivers_own_refusal_is_the_same_error(void **state) {
+    (void)state;
+    km_cuda_dev *dev = km_cuda_device(0, NULL)->impl;
+    size_t limit = dev->limit;
+    dev->limit = 4 * dev->memory; /* nothing in the way of the driver's answer */
+    km_ctx *ctx = km_ctx_new(GPU, 1);
+    assert_null(km_zeros(ctx, KM_U8, KM_SHAPE(2 * (int64_t)dev->memory)));
+    assert_int_equal(km_ctx_status(ctx), KM_ERR_MEMORY);
+    assert_says(km_ctx_error(ctx), "out of memory on cuda:0");
+    km_ctx_clear_error(ctx);
+    km_tensor *t = km_ones(ctx, KM_F32, KM_SHAPE(77));
+    assert_true(km_item(ctx, km_sum(ctx, t, NULL, 0, false)) == 77);
+    assert_ok(ctx);
+    km_ctx_free(ctx);
+    dev->limit = limit;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(hundreds_of_steps_hold_what_the_third_one_held),
+        cmocka_unit_test(hundreds_of_contexts_leave_nothing_behind),
+        cmocka_unit_test(graphs_captured_over_and_over_give_their_memory_back),
+        cmocka_unit_test(more_than_the_ceiling_is_an_error_and_the_context_goes_on),
+        cmocka_unit_test(a_gpu_filled_to_the_ceiling_works_again_when_something_is_let_go),
+        cmocka_unit_test(the_drivers_own_refusal_is_the_same_error),
+    };
+    if (km_cuda_device_count() == 0) return 77;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

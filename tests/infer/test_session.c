@@ -1,0 +1,213 @@
+/* Sessions: reading piece by piece gives the logits of reading at once, what follows greedily is what
+ * transformers says, and what does not fit is refused. */
+#include "format/safetensors.h"
+#include "infer/cache.h"
+#include "infer/session.h"
+#include "model/files.h"
+#include "model/small.h"
+#include <stdlib.h>
+
+/* Logits of every position at once. */
+static float *all_logits(km_ctx *ctx, km_model *m, const int32_t *ids, int64_t n) {
+    km_no_grad_begin(ctx);
+    km_tensor *x = km_from_data(ctx, KM_I32, KM_SHAPE(1, n), ids);
+    float *v = small_floats(ctx, km_model_logits(ctx, m, km_model_forward(ctx, m, x, NULL)));
+    km_no_grad_end(ctx);
+    km_step_end(ctx);
+    return v;
+}
+
+static void near(const float *got, const float *want, double bound) {
+    assert_non_null(got);
+    for (int i = 0; i < SMALL_VOCAB; i++)
+        if (!(fabs((double)got[i] - want[i]) <= bound)) {
+            print_error("logit %d is %.9g, not %.9g\n", i, got[i], want[i]);
+            fail();
+        }
+}
+
+static void reading_in_pieces_gives_the_logits_of_reading_at_once(void **state) {
+    km_ctx *ctx = *state;
+    enum { LENGTH = 12 };
+    int32_t ids[LENGTH];
+    for (int i = 0; i < LENGTH; i++) ids[i] = small_token(1, i);
+    for (int arch = KM_ARCH_GPT2; arch <= KM_ARCH_LLAMA; arch++)
+        for (int low = 0; low < 2; low++) {
+            km_error err = {0};
+            km_model *m = small_model(ctx, arch, low ? KM_BF16 : KM_F32);
+            for (int i = 0; i < m->params.n; i++) /* first values are too small to tell apart */
+                if (m->params.at[i].decay) km_param_normal(ctx, &m->params.at[i], 5, 0.3);
+            float *want = all_logits(ctx, m, ids, LENGTH);
+            km_session *s = km_session_new(ctx, m, &err);
+            assert_null(km_session_logits(s));
+            static const int pieces[] = {5, 1, 1, 3, 2};
+            int at = 0;
+            for (int i = 0; i < 5; i++) {
+                assert_int_equal(km_session_read(s, ids + at, (size_t)pieces[i], &err), KM_OK);
+                at += pieces[i];
+                near(km_session_logits(s), want + (at - 1) * SMALL_VOCAB, low ? 0.1 : 2e-5);
+            }
+            assert_int_equal(km_session_length(s), LENGTH);
+            km_free(want);
+            km_session_free(s);
+            km_model_free(m);
+        }
+}
+
+static void greedy_text_is_that_of_transformers(void **state) {
+    km_ctx *ctx = *state;
+    for (int arch = KM_ARCH_GPT2; arch <= KM_ARCH_LLAMA; arch++) {
+        char path[512], expected[600];
+        km_error err = {0};
+        const char *root = getenv("SRC_DIR");
+        snprintf(path, sizeof path, "%s/tests/fixtures/models/%s", root ? root : ".",
+                 km_arch_name(arch));
+        snprintf(expected, sizeof expected, "%s/expected.safetensors", path);
+        km_model *m = km_model_load(ctx, path, KM_F32, &err);
+        km_safetensors *f = km_safetensors_open(expected, &err);
+        assert_non_null(m);
+        const int32_t *want = km_safetensors_find(f, "greedy")->data;
+        km_session *s = km_session_new(ctx, m, &err);
+        km_sampling greedy = {.temperature = 0, .top_p = 1};
+        assert_int_equal(km_session_read(s, want, 4, &err), KM_OK);
+        for (int i = 4; i < 12; i++) {
+            int32_t id = km_sampling_draw(&greedy, km_session_logits(s), SMALL_VOCAB, 0, NULL);
+            assert_int_equal(id, want[i]);
+            assert_int_equal(km_session_next(s, id, &err), KM_OK);
+        }
+        km_session_free(s);
+        km_safetensors_close(f);
+        km_model_free(m);
+    }
+}
+
+/* A full context goes on with its second half, read anew. */
+static void a_full_context_goes_on_with_its_second_half(void **state) {
+    km_ctx *ctx = *state;
+    km_error err = {0};
+    km_model *m = small_model(ctx, KM_ARCH_GPT2, KM_F32);
+    km_session *s = km_session_new(ctx, m, &err);
+    int32_t ids[13];
+    for (int i = 0; i < 13; i++) ids[i] = small_token(0, i);
+    assert_int_equal(km_session_read(s, ids, 12, &err), KM_OK);
+    assert_int_equal(km_session_next(s, ids[12], &err), KM_OK);
+    assert_int_equal(km_session_length(s), 7);
+    float *want = all_logits(ctx, m, ids + 6, 7);
+    near(km_session_logits(s), want + 6 * SMALL_VOCAB, 1e-6);
+    km_free(want);
+    km_session_free(s);
+    km_model_free(m);
+}
+
+static void what_does_not_fit_is_refused_and_changes_nothing(void **state) {
+    km_ctx *ctx = *state;
+    km_error err = {0};
+    km_model *m = small_model(ctx, KM_ARCH_LLAMA, KM_F32);
+    km_session *s = km_session_new(ctx, m, &err);
+    int32_t ids[20] = {0}, odd[] = {3, SMALL_VOCAB}, below[] = {-1};
+    assert_int_equal(km_session_read(s, ids, 20, &err), KM_ERR_RANGE);
+    assert_string_equal(err.text, "the prompt has 20 tokens and the model's context 12");
+    err = (km_error){0};
+    assert_int_equal(km_session_read(s, odd, 2, &err), KM_ERR_RANGE);
+    assert_string_equal(err.text, "token 29 is not in the model's vocabulary of 29");
+    err = (km_error){0};
+    assert_int_equal(km_session_read(s, below, 1, &err), KM_ERR_RANGE);
+    assert_string_equal(err.text, "token -1 is not in the model's vocabulary of 29");
+    err = (km_error){0};
+    assert_int_equal(km_session_read(s, ids, 10, &err), KM_OK);
+    assert_int_equal(km_session_read(s, ids, 3, &err), KM_ERR_RANGE);
+    assert_string_equal(err.text, "3 tokens after 10 do not fit the model's context of 12");
+    assert_int_equal(km_session_length(s), 10);
+    km_session_reset(s);
+    assert_null(km_session_logits(s));
+    assert_int_equal(km_session_length(s), 0);
+    km_session_free(s);
+    assert_refused(ctx, km_cache_new(ctx, m, 1, 13), KM_ERR_RANGE,
+                   "cache: 1 rows of 13 tokens; the model's context is 12");
+    km_model_free(m);
+}
+
+static void decoding_allocates_nothing_after_the_first_tokens(void **state) {
+    km_ctx *ctx = *state;
+    km_error err = {0};
+    km_config c = small_config(KM_ARCH_GPT2);
+    c.context = 64;
+    km_model *m = km_model_new(ctx, &c, KM_F32);
+    km_model_init(m, 2);
+    km_session *s = km_session_new(ctx, m, &err);
+    uint64_t before = 0;
+    for (int i = 0; i < 40; i++) {
+        if (i == 10) before = km_alloc_count();
+        assert_int_equal(km_session_next(s, small_token(0, i), &err), KM_OK);
+    }
+    assert_int_equal(km_alloc_count(), before);
+    km_session_free(s);
+    km_model_free(m);
+}
+
+/* ---- Text ---- */
+
+typedef struct heard {
+    char text[256];
+    size_t bytes;
+    int64_t tokens, stop_after;
+} heard;
+
+static bool hear(void *user, int32_t id, const char *text, size_t bytes) {
+    heard *h = user;
+    (void)id;
+    assert_true(h->bytes + bytes < sizeof h->text);
+    memcpy(h->text + h->bytes, text, bytes);
+    h->bytes += bytes;
+    h->text[h->bytes] = 0;
+    return ++h->tokens != h->stop_after;
+}
+
+static void text_is_streamed_and_the_same_for_the_same_seed(void **state) {
+    km_ctx *ctx = *state;
+    km_error err = {0};
+    km_token *token = km_token_bytes(&err);
+    assert_non_null(token);
+    km_config c = small_config(KM_ARCH_GPT2);
+    c.vocab = 256;
+    km_model *m = km_model_new(ctx, &c, KM_F32);
+    km_model_init(m, 4);
+    heard h[3] = {{.stop_after = -1}, {.stop_after = -1}, {.stop_after = 5}};
+    for (int i = 0; i < 3; i++) {
+        km_generation how = {.tokens = 30, .sampling = km_sampling_defaults(), .on_text = hear,
+                             .user = &h[i]};
+        km_generated got;
+        assert_int_equal(km_generate(ctx, m, token, "abc", 3, &how, &got, &err), KM_OK);
+        assert_int_equal(got.prompt_tokens, 3);
+        assert_int_equal(got.tokens, i == 2 ? 5 : 30); /* more than the context of 12 holds */
+    }
+    assert_int_equal(h[0].bytes, h[1].bytes);
+    assert_memory_equal(h[0].text, h[1].text, h[0].bytes);
+    assert_memory_equal(h[0].text, h[2].text, 1);
+    km_generation how = {.tokens = 2, .sampling = km_sampling_defaults()};
+    km_generated got;
+    assert_int_equal(km_generate(ctx, m, token, "", 0, &how, &got, &err), KM_OK);
+    assert_int_equal(got.prompt_tokens, 1);
+    assert_int_equal(km_generate(ctx, m, token, "0123456789abc", 13, &how, &got, &err), KM_ERR_RANGE);
+    assert_string_equal(err.text, "the prompt has 13 tokens and the model's context 12");
+    km_model_free(m);
+    km_model *few = small_model(ctx, KM_ARCH_GPT2, KM_F32);
+    err = (km_error){0};
+    assert_int_equal(km_generate(ctx, few, token, "a", 1, &how, &got, &err), KM_ERR_RANGE);
+    assert_string_equal(err.text, "the tokenizer has 256 tokens and the model only 29; they do not "
+                                  "belong together");
+    km_model_free(few);
+    km_token_free(token);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        ON_EACH(reading_in_pieces_gives_the_logits_of_reading_at_once),
+        ON_EACH(greedy_text_is_that_of_transformers),
+        ON_EACH(a_full_context_goes_on_with_its_second_half),
+        ON("cpu", what_does_not_fit_is_refused_and_changes_nothing),
+        ON("cpu", decoding_allocates_nothing_after_the_first_tokens),
+        ON("cpu", text_is_streamed_and_the_same_for_the_same_seed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
