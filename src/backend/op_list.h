@@ -67,6 +67,13 @@
      * linear_dw: dy, x (rows, in) -> dw (out, in) = dy^T x, and the column sums of dy (out) when  \
      *   n_out is 2 (n[0]). */                                                                     \
     X(LINEAR_DX, linear_dx) X(LINEAR_DW, linear_dw)                                                \
+    /* Weights of a few bits (block dtypes), which are contiguous.                                 \
+     * dequantise: x -> out; dtype, a float. quantise: x (float) -> out; dtype, a block dtype.     \
+     * quant_linear: x (rows, in), w (out, in) of a block dtype, b? (out) -> y (rows, out); act.   \
+     *   A device may round x to 8 bits in blocks of 32 first: that is what its tolerance allows.  \
+     * quant_embedding: table (v, c) of a block dtype, ids (...) -> (..., c); dtype, a float. */   \
+    X(DEQUANTISE, dequantise) X(QUANTISE, quantise)                                                \
+    X(QUANT_LINEAR, quant_linear) X(QUANT_EMBEDDING, quant_embedding)                              \
     /* x (any); axis -> out. Contiguous: view as (outer, n, inner). */                             \
     X(SOFTMAX, softmax) X(LOG_SOFTMAX, log_softmax)                                                \
     X(SOFTMAX_GRAD, softmax_grad)         /* dy, y: y * (dy - sum(dy*y)) */                        \

@@ -100,5 +100,8 @@ km_tensor *km_contiguous(km_ctx *ctx, km_tensor *t) {
 
 km_tensor *km_cast(km_ctx *ctx, km_tensor *t, km_dtype dtype) {
     if (!km_failed(ctx) && t && t->dtype == dtype) return t;
-    return km_apply1(ctx, KM_OP_CAST, t, &(km_params){.dtype = dtype});
+    km_op op = t && km_dtype_is_block(t->dtype)                       ? KM_OP_DEQUANTISE
+               : (unsigned)dtype < KM_DTYPE_COUNT && km_dtype_is_block(dtype) ? KM_OP_QUANTISE
+                                                                              : KM_OP_CAST;
+    return km_apply1(ctx, op, t, &(km_params){.dtype = dtype});
 }

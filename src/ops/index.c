@@ -165,6 +165,7 @@ static bool axis_params(km_ctx *ctx, km_op op, km_tensor *x, int axis, km_params
 }
 
 km_tensor *km_embedding(km_ctx *ctx, km_tensor *table, km_tensor *ids) {
+    if (table && km_dtype_is_block(table->dtype)) return km_quant_embedding(ctx, table, ids);
     return km_apply2(ctx, KM_OP_EMBEDDING, table, ids, NULL);
 }
 

@@ -189,6 +189,7 @@ km_tensor *km_matmul(km_ctx *ctx, km_tensor *a, km_tensor *b) {
 
 km_tensor *km_linear(km_ctx *ctx, km_tensor *x, km_tensor *w, km_tensor *b, km_act act) {
     if (km_failed(ctx)) return NULL;
+    if (w && km_dtype_is_block(w->dtype)) return km_quant_linear(ctx, x, w, b, act);
     km_params p = {.act = act};
     km_tensor *in[] = {x, w, b};
     int n_in = b ? 3 : 2;

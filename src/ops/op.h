@@ -45,6 +45,7 @@ typedef enum km_tol {
     KM_TOL_TRANS,  /* exp, tanh and friends: 1e-5 relative in f32 */
     KM_TOL_SLOPE,  /* as TRANS, against the incoming gradient: slopes cross zero */
     KM_TOL_SUM,    /* sums: grows with the square root of the length, against the largest term */
+    KM_TOL_BITS,   /* products of operands that may be rounded to 8 bits */
     KM_TOL_RANDOM  /* random numbers: the same sequence, rounded differently */
 } km_tol;
 

@@ -17,6 +17,7 @@ double km_tolerance(km_tol tol, km_dtype d, int64_t length) {
     case KM_TOL_SLOPE:
     case KM_TOL_TRANS: return half ? 2 * unit + 1e-5 : 1e-5;
     case KM_TOL_RANDOM: return half ? 2 * unit + 1e-5 : 1e-5;
+    case KM_TOL_BITS: return 1.0 / 127 + 2 * unit;
     case KM_TOL_SUM: return 2 * unit + 0x1p-24 * (16 + 4 * sqrt((double)length));
     }
     return 0;
@@ -77,7 +78,7 @@ static void compare(const km_tensor *want, const km_tensor *got, km_tol tol, dou
         }
         double diff = fabs(w - g), against = fabs(w);
         if (diff <= tiny) continue;
-        if (tol == KM_TOL_SUM || tol == KM_TOL_RANDOM) against = fmax(against, scale);
+        if (tol == KM_TOL_SUM || tol == KM_TOL_BITS || tol == KM_TOL_RANDOM) against = fmax(against, scale);
         if (size) against = fmax(against, fabs(load(km_tensor_ptr(size), size->dtype, i)));
         double error = against > 0 ? diff / against : INFINITY;
         t->sum += isfinite(error) ? error : 1;

@@ -10,6 +10,13 @@ static bool usable(km_ctx *ctx, const char *name, const km_tensor *t) {
 /* Makes the view and records it. */
 static km_tensor *view(km_ctx *ctx, km_op op, km_tensor *t, km_shape shape, const int64_t *stride,
                        int64_t offset, const km_params *p) {
+    if (km_dtype_is_block(t->dtype) && shape.ndim > 0 &&
+        (stride[shape.ndim - 1] != 1 || shape.dim[shape.ndim - 1] % km_dtype_block(t->dtype) ||
+         offset % km_dtype_block(t->dtype))) {
+        km_fail(ctx, KM_ERR_DTYPE, "%s: rows of %s cannot be taken apart", km_op_name(op),
+                km_dtype_name(t->dtype));
+        return NULL;
+    }
     km_tensor *v = km_tensor_view(ctx, t, shape, stride, offset);
     if (v && km_recording(ctx, &t, 1)) km_record(ctx, op, &t, 1, p, &v, 1, NULL);
     return km_failed(ctx) ? NULL : v;

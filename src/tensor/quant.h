@@ -8,6 +8,11 @@
 /* The n elements (whole blocks) at `blocks` as floats, bit for bit what ggml's own code gives. */
 void km_dequantise(km_dtype d, const void *blocks, int64_t n, float *out);
 
+/* The n floats (whole blocks) at x encoded as well as the type can: the squared error is what is
+ * made small, each element's weighed by weight[i] where there are weights (an importance matrix's);
+ * weight may be NULL. */
+void km_quantise(km_dtype d, const float *x, const float *weight, int64_t n, void *blocks);
+
 /* The values behind the 4-bit codes of iq4_nl and iq4_xs, and of mxfp4 (doubled). */
 extern const int8_t km_iq4_values[16], km_mxfp4_values[16];
 

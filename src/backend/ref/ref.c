@@ -74,6 +74,10 @@ const km_backend km_ref_backend = {
 
         [KM_OP_MATMUL] = km_ref_matmul,
         [KM_OP_LINEAR] = km_ref_linear,
+        [KM_OP_DEQUANTISE] = km_ref_dequantise,
+        [KM_OP_QUANTISE] = km_ref_quantise,
+        [KM_OP_QUANT_LINEAR] = km_ref_quant_linear,
+        [KM_OP_QUANT_EMBEDDING] = km_ref_quant_embedding,
         [KM_OP_LINEAR_DX] = km_compose_linear_dx,
         [KM_OP_LINEAR_DW] = km_compose_linear_dw,
 
