@@ -2,6 +2,7 @@
  * the case's layout means. */
 #include "ops/cases.h"
 #include "base/rng.h"
+#include "tensor/quant.h"
 #include <float.h>
 #include <stdio.h>
 
@@ -102,9 +103,14 @@ km_tensor *km_case_base(km_ctx *ctx, const km_case *c, int i, km_dtype dtype, ui
     km_lane *lane = km_ctx_lane(ctx, km_ref_device());
     km_tensor *t = lane ? km_tensor_new(ctx, lane, "case", d, base_shape(in)) : NULL;
     if (!t) return NULL;
-    int64_t n = km_shape_count(t->shape);
+    int64_t n = km_shape_count(t->shape), block = km_dtype_block(d);
     uint64_t stream = (uint64_t)c->op * 16 + (uint64_t)i;
-    for (int64_t k = 0; k < n; k++) {
+    for (int64_t k = 0; k < n && block > 1; k += block) {
+        float v[256];
+        for (int64_t e = 0; e < block; e++) v[e] = (float)draw(in, KM_F32, seed, stream, k + e);
+        km_quantise(d, v, NULL, block, (char *)km_tensor_ptr(t) + km_dtype_bytes(d, k));
+    }
+    for (int64_t k = 0; k < n && block == 1; k++) {
         if (km_dtype_is_float(d))
             store(km_tensor_ptr(t), d, k, draw(in, d, seed, stream, k), 0);
         else

@@ -287,6 +287,40 @@ static void linear_gradients(sink *s, km_op op) {
             }
 }
 
+/* ---- Weights of a few bits ---- */
+
+static void quants(sink *s, km_op op) {
+    static const struct { int64_t rows, in, out; } sizes[] = {
+        {1, 256, 3}, {2, 512, 65}, {7, 768, 33}, {33, 256, 70}, {0, 256, 4}};
+    for (int d = KM_Q4_0; d < KM_DTYPE_COUNT; d++)
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            int64_t r = sizes[i].rows, n = sizes[i].in, m = sizes[i].out;
+            km_case c = {.op = op, .dtypes = KM_BIT(KM_F32), .no_gradient = true};
+            if (op == KM_OP_QUANT_LINEAR) {
+                c.n_in = 3;
+                c.dtypes = HALVES & ~KM_BIT(KM_F64);
+                c.p.act = (km_act)(i % 5);
+                c.in[0] = in(KM_SHAPE(r, n), 0, 0);
+                c.in[1] = typed(KM_SHAPE(m, n), KM_V_NORMAL, (km_dtype)d, 0);
+                c.in[2] = i % 2 ? absent : in(KM_SHAPE(m), 0, 0);
+            } else if (op == KM_OP_QUANT_EMBEDDING) {
+                c.n_in = 2;
+                c.p.dtype = i % 2 ? KM_F32 : KM_BF16;
+                c.in[0] = typed(KM_SHAPE(m, n), KM_V_NORMAL, (km_dtype)d, 0);
+                c.in[1] = typed(KM_SHAPE(r), KM_V_INDEX, i % 2 ? KM_I32 : KM_I64, m);
+            } else if (op == KM_OP_DEQUANTISE) {
+                c.n_in = 1;
+                c.p.dtype = i == 1 ? KM_F16 : i == 2 ? KM_BF16 : KM_F32;
+                c.in[0] = typed(KM_SHAPE(r, n), KM_V_NORMAL, (km_dtype)d, 0);
+            } else {
+                c.n_in = 1;
+                c.p.dtype = (km_dtype)d;
+                c.in[0] = in(KM_SHAPE(r, n), 0, 0);
+            }
+            put(s, &c);
+        }
+}
+
 /* ---- Rows ---- */
 
 static void softmaxes(sink *s, km_op op, int n_in) {
@@ -636,6 +670,9 @@ void km_cases_each(km_op op, km_case_fn fn, void *user) {
     case KM_OP_SUMSQ: case KM_OP_ARGMAX: reductions(&s, op); break;
     case KM_OP_MATMUL: matmuls(&s, op); break;
     case KM_OP_LINEAR: linears(&s, op); break;
+    case KM_OP_DEQUANTISE: case KM_OP_QUANTISE: case KM_OP_QUANT_LINEAR: case KM_OP_QUANT_EMBEDDING:
+        quants(&s, op);
+        break;
     case KM_OP_LINEAR_DX: case KM_OP_LINEAR_DW: linear_gradients(&s, op); break;
     case KM_OP_SOFTMAX: case KM_OP_LOG_SOFTMAX: softmaxes(&s, op, 1); break;
     case KM_OP_SOFTMAX_GRAD: case KM_OP_LOG_SOFTMAX_GRAD: softmaxes(&s, op, 2); break;
