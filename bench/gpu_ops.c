@@ -158,32 +158,6 @@ static work list[] = {
     ATT("attention backward bf16 B4 H16 T4096 D128", KM_OP_ATTENTION_GRAD, 2.5, 4, 16, 4096, 128),
 };
 
-/* The pool against the driver: a buffer taken and given back. */
-static void measure_pool(const char *device) {
-    km_ctx *ctx = km_ctx_new(device, 1);
-    if (!ctx) return;
-    km_mempool *pool = &ctx->lanes[0]->pool;
-    size_t cap, bytes = (size_t)3 << 20;
-    enum { DRIVER = 50, POOL = 200000 };
-    double t = km_now();
-    for (int i = 0; i < DRIVER; i++) {
-        void *p = pool->raw_alloc(pool->owner, bytes);
-        if (p) pool->raw_free(pool->owner, p, bytes);
-    }
-    double driver = (km_now() - t) / DRIVER;
-    void *warm = km_mempool_get(pool, bytes, &cap);
-    if (warm) km_mempool_put(pool, warm, cap);
-    t = km_now();
-    for (int i = 0; i < POOL; i++) {
-        void *p = km_mempool_get(pool, bytes, &cap);
-        if (p) km_mempool_put(pool, p, cap);
-    }
-    double ours = (km_now() - t) / POOL;
-    printf("{\"name\": \"pool 3 MiB, times faster than the driver\", \"us\": %.4g, \"rate\": %.5g, "
-           "\"unit\": \"x\"}\n", ours * 1e6, driver / ours);
-    km_ctx_free(ctx);
-}
-
 int main(int argc, char **argv) {
     if (argc < 2) {
         fprintf(stderr, "usage: bench_gpu_ops DEVICE [substring]\n");
@@ -205,6 +179,5 @@ int main(int argc, char **argv) {
         for (int k = 0; k < INPUTS; k++) km_release(w->in[k]);
         km_ctx_free(ctx);
     }
-    if (!*only || strstr("pool", only)) measure_pool(argv[1]);
     return ok ? 0 : 1;
 }

@@ -138,51 +138,72 @@ def machine(data, path):
     return "\n".join(lines)
 
 
-# What the GPU backend promises: a rate, or a multiple of PyTorch's in the same run.
-GPU_TARGETS = {
-    "matmul f32 1024": 1.0, "matmul f32 4096": 1.0, "matmul tf32 4096": 1.0,
-    "matmul bf16 1024": 1.0, "matmul bf16 8192": 1.0,
-    "attention forward bf16 B16 H12 T1024 D64": 1.2, "attention backward bf16 B16 H12 T1024 D64": 1.0,
-    "attention forward bf16 B4 H16 T4096 D128": 0.8, "attention backward bf16 B4 H16 T4096 D128": 0.8,
-    **{f"{op} f32 256K": 1.0 for op in ("add", "mul", "relu", "gelu", "exp")},
-}
-GPU_RATES = {
-    **{f"{op} f32 64M": 4.2 for op in ("add", "mul", "relu", "gelu", "exp")}, "sum f32 64M": 4.0,
-    **{f"{op} f32 8192x4096": 3.8 for op in ("softmax", "layer_norm", "rms_norm")},
-    **{f"{op} f32 16384x50304": 3.6 for op in ("softmax", "layer_norm", "rms_norm")},
-    "cross_entropy+grad bf16 16384x50304": 3.4, "pool 3 MiB, times faster than the driver": 100,
-}
-GPU_TIMES = {"sum f32 1M": 3.5}
-OWN = {"own matmul f32 4096": ("matmul f32 4096", 0.7), "own matmul bf16 4096": ("matmul bf16 4096", 0.6)}
+def wanted(target, figure, ratio, ours):
+    """What bench/gpu_targets.json wants of a figure, and whether it is met (None: cannot be told)."""
+    if "of_pytorch" in target:
+        bound = target["of_pytorch"]
+        return f"{bound:g} x PyTorch", ratio >= bound if ratio else None
+    if "rate" in target:
+        return f"{target['rate']:g} {figure['unit']}", figure["rate"] >= target["rate"]
+    if "us" in target:
+        return f"at most {target['us']:g} us", figure["us"] <= target["us"]
+    if target.get("of") in ours:
+        part = figure["rate"] / ours[target["of"]]["rate"]
+        return f"{target['at_least']:g} x cuBLAS (is {part:.2f})", part >= target["at_least"]
+    return "-", None
 
 
 def gpu(data, path):
     """A results file of scripts/gpu-check."""
     torch = {t["name"]: t for t in data["torch"] if "name" in t}
     ours = {t["name"]: t for t in data["kermes"] if "name" in t}
+    targets = json.loads((ROOT / "bench" / "gpu_targets.json").read_text())
     rows = []
     for name, r in ours.items():
         them = torch.get(name, {}).get("rate")
         ratio = r["rate"] / them if them else None
-        wanted, met = "-", None
-        if name in GPU_TARGETS and ratio:
-            wanted, met = f"{GPU_TARGETS[name]:g} x PyTorch", ratio >= GPU_TARGETS[name]
-        elif name in GPU_RATES:
-            wanted, met = f"{GPU_RATES[name]:g} {r['unit']}", r["rate"] >= GPU_RATES[name]
-        elif name in GPU_TIMES:
-            wanted, met = f"{GPU_TIMES[name]:g} us", r["us"] <= GPU_TIMES[name]
-        elif name in OWN and OWN[name][0] in ours:
-            part = r["rate"] / ours[OWN[name][0]]["rate"]
-            wanted, met = f"{OWN[name][1]:g} x cuBLAS (is {part:.2f})", part >= OWN[name][1]
+        want, met = wanted(targets.get(name, {}), r, ratio, ours)
         rows.append([name, f"{r['us']:.4g}", f"{r['rate']:.4g} {r['unit']}",
                      "-" if them is None else f"{them:.4g}", "-" if ratio is None else f"{ratio:.2f}",
-                     wanted, {True: "met", False: "**missed**", None: ""}[met]])
+                     want, {True: "met", False: "**missed**", None: ""}[met]])
     beside = f"PyTorch {data['torch_version']} in the same run" if torch else "no PyTorch beside"
     return "\n".join([
         f"## {data['gpu'].replace('-', ' ')}", "",
         f"{data['date']}, {beside}; from [`{path.name}`](../bench/results/{path.name}), written by "
         "`scripts/gpu-check`. Every run is a replay of a captured graph; best of seven rounds.", "",
-        table(["work", "us", "Kermes", "PyTorch", "ratio", "wanted", "result"], rows)])
+        table(["work", "us", "Kermes", "PyTorch", "ratio", "wanted", "result"], rows),
+        gpu_memory(data.get("bench") or {}), gpu_checks(data.get("checks") or [])])
+
+
+def gpu_memory(bench):
+    text = ""
+    m = bench.get("memory")
+    if m:
+        held = ", ".join(
+            f"{h['op']}{' for the gradient of ' + h['gradient_of'] if h['gradient_of'] else ''} "
+            f"{number(h['bytes'] / 2**20)}" for h in m["at_peak"][:4])
+        text += (f"### Memory of a training step\n\n{m['layers']} layers, {m['width']} wide, "
+                 f"{m['batch']} x {m['tokens']} tokens: {number(m['peak_bytes'] / 2**20)} MiB in "
+                 f"tensors at most, in op {m['peak_index']} of {m['ops']}. Most of it then (MiB): "
+                 f"{held}.\n\n")
+    rows = []
+    for d in (bench.get("pool") or {}).get("devices", []):
+        for size in d["sizes"]:
+            rows.append([d["device"], binary(size["bytes"]), number(size["pool_ns"]),
+                         number(size["system_ns"]), number(size["ratio"])])
+        s = d["steady"]
+        text += (f"On {d['device']}, {s['steps']} warm training steps took {s['buffers']} buffers, "
+                 f"{s['system_allocations']} of them from the system or driver.\n\n")
+    if rows:
+        text += table(["device", "bytes", "pool, ns", "system or driver, ns", "times"], rows)
+    return text
+
+
+def gpu_checks(checks):
+    if not checks:
+        return ""
+    return "### Checks\n\n" + table(["check", "result", "seconds"], [
+        [c["name"], c["result"], str(c["seconds"])] for c in checks])
 
 
 def main():

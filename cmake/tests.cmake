@@ -17,6 +17,13 @@ if(NOT CMOCKA_FOUND)
     message(FATAL_ERROR "cmocka is missing: run scripts/setup test, or install libcmocka-dev")
 endif()
 
+# A build to be carried elsewhere takes cmocka along, beside the tests.
+if(KERMES_STATIC_DEPS)
+    find_library(KERMES_CMOCKA_FILE cmocka HINTS ${CMOCKA_LIBRARY_DIRS} ${CMOCKA_LIBDIR})
+    file(COPY ${KERMES_CMOCKA_FILE} DESTINATION ${PROJECT_BINARY_DIR}/tests FOLLOW_SYMLINK_CHAIN)
+    set(CMAKE_BUILD_RPATH "\$ORIGIN")
+endif()
+
 set(kermes_test_env "SRC_DIR=${PROJECT_SOURCE_DIR}")
 set(kermes_test_launcher)
 # A test asks for absurd sizes on purpose and expects NULL from malloc.

@@ -222,7 +222,7 @@ static bool can_write(const char *path, km_error *err) {
 
 int km_command_bench(int argc, char **argv) {
     km_bench b = {.common = KM_COMMON_DEFAULTS, .repeat = 0, .exp_ulp = NAN};
-    const char *html = NULL;
+    const char *html = NULL, *from = NULL;
     const km_option options[] = {
         KM_OPTION_DEVICE_ROW(b.common, "what to measure beside the cpu (default: auto)"),
         KM_OPTION_THREADS_ROW(b.common),
@@ -237,6 +237,8 @@ int km_command_bench(int argc, char **argv) {
         {"pool", KM_OPTION_FLAG, NULL, &b.suite[KM_SUITE_POOL], 0, 0,
          "the suite pool: the memory pool against the system or driver"},
         {"html", KM_OPTION_TEXT, "FILE", &html, 0, 0, "write a page with charts and tables"},
+        {"from", KM_OPTION_TEXT, "FILE", &from, 0, 0,
+         "measure nothing: report what scripts/gpu-check wrote to FILE"},
         KM_OPTION_OUTPUT_ROWS(b.common),
         {0},
     };
@@ -249,6 +251,9 @@ int km_command_bench(int argc, char **argv) {
     km_error err = {0};
     if (!choose_suites(&b, &args, &err)) return km_cli_usage("bench: %s", err.text);
     if (html && !can_write(html, &err)) return km_cli_fail("%s", err.text);
+    if (from && b.common.json)
+        return km_cli_usage("bench: --from gives text or a page; the file itself is JSON");
+    if (from) return km_bench_from(from, html);
     if (b.repeat == 0) b.repeat = b.quick ? 5 : 7;
     b.budget = b.quick ? 0.1 : 0.3;
     km_cli_notes(b.common.quiet);

@@ -183,6 +183,10 @@ json_t *km_bench_json(const km_bench *b);
 void km_bench_html(const km_bench *b, km_text *page);
 double km_peak_memory(void); /* bytes of this process */
 
+/* The report of a results file that scripts/gpu-check wrote, as a page or (html NULL) as text; the
+ * exit code. */
+int km_bench_from(const char *path, const char *html);
+
 /* The memory benchmarks' parts of a report, from their JSON. A table is the caller's to free. */
 void km_memory_table(const json_t *memory, km_table *t, int most);
 void km_memory_print(const json_t *memory, FILE *out);

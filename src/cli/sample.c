@@ -21,9 +21,15 @@ typedef struct settings {
 } settings;
 
 typedef struct output {
+    const char *prompt; /* still to be printed, once there is something to follow it; or NULL */
     bool json;
     km_text text; /* with --json it is printed at the end */
 } output;
+
+static void show_prompt(output *o) {
+    if (o->prompt) fputs(o->prompt, stdout);
+    o->prompt = NULL;
+}
 
 static bool show(void *user, int32_t id, const char *text, size_t bytes) {
     output *o = user;
@@ -32,6 +38,7 @@ static bool show(void *user, int32_t id, const char *text, size_t bytes) {
         km_text_put(&o->text, text, bytes);
         return km_text_ok(&o->text);
     }
+    show_prompt(o);
     fwrite(text, 1, bytes, stdout);
     return fflush(stdout) == 0 && !ferror(stdout);
 }
@@ -100,9 +107,11 @@ static km_status sample(const settings *o, km_ctx *ctx, km_model *m, const km_to
                         output *out, km_generated *got, km_error *err) {
     km_generation how = {.tokens = o->tokens, .past_end = o->past_end, .sampling = o->sampling,
                          .on_text = show, .user = out};
-    if (!o->common.json && !o->only_new) fputs(o->prompt, stdout);
+    if (!o->common.json && !o->only_new) out->prompt = o->prompt;
     km_status s = km_generate(ctx, m, token, o->prompt, strlen(o->prompt), &how, got, err);
-    if (!o->common.json && s == KM_OK) putchar('\n');
+    if (s != KM_OK || o->common.json) return s;
+    show_prompt(out);
+    putchar('\n');
     return s;
 }
 

@@ -38,9 +38,17 @@ static km_status no_memory(km_error *err) {
 /* ---- The optimiser's file: its state, and parameters that the model's file lacks ---- */
 
 /* Padding of the vocabulary and corrections (LoRA) are no part of a Hugging Face folder. */
+static bool correction(const km_param *p) { return strstr(p->name, ".lora_"); }
+
 static bool apart(const km_model *m, const km_param *p) {
     bool table = p->t == m->wte.w || p->t == m->head.w;
-    return strstr(p->name, ".lora_") || (table && km_config_rows(&m->config) != m->config.vocab);
+    return correction(p) || (table && km_config_rows(&m->config) != m->config.vocab);
+}
+
+static bool corrected(const km_model *m) {
+    for (int i = 0; i < m->params.n; i++)
+        if (correction(&m->params.at[i])) return true;
+    return false;
 }
 
 typedef struct piece {
@@ -359,11 +367,14 @@ km_status km_checkpoint_load(const char *out, int64_t step, const km_checkpoint_
                              km_error *err) {
     char folder[PATH_MAX], path[PATH_MAX];
     step_path(folder, out, step);
-    km_folder_join(path, folder, "model.safetensors");
-    km_safetensors *f = km_safetensors_open(path, err);
-    if (!f) return KM_ERR_FORMAT;
-    km_status s = km_model_read(p->model, f, err);
-    km_safetensors_close(f);
+    km_status s = KM_OK;
+    if (!corrected(p->model)) { /* else the weights are frozen, and came from here already */
+        km_folder_join(path, folder, "model.safetensors");
+        km_safetensors *f = km_safetensors_open(path, err);
+        if (!f) return KM_ERR_FORMAT;
+        s = km_model_read(p->model, f, err);
+        km_safetensors_close(f);
+    }
     km_folder_join(path, folder, "optimizer.safetensors");
     return s == KM_OK ? load_optimizer(path, p, err) : s;
 }

@@ -40,7 +40,8 @@ int64_t km_checkpoint_latest(const char *out);
 /* Checks OUT/step-N against its checksums and reads its state alone; state->losses is the caller's
  * to km_free. */
 km_status km_checkpoint_open(const char *out, int64_t step, km_train_state *state, km_error *err);
-/* Fills model and optimiser from OUT/step-N. */
+/* Fills model and optimiser from OUT/step-N. A model with corrections (LoRA) must have been loaded
+ * from that folder before they were added. */
 km_status km_checkpoint_load(const char *out, int64_t step, const km_checkpoint_parts *p,
                              km_error *err);
 void km_checkpoint_prune(const char *out, int64_t keep); /* all but the last `keep` go */

@@ -121,7 +121,7 @@ const km_setting km_train_table[] = {
      "largest norm of the gradients; 0: any (default 1)"},
     {"dtype", KM_SETTING_TEXT, KM_SETTING_FIXED, "T", AT(dtype), 0, 0,
      "f32 (default), bf16 or f16, the latter two with f32 weights behind them"},
-    {"loss-scale", KM_SETTING_NUMBER, KM_SETTING_FREE, "X", AT(loss_scale), 1, 1e9,
+    {"loss-scale", KM_SETTING_NUMBER, KM_SETTING_FREE, "X", AT(loss_scale), 1, 16777216,
      "the first one, for f16; it adapts by itself (default 65536)"},
     {"seed", KM_SETTING_INT, KM_SETTING_FIXED, "N", AT(seed), 0, MANY,
      "of weights, samples and dropout (default 1)"},

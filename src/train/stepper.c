@@ -194,13 +194,13 @@ km_status km_stepper_eval(km_stepper *p, int64_t batches, double *sum, double *t
 
 double km_measure_products(km_ctx *ctx, km_dtype dtype) {
     bool host = strncmp(km_ctx_device(ctx), "cuda", 4) != 0;
-    int64_t n = host ? (dtype == KM_F32 ? 1024 : 512) : dtype == KM_F32 ? 4096 : 8192;
+    int64_t n = host ? (dtype == KM_F32 ? 768 : 512) : dtype == KM_F32 ? 4096 : 8192;
     if (strcmp(km_ctx_device(ctx), "ref") == 0) return NAN; /* it would take seconds */
     double best = INFINITY;
     km_no_grad_begin(ctx);
     km_tensor *a = km_normal(ctx, dtype, KM_SHAPE(n, n), 0, 1);
     km_tensor *b = km_normal(ctx, dtype, KM_SHAPE(n, n), 0, 1);
-    for (int round = 0; round < 4; round++) { /* the first warms up */
+    for (int round = 0; round < 3; round++) { /* the first warms up */
         km_scope_begin(ctx);
         km_sync(ctx);
         double start = km_now();

@@ -50,6 +50,24 @@ expect 0 bench memory $small --device ref
 says out "Memory of a training step"
 says out "at most, in op"
 
+# A report from a results file; from one that is damaged or something else an error.
+expect 0 bench --from "$SRC_DIR/bench/results/nvidia-h200.json"
+says out "targets met"
+says out "matmul f32 1024"
+echo '{"gpu": 7, "kermes": [{"name": "<x>", "us": "y"}, 3, {}], "checks": [{"result": []}],
+       "torch": {}, "targets": [], "bench": {"memory": {"ops": 1e300, "timeline": [1]},
+       "pool": {"devices": [{"sizes": 3}, null]}}}' >"$work/odd.json"
+expect 0 bench --from "$work/odd.json"
+expect 0 bench --from "$work/odd.json" --html "$page"
+grep -q 'lt;x&gt;' "$page" || fail "a name from the file is missing or not escaped"
+[ "$(tail -n 1 "$page")" = "</html>" ] || fail "the page was cut short"
+echo '{"kermes": [' >"$work/cut.json"
+expect_error 1 bench --from "$work/cut.json"
+expect_error 1 bench --from "$SRC_DIR/bench/results/intel-xeon-processor.json"
+says err "not a results file of scripts/gpu-check"
+expect_error 1 bench --from "$work/nothing.json"
+expect_error 2 bench --from "$work/odd.json" --json
+
 # A page that cannot be written is known before anything is measured.
 expect_error 1 bench matmul --sizes 64 $small --html "$work/nowhere/bench.html"
 says err "nowhere"
