@@ -33,6 +33,8 @@ int km_command_verify(int argc, char **argv);
 int km_command_bench(int argc, char **argv);
 int km_command_tokenize(int argc, char **argv);
 int km_command_train(int argc, char **argv);
+int km_command_info(int argc, char **argv);
+int km_command_convert(int argc, char **argv);
 int km_command_sample(int argc, char **argv);
 
 /* Parses; prints help or the error. Returns true when the command should go on; otherwise

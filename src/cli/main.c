@@ -18,6 +18,8 @@ static const command commands[] = {
      km_command_bench},
     {"tokenize", "text to token ids and back; train a tokenizer", km_command_tokenize},
     {"train", "train a language model on text, or go on with one", km_command_train},
+    {"info", "what a file or folder is: its model, weights, tokenizer, metadata", km_command_info},
+    {"convert", "turn a model from one format into another", km_command_convert},
     {"sample", "let a model go on with a prompt", km_command_sample},
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };

@@ -1,0 +1,210 @@
+/* kermes info: what a file or folder is and what it holds, as text or as JSON. */
+#include "cli/info.h"
+#include "cli/cli.h"
+#include "format/shown.h"
+#include "report/table.h"
+#include "report/text.h"
+#include <string.h>
+
+static double number(const json_t *o, const char *key) {
+    return json_number_value(json_object_get(o, key));
+}
+
+static long long whole(const json_t *o, const char *key) { return (long long)number(o, key); }
+
+static const char *text_of(const json_t *o, const char *key) {
+    const char *s = json_string_value(json_object_get(o, key));
+    return s ? s : "";
+}
+
+/* Texts of the file go through here: one line, no control characters. */
+static const char *safe(const char *s) {
+    static char buffer[4][KM_SHOWN];
+    static int turn;
+    return km_shown(buffer[turn++ % 4], s);
+}
+
+static void print_head(const json_t *v) {
+    const char *kind = text_of(v, "kind");
+    static const struct {
+        const char *kind, *words;
+    } kinds[] = {{"gguf", "GGUF"},
+                 {"safetensors", "safetensors"},
+                 {"folder", "a model in a folder"},
+                 {"checkpoint", "a Kermes checkpoint"},
+                 {"run", "a training run"},
+                 {"tokenizer", "a tokenizer"},
+                 {"config", "a model's config.json"}};
+    const char *words = kind;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (strcmp(kinds[i].kind, kind) == 0) words = kinds[i].words;
+    printf("%s: %s", text_of(v, "path"), words);
+    if (json_object_get(v, "version")) printf(" version %lld", whole(v, "version"));
+    if (whole(v, "files") > 1) printf(" in %lld files", whole(v, "files"));
+    putchar('\n');
+    if (json_object_get(v, "folder")) printf("  %-11s %s\n", "shown", text_of(v, "folder"));
+    if (json_object_get(v, "latest_checkpoint"))
+        printf("  %-11s step %lld\n", "latest", whole(v, "latest_checkpoint"));
+}
+
+static void print_model(const json_t *m) {
+    if (!m) return;
+    char a[KM_NUMBER_TEXT], b[KM_NUMBER_TEXT];
+    printf("  %-11s %s", "model", safe(text_of(m, "architecture")));
+    if (whole(m, "layers"))
+        printf(", %lld layers, %lld heads (%lld for keys and values), %lld wide, %lld in the MLP",
+               whole(m, "layers"), whole(m, "heads"), whole(m, "kv_heads"), whole(m, "dim"),
+               whole(m, "hidden"));
+    putchar('\n');
+    if (whole(m, "context"))
+        printf("  %-11s %lld tokens, a vocabulary of %lld%s\n", "context", whole(m, "context"),
+               whole(m, "vocab"), json_is_true(json_object_get(m, "tied")) ? ", tied head" : "");
+    if (json_object_get(m, "cache_bytes"))
+        printf("  %-11s %s for %lld tokens in f16, %s each\n", "cache",
+               km_format_bytes(a, number(m, "cache_bytes")), whole(m, "cache_context"),
+               km_format_bytes(b, number(m, "cache_bytes_per_token")));
+    if (json_object_get(m, "unsupported"))
+        printf("  %-11s Kermes cannot run it: %s\n", "note", text_of(m, "unsupported"));
+}
+
+static void print_weights(const json_t *v) {
+    if (!json_object_get(v, "types")) return;
+    char a[KM_NUMBER_TEXT], b[KM_NUMBER_TEXT];
+    printf("  %-11s %s parameters in %lld tensors, %s\n", "weights",
+           km_format_si(a, number(v, "parameters")), whole(v, "tensors"),
+           km_format_bytes(b, number(v, "bytes")));
+    const char *type;
+    json_t *one;
+    json_object_foreach(json_object_get(v, "types"), type, one)
+        printf("  %-11s   %-7s %5lld tensors  %s\n", "", type, whole(one, "tensors"),
+               km_format_bytes(a, number(one, "bytes")));
+}
+
+static void print_tokenizer(const json_t *t) {
+    if (!t) return;
+    if (json_object_get(t, "unsupported")) {
+        printf("  %-11s Kermes cannot use it: %s\n", "tokenizer", text_of(t, "unsupported"));
+        return;
+    }
+    printf("  %-11s %s", "tokenizer", safe(text_of(t, "kind")));
+    if (json_object_get(t, "family")) printf(" (%s)", safe(text_of(t, "family")));
+    printf(", %lld tokens", whole(t, "tokens"));
+    static const char *const names[] = {"bos", "eos", "unk", "pad"};
+    for (int i = 0; i < 4; i++)
+        if (json_object_get(t, names[i])) printf(", %s %lld", names[i], whole(t, names[i]));
+    if (json_is_true(json_object_get(t, "chat_template"))) printf(", with a chat template");
+    putchar('\n');
+    const json_t *special = json_object_get(t, "special");
+    for (size_t i = 0; i < json_array_size(special); i++)
+        printf("%s%s", i ? " " : "              special: ",
+               safe(json_string_value(json_array_get(special, i))));
+    if (json_array_size(special)) putchar('\n');
+}
+
+static void print_state(const json_t *s) {
+    if (!s) return;
+    char a[KM_NUMBER_TEXT];
+    printf("  %-11s step %lld", "training", whole(s, "step"));
+    if (json_is_number(json_object_get(s, "train_loss")))
+        printf(", loss %.4f", number(s, "train_loss"));
+    if (json_is_number(json_object_get(s, "val_loss")))
+        printf(", validation %.4f", number(s, "val_loss"));
+    if (json_is_number(json_object_get(s, "best_val")))
+        printf(" (best %.4f at step %lld)", number(s, "best_val"), whole(s, "best_step"));
+    if (number(s, "tokens") > 0) printf(", %s tokens", km_format_si(a, number(s, "tokens")));
+    putchar('\n');
+}
+
+static void print_metadata(const json_t *meta) {
+    if (json_object_size(meta) == 0) return;
+    printf("  metadata\n");
+    const char *key;
+    json_t *v;
+    json_object_foreach((json_t *)meta, key, v) {
+        printf("    %s = ", safe(key));
+        if (json_is_string(v)) {
+            printf("%s\n", safe(json_string_value(v)));
+        } else if (json_is_object(v)) {
+            printf("%lld x %s\n", whole(v, "count"), text_of(v, "array"));
+        } else {
+            char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(7));
+            char shown[KM_SHOWN];
+            printf("%s\n", text ? km_shown(shown, text) : "");
+            free(text);
+        }
+    }
+}
+
+static bool print_tensors(const json_t *list) {
+    if (!list) return true;
+    km_table t;
+    km_table_init(&t, "llrr", (const char *[]){"tensor", "type", "shape", "bytes"});
+    size_t i;
+    json_t *one, *d;
+    json_array_foreach(list, i, one) {
+        char shape[128] = "";
+        size_t k;
+        json_array_foreach(json_object_get(one, "shape"), k, d) {
+            size_t n = strlen(shape);
+            snprintf(shape + n, sizeof shape - n, "%s%lld", k ? " x " : "",
+                     (long long)json_integer_value(d));
+        }
+        km_table_cell(&t, "%s", safe(text_of(one, "name")));
+        km_table_cell(&t, "%s", text_of(one, "type"));
+        km_table_cell(&t, "%s", shape);
+        km_table_cell(&t, "%lld", whole(one, "bytes"));
+    }
+    putchar('\n');
+    bool ok = km_table_print(&t, stdout, 2);
+    km_table_free(&t);
+    return ok;
+}
+
+int km_command_info(int argc, char **argv) {
+    km_common common = KM_COMMON_DEFAULTS;
+    km_info_options o = {0};
+    const km_option options[] = {
+        {"tensors", KM_OPTION_FLAG, NULL, &o.tensors, 0, 0, "list every tensor"},
+        {"context", KM_OPTION_INT, "N", &o.context, 1, 1 << 30,
+         "how much memory the cache takes for so many tokens (default: the model's own)"},
+        KM_OPTION_OUTPUT_ROWS(common),
+        {0},
+    };
+    const km_spec spec = {
+        .name = "info",
+        .words = "FILE|FOLDER",
+        .summary = "What a file or folder is: its model, weights, tokenizer and metadata.",
+        .details =
+            "Knows safetensors (alone, or an index with its files), GGUF (split ones by their "
+            "first\nfile), tokenizer.json, config.json, Hugging Face folders, and the "
+            "checkpoints and\nruns of kermes train. All of a file's structure is checked "
+            "on the way.\n",
+        .options = options,
+        .examples = "kermes info model.gguf\n"
+                    "kermes info model.gguf --tensors\n"
+                    "kermes info gpt2/ --json\n"
+                    "kermes info runs/shakespeare\n",
+    };
+    km_args args;
+    int code;
+    if (!km_begin(&spec, argc, argv, &args, &code)) return code;
+    if (args.n_words != 1)
+        return km_cli_usage("info takes one file or folder, as in 'kermes info model.gguf'");
+    km_cli_notes(common.quiet);
+    km_error err = {0};
+    json_t *v = km_info_gather(args.words[0], &o, &err);
+    if (!v) return km_cli_fail("%s", err.text);
+    if (common.json) {
+        json_object_set_new(v, "kermes", json_string(km_version()));
+        return km_cli_print_json(v);
+    }
+    print_head(v);
+    print_model(json_object_get(v, "model"));
+    print_weights(v);
+    print_tokenizer(json_object_get(v, "tokenizer"));
+    print_state(json_object_get(v, "state"));
+    print_metadata(json_object_get(v, "metadata"));
+    bool ok = print_tensors(json_object_get(v, "tensor_list"));
+    json_decref(v);
+    return ok ? KM_EXIT_OK : km_cli_fail("out of memory");
+}

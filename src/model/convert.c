@@ -1,0 +1,240 @@
+/* Conversion: opens the source, lays out the target's tensors, and hands both to the writer of the
+ * target's format. The tokenizer's part is convert_token.c. */
+#include "model/convert.h"
+#include "base/alloc.h"
+#include "base/file.h"
+#include "format/json_read.h"
+#include "model/convert_job.h"
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+
+bool km_names_gguf(const char *path) {
+    size_t n = strlen(path);
+    return n > 5 && strcasecmp(path + n - 5, ".gguf") == 0;
+}
+
+static bool is_folder(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+/* ---- The source ---- */
+
+static km_status open_source(km_convert_job *j, km_error *err) {
+    const char *in = j->o->in;
+    if (is_folder(in)) {
+        km_status s = km_config_load(&j->config, in, err);
+        if (s != KM_OK) return s;
+        j->weights.st = km_safetensors_open(in, err);
+        if (!j->weights.st) return err->code;
+        j->from = KM_STORE_HF;
+    } else {
+        km_map m;
+        km_status s = km_map_open(&m, in, err);
+        if (s != KM_OK) return s;
+        bool gguf = m.size >= 4 && memcmp(m.data, "GGUF", 4) == 0;
+        km_map_close(&m);
+        if (!gguf)
+            return km_error_set(err, KM_ERR_FORMAT,
+                                "'%s' is no GGUF file; of a Hugging Face model, give its folder",
+                                in);
+        j->weights.gguf = km_gguf_open(in, err);
+        if (!j->weights.gguf) return err->code;
+        s = km_config_from_gguf(&j->config, j->weights.gguf, err);
+        if (s != KM_OK) return s;
+        j->from = KM_STORE_GGUF;
+    }
+    km_status s = km_layout_of(&j->config, &j->layout, err);
+    if (s != KM_OK) return s;
+    j->items = km_calloc((size_t)j->layout.n, sizeof *j->items);
+    j->stored = km_calloc((size_t)j->layout.n, sizeof *j->stored);
+    if (!j->items || !j->stored) return km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    return km_weights_find(&j->weights, &j->config, &j->layout, j->stored, err);
+}
+
+static void close_job(km_convert_job *j) {
+    km_safetensors_close(j->weights.st);
+    km_gguf_close(j->weights.gguf);
+    km_layout_free(&j->layout);
+    km_free(j->items);
+    km_free(j->stored);
+}
+
+/* ---- The target's tensors ---- */
+
+static km_status fill(void *user, size_t offset, void *dst, size_t bytes, km_error *err) {
+    km_convert_item *it = user;
+    km_convert_job *j = it->job;
+    size_t element = km_dtype_size(it->dtype);
+    km_status s = km_layout_copy(it->row, it->stored, j->from, j->to, it->dtype, offset / element,
+                                 bytes / element, dst, err);
+    j->done += bytes;
+    if (j->o->progress) j->o->progress(j->o->user, j->done, j->total);
+    return s;
+}
+
+static void plan_items(km_convert_job *j) {
+    for (int i = 0; i < j->layout.n; i++) {
+        const km_layout_row *r = &j->layout.row[i];
+        km_dtype as = j->o->dtype != KM_DTYPE_COUNT ? j->o->dtype : j->stored[i].dtype;
+        if (as == KM_F64 || (j->to == KM_STORE_GGUF && r->full)) as = KM_F32;
+        j->items[i] = (km_convert_item){j, r, &j->stored[i], as};
+        uint64_t n = 1;
+        for (int d = 0; d < r->shape.ndim; d++) n *= (uint64_t)r->shape.dim[d];
+        j->parameters += n;
+        j->total += n * km_dtype_size(as);
+    }
+}
+
+/* The dtype of the matrices, when they are all alike. */
+static km_dtype common_dtype(const km_convert_job *j) {
+    km_dtype d = KM_DTYPE_COUNT;
+    for (int i = 0; i < j->layout.n; i++) {
+        if (j->layout.row[i].full) continue;
+        if (d != KM_DTYPE_COUNT && d != j->items[i].dtype) return KM_DTYPE_COUNT;
+        d = j->items[i].dtype;
+    }
+    return d;
+}
+
+/* ---- A GGUF file ---- */
+
+/* The last part of the path, without a suffix: "models/tiny.gguf" is called "tiny". */
+static void put_name(km_gguf_out *out, const char *path) {
+    char name[256];
+    size_t end = strlen(path);
+    while (end > 1 && path[end - 1] == '/') end--;
+    size_t start = end;
+    while (start > 0 && path[start - 1] != '/') start--;
+    snprintf(name, sizeof name, "%.*s", (int)(end - start < 255 ? end - start : 255), path + start);
+    if (km_names_gguf(name)) name[strlen(name) - 5] = 0;
+    km_gguf_put_string(out, "general.name", name);
+}
+
+/* What a GGUF source says beyond its sizes: names, licences, the tokenizer. */
+static void put_rest(km_gguf_out *out, const km_gguf *g, bool no_tokenizer) {
+    static const char *const own[] = {"general.file_type", "general.quantization_version",
+                                      "general.alignment", "general.name"};
+    for (int i = 0; i < km_gguf_meta_count(g); i++) {
+        const char *key = km_gguf_meta_key(g, i);
+        km_gguf_value v;
+        bool skip = strncmp(key, "split.", 6) == 0 || km_gguf_out_get(out, key, &v) ||
+                    (no_tokenizer && strncmp(key, "tokenizer.", 10) == 0);
+        for (size_t k = 0; k < sizeof own / sizeof *own; k++) skip = skip || !strcmp(key, own[k]);
+        if (!skip) km_gguf_put_value(out, key, km_gguf_meta_at(g, i));
+    }
+}
+
+static km_status write_gguf(km_convert_job *j, km_error *err) {
+    km_gguf_out *out = km_gguf_out_new(err);
+    if (!out) return err->code;
+    km_dtype d = common_dtype(j);
+    km_config_put_gguf(&j->config, out);
+    put_name(out, j->o->in);
+    /* ggml's numbers: all f32, mostly f16, mostly bf16 */
+    km_gguf_put_u32(out, "general.file_type", d == KM_F16 ? 1 : d == KM_BF16 ? 32 : 0);
+    bool other = j->o->tokenizer || j->o->no_tokenizer;
+    if (j->weights.gguf) put_rest(out, j->weights.gguf, other);
+    km_status s = km_convert_token_gguf(j, out, err);
+    for (int i = 0; i < j->layout.n && s == KM_OK; i++) {
+        km_ggml_type type = KM_GGML_F32;
+        km_ggml_of_dtype(j->items[i].dtype, &type);
+        km_gguf_add(out, j->layout.row[i].gguf, type, j->layout.row[i].shape, NULL, fill,
+                    &j->items[i]);
+    }
+    if (s == KM_OK) s = km_gguf_write(out, j->o->out, err);
+    km_gguf_out_free(out);
+    return s;
+}
+
+/* ---- A folder ---- */
+
+static km_status write_config(km_convert_job *j, km_error *err) {
+    char path[PATH_MAX];
+    json_t *o = NULL;
+    if (j->from == KM_STORE_HF) { /* what it says beyond what Kermes reads is kept */
+        snprintf(path, sizeof path, "%s/config.json", j->o->in);
+        o = km_json_load(path, err);
+    } else {
+        char *text = km_config_text(&j->config, err);
+        if (text) o = km_json_parse(text, strlen(text), "config.json", err);
+        km_free(text);
+    }
+    if (!o) return err->code;
+    static const char *const names[] = {
+        [KM_F32] = "float32", [KM_F16] = "float16", [KM_BF16] = "bfloat16"};
+    km_dtype d = common_dtype(j);
+    const char *key = json_object_get(o, "dtype") ? "dtype" : "torch_dtype";
+    if (d <= KM_BF16)
+        json_object_set_new(o, key, json_string(names[d]));
+    else
+        json_object_del(o, key);
+    const char *class = j->config.arch == KM_ARCH_GPT2 ? "GPT2LMHeadModel" : "LlamaForCausalLM";
+    json_object_set_new(o, "architectures", json_pack("[s]", class));
+    km_convert_token_ids(j, o);
+    km_status s = km_convert_save_json(j->o->out, "config.json", o, err);
+    json_decref(o);
+    return s;
+}
+
+static km_status write_folder(km_convert_job *j, km_error *err) {
+    char path[PATH_MAX];
+    km_st_item *items = km_calloc((size_t)j->layout.n, sizeof *items);
+    if (!items) return km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    for (int i = 0; i < j->layout.n; i++)
+        items[i] = (km_st_item){.name = j->layout.row[i].name,
+                                .dtype = j->items[i].dtype,
+                                .shape = km_layout_shape(&j->layout.row[i], KM_STORE_HF),
+                                .fill = fill,
+                                .user = &j->items[i]};
+    km_st_pair format = {"format", "pt"}; /* transformers refuses files that do not say so */
+    snprintf(path, sizeof path, "%s/model.safetensors", j->o->out);
+    km_status s = km_safetensors_write(path, items, j->layout.n, &format, 1, err);
+    km_free(items);
+    if (s == KM_OK) s = km_convert_token_folder(j, err);
+    return s == KM_OK ? write_config(j, err) : s;
+}
+
+/* ---- All of it ---- */
+
+km_status km_convert_save_json(const char *folder, const char *name, json_t *o, km_error *err) {
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    char *text = json_dumps(o, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
+    if (!text) return km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    km_writer *w = km_writer_open(path, err);
+    if (w) {
+        km_writer_put(w, text, strlen(text));
+        km_writer_put(w, "\n", 1);
+        km_writer_commit(w, err);
+    }
+    free(text);
+    return err->code;
+}
+
+km_status km_convert(const km_convert_options *o, km_converted *done, km_error *err) {
+    km_error own = {0};
+    km_convert_job j = {.o = o};
+    if (strlen(o->in) + 64 > PATH_MAX || strlen(o->out) + 64 > PATH_MAX)
+        return km_error_set(err, KM_ERR_FILE, "the path '%.60s...' is too long", o->in);
+    km_status s = open_source(&j, &own);
+    j.to = km_names_gguf(o->out) ? KM_STORE_GGUF : KM_STORE_HF;
+    if (s == KM_OK) {
+        plan_items(&j);
+        s = j.to == KM_STORE_GGUF ? write_gguf(&j, &own) : write_folder(&j, &own);
+    }
+    if (s == KM_OK && done)
+        *done = (km_converted){.config = j.config,
+                               .from_gguf = j.from == KM_STORE_GGUF,
+                               .to_gguf = j.to == KM_STORE_GGUF,
+                               .tensors = j.layout.n,
+                               .parameters = j.parameters,
+                               .bytes = j.total,
+                               .tokens = j.tokens};
+    close_job(&j);
+    return s == KM_OK ? KM_OK : km_error_set(err, own.code, "%s", own.text);
+}
