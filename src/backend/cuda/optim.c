@@ -5,6 +5,8 @@
 #include "backend/cuda/walker.h"
 #include "backend/optim_call.h"
 #include <math.h>
+#include <stddef.h>
+#include <string.h>
 
 static km_cuda_kernel sgd[2][KM_CUDA_SLOTS] = {KM_CUDA_WAITING("optim", "sgd"),
                                                KM_CUDA_WAITING("optim", "sgd_wide")};
@@ -17,6 +19,7 @@ static void *data(const km_tensor *t) { return t ? km_tensor_ptr(t) : NULL; }
 
 static void put_settings(km_optim_args *a, const km_call *c) {
     const double *f = c->p->f, t = (double)c->p->n[0];
+    memset(a, 0, offsetof(km_optim_args, t));
     a->lr = (float)f[0];
     if (c->op == KM_OP_ADAMW) {
         a->beta1 = (float)f[1], a->beta2 = (float)f[2], a->eps = (float)f[3], a->decay = (float)f[4];
