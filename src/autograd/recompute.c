@@ -9,7 +9,7 @@ typedef struct piece {
     km_recompute_fn fn;
     void *user;
     int n_out;
-    uint64_t seed, draws;  /* where the random sequence stood */
+    uint64_t seed, draws; /* where the random sequence stood */
 } piece;
 
 /* ---- The op at the end of the inner tape ---- */

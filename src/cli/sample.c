@@ -77,7 +77,8 @@ static km_status parse_dtype(const char *name, km_dtype *out, km_error *err) {
     for (int i = 0; i < 3; i++)
         if (strcmp(name, km_dtype_name(known[i])) == 0) *out = known[i];
     if (*out != KM_DTYPE_COUNT) return KM_OK;
-    return km_error_set(err, KM_ERR_RANGE, "sample: --dtype takes f32, bf16 or f16, not '%.40s'", name);
+    return km_error_set(err, KM_ERR_RANGE, "sample: --dtype takes f32, bf16 or f16, not '%.40s'",
+                        name);
 }
 
 /* ---- Running ---- */
@@ -105,8 +106,11 @@ static int print_json(const settings *o, const char *folder, const km_ctx *ctx, 
 
 static km_status sample(const settings *o, km_ctx *ctx, km_model *m, const km_token *token,
                         output *out, km_generated *got, km_error *err) {
-    km_generation how = {.tokens = o->tokens, .past_end = o->past_end, .sampling = o->sampling,
-                         .on_text = show, .user = out};
+    km_generation how = {.tokens = o->tokens,
+                         .past_end = o->past_end,
+                         .sampling = o->sampling,
+                         .on_text = show,
+                         .user = out};
     if (!o->common.json && !o->only_new) out->prompt = o->prompt;
     km_status s = km_generate(ctx, m, token, o->prompt, strlen(o->prompt), &how, got, err);
     if (s != KM_OK || o->common.json) return s;
@@ -149,7 +153,10 @@ static int run(const settings *o, km_dtype dtype) {
 }
 
 int km_command_sample(int argc, char **argv) {
-    settings o = {.common = KM_COMMON_DEFAULTS, .prompt = "", .tokens = 200, .seed = 1,
+    settings o = {.common = KM_COMMON_DEFAULTS,
+                  .prompt = "",
+                  .tokens = 200,
+                  .seed = 1,
                   .sampling = {.temperature = 0.8, .top_k = 200, .top_p = 1}};
     const km_option options[] = {
         {"model", KM_OPTION_TEXT, "DIR", &o.model, 0, 0,
@@ -167,8 +174,7 @@ int km_command_sample(int argc, char **argv) {
         {"min-p", KM_OPTION_NUMBER, "P", &o.sampling.min_p, 0, 1,
          "only those at least P times as likely as the first (default 0)"},
         {"seed", KM_OPTION_INT, "N", &o.seed, 0, 0, "another seed, another text (default 1)"},
-        {"past-end", KM_OPTION_FLAG, NULL, &o.past_end, 0, 0,
-         "go on after an end-of-text token"},
+        {"past-end", KM_OPTION_FLAG, NULL, &o.past_end, 0, 0, "go on after an end-of-text token"},
         {"only-new", KM_OPTION_FLAG, NULL, &o.only_new, 0, 0, "do not print the prompt"},
         {"adapter", KM_OPTION_TEXT, "DIR", &o.adapter, 0, 0,
          "low-rank corrections (LoRA) to add to the model"},
@@ -184,8 +190,9 @@ int km_command_sample(int argc, char **argv) {
     const km_spec spec = {
         .name = "sample",
         .summary = "Lets a model go on with a prompt.",
-        .details = "The text appears as it is made. The same seed, settings and device give the same\n"
-                   "text. When the model's context is full, it goes on from the second half of it.\n",
+        .details =
+            "The text appears as it is made. The same seed, settings and device give the same\n"
+            "text. When the model's context is full, it goes on from the second half of it.\n",
         .options = options,
         .examples = "  kermes sample --model runs/shakespeare --prompt 'ROMEO:' --tokens 300\n"
                     "  kermes sample --model gpt2 --prompt 'Once upon' --temperature 0 --json\n",

@@ -46,8 +46,10 @@ static void select_front(km_candidate *c, int64_t n, int64_t k) {
             if (before(&c[i], &c[hi])) swap(&c[i], &c[at++]);
         swap(&c[at], &c[hi]);
         if (at == k - 1 || at == k) return;
-        if (at < k) lo = at + 1;
-        else hi = at - 1;
+        if (at < k)
+            lo = at + 1;
+        else
+            hi = at - 1;
     }
 }
 

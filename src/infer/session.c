@@ -8,9 +8,9 @@ struct km_session {
     km_ctx *ctx;
     km_model *m;
     km_cache *cache;
-    int32_t *seen;    /* the tokens in the cache */
+    int32_t *seen; /* the tokens in the cache */
     float *logits;
-    bool ready;       /* logits are those after the last token */
+    bool ready; /* logits are those after the last token */
 };
 
 km_session *km_session_new(km_ctx *ctx, km_model *m, km_error *err) {
@@ -60,15 +60,16 @@ km_status km_session_read(km_session *s, const int32_t *ids, size_t n, km_error 
     if (n == 0) return KM_OK;
     if (n > (size_t)(c->context - past))
         return past ? km_error_set(err, KM_ERR_RANGE,
-                                   "%zu tokens after %lld do not fit the model's context of %lld", n,
-                                   (long long)past, (long long)c->context)
+                                   "%zu tokens after %lld do not fit the model's context of %lld",
+                                   n, (long long)past, (long long)c->context)
                     : km_error_set(err, KM_ERR_RANGE,
                                    "the prompt has %zu tokens and the model's context %lld", n,
                                    (long long)c->context);
     for (size_t i = 0; i < n; i++)
         if (ids[i] < 0 || ids[i] >= c->vocab)
-            return km_error_set(err, KM_ERR_RANGE, "token %d is not in the model's vocabulary of %lld",
-                                (int)ids[i], (long long)c->vocab);
+            return km_error_set(err, KM_ERR_RANGE,
+                                "token %d is not in the model's vocabulary of %lld", (int)ids[i],
+                                (long long)c->vocab);
     s->ready = false;
     pass(s, ids, (int64_t)n);
     if (!km_failed(s->ctx)) km_step_end(s->ctx);

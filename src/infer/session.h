@@ -16,8 +16,8 @@ void km_session_free(km_session *s); /* NULL is fine */
 /* Reads tokens after those read so far. More than the context holds in all is an error that says
  * both counts. */
 km_status km_session_read(km_session *s, const int32_t *ids, size_t n, km_error *err);
-/* As km_session_read of one token, but a full context is made room in: the session then goes on with
- * the second half of it, read anew. */
+/* As km_session_read of one token, but a full context is made room in: the session then goes on
+ * with the second half of it, read anew. */
 km_status km_session_next(km_session *s, int32_t id, km_error *err);
 /* Of the token after the last one read: (vocab), on the host; NULL before the first. */
 const float *km_session_logits(const km_session *s);
@@ -27,8 +27,8 @@ void km_session_reset(km_session *s);           /* forgets them */
 /* ---- Text ---- */
 
 typedef struct km_generation {
-    int64_t tokens;      /* at most this many */
-    bool past_end;       /* goes on after an end-of-text token */
+    int64_t tokens; /* at most this many */
+    bool past_end;  /* goes on after an end-of-text token */
     km_sampling sampling;
     /* Called with each token and the text that became complete with it (whole characters; maybe
      * none). Returning false stops. */

@@ -38,10 +38,18 @@ km_status km_config_preset(km_config *c, const char *name, km_error *err) {
         const preset *p = &presets[i];
         if (strcmp(p->name, name) != 0) continue;
         bool gpt2 = p->arch == KM_ARCH_GPT2;
-        *c = (km_config){.arch = p->arch, .layers = p->layers, .heads = p->heads,
-                         .kv_heads = p->kv_heads, .dim = p->dim, .head_dim = p->dim / p->heads,
-                         .hidden = p->hidden, .context = p->context, .vocab = 50257,
-                         .norm_eps = 1e-5, .rope_base = gpt2 ? 0 : 10000, .tied = true,
+        *c = (km_config){.arch = p->arch,
+                         .layers = p->layers,
+                         .heads = p->heads,
+                         .kv_heads = p->kv_heads,
+                         .dim = p->dim,
+                         .head_dim = p->dim / p->heads,
+                         .hidden = p->hidden,
+                         .context = p->context,
+                         .vocab = 50257,
+                         .norm_eps = 1e-5,
+                         .rope_base = gpt2 ? 0 : 10000,
+                         .tied = true,
                          .bias = gpt2};
         return KM_OK;
     }
@@ -59,8 +67,11 @@ static km_status check_size(const char *field, int64_t value, int64_t most, km_e
 static void fill_in(km_config *c) {
     if (!c->kv_heads || c->arch == KM_ARCH_GPT2) c->kv_heads = c->heads;
     if (!c->norm_eps) c->norm_eps = 1e-5;
-    if (c->arch == KM_ARCH_GPT2) c->rope_base = 0;
-    else if (!c->rope_base) c->rope_base = 10000;
+    if (c->vocab_pad == 1) c->vocab_pad = 0;
+    if (c->arch == KM_ARCH_GPT2)
+        c->rope_base = 0;
+    else if (!c->rope_base)
+        c->rope_base = 10000;
     if (!c->head_dim && c->heads > 0) c->head_dim = c->dim / c->heads;
     if (!c->hidden) /* two thirds of GPT-2's, since SwiGLU has three matrices to its two */
         c->hidden = c->arch == KM_ARCH_GPT2 ? 4 * c->dim : (c->dim * 8 / 3 + 63) / 64 * 64;
@@ -112,7 +123,8 @@ km_status km_config_complete(km_config *c, km_error *err) {
 }
 
 int64_t km_config_rows(const km_config *c) {
-    return c->vocab_pad > 1 ? (c->vocab + c->vocab_pad - 1) / c->vocab_pad * c->vocab_pad : c->vocab;
+    return c->vocab_pad > 1 ? (c->vocab + c->vocab_pad - 1) / c->vocab_pad * c->vocab_pad
+                            : c->vocab;
 }
 
 int64_t km_config_parameters(const km_config *c) {

@@ -68,8 +68,9 @@ static void one_of(reader *r, const char *key, const char *first, const char *se
     char text[KM_SHOWN];
     const char *v = word(r, key, first);
     if (r->status != KM_OK || strcmp(v, first) == 0 || strcmp(v, second) == 0) return;
-    r->status = km_error_set(r->err, KM_ERR_UNSUPPORTED, "'%s': \"%s\" is '%s'; only '%s' is supported",
-                             r->shown, key, km_shown(text, v), first);
+    r->status =
+        km_error_set(r->err, KM_ERR_UNSUPPORTED, "'%s': \"%s\" is '%s'; only '%s' is supported",
+                     r->shown, key, km_shown(text, v), first);
 }
 
 static void read_gpt2(reader *r, km_config *c) {
@@ -78,7 +79,8 @@ static void read_gpt2(reader *r, km_config *c) {
     c->heads = count(r, "n_head");
     c->dim = needed(r, "n_embd");
     c->hidden = whole(r, "n_inner", 1, 0);
-    c->context = json_object_get(r->o, "n_positions") ? needed(r, "n_positions") : needed(r, "n_ctx");
+    c->context =
+        json_object_get(r->o, "n_positions") ? needed(r, "n_positions") : needed(r, "n_ctx");
     c->vocab = needed(r, "vocab_size");
     c->norm_eps = real(r, "layer_norm_epsilon", 0, 1, 1e-5);
     c->dropout = real(r, "resid_pdrop", 0, 1, 0.1);
@@ -96,13 +98,14 @@ static void read_rope(reader *r, const char *key, km_config *c) {
     if (r->status != KM_OK || !o || json_is_null(o)) return;
     reader in = {o, r->shown, r->err, KM_OK};
     if (!json_is_object(o))
-        in.status = km_error_set(r->err, KM_ERR_FORMAT, "'%s': \"%s\" must be an object", r->shown, key);
+        in.status =
+            km_error_set(r->err, KM_ERR_FORMAT, "'%s': \"%s\" must be an object", r->shown, key);
     const char *kind = word(&in, "rope_type", word(&in, "type", "default"));
     char text[KM_SHOWN];
     if (in.status == KM_OK && strcmp(kind, "default") != 0)
-        in.status = km_error_set(r->err, KM_ERR_UNSUPPORTED,
-                                 "'%s': \"%s\" of type '%s' is not supported", r->shown, key,
-                                 km_shown(text, kind));
+        in.status =
+            km_error_set(r->err, KM_ERR_UNSUPPORTED, "'%s': \"%s\" of type '%s' is not supported",
+                         r->shown, key, km_shown(text, kind));
     c->rope_base = real(&in, "rope_theta", 1, 1e12, c->rope_base);
     r->status = in.status;
 }
@@ -143,8 +146,8 @@ static km_status read_config(km_config *c, const json_t *o, const char *shown, k
         read_llama(&r, c);
     else
         return km_error_set(err, KM_ERR_UNSUPPORTED,
-                            "'%s': models of type '%s' are not supported; gpt2 and llama are", shown,
-                            km_shown(text, type));
+                            "'%s': models of type '%s' are not supported; gpt2 and llama are",
+                            shown, km_shown(text, type));
     c->vocab_pad = whole(&r, "kermes_vocab_pad", 0, 0);
     if (r.status != KM_OK) return r.status;
     km_error why = {0};
@@ -195,40 +198,61 @@ static json_t *short_real(double v) {
     return json_real(strtod(text, NULL));
 }
 
+static void put_int(json_t *o, const char *key, int64_t v) {
+    json_object_set_new(o, key, json_integer(v));
+}
+
+static void put_bool(json_t *o, const char *key, bool v) {
+    json_object_set_new(o, key, json_boolean(v));
+}
+
+static void put_real(json_t *o, const char *key, double v) {
+    json_object_set_new(o, key, short_real(v));
+}
+
 static json_t *gpt2_json(const km_config *c) {
-    json_t *o = json_pack("{s:[s], s:s, s:s, s:b, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, "
-                          "s:o, s:b}",
-                          "architectures", "GPT2LMHeadModel", "model_type", "gpt2",
-                          "activation_function", "gelu_new", "scale_attn_weights", 1, "n_layer",
-                          c->layers, "n_head", c->heads, "n_embd", (json_int_t)c->dim, "n_inner",
-                          (json_int_t)c->hidden, "n_positions", (json_int_t)c->context, "n_ctx",
-                          (json_int_t)c->context, "vocab_size", (json_int_t)c->vocab,
-                          "layer_norm_epsilon", short_real(c->norm_eps), "resid_pdrop",
-                          short_real(c->dropout), "embd_pdrop", short_real(c->dropout), "attn_pdrop",
-                          json_real(0), "tie_word_embeddings", c->tied);
-    if (o && !c->bias) json_object_set_new(o, "kermes_bias", json_false());
+    json_t *o = json_pack("{s:[s], s:s, s:s}", "architectures", "GPT2LMHeadModel", "model_type",
+                          "gpt2", "activation_function", "gelu_new");
+    put_int(o, "n_layer", c->layers);
+    put_int(o, "n_head", c->heads);
+    put_int(o, "n_embd", c->dim);
+    put_int(o, "n_inner", c->hidden);
+    put_int(o, "n_positions", c->context);
+    put_int(o, "n_ctx", c->context);
+    put_int(o, "vocab_size", c->vocab);
+    put_real(o, "layer_norm_epsilon", c->norm_eps);
+    put_real(o, "resid_pdrop", c->dropout);
+    put_real(o, "embd_pdrop", c->dropout);
+    put_real(o, "attn_pdrop", 0);
+    put_bool(o, "scale_attn_weights", true);
+    put_bool(o, "tie_word_embeddings", c->tied);
+    if (!c->bias) put_bool(o, "kermes_bias", false);
     return o;
 }
 
 static json_t *llama_json(const km_config *c) {
-    json_t *o = json_pack("{s:[s], s:s, s:s, s:b, s:b, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:o, "
-                          "s:o, s:b}",
-                          "architectures", "LlamaForCausalLM", "model_type", "llama", "hidden_act",
-                          "silu", "attention_bias", 0, "mlp_bias", 0, "num_hidden_layers", c->layers,
-                          "num_attention_heads", c->heads, "num_key_value_heads", c->kv_heads,
-                          "hidden_size", (json_int_t)c->dim, "head_dim", (json_int_t)c->head_dim,
-                          "intermediate_size", (json_int_t)c->hidden, "max_position_embeddings",
-                          (json_int_t)c->context, "vocab_size", (json_int_t)c->vocab, "rms_norm_eps",
-                          short_real(c->norm_eps), "rope_theta", short_real(c->rope_base),
-                          "tie_word_embeddings", c->tied);
-    if (o && c->dropout > 0) json_object_set_new(o, "kermes_dropout", short_real(c->dropout));
+    json_t *o = json_pack("{s:[s], s:s, s:s}", "architectures", "LlamaForCausalLM", "model_type",
+                          "llama", "hidden_act", "silu");
+    put_int(o, "num_hidden_layers", c->layers);
+    put_int(o, "num_attention_heads", c->heads);
+    put_int(o, "num_key_value_heads", c->kv_heads);
+    put_int(o, "hidden_size", c->dim);
+    put_int(o, "head_dim", c->head_dim);
+    put_int(o, "intermediate_size", c->hidden);
+    put_int(o, "max_position_embeddings", c->context);
+    put_int(o, "vocab_size", c->vocab);
+    put_real(o, "rms_norm_eps", c->norm_eps);
+    put_real(o, "rope_theta", c->rope_base);
+    put_bool(o, "attention_bias", false);
+    put_bool(o, "mlp_bias", false);
+    put_bool(o, "tie_word_embeddings", c->tied);
+    if (c->dropout > 0) put_real(o, "kermes_dropout", c->dropout);
     return o;
 }
 
 char *km_config_text(const km_config *c, km_error *err) {
     json_t *o = c->arch == KM_ARCH_GPT2 ? gpt2_json(c) : llama_json(c);
-    if (o && c->vocab_pad > 1)
-        json_object_set_new(o, "kermes_vocab_pad", json_integer(c->vocab_pad));
+    if (c->vocab_pad > 1) put_int(o, "kermes_vocab_pad", c->vocab_pad);
     char *text = o ? json_dumps(o, JSON_INDENT(2)) : NULL; /* Jansson's own memory */
     size_t n = text ? strlen(text) : 0;
     char *own = text ? km_alloc(n + 2) : NULL;

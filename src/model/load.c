@@ -24,8 +24,8 @@ static km_shape file_shape(const km_model *m, const km_param *p) {
     return s;
 }
 
-/* Tensors that older files carry along and nobody needs: causal masks, rotation frequencies, and the
- * head's weights when they are the embedding's. */
+/* Tensors that older files carry along and nobody needs: causal masks, rotation frequencies, and
+ * the head's weights when they are the embedding's. */
 static bool is_ballast(const km_model *m, const char *name) {
     static const char *const ends[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
     size_t n = strlen(name);
@@ -61,13 +61,12 @@ static km_status check(const km_model *m, const km_safetensors *f, km_error *err
             return km_error_set(err, KM_ERR_FORMAT, "'%s': the tensor '%s' %s is missing", file,
                                 p->name, km_shape_text(a, file_shape(m, p)));
         if (!km_shape_equal(t->shape, file_shape(m, p)))
-            return km_error_set(err, KM_ERR_SHAPE,
-                                "'%s': the tensor '%s' is %s, but the config makes it %s", file,
-                                p->name, km_shape_text(a, t->shape),
-                                km_shape_text(b, file_shape(m, p)));
+            return km_error_set(
+                err, KM_ERR_SHAPE, "'%s': the tensor '%s' is %s, but the config makes it %s", file,
+                p->name, km_shape_text(a, t->shape), km_shape_text(b, file_shape(m, p)));
         if (t->dtype == KM_DTYPE_COUNT || !km_dtype_is_float(t->dtype))
-            return km_error_set(err, KM_ERR_UNSUPPORTED, "'%s': the tensor '%s' is of type %s", file,
-                                p->name, km_shown(name, t->type));
+            return km_error_set(err, KM_ERR_UNSUPPORTED, "'%s': the tensor '%s' is of type %s",
+                                file, p->name, km_shown(name, t->type));
     }
     for (int i = 0; i < km_safetensors_count(f); i++) {
         const km_st_tensor *t = km_safetensors_at(f, i);
@@ -99,7 +98,8 @@ km_status km_model_read(km_model *m, const km_safetensors *f, km_error *err) {
     for (int i = 0; i < m->params.n && s == KM_OK; i++) {
         km_param *p = &m->params.at[i];
         fill(m->ctx, m, p, find(f, p));
-        if (km_failed(m->ctx)) s = km_error_set(err, km_ctx_status(m->ctx), "%s", km_ctx_error(m->ctx));
+        if (km_failed(m->ctx))
+            s = km_error_set(err, km_ctx_status(m->ctx), "%s", km_ctx_error(m->ctx));
     }
     return s;
 }

@@ -94,14 +94,15 @@ static km_status check_targets(km_model *m, const char *targets, km_error *err) 
 
 km_status km_lora_add(km_model *m, const km_lora_config *c, uint64_t seed, km_error *err) {
     adding a = {.m = m, .c = c, .seed = seed, .alpha = c->alpha > 0 ? c->alpha : 2.0 * c->rank};
-    a.targets = c->targets && *c->targets ? c->targets
-                : m->config.arch == KM_ARCH_GPT2 ? "c_attn" : "q_proj,v_proj";
-    if (m->lora_rank) return km_error_set(err, KM_ERR_STATE, "lora: the model has corrections already");
+    a.targets = c->targets && *c->targets        ? c->targets
+                : m->config.arch == KM_ARCH_GPT2 ? "c_attn"
+                                                 : "q_proj,v_proj";
+    if (m->lora_rank)
+        return km_error_set(err, KM_ERR_STATE, "lora: the model has corrections already");
     if (c->rank < 1 || c->rank > m->config.dim)
-        return km_error_set(err, KM_ERR_RANGE, "lora: the rank is %d and must be in 1 .. %lld", c->rank,
-                            (long long)m->config.dim);
-    if (!isfinite(a.alpha))
-        return km_error_set(err, KM_ERR_RANGE, "lora: alpha is not a number");
+        return km_error_set(err, KM_ERR_RANGE, "lora: the rank is %d and must be in 1 .. %lld",
+                            c->rank, (long long)m->config.dim);
+    if (!isfinite(a.alpha)) return km_error_set(err, KM_ERR_RANGE, "lora: alpha is not a number");
     km_status s = check_targets(m, a.targets, err);
     if (s != KM_OK) return s;
     km_model_freeze(m, "*", true);
@@ -124,8 +125,7 @@ static void fold(void *user, km_nn_linear *l, const char *name) {
     km_scope_begin(ctx);
     km_no_grad_begin(ctx);
     km_tensor *product = km_matmul(ctx, km_cast(ctx, r->b, wide), km_cast(ctx, r->a, wide));
-    km_tensor *sum =
-        km_add(ctx, km_cast(ctx, l->w, wide), km_mul_scalar(ctx, product, r->scale));
+    km_tensor *sum = km_add(ctx, km_cast(ctx, l->w, wide), km_mul_scalar(ctx, product, r->scale));
     km_assign(ctx, l->w, sum);
     km_no_grad_end(ctx);
     km_scope_end(ctx, NULL);

@@ -35,11 +35,11 @@ static void add_name(void *user, km_nn_linear *l, const char *name) {
 static km_status save_config(km_model *m, const char *path, km_error *err) {
     list l = {json_array()};
     km_lora_each(m, add_name, &l);
-    json_t *o = json_pack("{s:s, s:s, s:i, s:f, s:f, s:s, s:b, s:n, s:o}", "peft_type", "LORA",
-                          "task_type", "CAUSAL_LM", "r", m->lora_rank, "lora_alpha", m->lora_alpha,
-                          "lora_dropout", 0.0, "bias", "none", "fan_in_fan_out",
-                          m->config.arch == KM_ARCH_GPT2, "base_model_name_or_path",
-                          "target_modules", l.names);
+    json_t *o =
+        json_pack("{s:s, s:s, s:i, s:f, s:f, s:s, s:b, s:n, s:o}", "peft_type", "LORA", "task_type",
+                  "CAUSAL_LM", "r", m->lora_rank, "lora_alpha", m->lora_alpha, "lora_dropout", 0.0,
+                  "bias", "none", "fan_in_fan_out", m->config.arch == KM_ARCH_GPT2,
+                  "base_model_name_or_path", "target_modules", l.names);
     char *text = o ? json_dumps(o, JSON_INDENT(2)) : NULL;
     json_decref(o);
     km_error why = {0};
@@ -67,8 +67,8 @@ static km_status save_tensors(km_model *m, const char *path, km_error *err) {
         char *name = km_alloc(strlen(p->name) + sizeof PREFIX);
         void *data = km_alloc(bytes ? bytes : 1);
         if (name) sprintf(name, PREFIX "%s", p->name);
-        item[n++] = (km_st_item){.name = name, .dtype = p->t->dtype, .shape = p->t->shape,
-                                 .data = data};
+        item[n++] =
+            (km_st_item){.name = name, .dtype = p->t->dtype, .shape = p->t->shape, .data = data};
         if (!name || !data)
             km_error_set(&why, KM_ERR_MEMORY, "lora: out of memory");
         else if (km_read(m->ctx, p->t, data, bytes) != KM_OK)
@@ -100,8 +100,8 @@ typedef struct reading {
     const km_safetensors *f;
     int rank;
     double alpha;
-    bool attach;      /* first a pass that only checks */
-    int n;            /* layers with corrections */
+    bool attach; /* first a pass that only checks */
+    int n;       /* layers with corrections */
     km_error *err;
     km_status status;
 } reading;
@@ -116,8 +116,9 @@ static bool fits(reading *r, const km_st_tensor *t, km_shape want) {
     char a[KM_SHAPE_TEXT], b[KM_SHAPE_TEXT];
     bool is_float = t->dtype != KM_DTYPE_COUNT && km_dtype_is_float(t->dtype);
     if (is_float && km_shape_equal(t->shape, want)) return true;
-    r->status = km_error_set(r->err, KM_ERR_SHAPE, "lora: the tensor '%s' is %s %s, not %s of floats",
-                             t->name, t->type, km_shape_text(a, t->shape), km_shape_text(b, want));
+    r->status =
+        km_error_set(r->err, KM_ERR_SHAPE, "lora: the tensor '%s' is %s %s, not %s of floats",
+                     t->name, t->type, km_shape_text(a, t->shape), km_shape_text(b, want));
     return false;
 }
 
@@ -132,8 +133,8 @@ static void read_one(void *user, km_nn_linear *l, const char *name) {
     const km_st_tensor *a = find(r, name, "lora_A"), *b = find(r, name, "lora_B");
     if (r->status != KM_OK || (!a && !b)) return;
     if (!a || !b) {
-        r->status = km_error_set(r->err, KM_ERR_FORMAT, "lora: one of the two tensors of '%s' is missing",
-                                 name);
+        r->status = km_error_set(r->err, KM_ERR_FORMAT,
+                                 "lora: one of the two tensors of '%s' is missing", name);
         return;
     }
     r->n++;
@@ -165,7 +166,8 @@ km_status km_lora_load(km_model *m, const char *folder, km_error *err) {
     double alpha;
     km_error own = {0};
     if (!err) err = &own;
-    if (m->lora_rank) return km_error_set(err, KM_ERR_STATE, "lora: the model has corrections already");
+    if (m->lora_rank)
+        return km_error_set(err, KM_ERR_STATE, "lora: the model has corrections already");
     km_status s = path_in(path, sizeof path, folder, "adapter_config.json", err);
     if (s == KM_OK) s = read_config(path, &rank, &alpha, err);
     if (s == KM_OK) s = path_in(path, sizeof path, folder, "adapter_model.safetensors", err);
@@ -176,11 +178,12 @@ km_status km_lora_load(km_model *m, const char *folder, km_error *err) {
     km_lora_each(m, read_one, &r);
     if (r.status == KM_OK && 2 * r.n != km_safetensors_count(f)) {
         const km_st_tensor *t = km_safetensors_at(f, 0);
-        r.status = km_error_set(err, KM_ERR_FORMAT,
-                                "'%s': %d of the %d tensors fit no layer of the model ('%s' is one of "
-                                "the file's)",
-                                path, km_safetensors_count(f) - 2 * r.n, km_safetensors_count(f),
-                                t ? km_shown(shown, t->name) : "");
+        r.status =
+            km_error_set(err, KM_ERR_FORMAT,
+                         "'%s': %d of the %d tensors fit no layer of the model ('%s' is one of "
+                         "the file's)",
+                         path, km_safetensors_count(f) - 2 * r.n, km_safetensors_count(f),
+                         t ? km_shown(shown, t->name) : "");
     }
     if (r.status == KM_OK) {
         km_model_freeze(m, "*", true);

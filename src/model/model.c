@@ -19,7 +19,8 @@ static km_nn_block gpt2_block(const km_nn *nn, const km_config *c, int i) {
 #define NAMED(part) (snprintf(name, sizeof name, "transformer.h.%d." part, i), name)
     km_nn_block b = {0};
     b.norm1 = km_nn_norm_new(nn, KM_NN_LAYER_NORM, c->dim, c->bias, c->norm_eps, NAMED("ln_1"));
-    b.attention = (km_nn_attention){.heads = c->heads, .kv_heads = c->heads, .head_dim = c->head_dim};
+    b.attention =
+        (km_nn_attention){.heads = c->heads, .kv_heads = c->heads, .head_dim = c->head_dim};
     b.attention.qkv = conv1d(nn, c->dim, 3 * c->dim, c->bias, NAMED("attn.c_attn"));
     b.attention.proj = conv1d(nn, c->dim, c->dim, c->bias, NAMED("attn.c_proj"));
     b.norm2 = km_nn_norm_new(nn, KM_NN_LAYER_NORM, c->dim, c->bias, c->norm_eps, NAMED("ln_2"));
@@ -34,7 +35,8 @@ static void build_gpt2(km_model *m, const km_nn *nn) {
     m->wte = km_nn_embedding_new(nn, km_config_rows(c), c->dim, "transformer.wte");
     m->wpe = km_nn_embedding_new(nn, c->context, c->dim, "transformer.wpe");
     for (int i = 0; i < c->layers; i++) m->block[i] = gpt2_block(nn, c, i);
-    m->norm = km_nn_norm_new(nn, KM_NN_LAYER_NORM, c->dim, c->bias, c->norm_eps, "transformer.ln_f");
+    m->norm =
+        km_nn_norm_new(nn, KM_NN_LAYER_NORM, c->dim, c->bias, c->norm_eps, "transformer.ln_f");
 }
 
 static km_nn_block llama_block(const km_nn *nn, const km_model *m, int i) {
@@ -43,10 +45,14 @@ static km_nn_block llama_block(const km_nn *nn, const km_model *m, int i) {
 #define NAMED(part) (snprintf(name, sizeof name, "model.layers.%d." part, i), name)
     int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
     km_nn_block b = {0};
-    b.norm1 = km_nn_norm_new(nn, KM_NN_RMS_NORM, c->dim, false, c->norm_eps, NAMED("input_layernorm"));
-    b.attention = (km_nn_attention){.heads = c->heads, .kv_heads = c->kv_heads,
-                                    .head_dim = c->head_dim, .rope_base = c->rope_base,
-                                    .q_rows = m->q_rows, .k_rows = m->k_rows};
+    b.norm1 =
+        km_nn_norm_new(nn, KM_NN_RMS_NORM, c->dim, false, c->norm_eps, NAMED("input_layernorm"));
+    b.attention = (km_nn_attention){.heads = c->heads,
+                                    .kv_heads = c->kv_heads,
+                                    .head_dim = c->head_dim,
+                                    .rope_base = c->rope_base,
+                                    .q_rows = m->q_rows,
+                                    .k_rows = m->k_rows};
     b.attention.q = km_nn_linear_new(nn, c->dim, q, false, NAMED("self_attn.q_proj"));
     b.attention.k = km_nn_linear_new(nn, c->dim, kv, false, NAMED("self_attn.k_proj"));
     b.attention.v = km_nn_linear_new(nn, c->dim, kv, false, NAMED("self_attn.v_proj"));
@@ -146,7 +152,8 @@ static km_tensor *block_again(km_ctx *ctx, const km_nn_block *block, km_tensor *
     rerun r = {block, dropout, delta ? 2 : 1};
     km_tensor *in[] = {*residual, delta}, *out[2] = {NULL, NULL};
     bool trains = km_nn_block_trains(block);
-    if (km_recompute(ctx, run_again, &r, sizeof r, trains, in, r.n_in, out, 2) != KM_OK) return NULL;
+    if (km_recompute(ctx, run_again, &r, sizeof r, trains, in, r.n_in, out, 2) != KM_OK)
+        return NULL;
     *residual = out[1];
     return out[0];
 }
@@ -173,24 +180,34 @@ static km_status check_ids(km_ctx *ctx, const km_model *m, const km_tensor *ids,
     return KM_OK;
 }
 
+/* Of all that was made since `mark`, the step holds on to a and b alone. */
+static void only(km_ctx *ctx, int mark, km_tensor *a, km_tensor *b) {
+    if (!km_failed(ctx)) km_step_drop(ctx, mark, (km_tensor *[]){a, b}, 2);
+}
+
 km_tensor *km_model_forward(km_ctx *ctx, km_model *m, km_tensor *ids, km_cache *cache) {
     if (check_ids(ctx, m, ids, cache) != KM_OK) return NULL;
     const km_config *c = &m->config;
     int64_t t = ids->shape.dim[1], past = cache ? cache->length : 0;
     double dropout = m->train ? c->dropout : 0;
     bool again = m->recompute && !cache && !ctx->no_grad;
+    int mark = ctx->n_step;
 
     km_tensor *x = km_nn_embedding_forward(ctx, &m->wte, ids); /* (B, T, C) */
     if (m->wpe.w) x = km_add(ctx, x, km_narrow(ctx, m->wpe.w, 0, past, t));
     x = km_nn_dropout(ctx, x, dropout);
     km_tensor *delta = NULL; /* what is still to be added to x */
-    for (int i = 0; i < c->layers && !km_failed(ctx); i++)
+    for (int i = 0; i < c->layers && !km_failed(ctx); i++) {
         delta = again ? block_again(ctx, &m->block[i], delta, &x, dropout)
                       : km_nn_block_forward(ctx, &m->block[i], delta, &x,
                                             cache ? &cache->kv[i] : NULL, past, dropout);
+        only(ctx, mark, delta, x); /* the block's inputs go, where the tape has no use for them */
+    }
+    km_tensor *h = km_nn_norm_add(ctx, &m->norm, delta, &x);
+    only(ctx, mark, h, NULL);
     if (km_failed(ctx)) return NULL;
     if (cache) cache->length += t;
-    return km_nn_norm_add(ctx, &m->norm, delta, &x);
+    return h;
 }
 
 km_tensor *km_model_logits(km_ctx *ctx, km_model *m, km_tensor *hidden) {
@@ -200,9 +217,12 @@ km_tensor *km_model_logits(km_ctx *ctx, km_model *m, km_tensor *hidden) {
 }
 
 km_tensor *km_model_loss(km_ctx *ctx, km_model *m, km_tensor *ids, km_tensor *targets) {
+    int mark = ctx->n_step;
     km_tensor *hidden = km_model_forward(ctx, m, ids, NULL);
-    return km_linear_cross_entropy(ctx, hidden, m->head.w, targets, m->config.vocab,
-                                   m->every_target ? KM_NO_IGNORE : KM_IGNORE_TARGET, KM_MEAN);
+    km_tensor *loss = km_linear_cross_entropy(ctx, hidden, m->head.w, targets, m->config.vocab,
+                                              KM_IGNORE_TARGET, KM_MEAN);
+    only(ctx, mark, loss, NULL);
+    return loss;
 }
 
 int km_model_freeze(km_model *m, const char *pattern, bool frozen) {
@@ -211,7 +231,8 @@ int km_model_freeze(km_model *m, const char *pattern, bool frozen) {
 
 double km_model_flops_per_token(const km_model *m, int64_t t) {
     const km_config *c = &m->config;
-    double q = (double)c->heads * (double)c->head_dim, kv = (double)c->kv_heads * (double)c->head_dim;
+    double q = (double)c->heads * (double)c->head_dim,
+           kv = (double)c->kv_heads * (double)c->head_dim;
     double d = (double)c->dim, h = (double)c->hidden;
     double block = d * (q + 2 * kv) + q * d + (c->arch == KM_ARCH_GPT2 ? 2 : 3) * d * h;
     double attention = 12 * c->layers * q * (double)t / 2;

@@ -12,36 +12,37 @@
 #include "model/config.h"
 #include "nn/nn.h"
 
-#define KM_IGNORE_TARGET (-100)  /* a target that counts for nothing, as in Hugging Face */
+#define KM_IGNORE_TARGET (-100) /* a target that counts for nothing, as in Hugging Face */
 
 /* Keys and values of the tokens seen so far; made by infer/cache.h. */
 typedef struct km_cache {
-    km_nn_kv *kv;                /* one a layer, (batch, kv_heads, room, head_dim) */
+    km_nn_kv *kv; /* one a layer, (batch, kv_heads, room, head_dim) */
     int64_t batch, room;
-    int64_t length;              /* tokens in it */
+    int64_t length; /* tokens in it */
 } km_cache;
 
 typedef struct km_model {
     km_ctx *ctx;
-    km_config config;            /* complete */
+    km_config config; /* complete */
     km_dtype dtype;
-    km_param_list params;        /* named as in Hugging Face, in order of use */
-    bool train;                  /* dropout is on */
-    bool every_target;           /* no target is KM_IGNORE_TARGET: saves a pass over gradients */
-    bool recompute;              /* blocks keep only their inputs and run again in backward */
+    km_param_list params; /* named as in Hugging Face, in order of use */
+    bool train;           /* dropout is on */
+    bool every_target;    /* no target is KM_IGNORE_TARGET: saves a pass over gradients */
+    bool recompute;       /* blocks keep only their inputs and run again in backward */
 
-    km_nn_embedding wte, wpe;    /* tokens; positions (gpt2 only) */
-    km_nn_block *block;          /* config.layers of them */
-    km_nn_norm norm;             /* the last one */
-    km_nn_linear head;           /* w is wte.w when tied */
-    int lora_rank;               /* 0: no low-rank corrections (lora.h) */
+    km_nn_embedding wte, wpe; /* tokens; positions (gpt2 only) */
+    km_nn_block *block;       /* config.layers of them */
+    km_nn_norm norm;          /* the last one */
+    km_nn_linear head;        /* w is wte.w when tied */
+    int lora_rank;            /* 0: no low-rank corrections (lora.h) */
     double lora_alpha;
-    km_tensor *q_rows, *k_rows;  /* llama: positions of (token, head) rows, as attention wants them */
+    km_tensor *q_rows,
+        *k_rows; /* llama: positions of (token, head) rows, as attention wants them */
 } km_model;
 
 /* A model with parameters of zero on the context's device; NULL with the context's error set. */
 km_model *km_model_new(km_ctx *ctx, const km_config *c, km_dtype dtype);
-void km_model_free(km_model *m);                       /* NULL is fine; before its context */
+void km_model_free(km_model *m); /* NULL is fine; before its context */
 /* GPT-2's initialisation: N(0, 0.02), projections into the residual stream smaller by
  * sqrt(2 layers), biases 0, norms 1. Element i of a parameter is a function of seed, the
  * parameter's name and i alone: the same on every device and, up to rounding, in every dtype. */

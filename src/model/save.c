@@ -8,11 +8,11 @@
 /* What the writer's callback needs to know of one tensor. */
 typedef struct km_model_item {
     km_model *m;
-    km_tensor *t;      /* NULL: zeros */
+    km_tensor *t; /* NULL: zeros */
     bool conv1d;
-    km_shape shape;    /* in the file */
-    char *name;        /* of a bias that the model does not have; else NULL */
-    char *host;        /* the bytes, from the first piece to the last */
+    km_shape shape; /* in the file */
+    char *name;     /* of a bias that the model does not have; else NULL */
+    char *host;     /* the bytes, from the first piece to the last */
 } km_model_item;
 
 static km_status bring(km_model_item *it, size_t bytes, km_error *err) {
@@ -50,8 +50,11 @@ static km_status fill(void *user, size_t offset, void *dst, size_t bytes, km_err
 
 static void add(km_model_items *out, km_model_item it, const char *name) {
     out->user[out->n] = it;
-    out->item[out->n] = (km_st_item){.name = name, .dtype = it.m->dtype, .shape = it.shape,
-                                     .fill = fill, .user = &out->user[out->n]};
+    out->item[out->n] = (km_st_item){.name = name,
+                                     .dtype = it.m->dtype,
+                                     .shape = it.shape,
+                                     .fill = fill,
+                                     .user = &out->user[out->n]};
     out->n++;
 }
 
@@ -70,8 +73,10 @@ static km_status add_zero_bias(km_model_items *out, km_model *m, const km_param 
 
 km_status km_model_items_of(km_model *m, km_model_items *out, km_error *err) {
     size_t most = 2 * (size_t)m->params.n;
-    *out = (km_model_items){km_calloc(most, sizeof *out->item), 0, km_calloc(most, sizeof *out->user)};
-    km_status s = out->item && out->user ? KM_OK : km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    *out =
+        (km_model_items){km_calloc(most, sizeof *out->item), 0, km_calloc(most, sizeof *out->user)};
+    km_status s =
+        out->item && out->user ? KM_OK : km_error_set(err, KM_ERR_MEMORY, "out of memory");
     bool no_bias = m->config.arch == KM_ARCH_GPT2 && !m->config.bias;
     for (int i = 0; i < m->params.n && s == KM_OK; i++) {
         const km_param *p = &m->params.at[i];

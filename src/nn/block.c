@@ -6,19 +6,20 @@
 
 /* (B, T, H D) -> (B, H, T, D), a view. */
 static km_tensor *split_heads(km_ctx *ctx, km_tensor *x, int heads, int64_t d) {
-    km_tensor *parted = km_reshape(
-        ctx, x, KM_SHAPE(km_tensor_dim(x, 0), km_tensor_dim(x, 1), heads, d));
+    km_tensor *parted =
+        km_reshape(ctx, x, KM_SHAPE(km_tensor_dim(x, 0), km_tensor_dim(x, 1), heads, d));
     return km_permute(ctx, parted, (int[]){0, 2, 1, 3});
 }
 
 /* (B, H, T, D) -> (B, T, H D), a view of what attention leaves. */
 static km_tensor *join_heads(km_ctx *ctx, km_tensor *x) {
     km_tensor *turned = km_permute(ctx, x, (int[]){0, 2, 1, 3});
-    return km_reshape(ctx, turned, KM_SHAPE(km_tensor_dim(turned, 0), km_tensor_dim(turned, 1), -1));
+    return km_reshape(ctx, turned,
+                      KM_SHAPE(km_tensor_dim(turned, 0), km_tensor_dim(turned, 1), -1));
 }
 
-/* Rotates each head of x (B, T, H D) by its token's position. The rows of a head are not together in
- * memory, so each (token, head) is a row of its own, and `rows` knows its position. */
+/* Rotates each head of x (B, T, H D) by its token's position. The rows of a head are not together
+ * in memory, so each (token, head) is a row of its own, and `rows` knows its position. */
 static km_tensor *rotate(km_ctx *ctx, const km_nn_attention *a, km_tensor *x, int heads,
                          km_tensor *rows, int64_t position) {
     km_shape s = km_tensor_shape(x); /* (B, T, H D) */
@@ -74,8 +75,8 @@ static km_tensor *attend_apart(km_ctx *ctx, const km_nn_attention *a, km_tensor 
 
 km_tensor *km_nn_attention_forward(km_ctx *ctx, const km_nn_attention *a, km_tensor *x,
                                    const km_nn_kv *kv, int64_t position) {
-    km_tensor *y = a->qkv.w ? attend_together(ctx, a, x, kv, position)
-                            : attend_apart(ctx, a, x, kv, position);
+    km_tensor *y =
+        a->qkv.w ? attend_together(ctx, a, x, kv, position) : attend_apart(ctx, a, x, kv, position);
     return km_nn_linear_forward(ctx, &a->proj, y, KM_ACT_NONE);
 }
 
@@ -101,8 +102,8 @@ km_tensor *km_nn_block_forward(km_ctx *ctx, const km_nn_block *b, km_tensor *del
     if (km_failed(ctx)) return NULL;
     int mark = ctx->n_step;
     km_tensor *x = *residual;
-    km_tensor *h = delta ? km_nn_norm_add(ctx, &b->norm1, delta, &x)
-                         : km_nn_norm_forward(ctx, &b->norm1, x);
+    km_tensor *h =
+        delta ? km_nn_norm_add(ctx, &b->norm1, delta, &x) : km_nn_norm_forward(ctx, &b->norm1, x);
     h = km_nn_attention_forward(ctx, &b->attention, h, kv, position);
     h = km_nn_norm_add(ctx, &b->norm2, km_nn_dropout(ctx, h, dropout), &x);
     h = km_nn_dropout(ctx, km_nn_mlp_forward(ctx, &b->mlp, h), dropout);
@@ -114,8 +115,8 @@ km_tensor *km_nn_block_forward(km_ctx *ctx, const km_nn_block *b, km_tensor *del
 
 int km_nn_block_linears(km_nn_block *b, km_nn_linear *out[KM_NN_BLOCK_LINEARS]) {
     km_nn_attention *a = &b->attention;
-    km_nn_linear *all[] = {&a->qkv, &a->q, &a->k, &a->v, &a->proj, &b->mlp.gate, &b->mlp.up,
-                           &b->mlp.down};
+    km_nn_linear *all[] = {&a->qkv,  &a->q,        &a->k,      &a->v,
+                           &a->proj, &b->mlp.gate, &b->mlp.up, &b->mlp.down};
     int n = 0;
     for (int i = 0; i < KM_NN_BLOCK_LINEARS; i++)
         if (all[i]->w) out[n++] = all[i];

@@ -19,11 +19,16 @@ km_nn_linear km_nn_linear_new(const km_nn *nn, int64_t in, int64_t out, bool bia
 
 static km_tensor *activate(km_ctx *ctx, km_tensor *x, km_act act) {
     switch (act) {
-    case KM_ACT_RELU: return km_relu(ctx, x);
-    case KM_ACT_GELU: return km_gelu(ctx, x);
-    case KM_ACT_GELU_ERF: return km_gelu_erf(ctx, x);
-    case KM_ACT_SILU: return km_silu(ctx, x);
-    default: return x;
+    case KM_ACT_RELU:
+        return km_relu(ctx, x);
+    case KM_ACT_GELU:
+        return km_gelu(ctx, x);
+    case KM_ACT_GELU_ERF:
+        return km_gelu_erf(ctx, x);
+    case KM_ACT_SILU:
+        return km_silu(ctx, x);
+    default:
+        return x;
     }
 }
 
@@ -39,8 +44,8 @@ km_tensor *km_nn_linear_forward(km_ctx *ctx, const km_nn_linear *l, km_tensor *x
 /* ---- Embedding ---- */
 
 km_nn_embedding km_nn_embedding_new(const km_nn *nn, int64_t rows, int64_t dim, const char *name) {
-    return (km_nn_embedding){km_param_add(nn->ctx, nn->params, nn->dtype, KM_SHAPE(rows, dim), true,
-                                          "%s.weight", name)};
+    return (km_nn_embedding){
+        km_param_add(nn->ctx, nn->params, nn->dtype, KM_SHAPE(rows, dim), true, "%s.weight", name)};
 }
 
 km_tensor *km_nn_embedding_forward(km_ctx *ctx, const km_nn_embedding *e, km_tensor *ids) {

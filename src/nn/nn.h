@@ -18,24 +18,25 @@ km_tensor *km_nn_dropout(km_ctx *ctx, km_tensor *x, double p);
 
 /* ---- Linear: act(x W^T + b + scale (x A^T) B^T) ---- */
 
-typedef struct km_nn_lora {       /* a low-rank correction; a is NULL when there is none */
-    km_tensor *a, *b;             /* (rank, in), (out, rank) */
-    double scale;                 /* alpha / rank */
+typedef struct km_nn_lora { /* a low-rank correction; a is NULL when there is none */
+    km_tensor *a, *b;       /* (rank, in), (out, rank) */
+    double scale;           /* alpha / rank */
 } km_nn_lora;
 
 typedef struct km_nn_linear {
-    km_tensor *w, *b;             /* (out, in); (out) or NULL */
+    km_tensor *w, *b; /* (out, in); (out) or NULL */
     km_nn_lora lora;
 } km_nn_linear;
 
 /* Parameters "<name>.weight" and, with bias, "<name>.bias". */
-km_nn_linear km_nn_linear_new(const km_nn *nn, int64_t in, int64_t out, bool bias, const char *name);
+km_nn_linear km_nn_linear_new(const km_nn *nn, int64_t in, int64_t out, bool bias,
+                              const char *name);
 km_tensor *km_nn_linear_forward(km_ctx *ctx, const km_nn_linear *l, km_tensor *x, km_act act);
 
 /* ---- Embedding: row ids[i] of a table ---- */
 
 typedef struct km_nn_embedding {
-    km_tensor *w;                 /* (rows, dim) */
+    km_tensor *w; /* (rows, dim) */
 } km_nn_embedding;
 
 km_nn_embedding km_nn_embedding_new(const km_nn *nn, int64_t rows, int64_t dim, const char *name);
@@ -47,7 +48,7 @@ typedef enum km_nn_norm_kind { KM_NN_LAYER_NORM, KM_NN_RMS_NORM } km_nn_norm_kin
 
 typedef struct km_nn_norm {
     km_nn_norm_kind kind;
-    km_tensor *w, *b;             /* (dim); b NULL for RMSNorm and without bias */
+    km_tensor *w, *b; /* (dim); b NULL for RMSNorm and without bias */
     double eps;
 } km_nn_norm;
 
@@ -61,17 +62,17 @@ km_tensor *km_nn_norm_add(km_ctx *ctx, const km_nn_norm *n, km_tensor *x, km_ten
 
 /* Keys and values of the tokens seen so far, for one layer. */
 typedef struct km_nn_kv {
-    km_tensor *k, *v;             /* kept, (B, Hkv, room, D) */
+    km_tensor *k, *v; /* kept, (B, Hkv, room, D) */
 } km_nn_kv;
 
 typedef struct km_nn_attention {
-    km_nn_linear qkv;             /* (H + 2 Hkv) D wide, used when q.w is NULL */
-    km_nn_linear q, k, v;         /* or one each */
+    km_nn_linear qkv;     /* (H + 2 Hkv) D wide, used when q.w is NULL */
+    km_nn_linear q, k, v; /* or one each */
     km_nn_linear proj;
     int heads, kv_heads;
     int64_t head_dim;
-    double rope_base;             /* 0: no rotation */
-    km_tensor *q_rows, *k_rows;   /* kept i32, for rotation: the position of each (token, head) row,
+    double rope_base;           /* 0: no rotation */
+    km_tensor *q_rows, *k_rows; /* kept i32, for rotation: the position of each (token, head) row,
                                    * (context * heads) and (context * kv_heads); not owned */
 } km_nn_attention;
 
@@ -84,7 +85,7 @@ km_tensor *km_nn_attention_forward(km_ctx *ctx, const km_nn_attention *a, km_ten
 
 typedef struct km_nn_mlp {
     km_nn_linear up, down;
-    km_nn_linear gate;            /* w NULL: GELU */
+    km_nn_linear gate; /* w NULL: GELU */
 } km_nn_mlp;
 
 km_tensor *km_nn_mlp_forward(km_ctx *ctx, const km_nn_mlp *m, km_tensor *x);
@@ -115,7 +116,7 @@ bool km_nn_block_trains(const km_nn_block *b); /* whether any of its parameters 
 typedef km_tensor *(*km_nn_forward)(km_ctx *ctx, const void *layer, km_tensor *x);
 typedef struct km_nn_step {
     km_nn_forward forward;
-    const void *layer;            /* not owned */
+    const void *layer; /* not owned */
 } km_nn_step;
 typedef struct km_nn_sequential {
     const km_nn_step *step;

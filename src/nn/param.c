@@ -18,8 +18,8 @@ static bool make_room(km_ctx *ctx, km_param_list *list) {
     return true;
 }
 
-km_tensor *km_param_add(km_ctx *ctx, km_param_list *list, km_dtype dtype, km_shape shape, bool decay,
-                        const char *name, ...) {
+km_tensor *km_param_add(km_ctx *ctx, km_param_list *list, km_dtype dtype, km_shape shape,
+                        bool decay, const char *name, ...) {
     char text[256];
     va_list ap;
     va_start(ap, name);

@@ -5,11 +5,11 @@
 #include "tensor/tensor.h"
 
 typedef struct km_param {
-    char *name;        /* as in Hugging Face: "transformer.h.0.attn.c_attn.weight" */
-    km_tensor *t;      /* kept; requires a gradient unless frozen */
-    bool decay;        /* weight decay applies: matrices, not norms and biases */
-    bool frozen;       /* gets no gradient and no update */
-    bool conv1d;       /* Hugging Face stores it transposed, (in, out) */
+    char *name;   /* as in Hugging Face: "transformer.h.0.attn.c_attn.weight" */
+    km_tensor *t; /* kept; requires a gradient unless frozen */
+    bool decay;   /* weight decay applies: matrices, not norms and biases */
+    bool frozen;  /* gets no gradient and no update */
+    bool conv1d;  /* Hugging Face stores it transposed, (in, out) */
 } km_param;
 
 typedef struct km_param_list {
@@ -19,8 +19,8 @@ typedef struct km_param_list {
 
 /* Adds a kept zero tensor under a name made as by printf, and returns it; the list owns it. NULL
  * with the context's error set. */
-km_tensor *km_param_add(km_ctx *ctx, km_param_list *list, km_dtype dtype, km_shape shape, bool decay,
-                        const char *name, ...) __attribute__((format(printf, 6, 7)));
+km_tensor *km_param_add(km_ctx *ctx, km_param_list *list, km_dtype dtype, km_shape shape,
+                        bool decay, const char *name, ...) __attribute__((format(printf, 6, 7)));
 km_param *km_param_find(const km_param_list *list, const char *name); /* NULL: none */
 void km_param_clear(km_param_list *list);                             /* releases them all */
 

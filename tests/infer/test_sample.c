@@ -1,5 +1,5 @@
-/* Sampling: what each setting leaves, that frequencies are the probabilities, and that the same seed
- * gives the same tokens. */
+/* Sampling: what each setting leaves, that frequencies are the probabilities, and that the same
+ * seed gives the same tokens. */
 #include "infer/sample.h"
 #include <math.h>
 #include <setjmp.h>
@@ -128,7 +128,8 @@ static void a_front_of_a_large_vocabulary_is_that_of_sorting_it(void **state) {
         double total = 0;
         for (int i = 0; i < V; i++) {
             x = x * 1664525u + 1013904223u;
-            big[i] = (float)(x >> 20) / (trial % 3 ? 900.0f : 100000.0f); /* many ties, flat or not */
+            big[i] =
+                (float)(x >> 20) / (trial % 3 ? 900.0f : 100000.0f); /* many ties, flat or not */
             sorted[i] = (km_candidate){i, big[i], exp(big[i])};
             total += sorted[i].p;
         }
@@ -152,7 +153,10 @@ static void a_front_of_a_large_vocabulary_is_that_of_sorting_it(void **state) {
 
 static void senseless_settings_are_named(void **state) {
     (void)state;
-    static const struct { km_sampling s; const char *text; } bad[] = {
+    static const struct {
+        km_sampling s;
+        const char *text;
+    } bad[] = {
         {{.temperature = -1, .top_p = 1}, "the temperature is -1 and must be in 0 .. 100"},
         {{.temperature = NAN, .top_p = 1}, "the temperature is nan and must be in 0 .. 100"},
         {{.temperature = 1, .top_k = -2, .top_p = 1}, "top-k is -2 and must not be negative"},

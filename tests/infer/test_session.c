@@ -1,5 +1,6 @@
-/* Sessions: reading piece by piece gives the logits of reading at once, what follows greedily is what
- * transformers says, and what does not fit is refused. */
+/* Sessions: reading piece by piece gives the logits of reading at once, what follows greedily is
+ * what transformers says, and what does not fit is refused. */
+#include "backend/backend.h"
 #include "format/safetensors.h"
 #include "infer/cache.h"
 #include "infer/session.h"
@@ -174,8 +175,8 @@ static void text_is_streamed_and_the_same_for_the_same_seed(void **state) {
     km_model_init(m, 4);
     heard h[3] = {{.stop_after = -1}, {.stop_after = -1}, {.stop_after = 5}};
     for (int i = 0; i < 3; i++) {
-        km_generation how = {.tokens = 30, .sampling = km_sampling_defaults(), .on_text = hear,
-                             .user = &h[i]};
+        km_generation how = {
+            .tokens = 30, .sampling = km_sampling_defaults(), .on_text = hear, .user = &h[i]};
         km_generated got;
         assert_int_equal(km_generate(ctx, m, token, "abc", 3, &how, &got, &err), KM_OK);
         assert_int_equal(got.prompt_tokens, 3);
@@ -188,7 +189,8 @@ static void text_is_streamed_and_the_same_for_the_same_seed(void **state) {
     km_generated got;
     assert_int_equal(km_generate(ctx, m, token, "", 0, &how, &got, &err), KM_OK);
     assert_int_equal(got.prompt_tokens, 1);
-    assert_int_equal(km_generate(ctx, m, token, "0123456789abc", 13, &how, &got, &err), KM_ERR_RANGE);
+    assert_int_equal(km_generate(ctx, m, token, "0123456789abc", 13, &how, &got, &err),
+                     KM_ERR_RANGE);
     assert_string_equal(err.text, "the prompt has 13 tokens and the model's context 12");
     km_model_free(m);
     km_model *few = small_model(ctx, KM_ARCH_GPT2, KM_F32);
@@ -209,5 +211,13 @@ int main(void) {
         ON("cpu", decoding_allocates_nothing_after_the_first_tokens),
         ON("cpu", text_is_streamed_and_the_same_for_the_same_seed),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest on_gpu[] = {
+        ON("cuda", reading_in_pieces_gives_the_logits_of_reading_at_once),
+        ON("cuda", greedy_text_is_that_of_transformers),
+        ON("cuda", a_full_context_goes_on_with_its_second_half),
+    };
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    if (km_cuda_device_count() > 0)
+        failed += cmocka_run_group_tests_name("on a GPU", on_gpu, NULL, NULL);
+    return failed;
 }

@@ -8,8 +8,14 @@
 enum { SMALL_B = 2, SMALL_T = 7, SMALL_VOCAB = 29 };
 
 static inline km_config small_config(km_arch arch) {
-    km_config c = {.arch = arch, .layers = 2, .heads = 4, .dim = 16, .context = 12,
-                   .vocab = SMALL_VOCAB, .tied = true, .bias = arch == KM_ARCH_GPT2};
+    km_config c = {.arch = arch,
+                   .layers = 2,
+                   .heads = 4,
+                   .dim = 16,
+                   .context = 12,
+                   .vocab = SMALL_VOCAB,
+                   .tied = true,
+                   .bias = arch == KM_ARCH_GPT2};
     if (arch == KM_ARCH_LLAMA) c.kv_heads = 2, c.hidden = 24;
     return c;
 }

@@ -12,9 +12,13 @@
 
 static void presets_are_complete_and_of_known_size(void **state) {
     (void)state;
-    static const struct { const char *name; int64_t parameters; } known[] = {
-        {"gpt2", 124439808}, {"gpt2-medium", 354823168}, {"gpt2-large", 774030080},
-        {"gpt2-xl", 1557611200}};
+    static const struct {
+        const char *name;
+        int64_t parameters;
+    } known[] = {{"gpt2", 124439808},
+                 {"gpt2-medium", 354823168},
+                 {"gpt2-large", 774030080},
+                 {"gpt2-xl", 1557611200}};
     km_error err = {0};
     for (int i = 0; i < 4; i++) {
         km_config c;
@@ -32,9 +36,9 @@ static void presets_are_complete_and_of_known_size(void **state) {
     }
     km_config c;
     assert_int_equal(km_config_preset(&c, "gpt3", &err), KM_ERR_RANGE);
-    assert_string_equal(err.text,
-                        "no model is called 'gpt3'; there are gpt2, gpt2-medium, gpt2-large, gpt2-xl, "
-                        "tiny, mini, small, llama, llama-tiny, llama-mini, llama-small");
+    assert_string_equal(
+        err.text, "no model is called 'gpt3'; there are gpt2, gpt2-medium, gpt2-large, gpt2-xl, "
+                  "tiny, mini, small, llama, llama-tiny, llama-mini, llama-small");
 }
 
 static void json_holds_all_of_a_config(void **state) {
@@ -49,8 +53,10 @@ static void json_holds_all_of_a_config(void **state) {
             c.dropout = 0.2;
             c.norm_eps = 3e-6;
             c.tied = !c.tied;
-            if (c.arch == KM_ARCH_GPT2) c.bias = false;
-            else c.rope_base = 500000.5, c.head_dim = 80;
+            if (c.arch == KM_ARCH_GPT2)
+                c.bias = false;
+            else
+                c.rope_base = 500000.5, c.head_dim = 80;
         }
         char *text = km_config_text(&c, &err);
         assert_non_null(text);
@@ -64,16 +70,18 @@ static void old_and_sparse_files_get_their_defaults(void **state) {
     (void)state;
     km_error err = {0};
     km_config c;
-    const char *gpt2 = "{\"model_type\": \"gpt2\", \"n_layer\": 12, \"n_head\": 12, \"n_embd\": 768, "
-                       "\"n_ctx\": 1024, \"vocab_size\": 50257, \"n_inner\": null, \"extra\": [1]}";
+    const char *gpt2 =
+        "{\"model_type\": \"gpt2\", \"n_layer\": 12, \"n_head\": 12, \"n_embd\": 768, "
+        "\"n_ctx\": 1024, \"vocab_size\": 50257, \"n_inner\": null, \"extra\": [1]}";
     assert_int_equal(km_config_parse(&c, gpt2, strlen(gpt2), &err), KM_OK);
     assert_int_equal(c.hidden, 3072);
     assert_int_equal(c.context, 1024);
     assert_true(c.tied && c.bias && c.norm_eps == 1e-5 && c.dropout == 0.1);
-    const char *llama = "{\"model_type\": \"llama\", \"num_hidden_layers\": 2, \"hidden_size\": 64, "
-                        "\"num_attention_heads\": 4, \"intermediate_size\": 128, \"vocab_size\": 300, "
-                        "\"max_position_embeddings\": 64, \"rope_scaling\": null, "
-                        "\"rope_parameters\": {\"rope_theta\": 5e5, \"rope_type\": \"default\"}}";
+    const char *llama =
+        "{\"model_type\": \"llama\", \"num_hidden_layers\": 2, \"hidden_size\": 64, "
+        "\"num_attention_heads\": 4, \"intermediate_size\": 128, \"vocab_size\": 300, "
+        "\"max_position_embeddings\": 64, \"rope_scaling\": null, "
+        "\"rope_parameters\": {\"rope_theta\": 5e5, \"rope_type\": \"default\"}}";
     assert_int_equal(km_config_parse(&c, llama, strlen(llama), &err), KM_OK);
     assert_int_equal(c.kv_heads, 4);
     assert_true(!c.tied && !c.bias && c.norm_eps == 1e-6 && c.rope_base == 5e5);
@@ -88,8 +96,11 @@ static void old_and_sparse_files_get_their_defaults(void **state) {
 
 static void what_does_not_fit_is_refused_by_name(void **state) {
     (void)state;
-    static const struct { const char *json, *text; } bad[] = {
-        {"", "'config.json' is not valid JSON: line 1, column 0: '[' or '{' expected near end of file"},
+    static const struct {
+        const char *json, *text;
+    } bad[] = {
+        {"",
+         "'config.json' is not valid JSON: line 1, column 0: '[' or '{' expected near end of file"},
         {"[]", "'config.json' is not a JSON object"},
         {"{}", "'config.json': \"model_type\" is missing"},
         {"{\"model_type\": 3}", "'config.json': \"model_type\" must be a string, not a number"},
@@ -117,11 +128,13 @@ static void what_does_not_fit_is_refused_by_name(void **state) {
          "'config.json': \"add_cross_attention\": true is not supported"},
         {"{\"model_type\": \"gpt2\", \"n_layer\": 2, \"n_head\": 3, \"n_embd\": 8" SIZES "}",
          "'config.json': model: dim 8 is no multiple of heads 3"},
-        {"{\"model_type\": \"gpt2\", \"n_layer\": 2147483648, \"n_head\": 2, \"n_embd\": 8" SIZES "}",
+        {"{\"model_type\": \"gpt2\", \"n_layer\": 2147483648, \"n_head\": 2, \"n_embd\": 8" SIZES
+         "}",
          "'config.json': \"n_layer\" is 2147483648, not between 1 and 65536"},
         {"{" LLAMA ", \"num_key_value_heads\": 3}",
          "'config.json': model: heads 4 is no multiple of kv_heads 3"},
-        {"{" LLAMA ", \"head_dim\": 7}", "'config.json': model: head_dim 7 is odd and cannot be rotated"},
+        {"{" LLAMA ", \"head_dim\": 7}",
+         "'config.json': model: head_dim 7 is odd and cannot be rotated"},
         {"{" LLAMA ", \"attention_bias\": true}",
          "'config.json': \"attention_bias\": true is not supported"},
         {"{" LLAMA ", \"rope_scaling\": {\"rope_type\": \"llama3\"}}",

@@ -1,5 +1,5 @@
-/* Models in folders: Hugging Face's own files are read, what is written is read back, and files that
- * do not fit their config are refused in one line that names the tensor. */
+/* Models in folders: Hugging Face's own files are read, what is written is read back, and files
+ * that do not fit their config are refused in one line that names the tensor. */
 #include "base/file.h"
 #include "format/safetensors.h"
 #include "model/files.h"
@@ -133,16 +133,18 @@ static void write_changed(const char *name, tensor_change how) {
         const km_st_tensor *t = km_safetensors_at(f, i);
         if (how.drop && strcmp(t->name, how.drop) == 0) continue;
         size_t cut = how.prefix && !strncmp(t->name, how.prefix, strlen(how.prefix))
-                         ? strlen(how.prefix) : 0;
+                         ? strlen(how.prefix)
+                         : 0;
         snprintf(names[n], sizeof names[n], "%s", t->name + cut);
-        item[n] = (km_st_item){.name = names[n], .dtype = t->dtype, .shape = t->shape, .data = t->data};
+        item[n] =
+            (km_st_item){.name = names[n], .dtype = t->dtype, .shape = t->shape, .data = t->data};
         if (how.integers && i == 0) item[n].dtype = KM_I32;
         if (how.resize && strcmp(t->name, how.resize) == 0) item[n].shape.dim[0]--;
         n++;
     }
     if (how.add)
-        item[n++] = (km_st_item){.name = how.add, .dtype = KM_F32, .shape = KM_SHAPE(3, 2),
-                                 .data = (const float[6]){0}};
+        item[n++] = (km_st_item){
+            .name = how.add, .dtype = KM_F32, .shape = KM_SHAPE(3, 2), .data = (const float[6]){0}};
     snprintf(path, sizeof path, "%s/model.safetensors", folder);
     assert_int_equal(km_safetensors_write(path, item, n, NULL, 0, &err), KM_OK);
     km_safetensors_close(f);

@@ -59,9 +59,10 @@ static void corrections_start_as_nothing_train_alone_and_fold_in(void **state) {
         km_model *m = small_model(ctx, arch, KM_F32);
         int before = m->params.n;
         float *plain = logits_of(ctx, m), *weight = small_floats(ctx, m->block[0].mlp.up.w);
-        km_lora_config c = {.rank = 3, .alpha = 12, .targets = arch == KM_ARCH_GPT2
-                                                                   ? "c_attn,*.h.1.mlp.*"
-                                                                   : "q_proj,v_proj,*_proj"};
+        km_lora_config c = {.rank = 3,
+                            .alpha = 12,
+                            .targets = arch == KM_ARCH_GPT2 ? "c_attn,*.h.1.mlp.*"
+                                                            : "q_proj,v_proj,*_proj"};
         assert_int_equal(km_lora_add(m, &c, 11, &err), KM_OK);
         int layers = arch == KM_ARCH_GPT2 ? 2 + 2 : 14;
         assert_int_equal(m->params.n, before + 2 * layers);
@@ -108,7 +109,10 @@ static void corrections_go_through_files(void **state) {
 static void what_does_not_fit_is_refused(void **state) {
     km_ctx *ctx = *state;
     km_model *m = small_model(ctx, KM_ARCH_GPT2, KM_F32);
-    static const struct { km_lora_config c; const char *text; } bad[] = {
+    static const struct {
+        km_lora_config c;
+        const char *text;
+    } bad[] = {
         {{.rank = 0}, "lora: the rank is 0 and must be in 1 .. 16"},
         {{.rank = 17}, "lora: the rank is 17 and must be in 1 .. 16"},
         {{.rank = 2, .targets = "c_attn,q_proj"}, "lora: no linear layer fits 'q_proj'"},
@@ -136,9 +140,9 @@ static void what_does_not_fit_is_refused(void **state) {
     km_model *wider = km_model_new(ctx, &wide, KM_F32);
     err = (km_error){0};
     assert_int_equal(km_lora_load(wider, folder, &err), KM_ERR_SHAPE);
-    assert_string_equal(err.text,
-                        "lora: the tensor 'base_model.model.transformer.h.0.attn.c_attn.lora_A.weight' "
-                        "is F32 [2, 16], not [2, 32] of floats");
+    assert_string_equal(
+        err.text, "lora: the tensor 'base_model.model.transformer.h.0.attn.c_attn.lora_A.weight' "
+                  "is F32 [2, 16], not [2, 32] of floats");
     km_model_free(m), km_model_free(other), km_model_free(wider);
 }
 

@@ -1,4 +1,5 @@
 /* Models as a whole: a first loss as it must be, learning, causality, recomputation, freezing. */
+#include "backend/backend.h"
 #include "model/small.h"
 
 static double loss_of(km_ctx *ctx, km_model *m) {
@@ -63,7 +64,8 @@ static void llama_starts_at_guessing_and_learns(void **state) {
     first_loss_is_that_of_guessing_and_falls(*state, KM_ARCH_LLAMA);
 }
 
-/* Logits of all positions after a change of token `at` are bit for bit those before it, up to `at`. */
+/* Logits of all positions after a change of token `at` are bit for bit those before it, up to
+ * `at`. */
 static void no_token_sees_a_later_one(void **state) {
     km_ctx *ctx = *state;
     for (int arch = KM_ARCH_GPT2; arch <= KM_ARCH_LLAMA; arch++) {
@@ -142,8 +144,7 @@ static void recomputing_needs_less_memory(void **state) {
     for (int again = 0; again < 2; again++) {
         m->recompute = again;
         km_stats_reset_peak(ctx);
-        km_tensor *l =
-            km_model_loss(ctx, m, small_ids(ctx, 8, 12, 0), small_ids(ctx, 8, 12, 1));
+        km_tensor *l = km_model_loss(ctx, m, small_ids(ctx, 8, 12, 0), small_ids(ctx, 8, 12, 1));
         assert_ok(ctx);
         assert_non_null(l);
         peak[again] = km_ctx_stats(ctx).live_bytes;
@@ -154,13 +155,44 @@ static void recomputing_needs_less_memory(void **state) {
     km_model_free(m);
 }
 
+/* What the tape holds of one layer more, in widths of a token: two sums and their norms, q k v,
+ * attention's output, and the MLP's four before and four after the activation; and a little for
+ * means and the like. */
+static void a_layer_holds_on_to_no_more_than_its_gradient_needs(void **state) {
+    km_ctx *ctx = *state;
+    size_t live[2];
+    for (int i = 0; i < 2; i++) {
+        km_config c = small_config(KM_ARCH_GPT2);
+        c.layers = 2 + i;
+        c.dim = c.context = 64;
+        km_model *m = km_model_new(ctx, &c, KM_F32);
+        km_model_init(m, 1);
+        km_step_end(ctx);
+        int32_t ids[4 * 64] = {0};
+        km_tensor *x = km_from_data(ctx, KM_I32, KM_SHAPE(4, 64), ids);
+        km_tensor *loss = km_model_loss(ctx, m, x, x);
+        assert_ok(ctx);
+        size_t weights = sizeof(float) * (size_t)km_param_elements(&m->params, false);
+        live[i] = km_ctx_stats(ctx).live_bytes - weights;
+        km_backward(ctx, loss); /* and that suffices */
+        assert_ok(ctx);
+        km_step_end(ctx);
+        km_model_free(m);
+    }
+    double widths = (double)(live[1] - live[0]) / (4 * 64 * 64 * sizeof(float));
+    if (!(widths >= 16 && widths < 16.25)) print_error("%.3f widths\n", widths);
+    assert_true(widths >= 16 && widths < 16.25);
+}
+
 /* The same numbers from the same seed on another device, and rounded in another dtype. */
 static void first_values_depend_on_seed_and_name_alone(void **state) {
     km_ctx *ctx = *state, *other = km_ctx_new("ref", 1);
-    km_model *a = small_model(ctx, KM_ARCH_GPT2, KM_F32), *b = small_model(other, KM_ARCH_GPT2, KM_F32);
+    km_model *a = small_model(ctx, KM_ARCH_GPT2, KM_F32),
+             *b = small_model(other, KM_ARCH_GPT2, KM_F32);
     km_model *low = small_model(ctx, KM_ARCH_GPT2, KM_BF16);
     for (int i = 0; i < a->params.n; i++) {
-        float *x = small_floats(ctx, a->params.at[i].t), *y = small_floats(other, b->params.at[i].t);
+        float *x = small_floats(ctx, a->params.at[i].t),
+              *y = small_floats(other, b->params.at[i].t);
         float *z = small_floats(ctx, low->params.at[i].t);
         int64_t n = km_tensor_count(a->params.at[i].t);
         assert_memory_equal(x, y, sizeof(float) * (size_t)n);
@@ -297,6 +329,7 @@ int main(void) {
         ON_EACH(no_token_sees_a_later_one),
         ON_EACH(recomputing_changes_no_bit_of_any_gradient),
         ON("cpu", recomputing_needs_less_memory),
+        ON("cpu", a_layer_holds_on_to_no_more_than_its_gradient_needs),
         ON("cpu", first_values_depend_on_seed_and_name_alone),
         ON("cpu", first_values_are_spread_as_in_gpt2),
         ON("cpu", frozen_parameters_get_no_gradient),
@@ -305,5 +338,16 @@ int main(void) {
         ON("cpu", wrong_calls_are_refused_in_one_line),
         ON("cpu", running_out_of_memory_leaves_nothing_behind),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest on_gpu[] = {
+        ON("cuda", gpt2_starts_at_guessing_and_learns),
+        ON("cuda", llama_starts_at_guessing_and_learns),
+        ON("cuda", no_token_sees_a_later_one),
+        ON("cuda", recomputing_changes_no_bit_of_any_gradient),
+        ON("cuda", first_values_depend_on_seed_and_name_alone),
+        ON("cuda", padding_of_the_vocabulary_is_never_seen),
+    };
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    if (km_cuda_device_count() > 0)
+        failed += cmocka_run_group_tests_name("on a GPU", on_gpu, NULL, NULL);
+    return failed;
 }

@@ -1,13 +1,14 @@
-/* Models against PyTorch: logits, loss, every gradient, and ten AdamW steps, for a GPT-2 and a Llama
- * that scripts/fixtures/make_models.py made with Hugging Face's transformers in double precision.
- * Errors are relative to the largest element of each tensor. */
+/* Models against PyTorch: logits, loss, every gradient, and ten AdamW steps, for a GPT-2 and a
+ * Llama that scripts/fixtures/make_models.py made with Hugging Face's transformers in double
+ * precision. Errors are relative to the largest element of each tensor. */
+#include "backend/backend.h"
 #include "format/safetensors.h"
 #include "model/files.h"
 #include "model/small.h"
 #include <stdlib.h>
 
-/* In f32, 1e-5 of the largest element; in bf16, with its eight bits, a mean error (root mean square)
- * of 3% of the tensor's own. */
+/* In f32, 1e-5 of the largest element; in bf16, with its eight bits, a mean error (root mean
+ * square) of 3% of the tensor's own. */
 #define F32_BOUND 1e-5
 #define BF16_BOUND 0.03
 
@@ -131,8 +132,12 @@ static void adamw(km_ctx *ctx, fixture *f, km_tensor **m, km_tensor **v, int64_t
             p[n] = f->m->params.at[i].t, pm[n] = m[i], pv[n] = v[i];
             n++;
         }
-        km_adamw how = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8,
-                        .weight_decay = decay ? 0.1 : 0, .step = step};
+        km_adamw how = {.lr = 1e-3,
+                        .beta1 = 0.9,
+                        .beta2 = 0.95,
+                        .eps = 1e-8,
+                        .weight_decay = decay ? 0.1 : 0,
+                        .step = step};
         km_adamw_step(ctx, p, pm, pv, n, &how);
         km_zero_grad(ctx, p, n);
     }
@@ -172,5 +177,13 @@ int main(void) {
         ON_EACH(bf16_stays_near_pytorch_in_double),
         ON_EACH(ten_adamw_steps_follow_pytorch_loss_by_loss),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest on_gpu[] = {
+        ON("cuda", logits_loss_and_all_gradients_are_those_of_pytorch),
+        ON("cuda", bf16_stays_near_pytorch_in_double),
+        ON("cuda", ten_adamw_steps_follow_pytorch_loss_by_loss),
+    };
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    if (km_cuda_device_count() > 0)
+        failed += cmocka_run_group_tests_name("on a GPU", on_gpu, NULL, NULL);
+    return failed;
 }

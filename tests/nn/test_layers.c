@@ -38,7 +38,8 @@ static block_case make_block(km_ctx *ctx, bool llama, km_dtype dtype) {
     km_nn_block *b = &c.block;
     b->norm1 = km_nn_norm_new(&nn, kind, DIM, !llama, 1e-5, "norm1");
     b->norm2 = km_nn_norm_new(&nn, kind, DIM, !llama, 1e-5, "norm2");
-    b->attention = (km_nn_attention){.heads = HEADS, .kv_heads = llama ? 1 : HEADS, .head_dim = HEAD};
+    b->attention =
+        (km_nn_attention){.heads = HEADS, .kv_heads = llama ? 1 : HEADS, .head_dim = HEAD};
     if (llama) {
         c.positions[0] = b->attention.q_rows = rows(ctx, HEADS);
         c.positions[1] = b->attention.k_rows = rows(ctx, 1);
