@@ -219,8 +219,9 @@ km_tensor *km_model_logits(km_ctx *ctx, km_model *m, km_tensor *hidden) {
 km_tensor *km_model_loss(km_ctx *ctx, km_model *m, km_tensor *ids, km_tensor *targets) {
     int mark = ctx->n_step;
     km_tensor *hidden = km_model_forward(ctx, m, ids, NULL);
+    int64_t ignored = m->every_target ? KM_NO_IGNORE : KM_IGNORE_TARGET;
     km_tensor *loss = km_linear_cross_entropy(ctx, hidden, m->head.w, targets, m->config.vocab,
-                                              KM_IGNORE_TARGET, KM_MEAN);
+                                              ignored, KM_MEAN);
     only(ctx, mark, loss, NULL);
     return loss;
 }
