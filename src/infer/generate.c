@@ -9,11 +9,26 @@ static double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* The text's ids with what the tokenizer puts before them, but without an end that it puts after
+ * them: the text is to go on. */
+static km_status encode(const km_token *token, const char *text, size_t bytes, km_ids *ids,
+                        km_error *err) {
+    unsigned flags = KM_TOKEN_PARSE_SPECIAL;
+    km_ids plain = {0};
+    km_status s = km_token_encode(token, text, bytes, flags, &plain, err);
+    if (s == KM_OK) s = km_token_encode(token, text, bytes, flags | KM_TOKEN_ADD_SPECIAL, ids, err);
+    if (s == KM_OK && ids->len > plain.len && ids->data[ids->len - 1] == km_token_eos(token) &&
+        (plain.len == 0 || plain.data[plain.len - 1] != km_token_eos(token)))
+        ids->len--;
+    km_ids_free(&plain);
+    return s;
+}
+
 /* The prompt's ids; one that stands for nothing when it is empty, since a model goes on from
  * something. */
 static km_status prompt_ids(const km_token *token, const char *prompt, size_t bytes, km_ids *ids,
                             km_error *err) {
-    km_status s = km_token_encode(token, prompt, bytes, KM_TOKEN_PARSE_SPECIAL, ids, err);
+    km_status s = encode(token, prompt, bytes, ids, err);
     int32_t bos = km_token_bos(token), eos = km_token_eos(token);
     if (s != KM_OK || ids->len > 0) return s;
     if (bos >= 0 || eos >= 0) return km_ids_put(ids, bos >= 0 ? &bos : &eos, 1, err);

@@ -185,6 +185,11 @@ static void only(km_ctx *ctx, int mark, km_tensor *a, km_tensor *b) {
     if (!km_failed(ctx)) km_step_drop(ctx, mark, (km_tensor *[]){a, b}, 2);
 }
 
+/* (T, C): the embeddings of t positions from `past` on. */
+static km_tensor *positions(km_ctx *ctx, km_model *m, int64_t past, int64_t t) {
+    return t == m->config.context ? m->wpe.w : km_narrow(ctx, m->wpe.w, 0, past, t);
+}
+
 km_tensor *km_model_forward(km_ctx *ctx, km_model *m, km_tensor *ids, km_cache *cache) {
     if (check_ids(ctx, m, ids, cache) != KM_OK) return NULL;
     const km_config *c = &m->config;
@@ -194,7 +199,7 @@ km_tensor *km_model_forward(km_ctx *ctx, km_model *m, km_tensor *ids, km_cache *
     int mark = ctx->n_step;
 
     km_tensor *x = km_nn_embedding_forward(ctx, &m->wte, ids); /* (B, T, C) */
-    if (m->wpe.w) x = km_add(ctx, x, km_narrow(ctx, m->wpe.w, 0, past, t));
+    if (m->wpe.w) x = km_add(ctx, x, positions(ctx, m, past, t));
     x = km_nn_dropout(ctx, x, dropout);
     km_tensor *delta = NULL; /* what is still to be added to x */
     for (int i = 0; i < c->layers && !km_failed(ctx); i++) {
@@ -220,8 +225,8 @@ km_tensor *km_model_loss(km_ctx *ctx, km_model *m, km_tensor *ids, km_tensor *ta
     int mark = ctx->n_step;
     km_tensor *hidden = km_model_forward(ctx, m, ids, NULL);
     int64_t ignored = m->every_target ? KM_NO_IGNORE : KM_IGNORE_TARGET;
-    km_tensor *loss = km_linear_cross_entropy(ctx, hidden, m->head.w, targets, m->config.vocab,
-                                              ignored, KM_MEAN);
+    km_tensor *loss =
+        km_linear_cross_entropy(ctx, hidden, m->head.w, targets, m->config.vocab, ignored, KM_MEAN);
     only(ctx, mark, loss, NULL);
     return loss;
 }
