@@ -10,6 +10,18 @@ static const km_ggml_info infos[] = {
 };
 enum { N_INFOS = sizeof infos / sizeof *infos };
 
+/* Blocks are used where they lie, so both sides must mean the same by them. */
+#define SAME_BLOCKS(name, text, n_bytes, n_elements)                                               \
+    _Static_assert(GGML_BYTES_##name == n_bytes && GGML_BLOCK_##name == n_elements, text);
+enum {
+#define SIZES(name, number, block, bytes, dtype)                                                   \
+    GGML_BLOCK_##name = block, GGML_BYTES_##name = bytes,
+    KM_GGML_LIST(SIZES)
+#undef SIZES
+};
+KM_BLOCK_LIST(SAME_BLOCKS)
+#undef SAME_BLOCKS
+
 const km_ggml_info *km_ggml_info_of(uint32_t type) {
     for (int i = 0; i < N_INFOS; i++)
         if ((uint32_t)infos[i].type == type) return &infos[i];

@@ -1,7 +1,10 @@
-/* Fuzzes the GGUF reader: whatever opens can be read to its last byte.
- * seeds: tests/fixtures/formats/every.gguf
+/* Fuzzes the GGUF reader: whatever opens can be read to its last byte, and its metadata makes a
+ * model or a reason why not.
+ * seeds: tests/fixtures/formats/every.gguf tests/fixtures/models/llama.gguf
  */
+#include "base/alloc.h"
 #include "format/gguf.h"
+#include "model/layout.h"
 #include <string.h>
 
 static uint64_t walk(const km_gguf_value *v) {
@@ -11,6 +14,18 @@ static uint64_t walk(const km_gguf_value *v) {
         for (size_t i = 0; i < v->text.size; i++) h += (uint8_t)v->text.data[i];
     for (km_gguf_iter it = km_gguf_begin(v); km_gguf_next(&it, &item);) h += walk(&item);
     return h;
+}
+
+static void make_model(km_gguf *g) {
+    km_config c;
+    km_layout l = {0};
+    km_weights w = {.gguf = g};
+    if (!g || km_config_from_gguf(&c, g, NULL) != KM_OK || c.layers > 64) return;
+    if (km_layout_of(&c, &l, NULL) != KM_OK) __builtin_trap();
+    km_stored *found = km_calloc((size_t)l.n, sizeof *found);
+    if (found) km_weights_find(&w, &c, &l, found, NULL);
+    km_free(found);
+    km_layout_free(&l);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -32,6 +47,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     sink = h;
     (void)sink;
+    make_model(g);
     km_gguf_close(g);
     return 0;
 }
