@@ -206,6 +206,36 @@ def gpu_checks(checks):
         [c["name"], c["result"], str(c["seconds"])] for c in checks])
 
 
+def training(data, path):
+    """A results file of scripts/gpu-train-check or bench/record-training."""
+    torch = {t["name"]: t for t in data.get("torch", [])}
+    rows = []
+    for t in data["training"]:
+        them = torch.get(t["name"], {})
+        ratio = t["tokens_per_s"] / them["tokens_per_s"] if them else None
+        rows.append([t["name"], f"{t['ms']:.4g}", number(t["tokens_per_s"]),
+                     f"{t['tflops']:.4g}", f"{t['peak_gib']:.1f}",
+                     number(them.get("tokens_per_s")), number(them.get("peak_gib")),
+                     "-" if ratio is None else f"{ratio:.2f}"])
+    beside = (f", PyTorch {data['torch_version']} (compiled) in the same run" if torch else "")
+    text = [f"## Training, {data.get('model') or data['gpu']}", "",
+            f"{data['date']}{beside}; from [`{path.name}`](../bench/results/{path.name}). Whole "
+            "steps: forward, backward, clipping, AdamW.", "",
+            table(["step", "ms", "tokens/s", "TFLOP/s", "GiB", "PyTorch, tokens/s", "its GiB",
+                   "ratio"], rows)]
+    chars = data.get("characters")
+    if chars:
+        text += [f"Tiny Shakespeare by characters, {number(chars['parameters'] / 1e6)} million "
+                 f"parameters, {chars['step']} steps: validation loss "
+                 f"{chars['val_loss']:.4f} in {number(chars['seconds'])} s "
+                 f"({number(chars['tokens_per_s'])} tokens/s).", ""]
+    checks = data.get("checks") or []
+    if checks:
+        text.append("### Checks of training\n\n" + table(
+            ["check", "result"], [[c["name"], c["result"]] for c in checks]))
+    return "\n".join(text)
+
+
 def main():
     paths = sorted((ROOT / "bench" / "results").glob("*.json"))
     pages = []
@@ -213,6 +243,8 @@ def main():
         data = json.loads(path.read_text())
         if "results" in data and "limits" in data:
             pages.append(machine(data, path))
+        elif "training" in data:
+            pages.append(training(data, path))
         elif "gpu" in data:
             pages.append(gpu(data, path))
     if not pages:
