@@ -9,8 +9,7 @@
 #include "token/utf8.h"
 #include <string.h>
 
-#define CHUNK ((size_t)256 << 10)
-#define SLACK ((size_t)64 << 10) /* how far beyond its part a thread may look at first */
+#define PART ((size_t)256 << 10)
 #define MARKS 256
 #define SEEK 4096          /* bytes searched for a good place to start at */
 #define WINDOW (64u << 20) /* text that is changed before it is cut is taken in windows of this */
@@ -23,7 +22,7 @@ typedef struct part {
     km_ids ids;
     km_error err;
     const char *begin, *limit;
-    km_status status;
+    km_status status; /* with cut.stop NULL: it is not known how this part ends */
 } part;
 
 typedef struct job {
@@ -38,6 +37,7 @@ typedef struct job {
     km_token_progress progress;
     void *user;
     size_t done, total;
+    size_t part; /* bytes of one */
 } job;
 
 /* ---- May it be done at all? ---- */
@@ -103,26 +103,32 @@ static const char *good_start(const char *at, const char *end) {
     return at;
 }
 
-/* Encodes from `begin` to the first border at `limit` or later. What lies far behind the limit
- * is shown to the patterns only when a piece reaches that far. */
-static km_status encode_from(km_encoder *e, const char *begin, const char *limit, const char *end) {
-    size_t ids = e->out->len;
-    int marks = e->cut->n_marks;
+/* Encodes from `begin` to the first border at `limit` or later, showing the patterns no more than
+ * `slack` bytes behind that. Without a stop, what came out says nothing. */
+static km_status encode_within(km_encoder *e, const char *begin, const char *limit, size_t slack,
+                               const char *end) {
+    const char *cap = (size_t)(end - limit) > slack ? limit + slack : end;
+    while (cap < end && km_utf8_continues(*cap)) cap++;
     e->cut->limit = limit;
-    for (size_t slack = SLACK;; slack *= 4) {
-        const char *cap = (size_t)(end - limit) > slack ? limit + slack : end;
-        while (cap < end && km_utf8_continues(*cap)) cap++;
-        e->cut->stop = NULL;
-        e->out->len = ids;
-        e->cut->n_marks = marks;
-        km_status s = km_encode_split(e, begin, (size_t)(cap - begin));
-        if (s != KM_OK) return s;
-        if (e->cut->stop) return KM_OK;
-        if (cap == end) {
-            e->cut->stop = end;
-            return KM_OK;
-        }
+    e->cut->stop = NULL;
+    km_status s = km_encode_split(e, begin, (size_t)(cap - begin));
+    if (s == KM_OK && !e->cut->stop && cap == end) e->cut->stop = end;
+    return s;
+}
+
+/* The same for sure, however far a piece reaches: from *at, which moves on to the border. */
+static km_status encode_on(job *j, const char **at, const char *limit) {
+    km_cut cut = {0};
+    km_status s = KM_OK;
+    size_t ids = j->ids.len;
+    j->e.cut = &cut;
+    for (size_t slack = j->part / 4 + 64; s == KM_OK && !cut.stop; slack *= 8) {
+        j->ids.len = ids;
+        s = encode_within(&j->e, *at, limit, slack, j->end);
     }
+    j->e.cut = NULL;
+    if (s == KM_OK) *at = cut.stop;
+    return s;
 }
 
 static void run_parts(void *arg, int64_t begin, int64_t end, int worker) {
@@ -139,7 +145,8 @@ static void run_parts(void *arg, int64_t begin, int64_t end, int worker) {
         p->err = (km_error){0};
         p->cut = (km_cut){.mark = p->mark, .room = MARKS};
         p->e.s = km_scratch_take(j->e.t, &p->err);
-        p->status = p->e.s ? encode_from(&p->e, p->begin, p->limit, j->end) : KM_ERR_MEMORY;
+        p->status =
+            p->e.s ? encode_within(&p->e, p->begin, p->limit, j->part / 4, j->end) : KM_ERR_MEMORY;
         if (p->e.s) km_scratch_give(j->e.t, p->e.s);
     }
 }
@@ -161,17 +168,14 @@ static const struct km_cut_mark *mark_from(const part *p, const char *at) {
 
 /* Joins part p to what ends at *at, which moves on to where p ended. */
 static km_status join(job *j, const part *p, const char **at) {
-    if (p->begin < *at && p->limit <= *at) return KM_OK; /* all of it is done already */
+    if (p->limit <= *at && p->begin < *at) return KM_OK; /* all of it is done already */
+    if (p->status == KM_OK && !p->cut.stop) return encode_on(j, at, p->limit);
     const struct km_cut_mark *m;
     while ((m = mark_from(p, *at)) && m->at != *at) {
-        km_cut cut = {0};
-        j->e.cut = &cut;
-        km_status s = encode_from(&j->e, *at, m->at, j->end);
-        j->e.cut = NULL;
+        km_status s = encode_on(j, at, m->at);
         if (s != KM_OK) return s;
-        *at = cut.stop;
     }
-    if (!m) return KM_OK; /* the next part, or the end of this round, will do */
+    if (!m) return *at < p->limit ? encode_on(j, at, p->limit) : KM_OK;
     /* Only from a common border on is an error of that thread one of the text. */
     if (p->status != KM_OK) return km_error_set(j->e.err, p->status, "%s", p->err.text);
     *at = p->cut.stop;
@@ -189,7 +193,7 @@ static km_status encode_round(job *j, const char **at) {
     const char *begin = *at;
     for (; n < j->n_parts && begin < j->end; n++) {
         const char *limit =
-            (size_t)(j->end - begin) > CHUNK ? good_start(begin + CHUNK, j->end) : j->end;
+            (size_t)(j->end - begin) > j->part ? good_start(begin + j->part, j->end) : j->end;
         j->parts[n].begin = begin;
         j->parts[n].limit = limit;
         begin = limit;
@@ -197,19 +201,12 @@ static km_status encode_round(job *j, const char **at) {
     km_threads_for(j->threads, n, 1, run_parts, j);
     km_status s = KM_OK;
     for (int i = 0; s == KM_OK && i < n; i++) s = join(j, &j->parts[i], at);
-    if (s == KM_OK && *at < begin) { /* nothing joined up to the end of this round */
-        km_cut cut = {0};
-        j->e.cut = &cut;
-        s = encode_from(&j->e, *at, begin, j->end);
-        j->e.cut = NULL;
-        *at = cut.stop;
-    }
     return s == KM_OK ? give(j, false) : s;
 }
 
 static km_status encode_in_parts(km_encoder *e, const char *text, size_t n) {
     job *j = (job *)(void *)e;
-    if (n < 2 * CHUNK) {
+    if (n < 2 * j->part) {
         km_status s = km_encode_split(e, text, n);
         return s == KM_OK ? give(j, false) : s;
     }
@@ -290,11 +287,12 @@ km_status km_token_encode_large(const km_token *t, const char *text, size_t byte
         .sink_user = user,
         .progress = options->progress,
         .user = options->user,
-        .total = bytes};
+        .total = bytes,
+        .part = options->part ? options->part : PART};
     j.e.out = &j.ids;
     j.e.s = km_scratch_take(t, &own);
     km_status s = j.e.s ? KM_OK : KM_ERR_MEMORY;
-    if (s == KM_OK && bytes >= 2 * CHUNK && can_be_cut(t)) {
+    if (s == KM_OK && bytes >= 2 * j.part && can_be_cut(t)) {
         s = start_threads(&j, options->threads);
         j.e.large = encode_in_parts;
     }

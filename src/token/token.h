@@ -111,6 +111,7 @@ typedef km_status (*km_ids_sink)(void *user, const int32_t *ids, size_t n, km_er
 typedef struct km_encode_options {
     unsigned flags;
     int threads;
+    size_t part;                /* bytes that a thread takes at a time; 0: 256 KiB */
     km_token_progress progress; /* may be NULL */
     void *user;                 /* of progress */
 } km_encode_options;

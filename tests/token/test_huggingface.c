@@ -6,7 +6,8 @@
 static const char *fixture(const char *name, const char *suffix) {
     static char path[4096];
     const char *source = getenv("SRC_DIR");
-    snprintf(path, sizeof path, "%s/tests/fixtures/token/%s%s", source ? source : ".", name, suffix);
+    snprintf(path, sizeof path, "%s/tests/fixtures/token/%s%s", source ? source : ".", name,
+             suffix);
     return path;
 }
 
@@ -89,9 +90,19 @@ static void a_file_saved_again_gives_the_same_ids(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        ROWS("gpt2"),  ROWS("gpt2_prefix"), ROWS("llama3"), ROWS("qwen2"),     ROWS("smollm"),
-        ROWS("falcon"), ROWS("splits"),      ROWS("bert"),   ROWS("words"),     ROWS("chars"),
-        ROWS("llama_spm"), ROWS("tinyllama"), ROWS("metaspace_words"),
+        ROWS("gpt2"),
+        ROWS("gpt2_prefix"),
+        ROWS("llama3"),
+        ROWS("qwen2"),
+        ROWS("smollm"),
+        ROWS("falcon"),
+        ROWS("splits"),
+        ROWS("bert"),
+        ROWS("words"),
+        ROWS("chars"),
+        ROWS("llama_spm"),
+        ROWS("tinyllama"),
+        ROWS("metaspace_words"),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
