@@ -95,18 +95,20 @@ template <class T> __device__ void wide_cross_entropy(const km_loss_args &p) {
         // The target within this block's part, if it is there.
         int at = live ? (int)target - wide.first * W : -1;
         bool here = at >= 0 && at < wide.count * W;
-        int owner = here ? at / W % THREADS : 0; // the thread that writes its pack
-        float at_target = here ? to_f32(x[at / W].v[at % W]) : 0;
-        if (threadIdx.x == 0) {
-            if (wide.me == 0) p.lse[wide.row] = lse;
-            if (here || (!live && wide.me == 0)) p.row_loss[wide.row] = live ? lse - at_target : 0;
+        // The thread that works on the target's pack is the one that reads it for the loss.
+        bool owner = here && (int)threadIdx.x == at / W % THREADS;
+        float at_target = owner ? to_f32(x[at / W].v[at % W]) : 0;
+        if (owner) p.row_loss[wide.row] = lse - at_target;
+        if (threadIdx.x == 0 && wide.me == 0) {
+            p.lse[wide.row] = lse;
+            if (!live) p.row_loss[wide.row] = 0;
         }
         if (p.dx) {
             auto dx = wide.mine(p.dx);
             if (live) {
                 float scale = weight / v.y;
                 write_each(wide, x, dx, [&](float e) { return exp_down(e - m) * scale; });
-                if (here && (int)threadIdx.x == owner) // over what it just wrote
+                if (owner) // over what it just wrote
                     reinterpret_cast<T *>(dx)[at] =
                         from_f32<T>(exp_down(at_target - m) * scale - weight);
             } else {
