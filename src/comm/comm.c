@@ -129,6 +129,7 @@ void km_comm_close(km_comm *c) {
 int km_comm_rank(const km_comm *c) { return c ? c->rank : 0; }
 int km_comm_size(const km_comm *c) { return c ? c->size : 1; }
 const char *km_comm_name(const km_comm *c) { return c ? c->transport->name : "none"; }
+bool km_comm_alone(const km_comm *c) { return !c || c->transport == &none; }
 bool km_comm_capturable(const km_comm *c) { return !c || c->transport->capturable; }
 
 /* ---- Tensors ---- */

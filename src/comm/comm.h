@@ -19,6 +19,7 @@ void km_comm_close(km_comm *c);          /* before its context; NULL is fine */
 int km_comm_rank(const km_comm *c);      /* from 0 */
 int km_comm_size(const km_comm *c);      /* at least 1 */
 const char *km_comm_name(const km_comm *c); /* "none", "mpi", "nccl" */
+bool km_comm_alone(const km_comm *c);    /* "none": nothing ever has to be sent */
 bool km_comm_capturable(const km_comm *c);  /* its work can be part of a captured graph */
 
 /* Before there is a context: what mpirun told this process. 1 and 0 without it. */

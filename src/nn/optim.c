@@ -141,7 +141,7 @@ km_optimizer *km_optimizer_new(km_ctx *ctx, const km_param_list *params,
     o->how = *how;
     if (how->loss_scale > 0 && how->growth_every == 0) o->how.growth_every = 2000;
     if (how->loss_scale == 0) o->how.growth_every = 0;
-    if (take_params(ctx, o, params) == KM_OK && how->comm && km_comm_size(how->comm) > 1)
+    if (take_params(ctx, o, params) == KM_OK && !km_comm_alone(how->comm))
         o->reducer = km_reducer_new(ctx, o->param, o->n, how->comm);
     if (!km_failed(ctx) && cut_pieces(ctx, o) == KM_OK && make_state(ctx, o) == KM_OK &&
         make_control(ctx, o) == KM_OK && km_optimizer_name_states(ctx, o) == KM_OK)
@@ -176,7 +176,7 @@ km_status km_optimizer_set(km_ctx *ctx, km_optimizer *o, double lr, int accumula
     if (!(lr >= 0) || !isfinite(lr) || accumulate < 1)
         return km_fail(ctx, KM_ERR_RANGE, "optimizer: learning rate %g, %d backward passes", lr,
                        accumulate);
-    int ranks = o->how.comm ? km_comm_size(o->how.comm) : 1;
+    int ranks = km_comm_size(o->how.comm);
     float knob[KM_KNOBS] = {[KM_KNOB_LR] = (float)lr,
                             [KM_KNOB_GRAD] = (float)(1.0 / ((double)ranks * accumulate))};
     if (memcmp(knob, o->knob, sizeof knob) == 0) return KM_OK;

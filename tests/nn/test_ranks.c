@@ -219,7 +219,8 @@ int main(void) {
     int code = run_as_ranks(2);
     if (code >= 0) return code;
     km_error err = {0};
-    ctx = km_ctx_new("cpu", 1);
+    const char *device = getenv("KM_TEST_DEVICE"); /* "cuda": through the host's memory */
+    ctx = km_ctx_new(device ? device : "cpu", 1);
     comm = km_comm_open("auto", ctx, &err);
     if (!comm || km_comm_size(comm) != 2) {
         fprintf(stderr, "%s\n", err.text);
