@@ -7,7 +7,6 @@
 typedef struct eval {
     km_jrun *r;
     km_jscope *scope;
-    int loops; /* around this place */
 } eval;
 
 typedef enum flow { FLOW_NEXT, FLOW_BREAK, FLOW_CONTINUE, FLOW_FAIL } flow;
@@ -454,12 +453,12 @@ static bool value(eval *e, const km_jnode *n, km_jv *out) {
 
 /* ---- Statements ---- */
 
-/* The items that the loop's own condition lets through; it sees the target, in a scope of its own. */
+/* The items that the loop's own condition lets through; it sees the target, in its own scope. */
 static bool sieve(eval *e, const km_jnode *n, km_jv *list) {
     km_jv kept, yes;
     if (!km_jv_new_list(e->r, KM_JV_PLAIN, 0, &kept)) return false;
     for (size_t i = 0; i < list->list->n; i++) {
-        eval inside = {.r = e->r, .loops = e->loops};
+        eval inside = {.r = e->r};
         if (!open_scope(&inside, e->scope) || !assign(&inside, n->kid[0], &list->list->items[i]) ||
             !value(&inside, n->kid[4], &yes))
             return false;
@@ -474,16 +473,15 @@ static flow loop(eval *e, const km_jnode *n) {
     if (!value(e, n->kid[1], &over) || !km_jv_iterate(e->r, &over, &list)) return FLOW_FAIL;
     if (n->kid[4] && !sieve(e, n, &list)) return FLOW_FAIL;
     if (list.list->n == 0) {
-        eval inside = {.r = e->r, .loops = e->loops};
+        eval inside = {.r = e->r};
         return open_scope(&inside, e->scope) ? run(&inside, n->kid[3]) : FLOW_FAIL;
     }
     km_jv_loop *state = km_jinja_alloc(e->r, sizeof *state);
     if (!state) return FLOW_FAIL;
     state->items = list.list;
-    state->depth = e->loops + 1;
     km_jv loop_value = {.kind = KM_JV_LOOP, .loop = state};
     for (state->at = 0; state->at < list.list->n; state->at++) {
-        eval inside = {.r = e->r, .loops = e->loops + 1};
+        eval inside = {.r = e->r};
         if (!km_jinja_step(e->r, 0) || !open_scope(&inside, e->scope) ||
             !define(&inside, "loop", 4, &loop_value) ||
             !assign(&inside, n->kid[0], &list.list->items[state->at]))
@@ -506,7 +504,7 @@ static bool define_macro(eval *e, const km_jnode *n, const km_jnode *parameters,
 
 /* A body in a scope of its own, its text kept back. */
 static bool captured_apart(eval *e, const km_jnode *first, km_jv *out) {
-    eval inside = {.r = e->r, .loops = e->loops};
+    eval inside = {.r = e->r};
     return open_scope(&inside, e->scope) && captured(&inside, first, out);
 }
 

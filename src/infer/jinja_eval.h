@@ -1,4 +1,4 @@
-/* The evaluator's inside: scopes, calls, and the tables of filters, tests, methods and functions. */
+/* The evaluator's inside: scopes, calls, and what filters, tests, methods and functions share. */
 #ifndef KM_INFER_JINJA_EVAL_H
 #define KM_INFER_JINJA_EVAL_H
 #include "infer/jinja_parse.h"
@@ -27,7 +27,6 @@ struct km_jv_macro {
 struct km_jv_loop {
     const km_jv_list *items;
     size_t at;
-    int depth;
     km_jv changed; /* what loop.changed saw last */
     bool seen;
 };

@@ -138,7 +138,7 @@ static bool split_space(km_jrun *r, const km_jv *v, int64_t most, km_jv *out) {
     size_t at = km_leading_space(v->text, v->bytes);
     while (at < v->bytes) {
         size_t end = at;
-        if (most == 0) end = km_trim_end(v->text, v->bytes);
+        if (most == 0) end = v->bytes; /* the rest as it is */
         while (most != 0 && end < v->bytes && !km_space_length(v->text + end, v->bytes - end))
             end += (size_t)km_utf8_length(v->text[end]);
         if (!push_part(r, out, v->text + at, end - at)) return false;
@@ -153,7 +153,7 @@ static bool rsplit_space(km_jrun *r, const km_jv *v, int64_t most, km_jv *out) {
     size_t end = km_trim_end(v->text, v->bytes);
     while (end > 0) {
         size_t begin = end;
-        if (most == 0) begin = km_leading_space(v->text, end);
+        if (most == 0) begin = 0;
         while (most != 0 && begin > 0) {
             size_t first = begin - 1;
             while (first > 0 && km_utf8_continues(v->text[first])) first--;

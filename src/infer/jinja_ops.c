@@ -157,10 +157,9 @@ static bool loop_attribute(km_jrun *r, const km_jv *v, const char *name, size_t 
     while (which < sizeof names / sizeof *names &&
            (strlen(names[which]) != bytes || memcmp(names[which], name, bytes) != 0))
         which++;
-    const km_jv numbers[] = {
-        km_jv_int(at + 1),     km_jv_int(at),          km_jv_int(n - at),
-        km_jv_int(n - at - 1), km_jv_bool(at == 0),    km_jv_bool(at == n - 1),
-        km_jv_int(n),          km_jv_int(loop->depth), km_jv_int(loop->depth - 1)};
+    const km_jv numbers[] = {km_jv_int(at + 1),     km_jv_int(at),       km_jv_int(n - at),
+                             km_jv_int(n - at - 1), km_jv_bool(at == 0), km_jv_bool(at == n - 1),
+                             km_jv_int(n),          km_jv_int(1),        km_jv_int(0)};
     if (which < 9)
         *out = numbers[which];
     else if (which == 9 && at > 0)

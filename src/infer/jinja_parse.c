@@ -299,7 +299,7 @@ static km_jnode *part(km_jparser *p) {
 
 /* Parts up to a block of one of the names, or to the end of the template where ends is NULL. */
 static bool body(km_jparser *p, const char *const *ends, km_jnode **tail) {
-    int line = km_jparse_now(p)->line;
+    int line = p->at ? p->tokens[p->at - 1].line : 1; /* of the block's own %} */
     if (!km_jparse_deeper(p)) return false;
     for (;;) {
         const km_jtoken *t = km_jparse_now(p);
