@@ -3,6 +3,7 @@
  * MPI's: every rank receives the others' parts and adds them up in the order of the ranks, in f32,
  * so the bits do not depend on who came first. */
 #include "comm/mpi.h"
+#include "backend/cpu/cast.h"
 #include "base/alloc.h"
 #include "base/log.h"
 #include "comm/mpi_module.h"
@@ -31,33 +32,19 @@ struct km_mpi {
 
 /* ---- One job ---- */
 
-static float to_f32(const void *p, km_dtype d, int64_t i) {
-    if (d == KM_F32) return ((const float *)p)[i];
-    uint16_t h = ((const uint16_t *)p)[i];
-    return d == KM_F16 ? km_f16_to_f32(h) : km_bf16_to_f32(h);
-}
-
 /* out = sum of src[0..n-1], each `count` elements, in that order. out may be one of them. */
 static void sum_parts(void *out, const void *const *src, int n, int64_t count, km_dtype d) {
     enum { BLOCK = 1024 };
-    float sum[BLOCK];
+    float sum[BLOCK], x[BLOCK];
+    int64_t size = (int64_t)km_dtype_size(d);
     for (int64_t at = 0; at < count; at += BLOCK) {
         int64_t m = count - at < BLOCK ? count - at : BLOCK;
-        for (int k = 0; k < n; k++) {
-            if (d == KM_F32) {
-                const float *x = (const float *)src[k] + at;
-                for (int64_t i = 0; i < m; i++) sum[i] = k ? sum[i] + x[i] : x[i];
-            } else {
-                for (int64_t i = 0; i < m; i++)
-                    sum[i] = k ? sum[i] + to_f32(src[k], d, at + i) : to_f32(src[k], d, at + i);
-            }
+        km_cast_run(KM_F32, sum, 1, d, (const char *)src[0] + at * size, 1, m);
+        for (int k = 1; k < n; k++) {
+            km_cast_run(KM_F32, x, 1, d, (const char *)src[k] + at * size, 1, m);
+            for (int64_t i = 0; i < m; i++) sum[i] += x[i];
         }
-        if (d == KM_F32) {
-            memcpy((float *)out + at, sum, (size_t)m * sizeof *sum);
-            continue;
-        }
-        uint16_t *h = (uint16_t *)out + at;
-        for (int64_t i = 0; i < m; i++) h[i] = d == KM_F16 ? km_f32_to_f16(sum[i]) : km_f32_to_bf16(sum[i]);
+        km_cast_run(d, (char *)out + at * size, 1, KM_F32, sum, 1, m);
     }
 }
 
@@ -218,7 +205,8 @@ km_status km_mpi_gather(km_mpi *m, void *data, size_t bytes, km_error *err) {
 /* The module in a folder, or one level up in lib/kermes; NULL when it is not there. */
 static void *try_folder(const char *folder, size_t length, char *why, size_t room) {
     static const char *const places[] = {"kermes-mpi.so", "../lib/kermes/kermes-mpi.so",
-                                         "../kermes-mpi.so", "kermes/kermes-mpi.so"};
+                                         "../kermes-mpi.so", "kermes/kermes-mpi.so",
+                                         "../kermes/kermes-mpi.so"};
     char path[4096];
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         snprintf(path, sizeof path, "%.*s/%s", (int)length, folder, places[i]);

@@ -190,10 +190,12 @@ static void ready(void *user, km_ctx *ctx, km_tensor *parameter) {
         }
 }
 
+/* Before a step; what a failed one left under way is waited for first. */
 static void reset(km_reducer *r) {
     memset(r->came, 0, (size_t)r->n * sizeof *r->came);
     for (int k = 0; k < r->n_buckets; k++) {
         r->bucket[k].waiting = r->bucket[k].end - r->bucket[k].first;
+        if (r->bucket[k].work) km_comm_wait(r->ctx, r->comm, r->bucket[k].work);
         r->bucket[k].work = NULL;
     }
 }
