@@ -10,6 +10,7 @@
 #include <xxhash.h>
 
 #define PART ((size_t)1 << 20)
+#define BATCH 32
 #define LONGEST ((size_t)1 << 30) /* a longer piece is nothing to learn from */
 
 typedef struct counting {
@@ -38,19 +39,31 @@ static bool grow(km_pieces *p) {
     return true;
 }
 
-static bool add(km_pieces *p, const char *text, uint32_t len, uint32_t hash, int64_t count) {
+/* Adds the count of e to the piece of its text. */
+static bool add(km_pieces *p, const km_piece *e) {
     if (2 * p->used >= p->size && !grow(p)) return false;
-    size_t k = hash & (p->size - 1);
+    size_t k = e->hash & (p->size - 1);
     for (; p->slot[k].count; k = (k + 1) & (p->size - 1)) {
-        km_piece *e = &p->slot[k];
-        if (e->hash == hash && e->len == len && memcmp(e->text, text, len) == 0) {
-            e->count += count;
+        km_piece *known = &p->slot[k];
+        if (known->hash == e->hash && known->len == e->len && known->start == e->start &&
+            (e->len <= 8 || memcmp(known->text + 8, e->text + 8, e->len - 8) == 0)) {
+            known->count += e->count;
             return true;
         }
     }
-    p->slot[k] = (km_piece){text, len, hash, count};
+    p->slot[k] = *e;
     p->used++;
     return true;
+}
+
+static km_piece piece_of(const char *text, size_t n) {
+    km_piece e = {.text = text, .len = (uint32_t)n, .count = 1};
+    if (n >= 8)
+        memcpy(&e.start, text, 8);
+    else
+        for (size_t i = 0; i < n; i++) e.start |= (uint64_t)(unsigned char)text[i] << (8 * i);
+    e.hash = (uint32_t)XXH3_64bits(text, n);
+    return e;
 }
 
 void km_pieces_free(km_pieces *p) {
@@ -73,24 +86,40 @@ static size_t sure_border(const km_span *text, size_t at) {
     return text->bytes;
 }
 
+/* Pieces are added a few at a time: the table is larger than the caches, so the places of the
+ * next ones are fetched while these are worked on. */
+typedef struct batch {
+    km_piece piece[BATCH];
+    int n;
+} batch;
+
+static bool add_batch(km_pieces *table, batch *b) {
+    bool ok = true;
+    for (int i = 0; ok && i < b->n; i++) ok = add(table, &b->piece[i]);
+    b->n = 0;
+    return ok;
+}
+
 /* Counts the pieces that begin in [begin, end) of one text. */
 static bool count_part(km_pieces *table, const km_span *text, size_t begin, size_t end) {
     /* The pattern looks one character ahead; the border is in front of an ASCII one. */
     size_t seen = end < text->bytes ? end + 1 : end;
+    batch b = {.n = 0};
     for (size_t at = begin; at < end;) {
         const char *s = text->data + at;
         size_t valid = km_utf8_valid(s, seen - at);
         for (size_t from = 0, to; from < valid && at + from < end; from = to) {
             to = km_scan_gpt2(s, valid, from);
             if (to - from > LONGEST) continue;
-            if (!add(table, s + from, (uint32_t)(to - from),
-                     (uint32_t)XXH3_64bits(s + from, to - from), 1))
-                return false;
+            km_piece *e = &b.piece[b.n++];
+            *e = piece_of(s + from, to - from);
+            if (table->size) __builtin_prefetch(&table->slot[e->hash & (table->size - 1)], 1);
+            if (b.n == BATCH && !add_batch(table, &b)) return false;
         }
         at += valid;
         at += at < end ? km_utf8_invalid(text->data + at, seen - at) : 0;
     }
-    return true;
+    return add_batch(table, &b);
 }
 
 static size_t text_of_part(const counting *c, int64_t part) {
@@ -125,7 +154,7 @@ static bool add_up(km_pieces *tables, int n, km_pieces *out) {
     for (int w = 1; w < n; w++) {
         for (size_t i = 0; i < tables[w].size; i++) {
             const km_piece *e = &tables[w].slot[i];
-            if (e->count && !add(out, e->text, e->len, e->hash, e->count)) return false;
+            if (e->count && !add(out, e)) return false;
         }
         km_pieces_free(&tables[w]);
     }

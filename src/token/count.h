@@ -8,6 +8,7 @@
 typedef struct km_piece {
     const char *text;
     uint32_t len, hash;
+    uint64_t start; /* its first bytes, up to eight: short pieces are told apart without a look */
     int64_t count;
 } km_piece;
 

@@ -6,7 +6,7 @@
 
 #define KM_CACHED_BYTES 23
 #define KM_CACHED_IDS 9
-#define KM_CACHE_BITS 15
+#define KM_CACHE_BITS 16
 
 typedef struct km_cached { /* the ids of a piece of text met before; one cache line */
     uint64_t key[3];       /* the text, and its length + 1 in the last byte; 0: empty */

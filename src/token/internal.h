@@ -128,6 +128,9 @@ struct km_token {
     bool cleanup;   /* WordPiece: and not before punctuation */
     uint64_t hash;
 
+    /* By token: whether the model makes just this token of its text; 0: nobody has asked yet. */
+    _Atomic uint8_t *whole;
+
     pthread_mutex_t lock; /* of the list of unused scratches */
     km_scratch *scratches;
 };

@@ -4,10 +4,12 @@
 #include "base/alloc.h"
 #include "token/encode.h"
 #include "token/utf8.h"
+#include <stdatomic.h>
 #include <string.h>
 
 #define SHORT 24 /* symbols; up to here looking is faster than keeping order */
 #define NONE UINT32_MAX
+#define LONGEST_WHOLE 64 /* bytes; hardly a longer piece is one token */
 
 static km_status no_memory(km_error *err) {
     return km_error_set(err, KM_ERR_MEMORY, "out of memory while encoding");
@@ -325,6 +327,22 @@ static km_status encode_wordpiece(km_encoder *e, const char *text, size_t n) {
     return KM_OK;
 }
 
+/* Merging, but for texts that are known to become one token. */
+static km_status encode_whole(km_encoder *e, const char *text, size_t n) {
+    enum { YES = 1, NO };
+    const km_token *t = e->t;
+    int32_t id = n <= LONGEST_WHOLE ? km_vocab_find(&t->vocab, text, n) : -1;
+    if (id < 0) return encode_merging(e, text, n);
+    uint8_t known = atomic_load_explicit(&t->whole[id], memory_order_relaxed);
+    if (known == YES) return km_put_id(e, id);
+    size_t before = e->out->len;
+    km_status s = encode_merging(e, text, n);
+    if (s != KM_OK || known == NO) return s;
+    bool one = e->out->len == before + 1 && e->out->data[before] == id;
+    atomic_store_explicit(&t->whole[id], one ? YES : NO, memory_order_relaxed);
+    return KM_OK;
+}
+
 static km_status encode_uncached(km_encoder *e, const char *text, size_t n) {
     const km_token *t = e->t;
     int32_t id;
@@ -341,7 +359,7 @@ static km_status encode_uncached(km_encoder *e, const char *text, size_t n) {
     case KM_MODEL_SPM:
         break;
     }
-    return encode_merging(e, text, n);
+    return encode_whole(e, text, n);
 }
 
 /* ---- The cache of pieces ---- */

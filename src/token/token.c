@@ -152,6 +152,8 @@ km_status km_token_finish(km_token *t, const char *name, km_error *err) {
     if (s == KM_OK) s = km_finder_build(&t->raw, t, false, err);
     if (s == KM_OK) s = km_finder_build(&t->normalized, t, true, err);
     t->border = find_border(t);
+    t->whole = km_calloc((size_t)t->vocab.count, 1);
+    if (s == KM_OK && !t->whole) s = no_memory(err);
     return s == KM_OK ? hash_all(t, err) : s;
 }
 
@@ -169,6 +171,7 @@ void km_token_free(km_token *t) {
     km_merges_free(&t->merges);
     km_free(t->mark);
     km_free(t->score);
+    km_free((void *)t->whole);
     km_free(t->continuing);
     km_free(t->added);
     json_decref(t->normalizer);
