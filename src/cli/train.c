@@ -171,11 +171,12 @@ static int print_json(const km_train_settings *s, const km_train_result *r) {
     static const char *const ends[] = {"done", "early", "stopped"};
     const km_train_status *x = &r->status;
     json_t *o = json_pack(
-        "{s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:o, s:o, s:I, s:I, s:I, s:s, s:s, s:o}", "step",
+        "{s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:o, s:o, s:I, s:I, s:I, s:s, s:s, s:o}", "step",
         (json_int_t)x->step, "train_loss", km_json_number(x->train_loss, 9), "val_loss",
         km_json_number(x->val_loss, 9), "tokens_per_s", km_json_number(r->tokens_per_s, 6),
         "seconds", km_json_number(r->wall, 6), "training_seconds", km_json_number(x->seconds, 6),
-        "best_val_loss", km_json_number(x->best_val, 9), "best_step", (json_int_t)x->best_step,
+        "last_val_loss", km_json_number(r->last_val, 9), "best_val_loss",
+        km_json_number(x->best_val, 9), "best_step", (json_int_t)x->best_step,
         "mfu", km_json_number(x->mfu, 4), "grad_norm", km_json_number(x->norm, 9), "skipped",
         (json_int_t)x->skipped, "parameters", (json_int_t)r->parameters, "trained",
         (json_int_t)r->trained, "end", ends[r->end], "device", r->device, "out",
@@ -196,7 +197,7 @@ static void print_end(const km_train_settings *s, const km_train_result *r) {
            : r->end == KM_TRAIN_EARLY ? "no more improvement"
                                       : "done",
            x->step, x->train_loss);
-    if (!isnan(x->val_loss)) printf(", validation %.4f", x->val_loss);
+    if (!isnan(r->last_val)) printf(", validation %.4f", r->last_val);
     if (x->best_step && x->best_step != x->step)
         printf(" (best %.4f at step %" PRId64 ")", x->best_val, x->best_step);
     printf(", %s tokens/s, %s\n", km_format_si(speed, r->tokens_per_s),

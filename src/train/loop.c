@@ -219,11 +219,29 @@ static km_status between(km_trainer *t) {
     return s;
 }
 
-/* The model as it is now; corrections go into an adapter and into the weights. */
+/* A model that has begun to learn its text by heart is not what anybody wants at the end: where
+ * validation was better before, the weights of that moment become the model again. The checkpoint
+ * of the last step is safe by now. */
+static km_status take_best(km_trainer *t) {
+    char path[PATH_MAX];
+    const km_train_state *state = &t->state;
+    if (t->s->no_best || t->s->overfit_batch || t->s->lora_rank || isnan(state->best_val) ||
+        state->best_step == state->step || t->rank != 0)
+        return KM_OK;
+    km_trainer_path(t, path, "best/model.safetensors");
+    km_safetensors *f = km_safetensors_open(path, t->err);
+    km_status s = f ? km_model_read(t->model, f, t->err) : t->err->code;
+    km_safetensors_close(f);
+    if (s == KM_OK) t->result->status.val_loss = state->best_val;
+    return s;
+}
+
+/* The model to keep; corrections go into an adapter and into the weights. */
 static km_status export(km_trainer *t) {
     char path[PATH_MAX];
     km_checkpoint_parts parts = km_trainer_parts(t);
-    km_status s = KM_OK;
+    km_status s = take_best(t);
+    if (s != KM_OK) return s;
     if (t->s->lora_rank) {
         km_trainer_path(t, path, "adapter");
         s = km_model_export(path, &parts, true, t->err);
@@ -243,7 +261,8 @@ static km_status finish(km_trainer *t) {
     bool stopped = t->result->end == KM_TRAIN_STOPPED;
     if (s == KM_OK && !stopped && t->state.evaluated != t->state.step) s = evaluate(t);
     if (s == KM_OK && t->saved != t->state.step) s = save(t);
-    if (s == KM_OK && !stopped) s = export(t);
+    t->result->last_val = t->state.val_loss;
+    if (s == KM_OK && !stopped) s = km_trainer_agree(t, export(t));
     t->pause += km_now() - start;
     double busy = training_time(t);
     t->result->tokens_per_s = t->part_tokens / busy;
@@ -307,7 +326,8 @@ km_status km_train(const km_train_settings *settings, const km_train_hooks *hook
                                       .tokens_per_s = NAN,
                                       .mfu = NAN,
                                       .left = NAN},
-                           .tokens_per_s = NAN};
+                           .tokens_per_s = NAN,
+                           .last_val = NAN};
     km_trainer t = {.s = settings,
                     .hooks = hooks,
                     .err = &own,

@@ -53,6 +53,7 @@ typedef enum km_train_end {
 
 typedef struct km_train_result {
     km_train_status status;
+    double last_val;       /* validation loss of the last step; status.val_loss is that of DIR/model */
     km_train_end end;
     double tokens_per_s;   /* over this part of the run; evaluation and saving not counted */
     double wall;           /* seconds of this call, all included */
