@@ -34,7 +34,8 @@ static void print_head(const json_t *v) {
                  {"checkpoint", "a Kermes checkpoint"},
                  {"run", "a training run"},
                  {"tokenizer", "a tokenizer"},
-                 {"config", "a model's config.json"}};
+                 {"config", "a model's config.json"},
+                 {"tokens", "a tokenised text"}};
     const char *words = kind;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (strcmp(kinds[i].kind, kind) == 0) words = kinds[i].words;
@@ -113,6 +114,16 @@ static void print_state(const json_t *s) {
         printf(" (best %.4f at step %lld)", number(s, "best_val"), whole(s, "best_step"));
     if (number(s, "tokens") > 0) printf(", %s tokens", km_format_si(a, number(s, "tokens")));
     putchar('\n');
+}
+
+static void print_text(const json_t *t) {
+    if (!t) return;
+    printf("  %-11s %lld of %lld bytes each, from a vocabulary of %lld\n", "tokens",
+           whole(t, "count"), whole(t, "bytes_per_token"), whole(t, "vocab"));
+    size_t i;
+    json_t *path;
+    json_array_foreach(json_object_get(t, "sources"), i, path)
+        printf("  %-11s %s\n", i ? "" : "made from", json_string_value(path));
 }
 
 static void print_metadata(const json_t *meta) {
@@ -203,6 +214,7 @@ int km_command_info(int argc, char **argv) {
     print_weights(v);
     print_tokenizer(json_object_get(v, "tokenizer"));
     print_state(json_object_get(v, "state"));
+    print_text(json_object_get(v, "text"));
     print_metadata(json_object_get(v, "metadata"));
     bool ok = print_tensors(json_object_get(v, "tensor_list"));
     json_decref(v);

@@ -5,6 +5,7 @@
 #include "format/json_read.h"
 #include "report/json.h"
 #include "train/checkpoint.h"
+#include "train/tokens.h"
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -68,6 +69,19 @@ static json_t *gather_json(const char *path, const km_info_options *o, km_error 
     return v;
 }
 
+static json_t *gather_tokens(const char *path, km_error *err) {
+    km_tokens t;
+    if (km_tokens_open(&t, path, err) != KM_OK) return NULL;
+    json_t *sources = json_array();
+    for (int i = 0; i < t.meta.n_sources; i++)
+        json_array_append_new(sources, km_json_text(t.meta.sources[i].path));
+    json_t *v = json_pack("{s:s, s:{s:o, s:I, s:i, s:o}}", "kind", "tokens", "text", "count",
+                          km_json_count((double)t.count), "vocab", (json_int_t)t.meta.vocab,
+                          "bytes_per_token", t.width, "sources", sources);
+    km_tokens_close(&t);
+    return v;
+}
+
 static json_t *gather_file(const char *path, const km_info_options *o, km_error *err) {
     km_map m;
     if (km_map_open(&m, path, err) != KM_OK) return NULL;
@@ -83,12 +97,13 @@ static json_t *gather_file(const char *path, const km_info_options *o, km_error 
         kind = JSON;
     bool empty = m.size == 0;
     km_map_close(&m);
+    if (km_tokens_is(path)) return gather_tokens(path, err);
     if (kind == GGUF) return gather_gguf(path, o, err);
     if (kind == SAFETENSORS) return gather_safetensors(path, o, err);
     if (kind == JSON) return gather_json(path, o, err);
     km_error_set(err, KM_ERR_FORMAT,
-                 "'%s' is %s; Kermes knows safetensors, GGUF, tokenizer.json, config.json, Hugging "
-                 "Face folders, checkpoints and training runs",
+                 "'%s' is %s; Kermes knows safetensors, GGUF, tokenizer.json, config.json, token "
+                 "files, Hugging Face folders, checkpoints and training runs",
                  path, empty ? "empty" : "no file that Kermes knows");
     return NULL;
 }

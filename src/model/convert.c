@@ -11,6 +11,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 bool km_names_gguf(const char *path) {
     size_t n = strlen(path);
@@ -24,10 +25,33 @@ static bool is_folder(const char *path) {
 
 /* ---- The source ---- */
 
+/* A checkpoint keeps low-rank corrections apart from its weights, which alone are the model that the
+ * run began with. */
+static km_status refuse_lora(const char *folder, km_error *err) {
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/optimizer.safetensors", folder);
+    if (access(path, F_OK) != 0) return KM_OK;
+    km_safetensors *f = km_safetensors_open(path, err);
+    if (!f) return err->code;
+    bool lora = false;
+    for (int i = 0; i < km_safetensors_count(f) && !lora; i++)
+        lora = strncmp(km_safetensors_at(f, i)->name, "model.", 6) == 0 &&
+               strstr(km_safetensors_at(f, i)->name, ".lora_");
+    km_safetensors_close(f);
+    if (!lora) return KM_OK;
+    return km_error_set(
+        err, KM_ERR_UNSUPPORTED,
+        "'%s' holds LoRA corrections that are not merged; convert the run's 'model' "
+        "or 'best'",
+        folder);
+}
+
 static km_status open_source(km_convert_job *j, km_error *err) {
     const char *in = j->o->in;
     if (is_folder(in)) {
         km_status s = km_config_load(&j->config, in, err);
+        if (s != KM_OK) return s;
+        s = refuse_lora(in, err);
         if (s != KM_OK) return s;
         j->weights.st = km_safetensors_open(in, err);
         if (!j->weights.st) return err->code;
