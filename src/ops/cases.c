@@ -58,7 +58,7 @@ static void copies(sink *s, km_op op) {
             put(s, &c);
             continue;
         }
-        for (int to = 0; to < KM_Q4_0; to++) {
+        for (int to = 0; to < KM_PLAIN_COUNT; to++) {
             if (to == KM_F64) continue;
             c.p.dtype = (km_dtype)to;
             c.no_gradient = !km_dtype_is_float((km_dtype)to);
@@ -66,7 +66,7 @@ static void copies(sink *s, km_op op) {
         }
     }
     if (op == KM_OP_CAST)
-        for (int to = 0; to < KM_Q4_0; to++) {
+        for (int to = 0; to < KM_PLAIN_COUNT; to++) {
             if (to == KM_F64) continue;
             km_case c = {.op = op, .n_in = 1, .in = {in(KM_SHAPE(300), KM_V_SPECIAL, 0)},
                          .dtypes = HALVES, .no_gradient = true, .p = {.dtype = (km_dtype)to}};
