@@ -1,5 +1,6 @@
 /* Elementwise ops: which kernel serves a call. Floats have a fast kernel for contiguous operands
  * (and, with two operands, for rows with a repeated one); everything else walks its strides. */
+#include "backend/cuda/chain.h"
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/kernels/map_list.h"
 #include "backend/cuda/walker.h"
@@ -47,6 +48,15 @@ static km_status launch_flat(km_lane *lane, km_cuda_kernel *k, const km_iter *it
     return km_cuda_launch1(lane, k, g.blocks, g.threads, 0, &args);
 }
 
+/* The same for an op that can be part of a chain: out has the operands' type. */
+static km_status push_flat(const km_call *c, km_cuda_kernel *k, int slot, const km_iter *it,
+                           const double f[2]) {
+    km_cuda_link link = {.op = c->op, .slot = slot, .kernel = k, .storage = c->out[0]->storage,
+                         .args = {.a = it->base[1], .b = it->n > 2 ? it->base[2] : NULL,
+                                  .out = it->base[0], .n = it->dim[0], .f0 = f[0], .f1 = f[1]}};
+    return km_cuda_chain_push(km_cuda_lane(c), &link);
+}
+
 /* out, a[, b] in one order for all. */
 static void iter_of(km_iter *it, const km_call *c, int n) {
     const km_tensor *t[KM_ITER_MAX] = {c->out[0]};
@@ -69,7 +79,8 @@ static km_status run_unary(km_ctx *ctx, const km_call *c) {
     if (slot < 0 && (km_dtype_is_float(d) || !has_integers(c->op))) return KM_ERR_UNSUPPORTED;
     iter_of(&it, c, 1);
     if (it.rows == 0) return KM_OK;
-    if (slot >= 0 && km_cuda_is_flat(&it)) return launch_flat(lane, &unary[c->op].flat[slot], &it, c->p->f);
+    if (slot >= 0 && km_cuda_is_flat(&it))
+        return push_flat(c, &unary[c->op].flat[slot], slot, &it, c->p->f);
     km_walk_args args = {.f0 = c->p->f[0], .f1 = c->p->f[1], .op = (int)c->op, .dtype = (int)d};
     if (slot < 0) {
         args.i0 = km_cuda_whole(d, c->p->f[0]);
@@ -91,7 +102,8 @@ static km_status run_unary_grad(km_ctx *ctx, const km_call *c) {
         f[0] = lo < f[0] ? nextafterf(lo, INFINITY) : lo;
         f[1] = hi > f[1] ? nextafterf(hi, -INFINITY) : hi;
     }
-    if (km_cuda_is_flat(&it)) return launch_flat(lane, &unary_grad[c->op].flat[slot], &it, f);
+    if (km_cuda_is_flat(&it))
+        return push_flat(c, &unary_grad[c->op].flat[slot], slot, &it, f);
     km_walk_args args = {.f0 = f[0], .f1 = f[1], .op = (int)c->op};
     return km_cuda_walk(lane, &unary_grad_walk[slot], &it, &args, 1);
 }
@@ -130,7 +142,7 @@ static km_status run_binary(km_ctx *ctx, const km_call *c) {
     iter_of(&it, c, 2);
     if (it.rows == 0) return KM_OK;
     if (slot < 0) return km_cuda_walk(lane, &binary_int, &it, &args, 1);
-    if (km_cuda_is_flat(&it)) return launch_flat(lane, &binary[c->op].flat[slot], &it, none);
+    if (km_cuda_is_flat(&it)) return push_flat(c, &binary[c->op].flat[slot], slot, &it, none);
     vectors = it;
     /* The kernel finds out's place from the number of the vector, so it is not cut into parts. */
     if (it.dim[it.ndim - 1] * it.rows < KM_WALK_MAX && by_vectors(&vectors))

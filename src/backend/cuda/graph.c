@@ -94,7 +94,8 @@ km_status km_cuda_graph_begin(km_lane *lane) {
     km_cuda_graph *g = km_calloc(1, sizeof *g);
     if (!g) return km_fail(lane->ctx, KM_ERR_MEMORY, "graph: out of memory");
     /* Relaxed: a first use may still allocate memory or load a kernel meanwhile. */
-    km_cu_result r = KM_CU(capture_begin, q->stream, KM_CU_CAPTURE_RELAXED);
+    km_cu_stream stream = km_cuda_stream(lane); /* without what came before */
+    km_cu_result r = KM_CU(capture_begin, stream, KM_CU_CAPTURE_RELAXED);
     if (r != KM_CU_OK) {
         km_free(g);
         return km_cuda_fail(lane, r, "capturing a graph");
@@ -126,6 +127,7 @@ km_cuda_graph *km_cuda_graph_end(km_lane *lane, km_cuda_graph *old) {
     km_cuda_graph *g = q->capturing;
     km_ctx *ctx = lane->ctx;
     km_cu_graph graph = NULL;
+    km_cu_stream stream = km_cuda_stream(lane); /* with the step's last ops */
     if (!g) {
         km_fail(ctx, KM_ERR_STATE, "%s: no graph is being captured", lane->device->name);
         km_cuda_graph_free(old);
@@ -133,8 +135,8 @@ km_cuda_graph *km_cuda_graph_end(km_lane *lane, km_cuda_graph *old) {
     }
     q->capturing = NULL;
     km_cuda_enter(km_cuda_dev_of(lane));
-    km_cu_result r = KM_CU(capture_end, q->stream, &graph);
-    if (r != KM_CU_OK && !graph) km_cuda_api()->capture_end(q->stream, &graph); /* never stay in it */
+    km_cu_result r = KM_CU(capture_end, stream, &graph);
+    if (r != KM_CU_OK && !graph) km_cuda_api()->capture_end(stream, &graph); /* never stay in it */
     if (!km_failed(ctx) && r != KM_CU_OK) km_cuda_fail(lane, r, "capturing a graph");
     if (g->failed) km_fail(ctx, KM_ERR_MEMORY, "graph: out of memory");
     if (!km_failed(ctx)) {
@@ -178,7 +180,8 @@ km_status km_cuda_graph_launch(km_cuda_graph *g) {
         if (!word || km_cuda_launch(lane, &set_words, KM_DIM(1), KM_DIM(1), 0, params) != KM_OK)
             return ctx->error.code;
     }
-    km_cu_result r = KM_CU(graph_launch, g->exec, q->stream);
+    km_cu_stream stream = km_cuda_stream(lane);
+    km_cu_result r = KM_CU(graph_launch, g->exec, stream);
     if (r != KM_CU_OK) return km_cuda_fail(lane, r, "replaying a graph");
     ctx->draws += g->n_draws;
     ctx->kernels += g->kernels;
@@ -222,7 +225,7 @@ void km_cuda_graphs_close(km_lane *lane) {
     km_cuda_queue *q = km_cuda_queue_of(lane);
     km_cu_graph graph = NULL;
     if (q->capturing) {
-        km_cuda_api()->capture_end(q->stream, &graph);
+        km_cuda_api()->capture_end(km_cuda_stream(lane), &graph);
         if (graph) km_cuda_api()->graph_destroy(graph);
         destroy(q->capturing);
         q->capturing = NULL;

@@ -6,9 +6,13 @@
 #include "backend/cuda/graph.h"
 #include "base/alloc.h"
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-km_cu_stream km_cuda_stream(const km_lane *lane) { return km_cuda_queue_of(lane)->stream; }
+km_cu_stream km_cuda_stream(km_lane *lane) {
+    km_cuda_chain_flush(lane);
+    return km_cuda_queue_of(lane)->own_stream;
+}
 
 km_status km_cuda_fail(km_lane *lane, km_cu_result code, const char *doing) {
     char text[200];
@@ -49,6 +53,7 @@ static void *raw_alloc(void *owner, size_t bytes) {
 static void raw_free(void *owner, void *p, size_t bytes) {
     km_lane *lane = owner;
     km_cuda_dev *dev = km_cuda_dev_of(lane);
+    if (lane->queue) km_cuda_chain_flush(lane); /* which may still want to read the block */
     /* The driver waits for work on the block before it frees it. On a lost device it fails, and
      * the memory goes with the process's context. */
     km_cuda_enter(dev);
@@ -65,14 +70,15 @@ static void lane_close(km_lane *lane) {
     const km_cu_api *api = km_cuda_api();
     if (!q) return;
     km_cuda_enter(dev);
-    if (q->stream) api->stream_sync(q->stream);
+    q->chain.n = 0; /* nobody will read what was held back */
+    if (q->own_stream) api->stream_sync(q->own_stream);
     km_cuda_graphs_close(lane);
     for (int i = 0; i < 2; i++) {
         if (q->stage[i].done) api->event_destroy(q->stage[i].done);
         if (q->stage[i].data) api->host_free(q->stage[i].data);
     }
     if (q->shared) api->mem_free(q->shared);
-    if (q->stream) api->stream_destroy(q->stream);
+    if (q->own_stream) api->stream_destroy(q->own_stream);
     km_free(q);
     lane->queue = NULL;
 }
@@ -84,8 +90,10 @@ static km_status lane_open(km_lane *lane, km_error *err) {
     km_cuda_queue *q = km_calloc(1, sizeof *q);
     if (!q) return km_error_set(err, KM_ERR_MEMORY, "%s: out of memory", lane->device->name);
     lane->queue = q;
+    const char *fuse = getenv("KERMES_FUSE");
+    q->chain.off = fuse && strcmp(fuse, "0") == 0;
     km_cu_result r = km_cuda_enter(dev);
-    if (r == KM_CU_OK) r = KM_CU(stream_create, &q->stream, KM_CU_STREAM_NON_BLOCKING);
+    if (r == KM_CU_OK) r = KM_CU(stream_create, &q->own_stream, KM_CU_STREAM_NON_BLOCKING);
     for (int i = 0; i < 2 && r == KM_CU_OK; i++)
         r = KM_CU(event_create, &q->stage[i].done, KM_CU_EVENT_NO_TIMING);
     if (r != KM_CU_OK) {
@@ -151,6 +159,7 @@ static km_status lane_upload(km_lane *lane, void *dst, const void *src, size_t b
     km_cuda_queue *q = km_cuda_queue_of(lane);
     if (bytes == 0) return KM_OK;
     if (copy_ready(lane, "an upload") != KM_OK) return lane->ctx->error.code;
+    km_cu_stream stream = km_cuda_stream(lane);
     while (bytes > 0) {
         km_cuda_stage *s = &q->stage[q->filling];
         if (s->used == KM_CUDA_STAGE_BYTES) {
@@ -162,8 +171,8 @@ static km_status lane_upload(km_lane *lane, void *dst, const void *src, size_t b
         size_t room = KM_CUDA_STAGE_BYTES - s->used, part = bytes < room ? bytes : room;
         copy_host(lane, s->data + s->used, src, part);
         km_cu_result r = KM_CU(copy_in, (km_cu_ptr)(uintptr_t)dst, s->data + s->used, part,
-                               q->stream);
-        if (r == KM_CU_OK) r = KM_CU(event_record, s->done, q->stream);
+                               stream);
+        if (r == KM_CU_OK) r = KM_CU(event_record, s->done, stream);
         if (r != KM_CU_OK) return km_cuda_fail(lane, r, "an upload");
         s->pending = true;
         s->used += (part + 63) / 64 * 64;
@@ -179,6 +188,7 @@ static km_status lane_download(km_lane *lane, void *dst, const void *src, size_t
     km_cuda_queue *q = km_cuda_queue_of(lane);
     if (bytes == 0) return KM_OK;
     if (copy_ready(lane, "a download") != KM_OK) return lane->ctx->error.code;
+    km_cu_stream stream = km_cuda_stream(lane);
     size_t asked = 0, taken = 0; /* bytes on their way, bytes arrived in dst */
     for (int half = 0; taken < bytes; half ^= 1) {
         while (asked < bytes && asked < taken + 2 * KM_CUDA_STAGE_BYTES) {
@@ -186,8 +196,8 @@ static km_status lane_download(km_lane *lane, void *dst, const void *src, size_t
             size_t part = bytes - asked;
             if (part > KM_CUDA_STAGE_BYTES) part = KM_CUDA_STAGE_BYTES;
             km_cu_result r = KM_CU(copy_out, s->data, (km_cu_ptr)(uintptr_t)src + asked, part,
-                                   q->stream);
-            if (r == KM_CU_OK) r = KM_CU(event_record, s->done, q->stream);
+                                   stream);
+            if (r == KM_CU_OK) r = KM_CU(event_record, s->done, stream);
             if (r != KM_CU_OK) return km_cuda_fail(lane, r, "a download");
             s->pending = true;
             asked += part;
@@ -208,7 +218,8 @@ km_status km_cuda_sync(km_lane *lane) {
         return km_fail(lane->ctx, KM_ERR_STATE, "%s: cannot wait while a graph is captured",
                        lane->device->name);
     if (km_cuda_ready(lane) != KM_OK) return lane->ctx->error.code;
-    km_cu_result r = KM_CU(stream_sync, q->stream);
+    km_cu_stream stream = km_cuda_stream(lane);
+    km_cu_result r = KM_CU(stream_sync, stream);
     return r == KM_CU_OK ? KM_OK : km_cuda_fail(lane, r, "waiting for the GPU");
 }
 

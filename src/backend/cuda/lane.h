@@ -2,7 +2,7 @@
  * device buffers that kernels share. What lane.c, launch.c and graph.c know of each other. */
 #ifndef KM_BACKEND_CUDA_LANE_H
 #define KM_BACKEND_CUDA_LANE_H
-#include "backend/cuda/launch.h"
+#include "backend/cuda/chain.h"
 
 #define KM_CUDA_STAGE_BYTES ((size_t)4 << 20) /* each of the two halves */
 
@@ -18,7 +18,8 @@ typedef struct km_cuda_stage {
 struct km_cuda_graph;
 
 typedef struct km_cuda_queue {
-    km_cu_stream stream;
+    km_cu_stream own_stream; /* for lane.c alone: all others ask km_cuda_stream */
+    km_cuda_chain chain;     /* ops held back */
     km_cuda_stage stage[2];
     int filling;           /* the half that the next upload goes to */
     km_cu_ptr shared;      /* counters, then the draws word; made on first use */

@@ -76,6 +76,7 @@ km_status km_cuda_launch(km_lane *lane, km_cuda_kernel *k, km_dim grid, km_dim b
 km_status km_cuda_launch_with(km_lane *lane, km_cuda_kernel *k, km_dim grid, km_dim block,
                               unsigned shared, void **params, const km_launch_options *options) {
     if (grid.x == 0 || grid.y == 0 || grid.z == 0) return KM_OK;
+    km_cu_stream stream = km_cuda_stream(lane);
     km_cu_function f = prepare(lane, k, shared);
     if (!f) return lane->ctx->error.code;
     km_cu_launch_attr attr[2] = {{0}};
@@ -94,7 +95,7 @@ km_status km_cuda_launch_with(km_lane *lane, km_cuda_kernel *k, km_dim grid, km_
     km_cu_result r;
     if (n == 0) {
         r = KM_CU(launch, f, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared,
-                  km_cuda_stream(lane), params, NULL);
+                  stream, params, NULL);
     } else if (!km_cuda_api()->launch_ex) {
         return km_fail(lane->ctx, KM_ERR_GPU, "%s: %s needs a newer driver", lane->device->name,
                        k->name);
@@ -102,7 +103,7 @@ km_status km_cuda_launch_with(km_lane *lane, km_cuda_kernel *k, km_dim grid, km_
         km_cu_launch_config config = {.grid = {grid.x, grid.y, grid.z},
                                       .block = {block.x, block.y, block.z},
                                       .shared = shared,
-                                      .stream = km_cuda_stream(lane),
+                                      .stream = stream,
                                       .attrs = attr,
                                       .n_attrs = n};
         r = KM_CU(launch_ex, &config, f, params, NULL);
@@ -140,7 +141,8 @@ static km_status make_shared(km_lane *lane) {
     if (km_cuda_ready(lane) != KM_OK) return lane->ctx->error.code;
     km_cu_result r = KM_CU(mem_alloc, &q->shared, bytes);
     if (r != KM_CU_OK) return km_cuda_fail(lane, r, "allocating memory");
-    r = KM_CU(set_bytes, q->shared, 0, bytes, q->stream);
+    km_cu_stream stream = km_cuda_stream(lane);
+    r = KM_CU(set_bytes, q->shared, 0, bytes, stream);
     if (r == KM_CU_OK) return KM_OK;
     km_cuda_api()->mem_free(q->shared);
     q->shared = 0;

@@ -65,7 +65,9 @@ void km_cuda_scratch_free(km_lane *lane, void *p, size_t cap);
 #define KM_CUDA_COUNTERS 65536
 uint32_t *km_cuda_counters(km_lane *lane);
 
-km_cu_stream km_cuda_stream(const km_lane *lane);
+/* The lane's stream, to put work on at once. Ops that were held back (chain.h) come first; should
+ * they fail, the context has the error. */
+km_cu_stream km_cuda_stream(km_lane *lane);
 
 /* While a graph is captured: where a replay finds two words that random kernels add to their
  * stream and to their seed, so that each replay draws new numbers. NULL otherwise. */
