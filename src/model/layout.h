@@ -10,8 +10,8 @@
 typedef enum km_store { KM_STORE_HF, KM_STORE_GGUF } km_store;
 
 typedef struct km_layout_row {
-    char name[80];   /* Hugging Face: "transformer.h.0.attn.c_attn.weight" */
-    char gguf[48];   /* "blk.0.attn_qkv.weight" */
+    char name[144];  /* Hugging Face: "transformer.h.0.attn.c_attn.weight" */
+    char gguf[96];   /* "blk.0.attn_qkv.weight" */
     km_shape shape;  /* as computed with: a matrix is (out, in) */
     bool conv1d;     /* Hugging Face stores it as (in, out) */
     int rope_heads;  /* > 0: GGUF stores the rows of a head with rotated pairs side by side, where

@@ -22,7 +22,8 @@ static const km_tensor *output(const km_call *c, int i) { return i < c->n_out ? 
 static const float *as_floats(const km_tensor *t, int64_t n, float *buffer) {
     if (!t) return NULL;
     if (t->dtype == KM_F32) return km_tensor_ptr(t);
-    km_simd_lanes()->load[km_float_slot(t->dtype)](buffer, km_tensor_ptr(t), n);
+    int slot = km_float_slot(t->dtype);
+    if (slot >= 0) km_simd_lanes()->load[slot](buffer, km_tensor_ptr(t), n);
     return buffer;
 }
 

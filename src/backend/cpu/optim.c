@@ -114,7 +114,9 @@ static km_status run_sumsq_chunks(km_ctx *ctx, const km_call *c) {
     for (int k = 0; k < c->n_in; k++)
         if (km_float_slot(c->in[k]->dtype) < 0) return KM_ERR_UNSUPPORTED;
     for (int k = 0; k < c->n_in; k++) {
-        sums s = {.fn = km_simd_optim()->sumsq[km_float_slot(c->in[k]->dtype)], .x = data(c->in[k]),
+        int slot = km_float_slot(c->in[k]->dtype);
+        if (slot < 0) continue;
+        sums s = {.fn = km_simd_optim()->sumsq[slot], .x = data(c->in[k]),
                   .n = km_shape_count(c->in[k]->shape), .out = out};
         int64_t chunks = km_ceil_div(s.n, KM_SUMSQ_CHUNK);
         km_threads_for(ctx->threads, chunks, 2, sum_chunks, &s);
