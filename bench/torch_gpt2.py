@@ -93,5 +93,6 @@ def measure(batch, steps=10):
     )
 
 
-for size in [int(a) for a in sys.argv[1:]] or [64, 16]:
-    measure(size)
+if __name__ == "__main__":
+    for size in [int(a) for a in sys.argv[1:]] or [64, 16]:
+        measure(size)
