@@ -9,7 +9,7 @@
 #include <string.h>
 
 #define LONGEST_PATTERN 65536
-#define MATCH_LIMIT 20000000u /* steps of one match, interpreted or compiled */
+#define MATCH_LIMIT 4000000u /* steps of one match, interpreted or compiled */
 #define JIT_STACK ((size_t)1 << 20)
 
 struct km_pattern {
@@ -33,8 +33,7 @@ static km_pattern *make(const char *source, size_t n, uint32_t options, km_error
     int code;
     PCRE2_SIZE at;
     p->code = n <= LONGEST_PATTERN
-                  ? pcre2_compile((PCRE2_SPTR)source, n, PCRE2_UTF | options, &code,
-                                  &at, NULL)
+                  ? pcre2_compile((PCRE2_SPTR)source, n, PCRE2_UTF | options, &code, &at, NULL)
                   : NULL;
     if (!p->code) {
         char shown[KM_SHOWN], why[120] = "it is too long";
@@ -97,6 +96,9 @@ int km_pattern_find(const km_pattern *p, km_matcher *m, const char *text, size_t
     int rc = p->jit ? pcre2_jit_match(p->code, (PCRE2_SPTR)text, n, from, 0, m->data, m->context)
                     : pcre2_match(p->code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK, m->data,
                                   m->context);
+    if (rc == PCRE2_ERROR_JIT_STACKLIMIT) /* the interpreter takes its stack from the heap */
+        rc = pcre2_match(p->code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
+                         m->data, m->context);
     if (rc == PCRE2_ERROR_NOMATCH) return 0;
     if (rc < 0) {
         char why[120] = "";
