@@ -345,8 +345,9 @@ km_status km_token_compile(km_token *t, const char *name, km_error *err) {
     t->n_before = t->n_normal;
     if (s == KM_OK) s = compile_pre(&c, t->pre_tokenizer, 0);
     if (s == KM_OK) s = compile_post(&c, t->post_processor, 0);
-    if (s != KM_OK) km_error_set(err, s, "%s", own.text);
-    return s;
+    if (s == KM_OK) return KM_OK;
+    bool named = strncmp(own.text, name, strlen(name)) == 0; /* a pattern knows no file */
+    return km_error_set(err, s, "%s%s%s", named ? "" : name, named ? "" : ": ", own.text);
 }
 
 void km_token_compile_free(km_token *t) {
