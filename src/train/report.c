@@ -41,11 +41,11 @@ static void draw(const km_train_history *h, size_t offset, curve *c) {
 }
 
 static void chart(km_text *page, const char *title, const char *unit, const char *note,
-                  const km_series *series, int n, bool from_zero) {
+                  km_chart_ticks ticks, const km_series *series, int n, bool from_zero) {
     km_chart c = {.title = title,
                   .note = note,
                   .x = {.label = "step", .ticks = KM_TICKS_SI},
-                  .y = {.label = unit, .ticks = KM_TICKS_SI, .from_zero = from_zero},
+                  .y = {.label = unit, .ticks = ticks, .from_zero = from_zero},
                   .series = series,
                   .n_series = n};
     km_chart_html(&c, page);
@@ -61,21 +61,23 @@ static void add_curves(const km_train_history *h, curve *c, km_text *page) {
     if (c[1].n)
         loss[n++] = (km_series){.name = "validation", .x = c[1].x, .y = c[1].y, .n = c[1].n};
     km_html_charts_begin(page);
-    chart(page, "Loss", "nats a token", "mean cross-entropy of the next token", loss, n, false);
+    chart(page, "Loss", "nats a token", "mean cross-entropy of the next token", KM_TICKS_NUMBER,
+          loss, n, false);
     static const struct {
         const char *title, *unit, *note;
+        km_chart_ticks ticks;
         size_t offset;
     } others[] = {
-        {"Learning rate", "", NULL, offsetof(km_train_point, lr)},
-        {"Gradient norm", "", "of all parameters together, before clipping",
+        {"Learning rate", "", "by the schedule", KM_TICKS_NUMBER, offsetof(km_train_point, lr)},
+        {"Gradient norm", "", "of all parameters together, before clipping", KM_TICKS_NUMBER,
          offsetof(km_train_point, norm)},
-        {"Throughput", "tokens/s", "evaluation and saving not counted",
+        {"Throughput", "tokens/s", "evaluation and saving not counted", KM_TICKS_SI,
          offsetof(km_train_point, tokens_per_s)},
     };
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         draw(h, others[i].offset, &c[0]);
         km_series s = {.name = others[i].title, .x = c[0].x, .y = c[0].y, .n = c[0].n};
-        chart(page, others[i].title, others[i].unit, others[i].note, &s, 1, true);
+        chart(page, others[i].title, others[i].unit, others[i].note, others[i].ticks, &s, 1, true);
     }
     km_html_charts_end(page);
 }
@@ -83,16 +85,18 @@ static void add_curves(const km_train_history *h, curve *c, km_text *page) {
 static void add_tiles(const km_train_result *r, km_text *page) {
     const km_train_status *s = &r->status;
     char v[6][KM_NUMBER_TEXT];
+    snprintf(v[0], sizeof v[0], "%.4f", s->train_loss);
+    snprintf(v[1], sizeof v[1], "%.4f", s->val_loss);
     const km_tile tiles[] = {
-        {km_format_number(v[0], s->train_loss), "", "training loss"},
-        {isnan(s->val_loss) ? "none" : km_format_number(v[1], s->val_loss), "", "validation loss"},
+        {v[0], "", "training loss"},
+        {isnan(s->val_loss) ? "none" : v[1], "", "validation loss"},
         {km_format_si(v[2], (double)s->step), "", "steps"},
         {km_format_si(v[3], r->tokens_per_s), "tokens/s", "trained on"},
-        {isnan(s->mfu) ? "" : km_format_number(v[4], 100 * s->mfu), "%",
+        {km_format_seconds(v[4], s->seconds), "", "of training"},
+        {isnan(s->mfu) ? "" : km_format_number(v[5], 100 * s->mfu), "%",
          "of the device's measured rate of products"},
-        {km_format_seconds(v[5], s->seconds), "", "of training"},
     };
-    km_html_tiles(page, tiles, isnan(s->mfu) ? 4 : 6);
+    km_html_tiles(page, tiles, isnan(s->mfu) ? 5 : 6);
 }
 
 static void add_settings(const km_train_settings *s, km_text *page) {
