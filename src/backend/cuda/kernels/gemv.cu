@@ -320,8 +320,8 @@ __device__ __forceinline__ void gemv_columns(const km_gemv_args &g) {
 
     float *shares = g.partial + (int64_t)blockIdx.z * g.m * g.n;
     int64_t apart = (int64_t)gridDim.z * g.m * g.n; // from one block's share to the next's
-    int owned = g.m * COLS / g.parts; // columns that a block of a cluster finishes: every parts-th
 #if __CUDA_ARCH__ >= 900
+    int owned = g.m * COLS / g.parts; // columns that a block of a cluster finishes: every parts-th
     if (g.clustered) messages_may_go();
 #endif
     for (int j = threadIdx.x; j < g.m * COLS; j += B::THREADS) {
