@@ -15,7 +15,6 @@ typedef struct km_family {
 const km_family *km_family_find(const char *name); /* NULL: unknown */
 /* The pre_tokenizer section of a family; NULL when out of memory. */
 json_t *km_family_section(const km_family *f);
-/* The name of the family with just this section; NULL: none. */
-const char *km_family_name(const json_t *pre_tokenizer, bool ignore_merges);
+const km_family *km_family_list(int *n); /* all of them */
 
 #endif

@@ -153,16 +153,26 @@ static void put_special(const km_token *t, km_gguf_out *out) {
                      t->eos >= 0 && is_member(t->suffix, t->n_suffix, t->eos));
 }
 
+static bool is_family(const km_token *t, const km_family *f) {
+    int n = 0;
+    for (; n < 7 && f->pattern[n]; n++)
+        if (n >= t->n_split || strcmp(f->pattern[n], km_pattern_source(t->split[n].pattern)) != 0 ||
+            t->split[n].kind != KM_SPLIT_ISOLATED || t->split[n].invert)
+            return false;
+    bool nfc = t->n_normal == 1 && t->normal[0].kind == KM_NORMAL_NFC;
+    return n == t->n_split && f->ignore_merges == t->ignore_merges && f->nfc == nfc &&
+           (nfc || t->n_normal == 0);
+}
+
 /* The family of a byte-level tokenizer, by how it cuts text; NULL: none that GGUF names. */
 static const char *family_of(const km_token *t) {
-    const json_t *pre = t->pre_tokenizer;
-    const json_t *flag = json_object_get(pre, "use_regex");
-    bool plain = strcmp(km_section_type(pre), "ByteLevel") == 0;
-    if (plain && !json_is_false(json_object_get(pre, "add_prefix_space"))) return NULL;
-    if (plain && !json_is_false(flag)) return "gpt-2";
+    int n;
+    const km_family *list = km_family_list(&n);
     /* Without merges it does not matter how text is cut. */
-    if (plain && t->merges.count == 0) return "gpt-2";
-    return km_family_name(pre, t->ignore_merges);
+    if (t->n_normal == 0 && t->merges.count == 0) return "gpt-2";
+    for (int i = 0; i < n; i++)
+        if (is_family(t, &list[i])) return list[i].names + 1;
+    return NULL;
 }
 
 km_status km_token_put_gguf(const km_token *t, km_gguf_out *out, km_error *err) {

@@ -15,6 +15,7 @@
 struct km_pattern {
     pcre2_code *code;
     bool jit;
+    char *source;
     km_scan_fn scan; /* the same by hand, for the patterns that everybody uses; NULL: none */
 };
 
@@ -43,6 +44,14 @@ static km_pattern *make(const char *source, size_t n, uint32_t options, km_error
         km_free(p);
         return NULL;
     }
+    p->source = km_alloc(n + 1);
+    if (!p->source) {
+        km_pattern_free(p);
+        km_error_set(err, KM_ERR_MEMORY, "out of memory for a pattern");
+        return NULL;
+    }
+    memcpy(p->source, source, n);
+    p->source[n] = 0;
     p->jit = pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE) == 0;
     p->scan = options & PCRE2_LITERAL ? NULL : km_scan_for(source, n);
     return p;
@@ -56,9 +65,14 @@ km_pattern *km_pattern_literal(const char *text, size_t n, km_error *err) {
     return make(text, n, PCRE2_LITERAL, err);
 }
 
+const char *km_pattern_source(const km_pattern *p) {
+    return p->scan == km_scan_gpt2 ? KM_PATTERN_GPT2 : p->source;
+}
+
 void km_pattern_free(km_pattern *p) {
     if (!p) return;
     pcre2_code_free(p->code);
+    km_free(p->source);
     km_free(p);
 }
 

@@ -11,7 +11,8 @@ typedef struct km_matcher km_matcher;
 /* Written as for Hugging Face (Oniguruma); what PCRE2 refuses is an error that says where. */
 km_pattern *km_pattern_new(const char *source, size_t n, km_error *err);
 km_pattern *km_pattern_literal(const char *text, size_t n, km_error *err); /* just this text */
-void km_pattern_free(km_pattern *p);                                       /* NULL is fine */
+const char *km_pattern_source(const km_pattern *p); /* the usual ones in one spelling */
+void km_pattern_free(km_pattern *p);                /* NULL is fine */
 
 km_matcher *km_matcher_new(km_error *err);
 void km_matcher_free(km_matcher *m); /* NULL is fine */
