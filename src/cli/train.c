@@ -102,16 +102,12 @@ static void begin(show *w, const char *stage, const char *unit, int64_t total) {
     w->stage = stage;
 }
 
+/* Short, so that the time left still fits on a line of 80: "loss 1.92/2.11  6.5k/s". */
 static void make_note(show *w, const km_train_status *s) {
-    char speed[KM_NUMBER_TEXT], loss[KM_NUMBER_TEXT];
-    int n = snprintf(w->note, sizeof w->note, "loss %s", km_format_number(loss, s->train_loss));
-    if (!isnan(s->val_loss))
-        n += snprintf(w->note + n, sizeof w->note - (size_t)n, "  val %s",
-                      km_format_number(loss, s->val_loss));
-    n += snprintf(w->note + n, sizeof w->note - (size_t)n, "  %s tokens/s",
-                  km_format_si(speed, s->tokens_per_s));
-    if (!isnan(s->mfu))
-        snprintf(w->note + n, sizeof w->note - (size_t)n, "  mfu %.0f%%", 100 * s->mfu);
+    char speed[KM_NUMBER_TEXT], loss[KM_NUMBER_TEXT], val[KM_NUMBER_TEXT] = "";
+    if (!isnan(s->val_loss)) km_format_number(val, s->val_loss);
+    snprintf(w->note, sizeof w->note, "loss %s%s%s  %s/s", km_format_number(loss, s->train_loss),
+             *val ? "/" : "", val, km_format_si(speed, s->tokens_per_s));
 }
 
 static void say_eval(show *w, const km_train_status *s) {
@@ -138,7 +134,7 @@ static void on_event(void *user, km_train_event e, const km_train_status *s, con
         if (words) printf("%s\n", text);
         if (words && s->step) printf("going on after step %" PRId64 "\n", s->step);
         fflush(stdout);
-        begin(w, "train", "steps", s->steps);
+        begin(w, "train", "", s->steps);
         w->progress.first = s->step;
         break;
     case KM_TRAIN_LOG:
