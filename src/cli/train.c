@@ -1,4 +1,5 @@
 /* kermes train: from a text to a model. The options are the table of train/settings.h. */
+#include "train/train.h"
 #include "base/progress.h"
 #include "cli/cli.h"
 #include "format/json_read.h"
@@ -6,7 +7,6 @@
 #include "report/text.h"
 #include "train/checkpoint.h"
 #include "train/demo.h"
-#include "train/train.h"
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
@@ -26,8 +26,8 @@ static void make_options(km_option *out, km_train_settings *s, km_words *data, c
         [KM_SETTING_LIST] = KM_OPTION_LIST,
     };
     for (const km_setting *r = km_train_table; r->name; r++) {
-        km_option o = {r->name, kinds[r->kind], r->value, (char *)s + r->offset, r->lo, r->hi,
-                       r->help};
+        km_option o = {r->name, kinds[r->kind], r->value, (char *)s + r->offset,
+                       r->lo,   r->hi,          r->help};
         if (r->kind == KM_SETTING_LIST) o.dest = data;
         if (strcmp(r->name, "device") == 0) o.kind = KM_OPTION_DEVICE;
         out[n++] = o;
@@ -167,13 +167,13 @@ static int print_json(const km_train_settings *s, const km_train_result *r) {
     static const char *const ends[] = {"done", "early", "stopped"};
     const km_train_status *x = &r->status;
     json_t *o = json_pack(
-        "{s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:o, s:o, s:I, s:I, s:I, s:s, s:s, s:o}", "step",
-        (json_int_t)x->step, "train_loss", km_json_number(x->train_loss, 9), "val_loss",
+        "{s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:o, s:o, s:I, s:I, s:I, s:s, s:s, s:o}",
+        "step", (json_int_t)x->step, "train_loss", km_json_number(x->train_loss, 9), "val_loss",
         km_json_number(x->val_loss, 9), "tokens_per_s", km_json_number(r->tokens_per_s, 6),
         "seconds", km_json_number(r->wall, 6), "training_seconds", km_json_number(x->seconds, 6),
         "last_val_loss", km_json_number(r->last_val, 9), "best_val_loss",
-        km_json_number(x->best_val, 9), "best_step", (json_int_t)x->best_step,
-        "mfu", km_json_number(x->mfu, 4), "grad_norm", km_json_number(x->norm, 9), "skipped",
+        km_json_number(x->best_val, 9), "best_step", (json_int_t)x->best_step, "mfu",
+        km_json_number(x->mfu, 4), "grad_norm", km_json_number(x->norm, 9), "skipped",
         (json_int_t)x->skipped, "parameters", (json_int_t)r->parameters, "trained",
         (json_int_t)r->trained, "end", ends[r->end], "device", r->device, "out",
         km_json_text(s->out));
@@ -249,14 +249,15 @@ int km_command_train(int argc, char **argv) {
                    "step-N/ (checkpoints),\nlog.jsonl and report.html. Ctrl-C saves a checkpoint "
                    "and stops; --resume goes on.\n",
         .options = options,
-        .examples = "kermes train --demo --out demo --steps 500\n"
-                    "kermes train --data book.txt --out run\n"
-                    "kermes train --data texts/ --out run --tokenizer bpe:4096 --model small "
-                    "--device gpu --dtype bf16\n"
-                    "kermes train --out run --resume\n"
-                    "kermes train --data mine.txt --out tuned --init gpt2/ --lr 1e-4 --lora-rank 8\n"
-                    "kermes train --data a.txt:0.7 --data b.txt --out run --overfit-batch\n"
-                    "mpirun -n 2 kermes train --data book.txt --out run\n"};
+        .examples =
+            "kermes train --demo --out demo --steps 500\n"
+            "kermes train --data book.txt --out run\n"
+            "kermes train --data texts/ --out run --tokenizer bpe:4096 --model small "
+            "--device gpu --dtype bf16\n"
+            "kermes train --out run --resume\n"
+            "kermes train --data mine.txt --out tuned --init gpt2/ --lr 1e-4 --lora-rank 8\n"
+            "kermes train --data a.txt:0.7 --data b.txt --out run --overfit-batch\n"
+            "mpirun -n 2 kermes train --data book.txt --out run\n"};
     km_args args;
     int code;
     if (!km_begin(&spec, argc, argv, &args, &code)) return code;

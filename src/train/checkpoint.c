@@ -119,8 +119,8 @@ static km_status list_pieces(pieces *all, const km_checkpoint_parts *p, char **b
         char *name = km_alloc(size);
         if (!name) return no_memory(err);
         snprintf(name, size, "model.%s", param->name);
-        add_piece(all, (piece){p, param, -1, name, buffer, read}, name,
-                  km_tensor_dtype(param->t), km_tensor_shape(param->t));
+        add_piece(all, (piece){p, param, -1, name, buffer, read}, name, km_tensor_dtype(param->t),
+                  km_tensor_shape(param->t));
     }
     return KM_OK;
 }
@@ -202,13 +202,13 @@ static bool hash_object(const json_t *o, uint64_t *hash) {
 static json_t *state_json(const km_train_state *s) {
     json_t *losses = json_array();
     for (int i = 0; i < s->n_losses; i++) json_array_append_new(losses, real(s->losses[i]));
-    return json_pack("{s:s, s:i, s:I, s:o, s:o, s:o, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "kermes",
-                     km_version(), "format", FORMAT, "step", (json_int_t)s->step, "data",
+    return json_pack("{s:s, s:i, s:I, s:o, s:o, s:o, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o}",
+                     "kermes", km_version(), "format", FORMAT, "step", (json_int_t)s->step, "data",
                      hex(s->data), "tokenizer", hex(s->tokenizer), "best_val", real(s->best_val),
-                     "best_step", (json_int_t)s->best_step, "bad_evals",
-                     (json_int_t)s->bad_evals, "evaluated", (json_int_t)s->evaluated, "train_loss", real(s->train_loss), "val_loss",
-                     real(s->val_loss), "seconds", real(s->seconds), "tokens", real(s->tokens),
-                     "losses", losses);
+                     "best_step", (json_int_t)s->best_step, "bad_evals", (json_int_t)s->bad_evals,
+                     "evaluated", (json_int_t)s->evaluated, "train_loss", real(s->train_loss),
+                     "val_loss", real(s->val_loss), "seconds", real(s->seconds), "tokens",
+                     real(s->tokens), "losses", losses);
 }
 
 static km_status save_state(const char *folder, const km_train_state *state, km_error *err) {

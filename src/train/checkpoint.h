@@ -11,15 +11,15 @@
 /* What a run is beyond its weights and moments: numbers, since samples and dropout are functions
  * of seed and step. */
 typedef struct km_train_state {
-    int64_t step;              /* steps done */
-    uint64_t data, tokenizer;  /* km_dataset_hash, km_token_hash */
-    double best_val;           /* NaN before the first validation */
+    int64_t step;             /* steps done */
+    uint64_t data, tokenizer; /* km_dataset_hash, km_token_hash */
+    double best_val;          /* NaN before the first validation */
     int64_t best_step, bad_evals;
-    int64_t evaluated;         /* the step of the last validation; -1: none */
+    int64_t evaluated; /* the step of the last validation; -1: none */
     double train_loss, val_loss;
-    double seconds;            /* of training so far */
-    double tokens;             /* trained on so far */
-    float *losses;             /* of steps since the last line of the log, n of them */
+    double seconds; /* of training so far */
+    double tokens;  /* trained on so far */
+    float *losses;  /* of steps since the last line of the log, n of them */
     int n_losses;
 } km_train_state;
 
@@ -28,7 +28,7 @@ typedef struct km_checkpoint_parts {
     km_model *model;
     km_optimizer *optimizer;
     const km_token *token;
-    int rank, ranks;           /* all ranks call; rank 0 writes */
+    int rank, ranks; /* all ranks call; rank 0 writes */
 } km_checkpoint_parts;
 
 /* Writes OUT/step-N, N being state->step. On failure (disk full) nothing of it is left, and older
@@ -58,8 +58,9 @@ void km_folder_join(char *out, const char *folder, const char *name);
 /* A temporary name beside `path`, likewise, that km_folder_sweep knows. */
 void km_folder_temp(char *out, const char *path);
 
-km_status km_folder_make(const char *path, km_error *err); /* with its parents; fine if it is there */
-void km_folder_remove(const char *path);                   /* with all that is in it */
+km_status km_folder_make(const char *path,
+                         km_error *err); /* with its parents; fine if it is there */
+void km_folder_remove(const char *path); /* with all that is in it */
 /* Renames `temp` to `path` and flushes both to disk; a folder at `path` is replaced. */
 km_status km_folder_publish(const char *temp, const char *path, km_error *err);
 /* What a killed run has left in `out`: temporary files and folders. */

@@ -31,9 +31,7 @@ static void cache_path(char *out, size_t size, const km_text_source *s, const km
     snprintf(out, size, "%s/%016" PRIx64 ".tokens", o->cache, hash);
 }
 
-static uint64_t hash_file(const km_text_file *f) {
-    return XXH3_64bits(f->text.data, f->text.size);
-}
+static uint64_t hash_file(const km_text_file *f) { return XXH3_64bits(f->text.data, f->text.size); }
 
 /* Whether tokens were made from just this text by just this tokenizer. */
 static bool fits(const km_tokens_meta *m, const km_text_source *s, const km_token *token,
@@ -69,7 +67,8 @@ static bool forward_progress(void *user, const char *stage, int64_t done, int64_
            j->options->progress(j->options->user, stage, j->done + done, j->total);
 }
 
-static km_status encode_files(job *j, const km_text_source *s, const km_token *token, km_error *err) {
+static km_status encode_files(job *j, const km_text_source *s, const km_token *token,
+                              km_error *err) {
     const km_dataset_options *o = j->options;
     km_encode_options how = {.flags = o->special ? KM_TOKEN_PARSE_SPECIAL : KM_TOKEN_PLAIN,
                              .threads = o->threads,
@@ -193,15 +192,15 @@ static km_status set_weights(km_dataset *d, const km_text_source *sources, km_er
                             given);
     for (int i = 0; i < d->n; i++) {
         double share = (1 - given) * (double)d->parts[i].train / rest;
-        d->parts[i].weight = all ? sources[i].weight / given
+        d->parts[i].weight = all                     ? sources[i].weight / given
                              : sources[i].weight > 0 ? sources[i].weight
                                                      : share;
     }
     return KM_OK;
 }
 
-km_status km_dataset_open(km_dataset *d, const km_text_source *sources, int n, const km_token *token,
-                          const km_dataset_options *options, km_error *err) {
+km_status km_dataset_open(km_dataset *d, const km_text_source *sources, int n,
+                          const km_token *token, const km_dataset_options *options, km_error *err) {
     *d = (km_dataset){0};
     if (n > KM_DATASET_MAX_PARTS)
         return km_error_set(err, KM_ERR_RANGE, "--data can be given %d times at most",
@@ -236,9 +235,9 @@ uint64_t km_dataset_hash(const km_dataset *d) {
         const km_dataset_part *p = &d->parts[i];
         uint64_t weight;
         memcpy(&weight, &p->weight, sizeof weight);
-        uint64_t all[4] = {XXH3_64bits(p->tokens.data, (size_t)p->tokens.count *
-                                                           (size_t)p->tokens.width),
-                           (uint64_t)p->train, (uint64_t)p->val, weight};
+        uint64_t all[4] = {
+            XXH3_64bits(p->tokens.data, (size_t)p->tokens.count * (size_t)p->tokens.width),
+            (uint64_t)p->train, (uint64_t)p->val, weight};
         hash = XXH3_64bits_withSeed(all, sizeof all, hash);
     }
     return hash;

@@ -9,33 +9,33 @@
 #define KM_DATASET_MAX_PARTS 32
 
 typedef struct km_dataset_part {
-    char *name;            /* the source as it was given */
+    char *name; /* the source as it was given */
     km_tokens tokens;
-    int64_t train, val;    /* tokens to learn from, [0, train), and the val after them */
-    double weight;         /* of all samples, this part's share; they sum to 1 */
-    bool cached;           /* the tokens were found, not made */
+    int64_t train, val; /* tokens to learn from, [0, train), and the val after them */
+    double weight;      /* of all samples, this part's share; they sum to 1 */
+    bool cached;        /* the tokens were found, not made */
 } km_dataset_part;
 
 typedef struct km_dataset {
     km_dataset_part *parts;
     int n;
-    int64_t train, val;    /* of all parts */
+    int64_t train, val; /* of all parts */
 } km_dataset;
 
 typedef struct km_dataset_options {
-    const char *cache;     /* the folder for token files; it must exist */
-    double val;            /* the share of each source's end that is for validation */
-    bool special;          /* "<|endoftext|>" in the text means that token */
-    int threads;           /* for tokenising; 0: one per core */
-    int64_t context;       /* the length of a sample, to be checked against the text's */
+    const char *cache;          /* the folder for token files; it must exist */
+    double val;                 /* the share of each source's end that is for validation */
+    bool special;               /* "<|endoftext|>" in the text means that token */
+    int threads;                /* for tokenising; 0: one per core */
+    int64_t context;            /* the length of a sample, to be checked against the text's */
     km_token_progress progress; /* may be NULL */
     void *user;
 } km_dataset_options;
 
 /* Weights: those given count as they are when every source has one; otherwise what they leave of 1
  * goes to the others by their sizes, and without any weight the sources count as one long text. */
-km_status km_dataset_open(km_dataset *d, const km_text_source *sources, int n, const km_token *token,
-                          const km_dataset_options *options, km_error *err);
+km_status km_dataset_open(km_dataset *d, const km_text_source *sources, int n,
+                          const km_token *token, const km_dataset_options *options, km_error *err);
 void km_dataset_close(km_dataset *d);
 /* A number that changes with the tokens, the split and the weights: for checkpoints. */
 uint64_t km_dataset_hash(const km_dataset *d);

@@ -1,5 +1,5 @@
 /* The run's log: one JSON object a line in DIR/log.jsonl, and the same figures in memory for the
- * report. A log may be ahead of the last checkpoint when a run was killed; resuming cuts it back. */
+ * report. A log may be ahead of the last checkpoint when a run was killed; resuming cuts it. */
 #ifndef KM_TRAIN_HISTORY_H
 #define KM_TRAIN_HISTORY_H
 #include "train/train.h"

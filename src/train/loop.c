@@ -150,8 +150,8 @@ static km_status evaluate(km_trainer *t) {
     km_train_status *now = &t->result->status;
     double sums[2]; /* of the loss, and of the targets */
     if (t->data.val == 0) return KM_OK;
-    km_status s = km_stepper_eval(&t->stepper, t->s->eval_batches * t->ranks, &sums[0], &sums[1],
-                                  t->err);
+    km_status s =
+        km_stepper_eval(&t->stepper, t->s->eval_batches * t->ranks, &sums[0], &sums[1], t->err);
     if (s == KM_OK) s = km_comm_sum(t->comm, sums, 2, t->err);
     if (s != KM_OK) return s;
     now->val_loss = state->val_loss = sums[0] / sums[1];
@@ -329,11 +329,7 @@ km_status km_train(const km_train_settings *settings, const km_train_hooks *hook
                                       .left = NAN},
                            .tokens_per_s = NAN,
                            .last_val = NAN};
-    km_trainer t = {.s = settings,
-                    .hooks = hooks,
-                    .err = &own,
-                    .result = r,
-                    .started = km_now()};
+    km_trainer t = {.s = settings, .hooks = hooks, .err = &own, .result = r, .started = km_now()};
     km_status s = km_trainer_open(&t);
     if (s == KM_OK) {
         km_train_status *now = &r->status;

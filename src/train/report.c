@@ -56,8 +56,7 @@ static void add_curves(const km_train_history *h, curve *c, km_text *page) {
     draw(h, offsetof(km_train_point, val_loss), &c[1]);
     km_series loss[2];
     int n = 0;
-    if (c[0].n)
-        loss[n++] = (km_series){.name = "training", .x = c[0].x, .y = c[0].y, .n = c[0].n};
+    if (c[0].n) loss[n++] = (km_series){.name = "training", .x = c[0].x, .y = c[0].y, .n = c[0].n};
     if (c[1].n)
         loss[n++] = (km_series){.name = "validation", .x = c[1].x, .y = c[1].y, .n = c[1].n};
     km_html_charts_begin(page);
@@ -107,9 +106,8 @@ static void add_settings(const km_train_settings *s, km_text *page) {
     const char *key;
     json_object_foreach(o, key, v) {
         if (json_is_null(v)) continue;
-        char *text = json_is_string(v)
-                         ? NULL
-                         : json_dumps(v, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
+        char *text =
+            json_is_string(v) ? NULL : json_dumps(v, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
         km_table_cell(&t, "%s", key);
         km_table_cell(&t, "%s", text ? text : json_is_string(v) ? json_string_value(v) : "");
         free(text);

@@ -42,8 +42,8 @@ km_status km_trainer_sample(km_trainer *t) {
     how.sampling.temperature = t->s->sample_temperature;
     how.sampling.seed = (uint64_t)t->s->seed;
     t->model->train = false;
-    km_status s = km_generate(t->ctx, t->model, t->token, copy ? copy : "", prompt, &how, &made,
-                              t->err);
+    km_status s =
+        km_generate(t->ctx, t->model, t->token, copy ? copy : "", prompt, &how, &made, t->err);
     t->model->train = true;
     if (s == KM_OK) km_trainer_tell(t, KM_TRAIN_SAMPLE, km_text_str(&text));
     km_free(copy);

@@ -17,27 +17,27 @@ typedef struct km_train_list {
 
 typedef struct km_train_settings {
     /* The text and how it is read */
-    km_train_list data;          /* "FILE", "FOLDER" or either with ":WEIGHT" */
-    const char *out;             /* the run's folder */
-    const char *cache;           /* for token files; NULL: OUT/cache */
-    const char *tokenizer;       /* "char", "bytes", "bpe:N" or a file; NULL: init's, or "char" */
+    km_train_list data;    /* "FILE", "FOLDER" or either with ":WEIGHT" */
+    const char *out;       /* the run's folder */
+    const char *cache;     /* for token files; NULL: OUT/cache */
+    const char *tokenizer; /* "char", "bytes", "bpe:N" or a file; NULL: init's, or "char" */
     bool special;
     double val;
 
     /* The model */
-    const char *model;           /* a preset */
-    const char *init;            /* a folder to start from; NULL: random weights */
+    const char *model; /* a preset */
+    const char *init;  /* a folder to start from; NULL: random weights */
     int64_t layers, heads, kv_heads, dim, hidden, context, vocab_pad; /* 0: the preset's */
-    double dropout;              /* below 0: the preset's */
-    int64_t lora_rank;           /* 0: all weights are trained */
-    double lora_alpha;           /* 0: twice the rank */
-    const char *lora_targets;    /* patterns with commas between them; NULL: model/lora.h's */
-    const char *freeze;          /* patterns with commas between them */
+    double dropout;                                                   /* below 0: the preset's */
+    int64_t lora_rank;        /* 0: all weights are trained */
+    double lora_alpha;        /* 0: twice the rank */
+    const char *lora_targets; /* patterns with commas between them; NULL: model/lora.h's */
+    const char *freeze;       /* patterns with commas between them */
     bool recompute;
 
     /* The steps */
     int64_t batch, accumulate, steps, warmup, decay_steps;
-    double lr, min_lr;           /* min_lr below 0: a tenth of lr */
+    double lr, min_lr; /* min_lr below 0: a tenth of lr */
     const char *schedule, *optimizer, *dtype;
     double weight_decay, beta1, beta2, eps, momentum, grad_clip, loss_scale;
     bool nesterov;
@@ -51,7 +51,7 @@ typedef struct km_train_settings {
     bool overfit_batch, no_best, no_graph, resume;
     const char *device;
     int64_t threads;
-    const char *comm;            /* "auto", "none", "mpi" or "nccl": how ranks talk */
+    const char *comm; /* "auto", "none", "mpi" or "nccl": how ranks talk */
 } km_train_settings;
 
 km_train_settings km_train_defaults(void);
@@ -65,13 +65,13 @@ typedef enum km_setting_kind {
 } km_setting_kind;
 
 typedef enum km_setting_rule {
-    KM_SETTING_FIXED,  /* belongs to the run: --resume may not change it */
-    KM_SETTING_FREE,   /* may change from one part of the run to the next */
-    KM_SETTING_CALL    /* of this call alone; not stored */
+    KM_SETTING_FIXED, /* belongs to the run: --resume may not change it */
+    KM_SETTING_FREE,  /* may change from one part of the run to the next */
+    KM_SETTING_CALL   /* of this call alone; not stored */
 } km_setting_rule;
 
 typedef struct km_setting {
-    const char *name;  /* as the flag; underscores serve in JSON, too */
+    const char *name; /* as the flag; underscores serve in JSON, too */
     km_setting_kind kind;
     km_setting_rule rule;
     const char *value; /* how help names it */

@@ -88,8 +88,7 @@ static km_status lock_folder(km_trainer *t) {
         return km_error_set(t->err, KM_ERR_FILE, "cannot write in '%s': %s", t->s->out,
                             strerror(errno));
     if (flock(t->lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-        return km_error_set(t->err, KM_ERR_STATE, "another process is training in '%s'",
-                            t->s->out);
+        return km_error_set(t->err, KM_ERR_STATE, "another process is training in '%s'", t->s->out);
     return KM_OK;
 }
 
@@ -122,8 +121,9 @@ km_status km_trainer_write_run(km_trainer *t, int64_t finished) {
     km_trainer_path(t, path, "run.json");
     json_t *settings = km_train_to_json(t->s);
     if (!settings)
-        return km_error_set(t->err, KM_ERR_FORMAT, "a file name is not UTF-8, which run.json "
-                                                   "cannot hold");
+        return km_error_set(t->err, KM_ERR_FORMAT,
+                            "a file name is not UTF-8, which run.json "
+                            "cannot hold");
     json_t *o = json_pack("{s:s, s:o}", "kermes", km_version(), "settings", settings);
     if (finished >= 0) json_object_set_new(o, "finished", json_integer(finished));
     char *text = json_dumps(o, JSON_INDENT(2));
@@ -239,14 +239,12 @@ static km_status open_data(km_trainer *t) {
                             .user = t};
     /* Rank 0 makes the tokens; the others then find them in the cache. */
     km_status s = KM_OK;
-    if (t->rank == 0)
-        s = km_dataset_open(&t->data, t->sources, t->s->data.n, t->token, &o, t->err);
+    if (t->rank == 0) s = km_dataset_open(&t->data, t->sources, t->s->data.n, t->token, &o, t->err);
     s = km_trainer_agree(t, s);
     if (s == KM_OK && t->rank != 0)
         s = km_dataset_open(&t->data, t->sources, t->s->data.n, t->token, &o, t->err);
-    t->sampler = (km_sampler){.data = &t->data,
-                              .seed = (uint64_t)t->s->seed,
-                              .context = t->context};
+    t->sampler =
+        (km_sampler){.data = &t->data, .seed = (uint64_t)t->s->seed, .context = t->context};
     return s;
 }
 
@@ -361,10 +359,9 @@ static km_status load_state(km_trainer *t, int64_t step) {
                             "run can start from it: --init %s/step-%" PRId64 " --out ANOTHER",
                             t->s->out, step, t->s->out, step);
     if (finished(t))
-        return km_error_set(t->err, KM_ERR_STATE,
-                            "the run in '%s' ended after %" PRId64 " steps; %s goes on", t->s->out,
-                            step,
-                            step >= t->s->steps ? "a larger --steps" : "a larger --patience or 0");
+        return km_error_set(
+            t->err, KM_ERR_STATE, "the run in '%s' ended after %" PRId64 " steps; %s goes on",
+            t->s->out, step, step >= t->s->steps ? "a larger --steps" : "a larger --patience or 0");
     km_checkpoint_parts parts = km_trainer_parts(t);
     return km_checkpoint_load(t->s->out, step, &parts, t->err);
 }
@@ -373,15 +370,14 @@ static km_status begin_or_resume(km_trainer *t) {
     char path[PATH_MAX];
     int64_t step = t->from;
     km_train_state *state = &t->state;
-    *state = (km_train_state){
-        .best_val = NAN, .train_loss = NAN, .val_loss = NAN, .evaluated = -1};
+    *state = (km_train_state){.best_val = NAN, .train_loss = NAN, .val_loss = NAN, .evaluated = -1};
     t->saved = step;
     km_status s = step >= 0 ? load_state(t, step) : KM_OK;
     if (s != KM_OK) return s;
     state->tokenizer = km_token_hash(t->token);
     state->data = km_dataset_hash(&t->data);
-    float *losses = km_realloc(state->losses, (size_t)(t->s->log_every + state->n_losses) *
-                                                  sizeof *losses);
+    float *losses =
+        km_realloc(state->losses, (size_t)(t->s->log_every + state->n_losses) * sizeof *losses);
     if (!losses) return km_error_set(t->err, KM_ERR_MEMORY, "out of memory for the losses");
     state->losses = losses;
     if (t->rank == 0) {
@@ -431,8 +427,8 @@ static void describe(km_trainer *t) {
 static km_status open_device(km_trainer *t) {
     const char *device = t->s->device;
     char own[24];
-    bool any = strcmp(device, "auto") == 0 || strcmp(device, "gpu") == 0 ||
-               strcmp(device, "cuda") == 0;
+    bool any =
+        strcmp(device, "auto") == 0 || strcmp(device, "gpu") == 0 || strcmp(device, "cuda") == 0;
     if (any && km_comm_env_size() > 1) {
         snprintf(own, sizeof own, "cuda:%d", km_comm_env_local_rank());
         t->ctx = km_ctx_new(own, (int)t->s->threads);

@@ -12,9 +12,7 @@ static km_status failed(km_stepper *p, km_error *err) {
     return km_error_set(err, km_ctx_status(p->ctx), "%s", km_ctx_error(p->ctx));
 }
 
-static size_t pass_tokens(const km_stepper *p) {
-    return (size_t)(p->o.batch * p->o.context);
-}
+static size_t pass_tokens(const km_stepper *p) { return (size_t)(p->o.batch * p->o.context); }
 
 static size_t input_bytes(const km_stepper *p) {
     return 2 * (size_t)p->o.accumulate * pass_tokens(p) * sizeof(int32_t);
@@ -76,8 +74,8 @@ static void run_step(km_ctx *ctx, void *user) {
     km_tensor *ids = km_select(ctx, p->input, 0, 0), *targets = km_select(ctx, p->input, 0, 1);
     for (int i = 0; i < n; i++) {
         km_scope_begin(ctx);
-        km_tensor *loss = km_model_loss(ctx, p->model, km_select(ctx, ids, 0, i),
-                                        km_select(ctx, targets, 0, i));
+        km_tensor *loss =
+            km_model_loss(ctx, p->model, km_select(ctx, ids, 0, i), km_select(ctx, targets, 0, i));
         km_assign(ctx, n == 1 ? p->loss : km_select(ctx, p->losses, 0, i), loss);
         if (i == n - 1) km_optimizer_last_backward(ctx, p->optimizer);
         km_backward(ctx, km_optimizer_scale_loss(ctx, p->optimizer, loss));
@@ -89,8 +87,7 @@ static void run_step(km_ctx *ctx, void *user) {
 }
 
 static bool as_graph(const km_stepper *p) {
-    return !p->o.no_graph && p->model->config.dropout == 0 &&
-           km_optimizer_capturable(p->optimizer);
+    return !p->o.no_graph && p->model->config.dropout == 0 && km_optimizer_capturable(p->optimizer);
 }
 
 km_status km_stepper_step(km_stepper *p, int64_t step, double lr, km_error *err) {
@@ -141,7 +138,8 @@ static int64_t fill_eval(km_stepper *p, int64_t i, int64_t windows, int64_t chos
     int64_t count = 0;
     for (int64_t b = 0; b < p->o.batch; b++) {
         int64_t k = i * p->o.batch + b;
-        int64_t window = k >= chosen ? windows : (int64_t)((double)k * (double)windows / (double)chosen);
+        int64_t window =
+            k >= chosen ? windows : (int64_t)((double)k * (double)windows / (double)chosen);
         count += km_sampler_val(p->sampler, window, KM_IGNORE_TARGET, ids, targets);
         ids += p->o.context;
         targets += p->o.context;

@@ -11,11 +11,11 @@
 typedef struct km_stepper_options {
     int64_t batch, context;
     int accumulate;
-    int ring;            /* losses the device may hold before km_stepper_drain */
-    bool overfit;        /* step 0's batch in every step */
+    int ring;     /* losses the device may hold before km_stepper_drain */
+    bool overfit; /* step 0's batch in every step */
     bool no_graph;
-    uint64_t seed;       /* of dropout */
-    int rank, ranks;     /* samples are dealt out over ranks */
+    uint64_t seed;   /* of dropout */
+    int rank, ranks; /* samples are dealt out over ranks */
 } km_stepper_options;
 
 typedef struct km_stepper {
@@ -24,15 +24,15 @@ typedef struct km_stepper {
     km_optimizer *optimizer;
     const km_sampler *sampler;
     km_stepper_options o;
-    km_tensor *input;    /* kept (2, accumulate, batch, context) i32: ids and targets */
-    km_tensor *losses;   /* kept (accumulate) f32: of the passes of a step */
-    km_tensor *loss;     /* kept scalar: their mean */
-    km_tensor *ring;     /* kept (ring) f32: of the last steps */
+    km_tensor *input;  /* kept (2, accumulate, batch, context) i32: ids and targets */
+    km_tensor *losses; /* kept (accumulate) f32: of the passes of a step */
+    km_tensor *loss;   /* kept scalar: their mean */
+    km_tensor *ring;   /* kept (ring) f32: of the last steps */
     km_tensor *eval_input, *eval_loss; /* kept (2, batch, context) and scalar */
     km_graph *graph, *eval_graph;
-    int32_t *host;       /* what goes into input */
-    int used;            /* of the ring */
-    bool uploaded;       /* the batch to overfit is on the device */
+    int32_t *host; /* what goes into input */
+    int used;      /* of the ring */
+    bool uploaded; /* the batch to overfit is on the device */
 } km_stepper;
 
 /* Makes the buffers. The other four stay the caller's and must outlive the stepper. */

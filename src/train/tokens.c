@@ -20,7 +20,7 @@ typedef struct header { /* at byte 0 */
 } header;
 
 typedef struct section { /* a row of the table */
-    char name[8]; /* NUL-padded */
+    char name[8];        /* NUL-padded */
     uint64_t offset, bytes, hash;
 } section;
 
@@ -93,8 +93,8 @@ static bool parse_meta(const void *data, size_t bytes, km_tokens_meta *m) {
     json_t *o = json_loadb(data, bytes, JSON_REJECT_DUPLICATES, NULL);
     json_t *files = json_object_get(o, "files");
     json_t *vocab = json_object_get(o, "vocab");
-    bool ok = json_is_integer(vocab) && json_is_array(files) &&
-              hex_member(o, "tokenizer", &m->tokenizer);
+    bool ok =
+        json_is_integer(vocab) && json_is_array(files) && hex_member(o, "tokenizer", &m->tokenizer);
     size_t n = json_array_size(files);
     m->vocab = json_integer_value(vocab);
     m->special = json_is_true(json_object_get(o, "special"));
@@ -241,10 +241,10 @@ static json_t *meta_json(const km_tokens_meta *m, int64_t count) {
     json_t *files = json_array();
     for (int i = 0; i < m->n_sources; i++) {
         const km_tokens_source *s = &m->sources[i];
-        json_array_append_new(files, json_pack("{s:o, s:I, s:I, s:o}", "path",
-                                               km_json_text(s->path), "bytes", (json_int_t)s->bytes,
-                                               "mtime_ns", (json_int_t)s->mtime, "xxh3",
-                                               hex(s->hash)));
+        json_array_append_new(files,
+                              json_pack("{s:o, s:I, s:I, s:o}", "path", km_json_text(s->path),
+                                        "bytes", (json_int_t)s->bytes, "mtime_ns",
+                                        (json_int_t)s->mtime, "xxh3", hex(s->hash)));
     }
     return json_pack("{s:s, s:o, s:I, s:I, s:b, s:o}", "kermes", km_version(), "tokenizer",
                      hex(m->tokenizer), "vocab", (json_int_t)m->vocab, "count", (json_int_t)count,

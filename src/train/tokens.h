@@ -9,25 +9,25 @@
 
 /* A file that the tokens were made from. */
 typedef struct km_tokens_source {
-    char *path;        /* absolute */
+    char *path; /* absolute */
     uint64_t bytes;
-    int64_t mtime;     /* nanoseconds */
-    uint64_t hash;     /* XXH3 of its bytes */
+    int64_t mtime; /* nanoseconds */
+    uint64_t hash; /* XXH3 of its bytes */
 } km_tokens_source;
 
 /* What the file says about itself. */
 typedef struct km_tokens_meta {
-    uint64_t tokenizer;           /* km_token_hash of the one that made them */
-    int64_t vocab;                /* every token is below this */
-    bool special;                 /* whether the text's special tokens were read as such */
+    uint64_t tokenizer; /* km_token_hash of the one that made them */
+    int64_t vocab;      /* every token is below this */
+    bool special;       /* whether the text's special tokens were read as such */
     km_tokens_source *sources;
     int n_sources;
 } km_tokens_meta;
 
 typedef struct km_tokens {
     km_map map;
-    const void *data;  /* (count) u16 or u32, in the mapping */
-    int width;         /* bytes of one: 2 or 4 */
+    const void *data; /* (count) u16 or u32, in the mapping */
+    int width;        /* bytes of one: 2 or 4 */
     int64_t count;
     km_tokens_meta meta;
 } km_tokens;

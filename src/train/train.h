@@ -15,28 +15,28 @@
 /* Where a run stands; a figure that is not known is NaN. */
 typedef struct km_train_status {
     int64_t step, steps;
-    double train_loss;     /* mean since the line before */
-    double val_loss;       /* the last one */
-    double best_val;       /* the lowest */
+    double train_loss; /* mean since the line before */
+    double val_loss;   /* the last one */
+    double best_val;   /* the lowest */
     int64_t best_step;
-    double lr, norm;       /* of the last step; the norm is before clipping */
-    double loss_scale;     /* 1 without one */
-    int64_t skipped;       /* steps so far whose gradients were not finite */
-    double tokens_per_s;   /* of late */
-    double mfu;            /* share of the device's measured rate of products */
-    double left;           /* seconds, estimated */
-    double seconds;        /* of training so far, earlier parts of the run included */
+    double lr, norm;     /* of the last step; the norm is before clipping */
+    double loss_scale;   /* 1 without one */
+    int64_t skipped;     /* steps so far whose gradients were not finite */
+    double tokens_per_s; /* of late */
+    double mfu;          /* share of the device's measured rate of products */
+    double left;         /* seconds, estimated */
+    double seconds;      /* of training so far, earlier parts of the run included */
 } km_train_status;
 
 typedef enum km_train_event {
-    KM_TRAIN_PREPARE,      /* text: what is being done ("tokenising"); step of steps */
-    KM_TRAIN_START,        /* text: one line on model, data and device */
-    KM_TRAIN_STEP,         /* a step was queued: step alone is up to date */
-    KM_TRAIN_LOG,          /* figures are up to date */
-    KM_TRAIN_EVAL,         /* val_loss is new */
-    KM_TRAIN_SAVE,         /* text: the checkpoint's folder */
-    KM_TRAIN_SAMPLE,       /* text: what the model wrote */
-    KM_TRAIN_NOTE          /* text: something to know, such as skipped steps */
+    KM_TRAIN_PREPARE, /* text: what is being done ("tokenising"); step of steps */
+    KM_TRAIN_START,   /* text: one line on model, data and device */
+    KM_TRAIN_STEP,    /* a step was queued: step alone is up to date */
+    KM_TRAIN_LOG,     /* figures are up to date */
+    KM_TRAIN_EVAL,    /* val_loss is new */
+    KM_TRAIN_SAVE,    /* text: the checkpoint's folder */
+    KM_TRAIN_SAMPLE,  /* text: what the model wrote */
+    KM_TRAIN_NOTE     /* text: something to know, such as skipped steps */
 } km_train_event;
 
 typedef struct km_train_hooks {
@@ -46,19 +46,19 @@ typedef struct km_train_hooks {
 } km_train_hooks;
 
 typedef enum km_train_end {
-    KM_TRAIN_DONE,         /* all steps */
-    KM_TRAIN_EARLY,        /* --patience ran out */
-    KM_TRAIN_STOPPED       /* the stop hook said so */
+    KM_TRAIN_DONE,   /* all steps */
+    KM_TRAIN_EARLY,  /* --patience ran out */
+    KM_TRAIN_STOPPED /* the stop hook said so */
 } km_train_end;
 
 typedef struct km_train_result {
     km_train_status status;
-    double last_val;       /* validation loss of the last step; status.val_loss is that of DIR/model */
+    double last_val; /* validation loss of the last step; status.val_loss is that of DIR/model */
     km_train_end end;
-    double tokens_per_s;   /* over this part of the run; evaluation and saving not counted */
-    double wall;           /* seconds of this call, all included */
+    double tokens_per_s; /* over this part of the run; evaluation and saving not counted */
+    double wall;         /* seconds of this call, all included */
     int64_t parameters, trained;
-    int rank;              /* of this process; only rank 0 should print */
+    int rank; /* of this process; only rank 0 should print */
     char device[24];
 } km_train_result;
 

@@ -13,39 +13,39 @@ typedef struct km_trainer {
     const km_train_settings *s;
     const km_train_hooks *hooks;
     km_error *err;
-    km_comm *comm;             /* NULL: one rank */
+    km_comm *comm; /* NULL: one rank */
     int rank, ranks;
 
-    int lock;                  /* of the run's folder; -1: none */
-    bool made;                 /* the folder was not there before */
+    int lock;  /* of the run's folder; -1: none */
+    bool made; /* the folder was not there before */
     km_text_source *sources;
     km_token *token;
     km_dataset data;
     km_sampler sampler;
     km_ctx *ctx;
     km_config config;
-    int64_t context;           /* tokens of a sample, at most the model's */
-    int64_t from;              /* the step of the checkpoint to go on from; -1: none */
+    int64_t context; /* tokens of a sample, at most the model's */
+    int64_t from;    /* the step of the checkpoint to go on from; -1: none */
     km_model *model;
     km_optimizer *optimizer;
     km_schedule schedule;
     km_stepper stepper;
     km_train_history history;
     km_train_state state;
-    char about[512];           /* one line on model, data and device */
+    char about[512]; /* one line on model, data and device */
 
-    double peak;               /* products a second of the device; NaN: unknown */
-    double flops;              /* of one token in training */
-    double started;            /* km_now at the call */
-    double pause;              /* seconds of this part spent in validation and saving */
-    double busy_since;         /* when the part's first step began, pauses taken out */
+    double peak;                        /* products a second of the device; NaN: unknown */
+    double flops;                       /* of one token in training */
+    double started;                     /* km_now at the call */
+    double pause;                       /* seconds of this part spent in validation and saving */
+    double busy_since;                  /* when the part's first step began, pauses taken out */
     double window_since, window_tokens; /* since the last line of the log */
-    double part_tokens;        /* trained on in this part of the run */
-    double earlier_seconds;    /* of training, before this part of the run */
-    int64_t saved;             /* the step of the last checkpoint; -1: none */
-    int64_t skips_told;        /* skipped steps already reported */
+    double part_tokens;                 /* trained on in this part of the run */
+    double earlier_seconds;             /* of training, before this part of the run */
+    int64_t saved;                      /* the step of the last checkpoint; -1: none */
+    int64_t skips_told;                 /* skipped steps already reported */
     int64_t skips_in_a_row;
-    int bad_losses;            /* losses in a row that are not finite */
+    int bad_losses; /* losses in a row that are not finite */
     km_train_result *result;
 } km_trainer;
 

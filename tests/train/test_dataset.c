@@ -1,6 +1,6 @@
 /* From text files to tokens: the cache, the split, weights, and texts that will not do. */
-#include "train/dataset.h"
 #include "scratch.h"
+#include "train/dataset.h"
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -42,7 +42,8 @@ static void drop(made *m) {
     km_sources_close(m->sources, m->n);
 }
 
-#define FILES(...) (const char *const[]){__VA_ARGS__}, sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *)
+#define FILES(...)                                                                                 \
+    (const char *const[]){__VA_ARGS__}, sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *)
 
 static void text_becomes_tokens_with_the_end_for_validation(void **state) {
     (void)state;
@@ -89,8 +90,10 @@ static void tokens_are_made_once_for_a_text(void **state) {
 
 static int damage(const char *folder) {
     char command[PATH_MAX];
-    snprintf(command, sizeof command, "for f in %s/*.tokens; do printf x | dd of=\"$f\" bs=1 seek=70 "
-             "conv=notrunc 2>/dev/null; done", folder);
+    snprintf(command, sizeof command,
+             "for f in %s/*.tokens; do printf x | dd of=\"$f\" bs=1 seek=70 "
+             "conv=notrunc 2>/dev/null; done",
+             folder);
     return system(command);
 }
 

@@ -1,8 +1,8 @@
 /* Checkpoints: a run that was interrupted ends with the same bits as one that was not, on another
  * device nearly so; and what is damaged, foreign or in the way is refused untouched. */
+#include "scratch.h"
 #include "train/demo.h"
 #include "train/train.h"
-#include "scratch.h"
 #include <math.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -278,8 +278,10 @@ static void two_processes_cannot_train_in_one_folder(void **state) {
     km_status failed = KM_OK;
     for (int i = 0; i < 50 && failed == KM_OK; i++) { /* until the other one has the lock */
         snprintf(command, sizeof command, "flock -n %s true", scratch("run/.lock"));
-        if (system(command) != 0) failed = train(&s);
-        else usleep(20000);
+        if (system(command) != 0)
+            failed = train(&s);
+        else
+            usleep(20000);
     }
     kill(pid, SIGTERM);
     pclose(f);

@@ -1,6 +1,6 @@
 /* Samples: a function of their number, each window once a pass, sources by their weights. */
-#include "train/dataset.h"
 #include "scratch.h"
+#include "train/dataset.h"
 
 enum { N = 1000, T = 16 };
 

@@ -1,6 +1,6 @@
 /* Settings: defaults that work, JSON both ways, what resuming may change, and what is refused. */
-#include "train/settings.h"
 #include "scratch.h"
+#include "train/settings.h"
 
 static km_error err;
 

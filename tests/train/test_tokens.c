@@ -1,6 +1,6 @@
 /* Token files: what is put in comes out, and what is damaged is found out. */
-#include "train/tokens.h"
 #include "scratch.h"
+#include "train/tokens.h"
 
 static km_error err;
 
@@ -13,8 +13,11 @@ static void make(const char *path, int64_t vocab, int64_t count) {
     }
     char name[] = "/somewhere/a text.txt";
     km_tokens_source source = {.path = name, .bytes = 12345, .mtime = -7, .hash = 0xFEEDu};
-    km_tokens_meta meta = {
-        .tokenizer = 0xABCDEF0123456789u, .vocab = vocab, .special = true, .sources = &source, .n_sources = 1};
+    km_tokens_meta meta = {.tokenizer = 0xABCDEF0123456789u,
+                           .vocab = vocab,
+                           .special = true,
+                           .sources = &source,
+                           .n_sources = 1};
     assert_done(km_tokens_commit(w, &meta, &err));
 }
 
@@ -56,7 +59,7 @@ static void a_token_outside_the_vocabulary_is_refused(void **state) {
 }
 
 /* Every byte in turn is changed: the file must be refused, never read wrong. Bytes of padding and
- * the zeros of header and trailer carry nothing, so a file may still be right with those changed. */
+ * the zeros of header and trailer carry nothing: a file may still be right with those changed. */
 static void any_changed_byte_is_found(void **state) {
     (void)state;
     make(scratch("t"), 65, 100);
@@ -101,8 +104,9 @@ static void a_file_cut_short_or_of_another_kind_is_refused(void **state) {
     }
     km_map_close(&m);
     assert_says(km_tokens_open(&t, scratch("short"), &err), "is damaged: its end is missing");
-    scratch_write(scratch("text"), "once upon a time there was a text that was long enough for the "
-                                   "header and the trailer of a token file, and still was none.",
+    scratch_write(scratch("text"),
+                  "once upon a time there was a text that was long enough for the "
+                  "header and the trailer of a token file, and still was none.",
                   130 - 9);
     assert_false(km_tokens_is(scratch("text")));
     assert_says(km_tokens_open(&t, scratch("text"), &err), "is not a token file");

@@ -1,9 +1,9 @@
 /* Whole runs: a small model learns text that our grammar writes, steps mean the same however they
  * are cut into passes, and trouble ends a run in one clear line. */
 #include "format/safetensors.h"
+#include "scratch.h"
 #include "train/demo.h"
 #include "train/train.h"
-#include "scratch.h"
 #include <math.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -75,9 +75,13 @@ static void a_small_model_learns_the_grammar(void **state) {
     assert_true(result.tokens_per_s > 0 && result.status.mfu > 0);
     assert_memory_equal(samples, "the story of", 12);
     assert_int_equal(strlen(samples), 32);
-    static const char *const files[] = {"run/model/config.json", "run/model/model.safetensors",
-                                        "run/model/tokenizer.json", "run/best/model.safetensors",
-                                        "run/log.jsonl", "run/report.html", "run/run.json"};
+    static const char *const files[] = {"run/model/config.json",
+                                        "run/model/model.safetensors",
+                                        "run/model/tokenizer.json",
+                                        "run/best/model.safetensors",
+                                        "run/log.jsonl",
+                                        "run/report.html",
+                                        "run/run.json"};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         assert_int_equal(access(scratch(files[i]), F_OK), 0);
 }
@@ -210,8 +214,7 @@ static void frozen_parameters_stay(void **state) {
     km_safetensors *x = km_safetensors_open(scratch("one/model"), &err);
     km_safetensors *y = km_safetensors_open(scratch("two/model"), &err);
     assert_true(x && y);
-    static const char *const names[] = {"transformer.wte.weight",
-                                        "transformer.h.0.mlp.c_fc.weight",
+    static const char *const names[] = {"transformer.wte.weight", "transformer.h.0.mlp.c_fc.weight",
                                         "transformer.h.1.mlp.c_fc.weight"};
     for (int i = 0; i < 3; i++) {
         const km_st_tensor *t = km_safetensors_find(x, names[i]);
