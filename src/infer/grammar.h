@@ -6,7 +6,7 @@
  *     item ::= [^\]",\x00-\x1F]+ | list          # references, recursion, escapes
  *
  * A grammar is parsed once and never changes. A trie over the vocabulary is made once a tokenizer.
- * A matcher walks the two against each other: it follows one sequence, and remembers the masks of
+ * A guide walks the two against each other: it follows one sequence, and remembers the masks of
  * the states it has seen. Grammars come from strangers too: what would grow without bound is an
  * error with a reason. */
 #ifndef KM_INFER_GRAMMAR_H
@@ -40,36 +40,36 @@ km_trie *km_trie_of(const km_span *texts, int64_t n, const int32_t *ends, size_t
 void km_trie_free(km_trie *t); /* NULL is fine */
 int64_t km_trie_vocab(const km_trie *t);
 
-/* ---- Matching ---- */
+/* ---- Guides ---- */
 
-typedef struct km_matcher km_matcher; /* for one thread at a time */
+typedef struct km_guide km_guide; /* for one thread at a time */
 
 /* At the beginning of a sequence. The grammar and the trie must outlive it; the trie may be NULL
  * when only bytes are matched. */
-km_matcher *km_matcher_new(const km_grammar *g, const km_trie *t, km_error *err);
-void km_matcher_free(km_matcher *m);  /* NULL is fine */
-void km_matcher_reset(km_matcher *m); /* to the beginning; what it remembers stays */
+km_guide *km_guide_new(const km_grammar *g, const km_trie *t, km_error *err);
+void km_guide_free(km_guide *m);  /* NULL is fine */
+void km_guide_reset(km_guide *m); /* to the beginning; what it remembers stays */
 
 /* Which tokens may come next: bit id % 64 of word id / 64. Valid until the next call. NULL with
  * *err set: KM_ERR_UNSUPPORTED when the grammar is too ambiguous to tell, KM_ERR_STATE when no token
  * of the vocabulary fits. After the end nothing may come but an end. */
-const uint64_t *km_matcher_mask(km_matcher *m, km_error *err);
+const uint64_t *km_guide_mask(km_guide *m, km_error *err);
 static inline bool km_mask_has(const uint64_t *mask, int32_t id) {
     return mask[id / 64] >> (id % 64) & 1;
 }
 
 /* Goes on by a token. One that may not come is KM_ERR_RANGE, and changes nothing. */
-km_status km_matcher_accept(km_matcher *m, int32_t id, km_error *err);
+km_status km_guide_accept(km_guide *m, int32_t id, km_error *err);
 /* Goes on by bytes, which may end within a character. */
-km_status km_matcher_feed(km_matcher *m, const char *bytes, size_t n, km_error *err);
-bool km_matcher_may_end(const km_matcher *m);  /* what was read is a whole text of the grammar */
-bool km_matcher_must_end(const km_matcher *m); /* and nothing longer is */
+km_status km_guide_feed(km_guide *m, const char *bytes, size_t n, km_error *err);
+bool km_guide_may_end(const km_guide *m);  /* what was read is a whole text of the grammar */
+bool km_guide_must_end(const km_guide *m); /* and nothing longer is */
 
-typedef struct km_matcher_stats {
+typedef struct km_guide_stats {
     size_t states;     /* remembered now */
     uint64_t masks;    /* asked for */
     uint64_t computed; /* of these, not remembered */
-} km_matcher_stats;
-km_matcher_stats km_matcher_counts(const km_matcher *m);
+} km_guide_stats;
+km_guide_stats km_guide_counts(const km_guide *m);
 
 #endif

@@ -8,7 +8,7 @@
 
 #define MASKS 256 /* remembered */
 
-struct km_matcher {
+struct km_guide {
     const km_trie *t;
     km_states s;
     int32_t state;
@@ -21,12 +21,12 @@ struct km_matcher {
     uint64_t asked, computed;
 };
 
-km_matcher *km_matcher_new(const km_grammar *g, const km_trie *t, km_error *err) {
+km_guide *km_guide_new(const km_grammar *g, const km_trie *t, km_error *err) {
     if (!g) {
         km_error_set(err, KM_ERR_NULL, "no grammar given");
         return NULL;
     }
-    km_matcher *m = km_calloc(1, sizeof *m);
+    km_guide *m = km_calloc(1, sizeof *m);
     bool ok = m != NULL;
     if (ok && t) {
         m->t = t;
@@ -42,14 +42,14 @@ km_matcher *km_matcher_new(const km_grammar *g, const km_trie *t, km_error *err)
     if (!ok) km_error_set(err, KM_ERR_MEMORY, "cannot match a grammar: out of memory");
     ok = ok && km_states_begin(&m->s, g, err) == KM_OK;
     if (!ok) {
-        km_matcher_free(m);
+        km_guide_free(m);
         return NULL;
     }
     m->state = KM_STATE_START;
     return m;
 }
 
-void km_matcher_free(km_matcher *m) {
+void km_guide_free(km_guide *m) {
     if (!m) return;
     for (size_t i = 0; m->masks && i < MASKS; i++) km_free(m->masks[i]);
     km_free(m->masks);
@@ -60,13 +60,13 @@ void km_matcher_free(km_matcher *m) {
     km_free(m);
 }
 
-void km_matcher_reset(km_matcher *m) {
+void km_guide_reset(km_guide *m) {
     m->state = KM_STATE_START;
     m->ended = false;
 }
 
 /* Before each call: a fresh budget, and room. */
-static km_status prepare(km_matcher *m, km_error *err) {
+static km_status prepare(km_guide *m, km_error *err) {
     m->s.budget = KM_STATES_WORK;
     m->s.error = (km_error){0};
     if (!km_states_crowded(&m->s)) return KM_OK;
@@ -118,7 +118,7 @@ static inline void allow(uint64_t *mask, const int32_t *ids, size_t n) {
 }
 
 /* False with s->error set when the grammar grew out of bounds. */
-static bool walk(km_matcher *m, uint64_t *mask) {
+static bool walk(km_guide *m, uint64_t *mask) {
     const km_trie *t = m->t;
     km_states *s = &m->s;
     const size_t classes = (size_t)s->g->n_classes;
@@ -154,7 +154,7 @@ static bool walk(km_matcher *m, uint64_t *mask) {
     return true;
 }
 
-static uint64_t *mask_slot(km_matcher *m, size_t *slot) {
+static uint64_t *mask_slot(km_guide *m, size_t *slot) {
     *slot = m->next_mask;
     m->next_mask = (m->next_mask + 1) % MASKS;
     if (!m->masks[*slot]) m->masks[*slot] = km_alloc((m->words + 1) * sizeof **m->masks);
@@ -163,7 +163,7 @@ static uint64_t *mask_slot(km_matcher *m, size_t *slot) {
     return m->masks[*slot];
 }
 
-const uint64_t *km_matcher_mask(km_matcher *m, km_error *err) {
+const uint64_t *km_guide_mask(km_guide *m, km_error *err) {
     if (!m || !m->t) {
         km_error_set(err, KM_ERR_NULL, "no vocabulary given");
         return NULL;
@@ -200,7 +200,7 @@ const uint64_t *km_matcher_mask(km_matcher *m, km_error *err) {
 
 /* ---- Going on ---- */
 
-km_status km_matcher_feed(km_matcher *m, const char *bytes, size_t n, km_error *err) {
+km_status km_guide_feed(km_guide *m, const char *bytes, size_t n, km_error *err) {
     if (!m) return km_error_set(err, KM_ERR_NULL, "no grammar given");
     if (prepare(m, err) != KM_OK) return KM_ERR_MEMORY;
     int32_t state = m->ended ? KM_STATE_DEAD : m->state;
@@ -221,7 +221,7 @@ km_status km_matcher_feed(km_matcher *m, const char *bytes, size_t n, km_error *
     return KM_OK;
 }
 
-km_status km_matcher_accept(km_matcher *m, int32_t id, km_error *err) {
+km_status km_guide_accept(km_guide *m, int32_t id, km_error *err) {
     if (!m || !m->t) return km_error_set(err, KM_ERR_NULL, "no vocabulary given");
     const km_trie *t = m->t;
     if (id < 0 || id >= t->vocab)
@@ -236,15 +236,15 @@ km_status km_matcher_accept(km_matcher *m, int32_t id, km_error *err) {
     }
     if (!t->length[id])
         return km_error_set(err, KM_ERR_RANGE, "token %d is no text, so it fits no grammar", id);
-    return km_matcher_feed(m, t->bytes + t->at[id], t->length[id], err);
+    return km_guide_feed(m, t->bytes + t->at[id], t->length[id], err);
 }
 
-bool km_matcher_may_end(const km_matcher *m) { return m->ended || m->s.states[m->state].may_end; }
+bool km_guide_may_end(const km_guide *m) { return m->ended || m->s.states[m->state].may_end; }
 
-bool km_matcher_must_end(const km_matcher *m) {
+bool km_guide_must_end(const km_guide *m) {
     return m->ended || (m->s.states[m->state].may_end && m->s.states[m->state].n == 0);
 }
 
-km_matcher_stats km_matcher_counts(const km_matcher *m) {
-    return (km_matcher_stats){m->s.n, m->asked, m->computed};
+km_guide_stats km_guide_counts(const km_guide *m) {
+    return (km_guide_stats){m->s.n, m->asked, m->computed};
 }

@@ -19,12 +19,11 @@ static km_grammar *parse(const char *text) {
 /* 0: refused, 1: the beginning of a text, 2: a whole text */
 static int fits(const km_grammar *g, const char *text) {
     km_error err = {0};
-    km_matcher *m = km_matcher_new(g, NULL, &err);
+    km_guide *m = km_guide_new(g, NULL, &err);
     if (!m) fail_msg("%s", err.text);
-    int result =
-        km_matcher_feed(m, text, strlen(text), &err) == KM_OK ? 1 + km_matcher_may_end(m) : 0;
+    int result = km_guide_feed(m, text, strlen(text), &err) == KM_OK ? 1 + km_guide_may_end(m) : 0;
     if (!result && err.code != KM_ERR_RANGE) fail_msg("%s", err.text);
-    km_matcher_free(m);
+    km_guide_free(m);
     return result;
 }
 
@@ -275,7 +274,7 @@ static void spell(unsigned i, char *out) {
 /* False when a text could be read in too many ways. */
 static bool check_language(const km_grammar *g, language want, const char *text) {
     km_error err = {0};
-    km_matcher *m = km_matcher_new(g, NULL, &err);
+    km_guide *m = km_guide_new(g, NULL, &err);
     bool clear = true;
     if (!m && err.code == KM_ERR_UNSUPPORTED) return false;
     if (!m) { /* a grammar without any text is told so */
@@ -289,19 +288,19 @@ static bool check_language(const km_grammar *g, language want, const char *text)
     for (unsigned i = 1; i < 64; i++) {
         char s[8];
         spell(i, s);
-        km_matcher_reset(m);
+        km_guide_reset(m);
         km_error refused = {0};
-        bool ok = km_matcher_feed(m, s, strlen(s), &refused) == KM_OK;
+        bool ok = km_guide_feed(m, s, strlen(s), &refused) == KM_OK;
         if (refused.code == KM_ERR_UNSUPPORTED) {
             clear = false;
             continue;
         }
-        if ((ok && km_matcher_may_end(m)) != (want >> i & 1))
+        if ((ok && km_guide_may_end(m)) != (want >> i & 1))
             fail_msg("%s\n\"%s\" is wrong", text, s);
         if ((begins >> i & 1) && !ok)
             fail_msg("%s\n\"%s\" begins a text, but was refused", text, s);
     }
-    km_matcher_free(m);
+    km_guide_free(m);
     return clear;
 }
 
@@ -384,24 +383,24 @@ static km_trie *make_trie(void) {
 }
 
 /* The mask after `text`, bit by bit, against a fresh matcher that reads text and token. */
-static void check_mask(const km_grammar *g, km_matcher *m, const char *text) {
+static void check_mask(const km_grammar *g, km_guide *m, const char *text) {
     km_error err = {0};
-    const uint64_t *mask = km_matcher_mask(m, &err);
+    const uint64_t *mask = km_guide_mask(m, &err);
     if (!mask) fail_msg("%s", err.text);
-    km_matcher *other = km_matcher_new(g, NULL, &err);
+    km_guide *other = km_guide_new(g, NULL, &err);
     assert_non_null(other);
     for (int32_t id = 0; id < VOCAB; id++) {
         km_error refused = {0};
-        km_matcher_reset(other);
-        assert_int_equal(km_matcher_feed(other, text, strlen(text), &refused), KM_OK);
+        km_guide_reset(other);
+        assert_int_equal(km_guide_feed(other, text, strlen(text), &refused), KM_OK);
         bool want = spans[id].bytes
-                        ? km_matcher_feed(other, spans[id].data, spans[id].bytes, &refused) == KM_OK
-                        : id == ends[0] && km_matcher_may_end(other);
+                        ? km_guide_feed(other, spans[id].data, spans[id].bytes, &refused) == KM_OK
+                        : id == ends[0] && km_guide_may_end(other);
         if (km_mask_has(mask, id) != want)
             fail_msg("after \"%s\", token %d \"%.*s\" should%s fit", text, id, (int)spans[id].bytes,
                      spans[id].data, want ? "" : " not");
     }
-    km_matcher_free(other);
+    km_guide_free(other);
 }
 
 static void masks_hold_exactly_the_tokens_that_fit(void **state) {
@@ -413,17 +412,17 @@ static void masks_hold_exactly_the_tokens_that_fit(void **state) {
     km_trie *t = make_trie();
     km_grammar *g = parse(json_grammar);
     km_error err = {0};
-    km_matcher *m = km_matcher_new(g, t, &err);
+    km_guide *m = km_guide_new(g, t, &err);
     for (size_t i = 0; i < sizeof begun / sizeof *begun; i++) {
-        km_matcher_reset(m);
-        assert_int_equal(km_matcher_feed(m, begun[i], strlen(begun[i]), &err), KM_OK);
+        km_guide_reset(m);
+        assert_int_equal(km_guide_feed(m, begun[i], strlen(begun[i]), &err), KM_OK);
         check_mask(g, m, begun[i]);
         check_mask(g, m, begun[i]); /* remembered, and the same */
     }
-    km_matcher_stats s = km_matcher_counts(m);
+    km_guide_stats s = km_guide_counts(m);
     assert_int_equal(s.masks, 2 * sizeof begun / sizeof *begun);
     assert_true(s.computed <= sizeof begun / sizeof *begun);
-    km_matcher_free(m);
+    km_guide_free(m);
     km_grammar_free(g);
     km_trie_free(t);
 }
@@ -433,31 +432,31 @@ static void text_made_of_allowed_tokens_is_of_the_grammar(void **state) {
     km_trie *t = make_trie();
     km_grammar *g = parse(json_grammar);
     km_error err = {0};
-    km_matcher *m = km_matcher_new(g, t, &err);
+    km_guide *m = km_guide_new(g, t, &err);
     int whole = 0;
     for (int round = 0; round < 60; round++) {
         km_text text = {0};
         random_state = (uint64_t)round + 99;
-        km_matcher_reset(m);
+        km_guide_reset(m);
         for (int i = 0; i < 40; i++) {
-            const uint64_t *mask = km_matcher_mask(m, &err);
+            const uint64_t *mask = km_guide_mask(m, &err);
             if (!mask) fail_msg("%s", err.text);
             int32_t id = pick(VOCAB);
             while (!km_mask_has(mask, id)) id = (id + 1) % VOCAB;
             if (km_mask_has(mask, ends[0]) && i > 20) id = ends[0];
-            assert_int_equal(km_matcher_accept(m, id, &err), KM_OK);
+            assert_int_equal(km_guide_accept(m, id, &err), KM_OK);
             km_text_put(&text, spans[id].data, spans[id].bytes);
             if (id == ends[0]) break;
         }
-        km_matcher *other = km_matcher_new(g, NULL, &err);
-        assert_int_equal(km_matcher_feed(other, km_text_str(&text), text.len, &err), KM_OK);
-        whole += km_matcher_may_end(other);
-        assert_int_equal(km_matcher_may_end(other), km_matcher_may_end(m));
-        km_matcher_free(other);
+        km_guide *other = km_guide_new(g, NULL, &err);
+        assert_int_equal(km_guide_feed(other, km_text_str(&text), text.len, &err), KM_OK);
+        whole += km_guide_may_end(other);
+        assert_int_equal(km_guide_may_end(other), km_guide_may_end(m));
+        km_guide_free(other);
         km_text_free(&text);
     }
     assert_true(whole > 5);
-    km_matcher_free(m);
+    km_guide_free(m);
     km_grammar_free(g);
     km_trie_free(t);
 }
@@ -467,24 +466,24 @@ static void after_the_end_only_ends_may_come(void **state) {
     km_trie *t = make_trie();
     km_grammar *g = parse("root ::= \"a\" | \"ab\"");
     km_error err = {0};
-    km_matcher *m = km_matcher_new(g, t, &err);
-    assert_int_equal(km_matcher_accept(m, ends[0], &err), KM_ERR_RANGE);
+    km_guide *m = km_guide_new(g, t, &err);
+    assert_int_equal(km_guide_accept(m, ends[0], &err), KM_ERR_RANGE);
     assert_non_null(strstr(err.text, "does not let the text end here"));
     err = (km_error){0};
-    assert_int_equal(km_matcher_accept(m, 'a', &err), KM_OK);
-    assert_true(km_matcher_may_end(m) && !km_matcher_must_end(m));
-    assert_int_equal(km_matcher_accept(m, 'x', &err), KM_ERR_RANGE); /* and changes nothing */
+    assert_int_equal(km_guide_accept(m, 'a', &err), KM_OK);
+    assert_true(km_guide_may_end(m) && !km_guide_must_end(m));
+    assert_int_equal(km_guide_accept(m, 'x', &err), KM_ERR_RANGE); /* and changes nothing */
     err = (km_error){0};
-    assert_int_equal(km_matcher_accept(m, 'b', &err), KM_OK);
-    assert_true(km_matcher_must_end(m));
-    const uint64_t *mask = km_matcher_mask(m, &err);
+    assert_int_equal(km_guide_accept(m, 'b', &err), KM_OK);
+    assert_true(km_guide_must_end(m));
+    const uint64_t *mask = km_guide_mask(m, &err);
     assert_non_null(mask);
     for (int32_t id = 0; id < VOCAB; id++) assert_int_equal(km_mask_has(mask, id), id == ends[0]);
-    assert_int_equal(km_matcher_accept(m, ends[0], &err), KM_OK);
-    assert_int_equal(km_matcher_accept(m, 'a', &err), KM_ERR_RANGE);
+    assert_int_equal(km_guide_accept(m, ends[0], &err), KM_OK);
+    assert_int_equal(km_guide_accept(m, 'a', &err), KM_ERR_RANGE);
     err = (km_error){0};
-    assert_int_equal(km_matcher_accept(m, VOCAB, &err), KM_ERR_RANGE);
-    km_matcher_free(m);
+    assert_int_equal(km_guide_accept(m, VOCAB, &err), KM_ERR_RANGE);
+    km_guide_free(m);
     km_grammar_free(g);
     km_trie_free(t);
 }
@@ -495,12 +494,12 @@ static void a_vocabulary_that_cannot_say_it_is_an_error(void **state) {
     km_error err = {0};
     km_trie *t = km_trie_of(only, 2, NULL, 0, &err);
     km_grammar *g = parse("root ::= \"a\" \"b\" \"d\"");
-    km_matcher *m = km_matcher_new(g, t, &err);
-    assert_int_equal(km_matcher_accept(m, 0, &err), KM_OK);
-    assert_null(km_matcher_mask(m, &err));
+    km_guide *m = km_guide_new(g, t, &err);
+    assert_int_equal(km_guide_accept(m, 0, &err), KM_OK);
+    assert_null(km_guide_mask(m, &err));
     assert_int_equal(err.code, KM_ERR_STATE);
     assert_non_null(strstr(err.text, "no token of the vocabulary fits"));
-    km_matcher_free(m);
+    km_guide_free(m);
     km_grammar_free(g);
     km_trie_free(t);
 }
@@ -534,7 +533,7 @@ static void ambiguous_grammars_are_stopped(void **state) {
     km_error err = {0};
     km_grammar *g = km_grammar_parse(text, strlen(text), &err);
     assert_non_null(g);
-    km_matcher *m = km_matcher_new(g, t, &err);
+    km_guide *m = km_guide_new(g, t, &err);
     assert_null(m);
     assert_int_equal(err.code, KM_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, "too ambiguous"));
@@ -544,13 +543,13 @@ static void ambiguous_grammars_are_stopped(void **state) {
     err = (km_error){0};
     g = parse(
         "root ::= \"x\" s\ns ::= (\"a\" s \"b\" | \"a\" s \"c\" | \"a\" s \"d\" | \"a\" s \"e\")");
-    m = km_matcher_new(g, t, &err);
+    m = km_guide_new(g, t, &err);
     assert_non_null(m);
-    km_status status = km_matcher_feed(m, "x", 1, &err);
-    for (int i = 0; i < 40 && status == KM_OK; i++) status = km_matcher_feed(m, "a", 1, &err);
+    km_status status = km_guide_feed(m, "x", 1, &err);
+    for (int i = 0; i < 40 && status == KM_OK; i++) status = km_guide_feed(m, "a", 1, &err);
     assert_int_equal(status, KM_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, "too ambiguous"));
-    km_matcher_free(m);
+    km_guide_free(m);
     km_grammar_free(g);
     km_trie_free(t);
 }
@@ -591,17 +590,17 @@ static void long_texts_do_not_fill_the_memory(void **state) {
     km_trie *t = make_trie();
     km_grammar *g = parse(json_grammar);
     km_error err = {0};
-    km_matcher *m = km_matcher_new(g, t, &err);
+    km_guide *m = km_guide_new(g, t, &err);
     for (int i = 0; i < 100000; i++) /* every depth is a new state */
-        if (km_matcher_feed(m, "[{\"a\":", 6, &err) != KM_OK) fail_msg("%s", err.text);
-    assert_true(km_matcher_counts(m).states < 200000);
-    assert_non_null(km_matcher_mask(m, &err));
+        if (km_guide_feed(m, "[{\"a\":", 6, &err) != KM_OK) fail_msg("%s", err.text);
+    assert_true(km_guide_counts(m).states < 200000);
+    assert_non_null(km_guide_mask(m, &err));
     for (int i = 0; i < 100000; i++)
-        if (km_matcher_feed(m, i ? "}]" : "1}]", i ? 2 : 3, &err) != KM_OK)
+        if (km_guide_feed(m, i ? "}]" : "1}]", i ? 2 : 3, &err) != KM_OK)
             fail_msg("%d: %s", i, err.text);
-    assert_true(km_matcher_may_end(m));
-    assert_int_equal(km_matcher_feed(m, "]", 1, &err), KM_ERR_RANGE);
-    km_matcher_free(m);
+    assert_true(km_guide_may_end(m));
+    assert_int_equal(km_guide_feed(m, "]", 1, &err), KM_ERR_RANGE);
+    km_guide_free(m);
     km_grammar_free(g);
     km_trie_free(t);
 }
@@ -615,11 +614,11 @@ static void running_out_of_memory_is_an_error_without_a_leak(void **state) {
         km_alloc_fail_nth(nth);
         km_trie *t = km_trie_of(few, 6, NULL, 0, &err);
         km_grammar *g = t ? km_grammar_parse(json_grammar, strlen(json_grammar), &err) : NULL;
-        km_matcher *m = g ? km_matcher_new(g, t, &err) : NULL;
+        km_guide *m = g ? km_guide_new(g, t, &err) : NULL;
         for (int32_t id = 0; m && id < 5 && err.code == KM_OK; id++)
-            if (km_matcher_mask(m, &err)) km_matcher_accept(m, id, &err);
+            if (km_guide_mask(m, &err)) km_guide_accept(m, id, &err);
         km_alloc_fail_nth(-1);
-        km_matcher_free(m);
+        km_guide_free(m);
         km_grammar_free(g);
         km_trie_free(t);
         assert_int_equal(km_alloc_live(), live);
