@@ -6,6 +6,7 @@
 #include "report/json.h"
 #include "report/text.h"
 #include "token/token.h"
+#include "token/utf8.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -143,20 +144,20 @@ typedef struct listing {
     int64_t n;
 } listing;
 
-/* The token's text on one line: bytes that are not printable ASCII or UTF-8 as \xNN. */
+/* The token's text on one line: control characters and bytes that are not UTF-8 as \xNN. */
 static void put_piece(km_text *out, const km_token *t, int32_t id) {
     size_t n;
     const char *text = km_token_text(t, id, &n);
-    for (size_t i = 0; text && i < n; i++) {
-        unsigned char c = (unsigned char)text[i];
-        if (c == '\n')
-            km_text_add(out, "\\n");
-        else if (c == '\t')
-            km_text_add(out, "\\t");
-        else if (c < 0x20 || c == 0x7F || c == '\\')
-            km_text_printf(out, "\\x%02x", c);
+    for (size_t i = 0; text && i < n;) {
+        uint32_t cp = 0;
+        int length = km_utf8_read(text + i, n - i, &cp);
+        if (cp == '\n' || cp == '\t')
+            km_text_add(out, cp == '\n' ? "\\n" : "\\t");
+        else if (length == 0 || cp < 0x20 || cp == 0x7F || cp == '\\')
+            km_text_printf(out, "\\x%02x", (unsigned char)text[i]);
         else
-            km_text_put(out, text + i, 1);
+            km_text_put(out, text + i, (size_t)length);
+        i += length ? (size_t)length : 1;
     }
 }
 
