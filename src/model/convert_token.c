@@ -11,8 +11,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#pragma weak km_token_put_gguf
-
 static bool in_folder(const km_convert_job *j, const char *name, char path[PATH_MAX]) {
     snprintf(path, PATH_MAX, "%s/%s", j->o->in, name);
     return j->from == KM_STORE_HF && access(path, F_OK) == 0;
@@ -118,9 +116,11 @@ km_status km_convert_token_gguf(km_convert_job *j, km_gguf_out *out, km_error *e
     km_token *t = load(j, err);
     if (!t) return err->code;
     km_status s = check_size(j, km_token_vocab(t), err);
-    if (s == KM_OK && !km_token_put_gguf)
-        s = km_error_set(err, KM_ERR_UNSUPPORTED, "tokenizers cannot be written into GGUF yet");
-    if (s == KM_OK) s = km_token_put_gguf(t, out, err);
+    km_error why = {0};
+    if (s == KM_OK) s = km_token_put_gguf(t, out, &why);
+    if (why.code != KM_OK)
+        s = km_error_set(err, why.code, "%s%s", why.text,
+                         why.code == KM_ERR_UNSUPPORTED ? " (--no-tokenizer leaves it out)" : "");
     if (s == KM_OK) s = pad_tokens(j, out, err);
     if (s == KM_OK && !j->o->tokenizer) s = put_template(j, out, err);
     j->tokens = km_token_vocab(t);

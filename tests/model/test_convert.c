@@ -6,6 +6,7 @@
 #include "model/convert.h"
 #include "model/layout.h"
 #include "tensor/dtype.h"
+#include "token/token.h"
 
 static const char *model_path(const char *name) {
     static char path[4][PATH_MAX];
@@ -226,6 +227,170 @@ static void any_range_of_elements_can_be_copied(void **state) {
     }
 }
 
+/* ---- Tokenizers ---- */
+
+static const char *token_path(const char *name) {
+    static char path[PATH_MAX];
+    const char *src = getenv("SRC_DIR");
+    snprintf(path, sizeof path, "%s/tests/fixtures/token/%s", src ? src : ".", name);
+    return path;
+}
+
+/* A small GPT-2 of zeros for that many tokens in in_folder(name). */
+static void write_model(const char *name, int64_t vocab) {
+    static const float zeros[64 * 1024];
+    km_config c = {.layers = 1,
+                   .heads = 2,
+                   .dim = 8,
+                   .context = 16,
+                   .vocab = vocab,
+                   .tied = true,
+                   .bias = true};
+    km_error err = {0};
+    km_layout l;
+    if (km_config_complete(&c, &err) != KM_OK) fail_msg("%s", err.text);
+    assert_int_equal(km_layout_of(&c, &l, &err), KM_OK);
+    km_st_item items[64];
+    for (int i = 0; i < l.n; i++)
+        items[i] = (km_st_item){.name = l.row[i].name,
+                                .dtype = KM_F32,
+                                .shape = km_layout_shape(&l.row[i], KM_STORE_HF),
+                                .data = zeros};
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/model.safetensors", new_folder(name));
+    if (km_safetensors_write(path, items, l.n, NULL, 0, &err) != KM_OK) fail_msg("%s", err.text);
+    assert_int_equal(km_config_save(&c, in_folder(name), &err), KM_OK);
+    km_layout_free(&l);
+}
+
+static void copy_token(const char *from, const char *to) {
+    blob b = read_blob(token_path(from));
+    write_blob(in_folder(to), b.data, b.size);
+    free(b.data);
+}
+
+/* Both tokenizers give these ids the same texts, and this text the same ids. */
+static void assert_same_tokens(const char *a, const char *b) {
+    static const char text[] =
+        "The quick brown fox\n  jumps over 12345 lazy dogs' tails; na\xc3\xafve!";
+    km_error err = {0};
+    km_token *x = km_token_load(a, &err), *y = km_token_load(b, &err);
+    if (!x || !y) fail_msg("%s", err.text);
+    assert_true(km_token_vocab(y) >= km_token_vocab(x));
+    assert_int_equal(km_token_eos(x), km_token_eos(y));
+    km_ids i = {0}, k = {0};
+    if (km_token_encode(x, text, sizeof text - 1, KM_TOKEN_ADD_SPECIAL, &i, &err) != KM_OK ||
+        km_token_encode(y, text, sizeof text - 1, KM_TOKEN_ADD_SPECIAL, &k, &err) != KM_OK)
+        fail_msg("%s, %s: %s", a, b, err.text);
+    assert_int_equal(i.len, k.len);
+    assert_memory_equal(i.data, k.data, i.len * sizeof *i.data);
+    km_ids_free(&i);
+    km_ids_free(&k);
+    km_token_free(x);
+    km_token_free(y);
+}
+
+static void the_tokenizer_comes_along_through_gguf_and_back(void **state) {
+    static const char *const names[] = {"gpt2.json", "llama3.json", "tinyllama.json"};
+    for (int i = 0; i < 3; i++) {
+        km_error err = {0};
+        km_token *t = km_token_load(token_path(names[i]), &err);
+        if (!t) fail_msg("%s", err.text);
+        int64_t n = km_token_vocab(t);
+        km_token_free(t);
+        write_model("m", n + 7); /* rows that no token uses */
+        copy_token(names[i], "m/tokenizer.json");
+        km_converted done;
+        km_convert_options o = {
+            .in = in_folder("m"), .out = in_folder("a.gguf"), .dtype = KM_DTYPE_COUNT};
+        if (km_convert(&o, &done, &err) != KM_OK) fail_msg("%s", err.text);
+        assert_int_equal(done.tokens, n);
+        km_gguf *g = km_gguf_open(in_folder("a.gguf"), NULL);
+        assert_int_equal(km_gguf_get(g, "tokenizer.ggml.tokens")->array.count, n + 7);
+        assert_int_equal(km_gguf_get(g, "tokenizer.ggml.token_type")->array.count, n + 7);
+        const km_gguf_value *scores = km_gguf_get(g, "tokenizer.ggml.scores");
+        bool scored = scores != NULL;
+        if (scored) assert_int_equal(scores->array.count, n + 7);
+        km_gguf_close(g);
+        assert_same_tokens(token_path(names[i]), in_folder("a.gguf"));
+        if (!scored) { /* byte-level BPE: back into a folder */
+            o = (km_convert_options){
+                .in = in_folder("a.gguf"), .out = new_folder("back"), .dtype = KM_DTYPE_COUNT};
+            if (km_convert(&o, &done, &err) != KM_OK) fail_msg("%s", err.text);
+            assert_same_tokens(token_path(names[i]), in_folder("back"));
+        }
+        clean(NULL);
+    }
+}
+
+static void a_folder_keeps_its_tokenizer_files(void **state) {
+    write_model("m", 2000);
+    copy_token("gpt2.json", "m/tokenizer.json");
+    write_blob(in_folder("m/merges.txt"), "a b\n", 4);
+    km_convert_options o = {
+        .in = in_folder("m"), .out = new_folder("copy"), .dtype = KM_DTYPE_COUNT};
+    km_error err = {0};
+    if (km_convert(&o, NULL, &err) != KM_OK) fail_msg("%s", err.text);
+    static const char *const files[] = {"tokenizer.json", "merges.txt"};
+    for (int i = 0; i < 2; i++) {
+        char path[64];
+        snprintf(path, sizeof path, "m/%s", files[i]);
+        blob a = read_blob(in_folder(path));
+        snprintf(path, sizeof path, "copy/%s", files[i]);
+        blob b = read_blob(in_folder(path));
+        assert_int_equal(a.size, b.size);
+        assert_memory_equal(a.data, b.data, a.size);
+        free(a.data);
+        free(b.data);
+    }
+    json_t *v = km_json_load(in_folder("copy/tokenizer_config.json"), &err);
+    assert_non_null(json_object_get(v, "tokenizer_class"));
+    json_decref(v);
+}
+
+static void another_tokenizer_may_be_given_or_none(void **state) {
+    write_model("m", 2000);
+    copy_token("llama3.json", "m/tokenizer.json");
+    km_convert_options o = {.in = in_folder("m"),
+                            .out = in_folder("a.gguf"),
+                            .dtype = KM_DTYPE_COUNT,
+                            .tokenizer = token_path("gpt2.json")};
+    km_error err = {0};
+    if (km_convert(&o, NULL, &err) != KM_OK) fail_msg("%s", err.text);
+    assert_same_tokens(token_path("gpt2.json"), in_folder("a.gguf"));
+    o.tokenizer = NULL;
+    o.no_tokenizer = true;
+    km_converted done;
+    assert_int_equal(km_convert(&o, &done, &err), KM_OK);
+    assert_int_equal(done.tokens, 0);
+    km_gguf *g = km_gguf_open(in_folder("a.gguf"), NULL);
+    assert_null(km_gguf_get(g, "tokenizer.ggml.model"));
+    km_gguf_close(g);
+}
+
+static void a_tokenizer_that_does_not_fit_is_refused(void **state) {
+    write_model("m", 100);
+    copy_token("gpt2.json", "m/tokenizer.json");
+    km_error err = {0};
+    km_convert_options o = {
+        .in = in_folder("m"), .out = in_folder("a.gguf"), .dtype = KM_DTYPE_COUNT};
+    assert_int_equal(km_convert(&o, NULL, &err), KM_ERR_RANGE);
+    assert_non_null(strstr(err.text, "but the model was made for 100"));
+    write_blob(in_folder("m/tokenizer.json"), "{", 1);
+    err = (km_error){0};
+    assert_int_not_equal(km_convert(&o, NULL, &err), KM_OK);
+    assert_one_line(&err);
+    clean(NULL);
+    write_model("m", 2000);
+    copy_token("words.json", "m/tokenizer.json"); /* whole words: GGUF has nothing like it */
+    err = (km_error){0};
+    o.in = in_folder("m");
+    o.out = in_folder("a.gguf");
+    assert_int_equal(km_convert(&o, NULL, &err), KM_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "--no-tokenizer"));
+    assert_int_not_equal(access(in_folder("a.gguf"), F_OK), 0);
+}
+
 /* ---- Models that do not fit ---- */
 
 static km_status try(const char *in, const char *out, km_dtype dtype, km_error *err) {
@@ -418,6 +583,10 @@ int main(void) {
         cmocka_unit_test_teardown(a_gguf_file_of_the_package_becomes_the_model_it_came_from, clean),
         cmocka_unit_test_teardown(weights_are_rounded_to_the_nearest, clean),
         cmocka_unit_test(any_range_of_elements_can_be_copied),
+        cmocka_unit_test_teardown(the_tokenizer_comes_along_through_gguf_and_back, clean),
+        cmocka_unit_test_teardown(a_folder_keeps_its_tokenizer_files, clean),
+        cmocka_unit_test_teardown(another_tokenizer_may_be_given_or_none, clean),
+        cmocka_unit_test_teardown(a_tokenizer_that_does_not_fit_is_refused, clean),
         cmocka_unit_test_teardown(weights_that_do_not_fit_their_config_are_refused, clean),
         cmocka_unit_test_teardown(a_tensor_too_many_is_refused_by_name, clean),
         cmocka_unit_test_teardown(what_is_no_model_is_refused, clean),
