@@ -102,7 +102,8 @@ static void prepare(km_ctx *ctx, work *w) {
         for (int i = 0; i < 3; i++) { /* heads side by side, as a linear layer leaves them */
             km_tensor *x = km_cast(ctx, km_normal(ctx, KM_F32, KM_SHAPE(d[0], d[2], d[1], d[4]), 0, 1),
                                    w->dtype);
-            qkv[i] = km_keep(ctx, km_transpose(ctx, x, 1, 2));
+            x = km_transpose(ctx, x, 1, 2);
+            qkv[i] = km_keep(ctx, d[3] ? x : km_copy(ctx, x)); /* or apart, each of its own */
         }
         if (w->op == KM_OP_ATTENTION) {
             for (int i = 0; i < 3; i++) w->in[w->n_in++] = qkv[i];
@@ -130,6 +131,8 @@ static void prepare(km_ctx *ctx, work *w) {
 #define MAT(label, d, n) {label, "TFLOP/s", 2.0 * (n) * (n) * (n), run_op, d, {n, n, n}, KM_OP_MATMUL}
 #define MAP(label, o, n, streams) {label, "TB/s", 4.0 * (streams) * (n), run_op, KM_F32, {n}, o}
 #define ROWS(label, o, d, r, c) {label, "TB/s", ((d) == KM_F32 ? 8.0 : 4.0) * (r) * (c), run_op, d, {r, c}, o}
+#define APART(label, o, times, b, h, t, d)                                                         \
+    {label, "TFLOP/s", 2.0 * (times) * (b) * (h) * (t) * (t) * (d), run_op, KM_BF16, {b, h, t, 0, d}, o}
 #define ATT(label, o, times, b, h, t, d)                                                           \
     {label, "TFLOP/s", 2.0 * (times) * (b) * (h) * (t) * (t) * (d), run_op, KM_BF16, {b, h, t, t, d}, o}
 
@@ -156,6 +159,10 @@ static work list[] = {
     ATT("attention backward bf16 B16 H12 T1024 D64", KM_OP_ATTENTION_GRAD, 2.5, 16, 12, 1024, 64),
     ATT("attention forward bf16 B4 H16 T4096 D128", KM_OP_ATTENTION, 1.0, 4, 16, 4096, 128),
     ATT("attention backward bf16 B4 H16 T4096 D128", KM_OP_ATTENTION_GRAD, 2.5, 4, 16, 4096, 128),
+    APART("attention forward bf16 B16 H12 T1024 D64, heads apart", KM_OP_ATTENTION, 1.0, 16, 12, 1024, 64),
+    APART("attention backward bf16 B16 H12 T1024 D64, heads apart", KM_OP_ATTENTION_GRAD, 2.5, 16, 12, 1024, 64),
+    APART("attention forward bf16 B4 H16 T4096 D128, heads apart", KM_OP_ATTENTION, 1.0, 4, 16, 4096, 128),
+    APART("attention backward bf16 B4 H16 T4096 D128, heads apart", KM_OP_ATTENTION_GRAD, 2.5, 4, 16, 4096, 128),
 };
 
 int main(int argc, char **argv) {

@@ -105,10 +105,16 @@ def rows():
 
 
 def attention():
-    for b, h, t, d in [(16, 12, 1024, 64), (4, 16, 4096, 128)]:
-        q, k, v = (rand(b, t, h, d, dtype=torch.bfloat16).transpose(1, 2).detach() for _ in range(3))
-        work = 2 * b * h * t * t * d
+    """Heads side by side, as a linear layer leaves them, and as tensors of their own."""
+    sizes = [(16, 12, 1024, 64), (4, 16, 4096, 128)]
+    for (b, h, t, d), apart in [(s, apart) for s in sizes for apart in (False, True)]:
         shape = f"bf16 B{b} H{h} T{t} D{d}"
+        if apart:
+            q, k, v = (rand(b, h, t, d, dtype=torch.bfloat16) for _ in range(3))
+            shape += ", heads apart"
+        else:
+            q, k, v = (rand(b, t, h, d, dtype=torch.bfloat16).transpose(1, 2).detach() for _ in range(3))
+        work = 2 * b * h * t * t * d
         attend = lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True)
         measure(f"attention forward {shape}", work, "TFLOP/s", attend)
         for x in (q, k, v):

@@ -53,7 +53,7 @@ static km_tensor *twin(km_ctx *ctx, km_lane *there, const char *name, const km_t
     km_lane *from = t->storage->lane;
     if (view && filled && span > 0 &&
         from->device->ops->download(from, km_tensor_ptr(view), km_tensor_ptr(t),
-                                    (size_t)span * km_dtype_size(t->dtype)) != KM_OK)
+                                    (size_t)km_dtype_bytes(t->dtype, span)) != KM_OK)
         return NULL;
     return view;
 }
@@ -92,7 +92,7 @@ static km_status run_elsewhere(km_ctx *ctx, km_device *device, const km_call *c)
     for (int i = 0; i < c->n_out && s == KM_OK; i++) {
         if (!out[i]) continue;
         km_lane *lane = c->out[i]->storage->lane;
-        size_t bytes = (size_t)span_of(out[i]) * km_dtype_size(out[i]->dtype);
+        size_t bytes = (size_t)km_dtype_bytes(out[i]->dtype, span_of(out[i]));
         if (bytes)
             s = lane->device->ops->upload(lane, km_tensor_ptr(c->out[i]), km_tensor_ptr(out[i]),
                                           bytes);

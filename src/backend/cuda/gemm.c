@@ -24,7 +24,7 @@ static void read_policy(void) {
                                    .wgmma = true,
                                    .few_f32 = 8,
                                    .few_16 = 4,
-                                   .wide_columns = !is_on("KERMES_GEMV_NARROW")};
+                                   .wide_columns = is_on("KERMES_GEMV_WIDE")};
 }
 
 km_cuda_gemm_policy *km_cuda_gemm_settings(void) {
