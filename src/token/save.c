@@ -89,11 +89,19 @@ static void put_added(saver *s) {
     put(s, t->n_added ? "\n  ],\n" : "],\n");
 }
 
+/* Added tokens have a list of their own; in the model's vocabulary is what it may come to: also
+ * the bytes it falls back to, and the unknown token. SentencePiece has all of them there. */
+static bool in_vocab(const km_token *t, int32_t id) {
+    if (!km_vocab_has(&t->vocab, id)) return false;
+    return t->mark[id] & KM_MARK_MODEL || !(t->mark[id] & KM_MARK_ADDED) || id == t->unk ||
+           t->model == KM_MODEL_SPM;
+}
+
 static void put_vocab(saver *s) {
     put(s, "    \"vocab\": {");
     const char *between = "\n";
     for (int32_t id = 0; id < s->t->vocab.count; id++) {
-        if (!(s->t->mark[id] & KM_MARK_MODEL)) continue;
+        if (!in_vocab(s->t, id)) continue;
         km_text_printf(&s->text, "%s      ", between);
         put_token(s, id);
         km_text_printf(&s->text, ": %d", (int)id);

@@ -22,6 +22,12 @@ static void compare(const char *name) {
     snprintf(path, sizeof path, "%s/ggml-vocab-%s.gguf", folder, name);
     km_token *t = km_token_load(path, &token_err);
     assert_made(t);
+    /* The same once it went through a tokenizer.json. */
+    snprintf(path, sizeof path, "/tmp/kermes-gguf-%ld.json", (long)getpid());
+    assert_fine(km_token_save(t, path, &token_err));
+    km_token *saved = km_token_load(path, &token_err);
+    assert_made(saved);
+    unlink(path);
     snprintf(path, sizeof path, "%s/ggml-vocab-%s.gguf.inp", folder, name);
     assert_fine(km_map_open(&in, path, &token_err));
     snprintf(path, sizeof path, "%s/ggml-vocab-%s.gguf.out", folder, name);
@@ -42,6 +48,7 @@ static void compare(const char *name) {
         }
         line++;
         token_check(t, text, (size_t)(stop - text), 0, want, n, __FILE__, __LINE__);
+        token_check(saved, text, (size_t)(stop - text), 0, want, n, __FILE__, __LINE__);
         text = stop + sizeof between - 1;
         cases++;
     }
@@ -49,6 +56,7 @@ static void compare(const char *name) {
     km_map_close(&in);
     km_map_close(&out);
     km_token_free(t);
+    km_token_free(saved);
 }
 
 static void gpt2_gives_the_expected_ids(void **state) {
@@ -64,11 +72,137 @@ static void wordpiece_gives_the_expected_ids(void **state) {
     compare("bert-bge");
 }
 
+/* ---- Hand-made files ---- */
+
+/* A SentencePiece of a few letters, as a file in the making. */
+#define SPACE "\xE2\x96\x81"
+enum { N_SPM = 3 + 256 + 9 };
+
+static km_gguf_out *small_spm(size_t scores) {
+    static char bytes[256][8];
+    const char *tokens[N_SPM] = {"<unk>", "<s>", "</s>"};
+    const char *const rest[] = {SPACE, "a", "b", "ab", SPACE "a", "aab", "é", "bé", SPACE SPACE};
+    int32_t types[N_SPM];
+    float score[N_SPM];
+    for (int b = 0; b < 256; b++) {
+        snprintf(bytes[b], sizeof bytes[b], "<0x%02X>", b);
+        tokens[3 + b] = bytes[b];
+    }
+    for (int i = 0; i < 9; i++) tokens[259 + i] = rest[i];
+    for (int i = 0; i < N_SPM; i++) {
+        types[i] = i == 0 ? 2 : i < 3 ? 3 : i < 259 ? 6 : 1;
+        score[i] = -(float)i;
+    }
+    km_gguf_out *out = km_gguf_out_new(&token_err);
+    km_gguf_put_string(out, "tokenizer.ggml.model", "llama");
+    km_gguf_put_strings(out, "tokenizer.ggml.tokens", tokens, NULL, N_SPM);
+    km_gguf_put_array(out, "tokenizer.ggml.token_type", KM_GGUF_I32, types, N_SPM);
+    km_gguf_put_array(out, "tokenizer.ggml.scores", KM_GGUF_F32, score, scores);
+    km_gguf_put_u32(out, "tokenizer.ggml.bos_token_id", 1);
+    km_gguf_put_u32(out, "tokenizer.ggml.eos_token_id", 2);
+    km_gguf_put_u32(out, "tokenizer.ggml.unknown_token_id", 0);
+    return out;
+}
+
+/* Writes the file and loads its tokenizer. */
+static km_token *load_made(km_gguf_out *out) {
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/kermes-made-%ld.gguf", (long)getpid());
+    assert_fine(km_gguf_write(out, path, &token_err));
+    km_gguf_out_free(out);
+    km_token *t = km_token_load(path, &token_err);
+    unlink(path);
+    return t;
+}
+
+static void sentencepiece_merges_by_score_and_falls_back_to_bytes(void **state) {
+    (void)state;
+    km_token *t = load_made(small_spm(N_SPM));
+    assert_made(t);
+    assert_string_equal(km_token_kind(t), "spm");
+    assert_int_equal(km_token_bos(t), 1);
+    assert_int_equal(km_token_eos(t), 2);
+    /* "ab" scores higher than " a": 259 space, 260 a, 262 ab, 263 space a */
+    assert_ids(t, "ab a", 259, 262, 263);
+    assert_ids(t, "bé", 259, 266);
+    assert_ids(t, "z\n", 259, 3 + 'z', 3 + '\n');
+    assert_ids(t, "\xFF", 3 + 0xFF);
+    token_check(t, "a", 1, KM_TOKEN_ADD_SPECIAL, (int32_t[]){1, 263}, 2, __FILE__, __LINE__);
+    /* Control tokens are not made of letters. */
+    token_check(t, "<s>", 3, KM_TOKEN_PARSE_SPECIAL, (int32_t[]){1}, 1, __FILE__, __LINE__);
+    km_ids ids = token_encode(t, "<s>", 3, 0);
+    assert_true(ids.len == 4);
+    km_ids_free(&ids);
+    assert_returns(t, "ab  a zé\n", 10);
+    km_token_free(t);
+}
+
+static void a_stream_of_bytes_waits_for_whole_characters(void **state) {
+    (void)state;
+    km_token *t = load_made(small_spm(N_SPM));
+    assert_made(t);
+    km_token_stream s = km_token_stream_begin(t, KM_TOKEN_SKIP_SPECIAL);
+    const int32_t ids[] = {1, 263, 3 + 0xE6, 3 + 0x97, 3 + 0xA5, 263, 2};
+    const char *const want[] = {"", "a", "", "", "日", " a", ""};
+    for (size_t i = 0; i < 7; i++) {
+        km_text out = {0};
+        assert_fine(km_token_stream_put(&s, ids[i], &out, &token_err));
+        assert_string_equal(km_text_str(&out), want[i]);
+        km_text_free(&out);
+    }
+    km_token_free(t);
+}
+
+#define BROKEN(out, says_what)                                                                     \
+    do {                                                                                           \
+        assert_null(load_made(out));                                                               \
+        assert_says(says_what);                                                                    \
+    } while (0)
+
+static void broken_tokenizers_are_refused(void **state) {
+    (void)state;
+    const char *two[] = {"a", "b"}, *merges[] = {"a b"}, *one[] = {"ab"};
+    BROKEN(km_gguf_out_new(&token_err), "it holds no tokenizer");
+    km_gguf_out *out = km_gguf_out_new(&token_err);
+    km_gguf_put_string(out, "tokenizer.ggml.model", "t5");
+    BROKEN(out, "a tokenizer of type 't5' is not supported");
+    out = km_gguf_out_new(&token_err);
+    km_gguf_put_string(out, "tokenizer.ggml.model", "gpt2");
+    BROKEN(out, "it holds no tokens");
+    out = km_gguf_out_new(&token_err);
+    km_gguf_put_string(out, "tokenizer.ggml.model", "gpt2");
+    km_gguf_put_string(out, "tokenizer.ggml.pre", "kalomi");
+    BROKEN(out, "the pre-tokenizer 'kalomi' is not known");
+    out = km_gguf_out_new(&token_err);
+    km_gguf_put_string(out, "tokenizer.ggml.model", "gpt2");
+    km_gguf_put_strings(out, "tokenizer.ggml.tokens", two, NULL, 2);
+    BROKEN(out, "it holds no merges");
+    out = km_gguf_out_new(&token_err);
+    km_gguf_put_string(out, "tokenizer.ggml.model", "gpt2");
+    km_gguf_put_strings(out, "tokenizer.ggml.tokens", two, NULL, 2);
+    km_gguf_put_strings(out, "tokenizer.ggml.merges", merges, NULL, 1);
+    BROKEN(out, "merge 0, 'a b', is of or makes something that is no token");
+    out = km_gguf_out_new(&token_err);
+    km_gguf_put_string(out, "tokenizer.ggml.model", "gpt2");
+    km_gguf_put_strings(out, "tokenizer.ggml.tokens", two, NULL, 2);
+    km_gguf_put_strings(out, "tokenizer.ggml.merges", one, NULL, 1);
+    BROKEN(out, "a merge that is not two tokens");
+    out = km_gguf_out_new(&token_err);
+    km_gguf_put_string(out, "tokenizer.ggml.model", "bert");
+    km_gguf_put_strings(out, "tokenizer.ggml.tokens", two, NULL, 2);
+    km_gguf_put_array(out, "tokenizer.ggml.token_type", KM_GGUF_I32, (int32_t[]){1}, 1);
+    BROKEN(out, "token_type has not one entry for each token");
+    BROKEN(small_spm(N_SPM - 1), "it has not one score for each token");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(gpt2_gives_the_expected_ids, token_setup),
         cmocka_unit_test_setup(sentencepiece_gives_the_expected_ids, token_setup),
         cmocka_unit_test_setup(wordpiece_gives_the_expected_ids, token_setup),
+        cmocka_unit_test_setup(sentencepiece_merges_by_score_and_falls_back_to_bytes, token_setup),
+        cmocka_unit_test_setup(a_stream_of_bytes_waits_for_whole_characters, token_setup),
+        cmocka_unit_test_setup(broken_tokenizers_are_refused, token_setup),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
