@@ -112,9 +112,9 @@ static void choose(const km_lane *lane, const km_cuda_chain *c, bool *stored, bo
 
 /* The last of the needed steps that reads the result of step i, or -1. */
 static int last_reader(const km_cuda_chain *c, const bool *needed, int i) {
+    int result = KM_CHAIN_INPUTS + i;
     for (int j = c->n - 1; j > i; j--)
-        if (needed[j] && (c->link[j].a == KM_CHAIN_INPUTS + i || c->link[j].b == KM_CHAIN_INPUTS + i))
-            return j;
+        if (needed[j] && (c->link[j].a == result || c->link[j].b == result)) return j;
     return -1;
 }
 

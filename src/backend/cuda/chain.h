@@ -23,7 +23,7 @@ typedef struct km_cuda_link {
     km_cuda_kernel *kernel; /* what runs it by itself, with args */
     km_map_args args;
     km_storage *storage;    /* of args.out: looked at, not held */
-    uint8_t a, b;           /* where the operands come from: an input, or KM_CHAIN_INPUTS + a step */
+    uint8_t a, b;           /* the operands: an input, or KM_CHAIN_INPUTS + a step */
 } km_cuda_link;
 
 typedef struct km_cuda_chain {
