@@ -57,11 +57,6 @@ static km_cuda_kernel kernels[FAMILIES][PASSES][MAX_SIZES][KM_CUDA_SLOTS] = {
              .waits = true}                                                                        \
     }
 #define VARIANTS 3
-#define WIDE 4 /* attention_fwd_wide.cu, for head size 64 */
-static km_cuda_kernel wide[KM_CUDA_SLOTS] = {
-    {.name = NULL},
-    {.module = "attention_fwd_wide", .name = "km_attention_fwd_wide_f16_d64", .waits = true},
-    {.module = "attention_fwd_wide", .name = "km_attention_fwd_wide_bf16_d64", .waits = true}};
 static km_cuda_kernel streams[VARIANTS][2][KM_CUDA_SLOTS] = {
     {STREAM_OF(1, 64), STREAM_OF(1, 128)},
     {STREAM_OF(2, 64), STREAM_OF(2, 128)},
@@ -154,25 +149,15 @@ static km_status make_map(km_lane *lane, km_tensor_map *map, const km_tensor *t)
 
 /* ---- Launches ---- */
 
-/* KERMES_ATTENTION=0 to 4: how the forward pass is scheduled on Hopper. */
+/* KERMES_ATTENTION=0 to 3: how the forward pass is scheduled on Hopper. */
 static int variant(void) {
     static atomic_int known = -1;
     int v = atomic_load_explicit(&known, memory_order_relaxed);
     if (v >= 0) return v;
     const char *asked = getenv("KERMES_ATTENTION");
-    v = asked && asked[0] >= '0' && asked[0] <= '0' + WIDE ? asked[0] - '0' : 0;
+    v = asked && asked[0] >= '0' && asked[0] <= '0' + VARIANTS ? asked[0] - '0' : 0;
     atomic_store_explicit(&known, v, memory_order_relaxed);
     return v;
-}
-
-static km_status run_wide(km_lane *lane, int slot, km_attention_hopper_args *args) {
-    const km_attention_args *a = &args->a;
-    int64_t blocks = km_cuda_ceil(a->tq, KM_ATTENTION_WIDE_ROWS) * a->heads * a->batch;
-    int sms = km_cuda_dev_of(lane)->sms;
-    args->a.next = km_cuda_counters(lane);
-    if (!args->a.next) return lane->ctx->error.code;
-    return km_cuda_launch1(lane, &wide[slot], KM_DIM(blocks < sms ? blocks : sms),
-                           KM_DIM(KM_ATTENTION_WIDE_THREADS), KM_ATTENTION_WIDE_SMEM, args);
 }
 
 static km_status run_pass(km_lane *lane, family f, int p, int slot,
@@ -185,8 +170,7 @@ static km_status run_pass(km_lane *lane, family f, int p, int slot,
         int64_t units =
             (int64_t)KM_ATTENTION_HOPPER_UNITS((int64_t)rows, heads, a->batch, a->causal);
         int sms = km_cuda_dev_of(lane)->sms;
-        if (p == FWD && variant() == WIDE && d == 64) return run_wide(lane, slot, args);
-        if (p == FWD && variant() > 0 && variant() < WIDE) k = &streams[variant() - 1][size][slot];
+        if (p == FWD && variant() > 0) k = &streams[variant() - 1][size][slot];
         return km_cuda_launch1(lane, k, KM_DIM(units < sms ? units : sms),
                                KM_DIM(KM_ATTENTION_HOPPER_THREADS), KM_ATTENTION_HOPPER_SMEM(p, d),
                                args);

@@ -61,6 +61,53 @@ KM_DEVICE void fwd_produce(const km_attention_hopper_args &p, fwd_layout<T, D> a
     }
 }
 
+/* The thread's two rows of a tile of scores, from key `key` on: those from the row's limit on
+ * become -inf. */
+template <int N, int USED = N>
+KM_DEVICE void mask_scores(float (&s)[N / 2], int key, int limit0, int limit1) {
+    int first = key + threadIdx.x % 4 * 2; /* the thread's first column */
+    limit0 -= first;
+    limit1 -= first;
+#pragma unroll
+    for (int j = 0; j < USED / 2; j++)
+        if (j / 4 * 8 + j % 2 >= (j % 4 / 2 ? limit1 : limit0)) s[j] = -INFINITY;
+}
+
+/* Raw scores in, probabilities relative to the new row maximum out. alpha is what everything
+ * accumulated before must be multiplied by; sum is of this thread's columns only. Columns from USED
+ * on count as masked. */
+template <int N, int USED = N>
+KM_DEVICE void softmax_tile(float (&s)[N / 2], float (&top)[2], float (&sum)[2], float (&alpha)[2],
+                            float c) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float m0 = s[2 * half], m1 = s[2 * half + 1];
+#pragma unroll
+        for (int j = 1; j < USED / 8; j++) {
+            m0 = fmaxf(m0, s[4 * j + 2 * half]);
+            m1 = fmaxf(m1, s[4 * j + 2 * half + 1]);
+        }
+        float m = fmaxf(top[half], fmaxf(m0, m1));
+        m = fmaxf(m, __shfl_xor_sync(0xFFFFFFFF, m, 1));
+        m = fmaxf(m, __shfl_xor_sync(0xFFFFFFFF, m, 2));
+        float base = m == -INFINITY ? 0 : m * c; /* no key seen yet: all stay 0 */
+        alpha[half] = fast_exp2(top[half] * c - base);
+        top[half] = m;
+        float s0 = 0, s1 = 0;
+#pragma unroll
+        for (int j = 0; j < USED / 8; j++) {
+            float *x = s + 4 * j + 2 * half;
+            x[0] = fast_exp2(x[0] * c - base);
+            x[1] = fast_exp2(x[1] * c - base);
+            s0 += x[0];
+            s1 += x[1];
+        }
+        sum[half] = sum[half] * alpha[half] + (s0 + s1);
+    }
+#pragma unroll
+    for (int j = USED / 2; j < N / 2; j++) s[j] = 0;
+}
+
 template <typename T, int D>
 KM_DEVICE void fwd_consume(const km_attention_hopper_args &p, fwd_layout<T, D> at, int wg) {
     using L = fwd_layout<T, D>;

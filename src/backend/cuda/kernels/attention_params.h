@@ -27,7 +27,6 @@ typedef struct km_attention_args {
     int32_t tq_pad; /* tq rounded up to KM_ATTENTION_PAD */
     int32_t causal; /* key j is seen by query i when j <= i + tk - tq */
     int32_t vec;    /* delta: rows of o and d_o are 16-byte aligned and d is a multiple of 8 */
-    uint32_t *next; /* fwd_wide: counts the blocks of rows that were taken; zero before and after */
 } km_attention_args;
 
 #define KM_ATTENTION_PAD 128
@@ -90,19 +89,6 @@ typedef struct km_attention_hopper_args {
     (KM_ATTENTION_HOPPER_KEPT(pass, d) * KM_ATTENTION_HOPPER_TENSORS(pass) * 128 * (d)*2 +         \
      KM_ATTENTION_HOPPER_STAGES(pass, d) * KM_ATTENTION_HOPPER_COLS(pass, d) *                     \
          (2 * (d)*2 + ((pass) == KM_ATTENTION_DKDV ? 8 : 0)) +                                     \
-     2048)
-
-/* fwd_wide, head size 64: min(blocks of rows, multiprocessors) blocks of 512 threads, which take
- * blocks of 192 rows as they come. */
-#define KM_ATTENTION_WIDE_THREADS 512
-#define KM_ATTENTION_WIDE_ROWS 192
-#define KM_ATTENTION_WIDE_COLS 128
-#define KM_ATTENTION_WIDE_STAGES 4
-#define KM_ATTENTION_WIDE_KEPT 3
-#define KM_ATTENTION_WIDE_SMEM                                                                     \
-    ((KM_ATTENTION_WIDE_KEPT * KM_ATTENTION_WIDE_ROWS +                                            \
-      KM_ATTENTION_WIDE_STAGES * 2 * KM_ATTENTION_WIDE_COLS) *                                     \
-         64 * 2 +                                                                                  \
      2048)
 
 #endif
