@@ -5,7 +5,6 @@
 #include "backend/cuda/kernels/attention_params.h"
 #include "backend/cuda/modules.h"
 #include "backend/cuda/walker.h"
-#include <stdlib.h>
 #include <string.h>
 
 typedef enum family { SIMPLE, MMA, HOPPER, FAMILIES } family;
@@ -44,23 +43,6 @@ static km_cuda_kernel kernels[FAMILIES][PASSES][MAX_SIZES][KM_CUDA_SLOTS] = {
     {MMA_OF("attention_fwd_mma", "fwd"), MMA_OF("attention_bwd_mma", "dq"),
      MMA_OF("attention_bwd_mma", "dkdv")},
     {HOPPER_OF("fwd"), HOPPER_OF("dq"), HOPPER_OF("dkdv")}};
-/* Other ways to schedule the forward pass on Hopper (attention_fwd_hopper.cu); they may start
- * before the kernel in front of them has ended. */
-#define STREAM_OF(variant, size)                                                                   \
-    {                                                                                              \
-        {.name = NULL},                                                                            \
-            {.module = "attention_fwd_hopper",                                                     \
-             .name = "km_attention_fwd_hopper" #variant "_f16_d" #size,                            \
-             .waits = true},                                                                       \
-            {.module = "attention_fwd_hopper",                                                     \
-             .name = "km_attention_fwd_hopper" #variant "_bf16_d" #size,                           \
-             .waits = true}                                                                        \
-    }
-#define VARIANTS 3
-static km_cuda_kernel streams[VARIANTS][2][KM_CUDA_SLOTS] = {
-    {STREAM_OF(1, 64), STREAM_OF(1, 128)},
-    {STREAM_OF(2, 64), STREAM_OF(2, 128)},
-    {STREAM_OF(3, 64), STREAM_OF(3, 128)}};
 static km_cuda_kernel delta[KM_CUDA_SLOTS] =
     KM_CUDA_PER_TYPE("attention_delta", "km_attention_delta");
 
@@ -149,17 +131,6 @@ static km_status make_map(km_lane *lane, km_tensor_map *map, const km_tensor *t)
 
 /* ---- Launches ---- */
 
-/* KERMES_ATTENTION=0 to 3: how the forward pass is scheduled on Hopper. */
-static int variant(void) {
-    static atomic_int known = -1;
-    int v = atomic_load_explicit(&known, memory_order_relaxed);
-    if (v >= 0) return v;
-    const char *asked = getenv("KERMES_ATTENTION");
-    v = asked && asked[0] >= '0' && asked[0] <= '0' + VARIANTS ? asked[0] - '0' : 0;
-    atomic_store_explicit(&known, v, memory_order_relaxed);
-    return v;
-}
-
 static km_status run_pass(km_lane *lane, family f, int p, int slot,
                           km_attention_hopper_args *args) {
     km_attention_args *a = &args->a;
@@ -170,7 +141,6 @@ static km_status run_pass(km_lane *lane, family f, int p, int slot,
         int64_t units =
             (int64_t)KM_ATTENTION_HOPPER_UNITS((int64_t)rows, heads, a->batch, a->causal);
         int sms = km_cuda_dev_of(lane)->sms;
-        if (p == FWD && variant() > 0) k = &streams[variant() - 1][size][slot];
         return km_cuda_launch1(lane, k, KM_DIM(units < sms ? units : sms),
                                KM_DIM(KM_ATTENTION_HOPPER_THREADS), KM_ATTENTION_HOPPER_SMEM(p, d),
                                args);

@@ -82,7 +82,7 @@ typedef struct km_attention_hopper_args {
 #define KM_ATTENTION_HOPPER_STAGES(pass, d) ((d) <= 64 ? 3 : (pass) == KM_ATTENTION_DKDV ? 4 : 2)
 #define KM_ATTENTION_HOPPER_TENSORS(pass)                                                          \
     ((pass) == KM_ATTENTION_FWD ? 1 : (pass) == KM_ATTENTION_DQ ? 3 : 2)
-#define KM_ATTENTION_HOPPER_KEPT(pass, d) ((pass) == KM_ATTENTION_FWD ? 3 : (d) <= 64 ? 2 : 1)
+#define KM_ATTENTION_HOPPER_KEPT(pass, d) ((pass) == KM_ATTENTION_FWD || (d) <= 64 ? 2 : 1)
 /* a streamed tile is two of COLS x d, with lse and delta in dkdv; 1024 bytes for barriers and 1024
  * to align */
 #define KM_ATTENTION_HOPPER_SMEM(pass, d)                                                          \
