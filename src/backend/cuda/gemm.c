@@ -23,8 +23,7 @@ static void read_policy(void) {
                                    .tune = is_on("KERMES_TUNE"),
                                    .wgmma = true,
                                    .few_f32 = 8,
-                                   .few_16 = 4,
-                                   .wide_columns = is_on("KERMES_GEMV_WIDE")};
+                                   .few_16 = 4};
 }
 
 km_cuda_gemm_policy *km_cuda_gemm_settings(void) {

@@ -22,7 +22,7 @@ typedef struct km_cuda_gemm {
 } km_cuda_gemm;
 
 /* What may be used. From the environment at first use: KERMES_CUBLAS=none, KERMES_TF32=1,
- * KERMES_TUNE=1, KERMES_GEMV_WIDE=1. */
+ * KERMES_TUNE=1. */
 typedef struct km_cuda_gemm_policy {
     bool cublas; /* where it is installed */
     bool tf32;   /* f32 matrices may be multiplied with 10-bit mantissas (cuBLASLt only) */
@@ -30,7 +30,6 @@ typedef struct km_cuda_gemm_policy {
                    * from one process to another */
     bool wgmma;  /* our own Hopper kernels; without them those for all chips */
     int few_f32, few_16; /* vectors up to which gemv.c serves, at most 8 */
-    bool wide_columns;   /* gemv.c reads long pieces of rows: slower on an H200 */
 } km_cuda_gemm_policy;
 km_cuda_gemm_policy *km_cuda_gemm_settings(void);
 

@@ -82,40 +82,23 @@ static km_status run_rows(km_lane *lane, few *f) {
                            0, v);
 }
 
-/* Blocks share columns, in powers of two, while the chip has room for more and each still has 64
- * rows to sum. A cluster of them adds up faster than they do through memory. */
-static int64_t parts_of(const km_cuda_dev *dev, const few *f, int64_t cols, bool cluster) {
-    int64_t blocks = (f->args.n + cols - 1) / cols * f->batch, parts = 1, most = cluster ? 8 : 32;
-    while (parts < most && blocks * parts * 2 <= 4 * (int64_t)dev->sms &&
-           f->args.k / (parts * 2) >= 64)
-        parts *= 2;
-    return parts;
-}
-
 static km_status run_columns(km_lane *lane, few *f) {
     static km_cuda_kernel kernels[3][2][4] = {FEW("columns_f32"), FEW("columns_f16"),
                                               FEW("columns_bf16")};
-    static km_cuda_kernel wide_kernels[3][2] = {
-        {ONE("columns_f32_wide_1"), ONE("columns_f32_wide_2")},
-        {ONE("columns_f16_wide_1"), ONE("columns_f16_wide_2")},
-        {ONE("columns_bf16_wide_1"), ONE("columns_bf16_wide_2")}};
     km_gemv_args *v = &f->args;
     size_t size = km_dtype_size(f->dtype), cap = 0;
-    const km_cuda_dev *dev = km_cuda_dev_of(lane);
     bool vec = km_cuda_gemm_aligned(v->w, v->ldw, f->batch > 1 ? v->batch_w : 0, size, 16) &&
                (size_t)v->n * size % 16 == 0;
-    bool cluster = dev->cc >= 90 && km_cuda_api()->launch_ex;
     int64_t cols = vec ? KM_GEMV_COLUMNS_BYTES / (int64_t)size : KM_GEMV_COLUMNS_SCALAR;
-    int64_t parts = parts_of(dev, f, cols, cluster);
-    /* Long pieces of rows, if that leaves work for every multiprocessor. */
-    bool wide = false;
-    if (vec && v->m <= 2 && km_cuda_gemm_settings()->wide_columns) {
-        int64_t wide_cols = KM_GEMV_COLUMNS_WIDE / (int64_t)size;
-        int64_t wide_parts = parts_of(dev, f, wide_cols, cluster);
-        wide = 2 * ((v->n + wide_cols - 1) / wide_cols) * f->batch * wide_parts >= 3 * dev->sms;
-        if (wide) cols = wide_cols, parts = wide_parts;
-    }
     int64_t blocks = (v->n + cols - 1) / cols;
+    /* Blocks share columns, in powers of two, while the chip has room for more and each still has
+     * 64 rows to sum. A cluster of them adds up faster than they do through memory. */
+    const km_cuda_dev *dev = km_cuda_dev_of(lane);
+    bool cluster = dev->cc >= 90 && km_cuda_api()->launch_ex;
+    int64_t parts = 1, most = cluster ? 8 : 32;
+    while (parts < most && blocks * f->batch * parts * 2 <= 4 * (int64_t)dev->sms &&
+           v->k / (parts * 2) >= 64)
+        parts *= 2;
     if (!cluster && blocks * f->batch > KM_CUDA_COUNTERS) parts = 1;
     v->parts = (int32_t)parts;
     v->clustered = cluster && parts > 1;
@@ -130,9 +113,8 @@ static km_status run_columns(km_lane *lane, few *f) {
     }
     km_launch_options options = {.cluster = {v->clustered ? 1 : 0, (unsigned)parts, 1}};
     void *params[] = {v};
-    km_cuda_kernel *k = wide ? &wide_kernels[kind_of(f->dtype)][count_of(v->m)]
-                             : &kernels[kind_of(f->dtype)][!vec][count_of(v->m)];
-    km_status s = km_cuda_launch_with(lane, k, KM_DIM(blocks, parts, f->batch),
+    km_status s = km_cuda_launch_with(lane, &kernels[kind_of(f->dtype)][!vec][count_of(v->m)],
+                                      KM_DIM(blocks, parts, f->batch),
                                       KM_DIM(KM_GEMV_COLUMNS_THREADS), 0, params, &options);
     km_cuda_scratch_free(lane, v->partial, cap);
     return s;

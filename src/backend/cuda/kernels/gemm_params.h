@@ -71,7 +71,6 @@ typedef struct km_gemv_args {
 #define KM_GEMV_ROWS_EACH 2 /* rows of w that a warp works on at once */
 #define KM_GEMV_COLUMNS_THREADS 256
 #define KM_GEMV_COLUMNS_BYTES 128 /* of a row of w that a block works on */
-#define KM_GEMV_COLUMNS_WIDE 512  /* the same where n is large */
 #define KM_GEMV_COLUMNS_SCALAR 32 /* columns of a block where w is not aligned */
 
 #endif

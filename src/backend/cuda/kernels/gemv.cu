@@ -7,11 +7,10 @@
 // first of w is already called into L2.
 //
 // Rows: w is (n, k). A warp sums KM_GEMV_ROWS_EACH rows; up to 8 warps share them when there are
-// too few rows to fill the chip. Columns: w is (k, n). A block sums columns 128 bytes wide, or 512
-// where that still makes blocks enough: memory likes long pieces of a row. Several share the columns
-// when there are few. They add up what each found, in order, so that results do not depend on
-// timing: as a cluster, by messages to the block that finishes a column, or before Hopper through
-// global memory, where the last of them does it.
+// too few rows to fill the chip. Columns: w is (k, n). A block sums columns 128 bytes wide; several
+// share the columns when there are few. They add up what each found, in order, so that results do
+// not depend on timing: as a cluster through shared memory, or before Hopper through global memory,
+// where the last of them does it.
 #include "backend/cuda/kernels/gemm_common.cuh"
 #include "backend/cuda/kernels/mma.cuh"
 
@@ -180,50 +179,31 @@ __device__ __forceinline__ void gemv_rows(const km_gemv_args &g) {
 
 // ---- Columns: grid (blocks of columns, parts, batch) ----
 
-// Messages between the blocks of a cluster, as in row.cuh: a float and its sender's arrival.
 #if __CUDA_ARCH__ >= 900
-__device__ __forceinline__ void expect_messages(uint64_t *arrived, int count) {
-    if (threadIdx.x == 0)
-        asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n\tfence.mbarrier_init.release.cluster;" ::"r"(
-                         smem_addr(arrived)),
-                     "r"(count)
-                     : "memory");
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+__device__ __forceinline__ void cluster_sync() {
+    asm volatile(
+        "barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::
+            : "memory");
 }
-__device__ __forceinline__ void messages_may_go() {
-    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-__device__ __forceinline__ void send_float(float v, float *slot, uint64_t *arrived, int rank) {
-    uint32_t there, bar;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(smem_addr(slot)), "r"(rank));
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(bar) : "r"(smem_addr(arrived)), "r"(rank));
-    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(
-                     there),
-                 "f"(v), "r"(bar)
-                 : "memory");
-    asm volatile("mbarrier.arrive.expect_tx.shared::cluster.b64 _, [%0], 4;" ::"r"(bar) : "memory");
-}
-__device__ __forceinline__ void wait_messages(uint64_t *arrived) {
-    uint32_t done = 0;
-    while (!done)
-        asm volatile("{ .reg .pred p;\n"
-                     "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0;\n"
-                     "selp.u32 %0, 1, 0, p; }"
-                     : "=r"(done)
-                     : "r"(smem_addr(arrived))
-                     : "memory");
+// The float at p, which is this block's, in block `rank` of the cluster.
+__device__ __forceinline__ float cluster_load(const float *p, int rank) {
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(p), there;
+    float v;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(there) : "memory");
+    return v;
 }
 #endif
 
 // Every element of w that a thread meets goes with one number of each vector. A slice of the
 // vectors, SLICE rows of w long, lies in shared memory as f32, the M of a row side by side.
-template <class T, bool VEC, int M, int WIDE> struct column_block {
+template <class T, bool VEC, int M> struct column_block {
     static constexpr int THREADS = KM_GEMV_COLUMNS_THREADS, WARPS = THREADS / 32;
-    static constexpr int V = VEC ? 16 / sizeof(T) : 1, LANES = VEC ? WIDE / 16 : 32;
-    static constexpr int DOWN = 32 / LANES; // rows of w that a warp reads at once
+    static constexpr int V = VEC ? 16 / sizeof(T) : 1, LANES = VEC ? 8 : 32, DOWN = 32 / LANES;
     static constexpr int COLS = LANES * V, STEP = WARPS * DOWN; // rows of w that a round covers
     static constexpr int DEEP = 8, SLICE = 2048 / M;
-    static_assert(VEC || COLS == KM_GEMV_COLUMNS_SCALAR, "as the host counts");
+    static_assert(VEC ? COLS * sizeof(T) == KM_GEMV_COLUMNS_BYTES : COLS == KM_GEMV_COLUMNS_SCALAR,
+                  "as the host counts");
     static_assert(SLICE % STEP == 0, "a slice is whole rounds");
     // The ring while w is read, then what each warp found.
     union {
@@ -231,14 +211,13 @@ template <class T, bool VEC, int M, int WIDE> struct column_block {
         float found[WARPS][M][COLS];
     };
     alignas(16) float slice[SLICE][M];
-    float inbox[M * COLS]; // from each block of the cluster, the columns that this one finishes
-    alignas(8) uint64_t arrived;
+    float share[M][COLS]; // what this block found
     bool last;
 };
 
-template <class T, bool VEC, int M, int WIDE = KM_GEMV_COLUMNS_BYTES>
+template <class T, bool VEC, int M>
 __device__ __forceinline__ void gemv_columns(const km_gemv_args &g) {
-    typedef column_block<T, VEC, M, WIDE> B;
+    typedef column_block<T, VEC, M> B;
     constexpr int V = B::V, COLS = B::COLS, STEP = B::STEP;
     constexpr uint32_t SLOT = B::THREADS * 16, RING = B::DEEP * SLOT;
     __shared__ B b;
@@ -249,13 +228,8 @@ __device__ __forceinline__ void gemv_columns(const km_gemv_args &g) {
     const T *w = (const T *)g.w + blockIdx.z * g.batch_w + my_col;
     const T *x = (const T *)g.x + blockIdx.z * g.batch_x;
 
-    constexpr int LINES = WIDE / 128, LINE = 128 / (int)sizeof(T); // of a row of w that are ours
-    int early = begin + (int)threadIdx.x / LINES, piece = threadIdx.x % LINES * LINE;
-    if (VEC && early < end && col0 + piece < g.n)
-        call_into_l2((const T *)g.w + blockIdx.z * g.batch_w + col0 + piece + early * g.ldw);
-#if __CUDA_ARCH__ >= 900
-    if (g.clustered) expect_messages(&b.arrived, g.m * COLS);
-#endif
+    if (VEC && begin + (int)threadIdx.x < end)
+        call_into_l2(w - lane % B::LANES * V + (begin + (int)threadIdx.x) * g.ldw);
     wait_for_previous();
 
     // A row beyond `end` or a column beyond n is none of ours. With VEC n is a multiple of V.
@@ -320,36 +294,30 @@ __device__ __forceinline__ void gemv_columns(const km_gemv_args &g) {
 
     float *shares = g.partial + (int64_t)blockIdx.z * g.m * g.n;
     int64_t apart = (int64_t)gridDim.z * g.m * g.n; // from one block's share to the next's
-#if __CUDA_ARCH__ >= 900
-    int owned = g.m * COLS / g.parts; // columns that a block of a cluster finishes: every parts-th
-    if (g.clustered) messages_may_go();
-#endif
     for (int j = threadIdx.x; j < g.m * COLS; j += B::THREADS) {
         int i = j / COLS, col = col0 + j % COLS;
         float all = 0;
 #pragma unroll
         for (int p = 0; p < B::WARPS; p++) all += b.found[p][i][j % COLS];
-#if __CUDA_ARCH__ >= 900
-        if (g.clustered) {
-            send_float(all, &b.inbox[blockIdx.y * owned + j / g.parts], &b.arrived, j % g.parts);
-            continue;
-        }
-#endif
-        if (col < g.n && g.parts == 1)
+        if (g.clustered)
+            b.share[i][j % COLS] = all;
+        else if (col < g.n && g.parts == 1)
             gemv_finish<T>(g, blockIdx.z * g.batch_o, i, col, all);
         else if (col < g.n)
             shares[blockIdx.y * apart + (int64_t)i * g.n + col] = all;
     }
 #if __CUDA_ARCH__ >= 900
-    if (g.clustered) { // the cluster is all parts of these columns
-        for (int t = threadIdx.x; t < owned; t += B::THREADS) {
-            int j = t * g.parts + blockIdx.y, i = j / COLS, col = col0 + j % COLS;
+    if (g.clustered) { // the cluster is all parts of these columns; each finishes some of them
+        cluster_sync();
+        for (int j = threadIdx.x * g.parts + blockIdx.y; j < g.m * COLS;
+             j += B::THREADS * g.parts) {
+            int i = j / COLS, col = col0 + j % COLS;
             float all = 0;
-            wait_messages(&b.arrived);
-            for (int p = 0; p < g.parts; p++) all += b.inbox[p * owned + t];
+            for (int p = 0; p < g.parts; p++) all += cluster_load(&b.share[i][j % COLS], p);
             if (col < g.n) gemv_finish<T>(g, blockIdx.z * g.batch_o, i, col, all);
         }
-        return; // with nothing more to come from the others
+        cluster_sync(); // nobody leaves while another reads its share
+        return;
     }
 #endif
     if (g.parts == 1) return;
@@ -390,12 +358,3 @@ KM_EACH_FLOAT(GEMV_EACH, 1)
 KM_EACH_FLOAT(GEMV_EACH, 2)
 KM_EACH_FLOAT(GEMV_EACH, 4)
 KM_EACH_FLOAT(GEMV_EACH, 8)
-
-// gemv_columns_bf16_wide_1: pieces of KM_GEMV_COLUMNS_WIDE bytes.
-#define GEMV_WIDE(type, tname, m)                                                                  \
-    KM_KERNEL __launch_bounds__(KM_GEMV_COLUMNS_THREADS, 4)                                        \
-        gemv_columns_##tname##_wide_##m(const __grid_constant__ km_gemv_args g) {                  \
-        gemv_columns<type, true, m, KM_GEMV_COLUMNS_WIDE>(g);                                      \
-    }
-KM_EACH_FLOAT(GEMV_WIDE, 1)
-KM_EACH_FLOAT(GEMV_WIDE, 2)
