@@ -1,12 +1,13 @@
 /* Follows a sequence through a grammar, and finds the tokens that may come next by walking the
  * vocabulary's tree: a byte that fits nothing takes its whole subtree with it, and so does, on the
- * other side, a state that any of the bytes below leads back to. */
+ * other side, a state after which any of the characters below may follow, in any order. */
 #include "base/alloc.h"
 #include "infer/grammar_states.h"
 #include "infer/grammar_trie.h"
 #include <string.h>
 
 #define MASKS 256 /* remembered */
+#define MANY 32   /* tokens below a node that make it worth asking which may all follow */
 
 struct km_guide {
     const km_trie *t;
@@ -79,38 +80,77 @@ static km_status prepare(km_guide *m, km_error *err) {
 
 /* ---- Masks ---- */
 
-/* Whether every whole character beyond ASCII leads from the state back to it. */
-static bool loops_on_characters(km_states *s, int32_t state) {
+/* The state that every whole character beyond ASCII leads to from this one; -1: not one. */
+static int32_t after_characters(km_states *s, int32_t state) {
+    int32_t after = -1;
     for (int b = 0xc2; b <= 0xf4; b++) {
         int more = b < 0xe0 ? 1 : b < 0xf0 ? 2 : 3;
-        int32_t level[4] = {km_states_next(s, state, (uint8_t)b)};
+        int32_t at = km_states_next(s, state, (uint8_t)b);
         /* Bytes in the middle are all alike but for the first after e0, ed, f0 and f4. */
-        int low = b == 0xe0   ? 0xa0
-                  : b == 0xf0 ? 0x90
-                              : 0x80,
-            high = b == 0xed   ? 0x9f
-                   : b == 0xf4 ? 0x8f
-                               : 0xbf;
-        for (int i = 0; i < more; i++) {
-            level[i + 1] = km_states_next(s, level[i], (uint8_t)low);
+        int low = b == 0xe0 ? 0xa0 : b == 0xf0 ? 0x90 : 0x80;
+        int high = b == 0xed ? 0x9f : b == 0xf4 ? 0x8f : 0xbf;
+        for (; more > 0; more--) {
+            int32_t next = km_states_next(s, at, (uint8_t)low);
             for (int c = low; c <= high; c++)
-                if (km_states_next(s, level[i], (uint8_t)c) != level[i + 1]) return false;
+                if (km_states_next(s, at, (uint8_t)c) != next) return -1;
+            at = next;
             low = 0x80;
             high = 0xbf;
         }
-        if (level[more] != state) return false;
+        if (after >= 0 && at != after) return -1;
+        after = at;
     }
-    return true;
+    return after;
 }
 
-static uint64_t find_loops(km_states *s, int32_t state) {
-    uint64_t loops = ~(uint64_t)0;
-    for (int c = 0; c < 128; c++)
-        if (km_states_next(s, state, (uint8_t)c) != state)
-            loops &= ~((uint64_t)1 << km_trie_group((uint8_t)c));
-    loops &= ~((uint64_t)1 << KM_GROUP_PIECES);
-    if (!loops_on_characters(s, state)) loops &= ~((uint64_t)1 << KM_GROUP_WHOLE);
-    return loops;
+/* Which groups of characters lead from the state to one and the same other, which is the one that
+ * most groups lead to. */
+static void find_same(km_states *s, int32_t state) {
+    int32_t to[64];
+    memset(to, 0xff, sizeof to);
+    uint64_t met = 0, mixed = (uint64_t)1 << KM_GROUP_PIECES;
+    for (int c = 0; c < 128; c++) {
+        int g = km_trie_group((uint8_t)c);
+        int32_t next = km_states_next(s, state, (uint8_t)c);
+        if (met >> g & 1 && to[g] != next) mixed |= (uint64_t)1 << g;
+        met |= (uint64_t)1 << g;
+        to[g] = next;
+    }
+    to[KM_GROUP_WHOLE] = after_characters(s, state);
+    int32_t best = KM_STATE_DEAD;
+    int most = 0;
+    for (int g = 0; g <= KM_GROUP_WHOLE; g++) {
+        int count = 0;
+        for (int k = g; k <= KM_GROUP_WHOLE && to[g] > 0; k++) count += to[k] == to[g];
+        if (count > most) most = count, best = to[g];
+    }
+    uint64_t same = 0;
+    for (int g = 0; g <= KM_GROUP_WHOLE && best > 0; g++)
+        if (to[g] == best && !(mixed >> g & 1)) same |= (uint64_t)1 << g;
+    s->states[state].same = same;
+    s->states[state].after = best;
+    s->states[state].same_known = true;
+}
+
+/* How many characters of the state's groups can follow, up to a number beyond which few tokens are
+ * as long. False with s->error set. */
+#define LONG_RUN 16
+static bool find_run(km_states *s, int32_t state) {
+    if (!s->states[state].same_known) find_same(s, state);
+    uint64_t same = s->states[state].same;
+    int32_t at = s->states[state].after;
+    int run = same ? 1 : 0;
+    while (run && run < LONG_RUN && at > 0 && !s->error.code) {
+        if (!s->states[at].same_known) find_same(s, at);
+        if (same & ~s->states[at].same) break;
+        if (s->states[at].after == at)
+            run = KM_RUN_ANY;
+        else
+            run++;
+        at = s->states[at].after;
+    }
+    s->states[state].run = (uint8_t)run;
+    return s->error.code == KM_OK;
 }
 
 static inline void allow(uint64_t *mask, const int32_t *ids, size_t n) {
@@ -135,15 +175,15 @@ static bool walk(km_guide *m, uint64_t *mask) {
             i = node->end;
             continue;
         }
-        if (to == from && !s->states[to].loops_known) {
-            uint64_t loops = find_loops(s, to);
-            if (s->error.code) return false;
-            s->states[to].loops = loops;
-            s->states[to].loops_known = true;
+        uint32_t below = t->nodes[node->end].first - node->first;
+        const km_state *k = &s->states[to];
+        if (below > MANY && !k->run) {
+            if (!find_run(s, to)) return false;
+            k = &s->states[to];
         }
-        if (!(node->groups &
-              ~s->states[to].loops)) { /* without loops only where nothing is below */
-            allow(mask, t->ids + node->first, t->nodes[node->end].first - node->first);
+        /* Where nothing is below, nothing needs to follow. */
+        if (!(node->groups & ~k->same) && (node->height <= k->run || k->run == KM_RUN_ANY)) {
+            allow(mask, t->ids + node->first, below);
             i = node->end;
             continue;
         }

@@ -6,6 +6,7 @@
 #include "infer/grammar_rules.h"
 
 enum { KM_STATE_DEAD, KM_STATE_START };
+#define KM_RUN_ANY 255
 
 #define KM_STATE_PLACES 8192               /* of one state */
 #define KM_STATES_WORK ((int64_t)20000000) /* places looked at in one call */
@@ -14,9 +15,11 @@ typedef struct km_state {
     size_t first; /* of its places */
     uint32_t n;
     bool may_end;
-    bool loops_known;
-    uint64_t loops; /* groups of bytes (grammar_trie.h) that lead back to this very state */
-    int32_t mask;   /* its slot among the masks; -1: none */
+    bool same_known; /* the next two are worked out */
+    uint8_t run;     /* characters of `same` that can follow; KM_RUN_ANY: as many as one likes */
+    uint64_t same;   /* groups of characters (grammar_trie.h) that all lead to one state ... */
+    int32_t after;   /* ... this one */
+    int32_t mask;    /* its slot among the masks; -1: none */
 } km_state;
 
 typedef struct km_states {

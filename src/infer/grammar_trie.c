@@ -52,29 +52,32 @@ static bool add_node(km_trie *t, km_trie_node node) {
     return true;
 }
 
+static void mark(km_trie_node *node, uint64_t groups, uint32_t characters) {
+    node->groups |= groups;
+    if (characters > 255) characters = 255;
+    if (node->height < characters) node->height = (uint8_t)characters;
+}
+
 /* Marks on each node of a token's path what comes after it. */
-static void mark_groups(km_trie *t, const uint32_t *path, const entry *e) {
+static void mark_path(km_trie *t, const uint32_t *path, const entry *e) {
     uint64_t groups = 0;
-    for (uint32_t i = e->bytes; i-- > 0;) {
-        t->nodes[path[i]].groups |= groups; /* of the bytes after i */
+    uint32_t characters = 0;
+    for (uint32_t i = e->bytes; i-- > 0; characters++) {
+        mark(&t->nodes[path[i]], groups, characters); /* of the bytes after i */
         uint8_t c = (uint8_t)e->text[i];
         if (c < 0x80) {
             groups |= (uint64_t)1 << km_trie_group(c);
             continue;
         }
         /* Back over a character: whole from its first byte on, pieces when seen from inside. */
-        uint32_t first = i;
-        uint32_t cp;
+        uint32_t first = i, cp;
         while (first > 0 && i - first < 3 && km_utf8_continues(e->text[first])) first--;
         int length = km_utf8_read(e->text + first, e->bytes - first, &cp);
-        if (length > 1 && first + (uint32_t)length == i + 1) {
-            for (uint32_t k = first; k < i; k++)
-                t->nodes[path[k]].groups |= groups | (uint64_t)1 << KM_GROUP_PIECES;
-            groups |= (uint64_t)1 << KM_GROUP_WHOLE;
-            i = first;
-        } else {
-            groups |= (uint64_t)1 << KM_GROUP_PIECES;
-        }
+        bool whole = length > 1 && first + (uint32_t)length == i + 1;
+        for (uint32_t k = first; whole && k < i; k++)
+            mark(&t->nodes[path[k]], groups | (uint64_t)1 << KM_GROUP_PIECES, characters + 1);
+        groups |= (uint64_t)1 << (whole ? KM_GROUP_WHOLE : KM_GROUP_PIECES);
+        if (whole) i = first;
     }
 }
 
@@ -96,7 +99,7 @@ static bool build(km_trie *t, const entry *entries, size_t n, uint32_t *path) {
         }
         t->nodes[path[e->bytes - 1]].here++;
         if ((int)e->bytes > t->max_depth) t->max_depth = (int)e->bytes;
-        mark_groups(t, path, e);
+        mark_path(t, path, e);
         t->ids[i] = e->id;
     }
     while (depth > 0) t->nodes[path[--depth]].end = (uint32_t)t->n;

@@ -16,6 +16,7 @@ typedef struct km_trie_node {
     uint32_t here;   /* tokens that end at this node: the first ones */
     uint16_t depth;  /* 1 for a token's first byte */
     uint8_t byte;
+    uint8_t height; /* characters of the longest text below it; 255: or more */
 } km_trie_node;
 
 struct km_trie {
