@@ -163,7 +163,10 @@ void km_storage_retain(km_storage *s) { s->refs++; }
 
 void km_storage_release(km_ctx *ctx, km_storage *s) {
     if (--s->refs > 0) return;
-    km_mempool_put(&s->lane->pool, s->data, s->cap);
+    if (s->drop)
+        s->drop(s->owner);
+    else
+        km_mempool_put(&s->lane->pool, s->data, s->cap);
     s->data = NULL;
     s->next = ctx->dead; /* reused only after the step: its tensors can still see data == NULL */
     ctx->dead = s;
@@ -196,6 +199,32 @@ km_tensor *km_tensor_new(km_ctx *ctx, km_lane *lane, const char *what, km_dtype 
     t->storage = s;
     t->dtype = dtype;
     t->shape = shape;
+    km_shape_strides(shape, t->stride);
+    return t;
+}
+
+km_tensor *km_wrap(km_ctx *ctx, const char *what, km_dtype dtype, km_shape shape, const void *data,
+                   void (*drop)(void *owner), void *owner) {
+    if (km_failed(ctx) || km_shape_check(ctx, what, dtype, shape) != KM_OK) return NULL;
+    if (!ctx->device->host) {
+        km_fail(ctx, KM_ERR_DEVICE, "%s: memory of the host cannot be used in place on %s", what,
+                ctx->device->name);
+        return NULL;
+    }
+    km_tensor *t = km_calloc(1, sizeof *t);
+    km_storage *s = t ? storage_record(ctx) : NULL;
+    if (!s) {
+        km_free(t);
+        km_fail(ctx, KM_ERR_MEMORY, "%s: out of memory", what);
+        return NULL;
+    }
+    *s = (km_storage){.lane = ctx->lanes[0],
+                      .data = (void *)(uintptr_t)data, /* never written: transfer.c refuses to */
+                      .bytes = (size_t)km_dtype_bytes(dtype, km_shape_count(shape)),
+                      .refs = 1,
+                      .drop = drop,
+                      .owner = owner};
+    *t = (km_tensor){.ctx = ctx, .storage = s, .dtype = dtype, .shape = shape, .kept = true};
     km_shape_strides(shape, t->stride);
     return t;
 }

@@ -20,6 +20,8 @@ typedef struct km_storage {
     int refs;
     unsigned version;                /* counts changes in place, so that the tape can notice them */
     struct km_storage *next;         /* in the context's list of unused or dead records */
+    void (*drop)(void *owner);       /* set: the bytes are another's (km_wrap), and only to be read */
+    void *owner;
 } km_storage;
 
 struct km_node;
@@ -105,6 +107,12 @@ void km_step_drop(km_ctx *ctx, int mark, km_tensor *const *keep, int n_keep);
 /* A new contiguous tensor of the step, uninitialised. `what` names the caller in errors. */
 km_tensor *km_tensor_new(km_ctx *ctx, km_lane *lane, const char *what, km_dtype dtype,
                          km_shape shape);
+/* A kept tensor over memory of the host that is not the context's, a mapped file for instance:
+ * nothing is copied and nothing may be written. `drop` is called with `owner` when the last tensor
+ * over it has gone. The context must be on a host device. NULL with the error set; drop is not
+ * called then. */
+km_tensor *km_wrap(km_ctx *ctx, const char *what, km_dtype dtype, km_shape shape, const void *data,
+                   void (*drop)(void *owner), void *owner);
 /* Another view of t's storage, off the tape. */
 km_tensor *km_tensor_view(km_ctx *ctx, const km_tensor *t, km_shape shape, const int64_t *stride,
                           int64_t offset);
