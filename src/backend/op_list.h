@@ -96,8 +96,9 @@
     X(SCATTER_ADD, scatter_add) /* x, index, src; axis -> out like x. Same bits every run. */      \
     X(INDEX_SELECT, index_select) /* x, index (n); axis */                                         \
     X(CONCAT, concat)           /* n_in parts (strided); axis */                                   \
-    /* x (batch..., T, d), positions? (T); n[0] rotated dims (even), n[1] km_rope_pairs, n[2] 1    \
-     * for the inverse rotation (the gradient), f[0] base. positions NULL: 0, 1, 2, ... */         \
+    /* x (batch..., T, d), positions? (T), divisors? f32 (n[0] / 2); n[0] rotated dims (even), n[1]\
+     * km_rope_pairs, n[2] 1 for the inverse rotation (the gradient), f[0] base. positions NULL:   \
+     * 0, 1, 2, ... divisors: the frequency of pair i is divided by the ith. */                    \
     X(ROPE, rope)                                                                                  \
     /* q (B, H, Tq, D), k, v (B, Hkv, Tk, D): any strides but 1 along D -> o (B, H, Tq, D),        \
      * lse (B, H, Tq) f32 (f64 for f64) = log sum exp of the scaled scores; a query that sees no   \

@@ -1,5 +1,6 @@
 /* Rotary positions and fused attention. */
 #include "ops/families.h"
+#include "ops/rope.h"
 #include <math.h>
 
 static km_status infer_rope(km_ctx *ctx, const char *name, km_tensor *const *in, int n_in,
@@ -21,6 +22,12 @@ static km_status infer_rope(km_ctx *ctx, const char *name, km_tensor *const *in,
         if (km_want_shape(ctx, name, "positions", in[1], KM_SHAPE(s.dim[s.ndim - 2])) != KM_OK)
             return ctx->error.code;
     }
+    if (n_in > 2 && in[2]) {
+        if (km_want_dtype(ctx, name, "divisors", in[2], KM_BIT(KM_F32)) != KM_OK)
+            return ctx->error.code;
+        if (km_want_shape(ctx, name, "divisors", in[2], KM_SHAPE(p->n[0] / 2)) != KM_OK)
+            return ctx->error.code;
+    }
     *out = (km_outputs){.n = 1, .dtype = {in[0]->dtype}, .shape = {s}};
     return KM_OK;
 }
@@ -28,8 +35,8 @@ static km_status infer_rope(km_ctx *ctx, const char *name, km_tensor *const *in,
 static void grad_rope(km_ctx *ctx, km_node *n) { /* a rotation's transpose is its inverse */
     km_params p = n->p;
     p.n[2] = !p.n[2];
-    km_tensor *in[] = {n->grad[0], n->n_in > 1 ? n->in[1] : NULL};
-    km_grad_add(ctx, n->in[0], km_apply(ctx, KM_OP_ROPE, in, 2, &p, NULL));
+    km_tensor *in[] = {n->grad[0], n->n_in > 1 ? n->in[1] : NULL, n->n_in > 2 ? n->in[2] : NULL};
+    km_grad_add(ctx, n->in[0], km_apply(ctx, KM_OP_ROPE, in, n->n_in > 2 ? 3 : 2, &p, NULL));
 }
 
 /* True when t's memory runs (B, T, H, D): heads side by side, as a linear layer leaves them. */
@@ -90,8 +97,8 @@ static void grad_attention(km_ctx *ctx, km_node *n) {
 
 void km_rows_attention(km_op_row *t) {
     t[KM_OP_ROPE] = (km_op_row){.formula = "pairs of x turned by position base^(-2i/d)", .min_in = 1,
-                                .max_in = 2, .dtypes = KM_FLOATS, .infer = infer_rope,
-                                .grad = grad_rope, .save_in = 2, .tol = KM_TOL_SUM};
+                                .max_in = 3, .dtypes = KM_FLOATS, .infer = infer_rope,
+                                .grad = grad_rope, .save_in = 6, .tol = KM_TOL_SUM};
     t[KM_OP_ATTENTION] = (km_op_row){.formula = "softmax(q k^T scale) v", .min_in = 3, .max_in = 3,
                                      .dtypes = KM_FLOATS, .infer = infer_attention,
                                      .grad = grad_attention, .save_in = 7, .save_out = 3,
@@ -107,6 +114,13 @@ km_tensor *km_rope(km_ctx *ctx, km_tensor *x, km_tensor *positions, km_rope_pair
                    int n_dims) {
     km_params p = {.n = {n_dims ? n_dims : km_tensor_dim(x, -1), pairs}, .f = {base}};
     return km_apply2(ctx, KM_OP_ROPE, x, positions, &p);
+}
+
+km_tensor *km_rope_divided(km_ctx *ctx, km_tensor *x, km_tensor *positions, km_tensor *divisors,
+                           km_rope_pairs pairs, double base, int n_dims) {
+    if (!divisors) return km_rope(ctx, x, positions, pairs, base, n_dims);
+    km_params p = {.n = {n_dims ? n_dims : km_tensor_dim(x, -1), pairs}, .f = {base}};
+    return km_apply(ctx, KM_OP_ROPE, (km_tensor *[]){x, positions, divisors}, 3, &p, NULL);
 }
 
 km_tensor *km_attention(km_ctx *ctx, km_tensor *q, km_tensor *k, km_tensor *v, bool causal,

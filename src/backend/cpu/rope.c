@@ -71,9 +71,10 @@ static void rope_range(void *arg, int64_t begin, int64_t end, int worker) {
         int64_t rows = c->t - first < POSITIONS ? c->t - first : POSITIONS;
         for (int64_t k = 0; made != block && k < rows; k++) {
             int64_t p = position_at(c, first + k);
-            if (k > 0 && p == position_at(c, first + k - 1) + 1)
+            int64_t before = k > 0 ? position_at(c, first + k - 1) : p - 2;
+            if (p == before + 1)
                 next_angles(c, cs, sn);
-            else
+            else if (p != before) /* heads side by side share a position */
                 first_angles(c, p, cs, sn);
             write_line(c, cs, sn, cosines + k * width, sines + k * width);
         }
@@ -96,6 +97,7 @@ static void rope_range(void *arg, int64_t begin, int64_t end, int worker) {
 
 static km_status rope(km_ctx *ctx, const km_call *c) {
     const km_tensor *x = c->in[0], *positions = c->n_in > 1 ? c->in[1] : NULL;
+    const float *divisors = c->n_in > 2 && c->in[2] ? km_tensor_ptr(c->in[2]) : NULL;
     int slot = km_float_slot(x->dtype), ndim = x->shape.ndim;
     if (slot < 0) return KM_ERR_UNSUPPORTED;
     km_axis_split s = km_split_at(x->shape, ndim - 2);
@@ -129,6 +131,7 @@ static km_status rope(km_ctx *ctx, const km_call *c) {
     double *step_cos = frequency + half, *step_sin = step_cos + half, log_base = log(c->p->f[0]);
     for (int64_t i = 0; i < half; i++) {
         frequency[i] = exp(-2.0 * (double)i / (double)r.dims * log_base);
+        if (divisors) frequency[i] /= (double)divisors[i];
         step_cos[i] = cos(frequency[i]);
         step_sin[i] = sin(frequency[i]);
     }

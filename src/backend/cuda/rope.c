@@ -9,7 +9,7 @@ static km_cuda_kernel rope[] = KM_CUDA_PER_TYPE("rope", "rope");
 static km_status run_rope(km_ctx *ctx, const km_call *c) {
     const km_tensor *x = c->in[0], *positions = c->n_in > 1 ? c->in[1] : NULL;
     int slot = km_cuda_slot(x->dtype), last = x->shape.ndim - 1;
-    if (slot < 0) return KM_ERR_UNSUPPORTED;
+    if (slot < 0 || (c->n_in > 2 && c->in[2])) return KM_ERR_UNSUPPORTED;
     if (km_cuda_empty(x)) return KM_OK;
     km_rope_args a = {.x = km_tensor_ptr(x), .positions = positions ? km_tensor_ptr(positions) : NULL,
                       .out = km_tensor_ptr(c->out[0]), .t = (int32_t)x->shape.dim[last - 1],

@@ -7,6 +7,7 @@
  * position * base^(-2i / n[0]), backwards for the inverse; the other dims are copied. */
 km_status km_ref_rope(km_ctx *ctx, const km_call *c) {
     const km_tensor *x = c->in[0], *positions = km_ref_in(c, 1), *out = c->out[0];
+    const km_tensor *divisors = km_ref_in(c, 2);
     int time = x->shape.ndim - 2, last = x->shape.ndim - 1;
     int64_t d = x->shape.dim[last], n = c->p->n[0];
     bool adjacent = c->p->n[1] == KM_ROPE_ADJACENT;
@@ -23,6 +24,7 @@ km_status km_ref_rope(km_ctx *ctx, const km_call *c) {
         for (int64_t p = 0; p < n / 2; p++) {
             int64_t first = adjacent ? 2 * p : p, second = adjacent ? 2 * p + 1 : p + n / 2;
             double angle = direction * position * pow(base, -2.0 * (double)p / (double)n);
+            if (divisors) angle /= km_ref_load(divisors, km_ref_nth(divisors, p));
             double a = km_ref_load(x, x_pos + first * xs), b = km_ref_load(x, x_pos + second * xs);
             km_ref_store(out, o_pos + first * os, a * cos(angle) - b * sin(angle));
             km_ref_store(out, o_pos + second * os, a * sin(angle) + b * cos(angle));
