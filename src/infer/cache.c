@@ -33,6 +33,39 @@ km_cache *km_cache_new(km_ctx *ctx, const km_model *m, int64_t batch, int64_t ro
     return NULL;
 }
 
+/* One of the two, with its tokens, in a new place. */
+static km_tensor *grown(km_ctx *ctx, km_tensor *old, km_shape s, int64_t length) {
+    km_tensor *t = km_keep(ctx, km_zeros(ctx, old->dtype, s));
+    if (t && length > 0)
+        km_assign(ctx, km_narrow(ctx, t, 2, 0, length), km_narrow(ctx, old, 2, 0, length));
+    if (!km_failed(ctx)) return t;
+    km_release(t);
+    return NULL;
+}
+
+km_status km_cache_reserve(km_ctx *ctx, km_cache *c, const km_model *m, int64_t tokens) {
+    if (tokens <= c->room || km_failed(ctx)) return km_ctx_status(ctx);
+    int64_t most = m->config.context, room = 2 * c->room > tokens ? 2 * c->room : tokens;
+    if (room > most) room = most;
+    if (tokens > room)
+        return km_fail(ctx, KM_ERR_RANGE, "cache: %lld tokens; the model's context is %lld",
+                       (long long)tokens, (long long)most);
+    km_shape s = KM_SHAPE(c->batch, m->config.kv_heads, room, m->config.head_dim);
+    for (int i = 0; i < m->config.layers && !km_failed(ctx); i++) {
+        km_tensor **both[] = {&c->kv[i].k, &c->kv[i].v};
+        for (int j = 0; j < 2; j++) {
+            km_scope_begin(ctx);
+            km_tensor *t = grown(ctx, *both[j], s, c->length);
+            km_scope_end(ctx, NULL);
+            if (!t) return km_ctx_status(ctx);
+            km_release(*both[j]);
+            *both[j] = t;
+        }
+    }
+    c->room = room;
+    return km_ctx_status(ctx);
+}
+
 void km_cache_free(km_cache *c, const km_model *m) {
     if (!c) return;
     for (int i = 0; i < m->config.layers; i++) {

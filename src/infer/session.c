@@ -4,6 +4,8 @@
 #include "infer/cache.h"
 #include <string.h>
 
+#define FIRST_ROOM 512 /* tokens; the cache grows when there are more */
+
 struct km_session {
     km_ctx *ctx;
     km_model *m;
@@ -18,7 +20,8 @@ km_session *km_session_new(km_ctx *ctx, km_model *m, km_error *err) {
     if (s) {
         s->ctx = ctx;
         s->m = m;
-        s->cache = km_cache_new(ctx, m, 1, 0);
+        int64_t room = m->config.context < FIRST_ROOM ? m->config.context : FIRST_ROOM;
+        s->cache = km_cache_new(ctx, m, 1, room);
         s->seen = km_calloc((size_t)m->config.context, sizeof *s->seen);
         s->logits = km_calloc((size_t)m->config.vocab, sizeof *s->logits);
     }
@@ -71,7 +74,8 @@ km_status km_session_read(km_session *s, const int32_t *ids, size_t n, km_error 
                                 "token %d is not in the model's vocabulary of %lld", (int)ids[i],
                                 (long long)c->vocab);
     s->ready = false;
-    pass(s, ids, (int64_t)n);
+    if (km_cache_reserve(s->ctx, s->cache, s->m, past + (int64_t)n) == KM_OK)
+        pass(s, ids, (int64_t)n);
     if (!km_failed(s->ctx)) km_step_end(s->ctx);
     if (km_failed(s->ctx)) {
         s->cache->length = past;
