@@ -2,8 +2,9 @@
 #include "base/log.h"
 #include "cli/cli.h"
 #include "infer/session.h"
-#include "model/files.h"
+#include "model/convert.h"
 #include "model/lora.h"
+#include "model/open.h"
 #include "report/json.h"
 #include "report/text.h"
 #include "train/checkpoint.h"
@@ -52,10 +53,11 @@ static bool is_model(const char *folder) {
     return n > 0 && n < (int)sizeof path && stat(path, &st) == 0;
 }
 
-/* A folder with a model, or in a training run's folder the last one, the best, or the newest
+/* A GGUF file, a folder with a model, or in a training run's folder the last one, the best, or the newest
  * checkpoint. */
 static km_status find_model(const char *given, char out[PATH_MAX], km_error *err) {
     static const char *const parts[] = {"", "/model", "/best"};
+    if (km_names_gguf(given) && snprintf(out, PATH_MAX, "%s", given) < PATH_MAX) return KM_OK;
     for (int i = 0; i < 3; i++) {
         if (snprintf(out, PATH_MAX, "%s%s", given, parts[i]) >= PATH_MAX)
             return km_error_set(err, KM_ERR_FILE, "the path '%.60s...' is too long", given);
@@ -134,7 +136,7 @@ static int run(const settings *o, km_dtype dtype) {
         return km_cli_fail("%s", km_last_error());
     }
     if (strcmp(folder, o->model) != 0) km_note(KM_LOG_INFO, "the model is that in %s", folder);
-    km_model *m = km_model_load(ctx, folder, dtype, &err);
+    km_model *m = km_model_open(ctx, folder, &(km_open_options){.dtype = dtype}, &err);
     km_status s = m ? KM_OK : err.code;
     if (s == KM_OK && o->adapter) s = km_lora_load(m, o->adapter, &err);
     if (s == KM_OK && o->adapter) s = km_lora_merge(m, &err);
@@ -159,9 +161,10 @@ int km_command_sample(int argc, char **argv) {
                   .seed = 1,
                   .sampling = {.temperature = 0.8, .top_k = 200, .top_p = 1}};
     const km_option options[] = {
-        {"model", KM_OPTION_TEXT, "DIR", &o.model, 0, 0,
-         "folder with config.json, model.safetensors and tokenizer.json,\n"
-         "as Hugging Face and kermes train write it, or a training run's"},
+        {"model", KM_OPTION_TEXT, "PATH", &o.model, 0, 0,
+         "a GGUF file; or a folder with config.json, model.safetensors and\n"
+         "tokenizer.json, as Hugging Face and kermes train write it; or a\n"
+         "training run's"},
         {"prompt", KM_OPTION_TEXT, "TEXT", &o.prompt, 0, 0,
          "the text to go on with (default: none)"},
         {"tokens", KM_OPTION_INT, "N", &o.tokens, 0, 1e9, "at most this many more (default 200)"},
@@ -202,7 +205,7 @@ int km_command_sample(int argc, char **argv) {
     km_dtype dtype;
     int code;
     if (!km_begin(&spec, argc, argv, &args, &code)) return code;
-    if (!o.model) return km_cli_usage("sample: --model DIR is missing");
+    if (!o.model) return km_cli_usage("sample: --model PATH is missing");
     o.sampling.seed = (uint64_t)o.seed;
     if (parse_dtype(o.dtype, &dtype, &err) != KM_OK ||
         km_sampling_check(&o.sampling, &err) != KM_OK)

@@ -1,5 +1,6 @@
 /* Presets, defaults and checks of model configurations. Their JSON form is config_json.c. */
 #include "model/config.h"
+#include "model/arch.h"
 #include <math.h>
 #include <string.h>
 
@@ -26,7 +27,9 @@ static const preset presets[] = {
 };
 enum { N_PRESETS = sizeof presets / sizeof *presets };
 
-const char *km_arch_name(km_arch a) { return a == KM_ARCH_LLAMA ? "llama" : "gpt2"; }
+bool km_config_layer_has_window(const km_config *c, int layer) {
+    return c->window > 0 && (c->full_every == 0 || (layer + 1) % c->full_every != 0);
+}
 
 const char *km_config_presets(void) {
     return "gpt2, gpt2-medium, gpt2-large, gpt2-xl, tiny, mini, small, llama, llama-tiny, "
@@ -77,8 +80,30 @@ static void fill_in(km_config *c) {
         c->hidden = c->arch == KM_ARCH_GPT2 ? 4 * c->dim : (c->dim * 8 / 3 + 63) / 64 * 64;
 }
 
+/* What only models with rotary positions have. */
+static km_status check_rotary(const km_config *c, km_error *err) {
+    int64_t dims = c->rope_dims ? c->rope_dims : c->head_dim;
+    if (dims % 2 && !c->rope_dims)
+        return km_error_set(err, KM_ERR_RANGE, "model: head_dim %lld is odd and cannot be rotated",
+                            (long long)c->head_dim);
+    if (dims % 2 || dims < 2 || dims > c->head_dim)
+        return km_error_set(err, KM_ERR_RANGE, "model: %lld of %lld dimensions cannot be rotated",
+                            (long long)dims, (long long)c->head_dim);
+    if (c->bias)
+        return km_error_set(err, KM_ERR_UNSUPPORTED, "model: %s has no biases here",
+                            km_arch_name(c->arch));
+    if (!(c->rope_base >= 1 && isfinite(c->rope_base)))
+        return km_error_set(err, KM_ERR_RANGE, "model: rope_base is %g and must be at least 1",
+                            c->rope_base);
+    if (c->rope.kind != KM_ROPE_PLAIN && c->rope.kind != KM_ROPE_DIVISORS &&
+        !(c->rope.factor >= 1 && isfinite(c->rope.factor)))
+        return km_error_set(err, KM_ERR_RANGE, "model: a rope factor of %g is less than 1",
+                            c->rope.factor);
+    return KM_OK;
+}
+
 km_status km_config_complete(km_config *c, km_error *err) {
-    if (c->arch != KM_ARCH_GPT2 && c->arch != KM_ARCH_LLAMA)
+    if ((unsigned)c->arch >= KM_ARCH_COUNT)
         return km_error_set(err, KM_ERR_RANGE, "model: no such architecture: %d", (int)c->arch);
     int64_t wide = 1 << 20; /* no size may make the products below overflow */
     km_status s = check_size("layers", c->layers, 4096, err);
@@ -105,20 +130,13 @@ km_status km_config_complete(km_config *c, km_error *err) {
         s = km_error_set(err, KM_ERR_RANGE,
                          "model: gpt2 needs heads * head_dim = dim, and %d * %lld is not %lld",
                          c->heads, (long long)c->head_dim, (long long)c->dim);
-    if (!s && c->arch == KM_ARCH_LLAMA && c->head_dim % 2)
-        s = km_error_set(err, KM_ERR_RANGE, "model: head_dim %lld is odd and cannot be rotated",
-                         (long long)c->head_dim);
-    if (!s && c->arch == KM_ARCH_LLAMA && c->bias)
-        s = km_error_set(err, KM_ERR_UNSUPPORTED, "model: llama has no biases here");
+    if (!s && c->arch != KM_ARCH_GPT2) s = check_rotary(c, err);
     if (!s && !(c->norm_eps > 0 && c->norm_eps < 1))
         s = km_error_set(err, KM_ERR_RANGE, "model: norm_eps is %g and must be in (0, 1)",
                          c->norm_eps);
     if (!s && !(c->dropout >= 0 && c->dropout < 1))
         s = km_error_set(err, KM_ERR_RANGE, "model: dropout is %g and must be in [0, 1)",
                          c->dropout);
-    if (!s && c->arch == KM_ARCH_LLAMA && !(c->rope_base >= 1 && isfinite(c->rope_base)))
-        s = km_error_set(err, KM_ERR_RANGE, "model: rope_base is %g and must be at least 1",
-                         c->rope_base);
     return s;
 }
 
@@ -128,16 +146,15 @@ int64_t km_config_rows(const km_config *c) {
 }
 
 int64_t km_config_parameters(const km_config *c) {
+    const km_traits *t = km_arch_traits(c->arch);
     int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim, d = c->dim;
-    int64_t block, table = km_config_rows(c) * d, last;
-    if (c->arch == KM_ARCH_GPT2) {
-        block = 4 * d * d + 2 * d * c->hidden + 2 * d;
-        if (c->bias) block += 4 * d + c->hidden + d + 2 * d;
-        last = c->bias ? 2 * d : d;
-        table += c->context * d;
-    } else {
-        block = d * (q + 2 * kv) + q * d + 3 * d * c->hidden + 2 * d;
-        last = d;
-    }
-    return table + c->layers * block + last + (c->tied ? 0 : km_config_rows(c) * d);
+    int64_t block = d * (q + 2 * kv) + q * d + (t->gated ? 3 : 2) * d * c->hidden;
+    int64_t norm = c->bias ? 2 * d : d;
+    block += (t->post_norms ? 4 : 2) * norm;
+    if (t->qkv_bias) block += q + 2 * kv;
+    if (t->qk_norm) block += 2 * c->head_dim;
+    if (c->bias) block += 3 * d + d + c->hidden + d;
+    int64_t table = km_config_rows(c) * d;
+    return table + (t->learned_positions ? c->context * d : 0) + c->layers * block + norm +
+           (c->tied ? 0 : table);
 }

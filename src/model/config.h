@@ -5,10 +5,34 @@
 #include "base/error.h"
 #include <stdbool.h>
 
-typedef enum km_arch {
-    KM_ARCH_GPT2, /* learned positions, LayerNorm, GELU */
-    KM_ARCH_LLAMA /* rotary positions, RMSNorm, SwiGLU, grouped heads */
+typedef enum km_arch { /* arch.h says what each of them has */
+    KM_ARCH_GPT2,      /* learned positions, LayerNorm, GELU */
+    KM_ARCH_LLAMA,     /* rotary positions, RMSNorm, SwiGLU, grouped heads */
+    KM_ARCH_QWEN2,     /* llama with biases of q, k, v */
+    KM_ARCH_QWEN3,     /* llama with norms of q and k */
+    KM_ARCH_GEMMA2,    /* norms before and after, GeGLU, windows in turn, soft caps */
+    KM_ARCH_GEMMA3,    /* norms of q and k in place of soft caps */
+    KM_ARCH_PHI3,      /* llama with joined matrices */
+    KM_ARCH_COUNT
 } km_arch;
+
+/* How rotation is stretched to contexts longer than those trained on. */
+typedef enum km_rope_kind {
+    KM_ROPE_PLAIN,
+    KM_ROPE_LINEAR,  /* all frequencies divided by factor */
+    KM_ROPE_YARN,    /* low ones by factor, high ones not, those between in part (Peng 2023) */
+    KM_ROPE_LLAMA3,  /* likewise, by wavelength */
+    KM_ROPE_DIVISORS /* divisors come with the weights */
+} km_rope_kind;
+
+typedef struct km_rope_config {
+    km_rope_kind kind;
+    double factor;
+    int64_t original;                    /* the context trained on */
+    double low_factor, high_factor;      /* llama3 */
+    double beta_fast, beta_slow;         /* yarn: 32 and 1 */
+    double magnitude;                    /* yarn, divisors: of rotated q and k; 0: the usual */
+} km_rope_config;
 
 typedef struct km_config {
     km_arch arch;
@@ -21,7 +45,15 @@ typedef struct km_config {
     int64_t vocab_pad; /* the table has rows up to a multiple of this; 0: as many as vocab. The
                          * rows above are part of no loss and no logits, and of no exported file. */
     double norm_eps;
-    double rope_base; /* llama */
+    double rope_base; /* all but gpt2 */
+    int rope_dims;    /* of a head that are rotated; 0: all */
+    km_rope_config rope;
+    double attn_scale;      /* of scores; 0: 1 / sqrt(head_dim) */
+    double attn_softcap;    /* scores become cap tanh(score / cap); 0: as they are */
+    double logit_softcap;   /* the same of logits */
+    int64_t window;         /* a query sees so many keys, itself included; 0: all */
+    int full_every;         /* every nth layer has no window; 0: all have it */
+    double local_rope_base; /* of layers with a window, which are not stretched; 0: as the others */
     double dropout;   /* of embeddings and of both residual branches, in training */
     bool tied;        /* the head is the embedding's table */
     bool bias;        /* gpt2: biases in linear layers and norms */
@@ -31,7 +63,8 @@ typedef struct km_config {
  * sizes as "llama-tiny", "llama-mini", "llama-small"; "llama". vocab is GPT-2's until set. */
 km_status km_config_preset(km_config *c, const char *name, km_error *err);
 const char *km_config_presets(void); /* the names, with commas between them */
-const char *km_arch_name(km_arch a); /* "gpt2", "llama" */
+const char *km_arch_name(km_arch a); /* "gpt2", "llama"; as GGUF calls them */
+bool km_config_layer_has_window(const km_config *c, int layer);
 
 /* Fills in what is 0 and checks that the rest makes a model; the error names the field. */
 km_status km_config_complete(km_config *c, km_error *err);

@@ -1,9 +1,10 @@
-/* config.json as Hugging Face writes it for GPT-2 and Llama. Each architecture has a table of its
+/* config.json as Hugging Face writes it for GPT-2, Llama and their kin. Each architecture has a table of its
  * keys; what a model would do differently if a key were ignored is refused by name. */
 #include "base/alloc.h"
 #include "base/file.h"
 #include "format/json_read.h"
 #include "format/shown.h"
+#include "model/arch.h"
 #include "model/config.h"
 #include <math.h>
 #include <stdio.h>
@@ -92,6 +93,35 @@ static void read_gpt2(reader *r, km_config *c) {
     fixed(r, "add_cross_attention", false);
 }
 
+/* The kind of stretching that an object names, with its numbers. */
+static void read_stretch(reader *in, const char *key, const char *kind, km_config *c) {
+    km_rope_config *p = &c->rope;
+    char text[KM_SHOWN];
+    if (in->status != KM_OK || strcmp(kind, "default") == 0) return;
+    *p = (km_rope_config){.factor = real(in, "factor", 1, 1e6, 1)};
+    p->original = up_to(in, "original_max_position_embeddings", 1, MOST, c->context);
+    if (strcmp(kind, "linear") == 0) {
+        p->kind = KM_ROPE_LINEAR;
+    } else if (strcmp(kind, "yarn") == 0) {
+        p->kind = KM_ROPE_YARN;
+        p->beta_fast = real(in, "beta_fast", 1e-3, 1e6, 32);
+        p->beta_slow = real(in, "beta_slow", 1e-3, 1e6, 1);
+        p->magnitude = real(in, "attention_factor", 0, 1e3, 0);
+    } else if (strcmp(kind, "llama3") == 0) {
+        p->kind = KM_ROPE_LLAMA3;
+        p->low_factor = real(in, "low_freq_factor", 1e-3, 1e6, 1);
+        p->high_factor = real(in, "high_freq_factor", 1e-3, 1e6, 4);
+        if (in->status == KM_OK && p->high_factor <= p->low_factor)
+            in->status = km_error_set(in->err, KM_ERR_RANGE,
+                                      "'%s': \"high_freq_factor\" must be above low_freq_factor",
+                                      in->shown);
+    } else if (in->status == KM_OK) {
+        in->status =
+            km_error_set(in->err, KM_ERR_UNSUPPORTED, "'%s': \"%s\" of type '%s' is not supported",
+                         in->shown, key, km_shown(text, kind));
+    }
+}
+
 /* "rope_scaling" (older) and "rope_parameters" (newer files) may stretch the rotation. */
 static void read_rope(reader *r, const char *key, km_config *c) {
     const json_t *o = json_object_get(r->o, key);
@@ -100,35 +130,40 @@ static void read_rope(reader *r, const char *key, km_config *c) {
     if (!json_is_object(o))
         in.status =
             km_error_set(r->err, KM_ERR_FORMAT, "'%s': \"%s\" must be an object", r->shown, key);
-    const char *kind = word(&in, "rope_type", word(&in, "type", "default"));
-    char text[KM_SHOWN];
-    if (in.status == KM_OK && strcmp(kind, "default") != 0)
-        in.status =
-            km_error_set(r->err, KM_ERR_UNSUPPORTED, "'%s': \"%s\" of type '%s' is not supported",
-                         r->shown, key, km_shown(text, kind));
+    read_stretch(&in, key, word(&in, "rope_type", word(&in, "type", "default")), c);
     c->rope_base = real(&in, "rope_theta", 1, 1e12, c->rope_base);
     r->status = in.status;
 }
 
-static void read_llama(reader *r, km_config *c) {
-    c->arch = KM_ARCH_LLAMA;
+/* llama, and those that are llama with more or less. */
+static void read_rotary(reader *r, km_config *c) {
+    const km_traits *t = km_arch_traits(c->arch);
     c->layers = count(r, "num_hidden_layers");
     c->heads = count(r, "num_attention_heads");
     c->kv_heads = (int)up_to(r, "num_key_value_heads", 1, 65536, c->heads);
     c->dim = needed(r, "hidden_size");
-    c->head_dim = whole(r, "head_dim", 1, 0);
+    c->head_dim = whole(r, "head_dim", 1, c->arch == KM_ARCH_QWEN3 ? 128 : 0);
     c->hidden = needed(r, "intermediate_size");
     c->context = needed(r, "max_position_embeddings");
     c->vocab = needed(r, "vocab_size");
     c->norm_eps = real(r, "rms_norm_eps", 0, 1, 1e-6);
-    c->rope_base = real(r, "rope_theta", 1, 1e12, 10000);
+    c->rope_base = real(r, "rope_theta", 1, 1e12, t->rope_base);
     read_rope(r, "rope_scaling", c);
     read_rope(r, "rope_parameters", c);
     c->dropout = real(r, "kermes_dropout", 0, 1, 0);
     c->tied = truth(r, "tie_word_embeddings", false);
     one_of(r, "hidden_act", "silu", "swish");
-    fixed(r, "attention_bias", false);
+    if (c->arch != KM_ARCH_QWEN2) fixed(r, "attention_bias", false);
     fixed(r, "mlp_bias", false);
+    fixed(r, "use_sliding_window", false);
+}
+
+/* Mistral: llama, whose older models look no further back than a window. */
+static void read_mistral(reader *r, km_config *c) {
+    c->arch = KM_ARCH_LLAMA;
+    read_rotary(r, c);
+    c->window = whole(r, "sliding_window", 1, 0);
+    if (c->window >= c->context) c->window = 0;
 }
 
 static km_status read_config(km_config *c, const json_t *o, const char *shown, km_error *err) {
@@ -140,13 +175,17 @@ static km_status read_config(km_config *c, const json_t *o, const char *shown, k
     const char *type = word(&r, "model_type", NULL);
     if (r.status != KM_OK) return r.status;
     if (!type) return km_error_set(err, KM_ERR_FORMAT, "'%s': \"model_type\" is missing", shown);
+    c->arch = km_arch_of_type(type);
     if (strcmp(type, "gpt2") == 0)
         read_gpt2(&r, c);
-    else if (strcmp(type, "llama") == 0)
-        read_llama(&r, c);
+    else if (strcmp(type, "mistral") == 0)
+        read_mistral(&r, c);
+    else if (c->arch == KM_ARCH_LLAMA || c->arch == KM_ARCH_QWEN2 || c->arch == KM_ARCH_QWEN3)
+        read_rotary(&r, c);
     else
         return km_error_set(err, KM_ERR_UNSUPPORTED,
-                            "'%s': models of type '%s' are not supported; gpt2 and llama are",
+                            "'%s': models of type '%s' are not supported; gpt2, llama, mistral, "
+                            "qwen2 and qwen3 are",
                             shown, km_shown(text, type));
     c->vocab_pad = whole(&r, "kermes_vocab_pad", 0, 0);
     if (r.status != KM_OK) return r.status;
@@ -230,9 +269,36 @@ static json_t *gpt2_json(const km_config *c) {
     return o;
 }
 
-static json_t *llama_json(const km_config *c) {
-    json_t *o = json_pack("{s:[s], s:s, s:s}", "architectures", "LlamaForCausalLM", "model_type",
-                          "llama", "hidden_act", "silu");
+/* "rope_scaling", as read_stretch reads it. */
+static json_t *stretch_json(const km_config *c) {
+    static const char *const kinds[] = {[KM_ROPE_LINEAR] = "linear",
+                                        [KM_ROPE_YARN] = "yarn",
+                                        [KM_ROPE_LLAMA3] = "llama3"};
+    const km_rope_config *p = &c->rope;
+    json_t *o = json_pack("{s:s}", "rope_type", kinds[p->kind]);
+    put_real(o, "factor", p->factor);
+    put_int(o, "original_max_position_embeddings", p->original);
+    if (p->kind == KM_ROPE_YARN) {
+        put_real(o, "beta_fast", p->beta_fast);
+        put_real(o, "beta_slow", p->beta_slow);
+        if (p->magnitude > 0) put_real(o, "attention_factor", p->magnitude);
+    }
+    if (p->kind == KM_ROPE_LLAMA3) {
+        put_real(o, "low_freq_factor", p->low_factor);
+        put_real(o, "high_freq_factor", p->high_factor);
+    }
+    return o;
+}
+
+static json_t *rotary_json(const km_config *c) {
+    const km_traits *t = km_arch_traits(c->arch);
+    bool mistral = c->arch == KM_ARCH_LLAMA && c->window > 0;
+    json_t *o = json_pack("{s:[s], s:s, s:s}", "architectures",
+                          mistral ? "MistralForCausalLM" : t->class_name, "model_type",
+                          mistral ? "mistral" : t->type, "hidden_act", "silu");
+    if (mistral) put_int(o, "sliding_window", c->window);
+    if (c->rope.kind != KM_ROPE_PLAIN && c->rope.kind != KM_ROPE_DIVISORS)
+        json_object_set_new(o, "rope_scaling", stretch_json(c));
     put_int(o, "num_hidden_layers", c->layers);
     put_int(o, "num_attention_heads", c->heads);
     put_int(o, "num_key_value_heads", c->kv_heads);
@@ -243,7 +309,7 @@ static json_t *llama_json(const km_config *c) {
     put_int(o, "vocab_size", c->vocab);
     put_real(o, "rms_norm_eps", c->norm_eps);
     put_real(o, "rope_theta", c->rope_base);
-    put_bool(o, "attention_bias", false);
+    put_bool(o, "attention_bias", t->qkv_bias);
     put_bool(o, "mlp_bias", false);
     put_bool(o, "tie_word_embeddings", c->tied);
     if (c->dropout > 0) put_real(o, "kermes_dropout", c->dropout);
@@ -251,7 +317,7 @@ static json_t *llama_json(const km_config *c) {
 }
 
 char *km_config_text(const km_config *c, km_error *err) {
-    json_t *o = c->arch == KM_ARCH_GPT2 ? gpt2_json(c) : llama_json(c);
+    json_t *o = c->arch == KM_ARCH_GPT2 ? gpt2_json(c) : rotary_json(c);
     if (c->vocab_pad > 1) put_int(o, "kermes_vocab_pad", c->vocab_pad);
     char *text = o ? json_dumps(o, JSON_INDENT(2)) : NULL; /* Jansson's own memory */
     size_t n = text ? strlen(text) : 0;

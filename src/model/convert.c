@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "format/json_read.h"
+#include "model/arch.h"
 #include "model/convert_job.h"
 #include <limits.h>
 #include <stdio.h>
@@ -46,6 +47,19 @@ static km_status refuse_lora(const char *folder, km_error *err) {
         folder);
 }
 
+/* Models that Kermes runs but cannot yet write. */
+static km_status can_convert(const km_convert_job *j, km_error *err) {
+    const km_config *c = &j->config;
+    const km_traits *t = km_arch_traits(c->arch);
+    if (t->post_norms || t->joined_up || c->window)
+        return km_error_set(err, KM_ERR_UNSUPPORTED, "'%s': %s models%s cannot be converted",
+                            j->o->in, t->name, c->window ? " with a window" : "");
+    if (c->rope.kind != KM_ROPE_PLAIN)
+        return km_error_set(err, KM_ERR_UNSUPPORTED,
+                            "'%s': models with stretched rotation cannot be converted", j->o->in);
+    return KM_OK;
+}
+
 static km_status open_source(km_convert_job *j, km_error *err) {
     const char *in = j->o->in;
     if (is_folder(in)) {
@@ -72,7 +86,8 @@ static km_status open_source(km_convert_job *j, km_error *err) {
         if (s != KM_OK) return s;
         j->from = KM_STORE_GGUF;
     }
-    km_status s = km_layout_of(&j->config, &j->layout, err);
+    km_status s = can_convert(j, err);
+    if (s == KM_OK) s = km_layout_of(&j->config, &j->layout, err);
     if (s != KM_OK) return s;
     j->items = km_calloc((size_t)j->layout.n, sizeof *j->items);
     j->stored = km_calloc((size_t)j->layout.n, sizeof *j->stored);
@@ -197,7 +212,7 @@ static km_status write_config(km_convert_job *j, km_error *err) {
         json_object_set_new(o, key, json_string(names[d]));
     else
         json_object_del(o, key);
-    const char *class = j->config.arch == KM_ARCH_GPT2 ? "GPT2LMHeadModel" : "LlamaForCausalLM";
+    const char *class = km_arch_traits(j->config.arch)->class_name;
     json_object_set_new(o, "architectures", json_pack("[s]", class));
     km_convert_token_ids(j, o);
     km_status s = km_convert_save_json(j->o->out, "config.json", o, err);

@@ -1,6 +1,8 @@
 /* A model's configuration as GGUF metadata: "gpt2.block_count" and the like. */
 #include "format/shown.h"
+#include "model/arch.h"
 #include "model/layout.h"
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,17 +52,105 @@ static double real(reader *r, const char *name, double lo, double hi, double val
     return shortest(value);
 }
 
-/* What would change the model if it were ignored. */
-static void refuse_rope_scaling(reader *r) {
-    char key[96], text[KM_SHOWN];
-    const char *type = "none";
+static const char *word(reader *r, const char *name, const char *value) {
+    char key[96];
     if (r->status == KM_OK)
-        r->status =
-            km_gguf_string(r->g, key_of(r, "rope.scaling.type", key, sizeof key), &type, r->err);
-    if (r->status == KM_OK && strcmp(type, "none") != 0)
+        r->status = km_gguf_string(r->g, key_of(r, name, key, sizeof key), &value, r->err);
+    return value;
+}
+
+/* A tensor of divisors, one a pair, as Llama 3 and Phi 3 have. */
+static bool has_divisors(reader *r, const km_config *c, const char *name) {
+    const km_gguf_tensor *t = km_gguf_find(r->g, name);
+    int64_t pairs = (c->rope_dims ? c->rope_dims : c->head_dim) / 2;
+    if (!t || r->status != KM_OK) return false;
+    if (t->info->dtype != KM_F32 || t->shape.ndim != 1 || t->shape.dim[0] != pairs)
+        r->status = km_error_set(r->err, KM_ERR_SHAPE, "'%s': '%s' is not [%lld] of f32",
+                                 km_gguf_path(r->g), name, (long long)pairs);
+    return r->status == KM_OK;
+}
+
+static void read_scaling(reader *r, km_config *c) {
+    char text[KM_SHOWN];
+    const char *type = word(r, "rope.scaling.type", "none");
+    km_rope_config *s = &c->rope;
+    s->factor = real(r, "rope.scaling.factor", 0, 1e6, 0);
+    if (s->factor == 0) s->factor = real(r, "rope.scale_linear", 0, 1e6, 1);
+    s->original = whole(r, "rope.scaling.original_context_length", c->context);
+    double attn = real(r, "rope.scaling.attn_factor", 0, 1e3, 0);
+    if (strcmp(type, "yarn") == 0) {
+        s->kind = KM_ROPE_YARN;
+        s->beta_fast = real(r, "rope.scaling.yarn_beta_fast", 1e-3, 1e6, 32);
+        s->beta_slow = real(r, "rope.scaling.yarn_beta_slow", 1e-3, 1e6, 1);
+        if (attn > 0) s->magnitude = attn * (s->factor > 1 ? 0.1 * log(s->factor) + 1 : 1);
+    } else if (strcmp(type, "longrope") == 0) {
+        s->kind = KM_ROPE_DIVISORS;
+        double grown = (double)c->context / (double)s->original;
+        s->magnitude = attn > 0    ? attn
+                       : grown > 1 ? sqrt(1 + log(grown) / log((double)s->original))
+                                   : 1;
+    } else if (strcmp(type, "linear") == 0) {
+        s->kind = s->factor > 1 ? KM_ROPE_LINEAR : KM_ROPE_PLAIN;
+    } else if (strcmp(type, "none") != 0) {
+        if (r->status == KM_OK)
+            r->status = km_error_set(r->err, KM_ERR_UNSUPPORTED,
+                                     "'%s': rope scaling of type '%s' is not supported",
+                                     km_gguf_path(r->g), km_shown(text, type));
+    }
+    if (has_divisors(r, c, "rope_freqs.weight") || has_divisors(r, c, "rope_factors_long.weight"))
+        s->kind = KM_ROPE_DIVISORS;
+    else if (s->kind == KM_ROPE_DIVISORS && r->status == KM_OK)
+        r->status = km_error_set(r->err, KM_ERR_FORMAT, "'%s': rope_factors_long.weight is missing",
+                                 km_gguf_path(r->g));
+    if (s->kind == KM_ROPE_PLAIN) *s = (km_rope_config){0};
+    if (s->magnitude == 1) s->magnitude = 0;
+    if (s->magnitude > 0 && c->rope_dims && r->status == KM_OK)
         r->status = km_error_set(r->err, KM_ERR_UNSUPPORTED,
-                                 "'%s': rope scaling of type '%s' is not supported",
-                                 km_gguf_path(r->g), km_shown(text, type));
+                                 "'%s': heads that are rotated in part and scaled are not supported",
+                                 km_gguf_path(r->g));
+}
+
+static void read_rotation(reader *r, km_config *c, const km_traits *t) {
+    int64_t head = c->head_dim ? c->head_dim : c->heads ? c->dim / c->heads : 0;
+    int64_t dims = whole(r, "rope.dimension_count", head);
+    if (dims != head && t->gguf_pairs == KM_ROPE_ADJACENT && r->status == KM_OK)
+        r->status =
+            km_error_set(r->err, KM_ERR_UNSUPPORTED,
+                         "'%s': heads that are rotated in part are not supported for %s",
+                         km_gguf_path(r->g), t->name);
+    if (r->status != KM_OK) return;
+    c->head_dim = head;
+    c->rope_dims = dims == head ? 0 : (int)dims;
+    c->rope_base = real(r, "rope.freq_base", 1, 1e12, t->rope_base);
+    read_scaling(r, c);
+}
+
+static void read_windows(reader *r, km_config *c, const km_traits *t) {
+    c->window = whole(r, "attention.sliding_window", 0);
+    if (c->window >= c->context) c->window = 0;
+    c->full_every = c->window ? t->full_every : 0;
+    c->local_rope_base = real(r, "rope.freq_base_swa", 1, 1e12, t->local_rope_base);
+    c->attn_softcap = real(r, "attn_logit_softcapping", 0, 1e6, t->attn_softcap);
+    c->logit_softcap = real(r, "final_logit_softcapping", 0, 1e6, t->logit_softcap);
+    if (t->wide_layers && c->layers == t->wide_layers)
+        c->attn_scale = 1 / sqrt((double)c->dim / c->heads);
+}
+
+/* What would change the model if it were ignored. */
+static void refuse_others(reader *r, const km_config *c) {
+    if (whole(r, "attention.value_length", c->head_dim) != c->head_dim && r->status == KM_OK)
+        r->status = km_error_set(r->err, KM_ERR_UNSUPPORTED,
+                                 "'%s': values of another length than keys are not supported",
+                                 km_gguf_path(r->g));
+    char key[96];
+    int64_t experts = 0;
+    if (r->status == KM_OK)
+        r->status = km_gguf_int(r->g, key_of(r, "expert_count", key, sizeof key), 0, INT32_MAX,
+                                &experts, r->err);
+    if (experts > 0 && r->status == KM_OK)
+        r->status =
+            km_error_set(r->err, KM_ERR_UNSUPPORTED, "'%s': mixtures of experts are not supported",
+                         km_gguf_path(r->g));
 }
 
 km_status km_config_from_gguf(km_config *c, const km_gguf *g, km_error *err) {
@@ -69,12 +159,12 @@ km_status km_config_from_gguf(km_config *c, const km_gguf *g, km_error *err) {
     *c = (km_config){0};
     r.status = km_gguf_string(g, "general.architecture", &r.arch, err);
     if (r.status != KM_OK) return r.status;
-    bool gpt2 = strcmp(r.arch, "gpt2") == 0;
-    if (!gpt2 && strcmp(r.arch, "llama") != 0)
+    c->arch = km_arch_find(r.arch);
+    if (c->arch == KM_ARCH_COUNT)
         return km_error_set(err, KM_ERR_UNSUPPORTED,
-                            "'%s': the architecture '%s' is not supported; gpt2 and llama are",
-                            km_gguf_path(g), km_shown(text, r.arch));
-    c->arch = gpt2 ? KM_ARCH_GPT2 : KM_ARCH_LLAMA;
+                            "'%s': the architecture '%s' is not supported; %s are", km_gguf_path(g),
+                            km_shown(text, r.arch), km_arch_names());
+    const km_traits *t = km_arch_traits(c->arch);
     c->layers = (int)needed(&r, "block_count");
     c->heads = (int)needed(&r, "attention.head_count");
     c->kv_heads = (int)whole(&r, "attention.head_count_kv", c->heads);
@@ -82,17 +172,15 @@ km_status km_config_from_gguf(km_config *c, const km_gguf *g, km_error *err) {
     c->hidden = needed(&r, "feed_forward_length");
     c->context = needed(&r, "context_length");
     c->head_dim = whole(&r, "attention.key_length", 0);
-    c->norm_eps = real(
-        &r, gpt2 ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon", 0, 1, 1e-5);
-    c->bias = gpt2;
-    if (!gpt2) {
-        c->rope_base = real(&r, "rope.freq_base", 1, 1e12, 10000);
-        refuse_rope_scaling(&r);
-        int64_t head = c->head_dim ? c->head_dim : c->heads ? c->dim / c->heads : 0;
-        if (whole(&r, "rope.dimension_count", head) != head && r.status == KM_OK)
-            r.status = km_error_set(err, KM_ERR_UNSUPPORTED,
-                                    "'%s': heads that are rotated in part are not supported",
-                                    km_gguf_path(g));
+    c->norm_eps = real(&r,
+                       t->learned_positions ? "attention.layer_norm_epsilon"
+                                            : "attention.layer_norm_rms_epsilon",
+                       0, 1, t->norm_eps);
+    c->bias = t->learned_positions;
+    if (!t->learned_positions) {
+        read_rotation(&r, c, t);
+        read_windows(&r, c, t);
+        refuse_others(&r, c);
     }
     if (r.status != KM_OK) return r.status;
     /* The table has the last word on the vocabulary, as it has in ggml. */
@@ -114,6 +202,12 @@ static void put(const km_config *c, km_gguf_out *out, const char *name, int64_t 
     km_gguf_put_u32(out, key, (uint32_t)v);
 }
 
+static void put_real(const km_config *c, km_gguf_out *out, const char *name, double v) {
+    char key[96];
+    snprintf(key, sizeof key, "%s.%s", km_arch_name(c->arch), name);
+    km_gguf_put_f32(out, key, (float)v);
+}
+
 void km_config_put_gguf(const km_config *c, km_gguf_out *out) {
     km_gguf_put_string(out, "general.architecture", km_arch_name(c->arch));
     put(c, out, "block_count", c->layers);
@@ -122,14 +216,14 @@ void km_config_put_gguf(const km_config *c, km_gguf_out *out) {
     put(c, out, "feed_forward_length", c->hidden);
     put(c, out, "attention.head_count", c->heads);
     if (c->arch == KM_ARCH_GPT2) {
-        km_gguf_put_f32(out, "gpt2.attention.layer_norm_epsilon", (float)c->norm_eps);
+        put_real(c, out, "attention.layer_norm_epsilon", c->norm_eps);
         return;
     }
     put(c, out, "attention.head_count_kv", c->kv_heads);
     put(c, out, "attention.key_length", c->head_dim);
     put(c, out, "attention.value_length", c->head_dim);
-    put(c, out, "rope.dimension_count", c->head_dim);
+    put(c, out, "rope.dimension_count", c->rope_dims ? c->rope_dims : c->head_dim);
     put(c, out, "vocab_size", c->vocab);
-    km_gguf_put_f32(out, "llama.rope.freq_base", (float)c->rope_base);
-    km_gguf_put_f32(out, "llama.attention.layer_norm_rms_epsilon", (float)c->norm_eps);
+    put_real(c, out, "rope.freq_base", c->rope_base);
+    put_real(c, out, "attention.layer_norm_rms_epsilon", c->norm_eps);
 }

@@ -2,6 +2,7 @@
 #include "model/layout.h"
 #include "base/alloc.h"
 #include "format/shown.h"
+#include "model/arch.h"
 #include "tensor/dtype.h"
 #include "tensor/tensor.h"
 #include <stdio.h>
@@ -55,8 +56,33 @@ static void gpt2_rows(const km_config *c, km_layout *l) {
     with_bias(&top, "transformer.ln_f", "output_norm", KM_SHAPE(d), FULL);
 }
 
-static void llama_rows(const km_config *c, km_layout *l) {
+/* q, k and v: as one matrix or as three, with biases or without. */
+static void qkv_rows(maker *m, const km_config *c, const km_traits *t) {
     int64_t d = c->dim, q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
+    if (t->joined_qkv) {
+        row(m, "self_attn.qkv_proj.weight", "attn_qkv.weight", KM_SHAPE(q + 2 * kv, d), PLAIN);
+        return;
+    }
+    static const char *const hf[] = {"q_proj", "k_proj", "v_proj"};
+    static const char *const gguf[] = {"attn_q", "attn_k", "attn_v"};
+    bool turned = t->gguf_pairs == KM_ROPE_ADJACENT;
+    for (int i = 0; i < 3; i++) {
+        char a[40], b[32];
+        int64_t wide = i ? kv : q;
+        snprintf(a, sizeof a, "self_attn.%s.weight", hf[i]);
+        snprintf(b, sizeof b, "%s.weight", gguf[i]);
+        km_layout_row *r = row(m, a, b, KM_SHAPE(wide, d), PLAIN);
+        if (turned && i < 2) r->rope_heads = i ? c->kv_heads : c->heads;
+        if (!t->qkv_bias) continue;
+        snprintf(a, sizeof a, "self_attn.%s.bias", hf[i]);
+        snprintf(b, sizeof b, "%s.bias", gguf[i]);
+        row(m, a, b, KM_SHAPE(wide), FULL);
+    }
+}
+
+static void rotary_rows(const km_config *c, km_layout *l) {
+    const km_traits *t = km_arch_traits(c->arch);
+    int64_t d = c->dim, q = c->heads * c->head_dim, h = c->hidden;
     char name[48], gguf[32];
     maker top = {l, "", ""}, m = {l, name, gguf};
     row(&top, "model.embed_tokens.weight", "token_embd.weight", KM_SHAPE(c->vocab, d), PLAIN);
@@ -64,28 +90,37 @@ static void llama_rows(const km_config *c, km_layout *l) {
         snprintf(name, sizeof name, "model.layers.%d.", i);
         snprintf(gguf, sizeof gguf, "blk.%d.", i);
         row(&m, "input_layernorm.weight", "attn_norm.weight", KM_SHAPE(d), FULL);
-        row(&m, "self_attn.q_proj.weight", "attn_q.weight", KM_SHAPE(q, d), PLAIN)->rope_heads =
-            c->heads;
-        row(&m, "self_attn.k_proj.weight", "attn_k.weight", KM_SHAPE(kv, d), PLAIN)->rope_heads =
-            c->kv_heads;
-        row(&m, "self_attn.v_proj.weight", "attn_v.weight", KM_SHAPE(kv, d), PLAIN);
+        qkv_rows(&m, c, t);
+        if (t->qk_norm) {
+            row(&m, "self_attn.q_norm.weight", "attn_q_norm.weight", KM_SHAPE(c->head_dim), FULL);
+            row(&m, "self_attn.k_norm.weight", "attn_k_norm.weight", KM_SHAPE(c->head_dim), FULL);
+        }
         row(&m, "self_attn.o_proj.weight", "attn_output.weight", KM_SHAPE(d, q), PLAIN);
-        row(&m, "post_attention_layernorm.weight", "ffn_norm.weight", KM_SHAPE(d), FULL);
-        row(&m, "mlp.gate_proj.weight", "ffn_gate.weight", KM_SHAPE(c->hidden, d), PLAIN);
-        row(&m, "mlp.up_proj.weight", "ffn_up.weight", KM_SHAPE(c->hidden, d), PLAIN);
-        row(&m, "mlp.down_proj.weight", "ffn_down.weight", KM_SHAPE(d, c->hidden), PLAIN);
+        row(&m, "post_attention_layernorm.weight",
+            t->post_norms ? "post_attention_norm.weight" : "ffn_norm.weight", KM_SHAPE(d), FULL);
+        if (t->post_norms)
+            row(&m, "pre_feedforward_layernorm.weight", "ffn_norm.weight", KM_SHAPE(d), FULL);
+        if (t->joined_up) {
+            row(&m, "mlp.gate_up_proj.weight", "ffn_up.weight", KM_SHAPE(2 * h, d), PLAIN);
+        } else {
+            row(&m, "mlp.gate_proj.weight", "ffn_gate.weight", KM_SHAPE(h, d), PLAIN);
+            row(&m, "mlp.up_proj.weight", "ffn_up.weight", KM_SHAPE(h, d), PLAIN);
+        }
+        row(&m, "mlp.down_proj.weight", "ffn_down.weight", KM_SHAPE(d, h), PLAIN);
+        if (t->post_norms)
+            row(&m, "post_feedforward_layernorm.weight", "post_ffw_norm.weight", KM_SHAPE(d), FULL);
     }
     row(&top, "model.norm.weight", "output_norm.weight", KM_SHAPE(d), FULL);
 }
 
 km_status km_layout_of(const km_config *c, km_layout *l, km_error *err) {
-    enum { A_LAYER = 12, OUTSIDE = 5 }; /* rows at most */
+    enum { A_LAYER = 16, OUTSIDE = 5 }; /* rows at most */
     *l = (km_layout){km_calloc((size_t)c->layers * A_LAYER + OUTSIDE, sizeof *l->row), 0};
     if (!l->row) return km_error_set(err, KM_ERR_MEMORY, "out of memory");
     if (c->arch == KM_ARCH_GPT2)
         gpt2_rows(c, l);
     else
-        llama_rows(c, l);
+        rotary_rows(c, l);
     maker top = {l, "", ""};
     if (!c->tied) row(&top, "lm_head.weight", "output.weight", KM_SHAPE(c->vocab, c->dim), PLAIN);
     return KM_OK;
@@ -136,7 +171,8 @@ static const char *file_of(const km_weights *w) {
     return w->gguf ? km_gguf_path(w->gguf) : km_safetensors_file(w->st, 0);
 }
 
-/* Causal masks, rotation frequencies, and a head's weights that are the embedding's. */
+/* Causal masks, rotation frequencies, their divisors (which are no parameters), and a head's weights
+ * that are the embedding's. */
 static bool is_ballast(const km_config *c, const char *name) {
     static const char *const ends[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
     size_t n = strlen(name);
@@ -144,6 +180,7 @@ static bool is_ballast(const km_config *c, const char *name) {
         size_t e = strlen(ends[i]);
         if (n >= e && strcmp(name + n - e, ends[i]) == 0) return true;
     }
+    if (c->rope.kind == KM_ROPE_DIVISORS && strncmp(name, "rope_f", 6) == 0) return true;
     return c->tied && (strcmp(name, "lm_head.weight") == 0 || strcmp(name, "output.weight") == 0);
 }
 
@@ -164,10 +201,12 @@ static km_status check(const km_weights *w, const km_layout_row *r, const any *t
         return km_error_set(err, KM_ERR_SHAPE,
                             "'%s': tensor '%s' is %s, but the config makes it %s", file_of(w),
                             t->name, km_shape_text(a, t->shape), km_shape_text(b, want));
-    if (t->dtype == KM_DTYPE_COUNT || !km_dtype_is_float(t->dtype))
+    bool blocks = w->blocks && km_dtype_is_block(t->dtype) && !r->full;
+    if (t->dtype == KM_DTYPE_COUNT || (!km_dtype_is_float(t->dtype) && !blocks))
         return km_error_set(err, KM_ERR_UNSUPPORTED,
-                            "'%s': tensor '%s' is of type %s, which cannot be converted from",
-                            file_of(w), t->name, km_shown(type, t->type));
+                            "'%s': tensor '%s' is of type %s, which cannot be %s", file_of(w),
+                            t->name, km_shown(type, t->type),
+                            w->blocks ? "used there" : "converted from");
     return KM_OK;
 }
 

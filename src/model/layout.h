@@ -33,6 +33,7 @@ km_shape km_layout_shape(const km_layout_row *r, km_store s); /* as stored there
 typedef struct km_weights {
     km_safetensors *st; /* one of the two is NULL */
     km_gguf *gguf;
+    bool blocks; /* matrices may be of block dtypes: they are used as they are, not copied */
 } km_weights;
 
 typedef struct km_stored { /* one tensor there */

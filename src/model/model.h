@@ -1,4 +1,4 @@
-/* Models: GPT-2 and Llama-style decoders. One code serves training and inference; the difference is
+/* Models: decoders of the architectures in arch.h. One code serves training and inference; the difference is
  * the tape, dropout, and a cache of keys and values.
  *
  *     km_model *m = km_model_new(ctx, &config, KM_BF16);
@@ -37,11 +37,21 @@ typedef struct km_model {
     int lora_rank;            /* 0: no low-rank corrections (lora.h) */
     double lora_alpha;
     km_tensor *q_rows,
-        *k_rows; /* llama: positions of (token, head) rows, as attention wants them */
+        *k_rows;         /* rotary: positions of (token, head) rows, as attention wants them */
+    km_tensor *divisors; /* of a stretched rotation's frequencies; or NULL */
+    bool borrowed;       /* parameters came from a source: they cannot be trained or saved */
 } km_model;
 
 /* A model with parameters of zero on the context's device; NULL with the context's error set. */
 km_model *km_model_new(km_ctx *ctx, const km_config *c, km_dtype dtype);
+/* A model for inference whose parameters exist already. */
+typedef struct km_model_source {
+    km_nn_source params;
+    km_rope_pairs pairs;   /* how the rows of q and k lie */
+    const float *divisors; /* (rope_dims / 2), for KM_ROPE_DIVISORS */
+} km_model_source;
+km_model *km_model_from(km_ctx *ctx, const km_config *c, km_dtype dtype,
+                        const km_model_source *source);
 void km_model_free(km_model *m); /* NULL is fine; before its context */
 /* GPT-2's initialisation: N(0, 0.02), projections into the residual stream smaller by
  * sqrt(2 layers), biases 0, norms 1. Element i of a parameter is a function of seed, the

@@ -1,9 +1,21 @@
 /* The simple layers: linear with its low-rank correction, embedding, norms, dropout, and a list of
  * layers in a row. */
 #include "nn/nn.h"
+#include <stdio.h>
 
 km_tensor *km_nn_dropout(km_ctx *ctx, km_tensor *x, double p) {
     return p > 0 ? km_dropout(ctx, x, p) : x;
+}
+
+/* The parameter "<name>.<part>", new or from where the others come from. */
+static km_tensor *param(const km_nn *nn, km_shape shape, bool decay, const char *name,
+                        const char *part) {
+    if (!nn->from)
+        return km_param_add(nn->ctx, nn->params, nn->dtype, shape, decay, "%s.%s", name, part);
+    char full[256];
+    snprintf(full, sizeof full, "%s.%s", name, part);
+    km_tensor *t = nn->from->take(nn->from->user, nn->ctx, full, shape);
+    return km_param_adopt(nn->ctx, nn->params, t, full);
 }
 
 /* ---- Linear ---- */
@@ -11,9 +23,8 @@ km_tensor *km_nn_dropout(km_ctx *ctx, km_tensor *x, double p) {
 km_nn_linear km_nn_linear_new(const km_nn *nn, int64_t in, int64_t out, bool bias,
                               const char *name) {
     km_nn_linear l = {0};
-    l.w = km_param_add(nn->ctx, nn->params, nn->dtype, KM_SHAPE(out, in), true, "%s.weight", name);
-    if (bias)
-        l.b = km_param_add(nn->ctx, nn->params, nn->dtype, KM_SHAPE(out), false, "%s.bias", name);
+    l.w = param(nn, KM_SHAPE(out, in), true, name, "weight");
+    if (bias) l.b = param(nn, KM_SHAPE(out), false, name, "bias");
     return l;
 }
 
@@ -44,8 +55,7 @@ km_tensor *km_nn_linear_forward(km_ctx *ctx, const km_nn_linear *l, km_tensor *x
 /* ---- Embedding ---- */
 
 km_nn_embedding km_nn_embedding_new(const km_nn *nn, int64_t rows, int64_t dim, const char *name) {
-    return (km_nn_embedding){
-        km_param_add(nn->ctx, nn->params, nn->dtype, KM_SHAPE(rows, dim), true, "%s.weight", name)};
+    return (km_nn_embedding){param(nn, KM_SHAPE(rows, dim), true, name, "weight")};
 }
 
 km_tensor *km_nn_embedding_forward(km_ctx *ctx, const km_nn_embedding *e, km_tensor *ids) {
@@ -57,9 +67,8 @@ km_tensor *km_nn_embedding_forward(km_ctx *ctx, const km_nn_embedding *e, km_ten
 km_nn_norm km_nn_norm_new(const km_nn *nn, km_nn_norm_kind kind, int64_t dim, bool bias, double eps,
                           const char *name) {
     km_nn_norm n = {.kind = kind, .eps = eps};
-    n.w = km_param_add(nn->ctx, nn->params, nn->dtype, KM_SHAPE(dim), false, "%s.weight", name);
-    if (bias && kind == KM_NN_LAYER_NORM)
-        n.b = km_param_add(nn->ctx, nn->params, nn->dtype, KM_SHAPE(dim), false, "%s.bias", name);
+    n.w = param(nn, KM_SHAPE(dim), false, name, "weight");
+    if (bias && kind == KM_NN_LAYER_NORM) n.b = param(nn, KM_SHAPE(dim), false, name, "bias");
     return n;
 }
 

@@ -5,11 +5,19 @@
 #define KM_NN_NN_H
 #include "nn/param.h"
 
+/* Where parameters come from that exist already: a kept tensor for a name, in any dtype that the
+ * layer's op takes, or NULL with the context's error set. The list of parameters will own it. */
+typedef struct km_nn_source {
+    km_tensor *(*take)(void *user, km_ctx *ctx, const char *name, km_shape shape);
+    void *user;
+} km_nn_source;
+
 /* How layers are made: where their parameters go, and in which dtype. */
 typedef struct km_nn {
     km_ctx *ctx;
     km_param_list *params;
     km_dtype dtype;
+    const km_nn_source *from; /* NULL: new ones, of zeros */
 } km_nn;
 
 /* Dropout is on when a positive rate is given; the rate is the caller's, who knows whether this is
@@ -72,6 +80,13 @@ typedef struct km_nn_attention {
     int heads, kv_heads;
     int64_t head_dim;
     double rope_base;           /* 0: no rotation */
+    int rope_dims;              /* of a head that are rotated; 0: all */
+    km_rope_pairs pairs;
+    km_tensor *rope_divisors;   /* kept f32 (dims / 2): frequencies are divided by them; or NULL */
+    km_nn_norm q_norm, k_norm;  /* of each head, before rotation; w NULL: none */
+    double scale;               /* of scores; 0: 1 / sqrt(head_dim) */
+    double softcap;             /* > 0: scores are softcap tanh(score / softcap) */
+    int64_t window;             /* > 0: a query sees itself and the window - 1 keys before it */
     km_tensor *q_rows, *k_rows; /* kept i32, for rotation: the position of each (token, head) row,
                                    * (context * heads) and (context * kv_heads); not owned */
 } km_nn_attention;
@@ -81,11 +96,13 @@ typedef struct km_nn_attention {
 km_tensor *km_nn_attention_forward(km_ctx *ctx, const km_nn_attention *a, km_tensor *x,
                                    const km_nn_kv *kv, int64_t position);
 
-/* ---- MLP: down(gelu(up(x))), or down(silu(gate(x)) * up(x)) ---- */
+/* ---- MLP: down(gelu(up(x))), or down(act(gate(x)) * up(x)) ---- */
 
 typedef struct km_nn_mlp {
     km_nn_linear up, down;
-    km_nn_linear gate; /* w NULL: GELU */
+    km_nn_linear gate; /* w NULL: none, and GELU */
+    bool joined;       /* up makes gate and up, side by side */
+    km_act act;        /* of the gate; KM_ACT_NONE: SiLU */
 } km_nn_mlp;
 
 km_tensor *km_nn_mlp_forward(km_ctx *ctx, const km_nn_mlp *m, km_tensor *x);
@@ -97,12 +114,13 @@ km_tensor *km_nn_mlp_forward(km_ctx *ctx, const km_nn_mlp *m, km_tensor *x);
 
 typedef struct km_nn_block {
     km_nn_norm norm1, norm2;
+    km_nn_norm post1, post2; /* of what attention and MLP give; w NULL: none */
     km_nn_attention attention;
     km_nn_mlp mlp;
 } km_nn_block;
 
-/* x = *residual + delta; x += dropout(attention(norm1 x)); returns dropout(mlp(norm2 x)), which is
- * still to be added, and leaves *residual = x. delta may be NULL. */
+/* x = *residual + delta; x += dropout(post1(attention(norm1 x))); returns dropout(post2(mlp(norm2
+ * x))), which is still to be added, and leaves *residual = x. delta may be NULL. */
 km_tensor *km_nn_block_forward(km_ctx *ctx, const km_nn_block *b, km_tensor *delta,
                                km_tensor **residual, const km_nn_kv *kv, int64_t position,
                                double dropout);

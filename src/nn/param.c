@@ -41,6 +41,17 @@ km_tensor *km_param_add(km_ctx *ctx, km_param_list *list, km_dtype dtype, km_sha
     return t;
 }
 
+km_tensor *km_param_adopt(km_ctx *ctx, km_param_list *list, km_tensor *t, const char *name) {
+    char *own = t && !km_failed(ctx) && make_room(ctx, list) ? km_strdup(name) : NULL;
+    if (!own) {
+        km_release(t);
+        if (!km_failed(ctx)) km_fail(ctx, KM_ERR_MEMORY, "%s: out of memory", name);
+        return NULL;
+    }
+    list->at[list->n++] = (km_param){.name = own, .t = t, .frozen = true};
+    return t;
+}
+
 km_param *km_param_find(const km_param_list *list, const char *name) {
     for (int i = 0; i < list->n; i++)
         if (strcmp(list->at[i].name, name) == 0) return &list->at[i];

@@ -21,6 +21,9 @@ typedef struct km_param_list {
  * with the context's error set. */
 km_tensor *km_param_add(km_ctx *ctx, km_param_list *list, km_dtype dtype, km_shape shape,
                         bool decay, const char *name, ...) __attribute__((format(printf, 6, 7)));
+/* Adds a kept tensor as a frozen parameter; the list owns it from now on, also if this fails (NULL
+ * with the context's error set). */
+km_tensor *km_param_adopt(km_ctx *ctx, km_param_list *list, km_tensor *t, const char *name);
 km_param *km_param_find(const km_param_list *list, const char *name); /* NULL: none */
 void km_param_clear(km_param_list *list);                             /* releases them all */
 

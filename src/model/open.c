@@ -1,0 +1,138 @@
+/* A model over the mapping of a GGUF file. The mapping lives as long as any tensor that lies in it:
+ * each wrapped tensor counts as one of its users, and opening is one too. */
+#include "model/open.h"
+#include "base/alloc.h"
+#include "format/shown.h"
+#include "model/arch.h"
+#include "model/convert.h"
+#include "model/files.h"
+#include "model/layout.h"
+#include <string.h>
+
+typedef struct mapping {
+    km_gguf *g;
+    int users;
+} mapping;
+
+static void drop(void *owner) {
+    mapping *m = owner;
+    if (--m->users > 0) return;
+    km_gguf_close(m->g);
+    km_free(m);
+}
+
+/* What the layers are made from. */
+typedef struct shelf {
+    mapping *map;
+    km_layout layout;
+    km_stored *stored; /* one a row of the layout */
+} shelf;
+
+/* Layers ask in the order of the layout, but for one or two. */
+static int row_named(const shelf *s, const char *name) {
+    for (int i = 0; i < s->layout.n; i++)
+        if (strcmp(s->layout.row[i].name, name) == 0) return i;
+    return -1;
+}
+
+static size_t align_of(km_dtype d) { return km_dtype_is_block(d) ? 2 : km_dtype_size(d); }
+
+/* Elements copied as f32: norms, biases, and what the file has in 16 bits. */
+static km_tensor *converted(km_ctx *ctx, const km_layout_row *r, const km_stored *st) {
+    size_t n = (size_t)km_shape_count(r->shape);
+    float *room = km_alloc(n * sizeof *room);
+    km_error err = {0};
+    km_tensor *t = NULL;
+    if (!room)
+        km_fail(ctx, KM_ERR_MEMORY, "%s: out of memory", r->gguf);
+    else if (km_layout_copy(r, st, KM_STORE_GGUF, KM_STORE_GGUF, KM_F32, 0, n, room, &err) != KM_OK)
+        km_fail(ctx, err.code, "%s", err.text);
+    if (!km_failed(ctx)) {
+        km_scope_begin(ctx);
+        t = km_keep(ctx, km_from_data(ctx, KM_F32, r->shape, room));
+        km_scope_end(ctx, NULL);
+    }
+    km_free(room);
+    return t;
+}
+
+static km_tensor *take(void *user, km_ctx *ctx, const char *name, km_shape shape) {
+    shelf *s = user;
+    int i = row_named(s, name);
+    if (i < 0) {
+        km_fail(ctx, KM_ERR_STATE, "model: '%s' has no place in the file", name);
+        return NULL;
+    }
+    const km_layout_row *r = &s->layout.row[i];
+    const km_stored *st = &s->stored[i];
+    bool whole = st->dtype == KM_F32 || km_dtype_is_block(st->dtype);
+    bool host = ctx->device->host && (uintptr_t)st->data % align_of(st->dtype) == 0;
+    if (!whole || !st->data || (!host && !km_dtype_is_block(st->dtype)))
+        return converted(ctx, r, st);
+    if (host) {
+        km_tensor *t = km_wrap(ctx, name, st->dtype, shape, st->data, drop, s->map);
+        if (t) s->map->users++;
+        return t;
+    }
+    km_scope_begin(ctx);
+    km_tensor *t = km_keep(ctx, km_from_data(ctx, st->dtype, shape, st->data));
+    km_scope_end(ctx, NULL);
+    return t;
+}
+
+/* Those for long contexts where the context is longer than the one trained on. */
+static const float *divisors(const km_gguf *g, const km_config *c) {
+    if (c->rope.kind != KM_ROPE_DIVISORS) return NULL;
+    const km_gguf_tensor *t = km_gguf_find(g, "rope_freqs.weight");
+    const km_gguf_tensor *near = km_gguf_find(g, "rope_factors_short.weight");
+    const km_gguf_tensor *far = km_gguf_find(g, "rope_factors_long.weight");
+    if (!t) t = near && far && c->context <= c->rope.original && near->bytes == far->bytes ? near : far;
+    return t && (uintptr_t)t->data % sizeof(float) == 0 ? t->data : NULL;
+}
+
+static km_status find_all(shelf *s, const km_config *c, km_error *err) {
+    km_weights w = {.gguf = s->map->g, .blocks = true};
+    km_status status = km_layout_of(c, &s->layout, err);
+    if (status != KM_OK) return status;
+    s->stored = km_calloc((size_t)s->layout.n, sizeof *s->stored);
+    if (!s->stored) return km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    return km_weights_find(&w, c, &s->layout, s->stored, err);
+}
+
+km_model *km_model_over_gguf(km_ctx *ctx, km_gguf *g, int64_t context, km_error *err) {
+    km_config c;
+    km_model *m = NULL;
+    shelf s = {.map = km_calloc(1, sizeof *s.map)};
+    if (!s.map) {
+        km_gguf_close(g);
+        km_error_set(err, KM_ERR_MEMORY, "out of memory");
+        return NULL;
+    }
+    *s.map = (mapping){g, 1};
+    km_status status = km_config_from_gguf(&c, g, err);
+    if (status == KM_OK) status = find_all(&s, &c, err);
+    bool shorter = context > 0 && context < c.context;
+    if (status == KM_OK && shorter && c.arch != KM_ARCH_GPT2) c.context = context;
+    if (status == KM_OK) {
+        km_model_source source = {{take, &s}, km_arch_traits(c.arch)->gguf_pairs, divisors(g, &c)};
+        m = km_model_from(ctx, &c, KM_F32, &source);
+        if (!m) km_error_set(err, km_ctx_status(ctx), "%s", km_ctx_error(ctx));
+        if (m && shorter) m->config.context = context;
+    }
+    km_layout_free(&s.layout);
+    km_free(s.stored);
+    drop(s.map);
+    return m;
+}
+
+km_model *km_model_open(km_ctx *ctx, const char *path, const km_open_options *options,
+                        km_error *err) {
+    km_open_options o = options ? *options : (km_open_options){.dtype = KM_DTYPE_COUNT};
+    if (km_names_gguf(path)) {
+        km_gguf *g = km_gguf_open(path, err);
+        return g ? km_model_over_gguf(ctx, g, o.context, err) : NULL;
+    }
+    km_model *m = km_model_load(ctx, path, o.dtype, err);
+    if (m && o.context > 0 && o.context < m->config.context) m->config.context = o.context;
+    return m;
+}
