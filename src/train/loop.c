@@ -34,7 +34,7 @@ static km_status mad(km_trainer *t, const char *what, int64_t since) {
     return km_error_set(t->err, KM_ERR_STATE,
                         "%s since step %" PRId64 ": --lr %g is too high for this model, or the "
                         "warm-up too short; %s",
-                        what, since, t->s->lr, where);
+                        what, since, t->schedule.lr, where);
 }
 
 static km_status mean_over_ranks(km_trainer *t, float *losses, int n) {

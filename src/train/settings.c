@@ -15,7 +15,7 @@ km_train_settings km_train_defaults(void) {
                                .accumulate = 1,
                                .steps = 2000,
                                .warmup = 100,
-                               .lr = 1e-3,
+                               .lr = -1,
                                .min_lr = -1,
                                .schedule = "cosine",
                                .optimizer = "adamw",
@@ -96,7 +96,8 @@ const km_setting km_train_table[] = {
     {"accumulate", KM_SETTING_INT, KM_SETTING_FIXED, "N", AT(accumulate), 1, 1 << 20,
      "passes to a step (default 1)"},
     {"steps", KM_SETTING_INT, KM_SETTING_FREE, "N", AT(steps), 1, MANY, "default 2000"},
-    {"lr", KM_SETTING_NUMBER, KM_SETTING_FREE, "X", AT(lr), 0, 1e6, "learning rate (default 1e-3)"},
+    {"lr", KM_SETTING_NUMBER, KM_SETTING_FREE, "X", AT(lr), 1e-30, 1e6,
+     "learning rate (default 1e-3)"},
     {"min-lr", KM_SETTING_NUMBER, KM_SETTING_FREE, "X", AT(min_lr), 0, 1e6,
      "where the schedule ends (default: a tenth of --lr)"},
     {"warmup", KM_SETTING_INT, KM_SETTING_FREE, "N", AT(warmup), 0, MANY,
@@ -325,9 +326,18 @@ static int dtype_named(const char *name) {
     return -1;
 }
 
-km_schedule km_train_schedule(const km_train_settings *s) {
-    km_schedule out = {.lr = s->lr,
-                       .min_lr = s->min_lr < 0 ? s->lr / 10 : s->min_lr,
+double km_train_lr(const km_train_settings *s, int64_t dim) {
+    if (s->lr >= 0) return s->lr;
+    if (optimizer_named(s->optimizer) == KM_OPTIM_SGD) return 0.1;
+    double lr = 0.384 / (double)dim;
+    if (lr > 3e-3) lr = 3e-3;
+    return s->init ? lr / 10 : lr;
+}
+
+km_schedule km_train_schedule(const km_train_settings *s, int64_t dim) {
+    double lr = km_train_lr(s, dim);
+    km_schedule out = {.lr = lr,
+                       .min_lr = s->min_lr < 0 ? lr / 10 : s->min_lr,
                        .warmup = s->warmup < s->steps ? s->warmup : s->steps,
                        .steps = s->steps};
     km_schedule_named(s->schedule, &out.kind);
@@ -403,7 +413,7 @@ km_status km_train_check(const km_train_settings *s, km_error *err) {
     if (dtype_named(s->dtype) < 0)
         return km_error_set(err, KM_ERR_RANGE, "--dtype is f32, bf16 or f16, not '%.60s'",
                             s->dtype);
-    if (s->min_lr > s->lr)
+    if (s->lr >= 0 && s->min_lr > s->lr)
         return km_error_set(err, KM_ERR_RANGE, "--min-lr %g is above --lr %g", s->min_lr, s->lr);
     if (s->init && (s->layers || s->heads || s->kv_heads || s->dim || s->hidden || s->vocab_pad))
         return km_error_set(err, KM_ERR_RANGE,
@@ -417,9 +427,9 @@ km_status km_train_check(const km_train_settings *s, km_error *err) {
                             "--lora-rank corrects weights that exist: name them with --init DIR");
     km_status status = s->tokenizer ? check_tokenizer(s->tokenizer, err) : KM_OK;
     if (status != KM_OK) return status;
-    km_schedule schedule = km_train_schedule(s);
-    status = km_schedule_check(&schedule, err);
-    km_config c;
-    if (status == KM_OK && !s->init) status = km_train_config(s, &c, err);
-    return status;
+    km_config c = {.dim = 1}; /* where --init brings it, the trainer looks again */
+    if (!s->init) status = km_train_config(s, &c, err);
+    if (status != KM_OK) return status;
+    km_schedule schedule = km_train_schedule(s, c.dim);
+    return km_schedule_check(&schedule, err);
 }

@@ -37,7 +37,8 @@ typedef struct km_train_settings {
 
     /* The steps */
     int64_t batch, accumulate, steps, warmup, decay_steps;
-    double lr, min_lr; /* min_lr below 0: a tenth of lr */
+    double lr;     /* below 0: by the model's width, km_train_lr */
+    double min_lr; /* below 0: a tenth of lr */
     const char *schedule, *optimizer, *dtype;
     double weight_decay, beta1, beta2, eps, momentum, grad_clip, loss_scale;
     bool nesterov;
@@ -99,7 +100,10 @@ km_status km_train_check(const km_train_settings *s, km_error *err);
 
 /* Parts of the settings in the form in which others take them; s has been checked. */
 km_status km_train_config(const km_train_settings *s, km_config *c, km_error *err);
-km_schedule km_train_schedule(const km_train_settings *s);
+/* The learning rate: the one given, or 0.384 / dim and at most 3e-3 (so 1e-3 for a width of 384, as
+ * published recipes have it), a tenth of that when fine-tuning, and 0.1 for sgd. */
+double km_train_lr(const km_train_settings *s, int64_t dim);
+km_schedule km_train_schedule(const km_train_settings *s, int64_t dim);
 km_dtype km_train_dtype(const km_train_settings *s);
 km_optim_settings km_train_optim(const km_train_settings *s);
 

@@ -457,7 +457,9 @@ km_status km_trainer_open(km_trainer *t) {
     if (status == KM_OK) status = open_data(t);
     if (status != KM_OK) return status;
     t->result->status.step = t->result->status.steps = 0;
-    t->schedule = km_train_schedule(s);
+    t->schedule = km_train_schedule(s, t->config.dim);
+    status = km_schedule_check(&t->schedule, t->err);
+    if (status != KM_OK) return status;
     t->peak = km_measure_products(t->ctx, km_train_dtype(s));
     status = make_model(t);
     if (status == KM_OK) status = begin_or_resume(t);

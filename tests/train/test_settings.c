@@ -1,6 +1,7 @@
 /* Settings: defaults that work, JSON both ways, what resuming may change, and what is refused. */
 #include "scratch.h"
 #include "train/settings.h"
+#include <math.h>
 
 static km_error err;
 
@@ -84,6 +85,27 @@ static void resuming_may_change_the_steps_but_not_the_model(void **state) {
     assert_says(km_train_same_run(&now, &stored, &err), "--seed: it was 1");
 }
 
+static void the_learning_rate_follows_the_width(void **state) {
+    (void)state;
+    km_train_settings s = usable();
+    assert_true(fabs(km_train_lr(&s, 384) - 1e-3) < 1e-9);
+    assert_true(fabs(km_train_lr(&s, 768) - 5e-4) < 1e-9);
+    assert_true(km_train_lr(&s, 16) == 3e-3);
+    s.init = "x";
+    assert_true(fabs(km_train_lr(&s, 768) - 5e-5) < 1e-9);
+    s.optimizer = "sgd";
+    assert_true(km_train_lr(&s, 768) == 0.1);
+    s.lr = 0.25;
+    assert_true(km_train_lr(&s, 768) == 0.25);
+    json_t *o = km_train_to_json(&s);
+    s = usable();
+    assert_true(json_is_number(json_object_get(o, "lr")));
+    json_decref(o);
+    o = km_train_to_json(&s);
+    assert_true(json_is_null(json_object_get(o, "lr")));
+    json_decref(o);
+}
+
 #define REFUSED(part, ...)                                                                         \
     do {                                                                                           \
         km_train_settings s = usable();                                                            \
@@ -98,7 +120,8 @@ static void what_makes_no_run_is_refused(void **state) {
     REFUSED("--schedule", s.schedule = "sine");
     REFUSED("--optimizer", s.optimizer = "lion");
     REFUSED("--dtype", s.dtype = "f64");
-    REFUSED("above --lr", s.min_lr = 1);
+    REFUSED("above --lr", s.lr = 0.5; s.min_lr = 1);
+    REFUSED("schedule", s.min_lr = 1);
     REFUSED("bpe:4096", s.tokenizer = "bpe");
     REFUSED("257 to 1000000", s.tokenizer = "bpe:100");
     REFUSED("257 to 1000000", s.tokenizer = "bpe:12x");
@@ -114,11 +137,12 @@ static void schedules_follow_the_settings(void **state) {
     km_train_settings s = usable();
     s.schedule = "wsd";
     s.steps = 1000;
-    km_schedule w = km_train_schedule(&s);
+    s.lr = 1e-3;
+    km_schedule w = km_train_schedule(&s, 384);
     assert_int_equal(w.decay, 100);
     assert_true(w.min_lr == s.lr / 10);
     s.steps = 50; /* fewer than the warm-up's */
-    w = km_train_schedule(&s);
+    w = km_train_schedule(&s, 384);
     assert_int_equal(w.warmup, 50);
     assert_int_equal(w.decay, 0);
     assert_done(km_train_check(&s, &err));
@@ -130,6 +154,7 @@ int main(void) {
         cmocka_unit_test(settings_survive_json),
         cmocka_unit_test(json_may_use_dashes_or_underscores_and_nothing_unknown),
         cmocka_unit_test(resuming_may_change_the_steps_but_not_the_model),
+        cmocka_unit_test(the_learning_rate_follows_the_width),
         cmocka_unit_test(what_makes_no_run_is_refused),
         cmocka_unit_test(schedules_follow_the_settings),
     };
