@@ -1,0 +1,21 @@
+/* JSON schemas as grammars: a model held to one writes JSON that the schema accepts.
+ *
+ * Known are type, enum, const; properties, required and additionalProperties; items, prefixItems,
+ * minItems, maxItems; minLength, maxLength, pattern, and format of dates, times, UUIDs and IPv4
+ * addresses; minimum, maximum and their exclusive forms for integers; anyOf, oneOf (which is not
+ * held to exactly one), allOf; $ref within the document. A keyword that would be ignored otherwise
+ * is an error that says where it stands; notes such as title and default may be there.
+ *
+ * Members come in the order of the schema; others follow them only where additionalProperties is
+ * there and allows it, or where the schema names no members at all. */
+#ifndef KM_INFER_JSON_SCHEMA_H
+#define KM_INFER_JSON_SCHEMA_H
+#include "infer/grammar.h"
+#include <jansson.h>
+
+/* Adds the schema as GBNF to *out. */
+km_status km_json_schema_gbnf(const json_t *schema, km_text *out, km_error *err);
+/* The same, parsed; the text of a schema, or "{}" for any JSON value. */
+km_grammar *km_json_schema_grammar(const char *text, size_t bytes, km_error *err);
+
+#endif

@@ -1,0 +1,21 @@
+/* Pieces of grammars that schemas are made of: characters in JSON strings, patterns, whole numbers
+ * between bounds. */
+#ifndef KM_INFER_JSON_SCHEMA_PARTS_H
+#define KM_INFER_JSON_SCHEMA_PARTS_H
+#include "base/error.h"
+#include "report/text.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Adds text as a GBNF literal, quotes and all. */
+void km_gbnf_literal(km_text *out, const char *s, size_t n);
+
+/* Adds what a regular expression (of ECMAScript, as schemas have it) matches within a JSON string,
+ * without the quotes around it. NULL, or why it is not possible. */
+const char *km_gbnf_pattern(km_text *out, const char *pattern, size_t n);
+
+/* Adds the whole numbers from lo to hi. */
+void km_gbnf_integers(km_text *out, int64_t lo, int64_t hi);
+
+#endif
