@@ -103,8 +103,8 @@ int km_command_convert(int argc, char **argv) {
         .details =
             "IN is a Hugging Face folder (config.json, model.safetensors, tokenizer.json), a "
             "checkpoint\nor run of kermes train, or a GGUF file. OUT is a GGUF file when its "
-            "name ends in .gguf,\nand a Hugging Face folder otherwise. Architectures: gpt2 "
-            "and llama. OUT changes only when\nall of the new one is on disk.\n",
+            "name ends in .gguf,\nand a Hugging Face folder otherwise. Architectures: gpt2, "
+            "llama,\nqwen2 and qwen3. OUT changes only when all of the new one is on disk.\n",
         .options = options,
         .examples = "kermes convert gpt2/ gpt2.gguf --type f16\n"
                     "kermes convert runs/shakespeare shakespeare/\n"
