@@ -2,6 +2,7 @@
 #include "train/train.h"
 #include "base/progress.h"
 #include "cli/cli.h"
+#include "comm/comm.h"
 #include "format/json_read.h"
 #include "report/json.h"
 #include "report/text.h"
@@ -225,7 +226,7 @@ static int run(const km_train_settings *s, const km_common *common) {
     sigaction(SIGTERM, &act, NULL);
     km_status status = km_train(s, &hooks, &r, &err);
     km_progress_end(&w.progress);
-    if (status != KM_OK) return r.rank == 0 ? km_cli_fail("train: %s", err.text) : KM_EXIT_FAILED;
+    if (status != KM_OK) return r.tells ? km_cli_fail("train: %s", err.text) : KM_EXIT_FAILED;
     if (r.rank != 0) return KM_EXIT_OK;
     if (common->json) return print_json(s, &r);
     if (!common->quiet) print_end(s, &r);
@@ -267,6 +268,8 @@ int km_command_train(int argc, char **argv) {
     if (overlay(&spec, argc, argv, &s, &data, config, &from, &err) &&
         (!demo || write_demo(&s, demo_path, &err) == KM_OK) && km_train_check(&s, &err) == KM_OK)
         code = run(&s, &common);
+    else if (km_comm_env_rank() != 0) /* rank 0 says the same */
+        code = KM_EXIT_USAGE;
     else
         code = err.code == KM_ERR_FILE || err.code == KM_ERR_FORMAT || err.code == KM_ERR_STATE
                    ? km_cli_fail("train: %s", err.text)

@@ -345,6 +345,7 @@ km_status km_train(const km_train_settings *settings, const km_train_hooks *hook
     }
     r->wall = km_now() - t.started;
     r->rank = t.rank;
+    r->tells = r->tells || t.rank == 0;
     km_trainer_close(&t);
     if (s != KM_OK) km_error_set(err, s, "%s", own.text);
     return s;

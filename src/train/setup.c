@@ -45,10 +45,16 @@ km_status km_trainer_agree(km_trainer *t, km_status s) {
         char text[KM_ERROR_TEXT];
     } said = {.status = s};
     if (t->ranks == 1) return s;
+    double failed = s != KM_OK;
     if (s != KM_OK) snprintf(said.text, sizeof said.text, "%s", t->err->text);
-    km_status sent = km_comm_broadcast(t->comm, 0, &said, sizeof said, t->err);
+    km_status sent = km_comm_sum(t->comm, &failed, 1, t->err);
+    if (sent != KM_OK || failed == 0) return sent;
+    sent = km_comm_broadcast(t->comm, 0, &said, sizeof said, t->err);
     if (sent != KM_OK) return sent;
-    return said.status == KM_OK ? KM_OK : km_error_set(t->err, said.status, "%s", said.text);
+    t->result->tells = t->rank == 0 || (s != KM_OK && said.status == KM_OK);
+    if (s != KM_OK) return s;
+    if (said.status == KM_OK) return km_error_set(t->err, KM_ERR_STATE, "another rank failed");
+    return km_error_set(t->err, said.status, "%s", said.text);
 }
 
 static km_status ctx_failed(km_trainer *t) {

@@ -58,7 +58,8 @@ typedef struct km_train_result {
     double tokens_per_s; /* over this part of the run; evaluation and saving not counted */
     double wall;         /* seconds of this call, all included */
     int64_t parameters, trained;
-    int rank; /* of this process; only rank 0 should print */
+    int rank;   /* of this process; only rank 0 should print */
+    bool tells; /* an error: rank 0 tells it, or the rank on which alone it happened */
     char device[24];
 } km_train_result;
 

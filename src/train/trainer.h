@@ -53,7 +53,7 @@ typedef struct km_trainer {
 km_status km_trainer_open(km_trainer *t);
 void km_trainer_close(km_trainer *t);
 
-/* Rank 0's status and error on every rank, after what it alone has done. */
+/* After what one rank alone may have failed at: an error on every rank if there was one on any. */
 km_status km_trainer_agree(km_trainer *t, km_status s);
 /* Writes run.json; finished: the step at which all files of the run were complete, or -1. */
 km_status km_trainer_write_run(km_trainer *t, int64_t finished);
