@@ -79,7 +79,7 @@ const km_setting km_train_table[] = {
     {"vocab-pad", KM_SETTING_INT, KM_SETTING_FIXED, "N", AT(vocab_pad), 0, 4096,
      "round the table of tokens up to a multiple of N rows"},
     {"init", KM_SETTING_TEXT, KM_SETTING_FIXED, "DIR", AT(init), 0, 0,
-     "start from these weights (Hugging Face folder, checkpoint): fine-tuning"},
+     "start from these weights (Hugging Face folder, checkpoint, run): fine-tuning"},
     {"lora-rank", KM_SETTING_INT, KM_SETTING_FIXED, "N", AT(lora_rank), 0, 4096,
      "train only a low-rank correction of the weights"},
     {"lora-alpha", KM_SETTING_NUMBER, KM_SETTING_FIXED, "X", AT(lora_alpha), 0, MANY,

@@ -262,8 +262,14 @@ static bool weights_folder(const km_trainer *t, char path[PATH_MAX]) {
     char name[40];
     if (!t->s->init) return false;
     snprintf(name, sizeof name, "step-%" PRId64, t->from);
-    if (t->from >= 0)
+    if (t->from >= 0) {
         km_trainer_path(t, path, name);
+        return true;
+    }
+    km_folder_join(path, t->s->init, "model/config.json"); /* a run's folder stands for its model */
+    bool run = access(path, F_OK) == 0;
+    if (run)
+        km_folder_join(path, t->s->init, "model");
     else
         snprintf(path, PATH_MAX, "%s", t->s->init);
     return true;

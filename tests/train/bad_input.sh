@@ -45,7 +45,8 @@ expect_error 2 train --data good/demo.txt --out x --dtype f64
 expect_error 2 train --data good/demo.txt --out x --model gpt-2
 expect_error 2 train --data good/demo.txt --out x --tokenizer bpe:12
 expect_error 2 train --data good/demo.txt --out x --lora-rank 4
-expect_error 1 train --data good/demo.txt --out x --init good --device cpu
+expect_error 1 train --data good/demo.txt --out x --init folder --device cpu
+expect 0 train --data good/demo.txt --out tuned --init good --steps 2 --device cpu --quiet
 expect_error 1 train --data good/demo.txt --out x --config nowhere.json
 printf '{"steps": "many"}' >bad.json
 expect_error 1 train --data good/demo.txt --out x --config bad.json
