@@ -193,6 +193,17 @@ static bool asks_for_help(const char *arg) {
     return strcmp(arg, "--help") == 0 || strcmp(arg, "-h") == 0;
 }
 
+/* The long form of "-m" and "-n", or the argument itself. */
+static const char *spelled_out(const km_spec *spec, const char *arg) {
+    static const char *const forms[][2] = {{"-m", "--model"}, {"-n", "--tokens"}};
+    for (int i = 0; i < 2; i++) {
+        const char *full = forms[i][1];
+        if (strcmp(arg, forms[i][0]) == 0 && find_option(spec, full + 2, strlen(full + 2)))
+            return full;
+    }
+    return arg;
+}
+
 km_status km_args_parse(const km_spec *spec, int argc, char **argv, km_args *args, km_error *err) {
     *args = (km_args){0};
     /* Help wins over everything, mistakes on the same line included. */
@@ -203,7 +214,7 @@ km_status km_args_parse(const km_spec *spec, int argc, char **argv, km_args *arg
         }
     bool options = true;
     for (int i = 0; i < argc; i++) {
-        const char *arg = argv[i];
+        const char *arg = options ? spelled_out(spec, argv[i]) : argv[i];
         if (options && strcmp(arg, "--") == 0) {
             options = false;
         } else if (options && strncmp(arg, "--", 2) == 0) {

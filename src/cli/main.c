@@ -21,6 +21,8 @@ static const command commands[] = {
     {"info", "what a file or folder is: its model, weights, tokenizer, metadata", km_command_info},
     {"convert", "turn a model from one format into another", km_command_convert},
     {"sample", "let a model go on with a prompt", km_command_sample},
+    {"run", "answer one prompt with a model file", km_command_run},
+    {"perplexity", "how well a model predicts a text", km_command_perplexity},
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 

@@ -11,10 +11,11 @@ static double now(void) {
 
 /* The text's ids with what the tokenizer puts before them, but without an end that it puts after
  * them: the text is to go on. */
-static km_status encode(const km_token *token, const char *text, size_t bytes, km_ids *ids,
-                        km_error *err) {
+static km_status encode(const km_token *token, const char *text, size_t bytes, bool rendered,
+                        km_ids *ids, km_error *err) {
     unsigned flags = KM_TOKEN_PARSE_SPECIAL;
     km_ids plain = {0};
+    if (rendered) return km_token_encode(token, text, bytes, flags, ids, err);
     km_status s = km_token_encode(token, text, bytes, flags, &plain, err);
     if (s == KM_OK) s = km_token_encode(token, text, bytes, flags | KM_TOKEN_ADD_SPECIAL, ids, err);
     if (s == KM_OK && ids->len > plain.len && ids->data[ids->len - 1] == km_token_eos(token) &&
@@ -26,9 +27,9 @@ static km_status encode(const km_token *token, const char *text, size_t bytes, k
 
 /* The prompt's ids; one that stands for nothing when it is empty, since a model goes on from
  * something. */
-static km_status prompt_ids(const km_token *token, const char *prompt, size_t bytes, km_ids *ids,
-                            km_error *err) {
-    km_status s = encode(token, prompt, bytes, ids, err);
+static km_status prompt_ids(const km_token *token, const char *prompt, size_t bytes, bool rendered,
+                            km_ids *ids, km_error *err) {
+    km_status s = encode(token, prompt, bytes, rendered, ids, err);
     int32_t bos = km_token_bos(token), eos = km_token_eos(token);
     if (s != KM_OK || ids->len > 0) return s;
     if (bos >= 0 || eos >= 0) return km_ids_put(ids, bos >= 0 ? &bos : &eos, 1, err);
@@ -91,7 +92,7 @@ km_status km_generate(km_ctx *ctx, km_model *m, const km_token *token, const cha
                             (long long)known, (long long)vocab);
     km_ids ids = {0};
     run r = {.how = how, .token = token};
-    s = prompt_ids(token, prompt, bytes, &ids, err);
+    s = prompt_ids(token, prompt, bytes, how->rendered, &ids, err);
     if (s != KM_OK) goto done;
     r.room = km_alloc(sizeof *r.room * (size_t)vocab);
     r.session = r.room ? km_session_new(ctx, m, err) : NULL;

@@ -29,6 +29,7 @@ void km_session_reset(km_session *s);           /* forgets them */
 typedef struct km_generation {
     int64_t tokens; /* at most this many */
     bool past_end;  /* goes on after an end-of-text token */
+    bool rendered;  /* the prompt is a chat template's: it has its beginning of text already */
     km_sampling sampling;
     /* Called with each token and the text that became complete with it (whole characters; maybe
      * none). Returning false stops. */
