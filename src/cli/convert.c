@@ -88,7 +88,7 @@ int km_command_convert(int argc, char **argv) {
     bool force = false;
     const km_option options[] = {
         {"type", KM_OPTION_TEXT, "TYPE", &type, 0, 0,
-         "f32, f16 or bf16 (default: as stored). GGUF files keep norms, biases and positions in f32"},
+         "f32, f16 or bf16 (default: as stored); GGUF keeps norms, biases and positions in f32"},
         {"tokenizer", KM_OPTION_TEXT, "FILE", &o.tokenizer, 0, 0,
          "a tokenizer.json or GGUF file in place of the model's own"},
         {"no-tokenizer", KM_OPTION_FLAG, NULL, &o.no_tokenizer, 0, 0, "leave the tokenizer out"},

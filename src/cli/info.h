@@ -13,7 +13,7 @@ typedef struct km_info_options {
 json_t *km_info_gather(const char *path, const km_info_options *o, km_error *err);
 
 /* The folder with a model's files: `path` itself, or of a training run its model, its best or its
- * latest checkpoint. Writes it to out[PATH_MAX] and returns true; false when path is no such run. */
+ * latest checkpoint. Writes it to out[PATH_MAX] and returns true; false when it is no such run. */
 bool km_run_folder(const char *path, char *out);
 
 #endif

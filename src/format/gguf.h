@@ -128,7 +128,7 @@ void km_gguf_put_array(km_gguf_out *o, const char *key, km_gguf_type type, const
                        size_t n);
 void km_gguf_put_strings(km_gguf_out *o, const char *key, const char *const *items,
                          const size_t *sizes, size_t n);
-void km_gguf_put_value(km_gguf_out *o, const char *key, const km_gguf_value *v); /* as it was read */
+void km_gguf_put_value(km_gguf_out *o, const char *key, const km_gguf_value *v); /* as read */
 /* What was put, until the next put or drop (a string is not NUL-terminated); false: no such key. */
 bool km_gguf_out_get(const km_gguf_out *o, const char *key, km_gguf_value *v);
 void km_gguf_drop(km_gguf_out *o, const char *key); /* fine if it is not there */

@@ -26,8 +26,8 @@ static bool is_folder(const char *path) {
 
 /* ---- The source ---- */
 
-/* A checkpoint keeps low-rank corrections apart from its weights, which alone are the model that the
- * run began with. */
+/* A checkpoint keeps low-rank corrections apart from its weights, which alone are the model that
+ * the run began with. */
 static km_status refuse_lora(const char *folder, km_error *err) {
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/optimizer.safetensors", folder);

@@ -1,5 +1,5 @@
-/* How a model's tensors are called and stored in files: the names and layouts of Hugging Face and of
- * GGUF for each of them, and elements brought from one layout into the other. Nothing here needs a
+/* How a model's tensors are called and stored in files: the names and layouts of Hugging Face and
+ * of GGUF for each of them, and elements brought from one layout into the other. Nothing here needs a
  * device: files are converted from mapping to writer, piece by piece. */
 #ifndef KM_MODEL_LAYOUT_H
 #define KM_MODEL_LAYOUT_H
@@ -54,6 +54,6 @@ km_status km_layout_copy(const km_layout_row *r, const km_stored *s, km_store fr
 /* ---- Configurations in GGUF ---- */
 
 km_status km_config_from_gguf(km_config *c, const km_gguf *g, km_error *err);
-void km_config_put_gguf(const km_config *c, km_gguf_out *out); /* general.architecture and its keys */
+void km_config_put_gguf(const km_config *c, km_gguf_out *out); /* the architecture and its keys */
 
 #endif

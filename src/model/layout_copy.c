@@ -1,6 +1,6 @@
 /* Elements from one layout and dtype into another. Rows are copied whole, from another place when a
- * head's rows are in another order; a matrix that is transposed is walked by blocks of rows, so that
- * what is read lies together. */
+ * head's rows are in another order; a matrix that is transposed is walked by blocks of rows, so
+ * that what is read lies together. */
 #include "model/layout.h"
 #include "tensor/dtype.h"
 #include <math.h>
