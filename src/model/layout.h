@@ -1,6 +1,6 @@
 /* How a model's tensors are called and stored in files: the names and layouts of Hugging Face and
- * of GGUF for each of them, and elements brought from one layout into the other. Nothing here needs a
- * device: files are converted from mapping to writer, piece by piece. */
+ * of GGUF for each of them, and elements brought from one layout into the other. Nothing here needs
+ * a device: files are converted from mapping to writer, piece by piece. */
 #ifndef KM_MODEL_LAYOUT_H
 #define KM_MODEL_LAYOUT_H
 #include "format/gguf.h"
