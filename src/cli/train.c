@@ -229,7 +229,7 @@ static int run(const km_train_settings *s, const km_common *common) {
     if (status != KM_OK) return r.tells ? km_cli_fail("train: %s", err.text) : KM_EXIT_FAILED;
     if (r.rank != 0) return KM_EXIT_OK;
     if (common->json) return print_json(s, &r);
-    if (!common->quiet) print_end(s, &r);
+    print_end(s, &r);
     return KM_EXIT_OK;
 }
 
