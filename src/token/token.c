@@ -110,23 +110,30 @@ static void hash_section(XXH3_state_t *h, const json_t *section) {
     free(dump);
 }
 
+/* What a tokenizer is known by stays when it goes through a file. SentencePiece comes back as BPE
+ * with merges for scores, so there neither counts: its vocabulary is enough. */
 static km_status hash_all(km_token *t, km_error *err) {
     XXH3_state_t *h = XXH3_createState();
     if (!h) return no_memory(err);
     XXH3_64bits_reset(h);
-    const int32_t plain[] = {(int32_t)t->model, t->byte_level, t->byte_fallback, t->fuse_unk,
-                             t->ignore_merges,  t->unk,        t->vocab.count,   t->merges.count};
+    bool sentencepiece = t->byte_fallback && !t->byte_level;
+    const int32_t plain[] = {t->model == KM_MODEL_SPM ? KM_MODEL_BPE : (int32_t)t->model,
+                             t->byte_level,
+                             t->byte_fallback,
+                             t->fuse_unk,
+                             t->ignore_merges,
+                             t->unk,
+                             t->vocab.count};
     XXH3_64bits_update(h, plain, sizeof plain);
-    XXH3_64bits_update(h, t->mark, (size_t)t->vocab.count);
     for (int32_t id = 0; id < t->vocab.count; id++) {
         if (!km_vocab_has(&t->vocab, id)) continue;
         size_t n;
         const char *text = km_vocab_text(&t->vocab, id, &n);
-        XXH3_64bits_update(h, &id, sizeof id);
+        const int32_t row[] = {id, t->mark[id] & (KM_MARK_ADDED | KM_MARK_SPECIAL), (int32_t)n};
+        XXH3_64bits_update(h, row, sizeof row);
         XXH3_64bits_update(h, text, n);
     }
-    if (t->score) XXH3_64bits_update(h, t->score, (size_t)t->vocab.count * sizeof *t->score);
-    if (t->merges.count)
+    if (t->merges.count && !sentencepiece)
         XXH3_64bits_update(h, t->merges.list, (size_t)t->merges.count * sizeof *t->merges.list);
     for (int32_t i = 0; i < t->n_added; i++) {
         const km_added *a = &t->added[i];

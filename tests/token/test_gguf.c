@@ -27,6 +27,7 @@ static void compare(const char *name) {
     assert_fine(km_token_save(t, path, &token_err));
     km_token *saved = km_token_load(path, &token_err);
     assert_made(saved);
+    assert_true(km_token_hash(saved) == km_token_hash(t));
     unlink(path);
     snprintf(path, sizeof path, "%s/ggml-vocab-%s.gguf.inp", folder, name);
     assert_fine(km_map_open(&in, path, &token_err));
@@ -134,6 +135,16 @@ static void sentencepiece_merges_by_score_and_falls_back_to_bytes(void **state) 
     assert_true(ids.len == 4);
     km_ids_free(&ids);
     assert_returns(t, "ab  a zé\n", 10);
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/kermes-made-%ld.json", (long)getpid());
+    assert_fine(km_token_save(t, path, &token_err));
+    km_token *again = km_token_load(path, &token_err);
+    assert_made(again);
+    unlink(path);
+    assert_true(km_token_hash(again) == km_token_hash(t));
+    assert_ids(again, "ab a", 259, 262, 263);
+    assert_int_equal(km_token_eos(again), 2);
+    km_token_free(again);
     km_token_free(t);
 }
 
