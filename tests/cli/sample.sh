@@ -51,8 +51,13 @@ expect 0 sample --model "$work/run" --device cpu --prompt abc --tokens 40
 cmp -s "$work/out" "$work/first" || fail "the run's model gave another text"
 says err "$work/run/model"
 
+# The same model as a GGUF file, used where it lies.
+expect 0 convert "$model" "$work/model.gguf" --no-tokenizer --quiet
+model=$work/model.gguf sample --tokenizer "$model/tokenizer.json" --prompt abc --tokens 40
+cmp -s "$work/out" "$work/first" || fail "the GGUF file gave another text"
+
 expect_error 2 sample
-says err "--model DIR is missing"
+says err "--model PATH is missing"
 expect_error 2 sample --model "$model" --top-p 0
 expect_error 2 sample --model "$model" --dtype int4
 expect_error 1 sample --model "$work/nothing"
