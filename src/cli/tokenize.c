@@ -281,6 +281,7 @@ int km_command_tokenize(int argc, char **argv) {
     const km_option options[] = {
         {"tokenizer", KM_OPTION_TEXT, "FILE", &o.tokenizer, 0, 0,
          "a tokenizer.json, a folder with one, a .gguf, or 'bytes'"},
+        {"model", KM_OPTION_TEXT, "FILE", &o.tokenizer, 0, 0, "the same, as -m of other commands"},
         {"file", KM_OPTION_TEXT, "FILE", &o.file, 0, 0, "take the text from this file"},
         {"ids", KM_OPTION_FLAG, NULL, &o.ids, 0, 0, "print ids on one line (this is the default)"},
         {"pieces", KM_OPTION_FLAG, NULL, &o.pieces, 0, 0, "print each id with its text"},

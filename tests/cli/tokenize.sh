@@ -12,6 +12,10 @@ expect 0 tokenize --tokenizer bytes --file "$work/text" --ids
 printf 'Hi é' | "$KERMES" tokenize --tokenizer bytes >"$work/out" 2>"$work/err" || fail "standard input"
 [ "$(cat "$work/out")" = "72 105 32 195 169" ] || fail "wrong bytes from standard input"
 
+printf 'Hi é' | "$KERMES" tokenize -m bytes --ids --no-special >"$work/out" 2>"$work/err" ||
+    fail "-m, as other commands have it"
+[ "$(cat "$work/out")" = "72 105 32 195 169" ] || fail "wrong bytes with -m"
+
 # And back.
 "$KERMES" tokenize --tokenizer bytes --decode <"$work/out" >"$work/back" || fail "decoding"
 cmp -s "$work/back" "$work/text" || fail "the text did not come back"
