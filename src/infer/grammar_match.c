@@ -9,12 +9,18 @@
 #define MASKS 256 /* remembered */
 #define MANY 32   /* tokens below a node that make it worth asking which may all follow */
 
+typedef struct token_range {
+    uint32_t begin, end;
+} token_range;
+
 struct km_guide {
     const km_trie *t;
     km_states s;
     int32_t state;
     bool ended;
-    int32_t *path;    /* (depth + 1) states of the walk */
+    int32_t *path;       /* (depth + 1) states of the walk */
+    token_range *ranges; /* (tokens + 1) of allowed tokens, in order of their bytes */
+    size_t n_ranges, allowed;
     uint64_t **masks; /* (MASKS), made when needed */
     int32_t *mask_of; /* whose each is; 0: nobody's */
     uint64_t *only_ends;
@@ -33,10 +39,11 @@ km_guide *km_guide_new(const km_grammar *g, const km_trie *t, km_error *err) {
         m->t = t;
         m->words = ((size_t)t->vocab + 63) / 64;
         m->path = km_alloc(((size_t)t->max_depth + 1) * sizeof *m->path);
+        m->ranges = km_alloc((t->n_ids + 1) * sizeof *m->ranges);
         m->masks = km_calloc(MASKS, sizeof *m->masks);
         m->mask_of = km_calloc(MASKS, sizeof *m->mask_of);
         m->only_ends = km_calloc(m->words + 1, sizeof *m->only_ends);
-        ok = m->path && m->masks && m->mask_of && m->only_ends;
+        ok = m->path && m->ranges && m->masks && m->mask_of && m->only_ends;
         for (size_t i = 0; ok && i < t->n_ends; i++)
             m->only_ends[t->ends[i] / 64] |= (uint64_t)1 << t->ends[i] % 64;
     }
@@ -56,6 +63,7 @@ void km_guide_free(km_guide *m) {
     km_free(m->masks);
     km_free(m->mask_of);
     km_free(m->path);
+    km_free(m->ranges);
     km_free(m->only_ends);
     km_states_free(&m->s);
     km_free(m);
@@ -82,8 +90,12 @@ static km_status prepare(km_guide *m, km_error *err) {
 
 /* The state that every whole character beyond ASCII leads to from this one; -1: not one. */
 static int32_t after_characters(km_states *s, int32_t state) {
+    const uint8_t *class = s->g->class_of;
     int32_t after = -1;
     for (int b = 0xc2; b <= 0xf4; b++) {
+        /* As the one before, unless characters of another length or with other limits begin. */
+        if (class[b] == class[b - 1] && b != 0xc2 && !strchr("\xe0\xe1\xed\xee\xf0\xf1\xf4", b))
+            continue;
         int more = b < 0xe0 ? 1 : b < 0xf0 ? 2 : 3;
         int32_t at = km_states_next(s, state, (uint8_t)b);
         /* Bytes in the middle are all alike but for the first after e0, ed, f0 and f4. */
@@ -91,8 +103,9 @@ static int32_t after_characters(km_states *s, int32_t state) {
         int high = b == 0xed ? 0x9f : b == 0xf4 ? 0x8f : 0xbf;
         for (; more > 0; more--) {
             int32_t next = km_states_next(s, at, (uint8_t)low);
-            for (int c = low; c <= high; c++)
-                if (km_states_next(s, at, (uint8_t)c) != next) return -1;
+            for (int c = low + 1; c <= high; c++)
+                if (class[c] != class[c - 1] && km_states_next(s, at, (uint8_t)c) != next)
+                    return -1;
             at = next;
             low = 0x80;
             high = 0xbf;
@@ -153,16 +166,45 @@ static bool find_run(km_states *s, int32_t state) {
     return s->error.code == KM_OK;
 }
 
-static inline void allow(uint64_t *mask, const int32_t *ids, size_t n) {
-    for (size_t i = 0; i < n; i++) mask[ids[i] / 64] |= (uint64_t)1 << ids[i] % 64;
+/* Tokens from `first` on, in order of their bytes, may come. */
+static inline void allow(km_guide *m, uint32_t first, uint32_t n) {
+    if (m->n_ranges && m->ranges[m->n_ranges - 1].end == first)
+        m->ranges[m->n_ranges - 1].end += n;
+    else if (n)
+        m->ranges[m->n_ranges++] = (token_range){first, first + n};
+    m->allowed += n;
+}
+
+/* The ranges as bits. Where most tokens may come, those that may not are fewer to go through. */
+static void put_bits(const km_guide *m, uint64_t *mask) {
+    const km_trie *t = m->t;
+    bool most = m->allowed > t->n_ids / 2;
+    uint32_t at = 0;
+    for (size_t i = 0; i < m->words && most; i++) mask[i] |= t->all[i];
+    for (size_t i = 0; i <= m->n_ranges; i++) {
+        bool last = i == m->n_ranges;
+        uint32_t begin = most ? at : last ? 0 : m->ranges[i].begin;
+        uint32_t end = most   ? last ? (uint32_t)t->n_ids : m->ranges[i].begin
+                       : last ? 0
+                              : m->ranges[i].end;
+        for (uint32_t k = begin; k < end; k++) {
+            uint64_t bit = (uint64_t)1 << t->ids[k] % 64;
+            if (most)
+                mask[t->ids[k] / 64] &= ~bit;
+            else
+                mask[t->ids[k] / 64] |= bit;
+        }
+        if (!last) at = m->ranges[i].end;
+    }
 }
 
 /* False with s->error set when the grammar grew out of bounds. */
-static bool walk(km_guide *m, uint64_t *mask) {
+static bool walk(km_guide *m) {
     const km_trie *t = m->t;
     km_states *s = &m->s;
     const size_t classes = (size_t)s->g->n_classes;
     m->path[0] = m->state;
+    m->n_ranges = m->allowed = 0;
     for (size_t i = 0; i < t->n;) {
         const km_trie_node *node = &t->nodes[i];
         int32_t from = m->path[node->depth - 1];
@@ -183,11 +225,11 @@ static bool walk(km_guide *m, uint64_t *mask) {
         }
         /* Where nothing is below, nothing needs to follow. */
         if (!(node->groups & ~k->same) && (node->height <= k->run || k->run == KM_RUN_ANY)) {
-            allow(mask, t->ids + node->first, below);
+            allow(m, node->first, below);
             i = node->end;
             continue;
         }
-        allow(mask, t->ids + node->first, node->here);
+        allow(m, node->first, node->here);
         m->path[node->depth] = to;
         i++;
     }
@@ -223,13 +265,12 @@ const uint64_t *km_guide_mask(km_guide *m, km_error *err) {
         memcpy(mask, m->only_ends, m->words * sizeof *mask);
     else
         memset(mask, 0, m->words * sizeof *mask);
-    if (!walk(m, mask)) {
+    if (!walk(m)) {
         km_error_set(err, m->s.error.code, "%s", m->s.error.text);
         return NULL;
     }
-    bool any = false;
-    for (size_t i = 0; i < m->words && !any; i++) any = mask[i] != 0;
-    if (!any) {
+    put_bits(m, mask);
+    if (!m->allowed && !(m->t->n_ends && m->s.states[m->state].may_end)) {
         km_error_set(err, KM_ERR_STATE, "no token of the vocabulary fits the grammar here");
         return NULL;
     }

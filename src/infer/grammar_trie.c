@@ -101,6 +101,7 @@ static bool build(km_trie *t, const entry *entries, size_t n, uint32_t *path) {
         if ((int)e->bytes > t->max_depth) t->max_depth = (int)e->bytes;
         mark_path(t, path, e);
         t->ids[i] = e->id;
+        t->all[e->id / 64] |= (uint64_t)1 << e->id % 64;
     }
     while (depth > 0) t->nodes[path[--depth]].end = (uint32_t)t->n;
     if (!add_node(t, (km_trie_node){.first = (uint32_t)n})) return false;
@@ -147,7 +148,8 @@ km_trie *km_trie_of(const km_span *texts, int64_t n, const int32_t *ends, size_t
         t->ends = km_alloc((n_ends + 1) * sizeof *t->ends);
         for (size_t i = 0; t->ends && i < n_ends; i++)
             if (ends[i] >= 0 && ends[i] < n) t->ends[t->n_ends++] = ends[i];
-        ok = t->ids && t->ends && copy_texts(t, texts, n, entries, &used);
+        t->all = km_calloc((size_t)n / 64 + 1, sizeof *t->all);
+        ok = t->ids && t->ends && t->all && copy_texts(t, texts, n, entries, &used);
     }
     if (ok) {
         qsort(entries, used, sizeof *entries, by_bytes);
@@ -188,6 +190,7 @@ void km_trie_free(km_trie *t) {
     if (!t) return;
     km_free(t->nodes);
     km_free(t->ids);
+    km_free(t->all);
     km_free(t->at);
     km_free(t->length);
     km_free(t->bytes);

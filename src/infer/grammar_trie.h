@@ -24,6 +24,7 @@ struct km_trie {
     size_t n, cap;
     int32_t *ids; /* of tokens, in order of their bytes */
     size_t n_ids;
+    uint64_t *all; /* as a mask: every token that has a text */
     int max_depth;
     int64_t vocab;
     uint32_t *at;     /* (vocab): where a token's bytes begin in `bytes` ... */
