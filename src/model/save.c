@@ -72,6 +72,10 @@ static km_status add_zero_bias(km_model_items *out, km_model *m, const km_param 
 }
 
 km_status km_model_items_of(km_model *m, km_model_items *out, km_error *err) {
+    *out = (km_model_items){0};
+    if (m->borrowed)
+        return km_error_set(err, KM_ERR_UNSUPPORTED,
+                            "a model opened from a GGUF file is not saved; convert the file");
     size_t most = 2 * (size_t)m->params.n;
     *out =
         (km_model_items){km_calloc(most, sizeof *out->item), 0, km_calloc(most, sizeof *out->user)};

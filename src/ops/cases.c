@@ -456,13 +456,17 @@ static void concats(sink *s, km_op op) {
 static void ropes(sink *s, km_op op) {
     const struct { km_shape x; int64_t dims; } list[] = {
         {KM_SHAPE(3, 4), 4}, {KM_SHAPE(2, 3, 8), 8}, {KM_SHAPE(2, 3, 8), 4}, {KM_SHAPE(2, 2, 5, 6), 6},
-        {KM_SHAPE(0, 4), 4}, {KM_SHAPE(2, 3, 65, 64), 64}, {KM_SHAPE(1, 4, 33, 80), 32}};
+        {KM_SHAPE(0, 4), 4}, {KM_SHAPE(2, 3, 65, 64), 64}, {KM_SHAPE(1, 4, 33, 80), 32},
+        {KM_SHAPE(2, 40, 16), 16}, {KM_SHAPE(3, 9, 8), 4}}; /* the last two: divided */
     for (size_t i = 0; i < sizeof list / sizeof *list; i++)
         for (int pairs = 0; pairs < 2; pairs++)
             for (int inverse = 0; inverse < 2; inverse++) {
                 km_shape x = list[i].x;
-                km_case c = {.op = op, .n_in = 2, .dtypes = HALVES, .no_gradient = i > 4,
+                bool divided = i > 6; /* frequencies, by numbers of their own */
+                km_case c = {.op = op, .n_in = divided ? 3 : 2, .dtypes = HALVES,
+                             .no_gradient = i > 4,
                              .p = {.n = {list[i].dims, pairs, inverse}, .f = {10000}}};
+                if (divided) c.in[2] = typed(KM_SHAPE(list[i].dims / 2), KM_V_POSITIVE, KM_F32, 0);
                 c.in[0] = in(x, 0, x.ndim == 4 ? KM_L_HEADS : KM_L_PLAIN);
                 c.in[1] = inverse ? absent
                                   : typed(KM_SHAPE(x.dim[x.ndim - 2]), KM_V_INDEX,

@@ -6,6 +6,7 @@
 #include "format/safetensors.h"
 #include "infer/session.h"
 #include "model/convert.h"
+#include "model/files.h"
 #include "model/layout.h"
 #include "model/open.h"
 #include "model/small.h"
@@ -242,6 +243,8 @@ static void quantised_weights_stay_in_the_file_and_compute_alike(void **state) {
         km_write(ctx, m->wte.w, v[0], m->wte.w->storage->bytes);
         assert_int_equal(km_ctx_status(ctx), KM_ERR_STATE); /* and cannot be written to */
         km_ctx_clear_error(ctx);
+        km_error err = {0};
+        assert_int_equal(km_model_save(m, "/tmp", &err), KM_ERR_UNSUPPORTED);
         km_model_free(m);
     }
     near("quantised", v[0], v[1], 4 * ROWS, 0.03); /* activations may be rounded to 8 bits */
