@@ -51,8 +51,8 @@ void km_guide_free(km_guide *m);  /* NULL is fine */
 void km_guide_reset(km_guide *m); /* to the beginning; what it remembers stays */
 
 /* Which tokens may come next: bit id % 64 of word id / 64. Valid until the next call. NULL with
- * *err set: KM_ERR_UNSUPPORTED when the grammar is too ambiguous to tell, KM_ERR_STATE when no token
- * of the vocabulary fits. After the end nothing may come but an end. */
+ * *err set: KM_ERR_UNSUPPORTED when the grammar is too ambiguous to tell, KM_ERR_STATE when no
+ * token of the vocabulary fits. After the end nothing may come but an end. */
 const uint64_t *km_guide_mask(km_guide *m, km_error *err);
 static inline bool km_mask_has(const uint64_t *mask, int32_t id) {
     return mask[id / 64] >> (id % 64) & 1;

@@ -148,10 +148,10 @@ static km_status refuse(const km_grammar *g, const walk *w, uint32_t rule, km_er
         return km_error_set(err, KM_ERR_UNSUPPORTED,
                             "grammar, line %d: a repetition begins with itself (left recursion)",
                             g->rules[shown].line);
-    return km_error_set(
-        err, KM_ERR_UNSUPPORTED,
-        "grammar, line %d: the rule '%.60s' begins with itself (left recursion); put what comes first in front",
-        g->rules[shown].line, name);
+    return km_error_set(err, KM_ERR_UNSUPPORTED,
+                        "grammar, line %d: the rule '%.60s' begins with itself (left recursion); "
+                        "put what comes first in front",
+                        g->rules[shown].line, name);
 }
 
 static km_status find_circle(const km_grammar *g, const bool *empty, walk *w, km_error *err) {

@@ -137,10 +137,14 @@ static void find_same(km_states *s, int32_t state) {
         for (int k = g; k <= KM_GROUP_WHOLE && to[g] > 0; k++) count += to[k] == to[g];
         if (count > most) most = count, best = to[g];
     }
-    uint64_t same = 0;
-    for (int g = 0; g <= KM_GROUP_WHOLE && best > 0; g++)
-        if (to[g] == best && !(mixed >> g & 1)) same |= (uint64_t)1 << g;
+    uint64_t same = 0, dead = 0;
+    for (int g = 0; g <= KM_GROUP_WHOLE; g++) {
+        if (mixed >> g & 1) continue;
+        if (to[g] == best && best > 0) same |= (uint64_t)1 << g;
+        if (to[g] == KM_STATE_DEAD) dead |= (uint64_t)1 << g;
+    }
     s->states[state].same = same;
+    s->states[state].dead = dead;
     s->states[state].after = best;
     s->states[state].same_known = true;
 }
@@ -162,7 +166,10 @@ static bool find_run(km_states *s, int32_t state) {
             run++;
         at = s->states[at].after;
     }
+    if (run && at > 0 && !s->states[at].same_known && !s->error.code) find_same(s, at);
     s->states[state].run = (uint8_t)run;
+    s->states[state].stops =
+        run && run < LONG_RUN && (at == KM_STATE_DEAD || !(same & ~s->states[at].dead));
     return s->error.code == KM_OK;
 }
 
@@ -229,7 +236,13 @@ static bool walk(km_guide *m) {
             i = node->end;
             continue;
         }
-        allow(m, node->first, node->here);
+        if (!(node->groups & ~k->same) && k->stops) {
+            for (uint32_t j = node->first; j < node->first + below; j++)
+                allow(m, j, t->chars[j] < 255 && t->chars[j] - node->before <= k->run);
+            i = node->end;
+            continue;
+        }
+        allow(m, node->first, node[1].first - node->first);
         m->path[node->depth] = to;
         i++;
     }

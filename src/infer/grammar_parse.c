@@ -1,6 +1,6 @@
-/* Reads GBNF. Groups and repetition become rules of their own: x* is r ::= x r | nothing, and x{2,4}
- * is x x r with r ::= x s | nothing, s ::= x | nothing; so that what matches knows only rows of
- * items. */
+/* Reads GBNF. Groups and repetition become rules of their own: x* is r ::= x r | nothing, and
+ * x{2,4} is x x r with r ::= x s | nothing, s ::= x | nothing; so that what matches knows only rows
+ * of items. */
 #include "base/alloc.h"
 #include "infer/grammar_rules.h"
 #include "token/utf8.h"

@@ -16,8 +16,10 @@ typedef struct km_state {
     uint32_t n;
     bool may_end;
     bool same_known; /* the next two are worked out */
+    bool stops;      /* after a run of that many no more of them can follow */
     uint8_t run;     /* characters of `same` that can follow; KM_RUN_ANY: as many as one likes */
     uint64_t same;   /* groups of characters (grammar_trie.h) that all lead to one state ... */
+    uint64_t dead;   /* groups of characters none of which can follow */
     int32_t after;   /* ... this one */
     int32_t mask;    /* its slot among the masks; -1: none */
 } km_state;

@@ -91,15 +91,18 @@ static bool build(km_trie *t, const entry *entries, size_t n, uint32_t *path) {
             common++;
         while (depth > common) t->nodes[path[--depth]].end = (uint32_t)t->n;
         for (; depth < e->bytes; depth++) {
+            int before = depth ? t->nodes[path[depth - 1]].before : 0;
+            before += before < 255 && !km_utf8_continues(e->text[depth]);
             path[depth] = (uint32_t)t->n;
             if (!add_node(t, (km_trie_node){.byte = (uint8_t)e->text[depth],
                                             .depth = (uint16_t)(depth + 1),
+                                            .before = (uint8_t)before,
                                             .first = (uint32_t)i}))
                 return false;
         }
-        t->nodes[path[e->bytes - 1]].here++;
         if ((int)e->bytes > t->max_depth) t->max_depth = (int)e->bytes;
         mark_path(t, path, e);
+        t->chars[i] = t->nodes[path[e->bytes - 1]].before;
         t->ids[i] = e->id;
         t->all[e->id / 64] |= (uint64_t)1 << e->id % 64;
     }
@@ -148,8 +151,9 @@ km_trie *km_trie_of(const km_span *texts, int64_t n, const int32_t *ends, size_t
         t->ends = km_alloc((n_ends + 1) * sizeof *t->ends);
         for (size_t i = 0; t->ends && i < n_ends; i++)
             if (ends[i] >= 0 && ends[i] < n) t->ends[t->n_ends++] = ends[i];
+        t->chars = km_alloc((size_t)n + 1);
         t->all = km_calloc((size_t)n / 64 + 1, sizeof *t->all);
-        ok = t->ids && t->ends && t->all && copy_texts(t, texts, n, entries, &used);
+        ok = t->ids && t->ends && t->chars && t->all && copy_texts(t, texts, n, entries, &used);
     }
     if (ok) {
         qsort(entries, used, sizeof *entries, by_bytes);
@@ -190,6 +194,7 @@ void km_trie_free(km_trie *t) {
     if (!t) return;
     km_free(t->nodes);
     km_free(t->ids);
+    km_free(t->chars);
     km_free(t->all);
     km_free(t->at);
     km_free(t->length);

@@ -12,11 +12,12 @@ int km_trie_group(uint8_t ascii); /* 0 to 61 */
 typedef struct km_trie_node {
     uint64_t groups; /* that occur below it */
     uint32_t end;    /* the node after its subtree */
-    uint32_t first;  /* of its tokens; those of the subtree go on to the `first` of node `end` */
-    uint32_t here;   /* tokens that end at this node: the first ones */
+    uint32_t first;  /* of its tokens, in order: those that end here, up to the `first` of the node
+                      * after it, then those of its subtree, up to the `first` of node `end` */
     uint16_t depth;  /* 1 for a token's first byte */
     uint8_t byte;
     uint8_t height; /* characters of the longest text below it; 255: or more */
+    uint8_t before; /* characters up to this node, its own included; 255: or more */
 } km_trie_node;
 
 struct km_trie {
@@ -24,7 +25,8 @@ struct km_trie {
     size_t n, cap;
     int32_t *ids; /* of tokens, in order of their bytes */
     size_t n_ids;
-    uint64_t *all; /* as a mask: every token that has a text */
+    uint8_t *chars; /* of tokens in that order: their characters; 255: or more */
+    uint64_t *all;  /* as a mask: every token that has a text */
     int max_depth;
     int64_t vocab;
     uint32_t *at;     /* (vocab): where a token's bytes begin in `bytes` ... */

@@ -68,14 +68,14 @@ static const struct {
     const char *name, *pattern;
 } formats[] = {
     {"date", "^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$"},
-    {"time",
-     "^([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$"},
+    {"time", "^([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,9})?"
+             "(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$"},
     {"date-time",
      "^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
      "(\\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$"},
     {"uuid", "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"},
-    {"ipv4",
-     "^((25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])\\.){3}(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])$"},
+    {"ipv4", "^((25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])\\.){3}"
+             "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])$"},
 };
 
 /* A count such as minLength; `otherwise` when it is not there. */
@@ -185,9 +185,9 @@ static bool number(maker *m, const json_t *schema, km_text *out) {
     for (int i = 0; i < 4; i++) {
         if (!bound(m, schema, keys[i], &v, &there)) return false;
         if (there && (i != 3 || v != 0))
-            return fail(
-                m, KM_ERR_UNSUPPORTED,
-                "bounds of numbers are not supported, other than a minimum of 0; those of integers are");
+            return fail(m, KM_ERR_UNSUPPORTED,
+                        "bounds of numbers are not supported, other than a minimum of 0; "
+                        "those of integers are");
         if (there) rule = "positive";
     }
     km_text_add(out, rule);
@@ -214,7 +214,7 @@ static bool array(maker *m, const json_t *schema, km_text *out) {
         return fail(m, KM_ERR_FORMAT, "minItems asks for more items than there may be");
     km_text body = {0}, item = {0};
     bool ok = true;
-    /* Items one in another, "a (, b (, c)?)?", so that the list may stop after any that may be last. */
+    /* Items one in another, "a (, b (, c)?)?", so that the list may stop after any of them. */
     size_t open = 0;
     km_text_add(&body, "\"[\" ws ");
     for (size_t i = 0; ok && i < first && (most < 0 || (int64_t)i < most); i++) {
@@ -407,10 +407,10 @@ static bool object(maker *m, const json_t *schema, km_text *out) {
             ok = part(m, "additionalProperties", more, &line);
         else
             km_text_add(&line, "value");
-        km_text_printf(
-            &line,
-            ")\nfirst-%d-%zu ::= (other-%d (\",\" ws other-%d)*)?\nmore-%d-%zu ::= (\",\" ws other-%d)*\n",
-            rule, n, rule, rule, rule, n, rule);
+        km_text_printf(&line,
+                       ")\nfirst-%d-%zu ::= (other-%d (\",\" ws other-%d)*)?\n"
+                       "more-%d-%zu ::= (\",\" ws other-%d)*\n",
+                       rule, n, rule, rule, rule, n, rule);
     } else if (ok) {
         km_text_printf(&line, "first-%d-%zu ::= \"\"\nmore-%d-%zu ::= \"\"\n", rule, n, rule, n);
     }
@@ -625,7 +625,8 @@ static bool expression(maker *m, const json_t *schema, km_text *out) {
 static const char common[] =
     "ws ::= (\" \" | \"\\n\" [ ]{0,20})?\n"
     "hex ::= [0-9a-fA-F]\n"
-    "escape ::= \"\\\\\" ([\"\\\\/bfnrt] | \"u\" ([0-9a-cA-CefEF] hex{3} | [dD] [0-7] hex{2} | [dD] [89abAB] hex{2} \"\\\\u\" [dD] [c-fC-F] hex{2}))\n"
+    "escape ::= \"\\\\\" ([\"\\\\/bfnrt] | \"u\" ([0-9a-cA-CefEF] hex{3} | [dD] [0-7] hex{2} | "
+    "[dD] [89abAB] hex{2} \"\\\\u\" [dD] [c-fC-F] hex{2}))\n"
     "char ::= [^\"\\\\\\x00-\\x1F\\x7F] | escape\n"
     "text ::= \"\\\"\" char* \"\\\"\"\n"
     "whole ::= \"0\" | [1-9] [0-9]{0,15}\n"
@@ -634,7 +635,8 @@ static const char common[] =
     "integer ::= \"-\"? whole\n"
     "boolean ::= \"true\" | \"false\"\n"
     "null ::= \"null\"\n"
-    "value ::= \"{\" ws (member (\",\" ws member)*)? ws \"}\" | \"[\" ws (value (\",\" ws value)*)? ws \"]\" | text | number | boolean | null\n"
+    "value ::= \"{\" ws (member (\",\" ws member)*)? ws \"}\" | "
+    "\"[\" ws (value (\",\" ws value)*)? ws \"]\" | text | number | boolean | null\n"
     "member ::= text \":\" ws value\n";
 
 km_status km_json_schema_gbnf(const json_t *schema, km_text *out, km_error *err) {

@@ -427,6 +427,31 @@ static void masks_hold_exactly_the_tokens_that_fit(void **state) {
     km_trie_free(t);
 }
 
+static void masks_count_characters_where_repetition_is_bounded(void **state) {
+    (void)state;
+    static const char *const grammars[] = {
+        "root ::= \"\\\"\" [^\"\\\\]{0,5} \"\\\"\"", "root ::= \"\\\"\" [a-z0-9]{2,40} \"\\\"\"",
+        "root ::= \"\\\"\" ([^\"\\\\\\x00-\\x1F] | \"\\\\\" [nu]){3,7} \"\\\"\" [1-9]?",
+        "root ::= \"\\\"\" .{2,4} [a-f]{1,3} \"\\\"\"",
+        "root ::= \"\\\"\" [^a]{3} [^b]{3} .* \"\\\"\""};
+    static const char *const begun[] = {"\"", "\"n", "\"n1", "\"nnn", "\"xyze"};
+    km_trie *t = make_trie();
+    for (size_t i = 0; i < sizeof grammars / sizeof *grammars; i++) {
+        km_grammar *g = parse(grammars[i]);
+        km_error err = {0};
+        km_guide *m = km_guide_new(g, t, &err);
+        for (size_t k = 0; k < sizeof begun / sizeof *begun; k++) {
+            km_guide_reset(m);
+            km_error refused = {0};
+            if (km_guide_feed(m, begun[k], strlen(begun[k]), &refused) == KM_OK)
+                check_mask(g, m, begun[k]);
+        }
+        km_guide_free(m);
+        km_grammar_free(g);
+    }
+    km_trie_free(t);
+}
+
 static void text_made_of_allowed_tokens_is_of_the_grammar(void **state) {
     (void)state;
     km_trie *t = make_trie();
@@ -637,6 +662,7 @@ int main(void) {
         cmocka_unit_test(left_recursion_is_refused_by_name),
         cmocka_unit_test(random_grammars_match_their_languages),
         cmocka_unit_test(masks_hold_exactly_the_tokens_that_fit),
+        cmocka_unit_test(masks_count_characters_where_repetition_is_bounded),
         cmocka_unit_test(text_made_of_allowed_tokens_is_of_the_grammar),
         cmocka_unit_test(after_the_end_only_ends_may_come),
         cmocka_unit_test(a_vocabulary_that_cannot_say_it_is_an_error),
