@@ -2,8 +2,7 @@
 #include "infer/perplexity.h"
 #include "base/file.h"
 #include "base/progress.h"
-#include "cli/cli.h"
-#include "model/open.h"
+#include "cli/use_model.h"
 #include "report/json.h"
 #include <math.h>
 
@@ -57,30 +56,23 @@ static int run(const settings *o) {
     km_error err = {0};
     km_ids ids = {0};
     km_perplexity got = {0};
+    km_cli_model m;
     int code = KM_EXIT_FAILED;
-    km_token *token = km_token_load(o->model, &err);
-    if (!token) return km_cli_fail("%s", err.text);
-    km_ctx *ctx = km_ctx_new(o->common.device, (int)o->common.threads);
-    if (!ctx) {
-        km_token_free(token);
-        return km_cli_fail("%s", km_last_error());
-    }
-    km_status s = read_ids(token, o->file, &ids, &err);
-    km_open_options how = {.dtype = KM_DTYPE_COUNT};
-    km_model *m = s == KM_OK ? km_model_open(ctx, o->model, &how, &err) : NULL;
-    if (m) {
-        int64_t context = o->context < m->config.context ? o->context : m->config.context;
+    km_status s = km_cli_model_open(&m, o->model, NULL, &o->common,
+                                    &(km_open_options){.dtype = KM_DTYPE_COUNT}, &err);
+    if (s == KM_OK) s = read_ids(m.token, o->file, &ids, &err);
+    if (s == KM_OK) {
+        int64_t most = m.model->config.context, context = o->context < most ? o->context : most;
         km_progress bar;
         km_progress_begin(&bar, "perplexity", "tokens", (int64_t)ids.len, o->common.quiet);
-        s = km_perplexity_of(ctx, m, &ids, context, leading(token), tick, &bar, &got, &err);
+        s = km_perplexity_of(m.ctx, m.model, &ids, context, leading(m.token), tick, &bar, &got,
+                             &err);
         km_progress_end(&bar);
         if (s == KM_OK) code = print(o, &got, context);
     }
-    if (!m || s != KM_OK) km_cli_fail("%s", err.text);
+    if (s != KM_OK) km_cli_fail("%s", err.text);
     km_ids_free(&ids);
-    km_model_free(m);
-    km_ctx_free(ctx);
-    km_token_free(token);
+    km_cli_model_close(&m);
     return code;
 }
 
@@ -89,7 +81,7 @@ int km_command_perplexity(int argc, char **argv) {
     o.common.device = "cpu";
     const km_option options[] = {
         {"model", KM_OPTION_TEXT, "PATH", &o.model, 0, 0,
-         "a GGUF file, or a Hugging Face folder; also -m"},
+         "a GGUF file, a Hugging Face folder, or a training run's; also -m"},
         {"file", KM_OPTION_TEXT, "FILE", &o.file, 0, 0, "the text"},
         {"context", KM_OPTION_INT, "N", &o.context, 2, 1 << 24,
          "tokens in a piece (default 512; never more than the model's)"},

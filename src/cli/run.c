@@ -1,9 +1,7 @@
 /* kermes run: one prompt, one answer, from a model file that is used where it lies. */
 #include "base/file.h"
-#include "cli/cli.h"
+#include "cli/use_model.h"
 #include "infer/chat_template.h"
-#include "infer/session.h"
-#include "model/open.h"
 #include "report/json.h"
 #include "report/text.h"
 #include <math.h>
@@ -17,22 +15,6 @@ typedef struct settings {
     km_sampling sampling;
 } settings;
 
-typedef struct output {
-    bool json;
-    km_text text; /* with --json it is printed at the end */
-} output;
-
-static bool show(void *user, int32_t id, const char *text, size_t bytes) {
-    output *o = user;
-    (void)id;
-    if (o->json) {
-        km_text_put(&o->text, text, bytes);
-        return km_text_ok(&o->text);
-    }
-    fwrite(text, 1, bytes, stdout);
-    return fflush(stdout) == 0 && !ferror(stdout);
-}
-
 /* ---- The prompt ---- */
 
 static const char *token_text(const km_token *t, int32_t id, km_text *room) {
@@ -44,14 +26,14 @@ static const char *token_text(const km_token *t, int32_t id, km_text *room) {
 }
 
 /* The model's own template, or the one that was named. */
-static km_status render(const settings *o, const km_token *token, const km_text *prompt,
+static km_status render(const settings *o, const km_cli_model *m, const km_text *prompt,
                         km_text *out, km_error *err) {
     km_chat_template *t = o->template ? km_chat_template_named(o->template, err)
-                                      : km_chat_template_load(o->model, err);
+                                      : km_chat_template_load(m->path, err);
     if (!t) return err->code;
     km_text bos = {0}, eos = {0};
-    km_chat_options how = {.bos = token_text(token, km_token_bos(token), &bos),
-                           .eos = token_text(token, km_token_eos(token), &eos),
+    km_chat_options how = {.bos = token_text(m->token, km_token_bos(m->token), &bos),
+                           .eos = token_text(m->token, km_token_eos(m->token), &eos),
                            .fold_system = true};
     km_message list[2] = {{"system", o->system}, {"user", km_text_str(prompt)}};
     bool system = o->system != NULL;
@@ -62,7 +44,7 @@ static km_status render(const settings *o, const km_token *token, const km_text 
     return s;
 }
 
-static km_status read_prompt(const settings *o, const km_token *token, km_text *out,
+static km_status read_prompt(const settings *o, const km_cli_model *m, km_text *out,
                              km_error *err) {
     km_text plain = {0};
     km_map map = {0};
@@ -75,7 +57,7 @@ static km_status read_prompt(const settings *o, const km_token *token, km_text *
         km_text_put(&plain, o->prompt, strlen(o->prompt));
     }
     if (s == KM_OK && o->chat)
-        s = render(o, token, &plain, out, err);
+        s = render(o, m, &plain, out, err);
     else if (s == KM_OK)
         km_text_put(out, plain.data ? plain.data : "", plain.len);
     if (s == KM_OK && (!km_text_ok(&plain) || !km_text_ok(out)))
@@ -90,14 +72,14 @@ static double rate(int64_t tokens, double seconds) {
     return tokens > 0 && seconds > 0 ? (double)tokens / seconds : NAN;
 }
 
-static int finish(const settings *o, const km_ctx *ctx, const output *out,
+static int finish(const settings *o, const km_cli_model *m, const km_cli_text *out,
                   const km_generated *got) {
     double prompt = rate(got->prompt_tokens, got->prompt_seconds);
     double decode = rate(got->tokens - 1, got->seconds); /* the first comes with the prompt */
     if (o->common.json)
         return km_cli_print_json(json_pack(
-            "{s:o, s:s, s:o, s:I, s:I, s:b, s:o, s:o, s:o, s:o}", "model", km_json_text(o->model),
-            "device", km_ctx_device(ctx), "text", km_json_text(km_text_str(&out->text)),
+            "{s:o, s:s, s:o, s:I, s:I, s:b, s:o, s:o, s:o, s:o}", "model", km_json_text(m->path),
+            "device", km_ctx_device(m->ctx), "text", km_json_text(km_text_str(&out->text)),
             "prompt_tokens", (json_int_t)got->prompt_tokens, "tokens", (json_int_t)got->tokens,
             "ended", got->ended, "prompt_seconds", km_json_number(got->prompt_seconds, 4),
             "seconds", km_json_number(got->seconds, 4), "prompt_tokens_per_s",
@@ -114,37 +96,30 @@ static int finish(const settings *o, const km_ctx *ctx, const output *out,
 static int run(const settings *o) {
     km_error err = {0};
     km_generated got = {0};
-    output out = {.json = o->common.json};
+    km_cli_text out = {.json = o->common.json};
     km_text prompt = {0};
-    int code = KM_EXIT_FAILED;
-    km_token *token = km_token_load(o->model, &err);
-    if (!token) return km_cli_fail("%s", err.text);
-    km_ctx *ctx = km_ctx_new(o->common.device, (int)o->common.threads);
-    if (!ctx) {
-        km_token_free(token);
-        return km_cli_fail("%s", km_last_error());
-    }
+    km_cli_model m;
     km_open_options how = {.context = o->context, .dtype = KM_DTYPE_COUNT};
-    km_model *m = km_model_open(ctx, o->model, &how, &err);
-    km_status s = m ? read_prompt(o, token, &prompt, &err) : err.code;
+    int code = KM_EXIT_FAILED;
+    km_status s = km_cli_model_open(&m, o->model, NULL, &o->common, &how, &err);
+    if (s == KM_OK) s = read_prompt(o, &m, &prompt, &err);
     if (s == KM_OK) {
         km_generation g = {.tokens = o->tokens,
                            .past_end = o->past_end,
                            .rendered = o->chat,
                            .sampling = o->sampling,
-                           .on_text = show,
+                           .on_text = km_cli_show,
                            .user = &out};
-        s = km_generate(ctx, m, token, prompt.data ? prompt.data : "", prompt.len, &g, &got, &err);
+        s = km_generate(m.ctx, m.model, m.token, prompt.data ? prompt.data : "", prompt.len, &g,
+                        &got, &err);
     }
     if (s == KM_OK)
-        code = finish(o, ctx, &out, &got);
+        code = finish(o, &m, &out, &got);
     else
         km_cli_fail("%s", err.text);
     km_text_free(&prompt);
     km_text_free(&out.text);
-    km_model_free(m);
-    km_ctx_free(ctx);
-    km_token_free(token);
+    km_cli_model_close(&m);
     return code;
 }
 
@@ -156,7 +131,7 @@ int km_command_run(int argc, char **argv) {
     o.common.device = "cpu";
     const km_option options[] = {
         {"model", KM_OPTION_TEXT, "PATH", &o.model, 0, 0,
-         "a GGUF file, or a Hugging Face folder; also -m"},
+         "a GGUF file, a Hugging Face folder, or a training run's; also -m"},
         {"prompt", KM_OPTION_TEXT, "TEXT", &o.prompt, 0, 0, "what to go on with"},
         {"file", KM_OPTION_TEXT, "FILE", &o.file, 0, 0, "the prompt is what this file holds"},
         {"chat", KM_OPTION_FLAG, NULL, &o.chat, 0, 0,
@@ -168,16 +143,7 @@ int km_command_run(int argc, char **argv) {
          "at most this many more (default 256); also -n"},
         {"context", KM_OPTION_INT, "N", &o.context, 1, 1 << 24,
          "room for prompt and answer (default: the model's)"},
-        {"temperature", KM_OPTION_NUMBER, "X", &o.sampling.temperature, 0, 100,
-         "0 takes the likeliest token each time (default 0.8)"},
-        {"top-k", KM_OPTION_INT, "K", &o.sampling.top_k, 0, 1e9,
-         "only the K likeliest tokens; 0: all (default 40)"},
-        {"top-p", KM_OPTION_NUMBER, "P", &o.sampling.top_p, 1e-6, 1,
-         "only the likeliest that together reach P (default 0.95)"},
-        {"min-p", KM_OPTION_NUMBER, "P", &o.sampling.min_p, 0, 1,
-         "only those at least P times as likely as the first (default 0.05)"},
-        {"seed", KM_OPTION_INT, "N", &o.seed, 0, 0, "another seed, another text (default 1)"},
-        {"past-end", KM_OPTION_FLAG, NULL, &o.past_end, 0, 0, "go on after an end-of-text token"},
+        KM_OPTION_SAMPLING_ROWS(o.sampling, o.seed, o.past_end, "40", "0.95", "0.05"),
         KM_OPTION_DEVICE_ROW(o.common, "where to compute (default: cpu)"),
         KM_OPTION_THREADS_ROW(o.common),
         KM_OPTION_OUTPUT_ROWS(o.common),

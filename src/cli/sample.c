@@ -1,17 +1,10 @@
 /* kermes sample: a model goes on with a prompt, and the text is shown as it is made. */
-#include "base/log.h"
-#include "cli/cli.h"
-#include "infer/session.h"
-#include "model/convert.h"
+#include "cli/use_model.h"
 #include "model/lora.h"
-#include "model/open.h"
 #include "report/json.h"
 #include "report/text.h"
-#include "train/checkpoint.h"
-#include <limits.h>
 #include <math.h>
 #include <string.h>
-#include <sys/stat.h>
 
 typedef struct settings {
     km_common common;
@@ -20,57 +13,6 @@ typedef struct settings {
     bool past_end, only_new;
     km_sampling sampling;
 } settings;
-
-typedef struct output {
-    const char *prompt; /* still to be printed, once there is something to follow it; or NULL */
-    bool json;
-    km_text text; /* with --json it is printed at the end */
-} output;
-
-static void show_prompt(output *o) {
-    if (o->prompt) fputs(o->prompt, stdout);
-    o->prompt = NULL;
-}
-
-static bool show(void *user, int32_t id, const char *text, size_t bytes) {
-    output *o = user;
-    (void)id;
-    if (o->json) {
-        km_text_put(&o->text, text, bytes);
-        return km_text_ok(&o->text);
-    }
-    show_prompt(o);
-    fwrite(text, 1, bytes, stdout);
-    return fflush(stdout) == 0 && !ferror(stdout);
-}
-
-/* ---- Finding the model ---- */
-
-static bool is_model(const char *folder) {
-    char path[PATH_MAX];
-    struct stat st;
-    int n = snprintf(path, sizeof path, "%s/config.json", folder);
-    return n > 0 && n < (int)sizeof path && stat(path, &st) == 0;
-}
-
-/* A GGUF file, a folder with a model, or in a training run's folder the last one, the best, or the newest
- * checkpoint. */
-static km_status find_model(const char *given, char out[PATH_MAX], km_error *err) {
-    static const char *const parts[] = {"", "/model", "/best"};
-    if (km_names_gguf(given) && snprintf(out, PATH_MAX, "%s", given) < PATH_MAX) return KM_OK;
-    for (int i = 0; i < 3; i++) {
-        if (snprintf(out, PATH_MAX, "%s%s", given, parts[i]) >= PATH_MAX)
-            return km_error_set(err, KM_ERR_FILE, "the path '%.60s...' is too long", given);
-        if (is_model(out)) return KM_OK;
-    }
-    int64_t step = km_checkpoint_latest(given);
-    if (step >= 0 && snprintf(out, PATH_MAX, "%s/step-%lld", given, (long long)step) < PATH_MAX)
-        return KM_OK;
-    return km_error_set(err, KM_ERR_FILE,
-                        "'%.200s' holds no model: neither config.json nor a training run's model, "
-                        "best or step-N",
-                        given);
-}
 
 static km_status parse_dtype(const char *name, km_dtype *out, km_error *err) {
     static const km_dtype known[] = {KM_F32, KM_BF16, KM_F16};
@@ -94,7 +36,7 @@ static void tell(const settings *o, const km_generated *got) {
             (long long)got->prompt_tokens);
 }
 
-static int print_json(const settings *o, const char *folder, const km_ctx *ctx, const output *out,
+static int print_json(const settings *o, const char *folder, const km_ctx *ctx, const km_cli_text *out,
                       const km_generated *got) {
     return km_cli_print_json(json_pack(
         "{s:o, s:s, s:o, s:o, s:I, s:I, s:I, s:b, s:o, s:o, s:o}", "model", km_json_text(folder),
@@ -106,51 +48,41 @@ static int print_json(const settings *o, const char *folder, const km_ctx *ctx, 
         km_json_number(got->seconds > 0 ? (double)got->tokens / got->seconds : NAN, 4)));
 }
 
-static km_status sample(const settings *o, km_ctx *ctx, km_model *m, const km_token *token,
-                        output *out, km_generated *got, km_error *err) {
+static km_status sample(const settings *o, const km_cli_model *m, km_cli_text *out,
+                        km_generated *got, km_error *err) {
     km_generation how = {.tokens = o->tokens,
                          .past_end = o->past_end,
                          .sampling = o->sampling,
-                         .on_text = show,
+                         .on_text = km_cli_show,
                          .user = out};
-    if (!o->common.json && !o->only_new) out->prompt = o->prompt;
-    km_status s = km_generate(ctx, m, token, o->prompt, strlen(o->prompt), &how, got, err);
+    if (!o->common.json && !o->only_new) out->before = o->prompt;
+    km_status s = km_generate(m->ctx, m->model, m->token, o->prompt, strlen(o->prompt), &how, got,
+                              err);
     if (s != KM_OK || o->common.json) return s;
-    show_prompt(out);
+    km_cli_show_before(out);
     putchar('\n');
     return s;
 }
 
 static int run(const settings *o, km_dtype dtype) {
-    char folder[PATH_MAX];
     km_error err = {0};
     km_generated got = {0};
-    output out = {.json = o->common.json};
+    km_cli_text out = {.json = o->common.json};
+    km_cli_model m;
     int code = KM_EXIT_FAILED;
-    if (find_model(o->model, folder, &err) != KM_OK) return km_cli_fail("%s", err.text);
-    km_token *token = km_token_load(o->tokenizer ? o->tokenizer : folder, &err);
-    if (!token) return km_cli_fail("%s", err.text);
-    km_ctx *ctx = km_ctx_new(o->common.device, (int)o->common.threads);
-    if (!ctx) {
-        km_token_free(token);
-        return km_cli_fail("%s", km_last_error());
-    }
-    if (strcmp(folder, o->model) != 0) km_note(KM_LOG_INFO, "the model is that in %s", folder);
-    km_model *m = km_model_open(ctx, folder, &(km_open_options){.dtype = dtype}, &err);
-    km_status s = m ? KM_OK : err.code;
-    if (s == KM_OK && o->adapter) s = km_lora_load(m, o->adapter, &err);
-    if (s == KM_OK && o->adapter) s = km_lora_merge(m, &err);
-    if (s == KM_OK) s = sample(o, ctx, m, token, &out, &got, &err);
+    km_status s = km_cli_model_open(&m, o->model, o->tokenizer, &o->common,
+                                    &(km_open_options){.dtype = dtype}, &err);
+    if (s == KM_OK && o->adapter) s = km_lora_load(m.model, o->adapter, &err);
+    if (s == KM_OK && o->adapter) s = km_lora_merge(m.model, &err);
+    if (s == KM_OK) s = sample(o, &m, &out, &got, &err);
     if (s != KM_OK) {
         km_cli_fail("%s", err.text);
     } else {
         tell(o, &got);
-        code = o->common.json ? print_json(o, folder, ctx, &out, &got) : KM_EXIT_OK;
+        code = o->common.json ? print_json(o, m.path, m.ctx, &out, &got) : KM_EXIT_OK;
     }
     km_text_free(&out.text);
-    km_model_free(m);
-    km_ctx_free(ctx);
-    km_token_free(token);
+    km_cli_model_close(&m);
     return code;
 }
 
@@ -168,16 +100,7 @@ int km_command_sample(int argc, char **argv) {
         {"prompt", KM_OPTION_TEXT, "TEXT", &o.prompt, 0, 0,
          "the text to go on with (default: none)"},
         {"tokens", KM_OPTION_INT, "N", &o.tokens, 0, 1e9, "at most this many more (default 200)"},
-        {"temperature", KM_OPTION_NUMBER, "X", &o.sampling.temperature, 0, 100,
-         "0 takes the likeliest token each time (default 0.8)"},
-        {"top-k", KM_OPTION_INT, "K", &o.sampling.top_k, 0, 1e9,
-         "only the K likeliest tokens; 0: all (default 200)"},
-        {"top-p", KM_OPTION_NUMBER, "P", &o.sampling.top_p, 1e-6, 1,
-         "only the likeliest that together reach P (default 1: all)"},
-        {"min-p", KM_OPTION_NUMBER, "P", &o.sampling.min_p, 0, 1,
-         "only those at least P times as likely as the first (default 0)"},
-        {"seed", KM_OPTION_INT, "N", &o.seed, 0, 0, "another seed, another text (default 1)"},
-        {"past-end", KM_OPTION_FLAG, NULL, &o.past_end, 0, 0, "go on after an end-of-text token"},
+        KM_OPTION_SAMPLING_ROWS(o.sampling, o.seed, o.past_end, "200", "1: all", "0"),
         {"only-new", KM_OPTION_FLAG, NULL, &o.only_new, 0, 0, "do not print the prompt"},
         {"adapter", KM_OPTION_TEXT, "DIR", &o.adapter, 0, 0,
          "low-rank corrections (LoRA) to add to the model"},
