@@ -23,9 +23,12 @@ km_status km_compose_column_sums(km_ctx *ctx, km_tensor *x, km_tensor *out) {
     return then(ctx, KM_OP_SUM, &x, 1, &p, out);
 }
 
-static const km_op slope_of[] = {[KM_ACT_RELU] = KM_OP_RELU_GRAD, [KM_ACT_GELU] = KM_OP_GELU_GRAD,
+km_op km_act_grad(km_act act) {
+    static const km_op grad[] = {[KM_ACT_RELU] = KM_OP_RELU_GRAD, [KM_ACT_GELU] = KM_OP_GELU_GRAD,
                                  [KM_ACT_GELU_ERF] = KM_OP_GELU_ERF_GRAD,
                                  [KM_ACT_SILU] = KM_OP_SILU_GRAD};
+    return grad[act];
+}
 
 km_status km_compose_linear_dx(km_ctx *ctx, const km_call *c) {
     km_tensor *pre = c->n_in > 2 ? c->in[2] : NULL, *dx = c->out[0], *product = dx;
@@ -35,7 +38,7 @@ km_status km_compose_linear_dx(km_ctx *ctx, const km_call *c) {
     km_params one = {.f = {1, 0}}, none = {0};
     km_status s = run(ctx, KM_OP_MATMUL, c->in, 2, &one, product);
     if (s == KM_OK && pre)
-        s = then(ctx, slope_of[c->p->act], (km_tensor *[]){product, pre}, 2, &none, dx);
+        s = then(ctx, km_act_grad(c->p->act), (km_tensor *[]){product, pre}, 2, &none, dx);
     return s == KM_OK && c->n_out > 1 ? km_compose_column_sums(ctx, dx, c->out[1]) : s;
 }
 

@@ -4,6 +4,9 @@
 #define KM_BACKEND_COMPOSE_H
 #include "backend/backend.h"
 
+/* The op that gives the gradient through an activation (not KM_ACT_NONE). */
+km_op km_act_grad(km_act act);
+
 km_status km_compose_linear_dx(km_ctx *ctx, const km_call *c);
 km_status km_compose_linear_dw(km_ctx *ctx, const km_call *c);
 /* x (rows, n) -> out (n); KM_ERR_UNSUPPORTED becomes an error: it is never a call's first step. */

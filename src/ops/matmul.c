@@ -1,5 +1,6 @@
 /* Matrix products. Vectors and missing batch axes are views around the one matmul op, and a
  * product of many rows with one matrix is flattened to a single large one. */
+#include "backend/compose.h"
 #include "ops/families.h"
 
 static km_status infer_matmul(km_ctx *ctx, const char *name, km_tensor *const *in, int n_in,
@@ -106,12 +107,9 @@ void km_linear_backward(km_ctx *ctx, km_tensor *dy, km_tensor *x, km_tensor *w, 
 }
 
 static void grad_linear(km_ctx *ctx, km_node *n) {
-    static const km_op act_grad[] = {[KM_ACT_RELU] = KM_OP_RELU_GRAD, [KM_ACT_GELU] = KM_OP_GELU_GRAD,
-                                     [KM_ACT_GELU_ERF] = KM_OP_GELU_ERF_GRAD,
-                                     [KM_ACT_SILU] = KM_OP_SILU_GRAD};
     km_tensor *dy = n->grad[0];
     if (n->p.act != KM_ACT_NONE)
-        dy = km_apply2(ctx, act_grad[n->p.act], dy, n->p.act == KM_ACT_RELU ? n->out[0] : n->out[1],
+        dy = km_apply2(ctx, km_act_grad(n->p.act), dy, n->p.act == KM_ACT_RELU ? n->out[0] : n->out[1],
                        NULL);
     if (dy) km_linear_backward(ctx, dy, n->in[0], n->in[1], n->n_in > 2 ? n->in[2] : NULL, true);
 }
