@@ -3,28 +3,10 @@
 #include "base/file.h"
 #include "format/safetensors.h"
 #include "model/files.h"
+#include "model/folder.h"
 #include "model/small.h"
 #include <stdlib.h>
 #include <unistd.h>
-
-static char folder[64];
-
-static int make_folder(void **state) {
-    (void)state;
-    strcpy(folder, "/tmp/kermes-files-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state) {
-    static const char *const files[] = {"config.json", "model.safetensors"};
-    char path[128];
-    (void)state;
-    for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof path, "%s/%s", folder, files[i]);
-        unlink(path);
-    }
-    return rmdir(folder);
-}
 
 static const char *fixture(char out[512], const char *name) {
     const char *root = getenv("SRC_DIR");

@@ -1,28 +1,10 @@
 /* Low-rank corrections: they start as nothing, train alone, fold into the weights, and go through
  * files. */
 #include "model/lora.h"
+#include "model/folder.h"
 #include "model/small.h"
 #include <stdlib.h>
 #include <unistd.h>
-
-static char folder[64];
-
-static int make_folder(void **state) {
-    (void)state;
-    strcpy(folder, "/tmp/kermes-lora-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state) {
-    static const char *const files[] = {"adapter_config.json", "adapter_model.safetensors"};
-    char path[128];
-    (void)state;
-    for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof path, "%s/%s", folder, files[i]);
-        unlink(path);
-    }
-    return rmdir(folder);
-}
 
 static float *logits_of(km_ctx *ctx, km_model *m) {
     km_no_grad_begin(ctx);

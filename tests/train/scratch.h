@@ -4,6 +4,8 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "train/checkpoint.h"
+#include "train/demo.h"
+#include "train/train.h"
 #include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -43,6 +45,30 @@ static inline const char *scratch(const char *name) {
     char *path = paths[next++ % 4];
     snprintf(path, PATH_MAX, "%s/%s", scratch_dir, name);
     return path;
+}
+
+/* A run of a tiny model on `bytes` of the grammar's text, into the folder `out` of the test; four are
+ * valid at a time. The steps and what happens between them are the test's to say. */
+static inline km_train_settings scratch_run(const char *out, size_t bytes, km_error *err) {
+    static char paths[4][PATH_MAX], text[PATH_MAX];
+    static int next;
+    char *path = paths[next++ % 4];
+    snprintf(path, PATH_MAX, "%s", scratch(out));
+    snprintf(text, sizeof text, "%s", scratch("text.txt"));
+    if (access(text, F_OK) != 0) assert_int_equal(km_demo_write(text, 1, bytes, err), KM_OK);
+    km_train_settings s = km_train_defaults();
+    s.data.at[s.data.n++] = text;
+    s.out = path;
+    s.layers = s.heads = 2;
+    s.dim = 16;
+    s.context = 16;
+    s.batch = 4;
+    s.warmup = 5;
+    s.lr = 1e-2;
+    s.eval_batches = 4;
+    s.device = "cpu";
+    s.threads = 2;
+    return s;
 }
 
 static inline void scratch_write(const char *path, const void *data, size_t n) {

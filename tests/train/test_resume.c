@@ -27,28 +27,11 @@ static bool stop(void *user) {
 static const km_train_hooks hooks = {.event = on_event, .stop = stop};
 
 static km_train_settings small(const char *out) {
-    static char paths[4][PATH_MAX], text[PATH_MAX];
-    static int next;
-    char *path = paths[next++ % 4];
-    snprintf(path, PATH_MAX, "%s", scratch(out));
-    snprintf(text, sizeof text, "%s", scratch("text.txt"));
-    if (access(text, F_OK) != 0) assert_done(km_demo_write(text, 1, 20000, &err));
-    km_train_settings s = km_train_defaults();
-    s.data.at[s.data.n++] = text;
-    s.out = path;
-    s.layers = s.heads = 2;
-    s.dim = 16;
-    s.context = 16;
-    s.batch = 4;
+    km_train_settings s = scratch_run(out, 20000, &err);
     s.steps = 24;
-    s.warmup = 5;
-    s.lr = 1e-2;
     s.eval_every = 8;
-    s.eval_batches = 4;
     s.save_every = 6;
     s.log_every = 7;
-    s.device = "cpu";
-    s.threads = 2;
     return s;
 }
 
