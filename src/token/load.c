@@ -28,7 +28,8 @@ static km_status wrong(const loader *l, const char *what) {
 }
 
 static km_json_scan scan_of(const loader *l, km_span part) {
-    return (km_json_scan){l->whole.data, part.data, part.data + part.bytes, l->name, l->err};
+    const char *data = part.data ? part.data : l->whole.data; /* a missing part is empty */
+    return (km_json_scan){l->whole.data, data, data + part.bytes, l->name, l->err};
 }
 
 /* ---- Slices ---- */
