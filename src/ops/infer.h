@@ -1,0 +1,41 @@
+/* Ops that a model's step is made of when it only runs: few, each doing much, and none of them on
+ * the tape. Positions come from tensors, so that a step can be captured once for a shape and
+ * replayed for every token. */
+#ifndef KM_OPS_INFER_H
+#define KM_OPS_INFER_H
+#include "kermes.h"
+
+#define KM_FEW_ROWS 16 /* up to so many rows, kernels stream the weights; above, they work in tiles */
+#define KM_KV_PAGE 64  /* tokens in a page of the cache */
+
+/* n (1 to 3) layers over one x (rows, in): out[i] = x w[i]^T + b[i]; b, or any b[i], may be NULL. */
+km_status km_linears(km_ctx *ctx, km_tensor *x, km_tensor *const *w, km_tensor *const *b, int n,
+                     km_tensor **out);
+
+/* act(x gate^T) * (x up^T), x (rows, in). up NULL: gate holds both, its first half the gate. */
+km_tensor *km_gated(km_ctx *ctx, km_tensor *x, km_tensor *gate, km_tensor *up, km_act act);
+
+/* How a layer attends. */
+typedef struct km_attend_spec {
+    int heads, kv_heads;
+    double scale;              /* of scores */
+    double softcap;            /* > 0: scores are softcap tanh(score / softcap) */
+    int64_t window;            /* > 0: a query sees itself and the window - 1 keys before it */
+    double rope_base;          /* 0: no rotation */
+    int rope_dims;             /* of a head that are rotated; 0: all */
+    km_rope_pairs pairs;
+    km_tensor *divisors;       /* f32 (rope_dims / 2): frequencies are divided by them; or NULL */
+    km_tensor *q_norm, *k_norm; /* f32 (D): RMS norm of each head before rotation; or NULL */
+    double eps;
+} km_attend_spec;
+
+/* Puts the rows' keys and values into the cache and attends: q (rows, H D), k, v (rows, Hkv D), each
+ * row's elements side by side -> (rows, H D). cache_k, cache_v (pages, Hkv, KM_KV_PAGE, D) of f32,
+ * f16, bf16, q8_0 or q4_0 are written in place. rows i32 (rows, 2): of each its sequence and
+ * position; table i32 (sequences, pages of one): where a sequence's tokens lie. A row sees the
+ * tokens of its sequence up to its own position, those of this call among them. */
+km_tensor *km_attend(km_ctx *ctx, const km_attend_spec *spec, km_tensor *q, km_tensor *k,
+                     km_tensor *v, km_tensor *cache_k, km_tensor *cache_v, km_tensor *rows,
+                     km_tensor *table);
+
+#endif
