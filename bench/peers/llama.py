@@ -1,0 +1,216 @@
+#!/usr/bin/env python3
+"""llama.cpp doing what a `kermes` command does, with the same options and the same JSON keys, so
+that compare.py can set one beside the other. It calls llama.cpp's C functions through
+llama-cpp-python's bindings and takes the likeliest token with its own sampler: no Python between
+two tokens but one call of each.
+
+Usage: llama.py run -m FILE --file F|--prompt TEXT -n N [--threads N] [--context N] [--json]
+       llama.py perplexity -m FILE --file TEXT --context N [--threads N]
+       llama.py greedy -m FILE --file JSON -n N      (prompts in, tokens and margins out)
+       llama.py tokenize -m FILE --file F
+
+Needs `pip install llama-cpp-python` (built with CMAKE_ARGS="-DGGML_NATIVE=ON") and numpy.
+"""
+import time
+
+started = time.monotonic()
+
+import argparse
+import ctypes
+import json
+import sys
+
+import llama_cpp as ll
+
+imported = time.monotonic()
+
+
+@ll.llama_log_callback
+def silent(level, text, user):
+    pass
+
+
+class Llama:
+    def __init__(self, path, context, threads, all_logits=False):
+        ll.llama_log_set(silent, ctypes.c_void_p(0))
+        ll.llama_backend_init()
+        self.model = ll.llama_model_load_from_file(path.encode(), ll.llama_model_default_params())
+        if not self.model:
+            sys.exit("llama.py: cannot load " + path)
+        p = ll.llama_context_default_params()
+        p.n_ctx = context
+        p.n_batch = p.n_ubatch = min(context, 512)
+        if hasattr(p, "n_outputs_max") and all_logits:
+            p.n_outputs_max = p.n_batch
+        p.n_threads = p.n_threads_batch = threads
+        p.no_perf = True
+        self.ctx = ll.llama_init_from_model(self.model, p)
+        if not self.ctx:
+            sys.exit("llama.py: no context of %d tokens" % context)
+        self.vocab = ll.llama_model_get_vocab(self.model)
+        self.size = ll.llama_vocab_n_tokens(self.vocab)
+        self.batch = p.n_batch
+        self.greedy = ll.llama_sampler_init_greedy()
+
+    def tokenize(self, text, special=True):
+        data = text.encode()
+        room = len(data) + 16
+        out = (ll.llama_token * room)()
+        n = ll.llama_tokenize(self.vocab, data, len(data), out, room, special, False)
+        return list(out[:n])
+
+    def piece(self, token):
+        out = ctypes.create_string_buffer(256)
+        n = ll.llama_token_to_piece(self.vocab, token, out, 256, 0, True)
+        return out.raw[:max(n, 0)]
+
+    def read(self, ids):
+        """Reads tokens after those read so far."""
+        for at in range(0, len(ids), self.batch):
+            part = ids[at:at + self.batch]
+            data = (ll.llama_token * len(part))(*part)
+            if ll.llama_decode(self.ctx, ll.llama_batch_get_one(data, len(part))) != 0:
+                sys.exit("llama.py: llama_decode failed")
+
+    def next(self):
+        return ll.llama_sampler_sample(self.greedy, self.ctx, -1)
+
+    def logits(self, row=-1):
+        import numpy as np
+        return np.ctypeslib.as_array(ll.llama_get_logits_ith(self.ctx, row), (self.size,))
+
+    def clear(self):
+        ll.llama_memory_clear(ll.llama_get_memory(self.ctx), True)
+
+    def warm_up(self):
+        """As llama.cpp's own programs do before they begin: one token, forgotten again."""
+        ll.llama_set_warmup(self.ctx, True)
+        self.read([max(ll.llama_vocab_bos(self.vocab), 0)])
+        ll.llama_set_warmup(self.ctx, False)
+        self.clear()
+
+
+def prompt_of(o):
+    return open(o.file, encoding="utf-8").read() if o.file else o.prompt
+
+
+def run(o):
+    begin = time.monotonic()
+    l = Llama(o.model, o.context, o.threads)
+    loaded = time.monotonic()
+    if not o.cold:
+        l.warm_up()
+    ids = l.tokenize(prompt_of(o))
+    t0 = time.monotonic()
+    l.read(ids)
+    token = l.next()
+    t1 = time.monotonic()
+    if o.stream:
+        sys.stdout.buffer.write(l.piece(token))
+        sys.stdout.flush()
+    made = [token]
+    for _ in range(o.tokens - 1):
+        l.read([token])
+        token = l.next()
+        made.append(token)
+    t2 = time.monotonic()
+    if o.stream:
+        return None
+    return {"text": b"".join(map(l.piece, made)).decode(errors="replace"), "ids": made,
+            "prompt_tokens": len(ids), "tokens": len(made),
+            "prompt_seconds": t1 - t0, "seconds": t2 - t1,
+            "prompt_tokens_per_s": len(ids) / (t1 - t0),
+            "decode_tokens_per_s": (len(made) - 1) / (t2 - t1) if len(made) > 1 else None,
+            "load_seconds": loaded - begin, "load_to_first_seconds": t1 - begin,
+            "import_seconds": imported - started}
+
+
+def perplexity(o):
+    """Pieces of --context tokens; every token of a piece but its first is predicted from those
+    before it in the piece, and a beginning-of-text token takes the first place where the
+    tokenizer puts one: as `kermes perplexity` does it."""
+    import numpy as np
+    l = Llama(o.model, o.context, o.threads, all_logits=True)
+    bos = ll.llama_vocab_bos(l.vocab) if ll.llama_vocab_get_add_bos(l.vocab) else -1
+    ids = l.tokenize(prompt_of(o), special=False)
+    fresh = o.context - (bos >= 0)
+    total, count = 0.0, 0
+    for at in range(0, len(ids), fresh):
+        piece = ([bos] if bos >= 0 else []) + ids[at:at + fresh]
+        if len(piece) < 2:
+            continue
+        l.clear()
+        for b in range(0, len(piece) - 1, l.batch):
+            part = piece[b:min(b + l.batch, len(piece) - 1)]
+            batch = ll.llama_batch_init(len(part), 0, 1)
+            batch.n_tokens = len(part)
+            for i, token in enumerate(part):
+                batch.token[i], batch.pos[i] = token, b + i
+                batch.n_seq_id[i], batch.logits[i] = 1, 1
+                batch.seq_id[i][0] = 0
+            if ll.llama_decode(l.ctx, batch) != 0:
+                sys.exit("llama.py: llama_decode failed")
+            rows = np.ctypeslib.as_array(ll.llama_get_logits(l.ctx), (len(part), l.size))
+            rows = rows.astype(np.float64)
+            most = rows.max(axis=1)
+            logsum = most + np.log(np.exp(rows - most[:, None]).sum(axis=1))
+            want = np.array(piece[b + 1:b + 1 + len(part)])
+            total += float((logsum - rows[np.arange(len(part)), want]).sum())
+            count += len(part)
+            ll.llama_batch_free(batch)
+    import math
+    return {"context": o.context, "tokens": count, "loss": total / count,
+            "perplexity": math.exp(total / count)}
+
+
+def greedy(o):
+    """The likeliest continuation of each prompt, and by how much each token was likelier (in
+    logits) than the second."""
+    import numpy as np
+    l = Llama(o.model, o.context, o.threads)
+    out = []
+    for prompt in json.load(open(o.file, encoding="utf-8")):
+        l.clear()
+        ids = l.tokenize(prompt)
+        l.read(ids)
+        made, margins, seconds = [], [], []
+        for _ in range(o.tokens):
+            y = l.logits()
+            two = np.argpartition(y, -2)[-2:]
+            two = two[np.argsort(-y[two], kind="stable")]
+            made.append(int(y.argmax()))
+            margins.append(float(y[two[0]] - y[two[1]]))
+            seconds.append(int(two[1]))
+            l.read([made[-1]])
+        out.append({"prompt": prompt, "prompt_ids": ids, "ids": made, "margins": margins,
+                    "second": seconds,
+                    "text": b"".join(map(l.piece, made)).decode(errors="replace")})
+    return out
+
+
+def tokenize(o):
+    l = Llama(o.model, 64, 1)
+    return {"ids": l.tokenize(prompt_of(o))}
+
+
+def main():
+    a = argparse.ArgumentParser()
+    a.add_argument("command", choices=["run", "perplexity", "greedy", "tokenize"])
+    a.add_argument("-m", "--model", required=True)
+    a.add_argument("--prompt")
+    a.add_argument("--file")
+    a.add_argument("-n", "--tokens", type=int, default=64)
+    a.add_argument("--threads", type=int, default=2)
+    a.add_argument("--context", type=int, default=1024)
+    a.add_argument("--cold", action="store_true", help="no warming up before the prompt")
+    a.add_argument("--stream", action="store_true", help="print the first token as it comes")
+    a.add_argument("--json", action="store_true")
+    o = a.parse_args()
+    result = {"run": run, "perplexity": perplexity, "greedy": greedy,
+              "tokenize": tokenize}[o.command](o)
+    if result is not None:
+        json.dump(result, sys.stdout)
+        print()
+
+
+main()
