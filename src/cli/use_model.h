@@ -3,7 +3,7 @@
 #ifndef KM_CLI_USE_MODEL_H
 #define KM_CLI_USE_MODEL_H
 #include "cli/cli.h"
-#include "infer/session.h"
+#include "infer/generate.h"
 #include "model/open.h"
 #include <limits.h>
 

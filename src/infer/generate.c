@@ -1,6 +1,6 @@
 /* From a prompt to text: tokens in, tokens chosen, text out as it becomes whole. */
 #include "base/alloc.h"
-#include "infer/session.h"
+#include "infer/generate.h"
 #include <time.h>
 
 static double now(void) {

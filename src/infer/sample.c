@@ -76,11 +76,16 @@ static int64_t nucleus(km_candidate *c, int64_t n, int64_t sorted, double share,
     return n;
 }
 
-int32_t km_sampling_draw(const km_sampling *s, const float *logits, int64_t n, uint64_t draw,
-                         km_candidate *c) {
+int32_t km_likeliest(const float *logits, int64_t n) {
     int32_t best = -1;
     for (int64_t i = 0; i < n; i++)
         if (!isnan(logits[i]) && (best < 0 || logits[i] > logits[best])) best = (int32_t)i;
+    return best;
+}
+
+int32_t km_sampling_draw(const km_sampling *s, const float *logits, int64_t n, uint64_t draw,
+                         km_candidate *c) {
+    int32_t best = km_likeliest(logits, n);
     /* An infinite logit is certain, and so is the only one that is not -infinity. */
     if (best < 0 || s->temperature <= 0 || isinf(logits[best])) return best;
     int64_t left = 0, sorted = 0;

@@ -25,6 +25,8 @@ typedef struct km_candidate {
     double p;
 } km_candidate;
 
+/* The likeliest, the lowest id among equals; -1 when no logit is a number. */
+int32_t km_likeliest(const float *logits, int64_t n);
 /* Token `draw` (0, 1, 2, ...) of a sequence: an id below n, or -1 when no logit is a number (-inf
  * is one, of probability 0). Among equals the lowest id counts as likelier. `room` is for n
  * candidates. */

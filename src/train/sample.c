@@ -1,7 +1,7 @@
 /* What the model writes while it learns: the same beginning and the same draws each time, so that
  * samples can be compared. */
 #include "base/alloc.h"
-#include "infer/session.h"
+#include "infer/generate.h"
 #include "train/trainer.h"
 #include <string.h>
 
