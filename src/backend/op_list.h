@@ -73,7 +73,13 @@
      *   A device may round x to 8 bits in blocks of 32 first: that is what its tolerance allows.  \
      * quant_embedding: table (v, c) of a block dtype, ids (...) -> (..., c); dtype, a float. */   \
     X(DEQUANTISE, dequantise) X(QUANTISE, quantise)                                                \
-    X(QUANT_LINEAR, quant_linear) X(QUANT_EMBEDDING, quant_embedding)                              \
+    X(QUANT_LINEAR, quant_linear)                                                                  \
+    /* Layers of a model that only runs; w of a block dtype, f32, f16 or bf16, whatever x is.      \
+     * linears: x (rows, in), then n[0] (1 to 3) times w (out, in), b? (out) -> as many            \
+     *   y (rows, out). gated: x, g (out, in), u? (out, in) -> act(x g^T) * (x u^T) (rows, out);   \
+     *   without u, g's first half is g and its second u; act. x may be rounded as above. */       \
+    X(LINEARS, linears) X(GATED, gated)                                                            \
+    X(QUANT_EMBEDDING, quant_embedding)                                                            \
     /* x (any); axis -> out. Contiguous: view as (outer, n, inner). */                             \
     X(SOFTMAX, softmax) X(LOG_SOFTMAX, log_softmax)                                                \
     X(SOFTMAX_GRAD, softmax_grad)         /* dy, y: y * (dy - sum(dy*y)) */                        \

@@ -321,6 +321,39 @@ static void quants(sink *s, km_op op) {
         }
 }
 
+/* Layers of which one may have weights of another kind than the others. */
+static void layers_at_once(sink *s, km_op op) {
+    static const struct { int64_t rows, in, out[3]; } sizes[] = {
+        {1, 256, {3, 65, 2}}, {5, 512, {66, 1, 33}}, {17, 768, {32, 70, 16}}, {40, 256, {7, 0, 97}}};
+    for (int d = 0; d < KM_DTYPE_COUNT; d++) {
+        if (!(KM_BLOCKS >> d & 1) && !(HALVES >> d & 1)) continue;
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            km_case c = {.op = op, .dtypes = HALVES, .no_gradient = true};
+            int64_t n = sizes[i].in;
+            c.in[0] = in(KM_SHAPE(sizes[i].rows, n), 0, 0);
+            if (op == KM_OP_LINEARS) {
+                int layers = 1 + (int)(((size_t)d + i) % 3);
+                c.n_in = 1 + 2 * layers;
+                c.p.n[0] = layers;
+                for (int l = 0; l < layers; l++) {
+                    int64_t m = sizes[i].out[l];
+                    km_dtype other = l == 2 ? KM_Q6_K : (km_dtype)d;
+                    c.in[1 + 2 * l] = typed(KM_SHAPE(m, n), KM_V_NORMAL, other, 0);
+                    c.in[2 + 2 * l] = (i + (size_t)l) % 2 ? absent : in(KM_SHAPE(m), 0, 0);
+                }
+            } else {
+                bool joined = i == 1;
+                int64_t m = sizes[i].out[0];
+                c.n_in = joined ? 2 : 3;
+                c.p.act = i % 2 ? KM_ACT_SILU : KM_ACT_GELU;
+                c.in[1] = typed(KM_SHAPE(m, n), KM_V_NORMAL, (km_dtype)d, 0);
+                c.in[2] = typed(KM_SHAPE(m, n), KM_V_NORMAL, i == 3 ? KM_Q8_0 : (km_dtype)d, 0);
+            }
+            put(s, &c);
+        }
+    }
+}
+
 /* ---- Rows ---- */
 
 static void softmaxes(sink *s, km_op op, int n_in) {
@@ -677,6 +710,7 @@ void km_cases_each(km_op op, km_case_fn fn, void *user) {
     case KM_OP_DEQUANTISE: case KM_OP_QUANTISE: case KM_OP_QUANT_LINEAR: case KM_OP_QUANT_EMBEDDING:
         quants(&s, op);
         break;
+    case KM_OP_LINEARS: case KM_OP_GATED: layers_at_once(&s, op); break;
     case KM_OP_LINEAR_DX: case KM_OP_LINEAR_DW: linear_gradients(&s, op); break;
     case KM_OP_SOFTMAX: case KM_OP_LOG_SOFTMAX: softmaxes(&s, op, 1); break;
     case KM_OP_SOFTMAX_GRAD: case KM_OP_LOG_SOFTMAX_GRAD: softmaxes(&s, op, 2); break;

@@ -36,7 +36,7 @@ typedef struct km_case_in {
     bool absent;   /* an optional input left out */
 } km_case_in;
 
-#define KM_CASE_INPUTS 6
+#define KM_CASE_INPUTS 10
 
 typedef struct km_case {
     km_op op;
