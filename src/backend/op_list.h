@@ -113,6 +113,15 @@
     X(ATTENTION, attention)                                                                        \
     X(ATTENTION_GRAD, attention_grad) /* do, q, k, v, o, lse (strides likewise) -> dq, dk, dv,     \
                                        * whose strides may be any with 1 along D */                \
+    /* Attention of a running model, and none of it on the tape (backend/attend.h names the inputs):  \
+     * q (rows, H D), k, v (rows, Hkv D), each with any stride along rows and 1 along the other;    \
+     * cache_k, cache_v (pages, Hkv, KM_KV_PAGE, D) f32, f16, bf16, q8_0 or q4_0, changed in place; \
+     * rows i32 (rows, 2): sequence, position; table i32 (sequences, max_pages); q_norm?, k_norm?  \
+     * f32 (D), divisors? f32 -> (rows, H D). n[0] H, n[1] Hkv, n[2] window (0: none), n[3] rotated \
+     * dims | km_rope_pairs << 32, f[0] scale, f[1] rope base (0: none), f[2] soft cap (0: none),  \
+     * f[3] eps of the norms. All rows are put into the cache before any looks at it. A row whose  \
+     * position is negative or whose sequence or pages do not exist is not kept and gives 0. */    \
+    X(ATTEND, attend)                                                                              \
     /* logits (rows, v), targets (rows) -> loss (), lse (rows), and dlogits (rows, v) when n_out   \
      * is 3 (n[2]): the gradient for an incoming gradient of 1. n[0] ignore_index, n[1]            \
      * km_reduction. */                                                                            \

@@ -721,6 +721,7 @@ void km_cases_each(km_op op, km_case_fn fn, void *user) {
     case KM_OP_CONCAT: concats(&s, op); break;
     case KM_OP_ROPE: ropes(&s, op); break;
     case KM_OP_ATTENTION: case KM_OP_ATTENTION_GRAD: attentions(&s, op); break;
+    case KM_OP_ATTEND: km_cases_attend(fn, user); break;
     case KM_OP_CROSS_ENTROPY: case KM_OP_CROSS_ENTROPY_GRAD: cross_entropies(&s, op); break;
     case KM_OP_MSE: case KM_OP_BCE: case KM_OP_MSE_GRAD: case KM_OP_BCE_GRAD: pair_losses(&s, op); break;
     case KM_OP_SGD: case KM_OP_ADAMW: optimisers(&s, op); break;

@@ -53,6 +53,9 @@ typedef struct km_case {
 typedef bool (*km_case_fn)(void *user, const km_case *c);
 void km_cases_each(km_op op, km_case_fn fn, void *user);
 
+/* Those of KM_OP_ATTEND, as one list. */
+void km_cases_attend(km_case_fn fn, void *user);
+
 /* The memory behind input i (before its layout is applied), filled, on ref. Same seed, same bits. */
 km_tensor *km_case_base(km_ctx *ctx, const km_case *c, int i, km_dtype dtype, uint64_t seed);
 /* The input itself: the layout's view of its base. Recorded when base requires a gradient. */

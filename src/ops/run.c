@@ -22,6 +22,8 @@ static bool needs_copy(const km_op_row *row, km_op op, const km_tensor *t) {
     if (row->flags & KM_OP_MATRIX) return !is_matrix(t);
     if ((op == KM_OP_ATTENTION || op == KM_OP_ATTENTION_GRAD) && t->shape.ndim == 4)
         return t->stride[3] != 1 && t->shape.dim[3] > 1;
+    if (op == KM_OP_ATTEND && t->shape.ndim == 2 && km_dtype_is_float(t->dtype))
+        return t->stride[1] != 1 && t->shape.dim[1] > 1;
     return !km_is_contiguous(t);
 }
 
@@ -96,6 +98,11 @@ static km_status run_elsewhere(km_ctx *ctx, km_device *device, const km_call *c)
         if (bytes)
             s = lane->device->ops->upload(lane, km_tensor_ptr(c->out[i]), km_tensor_ptr(out[i]),
                                           bytes);
+    }
+    for (int i = 3; i < 5 && s == KM_OK && c->op == KM_OP_ATTEND; i++) { /* the caches it changed */
+        km_lane *lane = c->in[i]->storage->lane;
+        s = lane->device->ops->upload(lane, km_tensor_ptr(c->in[i]), km_tensor_ptr(in[i]),
+                                      (size_t)km_dtype_bytes(in[i]->dtype, span_of(in[i])));
     }
     return s;
 }
