@@ -24,7 +24,9 @@ static const char *blocks_at(const km_tensor *t, int64_t element) {
 
 typedef struct quant_call {
     const km_call *c;
-    float *room; /* (threads, each) */
+    const km_tensor *x, *w, *b, *up, *y; /* b and up may be NULL; up may be w: its second half */
+    km_act act;
+    float *room;
     int64_t each;
 } quant_call;
 
@@ -82,39 +84,69 @@ static float activated(km_act act, float v) {
     }
 }
 
-static float dot(const float *a, const float *b, int64_t n) { /* eight chains: n is a multiple */
+static float dot(const float *a, const float *b, int64_t n) { /* eight chains */
     float s[8] = {0};
-    for (int64_t i = 0; i < n; i += 8)
+    for (int64_t i = 0; i + 7 < n; i += 8)
         for (int k = 0; k < 8; k++) s[k] += a[i + k] * b[i + k];
+    for (int64_t i = n / 8 * 8; i < n; i++) s[0] += a[i] * b[i];
     return ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
 }
 
-/* room: x as floats, shared; then a row of weights for each thread. */
+/* A row of weights as floats. */
+static void decode(const km_tensor *w, int64_t o, int64_t n, float *row) {
+    if (km_dtype_is_block(w->dtype)) km_dequantise(w->dtype, blocks_at(w, o * n), n, row);
+    else
+        for (int64_t i = 0; i < n; i++) row[i] = load(w, o * n + i);
+}
+
+/* room: x as floats, shared; then two rows of weights for each thread. */
 static void linear_range(void *arg, int64_t begin, int64_t end, int worker) {
     const quant_call *q = arg;
-    const km_call *c = q->c;
-    const km_tensor *w = c->in[1], *b = c->n_in > 2 ? c->in[2] : NULL;
-    int64_t rows = c->in[0]->shape.dim[0], n = c->in[0]->shape.dim[1], outs = w->shape.dim[0];
-    float *row = q->room + rows * n + worker * q->each;
+    int64_t rows = q->x->shape.dim[0], n = q->x->shape.dim[1], outs = q->y->shape.dim[1];
+    float *row = q->room + rows * n + worker * 2 * q->each, *second = row + q->each;
     for (int64_t o = begin; o < end; o++) {
-        km_dequantise(w->dtype, blocks_at(w, o * n), n, row);
-        float bias = b ? load(b, o) : 0;
-        for (int64_t r = 0; r < rows; r++)
-            store(c->out[0], r * outs + o,
-                  activated(c->p->act, dot(row, q->room + r * n, n) + bias));
+        decode(q->w, o, n, row);
+        if (q->up) decode(q->up, q->up == q->w ? outs + o : o, n, second);
+        float bias = q->b ? load(q->b, o) : 0;
+        for (int64_t r = 0; r < rows; r++) {
+            float v = activated(q->act, dot(row, q->room + r * n, n) + bias);
+            if (q->up) v *= dot(second, q->room + r * n, n);
+            store(q->y, r * outs + o, v);
+        }
     }
 }
 
-static km_status linear(km_ctx *ctx, const km_call *c) {
-    const km_tensor *x = c->in[0], *w = c->in[1];
-    int64_t n = x->shape.dim[1], count = x->shape.dim[0] * n;
-    quant_call q = {.c = c, .each = n + 16}; /* threads write to lines of their own */
-    int64_t floats = count + (int64_t)km_ctx_threads(ctx) * q.each;
-    q.room = km_ctx_scratch(ctx, (size_t)(floats + 1) * sizeof(float));
-    if (!q.room) return KM_ERR_MEMORY;
-    for (int64_t i = 0; i < count; i++) q.room[i] = load(x, i);
-    km_threads_for(ctx->threads, w->shape.dim[0], 8, linear_range, &q);
+static km_status run(km_ctx *ctx, quant_call *q) {
+    int64_t n = q->x->shape.dim[1], count = q->x->shape.dim[0] * n;
+    q->each = (n + 15) / 16 * 16 + 16; /* threads write to lines of their own */
+    int64_t floats = count + (int64_t)km_ctx_threads(ctx) * 2 * q->each;
+    q->room = km_ctx_scratch(ctx, (size_t)(floats + 1) * sizeof(float));
+    if (!q->room) return KM_ERR_MEMORY;
+    for (int64_t i = 0; i < count; i++) q->room[i] = load(q->x, i);
+    km_threads_for(ctx->threads, q->y->shape.dim[1], 8, linear_range, q);
     return KM_OK;
+}
+
+static km_status linear(km_ctx *ctx, const km_call *c) {
+    quant_call q = {.x = c->in[0], .w = c->in[1], .b = c->n_in > 2 ? c->in[2] : NULL,
+                    .act = c->p->act, .y = c->out[0]};
+    return run(ctx, &q);
+}
+
+static km_status linears(km_ctx *ctx, const km_call *c) {
+    km_status s = KM_OK;
+    for (int i = 0; i < c->n_out && s == KM_OK; i++) {
+        quant_call q = {.x = c->in[0], .w = c->in[1 + 2 * i], .y = c->out[i],
+                        .b = 2 + 2 * i < c->n_in ? c->in[2 + 2 * i] : NULL};
+        s = run(ctx, &q);
+    }
+    return s;
+}
+
+static km_status gated(km_ctx *ctx, const km_call *c) {
+    quant_call q = {.x = c->in[0], .w = c->in[1], .up = c->n_in > 2 ? c->in[2] : c->in[1],
+                    .act = c->p->act, .y = c->out[0]};
+    return run(ctx, &q);
 }
 
 static km_status embedding(km_ctx *ctx, const km_call *c) {
@@ -135,5 +167,7 @@ void km_cpu_register_quant(km_kernel *k) {
     k[KM_OP_DEQUANTISE] = dequantise;
     k[KM_OP_QUANTISE] = quantise;
     k[KM_OP_QUANT_LINEAR] = linear;
+    k[KM_OP_LINEARS] = linears;
+    k[KM_OP_GATED] = gated;
     k[KM_OP_QUANT_EMBEDDING] = embedding;
 }
