@@ -77,6 +77,7 @@ static km_tensor *take(void *user, km_ctx *ctx, const char *name, km_shape shape
     km_scope_begin(ctx);
     km_tensor *t = km_keep(ctx, km_from_data(ctx, st->dtype, shape, st->data));
     km_scope_end(ctx, NULL);
+    km_settle(ctx, t);
     return t;
 }
 

@@ -15,7 +15,7 @@ static km_status usable(km_ctx *ctx, const char *what, const km_tensor *t) {
     if (!t->storage || !t->storage->data)
         return km_fail(ctx, KM_ERR_STATE, "%s: the tensor was freed (released, or made in a scope "
                                           "that has ended)", what);
-    return KM_OK;
+    return km_unsettle(ctx, t);
 }
 
 /* Whether t's elements may be overwritten: one place each, and no part of a recorded result. */

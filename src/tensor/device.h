@@ -6,6 +6,7 @@
 
 typedef struct km_device km_device;
 typedef struct km_lane km_lane;
+struct km_storage;
 
 /* A context's own lane on a device: its memory pool and, on a GPU, its stream. */
 struct km_lane {
@@ -22,6 +23,9 @@ typedef struct km_device_ops {
     km_status (*upload)(km_lane *lane, void *dst, const void *src, size_t bytes);
     km_status (*download)(km_lane *lane, void *dst, const void *src, size_t bytes); /* waits */
     km_status (*sync)(km_lane *lane);
+    /* Blocks of a weight rearranged in place, and back (km_settle); NULL: files' layout is fine. */
+    km_status (*settle)(km_lane *lane, struct km_storage *s, km_dtype dtype);
+    km_status (*unsettle)(km_lane *lane, struct km_storage *s, km_dtype dtype);
     /* Graphs, where the device has them; all NULL otherwise. Work between begin and end is recorded
      * and not run. end frees or reuses `old` and returns the graph, NULL with the error set. */
     km_status (*graph_begin)(km_lane *lane);

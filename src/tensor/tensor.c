@@ -61,3 +61,18 @@ void km_release(km_tensor *t) {
     t->next_released = ctx->released;
     ctx->released = t;
 }
+
+/* ---- Layout of weights ---- */
+
+km_status km_settle(km_ctx *ctx, km_tensor *t) {
+    if (km_failed(ctx) || !t || !t->storage || !t->storage->data) return km_ctx_status(ctx);
+    km_storage *s = t->storage;
+    const km_device_ops *ops = s->lane->device->ops;
+    if (s->settled || s->drop || !ops->settle || !km_dtype_is_block(t->dtype)) return KM_OK;
+    return ops->settle(s->lane, s, t->dtype);
+}
+
+km_status km_unsettle(km_ctx *ctx, const km_tensor *t) {
+    if (km_failed(ctx) || !t || !t->storage || !t->storage->settled) return km_ctx_status(ctx);
+    return t->storage->lane->device->ops->unsettle(t->storage->lane, t->storage, t->dtype);
+}

@@ -20,6 +20,7 @@ typedef struct km_storage {
     int refs;
     unsigned version;                /* counts changes in place, so that the tape can notice them */
     struct km_storage *next;         /* in the context's list of unused or dead records */
+    bool settled;                    /* blocks lie as the device's kernels like them (km_settle) */
     void (*drop)(void *owner);       /* set: the bytes are another's (km_wrap), and only to be read */
     void *owner;
 } km_storage;
@@ -116,6 +117,11 @@ km_tensor *km_wrap(km_ctx *ctx, const char *what, km_dtype dtype, km_shape shape
 /* Another view of t's storage, off the tape. */
 km_tensor *km_tensor_view(km_ctx *ctx, const km_tensor *t, km_shape shape, const int64_t *stride,
                           int64_t offset);
+/* A weight in blocks that will only be used from now on: laid out as the device's kernels like it
+ * best, where it has such a layout. Ops are told nothing; reading it back or moving it elsewhere
+ * restores the layout of files first, and so does km_unsettle. */
+km_status km_settle(km_ctx *ctx, km_tensor *t);
+km_status km_unsettle(km_ctx *ctx, const km_tensor *t);
 void km_storage_retain(km_storage *s);
 void km_storage_release(km_ctx *ctx, km_storage *s);
 

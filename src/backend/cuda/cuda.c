@@ -20,6 +20,8 @@ static void fill(void) {
     km_cuda_register_optim(table);
     km_cuda_register_matmul(table);
     km_cuda_register_attention(table);
+    km_cuda_register_quant(table);
+    km_cuda_register_attend(table);
 }
 
 const km_backend *km_cuda_backend(void) {

@@ -20,5 +20,7 @@ void km_cuda_register_rope(km_kernel *table);
 void km_cuda_register_optim(km_kernel *table);
 void km_cuda_register_matmul(km_kernel *table);
 void km_cuda_register_attention(km_kernel *table);
+void km_cuda_register_quant(km_kernel *table);
+void km_cuda_register_attend(km_kernel *table);
 
 #endif

@@ -3,6 +3,7 @@
  * its way, the other is filled. An upload returns when the host data was read, not when it
  * arrived; a download returns when the data is there. */
 #include "backend/cuda/lane.h"
+#include "backend/cuda/quant.h"
 #include "backend/cuda/graph.h"
 #include "base/alloc.h"
 #include <stdio.h>
@@ -231,6 +232,8 @@ const km_device_ops km_cuda_device_ops = {.open = lane_open,
                                           .close = lane_close,
                                           .upload = lane_upload,
                                           .download = lane_download,
+                                          .settle = km_cuda_settle,
+                                          .unsettle = km_cuda_unsettle,
                                           .sync = km_cuda_sync,
                                           .graph_begin = km_cuda_graph_begin,
                                           .graph_end = graph_end,

@@ -88,7 +88,7 @@ km_status km_cuda_launch_with(km_lane *lane, km_cuda_kernel *k, km_dim grid, km_
         attr[n++].value.cluster[2] = options->cluster.z;
     }
     /* Before Hopper kernels cannot overlap, and their wait is compiled to nothing. */
-    if (k->waits && km_cuda_dev_of(lane)->cc >= 90 && km_cuda_api()->launch_ex) {
+    if (k->waits && !options->alone && km_cuda_dev_of(lane)->cc >= 90 && km_cuda_api()->launch_ex) {
         attr[n].id = KM_CU_LAUNCH_PROGRAMMATIC;
         attr[n++].value.flag = 1;
     }

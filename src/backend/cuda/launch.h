@@ -26,6 +26,7 @@ typedef struct km_dim {
 /* What a launch may ask for beyond its sizes. All zero by default. */
 typedef struct km_launch_options {
     km_dim cluster;     /* blocks to a cluster; x 0 for none */
+    bool alone;         /* not before the kernel in front has ended, although it waits */
 } km_launch_options;
 
 /* The lane a call runs on: that of its first output. */

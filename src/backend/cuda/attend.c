@@ -1,0 +1,111 @@
+/* Attention over the paged cache on the GPU. What a call does is in its tensors, which the host does
+ * not read: the grid depends on shapes alone, so that a captured call serves every position. */
+#include "backend/attend.h"
+#include "backend/cuda/cuda.h"
+#include "backend/cuda/kernels/attend_args.h"
+#include "backend/cuda/launch.h"
+
+#define ONE(module_, name_) {.module = module_, .name = name_, .waits = true}
+/* Heads of up to 64, 128 and 256 elements. */
+#define SIZES(module_, name_)                                                                      \
+    {ONE(module_, name_ "_64"), ONE(module_, name_ "_128"), ONE(module_, name_ "_256")}
+static km_cuda_kernel few[] = SIZES("attend_few", "attend_few");
+static km_cuda_kernel alone[] = SIZES("attend_few", "attend_alone");
+static km_cuda_kernel tile[] = SIZES("attend_tile", "attend_tile");
+static km_cuda_kernel append = ONE("attend_few", "attend_append");
+
+#define FEW_ROWS 64 /* from here on tiles of tokens are worth it */
+
+static int cache_kind(km_dtype d) {
+    return d == KM_F32    ? KM_CACHE_F32
+           : d == KM_F16  ? KM_CACHE_F16
+           : d == KM_BF16 ? KM_CACHE_BF16
+           : d == KM_Q8_0 ? KM_CACHE_Q8_0
+                          : KM_CACHE_Q4_0;
+}
+
+static const void *in_ptr(const km_call *c, int i) {
+    const km_tensor *t = km_attend_in(c, i);
+    return t ? km_tensor_ptr(t) : NULL;
+}
+
+/* Every split'th page is one block's: as many as fill the chip, and no more than there are pages. */
+static int32_t splits_for(const km_cuda_dev *dev, const km_attend_call *w, int64_t blocks) {
+    int64_t n = 2 * (int64_t)dev->sms / (blocks > 0 ? blocks : 1);
+    if (n > 32) n = 32;
+    if (n > w->max_pages) n = w->max_pages;
+    return n < 1 ? 1 : (int32_t)n;
+}
+
+static unsigned few_shared(int64_t dp) {
+    return (unsigned)(2 * KM_ATTEND_PAGE * dp * 2 + KM_ATTEND_HEADS * dp * 2 +
+                      KM_ATTEND_HEADS * KM_ATTEND_PAGE * 2 + 8 * KM_ATTEND_HEADS * 4 + dp * 4 +
+                      4 * dp * 4);
+}
+
+static km_status run_few(km_lane *lane, const km_attend_call *w, km_attend_args *a, int size) {
+    int64_t dp = 64 << size;
+    a->parts = (a->group + KM_ATTEND_HEADS - 1) / KM_ATTEND_HEADS;
+    int64_t blocks = (int64_t)a->rows * a->kv_heads * a->parts;
+    a->splits = splits_for(km_cuda_dev_of(lane), w, blocks);
+    size_t cap = 0;
+    if (blocks > KM_CUDA_COUNTERS) return km_fail(lane->ctx, KM_ERR_RANGE, "attend: too many rows");
+    if (a->splits > 1) {
+        size_t each = (size_t)KM_ATTEND_HEADS * (size_t)(a->d + 2) * sizeof(float);
+        a->partial = km_cuda_scratch(lane, (size_t)blocks * (size_t)a->splits * each, &cap);
+        a->counters = a->partial ? km_cuda_counters(lane) : NULL;
+        if (!a->counters) return lane->ctx->error.code;
+    }
+    km_status s = km_cuda_launch1(lane, a->turned ? &few[size] : &alone[size],
+                                  KM_DIM(a->splits, a->kv_heads * a->parts, a->rows),
+                                  KM_DIM(KM_ATTEND_FEW_THREADS), few_shared(dp), a);
+    km_cuda_scratch_free(lane, a->partial, cap);
+    return s;
+}
+
+static km_status run_tiles(km_lane *lane, km_attend_args *a, int size) {
+    int64_t dp = 64 << size;
+    int each = a->group < KM_ATTEND_TILE ? a->group : KM_ATTEND_TILE, tokens = KM_ATTEND_TILE / each;
+    a->parts = (a->group + each - 1) / each;
+    return km_cuda_launch1(lane, &tile[size],
+                           KM_DIM((a->rows + tokens - 1) / tokens, a->kv_heads * a->parts),
+                           KM_DIM(128), (unsigned)(5 * KM_ATTEND_PAGE * dp * 2), a);
+}
+
+static km_status run_attend(km_ctx *ctx, const km_call *c) {
+    km_attend_call w = km_attend_describe(c);
+    km_lane *lane = km_cuda_lane(c);
+    if (w.dtype != KM_F32 || w.d > 256 || w.d % 8 || w.max_pages > INT32_MAX / KM_KV_PAGE ||
+        w.rows > 65535 || (w.d % 16 && w.cache == KM_F16))
+        return km_fail(ctx, KM_ERR_UNSUPPORTED,
+                       "attend: a GPU takes f32 heads of up to 256 elements, a multiple of 8");
+    if (w.rows == 0) return KM_OK;
+    int size = w.d <= 64 ? 0 : w.d <= 128 ? 1 : 2;
+    km_attend_args a = {.q = in_ptr(c, KM_ATTEND_Q), .k = in_ptr(c, KM_ATTEND_K),
+                        .v = in_ptr(c, KM_ATTEND_V), .ldq = c->in[KM_ATTEND_Q]->stride[0],
+                        .ldk = c->in[KM_ATTEND_K]->stride[0], .ldv = c->in[KM_ATTEND_V]->stride[0],
+                        .out = km_tensor_ptr(c->out[0]),
+                        .cache_k = km_tensor_ptr(c->in[KM_ATTEND_CACHE_K]),
+                        .cache_v = km_tensor_ptr(c->in[KM_ATTEND_CACHE_V]), .row = w.row,
+                        .table = w.table, .q_norm = in_ptr(c, KM_ATTEND_Q_NORM),
+                        .k_norm = in_ptr(c, KM_ATTEND_K_NORM),
+                        .divisors = in_ptr(c, KM_ATTEND_DIVISORS), .rows = (int32_t)w.rows,
+                        .heads = (int32_t)w.heads, .kv_heads = (int32_t)w.kv_heads,
+                        .d = (int32_t)w.d, .group = (int32_t)w.group, .pages = (int32_t)w.pages,
+                        .sequences = (int32_t)w.sequences, .max_pages = (int32_t)w.max_pages,
+                        .window = (int32_t)w.window, .cache = cache_kind(w.cache),
+                        .dims = (int32_t)w.dims, .adjacent = w.adjacent,
+                        .log2_base = w.dims ? log2(w.base) : 0, .scale = (float)w.scale,
+                        .softcap = (float)w.softcap, .eps = (float)w.eps};
+    if (w.rows == 1) return run_few(lane, &w, &a, size);
+    size_t cap;
+    a.turned = km_cuda_scratch(lane, (size_t)(w.rows * w.heads * w.d) * sizeof(float), &cap);
+    if (!a.turned) return ctx->error.code;
+    km_status s = km_cuda_launch1(lane, &append, KM_DIM(w.rows), KM_DIM(256),
+                                  (unsigned)((w.dims + 8 * w.d) * (int64_t)sizeof(float)), &a);
+    if (s == KM_OK) s = w.rows <= FEW_ROWS ? run_few(lane, &w, &a, size) : run_tiles(lane, &a, size);
+    km_cuda_scratch_free(lane, a.turned, cap);
+    return s;
+}
+
+void km_cuda_register_attend(km_kernel *table) { table[KM_OP_ATTEND] = run_attend; }

@@ -1,0 +1,30 @@
+/* The arguments of the kernels that attend over the paged cache. For C and CUDA. */
+#ifndef KM_CUDA_ATTEND_ARGS_H
+#define KM_CUDA_ATTEND_ARGS_H
+#include <stdint.h>
+
+#define KM_ATTEND_PAGE 64      /* tokens in a page */
+#define KM_ATTEND_HEADS 16     /* query heads of one key head that a block takes at once */
+#define KM_ATTEND_FEW_THREADS 128
+#define KM_ATTEND_TILE 64      /* (token, head) rows of a block in the kernel for prompts */
+
+enum { KM_CACHE_F32, KM_CACHE_F16, KM_CACHE_BF16, KM_CACHE_Q8_0, KM_CACHE_Q4_0 };
+
+typedef struct km_attend_args {
+    const void *q, *k, *v;     /* f32; q after km_attend_append: f32 of its own */
+    int64_t ldq, ldk, ldv;     /* from row to row, in elements */
+    float *out;                /* (rows, heads d) */
+    float *turned;             /* (rows, heads d): q normalised and rotated, made by append */
+    uint8_t *cache_k, *cache_v;
+    const int32_t *row, *table;
+    const float *q_norm, *k_norm, *divisors;
+    float *partial;            /* (rows, kv_heads * parts, splits, KM_ATTEND_HEADS, d + 2) */
+    uint32_t *counters;        /* (rows, kv_heads * parts) */
+    int32_t rows, heads, kv_heads, d, group, parts; /* parts: blocks that share a key head's heads */
+    int32_t pages, sequences, max_pages, window, splits, cache;
+    int32_t dims, adjacent;    /* rotation; dims 0: none */
+    double log2_base;
+    float scale, softcap, eps;
+} km_attend_args;
+
+#endif

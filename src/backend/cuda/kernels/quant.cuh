@@ -1,0 +1,436 @@
+// Weights of a few bits, unpacked. A thread takes a unit: 64 weights of one row in four runs of 16
+// that stand together in x. Every type comes out the same: run r is
+//   w[i] = d[r] * q[r][i] - m[r],   q in int8, four to a word,
+// so that a dot product with int8 x is 16 dp4a, and what is subtracted needs only x's sums.
+// fetch() asks for the unit's bytes, unpack() makes the runs, so that fetches can be under way
+// together. Formulas: src/tensor/quant.c.
+#ifndef KM_CUDA_QUANT_CUH
+#define KM_CUDA_QUANT_CUH
+#include "backend/cuda/kernels/common.cuh"
+#include "backend/cuda/kernels/quant_args.h"
+
+struct Runs {
+    uint32_t q[4][4];
+    float d[4], m[4];
+};
+
+// Runs of a unit in x: side by side, or 32 apart (types whose bytes hold weights 32 apart).
+template <bool APART> struct Order {
+    static __device__ __forceinline__ int at(int unit, int run) {
+        return APART ? (unit / 2) * 128 + (unit % 2) * 16 + run * 32 : unit * 64 + run * 16;
+    }
+    // The other way round: element p of x, a multiple of 4.
+    static __device__ __forceinline__ int unit_of(int p) {
+        return APART ? p / 128 * 2 + p / 16 % 2 : p / 64;
+    }
+    static __device__ __forceinline__ int run_of(int p) {
+        return APART ? p / 32 % 4 : p / 16 % 4;
+    }
+};
+
+__device__ __forceinline__ uint4 load16(const uint8_t *p) {
+    return __ldg(reinterpret_cast<const uint4 *>(p));
+}
+__device__ __forceinline__ uint2 load8(const uint8_t *p) {
+    return __ldg(reinterpret_cast<const uint2 *>(p));
+}
+__device__ __forceinline__ uint32_t load4(const uint8_t *p) {
+    return __ldg(reinterpret_cast<const uint32_t *>(p));
+}
+__device__ __forceinline__ float half_at(const uint8_t *p) {
+    return __half2float(__ushort_as_half(__ldg(reinterpret_cast<const unsigned short *>(p))));
+}
+__device__ __forceinline__ float half_low(uint32_t w) {
+    return __half2float(__ushort_as_half((unsigned short)w));
+}
+__device__ __forceinline__ float half_high(uint32_t w) {
+    return __half2float(__ushort_as_half((unsigned short)(w >> 16)));
+}
+__device__ __forceinline__ uint32_t word(const uint4 &v, int i) {
+    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+// Byte i of a word, and of two.
+__device__ __forceinline__ uint32_t byte_of(uint32_t w, int i) { return (w >> (8 * i)) & 0xff; }
+__device__ __forceinline__ uint32_t byte_of(uint2 w, int i) {
+    return byte_of(i < 4 ? w.x : w.y, i & 3);
+}
+
+// The two runs of 16 in 16 bytes of nibbles: low ones, then high ones.
+__device__ __forceinline__ void nibbles(const uint4 &v, uint32_t (&low)[4], uint32_t (&high)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        low[i] = word(v, i) & 0x0f0f0f0fu;
+        high[i] = (word(v, i) >> 4) & 0x0f0f0f0fu;
+    }
+}
+// Four bits, each to bit 0 of a byte.
+__device__ __forceinline__ uint32_t spread(uint32_t bits) {
+    return ((bits & 15u) * 0x00204081u) & 0x01010101u;
+}
+// Eight nibbles through a table of 16 bytes, as nibbles() orders them: four low ones, four high.
+__device__ __forceinline__ void look_up(uint32_t v, const uint32_t (&t)[4], uint32_t &low,
+                                        uint32_t &high) {
+    uint32_t part[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        uint32_t four = v >> (16 * i), at = four & 0x7777u;
+        uint32_t below = __byte_perm(t[0], t[1], at), above = __byte_perm(t[2], t[3], at);
+        part[i] = __byte_perm(below, above, 0x3210u | ((four & 0x8888u) >> 1));
+    }
+    low = __byte_perm(part[0], part[1], 0x6420);
+    high = __byte_perm(part[0], part[1], 0x7531);
+}
+
+template <int TYPE> struct Quant;
+
+// A block of 32 with 16 bytes of nibbles: two blocks to a unit.
+template <int META> struct Pair {
+    uint4 q[2];
+    const uint8_t *meta;
+    __device__ __forceinline__ void fetch(const km_quant_matrix &w, int64_t unit) {
+        int64_t b = w.first + unit * 2;
+        const uint8_t *p = w.planes + b * 16;
+        q[0] = load16(p);
+        q[1] = load16(p + 16);
+        meta = w.planes + w.padded * 16 + b * META;
+    }
+};
+
+template <> struct Quant<KM_QUANT_Q4_0> : Pair<2> {
+    static constexpr bool APART = false;
+    static constexpr int BLOCK = 32, QUANTS = 16; // elements; bytes of the first plane
+    uint32_t dd;
+    __device__ __forceinline__ void fetch(const km_quant_matrix &w, int64_t unit) {
+        Pair<2>::fetch(w, unit);
+        dd = load4(meta);
+    }
+    __device__ __forceinline__ void unpack(Runs &r) const {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            nibbles(q[i], r.q[2 * i], r.q[2 * i + 1]);
+            float d = i ? half_high(dd) : half_low(dd);
+            r.d[2 * i] = r.d[2 * i + 1] = d;
+            r.m[2 * i] = r.m[2 * i + 1] = 8 * d;
+        }
+    }
+};
+
+template <> struct Quant<KM_QUANT_Q4_1> : Pair<4> {
+    static constexpr bool APART = false;
+    static constexpr int BLOCK = 32, QUANTS = 16; // elements; bytes of the first plane
+    uint2 dm;
+    __device__ __forceinline__ void fetch(const km_quant_matrix &w, int64_t unit) {
+        Pair<4>::fetch(w, unit);
+        dm = load8(meta);
+    }
+    __device__ __forceinline__ void unpack(Runs &r) const {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            nibbles(q[i], r.q[2 * i], r.q[2 * i + 1]);
+            r.d[2 * i] = r.d[2 * i + 1] = half_low(i ? dm.y : dm.x);
+            r.m[2 * i] = r.m[2 * i + 1] = -half_high(i ? dm.y : dm.x);
+        }
+    }
+};
+
+// Fifth bits: 32 of them, in the order of the weights.
+__device__ __forceinline__ void fifth_bits(uint32_t h, uint32_t (&low)[4], uint32_t (&high)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        low[i] |= spread(h >> (4 * i)) << 4;
+        high[i] |= spread(h >> (16 + 4 * i)) << 4;
+    }
+}
+
+template <> struct Quant<KM_QUANT_Q5_0> : Pair<4> {
+    static constexpr bool APART = false;
+    static constexpr int BLOCK = 32, QUANTS = 16; // elements; bytes of the first plane
+    uint2 h;
+    uint32_t dd;
+    __device__ __forceinline__ void fetch(const km_quant_matrix &w, int64_t unit) {
+        Pair<4>::fetch(w, unit);
+        h = load8(meta);
+        dd = load4(w.planes + w.padded * 20 + (w.first + unit * 2) * 2);
+    }
+    __device__ __forceinline__ void unpack(Runs &r) const {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            nibbles(q[i], r.q[2 * i], r.q[2 * i + 1]);
+            fifth_bits(i ? h.y : h.x, r.q[2 * i], r.q[2 * i + 1]);
+            float d = i ? half_high(dd) : half_low(dd);
+            r.d[2 * i] = r.d[2 * i + 1] = d;
+            r.m[2 * i] = r.m[2 * i + 1] = 16 * d;
+        }
+    }
+};
+
+template <> struct Quant<KM_QUANT_Q5_1> : Pair<4> {
+    static constexpr bool APART = false;
+    static constexpr int BLOCK = 32, QUANTS = 16; // elements; bytes of the first plane
+    uint2 h, dm;
+    __device__ __forceinline__ void fetch(const km_quant_matrix &w, int64_t unit) {
+        Pair<4>::fetch(w, unit);
+        h = load8(meta);
+        dm = load8(w.planes + w.padded * 20 + (w.first + unit * 2) * 4);
+    }
+    __device__ __forceinline__ void unpack(Runs &r) const {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            nibbles(q[i], r.q[2 * i], r.q[2 * i + 1]);
+            fifth_bits(i ? h.y : h.x, r.q[2 * i], r.q[2 * i + 1]);
+            r.d[2 * i] = r.d[2 * i + 1] = half_low(i ? dm.y : dm.x);
+            r.m[2 * i] = r.m[2 * i + 1] = -half_high(i ? dm.y : dm.x);
+        }
+    }
+};
+
+template <> struct Quant<KM_QUANT_Q8_0> {
+    static constexpr bool APART = false;
+    static constexpr int BLOCK = 32, QUANTS = 32; // elements; bytes of the first plane
+    uint4 q[4];
+    uint32_t dd;
+    __device__ __forceinline__ void fetch(const km_quant_matrix &w, int64_t unit) {
+        int64_t b = w.first + unit * 2;
+#pragma unroll
+        for (int i = 0; i < 4; i++) q[i] = load16(w.planes + b * 32 + 16 * i);
+        dd = load4(w.planes + w.padded * 32 + b * 2);
+    }
+    __device__ __forceinline__ void unpack(Runs &r) const {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+#pragma unroll
+            for (int k = 0; k < 4; k++) r.q[i][k] = word(q[i], k);
+            r.d[i] = i < 2 ? half_low(dd) : half_high(dd);
+            r.m[i] = 0;
+        }
+    }
+};
+
+template <> struct Quant<KM_QUANT_IQ4_NL> : Quant<KM_QUANT_Q4_0> {
+    __device__ __forceinline__ void unpack(Runs &r) const {
+        // km_iq4_values
+        const uint32_t t[4] = {0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u};
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+#pragma unroll
+            for (int k = 0; k < 4; k++) look_up(word(q[i], k), t, r.q[2 * i][k], r.q[2 * i + 1][k]);
+            r.d[2 * i] = r.d[2 * i + 1] = i ? half_high(dd) : half_low(dd);
+            r.m[2 * i] = r.m[2 * i + 1] = 0;
+        }
+    }
+};
+
+template <> struct Quant<KM_QUANT_MXFP4> : Pair<1> {
+    static constexpr bool APART = false;
+    static constexpr int BLOCK = 32, QUANTS = 16; // elements; bytes of the first plane
+    uint32_t e;
+    __device__ __forceinline__ void fetch(const km_quant_matrix &w, int64_t unit) {
+        Pair<1>::fetch(w, unit);
+        e = __ldg(reinterpret_cast<const unsigned short *>(meta));
+    }
+    __device__ __forceinline__ void unpack(Runs &r) const {
+        // km_mxfp4_values
+        const uint32_t t[4] = {0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu};
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+#pragma unroll
+            for (int k = 0; k < 4; k++) look_up(word(q[i], k), t, r.q[2 * i][k], r.q[2 * i + 1][k]);
+            uint32_t x = byte_of(e, i);
+            r.d[2 * i] = r.d[2 * i + 1] =
+                __uint_as_float(x < 2 ? 0x00200000u << x : (x - 1) << 23);
+            r.m[2 * i] = r.m[2 * i + 1] = 0;
+        }
+    }
+};
+
+// ---- Blocks of 256: four units ----
+
+template <> struct Quant<KM_QUANT_Q2_K> {
+    static constexpr bool APART = true;
+    static constexpr int BLOCK = 256, QUANTS = 64; // elements; bytes of the first plane
+    uint4 q;
+    uint2 s;
+    uint32_t dm;
+    int j;
+    __device__ __forceinline__ void fetch(const km_quant_matrix &w, int64_t unit) {
+        int64_t b = w.first + unit / 4;
+        int half = (int)(unit / 2) % 2;
+        j = (int)unit % 2;
+        q = load16(w.planes + b * 64 + 32 * half + 16 * j);
+        s = load8(w.planes + w.padded * 64 + b * 16 + 8 * half);
+        dm = load4(w.planes + w.padded * 80 + b * 4);
+    }
+    __device__ __forceinline__ void unpack(Runs &r) const {
+        float d = half_low(dm), m = half_high(dm);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+#pragma unroll
+            for (int k = 0; k < 4; k++) r.q[i][k] = (word(q, k) >> (2 * i)) & 0x03030303u;
+            uint32_t sc = byte_of(s, 2 * i + j);
+            r.d[i] = d * (float)(sc & 15);
+            r.m[i] = m * (float)(sc >> 4);
+        }
+    }
+};
+
+template <> struct Quant<KM_QUANT_Q3_K> {
+    static constexpr bool APART = true;
+    static constexpr int BLOCK = 256, QUANTS = 64; // elements; bytes of the first plane
+    uint4 q, h;
+    uint32_t s[3];
+    float d;
+    int j, half;
+    __device__ __forceinline__ void fetch(const km_quant_matrix &w, int64_t unit) {
+        int64_t b = w.first + unit / 4;
+        half = (int)(unit / 2) % 2;
+        j = (int)unit % 2;
+        q = load16(w.planes + b * 64 + 32 * half + 16 * j);
+        h = load16(w.planes + w.padded * 64 + b * 32 + 16 * j);
+#pragma unroll
+        for (int i = 0; i < 3; i++) s[i] = load4(w.planes + w.padded * 96 + b * 12 + 4 * i);
+        d = half_at(w.planes + w.padded * 108 + b * 2);
+    }
+    __device__ __forceinline__ void unpack(Runs &r) const {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                r.q[i][k] = ((word(q, k) >> (2 * i)) & 0x03030303u) |
+                            (((word(h, k) >> (4 * half + i)) & 0x01010101u) << 2);
+            int at = 2 * i + j; // scale 8 * half + at
+            uint32_t low = (byte_of(make_uint2(s[0], s[1]), at) >> (4 * half)) & 15;
+            uint32_t high = (byte_of(s[2], at & 3) >> (2 * (2 * half + (at >> 2)))) & 3;
+            r.d[i] = d * (float)((int)(low | high << 4) - 32);
+            r.m[i] = 4 * r.d[i];
+        }
+    }
+};
+
+// Scale j and minimum j of q4_k and q5_k: the 12 bytes are words y, z, w of the head.
+__device__ __forceinline__ void k4_scale(const uint4 &head, int j, float &scale, float &min) {
+    uint32_t a = byte_of(head.y, j & 3), b = byte_of(head.z, j & 3), c = byte_of(head.w, j & 3);
+    uint32_t s = j < 4 ? a & 63 : (c & 15) | (a >> 6) << 4;
+    uint32_t m = j < 4 ? b & 63 : c >> 4 | (b >> 6) << 4;
+    scale = half_low(head.x) * (float)s;
+    min = half_high(head.x) * (float)m;
+}
+
+template <> struct Quant<KM_QUANT_Q4_K> {
+    static constexpr bool APART = false;
+    static constexpr int BLOCK = 256, QUANTS = 128; // elements; bytes of the first plane
+    uint4 q[2], head;
+    int c;
+    __device__ __forceinline__ void fetch(const km_quant_matrix &w, int64_t unit) {
+        int64_t b = w.first + unit / 4;
+        c = (int)unit % 4;
+        const uint8_t *p = w.planes + b * 128 + 32 * c;
+        q[0] = load16(p);
+        q[1] = load16(p + 16);
+        head = load16(w.planes + w.padded * 128 + b * 16);
+    }
+    __device__ __forceinline__ void unpack(Runs &r) const {
+        nibbles(q[0], r.q[0], r.q[2]);
+        nibbles(q[1], r.q[1], r.q[3]);
+        k4_scale(head, 2 * c, r.d[0], r.m[0]);
+        k4_scale(head, 2 * c + 1, r.d[2], r.m[2]);
+        r.d[1] = r.d[0], r.m[1] = r.m[0];
+        r.d[3] = r.d[2], r.m[3] = r.m[2];
+    }
+};
+
+template <> struct Quant<KM_QUANT_Q5_K> {
+    static constexpr bool APART = false;
+    static constexpr int BLOCK = 256, QUANTS = 128; // elements; bytes of the first plane
+    uint4 q[2], h[2], head;
+    int c;
+    __device__ __forceinline__ void fetch(const km_quant_matrix &w, int64_t unit) {
+        int64_t b = w.first + unit / 4;
+        c = (int)unit % 4;
+        const uint8_t *p = w.planes + b * 128 + 32 * c;
+        const uint8_t *bits = w.planes + w.padded * 128 + b * 32;
+        q[0] = load16(p);
+        q[1] = load16(p + 16);
+        h[0] = load16(bits);
+        h[1] = load16(bits + 16);
+        head = load16(w.planes + w.padded * 160 + b * 16);
+    }
+    __device__ __forceinline__ void unpack(Runs &r) const {
+        nibbles(q[0], r.q[0], r.q[2]);
+        nibbles(q[1], r.q[1], r.q[3]);
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                r.q[i][k] |= ((word(h[i], k) >> (2 * c)) & 0x01010101u) << 4;
+                r.q[2 + i][k] |= ((word(h[i], k) >> (2 * c + 1)) & 0x01010101u) << 4;
+            }
+        k4_scale(head, 2 * c, r.d[0], r.m[0]);
+        k4_scale(head, 2 * c + 1, r.d[2], r.m[2]);
+        r.d[1] = r.d[0], r.m[1] = r.m[0];
+        r.d[3] = r.d[2], r.m[3] = r.m[2];
+    }
+};
+
+template <> struct Quant<KM_QUANT_Q6_K> {
+    static constexpr bool APART = true;
+    static constexpr int BLOCK = 256, QUANTS = 128; // elements; bytes of the first plane
+    uint4 q[2], h;
+    uint2 s;
+    float d;
+    int j;
+    __device__ __forceinline__ void fetch(const km_quant_matrix &w, int64_t unit) {
+        int64_t b = w.first + unit / 4;
+        int half = (int)(unit / 2) % 2;
+        j = (int)unit % 2;
+        const uint8_t *p = w.planes + b * 128 + 64 * half + 16 * j;
+        q[0] = load16(p);
+        q[1] = load16(p + 32);
+        h = load16(w.planes + w.padded * 128 + b * 64 + 32 * half + 16 * j);
+        s = load8(w.planes + w.padded * 192 + b * 16 + 8 * half);
+        d = half_at(w.planes + w.padded * 208 + b * 2);
+    }
+    __device__ __forceinline__ void unpack(Runs &r) const {
+        nibbles(q[0], r.q[0], r.q[2]);
+        nibbles(q[1], r.q[1], r.q[3]);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                uint32_t two = word(h, k) >> (2 * i);
+                r.q[i][k] |= (two & 0x03030303u) << 4;
+            }
+            r.d[i] = d * (float)(int8_t)byte_of(s, 2 * i + j);
+            r.m[i] = 32 * r.d[i];
+        }
+    }
+};
+
+template <> struct Quant<KM_QUANT_IQ4_XS> {
+    static constexpr bool APART = false;
+    static constexpr int BLOCK = 256, QUANTS = 128; // elements; bytes of the first plane
+    uint4 q[2];
+    uint2 head; // d, high bits of scales; low bits of scales
+    int c;
+    __device__ __forceinline__ void fetch(const km_quant_matrix &w, int64_t unit) {
+        int64_t b = w.first + unit / 4;
+        c = (int)unit % 4;
+        const uint8_t *p = w.planes + b * 128 + 32 * c;
+        q[0] = load16(p);
+        q[1] = load16(p + 16);
+        head = load8(w.planes + w.padded * 128 + b * 8);
+    }
+    __device__ __forceinline__ void unpack(Runs &r) const {
+        const uint32_t t[4] = {0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u};
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+#pragma unroll
+            for (int k = 0; k < 4; k++) look_up(word(q[i], k), t, r.q[2 * i][k], r.q[2 * i + 1][k]);
+            uint32_t low = (byte_of(head.y, c) >> (4 * i)) & 15;
+            uint32_t high = (head.x >> (16 + 2 * (2 * c + i))) & 3;
+            r.d[2 * i] = r.d[2 * i + 1] = half_low(head.x) * (float)((int)(low | high << 4) - 32);
+            r.m[2 * i] = r.m[2 * i + 1] = 0;
+        }
+    }
+};
+
+#endif

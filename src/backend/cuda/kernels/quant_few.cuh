@@ -1,0 +1,214 @@
+// A few rows of x (at most 8) against matrices of a few bits: what decoding a token does.
+//
+// Floor: each matrix is read once, in its packed form; 2 m n k operations as dp4a are far below
+// that. A block first calls its part of the weights into L2, while the kernel in front still makes
+// x; then stages x in shared memory as int8 in groups of 32 (with the norm before it, when that is
+// asked for), and then each warp, or part of one, sums one row of weights after the other, 64
+// weights to a thread at a time. Rows are shared out evenly and in order, so that what a block
+// reads lies together.
+#include "backend/cuda/kernels/gemm_common.cuh"
+#include "backend/cuda/kernels/quant.cuh"
+
+// x of one row in shared memory: runs of 16 bytes, run r of unit u at [r][u], so that the lanes of a
+// warp read side by side; and of each run {scale, scale * sum}.
+template <bool APART> struct Staged {
+    int8_t *q;
+    float2 *meta;
+    int k;
+    __device__ __forceinline__ Staged(uint8_t *room, int row, int k_) : k(k_) {
+        q = reinterpret_cast<int8_t *>(room) + row * (k + k / 2);
+        meta = reinterpret_cast<float2 *>(q + k);
+    }
+    __device__ __forceinline__ uint4 run(int unit, int r) const {
+        return *reinterpret_cast<const uint4 *>(q + r * (k / 4) + unit * 16);
+    }
+    __device__ __forceinline__ float2 scale(int unit, int r) const {
+        return meta[r * (k / 64) + unit];
+    }
+    // Four elements from p on, by all lanes of a warp together.
+    __device__ __forceinline__ void put(int p, float4 v) {
+        float most = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
+#pragma unroll
+        for (int lane = 4; lane > 0; lane /= 2)
+            most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, lane));
+        float d = most / 127, inverse = most > 0 ? 127 / most : 0;
+        int a = __float2int_rn(v.x * inverse), b = __float2int_rn(v.y * inverse),
+            c = __float2int_rn(v.z * inverse), e = __float2int_rn(v.w * inverse);
+        int sum = a + b + c + e;
+        sum += __shfl_xor_sync(ALL_LANES, sum, 1);
+        sum += __shfl_xor_sync(ALL_LANES, sum, 2);
+        if (p >= k) return;
+        int unit = Order<APART>::unit_of(p), r = Order<APART>::run_of(p);
+        uint32_t four = (a & 0xff) | (b & 0xff) << 8 | (c & 0xff) << 16 | (uint32_t)e << 24;
+        *reinterpret_cast<uint32_t *>(q + r * (k / 4) + unit * 16 + p % 16) = four;
+        if (p % 16 == 0) meta[r * (k / 64) + unit] = make_float2(d, d * (float)sum);
+    }
+};
+
+__device__ __forceinline__ float4 four_at(const float *p) {
+    return *reinterpret_cast<const float4 *>(p);
+}
+
+// delta + residual, or delta alone.
+__device__ __forceinline__ float4 summed(const km_quant_few_args &a, int64_t at) {
+    float4 v = four_at(a.delta + at);
+    if (!a.residual) return v;
+    float4 r = four_at(a.residual + at);
+    return make_float4(v.x + r.x, v.y + r.y, v.z + r.z, v.w + r.w);
+}
+
+__device__ __forceinline__ float block_total(float v) {
+    __shared__ float part[KM_FEW_THREADS / 32];
+    v = warp_sum(v);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = v;
+    __syncthreads();
+    float s = 0;
+#pragma unroll
+    for (int i = 0; i < KM_FEW_THREADS / 32; i++) s += part[i];
+    return s;
+}
+
+template <bool APART, int M>
+__device__ __forceinline__ void stage(const km_quant_few_args &a, uint8_t *room) {
+    int k = a.k, end = (k + 127) / 128 * 128; // warps go together
+    for (int row = 0; row < M && row < a.m; row++) {
+        Staged<APART> x(room, row, k);
+        int64_t base = (int64_t)row * k;
+        float rstd = 1;
+        if (a.norm_w) {
+            float square = 0;
+            for (int p = threadIdx.x * 4; p < k; p += KM_FEW_THREADS * 4) {
+                float4 v = summed(a, base + p);
+                if (a.sum && blockIdx.x == 0) *reinterpret_cast<float4 *>(a.sum + base + p) = v;
+                square += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+            }
+            rstd = 1 / sqrtf(block_total(square) / (float)k + a.eps);
+        }
+        for (int p = threadIdx.x * 4; p < end; p += KM_FEW_THREADS * 4) {
+            float4 v = make_float4(0, 0, 0, 0);
+            if (p < k && !a.norm_w) v = four_at(a.x + base + p);
+            if (p < k && a.norm_w) {
+                v = summed(a, base + p);
+                float4 w = four_at(a.norm_w + p);
+                v = make_float4(v.x * rstd * w.x, v.y * rstd * w.y, v.z * rstd * w.z,
+                                v.w * rstd * w.w);
+            }
+            x.put(p, v);
+        }
+    }
+    __syncthreads();
+}
+
+// Calls the quants of rows [begin, end) into L2, up to a.early bytes.
+template <int TYPE>
+__device__ __forceinline__ void call_early(const km_quant_few_args &a, const km_quant_matrix &w,
+                                           int begin, int end) {
+#if __CUDA_ARCH__ >= 900
+    constexpr int BLOCK = Quant<TYPE>::BLOCK, BYTES = Quant<TYPE>::QUANTS;
+    int64_t each = (int64_t)(a.k / BLOCK) * BYTES, from = w.first * BYTES + begin * each;
+    int64_t bytes = min((end - begin) * each, (int64_t)a.early) / 16 * 16;
+    for (int64_t at = (int64_t)threadIdx.x * 2048; at < bytes; at += KM_FEW_THREADS * 2048)
+        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(w.planes + from + at),
+                     "r"((int)min((int64_t)2048, bytes - at)));
+#endif
+}
+
+template <int TYPE, int M>
+__device__ __forceinline__ void add_unit(const Quant<TYPE> &raw, const uint8_t *room, int k, int m,
+                                         int unit, float (&sum)[M]) {
+    Runs w;
+    raw.unpack(w);
+#pragma unroll
+    for (int row = 0; row < M; row++) {
+        if (M > 1 && row >= m) break;
+        Staged<Quant<TYPE>::APART> x(const_cast<uint8_t *>(room), row, k);
+#pragma unroll
+        for (int r = 0; r < 4; r++) {
+            uint4 v = x.run(unit, r);
+            float2 s = x.scale(unit, r);
+            int dot = __dp4a((int)w.q[r][0], (int)v.x, 0);
+            dot = __dp4a((int)w.q[r][1], (int)v.y, dot);
+            dot = __dp4a((int)w.q[r][2], (int)v.z, dot);
+            dot = __dp4a((int)w.q[r][3], (int)v.w, dot);
+            sum[row] = fmaf(w.d[r] * s.x, (float)dot, sum[row]);
+            sum[row] = fmaf(-w.m[r], s.y, sum[row]);
+        }
+    }
+}
+
+template <int TYPE, int M, bool GATED>
+__device__ __forceinline__ void few_rows(const km_quant_few_args &a, const km_quant_part &part,
+                                         int blocks, uint8_t *room) {
+    int b = blockIdx.x - part.first;
+    int begin = (int)((int64_t)part.n * b / blocks), end = (int)((int64_t)part.n * (b + 1) / blocks);
+    call_early<TYPE>(a, part.w, begin, end);
+    if (GATED) call_early<TYPE>(a, part.up, begin, end);
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+    stage<Quant<TYPE>::APART, M>(a, room);
+
+    int lanes = a.lanes, groups = KM_FEW_THREADS / lanes, group = threadIdx.x / lanes;
+    int sub = threadIdx.x % lanes, units = a.k / KM_QUANT_UNIT;
+    int rounds = (end - begin + groups - 1) / groups; // all lanes of a warp go together
+    for (int i = 0; i < rounds; i++) {
+        int row = begin + i * groups + group;
+        int64_t at = (int64_t)min(row, part.n - 1) * units;
+        float sum[M] = {}, up[GATED ? M : 1] = {};
+        if (row < end)
+            for (int u = sub; u < units; u += lanes) {
+                Quant<TYPE> raw;
+                raw.fetch(part.w, at + u);
+                if (GATED) {
+                    Quant<TYPE> also;
+                    also.fetch(part.up, at + u);
+                    add_unit<TYPE, M>(raw, room, a.k, a.m, u, sum);
+                    if constexpr (GATED) add_unit<TYPE, M>(also, room, a.k, a.m, u, up);
+                } else {
+                    add_unit<TYPE, M>(raw, room, a.k, a.m, u, sum);
+                }
+            }
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            for (int lane = lanes / 2; lane > 0; lane /= 2) {
+                sum[m] += __shfl_xor_sync(ALL_LANES, sum[m], lane);
+                if constexpr (GATED) up[m] += __shfl_xor_sync(ALL_LANES, up[m], lane);
+            }
+            if (sub != 0 || row >= end || m >= a.m) continue;
+            float v[1] = {sum[m] + (part.bias ? part.bias[row] : 0)};
+            gemm_act<float>(a.act, v);
+            if constexpr (GATED) v[0] *= up[m];
+            part.out[(int64_t)m * part.n + row] = v[0];
+        }
+    }
+}
+
+template <int FIRST, int SECOND, int M, bool GATED>
+__device__ __forceinline__ void few(const km_quant_few_args &a) {
+    extern __shared__ __align__(16) uint8_t room[];
+    int p = 0;
+    while (p + 1 < a.parts && (int)blockIdx.x >= a.part[p + 1].first) p++;
+    int blocks = (p + 1 < a.parts ? a.part[p + 1].first : a.last) - a.part[p].first;
+    if (FIRST == SECOND || !a.part[p].second) few_rows<FIRST, M, GATED>(a, a.part[p], blocks, room);
+    else few_rows<SECOND, M, GATED>(a, a.part[p], blocks, room);
+}
+
+#define FEW_KERNEL(name, FIRST, SECOND, M, GATED)                                                  \
+    extern "C" __global__ void __launch_bounds__(KM_FEW_THREADS, M == 1 ? 2 : 1)                   \
+        name(const __grid_constant__ km_quant_few_args a) {                                        \
+        few<KM_QUANT_##FIRST, KM_QUANT_##SECOND, M, GATED>(a);                                     \
+    }
+#define FEW(TYPE)                                                                                  \
+    FEW_KERNEL(few_##TYPE##_1, TYPE, TYPE, 1, false)                                               \
+    FEW_KERNEL(few_##TYPE##_4, TYPE, TYPE, 4, false)                                               \
+    FEW_KERNEL(few_##TYPE##_8, TYPE, TYPE, 8, false)                                               \
+    FEW_KERNEL(few_gated_##TYPE##_1, TYPE, TYPE, 1, true)                                          \
+    FEW_KERNEL(few_gated_##TYPE##_4, TYPE, TYPE, 4, true)                                          \
+    FEW_KERNEL(few_gated_##TYPE##_8, TYPE, TYPE, 8, true)
+// Layers of two types over one x, as mixes have them.
+#define FEW_TWO(FIRST, SECOND)                                                                     \
+    FEW_KERNEL(few_##FIRST##_##SECOND##_1, FIRST, SECOND, 1, false)                                \
+    FEW_KERNEL(few_##FIRST##_##SECOND##_4, FIRST, SECOND, 4, false)                                \
+    FEW_KERNEL(few_##FIRST##_##SECOND##_8, FIRST, SECOND, 8, false)

@@ -1,0 +1,25 @@
+/* Weights of a few bits in the GPU's memory: finding them in planes, as kernels want them. */
+#ifndef KM_BACKEND_CUDA_QUANT_H
+#define KM_BACKEND_CUDA_QUANT_H
+#include "backend/cuda/kernels/quant_args.h"
+#include "backend/cuda/launch.h"
+
+/* A matrix ready for kernels. One whose tensor was not settled (device.h) is laid out in scratch
+ * memory for the occasion. */
+typedef struct km_cuda_quant {
+    km_quant_matrix m;
+    void *scratch;
+    size_t cap;
+} km_cuda_quant;
+
+/* The kernels' number of a block dtype, -1 for others. */
+int km_cuda_quant_type(km_dtype d);
+/* t (n, k) or of any shape with rows of k. KM_ERR_UNSUPPORTED when k is no multiple of a unit. */
+km_status km_cuda_quant_get(km_lane *lane, const km_tensor *t, km_cuda_quant *out);
+void km_cuda_quant_put(km_lane *lane, km_cuda_quant *q);
+
+/* device_ops: planes for good, and back. */
+km_status km_cuda_settle(km_lane *lane, km_storage *s, km_dtype dtype);
+km_status km_cuda_unsettle(km_lane *lane, km_storage *s, km_dtype dtype);
+
+#endif
