@@ -1,6 +1,7 @@
 /* Running one checked call: operands are brought into the form the row promises to kernels, and
  * the call goes to the device that holds them or, where that one has no kernel, to its fallback.
  * A fallback across memories copies operands there and results back. */
+#include "backend/host.h"
 #include "base/log.h"
 #include "base/progress.h"
 #include "ops/run.h"
@@ -50,6 +51,7 @@ static int64_t span_of(const km_tensor *t) {
 static km_tensor *twin(km_ctx *ctx, km_lane *there, const char *name, const km_tensor *t,
                        bool filled) {
     int64_t span = span_of(t);
+    if (km_unsettle(ctx, t) != KM_OK) return NULL;
     km_tensor *flat = km_tensor_new(ctx, there, name, t->dtype, KM_SHAPE(span));
     km_tensor *view = flat ? km_tensor_view(ctx, flat, t->shape, t->stride, 0) : NULL;
     km_lane *from = t->storage->lane;
@@ -107,12 +109,19 @@ static km_status run_elsewhere(km_ctx *ctx, km_device *device, const km_call *c)
     return s;
 }
 
+/* The kernel, remembered when the step is being captured on the host; a GPU's stream does that by
+ * itself. */
+static km_status run_kernel(km_ctx *ctx, km_kernel k, const km_call *c) {
+    km_lane *lane = c->out[0]->storage->lane;
+    return lane->device->host ? km_host_run(ctx, lane, k, c) : k(ctx, c);
+}
+
 /* The kernel by itself on the device, and how long it took. */
 static km_status run_timed(km_ctx *ctx, km_kernel k, const km_call *c) {
     km_lane *lane = c->out[0]->storage->lane;
     lane->device->ops->sync(lane);
     double begin = km_now();
-    km_status s = k(ctx, c);
+    km_status s = run_kernel(ctx, k, c);
     lane->device->ops->sync(lane);
     if (s == KM_OK) ctx->timed(ctx->timed_user, c, km_now() - begin);
     return s;
@@ -120,7 +129,7 @@ static km_status run_timed(km_ctx *ctx, km_kernel k, const km_call *c) {
 
 static km_status run_on(km_ctx *ctx, km_device *device, const km_call *c) {
     km_kernel k = device->backend->kernel[c->op];
-    km_status s = !k ? KM_ERR_UNSUPPORTED : ctx->timed ? run_timed(ctx, k, c) : k(ctx, c);
+    km_status s = !k ? KM_ERR_UNSUPPORTED : ctx->timed ? run_timed(ctx, k, c) : run_kernel(ctx, k, c);
     if (s != KM_ERR_UNSUPPORTED) {
         ctx->kernels++;
         return s;

@@ -1,5 +1,5 @@
 /* Steps as graphs: run once as usual, captured the second time, replayed from then on. Devices
- * without graphs simply run the step each time. */
+ * without graphs, and steps that cannot be captured, simply run each time. */
 #include "base/alloc.h"
 #include "tensor/tensor.h"
 
@@ -8,6 +8,7 @@ struct km_graph {
     uint64_t key;
     int runs;             /* with this key */
     void *captured;       /* the device's own; NULL before the second run */
+    bool refused;         /* a step with this key could not be captured, but runs */
 };
 
 /* The step as it is: called with recording of the device's work on or off. */
@@ -43,12 +44,16 @@ km_status km_graph_run(km_ctx *ctx, km_graph **graph, uint64_t key, km_step_fn f
     if (key != g->key) {
         g->key = key;
         g->runs = 0;
+        g->refused = false;
     }
     g->runs++;
-    if (!ops->graph_begin || g->runs == 1) return plain(ctx, fn, user);
-    if (g->runs == 2 && capture(g, fn, user) != KM_OK) {
-        g->runs = 0;
-        return km_ctx_status(ctx);
+    if (!ops->graph_begin || g->refused || g->runs == 1) return plain(ctx, fn, user);
+    if (g->runs == 2) {
+        if (capture(g, fn, user) != KM_OK) {
+            g->runs = 0;
+            return km_ctx_status(ctx);
+        }
+        g->refused = !g->captured; /* it ran, and will again */
     }
     return g->captured ? ops->graph_launch(g->captured) : km_ctx_status(ctx);
 }

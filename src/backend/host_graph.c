@@ -1,0 +1,253 @@
+/* Capture and replay on a host device. The blocks of memory that a captured step used stay out of the
+ * pool, because every replay writes to them. */
+#include "backend/host_graph.h"
+#include "base/alloc.h"
+#include "base/progress.h"
+#include <stdlib.h>
+
+typedef struct held_block {
+    void *p;
+    size_t cap;
+    bool ours; /* out of the pool; otherwise somebody still uses it */
+} held_block;
+
+/* A call with all it points at, in one piece of memory. */
+typedef struct kept_call {
+    km_kernel kernel;
+    km_call c;
+    km_params p;
+    bool draws; /* random numbers: stream and seed are those of the replay */
+} kept_call;
+
+typedef struct km_host_graph {
+    km_lane *lane;
+    struct km_host_graph *next;
+    kept_call **calls;
+    int n_calls, cap_calls;
+    held_block *blocks; /* sorted by address once captured */
+    int n_blocks, cap_blocks;
+    bool spoiled;
+    bool ran;                /* the capture itself was the first run */
+    uint64_t draws, n_draws; /* the context's when captured, and what one run adds */
+} km_host_graph;
+
+/* ---- The pool's blocks ---- */
+
+/* Room for one more entry of `size` bytes. */
+static bool grow(void **list, int n, int *cap, size_t size) {
+    if (n < *cap) return true;
+    int more = *cap ? *cap * 2 : 256;
+    void *grown = km_realloc(*list, (size_t)more * size);
+    if (!grown) return false;
+    *list = grown;
+    *cap = more;
+    return true;
+}
+
+static void block_got(void *user, void *p, size_t cap) {
+    km_host_graph *g = ((km_host_queue *)user)->capturing;
+    if (!g || g->spoiled) return;
+    if (!grow((void **)&g->blocks, g->n_blocks, &g->cap_blocks, sizeof *g->blocks))
+        g->spoiled = true;
+    else
+        g->blocks[g->n_blocks++] = (held_block){p, cap, false};
+}
+
+static int by_address(const void *a, const void *b) {
+    uintptr_t x = (uintptr_t)((const held_block *)a)->p, y = (uintptr_t)((const held_block *)b)->p;
+    return (x > y) - (x < y);
+}
+
+static bool block_keeps(void *user, void *p, size_t cap) {
+    held_block key = {p, cap, false};
+    for (km_host_graph *g = ((km_host_queue *)user)->graphs; g; g = g->next) {
+        if (!g->n_blocks) continue;
+        held_block *b = bsearch(&key, g->blocks, (size_t)g->n_blocks, sizeof key, by_address);
+        if (b && !b->ours) {
+            b->ours = true;
+            return true;
+        }
+    }
+    return false;
+}
+
+static void watch(km_lane *lane) {
+    km_host_queue *q = km_host_queue_of(lane);
+    q->watch = (km_mempool_watch){block_got, block_keeps, q, q->capturing != NULL};
+    lane->pool.watch = q->capturing || q->graphs ? &q->watch : NULL;
+}
+
+static void take_blocks(km_host_graph *g) {
+    int n = 0;
+    if (g->n_blocks) qsort(g->blocks, (size_t)g->n_blocks, sizeof *g->blocks, by_address);
+    for (int i = 0; i < g->n_blocks; i++) {
+        if (n > 0 && g->blocks[n - 1].p == g->blocks[i].p) continue; /* handed out again */
+        g->blocks[n] = g->blocks[i];
+        g->blocks[n].ours = km_mempool_take(&g->lane->pool, g->blocks[n].p, g->blocks[n].cap);
+        n++;
+    }
+    g->n_blocks = n;
+}
+
+/* ---- Capture ---- */
+
+/* The operands as they are now: views are the step's, and storages are used again after it. */
+static km_tensor *copy_operand(const km_tensor *t, km_tensor **tensor, km_storage **storage) {
+    if (!t) return NULL;
+    km_tensor *to = (*tensor)++;
+    km_storage *s = (*storage)++;
+    *to = *t;
+    *s = *t->storage;
+    to->storage = s;
+    to->node = NULL;
+    to->grad = NULL;
+    return to;
+}
+
+static bool keep_call(km_host_graph *g, km_kernel k, const km_call *c) {
+    size_t n = (size_t)(c->n_in + c->n_out);
+    if (!grow((void **)&g->calls, g->n_calls, &g->cap_calls, sizeof *g->calls)) return false;
+    kept_call *kept = km_alloc(sizeof *kept + n * (sizeof(km_tensor) + sizeof(km_storage) +
+                                                   sizeof(km_tensor *)));
+    if (!kept) return false;
+    km_tensor *tensor = (km_tensor *)(void *)(kept + 1);
+    km_storage *storage = (km_storage *)(void *)(tensor + n);
+    km_tensor **list = (km_tensor **)(void *)(storage + n);
+    *kept = (kept_call){.kernel = k, .c = *c, .p = *c->p};
+    kept->draws = c->op == KM_OP_DROPOUT || c->op == KM_OP_UNIFORM || c->op == KM_OP_NORMAL;
+    for (int i = 0; i < c->n_in; i++) list[i] = copy_operand(c->in[i], &tensor, &storage);
+    for (int i = 0; i < c->n_out; i++)
+        list[c->n_in + i] = copy_operand(c->out[i], &tensor, &storage);
+    kept->c.in = list;
+    kept->c.out = list + c->n_in;
+    kept->c.p = &kept->p;
+    g->calls[g->n_calls++] = kept;
+    return true;
+}
+
+km_status km_host_run(km_ctx *ctx, km_lane *lane, km_kernel k, const km_call *c) {
+    km_host_queue *q = km_host_queue_of(lane);
+    km_host_graph *g = q->capturing;
+    if (!g || q->depth > 0) return k(ctx, c);
+    q->depth++;
+    km_status s = k(ctx, c);
+    q->depth--;
+    if (ctx->tape) g->spoiled = true; /* what a tape holds is gone after the step */
+    if (s == KM_OK && !g->spoiled && !keep_call(g, k, c)) g->spoiled = true;
+    return s;
+}
+
+void km_host_graph_spoil(km_lane *lane) {
+    km_host_queue *q = km_host_queue_of(lane);
+    if (q->capturing && !q->depth) q->capturing->spoiled = true;
+}
+
+km_status km_host_graph_begin(km_lane *lane) {
+    km_host_queue *q = km_host_queue_of(lane);
+    if (q->capturing)
+        return km_fail(lane->ctx, KM_ERR_STATE, "%s: a graph is being captured already",
+                       lane->device->name);
+    km_host_graph *g = km_calloc(1, sizeof *g);
+    if (!g) return km_fail(lane->ctx, KM_ERR_MEMORY, "graph: out of memory");
+    g->lane = lane;
+    g->draws = lane->ctx->draws;
+    q->capturing = g;
+    watch(lane);
+    return KM_OK;
+}
+
+void *km_host_graph_end(km_lane *lane, void *old) {
+    km_host_queue *q = km_host_queue_of(lane);
+    km_host_graph *g = q->capturing;
+    km_host_graph_free(old);
+    if (!g) return NULL;
+    q->capturing = NULL;
+    g->next = q->graphs;
+    q->graphs = g;
+    g->ran = true;
+    g->n_draws = lane->ctx->draws - g->draws;
+    if (km_failed(lane->ctx)) g->spoiled = true;
+    if (g->spoiled)
+        g->n_blocks = 0;
+    else
+        take_blocks(g);
+    watch(lane);
+    if (!g->spoiled) return g;
+    km_host_graph_free(g);
+    return NULL;
+}
+
+/* ---- Replay ---- */
+
+km_status km_host_graph_launch(void *graph) {
+    km_host_graph *g = graph;
+    km_ctx *ctx = g->lane->ctx;
+    if (km_failed(ctx)) return ctx->error.code;
+    if (km_host_queue_of(g->lane)->capturing)
+        return km_fail(ctx, KM_ERR_STATE, "%s: a graph cannot run while one is captured",
+                       g->lane->device->name);
+    if (g->ran) {
+        g->ran = false;
+        return KM_OK;
+    }
+    uint64_t later = ctx->draws - g->draws;
+    for (int i = 0; i < g->n_calls; i++) {
+        kept_call *k = g->calls[i];
+        km_params p;
+        km_call c = k->c;
+        if (k->draws) {
+            p = k->p;
+            p.stream += later;
+            p.seed = ctx->seed;
+            c.p = &p;
+        }
+        double begin = ctx->timed ? km_now() : 0;
+        km_status s = k->kernel(ctx, &c);
+        if (ctx->timed) ctx->timed(ctx->timed_user, &c, km_now() - begin);
+        if (s != KM_OK)
+            return km_failed(ctx) ? ctx->error.code
+                                  : km_fail(ctx, s, "%s: %s", km_op_name(c.op), km_status_text(s));
+    }
+    ctx->draws += g->n_draws;
+    ctx->kernels += (uint64_t)g->n_calls;
+    if (ctx->n_step) km_step_end(ctx); /* a kernel made of others leaves their results */
+    return ctx->error.code;
+}
+
+/* ---- The end ---- */
+
+static void destroy(km_host_graph *g) {
+    for (int i = 0; i < g->n_calls; i++) km_free(g->calls[i]);
+    km_free(g->calls);
+    km_free(g->blocks);
+    km_free(g);
+}
+
+void km_host_graph_free(void *graph) {
+    km_host_graph *g = graph;
+    if (!g) return;
+    for (km_host_graph **at = &km_host_queue_of(g->lane)->graphs; *at; at = &(*at)->next) {
+        if (*at != g) continue;
+        *at = g->next;
+        break;
+    }
+    watch(g->lane);
+    for (int i = 0; i < g->n_blocks; i++)
+        if (g->blocks[i].ours) km_mempool_put(&g->lane->pool, g->blocks[i].p, g->blocks[i].cap);
+    destroy(g);
+}
+
+void km_host_graphs_close(km_lane *lane) {
+    km_host_queue *q = km_host_queue_of(lane);
+    if (q->capturing) destroy(q->capturing);
+    q->capturing = NULL;
+    while (q->graphs) {
+        km_host_graph *g = q->graphs;
+        q->graphs = g->next;
+        for (int i = 0; i < g->n_blocks; i++)
+            if (g->blocks[i].ours)
+                lane->pool.raw_free(lane->pool.owner, g->blocks[i].p, g->blocks[i].cap);
+        destroy(g);
+    }
+    lane->pool.watch = NULL;
+}
