@@ -1,7 +1,11 @@
 /* The thread pool. A loop is published in one atomic word; workers that are awake join it,
- * take chunks from a shared counter and leave. The caller works too, closes the loop when
- * no chunk is left, and waits only for workers that did join: one that the system is slow
- * to wake holds nobody up. Joining, not timing, decides who may read the job. */
+ * take chunks and leave. The caller works too, closes the loop when no chunk is left, and
+ * waits only for workers that did join: one that the system is slow to wake holds nobody up.
+ * Joining, not timing, decides who may read the job.
+ *
+ * Chunks lie in lanes, one for each thread or few threads. A thread empties its own lane
+ * first, so that from loop to loop it meets the same part of the data, still in its caches,
+ * and then helps in the lanes of others. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -22,6 +26,7 @@
 #endif
 
 #define MAX_THREADS 512
+#define MAX_LANES 16
 #define SPIN_NS 50000 /* how long to look for news before sleeping; waking costs as much */
 
 /* The state word: workers inside (bits 0-9), the caller sleeps until they have left, the
@@ -33,6 +38,12 @@
 #define OPEN 0x800u
 #define NUMBER 0xFFFFF000u
 #define NUMBER_ONE 0x1000u
+
+/* Chunks that are still to be taken. */
+typedef struct lane {
+    _Alignas(64) _Atomic int64_t next;
+    int64_t end;
+} lane;
 
 typedef struct worker_slot {
     km_threads *pool;
@@ -49,9 +60,10 @@ struct km_threads {
     km_range_fn fn;
     void *arg;
     int64_t n, grain, chunks;
+    int lanes;
+    lane lane[MAX_LANES];
     /* Each on a cache line of its own. */
     _Alignas(64) _Atomic uint32_t state;
-    _Alignas(64) _Atomic int64_t next;    /* the first chunk nobody has taken */
     _Alignas(64) _Atomic uint32_t signal; /* changes with each loop; workers sleep on it */
     _Atomic uint32_t sleepers;
     _Atomic bool quit;
@@ -119,10 +131,14 @@ static void run_chunk(int64_t n, int64_t grain, int64_t chunk, km_range_fn fn, v
 }
 
 static void take_chunks(km_threads *t, int index) {
-    for (;;) {
-        int64_t chunk = atomic_fetch_add_explicit(&t->next, 1, memory_order_relaxed);
-        if (chunk >= t->chunks) return;
-        run_chunk(t->n, t->grain, chunk, t->fn, t->arg, index);
+    int own = (int)((int64_t)index * t->lanes / t->count);
+    for (int i = 0; i < t->lanes; i++) {
+        lane *l = &t->lane[own + i < t->lanes ? own + i : own + i - t->lanes];
+        while (atomic_load_explicit(&l->next, memory_order_relaxed) < l->end) {
+            int64_t chunk = atomic_fetch_add_explicit(&l->next, 1, memory_order_relaxed);
+            if (chunk >= l->end) break;
+            run_chunk(t->n, t->grain, chunk, t->fn, t->arg, index);
+        }
     }
 }
 
@@ -173,7 +189,11 @@ static void *work(void *arg) {
 /* ---- The caller ---- */
 
 static void publish(km_threads *t, uint32_t number) {
-    atomic_store_explicit(&t->next, 0, memory_order_relaxed);
+    int64_t even = t->chunks / t->lanes, more = t->chunks % t->lanes, begin = 0;
+    for (int i = 0; i < t->lanes; i++) {
+        atomic_store_explicit(&t->lane[i].next, begin, memory_order_relaxed);
+        t->lane[i].end = begin += even + (i < more);
+    }
     atomic_store_explicit(&t->state, number | OPEN, memory_order_release);
     atomic_fetch_add(&t->signal, 1);
     if (atomic_load(&t->sleepers) > 0) {
@@ -266,7 +286,8 @@ km_threads *km_threads_new(int count) {
     t->count = count;
     t->spin = count <= km_cpu_count();
     atomic_init(&t->state, 0);
-    atomic_init(&t->next, 0);
+    t->lanes = count < MAX_LANES ? count : MAX_LANES;
+    for (int i = 0; i < t->lanes; i++) atomic_init(&t->lane[i].next, 0);
     atomic_init(&t->signal, 0);
     atomic_init(&t->sleepers, 0);
     atomic_init(&t->quit, false);
