@@ -226,6 +226,124 @@ static void linear_adds_its_bias_and_applies_its_activation(void **state) {
     }
 }
 
+/* f(x) as a central difference. */
+static double slope(km_act act, double x) {
+    double h = 1e-5;
+    return (activation(act, x + h) - activation(act, x - h)) / (2 * h);
+}
+
+static void check_dx(const box *dy, const box *w, const box *pre, const box *dx, const box *sums,
+                     km_act act) {
+    int64_t rows = dx->t.shape.dim[0], n = dx->t.shape.dim[1], k = w->t.shape.dim[0];
+    for (int64_t j = 0; j < n; j++) {
+        double total = 0, size = 0;
+        for (int64_t i = 0; i < rows; i++) {
+            double sum = 0;
+            for (int64_t p = 0; p < k; p++)
+                sum += at(dy, (int64_t[]){i, p}) * at(w, (int64_t[]){p, j});
+            sum *= slope(act, at(pre, (int64_t[]){i, j}));
+            total += sum;
+            size += fabs(sum);
+            assert_true(fabs(at(dx, (int64_t[]){i, j}) - sum) <=
+                        4e-7 * ((double)k + 2) + cp_rounding(dx->t.dtype, sum));
+        }
+        double slack = 4e-7 * ((double)(k * rows) + 2) + 2 * cp_rounding(sums->t.dtype, size);
+        assert_true(fabs(at(sums, &j) - total) <= slack);
+    }
+}
+
+static void check_dw(const box *dy, const box *x, const box *dw, const box *sums) {
+    int64_t k = x->t.shape.dim[0], m = dw->t.shape.dim[0], n = dw->t.shape.dim[1];
+    for (int64_t i = 0; i < m; i++) {
+        double total = 0;
+        for (int64_t p = 0; p < k; p++) total += at(dy, (int64_t[]){p, i});
+        assert_true(fabs(at(sums, &i) - total) <=
+                    2e-7 * ((double)k + 2) + cp_rounding(sums->t.dtype, total));
+        for (int64_t j = 0; j < n; j++) {
+            double sum = 0;
+            for (int64_t p = 0; p < k; p++)
+                sum += at(dy, (int64_t[]){p, i}) * at(x, (int64_t[]){p, j});
+            assert_true(fabs(at(dw, (int64_t[]){i, j}) - sum) <=
+                        3e-7 * ((double)k + 2) + cp_rounding(dw->t.dtype, sum));
+        }
+    }
+}
+
+static void linear_gives_its_gradients_with_the_sums_of_columns(void **state) {
+    (void)state;
+    static const struct { int64_t rows, in, out; } sizes[] = {
+        {20, 70, 33}, {97, 64, 17}, {257, 131, 40}, {800, 24, 24}};
+    for (int isa = 0; isa < KM_ISA_COUNT; isa++) {
+        if (!cp_choose(isa)) continue;
+        for (int i = 0; i < 4 * 3; i++) {
+            int64_t rows = sizes[i / 3].rows, in = sizes[i / 3].in, out = sizes[i / 3].out;
+            km_act act = (km_act)(KM_ACT_GELU + i % 3);
+            box dy, w, x, dx, dw, db, sums;
+            make(&dy, KM_F32, KM_SHAPE(rows, out), false, 1);
+            make(&w, KM_F32, KM_SHAPE(out, in), false, 2);
+            make(&x, KM_F32, KM_SHAPE(rows, in), false, 3);
+            make(&dx, KM_F32, KM_SHAPE(rows, in), false, 4);
+            make(&dw, KM_F32, KM_SHAPE(out, in), false, 5);
+            make(&db, KM_F32, KM_SHAPE(out), false, 6);
+            make(&sums, KM_F32, KM_SHAPE(in), false, 7);
+            km_params p = {.act = act, .n = {1}};
+            assert_int_equal(
+                run(KM_OP_LINEAR_DX, &p, (box *[]){&dy, &w, &x}, 3, (box *[]){&dx, &sums}, 2), KM_OK);
+            check_dx(&dy, &w, &x, &dx, &sums, act);
+            assert_int_equal(
+                run(KM_OP_LINEAR_DW, &p, (box *[]){&dy, &x}, 2, (box *[]){&dw, &db}, 2), KM_OK);
+            check_dw(&dy, &x, &dw, &db);
+            drop(&dy), drop(&w), drop(&x), drop(&dx), drop(&dw), drop(&db), drop(&sums);
+        }
+    }
+}
+
+/* All results of a layer of (rows, in) -> out and of its gradients, with so many threads. */
+static void layer_bits(int threads, int64_t rows, int64_t in, int64_t out, box result[6]) {
+    km_threads *pool = ctx.threads;
+    ctx.threads = km_threads_new(threads);
+    assert_non_null(ctx.threads);
+    box x, w, bias, dh;
+    make(&x, KM_F32, KM_SHAPE(rows, in), false, 1);
+    make(&w, KM_F32, KM_SHAPE(out, in), false, 2);
+    make(&bias, KM_F32, KM_SHAPE(out), false, 3);
+    make(&dh, KM_F32, KM_SHAPE(rows, out), false, 4);
+    km_shape shape[] = {KM_SHAPE(rows, out), KM_SHAPE(rows, out), KM_SHAPE(rows, in), KM_SHAPE(in),
+                        KM_SHAPE(out, in), KM_SHAPE(out)};
+    for (int i = 0; i < 6; i++) make(&result[i], KM_F32, shape[i], false, 5);
+    km_params p = {.act = KM_ACT_GELU, .n = {1}};
+    box *y = &result[0], *pre = &result[1], *dx = &result[2], *sums = &result[3];
+    assert_int_equal(run(KM_OP_LINEAR, &p, (box *[]){&x, &w, &bias}, 3, (box *[]){y, pre}, 2), KM_OK);
+    assert_int_equal(run(KM_OP_LINEAR_DX, &p, (box *[]){&dh, &w, &x}, 3, (box *[]){dx, sums}, 2),
+                     KM_OK);
+    assert_int_equal(run(KM_OP_LINEAR_DW, &p, (box *[]){&dh, &x}, 2,
+                         (box *[]){&result[4], &result[5]}, 2),
+                     KM_OK);
+    drop(&x), drop(&w), drop(&bias), drop(&dh);
+    km_threads_free(ctx.threads);
+    ctx.threads = pool;
+}
+
+static void our_own_products_have_the_same_bits_with_any_number_of_threads(void **state) {
+    (void)state;
+    static const struct { int64_t rows, in, out; } sizes[] = {
+        {257, 65, 130}, {400, 128, 384}, {100, 900, 70}, {390, 66, 1100}};
+    assert_true(km_gemm_choose(km_cpu_isa(), KM_GEMM_BLAS_NEVER));
+    for (int i = 0; i < 4; i++) {
+        box one[6], more[6];
+        layer_bits(1, sizes[i].rows, sizes[i].in, sizes[i].out, one);
+        for (int threads = 2; threads <= 5; threads++) {
+            layer_bits(threads, sizes[i].rows, sizes[i].in, sizes[i].out, more);
+            for (int r = 0; r < 6; r++) {
+                size_t bytes = 4 * (size_t)count_of(one[r].t.shape);
+                assert_memory_equal(one[r].storage.data, more[r].storage.data, bytes);
+                drop(&more[r]);
+            }
+        }
+        for (int r = 0; r < 6; r++) drop(&one[r]);
+    }
+}
+
 static void doubles_and_integers_are_declined(void **state) {
     (void)state;
     static const km_dtype others[] = {KM_F64, KM_I32};
@@ -253,6 +371,8 @@ int main(void) {
         cmocka_unit_test(slices_of_larger_matrices_are_multiplied_in_place),
         cmocka_unit_test(one_row_or_column_may_have_any_stride),
         cmocka_unit_test(linear_adds_its_bias_and_applies_its_activation),
+        cmocka_unit_test(linear_gives_its_gradients_with_the_sums_of_columns),
+        cmocka_unit_test(our_own_products_have_the_same_bits_with_any_number_of_threads),
         cmocka_unit_test(doubles_and_integers_are_declined),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

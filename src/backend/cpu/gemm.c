@@ -5,6 +5,7 @@
 #include "backend/cpu/gemm_block.h"
 #include <limits.h>
 #include <pthread.h>
+#include <string.h>
 
 /* ---- Choosing kernels ---- */
 
@@ -90,9 +91,20 @@ typedef struct plan {
     int64_t rows, cols;              /* of a block; the last ones may be smaller */
     int64_t down, across;            /* blocks of one c */
     int64_t batches;
+    bool once;                       /* a thread may keep b packed from block to block */
+    float *sums;                     /* of c's columns: (units of rows, n) */
     float *scratch;
     size_t floats;                   /* of scratch, for each thread */
 } plan;
+
+/* Before a thread's scratch: which columns of b it holds. */
+typedef struct held {
+    _Alignas(64) int64_t columns;    /* block number, without rows, or -1 */
+} held;
+#define HELD (sizeof(held) / sizeof(float))
+
+/* Rows whose column sums are taken together: as many as a block keeps at hand. */
+static int64_t unit_rows(const plan *p) { return KM_GEMM_MC * p->kern->mr; }
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
@@ -118,6 +130,13 @@ static bool blas_better(const km_gemm *g) {
 static way choose_way(const km_gemm *g) {
     if (km_gemv_suits(g)) return WAY_GEMV;
     return blas_can(g) && blas_better(g) && km_blas_available() ? WAY_BLAS : WAY_PACK;
+}
+
+bool km_gemm_sums(const km_gemm *g) {
+    bool plain = g->a.dtype == KM_F32 && g->b.dtype == KM_F32 && g->end.dtype == KM_F32 &&
+                 g->batch_dims == 0;
+    return plain && g->m > 0 && g->n > 0 && choose_way(g) == WAY_PACK &&
+           (!g->row_sums || (g->a.col != 1 && g->k > 1));
 }
 
 /* How many threads are worth waking: a thread takes about as long to come as these multiply-adds
@@ -151,6 +170,20 @@ static double block_time(const plan *p, int64_t down, int64_t across) {
     return rows * cols + PACKING * (cols + (a_packed ? rows : 0));
 }
 
+/* Smaller blocks than there are threads let the faster thread do more, as one is that other programs
+ * leave alone. They must be worth handing out, and a thread must not have to pack b for each. */
+#define BLOCKS_EACH 4
+#define WORK_PER_BLOCK 1000000.0
+
+static int64_t refine(const plan *p, int64_t down) {
+    const km_gemm *g = p->g;
+    km_gemm_cut cut = km_gemm_cut_for(g, p->kern);
+    if (!km_gemm_packs_once(g, &cut)) return down;
+    double work = (double)g->m / (double)down * (double)g->n * (double)g->k;
+    int64_t each = (int64_t)(work / WORK_PER_BLOCK);
+    return each < 1 ? down : down * min64(each, BLOCKS_EACH);
+}
+
 /* Cuts c so that each thread gets the same number of blocks, of the shape that is done first. */
 static void cut_blocks(plan *p, int64_t threads) {
     const km_gemm *g = p->g;
@@ -167,6 +200,8 @@ static void cut_blocks(plan *p, int64_t threads) {
                 best = down;
     }
     int64_t across = parts / best;
+    if (p->way == WAY_PACK && parts > 1 && across == 1) best = refine(p, best);
+    if (g->col_sums) unit_m = unit_rows(p); /* the same sums however it is cut */
     p->rows = min64(g->m, up((g->m + best - 1) / best, unit_m));
     p->cols = min64(g->n, up((g->n + across - 1) / across, unit_n));
     p->down = (g->m + p->rows - 1) / p->rows;
@@ -182,7 +217,7 @@ static const void *shift(const void *p, km_dtype d, int64_t i) {
 /* Block `index` as a product of its own. */
 static km_gemm part_of(const plan *p, int64_t index) {
     km_gemm g = *p->g;
-    int64_t j = index % p->across * p->cols, i = index / p->across % p->down * p->rows;
+    int64_t j = index / p->down % p->across * p->cols, i = index % p->down * p->rows;
     int64_t batch = index / (p->across * p->down);
     int64_t a = i * g.a.row, b = j * g.b.col, c = i * g.ldc + j;
     for (int d = g.batch_dims - 1; d >= 0; d--) {
@@ -198,6 +233,9 @@ static km_gemm part_of(const plan *p, int64_t index) {
     g.c = (void *)shift(g.c, out, c);
     if (g.pre) g.pre = (void *)shift(g.pre, out, c);
     if (g.end.bias) g.end.bias = shift(g.end.bias, out, j);
+    if (g.slope) g.slope += c;
+    if (g.col_sums) g.col_sums = p->sums + i / unit_rows(p) * g.n + j;
+    if (g.row_sums) g.row_sums = j == 0 ? g.row_sums + i : NULL;
     g.m = min64(p->rows, g.m - i);
     g.n = min64(p->cols, g.n - j);
     g.batch_dims = 0;
@@ -231,14 +269,25 @@ static void run_blas(const plan *p, const km_gemm *g) {
 static void run_blocks(void *arg, int64_t begin, int64_t end, int worker) {
     const plan *p = arg;
     float *scratch = p->scratch + (size_t)worker * p->floats;
+    held *h = (held *)scratch;
     for (int64_t i = begin; i < end; i++) {
         km_gemm g = part_of(p, i);
         switch (p->way) {
         case WAY_GEMV: km_gemv_block(&g, p->kern, p->turned, scratch); break;
         case WAY_BLAS: run_blas(p, &g); break;
-        case WAY_PACK: km_gemm_block(&g, p->kern, &p->cut, scratch); break;
+        case WAY_PACK:
+            km_gemm_block(&g, p->kern, &p->cut, p->g->n, p->once && h->columns == i / p->down,
+                          scratch + HELD);
+            h->columns = i / p->down;
+            break;
         }
     }
+}
+
+static void add_units(float *out, const float *sums, int64_t units, int64_t n) {
+    memcpy(out, sums, sizeof *out * (size_t)n);
+    for (int64_t i = 1; i < units; i++)
+        for (int64_t j = 0; j < n; j++) out[j] += sums[i * n + j];
 }
 
 km_status km_gemm_run(km_ctx *ctx, const km_gemm *given) {
@@ -257,16 +306,24 @@ km_status km_gemm_run(km_ctx *ctx, const km_gemm *given) {
     int64_t total = p.batches * p.down * p.across;
     int64_t grain = total / (threads * 8);
     if (grain < 1) grain = 1;
+    p.sums = g->col_sums; /* for a first block that knows of them */
     km_gemm first = part_of(&p, 0);
     p.cut = km_gemm_cut_for(&first, p.kern);
     if (p.way == WAY_GEMV) p.floats = km_gemv_floats(&first, p.turned);
-    if (p.way == WAY_PACK) p.floats = p.cut.floats;
+    if (p.way == WAY_PACK) p.floats = p.cut.floats + HELD;
+    p.once = p.way == WAY_PACK && km_gemm_packs_once(&first, &p.cut);
+    int64_t units = g->col_sums ? (g->m + unit_rows(&p) - 1) / unit_rows(&p) : 0;
     if (p.floats) {
         size_t workers = threads == 1 ? 1 : (size_t)km_threads_count(ctx->threads);
-        p.scratch = km_ctx_scratch(ctx, sizeof(float) * p.floats * workers);
-        if (!p.scratch) return KM_ERR_MEMORY;
+        size_t sums = (size_t)up(units * g->n, 16);
+        p.sums = km_ctx_scratch(ctx, sizeof(float) * (p.floats * workers + sums));
+        if (!p.sums) return KM_ERR_MEMORY;
+        p.scratch = p.sums + sums;
+        for (size_t i = 0; i < workers && p.way == WAY_PACK; i++)
+            ((held *)(p.scratch + i * p.floats))->columns = -1;
     }
     if (threads == 1) run_blocks(&p, 0, total, 0);
     else km_threads_for(ctx->threads, total, grain, run_blocks, &p);
+    if (units) add_units(g->col_sums, p.sums, units, g->n);
     return KM_OK;
 }

@@ -1,7 +1,8 @@
 /* Matrix products on the CPU: c = act(alpha a b + beta c + bias), in one of three ways. Products
  * with few rows or columns read their weights once (gemv); f32 goes to OpenBLAS where that is here
  * and better; the rest, 16-bit operands among it, to the packing GEMM below. The threads share out
- * blocks of c, so the bits depend on the number of threads and on nothing else. */
+ * blocks of c, each of whose elements is one sum over k: with our own kernels the bits do not even
+ * depend on the number of threads. */
 #ifndef KM_BACKEND_CPU_GEMM_H
 #define KM_BACKEND_CPU_GEMM_H
 #include "backend/cpu/gemm_kernels.h"
@@ -27,7 +28,16 @@ typedef struct km_gemm {
     int batch_dims;                  /* the same product at each place of a grid */
     int64_t batch[KM_GEMM_BATCH];
     int64_t a_step[KM_GEMM_BATCH], b_step[KM_GEMM_BATCH], c_step[KM_GEMM_BATCH];
+
+    /* What gradients want along with a product, where km_gemm_sums says so; NULL: nothing. */
+    const float *slope;              /* like c: c = (a b) act'(slope) instead */
+    float *col_sums;                 /* (n) of c's columns; only with a slope */
+    float *row_sums;                 /* (m) of a's rows */
 } km_gemm;
+
+/* Whether g's slope and sums are computed: by the packing GEMM in f32 with one product, the rows'
+ * only where a lies by columns. */
+bool km_gemm_sums(const km_gemm *g);
 
 /* KM_OK, or KM_ERR_MEMORY set on the context. Any size may be zero; k = 0 counts as a b = 0. */
 km_status km_gemm_run(km_ctx *ctx, const km_gemm *g);

@@ -1,6 +1,8 @@
 /* The packing GEMM. b is packed a block of (kc, nc) at a time; for each mc rows of a, every panel
- * of b meets them in turn while both are in the caches. a is read where it lies when it is f32. */
+ * of b meets them in turn while both are in the caches. a is read where it lies when it is rows of
+ * f32, and laid out by tiles when it lies by columns. */
 #include "backend/cpu/gemm_block.h"
+#include <string.h>
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
@@ -23,7 +25,7 @@ static int64_t a_stride(int64_t depth) { return up(depth, 16) + 16; }
 #define NEAR (128 * 128)
 
 static bool a_direct(const km_gemm *g) {
-    return g->a.dtype == KM_F32 && (g->a.col == 1 || g->m * g->k <= NEAR / 2);
+    return g->a.dtype == KM_F32 && (g->a.col == 1 || (g->m * g->k <= NEAR / 2 && !g->row_sums));
 }
 
 static bool b_direct(const km_gemm *g) {
@@ -32,15 +34,17 @@ static bool b_direct(const km_gemm *g) {
 
 km_gemm_cut km_gemm_cut_for(const km_gemm *g, const km_gemm_kernels *kern) {
     km_gemm_cut c = {0};
-    c.kc = share(g->k, 512, 8);
+    c.kc = share(g->k, 768, 8);
     c.nc = share(g->n, 1024, kern->nr);
-    c.mc = share(g->m, 16 * kern->mr, kern->mr);
+    c.mc = share(g->m, KM_GEMM_MC * kern->mr, kern->mr);
+    if (g->col_sums) c.mc = KM_GEMM_MC * kern->mr; /* however c is cut */
     c.mb = g->m;
     size_t floats = 0;
     c.b_at = floats;
     floats += (size_t)c.kc * (size_t)up(c.nc, kern->nr);
     c.a_at = floats;
-    if (!a_direct(g)) floats += (size_t)(c.mc * a_stride(c.kc));
+    if (!a_direct(g) && g->a.col == 1) floats += (size_t)(c.mc * a_stride(c.kc));
+    else if (!a_direct(g)) floats += (size_t)(ceil_div(c.mc, kern->mr) * km_laid_step(c.kc));
     c.c_at = floats;
     if (narrow(g->end.dtype)) {
         if (c.kc >= g->k) {
@@ -53,6 +57,10 @@ km_gemm_cut km_gemm_cut_for(const km_gemm *g, const km_gemm_kernels *kern) {
     }
     c.floats = (floats + 15) & ~(size_t)15;
     return c;
+}
+
+bool km_gemm_packs_once(const km_gemm *g, const km_gemm_cut *cut) {
+    return g->k <= cut->kc && g->n <= cut->nc;
 }
 
 static void *at(const void *p, km_dtype d, int64_t i) {
@@ -68,8 +76,10 @@ typedef struct block {
     int64_t i, rows;                 /* and the rows of a */
     const float *a;                  /* these rows, f32, from column p on */
     int64_t a_row, a_col;
+    bool laid;                       /* by tiles */
     int64_t sum_i;                   /* the first row in the f32 sums of a 16-bit c */
     bool first, last;                /* of the steps along k */
+    int64_t sums_ld;
 } block;
 
 static const float *b_panel(const block *b, int64_t j, int64_t *ld) {
@@ -102,6 +112,7 @@ static void take_a(block *b) {
     b->a = dst;
     b->a_row = ld;
     b->a_col = 1;
+    b->laid = false;
     if (a_direct(g)) {
         b->a = src;
         b->a_row = g->a.row;
@@ -109,7 +120,10 @@ static void take_a(block *b) {
     } else if (g->a.col == 1) {
         b->kern->widen(dst, ld, src, g->a.dtype, g->a.row, b->rows, b->depth);
     } else {
-        b->kern->turn(dst, ld, src, g->a.dtype, g->a.col, b->depth, b->rows);
+        float *sums = b->j == 0 && g->row_sums ? g->row_sums + b->i : NULL;
+        if (sums && b->first) memset(sums, 0, sizeof *sums * (size_t)b->rows);
+        b->kern->lay(dst, src, g->a.dtype, g->a.col, b->depth, b->rows, sums);
+        b->laid = true;
     }
 }
 
@@ -138,15 +152,25 @@ static void strip(const block *b, int64_t j, int64_t cols) {
     int64_t ld_next;
     const float *next = j + nr < b->cols ? b_panel(b, j + nr, &ld_next) : NULL;
     if (next && ld_next != ldb) next = NULL; /* the last one, packed apart */
-    b->kern->panel(b->rows, cols, b->depth, b->a, b->a_row, b->a_col, panel, ldb, next, sum, ld,
-                   g->alpha, beta);
-    if (b->last && (narrow(end.dtype) || end.bias || end.act != KM_ACT_NONE || pre))
+    if (km_gemm_packs_once(g, b->cut)) next = NULL; /* near enough; rather a */
+    if (b->laid)
+        b->kern->panel_laid(b->rows, cols, b->depth, b->a, panel, ldb, next, sum, ld, g->alpha,
+                            beta);
+    else
+        b->kern->panel(b->rows, cols, b->depth, b->a, b->a_row, b->a_col, panel, ldb, next, sum,
+                       ld, g->alpha, beta);
+    if (b->last && g->slope) {
+        float *sums = g->col_sums;
+        if (sums) sums += b->i / b->cut->mc * b->sums_ld + b->j + j;
+        b->kern->slope(end.act, sum, ld, g->slope + c_at, out, g->ldc, b->rows, cols, sums);
+    } else if (b->last && (narrow(end.dtype) || end.bias || end.act != KM_ACT_NONE || pre)) {
         b->kern->finish(&end, sum, ld, out, pre, g->ldc, b->rows, cols);
+    }
 }
 
 void km_gemm_block(const km_gemm *g, const km_gemm_kernels *kern, const km_gemm_cut *cut,
-                   float *scratch) {
-    block b = {.g = g, .kern = kern, .cut = cut, .scratch = scratch};
+                   int64_t sums_ld, bool b_packed, float *scratch) {
+    block b = {.g = g, .kern = kern, .cut = cut, .scratch = scratch, .sums_ld = sums_ld};
     for (b.j = 0; b.j < g->n; b.j += cut->nc) {
         b.cols = min64(cut->nc, g->n - b.j);
         for (b.sum_i = 0; b.sum_i < g->m; b.sum_i += cut->mb) {
@@ -156,7 +180,7 @@ void km_gemm_block(const km_gemm *g, const km_gemm_kernels *kern, const km_gemm_
                 b.depth = min64(cut->kc, g->k - b.p);
                 b.first = b.p == 0;
                 b.last = b.p + b.depth >= g->k;
-                pack_b(&b);
+                if (!b_packed) pack_b(&b);
                 for (b.i = b.sum_i; b.i < end; b.i += cut->mc) {
                     b.rows = min64(cut->mc, end - b.i);
                     take_a(&b);

@@ -3,6 +3,8 @@
 #define KM_BACKEND_CPU_GEMM_BLOCK_H
 #include "backend/cpu/gemm.h"
 
+#define KM_GEMM_MC 16             /* tiles of rows kept at hand */
+
 /* How the packing GEMM cuts a block so that what it reuses stays in the caches. */
 typedef struct km_gemm_cut {
     int64_t kc;                      /* of k at a time */
@@ -13,9 +15,13 @@ typedef struct km_gemm_cut {
 } km_gemm_cut;
 
 km_gemm_cut km_gemm_cut_for(const km_gemm *g, const km_gemm_kernels *kern);
-/* All of g's c (batches aside), with cut.floats floats of scratch. */
+/* Whether all of b is packed at once: blocks of the same columns may then follow each other with
+ * b_packed, in the same scratch. */
+bool km_gemm_packs_once(const km_gemm *g, const km_gemm_cut *cut);
+/* All of g's c (batches aside), with cut.floats floats of scratch. col_sums are left for each
+ * cut.mc rows, sums_ld apart. */
 void km_gemm_block(const km_gemm *g, const km_gemm_kernels *kern, const km_gemm_cut *cut,
-                   float *scratch);
+                   int64_t sums_ld, bool b_packed, float *scratch);
 
 /* For products of few rows or, turned around, of few columns: the other operand is read once. */
 bool km_gemv_suits(const km_gemm *g);

@@ -27,6 +27,9 @@ typedef struct km_gemm_kernels {
     void (*panel)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_col,
                   const float *b, int64_t ldb, const float *next_b, float *c, int64_t ldc,
                   float alpha, float beta);
+    /* The same for an a that `lay` made: tile after tile. */
+    void (*panel_laid)(int64_t m, int64_t n, int64_t k, const float *a, const float *b, int64_t ldb,
+                       const float *next_b, float *c, int64_t ldc, float alpha, float beta);
 
     /* Packs b (k, n) into panels; b(p, j) is src[p * ld + j]. */
     void (*pack)(float *dst, const void *src, km_dtype dtype, int64_t ld, int64_t k, int64_t n);
@@ -36,12 +39,18 @@ typedef struct km_gemm_kernels {
     /* dst[i * ldd + j] = src[i * lds + j], converted. */
     void (*widen)(float *dst, int64_t ldd, const void *src, km_dtype dtype, int64_t lds,
                   int64_t rows, int64_t cols);
-    /* dst[j * ldd + i] = src[i * lds + j], converted; i < rows, j < cols. */
-    void (*turn)(float *dst, int64_t ldd, const void *src, km_dtype dtype, int64_t lds,
-                 int64_t rows, int64_t cols);
+    /* Lays a out by tiles of mr rows, KM_LAID floats for each step of k: a(i, p) is src[p * lds + i]
+     * and goes to dst[(i / mr) * km_laid_step(k) + p * KM_LAID + i % mr]. With sums, adds to sums[i] the
+     * sum of row i. Writes less than mr - 1 + KM_LAID floats past the last tile. */
+    void (*lay)(float *dst, const void *src, km_dtype dtype, int64_t lds, int64_t k, int64_t rows,
+                float *sums);
     /* out = act(x + beta * out + bias), and pre the same before act (may be NULL); x may be out. */
     void (*finish)(const km_finish *f, const float *x, int64_t ldx, void *out, void *pre,
                    int64_t ldo, int64_t rows, int64_t cols);
+    /* For a gradient on its way back through an activation, f32: out = x act'(pre), where pre lies
+     * as out does; sums (cols), when not NULL, the sums of out's columns. x may be out. */
+    void (*slope)(km_act act, const float *x, int64_t ldx, const float *pre, float *out,
+                  int64_t ldo, int64_t rows, int64_t cols, float *sums);
 
     /* y[r * ldy + j] = sum over p of x[r * ldx + p] * w(j, p), r < rows, j < n. */
     void (*dots)(const void *w, km_dtype dtype, int64_t ldw, int64_t n, int64_t k, const float *x,
@@ -49,6 +58,11 @@ typedef struct km_gemm_kernels {
     void (*sums)(const void *w, km_dtype dtype, int64_t ldw, int64_t n, int64_t k, const float *x,
                  int64_t ldx, int64_t rows, float *y, int64_t ldy);   /* w(j, p) = w[p * ldw + j] */
 } km_gemm_kernels;
+
+/* From one laid tile to the next: off the multiples of a page, which would crowd one set of the
+ * first cache. */
+#define KM_LAID 8
+static inline int64_t km_laid_step(int64_t k) { return k * KM_LAID + 16; }
 
 /* The table for an instruction set that this build has and this processor runs; NULL otherwise. */
 const km_gemm_kernels *km_gemm_kernels_of(km_isa isa);

@@ -72,9 +72,55 @@ static km_status linear(km_ctx *ctx, const km_call *c) {
     return km_gemm_run(ctx, &g);
 }
 
+/* The gradients of LINEAR, whole where one product can do all. */
+
+static bool f32_call(const km_call *c) {
+    for (int i = 0; i < c->n_in; i++)
+        if (c->in[i] && c->in[i]->dtype != KM_F32) return false;
+    return true;
+}
+
+static km_status linear_dx(km_ctx *ctx, const km_call *c) {
+    const km_tensor *dy = c->in[0], *w = c->in[1], *pre = c->n_in > 2 ? c->in[2] : NULL;
+    const km_tensor *dx = c->out[0];
+    km_gemm g = {
+        .m = dx->shape.dim[0],
+        .n = dx->shape.dim[1],
+        .k = w->shape.dim[0],
+        .a = matrix_of(dy),
+        .b = matrix_of(w),
+        .c = km_tensor_ptr(dx),
+        .ldc = dx->shape.dim[1],
+        .alpha = 1,
+        .end = {.act = c->p->act, .dtype = dx->dtype},
+        .slope = pre ? km_tensor_ptr(pre) : NULL,
+        .col_sums = c->n_out > 1 ? km_tensor_ptr(c->out[1]) : NULL,
+    };
+    bool whole = f32_call(c) && pre && c->p->act != KM_ACT_NONE && km_gemm_sums(&g);
+    return whole ? km_gemm_run(ctx, &g) : km_compose_linear_dx(ctx, c);
+}
+
+static km_status linear_dw(km_ctx *ctx, const km_call *c) {
+    const km_tensor *dy = c->in[0], *x = c->in[1], *dw = c->out[0];
+    km_gemm g = {
+        .m = dw->shape.dim[0],
+        .n = dw->shape.dim[1],
+        .k = x->shape.dim[0],
+        .a = transpose_of(dy),
+        .b = matrix_of(x),
+        .c = km_tensor_ptr(dw),
+        .ldc = dw->shape.dim[1],
+        .alpha = 1,
+        .end = {.dtype = dw->dtype},
+        .row_sums = c->n_out > 1 ? km_tensor_ptr(c->out[1]) : NULL,
+    };
+    bool whole = f32_call(c) && g.row_sums && km_gemm_sums(&g);
+    return whole ? km_gemm_run(ctx, &g) : km_compose_linear_dw(ctx, c);
+}
+
 void km_cpu_register_matmul(km_kernel *k) {
     k[KM_OP_MATMUL] = matmul;
     k[KM_OP_LINEAR] = linear;
-    k[KM_OP_LINEAR_DX] = km_compose_linear_dx;
-    k[KM_OP_LINEAR_DW] = km_compose_linear_dw;
+    k[KM_OP_LINEAR_DX] = linear_dx;
+    k[KM_OP_LINEAR_DW] = linear_dw;
 }

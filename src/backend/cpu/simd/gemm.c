@@ -107,11 +107,12 @@ static void ragged(int rows, int64_t n, int64_t k, const float *a, int64_t a_row
     }
 }
 
-void KM_SIMD(km_gemm_panel)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row,
-                            int64_t a_col, const float *b, int64_t ldb, const float *next_b,
-                            float *c, int64_t ldc, float alpha, float beta) {
-    ahead next = {(const char *)(next_b ? next_b : b), 0};
-    for (int64_t i = 0; i < m; i += KM_MR, a += KM_MR * a_row, c += KM_MR * ldc) {
+/* a_step is how far one tile of a lies from the next. */
+static inline void panel(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_col,
+                     int64_t a_step, const float *b, int64_t ldb, const float *next_b, float *c,
+                     int64_t ldc, float alpha, float beta) {
+    ahead next = {(const char *)b, 0};
+    for (int64_t i = 0; i < m; i += KM_MR, a += a_step, c += KM_MR * ldc) {
         int rows = m - i < KM_MR ? (int)(m - i) : KM_MR;
         if (next_b && ldb == KM_NR) { /* each tile a part of the panel */
             next.step = (int64_t)sizeof(float) * KM_NR * KM_MR / (m + KM_MR - 1) + 1;
@@ -119,10 +120,27 @@ void KM_SIMD(km_gemm_panel)(int64_t m, int64_t n, int64_t k, const float *a, int
         } else if (next_b) { /* each tile one line of every row */
             next.step = (int64_t)sizeof(float) * ldb;
             next.from = (const char *)(next_b + i / KM_MR % KM_NV * KM_VF);
+        } else if (a_col == 1 && a_row == k && m - i > KM_MR) { /* the next tile's rows of a */
+            next.step = (int64_t)sizeof(float) * KM_MR;
+            next.from = (const char *)(a + a_step);
+        } else {
+            next = (ahead){(const char *)b, 0};
         }
         if (n % KM_VF) ragged(rows, n, k, a, a_row, a_col, b, ldb, c, ldc, alpha, beta, next);
         else tiles[rows - 1][n / KM_VF - 1](k, a, a_row, a_col, b, ldb, c, ldc, alpha, beta, next);
     }
+}
+
+void KM_SIMD(km_gemm_panel)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row,
+                            int64_t a_col, const float *b, int64_t ldb, const float *next_b,
+                            float *c, int64_t ldc, float alpha, float beta) {
+    panel(m, n, k, a, a_row, a_col, KM_MR * a_row, b, ldb, next_b, c, ldc, alpha, beta);
+}
+
+static void panel_laid(int64_t m, int64_t n, int64_t k, const float *a, const float *b,
+                       int64_t ldb, const float *next_b, float *c, int64_t ldc, float alpha,
+                       float beta) {
+    panel(m, n, k, a, 1, KM_LAID, km_laid_step(k), b, ldb, next_b, c, ldc, alpha, beta);
 }
 
 const km_gemm_kernels KM_SIMD(km_gemm_kernels) = {
@@ -130,11 +148,13 @@ const km_gemm_kernels KM_SIMD(km_gemm_kernels) = {
     .mr = KM_MR,
     .nr = KM_NR,
     .panel = KM_SIMD(km_gemm_panel),
+    .panel_laid = panel_laid,
     .pack = KM_SIMD(km_gemm_pack),
     .pack_turned = KM_SIMD(km_gemm_pack_turned),
     .widen = KM_SIMD(km_gemm_widen),
-    .turn = KM_SIMD(km_gemm_turn),
+    .lay = KM_SIMD(km_gemm_lay),
     .finish = KM_SIMD(km_gemm_finish),
+    .slope = KM_SIMD(km_gemm_slope),
     .dots = KM_SIMD(km_gemv_dots),
     .sums = KM_SIMD(km_gemv_sums),
 };

@@ -1,5 +1,7 @@
-/* Operands on their way into a product: b into panels, blocks of a into plain rows of f32. */
+/* Operands on their way into a product: b into panels, blocks of a into plain rows of f32 or into
+ * tiles. */
 #include "backend/cpu/simd/gemm_simd.h"
+#include <string.h>
 
 /* ---- Panels from rows of b ---- */
 
@@ -107,22 +109,49 @@ void KM_SIMD(km_gemm_widen)(float *dst, int64_t ldd, const void *src, km_dtype d
     }
 }
 
-KM_INLINE void turn_rows(float *dst, int64_t ldd, const void *src, int64_t lds, int64_t rows,
-                         int64_t cols, int slot) {
-    for (int64_t j = 0; j < cols; j += KM_VF) {
-        for (int64_t i = 0; i < rows; i += KM_VF) {
-            int64_t take = row_min(rows - i, KM_VF);
-            turn_square(dst + j * ldd + i, ldd, take, row_at(src, i * lds, slot), lds, j, take,
-                        row_min(cols - j, KM_VF), slot);
-        }
+/* ---- Tiles of a ---- */
+
+/* Elements i .. i + KM_LAID - 1 of a row, or as many as there are, to their place in a tile. What is
+ * written beyond them is the place of the next step of k, or the gap between tiles. */
+KM_INLINE void lay_part(float *dst, const void *src, int64_t i, int64_t rows, int slot) {
+    if (slot == KM_SLOT_F32 && i + KM_LAID <= rows) {
+        memcpy(dst, (const float *)src + i, KM_LAID * sizeof *dst);
+    } else {
+        for (int64_t v = 0; v < row_min(KM_LAID, rows - i); v += KM_VF)
+            v_store(dst + v, row_load_n(src, i + v, rows - i - v, slot));
     }
 }
 
-void KM_SIMD(km_gemm_turn)(float *dst, int64_t ldd, const void *src, km_dtype dtype, int64_t lds,
-                           int64_t rows, int64_t cols) {
+KM_INLINE void add_rows(float *sums, const void *src, int64_t lds, int64_t k, int64_t rows,
+                        int slot) {
+    for (int64_t i = 0; i < rows; i += KM_VF) {
+        int64_t take = row_min(rows - i, KM_VF);
+        vf s = v_load_n(sums + i, take);
+        for (int64_t p = 0; p < k; p++) s += row_load_n(src, p * lds + i, take, slot);
+        v_store_n(sums + i, s, take);
+    }
+}
+
+KM_INLINE void lay_rows(float *dst, const void *src, int64_t lds, int64_t k, int64_t rows,
+                        float *sums, int slot) {
+    int64_t step = km_laid_step(k);
+    for (int64_t p0 = 0; p0 < k; p0 += TOGETHER) {
+        int64_t p1 = row_min(k, p0 + TOGETHER);
+        for (int64_t p = p0; p < p1; p++) {
+            const void *row = row_at(src, p * lds, slot);
+            if (p + AHEAD < k) v_fetch(row_at(src, (p + AHEAD) * lds, slot), rows, slot);
+            float *to = dst + p * KM_LAID;
+            for (int64_t i = 0; i < rows; i += KM_MR, to += step) lay_part(to, row, i, rows, slot);
+        }
+        if (sums) add_rows(sums, row_at(src, p0 * lds, slot), lds, p1 - p0, rows, slot);
+    }
+}
+
+void KM_SIMD(km_gemm_lay)(float *dst, const void *src, km_dtype dtype, int64_t lds, int64_t k,
+                          int64_t rows, float *sums) {
     switch (km_float_slot(dtype)) {
-    case KM_SLOT_F32: turn_rows(dst, ldd, src, lds, rows, cols, KM_SLOT_F32); break;
-    case KM_SLOT_F16: turn_rows(dst, ldd, src, lds, rows, cols, KM_SLOT_F16); break;
-    default: turn_rows(dst, ldd, src, lds, rows, cols, KM_SLOT_BF16); break;
+    case KM_SLOT_F32: lay_rows(dst, src, lds, k, rows, sums, KM_SLOT_F32); break;
+    case KM_SLOT_F16: lay_rows(dst, src, lds, k, rows, sums, KM_SLOT_F16); break;
+    default: lay_rows(dst, src, lds, k, rows, sums, KM_SLOT_BF16); break;
     }
 }

@@ -37,10 +37,12 @@ void KM_SIMD(km_gemm_pack_turned)(float *dst, const void *src, km_dtype dtype, i
                                   int64_t k, int64_t n);
 void KM_SIMD(km_gemm_widen)(float *dst, int64_t ldd, const void *src, km_dtype dtype, int64_t lds,
                             int64_t rows, int64_t cols);
-void KM_SIMD(km_gemm_turn)(float *dst, int64_t ldd, const void *src, km_dtype dtype, int64_t lds,
-                           int64_t rows, int64_t cols);
+void KM_SIMD(km_gemm_lay)(float *dst, const void *src, km_dtype dtype, int64_t lds, int64_t k,
+                          int64_t rows, float *sums);
 void KM_SIMD(km_gemm_finish)(const km_finish *f, const float *x, int64_t ldx, void *out, void *pre,
                              int64_t ldo, int64_t rows, int64_t cols);
+void KM_SIMD(km_gemm_slope)(km_act act, const float *x, int64_t ldx, const float *pre, float *out,
+                            int64_t ldo, int64_t rows, int64_t cols, float *sums);
 void KM_SIMD(km_gemv_dots)(const void *w, km_dtype dtype, int64_t ldw, int64_t n, int64_t k,
                            const float *x, int64_t ldx, int64_t rows, float *y, int64_t ldy);
 void KM_SIMD(km_gemv_sums)(const void *w, km_dtype dtype, int64_t ldw, int64_t n, int64_t k,
