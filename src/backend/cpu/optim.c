@@ -1,23 +1,49 @@
-/* Optimiser steps on the CPU: parameter after parameter, each shared out among the threads; and
- * before a step the norm of the gradients, chunk by chunk, so that the number of threads does not
- * change a bit of it. */
+/* Optimiser steps on the CPU: all parameters in one loop, cut into chunks that the threads share
+ * out; and before a step the norm of the gradients, chunk by chunk, so that the number of threads
+ * does not change a bit of it. */
 #include "backend/cpu/optim.h"
 #include "backend/optim_call.h"
 #include <math.h>
 #include <string.h>
 
+#define CHUNK 16384 /* elements of a parameter */
+
+/* One parameter's step. */
 typedef struct step {
     km_optim_fn fn;
     km_optim_job job;
+    int64_t n, first;        /* elements; its first chunk among those of all */
 } step;
 
-static void run_chunk(void *arg, int64_t begin, int64_t end, int worker) {
-    const step *s = arg;
-    km_optim_job job = s->job;
+typedef struct step_list {
+    step *list;
+    int count;
+    int64_t chunks;
+} step_list;
+
+/* The parameter that chunk i is of. */
+static int owner(const step_list *all, int64_t i) {
+    int low = 0, high = all->count - 1;
+    while (low < high) {
+        int mid = (low + high + 1) / 2;
+        if (all->list[mid].first <= i) low = mid;
+        else high = mid - 1;
+    }
+    return low;
+}
+
+static void run_chunks(void *arg, int64_t begin, int64_t end, int worker) {
+    const step_list *all = arg;
+    int k = owner(all, begin);
     (void)worker;
-    job.begin = begin;
-    job.end = end;
-    s->fn(&job);
+    for (int64_t i = begin; i < end; i++) {
+        while (k + 1 < all->count && all->list[k + 1].first <= i) k++;
+        const step *s = &all->list[k];
+        km_optim_job job = s->job;
+        job.begin = (i - s->first) * CHUNK;
+        job.end = job.begin + CHUNK < s->n ? job.begin + CHUNK : s->n;
+        s->fn(&job);
+    }
 }
 
 static void *data(const km_tensor *t) { return t ? km_tensor_ptr(t) : NULL; }
@@ -70,6 +96,8 @@ static km_status run_optim(km_ctx *ctx, const km_call *c) {
     km_optim_job own = settings(c);
     km_optim_parts parts = {.c = c};
     km_optim_part t;
+    step_list all = {.list = km_ctx_scratch(ctx, sizeof(step) * (size_t)c->n_out)};
+    if (!all.list) return KM_ERR_MEMORY;
     while (km_optim_next(&parts, &t)) {
         if (skip) {
             leave(t.p, t.p_out);
@@ -79,49 +107,56 @@ static km_status run_optim(km_ctx *ctx, const km_call *c) {
             continue;
         }
         bool wide = t.g->dtype != t.p->dtype;
-        step s = {.fn = (c->op == KM_OP_ADAMW ? table->adamw : table->sgd)[wide][slot], .job = own};
-        if (control) take_control(&s.job, control, c->p->n[2] + t.index);
-        s.job.p = data(t.p), s.job.g = data(t.g), s.job.m = data(t.m), s.job.v = data(t.v);
-        s.job.w = data(t.w), s.job.p_out = data(t.p_out), s.job.m_out = data(t.m_out);
-        s.job.v_out = data(t.v_out), s.job.w_out = data(t.w_out);
-        km_threads_for(ctx->threads, km_shape_count(t.p->shape), 16384, run_chunk, &s);
+        step *s = &all.list[all.count++];
+        *s = (step){.fn = (c->op == KM_OP_ADAMW ? table->adamw : table->sgd)[wide][slot],
+                    .job = own,
+                    .n = km_shape_count(t.p->shape),
+                    .first = all.chunks};
+        if (control) take_control(&s->job, control, c->p->n[2] + t.index);
+        s->job.p = data(t.p), s->job.g = data(t.g), s->job.m = data(t.m), s->job.v = data(t.v);
+        s->job.w = data(t.w), s->job.p_out = data(t.p_out), s->job.m_out = data(t.m_out);
+        s->job.v_out = data(t.v_out), s->job.w_out = data(t.w_out);
+        all.chunks += km_ceil_div(s->n, CHUNK);
     }
+    km_threads_for(ctx->threads, all.chunks, 1, run_chunks, &all);
     return KM_OK;
 }
 
 /* ---- Before the step ---- */
 
 typedef struct sums {
-    void (*fn)(const km_sumsq_job *job);
-    const void *x;
-    int64_t n;
+    const km_call *c;
     float *out;
 } sums;
 
+static int64_t sum_count(const km_tensor *x) {
+    return km_ceil_div(km_shape_count(x->shape), KM_SUMSQ_CHUNK);
+}
+
 static void sum_chunks(void *arg, int64_t begin, int64_t end, int worker) {
     const sums *s = arg;
+    int k = 0;
+    int64_t first = 0; /* the first chunk of tensor k */
     (void)worker;
     for (int64_t i = begin; i < end; i++) {
-        int64_t last = (i + 1) * KM_SUMSQ_CHUNK;
-        km_sumsq_job job = {.x = s->x, .begin = i * KM_SUMSQ_CHUNK, .end = last < s->n ? last : s->n,
+        while (i >= first + sum_count(s->c->in[k])) first += sum_count(s->c->in[k++]);
+        const km_tensor *x = s->c->in[k];
+        int64_t from = (i - first) * KM_SUMSQ_CHUNK, n = km_shape_count(x->shape);
+        km_sumsq_job job = {.x = data(x), .begin = from,
+                            .end = from + KM_SUMSQ_CHUNK < n ? from + KM_SUMSQ_CHUNK : n,
                             .sum = s->out + i};
-        s->fn(&job);
+        km_simd_optim()->sumsq[km_float_slot(x->dtype)](&job);
     }
 }
 
 static km_status run_sumsq_chunks(km_ctx *ctx, const km_call *c) {
-    float *out = data(c->out[0]);
-    for (int k = 0; k < c->n_in; k++)
-        if (km_float_slot(c->in[k]->dtype) < 0) return KM_ERR_UNSUPPORTED;
+    sums s = {.c = c, .out = data(c->out[0])};
+    int64_t chunks = 0;
     for (int k = 0; k < c->n_in; k++) {
-        int slot = km_float_slot(c->in[k]->dtype);
-        if (slot < 0) continue;
-        sums s = {.fn = km_simd_optim()->sumsq[slot], .x = data(c->in[k]),
-                  .n = km_shape_count(c->in[k]->shape), .out = out};
-        int64_t chunks = km_ceil_div(s.n, KM_SUMSQ_CHUNK);
-        km_threads_for(ctx->threads, chunks, 2, sum_chunks, &s);
-        out += chunks;
+        if (km_float_slot(c->in[k]->dtype) < 0) return KM_ERR_UNSUPPORTED;
+        chunks += sum_count(c->in[k]);
     }
+    km_threads_for(ctx->threads, chunks, 2, sum_chunks, &s);
     return KM_OK;
 }
 
