@@ -6,6 +6,7 @@
 #include "format/json_read.h"
 #include "model/arch.h"
 #include "model/convert_job.h"
+#include "tensor/dtype.h"
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,7 +48,7 @@ static km_status refuse_lora(const char *folder, km_error *err) {
         folder);
 }
 
-/* Models that Kermes runs but cannot yet write. */
+/* Models that change places on the way, and whose places Kermes does not know. */
 static km_status can_convert(const km_convert_job *j, km_error *err) {
     const km_config *c = &j->config;
     const km_traits *t = km_arch_traits(c->arch);
@@ -60,39 +61,67 @@ static km_status can_convert(const km_convert_job *j, km_error *err) {
     return KM_OK;
 }
 
-static km_status open_source(km_convert_job *j, km_error *err) {
+static km_status open_gguf(km_convert_job *j, km_error *err) {
     const char *in = j->o->in;
-    if (is_folder(in)) {
-        km_status s = km_config_load(&j->config, in, err);
-        if (s != KM_OK) return s;
-        s = refuse_lora(in, err);
-        if (s != KM_OK) return s;
-        j->weights.st = km_safetensors_open(in, err);
-        if (!j->weights.st) return err->code;
-        j->from = KM_STORE_HF;
-    } else {
-        km_map m;
-        km_status s = km_map_open(&m, in, err);
-        if (s != KM_OK) return s;
-        bool gguf = m.size >= 4 && memcmp(m.data, "GGUF", 4) == 0;
-        km_map_close(&m);
-        if (!gguf)
-            return km_error_set(err, KM_ERR_FORMAT,
-                                "'%s' is no GGUF file; of a Hugging Face model, give its folder",
-                                in);
-        j->weights.gguf = km_gguf_open(in, err);
-        if (!j->weights.gguf) return err->code;
-        s = km_config_from_gguf(&j->config, j->weights.gguf, err);
-        if (s != KM_OK) return s;
-        j->from = KM_STORE_GGUF;
+    km_map m;
+    km_status s = km_map_open(&m, in, err);
+    if (s != KM_OK) return s;
+    bool gguf = m.size >= 4 && memcmp(m.data, "GGUF", 4) == 0;
+    km_map_close(&m);
+    if (!gguf)
+        return km_error_set(err, KM_ERR_FORMAT,
+                            "'%s' is no GGUF file; of a Hugging Face model, give its folder", in);
+    j->weights.gguf = km_gguf_open(in, err);
+    if (!j->weights.gguf) return err->code;
+    j->weights.blocks = true;
+    j->from = KM_STORE_GGUF;
+    return km_config_from_gguf(&j->config, j->weights.gguf, err);
+}
+
+static km_status open_folder(km_convert_job *j, km_error *err) {
+    km_status s = km_config_load(&j->config, j->o->in, err);
+    if (s == KM_OK) s = refuse_lora(j->o->in, err);
+    if (s != KM_OK) return s;
+    j->weights.st = km_safetensors_open(j->o->in, err);
+    j->from = KM_STORE_HF;
+    return j->weights.st ? KM_OK : err->code;
+}
+
+/* The rows of the model's layout give way to the file's own tensors, which are as many or more. */
+static km_status keep_tensors(km_convert_job *j, km_error *err) {
+    const km_gguf *g = j->weights.gguf;
+    km_layout_row *rows = km_calloc((size_t)km_gguf_count(g) + 1, sizeof *rows);
+    km_stored *stored = km_calloc((size_t)km_gguf_count(g) + 1, sizeof *stored);
+    km_layout_free(&j->layout);
+    km_free(j->stored);
+    j->stored = stored;
+    j->layout = (km_layout){rows, 0};
+    if (!rows || !stored) return km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    for (int i = 0; i < km_gguf_count(g); i++) {
+        const km_gguf_tensor *t = km_gguf_at(g, i);
+        km_layout_row *r = &rows[j->layout.n++];
+        *r = (km_layout_row){.shape = t->shape, .full = t->shape.ndim < 2};
+        snprintf(r->gguf, sizeof r->gguf, "%s", t->name);
+        snprintf(r->name, sizeof r->name, "%s", t->name);
+        stored[i] = (km_stored){t->info->dtype, t->data};
     }
-    km_status s = can_convert(j, err);
+    return KM_OK;
+}
+
+static km_status open_source(km_convert_job *j, km_error *err) {
+    km_status s = is_folder(j->o->in) ? open_folder(j, err) : open_gguf(j, err);
+    if (s == KM_OK && j->from != j->to) s = can_convert(j, err);
     if (s == KM_OK) s = km_layout_of(&j->config, &j->layout, err);
     if (s != KM_OK) return s;
-    j->items = km_calloc((size_t)j->layout.n, sizeof *j->items);
     j->stored = km_calloc((size_t)j->layout.n, sizeof *j->stored);
-    if (!j->items || !j->stored) return km_error_set(err, KM_ERR_MEMORY, "out of memory");
-    return km_weights_find(&j->weights, &j->config, &j->layout, j->stored, err);
+    if (!j->stored) return km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    s = km_weights_find(&j->weights, &j->config, &j->layout, j->stored, err);
+    if (s == KM_OK && j->from == KM_STORE_GGUF && j->to == KM_STORE_GGUF) s = keep_tensors(j, err);
+    if (s != KM_OK) return s;
+    j->items = km_calloc((size_t)j->layout.n, sizeof *j->items);
+    if (!j->items) return km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    if (j->o->imatrix && !(j->imatrix = km_imatrix_load(j->o->imatrix, err))) return err->code;
+    return km_convert_fill_open(j, err);
 }
 
 static void close_job(km_convert_job *j) {
@@ -101,32 +130,53 @@ static void close_job(km_convert_job *j) {
     km_layout_free(&j->layout);
     km_free(j->items);
     km_free(j->stored);
+    km_imatrix_free(j->imatrix);
+    km_convert_fill_close(j);
 }
 
 /* ---- The target's tensors ---- */
 
-static km_status fill(void *user, size_t offset, void *dst, size_t bytes, km_error *err) {
-    km_convert_item *it = user;
-    km_convert_job *j = it->job;
-    size_t element = km_dtype_size(it->dtype);
-    km_status s = km_layout_copy(it->row, it->stored, j->from, j->to, it->dtype, offset / element,
-                                 bytes / element, dst, err);
-    j->done += bytes;
-    if (j->o->progress) j->o->progress(j->o->user, j->done, j->total);
-    return s;
+static km_dtype target_dtype(const km_convert_job *j, const km_mix_model *model, int i) {
+    const km_layout_row *r = &j->layout.row[i];
+    km_dtype d = j->stored[i].dtype;
+    bool gguf = j->to == KM_STORE_GGUF;
+    if (gguf && j->o->mix) d = km_mix_dtype(j->o->mix, model, r->gguf, r->shape);
+    if (!gguf && km_dtype_is_block(d)) d = KM_F32;
+    if (j->o->dtype != KM_DTYPE_COUNT && !j->o->mix) d = j->o->dtype;
+    if (d == KM_F64 || (gguf && r->full)) d = KM_F32;
+    if (gguf && strncmp(r->gguf, "position_embd", 13) == 0) d = KM_F32;
+    return d;
 }
 
-static void plan_items(km_convert_job *j) {
-    for (int i = 0; i < j->layout.n; i++) {
+/* The importance of a matrix's inputs, where it matters. */
+static km_status weigh(km_convert_job *j, km_convert_item *it, km_error *err) {
+    if (!j->imatrix || !km_dtype_is_block(it->dtype)) return KM_OK;
+    const km_imatrix_row *known = km_imatrix_find(j->imatrix, it->row->gguf);
+    int64_t in = it->row->shape.dim[it->row->shape.ndim - 1];
+    if (known && known->in != in)
+        return km_error_set(err, KM_ERR_SHAPE,
+                            "'%s' knows %lld inputs of '%s', which has %lld: it is another model's",
+                            j->o->imatrix, (long long)known->in, it->row->gguf, (long long)in);
+    it->importance = known && known->count > 0 ? known->mean : NULL;
+    j->unweighed += !it->importance;
+    return KM_OK;
+}
+
+static km_status plan_items(km_convert_job *j, km_error *err) {
+    const km_config *c = &j->config;
+    km_mix_model model = {c->layers, c->heads / c->kv_heads, c->tied, j->imatrix != NULL};
+    km_status s = KM_OK;
+    for (int i = 0; i < j->layout.n && s == KM_OK; i++) {
         const km_layout_row *r = &j->layout.row[i];
-        km_dtype as = j->o->dtype != KM_DTYPE_COUNT ? j->o->dtype : j->stored[i].dtype;
-        if (as == KM_F64 || (j->to == KM_STORE_GGUF && r->full)) as = KM_F32;
-        j->items[i] = (km_convert_item){j, r, &j->stored[i], as};
-        uint64_t n = 1;
-        for (int d = 0; d < r->shape.ndim; d++) n *= (uint64_t)r->shape.dim[d];
-        j->parameters += n;
-        j->total += n * km_dtype_size(as);
+        km_convert_item *it = &j->items[i];
+        *it = (km_convert_item){j, r, &j->stored[i], target_dtype(j, &model, i), NULL};
+        int64_t n = 1;
+        for (int d = 0; d < r->shape.ndim; d++) n *= r->shape.dim[d];
+        j->parameters += (uint64_t)n;
+        j->total += (uint64_t)km_dtype_bytes(it->dtype, n);
+        s = weigh(j, it, err);
     }
+    return s;
 }
 
 /* The dtype of the matrices, when they are all alike. */
@@ -157,7 +207,7 @@ static void put_name(km_gguf_out *out, const char *path) {
 /* What a GGUF source says beyond its sizes: names, licences, the tokenizer. */
 static void put_rest(km_gguf_out *out, const km_gguf *g, bool no_tokenizer) {
     static const char *const own[] = {"general.file_type", "general.quantization_version",
-                                      "general.alignment", "general.name"};
+                                      "general.alignment"};
     for (int i = 0; i < km_gguf_meta_count(g); i++) {
         const char *key = km_gguf_meta_key(g, i);
         km_gguf_value v;
@@ -168,21 +218,36 @@ static void put_rest(km_gguf_out *out, const km_gguf *g, bool no_tokenizer) {
     }
 }
 
+/* What kind of file it is, in ggml's numbers: as asked, as it was, or by its matrices. */
+static void put_type(const km_convert_job *j, km_gguf_out *out) {
+    bool kept = j->weights.gguf && j->o->dtype == KM_DTYPE_COUNT, blocks = false;
+    km_dtype d = common_dtype(j);
+    int64_t type = d == KM_F16 ? 1 : d == KM_BF16 ? 32 : 0;
+    if (j->o->mix)
+        type = j->o->mix->file_type;
+    else if (kept)
+        km_gguf_int(j->weights.gguf, "general.file_type", 0, INT32_MAX, &type, NULL);
+    km_gguf_put_u32(out, "general.file_type", (uint32_t)type);
+    for (int i = 0; i < j->layout.n; i++) blocks = blocks || km_dtype_is_block(j->items[i].dtype);
+    if (blocks) km_gguf_put_u32(out, "general.quantization_version", 2);
+}
+
 static km_status write_gguf(km_convert_job *j, km_error *err) {
     km_gguf_out *out = km_gguf_out_new(err);
     if (!out) return err->code;
-    km_dtype d = common_dtype(j);
-    km_config_put_gguf(&j->config, out);
-    put_name(out, j->o->in);
-    /* ggml's numbers: all f32, mostly f16, mostly bf16 */
-    km_gguf_put_u32(out, "general.file_type", d == KM_F16 ? 1 : d == KM_BF16 ? 32 : 0);
     bool other = j->o->tokenizer || j->o->no_tokenizer;
-    if (j->weights.gguf) put_rest(out, j->weights.gguf, other);
+    if (j->weights.gguf) { /* all that it says */
+        put_rest(out, j->weights.gguf, other);
+    } else {
+        km_config_put_gguf(&j->config, out);
+        put_name(out, j->o->in);
+    }
+    put_type(j, out);
     km_status s = km_convert_token_gguf(j, out, err);
     for (int i = 0; i < j->layout.n && s == KM_OK; i++) {
         km_ggml_type type = KM_GGML_F32;
         km_ggml_of_dtype(j->items[i].dtype, &type);
-        km_gguf_add(out, j->layout.row[i].gguf, type, j->layout.row[i].shape, NULL, fill,
+        km_gguf_add(out, j->layout.row[i].gguf, type, j->layout.row[i].shape, NULL, km_convert_fill,
                     &j->items[i]);
     }
     if (s == KM_OK) s = km_gguf_write(out, j->o->out, err);
@@ -228,7 +293,7 @@ static km_status write_folder(km_convert_job *j, km_error *err) {
         items[i] = (km_st_item){.name = j->layout.row[i].name,
                                 .dtype = j->items[i].dtype,
                                 .shape = km_layout_shape(&j->layout.row[i], KM_STORE_HF),
-                                .fill = fill,
+                                .fill = km_convert_fill,
                                 .user = &j->items[i]};
     km_st_pair format = {"format", "pt"}; /* transformers refuses files that do not say so */
     snprintf(path, sizeof path, "%s/model.safetensors", j->o->out);
@@ -260,10 +325,10 @@ km_status km_convert(const km_convert_options *o, km_converted *done, km_error *
     km_convert_job j = {.o = o};
     if (strlen(o->in) + 64 > PATH_MAX || strlen(o->out) + 64 > PATH_MAX)
         return km_error_set(err, KM_ERR_FILE, "the path '%.60s...' is too long", o->in);
-    km_status s = open_source(&j, &own);
     j.to = km_names_gguf(o->out) ? KM_STORE_GGUF : KM_STORE_HF;
+    km_status s = open_source(&j, &own);
+    if (s == KM_OK) s = plan_items(&j, &own);
     if (s == KM_OK) {
-        plan_items(&j);
         s = j.to == KM_STORE_GGUF ? write_gguf(&j, &own) : write_folder(&j, &own);
     }
     if (s == KM_OK && done)
@@ -273,7 +338,8 @@ km_status km_convert(const km_convert_options *o, km_converted *done, km_error *
                                .tensors = j.layout.n,
                                .parameters = j.parameters,
                                .bytes = j.total,
-                               .tokens = j.tokens};
+                               .tokens = j.tokens,
+                               .unweighed = j.unweighed};
     close_job(&j);
     return s == KM_OK ? KM_OK : km_error_set(err, own.code, "%s", own.text);
 }

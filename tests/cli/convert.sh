@@ -27,6 +27,20 @@ json_says types.BF16.tensors=21
 expect_error 2 convert "$models/llama" "$work/x.gguf" --type f17
 says err "did you mean 'f16'"
 
+# Types of a few bits, and the target behind -o.
+expect 0 convert "$models/llama" -o "$work/q8.gguf" --type Q8_0 --json
+json_says type=q8_0 to=gguf
+expect 0 convert "$work/q8.gguf" "$work/again.gguf" --type q4_k_m --threads 2
+expect 0 convert "$work/q8.gguf" "$work/kept.gguf"
+cmp -s "$work/q8.gguf" "$work/kept.gguf" || fail "a copy without --type changed something"
+expect 0 convert "$work/q8.gguf" "$work/q8-folder" --type f32
+expect_error 2 convert "$models/llama" "$work/folder" --type q8_0
+says err 'a target whose name ends in .gguf'
+expect_error 2 convert "$models/llama" "$work/x.gguf" --type f16 --imatrix "$work/none"
+says err '--imatrix needs'
+expect_error 1 convert "$models/llama" "$work/x.gguf" --type q8_0 --imatrix "$work/none"
+expect_error 2 convert "$models/llama" -o "$work/x.gguf" "$work/y.gguf"
+
 # A target that is there stays, unless --force is given; then it is replaced as a whole.
 before=$(cksum <"$work/f16.gguf")
 expect_error 1 convert "$models/gpt2" "$work/f16.gguf"
