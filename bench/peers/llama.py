@@ -52,12 +52,24 @@ class Llama:
         self.batch = p.n_batch
         self.greedy = ll.llama_sampler_init_greedy()
 
-    def tokenize(self, text, special=True):
+    def tokenize(self, text, special=True, parse=False):
         data = text.encode()
         room = len(data) + 16
         out = (ll.llama_token * room)()
-        n = ll.llama_tokenize(self.vocab, data, len(data), out, room, special, False)
+        n = ll.llama_tokenize(self.vocab, data, len(data), out, room, special, parse)
         return list(out[:n])
+
+    def render(self, chat, system):
+        """A question in the model's own chat template, as Jinja2 renders it."""
+        import jinja2
+        get = lambda token: self.piece(token).decode() if token >= 0 else ""
+        template = ll.llama_model_chat_template(self.model, None).decode()
+        said = [{"role": "system", "content": system}] if system else []
+        return jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(
+            template).render(messages=said + [{"role": "user", "content": chat}],
+                             add_generation_prompt=True, bos_token=get(
+                                 ll.llama_vocab_bos(self.vocab)),
+                             eos_token=get(ll.llama_vocab_eos(self.vocab)))
 
     def piece(self, token):
         out = ctypes.create_string_buffer(256)
@@ -171,20 +183,22 @@ def greedy(o):
     out = []
     for prompt in json.load(open(o.file, encoding="utf-8")):
         l.clear()
-        ids = l.tokenize(prompt)
+        if isinstance(prompt, dict):
+            text = l.render(prompt["chat"], prompt.get("system"))
+            ids = l.tokenize(text, special=False, parse=True)
+        else:
+            ids = l.tokenize(prompt)
         l.read(ids)
-        made, margins, seconds = [], [], []
+        made, margins = [], []
         for _ in range(o.tokens):
             y = l.logits()
-            two = np.argpartition(y, -2)[-2:]
-            two = two[np.argsort(-y[two], kind="stable")]
+            second, first = np.partition(y, -2)[-2:]
             made.append(int(y.argmax()))
-            margins.append(float(y[two[0]] - y[two[1]]))
-            seconds.append(int(two[1]))
+            margins.append(float(first - second))
             l.read([made[-1]])
-        out.append({"prompt": prompt, "prompt_ids": ids, "ids": made, "margins": margins,
-                    "second": seconds,
-                    "text": b"".join(map(l.piece, made)).decode(errors="replace")})
+        out.append({"prompt": prompt, "prompt_tokens": len(ids), "ids": made, "margins": margins,
+                    "pieces": [l.piece(t).hex() for t in made],
+                    "ends": [bool(ll.llama_vocab_is_eog(l.vocab, t)) for t in made]})
     return out
 
 
