@@ -17,7 +17,7 @@ double km_tolerance(km_tol tol, km_dtype d, int64_t length) {
     case KM_TOL_SLOPE:
     case KM_TOL_TRANS: return half ? 2 * unit + 1e-5 : 1e-5;
     case KM_TOL_RANDOM: return half ? 2 * unit + 1e-5 : 1e-5;
-    case KM_TOL_BITS: return 1.0 / 127 + 2 * unit;
+    case KM_TOL_BITS: return 3.0 / 127 + 2 * unit; /* of short rows, too, and of two factors */
     case KM_TOL_SUM: return 2 * unit + 0x1p-24 * (16 + 4 * sqrt((double)length));
     }
     return 0;

@@ -1,9 +1,7 @@
-/* Weights of a few bits on the CPU. Decoding and encoding go row by row over all threads. The layer
- * decodes a few rows of weights into a thread's cache and multiplies them with all rows of x: each
- * weight is read from memory once, in its packed form. */
-#include "backend/cpu/cpu.h"
+/* Weights of a few bits on the CPU: decoding and encoding, over all threads, and rows of a table.
+ * The layers are in quant_linear.c. */
+#include "backend/cpu/quant_linear.h"
 #include "tensor/quant.h"
-#include <math.h>
 
 static float load(const km_tensor *t, int64_t i) {
     const void *p = km_tensor_ptr(t);
@@ -22,20 +20,12 @@ static const char *blocks_at(const km_tensor *t, int64_t element) {
     return (const char *)km_tensor_ptr(t) + km_dtype_bytes(t->dtype, element);
 }
 
-typedef struct quant_call {
-    const km_call *c;
-    const km_tensor *x, *w, *b, *up, *y; /* b and up may be NULL; up may be w: its second half */
-    km_act act;
-    float *room;
-    int64_t each;
-} quant_call;
-
 /* ---- Decoding and encoding, in stretches of 256 elements ---- */
 
 #define STRETCH 256
 
 static void dequantise_range(void *arg, int64_t begin, int64_t end, int worker) {
-    const km_call *c = ((const quant_call *)arg)->c;
+    const km_call *c = arg;
     (void)worker;
     int64_t n = km_shape_count(c->in[0]->shape);
     float v[STRETCH];
@@ -47,7 +37,7 @@ static void dequantise_range(void *arg, int64_t begin, int64_t end, int worker) 
 }
 
 static void quantise_range(void *arg, int64_t begin, int64_t end, int worker) {
-    const km_call *c = ((const quant_call *)arg)->c;
+    const km_call *c = arg;
     (void)worker;
     int64_t n = km_shape_count(c->in[0]->shape);
     float v[STRETCH];
@@ -59,95 +49,18 @@ static void quantise_range(void *arg, int64_t begin, int64_t end, int worker) {
 }
 
 static km_status dequantise(km_ctx *ctx, const km_call *c) {
-    quant_call q = {.c = c};
     km_threads_for(ctx->threads, (km_shape_count(c->in[0]->shape) + STRETCH - 1) / STRETCH, 64,
-                   dequantise_range, &q);
+                   dequantise_range, (void *)(uintptr_t)c);
     return KM_OK;
 }
 
 static km_status quantise(km_ctx *ctx, const km_call *c) {
-    quant_call q = {.c = c};
     km_threads_for(ctx->threads, (km_shape_count(c->in[0]->shape) + STRETCH - 1) / STRETCH, 8,
-                   quantise_range, &q);
+                   quantise_range, (void *)(uintptr_t)c);
     return KM_OK;
 }
 
-/* ---- Layers ---- */
-
-static float activated(km_act act, float v) {
-    switch (act) {
-    case KM_ACT_RELU: return v > 0 ? v : 0;
-    case KM_ACT_GELU: return 0.5f * v * (1 + tanhf(0.79788456f * (v + 0.044715f * v * v * v)));
-    case KM_ACT_GELU_ERF: return 0.5f * v * (1 + erff(v * 0.70710678f));
-    case KM_ACT_SILU: return v / (1 + expf(-v));
-    default: return v;
-    }
-}
-
-static float dot(const float *a, const float *b, int64_t n) { /* eight chains */
-    float s[8] = {0};
-    for (int64_t i = 0; i + 7 < n; i += 8)
-        for (int k = 0; k < 8; k++) s[k] += a[i + k] * b[i + k];
-    for (int64_t i = n / 8 * 8; i < n; i++) s[0] += a[i] * b[i];
-    return ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
-}
-
-/* A row of weights as floats. */
-static void decode(const km_tensor *w, int64_t o, int64_t n, float *row) {
-    if (km_dtype_is_block(w->dtype)) km_dequantise(w->dtype, blocks_at(w, o * n), n, row);
-    else
-        for (int64_t i = 0; i < n; i++) row[i] = load(w, o * n + i);
-}
-
-/* room: x as floats, shared; then two rows of weights for each thread. */
-static void linear_range(void *arg, int64_t begin, int64_t end, int worker) {
-    const quant_call *q = arg;
-    int64_t rows = q->x->shape.dim[0], n = q->x->shape.dim[1], outs = q->y->shape.dim[1];
-    float *row = q->room + rows * n + worker * 2 * q->each, *second = row + q->each;
-    for (int64_t o = begin; o < end; o++) {
-        decode(q->w, o, n, row);
-        if (q->up) decode(q->up, q->up == q->w ? outs + o : o, n, second);
-        float bias = q->b ? load(q->b, o) : 0;
-        for (int64_t r = 0; r < rows; r++) {
-            float v = activated(q->act, dot(row, q->room + r * n, n) + bias);
-            if (q->up) v *= dot(second, q->room + r * n, n);
-            store(q->y, r * outs + o, v);
-        }
-    }
-}
-
-static km_status run(km_ctx *ctx, quant_call *q) {
-    int64_t n = q->x->shape.dim[1], count = q->x->shape.dim[0] * n;
-    q->each = (n + 15) / 16 * 16 + 16; /* threads write to lines of their own */
-    int64_t floats = count + (int64_t)km_ctx_threads(ctx) * 2 * q->each;
-    q->room = km_ctx_scratch(ctx, (size_t)(floats + 1) * sizeof(float));
-    if (!q->room) return KM_ERR_MEMORY;
-    for (int64_t i = 0; i < count; i++) q->room[i] = load(q->x, i);
-    km_threads_for(ctx->threads, q->y->shape.dim[1], 8, linear_range, q);
-    return KM_OK;
-}
-
-static km_status linear(km_ctx *ctx, const km_call *c) {
-    quant_call q = {.x = c->in[0], .w = c->in[1], .b = c->n_in > 2 ? c->in[2] : NULL,
-                    .act = c->p->act, .y = c->out[0]};
-    return run(ctx, &q);
-}
-
-static km_status linears(km_ctx *ctx, const km_call *c) {
-    km_status s = KM_OK;
-    for (int i = 0; i < c->n_out && s == KM_OK; i++) {
-        quant_call q = {.x = c->in[0], .w = c->in[1 + 2 * i], .y = c->out[i],
-                        .b = 2 + 2 * i < c->n_in ? c->in[2 + 2 * i] : NULL};
-        s = run(ctx, &q);
-    }
-    return s;
-}
-
-static km_status gated(km_ctx *ctx, const km_call *c) {
-    quant_call q = {.x = c->in[0], .w = c->in[1], .up = c->n_in > 2 ? c->in[2] : c->in[1],
-                    .act = c->p->act, .y = c->out[0]};
-    return run(ctx, &q);
-}
+/* ---- Embedding: only the rows asked for ---- */
 
 static km_status embedding(km_ctx *ctx, const km_call *c) {
     const km_tensor *table = c->in[0], *ids = c->in[1];
@@ -166,8 +79,8 @@ static km_status embedding(km_ctx *ctx, const km_call *c) {
 void km_cpu_register_quant(km_kernel *k) {
     k[KM_OP_DEQUANTISE] = dequantise;
     k[KM_OP_QUANTISE] = quantise;
-    k[KM_OP_QUANT_LINEAR] = linear;
-    k[KM_OP_LINEARS] = linears;
-    k[KM_OP_GATED] = gated;
+    k[KM_OP_QUANT_LINEAR] = km_cpu_quant_linear;
+    k[KM_OP_LINEARS] = km_cpu_linears;
+    k[KM_OP_GATED] = km_cpu_gated;
     k[KM_OP_QUANT_EMBEDDING] = embedding;
 }

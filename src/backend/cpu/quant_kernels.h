@@ -1,0 +1,72 @@
+/* The inner loops of layers whose weights are in blocks, one table per instruction set
+ * (simd/quant_*.c). Inputs are rounded to 8 bits, 32 at a time, and meet the weights' codes in
+ * integer arithmetic; each group's sum then takes its two scales.
+ *
+ * A step is 256 elements along a row: one block of the larger types, eight of the smaller. The last
+ * step of a row may be shorter; what is missing counts as zero. */
+#ifndef KM_BACKEND_CPU_QUANT_KERNELS_H
+#define KM_BACKEND_CPU_QUANT_KERNELS_H
+#include "base/cpu.h"
+#include "tensor/dtype.h"
+
+#define KM_QUANT_STEP 256
+#define KM_QUANT_OUTS 16 /* of a panel */
+
+/* A step of x. Groups come four at a time: the first halves of four groups side by side, then their
+ * second halves, which is how most weights' codes come out of their bytes. */
+typedef struct km_quant_x {
+    int8_t code[256];
+    float scale[8];  /* of each group of 32 */
+    float sum[8];    /* the group's sum: scale times that of its codes */
+    float half[16];  /* likewise of each 16 */
+} km_quant_x;
+
+/* Where element i of a step has its code. */
+static inline int km_quant_place(int i) {
+    return i / 128 * 128 + i / 16 % 2 * 64 + i / 32 % 4 * 16 + i % 16;
+}
+
+/* Steps of 16 rows of weights made ready for the tile kernel: each group's codes as [8][16][4], four
+ * elements of each of 16 outputs together, and scale and least value of each of the 16 (of each 16
+ * elements for the types that have them so; else only the first 8 rows are used). */
+typedef struct km_quant_panel {
+    uint8_t code[8][8][KM_QUANT_OUTS][4];
+    float scale[16][KM_QUANT_OUTS], least[16][KM_QUANT_OUTS];
+} km_quant_panel;
+
+/* Rows of x as an array of steps: row r begins at x + r * ldx. */
+typedef struct km_quant_rows {
+    const km_quant_x *x;
+    int64_t ldx, rows, steps;
+} km_quant_rows;
+
+typedef struct km_quant_kernels {
+    km_isa floats; /* the set whose float kernels go with these */
+
+    /* n floats (a multiple of 32) as steps; the last is filled up with zeros. */
+    void (*encode)(const float *x, int64_t n, km_quant_x *out);
+    /* y[r * ldy + j] = row r of x times row j of w, j < outs; rows of w are `bytes` apart and have n
+     * elements. Nothing is read at or behind `end`. */
+    void (*few)(km_dtype d, const uint8_t *w, const uint8_t *end, int64_t bytes, int64_t n,
+                int64_t outs, const km_quant_rows *x, float *y, int64_t ldy);
+    /* The same for w of f32, f16 or bf16, rows of n elements, and x as it is. */
+    void (*few_floats)(km_dtype d, const void *w, int64_t n, int64_t outs, const float *x,
+                       int64_t ldx, int64_t rows, float *y, int64_t ldy);
+    /* `outs` (at most 16) rows of w from step `first` on, n elements of each in all, as panels; the
+     * missing rows are zeros. w is where step `first` begins. */
+    void (*unpack)(km_dtype d, const uint8_t *w, int64_t bytes, int64_t n, int outs,
+                   km_quant_panel *panel);
+    /* y[r * ldy + j] (+)= row r of x times output j of the panels, all 16. */
+    void (*tile)(km_dtype d, const km_quant_panel *panel, const km_quant_rows *x, bool add, float *y,
+                 int64_t ldy);
+} km_quant_kernels;
+
+/* The sets built for this kind of processor, best last. km_quant_kernels_at gives the ith, or NULL
+ * past the last or where this processor does not run it; km_quant_choose makes it the one in use,
+ * for tests and benchmarks, between calls. */
+const km_quant_kernels *km_quant_kernels_at(int i);
+const char *km_quant_kernels_name(int i); /* "avx2"; NULL past the last */
+const km_quant_kernels *km_quant_kernels_now(void);
+bool km_quant_choose(int i);
+
+#endif

@@ -1,0 +1,310 @@
+/* Layers with weights in blocks (and, beside them, floats of another width than x): QUANT_LINEAR,
+ * LINEARS and GATED. Few rows of x stream the weights past x; many rows take the weights sixteen
+ * outputs at a time, unpacked into a thread's cache. Threads share out strips of outputs; the bits
+ * of a result depend neither on the strips nor on the other rows. */
+#include "backend/cpu/quant_linear.h"
+#include "backend/cpu/gemm.h"
+#include "backend/cpu/lanes.h"
+#include "backend/cpu/quant_kernels.h"
+#include "base/alloc.h"
+#include "ops/infer.h"
+
+#define STRIP 32              /* outputs */
+#define CHUNK_BYTES 16384     /* of weights that a thread takes at a time, when rows are few */
+#define STRETCH 8             /* steps unpacked at a time */
+#define PANELS (STRIP / KM_QUANT_OUTS)
+
+/* Outputs y = act(x w^T + b), or with up: act(x w^T) * (x up^T). */
+typedef struct part {
+    const km_tensor *w, *up, *b, *y;
+    int64_t from, up_from; /* the rows of w and up that give output 0 */
+    int64_t outs, strip;   /* of outputs to a strip */
+    int64_t first, strips; /* among those of all parts */
+    km_act act;
+} part;
+
+typedef struct job {
+    part part[3];
+    int n;
+    const km_tensor *x;
+    int64_t rows, in, steps;
+    const float *xf;      /* x as floats (rows, in) */
+    float *xf_room;       /* where they are put, when x is of another dtype */
+    km_quant_x *xq;       /* (rows, steps); NULL when no weight is in blocks */
+    char *room;           /* of each thread `each` bytes */
+    size_t each;
+    const km_quant_kernels *k;
+    const km_gemm_kernels *fk;
+} job;
+
+static bool few(const job *j) { return j->rows <= KM_FEW_ROWS; }
+
+static const uint8_t *row_at(const km_tensor *w, int64_t row) {
+    return (const uint8_t *)km_tensor_ptr(w) + km_dtype_bytes(w->dtype, row * w->shape.dim[1]);
+}
+
+static void *element_at(const km_tensor *t, int64_t i) {
+    return (char *)km_tensor_ptr(t) + i * (int64_t)km_dtype_size(t->dtype);
+}
+
+/* ---- x ---- */
+
+static void encode_rows(void *arg, int64_t begin, int64_t end, int worker) {
+    const job *j = arg;
+    (void)worker;
+    for (int64_t r = begin; r < end; r++) {
+        if (j->xf_room)
+            km_simd_lanes()->load[km_float_slot(j->x->dtype)](
+                j->xf_room + r * j->in, element_at(j->x, r * j->in), j->in);
+        if (j->xq) j->k->encode(j->xf + r * j->in, j->in, j->xq + r * j->steps);
+    }
+}
+
+/* ---- The end of a strip ---- */
+
+/* v and, where there is an up, u: (rows, ld) sums of outputs o to o + outs - 1. */
+static void finish(const job *j, const part *p, float *v, const float *u, int64_t ld, int64_t o,
+                   int64_t outs) {
+    km_finish end = {.act = p->act, .dtype = p->y->dtype};
+    void *out = element_at(p->y, o);
+    if (p->up) { /* it has no bias */
+        km_finish gate = {.act = p->act, .dtype = KM_F32};
+        j->fk->finish(&gate, v, ld, v, NULL, ld, j->rows, outs);
+        for (int64_t r = 0; r < j->rows; r++)
+            for (int64_t i = 0; i < outs; i++) v[r * ld + i] *= u[r * ld + i];
+        end.act = KM_ACT_NONE;
+    }
+    if (p->b) end.bias = element_at(p->b, o);
+    j->fk->finish(&end, v, ld, out, NULL, p->outs, j->rows, outs);
+}
+
+static const part *part_of(const job *j, int64_t strip) {
+    const part *p = j->part;
+    while (strip >= p->first + p->strips) p++;
+    return p;
+}
+
+/* ---- Few rows ---- */
+
+static void few_rows(const job *j, const km_tensor *w, int64_t row, int64_t outs, float *y) {
+    if (!km_dtype_is_block(w->dtype)) {
+        j->k->few_floats(w->dtype, row_at(w, row), j->in, outs, j->xf, j->in, j->rows, y, STRIP);
+        return;
+    }
+    km_quant_rows x = {j->xq, j->steps, j->rows, j->steps};
+    int64_t bytes = km_dtype_bytes(w->dtype, j->in);
+    j->k->few(w->dtype, row_at(w, row), row_at(w, w->shape.dim[0]), bytes, j->in, outs, &x, y, STRIP);
+}
+
+static void few_strips(void *arg, int64_t begin, int64_t end, int worker) {
+    const job *j = arg;
+    (void)worker;
+    _Alignas(64) float v[KM_FEW_ROWS * STRIP], u[KM_FEW_ROWS * STRIP];
+    for (int64_t s = begin; s < end; s++) {
+        const part *p = part_of(j, s);
+        int64_t o = (s - p->first) * p->strip;
+        int64_t outs = p->outs - o < p->strip ? p->outs - o : p->strip;
+        few_rows(j, p->w, p->from + o, outs, v);
+        if (p->up) few_rows(j, p->up, p->up_from + o, outs, u);
+        finish(j, p, v, u, STRIP, o, outs);
+    }
+}
+
+/* ---- Many rows ---- */
+
+/* The products with up to PANELS panels of outputs: row[i] of w[i] on, outs[i] of them. */
+typedef struct panels {
+    int n, outs[PANELS];
+    const km_tensor *w[PANELS];
+    int64_t row[PANELS];
+} panels;
+
+/* y: (PANELS, rows, KM_QUANT_OUTS) */
+static void tiles(const job *j, const panels *p, km_quant_panel *room, float *y) {
+    for (int64_t s = 0; s < j->steps; s += STRETCH) {
+        int64_t steps = j->steps - s < STRETCH ? j->steps - s : STRETCH;
+        int64_t n = j->in - s * KM_QUANT_STEP;
+        if (n > STRETCH * KM_QUANT_STEP) n = STRETCH * KM_QUANT_STEP;
+        for (int i = 0; i < p->n; i++) {
+            const km_tensor *w = p->w[i];
+            const uint8_t *at = row_at(w, p->row[i]) + km_dtype_bytes(w->dtype, s * KM_QUANT_STEP);
+            j->k->unpack(w->dtype, at, km_dtype_bytes(w->dtype, j->in), n, p->outs[i],
+                         room + i * STRETCH);
+        }
+        int64_t step = 24; /* rows whose x stays in the nearest cache for the other panels */
+        for (int64_t r = 0; r < j->rows; r += step) {
+            km_quant_rows x = {j->xq + r * j->steps + s, j->steps,
+                               j->rows - r < step ? j->rows - r : step, steps};
+            for (int i = 0; i < p->n; i++)
+                j->k->tile(p->w[i]->dtype, room + i * STRETCH, &x, s > 0,
+                           y + (i * j->rows + r) * KM_QUANT_OUTS, KM_QUANT_OUTS);
+        }
+    }
+}
+
+static void many_strips(void *arg, int64_t begin, int64_t end, int worker) {
+    const job *j = arg;
+    km_quant_panel *room = (void *)(j->room + (size_t)worker * j->each);
+    float *y = (float *)(void *)(room + PANELS * STRETCH);
+    for (int64_t s = begin; s < end; s++) {
+        const part *p = part_of(j, s);
+        int64_t o = (s - p->first) * p->strip, left = p->outs - o;
+        panels work = {0};
+        for (int i = 0; i < PANELS && left > 0; i++) {
+            int64_t skip = p->up ? 0 : i * KM_QUANT_OUTS, outs = left - skip;
+            if (outs <= 0) break;
+            work.outs[i] = outs < KM_QUANT_OUTS ? (int)outs : KM_QUANT_OUTS;
+            work.w[i] = p->up && i ? p->up : p->w;
+            work.row[i] = p->up && i ? p->up_from + o : p->from + o + skip;
+            work.n++;
+        }
+        tiles(j, &work, room, y);
+        float *second = y + j->rows * KM_QUANT_OUTS;
+        finish(j, p, y, second, KM_QUANT_OUTS, o, work.outs[0]);
+        if (!p->up && work.n > 1)
+            finish(j, p, second, NULL, KM_QUANT_OUTS, o + KM_QUANT_OUTS, work.outs[1]);
+    }
+}
+
+/* ---- Floats against many rows: the product engine's work ---- */
+
+static km_status float_part(km_ctx *ctx, const job *j, const part *p) {
+    km_gemm g = {
+        .m = j->rows,
+        .n = p->outs,
+        .k = j->in,
+        .a = {km_tensor_ptr(j->x), j->x->dtype, j->in, 1},
+        .b = {row_at(p->w, p->from), p->w->dtype, 1, j->in},
+        .c = km_tensor_ptr(p->y),
+        .ldc = p->outs,
+        .alpha = 1,
+        .end = {.bias = p->b ? km_tensor_ptr(p->b) : NULL, .act = p->act, .dtype = p->y->dtype},
+    };
+    return km_gemm_run(ctx, &g);
+}
+
+/* ---- A call ---- */
+
+static bool in_blocks(const part *p) {
+    return km_dtype_is_block(p->w->dtype) && (!p->up || km_dtype_is_block(p->up->dtype));
+}
+
+/* The strips of the parts that the kernels here take, in order. */
+static int64_t cut(job *j) {
+    int64_t total = 0;
+    for (int i = 0; i < j->n; i++) {
+        part *p = &j->part[i];
+        p->strip = !few(j) && p->up ? KM_QUANT_OUTS : STRIP;
+        p->first = total;
+        p->strips = few(j) || in_blocks(p) ? km_ceil_div(p->outs, p->strip) : 0;
+        total += p->strips;
+    }
+    return total;
+}
+
+static int64_t bytes_of(const job *j) {
+    int64_t bytes = 0;
+    for (int i = 0; i < j->n; i++)
+        bytes += km_dtype_bytes(j->part[i].w->dtype, j->part[i].outs * j->in) *
+                 (j->part[i].up ? 2 : 1);
+    return bytes;
+}
+
+/* Weights are read straight from their blocks, or as floats when rows are few. */
+static km_status run_strips(km_ctx *ctx, job *j, int64_t strips) {
+    bool convert = j->x->dtype != KM_F32, blocks = false;
+    for (int i = 0; i < j->n; i++) {
+        const part *p = &j->part[i];
+        if (p->strips) blocks |= km_dtype_is_block(p->w->dtype);
+        if (p->strips && p->up) blocks |= km_dtype_is_block(p->up->dtype);
+    }
+    size_t for_floats = convert ? ((size_t)(j->rows * j->in) * sizeof(float) + 63) / 64 * 64 : 0;
+    size_t for_x = blocks ? (size_t)(j->rows * j->steps) * sizeof(km_quant_x) : 0;
+    size_t threads = few(j) ? 0 : (size_t)km_threads_count(ctx->threads);
+    j->each = PANELS * (STRETCH * sizeof(km_quant_panel) +
+                        (size_t)j->rows * KM_QUANT_OUTS * sizeof(float));
+    char *scratch = km_ctx_scratch(ctx, for_floats + for_x + threads * j->each + 64);
+    if (!scratch) return KM_ERR_MEMORY;
+    j->xf_room = convert ? (float *)(void *)scratch : NULL;
+    j->xf = convert ? j->xf_room : km_tensor_ptr(j->x);
+    j->xq = blocks ? (void *)(scratch + for_floats) : NULL;
+    j->room = scratch + for_floats + for_x;
+    if (few(j)) {
+        encode_rows(j, 0, j->rows, 0);
+        int64_t each = bytes_of(j) / strips;
+        km_threads_for(ctx->threads, strips, each < CHUNK_BYTES ? CHUNK_BYTES / (each + 1) : 1,
+                       few_strips, j);
+    } else {
+        km_threads_for(ctx->threads, j->rows, 16, encode_rows, j);
+        km_threads_for(ctx->threads, strips, 1, many_strips, j);
+    }
+    return KM_OK;
+}
+
+static km_status run(km_ctx *ctx, job *j) {
+    km_status s = KM_OK;
+    j->rows = j->x->shape.dim[0];
+    j->in = j->x->shape.dim[1];
+    j->steps = km_ceil_div(j->in, KM_QUANT_STEP);
+    j->k = km_quant_kernels_now();
+    j->fk = km_gemm_kernels_of(j->k->floats);
+    if (j->rows == 0) return KM_OK;
+    int64_t strips = cut(j);
+    for (int i = 0; i < j->n && s == KM_OK; i++)
+        if (!j->part[i].strips && j->part[i].outs) s = float_part(ctx, j, &j->part[i]);
+    return s == KM_OK && strips ? run_strips(ctx, j, strips) : s;
+}
+
+static const km_tensor *optional(const km_call *c, int i) { return i < c->n_in ? c->in[i] : NULL; }
+
+km_status km_cpu_quant_linear(km_ctx *ctx, const km_call *c) {
+    job j = {.x = c->in[0], .n = 1,
+             .part = {{.w = c->in[1], .b = optional(c, 2), .y = c->out[0], .act = c->p->act,
+                       .outs = c->in[1]->shape.dim[0]}}};
+    return run(ctx, &j);
+}
+
+km_status km_cpu_linears(km_ctx *ctx, const km_call *c) {
+    job j = {.x = c->in[0], .n = c->n_out};
+    for (int i = 0; i < j.n; i++)
+        j.part[i] = (part){.w = c->in[1 + 2 * i], .b = optional(c, 2 + 2 * i), .y = c->out[i],
+                           .outs = c->in[1 + 2 * i]->shape.dim[0]};
+    return run(ctx, &j);
+}
+
+/* As two layers and their product: many rows against weights that are not both in blocks. */
+static km_status gated_apart(km_ctx *ctx, const km_tensor *x, part p) {
+    int64_t count = km_shape_count(p.y->shape), size = (int64_t)km_dtype_size(p.y->dtype);
+    km_storage hold = {.data = km_alloc((size_t)(count * size) + 1)};
+    if (!hold.data) return km_fail(ctx, KM_ERR_MEMORY, "gated: out of memory");
+    km_tensor u = *p.y;
+    u.storage = &hold;
+    u.offset = 0;
+    job gate = {.x = x, .n = 1, .part = {{.w = p.w, .y = p.y, .act = p.act, .outs = p.outs}}};
+    job up = {.x = x, .n = 1, .part = {{.w = p.up, .from = p.up_from, .y = &u, .outs = p.outs}}};
+    km_status s = run(ctx, &gate);
+    if (s == KM_OK) s = run(ctx, &up);
+    const km_lanes *lanes = km_simd_lanes();
+    int slot = km_float_slot(p.y->dtype);
+    float a[256], b[256];
+    for (int64_t i = 0; i < count && s == KM_OK; i += 256) {
+        int64_t n = count - i < 256 ? count - i : 256;
+        lanes->load[slot](a, element_at(p.y, i), n);
+        lanes->load[slot](b, element_at(&u, i), n);
+        for (int64_t k = 0; k < n; k++) a[k] *= b[k];
+        lanes->store[slot](element_at(p.y, i), a, n);
+    }
+    km_free(hold.data);
+    return s;
+}
+
+km_status km_cpu_gated(km_ctx *ctx, const km_call *c) {
+    const km_tensor *up = optional(c, 2);
+    int64_t outs = c->out[0]->shape.dim[1];
+    job j = {.x = c->in[0], .n = 1,
+             .part = {{.w = c->in[1], .up = up ? up : c->in[1], .up_from = up ? 0 : outs,
+                       .y = c->out[0], .act = c->p->act, .outs = outs}}};
+    if (c->in[0]->shape.dim[0] > KM_FEW_ROWS && !in_blocks(&j.part[0]))
+        return gated_apart(ctx, c->in[0], j.part[0]);
+    return run(ctx, &j);
+}

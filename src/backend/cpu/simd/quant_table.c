@@ -1,0 +1,30 @@
+/* The table of this instruction set's kernels for weights in blocks. */
+#include "backend/cpu/quant_kernels.h"
+#include "backend/cpu/simd/simd.h"
+
+void KM_SIMD(km_quant_encode)(const float *x, int64_t n, km_quant_x *out);
+void KM_SIMD(km_quant_few)(km_dtype d, const uint8_t *w, const uint8_t *end, int64_t bytes,
+                           int64_t n, int64_t outs, const km_quant_rows *x, float *y, int64_t ldy);
+void KM_SIMD(km_quant_few_floats)(km_dtype d, const void *w, int64_t n, int64_t outs, const float *x,
+                                  int64_t ldx, int64_t rows, float *y, int64_t ldy);
+void KM_SIMD(km_quant_unpack)(km_dtype d, const uint8_t *w, int64_t bytes, int64_t n, int outs,
+                              km_quant_panel *panel);
+void KM_SIMD(km_quant_tile)(km_dtype d, const km_quant_panel *panel, const km_quant_rows *x,
+                            bool add, float *y, int64_t ldy);
+
+extern const km_quant_kernels KM_SIMD(km_quant_kernels);
+
+const km_quant_kernels KM_SIMD(km_quant_kernels) = {
+#if defined(KM_AVX512)
+    .floats = KM_ISA_AVX512,
+#elif defined(KM_AVX2)
+    .floats = KM_ISA_AVX2,
+#else
+    .floats = KM_ISA_BASE,
+#endif
+    .encode = KM_SIMD(km_quant_encode),
+    .few = KM_SIMD(km_quant_few),
+    .few_floats = KM_SIMD(km_quant_few_floats),
+    .unpack = KM_SIMD(km_quant_unpack),
+    .tile = KM_SIMD(km_quant_tile),
+};

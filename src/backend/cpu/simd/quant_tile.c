@@ -1,0 +1,205 @@
+/* Many rows of x against weights in blocks. Sixteen rows of weights are unpacked at a time, into
+ * bytes laid out for products of four elements with each of 16 outputs, and stay in the cache while
+ * all rows of x pass by: unpacking is paid once, and the sums of a tile stay in registers for the
+ * whole length of the rows.
+ *
+ * The floor with AVX-512 and VNNI, for 32 elements of a row with 16 outputs (512 multiply-adds): 8
+ * products, a conversion, the product of the scales and two additions, 12 instructions on two
+ * ports: 6 cycles. */
+#include "backend/cpu/simd/quant_codes.h"
+
+#define OUTS KM_QUANT_OUTS
+/* Rows of a tile: their sums, of products and of scaled products, fill the registers. */
+#if defined(KM_AVX512) && defined(KM_VNNI)
+#define TILE 12
+#elif defined(KM_AVX512)
+#define TILE 8
+#else
+#define TILE 4
+#endif
+
+/* ---- Unpacking ---- */
+
+/* The codes of a step of four rows of weights to their places: outputs o to o + 3. */
+KM_INLINE void interleave(uint8_t codes[4][256], km_quant_panel *panel, int o) {
+    for (int at = 0; at < 64; at += KM_VF) { /* in units of four codes */
+        vf v[4];
+        for (int r = 0; r < 4; r++) memcpy(&v[r], codes[r] + 4 * at, sizeof v[r]);
+        v_transpose4(v);
+        for (int c = 0; c < 4; c++) {
+            uint8_t quads[KM_QG][16];
+            memcpy(quads, &v[c], sizeof quads);
+            for (int q = 0; q < KM_QG; q++) {
+                int p = at + 4 * q; /* see km_quant_place */
+                memcpy(panel->code[p / 32 * 4 + p / 4 % 4][p / 16 % 2 * 4 + c][o], quads[q], 16);
+            }
+        }
+    }
+}
+
+KM_INLINE void unpack_step(const km_dtype d, const uint8_t *b, int valid, uint8_t *codes,
+                           km_quant_panel *panel, int o) {
+    q16 scale, least;
+    float s[16], l[16];
+    step_scales(d, b, valid, &scale, &least);
+    memcpy(s, &scale, sizeof s);
+    memcpy(l, &least, sizeof l);
+    for (int i = 0; i < (by_halves(d) ? 16 : 8); i++) {
+        panel->scale[i][o] = s[i];
+        panel->least[i][o] = l[i];
+    }
+    KM_UNROLL
+    for (int v = 0; v < KM_QV; v++) {
+        vb c[2];
+        int at = v * KM_QG / 4 * 128 + v * KM_QG % 4 * 16;
+        step_codes(d, b, v, c);
+        memcpy(codes + at, &c[0], sizeof c[0]);
+        memcpy(codes + at + 64, &c[1], sizeof c[1]);
+    }
+}
+
+KM_INLINE void unpack_of(const km_dtype d, const uint8_t *w, int64_t bytes, int64_t n, int outs,
+                         km_quant_panel *panel) {
+    uint8_t codes[4][256], room[8 * 34];
+    for (int64_t at = 0; at < n; at += KM_QUANT_STEP, w += step_bytes(d), panel++) {
+        int valid = n - at < KM_QUANT_STEP ? (int)(n - at) / 32 : 8;
+        for (int o = 0; o < OUTS; o++) {
+            const uint8_t *b = w + (o < outs ? o : 0) * bytes;
+            if (valid < 8) { /* the blocks behind it would be read, too */
+                memset(room, 0, sizeof room);
+                memcpy(room, b, (size_t)(valid * (step_bytes(d) / 8)));
+                b = room;
+            }
+            unpack_step(d, b, valid, codes[o % 4], panel, o);
+            if (o % 4 == 3) interleave(codes, panel, o - 3);
+        }
+    }
+}
+
+/* ---- Multiplying ---- */
+
+/* How many products of pairs of bytes fit into 16 bits together, where they are made so. */
+KM_INLINE int pairs_together(const km_dtype d) {
+    switch (d) {
+    case KM_Q4_0: case KM_Q4_1: case KM_Q4_K: case KM_Q2_K: case KM_Q3_K: return 8;
+    case KM_Q5_0: case KM_Q5_1: case KM_Q5_K: case KM_MXFP4: return 4;
+    case KM_Q6_K: return 2;
+    default: return 1;
+    }
+}
+
+/* n rows of x against one vector of outputs, of which the panels' first is `o`. */
+KM_INLINE void tile_rows(const km_dtype d, const km_quant_panel *panel, int64_t steps, const int o,
+                         const km_quant_x *x, int64_t ldx, const int n, bool add, float *y,
+                         int64_t ldy) {
+    const int halves = by_halves(d) ? 2 : 1, fours = 8 / halves;
+    vf acc[TILE];
+    KM_UNROLL
+    for (int r = 0; r < n; r++) acc[r] = add ? v_load(y + r * ldy + o) : v_zero();
+    for (int64_t s = 0; s < steps; s++, panel++, x++) {
+        for (int gh = 0; gh < 8 * halves; gh++) {
+            const int g = gh / halves, h = gh % halves;
+            const uint8_t *w = panel->code[g][h * 4][o];
+            int at = g / 4 * 128 + g % 4 * 16 + h * 64;
+            vi sum[TILE];
+            KM_UNROLL
+            for (int r = 0; r < n; r++) sum[r] = (vi){0};
+#if (defined(KM_AVX2) || defined(KM_AVX512)) && !defined(KM_VNNI)
+            const int together = pairs_together(d) < fours ? pairs_together(d) : fours;
+            vi few[TILE];
+            KM_UNROLL
+            for (int r = 0; r < n; r++) few[r] = (vi){0};
+            KM_UNROLL
+            for (int i = 0; i < fours; i++) {
+                vb wv = vb_load(w + i * 4 * OUTS);
+                KM_UNROLL
+                for (int r = 0; r < n; r++) {
+                    vb xv = vb_four(x[r * ldx].code + at + i % 4 * 4 + i / 4 * 64);
+                    if (is_wide(d)) {
+                        sum[r] = vi_dot(sum[r], wv, xv, true);
+                        continue;
+                    }
+                    few[r] = vi_add_pairs(few[r], wv, xv);
+                    if (i % together == together - 1) {
+                        sum[r] += vi_join_pairs(few[r]);
+                        few[r] = (vi){0};
+                    }
+                }
+            }
+#else
+            KM_UNROLL
+            for (int i = 0; i < fours; i++) {
+                vb wv = vb_load(w + i * 4 * OUTS);
+                KM_UNROLL
+                for (int r = 0; r < n; r++)
+                    sum[r] = vi_dot(sum[r], wv, vb_four(x[r * ldx].code + at + i % 4 * 4 +
+                                                        i / 4 * 64), is_wide(d));
+            }
+#endif
+            vf scale = v_load(panel->scale[gh] + o), least = v_load(panel->least[gh] + o);
+            KM_UNROLL
+            for (int r = 0; r < n; r++) {
+                const km_quant_x *xr = x + r * ldx;
+                acc[r] = v_fma(vi_to_float(sum[r]), scale * v_set1(xr->scale[g]), acc[r]);
+                if (has_least(d) || offset_of(d))
+                    acc[r] = v_fma(least, v_set1(halves == 2 ? xr->half[gh] : xr->sum[g]), acc[r]);
+            }
+        }
+    }
+    KM_UNROLL
+    for (int r = 0; r < n; r++) v_store(y + r * ldy + o, acc[r]);
+}
+
+KM_INLINE void tile_of(const km_dtype d, const km_quant_panel *panel, const km_quant_rows *x,
+                       bool add, float *y, int64_t ldy) {
+    const km_quant_x *at = x->x;
+    for (int64_t r = 0; r < x->rows;) {
+        int64_t left = x->rows - r, n = left >= TILE ? TILE : left >= 4 ? 4 : 1;
+        for (int o = 0; o < OUTS; o += KM_VF) {
+            float *yr = y + r * ldy;
+            if (n == TILE) tile_rows(d, panel, x->steps, o, at, x->ldx, TILE, add, yr, ldy);
+            else if (n == 4) tile_rows(d, panel, x->steps, o, at, x->ldx, 4, add, yr, ldy);
+            else tile_rows(d, panel, x->steps, o, at, x->ldx, 1, add, yr, ldy);
+        }
+        r += n;
+        at += n * x->ldx;
+    }
+}
+
+/* ---- One function for each type ---- */
+
+#define TYPES(X)                                                                                   \
+    X(KM_Q4_0, q4_0) X(KM_Q4_1, q4_1) X(KM_Q5_0, q5_0) X(KM_Q5_1, q5_1) X(KM_Q8_0, q8_0)           \
+    X(KM_Q2_K, q2_k) X(KM_Q3_K, q3_k) X(KM_Q4_K, q4_k) X(KM_Q5_K, q5_k) X(KM_Q6_K, q6_k)           \
+    X(KM_IQ4_NL, iq4_nl) X(KM_IQ4_XS, iq4_xs) X(KM_MXFP4, mxfp4)
+
+#define OF_TYPE(d, name)                                                                           \
+    static void unpack_##name(const uint8_t *w, int64_t bytes, int64_t n, int outs,                \
+                              km_quant_panel *panel) {                                             \
+        unpack_of(d, w, bytes, n, outs, panel);                                                    \
+    }                                                                                              \
+    static void tile_##name(const km_quant_panel *panel, const km_quant_rows *x, bool add,         \
+                            float *y, int64_t ldy) {                                               \
+        tile_of(d, panel, x, add, y, ldy);                                                         \
+    }
+TYPES(OF_TYPE)
+
+void KM_SIMD(km_quant_unpack)(km_dtype d, const uint8_t *w, int64_t bytes, int64_t n, int outs,
+                              km_quant_panel *panel) {
+    switch (d) {
+#define CASE(d_, name) case d_: unpack_##name(w, bytes, n, outs, panel); break;
+        TYPES(CASE)
+#undef CASE
+    default: break;
+    }
+}
+
+void KM_SIMD(km_quant_tile)(km_dtype d, const km_quant_panel *panel, const km_quant_rows *x,
+                            bool add, float *y, int64_t ldy) {
+    switch (d) {
+#define CASE(d_, name) case d_: tile_##name(panel, x, add, y, ldy); break;
+        TYPES(CASE)
+#undef CASE
+    default: break;
+    }
+}

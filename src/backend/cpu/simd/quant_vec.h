@@ -1,0 +1,346 @@
+/* What the kernels for weights in blocks need beyond simd.h: vectors of bytes, products of bytes
+ * summed by fours, and the small tables of scales. A vector of bytes holds 16 elements of each of
+ * KM_QG groups: four with AVX-512, two with AVX2, else one. All names below hold for every set, so
+ * that each type of block is taken apart in one place only (quant_codes.h). */
+#ifndef KM_BACKEND_CPU_SIMD_QUANT_VEC_H
+#define KM_BACKEND_CPU_SIMD_QUANT_VEC_H
+#include "backend/cpu/quant_kernels.h"
+#include "backend/cpu/simd/simd.h"
+#include "tensor/quant.h"
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#define KM_QG (KM_VF / 4)      /* groups in a vector of bytes */
+#define KM_QV (8 / KM_QG)      /* pairs of such vectors in a step */
+#define KM_Q16 (16 / KM_VF)    /* float vectors that hold 16 values */
+/* Before loops of a constant few turns, where what they index are registers. */
+#if KM_QG == 1
+#define KM_UNROLL
+#elif defined(__clang__)
+#define KM_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define KM_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+typedef uint8_t vb __attribute__((vector_size(4 * KM_VF)));
+
+/* Codes of types that use all 8 bits: unsigned with an offset of 128 where the processor multiplies
+ * unsigned by signed bytes without saturation, else signed. */
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+#define KM_VNNI 1
+#define KM_WIDE_OFFSET 128
+#else
+#define KM_WIDE_OFFSET 0
+#endif
+
+/* ---- Bytes ---- */
+
+KM_INLINE vb vb_set1(uint8_t x) {
+#if defined(KM_AVX512)
+    return (vb)_mm512_set1_epi8((char)x);
+#elif defined(KM_AVX2)
+    return (vb)_mm256_set1_epi8((char)x);
+#else
+    return (vb){0} + x;
+#endif
+}
+
+KM_INLINE vb vb_load(const void *p) {
+    vb v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+/* 16 bytes from each p[q], q < KM_QG. */
+KM_INLINE vb vb_join(const uint8_t *const p[4]) {
+#if defined(KM_AVX512)
+    __m512i v = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)(const void *)p[0]));
+    v = _mm512_inserti32x4(v, _mm_loadu_si128((const __m128i *)(const void *)p[1]), 1);
+    v = _mm512_inserti32x4(v, _mm_loadu_si128((const __m128i *)(const void *)p[2]), 2);
+    return (vb)_mm512_inserti32x4(v, _mm_loadu_si128((const __m128i *)(const void *)p[3]), 3);
+#elif defined(KM_AVX2)
+    __m256i v = _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)p[0]));
+    return (vb)_mm256_inserti128_si256(v, _mm_loadu_si128((const __m128i *)(const void *)p[1]), 1);
+#else
+    return vb_load(p[0]);
+#endif
+}
+
+/* The bytes of group q shifted right by by[q] bits, and what is left masked. */
+KM_INLINE vb vb_shift(vb v, const int by[4], uint8_t mask) {
+#if defined(KM_AVX512)
+    __m512i n = _mm512_setr_epi64(by[0], by[0], by[1], by[1], by[2], by[2], by[3], by[3]);
+    return (vb)_mm512_srlv_epi64((__m512i)v, n) & vb_set1(mask);
+#elif defined(KM_AVX2)
+    __m256i n = _mm256_setr_epi64x(by[0], by[0], by[1], by[1]);
+    return (vb)_mm256_srlv_epi64((__m256i)v, n) & vb_set1(mask);
+#else
+    return (v >> by[0]) & vb_set1(mask);
+#endif
+}
+KM_INLINE vb vb_low(vb v) { return v & vb_set1(15); }
+KM_INLINE vb vb_high(vb v) { return vb_shift(v, (const int[4]){4, 4, 4, 4}, 15); }
+/* v << n for bytes whose top n bits are clear. */
+KM_INLINE vb vb_raise(vb v, int n) {
+#if defined(KM_AVX512)
+    return (vb)_mm512_slli_epi16((__m512i)v, (unsigned)n);
+#elif defined(KM_AVX2)
+    return (vb)_mm256_slli_epi16((__m256i)v, n);
+#else
+    return v << n;
+#endif
+}
+
+/* `value` where group q's bytes have bit bit[q] set, else 0. */
+KM_INLINE vb vb_where_bit(vb v, const int bit[4], uint8_t value) {
+#if defined(KM_AVX512)
+    __m512i m = _mm512_inserti64x4(
+        _mm512_castsi256_si512(_mm256_inserti128_si256(
+            _mm256_set1_epi8((char)(1 << bit[0])), _mm_set1_epi8((char)(1 << bit[1])), 1)),
+        _mm256_inserti128_si256(_mm256_set1_epi8((char)(1 << bit[2])),
+                                _mm_set1_epi8((char)(1 << bit[3])), 1), 1);
+    return (vb)_mm512_maskz_mov_epi8(_mm512_test_epi8_mask((__m512i)v, m),
+                                     (__m512i)vb_set1(value));
+#elif defined(KM_AVX2)
+    __m256i m = _mm256_inserti128_si256(_mm256_set1_epi8((char)(1 << bit[0])),
+                                        _mm_set1_epi8((char)(1 << bit[1])), 1);
+    return (vb)_mm256_cmpeq_epi8(_mm256_and_si256((__m256i)v, m), m) & vb_set1(value);
+#else
+    return ((v >> bit[0]) & 1) * value;
+#endif
+}
+
+/* `value` for byte i of group q where bit i of bits[q] is set, else 0. */
+KM_INLINE vb vb_from_bits(const uint16_t bits[4], uint8_t value) {
+#if defined(KM_AVX512)
+    uint64_t m = bits[0] | (uint64_t)bits[1] << 16 | (uint64_t)bits[2] << 32 |
+                 (uint64_t)bits[3] << 48;
+    return (vb)_mm512_maskz_set1_epi8(m, (char)value);
+#elif defined(KM_AVX2)
+    __m256i v = _mm256_set1_epi32((int)(bits[0] | (uint32_t)bits[1] << 16));
+    v = _mm256_shuffle_epi8(v, _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2,
+                                                2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3));
+    __m256i m = _mm256_set1_epi64x((long long)0x8040201008040201ull);
+    return (vb)_mm256_cmpeq_epi8(_mm256_and_si256(v, m), m) & vb_set1(value);
+#else
+    uint8_t b[16];
+    for (int i = 0; i < 16; i++) b[i] = bits[0] >> i & 1 ? value : 0;
+    return vb_load(b);
+#endif
+}
+
+/* table[v], for bytes below 16. */
+KM_INLINE vb vb_lookup(vb v, const int8_t table[16]) {
+#if defined(KM_AVX512)
+    __m128i t = _mm_loadu_si128((const __m128i *)(const void *)table);
+    return (vb)_mm512_shuffle_epi8(_mm512_broadcast_i32x4(t), (__m512i)v);
+#elif defined(KM_AVX2)
+    __m128i t = _mm_loadu_si128((const __m128i *)(const void *)table);
+    return (vb)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(t), (__m256i)v);
+#elif defined(__aarch64__)
+    return (vb)vqtbl1q_u8(vreinterpretq_u8_s8(vld1q_s8(table)), (uint8x16_t)v);
+#else
+    uint8_t b[16];
+    for (int i = 0; i < 16; i++) b[i] = (uint8_t)table[v[i]];
+    return vb_load(b);
+#endif
+}
+
+/* ---- Products ---- */
+
+/* acc + the sums of four products of bytes of w and of x in each lane. w's bytes are at most 127, or
+ * (`wide`) any, meant as KM_WIDE_OFFSET says. */
+KM_INLINE vi vi_dot(vi acc, vb w, vb x, bool wide) {
+#if defined(KM_AVX512) && defined(KM_VNNI)
+    (void)wide;
+    return (vi)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)w, (__m512i)x);
+#elif defined(KM_AVX512)
+    __m512i a = (__m512i)w, b = (__m512i)x;
+    if (wide) { /* |w| times x with w's sign */
+        b = _mm512_mask_sub_epi8(b, _mm512_movepi8_mask(a), _mm512_setzero_si512(), b);
+        a = _mm512_abs_epi8(a);
+    }
+    __m512i s = _mm512_madd_epi16(_mm512_maddubs_epi16(a, b), _mm512_set1_epi16(1));
+    return acc + (vi)s;
+#elif defined(KM_AVX2) && defined(KM_VNNI)
+    (void)wide;
+    return (vi)_mm256_dpbusd_avx_epi32((__m256i)acc, (__m256i)w, (__m256i)x);
+#elif defined(KM_AVX2)
+    __m256i a = (__m256i)w, b = (__m256i)x;
+    if (wide) {
+        b = _mm256_sign_epi8(b, a);
+        a = _mm256_abs_epi8(a);
+    }
+    __m256i s = _mm256_madd_epi16(_mm256_maddubs_epi16(a, b), _mm256_set1_epi16(1));
+    return acc + (vi)s;
+#elif defined(__ARM_FEATURE_DOTPROD)
+    (void)wide;
+    return (vi)vdotq_s32((int32x4_t)acc, (int8x16_t)w, (int8x16_t)x);
+#elif defined(__aarch64__)
+    (void)wide; /* at most 127, or signed: a signed byte either way, as below */
+    int8x16_t a = (int8x16_t)w, b = (int8x16_t)x;
+    int32x4_t lo = vpaddlq_s16(vmull_s8(vget_low_s8(a), vget_low_s8(b)));
+    int32x4_t hi = vpaddlq_s16(vmull_high_s8(a, b));
+    return acc + (vi)vpaddq_s32(lo, hi);
+#elif defined(__x86_64__)
+    (void)wide;
+    __m128i a = (__m128i)w, b = (__m128i)x;
+    __m128i lo = _mm_madd_epi16(_mm_srai_epi16(_mm_unpacklo_epi8(a, a), 8),
+                                _mm_srai_epi16(_mm_unpacklo_epi8(b, b), 8));
+    __m128i hi = _mm_madd_epi16(_mm_srai_epi16(_mm_unpackhi_epi8(a, a), 8),
+                                _mm_srai_epi16(_mm_unpackhi_epi8(b, b), 8));
+    __m128 l = _mm_castsi128_ps(lo), h = _mm_castsi128_ps(hi);
+    return acc + (vi)_mm_shuffle_ps(l, h, 0x88) + (vi)_mm_shuffle_ps(l, h, 0xdd);
+#else
+    (void)wide;
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < 4; k++) acc[i] += (int8_t)w[4 * i + k] * (int8_t)x[4 * i + k];
+    return acc;
+#endif
+}
+
+/* Without VNNI: products of pairs of bytes added up in 16 bits, as many as fit (see
+ * pairs_together in quant_tile.c), and later joined. */
+#if defined(KM_AVX512) && !defined(KM_VNNI)
+KM_INLINE vi vi_add_pairs(vi few, vb w, vb x) {
+    return (vi)_mm512_add_epi16((__m512i)few, _mm512_maddubs_epi16((__m512i)w, (__m512i)x));
+}
+KM_INLINE vi vi_join_pairs(vi few) {
+    return (vi)_mm512_madd_epi16((__m512i)few, _mm512_set1_epi16(1));
+}
+#elif defined(KM_AVX2) && !defined(KM_VNNI)
+KM_INLINE vi vi_add_pairs(vi few, vb w, vb x) {
+    return (vi)_mm256_add_epi16((__m256i)few, _mm256_maddubs_epi16((__m256i)w, (__m256i)x));
+}
+KM_INLINE vi vi_join_pairs(vi few) {
+    return (vi)_mm256_madd_epi16((__m256i)few, _mm256_set1_epi16(1));
+}
+#endif
+
+/* Four bytes in every lane. */
+KM_INLINE vb vb_four(const int8_t *p) {
+    int32_t four;
+    memcpy(&four, p, 4);
+    return (vb)vi_set1(four);
+}
+
+/* ---- Tables of 8 or 16 floats ---- */
+
+typedef struct q16 {
+    vf v[KM_Q16]; /* of 8: the first half; the rest is zero, or is not looked at */
+} q16;
+#define KM_Q8 (KM_VF > 8 ? 1 : 8 / KM_VF) /* vectors that hold the first 8 */
+
+KM_INLINE q16 q16_zero(void) {
+    q16 q;
+    KM_UNROLL
+    for (int i = 0; i < KM_Q16; i++) q.v[i] = v_zero();
+    return q;
+}
+
+/* Eight f16 that lie `stride` bytes apart. */
+KM_INLINE q16 q16_f16(const uint8_t *p, int stride) {
+    q16 q = q16_zero();
+#if defined(KM_AVX512) || defined(KM_AVX2)
+    __m128i h = _mm_cvtsi32_si128(km_load_u16(p));
+    h = _mm_insert_epi16(h, km_load_u16(p + stride), 1);
+    h = _mm_insert_epi16(h, km_load_u16(p + 2 * stride), 2);
+    h = _mm_insert_epi16(h, km_load_u16(p + 3 * stride), 3);
+    h = _mm_insert_epi16(h, km_load_u16(p + 4 * stride), 4);
+    h = _mm_insert_epi16(h, km_load_u16(p + 5 * stride), 5);
+    h = _mm_insert_epi16(h, km_load_u16(p + 6 * stride), 6);
+    h = _mm_insert_epi16(h, km_load_u16(p + 7 * stride), 7);
+#ifdef KM_AVX512
+    q.v[0] = (vf)_mm512_zextps256_ps512(_mm256_cvtph_ps(h));
+#else
+    q.v[0] = (vf)_mm256_cvtph_ps(h);
+#endif
+#else
+    float f[8];
+    for (int i = 0; i < 8; i++) f[i] = km_load_f16(p + i * stride);
+    memcpy(&q, f, sizeof f);
+#endif
+    return q;
+}
+
+/* Bytes as floats: eight in lo and, of a table of 16, eight in hi. */
+KM_INLINE q16 q16_bytes(uint64_t lo, uint64_t hi, bool is_signed) {
+    q16 q;
+#if defined(KM_AVX512)
+    __m128i b = _mm_set_epi64x((long long)hi, (long long)lo);
+    __m512i i = is_signed ? _mm512_cvtepi8_epi32(b) : _mm512_cvtepu8_epi32(b);
+    q.v[0] = (vf)_mm512_cvtepi32_ps(i);
+#elif defined(KM_AVX2)
+    __m128i b[2] = {_mm_cvtsi64_si128((long long)lo), _mm_cvtsi64_si128((long long)hi)};
+    KM_UNROLL
+    for (int k = 0; k < 2; k++)
+        q.v[k] = (vf)_mm256_cvtepi32_ps(is_signed ? _mm256_cvtepi8_epi32(b[k])
+                                                  : _mm256_cvtepu8_epi32(b[k]));
+#else
+    float f[16];
+    for (int k = 0; k < 16; k++) {
+        uint8_t u = (uint8_t)((k < 8 ? lo : hi) >> (k % 8 * 8));
+        f[k] = is_signed ? (float)(int8_t)u : (float)u;
+    }
+    memcpy(&q, f, sizeof q);
+#endif
+    return q;
+}
+
+KM_INLINE q16 q16_times(q16 q, float by) {
+    KM_UNROLL
+    for (int i = 0; i < KM_Q16; i++) q.v[i] *= v_set1(by);
+    return q;
+}
+
+/* The first n of eight; the others become zero whatever they were. */
+KM_INLINE q16 q16_first(q16 q, int n) {
+#if defined(KM_AVX512)
+    q.v[0] = v_keep(v_tail_mask(n), q.v[0]);
+#elif defined(KM_AVX2)
+    q.v[0] = v_keep((vm)v_tail_mask(n), q.v[0]);
+#else
+    float f[16];
+    memcpy(f, &q, sizeof f);
+    for (int i = n; i < 8; i++) f[i] = 0;
+    memcpy(&q, f, sizeof f);
+#endif
+    return q;
+}
+
+/* Eight floats, each twice. */
+KM_INLINE q16 q16_twice(const float *p) {
+    q16 q;
+#if defined(KM_AVX512)
+    __m512i at = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    q.v[0] = (vf)_mm512_permutexvar_ps(at, _mm512_castps256_ps512(_mm256_loadu_ps(p)));
+#elif defined(KM_AVX2)
+    __m256 v = _mm256_loadu_ps(p);
+    q.v[0] = (vf)_mm256_permutevar8x32_ps(v, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));
+    q.v[1] = (vf)_mm256_permutevar8x32_ps(v, _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7));
+#else
+    float f[16];
+    for (int i = 0; i < 16; i++) f[i] = p[i / 2];
+    memcpy(&q, f, sizeof q);
+#endif
+    return q;
+}
+
+/* Lane i is value at + step * (i / 4) of the table: a scale for each group's four sums. */
+KM_INLINE vf q16_spread(const q16 *q, const int at, const int step) {
+#if defined(KM_AVX512)
+    int a = at, b = at + step, c = at + 2 * step, d = at + 3 * step;
+    __m512i where = _mm512_setr_epi32(a, a, a, a, b, b, b, b, c, c, c, c, d, d, d, d);
+    return (vf)_mm512_permutexvar_ps(where, (__m512)q->v[0]);
+#elif defined(KM_AVX2)
+    int a = at % 8, b = at % 8 + step;
+    __m256i where = _mm256_setr_epi32(a, a, a, a, b, b, b, b);
+    return (vf)_mm256_permutevar8x32_ps((__m256)q->v[at / 8], where);
+#else
+    (void)step;
+    return v_set1(q->v[at / 4][at % 4]);
+#endif
+}
+
+#endif
