@@ -76,7 +76,7 @@ static km_status norm(km_ctx *ctx, const km_tensor *x, const km_tensor *residual
                            .n = n,
                            .eps = eps}};
     c.job.stream = km_worth_streaming(rows * n * c.size);
-    km_threads_for(ctx->threads, rows, km_grain(n * c.size), norm_range, &c);
+    km_threads_for(ctx->threads, rows, km_even_grain(rows, n * c.size), norm_range, &c);
     return KM_OK;
 }
 
@@ -188,7 +188,8 @@ static km_status norm_grad(km_ctx *ctx, const km_tensor *dy, const km_tensor *x,
                                .mean = ptr(mean),
                                .rstd = ptr(rstd),
                                .n = n};
-    km_threads_for(ctx->threads, c.blocks, km_grain(c.block_rows * n * c.size), grad_range, &c);
+    km_threads_for(ctx->threads, c.blocks, km_even_grain(c.blocks, c.block_rows * n * c.size),
+                   grad_range, &c);
     km_threads_for(ctx->threads, km_ceil_div(n, MERGE_COLS), km_grain(c.blocks * MERGE_COLS * 8),
                    merge_range, &c);
     return KM_OK;

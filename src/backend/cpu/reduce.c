@@ -82,20 +82,29 @@ typedef struct job {
     state *states;         /* of all chunks, when there is more than one */
 } job;
 
-/* What a result is, of so many elements. Over none: 0, NaN, NaN, 0, -inf, -inf, 0. */
-static void finish(const job *j, const state *s, int64_t out_at) {
+/* What a result is, of so many elements. Over none: 0, NaN, NaN, 0, -inf, -inf. */
+static double value(const job *j, const state *s) {
+    double n = (double)j->reduced.count;
+    switch (j->op) {
+    case KM_OP_MEAN: return s->a / n;
+    case KM_OP_VAR: return s->n ? s->b / fmax(n - (double)j->c->p->n[0], 0) : NAN;
+    case KM_OP_MAX: return s->n ? s->a : -INFINITY;
+    case KM_OP_LOGSUMEXP: return !s->n ? -INFINITY : isfinite(s->a) ? s->a + log(s->b) : s->a;
+    default: return s->a;
+    }
+}
+
+/* Results out_at and on, `stride` apart; at most KM_STAGE. */
+static void finish(const job *j, const state *s, int64_t out_at, int64_t stride, int64_t n) {
     const km_tensor *out = j->c->out[0];
     char *p = (char *)km_tensor_ptr(out) + out_at * (int64_t)km_dtype_size(out->dtype);
-    double n = (double)j->reduced.count, v = s->a;
-    switch (j->op) {
-    case KM_OP_ARGMAX: *(int64_t *)(void *)p = s->index; return;
-    case KM_OP_MEAN: v /= n; break;
-    case KM_OP_VAR: v = s->n ? s->b / fmax(n - (double)j->c->p->n[0], 0) : NAN; break;
-    case KM_OP_MAX: v = s->n ? s->a : -INFINITY; break;
-    case KM_OP_LOGSUMEXP: v = !s->n ? -INFINITY : isfinite(s->a) ? s->a + log(s->b) : s->a; break;
-    default: break;
+    double v[KM_STAGE];
+    if (j->op == KM_OP_ARGMAX) { /* over none: 0 */
+        for (int64_t i = 0; i < n; i++) ((int64_t *)(void *)p)[i * stride] = s[i].index;
+        return;
     }
-    km_cast_doubles(out->dtype, p, 1, &v, 1);
+    for (int64_t i = 0; i < n; i++) v[i] = value(j, &s[i]);
+    km_cast_doubles(out->dtype, p, stride, v, n);
 }
 
 /* ---- Along rows ---- */
@@ -140,7 +149,7 @@ static void row_items(void *arg, int64_t begin, int64_t end, int worker) {
         int64_t x_at = km_reduce_at(&j->kept, result, &out_at);
         const char *base = j->x ? j->x + x_at * j->size : NULL; /* an empty x has no memory */
         state s = reduce_elements(j, base, first, last);
-        if (j->chunks == 1) finish(j, &s, out_at);
+        if (j->chunks == 1) finish(j, &s, out_at, 1, 1);
         else j->states[i] = s;
     }
 }
@@ -165,7 +174,7 @@ static void along_rows(km_ctx *ctx, job *j) {
         int64_t out_at;
         km_reduce_at(&j->kept, r, &out_at);
         for (int64_t k = 1; k < j->chunks; k++) merge(j->op, s, &s[k]);
-        finish(j, s, out_at);
+        finish(j, s, out_at, 1, 1);
     }
 }
 
@@ -206,7 +215,7 @@ static int64_t column_block(const job *j, int64_t i, int64_t *first) {
 static void finish_columns(const job *j, int64_t first, int64_t cols, const state *s) {
     int64_t out_at, stride = j->kept.out[j->kept.n - 1];
     km_reduce_at(&j->kept, first, &out_at);
-    for (int64_t k = 0; k < cols; k++) finish(j, &s[k], out_at + k * stride);
+    finish(j, s, out_at, stride, cols);
 }
 
 static void column_items(void *arg, int64_t begin, int64_t end, int worker) {

@@ -34,6 +34,13 @@ static inline int64_t km_grain(int64_t bytes) {
     return bytes >= KM_CHUNK_BYTES ? 1 : KM_CHUNK_BYTES / (bytes > 0 ? bytes : 1);
 }
 
+/* The same for a loop of `items` in which a chunk's bounds change no bit: more chunks when there
+ * would be few, so that no thread is left with one while others are done. */
+static inline int64_t km_even_grain(int64_t items, int64_t bytes) {
+    int64_t grain = km_grain(bytes);
+    return items > grain && items < 8 * grain ? km_ceil_div(items, 8) : grain;
+}
+
 /* Whether a result of so many bytes should be written past the caches: when it would not stay
  * there until its first reader, fetching its old lines is a waste. */
 static inline bool km_worth_streaming(int64_t bytes) {
