@@ -54,7 +54,9 @@ static km_tensor *weight(model *m, km_dtype d, int64_t out, int64_t in) {
 static km_tensor *ones(int64_t n) { return km_keep(ctx, km_ones(ctx, KM_F32, KM_SHAPE(n))); }
 
 static void build(model *m, const shape *s, int64_t n, int64_t position) {
-    int64_t pages = (position + KM_KV_PAGE) / KM_KV_PAGE + 1;
+    bool prompt = n > 64; /* one sequence of n tokens; else n sequences that stand at `position` */
+    int64_t pages = ((prompt ? n : position) + KM_KV_PAGE) / KM_KV_PAGE + 1;
+    int64_t sequences = prompt ? 1 : n;
     *m = (model){.s = s, .n = n, .l = calloc((size_t)s->layers, sizeof *m->l)};
     for (int64_t i = 0; i < s->layers; i++) {
         layer *l = &m->l[i];
@@ -69,23 +71,22 @@ static void build(model *m, const shape *s, int64_t n, int64_t position) {
         l->up = weight(m, s->most, s->hidden, s->dim);
         l->down = weight(m, some, s->dim, s->hidden);
         for (int c = 0; c < 2; c++)
-            l->cache[c] = km_keep(ctx, km_zeros(ctx, KM_F16, KM_SHAPE(pages * n, s->kv_heads,
+            l->cache[c] = km_keep(ctx, km_zeros(ctx, KM_F16, KM_SHAPE(pages * sequences, s->kv_heads,
                                                                       KM_KV_PAGE, s->d)));
-        m->bytes += 2.0 * 2 * (double)(kv * position * n);
+        m->bytes += 2.0 * 2 * (double)(kv * position * sequences);
         km_step_end(ctx);
     }
     m->norm = ones(s->dim);
     m->head = weight(m, s->head, s->vocab, s->dim);
     m->x = km_keep(ctx, km_normal(ctx, KM_F32, KM_SHAPE(n, s->dim), 0, 1));
-    int32_t *rows = calloc((size_t)(2 * n), sizeof *rows), *table = calloc((size_t)(n * pages), sizeof *table);
+    int32_t *rows = calloc((size_t)(2 * n), sizeof *rows), *table = calloc((size_t)(sequences * pages), sizeof *table);
     for (int64_t i = 0; i < n; i++) {
-        rows[2 * i] = n > 64 ? 0 : (int32_t)i;
-        rows[2 * i + 1] = (int32_t)(n > 64 ? i : position);
+        rows[2 * i] = prompt ? 0 : (int32_t)i;
+        rows[2 * i + 1] = (int32_t)(prompt ? i : position);
     }
-    for (int64_t i = 0; i < n * pages; i++) table[i] = (int32_t)i;
+    for (int64_t i = 0; i < sequences * pages; i++) table[i] = (int32_t)i;
     m->rows = km_keep(ctx, km_from_data(ctx, KM_I32, KM_SHAPE(n, 2), rows));
-    m->table = n > 64 ? km_keep(ctx, km_from_data(ctx, KM_I32, KM_SHAPE(1, n * pages), table))
-                      : km_keep(ctx, km_from_data(ctx, KM_I32, KM_SHAPE(n, pages), table));
+    m->table = km_keep(ctx, km_from_data(ctx, KM_I32, KM_SHAPE(sequences, pages), table));
     free(rows);
     free(table);
     km_step_end(ctx);

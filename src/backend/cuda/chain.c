@@ -72,6 +72,7 @@ static km_status launch_alone(km_lane *lane, const km_cuda_link *l) {
 }
 
 km_status km_cuda_chain_push(km_lane *lane, const km_cuda_link *link) {
+    km_cuda_held_flush(lane);
     km_cuda_chain *c = &km_cuda_queue_of(lane)->chain;
     if (c->off || !may_join[link->op]) return launch_alone(lane, link);
     if (c->n > 0 && !fits(c, link)) {

@@ -11,6 +11,7 @@
 #include <string.h>
 
 km_cu_stream km_cuda_stream(km_lane *lane) {
+    km_cuda_held_flush(lane);
     km_cuda_chain_flush(lane);
     return km_cuda_queue_of(lane)->own_stream;
 }
@@ -54,7 +55,7 @@ static void *raw_alloc(void *owner, size_t bytes) {
 static void raw_free(void *owner, void *p, size_t bytes) {
     km_lane *lane = owner;
     km_cuda_dev *dev = km_cuda_dev_of(lane);
-    if (lane->queue) km_cuda_chain_flush(lane); /* which may still want to read the block */
+    if (lane->queue) km_cuda_stream(lane); /* which may still want to read the block */
     /* The driver waits for work on the block before it frees it. On a lost device it fails, and
      * the memory goes with the process's context. */
     km_cuda_enter(dev);
@@ -71,6 +72,7 @@ static void lane_close(km_lane *lane) {
     const km_cu_api *api = km_cuda_api();
     if (!q) return;
     km_cuda_enter(dev);
+    q->held.on = false;
     q->chain.n = 0; /* nobody will read what was held back */
     if (q->own_stream) api->stream_sync(q->own_stream);
     km_cuda_graphs_close(lane);

@@ -3,6 +3,7 @@
 #ifndef KM_BACKEND_CUDA_LANE_H
 #define KM_BACKEND_CUDA_LANE_H
 #include "backend/cuda/chain.h"
+#include "backend/cuda/held_norm.h"
 
 #define KM_CUDA_STAGE_BYTES ((size_t)4 << 20) /* each of the two halves */
 
@@ -20,6 +21,7 @@ struct km_cuda_graph;
 typedef struct km_cuda_queue {
     km_cu_stream own_stream; /* for lane.c alone: all others ask km_cuda_stream */
     km_cuda_chain chain;     /* ops held back */
+    km_cuda_held_norm held;  /* a norm held back; never both */
     km_cuda_stage stage[2];
     int filling;           /* the half that the next upload goes to */
     km_cu_ptr shared;      /* counters, then the draws word; made on first use */

@@ -2,8 +2,11 @@
  * kernels that stream the weights, more by tensor cores. */
 #include "backend/cuda/quant.h"
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/lane.h"
 #include "backend/cuda/kernels/quant_tile_args.h"
+#include "backend/cuda/modules.h"
 #include "ops/infer.h"
+#include <string.h>
 
 /* Beyond the block dtypes: plain weights. */
 enum { PLAIN_F16 = KM_QUANT_TYPES, PLAIN_BF16, TYPES };
@@ -40,13 +43,20 @@ static km_cuda_kernel few[2][TYPES][3] = {
     {KM_QUANT_PLANES(FEW_GATED)[PLAIN_F16] = COUNTS("plain_few", "few_gated_F16"),
      [PLAIN_BF16] = COUNTS("plain_few", "few_gated_BF16")}};
 
-#define TILES(name, ...) [KM_QUANT_##name] = KERNEL("quant_tiles", "tiles_" #name),
-#define TILES_GATED(name, ...) [KM_QUANT_##name] = KERNEL("quant_tiles", "tiles_gated_" #name),
-static km_cuda_kernel tiles[2][TYPES] = {
-    {KM_QUANT_PLANES(TILES)[PLAIN_F16] = KERNEL("quant_tiles", "tiles_F16"),
-     [PLAIN_BF16] = KERNEL("quant_tiles", "tiles_BF16")},
-    {KM_QUANT_PLANES(TILES_GATED)[PLAIN_F16] = KERNEL("quant_tiles", "tiles_gated_F16"),
-     [PLAIN_BF16] = KERNEL("quant_tiles", "tiles_gated_BF16")}};
+#define TILE(name, ...) [KM_QUANT_##name] = KERNEL("quant_tiles", "tiles_" #name),
+#define TILE_GATED(name, ...) [KM_QUANT_##name] = KERNEL("quant_tiles", "tiles_gated_" #name),
+#define HOPPER(name, ...) [KM_QUANT_##name] = KERNEL("quant_tiles_hopper", "tiles_" #name),
+#define HOPPER_GATED(name, ...)                                                                    \
+    [KM_QUANT_##name] = KERNEL("quant_tiles_hopper", "tiles_gated_" #name),
+#define TILES(module_, each, each_gated)                                                           \
+    {                                                                                              \
+        {KM_QUANT_PLANES(each)[PLAIN_F16] = KERNEL(module_, "tiles_F16"),                          \
+         [PLAIN_BF16] = KERNEL(module_, "tiles_BF16")},                                            \
+        {KM_QUANT_PLANES(each_gated)[PLAIN_F16] = KERNEL(module_, "tiles_gated_F16"),              \
+         [PLAIN_BF16] = KERNEL(module_, "tiles_gated_BF16")},                                      \
+    }
+static km_cuda_kernel tiles[2][2][TYPES] = {TILES("quant_tiles", TILE, TILE_GATED),
+                                            TILES("quant_tiles_hopper", HOPPER, HOPPER_GATED)};
 
 #define ROWS(type, ...) [KM_QUANT_##type] = {.module = "quant_rows", .name = "quant_rows_" #type},
 static km_cuda_kernel rows[KM_QUANT_TYPES] = {KM_QUANT_PLANES(ROWS)};
@@ -75,8 +85,11 @@ typedef struct quant_call {
     int64_t m, k;
     km_act act;
     layer l[KM_FEW_PARTS];
+    km_tensor *const *out;    /* of the call */
+    int n_out;
     int layers;
     bool gated;
+    km_norm_args norm;        /* makes x on the way, when y is set */
     bool made;                /* some weight was laid out just now: kernels may not run ahead */
 } quant_call;
 
@@ -92,7 +105,8 @@ static km_status take(quant_call *q, const km_tensor *t, km_cuda_quant *w) {
 
 static km_status begin(quant_call *q, const km_call *c) {
     const km_tensor *x = c->in[0];
-    *q = (quant_call){.lane = km_cuda_lane(c), .x = km_tensor_ptr(x), .act = c->p->act};
+    *q = (quant_call){.lane = km_cuda_lane(c), .x = km_tensor_ptr(x), .act = c->p->act,
+                      .out = c->out, .n_out = c->n_out};
     if (x->dtype != KM_F32 || x->shape.ndim != 2) return KM_ERR_UNSUPPORTED;
     q->m = x->shape.dim[0];
     q->k = x->shape.dim[1];
@@ -130,6 +144,32 @@ static km_status add_layer(quant_call *q, const km_tensor *w, const km_tensor *u
 
 /* ---- A few rows ---- */
 
+/* Pieces of 16 bytes in a slot of the kernels' rings (kernels/quant.cuh). */
+static size_t ring_bytes(int type, bool gated) {
+    if (type >= KM_QUANT_TYPES)
+        return (size_t)(KM_PLAIN_DEEP(gated) * KM_PLAIN_PIECES * (gated ? 2 : 1) * KM_FEW_THREADS * 16);
+    static const int pieces[KM_QUANT_TYPES] = {
+        [KM_QUANT_Q4_0] = 3, [KM_QUANT_Q4_1] = 3,   [KM_QUANT_Q5_0] = 3,   [KM_QUANT_Q5_1] = 3,
+        [KM_QUANT_Q8_0] = 5, [KM_QUANT_Q2_K] = 2,   [KM_QUANT_Q3_K] = 3,   [KM_QUANT_Q4_K] = 3,
+        [KM_QUANT_Q5_K] = 5, [KM_QUANT_Q6_K] = 4,   [KM_QUANT_IQ4_NL] = 3, [KM_QUANT_IQ4_XS] = 3,
+        [KM_QUANT_MXFP4] = 3};
+    int n = pieces[type] * (gated ? 2 : 1);
+    return (size_t)(KM_FEW_DEEP(n) * n * KM_FEW_THREADS * 16);
+}
+
+/* Shared memory of a launch for m rows: the largest ring, and x. */
+static size_t shared_bytes(const quant_call *q, int m) {
+    size_t most = 0;
+    for (int i = 0; i < q->layers; i++) {
+        bool plain = q->l[i].type >= KM_QUANT_TYPES;
+        size_t x = (size_t)(m == 1 ? 1 : m <= 4 ? 4 : 8) *
+                   (size_t)(plain ? q->k * 4 : q->k + q->k / 2);
+        size_t bytes = ring_bytes(q->l[i].type, q->gated) + x;
+        if (bytes > most) most = bytes;
+    }
+    return most;
+}
+
 /* Layers [first, first + count) in one launch: blocks are shared out by the weights' bytes. */
 static km_status launch_few(quant_call *q, km_cuda_kernel *kernel, int first, int count,
                             int64_t row, int m) {
@@ -152,12 +192,14 @@ static km_status launch_few(quant_call *q, km_cuda_kernel *kernel, int first, in
         a.last += (int32_t)blocks;
     }
     a.early = q->made || row > 0 ? 0 : 96 << 10;
-    size_t shared = (size_t)(m == 1 ? 1 : m <= 4 ? 4 : 8) *
-                    (size_t)(plain ? q->k * 4 : q->k + q->k / 2);
-    if (shared > dev->shared_max) return KM_ERR_UNSUPPORTED;
+    if (q->norm.y && !plain) {
+        a.delta = q->norm.x, a.residual = q->norm.residual, a.norm_w = q->norm.w;
+        a.sum = q->norm.sum, a.y = q->norm.y, a.rstd = q->norm.rstd, a.eps = q->norm.eps;
+        q->norm.y = NULL; /* the launches after this one find it in memory */
+    }
     void *params[] = {&a};
     return km_cuda_launch_with(q->lane, kernel + (m == 1 ? 0 : m <= 4 ? 1 : 2), KM_DIM(a.last),
-                               KM_DIM(KM_FEW_THREADS), (unsigned)shared, params,
+                               KM_DIM(KM_FEW_THREADS), (unsigned)shared_bytes(q, m), params,
                                &(km_launch_options){.alone = q->made});
 }
 
@@ -189,6 +231,46 @@ static km_status few_rows(quant_call *q, int64_t row, int m) {
 
 /* ---- Many rows ---- */
 
+static bool has_hopper(const km_cuda_dev *dev) {
+    if (dev->cc != 90) return false;
+    for (int i = 0; i < km_cuda_module_count; i++)
+        if (strcmp(km_cuda_modules[i].name, "quant_tiles_hopper") == 0) return true;
+    return false;
+}
+
+/* Blocks that share a tile along k, so that the chip has two blocks to a multiprocessor. */
+static int64_t splits_for(const quant_call *q, int64_t count) {
+    int64_t room = 2 * (int64_t)km_cuda_dev_of(q->lane)->sms, steps = q->k / 64;
+    int64_t n = count < room ? room / count : 1;
+    if (n > steps / 4) n = steps / 4;
+    if (n > 16) n = 16;
+    return n > 1 && count <= KM_CUDA_COUNTERS ? n : 1;
+}
+
+static km_status run_tiles(quant_call *q, const layer *l, const void *x, const float *scale) {
+    km_tile_args a = {.x = x, .scale = scale, .w = l->w.m, .up = l->up.m, .bias = l->bias,
+                      .out = l->out, .m = (int32_t)q->m, .n = (int32_t)l->n, .k = (int32_t)q->k,
+                      .act = (int32_t)q->act};
+    bool hopper = has_hopper(km_cuda_dev_of(q->lane));
+    int64_t each = q->gated ? KM_TILE_SIDE / 2 : KM_TILE_SIDE;
+    int64_t tall = (q->m + KM_TILE_SIDE - 1) / KM_TILE_SIDE, wide = (l->n + each - 1) / each;
+    int64_t splits = hopper ? splits_for(q, tall * wide) : 1;
+    size_t cap = 0;
+    if (splits > 1) {
+        a.partial = km_cuda_scratch(
+            q->lane, (size_t)(tall * wide * splits) * KM_TILE_FLOATS * sizeof(float), &cap);
+        a.counters = a.partial ? km_cuda_counters(q->lane) : NULL;
+        if (!a.counters) return q->lane->ctx->error.code;
+    }
+    void *params[] = {&a};
+    km_status s = km_cuda_launch_with(q->lane, &tiles[hopper][q->gated][l->type],
+                                      KM_DIM(tall, wide, splits), KM_DIM(KM_TILE_THREADS),
+                                      hopper ? KM_TILE_HOPPER_SHARED : KM_TILE_SHARED, params,
+                                      &(km_launch_options){.alone = q->made});
+    km_cuda_scratch_free(q->lane, a.partial, cap);
+    return s;
+}
+
 static km_status many_rows(quant_call *q) {
     static km_cuda_kernel round = KERNEL("quant_tiles", "quant_round");
     size_t cap;
@@ -198,28 +280,22 @@ static km_status many_rows(quant_call *q) {
     float *scale = (float *)(room + aligned * 2 * q->k);
     km_round_args r = {q->x, room, scale, (int32_t)q->k};
     km_status s = km_cuda_launch1(q->lane, &round, KM_DIM(q->m), KM_DIM(256), 0, &r);
-    for (int i = 0; i < q->layers && s == KM_OK; i++) {
-        const layer *l = &q->l[i];
-        km_tile_args a = {.x = room, .scale = scale, .w = l->w.m, .up = l->up.m, .bias = l->bias,
-                          .out = l->out, .m = (int32_t)q->m, .n = (int32_t)l->n,
-                          .k = (int32_t)q->k, .act = (int32_t)q->act};
-        int64_t each = q->gated ? KM_TILE_SIDE / 2 : KM_TILE_SIDE;
-        void *params[] = {&a};
-        s = km_cuda_launch_with(q->lane, &tiles[q->gated][l->type],
-                                KM_DIM((q->m + KM_TILE_SIDE - 1) / KM_TILE_SIDE,
-                                       (l->n + each - 1) / each),
-                                KM_DIM(KM_TILE_THREADS), KM_TILE_SHARED, params,
-                                &(km_launch_options){.alone = q->made});
-    }
+    for (int i = 0; i < q->layers && s == KM_OK; i++) s = run_tiles(q, &q->l[i], room, scale);
     km_cuda_scratch_free(q->lane, room, cap);
     return s;
 }
 
 static km_status run(quant_call *q) {
+    int most = KM_FEW_AT_ONCE;
+    size_t room = km_cuda_dev_of(q->lane)->shared_max;
     if (q->m > KM_FEW_ROWS) return many_rows(q);
+    while (most > 1 && shared_bytes(q, most) > room) most = most == KM_FEW_AT_ONCE ? 4 : 1;
+    if (q->m <= most && !q->made && q->l[0].type < KM_QUANT_TYPES)
+        km_cuda_held_take(q->lane, q->x, q->m, q->k, q->out, q->n_out, &q->norm);
+    if (shared_bytes(q, most) > room) return many_rows(q);
     km_status s = KM_OK;
-    for (int64_t row = 0; row < q->m && s == KM_OK; row += KM_FEW_AT_ONCE)
-        s = few_rows(q, row, (int)(q->m - row < KM_FEW_AT_ONCE ? q->m - row : KM_FEW_AT_ONCE));
+    for (int64_t row = 0; row < q->m && s == KM_OK; row += most)
+        s = few_rows(q, row, (int)(q->m - row < most ? q->m - row : most));
     return s;
 }
 

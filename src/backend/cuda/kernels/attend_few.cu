@@ -238,25 +238,29 @@ template <int DP, bool ALONE> __device__ __forceinline__ void attend_few(const k
     if (!last) return;
     __threadfence();
     const float *all = a.partial + who * a.splits * stride;
-    float *weight = red; // (heads, active) would not fit: by head, one after the other
-    for (int h = warp; h < heads; h += 4) {
-        float top = -INFINITY, sum = 0;
-        for (int s = lane; s < active; s += 32) top = fmaxf(top, __ldcg(all + s * stride + M * a.d + h));
-        top = warp_max(top);
-        for (int s = lane; s < active; s += 32)
-            sum += fast_exp2(__ldcg(all + s * stride + M * a.d + h) - top) *
-                   __ldcg(all + s * stride + M * a.d + M + h);
-        sum = warp_sum(sum);
-        if (lane == 0) weight[h] = top, weight[M + h] = 1 / sum;
+    float *weight = reinterpret_cast<float *>(tile_k); // (heads, 32)
+    for (int h = warp; h < heads; h += 4) { // of each head its weights, one to a split
+        float top = -INFINITY, sum = 0, m = -INFINITY, l = 0;
+        if (lane < active) {
+            m = __ldcg(all + lane * stride + M * a.d + h);
+            l = __ldcg(all + lane * stride + M * a.d + M + h);
+        }
+        top = warp_max(m);
+        float w = fast_exp2(m - top);
+        sum = warp_sum(w * l);
+        if (lane < active) weight[h * 32 + lane] = w / sum;
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < heads * a.d; i += THREADS) {
-        int h = i / a.d;
-        float sum = 0;
-        for (int s = 0; s < active; s++)
-            sum += fast_exp2(__ldcg(all + s * stride + M * a.d + h) - weight[h]) *
-                   __ldcg(all + s * stride + i);
-        out[i] = sum * weight[M + h];
+    for (int i = threadIdx.x * 4; i < heads * a.d; i += THREADS * 4) {
+        const float *w = weight + i / a.d * 32;
+        float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll 8
+        for (int s = 0; s < active; s++) {
+            float4 v = __ldcg(reinterpret_cast<const float4 *>(all + s * stride + i));
+            sum.x = fmaf(w[s], v.x, sum.x), sum.y = fmaf(w[s], v.y, sum.y);
+            sum.z = fmaf(w[s], v.z, sum.z), sum.w = fmaf(w[s], v.w, sum.w);
+        }
+        *reinterpret_cast<float4 *>(out + i) = sum;
     }
 }
 

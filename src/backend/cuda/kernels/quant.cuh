@@ -2,11 +2,13 @@
 // that stand together in x. Every type comes out the same: run r is
 //   w[i] = d[r] * q[r][i] - m[r],   q in int8, four to a word,
 // so that a dot product with int8 x is 16 dp4a, and what is subtracted needs only x's sums.
-// fetch() asks for the unit's bytes, unpack() makes the runs, so that fetches can be under way
-// together. Formulas: src/tensor/quant.c.
+// visit() names the fields of a unit, where they are and where they would stand in a slot of shared
+// memory: it reads them, asks for them to be copied into a slot, or takes them from one. unpack()
+// makes the runs. Formulas: src/tensor/quant.c.
 #ifndef KM_CUDA_QUANT_CUH
 #define KM_CUDA_QUANT_CUH
 #include "backend/cuda/kernels/common.cuh"
+#include "backend/cuda/kernels/mma.cuh"
 #include "backend/cuda/kernels/quant_args.h"
 
 struct Runs {
@@ -28,18 +30,55 @@ template <bool APART> struct Order {
     }
 };
 
-__device__ __forceinline__ uint4 load16(const uint8_t *p) {
-    return __ldg(reinterpret_cast<const uint4 *>(p));
+// ---- What visit() is given ----
+
+// Reads the fields at once.
+struct Direct {
+    template <class T> __device__ __forceinline__ void at(T &v, const uint8_t *p, int) const {
+        v = __ldg(reinterpret_cast<const T *>(p));
+    }
+};
+// A thread's slot: 16-byte pieces, those of a block's threads side by side.
+template <int THREADS> struct Slot {
+    uint32_t base;
+    __device__ __forceinline__ uint32_t place(int at) const {
+        return base + at / 16 * (THREADS * 16) + at % 16;
+    }
+};
+// Has them copied into the slot.
+template <int THREADS> struct Ask : Slot<THREADS> {
+    template <class T> __device__ __forceinline__ void at(T &, const uint8_t *p, int place) const {
+        uint32_t to = Slot<THREADS>::place(place);
+        if constexpr (sizeof(T) == 16)
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(p) : "memory");
+        else
+            asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(p),
+                         "n"(sizeof(T))
+                         : "memory");
+    }
+};
+// Takes them from there.
+template <int THREADS> struct Take : Slot<THREADS> {
+    __device__ __forceinline__ void at(uint4 &v, const uint8_t *, int place) const {
+        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                     : "r"(Slot<THREADS>::place(place)));
+    }
+    __device__ __forceinline__ void at(uint2 &v, const uint8_t *, int place) const {
+        asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
+                     : "=r"(v.x), "=r"(v.y)
+                     : "r"(Slot<THREADS>::place(place)));
+    }
+    __device__ __forceinline__ void at(uint32_t &v, const uint8_t *, int place) const {
+        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(Slot<THREADS>::place(place)));
+    }
+};
+
+// The word that holds the two bytes at p: they are its upper ones where p & 2.
+__device__ __forceinline__ const uint8_t *word_around(const uint8_t *p) {
+    return p - ((uintptr_t)p & 2);
 }
-__device__ __forceinline__ uint2 load8(const uint8_t *p) {
-    return __ldg(reinterpret_cast<const uint2 *>(p));
-}
-__device__ __forceinline__ uint32_t load4(const uint8_t *p) {
-    return __ldg(reinterpret_cast<const uint32_t *>(p));
-}
-__device__ __forceinline__ float half_at(const uint8_t *p) {
-    return __half2float(__ushort_as_half(__ldg(reinterpret_cast<const unsigned short *>(p))));
-}
+
 __device__ __forceinline__ float half_low(uint32_t w) {
     return __half2float(__ushort_as_half((unsigned short)w));
 }
@@ -81,28 +120,30 @@ __device__ __forceinline__ void look_up(uint32_t v, const uint32_t (&t)[4], uint
     high = __byte_perm(part[0], part[1], 0x7531);
 }
 
+// Each type: APART, BLOCK (elements), QUANTS (bytes of the first plane), PIECES of a slot.
 template <int TYPE> struct Quant;
 
 // A block of 32 with 16 bytes of nibbles: two blocks to a unit.
-template <int META> struct Pair {
+struct Pair {
+    static constexpr bool APART = false;
+    static constexpr int BLOCK = 32, QUANTS = 16, PIECES = 3;
     uint4 q[2];
-    const uint8_t *meta;
-    __device__ __forceinline__ void fetch(const km_quant_matrix &w, int64_t unit) {
+    template <class IO>
+    __device__ __forceinline__ int64_t visit_quants(const IO &io, const km_quant_matrix &w,
+                                                    int64_t unit) {
         int64_t b = w.first + unit * 2;
-        const uint8_t *p = w.planes + b * 16;
-        q[0] = load16(p);
-        q[1] = load16(p + 16);
-        meta = w.planes + w.padded * 16 + b * META;
+        io.at(q[0], w.planes + b * 16, 0);
+        io.at(q[1], w.planes + b * 16 + 16, 16);
+        return b;
     }
 };
 
-template <> struct Quant<KM_QUANT_Q4_0> : Pair<2> {
-    static constexpr bool APART = false;
-    static constexpr int BLOCK = 32, QUANTS = 16; // elements; bytes of the first plane
+template <> struct Quant<KM_QUANT_Q4_0> : Pair {
     uint32_t dd;
-    __device__ __forceinline__ void fetch(const km_quant_matrix &w, int64_t unit) {
-        Pair<2>::fetch(w, unit);
-        dd = load4(meta);
+    template <class IO>
+    __device__ __forceinline__ void visit(const IO &io, const km_quant_matrix &w, int64_t unit) {
+        int64_t b = visit_quants(io, w, unit);
+        io.at(dd, w.planes + w.padded * 16 + b * 2, 32);
     }
     __device__ __forceinline__ void unpack(Runs &r) const {
 #pragma unroll
@@ -115,13 +156,12 @@ template <> struct Quant<KM_QUANT_Q4_0> : Pair<2> {
     }
 };
 
-template <> struct Quant<KM_QUANT_Q4_1> : Pair<4> {
-    static constexpr bool APART = false;
-    static constexpr int BLOCK = 32, QUANTS = 16; // elements; bytes of the first plane
+template <> struct Quant<KM_QUANT_Q4_1> : Pair {
     uint2 dm;
-    __device__ __forceinline__ void fetch(const km_quant_matrix &w, int64_t unit) {
-        Pair<4>::fetch(w, unit);
-        dm = load8(meta);
+    template <class IO>
+    __device__ __forceinline__ void visit(const IO &io, const km_quant_matrix &w, int64_t unit) {
+        int64_t b = visit_quants(io, w, unit);
+        io.at(dm, w.planes + w.padded * 16 + b * 4, 32);
     }
     __device__ __forceinline__ void unpack(Runs &r) const {
 #pragma unroll
@@ -142,15 +182,14 @@ __device__ __forceinline__ void fifth_bits(uint32_t h, uint32_t (&low)[4], uint3
     }
 }
 
-template <> struct Quant<KM_QUANT_Q5_0> : Pair<4> {
-    static constexpr bool APART = false;
-    static constexpr int BLOCK = 32, QUANTS = 16; // elements; bytes of the first plane
+template <> struct Quant<KM_QUANT_Q5_0> : Pair {
     uint2 h;
     uint32_t dd;
-    __device__ __forceinline__ void fetch(const km_quant_matrix &w, int64_t unit) {
-        Pair<4>::fetch(w, unit);
-        h = load8(meta);
-        dd = load4(w.planes + w.padded * 20 + (w.first + unit * 2) * 2);
+    template <class IO>
+    __device__ __forceinline__ void visit(const IO &io, const km_quant_matrix &w, int64_t unit) {
+        int64_t b = visit_quants(io, w, unit);
+        io.at(h, w.planes + w.padded * 16 + b * 4, 32);
+        io.at(dd, w.planes + w.padded * 20 + b * 2, 40);
     }
     __device__ __forceinline__ void unpack(Runs &r) const {
 #pragma unroll
@@ -164,14 +203,13 @@ template <> struct Quant<KM_QUANT_Q5_0> : Pair<4> {
     }
 };
 
-template <> struct Quant<KM_QUANT_Q5_1> : Pair<4> {
-    static constexpr bool APART = false;
-    static constexpr int BLOCK = 32, QUANTS = 16; // elements; bytes of the first plane
+template <> struct Quant<KM_QUANT_Q5_1> : Pair {
     uint2 h, dm;
-    __device__ __forceinline__ void fetch(const km_quant_matrix &w, int64_t unit) {
-        Pair<4>::fetch(w, unit);
-        h = load8(meta);
-        dm = load8(w.planes + w.padded * 20 + (w.first + unit * 2) * 4);
+    template <class IO>
+    __device__ __forceinline__ void visit(const IO &io, const km_quant_matrix &w, int64_t unit) {
+        int64_t b = visit_quants(io, w, unit);
+        io.at(h, w.planes + w.padded * 16 + b * 4, 32);
+        io.at(dm, w.planes + w.padded * 20 + b * 4, 40);
     }
     __device__ __forceinline__ void unpack(Runs &r) const {
 #pragma unroll
@@ -186,14 +224,15 @@ template <> struct Quant<KM_QUANT_Q5_1> : Pair<4> {
 
 template <> struct Quant<KM_QUANT_Q8_0> {
     static constexpr bool APART = false;
-    static constexpr int BLOCK = 32, QUANTS = 32; // elements; bytes of the first plane
+    static constexpr int BLOCK = 32, QUANTS = 32, PIECES = 5;
     uint4 q[4];
     uint32_t dd;
-    __device__ __forceinline__ void fetch(const km_quant_matrix &w, int64_t unit) {
+    template <class IO>
+    __device__ __forceinline__ void visit(const IO &io, const km_quant_matrix &w, int64_t unit) {
         int64_t b = w.first + unit * 2;
 #pragma unroll
-        for (int i = 0; i < 4; i++) q[i] = load16(w.planes + b * 32 + 16 * i);
-        dd = load4(w.planes + w.padded * 32 + b * 2);
+        for (int i = 0; i < 4; i++) io.at(q[i], w.planes + b * 32 + 16 * i, 16 * i);
+        io.at(dd, w.planes + w.padded * 32 + b * 2, 64);
     }
     __device__ __forceinline__ void unpack(Runs &r) const {
 #pragma unroll
@@ -220,13 +259,15 @@ template <> struct Quant<KM_QUANT_IQ4_NL> : Quant<KM_QUANT_Q4_0> {
     }
 };
 
-template <> struct Quant<KM_QUANT_MXFP4> : Pair<1> {
-    static constexpr bool APART = false;
-    static constexpr int BLOCK = 32, QUANTS = 16; // elements; bytes of the first plane
-    uint32_t e;
-    __device__ __forceinline__ void fetch(const km_quant_matrix &w, int64_t unit) {
-        Pair<1>::fetch(w, unit);
-        e = __ldg(reinterpret_cast<const unsigned short *>(meta));
+template <> struct Quant<KM_QUANT_MXFP4> : Pair {
+    uint32_t around;
+    int odd;
+    template <class IO>
+    __device__ __forceinline__ void visit(const IO &io, const km_quant_matrix &w, int64_t unit) {
+        int64_t b = visit_quants(io, w, unit);
+        const uint8_t *p = w.planes + w.padded * 16 + b;
+        io.at(around, word_around(p), 32);
+        odd = (int)((uintptr_t)p & 2);
     }
     __device__ __forceinline__ void unpack(Runs &r) const {
         // km_mxfp4_values
@@ -235,7 +276,7 @@ template <> struct Quant<KM_QUANT_MXFP4> : Pair<1> {
         for (int i = 0; i < 2; i++) {
 #pragma unroll
             for (int k = 0; k < 4; k++) look_up(word(q[i], k), t, r.q[2 * i][k], r.q[2 * i + 1][k]);
-            uint32_t x = byte_of(e, i);
+            uint32_t x = byte_of(around >> (8 * odd), i);
             r.d[2 * i] = r.d[2 * i + 1] =
                 __uint_as_float(x < 2 ? 0x00200000u << x : (x - 1) << 23);
             r.m[2 * i] = r.m[2 * i + 1] = 0;
@@ -247,18 +288,19 @@ template <> struct Quant<KM_QUANT_MXFP4> : Pair<1> {
 
 template <> struct Quant<KM_QUANT_Q2_K> {
     static constexpr bool APART = true;
-    static constexpr int BLOCK = 256, QUANTS = 64; // elements; bytes of the first plane
+    static constexpr int BLOCK = 256, QUANTS = 64, PIECES = 2;
     uint4 q;
     uint2 s;
     uint32_t dm;
     int j;
-    __device__ __forceinline__ void fetch(const km_quant_matrix &w, int64_t unit) {
+    template <class IO>
+    __device__ __forceinline__ void visit(const IO &io, const km_quant_matrix &w, int64_t unit) {
         int64_t b = w.first + unit / 4;
         int half = (int)(unit / 2) % 2;
         j = (int)unit % 2;
-        q = load16(w.planes + b * 64 + 32 * half + 16 * j);
-        s = load8(w.planes + w.padded * 64 + b * 16 + 8 * half);
-        dm = load4(w.planes + w.padded * 80 + b * 4);
+        io.at(q, w.planes + b * 64 + 32 * half + 16 * j, 0);
+        io.at(s, w.planes + w.padded * 64 + b * 16 + 8 * half, 16);
+        io.at(dm, w.planes + w.padded * 80 + b * 4, 24);
     }
     __device__ __forceinline__ void unpack(Runs &r) const {
         float d = half_low(dm), m = half_high(dm);
@@ -275,20 +317,22 @@ template <> struct Quant<KM_QUANT_Q2_K> {
 
 template <> struct Quant<KM_QUANT_Q3_K> {
     static constexpr bool APART = true;
-    static constexpr int BLOCK = 256, QUANTS = 64; // elements; bytes of the first plane
+    static constexpr int BLOCK = 256, QUANTS = 64, PIECES = 3;
     uint4 q, h;
-    uint32_t s[3];
-    float d;
-    int j, half;
-    __device__ __forceinline__ void fetch(const km_quant_matrix &w, int64_t unit) {
+    uint32_t s[3], around;
+    int j, half, odd;
+    template <class IO>
+    __device__ __forceinline__ void visit(const IO &io, const km_quant_matrix &w, int64_t unit) {
         int64_t b = w.first + unit / 4;
         half = (int)(unit / 2) % 2;
         j = (int)unit % 2;
-        q = load16(w.planes + b * 64 + 32 * half + 16 * j);
-        h = load16(w.planes + w.padded * 64 + b * 32 + 16 * j);
+        io.at(q, w.planes + b * 64 + 32 * half + 16 * j, 0);
+        io.at(h, w.planes + w.padded * 64 + b * 32 + 16 * j, 16);
 #pragma unroll
-        for (int i = 0; i < 3; i++) s[i] = load4(w.planes + w.padded * 96 + b * 12 + 4 * i);
-        d = half_at(w.planes + w.padded * 108 + b * 2);
+        for (int i = 0; i < 3; i++) io.at(s[i], w.planes + w.padded * 96 + b * 12 + 4 * i, 32 + 4 * i);
+        const uint8_t *p = w.planes + w.padded * 108 + b * 2;
+        io.at(around, word_around(p), 44);
+        odd = (int)((uintptr_t)p & 2);
     }
     __device__ __forceinline__ void unpack(Runs &r) const {
 #pragma unroll
@@ -300,7 +344,7 @@ template <> struct Quant<KM_QUANT_Q3_K> {
             int at = 2 * i + j; // scale 8 * half + at
             uint32_t low = (byte_of(make_uint2(s[0], s[1]), at) >> (4 * half)) & 15;
             uint32_t high = (byte_of(s[2], at & 3) >> (2 * (2 * half + (at >> 2)))) & 3;
-            r.d[i] = d * (float)((int)(low | high << 4) - 32);
+            r.d[i] = half_low(around >> (8 * odd)) * (float)((int)(low | high << 4) - 32);
             r.m[i] = 4 * r.d[i];
         }
     }
@@ -317,16 +361,16 @@ __device__ __forceinline__ void k4_scale(const uint4 &head, int j, float &scale,
 
 template <> struct Quant<KM_QUANT_Q4_K> {
     static constexpr bool APART = false;
-    static constexpr int BLOCK = 256, QUANTS = 128; // elements; bytes of the first plane
+    static constexpr int BLOCK = 256, QUANTS = 128, PIECES = 3;
     uint4 q[2], head;
     int c;
-    __device__ __forceinline__ void fetch(const km_quant_matrix &w, int64_t unit) {
+    template <class IO>
+    __device__ __forceinline__ void visit(const IO &io, const km_quant_matrix &w, int64_t unit) {
         int64_t b = w.first + unit / 4;
         c = (int)unit % 4;
-        const uint8_t *p = w.planes + b * 128 + 32 * c;
-        q[0] = load16(p);
-        q[1] = load16(p + 16);
-        head = load16(w.planes + w.padded * 128 + b * 16);
+        io.at(q[0], w.planes + b * 128 + 32 * c, 0);
+        io.at(q[1], w.planes + b * 128 + 32 * c + 16, 16);
+        io.at(head, w.planes + w.padded * 128 + b * 16, 32);
     }
     __device__ __forceinline__ void unpack(Runs &r) const {
         nibbles(q[0], r.q[0], r.q[2]);
@@ -340,19 +384,18 @@ template <> struct Quant<KM_QUANT_Q4_K> {
 
 template <> struct Quant<KM_QUANT_Q5_K> {
     static constexpr bool APART = false;
-    static constexpr int BLOCK = 256, QUANTS = 128; // elements; bytes of the first plane
+    static constexpr int BLOCK = 256, QUANTS = 128, PIECES = 5;
     uint4 q[2], h[2], head;
     int c;
-    __device__ __forceinline__ void fetch(const km_quant_matrix &w, int64_t unit) {
+    template <class IO>
+    __device__ __forceinline__ void visit(const IO &io, const km_quant_matrix &w, int64_t unit) {
         int64_t b = w.first + unit / 4;
         c = (int)unit % 4;
-        const uint8_t *p = w.planes + b * 128 + 32 * c;
-        const uint8_t *bits = w.planes + w.padded * 128 + b * 32;
-        q[0] = load16(p);
-        q[1] = load16(p + 16);
-        h[0] = load16(bits);
-        h[1] = load16(bits + 16);
-        head = load16(w.planes + w.padded * 160 + b * 16);
+        io.at(q[0], w.planes + b * 128 + 32 * c, 0);
+        io.at(q[1], w.planes + b * 128 + 32 * c + 16, 16);
+        io.at(h[0], w.planes + w.padded * 128 + b * 32, 32);
+        io.at(h[1], w.planes + w.padded * 128 + b * 32 + 16, 48);
+        io.at(head, w.planes + w.padded * 160 + b * 16, 64);
     }
     __device__ __forceinline__ void unpack(Runs &r) const {
         nibbles(q[0], r.q[0], r.q[2]);
@@ -373,21 +416,24 @@ template <> struct Quant<KM_QUANT_Q5_K> {
 
 template <> struct Quant<KM_QUANT_Q6_K> {
     static constexpr bool APART = true;
-    static constexpr int BLOCK = 256, QUANTS = 128; // elements; bytes of the first plane
+    static constexpr int BLOCK = 256, QUANTS = 128, PIECES = 4;
     uint4 q[2], h;
     uint2 s;
-    float d;
-    int j;
-    __device__ __forceinline__ void fetch(const km_quant_matrix &w, int64_t unit) {
+    uint32_t around;
+    int j, odd;
+    template <class IO>
+    __device__ __forceinline__ void visit(const IO &io, const km_quant_matrix &w, int64_t unit) {
         int64_t b = w.first + unit / 4;
         int half = (int)(unit / 2) % 2;
         j = (int)unit % 2;
         const uint8_t *p = w.planes + b * 128 + 64 * half + 16 * j;
-        q[0] = load16(p);
-        q[1] = load16(p + 32);
-        h = load16(w.planes + w.padded * 128 + b * 64 + 32 * half + 16 * j);
-        s = load8(w.planes + w.padded * 192 + b * 16 + 8 * half);
-        d = half_at(w.planes + w.padded * 208 + b * 2);
+        io.at(q[0], p, 0);
+        io.at(q[1], p + 32, 16);
+        io.at(h, w.planes + w.padded * 128 + b * 64 + 32 * half + 16 * j, 32);
+        io.at(s, w.planes + w.padded * 192 + b * 16 + 8 * half, 48);
+        const uint8_t *d = w.planes + w.padded * 208 + b * 2;
+        io.at(around, word_around(d), 56);
+        odd = (int)((uintptr_t)d & 2);
     }
     __device__ __forceinline__ void unpack(Runs &r) const {
         nibbles(q[0], r.q[0], r.q[2]);
@@ -399,7 +445,7 @@ template <> struct Quant<KM_QUANT_Q6_K> {
                 uint32_t two = word(h, k) >> (2 * i);
                 r.q[i][k] |= (two & 0x03030303u) << 4;
             }
-            r.d[i] = d * (float)(int8_t)byte_of(s, 2 * i + j);
+            r.d[i] = half_low(around >> (8 * odd)) * (float)(int8_t)byte_of(s, 2 * i + j);
             r.m[i] = 32 * r.d[i];
         }
     }
@@ -407,17 +453,17 @@ template <> struct Quant<KM_QUANT_Q6_K> {
 
 template <> struct Quant<KM_QUANT_IQ4_XS> {
     static constexpr bool APART = false;
-    static constexpr int BLOCK = 256, QUANTS = 128; // elements; bytes of the first plane
+    static constexpr int BLOCK = 256, QUANTS = 128, PIECES = 3;
     uint4 q[2];
     uint2 head; // d, high bits of scales; low bits of scales
     int c;
-    __device__ __forceinline__ void fetch(const km_quant_matrix &w, int64_t unit) {
+    template <class IO>
+    __device__ __forceinline__ void visit(const IO &io, const km_quant_matrix &w, int64_t unit) {
         int64_t b = w.first + unit / 4;
         c = (int)unit % 4;
-        const uint8_t *p = w.planes + b * 128 + 32 * c;
-        q[0] = load16(p);
-        q[1] = load16(p + 16);
-        head = load8(w.planes + w.padded * 128 + b * 8);
+        io.at(q[0], w.planes + b * 128 + 32 * c, 0);
+        io.at(q[1], w.planes + b * 128 + 32 * c + 16, 16);
+        io.at(head, w.planes + w.padded * 128 + b * 8, 32);
     }
     __device__ __forceinline__ void unpack(Runs &r) const {
         const uint32_t t[4] = {0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u};

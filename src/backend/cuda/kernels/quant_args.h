@@ -56,6 +56,10 @@ typedef struct km_quant_matrix {
 
 #define KM_QUANT_UNIT 64      /* weights that a thread takes at a time */
 #define KM_FEW_THREADS 512
+/* Slots of a thread's ring, of so many 16-byte pieces each: 96 KiB to a block, or a little more. */
+#define KM_FEW_DEEP(pieces) ((pieces) <= 2 ? 6 : (pieces) <= 3 ? 4 : (pieces) <= 4 ? 3 : 2)
+#define KM_PLAIN_PIECES 2  /* of 8 weights, in a slot of plain_few.cu's ring */
+#define KM_PLAIN_DEEP(gated) ((gated) ? 3 : 6)
 #define KM_FEW_PARTS 3        /* layers over one x */
 #define KM_FEW_AT_ONCE 8      /* rows of x */
 
@@ -76,9 +80,10 @@ typedef struct km_quant_few_args {
     int32_t lanes;            /* that share a row of weights: 8, 16 or 32 */
     int32_t last;             /* blocks of the grid */
     int32_t early;            /* bytes of each matrix that a block calls into L2 before x is there */
-    /* x is norm(delta + residual) * norm_w when norm_w is given; `sum` gets delta + residual. */
+    /* With norm_w, x is the rms_norm of delta + residual?: made here, and left where others may
+     * look for it, with the sum and 1 / rms. */
     const float *delta, *residual, *norm_w;
-    float *sum;
+    float *sum, *y, *rstd;
     float eps;
 } km_quant_few_args;
 

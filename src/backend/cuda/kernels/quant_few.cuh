@@ -1,16 +1,18 @@
 // A few rows of x (at most 8) against matrices of a few bits: what decoding a token does.
 //
 // Floor: each matrix is read once, in its packed form; 2 m n k operations as dp4a are far below
-// that. A block first calls its part of the weights into L2, while the kernel in front still makes
-// x; then stages x in shared memory as int8 in groups of 32 (with the norm before it, when that is
-// asked for), and then each warp, or part of one, sums one row of weights after the other, 64
-// weights to a thread at a time. Rows are shared out evenly and in order, so that what a block
-// reads lies together.
+// that, so loads must never stop. Each thread has a ring of slots of its own in shared memory into
+// which its next units are on their way; a block asks for the first of them, and calls more into
+// L2, while the kernel in front still makes x. Then it stages x in shared memory as int8 in groups
+// of 32 (with the norm before it, when that is asked for), and each warp, or part of one, sums one
+// row of weights after the other, 64 weights to a thread at a time. Rows are shared out evenly and
+// in order, so that what a block reads lies together.
 #include "backend/cuda/kernels/gemm_common.cuh"
 #include "backend/cuda/kernels/quant.cuh"
 
 // x of one row in shared memory: runs of 16 bytes, run r of unit u at [r][u], so that the lanes of a
-// warp read side by side; and of each run {scale, scale * sum}.
+// warp read side by side; and {scale, scale * sum} of each run, or of two of them where they are a
+// group of 32 together.
 template <bool APART> struct Staged {
     int8_t *q;
     float2 *meta;
@@ -37,13 +39,22 @@ template <bool APART> struct Staged {
         int sum = a + b + c + e;
         sum += __shfl_xor_sync(ALL_LANES, sum, 1);
         sum += __shfl_xor_sync(ALL_LANES, sum, 2);
+        if (!APART) sum += __shfl_xor_sync(ALL_LANES, sum, 4);
         if (p >= k) return;
         int unit = Order<APART>::unit_of(p), r = Order<APART>::run_of(p);
         uint32_t four = (a & 0xff) | (b & 0xff) << 8 | (c & 0xff) << 16 | (uint32_t)e << 24;
         *reinterpret_cast<uint32_t *>(q + r * (k / 4) + unit * 16 + p % 16) = four;
-        if (p % 16 == 0) meta[r * (k / 64) + unit] = make_float2(d, d * (float)sum);
+        if (p % (APART ? 16 : 32) == 0)
+            meta[(APART ? r : r / 2) * (k / 64) + unit] = make_float2(d, d * (float)sum);
     }
 };
+
+__device__ __forceinline__ int dot16(const uint32_t (&w)[4], const uint4 &v, int dot) {
+    dot = __dp4a((int)w[0], (int)v.x, dot);
+    dot = __dp4a((int)w[1], (int)v.y, dot);
+    dot = __dp4a((int)w[2], (int)v.z, dot);
+    return __dp4a((int)w[3], (int)v.w, dot);
+}
 
 __device__ __forceinline__ float4 four_at(const float *p) {
     return *reinterpret_cast<const float4 *>(p);
@@ -84,6 +95,7 @@ __device__ __forceinline__ void stage(const km_quant_few_args &a, uint8_t *room)
                 square += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
             }
             rstd = 1 / sqrtf(block_total(square) / (float)k + a.eps);
+            if (blockIdx.x == 0 && threadIdx.x == 0) a.rstd[row] = rstd;
         }
         for (int p = threadIdx.x * 4; p < end; p += KM_FEW_THREADS * 4) {
             float4 v = make_float4(0, 0, 0, 0);
@@ -93,6 +105,7 @@ __device__ __forceinline__ void stage(const km_quant_few_args &a, uint8_t *room)
                 float4 w = four_at(a.norm_w + p);
                 v = make_float4(v.x * rstd * w.x, v.y * rstd * w.y, v.z * rstd * w.z,
                                 v.w * rstd * w.w);
+                if (blockIdx.x == 0) *reinterpret_cast<float4 *>(a.y + base + p) = v;
             }
             x.put(p, v);
         }
@@ -115,61 +128,104 @@ __device__ __forceinline__ void call_early(const km_quant_few_args &a, const km_
 }
 
 template <int TYPE, int M>
-__device__ __forceinline__ void add_unit(const Quant<TYPE> &raw, const uint8_t *room, int k, int m,
+__device__ __forceinline__ void add_unit(const Quant<TYPE> &raw, uint8_t *room, int k, int m,
                                          int unit, float (&sum)[M]) {
+    constexpr bool APART = Quant<TYPE>::APART;
     Runs w;
     raw.unpack(w);
 #pragma unroll
     for (int row = 0; row < M; row++) {
         if (M > 1 && row >= m) break;
-        Staged<Quant<TYPE>::APART> x(const_cast<uint8_t *>(room), row, k);
+        Staged<APART> x(room, row, k);
+        if constexpr (APART) {
 #pragma unroll
-        for (int r = 0; r < 4; r++) {
-            uint4 v = x.run(unit, r);
-            float2 s = x.scale(unit, r);
-            int dot = __dp4a((int)w.q[r][0], (int)v.x, 0);
-            dot = __dp4a((int)w.q[r][1], (int)v.y, dot);
-            dot = __dp4a((int)w.q[r][2], (int)v.z, dot);
-            dot = __dp4a((int)w.q[r][3], (int)v.w, dot);
-            sum[row] = fmaf(w.d[r] * s.x, (float)dot, sum[row]);
-            sum[row] = fmaf(-w.m[r], s.y, sum[row]);
+            for (int r = 0; r < 4; r++) {
+                float2 s = x.scale(unit, r);
+                int dot = dot16(w.q[r], x.run(unit, r), 0);
+                sum[row] = fmaf(w.d[r] * s.x, (float)dot, sum[row]);
+                sum[row] = fmaf(-w.m[r], s.y, sum[row]);
+            }
+        } else {
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                float2 s = x.scale(unit, r);
+                int dot = dot16(w.q[2 * r], x.run(unit, 2 * r), 0);
+                dot = dot16(w.q[2 * r + 1], x.run(unit, 2 * r + 1), dot);
+                sum[row] = fmaf(w.d[2 * r] * s.x, (float)dot, sum[row]);
+                sum[row] = fmaf(-w.m[2 * r], s.y, sum[row]);
+            }
         }
     }
 }
 
+// A thread's way over its units: row after row, and within a row every `lanes`th.
+struct Walk {
+    int row, unit;
+    __device__ __forceinline__ void step(int lanes, int groups, int units, int sub) {
+        unit += lanes;
+        if (unit - sub >= units) unit = sub, row += groups;
+    }
+};
+
 template <int TYPE, int M, bool GATED>
 __device__ __forceinline__ void few_rows(const km_quant_few_args &a, const km_quant_part &part,
-                                         int blocks, uint8_t *room) {
+                                         int blocks, uint8_t *shared) {
+    constexpr int PIECES = Quant<TYPE>::PIECES * (GATED ? 2 : 1), DEEP = KM_FEW_DEEP(PIECES);
+    constexpr uint32_t SLOT = PIECES * KM_FEW_THREADS * 16, RING = DEEP * SLOT;
+    constexpr uint32_t UP = PIECES / 2 * KM_FEW_THREADS * 16;
     int b = blockIdx.x - part.first;
     int begin = (int)((int64_t)part.n * b / blocks), end = (int)((int64_t)part.n * (b + 1) / blocks);
-    call_early<TYPE>(a, part.w, begin, end);
-    if (GATED) call_early<TYPE>(a, part.up, begin, end);
+    int lanes = a.lanes, groups = KM_FEW_THREADS / lanes, group = threadIdx.x / lanes;
+    int sub = threadIdx.x % lanes, units = a.k / KM_QUANT_UNIT;
+    uint32_t mine = smem_addr(shared) + threadIdx.x * 16, into = 0, from = 0;
+    uint8_t *room = shared + RING;
+    Walk ahead = {begin + group, sub};
+    auto ask = [&] {
+        if (ahead.row < end && ahead.unit < units) {
+            Quant<TYPE> raw;
+            int64_t at = (int64_t)ahead.row * units + ahead.unit;
+            raw.visit(Ask<KM_FEW_THREADS>{{mine + into}}, part.w, at);
+            if (GATED) raw.visit(Ask<KM_FEW_THREADS>{{mine + into + UP}}, part.up, at);
+        }
+        cp_async_commit();
+        ahead.step(lanes, groups, units, sub);
+        into = into + SLOT == RING ? 0 : into + SLOT;
+    };
+    if (a.early) {
+#pragma unroll
+        for (int i = 0; i < DEEP - 1; i++) ask();
+        call_early<TYPE>(a, part.w, begin, end);
+        if (GATED) call_early<TYPE>(a, part.up, begin, end);
+    }
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+    if (!a.early) {
+#pragma unroll
+        for (int i = 0; i < DEEP - 1; i++) ask();
+    }
     stage<Quant<TYPE>::APART, M>(a, room);
 
-    int lanes = a.lanes, groups = KM_FEW_THREADS / lanes, group = threadIdx.x / lanes;
-    int sub = threadIdx.x % lanes, units = a.k / KM_QUANT_UNIT;
     int rounds = (end - begin + groups - 1) / groups; // all lanes of a warp go together
     for (int i = 0; i < rounds; i++) {
         int row = begin + i * groups + group;
-        int64_t at = (int64_t)min(row, part.n - 1) * units;
         float sum[M] = {}, up[GATED ? M : 1] = {};
-        if (row < end)
-            for (int u = sub; u < units; u += lanes) {
+        for (int u = sub; u - sub < units; u += lanes) {
+            ask();
+            cp_async_wait<DEEP - 1>();
+            if (row < end && u < units) {
                 Quant<TYPE> raw;
-                raw.fetch(part.w, at + u);
-                if (GATED) {
-                    Quant<TYPE> also;
-                    also.fetch(part.up, at + u);
-                    add_unit<TYPE, M>(raw, room, a.k, a.m, u, sum);
-                    if constexpr (GATED) add_unit<TYPE, M>(also, room, a.k, a.m, u, up);
-                } else {
-                    add_unit<TYPE, M>(raw, room, a.k, a.m, u, sum);
+                int64_t at = (int64_t)row * units + u;
+                raw.visit(Take<KM_FEW_THREADS>{{mine + from}}, part.w, at);
+                add_unit<TYPE, M>(raw, room, a.k, a.m, u, sum);
+                if constexpr (GATED) {
+                    raw.visit(Take<KM_FEW_THREADS>{{mine + from + UP}}, part.up, at);
+                    add_unit<TYPE, M>(raw, room, a.k, a.m, u, up);
                 }
             }
+            from = from + SLOT == RING ? 0 : from + SLOT;
+        }
 #pragma unroll
         for (int m = 0; m < M; m++) {
             for (int lane = lanes / 2; lane > 0; lane /= 2) {
