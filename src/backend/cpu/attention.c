@@ -7,6 +7,7 @@
 
 #define KEYS 96          /* of a block: a multiple of every tile's rows */
 #define PANELS 4         /* of a task at most */
+#define STEP 2           /* tiles of keys that begin at the first query that sees one of them */
 #define FEW_ROWS 4       /* up to here a query's weights are computed by dot products */
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -119,6 +120,13 @@ static void begin_panel(const job *j, panel *p, int64_t b, int64_t hk, float *ro
     }
 }
 
+/* Of lanes that see more and more keys, the first that sees key j of the block. */
+static int64_t first_to_see(const int32_t *seen, int64_t lanes, int64_t j) {
+    int64_t i = 0;
+    while (i < lanes - 1 && seen[i] <= j) i++;
+    return i;
+}
+
 /* Keys first .. first + n - 1, whose rows are k and v. */
 static void meet_keys(const km_attention_call *a, panel *p, int64_t first, int64_t n,
                       const float *k, int64_t ldk, const float *v, int64_t ldv, float *s) {
@@ -133,10 +141,20 @@ static void meet_keys(const km_attention_call *a, panel *p, int64_t first, int64
             seen[i] = (int32_t)(sees < 0 ? 0 : min64(sees, n));
         }
     }
-    a->gemm->panel(n, vecs * vl, a->D, k, ldk, 1, p->q, nr, NULL, s, nr, a->scale,
-                   0);
+    bool corner = masked && a->group == 1; /* lanes are queries in order */
+    for (int64_t j = 0, rows; j < n; j += rows) {
+        rows = min64(corner ? STEP * a->gemm->mr : n, n - j);
+        int64_t from = corner ? first_to_see(seen, vecs * vl, j) / vl * vl : 0;
+        a->gemm->panel(rows, vecs * vl - from, a->D, k + j * ldk, ldk, 1, p->q + from, nr, NULL,
+                       s + j * nr + from, nr, a->scale, 0);
+    }
     a->kern->soften(s, n, seen, masked, vecs, p->max, p->sum, p->acc, a->D);
-    a->gemm->panel(a->D, vecs * vl, n, v, 1, ldv, s, nr, NULL, p->acc, nr, 1, 1);
+    int64_t half = corner && vecs * vl > nr / 2 ? nr / 2 : 0, sees = half ? seen[half - 1] : n;
+    if (sees == n) half = 0;
+    if (half)
+        a->gemm->panel(a->D, half, sees, v, 1, ldv, s, nr, NULL, p->acc, nr, 1, 1);
+    a->gemm->panel(a->D, vecs * vl - half, n, v, 1, ldv, s + half, nr, NULL, p->acc + half, nr, 1,
+                   1);
 }
 
 static void end_panel(const job *j, panel *p, int64_t b, int64_t hk, float *rows) {

@@ -57,13 +57,15 @@ static inline void *km_attention_vec(const km_tensor *x, int64_t b, int64_t h, i
     return (char *)km_tensor_ptr(x) + at * (int64_t)km_dtype_size(x->dtype);
 }
 
-/* Rows of f32: where x's rows lie if they are f32 and close together, else a copy (n, d). */
+/* Rows of f32: where x's rows lie if they are f32 and not so far apart, or at distances so round,
+ * that few of them fit the first cache together; else a copy (n, d). */
 static inline const float *km_attention_rows(const km_attention_call *a, const km_tensor *x,
                                              int64_t b, int64_t h, int64_t t, int64_t n,
                                              float *copy, int64_t *ld) {
     const void *p = km_attention_vec(x, b, h, t);
+    *ld = x->stride[2];
+    if (x->dtype == KM_F32 && (*ld == a->D || (*ld < 1024 && *ld % 256 != 0))) return p;
     *ld = a->D;
-    if (x->dtype == KM_F32 && x->stride[2] == a->D) return p;
     a->gemm->widen(copy, a->D, p, x->dtype, x->stride[2], n, a->D);
     return copy;
 }

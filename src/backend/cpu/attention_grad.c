@@ -12,6 +12,7 @@
 
 #define KEYS 128         /* of a block */
 #define QUERIES 96       /* of a block */
+#define STEP 2           /* tiles of queries that go on to the last key that one of them sees */
 
 typedef struct job {
     const km_attention_call *a;
@@ -39,6 +40,7 @@ typedef struct block {
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int64_t up(int64_t x, int64_t unit) { return ceil_div(x, unit) * unit; }
 static size_t pad(int64_t floats) { return ((size_t)floats + 15) & ~(size_t)15; }
 
 /* The block's buffers in `at`, or their total size when at is NULL. */
@@ -72,6 +74,13 @@ static void run_delta(void *arg, int64_t begin, int64_t end, int worker) {
 
 /* ---- A block of queries against a block of keys ---- */
 
+/* Of queries in order, the first that sees this key; n: none. */
+static int64_t first_to_see(const int64_t *seen, int64_t n, int64_t key) {
+    int64_t i = 0;
+    while (i < n && seen[i] <= key) i++;
+    return i;
+}
+
 /* Queries t .. t + n - 1 of head h against keys first .. first + keys - 1. */
 static void meet(const job *j, const block *x, int64_t h, int64_t t, int64_t n, int64_t first,
                  int64_t keys) {
@@ -90,24 +99,37 @@ static void meet(const job *j, const block *x, int64_t h, int64_t t, int64_t n, 
     }
     keys = min64(keys, seen[n - 1] - first); /* later queries see no less */
     for (int64_t c = 0; c < keys; c += nr) {
-        int64_t width = min64(nr, ceil_div(keys - c, g->vl) * g->vl), from = 0;
-        while (from < n && seen[from] <= first + c) from++; /* these see none of the panel */
+        int64_t width = min64(nr, up(keys - c, g->vl));
         float *s = x->s + c, *dp = x->dp + c;
-        int64_t at = from * KEYS, rows = n - from, panel = c * D;
-        g->panel(rows, width, D, q + from * ldq, ldq, 1, x->kt + panel, nr, NULL, s + at, KEYS,
-                 a->scale, 0);
-        g->panel(rows, width, D, d_o + from * ldo, ldo, 1, x->vt + panel, nr, NULL, dp + at, KEYS,
-                 1, 0);
+        for (int64_t i = first_to_see(seen, n, first + c), rows; i < n; i += rows) {
+            rows = min64(a->causal ? STEP * g->mr : n, n - i);
+            int64_t sees = min64(width, up(seen[i + rows - 1] - first - c, g->vl));
+            g->panel(rows, sees, D, q + i * ldq, ldq, 1, x->kt + c * D, nr, NULL, s + i * KEYS,
+                     KEYS, a->scale, 0);
+            g->panel(rows, sees, D, d_o + i * ldo, ldo, 1, x->vt + c * D, nr, NULL, dp + i * KEYS,
+                     KEYS, 1, 0);
+        }
         a->kern->grad_scores(s, dp, KEYS, n, first + c, width, seen, lse, delta);
-        g->panel(D, width, rows, d_o + from * ldo, 1, ldo, s + at, KEYS, NULL, x->dvt + panel, nr,
-                 1, 1);
-        g->panel(D, width, rows, q + from * ldq, 1, ldq, dp + at, KEYS, NULL, x->dkt + panel, nr,
-                 a->scale, 1);
+        int64_t half = up(nr / 2, g->vl);
+        for (int64_t k = 0, cols; k < width; k += cols) { /* fewer queries see the later keys */
+            int64_t from = first_to_see(seen, n, first + c + k), to = c * D + k;
+            cols = width - k;
+            if (cols > half && first_to_see(seen, n, first + c + k + half) > from) cols = half;
+            g->panel(D, cols, n - from, d_o + from * ldo, 1, ldo, s + from * KEYS + k, KEYS, NULL,
+                     x->dvt + to, nr, 1, 1);
+            g->panel(D, cols, n - from, q + from * ldq, 1, ldq, dp + from * KEYS + k, KEYS, NULL,
+                     x->dkt + to, nr, a->scale, 1);
+        }
     }
     float *dq = x->dq + (h - x->hk * a->group) * a->Tq * D + t * D;
-    for (int64_t c = 0; c < D; c += nr)
-        g->panel(n, min64(nr, D - c), keys, x->dp, KEYS, 1, x->kp + c * KEYS, nr, NULL, dq + c,
-                 D, a->scale, 1);
+    for (int64_t i = 0, rows; i < n; i += rows) {
+        rows = min64(a->causal ? STEP * g->mr : n, n - i);
+        int64_t sees = min64(keys, seen[i + rows - 1] - first);
+        if (sees <= 0) continue;
+        for (int64_t c = 0; c < D; c += nr)
+            g->panel(rows, min64(nr, D - c), sees, x->dp + i * KEYS, KEYS, 1, x->kp + c * KEYS, nr,
+                     NULL, dq + i * D + c, D, a->scale, 1);
+    }
 }
 
 /* dk or dv of one block of keys, out of its panels. */
