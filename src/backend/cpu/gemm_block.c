@@ -14,6 +14,8 @@ static int64_t share(int64_t whole, int64_t most, int64_t unit) {
     return up(ceil_div(whole, ceil_div(whole, most)), unit);
 }
 
+#define END_TILES 2 /* tiles of rows between the sums and what becomes of them */
+
 static bool narrow(km_dtype d) { return d != KM_F32; }
 
 /* How far apart the rows of a copy of a lie: not a power of two, which would crowd a few sets of
@@ -46,14 +48,12 @@ km_gemm_cut km_gemm_cut_for(const km_gemm *g, const km_gemm_kernels *kern) {
     if (!a_direct(g) && g->a.col == 1) floats += (size_t)(c.mc * a_stride(c.kc));
     else if (!a_direct(g)) floats += (size_t)(ceil_div(c.mc, kern->mr) * km_laid_step(c.kc));
     c.c_at = floats;
-    if (narrow(g->end.dtype)) {
-        if (c.kc >= g->k) {
-            floats += (size_t)c.mc * (size_t)kern->nr; /* one strip, rounded at once */
-        } else {
-            c.nc = share(g->n, 512, kern->nr);
-            c.mb = share(g->m, 1024, c.mc);
-            floats += (size_t)c.mb * (size_t)up(c.nc, kern->nr);
-        }
+    if (c.kc >= g->k) {
+        floats += (size_t)(END_TILES * kern->mr * kern->nr);
+    } else if (narrow(g->end.dtype)) {
+        c.nc = share(g->n, 512, kern->nr);
+        c.mb = share(g->m, 1024, c.mc);
+        floats += (size_t)c.mb * (size_t)up(c.nc, kern->nr);
     }
     c.floats = (floats + 15) & ~(size_t)15;
     return c;
@@ -127,44 +127,69 @@ static void take_a(block *b) {
     }
 }
 
+/* Whether more than the sum goes into c. */
+static bool has_end(const km_gemm *g) {
+    return narrow(g->end.dtype) || g->end.bias || g->end.act != KM_ACT_NONE || g->pre;
+}
+
+/* `rows` rows of the block from row r on, columns j .. j + cols: into sum. */
+static void multiply(const block *b, int64_t r, int64_t rows, int64_t j, int64_t cols, float *sum,
+                     int64_t ld, float beta) {
+    const km_gemm *g = b->g;
+    int64_t ldb, ld_next, nr = b->kern->nr;
+    const float *panel = b_panel(b, j, &ldb);
+    const float *next = j + nr < b->cols ? b_panel(b, j + nr, &ld_next) : NULL;
+    if (next && ld_next != ldb) next = NULL; /* the last one, packed apart */
+    if (r > 0 || km_gemm_packs_once(g, b->cut)) next = NULL; /* near enough; rather a */
+    if (b->laid)
+        b->kern->panel_laid(rows, cols, b->depth, b->a + r / b->kern->mr * km_laid_step(b->depth),
+                            panel, ldb, next, sum, ld, g->alpha, beta);
+    else
+        b->kern->panel(rows, cols, b->depth, b->a + r * b->a_row, b->a_row, b->a_col, panel, ldb,
+                       next, sum, ld, g->alpha, beta);
+}
+
+/* What becomes of finished sums: rows from row r on, columns j .. j + cols. */
+static void end_rows(const block *b, int64_t r, int64_t rows, int64_t j, int64_t cols,
+                     const float *sum, int64_t ld, float beta) {
+    const km_gemm *g = b->g;
+    km_finish end = g->end;
+    int64_t c_at = (b->i + r) * g->ldc + b->j + j;
+    void *out = at(g->c, end.dtype, c_at);
+    if (g->slope) {
+        float *sums = g->col_sums;
+        if (sums) sums += b->i / b->cut->mc * b->sums_ld + b->j + j;
+        if (sums && r == 0) memset(sums, 0, sizeof *sums * (size_t)cols);
+        b->kern->slope(end.act, sum, ld, g->slope + c_at, out, g->ldc, rows, cols, sums);
+        return;
+    }
+    end.beta = beta;
+    if (end.bias) end.bias = at(end.bias, end.dtype, b->j + j);
+    b->kern->finish(&end, sum, ld, out, g->pre ? at(g->pre, end.dtype, c_at) : NULL, g->ldc, rows,
+                    cols);
+}
+
 /* Rows i .. i + rows of c, columns j .. j + cols of the block: the panel's product and, after the
  * last step of k, what becomes of it. */
 static void strip(const block *b, int64_t j, int64_t cols) {
     const km_gemm *g = b->g;
-    int64_t ldb, nr = b->kern->nr;
-    const float *panel = b_panel(b, j, &ldb);
-    int64_t c_at = b->i * g->ldc + b->j + j;
-    km_finish end = g->end;
-    if (end.bias) end.bias = at(end.bias, end.dtype, b->j + j);
-    void *out = at(g->c, end.dtype, c_at), *pre = g->pre ? at(g->pre, end.dtype, c_at) : NULL;
-
-    float *sum = out;
-    int64_t ld = g->ldc;
-    float beta = b->first ? end.beta : 1;
-    if (narrow(end.dtype)) {
-        ld = b->first && b->last ? nr : up(b->cut->nc, nr);
-        sum = b->scratch + b->cut->c_at;
-        if (!(b->first && b->last)) sum += (b->i - b->sum_i) * ld + j;
-        beta = b->first ? 0 : 1;
+    int64_t nr = b->kern->nr;
+    float *scratch = b->scratch + b->cut->c_at;
+    if (b->first && b->last && has_end(g)) { /* few rows at a time, which stay in the first cache */
+        for (int64_t r = 0, step = END_TILES * b->kern->mr; r < b->rows; r += step) {
+            int64_t rows = min64(step, b->rows - r);
+            multiply(b, r, rows, j, cols, scratch, nr, 0);
+            end_rows(b, r, rows, j, cols, scratch, nr, g->end.beta);
+        }
+    } else if (narrow(g->end.dtype)) {
+        int64_t ld = up(b->cut->nc, nr);
+        float *sum = scratch + (b->i - b->sum_i) * ld + j;
+        multiply(b, 0, b->rows, j, cols, sum, ld, b->first ? 0 : 1);
+        if (b->last) end_rows(b, 0, b->rows, j, cols, sum, ld, g->end.beta);
     } else {
-        end.beta = 0;
-    }
-    int64_t ld_next;
-    const float *next = j + nr < b->cols ? b_panel(b, j + nr, &ld_next) : NULL;
-    if (next && ld_next != ldb) next = NULL; /* the last one, packed apart */
-    if (km_gemm_packs_once(g, b->cut)) next = NULL; /* near enough; rather a */
-    if (b->laid)
-        b->kern->panel_laid(b->rows, cols, b->depth, b->a, panel, ldb, next, sum, ld, g->alpha,
-                            beta);
-    else
-        b->kern->panel(b->rows, cols, b->depth, b->a, b->a_row, b->a_col, panel, ldb, next, sum,
-                       ld, g->alpha, beta);
-    if (b->last && g->slope) {
-        float *sums = g->col_sums;
-        if (sums) sums += b->i / b->cut->mc * b->sums_ld + b->j + j;
-        b->kern->slope(end.act, sum, ld, g->slope + c_at, out, g->ldc, b->rows, cols, sums);
-    } else if (b->last && (narrow(end.dtype) || end.bias || end.act != KM_ACT_NONE || pre)) {
-        b->kern->finish(&end, sum, ld, out, pre, g->ldc, b->rows, cols);
+        float *sum = (float *)g->c + b->i * g->ldc + b->j + j;
+        multiply(b, 0, b->rows, j, cols, sum, g->ldc, b->first ? g->end.beta : 1);
+        if (b->last && has_end(g)) end_rows(b, 0, b->rows, j, cols, sum, g->ldc, 0);
     }
 }
 

@@ -48,7 +48,7 @@ typedef struct km_gemm_kernels {
     void (*finish)(const km_finish *f, const float *x, int64_t ldx, void *out, void *pre,
                    int64_t ldo, int64_t rows, int64_t cols);
     /* For a gradient on its way back through an activation, f32: out = x act'(pre), where pre lies
-     * as out does; sums (cols), when not NULL, the sums of out's columns. x may be out. */
+     * as out does; with sums (cols), adds to them the sums of out's columns. x may be out. */
     void (*slope)(km_act act, const float *x, int64_t ldx, const float *pre, float *out,
                   int64_t ldo, int64_t rows, int64_t cols, float *sums);
 

@@ -120,7 +120,7 @@ static inline void panel(int64_t m, int64_t n, int64_t k, const float *a, int64_
         } else if (next_b) { /* each tile one line of every row */
             next.step = (int64_t)sizeof(float) * ldb;
             next.from = (const char *)(next_b + i / KM_MR % KM_NV * KM_VF);
-        } else if (a_col == 1 && a_row == k && m - i > KM_MR) { /* the next tile's rows of a */
+        } else if (a_col == 1 && a_row == k) { /* the next tile's rows of a, if any */
             next.step = (int64_t)sizeof(float) * KM_MR;
             next.from = (const char *)(a + a_step);
         } else {

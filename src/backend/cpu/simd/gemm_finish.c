@@ -30,9 +30,10 @@ KM_INLINE void finish_row(const km_finish *f, const float *x, void *out, void *p
 KM_INLINE void finish_rows(const km_finish *f, const float *x, int64_t ldx, void *out, void *pre,
                            int64_t ldo, int64_t rows, int64_t cols, km_act act, int slot) {
     for (int64_t i = 0; i < rows; i++) {
-        if (pre && i + AHEAD < rows)
-            for (int64_t j = 0; j < cols; j += 64 / 4)
-                __builtin_prefetch(row_at(pre, (i + AHEAD) * ldo + j, slot), 1);
+        for (int64_t j = 0; j < cols; j += 64 / 4) { /* past the end it does no harm */
+            if (pre) __builtin_prefetch(row_at(pre, (i + AHEAD) * ldo + j, slot), 1);
+            if (out != x) __builtin_prefetch(row_at(out, (i + AHEAD) * ldo + j, slot), 1);
+        }
         finish_row(f, x + i * ldx, row_at(out, i * ldo, slot),
                    pre ? row_at(pre, i * ldo, slot) : NULL, cols, act, slot);
     }
@@ -75,13 +76,17 @@ KM_INLINE void slope_columns(const float *x, int64_t ldx, const float *pre, floa
                              int64_t rows, int64_t cols, float *sums, km_act act) {
     vf total[KM_NV];
     KM_UNROLL
-    for (int v = 0; v < KM_NV; v++) total[v] = v_zero();
+    for (int v = 0; v < KM_NV; v++) {
+        int64_t have = sums ? row_min(cols - v * KM_VF, KM_VF) : 0;
+        total[v] = have > 0 ? row_load_n(sums, v * KM_VF, have, KM_SLOT_F32) : v_zero();
+    }
     for (int64_t i = 0; i < rows; i++, x += ldx, pre += ldo, out += ldo) {
         KM_UNROLL
         for (int v = 0; v < KM_NV; v++) {
             int64_t take = row_min(cols - v * KM_VF, KM_VF);
             if (take <= 0) continue;
-            __builtin_prefetch(pre + v * KM_VF + (i + AHEAD < rows ? AHEAD * ldo : 0));
+            __builtin_prefetch(pre + v * KM_VF + AHEAD * ldo); /* past the end it does no harm */
+            __builtin_prefetch(out + v * KM_VF + AHEAD * ldo, 1);
             vf d = row_load_n(x, v * KM_VF, take, KM_SLOT_F32);
             d *= derivative(row_load_n(pre, v * KM_VF, take, KM_SLOT_F32), act);
             row_store_n(out, v * KM_VF, d, take, KM_SLOT_F32);
