@@ -1,15 +1,49 @@
-/* The cache of keys and values: kept tensors, filled from the front, that grow with the text. */
+/* The cache of keys and values of many sequences: for each layer a pool of pages, and for each
+ * sequence a table of the pages that hold its tokens. The pools are reserved when the cache is made
+ * and never move or grow; on the host the system gives memory as pages are first written. Sequences
+ * that share a beginning share its pages; one that goes on in a shared page gets its own copy first. */
 #ifndef KM_INFER_CACHE_H
 #define KM_INFER_CACHE_H
 #include "model/model.h"
 
-/* For `batch` rows of at most `room` tokens (0: the model's context). NULL with the context's error
- * set. */
-km_cache *km_cache_new(km_ctx *ctx, const km_model *m, int64_t batch, int64_t room);
-/* Makes room for so many tokens in all, at least doubling it when it must grow; what the cache holds
- * stays. After a failure only freeing it is possible. */
-km_status km_cache_reserve(km_ctx *ctx, km_cache *c, const km_model *m, int64_t tokens);
-void km_cache_free(km_cache *c, const km_model *m); /* NULL is fine */
-size_t km_cache_bytes(const km_model *m, int64_t batch, int64_t room);
+typedef struct km_cache km_cache;
+
+typedef struct km_cache_options {
+    km_dtype dtype;    /* f32, f16, bf16, q8_0, q4_0 */
+    int64_t sequences; /* at most so many at once */
+    int64_t context;   /* tokens of one at most */
+} km_cache_options;
+
+/* NULL with the context's error set. */
+km_cache *km_cache_new(km_ctx *ctx, const km_model *m, const km_cache_options *o);
+void km_cache_free(km_cache *c); /* NULL is fine */
+/* What it reserves: the most that the cache can come to hold. */
+size_t km_cache_bytes(const km_model *m, const km_cache_options *o);
+
+/* A new sequence, empty or (fork) with all that another holds; -1 with *err set. */
+int km_cache_join(km_cache *c, km_error *err);
+int km_cache_fork(km_cache *c, int sequence, km_error *err);
+void km_cache_leave(km_cache *c, int sequence);
+int64_t km_cache_length(const km_cache *c, int sequence);
+/* Pages for n more tokens, of the sequence alone where they will be written. */
+km_status km_cache_reserve(km_cache *c, int sequence, int64_t n, km_error *err);
+void km_cache_add(km_cache *c, int sequence, int64_t n); /* they are in it now */
+/* Forgets what comes after the first `length` tokens. False, and nothing done, when what they need
+ * is gone: behind a window that all layers have, pages are given back as the text goes on. */
+bool km_cache_cut(km_cache *c, int sequence, int64_t length);
+bool km_cache_can_cut(const km_cache *c, int sequence, int64_t length);
+
+/* Pools and table for a step; the table is brought up to date. rows is the caller's. */
+km_status km_cache_place(km_cache *c, km_tensor *rows, int64_t last, km_model_place *out);
+
+/* For files: page i of a sequence (of those that hold its tokens) in one of the 2 * layers pools,
+ * out of it or into it; 0 bytes behind the window. */
+size_t km_cache_page_bytes(const km_cache *c);
+int km_cache_pools(const km_cache *c);
+bool km_cache_has_page(const km_cache *c, int sequence, int64_t i);
+km_status km_cache_page_read(km_cache *c, int sequence, int64_t i, int pool, void *to);
+km_status km_cache_page_write(km_cache *c, int sequence, int64_t i, int pool, const void *from);
+/* Pages for `length` tokens of an empty sequence but for the first `absent` ones, all of them in. */
+km_status km_cache_restore(km_cache *c, int sequence, int64_t length, int64_t absent, km_error *err);
 
 #endif

@@ -1,105 +1,120 @@
-/* Reading and going on, over the cache of keys and values. */
+/* One sequence of a batch, which lives as long as any session over it. */
 #include "infer/session.h"
 #include "base/alloc.h"
-#include "infer/cache.h"
-#include <string.h>
 
-#define FIRST_ROOM 512 /* tokens; the cache grows when there are more */
+typedef struct shared {
+    km_batch *batch;
+    int users;
+} shared;
 
 struct km_session {
-    km_ctx *ctx;
-    km_model *m;
-    km_cache *cache;
-    int32_t *seen; /* the tokens in the cache */
-    float *logits;
-    bool ready; /* logits are those after the last token */
+    shared *over;
+    int at; /* its sequence */
 };
 
-km_session *km_session_new(km_ctx *ctx, km_model *m, km_error *err) {
-    km_session *s = km_calloc(1, sizeof *s);
-    if (s) {
-        s->ctx = ctx;
-        s->m = m;
-        int64_t room = m->config.context < FIRST_ROOM ? m->config.context : FIRST_ROOM;
-        s->cache = km_cache_new(ctx, m, 1, room);
-        s->seen = km_calloc((size_t)m->config.context, sizeof *s->seen);
-        s->logits = km_calloc((size_t)m->config.vocab, sizeof *s->logits);
+static km_session *session_at(shared *over, int sequence, km_error *err) {
+    km_session *s = sequence >= 0 ? km_calloc(1, sizeof *s) : NULL;
+    if (!s) {
+        if (sequence >= 0) {
+            km_batch_leave(over->batch, sequence);
+            km_error_set(err, KM_ERR_MEMORY, "session: out of memory");
+        }
+        return NULL;
     }
-    if (s && s->cache && s->seen && s->logits) return s;
-    if (km_failed(ctx))
-        km_error_set(err, km_ctx_status(ctx), "%s", km_ctx_error(ctx));
-    else
+    over->users++;
+    *s = (km_session){over, sequence};
+    return s;
+}
+
+static void drop(shared *over) {
+    if (over->users > 0) return;
+    km_batch_free(over->batch);
+    km_free(over);
+}
+
+km_session *km_session_open(km_ctx *ctx, km_model *m, const km_batch_options *o, km_error *err) {
+    shared *over = km_calloc(1, sizeof *over);
+    if (!over) {
         km_error_set(err, KM_ERR_MEMORY, "session: out of memory");
-    km_session_free(s);
-    return NULL;
+        return NULL;
+    }
+    over->batch = km_batch_new(ctx, m, o, err);
+    km_session *s =
+        over->batch ? session_at(over, km_batch_join(over->batch, err), err) : NULL;
+    if (!s) drop(over);
+    return s;
+}
+
+km_session *km_session_new(km_ctx *ctx, km_model *m, km_error *err) {
+    km_batch_options o = km_batch_defaults();
+    o.shift = true;
+    return km_session_open(ctx, m, &o, err);
+}
+
+km_session *km_session_fork(km_session *s, km_error *err) {
+    return session_at(s->over, km_batch_fork(s->over->batch, s->at, err), err);
 }
 
 void km_session_free(km_session *s) {
     if (!s) return;
-    km_cache_free(s->cache, s->m);
-    km_free(s->seen);
-    km_free(s->logits);
+    km_batch_leave(s->over->batch, s->at);
+    s->over->users--;
+    drop(s->over);
     km_free(s);
 }
 
-/* One pass over n tokens that fit; the logits of the last come to the host. */
-static void pass(km_session *s, const int32_t *ids, int64_t n) {
-    km_ctx *ctx = s->ctx;
-    bool train = s->m->train;
-    s->m->train = false;
-    km_no_grad_begin(ctx);
-    km_tensor *x = km_from_data(ctx, KM_I32, KM_SHAPE(1, n), ids);
-    km_tensor *h = km_model_forward(ctx, s->m, x, s->cache); /* (1, n, C) */
-    km_tensor *last = km_narrow(ctx, h, 1, n - 1, 1);
-    km_tensor *logits = km_cast(ctx, km_model_logits(ctx, s->m, last), KM_F32);
-    km_read(ctx, logits, s->logits, sizeof *s->logits * (size_t)s->m->config.vocab);
-    km_no_grad_end(ctx);
-    s->m->train = train;
+km_status km_session_read(km_session *s, const int32_t *ids, size_t n, km_error *err) {
+    return km_batch_read(s->over->batch, s->at, ids, n, err);
 }
 
-km_status km_session_read(km_session *s, const int32_t *ids, size_t n, km_error *err) {
-    const km_config *c = &s->m->config;
-    int64_t past = s->cache->length;
-    if (n == 0) return KM_OK;
-    if (n > (size_t)(c->context - past))
-        return past ? km_error_set(err, KM_ERR_RANGE,
-                                   "%zu tokens after %lld do not fit the model's context of %lld",
-                                   n, (long long)past, (long long)c->context)
-                    : km_error_set(err, KM_ERR_RANGE,
-                                   "the prompt has %zu tokens and the model's context %lld", n,
-                                   (long long)c->context);
-    for (size_t i = 0; i < n; i++)
-        if (ids[i] < 0 || ids[i] >= c->vocab)
-            return km_error_set(err, KM_ERR_RANGE,
-                                "token %d is not in the model's vocabulary of %lld", (int)ids[i],
-                                (long long)c->vocab);
-    s->ready = false;
-    if (km_cache_reserve(s->ctx, s->cache, s->m, past + (int64_t)n) == KM_OK)
-        pass(s, ids, (int64_t)n);
-    if (!km_failed(s->ctx)) km_step_end(s->ctx);
-    if (km_failed(s->ctx)) {
-        s->cache->length = past;
-        return km_error_set(err, km_ctx_status(s->ctx), "%s", km_ctx_error(s->ctx));
-    }
-    memcpy(s->seen + past, ids, n * sizeof *ids);
-    s->ready = true;
-    return KM_OK;
+km_status km_session_prompt(km_session *s, const int32_t *ids, size_t n, int64_t *reused,
+                            km_error *err) {
+    if (reused) *reused = 0;
+    if (n > (size_t)km_session_context(s))
+        return km_error_set(err, KM_ERR_RANGE,
+                            "the prompt has %zu tokens and the model's context %lld", n,
+                            (long long)km_session_context(s));
+    int64_t same = km_session_match(s, ids, n > 0 ? n - 1 : 0);
+    km_session_rewind(s, same);
+    if (reused) *reused = same;
+    return km_session_read(s, ids + same, n - (size_t)same, err);
 }
 
 km_status km_session_next(km_session *s, int32_t id, km_error *err) {
-    int64_t full = s->m->config.context;
-    if (s->cache->length < full) return km_session_read(s, &id, 1, err);
-    int64_t keep = full / 2;
-    memmove(s->seen, s->seen + (full - keep), (size_t)keep * sizeof *s->seen);
-    s->seen[keep] = id;
-    s->cache->length = 0;
-    return km_session_read(s, s->seen, (size_t)keep + 1, err);
+    return km_batch_step(s->over->batch, &(km_batch_token){s->at, id}, 1, err);
 }
 
-const float *km_session_logits(const km_session *s) { return s->ready ? s->logits : NULL; }
-int64_t km_session_length(const km_session *s) { return s->cache->length; }
+void km_session_on_progress(km_session *s, bool (*progress)(void *user, int64_t done, int64_t total),
+                            void *user) {
+    km_batch_on_progress(s->over->batch, progress, user);
+}
 
-void km_session_reset(km_session *s) {
-    s->cache->length = 0;
-    s->ready = false;
+const float *km_session_logits(const km_session *s) {
+    return km_batch_logits(s->over->batch, s->at);
+}
+
+int64_t km_session_length(const km_session *s) { return km_batch_length(s->over->batch, s->at); }
+
+const int32_t *km_session_tokens(const km_session *s) {
+    return km_batch_tokens(s->over->batch, s->at);
+}
+
+int64_t km_session_context(const km_session *s) { return km_batch_how(s->over->batch)->context; }
+
+void km_session_reset(km_session *s) { km_session_rewind(s, 0); }
+
+int64_t km_session_match(const km_session *s, const int32_t *ids, size_t n) {
+    return km_batch_match(s->over->batch, s->at, ids, n);
+}
+
+void km_session_rewind(km_session *s, int64_t length) {
+    km_batch_rewind(s->over->batch, s->at, length);
+}
+
+km_status km_session_save(km_session *s, const char *path, km_error *err) {
+    return km_batch_save(s->over->batch, s->at, path, err);
+}
+
+km_status km_session_restore(km_session *s, const char *path, km_error *err) {
+    return km_batch_restore(s->over->batch, s->at, path, err);
 }

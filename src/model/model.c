@@ -15,7 +15,7 @@ typedef struct rerun {
 static void run_again(km_ctx *ctx, const void *user, km_tensor *const *in, km_tensor **out) {
     const rerun *r = user;
     out[1] = in[0];
-    out[0] = km_nn_block_forward(ctx, r->block, r->n_in > 1 ? in[1] : NULL, &out[1], NULL, 0,
+    out[0] = km_nn_block_forward(ctx, r->block, r->n_in > 1 ? in[1] : NULL, &out[1], NULL, NULL,
                                  r->dropout);
 }
 
@@ -31,24 +31,25 @@ static km_tensor *block_again(km_ctx *ctx, const km_nn_block *block, km_tensor *
 }
 
 static km_status check_ids(km_ctx *ctx, const km_model *m, const km_tensor *ids,
-                           const km_cache *cache) {
+                           const km_model_place *place) {
     char text[KM_SHAPE_TEXT];
     if (km_failed(ctx)) return km_ctx_status(ctx);
     if (!ids) return km_fail(ctx, KM_ERR_NULL, "model: no ids");
+    if (place) {
+        int64_t rows = ids->shape.dim[0];
+        if (ids->shape.ndim != 1 || rows < 1 || place->last < 0 || place->last > rows)
+            return km_fail(ctx, KM_ERR_SHAPE, "model: the last %lld of ids %s",
+                           (long long)place->last, km_shape_text(text, ids->shape));
+        return KM_OK;
+    }
     if (ids->shape.ndim != 2 || ids->shape.dim[0] < 1 || ids->shape.dim[1] < 1)
         return km_fail(ctx, KM_ERR_SHAPE, "model: ids must be [B, T], not %s",
                        km_shape_text(text, ids->shape));
-    int64_t past = cache ? cache->length : 0, t = ids->shape.dim[1];
-    if (past + t > m->config.context)
+    int64_t t = ids->shape.dim[1];
+    if (t > m->config.context)
         return km_fail(ctx, KM_ERR_RANGE,
-                       "model: %lld tokens after %lld do not fit the context of %lld", (long long)t,
-                       (long long)past, (long long)m->config.context);
-    if (!cache) return KM_OK;
-    if (past + t > cache->room || ids->shape.dim[0] != cache->batch)
-        return km_fail(ctx, KM_ERR_SHAPE,
-                       "model: ids %s after %lld tokens do not fit a cache for %lld rows of %lld",
-                       km_shape_text(text, ids->shape), (long long)past, (long long)cache->batch,
-                       (long long)cache->room);
+                       "model: %lld tokens after 0 do not fit the context of %lld", (long long)t,
+                       (long long)m->config.context);
     return KM_OK;
 }
 
@@ -57,41 +58,58 @@ static void only(km_ctx *ctx, int mark, km_tensor *a, km_tensor *b) {
     if (!km_failed(ctx)) km_step_drop(ctx, mark, (km_tensor *[]){a, b}, 2);
 }
 
-/* (T, C): the embeddings of t positions from `past` on. */
-static km_tensor *positions(km_ctx *ctx, km_model *m, int64_t past, int64_t t) {
-    return t == m->wpe.w->shape.dim[0] ? m->wpe.w : km_narrow(ctx, m->wpe.w, 0, past, t);
+/* The embeddings of positions: (T, C) of the first T, or (rows, C) of the rows' own. */
+static km_tensor *positions(km_ctx *ctx, km_model *m, int64_t t, const km_model_place *place) {
+    if (place) {
+        km_tensor *own = km_reshape(ctx, km_narrow(ctx, place->at.rows, 1, 1, 1), KM_SHAPE(-1));
+        return km_nn_embedding_forward(ctx, &m->wpe, own);
+    }
+    return t == m->wpe.w->shape.dim[0] ? m->wpe.w : km_narrow(ctx, m->wpe.w, 0, 0, t);
 }
 
-km_tensor *km_model_forward(km_ctx *ctx, km_model *m, km_tensor *ids, km_cache *cache) {
-    if (check_ids(ctx, m, ids, cache) != KM_OK) return NULL;
+/* The last rows alone, where no more are wanted. */
+static km_tensor *last_rows(km_ctx *ctx, const km_model_place *place, km_tensor *x) {
+    if (!place || !place->last || km_failed(ctx)) return x;
+    int64_t rows = x->shape.dim[0];
+    return rows == place->last ? x : km_narrow(ctx, x, 0, rows - place->last, place->last);
+}
+
+static km_tensor *run(km_ctx *ctx, km_model *m, km_tensor *ids, const km_model_place *place) {
     const km_config *c = &m->config;
-    int64_t t = ids->shape.dim[1], past = cache ? cache->length : 0;
-    double dropout = m->train ? c->dropout : 0;
-    bool again = m->recompute && !cache && !ctx->no_grad;
+    double dropout = m->train && !place ? c->dropout : 0;
+    bool again = m->recompute && !place && !ctx->no_grad;
     int mark = ctx->n_step;
 
-    km_tensor *x = km_nn_embedding_forward(ctx, &m->wte, ids); /* (B, T, C) */
-    if (m->wpe.w) x = km_add(ctx, x, positions(ctx, m, past, t));
+    km_tensor *x = km_nn_embedding_forward(ctx, &m->wte, ids); /* (B, T, C) or (rows, C) */
+    if (m->wpe.w) x = km_add(ctx, x, positions(ctx, m, km_tensor_dim(ids, -1), place));
     if (km_arch_traits(c->arch)->scaled_embedding) x = km_mul_scalar(ctx, x, sqrt((double)c->dim));
     x = km_nn_dropout(ctx, x, dropout);
     km_tensor *delta = NULL; /* what is still to be added to x */
     for (int i = 0; i < c->layers && !km_failed(ctx); i++) {
-        delta = again ? block_again(ctx, &m->block[i], delta, &x, dropout)
-                      : km_nn_block_forward(ctx, &m->block[i], delta, &x,
-                                            cache ? &cache->kv[i] : NULL, past, dropout);
+        const km_nn_block *b = &m->block[i];
+        delta = again   ? block_again(ctx, b, delta, &x, dropout)
+                : place ? km_nn_block_forward(ctx, b, delta, &x, &place->kv[i], &place->at, 0)
+                        : km_nn_block_forward(ctx, b, delta, &x, NULL, NULL, dropout);
         only(ctx, mark, delta, x); /* the block's inputs go, where the tape has no use for them */
     }
-    km_tensor *h = km_nn_norm_add(ctx, &m->norm, delta, &x);
+    x = last_rows(ctx, place, x);
+    km_tensor *h = km_nn_norm_add(ctx, &m->norm, last_rows(ctx, place, delta), &x);
     only(ctx, mark, h, NULL);
-    if (km_failed(ctx)) return NULL;
-    if (cache) cache->length += t;
+    return km_failed(ctx) ? NULL : h;
+}
+
+km_tensor *km_model_forward(km_ctx *ctx, km_model *m, km_tensor *ids, const km_model_place *place) {
+    if (check_ids(ctx, m, ids, place) != KM_OK) return NULL;
+    if (place) km_no_grad_begin(ctx);
+    km_tensor *h = run(ctx, m, ids, place);
+    if (place) km_no_grad_end(ctx);
     return h;
 }
 
 km_tensor *km_model_logits(km_ctx *ctx, km_model *m, km_tensor *hidden) {
     km_tensor *w = m->head.w;
     if (km_config_rows(&m->config) != m->config.vocab) w = km_narrow(ctx, w, 0, 0, m->config.vocab);
-    km_tensor *y = km_linear(ctx, hidden, w, NULL, KM_ACT_NONE);
+    km_tensor *y = km_nn_product(ctx, hidden, w, NULL, KM_ACT_NONE);
     double cap = m->config.logit_softcap;
     if (cap <= 0) return y;
     return km_mul_scalar(ctx, km_tanh(ctx, km_mul_scalar(ctx, y, 1 / cap)), cap);

@@ -14,12 +14,12 @@
 
 #define KM_IGNORE_TARGET (-100) /* a target that counts for nothing, as in Hugging Face */
 
-/* Keys and values of the tokens seen so far; made by infer/cache.h. */
-typedef struct km_cache {
-    km_nn_kv *kv; /* one a layer, (batch, kv_heads, room, head_dim) */
-    int64_t batch, room;
-    int64_t length; /* tokens in it */
-} km_cache;
+/* Where the tokens of a running model's step are; made by infer/cache.h. */
+typedef struct km_model_place {
+    const km_nn_kv *kv; /* one a layer */
+    km_nn_place at;
+    int64_t last;       /* only so many rows at the end are wanted; 0: all */
+} km_model_place;
 
 typedef struct km_model {
     km_ctx *ctx;
@@ -61,8 +61,10 @@ km_status km_model_init(km_model *m, uint64_t seed);
 void km_param_normal(km_ctx *ctx, km_param *p, uint64_t seed, double sd);
 
 /* ids (B, T) i32 or i64 on the model's device, T at most config.context.
- * -> (B, T, dim), after the last norm. With a cache the tokens follow those already in it. */
-km_tensor *km_model_forward(km_ctx *ctx, km_model *m, km_tensor *ids, km_cache *cache);
+ * -> (B, T, dim), after the last norm. With a place, ids are (rows), each a token of some sequence,
+ * and the result is (rows, dim), or that of the last few rows; nothing is then recorded, no dropout
+ * applied, and no element of a tensor read on the host, so that the step can be captured. */
+km_tensor *km_model_forward(km_ctx *ctx, km_model *m, km_tensor *ids, const km_model_place *place);
 /* hidden (..., dim) -> (..., vocab) */
 km_tensor *km_model_logits(km_ctx *ctx, km_model *m, km_tensor *hidden);
 /* Mean cross-entropy of the next tokens, a scalar; ids and targets (B, T). */

@@ -1,7 +1,9 @@
 /* Causal attention over heads that lie side by side in memory from the first product to the last,
  * (B, T, H, D), so that splitting and joining them are views. Rotation, norms of heads, windows and
- * soft caps are switched on by the layer's fields. */
+ * soft caps are switched on by the layer's fields. A running model's rows, each with a place in a
+ * cache, take one op for all of that. */
 #include "nn/nn.h"
+#include "ops/infer.h"
 #include "ops/rope.h"
 #include <math.h>
 
@@ -30,23 +32,15 @@ static km_tensor *norm_heads(km_ctx *ctx, const km_nn_norm *n, km_tensor *x, int
 /* Rotates each head of x (B, T, H D) by its token's position. The rows of a head are not together
  * in memory, so each (token, head) is a row of its own, and `rows` knows its position. */
 static km_tensor *rotate(km_ctx *ctx, const km_nn_attention *a, km_tensor *x, int heads,
-                         km_tensor *rows, int64_t position) {
+                         km_tensor *rows) {
     km_shape s = km_tensor_shape(x); /* (B, T, H D) */
     if (km_failed(ctx) || a->rope_base <= 0) return x;
     int64_t n = s.dim[1] * heads;
     km_tensor *flat = km_reshape(ctx, x, KM_SHAPE(s.dim[0], n, a->head_dim));
-    km_tensor *at = km_narrow(ctx, rows, 0, position * heads, n);
+    km_tensor *at = km_narrow(ctx, rows, 0, 0, n);
     km_tensor *turned =
         km_rope_divided(ctx, flat, at, a->rope_divisors, a->pairs, a->rope_base, a->rope_dims);
     return km_reshape(ctx, turned, s);
-}
-
-/* Puts x (B, Hkv, T, D) into the cache at `position`; all of the cache up to there and with it. */
-static km_tensor *remember(km_ctx *ctx, km_tensor *cache, km_tensor *x, int64_t position) {
-    int64_t t = km_tensor_dim(x, 2);
-    if (km_failed(ctx)) return NULL;
-    km_assign(ctx, km_narrow(ctx, cache, 2, position, t), x);
-    return km_narrow(ctx, cache, 2, 0, position + t);
 }
 
 /* s (..., Tq, Tk) with -inf where a query may not look: at keys after it, or before its window. */
@@ -78,58 +72,80 @@ static km_tensor *attend_by_scores(km_ctx *ctx, const km_nn_attention *a, km_ten
     return km_reshape(ctx, km_matmul(ctx, scores, km_unsqueeze(ctx, v, 2)), s);
 }
 
-/* q (B, H, Tq, D), k, v (B, Hkv, Tk, D) -> (B, H, Tq, D) */
-static km_tensor *look(km_ctx *ctx, const km_nn_attention *a, km_tensor *q, km_tensor *k,
-                       km_tensor *v) {
-    int64_t tq = km_tensor_dim(q, 2), tk = km_tensor_dim(k, 2);
-    bool cut = a->window > 0 && tk > a->window;
-    double scale = a->scale > 0 ? a->scale : 1 / sqrt((double)a->head_dim);
-    if (a->softcap > 0 || (cut && tq > 1)) return attend_by_scores(ctx, a, q, k, v, scale);
-    if (cut) { /* one query: the window is the end of the keys */
-        k = km_narrow(ctx, k, 2, tk - a->window, a->window);
-        v = km_narrow(ctx, v, 2, tk - a->window, a->window);
-    }
-    return km_attention(ctx, q, k, v, true, scale);
+static double scale_of(const km_nn_attention *a) {
+    return a->scale > 0 ? a->scale : 1 / sqrt((double)a->head_dim);
 }
 
-/* q, k, v (B, T, H D): attention over them, or over what the cache holds. */
+/* q (B, H, T, D), k, v (B, Hkv, T, D) -> (B, H, T, D) */
+static km_tensor *look(km_ctx *ctx, const km_nn_attention *a, km_tensor *q, km_tensor *k,
+                       km_tensor *v) {
+    bool cut = a->window > 0 && km_tensor_dim(k, 2) > a->window;
+    if (a->softcap > 0 || cut) return attend_by_scores(ctx, a, q, k, v, scale_of(a));
+    return km_attention(ctx, q, k, v, true, scale_of(a));
+}
+
+/* q, k, v (B, T, H D): attention among them. */
 static km_tensor *attend(km_ctx *ctx, const km_nn_attention *a, km_tensor *q, km_tensor *k,
-                         km_tensor *v, const km_nn_kv *kv, int64_t position) {
+                         km_tensor *v) {
     q = norm_heads(ctx, &a->q_norm, q, a->heads, a->head_dim);
     k = norm_heads(ctx, &a->k_norm, k, a->kv_heads, a->head_dim);
-    q = split_heads(ctx, rotate(ctx, a, q, a->heads, a->q_rows, position), a->heads, a->head_dim);
-    k = split_heads(ctx, rotate(ctx, a, k, a->kv_heads, a->k_rows, position), a->kv_heads,
-                    a->head_dim);
+    q = split_heads(ctx, rotate(ctx, a, q, a->heads, a->q_rows), a->heads, a->head_dim);
+    k = split_heads(ctx, rotate(ctx, a, k, a->kv_heads, a->k_rows), a->kv_heads, a->head_dim);
     v = split_heads(ctx, v, a->kv_heads, a->head_dim);
-    if (kv) {
-        k = remember(ctx, kv->k, k, position);
-        v = remember(ctx, kv->v, v, position);
-    }
     return join_heads(ctx, look(ctx, a, q, k, v));
 }
 
-/* One product for all three, and where nothing else is asked for nothing copied on the way. */
-static km_tensor *attend_together(km_ctx *ctx, const km_nn_attention *a, km_tensor *x,
-                                  const km_nn_kv *kv, int64_t position) {
-    km_tensor *qkv = km_nn_linear_forward(ctx, &a->qkv, x, KM_ACT_NONE); /* (B, T, (H + 2Hkv) D) */
-    bool plain = a->rope_base <= 0 && a->softcap <= 0 && a->window <= 0 && !a->q_norm.w;
-    if (!kv && plain) return km_attention_qkv(ctx, qkv, a->heads, a->kv_heads, true, a->scale);
-    int64_t nq = a->heads * a->head_dim, nk = a->kv_heads * a->head_dim;
-    return attend(ctx, a, km_narrow(ctx, qkv, 2, 0, nq), km_narrow(ctx, qkv, 2, nq, nk),
-                  km_narrow(ctx, qkv, 2, nq + nk, nk), kv, position);
+/* q, k, v (rows, H D): attention over what the cache holds, they included. */
+static km_tensor *attend_cached(km_ctx *ctx, const km_nn_attention *a, km_tensor *const qkv[3],
+                                const km_nn_kv *kv, const km_nn_place *at) {
+    km_attend_spec s = {.heads = a->heads,
+                        .kv_heads = a->kv_heads,
+                        .scale = scale_of(a),
+                        .softcap = a->softcap,
+                        .window = a->window,
+                        .rope_base = a->rope_base,
+                        .rope_dims = a->rope_dims,
+                        .pairs = a->pairs,
+                        .divisors = a->rope_divisors,
+                        .q_norm = a->q_norm.w,
+                        .k_norm = a->k_norm.w,
+                        .eps = a->q_norm.eps};
+    return km_attend(ctx, &s, qkv[0], qkv[1], qkv[2], kv->k, kv->v, at->rows, at->table);
 }
 
-static km_tensor *attend_apart(km_ctx *ctx, const km_nn_attention *a, km_tensor *x,
-                               const km_nn_kv *kv, int64_t position) {
-    km_tensor *q = km_nn_linear_forward(ctx, &a->q, x, KM_ACT_NONE);
-    km_tensor *k = km_nn_linear_forward(ctx, &a->k, x, KM_ACT_NONE);
-    km_tensor *v = km_nn_linear_forward(ctx, &a->v, x, KM_ACT_NONE);
-    return attend(ctx, a, q, k, v, kv, position);
+/* The parts q, k, v of one product over the last axis. */
+static void part(km_ctx *ctx, const km_nn_attention *a, km_tensor *both, km_tensor *qkv[3]) {
+    int64_t nq = a->heads * a->head_dim, nk = a->kv_heads * a->head_dim;
+    qkv[0] = km_narrow(ctx, both, -1, 0, nq);
+    qkv[1] = km_narrow(ctx, both, -1, nq, nk);
+    qkv[2] = km_narrow(ctx, both, -1, nq + nk, nk);
+}
+
+/* q, k and v of x, as one product or three. */
+static void project(km_ctx *ctx, const km_nn_attention *a, km_tensor *x, bool running,
+                    km_tensor *qkv[3]) {
+    const km_nn_linear *l[3] = {&a->q, &a->k, &a->v};
+    bool corrected = a->q.lora.a || a->k.lora.a || a->v.lora.a;
+    if (a->qkv.w) {
+        part(ctx, a, km_nn_linear_forward(ctx, &a->qkv, x, KM_ACT_NONE), qkv);
+    } else if (running && !corrected) {
+        km_tensor *w[] = {a->q.w, a->k.w, a->v.w}, *b[] = {a->q.b, a->k.b, a->v.b};
+        km_linears(ctx, x, w, b, 3, qkv);
+    } else {
+        for (int i = 0; i < 3; i++) qkv[i] = km_nn_linear_forward(ctx, l[i], x, KM_ACT_NONE);
+    }
 }
 
 km_tensor *km_nn_attention_forward(km_ctx *ctx, const km_nn_attention *a, km_tensor *x,
-                                   const km_nn_kv *kv, int64_t position) {
-    km_tensor *y =
-        a->qkv.w ? attend_together(ctx, a, x, kv, position) : attend_apart(ctx, a, x, kv, position);
+                                   const km_nn_kv *kv, const km_nn_place *at) {
+    km_tensor *qkv[3] = {NULL, NULL, NULL}, *y;
+    bool plain = a->rope_base <= 0 && a->softcap <= 0 && a->window <= 0 && !a->q_norm.w;
+    if (!kv && plain && a->qkv.w) { /* nothing is copied on the way */
+        km_tensor *both = km_nn_linear_forward(ctx, &a->qkv, x, KM_ACT_NONE);
+        y = km_attention_qkv(ctx, both, a->heads, a->kv_heads, true, a->scale);
+    } else {
+        project(ctx, a, x, kv != NULL, qkv);
+        y = kv ? attend_cached(ctx, a, qkv, kv, at) : attend(ctx, a, qkv[0], qkv[1], qkv[2]);
+    }
     return km_nn_linear_forward(ctx, &a->proj, y, KM_ACT_NONE);
 }

@@ -1,5 +1,7 @@
 /* The MLP, and the transformer block made of it and of attention. */
 #include "nn/nn.h"
+#include "ops/infer.h"
+#include "ops/op.h"
 
 /* ---- MLP ---- */
 
@@ -15,10 +17,23 @@ static km_tensor *joined_forward(km_ctx *ctx, const km_nn_mlp *m, km_tensor *x) 
     return km_nn_linear_forward(ctx, &m->down, h, KM_ACT_NONE);
 }
 
+/* Whether gate and up can be one op: rows of a running model, and no corrections. */
+static bool gated_at_once(km_ctx *ctx, const km_nn_mlp *m, km_tensor *x) {
+    km_tensor *in[] = {x, m->up.w, m->gate.w};
+    if (km_failed(ctx) || x->shape.ndim != 2 || m->up.lora.a || m->gate.lora.a) return false;
+    return (m->joined || m->gate.w) && !m->up.b && !m->gate.b && !km_recording(ctx, in, 3);
+}
+
 km_tensor *km_nn_mlp_forward(km_ctx *ctx, const km_nn_mlp *m, km_tensor *x) {
+    if (gated_at_once(ctx, m, x)) {
+        km_act kind = m->act == KM_ACT_NONE ? KM_ACT_SILU : m->act;
+        km_tensor *h = m->joined ? km_gated(ctx, x, m->up.w, NULL, kind)
+                                 : km_gated(ctx, x, m->gate.w, m->up.w, kind);
+        return km_nn_linear_forward(ctx, &m->down, h, KM_ACT_NONE);
+    }
     if (m->joined) return joined_forward(ctx, m, x);
     if (!m->gate.w) {
-        if (!m->up.lora.a && !m->down.lora.a)
+        if (!m->up.lora.a && !m->down.lora.a && km_tensor_ndim(x) != 2)
             return km_mlp(ctx, x, m->up.w, m->up.b, KM_ACT_GELU, m->down.w, m->down.b);
         km_tensor *h = km_nn_linear_forward(ctx, &m->up, x, KM_ACT_GELU);
         return km_nn_linear_forward(ctx, &m->down, h, KM_ACT_NONE);
@@ -32,14 +47,14 @@ km_tensor *km_nn_mlp_forward(km_ctx *ctx, const km_nn_mlp *m, km_tensor *x) {
 /* ---- Block ---- */
 
 km_tensor *km_nn_block_forward(km_ctx *ctx, const km_nn_block *b, km_tensor *delta,
-                               km_tensor **residual, const km_nn_kv *kv, int64_t position,
+                               km_tensor **residual, const km_nn_kv *kv, const km_nn_place *at,
                                double dropout) {
     if (km_failed(ctx)) return NULL;
     int mark = ctx->n_step;
     km_tensor *x = *residual;
     km_tensor *h =
         delta ? km_nn_norm_add(ctx, &b->norm1, delta, &x) : km_nn_norm_forward(ctx, &b->norm1, x);
-    h = km_nn_attention_forward(ctx, &b->attention, h, kv, position);
+    h = km_nn_attention_forward(ctx, &b->attention, h, kv, at);
     if (b->post1.w) h = km_nn_norm_forward(ctx, &b->post1, h);
     h = km_nn_norm_add(ctx, &b->norm2, km_nn_dropout(ctx, h, dropout), &x);
     h = km_nn_mlp_forward(ctx, &b->mlp, h);

@@ -1,6 +1,8 @@
 /* The simple layers: linear with its low-rank correction, embedding, norms, dropout, and a list of
  * layers in a row. */
 #include "nn/nn.h"
+#include "ops/infer.h"
+#include "ops/op.h"
 #include <stdio.h>
 
 km_tensor *km_nn_dropout(km_ctx *ctx, km_tensor *x, double p) {
@@ -43,9 +45,23 @@ static km_tensor *activate(km_ctx *ctx, km_tensor *x, km_act act) {
     }
 }
 
+/* Rows of a running model: the op for them takes weights of any dtype, and gives a row the same
+ * result whatever rows are beside it. */
+static bool runs(km_ctx *ctx, km_tensor *w, km_tensor *b, km_tensor *x) {
+    km_tensor *in[] = {x, w, b};
+    return !km_failed(ctx) && x->shape.ndim == 2 && !km_recording(ctx, in, 3);
+}
+
+km_tensor *km_nn_product(km_ctx *ctx, km_tensor *x, km_tensor *w, km_tensor *b, km_act act) {
+    km_tensor *y = NULL;
+    if (!runs(ctx, w, b, x)) return km_linear(ctx, x, w, b, act);
+    km_linears(ctx, x, &w, &b, 1, &y);
+    return activate(ctx, y, act);
+}
+
 km_tensor *km_nn_linear_forward(km_ctx *ctx, const km_nn_linear *l, km_tensor *x, km_act act) {
     const km_nn_lora *r = &l->lora;
-    if (!r->a) return km_linear(ctx, x, l->w, l->b, act);
+    if (!r->a) return km_nn_product(ctx, x, l->w, l->b, act);
     km_tensor *y = km_linear(ctx, x, l->w, l->b, KM_ACT_NONE);
     km_tensor *low = km_linear(ctx, x, r->a, NULL, KM_ACT_NONE);
     km_tensor *more = km_linear(ctx, km_mul_scalar(ctx, low, r->scale), r->b, NULL, KM_ACT_NONE);

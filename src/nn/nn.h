@@ -40,6 +40,8 @@ typedef struct km_nn_linear {
 km_nn_linear km_nn_linear_new(const km_nn *nn, int64_t in, int64_t out, bool bias,
                               const char *name);
 km_tensor *km_nn_linear_forward(km_ctx *ctx, const km_nn_linear *l, km_tensor *x, km_act act);
+/* act(x w^T + b): a linear layer that is not one, such as a tied head. */
+km_tensor *km_nn_product(km_ctx *ctx, km_tensor *x, km_tensor *w, km_tensor *b, km_act act);
 
 /* ---- Embedding: row ids[i] of a table ---- */
 
@@ -68,10 +70,16 @@ km_tensor *km_nn_norm_add(km_ctx *ctx, const km_nn_norm *n, km_tensor *x, km_ten
 
 /* ---- Attention: causal, multi-head or grouped ---- */
 
-/* Keys and values of the tokens seen so far, for one layer. */
+/* Keys and values of the tokens seen so far, for one layer: pages of a pool. */
 typedef struct km_nn_kv {
-    km_tensor *k, *v; /* kept, (B, Hkv, room, D) */
+    km_tensor *k, *v; /* kept, (pages, Hkv, KM_KV_PAGE, D), of a dtype of their own */
 } km_nn_kv;
+
+/* Which tokens the rows of a running model's step are; the same for all layers (ops/infer.h). */
+typedef struct km_nn_place {
+    km_tensor *rows;  /* kept i32 (rows, 2): sequence, position */
+    km_tensor *table; /* kept i32 (sequences, pages of one) */
+} km_nn_place;
 
 typedef struct km_nn_attention {
     km_nn_linear qkv;     /* (H + 2 Hkv) D wide, used when q.w is NULL */
@@ -91,10 +99,10 @@ typedef struct km_nn_attention {
                                    * (context * heads) and (context * kv_heads); not owned */
 } km_nn_attention;
 
-/* x (B, T, C) -> (B, T, C). With kv, the new keys and values are put at `position` and the queries
- * see all from 0 on; without, position is 0. */
+/* Without kv: x (B, T, C) -> (B, T, C). With it, x (rows, C) -> (rows, C): the rows' keys and values
+ * are put into the cache and each sees those of its sequence up to its own; off the tape. */
 km_tensor *km_nn_attention_forward(km_ctx *ctx, const km_nn_attention *a, km_tensor *x,
-                                   const km_nn_kv *kv, int64_t position);
+                                   const km_nn_kv *kv, const km_nn_place *at);
 
 /* ---- MLP: down(gelu(up(x))), or down(act(gate(x)) * up(x)) ---- */
 
@@ -122,7 +130,7 @@ typedef struct km_nn_block {
 /* x = *residual + delta; x += dropout(post1(attention(norm1 x))); returns dropout(post2(mlp(norm2
  * x))), which is still to be added, and leaves *residual = x. delta may be NULL. */
 km_tensor *km_nn_block_forward(km_ctx *ctx, const km_nn_block *b, km_tensor *delta,
-                               km_tensor **residual, const km_nn_kv *kv, int64_t position,
+                               km_tensor **residual, const km_nn_kv *kv, const km_nn_place *at,
                                double dropout);
 /* The block's linear layers, those that it has, into out; returns how many. */
 #define KM_NN_BLOCK_LINEARS 8

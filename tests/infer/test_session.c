@@ -9,6 +9,14 @@
 #include "model/small.h"
 #include <stdlib.h>
 
+/* A session whose cache rounds nothing. */
+static km_session *in_f32(km_ctx *ctx, km_model *m, km_error *err) {
+    km_batch_options o = km_batch_defaults();
+    o.cache = KM_F32;
+    o.shift = true;
+    return km_session_open(ctx, m, &o, err);
+}
+
 /* Logits of every position at once. */
 static float *all_logits(km_ctx *ctx, km_model *m, const int32_t *ids, int64_t n) {
     km_no_grad_begin(ctx);
@@ -40,7 +48,7 @@ static void reading_in_pieces_gives_the_logits_of_reading_at_once(void **state) 
             for (int i = 0; i < m->params.n; i++) /* first values are too small to tell apart */
                 if (m->params.at[i].decay) km_param_normal(ctx, &m->params.at[i], 5, 0.3);
             float *want = all_logits(ctx, m, ids, LENGTH);
-            km_session *s = km_session_new(ctx, m, &err);
+            km_session *s = in_f32(ctx, m, &err);
             assert_null(km_session_logits(s));
             static const int pieces[] = {5, 1, 1, 3, 2};
             int at = 0;
@@ -69,7 +77,7 @@ static void greedy_text_is_that_of_transformers(void **state) {
         km_safetensors *f = km_safetensors_open(expected, &err);
         assert_non_null(m);
         const int32_t *want = km_safetensors_find(f, "greedy")->data;
-        km_session *s = km_session_new(ctx, m, &err);
+        km_session *s = in_f32(ctx, m, &err);
         assert_int_equal(km_session_read(s, want, 4, &err), KM_OK);
         for (int i = 4; i < 12; i++) {
             int32_t id = km_likeliest(km_session_logits(s), SMALL_VOCAB);
@@ -87,7 +95,7 @@ static void a_full_context_goes_on_with_its_second_half(void **state) {
     km_ctx *ctx = *state;
     km_error err = {0};
     km_model *m = small_model(ctx, KM_ARCH_GPT2, KM_F32);
-    km_session *s = km_session_new(ctx, m, &err);
+    km_session *s = in_f32(ctx, m, &err);
     int32_t ids[13];
     for (int i = 0; i < 13; i++) ids[i] = small_token(0, i);
     assert_int_equal(km_session_read(s, ids, 12, &err), KM_OK);
@@ -104,7 +112,7 @@ static void what_does_not_fit_is_refused_and_changes_nothing(void **state) {
     km_ctx *ctx = *state;
     km_error err = {0};
     km_model *m = small_model(ctx, KM_ARCH_LLAMA, KM_F32);
-    km_session *s = km_session_new(ctx, m, &err);
+    km_session *s = in_f32(ctx, m, &err);
     int32_t ids[20] = {0}, odd[] = {3, SMALL_VOCAB}, below[] = {-1};
     assert_int_equal(km_session_read(s, ids, 20, &err), KM_ERR_RANGE);
     assert_string_equal(err.text, "the prompt has 20 tokens and the model's context 12");
@@ -123,8 +131,12 @@ static void what_does_not_fit_is_refused_and_changes_nothing(void **state) {
     assert_null(km_session_logits(s));
     assert_int_equal(km_session_length(s), 0);
     km_session_free(s);
-    assert_refused(ctx, km_cache_new(ctx, m, 1, 13), KM_ERR_RANGE,
-                   "cache: 1 rows of 13 tokens; the model's context is 12");
+    assert_refused(ctx, km_cache_new(ctx, m, &(km_cache_options){KM_F32, 1, 13}), KM_ERR_RANGE,
+                   "cache: 1 sequences of 13 tokens; the model's context is 12");
+    assert_refused(ctx, km_cache_new(ctx, m, &(km_cache_options){KM_Q8_0, 1, 12}), KM_ERR_DTYPE,
+                   "cache: heads of 4 elements cannot be kept as q8_0; f16 takes any");
+    assert_refused(ctx, km_cache_new(ctx, m, &(km_cache_options){KM_Q4_K, 1, 12}), KM_ERR_DTYPE,
+                   "cache: it can be f32, f16, bf16, q8_0 or q4_0, not q4_k");
     km_model_free(m);
 }
 
@@ -135,7 +147,7 @@ static void decoding_allocates_nothing_after_the_first_tokens(void **state) {
     c.context = 64;
     km_model *m = km_model_new(ctx, &c, KM_F32);
     km_model_init(m, 2);
-    km_session *s = km_session_new(ctx, m, &err);
+    km_session *s = in_f32(ctx, m, &err);
     uint64_t before = 0;
     for (int i = 0; i < 40; i++) {
         if (i == 10) before = km_alloc_count();

@@ -72,7 +72,9 @@ static void compare(km_ctx *ctx, const char *what, km_model *m, const expected *
     km_free(all);
 
     km_error err = {0};
-    km_session *s = km_session_new(ctx, m, &err);
+    km_batch_options exact = km_batch_defaults();
+    exact.cache = KM_F32;
+    km_session *s = km_session_open(ctx, m, &exact, &err);
     assert_non_null(s);
     for (int64_t at = 0, n = 5; at < e->t; at += n, n = at == 5 ? 6 : 1) { /* 5, 6, then one by one */
         if (km_session_read(s, e->ids + at, (size_t)n, &err) != KM_OK) fail_msg("%s", err.text);

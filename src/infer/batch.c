@@ -1,0 +1,231 @@
+/* Sequences: their tokens, their logits, and the order of things when they go on. */
+#include "infer/batch_impl.h"
+#include "base/alloc.h"
+#include <string.h>
+
+km_batch_options km_batch_defaults(void) {
+    return (km_batch_options){.cache = KM_F16, .sequences = 1};
+}
+
+static km_status failed(km_batch *b, km_error *err) {
+    return km_error_set(err, km_ctx_status(b->ctx), "%s", km_ctx_error(b->ctx));
+}
+
+km_batch *km_batch_new(km_ctx *ctx, km_model *m, const km_batch_options *o, km_error *err) {
+    km_batch *b = km_calloc(1, sizeof *b);
+    if (!b) {
+        km_error_set(err, KM_ERR_MEMORY, "session: out of memory");
+        return NULL;
+    }
+    b->ctx = ctx;
+    b->m = m;
+    b->how = o ? *o : km_batch_defaults();
+    if (b->how.context <= 0 || b->how.context > m->config.context)
+        b->how.context = m->config.context;
+    if (b->how.sequences < 1) b->how.sequences = 1;
+    if (b->how.keep < 0 || b->how.keep > b->how.context / 2) b->how.keep = b->how.context / 2;
+    km_cache_options c = {b->how.cache, b->how.sequences, b->how.context};
+    b->cache = km_cache_new(ctx, m, &c);
+    b->plan = b->cache ? km_plan_new(ctx, m, b->cache) : NULL;
+    b->seq = km_calloc((size_t)b->how.sequences, sizeof *b->seq);
+    if (b->plan && b->seq) return b;
+    if (km_failed(ctx))
+        failed(b, err);
+    else
+        km_error_set(err, KM_ERR_MEMORY, "session: out of memory");
+    km_batch_free(b);
+    return NULL;
+}
+
+void km_batch_free(km_batch *b) {
+    if (!b) return;
+    for (int64_t i = 0; i < b->how.sequences && b->seq; i++) {
+        km_free(b->seq[i].seen);
+        km_free(b->seq[i].logits);
+    }
+    km_plan_free(b->plan);
+    km_cache_free(b->cache);
+    km_free(b->seq);
+    km_free(b->rows);
+    km_free(b);
+}
+
+const km_batch_options *km_batch_how(const km_batch *b) { return &b->how; }
+
+void km_batch_on_progress(km_batch *b, bool (*progress)(void *user, int64_t done, int64_t total),
+                          void *user) {
+    b->how.progress = progress;
+    b->how.user = user;
+}
+
+/* ---- Sequences ---- */
+
+static int begin(km_batch *b, int s, km_error *err) {
+    if (s < 0) return s;
+    km_batch_seq *q = &b->seq[s];
+    if (!q->seen) q->seen = km_calloc((size_t)b->how.context, sizeof *q->seen);
+    if (!q->logits) q->logits = km_calloc((size_t)b->m->config.vocab, sizeof *q->logits);
+    if (!q->seen || !q->logits) {
+        km_cache_leave(b->cache, s);
+        km_error_set(err, KM_ERR_MEMORY, "session: out of memory");
+        return -1;
+    }
+    q->used = true;
+    q->ready = false;
+    return s;
+}
+
+int km_batch_join(km_batch *b, km_error *err) { return begin(b, km_cache_join(b->cache, err), err); }
+
+int km_batch_fork(km_batch *b, int from, km_error *err) {
+    int s = begin(b, km_cache_fork(b->cache, from, err), err);
+    if (s < 0) return s;
+    const km_batch_seq *f = &b->seq[from];
+    memcpy(b->seq[s].seen, f->seen, sizeof *f->seen * (size_t)km_cache_length(b->cache, from));
+    memcpy(b->seq[s].logits, f->logits, sizeof *f->logits * (size_t)b->m->config.vocab);
+    b->seq[s].ready = f->ready;
+    return s;
+}
+
+void km_batch_leave(km_batch *b, int s) {
+    km_cache_leave(b->cache, s);
+    b->seq[s].used = b->seq[s].ready = false;
+}
+
+const float *km_batch_logits(const km_batch *b, int s) {
+    return b->seq[s].ready ? b->seq[s].logits : NULL;
+}
+
+int64_t km_batch_length(const km_batch *b, int s) { return km_cache_length(b->cache, s); }
+const int32_t *km_batch_tokens(const km_batch *b, int s) { return b->seq[s].seen; }
+
+int64_t km_batch_match(const km_batch *b, int s, const int32_t *ids, size_t n) {
+    int64_t length = km_cache_length(b->cache, s), same = 0;
+    while (same < length && (size_t)same < n && b->seq[s].seen[same] == ids[same]) same++;
+    return km_cache_can_cut(b->cache, s, same) ? same : 0;
+}
+
+void km_batch_rewind(km_batch *b, int s, int64_t length) {
+    if (length < 0 || length >= km_cache_length(b->cache, s)) return;
+    if (!km_cache_cut(b->cache, s, length)) km_cache_cut(b->cache, s, 0);
+    b->seq[s].ready = false;
+}
+
+/* ---- Going on ---- */
+
+static km_status check_id(const km_batch *b, int32_t id, km_error *err) {
+    if (id >= 0 && id < b->m->config.vocab) return KM_OK;
+    return km_error_set(err, KM_ERR_RANGE, "token %d is not in the model's vocabulary of %lld",
+                        (int)id, (long long)b->m->config.vocab);
+}
+
+static km_status too_long(const km_batch *b, int64_t past, size_t n, km_error *err) {
+    if (past)
+        return km_error_set(err, KM_ERR_RANGE,
+                            "%zu tokens after %lld do not fit the model's context of %lld", n,
+                            (long long)past, (long long)b->how.context);
+    return km_error_set(err, KM_ERR_RANGE, "the prompt has %zu tokens and the model's context %lld",
+                        n, (long long)b->how.context);
+}
+
+/* Chunk after chunk; what was read before a failure stays. */
+static km_status read_chunks(km_batch *b, int s, const int32_t *ids, int64_t n, km_error *err) {
+    km_batch_seq *q = &b->seq[s];
+    for (int64_t at = 0, take; at < n; at += take) {
+        int64_t past = km_cache_length(b->cache, s);
+        take = n - at < KM_PROMPT_CHUNK ? n - at : KM_PROMPT_CHUNK;
+        bool last = at + take == n;
+        km_status status = km_cache_reserve(b->cache, s, take, err);
+        if (status != KM_OK) return status;
+        if (n == 1)
+            status = km_plan_few(b->plan, ids, (int32_t[]){s, (int32_t)past}, 1, q->logits);
+        else
+            status = km_plan_prompt(b->plan, ids + at, take, s, past, last ? q->logits : NULL);
+        if (status != KM_OK) return failed(b, err);
+        memcpy(q->seen + past, ids + at, sizeof *ids * (size_t)take);
+        km_cache_add(b->cache, s, take);
+        if (b->how.progress && n > 1 && !b->how.progress(b->how.user, at + take, n) && !last)
+            return km_error_set(err, KM_ERR_STATE, "stopped after %lld of %lld tokens",
+                                (long long)(at + take), (long long)n);
+    }
+    q->ready = true;
+    return KM_OK;
+}
+
+km_status km_batch_read(km_batch *b, int s, const int32_t *ids, size_t n, km_error *err) {
+    int64_t past = km_cache_length(b->cache, s);
+    if (n == 0) return KM_OK;
+    for (size_t i = 0; i < n; i++)
+        if (check_id(b, ids[i], err) != KM_OK) return KM_ERR_RANGE;
+    if (n > (size_t)(b->how.context - past)) return too_long(b, past, n, err);
+    b->seq[s].ready = false;
+    return read_chunks(b, s, ids, (int64_t)n, err);
+}
+
+/* The first `keep` tokens and the second half of the others, read anew: their positions change, and
+ * with them all that was kept of them. */
+static km_status shift(km_batch *b, int s, km_error *err) {
+    km_batch_seq *q = &b->seq[s];
+    int64_t full = km_cache_length(b->cache, s), keep = b->how.keep, half = (full - keep) / 2;
+    memmove(q->seen + keep, q->seen + full - half, sizeof *q->seen * (size_t)half);
+    if (!km_cache_cut(b->cache, s, keep)) {
+        km_cache_cut(b->cache, s, 0);
+        keep = 0;
+        half += b->how.keep;
+    }
+    q->ready = false;
+    if (half == 0) return KM_OK;
+    int32_t *again = km_alloc(sizeof *again * (size_t)half);
+    if (!again) return km_error_set(err, KM_ERR_MEMORY, "session: out of memory");
+    memcpy(again, q->seen + keep, sizeof *again * (size_t)half);
+    km_status status = read_chunks(b, s, again, half, err);
+    km_free(again);
+    return status;
+}
+
+static km_status make_room(km_batch *b, int s, km_error *err) {
+    int64_t past = km_cache_length(b->cache, s);
+    if (past < b->how.context) return KM_OK;
+    return b->how.shift ? shift(b, s, err) : too_long(b, past, 1, err);
+}
+
+/* At most KM_FEW_ROWS of them. */
+static km_status step_few(km_batch *b, const km_batch_token *t, int n, km_error *err) {
+    int32_t ids[KM_FEW_ROWS], rows[2 * KM_FEW_ROWS];
+    size_t vocab = (size_t)b->m->config.vocab;
+    if (n > 1 && !b->rows) b->rows = km_alloc(sizeof *b->rows * KM_FEW_ROWS * vocab);
+    if (n > 1 && !b->rows) return km_error_set(err, KM_ERR_MEMORY, "session: out of memory");
+    for (int i = 0; i < n; i++) {
+        km_status status = km_cache_reserve(b->cache, t[i].sequence, 1, err);
+        if (status != KM_OK) return status;
+        ids[i] = t[i].id;
+        rows[2 * i] = t[i].sequence;
+        rows[2 * i + 1] = (int32_t)km_cache_length(b->cache, t[i].sequence);
+        b->seq[t[i].sequence].ready = false;
+    }
+    float *to = n == 1 ? b->seq[t[0].sequence].logits : b->rows;
+    if (km_plan_few(b->plan, ids, rows, n, to) != KM_OK) return failed(b, err);
+    for (int i = 0; i < n; i++) {
+        km_batch_seq *q = &b->seq[t[i].sequence];
+        if (n > 1) memcpy(q->logits, b->rows + (size_t)i * vocab, sizeof *b->rows * vocab);
+        q->seen[rows[2 * i + 1]] = ids[i];
+        q->ready = true;
+        km_cache_add(b->cache, t[i].sequence, 1);
+    }
+    return KM_OK;
+}
+
+km_status km_batch_step(km_batch *b, const km_batch_token *t, int n, km_error *err) {
+    km_status status = KM_OK;
+    for (int i = 0; i < n; i++) {
+        if (check_id(b, t[i].id, err) != KM_OK) return KM_ERR_RANGE;
+        for (int k = 0; k < i; k++)
+            if (t[k].sequence == t[i].sequence)
+                return km_error_set(err, KM_ERR_STATE, "sequence %d is in the step twice",
+                                    t[i].sequence);
+    }
+    for (int i = 0; i < n && status == KM_OK; i++) status = make_room(b, t[i].sequence, err);
+    for (int i = 0; i < n && status == KM_OK; i += KM_FEW_ROWS)
+        status = step_few(b, t + i, n - i < KM_FEW_ROWS ? n - i : KM_FEW_ROWS, err);
+    return status;
+}

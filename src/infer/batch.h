@@ -1,0 +1,65 @@
+/* Several sequences over one model and one cache, run together: they join and leave as they like,
+ * share a common beginning after a fork, and go on by a token each in one step. What a sequence gets
+ * is the same, bit for bit, whatever else is in the step. Each call ends the context's step, and
+ * nothing is recorded. */
+#ifndef KM_INFER_BATCH_H
+#define KM_INFER_BATCH_H
+#include "infer/plan.h"
+
+typedef struct km_batch km_batch;
+
+typedef struct km_batch_options {
+    km_dtype cache;    /* of keys and values: f16 by default; f32, bf16, q8_0, q4_0 */
+    int64_t sequences; /* at most so many at once; 1 by default */
+    int64_t context;   /* tokens of one; 0: the model's */
+    bool shift;        /* a full context goes on: its first `keep` tokens and the second half of the
+                        * others are read anew. Otherwise it is an error that says both counts. */
+    int64_t keep;
+    /* Called after each chunk of a prompt with how much of it is read. Returning false stops: the
+     * tokens read so far stay. NULL: nobody asks. */
+    bool (*progress)(void *user, int64_t done, int64_t total);
+    void *user;
+} km_batch_options;
+
+km_batch_options km_batch_defaults(void);
+
+/* The model must outlive it. NULL with *err set. */
+km_batch *km_batch_new(km_ctx *ctx, km_model *m, const km_batch_options *o, km_error *err);
+void km_batch_free(km_batch *b);                  /* NULL is fine */
+const km_batch_options *km_batch_how(const km_batch *b);
+void km_batch_on_progress(km_batch *b, bool (*progress)(void *user, int64_t done, int64_t total),
+                          void *user);
+
+/* A new sequence, empty or (fork) with all that another holds, its logits included; -1 with *err. */
+int km_batch_join(km_batch *b, km_error *err);
+int km_batch_fork(km_batch *b, int sequence, km_error *err);
+void km_batch_leave(km_batch *b, int sequence);
+
+/* Reads tokens after those that the sequence holds, in chunks. */
+km_status km_batch_read(km_batch *b, int sequence, const int32_t *ids, size_t n, km_error *err);
+
+typedef struct km_batch_token {
+    int sequence;
+    int32_t id;
+} km_batch_token;
+/* One more token for each of n different sequences, KM_FEW_ROWS at a time. */
+km_status km_batch_step(km_batch *b, const km_batch_token *t, int n, km_error *err);
+
+/* Of the token after the last: (vocab), on the host; NULL when there are none. Valid until the
+ * sequence goes on. */
+const float *km_batch_logits(const km_batch *b, int sequence);
+int64_t km_batch_length(const km_batch *b, int sequence);
+const int32_t *km_batch_tokens(const km_batch *b, int sequence); /* that many */
+/* How many of these tokens, from the first on, need not be read again. */
+int64_t km_batch_match(const km_batch *b, int sequence, const int32_t *ids, size_t n);
+/* Forgets what comes after the first `length` tokens (all, where what those need is gone: behind a
+ * window that every layer has). There are no logits until the next read. */
+void km_batch_rewind(km_batch *b, int sequence, int64_t length);
+
+/* A sequence to a file and back (docs/formats/session.md). Reading replaces what the sequence holds;
+ * a file of another model, of another dtype of cache, too long or damaged is refused and changes
+ * nothing. */
+km_status km_batch_save(km_batch *b, int sequence, const char *path, km_error *err);
+km_status km_batch_restore(km_batch *b, int sequence, const char *path, km_error *err);
+
+#endif

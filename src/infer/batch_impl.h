@@ -1,0 +1,22 @@
+/* What batch.c and session_file.c share. */
+#ifndef KM_INFER_BATCH_IMPL_H
+#define KM_INFER_BATCH_IMPL_H
+#include "infer/batch.h"
+
+typedef struct km_batch_seq {
+    bool used, ready;  /* ready: logits are those after the last token */
+    int32_t *seen;     /* (context): the tokens in the cache */
+    float *logits;     /* (vocab) */
+} km_batch_seq;
+
+struct km_batch {
+    km_ctx *ctx;
+    km_model *m;
+    km_batch_options how;
+    km_cache *cache;
+    km_plan *plan;
+    km_batch_seq *seq;
+    float *rows; /* (KM_FEW_ROWS, vocab) where a step has more than one row */
+};
+
+#endif
