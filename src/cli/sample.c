@@ -1,4 +1,5 @@
 /* kermes sample: a model goes on with a prompt, and the text is shown as it is made. */
+#include "cli/sampling.h"
 #include "cli/use_model.h"
 #include "model/lora.h"
 #include "report/json.h"
@@ -9,9 +10,9 @@
 typedef struct settings {
     km_common common;
     const char *model, *tokenizer, *adapter, *dtype, *prompt;
-    int64_t tokens, seed;
-    bool past_end, only_new;
-    km_sampling sampling;
+    int64_t tokens;
+    bool only_new;
+    km_cli_sampling sampling;
 } settings;
 
 static km_status parse_dtype(const char *name, km_dtype *out, km_error *err) {
@@ -42,7 +43,7 @@ static int print_json(const settings *o, const char *folder, const km_ctx *ctx, 
         "{s:o, s:s, s:o, s:o, s:I, s:I, s:I, s:b, s:o, s:o, s:o}", "model", km_json_text(folder),
         "device", km_ctx_device(ctx), "prompt", km_json_text(o->prompt), "text",
         km_json_text(km_text_str(&out->text)), "prompt_tokens", (json_int_t)got->prompt_tokens,
-        "tokens", (json_int_t)got->tokens, "seed", (json_int_t)o->seed, "ended", got->ended,
+        "tokens", (json_int_t)got->tokens, "seed", (json_int_t)o->sampling.seed, "ended", got->end == KM_END_TEXT,
         "prompt_seconds", km_json_number(got->prompt_seconds, 4), "seconds",
         km_json_number(got->seconds, 4), "tokens_per_s",
         km_json_number(got->seconds > 0 ? (double)got->tokens / got->seconds : NAN, 4)));
@@ -51,10 +52,10 @@ static int print_json(const settings *o, const char *folder, const km_ctx *ctx, 
 static km_status sample(const settings *o, const km_cli_model *m, km_cli_text *out,
                         km_generated *got, km_error *err) {
     km_generation how = {.tokens = o->tokens,
-                         .past_end = o->past_end,
-                         .sampling = o->sampling,
+                         .shift = true,
                          .on_text = km_cli_show,
                          .user = out};
+    km_cli_sampling_apply(&o->sampling, &how);
     if (!o->common.json && !o->only_new) out->before = o->prompt;
     km_status s = km_generate(m->ctx, m->model, m->token, o->prompt, strlen(o->prompt), &how, got,
                               err);
@@ -64,7 +65,7 @@ static km_status sample(const settings *o, const km_cli_model *m, km_cli_text *o
     return s;
 }
 
-static int run(const settings *o, km_dtype dtype) {
+static int run(settings *o, km_dtype dtype) {
     km_error err = {0};
     km_generated got = {0};
     km_cli_text out = {.json = o->common.json};
@@ -74,6 +75,7 @@ static int run(const settings *o, km_dtype dtype) {
                                     &(km_open_options){.dtype = dtype}, &err);
     if (s == KM_OK && o->adapter) s = km_lora_load(m.model, o->adapter, &err);
     if (s == KM_OK && o->adapter) s = km_lora_merge(m.model, &err);
+    if (s == KM_OK) s = km_cli_sampling_open(&o->sampling, m.token, &err);
     if (s == KM_OK) s = sample(o, &m, &out, &got, &err);
     if (s != KM_OK) {
         km_cli_fail("%s", err.text);
@@ -82,6 +84,7 @@ static int run(const settings *o, km_dtype dtype) {
         code = o->common.json ? print_json(o, m.path, m.ctx, &out, &got) : KM_EXIT_OK;
     }
     km_text_free(&out.text);
+    km_cli_sampling_close(&o->sampling);
     km_cli_model_close(&m);
     return code;
 }
@@ -90,8 +93,7 @@ int km_command_sample(int argc, char **argv) {
     settings o = {.common = KM_COMMON_DEFAULTS,
                   .prompt = "",
                   .tokens = 200,
-                  .seed = 1,
-                  .sampling = {.temperature = 0.8, .top_k = 200, .top_p = 1}};
+                  .sampling = km_cli_sampling_defaults(200, 1, 0)};
     const km_option options[] = {
         {"model", KM_OPTION_TEXT, "PATH", &o.model, 0, 0,
          "a GGUF file; or a folder with config.json, model.safetensors and\n"
@@ -100,7 +102,7 @@ int km_command_sample(int argc, char **argv) {
         {"prompt", KM_OPTION_TEXT, "TEXT", &o.prompt, 0, 0,
          "the text to go on with (default: none)"},
         {"tokens", KM_OPTION_INT, "N", &o.tokens, 0, 1e9, "at most this many more (default 200)"},
-        KM_OPTION_SAMPLING_ROWS(o.sampling, o.seed, o.past_end, "200", "1: all", "0"),
+        KM_OPTION_SAMPLING_ROWS(o.sampling, "200", "1: all", "0"),
         {"only-new", KM_OPTION_FLAG, NULL, &o.only_new, 0, 0, "do not print the prompt"},
         {"adapter", KM_OPTION_TEXT, "DIR", &o.adapter, 0, 0,
          "low-rank corrections (LoRA) to add to the model"},
@@ -121,7 +123,8 @@ int km_command_sample(int argc, char **argv) {
             "text. When the model's context is full, it goes on from the second half of it.\n",
         .options = options,
         .examples = "  kermes sample --model runs/shakespeare --prompt 'ROMEO:' --tokens 300\n"
-                    "  kermes sample --model gpt2 --prompt 'Once upon' --temperature 0 --json\n",
+                    "  kermes sample --model gpt2 --prompt 'Once upon' --temperature 0 --json\n"
+                    "  kermes sample --model run --prompt 'To be' --stop $'\\n' --repeat-penalty 1.1\n",
     };
     km_args args;
     km_error err = {0};
@@ -129,9 +132,8 @@ int km_command_sample(int argc, char **argv) {
     int code;
     if (!km_begin(&spec, argc, argv, &args, &code)) return code;
     if (!o.model) return km_cli_usage("sample: --model PATH is missing");
-    o.sampling.seed = (uint64_t)o.seed;
     if (parse_dtype(o.dtype, &dtype, &err) != KM_OK ||
-        km_sampling_check(&o.sampling, &err) != KM_OK)
+        km_cli_sampling_check(&o.sampling, &err) != KM_OK)
         return km_cli_usage("%s", err.text);
     km_cli_notes(o.common.quiet);
     return run(&o, dtype);

@@ -1,10 +1,15 @@
-/* Commands that use a model: finding it, opening it, showing its text. */
+/* Commands that use a model: finding it, opening it, its template, showing its text. */
 #include "cli/use_model.h"
 #include "base/log.h"
+#include "cli/model_folder.h"
 #include "model/convert.h"
+#include "token/utf8.h"
 #include "train/checkpoint.h"
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- Finding and opening ---- */
 
 static bool is_model(const char *folder) {
     char path[PATH_MAX];
@@ -13,17 +18,37 @@ static bool is_model(const char *folder) {
     return n > 0 && n < (int)sizeof path && stat(path, &st) == 0;
 }
 
+static km_status find_default(char out[PATH_MAX], km_error *err) {
+    int others = 0;
+    km_status s = km_model_default(out, &others, err);
+    if (s == KM_OK && others == 0) km_note(KM_LOG_INFO, "the model is %s", out);
+    if (s == KM_OK && others > 0)
+        km_note(KM_LOG_INFO, "the model is %s, the newest of %d there; -m names another", out,
+                others + 1);
+    return s;
+}
+
 static km_status find_model(const char *given, char out[PATH_MAX], km_error *err) {
     static const char *const parts[] = {"", "/model", "/best"};
+    struct stat st;
+    if (!given) return find_default(out, err);
+    if (stat(given, &st) != 0 && km_model_named(given, out)) {
+        km_note(KM_LOG_INFO, "the model is %s", out);
+        return KM_OK;
+    }
     if (km_names_gguf(given) && snprintf(out, PATH_MAX, "%s", given) < PATH_MAX) return KM_OK;
     for (int i = 0; i < 3; i++) {
         if (snprintf(out, PATH_MAX, "%s%s", given, parts[i]) >= PATH_MAX)
             return km_error_set(err, KM_ERR_FILE, "the path '%.60s...' is too long", given);
-        if (is_model(out)) return KM_OK;
+        if (!is_model(out)) continue;
+        if (i > 0) km_note(KM_LOG_INFO, "the model is that in %s", out);
+        return KM_OK;
     }
     int64_t step = km_checkpoint_latest(given);
-    if (step >= 0 && snprintf(out, PATH_MAX, "%s/step-%lld", given, (long long)step) < PATH_MAX)
+    if (step >= 0 && snprintf(out, PATH_MAX, "%s/step-%lld", given, (long long)step) < PATH_MAX) {
+        km_note(KM_LOG_INFO, "the model is that in %s", out);
         return KM_OK;
+    }
     return km_error_set(err, KM_ERR_FILE,
                         "'%.200s' holds no model: neither config.json nor a training run's model, "
                         "best or step-N",
@@ -38,7 +63,6 @@ km_status km_cli_model_open(km_cli_model *m, const char *given, const char *toke
     if (!m->token) return err->code;
     m->ctx = km_ctx_new(common->device, (int)common->threads);
     if (!m->ctx) return km_error_set(err, KM_ERR_DEVICE, "%s", km_last_error());
-    if (strcmp(m->path, given) != 0) km_note(KM_LOG_INFO, "the model is that in %s", m->path);
     m->model = km_model_open(m->ctx, m->path, how, err);
     return m->model ? KM_OK : err->code;
 }
@@ -47,6 +71,79 @@ void km_cli_model_close(km_cli_model *m) {
     km_model_free(m->model);
     km_ctx_free(m->ctx);
     km_token_free(m->token);
+}
+
+/* ---- Conversations ---- */
+
+km_chat_template *km_cli_template(const km_cli_model *m, const char *name, km_error *err) {
+    if (name) return km_chat_template_named(name, err);
+    km_error inside = {0};
+    km_chat_template *t = km_chat_template_load(m->path, &inside);
+    if (!t && inside.code == KM_ERR_STATE)
+        km_error_set(err, inside.code,
+                     "%.200s has no chat template; choose one with --template NAME, such as chatml",
+                     m->path);
+    else if (!t)
+        km_error_set(err, inside.code, "%.400s; --template NAME takes a built-in one", inside.text);
+    return t;
+}
+
+static const char *token_text(const km_token *t, int32_t id, km_text *room) {
+    size_t bytes = 0;
+    const char *text = id >= 0 ? km_token_text(t, id, &bytes) : NULL;
+    if (!text) return NULL;
+    km_text_put(room, text, bytes);
+    return km_text_ok(room) ? km_text_str(room) : NULL;
+}
+
+km_status km_cli_render(const km_cli_model *m, const km_chat_template *t, const json_t *messages,
+                        km_text *out, km_error *err) {
+    km_text bos = {0}, eos = {0};
+    km_chat_options how = {.bos = token_text(m->token, km_token_bos(m->token), &bos),
+                           .eos = token_text(m->token, km_token_eos(m->token), &eos),
+                           .fold_system = true};
+    km_status s = km_chat_render_json(t, messages, &how, out, err);
+    km_text_free(&bos);
+    km_text_free(&eos);
+    return s;
+}
+
+json_t *km_cli_message(const char *role, const char *text, size_t bytes) {
+    km_text clean = {0};
+    for (size_t i = 0; i < bytes;) {
+        size_t n = km_utf8_valid(text + i, bytes - i);
+        const char *nul = memchr(text + i, 0, n);
+        if (nul) n = (size_t)(nul - (text + i));
+        km_text_put(&clean, text + i, n);
+        i += n;
+        size_t bad = i < bytes ? nul ? 1 : km_utf8_invalid(text + i, bytes - i) : 0;
+        if (bad) km_text_add(&clean, "\xEF\xBF\xBD");
+        i += bad;
+    }
+    json_t *v = km_text_ok(&clean)
+                    ? json_pack("{s:s, s:s%}", "role", role, "content", km_text_str(&clean),
+                                clean.len)
+                    : NULL;
+    km_text_free(&clean);
+    return v;
+}
+
+/* ---- Text on stdout ---- */
+
+bool km_cli_put(const char *text, size_t bytes, bool terminal) {
+    if (!terminal) return fwrite(text, 1, bytes, stdout) == bytes && fflush(stdout) == 0;
+    size_t from = 0;
+    for (size_t i = 0; i < bytes; i++) {
+        unsigned char c = (unsigned char)text[i];
+        size_t skip = (c < 32 && c != '\n' && c != '\t') || c == 127 ? 1 : 0;
+        if (c == 0xC2 && i + 1 < bytes && (unsigned char)text[i + 1] < 0xA0) skip = 2; /* C1 */
+        if (!skip) continue;
+        fwrite(text + from, 1, i - from, stdout);
+        from = i + skip;
+        i += skip - 1;
+    }
+    fwrite(text + from, 1, bytes - from, stdout);
+    return fflush(stdout) == 0 && !ferror(stdout);
 }
 
 void km_cli_show_before(km_cli_text *t) {
@@ -62,6 +159,5 @@ bool km_cli_show(void *user, int32_t id, const char *text, size_t bytes) {
         return km_text_ok(&t->text);
     }
     km_cli_show_before(t);
-    fwrite(text, 1, bytes, stdout);
-    return fflush(stdout) == 0 && !ferror(stdout);
+    return km_cli_put(text, bytes, isatty(STDOUT_FILENO) == 1);
 }

@@ -1,8 +1,9 @@
-/* What the commands that use a model share: finding and opening it with its tokenizer, showing text
- * as it is made, and the flags that say how the next token is chosen. */
+/* What the commands that use a model share: finding and opening it with its tokenizer, putting a
+ * conversation into its template, and showing text as it is made. */
 #ifndef KM_CLI_USE_MODEL_H
 #define KM_CLI_USE_MODEL_H
 #include "cli/cli.h"
+#include "infer/chat_template.h"
 #include "infer/generate.h"
 #include "model/open.h"
 #include <limits.h>
@@ -15,11 +16,27 @@ typedef struct km_cli_model {
 } km_cli_model;
 
 /* given: a GGUF file, a folder with a model, or a training run's, which stands for its model, its
- * best, or its newest checkpoint. tokenizer NULL: the model's own. KM_OK, or the error; close in
- * either case. */
+ * best, or its newest checkpoint; or a name in the model folder; NULL: the only or newest model
+ * there. tokenizer NULL: the model's own. KM_OK, or the error; close in either case. */
 km_status km_cli_model_open(km_cli_model *m, const char *given, const char *tokenizer,
                             const km_common *common, const km_open_options *how, km_error *err);
 void km_cli_model_close(km_cli_model *m);
+
+/* ---- Conversations ---- */
+
+/* The model's own template, or the built-in of that name; NULL with *err set. */
+km_chat_template *km_cli_template(const km_cli_model *m, const char *name, km_error *err);
+/* Messages (an array of objects with role and content) as the text to go on with. */
+km_status km_cli_render(const km_cli_model *m, const km_chat_template *t, const json_t *messages,
+                        km_text *out, km_error *err);
+/* A message; bytes that are no UTF-8, and NUL, become U+FFFD. NULL when out of memory. */
+json_t *km_cli_message(const char *role, const char *text, size_t bytes);
+
+/* ---- Text on stdout ---- */
+
+/* Writes text. On a terminal, characters that would steer it are left out: a model's text comes from
+ * strangers. False when it could not be written. */
+bool km_cli_put(const char *text, size_t bytes, bool terminal);
 
 /* For km_generation's on_text. */
 typedef struct km_cli_text {
@@ -29,19 +46,5 @@ typedef struct km_cli_text {
 } km_cli_text;
 void km_cli_show_before(km_cli_text *t);
 bool km_cli_show(void *km_cli_text_, int32_t id, const char *text, size_t bytes);
-
-/* Rows of a command's options for a km_sampling, a seed and a flag; k, p, m: the defaults, as text. */
-#define KM_OPTION_SAMPLING_ROWS(s, seed_, past, k, p, m)                                           \
-    {"temperature", KM_OPTION_NUMBER, "X", &(s).temperature, 0, 100,                               \
-     "0 takes the likeliest token each time (default 0.8)"},                                       \
-        {"top-k", KM_OPTION_INT, "K", &(s).top_k, 0, 1e9,                                          \
-         "only the K likeliest tokens; 0: all (default " k ")"},                                   \
-        {"top-p", KM_OPTION_NUMBER, "P", &(s).top_p, 1e-6, 1,                                      \
-         "only the likeliest that together reach P (default " p ")"},                              \
-        {"min-p", KM_OPTION_NUMBER, "P", &(s).min_p, 0, 1,                                         \
-         "only those at least P times as likely as the first (default " m ")"},                    \
-        {"seed", KM_OPTION_INT, "N", &(seed_), 0, 0, "another seed, another text (default 1)"}, {  \
-        "past-end", KM_OPTION_FLAG, NULL, &(past), 0, 0, "go on after an end-of-text token"        \
-    }
 
 #endif

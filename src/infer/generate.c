@@ -1,13 +1,19 @@
-/* From a prompt to text: tokens in, tokens chosen, text out as it becomes whole. */
-#include "base/alloc.h"
+/* Making text: the prompt's tokens, then one after the other, each through the sampler, the grammar,
+ * the tokenizer's stream and the texts to stop at. */
 #include "infer/generate.h"
-#include <time.h>
+#include "base/alloc.h"
+#include "base/progress.h"
+#include "infer/stop.h"
+#include <string.h>
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+#define CHUNK 512 /* tokens of a prompt between two calls of on_prompt */
+
+const char *km_end_name(km_end e) {
+    static const char *const names[] = {"tokens", "end", "stop", "grammar", "context", "stopped"};
+    return names[e];
 }
+
+/* ---- The prompt ---- */
 
 /* The text's ids with what the tokenizer puts before them, but without an end that it puts after
  * them: the text is to go on. */
@@ -25,10 +31,9 @@ static km_status encode(const km_token *token, const char *text, size_t bytes, b
     return s;
 }
 
-/* The prompt's ids; one that stands for nothing when it is empty, since a model goes on from
- * something. */
-static km_status prompt_ids(const km_token *token, const char *prompt, size_t bytes, bool rendered,
-                            km_ids *ids, km_error *err) {
+/* One that stands for nothing when the prompt is empty, since a model goes on from something. */
+km_status km_prompt_ids(const km_token *token, const char *prompt, size_t bytes, bool rendered,
+                        km_ids *ids, km_error *err) {
     km_status s = encode(token, prompt, bytes, rendered, ids, err);
     int32_t bos = km_token_bos(token), eos = km_token_eos(token);
     if (s != KM_OK || ids->len > 0) return s;
@@ -42,13 +47,40 @@ static km_status prompt_ids(const km_token *token, const char *prompt, size_t by
 typedef struct run {
     km_session *session;
     const km_generation *how;
-    km_token_stream stream;
-    km_candidate *room;
-    km_text text;
     const km_token *token;
+    int64_t context;
+    km_sampler *sampler;
+    km_stop *stop;
+    km_token_stream stream;
+    km_text raw, text; /* what became whole; what of it can be shown */
+    double start;
 } run;
 
-/* Hands on what has become text. */
+/* Reads what the session does not hold yet; a part at a time where somebody watches. */
+static km_status read_prompt(run *r, const km_ids *ids, km_generated *out, km_error *err) {
+    int64_t n = (int64_t)ids->len, same = km_session_match(r->session, ids->data, ids->len);
+    if (same == n) same = n - 1; /* the last is read for its logits */
+    km_session_rewind(r->session, same);
+    same = km_session_length(r->session); /* a window may have let go of more */
+    out->prompt_tokens = n;
+    out->reused = same;
+    while (same < n) {
+        int64_t part = r->how->on_prompt && n - same > CHUNK ? CHUNK : n - same;
+        km_status s = km_session_read(r->session, ids->data + same, (size_t)part, err);
+        if (s != KM_OK) return s;
+        same += part;
+        if (r->how->on_prompt && !r->how->on_prompt(r->how->user, same, n) && same < n) {
+            out->end = KM_END_CALLER;
+            break;
+        }
+    }
+    out->prompt_seconds = km_now() - r->start;
+    return km_sampler_see(r->sampler, ids->data, ids->len, err);
+}
+
+/* ---- The answer ---- */
+
+/* Hands on what can be shown. */
 static bool show(run *r, int32_t id) {
     bool on = !r->how->on_text ||
               r->how->on_text(r->how->user, id, r->text.data ? r->text.data : "", r->text.len);
@@ -56,67 +88,151 @@ static bool show(run *r, int32_t id) {
     return on;
 }
 
-static km_status go_on(run *r, int64_t vocab, km_generated *out, km_error *err) {
-    for (int64_t i = 0; i < r->how->tokens; i++) {
-        const float *logits = km_session_logits(r->session);
-        int32_t id = km_sampling_draw(&r->how->sampling, logits, vocab, (uint64_t)i, r->room);
-        if (id < 0)
-            return km_error_set(err, KM_ERR_RANGE,
-                                "the model's logits are not numbers; its weights may be broken");
-        if (km_token_is_end(r->token, id) && !r->how->past_end) {
-            out->ended = true;
-            return KM_OK;
-        }
-        out->tokens++;
-        km_status s = km_token_stream_put(&r->stream, id, &r->text, err);
-        if (s != KM_OK) return s;
-        if (!show(r, id)) return KM_OK;
-        if (i + 1 == r->how->tokens) break;
-        s = km_session_next(r->session, id, err);
-        if (s != KM_OK) return s;
-    }
+/* The text that became whole goes through the stops; true when one of them is complete. */
+static bool pass_on(run *r) {
+    bool stopped = false;
+    if (r->stop)
+        stopped = km_stop_put(r->stop, km_text_str(&r->raw), r->raw.len, &r->text);
+    else
+        km_text_put(&r->text, km_text_str(&r->raw), r->raw.len);
+    r->raw.len = 0;
+    return stopped;
+}
+
+static km_status choose(run *r, int32_t *id, km_error *err) {
+    const uint64_t *mask = NULL;
+    if (r->how->guide && !(mask = km_guide_mask(r->how->guide, err)))
+        return err && err->code != KM_OK ? err->code : KM_ERR_STATE;
+    *id = km_sampler_pick(r->sampler, km_session_logits(r->session), mask);
+    if (*id < 0)
+        return km_error_set(err, KM_ERR_RANGE,
+                            "the model's logits are not numbers; its weights may be broken");
     return KM_OK;
 }
 
-km_status km_generate(km_ctx *ctx, km_model *m, const km_token *token, const char *prompt,
-                      size_t bytes, const km_generation *how, km_generated *out, km_error *err) {
+/* Takes the token in: what the grammar, the sampler and the text make of it. */
+static km_status take(run *r, int32_t id, km_error *err) {
+    km_status s = km_sampler_see(r->sampler, &id, 1, err);
+    if (s == KM_OK && r->how->guide) s = km_guide_accept(r->how->guide, id, err);
+    if (s == KM_OK) s = km_token_stream_put(&r->stream, id, &r->raw, err);
+    return s;
+}
+
+static km_status go_on(run *r, km_generated *out, km_error *err) {
+    while (out->tokens < r->how->tokens) {
+        int32_t id = -1;
+        km_status s = choose(r, &id, err);
+        if (s != KM_OK) return s;
+        if (out->tokens == 0) out->first_seconds = km_now() - r->start;
+        if (km_token_is_end(r->token, id) && (!r->how->past_end || r->how->guide)) {
+            out->end = KM_END_TEXT;
+            return KM_OK;
+        }
+        out->tokens++;
+        if ((s = take(r, id, err)) != KM_OK) return s;
+        bool stopped = pass_on(r);
+        if (!show(r, id)) {
+            out->end = KM_END_CALLER;
+            return KM_OK;
+        }
+        if (stopped || (r->how->guide && km_guide_must_end(r->how->guide))) {
+            out->end = stopped ? KM_END_STOP : KM_END_GRAMMAR;
+            return KM_OK;
+        }
+        if (out->tokens == r->how->tokens) break;
+        if (!r->how->shift && km_session_length(r->session) >= r->context) {
+            out->end = KM_END_CONTEXT;
+            return KM_OK;
+        }
+        if ((s = km_session_next(r->session, id, err)) != KM_OK) return s;
+    }
+    out->end = KM_END_TOKENS;
+    return KM_OK;
+}
+
+/* What the stream and the stops still hold is text after all, unless a stop ended it. */
+static void finish(run *r, km_end end) {
+    km_token_stream_end(&r->stream, &r->raw);
+    if (end != KM_END_STOP && !pass_on(r) && r->stop) km_stop_end(r->stop, &r->text);
+    if (r->text.len && end != KM_END_CALLER) show(r, -1);
+}
+
+/* ---- All of it ---- */
+
+/* The tokens that DRY lets no repetition reach across: ends of lines, and the marks that people set
+ * between things that are alike. */
+static uint64_t *dry_breaks(const km_token *token, int64_t vocab) {
+    uint64_t *bits = km_calloc((size_t)vocab / 64 + 1, sizeof *bits);
+    for (int64_t id = 0; bits && id < vocab; id++) {
+        size_t n = 0;
+        const char *text = km_token_text(token, (int32_t)id, &n);
+        bool breaks = false;
+        for (size_t i = 0; text && i < n && !breaks; i++)
+            breaks = text[i] == '\n' || text[i] == ':' || text[i] == '"' || text[i] == '*';
+        if (breaks) bits[id / 64] |= (uint64_t)1 << (id % 64);
+    }
+    return bits;
+}
+
+static km_status prepare(run *r, int64_t vocab, km_error *err) {
+    uint64_t *breaks = NULL;
+    if (r->how->sampling.dry_multiplier > 0 && !(breaks = dry_breaks(r->token, vocab)))
+        return km_error_set(err, KM_ERR_MEMORY, "sampling: out of memory");
+    r->sampler = km_sampler_new(&r->how->sampling, vocab, breaks, err);
+    km_free(breaks);
+    if (!r->sampler) return err ? err->code : KM_ERR_MEMORY;
+    if (r->how->n_stops && !(r->stop = km_stop_new(r->how->stops, r->how->n_stops, err)))
+        return err ? err->code : KM_ERR_MEMORY;
+    if (r->how->guide) km_guide_reset(r->how->guide);
+    r->stream = km_token_stream_begin(r->token, r->how->rendered ? KM_TOKEN_SKIP_SPECIAL : 0);
+    return KM_OK;
+}
+
+km_status km_generate_in(km_session *session, const km_model *m, const km_token *token,
+                         const char *prompt, size_t bytes, const km_generation *how,
+                         km_generated *out, km_error *err) {
     km_generated none, *got = out ? out : &none;
+    km_error own = {0};
+    if (!err) err = &own;
     *got = (km_generated){0};
-    km_status s = km_sampling_check(&how->sampling, err);
-    int64_t vocab = m->config.vocab, known = km_token_vocab(token);
-    if (s != KM_OK) return s;
+    int64_t vocab = m->config.vocab, known = km_token_vocab(token), context = m->config.context;
     if (known > vocab)
         return km_error_set(err, KM_ERR_RANGE,
                             "the tokenizer has %lld tokens and the model only %lld; they do not "
                             "belong together",
                             (long long)known, (long long)vocab);
     km_ids ids = {0};
-    run r = {.how = how, .token = token};
-    s = prompt_ids(token, prompt, bytes, how->rendered, &ids, err);
-    if (s != KM_OK) goto done;
-    r.room = km_alloc(sizeof *r.room * (size_t)vocab);
-    r.session = r.room ? km_session_new(ctx, m, err) : NULL;
-    if (!r.session) {
-        s = r.room ? KM_ERR_MEMORY : km_error_set(err, KM_ERR_MEMORY, "sample: out of memory");
-        goto done;
+    run r = {.session = session, .how = how, .token = token, .context = context, .start = km_now()};
+    km_status s = prepare(&r, known, err); /* ids that are no token are never chosen */
+    if (s == KM_OK) s = km_prompt_ids(token, prompt, bytes, how->rendered, &ids, err);
+    if (s == KM_OK && (int64_t)ids.len > context)
+        s = km_error_set(err, KM_ERR_RANGE,
+                         "the prompt has %zu tokens and the model's context %lld", ids.len,
+                         (long long)context);
+    if (s == KM_OK) s = read_prompt(&r, &ids, got, err);
+    if (s == KM_OK && got->end != KM_END_CALLER) {
+        double start = km_now();
+        s = go_on(&r, got, err);
+        got->seconds = km_now() - start;
+        if (s == KM_OK) finish(&r, got->end);
     }
-    double start = now();
-    s = km_session_read(r.session, ids.data, ids.len, err);
-    if (s != KM_OK) goto done;
-    got->prompt_tokens = (int64_t)ids.len;
-    got->prompt_seconds = now() - start;
-    start = now();
-    r.stream = km_token_stream_begin(token, 0);
-    s = go_on(&r, known, got, err); /* ids that are no token are never chosen */
-    got->seconds = now() - start;
-    if (s == KM_OK) {
-        km_token_stream_end(&r.stream, &r.text);
-        if (r.text.len) show(&r, -1);
-    }
-done:
+    if (s == KM_OK && (!km_text_ok(&r.raw) || !km_text_ok(&r.text)))
+        s = km_error_set(err, KM_ERR_MEMORY, "generating: out of memory");
+    km_text_free(&r.raw);
     km_text_free(&r.text);
-    km_session_free(r.session);
-    km_free(r.room);
+    km_stop_free(r.stop);
+    km_sampler_free(r.sampler);
     km_ids_free(&ids);
+    return s;
+}
+
+km_status km_generate(km_ctx *ctx, km_model *m, const km_token *token, const char *prompt,
+                      size_t bytes, const km_generation *how, km_generated *out, km_error *err) {
+    km_error own = {0};
+    if (!err) err = &own;
+    km_session *session = km_session_new(ctx, m, err);
+    if (!session) return err->code != KM_OK ? err->code : KM_ERR_MEMORY;
+    km_status s = km_generate_in(session, m, token, prompt, bytes, how, out, err);
+    km_session_free(session);
     return s;
 }

@@ -1,79 +1,75 @@
-/* Sampling. Sorting a whole vocabulary for every token would cost more than a small model does, so
- * only a front part of it is sorted, which doubles until it holds what is asked for. */
+/* Sampling: the settings in their order, on a copy of the logits. */
 #include "infer/sample.h"
+#include "base/alloc.h"
 #include "base/rng.h"
+#include "infer/choices.h"
+#include "infer/penalties.h"
 #include <math.h>
-#include <stdlib.h>
+#include <string.h>
+
+struct km_sampler {
+    km_sampling set;
+    int64_t vocab;
+    km_said history;
+    km_choices choices;
+    double mu;     /* mirostat's bound, in bits */
+    uint64_t draw; /* how many tokens were drawn */
+};
+
+/* ---- Settings ---- */
 
 km_sampling km_sampling_defaults(void) {
-    return (km_sampling){.temperature = 1, .top_p = 1, .seed = 1};
+    return (km_sampling){.temperature = 1,
+                         .top_p = 1,
+                         .repeat_last = 64,
+                         .dry_base = 1.75,
+                         .dry_allowed_length = 2,
+                         .mirostat_tau = 5,
+                         .mirostat_eta = 0.1,
+                         .seed = 1};
+}
+
+static km_status range(const char *what, double v, double lo, double hi, km_error *err) {
+    if (v >= lo && v <= hi) return KM_OK;
+    return km_error_set(err, KM_ERR_RANGE, "%s is %g and must be in %g .. %g", what, v, lo, hi);
 }
 
 km_status km_sampling_check(const km_sampling *s, km_error *err) {
-    if (!(s->temperature >= 0 && s->temperature <= 100))
-        return km_error_set(err, KM_ERR_RANGE, "the temperature is %g and must be in 0 .. 100",
-                            s->temperature);
+    km_status e = range("the temperature", s->temperature, 0, 100, err);
     if (s->top_k < 0)
         return km_error_set(err, KM_ERR_RANGE, "top-k is %lld and must not be negative",
                             (long long)s->top_k);
     if (!(s->top_p > 0 && s->top_p <= 1))
         return km_error_set(err, KM_ERR_RANGE, "top-p is %g and must be above 0 and at most 1",
                             s->top_p);
-    if (!(s->min_p >= 0 && s->min_p <= 1))
-        return km_error_set(err, KM_ERR_RANGE, "min-p is %g and must be in 0 .. 1", s->min_p);
-    return KM_OK;
-}
-
-static bool before(const km_candidate *a, const km_candidate *b) {
-    return a->logit != b->logit ? a->logit > b->logit : a->id < b->id;
-}
-
-static int by_rank(const void *a, const void *b) { return before(a, b) ? -1 : 1; }
-
-static void swap(km_candidate *a, km_candidate *b) {
-    km_candidate t = *a;
-    *a = *b;
-    *b = t;
-}
-
-/* Brings the k likeliest of c[0..n) to the front, in any order (quickselect). No two are equal. */
-static void select_front(km_candidate *c, int64_t n, int64_t k) {
-    int64_t lo = 0, hi = n - 1;
-    while (lo < hi) {
-        int64_t mid = lo + (hi - lo) / 2, at = lo;
-        swap(&c[mid], &c[hi]);
-        for (int64_t i = lo; i < hi; i++)
-            if (before(&c[i], &c[hi])) swap(&c[i], &c[at++]);
-        swap(&c[at], &c[hi]);
-        if (at == k - 1 || at == k) return;
-        if (at < k)
-            lo = at + 1;
-        else
-            hi = at - 1;
+    if (e == KM_OK) e = range("min-p", s->min_p, 0, 1, err);
+    if (e == KM_OK) e = range("typical", s->typical, 0, 1, err);
+    if (e == KM_OK) e = range("the repeat penalty", s->repeat_penalty, 0, 100, err);
+    if (e == KM_OK) e = range("the frequency penalty", s->frequency_penalty, -100, 100, err);
+    if (e == KM_OK) e = range("the presence penalty", s->presence_penalty, -100, 100, err);
+    if (e == KM_OK && s->repeat_last < -1)
+        return km_error_set(err, KM_ERR_RANGE,
+                            "repeat-last is %lld and must be -1 (all), 0 or a number of tokens",
+                            (long long)s->repeat_last);
+    if (e == KM_OK) e = range("the DRY multiplier", s->dry_multiplier, 0, 100, err);
+    if (e == KM_OK && s->dry_multiplier > 0) {
+        e = range("the DRY base", s->dry_base, 1, 100, err);
+        if (e == KM_OK)
+            e = range("the DRY allowed length", (double)s->dry_allowed_length, 0, 1e6, err);
     }
-}
-
-/* Sorts the front k of c[0..n), of which the first `sorted` are sorted already. */
-static void sort_front(km_candidate *c, int64_t n, int64_t sorted, int64_t k) {
-    if (k < n) select_front(c + sorted, n - sorted, k - sorted);
-    qsort(c + sorted, (size_t)(k - sorted), sizeof *c, by_rank);
-}
-
-/* The shortest front of c[0..n), sorted, that reaches `share` of all; p is set and adds up to
- * `total`. */
-static int64_t nucleus(km_candidate *c, int64_t n, int64_t sorted, double share, double total) {
-    double sum = 0;
-    for (int64_t i = 0; i < n; i++) {
-        if (i == sorted) {
-            int64_t more = sorted ? 4 * sorted : 64;
-            if (more > n) more = n;
-            sort_front(c, n, sorted, more);
-            sorted = more;
-        }
-        sum += c[i].p;
-        if (sum >= share * total) return i + 1;
+    if (e == KM_OK && s->mirostat != 0 && s->mirostat != 2)
+        return km_error_set(err, KM_ERR_RANGE, "mirostat is %d; there are 0 (off) and 2",
+                            s->mirostat);
+    if (e == KM_OK && s->mirostat) {
+        e = range("mirostat's tau", s->mirostat_tau, 1e-3, 100, err);
+        if (e == KM_OK) e = range("mirostat's eta", s->mirostat_eta, 0, 10, err);
     }
-    return n;
+    for (size_t i = 0; e == KM_OK && i < s->n_bias; i++)
+        if (isnan(s->bias[i].add) || s->bias[i].add == INFINITY)
+            return km_error_set(err, KM_ERR_RANGE, "the bias of token %d is %g, which is no number "
+                                "to add",
+                                (int)s->bias[i].id, (double)s->bias[i].add);
+    return e;
 }
 
 int32_t km_likeliest(const float *logits, int64_t n) {
@@ -83,31 +79,127 @@ int32_t km_likeliest(const float *logits, int64_t n) {
     return best;
 }
 
-int32_t km_sampling_draw(const km_sampling *s, const float *logits, int64_t n, uint64_t draw,
-                         km_candidate *c) {
-    int32_t best = km_likeliest(logits, n);
+/* ---- A sequence ---- */
+
+km_sampler *km_sampler_new(const km_sampling *set, int64_t vocab, const uint64_t *breaks,
+                           km_error *err) {
+    if (km_sampling_check(set, err) != KM_OK) return NULL;
+    for (size_t i = 0; i < set->n_bias; i++)
+        if (set->bias[i].id < 0 || set->bias[i].id >= vocab) {
+            km_error_set(err, KM_ERR_RANGE, "token %d, which a bias is for, is not in the "
+                         "vocabulary of %lld",
+                         (int)set->bias[i].id, (long long)vocab);
+            return NULL;
+        }
+    km_sampler *s = km_calloc(1, sizeof *s);
+    if (!s) {
+        km_error_set(err, KM_ERR_MEMORY, "sampling: out of memory");
+        return NULL;
+    }
+    s->set = *set;
+    s->vocab = vocab;
+    if (km_choices_begin(&s->choices, vocab, err) != KM_OK ||
+        km_said_begin(&s->history, set, vocab, breaks, err) != KM_OK) {
+        km_sampler_free(s);
+        return NULL;
+    }
+    km_sampler_reset(s);
+    return s;
+}
+
+void km_sampler_free(km_sampler *s) {
+    if (!s) return;
+    km_choices_end(&s->choices);
+    km_said_end(&s->history);
+    km_free(s);
+}
+
+void km_sampler_reset(km_sampler *s) {
+    km_said_reset(&s->history);
+    s->mu = 2 * s->set.mirostat_tau;
+    s->draw = 0;
+    s->choices.n = 0;
+}
+
+km_status km_sampler_see(km_sampler *s, const int32_t *ids, size_t n, km_error *err) {
+    return km_said_add(&s->history, ids, n, err);
+}
+
+/* A number in [0, 1) for this draw. */
+static double chance(km_sampler *s) {
+    km_philox4 r = km_philox(s->set.seed, 0, s->draw++);
+    return (double)r.v[0] * 0x1p-32 + (double)r.v[1] * 0x1p-64;
+}
+
+/* A logit that nothing below can have a share of e^-nats next to the top. The margin is for
+ * rounding: what is gathered beyond need is sorted out afterwards. */
+static float below_top(const km_choices *c, double nats, double temperature) {
+    return (float)(c->top - nats * temperature * (1 + 1e-4)) - 1e-4f * fabsf(c->top);
+}
+
+static int32_t pick_mirostat(km_sampler *s) {
+    km_choices *c = &s->choices;
+    const km_sampling *set = &s->set;
+    double mass = km_choices_mass(c, set->temperature);
+    double least = mass * exp2(-s->mu);
+    if (least > 1) least = 1; /* the likeliest stays in any case */
+    km_choices_gather(c, below_top(c, -log(least), set->temperature));
+    km_choices_weigh(c, set->temperature);
+    km_choices_at_least(c, least);
+    int64_t at = km_choices_draw(c, chance(s));
+    double surprise = -log2(c->p[at] / c->total);
+    s->mu -= set->mirostat_eta * (surprise - set->mirostat_tau);
+    return c->id[at];
+}
+
+static int32_t pick_drawn(km_sampler *s) {
+    km_choices *c = &s->choices;
+    const km_sampling *set = &s->set;
+    double t = set->temperature, mass = 0;
+    bool typical = set->typical > 0 && set->typical < 1;
+    if (set->top_k > 0 && set->top_k < s->vocab) {
+        km_choices_gather_top(c, set->top_k);
+    } else {
+        float bound = -INFINITY;
+        /* Those below these bounds are not left by top-p and min-p whatever their order: together
+         * they have less than the share that top-p leaves out. */
+        if (set->top_p < 1 && !typical) {
+            mass = km_choices_mass(c, t);
+            double each = (1 - set->top_p) * mass / (double)s->vocab;
+            bound = below_top(c, each < 1 ? -log(each) : 0, t);
+        }
+        if (set->min_p > 0 && !typical) {
+            float likely = below_top(c, -log(set->min_p), t);
+            if (likely > bound) bound = likely;
+        }
+        km_choices_gather(c, bound);
+    }
+    km_choices_weigh(c, t);
+    if (typical) km_choices_typical(c, set->typical, t);
+    if (set->top_p < 1) km_choices_front(c, set->top_p, mass > 0 ? mass : c->total);
+    if (set->min_p > 0) {
+        float most = 0;
+        for (int64_t i = 0; i < c->n; i++) most = c->p[i] > most ? c->p[i] : most;
+        km_choices_at_least(c, set->min_p * most);
+    }
+    return c->id[km_choices_draw(c, chance(s))];
+}
+
+int32_t km_sampler_pick(km_sampler *s, const float *logits, const uint64_t *mask) {
+    km_choices *c = &s->choices;
+    const km_sampling *set = &s->set;
+    memcpy(c->logits, logits, (size_t)s->vocab * sizeof *logits);
+    for (size_t i = 0; i < set->n_bias; i++) c->logits[set->bias[i].id] += set->bias[i].add;
+    km_said_penalise(&s->history, set, c->logits);
+    int32_t best = km_choices_mask(c, mask);
     /* An infinite logit is certain, and so is the only one that is not -infinity. */
-    if (best < 0 || s->temperature <= 0 || isinf(logits[best])) return best;
-    int64_t left = 0, sorted = 0;
-    double total = 0, top = logits[best];
-    for (int64_t i = 0; i < n; i++)
-        if (!isnan(logits[i]) && logits[i] > -INFINITY)
-            c[left++] = (km_candidate){(int32_t)i, logits[i], 0};
-    if (s->top_k > 0 && s->top_k < left) {
-        sort_front(c, left, 0, s->top_k);
-        left = sorted = s->top_k;
-    }
-    for (int64_t i = 0; i < left; i++) total += c[i].p = exp((c[i].logit - top) / s->temperature);
-    if (s->top_p < 1) left = nucleus(c, left, sorted, s->top_p, total);
-    total = 0;
-    int64_t likely = 0;
-    for (int64_t i = 0; i < left; i++) /* the likeliest has p = 1 */
-        if (c[i].p >= s->min_p) total += c[i].p, c[likely++] = c[i];
-    km_philox4 r = km_philox(s->seed, 0, draw);
-    double u = ((double)r.v[0] * 0x1p-32 + (double)r.v[1] * 0x1p-64) * total;
-    for (int64_t i = 0; i < likely; i++) {
-        u -= c[i].p;
-        if (u < 0) return c[i].id;
-    }
-    return c[likely - 1].id;
+    if (best < 0 || set->temperature < 1e-6 || isinf(c->top)) return best;
+    return set->mirostat ? pick_mirostat(s) : pick_drawn(s);
+}
+
+int64_t km_sampler_odds(const km_sampler *s, km_odds *out, int64_t most) {
+    const km_choices *c = &s->choices;
+    for (int64_t i = 0; i < c->n && i < most; i++)
+        out[i] = (km_odds){c->id[i], (float)(c->p[i] / c->total)};
+    return c->n;
 }

@@ -1,36 +1,89 @@
-/* Choosing the next token from logits. The choice is a function of the logits, the settings and the
- * number of the draw; there is no hidden state. */
+/* Choosing the next token from logits. A sampler follows one sequence: it remembers what was said
+ * (for the penalties) and how surprising it was (for mirostat), and draws by a counter, so that the
+ * same seed, settings and logits give the same tokens.
+ *
+ * The order, each step working on what the ones before it left, x being logits and p their softmax:
+ *
+ *     bias              x += bias
+ *     repeat penalty    x = x > 0 ? x / r : x r           for tokens among the last ones
+ *     frequency         x -= f n                          n: how often among the last ones
+ *     presence          x -= q                            where n > 0
+ *     DRY               x -= m b^(l - a)                  l: how long a repetition it would go on
+ *                                                         with, where l >= a
+ *     grammar           x = -inf                          where the token may not come
+ *     temperature       x = x / T                         0: the likeliest is taken, and no more
+ *     mirostat 2        only -log2 p <= mu; then draw, and mu -= eta (surprise - tau); in place of
+ *                       the four below
+ *     top-k             only the k likeliest
+ *     typical           only those nearest to |-ln p - H| = 0 that together reach the share
+ *     top-p             only the likeliest that together reach the share
+ *     min-p             only p >= share * the likeliest's
+ *
+ * Among equals the lowest id counts as likelier. */
 #ifndef KM_INFER_SAMPLE_H
 #define KM_INFER_SAMPLE_H
 #include "base/error.h"
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
-/* Applied in this order, each to what the ones before it left. */
+typedef struct km_bias {
+    int32_t id;
+    float add; /* -INFINITY: never */
+} km_bias;
+
 typedef struct km_sampling {
-    double temperature; /* logits are divided by it; 0: always the likeliest token */
-    int64_t top_k;      /* only the k likeliest; 0: all */
-    double top_p;       /* only the likeliest that together reach this probability; 1: all */
-    double min_p;       /* only those at least this likely, next to the likeliest; 0: all */
+    double temperature; /* 0: always the likeliest token */
+    int64_t top_k;      /* 0: all */
+    double typical;     /* 0 or 1: all */
+    double top_p;       /* 1: all */
+    double min_p;       /* 0: all */
+    double repeat_penalty; /* 0 or 1: none */
+    double frequency_penalty, presence_penalty;
+    int64_t repeat_last; /* how many tokens the three look back; -1: all, the prompt included */
+    double dry_multiplier; /* 0: off */
+    double dry_base;
+    int64_t dry_allowed_length;
+    int mirostat; /* 0 or 2 */
+    double mirostat_tau, mirostat_eta;
+    const km_bias *bias; /* n_bias of them; must outlive their use */
+    size_t n_bias;
     uint64_t seed;
 } km_sampling;
 
-km_sampling km_sampling_defaults(void); /* temperature 1, nothing left out, seed 1 */
+/* Temperature 1, nothing left out, no penalty, seed 1; what belongs to the rest as people know it:
+ * the last 64 tokens, DRY's base 1.75 and length 2, tau 5, eta 0.1. */
+km_sampling km_sampling_defaults(void);
 /* Whether the settings make sense; the error names the one that does not. */
 km_status km_sampling_check(const km_sampling *s, km_error *err);
 
-typedef struct km_candidate {
-    int32_t id;
-    float logit;
-    double p;
-} km_candidate;
-
 /* The likeliest, the lowest id among equals; -1 when no logit is a number. */
 int32_t km_likeliest(const float *logits, int64_t n);
-/* Token `draw` (0, 1, 2, ...) of a sequence: an id below n, or -1 when no logit is a number (-inf
- * is one, of probability 0). Among equals the lowest id counts as likelier. `room` is for n
- * candidates. */
-int32_t km_sampling_draw(const km_sampling *s, const float *logits, int64_t n, uint64_t draw,
-                         km_candidate *room);
+
+/* ---- A sequence ---- */
+
+typedef struct km_sampler km_sampler;
+
+/* For tokens 0 .. vocab - 1. breaks (a bit a token, as masks of grammar.h; copied; NULL: none) are
+ * the tokens that DRY lets no repetition reach across. NULL with *err set. */
+km_sampler *km_sampler_new(const km_sampling *s, int64_t vocab, const uint64_t *breaks,
+                           km_error *err);
+void km_sampler_free(km_sampler *s); /* NULL is fine */
+/* As new, with the same settings. */
+void km_sampler_reset(km_sampler *s);
+
+/* Tells of tokens that were read or chosen: the prompt's, and each one that pick returned. */
+km_status km_sampler_see(km_sampler *s, const int32_t *ids, size_t n, km_error *err);
+/* The next token: an id below vocab, or -1 when no logit is a number. mask (or NULL): only the
+ * tokens whose bit is set. The logits stay as they are. */
+int32_t km_sampler_pick(km_sampler *s, const float *logits, const uint64_t *mask);
+
+/* Among which tokens the last pick chose, and their probabilities; how many (at most `most` are
+ * written). Greedy choice has none. */
+typedef struct km_odds {
+    int32_t id;
+    float p;
+} km_odds;
+int64_t km_sampler_odds(const km_sampler *s, km_odds *out, int64_t most);
 
 #endif

@@ -36,6 +36,7 @@ km_status km_trainer_sample(km_trainer *t) {
         return km_error_set(t->err, KM_ERR_MEMORY, "out of memory for a sample");
     km_generation how = {.tokens = t->s->sample_tokens,
                          .past_end = true,
+                         .shift = true,
                          .sampling = km_sampling_defaults(),
                          .on_text = collect,
                          .user = &text};

@@ -1,6 +1,7 @@
 #!/bin/bash
 # kermes run and kermes perplexity: one answer, one number, and one clear line for what does not fit.
 . "$(dirname "$0")/lib.bash"
+export KERMES_MODELS=$work/models
 
 # A model of 29 tokens with a tokenizer of 29 characters.
 model=$work/model
@@ -20,8 +21,39 @@ cmp -s "$work/out" "$work/greedy" || fail "another text for the prompt in a file
 expect 0 run -m "$model" --prompt abc -n 5 --temperature 0 --json
 json_says text tokens=5 prompt_tokens=3 prompt_tokens_per_s decode_tokens_per_s ended
 
+json_says first_token_seconds:number end=tokens
+expect 0 run -m "$model" --prompt abc -n 40 --temperature 0 --json
+json_says tokens=10 end=context # a context of 12: the last token is not read any more
+says err "the answer ends where the context of 12 tokens is full"
+expect 0 run -m "$model" --prompt abc -n 40 --temperature 0 --shift --json
+json_says tokens=40 end=tokens
+
+# What the sampling flags do to the text.
+run() { expect 0 run -m "$model" --prompt abc --quiet "$@"; }
+run -n 6 --logit-bias z=99
+grep -qx zzzzzz "$work/out" || fail "the bias did nothing"
+run -n 6 --logit-bias z=99 --logit-bias y=98 --repeat-penalty 5 --repeat-last 1 --temperature 0
+grep -qx zyzyzy "$work/out" || fail "the repeat penalty did nothing"
+run -n 9 --logit-bias z=50 --logit-bias y=45 --frequency-penalty 3 --temperature 0
+grep -qx 'z\{2,3\}y[yz]*' "$work/out" || fail "the frequency penalty did nothing"
+run -n 4 --logit-bias z=99 --logit-bias y=90 --presence-penalty 20 --temperature 0
+grep -qx zyzz "$work/out" || fail "the presence penalty did nothing"
+run -n 8 --logit-bias z=99 --stop zzzz
+[ "$(cat "$work/out")" = "" ] || fail "the text to stop at was shown"
+run -n 8 --logit-bias z=99 --stop zzzz --stop zz
+run -n 8 --mirostat 2 --mirostat-tau 2 --mirostat-eta 0.5
+run -n 8 --typical 0.5 --dry-multiplier 1 --dry-base 2 --dry-allowed-length 1
+printf 'root ::= ("a" | "bc")+ "."\n' >"$work/g.gbnf"
+run -n 9 --grammar "$work/g.gbnf"
+grep -qx '\(a\|bc\)*\(b\|\.\|\)' "$work/out" || fail "the grammar was not kept to"
+expect_error 2 run -m "$model" --prompt a --logit-bias 3=nan
+expect_error 1 run -m "$model" --prompt a --grammar "$work/none"
+expect_error 1 run -m "$model" --prompt a --json-schema '{"type": 5}'
+
+expect_error 1 run --prompt a
+says err "no model is named and there is none in $work/models"
 expect_error 2 run
-says err "--model PATH is missing"
+says err "give one of --prompt TEXT and --file FILE"
 expect_error 2 run -m "$model"
 says err "give one of --prompt TEXT and --file FILE"
 expect_error 2 run -m "$model" --prompt a --template chatml

@@ -1,0 +1,101 @@
+/* Finding models in the model folder. */
+#include "cli/model_folder.h"
+#include "model/convert.h"
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+bool km_model_folder(char out[PATH_MAX]) {
+    const char *mine = getenv("KERMES_MODELS"), *data = getenv("XDG_DATA_HOME");
+    const char *home = getenv("HOME");
+    int n = 0;
+    if (mine && *mine)
+        n = snprintf(out, PATH_MAX, "%s", mine);
+    else if (data && *data)
+        n = snprintf(out, PATH_MAX, "%s/kermes/models", data);
+    else if (home && *home)
+        n = snprintf(out, PATH_MAX, "%s/.local/share/kermes/models", home);
+    return n > 0 && n < PATH_MAX;
+}
+
+typedef struct search {
+    char best[PATH_MAX];
+    struct timespec when;
+    int found;
+} search;
+
+/* "-00002-of-00003.gguf": a later part of a split model. */
+static bool later_part(const char *name) {
+    const char *of = strstr(name, "-of-");
+    return of && of - name >= 6 && of[-6] == '-' && strspn(of - 5, "0123456789") >= 5 &&
+           strncmp(of - 5, "00001", 5) != 0;
+}
+
+static bool newer(const struct stat *st, const search *s) {
+    return st->st_mtim.tv_sec != s->when.tv_sec ? st->st_mtim.tv_sec > s->when.tv_sec
+                                                : st->st_mtim.tv_nsec > s->when.tv_nsec;
+}
+
+static void found(search *s, const char *path, const struct stat *st) {
+    /* of two as old as each other the first by name, so that the choice does not hang on the order
+     * in which a file system lists them */
+    bool equal = s->found && st->st_mtim.tv_sec == s->when.tv_sec &&
+                 st->st_mtim.tv_nsec == s->when.tv_nsec;
+    if (s->found == 0 || newer(st, s) || (equal && strcmp(path, s->best) < 0)) {
+        snprintf(s->best, sizeof s->best, "%s", path);
+        s->when = st->st_mtim;
+    }
+    s->found++;
+}
+
+static void look(search *s, const char *folder, int depth) {
+    DIR *d = opendir(folder);
+    if (!d) return;
+    for (struct dirent *e; (e = readdir(d));) {
+        char path[PATH_MAX], config[PATH_MAX];
+        struct stat st;
+        if (e->d_name[0] == '.') continue;
+        int n = snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
+        if (n < 0 || n >= (int)sizeof path || stat(path, &st) != 0) continue;
+        if (S_ISREG(st.st_mode)) {
+            if (km_names_gguf(path) && !later_part(e->d_name)) found(s, path, &st);
+        } else if (S_ISDIR(st.st_mode)) {
+            n = snprintf(config, sizeof config, "%s/config.json", path);
+            struct stat inside;
+            if (n > 0 && n < (int)sizeof config && stat(config, &inside) == 0)
+                found(s, path, &inside);
+            else if (depth > 0)
+                look(s, path, depth - 1);
+        }
+    }
+    closedir(d);
+}
+
+km_status km_model_default(char out[PATH_MAX], int *others, km_error *err) {
+    char folder[PATH_MAX];
+    search s = {.found = 0};
+    if (!km_model_folder(folder))
+        return km_error_set(err, KM_ERR_FILE, "no model is named: give one with -m FILE");
+    look(&s, folder, 1);
+    if (!s.found)
+        return km_error_set(err, KM_ERR_FILE,
+                            "no model is named and there is none in %.300s: give one with -m FILE, "
+                            "or put a GGUF file there",
+                            folder);
+    snprintf(out, PATH_MAX, "%s", s.best);
+    if (others) *others = s.found - 1;
+    return KM_OK;
+}
+
+bool km_model_named(const char *name, char out[PATH_MAX]) {
+    char folder[PATH_MAX];
+    struct stat st;
+    if (!*name || strchr(name, '/') || name[0] == '.' || !km_model_folder(folder)) return false;
+    for (int i = 0; i < 2; i++) {
+        int n = snprintf(out, PATH_MAX, "%s/%s%s", folder, name, i ? ".gguf" : "");
+        if (n > 0 && n < PATH_MAX && stat(out, &st) == 0) return true;
+    }
+    return false;
+}

@@ -1,0 +1,20 @@
+/* The model folder: where Kermes looks when no model is named. KERMES_MODELS names it, else it is
+ * kermes/models under XDG_DATA_HOME, else ~/.local/share/kermes/models. Nothing is ever copied into
+ * it by Kermes, and no other place is searched. */
+#ifndef KM_CLI_MODEL_FOLDER_H
+#define KM_CLI_MODEL_FOLDER_H
+#include "base/error.h"
+#include <limits.h>
+
+/* The folder's path, whether or not it is there; false when it cannot be told (no HOME). */
+bool km_model_folder(char out[PATH_MAX]);
+
+/* The only model in it, or the newest: a .gguf file (of a split model, the first part) or a folder
+ * with a config.json, in the folder itself or one below. *others, if not NULL, gets how many more
+ * there are. */
+km_status km_model_default(char out[PATH_MAX], int *others, km_error *err);
+
+/* A model in the folder by its name, with or without .gguf; false when there is none. */
+bool km_model_named(const char *name, char out[PATH_MAX]);
+
+#endif
