@@ -37,6 +37,7 @@ int km_command_info(int argc, char **argv);
 int km_command_convert(int argc, char **argv);
 int km_command_sample(int argc, char **argv);
 int km_command_run(int argc, char **argv);
+int km_command_chat(int argc, char **argv);
 int km_command_perplexity(int argc, char **argv);
 
 /* Parses; prints help or the error. Returns true when the command should go on; otherwise

@@ -3,6 +3,7 @@
 #include "cli/cli.h"
 #include "report/json.h"
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -21,6 +22,7 @@ static const command commands[] = {
     {"info", "what a file or folder is: its model, weights, tokenizer, metadata", km_command_info},
     {"convert", "turn a model from one format into another", km_command_convert},
     {"sample", "let a model go on with a prompt", km_command_sample},
+    {"chat", "talk with a model", km_command_chat},
     {"run", "answer one prompt with a model file", km_command_run},
     {"perplexity", "how well a model predicts a text", km_command_perplexity},
 };
@@ -67,8 +69,10 @@ bool km_begin(const km_spec *spec, int argc, char **argv, km_args *args, int *ex
 
 static void print_note(void *user, km_log_level level, const char *line) {
     (void)user;
+    const char *term = getenv("TERM");
+    bool bars = isatty(STDERR_FILENO) && term && strcmp(term, "dumb") != 0;
     /* On a terminal, over a progress bar that may stand there; it comes back by itself. */
-    fprintf(stderr, "%skermes: %s%s\n", isatty(STDERR_FILENO) ? "\r\033[K" : "",
+    fprintf(stderr, "%skermes: %s%s\n", bars ? "\r\033[K" : "",
             level == KM_LOG_WARN ? "warning: " : "", line);
 }
 
@@ -83,20 +87,22 @@ int km_cli_print_json(json_t *v) {
 /* ---- The command itself ---- */
 
 static void print_help(FILE *out) {
-    fputs("Kermes, a local AI engine: tensors, gradients and fast kernels in one small binary.\n"
+    fputs("Kermes, a local AI engine: runs and trains language models in one small binary.\n"
           "\n"
           "Usage: kermes COMMAND [options]\n"
           "\n"
           "Commands:\n",
           out);
     for (int i = 0; i < N_COMMANDS; i++)
-        fprintf(out, "  %-9s %s\n", commands[i].name, commands[i].summary);
+        fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].summary);
     fputs("\n"
           "'kermes COMMAND --help' has a command's options and examples. Every command takes\n"
           "--device auto|ref|cpu|gpu|cuda|cuda:N, --json and --quiet.\n"
           "Exit codes: 0 done, 1 failed, 2 wrong usage.\n"
           "\n"
           "Examples:\n"
+          "  kermes chat -m model.gguf\n"
+          "  echo 'What is a kermes?' | kermes chat\n"
           "  kermes devices\n"
           "  kermes verify --device cpu\n"
           "  kermes bench --quick --html bench.html\n",

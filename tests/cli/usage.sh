@@ -6,7 +6,7 @@ expect 0 --version
 grep -qx 'kermes [0-9]*\.[0-9]*\.[0-9]*' "$work/out" || fail "no version"
 
 expect 0 --help
-for command in devices verify bench tokenize sample run perplexity; do
+for command in devices verify bench tokenize sample chat run perplexity; do
     says out "  $command"
 done
 cp "$work/out" "$work/help"
@@ -14,7 +14,7 @@ expect 0 help
 cmp -s "$work/out" "$work/help" || fail "'kermes help' differs from 'kermes --help'"
 expect 0 -h
 
-for command in devices verify bench tokenize sample run perplexity; do
+for command in devices verify bench tokenize sample chat run perplexity; do
     expect 0 "$command" --help
     says out "Usage: kermes $command"
     says out "Examples:"

@@ -1,0 +1,177 @@
+/* Answers: the conversation through its template, the model, and onto the screen, with Ctrl-C as the
+ * way to stop. */
+#include "base/progress.h"
+#include "cli/chat.h"
+#include "report/json.h"
+#include <math.h>
+#include <signal.h>
+#include <string.h>
+
+/* ---- Ctrl-C ---- */
+
+static volatile sig_atomic_t interrupted, at_prompt;
+
+/* The first one asks the answer to stop; one more, before that has happened, ends the program. */
+static void on_interrupt(int number) {
+    if (interrupted && !at_prompt) {
+        signal(number, SIG_DFL);
+        raise(number);
+    }
+    interrupted = 1;
+}
+
+void km_chat_catch_interrupts(bool reading) {
+    /* reading a line comes back at once; writing an answer goes on where it was */
+    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = reading ? 0 : SA_RESTART};
+    sigemptyset(&action.sa_mask);
+    at_prompt = reading;
+    if (reading) interrupted = 0; /* what comes after the line is meant for its answer */
+    sigaction(SIGINT, &action, NULL);
+}
+
+/* ---- What is shown ---- */
+
+typedef struct answer {
+    km_chat *chat;
+    km_text text;
+    km_progress bar; /* while the prompt is read */
+    bool reading, begun;
+} answer;
+
+static bool on_prompt(void *user, int64_t done, int64_t total) {
+    answer *a = user;
+    if (!a->reading) return !interrupted;
+    a->bar.total = total;
+    km_progress_step(&a->bar, done, NULL);
+    if (done == total) km_progress_end(&a->bar), a->reading = false;
+    return !interrupted;
+}
+
+static bool on_text(void *user, int32_t id, const char *text, size_t bytes) {
+    answer *a = user;
+    (void)id;
+    if (!a->begun) { /* answers that begin with a space or a newline are not meant to */
+        while (bytes > 0 && (*text == ' ' || *text == '\n')) text++, bytes--;
+        if (bytes == 0) return !interrupted;
+        a->begun = true;
+    }
+    km_text_put(&a->text, text, bytes);
+    bool shown = a->chat->common.json || km_cli_put(text, bytes, a->chat->screen);
+    return shown && km_text_ok(&a->text) && !interrupted;
+}
+
+void km_chat_tell_last(const km_chat *c) {
+    const km_generated *g = &c->last;
+    char first[KM_NUMBER_TEXT], rate[KM_NUMBER_TEXT], prompt[KM_NUMBER_TEXT];
+    int64_t read = g->prompt_tokens - g->reused;
+    double decode = g->tokens > 1 && g->seconds > 0 ? (double)(g->tokens - 1) / g->seconds : NAN;
+    double reading = g->prompt_seconds > 0 ? (double)read / g->prompt_seconds : NAN;
+    km_chat_say(c,
+                "read %lld tokens (%s a second) after %lld known ones; first token after %s; "
+                "answer %lld tokens (%s a second)",
+                (long long)read, km_format_number(prompt, reading), (long long)g->reused,
+                km_format_seconds(first, g->first_seconds), (long long)g->tokens,
+                km_format_number(rate, decode));
+}
+
+static void log_figures(km_chat *c) {
+    const km_generated *g = &c->last;
+    double decode = g->tokens > 1 && g->seconds > 0 ? (double)(g->tokens - 1) / g->seconds : NAN;
+    json_array_append_new(
+        c->log, json_pack("{s:I, s:I, s:I, s:s, s:o, s:o, s:o, s:o}", "prompt_tokens",
+                          (json_int_t)g->prompt_tokens, "reused", (json_int_t)g->reused, "tokens",
+                          (json_int_t)g->tokens, "end", km_end_name(g->end), "prompt_seconds",
+                          km_json_number(g->prompt_seconds, 4), "seconds",
+                          km_json_number(g->seconds, 4), "first_token_seconds",
+                          km_json_number(g->tokens ? g->first_seconds : NAN, 4),
+                          "decode_tokens_per_s", km_json_number(decode, 4)));
+}
+
+/* ---- The prompt ---- */
+
+static km_status render(const km_chat *c, km_text *out, size_t *tokens, km_error *err) {
+    km_ids ids = {0};
+    out->len = 0;
+    km_status s = km_cli_render(&c->m, c->template, c->talk.messages, out, err);
+    if (s == KM_OK) s = km_prompt_ids(c->m.token, km_text_str(out), out->len, true, &ids, err);
+    *tokens = ids.len;
+    km_ids_free(&ids);
+    return s;
+}
+
+/* The text to go on with, and room for an answer after it. With --shift the oldest turns are left out
+ * until there is. */
+static km_status make_prompt(km_chat *c, km_text *out, km_error *err) {
+    int64_t context = c->m.model->config.context, room = c->shift ? context / 4 : 1;
+    if (room > c->tokens) room = c->tokens;
+    if (room < 1) room = 1;
+    size_t tokens = 0;
+    int dropped = 0;
+    km_status s = render(c, out, &tokens, err);
+    while (s == KM_OK && c->shift && (int64_t)tokens > context - room &&
+           km_talk_drop_oldest(&c->talk)) {
+        dropped++;
+        s = render(c, out, &tokens, err);
+    }
+    if (dropped > 0)
+        km_chat_say(c, "the context is full: the oldest %d question%s and what answered %s left out",
+                    dropped, dropped > 1 ? "s" : "", dropped > 1 ? "them are" : "it are");
+    if (s == KM_OK && (int64_t)tokens >= context)
+        s = km_error_set(err, KM_ERR_RANGE,
+                         "the conversation has %zu tokens and the context %lld; /clear begins anew, "
+                         "--context makes room%s",
+                         tokens, (long long)context,
+                         c->shift ? "" : ", --shift leaves out the oldest");
+    return s;
+}
+
+static km_status generate(km_chat *c, const km_text *prompt, answer *a, km_error *err) {
+    km_generation g = {.tokens = c->tokens,
+                       .rendered = true,
+                       .shift = c->shift,
+                       .on_prompt = on_prompt,
+                       .on_text = on_text,
+                       .user = a};
+    km_cli_sampling_apply(&c->sampling, &g);
+    g.sampling.seed += c->answers++;
+    km_progress_begin(&a->bar, "reading", "tokens", 1, c->common.quiet);
+    a->reading = true;
+    km_status s = km_generate_in(c->session, c->m.model, c->m.token, km_text_str(prompt),
+                                 prompt->len, &g, &c->last, err);
+    if (a->reading) km_progress_end(&a->bar);
+    return s;
+}
+
+static void finish(km_chat *c, const answer *a) {
+    const km_generated *g = &c->last;
+    c->tokens_made += g->tokens;
+    c->seconds_made += g->seconds;
+    if (!c->common.json && (a->text.len == 0 || a->text.data[a->text.len - 1] != '\n'))
+        putchar('\n');
+    fflush(stdout);
+    if (a->text.len == 0 && g->end != KM_END_CALLER) km_chat_say(c, "(an empty answer)");
+    if (g->end == KM_END_CALLER) km_chat_say(c, "(stopped)");
+    if (g->end == KM_END_TOKENS && c->tokens < INT64_MAX)
+        km_chat_say(c, "(cut after %lld tokens)", (long long)g->tokens);
+    if (g->end == KM_END_CONTEXT)
+        km_chat_say(c, "(the context of %lld tokens is full; --shift goes on)",
+                    (long long)c->m.model->config.context);
+    if (c->stats) km_chat_tell_last(c);
+    if (c->log) log_figures(c);
+}
+
+void km_chat_answer(km_chat *c) {
+    km_error err = {0};
+    km_text prompt = {0};
+    answer a = {.chat = c};
+    if (c->terminal) km_chat_catch_interrupts(false);
+    km_status s = make_prompt(c, &prompt, &err);
+    if (s == KM_OK) s = generate(c, &prompt, &a, &err);
+    if (s == KM_OK) finish(c, &a);
+    if (s == KM_OK && a.text.len > 0)
+        s = km_talk_add(&c->talk, "assistant", a.text.data, a.text.len, &err);
+    if (!km_talk_ends_with(&c->talk, "assistant")) km_talk_drop_last(&c->talk);
+    if (s != KM_OK) km_chat_complain(c, "%s", err.text);
+    km_text_free(&prompt);
+    km_text_free(&a.text);
+}

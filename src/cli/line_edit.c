@@ -1,0 +1,133 @@
+/* Lines edited by libedit, with a history that outlives the program. */
+#include "cli/line.h"
+
+#ifndef KERMES_LIBEDIT
+
+km_edit *km_edit_open(bool colour) {
+    (void)colour;
+    return NULL;
+}
+void km_edit_close(km_edit *e) { (void)e; }
+km_line km_edit_read(km_edit *e, const char *prompt, km_text *out, km_error *err) {
+    (void)e, (void)prompt, (void)out, (void)err;
+    return KM_LINE_END;
+}
+
+#else
+#include "base/alloc.h"
+#include <errno.h>
+#include <histedit.h>
+#include <limits.h>
+#include <locale.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+struct km_edit {
+    EditLine *line;
+    History *history;
+    char file[PATH_MAX]; /* of the history; "": none */
+    char prompt[64];
+    bool colour;
+};
+
+static char *show_prompt(EditLine *line) {
+    km_edit *e = NULL;
+    el_get(line, EL_CLIENTDATA, &e);
+    return e->prompt;
+}
+
+/* KERMES_HISTORY, or kermes/history under XDG_STATE_HOME or ~/.local/state; the folders are made. */
+static void find_history(char file[PATH_MAX]) {
+    const char *mine = getenv("KERMES_HISTORY"), *state = getenv("XDG_STATE_HOME");
+    const char *home = getenv("HOME");
+    int n = 0;
+    file[0] = 0;
+    if (mine)
+        n = snprintf(file, PATH_MAX, "%s", mine);
+    else if (state && *state)
+        n = snprintf(file, PATH_MAX, "%s/kermes/history", state);
+    else if (home && *home)
+        n = snprintf(file, PATH_MAX, "%s/.local/state/kermes/history", home);
+    if (n <= 0 || n >= PATH_MAX) {
+        file[0] = 0;
+        return;
+    }
+    for (char *slash = file + 1; !mine && (slash = strchr(slash, '/')); slash++) {
+        *slash = 0;
+        mkdir(file, 0700); /* what is there already stays as it is */
+        *slash = '/';
+    }
+}
+
+km_edit *km_edit_open(bool colour) {
+    const char *term = getenv("TERM");
+    if (!term || !*term || strcmp(term, "dumb") == 0) return NULL;
+    km_edit *e = km_calloc(1, sizeof *e);
+    if (!e) return NULL;
+    /* Whole characters are edited, also where nobody has set a locale. */
+    if (!setlocale(LC_CTYPE, "") || MB_CUR_MAX == 1) setlocale(LC_CTYPE, "C.UTF-8");
+    e->colour = colour;
+    e->line = el_init("kermes", stdin, stdout, stderr);
+    e->history = history_init();
+    if (!e->line || !e->history) {
+        km_edit_close(e);
+        return NULL;
+    }
+    HistEvent event;
+    history(e->history, &event, H_SETSIZE, 1000);
+    history(e->history, &event, H_SETUNIQUE, 1);
+    find_history(e->file);
+    if (e->file[0]) history(e->history, &event, H_LOAD, e->file);
+    el_set(e->line, EL_CLIENTDATA, e);
+    el_set(e->line, EL_PROMPT_ESC, show_prompt, '\1');
+    el_set(e->line, EL_EDITOR, "emacs");
+    el_set(e->line, EL_HIST, history, e->history);
+    el_set(e->line, EL_BIND, "^R", "em-inc-search-prev", NULL);
+    el_set(e->line, EL_BIND, "\\e[3~", "ed-delete-next-char", NULL);
+    el_set(e->line, EL_BIND, "\\e[H", "ed-move-to-beg", NULL);
+    el_set(e->line, EL_BIND, "\\e[F", "ed-move-to-end", NULL);
+    el_set(e->line, EL_BIND, "\\e[1;5C", "em-next-word", NULL);
+    el_set(e->line, EL_BIND, "\\e[1;5D", "ed-prev-word", NULL);
+    return e;
+}
+
+void km_edit_close(km_edit *e) {
+    if (!e) return;
+    HistEvent event;
+    if (e->history && e->file[0]) {
+        mode_t before = umask(077);
+        history(e->history, &event, H_SAVE, e->file);
+        umask(before);
+    }
+    if (e->line) el_end(e->line);
+    if (e->history) history_end(e->history);
+    km_free(e);
+}
+
+km_line km_edit_read(km_edit *e, const char *prompt, km_text *out, km_error *err) {
+    snprintf(e->prompt, sizeof e->prompt, e->colour ? "\1\033[1;32m\1%.40s\1\033[0m\1" : "%.40s",
+             prompt);
+    int n = 0;
+    errno = 0;
+    const char *text = el_gets(e->line, &n);
+    if (n < 0 && errno == EINTR) { /* Ctrl-C */
+        fputs("^C\n", stdout);
+        fflush(stdout);
+        return KM_LINE_CANCELLED;
+    }
+    if (n < 0 && errno && errno != EIO) { /* EIO: the terminal is gone */
+        km_error_set(err, KM_ERR_FILE, "cannot read the terminal: %s", strerror(errno));
+        return KM_LINE_FAILED;
+    }
+    if (!text || n <= 0) return KM_LINE_END;
+    HistEvent event;
+    if (strspn(text, " \t\r\n") < (size_t)n) history(e->history, &event, H_ENTER, text);
+    while (n > 0 && (text[n - 1] == '\n' || text[n - 1] == '\r')) n--;
+    km_text_put(out, text, (size_t)n);
+    if (km_text_ok(out)) return KM_LINE_TEXT;
+    km_error_set(err, KM_ERR_MEMORY, "a line does not fit in memory");
+    return KM_LINE_FAILED;
+}
+#endif
