@@ -11,13 +11,12 @@ release: ## Build the library, the command and the examples (build/release)
 	@cmake --preset release
 	@cmake --build --preset release -j $(JOBS)
 
-demo: ## Set up, build, and see what this machine can do
+demo: ## Set up, build, fetch a small model and chat with it
 	@scripts/setup demo
+	@scripts/get-model || true
 	@cmake --preset release
 	@cmake --build --preset release -j $(JOBS) --target kermes
-	$(KERMES) devices
-	$(KERMES) verify
-	$(KERMES) bench --quick
+	@scripts/demo $(KERMES)
 
 test: ## Set up, build and run all tests: with sanitizers, then in release
 	@scripts/setup test
