@@ -327,9 +327,9 @@ static void layer_bits(int threads, int64_t rows, int64_t in, int64_t out, box r
 static void our_own_products_have_the_same_bits_with_any_number_of_threads(void **state) {
     (void)state;
     static const struct { int64_t rows, in, out; } sizes[] = {
-        {257, 65, 130}, {400, 128, 384}, {100, 900, 70}, {390, 66, 1100}};
+        {257, 65, 130}, {400, 128, 384}, {100, 900, 70}, {390, 66, 1100}, {600, 70, 300}};
     assert_true(km_gemm_choose(km_cpu_isa(), KM_GEMM_BLAS_NEVER));
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         box one[6], more[6];
         layer_bits(1, sizes[i].rows, sizes[i].in, sizes[i].out, one);
         for (int threads = 2; threads <= 5; threads++) {

@@ -91,6 +91,9 @@ typedef struct plan {
     int64_t rows, cols;              /* of a block; the last ones may be smaller */
     int64_t down, across;            /* blocks of one c */
     int64_t batches;
+    int64_t splits, depth;           /* parts of k, and how long one is; batches is 1 if more */
+    float *partial;                  /* what the parts after the first give: c, and sums of rows */
+    size_t partial_floats;           /* of one part */
     bool once;                       /* a thread may keep b packed from block to block */
     float *sums;                     /* of c's columns: (units of rows, n) */
     float *scratch;
@@ -107,6 +110,7 @@ typedef struct held {
 static int64_t unit_rows(const plan *p) { return KM_GEMM_MC * p->kern->mr; }
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
 
 static bool blas_can(const km_gemm *g) {
@@ -175,20 +179,42 @@ static double block_time(const plan *p, int64_t down, int64_t across) {
 #define BLOCKS_EACH 4
 #define WORK_PER_BLOCK 1000000.0
 
+#define ROWS_PER_BLOCK 60
+
 static int64_t refine(const plan *p, int64_t down) {
-    const km_gemm *g = p->g;
-    km_gemm_cut cut = km_gemm_cut_for(g, p->kern);
-    if (!km_gemm_packs_once(g, &cut)) return down;
-    double work = (double)g->m / (double)down * (double)g->n * (double)g->k;
-    int64_t each = (int64_t)(work / WORK_PER_BLOCK);
+    km_gemm g = *p->g;
+    g.k = p->depth;
+    km_gemm_cut cut = km_gemm_cut_for(&g, p->kern);
+    if (!km_gemm_packs_once(&g, &cut)) return down;
+    double work = (double)g.m / (double)down * (double)g.n * (double)g.k;
+    int64_t each = min64((int64_t)(work / WORK_PER_BLOCK), g.m / down / ROWS_PER_BLOCK);
     return each < 1 ? down : down * min64(each, BLOCKS_EACH);
+}
+
+/* A gradient of weights sums over many rows of two activations. Each thread then does best with the
+ * rows it made itself, all of c for its own part of k, though the parts are to be added up. How k is
+ * parted depends on sizes alone, and so do the bits. */
+#define SPLITS 2
+#define SPLIT_FROM 512              /* rows */
+#define SPLIT_MOST (256 * 1024)     /* elements of c */
+
+static void split_sum(plan *p) {
+    const km_gemm *g = p->g;
+    bool f32 = g->a.dtype == KM_F32 && g->b.dtype == KM_F32 && g->end.dtype == KM_F32;
+    bool plain = !g->end.bias && g->end.act == KM_ACT_NONE && !g->pre && !g->slope;
+    bool split = p->way == WAY_PACK && p->batches == 1 && f32 && plain && g->a.col != 1 &&
+                 g->b.col == 1 && g->k >= SPLIT_FROM && g->m * g->n <= SPLIT_MOST;
+    p->splits = split ? SPLITS : 1;
+    p->depth = split ? up(ceil_div(g->k, SPLITS), 8) : g->k;
+    p->partial_floats = split ? (size_t)up(g->m * g->n + g->m, 16) : 0;
 }
 
 /* Cuts c so that each thread gets the same number of blocks, of the shape that is done first. */
 static void cut_blocks(plan *p, int64_t threads) {
     const km_gemm *g = p->g;
     int64_t unit_m = p->kern->mr, unit_n = p->kern->nr, best = 1;
-    int64_t parts = p->batches >= 4 * threads ? 1 : threads / gcd(p->batches, threads);
+    int64_t same = p->batches * p->splits; /* products of the same size */
+    int64_t parts = same >= 4 * threads ? 1 : threads / gcd(same, threads);
     if (p->way == WAY_GEMV) { /* only the outputs are cut, in whole cache lines */
         unit_m = p->turned ? 16 : g->m;
         unit_n = p->turned ? g->n : 16;
@@ -200,7 +226,8 @@ static void cut_blocks(plan *p, int64_t threads) {
                 best = down;
     }
     int64_t across = parts / best;
-    if (p->way == WAY_PACK && parts > 1 && across == 1) best = refine(p, best);
+    if (p->way == WAY_PACK && parts * p->splits > 1 && threads > 1 && across == 1)
+        best = refine(p, best);
     if (g->col_sums) unit_m = unit_rows(p); /* the same sums however it is cut */
     p->rows = min64(g->m, up((g->m + best - 1) / best, unit_m));
     p->cols = min64(g->n, up((g->n + across - 1) / across, unit_n));
@@ -214,11 +241,25 @@ static const void *shift(const void *p, km_dtype d, int64_t i) {
     return (const char *)p + i * (int64_t)km_dtype_size(d);
 }
 
+/* Makes g, the block at (i, j), the sum over part s of k. */
+static void take_split(const plan *p, km_gemm *g, int64_t i, int64_t j, int64_t s) {
+    int64_t first = s * p->depth;
+    g->a.data = (const float *)g->a.data + first * g->a.col;
+    g->b.data = (const float *)g->b.data + first * g->b.row;
+    g->k = min64(p->depth, g->k - first);
+    if (s == 0) return;
+    float *partial = p->partial + (size_t)(s - 1) * p->partial_floats;
+    if (g->row_sums) g->row_sums = partial + p->g->m * p->g->n + i;
+    g->c = partial + i * p->g->n + j;
+    g->ldc = p->g->n;
+    g->end.beta = 0;
+}
+
 /* Block `index` as a product of its own. */
 static km_gemm part_of(const plan *p, int64_t index) {
     km_gemm g = *p->g;
     int64_t j = index / p->down % p->across * p->cols, i = index % p->down * p->rows;
-    int64_t batch = index / (p->across * p->down);
+    int64_t batch = p->splits > 1 ? 0 : index / (p->across * p->down);
     int64_t a = i * g.a.row, b = j * g.b.col, c = i * g.ldc + j;
     for (int d = g.batch_dims - 1; d >= 0; d--) {
         int64_t at = batch % g.batch[d];
@@ -236,6 +277,7 @@ static km_gemm part_of(const plan *p, int64_t index) {
     if (g.slope) g.slope += c;
     if (g.col_sums) g.col_sums = p->sums + i / unit_rows(p) * g.n + j;
     if (g.row_sums) g.row_sums = j == 0 ? g.row_sums + i : NULL;
+    if (p->splits > 1) take_split(p, &g, i, j, index / (p->across * p->down));
     g.m = min64(p->rows, g.m - i);
     g.n = min64(p->cols, g.n - j);
     g.batch_dims = 0;
@@ -284,6 +326,21 @@ static void run_blocks(void *arg, int64_t begin, int64_t end, int worker) {
     }
 }
 
+/* Rows begin .. end - 1 of the parts, added to the first. */
+static void add_parts(void *arg, int64_t begin, int64_t end, int worker) {
+    const plan *p = arg;
+    const km_gemm *g = p->g;
+    (void)worker;
+    for (int64_t s = 1; s < p->splits; s++) {
+        const float *part = p->partial + (size_t)(s - 1) * p->partial_floats;
+        for (int64_t i = begin; i < end; i++) {
+            float *c = (float *)g->c + i * g->ldc;
+            for (int64_t j = 0; j < g->n; j++) c[j] += part[i * g->n + j];
+            if (g->row_sums) g->row_sums[i] += part[g->m * g->n + i];
+        }
+    }
+}
+
 static void add_units(float *out, const float *sums, int64_t units, int64_t n) {
     memcpy(out, sums, sizeof *out * (size_t)n);
     for (int64_t i = 1; i < units; i++)
@@ -301,9 +358,10 @@ km_status km_gemm_run(km_ctx *ctx, const km_gemm *given) {
     p.way = choose_way(g);
     p.turned = km_gemv_turned(g);
     int64_t threads = useful_threads(&p, km_threads_count(ctx->threads));
+    split_sum(&p);
     cut_blocks(&p, threads);
 
-    int64_t total = p.batches * p.down * p.across;
+    int64_t total = p.batches * p.splits * p.down * p.across;
     int64_t grain = total / (threads * 8);
     if (grain < 1) grain = 1;
     p.sums = g->col_sums; /* for a first block that knows of them */
@@ -316,14 +374,18 @@ km_status km_gemm_run(km_ctx *ctx, const km_gemm *given) {
     if (p.floats) {
         size_t workers = threads == 1 ? 1 : (size_t)km_threads_count(ctx->threads);
         size_t sums = (size_t)up(units * g->n, 16);
-        p.sums = km_ctx_scratch(ctx, sizeof(float) * (p.floats * workers + sums));
+        size_t partial = (size_t)(p.splits - 1) * p.partial_floats;
+        p.sums = km_ctx_scratch(ctx, sizeof(float) * (p.floats * workers + sums + partial));
         if (!p.sums) return KM_ERR_MEMORY;
-        p.scratch = p.sums + sums;
+        p.partial = p.sums + sums;
+        p.scratch = p.partial + partial;
         for (size_t i = 0; i < workers && p.way == WAY_PACK; i++)
             ((held *)(p.scratch + i * p.floats))->columns = -1;
     }
     if (threads == 1) run_blocks(&p, 0, total, 0);
     else km_threads_for(ctx->threads, total, grain, run_blocks, &p);
+    if (p.splits > 1 && threads == 1) add_parts(&p, 0, g->m, 0);
+    else if (p.splits > 1) km_threads_for(ctx->threads, g->m, ceil_div(g->m, 8), add_parts, &p);
     if (units) add_units(g->col_sums, p.sums, units, g->n);
     return KM_OK;
 }

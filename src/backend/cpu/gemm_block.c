@@ -36,6 +36,7 @@ static bool b_direct(const km_gemm *g) {
 
 km_gemm_cut km_gemm_cut_for(const km_gemm *g, const km_gemm_kernels *kern) {
     km_gemm_cut c = {0};
+    c.b_lies = b_direct(g);
     c.kc = share(g->k, 768, 8);
     c.nc = share(g->n, 1024, kern->nr);
     c.mc = share(g->m, KM_GEMM_MC * kern->mr, kern->mr);
@@ -85,7 +86,7 @@ typedef struct block {
 static const float *b_panel(const block *b, int64_t j, int64_t *ld) {
     const km_gemm *g = b->g;
     int64_t nr = b->kern->nr;
-    if (b_direct(g) && b->cols - j >= nr) {
+    if (b->cut->b_lies && b->cols - j >= nr) {
         *ld = g->b.row;
         return (const float *)g->b.data + b->p * g->b.row + b->j + j;
     }
@@ -96,7 +97,7 @@ static const float *b_panel(const block *b, int64_t j, int64_t *ld) {
 static void pack_b(const block *b) {
     const km_gemm *g = b->g;
     const km_gemm_kernels *kern = b->kern;
-    int64_t skip = b_direct(g) ? b->cols / kern->nr * kern->nr : 0;
+    int64_t skip = b->cut->b_lies ? b->cols / kern->nr * kern->nr : 0;
     if (skip == b->cols) return;
     const void *src = at(g->b.data, g->b.dtype, b->p * g->b.row + (b->j + skip) * g->b.col);
     float *dst = b->scratch + b->cut->b_at + skip * b->depth;

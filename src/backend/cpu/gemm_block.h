@@ -10,6 +10,7 @@ typedef struct km_gemm_cut {
     int64_t kc;                      /* of k at a time */
     int64_t mc;                      /* rows of a kept at hand */
     int64_t nc;                      /* columns of b packed at a time */
+    bool b_lies;                     /* b is read where it lies, its last columns aside */
     int64_t mb;                      /* rows summed up in f32 before a 16-bit c is written */
     size_t b_at, a_at, c_at, floats; /* where in the scratch each lies; its whole size */
 } km_gemm_cut;
