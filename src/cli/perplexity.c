@@ -1,16 +1,26 @@
 /* kermes perplexity: how well a model predicts a text. */
 #include "infer/perplexity.h"
+#include "base/alloc.h"
 #include "base/file.h"
 #include "base/progress.h"
 #include "cli/use_model.h"
+#include "infer/collect.h"
+#include "infer/divergence.h"
 #include "report/json.h"
 #include <math.h>
 
 typedef struct settings {
     km_common common;
     const char *model, *file;
-    int64_t context;
+    const char *save, *against, *imatrix; /* files; or NULL */
+    int64_t context, pieces;
 } settings;
+
+typedef struct results {
+    km_perplexity p;
+    km_divergence d; /* with --against */
+    int layers;      /* with --imatrix-out: how many it knows */
+} results;
 
 static bool tick(void *user, int64_t done, int64_t total) {
     (void)total;
@@ -38,40 +48,134 @@ static int32_t leading(const km_token *token) {
     return leads ? bos : -1;
 }
 
-static int print(const settings *o, const km_perplexity *p, int64_t context) {
+static json_t *divergence_json(const km_divergence *d) {
+    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "mean",
+                     km_json_number(d->mean, 6), "standard_error", km_json_number(d->error, 3),
+                     "min", km_json_number(d->least, 4), "median", km_json_number(d->median, 6),
+                     "p90", km_json_number(d->p90, 6), "p95", km_json_number(d->p95, 6), "p99",
+                     km_json_number(d->p99, 6), "p99.9", km_json_number(d->p999, 6), "max",
+                     km_json_number(d->most, 6), "same_top", km_json_number(d->same_top, 6),
+                     "saved_perplexity", km_json_number(exp(d->saved_loss), 6), "perplexity_ratio",
+                     km_json_number(exp(d->loss - d->saved_loss), 6), "rms_probability_difference",
+                     km_json_number(d->rms_p, 5));
+}
+
+static int print(const settings *o, const results *r, int64_t context) {
+    const km_perplexity *p = &r->p;
+    const km_divergence *d = &r->d;
     double value = exp(p->loss);
-    if (o->common.json)
-        return km_cli_print_json(json_pack("{s:o, s:o, s:I, s:I, s:o, s:o}", "model",
-                                           km_json_text(o->model), "file", km_json_text(o->file),
-                                           "context", (json_int_t)context, "tokens",
-                                           (json_int_t)p->tokens, "loss",
-                                           km_json_number(p->loss, 6), "perplexity",
-                                           km_json_number(value, 6)));
+    if (o->common.json) {
+        json_t *v = json_pack("{s:o, s:o, s:I, s:I, s:o, s:o}", "model", km_json_text(o->model),
+                              "file", km_json_text(o->file), "context", (json_int_t)context,
+                              "tokens", (json_int_t)p->tokens, "loss", km_json_number(p->loss, 6),
+                              "perplexity", km_json_number(value, 6));
+        if (o->against) json_object_set_new(v, "divergence", divergence_json(d));
+        if (o->imatrix) json_object_set_new(v, "imatrix_layers", json_integer(r->layers));
+        return km_cli_print_json(v);
+    }
     printf("perplexity %.4f over %lld tokens (loss %.5f), in pieces of %lld\n", value,
            (long long)p->tokens, p->loss, (long long)context);
+    if (o->against)
+        printf("divergence %.6f +- %.6f from %s (perplexity %.4f, ratio %.5f)\n"
+               "  median %.6f, 90%% %.6f, 95%% %.6f, 99%% %.6f, 99.9%% %.6f, most %.6f\n"
+               "same likeliest token %.3f%%, probabilities differ by %.3f%% (rms)\n",
+               d->mean, d->error, o->against, exp(d->saved_loss), exp(d->loss - d->saved_loss),
+               d->median, d->p90, d->p95, d->p99, d->p999, d->most, 100 * d->same_top,
+               100 * d->rms_p);
+    if (o->imatrix) printf("%s knows the inputs of %d layers\n", o->imatrix, r->layers);
     return KM_EXIT_OK;
+}
+
+/* What a run may do beside measuring: save predictions, compare them, watch layers. */
+typedef struct extras {
+    km_logits_writer *writer;
+    km_comparison *comparison;
+    km_collector *collector;
+} extras;
+
+static km_status on_row(void *user, const float *logits, int32_t came, km_error *err) {
+    extras *e = user;
+    km_status s = e->writer ? km_logits_put(e->writer, logits, came, err) : KM_OK;
+    if (s == KM_OK && e->comparison) s = km_compare_row(e->comparison, logits, came, err);
+    return s;
+}
+
+static km_status open_extras(const settings *o, const km_cli_model *m, const km_ids *ids,
+                             km_perplexity_options *how, extras *e, km_error *err) {
+    km_logits_about about = km_logits_of(m->model, ids, how);
+    if (o->against && !(e->comparison = km_compare_open(o->against, &about, err))) return err->code;
+    if (o->save && !(e->writer = km_logits_create(o->save, &about, err))) return err->code;
+    if (o->imatrix && !(e->collector = km_collect_begin(m->ctx, m->model, err))) return err->code;
+    if (e->writer || e->comparison) {
+        how->row = on_row;
+        how->row_user = e;
+    }
+    return KM_OK;
+}
+
+static km_status save_imatrix(const settings *o, extras *e, int64_t context, results *r,
+                              km_error *err) {
+    km_imatrix *m = km_collect_end(e->collector, err);
+    e->collector = NULL;
+    if (!m) return err->code;
+    m->chunks = r->p.pieces;
+    m->chunk_size = context;
+    m->dataset = km_strdup(o->file);
+    r->layers = m->n;
+    km_status s = km_imatrix_save(m, o->imatrix, err);
+    km_imatrix_free(m);
+    return s;
+}
+
+/* Finishes what went well, and drops the rest. */
+static km_status close_extras(const settings *o, extras *e, int64_t context, km_status s,
+                              results *r, km_error *err) {
+    if (s == KM_OK && e->comparison) s = km_compare_result(e->comparison, &r->d, err);
+    km_compare_close(e->comparison);
+    if (s == KM_OK && e->collector) s = save_imatrix(o, e, context, r, err);
+    if (e->collector) km_imatrix_free(km_collect_end(e->collector, &(km_error){0}));
+    if (s == KM_OK && e->writer) return km_logits_commit(e->writer, err);
+    km_logits_abort(e->writer);
+    return s;
+}
+
+static km_status measure(const settings *o, const km_cli_model *m, int64_t context, results *r,
+                         km_error *err) {
+    km_ids ids = {0};
+    extras e = {0};
+    km_progress bar;
+    km_status s = read_ids(m->token, o->file, &ids, err);
+    km_perplexity_options how = {.context = context,
+                                 .pieces = o->pieces,
+                                 .bos = leading(m->token),
+                                 .progress = tick,
+                                 .user = &bar};
+    if (s == KM_OK) s = open_extras(o, m, &ids, &how, &e, err);
+    if (s == KM_OK) {
+        int64_t most = o->pieces ? o->pieces * context : (int64_t)ids.len;
+        km_progress_begin(&bar, "perplexity", "tokens",
+                          most < (int64_t)ids.len ? most : (int64_t)ids.len, o->common.quiet);
+        s = km_perplexity_of(m->ctx, m->model, &ids, &how, &r->p, err);
+        km_progress_end(&bar);
+    }
+    s = close_extras(o, &e, context, s, r, err);
+    km_ids_free(&ids);
+    return s;
 }
 
 static int run(const settings *o) {
     km_error err = {0};
-    km_ids ids = {0};
-    km_perplexity got = {0};
+    results got = {0};
     km_cli_model m;
     int code = KM_EXIT_FAILED;
     km_status s = km_cli_model_open(&m, o->model, NULL, &o->common,
                                     &(km_open_options){.dtype = KM_DTYPE_COUNT}, &err);
-    if (s == KM_OK) s = read_ids(m.token, o->file, &ids, &err);
     if (s == KM_OK) {
         int64_t most = m.model->config.context, context = o->context < most ? o->context : most;
-        km_progress bar;
-        km_progress_begin(&bar, "perplexity", "tokens", (int64_t)ids.len, o->common.quiet);
-        s = km_perplexity_of(m.ctx, m.model, &ids, context, leading(m.token), tick, &bar, &got,
-                             &err);
-        km_progress_end(&bar);
+        s = measure(o, &m, context, &got, &err);
         if (s == KM_OK) code = print(o, &got, context);
     }
     if (s != KM_OK) km_cli_fail("%s", err.text);
-    km_ids_free(&ids);
     km_cli_model_close(&m);
     return code;
 }
@@ -85,6 +189,13 @@ int km_command_perplexity(int argc, char **argv) {
         {"file", KM_OPTION_TEXT, "FILE", &o.file, 0, 0, "the text"},
         {"context", KM_OPTION_INT, "N", &o.context, 2, 1 << 24,
          "tokens in a piece (default 512; never more than the model's)"},
+        {"pieces", KM_OPTION_INT, "N", &o.pieces, 1, 1e9, "read so many pieces at most"},
+        {"save-logits", KM_OPTION_TEXT, "FILE", &o.save, 0, 0,
+         "save the predictions, to compare other models with"},
+        {"against", KM_OPTION_TEXT, "FILE", &o.against, 0, 0,
+         "how far the predictions are from those saved: Kullback-Leibler divergence"},
+        {"imatrix-out", KM_OPTION_TEXT, "FILE", &o.imatrix, 0, 0,
+         "write an importance matrix for kermes convert --imatrix"},
         KM_OPTION_DEVICE_ROW(o.common, "where to compute (default: cpu)"),
         KM_OPTION_THREADS_ROW(o.common),
         KM_OPTION_OUTPUT_ROWS(o.common),
@@ -93,10 +204,15 @@ int km_command_perplexity(int argc, char **argv) {
     const km_spec spec = {
         .name = "perplexity",
         .summary = "Tells how well a model predicts a text.",
-        .details = "The text is cut into pieces; every token of a piece but the first is predicted\n"
-                   "from those before it. exp of the mean loss is the perplexity.\n",
+        .details =
+            "The text is cut into pieces; every token of a piece but the first is predicted\n"
+            "from those before it. exp of the mean loss is the perplexity.\n",
         .options = options,
-        .examples = "  kermes perplexity -m SmolLM2.gguf --file book.txt --context 512\n",
+        .examples =
+            "  kermes perplexity -m SmolLM2.gguf --file book.txt --context 512\n"
+            "  kermes perplexity -m model-f16.gguf --file book.txt --pieces 20 --save-logits f16\n"
+            "  kermes perplexity -m model-q4.gguf --file book.txt --pieces 20 --against f16\n"
+            "  kermes perplexity -m model-f16.gguf --file book.txt --imatrix-out im.gguf\n",
     };
     km_args args;
     int code;

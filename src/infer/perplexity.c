@@ -5,56 +5,101 @@
 
 #define ROWS 64 /* of logits at a time */
 
-/* Sum of -log p of ids[1 ..] given what is before them; n >= 2. */
-static double piece(km_ctx *ctx, km_model *m, const int32_t *ids, int64_t n) {
-    double sum = 0;
+typedef struct job {
+    km_ctx *ctx;
+    km_model *m;
+    const km_perplexity_options *o;
+    float *logits; /* (ROWS, vocab) on the host, where somebody wants to see them */
+    double sum;
+    km_error *err;
+} job;
+
+static km_status show(job *j, km_tensor *y, const int32_t *came, int64_t rows) {
+    int64_t vocab = j->m->config.vocab;
+    if (!j->o->row) return KM_OK;
+    if (km_read(j->ctx, y, j->logits, sizeof *j->logits * (size_t)(rows * vocab)) != KM_OK)
+        return KM_OK; /* the context has the error */
+    km_status s = KM_OK;
+    for (int64_t i = 0; i < rows && s == KM_OK; i++)
+        s = j->o->row(j->o->row_user, j->logits + i * vocab, came[i], j->err);
+    return s;
+}
+
+/* Adds -log p of ids[1 ..] given what is before them; n >= 2. */
+static km_status piece(job *j, const int32_t *ids, int64_t n) {
+    km_ctx *ctx = j->ctx;
+    km_status s = KM_OK;
     km_no_grad_begin(ctx);
     km_tensor *x = km_from_data(ctx, KM_I32, KM_SHAPE(1, n - 1), ids);
     km_tensor *targets = km_from_data(ctx, KM_I32, KM_SHAPE(1, n - 1), ids + 1);
-    km_tensor *h = km_model_forward(ctx, m, x, NULL); /* (1, n - 1, C) */
-    for (int64_t at = 0; at < n - 1 && !km_failed(ctx); at += ROWS) {
+    km_tensor *h = km_model_forward(ctx, j->m, x, NULL); /* (1, n - 1, C) */
+    for (int64_t at = 0; at < n - 1 && !km_failed(ctx) && s == KM_OK; at += ROWS) {
         int64_t rows = n - 1 - at < ROWS ? n - 1 - at : ROWS;
         km_scope_begin(ctx);
-        km_tensor *y = km_model_logits(ctx, m, km_narrow(ctx, h, 1, at, rows));
+        km_tensor *y = km_model_logits(ctx, j->m, km_narrow(ctx, h, 1, at, rows));
         km_tensor *t = km_narrow(ctx, targets, 1, at, rows);
-        sum += km_item(ctx, km_cross_entropy(ctx, km_cast(ctx, y, KM_F32), t, KM_NO_IGNORE, KM_SUM));
+        y = km_cast(ctx, y, KM_F32);
+        j->sum += km_item(ctx, km_cross_entropy(ctx, y, t, KM_NO_IGNORE, KM_SUM));
+        if (!km_failed(ctx)) s = show(j, y, ids + 1 + at, rows);
         km_scope_end(ctx, NULL);
     }
     km_no_grad_end(ctx);
-    return sum;
+    return s;
 }
 
-km_status km_perplexity_of(km_ctx *ctx, km_model *m, const km_ids *ids, int64_t context, int32_t bos,
-                           km_perplexity_progress progress, void *user, km_perplexity *out,
-                           km_error *err) {
-    int64_t total = (int64_t)ids->len, fresh = context - (bos >= 0);
-    *out = (km_perplexity){0};
-    if (context < 2 || context > m->config.context)
+/* Tokens of the text that a piece takes. */
+static int64_t fresh_of(const km_perplexity_options *o) { return o->context - (o->bos >= 0); }
+
+int64_t km_perplexity_count(const km_ids *ids, const km_perplexity_options *o) {
+    int64_t total = (int64_t)ids->len, fresh = fresh_of(o), lead = o->bos >= 0, n = 0, pieces = 0;
+    for (int64_t at = 0; at < total && (!o->pieces || pieces < o->pieces); at += fresh, pieces++) {
+        int64_t some = total - at < fresh ? total - at : fresh;
+        if (some + lead >= 2) n += some + lead - 1;
+    }
+    return n;
+}
+
+static km_status check(const km_model *m, const km_ids *ids, const km_perplexity_options *o,
+                       km_error *err) {
+    if (o->context < 2 || o->context > m->config.context)
         return km_error_set(err, KM_ERR_RANGE,
                             "pieces of %lld tokens; the model's context is %lld, and 2 the least",
-                            (long long)context, (long long)m->config.context);
-    if (total + (bos >= 0) < 2)
+                            (long long)o->context, (long long)m->config.context);
+    if (km_perplexity_count(ids, o) < 1)
         return km_error_set(err, KM_ERR_RANGE,
                             "the text has %lld tokens; there is nothing to predict",
-                            (long long)total);
-    int32_t *row = km_alloc(sizeof *row * (size_t)context);
-    if (!row) return km_error_set(err, KM_ERR_MEMORY, "perplexity: out of memory");
-    double sum = 0;
-    km_status s = KM_OK;
+                            (long long)ids->len);
+    return KM_OK;
+}
+
+km_status km_perplexity_of(km_ctx *ctx, km_model *m, const km_ids *ids,
+                           const km_perplexity_options *o, km_perplexity *out, km_error *err) {
+    *out = (km_perplexity){0};
+    km_status s = check(m, ids, o, err);
+    if (s != KM_OK) return s;
+    int64_t total = (int64_t)ids->len, fresh = fresh_of(o), lead = o->bos >= 0;
+    job j = {ctx, m, o, NULL, 0, err};
+    int32_t *row = km_alloc(sizeof *row * (size_t)o->context);
+    if (o->row) j.logits = km_alloc(sizeof *j.logits * (size_t)(ROWS * m->config.vocab));
+    if (!row || (o->row && !j.logits))
+        s = km_error_set(err, KM_ERR_MEMORY, "perplexity: out of memory");
     for (int64_t at = 0; at < total && s == KM_OK; at += fresh) {
-        int64_t n = total - at < fresh ? total - at : fresh, lead = bos >= 0;
-        if (lead) row[0] = bos;
+        int64_t n = total - at < fresh ? total - at : fresh;
+        if (o->pieces && out->pieces == o->pieces) break;
+        if (lead) row[0] = o->bos;
         for (int64_t i = 0; i < n; i++) row[lead + i] = ids->data[at + i];
         if (n + lead >= 2) {
-            sum += piece(ctx, m, row, n + lead);
+            s = piece(&j, row, n + lead);
             out->tokens += n + lead - 1;
         }
+        out->pieces++;
         if (!km_failed(ctx)) km_step_end(ctx);
         if (km_failed(ctx)) s = km_error_set(err, km_ctx_status(ctx), "%s", km_ctx_error(ctx));
-        if (s == KM_OK && progress && !progress(user, at + n, total))
+        if (s == KM_OK && o->progress && !o->progress(o->user, at + n, total))
             s = km_error_set(err, KM_ERR_STATE, "stopped");
     }
     km_free(row);
-    out->loss = out->tokens ? sum / (double)out->tokens : 0;
+    km_free(j.logits);
+    out->loss = out->tokens ? j.sum / (double)out->tokens : 0;
     return s;
 }
