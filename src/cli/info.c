@@ -2,6 +2,7 @@
 #include "cli/info.h"
 #include "cli/cli.h"
 #include "format/shown.h"
+#include "report/json.h"
 #include "report/table.h"
 #include "report/text.h"
 #include <string.h>
@@ -61,9 +62,12 @@ static void print_model(const json_t *m) {
         printf("  %-11s %lld tokens, a vocabulary of %lld%s\n", "context", whole(m, "context"),
                whole(m, "vocab"), json_is_true(json_object_get(m, "tied")) ? ", tied head" : "");
     if (json_object_get(m, "cache_bytes"))
-        printf("  %-11s %s for %lld tokens in f16, %s each\n", "cache",
+        printf("  %-11s %s for %lld tokens in %s, %s each\n", "cache",
                km_format_bytes(a, number(m, "cache_bytes")), whole(m, "cache_context"),
-               km_format_bytes(b, number(m, "cache_bytes_per_token")));
+               text_of(m, "cache_type"), km_format_bytes(b, number(m, "cache_bytes_per_token")));
+    if (json_object_get(m, "memory_bytes"))
+        printf("  %-11s %s for weights and cache\n", "memory",
+               km_format_bytes(a, number(m, "memory_bytes")));
     if (json_object_get(m, "unsupported"))
         printf("  %-11s Kermes cannot run it: %s\n", "note", text_of(m, "unsupported"));
 }
@@ -171,13 +175,32 @@ static bool print_tensors(const json_t *list) {
     return ok;
 }
 
+/* One of the types that a cache may have; KM_DTYPE_COUNT with the error set. */
+static km_dtype cache_type(const char *name, km_error *err) {
+    static const char *const names[] = {"f16", "bf16", "q8_0", "q4_0", "f32"};
+    static const km_dtype types[] = {KM_F16, KM_BF16, KM_Q8_0, KM_Q4_0, KM_F32};
+    int i = km_choose("cache type", name, names, 5, err);
+    return i < 0 ? KM_DTYPE_COUNT : types[i];
+}
+
+/* What the weights and the cache take together. */
+static void add_total(json_t *v) {
+    json_t *m = json_object_get(v, "model");
+    if (m && json_object_get(m, "cache_bytes") && json_object_get(v, "bytes"))
+        json_object_set_new(m, "memory_bytes",
+                            km_json_count(number(v, "bytes") + number(m, "cache_bytes")));
+}
+
 int km_command_info(int argc, char **argv) {
     km_common common = KM_COMMON_DEFAULTS;
     km_info_options o = {0};
+    const char *cache = "f16";
     const km_option options[] = {
         {"tensors", KM_OPTION_FLAG, NULL, &o.tensors, 0, 0, "list every tensor"},
         {"context", KM_OPTION_INT, "N", &o.context, 1, 1 << 30,
          "how much memory the cache takes for so many tokens (default: the model's own)"},
+        {"cache-type", KM_OPTION_TEXT, "T", &cache, 0, 0,
+         "with keys and values of f16 (default), bf16, q8_0, q4_0 or f32"},
         KM_OPTION_OUTPUT_ROWS(common),
         {0},
     };
@@ -193,6 +216,7 @@ int km_command_info(int argc, char **argv) {
         .options = options,
         .examples = "kermes info model.gguf\n"
                     "kermes info model.gguf --tensors\n"
+                    "kermes info model.gguf --context 32768 --cache-type q8_0\n"
                     "kermes info gpt2/ --json\n"
                     "kermes info runs/shakespeare\n",
     };
@@ -203,8 +227,12 @@ int km_command_info(int argc, char **argv) {
         return km_cli_usage("info takes one file or folder, as in 'kermes info model.gguf'");
     km_cli_notes(common.quiet);
     km_error err = {0};
+    o.cache = cache_type(cache, &err);
+    if (o.cache == KM_DTYPE_COUNT)
+        return km_cli_usage("%s; there are f16, bf16, q8_0, q4_0 and f32", err.text);
     json_t *v = km_info_gather(args.words[0], &o, &err);
     if (!v) return km_cli_fail("%s", err.text);
+    add_total(v);
     if (common.json) {
         json_object_set_new(v, "kermes", json_string(km_version()));
         return km_cli_print_json(v);

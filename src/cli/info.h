@@ -2,11 +2,13 @@
 #ifndef KM_CLI_INFO_H
 #define KM_CLI_INFO_H
 #include "base/error.h"
+#include "kermes.h"
 #include <jansson.h>
 
 typedef struct km_info_options {
     bool tensors;    /* list them all */
     int64_t context; /* for the memory needed; 0: the model's own */
+    km_dtype cache;  /* of keys and values */
 } km_info_options;
 
 /* NULL with the error set when the path is nothing that Kermes knows, or damaged. */

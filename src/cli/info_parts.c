@@ -72,11 +72,12 @@ typedef struct sizes {
     int64_t layers, kv_heads, key, value, context;
 } sizes;
 
-/* The cache of keys and values holds f16. */
 static void add_memory(json_t *model, const sizes *s, const km_info_options *o) {
-    double token = 2.0 * (double)s->layers * (double)s->kv_heads * (double)(s->key + s->value);
+    double element = (double)km_dtype_size(o->cache) / (double)km_dtype_block(o->cache);
+    double token = element * (double)s->layers * (double)s->kv_heads * (double)(s->key + s->value);
     int64_t context = o->context ? o->context : s->context;
     if (token <= 0 || context <= 0) return;
+    json_object_set_new(model, "cache_type", json_string(km_dtype_name(o->cache)));
     json_object_set_new(model, "cache_bytes_per_token", km_json_count(token));
     json_object_set_new(model, "cache_context", json_integer(context));
     json_object_set_new(model, "cache_bytes", km_json_count(token * (double)context));

@@ -19,7 +19,12 @@ for words in 'GGUF version 3' 'llama, 2 layers' 'llama.rope.freq_base = 10000'; 
 done
 expect 0 info "$fixtures/models/llama.gguf" --json --tensors --context 100
 json_says kind=gguf version=3 model.architecture=llama model.kv_heads=2 model.cache_context=100 \
-    tensor_list.20.name:string tensor_list.0.shape:array tensor_list.0.bytes:number
+    tensor_list.20.name:string tensor_list.0.shape:array tensor_list.0.bytes:number \
+    model.cache_type=f16 model.memory_bytes:number
+expect 0 info "$fixtures/models/llama.gguf" --context 100 --cache-type q8_0
+says out '100 tokens in q8_0'
+expect_error 2 info "$fixtures/models/llama.gguf" --cache-type q8
+says err 'unknown cache type'
 
 expect 0 info "$fixtures/formats/every.gguf" --tensors
 says out 'of.IQ4_XS'
