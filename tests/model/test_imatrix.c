@@ -49,6 +49,23 @@ static void both_forms_come_back(void **state) {
     }
 }
 
+static void files_of_others_are_read(void **state) {
+    (void)state;
+    static const char *const files[] = {"importance.dat", "importance.gguf"};
+    for (int f = 0; f < 2; f++) {
+        km_error err = {0};
+        km_imatrix *m = km_imatrix_load(fixture_path(files[f]), &err);
+        if (!m) fail_msg("%s", err.text);
+        assert_int_equal(m->n, 2);
+        assert_int_equal(m->chunks, 3);
+        assert_int_equal(m->row[1].in, 96);
+        for (int i = 0; i < 2; i++)
+            for (int64_t k = 0; k < m->row[i].in; k++)
+                assert_true(m->row[i].mean[k] == (float)(k % 7 + 1));
+        km_imatrix_free(m);
+    }
+}
+
 static void hostile_files_are_refused(void **state) {
     (void)state;
     km_error err = {0};
@@ -170,6 +187,7 @@ static void a_matrix_of_another_model_is_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(both_forms_come_back, empty_folder),
+        cmocka_unit_test(files_of_others_are_read),
         cmocka_unit_test_teardown(hostile_files_are_refused, empty_folder),
         cmocka_unit_test_teardown(errors_move_to_where_they_do_not_matter, empty_folder),
         cmocka_unit_test_teardown(a_matrix_of_another_model_is_refused, empty_folder),
