@@ -163,7 +163,7 @@ static size_t shared_bytes(const quant_call *q, int m) {
     for (int i = 0; i < q->layers; i++) {
         bool plain = q->l[i].type >= KM_QUANT_TYPES;
         size_t x = (size_t)(m == 1 ? 1 : m <= 4 ? 4 : 8) *
-                   (size_t)(plain ? q->k * 4 : q->k + q->k / 2);
+                   (size_t)(plain ? q->k * 4 : KM_FEW_X_BYTES(q->k));
         size_t bytes = ring_bytes(q->l[i].type, q->gated) + x;
         if (bytes > most) most = bytes;
     }

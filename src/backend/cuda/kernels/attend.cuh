@@ -57,7 +57,7 @@ __device__ __forceinline__ float2 turn_of(const km_attend_args &a, int position,
     double angle = position * f;
     angle -= 6.283185307179586 * rint(angle * 0.15915494309189535);
     float2 t;
-    sincosf((float)angle, &t.y, &t.x);
+    __sincosf((float)angle, &t.y, &t.x); // to 2^-21 within a turn
     return t;
 }
 

@@ -2,9 +2,10 @@
 // that stand together in x. Every type comes out the same: run r is
 //   w[i] = d[r] * q[r][i] - m[r],   q in int8, four to a word,
 // so that a dot product with int8 x is 16 dp4a, and what is subtracted needs only x's sums.
-// visit() names the fields of a unit, where they are and where they would stand in a slot of shared
-// memory: it reads them, asks for them to be copied into a slot, or takes them from one. unpack()
-// makes the runs. Formulas: src/tensor/quant.c.
+// A Cursor stands at a unit and knows where its fields are. visit() names the fields and where they
+// would stand in a slot of shared memory: it reads them, asks for them to be copied into a slot, or
+// takes them from one. unpack() makes the runs; dot() multiplies with one row of x in as few
+// instructions as the type allows. Formulas: src/tensor/quant.c.
 #ifndef KM_CUDA_QUANT_CUH
 #define KM_CUDA_QUANT_CUH
 #include "backend/cuda/kernels/common.cuh"
@@ -28,6 +29,18 @@ template <bool APART> struct Order {
     static __device__ __forceinline__ int run_of(int p) {
         return APART ? p / 32 % 4 : p / 16 % 4;
     }
+};
+
+// Where the fields of a unit are. It moves by whole units; types with blocks of 256 by fours.
+struct Cursor {
+    const uint8_t *f[KM_QUANT_FIELDS];
+    int within; // the unit's place in its block
+};
+
+// x of a unit: its four runs and the sums of their elements.
+struct Unit {
+    uint4 x[4];
+    int4 sum;
 };
 
 // ---- What visit() is given ----
@@ -120,8 +133,82 @@ __device__ __forceinline__ void look_up(uint32_t v, const uint32_t (&t)[4], uint
     high = __byte_perm(part[0], part[1], 0x7531);
 }
 
+__device__ __forceinline__ int dot16(const uint32_t (&w)[4], const uint4 &v, int dot) {
+    dot = __dp4a((int)w[0], (int)v.x, dot);
+    dot = __dp4a((int)w[1], (int)v.y, dot);
+    dot = __dp4a((int)w[2], (int)v.z, dot);
+    return __dp4a((int)w[3], (int)v.w, dot);
+}
+// Low nibbles with a and high nibbles with b; the second sum is 16 times too large.
+__device__ __forceinline__ int dot_unsigned(uint32_t w, uint32_t v, int dot) {
+    asm("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(dot) : "r"(w), "r"(v));
+    return dot;
+}
+__device__ __forceinline__ void dot_nibbles(const uint4 &w, const uint4 &a, const uint4 &b, int &low,
+                                            int &high) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        low = dot_unsigned(word(w, i) & 0x0f0f0f0fu, word(a, i), low);
+        high = dot_unsigned(word(w, i) & 0xf0f0f0f0u, word(b, i), high);
+    }
+}
+__device__ __forceinline__ int run_sum(const Unit &x, int r) {
+    return r == 0 ? x.sum.x : r == 1 ? x.sum.y : r == 2 ? x.sum.z : x.sum.w;
+}
+
 // Each type: APART, BLOCK (elements), QUANTS (bytes of the first plane), PIECES of a slot.
 template <int TYPE> struct Quant;
+
+// The planes of a type, from the table of quant_args.h.
+template <int TYPE> struct Planes;
+#define PLANES(name, block, ...)                                                                   \
+    template <> struct Planes<KM_QUANT_##name> {                                                   \
+        static constexpr int BLOCK = block;                                                        \
+        static __device__ constexpr int length(int i) {                                            \
+            const unsigned char f[KM_QUANT_FIELDS][2] = {__VA_ARGS__};                             \
+            return f[i][1];                                                                        \
+        }                                                                                          \
+    };
+KM_QUANT_PLANES(PLANES)
+#undef PLANES
+
+template <int TYPE>
+__device__ __forceinline__ Cursor cursor_at(const km_quant_matrix &w, int64_t unit) {
+    constexpr int PER = 256 / Planes<TYPE>::BLOCK; // blocks to four units
+    Cursor c;
+    int64_t plane = 0;
+    c.within = (int)(unit % 4);
+#pragma unroll
+    for (int i = 0; i < KM_QUANT_FIELDS; i++) {
+        int length = Planes<TYPE>::length(i);
+        int64_t block = PER == 1 ? unit / 4 : unit * 2;
+        c.f[i] = w.planes + plane + (w.first + block) * length;
+        plane += w.padded * length;
+    }
+    return c;
+}
+
+template <int TYPE> __device__ __forceinline__ void move(Cursor &c, int units) {
+    constexpr int PER = 256 / Planes<TYPE>::BLOCK;
+#pragma unroll
+    for (int i = 0; i < KM_QUANT_FIELDS; i++)
+        c.f[i] += (PER == 1 ? units / 4 : units * 2) * Planes<TYPE>::length(i);
+}
+
+// The general way: unpacked, then summed.
+template <class Q> __device__ __forceinline__ float dot_runs(const Q &q, const Unit &x) {
+    Runs w;
+    q.unpack(w);
+    float sum = 0;
+#pragma unroll
+    for (int r = 0; r < 4; r += Q::APART ? 1 : 2) {
+        int dot = dot16(w.q[r], x.x[r], 0), all = run_sum(x, r);
+        if (!Q::APART) dot = dot16(w.q[r + 1], x.x[r + 1], dot), all += run_sum(x, r + 1);
+        sum = fmaf(w.d[r], (float)dot, sum);
+        sum = fmaf(-w.m[r], (float)all, sum);
+    }
+    return sum;
+}
 
 // A block of 32 with 16 bytes of nibbles: two blocks to a unit.
 struct Pair {
@@ -129,21 +216,17 @@ struct Pair {
     static constexpr int BLOCK = 32, QUANTS = 16, PIECES = 3;
     uint4 q[2];
     template <class IO>
-    __device__ __forceinline__ int64_t visit_quants(const IO &io, const km_quant_matrix &w,
-                                                    int64_t unit) {
-        int64_t b = w.first + unit * 2;
-        io.at(q[0], w.planes + b * 16, 0);
-        io.at(q[1], w.planes + b * 16 + 16, 16);
-        return b;
+    __device__ __forceinline__ void visit_quants(const IO &io, const Cursor &at) {
+        io.at(q[0], at.f[0], 0);
+        io.at(q[1], at.f[0] + 16, 16);
     }
 };
 
 template <> struct Quant<KM_QUANT_Q4_0> : Pair {
     uint32_t dd;
-    template <class IO>
-    __device__ __forceinline__ void visit(const IO &io, const km_quant_matrix &w, int64_t unit) {
-        int64_t b = visit_quants(io, w, unit);
-        io.at(dd, w.planes + w.padded * 16 + b * 2, 32);
+    template <class IO> __device__ __forceinline__ void visit(const IO &io, const Cursor &at) {
+        visit_quants(io, at);
+        io.at(dd, at.f[1], 32);
     }
     __device__ __forceinline__ void unpack(Runs &r) const {
 #pragma unroll
@@ -154,14 +237,24 @@ template <> struct Quant<KM_QUANT_Q4_0> : Pair {
             r.m[2 * i] = r.m[2 * i + 1] = 8 * d;
         }
     }
+    __device__ __forceinline__ float dot(const Unit &x) const {
+        float d[2] = {half_low(dd), half_high(dd)}, sum = 0;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            int low = 0, high = 0;
+            dot_nibbles(q[i], x.x[2 * i], x.x[2 * i + 1], low, high);
+            low += (high >> 4) - 8 * (run_sum(x, 2 * i) + run_sum(x, 2 * i + 1));
+            sum = fmaf(d[i], (float)low, sum);
+        }
+        return sum;
+    }
 };
 
 template <> struct Quant<KM_QUANT_Q4_1> : Pair {
     uint2 dm;
-    template <class IO>
-    __device__ __forceinline__ void visit(const IO &io, const km_quant_matrix &w, int64_t unit) {
-        int64_t b = visit_quants(io, w, unit);
-        io.at(dm, w.planes + w.padded * 16 + b * 4, 32);
+    template <class IO> __device__ __forceinline__ void visit(const IO &io, const Cursor &at) {
+        visit_quants(io, at);
+        io.at(dm, at.f[1], 32);
     }
     __device__ __forceinline__ void unpack(Runs &r) const {
 #pragma unroll
@@ -170,6 +263,18 @@ template <> struct Quant<KM_QUANT_Q4_1> : Pair {
             r.d[2 * i] = r.d[2 * i + 1] = half_low(i ? dm.y : dm.x);
             r.m[2 * i] = r.m[2 * i + 1] = -half_high(i ? dm.y : dm.x);
         }
+    }
+    __device__ __forceinline__ float dot(const Unit &x) const {
+        float sum = 0;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            int low = 0, high = 0;
+            uint32_t both = i ? dm.y : dm.x;
+            dot_nibbles(q[i], x.x[2 * i], x.x[2 * i + 1], low, high);
+            sum = fmaf(half_low(both), (float)(low + (high >> 4)), sum);
+            sum = fmaf(half_high(both), (float)(run_sum(x, 2 * i) + run_sum(x, 2 * i + 1)), sum);
+        }
+        return sum;
     }
 };
 
@@ -185,11 +290,10 @@ __device__ __forceinline__ void fifth_bits(uint32_t h, uint32_t (&low)[4], uint3
 template <> struct Quant<KM_QUANT_Q5_0> : Pair {
     uint2 h;
     uint32_t dd;
-    template <class IO>
-    __device__ __forceinline__ void visit(const IO &io, const km_quant_matrix &w, int64_t unit) {
-        int64_t b = visit_quants(io, w, unit);
-        io.at(h, w.planes + w.padded * 16 + b * 4, 32);
-        io.at(dd, w.planes + w.padded * 20 + b * 2, 40);
+    template <class IO> __device__ __forceinline__ void visit(const IO &io, const Cursor &at) {
+        visit_quants(io, at);
+        io.at(h, at.f[1], 32);
+        io.at(dd, at.f[2], 40);
     }
     __device__ __forceinline__ void unpack(Runs &r) const {
 #pragma unroll
@@ -201,15 +305,17 @@ template <> struct Quant<KM_QUANT_Q5_0> : Pair {
             r.m[2 * i] = r.m[2 * i + 1] = 16 * d;
         }
     }
+    __device__ __forceinline__ float dot(const Unit &x) const {
+        return dot_runs(*this, x);
+    }
 };
 
 template <> struct Quant<KM_QUANT_Q5_1> : Pair {
     uint2 h, dm;
-    template <class IO>
-    __device__ __forceinline__ void visit(const IO &io, const km_quant_matrix &w, int64_t unit) {
-        int64_t b = visit_quants(io, w, unit);
-        io.at(h, w.planes + w.padded * 16 + b * 4, 32);
-        io.at(dm, w.planes + w.padded * 20 + b * 4, 40);
+    template <class IO> __device__ __forceinline__ void visit(const IO &io, const Cursor &at) {
+        visit_quants(io, at);
+        io.at(h, at.f[1], 32);
+        io.at(dm, at.f[2], 40);
     }
     __device__ __forceinline__ void unpack(Runs &r) const {
 #pragma unroll
@@ -220,6 +326,9 @@ template <> struct Quant<KM_QUANT_Q5_1> : Pair {
             r.m[2 * i] = r.m[2 * i + 1] = -half_high(i ? dm.y : dm.x);
         }
     }
+    __device__ __forceinline__ float dot(const Unit &x) const {
+        return dot_runs(*this, x);
+    }
 };
 
 template <> struct Quant<KM_QUANT_Q8_0> {
@@ -227,12 +336,10 @@ template <> struct Quant<KM_QUANT_Q8_0> {
     static constexpr int BLOCK = 32, QUANTS = 32, PIECES = 5;
     uint4 q[4];
     uint32_t dd;
-    template <class IO>
-    __device__ __forceinline__ void visit(const IO &io, const km_quant_matrix &w, int64_t unit) {
-        int64_t b = w.first + unit * 2;
+    template <class IO> __device__ __forceinline__ void visit(const IO &io, const Cursor &at) {
 #pragma unroll
-        for (int i = 0; i < 4; i++) io.at(q[i], w.planes + b * 32 + 16 * i, 16 * i);
-        io.at(dd, w.planes + w.padded * 32 + b * 2, 64);
+        for (int i = 0; i < 4; i++) io.at(q[i], at.f[0] + 16 * i, 16 * i);
+        io.at(dd, at.f[1], 64);
     }
     __device__ __forceinline__ void unpack(Runs &r) const {
 #pragma unroll
@@ -242,6 +349,17 @@ template <> struct Quant<KM_QUANT_Q8_0> {
             r.d[i] = i < 2 ? half_low(dd) : half_high(dd);
             r.m[i] = 0;
         }
+    }
+    __device__ __forceinline__ float dot(const Unit &x) const {
+        int a = 0, b = 0;
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            a = __dp4a((int)word(q[0], k), (int)word(x.x[0], k), a);
+            a = __dp4a((int)word(q[1], k), (int)word(x.x[1], k), a);
+            b = __dp4a((int)word(q[2], k), (int)word(x.x[2], k), b);
+            b = __dp4a((int)word(q[3], k), (int)word(x.x[3], k), b);
+        }
+        return fmaf(half_low(dd), (float)a, half_high(dd) * (float)b);
     }
 };
 
@@ -257,17 +375,18 @@ template <> struct Quant<KM_QUANT_IQ4_NL> : Quant<KM_QUANT_Q4_0> {
             r.m[2 * i] = r.m[2 * i + 1] = 0;
         }
     }
+    __device__ __forceinline__ float dot(const Unit &x) const {
+        return dot_runs(*this, x);
+    }
 };
 
 template <> struct Quant<KM_QUANT_MXFP4> : Pair {
     uint32_t around;
     int odd;
-    template <class IO>
-    __device__ __forceinline__ void visit(const IO &io, const km_quant_matrix &w, int64_t unit) {
-        int64_t b = visit_quants(io, w, unit);
-        const uint8_t *p = w.planes + w.padded * 16 + b;
-        io.at(around, word_around(p), 32);
-        odd = (int)((uintptr_t)p & 2);
+    template <class IO> __device__ __forceinline__ void visit(const IO &io, const Cursor &at) {
+        visit_quants(io, at);
+        io.at(around, word_around(at.f[1]), 32);
+        odd = (int)((uintptr_t)at.f[1] & 2);
     }
     __device__ __forceinline__ void unpack(Runs &r) const {
         // km_mxfp4_values
@@ -282,6 +401,9 @@ template <> struct Quant<KM_QUANT_MXFP4> : Pair {
             r.m[2 * i] = r.m[2 * i + 1] = 0;
         }
     }
+    __device__ __forceinline__ float dot(const Unit &x) const {
+        return dot_runs(*this, x);
+    }
 };
 
 // ---- Blocks of 256: four units ----
@@ -293,14 +415,12 @@ template <> struct Quant<KM_QUANT_Q2_K> {
     uint2 s;
     uint32_t dm;
     int j;
-    template <class IO>
-    __device__ __forceinline__ void visit(const IO &io, const km_quant_matrix &w, int64_t unit) {
-        int64_t b = w.first + unit / 4;
-        int half = (int)(unit / 2) % 2;
-        j = (int)unit % 2;
-        io.at(q, w.planes + b * 64 + 32 * half + 16 * j, 0);
-        io.at(s, w.planes + w.padded * 64 + b * 16 + 8 * half, 16);
-        io.at(dm, w.planes + w.padded * 80 + b * 4, 24);
+    template <class IO> __device__ __forceinline__ void visit(const IO &io, const Cursor &at) {
+        int half = at.within / 2;
+        j = at.within % 2;
+        io.at(q, at.f[0] + 32 * half + 16 * j, 0);
+        io.at(s, at.f[1] + 8 * half, 16);
+        io.at(dm, at.f[2], 24);
     }
     __device__ __forceinline__ void unpack(Runs &r) const {
         float d = half_low(dm), m = half_high(dm);
@@ -313,6 +433,9 @@ template <> struct Quant<KM_QUANT_Q2_K> {
             r.m[i] = m * (float)(sc >> 4);
         }
     }
+    __device__ __forceinline__ float dot(const Unit &x) const {
+        return dot_runs(*this, x);
+    }
 };
 
 template <> struct Quant<KM_QUANT_Q3_K> {
@@ -321,18 +444,15 @@ template <> struct Quant<KM_QUANT_Q3_K> {
     uint4 q, h;
     uint32_t s[3], around;
     int j, half, odd;
-    template <class IO>
-    __device__ __forceinline__ void visit(const IO &io, const km_quant_matrix &w, int64_t unit) {
-        int64_t b = w.first + unit / 4;
-        half = (int)(unit / 2) % 2;
-        j = (int)unit % 2;
-        io.at(q, w.planes + b * 64 + 32 * half + 16 * j, 0);
-        io.at(h, w.planes + w.padded * 64 + b * 32 + 16 * j, 16);
+    template <class IO> __device__ __forceinline__ void visit(const IO &io, const Cursor &at) {
+        half = at.within / 2;
+        j = at.within % 2;
+        io.at(q, at.f[0] + 32 * half + 16 * j, 0);
+        io.at(h, at.f[1] + 16 * j, 16);
 #pragma unroll
-        for (int i = 0; i < 3; i++) io.at(s[i], w.planes + w.padded * 96 + b * 12 + 4 * i, 32 + 4 * i);
-        const uint8_t *p = w.planes + w.padded * 108 + b * 2;
-        io.at(around, word_around(p), 44);
-        odd = (int)((uintptr_t)p & 2);
+        for (int i = 0; i < 3; i++) io.at(s[i], at.f[2] + 4 * i, 32 + 4 * i);
+        io.at(around, word_around(at.f[3]), 44);
+        odd = (int)((uintptr_t)at.f[3] & 2);
     }
     __device__ __forceinline__ void unpack(Runs &r) const {
 #pragma unroll
@@ -348,6 +468,9 @@ template <> struct Quant<KM_QUANT_Q3_K> {
             r.m[i] = 4 * r.d[i];
         }
     }
+    __device__ __forceinline__ float dot(const Unit &x) const {
+        return dot_runs(*this, x);
+    }
 };
 
 // Scale j and minimum j of q4_k and q5_k: the 12 bytes are words y, z, w of the head.
@@ -359,18 +482,32 @@ __device__ __forceinline__ void k4_scale(const uint4 &head, int j, float &scale,
     min = half_high(head.x) * (float)m;
 }
 
+// Scales and minima 2 c and 2 c + 1, as the whole numbers they are.
+__device__ __forceinline__ void k4_scales(const uint4 &head, int c, int &s0, int &s1, int &m0,
+                                          int &m1) {
+    uint32_t scales, mins; // the four bytes of this half of the block
+    if (c < 2) {
+        scales = head.y & 0x3f3f3f3fu;
+        mins = head.z & 0x3f3f3f3fu;
+    } else {
+        scales = (head.w & 0x0f0f0f0fu) | ((head.y >> 2) & 0x30303030u);
+        mins = ((head.w >> 4) & 0x0f0f0f0fu) | ((head.z >> 2) & 0x30303030u);
+    }
+    int shift = (c & 1) * 16;
+    s0 = (int)((scales >> shift) & 0xff), s1 = (int)((scales >> (shift + 8)) & 0xff);
+    m0 = (int)((mins >> shift) & 0xff), m1 = (int)((mins >> (shift + 8)) & 0xff);
+}
+
 template <> struct Quant<KM_QUANT_Q4_K> {
     static constexpr bool APART = false;
     static constexpr int BLOCK = 256, QUANTS = 128, PIECES = 3;
     uint4 q[2], head;
     int c;
-    template <class IO>
-    __device__ __forceinline__ void visit(const IO &io, const km_quant_matrix &w, int64_t unit) {
-        int64_t b = w.first + unit / 4;
-        c = (int)unit % 4;
-        io.at(q[0], w.planes + b * 128 + 32 * c, 0);
-        io.at(q[1], w.planes + b * 128 + 32 * c + 16, 16);
-        io.at(head, w.planes + w.padded * 128 + b * 16, 32);
+    template <class IO> __device__ __forceinline__ void visit(const IO &io, const Cursor &at) {
+        c = at.within;
+        io.at(q[0], at.f[0] + 32 * c, 0);
+        io.at(q[1], at.f[0] + 32 * c + 16, 16);
+        io.at(head, at.f[1], 32);
     }
     __device__ __forceinline__ void unpack(Runs &r) const {
         nibbles(q[0], r.q[0], r.q[2]);
@@ -380,6 +517,15 @@ template <> struct Quant<KM_QUANT_Q4_K> {
         r.d[1] = r.d[0], r.m[1] = r.m[0];
         r.d[3] = r.d[2], r.m[3] = r.m[2];
     }
+    __device__ __forceinline__ float dot(const Unit &x) const {
+        int low = 0, high = 0, s0, s1, m0, m1;
+        dot_nibbles(q[0], x.x[0], x.x[2], low, high);
+        dot_nibbles(q[1], x.x[1], x.x[3], low, high);
+        k4_scales(head, c, s0, s1, m0, m1);
+        int all = s0 * low + s1 * (high >> 4);
+        int less = m0 * (x.sum.x + x.sum.y) + m1 * (x.sum.z + x.sum.w);
+        return fmaf(half_low(head.x), (float)all, -half_high(head.x) * (float)less);
+    }
 };
 
 template <> struct Quant<KM_QUANT_Q5_K> {
@@ -387,15 +533,13 @@ template <> struct Quant<KM_QUANT_Q5_K> {
     static constexpr int BLOCK = 256, QUANTS = 128, PIECES = 5;
     uint4 q[2], h[2], head;
     int c;
-    template <class IO>
-    __device__ __forceinline__ void visit(const IO &io, const km_quant_matrix &w, int64_t unit) {
-        int64_t b = w.first + unit / 4;
-        c = (int)unit % 4;
-        io.at(q[0], w.planes + b * 128 + 32 * c, 0);
-        io.at(q[1], w.planes + b * 128 + 32 * c + 16, 16);
-        io.at(h[0], w.planes + w.padded * 128 + b * 32, 32);
-        io.at(h[1], w.planes + w.padded * 128 + b * 32 + 16, 48);
-        io.at(head, w.planes + w.padded * 160 + b * 16, 64);
+    template <class IO> __device__ __forceinline__ void visit(const IO &io, const Cursor &at) {
+        c = at.within;
+        io.at(q[0], at.f[0] + 32 * c, 0);
+        io.at(q[1], at.f[0] + 32 * c + 16, 16);
+        io.at(h[0], at.f[1], 32);
+        io.at(h[1], at.f[1] + 16, 48);
+        io.at(head, at.f[2], 64);
     }
     __device__ __forceinline__ void unpack(Runs &r) const {
         nibbles(q[0], r.q[0], r.q[2]);
@@ -412,6 +556,23 @@ template <> struct Quant<KM_QUANT_Q5_K> {
         r.d[1] = r.d[0], r.m[1] = r.m[0];
         r.d[3] = r.d[2], r.m[3] = r.m[2];
     }
+    __device__ __forceinline__ float dot(const Unit &x) const {
+        int low = 0, high = 0, s0, s1, m0, m1;
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                uint32_t w = word(q[i], k), bits = word(h[i], k) >> (2 * c);
+                uint32_t a = (w & 0x0f0f0f0fu) | ((bits & 0x01010101u) << 4);
+                uint32_t b = ((w >> 4) & 0x0f0f0f0fu) | ((bits & 0x02020202u) << 3);
+                low = __dp4a((int)a, (int)word(x.x[i], k), low);
+                high = __dp4a((int)b, (int)word(x.x[2 + i], k), high);
+            }
+        k4_scales(head, c, s0, s1, m0, m1);
+        int all = s0 * low + s1 * high;
+        int less = m0 * (x.sum.x + x.sum.y) + m1 * (x.sum.z + x.sum.w);
+        return fmaf(half_low(head.x), (float)all, -half_high(head.x) * (float)less);
+    }
 };
 
 template <> struct Quant<KM_QUANT_Q6_K> {
@@ -421,19 +582,15 @@ template <> struct Quant<KM_QUANT_Q6_K> {
     uint2 s;
     uint32_t around;
     int j, odd;
-    template <class IO>
-    __device__ __forceinline__ void visit(const IO &io, const km_quant_matrix &w, int64_t unit) {
-        int64_t b = w.first + unit / 4;
-        int half = (int)(unit / 2) % 2;
-        j = (int)unit % 2;
-        const uint8_t *p = w.planes + b * 128 + 64 * half + 16 * j;
-        io.at(q[0], p, 0);
-        io.at(q[1], p + 32, 16);
-        io.at(h, w.planes + w.padded * 128 + b * 64 + 32 * half + 16 * j, 32);
-        io.at(s, w.planes + w.padded * 192 + b * 16 + 8 * half, 48);
-        const uint8_t *d = w.planes + w.padded * 208 + b * 2;
-        io.at(around, word_around(d), 56);
-        odd = (int)((uintptr_t)d & 2);
+    template <class IO> __device__ __forceinline__ void visit(const IO &io, const Cursor &at) {
+        int half = at.within / 2;
+        j = at.within % 2;
+        io.at(q[0], at.f[0] + 64 * half + 16 * j, 0);
+        io.at(q[1], at.f[0] + 64 * half + 16 * j + 32, 16);
+        io.at(h, at.f[1] + 32 * half + 16 * j, 32);
+        io.at(s, at.f[2] + 8 * half, 48);
+        io.at(around, word_around(at.f[3]), 56);
+        odd = (int)((uintptr_t)at.f[3] & 2);
     }
     __device__ __forceinline__ void unpack(Runs &r) const {
         nibbles(q[0], r.q[0], r.q[2]);
@@ -449,6 +606,23 @@ template <> struct Quant<KM_QUANT_Q6_K> {
             r.m[i] = 32 * r.d[i];
         }
     }
+    __device__ __forceinline__ float dot(const Unit &x) const {
+        int all = 0;
+#pragma unroll
+        for (int r = 0; r < 4; r++) {
+            int sum = -32 * run_sum(x, r);
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                uint32_t two = r < 2 ? word(h, k) << (4 - 2 * r) : word(h, k) >> (2 * r - 4);
+                uint32_t four = r < 2 ? word(q[r], k) : word(q[r - 2], k) >> 4;
+                sum = __dp4a((int)((four & 0x0f0f0f0fu) | (two & 0x30303030u)), (int)word(x.x[r], k),
+                             sum);
+            }
+            uint32_t pair = r < 2 ? s.x : s.y; // bytes 2 r + j of the eight
+            all += (int)(int8_t)(pair >> (16 * (r & 1) + 8 * j)) * sum;
+        }
+        return half_low(around >> (8 * odd)) * (float)all;
+    }
 };
 
 template <> struct Quant<KM_QUANT_IQ4_XS> {
@@ -457,13 +631,11 @@ template <> struct Quant<KM_QUANT_IQ4_XS> {
     uint4 q[2];
     uint2 head; // d, high bits of scales; low bits of scales
     int c;
-    template <class IO>
-    __device__ __forceinline__ void visit(const IO &io, const km_quant_matrix &w, int64_t unit) {
-        int64_t b = w.first + unit / 4;
-        c = (int)unit % 4;
-        io.at(q[0], w.planes + b * 128 + 32 * c, 0);
-        io.at(q[1], w.planes + b * 128 + 32 * c + 16, 16);
-        io.at(head, w.planes + w.padded * 128 + b * 8, 32);
+    template <class IO> __device__ __forceinline__ void visit(const IO &io, const Cursor &at) {
+        c = at.within;
+        io.at(q[0], at.f[0] + 32 * c, 0);
+        io.at(q[1], at.f[0] + 32 * c + 16, 16);
+        io.at(head, at.f[1], 32);
     }
     __device__ __forceinline__ void unpack(Runs &r) const {
         const uint32_t t[4] = {0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u};
@@ -476,6 +648,9 @@ template <> struct Quant<KM_QUANT_IQ4_XS> {
             r.d[2 * i] = r.d[2 * i + 1] = half_low(head.x) * (float)((int)(low | high << 4) - 32);
             r.m[2 * i] = r.m[2 * i + 1] = 0;
         }
+    }
+    __device__ __forceinline__ float dot(const Unit &x) const {
+        return dot_runs(*this, x);
     }
 };
 

@@ -60,6 +60,8 @@ typedef struct km_quant_matrix {
 #define KM_FEW_DEEP(pieces) ((pieces) <= 2 ? 6 : (pieces) <= 3 ? 4 : (pieces) <= 4 ? 3 : 2)
 #define KM_PLAIN_PIECES 2  /* of 8 weights, in a slot of plain_few.cu's ring */
 #define KM_PLAIN_DEEP(gated) ((gated) ? 3 : 6)
+/* x of one row in shared memory: int8, sums, scales. */
+#define KM_FEW_X_BYTES(k) (((k) + (k) / 4 + ((k) + 127) / 128 * 4 + 15) & ~15)
 #define KM_FEW_PARTS 3        /* layers over one x */
 #define KM_FEW_AT_ONCE 8      /* rows of x */
 

@@ -10,51 +10,48 @@
 #include "backend/cuda/kernels/gemm_common.cuh"
 #include "backend/cuda/kernels/quant.cuh"
 
-// x of one row in shared memory: runs of 16 bytes, run r of unit u at [r][u], so that the lanes of a
-// warp read side by side; and {scale, scale * sum} of each run, or of two of them where they are a
-// group of 32 together.
+// x of one row in shared memory as int8: run r of unit u at [r][u], so that the lanes of a warp read
+// side by side; the sums of a unit's runs; and a scale to every 128 elements.
 template <bool APART> struct Staged {
     int8_t *q;
-    float2 *meta;
+    int4 *sums;
+    float *scales;
     int k;
+    static __device__ __forceinline__ int bytes(int k) { return KM_FEW_X_BYTES(k); }
     __device__ __forceinline__ Staged(uint8_t *room, int row, int k_) : k(k_) {
-        q = reinterpret_cast<int8_t *>(room) + row * (k + k / 2);
-        meta = reinterpret_cast<float2 *>(q + k);
+        q = reinterpret_cast<int8_t *>(room) + row * bytes(k);
+        sums = reinterpret_cast<int4 *>(q + k);
+        scales = reinterpret_cast<float *>(q + k + k / 4);
     }
-    __device__ __forceinline__ uint4 run(int unit, int r) const {
-        return *reinterpret_cast<const uint4 *>(q + r * (k / 4) + unit * 16);
+    __device__ __forceinline__ Unit unit(int u) const {
+        Unit x;
+#pragma unroll
+        for (int r = 0; r < 4; r++)
+            x.x[r] = *reinterpret_cast<const uint4 *>(q + r * (k / 4) + u * 16);
+        x.sum = sums[u];
+        return x;
     }
-    __device__ __forceinline__ float2 scale(int unit, int r) const {
-        return meta[r * (k / 64) + unit];
-    }
-    // Four elements from p on, by all lanes of a warp together.
+    __device__ __forceinline__ float scale(int u) const { return scales[u / 2]; }
+    // Four elements from p on, by all lanes of a warp together, which have 128.
     __device__ __forceinline__ void put(int p, float4 v) {
         float most = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
 #pragma unroll
-        for (int lane = 4; lane > 0; lane /= 2)
+        for (int lane = 16; lane > 0; lane /= 2)
             most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, lane));
-        float d = most / 127, inverse = most > 0 ? 127 / most : 0;
+        float inverse = most > 0 ? 127 / most : 0;
         int a = __float2int_rn(v.x * inverse), b = __float2int_rn(v.y * inverse),
             c = __float2int_rn(v.z * inverse), e = __float2int_rn(v.w * inverse);
         int sum = a + b + c + e;
         sum += __shfl_xor_sync(ALL_LANES, sum, 1);
         sum += __shfl_xor_sync(ALL_LANES, sum, 2);
-        if (!APART) sum += __shfl_xor_sync(ALL_LANES, sum, 4);
         if (p >= k) return;
         int unit = Order<APART>::unit_of(p), r = Order<APART>::run_of(p);
         uint32_t four = (a & 0xff) | (b & 0xff) << 8 | (c & 0xff) << 16 | (uint32_t)e << 24;
         *reinterpret_cast<uint32_t *>(q + r * (k / 4) + unit * 16 + p % 16) = four;
-        if (p % (APART ? 16 : 32) == 0)
-            meta[(APART ? r : r / 2) * (k / 64) + unit] = make_float2(d, d * (float)sum);
+        if (p % 16 == 0) reinterpret_cast<int *>(sums + unit)[r] = sum;
+        if (p % 128 == 0) scales[p / 128] = most / 127;
     }
 };
-
-__device__ __forceinline__ int dot16(const uint32_t (&w)[4], const uint4 &v, int dot) {
-    dot = __dp4a((int)w[0], (int)v.x, dot);
-    dot = __dp4a((int)w[1], (int)v.y, dot);
-    dot = __dp4a((int)w[2], (int)v.z, dot);
-    return __dp4a((int)w[3], (int)v.w, dot);
-}
 
 __device__ __forceinline__ float4 four_at(const float *p) {
     return *reinterpret_cast<const float4 *>(p);
@@ -127,45 +124,34 @@ __device__ __forceinline__ void call_early(const km_quant_few_args &a, const km_
 #endif
 }
 
+// One unit of weights with all rows of x. For several rows it is unpacked once.
 template <int TYPE, int M>
 __device__ __forceinline__ void add_unit(const Quant<TYPE> &raw, uint8_t *room, int k, int m,
                                          int unit, float (&sum)[M]) {
     constexpr bool APART = Quant<TYPE>::APART;
-    Runs w;
-    raw.unpack(w);
+    if constexpr (M == 1) {
+        Staged<APART> x(room, 0, k);
+        sum[0] = fmaf(x.scale(unit), raw.dot(x.unit(unit)), sum[0]);
+    } else {
+        Runs w;
+        raw.unpack(w);
 #pragma unroll
-    for (int row = 0; row < M; row++) {
-        if (M > 1 && row >= m) break;
-        Staged<APART> x(room, row, k);
-        if constexpr (APART) {
+        for (int row = 0; row < M; row++) {
+            if (row >= m) break;
+            Staged<APART> x(room, row, k);
+            Unit v = x.unit(unit);
+            float part = 0;
 #pragma unroll
-            for (int r = 0; r < 4; r++) {
-                float2 s = x.scale(unit, r);
-                int dot = dot16(w.q[r], x.run(unit, r), 0);
-                sum[row] = fmaf(w.d[r] * s.x, (float)dot, sum[row]);
-                sum[row] = fmaf(-w.m[r], s.y, sum[row]);
+            for (int r = 0; r < 4; r += APART ? 1 : 2) {
+                int dot = dot16(w.q[r], v.x[r], 0), all = run_sum(v, r);
+                if (!APART) dot = dot16(w.q[r + 1], v.x[r + 1], dot), all += run_sum(v, r + 1);
+                part = fmaf(w.d[r], (float)dot, part);
+                part = fmaf(-w.m[r], (float)all, part);
             }
-        } else {
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                float2 s = x.scale(unit, r);
-                int dot = dot16(w.q[2 * r], x.run(unit, 2 * r), 0);
-                dot = dot16(w.q[2 * r + 1], x.run(unit, 2 * r + 1), dot);
-                sum[row] = fmaf(w.d[2 * r] * s.x, (float)dot, sum[row]);
-                sum[row] = fmaf(-w.m[2 * r], s.y, sum[row]);
-            }
+            sum[row] = fmaf(x.scale(unit), part, sum[row]);
         }
     }
 }
-
-// A thread's way over its units: row after row, and within a row every `lanes`th.
-struct Walk {
-    int row, unit;
-    __device__ __forceinline__ void step(int lanes, int groups, int units, int sub) {
-        unit += lanes;
-        if (unit - sub >= units) unit = sub, row += groups;
-    }
-};
 
 template <int TYPE, int M, bool GATED>
 __device__ __forceinline__ void few_rows(const km_quant_few_args &a, const km_quant_part &part,
@@ -177,18 +163,24 @@ __device__ __forceinline__ void few_rows(const km_quant_few_args &a, const km_qu
     int begin = (int)((int64_t)part.n * b / blocks), end = (int)((int64_t)part.n * (b + 1) / blocks);
     int lanes = a.lanes, groups = KM_FEW_THREADS / lanes, group = threadIdx.x / lanes;
     int sub = threadIdx.x % lanes, units = a.k / KM_QUANT_UNIT;
+    int turns = (units + lanes - 1) / lanes; // to a row
     uint32_t mine = smem_addr(shared) + threadIdx.x * 16, into = 0, from = 0;
     uint8_t *room = shared + RING;
-    Walk ahead = {begin + group, sub};
+    // Ahead of the sums: which unit is asked for next.
+    int row_ahead = begin + group, turn_ahead = 0, next_row = groups * units - (turns - 1) * lanes;
+    Cursor at = cursor_at<TYPE>(part.w, (int64_t)row_ahead * units + sub), up_at;
+    if (GATED) up_at = cursor_at<TYPE>(part.up, (int64_t)row_ahead * units + sub);
     auto ask = [&] {
-        if (ahead.row < end && ahead.unit < units) {
+        if (row_ahead < end && sub + turn_ahead * lanes < units) {
             Quant<TYPE> raw;
-            int64_t at = (int64_t)ahead.row * units + ahead.unit;
-            raw.visit(Ask<KM_FEW_THREADS>{{mine + into}}, part.w, at);
-            if (GATED) raw.visit(Ask<KM_FEW_THREADS>{{mine + into + UP}}, part.up, at);
+            raw.visit(Ask<KM_FEW_THREADS>{{mine + into}}, at);
+            if (GATED) raw.visit(Ask<KM_FEW_THREADS>{{mine + into + UP}}, up_at);
         }
         cp_async_commit();
-        ahead.step(lanes, groups, units, sub);
+        int by = lanes;
+        if (++turn_ahead == turns) turn_ahead = 0, row_ahead += groups, by = next_row;
+        move<TYPE>(at, by);
+        if (GATED) move<TYPE>(up_at, by);
         into = into + SLOT == RING ? 0 : into + SLOT;
     };
     if (a.early) {
@@ -207,23 +199,29 @@ __device__ __forceinline__ void few_rows(const km_quant_few_args &a, const km_qu
     }
     stage<Quant<TYPE>::APART, M>(a, room);
 
+    // A row's d may sit in either half of its word: only the parity of its address is needed later.
+    Cursor now = cursor_at<TYPE>(part.w, (int64_t)(begin + group) * units + sub), up_now;
+    if (GATED) up_now = cursor_at<TYPE>(part.up, (int64_t)(begin + group) * units + sub);
     int rounds = (end - begin + groups - 1) / groups; // all lanes of a warp go together
     for (int i = 0; i < rounds; i++) {
         int row = begin + i * groups + group;
         float sum[M] = {}, up[GATED ? M : 1] = {};
-        for (int u = sub; u - sub < units; u += lanes) {
+        for (int turn = 0; turn < turns; turn++) {
+            int u = sub + turn * lanes;
             ask();
             cp_async_wait<DEEP - 1>();
             if (row < end && u < units) {
                 Quant<TYPE> raw;
-                int64_t at = (int64_t)row * units + u;
-                raw.visit(Take<KM_FEW_THREADS>{{mine + from}}, part.w, at);
+                raw.visit(Take<KM_FEW_THREADS>{{mine + from}}, now);
                 add_unit<TYPE, M>(raw, room, a.k, a.m, u, sum);
                 if constexpr (GATED) {
-                    raw.visit(Take<KM_FEW_THREADS>{{mine + from + UP}}, part.up, at);
+                    raw.visit(Take<KM_FEW_THREADS>{{mine + from + UP}}, up_now);
                     add_unit<TYPE, M>(raw, room, a.k, a.m, u, up);
                 }
             }
+            int by = turn + 1 == turns ? next_row : lanes;
+            move<TYPE>(now, by);
+            if (GATED) move<TYPE>(up_now, by);
             from = from + SLOT == RING ? 0 : from + SLOT;
         }
 #pragma unroll

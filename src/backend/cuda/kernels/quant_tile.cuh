@@ -59,7 +59,7 @@ template <int TYPE> struct Packed {
     int64_t first; // unit with which the row begins
     bool there;
     __device__ __forceinline__ void fetch(int s, int half) {
-        if (there) raw.visit(Direct(), w, first + (Quant<TYPE>::APART ? s / 2 * 2 + half : s));
+        if (there) raw.visit(Direct(), cursor_at<TYPE>(w, first + (Quant<TYPE>::APART ? s / 2 * 2 + half : s)));
     }
     __device__ __forceinline__ void put(uint8_t *tile, int row, int s, int half) const {
         if (!there) return;
