@@ -262,7 +262,7 @@ km_status km_cache_place(km_cache *c, km_tensor *rows, int64_t last, km_model_pl
                  sizeof *c->host * (size_t)(c->n_seq * c->max_pages)) != KM_OK)
         return km_ctx_status(c->ctx);
     c->changed = false;
-    *out = (km_model_place){.kv = c->kv, .at = {.rows = rows, .table = c->table}, .last = last};
+    *out = (km_model_place){.kv = c->kv, .at = {.rows = rows, .table = c->table, .last = last}};
     return KM_OK;
 }
 

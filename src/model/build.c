@@ -158,8 +158,10 @@ static km_tensor *divisors_of(km_ctx *ctx, const km_config *c, const float *give
 
 static void build_rotary(km_model *m, const km_nn *nn, const km_model_source *source) {
     const km_config *c = &m->config;
-    m->q_rows = positions_of_rows(nn->ctx, c->context, c->heads);
-    m->k_rows = positions_of_rows(nn->ctx, c->context, c->kv_heads);
+    if (!source) { /* one that only runs rotates in the op that attends */
+        m->q_rows = positions_of_rows(nn->ctx, c->context, c->heads);
+        m->k_rows = positions_of_rows(nn->ctx, c->context, c->kv_heads);
+    }
     m->divisors = divisors_of(nn->ctx, c, source ? source->divisors : NULL);
     m->wte = km_nn_embedding_new(nn, km_config_rows(c), c->dim, "model.embed_tokens");
     for (int i = 0; i < c->layers && !km_failed(nn->ctx); i++)

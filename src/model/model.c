@@ -37,9 +37,9 @@ static km_status check_ids(km_ctx *ctx, const km_model *m, const km_tensor *ids,
     if (!ids) return km_fail(ctx, KM_ERR_NULL, "model: no ids");
     if (place) {
         int64_t rows = ids->shape.dim[0];
-        if (ids->shape.ndim != 1 || rows < 1 || place->last < 0 || place->last > rows)
+        if (ids->shape.ndim != 1 || rows < 1 || place->at.last < 0 || place->at.last > rows)
             return km_fail(ctx, KM_ERR_SHAPE, "model: the last %lld of ids %s",
-                           (long long)place->last, km_shape_text(text, ids->shape));
+                           (long long)place->at.last, km_shape_text(text, ids->shape));
         return KM_OK;
     }
     if (ids->shape.ndim != 2 || ids->shape.dim[0] < 1 || ids->shape.dim[1] < 1)
@@ -67,11 +67,9 @@ static km_tensor *positions(km_ctx *ctx, km_model *m, int64_t t, const km_model_
     return t == m->wpe.w->shape.dim[0] ? m->wpe.w : km_narrow(ctx, m->wpe.w, 0, 0, t);
 }
 
-/* The last rows alone, where no more are wanted. */
-static km_tensor *last_rows(km_ctx *ctx, const km_model_place *place, km_tensor *x) {
-    if (!place || !place->last || km_failed(ctx)) return x;
-    int64_t rows = x->shape.dim[0];
-    return rows == place->last ? x : km_narrow(ctx, x, 0, rows - place->last, place->last);
+/* A file's table of 16-bit floats gives rows of these; the model goes on in its own dtype. */
+static km_tensor *own(km_ctx *ctx, const km_model *m, km_tensor *x) {
+    return x && x->dtype != m->dtype && m->borrowed ? km_cast(ctx, x, m->dtype) : x;
 }
 
 static km_tensor *run(km_ctx *ctx, km_model *m, km_tensor *ids, const km_model_place *place) {
@@ -80,20 +78,21 @@ static km_tensor *run(km_ctx *ctx, km_model *m, km_tensor *ids, const km_model_p
     bool again = m->recompute && !place && !ctx->no_grad;
     int mark = ctx->n_step;
 
-    km_tensor *x = km_nn_embedding_forward(ctx, &m->wte, ids); /* (B, T, C) or (rows, C) */
-    if (m->wpe.w) x = km_add(ctx, x, positions(ctx, m, km_tensor_dim(ids, -1), place));
+    km_tensor *x = own(ctx, m, km_nn_embedding_forward(ctx, &m->wte, ids)); /* (..., C) */
+    if (m->wpe.w) x = km_add(ctx, x, own(ctx, m, positions(ctx, m, km_tensor_dim(ids, -1), place)));
     if (km_arch_traits(c->arch)->scaled_embedding) x = km_mul_scalar(ctx, x, sqrt((double)c->dim));
     x = km_nn_dropout(ctx, x, dropout);
     km_tensor *delta = NULL; /* what is still to be added to x */
     for (int i = 0; i < c->layers && !km_failed(ctx); i++) {
         const km_nn_block *b = &m->block[i];
+        km_nn_place at = place ? place->at : (km_nn_place){0};
+        if (i + 1 < c->layers) at.last = 0; /* the layers after it need all rows */
         delta = again   ? block_again(ctx, b, delta, &x, dropout)
-                : place ? km_nn_block_forward(ctx, b, delta, &x, &place->kv[i], &place->at, 0)
+                : place ? km_nn_block_forward(ctx, b, delta, &x, &place->kv[i], &at, 0)
                         : km_nn_block_forward(ctx, b, delta, &x, NULL, NULL, dropout);
         only(ctx, mark, delta, x); /* the block's inputs go, where the tape has no use for them */
     }
-    x = last_rows(ctx, place, x);
-    km_tensor *h = km_nn_norm_add(ctx, &m->norm, last_rows(ctx, place, delta), &x);
+    km_tensor *h = km_nn_norm_add(ctx, &m->norm, delta, &x);
     only(ctx, mark, h, NULL);
     return km_failed(ctx) ? NULL : h;
 }

@@ -17,8 +17,7 @@
 /* Where the tokens of a running model's step are; made by infer/cache.h. */
 typedef struct km_model_place {
     const km_nn_kv *kv; /* one a layer */
-    km_nn_place at;
-    int64_t last;       /* only so many rows at the end are wanted; 0: all */
+    km_nn_place at;     /* at.last: of the result */
 } km_model_place;
 
 typedef struct km_model {

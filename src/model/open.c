@@ -37,7 +37,7 @@ static int row_named(const shelf *s, const char *name) {
 
 static size_t align_of(km_dtype d) { return km_dtype_is_block(d) ? 2 : km_dtype_size(d); }
 
-/* Elements copied as f32: norms, biases, and what the file has in 16 bits. */
+/* Elements copied as f32: norms and biases that the file has in 16 bits, and on a GPU all of them. */
 static km_tensor *converted(km_ctx *ctx, const km_layout_row *r, const km_stored *st) {
     size_t n = (size_t)km_shape_count(r->shape);
     float *room = km_alloc(n * sizeof *room);
@@ -65,8 +65,9 @@ static km_tensor *take(void *user, km_ctx *ctx, const char *name, km_shape shape
     }
     const km_layout_row *r = &s->layout.row[i];
     const km_stored *st = &s->stored[i];
-    bool whole = st->dtype == KM_F32 || km_dtype_is_block(st->dtype);
     bool host = ctx->device->host && (uintptr_t)st->data % align_of(st->dtype) == 0;
+    bool halves = (st->dtype == KM_F16 || st->dtype == KM_BF16) && shape.ndim == 2 && host;
+    bool whole = st->dtype == KM_F32 || km_dtype_is_block(st->dtype) || halves;
     if (!whole || !st->data || (!host && !km_dtype_is_block(st->dtype)))
         return converted(ctx, r, st);
     if (host) {

@@ -29,6 +29,13 @@ static km_tensor *norm_heads(km_ctx *ctx, const km_nn_norm *n, km_tensor *x, int
     return km_reshape(ctx, km_nn_norm_forward(ctx, n, each), s);
 }
 
+/* The positions of T tokens' (token, head) rows, made for the occasion. */
+static km_tensor *positions_of_rows(km_ctx *ctx, int64_t tokens, int heads) {
+    km_tensor *each = km_unsqueeze(ctx, km_arange(ctx, KM_I32, tokens, 0, 1), 1);
+    km_tensor *rows = km_contiguous(ctx, km_broadcast(ctx, each, KM_SHAPE(tokens, heads)));
+    return km_reshape(ctx, rows, KM_SHAPE(tokens * heads));
+}
+
 /* Rotates each head of x (B, T, H D) by its token's position. The rows of a head are not together
  * in memory, so each (token, head) is a row of its own, and `rows` knows its position. */
 static km_tensor *rotate(km_ctx *ctx, const km_nn_attention *a, km_tensor *x, int heads,
@@ -37,7 +44,7 @@ static km_tensor *rotate(km_ctx *ctx, const km_nn_attention *a, km_tensor *x, in
     if (km_failed(ctx) || a->rope_base <= 0) return x;
     int64_t n = s.dim[1] * heads;
     km_tensor *flat = km_reshape(ctx, x, KM_SHAPE(s.dim[0], n, a->head_dim));
-    km_tensor *at = km_narrow(ctx, rows, 0, 0, n);
+    km_tensor *at = rows ? km_narrow(ctx, rows, 0, 0, n) : positions_of_rows(ctx, s.dim[1], heads);
     km_tensor *turned =
         km_rope_divided(ctx, flat, at, a->rope_divisors, a->pairs, a->rope_base, a->rope_dims);
     return km_reshape(ctx, turned, s);
@@ -136,6 +143,11 @@ static void project(km_ctx *ctx, const km_nn_attention *a, km_tensor *x, bool ru
     }
 }
 
+km_tensor *km_nn_last(km_ctx *ctx, const km_nn_place *at, km_tensor *x) {
+    if (!at || !at->last || km_failed(ctx) || x->shape.dim[0] == at->last) return x;
+    return km_narrow(ctx, x, 0, x->shape.dim[0] - at->last, at->last);
+}
+
 km_tensor *km_nn_attention_forward(km_ctx *ctx, const km_nn_attention *a, km_tensor *x,
                                    const km_nn_kv *kv, const km_nn_place *at) {
     km_tensor *qkv[3] = {NULL, NULL, NULL}, *y;
@@ -145,7 +157,8 @@ km_tensor *km_nn_attention_forward(km_ctx *ctx, const km_nn_attention *a, km_ten
         y = km_attention_qkv(ctx, both, a->heads, a->kv_heads, true, a->scale);
     } else {
         project(ctx, a, x, kv != NULL, qkv);
-        y = kv ? attend_cached(ctx, a, qkv, kv, at) : attend(ctx, a, qkv[0], qkv[1], qkv[2]);
+        y = kv ? km_nn_last(ctx, at, attend_cached(ctx, a, qkv, kv, at))
+               : attend(ctx, a, qkv[0], qkv[1], qkv[2]);
     }
     return km_nn_linear_forward(ctx, &a->proj, y, KM_ACT_NONE);
 }

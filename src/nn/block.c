@@ -56,6 +56,7 @@ km_tensor *km_nn_block_forward(km_ctx *ctx, const km_nn_block *b, km_tensor *del
         delta ? km_nn_norm_add(ctx, &b->norm1, delta, &x) : km_nn_norm_forward(ctx, &b->norm1, x);
     h = km_nn_attention_forward(ctx, &b->attention, h, kv, at);
     if (b->post1.w) h = km_nn_norm_forward(ctx, &b->post1, h);
+    x = km_nn_last(ctx, at, x);
     h = km_nn_norm_add(ctx, &b->norm2, km_nn_dropout(ctx, h, dropout), &x);
     h = km_nn_mlp_forward(ctx, &b->mlp, h);
     if (b->post2.w) h = km_nn_norm_forward(ctx, &b->post2, h);

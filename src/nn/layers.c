@@ -45,18 +45,24 @@ static km_tensor *activate(km_ctx *ctx, km_tensor *x, km_act act) {
     }
 }
 
-/* Rows of a running model: the op for them takes weights of any dtype, and gives a row the same
- * result whatever rows are beside it. */
+/* Rows of a running model, and weights of another dtype than x: the op for them takes any, and gives
+ * a row the same result whatever rows are beside it. */
 static bool runs(km_ctx *ctx, km_tensor *w, km_tensor *b, km_tensor *x) {
     km_tensor *in[] = {x, w, b};
-    return !km_failed(ctx) && x->shape.ndim == 2 && !km_recording(ctx, in, 3);
+    if (km_failed(ctx) || !x || !w || km_recording(ctx, in, 3)) return false;
+    return x->shape.ndim == 2 || (x->dtype != w->dtype && !km_dtype_is_block(w->dtype));
 }
 
 km_tensor *km_nn_product(km_ctx *ctx, km_tensor *x, km_tensor *w, km_tensor *b, km_act act) {
     km_tensor *y = NULL;
     if (!runs(ctx, w, b, x)) return km_linear(ctx, x, w, b, act);
+    km_shape s = x->shape;
+    if (s.ndim != 2) x = km_reshape(ctx, x, KM_SHAPE(-1, s.dim[s.ndim - 1]));
     km_linears(ctx, x, &w, &b, 1, &y);
-    return activate(ctx, y, act);
+    y = activate(ctx, y, act);
+    if (s.ndim == 2) return y;
+    s.dim[s.ndim - 1] = w->shape.dim[0];
+    return km_reshape(ctx, y, s);
 }
 
 km_tensor *km_nn_linear_forward(km_ctx *ctx, const km_nn_linear *l, km_tensor *x, km_act act) {

@@ -79,7 +79,10 @@ typedef struct km_nn_kv {
 typedef struct km_nn_place {
     km_tensor *rows;  /* kept i32 (rows, 2): sequence, position */
     km_tensor *table; /* kept i32 (sequences, pages of one) */
+    int64_t last;     /* only so many rows at the end are wanted of the layer; 0: all */
 } km_nn_place;
+/* x (rows, C), or its last rows where no more are wanted. */
+km_tensor *km_nn_last(km_ctx *ctx, const km_nn_place *at, km_tensor *x);
 
 typedef struct km_nn_attention {
     km_nn_linear qkv;     /* (H + 2 Hkv) D wide, used when q.w is NULL */
@@ -96,11 +99,13 @@ typedef struct km_nn_attention {
     double softcap;             /* > 0: scores are softcap tanh(score / softcap) */
     int64_t window;             /* > 0: a query sees itself and the window - 1 keys before it */
     km_tensor *q_rows, *k_rows; /* kept i32, for rotation: the position of each (token, head) row,
-                                   * (context * heads) and (context * kv_heads); not owned */
+                                   * (context * heads) and (context * kv_heads); not owned. NULL:
+                                   * made when needed. A running model does not need them. */
 } km_nn_attention;
 
 /* Without kv: x (B, T, C) -> (B, T, C). With it, x (rows, C) -> (rows, C): the rows' keys and values
- * are put into the cache and each sees those of its sequence up to its own; off the tape. */
+ * are put into the cache and each sees those of its sequence up to its own; off the tape. at->last
+ * rows are returned. */
 km_tensor *km_nn_attention_forward(km_ctx *ctx, const km_nn_attention *a, km_tensor *x,
                                    const km_nn_kv *kv, const km_nn_place *at);
 

@@ -22,6 +22,10 @@ static float *sums_of(const look *l, int64_t r, int64_t h, int64_t part, int64_t
     return l->sums + (((r * a->kv_heads + h) * l->parts + part) * a->group + g) * (a->d + 2);
 }
 
+static void fetch(const char *p) {
+    for (int i = 0; i < 2048; i += 64) __builtin_prefetch(p + i);
+}
+
 /* One row's group of heads against keys first .. last - 1, all in one part. */
 static void run_part(const look *l, int64_t r, int64_t h, int64_t part, const int32_t *pages,
                      int64_t first, int64_t last, float *s) {
@@ -34,6 +38,9 @@ static void run_part(const look *l, int64_t r, int64_t h, int64_t part, const in
     float acc[KM_FEW_ROWS * 64], *sum = acc;
     for (int64_t t = first; t < last; t += step) {
         step = min64(last - t, KM_KV_PAGE - t % KM_KV_PAGE);
+        /* What comes after this page: the next one's keys, or the first one's values. */
+        fetch(t + step < last ? keys + km_attend_at(a, pages, t + step, h)
+                              : values + km_attend_at(a, pages, first, h));
         j->kern->scores(a->cache, keys + km_attend_at(a, pages, t, h), step, a->d, q, a->group,
                         s + (t - first), PART);
     }
@@ -48,6 +55,7 @@ static void run_part(const look *l, int64_t r, int64_t h, int64_t part, const in
     }
     for (int64_t t = first; t < last; t += step) {
         step = min64(last - t, KM_KV_PAGE - t % KM_KV_PAGE);
+        if (t + step < last) fetch(values + km_attend_at(a, pages, t + step, h));
         j->kern->values(a->cache, values + km_attend_at(a, pages, t, h), step, a->d,
                         s + (t - first), PART, a->group, sum);
     }

@@ -192,6 +192,8 @@ KM_INLINE void four_sums(vf a, vf b, vf c, vf e, float *to) {
 #define VECTORS 2
 #endif
 
+#define AHEAD 2048 /* bytes by which memory is asked for: a page is short for the processor to see */
+
 /* G queries, keys four at a time; the last few are some of the four twice. */
 KM_INLINE void scores_of(const char *keys, int64_t n, int64_t d, const float *q, float *s,
                          int64_t lds, const int G, const km_dtype cache) {
@@ -199,6 +201,7 @@ KM_INLINE void scores_of(const char *keys, int64_t n, int64_t d, const float *q,
     for (int64_t j = 0; j < n; j += 4) {
         const char *k[4];
         for (int t = 0; t < 4; t++) k[t] = keys + (j + t < n ? j + t : n - 1) * each;
+        for (int64_t at = 0; at < 4 * each; at += 64) KM_FETCH(k[0] + AHEAD + at);
         vf sum[HEADS][4];
         KM_UNROLL
         for (int g = 0; g < G; g++)
@@ -257,6 +260,8 @@ KM_INLINE void values_of(const char *values, int64_t n, int64_t d, const float *
             for (int u = 0; u < VECTORS; u++) sum[g][u] = v_load(acc + g * d + i + u * KM_VF);
         for (int64_t j = 0; j < n; j++) {
             vf y[VECTORS];
+            for (int64_t at = 0; at < each && i == 0; at += 64)
+                KM_FETCH(values + j * each + AHEAD + at);
             KM_UNROLL
             for (int u = 0; u < VECTORS; u++)
                 y[u] = kv_load(values + j * each, i + u * KM_VF, KM_VF, cache);
