@@ -122,8 +122,9 @@ static void converse(km_chat *c) {
 static void greet(const km_chat *c) {
     const char *name = strrchr(c->m.path, '/');
     if (!c->terminal) return;
-    km_chat_say(c, "%s, %lld tokens of context. /help for what else there is, Ctrl-D to leave.",
-                name ? name + 1 : c->m.path, (long long)c->m.model->config.context);
+    km_chat_say(c, "%s, %lld tokens of context", name ? name + 1 : c->m.path,
+                (long long)km_session_context(c->session));
+    km_chat_say(c, "/help lists the commands, Ctrl-C stops an answer, Ctrl-D leaves");
 }
 
 static int print_json(const km_chat *c) {
@@ -133,11 +134,11 @@ static int print_json(const km_chat *c) {
 }
 
 static km_status open_chat(km_chat *c, km_error *err) {
-    km_open_options how = {.context = c->context, .dtype = KM_DTYPE_COUNT};
+    km_open_options how = {.context = c->room.context, .dtype = KM_DTYPE_COUNT};
     km_status s = km_cli_model_open(&c->m, c->model, NULL, &c->common, &how, err);
     if (s == KM_OK) s = km_cli_sampling_open(&c->sampling, c->m.token, err);
     if (s == KM_OK && !(c->template = km_cli_template(&c->m, c->template_name, err))) s = err->code;
-    if (s == KM_OK && !(c->session = km_session_new(c->m.ctx, c->m.model, err))) s = err->code;
+    if (s == KM_OK && !(c->session = km_cli_session_open(&c->m, &c->room, err))) s = err->code;
     if (s == KM_OK) s = km_talk_begin(&c->talk, err);
     if (s == KM_OK) s = km_talk_system(&c->talk, c->system, err);
     if (s == KM_OK && c->common.json) c->log = json_array();
@@ -157,6 +158,10 @@ static int chat(km_chat *c) {
         greet(c);
         converse(c);
         signal(SIGINT, SIG_DFL);
+        km_session *session = c->session;
+        c->session = NULL;
+        if (km_cli_session_close(session, &c->room, &err) != KM_OK)
+            code = km_cli_fail("%s", err.text);
         if (c->failed && !c->terminal) code = KM_EXIT_FAILED;
         if (c->common.json && print_json(c) != KM_EXIT_OK) code = KM_EXIT_FAILED;
     } else {
@@ -185,10 +190,7 @@ int km_command_chat(int argc, char **argv) {
          "the model's own"},
         {"tokens", KM_OPTION_INT, "N", &c.tokens, 1, 1e9,
          "at most this many for an answer (default: what the context holds);\nalso -n"},
-        {"context", KM_OPTION_INT, "N", &c.context, 1, 1 << 24,
-         "room for the conversation (default: the model's)"},
-        {"shift", KM_OPTION_FLAG, NULL, &c.shift, 0, 0,
-         "leave out the oldest turns when the context is full"},
+        KM_OPTION_SESSION_ROWS(c.room, "leave out the oldest turns when the context is full"),
         {"stats", KM_OPTION_FLAG, NULL, &c.stats, 0, 0,
          "after each answer: tokens a second, time to the first token"},
         KM_OPTION_SAMPLING_ROWS(c.sampling, "40", "0.95", "0.05"),
@@ -216,7 +218,9 @@ int km_command_chat(int argc, char **argv) {
     int code;
     if (!km_begin(&spec, argc, argv, &args, &code)) return code;
     if (c.tokens == 0) c.tokens = INT64_MAX;
-    if (km_cli_sampling_check(&c.sampling, &err) != KM_OK) return km_cli_usage("%s", err.text);
+    if (km_cli_session_check(&c.room, &err) != KM_OK ||
+        km_cli_sampling_check(&c.sampling, &err) != KM_OK)
+        return km_cli_usage("%s", err.text);
     km_cli_notes(c.common.quiet);
     return chat(&c);
 }

@@ -11,8 +11,9 @@ typedef struct km_chat {
     /* as the line said */
     km_common common;
     const char *model, *template_name, *system;
-    int64_t tokens, context;
-    bool shift, stats;
+    int64_t tokens;
+    bool stats;
+    km_cli_session room;
     km_cli_sampling sampling;
     /* what is open */
     km_cli_model m;

@@ -67,9 +67,9 @@ void km_chat_tell_last(const km_chat *c) {
     double decode = g->tokens > 1 && g->seconds > 0 ? (double)(g->tokens - 1) / g->seconds : NAN;
     double reading = g->prompt_seconds > 0 ? (double)read / g->prompt_seconds : NAN;
     km_chat_say(c,
-                "read %lld tokens (%s a second) after %lld known ones; first token after %s; "
-                "answer %lld tokens (%s a second)",
-                (long long)read, km_format_number(prompt, reading), (long long)g->reused,
+                "read %lld tokens after %lld known (%s/s); first token after %s; answer %lld tokens "
+                "(%s/s)",
+                (long long)read, (long long)g->reused, km_format_number(prompt, reading),
                 km_format_seconds(first, g->first_seconds), (long long)g->tokens,
                 km_format_number(rate, decode));
 }
@@ -102,13 +102,13 @@ static km_status render(const km_chat *c, km_text *out, size_t *tokens, km_error
 /* The text to go on with, and room for an answer after it. With --shift the oldest turns are left out
  * until there is. */
 static km_status make_prompt(km_chat *c, km_text *out, km_error *err) {
-    int64_t context = c->m.model->config.context, room = c->shift ? context / 4 : 1;
+    int64_t context = km_session_context(c->session), room = c->room.shift ? context / 4 : 1;
     if (room > c->tokens) room = c->tokens;
     if (room < 1) room = 1;
     size_t tokens = 0;
     int dropped = 0;
     km_status s = render(c, out, &tokens, err);
-    while (s == KM_OK && c->shift && (int64_t)tokens > context - room &&
+    while (s == KM_OK && c->room.shift && (int64_t)tokens > context - room &&
            km_talk_drop_oldest(&c->talk)) {
         dropped++;
         s = render(c, out, &tokens, err);
@@ -121,14 +121,14 @@ static km_status make_prompt(km_chat *c, km_text *out, km_error *err) {
                          "the conversation has %zu tokens and the context %lld; /clear begins anew, "
                          "--context makes room%s",
                          tokens, (long long)context,
-                         c->shift ? "" : ", --shift leaves out the oldest");
+                         c->room.shift ? "" : ", --shift leaves out the oldest");
     return s;
 }
 
 static km_status generate(km_chat *c, const km_text *prompt, answer *a, km_error *err) {
     km_generation g = {.tokens = c->tokens,
                        .rendered = true,
-                       .shift = c->shift,
+                       .shift = c->room.shift,
                        .on_prompt = on_prompt,
                        .on_text = on_text,
                        .user = a};
@@ -155,7 +155,7 @@ static void finish(km_chat *c, const answer *a) {
         km_chat_say(c, "(cut after %lld tokens)", (long long)g->tokens);
     if (g->end == KM_END_CONTEXT)
         km_chat_say(c, "(the context of %lld tokens is full; --shift goes on)",
-                    (long long)c->m.model->config.context);
+                    (long long)km_session_context(c->session));
     if (c->stats) km_chat_tell_last(c);
     if (c->log) log_figures(c);
 }

@@ -76,10 +76,9 @@ static void load(km_chat *c, const char *value) {
 static void show_stats(km_chat *c, const char *value) {
     (void)value;
     char rate[KM_NUMBER_TEXT];
-    const km_config *config = &c->m.model->config;
     km_chat_say(c, "%s on %s", c->m.path, km_ctx_device(c->m.ctx));
     km_chat_say(c, "context: %lld of %lld tokens", (long long)km_session_length(c->session),
-                (long long)config->context);
+                (long long)km_session_context(c->session));
     if (c->answers == 0) return;
     km_chat_tell_last(c);
     km_chat_say(c, "in all %llu answers, %lld tokens (%s a second)", (unsigned long long)c->answers,

@@ -12,8 +12,9 @@
 typedef struct settings {
     km_common common;
     const char *model, *prompt, *file, *template, *system;
-    int64_t tokens, context;
-    bool chat, shift;
+    int64_t tokens;
+    bool chat;
+    km_cli_session session;
     km_cli_sampling sampling;
 } settings;
 
@@ -84,14 +85,14 @@ static double rate(int64_t tokens, double seconds) {
 
 static int finish(const settings *o, const km_cli_model *m, const km_text *text,
                   const km_generated *got) {
-    double prompt = rate(got->prompt_tokens, got->prompt_seconds);
+    double prompt = rate(got->prompt_tokens - got->reused, got->prompt_seconds);
     double decode = rate(got->tokens - 1, got->seconds); /* the first comes with the prompt */
     if (o->common.json)
         return km_cli_print_json(json_pack(
-            "{s:o, s:s, s:o, s:I, s:I, s:b, s:s, s:o, s:o, s:o, s:o, s:o}", "model",
+            "{s:o, s:s, s:o, s:I, s:I, s:I, s:b, s:s, s:o, s:o, s:o, s:o, s:o}", "model",
             km_json_text(m->path), "device", km_ctx_device(m->ctx), "text",
             km_json_text(km_text_str(text)), "prompt_tokens", (json_int_t)got->prompt_tokens,
-            "tokens", (json_int_t)got->tokens, "ended", got->end == KM_END_TEXT, "end",
+            "reused", (json_int_t)got->reused, "tokens", (json_int_t)got->tokens, "ended", got->end == KM_END_TEXT, "end",
             km_end_name(got->end), "prompt_seconds", km_json_number(got->prompt_seconds, 4),
             "seconds", km_json_number(got->seconds, 4), "first_token_seconds",
             km_json_number(got->tokens ? got->first_seconds : NAN, 4), "prompt_tokens_per_s",
@@ -109,16 +110,20 @@ static km_status generate(settings *o, const km_cli_model *m, const km_text *pro
                           km_generated *got, km_error *err) {
     km_generation g = {.tokens = o->tokens,
                        .rendered = o->chat,
-                       .shift = o->shift,
+                       .shift = o->session.shift,
                        .on_prompt = on_prompt,
                        .on_text = on_text,
                        .user = out};
     km_cli_sampling_apply(&o->sampling, &g);
+    km_session *session = km_cli_session_open(m, &o->session, err);
+    if (!session) return err->code;
     km_progress_begin(&out->bar, "prompt", "tokens", 1, o->common.quiet);
     out->reading = true;
-    km_status s = km_generate(m->ctx, m->model, m->token, prompt->data ? prompt->data : "",
-                              prompt->len, &g, got, err);
+    km_status s = km_generate_in(session, m->model, m->token, km_text_str(prompt), prompt->len, &g,
+                                 got, err);
     if (out->reading) km_progress_end(&out->bar);
+    if (s == KM_OK) return km_cli_session_close(session, &o->session, err);
+    km_session_free(session);
     return s;
 }
 
@@ -128,7 +133,7 @@ static int run(settings *o) {
     output out = {.text = {.json = o->common.json}};
     km_text prompt = {0};
     km_cli_model m;
-    km_open_options how = {.context = o->context, .dtype = KM_DTYPE_COUNT};
+    km_open_options how = {.context = o->session.context, .dtype = KM_DTYPE_COUNT};
     int code = KM_EXIT_FAILED;
     km_status s = km_cli_model_open(&m, o->model, NULL, &o->common, &how, &err);
     if (s == KM_OK) s = km_cli_sampling_open(&o->sampling, m.token, &err);
@@ -168,10 +173,8 @@ int km_command_run(int argc, char **argv) {
         {"system", KM_OPTION_TEXT, "TEXT", &o.system, 0, 0, "with --chat: the system message"},
         {"tokens", KM_OPTION_INT, "N", &o.tokens, 0, 1e9,
          "at most this many more (default 256); also -n"},
-        {"context", KM_OPTION_INT, "N", &o.context, 1, 1 << 24,
-         "room for prompt and answer (default: the model's)"},
-        {"shift", KM_OPTION_FLAG, NULL, &o.shift, 0, 0,
-         "go on from the second half of the context when it is full"},
+        KM_OPTION_SESSION_ROWS(o.session,
+                               "go on from the second half of the context when it is full"),
         KM_OPTION_SAMPLING_ROWS(o.sampling, "40", "0.95", "0.05"),
         KM_OPTION_DEVICE_ROW(o.common, "where to compute (default: cpu)"),
         KM_OPTION_THREADS_ROW(o.common),
@@ -198,7 +201,9 @@ int km_command_run(int argc, char **argv) {
     if (!o.prompt == !o.file) return km_cli_usage("run: give one of --prompt TEXT and --file FILE");
     if ((o.template || o.system) && !o.chat)
         return km_cli_usage("run: --%s needs --chat", o.template ? "template" : "system");
-    if (km_cli_sampling_check(&o.sampling, &err) != KM_OK) return km_cli_usage("%s", err.text);
+    if (km_cli_session_check(&o.session, &err) != KM_OK ||
+        km_cli_sampling_check(&o.sampling, &err) != KM_OK)
+        return km_cli_usage("%s", err.text);
     km_cli_notes(o.common.quiet);
     return run(&o);
 }

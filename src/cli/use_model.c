@@ -73,6 +73,46 @@ void km_cli_model_close(km_cli_model *m) {
     km_token_free(m->token);
 }
 
+/* ---- Sessions ---- */
+
+static km_status cache_type(const char *name, km_dtype *out, km_error *err) {
+    static const km_dtype known[] = {KM_F16, KM_F32, KM_BF16, KM_Q8_0, KM_Q4_0};
+    *out = known[0];
+    if (!name) return KM_OK;
+    for (int i = 0; i < 5; i++)
+        if (strcmp(name, km_dtype_name(known[i])) == 0) {
+            *out = known[i];
+            return KM_OK;
+        }
+    return km_error_set(err, KM_ERR_RANGE,
+                        "--cache-type takes f32, f16, bf16, q8_0 or q4_0, not '%.40s'", name);
+}
+
+km_status km_cli_session_check(const km_cli_session *o, km_error *err) {
+    km_dtype dtype;
+    return cache_type(o->cache_type, &dtype, err);
+}
+
+km_session *km_cli_session_open(const km_cli_model *m, const km_cli_session *o, km_error *err) {
+    km_batch_options how = km_batch_defaults();
+    if (cache_type(o->cache_type, &how.cache, err) != KM_OK) return NULL;
+    how.shift = o->shift;
+    how.keep = km_token_bos(m->token) >= 0; /* texts begin with it, shifted or not */
+    km_session *s = km_session_open(m->ctx, m->model, &how, err);
+    struct stat st;
+    if (s && o->file && stat(o->file, &st) == 0 && km_session_restore(s, o->file, err) != KM_OK) {
+        km_session_free(s);
+        return NULL;
+    }
+    return s;
+}
+
+km_status km_cli_session_close(km_session *s, const km_cli_session *o, km_error *err) {
+    km_status status = s && o->file ? km_session_save(s, o->file, err) : KM_OK;
+    km_session_free(s);
+    return status;
+}
+
 /* ---- Conversations ---- */
 
 km_chat_template *km_cli_template(const km_cli_model *m, const char *name, km_error *err) {

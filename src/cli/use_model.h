@@ -22,6 +22,34 @@ km_status km_cli_model_open(km_cli_model *m, const char *given, const char *toke
                             const km_common *common, const km_open_options *how, km_error *err);
 void km_cli_model_close(km_cli_model *m);
 
+/* ---- Sessions ---- */
+
+typedef struct km_cli_session {
+    int64_t context;        /* 0: the model's */
+    const char *cache_type; /* NULL: f16 */
+    const char *file;       /* what it holds comes from here and goes there; or NULL */
+    bool shift;
+} km_cli_session;
+
+/* Rows of a command's options; `shift` says what that flag does. */
+#define KM_OPTION_SESSION_ROWS(s, shift_)                                                          \
+    {"context", KM_OPTION_INT, "N", &(s).context, 1, 1 << 24,                                      \
+     "room for prompt and answer, in tokens (default: the model's)"},                              \
+        {"shift", KM_OPTION_FLAG, NULL, &(s).shift, 0, 0, shift_},                                 \
+        {"cache-type", KM_OPTION_TEXT, "T", &(s).cache_type, 0, 0,                                 \
+         "keys and values in f32, f16, bf16, q8_0 or q4_0 (default f16)"},                         \
+    {                                                                                              \
+        "session", KM_OPTION_TEXT, "FILE", &(s).file, 0, 0,                                        \
+            "keep what was read in this file: the next time it is not read again"                  \
+    }
+
+/* What can be told without a model: a usage error if not KM_OK. */
+km_status km_cli_session_check(const km_cli_session *o, km_error *err);
+/* A session over the model, with what the file holds if it is there; NULL with *err set. */
+km_session *km_cli_session_open(const km_cli_model *m, const km_cli_session *o, km_error *err);
+/* Writes the file, if one was named, and frees the session. */
+km_status km_cli_session_close(km_session *s, const km_cli_session *o, km_error *err);
+
 /* ---- Conversations ---- */
 
 /* The model's own template, or the built-in of that name; NULL with *err set. */

@@ -195,7 +195,8 @@ km_status km_generate_in(km_session *session, const km_model *m, const km_token 
     km_error own = {0};
     if (!err) err = &own;
     *got = (km_generated){0};
-    int64_t vocab = m->config.vocab, known = km_token_vocab(token), context = m->config.context;
+    int64_t vocab = m->config.vocab, known = km_token_vocab(token);
+    int64_t context = km_session_context(session);
     if (known > vocab)
         return km_error_set(err, KM_ERR_RANGE,
                             "the tokenizer has %lld tokens and the model only %lld; they do not "

@@ -28,6 +28,18 @@ says err "the answer ends where the context of 12 tokens is full"
 expect 0 run -m "$model" --prompt abc -n 40 --temperature 0 --shift --json
 json_says tokens=40 end=tokens
 
+# What was read is kept in a file, for the same model.
+for reused in 0 4; do
+    expect 0 run -m "$model" --prompt abcab -n 2 --temperature 0 --session "$work/session" --json
+    json_says reused=$reused prompt_tokens=5
+done
+expect 0 run -m "$model" --prompt abcab -n 2 --cache-type f32 --quiet
+expect_error 1 run -m "$model" --prompt abcab -n 2 --cache-type f32 --session "$work/session"
+head -c 200 "$work/session" >"$work/broken"
+expect_error 1 run -m "$model" --prompt abcab -n 2 --session "$work/broken"
+expect_error 2 run -m "$model" --prompt a --cache-type int4
+says err "--cache-type takes f32, f16, bf16, q8_0 or q4_0, not 'int4'"
+
 # What the sampling flags do to the text.
 run() { expect 0 run -m "$model" --prompt abc --quiet "$@"; }
 run -n 6 --logit-bias z=99
