@@ -9,6 +9,11 @@ Usage: bench/peers/agree.py -m MODEL.gguf [--text FILE [--last BYTES]] [--kermes
            [--threads N] [--keep FILE] [--out FILE]
 
 --keep FILE holds llama.cpp's side of it: read if it is there, written if not.
+
+Inputs of products are rounded to 8 bits, and a sum that differs in its last bit sooner or later
+rounds the other way; from there on the difference is as large as the rounding itself. So llama.cpp
+is compared with itself, too, computing attention in its other way: no two programs that do not
+add in the same order can be nearer to each other than that.
 """
 import argparse
 import json
@@ -31,8 +36,8 @@ def peer(o, text):
         return json.load(open(o.keep))
     llama = [sys.executable, os.path.join(HERE, "llama.py")]
     more = ["-m", o.model, "--threads", str(o.threads)]
-    got = {"greedy": call(llama + ["greedy", "--file", os.path.join(HERE, "prompts.json"),
-                                   "-n", str(o.tokens)] + more)}
+    greedy = llama + ["greedy", "--file", os.path.join(HERE, "prompts.json"), "-n", str(o.tokens)]
+    got = {"greedy": call(greedy + more), "other": call(greedy + more + ["--flash", "off"])}
     if text:
         got["perplexity"] = call(llama + ["perplexity", "--file", text, "--context",
                                           str(o.context)] + more)
@@ -50,6 +55,17 @@ def ours(o, prompt):
     else:
         line += ["--past-end", "--prompt", prompt]
     return call(line)
+
+
+def itself(o, theirs, other):
+    """llama.cpp with attention in its two ways."""
+    margins, wrong = [], 0
+    for a, b in zip(theirs, other):
+        at = next((i for i, (x, y) in enumerate(zip(a["ids"], b["ids"])) if x != y), None)
+        margins.append(None if at is None else round(a["margins"][at], 4))
+        wrong += at is not None and a["margins"][at] >= o.margin
+    parted = sorted(m for m in margins if m is not None)
+    return {"equal": margins.count(None), "wrong": wrong, "margins": parted}
 
 
 def compare(theirs, mine, chat):
@@ -109,6 +125,8 @@ def main():
         theirs = peer(o, text)
         result = {"model": os.path.basename(o.model), "device": o.device,
                   "texts": texts(o, theirs["greedy"])}
+        if "other" in theirs:
+            result["llama.cpp_and_itself"] = itself(o, theirs["greedy"], theirs["other"])
         good = result["texts"]["wrong"] == 0
         if text:
             mine = call([o.kermes, "perplexity", "-m", o.model, "--file", text, "--context",

@@ -31,7 +31,7 @@ def silent(level, text, user):
 
 
 class Llama:
-    def __init__(self, path, context, threads, all_logits=False):
+    def __init__(self, path, context, threads, all_logits=False, flash="auto"):
         ll.llama_log_set(silent, ctypes.c_void_p(0))
         ll.llama_backend_init()
         self.model = ll.llama_model_load_from_file(path.encode(), ll.llama_model_default_params())
@@ -44,6 +44,7 @@ class Llama:
             p.n_outputs_max = p.n_batch
         p.n_threads = p.n_threads_batch = threads
         p.no_perf = True
+        p.flash_attn_type = {"auto": -1, "off": 0, "on": 1}[flash]
         self.ctx = ll.llama_init_from_model(self.model, p)
         if not self.ctx:
             sys.exit("llama.py: no context of %d tokens" % context)
@@ -179,7 +180,7 @@ def greedy(o):
     """The likeliest continuation of each prompt, and by how much each token was likelier (in
     logits) than the second."""
     import numpy as np
-    l = Llama(o.model, o.context, o.threads)
+    l = Llama(o.model, o.context, o.threads, flash=o.flash)
     out = []
     for prompt in json.load(open(o.file, encoding="utf-8")):
         l.clear()
@@ -216,6 +217,8 @@ def main():
     a.add_argument("-n", "--tokens", type=int, default=64)
     a.add_argument("--threads", type=int, default=2)
     a.add_argument("--context", type=int, default=1024)
+    a.add_argument("--flash", choices=["auto", "off", "on"], default="auto",
+                   help="greedy: how attention is computed")
     a.add_argument("--cold", action="store_true", help="no warming up before the prompt")
     a.add_argument("--stream", action="store_true", help="print the first token as it comes")
     a.add_argument("--json", action="store_true")
