@@ -192,7 +192,7 @@ def neighbour(engines, o, model, folder):
 
 def bandwidth(engines, o, model, folder):
     """Every weight but the table's rows is read once a token; a tied table is read as the head."""
-    limits = engines.call([o.kermes, "bench", "memory", "--quick", "--json", "--threads",
+    limits = engines.call([o.kermes, "bench", "reduce", "--sizes", "1K", "--json", "--threads",
                            str(o.threads)])["limits"]
     info = engines.call([o.kermes, "info", model, "--tensors", "--json"])
     tied = info["model"]["tied"]
