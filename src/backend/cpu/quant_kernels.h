@@ -10,7 +10,7 @@
 #include "tensor/dtype.h"
 
 #define KM_QUANT_STEP 256
-#define KM_QUANT_OUTS 16 /* of a panel */
+#define KM_QUANT_OUTS 32 /* of a panel */
 
 /* A step of x. Groups come four at a time: the first halves of four groups side by side, then their
  * second halves, which is how most weights' codes come out of their bytes. */
@@ -26,9 +26,9 @@ static inline int km_quant_place(int i) {
     return i / 128 * 128 + i / 16 % 2 * 64 + i / 32 % 4 * 16 + i % 16;
 }
 
-/* Steps of 16 rows of weights made ready for the tile kernel: each group's codes as [8][16][4], four
- * elements of each of 16 outputs together, and scale and least value of each of the 16 (of each 16
- * elements for the types that have them so; else only the first 8 rows are used). */
+/* A step of 32 rows of weights made ready for the tile kernel: each group's codes as [8][32][4], four
+ * elements of each of 32 outputs together, and each output's scale and least value (of each 16
+ * elements for the types that have them so; else only the first 8 of 16 are used). */
 typedef struct km_quant_panel {
     uint8_t code[8][8][KM_QUANT_OUTS][4];
     float scale[16][KM_QUANT_OUTS], least[16][KM_QUANT_OUTS];
@@ -52,11 +52,11 @@ typedef struct km_quant_kernels {
     /* The same for w of f32, f16 or bf16, rows of n elements, and x as it is. */
     void (*few_floats)(km_dtype d, const void *w, int64_t n, int64_t outs, const float *x,
                        int64_t ldx, int64_t rows, float *y, int64_t ldy);
-    /* `outs` (at most 16) rows of w from step `first` on, n elements of each in all, as panels; the
-     * missing rows are zeros. w is where step `first` begins. */
-    void (*unpack)(km_dtype d, const uint8_t *w, int64_t bytes, int64_t n, int outs,
+    /* n elements from w on of each of `outs` rows of weights, as outputs `first` (a multiple of 4) to
+     * first + outs - 1 of panels. Up to three outputs behind them may be written, too. */
+    void (*unpack)(km_dtype d, const uint8_t *w, int64_t bytes, int64_t n, int first, int outs,
                    km_quant_panel *panel);
-    /* y[r * ldy + j] (+)= row r of x times output j of the panels, all 16. */
+    /* y[r * ldy + j] (+)= row r of x times output j of the panels, all 32. */
     void (*tile)(km_dtype d, const km_quant_panel *panel, const km_quant_rows *x, bool add, float *y,
                  int64_t ldy);
 } km_quant_kernels;

@@ -9,10 +9,9 @@
 #include "base/alloc.h"
 #include "ops/infer.h"
 
-#define STRIP 32              /* outputs */
-#define CHUNK_BYTES 16384     /* of weights that a thread takes at a time, when rows are few */
-#define STRETCH 8             /* steps unpacked at a time */
-#define PANELS (STRIP / KM_QUANT_OUTS)
+#define STRIP KM_QUANT_OUTS   /* outputs; of a gated layer half as many of each */
+#define CHUNK_BYTES 65536     /* of weights that a thread takes at a time, at most, when rows are few */
+#define STRETCH 2             /* steps unpacked at a time: a panel of them fits the nearest cache */
 
 /* Outputs y = act(x w^T + b), or with up: act(x w^T) * (x up^T). */
 typedef struct part {
@@ -112,57 +111,31 @@ static void few_strips(void *arg, int64_t begin, int64_t end, int worker) {
 
 /* ---- Many rows ---- */
 
-/* The products with up to PANELS panels of outputs: row[i] of w[i] on, outs[i] of them. */
-typedef struct panels {
-    int n, outs[PANELS];
-    const km_tensor *w[PANELS];
-    int64_t row[PANELS];
-} panels;
-
-/* y: (PANELS, rows, KM_QUANT_OUTS) */
-static void tiles(const job *j, const panels *p, km_quant_panel *room, float *y) {
-    for (int64_t s = 0; s < j->steps; s += STRETCH) {
-        int64_t steps = j->steps - s < STRETCH ? j->steps - s : STRETCH;
-        int64_t n = j->in - s * KM_QUANT_STEP;
-        if (n > STRETCH * KM_QUANT_STEP) n = STRETCH * KM_QUANT_STEP;
-        for (int i = 0; i < p->n; i++) {
-            const km_tensor *w = p->w[i];
-            const uint8_t *at = row_at(w, p->row[i]) + km_dtype_bytes(w->dtype, s * KM_QUANT_STEP);
-            j->k->unpack(w->dtype, at, km_dtype_bytes(w->dtype, j->in), n, p->outs[i],
-                         room + i * STRETCH);
-        }
-        int64_t step = 24; /* rows whose x stays in the nearest cache for the other panels */
-        for (int64_t r = 0; r < j->rows; r += step) {
-            km_quant_rows x = {j->xq + r * j->steps + s, j->steps,
-                               j->rows - r < step ? j->rows - r : step, steps};
-            for (int i = 0; i < p->n; i++)
-                j->k->tile(p->w[i]->dtype, room + i * STRETCH, &x, s > 0,
-                           y + (i * j->rows + r) * KM_QUANT_OUTS, KM_QUANT_OUTS);
-        }
-    }
+/* `outs` rows of w from `row` on, as outputs `first` on of a panel. */
+static void unpack(const job *j, const km_tensor *w, int64_t row, int64_t outs, int64_t step,
+                   int64_t n, int first, km_quant_panel *panel) {
+    const uint8_t *at = row_at(w, row) + km_dtype_bytes(w->dtype, step * KM_QUANT_STEP);
+    j->k->unpack(w->dtype, at, km_dtype_bytes(w->dtype, j->in), n, first, (int)outs, panel);
 }
 
 static void many_strips(void *arg, int64_t begin, int64_t end, int worker) {
     const job *j = arg;
     km_quant_panel *room = (void *)(j->room + (size_t)worker * j->each);
-    float *y = (float *)(void *)(room + PANELS * STRETCH);
+    float *y = (float *)(void *)(room + STRETCH); /* (rows, KM_QUANT_OUTS) */
     for (int64_t s = begin; s < end; s++) {
         const part *p = part_of(j, s);
-        int64_t o = (s - p->first) * p->strip, left = p->outs - o;
-        panels work = {0};
-        for (int i = 0; i < PANELS && left > 0; i++) {
-            int64_t skip = p->up ? 0 : i * KM_QUANT_OUTS, outs = left - skip;
-            if (outs <= 0) break;
-            work.outs[i] = outs < KM_QUANT_OUTS ? (int)outs : KM_QUANT_OUTS;
-            work.w[i] = p->up && i ? p->up : p->w;
-            work.row[i] = p->up && i ? p->up_from + o : p->from + o + skip;
-            work.n++;
+        int64_t o = (s - p->first) * p->strip;
+        int64_t outs = p->outs - o < p->strip ? p->outs - o : p->strip;
+        for (int64_t at = 0; at < j->steps; at += STRETCH) {
+            int64_t steps = j->steps - at < STRETCH ? j->steps - at : STRETCH;
+            int64_t n = j->in - at * KM_QUANT_STEP;
+            if (n > STRETCH * KM_QUANT_STEP) n = STRETCH * KM_QUANT_STEP;
+            unpack(j, p->w, p->from + o, outs, at, n, 0, room);
+            if (p->up) unpack(j, p->up, p->up_from + o, outs, at, n, STRIP / 2, room);
+            km_quant_rows x = {j->xq + at, j->steps, j->rows, steps};
+            j->k->tile(p->w->dtype, room, &x, at > 0, y, STRIP);
         }
-        tiles(j, &work, room, y);
-        float *second = y + j->rows * KM_QUANT_OUTS;
-        finish(j, p, y, second, KM_QUANT_OUTS, o, work.outs[0]);
-        if (!p->up && work.n > 1)
-            finish(j, p, second, NULL, KM_QUANT_OUTS, o + KM_QUANT_OUTS, work.outs[1]);
+        finish(j, p, y, y + STRIP / 2, STRIP, o, outs);
     }
 }
 
@@ -185,8 +158,9 @@ static km_status float_part(km_ctx *ctx, const job *j, const part *p) {
 
 /* ---- A call ---- */
 
+/* The tile kernels take it. */
 static bool in_blocks(const part *p) {
-    return km_dtype_is_block(p->w->dtype) && (!p->up || km_dtype_is_block(p->up->dtype));
+    return km_dtype_is_block(p->w->dtype) && (!p->up || p->up->dtype == p->w->dtype);
 }
 
 /* The strips of the parts that the kernels here take, in order. */
@@ -194,7 +168,7 @@ static int64_t cut(job *j) {
     int64_t total = 0;
     for (int i = 0; i < j->n; i++) {
         part *p = &j->part[i];
-        p->strip = !few(j) && p->up ? KM_QUANT_OUTS : STRIP;
+        p->strip = !few(j) && p->up ? STRIP / 2 : STRIP;
         p->first = total;
         p->strips = few(j) || in_blocks(p) ? km_ceil_div(p->outs, p->strip) : 0;
         total += p->strips;
@@ -221,8 +195,7 @@ static km_status run_strips(km_ctx *ctx, job *j, int64_t strips) {
     size_t for_floats = convert ? ((size_t)(j->rows * j->in) * sizeof(float) + 63) / 64 * 64 : 0;
     size_t for_x = blocks ? (size_t)(j->rows * j->steps) * sizeof(km_quant_x) : 0;
     size_t threads = few(j) ? 0 : (size_t)km_threads_count(ctx->threads);
-    j->each = PANELS * (STRETCH * sizeof(km_quant_panel) +
-                        (size_t)j->rows * KM_QUANT_OUTS * sizeof(float));
+    j->each = STRETCH * sizeof(km_quant_panel) + (size_t)j->rows * STRIP * sizeof(float);
     char *scratch = km_ctx_scratch(ctx, for_floats + for_x + threads * j->each + 64);
     if (!scratch) return KM_ERR_MEMORY;
     j->xf_room = convert ? (float *)(void *)scratch : NULL;
@@ -231,9 +204,11 @@ static km_status run_strips(km_ctx *ctx, job *j, int64_t strips) {
     j->room = scratch + for_floats + for_x;
     if (few(j)) {
         encode_rows(j, 0, j->rows, 0);
-        int64_t each = bytes_of(j) / strips;
-        km_threads_for(ctx->threads, strips, each < CHUNK_BYTES ? CHUNK_BYTES / (each + 1) : 1,
-                       few_strips, j);
+        /* Several chunks to a thread, so that one that is held up does not hold up the others. */
+        int64_t chunk = bytes_of(j) / (8 * km_threads_count(ctx->threads));
+        int64_t each = bytes_of(j) / strips + 1, grain;
+        grain = (chunk < CHUNK_BYTES ? chunk : CHUNK_BYTES) / each;
+        km_threads_for(ctx->threads, strips, grain > 0 ? grain : 1, few_strips, j);
     } else {
         km_threads_for(ctx->threads, j->rows, 16, encode_rows, j);
         km_threads_for(ctx->threads, strips, 1, many_strips, j);
@@ -272,7 +247,7 @@ km_status km_cpu_linears(km_ctx *ctx, const km_call *c) {
     return run(ctx, &j);
 }
 
-/* As two layers and their product: many rows against weights that are not both in blocks. */
+/* As two layers and their product: many rows against weights that are not of one block type. */
 static km_status gated_apart(km_ctx *ctx, const km_tensor *x, part p) {
     int64_t count = km_shape_count(p.y->shape), size = (int64_t)km_dtype_size(p.y->dtype);
     km_storage hold = {.data = km_alloc((size_t)(count * size) + 1)};

@@ -4,7 +4,7 @@
 #include "backend/cpu/simd/quant_codes.h"
 
 #define FEW 4      /* rows whose sums stay in registers */
-#define AHEAD 1024 /* bytes fetched ahead */
+#define AHEAD 4096 /* bytes fetched ahead */
 
 /* One step of one row of weights for n rows of x: `vectors` of the step's codes, `valid` groups. */
 KM_INLINE void step_rows(const km_dtype d, const uint8_t *b, int vectors, int valid,

@@ -1,21 +1,25 @@
-/* Many rows of x against weights in blocks. Sixteen rows of weights are unpacked at a time, into
- * bytes laid out for products of four elements with each of 16 outputs, and stay in the cache while
- * all rows of x pass by: unpacking is paid once, and the sums of a tile stay in registers for the
- * whole length of the rows.
+/* Many rows of x against weights in blocks. Rows of weights are unpacked 32 at a time, into bytes
+ * laid out for products of four elements with each of 32 outputs, and stay in the nearest cache
+ * while all rows of x pass by: unpacking is paid once, and the sums of a tile stay in registers.
  *
- * The floor with AVX-512 and VNNI, for 32 elements of a row with 16 outputs (512 multiply-adds): 8
- * products, a conversion, the product of the scales and two additions, 12 instructions on two
- * ports: 6 cycles. */
+ * With AVX-512 and VNNI a tile is 6 rows of x and two vectors of outputs. The floor for 32 elements
+ * of one row with 32 outputs (1024 multiply-adds): 16 products, and for each vector a conversion,
+ * the product of the scales and two additions, 24 instructions on two ports: 12 cycles. They need 8
+ * loads of four elements of x, and 10 of scales and weights. */
 #include "backend/cpu/simd/quant_codes.h"
 
 #define OUTS KM_QUANT_OUTS
-/* Rows of a tile: their sums, of products and of scaled products, fill the registers. */
+/* Rows and vectors of a tile: two sums each, of products and of scaled products, fill the registers;
+ * without VNNI a third. */
 #if defined(KM_AVX512) && defined(KM_VNNI)
-#define TILE 12
-#elif defined(KM_AVX512)
-#define TILE 8
+#define TILE 6
+#define WIDE 2
+#elif defined(KM_AVX512) || defined(__aarch64__)
+#define TILE 4
+#define WIDE 2
 #else
 #define TILE 4
+#define WIDE 1
 #endif
 
 /* ---- Unpacking ---- */
@@ -58,20 +62,20 @@ KM_INLINE void unpack_step(const km_dtype d, const uint8_t *b, int valid, uint8_
     }
 }
 
-KM_INLINE void unpack_of(const km_dtype d, const uint8_t *w, int64_t bytes, int64_t n, int outs,
-                         km_quant_panel *panel) {
+KM_INLINE void unpack_of(const km_dtype d, const uint8_t *w, int64_t bytes, int64_t n, int first,
+                         int outs, km_quant_panel *panel) {
     uint8_t codes[4][256], room[8 * 34];
     for (int64_t at = 0; at < n; at += KM_QUANT_STEP, w += step_bytes(d), panel++) {
         int valid = n - at < KM_QUANT_STEP ? (int)(n - at) / 32 : 8;
-        for (int o = 0; o < OUTS; o++) {
+        for (int o = 0; o < (outs + 3) / 4 * 4; o++) {
             const uint8_t *b = w + (o < outs ? o : 0) * bytes;
             if (valid < 8) { /* the blocks behind it would be read, too */
                 memset(room, 0, sizeof room);
                 memcpy(room, b, (size_t)(valid * (step_bytes(d) / 8)));
                 b = room;
             }
-            unpack_step(d, b, valid, codes[o % 4], panel, o);
-            if (o % 4 == 3) interleave(codes, panel, o - 3);
+            unpack_step(d, b, valid, codes[o % 4], panel, first + o);
+            if (o % 4 == 3) interleave(codes, panel, first + o - 3);
         }
     }
 }
@@ -88,77 +92,84 @@ KM_INLINE int pairs_together(const km_dtype d) {
     }
 }
 
-/* n rows of x against one vector of outputs, of which the panels' first is `o`. */
+/* The products of one group (or half of one, when h says so) for n rows of x. */
+KM_INLINE void group_products(const km_dtype d, const uint8_t *w, const km_quant_x *x, int64_t ldx,
+                              int at, const int n, vi sum[TILE][WIDE]) {
+    const int fours = by_halves(d) ? 4 : 8;
+#if (defined(KM_AVX2) || defined(KM_AVX512)) && !defined(KM_VNNI)
+    const int together = pairs_together(d) < fours ? pairs_together(d) : fours;
+    const bool pairs = !is_wide(d);
+    vi few[TILE][WIDE];
+    KM_UNROLL
+    for (int i = 0; i < n * WIDE; i++) few[i / WIDE][i % WIDE] = (vi){0};
+#else
+    const bool pairs = false;
+#endif
+    KM_UNROLL
+    for (int i = 0; i < n * WIDE; i++) sum[i / WIDE][i % WIDE] = (vi){0};
+    KM_UNROLL
+    for (int i = 0; i < fours; i++) {
+        vb wv[WIDE];
+        KM_UNROLL
+        for (int v = 0; v < WIDE; v++) wv[v] = vb_load(w + (i * OUTS + v * KM_VF) * 4);
+        KM_UNROLL
+        for (int r = 0; r < n; r++) {
+            vb xv = vb_four(x[r * ldx].code + at + i % 4 * 4 + i / 4 * 64);
+            KM_UNROLL
+            for (int v = 0; v < WIDE; v++) {
+                if (!pairs) sum[r][v] = vi_dot(sum[r][v], wv[v], xv, is_wide(d));
+#if (defined(KM_AVX2) || defined(KM_AVX512)) && !defined(KM_VNNI)
+                else few[r][v] = vi_add_pairs(few[r][v], wv[v], xv);
+                if (pairs && i % together == together - 1) {
+                    sum[r][v] += vi_join_pairs(few[r][v]);
+                    few[r][v] = (vi){0};
+                }
+#endif
+            }
+        }
+    }
+}
+
+/* n rows of x against WIDE vectors of outputs, of which the first is o. */
 KM_INLINE void tile_rows(const km_dtype d, const km_quant_panel *panel, int64_t steps, const int o,
                          const km_quant_x *x, int64_t ldx, const int n, bool add, float *y,
                          int64_t ldy) {
-    const int halves = by_halves(d) ? 2 : 1, fours = 8 / halves;
-    vf acc[TILE];
+    const int halves = by_halves(d) ? 2 : 1;
+    vf acc[TILE][WIDE];
     KM_UNROLL
-    for (int r = 0; r < n; r++) acc[r] = add ? v_load(y + r * ldy + o) : v_zero();
+    for (int i = 0; i < n * WIDE; i++)
+        acc[i / WIDE][i % WIDE] = add ? v_load(y + i / WIDE * ldy + o + i % WIDE * KM_VF) : v_zero();
     for (int64_t s = 0; s < steps; s++, panel++, x++) {
         for (int gh = 0; gh < 8 * halves; gh++) {
             const int g = gh / halves, h = gh % halves;
-            const uint8_t *w = panel->code[g][h * 4][o];
-            int at = g / 4 * 128 + g % 4 * 16 + h * 64;
-            vi sum[TILE];
+            vi sum[TILE][WIDE];
+            group_products(d, panel->code[g][h * 4][o], x, ldx, g / 4 * 128 + g % 4 * 16 + h * 64,
+                           n, sum);
             KM_UNROLL
-            for (int r = 0; r < n; r++) sum[r] = (vi){0};
-#if (defined(KM_AVX2) || defined(KM_AVX512)) && !defined(KM_VNNI)
-            const int together = pairs_together(d) < fours ? pairs_together(d) : fours;
-            vi few[TILE];
-            KM_UNROLL
-            for (int r = 0; r < n; r++) few[r] = (vi){0};
-            KM_UNROLL
-            for (int i = 0; i < fours; i++) {
-                vb wv = vb_load(w + i * 4 * OUTS);
-                KM_UNROLL
-                for (int r = 0; r < n; r++) {
-                    vb xv = vb_four(x[r * ldx].code + at + i % 4 * 4 + i / 4 * 64);
-                    if (is_wide(d)) {
-                        sum[r] = vi_dot(sum[r], wv, xv, true);
-                        continue;
-                    }
-                    few[r] = vi_add_pairs(few[r], wv, xv);
-                    if (i % together == together - 1) {
-                        sum[r] += vi_join_pairs(few[r]);
-                        few[r] = (vi){0};
-                    }
-                }
-            }
-#else
-            KM_UNROLL
-            for (int i = 0; i < fours; i++) {
-                vb wv = vb_load(w + i * 4 * OUTS);
-                KM_UNROLL
-                for (int r = 0; r < n; r++)
-                    sum[r] = vi_dot(sum[r], wv, vb_four(x[r * ldx].code + at + i % 4 * 4 +
-                                                        i / 4 * 64), is_wide(d));
-            }
-#endif
-            vf scale = v_load(panel->scale[gh] + o), least = v_load(panel->least[gh] + o);
-            KM_UNROLL
-            for (int r = 0; r < n; r++) {
+            for (int i = 0; i < n * WIDE; i++) {
+                const int r = i / WIDE, v = i % WIDE;
                 const km_quant_x *xr = x + r * ldx;
-                acc[r] = v_fma(vi_to_float(sum[r]), scale * v_set1(xr->scale[g]), acc[r]);
+                vf scale = v_load(panel->scale[gh] + o + v * KM_VF) * v_set1(xr->scale[g]);
+                acc[r][v] = v_fma(vi_to_float(sum[r][v]), scale, acc[r][v]);
                 if (has_least(d) || offset_of(d))
-                    acc[r] = v_fma(least, v_set1(halves == 2 ? xr->half[gh] : xr->sum[g]), acc[r]);
+                    acc[r][v] = v_fma(v_load(panel->least[gh] + o + v * KM_VF),
+                                      v_set1(halves == 2 ? xr->half[gh] : xr->sum[g]), acc[r][v]);
             }
         }
     }
     KM_UNROLL
-    for (int r = 0; r < n; r++) v_store(y + r * ldy + o, acc[r]);
+    for (int i = 0; i < n * WIDE; i++)
+        v_store(y + i / WIDE * ldy + o + i % WIDE * KM_VF, acc[i / WIDE][i % WIDE]);
 }
 
 KM_INLINE void tile_of(const km_dtype d, const km_quant_panel *panel, const km_quant_rows *x,
                        bool add, float *y, int64_t ldy) {
     const km_quant_x *at = x->x;
     for (int64_t r = 0; r < x->rows;) {
-        int64_t left = x->rows - r, n = left >= TILE ? TILE : left >= 4 ? 4 : 1;
-        for (int o = 0; o < OUTS; o += KM_VF) {
+        int64_t n = x->rows - r >= TILE ? TILE : 1;
+        for (int o = 0; o < OUTS; o += WIDE * KM_VF) {
             float *yr = y + r * ldy;
             if (n == TILE) tile_rows(d, panel, x->steps, o, at, x->ldx, TILE, add, yr, ldy);
-            else if (n == 4) tile_rows(d, panel, x->steps, o, at, x->ldx, 4, add, yr, ldy);
             else tile_rows(d, panel, x->steps, o, at, x->ldx, 1, add, yr, ldy);
         }
         r += n;
@@ -174,9 +185,9 @@ KM_INLINE void tile_of(const km_dtype d, const km_quant_panel *panel, const km_q
     X(KM_IQ4_NL, iq4_nl) X(KM_IQ4_XS, iq4_xs) X(KM_MXFP4, mxfp4)
 
 #define OF_TYPE(d, name)                                                                           \
-    static void unpack_##name(const uint8_t *w, int64_t bytes, int64_t n, int outs,                \
+    static void unpack_##name(const uint8_t *w, int64_t bytes, int64_t n, int first, int outs,     \
                               km_quant_panel *panel) {                                             \
-        unpack_of(d, w, bytes, n, outs, panel);                                                    \
+        unpack_of(d, w, bytes, n, first, outs, panel);                                             \
     }                                                                                              \
     static void tile_##name(const km_quant_panel *panel, const km_quant_rows *x, bool add,         \
                             float *y, int64_t ldy) {                                               \
@@ -184,10 +195,10 @@ KM_INLINE void tile_of(const km_dtype d, const km_quant_panel *panel, const km_q
     }
 TYPES(OF_TYPE)
 
-void KM_SIMD(km_quant_unpack)(km_dtype d, const uint8_t *w, int64_t bytes, int64_t n, int outs,
-                              km_quant_panel *panel) {
+void KM_SIMD(km_quant_unpack)(km_dtype d, const uint8_t *w, int64_t bytes, int64_t n, int first,
+                              int outs, km_quant_panel *panel) {
     switch (d) {
-#define CASE(d_, name) case d_: unpack_##name(w, bytes, n, outs, panel); break;
+#define CASE(d_, name) case d_: unpack_##name(w, bytes, n, first, outs, panel); break;
         TYPES(CASE)
 #undef CASE
     default: break;
