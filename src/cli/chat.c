@@ -1,5 +1,5 @@
-/* kermes chat: a conversation with a model, typed or piped. Answers go to stdout, everything else to
- * stderr. */
+/* kermes chat: a conversation with a model, typed or piped. Answers go to stdout, everything else
+ * to stderr. */
 #include "cli/chat.h"
 #include <signal.h>
 #include <stdlib.h>
@@ -178,7 +178,8 @@ static int chat(km_chat *c) {
 }
 
 int km_command_chat(int argc, char **argv) {
-    km_chat c = {.common = KM_COMMON_DEFAULTS, .sampling = km_cli_sampling_defaults(40, 0.95, 0.05)};
+    km_chat c = {.common = KM_COMMON_DEFAULTS,
+                 .sampling = km_cli_sampling_defaults(40, 0.95, 0.05)};
     c.common.device = "cpu";
     const km_option options[] = {
         {"model", KM_OPTION_TEXT, "PATH", &c.model, 0, 0,

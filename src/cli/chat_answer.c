@@ -1,5 +1,5 @@
-/* Answers: the conversation through its template, the model, and onto the screen, with Ctrl-C as the
- * way to stop. */
+/* Answers: the conversation through its template, the model, and onto the screen, with Ctrl-C as
+ * the way to stop. */
 #include "base/progress.h"
 #include "cli/chat.h"
 #include "report/json.h"
@@ -66,25 +66,26 @@ void km_chat_tell_last(const km_chat *c) {
     int64_t read = g->prompt_tokens - g->reused;
     double decode = g->tokens > 1 && g->seconds > 0 ? (double)(g->tokens - 1) / g->seconds : NAN;
     double reading = g->prompt_seconds > 0 ? (double)read / g->prompt_seconds : NAN;
-    km_chat_say(c,
-                "read %lld tokens after %lld known (%s/s); first token after %s; answer %lld tokens "
-                "(%s/s)",
-                (long long)read, (long long)g->reused, km_format_number(prompt, reading),
-                km_format_seconds(first, g->first_seconds), (long long)g->tokens,
-                km_format_number(rate, decode));
+    km_chat_say(
+        c,
+        "read %lld tokens after %lld known (%s/s); first token after %s; answer %lld tokens "
+        "(%s/s)",
+        (long long)read, (long long)g->reused, km_format_number(prompt, reading),
+        km_format_seconds(first, g->first_seconds), (long long)g->tokens,
+        km_format_number(rate, decode));
 }
 
 static void log_figures(km_chat *c) {
     const km_generated *g = &c->last;
     double decode = g->tokens > 1 && g->seconds > 0 ? (double)(g->tokens - 1) / g->seconds : NAN;
-    json_array_append_new(
-        c->log, json_pack("{s:I, s:I, s:I, s:s, s:o, s:o, s:o, s:o}", "prompt_tokens",
-                          (json_int_t)g->prompt_tokens, "reused", (json_int_t)g->reused, "tokens",
-                          (json_int_t)g->tokens, "end", km_end_name(g->end), "prompt_seconds",
-                          km_json_number(g->prompt_seconds, 4), "seconds",
-                          km_json_number(g->seconds, 4), "first_token_seconds",
-                          km_json_number(g->tokens ? g->first_seconds : NAN, 4),
-                          "decode_tokens_per_s", km_json_number(decode, 4)));
+    json_array_append_new(c->log,
+                          json_pack("{s:I, s:I, s:I, s:s, s:o, s:o, s:o, s:o}", "prompt_tokens",
+                                    (json_int_t)g->prompt_tokens, "reused", (json_int_t)g->reused,
+                                    "tokens", (json_int_t)g->tokens, "end", km_end_name(g->end),
+                                    "prompt_seconds", km_json_number(g->prompt_seconds, 4),
+                                    "seconds", km_json_number(g->seconds, 4), "first_token_seconds",
+                                    km_json_number(g->tokens ? g->first_seconds : NAN, 4),
+                                    "decode_tokens_per_s", km_json_number(decode, 4)));
 }
 
 /* ---- The prompt ---- */
@@ -99,8 +100,8 @@ static km_status render(const km_chat *c, km_text *out, size_t *tokens, km_error
     return s;
 }
 
-/* The text to go on with, and room for an answer after it. With --shift the oldest turns are left out
- * until there is. */
+/* The text to go on with, and room for an answer after it. With --shift the oldest turns are left
+ * out until there is. */
 static km_status make_prompt(km_chat *c, km_text *out, km_error *err) {
     int64_t context = km_session_context(c->session), room = c->room.shift ? context / 4 : 1;
     if (room > c->tokens) room = c->tokens;
@@ -114,14 +115,15 @@ static km_status make_prompt(km_chat *c, km_text *out, km_error *err) {
         s = render(c, out, &tokens, err);
     }
     if (dropped > 0)
-        km_chat_say(c, "the context is full: the oldest %d question%s and what answered %s left out",
+        km_chat_say(c,
+                    "the context is full: the oldest %d question%s and what answered %s left out",
                     dropped, dropped > 1 ? "s" : "", dropped > 1 ? "them are" : "it are");
     if (s == KM_OK && (int64_t)tokens >= context)
-        s = km_error_set(err, KM_ERR_RANGE,
-                         "the conversation has %zu tokens and the context %lld; /clear begins anew, "
-                         "--context makes room%s",
-                         tokens, (long long)context,
-                         c->room.shift ? "" : ", --shift leaves out the oldest");
+        s = km_error_set(
+            err, KM_ERR_RANGE,
+            "the conversation has %zu tokens and the context %lld; /clear begins anew, "
+            "--context makes room%s",
+            tokens, (long long)context, c->room.shift ? "" : ", --shift leaves out the oldest");
     return s;
 }
 

@@ -81,10 +81,10 @@ static void show_stats(km_chat *c, const char *value) {
                 (long long)km_session_context(c->session));
     if (c->answers == 0) return;
     km_chat_tell_last(c);
-    km_chat_say(c, "in all %llu answers, %lld tokens (%s a second)", (unsigned long long)c->answers,
-                (long long)c->tokens_made,
-                km_format_number(rate, c->seconds_made > 0 ? (double)c->tokens_made / c->seconds_made
-                                                           : 0));
+    km_chat_say(
+        c, "in all %llu answers, %lld tokens (%s a second)", (unsigned long long)c->answers,
+        (long long)c->tokens_made,
+        km_format_number(rate, c->seconds_made > 0 ? (double)c->tokens_made / c->seconds_made : 0));
 }
 
 static void quit(km_chat *c, const char *value) {
@@ -111,8 +111,9 @@ static void show_help(km_chat *c, const char *value) {
         snprintf(left, sizeof left, "/%s %s", commands[i].name, commands[i].value);
         km_chat_say(c, "%-16s %s", left, commands[i].about);
     }
-    km_chat_say(c, "A line that ends with \\ goes on in the next one; \"\"\" begins and ends a text of "
-                   "many lines.");
+    km_chat_say(
+        c, "A line that ends with \\ goes on in the next one; \"\"\" begins and ends a text of "
+           "many lines.");
     if (km_lines_edited(c->lines))
         km_chat_say(c, "Up and Down bring back earlier lines, Ctrl-R searches them.");
     km_chat_say(c, "A line that begins with // is sent with one slash. Ctrl-C stops an answer.");
@@ -138,7 +139,8 @@ void km_chat_command(km_chat *c, const char *line) {
     if (near)
         km_chat_complain(c, "there is no /%s; did you mean /%s?", word, near);
     else
-        km_chat_complain(c, "there is no /%s; /help lists the commands, and // sends a line that "
-                            "begins with a slash",
+        km_chat_complain(c,
+                         "there is no /%s; /help lists the commands, and // sends a line that "
+                         "begins with a slash",
                          word);
 }

@@ -122,10 +122,11 @@ static km_status check(const char *path, const json_t *messages, km_error *err) 
         bool first = i == 0 || strcmp(before, "system") == 0;
         bool fits = system ? i == 0 : first ? user : strcmp(role, before) != 0;
         if (!fits)
-            return km_error_set(err, KM_ERR_FORMAT,
-                                "%.200s: message %zu is of '%s' after '%s'; user and assistant take "
-                                "turns",
-                                path, i + 1, role, *before ? before : "nobody");
+            return km_error_set(
+                err, KM_ERR_FORMAT,
+                "%.200s: message %zu is of '%s' after '%s'; user and assistant take "
+                "turns",
+                path, i + 1, role, *before ? before : "nobody");
         before = role;
     }
     if (strcmp(before, "user") == 0)

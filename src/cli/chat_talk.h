@@ -1,5 +1,5 @@
-/* A conversation: messages of a system, a user and an assistant, in the form that templates and files
- * take them, an array of JSON objects with role and content. */
+/* A conversation: messages of a system, a user and an assistant, in the form that templates and
+ * files take them, an array of JSON objects with role and content. */
 #ifndef KM_CLI_CHAT_TALK_H
 #define KM_CLI_CHAT_TALK_H
 #include "base/error.h"

@@ -18,7 +18,7 @@ typedef enum km_line {
 
 /* terminal: somebody sits there; otherwise no prompts are shown. NULL when out of memory. */
 km_lines *km_lines_open(bool terminal, bool colour);
-void km_lines_close(km_lines *l); /* NULL is fine; writes the history */
+void km_lines_close(km_lines *l);        /* NULL is fine; writes the history */
 bool km_lines_edited(const km_lines *l); /* by libedit */
 
 /* Adds the next line, without its end, to *out. */

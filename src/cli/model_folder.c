@@ -41,8 +41,8 @@ static bool newer(const struct stat *st, const search *s) {
 static void found(search *s, const char *path, const struct stat *st) {
     /* of two as old as each other the first by name, so that the choice does not hang on the order
      * in which a file system lists them */
-    bool equal = s->found && st->st_mtim.tv_sec == s->when.tv_sec &&
-                 st->st_mtim.tv_nsec == s->when.tv_nsec;
+    bool equal =
+        s->found && st->st_mtim.tv_sec == s->when.tv_sec && st->st_mtim.tv_nsec == s->when.tv_nsec;
     if (s->found == 0 || newer(st, s) || (equal && strcmp(path, s->best) < 0)) {
         snprintf(s->best, sizeof s->best, "%s", path);
         s->when = st->st_mtim;

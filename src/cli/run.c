@@ -27,8 +27,7 @@ static km_status render(const settings *o, const km_cli_model *m, const km_text 
     json_t *messages = json_array();
     if (o->system)
         json_array_append_new(messages, km_cli_message("system", o->system, strlen(o->system)));
-    json_array_append_new(messages,
-                          km_cli_message("user", km_text_str(prompt), prompt->len));
+    json_array_append_new(messages, km_cli_message("user", km_text_str(prompt), prompt->len));
     km_status s = km_cli_render(m, t, messages, out, err);
     json_decref(messages);
     km_chat_template_free(t);
@@ -92,11 +91,12 @@ static int finish(const settings *o, const km_cli_model *m, const km_text *text,
             "{s:o, s:s, s:o, s:I, s:I, s:I, s:b, s:s, s:o, s:o, s:o, s:o, s:o}", "model",
             km_json_text(m->path), "device", km_ctx_device(m->ctx), "text",
             km_json_text(km_text_str(text)), "prompt_tokens", (json_int_t)got->prompt_tokens,
-            "reused", (json_int_t)got->reused, "tokens", (json_int_t)got->tokens, "ended", got->end == KM_END_TEXT, "end",
-            km_end_name(got->end), "prompt_seconds", km_json_number(got->prompt_seconds, 4),
-            "seconds", km_json_number(got->seconds, 4), "first_token_seconds",
-            km_json_number(got->tokens ? got->first_seconds : NAN, 4), "prompt_tokens_per_s",
-            km_json_number(prompt, 4), "decode_tokens_per_s", km_json_number(decode, 4)));
+            "reused", (json_int_t)got->reused, "tokens", (json_int_t)got->tokens, "ended",
+            got->end == KM_END_TEXT, "end", km_end_name(got->end), "prompt_seconds",
+            km_json_number(got->prompt_seconds, 4), "seconds", km_json_number(got->seconds, 4),
+            "first_token_seconds", km_json_number(got->tokens ? got->first_seconds : NAN, 4),
+            "prompt_tokens_per_s", km_json_number(prompt, 4), "decode_tokens_per_s",
+            km_json_number(decode, 4)));
     putchar('\n');
     char a[KM_NUMBER_TEXT], b[KM_NUMBER_TEXT];
     if (!o->common.quiet)
@@ -119,8 +119,8 @@ static km_status generate(settings *o, const km_cli_model *m, const km_text *pro
     if (!session) return err->code;
     km_progress_begin(&out->bar, "prompt", "tokens", 1, o->common.quiet);
     out->reading = true;
-    km_status s = km_generate_in(session, m->model, m->token, km_text_str(prompt), prompt->len, &g,
-                                 got, err);
+    km_status s =
+        km_generate_in(session, m->model, m->token, km_text_str(prompt), prompt->len, &g, got, err);
     if (out->reading) km_progress_end(&out->bar);
     if (s == KM_OK) return km_cli_session_close(session, &o->session, err);
     km_session_free(session);
@@ -187,12 +187,11 @@ int km_command_run(int argc, char **argv) {
         .details = "The file is used where it lies, its weights in the form they have there. The\n"
                    "prompt is text to go on with, unless --chat makes it a question.\n",
         .options = options,
-        .examples =
-            "  kermes run -m SmolLM2.gguf --prompt 'The sea is' -n 64 --temperature 0\n"
-            "  kermes run -m SmolLM2.gguf --chat --prompt 'Name three colours.' --json\n"
-            "  kermes run --chat --file question.txt --system 'Answer in one sentence.'\n"
-            "  kermes run --chat --prompt 'A cat, as JSON.' --json-schema cat.schema.json\n"
-            "  kermes run --prompt '1, 2, 3,' --stop '10' --logit-bias ' 7=-inf'\n",
+        .examples = "  kermes run -m SmolLM2.gguf --prompt 'The sea is' -n 64 --temperature 0\n"
+                    "  kermes run -m SmolLM2.gguf --chat --prompt 'Name three colours.' --json\n"
+                    "  kermes run --chat --file question.txt --system 'Answer in one sentence.'\n"
+                    "  kermes run --chat --prompt 'A cat, as JSON.' --json-schema cat.schema.json\n"
+                    "  kermes run --prompt '1, 2, 3,' --stop '10' --logit-bias ' 7=-inf'\n",
     };
     km_args args;
     km_error err = {0};

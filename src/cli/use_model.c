@@ -160,10 +160,9 @@ json_t *km_cli_message(const char *role, const char *text, size_t bytes) {
         if (bad) km_text_add(&clean, "\xEF\xBF\xBD");
         i += bad;
     }
-    json_t *v = km_text_ok(&clean)
-                    ? json_pack("{s:s, s:s%}", "role", role, "content", km_text_str(&clean),
-                                clean.len)
-                    : NULL;
+    json_t *v = km_text_ok(&clean) ? json_pack("{s:s, s:s%}", "role", role, "content",
+                                               km_text_str(&clean), clean.len)
+                                   : NULL;
     km_text_free(&clean);
     return v;
 }

@@ -31,17 +31,17 @@ typedef struct km_cli_session {
     bool shift;
 } km_cli_session;
 
+/* clang-format off */
 /* Rows of a command's options; `shift` says what that flag does. */
 #define KM_OPTION_SESSION_ROWS(s, shift_)                                                          \
     {"context", KM_OPTION_INT, "N", &(s).context, 1, 1 << 24,                                      \
      "room for prompt and answer, in tokens (default: the model's)"},                              \
-        {"shift", KM_OPTION_FLAG, NULL, &(s).shift, 0, 0, shift_},                                 \
-        {"cache-type", KM_OPTION_TEXT, "T", &(s).cache_type, 0, 0,                                 \
-         "keys and values in f32, f16, bf16, q8_0 or q4_0 (default f16)"},                         \
-    {                                                                                              \
-        "session", KM_OPTION_TEXT, "FILE", &(s).file, 0, 0,                                        \
-            "keep what was read in this file: the next time it is not read again"                  \
-    }
+    {"shift", KM_OPTION_FLAG, NULL, &(s).shift, 0, 0, shift_},                                     \
+    {"cache-type", KM_OPTION_TEXT, "T", &(s).cache_type, 0, 0,                                     \
+     "keys and values in f32, f16, bf16, q8_0 or q4_0 (default f16)"},                             \
+    {"session", KM_OPTION_TEXT, "FILE", &(s).file, 0, 0,                                           \
+     "keep what was read in this file: the next time it is not read again"}
+/* clang-format on */
 
 /* What can be told without a model: a usage error if not KM_OK. */
 km_status km_cli_session_check(const km_cli_session *o, km_error *err);
@@ -62,8 +62,8 @@ json_t *km_cli_message(const char *role, const char *text, size_t bytes);
 
 /* ---- Text on stdout ---- */
 
-/* Writes text. On a terminal, characters that would steer it are left out: a model's text comes from
- * strangers. False when it could not be written. */
+/* Writes text. On a terminal, characters that would steer it are left out: a model's text comes
+ * from strangers. False when it could not be written. */
 bool km_cli_put(const char *text, size_t bytes, bool terminal);
 
 /* For km_generation's on_text. */

@@ -1,13 +1,12 @@
-/* Who is left of a vocabulary: bounds from the peaks of blocks, and fronts of an order that is never
- * worked out beyond the place where the front ends. */
+/* Who is left of a vocabulary: bounds from the peaks of blocks, and fronts of an order that is
+ * never worked out beyond the place where the front ends. */
 #include "infer/choices.h"
 #include "base/alloc.h"
 #include <math.h>
 #include <string.h>
 
 km_status km_choices_begin(km_choices *c, int64_t vocab, km_error *err) {
-    *c = (km_choices){.vocab = vocab,
-                      .blocks = (vocab + KM_CHOICE_BLOCK - 1) / KM_CHOICE_BLOCK};
+    *c = (km_choices){.vocab = vocab, .blocks = (vocab + KM_CHOICE_BLOCK - 1) / KM_CHOICE_BLOCK};
     /* whole blocks, so that passes need no remainder; the end of the last is never likely */
     size_t n = (size_t)c->blocks * KM_CHOICE_BLOCK;
     c->logits = km_alloc(n * sizeof *c->logits);

@@ -1,6 +1,6 @@
 /* Passes over a vocabulary's logits: who is left of them, and the draw. Nothing here sorts a
- * vocabulary. Logits are looked at in blocks of 64 with the largest of each kept, from which follows
- * a bound that few exceed; only those are gathered, weighed and ordered. */
+ * vocabulary. Logits are looked at in blocks of 64 with the largest of each kept, from which
+ * follows a bound that few exceed; only those are gathered, weighed and ordered. */
 #ifndef KM_INFER_CHOICES_H
 #define KM_INFER_CHOICES_H
 #include "base/error.h"
@@ -19,8 +19,8 @@ typedef struct km_choices {
     float top;     /* the largest of all */
     /* those that are left: */
     int32_t *id;
-    float *x;  /* logits */
-    float *p;  /* next to the likeliest of all: e^((x - top) / T) */
+    float *x; /* logits */
+    float *p; /* next to the likeliest of all: e^((x - top) / T) */
     int64_t n;
     double total; /* of p */
 } km_choices;
@@ -28,8 +28,8 @@ typedef struct km_choices {
 km_status km_choices_begin(km_choices *c, int64_t vocab, km_error *err);
 void km_choices_end(km_choices *c);
 
-/* Rules out what has no bit in the mask (NULL: nothing), and finds the peaks. The likeliest's id; -1
- * when no logit is a number. */
+/* Rules out what has no bit in the mask (NULL: nothing), and finds the peaks. The likeliest's id;
+ * -1 when no logit is a number. */
 int32_t km_choices_mask(km_choices *c, const uint64_t *mask);
 /* The sum of e^((x - top) / T) over all. */
 double km_choices_mass(const km_choices *c, double temperature);
@@ -43,7 +43,8 @@ void km_choices_weigh(km_choices *c, double temperature);
 
 /* Each leaves a part of those left, at least one, and sets total. */
 void km_choices_typical(km_choices *c, double share, double temperature);
-void km_choices_front(km_choices *c, double share, double mass); /* the likeliest, to share * mass */
+void km_choices_front(km_choices *c, double share,
+                      double mass); /* the likeliest, to share * mass */
 void km_choices_at_least(km_choices *c, double p);
 
 /* The place among those left that u in [0, 1) falls on. */

@@ -1,5 +1,5 @@
-/* Making text: the prompt's tokens, then one after the other, each through the sampler, the grammar,
- * the tokenizer's stream and the texts to stop at. */
+/* Making text: the prompt's tokens, then one after the other, each through the sampler, the
+ * grammar, the tokenizer's stream and the texts to stop at. */
 #include "infer/generate.h"
 #include "base/alloc.h"
 #include "base/progress.h"

@@ -8,15 +8,15 @@
 
 #define MOST ((size_t)1 << 20) /* tokens looked back at, at most */
 
-km_status km_said_begin(km_said *h, const km_sampling *s, int64_t vocab,
-                           const uint64_t *breaks, km_error *err) {
+km_status km_said_begin(km_said *h, const km_sampling *s, int64_t vocab, const uint64_t *breaks,
+                        km_error *err) {
     *h = (km_said){.vocab = vocab};
     bool repeat = s->repeat_penalty != 0 && s->repeat_penalty != 1;
-    h->counts = (repeat || s->frequency_penalty != 0 || s->presence_penalty != 0) &&
-                s->repeat_last != 0;
+    h->counts =
+        (repeat || s->frequency_penalty != 0 || s->presence_penalty != 0) && s->repeat_last != 0;
     h->dry = s->dry_multiplier > 0;
-    h->window = s->repeat_last < 0 || (uint64_t)s->repeat_last > MOST ? MOST
-                                                                      : (size_t)s->repeat_last;
+    h->window =
+        s->repeat_last < 0 || (uint64_t)s->repeat_last > MOST ? MOST : (size_t)s->repeat_last;
     size_t n = (size_t)vocab, words = (n + 63) / 64;
     if (h->counts) h->count = km_calloc(n, sizeof *h->count);
     if (h->dry) h->longest = km_calloc(n, sizeof *h->longest);

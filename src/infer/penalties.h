@@ -16,8 +16,8 @@ typedef struct km_said {
     bool counts, dry;
 } km_said;
 
-km_status km_said_begin(km_said *h, const km_sampling *s, int64_t vocab,
-                           const uint64_t *breaks, km_error *err);
+km_status km_said_begin(km_said *h, const km_sampling *s, int64_t vocab, const uint64_t *breaks,
+                        km_error *err);
 void km_said_end(km_said *h);
 void km_said_reset(km_said *h);
 /* Ids outside the vocabulary are passed over. */

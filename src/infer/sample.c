@@ -66,7 +66,8 @@ km_status km_sampling_check(const km_sampling *s, km_error *err) {
     }
     for (size_t i = 0; e == KM_OK && i < s->n_bias; i++)
         if (isnan(s->bias[i].add) || s->bias[i].add == INFINITY)
-            return km_error_set(err, KM_ERR_RANGE, "the bias of token %d is %g, which is no number "
+            return km_error_set(err, KM_ERR_RANGE,
+                                "the bias of token %d is %g, which is no number "
                                 "to add",
                                 (int)s->bias[i].id, (double)s->bias[i].add);
     return e;
@@ -86,7 +87,8 @@ km_sampler *km_sampler_new(const km_sampling *set, int64_t vocab, const uint64_t
     if (km_sampling_check(set, err) != KM_OK) return NULL;
     for (size_t i = 0; i < set->n_bias; i++)
         if (set->bias[i].id < 0 || set->bias[i].id >= vocab) {
-            km_error_set(err, KM_ERR_RANGE, "token %d, which a bias is for, is not in the "
+            km_error_set(err, KM_ERR_RANGE,
+                         "token %d, which a bias is for, is not in the "
                          "vocabulary of %lld",
                          (int)set->bias[i].id, (long long)vocab);
             return NULL;

@@ -33,14 +33,14 @@ typedef struct km_bias {
 } km_bias;
 
 typedef struct km_sampling {
-    double temperature; /* 0: always the likeliest token */
-    int64_t top_k;      /* 0: all */
-    double typical;     /* 0 or 1: all */
-    double top_p;       /* 1: all */
-    double min_p;       /* 0: all */
+    double temperature;    /* 0: always the likeliest token */
+    int64_t top_k;         /* 0: all */
+    double typical;        /* 0 or 1: all */
+    double top_p;          /* 1: all */
+    double min_p;          /* 0: all */
     double repeat_penalty; /* 0 or 1: none */
     double frequency_penalty, presence_penalty;
-    int64_t repeat_last; /* how many tokens the three look back; -1: all, the prompt included */
+    int64_t repeat_last;   /* how many tokens the three look back; -1: all, the prompt included */
     double dry_multiplier; /* 0: off */
     double dry_base;
     int64_t dry_allowed_length;

@@ -1,5 +1,5 @@
-/* Each stop is followed by an automaton of its own (Knuth, Morris, Pratt): its state says how many of
- * the last bytes are a beginning of it. The longest of these beginnings is what is held back. */
+/* Each stop is followed by an automaton of its own (Knuth, Morris, Pratt): its state says how many
+ * of the last bytes are a beginning of it. The longest of these beginnings is what is held back. */
 #include "infer/stop.h"
 #include "base/alloc.h"
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Texts at which a generation stops. Text comes in pieces, and a stop may begin in one piece and end
- * in another: what may be its beginning is held back until that is decided. */
+/* Texts at which a generation stops. Text comes in pieces, and a stop may begin in one piece and
+ * end in another: what may be its beginning is held back until that is decided. */
 #ifndef KM_INFER_STOP_H
 #define KM_INFER_STOP_H
 #include "base/error.h"

@@ -101,8 +101,8 @@ static void type(const char *text) {
     assert_int_equal(write(t.fd, text, strlen(text)), (ssize_t)strlen(text));
 }
 
-/* Presses a key until this comes of it. A key can be too fast: pressed after the prompt is seen, but
- * before the line is being read, it is lost. */
+/* Presses a key until this comes of it. A key can be too fast: pressed after the prompt is seen,
+ * but before the line is being read, it is lost. */
 static void press(const char *key, const char *text) {
     double end = now() + 60;
     while (!find(text) && now() < end) {
@@ -149,11 +149,12 @@ static int make_model(void **state) {
     snprintf(folder, sizeof folder, "%s", "/tmp/kermes-chat-XXXXXX");
     if (!mkdtemp(folder)) return -1;
     snprintf(model, sizeof model, "%s/run", folder);
-    snprintf(line, sizeof line,
-             "cd %s && for i in $(seq 300); do echo 'a line of text to learn from'; done >text && "
-             "'%s' train --data text --out run --tokenizer bytes --layers 1 --heads 2 --dim 16 "
-             "--context 512 --batch 1 --steps 1 --eval-every 0 --device cpu --threads 1 --quiet >log",
-             folder, kermes);
+    snprintf(
+        line, sizeof line,
+        "cd %s && for i in $(seq 300); do echo 'a line of text to learn from'; done >text && "
+        "'%s' train --data text --out run --tokenizer bytes --layers 1 --heads 2 --dim 16 "
+        "--context 512 --batch 1 --steps 1 --eval-every 0 --device cpu --threads 1 --quiet >log",
+        folder, kermes);
     return sh(line);
 }
 

@@ -1,5 +1,5 @@
-/* Text from a model: streamed in whole characters, the same for the same seed, held to a grammar and
- * to stops, in a session that is read no more than it must be. */
+/* Text from a model: streamed in whole characters, the same for the same seed, held to a grammar
+ * and to stops, in a session that is read no more than it must be. */
 #include "infer/generate.h"
 #include "model/small.h"
 
@@ -30,8 +30,11 @@ static void text_is_streamed_and_the_same_for_the_same_seed(void **state) {
     km_model_init(m, 4);
     heard h[3] = {{.stop_after = -1}, {.stop_after = -1}, {.stop_after = 5}};
     for (int i = 0; i < 3; i++) {
-        km_generation how = {
-            .tokens = 30, .shift = true, .sampling = km_sampling_defaults(), .on_text = hear, .user = &h[i]};
+        km_generation how = {.tokens = 30,
+                             .shift = true,
+                             .sampling = km_sampling_defaults(),
+                             .on_text = hear,
+                             .user = &h[i]};
         km_generated got;
         assert_int_equal(km_generate(ctx, m, token, "abc", 3, &how, &got, &err), KM_OK);
         assert_int_equal(got.prompt_tokens, 3);
@@ -96,8 +99,8 @@ static const char *say(scene *s, const char *prompt, km_generation how) {
     s->h = (heard){.stop_after = -1};
     how.on_text = hear;
     how.user = &s->h;
-    km_status status = km_generate_in(s->session, s->model, s->token, prompt, strlen(prompt), &how,
-                                      &s->got, &err);
+    km_status status =
+        km_generate_in(s->session, s->model, s->token, prompt, strlen(prompt), &how, &s->got, &err);
     if (status != KM_OK) print_error("%s\n", err.text);
     assert_int_equal(status, KM_OK);
     return s->h.text;
@@ -138,10 +141,14 @@ static void a_grammar_holds_the_text_to_it(void **state) {
         how.sampling.seed = seed;
         say(&s, "x", how);
         for (size_t i = 0; i < s.h.bytes; i++)
-            assert_non_null(strchr(s.h.text[i] == ';' ? ";" : i % 2 ? "," : "0123456789",
+            assert_non_null(strchr(s.h.text[i] == ';' ? ";"
+                                   : i % 2            ? ","
+                                                      : "0123456789",
                                    s.h.text[i]));
-        if (s.got.end == KM_END_GRAMMAR) assert_int_equal(s.h.text[s.h.bytes - 1], ';');
-        else assert_int_equal(s.got.end, KM_END_TOKENS);
+        if (s.got.end == KM_END_GRAMMAR)
+            assert_int_equal(s.h.text[s.h.bytes - 1], ';');
+        else
+            assert_int_equal(s.got.end, KM_END_TOKENS);
     }
     km_guide_free(guide);
     km_trie_free(trie);
@@ -202,16 +209,16 @@ static void a_long_prompt_can_be_watched_and_stopped(void **state) {
     km_error err = {0};
     km_generation how = {
         .tokens = 3, .sampling = km_sampling_defaults(), .on_prompt = watch_prompt, .user = &w};
-    assert_int_equal(km_generate_in(s.session, s.model, s.token, prompt, sizeof prompt, &how,
-                                    &s.got, &err),
-                     KM_OK);
+    assert_int_equal(
+        km_generate_in(s.session, s.model, s.token, prompt, sizeof prompt, &how, &s.got, &err),
+        KM_OK);
     assert_int_equal(s.got.end, KM_END_CALLER);
     assert_int_equal(s.got.tokens, 0);
     assert_int_equal(w.last, 1024);
     how.on_prompt = NULL;
-    assert_int_equal(km_generate_in(s.session, s.model, s.token, prompt, sizeof prompt, &how,
-                                    &s.got, &err),
-                     KM_OK);
+    assert_int_equal(
+        km_generate_in(s.session, s.model, s.token, prompt, sizeof prompt, &how, &s.got, &err),
+        KM_OK);
     assert_int_equal(s.got.reused, 1024);
     assert_int_equal(s.got.tokens, 3);
     scene_end(&s);

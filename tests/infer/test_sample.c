@@ -85,7 +85,8 @@ static void penalise(const km_sampling *s, double *x, int n, const int32_t *said
         int count = 0;
         for (int i = n_said - last; i < n_said; i++) count += said[i] == id;
         if (count == 0) continue;
-        if (s->repeat_penalty > 0) x[id] = x[id] > 0 ? x[id] / s->repeat_penalty : x[id] * s->repeat_penalty;
+        if (s->repeat_penalty > 0)
+            x[id] = x[id] > 0 ? x[id] / s->repeat_penalty : x[id] * s->repeat_penalty;
         x[id] -= count * s->frequency_penalty + s->presence_penalty;
     }
     for (int id = 0; id < n && s->dry_multiplier > 0; id++) {
@@ -170,10 +171,10 @@ static km_sampler *sampler(const km_sampling *s, int64_t n, const uint64_t *brea
 static void random_logits(float *x, int n, int kind) {
     for (int i = 0; i < n; i++) {
         double normal = sqrt(-2 * log(unit() + 1e-9)) * cos(6.2831853 * unit());
-        x[i] = (float)(kind == 0   ? 3 * normal                   /* as a model's */
-                       : kind == 1 ? 0.01 * normal                /* flat */
-                       : kind == 2 ? floor(2 * normal) + 100.0    /* many ties */
-                                   : 20 * normal - 50.0);         /* steep */
+        x[i] = (float)(kind == 0   ? 3 * normal                /* as a model's */
+                       : kind == 1 ? 0.01 * normal             /* flat */
+                       : kind == 2 ? floor(2 * normal) + 100.0 /* many ties */
+                                   : 20 * normal - 50.0);      /* steep */
     }
 }
 
@@ -424,12 +425,8 @@ static void odd_logits_never_give_an_odd_token(void **state) {
         float x[3];
         int32_t id;
     } cases[] = {
-        {{NAN, NAN, NAN}, -1},
-        {{NAN, -1e30f, NAN}, 1},
-        {{0, INFINITY, NAN}, 1},
-        {{-INFINITY, 0, -INFINITY}, 1},
-        {{-INFINITY, -INFINITY, NAN}, 0},
-        {{-3e38f, 3e38f, NAN}, 1},
+        {{NAN, NAN, NAN}, -1},          {{NAN, -1e30f, NAN}, 1},          {{0, INFINITY, NAN}, 1},
+        {{-INFINITY, 0, -INFINITY}, 1}, {{-INFINITY, -INFINITY, NAN}, 0}, {{-3e38f, 3e38f, NAN}, 1},
     };
     for (int how = 0; how < 5; how++) {
         km_sampling s = km_sampling_defaults();
