@@ -6,6 +6,7 @@
 #include "format/json_read.h"
 #include "model/arch.h"
 #include "model/convert_job.h"
+#include "model/rope.h"
 #include "tensor/dtype.h"
 #include <limits.h>
 #include <stdio.h>
@@ -48,16 +49,19 @@ static km_status refuse_lora(const char *folder, km_error *err) {
         folder);
 }
 
-/* Models that change places on the way, and whose places Kermes does not know. */
+/* Between folders and GGUF: models that only GGUF holds, as far as Kermes knows. */
 static km_status can_convert(const km_convert_job *j, km_error *err) {
     const km_config *c = &j->config;
     const km_traits *t = km_arch_traits(c->arch);
-    if (t->post_norms || t->joined_up || c->window)
-        return km_error_set(err, KM_ERR_UNSUPPORTED, "'%s': %s models%s cannot be converted",
-                            j->o->in, t->name, c->window ? " with a window" : "");
-    if (c->rope.kind != KM_ROPE_PLAIN)
+    if (t->post_norms || t->joined_up)
         return km_error_set(err, KM_ERR_UNSUPPORTED,
-                            "'%s': models with stretched rotation cannot be converted", j->o->in);
+                            "'%s': %s models can only be converted from GGUF into GGUF", j->o->in,
+                            t->name);
+    if (c->rope.kind == KM_ROPE_DIVISORS)
+        return km_error_set(err, KM_ERR_UNSUPPORTED,
+                            "'%s': its rotation is stretched by divisors, which config.json has no "
+                            "words for",
+                            j->o->in);
     return KM_OK;
 }
 
@@ -232,6 +236,20 @@ static void put_type(const km_convert_job *j, km_gguf_out *out) {
     if (blocks) km_gguf_put_u32(out, "general.quantization_version", 2);
 }
 
+/* GGUF has Llama 3's stretched rotation as what each pair's frequency is divided by. The numbers must
+ * stay until the file is written. */
+static km_status put_divisors(const km_convert_job *j, km_gguf_out *out, float **divisors,
+                              km_error *err) {
+    const km_config *c = &j->config;
+    int64_t n = (c->rope_dims ? c->rope_dims : c->head_dim) / 2;
+    if (j->from == KM_STORE_GGUF || c->rope.kind != KM_ROPE_LLAMA3) return KM_OK;
+    *divisors = km_alloc((size_t)n * sizeof **divisors);
+    if (!*divisors) return km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    km_rope_divisors(c, *divisors);
+    km_gguf_add(out, "rope_freqs.weight", KM_GGML_F32, KM_SHAPE(n), *divisors, NULL, NULL);
+    return KM_OK;
+}
+
 static km_status write_gguf(km_convert_job *j, km_error *err) {
     km_gguf_out *out = km_gguf_out_new(err);
     if (!out) return err->code;
@@ -250,7 +268,10 @@ static km_status write_gguf(km_convert_job *j, km_error *err) {
         km_gguf_add(out, j->layout.row[i].gguf, type, j->layout.row[i].shape, NULL, km_convert_fill,
                     &j->items[i]);
     }
+    float *divisors = NULL;
+    if (s == KM_OK) s = put_divisors(j, out, &divisors, err);
     if (s == KM_OK) s = km_gguf_write(out, j->o->out, err);
+    km_free(divisors);
     km_gguf_out_free(out);
     return s;
 }

@@ -208,6 +208,22 @@ static void put_real(const km_config *c, km_gguf_out *out, const char *name, dou
     km_gguf_put_f32(out, key, (float)v);
 }
 
+static void put_scaling(const km_config *c, km_gguf_out *out) {
+    const km_rope_config *r = &c->rope;
+    bool yarn = r->kind == KM_ROPE_YARN;
+    char key[96];
+    if (!yarn && r->kind != KM_ROPE_LINEAR) return; /* Llama 3's are a tensor of divisors */
+    snprintf(key, sizeof key, "%s.rope.scaling.type", km_arch_name(c->arch));
+    km_gguf_put_string(out, key, yarn ? "yarn" : "linear");
+    put_real(c, out, "rope.scaling.factor", r->factor);
+    if (!yarn) return;
+    put(c, out, "rope.scaling.original_context_length", r->original);
+    put_real(c, out, "rope.scaling.yarn_beta_fast", r->beta_fast);
+    put_real(c, out, "rope.scaling.yarn_beta_slow", r->beta_slow);
+    double usual = r->factor > 1 ? 0.1 * log(r->factor) + 1 : 1; /* what the file's is a share of */
+    if (r->magnitude > 0) put_real(c, out, "rope.scaling.attn_factor", r->magnitude / usual);
+}
+
 void km_config_put_gguf(const km_config *c, km_gguf_out *out) {
     km_gguf_put_string(out, "general.architecture", km_arch_name(c->arch));
     put(c, out, "block_count", c->layers);
@@ -226,4 +242,6 @@ void km_config_put_gguf(const km_config *c, km_gguf_out *out) {
     put(c, out, "vocab_size", c->vocab);
     put_real(c, out, "rope.freq_base", c->rope_base);
     put_real(c, out, "attention.layer_norm_rms_epsilon", c->norm_eps);
+    if (c->window) put(c, out, "attention.sliding_window", c->window);
+    put_scaling(c, out);
 }

@@ -141,13 +141,16 @@ static void converted_folders_give_the_same_logits(void **state) {
     int fd = mkstemps(out, 5);
     assert_true(fd >= 0);
     close(fd);
-    static const char *const names[] = {"qwen2", "qwen3"};
-    for (int i = 0; i < 2; i++) {
+    /* Folders into GGUF; and from GGUF into GGUF those that are read from nothing else. */
+    static const char *const names[] = {"qwen2", "qwen3",  "llama3", "linear", "mistral",
+                                        "yarn",  "gemma2", "gemma3", "phi3"};
+    for (int i = 0; i < 9; i++) {
         char name[64];
         km_error err = {0};
         snprintf(name, sizeof name, "archs/%s", names[i]);
         expected e = open_expected(name);
-        km_convert_options o = {.in = path_of(name, ""), .out = out, .dtype = KM_DTYPE_COUNT};
+        km_convert_options o = {
+            .in = path_of(name, i < 6 ? "" : ".gguf"), .out = out, .dtype = KM_DTYPE_COUNT};
         if (km_convert(&o, NULL, &err) != KM_OK) fail_msg("%s", err.text);
         km_model *m = opened(ctx, out);
         compare(ctx, names[i], m, &e);
