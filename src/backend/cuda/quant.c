@@ -138,36 +138,16 @@ static km_status add_layer(quant_call *q, const km_tensor *w, const km_tensor *u
     if (l->type >= KM_QUANT_TYPES)
         l->up.m.planes += l->n * q->k * 2;
     else
-        l->up.m.first += l->n * q->k / km_dtype_block(w->dtype);
+        l->up.m.first += l->n * q->k / km_cuda_quant_group(w->dtype);
     return KM_OK;
 }
 
 /* ---- A few rows ---- */
 
-/* Pieces of 16 bytes in a slot of the kernels' rings (kernels/quant.cuh). */
-static size_t ring_bytes(int type, bool gated) {
-    if (type >= KM_QUANT_TYPES)
-        return (size_t)(KM_PLAIN_DEEP(gated) * KM_PLAIN_PIECES * (gated ? 2 : 1) * KM_FEW_THREADS * 16);
-    static const int pieces[KM_QUANT_TYPES] = {
-        [KM_QUANT_Q4_0] = 3, [KM_QUANT_Q4_1] = 3,   [KM_QUANT_Q5_0] = 3,   [KM_QUANT_Q5_1] = 3,
-        [KM_QUANT_Q8_0] = 5, [KM_QUANT_Q2_K] = 2,   [KM_QUANT_Q3_K] = 3,   [KM_QUANT_Q4_K] = 3,
-        [KM_QUANT_Q5_K] = 5, [KM_QUANT_Q6_K] = 4,   [KM_QUANT_IQ4_NL] = 3, [KM_QUANT_IQ4_XS] = 3,
-        [KM_QUANT_MXFP4] = 3};
-    int n = pieces[type] * (gated ? 2 : 1);
-    return (size_t)(KM_FEW_DEEP(n) * n * KM_FEW_THREADS * 16);
-}
-
-/* Shared memory of a launch for m rows: the largest ring, and x. */
+/* Shared memory of a launch for m rows: x. */
 static size_t shared_bytes(const quant_call *q, int m) {
-    size_t most = 0;
-    for (int i = 0; i < q->layers; i++) {
-        bool plain = q->l[i].type >= KM_QUANT_TYPES;
-        size_t x = (size_t)(m == 1 ? 1 : m <= 4 ? 4 : 8) *
-                   (size_t)(plain ? q->k * 4 : KM_FEW_X_BYTES(q->k));
-        size_t bytes = ring_bytes(q->l[i].type, q->gated) + x;
-        if (bytes > most) most = bytes;
-    }
-    return most;
+    size_t each = q->l[0].type >= KM_QUANT_TYPES ? (size_t)q->k * 4 : (size_t)KM_FEW_X_BYTES(q->k);
+    return (size_t)(m == 1 ? 1 : m <= 4 ? 4 : 8) * each;
 }
 
 /* Layers [first, first + count) in one launch: blocks are shared out by the weights' bytes. */
@@ -179,26 +159,29 @@ static km_status launch_few(quant_call *q, km_cuda_kernel *kernel, int first, in
     km_quant_few_args a = {.x = q->x + row * q->k, .parts = count, .m = m, .k = (int32_t)q->k,
                            .act = (int32_t)q->act,
                            .lanes = pieces >= 32 ? 32 : pieces >= 16 ? 16 : 8};
-    int64_t all = 0, groups = KM_FEW_THREADS / a.lanes;
+    int64_t all = 0, groups = KM_FEW_THREADS / a.lanes, held = (m == 1 ? 2 : 1) * (int64_t)dev->sms;
+    int32_t last = 0;
     for (int i = 0; i < count; i++) all += q->l[first + i].n;
     for (int i = 0; i < count; i++) {
         const layer *l = &q->l[first + i];
-        int64_t blocks = (dev->sms * l->n + all / 2) / all, most = (l->n + groups - 1) / groups;
+        int64_t blocks = (held * l->n + all / 2) / all, most = (l->n + groups - 1) / groups;
         if (blocks > most) blocks = most;
         if (blocks < 1) blocks = 1;
         a.part[i] = (km_quant_part){.w = l->w.m, .up = l->up.m, .bias = l->bias,
                                     .out = l->out + row * l->n, .n = (int32_t)l->n,
-                                    .first = a.last, .second = l->type != q->l[first].type};
-        a.last += (int32_t)blocks;
+                                    .first = last, .second = l->type != q->l[first].type,
+                                    .each = (int32_t)(l->n / blocks),
+                                    .more = (int32_t)(l->n % blocks)};
+        last += (int32_t)blocks;
     }
-    a.early = q->made || row > 0 ? 0 : 96 << 10;
+    a.early = q->made || row > 0 ? 0 : 48 << 10;
     if (q->norm.y && !plain) {
         a.delta = q->norm.x, a.residual = q->norm.residual, a.norm_w = q->norm.w;
         a.sum = q->norm.sum, a.y = q->norm.y, a.rstd = q->norm.rstd, a.eps = q->norm.eps;
         q->norm.y = NULL; /* the launches after this one find it in memory */
     }
     void *params[] = {&a};
-    return km_cuda_launch_with(q->lane, kernel + (m == 1 ? 0 : m <= 4 ? 1 : 2), KM_DIM(a.last),
+    return km_cuda_launch_with(q->lane, kernel + (m == 1 ? 0 : m <= 4 ? 1 : 2), KM_DIM(last),
                                KM_DIM(KM_FEW_THREADS), (unsigned)shared_bytes(q, m), params,
                                &(km_launch_options){.alone = q->made});
 }

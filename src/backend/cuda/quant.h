@@ -14,6 +14,7 @@ typedef struct km_cuda_quant {
 
 /* The kernels' number of a block dtype, -1 for others. */
 int km_cuda_quant_type(km_dtype d);
+int64_t km_cuda_quant_group(km_dtype d); /* elements of a group (kernels/quant_args.h) */
 /* t (n, k) or of any shape with rows of k. KM_ERR_UNSUPPORTED when k is no multiple of a unit. */
 km_status km_cuda_quant_get(km_lane *lane, const km_tensor *t, km_cuda_quant *out);
 void km_cuda_quant_put(km_lane *lane, km_cuda_quant *q);

@@ -1,15 +1,14 @@
 /* From the file's layout of a block to planes, and back (kernels/quant_args.h). */
 #include "backend/cuda/quant.h"
 #include "tensor/dtype.h"
+#include <string.h>
 
 typedef struct layout {
-    int block;
-    struct {
-        uint8_t place, length;
-    } field[KM_QUANT_FIELDS];
+    int blocks, elements; /* of a group */
+    km_quant_field field[KM_QUANT_FIELDS];
 } layout;
 
-#define LAYOUT(name, block_, ...) [KM_QUANT_##name] = {block_, {__VA_ARGS__}},
+#define LAYOUT(name, blocks_, elements_, ...) [KM_QUANT_##name] = {blocks_, elements_, {__VA_ARGS__}},
 static const layout layouts[KM_QUANT_TYPES] = {KM_QUANT_PLANES(LAYOUT)};
 #undef LAYOUT
 
@@ -23,17 +22,16 @@ int km_cuda_quant_type(km_dtype d) {
     }
 }
 
-static km_status rearrange(km_lane *lane, km_dtype d, const void *from, void *to, int64_t blocks,
+int64_t km_cuda_quant_group(km_dtype d) { return layouts[km_cuda_quant_type(d)].elements; }
+
+static km_status rearrange(km_lane *lane, km_dtype d, const void *from, void *to, int64_t groups,
                            int64_t padded, bool back) {
     static km_cuda_kernel kernel = {.module = "quant_planes", .name = "quant_planes"};
     const layout *l = &layouts[km_cuda_quant_type(d)];
-    km_planes_args a = {.from = from, .to = to, .blocks = blocks, .padded = padded,
-                        .bytes = (int32_t)km_dtype_size(d), .back = back};
-    for (; a.fields < KM_QUANT_FIELDS && l->field[a.fields].length; a.fields++) {
-        a.place[a.fields] = l->field[a.fields].place;
-        a.length[a.fields] = l->field[a.fields].length;
-    }
-    return km_cuda_launch1(lane, &kernel, KM_DIM((blocks + 127) / 128), KM_DIM(128), 0, &a);
+    km_planes_args a = {.from = from, .to = to, .groups = groups, .padded = padded,
+                        .bytes = l->blocks * (int32_t)km_dtype_size(d), .back = back};
+    memcpy(a.field, l->field, sizeof a.field);
+    return km_cuda_launch1(lane, &kernel, KM_DIM((groups + 127) / 128), KM_DIM(128), 0, &a);
 }
 
 km_status km_cuda_quant_get(km_lane *lane, const km_tensor *t, km_cuda_quant *out) {
@@ -42,18 +40,18 @@ km_status km_cuda_quant_get(km_lane *lane, const km_tensor *t, km_cuda_quant *ou
     int64_t k = t->shape.ndim ? t->shape.dim[t->shape.ndim - 1] : 0;
     *out = (km_cuda_quant){0};
     if (type < 0 || k % KM_QUANT_UNIT) return KM_ERR_UNSUPPORTED;
-    int64_t block = layouts[type].block;
+    int64_t elements = layouts[type].elements;
+    size_t bytes = (size_t)layouts[type].blocks * km_dtype_size(t->dtype); /* of a group */
     if (s->settled) {
-        out->m = (km_quant_matrix){s->data, (int64_t)(s->bytes / km_dtype_size(t->dtype)),
-                                   t->offset / block};
+        out->m = (km_quant_matrix){s->data, (int64_t)(s->bytes / bytes), t->offset / elements};
         return KM_OK;
     }
-    int64_t blocks = km_shape_count(t->shape) / block;
-    int64_t padded = (blocks + KM_QUANT_ALIGN - 1) / KM_QUANT_ALIGN * KM_QUANT_ALIGN;
-    out->scratch = km_cuda_scratch(lane, (size_t)padded * km_dtype_size(t->dtype), &out->cap);
+    int64_t groups = km_shape_count(t->shape) / elements;
+    int64_t padded = (groups + KM_QUANT_ALIGN - 1) / KM_QUANT_ALIGN * KM_QUANT_ALIGN;
+    out->scratch = km_cuda_scratch(lane, (size_t)padded * bytes, &out->cap);
     if (!out->scratch) return lane->ctx->error.code;
     out->m = (km_quant_matrix){out->scratch, padded, 0};
-    return rearrange(lane, t->dtype, km_tensor_ptr(t), out->scratch, blocks, padded, false);
+    return rearrange(lane, t->dtype, km_tensor_ptr(t), out->scratch, groups, padded, false);
 }
 
 void km_cuda_quant_put(km_lane *lane, km_cuda_quant *q) {
@@ -63,12 +61,14 @@ void km_cuda_quant_put(km_lane *lane, km_cuda_quant *q) {
 
 /* Both ways: into a new block of memory, which takes the old one's place. */
 static km_status relay(km_lane *lane, km_storage *s, km_dtype dtype, bool back) {
-    int64_t blocks = (int64_t)(s->bytes / km_dtype_size(dtype));
-    size_t cap;
-    if (s->settled != back || blocks % KM_QUANT_ALIGN || km_cuda_quant_type(dtype) < 0) return KM_OK;
+    int type = km_cuda_quant_type(dtype);
+    if (s->settled != back || type < 0) return KM_OK;
+    size_t bytes = (size_t)layouts[type].blocks * km_dtype_size(dtype), cap;
+    int64_t groups = (int64_t)(s->bytes / bytes);
+    if (s->bytes % bytes || groups % KM_QUANT_ALIGN) return KM_OK;
     void *p = km_cuda_scratch(lane, s->bytes, &cap);
     if (!p) return lane->ctx->error.code;
-    km_status status = rearrange(lane, dtype, s->data, p, blocks, blocks, back);
+    km_status status = rearrange(lane, dtype, s->data, p, groups, groups, back);
     if (status != KM_OK) {
         km_cuda_scratch_free(lane, p, cap);
         return status;

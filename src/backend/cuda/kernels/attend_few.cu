@@ -70,6 +70,18 @@ template <int DP, bool ALONE> __device__ __forceinline__ void attend_few(const k
     int active = min(a.splits, pages);
     if (split >= active) return;
 
+    auto load = [&](int n) {
+        int page = p.pages[page0 + n];
+        load_page<DP, THREADS>(a, tile_k, a.cache_k + page_at(a, page, kvh));
+        cp_async_commit();
+        load_page<DP, THREADS>(a, tile_v, a.cache_v + page_at(a, page, kvh));
+        cp_async_commit();
+    };
+    // The first page is on its way while the queries are made; should it be the one that this
+    // token belongs to, its place is filled in later.
+    bool early = a.cache == KM_CACHE_F16, owner = ALONE && (pages - 1) % a.splits == split;
+    if (early) load(split);
+
     // Queries, 16 rows, those beyond the heads zero.
     for (int i = threadIdx.x; i < M * CHUNKS; i += THREADS)
         *reinterpret_cast<uint4 *>(tile_q + i * 16) = make_uint4(0, 0, 0, 0);
@@ -89,7 +101,7 @@ template <int DP, bool ALONE> __device__ __forceinline__ void attend_few(const k
         }
     }
     // This token's key and value: by whoever reads their page.
-    if (ALONE && (pages - 1) % a.splits == split) {
+    if (owner) {
         int64_t at = page_at(a, p.pages[p.position / PAGE], kvh) +
                      (int64_t)(p.position % PAGE) * bytes_of_vector(a);
         float *mine = vector + warp * DP;
@@ -110,12 +122,18 @@ template <int DP, bool ALONE> __device__ __forceinline__ void attend_few(const k
     float o[COLS / 8][4] = {}, most[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
     int i8 = lane / 8, within = lane % 8;
     for (int n = split; n < pages; n += a.splits) {
-        int page = p.pages[page0 + n];
-        load_page<DP, THREADS>(a, tile_k, a.cache_k + page_at(a, page, kvh));
-        cp_async_commit();
-        load_page<DP, THREADS>(a, tile_v, a.cache_v + page_at(a, page, kvh));
-        cp_async_commit();
+        if (!early || n > split) load(n);
         cp_async_wait<1>();
+        if (early && owner && n == pages - 1) { // what was stored after the page was asked for
+            cp_async_wait<0>();
+            __syncthreads();
+            int row = p.position % PAGE;
+            for (int i = threadIdx.x; i < a.d; i += THREADS) {
+                uint32_t at = swizzle<CHUNKS>(row, i / 8) + i % 8 * 2;
+                *reinterpret_cast<f16 *>(tile_k + at) = __float2half_rn(vector[i]);
+                *reinterpret_cast<f16 *>(tile_v + at) = __float2half_rn(vector[DP + i]);
+            }
+        }
         __syncthreads();
         float s[2][4] = {};
 #pragma unroll

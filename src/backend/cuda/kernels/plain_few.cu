@@ -1,9 +1,8 @@
 // A few rows of f32 x (at most 8) against 16-bit weights: decoding with a model that was not
-// quantised. Floor: the weights once. As in quant_few.cuh: weights are on their way through a ring
-// before x is there, x lies in shared memory, and a warp, or part of one, sums one row after the
-// other, 8 weights to a thread at a time.
+// quantised. Floor: the weights once. As in quant_few.cuh: weights are called into L2 before x is
+// there, x lies in shared memory, and a warp, or part of one, sums one row after the other, 8
+// weights to a thread at a time.
 #include "backend/cuda/kernels/gemm_common.cuh"
-#include "backend/cuda/kernels/mma.cuh"
 #include "backend/cuda/kernels/quant_args.h"
 
 // x as two planes of four: a thread's 8 elements are at [0][i] and [1][i].
@@ -26,41 +25,14 @@ __device__ __forceinline__ void add_eight(const uint4 &raw, const float4 *x, int
 
 template <class T, int M, bool GATED>
 __device__ __forceinline__ void plain_few(const km_quant_few_args &a) {
-    constexpr int PIECES = KM_PLAIN_PIECES * (GATED ? 2 : 1), DEEP = KM_PLAIN_DEEP(GATED);
-    constexpr uint32_t ROUND = KM_FEW_THREADS * 16, SLOT = PIECES * ROUND, RING = DEEP * SLOT;
-    extern __shared__ __align__(16) uint8_t shared[];
-    float4 *x = reinterpret_cast<float4 *>(shared + RING);
+    extern __shared__ __align__(16) float4 x[];
     int p = 0;
     while (p + 1 < a.parts && (int)blockIdx.x >= a.part[p + 1].first) p++;
     const km_quant_part &part = a.part[p];
-    int blocks = (p + 1 < a.parts ? a.part[p + 1].first : a.last) - part.first;
     int b = blockIdx.x - part.first, k = a.k;
-    int begin = (int)((int64_t)part.n * b / blocks), end = (int)((int64_t)part.n * (b + 1) / blocks);
+    int begin = b * part.each + min(b, part.more), end = begin + part.each + (b < part.more);
     const T *w = reinterpret_cast<const T *>(part.w.planes);
     const T *up = reinterpret_cast<const T *>(part.up.planes);
-    int lanes = a.lanes, groups = KM_FEW_THREADS / lanes, group = threadIdx.x / lanes;
-    int sub = threadIdx.x % lanes, pieces = k / 8, step = KM_PLAIN_PIECES * lanes;
-    // The ring: a slot holds this thread's next pieces, `lanes` apart in the row.
-    uint32_t mine = smem_addr(shared) + threadIdx.x * 16, into = 0, from = 0;
-    int row_ahead = begin + group, at_ahead = sub;
-    auto ask = [&] {
-        const uint4 *next = reinterpret_cast<const uint4 *>(w + (int64_t)row_ahead * k);
-        const uint4 *also = reinterpret_cast<const uint4 *>(up + (int64_t)row_ahead * k);
-#pragma unroll
-        for (int i = 0; i < KM_PLAIN_PIECES; i++) {
-            int at = at_ahead + i * lanes;
-            if (row_ahead < end && at < pieces) {
-                cp_async_16(mine + into + i * ROUND, next + at, true);
-                if (GATED) cp_async_16(mine + into + (KM_PLAIN_PIECES + i) * ROUND, also + at, true);
-            }
-        }
-        cp_async_commit();
-        at_ahead += step;
-        if (at_ahead - sub >= pieces) at_ahead = sub, row_ahead += groups;
-        into = into + SLOT == RING ? 0 : into + SLOT;
-    };
-#pragma unroll
-    for (int i = 0; i < DEEP - 1; i++) ask();
 #if __CUDA_ARCH__ >= 900
     int64_t bytes = min((int64_t)(end - begin) * k * 2, (int64_t)a.early) / 16 * 16;
     for (int64_t at = (int64_t)threadIdx.x * 2048; at < bytes; at += KM_FEW_THREADS * 2048) {
@@ -79,24 +51,29 @@ __device__ __forceinline__ void plain_few(const km_quant_few_args &a) {
             reinterpret_cast<const float4 *>(a.x)[(int64_t)row * (k / 4) + q];
     }
     __syncthreads();
-    int rounds = (end - begin + groups - 1) / groups;
-    for (int i = 0; i < rounds; i++) {
-        int row = begin + i * groups + group;
+    constexpr int AT_ONCE = GATED ? 2 : 4; // pieces of a row on their way together
+    int lanes = a.lanes, groups = KM_FEW_THREADS / lanes, group = threadIdx.x / lanes;
+    int sub = threadIdx.x % lanes, pieces = k / 8;
+    for (int first = begin; first < end; first += groups) {
+        int row = first + group;
         float sum[M] = {}, other[GATED ? M : 1] = {};
-        for (int u = sub; u - sub < pieces; u += step) {
-            ask();
-            cp_async_wait<DEEP - 1>();
+        const uint4 *from = reinterpret_cast<const uint4 *>(w + (int64_t)min(row, part.n - 1) * k);
+        const uint4 *also = reinterpret_cast<const uint4 *>(up + (int64_t)min(row, part.n - 1) * k);
+        for (int u = sub; u < pieces && row < end; u += AT_ONCE * lanes) {
+            uint4 raw[AT_ONCE], raw_up[AT_ONCE];
 #pragma unroll
-            for (int i = 0; i < KM_PLAIN_PIECES; i++) {
-                int at = u + i * lanes;
-                if (row >= end || at >= pieces) continue;
-                const uint8_t *slot = shared + threadIdx.x * 16 + from + i * ROUND;
-                add_eight<T, M>(*reinterpret_cast<const uint4 *>(slot), x, at, k, a.m, sum);
-                if constexpr (GATED)
-                    add_eight<T, M>(*reinterpret_cast<const uint4 *>(slot + KM_PLAIN_PIECES * ROUND),
-                                    x, at, k, a.m, other);
+            for (int i = 0; i < AT_ONCE; i++) {
+                int at = min(u + i * lanes, pieces - 1);
+                raw[i] = __ldg(from + at);
+                if (GATED) raw_up[i] = __ldg(also + at);
             }
-            from = from + SLOT == RING ? 0 : from + SLOT;
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                int at = u + i * lanes;
+                if (at >= pieces) break;
+                add_eight<T, M>(raw[i], x, at, k, a.m, sum);
+                if constexpr (GATED) add_eight<T, M>(raw_up[i], x, at, k, a.m, other);
+            }
         }
 #pragma unroll
         for (int m = 0; m < M; m++) {

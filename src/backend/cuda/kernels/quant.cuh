@@ -2,14 +2,11 @@
 // that stand together in x. Every type comes out the same: run r is
 //   w[i] = d[r] * q[r][i] - m[r],   q in int8, four to a word,
 // so that a dot product with int8 x is 16 dp4a, and what is subtracted needs only x's sums.
-// A Cursor stands at a unit and knows where its fields are. visit() names the fields and where they
-// would stand in a slot of shared memory: it reads them, asks for them to be copied into a slot, or
-// takes them from one. unpack() makes the runs; dot() multiplies with one row of x in as few
-// instructions as the type allows. Formulas: src/tensor/quant.c.
+// fetch() reads a unit's fields, unpack() makes the runs, and dot() multiplies with one row of x in as
+// few instructions as the type allows. Formulas: src/tensor/quant.c.
 #ifndef KM_CUDA_QUANT_CUH
 #define KM_CUDA_QUANT_CUH
 #include "backend/cuda/kernels/common.cuh"
-#include "backend/cuda/kernels/mma.cuh"
 #include "backend/cuda/kernels/quant_args.h"
 
 struct Runs {
@@ -31,10 +28,9 @@ template <bool APART> struct Order {
     }
 };
 
-// Where the fields of a unit are. It moves by whole units; types with blocks of 256 by fours.
-struct Cursor {
+// Where the planes of a matrix begin.
+struct Fields {
     const uint8_t *f[KM_QUANT_FIELDS];
-    int within; // the unit's place in its block
 };
 
 // x of a unit: its four runs and the sums of their elements.
@@ -43,50 +39,9 @@ struct Unit {
     int4 sum;
 };
 
-// ---- What visit() is given ----
-
-// Reads the fields at once.
-struct Direct {
-    template <class T> __device__ __forceinline__ void at(T &v, const uint8_t *p, int) const {
-        v = __ldg(reinterpret_cast<const T *>(p));
-    }
-};
-// A thread's slot: 16-byte pieces, those of a block's threads side by side.
-template <int THREADS> struct Slot {
-    uint32_t base;
-    __device__ __forceinline__ uint32_t place(int at) const {
-        return base + at / 16 * (THREADS * 16) + at % 16;
-    }
-};
-// Has them copied into the slot.
-template <int THREADS> struct Ask : Slot<THREADS> {
-    template <class T> __device__ __forceinline__ void at(T &, const uint8_t *p, int place) const {
-        uint32_t to = Slot<THREADS>::place(place);
-        if constexpr (sizeof(T) == 16)
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(p) : "memory");
-        else
-            asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(p),
-                         "n"(sizeof(T))
-                         : "memory");
-    }
-};
-// Takes them from there.
-template <int THREADS> struct Take : Slot<THREADS> {
-    __device__ __forceinline__ void at(uint4 &v, const uint8_t *, int place) const {
-        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                     : "r"(Slot<THREADS>::place(place)));
-    }
-    __device__ __forceinline__ void at(uint2 &v, const uint8_t *, int place) const {
-        asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
-                     : "=r"(v.x), "=r"(v.y)
-                     : "r"(Slot<THREADS>::place(place)));
-    }
-    __device__ __forceinline__ void at(uint32_t &v, const uint8_t *, int place) const {
-        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(Slot<THREADS>::place(place)));
-    }
-};
-
+template <class T> __device__ __forceinline__ void load(T &v, const uint8_t *p) {
+    v = __ldg(reinterpret_cast<const T *>(p));
+}
 // The word that holds the two bytes at p: they are its upper ones where p & 2.
 __device__ __forceinline__ const uint8_t *word_around(const uint8_t *p) {
     return p - ((uintptr_t)p & 2);
@@ -156,43 +111,32 @@ __device__ __forceinline__ int run_sum(const Unit &x, int r) {
     return r == 0 ? x.sum.x : r == 1 ? x.sum.y : r == 2 ? x.sum.z : x.sum.w;
 }
 
-// Each type: APART, BLOCK (elements), QUANTS (bytes of the first plane), PIECES of a slot.
+// Each type: APART, fetch, unpack, dot.
 template <int TYPE> struct Quant;
 
 // The planes of a type, from the table of quant_args.h.
 template <int TYPE> struct Planes;
-#define PLANES(name, block, ...)                                                                   \
+#define PLANES(name, blocks, elements, ...)                                                        \
     template <> struct Planes<KM_QUANT_##name> {                                                   \
-        static constexpr int BLOCK = block;                                                        \
-        static __device__ constexpr int length(int i) {                                            \
-            const unsigned char f[KM_QUANT_FIELDS][2] = {__VA_ARGS__};                             \
-            return f[i][1];                                                                        \
+        static constexpr int UNITS = elements / KM_QUANT_UNIT; /* of a group */                    \
+        static __device__ constexpr int bytes(int i) {         /* of a group, in plane i */        \
+            const unsigned char f[KM_QUANT_FIELDS][4] = {__VA_ARGS__};                             \
+            return f[i][1] * f[i][3];                                                              \
         }                                                                                          \
     };
 KM_QUANT_PLANES(PLANES)
 #undef PLANES
 
-template <int TYPE>
-__device__ __forceinline__ Cursor cursor_at(const km_quant_matrix &w, int64_t unit) {
-    constexpr int PER = 256 / Planes<TYPE>::BLOCK; // blocks to four units
-    Cursor c;
+template <int TYPE> __device__ __forceinline__ Fields fields_of(const km_quant_matrix &w) {
+    Fields p;
     int64_t plane = 0;
-    c.within = (int)(unit % 4);
 #pragma unroll
     for (int i = 0; i < KM_QUANT_FIELDS; i++) {
-        int length = Planes<TYPE>::length(i);
-        int64_t block = PER == 1 ? unit / 4 : unit * 2;
-        c.f[i] = w.planes + plane + (w.first + block) * length;
-        plane += w.padded * length;
+        int bytes = Planes<TYPE>::bytes(i);
+        p.f[i] = w.planes + plane + w.first * bytes;
+        plane += w.padded * bytes;
     }
-    return c;
-}
-
-template <int TYPE> __device__ __forceinline__ void move(Cursor &c, int units) {
-    constexpr int PER = 256 / Planes<TYPE>::BLOCK;
-#pragma unroll
-    for (int i = 0; i < KM_QUANT_FIELDS; i++)
-        c.f[i] += (PER == 1 ? units / 4 : units * 2) * Planes<TYPE>::length(i);
+    return p;
 }
 
 // The general way: unpacked, then summed.
@@ -213,20 +157,18 @@ template <class Q> __device__ __forceinline__ float dot_runs(const Q &q, const U
 // A block of 32 with 16 bytes of nibbles: two blocks to a unit.
 struct Pair {
     static constexpr bool APART = false;
-    static constexpr int BLOCK = 32, QUANTS = 16, PIECES = 3;
     uint4 q[2];
-    template <class IO>
-    __device__ __forceinline__ void visit_quants(const IO &io, const Cursor &at) {
-        io.at(q[0], at.f[0], 0);
-        io.at(q[1], at.f[0] + 16, 16);
+    __device__ __forceinline__ void fetch_quants(const Fields &at, uint32_t unit) {
+        load(q[0], at.f[0] + (size_t)unit * 16);
+        load(q[1], at.f[1] + (size_t)unit * 16);
     }
 };
 
 template <> struct Quant<KM_QUANT_Q4_0> : Pair {
     uint32_t dd;
-    template <class IO> __device__ __forceinline__ void visit(const IO &io, const Cursor &at) {
-        visit_quants(io, at);
-        io.at(dd, at.f[1], 32);
+    __device__ __forceinline__ void fetch(const Fields &at, uint32_t unit) {
+        fetch_quants(at, unit);
+        load(dd, at.f[2] + (size_t)unit * 4);
     }
     __device__ __forceinline__ void unpack(Runs &r) const {
 #pragma unroll
@@ -252,9 +194,9 @@ template <> struct Quant<KM_QUANT_Q4_0> : Pair {
 
 template <> struct Quant<KM_QUANT_Q4_1> : Pair {
     uint2 dm;
-    template <class IO> __device__ __forceinline__ void visit(const IO &io, const Cursor &at) {
-        visit_quants(io, at);
-        io.at(dm, at.f[1], 32);
+    __device__ __forceinline__ void fetch(const Fields &at, uint32_t unit) {
+        fetch_quants(at, unit);
+        load(dm, at.f[2] + (size_t)unit * 8);
     }
     __device__ __forceinline__ void unpack(Runs &r) const {
 #pragma unroll
@@ -290,10 +232,10 @@ __device__ __forceinline__ void fifth_bits(uint32_t h, uint32_t (&low)[4], uint3
 template <> struct Quant<KM_QUANT_Q5_0> : Pair {
     uint2 h;
     uint32_t dd;
-    template <class IO> __device__ __forceinline__ void visit(const IO &io, const Cursor &at) {
-        visit_quants(io, at);
-        io.at(h, at.f[1], 32);
-        io.at(dd, at.f[2], 40);
+    __device__ __forceinline__ void fetch(const Fields &at, uint32_t unit) {
+        fetch_quants(at, unit);
+        load(h, at.f[2] + (size_t)unit * 8);
+        load(dd, at.f[3] + (size_t)unit * 4);
     }
     __device__ __forceinline__ void unpack(Runs &r) const {
 #pragma unroll
@@ -312,10 +254,10 @@ template <> struct Quant<KM_QUANT_Q5_0> : Pair {
 
 template <> struct Quant<KM_QUANT_Q5_1> : Pair {
     uint2 h, dm;
-    template <class IO> __device__ __forceinline__ void visit(const IO &io, const Cursor &at) {
-        visit_quants(io, at);
-        io.at(h, at.f[1], 32);
-        io.at(dm, at.f[2], 40);
+    __device__ __forceinline__ void fetch(const Fields &at, uint32_t unit) {
+        fetch_quants(at, unit);
+        load(h, at.f[2] + (size_t)unit * 8);
+        load(dm, at.f[3] + (size_t)unit * 8);
     }
     __device__ __forceinline__ void unpack(Runs &r) const {
 #pragma unroll
@@ -333,13 +275,12 @@ template <> struct Quant<KM_QUANT_Q5_1> : Pair {
 
 template <> struct Quant<KM_QUANT_Q8_0> {
     static constexpr bool APART = false;
-    static constexpr int BLOCK = 32, QUANTS = 32, PIECES = 5;
     uint4 q[4];
     uint32_t dd;
-    template <class IO> __device__ __forceinline__ void visit(const IO &io, const Cursor &at) {
+    __device__ __forceinline__ void fetch(const Fields &at, uint32_t unit) {
 #pragma unroll
-        for (int i = 0; i < 4; i++) io.at(q[i], at.f[0] + 16 * i, 16 * i);
-        io.at(dd, at.f[1], 64);
+        for (int i = 0; i < 4; i++) load(q[i], at.f[i] + (size_t)unit * 16);
+        load(dd, at.f[4] + (size_t)unit * 4);
     }
     __device__ __forceinline__ void unpack(Runs &r) const {
 #pragma unroll
@@ -383,10 +324,11 @@ template <> struct Quant<KM_QUANT_IQ4_NL> : Quant<KM_QUANT_Q4_0> {
 template <> struct Quant<KM_QUANT_MXFP4> : Pair {
     uint32_t around;
     int odd;
-    template <class IO> __device__ __forceinline__ void visit(const IO &io, const Cursor &at) {
-        visit_quants(io, at);
-        io.at(around, word_around(at.f[1]), 32);
-        odd = (int)((uintptr_t)at.f[1] & 2);
+    __device__ __forceinline__ void fetch(const Fields &at, uint32_t unit) {
+        fetch_quants(at, unit);
+        const uint8_t *e = at.f[2] + (size_t)unit * 2;
+        load(around, word_around(e));
+        odd = (int)((uintptr_t)e & 2);
     }
     __device__ __forceinline__ void unpack(Runs &r) const {
         // km_mxfp4_values
@@ -410,17 +352,17 @@ template <> struct Quant<KM_QUANT_MXFP4> : Pair {
 
 template <> struct Quant<KM_QUANT_Q2_K> {
     static constexpr bool APART = true;
-    static constexpr int BLOCK = 256, QUANTS = 64, PIECES = 2;
     uint4 q;
     uint2 s;
     uint32_t dm;
     int j;
-    template <class IO> __device__ __forceinline__ void visit(const IO &io, const Cursor &at) {
-        int half = at.within / 2;
-        j = at.within % 2;
-        io.at(q, at.f[0] + 32 * half + 16 * j, 0);
-        io.at(s, at.f[1] + 8 * half, 16);
-        io.at(dm, at.f[2], 24);
+    __device__ __forceinline__ void fetch(const Fields &at, uint32_t unit) {
+        uint32_t b = unit / 4;
+        uint32_t half = unit / 2 % 2;
+        j = (int)(unit % 2);
+        load(q, at.f[0] + (size_t)unit * 16);
+        load(s, at.f[1] + (size_t)b * 16 + 8 * half);
+        load(dm, at.f[2] + (size_t)b * 4);
     }
     __device__ __forceinline__ void unpack(Runs &r) const {
         float d = half_low(dm), m = half_high(dm);
@@ -440,19 +382,20 @@ template <> struct Quant<KM_QUANT_Q2_K> {
 
 template <> struct Quant<KM_QUANT_Q3_K> {
     static constexpr bool APART = true;
-    static constexpr int BLOCK = 256, QUANTS = 64, PIECES = 3;
     uint4 q, h;
     uint32_t s[3], around;
     int j, half, odd;
-    template <class IO> __device__ __forceinline__ void visit(const IO &io, const Cursor &at) {
-        half = at.within / 2;
-        j = at.within % 2;
-        io.at(q, at.f[0] + 32 * half + 16 * j, 0);
-        io.at(h, at.f[1] + 16 * j, 16);
+    __device__ __forceinline__ void fetch(const Fields &at, uint32_t unit) {
+        uint32_t b = unit / 4;
+        half = (int)(unit / 2 % 2);
+        j = (int)(unit % 2);
+        load(q, at.f[0] + (size_t)unit * 16);
+        load(h, at.f[1] + (size_t)b * 32 + 16 * j);
 #pragma unroll
-        for (int i = 0; i < 3; i++) io.at(s[i], at.f[2] + 4 * i, 32 + 4 * i);
-        io.at(around, word_around(at.f[3]), 44);
-        odd = (int)((uintptr_t)at.f[3] & 2);
+        for (int i = 0; i < 3; i++) load(s[i], at.f[2] + (size_t)b * 12 + 4 * i);
+        const uint8_t *d = at.f[3] + (size_t)b * 2;
+        load(around, word_around(d));
+        odd = (int)((uintptr_t)d & 2);
     }
     __device__ __forceinline__ void unpack(Runs &r) const {
 #pragma unroll
@@ -500,14 +443,13 @@ __device__ __forceinline__ void k4_scales(const uint4 &head, int c, int &s0, int
 
 template <> struct Quant<KM_QUANT_Q4_K> {
     static constexpr bool APART = false;
-    static constexpr int BLOCK = 256, QUANTS = 128, PIECES = 3;
     uint4 q[2], head;
     int c;
-    template <class IO> __device__ __forceinline__ void visit(const IO &io, const Cursor &at) {
-        c = at.within;
-        io.at(q[0], at.f[0] + 32 * c, 0);
-        io.at(q[1], at.f[0] + 32 * c + 16, 16);
-        io.at(head, at.f[1], 32);
+    __device__ __forceinline__ void fetch(const Fields &at, uint32_t unit) {
+        c = (int)(unit % 4);
+        load(q[0], at.f[0] + (size_t)unit * 16);
+        load(q[1], at.f[1] + (size_t)unit * 16);
+        load(head, at.f[2] + (size_t)(unit / 4) * 16);
     }
     __device__ __forceinline__ void unpack(Runs &r) const {
         nibbles(q[0], r.q[0], r.q[2]);
@@ -530,16 +472,15 @@ template <> struct Quant<KM_QUANT_Q4_K> {
 
 template <> struct Quant<KM_QUANT_Q5_K> {
     static constexpr bool APART = false;
-    static constexpr int BLOCK = 256, QUANTS = 128, PIECES = 5;
     uint4 q[2], h[2], head;
     int c;
-    template <class IO> __device__ __forceinline__ void visit(const IO &io, const Cursor &at) {
-        c = at.within;
-        io.at(q[0], at.f[0] + 32 * c, 0);
-        io.at(q[1], at.f[0] + 32 * c + 16, 16);
-        io.at(h[0], at.f[1], 32);
-        io.at(h[1], at.f[1] + 16, 48);
-        io.at(head, at.f[2], 64);
+    __device__ __forceinline__ void fetch(const Fields &at, uint32_t unit) {
+        c = (int)(unit % 4);
+        load(q[0], at.f[0] + (size_t)unit * 16);
+        load(q[1], at.f[1] + (size_t)unit * 16);
+        load(h[0], at.f[2] + (size_t)(unit / 4) * 32);
+        load(h[1], at.f[2] + (size_t)(unit / 4) * 32 + 16);
+        load(head, at.f[3] + (size_t)(unit / 4) * 16);
     }
     __device__ __forceinline__ void unpack(Runs &r) const {
         nibbles(q[0], r.q[0], r.q[2]);
@@ -577,20 +518,22 @@ template <> struct Quant<KM_QUANT_Q5_K> {
 
 template <> struct Quant<KM_QUANT_Q6_K> {
     static constexpr bool APART = true;
-    static constexpr int BLOCK = 256, QUANTS = 128, PIECES = 4;
     uint4 q[2], h;
     uint2 s;
     uint32_t around;
     int j, odd;
-    template <class IO> __device__ __forceinline__ void visit(const IO &io, const Cursor &at) {
-        int half = at.within / 2;
-        j = at.within % 2;
-        io.at(q[0], at.f[0] + 64 * half + 16 * j, 0);
-        io.at(q[1], at.f[0] + 64 * half + 16 * j + 32, 16);
-        io.at(h, at.f[1] + 32 * half + 16 * j, 32);
-        io.at(s, at.f[2] + 8 * half, 48);
-        io.at(around, word_around(at.f[3]), 56);
-        odd = (int)((uintptr_t)at.f[3] & 2);
+    __device__ __forceinline__ void fetch(const Fields &at, uint32_t unit) {
+        uint32_t b = unit / 4;
+        uint32_t half = unit / 2 % 2;
+        j = (int)(unit % 2);
+        const uint8_t *p = at.f[0] + (size_t)b * 128 + 64 * half + 16 * j;
+        load(q[0], p);
+        load(q[1], p + 32);
+        load(h, at.f[1] + (size_t)unit * 16);
+        load(s, at.f[2] + (size_t)b * 16 + 8 * half);
+        const uint8_t *d = at.f[3] + (size_t)b * 2;
+        load(around, word_around(d));
+        odd = (int)((uintptr_t)d & 2);
     }
     __device__ __forceinline__ void unpack(Runs &r) const {
         nibbles(q[0], r.q[0], r.q[2]);
@@ -627,15 +570,14 @@ template <> struct Quant<KM_QUANT_Q6_K> {
 
 template <> struct Quant<KM_QUANT_IQ4_XS> {
     static constexpr bool APART = false;
-    static constexpr int BLOCK = 256, QUANTS = 128, PIECES = 3;
     uint4 q[2];
     uint2 head; // d, high bits of scales; low bits of scales
     int c;
-    template <class IO> __device__ __forceinline__ void visit(const IO &io, const Cursor &at) {
-        c = at.within;
-        io.at(q[0], at.f[0] + 32 * c, 0);
-        io.at(q[1], at.f[0] + 32 * c + 16, 16);
-        io.at(head, at.f[1], 32);
+    __device__ __forceinline__ void fetch(const Fields &at, uint32_t unit) {
+        c = (int)(unit % 4);
+        load(q[0], at.f[0] + (size_t)unit * 16);
+        load(q[1], at.f[1] + (size_t)unit * 16);
+        load(head, at.f[2] + (size_t)(unit / 4) * 8);
     }
     __device__ __forceinline__ void unpack(Runs &r) const {
         const uint32_t t[4] = {0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u};

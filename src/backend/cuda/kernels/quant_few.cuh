@@ -1,12 +1,12 @@
 // A few rows of x (at most 8) against matrices of a few bits: what decoding a token does.
 //
-// Floor: each matrix is read once, in its packed form; 2 m n k operations as dp4a are far below
-// that, so loads must never stop. Each thread has a ring of slots of its own in shared memory into
-// which its next units are on their way; a block asks for the first of them, and calls more into
-// L2, while the kernel in front still makes x. Then it stages x in shared memory as int8 in groups
-// of 32 (with the norm before it, when that is asked for), and each warp, or part of one, sums one
-// row of weights after the other, 64 weights to a thread at a time. Rows are shared out evenly and
-// in order, so that what a block reads lies together.
+// Floor: each matrix is read once, in its packed form; 2 m n k operations as dp4a are below that, but
+// not far below: what counts is how few instructions a weight costs, and that enough warps are there
+// to hide their latency. A block calls its first weights into L2 while the kernel in front still
+// makes x; then it stages x in shared memory as int8 with a scale to every 128 elements (and the
+// norm before it, when that is asked for); then each warp, or part of one, sums one row of weights
+// after the other, 64 weights to a thread at a time, the next ones on their way. Rows are shared out
+// evenly and in order, so that what a block reads lies together.
 #include "backend/cuda/kernels/gemm_common.cuh"
 #include "backend/cuda/kernels/quant.cuh"
 
@@ -110,17 +110,22 @@ __device__ __forceinline__ void stage(const km_quant_few_args &a, uint8_t *room)
     __syncthreads();
 }
 
-// Calls the quants of rows [begin, end) into L2, up to a.early bytes.
+// Calls the quants of rows [begin, end) into L2, up to a.early bytes: the first two planes.
 template <int TYPE>
 __device__ __forceinline__ void call_early(const km_quant_few_args &a, const km_quant_matrix &w,
                                            int begin, int end) {
 #if __CUDA_ARCH__ >= 900
-    constexpr int BLOCK = Quant<TYPE>::BLOCK, BYTES = Quant<TYPE>::QUANTS;
-    int64_t each = (int64_t)(a.k / BLOCK) * BYTES, from = w.first * BYTES + begin * each;
-    int64_t bytes = min((end - begin) * each, (int64_t)a.early) / 16 * 16;
-    for (int64_t at = (int64_t)threadIdx.x * 2048; at < bytes; at += KM_FEW_THREADS * 2048)
-        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(w.planes + from + at),
-                     "r"((int)min((int64_t)2048, bytes - at)));
+    int64_t groups = a.k / KM_QUANT_UNIT / Planes<TYPE>::UNITS, plane = 0;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        int each = Planes<TYPE>::bytes(i);
+        const uint8_t *from = w.planes + plane + (w.first + begin * groups) * each;
+        int64_t bytes = min((end - begin) * groups * each, (int64_t)a.early / 2) / 16 * 16;
+        for (int64_t at = (int64_t)threadIdx.x * 2048; at < bytes; at += KM_FEW_THREADS * 2048)
+            asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from + at),
+                         "r"((int)min((int64_t)2048, bytes - at)));
+        plane += w.padded * each;
+    }
 #endif
 }
 
@@ -155,74 +160,43 @@ __device__ __forceinline__ void add_unit(const Quant<TYPE> &raw, uint8_t *room, 
 
 template <int TYPE, int M, bool GATED>
 __device__ __forceinline__ void few_rows(const km_quant_few_args &a, const km_quant_part &part,
-                                         int blocks, uint8_t *shared) {
-    constexpr int PIECES = Quant<TYPE>::PIECES * (GATED ? 2 : 1), DEEP = KM_FEW_DEEP(PIECES);
-    constexpr uint32_t SLOT = PIECES * KM_FEW_THREADS * 16, RING = DEEP * SLOT;
-    constexpr uint32_t UP = PIECES / 2 * KM_FEW_THREADS * 16;
+                                         uint8_t *room) {
     int b = blockIdx.x - part.first;
-    int begin = (int)((int64_t)part.n * b / blocks), end = (int)((int64_t)part.n * (b + 1) / blocks);
-    int lanes = a.lanes, groups = KM_FEW_THREADS / lanes, group = threadIdx.x / lanes;
-    int sub = threadIdx.x % lanes, units = a.k / KM_QUANT_UNIT;
-    int turns = (units + lanes - 1) / lanes; // to a row
-    uint32_t mine = smem_addr(shared) + threadIdx.x * 16, into = 0, from = 0;
-    uint8_t *room = shared + RING;
-    // Ahead of the sums: which unit is asked for next.
-    int row_ahead = begin + group, turn_ahead = 0, next_row = groups * units - (turns - 1) * lanes;
-    Cursor at = cursor_at<TYPE>(part.w, (int64_t)row_ahead * units + sub), up_at;
-    if (GATED) up_at = cursor_at<TYPE>(part.up, (int64_t)row_ahead * units + sub);
-    auto ask = [&] {
-        if (row_ahead < end && sub + turn_ahead * lanes < units) {
-            Quant<TYPE> raw;
-            raw.visit(Ask<KM_FEW_THREADS>{{mine + into}}, at);
-            if (GATED) raw.visit(Ask<KM_FEW_THREADS>{{mine + into + UP}}, up_at);
-        }
-        cp_async_commit();
-        int by = lanes;
-        if (++turn_ahead == turns) turn_ahead = 0, row_ahead += groups, by = next_row;
-        move<TYPE>(at, by);
-        if (GATED) move<TYPE>(up_at, by);
-        into = into + SLOT == RING ? 0 : into + SLOT;
-    };
-    if (a.early) {
-#pragma unroll
-        for (int i = 0; i < DEEP - 1; i++) ask();
-        call_early<TYPE>(a, part.w, begin, end);
-        if (GATED) call_early<TYPE>(a, part.up, begin, end);
-    }
+    int begin = b * part.each + min(b, part.more), end = begin + part.each + (b < part.more);
+    call_early<TYPE>(a, part.w, begin, end);
+    if (GATED) call_early<TYPE>(a, part.up, begin, end);
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
-    if (!a.early) {
-#pragma unroll
-        for (int i = 0; i < DEEP - 1; i++) ask();
-    }
     stage<Quant<TYPE>::APART, M>(a, room);
 
-    // A row's d may sit in either half of its word: only the parity of its address is needed later.
-    Cursor now = cursor_at<TYPE>(part.w, (int64_t)(begin + group) * units + sub), up_now;
-    if (GATED) up_now = cursor_at<TYPE>(part.up, (int64_t)(begin + group) * units + sub);
-    int rounds = (end - begin + groups - 1) / groups; // all lanes of a warp go together
-    for (int i = 0; i < rounds; i++) {
-        int row = begin + i * groups + group;
+    const Fields w = fields_of<TYPE>(part.w), w_up = GATED ? fields_of<TYPE>(part.up) : w;
+    int lanes = a.lanes, groups = KM_FEW_THREADS / lanes, group = threadIdx.x / lanes;
+    int sub = threadIdx.x % lanes, units = a.k / KM_QUANT_UNIT;
+    for (int first = begin; first < end; first += groups) { // all lanes of a warp go together
+        int row = first + group;
         float sum[M] = {}, up[GATED ? M : 1] = {};
-        for (int turn = 0; turn < turns; turn++) {
-            int u = sub + turn * lanes;
-            ask();
-            cp_async_wait<DEEP - 1>();
-            if (row < end && u < units) {
+        if (row < end) {
+            uint32_t at = (uint32_t)row * units;
+            if constexpr (GATED || sizeof(Quant<TYPE>) > 60) { // registers for no more than these
+                for (int u = sub; u < units; u += lanes) {
+                    Quant<TYPE> raw, raw_up;
+                    raw.fetch(w, at + u);
+                    if constexpr (GATED) raw_up.fetch(w_up, at + u);
+                    add_unit<TYPE, M>(raw, room, a.k, a.m, u, sum);
+                    if constexpr (GATED) add_unit<TYPE, M>(raw_up, room, a.k, a.m, u, up);
+                }
+            } else {
                 Quant<TYPE> raw;
-                raw.visit(Take<KM_FEW_THREADS>{{mine + from}}, now);
-                add_unit<TYPE, M>(raw, room, a.k, a.m, u, sum);
-                if constexpr (GATED) {
-                    raw.visit(Take<KM_FEW_THREADS>{{mine + from + UP}}, up_now);
-                    add_unit<TYPE, M>(raw, room, a.k, a.m, u, up);
+                if (sub < units) raw.fetch(w, at + sub);
+                for (int u = sub; u < units; u += lanes) {
+                    Quant<TYPE> next;
+                    if (u + lanes < units) next.fetch(w, at + u + lanes);
+                    add_unit<TYPE, M>(raw, room, a.k, a.m, u, sum);
+                    raw = next;
                 }
             }
-            int by = turn + 1 == turns ? next_row : lanes;
-            move<TYPE>(now, by);
-            if (GATED) move<TYPE>(up_now, by);
-            from = from + SLOT == RING ? 0 : from + SLOT;
         }
 #pragma unroll
         for (int m = 0; m < M; m++) {
@@ -244,9 +218,8 @@ __device__ __forceinline__ void few(const km_quant_few_args &a) {
     extern __shared__ __align__(16) uint8_t room[];
     int p = 0;
     while (p + 1 < a.parts && (int)blockIdx.x >= a.part[p + 1].first) p++;
-    int blocks = (p + 1 < a.parts ? a.part[p + 1].first : a.last) - a.part[p].first;
-    if (FIRST == SECOND || !a.part[p].second) few_rows<FIRST, M, GATED>(a, a.part[p], blocks, room);
-    else few_rows<SECOND, M, GATED>(a, a.part[p], blocks, room);
+    if (FIRST == SECOND || !a.part[p].second) few_rows<FIRST, M, GATED>(a, a.part[p], room);
+    else few_rows<SECOND, M, GATED>(a, a.part[p], room);
 }
 
 #define FEW_KERNEL(name, FIRST, SECOND, M, GATED)                                                  \

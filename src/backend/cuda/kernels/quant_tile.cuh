@@ -4,6 +4,7 @@
 #ifndef KM_CUDA_QUANT_TILE_CUH
 #define KM_CUDA_QUANT_TILE_CUH
 #include "backend/cuda/kernels/gemm_common.cuh"
+#include "backend/cuda/kernels/mma.cuh"
 #include "backend/cuda/kernels/quant.cuh"
 #include "backend/cuda/kernels/quant_tile_args.h"
 
@@ -55,11 +56,11 @@ __device__ __forceinline__ void put_half(const Quant<TYPE> &raw, uint8_t *tile, 
 
 template <int TYPE> struct Packed {
     Quant<TYPE> raw;
-    km_quant_matrix w;
-    int64_t first; // unit with which the row begins
+    Fields w;
+    uint32_t first; // unit with which the row begins
     bool there;
     __device__ __forceinline__ void fetch(int s, int half) {
-        if (there) raw.visit(Direct(), cursor_at<TYPE>(w, first + (Quant<TYPE>::APART ? s / 2 * 2 + half : s)));
+        if (there) raw.fetch(w, first + (Quant<TYPE>::APART ? s / 2 * 2 + half : s));
     }
     __device__ __forceinline__ void put(uint8_t *tile, int row, int s, int half) const {
         if (!there) return;
@@ -108,9 +109,9 @@ __device__ __forceinline__ void packed_tiles(const km_tile_args &a) {
     bool second;
     int row = source_row<GATED>(row_in_tile, second);
     Packed<TYPE> w;
-    w.w = second ? a.up : a.w;
+    w.w = fields_of<TYPE>(second ? a.up : a.w);
     w.there = row < a.n;
-    w.first = (int64_t)row * (a.k / KM_QUANT_UNIT);
+    w.first = (uint32_t)row * (uint32_t)(a.k / KM_QUANT_UNIT);
     BODY::template run<Packed<TYPE>, GATED>(a, w, row_in_tile);
 }
 
