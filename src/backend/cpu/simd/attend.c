@@ -196,7 +196,7 @@ KM_INLINE void four_sums(vf a, vf b, vf c, vf e, float *to) {
 
 /* G queries, keys four at a time; the last few are some of the four twice. */
 KM_INLINE void scores_of(const char *keys, int64_t n, int64_t d, const float *q, float *s,
-                         int64_t lds, const int G, const km_dtype cache) {
+                         int64_t lds, const int G, const bool whole, const km_dtype cache) {
     int64_t each = kv_bytes(d, cache);
     for (int64_t j = 0; j < n; j += 4) {
         const char *k[4];
@@ -208,10 +208,11 @@ KM_INLINE void scores_of(const char *keys, int64_t n, int64_t d, const float *q,
             KM_UNROLL
             for (int t = 0; t < 4; t++) sum[g][t] = v_zero();
         for (int64_t i = 0; i < d; i += KM_VF) {
-            int64_t m = row_min(d - i, KM_VF);
+            int64_t m = whole ? KM_VF : row_min(d - i, KM_VF);
             vf x[HEADS];
             KM_UNROLL
-            for (int g = 0; g < G; g++) x[g] = v_load_n(q + g * d + i, m);
+            for (int g = 0; g < G; g++)
+                x[g] = whole ? v_load(q + g * d + i) : v_load_n(q + g * d + i, m);
             KM_UNROLL
             for (int t = 0; t < 4; t++) {
                 vf y = kv_load(k[t], i, m, cache);
@@ -222,24 +223,33 @@ KM_INLINE void scores_of(const char *keys, int64_t n, int64_t d, const float *q,
         float out[4];
         KM_UNROLL
         for (int g = 0; g < G; g++) {
-            four_sums(sum[g][0], sum[g][1], sum[g][2], sum[g][3], out);
-            for (int t = 0; t < 4 && j + t < n; t++) s[g * lds + j + t] = out[t];
+            float *to = j + 4 <= n ? s + g * lds + j : out;
+            four_sums(sum[g][0], sum[g][1], sum[g][2], sum[g][3], to);
+            for (int t = 0; t < 4 && to == out && j + t < n; t++) s[g * lds + j + t] = out[t];
         }
     }
+}
+
+KM_INLINE void scores_by(const void *keys, int64_t n, int64_t d, const float *q, float *s,
+                         int64_t lds, const int G, const km_dtype cache) {
+    if (d % KM_VF == 0)
+        scores_of(keys, n, d, q, s, lds, G, true, cache);
+    else
+        scores_of(keys, n, d, q, s, lds, G, false, cache);
 }
 
 KM_INLINE void scores_as(const void *keys, int64_t n, int64_t d, const float *q, int64_t group,
                          float *s, int64_t lds, const km_dtype cache) {
     int64_t g = 0;
 #if HEADS == 4
-    for (; g + 4 <= group; g += 4) scores_of(keys, n, d, q + g * d, s + g * lds, lds, 4, cache);
+    for (; g + 4 <= group; g += 4) scores_by(keys, n, d, q + g * d, s + g * lds, lds, 4, cache);
     if (g + 3 <= group) {
-        scores_of(keys, n, d, q + g * d, s + g * lds, lds, 3, cache);
+        scores_by(keys, n, d, q + g * d, s + g * lds, lds, 3, cache);
         g += 3;
     }
 #endif
-    for (; g + 2 <= group; g += 2) scores_of(keys, n, d, q + g * d, s + g * lds, lds, 2, cache);
-    if (g < group) scores_of(keys, n, d, q + g * d, s + g * lds, lds, 1, cache);
+    for (; g + 2 <= group; g += 2) scores_by(keys, n, d, q + g * d, s + g * lds, lds, 2, cache);
+    if (g < group) scores_by(keys, n, d, q + g * d, s + g * lds, lds, 1, cache);
 }
 
 static void scores(km_dtype cache, const void *keys, int64_t n, int64_t d, const float *q,
