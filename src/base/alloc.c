@@ -1,6 +1,6 @@
-/* Counted allocation. Small blocks come from malloc; aligned blocks from 4 MiB up are
- * mapped on a huge-page boundary, because a tensor of that size costs a TLB miss per page
- * and a page fault per first touch when it lies in small ones. */
+/* Counted allocation. Small blocks come from malloc; aligned blocks from 64 KiB up lie in
+ * huge pages, those from 4 MiB in their own, because a tensor costs a TLB miss per page and
+ * a page fault per first touch when it lies in small ones. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -20,12 +20,14 @@
 #endif
 #if defined(__linux__) && !defined(KM_ASAN)
 #define KM_MAP_LARGE 1
+#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 #endif
 
 #define ALIGNMENT ((size_t)64)
-#define LARGE ((size_t)4 << 20)
+#define LARGE ((size_t)4 << 20)  /* mapped on its own */
+#define PIECE ((size_t)64 << 10) /* cut off a slab */
 #define HUGE_PAGE ((size_t)2 << 20)
 
 static _Atomic uint64_t alloc_count;
@@ -81,18 +83,69 @@ static size_t page_round(size_t bytes) {
     return (bytes + page - 1) / page * page;
 }
 
-/* Maps one huge page too many and gives back what lies around the aligned part. */
-static void *map_large(size_t bytes) {
-    size_t size = page_round(bytes);
+/* Maps more than asked for and gives back what lies around the aligned part. */
+static void *map_aligned(size_t size, size_t alignment) {
     uint8_t *base =
-        mmap(NULL, size + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        mmap(NULL, size + alignment, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED) return NULL;
-    size_t head = (HUGE_PAGE - (uintptr_t)base % HUGE_PAGE) % HUGE_PAGE;
+    size_t head = (alignment - (uintptr_t)base % alignment) % alignment;
     uint8_t *p = base + head;
     if (head) munmap(base, head);
-    if (head < HUGE_PAGE) munmap(p + size, HUGE_PAGE - head);
+    if (head < alignment) munmap(p + size, alignment - head);
     (void)madvise(p, size, MADV_HUGEPAGE); /* a wish; a kernel without huge pages refuses it */
     return p;
+}
+
+static void *map_large(size_t bytes) { return map_aligned(page_round(bytes), HUGE_PAGE); }
+
+/* ---- Slabs: huge pages for blocks smaller than they are ---- */
+
+/* A training step walks through tens of megabytes in blocks of a few hundred kilobytes; with small
+ * pages the processor would look up addresses all the time. Pieces are cut off a slab one after the
+ * other, and the slab is unmapped with its last one: the memory pools keep what they have, so
+ * nothing more clever pays. A gap between pieces lets them begin at different places of a page;
+ * otherwise the same places of all of them would compete for the same lines of the cache. */
+typedef struct slab {
+    size_t used;
+    size_t live; /* pieces that are out */
+} slab;
+
+#define SLAB ((size_t)16 << 20) /* its alignment, too: a piece finds its slab by its address */
+#define GAP (5 * ALIGNMENT)
+
+static pthread_mutex_t slab_lock = PTHREAD_MUTEX_INITIALIZER;
+static slab *open_slab; /* the one that pieces are cut off */
+
+static bool is_piece(size_t bytes) { return bytes >= PIECE && bytes < LARGE; }
+
+static void *take_piece(size_t bytes) {
+    size_t need = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT + GAP;
+    void *p = NULL;
+    pthread_mutex_lock(&slab_lock);
+    if (!open_slab || open_slab->used + need > SLAB) {
+        slab *fresh = map_aligned(SLAB, SLAB);
+        if (fresh) {
+            *fresh = (slab){.used = ALIGNMENT};
+            open_slab = fresh;
+        }
+    }
+    if (open_slab && open_slab->used + need <= SLAB) {
+        p = (uint8_t *)open_slab + open_slab->used;
+        open_slab->used += need;
+        open_slab->live++;
+    }
+    pthread_mutex_unlock(&slab_lock);
+    return p;
+}
+
+static void give_piece(void *p) {
+    slab *s = (slab *)((uintptr_t)p / SLAB * SLAB);
+    pthread_mutex_lock(&slab_lock);
+    if (--s->live == 0) {
+        if (s == open_slab) s->used = ALIGNMENT;
+        else munmap(s, SLAB);
+    }
+    pthread_mutex_unlock(&slab_lock);
 }
 #endif
 
@@ -100,6 +153,7 @@ void *km_alloc_aligned(size_t bytes) {
     if (refused(bytes)) return NULL;
 #ifdef KM_MAP_LARGE
     if (bytes >= LARGE) return counted(map_large(bytes), 1);
+    if (is_piece(bytes)) return counted(take_piece(bytes), 1);
 #endif
     void *p = NULL;
     if (posix_memalign(&p, ALIGNMENT, bytes ? bytes : 1) != 0) return NULL;
@@ -112,6 +166,10 @@ void km_free_aligned(void *p, size_t bytes) {
 #ifdef KM_MAP_LARGE
     if (bytes >= LARGE) {
         munmap(p, page_round(bytes));
+        return;
+    }
+    if (is_piece(bytes)) {
+        give_piece(p);
         return;
     }
 #endif

@@ -94,17 +94,36 @@ static void aligned_blocks_of_all_sizes_are_aligned_and_whole(void **state) {
     }
 }
 
+static void check_blocks(uint8_t *const *p, const size_t *size, int n) {
+    for (int i = 0; i < n; i++)
+        for (size_t j = 0; p[i] && j < size[i]; j += j + 1021 < size[i] ? 1021 : 1)
+            assert_int_equal(p[i][j], i % 251);
+}
+
+/* Blocks of a size class come and go in an odd order, and all that are out keep what they hold. */
 static void large_blocks_do_not_overlap(void **state) {
-    enum { N = 5 };
-    size_t size = (size_t)5 << 20;
-    uint8_t *p[N];
-    for (int i = 0; i < N; i++) {
-        p[i] = km_alloc_aligned(size);
-        memset(p[i], i + 1, size);
+    enum { N = 40, ROUNDS = 4 };
+    static const size_t sizes[] = {64 << 10, 65 << 10, 300001, 1 << 20, (4 << 20) - 64, 5 << 20};
+    uint8_t *p[N] = {NULL};
+    size_t size[N];
+    int64_t live = km_alloc_live();
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int i = 0; i < N; i++) {
+            if (p[i]) continue;
+            size[i] = sizes[(i + round) % 6];
+            p[i] = km_alloc_aligned(size[i]);
+            assert_non_null(p[i]);
+            memset(p[i], i % 251, size[i]);
+        }
+        check_blocks(p, size, N);
+        for (int i = 0; i < N; i++) {
+            if ((i * 7 + round) % 3 == 0 && round < ROUNDS - 1) continue;
+            km_free_aligned(p[i], size[i]);
+            p[i] = NULL;
+        }
+        check_blocks(p, size, N);
     }
-    for (int i = 0; i < N; i++)
-        for (size_t j = 0; j < size; j += 1021) assert_int_equal(p[i][j], i + 1);
-    for (int i = 0; i < N; i++) km_free_aligned(p[i], size);
+    assert_int_equal(km_alloc_live(), live);
 }
 
 static void absurd_sizes_give_null_and_count_nothing(void **state) {
