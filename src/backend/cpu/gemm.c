@@ -178,17 +178,31 @@ static double block_time(const plan *p, int64_t down, int64_t across) {
  * leave alone. They must be worth handing out, and a thread must not have to pack b for each. */
 #define BLOCKS_EACH 4
 #define WORK_PER_BLOCK 1000000.0
-
 #define ROWS_PER_BLOCK 60
+#define COLUMNS_PER_BLOCK 128
+#define ROWS_EACH 96               /* fewer rows to a thread are not worth packing all of b for */
 
-static int64_t refine(const plan *p, int64_t down) {
+/* Whether one part of k has all of b packed at once. */
+static bool packs_once(const plan *p) {
     km_gemm g = *p->g;
     g.k = p->depth;
     km_gemm_cut cut = km_gemm_cut_for(&g, p->kern);
-    if (!km_gemm_packs_once(&g, &cut)) return down;
-    double work = (double)g.m / (double)down * (double)g.n * (double)g.k;
-    int64_t each = min64((int64_t)(work / WORK_PER_BLOCK), g.m / down / ROWS_PER_BLOCK);
+    return km_gemm_packs_once(&g, &cut);
+}
+
+static int64_t refine(const plan *p, int64_t down) {
+    const km_gemm *g = p->g;
+    if (!packs_once(p)) return down;
+    double work = (double)g->m / (double)down * (double)g->n * (double)p->depth;
+    int64_t each = min64((int64_t)(work / WORK_PER_BLOCK), g->m / down / ROWS_PER_BLOCK);
+    if (p->splits > 1 && each < BLOCKS_EACH) return down; /* who takes another's part packs b anew */
     return each < 1 ? down : down * min64(each, BLOCKS_EACH);
+}
+
+/* Few rows of many columns: each block packs columns of its own. */
+static int64_t refine_across(const plan *p, int64_t across) {
+    int64_t each = p->g->n / across / COLUMNS_PER_BLOCK;
+    return each < 1 ? across : across * min64(each, BLOCKS_EACH);
 }
 
 /* A gradient of weights sums over many rows of two activations. Each thread then does best with the
@@ -219,6 +233,8 @@ static void cut_blocks(plan *p, int64_t threads) {
         unit_m = p->turned ? 16 : g->m;
         unit_n = p->turned ? g->n : 16;
         best = p->turned ? parts : 1;
+    } else if (p->way == WAY_PACK && packs_once(p) && g->m >= parts * ROWS_EACH) {
+        best = parts; /* rows alone: b may be packed by each, and blocks can be refined */
     } else {
         for (int64_t down = 2; down <= parts; down++)
             if (parts % down == 0 &&
@@ -226,8 +242,11 @@ static void cut_blocks(plan *p, int64_t threads) {
                 best = down;
     }
     int64_t across = parts / best;
-    if (p->way == WAY_PACK && parts * p->splits > 1 && threads > 1 && across == 1)
-        best = refine(p, best);
+    if (p->way == WAY_PACK && parts * p->splits > 1 && threads > 1 && across == 1) {
+        int64_t finer = refine(p, best);
+        if (finer == best && p->splits > 1) across = refine_across(p, across);
+        best = finer;
+    }
     if (g->col_sums) unit_m = unit_rows(p); /* the same sums however it is cut */
     p->rows = min64(g->m, up((g->m + best - 1) / best, unit_m));
     p->cols = min64(g->n, up((g->n + across - 1) / across, unit_n));

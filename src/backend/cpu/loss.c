@@ -65,7 +65,7 @@ static km_status cross_entropy(km_ctx *ctx, const km_call *c) {
     if (slot < 0 || c->out[0]->dtype != KM_F32 || lse->dtype != KM_F32) return KM_ERR_UNSUPPORTED;
     cross_entropy_call call = cross_entropy_call_of(c, logits, c->in[1], lse, dlogits);
     km_cross_entropy_job *job = &call.job;
-    int64_t rows = job->rows, grain = km_grain(job->v * call.size);
+    int64_t rows = job->rows, grain = km_even_grain(rows, job->v * call.size);
     int64_t threads = km_useful_threads(ctx, rows, grain);
     call.fn = km_simd_loss()->cross_entropy[slot];
     call.each = km_ceil_div(job->v, 64) * 64 + 64; /* threads write to lines of their own */
@@ -89,7 +89,8 @@ static km_status cross_entropy_grad(km_ctx *ctx, const km_call *c) {
     if (call.job.v == 0) return KM_OK;
     call.fn = km_simd_loss()->cross_entropy_grad[slot];
     call.job.scale *= *(const float *)km_tensor_ptr(dloss);
-    km_threads_for(ctx->threads, call.job.rows, km_grain(call.job.v * call.size),
+    int64_t rows = call.job.rows;
+    km_threads_for(ctx->threads, rows, km_even_grain(rows, call.job.v * call.size),
                    cross_entropy_range, &call);
     return KM_OK;
 }
