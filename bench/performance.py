@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes docs/performance.md from bench/results/*.json, the output of `kermes bench --json`.
+"""Writes docs/performance.md from bench/results/*.json: the output of `kermes bench --json`, of the
+scripts that check a GPU, and of those in bench/peers.
 
 Every number on that page comes from one of those files; none is typed by hand.
 Usage: bench/performance.py            (needs nothing but Python 3)
@@ -236,6 +237,69 @@ def training(data, path):
     return "\n".join(text)
 
 
+def inference(data, path):
+    """A results file of bench/peers/record.py."""
+    rows = []
+    for m in data["inference"]:
+        cells = [m["model"], f"{m['bytes'] / 2**20:.0f} MiB"]
+        for kind in ("decode", "prompt"):
+            one = m["speed"][kind + "_tokens_per_s"]
+            cells += [number(one["kermes"]["best"]), number(one["llama.cpp"]["best"]),
+                      f"{one['ratio']['best']:.2f} ({one['ratio']['median']:.2f})"]
+        rows.append(cells)
+    first = data["inference"][0]
+    text = [f"## Running models on {data['machine']}, beside llama.cpp\n",
+            f"{data['date']}, {data['threads']} threads, {data['kernels']} kernels, "
+            f"llama-cpp-python {data['llama_cpp_python']} built for this machine; from "
+            f"[`{path.name}`](../bench/results/{path.name}), written by `bench/peers/record.py`. "
+            f"Tokens a second, best of {data['rounds']} rounds in turns; ratios of the best and, in "
+            "brackets, of the medians. Prompts have 512 tokens.\n",
+            table(["model", "size", "decode", "llama.cpp", "ratio", "prompt", "llama.cpp", "ratio"],
+                  rows)]
+    start = first["start"]["seconds_to_first_token"]
+    memory, beside = first["memory"], first["neighbour"]["decode_tokens_per_s"]
+    rows = [["first token of an answer to 10 tokens, from the process's start",
+             f"{1000 * start['kermes']['best']:.0f} ms",
+             f"{1000 * start['llama.cpp']['best']:.0f} ms "
+             f"({1000 * start['llama.cpp without Python']['best']:.0f} ms without Python)"],
+            ["most memory, 512 tokens in a context of 2048",
+             f"{memory['kermes_bytes'] / 2**20:.0f} MiB, {memory['kermes_of_that']:.2f} of file, "
+             "cache and 64 MiB", f"{memory['llama.cpp_bytes'] / 2**20:.0f} MiB "
+             f"({memory['llama.cpp_without_python_bytes'] / 2**20:.0f} without Python)"],
+            ["decoding beside a busy program on each core, of its fair share",
+             percent(beside["kermes"]["of_fair_share"]),
+             percent(beside["llama.cpp"]["of_fair_share"])]]
+    for m in data["inference"]:
+        if "bandwidth" in m:
+            b = m["bandwidth"]
+            rows.append([f"weights read while decoding {m['model']}, of the "
+                         f"{b['memory_read_gb_per_s']:.1f} GB/s that memory gives",
+                         percent(b["kermes"]["of_memory"]), percent(b["llama.cpp"]["of_memory"])])
+    text.append(table([f"{first['model']}", "Kermes", "llama.cpp"], rows))
+    agree = data["agreement"]
+    texts, itself, p = agree["texts"], agree["llama.cpp_and_itself"], agree["perplexity"]
+    text.append(f"Of {texts['prompts']} prompts, {texts['tokens']} likeliest tokens each, "
+                f"{texts['prompts'] - texts['wrong']} agree with llama.cpp up to a place where its "
+                f"two best tokens are nearer than {texts['margin']}; llama.cpp with its two ways of "
+                f"computing attention agrees with itself on {texts['prompts'] - itself['wrong']}. "
+                f"Perplexity of {p['bytes']:,} bytes of Shakespeare: {p['kermes']:.3f}, llama.cpp "
+                f"{p['llama.cpp']:.3f}.\n")
+    return "\n".join(text)
+
+
+def types(data, path):
+    """A results file of bench/peers/types.py."""
+    rows = [["as it came", f"{data['bytes'] / 2**20:.0f} MiB", f"{data['perplexity']:.3f}", "", ""]]
+    rows += [[t["type"], f"{t['bytes'] / 2**20:.0f} MiB", f"{t['perplexity']:.3f}",
+              f"{t['divergence']:.4f}", percent(t["same_top"])] for t in data["types"]]
+    return (f"## {data['model']} converted into other types\n\n"
+            f"From [`{path.name}`](../bench/results/{path.name}), written by `bench/peers/types.py`: "
+            f"{data['text_tokens']:,} tokens in pieces of {data['context']}; divergence from the "
+            "predictions of the file as it came, in nats a token, and how often the likeliest token "
+            "is the same.\n\n"
+            + table(["type", "size", "perplexity", "divergence", "same token"], rows))
+
+
 def main():
     paths = sorted((ROOT / "bench" / "results").glob("*.json"))
     pages = []
@@ -247,6 +311,10 @@ def main():
             pages.append(training(data, path))
         elif "gpu" in data:
             pages.append(gpu(data, path))
+        elif "inference" in data:
+            pages.append(inference(data, path))
+        elif "types" in data:
+            pages.append(types(data, path))
     if not pages:
         raise SystemExit("bench/performance.py: no results in bench/results")
     head = ("# Performance\n\n"
