@@ -308,6 +308,40 @@ static void a_step_refuses_what_makes_no_sense(void **state) {
     km_model_free(m);
 }
 
+/* Each allocation in turn is refused: an error, nothing lost, and the next try works. */
+static void running_out_of_memory_is_an_error_and_nothing_is_lost(void **state) {
+    km_ctx *ctx = *state;
+    km_model *m = made(ctx, KM_ARCH_LLAMA, 0);
+    int32_t ids[70];
+    ids_of(6, 70, ids);
+    int refused = 0;
+    for (int64_t nth = 0; nth < 400; nth += nth < 60 ? 1 : 17) {
+        km_error err = {0};
+        km_trim(ctx);
+        km_step_end(ctx);
+        int64_t live = km_alloc_live();
+        km_alloc_fail_nth(nth);
+        km_session *s = km_session_new(ctx, m, &err);
+        km_status status = s ? km_session_read(s, ids, 70, &err) : err.code;
+        for (int i = 0; i < 3 && status == KM_OK; i++) status = km_session_next(s, i, &err);
+        km_alloc_fail_nth(-1);
+        if (status != KM_OK) {
+            refused++;
+            assert_int_equal(status, KM_ERR_MEMORY);
+            assert_true(err.text[0]);
+        }
+        km_session_free(s);
+        km_ctx_clear_error(ctx);
+        km_step_end(ctx);
+        km_trim(ctx);
+        if (nth > 80) assert_int_equal(km_alloc_live(), live); /* the context's own lists are there */
+    }
+    assert_true(refused > 40);
+    float got[VOCAB];
+    alone(ctx, m, KM_F16, 6, 70, 3, got);
+    km_model_free(m);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         ON("cpu", neighbours_change_no_bit),
@@ -318,6 +352,7 @@ int main(void) {
         ON("cpu", windows_give_their_pages_back),
         ON("cpu", a_long_prompt_shows_progress_and_can_be_stopped),
         ON("cpu", a_step_refuses_what_makes_no_sense),
+        ON("cpu", running_out_of_memory_is_an_error_and_nothing_is_lost),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
