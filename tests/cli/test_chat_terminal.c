@@ -272,6 +272,29 @@ static void a_text_of_many_lines_is_one_question(void **state) {
     ends(0, "/quit\r");
 }
 
+static void broken_characters_and_huge_lines_are_survived(void **state) {
+    (void)state;
+    for (int plain = 0; plain < 2; plain++) {
+        start(plain ? "dumb" : "xterm", (const char *[]){"-n", "2", NULL});
+        expect("> ");
+        type("a\377\376b\303(\r");
+        expect("(cut after 2 tokens)");
+        expect("> ");
+        char part[101] = {0};
+        memset(part, 'x', 100);
+        for (int i = 0; i < 30; i++) {
+            type(part);
+            while (take_in(1)) {}
+        }
+        type("\r");
+        expect("tokens and the context 512");
+        expect("> ");
+        type("/stats\r");
+        expect("context: ");
+        ends(0, "/quit\r");
+    }
+}
+
 static void a_terminal_that_goes_away_ends_the_program(void **state) {
     (void)state;
     start("xterm", (const char *[]){"--shift", "--logit-bias", "q=50", NULL});
@@ -295,6 +318,7 @@ int main(void) {
         cmocka_unit_test(earlier_lines_come_back),
         cmocka_unit_test(a_dumb_terminal_gets_no_escapes_whatever_the_model_says),
         cmocka_unit_test(a_text_of_many_lines_is_one_question),
+        cmocka_unit_test(broken_characters_and_huge_lines_are_survived),
         cmocka_unit_test(a_terminal_that_goes_away_ends_the_program),
     };
     return cmocka_run_group_tests(tests, make_model, drop_model);
