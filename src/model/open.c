@@ -7,6 +7,7 @@
 #include "model/convert.h"
 #include "model/files.h"
 #include "model/layout.h"
+#include "tensor/quant.h"
 #include <string.h>
 
 typedef struct mapping {
@@ -45,6 +46,8 @@ static km_tensor *converted(km_ctx *ctx, const km_layout_row *r, const km_stored
     km_tensor *t = NULL;
     if (!room)
         km_fail(ctx, KM_ERR_MEMORY, "%s: out of memory", r->gguf);
+    else if (km_dtype_is_block(st->dtype))
+        km_dequantise(st->dtype, st->data, (int64_t)n, room);
     else if (km_layout_copy(r, st, KM_STORE_GGUF, KM_STORE_GGUF, KM_F32, 0, n, room, &err) != KM_OK)
         km_fail(ctx, err.code, "%s", err.text);
     if (!km_failed(ctx)) {
@@ -66,9 +69,11 @@ static km_tensor *take(void *user, km_ctx *ctx, const char *name, km_shape shape
     const km_layout_row *r = &s->layout.row[i];
     const km_stored *st = &s->stored[i];
     bool host = ctx->device->host && (uintptr_t)st->data % align_of(st->dtype) == 0;
-    bool halves = (st->dtype == KM_F16 || st->dtype == KM_BF16) && shape.ndim == 2 && host;
+    bool halves = (st->dtype == KM_F16 || st->dtype == KM_BF16) && shape.ndim == 2;
     bool whole = st->dtype == KM_F32 || km_dtype_is_block(st->dtype) || halves;
-    if (!whole || !st->data || (!host && !km_dtype_is_block(st->dtype)))
+    /* A GPU takes rows of whole units of 64; what has others becomes f32. */
+    bool fits = shape.ndim == 2 && shape.dim[1] % 64 == 0 && st->dtype != KM_F32;
+    if (!whole || !st->data || (halves && ctx->device->host && !host) || (!host && !fits))
         return converted(ctx, r, st);
     if (host) {
         km_tensor *t = km_wrap(ctx, name, st->dtype, shape, st->data, drop, s->map);

@@ -69,6 +69,9 @@ void km_rows_infer_linear(km_op_row *t) {
 /* One call of the op will do: nothing is recorded and the device knows it. */
 static bool at_once(const km_ctx *ctx, km_op op, km_tensor *const *in, int n_in) {
     if (km_failed(ctx) || !in[0] || in[0]->dtype == KM_F64 || in[0]->shape.ndim != 2) return false;
+    bool host = km_tensor_dev(in[0])->host;
+    for (int i = 1; i < n_in && !host; i++) /* a GPU has better kernels for weights of 32 bits */
+        if (in[i] && in[i]->shape.ndim == 2 && in[i]->dtype == KM_F32) return false;
     return !km_recording(ctx, in, n_in) && km_tensor_dev(in[0])->backend->kernel[op];
 }
 

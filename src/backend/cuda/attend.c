@@ -72,13 +72,39 @@ static km_status run_tiles(km_lane *lane, km_attend_args *a, int size) {
                            KM_DIM(128), (unsigned)(5 * KM_ATTEND_PAGE * dp * 2), a);
 }
 
+static km_status run_attend(km_ctx *ctx, const km_call *c);
+
+static km_status cast(km_ctx *ctx, km_tensor *from, km_tensor *to) {
+    km_params p = {.dtype = to->dtype};
+    km_call c = {.op = KM_OP_CAST, .n_in = 1, .n_out = 1, .in = &from, .out = &to, .p = &p};
+    return km_cuda_backend()->kernel[KM_OP_CAST](ctx, &c);
+}
+
+/* 16-bit queries, keys and values by way of f32. */
+static km_status by_way_of_f32(km_ctx *ctx, const km_call *c) {
+    km_lane *lane = km_cuda_lane(c);
+    km_tensor *in[KM_ATTEND_INPUTS] = {0}, *out = NULL;
+    km_status s = KM_OK;
+    for (int i = 0; i < c->n_in; i++) in[i] = c->in[i];
+    for (int i = KM_ATTEND_Q; i <= KM_ATTEND_V && s == KM_OK; i++) {
+        in[i] = km_tensor_new(ctx, lane, "attend", KM_F32, c->in[i]->shape);
+        s = in[i] ? cast(ctx, c->in[i], in[i]) : ctx->error.code;
+    }
+    if (s == KM_OK) out = km_tensor_new(ctx, lane, "attend", KM_F32, c->out[0]->shape);
+    if (s == KM_OK && !out) s = ctx->error.code;
+    km_call wide = {.op = c->op, .n_in = c->n_in, .n_out = 1, .in = in, .out = &out, .p = c->p};
+    if (s == KM_OK) s = run_attend(ctx, &wide);
+    return s == KM_OK ? cast(ctx, out, c->out[0]) : s;
+}
+
 static km_status run_attend(km_ctx *ctx, const km_call *c) {
     km_attend_call w = km_attend_describe(c);
     km_lane *lane = km_cuda_lane(c);
-    if (w.dtype != KM_F32 || w.d > 256 || w.d % 8 || w.max_pages > INT32_MAX / KM_KV_PAGE ||
+    if (w.dtype != KM_F32) return by_way_of_f32(ctx, c);
+    if (w.d > 256 || w.d % 8 || w.max_pages > INT32_MAX / KM_KV_PAGE ||
         w.rows > 65535 || (w.d % 16 && w.cache == KM_F16))
         return km_fail(ctx, KM_ERR_UNSUPPORTED,
-                       "attend: a GPU takes f32 heads of up to 256 elements, a multiple of 8");
+                       "attend: a GPU takes heads of up to 256 elements, a multiple of 8");
     if (w.rows == 0) return KM_OK;
     int size = w.d <= 64 ? 0 : w.d <= 128 ? 1 : 2;
     km_attend_args a = {.q = in_ptr(c, KM_ATTEND_Q), .k = in_ptr(c, KM_ATTEND_K),
