@@ -38,9 +38,9 @@ static int32_t splits_for(const km_cuda_dev *dev, const km_attend_call *w, int64
 }
 
 static unsigned few_shared(int64_t dp) {
-    return (unsigned)(2 * KM_ATTEND_PAGE * dp * 2 + KM_ATTEND_HEADS * dp * 2 +
-                      KM_ATTEND_HEADS * KM_ATTEND_PAGE * 2 + 8 * KM_ATTEND_HEADS * 4 + dp * 4 +
-                      4 * dp * 4);
+    int64_t warps = KM_ATTEND_FEW_THREADS / 32, heads = KM_ATTEND_HEADS;
+    return (unsigned)(2 * KM_ATTEND_PAGE * dp * 2 + heads * dp * 2 + heads * KM_ATTEND_PAGE * 2 +
+                      2 * warps * heads * 4 + dp * 4 + 2 * dp * 4);
 }
 
 static km_status run_few(km_lane *lane, const km_attend_call *w, km_attend_args *a, int size) {

@@ -5,7 +5,7 @@
 
 #define KM_ATTEND_PAGE 64      /* tokens in a page */
 #define KM_ATTEND_HEADS 16     /* query heads of one key head that a block takes at once */
-#define KM_ATTEND_FEW_THREADS 128
+#define KM_ATTEND_FEW_THREADS 256
 #define KM_ATTEND_TILE 64      /* (token, head) rows of a block in the kernel for prompts */
 
 enum { KM_CACHE_F32, KM_CACHE_F16, KM_CACHE_BF16, KM_CACHE_Q8_0, KM_CACHE_Q4_0 };

@@ -47,13 +47,13 @@ extern "C" __global__ void __launch_bounds__(256)
 
 template <int DP, bool ALONE> __device__ __forceinline__ void attend_few(const km_attend_args &a) {
     constexpr int THREADS = KM_ATTEND_FEW_THREADS, CHUNKS = DP / 8, M = KM_ATTEND_HEADS;
-    constexpr int COLS = DP / 4; // of the output, a warp
+    constexpr int WARPS = THREADS / 32, KEYS = PAGE / WARPS, COLS = DP / WARPS; // a warp's
     extern __shared__ __align__(1024) uint8_t shared[];
     uint8_t *tile_k = shared, *tile_v = tile_k + PAGE * DP * 2, *tile_q = tile_v + PAGE * DP * 2;
     uint8_t *tile_p = tile_q + M * DP * 2;
-    float *red = reinterpret_cast<float *>(tile_p + M * PAGE * 2); // (2, 4 warps, M)
-    float2 *turns = reinterpret_cast<float2 *>(red + 8 * M);
-    float *vector = reinterpret_cast<float *>(turns + DP / 2);     // (4 warps, DP)
+    float *red = reinterpret_cast<float *>(tile_p + M * PAGE * 2); // (2, WARPS, M)
+    float2 *turns = reinterpret_cast<float2 *>(red + 2 * WARPS * M);
+    float *vector = reinterpret_cast<float *>(turns + DP / 2);     // (2, DP): key and value
     __shared__ bool last;
     wait_for_previous();
     int split = blockIdx.x, kvh = blockIdx.y / a.parts, part = blockIdx.y % a.parts, r = blockIdx.z;
@@ -91,7 +91,7 @@ template <int DP, bool ALONE> __device__ __forceinline__ void attend_few(const k
     auto put_q = [&](int h, int i, float v) {
         *reinterpret_cast<f16 *>(tile_q + swizzle<CHUNKS>(h, i / 8) + i % 8 * 2) = __float2half_rn(v);
     };
-    for (int h = warp; h < heads; h += 4) {
+    for (int h = warp; h < heads; h += WARPS) {
         if (ALONE) {
             const float *q = (const float *)a.q + r * a.ldq + (head0 + h) * a.d;
             head_by_warp(a, q, a.q_norm, turns, [&](int i, float v) { put_q(h, i, v); });
@@ -135,26 +135,26 @@ template <int DP, bool ALONE> __device__ __forceinline__ void attend_few(const k
             }
         }
         __syncthreads();
-        float s[2][4] = {};
+        float s[4] = {};
 #pragma unroll
-        for (int k = 0; k < DP; k += 16) {
+        for (int k = 0; k < DP; k += 32) { // one piece of 8 keys, two steps of 16
             uint32_t fq[4], fk[4];
-            ldmatrix_x4(fq, smem_addr(tile_q) + swizzle<CHUNKS>(i8 % 2 * 8 + within, k / 8 + i8 / 2));
-            ldmatrix_x4(fk, smem_addr(tile_k) + swizzle<CHUNKS>(warp * 16 + i8 / 2 * 8 + within,
-                                                               k / 8 + i8 % 2));
-            mma_m16n8k16<f16>(s[0], fq, fk[0], fk[1]);
-            mma_m16n8k16<f16>(s[1], fq, fk[2], fk[3]);
+            ldmatrix_x4(fk, smem_addr(tile_k) + swizzle<CHUNKS>(warp * KEYS + within, k / 8 + i8));
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                ldmatrix_x4(fq, smem_addr(tile_q) + swizzle<CHUNKS>(i8 % 2 * 8 + within,
+                                                                    k / 8 + 2 * e + i8 / 2));
+                mma_m16n8k16<f16>(s, fq, fk[2 * e], fk[2 * e + 1]);
+            }
         }
         float high[2] = {-INFINITY, -INFINITY};
 #pragma unroll
-        for (int c = 0; c < 2; c++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                int key = (page0 + n) * PAGE + warp * 16 + c * 8 + 2 * t + e % 2;
-                bool seen = key >= p.first && key <= p.position;
-                s[c][e] = seen ? capped(a, s[c][e] * a.scale) * LOG2E : -INFINITY;
-                high[e / 2] = fmaxf(high[e / 2], s[c][e]);
-            }
+        for (int e = 0; e < 4; e++) {
+            int key = (page0 + n) * PAGE + warp * KEYS + 2 * t + e % 2;
+            bool seen = key >= p.first && key <= p.position;
+            s[e] = seen ? capped(a, s[e] * a.scale) * LOG2E : -INFINITY;
+            high[e / 2] = fmaxf(high[e / 2], s[e]);
+        }
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             high[e] = fmaxf(high[e], __shfl_xor_sync(ALL_LANES, high[e], 1));
@@ -166,29 +166,25 @@ template <int DP, bool ALONE> __device__ __forceinline__ void attend_few(const k
 #pragma unroll
         for (int e = 0; e < 2; e++) {
 #pragma unroll
-            for (int w = 0; w < 4; w++) high[e] = fmaxf(high[e], red[w * M + 8 * e + g]);
+            for (int w = 0; w < WARPS; w++) high[e] = fmaxf(high[e], red[w * M + 8 * e + g]);
             high[e] = fmaxf(high[e], most[e]);
             by[e] = fast_exp2(most[e] - high[e]);
             most[e] = high[e];
         }
 #pragma unroll
-        for (int c = 0; c < 2; c++) {
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                s[c][e] = fast_exp2(s[c][e] - most[e / 2]);
-                sum[e / 2] += s[c][e];
-            }
-#pragma unroll
-            for (int e = 0; e < 2; e++)
-                *reinterpret_cast<uint32_t *>(
-                    tile_p + swizzle<8>(8 * e + g, warp * 2 + c) + 4 * t) =
-                    pack2<f16>(s[c][2 * e], s[c][2 * e + 1]);
+        for (int e = 0; e < 4; e++) {
+            s[e] = fast_exp2(s[e] - most[e / 2]);
+            sum[e / 2] += s[e];
         }
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+            *reinterpret_cast<uint32_t *>(tile_p + swizzle<8>(8 * e + g, warp) + 4 * t) =
+                pack2<f16>(s[2 * e], s[2 * e + 1]);
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             sum[e] += __shfl_xor_sync(ALL_LANES, sum[e], 1);
             sum[e] += __shfl_xor_sync(ALL_LANES, sum[e], 2);
-            if (t == 0) red[(4 + warp) * M + 8 * e + g] = sum[e];
+            if (t == 0) red[(WARPS + warp) * M + 8 * e + g] = sum[e];
         }
         cp_async_wait<0>();
         __syncthreads();
@@ -196,7 +192,7 @@ template <int DP, bool ALONE> __device__ __forceinline__ void attend_few(const k
         for (int e = 0; e < 2; e++) {
             float all = 0;
 #pragma unroll
-            for (int w = 0; w < 4; w++) all += red[(4 + w) * M + 8 * e + g];
+            for (int w = 0; w < WARPS; w++) all += red[(WARPS + w) * M + 8 * e + g];
             total[e] = total[e] * by[e] + all;
         }
 #pragma unroll
@@ -204,17 +200,19 @@ template <int DP, bool ALONE> __device__ __forceinline__ void attend_few(const k
 #pragma unroll
             for (int e = 0; e < 4; e++) o[c][e] *= by[e / 2];
 #pragma unroll
-        for (int k = 0; k < PAGE; k += 16) {
-            uint32_t fp[4];
-            ldmatrix_x4(fp, smem_addr(tile_p) + swizzle<8>(i8 % 2 * 8 + within, k / 8 + i8 / 2));
+        for (int k = 0; k < PAGE; k += 32) {
+            uint32_t fp[2][4];
 #pragma unroll
-            for (int c = 0; c < COLS / 16; c++) {
+            for (int e = 0; e < 2; e++)
+                ldmatrix_x4(fp[e], smem_addr(tile_p) +
+                                       swizzle<8>(i8 % 2 * 8 + within, k / 8 + 2 * e + i8 / 2));
+#pragma unroll
+            for (int c = 0; c < COLS / 8; c++) {
                 uint32_t fv[4];
                 ldmatrix_x4_trans(fv, smem_addr(tile_v) +
-                                          swizzle<CHUNKS>(k + i8 % 2 * 8 + within,
-                                                          (warp * COLS + 16 * c) / 8 + i8 / 2));
-                mma_m16n8k16<f16>(o[2 * c], fp, fv[0], fv[1]);
-                mma_m16n8k16<f16>(o[2 * c + 1], fp, fv[2], fv[3]);
+                                          swizzle<CHUNKS>(k + lane, warp * (COLS / 8) + c));
+                mma_m16n8k16<f16>(o[c], fp[0], fv[0], fv[1]);
+                mma_m16n8k16<f16>(o[c], fp[1], fv[2], fv[3]);
             }
         }
         __syncthreads();
@@ -257,7 +255,7 @@ template <int DP, bool ALONE> __device__ __forceinline__ void attend_few(const k
     __threadfence();
     const float *all = a.partial + who * a.splits * stride;
     float *weight = reinterpret_cast<float *>(tile_k); // (heads, 32)
-    for (int h = warp; h < heads; h += 4) { // of each head its weights, one to a split
+    for (int h = warp; h < heads; h += WARPS) { // of each head its weights, one to a split
         float top = -INFINITY, sum = 0, m = -INFINITY, l = 0;
         if (lane < active) {
             m = __ldcg(all + lane * stride + M * a.d + h);
