@@ -150,11 +150,11 @@ KM_API void km_step_end(km_ctx *ctx);
 KM_API void km_scope_begin(km_ctx *ctx);
 KM_API km_tensor *km_scope_end(km_ctx *ctx, km_tensor *result);
 
-/* A step that repeats. On a GPU, fn is run as it is the first time, captured the second time, and
- * from then on replayed in one call without running fn at all; a new `key` (any number that changes
- * with the shapes) starts over. Other devices run fn every time. Every run ends the step. fn must
- * work on kept tensors, written before with km_write, must leave its results in kept tensors
- * (km_assign), and may not read anything back. *graph is NULL before the first call. */
+/* A step that repeats. fn is run as it is the first time, captured the second time, and from then on
+ * replayed in one call without running fn at all (on the CPU only if it records no tape and reads
+ * nothing back); a new `key` (any number that changes with the shapes) starts over. A run ends the
+ * step. fn must work on kept tensors, written before with km_write, must leave its results in kept
+ * tensors (km_assign), and may not read anything back. *graph is NULL before the first call. */
 typedef struct km_graph km_graph;
 typedef void (*km_step_fn)(km_ctx *ctx, void *user);
 KM_API km_status km_graph_run(km_ctx *ctx, km_graph **graph, uint64_t key, km_step_fn fn, void *user);

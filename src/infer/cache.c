@@ -190,6 +190,7 @@ int km_cache_fork(km_cache *c, int from, km_error *err) {
     int s = km_cache_join(c, err);
     if (s < 0) return s;
     c->seq[s] = c->seq[from];
+    c->seq[s].pages = ceil_div(c->seq[s].length, KM_KV_PAGE); /* not those that wait for tokens */
     for (int64_t i = 0; i < c->seq[s].pages; i++) {
         int32_t page = table_of(c, from)[i];
         table_of(c, s)[i] = page;
