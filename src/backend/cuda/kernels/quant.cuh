@@ -33,10 +33,11 @@ struct Fields {
     const uint8_t *f[KM_QUANT_FIELDS];
 };
 
-// x of a unit: its four runs and the sums of their elements.
+// x of a unit: its four runs, the sums of their elements, and their scales.
 struct Unit {
     uint4 x[4];
     int4 sum;
+    float4 scale;
 };
 
 template <class T> __device__ __forceinline__ void load(T &v, const uint8_t *p) {
@@ -110,6 +111,9 @@ __device__ __forceinline__ void dot_nibbles(const uint4 &w, const uint4 &a, cons
 __device__ __forceinline__ int run_sum(const Unit &x, int r) {
     return r == 0 ? x.sum.x : r == 1 ? x.sum.y : r == 2 ? x.sum.z : x.sum.w;
 }
+__device__ __forceinline__ float run_scale(const Unit &x, int r) {
+    return r == 0 ? x.scale.x : r == 1 ? x.scale.y : r == 2 ? x.scale.z : x.scale.w;
+}
 
 // Each type: APART, fetch, unpack, dot.
 template <int TYPE> struct Quant;
@@ -140,16 +144,13 @@ template <int TYPE> __device__ __forceinline__ Fields fields_of(const km_quant_m
 }
 
 // The general way: unpacked, then summed.
-template <class Q> __device__ __forceinline__ float dot_runs(const Q &q, const Unit &x) {
-    Runs w;
-    q.unpack(w);
+template <bool APART> __device__ __forceinline__ float dot_runs(const Runs &w, const Unit &x) {
     float sum = 0;
 #pragma unroll
-    for (int r = 0; r < 4; r += Q::APART ? 1 : 2) {
+    for (int r = 0; r < 4; r += APART ? 1 : 2) {
         int dot = dot16(w.q[r], x.x[r], 0), all = run_sum(x, r);
-        if (!Q::APART) dot = dot16(w.q[r + 1], x.x[r + 1], dot), all += run_sum(x, r + 1);
-        sum = fmaf(w.d[r], (float)dot, sum);
-        sum = fmaf(-w.m[r], (float)all, sum);
+        if (!APART) dot = dot16(w.q[r + 1], x.x[r + 1], dot), all += run_sum(x, r + 1);
+        sum = fmaf(run_scale(x, r), fmaf(w.d[r], (float)dot, -w.m[r] * (float)all), sum);
     }
     return sum;
 }
@@ -186,7 +187,7 @@ template <> struct Quant<KM_QUANT_Q4_0> : Pair {
             int low = 0, high = 0;
             dot_nibbles(q[i], x.x[2 * i], x.x[2 * i + 1], low, high);
             low += (high >> 4) - 8 * (run_sum(x, 2 * i) + run_sum(x, 2 * i + 1));
-            sum = fmaf(d[i], (float)low, sum);
+            sum = fmaf(d[i] * run_scale(x, 2 * i), (float)low, sum);
         }
         return sum;
     }
@@ -213,8 +214,9 @@ template <> struct Quant<KM_QUANT_Q4_1> : Pair {
             int low = 0, high = 0;
             uint32_t both = i ? dm.y : dm.x;
             dot_nibbles(q[i], x.x[2 * i], x.x[2 * i + 1], low, high);
-            sum = fmaf(half_low(both), (float)(low + (high >> 4)), sum);
-            sum = fmaf(half_high(both), (float)(run_sum(x, 2 * i) + run_sum(x, 2 * i + 1)), sum);
+            int all = run_sum(x, 2 * i) + run_sum(x, 2 * i + 1);
+            sum = fmaf(run_scale(x, 2 * i), fmaf(half_low(both), (float)(low + (high >> 4)),
+                                                 half_high(both) * (float)all), sum);
         }
         return sum;
     }
@@ -248,7 +250,9 @@ template <> struct Quant<KM_QUANT_Q5_0> : Pair {
         }
     }
     __device__ __forceinline__ float dot(const Unit &x) const {
-        return dot_runs(*this, x);
+        Runs w;
+        unpack(w);
+        return dot_runs<APART>(w, x);
     }
 };
 
@@ -269,7 +273,9 @@ template <> struct Quant<KM_QUANT_Q5_1> : Pair {
         }
     }
     __device__ __forceinline__ float dot(const Unit &x) const {
-        return dot_runs(*this, x);
+        Runs w;
+        unpack(w);
+        return dot_runs<APART>(w, x);
     }
 };
 
@@ -300,7 +306,7 @@ template <> struct Quant<KM_QUANT_Q8_0> {
             b = __dp4a((int)word(q[2], k), (int)word(x.x[2], k), b);
             b = __dp4a((int)word(q[3], k), (int)word(x.x[3], k), b);
         }
-        return fmaf(half_low(dd), (float)a, half_high(dd) * (float)b);
+        return fmaf(half_low(dd) * x.scale.x, (float)a, half_high(dd) * x.scale.z * (float)b);
     }
 };
 
@@ -317,7 +323,9 @@ template <> struct Quant<KM_QUANT_IQ4_NL> : Quant<KM_QUANT_Q4_0> {
         }
     }
     __device__ __forceinline__ float dot(const Unit &x) const {
-        return dot_runs(*this, x);
+        Runs w;
+        unpack(w);
+        return dot_runs<APART>(w, x);
     }
 };
 
@@ -344,7 +352,9 @@ template <> struct Quant<KM_QUANT_MXFP4> : Pair {
         }
     }
     __device__ __forceinline__ float dot(const Unit &x) const {
-        return dot_runs(*this, x);
+        Runs w;
+        unpack(w);
+        return dot_runs<APART>(w, x);
     }
 };
 
@@ -376,7 +386,9 @@ template <> struct Quant<KM_QUANT_Q2_K> {
         }
     }
     __device__ __forceinline__ float dot(const Unit &x) const {
-        return dot_runs(*this, x);
+        Runs w;
+        unpack(w);
+        return dot_runs<APART>(w, x);
     }
 };
 
@@ -412,7 +424,9 @@ template <> struct Quant<KM_QUANT_Q3_K> {
         }
     }
     __device__ __forceinline__ float dot(const Unit &x) const {
-        return dot_runs(*this, x);
+        Runs w;
+        unpack(w);
+        return dot_runs<APART>(w, x);
     }
 };
 
@@ -464,9 +478,10 @@ template <> struct Quant<KM_QUANT_Q4_K> {
         dot_nibbles(q[0], x.x[0], x.x[2], low, high);
         dot_nibbles(q[1], x.x[1], x.x[3], low, high);
         k4_scales(head, c, s0, s1, m0, m1);
-        int all = s0 * low + s1 * (high >> 4);
-        int less = m0 * (x.sum.x + x.sum.y) + m1 * (x.sum.z + x.sum.w);
-        return fmaf(half_low(head.x), (float)all, -half_high(head.x) * (float)less);
+        float all = fmaf(x.scale.x, (float)(s0 * low), x.scale.z * (float)(s1 * (high >> 4)));
+        float less = fmaf(x.scale.x, (float)(m0 * (x.sum.x + x.sum.y)),
+                          x.scale.z * (float)(m1 * (x.sum.z + x.sum.w)));
+        return fmaf(half_low(head.x), all, -half_high(head.x) * less);
     }
 };
 
@@ -510,9 +525,10 @@ template <> struct Quant<KM_QUANT_Q5_K> {
                 high = __dp4a((int)b, (int)word(x.x[2 + i], k), high);
             }
         k4_scales(head, c, s0, s1, m0, m1);
-        int all = s0 * low + s1 * high;
-        int less = m0 * (x.sum.x + x.sum.y) + m1 * (x.sum.z + x.sum.w);
-        return fmaf(half_low(head.x), (float)all, -half_high(head.x) * (float)less);
+        float all = fmaf(x.scale.x, (float)(s0 * low), x.scale.z * (float)(s1 * high));
+        float less = fmaf(x.scale.x, (float)(m0 * (x.sum.x + x.sum.y)),
+                          x.scale.z * (float)(m1 * (x.sum.z + x.sum.w)));
+        return fmaf(half_low(head.x), all, -half_high(head.x) * less);
     }
 };
 
@@ -550,7 +566,7 @@ template <> struct Quant<KM_QUANT_Q6_K> {
         }
     }
     __device__ __forceinline__ float dot(const Unit &x) const {
-        int all = 0;
+        float all = 0;
 #pragma unroll
         for (int r = 0; r < 4; r++) {
             int sum = -32 * run_sum(x, r);
@@ -562,9 +578,10 @@ template <> struct Quant<KM_QUANT_Q6_K> {
                              sum);
             }
             uint32_t pair = r < 2 ? s.x : s.y; // bytes 2 r + j of the eight
-            all += (int)(int8_t)(pair >> (16 * (r & 1) + 8 * j)) * sum;
+            int scale = (int8_t)(pair >> (16 * (r & 1) + 8 * j));
+            all = fmaf(run_scale(x, r), (float)(scale * sum), all);
         }
-        return half_low(around >> (8 * odd)) * (float)all;
+        return half_low(around >> (8 * odd)) * all;
     }
 };
 
@@ -592,7 +609,9 @@ template <> struct Quant<KM_QUANT_IQ4_XS> {
         }
     }
     __device__ __forceinline__ float dot(const Unit &x) const {
-        return dot_runs(*this, x);
+        Runs w;
+        unpack(w);
+        return dot_runs<APART>(w, x);
     }
 };
 

@@ -63,7 +63,7 @@ typedef struct km_quant_matrix {
 #define KM_QUANT_UNIT 64      /* weights that a thread takes at a time */
 #define KM_FEW_THREADS 512
 /* x of one row in shared memory: int8, sums, scales. */
-#define KM_FEW_X_BYTES(k) (((k) + (k) / 4 + ((k) + 127) / 128 * 4 + 15) & ~15)
+#define KM_FEW_X_BYTES(k) ((k) + (k) / 4 + (k) / 4)
 #define KM_FEW_PARTS 3        /* layers over one x */
 #define KM_FEW_AT_ONCE 8      /* rows of x */
 

@@ -3,7 +3,7 @@
 // Floor: each matrix is read once, in its packed form; 2 m n k operations as dp4a are below that, but
 // not far below: what counts is how few instructions a weight costs, and that enough warps are there
 // to hide their latency. A block calls its first weights into L2 while the kernel in front still
-// makes x; then it stages x in shared memory as int8 with a scale to every 128 elements (and the
+// makes x; then it stages x in shared memory as int8 with a scale to every 32 elements (and the
 // norm before it, when that is asked for); then each warp, or part of one, sums one row of weights
 // after the other, 64 weights to a thread at a time, the next ones on their way. Rows are shared out
 // evenly and in order, so that what a block reads lies together.
@@ -11,17 +11,17 @@
 #include "backend/cuda/kernels/quant.cuh"
 
 // x of one row in shared memory as int8: run r of unit u at [r][u], so that the lanes of a warp read
-// side by side; the sums of a unit's runs; and a scale to every 128 elements.
+// side by side; the sums of a unit's runs, and their scales, which a group of 32 elements shares.
 template <bool APART> struct Staged {
     int8_t *q;
     int4 *sums;
-    float *scales;
+    float4 *scales;
     int k;
     static __device__ __forceinline__ int bytes(int k) { return KM_FEW_X_BYTES(k); }
     __device__ __forceinline__ Staged(uint8_t *room, int row, int k_) : k(k_) {
         q = reinterpret_cast<int8_t *>(room) + row * bytes(k);
         sums = reinterpret_cast<int4 *>(q + k);
-        scales = reinterpret_cast<float *>(q + k + k / 4);
+        scales = reinterpret_cast<float4 *>(q + k + k / 4);
     }
     __device__ __forceinline__ Unit unit(int u) const {
         Unit x;
@@ -29,14 +29,14 @@ template <bool APART> struct Staged {
         for (int r = 0; r < 4; r++)
             x.x[r] = *reinterpret_cast<const uint4 *>(q + r * (k / 4) + u * 16);
         x.sum = sums[u];
+        x.scale = scales[u];
         return x;
     }
-    __device__ __forceinline__ float scale(int u) const { return scales[u / 2]; }
-    // Four elements from p on, by all lanes of a warp together, which have 128.
+    // Four elements from p on, by all lanes of a warp together.
     __device__ __forceinline__ void put(int p, float4 v) {
         float most = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
 #pragma unroll
-        for (int lane = 16; lane > 0; lane /= 2)
+        for (int lane = 4; lane > 0; lane /= 2)
             most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, lane));
         float inverse = most > 0 ? 127 / most : 0;
         int a = __float2int_rn(v.x * inverse), b = __float2int_rn(v.y * inverse),
@@ -48,8 +48,10 @@ template <bool APART> struct Staged {
         int unit = Order<APART>::unit_of(p), r = Order<APART>::run_of(p);
         uint32_t four = (a & 0xff) | (b & 0xff) << 8 | (c & 0xff) << 16 | (uint32_t)e << 24;
         *reinterpret_cast<uint32_t *>(q + r * (k / 4) + unit * 16 + p % 16) = four;
-        if (p % 16 == 0) reinterpret_cast<int *>(sums + unit)[r] = sum;
-        if (p % 128 == 0) scales[p / 128] = most / 127;
+        if (p % 16 == 0) {
+            reinterpret_cast<int *>(sums + unit)[r] = sum;
+            reinterpret_cast<float *>(scales + unit)[r] = most / 127;
+        }
     }
 };
 
@@ -136,7 +138,7 @@ __device__ __forceinline__ void add_unit(const Quant<TYPE> &raw, uint8_t *room, 
     constexpr bool APART = Quant<TYPE>::APART;
     if constexpr (M == 1) {
         Staged<APART> x(room, 0, k);
-        sum[0] = fmaf(x.scale(unit), raw.dot(x.unit(unit)), sum[0]);
+        sum[0] += raw.dot(x.unit(unit));
     } else {
         Runs w;
         raw.unpack(w);
@@ -144,16 +146,7 @@ __device__ __forceinline__ void add_unit(const Quant<TYPE> &raw, uint8_t *room, 
         for (int row = 0; row < M; row++) {
             if (row >= m) break;
             Staged<APART> x(room, row, k);
-            Unit v = x.unit(unit);
-            float part = 0;
-#pragma unroll
-            for (int r = 0; r < 4; r += APART ? 1 : 2) {
-                int dot = dot16(w.q[r], v.x[r], 0), all = run_sum(v, r);
-                if (!APART) dot = dot16(w.q[r + 1], v.x[r + 1], dot), all += run_sum(v, r + 1);
-                part = fmaf(w.d[r], (float)dot, part);
-                part = fmaf(-w.m[r], (float)all, part);
-            }
-            sum[row] = fmaf(x.scale(unit), part, sum[row]);
+            sum[row] += dot_runs<APART>(w, x.unit(unit));
         }
     }
 }
