@@ -244,7 +244,10 @@ def inference(data, path):
         cells = [m["model"], f"{m['bytes'] / 2**20:.0f} MiB"]
         for kind in ("decode", "prompt"):
             one = m["speed"][kind + "_tokens_per_s"]
-            cells += [number(one["kermes"]["best"]), number(one["llama.cpp"]["best"]),
+            short = kind == "prompt" and m["speed"]["prompt_tokens"] != 512
+            cells += [number(one["kermes"]["best"]) + (
+                          f" ({m['speed']['prompt_tokens']} tokens)" if short else ""),
+                      number(one["llama.cpp"]["best"]),
                       f"{one['ratio']['best']:.2f} ({one['ratio']['median']:.2f})"]
         rows.append(cells)
     first = data["inference"][0]
@@ -253,7 +256,7 @@ def inference(data, path):
             f"llama-cpp-python {data['llama_cpp_python']} built for this machine; from "
             f"[`{path.name}`](../bench/results/{path.name}), written by `bench/peers/record.py`. "
             f"Tokens a second, best of {data['rounds']} rounds in turns; ratios of the best and, in "
-            "brackets, of the medians. Prompts have 512 tokens.\n",
+            "brackets, of the medians. Prompts have 512 tokens unless it says otherwise.\n",
             table(["model", "size", "decode", "llama.cpp", "ratio", "prompt", "llama.cpp", "ratio"],
                   rows)]
     start = first["start"]["seconds_to_first_token"]
