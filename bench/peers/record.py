@@ -54,7 +54,8 @@ def main():
     first.update(suites(o.model, "start", "memory", "neighbour"))
     models = [first] + [suites(m, "speed", more=quiet) for m in o.more]
     if o.large:
-        models.append(suites(o.large, "speed", "bandwidth", more=[*quiet, "--tokens", "24", "--prompt", "128"]))
+        short = ["--tokens", "24", "--prompt", "128"]
+        models.append(suites(o.large, "speed", "bandwidth", more=[*quiet, *short]))
     keep = ["--keep", o.keep] if o.keep else []
     agree = call(os.path.join(HERE, "agree.py"), "-m", o.model, "--text", o.text, "--last", o.last,
                  "--kermes", o.kermes, "--threads", threads, *keep)

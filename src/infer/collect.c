@@ -1,5 +1,5 @@
-/* Watching linear layers, through the hook that a context has for measuring: it is called with every
- * kernel that ran and with what it ran on. */
+/* Watching linear layers, through the hook that a context has for measuring: it is called with
+ * every kernel that ran and with what it ran on. */
 #include "infer/collect.h"
 #include "backend/backend.h"
 #include "base/alloc.h"

@@ -1,5 +1,5 @@
 /* How far a model's predictions are from another's: the other's are saved in a file once, token by
- * token of a text, and compared with as often as one likes. docs/formats/logits.md has the bytes. */
+ * token of a text, and compared with as often as one likes. docs/formats/logits.md describes it. */
 #ifndef KM_INFER_DIVERGENCE_H
 #define KM_INFER_DIVERGENCE_H
 #include "infer/perplexity.h"

@@ -236,8 +236,8 @@ static void put_type(const km_convert_job *j, km_gguf_out *out) {
     if (blocks) km_gguf_put_u32(out, "general.quantization_version", 2);
 }
 
-/* GGUF has Llama 3's stretched rotation as what each pair's frequency is divided by. The numbers must
- * stay until the file is written. */
+/* GGUF has Llama 3's stretched rotation as what each pair's frequency is divided by. The numbers
+ * must stay until the file is written. */
 static km_status put_divisors(const km_convert_job *j, km_gguf_out *out, float **divisors,
                               km_error *err) {
     const km_config *c = &j->config;

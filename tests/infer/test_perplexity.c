@@ -1,5 +1,5 @@
-/* Perplexity, predictions saved and compared, and importance matrices from a run: on small models of
- * random weights, against what the definitions say. */
+/* Perplexity, predictions saved and compared, and importance matrices from a run: on small models
+ * of random weights, against what the definitions say. */
 #include "format/formats.h"
 #include "infer/collect.h"
 #include "infer/divergence.h"
