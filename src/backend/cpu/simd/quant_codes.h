@@ -68,12 +68,6 @@ KM_INLINE vb pieces(const uint8_t *b, int v, int stride) {
     return vb_join(p);
 }
 
-/* The same 16 bytes for every group. */
-KM_INLINE vb one_piece(const uint8_t *b) {
-    const uint8_t *p[4] = {b, b, b, b};
-    return vb_join(p);
-}
-
 KM_INLINE vb fifth_bits(const uint8_t *b, int v, int stride, int half) {
     uint16_t bits[4];
     KM_UNROLL
@@ -89,44 +83,32 @@ KM_INLINE void nibbles(const uint8_t *b, int v, int stride, vb c[2]) {
 }
 
 /* As q4_k and q5_k have them: two groups share 32 bytes. */
-KM_INLINE vb k4_nibbles(const uint8_t *b, int v, int half) {
-    const uint8_t *p[4];
+KM_INLINE vb k4_nibbles(const uint8_t *b, const int v, int half) {
+    const uint8_t *p = b + v * KM_QG / 2 * 32 + half * 16;
     int by[4];
     KM_UNROLL
-    for (int q = 0; q < 4; q++) {
-        int g = v * KM_QG + q;
-        p[q] = b + g / 2 * 32 + half * 16;
-        by[q] = g % 2 * 4;
-    }
-    return vb_shift(vb_join(p), by, 15);
+    for (int q = 0; q < 4; q++) by[q] = (v * KM_QG + q) % 2 * 4;
+    return vb_shift(vb_pick(p, p + 32, KM_QG == 4 ? 12 : 0), by, 15);
 }
 
 /* As q2_k and q3_k have them: four groups share 32 bytes. */
-KM_INLINE vb pairs_of_bits(const uint8_t *b, int v, int half) {
-    const uint8_t *p[4];
+KM_INLINE vb pairs_of_bits(const uint8_t *b, const int v, int half) {
+    const uint8_t *p = b + v * KM_QG / 4 * 32 + half * 16;
     int by[4];
     KM_UNROLL
-    for (int q = 0; q < 4; q++) {
-        int g = v * KM_QG + q;
-        p[q] = b + g / 4 * 32 + half * 16;
-        by[q] = g % 4 * 2;
-    }
-    return vb_shift(vb_join(p), by, 3);
+    for (int q = 0; q < 4; q++) by[q] = (v * KM_QG + q) % 4 * 2;
+    return vb_shift(vb_pick(p, p, 0), by, 3);
 }
 
-KM_INLINE vb q6_codes(const uint8_t *b, int v, int half) {
-    const uint8_t *low[4], *high[4];
-    int by_low[4], by_high[4];
+/* Low halves of bytes: groups 0 and 2 share 32 bytes, 1 and 3; high pairs of bits as above. */
+KM_INLINE vb q6_codes(const uint8_t *b, const int v, int half) {
+    const int g = v * KM_QG;
+    const uint8_t *low = b + g / 4 * 64 + g % 2 * 32 + half * 16;
+    int by[4];
     KM_UNROLL
-    for (int q = 0; q < 4; q++) {
-        int g = v * KM_QG + q, k = g % 4;
-        low[q] = b + g / 4 * 64 + k % 2 * 32 + half * 16;
-        high[q] = b + 128 + g / 4 * 32 + half * 16;
-        by_low[q] = k / 2 * 4;
-        by_high[q] = k * 2;
-    }
-    return vb_shift(vb_join(low), by_low, 15) |
-           vb_raise(vb_shift(vb_join(high), by_high, 3), 4);
+    for (int q = 0; q < 4; q++) by[q] = (g + q) % 4 / 2 * 4;
+    vb bits = vb_shift(vb_pick(low, low + 32, KM_QG == 1 ? 0 : 10), by, 15);
+    return bits | vb_raise(pairs_of_bits(b + 128, v, half), 4);
 }
 
 /* One bit of each of 32 bytes for each group. */
@@ -134,7 +116,7 @@ KM_INLINE vb group_bit(const uint8_t *b, int v, int half, uint8_t value) {
     int bit[4];
     KM_UNROLL
     for (int q = 0; q < 4; q++) bit[q] = (v * KM_QG + q) % 8;
-    return vb_where_bit(one_piece(b + half * 16), bit, value);
+    return vb_where_bit(vb_pick(b + half * 16, b, 0), bit, value);
 }
 
 /* c[0]: the codes of the first halves of the vth KM_QG groups, c[1]: of their second halves. */
@@ -246,8 +228,7 @@ KM_INLINE q16 mxfp4_scales(const uint8_t *b) { /* see km_mxfp4_scale */
 KM_INLINE void step_scales(const km_dtype d, const uint8_t *b, int valid, q16 *scale, q16 *least) {
     switch (d) {
     case KM_Q4_0: case KM_Q4_1: case KM_Q5_0: case KM_Q5_1: case KM_Q8_0: case KM_IQ4_NL:
-        *scale = q16_f16(b, step_bytes(d) / 8);
-        if (has_least(d)) *least = q16_f16(b + 2, step_bytes(d) / 8);
+        q16_f16_pairs(b, step_bytes(d) / 8, scale, least); /* the second only of some */
         break;
     case KM_MXFP4: *scale = mxfp4_scales(b); break;
     case KM_Q4_K: case KM_Q5_K: k4_scales(b, scale, least); break;

@@ -67,6 +67,26 @@ KM_INLINE vb vb_join(const uint8_t *const p[4]) {
 #endif
 }
 
+/* 16 bytes from b for the groups whose bit is set in from_b, from a for the others. */
+KM_INLINE vb vb_pick(const uint8_t *a, const uint8_t *b, const int from_b) {
+    const uint8_t *p[4] = {from_b & 1 ? b : a, from_b & 2 ? b : a, a, a};
+#if defined(KM_AVX512)
+    static const __mmask16 lanes[16] = {0x0000, 0x000f, 0x00f0, 0x00ff, 0x0f00, 0x0f0f,
+                                        0x0ff0, 0x0fff, 0xf000, 0xf00f, 0xf0f0, 0xf0ff,
+                                        0xff00, 0xff0f, 0xfff0, 0xffff};
+    (void)p;
+    __m512i v = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)a));
+    if (!from_b) return (vb)v;
+    return (vb)_mm512_mask_broadcast_i32x4(v, lanes[from_b],
+                                           _mm_loadu_si128((const __m128i *)(const void *)b));
+#elif defined(KM_AVX2)
+    if (p[0] != p[1]) return vb_join(p);
+    return (vb)_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)p[0]));
+#else
+    return vb_join(p);
+#endif
+}
+
 /* The bytes of group q shifted right by by[q] bits, and what is left masked. */
 KM_INLINE vb vb_shift(vb v, const int by[4], uint8_t mask) {
 #if defined(KM_AVX512)
@@ -239,29 +259,47 @@ KM_INLINE q16 q16_zero(void) {
     return q;
 }
 
-/* Eight f16 that lie `stride` bytes apart. */
-KM_INLINE q16 q16_f16(const uint8_t *p, int stride) {
-    q16 q = q16_zero();
-#if defined(KM_AVX512) || defined(KM_AVX2)
-    __m128i h = _mm_cvtsi32_si128(km_load_u16(p));
-    h = _mm_insert_epi16(h, km_load_u16(p + stride), 1);
-    h = _mm_insert_epi16(h, km_load_u16(p + 2 * stride), 2);
-    h = _mm_insert_epi16(h, km_load_u16(p + 3 * stride), 3);
-    h = _mm_insert_epi16(h, km_load_u16(p + 4 * stride), 4);
-    h = _mm_insert_epi16(h, km_load_u16(p + 5 * stride), 5);
-    h = _mm_insert_epi16(h, km_load_u16(p + 6 * stride), 6);
-    h = _mm_insert_epi16(h, km_load_u16(p + 7 * stride), 7);
+KM_INLINE int32_t q_four_bytes(const uint8_t *p) {
+    int32_t v;
+    memcpy(&v, p, 4);
+    return v;
+}
+
+/* Eight pairs of f16 that lie `stride` bytes apart: the first of each, and the second. */
+KM_INLINE void q16_f16_pairs(const uint8_t *p, const int stride, q16 *first, q16 *second) {
+    *first = *second = q16_zero();
+#if defined(KM_AVX512) || defined(KM_AVX2) /* a gather takes longer */
+    __m128i half[2];
+    KM_UNROLL
+    for (int h = 0; h < 2; h++, p += 4 * stride) {
+        half[h] = _mm_cvtsi32_si128(q_four_bytes(p));
+        half[h] = _mm_insert_epi32(half[h], q_four_bytes(p + stride), 1);
+        half[h] = _mm_insert_epi32(half[h], q_four_bytes(p + 2 * stride), 2);
+        half[h] = _mm_insert_epi32(half[h], q_four_bytes(p + 3 * stride), 3);
+    }
+    __m256i v = _mm256_inserti128_si256(_mm256_castsi128_si256(half[0]), half[1], 1);
+    /* In each half of the vector the four firsts, then the four seconds. */
+    v = _mm256_shuffle_epi8(v, _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15,
+                                                0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14,
+                                                15));
+    v = _mm256_permute4x64_epi64(v, 0xd8);
 #ifdef KM_AVX512
-    q.v[0] = (vf)_mm512_zextps256_ps512(_mm256_cvtph_ps(h));
+    vf wide = (vf)_mm512_cvtph_ps(v);
+    first->v[0] = (vf)_mm512_zextps256_ps512(_mm512_castps512_ps256((__m512)wide));
+    second->v[0] = (vf)_mm512_zextps256_ps512(_mm512_extractf32x8_ps((__m512)wide, 1));
 #else
-    q.v[0] = (vf)_mm256_cvtph_ps(h);
+    first->v[0] = (vf)_mm256_cvtph_ps(_mm256_castsi256_si128(v));
+    second->v[0] = (vf)_mm256_cvtph_ps(_mm256_extracti128_si256(v, 1));
 #endif
 #else
-    float f[8];
-    for (int i = 0; i < 8; i++) f[i] = km_load_f16(p + i * stride);
-    memcpy(&q, f, sizeof f);
+    float f[8], s[8];
+    for (int i = 0; i < 8; i++) {
+        f[i] = km_load_f16(p + i * stride);
+        s[i] = km_load_f16(p + i * stride + 2);
+    }
+    memcpy(first, f, sizeof f);
+    memcpy(second, s, sizeof s);
 #endif
-    return q;
 }
 
 /* Bytes as floats: eight in lo and, of a table of 16, eight in hi. */
