@@ -287,8 +287,9 @@ static void linear_gives_its_gradients_with_the_sums_of_columns(void **state) {
             make(&db, KM_F32, KM_SHAPE(out), false, 6);
             make(&sums, KM_F32, KM_SHAPE(in), false, 7);
             km_params p = {.act = act, .n = {1}};
-            assert_int_equal(
-                run(KM_OP_LINEAR_DX, &p, (box *[]){&dy, &w, &x}, 3, (box *[]){&dx, &sums}, 2), KM_OK);
+            assert_int_equal(run(KM_OP_LINEAR_DX, &p, (box *[]){&dy, &w, &x}, 3,
+                                 (box *[]){&dx, &sums}, 2),
+                             KM_OK);
             check_dx(&dy, &w, &x, &dx, &sums, act);
             assert_int_equal(
                 run(KM_OP_LINEAR_DW, &p, (box *[]){&dy, &x}, 2, (box *[]){&dw, &db}, 2), KM_OK);
@@ -313,7 +314,8 @@ static void layer_bits(int threads, int64_t rows, int64_t in, int64_t out, box r
     for (int i = 0; i < 6; i++) make(&result[i], KM_F32, shape[i], false, 5);
     km_params p = {.act = KM_ACT_GELU, .n = {1}};
     box *y = &result[0], *pre = &result[1], *dx = &result[2], *sums = &result[3];
-    assert_int_equal(run(KM_OP_LINEAR, &p, (box *[]){&x, &w, &bias}, 3, (box *[]){y, pre}, 2), KM_OK);
+    assert_int_equal(run(KM_OP_LINEAR, &p, (box *[]){&x, &w, &bias}, 3, (box *[]){y, pre}, 2),
+                     KM_OK);
     assert_int_equal(run(KM_OP_LINEAR_DX, &p, (box *[]){&dh, &w, &x}, 3, (box *[]){dx, sums}, 2),
                      KM_OK);
     assert_int_equal(run(KM_OP_LINEAR_DW, &p, (box *[]){&dh, &x}, 2,

@@ -174,7 +174,7 @@ static double block_time(const plan *p, int64_t down, int64_t across) {
     return rows * cols + PACKING * (cols + (a_packed ? rows : 0));
 }
 
-/* Smaller blocks than there are threads let the faster thread do more, as one is that other programs
+/* More blocks than there are threads let the faster thread do more, as one is that other programs
  * leave alone. They must be worth handing out, and a thread must not have to pack b for each. */
 #define BLOCKS_EACH 4
 #define WORK_PER_BLOCK 1000000.0
@@ -195,7 +195,8 @@ static int64_t refine(const plan *p, int64_t down) {
     if (!packs_once(p)) return down;
     double work = (double)g->m / (double)down * (double)g->n * (double)p->depth;
     int64_t each = min64((int64_t)(work / WORK_PER_BLOCK), g->m / down / ROWS_PER_BLOCK);
-    if (p->splits > 1 && each < BLOCKS_EACH) return down; /* who takes another's part packs b anew */
+    /* Who takes a block of another part of k packs b anew. */
+    if (p->splits > 1 && each < BLOCKS_EACH) return down;
     return each < 1 ? down : down * min64(each, BLOCKS_EACH);
 }
 
@@ -206,8 +207,8 @@ static int64_t refine_across(const plan *p, int64_t across) {
 }
 
 /* A gradient of weights sums over many rows of two activations. Each thread then does best with the
- * rows it made itself, all of c for its own part of k, though the parts are to be added up. How k is
- * parted depends on sizes alone, and so do the bits. */
+ * rows it made itself, all of c for its own part of k, though the parts are to be added up. How k
+ * is parted depends on sizes alone, and so do the bits. */
 #define SPLITS 2
 #define SPLIT_FROM 512              /* rows */
 #define SPLIT_MOST (256 * 1024)     /* elements of c */

@@ -39,9 +39,9 @@ typedef struct km_gemm_kernels {
     /* dst[i * ldd + j] = src[i * lds + j], converted. */
     void (*widen)(float *dst, int64_t ldd, const void *src, km_dtype dtype, int64_t lds,
                   int64_t rows, int64_t cols);
-    /* Lays a out by tiles of mr rows, KM_LAID floats for each step of k: a(i, p) is src[p * lds + i]
-     * and goes to dst[(i / mr) * km_laid_step(k) + p * KM_LAID + i % mr]. With sums, adds to sums[i] the
-     * sum of row i. Writes less than mr - 1 + KM_LAID floats past the last tile. */
+    /* Lays a out by tiles of mr rows, KM_LAID floats for each step of k: a(i, p), which is
+     * src[p * lds + i], goes to dst[(i / mr) * km_laid_step(k) + p * KM_LAID + i % mr]. With sums,
+     * adds to sums[i] the sum of row i. */
     void (*lay)(float *dst, const void *src, km_dtype dtype, int64_t lds, int64_t k, int64_t rows,
                 float *sums);
     /* out = act(x + beta * out + bias), and pre the same before act (may be NULL); x may be out. */

@@ -108,9 +108,9 @@ static void ragged(int rows, int64_t n, int64_t k, const float *a, int64_t a_row
 }
 
 /* a_step is how far one tile of a lies from the next. */
-static inline void panel(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_col,
-                     int64_t a_step, const float *b, int64_t ldb, const float *next_b, float *c,
-                     int64_t ldc, float alpha, float beta) {
+static inline void panel(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row,
+                         int64_t a_col, int64_t a_step, const float *b, int64_t ldb,
+                         const float *next_b, float *c, int64_t ldc, float alpha, float beta) {
     ahead next = {(const char *)b, 0};
     for (int64_t i = 0; i < m; i += KM_MR, a += a_step, c += KM_MR * ldc) {
         int rows = m - i < KM_MR ? (int)(m - i) : KM_MR;

@@ -95,7 +95,8 @@ KM_INLINE void slope_columns(const float *x, int64_t ldx, const float *pre, floa
     }
     if (!sums) return;
     for (int v = 0; v < KM_NV; v++)
-        if (cols > v * KM_VF) v_store_n(sums + v * KM_VF, total[v], row_min(cols - v * KM_VF, KM_VF));
+        if (cols > v * KM_VF)
+            v_store_n(sums + v * KM_VF, total[v], row_min(cols - v * KM_VF, KM_VF));
 }
 
 KM_INLINE void slope_act(const float *x, int64_t ldx, const float *pre, float *out, int64_t ldo,
@@ -109,7 +110,9 @@ void KM_SIMD(km_gemm_slope)(km_act act, const float *x, int64_t ldx, const float
                             int64_t ldo, int64_t rows, int64_t cols, float *sums) {
     switch (act) {
     case KM_ACT_GELU: slope_act(x, ldx, pre, out, ldo, rows, cols, sums, KM_ACT_GELU); break;
-    case KM_ACT_GELU_ERF: slope_act(x, ldx, pre, out, ldo, rows, cols, sums, KM_ACT_GELU_ERF); break;
+    case KM_ACT_GELU_ERF:
+        slope_act(x, ldx, pre, out, ldo, rows, cols, sums, KM_ACT_GELU_ERF);
+        break;
     default: slope_act(x, ldx, pre, out, ldo, rows, cols, sums, KM_ACT_SILU); break;
     }
 }

@@ -111,8 +111,8 @@ void KM_SIMD(km_gemm_widen)(float *dst, int64_t ldd, const void *src, km_dtype d
 
 /* ---- Tiles of a ---- */
 
-/* Elements i .. i + KM_LAID - 1 of a row, or as many as there are, to their place in a tile. What is
- * written beyond them is the place of the next step of k, or the gap between tiles. */
+/* Elements i .. i + KM_LAID - 1 of a row, or as many as there are, to their place in a tile. What
+ * is written beyond them is the place of the next step of k, or the gap between tiles. */
 KM_INLINE void lay_part(float *dst, const void *src, int64_t i, int64_t rows, int slot) {
     if (slot == KM_SLOT_F32 && i + KM_LAID <= rows) {
         memcpy(dst, (const float *)src + i, KM_LAID * sizeof *dst);
