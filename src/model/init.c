@@ -68,8 +68,8 @@ static bool in_block(const char *name) { return strstr(name, ".h.") || strstr(na
 
 /* GPT-2's 0.02 serves widths of several hundred and more. The narrower a layer, the fewer terms
  * have its sums, and the larger each must be for results of the same size: models of 64 and 128
- * learn markedly faster so. Tables of embeddings stay at 0.02, which keeps the first logits close to
- * guessing. */
+ * learn markedly faster so. Tables of embeddings stay at 0.02, which keeps the first logits close
+ * to guessing. */
 static double deviation(const km_config *c, const char *name) {
     double sd = 0.02;
     if (in_block(name) && c->dim < 384) sd *= sqrt(384.0 / (double)c->dim);
