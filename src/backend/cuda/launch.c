@@ -50,11 +50,12 @@ km_cu_function km_cuda_function(km_lane *lane, km_cuda_kernel *k) {
     return f ? f : find(lane, k);
 }
 
-/* Dynamic shared memory beyond 48 KiB must be asked for, once per kernel and size. */
+/* Shared memory beyond 48 KiB must be asked for, once per kernel and size; what the kernel has of its
+ * own counts too. */
 static km_status allow_shared(km_lane *lane, km_cuda_kernel *k, km_cu_function f, unsigned shared) {
     km_cuda_dev *dev = km_cuda_dev_of(lane);
     int id = atomic_load_explicit(&k->id, memory_order_relaxed);
-    if (shared <= 48 << 10 || atomic_load(&dev->shared[id]) >= shared) return KM_OK;
+    if (shared <= 32 << 10 || atomic_load(&dev->shared[id]) >= shared) return KM_OK;
     km_cu_result r = KM_CU(func_set, f, KM_CU_FUNC_MAX_DYNAMIC_SHARED, (int)shared);
     if (r != KM_CU_OK) return km_cuda_fail(lane, r, k->name);
     atomic_store(&dev->shared[id], shared);

@@ -162,11 +162,12 @@ static km_status launch_few(quant_call *q, km_cuda_kernel *kernel, int first, in
     int64_t all = 0, groups = KM_FEW_THREADS / a.lanes, held = (m == 1 ? 2 : 1) * (int64_t)dev->sms;
     int32_t last = 0;
     for (int i = 0; i < count; i++) all += q->l[first + i].n;
+    if (all == 0) return KM_OK;
     for (int i = 0; i < count; i++) {
         const layer *l = &q->l[first + i];
         int64_t blocks = (held * l->n + all / 2) / all, most = (l->n + groups - 1) / groups;
         if (blocks > most) blocks = most;
-        if (blocks < 1) blocks = 1;
+        if (blocks < 1) blocks = 1; /* one that finds nothing to do, where there are no rows */
         a.part[i] = (km_quant_part){.w = l->w.m, .up = l->up.m, .bias = l->bias,
                                     .out = l->out + row * l->n, .n = (int32_t)l->n,
                                     .first = last, .second = l->type != q->l[first].type,
@@ -234,6 +235,7 @@ static km_status run_tiles(quant_call *q, const layer *l, const void *x, const f
     km_tile_args a = {.x = x, .scale = scale, .w = l->w.m, .up = l->up.m, .bias = l->bias,
                       .out = l->out, .m = (int32_t)q->m, .n = (int32_t)l->n, .k = (int32_t)q->k,
                       .act = (int32_t)q->act};
+    if (l->n == 0) return KM_OK;
     bool hopper = has_hopper(km_cuda_dev_of(q->lane));
     int64_t each = q->gated ? KM_TILE_SIDE / 2 : KM_TILE_SIDE;
     int64_t tall = (q->m + KM_TILE_SIDE - 1) / KM_TILE_SIDE, wide = (l->n + each - 1) / each;
