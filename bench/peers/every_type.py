@@ -2,7 +2,7 @@
 """A model in every type: what each costs in bytes, in perplexity, and in divergence from the
 original's predictions. Prints JSON.
 
-Usage: bench/peers/types.py -m MODEL.gguf --text FILE [--pieces N] [--types q8_0,q4_k_m]
+Usage: bench/peers/every_type.py -m MODEL.gguf --text FILE [--pieces N] [--types q8_0,q4_k_m]
            [--imatrix-text FILE] [--kermes FILE] [--out FILE]
 
 With --imatrix-text each type is also made with an importance matrix from that text.
