@@ -291,12 +291,12 @@ def inference(data, path):
 
 
 def types(data, path):
-    """A results file of bench/peers/types.py."""
+    """A results file of bench/peers/every_type.py."""
     rows = [["as it came", f"{data['bytes'] / 2**20:.0f} MiB", f"{data['perplexity']:.3f}", "", ""]]
     rows += [[t["type"], f"{t['bytes'] / 2**20:.0f} MiB", f"{t['perplexity']:.3f}",
               f"{t['divergence']:.4f}", percent(t["same_top"])] for t in data["types"]]
     return (f"## {data['model']} converted into other types\n\n"
-            f"From [`{path.name}`](../bench/results/{path.name}), written by `bench/peers/types.py`: "
+            f"From [`{path.name}`](../bench/results/{path.name}), written by `bench/peers/every_type.py`: "
             f"{data['text_tokens']:,} tokens in pieces of {data['context']}; divergence from the "
             "predictions of the file as it came, in nats a token, and how often the likeliest token "
             "is the same.\n\n"
