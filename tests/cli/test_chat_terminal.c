@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -101,6 +102,14 @@ static void type(const char *text) {
     assert_int_equal(write(t.fd, text, strlen(text)), (ssize_t)strlen(text));
 }
 
+/* Waits until the line editor listens, for keys that mean something to it alone; not for long, since
+ * a build without one never does. */
+static void listens(void) {
+    struct termios now_set;
+    double end = now() + 3;
+    while (now() < end && tcgetattr(t.fd, &now_set) == 0 && (now_set.c_lflag & ICANON)) take_in(20);
+}
+
 /* Presses a key until this comes of it. A key can be too fast: pressed after the prompt is seen,
  * but before the line is being read, it is lost. */
 static void press(const char *key, const char *text) {
@@ -118,6 +127,7 @@ static void ends(int code, const char *key) {
     int status = 0;
     double end = now() + 60, again = now();
     pid_t gone = 0;
+    listens();
     while ((gone = waitpid(t.pid, &status, WNOHANG)) == 0 && now() < end) {
         if (now() >= again && write(t.fd, key, strlen(key)) >= 0) again = now() + 1;
         take_in(50);
@@ -214,6 +224,7 @@ static void ctrl_c_at_the_prompt_drops_the_line(void **state) {
         expect("thought");
         press("\003", "Ctrl-D or /quit leaves");
         expect("> ");
+        if (!plain) listens();
         type("/stats\r");
         expect("context: 0 of 512 tokens"); /* nothing was asked */
         expect("> ");
@@ -229,12 +240,19 @@ static void earlier_lines_come_back(void **state) {
     expect("Ctrl-C stops an answer.");
     bool edited = memmem(t.seen, t.n, "bring back earlier lines", 24) != NULL;
     if (edited) {
+        listens();
         type("/stats\r");
         expect("context: 0 of 512");
+        expect("> ");
+        listens();
         type("\033[A\r");
         expect("context: 0 of 512");
+        expect("> ");
+        listens();
         type("/stXats\033[D\033[D\033[D\177\r"); /* Left three times, Backspace */
         expect("context: 0 of 512");
+        expect("> ");
+        listens();
         type("h\303\251llo"); /* a character of two bytes, erased as one */
         type("\177\177\177\177\177/stats\r");
         expect("context: 0 of 512");
