@@ -3,7 +3,6 @@
 #ifndef KM_BACKEND_ATTEND_H
 #define KM_BACKEND_ATTEND_H
 #include "backend/backend.h"
-#include "ops/infer.h"
 #include <math.h>
 
 enum {

@@ -3,10 +3,8 @@
  * replayed for every token. */
 #ifndef KM_OPS_INFER_H
 #define KM_OPS_INFER_H
+#include "backend/op_list.h"
 #include "kermes.h"
-
-#define KM_FEW_ROWS 16 /* up to so many rows, kernels stream the weights; above, they work in tiles */
-#define KM_KV_PAGE 64  /* tokens in a page of the cache */
 
 /* n (1 to 3) layers over one x (rows, in): out[i] = x w[i]^T + b[i]; b, or any b[i], may be NULL. */
 km_status km_linears(km_ctx *ctx, km_tensor *x, km_tensor *const *w, km_tensor *const *b, int n,

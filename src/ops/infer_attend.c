@@ -2,6 +2,7 @@
  * cache, and the queries' look at it, in one op. It changes the cache in place and has no gradient. */
 #include "backend/attend.h"
 #include "ops/families.h"
+#include "ops/infer.h"
 
 static km_status want_norm(km_ctx *ctx, const char *name, const char *arg, const km_tensor *t,
                            int64_t n) {

@@ -2,6 +2,7 @@
  * cache itself byte for byte, and the same bits whatever else is in the call and however many
  * threads there are. Once per instruction set. */
 #include "backend/attend.h"
+#include "ops/infer.h"
 #include "cpu_tensor.h"
 #include "tensor/quant.h"
 

@@ -7,7 +7,6 @@
 #include "backend/cpu/lanes.h"
 #include "backend/cpu/quant_kernels.h"
 #include "base/alloc.h"
-#include "ops/infer.h"
 
 #define STRIP KM_QUANT_OUTS   /* outputs; of a gated layer half as many of each */
 #define CHUNK_BYTES 65536     /* of weights that a thread takes at a time, at most, when rows are few */

@@ -5,7 +5,6 @@
 #include "backend/cuda/lane.h"
 #include "backend/cuda/kernels/quant_tile_args.h"
 #include "backend/cuda/modules.h"
-#include "ops/infer.h"
 #include <string.h>
 
 /* Beyond the block dtypes: plain weights. */
