@@ -111,16 +111,6 @@ static void encode(km_dtype cache, const float *x, int64_t n, void *to) {
 
 /* ---- A head ---- */
 
-KM_INLINE vf swap_pairs(vf x) {
-#if KM_VF == 16
-    return __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
-#elif KM_VF == 8
-    return __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6);
-#else
-    return __builtin_shufflevector(x, x, 1, 0, 3, 2);
-#endif
-}
-
 static void rotate(float *x, const float *turn, int64_t dims, bool adjacent) {
     const float *c = turn, *s = turn + dims;
     int64_t half = dims / 2;

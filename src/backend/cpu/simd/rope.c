@@ -28,17 +28,6 @@ KM_INLINE void halves(const km_rope_job *j, int slot) {
     }
 }
 
-/* (x1, x0, x3, x2, ...) */
-KM_INLINE vf swap_pairs(vf x) {
-#if KM_VF == 16
-    return __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
-#elif KM_VF == 8
-    return __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6);
-#else
-    return __builtin_shufflevector(x, x, 1, 0, 3, 2);
-#endif
-}
-
 KM_INLINE void turn_adjacent(void *y, const void *x, const float *cos, const float *sin, int64_t i,
                              int64_t m, int slot) {
     vf a = row_load_n(x, i, m, slot);

@@ -548,4 +548,15 @@ KM_INLINE void vh_stream(uint16_t *p, vh v) {
 #endif
 }
 
+/* (x1, x0, x3, x2, ...) */
+KM_INLINE vf swap_pairs(vf x) {
+#if KM_VF == 16
+    return __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
+#elif KM_VF == 8
+    return __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6);
+#else
+    return __builtin_shufflevector(x, x, 1, 0, 3, 2);
+#endif
+}
+
 #endif
