@@ -462,6 +462,14 @@ typedef struct km_grad_report {
 KM_API km_status km_check_grad(km_ctx *ctx, km_grad_fn fn, void *user, km_tensor *const *inputs,
                                int n, double tolerance, km_grad_report *report);
 
+/* ---- Vectors: compression and search ---- */
+
+typedef enum km_metric {
+    KM_METRIC_L2,     /* squared distance: the smaller, the nearer */
+    KM_METRIC_IP,     /* inner product: the larger, the nearer; told as its negative */
+    KM_METRIC_COSINE  /* 1 - cosine of the angle */
+} km_metric;
+
 #ifdef __cplusplus
 }
 #include <initializer_list>
