@@ -157,6 +157,15 @@
      * scale. f[0] largest norm (0: any), f[1] beta1, f[2] beta2, n[0] good steps after which the  \
      * loss scale doubles (0: it never changes). The control's tensors stay. */                    \
     X(OPTIM_CONTROL, optim_control)                                                                \
+    /* Vector quantisation (ops/nearest.h); none of it on the tape.                                \
+     * nearest: x (n, d), c (k, d) f32, k >= 1, work? u8 -> id (n) i32, dist (n) f32: argmin and    \
+     *   min over j of |x_i - c_j|^2; the lower of equal ids; NaN is larger than all. Which of two  \
+     *   centres is nearer is decided in f32: within its rounding it may be either. work is the     \
+     *   device's own, changed in place: notes on x, made unless n[0] says that they are there.     \
+     * cell_sums: x (n, d), id (n) i32, weight? f32 (n), dist? f32 (n) -> sum (k, d) of weight * x, \
+     *   mass (k) of weights, count (k), spread (k) of dist, f32; n[0] k. Rows with another id are  \
+     *   left out. Same bits every run. */                                                          \
+    X(NEAREST, nearest) X(CELL_SUMS, cell_sums)                                                    \
     /* Views, ops composed of others, and the user's own: no kernels. */                                                 \
     X(SLICE, slice) X(PERMUTE, permute) X(RESHAPE, reshape) X(BROADCAST, broadcast)                \
     X(ATTENTION_QKV, attention_qkv) X(LINEAR_CROSS_ENTROPY, linear_cross_entropy) X(MLP, mlp)      \

@@ -681,6 +681,38 @@ static void controls(sink *s, km_op op) {
         }
 }
 
+/* Whole numbers make every distance exact, so that ties are ties on every device. */
+static void nearests(sink *s, km_op op) {
+    static const int64_t sizes[][3] = {{0, 3, 4}, {1, 1, 1}, {5, 1, 3}, {7, 19, 1}, {33, 5, 2},
+                                       {130, 65, 16}, {97, 257, 33}, {256, 128, 64}, {300, 130, 200},
+                                       {65, 1000, 12}, {40, 300, 784}, {9, 70, 1500}, {2000, 96, 40}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int form = 0; form < 3; form++) {
+            km_case c = {.op = op, .n_in = 2, .dtypes = HALVES, .no_gradient = true};
+            km_values v = form == 2 ? KM_V_OFFSET : form == 1 ? KM_V_BOOL : KM_V_NORMAL;
+            if (form == 2) c.dtypes = KM_BIT(KM_F32);
+            c.in[0] = in(KM_SHAPE(sizes[i][0], sizes[i][2]), v, i % 3 == 2 ? KM_L_OFFSET : 0);
+            c.in[1] = typed(KM_SHAPE(sizes[i][1], sizes[i][2]), v, KM_F32, 0);
+            put(s, &c);
+        }
+}
+
+static void cells(sink *s, km_op op) {
+    static const int64_t sizes[][3] = {{0, 3, 4}, {1, 1, 1}, {5, 1, 3}, {7, 19, 1}, {33, 5, 2},
+                                       {130, 65, 16}, {97, 257, 33}, {3000, 3, 64}, {5000, 1, 20},
+                                       {40, 300, 784}, {2000, 96, 40}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int form = 0; form < 4; form++) {
+            int64_t n = sizes[i][0], k = sizes[i][1];
+            km_case c = {.op = op, .n_in = 4, .dtypes = HALVES, .no_gradient = true, .p = {.n = {k}}};
+            c.in[0] = in(KM_SHAPE(n, sizes[i][2]), KM_V_NORMAL, 0);
+            c.in[1] = typed(KM_SHAPE(n), KM_V_INDEX, KM_I32, k + (form == 3)); /* one beyond */
+            c.in[2] = form & 1 ? typed(KM_SHAPE(n), KM_V_UNIT, KM_F32, 0) : absent;
+            c.in[3] = form & 2 ? typed(KM_SHAPE(n), KM_V_POSITIVE, KM_F32, 0) : absent;
+            put(s, &c);
+        }
+}
+
 void km_cases_each(km_op op, km_case_fn fn, void *user) {
     sink s = {fn, user, true};
     switch (op) {
@@ -722,6 +754,8 @@ void km_cases_each(km_op op, km_case_fn fn, void *user) {
     case KM_OP_ROPE: ropes(&s, op); break;
     case KM_OP_ATTENTION: case KM_OP_ATTENTION_GRAD: attentions(&s, op); break;
     case KM_OP_ATTEND: km_cases_attend(fn, user); break;
+    case KM_OP_NEAREST: nearests(&s, op); break;
+    case KM_OP_CELL_SUMS: cells(&s, op); break;
     case KM_OP_CROSS_ENTROPY: case KM_OP_CROSS_ENTROPY_GRAD: cross_entropies(&s, op); break;
     case KM_OP_MSE: case KM_OP_BCE: case KM_OP_MSE_GRAD: case KM_OP_BCE_GRAD: pair_losses(&s, op); break;
     case KM_OP_SGD: case KM_OP_ADAMW: optimisers(&s, op); break;

@@ -230,6 +230,8 @@ static void every_op_but_fills_copies_and_dropout_has_a_fixture(void **state) {
         elsewhere |= op >= KM_OP_DEQUANTISE && op <= KM_OP_QUANT_EMBEDDING;
         /* Of whole models, against transformers: tests/model/test_archs.c. */
         elsewhere |= op == KM_OP_ATTEND;
+        /* Definitions, word for word: tests/vector/test_nearest.c. */
+        elsewhere |= op == KM_OP_NEAREST || op == KM_OP_CELL_SUMS;
         if (km_ref_backend.kernel[op] && !elsewhere && !covered[op])
             fail_msg("%s has no fixture", op_names[op]);
     }

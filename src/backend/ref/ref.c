@@ -110,6 +110,8 @@ const km_backend km_ref_backend = {
         [KM_OP_ATTENTION] = km_ref_attention,
         [KM_OP_ATTENTION_GRAD] = km_ref_attention_grad,
         [KM_OP_ATTEND] = km_ref_attend,
+        [KM_OP_NEAREST] = km_ref_nearest,
+        [KM_OP_CELL_SUMS] = km_ref_cell_sums,
 
         [KM_OP_CROSS_ENTROPY] = km_ref_cross_entropy,
         [KM_OP_CROSS_ENTROPY_GRAD] = km_ref_cross_entropy_grad,
