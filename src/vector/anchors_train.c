@@ -1,0 +1,284 @@
+/* Learning anchors. A round assigns, sums up cells and moves the anchors, all on the device; its
+ * settings are in a small tensor, so rounds with the same number of anchors are one captured step. The
+ * host reads two numbers after each: the energy, and how many vectors changed their anchor. */
+#include "base/alloc.h"
+#include "base/rng.h"
+#include "ops/nearest.h"
+#include "vector/anchors_impl.h"
+#include "vector/seed.h"
+#include <math.h>
+#include <string.h>
+
+enum { KNOB_STEP, KNOB_REACH, KNOB_MOMENTUM, KNOBS };
+enum { NEWS_ENERGY, NEWS_CHANGED, NEWS };
+
+typedef struct trainer {
+    km_ctx *ctx;
+    km_comm *comm;
+    const km_anchor_options *o;
+    int64_t n, d, k;
+    double total;             /* rows of all ranks */
+    float *sample;            /* (sample_rows, d), the same on all ranks */
+    int64_t sample_rows;
+    km_tensor *x, *work;      /* (n, d) and the device's notes on it */
+    bool noted;
+    km_tensor *id;            /* (n) i32 */
+    km_tensor *centre, *speed;/* (k, d) */
+    km_tensor *radius;        /* (k, 1): root mean square distance in the cell */
+    km_tensor *count, *spread;/* (k) */
+    km_tensor *knobs, *news;
+    bool warm;                /* robust means, partial steps */
+    km_graph *graph;
+} trainer;
+
+static km_tensor *knob(km_ctx *ctx, trainer *t, int i) {
+    return km_reshape(ctx, km_narrow(ctx, t->knobs, 0, i, 1), KM_SHAPE(1, 1));
+}
+
+static km_tensor *scalar(km_ctx *ctx, double v) { return km_full(ctx, KM_F32, KM_SHAPE(1, 1), v); }
+
+/* How much a vector's pull counts: all of it up to `reach` times its cell's radius. (n, 1) */
+static km_tensor *pull(km_ctx *ctx, trainer *t, km_tensor *id, km_tensor *dist) {
+    if (!t->warm || t->o->robust == KM_ROBUST_NONE) return NULL;
+    km_tensor *far = km_mul(ctx, km_index_select(ctx, t->radius, 0, id), knob(ctx, t, KNOB_REACH));
+    km_tensor *at = km_sqrt(ctx, km_reshape(ctx, dist, KM_SHAPE(t->n, 1))), *one = scalar(ctx, 1);
+    km_tensor *inside = km_le(ctx, at, far), *beyond = scalar(ctx, 0);
+    if (t->o->robust == KM_ROBUST_HUBER) beyond = km_div(ctx, far, km_maximum(ctx, at, scalar(ctx, 1e-30)));
+    return km_reshape(ctx, km_where(ctx, inside, one, beyond), KM_SHAPE(t->n));
+}
+
+static void sum_ranks(km_ctx *ctx, trainer *t, km_tensor *x) {
+    if (x && !km_comm_alone(t->comm)) km_comm_run(ctx, t->comm, KM_COMM_ALL_REDUCE, x);
+}
+
+/* Each anchor towards its cell's mean; one without a cell stays. */
+static km_tensor *move(km_ctx *ctx, trainer *t, km_tensor *target) {
+    if (t->warm) {
+        km_tensor *step = km_mul(ctx, km_sub(ctx, target, t->centre), knob(ctx, t, KNOB_STEP));
+        step = km_add(ctx, step, km_mul(ctx, t->speed, knob(ctx, t, KNOB_MOMENTUM)));
+        km_assign(ctx, t->speed, step);
+        target = km_add(ctx, t->centre, step);
+    }
+    return t->o->metric == KM_METRIC_COSINE ? km_unit_rows(ctx, target) : target;
+}
+
+static void round_step(km_ctx *ctx, void *user) {
+    trainer *t = user;
+    km_tensor *id = NULL, *dist = NULL;
+    km_cell_sums_result r = {0};
+    bool fresh = !t->noted;
+    if (km_nearest_of(ctx, t->x, t->centre, t->work, fresh, &id, &dist) != KM_OK) return;
+    km_tensor *w = pull(ctx, t, id, dist);
+    if (km_cell_sums(ctx, t->x, id, w, dist, t->k, &r) != KM_OK) return;
+    sum_ranks(ctx, t, r.sum);
+    if (w) sum_ranks(ctx, t, r.mass);
+    sum_ranks(ctx, t, r.count);
+    sum_ranks(ctx, t, r.spread);
+    km_shape column = KM_SHAPE(t->k, 1);
+    km_tensor *mass = km_reshape(ctx, w ? r.mass : r.count, column), *zero = scalar(ctx, 0);
+    km_tensor *some = km_gt(ctx, mass, zero), *count = km_reshape(ctx, r.count, column);
+    km_tensor *mean = km_div(ctx, r.sum, km_where(ctx, some, mass, scalar(ctx, 1)));
+    km_tensor *target = km_where(ctx, some, mean, t->centre), *moved = move(ctx, t, target);
+    km_tensor *each = km_div(ctx, r.spread, km_full(ctx, KM_F32, KM_SHAPE(1), t->total));
+    km_tensor *energy = km_sum(ctx, each, NULL, 0, false);
+    if (!t->warm && t->o->metric != KM_METRIC_COSINE) {
+        /* What the move to the means takes off, were nothing assigned anew. */
+        km_tensor *by = km_sub(ctx, moved, t->centre);
+        km_tensor *gain = km_mul(ctx, km_sum(ctx, km_mul(ctx, by, by), (const int[]){1}, 1, true), count);
+        energy = km_sub(ctx, energy, km_sum(ctx, km_mul_scalar(ctx, gain, 1 / t->total), NULL, 0, false));
+    }
+    km_tensor *other = km_cast(ctx, km_ne(ctx, id, t->id), KM_F32);
+    km_tensor *changed = km_sum(ctx, other, NULL, 0, false);
+    km_assign(ctx, km_narrow(ctx, t->news, 0, NEWS_ENERGY, 1), km_reshape(ctx, energy, KM_SHAPE(1)));
+    km_assign(ctx, km_narrow(ctx, t->news, 0, NEWS_CHANGED, 1), km_reshape(ctx, changed, KM_SHAPE(1)));
+    km_tensor *square = km_div(ctx, km_reshape(ctx, r.spread, column), km_maximum(ctx, count, scalar(ctx, 1)));
+    km_assign(ctx, t->radius, km_sqrt(ctx, square));
+    km_assign(ctx, t->count, r.count);
+    km_assign(ctx, t->spread, r.spread);
+    km_assign(ctx, t->id, id);
+    km_assign(ctx, t->centre, moved);
+}
+
+/* ---- One training ---- */
+
+static km_tensor *kept(km_ctx *ctx, km_dtype dtype, km_shape shape) {
+    return km_keep(ctx, km_zeros(ctx, dtype, shape));
+}
+
+static void drop_cells(trainer *t) {
+    km_release(t->centre);
+    km_release(t->speed);
+    km_release(t->radius);
+    km_release(t->count);
+    km_release(t->spread);
+    t->centre = t->speed = t->radius = t->count = t->spread = NULL;
+}
+
+/* k anchors at centre (k, d). */
+static km_status take_cells(trainer *t, const float *centre, int64_t k) {
+    km_ctx *ctx = t->ctx;
+    drop_cells(t);
+    t->k = k;
+    t->centre = km_keep(ctx, km_from_data(ctx, KM_F32, KM_SHAPE(k, t->d), centre));
+    t->speed = kept(ctx, KM_F32, KM_SHAPE(k, t->d));
+    t->radius = km_keep(ctx, km_full(ctx, KM_F32, KM_SHAPE(k, 1), INFINITY));
+    t->count = kept(ctx, KM_F32, KM_SHAPE(k));
+    t->spread = kept(ctx, KM_F32, KM_SHAPE(k));
+    km_step_end(ctx);
+    return km_ctx_status(ctx);
+}
+
+/* Rows spread evenly over all ranks' rows, a random one of each stretch. */
+static km_status take_sample(trainer *t, const float *x, int64_t k) {
+    km_ctx *ctx = t->ctx;
+    int64_t all = (int64_t)t->total, first = 0;
+    if (!km_comm_alone(t->comm)) {
+        double before[64] = {0};
+        int rank = km_comm_rank(t->comm), size = km_comm_size(t->comm);
+        if (size > 64) return km_fail(ctx, KM_ERR_UNSUPPORTED, "anchors: more than 64 ranks");
+        for (int r = rank + 1; r < size; r++) before[r] = (double)t->n;
+        if (km_comm_sum(t->comm, before, size, &ctx->error) != KM_OK) return km_ctx_status(ctx);
+        first = (int64_t)before[rank];
+    }
+    t->sample_rows = km_seed_sample_rows(all, k);
+    t->sample = km_calloc((size_t)(t->sample_rows * t->d + 1), sizeof *t->sample);
+    if (!t->sample) return km_fail(ctx, KM_ERR_MEMORY, "anchors: out of memory");
+    for (int64_t i = 0; i < t->sample_rows; i++) {
+        int64_t from = (int64_t)((double)i * (double)all / (double)t->sample_rows);
+        int64_t to = (int64_t)((double)(i + 1) * (double)all / (double)t->sample_rows);
+        km_philox4 r = km_philox(t->o->seed, 0x5a3e, (uint64_t)i);
+        int64_t row = from + (to > from ? (int64_t)(r.v[0] % (uint64_t)(to - from)) : 0) - first;
+        if (row >= 0 && row < t->n)
+            memcpy(t->sample + i * t->d, x + row * t->d, sizeof *x * (size_t)t->d);
+    }
+    if (km_comm_alone(t->comm)) return KM_OK;
+    km_tensor *s = km_from_data(ctx, KM_F32, KM_SHAPE(t->sample_rows, t->d), t->sample);
+    sum_ranks(ctx, t, s);
+    if (s) km_read(ctx, s, t->sample, sizeof *t->sample * (size_t)(t->sample_rows * t->d));
+    km_step_end(ctx);
+    return km_ctx_status(ctx);
+}
+
+static km_status first_anchors(trainer *t, int64_t k) {
+    km_ctx *ctx = t->ctx;
+    int64_t *pick = km_alloc(sizeof *pick * (size_t)k), got = -1;
+    float *centre = km_alloc(sizeof *centre * (size_t)(k * t->d));
+    if (pick && centre)
+        got = km_seed_pick(ctx, t->sample, t->sample_rows, t->d, k, t->o->seed, pick);
+    else
+        km_fail(ctx, KM_ERR_MEMORY, "anchors: out of memory");
+    for (int64_t i = 0; i < got; i++)
+        memcpy(centre + i * t->d, t->sample + pick[i] * t->d, sizeof *centre * (size_t)t->d);
+    if (got > 0) take_cells(t, centre, got);
+    km_free(centre);
+    km_free(pick);
+    return km_ctx_status(ctx);
+}
+
+/* Temperatures fall in a straight line over the first half of the rounds. */
+static double heat_at(const trainer *t, int round, int rounds) {
+    double heat = t->o->heat > 0 ? t->o->heat : 0.5, part = (double)round / (0.5 * rounds);
+    return t->o->lloyd || part >= 1 ? 0 : heat * (1 - part);
+}
+
+static km_status run_round(trainer *t, int round, int rounds, double *energy, double *changed) {
+    km_ctx *ctx = t->ctx;
+    double heat = heat_at(t, round, rounds);
+    float knobs[KNOBS] = {[KNOB_STEP] = (float)(1 - 0.5 * heat),
+                          [KNOB_REACH] = (float)(heat > 0 ? 1 / heat : INFINITY),
+                          [KNOB_MOMENTUM] = (float)(t->o->momentum * heat)};
+    float news[NEWS] = {0};
+    t->warm = heat > 0;
+    if (t->warm) km_write(ctx, t->knobs, knobs, sizeof knobs);
+    if (!t->noted) {
+        round_step(ctx, t);
+        km_step_end(ctx);
+        t->noted = true;
+    } else {
+        km_graph_run(ctx, &t->graph, (uint64_t)t->k * 2 + t->warm, round_step, t);
+    }
+    if (km_read(ctx, t->news, news, sizeof news) != KM_OK) return km_ctx_status(ctx);
+    *energy = (double)news[NEWS_ENERGY];
+    *changed = (double)news[NEWS_CHANGED];
+    if (!km_comm_alone(t->comm)) km_comm_sum(t->comm, changed, 1, &ctx->error);
+    return km_ctx_status(ctx);
+}
+
+static km_status all_rounds(trainer *t, km_anchors *out) {
+    int rounds = t->o->rounds > 0 ? t->o->rounds : 25;
+    double before = INFINITY;
+    for (int i = 0; i < rounds; i++) {
+        double changed = 0, energy = 0;
+        if (run_round(t, i, rounds, &energy, &changed) != KM_OK) return km_ctx_status(t->ctx);
+        out->energy = energy;
+        out->rounds = i + 1;
+        if (t->o->progress && !t->o->progress(t->o->user, i + 1, rounds, energy)) break;
+        if (t->warm) continue;
+        if (i > 0 && changed == 0) break; /* nothing will change any more */
+        if (t->o->settle > 0 && before - energy < t->o->settle * before) break;
+        before = energy;
+    }
+    return KM_OK;
+}
+
+static km_status open_data(trainer *t, const float *x) {
+    km_ctx *ctx = t->ctx;
+    t->x = km_vectors_in(ctx, x, t->n, t->d);
+    if (t->x) t->work = km_nearest_work(ctx, t->x);
+    t->id = km_keep(ctx, km_full(ctx, KM_I32, KM_SHAPE(t->n), -1));
+    t->knobs = kept(ctx, KM_F32, KM_SHAPE(KNOBS));
+    t->news = kept(ctx, KM_F32, KM_SHAPE(NEWS));
+    km_step_end(ctx);
+    return km_ctx_status(ctx);
+}
+
+static float *scaled_rows(km_ctx *ctx, const float *x, int64_t n, int64_t d) {
+    float *y = km_alloc(sizeof *y * (size_t)(n * d + 1));
+    if (!y) km_fail(ctx, KM_ERR_MEMORY, "anchors: out of memory");
+    for (int64_t i = 0; y && i < n; i++) {
+        double s = 0;
+        for (int64_t e = 0; e < d; e++) s += (double)x[i * d + e] * (double)x[i * d + e];
+        double by = s > 0 ? 1 / sqrt(s) : 0;
+        for (int64_t e = 0; e < d; e++) y[i * d + e] = (float)((double)x[i * d + e] * by);
+    }
+    return y;
+}
+
+km_status km_anchors_train(km_ctx *ctx, const float *x, int64_t n, int64_t d,
+                           const km_anchor_options *options, km_comm *comm, km_anchors *out) {
+    static const km_anchor_options usual;
+    *out = (km_anchors){0};
+    if (km_failed(ctx)) return km_ctx_status(ctx);
+    trainer t = {.ctx = ctx, .comm = comm, .o = options ? options : &usual, .n = n, .d = d,
+                 .total = (double)n};
+    float *scaled = NULL;
+    if (d < 1 || n < 0 || (n && !x))
+        return km_fail(ctx, KM_ERR_SHAPE, "anchors: %lld vectors of %lld dimensions", (long long)n,
+                       (long long)d);
+    km_no_grad_begin(ctx);
+    if (!km_comm_alone(comm)) km_comm_sum(comm, &t.total, 1, &ctx->error);
+    if (!km_failed(ctx) && t.total < 1) km_fail(ctx, KM_ERR_SHAPE, "anchors: no vectors to learn from");
+    int64_t k = t.o->count > 0 ? t.o->count : km_anchors_auto((int64_t)t.total);
+    if ((double)k > t.total) k = (int64_t)t.total;
+    if (!km_failed(ctx) && t.o->metric == KM_METRIC_COSINE) x = scaled = scaled_rows(ctx, x, n, d);
+    if (!km_failed(ctx) && take_sample(&t, x, k) == KM_OK && first_anchors(&t, k) == KM_OK &&
+        open_data(&t, x) == KM_OK && all_rounds(&t, out) == KM_OK) {
+        out->ctx = ctx;
+        out->centre = t.centre;
+        out->count = t.k;
+        out->dim = d;
+        out->metric = t.o->metric;
+        t.centre = NULL;
+    }
+    km_graph_free(t.graph);
+    drop_cells(&t);
+    km_release(t.x);
+    km_release(t.work);
+    km_release(t.id);
+    km_release(t.knobs);
+    km_release(t.news);
+    km_free(t.sample);
+    km_free(scaled);
+    km_no_grad_end(ctx);
+    return km_ctx_status(ctx);
+}
