@@ -1,0 +1,58 @@
+/* Lloyd's iteration on the normal density, whose integrals are known in closed form. */
+#include "vector/levels.h"
+#include <math.h>
+
+#define COUNT (1 << KM_LEVEL_BITS)
+
+static double density(double x) { return 0.3989422804014327 * exp(-0.5 * x * x); }
+static double below(double x) { return 0.5 * erfc(-x * 0.7071067811865476); }
+
+double km_levels(int bits, float *levels) {
+    int n = 1 << bits, half = n / 2;
+    if (bits == 0) {
+        levels[0] = 0.0f;
+        return 1.0;
+    }
+    /* The positive half only: the other mirrors it. The start is the density's cube root, which is
+     * right for many levels (Panter and Dite). */
+    double x[COUNT / 2], cut[COUNT / 2 + 1];
+    for (int i = 0; i < half; i++) {
+        double p = (i + 0.5) / half, lo = 0, hi = 12;
+        for (int k = 0; k < 60; k++) {
+            double mid = 0.5 * (lo + hi);
+            if (2 * below(mid / 1.7320508075688772) - 1 < p) lo = mid;
+            else hi = mid;
+        }
+        x[i] = lo;
+    }
+    double error = 1;
+    for (int round = 0; round < 20000; round++) {
+        cut[0] = 0;
+        for (int i = 1; i < half; i++) cut[i] = 0.5 * (x[i - 1] + x[i]);
+        double kept = 0, moved = 0;
+        for (int i = 0; i < half; i++) {
+            double top = i + 1 < half ? density(cut[i + 1]) : 0;
+            double mass = i + 1 < half ? below(-cut[i]) - below(-cut[i + 1]) : below(-cut[i]);
+            double mean = (density(cut[i]) - top) / mass;
+            moved = fmax(moved, fabs(mean - x[i]));
+            x[i] = mean;
+            kept += 2 * mass * mean * mean;
+        }
+        error = 1 - kept; /* each level is its cell's mean */
+        if (moved < 1e-9) break;
+    }
+    for (int i = 0; i < half; i++) {
+        levels[half + i] = (float)x[i];
+        levels[half - 1 - i] = (float)-x[i];
+    }
+    return error;
+}
+
+int km_level_of(int bits, const float *levels, float x) {
+    int lo = 0;
+    for (int step = (1 << bits) / 2; step > 0; step /= 2) {
+        int mid = lo + step;
+        if (x >= 0.5f * (levels[mid - 1] + levels[mid])) lo = mid;
+    }
+    return lo;
+}

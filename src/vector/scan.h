@@ -1,0 +1,29 @@
+/* Scanning codes: one query against packed rows of codes, in the query's full precision.
+ *
+ * With p = q - anchor and a row's decoded residual r^, the estimate is
+ *   L2:             |p|^2 - 2 <p, r^> + |r^|^2 + (the part of |r|^2 that the code lost)
+ *   inner product:  -(<q, anchor> + <q, r^>)
+ * so smaller is nearer for both. A scan belongs to one thread at a time. */
+#ifndef KM_VECTOR_SCAN_H
+#define KM_VECTOR_SCAN_H
+#include "vector/coder.h"
+
+typedef struct km_scan km_scan;
+
+/* Buffers for queries on `c`, which must outlive it. NULL with *err set when out of memory. */
+km_scan *km_scan_new(const km_coder *c, km_error *err);
+void km_scan_free(km_scan *s); /* NULL is fine */
+
+/* The query (dim), and what is asked: squared L2 distance, or minus the inner product, for cosine too:
+ * there rows and queries are scaled to length 1 by the caller. */
+void km_scan_query(km_scan *s, const float *query, km_metric metric);
+
+/* The cell whose rows come next: its anchor, turned by km_coder_turn (km_coder_turned floats), or
+ * NULL for rows that were coded without one. `add` is added to each distance. */
+void km_scan_cell(km_scan *s, const float *turned_anchor, float add);
+
+/* dist (n) of n rows as km_coder_pack left them. A row whose distance is surely or most likely above
+ * `limit` may get any value above it instead (INFINITY for `limit`: every row is worked out). */
+void km_scan_codes(km_scan *s, const uint8_t *packed, int64_t n, float limit, float *dist);
+
+#endif
