@@ -189,12 +189,18 @@ static km_status make_room(km_batch *b, int s, km_error *err) {
     return b->how.shift ? shift(b, s, err) : too_long(b, past, 1, err);
 }
 
-/* At most KM_FEW_ROWS of them. */
+/* Host memory for the logits of a step's rows. */
+static bool rows_ready(km_batch *b) {
+    size_t each = sizeof *b->rows * (size_t)b->m->config.vocab;
+    if (!b->rows) b->rows = km_alloc(each * (size_t)km_plan_rows(b->plan));
+    return b->rows != NULL;
+}
+
+/* At most km_plan_rows of them. */
 static km_status step_few(km_batch *b, const km_batch_token *t, int n, km_error *err) {
-    int32_t ids[KM_FEW_ROWS], rows[2 * KM_FEW_ROWS];
+    int32_t ids[KM_STEP_ROWS], rows[2 * KM_STEP_ROWS];
     size_t vocab = (size_t)b->m->config.vocab;
-    if (n > 1 && !b->rows) b->rows = km_alloc(sizeof *b->rows * KM_FEW_ROWS * vocab);
-    if (n > 1 && !b->rows) return km_error_set(err, KM_ERR_MEMORY, "session: out of memory");
+    if (n > 1 && !rows_ready(b)) return km_error_set(err, KM_ERR_MEMORY, "session: out of memory");
     for (int i = 0; i < n; i++) {
         km_status status = km_cache_reserve(b->cache, t[i].sequence, 1, err);
         if (status != KM_OK) return status;
@@ -225,7 +231,8 @@ km_status km_batch_step(km_batch *b, const km_batch_token *t, int n, km_error *e
                                     t[i].sequence);
     }
     for (int i = 0; i < n && status == KM_OK; i++) status = make_room(b, t[i].sequence, err);
-    for (int i = 0; i < n && status == KM_OK; i += KM_FEW_ROWS)
-        status = step_few(b, t + i, n - i < KM_FEW_ROWS ? n - i : KM_FEW_ROWS, err);
+    int most = km_plan_rows(b->plan);
+    for (int i = 0; i < n && status == KM_OK; i += most)
+        status = step_few(b, t + i, n - i < most ? n - i : most, err);
     return status;
 }

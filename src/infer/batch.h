@@ -42,7 +42,7 @@ typedef struct km_batch_token {
     int sequence;
     int32_t id;
 } km_batch_token;
-/* One more token for each of n different sequences, KM_FEW_ROWS at a time. */
+/* One more token for each of n different sequences, km_plan_rows at a time. */
 km_status km_batch_step(km_batch *b, const km_batch_token *t, int n, km_error *err);
 
 /* Of the token after the last: (vocab), on the host; NULL when there are none. Valid until the

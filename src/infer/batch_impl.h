@@ -16,7 +16,7 @@ struct km_batch {
     km_cache *cache;
     km_plan *plan;
     km_batch_seq *seq;
-    float *rows; /* (KM_FEW_ROWS, vocab) where a step has more than one row */
+    float *rows; /* (km_plan_rows, vocab) where a step has more than one row */
 };
 
 #endif

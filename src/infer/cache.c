@@ -12,15 +12,23 @@ typedef struct sequence {
     int64_t pages; /* of its table's row that are in use, those given back included */
 } sequence;
 
-struct km_cache {
+/* Layers of one context, and its copy of the table. */
+typedef struct stock {
     km_ctx *ctx;
+    int first, last;
+    km_tensor *table;        /* kept, on the device */
+    bool changed;            /* it is out of date */
+} stock;
+
+struct km_cache {
+    km_ctx *ctx;             /* the first part's, which gets all errors */
+    stock part[KM_MAX_PARTS];
+    int n_parts;
     int layers;
     int64_t window;          /* that all layers have; 0: some see everything */
     int64_t n_seq, max_pages, n_pages;
     km_nn_kv *kv;            /* one a layer */
-    km_tensor *table;        /* kept, on the device */
     int32_t *host;           /* (n_seq, max_pages); -1: none */
-    bool changed;            /* the device's table is out of date */
     sequence *seq;
     int32_t *users;          /* of each page */
     int32_t *unused;         /* a stack of pages */
@@ -36,15 +44,14 @@ static int64_t window_of(const km_config *c) {
     return c->window;
 }
 
-static int64_t pages_of(const km_model *m, const km_cache_options *o) {
-    int64_t window = window_of(&m->config), each = ceil_div(o->context, KM_KV_PAGE);
+static int64_t pages_of(const km_config *c, const km_cache_options *o) {
+    int64_t window = window_of(c), each = ceil_div(o->context, KM_KV_PAGE);
     int64_t most = window > 0 ? ceil_div(window + CHUNK, KM_KV_PAGE) + 2 : each;
     return o->sequences * (most < each ? most : each);
 }
 
-size_t km_cache_bytes(const km_model *m, const km_cache_options *o) {
-    const km_config *c = &m->config;
-    int64_t tokens = pages_of(m, o) * KM_KV_PAGE * c->kv_heads;
+size_t km_cache_bytes(const km_config *c, const km_cache_options *o) {
+    int64_t tokens = pages_of(c, o) * KM_KV_PAGE * c->kv_heads;
     return 2 * (size_t)c->layers * (size_t)km_dtype_bytes(o->dtype, tokens * c->head_dim);
 }
 
@@ -66,6 +73,29 @@ static km_status check(km_ctx *ctx, const km_model *m, const km_cache_options *o
     return KM_OK;
 }
 
+/* An error of another context than the first becomes the first one's too. */
+static km_status note_error(km_cache *c, const km_ctx *ctx) {
+    if (km_failed(ctx) && !km_failed(c->ctx))
+        km_fail(c->ctx, km_ctx_status(ctx), "%s", km_ctx_error(ctx));
+    return km_ctx_status(c->ctx);
+}
+
+static void reserve_part(km_cache *c, const km_model *m, km_dtype dtype, km_shape s) {
+    km_ctx *ctx = m->ctx;
+    km_lane *lane = ctx->lanes[0];
+    stock *p = &c->part[c->n_parts++];
+    *p = (stock){.ctx = ctx, .first = m->first, .last = m->last, .changed = true};
+    km_scope_begin(ctx);
+    for (int i = m->first; i < m->last && !km_failed(ctx); i++) {
+        c->kv[i].k = km_keep(ctx, km_tensor_new(ctx, lane, "cache", dtype, s));
+        c->kv[i].v = km_keep(ctx, km_tensor_new(ctx, lane, "cache", dtype, s));
+    }
+    p->table = km_keep(ctx, km_tensor_new(ctx, lane, "cache", KM_I32,
+                                          KM_SHAPE(c->n_seq, c->max_pages)));
+    km_scope_end(ctx, NULL);
+    note_error(c, ctx);
+}
+
 km_cache *km_cache_new(km_ctx *ctx, const km_model *m, const km_cache_options *o) {
     if (check(ctx, m, o) != KM_OK) return NULL;
     const km_config *cfg = &m->config;
@@ -79,8 +109,7 @@ km_cache *km_cache_new(km_ctx *ctx, const km_model *m, const km_cache_options *o
                     .window = window_of(cfg),
                     .n_seq = o->sequences,
                     .max_pages = ceil_div(o->context, KM_KV_PAGE),
-                    .n_pages = pages_of(m, o),
-                    .changed = true};
+                    .n_pages = pages_of(cfg, o)};
     c->kv = km_calloc((size_t)cfg->layers, sizeof *c->kv);
     c->host = km_calloc((size_t)(c->n_seq * c->max_pages), sizeof *c->host);
     c->seq = km_calloc((size_t)c->n_seq, sizeof *c->seq);
@@ -94,15 +123,7 @@ km_cache *km_cache_new(km_ctx *ctx, const km_model *m, const km_cache_options *o
     for (int64_t i = 0; i < c->n_pages; i++) c->unused[i] = (int32_t)(c->n_pages - 1 - i);
     c->n_unused = c->n_pages;
     km_shape s = KM_SHAPE(c->n_pages, cfg->kv_heads, KM_KV_PAGE, cfg->head_dim);
-    km_lane *lane = ctx->lanes[0];
-    km_scope_begin(ctx);
-    for (int i = 0; i < c->layers && !km_failed(ctx); i++) {
-        c->kv[i].k = km_keep(ctx, km_tensor_new(ctx, lane, "cache", o->dtype, s));
-        c->kv[i].v = km_keep(ctx, km_tensor_new(ctx, lane, "cache", o->dtype, s));
-    }
-    c->table = km_keep(ctx, km_tensor_new(ctx, lane, "cache", KM_I32,
-                                          KM_SHAPE(c->n_seq, c->max_pages)));
-    km_scope_end(ctx, NULL);
+    for (const km_model *p = m; p && !km_failed(ctx); p = p->next) reserve_part(c, p, o->dtype, s);
     if (!km_failed(ctx)) return c;
     km_cache_free(c);
     return NULL;
@@ -114,7 +135,7 @@ void km_cache_free(km_cache *c) {
         km_release(c->kv[i].k);
         km_release(c->kv[i].v);
     }
-    km_release(c->table);
+    for (int i = 0; i < c->n_parts; i++) km_release(c->part[i].table);
     km_free(c->kv);
     km_free(c->host);
     km_free(c->seq);
@@ -125,12 +146,16 @@ void km_cache_free(km_cache *c) {
 
 /* ---- Pages ---- */
 
+static void changed(km_cache *c) {
+    for (int i = 0; i < c->n_parts; i++) c->part[i].changed = true;
+}
+
 static int32_t *table_of(const km_cache *c, int s) { return c->host + s * c->max_pages; }
 
 static void give_back(km_cache *c, int32_t *place) {
     int32_t page = *place;
     *place = -1;
-    c->changed = true;
+    changed(c);
     if (page >= 0 && --c->users[page] == 0) c->unused[c->n_unused++] = page;
 }
 
@@ -138,30 +163,34 @@ static bool take(km_cache *c, int32_t *place) {
     if (c->n_unused == 0) return false;
     *place = c->unused[--c->n_unused];
     c->users[*place] = 1;
-    c->changed = true;
+    changed(c);
     return true;
 }
+
+static km_ctx *pool_ctx(const km_cache *c, int pool) { return c->kv[pool / 2].k->ctx; }
 
 /* A pool as bytes, (pages, bytes of one); off the tape. */
 static km_tensor *pool_bytes(km_cache *c, int pool) {
     km_tensor *t = pool % 2 ? c->kv[pool / 2].v : c->kv[pool / 2].k;
     int64_t bytes = (int64_t)km_cache_page_bytes(c), stride[2] = {bytes, 1};
-    km_tensor *v = km_tensor_view(c->ctx, t, KM_SHAPE(c->n_pages, bytes), stride, 0);
+    km_tensor *v = km_tensor_view(t->ctx, t, KM_SHAPE(c->n_pages, bytes), stride, 0);
     if (v) v->dtype = KM_U8;
     return v;
 }
 
 static km_tensor *page_of(km_cache *c, int pool, int32_t page) {
     km_tensor *all = pool_bytes(c, pool);
-    return all ? km_narrow(c->ctx, all, 0, page, 1) : NULL;
+    return all ? km_narrow(all->ctx, all, 0, page, 1) : NULL;
 }
 
 /* What page `from` holds, in page `to` as well, in every layer. */
 static km_status copy_page(km_cache *c, int32_t from, int32_t to) {
     for (int pool = 0; pool < km_cache_pools(c) && !km_failed(c->ctx); pool++) {
-        km_scope_begin(c->ctx);
-        km_assign(c->ctx, page_of(c, pool, to), page_of(c, pool, from));
-        km_scope_end(c->ctx, NULL);
+        km_ctx *ctx = pool_ctx(c, pool);
+        km_scope_begin(ctx);
+        km_assign(ctx, page_of(c, pool, to), page_of(c, pool, from));
+        km_scope_end(ctx, NULL);
+        note_error(c, ctx);
     }
     return km_ctx_status(c->ctx);
 }
@@ -178,7 +207,7 @@ int km_cache_join(km_cache *c, km_error *err) {
         if (c->seq[s].used) continue;
         c->seq[s] = (sequence){.used = true};
         for (int64_t i = 0; i < c->max_pages; i++) table_of(c, s)[i] = -1;
-        c->changed = true;
+        changed(c);
         return s;
     }
     km_error_set(err, KM_ERR_RANGE, "all %lld sequences of the session are in use",
@@ -257,13 +286,15 @@ bool km_cache_cut(km_cache *c, int s, int64_t length) {
 
 /* ---- Steps ---- */
 
-km_status km_cache_place(km_cache *c, km_tensor *rows, int64_t last, km_model_place *out) {
-    if (c->changed &&
-        km_write(c->ctx, c->table, c->host,
+km_status km_cache_place(km_cache *c, int part, km_tensor *rows, int64_t last,
+                         km_model_place *out) {
+    stock *p = &c->part[part];
+    if (p->changed &&
+        km_write(p->ctx, p->table, c->host,
                  sizeof *c->host * (size_t)(c->n_seq * c->max_pages)) != KM_OK)
-        return km_ctx_status(c->ctx);
-    c->changed = false;
-    *out = (km_model_place){.kv = c->kv, .at = {.rows = rows, .table = c->table, .last = last}};
+        return note_error(c, p->ctx);
+    p->changed = false;
+    *out = (km_model_place){.kv = c->kv, .at = {.rows = rows, .table = p->table, .last = last}};
     return KM_OK;
 }
 
@@ -281,17 +312,19 @@ bool km_cache_has_page(const km_cache *c, int s, int64_t i) {
 }
 
 km_status km_cache_page_read(km_cache *c, int s, int64_t i, int pool, void *to) {
-    km_scope_begin(c->ctx);
-    km_read(c->ctx, page_of(c, pool, table_of(c, s)[i]), to, km_cache_page_bytes(c));
-    km_scope_end(c->ctx, NULL);
-    return km_ctx_status(c->ctx);
+    km_ctx *ctx = pool_ctx(c, pool);
+    km_scope_begin(ctx);
+    km_read(ctx, page_of(c, pool, table_of(c, s)[i]), to, km_cache_page_bytes(c));
+    km_scope_end(ctx, NULL);
+    return note_error(c, ctx);
 }
 
 km_status km_cache_page_write(km_cache *c, int s, int64_t i, int pool, const void *from) {
-    km_scope_begin(c->ctx);
-    km_write(c->ctx, page_of(c, pool, table_of(c, s)[i]), from, km_cache_page_bytes(c));
-    km_scope_end(c->ctx, NULL);
-    return km_ctx_status(c->ctx);
+    km_ctx *ctx = pool_ctx(c, pool);
+    km_scope_begin(ctx);
+    km_write(ctx, page_of(c, pool, table_of(c, s)[i]), from, km_cache_page_bytes(c));
+    km_scope_end(ctx, NULL);
+    return note_error(c, ctx);
 }
 
 km_status km_cache_restore(km_cache *c, int s, int64_t length, int64_t absent, km_error *err) {

@@ -4,7 +4,7 @@
  * that share a beginning share its pages; one that goes on in a shared page gets its own copy first. */
 #ifndef KM_INFER_CACHE_H
 #define KM_INFER_CACHE_H
-#include "model/model.h"
+#include "model/parts.h"
 
 typedef struct km_cache km_cache;
 
@@ -14,11 +14,12 @@ typedef struct km_cache_options {
     int64_t context;   /* tokens of one at most */
 } km_cache_options;
 
-/* NULL with the context's error set. */
+/* Each layer's pools are where the layer is: a model in parts has a cache in parts. NULL with the
+ * context's error set. */
 km_cache *km_cache_new(km_ctx *ctx, const km_model *m, const km_cache_options *o);
 void km_cache_free(km_cache *c); /* NULL is fine */
 /* What it reserves: the most that the cache can come to hold. */
-size_t km_cache_bytes(const km_model *m, const km_cache_options *o);
+size_t km_cache_bytes(const km_config *c, const km_cache_options *o);
 
 /* A new sequence, empty or (fork) with all that another holds; -1 with *err set. */
 int km_cache_join(km_cache *c, km_error *err);
@@ -33,8 +34,9 @@ void km_cache_add(km_cache *c, int sequence, int64_t n); /* they are in it now *
 bool km_cache_cut(km_cache *c, int sequence, int64_t length);
 bool km_cache_can_cut(const km_cache *c, int sequence, int64_t length);
 
-/* Pools and table for a step; the table is brought up to date. rows is the caller's. */
-km_status km_cache_place(km_cache *c, km_tensor *rows, int64_t last, km_model_place *out);
+/* Pools and table for a step of the model's nth part (0: the only one, as a rule); the table is
+ * brought up to date. rows is the caller's, of that part's context. */
+km_status km_cache_place(km_cache *c, int part, km_tensor *rows, int64_t last, km_model_place *out);
 
 /* For files: page i of a sequence (of those that hold its tokens) in one of the 2 * layers pools,
  * out of it or into it; 0 bytes behind the window. */

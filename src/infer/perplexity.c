@@ -2,12 +2,13 @@
  * time, so that a large vocabulary does not need them all in memory. */
 #include "infer/perplexity.h"
 #include "base/alloc.h"
+#include "model/parts.h"
 
 #define ROWS 64 /* of logits at a time */
 
 typedef struct job {
-    km_ctx *ctx;
-    km_model *m;
+    km_ctx *ctx;      /* of the end */
+    km_model *m, *end; /* the first part and the last; the same as a rule */
     const km_perplexity_options *o;
     float *logits; /* (ROWS, vocab) on the host, where somebody wants to see them */
     double sum;
@@ -25,18 +26,29 @@ static km_status show(job *j, km_tensor *y, const int32_t *came, int64_t rows) {
     return s;
 }
 
+/* What the last layer gives for each token, part after part. */
+static km_tensor *read_all(km_model *m, const int32_t *ids, int64_t n) {
+    km_tensor *x = km_from_data(m->ctx, KM_I32, KM_SHAPE(1, n), ids);
+    for (km_model *p = m; p; p = p->next) {
+        km_no_grad_begin(p->ctx);
+        if (p != m) x = km_model_pass(p->ctx, x);
+        x = km_model_forward(p->ctx, p, x, NULL);
+        km_no_grad_end(p->ctx);
+    }
+    return x;
+}
+
 /* Adds -log p of ids[1 ..] given what is before them; n >= 2. */
 static km_status piece(job *j, const int32_t *ids, int64_t n) {
     km_ctx *ctx = j->ctx;
     km_status s = KM_OK;
     km_no_grad_begin(ctx);
-    km_tensor *x = km_from_data(ctx, KM_I32, KM_SHAPE(1, n - 1), ids);
     km_tensor *targets = km_from_data(ctx, KM_I32, KM_SHAPE(1, n - 1), ids + 1);
-    km_tensor *h = km_model_forward(ctx, j->m, x, NULL); /* (1, n - 1, C) */
+    km_tensor *h = read_all(j->m, ids, n - 1); /* (1, n - 1, C) */
     for (int64_t at = 0; at < n - 1 && !km_failed(ctx) && s == KM_OK; at += ROWS) {
         int64_t rows = n - 1 - at < ROWS ? n - 1 - at : ROWS;
         km_scope_begin(ctx);
-        km_tensor *y = km_model_logits(ctx, j->m, km_narrow(ctx, h, 1, at, rows));
+        km_tensor *y = km_model_logits(ctx, j->end, km_narrow(ctx, h, 1, at, rows));
         km_tensor *t = km_narrow(ctx, targets, 1, at, rows);
         y = km_cast(ctx, y, KM_F32);
         j->sum += km_item(ctx, km_cross_entropy(ctx, y, t, KM_NO_IGNORE, KM_SUM));
@@ -78,7 +90,8 @@ km_status km_perplexity_of(km_ctx *ctx, km_model *m, const km_ids *ids,
     km_status s = check(m, ids, o, err);
     if (s != KM_OK) return s;
     int64_t total = (int64_t)ids->len, fresh = fresh_of(o), lead = o->bos >= 0;
-    job j = {ctx, m, o, NULL, 0, err};
+    job j = {.m = m, .end = km_model_end(m), .o = o, .err = err};
+    j.ctx = j.end->ctx;
     int32_t *row = km_alloc(sizeof *row * (size_t)o->context);
     if (o->row) j.logits = km_alloc(sizeof *j.logits * (size_t)(ROWS * m->config.vocab));
     if (!row || (o->row && !j.logits))
@@ -93,7 +106,8 @@ km_status km_perplexity_of(km_ctx *ctx, km_model *m, const km_ids *ids,
             out->tokens += n + lead - 1;
         }
         out->pieces++;
-        if (!km_failed(ctx)) km_step_end(ctx);
+        if (!km_model_failed(m))
+            for (km_model *p = m; p; p = p->next) km_step_end(p->ctx);
         if (km_failed(ctx)) s = km_error_set(err, km_ctx_status(ctx), "%s", km_ctx_error(ctx));
         if (s == KM_OK && o->progress && !o->progress(o->user, at + n, total))
             s = km_error_set(err, KM_ERR_STATE, "stopped");

@@ -3,28 +3,36 @@
 #include "infer/plan.h"
 #include "base/alloc.h"
 
-typedef struct shape { /* a step of so many rows */
-    km_plan *plan;
-    int64_t n;
-    km_tensor *ids, *rows; /* kept: (n), (n, 2) */
-    km_tensor *logits;     /* kept: (n, vocab) */
+typedef struct piece { /* of a step: what one part of the model does */
+    km_model *m;
+    km_tensor *in, *rows; /* kept: ids (n) or the residual stream (n, C); (n, 2) */
+    km_tensor *out;       /* kept: the residual stream, or the last part's logits (n, vocab) */
     km_graph *graph;
     km_model_place place;
+} piece;
+
+typedef struct shape { /* a step of so many rows */
+    piece part[KM_MAX_PARTS];
+    bool made;
 } shape;
 
 struct km_plan {
     km_ctx *ctx;
     km_model *m;
     km_cache *cache;
-    shape few[KM_FEW_ROWS + 1];
-    int32_t *rows; /* (KM_PROMPT_CHUNK, 2), of a prompt's chunk */
+    shape few[KM_STEP_ROWS + 1];
+    int32_t *rows;  /* (KM_PROMPT_CHUNK, 2), of a prompt's chunk */
+    float *stream;  /* (KM_STEP_ROWS, C), between parts; NULL: there is one */
+    int most;
 };
 
 km_plan *km_plan_new(km_ctx *ctx, km_model *m, km_cache *cache) {
     if (km_failed(ctx)) return NULL;
     km_plan *p = km_calloc(1, sizeof *p);
     if (p) p->rows = km_calloc(2 * KM_PROMPT_CHUNK, sizeof *p->rows);
-    if (!p || !p->rows) {
+    if (p && m->next) p->stream = km_calloc(KM_STEP_ROWS * (size_t)m->config.dim, sizeof *p->stream);
+    if (!p || !p->rows || (m->next && !p->stream)) {
+        if (p) km_free(p->rows);
         km_free(p);
         km_fail(ctx, KM_ERR_MEMORY, "plan: out of memory");
         return NULL;
@@ -32,84 +40,131 @@ km_plan *km_plan_new(km_ctx *ctx, km_model *m, km_cache *cache) {
     p->ctx = ctx;
     p->m = m;
     p->cache = cache;
+    p->most = KM_STEP_ROWS;
+    for (const km_model *part = m; part; part = part->next)
+        if (part->ctx->device->host) p->most = KM_FEW_ROWS;
     return p;
 }
 
 void km_plan_free(km_plan *p) {
     if (!p) return;
-    for (int i = 0; i <= KM_FEW_ROWS; i++) {
-        km_graph_free(p->few[i].graph);
-        km_release(p->few[i].logits);
-        km_release(p->few[i].ids);
-        km_release(p->few[i].rows);
-    }
+    for (int i = 0; i <= KM_STEP_ROWS; i++)
+        for (int k = 0; k < KM_MAX_PARTS; k++) {
+            piece *a = &p->few[i].part[k];
+            km_graph_free(a->graph);
+            km_release(a->out);
+            km_release(a->in);
+            km_release(a->rows);
+        }
     km_free(p->rows);
+    km_free(p->stream);
     km_free(p);
 }
 
-/* The logits after the rows that `place` wants, f32. */
-static km_tensor *logits_of(km_plan *p, km_tensor *ids, const km_model_place *place) {
-    km_ctx *ctx = p->ctx;
+int km_plan_rows(const km_plan *p) { return p->most; }
+
+/* What a part makes of its rows: logits f32 after those that `place` wants, or the stream. */
+static km_tensor *run_part(km_model *m, km_tensor *in, const km_model_place *place) {
+    km_ctx *ctx = m->ctx;
     km_no_grad_begin(ctx);
-    km_tensor *y = km_model_logits(ctx, p->m, km_model_forward(ctx, p->m, ids, place));
-    y = km_cast(ctx, y, KM_F32);
+    km_tensor *y = km_model_forward(ctx, m, in, place);
+    if (!m->next) y = km_cast(ctx, km_model_logits(ctx, m, y), KM_F32);
     km_no_grad_end(ctx);
     return y;
 }
 
 static void step(km_ctx *ctx, void *user) {
-    shape *s = user;
-    km_tensor *y = logits_of(s->plan, s->ids, &s->place);
-    km_release(s->logits); /* of the run before */
-    s->logits = km_keep(ctx, y);
+    piece *a = user;
+    km_tensor *y = run_part(a->m, a->in, &a->place);
+    km_release(a->out); /* of the run before */
+    a->out = km_keep(ctx, y);
+}
+
+static km_status failed(km_plan *p) {
+    km_model_failed(p->m);
+    return km_ctx_status(p->ctx);
 }
 
 static shape *shape_of(km_plan *p, int64_t n) {
     shape *s = &p->few[n];
-    if (s->plan) return s;
-    km_scope_begin(p->ctx);
-    s->n = n;
-    s->ids = km_keep(p->ctx, km_zeros(p->ctx, KM_I32, KM_SHAPE(n)));
-    s->rows = km_keep(p->ctx, km_zeros(p->ctx, KM_I32, KM_SHAPE(n, 2)));
-    km_scope_end(p->ctx, NULL);
-    if (km_failed(p->ctx)) return NULL;
-    s->plan = p;
+    if (s->made) return s;
+    int k = 0;
+    for (km_model *m = p->m; m; m = m->next, k++) {
+        km_ctx *ctx = m->ctx;
+        piece *a = &s->part[k];
+        a->m = m;
+        km_scope_begin(ctx);
+        if (!a->in)
+            a->in = km_keep(ctx, k == 0 ? km_zeros(ctx, KM_I32, KM_SHAPE(n))
+                                        : km_zeros(ctx, KM_F32, KM_SHAPE(n, p->m->config.dim)));
+        if (!a->rows) a->rows = km_keep(ctx, km_zeros(ctx, KM_I32, KM_SHAPE(n, 2)));
+        km_scope_end(ctx, NULL);
+    }
+    if (km_model_failed(p->m)) return NULL;
+    s->made = true;
     return s;
+}
+
+/* One part's share of a step, from what is in the host's memory. */
+static km_status run_piece(km_plan *p, piece *a, int part, const void *in, size_t bytes,
+                           const int32_t *rows, int64_t n) {
+    km_ctx *ctx = a->m->ctx;
+    km_write(ctx, a->in, in, bytes);
+    km_write(ctx, a->rows, rows, sizeof *rows * 2 * (size_t)n);
+    if (km_cache_place(p->cache, part, a->rows, 0, &a->place) != KM_OK) return failed(p);
+    if (ctx->timed) { /* each op by itself: nothing is replayed */
+        km_graph_free(a->graph);
+        a->graph = NULL;
+    }
+    km_graph_run(ctx, &a->graph, 1, step, a);
+    return failed(p);
 }
 
 km_status km_plan_few(km_plan *p, const int32_t *ids, const int32_t *rows, int64_t n,
                       float *logits) {
-    km_ctx *ctx = p->ctx;
-    if (km_failed(ctx)) return km_ctx_status(ctx);
+    if (failed(p) != KM_OK) return km_ctx_status(p->ctx);
     shape *s = shape_of(p, n);
-    if (!s) return km_ctx_status(ctx);
-    km_write(ctx, s->ids, ids, sizeof *ids * (size_t)n);
-    km_write(ctx, s->rows, rows, sizeof *rows * 2 * (size_t)n);
-    if (km_cache_place(p->cache, s->rows, 0, &s->place) != KM_OK) return km_ctx_status(ctx);
-    if (km_graph_run(ctx, &s->graph, 1, step, s) != KM_OK) return km_ctx_status(ctx);
-    return km_read(ctx, s->logits, logits, sizeof *logits * (size_t)(n * p->m->config.vocab));
+    if (!s) return failed(p);
+    size_t stream = sizeof *p->stream * (size_t)(n * p->m->config.dim);
+    const void *in = ids;
+    size_t bytes = sizeof *ids * (size_t)n;
+    int k = 0;
+    for (km_model *m = p->m; m; m = m->next, k++) {
+        if (run_piece(p, &s->part[k], k, in, bytes, rows, n) != KM_OK) return km_ctx_status(p->ctx);
+        if (m->next && km_read(m->ctx, s->part[k].out, p->stream, stream) != KM_OK) return failed(p);
+        in = p->stream;
+        bytes = stream;
+    }
+    if (!logits) return KM_OK;
+    piece *end = &s->part[k - 1];
+    km_read(end->m->ctx, end->out, logits, sizeof *logits * (size_t)(n * p->m->config.vocab));
+    return failed(p);
 }
 
 km_status km_plan_prompt(km_plan *p, const int32_t *ids, int64_t n, int sequence, int64_t position,
                          float *logits) {
-    km_ctx *ctx = p->ctx;
-    km_model_place place;
-    if (km_failed(ctx)) return km_ctx_status(ctx);
-    if (n > KM_PROMPT_CHUNK) return km_fail(ctx, KM_ERR_RANGE, "plan: a chunk is too long");
+    if (failed(p) != KM_OK) return km_ctx_status(p->ctx);
+    if (n > KM_PROMPT_CHUNK) return km_fail(p->ctx, KM_ERR_RANGE, "plan: a chunk is too long");
     for (int64_t i = 0; i < n; i++) {
         p->rows[2 * i] = sequence;
         p->rows[2 * i + 1] = (int32_t)(position + i);
     }
-    km_tensor *x = km_from_data(ctx, KM_I32, KM_SHAPE(n), ids);
-    km_tensor *rows = km_from_data(ctx, KM_I32, KM_SHAPE(n, 2), p->rows);
-    if (km_cache_place(p->cache, rows, 1, &place) != KM_OK) return km_ctx_status(ctx);
-    if (logits)
-        km_read(ctx, logits_of(p, x, &place), logits,
-                sizeof *logits * (size_t)p->m->config.vocab);
-    else
-        km_model_forward(ctx, p->m, x, &place);
-    if (!km_failed(ctx)) km_step_end(ctx);
-    return km_ctx_status(ctx);
+    km_tensor *x = km_from_data(p->ctx, KM_I32, KM_SHAPE(n), ids);
+    int k = 0;
+    for (km_model *m = p->m; m && !km_model_failed(p->m); m = m->next, k++) {
+        km_model_place place;
+        km_tensor *rows = km_from_data(m->ctx, KM_I32, KM_SHAPE(n, 2), p->rows);
+        if (k > 0) x = km_model_pass(m->ctx, x);
+        /* The last layer alone can do with the last row. */
+        if (km_cache_place(p->cache, k, rows, m->next ? 0 : 1, &place) != KM_OK) break;
+        if (m->next || logits)
+            x = run_part(m, x, &place);
+        else
+            km_model_forward(m->ctx, m, x, &place);
+        if (!m->next && logits && !km_failed(m->ctx))
+            km_read(m->ctx, x, logits, sizeof *logits * (size_t)p->m->config.vocab);
+    }
+    for (km_model *m = p->m; m; m = m->next)
+        if (!km_failed(m->ctx)) km_step_end(m->ctx);
+    return failed(p);
 }
-
-km_tensor *km_plan_logits(const km_plan *p, int64_t n) { return p->few[n].logits; }

@@ -1,12 +1,14 @@
-/* Running tokens through a model: rows of any sequences in, logits on the host out. A step of a few
- * rows is built once for each number of rows, captured, and replayed from then on; a prompt's chunk
- * is built as it comes. */
+/* Running tokens through a model: rows of any sequences in, logits out. A step of a few rows is built
+ * once for each number of rows, captured, and replayed from then on; a prompt's chunk is built as it
+ * comes. A model in parts runs part after part, each captured by itself; the residual stream crosses
+ * by way of the host. */
 #ifndef KM_INFER_PLAN_H
 #define KM_INFER_PLAN_H
 #include "infer/cache.h"
 #include "ops/infer.h"
 
 #define KM_PROMPT_CHUNK 512 /* tokens of a prompt that are run at once */
+#define KM_STEP_ROWS 64     /* rows of a step at most, on any device */
 
 typedef struct km_plan km_plan;
 
@@ -14,14 +16,15 @@ typedef struct km_plan km_plan;
 km_plan *km_plan_new(km_ctx *ctx, km_model *m, km_cache *cache);
 void km_plan_free(km_plan *p); /* NULL is fine */
 
-/* n (1 to KM_FEW_ROWS) rows, each the next token of another sequence: rows[2 * i] and rows[2 * i + 1]
- * are its sequence and position. The logits of all come to (n, vocab). Pages are there already. */
+/* How many rows a step can have: KM_FEW_ROWS where kernels for few rows treat each by itself, as the
+ * host's do; more where all layers are on GPUs. */
+int km_plan_rows(const km_plan *p);
+/* n (1 to km_plan_rows) rows, each a token: rows[2 * i] and rows[2 * i + 1] are its sequence and
+ * position; several of one sequence are in order. The logits of all come to (n, vocab), or stay on
+ * the device (NULL). Pages are there already. */
 km_status km_plan_few(km_plan *p, const int32_t *ids, const int32_t *rows, int64_t n, float *logits);
 /* n tokens of one sequence from a position on; the logits after the last, or of none (NULL). */
 km_status km_plan_prompt(km_plan *p, const int32_t *ids, int64_t n, int sequence, int64_t position,
                          float *logits);
-/* Where the last logits of km_plan_few(n) lie on the device, f32 (n, vocab): overwritten by the next
- * call. For choosing tokens there. */
-km_tensor *km_plan_logits(const km_plan *p, int64_t n);
 
 #endif

@@ -55,18 +55,24 @@ static uint64_t fingerprint(km_batch *b) {
                       c->logit_softcap, c->local_rope_base};
     XXH3_64bits_update(h, sizes, sizeof sizes);
     XXH3_64bits_update(h, rates, sizeof rates);
-    for (int i = 0; i < m->params.n; i++) {
-        const km_param *p = &m->params.at[i];
-        int32_t kind = p->t->dtype;
-        XXH3_64bits_update(h, p->name, strlen(p->name) + 1);
-        XXH3_64bits_update(h, &kind, sizeof kind);
-        XXH3_64bits_update(h, p->t->shape.dim,
-                           sizeof *p->t->shape.dim * (size_t)p->t->shape.ndim);
-        add_values(h, b->ctx, p->t);
-    }
+    for (; m; m = m->next)
+        for (int i = 0; i < m->params.n; i++) {
+            const km_param *p = &m->params.at[i];
+            int32_t kind = p->t->dtype;
+            XXH3_64bits_update(h, p->name, strlen(p->name) + 1);
+            XXH3_64bits_update(h, &kind, sizeof kind);
+            XXH3_64bits_update(h, p->t->shape.dim,
+                               sizeof *p->t->shape.dim * (size_t)p->t->shape.ndim);
+            add_values(h, m->ctx, p->t);
+        }
     uint64_t hash = XXH3_64bits_digest(h);
     XXH3_freeState(h);
     return hash;
+}
+
+static void end_steps(km_batch *b) {
+    for (km_model *m = b->m; m; m = m->next)
+        if (!km_failed(m->ctx)) km_step_end(m->ctx);
 }
 
 /* ---- Writing ---- */
@@ -147,7 +153,7 @@ km_status km_batch_save(km_batch *b, int s, const char *path, km_error *err) {
 failed:
     status = km_error_set(err, km_ctx_status(b->ctx), "%s", km_ctx_error(b->ctx));
 done:
-    if (!km_failed(b->ctx)) km_step_end(b->ctx);
+    end_steps(b);
     XXH3_freeState(hash);
     km_free(room);
     return status;
@@ -209,7 +215,7 @@ static km_status take(km_batch *b, int s, const header *h, const uint8_t *p, km_
             if (km_cache_page_write(b->cache, s, page, pool, p) != KM_OK)
                 return km_error_set(err, km_ctx_status(b->ctx), "%s", km_ctx_error(b->ctx));
     q->ready = h->logits == 1;
-    km_step_end(b->ctx);
+    end_steps(b);
     return KM_OK;
 }
 

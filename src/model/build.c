@@ -6,6 +6,11 @@
 #include <math.h>
 #include <stdio.h>
 
+/* The table of tokens is where ids come in, and where a tied head is. */
+static bool has_table(const km_model *m) {
+    return m->first == 0 || (m->last == m->config.layers && m->config.tied);
+}
+
 /* Hugging Face's Conv1D keeps its matrices transposed. */
 static km_nn_linear conv1d(const km_nn *nn, int64_t in, int64_t out, bool bias, const char *name) {
     int first = nn->params->n;
@@ -32,11 +37,12 @@ static km_nn_block gpt2_block(const km_nn *nn, const km_config *c, int i) {
 
 static void build_gpt2(km_model *m, const km_nn *nn) {
     const km_config *c = &m->config;
-    m->wte = km_nn_embedding_new(nn, km_config_rows(c), c->dim, "transformer.wte");
-    m->wpe = km_nn_embedding_new(nn, c->context, c->dim, "transformer.wpe");
-    for (int i = 0; i < c->layers; i++) m->block[i] = gpt2_block(nn, c, i);
-    m->norm =
-        km_nn_norm_new(nn, KM_NN_LAYER_NORM, c->dim, c->bias, c->norm_eps, "transformer.ln_f");
+    if (has_table(m)) m->wte = km_nn_embedding_new(nn, km_config_rows(c), c->dim, "transformer.wte");
+    if (m->first == 0) m->wpe = km_nn_embedding_new(nn, c->context, c->dim, "transformer.wpe");
+    for (int i = m->first; i < m->last; i++) m->block[i] = gpt2_block(nn, c, i);
+    if (m->last == c->layers)
+        m->norm =
+            km_nn_norm_new(nn, KM_NN_LAYER_NORM, c->dim, c->bias, c->norm_eps, "transformer.ln_f");
 }
 
 /* ---- All others ---- */
@@ -163,10 +169,12 @@ static void build_rotary(km_model *m, const km_nn *nn, const km_model_source *so
         m->k_rows = positions_of_rows(nn->ctx, c->context, c->kv_heads);
     }
     m->divisors = divisors_of(nn->ctx, c, source ? source->divisors : NULL);
-    m->wte = km_nn_embedding_new(nn, km_config_rows(c), c->dim, "model.embed_tokens");
-    for (int i = 0; i < c->layers && !km_failed(nn->ctx); i++)
+    if (has_table(m))
+        m->wte = km_nn_embedding_new(nn, km_config_rows(c), c->dim, "model.embed_tokens");
+    for (int i = m->first; i < m->last && !km_failed(nn->ctx); i++)
         m->block[i] = rotary_block(nn, m, i, source ? source->pairs : KM_ROPE_HALVES);
-    m->norm = km_nn_norm_new(nn, KM_NN_RMS_NORM, c->dim, false, c->norm_eps, "model.norm");
+    if (m->last == c->layers)
+        m->norm = km_nn_norm_new(nn, KM_NN_RMS_NORM, c->dim, false, c->norm_eps, "model.norm");
 }
 
 /* ---- The whole ---- */
@@ -191,16 +199,22 @@ km_model *km_model_from(km_ctx *ctx, const km_config *c, km_dtype dtype,
         km_fail(ctx, KM_ERR_MEMORY, "model: out of memory");
         return NULL;
     }
-    *m = (km_model){
-        .ctx = ctx, .config = full, .dtype = dtype, .block = block, .borrowed = source != NULL};
+    bool part = source && source->last > 0;
+    *m = (km_model){.ctx = ctx,
+                    .config = full,
+                    .dtype = dtype,
+                    .block = block,
+                    .borrowed = source != NULL,
+                    .first = part ? source->first : 0,
+                    .last = part ? source->last : full.layers};
     km_nn nn = {ctx, &m->params, dtype, source ? &source->params : NULL};
     if (full.arch == KM_ARCH_GPT2)
         build_gpt2(m, &nn);
     else
         build_rotary(m, &nn, source);
-    if (full.tied)
+    if (m->last == full.layers && full.tied)
         m->head.w = m->wte.w;
-    else
+    else if (m->last == full.layers)
         m->head = km_nn_linear_new(&nn, full.dim, km_config_rows(&full), false, "lm_head");
     if (km_failed(ctx)) {
         km_model_free(m);
@@ -215,10 +229,12 @@ km_model *km_model_new(km_ctx *ctx, const km_config *c, km_dtype dtype) {
 
 void km_model_free(km_model *m) {
     if (!m) return;
+    km_model_free(m->next);
     km_param_clear(&m->params);
     km_release(m->q_rows);
     km_release(m->k_rows);
     km_release(m->divisors);
+    if (m->own_ctx) km_ctx_free(m->ctx);
     km_free(m->block);
     km_free(m);
 }

@@ -35,6 +35,7 @@ static km_status check_ids(km_ctx *ctx, const km_model *m, const km_tensor *ids,
     char text[KM_SHAPE_TEXT];
     if (km_failed(ctx)) return km_ctx_status(ctx);
     if (!ids) return km_fail(ctx, KM_ERR_NULL, "model: no ids");
+    if (m->first > 0) return KM_OK; /* what a part before this one gave */
     if (place) {
         int64_t rows = ids->shape.dim[0];
         if (ids->shape.ndim != 1 || rows < 1 || place->at.last < 0 || place->at.last > rows)
@@ -72,18 +73,25 @@ static km_tensor *own(km_ctx *ctx, const km_model *m, km_tensor *x) {
     return x && x->dtype != m->dtype && m->borrowed ? km_cast(ctx, x, m->dtype) : x;
 }
 
+/* What the first layer gets: (..., C). */
+static km_tensor *embed(km_ctx *ctx, km_model *m, km_tensor *ids, const km_model_place *place,
+                        double dropout) {
+    const km_config *c = &m->config;
+    km_tensor *x = own(ctx, m, km_nn_embedding_forward(ctx, &m->wte, ids));
+    if (m->wpe.w) x = km_add(ctx, x, own(ctx, m, positions(ctx, m, km_tensor_dim(ids, -1), place)));
+    if (km_arch_traits(c->arch)->scaled_embedding) x = km_mul_scalar(ctx, x, sqrt((double)c->dim));
+    return km_nn_dropout(ctx, x, dropout);
+}
+
 static km_tensor *run(km_ctx *ctx, km_model *m, km_tensor *ids, const km_model_place *place) {
     const km_config *c = &m->config;
     double dropout = m->train && !place ? c->dropout : 0;
     bool again = m->recompute && !place && !ctx->no_grad;
     int mark = ctx->n_step;
 
-    km_tensor *x = own(ctx, m, km_nn_embedding_forward(ctx, &m->wte, ids)); /* (..., C) */
-    if (m->wpe.w) x = km_add(ctx, x, own(ctx, m, positions(ctx, m, km_tensor_dim(ids, -1), place)));
-    if (km_arch_traits(c->arch)->scaled_embedding) x = km_mul_scalar(ctx, x, sqrt((double)c->dim));
-    x = km_nn_dropout(ctx, x, dropout);
+    km_tensor *x = m->first == 0 ? embed(ctx, m, ids, place, dropout) : ids;
     km_tensor *delta = NULL; /* what is still to be added to x */
-    for (int i = 0; i < c->layers && !km_failed(ctx); i++) {
+    for (int i = m->first; i < m->last && !km_failed(ctx); i++) {
         const km_nn_block *b = &m->block[i];
         km_nn_place at = place ? place->at : (km_nn_place){0};
         if (i + 1 < c->layers) at.last = 0; /* the layers after it need all rows */
@@ -92,7 +100,8 @@ static km_tensor *run(km_ctx *ctx, km_model *m, km_tensor *ids, const km_model_p
                         : km_nn_block_forward(ctx, b, delta, &x, NULL, NULL, dropout);
         only(ctx, mark, delta, x); /* the block's inputs go, where the tape has no use for them */
     }
-    km_tensor *h = km_nn_norm_add(ctx, &m->norm, delta, &x);
+    km_tensor *h = m->last < c->layers ? km_add(ctx, x, delta)
+                                       : km_nn_norm_add(ctx, &m->norm, delta, &x);
     only(ctx, mark, h, NULL);
     return km_failed(ctx) ? NULL : h;
 }

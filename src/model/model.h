@@ -39,6 +39,12 @@ typedef struct km_model {
         *k_rows;         /* rotary: positions of (token, head) rows, as attention wants them */
     km_tensor *divisors; /* of a stretched rotation's frequencies; or NULL */
     bool borrowed;       /* parameters came from a source: they cannot be trained or saved */
+
+    /* A model over several devices is a chain of parts (parts.h), each with layers first .. last - 1
+     * in a context of its own. One that is whole is its only part. */
+    int first, last;
+    struct km_model *next; /* the part that goes on from here; or NULL */
+    bool own_ctx;          /* the context goes with the part */
 } km_model;
 
 /* A model with parameters of zero on the context's device; NULL with the context's error set. */
@@ -48,10 +54,12 @@ typedef struct km_model_source {
     km_nn_source params;
     km_rope_pairs pairs;   /* how the rows of q and k lie */
     const float *divisors; /* (rope_dims / 2), for KM_ROPE_DIVISORS */
+    int first, last;       /* only these layers, and what stands before the first and after the last
+                            * layer of all; last 0: all */
 } km_model_source;
 km_model *km_model_from(km_ctx *ctx, const km_config *c, km_dtype dtype,
                         const km_model_source *source);
-void km_model_free(km_model *m); /* NULL is fine; before its context */
+void km_model_free(km_model *m); /* NULL is fine; before its context; the parts after it go too */
 /* GPT-2's initialisation: N(0, 0.02), projections into the residual stream smaller by
  * sqrt(2 layers), biases 0, norms 1. Element i of a parameter is a function of seed, the
  * parameter's name and i alone: the same on every device and, up to rounding, in every dtype. */
@@ -62,7 +70,9 @@ void km_param_normal(km_ctx *ctx, km_param *p, uint64_t seed, double sd);
 /* ids (B, T) i32 or i64 on the model's device, T at most config.context.
  * -> (B, T, dim), after the last norm. With a place, ids are (rows), each a token of some sequence,
  * and the result is (rows, dim), or that of the last few rows; nothing is then recorded, no dropout
- * applied, and no element of a tensor read on the host, so that the step can be captured. */
+ * applied, and no element of a tensor read on the host, so that the step can be captured.
+ * A part that does not begin with layer 0 takes what the part before it gave in place of ids, and
+ * one that does not end with the last layer gives the residual stream after its own last. */
 km_tensor *km_model_forward(km_ctx *ctx, km_model *m, km_tensor *ids, const km_model_place *place);
 /* hidden (..., dim) -> (..., vocab) */
 km_tensor *km_model_logits(km_ctx *ctx, km_model *m, km_tensor *hidden);

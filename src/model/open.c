@@ -27,7 +27,17 @@ typedef struct shelf {
     mapping *map;
     km_layout layout;
     km_stored *stored; /* one a row of the layout */
+    const km_open_options *how;
+    uint64_t done, total; /* bytes */
 } shelf;
+
+/* Told after each tensor. */
+static void tell(shelf *s, km_ctx *ctx, const km_layout_row *r, const km_stored *st) {
+    s->done += (uint64_t)km_dtype_bytes(st->dtype, km_shape_count(r->shape));
+    if (s->done > s->total) s->done = s->total; /* a tied table is taken twice by two parts */
+    if (s->how->progress && !s->how->progress(s->how->user, s->done, s->total))
+        km_fail(ctx, KM_ERR_STATE, "stopped");
+}
 
 /* Layers ask in the order of the layout, but for one or two. */
 static int row_named(const shelf *s, const char *name) {
@@ -59,15 +69,8 @@ static km_tensor *converted(km_ctx *ctx, const km_layout_row *r, const km_stored
     return t;
 }
 
-static km_tensor *take(void *user, km_ctx *ctx, const char *name, km_shape shape) {
-    shelf *s = user;
-    int i = row_named(s, name);
-    if (i < 0) {
-        km_fail(ctx, KM_ERR_STATE, "model: '%s' has no place in the file", name);
-        return NULL;
-    }
-    const km_layout_row *r = &s->layout.row[i];
-    const km_stored *st = &s->stored[i];
+static km_tensor *place(shelf *s, km_ctx *ctx, const char *name, km_shape shape,
+                        const km_layout_row *r, const km_stored *st) {
     bool host = ctx->device->host && (uintptr_t)st->data % align_of(st->dtype) == 0;
     bool halves = (st->dtype == KM_F16 || st->dtype == KM_BF16) && shape.ndim == 2;
     bool whole = st->dtype == KM_F32 || km_dtype_is_block(st->dtype) || halves;
@@ -87,6 +90,18 @@ static km_tensor *take(void *user, km_ctx *ctx, const char *name, km_shape shape
     return t;
 }
 
+static km_tensor *take(void *user, km_ctx *ctx, const char *name, km_shape shape) {
+    shelf *s = user;
+    int i = row_named(s, name);
+    if (i < 0) {
+        km_fail(ctx, KM_ERR_STATE, "model: '%s' has no place in the file", name);
+        return NULL;
+    }
+    km_tensor *t = place(s, ctx, name, shape, &s->layout.row[i], &s->stored[i]);
+    if (t) tell(s, ctx, &s->layout.row[i], &s->stored[i]);
+    return t;
+}
+
 /* Those for long contexts where the context is longer than the one trained on. */
 static const float *divisors(const km_gguf *g, const km_config *c) {
     if (c->rope.kind != KM_ROPE_DIVISORS) return NULL;
@@ -103,13 +118,20 @@ static km_status find_all(shelf *s, const km_config *c, km_error *err) {
     if (status != KM_OK) return status;
     s->stored = km_calloc((size_t)s->layout.n, sizeof *s->stored);
     if (!s->stored) return km_error_set(err, KM_ERR_MEMORY, "out of memory");
-    return km_weights_find(&w, c, &s->layout, s->stored, err);
+    status = km_weights_find(&w, c, &s->layout, s->stored, err);
+    for (int i = 0; i < s->layout.n && status == KM_OK; i++)
+        s->total += (uint64_t)km_dtype_bytes(s->stored[i].dtype,
+                                             km_shape_count(s->layout.row[i].shape));
+    return status;
 }
 
-km_model *km_model_over_gguf(km_ctx *ctx, km_gguf *g, int64_t context, km_error *err) {
+km_model *km_model_over_gguf(km_ctx *ctx, km_gguf *g, const km_open_options *options,
+                             km_error *err) {
+    static const km_open_options none;
     km_config c;
     km_model *m = NULL;
-    shelf s = {.map = km_calloc(1, sizeof *s.map)};
+    shelf s = {.map = km_calloc(1, sizeof *s.map), .how = options ? options : &none};
+    int64_t context = s.how->context;
     if (!s.map) {
         km_gguf_close(g);
         km_error_set(err, KM_ERR_MEMORY, "out of memory");
@@ -121,10 +143,10 @@ km_model *km_model_over_gguf(km_ctx *ctx, km_gguf *g, int64_t context, km_error 
     bool shorter = context > 0 && context < c.context;
     if (status == KM_OK && shorter && c.arch != KM_ARCH_GPT2) c.context = context;
     if (status == KM_OK) {
-        km_model_source source = {{take, &s}, km_arch_traits(c.arch)->gguf_pairs, divisors(g, &c)};
-        m = km_model_from(ctx, &c, KM_F32, &source);
-        if (!m) km_error_set(err, km_ctx_status(ctx), "%s", km_ctx_error(ctx));
-        if (m && shorter) m->config.context = context;
+        km_model_source source = {{take, &s}, km_arch_traits(c.arch)->gguf_pairs, divisors(g, &c),
+                                  0, 0};
+        m = km_model_parts(ctx, &c, KM_F32, &source, s.how->split, err);
+        for (km_model *part = m; part && shorter; part = part->next) part->config.context = context;
     }
     km_layout_free(&s.layout);
     km_free(s.stored);
@@ -137,7 +159,12 @@ km_model *km_model_open(km_ctx *ctx, const char *path, const km_open_options *op
     km_open_options o = options ? *options : (km_open_options){.dtype = KM_DTYPE_COUNT};
     if (km_names_gguf(path)) {
         km_gguf *g = km_gguf_open(path, err);
-        return g ? km_model_over_gguf(ctx, g, o.context, err) : NULL;
+        return g ? km_model_over_gguf(ctx, g, &o, err) : NULL;
+    }
+    if (o.split && o.split->n > 1) {
+        km_error_set(err, KM_ERR_UNSUPPORTED,
+                     "only a GGUF file can be split over devices; kermes convert makes one");
+        return NULL;
     }
     km_model *m = km_model_load(ctx, path, o.dtype, err);
     if (m && o.context > 0 && o.context < m->config.context) m->config.context = o.context;

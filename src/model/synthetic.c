@@ -214,19 +214,28 @@ typedef struct item {
     float sd; /* 0: a norm, of ones */
 } item;
 
+void km_synthetic_fill(km_dtype dtype, uint64_t key, float sd, void *dst, size_t bytes) {
+    size_t block = km_dtype_size(dtype);
+    uint8_t *b = dst;
+    if (sd == 0) {
+        for (size_t i = 0; i < bytes / 4; i++) memcpy(b + 4 * i, &(float){1}, 4);
+        return;
+    }
+    random_bytes(mixed(key), b, bytes);
+    if (km_dtype_is_block(dtype))
+        for (size_t i = 0; i < bytes; i += block) set_scales(dtype, b + i, sd);
+    else
+        plain(dtype, b, bytes, sd);
+}
+
+float km_synthetic_spread(const char *gguf, km_shape shape) {
+    if (shape.ndim == 1) return strstr(gguf, "_norm.weight") ? 0 : 0.02f;
+    return 1 / sqrtf((float)shape.dim[shape.ndim - 1]);
+}
+
 static km_status fill(void *user, size_t offset, void *dst, size_t bytes, km_error *err) {
     const item *it = user;
-    size_t block = km_dtype_size(it->dtype);
-    uint8_t *b = dst;
-    if (it->sd == 0) {
-        for (size_t i = 0; i < bytes / 4; i++) memcpy(b + 4 * i, &(float){1}, 4);
-    } else {
-        random_bytes(mixed(it->key + offset), b, bytes);
-        if (km_dtype_is_block(it->dtype))
-            for (size_t i = 0; i < bytes; i += block) set_scales(it->dtype, b + i, it->sd);
-        else
-            plain(it->dtype, b, bytes, it->sd);
-    }
+    km_synthetic_fill(it->dtype, it->key + offset, it->sd, dst, bytes);
     it->job->done += bytes;
     if (it->job->progress && !it->job->progress(it->job->user, it->job->done, it->job->total))
         return km_error_set(err, KM_ERR_STATE, "stopped");
@@ -238,14 +247,10 @@ static void add_tensors(km_gguf_out *out, const km_config *c, const km_mix *mix,
     km_mix_model model = {c->layers, c->heads / c->kv_heads, c->tied, false};
     for (int i = 0; i < l->n; i++) {
         const km_layout_row *r = &l->row[i];
-        int64_t in = r->shape.dim[r->shape.ndim - 1];
-        bool norm = r->shape.ndim == 1 && strstr(r->gguf, "_norm.weight");
         items[i] = (item){.job = j,
                           .dtype = km_mix_dtype(mix, &model, r->gguf, r->shape),
                           .key = mixed(seed + 1) + (uint64_t)(i + 1) * 0x632be59bd9b4e019u,
-                          .sd = norm                 ? 0
-                                : r->shape.ndim == 1 ? 0.02f
-                                                     : 1 / sqrtf((float)in)};
+                          .sd = km_synthetic_spread(r->gguf, r->shape)};
         km_ggml_type type = KM_GGML_F32;
         size_t bytes = 0;
         km_ggml_of_dtype(items[i].dtype, &type);
@@ -297,10 +302,15 @@ static bool put_tokenizer(km_gguf_out *out, const km_config *c) {
 
 /* ---- The file ---- */
 
-km_status km_synthetic_write(const char *path, const km_config *c, const km_mix *mix, uint64_t seed,
-                             km_synthetic_progress progress, void *user, km_error *err) {
+km_status km_synthetic_check(const km_config *c, km_error *err) {
     if (c->vocab < 257 || c->rope.kind != KM_ROPE_PLAIN || km_arch_traits(c->arch)->post_norms)
         return km_error_set(err, KM_ERR_UNSUPPORTED, "no random model is made of this config");
+    return KM_OK;
+}
+
+km_status km_synthetic_write(const char *path, const km_config *c, const km_mix *mix, uint64_t seed,
+                             km_synthetic_progress progress, void *user, km_error *err) {
+    if (km_synthetic_check(c, err) != KM_OK) return KM_ERR_UNSUPPORTED;
     km_error own = {0};
     km_layout l = {0};
     job j = {progress, user, 0, 0};

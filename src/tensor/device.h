@@ -23,6 +23,8 @@ typedef struct km_device_ops {
     km_status (*upload)(km_lane *lane, void *dst, const void *src, size_t bytes);
     km_status (*download)(km_lane *lane, void *dst, const void *src, size_t bytes); /* waits */
     km_status (*sync)(km_lane *lane);
+    /* Bytes that contexts could take now; NULL: the host's, which nobody counts. */
+    size_t (*room)(km_device *device);
     /* Blocks of a weight rearranged in place, and back (km_settle); NULL: files' layout is fine. */
     km_status (*settle)(km_lane *lane, struct km_storage *s, km_dtype dtype);
     km_status (*unsettle)(km_lane *lane, struct km_storage *s, km_dtype dtype);

@@ -19,6 +19,8 @@ static int class_of(size_t bytes) {
     return octave * 8 + (int)part;
 }
 
+size_t km_mempool_rounded(size_t bytes) { return class_bytes(class_of(bytes)); }
+
 static void went_out(km_mempool *m, void *p, size_t size) {
     m->live += size;
     if (m->live > m->peak) m->peak = m->live;

@@ -39,6 +39,8 @@ typedef struct km_mempool {
     km_mempool_meter meter;
 } km_mempool;
 
+/* What a block of that many bytes takes of the device. */
+size_t km_mempool_rounded(size_t bytes);
 /* A block of at least `bytes` (0 counts as 1), 64-byte aligned; NULL when out of memory, after
  * cached blocks were given back and the request tried once more. *cap receives the usable size. */
 void *km_mempool_get(km_mempool *m, size_t bytes, size_t *cap);

@@ -226,6 +226,17 @@ km_status km_cuda_sync(km_lane *lane) {
     return r == KM_CU_OK ? KM_OK : km_cuda_fail(lane, r, "waiting for the GPU");
 }
 
+/* What the driver has left, within what contexts may hold. */
+static size_t room(km_device *device) {
+    km_cuda_dev *dev = device->impl;
+    size_t left = 0, total = 0, held = atomic_load(&dev->held);
+    if (atomic_load(&dev->lost) || km_cuda_enter(dev) != KM_CU_OK ||
+        KM_CU(mem_info, &left, &total) != KM_CU_OK)
+        return 0;
+    size_t allowed = held < dev->limit ? dev->limit - held : 0;
+    return left < allowed ? left : allowed;
+}
+
 static void *graph_end(km_lane *lane, void *old) { return km_cuda_graph_end(lane, old); }
 static km_status graph_launch(void *graph) { return km_cuda_graph_launch(graph); }
 static void graph_free(void *graph) { km_cuda_graph_free(graph); }
@@ -237,6 +248,7 @@ const km_device_ops km_cuda_device_ops = {.open = lane_open,
                                           .settle = km_cuda_settle,
                                           .unsettle = km_cuda_unsettle,
                                           .sync = km_cuda_sync,
+                                          .room = room,
                                           .graph_begin = km_cuda_graph_begin,
                                           .graph_end = graph_end,
                                           .graph_launch = graph_launch,

@@ -1,0 +1,31 @@
+/* A model over several devices: a chain of parts, each holding some layers in a context of its own.
+ * The residual stream goes from part to part through the host. What belongs to the caller is the
+ * first part's context; the others' go with the model. */
+#ifndef KM_MODEL_PARTS_H
+#define KM_MODEL_PARTS_H
+#include "model/model.h"
+
+#define KM_MAX_PARTS 8
+
+/* Which layers go where, in order. */
+typedef struct km_open_split {
+    char device[KM_MAX_PARTS][24];
+    int layers[KM_MAX_PARTS];
+    int n; /* 0 or 1: all layers, on the context's own device */
+} km_open_split;
+
+/* A model from a source, in parts; ctx is on the first device of the split (NULL: no split). NULL
+ * with *err set. */
+km_model *km_model_parts(km_ctx *ctx, const km_config *c, km_dtype dtype,
+                         const km_model_source *source, const km_open_split *split, km_error *err);
+
+/* The part whose context has failed, or NULL. Its error is set on the first part's context too, if
+ * that has none. */
+km_model *km_model_failed(km_model *m);
+km_model *km_model_end(km_model *m); /* the last part, which has the head */
+/* t of one context in another, by way of the host. NULL with an error set on one of them. */
+km_tensor *km_model_pass(km_ctx *to, km_tensor *t);
+/* Layers and devices: "cuda:0", or "cpu 20 + cuda:0 16". */
+const char *km_model_devices(const km_model *m, char *buf, size_t n);
+
+#endif
