@@ -3,6 +3,7 @@
 #include "backend/cpu/cpu.h"
 #include "backend/host.h"
 #include "backend/ref/ref.h"
+#include "base/log.h"
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,7 +49,10 @@ km_device *km_device_find(const char *name, km_error *err) {
         return km_cuda_device_count() > 0 && km_cuda_device(0, NULL) ? km_cuda_device(0, NULL)
                                                                      : km_cpu_device();
     if (strcmp(name, "gpu") == 0) return km_cuda_device(0, err);
-    if (strcmp(name, "metal") == 0) {
+    if (strcmp(name, "metal") == 0) { /* the best accelerator here, whatever its make */
+        km_device *gpu = km_cuda_device_count() > 0 ? km_cuda_device(0, NULL) : NULL;
+        if (gpu) km_note(KM_LOG_INFO, "metal: there is none here; using %s", gpu->name);
+        if (gpu) return gpu;
         km_error_set(err, KM_ERR_DEVICE, "metal: Kermes has no Metal backend; use cpu, or gpu on a "
                                          "machine with an NVIDIA GPU");
         return NULL;

@@ -129,13 +129,16 @@ static void greet(const km_chat *c) {
 
 static int print_json(const km_chat *c) {
     return km_cli_print_json(json_pack("{s:s, s:s, s:O, s:O}", "model", c->m.path, "device",
-                                       km_ctx_device(c->m.ctx), "messages", c->talk.messages,
+                                       c->m.devices, "messages", c->talk.messages,
                                        "answers", c->log));
 }
 
 static km_status open_chat(km_chat *c, km_error *err) {
     km_open_options how = {.context = c->room.context, .dtype = KM_DTYPE_COUNT};
-    km_status s = km_cli_model_open(&c->m, c->model, NULL, &c->common, &how, err);
+    km_dtype cache = KM_F16;
+    km_cli_cache_type(c->room.cache_type, &cache, err); /* checked before */
+    km_status s =
+        km_cli_model_open_at(&c->m, c->model, NULL, &c->common, &c->where, cache, 1, &how, err);
     if (s == KM_OK) s = km_cli_sampling_open(&c->sampling, c->m.token, err);
     if (s == KM_OK && !(c->template = km_cli_template(&c->m, c->template_name, err))) s = err->code;
     if (s == KM_OK && !(c->session = km_cli_session_open(&c->m, &c->room, err))) s = err->code;
@@ -180,7 +183,6 @@ static int chat(km_chat *c) {
 int km_command_chat(int argc, char **argv) {
     km_chat c = {.common = KM_COMMON_DEFAULTS,
                  .sampling = km_cli_sampling_defaults(40, 0.95, 0.05)};
-    c.common.device = "cpu";
     const km_option options[] = {
         {"model", KM_OPTION_TEXT, "PATH", &c.model, 0, 0,
          "a GGUF file, a Hugging Face folder, or a training run's; also -m\n"
@@ -195,7 +197,8 @@ int km_command_chat(int argc, char **argv) {
         {"stats", KM_OPTION_FLAG, NULL, &c.stats, 0, 0,
          "after each answer: tokens a second, time to the first token"},
         KM_OPTION_SAMPLING_ROWS(c.sampling, "40", "0.95", "0.05"),
-        KM_OPTION_DEVICE_ROW(c.common, "where to compute (default: cpu)"),
+        KM_OPTION_DEVICE_ROW(c.common, "where to compute (default: auto, a GPU if there is one)"),
+        KM_OPTION_WHERE_ROWS(c.where),
         KM_OPTION_THREADS_ROW(c.common),
         KM_OPTION_OUTPUT_ROWS(c.common),
         {0},
@@ -212,7 +215,8 @@ int km_command_chat(int argc, char **argv) {
         .examples = "  kermes chat -m SmolLM2.gguf\n"
                     "  kermes chat --system 'You answer like a pirate.' --stats\n"
                     "  echo 'What is the capital of France?' | kermes chat --temperature 0\n"
-                    "  kermes chat -m model.gguf --template chatml --context 4096 --shift\n",
+                    "  kermes chat -m model.gguf --template chatml --context 4096 --shift\n"
+                    "  kermes chat -m large.gguf --device cuda --gpu-layers 20\n",
     };
     km_args args;
     km_error err = {0};
@@ -220,6 +224,7 @@ int km_command_chat(int argc, char **argv) {
     if (!km_begin(&spec, argc, argv, &args, &code)) return code;
     if (c.tokens == 0) c.tokens = INT64_MAX;
     if (km_cli_session_check(&c.room, &err) != KM_OK ||
+        km_cli_where_check(&c.where, &err) != KM_OK ||
         km_cli_sampling_check(&c.sampling, &err) != KM_OK)
         return km_cli_usage("%s", err.text);
     km_cli_notes(c.common.quiet);

@@ -13,6 +13,7 @@ typedef struct km_chat {
     const char *model, *template_name, *system;
     int64_t tokens;
     bool stats;
+    km_cli_where where;
     km_cli_session room;
     km_cli_sampling sampling;
     /* what is open */

@@ -14,6 +14,7 @@ typedef struct settings {
     const char *model, *file;
     const char *save, *against, *imatrix; /* files; or NULL */
     int64_t context, pieces;
+    km_cli_where where;
 } settings;
 
 typedef struct results {
@@ -168,8 +169,9 @@ static int run(const settings *o) {
     results got = {0};
     km_cli_model m;
     int code = KM_EXIT_FAILED;
-    km_status s = km_cli_model_open(&m, o->model, NULL, &o->common,
-                                    &(km_open_options){.dtype = KM_DTYPE_COUNT}, &err);
+    km_open_options how = {.dtype = KM_DTYPE_COUNT};
+    km_status s = km_cli_model_open_at(&m, o->model, NULL, &o->common, &o->where, KM_F16, 1, &how,
+                                       &err);
     if (s == KM_OK) {
         int64_t most = m.model->config.context, context = o->context < most ? o->context : most;
         s = measure(o, &m, context, &got, &err);
@@ -182,7 +184,6 @@ static int run(const settings *o) {
 
 int km_command_perplexity(int argc, char **argv) {
     settings o = {.common = KM_COMMON_DEFAULTS, .context = 512};
-    o.common.device = "cpu";
     const km_option options[] = {
         {"model", KM_OPTION_TEXT, "PATH", &o.model, 0, 0,
          "a GGUF file, a Hugging Face folder, or a training run's; also -m"},
@@ -196,7 +197,8 @@ int km_command_perplexity(int argc, char **argv) {
          "how far the predictions are from those saved: Kullback-Leibler divergence"},
         {"imatrix-out", KM_OPTION_TEXT, "FILE", &o.imatrix, 0, 0,
          "write an importance matrix for kermes convert --imatrix"},
-        KM_OPTION_DEVICE_ROW(o.common, "where to compute (default: cpu)"),
+        KM_OPTION_DEVICE_ROW(o.common, "where to compute (default: auto, a GPU if there is one)"),
+        KM_OPTION_WHERE_ROWS(o.where),
         KM_OPTION_THREADS_ROW(o.common),
         KM_OPTION_OUTPUT_ROWS(o.common),
         {0},
@@ -215,8 +217,10 @@ int km_command_perplexity(int argc, char **argv) {
             "  kermes perplexity -m model-f16.gguf --file book.txt --imatrix-out im.gguf\n",
     };
     km_args args;
+    km_error err = {0};
     int code;
     if (!km_begin(&spec, argc, argv, &args, &code)) return code;
+    if (km_cli_where_check(&o.where, &err) != KM_OK) return km_cli_usage("%s", err.text);
     if (!o.model) return km_cli_usage("perplexity: --model PATH is missing");
     if (!o.file) return km_cli_usage("perplexity: --file FILE is missing");
     km_cli_notes(o.common.quiet);

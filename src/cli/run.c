@@ -14,6 +14,7 @@ typedef struct settings {
     const char *model, *prompt, *file, *template, *system;
     int64_t tokens;
     bool chat;
+    km_cli_where where;
     km_cli_session session;
     km_cli_sampling sampling;
 } settings;
@@ -89,7 +90,7 @@ static int finish(const settings *o, const km_cli_model *m, const km_text *text,
     if (o->common.json)
         return km_cli_print_json(json_pack(
             "{s:o, s:s, s:o, s:I, s:I, s:I, s:b, s:s, s:o, s:o, s:o, s:o, s:o}", "model",
-            km_json_text(m->path), "device", km_ctx_device(m->ctx), "text",
+            km_json_text(m->path), "device", m->devices, "text",
             km_json_text(km_text_str(text)), "prompt_tokens", (json_int_t)got->prompt_tokens,
             "reused", (json_int_t)got->reused, "tokens", (json_int_t)got->tokens, "ended",
             got->end == KM_END_TEXT, "end", km_end_name(got->end), "prompt_seconds",
@@ -134,8 +135,11 @@ static int run(settings *o) {
     km_text prompt = {0};
     km_cli_model m;
     km_open_options how = {.context = o->session.context, .dtype = KM_DTYPE_COUNT};
+    km_dtype cache = KM_F16;
     int code = KM_EXIT_FAILED;
-    km_status s = km_cli_model_open(&m, o->model, NULL, &o->common, &how, &err);
+    km_cli_cache_type(o->session.cache_type, &cache, &err); /* checked before */
+    km_status s =
+        km_cli_model_open_at(&m, o->model, NULL, &o->common, &o->where, cache, 1, &how, &err);
     if (s == KM_OK) s = km_cli_sampling_open(&o->sampling, m.token, &err);
     if (s == KM_OK) s = read_prompt(o, &m, &prompt, &err);
     if (s == KM_OK) s = generate(o, &m, &prompt, &out, &got, &err);
@@ -159,7 +163,6 @@ int km_command_run(int argc, char **argv) {
     settings o = {.common = KM_COMMON_DEFAULTS,
                   .tokens = 256,
                   .sampling = km_cli_sampling_defaults(40, 0.95, 0.05)};
-    o.common.device = "cpu";
     const km_option options[] = {
         {"model", KM_OPTION_TEXT, "PATH", &o.model, 0, 0,
          "a GGUF file, a Hugging Face folder, or a training run's; also -m\n"
@@ -176,7 +179,8 @@ int km_command_run(int argc, char **argv) {
         KM_OPTION_SESSION_ROWS(o.session,
                                "go on from the second half of the context when it is full"),
         KM_OPTION_SAMPLING_ROWS(o.sampling, "40", "0.95", "0.05"),
-        KM_OPTION_DEVICE_ROW(o.common, "where to compute (default: cpu)"),
+        KM_OPTION_DEVICE_ROW(o.common, "where to compute (default: auto, a GPU if there is one)"),
+        KM_OPTION_WHERE_ROWS(o.where),
         KM_OPTION_THREADS_ROW(o.common),
         KM_OPTION_OUTPUT_ROWS(o.common),
         {0},
@@ -191,7 +195,8 @@ int km_command_run(int argc, char **argv) {
                     "  kermes run -m SmolLM2.gguf --chat --prompt 'Name three colours.' --json\n"
                     "  kermes run --chat --file question.txt --system 'Answer in one sentence.'\n"
                     "  kermes run --chat --prompt 'A cat, as JSON.' --json-schema cat.schema.json\n"
-                    "  kermes run --prompt '1, 2, 3,' --stop '10' --logit-bias ' 7=-inf'\n",
+                    "  kermes run --prompt '1, 2, 3,' --stop '10' --logit-bias ' 7=-inf'\n"
+                    "  kermes run -m large.gguf --prompt 'Once' --device cuda --gpu-layers auto\n",
     };
     km_args args;
     km_error err = {0};
@@ -201,6 +206,7 @@ int km_command_run(int argc, char **argv) {
     if ((o.template || o.system) && !o.chat)
         return km_cli_usage("run: --%s needs --chat", o.template ? "template" : "system");
     if (km_cli_session_check(&o.session, &err) != KM_OK ||
+        km_cli_where_check(&o.where, &err) != KM_OK ||
         km_cli_sampling_check(&o.sampling, &err) != KM_OK)
         return km_cli_usage("%s", err.text);
     km_cli_notes(o.common.quiet);

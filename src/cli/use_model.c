@@ -57,14 +57,16 @@ static km_status find_model(const char *given, char out[PATH_MAX], km_error *err
 
 km_status km_cli_model_open(km_cli_model *m, const char *given, const char *tokenizer,
                             const km_common *common, const km_open_options *how, km_error *err) {
+    return km_cli_model_open_at(m, given, tokenizer, common, &(km_cli_where){0}, KM_F16, 1, how,
+                                err);
+}
+
+km_status km_cli_model_find(km_cli_model *m, const char *given, const char *tokenizer,
+                            km_error *err) {
     *m = (km_cli_model){0};
     if (find_model(given, m->path, err) != KM_OK) return err->code;
     m->token = km_token_load(tokenizer ? tokenizer : m->path, err);
-    if (!m->token) return err->code;
-    m->ctx = km_ctx_new(common->device, (int)common->threads);
-    if (!m->ctx) return km_error_set(err, KM_ERR_DEVICE, "%s", km_last_error());
-    m->model = km_model_open(m->ctx, m->path, how, err);
-    return m->model ? KM_OK : err->code;
+    return m->token ? KM_OK : err->code;
 }
 
 void km_cli_model_close(km_cli_model *m) {
@@ -75,7 +77,7 @@ void km_cli_model_close(km_cli_model *m) {
 
 /* ---- Sessions ---- */
 
-static km_status cache_type(const char *name, km_dtype *out, km_error *err) {
+km_status km_cli_cache_type(const char *name, km_dtype *out, km_error *err) {
     static const km_dtype known[] = {KM_F16, KM_F32, KM_BF16, KM_Q8_0, KM_Q4_0};
     *out = known[0];
     if (!name) return KM_OK;
@@ -90,12 +92,12 @@ static km_status cache_type(const char *name, km_dtype *out, km_error *err) {
 
 km_status km_cli_session_check(const km_cli_session *o, km_error *err) {
     km_dtype dtype;
-    return cache_type(o->cache_type, &dtype, err);
+    return km_cli_cache_type(o->cache_type, &dtype, err);
 }
 
 km_session *km_cli_session_open(const km_cli_model *m, const km_cli_session *o, km_error *err) {
     km_batch_options how = km_batch_defaults();
-    if (cache_type(o->cache_type, &how.cache, err) != KM_OK) return NULL;
+    if (km_cli_cache_type(o->cache_type, &how.cache, err) != KM_OK) return NULL;
     how.shift = o->shift;
     how.keep = km_token_bos(m->token) >= 0; /* texts begin with it, shifted or not */
     km_session *s = km_session_open(m->ctx, m->model, &how, err);

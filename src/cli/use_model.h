@@ -5,14 +5,35 @@
 #include "cli/cli.h"
 #include "infer/chat_template.h"
 #include "infer/generate.h"
-#include "model/open.h"
+#include "infer/memory.h"
 #include <limits.h>
+
+/* Which devices a model's layers go to. */
+typedef struct km_cli_where {
+    const char *gpu_layers; /* "N" or "auto"; NULL: all that fit */
+    const char *devices;    /* "cuda:0,cuda:1"; NULL: --device */
+} km_cli_where;
+
+/* clang-format off */
+#define KM_OPTION_WHERE_ROWS(w)                                                                    \
+    {"gpu-layers", KM_OPTION_TEXT, "N|auto", &(w).gpu_layers, 0, 0,                                \
+     "how many layers the GPU takes; the others are computed by the CPU from\n"                    \
+     "the mapped file (default: all, or as many as fit)"},                                         \
+    {"devices", KM_OPTION_TEXT, "LIST", &(w).devices, 0, 0,                                        \
+     "several devices, as cuda:0,cuda:1: layers are spread over them"}
+/* clang-format on */
 
 typedef struct km_cli_model {
     char path[PATH_MAX]; /* where it was found */
     km_token *token;
-    km_ctx *ctx;
+    km_ctx *ctx; /* of the model's first part */
     km_model *model;
+    bool planned; /* a GPU is used, or could have been */
+    km_memory_plan plan;
+    char devices[160]; /* "cuda:0", "cpu 20 + cuda:0 16" */
+    int64_t context;   /* as asked for; 0: none was */
+    int threads;
+    km_open_options how;
 } km_cli_model;
 
 /* given: a GGUF file, a folder with a model, or a training run's, which stands for its model, its
@@ -20,7 +41,25 @@ typedef struct km_cli_model {
  * there. tokenizer NULL: the model's own. KM_OK, or the error; close in either case. */
 km_status km_cli_model_open(km_cli_model *m, const char *given, const char *tokenizer,
                             const km_common *common, const km_open_options *how, km_error *err);
+/* The same on the devices that `where` says, with a plan of their memory, which is told as a note
+ * where a GPU is used; cache and sequences are those of the session to come. */
+km_status km_cli_model_open_at(km_cli_model *m, const char *given, const char *tokenizer,
+                               const km_common *common, const km_cli_where *where, km_dtype cache,
+                               int64_t sequences, const km_open_options *how, km_error *err);
 void km_cli_model_close(km_cli_model *m);
+
+/* The first half of opening: the path and the tokenizer. */
+km_status km_cli_model_find(km_cli_model *m, const char *given, const char *tokenizer,
+                            km_error *err);
+/* What can be told without a model: a usage error if not KM_OK. */
+km_status km_cli_where_check(const km_cli_where *w, km_error *err);
+/* The plan for a model that was weighed, told as a note if a GPU is in it. */
+km_status km_cli_plan(const km_weighed *w, const km_common *common, const km_cli_where *where,
+                      int64_t context, int64_t sequences, km_dtype cache, km_memory_plan *out,
+                      km_error *err);
+json_t *km_cli_plan_json(const km_memory_plan *p);
+/* A bar for loading, as km_open_options and km_synthetic_model take it; user is a km_progress. */
+bool km_cli_loading(void *user, uint64_t done, uint64_t total);
 
 /* ---- Sessions ---- */
 
@@ -45,6 +84,8 @@ typedef struct km_cli_session {
 
 /* What can be told without a model: a usage error if not KM_OK. */
 km_status km_cli_session_check(const km_cli_session *o, km_error *err);
+/* The dtype of a --cache-type (NULL: f16). */
+km_status km_cli_cache_type(const char *name, km_dtype *out, km_error *err);
 /* A session over the model, with what the file holds if it is there; NULL with *err set. */
 km_session *km_cli_session_open(const km_cli_model *m, const km_cli_session *o, km_error *err);
 /* Writes the file, if one was named, and frees the session. */

@@ -87,3 +87,26 @@ says err "--file FILE is missing"
 printf a >"$work/text"
 expect_error 1 perplexity -m "$model" --file "$work/text"
 says err "nothing to predict"
+
+# Where layers go: two devices in one run give the text of one; a plan that cannot be is refused.
+tiny=$SRC_DIR/models/kermes-tiny.gguf
+expect 0 run -m "$tiny" --device cpu --prompt abc -n 8 --temperature 0 --quiet
+cp "$work/out" "$work/whole"
+expect 0 run -m "$tiny" --devices cpu,cpu --prompt abc -n 8 --temperature 0
+cmp -s "$work/out" "$work/whole" || fail "two parts say something else than the whole"
+says err "memory on cpu: "
+says err " layers, weights "
+export KERMES_GPU_MEMORY=1
+expect 0 run -m "$tiny" --device ref --prompt abc -n 1 --temperature 0 --json
+json_says device=cpu
+expect_error 1 run -m "$tiny" --device ref --gpu-layers 1 --prompt abc --quiet
+says err "not enough memory: "
+export KERMES_GPU_MEMORY=100G
+expect 0 run -m "$tiny" --device ref --gpu-layers 1 --prompt abc -n 1 --temperature 0
+says err ": fits in 107 GB"
+unset KERMES_GPU_MEMORY
+expect_error 2 run -m "$tiny" --gpu-layers many --prompt abc
+says err "--gpu-layers takes a number or auto"
+expect_error 2 run -m "$tiny" --devices cpu,,cpu --prompt abc
+expect_error 1 run -m "$model" --devices cpu,cpu --prompt abc --quiet
+says err "only a GGUF file can be split"
