@@ -59,7 +59,7 @@ static void one_round(km_ctx *ctx, void *user) {
     job *j = user;
     km_tensor *id = j->id, *dist = NULL;
     km_cell_sums_result r;
-    if (j->what & 1) km_nearest_of(ctx, j->x, j->c, j->work, !j->noted, &id, &dist);
+    if (j->what & 1) km_nearest_of(ctx, j->x, j->c, j->work, !j->noted, true, &id, &dist);
     if (j->what & 1) km_assign(ctx, j->id, id);
     if (!(j->what & 2)) return;
     km_cell_sums(ctx, j->x, id, NULL, dist, km_tensor_dim(j->c, 0), &r);

@@ -162,6 +162,7 @@
      *   min over j of |x_i - c_j|^2; the lower of equal ids; NaN is larger than all. Which of two  \
      *   centres is nearer is decided in f32: within its rounding it may be either. work is the     \
      *   device's own, changed in place: notes on x, made unless n[0] says that they are there.     \
+     *   n[1] 1: dist may be of the precision of the device's fast products.                       \
      * cell_sums: x (n, d), id (n) i32, weight? f32 (n), dist? f32 (n) -> sum (k, d) of weight * x, \
      *   mass (k) of weights, count (k), spread (k) of dist, f32; n[0] k. Rows with another id are  \
      *   left out. Same bits every run. */                                                          \

@@ -84,9 +84,9 @@ km_tensor *km_nearest_work(km_ctx *ctx, const km_tensor *x) {
 }
 
 km_status km_nearest_of(km_ctx *ctx, km_tensor *x, km_tensor *c, km_tensor *work, bool fresh,
-                     km_tensor **id, km_tensor **dist) {
+                        bool quick, km_tensor **id, km_tensor **dist) {
     km_tensor *in[] = {x, c, work}, *out[KM_MAX_OUTPUTS];
-    km_params p = {.n = {work && !fresh}};
+    km_params p = {.n = {work && !fresh, quick}};
     km_apply(ctx, KM_OP_NEAREST, in, 3, &p, out);
     *id = out[0];
     *dist = out[1];

@@ -6,9 +6,11 @@
 
 /* x (n, d), c (k, d) f32 -> *id (n) i32, *dist (n) f32: the nearest centre and its squared distance,
  * the lower id of equals. work (may be NULL) is km_nearest_work's: the device's own notes on x, which
- * are made by the call that has `fresh` set and used by later ones with the same x. */
+ * are made by the call that has `fresh` set and used by later ones with the same x. `quick`: distances
+ * may be off by a few parts in 10^5 of |x|^2 + |c|^2, about the mean; which centre is nearest is as
+ * exact as ever. */
 km_status km_nearest_of(km_ctx *ctx, km_tensor *x, km_tensor *c, km_tensor *work, bool fresh,
-                     km_tensor **id, km_tensor **dist);
+                        bool quick, km_tensor **id, km_tensor **dist);
 /* Kept, the caller's; NULL without an error where the device has no use for notes. */
 km_tensor *km_nearest_work(km_ctx *ctx, const km_tensor *x);
 

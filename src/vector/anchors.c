@@ -51,7 +51,7 @@ static km_status assign_block(km_ctx *ctx, const km_anchors *a, const float *x, 
     km_scope_begin(ctx);
     km_tensor *kept = km_vectors_in(ctx, x, n, a->dim), *rows = kept;
     if (rows && a->metric == KM_METRIC_COSINE) rows = km_unit_rows(ctx, kept);
-    if (rows && km_nearest_of(ctx, rows, a->centre, NULL, true, &ids, &dists) == KM_OK) {
+    if (rows && km_nearest_of(ctx, rows, a->centre, NULL, true, false, &ids, &dists) == KM_OK) {
         km_read(ctx, ids, id, sizeof *id * (size_t)n);
         if (dist) km_read(ctx, dists, dist, sizeof *dist * (size_t)n);
     }

@@ -67,7 +67,7 @@ static void round_step(km_ctx *ctx, void *user) {
     km_tensor *id = NULL, *dist = NULL;
     km_cell_sums_result r = {0};
     bool fresh = !t->noted;
-    if (km_nearest_of(ctx, t->x, t->centre, t->work, fresh, &id, &dist) != KM_OK) return;
+    if (km_nearest_of(ctx, t->x, t->centre, t->work, fresh, true, &id, &dist) != KM_OK) return;
     km_tensor *w = pull(ctx, t, id, dist);
     if (km_cell_sums(ctx, t->x, id, w, dist, t->k, &r) != KM_OK) return;
     sum_ranks(ctx, t, r.sum);

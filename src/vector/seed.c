@@ -85,7 +85,7 @@ static km_status pass(seeding *s, const int64_t *pick, int64_t many, bool first)
         memcpy(s->batch + i * s->d, s->x + pick[i] * s->d, sizeof(float) * (size_t)s->d);
     km_scope_begin(ctx);
     km_tensor *c = km_from_data(ctx, KM_F32, KM_SHAPE(many, s->d), s->batch);
-    if (km_nearest_of(ctx, s->rows, c, s->work, first, &id, &dist) == KM_OK)
+    if (km_nearest_of(ctx, s->rows, c, s->work, first, true, &id, &dist) == KM_OK)
         km_read(ctx, dist, s->dist, sizeof(float) * (size_t)s->n);
     km_scope_end(ctx, NULL);
     if (km_failed(ctx)) return km_ctx_status(ctx);
