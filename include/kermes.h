@@ -122,7 +122,7 @@ typedef struct km_tensor km_tensor;
  * NULL on failure; km_last_error then says why. */
 KM_API km_ctx *km_ctx_new(const char *device, int threads);
 KM_API void km_ctx_free(km_ctx *ctx);                 /* kept tensors must be released before */
-KM_API const char *km_last_error(void);               /* of the last failed km_ctx_new in this thread */
+KM_API const char *km_last_error(void);               /* of the last km_ctx_new or index call here */
 
 KM_API km_status km_ctx_status(const km_ctx *ctx);    /* the sticky error */
 KM_API const char *km_ctx_error(const km_ctx *ctx);   /* its text, "" when there is none */
@@ -469,6 +469,88 @@ typedef enum km_metric {
     KM_METRIC_IP,     /* inner product: the larger, the nearer; told as its negative */
     KM_METRIC_COSINE  /* 1 - cosine of the angle */
 } km_metric;
+
+/* An index: every vector as its nearest anchor and a short code of the rest. Searching is thread safe,
+ * also while another thread adds or deletes. Calls return KM_OK, or an error whose text is
+ * km_last_error() of the same thread. Vectors are rows of f32; ids are the caller's, or counted. */
+typedef struct km_index km_index;
+
+typedef enum km_index_mode {
+    KM_INDEX_FAST,        /* the quickest search */
+    KM_INDEX_DENSE,       /* the best recall for the bytes; slower to build and to search */
+    KM_INDEX_ANCHORS_ONLY /* no codes: all vectors of a cell look the same */
+} km_index_mode;
+
+typedef enum km_index_vectors { KM_VECTORS_NONE, KM_VECTORS_F16, KM_VECTORS_INT8 } km_index_vectors;
+
+/* All zero is a good choice: L2, half a byte for each dimension. */
+typedef struct km_index_options {
+    km_metric metric;
+    km_index_mode mode;
+    int64_t anchors;          /* 0: chosen from the number of vectors */
+    /* How small; at most one of the three is set. */
+    double bytes;             /* of a vector's code */
+    double ratio;             /* bytes of the vectors over those of the whole index */
+    double recall;            /* the smallest code whose recall@10 on a sample is that, below 1 */
+    km_index_vectors rerank;  /* keeps vectors beside the codes, for exact re-ranking */
+    uint64_t seed;
+    size_t memory;            /* what building from a file may take, in bytes; 0: 2 GiB */
+    bool skip_bad;            /* leave vectors with NaN or infinity out, instead of refusing them */
+    /* Told from time to time; false stops. NULL: nobody asks. */
+    bool (*progress)(void *user, const char *stage, int64_t done, int64_t total);
+    void *user;
+} km_index_options;
+
+typedef struct km_search_options {
+    int64_t probe;            /* cells looked at; 0: all */
+    int64_t rerank;           /* so many candidates are compared again by the kept vectors; 0: none */
+    const uint64_t *allow;    /* only these ids, ascending; NULL: all */
+    size_t n_allow;
+    const uint64_t *deny;     /* none of these, ascending */
+    size_t n_deny;
+} km_search_options;
+
+typedef struct km_index_info {
+    int64_t count, deleted;   /* vectors that can be found, and deleted ones that still take room */
+    int64_t dim, anchors;
+    km_metric metric;
+    km_index_mode mode;
+    km_index_vectors rerank;
+    km_dtype dtype;           /* that the vectors came in */
+    uint64_t next_id, seed;
+    size_t code_bytes;        /* of a vector */
+    double total_bytes;       /* of the file, as it would be saved: everything counts */
+    double energy;            /* mean squared distance of a vector to its anchor */
+} km_index_info;
+
+#define KM_NO_ID UINT64_MAX   /* no vector has it */
+
+/* Builds an index of x (n, dim) in memory. ids (n) may be NULL: 0, 1, 2, ... NULL on failure. */
+KM_API km_index *km_index_build(km_ctx *ctx, const float *x, int64_t n, int64_t dim,
+                                const uint64_t *ids, const km_index_options *options);
+/* From a file of vectors (npy, fvecs, bvecs, ivecs, idx, safetensors) to an index file, in blocks: the
+ * vectors may be more than fit into memory. */
+KM_API km_status km_index_compress(km_ctx *ctx, const char *vectors, const char *path,
+                                   const km_index_options *options);
+KM_API km_index *km_index_open(const char *path);   /* an index or a manifest, mapped; NULL on failure */
+KM_API void km_index_close(km_index *index);        /* NULL is fine */
+KM_API km_index_info km_index_describe(km_index *index);
+
+/* The k nearest of each query (n, dim), best first: ids (n, k) and distances (n, k), as km_metric says
+ * them. Where there are fewer than k, KM_NO_ID and infinity. threads: 0 for one per core. */
+KM_API km_status km_index_search(km_index *index, const float *queries, int64_t n, int64_t k,
+                                 const km_search_options *options, int threads, uint64_t *ids,
+                                 float *distances);
+KM_API km_status km_index_add(km_ctx *ctx, km_index *index, const float *x, int64_t n,
+                              const uint64_t *ids); /* ids as for build, but counted on */
+/* All of them, or with an id that is not there none. */
+KM_API km_status km_index_delete(km_index *index, const uint64_t *ids, int64_t n);
+/* The vectors of these ids as the index knows them: x (n, dim). Cosine: scaled to length 1. */
+KM_API km_status km_index_decode(km_index *index, const uint64_t *ids, int64_t n, float *x);
+/* Adds all of `other`, whose ids must be others; of other anchors or codes, it is coded anew. */
+KM_API km_status km_index_merge(km_ctx *ctx, km_index *index, km_index *other);
+/* Writes beside, flushes, renames. Deleted vectors are dropped with `compact`, or when they are many. */
+KM_API km_status km_index_save(km_index *index, const char *path, bool compact);
 
 #ifdef __cplusplus
 }

@@ -1,9 +1,12 @@
-/* km_ctx_new: the one call that turns a device's name into a context on it. */
+/* km_ctx_new: the one call that turns a device's name into a context on it; and the error of calls
+ * that have no context to keep it. */
 #include "backend/backend.h"
 
 static _Thread_local km_error last_error;
 
 const char *km_last_error(void) { return last_error.text; }
+
+void km_last_error_set(const km_error *err) { last_error = *err; }
 
 km_ctx *km_ctx_new(const char *device, int threads) {
     last_error = (km_error){0};

@@ -1,0 +1,150 @@
+/* The public calls on indexes: arguments checked, the lock taken, the error told. */
+#include "base/alloc.h"
+#include "tensor/tensor.h"
+#include "vector/index.h"
+#include "vector/learn.h"
+#include "vector/make.h"
+#include <math.h>
+#include <string.h>
+
+static km_status told(km_status s, const km_error *err) {
+    km_last_error_set(err);
+    return s;
+}
+
+static km_status missing(const char *call) {
+    km_error err = {0};
+    km_error_set(&err, KM_ERR_NULL, "%s: an argument is missing or negative", call);
+    return told(KM_ERR_NULL, &err);
+}
+
+km_index *km_index_build(km_ctx *ctx, const float *x, int64_t n, int64_t dim, const uint64_t *ids,
+                         const km_index_options *options) {
+    static const km_index_options plain;
+    const km_index_options *o = options ? options : &plain;
+    km_error err = {0};
+    if (!ctx || !x || n < 1 || dim < 1) {
+        missing("km_index_build");
+        return NULL;
+    }
+    km_index *index = NULL;
+    km_status s = km_index_check_options(o, n, dim, &err);
+    int64_t bad = s == KM_OK ? km_first_bad_row(x, n, dim) : -1;
+    if (bad >= 0)
+        s = km_error_set(&err, KM_ERR_RANGE, "vector %lld holds a NaN or an infinity",
+                         (long long)bad);
+    if (s == KM_OK) {
+        int64_t m = km_learn_sample(o, n, dim, (double)(o->memory ? o->memory : (size_t)2 << 30));
+        float *sample = km_alloc(sizeof *sample * (size_t)(m * dim));
+        for (int64_t i = 0; sample && i < m; i++)
+            memcpy(sample + i * dim, x + (int64_t)((double)i * (double)n / (double)m) * dim,
+                   sizeof *sample * (size_t)dim);
+        km_learn l = {ctx, NULL, o, sample, m, dim, n, KM_F32};
+        if (sample)
+            index = km_index_learn(&l, &err);
+        else
+            km_error_set(&err, KM_ERR_MEMORY, "no memory for a sample");
+        km_free(sample);
+    }
+    if (index && km_index_append(ctx, index, x, n, ids, &err) != KM_OK) {
+        km_index_close(index);
+        index = NULL;
+    }
+    told(err.code, &err);
+    return index;
+}
+
+km_status km_index_compress(km_ctx *ctx, const char *vectors, const char *path,
+                            const km_index_options *options) {
+    static const km_index_options plain;
+    km_error err = {0};
+    km_made made;
+    if (!ctx || !vectors || !path) return missing("km_index_compress");
+    km_input *in = km_input_open(vectors, NULL, &err);
+    km_status s = in ? km_index_make(ctx, NULL, in, NULL, path, options ? options : &plain, &made,
+                                     &err)
+                     : err.code;
+    km_input_close(in);
+    return told(s, &err);
+}
+
+km_index *km_index_open(const char *path) {
+    km_error err = {0};
+    if (!path) {
+        missing("km_index_open");
+        return NULL;
+    }
+    km_index *x = km_index_load(path, &err);
+    told(err.code, &err);
+    return x;
+}
+
+km_status km_index_search(km_index *index, const float *queries, int64_t n, int64_t k,
+                          const km_search_options *options, int threads, uint64_t *ids,
+                          float *distances) {
+    km_error err = {0};
+    if (!index || !queries || !ids || !distances || n < 0 || threads < 0)
+        return missing("km_index_search");
+    /* A single query of a caller with threads of its own is not worth starting others for. */
+    km_threads *t = threads == 1 ? NULL : km_threads_new(threads);
+    pthread_rwlock_rdlock(&index->lock);
+    km_status s = km_index_find(index, queries, n, k, options, t, ids, distances, &err);
+    pthread_rwlock_unlock(&index->lock);
+    km_threads_free(t);
+    return told(s, &err);
+}
+
+km_status km_index_add(km_ctx *ctx, km_index *index, const float *x, int64_t n,
+                       const uint64_t *ids) {
+    km_error err = {0};
+    if (!ctx || !index || (!x && n > 0) || n < 0) return missing("km_index_add");
+    pthread_rwlock_wrlock(&index->lock);
+    km_status s = km_index_append(ctx, index, x, n, ids, &err);
+    pthread_rwlock_unlock(&index->lock);
+    return told(s, &err);
+}
+
+km_status km_index_delete(km_index *index, const uint64_t *ids, int64_t n) {
+    km_error err = {0};
+    int64_t removed;
+    if (!index || (!ids && n > 0) || n < 0) return missing("km_index_delete");
+    pthread_rwlock_wrlock(&index->lock);
+    km_status s = km_index_remove(index, ids, n, false, &removed, &err);
+    pthread_rwlock_unlock(&index->lock);
+    return told(s, &err);
+}
+
+km_status km_index_decode(km_index *index, const uint64_t *ids, int64_t n, float *x) {
+    km_error err = {0};
+    if (!index || ((!ids || !x) && n > 0) || n < 0) return missing("km_index_decode");
+    pthread_rwlock_rdlock(&index->lock);
+    km_place *places = km_index_places(index, ids, n, &err);
+    km_status s = places ? km_index_restore(index, NULL, places, n, x, &err) : err.code;
+    pthread_rwlock_unlock(&index->lock);
+    km_free(places);
+    return told(s, &err);
+}
+
+km_status km_index_merge(km_ctx *ctx, km_index *index, km_index *other) {
+    km_error err = {0};
+    if (!ctx || !index || !other) return missing("km_index_merge");
+    if (index == other) {
+        km_error_set(&err, KM_ERR_STATE, "an index cannot be merged with itself");
+        return told(KM_ERR_STATE, &err);
+    }
+    pthread_rwlock_wrlock(&index->lock);
+    pthread_rwlock_rdlock(&other->lock);
+    km_status s = km_index_absorb(ctx, index, other, &err);
+    pthread_rwlock_unlock(&other->lock);
+    pthread_rwlock_unlock(&index->lock);
+    return told(s, &err);
+}
+
+km_status km_index_save(km_index *index, const char *path, bool compact) {
+    km_error err = {0};
+    if (!index || !path) return missing("km_index_save");
+    pthread_rwlock_rdlock(&index->lock);
+    km_status s = km_index_store(index, path, compact, NULL, NULL, &err);
+    pthread_rwlock_unlock(&index->lock);
+    return told(s, &err);
+}

@@ -1,0 +1,161 @@
+/* The frame of an index, and what is asked about it. */
+#include "vector/index.h"
+#include "base/alloc.h"
+#include "tensor/dtype.h"
+#include <math.h>
+#include <string.h>
+
+void km_unit(float *x, int64_t n, int64_t dim) {
+    for (int64_t i = 0; i < n; i++, x += dim) {
+        double sum = 0;
+        for (int64_t j = 0; j < dim; j++) sum += (double)x[j] * x[j];
+        float scale = sum > 0 ? (float)(1 / sqrt(sum)) : 0;
+        for (int64_t j = 0; j < dim; j++) x[j] *= scale;
+    }
+}
+
+/* f16 has 11 bits of mantissa: the rounding is far below a residual, except where values are so
+ * small or so large that f16 has no room for them. Residuals are taken from the rounded anchors, so
+ * nothing is lost; anchors are just a little off their means. */
+bool km_anchors_to_half(float *anchors, int64_t n) {
+    double sum = 0, error = 0;
+    for (int64_t i = 0; i < n; i++) {
+        float v = km_f16_to_f32(km_f32_to_f16(anchors[i]));
+        if (!isfinite(v)) return false;
+        sum += (double)anchors[i] * anchors[i];
+        error += ((double)v - anchors[i]) * ((double)v - anchors[i]);
+    }
+    if (error > 1e-6 * sum) return false;
+    for (int64_t i = 0; i < n; i++) anchors[i] = km_f16_to_f32(km_f32_to_f16(anchors[i]));
+    return true;
+}
+
+typedef struct turn_job {
+    km_index *x;
+    int64_t turned;
+} turn_job;
+
+static void turn_anchors(void *arg, int64_t begin, int64_t end, int worker) {
+    const turn_job *j = arg;
+    const km_index *x = j->x;
+    (void)worker;
+    for (int64_t c = begin; c < end; c++) {
+        const float *a = x->anchors + c * x->dim;
+        double sum = 0;
+        for (int64_t i = 0; i < x->dim; i++) sum += (double)a[i] * a[i];
+        x->norms[c] = (float)sum;
+        if (x->coder) km_coder_turn(x->coder, a, x->turned + c * j->turned);
+    }
+}
+
+km_index *km_index_frame(km_threads *t, km_metric metric, km_rerank rerank, int64_t dim,
+                         float *anchors, int64_t cells, km_coder *coder, km_error *err) {
+    km_index *x = km_calloc(1, sizeof *x);
+    int64_t turned = coder ? km_coder_turned(coder) : 0;
+    if (x) {
+        x->norms = km_alloc(sizeof(float) * (size_t)cells);
+        x->turned = km_alloc(sizeof(float) * (size_t)(cells * turned + 1));
+        x->meta = json_object();
+    }
+    if (!x || !x->norms || !x->turned || !x->meta || pthread_rwlock_init(&x->lock, NULL) != 0) {
+        if (x) {
+            km_free(x->norms);
+            km_free(x->turned);
+            json_decref(x->meta);
+        }
+        km_free(x);
+        km_free(anchors);
+        km_coder_free(coder);
+        km_error_set(err, KM_ERR_MEMORY, "no memory for an index of %lld anchors",
+                     (long long)cells);
+        return NULL;
+    }
+    x->metric = metric;
+    x->rerank = rerank;
+    x->dim = dim;
+    x->cells = cells;
+    x->anchors = anchors;
+    x->coder = coder;
+    x->mode = !coder                                      ? KM_INDEX_ANCHORS_ONLY
+              : km_coder_mode(coder) == KM_CODE_DENSE ? KM_INDEX_DENSE
+                                                          : KM_INDEX_FAST;
+    x->code_bytes = coder ? km_coder_bytes(coder) : 0;
+    x->vector_bytes = km_kmx_vector_bytes(&(km_kmx_head){.rerank = rerank, .dim = dim});
+    turn_job job = {x, turned};
+    km_threads_for(t, cells, 16, turn_anchors, &job);
+    return x;
+}
+
+void km_index_close(km_index *x) {
+    if (!x) return;
+    for (int i = 0; i < x->n_segments; i++) km_segment_close(&x->segments[i]);
+    km_free(x->segments);
+    km_free(x->anchors);
+    km_free(x->norms);
+    km_free(x->turned);
+    km_coder_free(x->coder);
+    json_decref(x->meta);
+    pthread_rwlock_destroy(&x->lock);
+    km_free(x);
+}
+
+static int64_t all_rows(const km_index *x, int64_t *dead) {
+    int64_t rows = 0;
+    *dead = 0;
+    for (int i = 0; i < x->n_segments; i++) {
+        rows += x->segments[i].rows;
+        *dead += x->segments[i].dead_rows;
+    }
+    return rows;
+}
+
+int64_t km_index_live(const km_index *x) {
+    int64_t dead, rows = all_rows(x, &dead);
+    return rows - dead;
+}
+
+/* Sections as a save would lay them out. */
+double km_index_size(const km_index *x) {
+    if (x->file_bytes > 0) return x->file_bytes;
+    int64_t dead, rows = all_rows(x, &dead);
+    int bits = 1;
+    for (int i = 0; i < x->n_segments; i++)
+        if (x->segments[i].id_bits > bits) bits = x->segments[i].id_bits;
+    char *meta = json_dumps(x->meta, JSON_COMPACT);
+    double part[] = {meta ? (double)strlen(meta) : 0,
+                     8.0 * (double)(x->cells + 1),
+                     (double)x->cells * (double)x->dim * (x->half ? 2 : 4),
+                     x->coder ? (double)km_coder_written(x->coder) : 0,
+                     (double)rows * (double)x->code_bytes,
+                     (double)km_id_bytes(rows, bits),
+                     dead ? (double)((rows + 7) / 8) : 0,
+                     (double)rows * (double)x->vector_bytes};
+    double sum = KM_KMX_PAGE, sections = 0, blocks = 0;
+    for (size_t i = 0; i < sizeof part / sizeof *part; i++) {
+        sum += KM_KMX_PAGE * ceil(part[i] / KM_KMX_PAGE);
+        sections += part[i] > 0;
+        blocks += ceil(part[i] / KM_KMX_BLOCK);
+    }
+    free(meta);
+    return sum + 64 * sections + 8 * blocks + 64;
+}
+
+km_index_info km_index_describe(km_index *x) {
+    pthread_rwlock_rdlock(&x->lock);
+    int64_t dead, rows = all_rows(x, &dead);
+    km_index_info i = {.count = rows - dead,
+                       .deleted = dead,
+                       .dim = x->dim,
+                       .anchors = x->cells,
+                       .metric = x->metric,
+                       .mode = x->mode,
+                       .rerank = (km_index_vectors)x->rerank,
+                       .dtype = x->dtype,
+                       .next_id = x->next_id,
+                       .seed = x->seed,
+                       .code_bytes = x->code_bytes,
+                       .total_bytes = km_index_size(x),
+                       .energy = x->energy};
+    pthread_rwlock_unlock(&x->lock);
+    return i;
+}

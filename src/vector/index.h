@@ -1,0 +1,129 @@
+/* An index in memory: a frame that never changes (metric, anchors, coder) and segments of rows, each
+ * sorted by cell. A file opened is one segment, mapped; every batch added is another, and small
+ * ones are joined. Saving writes all of them as one.
+ *
+ * A lock lets many search at once; adding and deleting wait for them. */
+#ifndef KM_VECTOR_INDEX_H
+#define KM_VECTOR_INDEX_H
+#include "base/threads.h"
+#include "vector/coder.h"
+#include "vector/kmx.h"
+#include <jansson.h>
+#include <pthread.h>
+
+typedef struct km_segment {
+    int64_t rows, dead_rows;
+    const uint64_t *start;  /* (cells + 1): the first row of each cell */
+    const uint8_t *codes;   /* rows x code_bytes, packed cell by cell; NULL in anchors-only */
+    const uint8_t *ids;     /* rows x id_bits */
+    const uint8_t *vectors; /* rows x vector_bytes, or NULL */
+    uint8_t *dead;          /* a bit each; NULL: none is */
+    int id_bits;
+    km_kmx *file;           /* what the above points into; NULL: `owned` */
+    void *owned[4];         /* start, codes, ids, vectors */
+} km_segment;
+
+struct km_index {
+    pthread_rwlock_t lock;
+    km_metric metric;
+    km_index_mode mode;
+    km_rerank rerank;
+    km_dtype dtype;
+    int64_t dim, cells;
+    size_t code_bytes, vector_bytes;
+    uint64_t next_id, seed;
+    double energy;
+    bool half;              /* anchors are exact in f16, and kept so in files */
+    float *anchors;         /* (cells, dim) */
+    float *norms;           /* (cells): |anchor|^2 */
+    km_coder *coder;        /* NULL in anchors-only */
+    float *turned;          /* (cells, turned): anchors as scans want them */
+    json_t *meta;
+    km_segment *segments;
+    int n_segments, cap_segments;
+    double file_bytes;      /* of the files opened, while nothing has changed; 0 otherwise */
+};
+
+/* Sets mode and code sizes, norms and turned anchors; takes `anchors` (cells, dim) and coder over,
+ * also when it fails. `half` rounds the anchors to f16 if that is harmless. */
+km_index *km_index_frame(km_threads *t, km_metric metric, km_rerank rerank, int64_t dim,
+                         float *anchors, int64_t cells, km_coder *coder, km_error *err);
+bool km_anchors_to_half(float *anchors, int64_t n); /* rounds them, if f16 serves; else false */
+
+/* Opens an index or a manifest. */
+km_index *km_index_load(const char *path, km_error *err);
+km_index *km_index_from_file(km_kmx *file, km_error *err); /* the file is taken over either way */
+/* Adds the rows of a file as a segment; the file is the index's from then on, also on failure. */
+km_status km_index_attach(km_index *x, km_kmx *file, km_error *err);
+
+/* Writes it all as one file. *bytes, *hash may be NULL. */
+km_status km_index_store(km_index *x, const char *path, bool compact, uint64_t *bytes,
+                         uint64_t *hash, km_error *err);
+/* META, and the sections that do not depend on rows. */
+km_status km_index_put_frame(const km_index *x, km_kmx_writer *w, km_error *err);
+km_kmx_head km_index_head(const km_index *x, int64_t rows, int64_t dead, int id_bits);
+double km_index_size(const km_index *x); /* of the file that a save would write */
+
+/* ---- Rows ---- */
+
+typedef struct km_rows { /* rows to become a segment, in any order */
+    int64_t n;
+    const int32_t *cell;    /* (n) */
+    const uint64_t *id;     /* (n) */
+    const uint8_t *codes;   /* (n, code_bytes), not packed */
+    const uint8_t *vectors; /* (n, vector_bytes) */
+} km_rows;
+
+/* Sorts the rows by cell and adds them; joins small segments. */
+km_status km_segment_add(km_index *x, const km_rows *r, km_error *err);
+void km_segment_close(km_segment *s);
+bool km_segment_is_dead(const km_segment *s, int64_t row);
+/* Checks what a file says of rows [first, first + n), before it is used. */
+km_status km_segment_check(const km_index *x, const km_segment *s, int64_t first, int64_t n,
+                           bool vectors, km_error *err);
+/* Live rows of a cell, over all segments, as places; `places` has room for km_cell_rows. */
+typedef struct km_place {
+    int32_t segment;
+    int64_t row;
+} km_place;
+int64_t km_cell_rows(const km_index *x, int64_t cell);
+int64_t km_cell_live(const km_index *x, int64_t cell, bool with_dead, km_place *places);
+/* The rows' codes, unpacked: from a whole cell of a segment, since packing is by cell. */
+km_status km_segment_codes(const km_index *x, const km_segment *s, int64_t cell, uint8_t *codes,
+                           km_error *err);
+
+/* ---- What one does with an index; the public calls are these with the lock taken ---- */
+
+/* Cells and codes of x (n, dim), finite; of cosine, x is scaled to length 1 in place. */
+typedef struct km_encoded {
+    int32_t *cell;
+    uint8_t *codes, *vectors;
+    double energy, lost; /* sums of squared distances: to anchors, and to what codes give back */
+} km_encoded;
+typedef struct km_encoder km_encoder; /* anchors on the context's device, and buffers */
+km_encoder *km_encoder_new(km_ctx *ctx, const km_index *x, int64_t block, km_error *err);
+void km_encoder_free(km_encoder *e);
+/* At most `block` rows. `lost` is worked out only with measure. */
+km_status km_encoder_run(km_encoder *e, float *rows, int64_t n, bool measure, km_encoded *out,
+                         km_error *err);
+
+km_status km_index_append(km_ctx *ctx, km_index *x, const float *rows, int64_t n,
+                          const uint64_t *ids, km_error *err);
+km_status km_index_remove(km_index *x, const uint64_t *ids, int64_t n, bool missing_ok,
+                          int64_t *removed, km_error *err);
+km_status km_index_absorb(km_ctx *ctx, km_index *x, km_index *other, km_error *err);
+bool km_index_same_frame(const km_index *a, const km_index *b); /* anchors and coder are the same */
+/* All live ids, ascending; the caller frees them. */
+uint64_t *km_index_ids(const km_index *x, int64_t *n, km_error *err);
+/* Vectors by id: places of many ids at once, then decoding block by block. */
+km_place *km_index_places(const km_index *x, const uint64_t *ids, int64_t n, km_error *err);
+km_status km_index_restore(const km_index *x, km_threads *t, const km_place *places, int64_t n,
+                           float *out, km_error *err);
+km_status km_index_find(km_index *x, const float *queries, int64_t n, int64_t k,
+                        const km_search_options *o, km_threads *t, uint64_t *ids, float *dist,
+                        km_error *err);
+void km_unit(float *x, int64_t n, int64_t dim); /* rows scaled to length 1; zeros stay */
+float km_distance(km_metric metric, const float *a, const float *b, int64_t dim); /* cosine: of unit rows */
+int64_t km_index_live(const km_index *x);
+
+#endif

@@ -1,0 +1,338 @@
+/* Learning anchors and a coder from a sample. */
+#include "vector/learn.h"
+#include "base/alloc.h"
+#include "tensor/dtype.h"
+#include "vector/anchors.h"
+#include "vector/exact.h"
+#include <math.h>
+#include <string.h>
+
+enum {
+    ROUNDS = 25,
+    PER_ANCHOR = 40,       /* vectors of the sample for each anchor */
+    SAMPLE = 20000,        /* at least, where there are as many */
+    CODER_SAMPLE = 65536,  /* vectors that the coder is trained on, at most */
+    MEASURE_BASE = 10000,  /* vectors that recall is measured on, at most */
+    MEASURE_QUERIES = 100
+};
+
+bool km_tell(const km_index_options *o, const char *stage, int64_t done, int64_t total) {
+    return !o->progress || o->progress(o->user, stage, done, total);
+}
+
+km_status km_stopped(km_error *err) { return km_error_set(err, KM_ERR_STATE, "stopped"); }
+
+km_status km_index_check_options(const km_index_options *o, int64_t total, int64_t dim,
+                                 km_error *err) {
+    int sizes = (o->bytes > 0) + (o->ratio > 0) + (o->recall > 0);
+    if (total < 1) return km_error_set(err, KM_ERR_RANGE, "there are no vectors");
+    if (dim < 1 || dim > KM_CODER_MAX_DIM)
+        return km_error_set(err, KM_ERR_RANGE,
+                            "vectors of %lld dimensions; an index takes 1 to %d", (long long)dim,
+                            KM_CODER_MAX_DIM);
+    if (sizes > 1)
+        return km_error_set(err, KM_ERR_RANGE, "bytes, ratio and recall: only one can be asked for");
+    if (sizes && o->mode == KM_INDEX_ANCHORS_ONLY)
+        return km_error_set(err, KM_ERR_RANGE,
+                            "anchors-only keeps no codes, so neither bytes, ratio nor recall can be "
+                            "asked for");
+    if (o->bytes < 0 || o->bytes > 8.0 * (double)dim + 16 || o->ratio < 0 || o->recall < 0 ||
+        o->recall >= 1 || o->anchors < 0 || o->anchors > 1 << 24)
+        return km_error_set(err, KM_ERR_RANGE, "bytes, ratio, recall or anchors out of range");
+    return KM_OK;
+}
+
+/* Anchors are part of the index: at most a tenth of what the codes take. */
+static int64_t choose_anchors(const km_index_options *o, int64_t total, int64_t dim) {
+    int64_t k = o->anchors;
+    if (k == 0) {
+        double code = o->bytes > 0 ? o->bytes : o->ratio > 0 ? 4.0 * (double)dim / o->ratio
+                                                             : (double)dim / 2;
+        double most = 0.1 * (double)total * code / (2 * (double)dim);
+        k = km_anchors_auto(total) / 2;
+        if (o->mode != KM_INDEX_ANCHORS_ONLY && (double)k > most) k = (int64_t)most;
+    }
+    return k < 1 ? 1 : k > total ? total : k;
+}
+
+int64_t km_learn_sample(const km_index_options *o, int64_t total, int64_t dim, double memory) {
+    int64_t n = PER_ANCHOR * choose_anchors(o, total, dim);
+    if (n < SAMPLE) n = SAMPLE;
+    /* The sample, a copy for the device, and residuals. */
+    double room = memory / (3.5 * 4 * (double)dim);
+    if ((double)n > room) n = room < 1 ? 1 : (int64_t)room;
+    return n < total ? n : total;
+}
+
+/* ---- Anchors ---- */
+
+static bool on_round(void *user, int round, int rounds, double energy) {
+    (void)energy;
+    return km_tell(user, "anchors", round, rounds);
+}
+
+static float *learn_anchors(const km_learn *l, int64_t *cells, int *rounds, double *energy,
+                            km_error *err) {
+    const km_index_options *o = l->options;
+    km_anchors a = {0};
+    km_anchor_options how = {.count = choose_anchors(o, l->total, l->dim),
+                             .rounds = ROUNDS,
+                             .metric = o->metric,
+                             .seed = o->seed,
+                             .settle = 1e-4,
+                             .progress = on_round,
+                             .user = (void *)(uintptr_t)o};
+    float *centre = NULL;
+    km_status s = km_anchors_train(l->ctx, l->sample, l->n, l->dim, &how, l->comm, &a);
+    if (s == KM_OK) {
+        centre = km_alloc(sizeof *centre * (size_t)(a.count * l->dim));
+        if (centre && km_anchors_read(l->ctx, &a, centre) != KM_OK) {
+            km_free(centre);
+            centre = NULL;
+        }
+        *cells = a.count;
+        *rounds = a.rounds;
+        *energy = a.energy;
+    }
+    if (!centre && km_ctx_status(l->ctx) != KM_OK)
+        km_error_set(err, km_ctx_status(l->ctx), "%s", km_ctx_error(l->ctx));
+    else if (!centre)
+        km_error_set(err, KM_ERR_MEMORY, "no memory for the anchors");
+    km_anchors_release(&a);
+    return centre;
+}
+
+/* ---- Codes ---- */
+
+typedef struct coding {
+    const km_learn *l;
+    const float *anchors;
+    int64_t cells;
+    bool half;
+    float *residual; /* (n, dim) of rows spread over the sample */
+    int64_t n;
+} coding;
+
+static km_status take_residuals(coding *c, km_error *err) {
+    const km_learn *l = c->l;
+    int64_t n = l->n < CODER_SAMPLE ? l->n : CODER_SAMPLE, dim = l->dim;
+    float *rows = km_alloc(sizeof *rows * (size_t)(n * dim + 1));
+    int32_t *cell = km_alloc(sizeof *cell * (size_t)(n + 1));
+    km_anchors a = {0};
+    km_status s = KM_OK;
+    if (!rows || !cell) s = km_error_set(err, KM_ERR_MEMORY, "no memory for a sample of residuals");
+    for (int64_t i = 0; s == KM_OK && i < n; i++) {
+        int64_t from = (int64_t)((double)i * (double)l->n / (double)n);
+        memcpy(rows + i * dim, l->sample + from * dim, sizeof *rows * (size_t)dim);
+    }
+    if (s == KM_OK &&
+        (km_anchors_from(l->ctx, c->anchors, c->cells, dim, KM_METRIC_L2, &a) != KM_OK ||
+         km_anchors_assign(l->ctx, &a, rows, n, cell, NULL) != KM_OK))
+        s = km_error_set(err, km_ctx_status(l->ctx), "%s", km_ctx_error(l->ctx));
+    km_anchors_release(&a);
+    for (int64_t i = 0; s == KM_OK && i < n; i++)
+        for (int64_t j = 0; j < dim; j++) rows[i * dim + j] -= c->anchors[cell[i] * dim + j];
+    km_free(cell);
+    if (s != KM_OK) {
+        km_free(rows);
+        rows = NULL;
+    }
+    c->residual = rows;
+    c->n = n;
+    return s;
+}
+
+static km_coder *train_coder(const coding *c, double bytes, km_code_turn turn, km_error *err) {
+    const km_index_options *o = c->l->options;
+    km_coder_options how = {.dim = c->l->dim,
+                            .bytes = bytes < 1 ? 1 : bytes,
+                            .mode = o->mode == KM_INDEX_DENSE ? KM_CODE_DENSE : KM_CODE_FAST,
+                            .turn = turn,
+                            .seed = o->seed};
+    return km_coder_train(c->l->ctx->threads, c->residual, c->n, &how, err);
+}
+
+/* A frame with its own copy of the anchors, and the coder. */
+static km_index *frame(const coding *c, km_coder *coder, km_error *err) {
+    const km_learn *l = c->l;
+    size_t n = sizeof(float) * (size_t)(c->cells * l->dim);
+    float *anchors = km_alloc(n);
+    if (!anchors) {
+        km_coder_free(coder);
+        km_error_set(err, KM_ERR_MEMORY, "no memory for the anchors");
+        return NULL;
+    }
+    memcpy(anchors, c->anchors, n);
+    km_index *x = km_index_frame(l->ctx->threads, l->options->metric,
+                                 (km_rerank)l->options->rerank, l->dim, anchors, c->cells, coder,
+                                 err);
+    if (x) {
+        x->half = c->half;
+        x->dtype = l->dtype;
+        x->seed = l->options->seed;
+    }
+    return x;
+}
+
+/* recall@10 of an index without rows on a part of the sample; NaN when there is too little of it. */
+static double measure(const coding *c, km_index *x, int64_t *base, int64_t *queries,
+                      km_error *err) {
+    const km_learn *l = c->l;
+    int64_t dim = l->dim, q = l->n / 10 < MEASURE_QUERIES ? l->n / 10 : MEASURE_QUERIES;
+    int64_t n = l->n - q < MEASURE_BASE ? l->n - q : MEASURE_BASE;
+    *base = n;
+    *queries = q;
+    if (q < 1 || n < 20) return NAN;
+    float *rows = km_alloc(sizeof *rows * (size_t)((n + q) * dim));
+    uint64_t *wanted = km_alloc(sizeof *wanted * (size_t)(20 * q)), *found = wanted + 10 * q;
+    float *dist = km_alloc(sizeof *dist * (size_t)(10 * q));
+    km_exact *exact = NULL;
+    km_status s = KM_OK;
+    double recall = NAN;
+    if (!rows || !wanted || !dist) s = km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    if (s == KM_OK) { /* rows spread over the sample; every so often one is a query */
+        int64_t all = n + q, nth = all / q, b = 0, a = 0;
+        for (int64_t i = 0; i < all; i++) {
+            int64_t from = (int64_t)((double)i * (double)l->n / (double)all);
+            float *to = i % nth == nth - 1 && a < q ? rows + (n + a++) * dim : rows + b++ * dim;
+            memcpy(to, l->sample + from * dim, sizeof *rows * (size_t)dim);
+        }
+        exact = km_exact_new(l->ctx, rows + n * dim, q, dim, 10, x->metric, err);
+        s = exact ? km_exact_feed(exact, rows, n, 0, err) : err->code;
+    }
+    if (s == KM_OK) {
+        km_exact_result(exact, wanted, dist);
+        s = km_index_append(l->ctx, x, rows, n, NULL, err);
+    }
+    if (s == KM_OK)
+        s = km_index_find(x, rows + n * dim, q, 10, NULL, l->ctx->threads, found, dist, err);
+    if (s == KM_OK) recall = km_recall(wanted, found, q, 10, 10);
+    while (x->n_segments > 0) km_segment_close(&x->segments[--x->n_segments]);
+    x->next_id = 0;
+    km_exact_free(exact);
+    km_free(rows);
+    km_free(wanted);
+    km_free(dist);
+    return recall;
+}
+
+/* The size of everything but codes, per vector. */
+static double overhead(const coding *c, const km_coder *coder) {
+    const km_learn *l = c->l;
+    double frame_bytes = (double)(c->cells * l->dim) * (c->half ? 2 : 4) + 8.0 * (double)c->cells +
+                         (double)km_coder_written(coder) + 9 * KM_KMX_PAGE;
+    km_kmx_head h = {.rerank = (km_rerank)l->options->rerank, .dim = l->dim};
+    return frame_bytes / (double)l->total + km_id_bits((uint64_t)l->total) / 8.0 +
+           (double)km_kmx_vector_bytes(&h);
+}
+
+/* Trains, sees what the coder itself takes, and trains again with what is left. */
+static km_coder *coder_by_ratio(const coding *c, km_error *err) {
+    const km_learn *l = c->l;
+    double wanted = (double)l->dim * (double)km_dtype_size(l->dtype) / l->options->ratio;
+    for (int turn = KM_TURN_AUTO; turn <= KM_TURN_HADAMARD; turn++) {
+        km_coder *first = train_coder(c, wanted, (km_code_turn)turn, err);
+        if (!first) return NULL;
+        double left = wanted - overhead(c, first);
+        /* A transform that takes as much as the codes is not worth it. */
+        bool fits = left >= 1 && (turn == KM_TURN_HADAMARD || left > wanted / 2);
+        km_coder_free(first);
+        if (fits) return train_coder(c, left, (km_code_turn)turn, err);
+    }
+    km_error_set(err, KM_ERR_RANGE,
+                 "a ratio of %g leaves no room for codes: ids, anchors and the file's frame take "
+                 "more than %.1f bytes for each of %lld vectors",
+                 l->options->ratio, wanted, (long long)l->total);
+    return NULL;
+}
+
+/* The smallest of a row of sizes whose recall on the sample is enough. */
+static km_coder *coder_by_recall(const coding *c, km_error *err) {
+    static const double parts[] = {1 / 32.0, 1 / 16.0, 3 / 32.0, 1 / 8.0, 5 / 32.0, 3 / 16.0,
+                                   1 / 4.0,  5 / 16.0, 3 / 8.0,  1 / 2.0, 5 / 8.0,  3 / 4.0, 1.0};
+    int lo = 0, hi = sizeof parts / sizeof *parts - 1;
+    double dim = (double)c->l->dim, got = NAN;
+    while (lo < hi) {
+        int mid = (lo + hi) / 2;
+        int64_t base, queries;
+        km_coder *coder = train_coder(c, ceil(dim * parts[mid]) + 1, KM_TURN_AUTO, err);
+        km_index *x = coder ? frame(c, coder, err) : NULL;
+        if (!x) return NULL;
+        got = measure(c, x, &base, &queries, err);
+        km_index_close(x);
+        if (err->code != KM_OK) return NULL;
+        if (!km_tell(c->l->options, "codes", lo, 13)) {
+            km_stopped(err);
+            return NULL;
+        }
+        if (isnan(got) || got >= c->l->options->recall)
+            hi = mid;
+        else
+            lo = mid + 1;
+    }
+    return train_coder(c, ceil(dim * parts[lo]) + 1, KM_TURN_AUTO, err);
+}
+
+/* Rank 0 trains, the others receive. */
+static km_coder *share_coder(km_comm *comm, km_coder *coder, km_error *err) {
+    if (!comm || km_comm_size(comm) == 1) return coder;
+    uint64_t n = coder ? km_coder_written(coder) : 0;
+    if (km_comm_broadcast(comm, 0, &n, sizeof n, err) != KM_OK || n == 0 || n > (1u << 31)) {
+        km_coder_free(coder);
+        km_error_set(err, KM_ERR_STATE, "rank 0 could not train the codes");
+        return NULL;
+    }
+    uint8_t *bytes = km_alloc((size_t)n);
+    if (bytes && coder) km_coder_write(coder, bytes);
+    km_status s = bytes ? km_comm_broadcast(comm, 0, bytes, (size_t)n, err)
+                        : km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    if (s == KM_OK && !coder) coder = km_coder_read(bytes, (size_t)n, err);
+    km_free(bytes);
+    return coder;
+}
+
+static km_coder *learn_coder(coding *c, km_error *err) {
+    const km_index_options *o = c->l->options;
+    km_coder *coder = NULL;
+    if (km_comm_rank(c->l->comm) == 0 && take_residuals(c, err) == KM_OK) {
+        coder = o->ratio > 0    ? coder_by_ratio(c, err)
+                : o->recall > 0 ? coder_by_recall(c, err)
+                : o->bytes > 0  ? train_coder(c, o->bytes, KM_TURN_AUTO, err)
+                                : train_coder(c, ceil((double)c->l->dim / 2), KM_TURN_AUTO, err);
+        km_free(c->residual);
+    }
+    return share_coder(c->l->comm, coder, err);
+}
+
+km_index *km_index_learn(const km_learn *l, km_error *err) {
+    const km_index_options *o = l->options;
+    int rounds = 0;
+    coding c = {.l = l};
+    double energy = 0;
+    if (o->metric == KM_METRIC_COSINE) km_unit(l->sample, l->n, l->dim);
+    float *anchors = learn_anchors(l, &c.cells, &rounds, &energy, err);
+    if (!anchors) return NULL;
+    c.half = km_anchors_to_half(anchors, c.cells * l->dim);
+    c.anchors = anchors;
+    km_coder *coder = NULL;
+    km_index *x = NULL;
+    if (!km_tell(o, "codes", 0, 1))
+        km_stopped(err);
+    else if (o->mode == KM_INDEX_ANCHORS_ONLY || (coder = learn_coder(&c, err)))
+        x = frame(&c, coder, err);
+    if (x) {
+        int64_t base, queries;
+        double recall = measure(&c, x, &base, &queries, err);
+        json_t *m = json_pack("{s:I, s:I, s:i, s:f}", "sample", (json_int_t)base, "queries",
+                              (json_int_t)queries, "rounds", rounds, "energy", energy);
+        if (isfinite(recall)) json_object_set_new(m, "recall@10", json_real(recall));
+        json_object_set_new(x->meta, "measured", m);
+        x->energy = energy;
+        if (err->code != KM_OK) {
+            km_index_close(x);
+            x = NULL;
+        }
+    }
+    km_free(anchors);
+    return x;
+}

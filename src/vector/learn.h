@@ -1,0 +1,29 @@
+/* Learning an index's frame from a sample: anchors, then a coder of residuals of the size asked for
+ * (in bytes, by the ratio of the whole, or by the recall it reaches on the sample). */
+#ifndef KM_VECTOR_LEARN_H
+#define KM_VECTOR_LEARN_H
+#include "comm/comm.h"
+#include "vector/index.h"
+
+/* What is known of the vectors when learning begins. */
+typedef struct km_learn {
+    km_ctx *ctx;
+    km_comm *comm;       /* NULL: alone. All ranks get the same frame */
+    const km_index_options *options;
+    float *sample;       /* (n, dim), finite; scaled in place for cosine */
+    int64_t n, dim;
+    int64_t total;       /* vectors that the index will hold, over all ranks */
+    km_dtype dtype;      /* of these vectors */
+} km_learn;
+
+km_status km_index_check_options(const km_index_options *o, int64_t total, int64_t dim,
+                                 km_error *err);
+/* How many vectors of `total` a sample should hold, for these options and bytes of memory. */
+int64_t km_learn_sample(const km_index_options *o, int64_t total, int64_t dim, double memory);
+/* An index without rows; NULL with the error set. */
+km_index *km_index_learn(const km_learn *l, km_error *err);
+
+bool km_tell(const km_index_options *o, const char *stage, int64_t done, int64_t total);
+km_status km_stopped(km_error *err);
+
+#endif

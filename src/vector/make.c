@@ -1,0 +1,363 @@
+/* Building an index from a file: a sample teaches the frame, then blocks are encoded one after the
+ * other and sorted by cell through a temporary file. */
+#include "vector/make.h"
+#include "base/alloc.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/rng.h"
+#include "tensor/dtype.h"
+#include "vector/learn.h"
+#include "vector/spill.h"
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DEFAULT_MEMORY ((size_t)2 << 30)
+#define LEAST_MEMORY ((size_t)64 << 20)
+#define FIXED_MEMORY ((size_t)48 << 20) /* code, stacks, buffers of libraries */
+
+enum { MEASURED = 20000 }; /* vectors whose error is worked out */
+
+typedef struct making {
+    km_ctx *ctx;
+    km_comm *comm;
+    km_input *in;
+    const uint64_t *ids;
+    const km_index_options *o;
+    int64_t first, rows, total, dim; /* the part of this rank, and all */
+    size_t memory;
+    km_made *made;
+    double energy, lost, measured;
+} making;
+
+void km_part_path(char *out, size_t size, const char *path, int rank) {
+    const char *dot = strrchr(path, '.'), *slash = strrchr(path, '/');
+    int stem = dot && dot > (slash ? slash + 1 : path) ? (int)(dot - path) : (int)strlen(path);
+    snprintf(out, size, "%.*s-%d%s", stem, path, rank, path + stem);
+}
+
+/* ---- The sample ---- */
+
+static km_status refuse_row(const making *m, int64_t row, km_error *err) {
+    return km_error_set(err, KM_ERR_RANGE,
+                        "'%s': vector %lld holds a NaN or an infinity (--skip-bad leaves such "
+                        "vectors out)",
+                        km_input_name(m->in), (long long)row);
+}
+
+/* Rows spread evenly, each at random in its stretch of the file; in runs, so that reading is quick.
+ * Returns how many are in `out`, or -1. */
+static int64_t read_sample(making *m, int64_t wanted, float *out, km_error *err) {
+    int64_t n = 0;
+    if (wanted >= m->rows) {
+        for (int64_t at = 0; at < m->rows; at += 65536) {
+            int64_t k = m->rows - at < 65536 ? m->rows - at : 65536;
+            if (km_input_read(m->in, m->first + at, k, out + at * m->dim, err) != KM_OK) return -1;
+        }
+        n = m->rows;
+    } else {
+        int64_t run = wanted > 4096 ? 16 : 1, runs = wanted / run;
+        for (int64_t i = 0; i < runs; i++) {
+            int64_t lo = (int64_t)((double)i * (double)m->rows / (double)runs);
+            int64_t hi = (int64_t)((double)(i + 1) * (double)m->rows / (double)runs) - run;
+            uint32_t r = km_philox(m->o->seed, 77, (uint64_t)(m->first + i)).v[0];
+            int64_t at = lo + (hi > lo ? (int64_t)r % (hi - lo + 1) : 0);
+            if (at + run > m->rows) at = m->rows - run;
+            if (km_input_read(m->in, m->first + at, run, out + n * m->dim, err) != KM_OK) return -1;
+            int64_t bad = m->o->skip_bad ? -1 : km_first_bad_row(out + n * m->dim, run, m->dim);
+            if (bad >= 0) {
+                refuse_row(m, m->first + at + bad, err);
+                return -1;
+            }
+            n += run;
+            if (i % 1024 == 0 && !km_tell(m->o, "reading", i, runs)) {
+                km_stopped(err);
+                return -1;
+            }
+        }
+    }
+    int64_t good = 0; /* close the gaps of bad rows */
+    for (int64_t i = 0; i < n; i++) {
+        if (km_first_bad_row(out + i * m->dim, 1, m->dim) == 0) {
+            if (m->o->skip_bad) continue;
+            refuse_row(m, m->first + i, err);
+            return -1;
+        }
+        if (good != i) memmove(out + good * m->dim, out + i * m->dim, 4 * (size_t)m->dim);
+        good++;
+    }
+    return good;
+}
+
+static km_index *learn(making *m, km_error *err) {
+    int64_t wanted = km_learn_sample(m->o, m->total, m->dim, 0.6 * (double)m->memory);
+    int64_t share = (wanted + km_comm_size(m->comm) - 1) / km_comm_size(m->comm);
+    if (share > m->rows) share = m->rows;
+    size_t bytes = sizeof(float) * (size_t)(share * m->dim + 1);
+    float *sample = km_alloc_aligned(bytes);
+    int64_t n = sample ? read_sample(m, share, sample, err) : -1;
+    km_index *x = NULL;
+    if (!sample)
+        km_error_set(err, KM_ERR_MEMORY, "no memory for a sample of %lld vectors",
+                     (long long)share);
+    double left[2] = {n < 0 ? 1 : 0, n > 0 ? (double)n : 0}; /* all ranks go on, or none */
+    if (m->comm && km_comm_size(m->comm) > 1 && km_comm_sum(m->comm, left, 2, err) != KM_OK) n = -1;
+    if (n >= 0 && left[0] > 0) {
+        km_error_set(err, KM_ERR_STATE, "another rank failed");
+    } else if (n >= 0 && left[1] == 0) {
+        km_error_set(err, KM_ERR_RANGE, "'%s': no vector is finite", km_input_name(m->in));
+    } else if (n >= 0) {
+        km_learn l = {m->ctx, m->comm, m->o, sample, n, m->dim, m->total,
+                      km_input_layout(m->in)->dtype};
+        x = km_index_learn(&l, err);
+    }
+    if (sample) km_free_aligned(sample, bytes);
+    km_trim(m->ctx);
+    return x;
+}
+
+/* ---- All vectors ---- */
+
+/* Leaves bad rows out, or refuses them; returns how many are left, or -1. */
+static int64_t sift(making *m, float *rows, uint64_t *ids, int64_t at, int64_t n, km_error *err) {
+    int64_t good = 0;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t row = m->first + at + i;
+        if (km_first_bad_row(rows + i * m->dim, 1, m->dim) == 0) {
+            if (!m->o->skip_bad) {
+                refuse_row(m, row, err);
+                return -1;
+            }
+            if (m->made->skipped++ == 0) m->made->first_skipped = row;
+            continue;
+        }
+        if (good != i)
+            memmove(rows + good * m->dim, rows + i * m->dim, sizeof *rows * (size_t)m->dim);
+        ids[good++] = m->ids ? m->ids[row] : (uint64_t)row;
+    }
+    return good;
+}
+
+static km_status encode_all(making *m, const km_index *x, km_spill *spill, km_error *err) {
+    /* Rows, residuals, a copy on the device, codes. */
+    double each = 4.0 * 3.2 * (double)m->dim + (double)(x->code_bytes + x->vector_bytes) + 32;
+    int64_t block = (int64_t)(0.25 * (double)m->memory / each);
+    block = block > 32768 ? 32768 : block < 1 ? 1 : block;
+    if (block > m->rows) block = m->rows;
+    km_encoder *e = km_encoder_new(m->ctx, x, block, err);
+    if (!e) return err->code;
+    float *rows = km_alloc(sizeof *rows * (size_t)(block * m->dim));
+    uint64_t *ids = km_alloc(sizeof *ids * (size_t)block);
+    km_status s = rows && ids ? KM_OK
+                              : km_error_set(err, KM_ERR_MEMORY, "no memory for %lld vectors",
+                                             (long long)block);
+    for (int64_t at = 0; s == KM_OK && at < m->rows; at += block) {
+        int64_t n = m->rows - at < block ? m->rows - at : block;
+        if (!km_tell(m->o, "encoding", at, m->rows)) s = km_stopped(err);
+        if (s == KM_OK) s = km_input_read(m->in, m->first + at, n, rows, err);
+        int64_t good = s == KM_OK ? sift(m, rows, ids, at, n, err) : 0;
+        if (good < 0) s = err->code;
+        if (s != KM_OK || good == 0) continue;
+        km_encoded got;
+        bool measured = m->measured < MEASURED;
+        s = km_encoder_run(e, rows, good, measured, &got, err);
+        if (s == KM_OK) s = km_spill_put(spill, ids, &got, good, err);
+        m->energy += got.energy;
+        if (measured) {
+            m->lost += got.lost;
+            m->measured += (double)good;
+        }
+    }
+    km_free(rows);
+    km_free(ids);
+    km_encoder_free(e);
+    km_trim(m->ctx);
+    return s;
+}
+
+static void fill_meta(const making *m, km_index *x) {
+    static const char *const modes[] = {"fast", "dense", "anchors-only"};
+    json_object_set_new(x->meta, "kermes", json_string(km_version()));
+    json_object_set_new(x->meta, "settings",
+                        json_pack("{s:I, s:f, s:f, s:f, s:s, s:I}", "anchors",
+                                  (json_int_t)m->o->anchors, "bytes", m->o->bytes, "ratio",
+                                  m->o->ratio, "recall", m->o->recall, "mode", modes[m->o->mode],
+                                  "memory", (json_int_t)m->memory));
+    json_t *measured = json_object_get(x->meta, "measured");
+    if (measured && m->measured > 0)
+        json_object_set_new(measured, "mse", json_real(m->lost / m->measured));
+    json_t *source = json_string(km_input_name(m->in)); /* NULL when it is no UTF-8 */
+    if (source) json_object_set_new(x->meta, "source", source);
+}
+
+static km_status write_file(making *m, km_index *x, km_spill *spill, const char *path,
+                            uint64_t *bytes, uint64_t *hash, km_error *err) {
+    int64_t rows = km_spill_rows(spill);
+    x->energy = rows ? m->energy / (double)rows : 0;
+    x->next_id = m->ids ? 0 : (uint64_t)m->total;
+    if (m->ids && rows) x->next_id = km_spill_largest_id(spill) + 1;
+    fill_meta(m, x);
+    int bits = km_id_bits(km_spill_largest_id(spill));
+    km_kmx_head h = km_index_head(x, rows, 0, bits);
+    if (!km_tell(m->o, "writing", 0, 1)) return km_stopped(err);
+    km_kmx_writer *w = km_kmx_create(path, &h, err);
+    if (!w) return err->code;
+    km_status s = km_index_put_frame(x, w, err);
+    if (s == KM_OK) s = km_spill_write(spill, w, bits, m->memory / 2, err);
+    if (s == KM_OK) return km_kmx_commit(w, bytes, hash, err);
+    km_kmx_abort(w);
+    return s;
+}
+
+/* ---- Ranks ---- */
+
+typedef struct part { /* what rank 0 hears of a rank */
+    uint64_t hash;
+    int64_t rows;
+} part;
+
+static km_status write_manifest(const char *path, const part *parts, int n, int64_t rows,
+                                km_error *err) {
+    json_t *list = json_array();
+    for (int r = 0; r < n; r++) {
+        char name[PATH_MAX], hash[17];
+        km_part_path(name, sizeof name, path, r);
+        const char *slash = strrchr(name, '/');
+        snprintf(hash, sizeof hash, "%016" PRIx64, parts[r].hash);
+        json_array_append_new(list, json_pack("{s:s, s:I, s:s}", "file", slash ? slash + 1 : name,
+                                              "rows", (json_int_t)parts[r].rows, "xxh3", hash));
+    }
+    json_t *o = json_pack("{s:s, s:s, s:i, s:I, s:o}", "kermes", km_version(), "format",
+                          "kmx-manifest", "version", 1, "rows", (json_int_t)rows, "parts", list);
+    char *text = o ? json_dumps(o, JSON_INDENT(1)) : NULL;
+    json_decref(o);
+    if (!text) return km_error_set(err, KM_ERR_MEMORY, "no memory for the manifest");
+    km_writer *w = km_writer_open(path, err);
+    if (w) km_writer_put(w, text, strlen(text));
+    if (w) km_writer_put(w, "\n", 1);
+    free(text);
+    return w ? km_writer_commit(w, err) : err->code;
+}
+
+/* Sums what the ranks made; rank 0 writes the manifest. All fail when one does. */
+static km_status join_ranks(making *m, const char *path, km_status s, part own, double bytes,
+                            km_error *err) {
+    int n = km_comm_size(m->comm), rank = km_comm_rank(m->comm);
+    if (n == 1) {
+        m->made->rows = own.rows;
+        m->made->bytes = bytes;
+        m->made->parts = 1;
+        return s;
+    }
+    /* Counts travel as doubles, hashes in halves, so that they come through whole. */
+    size_t slots = 7 + 4 * (size_t)n;
+    double *x = km_calloc(slots, sizeof *x);
+    if (!x) return km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    x[0] = s == KM_OK ? 0 : 1;
+    x[1] = bytes;
+    x[2] = (double)own.rows;
+    x[3] = (double)m->made->skipped;
+    x[4] = m->energy;
+    x[5] = m->lost;
+    x[6] = m->measured;
+    double *mine = x + 7 + 4 * rank;
+    mine[0] = (double)(own.hash >> 32);
+    mine[1] = (double)(own.hash & 0xffffffffu);
+    mine[2] = (double)own.rows;
+    km_status sent = km_comm_sum(m->comm, x, (int)slots, err);
+    if (s == KM_OK && sent != KM_OK) s = sent;
+    if (s == KM_OK && x[0] > 0) s = km_error_set(err, KM_ERR_STATE, "another rank failed");
+    m->made->bytes = x[1];
+    m->made->rows = (int64_t)x[2];
+    m->made->skipped = (int64_t)x[3];
+    m->energy = x[4];
+    m->lost = x[5];
+    m->measured = x[6];
+    m->made->parts = n;
+    if (s == KM_OK && rank == 0) {
+        part *parts = km_calloc((size_t)n, sizeof *parts);
+        for (int r = 0; parts && r < n; r++) {
+            const double *p = x + 7 + 4 * r;
+            parts[r] = (part){(uint64_t)p[0] << 32 | (uint64_t)p[1], (int64_t)p[2]};
+        }
+        s = parts ? write_manifest(path, parts, n, m->made->rows, err)
+                  : km_error_set(err, KM_ERR_MEMORY, "out of memory");
+        km_free(parts);
+    }
+    km_free(x);
+    double failed = s == KM_OK ? 0 : 1;
+    if (km_comm_sum(m->comm, &failed, 1, err) == KM_OK && failed > 0 && s == KM_OK)
+        s = km_error_set(err, KM_ERR_STATE, "another rank failed");
+    return s;
+}
+
+static int by_id(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static km_status check_ids(const uint64_t *ids, int64_t n, km_error *err) {
+    uint64_t *copy = km_alloc(sizeof *copy * (size_t)n);
+    if (!copy) return km_error_set(err, KM_ERR_MEMORY, "no memory for the ids");
+    memcpy(copy, ids, sizeof *copy * (size_t)n);
+    qsort(copy, (size_t)n, sizeof *copy, by_id);
+    km_status s = KM_OK;
+    for (int64_t i = 1; s == KM_OK && i < n; i++)
+        if (copy[i] == copy[i - 1])
+            s = km_error_set(err, KM_ERR_RANGE, "id %" PRIu64 " is given twice", copy[i]);
+    if (s == KM_OK && copy[n - 1] == KM_NO_ID)
+        s = km_error_set(err, KM_ERR_RANGE, "%" PRIu64 " cannot be an id", KM_NO_ID);
+    km_free(copy);
+    return s;
+}
+
+km_status km_index_make(km_ctx *ctx, km_comm *comm, km_input *in, const uint64_t *ids,
+                        const char *path, const km_index_options *o, km_made *made,
+                        km_error *err) {
+    int size = km_comm_size(comm), rank = km_comm_rank(comm);
+    int64_t total = km_input_rows(in);
+    making m = {.ctx = ctx, .comm = comm, .in = in, .ids = ids, .o = o, .total = total,
+                .dim = km_input_dim(in), .made = made};
+    *made = (km_made){.first_skipped = -1, .recall = NAN, .dim = m.dim};
+    km_status s = km_index_check_options(o, total, m.dim, err);
+    if (s == KM_OK && ids) s = check_ids(ids, total, err);
+    if (s == KM_OK && total < size)
+        s = km_error_set(err, KM_ERR_RANGE, "%lld vectors for %d ranks", (long long)total, size);
+    m.memory = o->memory ? o->memory : DEFAULT_MEMORY;
+    if (s == KM_OK && m.memory < LEAST_MEMORY)
+        s = km_error_set(err, KM_ERR_RANGE, "a budget of %zu bytes; it takes at least 64 MiB",
+                         m.memory);
+    if (s != KM_OK) return s; /* the same on every rank */
+    m.memory -= FIXED_MEMORY;
+    m.first = (int64_t)((double)total * rank / size);
+    m.rows = (rank == size - 1 ? total : (int64_t)((double)total * (rank + 1) / size)) - m.first;
+    char own_path[PATH_MAX];
+    if (size > 1)
+        km_part_path(own_path, sizeof own_path, path, rank);
+    else
+        snprintf(own_path, sizeof own_path, "%s", path);
+    km_index *x = learn(&m, err);
+    km_spill *spill = x ? km_spill_new(x, own_path, err) : NULL;
+    s = spill ? encode_all(&m, x, spill, err) : err->code;
+    uint64_t bytes = 0;
+    part own = {0};
+    if (s == KM_OK) s = write_file(&m, x, spill, own_path, &bytes, &own.hash, err);
+    own.rows = spill ? km_spill_rows(spill) : 0;
+    s = join_ranks(&m, path, s, own, (double)bytes, err);
+    if (s == KM_OK && x) {
+        json_t *measured = json_object_get(x->meta, "measured");
+        json_t *recall = json_object_get(measured, "recall@10");
+        made->anchors = x->cells;
+        made->code_bytes = x->code_bytes;
+        made->energy = made->rows ? m.energy / (double)made->rows : 0;
+        made->mse = m.measured > 0 ? m.lost / m.measured : 0;
+        made->recall = recall ? json_real_value(recall) : NAN;
+        made->rounds = (int)json_integer_value(json_object_get(measured, "rounds"));
+    }
+    km_spill_free(spill);
+    km_index_close(x);
+    return s;
+}
