@@ -24,13 +24,21 @@ static const char details[] =
     "  attention    causal attention, forward and backward\n"
     "  step         a training step of a 6-layer, 384-wide transformer\n"
     "  memory       what each op of such a step holds, over the step; also --memory\n"
-    "  pool         the memory pool against the system or driver; also --pool\n";
+    "  pool         the memory pool against the system or driver; also --pool\n"
+    "\n"
+    "Running language models, of --model FILE or of random weights (--shape), by themselves:\n"
+    "  decode       one sequence, token after token, after --context tokens\n"
+    "  prompt       reading --prompt tokens\n"
+    "  batch        --batch sequences together, a token each\n";
 
 static const char examples[] = "kermes bench --quick\n"
                                "kermes bench matmul --threads 1\n"
                                "kermes bench elementwise --sizes 64K,1M,64M\n"
                                "kermes bench --memory --html memory.html\n"
-                               "kermes bench --html bench.html --json > bench.json\n";
+                               "kermes bench --html bench.html --json > bench.json\n"
+                               "kermes bench decode prompt --model model.gguf --device cpu\n"
+                               "kermes bench decode --shape qwen2.5-3b --type q4_k_m --context 512\n"
+                               "kermes bench batch --shape llama-3.1-8b --type q8_0 --batch 64\n";
 
 /* Whether a suite runs whose figures are rates over sizes, beside the machine's limits. */
 static bool has_sizes(const km_bench *b) {
@@ -56,7 +64,7 @@ static bool choose_suites(km_bench *b, const km_args *args, km_error *err) {
     return true;
 }
 
-static bool open_contexts(km_bench *b) {
+bool km_bench_open(km_bench *b) {
     b->cpu = km_ctx_new("cpu", (int)b->common.threads);
     b->cpu_one = b->cpu ? km_ctx_new("cpu", 1) : NULL;
     b->device = b->cpu_one ? km_ctx_new(b->common.device, (int)b->common.threads) : NULL;
@@ -74,7 +82,7 @@ static bool open_contexts(km_bench *b) {
     return b->pool != NULL;
 }
 
-static void close_contexts(km_bench *b) {
+void km_bench_close(km_bench *b) {
     km_threads_free(b->pool);
     if (b->device) km_ctx_free(b->device);
     if (b->cpu_one) km_ctx_free(b->cpu_one);
@@ -223,6 +231,7 @@ static bool can_write(const char *path, km_error *err) {
 int km_command_bench(int argc, char **argv) {
     km_bench b = {.common = KM_COMMON_DEFAULTS, .repeat = 0, .exp_ulp = NAN};
     const char *html = NULL, *from = NULL;
+    km_infer_bench infer = {.context = 512, .batch = 64, .prompt = 512};
     const km_option options[] = {
         KM_OPTION_DEVICE_ROW(b.common, "what to measure beside the cpu (default: auto)"),
         KM_OPTION_THREADS_ROW(b.common),
@@ -236,6 +245,21 @@ int km_command_bench(int argc, char **argv) {
          "the suite memory: live bytes over a training step, by op"},
         {"pool", KM_OPTION_FLAG, NULL, &b.suite[KM_SUITE_POOL], 0, 0,
          "the suite pool: the memory pool against the system or driver"},
+        {"model", KM_OPTION_TEXT, "PATH", &infer.model, 0, 0,
+         "for decode, prompt, batch: a GGUF file or a folder; also -m"},
+        {"shape", KM_OPTION_TEXT, "NAME", &infer.shape, 0, 0,
+         "or a model of random weights in the shape of smollm2-135m, qwen2.5-0.5b,\n"
+         "llama-3.2-1b, qwen2.5-3b or llama-3.1-8b"},
+        {"type", KM_OPTION_TEXT, "T", &infer.type, 0, 0,
+         "of its weights: q4_k_m, q8_0, bf16, ... (default q4_k_m)"},
+        {"context", KM_OPTION_INT, "N", &infer.context, 0, 1 << 24,
+         "tokens before the ones that decode and batch make (default 512)"},
+        {"batch", KM_OPTION_INT, "N", &infer.batch, 1, 4096, "sequences of batch (default 64)"},
+        {"prompt", KM_OPTION_INT, "N", &infer.prompt, 1, 1 << 24,
+         "tokens of prompt (default 512)"},
+        {"cache-type", KM_OPTION_TEXT, "T", &infer.cache_type, 0, 0,
+         "keys and values in f32, f16, bf16, q8_0 or q4_0 (default f16)"},
+        KM_OPTION_WHERE_ROWS(infer.where),
         {"html", KM_OPTION_TEXT, "FILE", &html, 0, 0, "write a page with charts and tables"},
         {"from", KM_OPTION_TEXT, "FILE", &from, 0, 0,
          "measure nothing: report what scripts/gpu-check wrote to FILE"},
@@ -249,6 +273,13 @@ int km_command_bench(int argc, char **argv) {
     int code;
     if (!km_begin(&spec, argc, argv, &args, &code)) return code;
     km_error err = {0};
+    if (args.n_words > 0 && km_bench_is_infer(args.words[0])) {
+        if (html || from || b.sizes.n)
+            return km_cli_usage("bench: --html, --from and --sizes are not for %s", args.words[0]);
+        return km_bench_infer(&b, &infer, &args);
+    }
+    if (infer.model || infer.shape)
+        return km_cli_usage("bench: --model and --shape are for decode, prompt and batch");
     if (!choose_suites(&b, &args, &err)) return km_cli_usage("bench: %s", err.text);
     if (html && !can_write(html, &err)) return km_cli_fail("%s", err.text);
     if (from && b.common.json)
@@ -259,12 +290,12 @@ int km_command_bench(int argc, char **argv) {
     km_cli_notes(b.common.quiet);
 
     code = KM_EXIT_OK;
-    if (!open_contexts(&b) || !measure_all(&b)) code = km_cli_fail("bench: %s", b.error.text);
+    if (!km_bench_open(&b) || !measure_all(&b)) code = km_cli_fail("bench: %s", b.error.text);
     if (code == KM_EXIT_OK && html) code = write_html(&b, html);
     if (code == KM_EXIT_OK && b.common.json)
         code = km_cli_print_json(km_bench_json(&b));
     else if (code == KM_EXIT_OK)
         km_bench_print(&b, stdout);
-    close_contexts(&b);
+    km_bench_close(&b);
     return code;
 }

@@ -5,7 +5,7 @@
 #include "base/progress.h"
 #include "base/threads.h"
 #include "cli/bench_model.h"
-#include "cli/cli.h"
+#include "cli/use_model.h"
 #include "kermes.h"
 #include "report/table.h"
 #include <jansson.h>
@@ -144,6 +144,21 @@ int km_bench_pool_count(const km_bench *b);
 bool km_bench_pool(km_bench *b);
 /* The model whose memory is recorded. */
 const km_model_size *km_bench_model_size(const km_bench *b);
+
+/* Running language models (bench_infer.c): the words decode, prompt and batch. */
+typedef struct km_infer_bench {
+    const char *model;        /* a file or folder; or: */
+    const char *shape, *type; /* a random model */
+    const char *cache_type;
+    int64_t context, batch, prompt;
+    km_cli_where where;
+} km_infer_bench;
+bool km_bench_is_infer(const char *word);
+int km_bench_infer(km_bench *b, const km_infer_bench *o, const km_args *args); /* the exit code */
+
+/* Contexts and threads of a benchmark; b->error says why not. Close in either case. */
+bool km_bench_open(km_bench *b);
+void km_bench_close(km_bench *b);
 
 /* Measures the limits. False when out of memory. */
 bool km_bench_limits(km_bench *b);

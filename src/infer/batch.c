@@ -111,6 +111,22 @@ void km_batch_rewind(km_batch *b, int s, int64_t length) {
     b->seq[s].ready = false;
 }
 
+km_status km_batch_pretend(km_batch *b, int s, int64_t n, km_error *err) {
+    void *zeros = km_calloc(1, km_cache_page_bytes(b->cache));
+    if (!zeros) return km_error_set(err, KM_ERR_MEMORY, "session: out of memory");
+    km_cache_cut(b->cache, s, 0);
+    km_status status = km_cache_restore(b->cache, s, n, 0, err);
+    for (int64_t i = 0; status == KM_OK && i * KM_KV_PAGE < n; i++)
+        for (int pool = 0; pool < km_cache_pools(b->cache) && status == KM_OK; pool++)
+            if (km_cache_page_write(b->cache, s, i, pool, zeros) != KM_OK) status = failed(b, err);
+    memset(b->seq[s].seen, 0, sizeof *b->seq[s].seen * (size_t)n);
+    b->seq[s].ready = false;
+    km_free(zeros);
+    for (km_model *m = b->m; m; m = m->next)
+        if (!km_failed(m->ctx)) km_step_end(m->ctx);
+    return status;
+}
+
 /* ---- Going on ---- */
 
 static km_status check_id(const km_batch *b, int32_t id, km_error *err) {

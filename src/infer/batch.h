@@ -56,6 +56,9 @@ int64_t km_batch_match(const km_batch *b, int sequence, const int32_t *ids, size
  * window that every layer has). There are no logits until the next read. */
 void km_batch_rewind(km_batch *b, int sequence, int64_t length);
 
+/* For measuring: the sequence holds n tokens that nobody read, with keys and values of zeros. */
+km_status km_batch_pretend(km_batch *b, int sequence, int64_t n, km_error *err);
+
 /* A sequence to a file and back (docs/formats/session.md). Reading replaces what the sequence holds;
  * a file of another model, of another dtype of cache, too long or damaged is refused and changes
  * nothing. */

@@ -81,3 +81,23 @@ expect_error 2 bench matmul --sizes 0
 expect_error 2 bench --repeat 0
 expect_error 2 bench --threads 99999
 expect_error 1 bench matmul --sizes 64 $small --device cuda:99
+
+# Running models: random weights in a known shape, and a file; what does not go together.
+tiny=$SRC_DIR/models/kermes-tiny.gguf
+expect 0 bench decode prompt batch -m "$tiny" --context 8 --prompt 12 --batch 3 $small --json --device cpu
+json_says device=cpu model:string weights_bytes:number limits.read_gbs:number memory.0.layers:number \
+    results.0.job=decode results.0.tokens_per_s:number results.0.bytes_per_token:number \
+    results.0.of_limit:number results.0.ops.0.op:string results.0.ops.0.us:number \
+    results.1.job=prompt results.1.tokens=12 results.1.tflops:number \
+    results.2.job=batch results.2.sequences=3
+expect 0 bench decode -m "$tiny" --context 8 --devices cpu,cpu $small
+says out "cpu 2 + cpu 2: weights"
+says out "of the memory's speed"
+expect_error 2 bench decode
+expect_error 2 bench decode -m "$tiny" --shape smollm2-135m
+expect_error 2 bench decode matmul -m "$tiny"
+expect_error 2 bench matmul -m "$tiny"
+expect_error 1 bench decode --shape smollm $small
+says err "no shape 'smollm'"
+expect_error 1 bench decode --shape smollm2-135m --context 9000 $small
+says err "the model's context is 8192"
