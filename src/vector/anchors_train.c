@@ -190,7 +190,7 @@ static km_status run_round(trainer *t, int round, int rounds, double *energy, do
     float news[NEWS] = {0};
     t->warm = heat > 0;
     if (t->warm) km_write(ctx, t->knobs, knobs, sizeof knobs);
-    if (!t->noted) {
+    if (!t->noted || !km_comm_alone(t->comm)) { /* talking is no part of a captured step */
         round_step(ctx, t);
         km_step_end(ctx);
         t->noted = true;
