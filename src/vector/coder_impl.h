@@ -1,12 +1,21 @@
-/* What a coder holds; shared by training, files and scans. */
+/* What a coder holds; shared by training, files and scans. A code is
+ *
+ *   8 bits: scale    class_bits: class    the class' ring of trellis bits, or its axes' levels
+ *
+ * lowest bit first. */
 #ifndef KM_VECTOR_CODER_IMPL_H
 #define KM_VECTOR_CODER_IMPL_H
+#include "vector/axes.h"
 #include "vector/coder.h"
 #include "vector/levels.h"
+#include "vector/trellis.h"
 #include <stdbool.h>
 #include <string.h>
 
-#define KM_SCALE_STEPS 255 /* scale byte: 0 is a residual of zero, then steps of a geometric row */
+#define KM_SCALE_BITS 8
+#define KM_SCALE_STEPS 255   /* scale 0 is a residual of zero, then steps of a geometric row */
+#define KM_CODER_CLASSES 16  /* at most */
+#define KM_CODER_PAD 8       /* bytes that may be read behind a row made ready for a scan */
 
 struct km_coder {
     int64_t dim;
@@ -15,22 +24,31 @@ struct km_coder {
     km_code_turn turn;
     uint64_t seed;
     double error;
-    float scale_low, scale_step; /* scale of byte b >= 1: scale_low * exp(scale_step * (b - 1)) */
+    bool trellis;                /* or levels: fast codes, and dense ones too short for a ring */
+    float scale_low, scale_step; /* scale of step b >= 1: scale_low * exp(scale_step * (b - 1)) */
     float lost;                  /* |r|^2 - |r^|^2 is about lost * scale^2 */
-    uint8_t *bits;               /* (dim) of each axis */
-    float *sigma;                /* (dim) of each axis, for a residual of scale 1 */
-    float *signs;                /* of the Hadamard rotation */
+    int classes, class_bits;
+    km_axes axes[KM_CODER_CLASSES];
+    int64_t turned;              /* padded axes of all classes */
+    float *signs;                /* of the Hadamard rotation, or NULL */
+    km_trellis *tables;          /* or NULL */
     float scales[KM_SCALE_STEPS + 1];
     float levels[KM_LEVEL_BITS + 1][1 << KM_LEVEL_BITS];
 };
 
-/* Fills what follows from the stored fields: scales, levels, signs. */
+static inline int64_t km_coder_head(const km_coder *c) { return KM_SCALE_BITS + c->class_bits; }
+
+/* Fills what follows from the stored fields and prepared axes: scales, levels, signs, tables. */
 km_status km_coder_prepare(km_coder *c, km_error *err);
 
-/* The row's axes (dim), to be multiplied by its scale, which is returned. */
-float km_coder_axes(const km_coder *c, const uint8_t *code, float *axes);
+/* rows (KM_TURN_ROWS, dim) to out (KM_TURN_ROWS, turned): the axes of all classes, each padded. Rows
+ * are changed where the rotation is Hadamard's. */
+void km_coder_turn_rows(const km_coder *c, float *rows, float *out);
 
-/* n bits at bit `at` of a string, lowest first; the reader may look at the byte behind the last. */
+/* The class that suits a row best: z (turned), of squared norm dim. */
+int km_coder_class(const km_coder *c, const float *z);
+
+/* n bits at bit `at` of a string, lowest first; at most 8. */
 static inline uint32_t km_bits_get(const uint8_t *p, int64_t at, int n) {
     uint32_t v = p[at >> 3];
     if ((at & 7) + n > 8) v |= (uint32_t)p[(at >> 3) + 1] << 8;
@@ -40,5 +58,15 @@ static inline void km_bits_put(uint8_t *p, int64_t at, int n, uint32_t v) {
     p[at >> 3] |= (uint8_t)(v << (at & 7));
     if ((at & 7) + n > 8) p[(at >> 3) + 1] |= (uint8_t)(v >> (8 - (at & 7)));
 }
+
+static inline int km_code_class(const km_coder *c, const uint8_t *code) {
+    return c->class_bits ? (int)km_bits_get(code, KM_SCALE_BITS, c->class_bits) : 0;
+}
+
+/* A code to `out` (bytes + KM_CODER_PAD), the ring's first bits repeated behind its last. */
+void km_code_ready(const km_coder *c, const km_axes *a, const uint8_t *code, uint8_t *out);
+
+/* A row's values (count), to be multiplied by scale and turned back. */
+void km_code_values(const km_coder *c, const km_axes *a, const uint8_t *code, float *values);
 
 #endif

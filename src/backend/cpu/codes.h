@@ -1,0 +1,39 @@
+/* The inner loops of vector codes (simd/codes_*.c): turning rows, the trellis' steps, and scans. */
+#ifndef KM_BACKEND_CPU_CODES_H
+#define KM_BACKEND_CPU_CODES_H
+#include "backend/cpu/cpu.h"
+
+#define KM_TRELLIS_LENGTH 12                       /* bits of the window */
+#define KM_TRELLIS_STATES (1 << KM_TRELLIS_LENGTH)
+#define KM_TRELLIS_RATE 8                          /* most bits of one step */
+#define KM_TURN_ROWS 8                             /* rows that meet an axis together */
+
+/* A row of trellis codes as the scan reads it. Axis i's window begins at bit `at[i]` of the code,
+ * behind which its first bits are repeated, and its value stands in `values` from `table[i]` on. */
+typedef struct km_trellis_plan {
+    int64_t axes;         /* a multiple of 16: the last ones have weight 0 */
+    const int32_t *at, *table;
+    const float *amp;     /* (axes) what a value is multiplied by */
+    const float *values;
+} km_trellis_plan;
+
+typedef struct km_code_kernels {
+    /* out[i * ldo + j] = <x_i, axis_j>: x (KM_TURN_ROWS, dim), axis (axes, dim). Each product is the
+     * same number whatever stands in the other rows. */
+    void (*turn)(const float *x, const float *axis, int64_t axes, int64_t dim, float *out,
+                 int64_t ldo);
+    float (*dot)(const float *x, const float *y, int64_t n);
+    /* sum += w[0] x[0] + ... + w[3] x[3] */
+    void (*add4)(float *sum, const float *const x[4], const float w[4], int64_t n);
+    /* One step of Viterbi's search at `rate` bits. From cost (states) to next (states), the way
+     * taken in back (states >> rate); with rate 0 cost itself goes on. */
+    void (*step)(int rate, const float *values, float x, float amp, float *cost, float *next,
+                 uint8_t *back);
+    /* dot = sum p[i] value[i], norm = sum (amp[i] value[i])^2 over a padded code */
+    void (*trellis)(const km_trellis_plan *plan, const uint8_t *code, const float *p, float *dot,
+                    float *norm);
+} km_code_kernels;
+
+KM_SIMD_TABLE(km_code_kernels, km_simd_codes)
+
+#endif

@@ -1,0 +1,147 @@
+/* Vector codes: rows against axes, a step of Viterbi's search through a bit-shift trellis, and the
+ * products of a trellis code with a query. */
+#include "backend/cpu/codes.h"
+#include "backend/cpu/simd/simd.h"
+
+static void turn(const float *x, const float *axis, int64_t axes, int64_t dim, float *out,
+                 int64_t ldo) {
+    for (int64_t j = 0; j < axes; j++, axis += dim) {
+        vf s[KM_TURN_ROWS];
+        for (int i = 0; i < KM_TURN_ROWS; i++) s[i] = v_zero();
+        int64_t k = 0;
+        for (; k + KM_VF <= dim; k += KM_VF) {
+            vf a = v_load(axis + k);
+            for (int i = 0; i < KM_TURN_ROWS; i++) s[i] = v_fma(a, v_load(x + i * dim + k), s[i]);
+        }
+        if (k < dim) {
+            vf a = v_load_n(axis + k, dim - k);
+            for (int i = 0; i < KM_TURN_ROWS; i++)
+                s[i] = v_fma(a, v_load_n(x + i * dim + k, dim - k), s[i]);
+        }
+        for (int i = 0; i < KM_TURN_ROWS; i++) out[i * ldo + j] = v_reduce_add(s[i]);
+    }
+}
+
+static float dot(const float *x, const float *y, int64_t n) {
+    vf s = v_zero();
+    for (int64_t i = 0; i < n; i += KM_VF) {
+        int64_t m = n - i < KM_VF ? n - i : KM_VF;
+        s = v_fma(v_load_n(x + i, m), v_load_n(y + i, m), s);
+    }
+    return v_reduce_add(s);
+}
+
+static void add4(float *sum, const float *const x[4], const float w[4], int64_t n) {
+    vf a = v_set1(w[0]), b = v_set1(w[1]), c = v_set1(w[2]), d = v_set1(w[3]);
+    for (int64_t i = 0; i < n; i += KM_VF) {
+        int64_t m = n - i < KM_VF ? n - i : KM_VF;
+        vf s = v_fma(a, v_load_n(x[0] + i, m), v_load_n(sum + i, m));
+        s = v_fma(b, v_load_n(x[1] + i, m), s);
+        s = v_fma(c, v_load_n(x[2] + i, m), s);
+        v_store_n(sum + i, v_fma(d, v_load_n(x[3] + i, m), s), m);
+    }
+}
+
+/* Lane l of the result is lane (first + l) >> rate of m. */
+KM_INLINE vf spread(vf m, int first, int rate) {
+#if defined(KM_AVX512)
+    const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    __m512i from = _mm512_srl_epi32(_mm512_add_epi32(lane, _mm512_set1_epi32(first)),
+                                    _mm_cvtsi32_si128(rate));
+    return (vf)_mm512_permutexvar_ps(from, (__m512)m);
+#elif defined(KM_AVX2)
+    const __m256i lane = _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0);
+    __m256i from = _mm256_srl_epi32(_mm256_add_epi32(lane, _mm256_set1_epi32(first)),
+                                    _mm_cvtsi32_si128(rate));
+    return (vf)_mm256_permutevar8x32_ps((__m256)m, from);
+#else
+    return (vf){m[first >> rate], m[(first + 1) >> rate], m[(first + 2) >> rate],
+                m[(first + 3) >> rate]};
+#endif
+}
+
+KM_INLINE void store_bytes(uint8_t *to, vi x) {
+#if defined(KM_AVX512)
+    _mm_storeu_si128((__m128i *)to, _mm512_cvtepi32_epi8((__m512i)x));
+#else
+    for (int i = 0; i < KM_VF; i++) to[i] = (uint8_t)x[i];
+#endif
+}
+
+KM_INLINE void step_at(int rate, const float *values, float x, float amp, const float *cost,
+                       float *next, uint8_t *back) {
+    int group = KM_TRELLIS_STATES >> rate, ways = 1 << rate;
+    vf xv = v_set1(x), av = v_set1(amp);
+    for (int u = 0; u < group; u += KM_VF) {
+        vf best = v_load(cost + u);
+        vi from = vi_set1(0);
+        for (int j = 1; j < ways; j++) {
+            vf c = v_load(cost + j * group + u);
+            vm less = v_lt(c, best);
+            best = v_select(less, c, best);
+            from = vi_select(less, vi_set1(j), from);
+        }
+        store_bytes(back + u, from);
+        for (int i = 0; i < ways * KM_VF; i += KM_VF) {
+            int s = (u << rate) + i;
+            vf e = v_fnma(av, v_load(values + s), xv);
+            v_store(next + s, v_fma(e, e, spread(best, i, rate)));
+        }
+    }
+}
+
+static void step(int rate, const float *values, float x, float amp, float *cost, float *next,
+                 uint8_t *back) {
+    switch (rate) {
+    case 0: {
+        vf xv = v_set1(x), av = v_set1(amp);
+        for (int s = 0; s < KM_TRELLIS_STATES; s += KM_VF) {
+            vf e = v_fnma(av, v_load(values + s), xv);
+            v_store(cost + s, v_fma(e, e, v_load(cost + s)));
+        }
+        break;
+    }
+    case 1: step_at(1, values, x, amp, cost, next, back); break;
+    case 2: step_at(2, values, x, amp, cost, next, back); break;
+    case 3: step_at(3, values, x, amp, cost, next, back); break;
+    default: step_at(rate, values, x, amp, cost, next, back);
+    }
+}
+
+static void trellis(const km_trellis_plan *plan, const uint8_t *code, const float *p, float *product,
+                    float *norm) {
+    vf d = v_zero(), n = v_zero();
+    for (int64_t i = 0; i < plan->axes; i += KM_VF) {
+#if defined(KM_AVX512)
+        __m512i at = _mm512_loadu_si512(plan->at + i);
+        __m512i word = _mm512_i32gather_epi32(_mm512_srli_epi32(at, 3), code, 1);
+        word = _mm512_srlv_epi32(word, _mm512_and_si512(at, _mm512_set1_epi32(7)));
+        word = _mm512_and_si512(word, _mm512_set1_epi32(KM_TRELLIS_STATES - 1));
+        word = _mm512_add_epi32(word, _mm512_loadu_si512(plan->table + i));
+        vf v = (vf)_mm512_i32gather_ps(word, plan->values, 4);
+#elif defined(KM_AVX2)
+        __m256i at = _mm256_loadu_si256((const __m256i *)(plan->at + i));
+        __m256i word = _mm256_i32gather_epi32((const int *)code, _mm256_srli_epi32(at, 3), 1);
+        word = _mm256_srlv_epi32(word, _mm256_and_si256(at, _mm256_set1_epi32(7)));
+        word = _mm256_and_si256(word, _mm256_set1_epi32(KM_TRELLIS_STATES - 1));
+        word = _mm256_add_epi32(word, _mm256_loadu_si256((const __m256i *)(plan->table + i)));
+        vf v = (vf)_mm256_i32gather_ps(plan->values, word, 4);
+#else
+        vf v;
+        for (int l = 0; l < KM_VF; l++) {
+            int32_t at = plan->at[i + l];
+            const uint8_t *b = code + (at >> 3);
+            uint32_t word = ((uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16) >> (at & 7);
+            v[l] = plan->values[(word & (KM_TRELLIS_STATES - 1)) + (uint32_t)plan->table[i + l]];
+        }
+#endif
+        vf scaled = v * v_load(plan->amp + i);
+        d = v_fma(v, v_load(p + i), d);
+        n = v_fma(scaled, scaled, n);
+    }
+    *product = v_reduce_add(d);
+    *norm = v_reduce_add(n);
+}
+
+const km_code_kernels KM_SIMD(km_simd_codes) = {
+    .turn = turn, .dot = dot, .add4 = add4, .step = step, .trellis = trellis};
