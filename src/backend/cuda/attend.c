@@ -3,7 +3,8 @@
 #include "backend/attend.h"
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/kernels/attend_args.h"
-#include "backend/cuda/launch.h"
+#include "backend/cuda/lane.h"
+#include "backend/cuda/modules.h"
 
 #define ONE(module_, name_) {.module = module_, .name = name_, .waits = true}
 /* Heads of up to 64, 128 and 256 elements. */
@@ -11,6 +12,7 @@
     {ONE(module_, name_ "_64"), ONE(module_, name_ "_128"), ONE(module_, name_ "_256")}
 static km_cuda_kernel few[] = SIZES("attend_few", "attend_few");
 static km_cuda_kernel alone[] = SIZES("attend_few", "attend_alone");
+static km_cuda_kernel one[] = SIZES("attend_one", "attend_one");
 static km_cuda_kernel tile[] = SIZES("attend_tile", "attend_tile");
 static km_cuda_kernel append = ONE("attend_few", "attend_append");
 
@@ -61,6 +63,23 @@ static km_status run_few(km_lane *lane, const km_attend_call *w, km_attend_args 
                                   KM_DIM(KM_ATTEND_FEW_THREADS), few_shared(dp), a);
     km_cuda_scratch_free(lane, a->partial, cap);
     return s;
+}
+
+/* One token over an f16 cache of no great length. */
+static bool is_one(const km_lane *lane, const km_attend_call *w) {
+    return w->rows == 1 && w->cache == KM_F16 && w->max_pages <= 128 && w->dims % 2 == 0 &&
+           w->d % 8 == 0 && km_cuda_dev_of(lane)->cc == 90 && km_cuda_has_module("attend_one");
+}
+
+static km_status run_one(km_lane *lane, km_attend_args *a, int size) {
+    a->parts = (a->group + KM_ATTEND_HEADS - 1) / KM_ATTEND_HEADS;
+    /* The kernel in front may be the one that fills the cache, but not in what is captured. */
+    a->early = km_cuda_queue_of(lane)->capturing != NULL;
+    void *params[] = {a};
+    return km_cuda_launch_with(lane, &one[size], KM_DIM(KM_ATTEND_CLUSTER, a->kv_heads * a->parts),
+                               KM_DIM(256), (unsigned)KM_ATTEND_ONE_SHARED(64 << size), params,
+                               &(km_launch_options){.cluster = KM_DIM(KM_ATTEND_CLUSTER),
+                                                    .alone = !a->early});
 }
 
 static km_status run_tiles(km_lane *lane, km_attend_args *a, int size) {
@@ -123,6 +142,7 @@ static km_status run_attend(km_ctx *ctx, const km_call *c) {
                         .dims = (int32_t)w.dims, .adjacent = w.adjacent,
                         .log2_base = w.dims ? log2(w.base) : 0, .scale = (float)w.scale,
                         .softcap = (float)w.softcap, .eps = (float)w.eps};
+    if (is_one(lane, &w)) return run_one(lane, &a, size);
     if (w.rows == 1) return run_few(lane, &w, &a, size);
     size_t cap;
     a.turned = km_cuda_scratch(lane, (size_t)(w.rows * w.heads * w.d) * sizeof(float), &cap);

@@ -66,12 +66,6 @@ static bool rows_fit(const km_tensor *t, bool copy_engine) {
     return true;
 }
 
-static bool has_module(const char *name) {
-    for (int i = 0; i < km_cuda_module_count; i++)
-        if (strcmp(km_cuda_modules[i].name, name) == 0) return true;
-    return false;
-}
-
 /* t[0..n-1] are all tensors of the call but lse; t[0] is (B, H, Tq, D), t[1] k. */
 static family choose(const km_cuda_dev *dev, const km_call *c, km_tensor *const *t, int n) {
     int64_t d = t[0]->shape.dim[3];
@@ -79,7 +73,7 @@ static family choose(const km_cuda_dev *dev, const km_call *c, km_tensor *const 
     if (t[0]->dtype == KM_F32 || !(scale > 0) || size_of(MMA, d) < 0) return SIMPLE;
     bool hopper = dev->cc == 90 && size_of(HOPPER, d) >= 0 && t[0]->shape.dim[2] > 0 &&
                   t[1]->shape.dim[2] > 0 && km_cuda_api()->map_tiled &&
-                  has_module("attention_fwd_hopper");
+                  km_cuda_has_module("attention_fwd_hopper");
     for (int i = 0; i < n; i++) {
         if (!rows_fit(t[i], false)) return SIMPLE;
         if (hopper && !rows_fit(t[i], true)) hopper = false;

@@ -85,10 +85,17 @@ km_status km_cuda_lost(km_cuda_dev *dev, km_error *err) {
                         dev->base.name, dev->lost_why);
 }
 
-km_cu_module km_cuda_module_get(km_cuda_dev *dev, const char *name, km_error *err) {
-    char text[200];
+static int module_index(const char *name) {
     int i = 0;
     while (i < km_cuda_module_count && strcmp(km_cuda_modules[i].name, name) != 0) i++;
+    return i;
+}
+
+bool km_cuda_has_module(const char *name) { return module_index(name) < km_cuda_module_count; }
+
+km_cu_module km_cuda_module_get(km_cuda_dev *dev, const char *name, km_error *err) {
+    char text[200];
+    int i = module_index(name);
     if (i == km_cuda_module_count) {
         km_error_set(err, KM_ERR_GPU, "%s: the kernels %s.cu are not in this build (%s)",
                      dev->base.name, name, km_cuda_build_note());

@@ -3,6 +3,7 @@
 #ifndef KM_BACKEND_CUDA_MODULES_H
 #define KM_BACKEND_CUDA_MODULES_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 typedef struct km_cuda_module {
@@ -13,6 +14,9 @@ typedef struct km_cuda_module {
 
 extern const km_cuda_module km_cuda_modules[];
 extern const int km_cuda_module_count;
+
+/* Whether it has that source: some are built for one chip only. */
+bool km_cuda_has_module(const char *name);
 
 /* The architectures in the table, "sm_80 sm_90a ptx80", or why it is empty, "built without
  * nvcc: no GPU kernels". */

@@ -5,6 +5,7 @@
 #include "backend/cuda/lane.h"
 #include "backend/cuda/kernels/quant_tile_args.h"
 #include "backend/cuda/modules.h"
+#include "backend/cuda/walker.h"
 #include <string.h>
 
 /* Beyond the block dtypes: plain weights. */
@@ -16,46 +17,57 @@ static int type_of(km_dtype d) {
 
 /* ---- Kernels by type ---- */
 
-#define MODULE_Q4_0 "quant_few_32"
-#define MODULE_Q4_1 "quant_few_32"
-#define MODULE_Q5_0 "quant_few_32"
-#define MODULE_Q5_1 "quant_few_32"
-#define MODULE_Q8_0 "quant_few_32"
-#define MODULE_IQ4_NL "quant_few_32"
-#define MODULE_MXFP4 "quant_few_32"
-#define MODULE_Q2_K "quant_few_k"
-#define MODULE_Q3_K "quant_few_k"
-#define MODULE_Q4_K "quant_few_k"
-#define MODULE_Q5_K "quant_few_k"
-#define MODULE_Q6_K "quant_few_k"
-#define MODULE_IQ4_XS "quant_few_k"
+#define KIND_Q4_0 "32"
+#define KIND_Q4_1 "32"
+#define KIND_Q5_0 "32"
+#define KIND_Q5_1 "32"
+#define KIND_Q8_0 "32"
+#define KIND_IQ4_NL "32"
+#define KIND_MXFP4 "32"
+#define KIND_Q2_K "k"
+#define KIND_Q3_K "k"
+#define KIND_Q4_K "k"
+#define KIND_Q5_K "k"
+#define KIND_Q6_K "k"
+#define KIND_IQ4_XS "k"
 
 #define KERNEL(module_, name_) {.module = module_, .name = name_, .waits = true}
 /* For 1, 4 and 8 rows. */
-#define COUNTS(module_, name_)                                                                     \
-    {KERNEL(module_, name_ "_1"), KERNEL(module_, name_ "_4"), KERNEL(module_, name_ "_8")}
-#define FEW(name, ...) [KM_QUANT_##name] = COUNTS(MODULE_##name, "few_" #name),
-#define FEW_GATED(name, ...) [KM_QUANT_##name] = COUNTS(MODULE_##name, "few_gated_" #name),
+#define COUNTS(kind, name_)                                                                        \
+    {KERNEL("quant_one_" kind, "one_" name_), KERNEL("quant_few_" kind, "few_" name_ "_4"),        \
+     KERNEL("quant_few_" kind, "few_" name_ "_8")}
+#define PLAIN(name_)                                                                               \
+    {KERNEL("plain_one", "one_" name_), KERNEL("plain_few", "few_" name_ "_4"),                    \
+     KERNEL("plain_few", "few_" name_ "_8")}
+#define FEW(name, ...) [KM_QUANT_##name] = COUNTS(KIND_##name, #name),
+#define FEW_GATED(name, ...) [KM_QUANT_##name] = COUNTS(KIND_##name, "gated_" #name),
 static km_cuda_kernel few[2][TYPES][3] = {
-    {KM_QUANT_PLANES(FEW)[PLAIN_F16] = COUNTS("plain_few", "few_F16"),
-     [PLAIN_BF16] = COUNTS("plain_few", "few_BF16")},
-    {KM_QUANT_PLANES(FEW_GATED)[PLAIN_F16] = COUNTS("plain_few", "few_gated_F16"),
-     [PLAIN_BF16] = COUNTS("plain_few", "few_gated_BF16")}};
+    {KM_QUANT_PLANES(FEW)[PLAIN_F16] = PLAIN("F16"), [PLAIN_BF16] = PLAIN("BF16")},
+    {KM_QUANT_PLANES(FEW_GATED)[PLAIN_F16] = PLAIN("gated_F16"),
+     [PLAIN_BF16] = PLAIN("gated_BF16")}};
 
 #define TILE(name, ...) [KM_QUANT_##name] = KERNEL("quant_tiles", "tiles_" #name),
 #define TILE_GATED(name, ...) [KM_QUANT_##name] = KERNEL("quant_tiles", "tiles_gated_" #name),
-#define HOPPER(name, ...) [KM_QUANT_##name] = KERNEL("quant_tiles_hopper", "tiles_" #name),
-#define HOPPER_GATED(name, ...)                                                                    \
-    [KM_QUANT_##name] = KERNEL("quant_tiles_hopper", "tiles_gated_" #name),
-#define TILES(module_, each, each_gated)                                                           \
-    {                                                                                              \
-        {KM_QUANT_PLANES(each)[PLAIN_F16] = KERNEL(module_, "tiles_F16"),                          \
-         [PLAIN_BF16] = KERNEL(module_, "tiles_BF16")},                                            \
-        {KM_QUANT_PLANES(each_gated)[PLAIN_F16] = KERNEL(module_, "tiles_gated_F16"),              \
-         [PLAIN_BF16] = KERNEL(module_, "tiles_gated_BF16")},                                      \
-    }
-static km_cuda_kernel tiles[2][2][TYPES] = {TILES("quant_tiles", TILE, TILE_GATED),
-                                            TILES("quant_tiles_hopper", HOPPER, HOPPER_GATED)};
+#define PLAIN_TILES(module_)                                                                       \
+    {[PLAIN_F16] = KERNEL(module_, "tiles_F16"), [PLAIN_BF16] = KERNEL(module_, "tiles_BF16")},    \
+        {[PLAIN_F16] = KERNEL(module_, "tiles_gated_F16"),                                         \
+         [PLAIN_BF16] = KERNEL(module_, "tiles_gated_BF16")}
+static km_cuda_kernel tiles[2][TYPES] = {{KM_QUANT_PLANES(TILE)}, {KM_QUANT_PLANES(TILE_GATED)}};
+static km_cuda_kernel plain_tiles[2][2][TYPES] = {{PLAIN_TILES("quant_tiles")},
+                                                  {PLAIN_TILES("quant_tiles_hopper")}};
+
+/* With weights in registers, by the tokens of a tile. */
+static const int tokens_of[] = {16, 64, 256};
+#define REGS_16(name, ...) [KM_QUANT_##name] = KERNEL("quant_regs_16", "regs_" #name),
+#define REGS_16_GATED(name, ...) [KM_QUANT_##name] = KERNEL("quant_regs_16", "regs_gated_" #name),
+#define REGS_64(name, ...) [KM_QUANT_##name] = KERNEL("quant_regs_64", "regs_" #name),
+#define REGS_64_GATED(name, ...) [KM_QUANT_##name] = KERNEL("quant_regs_64", "regs_gated_" #name),
+#define REGS_256(name, ...) [KM_QUANT_##name] = KERNEL("quant_regs_256", "regs_" #name),
+#define REGS_256_GATED(name, ...) [KM_QUANT_##name] = KERNEL("quant_regs_256", "regs_gated_" #name),
+static km_cuda_kernel regs[3][2][KM_QUANT_TYPES] = {
+    {{KM_QUANT_PLANES(REGS_16)}, {KM_QUANT_PLANES(REGS_16_GATED)}},
+    {{KM_QUANT_PLANES(REGS_64)}, {KM_QUANT_PLANES(REGS_64_GATED)}},
+    {{KM_QUANT_PLANES(REGS_256)}, {KM_QUANT_PLANES(REGS_256_GATED)}}};
 
 #define ROWS(type, ...) [KM_QUANT_##type] = {.module = "quant_rows", .name = "quant_rows_" #type},
 static km_cuda_kernel rows[KM_QUANT_TYPES] = {KM_QUANT_PLANES(ROWS)};
@@ -64,9 +76,9 @@ static km_cuda_kernel rows[KM_QUANT_TYPES] = {KM_QUANT_PLANES(ROWS)};
 static struct {
     int first, second;
     km_cuda_kernel kernel[3];
-} two[] = {{KM_QUANT_Q4_K, KM_QUANT_Q6_K, COUNTS("quant_few_k", "few_Q4_K_Q6_K")},
-           {KM_QUANT_Q5_K, KM_QUANT_Q6_K, COUNTS("quant_few_k", "few_Q5_K_Q6_K")},
-           {KM_QUANT_Q3_K, KM_QUANT_Q5_K, COUNTS("quant_few_k", "few_Q3_K_Q5_K")}};
+} two[] = {{KM_QUANT_Q4_K, KM_QUANT_Q6_K, COUNTS("k", "Q4_K_Q6_K")},
+           {KM_QUANT_Q5_K, KM_QUANT_Q6_K, COUNTS("k", "Q5_K_Q6_K")},
+           {KM_QUANT_Q3_K, KM_QUANT_Q5_K, COUNTS("k", "Q3_K_Q5_K")}};
 
 /* ---- One call ---- */
 
@@ -143,11 +155,48 @@ static km_status add_layer(quant_call *q, const km_tensor *w, const km_tensor *u
 
 /* ---- A few rows ---- */
 
-/* Shared memory of a launch for m rows: x. */
-static size_t shared_bytes(const quant_call *q, int m) {
-    size_t each = q->l[0].type >= KM_QUANT_TYPES ? (size_t)q->k * 4 : (size_t)KM_FEW_X_BYTES(q->k);
-    return (size_t)(m == 1 ? 1 : m <= 4 ? 4 : 8) * each;
+/* Bytes that a thread takes of the weights of a type at a time. */
+static size_t item_bytes(int type) {
+#define ITEM(name, bytes) [KM_QUANT_##name] = bytes,
+    static const uint8_t items[TYPES] = {KM_QUANT_ITEMS(ITEM)[PLAIN_F16] = 16 * KM_PLAIN_PIECES,
+                                         [PLAIN_BF16] = 16 * KM_PLAIN_PIECES};
+#undef ITEM
+    return items[type];
 }
+
+/* Bytes of the ring in which they arrive for one row of x. */
+static size_t ring_bytes(const km_cuda_dev *dev, int type) {
+    size_t item = item_bytes(type);
+    bool wide = dev->cc == 80 || dev->cc / 10 == 9 || dev->cc / 10 == 10; /* as the kernels do */
+    return KM_ONE_PLACES(item, wide) * item * KM_FEW_THREADS;
+}
+
+/* Whether its runs stand apart (kernels/quant.cuh). */
+static bool is_apart(int type) {
+    return type == KM_QUANT_Q2_K || type == KM_QUANT_Q3_K || type == KM_QUANT_Q6_K;
+}
+
+/* Shared memory of a launch of the kernels for one row, 4 or 8: x, and for one row the ring. */
+static size_t shared_for(const quant_call *q, int size) {
+    const km_cuda_dev *dev = km_cuda_dev_of(q->lane);
+    size_t k = (size_t)q->k, most = 0;
+    for (int i = 0; i < q->layers; i++) {
+        int type = q->l[i].type;
+        bool plain = type >= KM_QUANT_TYPES;
+        size_t few_x = (size_t)(4 * size) * (plain ? k * 4 : KM_FEW_X_BYTES(k));
+        size_t one_x = plain ? k * 4 : KM_ONE_X_BYTES(k, is_apart(type));
+        size_t bytes = size > 0 ? few_x : ring_bytes(dev, type) + one_x;
+        if (bytes > most) most = bytes;
+    }
+    return most;
+}
+
+/* The kernels that m rows take: of 1, 4 or 8. The one for one row wants a unit for each of 8 lanes. */
+static int size_of(const quant_call *q, int m) {
+    bool one = m == 1 && q->k >= 8 * KM_QUANT_UNIT && shared_for(q, 0) <= km_cuda_dev_of(q->lane)->shared_max;
+    return one ? 0 : m <= 4 ? 1 : 2;
+}
+static size_t shared_bytes(const quant_call *q, int m) { return shared_for(q, size_of(q, m)); }
 
 /* Layers [first, first + count) in one launch: blocks are shared out by the weights' bytes. */
 static km_status launch_few(quant_call *q, km_cuda_kernel *kernel, int first, int count,
@@ -157,8 +206,8 @@ static km_status launch_few(quant_call *q, km_cuda_kernel *kernel, int first, in
     int64_t pieces = q->k / (plain ? 8 : KM_QUANT_UNIT);
     km_quant_few_args a = {.x = q->x + row * q->k, .parts = count, .m = m, .k = (int32_t)q->k,
                            .act = (int32_t)q->act,
-                           .lanes = pieces >= 32 ? 32 : pieces >= 16 ? 16 : 8};
-    int64_t all = 0, groups = KM_FEW_THREADS / a.lanes, held = (m == 1 ? 2 : 1) * (int64_t)dev->sms;
+                           .lane_bits = pieces >= 32 ? 5 : pieces >= 16 ? 4 : 3};
+    int64_t all = 0, groups = KM_FEW_THREADS >> a.lane_bits, held = dev->sms;
     int32_t last = 0;
     for (int i = 0; i < count; i++) all += q->l[first + i].n;
     if (all == 0) return KM_OK;
@@ -175,15 +224,18 @@ static km_status launch_few(quant_call *q, km_cuda_kernel *kernel, int first, in
         last += (int32_t)blocks;
     }
     a.early = q->made || row > 0 ? 0 : 48 << 10;
-    if (q->norm.y && !plain) {
+    if (q->norm.y) {
         a.delta = q->norm.x, a.residual = q->norm.residual, a.norm_w = q->norm.w;
         a.sum = q->norm.sum, a.y = q->norm.y, a.rstd = q->norm.rstd, a.eps = q->norm.eps;
         q->norm.y = NULL; /* the launches after this one find it in memory */
     }
+    /* The kernel for one row reads weights before the kernel in front has ended: what is captured
+     * runs when they have long been there, but here that kernel may be the one that makes them. */
+    bool alone = q->made || (size_of(q, m) == 0 && !km_cuda_queue_of(q->lane)->capturing);
     void *params[] = {&a};
-    return km_cuda_launch_with(q->lane, kernel + (m == 1 ? 0 : m <= 4 ? 1 : 2), KM_DIM(last),
+    return km_cuda_launch_with(q->lane, kernel + size_of(q, m), KM_DIM(last),
                                KM_DIM(KM_FEW_THREADS), (unsigned)shared_bytes(q, m), params,
-                               &(km_launch_options){.alone = q->made});
+                               &(km_launch_options){.alone = alone});
 }
 
 static km_cuda_kernel *kernel_of_two(int first, int second) {
@@ -215,30 +267,54 @@ static km_status few_rows(quant_call *q, int64_t row, int m) {
 /* ---- Many rows ---- */
 
 static bool has_hopper(const km_cuda_dev *dev) {
-    if (dev->cc != 90) return false;
-    for (int i = 0; i < km_cuda_module_count; i++)
-        if (strcmp(km_cuda_modules[i].name, "quant_tiles_hopper") == 0) return true;
-    return false;
+    return dev->cc == 90 && km_cuda_has_module("quant_tiles_hopper");
 }
 
-/* Blocks that share a tile along k, so that the chip has two blocks to a multiprocessor. */
-static int64_t splits_for(const quant_call *q, int64_t count) {
-    int64_t room = 2 * (int64_t)km_cuda_dev_of(q->lane)->sms, steps = q->k / 64;
+/* Blocks that share a tile along k, so that the chip is full; each has a few steps to go. */
+static int64_t splits_for(int64_t count, int64_t room, int64_t steps) {
     int64_t n = count < room ? room / count : 1;
-    if (n > steps / 4) n = steps / 4;
+    if (n > steps) n = steps;
     if (n > 16) n = 16;
     return n > 1 && count <= KM_CUDA_COUNTERS ? n : 1;
 }
 
-static km_status run_tiles(quant_call *q, const layer *l, const void *x, const float *scale) {
-    km_tile_args a = {.x = x, .scale = scale, .w = l->w.m, .up = l->up.m, .bias = l->bias,
-                      .out = l->out, .m = (int32_t)q->m, .n = (int32_t)l->n, .k = (int32_t)q->k,
-                      .act = (int32_t)q->act};
-    if (l->n == 0) return KM_OK;
-    bool hopper = has_hopper(km_cuda_dev_of(q->lane));
-    int64_t each = q->gated ? KM_TILE_SIDE / 2 : KM_TILE_SIDE;
-    int64_t tall = (q->m + KM_TILE_SIDE - 1) / KM_TILE_SIDE, wide = (l->n + each - 1) / each;
-    int64_t splits = hopper ? splits_for(q, tall * wide) : 1;
+
+/* x as f16, in one of the orders that kernels want, and what it takes to get it back. */
+typedef struct rounded {
+    char *x;
+    float *scale;
+    int64_t padded; /* rows */
+    size_t cap;
+} rounded;
+
+static km_status round_x(quant_call *q, int order, int64_t tokens, rounded *r) {
+    static km_cuda_kernel kernel = KERNEL("quant_tiles", "quant_round");
+    int64_t k = order ? km_cuda_ceil(q->k, KM_REGS_DEPTH) * KM_REGS_DEPTH : q->k;
+    r->padded = km_cuda_ceil(q->m, tokens) * tokens;
+    r->x = km_cuda_scratch(q->lane, (size_t)r->padded * (size_t)(2 * k + 4), &r->cap);
+    if (!r->x) return q->lane->ctx->error.code;
+    r->scale = (float *)(r->x + r->padded * 2 * k);
+    km_round_args a = {.x = q->x, .out = r->x, .scale = r->scale, .k = (int32_t)q->k,
+                       .rows = (int32_t)q->m, .order = order, .padded = (int32_t)r->padded};
+    return km_cuda_launch1(q->lane, &kernel, KM_DIM(order ? r->padded : q->m), KM_DIM(256), 0, &a);
+}
+
+static km_tile_args tile_args(const quant_call *q, const layer *l, const rounded *r) {
+    return (km_tile_args){.x = r->x, .scale = r->scale, .w = l->w.m, .up = l->up.m, .bias = l->bias,
+                          .out = l->out, .m = (int32_t)q->m, .n = (int32_t)l->n,
+                          .k = (int32_t)q->k, .act = (int32_t)q->act, .padded = (int32_t)r->padded};
+}
+
+/* Tiles of weights in shared memory. */
+static km_status run_tiles(quant_call *q, const layer *l, const rounded *r) {
+    const km_cuda_dev *dev = km_cuda_dev_of(q->lane);
+    km_tile_args a = tile_args(q, l, r);
+    bool plain = l->type >= KM_QUANT_TYPES, hopper = plain && has_hopper(dev);
+    int64_t tall = km_cuda_ceil(q->m, KM_TILE_SIDE);
+    int64_t wide = km_cuda_ceil(l->n, q->gated ? KM_TILE_SIDE / 2 : KM_TILE_SIDE);
+    int64_t splits = hopper ? splits_for(tall * wide, 2 * (int64_t)dev->sms, q->k / 256) : 1;
+    km_cuda_kernel *kernel = plain ? &plain_tiles[hopper][q->gated][l->type]
+                                   : &tiles[q->gated][l->type];
     size_t cap = 0;
     if (splits > 1) {
         a.partial = km_cuda_scratch(
@@ -247,34 +323,58 @@ static km_status run_tiles(quant_call *q, const layer *l, const void *x, const f
         if (!a.counters) return q->lane->ctx->error.code;
     }
     void *params[] = {&a};
-    km_status s = km_cuda_launch_with(q->lane, &tiles[hopper][q->gated][l->type],
-                                      KM_DIM(tall, wide, splits), KM_DIM(KM_TILE_THREADS),
+    km_status s = km_cuda_launch_with(q->lane, kernel, KM_DIM(tall, wide, splits),
+                                      KM_DIM(KM_TILE_THREADS),
                                       hopper ? KM_TILE_HOPPER_SHARED : KM_TILE_SHARED, params,
                                       &(km_launch_options){.alone = q->made});
     km_cuda_scratch_free(q->lane, a.partial, cap);
     return s;
 }
 
+/* Weights in registers. */
+static km_status run_regs(quant_call *q, const layer *l, const rounded *r, int size) {
+    const km_cuda_dev *dev = km_cuda_dev_of(q->lane);
+    km_tile_args a = tile_args(q, l, r);
+    int tokens = tokens_of[size];
+    a.early = km_cuda_queue_of(q->lane)->capturing != NULL;
+    int64_t tall = r->padded / tokens;
+    int64_t wide = km_cuda_ceil(l->n, q->gated ? KM_REGS_ROWS / 2 : KM_REGS_ROWS);
+    int64_t supers = km_cuda_ceil(q->k, KM_REGS_DEPTH);
+    int64_t most = splits_for(tall * wide, KM_REGS_BLOCKS(tokens) * (int64_t)dev->sms, supers / 2);
+    unsigned splits = 1;
+    while (2 * splits <= most && 2 * splits <= KM_REGS_SPLITS) splits *= 2;
+    void *params[] = {&a};
+    return km_cuda_launch_with(q->lane, &regs[size][q->gated][l->type], KM_DIM(tall, wide, splits),
+                               KM_DIM(KM_REGS_THREADS),
+                               KM_REGS_SHARED(tokens, item_bytes(l->type)), params,
+                               &(km_launch_options){.alone = q->made,
+                                                    .cluster = {splits > 1, 1, splits}});
+}
+
 static km_status many_rows(quant_call *q) {
-    static km_cuda_kernel round = KERNEL("quant_tiles", "quant_round");
-    size_t cap;
-    int64_t aligned = (q->m + 63) / 64 * 64;
-    char *room = km_cuda_scratch(q->lane, (size_t)aligned * (size_t)(2 * q->k + 4), &cap);
-    if (!room) return q->lane->ctx->error.code;
-    float *scale = (float *)(room + aligned * 2 * q->k);
-    km_round_args r = {q->x, room, scale, (int32_t)q->k};
-    km_status s = km_cuda_launch1(q->lane, &round, KM_DIM(q->m), KM_DIM(256), 0, &r);
-    for (int i = 0; i < q->layers && s == KM_OK; i++) s = run_tiles(q, &q->l[i], room, scale);
-    km_cuda_scratch_free(q->lane, room, cap);
+    bool hopper = has_hopper(km_cuda_dev_of(q->lane));
+    rounded r[3] = {{0}};
+    int size = q->m <= tokens_of[0] ? 0 : q->m <= 2 * tokens_of[1] ? 1 : 2;
+    km_status s = KM_OK;
+    for (int i = 0; i < q->layers && s == KM_OK; i++) {
+        layer *l = &q->l[i];
+        if (l->n == 0) continue;
+        int order = hopper && l->type < KM_QUANT_TYPES ? 1 + is_apart(l->type) : 0;
+        if (!r[order].x) s = round_x(q, order, order ? tokens_of[size] : 64, &r[order]);
+        if (s == KM_OK) s = order ? run_regs(q, l, &r[order], size) : run_tiles(q, l, &r[order]);
+    }
+    for (int i = 0; i < 3; i++) km_cuda_scratch_free(q->lane, r[i].x, r[i].cap);
     return s;
 }
 
 static km_status run(quant_call *q) {
     int most = KM_FEW_AT_ONCE;
     size_t room = km_cuda_dev_of(q->lane)->shared_max;
-    if (q->m > KM_FEW_ROWS) return many_rows(q);
+    bool tensor_cores = q->m > 1 && q->l[0].type < KM_QUANT_TYPES &&
+                        has_hopper(km_cuda_dev_of(q->lane));
+    if (q->m > KM_FEW_ROWS || tensor_cores) return many_rows(q);
     while (most > 1 && shared_bytes(q, most) > room) most = most == KM_FEW_AT_ONCE ? 4 : 1;
-    if (q->m <= most && !q->made && q->l[0].type < KM_QUANT_TYPES)
+    if (q->m <= most && !q->made && (size_of(q, (int)q->m) == 0 || q->l[0].type < KM_QUANT_TYPES))
         km_cuda_held_take(q->lane, q->x, q->m, q->k, q->out, q->n_out, &q->norm);
     if (shared_bytes(q, most) > room) return many_rows(q);
     km_status s = KM_OK;

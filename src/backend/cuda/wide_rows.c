@@ -3,16 +3,11 @@
 #include "backend/cuda/wide_rows.h"
 #include "backend/cuda/kernels/wide_args.h"
 #include "backend/cuda/modules.h"
-#include <string.h>
 
 #define NARROW 65536 /* bytes of a row that a block's registers hold */
 
 /* Built for this very chip only. */
-static bool built(void) {
-    for (int i = 0; i < km_cuda_module_count; i++)
-        if (strcmp(km_cuda_modules[i].name, "wide_rows") == 0) return true;
-    return false;
-}
+static bool built(void) { return km_cuda_has_module("wide_rows"); }
 
 /* Shared memory of a block: two parts of rows and those of the weights. */
 static int64_t shared_for(int64_t bytes, int blocks, int weights) {

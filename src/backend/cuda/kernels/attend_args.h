@@ -6,6 +6,9 @@
 #define KM_ATTEND_PAGE 64      /* tokens in a page */
 #define KM_ATTEND_HEADS 16     /* query heads of one key head that a block takes at once */
 #define KM_ATTEND_FEW_THREADS 256
+#define KM_ATTEND_CLUSTER 8    /* blocks that share a key head in the kernel for one token */
+#define KM_ATTEND_ONE_SHARED(dp)                                                                   \
+    (8 * KM_ATTEND_PAGE * (dp) + KM_ATTEND_HEADS * (dp) * 6 + 18 * KM_ATTEND_HEADS * 4 + (dp) * 4)
 #define KM_ATTEND_TILE 64      /* (token, head) rows of a block in the kernel for prompts */
 
 enum { KM_CACHE_F32, KM_CACHE_F16, KM_CACHE_BF16, KM_CACHE_Q8_0, KM_CACHE_Q4_0 };
@@ -25,6 +28,7 @@ typedef struct km_attend_args {
     int32_t dims, adjacent;    /* rotation; dims 0: none */
     double log2_base;
     float scale, softcap, eps;
+    int32_t early;             /* what the cache holds may be read before the kernel in front ends */
 } km_attend_args;
 
 #endif

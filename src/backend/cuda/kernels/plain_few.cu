@@ -1,4 +1,4 @@
-// A few rows of f32 x (at most 8) against 16-bit weights: decoding with a model that was not
+// A few rows of f32 x (2 to 8) against 16-bit weights: decoding with a model that was not
 // quantised. Floor: the weights once. As in quant_few.cuh: weights are called into L2 before x is
 // there, x lies in shared memory, and a warp, or part of one, sums one row after the other, 8
 // weights to a thread at a time.
@@ -52,7 +52,7 @@ __device__ __forceinline__ void plain_few(const km_quant_few_args &a) {
     }
     __syncthreads();
     constexpr int AT_ONCE = GATED ? 2 : 4; // pieces of a row on their way together
-    int lanes = a.lanes, groups = KM_FEW_THREADS / lanes, group = threadIdx.x / lanes;
+    int lanes = 1 << a.lane_bits, groups = KM_FEW_THREADS / lanes, group = threadIdx.x / lanes;
     int sub = threadIdx.x % lanes, pieces = k / 8;
     for (int first = begin; first < end; first += groups) {
         int row = first + group;
@@ -96,10 +96,8 @@ __device__ __forceinline__ void plain_few(const km_quant_few_args &a) {
         plain_few<T, M, GATED>(a);                                                                 \
     }
 #define PLAIN(T, NAME)                                                                             \
-    PLAIN_KERNEL(few_##NAME##_1, T, 1, false)                                                      \
     PLAIN_KERNEL(few_##NAME##_4, T, 4, false)                                                      \
     PLAIN_KERNEL(few_##NAME##_8, T, 8, false)                                                      \
-    PLAIN_KERNEL(few_gated_##NAME##_1, T, 1, true)                                                 \
     PLAIN_KERNEL(few_gated_##NAME##_4, T, 4, true)                                                 \
     PLAIN_KERNEL(few_gated_##NAME##_8, T, 8, true)
 PLAIN(f16, F16)

@@ -2,8 +2,10 @@
 // that stand together in x. Every type comes out the same: run r is
 //   w[i] = d[r] * q[r][i] - m[r],   q in int8, four to a word,
 // so that a dot product with int8 x is 16 dp4a, and what is subtracted needs only x's sums.
-// fetch() reads a unit's fields, unpack() makes the runs, and dot() multiplies with one row of x in as
-// few instructions as the type allows. Formulas: src/tensor/quant.c.
+// q is 0 or more unless the type is SIGNED.
+// fetch() reads a unit's fields (BYTES in all), unpack() makes the runs, and dot() multiplies with one
+// row of x in as few instructions as the type allows. phase() says which of a block's four units it
+// is, for those who know it before. Formulas: src/tensor/quant.c.
 #ifndef KM_CUDA_QUANT_CUH
 #define KM_CUDA_QUANT_CUH
 #include "backend/cuda/kernels/common.cuh"
@@ -20,10 +22,10 @@ template <bool APART> struct Order {
         return APART ? (unit / 2) * 128 + (unit % 2) * 16 + run * 32 : unit * 64 + run * 16;
     }
     // The other way round: element p of x, a multiple of 4.
-    static __device__ __forceinline__ int unit_of(int p) {
+    static __device__ __forceinline__ uint32_t unit_of(uint32_t p) {
         return APART ? p / 128 * 2 + p / 16 % 2 : p / 64;
     }
-    static __device__ __forceinline__ int run_of(int p) {
+    static __device__ __forceinline__ uint32_t run_of(uint32_t p) {
         return APART ? p / 32 % 4 : p / 16 % 4;
     }
 };
@@ -33,16 +35,47 @@ struct Fields {
     const uint8_t *f[KM_QUANT_FIELDS];
 };
 
-// x of a unit: its four runs, the sums of their elements, and their scales.
-struct Unit {
+// x of a unit: its four runs, and what a group of 32 elements shares: its scale, and the sum of its
+// elements times that. Runs side by side make two groups.
+template <bool APART> struct Unit;
+template <> struct Unit<false> {
+    uint4 x[4];
+    float2 scale, total;
+};
+// Runs that stand apart are of four groups; only half of each group's elements are in the unit.
+template <> struct Unit<true> {
     uint4 x[4];
     int4 sum;
     float4 scale;
 };
 
-template <class T> __device__ __forceinline__ void load(T &v, const uint8_t *p) {
-    v = __ldg(reinterpret_cast<const T *>(p));
-}
+// How fetch() gets at a field: straight from memory; or in two goes, first asking for it to be
+// copied to a place of this thread's own in shared memory, then taking it from there. A place is
+// as many bytes of each field as there are threads that have one.
+struct Direct {
+    template <class T> __device__ __forceinline__ void operator()(T &v, const uint8_t *p) {
+        v = __ldg(reinterpret_cast<const T *>(p));
+    }
+};
+template <int THREADS> struct Ask {
+    uint32_t place;
+    template <class T> __device__ __forceinline__ void operator()(T &, const uint8_t *p) {
+        uint32_t to = place + threadIdx.x * (uint32_t)sizeof(T);
+        if constexpr (sizeof(T) == 16)
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(p) : "memory");
+        else
+            asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(p),
+                         "n"(sizeof(T)) : "memory");
+        place += THREADS * (uint32_t)sizeof(T);
+    }
+};
+template <int THREADS> struct Take {
+    const uint8_t *place;
+    template <class T> __device__ __forceinline__ void operator()(T &v, const uint8_t *) {
+        v = *reinterpret_cast<const T *>(place + threadIdx.x * sizeof(T));
+        place += THREADS * sizeof(T);
+    }
+};
 // The word that holds the two bytes at p: they are its upper ones where p & 2.
 __device__ __forceinline__ const uint8_t *word_around(const uint8_t *p) {
     return p - ((uintptr_t)p & 2);
@@ -108,10 +141,10 @@ __device__ __forceinline__ void dot_nibbles(const uint4 &w, const uint4 &a, cons
         high = dot_unsigned(word(w, i) & 0xf0f0f0f0u, word(b, i), high);
     }
 }
-__device__ __forceinline__ int run_sum(const Unit &x, int r) {
+__device__ __forceinline__ int run_sum(const Unit<true> &x, int r) {
     return r == 0 ? x.sum.x : r == 1 ? x.sum.y : r == 2 ? x.sum.z : x.sum.w;
 }
-__device__ __forceinline__ float run_scale(const Unit &x, int r) {
+__device__ __forceinline__ float run_scale(const Unit<true> &x, int r) {
     return r == 0 ? x.scale.x : r == 1 ? x.scale.y : r == 2 ? x.scale.z : x.scale.w;
 }
 
@@ -144,31 +177,47 @@ template <int TYPE> __device__ __forceinline__ Fields fields_of(const km_quant_m
 }
 
 // The general way: unpacked, then summed.
-template <bool APART> __device__ __forceinline__ float dot_runs(const Runs &w, const Unit &x) {
+__device__ __forceinline__ float dot_runs(const Runs &w, const Unit<true> &x) {
     float sum = 0;
 #pragma unroll
-    for (int r = 0; r < 4; r += APART ? 1 : 2) {
-        int dot = dot16(w.q[r], x.x[r], 0), all = run_sum(x, r);
-        if (!APART) dot = dot16(w.q[r + 1], x.x[r + 1], dot), all += run_sum(x, r + 1);
-        sum = fmaf(run_scale(x, r), fmaf(w.d[r], (float)dot, -w.m[r] * (float)all), sum);
+    for (int r = 0; r < 4; r++) {
+        int dot = dot16(w.q[r], x.x[r], 0);
+        sum = fmaf(run_scale(x, r), fmaf(w.d[r], (float)dot, -w.m[r] * (float)run_sum(x, r)), sum);
     }
     return sum;
+}
+__device__ __forceinline__ float dot_runs(const Runs &w, const Unit<false> &x) {
+    int a = dot16(w.q[1], x.x[1], dot16(w.q[0], x.x[0], 0));
+    int b = dot16(w.q[3], x.x[3], dot16(w.q[2], x.x[2], 0));
+    float sum = fmaf(w.d[0] * x.scale.x, (float)a, w.d[2] * x.scale.y * (float)b);
+    return fmaf(-w.m[0], x.total.x, fmaf(-w.m[2], x.total.y, sum));
+}
+
+template <class Q, class X> __device__ __forceinline__ float dot_unpacked(const Q &raw, const X &x) {
+    Runs w;
+    raw.unpack(w);
+    return dot_runs(w, x);
 }
 
 // A block of 32 with 16 bytes of nibbles: two blocks to a unit.
 struct Pair {
     static constexpr bool APART = false;
     uint4 q[2];
-    __device__ __forceinline__ void fetch_quants(const Fields &at, uint32_t unit) {
+    __device__ __forceinline__ void phase(int) {}
+    template <class L>
+    __device__ __forceinline__ void fetch_quants(L &load, const Fields &at, uint32_t unit) {
         load(q[0], at.f[0] + (size_t)unit * 16);
         load(q[1], at.f[1] + (size_t)unit * 16);
     }
 };
 
 template <> struct Quant<KM_QUANT_Q4_0> : Pair {
+    static constexpr int BYTES = 36;
+    static constexpr bool SIGNED = false;
     uint32_t dd;
-    __device__ __forceinline__ void fetch(const Fields &at, uint32_t unit) {
-        fetch_quants(at, unit);
+    template <class L>
+    __device__ __forceinline__ void fetch(L &load, const Fields &at, uint32_t unit) {
+        fetch_quants(load, at, unit);
         load(dd, at.f[2] + (size_t)unit * 4);
     }
     __device__ __forceinline__ void unpack(Runs &r) const {
@@ -180,23 +229,26 @@ template <> struct Quant<KM_QUANT_Q4_0> : Pair {
             r.m[2 * i] = r.m[2 * i + 1] = 8 * d;
         }
     }
-    __device__ __forceinline__ float dot(const Unit &x) const {
+    __device__ __forceinline__ float dot(const Unit<APART> &x) const {
         float d[2] = {half_low(dd), half_high(dd)}, sum = 0;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             int low = 0, high = 0;
             dot_nibbles(q[i], x.x[2 * i], x.x[2 * i + 1], low, high);
-            low += (high >> 4) - 8 * (run_sum(x, 2 * i) + run_sum(x, 2 * i + 1));
-            sum = fmaf(d[i] * run_scale(x, 2 * i), (float)low, sum);
+            float scaled = (i ? x.scale.y : x.scale.x) * (float)(low + (high >> 4));
+            sum = fmaf(d[i], fmaf(-8, i ? x.total.y : x.total.x, scaled), sum);
         }
         return sum;
     }
 };
 
 template <> struct Quant<KM_QUANT_Q4_1> : Pair {
+    static constexpr int BYTES = 40;
+    static constexpr bool SIGNED = false;
     uint2 dm;
-    __device__ __forceinline__ void fetch(const Fields &at, uint32_t unit) {
-        fetch_quants(at, unit);
+    template <class L>
+    __device__ __forceinline__ void fetch(L &load, const Fields &at, uint32_t unit) {
+        fetch_quants(load, at, unit);
         load(dm, at.f[2] + (size_t)unit * 8);
     }
     __device__ __forceinline__ void unpack(Runs &r) const {
@@ -207,16 +259,16 @@ template <> struct Quant<KM_QUANT_Q4_1> : Pair {
             r.m[2 * i] = r.m[2 * i + 1] = -half_high(i ? dm.y : dm.x);
         }
     }
-    __device__ __forceinline__ float dot(const Unit &x) const {
+    __device__ __forceinline__ float dot(const Unit<APART> &x) const {
         float sum = 0;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             int low = 0, high = 0;
             uint32_t both = i ? dm.y : dm.x;
             dot_nibbles(q[i], x.x[2 * i], x.x[2 * i + 1], low, high);
-            int all = run_sum(x, 2 * i) + run_sum(x, 2 * i + 1);
-            sum = fmaf(run_scale(x, 2 * i), fmaf(half_low(both), (float)(low + (high >> 4)),
-                                                 half_high(both) * (float)all), sum);
+            float scaled = (i ? x.scale.y : x.scale.x) * (float)(low + (high >> 4));
+            sum = fmaf(half_low(both), scaled, sum);
+            sum = fmaf(half_high(both), i ? x.total.y : x.total.x, sum);
         }
         return sum;
     }
@@ -232,10 +284,13 @@ __device__ __forceinline__ void fifth_bits(uint32_t h, uint32_t (&low)[4], uint3
 }
 
 template <> struct Quant<KM_QUANT_Q5_0> : Pair {
+    static constexpr int BYTES = 44;
+    static constexpr bool SIGNED = false;
     uint2 h;
     uint32_t dd;
-    __device__ __forceinline__ void fetch(const Fields &at, uint32_t unit) {
-        fetch_quants(at, unit);
+    template <class L>
+    __device__ __forceinline__ void fetch(L &load, const Fields &at, uint32_t unit) {
+        fetch_quants(load, at, unit);
         load(h, at.f[2] + (size_t)unit * 8);
         load(dd, at.f[3] + (size_t)unit * 4);
     }
@@ -249,17 +304,16 @@ template <> struct Quant<KM_QUANT_Q5_0> : Pair {
             r.m[2 * i] = r.m[2 * i + 1] = 16 * d;
         }
     }
-    __device__ __forceinline__ float dot(const Unit &x) const {
-        Runs w;
-        unpack(w);
-        return dot_runs<APART>(w, x);
-    }
+    __device__ __forceinline__ float dot(const Unit<APART> &x) const { return dot_unpacked(*this, x); }
 };
 
 template <> struct Quant<KM_QUANT_Q5_1> : Pair {
+    static constexpr int BYTES = 48;
+    static constexpr bool SIGNED = false;
     uint2 h, dm;
-    __device__ __forceinline__ void fetch(const Fields &at, uint32_t unit) {
-        fetch_quants(at, unit);
+    template <class L>
+    __device__ __forceinline__ void fetch(L &load, const Fields &at, uint32_t unit) {
+        fetch_quants(load, at, unit);
         load(h, at.f[2] + (size_t)unit * 8);
         load(dm, at.f[3] + (size_t)unit * 8);
     }
@@ -272,18 +326,18 @@ template <> struct Quant<KM_QUANT_Q5_1> : Pair {
             r.m[2 * i] = r.m[2 * i + 1] = -half_high(i ? dm.y : dm.x);
         }
     }
-    __device__ __forceinline__ float dot(const Unit &x) const {
-        Runs w;
-        unpack(w);
-        return dot_runs<APART>(w, x);
-    }
+    __device__ __forceinline__ float dot(const Unit<APART> &x) const { return dot_unpacked(*this, x); }
 };
 
 template <> struct Quant<KM_QUANT_Q8_0> {
     static constexpr bool APART = false;
+    static constexpr int BYTES = 68;
+    static constexpr bool SIGNED = true;
     uint4 q[4];
     uint32_t dd;
-    __device__ __forceinline__ void fetch(const Fields &at, uint32_t unit) {
+    __device__ __forceinline__ void phase(int) {}
+    template <class L>
+    __device__ __forceinline__ void fetch(L &load, const Fields &at, uint32_t unit) {
 #pragma unroll
         for (int i = 0; i < 4; i++) load(q[i], at.f[i] + (size_t)unit * 16);
         load(dd, at.f[4] + (size_t)unit * 4);
@@ -297,7 +351,7 @@ template <> struct Quant<KM_QUANT_Q8_0> {
             r.m[i] = 0;
         }
     }
-    __device__ __forceinline__ float dot(const Unit &x) const {
+    __device__ __forceinline__ float dot(const Unit<APART> &x) const {
         int a = 0, b = 0;
 #pragma unroll
         for (int k = 0; k < 4; k++) {
@@ -306,11 +360,12 @@ template <> struct Quant<KM_QUANT_Q8_0> {
             b = __dp4a((int)word(q[2], k), (int)word(x.x[2], k), b);
             b = __dp4a((int)word(q[3], k), (int)word(x.x[3], k), b);
         }
-        return fmaf(half_low(dd) * x.scale.x, (float)a, half_high(dd) * x.scale.z * (float)b);
+        return fmaf(half_low(dd) * x.scale.x, (float)a, half_high(dd) * x.scale.y * (float)b);
     }
 };
 
 template <> struct Quant<KM_QUANT_IQ4_NL> : Quant<KM_QUANT_Q4_0> {
+    static constexpr bool SIGNED = true;
     __device__ __forceinline__ void unpack(Runs &r) const {
         // km_iq4_values
         const uint32_t t[4] = {0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u};
@@ -322,18 +377,17 @@ template <> struct Quant<KM_QUANT_IQ4_NL> : Quant<KM_QUANT_Q4_0> {
             r.m[2 * i] = r.m[2 * i + 1] = 0;
         }
     }
-    __device__ __forceinline__ float dot(const Unit &x) const {
-        Runs w;
-        unpack(w);
-        return dot_runs<APART>(w, x);
-    }
+    __device__ __forceinline__ float dot(const Unit<APART> &x) const { return dot_unpacked(*this, x); }
 };
 
 template <> struct Quant<KM_QUANT_MXFP4> : Pair {
+    static constexpr int BYTES = 36;
+    static constexpr bool SIGNED = true;
     uint32_t around;
     int odd;
-    __device__ __forceinline__ void fetch(const Fields &at, uint32_t unit) {
-        fetch_quants(at, unit);
+    template <class L>
+    __device__ __forceinline__ void fetch(L &load, const Fields &at, uint32_t unit) {
+        fetch_quants(load, at, unit);
         const uint8_t *e = at.f[2] + (size_t)unit * 2;
         load(around, word_around(e));
         odd = (int)((uintptr_t)e & 2);
@@ -351,25 +405,25 @@ template <> struct Quant<KM_QUANT_MXFP4> : Pair {
             r.m[2 * i] = r.m[2 * i + 1] = 0;
         }
     }
-    __device__ __forceinline__ float dot(const Unit &x) const {
-        Runs w;
-        unpack(w);
-        return dot_runs<APART>(w, x);
-    }
+    __device__ __forceinline__ float dot(const Unit<APART> &x) const { return dot_unpacked(*this, x); }
 };
 
 // ---- Blocks of 256: four units ----
 
 template <> struct Quant<KM_QUANT_Q2_K> {
+    static constexpr int BYTES = 28;
+    static constexpr bool SIGNED = false;
     static constexpr bool APART = true;
     uint4 q;
     uint2 s;
     uint32_t dm;
     int j;
-    __device__ __forceinline__ void fetch(const Fields &at, uint32_t unit) {
+    __device__ __forceinline__ void phase(int p) { j = p % 2; }
+    template <class L>
+    __device__ __forceinline__ void fetch(L &load, const Fields &at, uint32_t unit) {
         uint32_t b = unit / 4;
         uint32_t half = unit / 2 % 2;
-        j = (int)(unit % 2);
+        phase((int)(unit % 4));
         load(q, at.f[0] + (size_t)unit * 16);
         load(s, at.f[1] + (size_t)b * 16 + 8 * half);
         load(dm, at.f[2] + (size_t)b * 4);
@@ -385,22 +439,21 @@ template <> struct Quant<KM_QUANT_Q2_K> {
             r.m[i] = m * (float)(sc >> 4);
         }
     }
-    __device__ __forceinline__ float dot(const Unit &x) const {
-        Runs w;
-        unpack(w);
-        return dot_runs<APART>(w, x);
-    }
+    __device__ __forceinline__ float dot(const Unit<APART> &x) const { return dot_unpacked(*this, x); }
 };
 
 template <> struct Quant<KM_QUANT_Q3_K> {
+    static constexpr int BYTES = 48;
+    static constexpr bool SIGNED = false;
     static constexpr bool APART = true;
     uint4 q, h;
     uint32_t s[3], around;
     int j, half, odd;
-    __device__ __forceinline__ void fetch(const Fields &at, uint32_t unit) {
+    __device__ __forceinline__ void phase(int p) { j = p % 2, half = p / 2; }
+    template <class L>
+    __device__ __forceinline__ void fetch(L &load, const Fields &at, uint32_t unit) {
         uint32_t b = unit / 4;
-        half = (int)(unit / 2 % 2);
-        j = (int)(unit % 2);
+        phase((int)(unit % 4));
         load(q, at.f[0] + (size_t)unit * 16);
         load(h, at.f[1] + (size_t)b * 32 + 16 * j);
 #pragma unroll
@@ -423,11 +476,7 @@ template <> struct Quant<KM_QUANT_Q3_K> {
             r.m[i] = 4 * r.d[i];
         }
     }
-    __device__ __forceinline__ float dot(const Unit &x) const {
-        Runs w;
-        unpack(w);
-        return dot_runs<APART>(w, x);
-    }
+    __device__ __forceinline__ float dot(const Unit<APART> &x) const { return dot_unpacked(*this, x); }
 };
 
 // Scale j and minimum j of q4_k and q5_k: the 12 bytes are words y, z, w of the head.
@@ -439,28 +488,30 @@ __device__ __forceinline__ void k4_scale(const uint4 &head, int j, float &scale,
     min = half_high(head.x) * (float)m;
 }
 
-// Scales and minima 2 c and 2 c + 1, as the whole numbers they are.
+// Scales and minima 2 c and 2 c + 1, as the whole numbers they are. In the second half of a block
+// their upper two bits stand apart from the lower four.
 __device__ __forceinline__ void k4_scales(const uint4 &head, int c, int &s0, int &s1, int &m0,
                                           int &m1) {
-    uint32_t scales, mins; // the four bytes of this half of the block
-    if (c < 2) {
-        scales = head.y & 0x3f3f3f3fu;
-        mins = head.z & 0x3f3f3f3fu;
-    } else {
-        scales = (head.w & 0x0f0f0f0fu) | ((head.y >> 2) & 0x30303030u);
-        mins = ((head.w >> 4) & 0x0f0f0f0fu) | ((head.z >> 2) & 0x30303030u);
-    }
     int shift = (c & 1) * 16;
-    s0 = (int)((scales >> shift) & 0xff), s1 = (int)((scales >> (shift + 8)) & 0xff);
-    m0 = (int)((mins >> shift) & 0xff), m1 = (int)((mins >> (shift + 8)) & 0xff);
+    bool apart = c >= 2;
+    int above = apart ? shift + 2 : shift;
+    uint32_t mask = apart ? 0x3030u : 0x3f3fu, low = apart ? 0x0f0fu : 0u;
+    uint32_t s = ((head.y >> above) & mask) | ((head.w >> shift) & low);
+    uint32_t m = ((head.z >> above) & mask) | ((head.w >> (shift + 4)) & low);
+    s0 = (int)(s & 0xff), s1 = (int)(s >> 8);
+    m0 = (int)(m & 0xff), m1 = (int)(m >> 8);
 }
 
 template <> struct Quant<KM_QUANT_Q4_K> {
+    static constexpr int BYTES = 48;
+    static constexpr bool SIGNED = false;
     static constexpr bool APART = false;
     uint4 q[2], head;
     int c;
-    __device__ __forceinline__ void fetch(const Fields &at, uint32_t unit) {
-        c = (int)(unit % 4);
+    __device__ __forceinline__ void phase(int p) { c = p; }
+    template <class L>
+    __device__ __forceinline__ void fetch(L &load, const Fields &at, uint32_t unit) {
+        phase((int)(unit % 4));
         load(q[0], at.f[0] + (size_t)unit * 16);
         load(q[1], at.f[1] + (size_t)unit * 16);
         load(head, at.f[2] + (size_t)(unit / 4) * 16);
@@ -473,24 +524,27 @@ template <> struct Quant<KM_QUANT_Q4_K> {
         r.d[1] = r.d[0], r.m[1] = r.m[0];
         r.d[3] = r.d[2], r.m[3] = r.m[2];
     }
-    __device__ __forceinline__ float dot(const Unit &x) const {
+    __device__ __forceinline__ float dot(const Unit<APART> &x) const {
         int low = 0, high = 0, s0, s1, m0, m1;
         dot_nibbles(q[0], x.x[0], x.x[2], low, high);
         dot_nibbles(q[1], x.x[1], x.x[3], low, high);
         k4_scales(head, c, s0, s1, m0, m1);
-        float all = fmaf(x.scale.x, (float)(s0 * low), x.scale.z * (float)(s1 * (high >> 4)));
-        float less = fmaf(x.scale.x, (float)(m0 * (x.sum.x + x.sum.y)),
-                          x.scale.z * (float)(m1 * (x.sum.z + x.sum.w)));
+        float all = fmaf(x.scale.x, (float)(s0 * low), x.scale.y * (float)(s1 * (high >> 4)));
+        float less = fmaf(x.total.x, (float)m0, x.total.y * (float)m1);
         return fmaf(half_low(head.x), all, -half_high(head.x) * less);
     }
 };
 
 template <> struct Quant<KM_QUANT_Q5_K> {
+    static constexpr int BYTES = 80;
+    static constexpr bool SIGNED = false;
     static constexpr bool APART = false;
     uint4 q[2], h[2], head;
     int c;
-    __device__ __forceinline__ void fetch(const Fields &at, uint32_t unit) {
-        c = (int)(unit % 4);
+    __device__ __forceinline__ void phase(int p) { c = p; }
+    template <class L>
+    __device__ __forceinline__ void fetch(L &load, const Fields &at, uint32_t unit) {
+        phase((int)(unit % 4));
         load(q[0], at.f[0] + (size_t)unit * 16);
         load(q[1], at.f[1] + (size_t)unit * 16);
         load(h[0], at.f[2] + (size_t)(unit / 4) * 32);
@@ -512,7 +566,7 @@ template <> struct Quant<KM_QUANT_Q5_K> {
         r.d[1] = r.d[0], r.m[1] = r.m[0];
         r.d[3] = r.d[2], r.m[3] = r.m[2];
     }
-    __device__ __forceinline__ float dot(const Unit &x) const {
+    __device__ __forceinline__ float dot(const Unit<APART> &x) const {
         int low = 0, high = 0, s0, s1, m0, m1;
 #pragma unroll
         for (int i = 0; i < 2; i++)
@@ -525,23 +579,26 @@ template <> struct Quant<KM_QUANT_Q5_K> {
                 high = __dp4a((int)b, (int)word(x.x[2 + i], k), high);
             }
         k4_scales(head, c, s0, s1, m0, m1);
-        float all = fmaf(x.scale.x, (float)(s0 * low), x.scale.z * (float)(s1 * high));
-        float less = fmaf(x.scale.x, (float)(m0 * (x.sum.x + x.sum.y)),
-                          x.scale.z * (float)(m1 * (x.sum.z + x.sum.w)));
+        float all = fmaf(x.scale.x, (float)(s0 * low), x.scale.y * (float)(s1 * high));
+        float less = fmaf(x.total.x, (float)m0, x.total.y * (float)m1);
         return fmaf(half_low(head.x), all, -half_high(head.x) * less);
     }
 };
 
 template <> struct Quant<KM_QUANT_Q6_K> {
+    static constexpr int BYTES = 60;
+    static constexpr bool SIGNED = false;
     static constexpr bool APART = true;
     uint4 q[2], h;
     uint2 s;
     uint32_t around;
     int j, odd;
-    __device__ __forceinline__ void fetch(const Fields &at, uint32_t unit) {
+    __device__ __forceinline__ void phase(int p) { j = p % 2; }
+    template <class L>
+    __device__ __forceinline__ void fetch(L &load, const Fields &at, uint32_t unit) {
         uint32_t b = unit / 4;
         uint32_t half = unit / 2 % 2;
-        j = (int)(unit % 2);
+        phase((int)(unit % 4));
         const uint8_t *p = at.f[0] + (size_t)b * 128 + 64 * half + 16 * j;
         load(q[0], p);
         load(q[1], p + 32);
@@ -565,7 +622,7 @@ template <> struct Quant<KM_QUANT_Q6_K> {
             r.m[i] = 32 * r.d[i];
         }
     }
-    __device__ __forceinline__ float dot(const Unit &x) const {
+    __device__ __forceinline__ float dot(const Unit<APART> &x) const {
         float all = 0;
 #pragma unroll
         for (int r = 0; r < 4; r++) {
@@ -586,12 +643,16 @@ template <> struct Quant<KM_QUANT_Q6_K> {
 };
 
 template <> struct Quant<KM_QUANT_IQ4_XS> {
+    static constexpr int BYTES = 40;
+    static constexpr bool SIGNED = true;
     static constexpr bool APART = false;
     uint4 q[2];
     uint2 head; // d, high bits of scales; low bits of scales
     int c;
-    __device__ __forceinline__ void fetch(const Fields &at, uint32_t unit) {
-        c = (int)(unit % 4);
+    __device__ __forceinline__ void phase(int p) { c = p; }
+    template <class L>
+    __device__ __forceinline__ void fetch(L &load, const Fields &at, uint32_t unit) {
+        phase((int)(unit % 4));
         load(q[0], at.f[0] + (size_t)unit * 16);
         load(q[1], at.f[1] + (size_t)unit * 16);
         load(head, at.f[2] + (size_t)(unit / 4) * 8);
@@ -608,11 +669,7 @@ template <> struct Quant<KM_QUANT_IQ4_XS> {
             r.m[2 * i] = r.m[2 * i + 1] = 0;
         }
     }
-    __device__ __forceinline__ float dot(const Unit &x) const {
-        Runs w;
-        unpack(w);
-        return dot_runs<APART>(w, x);
-    }
+    __device__ __forceinline__ float dot(const Unit<APART> &x) const { return dot_unpacked(*this, x); }
 };
 
 #endif

@@ -66,6 +66,17 @@ typedef struct km_quant_matrix {
 #define KM_FEW_X_BYTES(k) ((k) + (k) / 4 + (k) / 4)
 #define KM_FEW_PARTS 3        /* layers over one x */
 #define KM_FEW_AT_ONCE 8      /* rows of x */
+/* One row of x: bytes that a thread takes of the weights at a time, by type, and how many such places
+ * the ring of a block has: so many that two blocks share a multiprocessor of a wide chip (one with
+ * 160 KiB of shared memory or more), and that a block has room on others. */
+#define KM_ONE_X_BYTES(k, apart) (((k) + 2047) / 2048 * ((apart) ? 3072 : 2560))
+#define KM_QUANT_ITEMS(X)                                                                          \
+    X(Q4_0, 36) X(Q4_1, 40) X(Q5_0, 44) X(Q5_1, 48) X(Q8_0, 68) X(Q2_K, 28) X(Q3_K, 48)            \
+    X(Q4_K, 48) X(Q5_K, 80) X(Q6_K, 60) X(IQ4_NL, 36) X(IQ4_XS, 40) X(MXFP4, 36)
+#define KM_PLAIN_PIECES 2     /* of 16 bytes, for 16-bit weights */
+#define KM_ONE_RING(item, wide) ((wide) && (item) != 16 * KM_PLAIN_PIECES ? 96 << 10 : 64 << 10)
+#define KM_ONE_FIT(item, wide) (KM_ONE_RING(item, wide) / ((item) * KM_FEW_THREADS))
+#define KM_ONE_PLACES(item, wide) (KM_ONE_FIT(item, wide) < 2 ? 2 : KM_ONE_FIT(item, wide))
 
 /* One layer of a call. */
 typedef struct km_quant_part {
@@ -82,7 +93,7 @@ typedef struct km_quant_few_args {
     const float *x;           /* (m, k) */
     km_quant_part part[KM_FEW_PARTS];
     int32_t parts, m, k, act;
-    int32_t lanes;            /* that share a row of weights: 8, 16 or 32 */
+    int32_t lane_bits;        /* lanes that share a row of weights: 2^3, 2^4 or 2^5 */
     int32_t early;            /* bytes of each matrix that a block calls into L2 before x is there */
     /* With norm_w, x is the rms_norm of delta + residual?: made here, and left where others may
      * look for it, with the sum and 1 / rms. */

@@ -1,4 +1,4 @@
-// A few rows of x (at most 8) against matrices of a few bits: what decoding a token does.
+// A few rows of x (2 to 8) against matrices of a few bits: what decoding a few sequences does.
 //
 // Floor: each matrix is read once, in its packed form; 2 m n k operations as dp4a are below that, but
 // not far below: what counts is how few instructions a weight costs, and that enough warps are there
@@ -7,51 +7,80 @@
 // norm before it, when that is asked for); then each warp, or part of one, sums one row of weights
 // after the other, 64 weights to a thread at a time, the next ones on their way. Rows are shared out
 // evenly and in order, so that what a block reads lies together.
+#ifndef KM_CUDA_QUANT_FEW_CUH
+#define KM_CUDA_QUANT_FEW_CUH
 #include "backend/cuda/kernels/gemm_common.cuh"
 #include "backend/cuda/kernels/quant.cuh"
 
-// x of one row in shared memory as int8: run r of unit u at [r][u], so that the lanes of a warp read
-// side by side; the sums of a unit's runs, and their scales, which a group of 32 elements shares.
-template <bool APART> struct Staged {
-    int8_t *q;
-    int4 *sums;
-    float4 *scales;
-    int k;
-    static __device__ __forceinline__ int bytes(int k) { return KM_FEW_X_BYTES(k); }
-    __device__ __forceinline__ Staged(uint8_t *room, int row, int k_) : k(k_) {
-        q = reinterpret_cast<int8_t *>(room) + row * bytes(k);
-        sums = reinterpret_cast<int4 *>(q + k);
-        scales = reinterpret_cast<float4 *>(q + k + k / 4);
-    }
-    __device__ __forceinline__ Unit unit(int u) const {
-        Unit x;
-#pragma unroll
-        for (int r = 0; r < 4; r++)
-            x.x[r] = *reinterpret_cast<const uint4 *>(q + r * (k / 4) + u * 16);
-        x.sum = sums[u];
-        x.scale = scales[u];
-        return x;
-    }
-    // Four elements from p on, by all lanes of a warp together.
-    __device__ __forceinline__ void put(int p, float4 v) {
+// Four elements of x as int8 with the scale of the 32 among which they stand, by all lanes of a warp
+// together, and the sums that a unit wants of them (Unit).
+template <bool APART> struct Rounded {
+    uint32_t four;
+    float scale;
+    int sum; // of the run of 16, or of all 32
+    __device__ __forceinline__ explicit Rounded(float4 v) {
         float most = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
 #pragma unroll
         for (int lane = 4; lane > 0; lane /= 2)
             most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, lane));
-        float inverse = most > 0 ? 127 / most : 0;
+        float inverse = most > 0 ? __fdividef(127, most) : 0;
+        scale = most * (1.0f / 127);
         int a = __float2int_rn(v.x * inverse), b = __float2int_rn(v.y * inverse),
             c = __float2int_rn(v.z * inverse), e = __float2int_rn(v.w * inverse);
-        int sum = a + b + c + e;
+        sum = a + b + c + e;
         sum += __shfl_xor_sync(ALL_LANES, sum, 1);
         sum += __shfl_xor_sync(ALL_LANES, sum, 2);
-        if (p >= k) return;
-        int unit = Order<APART>::unit_of(p), r = Order<APART>::run_of(p);
-        uint32_t four = (a & 0xff) | (b & 0xff) << 8 | (c & 0xff) << 16 | (uint32_t)e << 24;
-        *reinterpret_cast<uint32_t *>(q + r * (k / 4) + unit * 16 + p % 16) = four;
-        if (p % 16 == 0) {
-            reinterpret_cast<int *>(sums + unit)[r] = sum;
-            reinterpret_cast<float *>(scales + unit)[r] = most / 127;
+        if constexpr (!APART) sum += __shfl_xor_sync(ALL_LANES, sum, 4);
+        four = (a & 0xff) | (b & 0xff) << 8 | (c & 0xff) << 16 | (uint32_t)e << 24;
+    }
+    // Of run r of a unit, whose shares are at `first` and, of runs apart, `second`.
+    __device__ __forceinline__ void put_shares(uint32_t p, uint32_t r, uint8_t *first,
+                                               uint8_t *second) const {
+        if constexpr (APART) {
+            if (p % 16 == 0) {
+                reinterpret_cast<int *>(first)[r] = sum;
+                reinterpret_cast<float *>(second)[r] = scale;
+            }
+        } else if (p % 32 == 0) {
+            reinterpret_cast<float *>(first)[r / 2] = scale;
+            reinterpret_cast<float *>(first)[2 + r / 2] = scale * (float)sum;
         }
+    }
+};
+
+// x of one row in shared memory as int8: run r of unit u at [r][u], so that the lanes of a warp read
+// side by side; then what groups of 32 elements share (Unit).
+template <bool APART> struct Staged {
+    int8_t *q;
+    uint8_t *shares;
+    int k;
+    static __device__ __forceinline__ int bytes(int k) { return KM_FEW_X_BYTES(k); }
+    __device__ __forceinline__ Staged(uint8_t *room, int row, int k_) : k(k_) {
+        q = reinterpret_cast<int8_t *>(room) + row * bytes(k);
+        shares = reinterpret_cast<uint8_t *>(q + k);
+    }
+    __device__ __forceinline__ Unit<APART> unit(int u) const {
+        Unit<APART> x;
+#pragma unroll
+        for (int r = 0; r < 4; r++)
+            x.x[r] = *reinterpret_cast<const uint4 *>(q + r * (k / 4) + u * 16);
+        if constexpr (APART) {
+            x.sum = reinterpret_cast<const int4 *>(shares)[u];
+            x.scale = reinterpret_cast<const float4 *>(shares + k / 4)[u];
+        } else {
+            float4 both = reinterpret_cast<const float4 *>(shares)[u];
+            x.scale = make_float2(both.x, both.y);
+            x.total = make_float2(both.z, both.w);
+        }
+        return x;
+    }
+    // Four elements from p on, by all lanes of a warp together.
+    __device__ __forceinline__ void put(uint32_t p, float4 v) {
+        Rounded<APART> rounded(v);
+        if (p >= (uint32_t)k) return;
+        uint32_t unit = Order<APART>::unit_of(p), r = Order<APART>::run_of(p);
+        *reinterpret_cast<uint32_t *>(q + r * (k / 4) + unit * 16 + p % 16) = rounded.four;
+        rounded.put_shares(p, r, shares + unit * 16, shares + k / 4 + unit * 16);
     }
 };
 
@@ -131,23 +160,18 @@ __device__ __forceinline__ void call_early(const km_quant_few_args &a, const km_
 #endif
 }
 
-// One unit of weights with all rows of x. For several rows it is unpacked once.
+// One unit of weights, unpacked once, with all rows of x.
 template <int TYPE, int M>
 __device__ __forceinline__ void add_unit(const Quant<TYPE> &raw, uint8_t *room, int k, int m,
                                          int unit, float (&sum)[M]) {
     constexpr bool APART = Quant<TYPE>::APART;
-    if constexpr (M == 1) {
-        Staged<APART> x(room, 0, k);
-        sum[0] += raw.dot(x.unit(unit));
-    } else {
-        Runs w;
-        raw.unpack(w);
+    Runs w;
+    raw.unpack(w);
 #pragma unroll
-        for (int row = 0; row < M; row++) {
-            if (row >= m) break;
-            Staged<APART> x(room, row, k);
-            sum[row] += dot_runs<APART>(w, x.unit(unit));
-        }
+    for (int row = 0; row < M; row++) {
+        if (row >= m) break;
+        Staged<APART> x(room, row, k);
+        sum[row] += dot_runs(w, x.unit(unit));
     }
 }
 
@@ -164,8 +188,9 @@ __device__ __forceinline__ void few_rows(const km_quant_few_args &a, const km_qu
 #endif
     stage<Quant<TYPE>::APART, M>(a, room);
 
+    Direct direct;
     const Fields w = fields_of<TYPE>(part.w), w_up = GATED ? fields_of<TYPE>(part.up) : w;
-    int lanes = a.lanes, groups = KM_FEW_THREADS / lanes, group = threadIdx.x / lanes;
+    int lanes = 1 << a.lane_bits, groups = KM_FEW_THREADS / lanes, group = threadIdx.x / lanes;
     int sub = threadIdx.x % lanes, units = a.k / KM_QUANT_UNIT;
     for (int first = begin; first < end; first += groups) { // all lanes of a warp go together
         int row = first + group;
@@ -175,17 +200,17 @@ __device__ __forceinline__ void few_rows(const km_quant_few_args &a, const km_qu
             if constexpr (GATED || sizeof(Quant<TYPE>) > 60) { // registers for no more than these
                 for (int u = sub; u < units; u += lanes) {
                     Quant<TYPE> raw, raw_up;
-                    raw.fetch(w, at + u);
-                    if constexpr (GATED) raw_up.fetch(w_up, at + u);
+                    raw.fetch(direct, w, at + u);
+                    if constexpr (GATED) raw_up.fetch(direct, w_up, at + u);
                     add_unit<TYPE, M>(raw, room, a.k, a.m, u, sum);
                     if constexpr (GATED) add_unit<TYPE, M>(raw_up, room, a.k, a.m, u, up);
                 }
             } else {
                 Quant<TYPE> raw;
-                if (sub < units) raw.fetch(w, at + sub);
+                if (sub < units) raw.fetch(direct, w, at + sub);
                 for (int u = sub; u < units; u += lanes) {
                     Quant<TYPE> next;
-                    if (u + lanes < units) next.fetch(w, at + u + lanes);
+                    if (u + lanes < units) next.fetch(direct, w, at + u + lanes);
                     add_unit<TYPE, M>(raw, room, a.k, a.m, u, sum);
                     raw = next;
                 }
@@ -216,19 +241,18 @@ __device__ __forceinline__ void few(const km_quant_few_args &a) {
 }
 
 #define FEW_KERNEL(name, FIRST, SECOND, M, GATED)                                                  \
-    extern "C" __global__ void __launch_bounds__(KM_FEW_THREADS, M == 1 ? 2 : 1)                   \
+    extern "C" __global__ void __launch_bounds__(KM_FEW_THREADS, 1)                                \
         name(const __grid_constant__ km_quant_few_args a) {                                        \
         few<KM_QUANT_##FIRST, KM_QUANT_##SECOND, M, GATED>(a);                                     \
     }
 #define FEW(TYPE)                                                                                  \
-    FEW_KERNEL(few_##TYPE##_1, TYPE, TYPE, 1, false)                                               \
     FEW_KERNEL(few_##TYPE##_4, TYPE, TYPE, 4, false)                                               \
     FEW_KERNEL(few_##TYPE##_8, TYPE, TYPE, 8, false)                                               \
-    FEW_KERNEL(few_gated_##TYPE##_1, TYPE, TYPE, 1, true)                                          \
     FEW_KERNEL(few_gated_##TYPE##_4, TYPE, TYPE, 4, true)                                          \
     FEW_KERNEL(few_gated_##TYPE##_8, TYPE, TYPE, 8, true)
 // Layers of two types over one x, as mixes have them.
 #define FEW_TWO(FIRST, SECOND)                                                                     \
-    FEW_KERNEL(few_##FIRST##_##SECOND##_1, FIRST, SECOND, 1, false)                                \
     FEW_KERNEL(few_##FIRST##_##SECOND##_4, FIRST, SECOND, 4, false)                                \
     FEW_KERNEL(few_##FIRST##_##SECOND##_8, FIRST, SECOND, 8, false)
+
+#endif

@@ -20,7 +20,8 @@ template <int TYPE> __device__ __forceinline__ void quant_rows(const km_quant_ro
     if (a.ids) row = a.wide ? ((const int64_t *)a.ids)[at] : ((const int32_t *)a.ids)[at];
     if (row < 0 || row >= a.rows) return;
     Quant<TYPE> raw;
-    raw.fetch(fields_of<TYPE>(a.w), (uint32_t)(row * units + unit));
+    Direct direct;
+    raw.fetch(direct, fields_of<TYPE>(a.w), (uint32_t)(row * units + unit));
     Runs w;
     raw.unpack(w);
 #pragma unroll

@@ -60,7 +60,8 @@ template <int TYPE> struct Packed {
     uint32_t first; // unit with which the row begins
     bool there;
     __device__ __forceinline__ void fetch(int s, int half) {
-        if (there) raw.fetch(w, first + (Quant<TYPE>::APART ? s / 2 * 2 + half : s));
+        Direct direct;
+        if (there) raw.fetch(direct, w, first + (Quant<TYPE>::APART ? s / 2 * 2 + half : s));
     }
     __device__ __forceinline__ void put(uint8_t *tile, int row, int s, int half) const {
         if (!there) return;
@@ -135,17 +136,19 @@ __device__ __forceinline__ void plain_tiles(const km_tile_args &a) {
 #define TILE_KERNELS(TYPE, ...)                                                                    \
     TILE_KERNEL(tiles_##TYPE, (packed_tiles<Body, KM_QUANT_##TYPE, false>))                        \
     TILE_KERNEL(tiles_gated_##TYPE, (packed_tiles<Body, KM_QUANT_##TYPE, true>))
-#define EACH_TILE_KERNEL(run_)                                                                     \
+#define EACH_PLAIN_TILE_KERNEL(run_)                                                               \
     struct Body {                                                                                  \
         template <class W, bool GATED>                                                             \
         static __device__ __forceinline__ void run(const km_tile_args &a, W &w, int row) {         \
             run_<W, GATED>(a, w, row);                                                             \
         }                                                                                          \
     };                                                                                             \
-    KM_QUANT_PLANES(TILE_KERNELS)                                                                  \
     TILE_KERNEL(tiles_F16, (plain_tiles<Body, f16, false>))                                        \
     TILE_KERNEL(tiles_gated_F16, (plain_tiles<Body, f16, true>))                                   \
     TILE_KERNEL(tiles_BF16, (plain_tiles<Body, bf16, false>))                                      \
     TILE_KERNEL(tiles_gated_BF16, (plain_tiles<Body, bf16, true>))
+#define EACH_TILE_KERNEL(run_)                                                                     \
+    EACH_PLAIN_TILE_KERNEL(run_)                                                                   \
+    KM_QUANT_PLANES(TILE_KERNELS)
 
 #endif

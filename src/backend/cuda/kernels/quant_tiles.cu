@@ -12,6 +12,29 @@ static_assert(STAGES * X_BYTES + 2 * W_BYTES == KM_TILE_SHARED, "as the host ask
 
 // ---- x as f16, a block to a row ----
 
+// The order of quant_regs.cuh: steps of 64 elements, all rows of a step together. Piece j of step c:
+// of the 4 units of super-step c / 4, two elements each, of those that run c % 4 has at 4 (j / 2).
+template <bool APART>
+__device__ __forceinline__ void round_in_order(const km_round_args &a, const float *x, float inverse) {
+    int row = blockIdx.x, units = row < a.rows ? a.k / KM_QUANT_UNIT : 0; // none: zeros
+    int pieces = (a.k + 255) / 256 * 32;
+    for (int p = threadIdx.x; p < pieces; p += 256) {
+        int c = p / 8, j = p % 8;
+        uint32_t h[4];
+#pragma unroll
+        for (int t = 0; t < 4; t++) {
+            int unit = c / 4 * 4 + t;
+            float2 v = make_float2(0, 0);
+            if (unit < units)
+                v = *reinterpret_cast<const float2 *>(x + Order<APART>::at(unit, c % 4) + 4 * (j / 2) +
+                                                      2 * (j % 2));
+            h[t] = pack2<f16>(v.x * inverse, v.y * inverse);
+        }
+        f16 *out = (f16 *)a.out + ((int64_t)c * a.padded + row) * 64 + (j ^ (row & 7)) * 8;
+        *reinterpret_cast<uint4 *>(out) = make_uint4(h[0], h[1], h[2], h[3]);
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(256)
     quant_round(const __grid_constant__ km_round_args a) {
     __shared__ float part[8];
@@ -19,10 +42,11 @@ extern "C" __global__ void __launch_bounds__(256)
     f16 *out = (f16 *)a.out + (int64_t)blockIdx.x * a.k;
     wait_for_previous();
     float most = 0;
-    for (int p = threadIdx.x * 4; p < a.k; p += 1024) {
-        float4 v = *reinterpret_cast<const float4 *>(x + p);
-        most = fmaxf(most, fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w))));
-    }
+    if (blockIdx.x < a.rows)
+        for (int p = threadIdx.x * 4; p < a.k; p += 1024) {
+            float4 v = *reinterpret_cast<const float4 *>(x + p);
+            most = fmaxf(most, fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w))));
+        }
     most = warp_max(most);
     if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = most;
     __syncthreads();
@@ -31,12 +55,15 @@ extern "C" __global__ void __launch_bounds__(256)
     int e = 0;
     frexpf(most, &e); // most < 2^e
     float scale = most > 0 ? exp2f((float)(e - 10)) : 1, inverse = 1 / scale;
-    for (int p = threadIdx.x * 4; p < a.k; p += 1024) {
-        float4 v = *reinterpret_cast<const float4 *>(x + p);
-        uint2 h = make_uint2(pack2<f16>(v.x * inverse, v.y * inverse),
-                             pack2<f16>(v.z * inverse, v.w * inverse));
-        *reinterpret_cast<uint2 *>(out + p) = h;
-    }
+    if (a.order == 1) round_in_order<false>(a, x, inverse);
+    else if (a.order == 2) round_in_order<true>(a, x, inverse);
+    else
+        for (int p = threadIdx.x * 4; p < a.k; p += 1024) {
+            float4 v = *reinterpret_cast<const float4 *>(x + p);
+            uint2 h = make_uint2(pack2<f16>(v.x * inverse, v.y * inverse),
+                                 pack2<f16>(v.z * inverse, v.w * inverse));
+            *reinterpret_cast<uint2 *>(out + p) = h;
+        }
     if (threadIdx.x == 0) a.scale[blockIdx.x] = scale * (1.0f / 256);
 }
 

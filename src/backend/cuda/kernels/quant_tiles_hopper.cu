@@ -1,8 +1,9 @@
 // km-arch: 90a
-// Many rows of x against weights of a few bits, with Hopper's warpgroup products.
+// Many rows of x against 16-bit weights, with Hopper's warpgroup products (those of a few bits are in
+// quant_regs.cuh).
 //
 // Floor: 2 m n k operations at the rate of f16 products. A block of two warpgroups makes a tile of
-// 128 x 128: products of a step run from shared memory while the same threads unpack the weights of
+// 128 x 128: products of a step run from shared memory while the same threads bring the weights of
 // the next and have x copied; two blocks share a multiprocessor. Where there are too few tiles to
 // fill the chip, blocks share a tile along k, and the last of them adds up, in order.
 #include "backend/cuda/kernels/quant_tile.cuh"
@@ -133,4 +134,4 @@ __device__ __forceinline__ void tiles(const km_tile_args &a, W &weights, int row
     }
 }
 
-EACH_TILE_KERNEL(tiles)
+EACH_PLAIN_TILE_KERNEL(tiles)

@@ -193,6 +193,7 @@ template <int N> KM_DEVICE void hold(uint32_t (&d)[N]) {
  * 8j + 2*(t%4), +1 of the first row and of the second, so tiles chain as in mma_m16n8k16.
  * TRANS_A, TRANS_B: 1 when that operand is MN-major. */
 
+#define KM_WGMMA_REGS_8 "{%0, %1, %2, %3, %4, %5, %6, %7}"
 #define KM_WGMMA_REGS_32                                                                           \
     "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                      \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
@@ -215,6 +216,7 @@ template <int N> KM_DEVICE void hold(uint32_t (&d)[N]) {
         "+f"(d[i + 6]), "+f"(d[i + 7])
 #define KM_WGMMA_32(d, i)                                                                          \
     KM_WGMMA_8(d, i), KM_WGMMA_8(d, i + 8), KM_WGMMA_8(d, i + 16), KM_WGMMA_8(d, i + 24)
+#define KM_WGMMA_OUT_8(d) KM_WGMMA_8(d, 0)
 #define KM_WGMMA_OUT_32(d) KM_WGMMA_32(d, 0)
 #define KM_WGMMA_OUT_64(d) KM_WGMMA_32(d, 0), KM_WGMMA_32(d, 32)
 #define KM_WGMMA_OUT_128(d) KM_WGMMA_OUT_64(d), KM_WGMMA_32(d, 64), KM_WGMMA_32(d, 96)
@@ -258,20 +260,28 @@ KM_DEVICE void wgmma_ss(float (&d)[N / 2], uint64_t a, uint64_t b, int accumulat
     }
 }
 
-/* a in registers, laid out as in mma_m16n8k16; b in shared memory. N is 64 or 128. */
+/* a in registers, laid out as in mma_m16n8k16; b in shared memory. N is 16, 64, 128 or 256. */
 template <typename T, int N, int TRANS_B>
 KM_DEVICE void wgmma_rs(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, int accumulate) {
-    static_assert(N == 64 || N == 128, "a width that has a wrapper");
+    static_assert(N == 16 || N == 64 || N == 128 || N == 256, "a width that has a wrapper");
     if constexpr (wgmma_is_bf16<T>::value) {
-        if constexpr (N == 64)
+        if constexpr (N == 16)
+            KM_WGMMA_RS("bf16", 16, 8, 8, 9, 10, 11, 12, 13, 14);
+        else if constexpr (N == 64)
             KM_WGMMA_RS("bf16", 64, 32, 32, 33, 34, 35, 36, 37, 38);
-        else
+        else if constexpr (N == 128)
             KM_WGMMA_RS("bf16", 128, 64, 64, 65, 66, 67, 68, 69, 70);
-    } else {
-        if constexpr (N == 64)
-            KM_WGMMA_RS("f16", 64, 32, 32, 33, 34, 35, 36, 37, 38);
         else
+            KM_WGMMA_RS("bf16", 256, 128, 128, 129, 130, 131, 132, 133, 134);
+    } else {
+        if constexpr (N == 16)
+            KM_WGMMA_RS("f16", 16, 8, 8, 9, 10, 11, 12, 13, 14);
+        else if constexpr (N == 64)
+            KM_WGMMA_RS("f16", 64, 32, 32, 33, 34, 35, 36, 37, 38);
+        else if constexpr (N == 128)
             KM_WGMMA_RS("f16", 128, 64, 64, 65, 66, 67, 68, 69, 70);
+        else
+            KM_WGMMA_RS("f16", 256, 128, 128, 129, 130, 131, 132, 133, 134);
     }
 }
 

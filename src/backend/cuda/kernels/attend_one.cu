@@ -1,0 +1,287 @@
+// km-arch: 90a
+// Attention of one token over the paged f16 cache, on Hopper: what every layer of a decoding step
+// waits for.
+//
+// Floor: the keys and values of the sequence once, and a few vectors; at 4000 tokens that is a
+// microsecond, so what counts is how many steps follow on one another. A cluster of blocks takes the
+// query heads of one key head (up to 16); each half of a block takes pages of its own. Pages, their
+// numbers and the rotation's turns are fetched before the kernel in front has ended: the cache's
+// other rows are older than that. Then q, k and v are turned; a warp multiplies its 16 keys of a page
+// with all queries and their values by tensor cores, and keeps sums of its own. At the end warps add
+// up within the block, and blocks through each other's shared memory.
+#include "backend/cuda/kernels/attend.cuh"
+#include "backend/cuda/kernels/cluster.cuh"
+
+constexpr int WARPS = 8, HALF = 128, M = KM_ATTEND_HEADS, BLOCKS = KM_ATTEND_CLUSTER;
+
+// A page into shared memory by the 128 threads of a half.
+template <int DP>
+__device__ __forceinline__ void ask_page(const km_attend_args &a, uint32_t tile, const uint8_t *page) {
+    constexpr int CHUNKS = DP / 8;
+#pragma unroll 4
+    for (int c = threadIdx.x % HALF; c < PAGE * CHUNKS; c += HALF) {
+        int row = c / CHUNKS, chunk = c % CHUNKS;
+        bool there = chunk * 8 < a.d;
+        cp_async_16(tile + swizzle<CHUNKS>(row, chunk),
+                    there ? page + (row * a.d + chunk * 8) * 2 : page, there);
+    }
+}
+
+template <int DP> __device__ __forceinline__ void attend_one(const km_attend_args &a) {
+    constexpr int CHUNKS = DP / 8, TILE = PAGE * DP * 2, PAIRS = DP / 64, TASKS = 3;
+    extern __shared__ __align__(1024) uint8_t shared[];
+    // Two halves of a key tile and a value tile; later the warps' sums (WARPS, M, DP) f32.
+    uint8_t *tile_q = shared + 4 * TILE;
+    float *mine = reinterpret_cast<float *>(tile_q + M * DP * 2); // (M, DP): the block's sums
+    float *tops = mine + M * DP, *totals = tops + WARPS * M;      // of each warp and head
+    float *top = totals + WARPS * M, *total = top + M;            // of the block
+    float2 *turns = reinterpret_cast<float2 *>(total + M);        // DP / 2
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    int half = warp / 4, kvh = blockIdx.y / a.parts, part = blockIdx.y % a.parts;
+    int head0 = kvh * a.group + part * M, heads = min(M, a.group - part * M);
+    uint8_t *tile_k = shared + half * 2 * TILE, *tile_v = tile_k + TILE;
+
+    if (!a.early) wait_for_previous();
+    Place p = place_by_warp(a, 0);
+    int page0 = p.first / PAGE, pages = p.counts ? p.position / PAGE - page0 + 1 : 0;
+    int n = blockIdx.x + half * BLOCKS; // this half's first page
+    auto ask = [&](int i) {
+        int64_t at = page_at(a, p.pages[page0 + i], kvh);
+        ask_page<DP>(a, smem_addr(tile_k), a.cache_k + at);
+        cp_async_commit();
+        ask_page<DP>(a, smem_addr(tile_v), a.cache_v + at);
+        cp_async_commit();
+    };
+    if (n < pages) ask(n);
+    for (int i = threadIdx.x; i < DP / 2; i += 2 * HALF)
+        turns[i] = i < a.dims / 2 && p.counts ? turn_of(a, p.position, i) : make_float2(1, 0);
+    for (int i = threadIdx.x; i < M * CHUNKS; i += 2 * HALF) // rows beyond the heads are zeros
+        *reinterpret_cast<uint4 *>(tile_q + i * 16) = make_uint4(0, 0, 0, 0);
+    __syncthreads();
+#if __CUDA_ARCH__ >= 900
+    if (a.early) asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+    if (!p.counts) {
+        for (int i = threadIdx.x; blockIdx.x == 0 && i < heads * a.d; i += 2 * HALF)
+            a.out[head0 * a.d + i] = 0;
+        return;
+    }
+
+    // Queries; and for the half that has the token's own page, its key and value. A warp to a vector,
+    // the loads of all its vectors together.
+    bool owner = (pages - 1) % (2 * BLOCKS) / BLOCKS == half && (pages - 1) % BLOCKS == blockIdx.x;
+    bool own = (pages - 1) % BLOCKS == blockIdx.x; // one of the two halves
+    int tasks = heads + (own ? 2 : 0), pairs = a.d / 2, turned = a.dims / 2;
+    float lo[TASKS][PAIRS], hi[TASKS][PAIRS];
+    auto places = [&](int i, int &first, int &second) { // of pair i
+        bool beyond = i >= turned;
+        first = beyond || a.adjacent ? 2 * i : i;
+        second = beyond || a.adjacent ? 2 * i + 1 : i + turned;
+    };
+#pragma unroll
+    for (int k = 0; k < TASKS; k++) {
+        int task = warp + k * WARPS;
+        const float *x = task < heads    ? (const float *)a.q + (head0 + task) * a.d
+                         : task == heads ? (const float *)a.k + kvh * a.d
+                                         : (const float *)a.v + kvh * a.d;
+#pragma unroll
+        for (int j = 0; j < PAIRS; j++) {
+            int i = lane + 32 * j, first, second;
+            lo[k][j] = hi[k][j] = 0;
+            if (task >= tasks || i >= pairs) continue;
+            places(i, first, second);
+            lo[k][j] = x[first], hi[k][j] = x[second];
+        }
+    }
+    int64_t row_at = page_at(a, p.pages[p.position / PAGE], kvh) +
+                     (int64_t)(p.position % PAGE) * a.d * 2;
+    f16 *patch = reinterpret_cast<f16 *>(mine); // (2, DP): key and value, until `mine` is needed
+#pragma unroll
+    for (int k = 0; k < TASKS; k++) {
+        int task = warp + k * WARPS;
+        if (task >= tasks) break;
+        const float *norm = task < heads ? a.q_norm : task == heads ? a.k_norm : nullptr;
+        float rstd = 1;
+        if (norm) {
+            float s = 0;
+#pragma unroll
+            for (int j = 0; j < PAIRS; j++) s += lo[k][j] * lo[k][j] + hi[k][j] * hi[k][j];
+            rstd = 1 / sqrtf(warp_sum(s) / (float)a.d + a.eps);
+        }
+#pragma unroll
+        for (int j = 0; j < PAIRS; j++) {
+            int i = lane + 32 * j, first, second;
+            if (i >= pairs) continue;
+            places(i, first, second);
+            float u = lo[k][j], w = hi[k][j];
+            if (norm) u *= rstd * norm[first], w *= rstd * norm[second];
+            if (task <= heads) {
+                float2 turn = turns[i];
+                float v = u * turn.x - w * turn.y;
+                w = u * turn.y + w * turn.x, u = v;
+            }
+            f16 a16 = __float2half_rn(u), b16 = __float2half_rn(w);
+            if (task < heads) {
+                *reinterpret_cast<f16 *>(tile_q + swizzle<CHUNKS>(task, first / 8) + first % 8 * 2) = a16;
+                *reinterpret_cast<f16 *>(tile_q + swizzle<CHUNKS>(task, second / 8) + second % 8 * 2) =
+                    b16;
+            } else {
+                f16 *to = patch + (task - heads) * DP;
+                to[first] = a16, to[second] = b16;
+                uint8_t *cache = task == heads ? a.cache_k : a.cache_v;
+                reinterpret_cast<f16 *>(cache + row_at)[first] = a16;
+                reinterpret_cast<f16 *>(cache + row_at)[second] = b16;
+            }
+        }
+    }
+    __threadfence(); // the row is in the cache before a kernel that might read it begins
+    __syncthreads();
+#if __CUDA_ARCH__ >= 900
+    if (a.early) asm volatile("griddepcontrol.launch_dependents;");
+#endif
+
+    float o[DP / 8][4] = {}, most[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
+    int i8 = lane / 8, within = lane % 8, key0 = warp % 4 * 16;
+    uint32_t at_k = smem_addr(tile_k), at_v = smem_addr(tile_v), at_q = smem_addr(tile_q);
+    for (; n < pages; n += 2 * BLOCKS) {
+        cp_async_wait<0>();
+        if (owner && n == pages - 1) { // written after the page was asked for
+            asm volatile("bar.sync %0, 128;" ::"r"(1 + half) : "memory");
+            int row = p.position % PAGE;
+            for (int i = threadIdx.x % HALF; i < a.d; i += HALF) {
+                uint32_t at = swizzle<CHUNKS>(row, i / 8) + i % 8 * 2;
+                *reinterpret_cast<f16 *>(tile_k + at) = patch[i];
+                *reinterpret_cast<f16 *>(tile_v + at) = patch[DP + i];
+            }
+        }
+        asm volatile("bar.sync %0, 128;" ::"r"(1 + half) : "memory");
+        float s[2][4] = {};
+#pragma unroll
+        for (int k = 0; k < DP; k += 16) {
+            uint32_t fq[4], fk[4];
+            ldmatrix_x4(fq, at_q + swizzle<CHUNKS>(i8 % 2 * 8 + within, k / 8 + i8 / 2));
+            ldmatrix_x4(fk, at_k + swizzle<CHUNKS>(key0 + i8 / 2 * 8 + within, k / 8 + i8 % 2));
+            mma_m16n8k16<f16>(s[0], fq, fk[0], fk[1]);
+            mma_m16n8k16<f16>(s[1], fq, fk[2], fk[3]);
+        }
+        float high[2] = {most[0], most[1]};
+#pragma unroll
+        for (int c = 0; c < 2; c++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                int key = (page0 + n) * PAGE + key0 + 8 * c + 2 * t + e % 2;
+                bool seen = key >= p.first && key <= p.position;
+                s[c][e] = seen ? capped(a, s[c][e] * a.scale) * LOG2E : -INFINITY;
+                high[e / 2] = fmaxf(high[e / 2], s[c][e]);
+            }
+        float by[2];
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            high[e] = fmaxf(high[e], __shfl_xor_sync(ALL_LANES, high[e], 1));
+            high[e] = fmaxf(high[e], __shfl_xor_sync(ALL_LANES, high[e], 2));
+            by[e] = high[e] > -INFINITY ? fast_exp2(most[e] - high[e]) : 1;
+            most[e] = high[e];
+            sum[e] *= by[e];
+        }
+        uint32_t fp[4]; // probabilities as the next product's left operand
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                s[c][e] = most[e / 2] > -INFINITY ? fast_exp2(s[c][e] - most[e / 2]) : 0;
+                sum[e / 2] += s[c][e];
+            }
+            fp[2 * c] = pack2<f16>(s[c][0], s[c][1]);
+            fp[2 * c + 1] = pack2<f16>(s[c][2], s[c][3]);
+        }
+#pragma unroll
+        for (int c = 0; c < DP / 8; c += 2) {
+            uint32_t fv[4];
+            ldmatrix_x4_trans(fv, at_v + swizzle<CHUNKS>(key0 + i8 % 2 * 8 + within, c + i8 / 2));
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                float(&into)[4] = o[c + e];
+                into[0] *= by[0], into[1] *= by[0], into[2] *= by[1], into[3] *= by[1];
+                mma_m16n8k16<f16>(into, fp, fv[2 * e], fv[2 * e + 1]);
+            }
+        }
+        if (n + 2 * BLOCKS < pages) {
+            asm volatile("bar.sync %0, 128;" ::"r"(1 + half) : "memory");
+            ask(n + 2 * BLOCKS);
+        }
+    }
+    __syncthreads(); // tiles and the patch have been read
+
+    // Within the block.
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        sum[e] += __shfl_xor_sync(ALL_LANES, sum[e], 1);
+        sum[e] += __shfl_xor_sync(ALL_LANES, sum[e], 2);
+        if (t == 0) tops[warp * M + 8 * e + g] = most[e], totals[warp * M + 8 * e + g] = sum[e];
+    }
+    float *sums = reinterpret_cast<float *>(shared) + warp * M * DP;
+#pragma unroll
+    for (int c = 0; c < DP / 8; c++)
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+            if (8 * e + g < heads)
+                *reinterpret_cast<float2 *>(sums + (8 * e + g) * DP + 8 * c + 2 * t) =
+                    make_float2(o[c][2 * e], o[c][2 * e + 1]);
+    __syncthreads();
+    for (int i = threadIdx.x * 4; i < heads * DP; i += 2 * HALF * 4) {
+        int h = i / DP;
+        float m = -INFINITY, all = 0;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) m = fmaxf(m, tops[w * M + h]);
+        float4 v = make_float4(0, 0, 0, 0);
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) {
+            float by = m > -INFINITY ? fast_exp2(tops[w * M + h] - m) : 0;
+            float4 f = *reinterpret_cast<const float4 *>(reinterpret_cast<float *>(shared) +
+                                                         w * M * DP + i);
+            v.x = fmaf(by, f.x, v.x), v.y = fmaf(by, f.y, v.y);
+            v.z = fmaf(by, f.z, v.z), v.w = fmaf(by, f.w, v.w);
+            all = fmaf(by, totals[w * M + h], all);
+        }
+        *reinterpret_cast<float4 *>(mine + i) = v;
+        if (i % DP == 0) top[h] = m, total[h] = all;
+    }
+    cluster_sync();
+
+    // Among blocks: each makes a part of the result.
+    int each = (heads * DP / 4 + BLOCKS - 1) / BLOCKS, begin = blockIdx.x * each;
+    for (int i = begin + threadIdx.x; i < min(begin + each, heads * DP / 4); i += 2 * HALF) {
+        int h = i * 4 / DP, col = i * 4 % DP;
+        float m[BLOCKS], l[BLOCKS], high = -INFINITY, all = 0;
+        float4 f[BLOCKS], v = make_float4(0, 0, 0, 0);
+#pragma unroll
+        for (int b = 0; b < BLOCKS; b++) {
+            m[b] = far_float(in_block(smem_addr(top + h), b));
+            l[b] = far_float(in_block(smem_addr(total + h), b));
+            f[b] = far_four(in_block(smem_addr(mine + i * 4), b));
+        }
+#pragma unroll
+        for (int b = 0; b < BLOCKS; b++) high = fmaxf(high, m[b]);
+#pragma unroll
+        for (int b = 0; b < BLOCKS; b++) {
+            float by = fast_exp2(m[b] - high);
+            v.x = fmaf(by, f[b].x, v.x), v.y = fmaf(by, f[b].y, v.y);
+            v.z = fmaf(by, f[b].z, v.z), v.w = fmaf(by, f[b].w, v.w);
+            all = fmaf(by, l[b], all);
+        }
+        float *out = a.out + (int64_t)(head0 + h) * a.d + col, inverse = 1 / all;
+        if (col < a.d) // a multiple of 8
+            *reinterpret_cast<float4 *>(out) =
+                make_float4(v.x * inverse, v.y * inverse, v.z * inverse, v.w * inverse);
+    }
+    cluster_sync(); // nobody leaves while others read
+}
+
+#define ONE(DP)                                                                                    \
+    extern "C" __global__ void __launch_bounds__(2 * HALF)                                         \
+        attend_one_##DP(const __grid_constant__ km_attend_args a) {                                \
+        attend_one<DP>(a);                                                                         \
+    }
+ONE(64)
+ONE(128)
+ONE(256)

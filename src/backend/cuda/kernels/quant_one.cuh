@@ -1,0 +1,206 @@
+// One row of x against matrices of a few bits: what decoding a token does.
+//
+// Floor: each matrix is read once, in the form it has; what comes next is how few instructions a
+// weight costs. A block to a multiprocessor, small enough for two: while one kernel still runs, the
+// blocks of the next are in place and fill rings in shared memory with their first weights, so that
+// memory never waits for a kernel to begin. Every thread copies into and out of places of its own, so
+// that rings need no barriers. Once the kernel in front has ended, x is staged (and the norm before
+// it, when that is asked for), and each warp, or part of one, goes through the units of its rows as
+// one long line, a unit to a lane at a time, whatever the rows' length: lanes that have come to the
+// next row add to that one's sum.
+#ifndef KM_CUDA_QUANT_ONE_CUH
+#define KM_CUDA_QUANT_ONE_CUH
+#include "backend/cuda/kernels/one_stage.cuh"
+
+#define SAME_BYTES(name, bytes)                                                                    \
+    static_assert(Quant<KM_QUANT_##name>::BYTES == bytes, "as the host counts");
+KM_QUANT_ITEMS(SAME_BYTES)
+#undef SAME_BYTES
+
+// x as int8. 32 units stand together: their first runs, second, third and fourth, then what groups
+// share (Unit), so that a thread finds all of a unit from one address.
+template <bool APART> struct Line {
+    static constexpr int GROUP = 4 * 512 + (APART ? 2 : 1) * 512;
+    uint8_t *room;
+    int k;
+    __device__ __forceinline__ uint8_t *at(uint32_t unit) const {
+        return room + unit / 32 * GROUP + unit % 32 * 16;
+    }
+    __device__ __forceinline__ Unit<APART> unit(uint32_t u) const {
+        const uint8_t *p = at(u);
+        Unit<APART> x;
+#pragma unroll
+        for (int r = 0; r < 4; r++) x.x[r] = *reinterpret_cast<const uint4 *>(p + 512 * r);
+        if constexpr (APART) {
+            x.sum = *reinterpret_cast<const int4 *>(p + 2048);
+            x.scale = *reinterpret_cast<const float4 *>(p + 2560);
+        } else {
+            float4 both = *reinterpret_cast<const float4 *>(p + 2048);
+            x.scale = make_float2(both.x, both.y);
+            x.total = make_float2(both.z, both.w);
+        }
+        return x;
+    }
+    // 16 elements from p on, a run; the other half of their group is the next lane's, or the last one's.
+    __device__ __forceinline__ void put(uint32_t p, const Sixteen &f) {
+        float most = 0;
+#pragma unroll
+        for (int i = 0; i < 16; i++) most = fmaxf(most, fabsf(f.v[i]));
+        most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 1));
+        float inverse = most > 0 ? __fdividef(127, most) : 0, scale = most * (1.0f / 127);
+        uint32_t q[4];
+        int sum = 0;
+#pragma unroll
+        for (int i = 0; i < 4; i++) { // 1.5 2^23 on top: the nearest whole number is in the low bits
+            uint32_t b[4];
+#pragma unroll
+            for (int e = 0; e < 4; e++) b[e] = __float_as_uint(fmaf(f.v[4 * i + e], inverse, 12582912.0f));
+            q[i] = __byte_perm(__byte_perm(b[0], b[1], 0x0040), __byte_perm(b[2], b[3], 0x0040), 0x5410);
+            sum = __dp4a((int)q[i], 0x01010101, sum);
+        }
+        if constexpr (!APART) sum += __shfl_xor_sync(ALL_LANES, sum, 1);
+        if (p >= (uint32_t)k) return;
+        uint8_t *u = at(Order<APART>::unit_of(p));
+        uint32_t run = Order<APART>::run_of(p);
+        *reinterpret_cast<uint4 *>(u + run * 512) = make_uint4(q[0], q[1], q[2], q[3]);
+        if constexpr (APART) {
+            reinterpret_cast<int *>(u + 2048)[run] = sum;
+            reinterpret_cast<float *>(u + 2560)[run] = scale;
+        } else if (run % 2 == 0) {
+            reinterpret_cast<float *>(u + 2048)[run / 2] = scale;
+            reinterpret_cast<float *>(u + 2048)[2 + run / 2] = scale * (float)sum;
+        }
+    }
+};
+
+// Keeps what was computed before a loop from being computed in it again.
+__device__ __forceinline__ void settle(Fields &f) {
+#pragma unroll
+    for (int i = 0; i < KM_QUANT_FIELDS; i++) asm volatile("" : "+l"(f.f[i]));
+}
+
+// The rows of one block. STRAIGHT: a row is a whole number of steps of the lanes that share it.
+template <int TYPE, bool GATED, bool STRAIGHT>
+__device__ __forceinline__ void one_line(const km_quant_few_args &a, const km_quant_part &part,
+                                         uint8_t *room) {
+    typedef Quant<TYPE> Q;
+    constexpr int TAKES = GATED ? 2 : 1, SLOT = TAKES * Q::BYTES * KM_FEW_THREADS;
+    constexpr int SLOTS = KM_ONE_PLACES(Q::BYTES, WIDE) / TAKES; // of the ring
+    uint32_t ring = smem_addr(room);
+    int bits = a.lane_bits, lanes = 1 << bits, group = threadIdx.x >> bits;
+    int sub = threadIdx.x & (lanes - 1), units = a.k / KM_QUANT_UNIT, begin, end;
+    constexpr int THREAD_BITS = 9;
+    static_assert(KM_FEW_THREADS == 1 << THREAD_BITS, "groups are shifts");
+    rows_of_block(part, begin, end);
+    int count = end - begin, row = begin + (count * group >> (THREAD_BITS - bits));
+    int rows = begin + (count * (group + 1) >> (THREAD_BITS - bits)) - row;
+    Fields w = fields_of<TYPE>(part.w), up = w;
+    if (GATED) up = fields_of<TYPE>(part.up);
+    settle(w);
+    if (GATED) settle(up);
+    // The line of units: this thread's next one, and where they end.
+    uint32_t unit = (uint32_t)row * units + sub, last = (uint32_t)(row + rows) * units;
+    auto ask = [&](uint32_t u, uint32_t slot) {
+        Q raw;
+        Ask<KM_FEW_THREADS> copy = {ring + slot};
+        if (u < last) {
+            raw.fetch(copy, w, u);
+            if constexpr (GATED) raw.fetch(copy, up, u);
+        }
+        cp_async_commit();
+    };
+#pragma unroll
+    for (int i = 0; i < SLOTS; i++) ask(unit + i * lanes, i * SLOT);
+    const float *bias = part.bias;
+    float more = bias && rows > 0 ? __ldg(bias + row) : 0;
+    wait_for_x(a);
+    Line<Q::APART> x = {room + SLOTS * SLOT, a.k};
+    stage_one(a, x);
+
+    float now[2] = {0, 0}, next[2] = {0, 0}; // sums of this row and the next one, of w and up
+    int steps = (rows * units + lanes - 1) >> bits, at = 0; // at: where the first lane is in the row
+    uint32_t slot = 0;
+    for (int s = 0; s < steps; s++) {
+        cp_async_wait<SLOTS - 1>();
+        uint32_t u = at + sub;
+        bool ahead = !STRAIGHT && u >= (uint32_t)units;
+        if (ahead) u -= units;
+        float v[2] = {0, 0};
+        if (STRAIGHT || unit < last) {
+            Q raw;
+            Take<KM_FEW_THREADS> copy = {room + slot};
+            Unit<Q::APART> mine = x.unit(u);
+            raw.fetch(copy, w, unit);
+            raw.phase(sub % 4); // rows are whole blocks
+            v[0] = raw.dot(mine);
+            if constexpr (GATED) {
+                raw.fetch(copy, up, unit);
+                raw.phase(sub % 4);
+                v[1] = raw.dot(mine);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < TAKES; i++) {
+            if (!STRAIGHT) next[i] += ahead ? v[i] : 0;
+            now[i] += ahead ? 0 : v[i];
+        }
+        ask(unit + SLOTS * lanes, slot);
+        slot = slot == (SLOTS - 1) * SLOT ? 0 : slot + SLOT;
+        unit += lanes;
+        at += lanes;
+        if (at < units) continue;
+        float f[1], other = 0;
+        if (STRAIGHT || lanes == 32) { // a mask that is known costs nothing
+            f[0] = GATED ? lanes_sum_two(now[0], now[1], 32, ALL_LANES)
+                         : lanes_sum(now[0], 32, ALL_LANES);
+            if (GATED) other = __shfl_xor_sync(ALL_LANES, f[0], 1);
+        } else {
+            unsigned mask = ((1u << lanes) - 1) << (threadIdx.x & (32 - lanes));
+            f[0] = GATED ? lanes_sum_two(now[0], now[1], lanes, mask) : lanes_sum(now[0], lanes, mask);
+            if (GATED) other = __shfl_xor_sync(mask, f[0], 1);
+        }
+        if (sub == 0) {
+            f[0] += more;
+            if (GATED || a.act != 0) gemm_act<float>(a.act, f);
+            part.out[row] = GATED ? f[0] * other : f[0];
+        }
+        row++;
+        if (bias && s + 1 < steps) more = __ldg(bias + row);
+        at -= units;
+#pragma unroll
+        for (int i = 0; i < TAKES; i++) now[i] = next[i], next[i] = 0;
+    }
+    cp_async_wait<0>();
+}
+
+template <int TYPE, bool GATED>
+__device__ __forceinline__ void one_row(const km_quant_few_args &a, const km_quant_part &part,
+                                        uint8_t *room) {
+    // All groups of a warp go together where rows are whole steps and groups are whole warps.
+    if (a.lane_bits == 5 && a.k % (32 * KM_QUANT_UNIT) == 0)
+        one_line<TYPE, GATED, true>(a, part, room);
+    else
+        one_line<TYPE, GATED, false>(a, part, room);
+}
+
+template <int FIRST, int SECOND, bool GATED>
+__device__ __forceinline__ void one(const km_quant_few_args &a) {
+    extern __shared__ __align__(16) uint8_t room[];
+    int p = 0;
+    while (p + 1 < a.parts && (int)blockIdx.x >= a.part[p + 1].first) p++;
+    if (FIRST == SECOND || !a.part[p].second) one_row<FIRST, GATED>(a, a.part[p], room);
+    else one_row<SECOND, GATED>(a, a.part[p], room);
+}
+
+#define ONE_KERNEL(name, FIRST, SECOND, GATED)                                                     \
+    extern "C" __global__ void __launch_bounds__(KM_FEW_THREADS, 2)                                \
+        name(const __grid_constant__ km_quant_few_args a) {                                        \
+        one<KM_QUANT_##FIRST, KM_QUANT_##SECOND, GATED>(a);                                        \
+    }
+#define ONE(TYPE)                                                                                  \
+    ONE_KERNEL(one_##TYPE, TYPE, TYPE, false)                                                      \
+    ONE_KERNEL(one_gated_##TYPE, TYPE, TYPE, true)
+// Layers of two types over one x, as mixes have them.
+#define ONE_TWO(FIRST, SECOND) ONE_KERNEL(one_##FIRST##_##SECOND, FIRST, SECOND, false)
+
+#endif
