@@ -5,6 +5,7 @@
 #include "base/rng.h"
 #include "ops/nearest.h"
 #include "vector/anchors_impl.h"
+#include "vector/maintain.h"
 #include "vector/seed.h"
 #include <math.h>
 #include <string.h>
@@ -204,6 +205,40 @@ static km_status run_round(trainer *t, int round, int rounds, double *energy, do
     return km_ctx_status(ctx);
 }
 
+/* Every few rounds until two thirds of them are done, so that the rest can settle. */
+static bool due(const trainer *t, int round, int rounds) {
+    int every = t->o->maintain ? t->o->maintain : rounds / 8 > 2 ? rounds / 8 : 2;
+    return !t->o->lloyd && every > 0 && rounds >= 4 && (round + 1) % every == 0 &&
+           round + 1 <= rounds * 2 / 3;
+}
+
+static km_status maintain(trainer *t, int round, km_anchors *out) {
+    km_ctx *ctx = t->ctx;
+    size_t cells = (size_t)t->k, bytes = sizeof(float) * cells * (size_t)t->d;
+    float *centre = km_alloc(bytes + sizeof(float) * cells), *count = centre + cells * (size_t)t->d;
+    if (!centre) return km_fail(ctx, KM_ERR_MEMORY, "anchors: out of memory");
+    km_read(ctx, t->centre, centre, bytes);
+    km_read(ctx, t->count, count, sizeof(float) * cells);
+    km_maintenance m = {.sample = t->sample, .rows = t->sample_rows, .d = t->d, .total = t->total,
+                        .centre = centre, .count = count, .k = t->k,
+                        .seed = t->o->seed + (uint64_t)round};
+    if (km_maintain(ctx, &m) == KM_OK && m.changed) {
+        if (m.k != t->k) {
+            take_cells(t, centre, m.k);
+        } else { /* in place: a captured round holds on to the addresses */
+            km_write(ctx, t->centre, centre, bytes);
+            km_assign(ctx, t->speed, km_zeros(ctx, KM_F32, KM_SHAPE(1, 1)));
+            km_assign(ctx, t->radius, km_full(ctx, KM_F32, KM_SHAPE(1, 1), INFINITY));
+            km_step_end(ctx);
+        }
+        out->merged += m.merged;
+        out->split += m.split;
+        out->reseeded += m.reseeded;
+    }
+    km_free(centre);
+    return km_ctx_status(ctx);
+}
+
 static km_status all_rounds(trainer *t, km_anchors *out) {
     int rounds = t->o->rounds > 0 ? t->o->rounds : 25;
     double before = INFINITY;
@@ -213,7 +248,11 @@ static km_status all_rounds(trainer *t, km_anchors *out) {
         out->energy = energy;
         out->rounds = i + 1;
         if (t->o->progress && !t->o->progress(t->o->user, i + 1, rounds, energy)) break;
-        if (t->warm) continue;
+        if (due(t, i, rounds)) {
+            if (maintain(t, i, out) != KM_OK) return km_ctx_status(t->ctx);
+            continue;
+        }
+        if (t->warm || (!t->o->lloyd && i + 1 < rounds * 2 / 3)) continue;
         if (i > 0 && changed == 0) break; /* nothing will change any more */
         if (t->o->settle > 0 && before - energy < t->o->settle * before) break;
         before = energy;
@@ -244,30 +283,18 @@ static float *scaled_rows(km_ctx *ctx, const float *x, int64_t n, int64_t d) {
     return y;
 }
 
-km_status km_anchors_train(km_ctx *ctx, const float *x, int64_t n, int64_t d,
-                           const km_anchor_options *options, km_comm *comm, km_anchors *out) {
-    static const km_anchor_options usual;
+/* From the first anchors to the last. x is scaled where the metric wants it. */
+static km_status train(km_ctx *ctx, const float *x, int64_t n, int64_t d, double total, int64_t k,
+                       const km_anchor_options *o, km_comm *comm, km_anchors *out) {
+    trainer t = {.ctx = ctx, .comm = comm, .o = o, .n = n, .d = d, .total = total};
     *out = (km_anchors){0};
-    if (km_failed(ctx)) return km_ctx_status(ctx);
-    trainer t = {.ctx = ctx, .comm = comm, .o = options ? options : &usual, .n = n, .d = d,
-                 .total = (double)n};
-    float *scaled = NULL;
-    if (d < 1 || n < 0 || (n && !x))
-        return km_fail(ctx, KM_ERR_SHAPE, "anchors: %lld vectors of %lld dimensions", (long long)n,
-                       (long long)d);
-    km_no_grad_begin(ctx);
-    if (!km_comm_alone(comm)) km_comm_sum(comm, &t.total, 1, &ctx->error);
-    if (!km_failed(ctx) && t.total < 1) km_fail(ctx, KM_ERR_SHAPE, "anchors: no vectors to learn from");
-    int64_t k = t.o->count > 0 ? t.o->count : km_anchors_auto((int64_t)t.total);
-    if ((double)k > t.total) k = (int64_t)t.total;
-    if (!km_failed(ctx) && t.o->metric == KM_METRIC_COSINE) x = scaled = scaled_rows(ctx, x, n, d);
-    if (!km_failed(ctx) && take_sample(&t, x, k) == KM_OK && first_anchors(&t, k) == KM_OK &&
-        open_data(&t, x) == KM_OK && all_rounds(&t, out) == KM_OK) {
+    if (take_sample(&t, x, k) == KM_OK && first_anchors(&t, k) == KM_OK && open_data(&t, x) == KM_OK &&
+        all_rounds(&t, out) == KM_OK) {
         out->ctx = ctx;
         out->centre = t.centre;
         out->count = t.k;
         out->dim = d;
-        out->metric = t.o->metric;
+        out->metric = o->metric;
         t.centre = NULL;
     }
     km_graph_free(t.graph);
@@ -278,6 +305,42 @@ km_status km_anchors_train(km_ctx *ctx, const float *x, int64_t n, int64_t d,
     km_release(t.knobs);
     km_release(t.news);
     km_free(t.sample);
+    return km_ctx_status(ctx);
+}
+
+/* Multiply-adds of a training that is over at once. */
+#define LITTLE_WORK 1e9
+
+km_status km_anchors_train(km_ctx *ctx, const float *x, int64_t n, int64_t d,
+                           const km_anchor_options *options, km_comm *comm, km_anchors *out) {
+    km_anchor_options o = options ? *options : (km_anchor_options){0};
+    *out = (km_anchors){0};
+    if (km_failed(ctx)) return km_ctx_status(ctx);
+    if (d < 1 || n < 0 || (n && !x))
+        return km_fail(ctx, KM_ERR_SHAPE, "anchors: %lld vectors of %lld dimensions", (long long)n,
+                       (long long)d);
+    float *scaled = NULL;
+    double total = (double)n;
+    km_no_grad_begin(ctx);
+    if (!km_comm_alone(comm)) km_comm_sum(comm, &total, 1, &ctx->error);
+    if (!km_failed(ctx) && total < 1) km_fail(ctx, KM_ERR_SHAPE, "anchors: no vectors to learn from");
+    int64_t k = o.count > 0 ? o.count : km_anchors_auto((int64_t)total);
+    if ((double)k > total) k = (int64_t)total;
+    if (!km_failed(ctx) && o.metric == KM_METRIC_COSINE) x = scaled = scaled_rows(ctx, x, n, d);
+    if (!km_failed(ctx)) train(ctx, x, n, d, total, k, &o, comm, out);
+    /* With few anchors chance decides which way ends lower; where it costs nothing, both are tried. */
+    double work = total * (double)k * (double)d * (o.rounds > 0 ? o.rounds : 25);
+    if (!km_failed(ctx) && !o.lloyd && work < LITTLE_WORK) {
+        km_anchors plain;
+        o.lloyd = true;
+        o.progress = NULL;
+        bool better = train(ctx, x, n, d, total, k, &o, comm, &plain) == KM_OK &&
+                      plain.energy < out->energy && plain.count <= k;
+        km_anchors worse = better ? *out : plain;
+        if (better) *out = plain;
+        km_anchors_release(&worse);
+    }
+    if (km_failed(ctx)) km_anchors_release(out);
     km_free(scaled);
     km_no_grad_end(ctx);
     return km_ctx_status(ctx);
