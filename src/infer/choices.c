@@ -3,6 +3,7 @@
 #include "infer/choices.h"
 #include "base/alloc.h"
 #include "base/cpu.h"
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -16,8 +17,12 @@ km_status km_choices_begin(km_choices *c, int64_t vocab, km_error *err) {
     c->bin = km_alloc(KM_CHOICE_BINS * sizeof *c->bin);
     c->id = km_alloc((n + 1) * sizeof *c->id); /* gathering writes one beyond */
     c->x = km_alloc((n + 1) * sizeof *c->x);
-    c->p = km_alloc(n * sizeof *c->p);
-    if (!c->logits || !c->peak || !c->order || !c->bin || !c->id || !c->x || !c->p)
+    c->p = km_alloc((n + 1) * sizeof *c->p);
+    c->weight = km_alloc(n * sizeof *c->weight);
+    c->in = km_alloc(n * sizeof *c->in);
+    c->edge = km_alloc(n * sizeof *c->edge);
+    if (!c->logits || !c->peak || !c->order || !c->bin || !c->id || !c->x || !c->p ||
+        !c->weight || !c->in || !c->edge)
         return km_error_set(err, KM_ERR_MEMORY, "sampling: out of memory");
     for (size_t i = (size_t)vocab; i < n; i++) c->logits[i] = -INFINITY;
     return KM_OK;
@@ -31,6 +36,9 @@ void km_choices_end(km_choices *c) {
     km_free(c->id);
     km_free(c->x);
     km_free(c->p);
+    km_free(c->weight);
+    km_free(c->in);
+    km_free(c->edge);
     *c = (km_choices){0};
 }
 
@@ -161,44 +169,89 @@ static double sum_of(const float *p, int64_t n) {
     return sum;
 }
 
-/* Up to a multiple of 8: there is room. */
-ALWAYS_INLINE void weigh(const km_choices *c, float scale) {
-    const f8 *x = (const f8 *)c->x;
-    f8 *p = (f8 *)c->p;
-    for (int64_t i = 0; i < (c->n + 7) / 8; i++) {
-        f8 e = (x[i] - c->top) * scale;
-        exp_of(&e);
-        p[i] = e;
+/* Up to a multiple of 8: there is room. The total as sum_of has it. */
+ALWAYS_INLINE double weigh(const km_choices *c, float scale) {
+    double total = 0;
+    int64_t i = 0;
+    for (; i < c->n; i += KM_CHOICE_BLOCK) {
+        const f8 *x = (const f8 *)(c->x + i);
+        f8 *p = (f8 *)(c->p + i), part = {0};
+        int64_t left = c->n - i < KM_CHOICE_BLOCK ? c->n - i : KM_CHOICE_BLOCK;
+        for (int k = 0; k < (left + 7) / 8; k++) {
+            f8 e = (x[k] - c->top) * scale;
+            exp_of(&e);
+            p[k] = e;
+            part += e;
+        }
+        if (left == KM_CHOICE_BLOCK)
+            for (int j = 0; j < 8; j++) total += part[j];
+        else
+            for (int64_t k = i; k < c->n; k++) total += c->p[k];
     }
+    return total;
 }
 
-static void weigh_narrow(const km_choices *c, float scale) { weigh(c, scale); }
-static WIDE void weigh_wide(const km_choices *c, float scale) { weigh(c, scale); }
+static double weigh_narrow(const km_choices *c, float scale) { return weigh(c, scale); }
+static WIDE double weigh_wide(const km_choices *c, float scale) { return weigh(c, scale); }
 
 void km_choices_weigh(km_choices *c, double temperature) {
     float scale = (float)(1 / temperature);
-    if (wide())
-        weigh_wide(c, scale);
-    else
-        weigh_narrow(c, scale);
-    c->total = sum_of(c->p, c->n);
+    c->total = wide() ? weigh_wide(c, scale) : weigh_narrow(c, scale);
 }
 
 /* ---- Gathering ---- */
 
-void km_choices_gather(km_choices *c, float bound) {
+/* A whole block, when all of it is to be had; false if it is not. */
+ALWAYS_INLINE bool take_block(const km_choices *c, int64_t b, float bound, bool weighed,
+                              int64_t n) {
+    const f8 *from = (const f8 *)(c->logits + b * KM_CHOICE_BLOCK);
+    const i8 first = {0, 1, 2, 3, 4, 5, 6, 7};
+    i8 out = {0};
+    for (int i = 0; i < KM_CHOICE_BLOCK / 8; i++) out |= ~(from[i] >= bound);
+    if (out[0] | out[1] | out[2] | out[3] | out[4] | out[5] | out[6] | out[7]) return false;
+    f8 *x = (f8 *)(c->x + n);
+    i8 *id = (i8 *)(c->id + n);
+    for (int i = 0; i < KM_CHOICE_BLOCK / 8; i++) {
+        x[i] = from[i];
+        id[i] = first + (int32_t)(b * KM_CHOICE_BLOCK + 8 * i);
+    }
+    if (weighed) memcpy(c->p + n, c->weight + b * KM_CHOICE_BLOCK, KM_CHOICE_BLOCK * sizeof *c->p);
+    return true;
+}
+
+/* weighed: their weights, which are known, as well. */
+ALWAYS_INLINE int64_t gather(const km_choices *c, float bound, const bool weighed) {
     int64_t n = 0;
     for (int64_t b = 0; b < c->blocks; b++) {
-        if (!(c->peak[b] >= bound) || c->peak[b] == -INFINITY) continue;
+        if (!(c->peak[b] >= bound)) continue;
+        if (take_block(c, b, bound, weighed, n)) {
+            n += KM_CHOICE_BLOCK;
+            continue;
+        }
         for (int64_t i = b * KM_CHOICE_BLOCK; i < (b + 1) * KM_CHOICE_BLOCK; i++) {
             float x = c->logits[i];
             c->id[n] = (int32_t)i;
             c->x[n] = x;
-            n += x >= bound && x > -INFINITY;
+            if (weighed) c->p[n] = c->weight[i];
+            n += x >= bound;
         }
     }
-    c->n = n;
+    return n;
 }
+
+static int64_t gather_narrow(const km_choices *c, float bound, bool weighed) {
+    return weighed ? gather(c, bound, true) : gather(c, bound, false);
+}
+static WIDE int64_t gather_wide(const km_choices *c, float bound, bool weighed) {
+    return weighed ? gather(c, bound, true) : gather(c, bound, false);
+}
+
+static void gather_from(km_choices *c, float bound, bool weighed) {
+    if (bound < -FLT_MAX) bound = -FLT_MAX; /* -infinity is never gathered */
+    c->n = wide() ? gather_wide(c, bound, weighed) : gather_narrow(c, bound, weighed);
+}
+
+void km_choices_gather(km_choices *c, float bound) { gather_from(c, bound, false); }
 
 static void swap(km_choices *c, int64_t a, int64_t b) {
     int32_t id = c->id[a];
@@ -271,29 +324,31 @@ void km_choices_gather_top(km_choices *c, int64_t k) {
 
 /* ---- Fronts ---- */
 
-/* Of distances in nats, or of what lies below the top. */
-static inline int bin_of(const km_choices *c, int64_t i, bool up) {
-    const float per_nat = 64;
-    float d = up ? c->x[i] : c->top - c->x[i];
-    return d < (KM_CHOICE_BINS - 1) / per_nat ? (int)(d * per_nat) : KM_CHOICE_BINS - 1;
+/* The shortest front whose weights reach what is wanted, in the order of descending logits or (up)
+ * of ascending distances. The bin where it ends is found first; only inside that one is anything
+ * compared. */
+#define BINS_PER_NAT 64.0f
+
+/* The bin of a distance from the top, or from what is typical; NaN is in the last. */
+ALWAYS_INLINE void bins_of(const f8 *distance, i8 *in) {
+    const f8 none = {0}, most = none + (KM_CHOICE_BINS - 1);
+    f8 d = *distance * BINS_PER_NAT;
+    i8 fits = d < most;
+    *in = __builtin_convertvector((f8)((fits & (i8)d) | (~fits & (i8)most)), i8);
 }
 
-/* Leaves the shortest front whose p reach `want`, in the order of descending logits, or (up) of
- * ascending distances. The bin where it ends is found first; only inside that one is anything
- * compared. */
-static void keep_front(km_choices *c, double want, bool up) {
-    memset(c->bin, 0, KM_CHOICE_BINS * sizeof *c->bin);
-    for (int64_t i = 0; i < c->n; i++) c->bin[bin_of(c, i, up)] += c->p[i];
-    double sum = 0;
+/* The bin that `want` is reached in, and what lies before it. */
+static int last_bin(const km_choices *c, double want, double *before) {
     int last = 0;
+    double sum = 0;
     while (last < KM_CHOICE_BINS - 1 && sum + c->bin[last] < want) sum += c->bin[last++];
-    int64_t lo = 0;
-    for (int64_t i = 0; i < c->n; i++)
-        if (bin_of(c, i, up) < last) swap(c, i, lo++);
-    int64_t hi = lo;
-    for (int64_t i = lo; i < c->n; i++)
-        if (bin_of(c, i, up) == last) swap(c, i, hi++);
-    while (lo < hi) { /* [0, lo) is in; what of [lo, hi) is? */
+    *before = sum;
+    return last;
+}
+
+/* [0, lo) is in, with a weight of `sum`; what of [lo, hi), all of one bin, is? */
+static void settle_front(km_choices *c, int64_t lo, int64_t hi, double sum, double want, bool up) {
+    while (lo < hi) {
         int64_t at = divide(c, lo, hi - 1, up);
         double left = 0;
         for (int64_t i = lo; i < at; i++) left += c->p[i];
@@ -309,27 +364,157 @@ static void keep_front(km_choices *c, double want, bool up) {
     c->total = sum_of(c->p, lo);
 }
 
-void km_choices_front(km_choices *c, double share, double mass) {
-    keep_front(c, share * mass, false);
+/* Those of bin `last` are put behind those before it; the others are dropped. */
+static void keep_front(km_choices *c, int last, double sum, double want, bool up) {
+    const int32_t *in = c->in;
+    int64_t lo = 0, edge = 0;
+    for (int64_t i = 0; i < c->n; i++) {
+        int32_t id = c->id[i];
+        float x = c->x[i], p = c->p[i];
+        if (in[i] == last) c->edge[edge++] = (km_choice){id, x, p}; /* seldom */
+        c->id[lo] = id, c->x[lo] = x, c->p[lo] = p;
+        lo += in[i] < last;
+    }
+    for (int64_t i = 0; i < edge; i++) {
+        const km_choice *e = &c->edge[i];
+        c->id[lo + i] = e->id, c->x[lo + i] = e->x, c->p[lo + i] = e->p;
+    }
+    settle_front(c, lo, lo + edge, sum, want, up);
 }
 
-void km_choices_typical(km_choices *c, double share, double temperature) {
-    /* -ln p = ln total + below, with no logarithm but one */
-    float top = c->top, scale = (float)(1 / temperature), *restrict x = c->x;
-    const float *restrict p = c->p;
-    double mean = 0;
-    int64_t i = 0;
-    for (; i + 8 <= c->n; i += 8) {
-        float part[8];
-        for (int j = 0; j < 8; j++) part[j] = p[i + j] * (x[i + j] = (top - x[i + j]) * scale);
-        mean += (double)((part[0] + part[1]) + (part[2] + part[3])) +
-                (double)((part[4] + part[5]) + (part[6] + part[7]));
+/* The bins of those left by how far they lie below the top; weights are added up if `add`. */
+ALWAYS_INLINE void bins_below(const km_choices *c, bool add) {
+    const f8 *x = (const f8 *)c->x;
+    i8 *in = (i8 *)c->in;
+    for (int64_t i = 0; i < (c->n + 7) / 8; i++) {
+        f8 d = c->top - x[i];
+        bins_of(&d, &in[i]);
     }
-    for (; i < c->n; i++) mean += p[i] * (x[i] = (top - x[i]) * scale);
-    float entropy = (float)(mean / c->total); /* less ln total, as are the surprises */
-    for (i = 0; i < c->n; i++) x[i] = fabsf(x[i] - entropy);
-    keep_front(c, share * c->total, true);
-    for (i = 0; i < c->n; i++) c->x[i] = c->logits[c->id[i]];
+    for (int64_t i = 0; i < c->n && add; i++) c->bin[c->in[i]] += c->p[i];
+}
+
+static void bins_below_narrow(const km_choices *c, bool add) { bins_below(c, add); }
+static WIDE void bins_below_wide(const km_choices *c, bool add) { bins_below(c, add); }
+
+void km_choices_front(km_choices *c, double share) {
+    double sum, want = share * c->total;
+    memset(c->bin, 0, KM_CHOICE_BINS * sizeof *c->bin);
+    if (wide())
+        bins_below_wide(c, true);
+    else
+        bins_below_narrow(c, true);
+    int last = last_bin(c, want, &sum);
+    keep_front(c, last, sum, want, false);
+}
+
+/* All logits' weights, and into bins; their sum. */
+ALWAYS_INLINE double spread(const km_choices *c, float scale) {
+    double sum = 0;
+    for (int64_t b = 0; b < c->blocks; b++) {
+        if (c->peak[b] == -INFINITY) continue;
+        const f8 *x = (const f8 *)(c->logits + b * KM_CHOICE_BLOCK);
+        float *weight = c->weight + b * KM_CHOICE_BLOCK;
+        f8 part = {0}, *p = (f8 *)weight;
+        i8 in[KM_CHOICE_BLOCK / 8];
+        const int32_t *bin = (const int32_t *)in;
+        for (int i = 0; i < KM_CHOICE_BLOCK / 8; i++) {
+            f8 d = c->top - x[i], e = -d * scale;
+            exp_of(&e);
+            p[i] = e;
+            part += e;
+            bins_of(&d, &in[i]);
+        }
+        for (int j = 0; j < 8; j++) sum += part[j];
+        for (int i = 0; i < KM_CHOICE_BLOCK; i++) c->bin[bin[i]] += weight[i];
+    }
+    return sum;
+}
+
+static double spread_narrow(const km_choices *c, float scale) { return spread(c, scale); }
+static WIDE double spread_wide(const km_choices *c, float scale) { return spread(c, scale); }
+
+void km_choices_gather_front(km_choices *c, double share, double temperature) {
+    float scale = (float)(1 / temperature);
+    memset(c->bin, 0, KM_CHOICE_BINS * sizeof *c->bin);
+    double sum, mass = wide() ? spread_wide(c, scale) : spread_narrow(c, scale);
+    double want = share * mass;
+    int last = last_bin(c, want, &sum);
+    bool all = last == KM_CHOICE_BINS - 1;
+    /* a little beyond the bin, whatever is rounded */
+    float reach = (float)(last + 1) / BINS_PER_NAT;
+    gather_from(c, all ? -INFINITY : c->top - reach - 1e-6f * (fabsf(c->top) + reach), true);
+    if (wide())
+        bins_below_wide(c, false);
+    else
+        bins_below_narrow(c, false);
+    /* nearly all stay where they are: those at the edge go to the end instead */
+    int64_t lo = 0, hi = c->n, edge = c->n;
+    while (lo < edge) {
+        if (c->in[lo] < last) {
+            lo++;
+            continue;
+        }
+        int32_t in = c->in[lo];
+        edge--;
+        c->in[lo] = c->in[edge];
+        c->in[edge] = in;
+        swap(c, lo, edge);
+        if (in > last) { /* past the edge, and out */
+            hi--;
+            c->in[edge] = c->in[hi];
+            swap(c, edge, hi);
+        }
+    }
+    settle_front(c, lo, hi, sum, want, false);
+}
+
+/* The mean of p times the distance below the top, in nats. */
+ALWAYS_INLINE double mean_below(const km_choices *c, float scale) {
+    double mean = 0;
+    for (int64_t i = 0; i < c->n; i += KM_CHOICE_BLOCK) {
+        const f8 *x = (const f8 *)(c->x + i), *p = (const f8 *)(c->p + i);
+        f8 part = {0};
+        if (c->n - i >= KM_CHOICE_BLOCK) {
+            for (int k = 0; k < KM_CHOICE_BLOCK / 8; k++) part += p[k] * ((c->top - x[k]) * scale);
+            for (int j = 0; j < 8; j++) mean += part[j];
+        } else {
+            for (int64_t k = i; k < c->n; k++) mean += c->p[k] * ((c->top - c->x[k]) * scale);
+        }
+    }
+    return mean / c->total;
+}
+
+/* x becomes the distance from what is typical, and its bin is found. */
+ALWAYS_INLINE void bins_around(const km_choices *c, float scale, float typical) {
+    const i8 sign = (i8){0} + 0x7fffffff;
+    f8 *x = (f8 *)c->x;
+    i8 *in = (i8 *)c->in;
+    for (int64_t i = 0; i < (c->n + 7) / 8; i++) {
+        x[i] = (f8)((i8)((c->top - x[i]) * scale - typical) & sign);
+        bins_of(&x[i], &in[i]);
+    }
+}
+
+ALWAYS_INLINE void find_typical(const km_choices *c, float scale) {
+    /* -ln p = ln total + below, so that the logarithm of the total falls out of the difference */
+    bins_around(c, scale, (float)mean_below(c, scale));
+}
+
+static void find_typical_narrow(const km_choices *c, float scale) { find_typical(c, scale); }
+static WIDE void find_typical_wide(const km_choices *c, float scale) { find_typical(c, scale); }
+
+void km_choices_typical(km_choices *c, double share, double temperature) {
+    float scale = (float)(1 / temperature);
+    double sum, want = share * c->total;
+    if (wide())
+        find_typical_wide(c, scale);
+    else
+        find_typical_narrow(c, scale);
+    memset(c->bin, 0, KM_CHOICE_BINS * sizeof *c->bin);
+    for (int64_t i = 0; i < c->n; i++) c->bin[c->in[i]] += c->p[i];
+    int last = last_bin(c, want, &sum);
+    keep_front(c, last, sum, want, true);
+    for (int64_t i = 0; i < c->n; i++) c->x[i] = c->logits[c->id[i]];
 }
 
 void km_choices_at_least(km_choices *c, double p) {

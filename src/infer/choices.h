@@ -10,12 +10,20 @@
 #define KM_CHOICE_BLOCK 64
 #define KM_CHOICE_BINS 4096
 
+typedef struct km_choice {
+    int32_t id;
+    float x, p;
+} km_choice;
+
 typedef struct km_choices {
     int64_t vocab, blocks;
     float *logits; /* (vocab) to be edited before km_choices_mask */
     float *peak;   /* (blocks) the largest of each block */
     float *order;  /* (blocks) for selecting among them */
     double *bin;   /* (KM_CHOICE_BINS) */
+    float *weight; /* (vocab) of all, where they are wanted */
+    int32_t *in;   /* (vocab) the bin of each of those left */
+    km_choice *edge; /* (vocab) those of the bin where a front ends */
     float top;     /* the largest of all */
     /* those that are left: */
     int32_t *id;
@@ -40,11 +48,12 @@ void km_choices_gather(km_choices *c, float bound);
 void km_choices_gather_top(km_choices *c, int64_t k);
 /* Sets p and total. */
 void km_choices_weigh(km_choices *c, double temperature);
+/* Gathers the likeliest that reach a share of all, and weighs them. */
+void km_choices_gather_front(km_choices *c, double share, double temperature);
 
 /* Each leaves a part of those left, at least one, and sets total. */
 void km_choices_typical(km_choices *c, double share, double temperature);
-void km_choices_front(km_choices *c, double share,
-                      double mass); /* the likeliest, to share * mass */
+void km_choices_front(km_choices *c, double share); /* the likeliest that reach it */
 void km_choices_at_least(km_choices *c, double p);
 
 /* The place among those left that u in [0, 1) falls on. */

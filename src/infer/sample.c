@@ -157,28 +157,22 @@ static int32_t pick_mirostat(km_sampler *s) {
 static int32_t pick_drawn(km_sampler *s) {
     km_choices *c = &s->choices;
     const km_sampling *set = &s->set;
-    double t = set->temperature, mass = 0;
+    double t = set->temperature;
     bool typical = set->typical > 0 && set->typical < 1;
+    bool front = set->top_p < 1; /* still to be found */
     if (set->top_k > 0 && set->top_k < s->vocab) {
         km_choices_gather_top(c, set->top_k);
+        km_choices_weigh(c, t);
+    } else if (front && !typical) {
+        km_choices_gather_front(c, set->top_p, t);
+        front = false;
     } else {
-        float bound = -INFINITY;
-        /* Those below these bounds are not left by top-p and min-p whatever their order: together
-         * they have less than the share that top-p leaves out. */
-        if (set->top_p < 1 && !typical) {
-            mass = km_choices_mass(c, t);
-            double each = (1 - set->top_p) * mass / (double)s->vocab;
-            bound = below_top(c, each < 1 ? -log(each) : 0, t);
-        }
-        if (set->min_p > 0 && !typical) {
-            float likely = below_top(c, -log(set->min_p), t);
-            if (likely > bound) bound = likely;
-        }
-        km_choices_gather(c, bound);
+        bool least = set->min_p > 0 && !typical; /* those below it are not wanted later, either */
+        km_choices_gather(c, least ? below_top(c, -log(set->min_p), t) : -INFINITY);
+        km_choices_weigh(c, t);
     }
-    km_choices_weigh(c, t);
     if (typical) km_choices_typical(c, set->typical, t);
-    if (set->top_p < 1) km_choices_front(c, set->top_p, mass > 0 ? mass : c->total);
+    if (front) km_choices_front(c, set->top_p);
     if (set->min_p > 0) {
         float most = 0;
         for (int64_t i = 0; i < c->n; i++) most = c->p[i] > most ? c->p[i] : most;
