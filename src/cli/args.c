@@ -193,10 +193,11 @@ static bool asks_for_help(const char *arg) {
     return strcmp(arg, "--help") == 0 || strcmp(arg, "-h") == 0;
 }
 
-/* The long form of "-m", "-n" and "-o", or the argument itself. */
+/* The long form of "-m", "-n", "-o" and "-k", or the argument itself. */
 static const char *spelled_out(const km_spec *spec, const char *arg) {
-    static const char *const forms[][2] = {{"-m", "--model"}, {"-n", "--tokens"}, {"-o", "--out"}};
-    for (int i = 0; i < 3; i++) {
+    static const char *const forms[][2] = {
+        {"-m", "--model"}, {"-n", "--tokens"}, {"-o", "--out"}, {"-k", "--k"}};
+    for (int i = 0; i < 4; i++) {
         const char *full = forms[i][1];
         if (strcmp(arg, forms[i][0]) == 0 && find_option(spec, full + 2, strlen(full + 2)))
             return full;

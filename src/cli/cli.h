@@ -39,6 +39,14 @@ int km_command_sample(int argc, char **argv);
 int km_command_run(int argc, char **argv);
 int km_command_chat(int argc, char **argv);
 int km_command_perplexity(int argc, char **argv);
+int km_command_compress(int argc, char **argv);
+int km_command_search(int argc, char **argv);
+int km_command_add(int argc, char **argv);
+int km_command_delete(int argc, char **argv);
+int km_command_merge(int argc, char **argv);
+int km_command_decompress(int argc, char **argv);
+int km_command_recall(int argc, char **argv);
+int km_command_compare(int argc, char **argv);
 
 /* Parses; prints help or the error. Returns true when the command should go on; otherwise
  * *exit_code is what to return. */

@@ -1,6 +1,7 @@
 /* kermes info: what a file or folder is and what it holds, as text or as JSON. */
 #include "cli/info.h"
 #include "cli/cli.h"
+#include "cli/info_parts.h"
 #include "format/shown.h"
 #include "report/json.h"
 #include "report/table.h"
@@ -36,7 +37,9 @@ static void print_head(const json_t *v) {
                  {"run", "a training run"},
                  {"tokenizer", "a tokenizer"},
                  {"config", "a model's config.json"},
-                 {"tokens", "a tokenised text"}};
+                 {"tokens", "a tokenised text"},
+                 {"index", "an index of vectors"},
+                 {"vectors", "vectors"}};
     const char *words = kind;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (strcmp(kinds[i].kind, kind) == 0) words = kinds[i].words;
@@ -197,6 +200,7 @@ int km_command_info(int argc, char **argv) {
     const char *cache = "f16";
     const km_option options[] = {
         {"tensors", KM_OPTION_FLAG, NULL, &o.tensors, 0, 0, "list every tensor"},
+        {"verify", KM_OPTION_FLAG, NULL, &o.verify, 0, 0, "check every block of an index"},
         {"context", KM_OPTION_INT, "N", &o.context, 1, 1 << 30,
          "how much memory the cache takes for so many tokens (default: the model's own)"},
         {"cache-type", KM_OPTION_TEXT, "T", &cache, 0, 0,
@@ -210,15 +214,16 @@ int km_command_info(int argc, char **argv) {
         .summary = "What a file or folder is: its model, weights, tokenizer and metadata.",
         .details =
             "Knows safetensors (alone, or an index with its files), GGUF (split ones by their "
-            "first\nfile), tokenizer.json, config.json, Hugging Face folders, and the "
-            "checkpoints and\nruns of kermes train. All of a file's structure is checked "
-            "on the way.\n",
+            "first\nfile), tokenizer.json, config.json, Hugging Face folders, the checkpoints and "
+            "runs of\nkermes train, files of vectors (.npy, .fvecs, .bvecs, .ivecs, IDX) and "
+            "indexes of them.\nAll of a file's structure is checked on the way.\n",
         .options = options,
         .examples = "kermes info model.gguf\n"
                     "kermes info model.gguf --tensors\n"
                     "kermes info model.gguf --context 32768 --cache-type q8_0\n"
                     "kermes info gpt2/ --json\n"
-                    "kermes info runs/shakespeare\n",
+                    "kermes info runs/shakespeare\n"
+                    "kermes info v.kmx --verify\n",
     };
     km_args args;
     int code;
@@ -243,6 +248,8 @@ int km_command_info(int argc, char **argv) {
     print_tokenizer(json_object_get(v, "tokenizer"));
     print_state(json_object_get(v, "state"));
     print_text(json_object_get(v, "text"));
+    km_info_print_index(json_object_get(v, "index"));
+    km_info_print_rows(json_object_get(v, "rows"));
     print_metadata(json_object_get(v, "metadata"));
     bool ok = print_tensors(json_object_get(v, "tensor_list"));
     json_decref(v);

@@ -7,6 +7,7 @@
 
 typedef struct km_info_options {
     bool tensors;    /* list them all */
+    bool verify;     /* check every block of an index */
     int64_t context; /* for the memory needed; 0: the model's own */
     km_dtype cache;  /* of keys and values */
 } km_info_options;

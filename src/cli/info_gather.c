@@ -3,6 +3,7 @@
 #include "cli/info.h"
 #include "cli/info_parts.h"
 #include "format/json_read.h"
+#include "format/layout.h"
 #include "report/json.h"
 #include "train/checkpoint.h"
 #include "train/tokens.h"
@@ -59,6 +60,8 @@ static json_t *gather_json(const char *path, const km_info_options *o, km_error 
                json_object_get(file, "added_tokens")) {
         json_t *token = km_info_tokenizer(path, err);
         if (token) v = json_pack("{s:s, s:o}", "kind", "tokenizer", "tokenizer", token);
+    } else if (json_object_get(file, "parts") && json_object_get(file, "format")) {
+        v = km_info_index(path, o, err);
     } else if (json_object_get(file, "model_type")) {
         v = json_pack("{s:s, s:o}", "kind", "config", "model", km_info_config(path, file, o));
     } else {
@@ -82,16 +85,26 @@ static json_t *gather_tokens(const char *path, km_error *err) {
     return v;
 }
 
+static bool ends(const char *path, const char *end) {
+    size_t n = strlen(path), m = strlen(end);
+    return n > m && strcmp(path + n - m, end) == 0;
+}
+
 static json_t *gather_file(const char *path, const km_info_options *o, km_error *err) {
     km_map m;
     if (km_map_open(&m, path, err) != KM_OK) return NULL;
-    enum { UNKNOWN, GGUF, SAFETENSORS, JSON } kind = UNKNOWN;
-    size_t n = strlen(path), first = 0;
+    enum { UNKNOWN, GGUF, SAFETENSORS, JSON, INDEX, ROWS } kind = UNKNOWN;
+    size_t first = 0;
     while (first < m.size && first < 64 && strchr(" \t\r\n", m.data[first])) first++;
     if (m.size >= 4 && memcmp(m.data, "GGUF", 4) == 0)
         kind = GGUF;
+    else if (m.size >= 8 && memcmp(m.data, "KMXINDEX", 8) == 0)
+        kind = INDEX;
+    else if (km_npy_is(m.data, m.size) || ends(path, ".fvecs") || ends(path, ".bvecs") ||
+             ends(path, ".ivecs") || (km_idx_is(m.data, m.size) && !ends(path, ".safetensors")))
+        kind = ROWS;
     else if ((m.size > 8 && m.data[8] == '{' && !m.data[7] && !m.data[6]) ||
-             (n > 12 && strcmp(path + n - 12, ".safetensors") == 0))
+             ends(path, ".safetensors"))
         kind = SAFETENSORS;
     else if (first < m.size && m.data[first] == '{')
         kind = JSON;
@@ -101,9 +114,12 @@ static json_t *gather_file(const char *path, const km_info_options *o, km_error 
     if (kind == GGUF) return gather_gguf(path, o, err);
     if (kind == SAFETENSORS) return gather_safetensors(path, o, err);
     if (kind == JSON) return gather_json(path, o, err);
+    if (kind == INDEX) return km_info_index(path, o, err);
+    if (kind == ROWS) return km_info_rows(path, err);
     km_error_set(err, KM_ERR_FORMAT,
                  "'%s' is %s; Kermes knows safetensors, GGUF, tokenizer.json, config.json, token "
-                 "files, Hugging Face folders, checkpoints and training runs",
+                 "files, npy, fvecs, IDX, indexes, Hugging Face folders, checkpoints and training "
+                 "runs",
                  path, empty ? "empty" : "no file that Kermes knows");
     return NULL;
 }

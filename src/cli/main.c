@@ -25,6 +25,14 @@ static const command commands[] = {
     {"chat", "talk with a model", km_command_chat},
     {"run", "answer one prompt with a model file", km_command_run},
     {"perplexity", "how well a model predicts a text", km_command_perplexity},
+    {"compress", "turn embeddings into a small index that can be searched", km_command_compress},
+    {"search", "find the nearest vectors in an index", km_command_search},
+    {"add", "add vectors to an index", km_command_add},
+    {"delete", "delete vectors from an index", km_command_delete},
+    {"merge", "make one index of several", km_command_merge},
+    {"decompress", "write an index's vectors back to a file", km_command_decompress},
+    {"recall", "measure an index against exact search", km_command_recall},
+    {"compare", "learn anchors on the CPU and on a GPU, and compare", km_command_compare},
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
@@ -87,7 +95,8 @@ int km_cli_print_json(json_t *v) {
 /* ---- The command itself ---- */
 
 static void print_help(FILE *out) {
-    fputs("Kermes, a local AI engine: runs and trains language models in one small binary.\n"
+    fputs("Kermes, a local AI engine: runs and trains language models, compresses and searches\n"
+          "vectors, in one small binary.\n"
           "\n"
           "Usage: kermes COMMAND [options]\n"
           "\n"
@@ -105,7 +114,8 @@ static void print_help(FILE *out) {
           "  echo 'What is a kermes?' | kermes chat\n"
           "  kermes devices\n"
           "  kermes verify --device cpu\n"
-          "  kermes bench --quick --html bench.html\n",
+          "  kermes bench --quick --html bench.html\n"
+          "  kermes compress vectors.npy -o v.kmx\n",
           out);
 }
 

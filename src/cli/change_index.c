@@ -1,0 +1,224 @@
+/* kermes add, delete and merge: changes to an index, which is written anew beside itself. */
+#include "base/alloc.h"
+#include "cli/cli.h"
+#include "cli/vectors.h"
+#include "report/json.h"
+#include "report/text.h"
+#include "vector/index.h"
+#include <inttypes.h>
+#include <string.h>
+
+typedef struct line {
+    km_common common;
+    km_input_line input;
+    const char *out, *ids;
+    bool compact, missing_ok, skip_bad;
+} line;
+
+/* Writes x to `path` and says what there is now. */
+static int finish(const line *l, km_index *x, const char *path, const char *verb, int64_t count,
+                  km_error *err) {
+    uint64_t bytes = 0;
+    km_status s = err->code;
+    if (s == KM_OK) s = km_index_store(x, path, l->compact, &bytes, NULL, err);
+    if (s != KM_OK) return km_cli_fail("%s", err->text);
+    int64_t live = km_index_live(x);
+    if (l->common.json)
+        return km_cli_print_json(json_pack(
+            "{s:s, s:o, s:I, s:I, s:o, s:I}", "kermes", km_version(), "index", km_json_text(path),
+            verb, (json_int_t)count, "vectors", (json_int_t)live, "bytes",
+            km_json_count((double)bytes), "next_id", (json_int_t)x->next_id));
+    char a[KM_NUMBER_TEXT];
+    if (!l->common.quiet)
+        printf("%s: %lld %s, %lld vectors now, %s\n", path, (long long)count, verb, (long long)live,
+               km_format_bytes(a, (double)bytes));
+    return KM_EXIT_OK;
+}
+
+/* An index that will be written over; a manifest has to be merged into one file first. */
+static km_index *open_for_change(const char *path, const char *out, km_error *err) {
+    km_index *x = km_index_load(path, err);
+    if (!x || x->n_segments <= 1 || out) return x;
+    km_error_set(err, KM_ERR_STATE,
+                 "'%s' is a manifest; 'kermes merge %s -o one.kmx' makes one index of it", path,
+                 path);
+    km_index_close(x);
+    return NULL;
+}
+
+static km_ctx *open_ctx(const km_common *c, km_error *err) {
+    km_ctx *ctx = km_ctx_new(c->device, (int)c->threads);
+    if (!ctx) km_error_set(err, KM_ERR_DEVICE, "%s", km_last_error());
+    return ctx;
+}
+
+/* ---- add ---- */
+
+enum { BLOCK = 65536 };
+
+static km_status add_all(km_ctx *ctx, km_index *x, km_input *in, const uint64_t *ids, bool skip,
+                         int64_t *added, km_error *err) {
+    int64_t n = km_input_rows(in), dim = x->dim;
+    if (km_input_dim(in) != dim)
+        return km_error_set(err, KM_ERR_SHAPE, "'%s' holds vectors of %lld dimensions, the index "
+                                               "%lld",
+                            km_input_name(in), (long long)km_input_dim(in), (long long)dim);
+    int64_t block = n < BLOCK ? n : BLOCK;
+    float *rows = km_alloc(sizeof *rows * (size_t)(block * dim));
+    uint64_t *own = km_alloc(sizeof *own * (size_t)block);
+    km_status s = rows && own ? KM_OK : km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    for (int64_t i = 0; s == KM_OK && i < n; i += block) {
+        int64_t m = n - i < block ? n - i : block, good = 0;
+        s = km_input_read(in, i, m, rows, err);
+        for (int64_t k = 0; s == KM_OK && k < m; k++) {
+            if (km_first_bad_row(rows + k * dim, 1, dim) == 0) {
+                if (skip) continue;
+                s = km_error_set(err, KM_ERR_RANGE, "'%s': vector %lld holds a NaN or an infinity",
+                                 km_input_name(in), (long long)(i + k));
+            }
+            if (good != k)
+                memmove(rows + good * dim, rows + k * dim, sizeof *rows * (size_t)dim);
+            own[good++] = ids ? ids[i + k] : 0;
+        }
+        if (s == KM_OK) s = km_index_append(ctx, x, rows, good, ids ? own : NULL, err);
+        if (s == KM_OK) *added += good;
+    }
+    km_free(rows);
+    km_free(own);
+    return s;
+}
+
+int km_command_add(int argc, char **argv) {
+    line l = {.common = KM_COMMON_DEFAULTS, .input = KM_INPUT_DEFAULTS};
+    const km_option options[] = {
+        {"ids", KM_OPTION_TEXT, "FILE", &l.ids, 0, 0,
+         "the vectors' ids, .npy or one a line (default: counted on)"},
+        {"out", KM_OPTION_TEXT, "FILE", &l.out, 0, 0, "write there instead of over INDEX (-o)"},
+        {"compact", KM_OPTION_FLAG, NULL, &l.compact, 0, 0, "drop deleted vectors"},
+        {"skip-bad", KM_OPTION_FLAG, NULL, &l.skip_bad, 0, 0,
+         "leave out vectors with NaN or infinity instead of refusing them"},
+        KM_INPUT_ROWS(l.input),
+        KM_OPTION_DEVICE_ROW(l.common, "where to compute: auto, cpu, gpu, cuda:N"),
+        KM_OPTION_THREADS_ROW(l.common),
+        KM_OPTION_OUTPUT_ROWS(l.common),
+        {0},
+    };
+    const km_spec spec = {
+        .name = "add",
+        .words = "INDEX VECTORS",
+        .summary = "Adds vectors to an index.",
+        .details = "Anchors and codes stay as they were learnt: where the new vectors are of "
+                   "another kind,\ncompress everything anew. INDEX changes only when the new one "
+                   "is complete.\n",
+        .options = options,
+        .examples = "kermes add v.kmx more.npy\n"
+                    "kermes add v.kmx more.npy --ids more-ids.npy -o larger.kmx\n",
+    };
+    km_args args;
+    int code;
+    if (!km_begin(&spec, argc, argv, &args, &code)) return code;
+    if (args.n_words != 2)
+        return km_cli_usage("add takes an index and a file, as in 'kermes add v.kmx more.npy'");
+    km_cli_notes(l.common.quiet);
+    km_error err = {0};
+    int64_t added = 0;
+    km_index *x = open_for_change(args.words[0], l.out, &err);
+    km_input *in = x ? km_open_vectors(args.words[1], &l.input, &err) : NULL;
+    uint64_t *ids = in && l.ids ? km_read_ids_of(l.ids, km_input_rows(in), &err) : NULL;
+    km_ctx *ctx = in && err.code == KM_OK ? open_ctx(&l.common, &err) : NULL;
+    if (ctx) add_all(ctx, x, in, ids, l.skip_bad, &added, &err);
+    code = x ? finish(&l, x, l.out ? l.out : args.words[0], "added", added, &err)
+             : km_cli_fail("add: %s", err.text);
+    km_ctx_free(ctx);
+    km_free(ids);
+    km_input_close(in);
+    km_index_close(x);
+    return code;
+}
+
+/* ---- delete ---- */
+
+int km_command_delete(int argc, char **argv) {
+    line l = {.common = KM_COMMON_DEFAULTS};
+    const km_option options[] = {
+        {"ids", KM_OPTION_TEXT, "IDS", &l.ids, 0, 0,
+         "3,7,10-19, or a file (.npy, or one a line)"},
+        {"missing-ok", KM_OPTION_FLAG, NULL, &l.missing_ok, 0, 0,
+         "ids that are not there are no error"},
+        {"compact", KM_OPTION_FLAG, NULL, &l.compact, 0, 0,
+         "drop deleted vectors from the file; alone, of earlier deletes"},
+        {"out", KM_OPTION_TEXT, "FILE", &l.out, 0, 0, "write there instead of over INDEX (-o)"},
+        KM_OPTION_OUTPUT_ROWS(l.common),
+        {0},
+    };
+    const km_spec spec = {
+        .name = "delete",
+        .words = "INDEX",
+        .summary = "Deletes vectors from an index by their ids.",
+        .details = "They are marked, and dropped from the file with --compact or when more than "
+                   "an eighth\nof it is marked. Ids are never given again.\n",
+        .options = options,
+        .examples = "kermes delete v.kmx --ids 3,7,10-19\n"
+                    "kermes delete v.kmx --ids old.txt --missing-ok --compact\n",
+    };
+    km_args args;
+    int code;
+    if (!km_begin(&spec, argc, argv, &args, &code)) return code;
+    if (args.n_words != 1 || (!l.ids && !l.compact))
+        return km_cli_usage("delete takes an index and --ids, as in 'kermes delete v.kmx --ids 3,7'");
+    km_cli_notes(l.common.quiet);
+    km_error err = {0};
+    int64_t n = 0, removed = 0;
+    km_index *x = open_for_change(args.words[0], l.out, &err);
+    uint64_t *ids = x && l.ids ? km_read_ids(l.ids, &n, &err) : NULL;
+    if (ids) km_index_remove(x, ids, n, l.missing_ok, &removed, &err);
+    code = x ? finish(&l, x, l.out ? l.out : args.words[0], "deleted", removed, &err)
+             : km_cli_fail("delete: %s", err.text);
+    km_free(ids);
+    km_index_close(x);
+    return code;
+}
+
+/* ---- merge ---- */
+
+int km_command_merge(int argc, char **argv) {
+    line l = {.common = KM_COMMON_DEFAULTS, .compact = true};
+    const km_option options[] = {
+        {"out", KM_OPTION_TEXT, "FILE", &l.out, 0, 0, "the index to write (-o)"},
+        KM_OPTION_DEVICE_ROW(l.common, "where to compute: auto, cpu, gpu, cuda:N"),
+        KM_OPTION_THREADS_ROW(l.common),
+        KM_OPTION_OUTPUT_ROWS(l.common),
+        {0},
+    };
+    const km_spec spec = {
+        .name = "merge",
+        .words = "INDEX [INDEX ...]",
+        .summary = "Makes one index of several, or of a manifest.",
+        .details = "Ids must be different. Indexes with the anchors and codes of the first are "
+                   "taken over\nas they are; others are decoded and coded anew, which costs a "
+                   "little recall. Deleted\nvectors are dropped.\n",
+        .options = options,
+        .examples = "kermes merge a.kmx b.kmx -o all.kmx\n"
+                    "kermes merge ranks.kmx -o one.kmx\n",
+    };
+    km_args args;
+    int code;
+    if (!km_begin(&spec, argc, argv, &args, &code)) return code;
+    if (args.n_words < 1 || !l.out)
+        return km_cli_usage("merge takes indexes and --out, as in 'kermes merge a.kmx b.kmx -o "
+                            "all.kmx'");
+    km_cli_notes(l.common.quiet);
+    km_error err = {0};
+    km_index *x = km_index_load(args.words[0], &err);
+    km_ctx *ctx = x ? open_ctx(&l.common, &err) : NULL;
+    for (int i = 1; ctx && i < args.n_words && err.code == KM_OK; i++) {
+        km_index *other = km_index_load(args.words[i], &err);
+        if (other) km_index_absorb(ctx, x, other, &err);
+        km_index_close(other);
+    }
+    code = x ? finish(&l, x, l.out, "merged", args.n_words, &err)
+             : km_cli_fail("merge: %s", err.text);
+    km_ctx_free(ctx);
+    km_index_close(x);
+    return code;
+}

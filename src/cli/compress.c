@@ -1,0 +1,215 @@
+/* kermes compress: from a file of vectors to a searchable index. */
+#include "base/alloc.h"
+#include "base/progress.h"
+#include "cli/cli.h"
+#include "cli/vectors.h"
+#include "report/json.h"
+#include "report/text.h"
+#include "tensor/dtype.h"
+#include "vector/make.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct line { /* the command line */
+    km_common common;
+    km_input_line input;
+    const char *out, *anchors, *metric, *mode, *rerank, *ids;
+    double bytes, ratio, recall;
+    int64_t seed;
+    km_sizes memory;
+    bool skip_bad;
+} line;
+
+static volatile sig_atomic_t interrupted;
+
+static void on_signal(int number) {
+    (void)number;
+    interrupted = 1;
+}
+
+typedef struct show {
+    km_progress bar;
+    const char *stage;
+    bool quiet;
+} show;
+
+static bool on_progress(void *user, const char *stage, int64_t done, int64_t total) {
+    show *w = user;
+    if (!w->stage || strcmp(w->stage, stage) != 0) {
+        if (w->stage) km_progress_end(&w->bar);
+        km_progress_begin(&w->bar, stage, "", total, w->quiet);
+        w->stage = stage;
+    }
+    km_progress_step(&w->bar, done, NULL);
+    return !interrupted;
+}
+
+static bool parse_options(const line *l, km_index_options *o, km_error *err) {
+    int metric, mode, rerank;
+    if (!km_choose_3("metric", l->metric, km_metric_names, &metric, err) ||
+        !km_choose_3("mode", l->mode, km_mode_names, &mode, err) ||
+        !km_choose_3("kind of re-ranking", l->rerank, km_rerank_names, &rerank, err))
+        return false;
+    *o = (km_index_options){.metric = (km_metric)metric,
+                            .mode = (km_index_mode)mode,
+                            .rerank = (km_index_vectors)rerank,
+                            .bytes = l->bytes,
+                            .ratio = l->ratio,
+                            .recall = l->recall,
+                            .seed = (uint64_t)l->seed,
+                            .memory = l->memory.n ? (size_t)l->memory.value[0] : 0,
+                            .skip_bad = l->skip_bad};
+    if (strcmp(l->anchors, "auto") != 0) {
+        char *end;
+        errno = 0;
+        o->anchors = strtoll(l->anchors, &end, 10);
+        if (*end || errno || o->anchors < 1 || o->anchors > 1 << 24) {
+            km_error_set(err, KM_ERR_RANGE, "--anchors takes a number from 1 to 16777216, or auto");
+            return false;
+        }
+    }
+    if (l->memory.n > 1) {
+        km_error_set(err, KM_ERR_RANGE, "--memory takes one size, as in 1G");
+        return false;
+    }
+    return true;
+}
+
+static json_t *report(const line *l, const char *in, const km_made *m, double raw, double seconds) {
+    return json_pack("{s:s, s:o, s:o, s:I, s:I, s:I, s:I, s:i, s:o, s:o, s:o, s:I, s:o, s:o, s:o, "
+                     "s:i, s:s, s:s, s:o}",
+                     "kermes", km_version(), "in", km_json_text(in), "out", km_json_text(l->out),
+                     "vectors", (json_int_t)m->rows, "skipped", (json_int_t)m->skipped, "dim",
+                     (json_int_t)m->dim, "anchors", (json_int_t)m->anchors, "parts", m->parts,
+                     "bytes", km_json_count(m->bytes), "bytes_per_vector",
+                     km_json_number(m->bytes / (double)m->rows, 7), "ratio",
+                     km_json_number(raw / m->bytes, 6), "code_bytes", (json_int_t)m->code_bytes,
+                     "energy", km_json_number(m->energy, 9), "mse", km_json_number(m->mse, 9),
+                     "sample_recall@10", km_json_number(m->recall, 6), "rounds", m->rounds, "metric",
+                     l->metric, "mode", l->mode, "seconds", km_json_number(seconds, 5));
+}
+
+static void print_made(const line *l, const km_made *m, double raw, double seconds) {
+    char a[KM_NUMBER_TEXT], b[KM_NUMBER_TEXT];
+    printf("%s: %lld vectors of %lld dimensions, %lld anchors, ", l->out, (long long)m->rows,
+           (long long)m->dim, (long long)m->anchors);
+    if (m->code_bytes)
+        printf("codes of %zu bytes", m->code_bytes);
+    else
+        printf("no codes");
+    if (m->parts > 1) printf(", in %d parts", m->parts);
+    printf("\n  %-10s %s, %.1f bytes a vector all counted, %.1f times smaller\n", "size",
+           km_format_bytes(a, m->bytes), m->bytes / (double)m->rows, raw / m->bytes);
+    if (!isnan(m->recall))
+        printf("  %-10s %.3f on a sample ('kermes recall' measures all)\n", "recall@10", m->recall);
+    printf("  %-10s %s a vector, %s without codes\n", "error", km_format_number(a, m->mse),
+           km_format_number(b, m->energy));
+    if (m->skipped)
+        printf("  %-10s %lld vectors that are not finite, first %lld\n", "skipped",
+               (long long)m->skipped, (long long)m->first_skipped);
+    printf("  %-10s %s\n", "time", km_format_seconds(a, seconds));
+}
+
+static int run(const line *l, const char *in_path, km_index_options *o) {
+    km_error err = {0};
+    km_made made;
+    show w = {.quiet = l->common.quiet || km_comm_env_rank() != 0};
+    o->progress = on_progress;
+    o->user = &w;
+    bool tells = km_comm_env_rank() == 0;
+    km_input *in = km_open_vectors(in_path, &l->input, &err);
+    uint64_t *ids = in && l->ids ? km_read_ids_of(l->ids, km_input_rows(in), &err) : NULL;
+    km_ctx *ctx = NULL;
+    km_comm *comm = NULL;
+    km_status s = in && (ids || !l->ids) ? KM_OK : err.code;
+    double start = km_now(), raw = 0;
+    if (s == KM_OK && !(ctx = km_ctx_new(l->common.device, (int)l->common.threads)))
+        s = km_error_set(&err, KM_ERR_DEVICE, "%s", km_last_error());
+    if (s == KM_OK && !(comm = km_comm_open("auto", ctx, &err))) s = err.code;
+    struct sigaction act = {.sa_handler = on_signal, .sa_flags = SA_RESETHAND};
+    sigaction(SIGINT, &act, NULL); /* stops between blocks; a second one at once */
+    if (s == KM_OK) s = km_index_make(ctx, comm, in, ids, l->out, o, &made, &err);
+    if (w.stage) km_progress_end(&w.bar);
+    /* An error that only another rank met is its own to tell. */
+    if (s != KM_OK && strcmp(err.text, "another rank failed") == 0) tells = false;
+    else if (s != KM_OK && comm && km_comm_size(comm) > 1 && s != KM_ERR_RANGE) tells = true;
+    if (s == KM_OK) {
+        const km_layout *y = km_input_layout(in);
+        raw = (double)made.rows * (double)y->dim * (double)km_dtype_size(y->dtype);
+    }
+    km_comm_close(comm);
+    km_ctx_free(ctx);
+    km_input_close(in);
+    km_free(ids);
+    if (s != KM_OK) return tells ? km_cli_fail("compress: %s", err.text) : KM_EXIT_FAILED;
+    if (km_comm_env_rank() != 0) return KM_EXIT_OK;
+    if (l->common.json) return km_cli_print_json(report(l, in_path, &made, raw, km_now() - start));
+    if (!l->common.quiet) print_made(l, &made, raw, km_now() - start);
+    return KM_EXIT_OK;
+}
+
+int km_command_compress(int argc, char **argv) {
+    line l = {.common = KM_COMMON_DEFAULTS, .input = KM_INPUT_DEFAULTS, .anchors = "auto",
+              .metric = "l2", .mode = "fast", .rerank = "none"};
+    const km_option options[] = {
+        {"out", KM_OPTION_TEXT, "FILE", &l.out, 0, 0, "the index to write (-o)"},
+        {"anchors", KM_OPTION_TEXT, "M", &l.anchors, 0, 0,
+         "how many anchors, or auto (default): by the number of vectors"},
+        {"bytes", KM_OPTION_NUMBER, "N", &l.bytes, 1, 1 << 20,
+         "bytes of a vector's code (default: half a byte a dimension)"},
+        {"ratio", KM_OPTION_NUMBER, "R", &l.ratio, 1, 10000,
+         "an index R times smaller than the vectors, everything counted"},
+        {"recall", KM_OPTION_NUMBER, "X", &l.recall, 0.01, 0.999,
+         "the smallest codes that reach recall@10 of X on a sample"},
+        {"mode", KM_OPTION_TEXT, "M", &l.mode, 0, 0,
+         "fast (default), dense (best recall for the bytes), or anchors-only"},
+        {"metric", KM_OPTION_TEXT, "M", &l.metric, 0, 0,
+         "l2 (default), ip (inner product), or cosine"},
+        {"rerank", KM_OPTION_TEXT, "T", &l.rerank, 0, 0,
+         "keep vectors as f16 or int8 for search --exact-rerank (default: none)"},
+        {"ids", KM_OPTION_TEXT, "FILE", &l.ids, 0, 0,
+         "the vectors' ids, .npy or one a line (default: 0, 1, 2, ...)"},
+        {"skip-bad", KM_OPTION_FLAG, NULL, &l.skip_bad, 0, 0,
+         "leave out vectors with NaN or infinity instead of refusing them"},
+        {"memory", KM_OPTION_SIZES, "SIZE", &l.memory, 0, 0,
+         "how much memory to take, as in 1G (default: 2G)"},
+        {"seed", KM_OPTION_INT, "N", &l.seed, 0, 9e15, "another one, another index (default: 0)"},
+        KM_INPUT_ROWS(l.input),
+        KM_OPTION_DEVICE_ROW(l.common, "where to compute: auto, cpu, gpu, cuda:N"),
+        KM_OPTION_THREADS_ROW(l.common),
+        KM_OPTION_OUTPUT_ROWS(l.common),
+        {0},
+    };
+    const km_spec spec = {
+        .name = "compress",
+        .words = "VECTORS",
+        .summary = "Turns embeddings into a small index that 'kermes search' searches.",
+        .details =
+            "VECTORS is .npy (f4, f2, f8, u1, i1), .fvecs, .bvecs, .ivecs, .safetensors, IDX, or "
+            "raw\nnumbers with --dim. It is read in blocks and may be larger than memory. The "
+            "index\nappears only when it is complete; one that is there already stays until then.\n"
+            "Under mpirun every rank takes a part, and the result is a manifest of indexes.\n",
+        .options = options,
+        .examples = "kermes compress vectors.npy -o v.kmx\n"
+                    "kermes compress vectors.npy -o v.kmx --recall 0.95 --metric cosine\n"
+                    "kermes compress base.fvecs -o v.kmx --bytes 32 --mode dense\n"
+                    "kermes compress big.npy -o v.kmx --ratio 16 --memory 1G --device gpu\n"
+                    "mpirun -n 4 kermes compress big.npy -o v.kmx\n",
+    };
+    km_args args;
+    int code;
+    if (!km_begin(&spec, argc, argv, &args, &code)) return code;
+    if (args.n_words != 1 || !l.out)
+        return km_cli_usage("compress takes one file and --out, as in 'kermes compress vectors.npy "
+                            "-o v.kmx'");
+    km_cli_notes(l.common.quiet);
+    km_error err = {0};
+    km_index_options o;
+    if (!parse_options(&l, &o, &err)) return km_cli_usage("compress: %s", err.text);
+    return run(&l, args.words[0], &o);
+}

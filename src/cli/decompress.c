@@ -1,0 +1,113 @@
+/* kermes decompress: an index back to vectors, as .npy. */
+#include "base/alloc.h"
+#include "base/file.h"
+#include "base/progress.h"
+#include "cli/cli.h"
+#include "cli/vectors.h"
+#include "report/json.h"
+#include "report/text.h"
+#include "tensor/dtype.h"
+#include "vector/index.h"
+#include <string.h>
+
+enum { BLOCK = 32768 };
+
+typedef struct line {
+    km_common common;
+    const char *out, *ids, *ids_out, *dtype;
+} line;
+
+static km_status write_ids(const char *path, const uint64_t *ids, int64_t n, km_error *err) {
+    char head[KM_NPY_HEAD];
+    km_writer *w = km_writer_open(path, err);
+    if (!w) return err->code;
+    km_writer_put(w, head, km_npy_head(head, "<u8", n, 0));
+    km_writer_put(w, ids, sizeof *ids * (size_t)n);
+    return km_writer_commit(w, err);
+}
+
+static km_status write_rows(const line *l, km_index *x, const uint64_t *ids, int64_t n, bool half,
+                            km_error *err) {
+    char head[KM_NPY_HEAD];
+    int64_t block = n < BLOCK ? n : BLOCK;
+    km_place *places = km_index_places(x, ids, n, err);
+    if (!places) return err->code;
+    float *rows = km_alloc(sizeof *rows * (size_t)(block * x->dim + 1));
+    km_threads *t = km_threads_new((int)l->common.threads);
+    km_writer *w = rows ? km_writer_open(l->out, err) : NULL;
+    km_status s = w ? KM_OK : rows ? err->code : km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    km_progress bar;
+    km_progress_begin(&bar, "decompress", "vectors", n, l->common.quiet);
+    if (w) km_writer_put(w, head, km_npy_head(head, half ? "<f2" : "<f4", n, x->dim));
+    for (int64_t i = 0; s == KM_OK && i < n; i += block) {
+        int64_t m = n - i < block ? n - i : block, cells = m * x->dim;
+        s = km_index_restore(x, t, places + i, m, rows, err);
+        if (s != KM_OK) break;
+        uint16_t *to = (uint16_t *)(void *)rows; /* in place: never ahead of what is read */
+        for (int64_t k = 0; half && k < cells; k++) {
+            uint16_t h = km_f32_to_f16(rows[k]);
+            memcpy(to + k, &h, 2);
+        }
+        s = km_writer_put(w, rows, (size_t)cells * (half ? 2 : 4));
+        km_progress_step(&bar, i + m, NULL);
+    }
+    km_progress_end(&bar);
+    if (w && err->code == KM_OK)
+        s = km_writer_commit(w, err); /* also tells a failed put */
+    else
+        km_writer_abort(w);
+    km_threads_free(t);
+    km_free(rows);
+    km_free(places);
+    return s;
+}
+
+int km_command_decompress(int argc, char **argv) {
+    line l = {.common = KM_COMMON_DEFAULTS, .dtype = "f32"};
+    const km_option options[] = {
+        {"out", KM_OPTION_TEXT, "FILE", &l.out, 0, 0, "the .npy to write (-o)"},
+        {"dtype", KM_OPTION_TEXT, "T", &l.dtype, 0, 0, "f32 (default) or f16"},
+        {"ids", KM_OPTION_TEXT, "IDS", &l.ids, 0, 0,
+         "only these, in ascending order: 3,7,10-19, or a file (default: all)"},
+        {"ids-out", KM_OPTION_TEXT, "FILE", &l.ids_out, 0, 0, "write the rows' ids to this .npy"},
+        KM_OPTION_THREADS_ROW(l.common),
+        KM_OPTION_OUTPUT_ROWS(l.common),
+        {0},
+    };
+    const km_spec spec = {
+        .name = "decompress",
+        .words = "INDEX",
+        .summary = "Writes an index's vectors, as well as its codes give them back, as .npy.",
+        .details = "Rows stand in the order of their ids. With cosine they have length 1.\n",
+        .options = options,
+        .examples = "kermes decompress v.kmx -o vectors.npy\n"
+                    "kermes decompress v.kmx -o some.npy --ids 10-19 --dtype f16\n",
+    };
+    km_args args;
+    int code;
+    if (!km_begin(&spec, argc, argv, &args, &code)) return code;
+    if (args.n_words != 1 || !l.out)
+        return km_cli_usage("decompress takes an index and --out, as in 'kermes decompress v.kmx -o "
+                            "vectors.npy'");
+    static const char *const types[] = {"f32", "f16"};
+    km_error err = {0};
+    int type = km_choose("dtype", l.dtype, types, 2, &err);
+    if (type < 0) return km_cli_usage("decompress: %s", err.text);
+    km_cli_notes(l.common.quiet);
+    int64_t n = 0, dim = 0;
+    km_index *x = km_index_load(args.words[0], &err);
+    uint64_t *ids = !x ? NULL : l.ids ? km_read_ids(l.ids, &n, &err) : km_index_ids(x, &n, &err);
+    if (ids) write_rows(&l, x, ids, n, type == 1, &err);
+    if (ids && err.code == KM_OK && l.ids_out) write_ids(l.ids_out, ids, n, &err);
+    if (x) dim = x->dim;
+    km_free(ids);
+    km_index_close(x);
+    if (err.code != KM_OK) return km_cli_fail("decompress: %s", err.text);
+    if (l.common.json)
+        return km_cli_print_json(json_pack("{s:s, s:o, s:I, s:I}", "kermes", km_version(), "out",
+                                           km_json_text(l.out), "vectors", (json_int_t)n, "dim",
+                                           (json_int_t)dim));
+    if (!l.common.quiet)
+        printf("%s: %lld vectors of %lld dimensions\n", l.out, (long long)n, (long long)dim);
+    return KM_EXIT_OK;
+}

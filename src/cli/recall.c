@@ -1,0 +1,129 @@
+/* kermes recall: how good and how fast an index is, against exact search. */
+#include "base/alloc.h"
+#include "cli/cli.h"
+#include "cli/vectors.h"
+#include "report/json.h"
+#include "report/text.h"
+#include "tensor/dtype.h"
+#include "vector/index.h"
+#include "vector/measure.h"
+#include <math.h>
+#include <string.h>
+
+typedef struct line {
+    km_common common;
+    km_input_line input;
+    const char *base, *queries;
+    int64_t k, probe, candidates;
+    bool rerank;
+} line;
+
+static json_t *report(const line *l, const char *path, const km_index *x, const km_measured *m) {
+    char name[32];
+    double live = (double)km_index_live(x), bytes = km_index_size(x);
+    json_t *o = json_pack(
+        "{s:s, s:o, s:I, s:I, s:I, s:o, s:o, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:s, s:s}",
+        "kermes", km_version(), "index", km_json_text(path), "vectors", (json_int_t)live, "queries",
+        (json_int_t)m->queries, "k", (json_int_t)m->k, "bytes_per_vector",
+        km_json_number(bytes / live, 7), "ratio",
+        km_json_number(live * (double)x->dim * (double)km_dtype_size(x->dtype) / bytes, 6),
+        "code_bytes", (json_int_t)x->code_bytes, "mse", km_json_number(m->mse, 9), "qps",
+        km_json_number(m->qps, 6), "exact_qps", km_json_number(m->exact_qps, 6), "latency_p50",
+        km_json_number(m->p50, 5), "latency_p95", km_json_number(m->p95, 5), "latency_p99",
+        km_json_number(m->p99, 5), "probe", (json_int_t)l->probe, "metric",
+        km_metric_names[x->metric], "mode", km_mode_names[x->mode]);
+    static const char *const names[] = {"recall@1", "recall@10", "recall@100"};
+    for (int i = 0; i < 3; i++)
+        if (!isnan(m->recall[i])) json_object_set_new(o, names[i], km_json_number(m->recall[i], 6));
+    snprintf(name, sizeof name, "recall@%lld", (long long)m->k);
+    json_object_set_new(o, name, km_json_number(m->recall_k, 6));
+    return o;
+}
+
+static void print_report(const line *l, const char *path, const km_index *x,
+                         const km_measured *m) {
+    char a[KM_NUMBER_TEXT], b[KM_NUMBER_TEXT], c[KM_NUMBER_TEXT], d[KM_NUMBER_TEXT];
+    double live = (double)km_index_live(x), bytes = km_index_size(x);
+    printf("%s: %.0f vectors, %lld queries", path, live, (long long)m->queries);
+    if (l->probe) printf(", %lld of %lld cells", (long long)l->probe, (long long)x->cells);
+    printf("\n  %-10s", "recall");
+    static const int at[] = {1, 10, 100};
+    for (int i = 0; i < 3; i++)
+        if (!isnan(m->recall[i])) printf("  @%d %.4f", at[i], m->recall[i]);
+    if (m->k != 1 && m->k != 10 && m->k != 100) printf("  @%lld %.4f", (long long)m->k, m->recall_k);
+    printf("\n  %-10s  %.1f bytes a vector all counted, %zu of code, %.1f times smaller\n", "size",
+           bytes / live, x->code_bytes,
+           live * (double)x->dim * (double)km_dtype_size(x->dtype) / bytes);
+    printf("  %-10s  %s a vector\n", "error", km_format_number(a, m->mse));
+    printf("  %-10s  p50 %s, p95 %s, p99 %s for one query on one thread\n", "latency",
+           km_format_seconds(a, m->p50), km_format_seconds(b, m->p95),
+           km_format_seconds(c, m->p99));
+    printf("  %-10s  %s queries/s, exact search %s\n", "speed", km_format_number(a, m->qps),
+           km_format_number(d, m->exact_qps));
+}
+
+static int run(const line *l, const char *path) {
+    km_error err = {0};
+    km_index *x = km_index_load(path, &err);
+    km_input *base = x ? km_open_vectors(l->base, &l->input, &err) : NULL;
+    int64_t n = 0;
+    float *queries =
+        base ? km_read_queries(l->queries, NULL, &l->input, x->dim, &n, &err) : NULL;
+    km_ctx *ctx = queries ? km_ctx_new(l->common.device, (int)l->common.threads) : NULL;
+    if (queries && !ctx) km_error_set(&err, KM_ERR_DEVICE, "%s", km_last_error());
+    km_measured m;
+    km_search_options o = {.probe = l->probe};
+    if (l->rerank) o.rerank = l->candidates ? l->candidates : 10 * l->k;
+    int code = KM_EXIT_OK;
+    if (ctx) km_index_measure(ctx, x, base, queries, n, l->k, &o, &m, &err);
+    if (err.code != KM_OK)
+        code = km_cli_fail("recall: %s", err.text);
+    else if (l->common.json)
+        code = km_cli_print_json(report(l, path, x, &m));
+    else
+        print_report(l, path, x, &m);
+    km_ctx_free(ctx);
+    km_free(queries);
+    km_input_close(base);
+    km_index_close(x);
+    return code;
+}
+
+int km_command_recall(int argc, char **argv) {
+    line l = {.common = KM_COMMON_DEFAULTS, .input = KM_INPUT_DEFAULTS, .k = 10};
+    const km_option options[] = {
+        {"base", KM_OPTION_TEXT, "FILE", &l.base, 0, 0, "the vectors that the index was made from"},
+        {"queries", KM_OPTION_TEXT, "FILE", &l.queries, 0, 0, "vectors to look for"},
+        {"k", KM_OPTION_INT, "N", &l.k, 1, 10000, "recall@N besides @1, @10 and @100 (-k; 10)"},
+        {"probe", KM_OPTION_INT, "N", &l.probe, 0, 1 << 24,
+         "look at the N cells nearest to the query only (default: 0, all)"},
+        {"exact-rerank", KM_OPTION_FLAG, NULL, &l.rerank, 0, 0,
+         "compare candidates again by the vectors kept with compress --rerank"},
+        {"candidates", KM_OPTION_INT, "N", &l.candidates, 1, 1000000,
+         "how many of them (default: 10 times k)"},
+        KM_INPUT_ROWS(l.input),
+        KM_OPTION_DEVICE_ROW(l.common, "where the exact search runs: auto, cpu, gpu, cuda:N"),
+        KM_OPTION_THREADS_ROW(l.common),
+        KM_OPTION_OUTPUT_ROWS(l.common),
+        {0},
+    };
+    const km_spec spec = {
+        .name = "recall",
+        .words = "INDEX",
+        .summary = "Measures an index against exact search: recall, error, latency, queries/s.",
+        .details = "recall@k is the part of the k true neighbours that are among the k found. "
+                   "Row numbers\nof the base must be the ids of the index, as compress gives "
+                   "them.\n",
+        .options = options,
+        .examples = "kermes recall v.kmx --base vectors.npy --queries q.npy\n"
+                    "kermes recall v.kmx --base vectors.npy --queries q.npy -k 20 --probe 8 "
+                    "--json\n",
+    };
+    km_args args;
+    int code;
+    if (!km_begin(&spec, argc, argv, &args, &code)) return code;
+    if (args.n_words != 1 || !l.base || !l.queries)
+        return km_cli_usage("recall takes one index, --base FILE and --queries FILE");
+    km_cli_notes(l.common.quiet);
+    return run(&l, args.words[0]);
+}

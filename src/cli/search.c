@@ -1,0 +1,239 @@
+/* kermes search: the nearest vectors of one query, a file of queries, or stdin. */
+#include "base/alloc.h"
+#include "base/file.h"
+#include "cli/cli.h"
+#include "cli/vectors.h"
+#include "report/json.h"
+#include "vector/index.h"
+#include "vector/measure.h"
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <string.h>
+
+typedef struct line {
+    km_common common;
+    km_input_line input;
+    const char *queries, *query, *allow, *deny, *format, *out, *base;
+    int64_t k, probe, candidates;
+    bool rerank;
+} line;
+
+typedef struct answers {
+    int64_t n, k;
+    uint64_t *ids;  /* (n, k) */
+    float *dist;
+} answers;
+
+/* ---- Output ---- */
+
+static void print_text(const answers *a) {
+    for (int64_t q = 0; q < a->n; q++)
+        for (int64_t i = 0; i < a->k && a->ids[q * a->k + i] != KM_NO_ID; i++)
+            printf("%" PRId64 "\t%" PRId64 "\t%" PRIu64 "\t%.7g\n", q, i + 1, a->ids[q * a->k + i],
+                   (double)a->dist[q * a->k + i]);
+}
+
+static int print_json(const answers *a, const km_index *x) {
+    json_t *list = json_array();
+    for (int64_t q = 0; q < a->n; q++) {
+        json_t *ids = json_array(), *dist = json_array();
+        for (int64_t i = 0; i < a->k && a->ids[q * a->k + i] != KM_NO_ID; i++) {
+            uint64_t id = a->ids[q * a->k + i];
+            json_array_append_new(ids, id <= INT64_MAX ? json_integer((json_int_t)id)
+                                                       : json_real((double)id));
+            json_array_append_new(dist, km_json_number(a->dist[q * a->k + i], 8));
+        }
+        json_array_append_new(list, json_pack("{s:o, s:o}", "ids", ids, "distances", dist));
+    }
+    return km_cli_print_json(json_pack("{s:s, s:I, s:s, s:o}", "kermes", km_version(), "k",
+                                       (json_int_t)a->k, "metric", km_metric_names[x->metric],
+                                       "queries", list));
+}
+
+static km_status write_npy(const answers *a, const char *path, bool ids, km_error *err) {
+    char head[KM_NPY_HEAD];
+    size_t cells = (size_t)(a->n * a->k);
+    km_writer *w = km_writer_open(path, err);
+    if (!w) return err->code;
+    km_writer_put(w, head, km_npy_head(head, ids ? "<u8" : "<f4", a->n, a->k));
+    if (ids)
+        km_writer_put(w, a->ids, sizeof *a->ids * cells);
+    else
+        km_writer_put(w, a->dist, sizeof *a->dist * cells);
+    return km_writer_commit(w, err);
+}
+
+/* ids as i32; 4294967295, and -1 in i32, where there are fewer than k */
+static km_status write_ivecs(const answers *a, const char *path, km_error *err) {
+    for (int64_t i = 0; i < a->n * a->k; i++)
+        if (a->ids[i] > INT32_MAX && a->ids[i] != KM_NO_ID)
+            return km_error_set(err, KM_ERR_RANGE, "id %" PRIu64 " does not fit into ivecs; "
+                                                   "--format npy has room",
+                                a->ids[i]);
+    km_writer *w = km_writer_open(path, err);
+    if (!w) return err->code;
+    int32_t k = (int32_t)a->k;
+    for (int64_t q = 0; q < a->n; q++) {
+        km_writer_put(w, &k, 4);
+        for (int64_t i = 0; i < a->k; i++) {
+            int32_t id = (int32_t)(uint32_t)a->ids[q * a->k + i];
+            km_writer_put(w, &id, 4);
+        }
+    }
+    return km_writer_commit(w, err);
+}
+
+/* "out.npy" -> "out-distances.npy" */
+static void distances_path(char out[PATH_MAX], const char *path) {
+    const char *dot = strrchr(path, '.'), *slash = strrchr(path, '/');
+    int stem = dot && (!slash || dot > slash) ? (int)(dot - path) : (int)strlen(path);
+    snprintf(out, PATH_MAX, "%.*s-distances%s", stem, path, path + stem);
+}
+
+static int give(const line *l, const char *format, const answers *a, const km_index *x) {
+    km_error err = {0};
+    char other[PATH_MAX];
+    if (strcmp(format, "text") == 0) print_text(a);
+    if (strcmp(format, "json") == 0) return print_json(a, x);
+    if (strcmp(format, "ivecs") == 0) write_ivecs(a, l->out, &err);
+    if (strcmp(format, "npy") == 0 && write_npy(a, l->out, true, &err) == KM_OK) {
+        distances_path(other, l->out);
+        write_npy(a, other, false, &err);
+    }
+    return err.code == KM_OK ? KM_EXIT_OK : km_cli_fail("search: %s", err.text);
+}
+
+/* ---- Searching ---- */
+
+static km_status find(const line *l, km_index *x, const float *queries, const km_search_options *o,
+                      km_threads *t, answers *a, km_error *err) {
+    if (!l->base) return km_index_find(x, queries, a->n, a->k, o, t, a->ids, a->dist, err);
+    int64_t m = l->candidates ? l->candidates : 10 * a->k;
+    if (m < a->k) m = a->k;
+    km_search_options first = *o;
+    first.rerank = 0;
+    uint64_t *ids = km_alloc(sizeof *ids * (size_t)(a->n * m));
+    float *dist = km_alloc(sizeof *dist * (size_t)(a->n * m));
+    km_input *base = km_open_vectors(l->base, &l->input, err);
+    km_status s = !base ? err->code : KM_OK;
+    if (s == KM_OK && (!ids || !dist)) s = km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    if (s == KM_OK && km_input_dim(base) != x->dim)
+        s = km_error_set(err, KM_ERR_SHAPE, "'%s' holds vectors of another dimension", l->base);
+    if (s == KM_OK) s = km_index_find(x, queries, a->n, m, &first, t, ids, dist, err);
+    if (s == KM_OK)
+        s = km_rerank_from(base, x->metric, queries, a->n, ids, m, a->k, a->ids, a->dist, err);
+    km_input_close(base);
+    km_free(ids);
+    km_free(dist);
+    return s;
+}
+
+static int run(const line *l, const char *path, const char *format) {
+    km_error err = {0};
+    km_index *x = km_index_load(path, &err);
+    answers a = {.k = l->k};
+    uint64_t *allow = NULL, *deny = NULL;
+    int64_t n_allow = 0, n_deny = 0;
+    float *queries = NULL;
+    km_threads *t = NULL;
+    int code = KM_EXIT_OK;
+    if (x) queries = km_read_queries(l->queries, l->query, &l->input, x->dim, &a.n, &err);
+    if (queries && l->allow) allow = km_read_ids(l->allow, &n_allow, &err);
+    if (queries && l->deny && err.code == KM_OK) deny = km_read_ids(l->deny, &n_deny, &err);
+    if (err.code == KM_OK) {
+        km_search_options o = {.probe = l->probe, .allow = allow, .n_allow = (size_t)n_allow,
+                               .deny = deny, .n_deny = (size_t)n_deny};
+        if (l->rerank) o.rerank = l->candidates ? l->candidates : 10 * l->k;
+        a.ids = km_alloc(sizeof *a.ids * (size_t)(a.n * a.k));
+        a.dist = km_alloc(sizeof *a.dist * (size_t)(a.n * a.k));
+        t = km_threads_new((int)l->common.threads);
+        if (!a.ids || !a.dist)
+            km_error_set(&err, KM_ERR_MEMORY, "no memory for %lld answers of %lld", (long long)a.n,
+                         (long long)a.k);
+        else
+            find(l, x, queries, &o, t, &a, &err);
+    }
+    code = err.code == KM_OK ? give(l, format, &a, x) : km_cli_fail("search: %s", err.text);
+    km_threads_free(t);
+    km_free(queries);
+    km_free(allow);
+    km_free(deny);
+    km_free(a.ids);
+    km_free(a.dist);
+    km_index_close(x);
+    return code;
+}
+
+static int check_line(const line *l, const km_args *args, const char *format) {
+    bool to_file = strcmp(format, "npy") == 0 || strcmp(format, "ivecs") == 0;
+    if (args->n_words != 1)
+        return km_cli_usage("search takes one index, as in 'kermes search v.kmx --queries q.npy'");
+    if (!l->queries == !l->query)
+        return km_cli_usage("search: --queries FILE (- for stdin) or --query '0.1,0.2,...', one of "
+                            "them");
+    if (to_file && !l->out)
+        return km_cli_usage("search: --format %s needs --out FILE", format);
+    if (!to_file && l->out)
+        return km_cli_usage("search: --out is for --format npy and ivecs; text goes to stdout");
+    if (l->candidates && !l->rerank)
+        return km_cli_usage("search: --candidates goes with --exact-rerank");
+    if (l->base && !l->rerank) return km_cli_usage("search: --base goes with --exact-rerank");
+    return KM_EXIT_OK;
+}
+
+int km_command_search(int argc, char **argv) {
+    line l = {.common = KM_COMMON_DEFAULTS, .input = KM_INPUT_DEFAULTS, .k = 10};
+    const km_option options[] = {
+        {"queries", KM_OPTION_TEXT, "FILE", &l.queries, 0, 0,
+         "vectors to look for; - reads stdin: .npy, or lines of numbers"},
+        {"query", KM_OPTION_TEXT, "X,Y,...", &l.query, 0, 0, "one vector, on the line itself"},
+        {"k", KM_OPTION_INT, "N", &l.k, 1, 100000, "how many neighbours (-k; default: 10)"},
+        {"probe", KM_OPTION_INT, "N", &l.probe, 0, 1 << 24,
+         "look at the N cells nearest to the query only (default: 0, all)"},
+        {"exact-rerank", KM_OPTION_FLAG, NULL, &l.rerank, 0, 0,
+         "compare the best candidates again, by vectors kept with compress\n--rerank, or by --base"},
+        {"candidates", KM_OPTION_INT, "N", &l.candidates, 1, 1000000,
+         "how many of them (default: 10 times k)"},
+        {"base", KM_OPTION_TEXT, "FILE", &l.base, 0, 0,
+         "the original vectors, whose row numbers are the ids"},
+        {"allow", KM_OPTION_TEXT, "IDS", &l.allow, 0, 0,
+         "only these ids: 3,7,10-19, or a file (.npy, or one a line)"},
+        {"deny", KM_OPTION_TEXT, "IDS", &l.deny, 0, 0, "none of these ids"},
+        {"format", KM_OPTION_TEXT, "F", &l.format, 0, 0,
+         "text (default: query, rank, id, distance), json, npy or ivecs"},
+        {"out", KM_OPTION_TEXT, "FILE", &l.out, 0, 0,
+         "for npy (ids; distances beside it) and ivecs (-o)"},
+        KM_INPUT_ROWS(l.input),
+        KM_OPTION_DEVICE_ROW(l.common, "searches run on the CPU"),
+        KM_OPTION_THREADS_ROW(l.common),
+        KM_OPTION_OUTPUT_ROWS(l.common),
+        {0},
+    };
+    const km_spec spec = {
+        .name = "search",
+        .words = "INDEX",
+        .summary = "Finds the nearest vectors in an index made by 'kermes compress'.",
+        .details = "Distances are squared L2, minus the inner product, or 1 - cosine: smaller is "
+                   "nearer.\nINDEX may be the manifest that compress wrote under mpirun.\n",
+        .options = options,
+        .examples = "kermes search v.kmx --queries q.npy -k 10\n"
+                    "kermes search v.kmx --query '0.1, 0.7, -0.2' -k 3 --json\n"
+                    "my-embedder 'some words' | kermes search v.kmx --queries -\n"
+                    "kermes search v.kmx --queries q.npy --probe 16 --exact-rerank --base "
+                    "vectors.npy\n"
+                    "kermes search v.kmx --queries q.npy --format npy -o found.npy\n",
+    };
+    km_args args;
+    int code;
+    if (!km_begin(&spec, argc, argv, &args, &code)) return code;
+    static const char *const formats[] = {"text", "json", "npy", "ivecs"};
+    km_error err = {0};
+    const char *format = l.format ? l.format : l.common.json ? "json" : "text";
+    if (km_choose("format", format, formats, 4, &err) < 0)
+        return km_cli_usage("search: %s", err.text);
+    code = check_line(&l, &args, format);
+    if (code != KM_EXIT_OK) return code;
+    km_cli_notes(l.common.quiet);
+    return run(&l, args.words[0], format);
+}
