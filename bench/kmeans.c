@@ -2,7 +2,8 @@
  *
  *   bench_kmeans DEVICE train N D K ROUNDS [THREADS]   random vectors, seeding included
  *   bench_kmeans DEVICE round N D K                    one assign and update, best and median
- *   bench_kmeans DEVICE file PATH.f32 N D K ROUNDS     a training on a file of N x D floats */
+ *   bench_kmeans DEVICE file PATH.f32 N D K ROUNDS     a training on a file of N x D floats
+ *   bench_kmeans DEVICE anneal PATH.f32 N D K ROUNDS   the same, annealed; the others are plain Lloyd */
 #include "base/alloc.h"
 #include "base/progress.h"
 #include "ops/nearest.h"
@@ -25,11 +26,12 @@ static float *random_rows(int64_t n, int64_t d) {
     return x;
 }
 
-static int train(km_ctx *ctx, const float *x, int64_t n, int64_t d, int64_t k, int rounds) {
+static int train(km_ctx *ctx, const float *x, int64_t n, int64_t d, int64_t k, int rounds,
+                 bool lloyd) {
     double best = 1e9, first = 0;
     km_anchors a = {0};
     for (int i = 0; i < 3; i++) {
-        km_anchor_options o = {.count = k, .rounds = rounds, .lloyd = true, .seed = 1};
+        km_anchor_options o = {.count = k, .rounds = rounds, .lloyd = lloyd, .seed = 1};
         km_anchors_release(&a);
         double begin = km_now();
         km_anchors_train(ctx, x, n, d, &o, NULL, &a);
@@ -37,7 +39,7 @@ static int train(km_ctx *ctx, const float *x, int64_t n, int64_t d, int64_t k, i
         double took = km_now() - begin;
         if (i == 0) first = took;
         if (took < best) best = took;
-        if (km_ctx_status(ctx) != KM_OK || best > 5) break;
+        if (km_ctx_status(ctx) != KM_OK || best > 3) break;
     }
     if (km_ctx_status(ctx) != KM_OK) return fprintf(stderr, "%s\n", km_ctx_error(ctx)), 1;
     printf("{\"device\": \"%s\", \"job\": \"train\", \"n\": %lld, \"d\": %lld, \"k\": %lld, "
@@ -118,8 +120,8 @@ static int rounds_of(km_ctx *ctx, int64_t n, int64_t d, int64_t k) {
 }
 
 int main(int argc, char **argv) {
-    if (argc < 6) return fprintf(stderr, "usage: bench_kmeans DEVICE train|round|file ...\n"), 2;
-    bool file = !strcmp(argv[2], "file");
+    if (argc < 6) return fprintf(stderr, "usage: bench_kmeans DEVICE train|round|file|anneal ...\n"), 2;
+    bool anneal = !strcmp(argv[2], "anneal"), file = anneal || !strcmp(argv[2], "file");
     int at = file ? 4 : 3;
     int64_t n = atoll(argv[at]), d = atoll(argv[at + 1]), k = argc > at + 2 ? atoll(argv[at + 2]) : 0;
     int rounds = argc > at + 3 ? atoi(argv[at + 3]) : 25, threads = argc > at + 4 ? atoi(argv[at + 4]) : 0;
@@ -134,7 +136,7 @@ int main(int argc, char **argv) {
         if (file && (!f || !x || fread(x, sizeof *x * (size_t)d, (size_t)n, f) != (size_t)n))
             return fprintf(stderr, "%s: not %lld x %lld floats\n", argv[3], (long long)n, (long long)d), 1;
         if (f) fclose(f);
-        rc = train(ctx, x, n, d, k, rounds);
+        rc = train(ctx, x, n, d, k, rounds, !anneal);
         km_free(x);
     }
     km_ctx_free(ctx);
