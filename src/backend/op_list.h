@@ -126,6 +126,13 @@
      * f[3] eps of the norms. All rows are put into the cache before any looks at it. A row whose  \
      * position is negative or whose sequence or pages do not exist is not kept and gives 0. */    \
     X(ATTEND, attend)                                                                              \
+    /* logits f32 (rows, v), settings f32 (rows, KM_SAMPLE_SETTINGS), state i32 (rows,             \
+     * KM_SAMPLE_STATE) (backend/sample.h) -> ids i32 (rows), the state after. Penalties, then      \
+     * temperature, the k likeliest (the lowest ids of equals), of those the likeliest that reach   \
+     * top-p of their sum, of those what is at least min-p of the first; the first of them, by id,  \
+     * at which the sum of probabilities exceeds the number drawn. NaN is never chosen; -1 when     \
+     * there is nothing to choose from. n[0] 1: some row has penalties. */                         \
+    X(SAMPLE, sample)                                                                              \
     /* logits (rows, v), targets (rows) -> loss (), lse (rows), and dlogits (rows, v) when n_out   \
      * is 3 (n[2]): the gradient for an incoming gradient of 1. n[0] ignore_index, n[1]            \
      * km_reduction. */                                                                            \

@@ -754,6 +754,7 @@ void km_cases_each(km_op op, km_case_fn fn, void *user) {
     case KM_OP_ROPE: ropes(&s, op); break;
     case KM_OP_ATTENTION: case KM_OP_ATTENTION_GRAD: attentions(&s, op); break;
     case KM_OP_ATTEND: km_cases_attend(fn, user); break;
+    case KM_OP_SAMPLE: km_cases_sample(fn, user); break;
     case KM_OP_NEAREST: nearests(&s, op); break;
     case KM_OP_CELL_SUMS: cells(&s, op); break;
     case KM_OP_CROSS_ENTROPY: case KM_OP_CROSS_ENTROPY_GRAD: cross_entropies(&s, op); break;

@@ -36,4 +36,10 @@ km_tensor *km_attend(km_ctx *ctx, const km_attend_spec *spec, km_tensor *q, km_t
                      km_tensor *v, km_tensor *cache_k, km_tensor *cache_v, km_tensor *rows,
                      km_tensor *table);
 
+/* The next token of each row of logits f32 (rows, v): i32 (rows). settings f32 (rows,
+ * KM_SAMPLE_SETTINGS) and state i32 (rows, KM_SAMPLE_STATE) are those of backend/sample.h; *after
+ * receives the state with the token in it, for the next call. penalties: some row has them. */
+km_tensor *km_sample_rows(km_ctx *ctx, km_tensor *logits, km_tensor *settings, km_tensor *state,
+                          bool penalties, km_tensor **after);
+
 #endif

@@ -22,6 +22,7 @@ static void fill_table(void) {
     km_rows_quant(table);
     km_rows_infer_linear(table);
     km_rows_attend(table);
+    km_rows_sample(table);
     km_rows_nearest(table);
     km_rows_custom(table);
     for (int op = 0; op < KM_OP_COUNT; op++) table[op].name = km_op_name((km_op)op);

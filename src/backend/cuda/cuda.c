@@ -22,6 +22,7 @@ static void fill(void) {
     km_cuda_register_attention(table);
     km_cuda_register_quant(table);
     km_cuda_register_attend(table);
+    km_cuda_register_sample(table);
     km_cuda_register_nearest(table);
 }
 

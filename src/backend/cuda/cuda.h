@@ -22,6 +22,7 @@ void km_cuda_register_matmul(km_kernel *table);
 void km_cuda_register_attention(km_kernel *table);
 void km_cuda_register_quant(km_kernel *table);
 void km_cuda_register_attend(km_kernel *table);
+void km_cuda_register_sample(km_kernel *table);
 void km_cuda_register_nearest(km_kernel *table);     /* nearest, cell_sums */
 km_status km_cuda_cell_sums(km_ctx *ctx, const km_call *c);
 

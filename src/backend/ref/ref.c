@@ -110,6 +110,7 @@ const km_backend km_ref_backend = {
         [KM_OP_ATTENTION] = km_ref_attention,
         [KM_OP_ATTENTION_GRAD] = km_ref_attention_grad,
         [KM_OP_ATTEND] = km_ref_attend,
+        [KM_OP_SAMPLE] = km_ref_sample,
         [KM_OP_NEAREST] = km_ref_nearest,
         [KM_OP_CELL_SUMS] = km_ref_cell_sums,
 

@@ -1,0 +1,105 @@
+/* Choosing a token, in doubles and by sorting. */
+#include "backend/ref/ref.h"
+#include "backend/sample.h"
+#include "base/alloc.h"
+#include "base/rng.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct choice {
+    double x, p;
+    int32_t id;
+} choice;
+
+static int by_likelihood(const void *a, const void *b) {
+    const choice *x = a, *y = b;
+    if (x->x != y->x) return x->x < y->x ? 1 : -1;
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+static int by_id(const void *a, const void *b) {
+    const choice *x = a, *y = b;
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+static void penalise(const float *how, const int32_t *state, choice *c, int64_t n) {
+    int32_t seen = state[KM_SAMPLE_SEEN], last = (int32_t)how[KM_SAMPLE_LAST];
+    if (last > KM_SAMPLE_RING) last = KM_SAMPLE_RING;
+    if (last > seen) last = seen;
+    const int32_t *ring = state + KM_SAMPLE_TOKEN_AT;
+    for (int32_t i = seen - last; i < seen; i++) {
+        int32_t id = ring[i % KM_SAMPLE_RING];
+        int times = 0, before = 0;
+        for (int32_t k = seen - last; k < seen; k++) {
+            times += ring[k % KM_SAMPLE_RING] == id;
+            before += k < i && ring[k % KM_SAMPLE_RING] == id;
+        }
+        if (before || id < 0 || id >= n) continue;
+        float x = (float)c[id].x, r = how[KM_SAMPLE_REPEAT];
+        if (r > 0) x = x > 0 ? x / r : x * r;
+        x -= how[KM_SAMPLE_FREQUENCY] * (float)times + how[KM_SAMPLE_PRESENCE];
+        c[id].x = x;
+    }
+}
+
+/* How many of the sorted are left. */
+static int64_t left_of(const float *how, choice *c, int64_t n) {
+    double t = how[KM_SAMPLE_TEMPERATURE], total = 0, sum = 0;
+    int64_t k = (int64_t)how[KM_SAMPLE_TOP_K];
+    if (k > 0 && k < n) n = k;
+    for (int64_t i = 0; i < n; i++) total += c[i].p = exp((c[i].x - c[0].x) / t);
+    double want = how[KM_SAMPLE_TOP_P] * total;
+    for (int64_t i = 0; i < n && how[KM_SAMPLE_TOP_P] < 1; i++) {
+        sum += c[i].p;
+        if (sum >= want) n = i + 1;
+    }
+    while (n > 1 && c[n - 1].p < how[KM_SAMPLE_MIN_P]) n--;
+    return n;
+}
+
+static int32_t pick(const float *how, int32_t *state, choice *c, int64_t n) {
+    qsort(c, (size_t)n, sizeof *c, by_likelihood);
+    while (n > 0 && c[n - 1].x == -INFINITY) n--;
+    if (n == 0) return -1;
+    if (how[KM_SAMPLE_TEMPERATURE] < 1e-6f || isinf(c[0].x)) return c[0].id;
+    n = left_of(how, c, n);
+    uint64_t seed, draws;
+    memcpy(&seed, state + KM_SAMPLE_SEED, sizeof seed);
+    memcpy(&draws, state + KM_SAMPLE_DRAWS, sizeof draws);
+    km_philox4 r = km_philox(seed, 0, draws++);
+    memcpy(state + KM_SAMPLE_DRAWS, &draws, sizeof draws);
+    double total = 0, sum = 0;
+    for (int64_t i = 0; i < n; i++) total += c[i].p;
+    double want = ((double)r.v[0] * 0x1p-32 + (double)r.v[1] * 0x1p-64) * total;
+    qsort(c, (size_t)n, sizeof *c, by_id);
+    for (int64_t i = 0; i < n; i++)
+        if ((sum += c[i].p) > want) return c[i].id;
+    return c[n - 1].id;
+}
+
+km_status km_ref_sample(km_ctx *ctx, const km_call *call) {
+    int64_t rows = call->in[0]->shape.dim[0], v = call->in[0]->shape.dim[1];
+    choice *c = km_alloc(sizeof *c * (size_t)v);
+    if (!c) return km_fail(ctx, KM_ERR_MEMORY, "sample: out of memory");
+    const float *logits = km_tensor_ptr(call->in[0]), *how = km_tensor_ptr(call->in[1]);
+    const int32_t *before = km_tensor_ptr(call->in[2]);
+    int32_t *ids = km_tensor_ptr(call->out[0]), *state = km_tensor_ptr(call->out[1]);
+    memcpy(state, before, sizeof *state * (size_t)(rows * KM_SAMPLE_STATE));
+    for (int64_t r = 0; r < rows; r++) {
+        const float *h = how + r * KM_SAMPLE_SETTINGS;
+        int32_t *s = state + r * KM_SAMPLE_STATE;
+        int64_t n = (int64_t)h[KM_SAMPLE_TOKENS];
+        if (n < 1 || n > v) n = v;
+        for (int64_t i = 0; i < n; i++) {
+            float x = logits[r * v + i];
+            c[i] = (choice){isnan(x) ? -INFINITY : (double)x, 0, (int32_t)i};
+        }
+        if (call->p->n[0]) penalise(h, s, c, n);
+        ids[r] = pick(h, s, c, n);
+        s[KM_SAMPLE_TOKEN_AT + s[KM_SAMPLE_SEEN] % KM_SAMPLE_RING] = ids[r];
+        s[KM_SAMPLE_SEEN]++;
+    }
+    km_free(c);
+    return KM_OK;
+}
