@@ -117,6 +117,9 @@ typedef struct round {
     km_batch_token *token; /* one a sequence */
     int64_t n, context;
     int32_t *ids; /* of a prompt */
+    /* Where the logits are on a GPU tokens are chosen there, as kermes run does: */
+    km_chooser *chooser; /* (n); NULL: the host chooses the likeliest */
+    int32_t *out;        /* (KM_STEP_ROWS, STEPS) */
 } round_;
 
 /* Each sequence goes on with its likeliest token. */
@@ -130,6 +133,22 @@ static km_status step(round_ *r, km_error *err) {
     return s;
 }
 
+/* `steps` tokens of each sequence, chosen on the device. */
+static km_status steps_ahead(round_ *r, int64_t steps, km_error *err) {
+    km_chooser *chooser[KM_STEP_ROWS];
+    km_status s = KM_OK;
+    for (int64_t from = 0; from < r->n && s == KM_OK; from += KM_STEP_ROWS) {
+        int n = (int)(r->n - from < KM_STEP_ROWS ? r->n - from : KM_STEP_ROWS);
+        for (int i = 0; i < n; i++) chooser[i] = &r->chooser[from + i];
+        s = km_batch_choose(r->batch, r->token + from, n, steps, chooser, r->out, err);
+        for (int i = 0; i < n && s == KM_OK; i++) {
+            int32_t id = r->out[(i + 1) * steps - 1];
+            r->token[from + i].id = id < 0 ? 0 : id;
+        }
+    }
+    return s;
+}
+
 static void back(round_ *r) {
     for (int64_t i = 0; i < r->n; i++)
         km_batch_rewind(r->batch, r->token[i].sequence, r->context);
@@ -138,7 +157,10 @@ static void back(round_ *r) {
 static km_status run(round_ *r, int job, int64_t times, double *seconds, km_error *err) {
     km_status s = KM_OK;
     double start = km_now();
-    for (int64_t i = 0; i < times && s == KM_OK; i++) {
+    int64_t ahead = r->chooser && job != PROMPT ? km_batch_ahead(r->batch) : 1;
+    for (int64_t i = 0; r->chooser && job != PROMPT && i < times && s == KM_OK; i += ahead)
+        s = steps_ahead(r, times - i < ahead ? times - i : ahead, err);
+    for (int64_t i = 0; (!r->chooser || job == PROMPT) && i < times && s == KM_OK; i++) {
         if (job == PROMPT) back(r);
         s = job == PROMPT ? km_batch_read(r->batch, 0, r->ids, (size_t)r->f->o->prompt, err)
                           : step(r, err);
@@ -211,8 +233,16 @@ static km_status measure(infer *f, int job, km_error *err) {
     r.batch = km_batch_new(m->ctx, m, &how, err);
     r.token = km_calloc((size_t)r.n, sizeof *r.token);
     r.ids = km_calloc((size_t)o->prompt, sizeof *r.ids);
+    if (!km_model_end(m)->ctx->device->host) {
+        km_sampling how_to = km_sampling_defaults(); /* those of kermes run */
+        how_to.temperature = 0.8, how_to.top_k = 40, how_to.top_p = 0.95, how_to.min_p = 0.05;
+        r.chooser = km_calloc((size_t)r.n, sizeof *r.chooser);
+        r.out = km_calloc(KM_STEP_ROWS * STEPS, sizeof *r.out);
+        for (int64_t i = 0; i < r.n && r.chooser; i++)
+            km_chooser_begin(&r.chooser[i], &how_to, m->config.vocab, (uint64_t)i);
+    }
     km_status s = !r.batch ? err->code : KM_OK;
-    if (s == KM_OK && (!r.token || !r.ids)) s = km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    if (s == KM_OK && (!r.token || !r.ids || (r.out == NULL) != (r.chooser == NULL))) s = km_error_set(err, KM_ERR_MEMORY, "out of memory");
     for (int64_t i = 0; i < o->prompt && s == KM_OK; i++)
         r.ids[i] = (int32_t)((uint64_t)i * 7919 % (uint64_t)m->config.vocab);
     for (int64_t i = 0; i < r.n && s == KM_OK; i++) {
@@ -230,6 +260,8 @@ static km_status measure(infer *f, int job, km_error *err) {
     km_batch_free(r.batch);
     km_free(r.token);
     km_free(r.ids);
+    km_free(r.chooser);
+    km_free(r.out);
     return s;
 }
 

@@ -142,6 +142,7 @@ static km_status open_chat(km_chat *c, km_error *err) {
     if (s == KM_OK) s = km_cli_sampling_open(&c->sampling, c->m.token, err);
     if (s == KM_OK && !(c->template = km_cli_template(&c->m, c->template_name, err))) s = err->code;
     if (s == KM_OK && !(c->session = km_cli_session_open(&c->m, &c->room, err))) s = err->code;
+    if (s == KM_OK) s = km_cli_draft_open(&c->draft, c->draft_name, &c->m, &c->common, err);
     if (s == KM_OK) s = km_talk_begin(&c->talk, err);
     if (s == KM_OK) s = km_talk_system(&c->talk, c->system, err);
     if (s == KM_OK && c->common.json) c->log = json_array();
@@ -176,6 +177,7 @@ static int chat(km_chat *c) {
     km_session_free(c->session);
     km_chat_template_free(c->template);
     km_cli_sampling_close(&c->sampling);
+    km_cli_draft_close(&c->draft);
     km_cli_model_close(&c->m);
     return code;
 }
@@ -197,6 +199,7 @@ int km_command_chat(int argc, char **argv) {
         {"stats", KM_OPTION_FLAG, NULL, &c.stats, 0, 0,
          "after each answer: tokens a second, time to the first token"},
         KM_OPTION_SAMPLING_ROWS(c.sampling, "40", "0.95", "0.05"),
+        KM_OPTION_DRAFT_ROW(c.draft_name),
         KM_OPTION_DEVICE_ROW(c.common, "where to compute (default: auto, a GPU if there is one)"),
         KM_OPTION_WHERE_ROWS(c.where),
         KM_OPTION_THREADS_ROW(c.common),
@@ -216,7 +219,8 @@ int km_command_chat(int argc, char **argv) {
                     "  kermes chat --system 'You answer like a pirate.' --stats\n"
                     "  echo 'What is the capital of France?' | kermes chat --temperature 0\n"
                     "  kermes chat -m model.gguf --template chatml --context 4096 --shift\n"
-                    "  kermes chat -m large.gguf --device cuda --gpu-layers 20\n",
+                    "  kermes chat -m large.gguf --device cuda --gpu-layers 20\n"
+                    "  kermes chat -m Qwen2.5-7B.gguf --draft Qwen2.5-0.5B.gguf --stats\n",
     };
     km_args args;
     km_error err = {0};

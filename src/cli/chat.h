@@ -10,7 +10,7 @@
 typedef struct km_chat {
     /* as the line said */
     km_common common;
-    const char *model, *template_name, *system;
+    const char *model, *template_name, *system, *draft_name;
     int64_t tokens;
     bool stats;
     km_cli_where where;
@@ -18,6 +18,7 @@ typedef struct km_chat {
     km_cli_sampling sampling;
     /* what is open */
     km_cli_model m;
+    km_cli_draft draft;
     km_session *session;
     km_chat_template *template;
     km_talk talk;

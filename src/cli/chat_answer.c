@@ -60,6 +60,16 @@ static bool on_text(void *user, int32_t id, const char *text, size_t bytes) {
     return shown && km_text_ok(&a->text) && !interrupted;
 }
 
+/* The rest of the answer, and of the conversation, on the CPU; guesses end with the device. */
+static km_session *rescue(void *user, km_session *failed, const km_error *why) {
+    km_chat *c = ((answer *)user)->chat;
+    (void)failed; /* c->session */
+    km_session *other = km_cli_rescue(&c->m, &c->room, &c->session, why);
+    if (other) km_cli_draft_close(&c->draft);
+    if (!c->session) c->quit = true;
+    return other;
+}
+
 void km_chat_tell_last(const km_chat *c) {
     const km_generated *g = &c->last;
     char first[KM_NUMBER_TEXT], rate[KM_NUMBER_TEXT], prompt[KM_NUMBER_TEXT];
@@ -73,19 +83,24 @@ void km_chat_tell_last(const km_chat *c) {
         (long long)read, (long long)g->reused, km_format_number(prompt, reading),
         km_format_seconds(first, g->first_seconds), (long long)g->tokens,
         km_format_number(rate, decode));
+    if (g->guessed)
+        km_chat_say(c, "%lld of %lld guesses were right (%.0f%%)", (long long)g->accepted,
+                    (long long)g->guessed, 100.0 * (double)g->accepted / (double)g->guessed);
 }
 
 static void log_figures(km_chat *c) {
     const km_generated *g = &c->last;
     double decode = g->tokens > 1 && g->seconds > 0 ? (double)(g->tokens - 1) / g->seconds : NAN;
     json_array_append_new(c->log,
-                          json_pack("{s:I, s:I, s:I, s:s, s:o, s:o, s:o, s:o}", "prompt_tokens",
+                          json_pack("{s:I, s:I, s:I, s:s, s:o, s:o, s:o, s:o, s:I, s:I}", "prompt_tokens",
                                     (json_int_t)g->prompt_tokens, "reused", (json_int_t)g->reused,
                                     "tokens", (json_int_t)g->tokens, "end", km_end_name(g->end),
                                     "prompt_seconds", km_json_number(g->prompt_seconds, 4),
                                     "seconds", km_json_number(g->seconds, 4), "first_token_seconds",
                                     km_json_number(g->tokens ? g->first_seconds : NAN, 4),
-                                    "decode_tokens_per_s", km_json_number(decode, 4)));
+                                    "decode_tokens_per_s", km_json_number(decode, 4), "guessed",
+                                    (json_int_t)g->guessed, "accepted",
+                                    (json_int_t)g->accepted));
 }
 
 /* ---- The prompt ---- */
@@ -133,7 +148,9 @@ static km_status generate(km_chat *c, const km_text *prompt, answer *a, km_error
                        .shift = c->room.shift,
                        .on_prompt = on_prompt,
                        .on_text = on_text,
+                       .rescue = rescue,
                        .user = a};
+    g.draft = c->draft.drafter;
     km_cli_sampling_apply(&c->sampling, &g);
     g.sampling.seed += c->answers++;
     km_progress_begin(&a->bar, "reading", "tokens", 1, c->common.quiet);

@@ -148,6 +148,8 @@ km_status km_cli_model_open_at(km_cli_model *m, const char *given, const char *t
     m->how = *how;
     m->context = how->context;
     m->threads = (int)common->threads;
+    const char *fault = getenv("KERMES_FAULT_STEP"); /* for tests: that step fails */
+    if (fault) km_plan_fail_at(strtoll(fault, NULL, 10));
     if (only_cpu(common, where)) return open_on(m, "cpu", NULL, NULL, err);
     if ((s = make_plan(m, common, where, cache, sequences, err)) != KM_OK) return s;
     if (m->plan.context > 0) m->how.context = m->plan.context;
@@ -164,5 +166,13 @@ km_status km_cli_model_open_at(km_cli_model *m, const char *given, const char *t
     *err = (km_error){0};
     m->how.context = m->context;
     m->planned = false;
+    return open_on(m, "cpu", NULL, NULL, err);
+}
+
+km_status km_cli_model_to_cpu(km_cli_model *m, km_error *err) {
+    km_model_free(m->model);
+    km_ctx_free(m->ctx);
+    m->model = NULL;
+    m->ctx = NULL;
     return open_on(m, "cpu", NULL, NULL, err);
 }

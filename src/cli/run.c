@@ -11,7 +11,7 @@
 
 typedef struct settings {
     km_common common;
-    const char *model, *prompt, *file, *template, *system;
+    const char *model, *prompt, *file, *template, *system, *draft;
     int64_t tokens;
     bool chat;
     km_cli_where where;
@@ -63,6 +63,9 @@ typedef struct output {
     km_cli_text text;
     km_progress bar; /* while the prompt is read */
     bool reading;
+    km_cli_model *m;
+    const km_cli_session *room;
+    km_session *session;
 } output;
 
 static bool on_prompt(void *user, int64_t done, int64_t total) {
@@ -79,6 +82,12 @@ static bool on_text(void *user, int32_t id, const char *text, size_t bytes) {
     return km_cli_show(&o->text, id, text, bytes);
 }
 
+static km_session *rescue(void *user, km_session *failed, const km_error *why) {
+    output *o = user;
+    (void)failed; /* o->session */
+    return km_cli_rescue(o->m, o->room, &o->session, why);
+}
+
 static double rate(int64_t tokens, double seconds) {
     return tokens > 0 && seconds > 0 ? (double)tokens / seconds : NAN;
 }
@@ -89,7 +98,7 @@ static int finish(const settings *o, const km_cli_model *m, const km_text *text,
     double decode = rate(got->tokens - 1, got->seconds); /* the first comes with the prompt */
     if (o->common.json)
         return km_cli_print_json(json_pack(
-            "{s:o, s:s, s:o, s:I, s:I, s:I, s:b, s:s, s:o, s:o, s:o, s:o, s:o}", "model",
+            "{s:o, s:s, s:o, s:I, s:I, s:I, s:b, s:s, s:o, s:o, s:o, s:o, s:o, s:I, s:I}", "model",
             km_json_text(m->path), "device", m->devices, "text",
             km_json_text(km_text_str(text)), "prompt_tokens", (json_int_t)got->prompt_tokens,
             "reused", (json_int_t)got->reused, "tokens", (json_int_t)got->tokens, "ended",
@@ -97,34 +106,44 @@ static int finish(const settings *o, const km_cli_model *m, const km_text *text,
             km_json_number(got->prompt_seconds, 4), "seconds", km_json_number(got->seconds, 4),
             "first_token_seconds", km_json_number(got->tokens ? got->first_seconds : NAN, 4),
             "prompt_tokens_per_s", km_json_number(prompt, 4), "decode_tokens_per_s",
-            km_json_number(decode, 4)));
+            km_json_number(decode, 4), "guessed", (json_int_t)got->guessed, "accepted",
+            (json_int_t)got->accepted));
     putchar('\n');
     char a[KM_NUMBER_TEXT], b[KM_NUMBER_TEXT];
     if (!o->common.quiet)
         fprintf(stderr, "kermes: prompt %lld tokens (%s a second), answer %lld (%s a second)\n",
                 (long long)got->prompt_tokens, km_format_number(a, prompt), (long long)got->tokens,
                 km_format_number(b, decode));
+    if (!o->common.quiet && got->guessed)
+        fprintf(stderr, "kermes: %lld of %lld guesses were right (%.0f%%)\n",
+                (long long)got->accepted, (long long)got->guessed,
+                100.0 * (double)got->accepted / (double)got->guessed);
     return KM_EXIT_OK;
 }
 
-static km_status generate(settings *o, const km_cli_model *m, const km_text *prompt, output *out,
-                          km_generated *got, km_error *err) {
+static km_status generate(settings *o, km_cli_model *m, km_drafter *draft,
+                          const km_text *prompt, output *out, km_generated *got, km_error *err) {
     km_generation g = {.tokens = o->tokens,
                        .rendered = o->chat,
                        .shift = o->session.shift,
                        .on_prompt = on_prompt,
                        .on_text = on_text,
+                       .rescue = rescue,
                        .user = out};
+    g.draft = draft;
     km_cli_sampling_apply(&o->sampling, &g);
     km_session *session = km_cli_session_open(m, &o->session, err);
     if (!session) return err->code;
+    out->m = m;
+    out->room = &o->session;
+    out->session = session;
     km_progress_begin(&out->bar, "prompt", "tokens", 1, o->common.quiet);
     out->reading = true;
     km_status s =
         km_generate_in(session, m->model, m->token, km_text_str(prompt), prompt->len, &g, got, err);
     if (out->reading) km_progress_end(&out->bar);
-    if (s == KM_OK) return km_cli_session_close(session, &o->session, err);
-    km_session_free(session);
+    if (s == KM_OK) return km_cli_session_close(out->session, &o->session, err);
+    km_session_free(out->session);
     return s;
 }
 
@@ -134,6 +153,7 @@ static int run(settings *o) {
     output out = {.text = {.json = o->common.json}};
     km_text prompt = {0};
     km_cli_model m;
+    km_cli_draft draft = {0};
     km_open_options how = {.context = o->session.context, .dtype = KM_DTYPE_COUNT};
     km_dtype cache = KM_F16;
     int code = KM_EXIT_FAILED;
@@ -142,7 +162,8 @@ static int run(settings *o) {
         km_cli_model_open_at(&m, o->model, NULL, &o->common, &o->where, cache, 1, &how, &err);
     if (s == KM_OK) s = km_cli_sampling_open(&o->sampling, m.token, &err);
     if (s == KM_OK) s = read_prompt(o, &m, &prompt, &err);
-    if (s == KM_OK) s = generate(o, &m, &prompt, &out, &got, &err);
+    if (s == KM_OK) s = km_cli_draft_open(&draft, o->draft, &m, &o->common, &err);
+    if (s == KM_OK) s = generate(o, &m, draft.drafter, &prompt, &out, &got, &err);
     if (s == KM_OK) {
         code = finish(o, &m, &out.text.text, &got);
         if (got.end == KM_END_CONTEXT)
@@ -155,6 +176,7 @@ static int run(settings *o) {
     km_text_free(&prompt);
     km_text_free(&out.text.text);
     km_cli_sampling_close(&o->sampling);
+    km_cli_draft_close(&draft);
     km_cli_model_close(&m);
     return code;
 }
@@ -179,6 +201,7 @@ int km_command_run(int argc, char **argv) {
         KM_OPTION_SESSION_ROWS(o.session,
                                "go on from the second half of the context when it is full"),
         KM_OPTION_SAMPLING_ROWS(o.sampling, "40", "0.95", "0.05"),
+        KM_OPTION_DRAFT_ROW(o.draft),
         KM_OPTION_DEVICE_ROW(o.common, "where to compute (default: auto, a GPU if there is one)"),
         KM_OPTION_WHERE_ROWS(o.where),
         KM_OPTION_THREADS_ROW(o.common),
@@ -196,7 +219,9 @@ int km_command_run(int argc, char **argv) {
                     "  kermes run --chat --file question.txt --system 'Answer in one sentence.'\n"
                     "  kermes run --chat --prompt 'A cat, as JSON.' --json-schema cat.schema.json\n"
                     "  kermes run --prompt '1, 2, 3,' --stop '10' --logit-bias ' 7=-inf'\n"
-                    "  kermes run -m large.gguf --prompt 'Once' --device cuda --gpu-layers auto\n",
+                    "  kermes run -m large.gguf --prompt 'Once' --device cuda --gpu-layers auto\n"
+                    "  kermes run -m Qwen2.5-7B.gguf --draft Qwen2.5-0.5B.gguf --prompt 'Once'\n"
+                    "  kermes run --chat --file code.txt --draft lookup\n",
     };
     km_args args;
     km_error err = {0};

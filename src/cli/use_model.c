@@ -5,6 +5,7 @@
 #include "model/convert.h"
 #include "token/utf8.h"
 #include "train/checkpoint.h"
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -95,18 +96,45 @@ km_status km_cli_session_check(const km_cli_session *o, km_error *err) {
     return km_cli_cache_type(o->cache_type, &dtype, err);
 }
 
-km_session *km_cli_session_open(const km_cli_model *m, const km_cli_session *o, km_error *err) {
+/* An empty one. */
+static km_session *new_session(const km_cli_model *m, const km_cli_session *o, km_error *err) {
     km_batch_options how = km_batch_defaults();
     if (km_cli_cache_type(o->cache_type, &how.cache, err) != KM_OK) return NULL;
     how.shift = o->shift;
     how.keep = km_token_bos(m->token) >= 0; /* texts begin with it, shifted or not */
-    km_session *s = km_session_open(m->ctx, m->model, &how, err);
+    return km_session_open(m->ctx, m->model, &how, err);
+}
+
+km_session *km_cli_session_open(const km_cli_model *m, const km_cli_session *o, km_error *err) {
+    km_session *s = new_session(m, o, err);
     struct stat st;
     if (s && o->file && stat(o->file, &st) == 0 && km_session_restore(s, o->file, err) != KM_OK) {
         km_session_free(s);
         return NULL;
     }
     return s;
+}
+
+km_session *km_cli_rescue(km_cli_model *m, const km_cli_session *o, km_session **session,
+                          const km_error *why) {
+    km_session *failed = *session;
+    km_error err = {0};
+    if (strcmp(m->devices, "cpu") == 0) return NULL;
+    size_t n = (size_t)km_session_length(failed), bytes = sizeof(int32_t) * n;
+    int32_t *ids = malloc(bytes + 1);
+    if (!ids) return NULL;
+    memcpy(ids, km_session_tokens(failed), bytes);
+    km_note(KM_LOG_WARN, "%s; going on with the CPU", why->text);
+    km_session_free(failed);
+    km_session *s = NULL;
+    if (km_cli_model_to_cpu(m, &err) == KM_OK) s = new_session(m, o, &err);
+    if (s && km_session_read(s, ids, n, &err) != KM_OK) {
+        km_session_free(s);
+        s = NULL;
+    }
+    if (!s) km_note(KM_LOG_WARN, "the CPU cannot go on either: %s", err.text);
+    free(ids);
+    return *session = s;
 }
 
 km_status km_cli_session_close(km_session *s, const km_cli_session *o, km_error *err) {

@@ -46,6 +46,8 @@ km_status km_cli_model_open(km_cli_model *m, const char *given, const char *toke
 km_status km_cli_model_open_at(km_cli_model *m, const char *given, const char *tokenizer,
                                const km_common *common, const km_cli_where *where, km_dtype cache,
                                int64_t sequences, const km_open_options *how, km_error *err);
+/* Closes the model where it is and opens it on the CPU. */
+km_status km_cli_model_to_cpu(km_cli_model *m, km_error *err);
 void km_cli_model_close(km_cli_model *m);
 
 /* The first half of opening: the path and the tokenizer. */
@@ -90,6 +92,32 @@ km_status km_cli_cache_type(const char *name, km_dtype *out, km_error *err);
 km_session *km_cli_session_open(const km_cli_model *m, const km_cli_session *o, km_error *err);
 /* Writes the file, if one was named, and frees the session. */
 km_status km_cli_session_close(km_session *s, const km_cli_session *o, km_error *err);
+
+/* After a failure of the model's device: the model again, on the CPU, and a session there that holds
+ * what *session did, which it takes the place of. NULL where there is no other device to go to, or
+ * that fails too; *session is NULL then. For km_generation's rescue. */
+km_session *km_cli_rescue(km_cli_model *m, const km_cli_session *o, km_session **session,
+                          const km_error *why);
+
+/* ---- Drafts ---- */
+
+/* What --draft opened: a drafter, and its model if it has one. */
+typedef struct km_cli_draft {
+    km_cli_model m;
+    km_drafter *drafter;
+} km_cli_draft;
+
+#define KM_OPTION_DRAFT_ROW(dest)                                                                  \
+    {                                                                                              \
+        "draft", KM_OPTION_TEXT, "MODEL|lookup", &(dest), 0, 0,                                    \
+            "guess several tokens at a time with a smaller model of the same\n"                    \
+            "vocabulary, or by looking back in the text; the text stays the same"                  \
+    }
+
+/* given NULL: none, which is fine. Close in either case. */
+km_status km_cli_draft_open(km_cli_draft *d, const char *given, const km_cli_model *m,
+                            const km_common *common, km_error *err);
+void km_cli_draft_close(km_cli_draft *d);
 
 /* ---- Conversations ---- */
 

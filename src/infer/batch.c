@@ -237,6 +237,72 @@ static km_status step_few(km_batch *b, const km_batch_token *t, int n, km_error 
     return KM_OK;
 }
 
+int64_t km_batch_ahead(const km_batch *b) { return b->m->next ? 1 : 64; }
+
+km_status km_batch_choose(km_batch *b, const km_batch_token *t, int n, int64_t steps,
+                          km_chooser *const *chooser, int32_t *out, km_error *err) {
+    int32_t ids[KM_STEP_ROWS], rows[2 * KM_STEP_ROWS];
+    if (n < 1 || n > km_plan_rows(b->plan) || steps < 1 || steps > km_batch_ahead(b))
+        return km_error_set(err, KM_ERR_RANGE, "%lld steps of %d sequences at once",
+                            (long long)steps, n);
+    for (int i = 0; i < n; i++) {
+        int64_t past = km_cache_length(b->cache, t[i].sequence);
+        if (check_id(b, t[i].id, err) != KM_OK) return KM_ERR_RANGE;
+        if (steps > b->how.context - past) return too_long(b, past, (size_t)steps, err);
+        km_status status = km_cache_reserve(b->cache, t[i].sequence, steps, err);
+        if (status != KM_OK) return status;
+        ids[i] = t[i].id;
+        rows[2 * i] = t[i].sequence;
+        rows[2 * i + 1] = (int32_t)past;
+        b->seq[t[i].sequence].ready = false;
+    }
+    if (km_plan_choose(b->plan, ids, rows, n, steps, chooser) != KM_OK) return failed(b, err);
+    for (int i = 0; i < n; i++) {
+        const int32_t *state = chooser[i]->state;
+        int32_t *seen = b->seq[t[i].sequence].seen + rows[2 * i + 1];
+        for (int64_t k = 0; k < steps; k++) {
+            int32_t at = state[KM_SAMPLE_SEEN] - (int32_t)(steps - k);
+            out[i * steps + k] = state[KM_SAMPLE_TOKEN_AT + at % KM_SAMPLE_RING];
+            seen[k] = k == 0 ? ids[i] : out[i * steps + k - 1];
+        }
+        km_cache_add(b->cache, t[i].sequence, steps);
+    }
+    return KM_OK;
+}
+
+const float *km_batch_try(km_batch *b, int s, const int32_t *ids, int n, km_error *err) {
+    int32_t rows[2 * KM_FEW_ROWS];
+    int64_t past = km_cache_length(b->cache, s);
+    for (int i = 0; i < n; i++) {
+        if (check_id(b, ids[i], err) != KM_OK) return NULL;
+        rows[2 * i] = s;
+        rows[2 * i + 1] = (int32_t)(past + i);
+    }
+    if (n < 1 || n > KM_FEW_ROWS || n > b->how.context - past) {
+        too_long(b, past, (size_t)n, err);
+        return NULL;
+    }
+    if (!rows_ready(b)) {
+        km_error_set(err, KM_ERR_MEMORY, "session: out of memory");
+        return NULL;
+    }
+    if (km_cache_reserve(b->cache, s, n, err) != KM_OK) return NULL;
+    b->seq[s].ready = false;
+    if (km_plan_few(b->plan, ids, rows, n, b->rows) == KM_OK) return b->rows;
+    failed(b, err);
+    return NULL;
+}
+
+void km_batch_take(km_batch *b, int s, const int32_t *ids, int keep) {
+    km_batch_seq *q = &b->seq[s];
+    size_t vocab = (size_t)b->m->config.vocab;
+    if (keep < 1) return;
+    memcpy(q->seen + km_cache_length(b->cache, s), ids, sizeof *ids * (size_t)keep);
+    memcpy(q->logits, b->rows + (size_t)(keep - 1) * vocab, sizeof *b->rows * vocab);
+    km_cache_add(b->cache, s, keep);
+    q->ready = true;
+}
+
 km_status km_batch_step(km_batch *b, const km_batch_token *t, int n, km_error *err) {
     km_status status = KM_OK;
     for (int i = 0; i < n; i++) {

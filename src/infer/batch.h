@@ -45,6 +45,21 @@ typedef struct km_batch_token {
 /* One more token for each of n different sequences, km_plan_rows at a time. */
 km_status km_batch_step(km_batch *b, const km_batch_token *t, int n, km_error *err);
 
+/* `steps` tokens for each of n different sequences (km_plan_rows at most), chosen where the logits are:
+ * t[i].id and then what was chosen goes through the model, and out (n, steps) receives what was chosen.
+ * The last one has not been through it, and there are no logits on the host. Every sequence must have
+ * room for `steps` tokens, which are at most km_batch_ahead. */
+km_status km_batch_choose(km_batch *b, const km_batch_token *t, int n, int64_t steps,
+                          km_chooser *const *chooser, int32_t *out, km_error *err);
+/* How many steps can be taken at once: 1 where the model is in parts. */
+int64_t km_batch_ahead(const km_batch *b);
+
+/* n (1 to KM_FEW_ROWS) tokens after those that the sequence holds, in one step, each with its logits
+ * (n, vocab), the batch's until the next call; NULL with *err set. They are not the sequence's yet:
+ * km_batch_take makes the first `keep` of them so. For guesses that are checked together. */
+const float *km_batch_try(km_batch *b, int sequence, const int32_t *ids, int n, km_error *err);
+void km_batch_take(km_batch *b, int sequence, const int32_t *ids, int keep);
+
 /* Of the token after the last: (vocab), on the host; NULL when there are none. Valid until the
  * sequence goes on. */
 const float *km_batch_logits(const km_batch *b, int sequence);

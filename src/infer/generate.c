@@ -54,7 +54,38 @@ typedef struct run {
     km_token_stream stream;
     km_text raw, text; /* what became whole; what of it can be shown */
     double start;
+    const float *logits; /* of the token to come */
+    int64_t vocab;       /* of the model: a row of logits */
+    /* Tokens that went through the model together; those from `at` on are guesses so far. */
+    int32_t tried[KM_FEW_ROWS];
+    int n_tried, at;
+    const float *rows;   /* their logits */
+    km_drafter *draft;
+    /* Tokens that a device has chosen, of which some were taken already; the session held `base`
+     * tokens before it ran ahead. */
+    bool ahead;
+    km_chooser chooser;
+    int32_t chosen[64];
+    int n_chosen, taken;
+    int64_t base;
+    double pace; /* seconds of a token; 0: not known yet */
 } run;
+
+/* A device that failed in the middle: its session's tokens go on elsewhere, if somebody can see to
+ * that. Guesses, and what was tried, are forgotten. */
+static bool rescued(run *r, km_error *err) {
+    bool device = err->code == KM_ERR_GPU || err->code == KM_ERR_MEMORY ||
+                  err->code == KM_ERR_DEVICE || err->code == KM_ERR_UNSUPPORTED;
+    if (!r->how->rescue || !device) return false;
+    km_session *other = r->how->rescue(r->how->user, r->session, err);
+    if (!other) return false;
+    r->session = other;
+    r->n_tried = r->n_chosen = r->taken = 0;
+    r->draft = NULL;
+    r->ahead = false;
+    *err = (km_error){0};
+    return true;
+}
 
 /* Reads what the session does not hold yet; a part at a time where somebody watches. */
 static km_status read_prompt(run *r, const km_ids *ids, km_generated *out, km_error *err) {
@@ -67,6 +98,10 @@ static km_status read_prompt(run *r, const km_ids *ids, km_generated *out, km_er
     while (same < n) {
         int64_t part = r->how->on_prompt && n - same > CHUNK ? CHUNK : n - same;
         km_status s = km_session_read(r->session, ids->data + same, (size_t)part, err);
+        if (s != KM_OK && rescued(r, err)) {
+            same = km_session_length(r->session);
+            continue;
+        }
         if (s != KM_OK) return s;
         same += part;
         if (r->how->on_prompt && !r->how->on_prompt(r->how->user, same, n) && same < n) {
@@ -75,6 +110,7 @@ static km_status read_prompt(run *r, const km_ids *ids, km_generated *out, km_er
         }
     }
     out->prompt_seconds = km_now() - r->start;
+    if (r->ahead) km_chooser_see(&r->chooser, ids->data, ids->len);
     return km_sampler_see(r->sampler, ids->data, ids->len, err);
 }
 
@@ -103,7 +139,10 @@ static km_status choose(run *r, int32_t *id, km_error *err) {
     const uint64_t *mask = NULL;
     if (r->how->guide && !(mask = km_guide_mask(r->how->guide, err)))
         return err && err->code != KM_OK ? err->code : KM_ERR_STATE;
-    *id = km_sampler_pick(r->sampler, km_session_logits(r->session), mask);
+    if (r->taken < r->n_chosen)
+        *id = r->chosen[r->taken++];
+    else
+        *id = km_sampler_pick(r->sampler, r->logits, mask);
     if (*id < 0)
         return km_error_set(err, KM_ERR_RANGE,
                             "the model's logits are not numbers; its weights may be broken");
@@ -118,7 +157,83 @@ static km_status take(run *r, int32_t id, km_error *err) {
     return s;
 }
 
+/* What was tried and turned out right is the session's; what was chosen and never taken is not. */
+static void keep_tried(run *r) {
+    if (r->n_tried) km_session_take(r->session, r->tried, r->at);
+    if (r->taken < r->n_chosen) km_session_rewind(r->session, r->base + r->taken);
+    r->n_tried = r->n_chosen = r->taken = 0;
+}
+
+/* The device chooses the next tokens, as many as make a blink. */
+static km_status run_ahead(run *r, int32_t id, int64_t left, km_error *err) {
+    int64_t room = r->context - km_session_length(r->session), n = km_session_ahead(r->session);
+    if (n > (int64_t)(sizeof r->chosen / sizeof *r->chosen)) n = sizeof r->chosen / sizeof *r->chosen;
+    if (r->pace <= 0) n = 1;
+    else if ((double)n * r->pace > 0.02) n = (int64_t)(0.02 / r->pace);
+    if (n > left) n = left;
+    if (n > room) n = room;
+    if (n < 1) n = 1;
+    double start = km_now();
+    r->base = km_session_length(r->session);
+    km_status s = km_session_choose(r->session, id, n, &r->chooser, r->chosen, err);
+    if (s != KM_OK) return s;
+    double pace = (km_now() - start) / (double)n;
+    r->pace = r->pace > 0 ? (3 * r->pace + pace) / 4 : pace;
+    r->n_chosen = (int)n;
+    return KM_OK;
+}
+
+/* The token that was chosen goes through the model, with guesses of what comes after it. */
+static km_status advance_with_guesses(run *r, int32_t id, km_generated *out, bool *done,
+                                      km_error *err) {
+    int64_t left = r->how->tokens - out->tokens - 1;
+    int64_t room = r->context - 1 - km_session_length(r->session);
+    int n = km_drafter_guess(r->draft, km_session_tokens(r->session), km_session_length(r->session),
+                             id, r->sampler, left < room ? left : room, r->tried + 1, err);
+    *done = n != 0;
+    if (n < 0) return err->code;
+    if (n == 0) return KM_OK;
+    r->tried[0] = id;
+    r->rows = km_session_try(r->session, r->tried, n + 1, err);
+    if (!r->rows) return err->code;
+    r->n_tried = n + 1;
+    r->at = 1;
+    r->logits = r->rows;
+    out->guessed += n;
+    return KM_OK;
+}
+
+/* The token that was chosen goes through the model, or has been through it already: if it was
+ * guessed, or a device has run ahead. */
+static km_status advance(run *r, int32_t id, km_generated *out, km_error *err) {
+    if (r->taken < r->n_chosen) return KM_OK;
+    if (r->at < r->n_tried && r->tried[r->at] == id) {
+        r->logits = r->rows + (int64_t)r->at++ * r->vocab;
+        out->accepted++;
+        return KM_OK;
+    }
+    if (r->draft && r->n_tried > 1) km_drafter_told(r->draft, r->at - 1, r->n_tried - r->at);
+    keep_tried(r);
+    bool done = false;
+    km_status s = KM_OK;
+    if (r->draft) s = advance_with_guesses(r, id, out, &done, err);
+    if (s != KM_OK || done) return s;
+    if (r->ahead && km_session_length(r->session) < r->context)
+        return run_ahead(r, id, r->how->tokens - out->tokens, err);
+    r->ahead = false; /* a context that is shifted: the host goes on */
+    s = km_session_next(r->session, id, err);
+    r->logits = km_session_logits(r->session);
+    return s;
+}
+
+/* Tokens that the session holds, or will when what was tried is kept. */
+static int64_t length_of(const run *r) {
+    if (r->n_chosen) return r->base + r->taken;
+    return km_session_length(r->session) + (r->n_tried ? r->at : 0);
+}
+
 static km_status go_on(run *r, km_generated *out, km_error *err) {
+    r->logits = km_session_logits(r->session);
     while (out->tokens < r->how->tokens) {
         int32_t id = -1;
         km_status s = choose(r, &id, err);
@@ -140,11 +255,14 @@ static km_status go_on(run *r, km_generated *out, km_error *err) {
             return KM_OK;
         }
         if (out->tokens == r->how->tokens) break;
-        if (!r->how->shift && km_session_length(r->session) >= r->context) {
+        if (!r->how->shift && length_of(r) >= r->context) {
             out->end = KM_END_CONTEXT;
             return KM_OK;
         }
-        if ((s = km_session_next(r->session, id, err)) != KM_OK) return s;
+        if (out->tokens == 1 && r->ahead) km_chooser_see(&r->chooser, &id, 1); /* the host chose it */
+        s = advance(r, id, out, err);
+        if (s != KM_OK && rescued(r, err)) s = advance(r, id, out, err);
+        if (s != KM_OK) return s;
     }
     out->end = KM_END_TOKENS;
     return KM_OK;
@@ -184,6 +302,11 @@ static km_status prepare(run *r, int64_t vocab, km_error *err) {
     if (r->how->n_stops && !(r->stop = km_stop_new(r->how->stops, r->how->n_stops, err)))
         return err ? err->code : KM_ERR_MEMORY;
     if (r->how->guide) km_guide_reset(r->how->guide);
+    r->draft = r->how->draft;
+    /* The first token is the host's, which has the prompt's logits: it draws the first number. */
+    r->ahead = !r->draft && !r->how->guide && r->how->choose != KM_CHOOSE_HOST &&
+               (r->how->choose == KM_CHOOSE_DEVICE || !km_session_on_host(r->session)) &&
+               km_chooser_begin(&r->chooser, &r->how->sampling, vocab, 1);
     r->stream = km_token_stream_begin(r->token, r->how->rendered ? KM_TOKEN_SKIP_SPECIAL : 0);
     return KM_OK;
 }
@@ -203,7 +326,8 @@ km_status km_generate_in(km_session *session, const km_model *m, const km_token 
                             "belong together",
                             (long long)known, (long long)vocab);
     km_ids ids = {0};
-    run r = {.session = session, .how = how, .token = token, .context = context, .start = km_now()};
+    run r = {.session = session, .how = how, .token = token, .context = context, .vocab = vocab,
+             .start = km_now()};
     km_status s = prepare(&r, known, err); /* ids that are no token are never chosen */
     if (s == KM_OK) s = km_prompt_ids(token, prompt, bytes, how->rendered, &ids, err);
     if (s == KM_OK && (int64_t)ids.len > context)
@@ -214,6 +338,7 @@ km_status km_generate_in(km_session *session, const km_model *m, const km_token 
     if (s == KM_OK && got->end != KM_END_CALLER) {
         double start = km_now();
         s = go_on(&r, got, err);
+        keep_tried(&r);
         got->seconds = km_now() - start;
         if (s == KM_OK) finish(&r, got->end);
     }

@@ -1,6 +1,7 @@
 /* From a prompt to text: tokens in, tokens chosen, text out as it becomes whole. */
 #ifndef KM_INFER_GENERATE_H
 #define KM_INFER_GENERATE_H
+#include "infer/draft.h"
 #include "infer/grammar.h"
 #include "infer/sample.h"
 #include "infer/session.h"
@@ -26,6 +27,14 @@ typedef struct km_generation {
     km_sampling sampling;
     const char *const *stops; /* n_stops texts at which it ends; they are not shown */
     size_t n_stops;
+    km_drafter *draft; /* guesses tokens that are then checked together (draft.h); NULL: none. The
+                        * text is the one that would come without it. */
+    /* Where tokens are chosen: on the device that makes their logits, if it is a GPU and the settings
+     * are such as it knows, some steps ahead of the host; or always by the host, or always there. */
+    enum { KM_CHOOSE_AUTO, KM_CHOOSE_HOST, KM_CHOOSE_DEVICE } choose;
+    /* Called when the session's device fails: another session that holds the same tokens, to go on
+     * with; the failed one is the callee's. NULL, or when it returns NULL: the error is the end. */
+    km_session *(*rescue)(void *user, km_session *failed, const km_error *why);
     km_guide *guide; /* over this tokenizer's trie, put to its beginning first; NULL: any text */
     /* Called while a long prompt is read, with how much of it is. Returning false stops. */
     bool (*on_prompt)(void *user, int64_t done, int64_t total);
@@ -40,6 +49,7 @@ typedef struct km_generated {
     int64_t tokens;
     double prompt_seconds, seconds; /* reading the prompt; making the tokens */
     double first_seconds;           /* until the first token was chosen */
+    int64_t guessed, accepted;      /* with a draft: tokens guessed, and those that were chosen */
     km_end end;
 } km_generated;
 

@@ -2,6 +2,18 @@
  * nothing about a step but its number of rows is fixed when it is captured. */
 #include "infer/plan.h"
 #include "base/alloc.h"
+#include <stdatomic.h>
+#include <string.h>
+
+static atomic_llong fails_at; /* 0: never */
+
+void km_plan_fail_at(int64_t n) { atomic_store(&fails_at, n); }
+
+/* Whether this step is the one that a test wants to fail. */
+static bool faulty(void) {
+    if (atomic_load_explicit(&fails_at, memory_order_relaxed) <= 0) return false;
+    return atomic_fetch_sub(&fails_at, 1) == 1;
+}
 
 typedef struct piece { /* of a step: what one part of the model does */
     km_model *m;
@@ -9,6 +21,10 @@ typedef struct piece { /* of a step: what one part of the model does */
     km_tensor *out;       /* kept: the residual stream, or the last part's logits (n, vocab) */
     km_graph *graph;
     km_model_place place;
+    /* Of the last part, when tokens are chosen where they are made: */
+    km_tensor *settings, *state, *next; /* kept; next (n, 2): what a row's place grows by */
+    bool penalties;
+    km_graph *chosen;
 } piece;
 
 typedef struct shape { /* a step of so many rows */
@@ -52,6 +68,10 @@ void km_plan_free(km_plan *p) {
         for (int k = 0; k < KM_MAX_PARTS; k++) {
             piece *a = &p->few[i].part[k];
             km_graph_free(a->graph);
+            km_graph_free(a->chosen);
+            km_release(a->settings);
+            km_release(a->state);
+            km_release(a->next);
             km_release(a->out);
             km_release(a->in);
             km_release(a->rows);
@@ -80,6 +100,20 @@ static void step(km_ctx *ctx, void *user) {
     a->out = km_keep(ctx, y);
 }
 
+/* The same, and on: the tokens chosen are the next step's. */
+static void step_and_choose(km_ctx *ctx, void *user) {
+    piece *a = user;
+    km_tensor *after = NULL, *y = run_part(a->m, a->in, &a->place);
+    km_no_grad_begin(ctx);
+    km_tensor *ids = km_sample_rows(ctx, y, a->settings, a->state, a->penalties, &after);
+    km_assign(ctx, a->state, after);
+    if (a->m->first == 0) {
+        km_assign(ctx, a->in, ids);
+        km_assign(ctx, a->rows, km_add(ctx, a->rows, a->next));
+    }
+    km_no_grad_end(ctx);
+}
+
 static km_status failed(km_plan *p) {
     km_model_failed(p->m);
     return km_ctx_status(p->ctx);
@@ -105,13 +139,21 @@ static shape *shape_of(km_plan *p, int64_t n) {
     return s;
 }
 
+static km_status put_piece(km_plan *p, piece *a, int part, const void *in, size_t bytes,
+                           const int32_t *rows, int64_t n) {
+    km_ctx *ctx = a->m->ctx;
+    if (faulty()) km_fail(ctx, KM_ERR_GPU, "%s: a fault was asked for", km_ctx_device(ctx));
+    km_write(ctx, a->in, in, bytes);
+    km_write(ctx, a->rows, rows, sizeof *rows * 2 * (size_t)n);
+    km_cache_place(p->cache, part, a->rows, 0, &a->place);
+    return failed(p);
+}
+
 /* One part's share of a step, from what is in the host's memory. */
 static km_status run_piece(km_plan *p, piece *a, int part, const void *in, size_t bytes,
                            const int32_t *rows, int64_t n) {
     km_ctx *ctx = a->m->ctx;
-    km_write(ctx, a->in, in, bytes);
-    km_write(ctx, a->rows, rows, sizeof *rows * 2 * (size_t)n);
-    if (km_cache_place(p->cache, part, a->rows, 0, &a->place) != KM_OK) return failed(p);
+    if (put_piece(p, a, part, in, bytes, rows, n) != KM_OK) return km_ctx_status(p->ctx);
     if (ctx->timed) { /* each op by itself: nothing is replayed */
         km_graph_free(a->graph);
         a->graph = NULL;
@@ -120,25 +162,111 @@ static km_status run_piece(km_plan *p, piece *a, int part, const void *in, size_
     return failed(p);
 }
 
+/* All parts but the last; what that one gets is *in. */
+static km_status run_parts(km_plan *p, shape *s, const int32_t *rows, int64_t n, const void **in,
+                           size_t *bytes, int *last) {
+    size_t stream = sizeof *p->stream * (size_t)(n * p->m->config.dim);
+    int k = 0;
+    for (km_model *m = p->m; m->next; m = m->next, k++) {
+        if (run_piece(p, &s->part[k], k, *in, *bytes, rows, n) != KM_OK) return km_ctx_status(p->ctx);
+        if (km_read(m->ctx, s->part[k].out, p->stream, stream) != KM_OK) return failed(p);
+        *in = p->stream;
+        *bytes = stream;
+    }
+    *last = k;
+    return KM_OK;
+}
+
 km_status km_plan_few(km_plan *p, const int32_t *ids, const int32_t *rows, int64_t n,
                       float *logits) {
     if (failed(p) != KM_OK) return km_ctx_status(p->ctx);
     shape *s = shape_of(p, n);
     if (!s) return failed(p);
-    size_t stream = sizeof *p->stream * (size_t)(n * p->m->config.dim);
     const void *in = ids;
     size_t bytes = sizeof *ids * (size_t)n;
-    int k = 0;
-    for (km_model *m = p->m; m; m = m->next, k++) {
-        if (run_piece(p, &s->part[k], k, in, bytes, rows, n) != KM_OK) return km_ctx_status(p->ctx);
-        if (m->next && km_read(m->ctx, s->part[k].out, p->stream, stream) != KM_OK) return failed(p);
-        in = p->stream;
-        bytes = stream;
-    }
+    int last = 0;
+    if (run_parts(p, s, rows, n, &in, &bytes, &last) != KM_OK ||
+        run_piece(p, &s->part[last], last, in, bytes, rows, n) != KM_OK)
+        return km_ctx_status(p->ctx);
     if (!logits) return KM_OK;
-    piece *end = &s->part[k - 1];
+    piece *end = &s->part[last];
     km_read(end->m->ctx, end->out, logits, sizeof *logits * (size_t)(n * p->m->config.vocab));
     return failed(p);
+}
+
+/* ---- Choosing where the logits are ---- */
+
+static bool has_penalties(const float *h) {
+    return h[KM_SAMPLE_LAST] > 0 &&
+           ((h[KM_SAMPLE_REPEAT] > 0 && h[KM_SAMPLE_REPEAT] != 1) || h[KM_SAMPLE_FREQUENCY] != 0 ||
+            h[KM_SAMPLE_PRESENCE] != 0);
+}
+
+static km_status make_chooser(km_plan *p, piece *a, int64_t n) {
+    km_ctx *ctx = a->m->ctx;
+    if (a->next) return KM_OK;
+    int32_t one[2 * KM_STEP_ROWS];
+    for (int64_t i = 0; i < n; i++) one[2 * i] = 0, one[2 * i + 1] = 1;
+    km_scope_begin(ctx);
+    a->settings = km_keep(ctx, km_zeros(ctx, KM_F32, KM_SHAPE(n, KM_SAMPLE_SETTINGS)));
+    a->state = km_keep(ctx, km_zeros(ctx, KM_I32, KM_SHAPE(n, KM_SAMPLE_STATE)));
+    a->next = km_keep(ctx, km_from_data(ctx, KM_I32, KM_SHAPE(n, 2), one));
+    km_scope_end(ctx, NULL);
+    return failed(p);
+}
+
+/* Row by row to the device, and back: the rows of choosers do not lie side by side. */
+static km_status put_choosers(km_plan *p, piece *a, int64_t n, km_chooser *const *c) {
+    km_ctx *ctx = a->m->ctx;
+    float settings[KM_STEP_ROWS * KM_SAMPLE_SETTINGS];
+    int32_t *state = km_alloc(sizeof *state * (size_t)n * KM_SAMPLE_STATE);
+    if (!state) return km_fail(p->ctx, KM_ERR_MEMORY, "plan: out of memory");
+    bool penalties = false;
+    for (int64_t i = 0; i < n; i++) {
+        memcpy(settings + i * KM_SAMPLE_SETTINGS, c[i]->settings, sizeof c[i]->settings);
+        memcpy(state + i * KM_SAMPLE_STATE, c[i]->state, sizeof c[i]->state);
+        penalties |= has_penalties(c[i]->settings);
+    }
+    a->penalties = penalties;
+    km_write(ctx, a->settings, settings, sizeof *settings * (size_t)n * KM_SAMPLE_SETTINGS);
+    km_write(ctx, a->state, state, sizeof *state * (size_t)n * KM_SAMPLE_STATE);
+    km_free(state);
+    return failed(p);
+}
+
+static km_status get_choosers(km_plan *p, piece *a, int64_t n, km_chooser *const *c) {
+    int32_t *state = km_alloc(sizeof *state * (size_t)n * KM_SAMPLE_STATE);
+    if (!state) return km_fail(p->ctx, KM_ERR_MEMORY, "plan: out of memory");
+    km_read(a->m->ctx, a->state, state, sizeof *state * (size_t)n * KM_SAMPLE_STATE);
+    for (int64_t i = 0; i < n && failed(p) == KM_OK; i++)
+        memcpy(c[i]->state, state + i * KM_SAMPLE_STATE, sizeof c[i]->state);
+    km_free(state);
+    return failed(p);
+}
+
+km_status km_plan_choose(km_plan *p, const int32_t *ids, const int32_t *rows, int64_t n, int64_t steps,
+                         km_chooser *const *chooser) {
+    if (failed(p) != KM_OK) return km_ctx_status(p->ctx);
+    shape *s = shape_of(p, n);
+    if (!s) return failed(p);
+    const void *in = ids;
+    size_t bytes = sizeof *ids * (size_t)n;
+    int last = 0;
+    if (steps < 1 || steps > (p->m->next ? 1 : KM_SAMPLE_RING))
+        return km_fail(p->ctx, KM_ERR_RANGE, "plan: %lld steps at once", (long long)steps);
+    if (run_parts(p, s, rows, n, &in, &bytes, &last) != KM_OK) return km_ctx_status(p->ctx);
+    piece *a = &s->part[last];
+    km_ctx *ctx = a->m->ctx;
+    if (make_chooser(p, a, n) != KM_OK || put_choosers(p, a, n, chooser) != KM_OK ||
+        put_piece(p, a, last, in, bytes, rows, n) != KM_OK)
+        return km_ctx_status(p->ctx);
+    if (ctx->timed) {
+        km_graph_free(a->chosen);
+        a->chosen = NULL;
+    }
+    for (int64_t i = 0; i < steps && !km_failed(ctx); i++)
+        km_graph_run(ctx, &a->chosen, a->penalties ? 2 : 1, step_and_choose, a);
+    return failed(p) == KM_OK ? get_choosers(p, a, n, chooser) : km_ctx_status(p->ctx);
 }
 
 km_status km_plan_prompt(km_plan *p, const int32_t *ids, int64_t n, int sequence, int64_t position,
@@ -149,6 +277,7 @@ km_status km_plan_prompt(km_plan *p, const int32_t *ids, int64_t n, int sequence
         p->rows[2 * i] = sequence;
         p->rows[2 * i + 1] = (int32_t)(position + i);
     }
+    if (faulty()) km_fail(p->ctx, KM_ERR_GPU, "%s: a fault was asked for", km_ctx_device(p->ctx));
     km_tensor *x = km_from_data(p->ctx, KM_I32, KM_SHAPE(n), ids);
     int k = 0;
     for (km_model *m = p->m; m && !km_model_failed(p->m); m = m->next, k++) {

@@ -5,6 +5,7 @@
 #ifndef KM_INFER_PLAN_H
 #define KM_INFER_PLAN_H
 #include "infer/cache.h"
+#include "infer/chooser.h"
 #include "ops/infer.h"
 
 #define KM_PROMPT_CHUNK 512 /* tokens of a prompt that are run at once */
@@ -23,6 +24,14 @@ int km_plan_rows(const km_plan *p);
  * position; several of one sequence are in order. The logits of all come to (n, vocab), or stay on
  * the device (NULL). Pages are there already. */
 km_status km_plan_few(km_plan *p, const int32_t *ids, const int32_t *rows, int64_t n, float *logits);
+/* As km_plan_few, `steps` (1 to KM_SAMPLE_RING) times, each with the tokens that the one before has
+ * chosen: nothing but tokens goes to the host, at the end. chooser (n) is brought up to date: the last
+ * tokens of its ring are those chosen. A model in parts takes one step at a time. */
+km_status km_plan_choose(km_plan *p, const int32_t *ids, const int32_t *rows, int64_t n, int64_t steps,
+                         km_chooser *const *chooser);
+/* For tests: the nth step from now on fails, once, as a device that is lost does; 0: none. */
+void km_plan_fail_at(int64_t n);
+
 /* n tokens of one sequence from a position on; the logits after the last, or of none (NULL). */
 km_status km_plan_prompt(km_plan *p, const int32_t *ids, int64_t n, int sequence, int64_t position,
                          float *logits);

@@ -123,6 +123,21 @@ void km_sampler_reset(km_sampler *s) {
     s->choices.n = 0;
 }
 
+km_sampler *km_sampler_shadow(const km_sampler *of, km_error *err) {
+    km_sampling set = km_sampling_defaults();
+    set.repeat_last = 0;
+    return km_sampler_new(&set, of->vocab, NULL, err);
+}
+
+void km_sampler_follow(km_sampler *shadow, const km_sampler *of) {
+    shadow->set.temperature = of->set.temperature;
+    shadow->set.top_k = of->set.top_k;
+    shadow->set.top_p = of->set.top_p;
+    shadow->set.min_p = of->set.min_p;
+    shadow->set.seed = of->set.seed;
+    shadow->draw = of->draw;
+}
+
 km_status km_sampler_see(km_sampler *s, const int32_t *ids, size_t n, km_error *err) {
     return km_said_add(&s->history, ids, n, err);
 }

@@ -1,5 +1,6 @@
 /* One sequence of a batch, which lives as long as any session over it. */
 #include "infer/session.h"
+#include "infer/batch_impl.h"
 #include "base/alloc.h"
 
 typedef struct shared {
@@ -82,6 +83,25 @@ km_status km_session_prompt(km_session *s, const int32_t *ids, size_t n, int64_t
 
 km_status km_session_next(km_session *s, int32_t id, km_error *err) {
     return km_batch_step(s->over->batch, &(km_batch_token){s->at, id}, 1, err);
+}
+
+km_status km_session_choose(km_session *s, int32_t id, int64_t steps, km_chooser *chooser,
+                            int32_t *out, km_error *err) {
+    return km_batch_choose(s->over->batch, &(km_batch_token){s->at, id}, 1, steps, &chooser, out, err);
+}
+
+int64_t km_session_ahead(const km_session *s) { return km_batch_ahead(s->over->batch); }
+
+bool km_session_on_host(const km_session *s) {
+    return km_model_end(s->over->batch->m)->ctx->device->host;
+}
+
+const float *km_session_try(km_session *s, const int32_t *ids, int n, km_error *err) {
+    return km_batch_try(s->over->batch, s->at, ids, n, err);
+}
+
+void km_session_take(km_session *s, const int32_t *ids, int keep) {
+    km_batch_take(s->over->batch, s->at, ids, keep);
 }
 
 void km_session_on_progress(km_session *s, bool (*progress)(void *user, int64_t done, int64_t total),

@@ -26,6 +26,14 @@ km_status km_session_prompt(km_session *s, const int32_t *ids, size_t n, int64_t
 /* As km_session_read of one token, but where shifting was asked for a full context is made room in:
  * the session then goes on with the second half of it, read anew. */
 km_status km_session_next(km_session *s, int32_t id, km_error *err);
+/* The same for `steps` tokens, chosen where the logits are: km_batch_choose. */
+km_status km_session_choose(km_session *s, int32_t id, int64_t steps, km_chooser *chooser,
+                            int32_t *out, km_error *err);
+int64_t km_session_ahead(const km_session *s); /* steps at once, at most */
+bool km_session_on_host(const km_session *s);  /* logits are made in the host's memory */
+/* Tokens that may turn out to be wrong: km_batch_try and km_batch_take. */
+const float *km_session_try(km_session *s, const int32_t *ids, int n, km_error *err);
+void km_session_take(km_session *s, const int32_t *ids, int keep);
 /* Called after each chunk of a prompt with how much of it is read; returning false stops there. */
 void km_session_on_progress(km_session *s, bool (*progress)(void *user, int64_t done, int64_t total),
                             void *user);

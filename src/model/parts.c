@@ -8,6 +8,7 @@ static km_model *one_part(km_ctx *ctx, const km_config *c, km_dtype dtype,
                           const km_model_source *source, km_error *err) {
     km_model *m = km_model_from(ctx, c, dtype, source);
     if (!m) km_error_set(err, km_ctx_status(ctx), "%s", km_ctx_error(ctx));
+    if (!ctx->device->host) km_trim(ctx); /* what laying weights out took */
     return m;
 }
 

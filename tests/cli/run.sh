@@ -110,3 +110,26 @@ says err "--gpu-layers takes a number or auto"
 expect_error 2 run -m "$tiny" --devices cpu,,cpu --prompt abc
 expect_error 1 run -m "$model" --devices cpu,cpu --prompt abc --quiet
 says err "only a GGUF file can be split"
+
+# Guesses change nothing but the time; a device that fails in the middle leaves the text as it is.
+expect 0 run -m "$tiny" --device cpu --prompt abc -n 40 --temperature 0 --quiet
+cp "$work/out" "$work/whole"
+for draft in lookup "$tiny"; do
+    expect 0 run -m "$tiny" --device cpu --prompt abc -n 40 --temperature 0 --quiet --draft "$draft"
+    cmp -s "$work/out" "$work/whole" || fail "--draft $draft changed the text"
+done
+expect 0 run -m "$tiny" --device cpu --prompt abc -n 40 --seed 5 --quiet
+cp "$work/out" "$work/drawn"
+expect 0 run -m "$tiny" --device cpu --prompt abc -n 40 --seed 5 --draft "$tiny"
+cmp -s "$work/out" "$work/drawn" || fail "--draft changed the text that was drawn"
+says err "guesses were right (100%)"
+expect 0 run -m "$tiny" --device cpu --prompt abc -n 40 --temperature 0 --draft "$tiny" --json
+json_says guessed:number accepted:number
+expect_error 1 run -m "$tiny" --device cpu --prompt abc --quiet --draft "$model"
+says err "has other tokens than the model"
+export KERMES_FAULT_STEP=4
+expect 0 run -m "$tiny" --devices cpu,cpu --prompt abc -n 40 --temperature 0
+cmp -s "$work/out" "$work/whole" || fail "a fault in the middle changed the text"
+says err "a fault was asked for; going on with the CPU"
+expect_error 1 run -m "$tiny" --device cpu --prompt abc -n 40 --temperature 0 --json --quiet
+unset KERMES_FAULT_STEP

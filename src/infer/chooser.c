@@ -1,0 +1,31 @@
+/* A sampler's settings as the op takes them. */
+#include "infer/chooser.h"
+#include <string.h>
+
+bool km_chooser_begin(km_chooser *c, const km_sampling *s, int64_t tokens, uint64_t draws) {
+    bool penalties = (s->repeat_penalty > 0 && s->repeat_penalty != 1) || s->frequency_penalty != 0 ||
+                     s->presence_penalty != 0;
+    int64_t last = penalties ? s->repeat_last : 0;
+    if (s->n_bias || s->dry_multiplier > 0 || s->mirostat || (s->typical > 0 && s->typical < 1) ||
+        last < 0 || last > KM_SAMPLE_RING || tokens > 1 << 24)
+        return false;
+    *c = (km_chooser){{0}, {0}};
+    c->settings[KM_SAMPLE_TEMPERATURE] = (float)s->temperature;
+    c->settings[KM_SAMPLE_TOP_K] = s->top_k < tokens ? (float)s->top_k : 0;
+    c->settings[KM_SAMPLE_TOP_P] = (float)s->top_p;
+    c->settings[KM_SAMPLE_MIN_P] = (float)s->min_p;
+    c->settings[KM_SAMPLE_REPEAT] = s->repeat_penalty > 0 ? (float)s->repeat_penalty : 1;
+    c->settings[KM_SAMPLE_FREQUENCY] = (float)s->frequency_penalty;
+    c->settings[KM_SAMPLE_PRESENCE] = (float)s->presence_penalty;
+    c->settings[KM_SAMPLE_LAST] = (float)last;
+    c->settings[KM_SAMPLE_TOKENS] = (float)tokens;
+    memcpy(c->state + KM_SAMPLE_SEED, &s->seed, sizeof s->seed);
+    memcpy(c->state + KM_SAMPLE_DRAWS, &draws, sizeof draws);
+    return true;
+}
+
+void km_chooser_see(km_chooser *c, const int32_t *ids, size_t n) {
+    int32_t *seen = &c->state[KM_SAMPLE_SEEN];
+    for (size_t i = 0; i < n; i++, ++*seen)
+        c->state[KM_SAMPLE_TOKEN_AT + *seen % KM_SAMPLE_RING] = ids[i];
+}

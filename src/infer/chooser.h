@@ -1,0 +1,20 @@
+/* Choosing tokens where their logits are: the settings of a sampler, as far as the op `sample` knows
+ * them, and the memory that it needs between tokens. */
+#ifndef KM_INFER_CHOOSER_H
+#define KM_INFER_CHOOSER_H
+#include "backend/sample.h"
+#include "infer/sample.h"
+
+typedef struct km_chooser {
+    float settings[KM_SAMPLE_SETTINGS];
+    int32_t state[KM_SAMPLE_STATE];
+} km_chooser;
+
+/* For ids below `tokens`; draws: numbers that were drawn from this seed already. False where the
+ * settings ask for more than the op can: biases, DRY, mirostat, typical, penalties over more tokens
+ * than it remembers. */
+bool km_chooser_begin(km_chooser *c, const km_sampling *s, int64_t tokens, uint64_t draws);
+/* Tells of tokens that were read or chosen elsewhere. */
+void km_chooser_see(km_chooser *c, const int32_t *ids, size_t n);
+
+#endif

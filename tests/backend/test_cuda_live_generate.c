@@ -1,0 +1,178 @@
+/* Running models on a real GPU: logits and texts near those of the CPU, tokens chosen there, layers
+ * on both sides, guesses, and a fault in the middle. Skipped where there is no GPU. */
+#include "live_gpu.h"
+#include "infer/generate.h"
+#include "model/synthetic.h"
+
+enum { VOCAB = 1000, CONTEXT = 512, TOKENS = 64 };
+
+static km_model *made(km_ctx *ctx, const km_open_split *split) {
+    km_config c = {.arch = KM_ARCH_QWEN2, .layers = 4, .heads = 8, .kv_heads = 2, .dim = 512,
+                   .hidden = 1024, .context = CONTEXT, .vocab = VOCAB, .rope_base = 1e4,
+                   .norm_eps = 1e-5, .tied = true};
+    km_error err = {0};
+    assert_int_equal(km_config_complete(&c, &err), KM_OK);
+    km_model *m = km_synthetic_model(ctx, &c, km_mix_find("q4_k_m"), 3, split, NULL, NULL, &err);
+    if (!m) fail_msg("%s", err.text);
+    return m;
+}
+
+static void ids_of(int32_t *ids, int n) {
+    for (int i = 0; i < n; i++) ids[i] = (i * 37 + i * i) % VOCAB;
+}
+
+/* Logits after a prompt and some tokens. */
+static void talk(km_model *m, float *out) {
+    km_error err = {0};
+    int32_t ids[140];
+    ids_of(ids, 140);
+    km_session *s = km_session_open(m->ctx, m, NULL, &err);
+    if (!s) fail_msg("%s", err.text);
+    assert_int_equal(km_session_read(s, ids, 130, &err), KM_OK);
+    for (int i = 130; i < 140; i++) assert_int_equal(km_session_next(s, ids[i], &err), KM_OK);
+    memcpy(out, km_session_logits(s), sizeof *out * VOCAB);
+    km_session_free(s);
+}
+
+/* The distance of two rows of logits, against their spread. */
+static double apart(const float *a, const float *b) {
+    double diff = 0, size = 0;
+    for (int i = 0; i < VOCAB; i++) diff += pow((double)a[i] - b[i], 2), size += pow((double)a[i], 2);
+    return sqrt(diff / size);
+}
+
+static void parts_on_both_sides_give_what_one_gives(void **state) {
+    (void)state;
+    static float cpu[VOCAB], gpu[VOCAB], both[VOCAB];
+    km_open_split split = {{"cpu", GPU}, {2, 2}, 2}, twice = {{GPU, GPU}, {1, 3}, 2};
+    struct { const char *device; km_open_split *split; float *out; } way[] = {
+        {"cpu", NULL, cpu}, {GPU, NULL, gpu}, {"cpu", &split, both}, {GPU, &twice, both}};
+    for (int i = 0; i < 4; i++) {
+        km_ctx *ctx = km_ctx_new(way[i].device, 2);
+        km_model *m = made(ctx, way[i].split);
+        talk(m, way[i].out);
+        km_model_free(m);
+        km_ctx_free(ctx);
+        if (i > 0 && apart(cpu, way[i].out) > 0.05) fail_msg("%d: %g", i, apart(cpu, way[i].out));
+    }
+}
+
+typedef struct heard {
+    int32_t id[2 * TOKENS];
+    int n;
+} heard;
+
+static bool hear(void *user, int32_t id, const char *text, size_t bytes) {
+    heard *h = user;
+    (void)text, (void)bytes;
+    if (id >= 0) h->id[h->n++] = id;
+    return true;
+}
+
+static km_generated last;
+
+static km_session *said(km_model *m, const km_sampling *s, int where, km_drafter *d, heard *h) {
+    km_error err = {0};
+    km_token *token = km_token_bytes(&err);
+    km_session *session = km_session_open(m->ctx, m, NULL, &err);
+    if (!session) fail_msg("%s", err.text);
+    *h = (heard){.n = 0};
+    km_generation g = {.tokens = TOKENS, .past_end = true, .sampling = *s, .draft = d,
+                       .on_text = hear, .user = h};
+    g.choose = where;
+    if (km_generate_in(session, m, token, "once upon a time", 16, &g, &last, &err) != KM_OK)
+        fail_msg("%s", err.text);
+    assert_int_equal(h->n, TOKENS);
+    assert_int_equal(km_session_length(session), 16 + TOKENS - 1);
+    assert_memory_equal(km_session_tokens(session) + 16, h->id, sizeof *h->id * (TOKENS - 1));
+    km_token_free(token);
+    return session;
+}
+
+static void tokens_chosen_there_are_those_the_host_would_choose(void **state) {
+    (void)state;
+    km_ctx *ctx = km_ctx_new(GPU, 1);
+    km_model *m = made(ctx, NULL);
+    heard a, b;
+    km_sampling s = km_sampling_defaults();
+    for (int kind = 0; kind < 2; kind++) {
+        s.temperature = 0;
+        s.repeat_penalty = kind ? 1.2 : 1;
+        km_session_free(said(m, &s, KM_CHOOSE_HOST, NULL, &a));
+        km_session_free(said(m, &s, KM_CHOOSE_AUTO, NULL, &b));
+        assert_memory_equal(a.id, b.id, sizeof *a.id * TOKENS);
+    }
+    s = km_sampling_defaults();
+    s.temperature = 0.8, s.top_k = 40, s.top_p = 0.95, s.min_p = 0.05;
+    km_session_free(said(m, &s, KM_CHOOSE_AUTO, NULL, &a));
+    km_session_free(said(m, &s, KM_CHOOSE_AUTO, NULL, &b)); /* the same seed, the same text */
+    assert_memory_equal(a.id, b.id, sizeof *a.id * TOKENS);
+    uint64_t before = km_ctx_stats(ctx).fallbacks;
+    assert_int_equal(before, 0);
+    km_model_free(m);
+    km_ctx_free(ctx);
+}
+
+static void guesses_of_the_model_itself_are_mostly_right(void **state) {
+    (void)state;
+    km_ctx *ctx = km_ctx_new(GPU, 1);
+    km_model *m = made(ctx, NULL);
+    km_error err = {0};
+    heard h;
+    km_sampling s = km_sampling_defaults();
+    s.temperature = 0;
+    km_session *own = km_session_open(ctx, m, NULL, &err);
+    km_drafter *d = km_drafter_model(own, &err);
+    km_session_free(said(m, &s, KM_CHOOSE_AUTO, d, &h));
+    assert_true(last.guessed > 0 && 2 * last.accepted > last.guessed);
+    km_drafter_free(d);
+    km_model_free(m);
+    km_ctx_free(ctx);
+}
+
+static km_session *spare;
+
+static km_session *rescue(void *user, km_session *failed, const km_error *why) {
+    km_error err = {0};
+    (void)user, (void)why;
+    assert_int_equal(km_session_read(spare, km_session_tokens(failed),
+                                     (size_t)km_session_length(failed), &err), KM_OK);
+    return spare;
+}
+
+static void a_fault_in_the_middle_leaves_the_text_to_the_cpu(void **state) {
+    (void)state;
+    km_ctx *ctx = km_ctx_new(GPU, 1), *cpu = km_ctx_new("cpu", 2);
+    km_model *m = made(ctx, NULL), *other = made(cpu, NULL);
+    km_error err = {0};
+    km_token *token = km_token_bytes(&err);
+    km_session *session = km_session_open(ctx, m, NULL, &err);
+    spare = km_session_open(cpu, other, NULL, &err);
+    heard h = {.n = 0};
+    km_generation g = {.tokens = TOKENS, .past_end = true, .sampling = km_sampling_defaults(),
+                       .on_text = hear, .rescue = rescue, .user = &h};
+    km_generated got;
+    km_plan_fail_at(5);
+    assert_int_equal(km_generate_in(session, m, token, "once upon", 9, &g, &got, &err), KM_OK);
+    km_plan_fail_at(0);
+    assert_int_equal(h.n, TOKENS);
+    assert_int_equal(km_session_length(spare), 9 + TOKENS - 1);
+    km_session_free(session);
+    km_session_free(spare);
+    km_token_free(token);
+    km_model_free(m);
+    km_model_free(other);
+    km_ctx_free(ctx);
+    km_ctx_free(cpu);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parts_on_both_sides_give_what_one_gives),
+        cmocka_unit_test(tokens_chosen_there_are_those_the_host_would_choose),
+        cmocka_unit_test(guesses_of_the_model_itself_are_mostly_right),
+        cmocka_unit_test(a_fault_in_the_middle_leaves_the_text_to_the_cpu),
+    };
+    if (km_cuda_device_count() == 0) return 77;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
