@@ -1,13 +1,15 @@
 /* Lloyd's iteration on the normal density, whose integrals are known in closed form. */
 #include "vector/levels.h"
 #include <math.h>
+#include <pthread.h>
+#include <string.h>
 
 #define COUNT (1 << KM_LEVEL_BITS)
 
 static double density(double x) { return 0.3989422804014327 * exp(-0.5 * x * x); }
 static double below(double x) { return 0.5 * erfc(-x * 0.7071067811865476); }
 
-double km_levels(int bits, float *levels) {
+static double work_out(int bits, float *levels) {
     int n = 1 << bits, half = n / 2;
     if (bits == 0) {
         levels[0] = 0.0f;
@@ -46,6 +48,23 @@ double km_levels(int bits, float *levels) {
         levels[half - 1 - i] = (float)-x[i];
     }
     return error;
+}
+
+/* They take a moment and never change, so they are worked out once. */
+static struct {
+    float levels[COUNT];
+    double error;
+} known[KM_LEVEL_BITS + 1];
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void work_out_all(void) {
+    for (int b = 0; b <= KM_LEVEL_BITS; b++) known[b].error = work_out(b, known[b].levels);
+}
+
+double km_levels(int bits, float *levels) {
+    pthread_once(&once, work_out_all);
+    memcpy(levels, known[bits].levels, sizeof *levels << bits);
+    return known[bits].error;
 }
 
 int km_level_of(int bits, const float *levels, float x) {
