@@ -118,9 +118,9 @@ for draft in lookup "$tiny"; do
     expect 0 run -m "$tiny" --device cpu --prompt abc -n 40 --temperature 0 --quiet --draft "$draft"
     cmp -s "$work/out" "$work/whole" || fail "--draft $draft changed the text"
 done
-expect 0 run -m "$tiny" --device cpu --prompt abc -n 40 --seed 5 --quiet
+expect 0 run -m "$tiny" --device cpu --prompt abc -n 40 --seed 5 --past-end --quiet
 cp "$work/out" "$work/drawn"
-expect 0 run -m "$tiny" --device cpu --prompt abc -n 40 --seed 5 --draft "$tiny"
+expect 0 run -m "$tiny" --device cpu --prompt abc -n 40 --seed 5 --past-end --draft "$tiny"
 cmp -s "$work/out" "$work/drawn" || fail "--draft changed the text that was drawn"
 says err "guesses were right (100%)"
 expect 0 run -m "$tiny" --device cpu --prompt abc -n 40 --temperature 0 --draft "$tiny" --json
