@@ -1,0 +1,385 @@
+/* Indexes: what is built is found, ids survive every change and reload, and what is wrong is refused
+ * while the index stays as it was. */
+#include "vector/vectors.h"
+#include "vector/index.h"
+#include <pthread.h>
+
+enum { N = 600, DIM = 24, K = 10 };
+
+static km_ctx *ctx;
+static float *base; /* (N, DIM) */
+
+static int set_up(void **state) {
+    ctx = km_ctx_new("cpu", 2);
+    base = clustered(N, DIM, 5);
+    return ctx ? make_folder(state) : -1;
+}
+
+static int tear_down(void **state) {
+    km_ctx_free(ctx);
+    free(base);
+    return remove_folder(state);
+}
+
+static km_index *build(km_index_options o) {
+    km_index *x = km_index_build(ctx, base, N, DIM, NULL, &o);
+    if (!x) fail_msg("%s", km_last_error());
+    return x;
+}
+
+#define assert_done(call)                                                                          \
+    do {                                                                                           \
+        if ((call) != KM_OK) fail_msg("%s", km_last_error());                                      \
+    } while (0)
+#define assert_refused(call, part)                                                                 \
+    do {                                                                                           \
+        assert_int_not_equal(call, KM_OK);                                                         \
+        if (!strstr(km_last_error(), part))                                                        \
+            fail_msg("'%s' does not say '%s'", km_last_error(), part);                             \
+    } while (0)
+
+/* How many of the vectors find themselves first. */
+static int found(km_index *x, const float *rows, int64_t n, uint64_t first_id,
+                 const km_search_options *o) {
+    uint64_t *ids = malloc(sizeof *ids * (size_t)n);
+    float *dist = malloc(sizeof *dist * (size_t)n);
+    int hits = 0;
+    assert_done(km_index_search(x, rows, n, 1, o, 2, ids, dist));
+    for (int64_t i = 0; i < n; i++) hits += ids[i] == first_id + (uint64_t)i;
+    free(ids);
+    free(dist);
+    return hits;
+}
+
+static void vectors_find_themselves_in_every_mode_and_metric(void **state) {
+    (void)state;
+    for (int mode = 0; mode < 2; mode++)
+        for (int metric = 0; metric < 3; metric++) {
+            km_index *x = build((km_index_options){.mode = (km_index_mode)mode,
+                                                   .metric = (km_metric)metric,
+                                                   .bytes = DIM});
+            km_index_info d = km_index_describe(x);
+            assert_int_equal(d.count, N);
+            assert_int_equal(d.dim, DIM);
+            assert_int_equal(d.mode, mode);
+            assert_true(d.code_bytes >= 1 && d.code_bytes <= DIM);
+            /* A vector need not be its own best by inner product: a longer one may be. */
+            int hits = found(x, base, N, 0, NULL);
+            if (metric != KM_METRIC_IP) assert_true(hits > N * 95 / 100);
+            if (metric == KM_METRIC_IP) assert_true(hits > N / 20);
+            km_index_close(x);
+        }
+}
+
+static void anchors_alone_give_the_cell(void **state) {
+    (void)state;
+    km_index *x = build((km_index_options){.mode = KM_INDEX_ANCHORS_ONLY, .anchors = 13});
+    uint64_t ids[K];
+    float dist[K];
+    assert_int_equal(km_index_describe(x).code_bytes, 0);
+    assert_done(km_index_search(x, base, 1, K, NULL, 1, ids, dist));
+    for (int i = 1; i < K; i++) assert_true(dist[i] >= dist[i - 1]);
+    km_index_close(x);
+}
+
+static void answers_are_the_same_for_any_number_of_threads(void **state) {
+    (void)state;
+    km_index *x = build((km_index_options){.bytes = 12});
+    uint64_t *a = malloc(sizeof *a * N * K), *b = malloc(sizeof *b * N * K);
+    float *da = malloc(sizeof *da * N * K), *db = malloc(sizeof *db * N * K);
+    assert_done(km_index_search(x, base, N, K, NULL, 1, a, da));
+    assert_done(km_index_search(x, base, N, K, NULL, 3, b, db));
+    assert_memory_equal(a, b, sizeof *a * N * K);
+    assert_memory_equal(da, db, sizeof *da * N * K);
+    free(a);
+    free(b);
+    free(da);
+    free(db);
+    km_index_close(x);
+}
+
+static void the_same_bytes_for_any_number_of_threads(void **state) {
+    (void)state;
+    write_npy(in_folder("x.npy"), base, N, DIM);
+    for (int threads = 1; threads <= 3; threads++) {
+        km_ctx *c = km_ctx_new("cpu", threads);
+        char name[8];
+        snprintf(name, sizeof name, "%d", threads);
+        assert_done(km_index_compress(c, in_folder("x.npy"), in_folder(name),
+                                      &(km_index_options){.bytes = 12}));
+        km_ctx_free(c);
+    }
+    blob a = read_blob(in_folder("1")), b = read_blob(in_folder("2")), c = read_blob(in_folder("3"));
+    assert_int_equal(a.size, b.size);
+    assert_int_equal(a.size, c.size);
+    assert_memory_equal(a.data, b.data, a.size);
+    assert_memory_equal(a.data, c.data, a.size);
+    free(a.data);
+    free(b.data);
+    free(c.data);
+}
+
+static void ids_survive_adding_deleting_merging_compaction_and_reload(void **state) {
+    (void)state;
+    km_index *x = build((km_index_options){.bytes = 20, .rerank = KM_VECTORS_INT8});
+    float *more = clustered(200, DIM, 6);
+    assert_done(km_index_add(ctx, x, more, 100, NULL)); /* 600 .. 699 */
+    uint64_t own[100];
+    for (int i = 0; i < 100; i++) own[i] = ((uint64_t)1 << 40) + (uint64_t)i;
+    assert_done(km_index_add(ctx, x, more + 100 * DIM, 100, own));
+    assert_refused(km_index_add(ctx, x, more, 1, own), "already");
+    assert_refused(km_index_add(ctx, x, more, 2, (uint64_t[]){7000, 7000}), "twice");
+    assert_int_equal(km_index_describe(x).count, N + 200);
+    assert_true(km_index_describe(x).next_id == own[99] + 1);
+    uint64_t gone[] = {3, 650, own[5]};
+    assert_refused(km_index_delete(x, (uint64_t[]){4, 123456}, 2), "nothing was deleted");
+    assert_done(km_index_delete(x, gone, 3));
+    assert_refused(km_index_delete(x, gone, 1), "no vector with id 3");
+
+    for (int round = 0; round < 3; round++) { /* in memory, with tombstones, compacted */
+        uint64_t id[1];
+        float d[1];
+        assert_int_equal(km_index_describe(x).count, N + 197);
+        assert_true(found(x, base, N, 0, NULL) > N * 95 / 100);
+        assert_true(found(x, more, 100, 600, NULL) > 90);
+        assert_true(found(x, more + 100 * DIM, 100, own[0], NULL) > 90);
+        for (int i = 0; i < 3; i++) {
+            const float *q = i == 0 ? base + 3 * DIM : more + (i == 1 ? 50 : 105) * DIM;
+            assert_done(km_index_search(x, q, 1, 1, NULL, 1, id, d));
+            assert_true(id[0] != gone[i]);
+        }
+        const char *path = in_folder(round ? "compacted.kmx" : "dead.kmx");
+        assert_done(km_index_save(x, path, round > 0));
+        km_index_close(x);
+        x = km_index_open(path);
+        if (!x) fail_msg("%s", km_last_error());
+        assert_int_equal(km_index_describe(x).deleted, round ? 0 : 3);
+    }
+
+    km_index *other = build((km_index_options){.bytes = 20}); /* other coder: coded anew */
+    assert_refused(km_index_merge(ctx, x, other), "already");
+    km_index_close(other);
+    float *third = clustered(150, DIM, 7);
+    uint64_t ids[150];
+    for (int i = 0; i < 150; i++) ids[i] = 5000 + (uint64_t)i;
+    other = km_index_build(ctx, third, 150, DIM, ids, &(km_index_options){.bytes = 20});
+    assert_non_null(other);
+    assert_done(km_index_merge(ctx, x, other));
+    assert_int_equal(km_index_describe(x).count, N + 197 + 150);
+    assert_true(found(x, third, 150, 5000, NULL) > 120);
+    km_index_close(other);
+    km_index_close(x);
+    free(more);
+    free(third);
+}
+
+static void what_is_decoded_is_near_what_was_given(void **state) {
+    (void)state;
+    km_index *x = build((km_index_options){.bytes = DIM + 2});
+    uint64_t ids[] = {599, 0, 17, 17};
+    float out[4 * DIM];
+    assert_done(km_index_decode(x, ids, 4, out));
+    double error = 0, size = 0;
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < DIM; j++) {
+            double a = base[ids[i] * DIM + (uint64_t)j], b = out[i * DIM + j];
+            error += (a - b) * (a - b);
+            size += a * a;
+        }
+    assert_true(error < 0.01 * size);
+    assert_refused(km_index_decode(x, (uint64_t[]){N}, 1, out), "no vector with id 600");
+    km_index_close(x);
+}
+
+static void filters_and_probes_choose_what_is_looked_at(void **state) {
+    (void)state;
+    km_index *x = build((km_index_options){.bytes = DIM, .anchors = 12});
+    uint64_t ids[K], allow[] = {5, 6, 7}, deny[] = {9};
+    float dist[K];
+    km_search_options o = {.allow = allow, .n_allow = 3};
+    assert_done(km_index_search(x, base, 1, K, &o, 1, ids, dist));
+    for (int i = 0; i < K; i++) assert_true(i < 3 ? ids[i] >= 5 && ids[i] <= 7 : ids[i] == KM_NO_ID);
+    assert_true(isinf(dist[3]));
+    o = (km_search_options){.deny = deny, .n_deny = 1};
+    assert_done(km_index_search(x, base + 9 * DIM, 1, K, &o, 1, ids, dist));
+    for (int i = 0; i < K; i++) assert_true(ids[i] != 9);
+    o = (km_search_options){.probe = 1};
+    assert_true(found(x, base, N, 0, &o) > N * 9 / 10);
+    km_index_close(x);
+}
+
+static void kept_vectors_make_the_ranking_exact(void **state) {
+    (void)state;
+    float *queries = clustered(100, DIM, 8);
+    for (int kind = 1; kind <= 2; kind++) {
+        km_index *x =
+            build((km_index_options){.bytes = 3, .rerank = (km_index_vectors)kind, .anchors = 8});
+        uint64_t ids[100];
+        float dist[100];
+        int hits[2] = {0};
+        for (int with = 0; with < 2; with++) {
+            km_search_options o = {.rerank = with ? 100 : 0};
+            assert_done(km_index_search(x, queries, 100, 1, &o, 2, ids, dist));
+            for (int i = 0; i < 100; i++)
+                hits[with] += (int64_t)ids[i] == nearest(base, N, DIM, queries + i * DIM);
+        }
+        assert_true(hits[1] >= 95 && hits[1] > hits[0]);
+        km_index_close(x);
+    }
+    km_index *x = build((km_index_options){.bytes = 3});
+    uint64_t id;
+    float d;
+    assert_refused(km_index_search(x, queries, 1, 1, &(km_search_options){.rerank = 5}, 1, &id, &d),
+                   "keeps no vectors");
+    km_index_close(x);
+    free(queries);
+}
+
+static void odd_data_is_taken(void **state) {
+    (void)state;
+    float grid[64 * 2], same[50 * 4], line[30], one[3] = {1, 2, 3};
+    for (int i = 0; i < 64; i++) {
+        grid[2 * i] = (float)(i % 8);
+        grid[2 * i + 1] = (float)(i / 8);
+    }
+    for (int i = 0; i < 50 * 4; i++) same[i] = (float)(i % 4);
+    for (int i = 0; i < 30; i++) line[i] = (float)(i * i);
+    const struct {
+        const float *x;
+        int64_t n, dim, anchors;
+    } sets[] = {{grid, 64, 2, 0}, {same, 50, 4, 8}, {line, 30, 1, 4}, {one, 1, 3, 5},
+                {same, 3, 4, 100}, {grid, 64, 2, 1}};
+    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++)
+        for (int mode = 0; mode < 3; mode++) {
+            km_index_options o = {.mode = (km_index_mode)mode, .anchors = sets[i].anchors,
+                                  .bytes = mode == KM_INDEX_ANCHORS_ONLY ? 0 : 8};
+            km_index *x = km_index_build(ctx, sets[i].x, sets[i].n, sets[i].dim, NULL, &o);
+            if (!x) fail_msg("set %zu, mode %d: %s", i, mode, km_last_error());
+            uint64_t ids[100];
+            float dist[100];
+            assert_done(km_index_search(x, sets[i].x, 1, 100, NULL, 2, ids, dist));
+            for (int64_t k = 0; k < 100; k++) assert_true((ids[k] == KM_NO_ID) == (k >= sets[i].n));
+            assert_done(km_index_save(x, in_folder("odd.kmx"), false));
+            km_index_close(x);
+            x = km_index_open(in_folder("odd.kmx"));
+            if (!x) fail_msg("set %zu, mode %d: %s", i, mode, km_last_error());
+            uint64_t again[100];
+            assert_done(km_index_search(x, sets[i].x, 1, 100, NULL, 1, again, dist));
+            assert_memory_equal(ids, again, sizeof ids);
+            for (uint64_t id = 0; id < (uint64_t)sets[i].n; id++)
+                assert_done(km_index_delete(x, &id, 1));
+            assert_done(km_index_search(x, sets[i].x, 1, 1, NULL, 1, ids, dist));
+            assert_true(ids[0] == KM_NO_ID);
+            assert_done(km_index_save(x, in_folder("empty.kmx"), true));
+            km_index_close(x);
+            x = km_index_open(in_folder("empty.kmx"));
+            if (!x) fail_msg("%s", km_last_error());
+            assert_int_equal(km_index_describe(x).count, 0);
+            assert_true(km_index_describe(x).next_id == (uint64_t)sets[i].n);
+            assert_done(km_index_search(x, sets[i].x, 1, 1, NULL, 1, ids, dist));
+            assert_true(ids[0] == KM_NO_ID);
+            km_index_close(x);
+        }
+}
+
+static void bad_vectors_and_options_are_refused(void **state) {
+    (void)state;
+    float *x = clustered(40, 4, 9);
+    x[4 * 17 + 2] = NAN;
+    assert_null(km_index_build(ctx, x, 40, 4, NULL, NULL));
+    assert_non_null(strstr(km_last_error(), "vector 17"));
+    x[4 * 17 + 2] = 0;
+    assert_null(km_index_build(ctx, x, 40, 4, NULL, &(km_index_options){.bytes = 4, .ratio = 8}));
+    assert_null(km_index_build(ctx, x, 40, 4, NULL, &(km_index_options){.recall = 1.5}));
+    assert_null(km_index_build(ctx, x, 0, 4, NULL, NULL));
+    assert_null(km_index_build(ctx, NULL, 40, 4, NULL, NULL));
+    km_index *i = km_index_build(ctx, x, 40, 4, NULL, NULL);
+    assert_non_null(i);
+    x[1] = INFINITY;
+    uint64_t id;
+    float d;
+    assert_refused(km_index_add(ctx, i, x, 3, NULL), "vector 0");
+    assert_refused(km_index_search(i, x, 1, 1, NULL, 1, &id, &d), "query 0");
+    assert_refused(km_index_search(i, x + 4, 1, 0, NULL, 1, &id, &d), "at least 1");
+    assert_refused(km_index_merge(ctx, i, i), "itself");
+    assert_null(km_index_open(in_folder("none.kmx")));
+    assert_int_equal(km_index_describe(i).count, 40);
+    km_index_close(i);
+    free(x);
+}
+
+/* ---- Many threads on one index ---- */
+
+typedef struct worker {
+    km_index *x;
+    int hits, failures;
+} worker;
+
+static void *keep_searching(void *arg) {
+    worker *w = arg;
+    for (int i = 0; i < 200; i++) {
+        uint64_t id;
+        float d;
+        if (km_index_search(w->x, base + (i % N) * DIM, 1, 1, NULL, 1, &id, &d) != KM_OK)
+            w->failures++;
+        else
+            w->hits += id == (uint64_t)(i % N);
+    }
+    return NULL;
+}
+
+static void many_threads_search_while_one_adds_and_deletes(void **state) {
+    (void)state;
+    km_index *x = build((km_index_options){.bytes = DIM});
+    float *more = clustered(64, DIM, 11);
+    worker w[3];
+    pthread_t t[3];
+    for (int i = 0; i < 3; i++) {
+        w[i] = (worker){.x = x};
+        assert_int_equal(pthread_create(&t[i], NULL, keep_searching, &w[i]), 0);
+    }
+    for (int i = 0; i < 16; i++) {
+        assert_done(km_index_add(ctx, x, more + 4 * i * DIM, 4, NULL));
+        uint64_t id = N + 4 * (uint64_t)i;
+        assert_done(km_index_delete(x, &id, 1));
+    }
+    for (int i = 0; i < 3; i++) {
+        pthread_join(t[i], NULL);
+        assert_int_equal(w[i].failures, 0);
+        assert_true(w[i].hits > 180);
+    }
+    assert_int_equal(km_index_describe(x).count, N + 64 - 16);
+    km_index_close(x);
+    free(more);
+}
+
+static void the_size_that_is_told_is_the_size_of_the_file(void **state) {
+    (void)state;
+    km_index *x = build((km_index_options){.bytes = 7, .rerank = KM_VECTORS_F16});
+    double told = km_index_describe(x).total_bytes;
+    assert_done(km_index_save(x, in_folder("x.kmx"), false));
+    km_index_close(x);
+    blob b = read_blob(in_folder("x.kmx"));
+    assert_int_equal((size_t)told, b.size);
+    free(b.data);
+}
+
+#define IN_FOLDER(test) cmocka_unit_test_teardown(test, empty_folder)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(vectors_find_themselves_in_every_mode_and_metric),
+        cmocka_unit_test(anchors_alone_give_the_cell),
+        cmocka_unit_test(answers_are_the_same_for_any_number_of_threads),
+        IN_FOLDER(the_same_bytes_for_any_number_of_threads),
+        IN_FOLDER(ids_survive_adding_deleting_merging_compaction_and_reload),
+        cmocka_unit_test(what_is_decoded_is_near_what_was_given),
+        cmocka_unit_test(filters_and_probes_choose_what_is_looked_at),
+        cmocka_unit_test(kept_vectors_make_the_ranking_exact),
+        IN_FOLDER(odd_data_is_taken),
+        IN_FOLDER(bad_vectors_and_options_are_refused),
+        cmocka_unit_test(many_threads_search_while_one_adds_and_deletes),
+        IN_FOLDER(the_size_that_is_told_is_the_size_of_the_file),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
