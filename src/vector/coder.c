@@ -16,6 +16,7 @@ double km_coder_error(const km_coder *c) { return c->error; }
 void km_coder_free(km_coder *c) {
     if (!c) return;
     for (int i = 0; i < KM_CODER_CLASSES; i++) km_axes_free(&c->axes[i]);
+    km_stage_free(&c->stage);
     km_free(c->signs);
     km_free(c->tables);
     km_free(c);
@@ -32,6 +33,8 @@ km_status km_coder_prepare(km_coder *c, km_error *err) {
         if (!c->tables) return km_error_set(err, KM_ERR_MEMORY, "coder: out of memory");
         km_trellis_fill(c->tables);
     }
+    if (!c->trellis && !c->stage.slot && km_stage_plan(&c->stage, &c->axes[0]) != KM_OK)
+        return km_error_set(err, KM_ERR_MEMORY, "coder: out of memory");
     c->turned = 0;
     for (int i = 0; i < c->classes; i++) c->turned += c->axes[i].padded;
     c->scales[0] = 0;
@@ -133,8 +136,7 @@ static void encode_axes(const km_coder *c, const km_axes *a, const float *z, dou
             int b = a->bits[i];
             int level = b && a->amp[i] > 0 ? km_level_of(b, c->levels[b], z[i] / a->amp[i]) : 0;
             value[i] = b ? c->levels[b][level] : 0;
-            if (b) km_bits_put(code, first, b, (uint32_t)level);
-            first += b;
+            km_stage_put(&c->stage, a, code, i, (uint32_t)level);
         }
     }
     double along = 0, norm = 0; /* the scale that fits best */
@@ -210,12 +212,8 @@ void km_code_ready(const km_coder *c, const km_axes *a, const uint8_t *code, uin
 }
 
 void km_code_values(const km_coder *c, const km_axes *a, const uint8_t *code, float *values) {
-    int64_t at = km_coder_head(c);
-    for (int64_t i = 0; i < a->count && !c->trellis; i++) {
-        int b = a->bits[i];
-        values[i] = b ? a->amp[i] * c->levels[b][km_bits_get(code, at, b)] : 0;
-        at += b;
-    }
+    for (int64_t i = 0; i < a->count && !c->trellis; i++)
+        values[i] = a->amp[i] * c->levels[a->bits[i]][km_stage_get(&c->stage, a, code, i)];
     for (int64_t i = 0; i < a->count && c->trellis; i++) {
         const uint8_t *p = code + (a->at[i] >> 3);
         uint32_t word = ((uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16) >>
@@ -262,15 +260,24 @@ km_status km_coder_decode(const km_coder *c, km_threads *t, const uint8_t *codes
 
 /* ---- Lists of codes ---- */
 
-int64_t km_coder_block_rows(const km_coder *c) {
-    (void)c;
-    return 1;
-}
+int64_t km_coder_block_rows(const km_coder *c) { return c->trellis ? 1 : KM_STAGE_GROUP; }
 
 void km_coder_pack(const km_coder *c, const uint8_t *codes, int64_t n, uint8_t *packed) {
-    memcpy(packed, codes, (size_t)(n * c->bytes));
+    if (c->trellis) {
+        memcpy(packed, codes, (size_t)(n * c->bytes));
+        return;
+    }
+    for (int64_t i = 0; i < n; i += KM_STAGE_GROUP)
+        km_stage_pack(&c->stage, c->bytes, codes + i * c->bytes,
+                      n - i < KM_STAGE_GROUP ? n - i : KM_STAGE_GROUP, packed + i * c->bytes);
 }
 
 void km_coder_unpack(const km_coder *c, const uint8_t *packed, int64_t n, uint8_t *codes) {
-    memcpy(codes, packed, (size_t)(n * c->bytes));
+    if (c->trellis) {
+        memcpy(codes, packed, (size_t)(n * c->bytes));
+        return;
+    }
+    for (int64_t i = 0; i < n; i += KM_STAGE_GROUP)
+        km_stage_unpack(&c->stage, c->bytes, packed + i * c->bytes,
+                        n - i < KM_STAGE_GROUP ? n - i : KM_STAGE_GROUP, codes + i * c->bytes);
 }

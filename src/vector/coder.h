@@ -2,11 +2,9 @@
  *
  * A coder is trained once on a sample of residuals r = x - anchor and never changes after that. It
  * turns r by an orthogonal transform (a seeded Hadamard rotation, or principal axes), gives each
- * axis its share of the bits, and rounds to the levels that suit Gaussian axes. A code is
- *
- *   [scale, its norm on a logarithmic scale] [the axes' bits, one after the other]
- *
- * and takes the same number of bytes for every row. All functions on a trained coder are thread
+ * axis its share of the bits, and codes the axes one by one (fast) or by a trellis over all of them
+ * (dense). A code holds the residual's norm, on a logarithmic scale, too, and takes the same number
+ * of bytes for every row. All functions on a trained coder are thread
  * safe, and every result is the same for any number of threads. */
 #ifndef KM_VECTOR_CODER_H
 #define KM_VECTOR_CODER_H
@@ -66,10 +64,9 @@ km_status km_coder_encode(const km_coder *c, km_threads *t, const float *residua
 km_status km_coder_decode(const km_coder *c, km_threads *t, const uint8_t *codes, int64_t n,
                           float *out);
 
-/* How rows lie where they are scanned: n rows take n * km_coder_bytes, whole groups of
- * km_coder_block_rows interleaved for the scan, what is left over as plain rows. A list of rows (a
- * cell) is packed as one piece. Packing is a permutation of bytes or bits; km_coder_unpack undoes
- * it. `packed` and `codes` do not overlap. */
+/* How rows lie where they are scanned: n rows take n * km_coder_bytes, in groups of
+ * km_coder_block_rows (the last may be shorter), which can be scanned one by one. A list of rows (a
+ * cell) is packed as one piece; km_coder_unpack undoes it. `packed` and `codes` do not overlap. */
 int64_t km_coder_block_rows(const km_coder *c);
 void km_coder_pack(const km_coder *c, const uint8_t *codes, int64_t n, uint8_t *packed);
 void km_coder_unpack(const km_coder *c, const uint8_t *packed, int64_t n, uint8_t *codes);

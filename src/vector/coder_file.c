@@ -106,7 +106,7 @@ km_coder *km_coder_read(const void *bytes, size_t size, km_error *err) {
     if (h.dim < 1 || h.dim > KM_CODER_MAX_DIM || h.mode > KM_CODE_DENSE ||
         (h.turn != KM_TURN_HADAMARD && h.turn != KM_TURN_PCA) || h.bytes < 1 ||
         h.bytes > h.dim + 64 || h.classes < 1 || h.classes > KM_CODER_CLASSES || h.trellis > 1 ||
-        (h.turn == KM_TURN_HADAMARD && h.classes != 1) || h.zero != 0 ||
+        ((h.turn == KM_TURN_HADAMARD || !h.trellis) && h.classes != 1) || h.zero != 0 ||
         !(h.scale_low > 0 && h.scale_low < INFINITY) || !(h.scale_step >= 0 && h.scale_step < 1) ||
         !(h.error >= 0 && h.error < INFINITY) || !isfinite(h.lost))
         return refuse(NULL, err, KM_ERR_FORMAT, "fields out of range");

@@ -1,13 +1,15 @@
 /* What a coder holds; shared by training, files and scans. A code is
  *
- *   8 bits: scale    class_bits: class    the class' ring of trellis bits, or its axes' levels
+ *   8 bits: scale    class_bits: class    the class' ring of trellis bits
  *
- * lowest bit first. */
+ * lowest bit first, or for levels, which know no classes, what stage.h says. */
 #ifndef KM_VECTOR_CODER_IMPL_H
 #define KM_VECTOR_CODER_IMPL_H
 #include "vector/axes.h"
+#include "vector/bits.h"
 #include "vector/coder.h"
 #include "vector/levels.h"
+#include "vector/stage.h"
 #include "vector/trellis.h"
 #include <stdbool.h>
 #include <string.h>
@@ -32,6 +34,7 @@ struct km_coder {
     int64_t turned;              /* padded axes of all classes */
     float *signs;                /* of the Hadamard rotation, or NULL */
     km_trellis *tables;          /* or NULL */
+    km_stage stage;              /* of levels */
     float scales[KM_SCALE_STEPS + 1];
     float levels[KM_LEVEL_BITS + 1][1 << KM_LEVEL_BITS];
 };
@@ -47,17 +50,6 @@ void km_coder_turn_rows(const km_coder *c, float *rows, float *out);
 
 /* The class that suits a row best: z (turned), of squared norm dim. */
 int km_coder_class(const km_coder *c, const float *z);
-
-/* n bits at bit `at` of a string, lowest first; at most 8. */
-static inline uint32_t km_bits_get(const uint8_t *p, int64_t at, int n) {
-    uint32_t v = p[at >> 3];
-    if ((at & 7) + n > 8) v |= (uint32_t)p[(at >> 3) + 1] << 8;
-    return v >> (at & 7) & ((1u << n) - 1);
-}
-static inline void km_bits_put(uint8_t *p, int64_t at, int n, uint32_t v) {
-    p[at >> 3] |= (uint8_t)(v << (at & 7));
-    if ((at & 7) + n > 8) p[(at >> 3) + 1] |= (uint8_t)(v >> (8 - (at & 7)));
-}
 
 static inline int km_code_class(const km_coder *c, const uint8_t *code) {
     return c->class_bits ? (int)km_bits_get(code, KM_SCALE_BITS, c->class_bits) : 0;

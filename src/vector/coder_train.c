@@ -161,7 +161,7 @@ km_coder *km_coder_train(km_threads *t, const float *residuals, int64_t n,
         km_error_set(err, KM_ERR_MEMORY, "coder: out of memory for a sample");
         goto done;
     }
-    int many = o->mode == KM_CODE_DENSE ? affordable_classes(&x, n) : 1;
+    int many = o->mode == KM_CODE_DENSE && o->bytes >= 8 ? affordable_classes(&x, n) : 1;
     bool choose = o->turn == KM_TURN_AUTO && x.held > 0;
     bool pca = o->turn != KM_TURN_HADAMARD && x.dim <= PCA_DIM && x.n > 1 && o->bytes >= 2 &&
                (choose || o->turn == KM_TURN_PCA);

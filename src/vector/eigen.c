@@ -76,10 +76,12 @@ static void turn_rows(int64_t n, double *p, double *q, double c, double s) {
 
 /* QL with Wilkinson's shift; side[i] couples i and i + 1. */
 static bool settle(int64_t n, double *d, double *side, double *a) {
+    double top = 0; /* what is nothing beside this is nothing, also where the diagonal is 0 */
+    for (int64_t i = 0; i < n; i++) top = fmax(top, fabs(d[i]) + fabs(side[i]));
     for (int64_t l = 0; l < n; l++) {
         for (int step = 0;; step++) {
             int64_t m = l;
-            while (m + 1 < n && fabs(side[m]) > 1e-16 * (fabs(d[m]) + fabs(d[m + 1]))) m++;
+            while (m + 1 < n && fabs(side[m]) > 1e-16 * (fabs(d[m]) + fabs(d[m + 1]) + 0.1 * top)) m++;
             if (m == l) break;
             if (step == MAX_STEPS) return false;
             double half = (d[l + 1] - d[l]) / (2 * side[l]), r = hypot(half, 1);

@@ -75,3 +75,17 @@ int km_level_of(int bits, const float *levels, float x) {
     }
     return lo;
 }
+
+double km_level_lead(int bits, int lead, const float *levels, float *mean) {
+    int each = 1 << (bits - lead), n = 1 << bits;
+    double kept = 0, low = -INFINITY;
+    for (int t = 0; t < 1 << lead; t++) {
+        int next = (t + 1) * each;
+        double high = next < n ? 0.5 * ((double)levels[next - 1] + levels[next]) : INFINITY;
+        double mass = below(high) - below(low), m = (density(low) - density(high)) / mass;
+        mean[t] = (float)m;
+        kept += mass * m * m;
+        low = high;
+    }
+    return 1 - kept;
+}

@@ -11,4 +11,8 @@ double km_levels(int bits, float *levels);
 /* The level nearest to x: its index. */
 int km_level_of(int bits, const float *levels, float x);
 
+/* What is known from the `lead` highest bits of a level's index: mean (2^lead) of the numbers that are
+ * rounded to levels that begin so. Returns the error of that. */
+double km_level_lead(int bits, int lead, const float *levels, float *mean);
+
 #endif

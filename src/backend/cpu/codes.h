@@ -17,6 +17,14 @@ typedef struct km_trellis_plan {
     const float *values;
 } km_trellis_plan;
 
+/* A row of levels likewise: an axis' level is made of its leading and its other bits. */
+typedef struct km_level_plan {
+    int64_t axes;         /* a multiple of 16 */
+    const int32_t *lead_at, *rest_at;
+    const int32_t *lead_mask, *rest_mask, *rest_bits, *table;
+    const float *amp, *values;
+} km_level_plan;
+
 typedef struct km_code_kernels {
     /* out[i * ldo + j] = <x_i, axis_j>: x (KM_TURN_ROWS, dim), axis (axes, dim). Each product is the
      * same number whatever stands in the other rows. */
@@ -32,7 +40,24 @@ typedef struct km_code_kernels {
     /* dot = sum p[i] value[i], norm = sum (amp[i] value[i])^2 over a padded code */
     void (*trellis)(const km_trellis_plan *plan, const uint8_t *code, const float *p, float *dot,
                     float *norm);
+    void (*levels)(const km_level_plan *plan, const uint8_t *code, const float *p, float *dot,
+                   float *norm);
+    /* sums[32 b + i] = the sum over nibbles j of lut[16 j + nibble j of row i of block b]; see
+     * vector/stage.h. `nibbles` is even; behind lut stand 64 bytes of 0. */
+    void (*stage)(const uint8_t *blocks, int64_t count, const uint8_t *lut, int64_t nibbles,
+                  uint32_t *sums);
 } km_code_kernels;
+
+/* simd/codes_stage.c */
+#define KM_CODE_STAGE(suffix)                                                                      \
+    void km_code_levels_##suffix(const km_level_plan *plan, const uint8_t *code, const float *p,   \
+                                 float *dot, float *norm);                                         \
+    void km_code_stage_##suffix(const uint8_t *blocks, int64_t count, const uint8_t *lut,          \
+                                int64_t nibbles, uint32_t *sums);
+KM_CODE_STAGE(base)
+KM_CODE_STAGE(avx2)
+KM_CODE_STAGE(avx512)
+#undef KM_CODE_STAGE
 
 KM_SIMD_TABLE(km_code_kernels, km_simd_codes)
 

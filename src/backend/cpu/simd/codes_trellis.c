@@ -143,5 +143,10 @@ static void trellis(const km_trellis_plan *plan, const uint8_t *code, const floa
     *norm = v_reduce_add(n);
 }
 
-const km_code_kernels KM_SIMD(km_simd_codes) = {
-    .turn = turn, .dot = dot, .add4 = add4, .step = step, .trellis = trellis};
+const km_code_kernels KM_SIMD(km_simd_codes) = {.turn = turn,
+                                                .dot = dot,
+                                                .add4 = add4,
+                                                .step = step,
+                                                .trellis = trellis,
+                                                .levels = KM_SIMD(km_code_levels),
+                                                .stage = KM_SIMD(km_code_stage)};
