@@ -280,11 +280,14 @@ def inference(data, path):
                          percent(b["kermes"]["of_memory"]), percent(b["llama.cpp"]["of_memory"])])
     text.append(table([f"{first['model']}", "Kermes", "llama.cpp"], rows))
     agree = data["agreement"]
-    texts, itself, p = agree["texts"], agree["llama.cpp_and_itself"], agree["perplexity"]
+    texts, p = agree["texts"], agree["perplexity"]
+    others = [f"{what} on {texts['prompts'] - agree[key]['wrong']}" for key, what in (
+        ("llama.cpp_for_another_processor", "compiled for another processor,"),
+        ("llama.cpp_with_flash_attention", "with flash attention,")) if key in agree]
     text.append(f"Of {texts['prompts']} prompts, {texts['tokens']} likeliest tokens each, "
                 f"{texts['prompts'] - texts['wrong']} agree with llama.cpp up to a place where its "
-                f"two best tokens are nearer than {texts['margin']}; llama.cpp with its two ways of "
-                f"computing attention agrees with itself on {texts['prompts'] - itself['wrong']}. "
+                f"two best tokens are nearer than {texts['margin']}; llama.cpp agrees with itself, "
+                f"{' and '.join(others)}. "
                 f"Perplexity of {p['bytes']:,} bytes of Shakespeare: {p['kermes']:.3f}, llama.cpp "
                 f"{p['llama.cpp']:.3f}.\n")
     return "\n".join(text)

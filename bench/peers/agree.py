@@ -6,14 +6,17 @@ either may come first, and the texts may part from there on. Prints JSON; exit c
 part elsewhere, or when the perplexities differ by more than --percent.
 
 Usage: bench/peers/agree.py -m MODEL.gguf [--text FILE [--last BYTES]] [--kermes FILE]
-           [--threads N] [--keep FILE] [--out FILE]
+           [--threads N] [--other-build DIR] [--keep FILE] [--out FILE]
 
 --keep FILE holds llama.cpp's side of it: read if it is there, written if not.
 
+llama.cpp runs as llama-cpp-python runs it by default, without flash attention.
+
 Inputs of products are rounded to 8 bits, and a sum that differs in its last bit sooner or later
 rounds the other way; from there on the difference is as large as the rounding itself. So llama.cpp
-is compared with itself, too, computing attention in its other way: no two programs that do not
-add in the same order can be nearer to each other than that.
+is compared with itself, too: with flash attention, and (--other-build: a folder with its libraries)
+compiled for another processor. No two programs that do not add in the same order can be nearer to
+each other than that.
 """
 import argparse
 import json
@@ -26,8 +29,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 
 
-def call(line):
-    return json.loads(subprocess.run(line, stdout=subprocess.PIPE, check=True).stdout)
+def call(line, **more):
+    env = {**os.environ, **more}
+    return json.loads(subprocess.run(line, stdout=subprocess.PIPE, check=True, env=env).stdout)
 
 
 def peer(o, text):
@@ -37,7 +41,11 @@ def peer(o, text):
     llama = [sys.executable, os.path.join(HERE, "llama.py")]
     more = ["-m", o.model, "--threads", str(o.threads)]
     greedy = llama + ["greedy", "--file", os.path.join(HERE, "prompts.json"), "-n", str(o.tokens)]
-    got = {"greedy": call(greedy + more), "other": call(greedy + more + ["--flash", "off"])}
+    plain = greedy + more + ["--flash", "off"]
+    got = {"greedy": call(plain), "flash": call(greedy + more + ["--flash", "on"])}
+    if o.other_build:
+        got["build"] = call(plain, LLAMA_CPP_LIB_PATH=o.other_build,
+                            LD_LIBRARY_PATH=o.other_build)
     if text:
         got["perplexity"] = call(llama + ["perplexity", "--file", text, "--context",
                                           str(o.context)] + more)
@@ -58,7 +66,7 @@ def ours(o, prompt):
 
 
 def itself(o, theirs, other):
-    """llama.cpp with attention in its two ways."""
+    """llama.cpp beside another llama.cpp."""
     margins, wrong = [], 0
     for a, b in zip(theirs, other):
         at = next((i for i, (x, y) in enumerate(zip(a["ids"], b["ids"])) if x != y), None)
@@ -113,6 +121,7 @@ def main():
     a.add_argument("--context", type=int, default=512)
     a.add_argument("--margin", type=float, default=0.05)
     a.add_argument("--percent", type=float, default=0.5)
+    a.add_argument("--other-build", help="folder of llama.cpp's libraries, built in another way")
     a.add_argument("--keep")
     a.add_argument("--out")
     o = a.parse_args()
@@ -125,8 +134,10 @@ def main():
         theirs = peer(o, text)
         result = {"model": os.path.basename(o.model), "device": o.device,
                   "texts": texts(o, theirs["greedy"])}
-        if "other" in theirs:
-            result["llama.cpp_and_itself"] = itself(o, theirs["greedy"], theirs["other"])
+        for name, key in (("flash", "llama.cpp_with_flash_attention"),
+                          ("build", "llama.cpp_for_another_processor")):
+            if name in theirs:
+                result[key] = itself(o, theirs["greedy"], theirs[name])
         good = result["texts"]["wrong"] == 0
         if text:
             mine = call([o.kermes, "perplexity", "-m", o.model, "--file", text, "--context",

@@ -4,9 +4,11 @@ bench/performance.py makes its page.
 
 Usage: bench/peers/record.py -m SMOLLM2.gguf --text FILE --name NAME [--kermes FILE] [--rounds N]
            [--more MODEL.gguf ...] [--large MODEL.gguf] [--prefix "chrt -f 20"] [--keep FILE]
+           [--other-build DIR]
 
 -m is measured in every way; --more are measured for speed, --large for speed and bandwidth. NAME is
-the machine's; the file is bench/results/NAME-inference.json. --keep: see agree.py.
+the machine's; the file is bench/results/NAME-inference.json. --keep and
+--other-build: see agree.py.
 """
 import argparse
 import json
@@ -39,6 +41,7 @@ def main():
     a.add_argument("--rounds", default="5")
     a.add_argument("--prefix", default="")
     a.add_argument("--keep")
+    a.add_argument("--other-build")
     o = a.parse_args()
     threads = str(os.cpu_count())
     common = ["--kermes", o.kermes, "--rounds", o.rounds, "--threads", threads]
@@ -57,6 +60,7 @@ def main():
         short = ["--tokens", "24", "--prompt", "128"]
         models.append(suites(o.large, "speed", "bandwidth", more=[*quiet, *short]))
     keep = ["--keep", o.keep] if o.keep else []
+    keep += ["--other-build", o.other_build] if o.other_build else []
     agree = call(os.path.join(HERE, "agree.py"), "-m", o.model, "--text", o.text, "--last", o.last,
                  "--kermes", o.kermes, "--threads", threads, *keep)
     machine = json.loads(subprocess.run([o.kermes, "devices", "--json"],
