@@ -115,6 +115,20 @@ static void print_made(const line *l, const km_made *m, double raw, double secon
     printf("  %-10s %s\n", "time", km_format_seconds(a, seconds));
 }
 
+/* Of several ranks, the first one that met an error of its own tells it. */
+static bool first_to_fail(km_comm *comm, km_status s, const km_error *err) {
+    int n = km_comm_size(comm), rank = km_comm_rank(comm);
+    double *failed = km_calloc((size_t)n, sizeof *failed);
+    bool own = s != KM_OK && strcmp(err->text, "another rank failed") != 0;
+    if (!failed) return own;
+    failed[rank] = own;
+    bool first = own && km_comm_sum(comm, failed, n, NULL) == KM_OK;
+    if (!own) km_comm_sum(comm, failed, n, NULL);
+    for (int r = 0; r < rank; r++) first = first && failed[r] == 0;
+    km_free(failed);
+    return first;
+}
+
 static int run(const line *l, const char *in_path, km_index_options *o) {
     km_error err = {0};
     km_made made;
@@ -135,9 +149,7 @@ static int run(const line *l, const char *in_path, km_index_options *o) {
     sigaction(SIGINT, &act, NULL); /* stops between blocks; a second one at once */
     if (s == KM_OK) s = km_index_make(ctx, comm, in, ids, l->out, o, &made, &err);
     if (w.stage) km_progress_end(&w.bar);
-    /* An error that only another rank met is its own to tell. */
-    if (s != KM_OK && strcmp(err.text, "another rank failed") == 0) tells = false;
-    else if (s != KM_OK && comm && km_comm_size(comm) > 1 && s != KM_ERR_RANGE) tells = true;
+    if (comm && km_comm_size(comm) > 1) tells = first_to_fail(comm, s, &err);
     if (s == KM_OK) {
         const km_layout *y = km_input_layout(in);
         raw = (double)made.rows * (double)y->dim * (double)km_dtype_size(y->dtype);

@@ -1,0 +1,101 @@
+#!/bin/bash
+# The commands on vectors, from raw numbers to answers and back, as a user would type them.
+. "$(dirname "$0")/lib.bash"
+cd "$work" || exit 1
+raw=(--dim 16 --dtype u8)
+head -c 48000 /dev/urandom >base.raw # 3000 vectors of 16
+head -c 3200 base.raw >few.raw       # 200 of them
+
+# From vectors to an index
+expect 0 compress base.raw "${raw[@]}" -o v.kmx --bytes 16 --json --quiet
+json_says kermes:string vectors=3000 dim=16 code_bytes:number bytes:number bytes_per_vector:number \
+    ratio:number energy:number mse:number sample_recall@10:number anchors:number seconds:number
+expect 0 compress base.raw "${raw[@]}" -o dense.kmx --bytes 12 --mode dense --metric cosine
+says out 'dense.kmx: 3000 vectors of 16 dimensions'
+says out 'times smaller'
+expect 0 compress base.raw "${raw[@]}" -o small.kmx --mode anchors-only --anchors 20 --quiet
+[ ! -s out ] || fail "--quiet printed"
+expect 0 compress base.raw "${raw[@]}" -o by-recall.kmx --recall 0.8 --metric ip --rerank int8
+expect 0 compress few.raw "${raw[@]}" -o kept.kmx --bytes 4 --rerank f16 --anchors 4
+
+# Finding: queries from a file, the line and stdin; every form of output
+expect 0 search v.kmx --queries few.raw "${raw[@]}" -k 3
+[ "$(wc -l <out)" -eq 600 ] || fail "not three answers for each query"
+same=$(awk '$2 == 1 && $1 == $3' out | wc -l)
+[ "$same" -ge 190 ] || fail "only $same of 200 vectors found themselves"
+expect 0 search v.kmx --query '1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16' -k 2 --json
+json_says k=2 metric=l2 queries.0.ids:array queries.0.distances:array
+echo '[1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16]' | "$KERMES" search v.kmx --queries - -k 1 >out 2>err ||
+    fail "queries over stdin"
+[ "$(wc -l <out)" -eq 1 ] || fail "not one answer"
+expect 0 decompress v.kmx -o back.npy --ids 0-99 --ids-out ids.npy --json
+json_says vectors=100 dim=16
+expect 0 info back.npy --json
+json_says kind=vectors rows.vectors=100 rows.dim=16 rows.dtype=f32
+"$KERMES" search v.kmx --queries - -k 1 <back.npy >out 2>err || fail ".npy over stdin"
+[ "$(wc -l <out)" -eq 100 ] || fail "not 100 answers"
+expect 0 search v.kmx --queries back.npy -k 5 --format npy -o found.npy
+expect 0 info found.npy --json
+json_says rows.vectors=100 rows.dim=5 rows.dtype=i64
+[ -s found-distances.npy ] || fail "no distances"
+expect 0 search v.kmx --queries back.npy -k 5 --format ivecs -o found.ivecs
+[ "$(stat -c %s found.ivecs)" -eq 2400 ] || fail "ivecs of a wrong size"
+expect 0 search v.kmx --queries few.raw "${raw[@]}" -k 4 --allow 5,7-8 --probe 1000
+[ "$(awk '$3 != 5 && $3 != 7 && $3 != 8' out | wc -l)" -eq 0 ] || fail "--allow let others through"
+expect 0 search kept.kmx --queries few.raw "${raw[@]}" -k 1 --exact-rerank
+[ "$(awk '$1 == $3 && $4 == 0' out | wc -l)" -eq 200 ] || fail "re-ranking is not exact"
+expect 0 search v.kmx --queries few.raw "${raw[@]}" -k 1 --exact-rerank --base base.raw
+[ "$(awk '$1 == $3 && $4 == 0' out | wc -l)" -eq 200 ] || fail "re-ranking by --base is not exact"
+
+# Measuring and describing
+expect 0 recall v.kmx --base base.raw --queries few.raw "${raw[@]}" -k 10 --json
+json_says recall@1:number recall@10:number recall@100:number bytes_per_vector:number \
+    code_bytes:number mse:number qps:number latency_p50:number latency_p99:number
+expect 0 recall v.kmx --base base.raw --queries few.raw "${raw[@]}" --probe 2
+says out 'queries/s'
+expect 0 info v.kmx --verify
+says out 'blocks are as they were written'
+expect 0 info kept.kmx --json
+json_says kind=index index.vectors=200 index.rerank=f16 index.metric=l2 index.sections.0.name:string
+expect 0 compare --device cpu --json --rounds 2
+json_says cpu.seconds:number cpu.energy:number cpu.rounds:number gpu_missing:string
+
+# Changing
+expect 0 delete v.kmx --ids 3,10-19 --json
+json_says deleted=11 vectors=2989
+expect_error 1 delete v.kmx --ids 3
+says err 'no vector with id 3'
+expect 0 delete v.kmx --ids 3,20 --missing-ok --compact
+expect 0 search v.kmx --queries few.raw "${raw[@]}" -k 1
+[ "$(awk '$3 == 3 || ($3 >= 10 && $3 <= 20)' out | wc -l)" -eq 0 ] || fail "deleted vectors found"
+expect 0 add v.kmx few.raw "${raw[@]}" --json
+json_says added=200 vectors=3188 next_id=3200
+seq 100000 100199 >ids.txt
+expect 0 add v.kmx few.raw "${raw[@]}" --ids ids.txt -o more.kmx --json
+json_says vectors=3388 next_id=100200
+expect_error 1 add more.kmx few.raw "${raw[@]}" --ids ids.txt
+says err 'already'
+expect 0 compress few.raw "${raw[@]}" -o other.kmx --bytes 8 --ids ids.txt --quiet
+expect 0 merge v.kmx other.kmx -o both.kmx --json
+json_says vectors=3388
+expect_error 1 merge v.kmx v.kmx -o both.kmx
+expect 0 decompress both.kmx -o all.npy --dtype f16
+[ "$(stat -c %s all.npy)" -eq $((128 + 3388 * 32)) ] || fail "all.npy has a wrong size"
+
+# The line
+expect_error 2 compress base.raw
+expect_error 2 compress -o x.kmx
+expect_error 2 compress base.raw "${raw[@]}" -o x.kmx --mode quick
+expect_error 2 compress base.raw "${raw[@]}" -o x.kmx --metric l1
+expect_error 2 compress base.raw "${raw[@]}" -o x.kmx --anchors many
+expect_error 2 search v.kmx
+expect_error 2 search v.kmx --queries few.raw --format npy
+expect_error 2 search v.kmx --queries few.raw --format xml
+expect_error 2 recall v.kmx --base base.raw
+expect_error 2 delete v.kmx
+expect_error 2 merge v.kmx
+expect_error 2 decompress v.kmx
+for command in compress search add delete merge decompress recall compare; do
+    expect 0 $command --help
+    says out 'Examples:'
+done
