@@ -19,6 +19,7 @@ static void fill_table(void) {
     km_cpu_register_rope(k);
     km_cpu_register_quant(k);
     km_cpu_register_attend(k);
+    km_cpu_register_sample(k);
     km_cpu_register_nearest(k);
     km_cpu_register_optim(k);
 }

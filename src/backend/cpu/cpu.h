@@ -22,6 +22,7 @@ void km_cpu_register_loss(km_kernel *k);        /* cross_entropy, mse, bce and g
 void km_cpu_register_rope(km_kernel *k);
 void km_cpu_register_quant(km_kernel *k);       /* layers over weights of a few bits */
 void km_cpu_register_attend(km_kernel *k);      /* attention of a running model */
+void km_cpu_register_sample(km_kernel *k);      /* choosing its next token */
 void km_cpu_register_nearest(km_kernel *k);     /* nearest, cell_sums */
 void km_cpu_register_optim(km_kernel *k);       /* sgd, adamw, and the norm before them */
 
