@@ -4,6 +4,7 @@
 #include "backend/cpu/nearest.h"
 #include "base/alloc.h"
 #include "vector/levels.h"
+#include "vector/stage.h"
 #include "vector/trellis.h"
 #include <math.h>
 #include <string.h>
@@ -84,42 +85,47 @@ static int64_t trellis_bits(const double *variance, int64_t dim, int64_t bits, u
     return count;
 }
 
-/* One bit after the other to the axis where it saves most. */
+static double group_variance(const double *variance, int64_t dim, int64_t group) {
+    double v = 0;
+    for (int64_t i = group * KM_STAGE_AXES; i < (group + 1) * KM_STAGE_AXES && i < dim; i++)
+        v += variance[i];
+    return v;
+}
+
+/* One bit after the other to the group of eight axes where it saves most. The last group may be
+ * short and takes as many bits as the others. */
 static int64_t level_bits(const double *variance, int64_t dim, int64_t bits, uint8_t *out,
                           double *level) {
     double error[KM_LEVEL_BITS + 1];
     float unused[1 << KM_LEVEL_BITS];
+    int64_t groups = (dim + KM_STAGE_AXES - 1) / KM_STAGE_AXES, left = bits / KM_STAGE_AXES;
     for (int b = 0; b <= KM_LEVEL_BITS; b++) error[b] = km_levels(b, unused);
-    double lo = 0, hi = variance[0]; /* the saving of the last bit given, by halving */
-    for (int i = 0; i < 80; i++) {
-        double mid = 0.5 * (lo + hi);
-        int64_t given = 0;
-        for (int64_t j = 0; j < dim; j++) {
-            int b = 0;
-            while (b < KM_LEVEL_BITS && variance[j] * (error[b] - error[b + 1]) > mid) b++;
-            given += b;
-        }
-        if (given > bits) lo = mid;
-        else hi = mid;
-    }
-    int64_t given = 0, count = 0;
-    for (int64_t j = 0; j < dim; j++) {
-        int b = 0;
-        while (b < KM_LEVEL_BITS && variance[j] * (error[b] - error[b + 1]) > hi) b++;
-        out[j] = (uint8_t)b;
-        given += b;
-    }
-    for (int64_t round = 0; round < KM_LEVEL_BITS && given < bits; round++) { /* ties */
-        for (int64_t j = 0; j < dim && given < bits; j++) {
-            bool next = out[j] < KM_LEVEL_BITS &&
-                        variance[j] * (error[out[j]] - error[out[j] + 1]) >= lo * (1 - 1e-9);
-            if (next || (round > 0 && out[j] < KM_LEVEL_BITS && variance[j] > 0)) out[j]++, given++;
-        }
-    }
+    memset(out, 0, (size_t)dim);
     double lost = 0;
+    for (bool more = true; more && left > 0;) {
+        /* Groups are sorted, so of those with as many bits the first gains most; all whose gain is
+         * within a hair of the best take a bit in this round. */
+        double best = 0;
+        for (int64_t g = 0; g < groups; g++) {
+            const int b = out[g * KM_STAGE_AXES];
+            double v = group_variance(variance, dim, g);
+            if (b < KM_LEVEL_BITS) best = fmax(best, v * (error[b] - error[b + 1]));
+        }
+        more = best > 0;
+        for (int64_t g = 0; more && g < groups && left > 0; g++) {
+            const int b = out[g * KM_STAGE_AXES];
+            double v = group_variance(variance, dim, g);
+            if (b == KM_LEVEL_BITS || v * (error[b] - error[b + 1]) < best * (1 - 1e-9)) continue;
+            for (int64_t i = g * KM_STAGE_AXES; i < (g + 1) * KM_STAGE_AXES && i < dim; i++)
+                out[i] = (uint8_t)(b + 1);
+            left--;
+        }
+    }
+    int64_t count = 0;
     for (int64_t j = 0; j < dim; j++) {
-        if (out[j]) count = j + 1;
-        if (out[j]) lost += variance[j] * error[out[j]];
+        if (!out[j]) continue;
+        count = j + 1;
+        lost += variance[j] * error[out[j]];
     }
     if (count < 1) count = 1;
     *level = lost / (double)count;

@@ -33,7 +33,7 @@ km_status km_coder_prepare(km_coder *c, km_error *err) {
         if (!c->tables) return km_error_set(err, KM_ERR_MEMORY, "coder: out of memory");
         km_trellis_fill(c->tables);
     }
-    if (!c->trellis && !c->stage.slot && km_stage_plan(&c->stage, &c->axes[0]) != KM_OK)
+    if (!c->trellis && !c->stage.bits && km_stage_plan(&c->stage, &c->axes[0]) != KM_OK)
         return km_error_set(err, KM_ERR_MEMORY, "coder: out of memory");
     c->turned = 0;
     for (int i = 0; i < c->classes; i++) c->turned += c->axes[i].padded;
@@ -136,7 +136,7 @@ static void encode_axes(const km_coder *c, const km_axes *a, const float *z, dou
             int b = a->bits[i];
             int level = b && a->amp[i] > 0 ? km_level_of(b, c->levels[b], z[i] / a->amp[i]) : 0;
             value[i] = b ? c->levels[b][level] : 0;
-            km_stage_put(&c->stage, a, code, i, (uint32_t)level);
+            km_stage_put(&c->stage, code, i, (uint32_t)level);
         }
     }
     double along = 0, norm = 0; /* the scale that fits best */
@@ -213,7 +213,7 @@ void km_code_ready(const km_coder *c, const km_axes *a, const uint8_t *code, uin
 
 void km_code_values(const km_coder *c, const km_axes *a, const uint8_t *code, float *values) {
     for (int64_t i = 0; i < a->count && !c->trellis; i++)
-        values[i] = a->amp[i] * c->levels[a->bits[i]][km_stage_get(&c->stage, a, code, i)];
+        values[i] = a->amp[i] * c->levels[a->bits[i]][km_stage_get(&c->stage, code, i)];
     for (int64_t i = 0; i < a->count && c->trellis; i++) {
         const uint8_t *p = code + (a->at[i] >> 3);
         uint32_t word = ((uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16) >>

@@ -76,16 +76,33 @@ int km_level_of(int bits, const float *levels, float x) {
     return lo;
 }
 
-double km_level_lead(int bits, int lead, const float *levels, float *mean) {
-    int each = 1 << (bits - lead), n = 1 << bits;
-    double kept = 0, low = -INFINITY;
-    for (int t = 0; t < 1 << lead; t++) {
-        int next = (t + 1) * each;
-        double high = next < n ? 0.5 * ((double)levels[next - 1] + levels[next]) : INFINITY;
-        double mass = below(high) - below(low), m = (density(low) - density(high)) / mass;
-        mean[t] = (float)m;
-        kept += mass * m * m;
+/* +1 or -1: bit l of index i, the highest first. */
+static double sign(int bits, int i, int l) { return i >> (bits - 1 - l) & 1 ? 1 : -1; }
+
+void km_level_planes(int bits, const float *levels, int lead, float *weight, double *along,
+                     double *square) {
+    int n = 1 << bits;
+    double mass[COUNT], low = 0, m[KM_LEVEL_BITS][KM_LEVEL_BITS + 1] = {{0}};
+    for (int i = 0; i < n; i++) {
+        double high = i + 1 < n ? below(0.5 * ((double)levels[i] + levels[i + 1])) : 1;
+        mass[i] = high - low;
         low = high;
+        for (int l = 0; l < lead; l++) {
+            for (int k = 0; k < lead; k++) m[l][k] += mass[i] * sign(bits, i, l) * sign(bits, i, k);
+            m[l][lead] += mass[i] * sign(bits, i, l) * levels[i];
+        }
     }
-    return 1 - kept;
+    for (int l = 0; l < lead; l++) /* least squares: a small positive definite system */
+        for (int k = 0; k < lead; k++) {
+            double f = m[k][l] / m[l][l];
+            for (int j = l; j <= lead && k != l; j++) m[k][j] -= f * m[l][j];
+        }
+    for (int l = 0; l < lead; l++) weight[l] = (float)(m[l][lead] / m[l][l]);
+    *along = *square = 0;
+    for (int i = 0; i < n; i++) {
+        double e = 0;
+        for (int l = 0; l < lead; l++) e += sign(bits, i, l) * weight[l];
+        *along += mass[i] * levels[i] * e;
+        *square += mass[i] * e * e;
+    }
 }

@@ -11,8 +11,9 @@ double km_levels(int bits, float *levels);
 /* The level nearest to x: its index. */
 int km_level_of(int bits, const float *levels, float x);
 
-/* What is known from the `lead` highest bits of a level's index: mean (2^lead) of the numbers that are
- * rounded to levels that begin so. Returns the error of that. */
-double km_level_lead(int bits, int lead, const float *levels, float *mean);
+/* A level told by the `lead` highest bits of its index alone: weight (lead) is what each of them adds
+ * to or, when it is 0, takes from the best such estimate e of x. *along = E x e, *square = E e^2. */
+void km_level_planes(int bits, const float *levels, int lead, float *weight, double *along,
+                     double *square);
 
 #endif

@@ -15,56 +15,59 @@ struct km_scan {
     uint8_t *ready; /* a row */
     float base;
 
-    /* Of fast codes: the level plan and the first stage's tables. */
+    /* Of fast codes: the rows' plan, and the first stage. */
     km_level_plan plan;
-    int32_t *lists;              /* (4, padded) the plan's */
-    float (*lead)[16];           /* (9, 16): mean of what begins so, by [bits * 3 + which][lead] */
-    float lead_error[27];
     float norm;                  /* |r|^2 / scale^2, about */
+    float *weight;               /* (leading planes) what a plane's bit adds or takes */
+    float *error;                /* (groups) of the first stage, for an axis of variance 1 */
     uint8_t *lut;                /* (nibbles, 16), 64 bytes of 0 behind */
     uint32_t *sums;              /* (KM_STAGE_GROUP) */
-    float lut_step, lut_base, spread;
+    float lut_more, lut_step, lut_base, spread;
     bool staged;                 /* lut is that of this cell */
 };
 
-/* Leading bits come as 1, 2 or 4. */
-static int which(int lead) { return lead == 4 ? 2 : lead - 1; }
-
+/* The first stage's estimate: the best from the leading planes of each group, made longer by `more`,
+ * since leading bits shorten a row, and for one that lies along the query, which is one that is near,
+ * this has to be made up for. */
 static void plan_levels(km_scan *s) {
     const km_coder *c = s->c;
     const km_axes *a = &c->axes[0];
     const km_stage *g = &c->stage;
-    int64_t n = a->padded;
-    int32_t *lead_mask = s->lists, *rest_mask = lead_mask + n, *rest = rest_mask + n;
-    int32_t *table = rest + n;
-    double error[KM_LEVEL_BITS + 1], norm = c->lost;
-    for (int b = 0; b <= KM_LEVEL_BITS; b++) {
-        float unused[1 << KM_LEVEL_BITS];
-        error[b] = km_level_lead(b, b, c->levels[b], unused);
-        for (int l = 1; l <= 4 && l <= b; l *= 2)
-            s->lead_error[b * 3 + which(l)] =
-                (float)km_level_lead(b, l, c->levels[b], s->lead[b * 3 + which(l)]);
-    }
-    for (int64_t i = 0; i < n; i++) {
-        rest[i] = a->bits[i] - g->lead[i];
-        lead_mask[i] = (1 << g->lead[i]) - 1;
-        rest_mask[i] = (1 << rest[i]) - 1;
-        table[i] = a->bits[i] << KM_LEVEL_BITS;
-        norm += (double)a->amp[i] * a->amp[i] * (1 - error[a->bits[i]]);
+    double all = 0, led = 0, norm = c->lost;
+    for (int round = 0; round < 2; round++) {
+        double more = led > 0 ? all / led : 1;
+        for (int64_t k = 0; k < g->groups; k++) {
+            int bits = g->bits[k], lead = 0;
+            float weight[KM_LEVEL_BITS] = {0}, ignored[KM_LEVEL_BITS];
+            double along, square, kept, unused, v = 0;
+            while (lead < bits && g->at[k][lead] < g->rest_byte) lead++;
+            km_level_planes(bits, c->levels[bits], lead, weight, &along, &square);
+            km_level_planes(bits, c->levels[bits], bits, ignored, &unused, &kept);
+            for (int64_t i = 8 * k; i < 8 * k + 8 && i < a->count; i++)
+                v += (double)a->amp[i] * a->amp[i];
+            if (round == 0) {
+                all += v;
+                led += v * along;
+                norm += v * kept;
+            }
+            for (int l = 0; l < lead; l++) s->weight[g->at[k][l] - 1] = weight[l];
+            s->error[k] = (float)(1 - 2 * more * along + more * more * square);
+        }
+        s->lut_more = (float)more;
     }
     s->norm = (float)norm;
-    s->plan = (km_level_plan){n,         g->lead_at, g->rest_at, lead_mask,     rest_mask,
-                              rest,      table,      a->amp,     c->levels[0]};
+    s->plan = (km_level_plan){(g->groups + 1) & ~(int64_t)1, g->bits,
+                              (const int32_t(*)[8])(const void *)g->at, a->amp, c->levels[0]};
 }
 
 km_scan *km_scan_new(const km_coder *c, km_error *err) {
-    int64_t lut = c->trellis ? 0 : c->stage.nibbles * 16 + 64, n = c->trellis ? 0 : c->turned;
+    bool fast = !c->trellis;
     size_t floats = (size_t)(c->dim + 2 * c->turned) * sizeof(float);
-    size_t lists = (size_t)(4 * n) * sizeof(int32_t), lead = 27 * 16 * sizeof(float);
-    size_t sums = c->trellis ? 0 : KM_STAGE_GROUP * sizeof(uint32_t);
+    size_t weights = fast ? (size_t)(c->stage.planes + c->stage.groups) * sizeof(float) : 0;
+    size_t sums = fast ? KM_STAGE_GROUP * sizeof(uint32_t) : 0;
+    size_t lut = fast ? (size_t)c->stage.nibbles * 16 + 64 : 0;
     km_scan *s = km_calloc(1, sizeof *s);
-    uint8_t *p = s ? km_calloc(floats + lists + lead + sums + (size_t)lut + (size_t)c->bytes +
-                                   KM_CODER_PAD, 1)
+    uint8_t *p = s ? km_calloc(floats + weights + sums + lut + (size_t)c->bytes + KM_CODER_PAD, 1)
                    : NULL;
     if (!p) {
         km_error_set(err, KM_ERR_MEMORY, "scan: out of memory");
@@ -74,12 +77,12 @@ km_scan *km_scan_new(const km_coder *c, km_error *err) {
     s->c = c;
     s->query = (float *)p;
     s->p = s->query + c->dim + c->turned;
-    s->lists = (int32_t *)(p + floats);
-    s->lead = (float(*)[16])(p + floats + lists);
-    s->sums = (uint32_t *)(p + floats + lists + lead);
-    s->lut = p + floats + lists + lead + sums;
+    s->weight = (float *)(p + floats);
+    s->error = s->weight + (fast ? c->stage.planes : 0);
+    s->sums = (uint32_t *)(p + floats + weights);
+    s->lut = p + floats + weights + sums;
     s->ready = s->lut + lut;
-    if (!c->trellis) plan_levels(s);
+    if (fast) plan_levels(s);
     return s;
 }
 
@@ -118,19 +121,17 @@ void km_scan_cell(km_scan *s, const float *turned_anchor, float add) {
 
 /* ---- The first stage ---- */
 
-/* What nibble j adds for each of its 16 values, to t; returns the least. */
+/* What nibble j adds for each of its 16 values is least + (a sum over its bits that are 1). */
 static float nibble_values(const km_scan *s, int64_t j, float *t) {
-    const km_axes *a = &s->c->axes[0];
-    const int32_t *slot = s->c->stage.slot[j];
-    int lead = s->c->stage.lead[slot[0]], each = 4 / lead;
-    for (int v = 0; v < 16; v++) t[v] = 0;
-    for (int e = 0; e < each; e++) {
-        const float *mean = s->lead[a->bits[slot[e]] * 3 + which(lead)];
-        for (int v = 0; v < 16; v++)
-            t[v] += s->p[slot[e]] * mean[v >> (e * lead) & ((1 << lead) - 1)];
+    const km_stage *g = &s->c->stage;
+    const float *p = s->p + 8 * g->plane[j / 2][0] + j % 2 * 4;
+    float w = s->weight[j / 2] * s->lut_more, least = 0, base = 0;
+    for (int i = 0; i < 4; i++) base -= w * p[i];
+    for (int v = 0; v < 16; v++) {
+        t[v] = base;
+        for (int i = 0; i < 4; i++) t[v] += v >> i & 1 ? 2 * w * p[i] : 0;
+        least = v == 0 || t[v] < least ? t[v] : least;
     }
-    float least = t[0];
-    for (int v = 1; v < 16; v++) least = t[v] < least ? t[v] : least;
     return least;
 }
 
@@ -138,32 +139,27 @@ static void prepare_stage(km_scan *s) {
     const km_axes *a = &s->c->axes[0];
     const km_stage *g = &s->c->stage;
     float top = 0, base = 0, t[16];
-    double spread = 0, all = 0, led = 0;
-    /* Leading bits shorten a row; for one that lies along the query, which is one that is near, this
-     * has to be made up for: `more`. It makes the error of the others larger. */
-    for (int64_t i = 0; i < a->count; i++) {
-        double v = (double)a->amp[i] * a->amp[i];
-        all += v;
-        if (g->lead[i]) led += v * (1 - s->lead_error[a->bits[i] * 3 + which(g->lead[i])]);
+    double spread = 0;
+    for (int64_t j = 0; j < g->nibbles; j++) {
+        const float *p = s->p + 8 * g->plane[j / 2][0] + j % 2 * 4;
+        float w = fabsf(s->weight[j / 2]) * s->lut_more;
+        float half = w * (fabsf(p[0]) + fabsf(p[1]) + fabsf(p[2]) + fabsf(p[3]));
+        top = half > top ? half : top;
     }
-    double more = led > 0 ? all / led : 1;
+    float step = top > 0 ? 2 * top / 255 : 1;
     for (int64_t j = 0; j < g->nibbles; j++) {
         float least = nibble_values(s, j, t);
         base += least;
-        for (int v = 0; v < 16; v++) top = t[v] - least > top ? t[v] - least : top;
+        for (int v = 0; v < 16; v++) {
+            float x = (t[v] - least) / step + 0.5f;
+            s->lut[16 * j + v] = (uint8_t)(x > 255 ? 255 : x);
+        }
     }
-    float step = top > 0 ? top / 255 : 1;
-    for (int64_t j = 0; j < g->nibbles; j++) {
-        float least = nibble_values(s, j, t);
-        for (int v = 0; v < 16; v++) s->lut[16 * j + v] = (uint8_t)lrintf((t[v] - least) / step);
-    }
-    for (int64_t i = 0; i < a->count; i++) {
-        double kept = g->lead[i] ? 1 - s->lead_error[a->bits[i] * 3 + which(g->lead[i])] : 0;
-        spread += (double)s->p[i] * s->p[i] * (1 - 2 * more * kept + more * more * kept);
-    }
-    s->lut_step = step * (float)more;
-    s->lut_base = base * (float)more;
-    s->spread = SURE * (float)sqrt(spread) + s->lut_step * 0.5f * sqrtf((float)g->nibbles);
+    for (int64_t i = 0; i < a->count; i++)
+        spread += (double)s->p[i] * s->p[i] * s->error[i / KM_STAGE_AXES];
+    s->lut_step = step;
+    s->lut_base = base;
+    s->spread = SURE * (float)sqrt(spread) + step * 0.5f * sqrtf((float)g->nibbles);
     s->staged = true;
 }
 

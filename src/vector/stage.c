@@ -1,100 +1,91 @@
 /* Planning and packing fast codes. */
 #include "vector/stage.h"
 #include "base/alloc.h"
-#include "vector/bits.h"
+#include "vector/levels.h"
+#include <stdlib.h>
 #include <string.h>
+
+#define LEADING 0.85 /* planes lead until they hold this part of a row's energy */
 
 /* ---- The plan ---- */
 
-/* Bit l of an axis is worth its variance / 4^l: leading are those worth at least `worth`. */
-static int leading(const km_axes *a, int64_t i, double worth) {
-    double v = (double)a->amp[i] * a->amp[i];
-    int n = 0;
-    while (n < a->bits[i] && n < 4 && v >= worth) v *= 0.25, n++;
-    return n == 3 ? (a->bits[i] >= 4 ? 4 : 2) : n;
+static double variance(const km_axes *a, int64_t group) {
+    double v = 0;
+    for (int64_t i = group * KM_STAGE_AXES; i < (group + 1) * KM_STAGE_AXES && i < a->count; i++)
+        v += (double)a->amp[i] * a->amp[i];
+    return v;
 }
 
-/* About a quarter of the bits lead, and at least one for every axis that is worth as much as the
- * mean: the first bits of axes that are all alike. */
-static void choose_leading(km_stage *s, const km_axes *a) {
-    double lo = 0, hi = 0;
-    int64_t want = a->ring / 4, all = 0;
-    for (int64_t i = 0; i < a->count; i++) {
-        double v = (double)a->amp[i] * a->amp[i];
-        if (v > hi) hi = v;
-        all += a->bits[i] > 0;
-    }
-    if (want > all) want = all;
-    hi *= 2;
-    for (int round = 0; round < 60; round++) {
-        double mid = 0.5 * (lo + hi);
-        int64_t sum = 0;
-        for (int64_t i = 0; i < a->count; i++) sum += leading(a, i, mid);
-        if (sum < want) hi = mid;
-        else lo = mid;
-    }
-    for (int64_t i = 0; i < a->count; i++) s->lead[i] = (uint8_t)leading(a, i, lo);
-}
+/* A plane, by what it adds to what is known of a row. */
+typedef struct rank {
+    double worth;
+    int32_t group, place;
+} rank;
 
-/* Fills nibbles with axes of `lead` leading bits; those that fill none lead no longer. */
-static void fill_nibbles(km_stage *s, const km_axes *a, int lead) {
-    int32_t some[4];
-    int n = 0, each = 4 / lead;
-    for (int64_t i = 0; i < a->count; i++) {
-        if (s->lead[i] != lead) continue;
-        some[n++] = (int32_t)i;
-        if (n < each) continue;
-        for (int j = 0; j < 4; j++) s->slot[s->nibbles][j] = j < each ? some[j] : -1;
-        for (int j = 0; j < each; j++)
-            s->lead_at[some[j]] = (int32_t)(KM_STAGE_SCALE + 4 * s->nibbles + lead * j);
-        s->nibbles++;
-        n = 0;
-    }
-    while (n > 0) s->lead[some[--n]] = 0;
+static int by_worth(const void *x, const void *y) {
+    const rank *a = x, *b = y;
+    if (a->worth != b->worth) return a->worth < b->worth ? 1 : -1;
+    return a->group < b->group ? -1 : a->group > b->group;
 }
 
 km_status km_stage_plan(km_stage *s, const km_axes *a) {
-    size_t n = (size_t)a->padded;
-    *s = (km_stage){0};
-    s->lead = km_calloc(n, 1);
-    s->slot = km_calloc(n + 1, sizeof *s->slot);
-    s->lead_at = km_calloc(2 * n, sizeof *s->lead_at);
-    if (!s->lead || !s->slot || !s->lead_at) {
+    *s = (km_stage){.groups = (a->count + KM_STAGE_AXES - 1) / KM_STAGE_AXES};
+    size_t even = (size_t)(s->groups + 1) & ~(size_t)1;
+    for (int64_t g = 0; g < s->groups; g++) s->planes += a->bits[g * KM_STAGE_AXES];
+    s->bits = km_calloc(even, 1);
+    s->at = km_calloc(even, sizeof *s->at);
+    s->plane = km_calloc((size_t)s->planes + 1, sizeof *s->plane);
+    rank *ranks = km_calloc((size_t)s->planes + 1, sizeof *ranks);
+    double error[KM_LEVEL_BITS + 1], all = 0, held = 0;
+    float unused[1 << KM_LEVEL_BITS];
+    if (!s->bits || !s->at || !s->plane || !ranks) {
+        km_free(ranks);
         km_stage_free(s);
         return KM_ERR_MEMORY;
     }
-    s->rest_at = s->lead_at + n;
-    choose_leading(s, a);
-    for (int lead = 4; lead > 0; lead /= 2) fill_nibbles(s, a, lead);
-    int64_t at = KM_STAGE_SCALE + 4 * s->nibbles;
-    for (int64_t i = 0; i < a->count; i++) {
-        if (s->lead[i] == 0) s->lead_at[i] = (int32_t)KM_STAGE_SCALE;
-        s->rest_at[i] = (int32_t)at;
-        at += a->bits[i] - s->lead[i];
-        if (a->bits[i] == s->lead[i]) s->rest_at[i] = KM_STAGE_SCALE;
+    for (int b = 0; b <= KM_LEVEL_BITS; b++) error[b] = km_levels(b, unused);
+    for (int64_t g = 0, n = 0; g < s->groups; g++) {
+        double v = variance(a, g);
+        s->bits[g] = a->bits[g * KM_STAGE_AXES];
+        all += v;
+        for (int l = 0; l < s->bits[g]; l++)
+            ranks[n++] = (rank){v * (error[l] - error[l + 1]), (int32_t)g, l};
     }
-    s->nibbles &= ~(int64_t)1; /* blocks hold whole bytes; an odd nibble is left to the rest */
-    s->rest_byte = 1 + s->nibbles / 2;
+    qsort(ranks, (size_t)s->planes, sizeof *ranks, by_worth);
+    int64_t lead = 0;
+    for (int64_t j = 0; j < s->planes; j++) {
+        rank r = ranks[j];
+        s->plane[j][0] = r.group;
+        s->plane[j][1] = r.place;
+        s->at[r.group][r.place] = (int32_t)(1 + j);
+        if (held < LEADING * all) lead = j + 1;
+        held += r.worth;
+    }
+    s->nibbles = 2 * lead;
+    s->rest_byte = 1 + lead;
+    km_free(ranks);
     return KM_OK;
 }
 
 void km_stage_free(km_stage *s) {
-    km_free(s->slot);
-    km_free(s->lead);
-    km_free(s->lead_at);
+    km_free(s->bits);
+    km_free(s->at);
+    km_free(s->plane);
     *s = (km_stage){0};
 }
 
-/* The leading bits are the level's highest. */
-uint32_t km_stage_get(const km_stage *s, const km_axes *a, const uint8_t *code, int64_t i) {
-    int rest = a->bits[i] - s->lead[i];
-    return km_bits_get(code, s->lead_at[i], s->lead[i]) << rest | km_bits_get(code, s->rest_at[i], rest);
+uint32_t km_stage_get(const km_stage *s, const uint8_t *code, int64_t i) {
+    int64_t g = i / KM_STAGE_AXES;
+    uint32_t level = 0;
+    for (int l = 0; l < s->bits[g]; l++)
+        level = level << 1 | (code[s->at[g][l]] >> (i % KM_STAGE_AXES) & 1);
+    return level;
 }
 
-void km_stage_put(const km_stage *s, const km_axes *a, uint8_t *code, int64_t i, uint32_t level) {
-    int rest = a->bits[i] - s->lead[i];
-    km_bits_put(code, s->lead_at[i], s->lead[i], level >> rest);
-    km_bits_put(code, s->rest_at[i], rest, level & ((1u << rest) - 1));
+void km_stage_put(const km_stage *s, uint8_t *code, int64_t i, uint32_t level) {
+    int64_t g = i / KM_STAGE_AXES;
+    for (int l = 0; l < s->bits[g]; l++)
+        code[s->at[g][l]] |= (uint8_t)((level >> (s->bits[g] - 1 - l) & 1) << (i % KM_STAGE_AXES));
 }
 
 /* ---- Packing ---- */

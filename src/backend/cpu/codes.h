@@ -17,12 +17,13 @@ typedef struct km_trellis_plan {
     const float *values;
 } km_trellis_plan;
 
-/* A row of levels likewise: an axis' level is made of its leading and its other bits. */
+/* A row of levels likewise: groups of eight axes, each with bits[g] planes at bytes at[g]. */
 typedef struct km_level_plan {
-    int64_t axes;         /* a multiple of 16 */
-    const int32_t *lead_at, *rest_at;
-    const int32_t *lead_mask, *rest_mask, *rest_bits, *table;
-    const float *amp, *values;
+    int64_t groups;         /* even: the last may have no bits */
+    const uint8_t *bits;
+    const int32_t (*at)[8];
+    const float *amp;       /* (8 groups, rounded up to 16) */
+    const float *values;    /* levels of b bits from b << 8 on */
 } km_level_plan;
 
 typedef struct km_code_kernels {

@@ -4,37 +4,59 @@
 
 #define CHUNK 256 /* nibbles whose sums of bytes fit in 16 bits */
 
+/* The levels of sixteen axes, two groups. */
+KM_INLINE void pair(const km_level_plan *plan, int64_t g, const uint8_t *code, float *out) {
+    for (int h = 0; h < 2; h++) {
+        int bits = plan->bits[g + h];
+        const int32_t *at = plan->at[g + h];
+        for (int i = 0; i < 8; i++) {
+            uint32_t level = 0;
+            for (int l = 0; l < bits; l++) level = level << 1 | (code[at[l]] >> i & 1);
+            out[8 * h + i] = plan->values[(bits << 8) + (int)level];
+        }
+    }
+}
+
+#if defined(KM_AVX512)
+/* Both groups have the same bits, at most four: planes are masks, levels come from one register. */
+KM_INLINE vf pair_alike(const km_level_plan *plan, int64_t g, const uint8_t *code, int bits) {
+    const int32_t *low = plan->at[g], *high = plan->at[g + 1];
+    __m512i level = _mm512_setzero_si512();
+    for (int l = 0; l < bits; l++) {
+        __mmask16 m = (__mmask16)(code[low[l]] | code[high[l]] << 8);
+        level = _mm512_mask_or_epi32(level, m, level, _mm512_set1_epi32(1 << (bits - 1 - l)));
+    }
+    return (vf)_mm512_permutexvar_ps(level, _mm512_loadu_ps(plan->values + (bits << 8)));
+}
+#endif
+
 void KM_SIMD(km_code_levels)(const km_level_plan *plan, const uint8_t *code, const float *p,
                              float *dot, float *norm) {
     vf d = v_zero(), n = v_zero();
-    for (int64_t i = 0; i < plan->axes; i += KM_VF) {
+    for (int64_t g = 0; g < plan->groups; g += 2) {
+        float level[16];
 #if defined(KM_AVX512)
-        __m512i seven = _mm512_set1_epi32(7);
-        __m512i at = _mm512_loadu_si512(plan->lead_at + i);
-        __m512i lead = _mm512_i32gather_epi32(_mm512_srli_epi32(at, 3), code, 1);
-        lead = _mm512_srlv_epi32(lead, _mm512_and_si512(at, seven));
-        lead = _mm512_and_si512(lead, _mm512_loadu_si512(plan->lead_mask + i));
-        lead = _mm512_sllv_epi32(lead, _mm512_loadu_si512(plan->rest_bits + i));
-        at = _mm512_loadu_si512(plan->rest_at + i);
-        __m512i rest = _mm512_i32gather_epi32(_mm512_srli_epi32(at, 3), code, 1);
-        rest = _mm512_srlv_epi32(rest, _mm512_and_si512(at, seven));
-        rest = _mm512_and_si512(rest, _mm512_loadu_si512(plan->rest_mask + i));
-        rest = _mm512_add_epi32(_mm512_or_si512(lead, rest), _mm512_loadu_si512(plan->table + i));
-        vf v = (vf)_mm512_i32gather_ps(rest, plan->values, 4);
-#else
+        int bits = plan->bits[g];
         vf v;
-        for (int l = 0; l < KM_VF; l++) {
-            int32_t a = plan->lead_at[i + l], r = plan->rest_at[i + l];
-            uint32_t lead = (uint32_t)(code[a >> 3] | code[(a >> 3) + 1] << 8) >> (a & 7);
-            uint32_t rest = (uint32_t)(code[r >> 3] | code[(r >> 3) + 1] << 8) >> (r & 7);
-            lead = (lead & (uint32_t)plan->lead_mask[i + l]) << plan->rest_bits[i + l];
-            rest &= (uint32_t)plan->rest_mask[i + l];
-            v[l] = plan->values[(lead | rest) + (uint32_t)plan->table[i + l]];
+        if (bits != plan->bits[g + 1] || bits > 4) {
+            pair(plan, g, code, level);
+            v = v_load(level);
+        } else if (bits == 4) {
+            v = pair_alike(plan, g, code, 4);
+        } else {
+            v = pair_alike(plan, g, code, bits);
+        }
+        vf scaled = v * v_load(plan->amp + 8 * g);
+        d = v_fma(v, v_load(p + 8 * g), d);
+        n = v_fma(scaled, scaled, n);
+#else
+        pair(plan, g, code, level);
+        for (int i = 0; i < 16; i += KM_VF) {
+            vf v = v_load(level + i), scaled = v * v_load(plan->amp + 8 * g + i);
+            d = v_fma(v, v_load(p + 8 * g + i), d);
+            n = v_fma(scaled, scaled, n);
         }
 #endif
-        vf scaled = v * v_load(plan->amp + i);
-        d = v_fma(v, v_load(p + i), d);
-        n = v_fma(scaled, scaled, n);
     }
     *dot = v_reduce_add(d);
     *norm = v_reduce_add(n);
