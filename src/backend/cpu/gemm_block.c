@@ -133,9 +133,16 @@ static bool has_end(const km_gemm *g) {
     return narrow(g->end.dtype) || g->end.bias || g->end.act != KM_ACT_NONE || g->pre;
 }
 
+/* What the tile adds by itself as it stores. */
+static bool ends_in_tile(const block *b) {
+    const km_gemm *g = b->g;
+    return b->first && b->last && !b->laid && g->end.bias && g->end.dtype == KM_F32 &&
+           g->end.act == KM_ACT_NONE && !g->pre;
+}
+
 /* `rows` rows of the block from row r on, columns j .. j + cols: into sum. */
 static void multiply(const block *b, int64_t r, int64_t rows, int64_t j, int64_t cols, float *sum,
-                     int64_t ld, float beta) {
+                     int64_t ld, float beta, const float *bias) {
     const km_gemm *g = b->g;
     int64_t ldb, ld_next, nr = b->kern->nr;
     const float *panel = b_panel(b, j, &ldb);
@@ -146,8 +153,8 @@ static void multiply(const block *b, int64_t r, int64_t rows, int64_t j, int64_t
         b->kern->panel_laid(rows, cols, b->depth, b->a + r / b->kern->mr * km_laid_step(b->depth),
                             panel, ldb, next, sum, ld, g->alpha, beta);
     else
-        b->kern->panel(rows, cols, b->depth, b->a + r * b->a_row, b->a_row, b->a_col, panel, ldb,
-                       next, sum, ld, g->alpha, beta);
+        b->kern->panel_biased(rows, cols, b->depth, b->a + r * b->a_row, b->a_row, b->a_col, panel,
+                              ldb, next, bias, sum, ld, g->alpha, beta);
 }
 
 /* What becomes of finished sums: rows from row r on, columns j .. j + cols. */
@@ -176,20 +183,25 @@ static void strip(const block *b, int64_t j, int64_t cols) {
     const km_gemm *g = b->g;
     int64_t nr = b->kern->nr;
     float *scratch = b->scratch + b->cut->c_at;
-    if (b->first && b->last && has_end(g)) { /* few rows at a time, which stay in the first cache */
+    if (ends_in_tile(b)) {
+        float *out = (float *)g->c + b->i * g->ldc + b->j + j;
+        const float *bias = (const float *)g->end.bias + b->j + j;
+        multiply(b, 0, b->rows, j, cols, out, g->ldc, g->end.beta, bias);
+    } else if (b->first && b->last && has_end(g)) {
+        /* few rows at a time, which stay in the first cache */
         for (int64_t r = 0, step = END_TILES * b->kern->mr; r < b->rows; r += step) {
             int64_t rows = min64(step, b->rows - r);
-            multiply(b, r, rows, j, cols, scratch, nr, 0);
+            multiply(b, r, rows, j, cols, scratch, nr, 0, NULL);
             end_rows(b, r, rows, j, cols, scratch, nr, g->end.beta);
         }
     } else if (narrow(g->end.dtype)) {
         int64_t ld = up(b->cut->nc, nr);
         float *sum = scratch + (b->i - b->sum_i) * ld + j;
-        multiply(b, 0, b->rows, j, cols, sum, ld, b->first ? 0 : 1);
+        multiply(b, 0, b->rows, j, cols, sum, ld, b->first ? 0 : 1, NULL);
         if (b->last) end_rows(b, 0, b->rows, j, cols, sum, ld, g->end.beta);
     } else {
         float *sum = (float *)g->c + b->i * g->ldc + b->j + j;
-        multiply(b, 0, b->rows, j, cols, sum, g->ldc, b->first ? g->end.beta : 1);
+        multiply(b, 0, b->rows, j, cols, sum, g->ldc, b->first ? g->end.beta : 1, NULL);
         if (b->last && has_end(g)) end_rows(b, 0, b->rows, j, cols, sum, g->ldc, 0);
     }
 }

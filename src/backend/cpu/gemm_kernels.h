@@ -27,7 +27,11 @@ typedef struct km_gemm_kernels {
     void (*panel)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_col,
                   const float *b, int64_t ldb, const float *next_b, float *c, int64_t ldc,
                   float alpha, float beta);
-    /* The same for an a that `lay` made: tile after tile. */
+    /* The same, plus bias (n) to each row, or NULL. */
+    void (*panel_biased)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row,
+                         int64_t a_col, const float *b, int64_t ldb, const float *next_b,
+                         const float *bias, float *c, int64_t ldc, float alpha, float beta);
+    /* As panel for an a that `lay` made: tile after tile. */
     void (*panel_laid)(int64_t m, int64_t n, int64_t k, const float *a, const float *b, int64_t ldb,
                        const float *next_b, float *c, int64_t ldc, float alpha, float beta);
 

@@ -12,11 +12,12 @@ typedef struct ahead {
 } ahead;
 
 typedef void tile_fn(int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b,
-                     int64_t ldb, float *c, int64_t ldc, float alpha, float beta, ahead next);
+                     int64_t ldb, const float *bias, float *c, int64_t ldc, float alpha, float beta,
+                     ahead next);
 
 KM_INLINE void tile(const int rows, const int vecs, int64_t k, const float *a, int64_t a_row,
-                    int64_t a_col, const float *b, int64_t ldb, float *c, int64_t ldc,
-                    float alpha, float beta, ahead next) {
+                    int64_t a_col, const float *b, int64_t ldb, const float *bias, float *c,
+                    int64_t ldc, float alpha, float beta, ahead next) {
     vf acc[KM_MR][KM_NV];
     const float *row[KM_MR];
     KM_UNROLL
@@ -48,6 +49,7 @@ KM_INLINE void tile(const int rows, const int vecs, int64_t k, const float *a, i
             float *at = c + i * ldc + j * KM_VF;
             vf v = acc[i][j] * v_set1(alpha);
             if (beta != 0) v = v_fma(v_set1(beta), v_load(at), v);
+            if (bias) v += v_load(bias + j * KM_VF);
             v_store(at, v);
         }
     }
@@ -55,9 +57,9 @@ KM_INLINE void tile(const int rows, const int vecs, int64_t k, const float *a, i
 
 #define TILE(ROWS, VECS)                                                                           \
     static void tile_##ROWS##_##VECS(int64_t k, const float *a, int64_t a_row, int64_t a_col,      \
-                                     const float *b, int64_t ldb, float *c, int64_t ldc,           \
-                                     float alpha, float beta, ahead next) {                        \
-        tile(ROWS, VECS, k, a, a_row, a_col, b, ldb, c, ldc, alpha, beta, next);                   \
+                                     const float *b, int64_t ldb, const float *bias, float *c,     \
+                                     int64_t ldc, float alpha, float beta, ahead next) {           \
+        tile(ROWS, VECS, k, a, a_row, a_col, b, ldb, bias, c, ldc, alpha, beta, next);             \
     }
 #if KM_NV == 4
 #define TILES(ROWS) TILE(ROWS, 1) TILE(ROWS, 2) TILE(ROWS, 3) TILE(ROWS, 4)
@@ -92,16 +94,17 @@ static tile_fn *const tiles[KM_MR][KM_NV] = {
 
 /* A tile whose last vector is not whole: through a buffer. */
 static void ragged(int rows, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_col,
-                   const float *b, int64_t ldb, float *c, int64_t ldc, float alpha, float beta,
-                   ahead next) {
+                   const float *b, int64_t ldb, const float *bias, float *c, int64_t ldc,
+                   float alpha, float beta, ahead next) {
     float t[KM_MR * KM_NR];
     int64_t vecs = (n + KM_VF - 1) / KM_VF;
-    tiles[rows - 1][vecs - 1](k, a, a_row, a_col, b, ldb, t, KM_NR, alpha, 0, next);
+    tiles[rows - 1][vecs - 1](k, a, a_row, a_col, b, ldb, NULL, t, KM_NR, alpha, 0, next);
     for (int i = 0; i < rows; i++) {
         for (int64_t j = 0; j < n; j += KM_VF) {
             int64_t left = n - j < KM_VF ? n - j : KM_VF;
             vf v = v_load(t + i * KM_NR + j);
             if (beta != 0) v = v_fma(v_set1(beta), v_load_n(c + i * ldc + j, left), v);
+            if (bias) v += v_load_n(bias + j, left);
             v_store_n(c + i * ldc + j, v, left);
         }
     }
@@ -110,7 +113,8 @@ static void ragged(int rows, int64_t n, int64_t k, const float *a, int64_t a_row
 /* a_step is how far one tile of a lies from the next. */
 static inline void panel(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row,
                          int64_t a_col, int64_t a_step, const float *b, int64_t ldb,
-                         const float *next_b, float *c, int64_t ldc, float alpha, float beta) {
+                         const float *next_b, const float *bias, float *c, int64_t ldc, float alpha,
+                         float beta) {
     ahead next = {(const char *)b, 0};
     for (int64_t i = 0; i < m; i += KM_MR, a += a_step, c += KM_MR * ldc) {
         int rows = m - i < KM_MR ? (int)(m - i) : KM_MR;
@@ -126,21 +130,30 @@ static inline void panel(int64_t m, int64_t n, int64_t k, const float *a, int64_
         } else {
             next = (ahead){(const char *)b, 0};
         }
-        if (n % KM_VF) ragged(rows, n, k, a, a_row, a_col, b, ldb, c, ldc, alpha, beta, next);
-        else tiles[rows - 1][n / KM_VF - 1](k, a, a_row, a_col, b, ldb, c, ldc, alpha, beta, next);
+        if (n % KM_VF)
+            ragged(rows, n, k, a, a_row, a_col, b, ldb, bias, c, ldc, alpha, beta, next);
+        else
+            tiles[rows - 1][n / KM_VF - 1](k, a, a_row, a_col, b, ldb, bias, c, ldc, alpha, beta,
+                                           next);
     }
 }
 
 void KM_SIMD(km_gemm_panel)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row,
                             int64_t a_col, const float *b, int64_t ldb, const float *next_b,
                             float *c, int64_t ldc, float alpha, float beta) {
-    panel(m, n, k, a, a_row, a_col, KM_MR * a_row, b, ldb, next_b, c, ldc, alpha, beta);
+    panel(m, n, k, a, a_row, a_col, KM_MR * a_row, b, ldb, next_b, NULL, c, ldc, alpha, beta);
+}
+
+static void panel_biased(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row,
+                         int64_t a_col, const float *b, int64_t ldb, const float *next_b,
+                         const float *bias, float *c, int64_t ldc, float alpha, float beta) {
+    panel(m, n, k, a, a_row, a_col, KM_MR * a_row, b, ldb, next_b, bias, c, ldc, alpha, beta);
 }
 
 static void panel_laid(int64_t m, int64_t n, int64_t k, const float *a, const float *b,
                        int64_t ldb, const float *next_b, float *c, int64_t ldc, float alpha,
                        float beta) {
-    panel(m, n, k, a, 1, KM_LAID, km_laid_step(k), b, ldb, next_b, c, ldc, alpha, beta);
+    panel(m, n, k, a, 1, KM_LAID, km_laid_step(k), b, ldb, next_b, NULL, c, ldc, alpha, beta);
 }
 
 const km_gemm_kernels KM_SIMD(km_gemm_kernels) = {
@@ -148,6 +161,7 @@ const km_gemm_kernels KM_SIMD(km_gemm_kernels) = {
     .mr = KM_MR,
     .nr = KM_NR,
     .panel = KM_SIMD(km_gemm_panel),
+    .panel_biased = panel_biased,
     .panel_laid = panel_laid,
     .pack = KM_SIMD(km_gemm_pack),
     .pack_turned = KM_SIMD(km_gemm_pack_turned),
