@@ -1,5 +1,6 @@
 /* kermes recall: how good and how fast an index is, against exact search. */
 #include "base/alloc.h"
+#include "base/progress.h"
 #include "cli/cli.h"
 #include "cli/vectors.h"
 #include "report/json.h"
@@ -7,13 +8,14 @@
 #include "tensor/dtype.h"
 #include "vector/index.h"
 #include "vector/measure.h"
+#include "vector/report.h"
 #include <math.h>
 #include <string.h>
 
 typedef struct line {
     km_common common;
     km_input_line input;
-    const char *base, *queries;
+    const char *base, *queries, *html;
     int64_t k, probe, candidates;
     bool rerank;
 } line;
@@ -62,6 +64,12 @@ static void print_report(const line *l, const char *path, const km_index *x,
            km_format_number(d, m->exact_qps));
 }
 
+static bool on_size(void *user, int done, int all) {
+    (void)all;
+    km_progress_step(user, done, NULL);
+    return true;
+}
+
 static int run(const line *l, const char *path) {
     km_error err = {0};
     km_index *x = km_index_load(path, &err);
@@ -76,11 +84,17 @@ static int run(const line *l, const char *path) {
     if (l->rerank) o.rerank = l->candidates ? l->candidates : 10 * l->k;
     int code = KM_EXIT_OK;
     if (ctx) km_index_measure(ctx, x, base, queries, n, l->k, &o, &m, &err);
+    if (ctx && err.code == KM_OK && l->html) {
+        km_progress bar;
+        km_progress_begin(&bar, "sizes", "", 14, l->common.quiet);
+        km_index_report(ctx, x, base, queries, n, &m, l->html, on_size, &bar, &err);
+        km_progress_end(&bar);
+    }
     if (err.code != KM_OK)
         code = km_cli_fail("recall: %s", err.text);
     else if (l->common.json)
         code = km_cli_print_json(report(l, path, x, &m));
-    else
+    else if (!l->common.quiet)
         print_report(l, path, x, &m);
     km_ctx_free(ctx);
     km_free(queries);
@@ -101,6 +115,8 @@ int km_command_recall(int argc, char **argv) {
          "compare candidates again by the vectors kept with compress --rerank"},
         {"candidates", KM_OPTION_INT, "N", &l.candidates, 1, 1000000,
          "how many of them (default: 10 times k)"},
+        {"html", KM_OPTION_TEXT, "FILE", &l.html, 0, 0,
+         "write a page with charts: recall against size, and against cells\nlooked at"},
         KM_INPUT_ROWS(l.input),
         KM_OPTION_DEVICE_ROW(l.common, "where the exact search runs: auto, cpu, gpu, cuda:N"),
         KM_OPTION_THREADS_ROW(l.common),
@@ -117,7 +133,8 @@ int km_command_recall(int argc, char **argv) {
         .options = options,
         .examples = "kermes recall v.kmx --base vectors.npy --queries q.npy\n"
                     "kermes recall v.kmx --base vectors.npy --queries q.npy -k 20 --probe 8 "
-                    "--json\n",
+                    "--json\n"
+                    "kermes recall v.kmx --base vectors.npy --queries q.npy --html recall.html\n",
     };
     km_args args;
     int code;
