@@ -129,13 +129,13 @@ static void add_size_chart(const km_index *x, const km_measured *m, const page_d
             s[n++] = (km_series){.name = names[i], .x = d->codes[i].bytes, .y = d->codes[i].recall,
                                  .n = d->codes[i].n};
     if (x->code_bytes && !isnan(own_y))
-        s[n++] = (km_series){.name = "this index", .x = &own_x, .y = &own_y, .n = 1, .color = 8};
+        s[n++] = (km_series){.name = "this index", .x = &own_x, .y = &own_y, .n = 1, .color = 3};
     char note[160];
     snprintf(note, sizeof note, "curves: %lld of the vectors, %lld queries, all cells",
              (long long)d->rows, (long long)d->queries);
     km_chart c = {.title = "Recall against size", .note = note,
                   .x = {.label = "bytes of a vector's code", .scale = KM_SCALE_LOG2},
-                  .y = {.label = "recall@10"}, .series = s, .n_series = n};
+                  .y = {.label = "recall@10"}, .series = s, .n_series = n, .wide = true};
     km_chart_html(&c, page);
 }
 
