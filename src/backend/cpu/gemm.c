@@ -179,7 +179,7 @@ static double block_time(const plan *p, int64_t down, int64_t across) {
 #define BLOCKS_EACH 4
 #define WORK_PER_BLOCK 1000000.0
 #define ROWS_PER_BLOCK 60
-#define COLUMNS_PER_BLOCK 128
+#define COLUMNS_PER_BLOCK 256 /* each block lays its rows of a out anew */
 #define ROWS_EACH 96               /* fewer rows to a thread are not worth packing all of b for */
 
 /* Whether one part of k has all of b packed at once. */
