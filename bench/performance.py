@@ -306,6 +306,27 @@ def types(data, path):
             + table(["type", "size", "perplexity", "divergence", "same token"], rows))
 
 
+def models(data, path):
+    """A results file of scripts/gpu-models: kermes bench decode, prompt and batch."""
+    rows = []
+    for m in data["models"]:
+        for r in m["results"]:
+            what = {"decode": f"decode after {r['context']} tokens",
+                    "prompt": f"prompt of {r['tokens']} tokens",
+                    "batch": f"{r['sequences']} sequences after {r['context']} tokens"}[r["job"]]
+            each = r["bytes_per_token"]
+            rows.append([m["model"], what, number(r["tokens_per_s"]),
+                         "-" if each is None else f"{each / 2**20:,.0f} MiB",
+                         percent(r["of_limit"]), number(r["tflops"])])
+    limit = max((m["limits"]["device_copy_gbs"] or m["limits"]["read_gbs"]) for m in data["models"])
+    return (f"## Running models on {data['device']}\n\n"
+            f"{data['date']}; from [`{path.name}`](../bench/results/{path.name}), written by "
+            "`scripts/gpu-models`: random weights, the way that `kermes run` takes, tokens chosen on the "
+            "GPU. What a token must read are all weights and the keys and values before it; the limit "
+            f"is the speed of copies on the same GPU, {number(limit)} GB/s.\n\n"
+            + table(["model", "work", "tokens/s", "a token reads", "of the limit", "TFLOP/s"], rows))
+
+
 def main():
     paths = sorted((ROOT / "bench" / "results").glob("*.json"))
     pages = []
@@ -315,6 +336,8 @@ def main():
             pages.append(machine(data, path))
         elif "training" in data:
             pages.append(training(data, path))
+        elif "models" in data:
+            pages.append(models(data, path))
         elif "gpu" in data:
             pages.append(gpu(data, path))
         elif "inference" in data:
