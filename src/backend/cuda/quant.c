@@ -210,6 +210,8 @@ static km_status launch_few(quant_call *q, km_cuda_kernel *kernel, int first, in
     int64_t all = 0, groups = KM_FEW_THREADS >> a.lane_bits, held = dev->sms;
     int32_t last = 0;
     for (int i = 0; i < count; i++) all += q->l[first + i].n;
+    /* Two blocks to a multiprocessor, where each then has rows for its warps. */
+    if (size_of(q, m) == 0 && all > 2 * held * groups) held *= 2;
     if (all == 0) return KM_OK;
     for (int i = 0; i < count; i++) {
         const layer *l = &q->l[first + i];

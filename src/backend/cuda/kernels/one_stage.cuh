@@ -16,47 +16,48 @@ __device__ __forceinline__ void call_line(const float *p) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
-// 16 elements of x that stand together, in the registers of one thread.
-struct Sixteen {
-    float v[16];
+// N elements of x that stand together, in the registers of one thread.
+template <int N> struct Some {
+    float v[N];
     __device__ __forceinline__ void load(const float *p) {
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < N / 4; i++) {
             float4 f = four_at(p + 4 * i);
             v[4 * i] = f.x, v[4 * i + 1] = f.y, v[4 * i + 2] = f.z, v[4 * i + 3] = f.w;
         }
     }
     __device__ __forceinline__ void store(float *p) const {
 #pragma unroll
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i < N / 4; i++)
             *reinterpret_cast<float4 *>(p + 4 * i) =
                 make_float4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
     }
 };
 
-// x, or its norm made on the way, to stage.put(p, 16 elements) by whole warps, also where
+// x, or its norm made on the way, to stage.put(p, N elements) by whole warps, also where
 // p is beyond k. All loads of a thread go out together: each round of them costs a good part of a microsecond.
-template <class STAGE> __device__ __forceinline__ void stage_one(const km_quant_few_args &a, STAGE &x) {
-    constexpr int EACH = KM_FEW_THREADS * 16;
+template <int N, class STAGE>
+__device__ __forceinline__ void stage_one(const km_quant_few_args &a, STAGE &x) {
+    constexpr int EACH = KM_FEW_THREADS * N;
     const float *from = a.norm_w ? a.delta : a.x, *also = a.norm_w ? a.residual : nullptr;
-    auto read = [&](int p, Sixteen &f) {
+    auto read = [&](int p, Some<N> &f) {
         f.load(from + p);
         if (!also) return;
-        Sixteen r;
+        Some<N> r;
         r.load(also + p);
 #pragma unroll
-        for (int i = 0; i < 16; i++) f.v[i] += r.v[i];
+        for (int i = 0; i < N; i++) f.v[i] += r.v[i];
     };
     float rstd = 1;
-    Sixteen f = {};
-    int first = threadIdx.x * 16, end = (a.k + 511) / 512 * 512; // warps go together
+    Some<N> f = {};
+    int first = threadIdx.x * N, end = (a.k + 32 * N - 1) / (32 * N) * (32 * N); // warps go together
     if (first < a.k) read(first, f);
     if (a.norm_w) {
         float square = 0;
         for (int p = first; p < a.k; p += EACH) {
             if (p > first) read(p, f);
 #pragma unroll
-            for (int i = 0; i < 16; i++) square += f.v[i] * f.v[i];
+            for (int i = 0; i < N; i++) square += f.v[i] * f.v[i];
         }
         rstd = rsqrtf(block_total(square) / (float)a.k + a.eps);
         if (blockIdx.x == 0 && threadIdx.x == 0) a.rstd[0] = rstd;
@@ -66,10 +67,10 @@ template <class STAGE> __device__ __forceinline__ void stage_one(const km_quant_
         if (p > first && p < a.k) read(p, f);
         if (a.norm_w && p < a.k) {
             if (a.sum && blockIdx.x == 0) f.store(a.sum + p);
-            Sixteen w;
+            Some<N> w;
             w.load(a.norm_w + p);
 #pragma unroll
-            for (int i = 0; i < 16; i++) f.v[i] *= rstd * w.v[i];
+            for (int i = 0; i < N; i++) f.v[i] *= rstd * w.v[i];
             if (blockIdx.x == 0) f.store(a.y + p);
         }
         x.put(p, f);

@@ -10,12 +10,8 @@ template <class T> struct Row {
     struct Stage {
         float4 *x;
         int k;
-        __device__ __forceinline__ void put(int p, const Sixteen &f) {
-            if (p >= k) return;
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                x[i % 2 * (k / 8) + p / 8 + i / 2] =
-                    make_float4(f.v[4 * i], f.v[4 * i + 1], f.v[4 * i + 2], f.v[4 * i + 3]);
+        __device__ __forceinline__ void put(int p, const Some<4> &f) {
+            if (p < k) x[p / 4 % 2 * (k / 8) + p / 8] = make_float4(f.v[0], f.v[1], f.v[2], f.v[3]);
         }
     };
     const T *w;
@@ -83,7 +79,7 @@ template <class T, bool GATED> __device__ __forceinline__ void plain_one(const k
 #pragma unroll
     for (int i = 0; i < SLOTS; i++) ask(i * SLOT);
     wait_for_x(a);
-    stage_one(a, w.x);
+    stage_one<4>(a, w.x);
 
     uint32_t slot = 0;
     for (int first = begin; first < end; first += groups) { // all lanes of a warp go together

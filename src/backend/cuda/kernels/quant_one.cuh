@@ -1,9 +1,9 @@
 // One row of x against matrices of a few bits: what decoding a token does.
 //
 // Floor: each matrix is read once, in the form it has; what comes next is how few instructions a
-// weight costs. A block to a multiprocessor, small enough for two: while one kernel still runs, the
-// blocks of the next are in place and fill rings in shared memory with their first weights, so that
-// memory never waits for a kernel to begin. Every thread copies into and out of places of its own, so
+// weight costs, and warps to hide their latency. Two blocks to a multiprocessor: of one kernel where
+// it has rows enough, else of two, so that while one still runs the blocks of the next are in place
+// and fill rings in shared memory with their first weights. Every thread copies into and out of places of its own, so
 // that rings need no barriers. Once the kernel in front has ended, x is staged (and the norm before
 // it, when that is asked for), and each warp, or part of one, goes through the units of its rows as
 // one long line, a unit to a lane at a time, whatever the rows' length: lanes that have come to the
@@ -42,7 +42,7 @@ template <bool APART> struct Line {
         return x;
     }
     // 16 elements from p on, a run; the other half of their group is the next lane's, or the last one's.
-    __device__ __forceinline__ void put(uint32_t p, const Sixteen &f) {
+    __device__ __forceinline__ void put(uint32_t p, const Some<16> &f) {
         float most = 0;
 #pragma unroll
         for (int i = 0; i < 16; i++) most = fmaxf(most, fabsf(f.v[i]));
@@ -79,18 +79,21 @@ __device__ __forceinline__ void settle(Fields &f) {
     for (int i = 0; i < KM_QUANT_FIELDS; i++) asm volatile("" : "+l"(f.f[i]));
 }
 
-// The rows of one block. STRAIGHT: a row is a whole number of steps of the lanes that share it.
-template <int TYPE, bool GATED, bool STRAIGHT>
+// How rows lie in the steps of the lanes that share them: a row is one step of a warp, several whole
+// ones, or any number of units.
+enum { SINGLE, STRAIGHT, ANY };
+
+template <int TYPE, bool GATED, int HOW>
 __device__ __forceinline__ void one_line(const km_quant_few_args &a, const km_quant_part &part,
                                          uint8_t *room) {
     typedef Quant<TYPE> Q;
     constexpr int TAKES = GATED ? 2 : 1, SLOT = TAKES * Q::BYTES * KM_FEW_THREADS;
     constexpr int SLOTS = KM_ONE_PLACES(Q::BYTES, WIDE) / TAKES; // of the ring
     uint32_t ring = smem_addr(room);
-    int bits = a.lane_bits, lanes = 1 << bits, group = threadIdx.x >> bits;
-    int sub = threadIdx.x & (lanes - 1), units = a.k / KM_QUANT_UNIT, begin, end;
     constexpr int THREAD_BITS = 9;
     static_assert(KM_FEW_THREADS == 1 << THREAD_BITS, "groups are shifts");
+    int bits = HOW == ANY ? a.lane_bits : 5, lanes = 1 << bits, group = threadIdx.x >> bits;
+    int sub = threadIdx.x & (lanes - 1), units = HOW == SINGLE ? 32 : a.k / KM_QUANT_UNIT, begin, end;
     rows_of_block(part, begin, end);
     int count = end - begin, row = begin + (count * group >> (THREAD_BITS - bits));
     int rows = begin + (count * (group + 1) >> (THREAD_BITS - bits)) - row;
@@ -111,22 +114,24 @@ __device__ __forceinline__ void one_line(const km_quant_few_args &a, const km_qu
     };
 #pragma unroll
     for (int i = 0; i < SLOTS; i++) ask(unit + i * lanes, i * SLOT);
+    // Biases of the next two rows, so that nobody waits for them.
     const float *bias = part.bias;
-    float more = bias && rows > 0 ? __ldg(bias + row) : 0;
+    auto bias_of = [&](int r) { return bias && r < end ? __ldg(bias + r) : 0; };
+    float more[2] = {bias_of(row), bias_of(row + 1)};
     wait_for_x(a);
     Line<Q::APART> x = {room + SLOTS * SLOT, a.k};
-    stage_one(a, x);
+    stage_one<16>(a, x);
 
     float now[2] = {0, 0}, next[2] = {0, 0}; // sums of this row and the next one, of w and up
     int steps = (rows * units + lanes - 1) >> bits, at = 0; // at: where the first lane is in the row
     uint32_t slot = 0;
     for (int s = 0; s < steps; s++) {
         cp_async_wait<SLOTS - 1>();
-        uint32_t u = at + sub;
-        bool ahead = !STRAIGHT && u >= (uint32_t)units;
+        uint32_t u = HOW == SINGLE ? sub : at + sub;
+        bool ahead = HOW == ANY && u >= (uint32_t)units; // this lane is in the next row
         if (ahead) u -= units;
         float v[2] = {0, 0};
-        if (STRAIGHT || unit < last) {
+        if (HOW != ANY || unit < last) {
             Q raw;
             Take<KM_FEW_THREADS> copy = {room + slot};
             Unit<Q::APART> mine = x.unit(u);
@@ -140,17 +145,18 @@ __device__ __forceinline__ void one_line(const km_quant_few_args &a, const km_qu
             }
         }
 #pragma unroll
-        for (int i = 0; i < TAKES; i++) {
-            if (!STRAIGHT) next[i] += ahead ? v[i] : 0;
-            now[i] += ahead ? 0 : v[i];
+        for (int k = 0; k < TAKES; k++) {
+            if (HOW == ANY) next[k] += ahead ? v[k] : 0;
+            now[k] += ahead ? 0 : v[k];
         }
         ask(unit + SLOTS * lanes, slot);
         slot = slot == (SLOTS - 1) * SLOT ? 0 : slot + SLOT;
         unit += lanes;
         at += lanes;
-        if (at < units) continue;
+        if (HOW != SINGLE && at < units) continue;
+        // The row is done.
         float f[1], other = 0;
-        if (STRAIGHT || lanes == 32) { // a mask that is known costs nothing
+        if (HOW != ANY || lanes == 32) { // a mask that is known costs nothing
             f[0] = GATED ? lanes_sum_two(now[0], now[1], 32, ALL_LANES)
                          : lanes_sum(now[0], 32, ALL_LANES);
             if (GATED) other = __shfl_xor_sync(ALL_LANES, f[0], 1);
@@ -160,15 +166,16 @@ __device__ __forceinline__ void one_line(const km_quant_few_args &a, const km_qu
             if (GATED) other = __shfl_xor_sync(mask, f[0], 1);
         }
         if (sub == 0) {
-            f[0] += more;
-            if (GATED || a.act != 0) gemm_act<float>(a.act, f);
+            f[0] += more[0];
+            if (a.act != 0) gemm_act<float>(a.act, f);
             part.out[row] = GATED ? f[0] * other : f[0];
         }
         row++;
-        if (bias && s + 1 < steps) more = __ldg(bias + row);
+        more[0] = more[1];
+        if (bias) more[1] = bias_of(row + 1);
         at -= units;
 #pragma unroll
-        for (int i = 0; i < TAKES; i++) now[i] = next[i], next[i] = 0;
+        for (int k = 0; k < TAKES; k++) now[k] = next[k], next[k] = 0;
     }
     cp_async_wait<0>();
 }
@@ -176,11 +183,10 @@ __device__ __forceinline__ void one_line(const km_quant_few_args &a, const km_qu
 template <int TYPE, bool GATED>
 __device__ __forceinline__ void one_row(const km_quant_few_args &a, const km_quant_part &part,
                                         uint8_t *room) {
-    // All groups of a warp go together where rows are whole steps and groups are whole warps.
-    if (a.lane_bits == 5 && a.k % (32 * KM_QUANT_UNIT) == 0)
-        one_line<TYPE, GATED, true>(a, part, room);
-    else
-        one_line<TYPE, GATED, false>(a, part, room);
+    constexpr int WHOLE = 32 * KM_QUANT_UNIT; // a step of a warp
+    if (a.k == WHOLE) one_line<TYPE, GATED, SINGLE>(a, part, room);
+    else if (a.k % WHOLE == 0) one_line<TYPE, GATED, STRAIGHT>(a, part, room);
+    else one_line<TYPE, GATED, ANY>(a, part, room);
 }
 
 template <int FIRST, int SECOND, bool GATED>
