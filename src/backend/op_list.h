@@ -174,6 +174,12 @@
      *   mass (k) of weights, count (k), spread (k) of dist, f32; n[0] k. Rows with another id are  \
      *   left out. Same bits every run. */                                                          \
     X(NEAREST, nearest) X(CELL_SUMS, cell_sums)                                                    \
+    /* query (q, d), codes u8 (n, stride), scale u8 (n), cell i32 (n), place i32 (d + 1), amp (d),  \
+     * tables (10, 256), centre (cells, d) -> id i32 (q, k), dist (q, k): of every query the k      \
+     * nearest coded rows (ops/scan_codes.h tells what a row is). n[0] k, n[1] 1: minus the inner    \
+     * product, n[2] 1: all in f32, n[3] rows decoded at a time (0: any), f[0] what a row's scale    \
+     * squared adds to its squared distance. */                                                     \
+    X(SCAN_CODES, scan_codes)                                                                      \
     /* Views, ops composed of others, and the user's own: no kernels. */                                                 \
     X(SLICE, slice) X(PERMUTE, permute) X(RESHAPE, reshape) X(BROADCAST, broadcast)                \
     X(ATTENTION_QKV, attention_qkv) X(LINEAR_CROSS_ENTROPY, linear_cross_entropy) X(MLP, mlp)      \

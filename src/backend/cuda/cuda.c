@@ -24,6 +24,7 @@ static void fill(void) {
     km_cuda_register_attend(table);
     km_cuda_register_sample(table);
     km_cuda_register_nearest(table);
+    km_cuda_register_scan(table);
 }
 
 const km_backend *km_cuda_backend(void) {

@@ -113,6 +113,7 @@ const km_backend km_ref_backend = {
         [KM_OP_SAMPLE] = km_ref_sample,
         [KM_OP_NEAREST] = km_ref_nearest,
         [KM_OP_CELL_SUMS] = km_ref_cell_sums,
+        [KM_OP_SCAN_CODES] = km_ref_scan_codes,
 
         [KM_OP_CROSS_ENTROPY] = km_ref_cross_entropy,
         [KM_OP_CROSS_ENTROPY_GRAD] = km_ref_cross_entropy_grad,
