@@ -18,7 +18,6 @@ void km_coder_free(km_coder *c) {
     for (int i = 0; i < KM_CODER_CLASSES; i++) km_axes_free(&c->axes[i]);
     km_stage_free(&c->stage);
     km_free(c->signs);
-    km_free(c->tables);
     km_free(c);
 }
 
@@ -28,11 +27,7 @@ km_status km_coder_prepare(km_coder *c, km_error *err) {
         if (!c->signs) return km_error_set(err, KM_ERR_MEMORY, "coder: out of memory");
         km_hadamard_seed(c->seed, c->dim, c->signs);
     }
-    if (c->trellis && !c->tables) {
-        c->tables = km_alloc(sizeof *c->tables);
-        if (!c->tables) return km_error_set(err, KM_ERR_MEMORY, "coder: out of memory");
-        km_trellis_fill(c->tables);
-    }
+    if (c->trellis) c->tables = km_trellis_tables();
     if (!c->trellis && !c->stage.bits && km_stage_plan(&c->stage, &c->axes[0]) != KM_OK)
         return km_error_set(err, KM_ERR_MEMORY, "coder: out of memory");
     c->turned = 0;

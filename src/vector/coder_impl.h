@@ -33,7 +33,7 @@ struct km_coder {
     km_axes axes[KM_CODER_CLASSES];
     int64_t turned;              /* padded axes of all classes */
     float *signs;                /* of the Hadamard rotation, or NULL */
-    km_trellis *tables;          /* or NULL */
+    const km_trellis *tables;    /* or NULL */
     km_stage stage;              /* of levels */
     float scales[KM_SCALE_STEPS + 1];
     float levels[KM_LEVEL_BITS + 1][1 << KM_LEVEL_BITS];

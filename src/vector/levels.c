@@ -28,7 +28,7 @@ static double work_out(int bits, float *levels) {
         x[i] = lo;
     }
     double error = 1;
-    for (int round = 0; round < 20000; round++) {
+    for (int round = 0; round < 4000; round++) {
         cut[0] = 0;
         for (int i = 1; i < half; i++) cut[i] = 0.5 * (x[i - 1] + x[i]);
         double kept = 0, moved = 0;

@@ -22,6 +22,7 @@ struct km_scan {
     float *error;                /* (groups) of the first stage, for an axis of variance 1 */
     uint8_t *lut;                /* (nibbles, 16), 64 bytes of 0 behind */
     uint32_t *sums;              /* (KM_STAGE_GROUP) */
+    int32_t *left;               /* (KM_STAGE_GROUP + 16) rows for the second stage */
     float lut_more, lut_step, lut_base, spread;
     bool staged;                 /* lut is that of this cell */
 };
@@ -64,7 +65,7 @@ km_scan *km_scan_new(const km_coder *c, km_error *err) {
     bool fast = !c->trellis;
     size_t floats = (size_t)(c->dim + 2 * c->turned) * sizeof(float);
     size_t weights = fast ? (size_t)(c->stage.planes + c->stage.groups) * sizeof(float) : 0;
-    size_t sums = fast ? KM_STAGE_GROUP * sizeof(uint32_t) : 0;
+    size_t sums = fast ? (2 * KM_STAGE_GROUP + 16) * sizeof(uint32_t) : 0;
     size_t lut = fast ? (size_t)c->stage.nibbles * 16 + 64 : 0;
     km_scan *s = km_calloc(1, sizeof *s);
     uint8_t *p = s ? km_calloc(floats + weights + sums + lut + (size_t)c->bytes + KM_CODER_PAD, 1)
@@ -80,6 +81,7 @@ km_scan *km_scan_new(const km_coder *c, km_error *err) {
     s->weight = (float *)(p + floats);
     s->error = s->weight + (fast ? c->stage.planes : 0);
     s->sums = (uint32_t *)(p + floats + weights);
+    s->left = (int32_t *)(s->sums + KM_STAGE_GROUP);
     s->lut = p + floats + weights + sums;
     s->ready = s->lut + lut;
     if (fast) plan_levels(s);
@@ -170,32 +172,34 @@ static float finish(const km_scan *s, float scale, float dot, float norm) {
            (s->product ? -scale * dot : scale * (scale * (norm + s->c->lost) - 2 * dot));
 }
 
+static float level_row(km_scan *s, const uint8_t *packed, int64_t n, int64_t i) {
+    const km_coder *c = s->c;
+    float dot, norm;
+    km_stage_row(&c->stage, c->bytes, packed, n, i, s->ready);
+    km_simd_codes()->levels(&s->plan, s->ready, s->p, &dot, &norm);
+    return finish(s, c->scales[s->ready[0]], dot, norm);
+}
+
 /* One group of n fast rows. */
 static void scan_group(km_scan *s, const uint8_t *packed, int64_t n, float limit, float *dist) {
     const km_coder *c = s->c;
-    int64_t whole = n / KM_STAGE_ROWS * KM_STAGE_ROWS;
-    bool look = whole > 0 && isfinite(limit) && c->stage.nibbles > 0;
-    if (look) {
+    int64_t i = 0, whole = n / KM_STAGE_ROWS * KM_STAGE_ROWS;
+    if (whole > 0 && isfinite(limit) && c->stage.nibbles > 0) {
         if (!s->staged) prepare_stage(s);
         km_simd_codes()->stage(packed + whole, whole / KM_STAGE_ROWS, s->lut, c->stage.nibbles,
                                s->sums);
+        km_stage_bound b = {c->scales,
+                            s->base,
+                            s->product ? 0 : s->norm,
+                            s->product ? -1 : -2,
+                            s->lut_base + s->spread,
+                            s->lut_step};
+        int64_t left = km_simd_codes()->pick(&b, s->sums, packed, whole, limit, dist, s->left);
+        for (int64_t k = 0; k < left; k++)
+            dist[s->left[k]] = level_row(s, packed, n, s->left[k]);
+        i = whole;
     }
-    for (int64_t i = 0; i < n; i++) {
-        if (look && i < whole) {
-            float scale = c->scales[packed[i]];
-            float most = s->lut_base + s->lut_step * (float)s->sums[i] + s->spread;
-            float least = s->base + (s->product ? -scale * most
-                                                : scale * (scale * s->norm - 2 * most));
-            if (least > limit) {
-                dist[i] = INFINITY;
-                continue;
-            }
-        }
-        float dot, norm;
-        km_stage_row(&c->stage, c->bytes, packed, n, i, s->ready);
-        km_simd_codes()->levels(&s->plan, s->ready, s->p, &dot, &norm);
-        dist[i] = finish(s, c->scales[s->ready[0]], dot, norm);
-    }
+    for (; i < n; i++) dist[i] = level_row(s, packed, n, i);
 }
 
 static void scan_trellis(km_scan *s, const uint8_t *packed, int64_t n, float *dist) {

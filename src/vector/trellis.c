@@ -1,10 +1,12 @@
 /* The tables, and the search for the best path round the ring. */
 #include "vector/trellis.h"
 #include <math.h>
+#include <pthread.h>
 #include <string.h>
 
 #define L KM_TRELLIS_LENGTH
 #define S KM_TRELLIS_STATES
+#define TRIES 16       /* ends that are tried for a short ring */
 #define SETTLE (6 * L) /* bits after which a search has forgotten where it began */
 
 /* Output bit 11 - i of g_k is the parity of the window's bits under mask i: the best of some twenty
@@ -42,7 +44,11 @@ static double quantile(double p) {
     return 0.5 * (lo + hi);
 }
 
-void km_trellis_fill(km_trellis *t) {
+static km_trellis tables;
+static pthread_once_t tables_once = PTHREAD_ONCE_INIT;
+
+static void fill_tables(void) {
+    km_trellis *t = &tables;
     float normal[S];
     for (int i = 0; i < S / 2; i++) {
         normal[i] = (float)quantile((i + 0.5) / S);
@@ -56,6 +62,11 @@ void km_trellis_fill(km_trellis *t) {
             t->state[k][w] = t->window[k][reversed(w, L)] = maps[k].stretch * normal[g];
         }
     }
+}
+
+const km_trellis *km_trellis_tables(void) {
+    pthread_once(&tables_once, fill_tables);
+    return &tables;
 }
 
 void km_trellis_windows(int64_t axes, const uint8_t *rates, int64_t bits, int32_t *at) {
@@ -125,13 +136,37 @@ static int closing_state(search *s, int64_t axes) {
     return state;
 }
 
+/* A ring too short for that: of the states that a search round it ends in most cheaply, the one that
+ * is cheapest when it begins there too. */
+static int short_closing_state(search *s, int64_t axes) {
+    int some[TRIES];
+    begin(s, -1);
+    walk(s, 0, axes, 0);
+    for (int i = 0; i < TRIES; i++) {
+        some[i] = cheapest(s);
+        s->cost[some[i]] = 1e30f;
+    }
+    int best = some[0];
+    float least = INFINITY;
+    for (int i = 0; i < TRIES; i++) {
+        begin(s, some[i]);
+        walk(s, 0, axes, 0);
+        if (s->cost[some[i]] < least) {
+            least = s->cost[some[i]];
+            best = some[i];
+        }
+    }
+    return best;
+}
+
 void km_trellis_encode(const km_trellis *t, int64_t axes, const float *x, const float *amp,
                        const uint8_t *rates, int64_t bits, uint8_t *code, int64_t first,
                        float *value, void *space) {
     search s = {.t = t, .x = x, .amp = amp, .rates = rates, .cost = space};
     s.next = s.cost + S;
     s.back = (uint8_t *)(s.next + S);
-    int start = closing_state(&s, axes), state = start;
+    int start = bits < SETTLE ? short_closing_state(&s, axes) : closing_state(&s, axes);
+    int state = start;
     begin(&s, start);
     walk(&s, 0, axes, 0);
     int64_t end = bits;

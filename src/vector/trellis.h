@@ -21,7 +21,7 @@ typedef struct km_trellis {
     float window[KM_TRELLIS_RATE + 1][KM_TRELLIS_STATES];
 } km_trellis;
 
-void km_trellis_fill(km_trellis *t);
+const km_trellis *km_trellis_tables(void); /* worked out by the first call */
 
 /* The path of a search: buffers for up to `axes` axes, one per thread. */
 size_t km_trellis_space(int64_t axes);

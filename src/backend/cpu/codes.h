@@ -26,6 +26,11 @@ typedef struct km_level_plan {
     const float *values;    /* levels of b bits from b << 8 on */
 } km_level_plan;
 
+typedef struct km_stage_bound {
+    const float *scales;
+    float base, square, along, low, step;
+} km_stage_bound;
+
 typedef struct km_code_kernels {
     /* out[i * ldo + j] = <x_i, axis_j>: x (KM_TURN_ROWS, dim), axis (axes, dim). Each product is the
      * same number whatever stands in the other rows. */
@@ -47,6 +52,11 @@ typedef struct km_code_kernels {
      * vector/stage.h. `nibbles` is even; behind lut stand 64 bytes of 0. */
     void (*stage)(const uint8_t *blocks, int64_t count, const uint8_t *lut, int64_t nibbles,
                   uint32_t *sums);
+    /* The rows i < n that may be near: least = base + s (s square + along (low + step sums[i])), with
+     * s = scales[codes[i]], is at most `limit`. Their numbers go to `left` (n, rounded up to 16), dist
+     * of the others becomes infinite. Returns how many are left. */
+    int64_t (*pick)(const km_stage_bound *b, const uint32_t *sums, const uint8_t *codes, int64_t n,
+                    float limit, float *dist, int32_t *left);
 } km_code_kernels;
 
 /* simd/codes_stage.c */
@@ -54,7 +64,10 @@ typedef struct km_code_kernels {
     void km_code_levels_##suffix(const km_level_plan *plan, const uint8_t *code, const float *p,   \
                                  float *dot, float *norm);                                         \
     void km_code_stage_##suffix(const uint8_t *blocks, int64_t count, const uint8_t *lut,          \
-                                int64_t nibbles, uint32_t *sums);
+                                int64_t nibbles, uint32_t *sums);                                  \
+    int64_t km_code_pick_##suffix(const km_stage_bound *b, const uint32_t *sums,                   \
+                                  const uint8_t *codes, int64_t n, float limit, float *dist,       \
+                                  int32_t *left);
 KM_CODE_STAGE(base)
 KM_CODE_STAGE(avx2)
 KM_CODE_STAGE(avx512)

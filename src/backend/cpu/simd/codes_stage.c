@@ -1,6 +1,7 @@
 /* Fast vector codes: table look-ups for 32 rows at a time, and one row's levels against a query. */
 #include "backend/cpu/codes.h"
 #include "backend/cpu/simd/simd.h"
+#include <math.h>
 
 #define CHUNK 256 /* nibbles whose sums of bytes fit in 16 bits */
 
@@ -146,4 +147,33 @@ void KM_SIMD(km_code_stage)(const uint8_t *blocks, int64_t count, const uint8_t 
             block(blocks + (b * nibbles + j) * 16, lut + 16 * j,
                   nibbles - j < CHUNK ? nibbles - j : CHUNK, sums);
     }
+}
+
+int64_t KM_SIMD(km_code_pick)(const km_stage_bound *b, const uint32_t *sums, const uint8_t *codes,
+                              int64_t n, float limit, float *dist, int32_t *left) {
+    int64_t count = 0, i = 0;
+#if defined(KM_AVX512)
+    const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    vf far = v_set1(INFINITY);
+    for (; i + 16 <= n; i += 16) {
+        __m512i c = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(codes + i)));
+        vf s = (vf)_mm512_i32gather_ps(c, b->scales, 4);
+        vf sum = (vf)_mm512_cvtepi32_ps(_mm512_loadu_si512(sums + i));
+        vf t = v_set1(b->along) * v_fma(v_set1(b->step), sum, v_set1(b->low));
+        vf least = v_fma(s, v_fma(s, v_set1(b->square), t), v_set1(b->base));
+        vm near = v_le(least, v_set1(limit));
+        v_store(dist + i, far);
+        _mm512_mask_compressstoreu_epi32(left + count, near,
+                                         _mm512_add_epi32(lane, _mm512_set1_epi32((int)i)));
+        count += __builtin_popcount(near);
+    }
+#endif
+    for (; i < n; i++) {
+        float s = b->scales[codes[i]];
+        float t = b->along * (b->low + b->step * (float)sums[i]);
+        dist[i] = INFINITY;
+        left[count] = (int32_t)i;
+        count += b->base + s * (s * b->square + t) <= limit;
+    }
+    return count;
 }

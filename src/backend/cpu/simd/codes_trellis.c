@@ -149,4 +149,5 @@ const km_code_kernels KM_SIMD(km_simd_codes) = {.turn = turn,
                                                 .step = step,
                                                 .trellis = trellis,
                                                 .levels = KM_SIMD(km_code_levels),
-                                                .stage = KM_SIMD(km_code_stage)};
+                                                .stage = KM_SIMD(km_code_stage),
+                                                .pick = KM_SIMD(km_code_pick)};

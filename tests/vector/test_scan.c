@@ -1,0 +1,172 @@
+/* Scans agree with decoded rows, whatever the layout, the metric and the instruction set; and with a
+ * limit they lose nobody who is near. */
+#include "backend/cpu/codes.h"
+#include "normal_rows.h"
+#include "vector/scan.h"
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+typedef struct cloud {
+    int64_t n, dim;
+    float *x, *query, anchor[256];
+    km_coder *c;
+    uint8_t *codes, *packed;
+    float *back; /* decoded */
+} cloud;
+
+static cloud make(int64_t n, int64_t dim, double bytes, km_code_mode mode, km_code_turn turn) {
+    cloud k = {.n = n, .dim = dim, .x = normal_rows(1, n, dim), .query = normal_rows(2, 1, dim)};
+    for (int64_t i = 0; i < n * dim; i++) k.x[i] *= 1 / (1 + 0.05f * (float)(i % dim));
+    for (int64_t i = 0; i < dim; i++) k.anchor[i] = 0.1f * (float)(i % 5);
+    km_coder_options o = {.dim = dim, .bytes = bytes, .mode = mode, .turn = turn, .seed = 1};
+    k.c = km_coder_train(NULL, k.x, n, &o, NULL);
+    assert_non_null(k.c);
+    size_t size = (size_t)n * km_coder_bytes(k.c);
+    k.codes = malloc(size), k.packed = malloc(size);
+    k.back = malloc((size_t)(n * dim) * sizeof *k.back);
+    assert_int_equal(km_coder_encode(k.c, NULL, k.x, n, k.codes), KM_OK);
+    assert_int_equal(km_coder_decode(k.c, NULL, k.codes, n, k.back), KM_OK);
+    km_coder_pack(k.c, k.codes, n, k.packed);
+    return k;
+}
+
+static void drop(cloud *k) {
+    km_coder_free(k->c);
+    free(k->x), free(k->query), free(k->codes), free(k->packed), free(k->back);
+}
+
+static void packing_can_be_undone(void **state) {
+    (void)state;
+    static const int64_t rows[] = {1, 31, 32, 33, 100, 1024, 1025, 1100};
+    cloud k = make(1100, 24, 10, KM_CODE_FAST, KM_TURN_HADAMARD);
+    size_t b = km_coder_bytes(k.c);
+    uint8_t *packed = malloc(1100 * b), *back = malloc(1100 * b);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        km_coder_pack(k.c, k.codes, rows[i], packed);
+        km_coder_unpack(k.c, packed, rows[i], back);
+        assert_memory_equal(back, k.codes, (size_t)rows[i] * b);
+    }
+    assert_true(km_coder_block_rows(k.c) % 32 == 0);
+    free(packed), free(back);
+    drop(&k);
+}
+
+static void check_distances(cloud *k) {
+    km_scan *s = km_scan_new(k->c, NULL);
+    float *dist = malloc((size_t)k->n * sizeof *dist);
+    float *turned = malloc((size_t)km_coder_turned(k->c) * sizeof *turned);
+    assert_non_null(s);
+    km_coder_turn(k->c, k->anchor, turned);
+    for (int metric = KM_METRIC_L2; metric <= KM_METRIC_IP; metric++) {
+        km_scan_query(s, k->query, (km_metric)metric);
+        km_scan_cell(s, turned, 0.25f);
+        km_scan_codes(s, k->packed, k->n, INFINITY, dist);
+        double off = NAN; /* what the codes have lost is added for L2: in proportion to scale^2 */
+        for (int64_t i = 0; i < k->n; i++) {
+            double want = 0.25, norm = 0;
+            for (int64_t j = 0; j < k->dim; j++) {
+                double y = k->anchor[j] + (double)k->back[i * k->dim + j], q = k->query[j];
+                want += metric == KM_METRIC_L2 ? (q - y) * (q - y) : -q * y;
+                norm += (double)k->back[i * k->dim + j] * k->back[i * k->dim + j];
+            }
+            double more = dist[i] - want, size = fabs(want) + norm + 1;
+            if (metric != KM_METRIC_L2) {
+                assert_true(fabs(more) < 1e-4 * size);
+            } else {
+                assert_true(more > -1e-4 * size && more < 2 * norm + 1e-4 * size);
+                off = isnan(off) || more > off ? more : off;
+            }
+        }
+        assert_true(metric != KM_METRIC_L2 || off > 0 || k->dim < 16);
+    }
+    free(dist), free(turned);
+    km_scan_free(s);
+}
+
+static void distances_are_those_of_decoded_rows(void **state) {
+    (void)state;
+    static const struct { int64_t n, dim; double bytes; } shapes[] = {
+        {70, 24, 7}, {40, 9, 4}, {33, 64, 33}, {50, 200, 110}, {20, 30, 31}, {5, 1, 2}};
+    for (int kind = 0; kind < 4; kind++) {
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+            cloud k = make(shapes[i].n, shapes[i].dim, shapes[i].bytes, (km_code_mode)(kind % 2),
+                           kind / 2 ? KM_TURN_PCA : KM_TURN_HADAMARD);
+            check_distances(&k);
+            drop(&k);
+        }
+    }
+}
+
+static void a_limit_loses_nobody_who_is_near(void **state) {
+    (void)state;
+    enum { N = 3000, D = 64 };
+    for (int turn = KM_TURN_HADAMARD; turn <= KM_TURN_PCA; turn++) {
+        for (int metric = KM_METRIC_L2; metric <= KM_METRIC_IP; metric++) {
+            cloud k = make(N, D, 33, KM_CODE_FAST, (km_code_turn)turn);
+            float *all = malloc(N * sizeof *all), *some = malloc(N * sizeof *some);
+            km_scan *s = km_scan_new(k.c, NULL);
+            int64_t skipped = 0, missed = 0, near = 0;
+            for (int q = 0; q < 20; q++) {
+                for (int i = 0; i < D; i++) k.query[i] = k.x[q * 7 * D + i] * 0.9f + 0.1f;
+                km_scan_query(s, k.query, (km_metric)metric);
+                km_scan_codes(s, k.packed, N, INFINITY, all);
+                float limit = all[q * 7]; /* rows nearer than the query's own source */
+                km_scan_codes(s, k.packed, N, limit, some);
+                for (int i = 0; i < N; i++) {
+                    near += all[i] <= limit;
+                    missed += all[i] <= limit && some[i] != all[i];
+                    skipped += some[i] != all[i];
+                    assert_true(some[i] == all[i] || some[i] > limit);
+                }
+            }
+            assert_true(near >= 20 && missed * 100 <= near);
+            assert_true(skipped > N); /* or there was no point in it */
+            free(all), free(some);
+            km_scan_free(s);
+            drop(&k);
+        }
+    }
+}
+
+static void instruction_sets_agree_on_sums_and_steps(void **state) {
+    (void)state;
+    enum { NIBBLES = 302, BLOCKS = 3 };
+    extern const km_code_kernels km_simd_codes_base;
+    const km_code_kernels *best = km_simd_codes(), *base = &km_simd_codes_base;
+    static uint8_t blocks[BLOCKS * NIBBLES * 16], lut[NIBBLES * 16 + 64];
+    static uint32_t a[BLOCKS * 32], b[BLOCKS * 32];
+    for (size_t i = 0; i < sizeof blocks; i++) blocks[i] = (uint8_t)km_philox(1, 1, i).v[0];
+    for (int i = 0; i < NIBBLES * 16; i++) lut[i] = (uint8_t)km_philox(1, 2, (uint64_t)i).v[0];
+    for (int64_t nibbles = 2; nibbles <= NIBBLES; nibbles += 60) {
+        memset(lut + nibbles * 16, 0, 64);
+        best->stage(blocks, BLOCKS, lut, nibbles, a);
+        base->stage(blocks, BLOCKS, lut, nibbles, b);
+        assert_memory_equal(a, b, sizeof a);
+    }
+    static float cost[KM_TRELLIS_STATES], x[KM_TRELLIS_STATES], y[KM_TRELLIS_STATES];
+    static uint8_t p[KM_TRELLIS_STATES], q[KM_TRELLIS_STATES];
+    float *values = normal_rows(3, 1, KM_TRELLIS_STATES);
+    for (int rate = 1; rate <= KM_TRELLIS_RATE; rate++) {
+        for (int i = 0; i < KM_TRELLIS_STATES; i++) cost[i] = values[KM_TRELLIS_STATES - 1 - i] + 4;
+        best->step(rate, values, 0.3f, 0.9f, cost, x, p);
+        base->step(rate, values, 0.3f, 0.9f, cost, y, q);
+        assert_memory_equal(p, q, (size_t)(KM_TRELLIS_STATES >> rate));
+        for (int i = 0; i < KM_TRELLIS_STATES; i++) assert_true(fabsf(x[i] - y[i]) < 1e-5f);
+    }
+    free(values);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(packing_can_be_undone),
+        cmocka_unit_test(distances_are_those_of_decoded_rows),
+        cmocka_unit_test(a_limit_loses_nobody_who_is_near),
+        cmocka_unit_test(instruction_sets_agree_on_sums_and_steps),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
