@@ -327,6 +327,42 @@ def models(data, path):
             + table(["model", "work", "tokens/s", "a token reads", "of the limit", "TFLOP/s"], rows))
 
 
+def vectors(data, path):
+    """A results file of scripts/gpu-vectors: rounds of k-means, and searches over codes."""
+    shape = lambda r: (r["n"], r["d"], r["k"])
+    ours = {(r["job"], *shape(r)): r["ms"] for r in data["kmeans"] if "ms" in r}
+    theirs = {shape(r): r["ms"] for r in data["torch"]}
+    rows = []
+    for job, n, d, k in ours:
+        if job != "round":
+            continue
+        ms, other = ours[job, n, d, k], theirs.get((n, d, k))
+        rows.append([f"{n:,} x {d}, {k:,} anchors"] +
+                    [f"{ours.get((j, n, d, k), 0):.3g}" for j in ("assign", "update", "round")] +
+                    [number(2e-9 * n * d * k / ms), "-" if other is None else f"{other:.3g}",
+                     "-" if other is None else f"{other / ms:.1f}"])
+    text = (f"## Vectors on {data['device']}\n\n"
+            f"{data['date']}; from [`{path.name}`](../bench/results/{path.name}), which names "
+            "the commands; `scripts/gpu-vectors` runs them all. A round of k-means assigns every vector to its nearest anchor and moves "
+            "the anchors to their means; PyTorch's best of f32, TF32 and bf16 in the same minutes.\n\n"
+            + table(["round", "assign, ms", "update, ms", "both, ms", "TFLOP/s", "PyTorch, ms",
+                     "times faster"], rows))
+    for r in data["kmeans"]:
+        if r["job"] == "train":
+            text += (f"\nA training on {r['n']:,} x {r['d']}, {r['k']} anchors, settled after "
+                     f"{r['rounds']} rounds, seeding included: **{1e3 * r['seconds']:.1f} ms** "
+                     f"({1e3 * r['first_seconds']:.1f} ms for the first, kernels loaded on the way).\n")
+    if data["scan"]:
+        rows = [[f"{r['rows']:,} x {r['dim']}, {r['bits']} bits", f"{r['queries']:,}", str(r["k"]),
+                 r["metric"], f"{r['ms']:.3g}", f"{r['limit_ms']:.3g}", f"{r['times_limit']:.1f}",
+                 number(r["tflops"]), number(r["qps"])] for r in data["scan"]]
+        text += ("\nEvery coded vector against a batch of queries. The limit is products at 790 TFLOP/s or "
+                 "codes at 4.24 TB/s, whichever takes longer.\n\n"
+                 + table(["codes", "queries", "k", "metric", "ms", "limit, ms", "times the limit",
+                          "TFLOP/s", "queries/s"], rows))
+    return text
+
+
 def main():
     paths = sorted((ROOT / "bench" / "results").glob("*.json"))
     pages = []
@@ -338,6 +374,8 @@ def main():
             pages.append(training(data, path))
         elif "models" in data:
             pages.append(models(data, path))
+        elif "kmeans" in data:
+            pages.append(vectors(data, path))
         elif "gpu" in data:
             pages.append(gpu(data, path))
         elif "inference" in data:
