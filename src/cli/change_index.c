@@ -148,6 +148,7 @@ int km_command_delete(int argc, char **argv) {
         {"compact", KM_OPTION_FLAG, NULL, &l.compact, 0, 0,
          "drop deleted vectors from the file; alone, of earlier deletes"},
         {"out", KM_OPTION_TEXT, "FILE", &l.out, 0, 0, "write there instead of over INDEX (-o)"},
+        KM_OPTION_DEVICE_ROW(l.common, "deleting runs on the CPU"),
         KM_OPTION_OUTPUT_ROWS(l.common),
         {0},
     };

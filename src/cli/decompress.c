@@ -70,6 +70,7 @@ int km_command_decompress(int argc, char **argv) {
         {"ids", KM_OPTION_TEXT, "IDS", &l.ids, 0, 0,
          "only these, in ascending order: 3,7,10-19, or a file (default: all)"},
         {"ids-out", KM_OPTION_TEXT, "FILE", &l.ids_out, 0, 0, "write the rows' ids to this .npy"},
+        KM_OPTION_DEVICE_ROW(l.common, "decoding runs on the CPU"),
         KM_OPTION_THREADS_ROW(l.common),
         KM_OPTION_OUTPUT_ROWS(l.common),
         {0},

@@ -85,12 +85,17 @@ km_status km_index_search(km_index *index, const float *queries, int64_t n, int6
     km_error err = {0};
     if (!index || !queries || !ids || !distances || n < 0 || threads < 0)
         return missing("km_index_search");
-    /* A single query of a caller with threads of its own is not worth starting others for. */
-    km_threads *t = threads == 1 ? NULL : km_threads_new(threads);
+    km_threads *own = threads > 1 ? km_threads_new(threads) : NULL, *t = own;
+    if (threads == 0) { /* all cores: one pool that stays */
+        pthread_mutex_lock(&index->pool_lock);
+        if (!index->pool) index->pool = km_threads_new(0);
+        t = index->pool;
+        pthread_mutex_unlock(&index->pool_lock);
+    }
     pthread_rwlock_rdlock(&index->lock);
     km_status s = km_index_find(index, queries, n, k, options, t, ids, distances, &err);
     pthread_rwlock_unlock(&index->lock);
-    km_threads_free(t);
+    km_threads_free(own);
     return told(s, &err);
 }
 

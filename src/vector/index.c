@@ -70,6 +70,7 @@ km_index *km_index_frame(km_threads *t, km_metric metric, km_rerank rerank, int6
                      (long long)cells);
         return NULL;
     }
+    pthread_mutex_init(&x->pool_lock, NULL);
     x->metric = metric;
     x->rerank = rerank;
     x->dim = dim;
@@ -95,6 +96,8 @@ void km_index_close(km_index *x) {
     km_free(x->turned);
     km_coder_free(x->coder);
     json_decref(x->meta);
+    km_threads_free(x->pool);
+    pthread_mutex_destroy(&x->pool_lock);
     pthread_rwlock_destroy(&x->lock);
     km_free(x);
 }
@@ -114,7 +117,25 @@ int64_t km_index_live(const km_index *x) {
     return rows - dead;
 }
 
-/* Sections as a save would lay them out. */
+double km_file_size(const km_kmx_head *h, double meta, double coder) {
+    double rows = (double)h->rows;
+    double part[] = {meta,
+                     8.0 * (double)(h->cells + 1),
+                     (double)h->cells * (double)h->dim * (h->anchor_dtype == KM_F16 ? 2 : 4),
+                     coder,
+                     rows * (double)h->code_bytes,
+                     (double)km_id_bytes(h->rows, h->id_bits),
+                     h->dead ? (double)((h->rows + 7) / 8) : 0,
+                     rows * (double)km_kmx_vector_bytes(h)};
+    double sum = KM_KMX_PAGE, sections = 0, blocks = 0;
+    for (size_t i = 0; i < sizeof part / sizeof *part; i++) {
+        sum += KM_KMX_PAGE * ceil(part[i] / KM_KMX_PAGE);
+        sections += part[i] > 0;
+        blocks += ceil(part[i] / KM_KMX_BLOCK);
+    }
+    return sum + 64 * sections + 8 * blocks + 64; /* rows of the table, checksums, the trailer */
+}
+
 double km_index_size(const km_index *x) {
     if (x->file_bytes > 0) return x->file_bytes;
     int64_t dead, rows = all_rows(x, &dead);
@@ -122,22 +143,11 @@ double km_index_size(const km_index *x) {
     for (int i = 0; i < x->n_segments; i++)
         if (x->segments[i].id_bits > bits) bits = x->segments[i].id_bits;
     char *meta = json_dumps(x->meta, JSON_COMPACT);
-    double part[] = {meta ? (double)strlen(meta) : 0,
-                     8.0 * (double)(x->cells + 1),
-                     (double)x->cells * (double)x->dim * (x->half ? 2 : 4),
-                     x->coder ? (double)km_coder_written(x->coder) : 0,
-                     (double)rows * (double)x->code_bytes,
-                     (double)km_id_bytes(rows, bits),
-                     dead ? (double)((rows + 7) / 8) : 0,
-                     (double)rows * (double)x->vector_bytes};
-    double sum = KM_KMX_PAGE, sections = 0, blocks = 0;
-    for (size_t i = 0; i < sizeof part / sizeof *part; i++) {
-        sum += KM_KMX_PAGE * ceil(part[i] / KM_KMX_PAGE);
-        sections += part[i] > 0;
-        blocks += ceil(part[i] / KM_KMX_BLOCK);
-    }
+    km_kmx_head h = km_index_head(x, rows, dead, bits);
+    double size = km_file_size(&h, meta ? (double)strlen(meta) : 0,
+                               x->coder ? (double)km_coder_written(x->coder) : 0);
     free(meta);
-    return sum + 64 * sections + 8 * blocks + 64;
+    return size;
 }
 
 km_index_info km_index_describe(km_index *x) {

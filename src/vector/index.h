@@ -41,6 +41,8 @@ struct km_index {
     json_t *meta;
     km_segment *segments;
     int n_segments, cap_segments;
+    km_threads *pool;       /* for searches on all cores; made by the first of them */
+    pthread_mutex_t pool_lock;
     double file_bytes;      /* of the files opened, while nothing has changed; 0 otherwise */
 };
 
@@ -63,6 +65,8 @@ km_status km_index_store(km_index *x, const char *path, bool compact, uint64_t *
 km_status km_index_put_frame(const km_index *x, km_kmx_writer *w, km_error *err);
 km_kmx_head km_index_head(const km_index *x, int64_t rows, int64_t dead, int id_bits);
 double km_index_size(const km_index *x); /* of the file that a save would write */
+/* Of a file with that header and so many bytes of META and CODER. */
+double km_file_size(const km_kmx_head *h, double meta, double coder);
 
 /* ---- Rows ---- */
 

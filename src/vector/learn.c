@@ -216,34 +216,50 @@ static double measure(const coding *c, km_index *x, int64_t *base, int64_t *quer
     return recall;
 }
 
-/* The size of everything but codes, per vector. */
-static double overhead(const coding *c, const km_coder *coder) {
+/* Of the file that the whole index will be, with this coder. */
+static double whole_size(const coding *c, const km_coder *coder) {
     const km_learn *l = c->l;
-    double frame_bytes = (double)(c->cells * l->dim) * (c->half ? 2 : 4) + 8.0 * (double)c->cells +
-                         (double)km_coder_written(coder) + 9 * KM_KMX_PAGE;
-    km_kmx_head h = {.rerank = (km_rerank)l->options->rerank, .dim = l->dim};
-    return frame_bytes / (double)l->total + km_id_bits((uint64_t)l->total) / 8.0 +
-           (double)km_kmx_vector_bytes(&h);
+    enum { META = 600 };
+    km_kmx_head h = {.dim = l->dim,
+                     .rows = l->total,
+                     .cells = c->cells,
+                     .code_bytes = (int64_t)km_coder_bytes(coder),
+                     .id_bits = km_id_bits((uint64_t)l->total - 1),
+                     .anchor_dtype = c->half ? KM_F16 : KM_F32,
+                     .rerank = (km_rerank)l->options->rerank};
+    return km_file_size(&h, META, (double)km_coder_written(coder));
 }
 
-/* Trains, sees what the coder itself takes, and trains again with what is left. */
+/* Coders of one kind, smaller and smaller until the whole fits; NULL when none does (no error). */
+static km_coder *fit_coder(const coding *c, double room, km_code_turn turn, km_error *err) {
+    double bytes = room / (double)c->l->total;
+    for (int attempt = 0; attempt < 6 && bytes >= 1; attempt++) {
+        km_coder *coder = train_coder(c, floor(bytes), turn, err);
+        if (!coder) return NULL;
+        double over = whole_size(c, coder) - room;
+        if (over <= 0) return coder;
+        double own = (double)km_coder_bytes(coder);
+        km_coder_free(coder);
+        bytes = fmin(own, bytes) - fmax(1, ceil(over / (double)c->l->total));
+    }
+    return NULL;
+}
+
+/* A transform that is learnt takes room itself; whether it is worth it, the error tells. */
 static km_coder *coder_by_ratio(const coding *c, km_error *err) {
     const km_learn *l = c->l;
-    double wanted = (double)l->dim * (double)km_dtype_size(l->dtype) / l->options->ratio;
-    for (int turn = KM_TURN_AUTO; turn <= KM_TURN_HADAMARD; turn++) {
-        km_coder *first = train_coder(c, wanted, (km_code_turn)turn, err);
-        if (!first) return NULL;
-        double left = wanted - overhead(c, first);
-        /* A transform that takes as much as the codes is not worth it. */
-        bool fits = left >= 1 && (turn == KM_TURN_HADAMARD || left > wanted / 2);
-        km_coder_free(first);
-        if (fits) return train_coder(c, left, (km_code_turn)turn, err);
-    }
-    km_error_set(err, KM_ERR_RANGE,
-                 "a ratio of %g leaves no room for codes: ids, anchors and the file's frame take "
-                 "more than %.1f bytes for each of %lld vectors",
-                 l->options->ratio, wanted, (long long)l->total);
-    return NULL;
+    double room = (double)l->total * (double)l->dim * (double)km_dtype_size(l->dtype) /
+                  l->options->ratio;
+    km_coder *a = fit_coder(c, room, KM_TURN_AUTO, err);
+    km_coder *b = err->code == KM_OK ? fit_coder(c, room, KM_TURN_HADAMARD, err) : NULL;
+    if (err->code == KM_OK && !a && !b)
+        km_error_set(err, KM_ERR_RANGE,
+                     "a ratio of %g leaves no room for codes: ids, anchors and the file's frame "
+                     "take more than %.1f bytes for each of %lld vectors",
+                     l->options->ratio, room / (double)l->total, (long long)l->total);
+    bool first = a && (!b || km_coder_error(a) <= km_coder_error(b));
+    km_coder_free(first ? b : a);
+    return first ? a : b;
 }
 
 /* The smallest of a row of sizes whose recall on the sample is enough. */

@@ -173,6 +173,45 @@ static void ids_survive_adding_deleting_merging_compaction_and_reload(void **sta
     free(third);
 }
 
+/* Two halves of one index have its anchors and codes: together they are it again. */
+static void halves_of_an_index_merge_without_loss(void **state) {
+    (void)state;
+    km_index *x = build((km_index_options){.bytes = 9, .rerank = KM_VECTORS_F16});
+    assert_done(km_index_save(x, in_folder("whole.kmx"), false));
+    km_index *half[2];
+    for (int h = 0; h < 2; h++) {
+        half[h] = km_index_open(in_folder("whole.kmx"));
+        assert_non_null(half[h]);
+        uint64_t gone[N / 2];
+        for (uint64_t i = 0; i < N / 2; i++) gone[i] = 2 * i + (uint64_t)h;
+        assert_done(km_index_delete(half[h], gone, N / 2));
+    }
+    assert_done(km_index_merge(ctx, half[0], half[1]));
+    assert_int_equal(km_index_describe(half[0]).count, N);
+    uint64_t a[N * K], b[N * K];
+    float da[N * K], db[N * K];
+    assert_done(km_index_search(x, base, N, K, NULL, 0, a, da));
+    assert_done(km_index_search(half[0], base, N, K, NULL, 0, b, db));
+    assert_memory_equal(da, db, sizeof da);
+    assert_memory_equal(a, b, sizeof a);
+    km_index_close(half[0]);
+    km_index_close(half[1]);
+    km_index_close(x);
+}
+
+static void the_ratio_asked_for_is_the_ratio_of_the_file(void **state) {
+    (void)state;
+    float *x = clustered(4000, DIM, 12);
+    write_npy(in_folder("x.npy"), x, 4000, DIM);
+    assert_done(km_index_compress(ctx, in_folder("x.npy"), in_folder("x.kmx"),
+                                  &(km_index_options){.ratio = 5}));
+    blob b = read_blob(in_folder("x.kmx"));
+    double ratio = 4000.0 * DIM * 4 / (double)b.size;
+    if (ratio < 5 || ratio > 6) fail_msg("ratio %g", ratio);
+    free(b.data);
+    free(x);
+}
+
 static void what_is_decoded_is_near_what_was_given(void **state) {
     (void)state;
     km_index *x = build((km_index_options){.bytes = DIM + 2});
@@ -373,6 +412,8 @@ int main(void) {
         cmocka_unit_test(answers_are_the_same_for_any_number_of_threads),
         IN_FOLDER(the_same_bytes_for_any_number_of_threads),
         IN_FOLDER(ids_survive_adding_deleting_merging_compaction_and_reload),
+        IN_FOLDER(halves_of_an_index_merge_without_loss),
+        IN_FOLDER(the_ratio_asked_for_is_the_ratio_of_the_file),
         cmocka_unit_test(what_is_decoded_is_near_what_was_given),
         cmocka_unit_test(filters_and_probes_choose_what_is_looked_at),
         cmocka_unit_test(kept_vectors_make_the_ranking_exact),
