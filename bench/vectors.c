@@ -107,8 +107,8 @@ static int find(char **v) {
     for (int64_t i = 0; i < n; i++)
         for (int64_t j = 0; j < dim; j++) r[i * dim + j] = base[i * dim + j] - centre[id[i] * dim + j];
     double t1 = now();
-    km_coder_options o = {.dim = dim, .bytes = atof(v[3]), .seed = 1, .rows = n, .anchors = centre,
-                          .cell = id, .mode = v[4][0] == 'd' ? KM_CODE_DENSE : KM_CODE_FAST};
+    km_coder_options o = {.dim = dim, .bytes = atof(v[3]), .seed = 1, .rows = n,
+                          .mode = v[4][0] == 'd' ? KM_CODE_DENSE : KM_CODE_FAST};
     km_coder *c = km_coder_train(t, r, n, &o, &err);
     if (!c) stop(err.text);
     size_t bytes = km_coder_bytes(c);

@@ -149,8 +149,9 @@ static km_status orthonormal(km_axes *a) {
     enum { B = KM_TURN_ROWS };
     const km_nearest_kernels *k = km_simd_nearest();
     int64_t dim = a->dim, count = a->count;
-    float *part = km_alloc((size_t)(B * (count + dim)) * sizeof *part), *rows = part + B * count;
+    float *part = km_alloc((size_t)(B * (count + dim)) * sizeof *part);
     if (!part) return KM_ERR_MEMORY;
+    float *rows = part + B * count;
     for (int64_t first = 0; first < count; first += B) {
         int64_t n = count - first < B ? count - first : B;
         float *block = a->axis + first * dim;

@@ -5,16 +5,15 @@
 #include "vector/eigen.h"
 #include <math.h>
 
-#define ROUNDS 4        /* of axes and assignments */
+#define ROUNDS 3        /* of axes and assignments */
+#define FEW 2           /* rows per dimension that a class' axes want */
 #define MEANS 12        /* rounds of k-means */
 #define MEAN_ROWS 8192  /* rows it looks at */
 
 typedef struct learn {
     km_coder *c;
-    const float *u, *scale;
-    const km_coder_options *o;
-    const int32_t *cell;
-    int64_t n;
+    const float *u;
+    int64_t n, used;
     int32_t *label, *order; /* (n); order: rows sorted by class */
     int64_t start[KM_CODER_CLASSES + 1];
     float *sums;            /* (classes, dim, dim) second moments, upper triangles */
@@ -27,13 +26,6 @@ typedef struct learn {
 
 /* ---- A start ---- */
 
-static void original(const learn *l, int64_t i, float *x) {
-    const km_coder_options *o = l->o;
-    int64_t dim = l->c->dim;
-    for (int64_t j = 0; j < dim; j++) x[j] = l->u[i * dim + j] * l->scale[i];
-    if (l->cell) km_simd_nearest()->add(x, o->anchors + l->cell[i] * dim, 1, dim);
-}
-
 static int nearest(const float *x, const float *means, int k, int64_t dim) {
     int best = 0;
     float least = INFINITY;
@@ -44,24 +36,22 @@ static int nearest(const float *x, const float *means, int k, int64_t dim) {
     return best;
 }
 
+static void sizes(const learn *l, int64_t i, float *x) {
+    int64_t dim = l->c->dim;
+    for (int64_t j = 0; j < dim; j++) x[j] = fabsf(l->u[i * dim + j]);
+}
+
+/* k-means of |u|, which tells which dimensions a row is large in: rows are residuals, so their means
+ * tell nothing. */
 static km_status start_classes(learn *l) {
     int64_t dim = l->c->dim, rows = l->n < MEAN_ROWS ? l->n : MEAN_ROWS;
     int k = l->c->classes;
     float *x = km_calloc((size_t)((rows + 2 * k + 1) * dim), sizeof *x);
     if (!x) return KM_ERR_MEMORY;
     float *means = x + rows * dim, *sums = means + k * dim, *one = sums + k * dim;
-    for (int64_t i = 0; i < rows; i++) original(l, i * l->n / rows, x + i * dim);
-    for (int j = 0; j < k; j++) /* each mean starts at the row farthest from those before it */
-        for (int64_t i = 0, far = -1; i < rows; i++) {
-            float d = j ? km_simd_nearest()->distance(
-                              x + i * dim, means + nearest(x + i * dim, means, j, dim) * dim, dim)
-                        : 0;
-            if (far < 0 || d > *one) {
-                far = i;
-                *one = d;
-                memcpy(means + j * dim, x + i * dim, (size_t)dim * sizeof *x);
-            }
-        }
+    for (int64_t i = 0; i < rows; i++) sizes(l, i * l->n / rows, x + i * dim);
+    for (int j = 0; j < k; j++)
+        memcpy(means + j * dim, x + (2 * j + 1) * rows / (2 * k) * dim, (size_t)dim * sizeof *x);
     for (int round = 0; round < MEANS; round++) {
         int64_t count[KM_CODER_CLASSES] = {0};
         memset(sums, 0, (size_t)(k * dim) * sizeof *sums);
@@ -75,7 +65,7 @@ static km_status start_classes(learn *l) {
                 means[j * dim + i] = sums[j * dim + i] / (float)count[j];
     }
     for (int64_t i = 0; i < l->n; i++) {
-        original(l, i, one);
+        sizes(l, i, one);
         l->label[i] = nearest(one, means, k, dim);
     }
     km_free(x);
@@ -86,13 +76,13 @@ static km_status start_classes(learn *l) {
 
 static void sort_rows(learn *l) {
     int64_t count[KM_CODER_CLASSES + 1] = {0}, at[KM_CODER_CLASSES];
-    for (int64_t i = 0; i < l->n; i++) count[l->label[i] + 1]++;
+    for (int64_t i = 0; i < l->used; i++) count[l->label[i] + 1]++;
     l->start[0] = 0;
     for (int k = 0; k < l->c->classes; k++) {
         at[k] = l->start[k];
         l->start[k + 1] = l->start[k] + count[k + 1];
     }
-    for (int64_t i = 0; i < l->n; i++) l->order[at[l->label[i]]++] = (int32_t)i;
+    for (int64_t i = 0; i < l->used; i++) l->order[at[l->label[i]]++] = (int32_t)i;
 }
 
 /* Rows [begin, end) of every class' second moments. */
@@ -157,8 +147,10 @@ static void assign(void *arg, int64_t begin, int64_t end, int worker) {
     }
 }
 
-static km_status make_axes(learn *l, km_threads *t) {
+/* Axes from the first n rows. */
+static km_status make_axes(learn *l, km_threads *t, int64_t n) {
     int64_t dim = l->c->dim;
+    l->used = n;
     sort_rows(l);
     km_threads_for(t, dim, dim / 8 + 1, moments, l);
     km_threads_for(t, l->c->classes, 1, axes_of, l);
@@ -169,10 +161,9 @@ static km_status make_axes(learn *l, km_threads *t) {
     return KM_OK;
 }
 
-km_status km_classes_learn(km_coder *c, km_threads *t, const float *u, const float *scale, int64_t n,
-                           const km_coder_options *options, const int32_t *cell) {
+km_status km_classes_learn(km_coder *c, km_threads *t, const float *u, int64_t n) {
     int64_t square = c->dim * c->dim, k = c->classes;
-    learn l = {.c = c, .u = u, .scale = scale, .o = options, .cell = cell, .n = n};
+    learn l = {.c = c, .u = u, .n = n};
     l.stride = KM_TURN_ROWS * (c->dim + k * (c->dim + KM_AXES_PAD));
     l.label = km_calloc((size_t)n * 2, sizeof *l.label);
     l.sums = km_alloc((size_t)(k * square) * sizeof *l.sums);
@@ -183,11 +174,14 @@ km_status km_classes_learn(km_coder *c, km_threads *t, const float *u, const flo
         l.order = l.label + n;
         l.values = l.matrix + k * square;
         if (k > 1) s = start_classes(&l);
-        if (s == KM_OK) s = make_axes(&l, t);
     }
+    /* Some of the rows are enough until the last round. */
+    int64_t some = k * FEW * c->dim < n ? k * FEW * c->dim : n;
+    if (s == KM_OK) s = make_axes(&l, t, k > 1 ? some : n);
     for (int round = 1; s == KM_OK && k > 1 && round < ROUNDS; round++) {
-        km_threads_for(t, n, 64, assign, &l);
-        s = make_axes(&l, t);
+        int64_t rows = round + 1 < ROUNDS ? some : n;
+        km_threads_for(t, rows, 64, assign, &l);
+        s = make_axes(&l, t, rows);
     }
     km_free(l.label);
     km_free(l.sums);

@@ -6,9 +6,8 @@
 #define KM_VECTOR_CLASSES_H
 #include "vector/coder_impl.h"
 
-/* Fills c->axes of `classes` classes from u (n, dim), rows of squared norm dim; all other fields of c
- * that its codes depend on are set. x(i) is u[i] * scale[i] + anchor of i. */
-km_status km_classes_learn(km_coder *c, km_threads *t, const float *u, const float *scale, int64_t n,
-                           const km_coder_options *options, const int32_t *cell);
+/* Fills c->axes of c->classes classes from u (n, dim), rows of squared norm dim; all other fields of c
+ * that its codes depend on are set. */
+km_status km_classes_learn(km_coder *c, km_threads *t, const float *u, int64_t n);
 
 #endif

@@ -32,9 +32,7 @@ typedef struct km_coder_options {
     km_code_mode mode;
     km_code_turn turn;
     uint64_t seed;
-    int64_t rows;           /* that will be coded, which decides how large the coder may be; 0: n */
-    const float *anchors;   /* what the residuals were taken from, and each row's (n): helps to tell */
-    const int32_t *cell;    /* classes of rows apart; NULL: not known */
+    int64_t rows;  /* that will be coded, which decides how large the coder may be; 0: n */
 } km_coder_options;
 
 #define KM_CODER_MAX_DIM 65536

@@ -13,20 +13,17 @@ typedef struct trial {
     const km_coder_options *o;
     int64_t dim, n, held;
     float *u, *scale;    /* (n, dim), (n): rows of squared norm dim; the held ones come last */
-    int32_t *cell;       /* (n), or NULL */
     float low, step;     /* of scales */
 } trial;
 
 /* Rows spread over all, each with its scale; those of zero norm tell nothing and are left out. */
 static km_status take_rows(trial *x, const float *residuals, int64_t all) {
-    const km_coder_options *o = x->o;
     int64_t dim = x->dim, most = TRAIN_FLOATS / dim > 4096 ? TRAIN_FLOATS / dim : 4096;
     int64_t n = all < most ? all : most, held = n / 8 < HELD_OUT ? n / 8 : HELD_OUT;
     double low = INFINITY, high = 0;
     x->u = km_alloc((size_t)(n * dim) * sizeof *x->u);
     x->scale = km_alloc((size_t)n * sizeof *x->scale);
-    x->cell = o->anchors && o->cell ? km_alloc((size_t)n * sizeof *x->cell) : NULL;
-    if (!x->u || !x->scale || (o->anchors && o->cell && !x->cell)) return KM_ERR_MEMORY;
+    if (!x->u || !x->scale) return KM_ERR_MEMORY;
     /* Held-out rows stand at the end: every (n / held)th. */
     int64_t nth = held ? n / held : n + 1, front = 0, back = n, kept = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -41,14 +38,12 @@ static km_status take_rows(trial *x, const float *residuals, int64_t all) {
         kept++;
         for (int64_t j = 0; j < dim; j++) x->u[to * dim + j] = (float)(r[j] / norm);
         x->scale[to] = (float)norm;
-        if (x->cell) x->cell[to] = o->cell[from];
         low = fmin(low, norm);
         high = fmax(high, norm);
     }
     if (front < back && kept > front) { /* close the gap that zero rows have left */
         memmove(x->u + front * dim, x->u + back * dim, (size_t)((n - back) * dim) * sizeof *x->u);
         memmove(x->scale + front, x->scale + back, (size_t)(n - back) * sizeof *x->scale);
-        if (x->cell) memmove(x->cell + front, x->cell + back, (size_t)(n - back) * sizeof *x->cell);
     }
     x->n = kept;
     x->held = kept - front;
@@ -83,7 +78,7 @@ static km_coder *build(const trial *x, km_code_turn turn, int classes, int64_t n
     km_coder *c = shell(x, turn, classes);
     km_status s = c ? KM_OK : KM_ERR_MEMORY;
     if (s == KM_OK && turn == KM_TURN_PCA) {
-        s = km_classes_learn(c, x->t, x->u, x->scale, n, x->o, x->cell);
+        s = km_classes_learn(c, x->t, x->u, n);
     } else if (s == KM_OK) {
         double *variance = km_alloc((size_t)x->dim * sizeof *variance);
         s = variance ? KM_OK : KM_ERR_MEMORY;
@@ -107,10 +102,11 @@ static km_coder *build(const trial *x, km_code_turn turn, int classes, int64_t n
 /* Codes rows [first, first + n) and tells the mean squared error; sets c->lost on the way. */
 static double try_rows(const trial *x, km_coder *c, int64_t first, int64_t n, km_error *err) {
     int64_t dim = x->dim;
-    float *r = km_alloc((size_t)(2 * n * dim) * sizeof *r), *back = r + n * dim;
+    float *r = km_alloc((size_t)(n * dim) * sizeof *r);
+    float *back = km_alloc((size_t)(n * dim) * sizeof *back);
     uint8_t *codes = km_alloc((size_t)(n * c->bytes));
     double error = 0, lost = 0, scales = 0;
-    if (!r || !codes) goto memory;
+    if (!r || !back || !codes) goto memory;
     for (int64_t i = 0; i < n; i++)
         for (int64_t j = 0; j < dim; j++)
             r[i * dim + j] = x->u[(first + i) * dim + j] * x->scale[first + i];
@@ -126,10 +122,12 @@ static double try_rows(const trial *x, km_coder *c, int64_t first, int64_t n, km
     }
     c->lost = scales > 0 ? (float)(lost / scales) : 0;
     km_free(r);
+    km_free(back);
     km_free(codes);
     return error / (double)n;
 memory:
     km_free(r);
+    km_free(back);
     km_free(codes);
     km_error_set(err, KM_ERR_MEMORY, "coder: out of memory");
     return NAN;
@@ -196,6 +194,5 @@ km_coder *km_coder_train(km_threads *t, const float *residuals, int64_t n,
 done:
     km_free(x.u);
     km_free(x.scale);
-    km_free(x.cell);
     return best;
 }
