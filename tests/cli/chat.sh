@@ -159,3 +159,15 @@ expect 0 chat --template chatml -m old
 says err "the model is $work/models/old.gguf"
 expect 0 run --prompt hi -n 3 --quiet
 expect_error 1 run -m none --prompt hi
+
+# Guesses, and a device that fails in the middle: the conversation is the same.
+tiny=$SRC_DIR/models/kermes-tiny.gguf
+both='Hello.\nAnd what is the capital of Norway?\n'
+model=$tiny talk 0 "$both" --template chatml --device cpu --temperature 0 -n 12 --quiet
+cp "$work/out" "$work/first"
+model=$tiny talk 0 "$both" --device cpu --temperature 0 -n 12 --stats --draft "$tiny"
+cmp -s "$work/out" "$work/first" || fail "--draft changed the conversation"
+says err "guesses were right"
+model=$tiny KERMES_FAULT_STEP=9 talk 0 "$both" --devices cpu,cpu --temperature 0 -n 12 --draft lookup
+cmp -s "$work/out" "$work/first" || fail "a fault changed the conversation"
+says err "a fault was asked for; going on with the CPU"
