@@ -270,6 +270,44 @@ km_status km_batch_choose(km_batch *b, const km_batch_token *t, int n, int64_t s
     return KM_OK;
 }
 
+/* The token that a chooser has chosen last. */
+static int32_t last_of(const km_chooser *c) {
+    return c->state[KM_SAMPLE_TOKEN_AT + (c->state[KM_SAMPLE_SEEN] - 1) % KM_SAMPLE_RING];
+}
+
+int km_batch_check(km_batch *b, int s, const int32_t *ids, int n, km_chooser *chooser, int32_t *out,
+                   km_error *err) {
+    km_chooser each[KM_FEW_ROWS], *at[KM_FEW_ROWS];
+    int32_t rows[2 * KM_FEW_ROWS];
+    int64_t past = km_cache_length(b->cache, s);
+    if (n < 1 || n > KM_FEW_ROWS || n > b->how.context - past) {
+        too_long(b, past, (size_t)n, err);
+        return -1;
+    }
+    for (int i = 0; i < n; i++) {
+        if (check_id(b, ids[i], err) != KM_OK) return -1;
+        rows[2 * i] = s;
+        rows[2 * i + 1] = (int32_t)(past + i);
+        at[i] = &each[i];
+        /* As if what was guessed before it had been chosen: a number drawn for each. */
+        each[i] = i ? each[i - 1] : *chooser;
+        if (i) km_chooser_chose(&each[i], ids[i]);
+    }
+    if (km_cache_reserve(b->cache, s, n, err) != KM_OK) return -1;
+    b->seq[s].ready = false;
+    if (km_plan_choose(b->plan, ids, rows, n, 1, at) != KM_OK) {
+        failed(b, err);
+        return -1;
+    }
+    int right = 0;
+    do out[right] = last_of(&each[right]);
+    while (++right < n && out[right - 1] == ids[right]);
+    *chooser = each[right - 1];
+    memcpy(b->seq[s].seen + past, ids, sizeof *ids * (size_t)right);
+    km_cache_add(b->cache, s, right);
+    return right;
+}
+
 const float *km_batch_try(km_batch *b, int s, const int32_t *ids, int n, km_error *err) {
     int32_t rows[2 * KM_FEW_ROWS];
     int64_t past = km_cache_length(b->cache, s);

@@ -51,6 +51,12 @@ km_status km_batch_step(km_batch *b, const km_batch_token *t, int n, km_error *e
  * room for `steps` tokens, which are at most km_batch_ahead. */
 km_status km_batch_choose(km_batch *b, const km_batch_token *t, int n, int64_t steps,
                           km_chooser *const *chooser, int32_t *out, km_error *err);
+/* Guesses checked where the logits are: ids (n, 2 to KM_FEW_ROWS) are a token of the sequence and
+ * guesses of what comes after it. out (n) receives what was chosen after each of them up to the first
+ * that was not guessed; how many, or -1 with *err set. The sequence then holds as many of the ids, all
+ * of them right, and chooser has seen what was chosen. */
+int km_batch_check(km_batch *b, int sequence, const int32_t *ids, int n, km_chooser *chooser,
+                   int32_t *out, km_error *err);
 /* How many steps can be taken at once: 1 where the model is in parts. */
 int64_t km_batch_ahead(const km_batch *b);
 

@@ -29,3 +29,15 @@ void km_chooser_see(km_chooser *c, const int32_t *ids, size_t n) {
     for (size_t i = 0; i < n; i++, ++*seen)
         c->state[KM_SAMPLE_TOKEN_AT + *seen % KM_SAMPLE_RING] = ids[i];
 }
+
+uint64_t km_chooser_draws(const km_chooser *c) {
+    uint64_t draws;
+    memcpy(&draws, c->state + KM_SAMPLE_DRAWS, sizeof draws);
+    return draws;
+}
+
+void km_chooser_chose(km_chooser *c, int32_t id) {
+    uint64_t draws = km_chooser_draws(c) + !(c->settings[KM_SAMPLE_TEMPERATURE] < 1e-6f);
+    memcpy(c->state + KM_SAMPLE_DRAWS, &draws, sizeof draws);
+    km_chooser_see(c, &id, 1);
+}

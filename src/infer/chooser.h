@@ -16,5 +16,8 @@ typedef struct km_chooser {
 bool km_chooser_begin(km_chooser *c, const km_sampling *s, int64_t tokens, uint64_t draws);
 /* Tells of tokens that were read or chosen elsewhere. */
 void km_chooser_see(km_chooser *c, const int32_t *ids, size_t n);
+/* The same of a token that the op would have chosen: a number was drawn for it. */
+void km_chooser_chose(km_chooser *c, int32_t id);
+uint64_t km_chooser_draws(const km_chooser *c); /* numbers drawn so far */
 
 #endif

@@ -168,7 +168,7 @@ static void keep_tried(run *r) {
 static km_status run_ahead(run *r, int32_t id, int64_t left, km_error *err) {
     int64_t room = r->context - km_session_length(r->session), n = km_session_ahead(r->session);
     if (n > (int64_t)(sizeof r->chosen / sizeof *r->chosen)) n = sizeof r->chosen / sizeof *r->chosen;
-    if (r->pace <= 0) n = 1;
+    if (r->pace <= 0 || r->draft) n = 1; /* a token more, and there may be something to guess */
     else if ((double)n * r->pace > 0.02) n = (int64_t)(0.02 / r->pace);
     if (n > left) n = left;
     if (n > room) n = room;
@@ -180,6 +180,19 @@ static km_status run_ahead(run *r, int32_t id, int64_t left, km_error *err) {
     double pace = (km_now() - start) / (double)n;
     r->pace = r->pace > 0 ? (3 * r->pace + pace) / 4 : pace;
     r->n_chosen = (int)n;
+    km_sampler_drew(r->sampler, km_chooser_draws(&r->chooser));
+    return KM_OK;
+}
+
+/* The device checks the guesses: what it has chosen up to the first wrong one was run ahead. */
+static km_status check_guesses(run *r, int n, km_generated *out, km_error *err) {
+    r->base = km_session_length(r->session);
+    int right = km_session_check(r->session, r->tried, n + 1, &r->chooser, r->chosen, err);
+    if (right < 0) return err->code;
+    r->n_chosen = right;
+    out->accepted += right - 1;
+    km_drafter_told(r->draft, right - 1, n - (right - 1));
+    km_sampler_drew(r->sampler, km_chooser_draws(&r->chooser)); /* the drafter follows it */
     return KM_OK;
 }
 
@@ -194,12 +207,13 @@ static km_status advance_with_guesses(run *r, int32_t id, km_generated *out, boo
     if (n < 0) return err->code;
     if (n == 0) return KM_OK;
     r->tried[0] = id;
+    out->guessed += n;
+    if (r->ahead) return check_guesses(r, n, out, err);
     r->rows = km_session_try(r->session, r->tried, n + 1, err);
     if (!r->rows) return err->code;
     r->n_tried = n + 1;
     r->at = 1;
     r->logits = r->rows;
-    out->guessed += n;
     return KM_OK;
 }
 
@@ -304,7 +318,7 @@ static km_status prepare(run *r, int64_t vocab, km_error *err) {
     if (r->how->guide) km_guide_reset(r->how->guide);
     r->draft = r->how->draft;
     /* The first token is the host's, which has the prompt's logits: it draws the first number. */
-    r->ahead = !r->draft && !r->how->guide && r->how->choose != KM_CHOOSE_HOST &&
+    r->ahead = !r->how->guide && r->how->choose != KM_CHOOSE_HOST &&
                (r->how->choose == KM_CHOOSE_DEVICE || !km_session_on_host(r->session)) &&
                km_chooser_begin(&r->chooser, &r->how->sampling, vocab, 1);
     r->stream = km_token_stream_begin(r->token, r->how->rendered ? KM_TOKEN_SKIP_SPECIAL : 0);

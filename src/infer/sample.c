@@ -138,6 +138,8 @@ void km_sampler_follow(km_sampler *shadow, const km_sampler *of) {
     shadow->draw = of->draw;
 }
 
+void km_sampler_drew(km_sampler *s, uint64_t draws) { s->draw = draws; }
+
 km_status km_sampler_see(km_sampler *s, const int32_t *ids, size_t n, km_error *err) {
     return km_said_add(&s->history, ids, n, err);
 }

@@ -83,6 +83,8 @@ int32_t km_sampler_pick(km_sampler *s, const float *logits, const uint64_t *mask
  * will draw next. The nearer the logits, the more often both choose alike. NULL with *err set. */
 km_sampler *km_sampler_shadow(const km_sampler *of, km_error *err);
 void km_sampler_follow(km_sampler *shadow, const km_sampler *of);
+/* So many numbers have been drawn, by another that draws the same ones. */
+void km_sampler_drew(km_sampler *s, uint64_t draws);
 
 /* Among which tokens the last pick chose, and their probabilities; how many (at most `most` are
  * written). Greedy choice has none. */

@@ -90,6 +90,11 @@ km_status km_session_choose(km_session *s, int32_t id, int64_t steps, km_chooser
     return km_batch_choose(s->over->batch, &(km_batch_token){s->at, id}, 1, steps, &chooser, out, err);
 }
 
+int km_session_check(km_session *s, const int32_t *ids, int n, km_chooser *chooser, int32_t *out,
+                     km_error *err) {
+    return km_batch_check(s->over->batch, s->at, ids, n, chooser, out, err);
+}
+
 int64_t km_session_ahead(const km_session *s) { return km_batch_ahead(s->over->batch); }
 
 bool km_session_on_host(const km_session *s) {

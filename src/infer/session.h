@@ -29,6 +29,9 @@ km_status km_session_next(km_session *s, int32_t id, km_error *err);
 /* The same for `steps` tokens, chosen where the logits are: km_batch_choose. */
 km_status km_session_choose(km_session *s, int32_t id, int64_t steps, km_chooser *chooser,
                             int32_t *out, km_error *err);
+/* Guesses checked there: km_batch_check. */
+int km_session_check(km_session *s, const int32_t *ids, int n, km_chooser *chooser, int32_t *out,
+                     km_error *err);
 int64_t km_session_ahead(const km_session *s); /* steps at once, at most */
 bool km_session_on_host(const km_session *s);  /* logits are made in the host's memory */
 /* Tokens that may turn out to be wrong: km_batch_try and km_batch_take. */
