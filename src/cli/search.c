@@ -4,6 +4,7 @@
 #include "cli/cli.h"
 #include "cli/vectors.h"
 #include "report/json.h"
+#include "vector/device_index.h"
 #include "vector/index.h"
 #include "vector/measure.h"
 #include <inttypes.h>
@@ -106,9 +107,10 @@ static int give(const line *l, const char *format, const answers *a, const km_in
 
 /* ---- Searching ---- */
 
-static km_status find(const line *l, km_index *x, const float *queries, const km_search_options *o,
-                      km_threads *t, answers *a, km_error *err) {
-    if (!l->base) return km_index_find(x, queries, a->n, a->k, o, t, a->ids, a->dist, err);
+static km_status find(const line *l, km_index *x, km_device_index *on, const float *queries,
+                      const km_search_options *o, km_threads *t, answers *a, km_error *err) {
+    if (!l->base)
+        return km_find_anywhere(on, x, queries, a->n, a->k, o, t, a->ids, a->dist, err);
     int64_t m = l->candidates ? l->candidates : 10 * a->k;
     if (m < a->k) m = a->k;
     km_search_options first = *o;
@@ -120,7 +122,7 @@ static km_status find(const line *l, km_index *x, const float *queries, const km
     if (s == KM_OK && (!ids || !dist)) s = km_error_set(err, KM_ERR_MEMORY, "out of memory");
     if (s == KM_OK && km_input_dim(base) != x->dim)
         s = km_error_set(err, KM_ERR_SHAPE, "'%s' holds vectors of another dimension", l->base);
-    if (s == KM_OK) s = km_index_find(x, queries, a->n, m, &first, t, ids, dist, err);
+    if (s == KM_OK) s = km_find_anywhere(on, x, queries, a->n, m, &first, t, ids, dist, err);
     if (s == KM_OK)
         s = km_rerank_from(base, x->metric, queries, a->n, ids, m, a->k, a->ids, a->dist, err);
     km_input_close(base);
@@ -137,6 +139,8 @@ static int run(const line *l, const char *path, const char *format) {
     int64_t n_allow = 0, n_deny = 0;
     float *queries = NULL;
     km_threads *t = NULL;
+    km_ctx *ctx = NULL;
+    km_device_index *on = NULL;
     int code = KM_EXIT_OK;
     if (x) queries = km_read_queries(l->queries, l->query, &l->input, x->dim, &a.n, &err);
     if (queries && l->allow) allow = km_read_ids(l->allow, &n_allow, &err);
@@ -151,10 +155,15 @@ static int run(const line *l, const char *path, const char *format) {
         if (!a.ids || !a.dist)
             km_error_set(&err, KM_ERR_MEMORY, "no memory for %lld answers of %lld", (long long)a.n,
                          (long long)a.k);
+        else if (strcmp(l->common.device, "auto") != 0 &&
+                 !(ctx = km_ctx_new(l->common.device, (int)l->common.threads)))
+            km_error_set(&err, KM_ERR_DEVICE, "%s", km_last_error());
         else
-            find(l, x, queries, &o, t, &a, &err);
+            find(l, x, on = km_device_index_for(ctx, x), queries, &o, t, &a, &err);
     }
     code = err.code == KM_OK ? give(l, format, &a, x) : km_cli_fail("search: %s", err.text);
+    km_device_index_free(on);
+    km_ctx_free(ctx);
     km_threads_free(t);
     km_free(queries);
     km_free(allow);
@@ -205,7 +214,7 @@ int km_command_search(int argc, char **argv) {
         {"out", KM_OPTION_TEXT, "FILE", &l.out, 0, 0,
          "for npy (ids; distances beside it) and ivecs (-o)"},
         KM_INPUT_ROWS(l.input),
-        KM_OPTION_DEVICE_ROW(l.common, "searches run on the CPU"),
+        KM_OPTION_DEVICE_ROW(l.common, "a GPU, where one is named, meets\nwhole batches of queries; else the CPU searches"),
         KM_OPTION_THREADS_ROW(l.common),
         KM_OPTION_OUTPUT_ROWS(l.common),
         {0},

@@ -264,3 +264,20 @@ km_status km_device_index_find(km_device_index *d, const float *queries, int64_t
     km_free(row);
     return s;
 }
+
+/* ---- Wherever it can be done ---- */
+
+km_device_index *km_device_index_for(km_ctx *ctx, km_index *x) {
+    km_error err = {0};
+    if (!ctx || km_failed(ctx) || ctx->device->host) return NULL;
+    km_device_index *d = km_device_index_new(ctx, x, &err);
+    if (!d) km_ctx_clear_error(ctx);
+    return d;
+}
+
+km_status km_find_anywhere(km_device_index *d, km_index *x, const float *queries, int64_t n, int64_t k,
+                           const km_search_options *o, km_threads *t, uint64_t *ids, float *dist,
+                           km_error *err) {
+    if (km_device_index_can(d, k, o)) return km_device_index_find(d, queries, n, k, ids, dist, err);
+    return km_index_find(x, queries, n, k, o, t, ids, dist, err);
+}

@@ -18,4 +18,12 @@ bool km_device_index_can(const km_device_index *d, int64_t k, const km_search_op
 km_status km_device_index_find(km_device_index *d, const float *queries, int64_t n, int64_t k,
                                uint64_t *ids, float *dist, km_error *err);
 
+/* One for the context's device where that is a GPU and the index is one for it; else NULL, and no error:
+ * the CPU serves. */
+km_device_index *km_device_index_for(km_ctx *ctx, km_index *x);
+/* On the device where it can be, else by km_index_find. d may be NULL. */
+km_status km_find_anywhere(km_device_index *d, km_index *x, const float *queries, int64_t n, int64_t k,
+                           const km_search_options *o, km_threads *t, uint64_t *ids, float *dist,
+                           km_error *err);
+
 #endif

@@ -1,5 +1,6 @@
 /* Measuring an index, and re-ranking from the original vectors. */
 #include "vector/measure.h"
+#include "vector/device_index.h"
 #include "base/alloc.h"
 #include "base/progress.h"
 #include "tensor/tensor.h"
@@ -79,9 +80,9 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static km_status find_speed(km_ctx *ctx, km_index *x, const float *queries, int64_t n, int64_t k,
-                            const km_search_options *o, uint64_t *ids, float *dist,
-                            km_measured *out, km_error *err) {
+static km_status find_speed(km_ctx *ctx, km_index *x, km_device_index *on, const float *queries,
+                            int64_t n, int64_t k, const km_search_options *o, uint64_t *ids,
+                            float *dist, km_measured *out, km_error *err) {
     int64_t timed = n < TIMED ? n : TIMED;
     double *each = km_alloc(sizeof *each * (size_t)timed), start;
     if (!each) return no_memory(err);
@@ -99,7 +100,7 @@ static km_status find_speed(km_ctx *ctx, km_index *x, const float *queries, int6
     double best = INFINITY, spent = 0; /* the best of a few runs, for at most a second */
     for (int run = 0; s == KM_OK && run < 3 && (run == 0 || spent < 1); run++) {
         start = km_now();
-        s = km_index_find(x, queries, n, k, o, ctx->threads, ids, dist, err);
+        s = km_find_anywhere(on, x, queries, n, k, o, ctx->threads, ids, dist, err);
         double t = km_now() - start;
         spent += t;
         best = t < best ? t : best;
@@ -127,11 +128,13 @@ km_status km_index_measure(km_ctx *ctx, km_index *x, km_input *base, const float
     if (s == KM_OK)
         s = find_truth(ctx, x, base, queries, n, depth, wanted, dist, &seconds, err);
     out->exact_qps = (double)n / seconds;
-    if (s == KM_OK) s = km_index_find(x, queries, n, depth, o, ctx->threads, found, dist, err);
+    km_device_index *on = s == KM_OK ? km_device_index_for(ctx, x) : NULL;
+    if (s == KM_OK) s = km_find_anywhere(on, x, queries, n, depth, o, ctx->threads, found, dist, err);
     for (int i = 0; s == KM_OK && i < 3; i++)
         out->recall[i] = at[i] <= live ? km_recall(wanted, found, n, depth, at[i]) : NAN;
     if (s == KM_OK) out->recall_k = km_recall(wanted, found, n, depth, k);
-    if (s == KM_OK) s = find_speed(ctx, x, queries, n, k, o, found, dist, out, err);
+    if (s == KM_OK) s = find_speed(ctx, x, on, queries, n, k, o, found, dist, out, err);
+    km_device_index_free(on);
     if (s == KM_OK) s = find_mse(ctx, x, base, &out->mse, err);
     km_free(wanted);
     km_free(found);

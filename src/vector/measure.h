@@ -10,7 +10,7 @@ typedef struct km_measured {
     double recall_k;         /* @k */
     double mse;              /* mean squared distance of a vector to what the index gives back */
     double p50, p95, p99;    /* seconds of one query alone, on one thread */
-    double qps;              /* queries a second, all at once on all threads */
+    double qps;              /* queries a second, all at once on all threads, or on the GPU */
     double exact_qps;        /* of the exact search, reading the base included */
 } km_measured;
 
