@@ -51,8 +51,10 @@ __device__ __forceinline__ void stage_one(const km_quant_few_args &a, STAGE &x) 
     float rstd = 1;
     Some<N> f = {};
     int first = threadIdx.x * N, end = (a.k + 32 * N - 1) / (32 * N) * (32 * N); // warps go together
+    Some<N> w = {};
     if (first < a.k) read(first, f);
     if (a.norm_w) {
+        if (first < a.k) w.load(a.norm_w + first);
         float square = 0;
         for (int p = first; p < a.k; p += EACH) {
             if (p > first) read(p, f);
@@ -64,16 +66,17 @@ __device__ __forceinline__ void stage_one(const km_quant_few_args &a, STAGE &x) 
         if (first < a.k && a.k > EACH) read(first, f);
     }
     for (int p = first; p < end; p += EACH) {
-        if (p > first && p < a.k) read(p, f);
+        Some<N> ahead = {};
+        if (p + EACH < a.k) read(p + EACH, ahead);
         if (a.norm_w && p < a.k) {
             if (a.sum && blockIdx.x == 0) f.store(a.sum + p);
-            Some<N> w;
-            w.load(a.norm_w + p);
+            if (p > first) w.load(a.norm_w + p);
 #pragma unroll
             for (int i = 0; i < N; i++) f.v[i] *= rstd * w.v[i];
             if (blockIdx.x == 0) f.store(a.y + p);
         }
         x.put(p, f);
+        f = ahead;
     }
     __syncthreads();
 }

@@ -41,32 +41,36 @@ template <bool APART> struct Line {
         }
         return x;
     }
-    // 16 elements from p on, a run; the other half of their group is the next lane's, or the last one's.
-    __device__ __forceinline__ void put(uint32_t p, const Some<16> &f) {
+    // 8 elements from p on, half a run, by all lanes of a warp together: four share a group.
+    __device__ __forceinline__ void put(uint32_t p, const Some<8> &f) {
         float most = 0;
 #pragma unroll
-        for (int i = 0; i < 16; i++) most = fmaxf(most, fabsf(f.v[i]));
+        for (int i = 0; i < 8; i++) most = fmaxf(most, fabsf(f.v[i]));
         most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 1));
+        most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 2));
         float inverse = most > 0 ? __fdividef(127, most) : 0, scale = most * (1.0f / 127);
-        uint32_t q[4];
+        uint32_t q[2];
         int sum = 0;
 #pragma unroll
-        for (int i = 0; i < 4; i++) { // 1.5 2^23 on top: the nearest whole number is in the low bits
+        for (int i = 0; i < 2; i++) { // 1.5 2^23 on top: the nearest whole number is in the low bits
             uint32_t b[4];
 #pragma unroll
             for (int e = 0; e < 4; e++) b[e] = __float_as_uint(fmaf(f.v[4 * i + e], inverse, 12582912.0f));
             q[i] = __byte_perm(__byte_perm(b[0], b[1], 0x0040), __byte_perm(b[2], b[3], 0x0040), 0x5410);
             sum = __dp4a((int)q[i], 0x01010101, sum);
         }
-        if constexpr (!APART) sum += __shfl_xor_sync(ALL_LANES, sum, 1);
+        sum += __shfl_xor_sync(ALL_LANES, sum, 1);
+        if constexpr (!APART) sum += __shfl_xor_sync(ALL_LANES, sum, 2);
         if (p >= (uint32_t)k) return;
         uint8_t *u = at(Order<APART>::unit_of(p));
         uint32_t run = Order<APART>::run_of(p);
-        *reinterpret_cast<uint4 *>(u + run * 512) = make_uint4(q[0], q[1], q[2], q[3]);
+        *reinterpret_cast<uint2 *>(u + run * 512 + p % 16) = make_uint2(q[0], q[1]);
         if constexpr (APART) {
-            reinterpret_cast<int *>(u + 2048)[run] = sum;
-            reinterpret_cast<float *>(u + 2560)[run] = scale;
-        } else if (run % 2 == 0) {
+            if (p % 16 == 0) {
+                reinterpret_cast<int *>(u + 2048)[run] = sum;
+                reinterpret_cast<float *>(u + 2560)[run] = scale;
+            }
+        } else if (p % 32 == 0) {
             reinterpret_cast<float *>(u + 2048)[run / 2] = scale;
             reinterpret_cast<float *>(u + 2048)[2 + run / 2] = scale * (float)sum;
         }
@@ -120,7 +124,7 @@ __device__ __forceinline__ void one_line(const km_quant_few_args &a, const km_qu
     float more[2] = {bias_of(row), bias_of(row + 1)};
     wait_for_x(a);
     Line<Q::APART> x = {room + SLOTS * SLOT, a.k};
-    stage_one<16>(a, x);
+    stage_one<8>(a, x);
 
     float now[2] = {0, 0}, next[2] = {0, 0}; // sums of this row and the next one, of w and up
     int steps = (rows * units + lanes - 1) >> bits, at = 0; // at: where the first lane is in the row
