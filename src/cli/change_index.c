@@ -24,10 +24,10 @@ static int finish(const line *l, km_index *x, const char *path, const char *verb
     if (s != KM_OK) return km_cli_fail("%s", err->text);
     int64_t live = km_index_live(x);
     if (l->common.json)
-        return km_cli_print_json(json_pack(
-            "{s:s, s:o, s:I, s:I, s:o, s:I}", "kermes", km_version(), "index", km_json_text(path),
-            verb, (json_int_t)count, "vectors", (json_int_t)live, "bytes",
-            km_json_count((double)bytes), "next_id", (json_int_t)x->next_id));
+        return km_cli_print_json(
+            json_pack("{s:s, s:o, s:I, s:I, s:o, s:I}", "kermes", km_version(), "index",
+                      km_json_text(path), verb, (json_int_t)count, "vectors", (json_int_t)live,
+                      "bytes", km_json_count((double)bytes), "next_id", (json_int_t)x->next_id));
     char a[KM_NUMBER_TEXT];
     if (!l->common.quiet)
         printf("%s: %lld %s, %lld vectors now, %s\n", path, (long long)count, verb, (long long)live,
@@ -60,8 +60,9 @@ static km_status add_all(km_ctx *ctx, km_index *x, km_input *in, const uint64_t 
                          int64_t *added, km_error *err) {
     int64_t n = km_input_rows(in), dim = x->dim;
     if (km_input_dim(in) != dim)
-        return km_error_set(err, KM_ERR_SHAPE, "'%s' holds vectors of %lld dimensions, the index "
-                                               "%lld",
+        return km_error_set(err, KM_ERR_SHAPE,
+                            "'%s' holds vectors of %lld dimensions, the index "
+                            "%lld",
                             km_input_name(in), (long long)km_input_dim(in), (long long)dim);
     int64_t block = n < BLOCK ? n : BLOCK;
     float *rows = km_alloc(sizeof *rows * (size_t)(block * dim));
@@ -76,8 +77,7 @@ static km_status add_all(km_ctx *ctx, km_index *x, km_input *in, const uint64_t 
                 s = km_error_set(err, KM_ERR_RANGE, "'%s': vector %lld holds a NaN or an infinity",
                                  km_input_name(in), (long long)(i + k));
             }
-            if (good != k)
-                memmove(rows + good * dim, rows + k * dim, sizeof *rows * (size_t)dim);
+            if (good != k) memmove(rows + good * dim, rows + k * dim, sizeof *rows * (size_t)dim);
             own[good++] = ids ? ids[i + k] : 0;
         }
         if (s == KM_OK) s = km_index_append(ctx, x, rows, good, ids ? own : NULL, err);
@@ -141,8 +141,7 @@ int km_command_add(int argc, char **argv) {
 int km_command_delete(int argc, char **argv) {
     line l = {.common = KM_COMMON_DEFAULTS};
     const km_option options[] = {
-        {"ids", KM_OPTION_TEXT, "IDS", &l.ids, 0, 0,
-         "3,7,10-19, or a file (.npy, or one a line)"},
+        {"ids", KM_OPTION_TEXT, "IDS", &l.ids, 0, 0, "3,7,10-19, or a file (.npy, or one a line)"},
         {"missing-ok", KM_OPTION_FLAG, NULL, &l.missing_ok, 0, 0,
          "ids that are not there are no error"},
         {"compact", KM_OPTION_FLAG, NULL, &l.compact, 0, 0,
@@ -166,7 +165,8 @@ int km_command_delete(int argc, char **argv) {
     int code;
     if (!km_begin(&spec, argc, argv, &args, &code)) return code;
     if (args.n_words != 1 || (!l.ids && !l.compact))
-        return km_cli_usage("delete takes an index and --ids, as in 'kermes delete v.kmx --ids 3,7'");
+        return km_cli_usage(
+            "delete takes an index and --ids, as in 'kermes delete v.kmx --ids 3,7'");
     km_cli_notes(l.common.quiet);
     km_error err = {0};
     int64_t n = 0, removed = 0;
@@ -217,8 +217,8 @@ int km_command_merge(int argc, char **argv) {
         if (other) km_index_absorb(ctx, x, other, &err);
         km_index_close(other);
     }
-    code = x ? finish(&l, x, l.out, "merged", args.n_words, &err)
-             : km_cli_fail("merge: %s", err.text);
+    code =
+        x ? finish(&l, x, l.out, "merged", args.n_words, &err) : km_cli_fail("merge: %s", err.text);
     km_ctx_free(ctx);
     km_index_close(x);
     return code;

@@ -48,8 +48,8 @@ static km_status learn(const char *device, const line *l, const float *x, int64_
                        outcome *out, km_error *err) {
     km_ctx *ctx = km_ctx_new(device, (int)l->common.threads);
     if (!ctx) return km_error_set(err, KM_ERR_DEVICE, "%s", km_last_error());
-    km_anchor_options how = {.count = l->anchors, .rounds = (int)l->rounds,
-                             .seed = (uint64_t)l->seed};
+    km_anchor_options how = {
+        .count = l->anchors, .rounds = (int)l->rounds, .seed = (uint64_t)l->seed};
     km_status s = KM_OK;
     /* The second run is the one that counts: the first one loads kernels and fills pools. */
     for (int run = 0; s == KM_OK && run < 2; run++) {
@@ -59,7 +59,10 @@ static km_status learn(const char *device, const line *l, const float *x, int64_
         km_sync(ctx);
         double seconds = km_now() - start;
         if (s != KM_OK) km_error_set(err, s, "%s", km_ctx_error(ctx));
-        *out = (outcome){.there = true, .seconds = seconds, .energy = a.energy, .rounds = a.rounds,
+        *out = (outcome){.there = true,
+                         .seconds = seconds,
+                         .energy = a.energy,
+                         .rounds = a.rounds,
                          .anchors = a.count};
         snprintf(out->device, sizeof out->device, "%s", km_ctx_device(ctx));
         km_anchors_release(&a);
@@ -85,9 +88,9 @@ static json_t *one(const outcome *o, int64_t n, int64_t dim) {
 static int tell(const line *l, const outcome *cpu, const outcome *gpu, const char *why, int64_t n,
                 int64_t dim) {
     if (l->common.json) {
-        json_t *o = json_pack("{s:s, s:I, s:I, s:o, s:o}", "kermes", km_version(), "vectors",
-                              (json_int_t)n, "dim", (json_int_t)dim, "cpu", one(cpu, n, dim), "gpu",
-                              one(gpu, n, dim));
+        json_t *o =
+            json_pack("{s:s, s:I, s:I, s:o, s:o}", "kermes", km_version(), "vectors", (json_int_t)n,
+                      "dim", (json_int_t)dim, "cpu", one(cpu, n, dim), "gpu", one(gpu, n, dim));
         if (gpu->there)
             json_object_set_new(o, "speedup", km_json_number(cpu->seconds / gpu->seconds, 4));
         else

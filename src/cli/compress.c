@@ -90,8 +90,8 @@ static json_t *report(const line *l, const char *in, const km_made *m, double ra
                      km_json_number(m->bytes / (double)m->rows, 7), "ratio",
                      km_json_number(raw / m->bytes, 6), "code_bytes", (json_int_t)m->code_bytes,
                      "energy", km_json_number(m->energy, 9), "mse", km_json_number(m->mse, 9),
-                     "sample_recall@10", km_json_number(m->recall, 6), "rounds", m->rounds, "metric",
-                     l->metric, "mode", l->mode, "seconds", km_json_number(seconds, 5));
+                     "sample_recall@10", km_json_number(m->recall, 6), "rounds", m->rounds,
+                     "metric", l->metric, "mode", l->mode, "seconds", km_json_number(seconds, 5));
 }
 
 static void print_made(const line *l, const km_made *m, double raw, double seconds) {
@@ -166,8 +166,12 @@ static int run(const line *l, const char *in_path, km_index_options *o) {
 }
 
 int km_command_compress(int argc, char **argv) {
-    line l = {.common = KM_COMMON_DEFAULTS, .input = KM_INPUT_DEFAULTS, .anchors = "auto",
-              .metric = "l2", .mode = "fast", .rerank = "none"};
+    line l = {.common = KM_COMMON_DEFAULTS,
+              .input = KM_INPUT_DEFAULTS,
+              .anchors = "auto",
+              .metric = "l2",
+              .mode = "fast",
+              .rerank = "none"};
     const km_option options[] = {
         {"out", KM_OPTION_TEXT, "FILE", &l.out, 0, 0, "the index to write (-o)"},
         {"anchors", KM_OPTION_TEXT, "M", &l.anchors, 0, 0,

@@ -88,8 +88,9 @@ int km_command_decompress(int argc, char **argv) {
     int code;
     if (!km_begin(&spec, argc, argv, &args, &code)) return code;
     if (args.n_words != 1 || !l.out)
-        return km_cli_usage("decompress takes an index and --out, as in 'kermes decompress v.kmx -o "
-                            "vectors.npy'");
+        return km_cli_usage(
+            "decompress takes an index and --out, as in 'kermes decompress v.kmx -o "
+            "vectors.npy'");
     static const char *const types[] = {"f32", "f16"};
     km_error err = {0};
     int type = km_choose("dtype", l.dtype, types, 2, &err);

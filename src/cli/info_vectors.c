@@ -14,10 +14,9 @@ static json_t *sections(const km_kmx *f) {
     for (int i = 0; i < km_kmx_count(f); i++) {
         uint64_t offset, bytes;
         const char *name = km_kmx_at(f, i, &offset, &bytes);
-        json_array_append_new(list,
-                              json_pack("{s:o, s:o, s:o}", "name", km_json_text(name), "offset",
-                                        km_json_count((double)offset), "bytes",
-                                        km_json_count((double)bytes)));
+        json_array_append_new(list, json_pack("{s:o, s:o, s:o}", "name", km_json_text(name),
+                                              "offset", km_json_count((double)offset), "bytes",
+                                              km_json_count((double)bytes)));
     }
     return list;
 }
@@ -38,14 +37,14 @@ json_t *km_info_index(const char *path, const km_info_options *o, km_error *err)
     double raw = (double)d.count * (double)d.dim * (double)km_dtype_size(d.dtype);
     json_t *v = json_pack(
         "{s:I, s:I, s:I, s:I, s:s, s:s, s:s, s:s, s:I, s:o, s:o, s:o, s:o, s:I, s:o, s:i}",
-        "vectors", (json_int_t)d.count, "deleted", (json_int_t)d.deleted, "dim",
-        (json_int_t)d.dim, "anchors", (json_int_t)d.anchors, "metric", km_metric_names[d.metric],
-        "mode", km_mode_names[d.mode], "rerank", km_rerank_names[d.rerank], "dtype",
-        km_dtype_name(d.dtype), "code_bytes", (json_int_t)d.code_bytes, "bytes",
-        km_json_count(d.total_bytes), "bytes_per_vector",
-        km_json_number(d.count ? d.total_bytes / (double)d.count : NAN, 7), "ratio",
-        km_json_number(raw / d.total_bytes, 6), "energy", km_json_number(d.energy, 9), "next_id",
-        (json_int_t)d.next_id, "seed", km_json_count((double)d.seed), "parts", x->n_segments);
+        "vectors", (json_int_t)d.count, "deleted", (json_int_t)d.deleted, "dim", (json_int_t)d.dim,
+        "anchors", (json_int_t)d.anchors, "metric", km_metric_names[d.metric], "mode",
+        km_mode_names[d.mode], "rerank", km_rerank_names[d.rerank], "dtype", km_dtype_name(d.dtype),
+        "code_bytes", (json_int_t)d.code_bytes, "bytes", km_json_count(d.total_bytes),
+        "bytes_per_vector", km_json_number(d.count ? d.total_bytes / (double)d.count : NAN, 7),
+        "ratio", km_json_number(raw / d.total_bytes, 6), "energy", km_json_number(d.energy, 9),
+        "next_id", (json_int_t)d.next_id, "seed", km_json_count((double)d.seed), "parts",
+        x->n_segments);
     json_object_set(v, "meta", x->meta);
     if (x->n_segments == 1) json_object_set_new(v, "sections", sections(x->segments[0].file));
     if (o->verify) json_object_set_new(v, "verified_blocks", json_integer(blocks));
@@ -57,10 +56,10 @@ json_t *km_info_rows(const char *path, km_error *err) {
     km_input *in = km_input_open(path, NULL, err);
     if (!in) return NULL;
     const km_layout *l = km_input_layout(in);
-    json_t *v = json_pack(
-        "{s:s, s:{s:I, s:I, s:s, s:s, s:b, s:b}}", "kind", "vectors", "rows", "vectors",
-        (json_int_t)l->rows, "dim", (json_int_t)l->dim, "dtype", km_dtype_name(l->dtype), "order",
-        l->columns ? "columns" : "rows", "big_endian", l->swapped, "unsigned", l->is_unsigned);
+    json_t *v = json_pack("{s:s, s:{s:I, s:I, s:s, s:s, s:b, s:b}}", "kind", "vectors", "rows",
+                          "vectors", (json_int_t)l->rows, "dim", (json_int_t)l->dim, "dtype",
+                          km_dtype_name(l->dtype), "order", l->columns ? "columns" : "rows",
+                          "big_endian", l->swapped, "unsigned", l->is_unsigned);
     km_input_close(in);
     return v;
 }

@@ -42,8 +42,7 @@ static json_t *report(const line *l, const char *path, const km_index *x, const 
     return o;
 }
 
-static void print_report(const line *l, const char *path, const km_index *x,
-                         const km_measured *m) {
+static void print_report(const line *l, const char *path, const km_index *x, const km_measured *m) {
     char a[KM_NUMBER_TEXT], b[KM_NUMBER_TEXT], c[KM_NUMBER_TEXT], d[KM_NUMBER_TEXT];
     double live = (double)km_index_live(x), bytes = km_index_size(x);
     printf("%s: %.0f vectors, %lld queries", path, live, (long long)m->queries);
@@ -52,7 +51,8 @@ static void print_report(const line *l, const char *path, const km_index *x,
     static const int at[] = {1, 10, 100};
     for (int i = 0; i < 3; i++)
         if (!isnan(m->recall[i])) printf("  @%d %.4f", at[i], m->recall[i]);
-    if (m->k != 1 && m->k != 10 && m->k != 100) printf("  @%lld %.4f", (long long)m->k, m->recall_k);
+    if (m->k != 1 && m->k != 10 && m->k != 100)
+        printf("  @%lld %.4f", (long long)m->k, m->recall_k);
     printf("\n  %-10s  %.1f bytes a vector all counted, %zu of code, %.1f times smaller\n", "size",
            bytes / live, x->code_bytes,
            live * (double)x->dim * (double)km_dtype_size(x->dtype) / bytes);
@@ -75,8 +75,7 @@ static int run(const line *l, const char *path) {
     km_index *x = km_index_load(path, &err);
     km_input *base = x ? km_open_vectors(l->base, &l->input, &err) : NULL;
     int64_t n = 0;
-    float *queries =
-        base ? km_read_queries(l->queries, NULL, &l->input, x->dim, &n, &err) : NULL;
+    float *queries = base ? km_read_queries(l->queries, NULL, &l->input, x->dim, &n, &err) : NULL;
     km_ctx *ctx = queries ? km_ctx_new(l->common.device, (int)l->common.threads) : NULL;
     if (queries && !ctx) km_error_set(&err, KM_ERR_DEVICE, "%s", km_last_error());
     km_measured m;

@@ -69,8 +69,9 @@ static float *parse_text(const char *text, int64_t dim, int64_t *n, km_error *er
         char *end;
         float x = strtof(p, &end);
         if (end == p || (*end && !isspace((unsigned char)*end) && !strchr(",;[]", *end))) {
-            km_error_set(err, KM_ERR_FORMAT, "line %lld of the queries holds something that is no "
-                                             "number",
+            km_error_set(err, KM_ERR_FORMAT,
+                         "line %lld of the queries holds something that is no "
+                         "number",
                          (long long)line);
             break;
         }
@@ -142,9 +143,8 @@ float *km_read_queries(const char *path, const char *text, const km_input_line *
     size_t size;
     char *all = read_stdin(&size, err);
     if (!all) return NULL;
-    float *x = km_npy_is(all, size)
-                   ? read_all(km_input_parse(all, size, "stdin", err), dim, n, err)
-                   : parse_text(all, dim, n, err);
+    float *x = km_npy_is(all, size) ? read_all(km_input_parse(all, size, "stdin", err), dim, n, err)
+                                    : parse_text(all, dim, n, err);
     km_free(all);
     return x;
 }

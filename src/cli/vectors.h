@@ -13,9 +13,19 @@ typedef struct km_input_line { /* options of a command that reads vectors */
 #define KM_INPUT_DEFAULTS                                                                          \
     { .dtype = "f32" }
 #define KM_INPUT_ROWS(i)                                                                           \
-    {"tensor", KM_OPTION_TEXT, "NAME", &(i).tensor, 0, 0,                                          \
+    {"tensor",                                                                                     \
+     KM_OPTION_TEXT,                                                                               \
+     "NAME",                                                                                       \
+     &(i).tensor,                                                                                  \
+     0,                                                                                            \
+     0,                                                                                            \
      "the tensor of a safetensors file (default: the only matrix)"},                               \
-        {"dim", KM_OPTION_INT, "N", &(i).dim, 1, 1 << 20,                                          \
+        {"dim",                                                                                    \
+         KM_OPTION_INT,                                                                            \
+         "N",                                                                                      \
+         &(i).dim,                                                                                 \
+         1,                                                                                        \
+         1 << 20,                                                                                  \
          "read files without a head as raw numbers, N a vector"},                                  \
     {                                                                                              \
         "dtype", KM_OPTION_TEXT, "T", &(i).dtype, 0, 0,                                            \

@@ -21,8 +21,7 @@ km_status km_layout_check(const km_layout *l, uint64_t size, bool exact, const c
         return km_error_set(err, KM_ERR_FORMAT,
                             "'%s' is cut short: %lld vectors of %lld dimensions would take more "
                             "than its %llu bytes",
-                            shown, (long long)l->rows, (long long)l->dim,
-                            (unsigned long long)size);
+                            shown, (long long)l->rows, (long long)l->dim, (unsigned long long)size);
     if (exact && (uint64_t)l->rows * row != left)
         return km_error_set(err, KM_ERR_FORMAT,
                             "'%s' does not end with a whole vector of %lld dimensions", shown,
@@ -52,8 +51,8 @@ static uint32_t big_u32(const uint8_t *b) {
 
 bool km_idx_is(const void *head, size_t n) {
     const uint8_t *b = head;
-    return n >= 8 && b[0] == 0 && b[1] == 0 && b[2] >= 8 && b[2] <= 14 && b[2] != 10 &&
-           b[3] >= 1 && b[3] <= 8;
+    return n >= 8 && b[0] == 0 && b[1] == 0 && b[2] >= 8 && b[2] <= 14 && b[2] != 10 && b[3] >= 1 &&
+           b[3] <= 8;
 }
 
 km_status km_idx_parse(km_layout *l, const void *head, size_t n, uint64_t size, const char *shown,
@@ -62,11 +61,11 @@ km_status km_idx_parse(km_layout *l, const void *head, size_t n, uint64_t size, 
     static const km_dtype types[] = {[8] = KM_U8,   [9] = KM_I8,   [12] = KM_I32,
                                      [13] = KM_F32, [14] = KM_F64, [15] = KM_DTYPE_COUNT};
     if (!km_idx_is(head, n) || b[2] == 11)
-        return km_error_set(err, KM_ERR_FORMAT,
-                            "'%s' is no IDX file of u8, i8, i32, f32 or f64", shown);
+        return km_error_set(err, KM_ERR_FORMAT, "'%s' is no IDX file of u8, i8, i32, f32 or f64",
+                            shown);
     int axes = b[3];
-    *l = (km_layout){.dtype = types[b[2]], .swapped = true, .dim = 1,
-                     .offset = 4 + 4 * (uint64_t)axes};
+    *l = (km_layout){
+        .dtype = types[b[2]], .swapped = true, .dim = 1, .offset = 4 + 4 * (uint64_t)axes};
     if (n < l->offset) return km_error_set(err, KM_ERR_FORMAT, "'%s' is cut short", shown);
     l->rows = axes == 1 ? 1 : big_u32(b + 4);
     for (int i = axes == 1 ? 0 : 1; i < axes; i++) {

@@ -7,13 +7,13 @@
 #include <stdint.h>
 
 typedef struct km_layout {
-    km_dtype dtype;      /* of the elements: F32 F16 BF16 F64 I32 I64 U8 I8 */
-    bool is_unsigned;    /* I32 and I64 without a sign */
-    bool swapped;        /* elements are big-endian */
-    bool columns;        /* column after column, not row after row */
-    int64_t rows, dim;   /* elements beyond the first axis count as one row */
-    uint64_t offset;     /* of the first row */
-    uint64_t prefix;     /* bytes in front of each row, which repeat `dim` as i32 */
+    km_dtype dtype;    /* of the elements: F32 F16 BF16 F64 I32 I64 U8 I8 */
+    bool is_unsigned;  /* I32 and I64 without a sign */
+    bool swapped;      /* elements are big-endian */
+    bool columns;      /* column after column, not row after row */
+    int64_t rows, dim; /* elements beyond the first axis count as one row */
+    uint64_t offset;   /* of the first row */
+    uint64_t prefix;   /* bytes in front of each row, which repeat `dim` as i32 */
 } km_layout;
 
 #define KM_MAX_VECTOR_DIM ((int64_t)1 << 20)

@@ -89,9 +89,7 @@ static bool set_type(km_layout *l, const char *text, size_t n) {
     return false;
 }
 
-bool km_npy_is(const void *head, size_t n) {
-    return n >= 6 && memcmp(head, "\x93NUMPY", 6) == 0;
-}
+bool km_npy_is(const void *head, size_t n) { return n >= 6 && memcmp(head, "\x93NUMPY", 6) == 0; }
 
 static km_status bad(const char *shown, const char *why, km_error *err) {
     return km_error_set(err, KM_ERR_FORMAT, "'%s' is no .npy file that can be read: %s", shown,
@@ -136,8 +134,7 @@ static km_status parse_header(km_layout *l, cursor c, const char *shown, km_erro
         }
     }
     skip_space(&c);
-    if (!type || !order || !shape || c.at != c.end)
-        return bad(shown, "its header is damaged", err);
+    if (!type || !order || !shape || c.at != c.end) return bad(shown, "its header is damaged", err);
     if (l->rows == 1 || l->dim == 1) l->columns = false; /* the same either way */
     return KM_OK;
 }

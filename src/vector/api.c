@@ -61,9 +61,9 @@ km_status km_index_compress(km_ctx *ctx, const char *vectors, const char *path,
     km_made made;
     if (!ctx || !vectors || !path) return missing("km_index_compress");
     km_input *in = km_input_open(vectors, NULL, &err);
-    km_status s = in ? km_index_make(ctx, NULL, in, NULL, path, options ? options : &plain, &made,
-                                     &err)
-                     : err.code;
+    km_status s =
+        in ? km_index_make(ctx, NULL, in, NULL, path, options ? options : &plain, &made, &err)
+           : err.code;
     km_input_close(in);
     return told(s, &err);
 }

@@ -162,8 +162,7 @@ static km_status check_new(const km_index *x, const uint64_t *ids, int64_t n, km
         if (l.list[i].at.segment >= 0)
             s = km_error_set(err, KM_ERR_RANGE, "there is a vector with id %" PRIu64 " already",
                              l.list[i].id);
-    if (s == KM_OK && l.n < n)
-        s = km_error_set(err, KM_ERR_RANGE, "an id is given twice");
+    if (s == KM_OK && l.n < n) s = km_error_set(err, KM_ERR_RANGE, "an id is given twice");
     if (s == KM_OK && l.n && l.list[l.n - 1].id == KM_NO_ID)
         s = km_error_set(err, KM_ERR_RANGE, "%" PRIu64 " cannot be an id", KM_NO_ID);
     km_free(l.list);
@@ -300,8 +299,7 @@ static km_status recode_rows(km_ctx *ctx, km_index *x, const km_index *other, km
 
 km_status km_index_absorb(km_ctx *ctx, km_index *x, km_index *other, km_error *err) {
     if (x->dim != other->dim || x->metric != other->metric)
-        return km_error_set(err, KM_ERR_SHAPE,
-                            "indexes of different %s cannot be merged",
+        return km_error_set(err, KM_ERR_SHAPE, "indexes of different %s cannot be merged",
                             x->dim != other->dim ? "dimensions" : "metrics");
     km_status s;
     if (km_index_same_frame(x, other)) {

@@ -88,8 +88,7 @@ static void take_residuals(void *arg, int64_t begin, int64_t end, int worker) {
         const float *v = j->rows + i * dim, *a = e->x->anchors + e->cell[i] * dim;
         float *r = e->residual + i * dim;
         for (int64_t k = 0; k < dim; k++) r[k] = v[k] - a[k];
-        if (e->x->vector_bytes)
-            keep_vector(e->x, v, e->vectors + (size_t)i * e->x->vector_bytes);
+        if (e->x->vector_bytes) keep_vector(e->x, v, e->vectors + (size_t)i * e->x->vector_bytes);
     }
 }
 
@@ -100,8 +99,7 @@ static km_status measure(km_encoder *e, int64_t n, km_encoded *out, km_error *er
         return KM_OK;
     }
     if (!e->decoded) e->decoded = km_alloc(sizeof(float) * (size_t)(e->block * x->dim));
-    if (!e->decoded ||
-        km_coder_decode(x->coder, e->ctx->threads, e->codes, n, e->decoded) != KM_OK)
+    if (!e->decoded || km_coder_decode(x->coder, e->ctx->threads, e->codes, n, e->decoded) != KM_OK)
         return km_error_set(err, KM_ERR_MEMORY, "no memory to decode %lld vectors", (long long)n);
     for (int64_t i = 0; i < n * x->dim; i++) {
         double d = (double)e->residual[i] - e->decoded[i];
@@ -120,8 +118,7 @@ km_status km_encoder_run(km_encoder *e, float *rows, int64_t n, bool measured, k
     rows_job job = {e, rows};
     km_threads_for(e->ctx->threads, n, 256, take_residuals, &job);
     for (int64_t i = 0; i < n; i++) out->energy += e->dist[i];
-    if (x->coder &&
-        km_coder_encode(x->coder, e->ctx->threads, e->residual, n, e->codes) != KM_OK)
+    if (x->coder && km_coder_encode(x->coder, e->ctx->threads, e->residual, n, e->codes) != KM_OK)
         return km_error_set(err, KM_ERR_MEMORY, "no memory to encode %lld vectors", (long long)n);
     return measured ? measure(e, n, out, err) : KM_OK;
 }

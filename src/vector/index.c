@@ -77,9 +77,9 @@ km_index *km_index_frame(km_threads *t, km_metric metric, km_rerank rerank, int6
     x->cells = cells;
     x->anchors = anchors;
     x->coder = coder;
-    x->mode = !coder                                      ? KM_INDEX_ANCHORS_ONLY
+    x->mode = !coder                                  ? KM_INDEX_ANCHORS_ONLY
               : km_coder_mode(coder) == KM_CODE_DENSE ? KM_INDEX_DENSE
-                                                          : KM_INDEX_FAST;
+                                                      : KM_INDEX_FAST;
     x->code_bytes = coder ? km_coder_bytes(coder) : 0;
     x->vector_bytes = km_kmx_vector_bytes(&(km_kmx_head){.rerank = rerank, .dim = dim});
     turn_job job = {x, turned};

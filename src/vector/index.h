@@ -19,8 +19,8 @@ typedef struct km_segment {
     const uint8_t *vectors; /* rows x vector_bytes, or NULL */
     uint8_t *dead;          /* a bit each; NULL: none is */
     int id_bits;
-    km_kmx *file;           /* what the above points into; NULL: `owned` */
-    void *owned[4];         /* start, codes, ids, vectors */
+    km_kmx *file;   /* what the above points into; NULL: `owned` */
+    void *owned[4]; /* start, codes, ids, vectors */
 } km_segment;
 
 struct km_index {
@@ -33,17 +33,17 @@ struct km_index {
     size_t code_bytes, vector_bytes;
     uint64_t next_id, seed;
     double energy;
-    bool half;              /* anchors are exact in f16, and kept so in files */
-    float *anchors;         /* (cells, dim) */
-    float *norms;           /* (cells): |anchor|^2 */
-    km_coder *coder;        /* NULL in anchors-only */
-    float *turned;          /* (cells, turned): anchors as scans want them */
+    bool half;       /* anchors are exact in f16, and kept so in files */
+    float *anchors;  /* (cells, dim) */
+    float *norms;    /* (cells): |anchor|^2 */
+    km_coder *coder; /* NULL in anchors-only */
+    float *turned;   /* (cells, turned): anchors as scans want them */
     json_t *meta;
     km_segment *segments;
     int n_segments, cap_segments;
-    km_threads *pool;       /* for searches on all cores; made by the first of them */
+    km_threads *pool; /* for searches on all cores; made by the first of them */
     pthread_mutex_t pool_lock;
-    double file_bytes;      /* of the files opened, while nothing has changed; 0 otherwise */
+    double file_bytes; /* of the files opened, while nothing has changed; 0 otherwise */
 };
 
 /* Sets mode and code sizes, norms and turned anchors; takes `anchors` (cells, dim) and coder over,
@@ -127,7 +127,8 @@ km_status km_index_find(km_index *x, const float *queries, int64_t n, int64_t k,
                         const km_search_options *o, km_threads *t, uint64_t *ids, float *dist,
                         km_error *err);
 void km_unit(float *x, int64_t n, int64_t dim); /* rows scaled to length 1; zeros stay */
-float km_distance(km_metric metric, const float *a, const float *b, int64_t dim); /* cosine: of unit rows */
+float km_distance(km_metric metric, const float *a, const float *b,
+                  int64_t dim); /* cosine: of unit rows */
 int64_t km_index_live(const km_index *x);
 
 #endif

@@ -209,8 +209,10 @@ static km_index *load_manifest(const char *path, km_error *err) {
         json_array_foreach(parts, i, part) {
             km_index *one = load_part(folder, part, path, err);
             km_status s = !one ? KM_ERR_FORMAT : x ? join(x, one, path, err) : KM_OK;
-            if (one && (x || s != KM_OK)) km_index_close(one);
-            else if (one) x = one;
+            if (one && (x || s != KM_OK))
+                km_index_close(one);
+            else if (one)
+                x = one;
             if (s == KM_OK) continue;
             km_index_close(x);
             x = NULL;

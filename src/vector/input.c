@@ -242,14 +242,22 @@ static void convert(const km_layout *l, const uint8_t *src, int64_t n, float *ou
     }                                                                                              \
     break
     switch (l->dtype) {
-    case KM_F32: EACH(float, v);
-    case KM_F64: EACH(double, v);
-    case KM_F16: EACH(uint16_t, km_f16_to_f32(v));
-    case KM_BF16: EACH(uint16_t, km_bf16_to_f32(v));
-    case KM_U8: EACH(uint8_t, v);
-    case KM_I8: EACH(int8_t, v);
-    case KM_I32: EACH(int32_t, l->is_unsigned ? (double)(uint32_t)v : (double)v);
-    default: EACH(int64_t, l->is_unsigned ? (double)(uint64_t)v : (double)v);
+    case KM_F32:
+        EACH(float, v);
+    case KM_F64:
+        EACH(double, v);
+    case KM_F16:
+        EACH(uint16_t, km_f16_to_f32(v));
+    case KM_BF16:
+        EACH(uint16_t, km_bf16_to_f32(v));
+    case KM_U8:
+        EACH(uint8_t, v);
+    case KM_I8:
+        EACH(int8_t, v);
+    case KM_I32:
+        EACH(int32_t, l->is_unsigned ? (double)(uint32_t)v : (double)v);
+    default:
+        EACH(int64_t, l->is_unsigned ? (double)(uint64_t)v : (double)v);
     }
 #undef EACH
 }
@@ -262,7 +270,8 @@ static km_status read_columns(km_input *in, int64_t first, int64_t count, float 
     for (int64_t j = 0; j < l->dim; j++)
         for (int64_t i = 0; i < count; i += most) {
             int64_t n = count - i < most ? count - i : most;
-            uint64_t at = l->offset + ((uint64_t)j * (uint64_t)l->rows + (uint64_t)(first + i)) * size;
+            uint64_t at =
+                l->offset + ((uint64_t)j * (uint64_t)l->rows + (uint64_t)(first + i)) * size;
             if (fetch(in, in->stage, (size_t)n * size, at, err) != KM_OK) return err->code;
             if (l->swapped) swap_bytes(in->stage, (size_t)n * size, size);
             convert(l, in->stage, n, out + i * l->dim + j, l->dim);

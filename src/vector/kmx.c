@@ -113,14 +113,19 @@ static km_status read_head(km_kmx *f, km_error *err) {
                 u32(p + 100) == 0 && zeros(p + 112, KM_KMX_PAGE - 120);
     if (!fits) return bad(f, err, "a value in its header cannot be");
     uint64_t energy = u64(p + 104);
-    *h = (km_kmx_head){
-        .metric = (km_metric)u32(p + 20), .mode = (int)u32(p + 24),
-        .dtype = (km_dtype)u32(p + 28),   .dim = (int64_t)u64(p + 32),
-        .rows = (int64_t)u64(p + 40),     .dead = (int64_t)u64(p + 48),
-        .cells = (int64_t)u64(p + 56),    .code_bytes = (int64_t)u64(p + 64),
-        .next_id = u64(p + 72),           .seed = u64(p + 80),
-        .id_bits = (int)u32(p + 88),      .anchor_dtype = (km_dtype)u32(p + 92),
-        .rerank = (km_rerank)u32(p + 96)};
+    *h = (km_kmx_head){.metric = (km_metric)u32(p + 20),
+                       .mode = (int)u32(p + 24),
+                       .dtype = (km_dtype)u32(p + 28),
+                       .dim = (int64_t)u64(p + 32),
+                       .rows = (int64_t)u64(p + 40),
+                       .dead = (int64_t)u64(p + 48),
+                       .cells = (int64_t)u64(p + 56),
+                       .code_bytes = (int64_t)u64(p + 64),
+                       .next_id = u64(p + 72),
+                       .seed = u64(p + 80),
+                       .id_bits = (int)u32(p + 88),
+                       .anchor_dtype = (km_dtype)u32(p + 92),
+                       .rerank = (km_rerank)u32(p + 96)};
     memcpy(&h->energy, &energy, 8);
     return KM_OK;
 }
@@ -129,14 +134,20 @@ static km_status read_head(km_kmx *f, km_error *err) {
 static uint64_t wanted_bytes(const km_kmx_head *h, km_kmx_section s) {
     uint64_t rows = (uint64_t)h->rows;
     switch (s) {
-    case KM_KMX_CELLS: return 8 * ((uint64_t)h->cells + 1);
+    case KM_KMX_CELLS:
+        return 8 * ((uint64_t)h->cells + 1);
     case KM_KMX_ANCHORS:
         return (uint64_t)h->cells * (uint64_t)h->dim * (h->anchor_dtype == KM_F16 ? 2 : 4);
-    case KM_KMX_CODES: return rows * (uint64_t)h->code_bytes;
-    case KM_KMX_IDS: return km_id_bytes(h->rows, h->id_bits);
-    case KM_KMX_DEAD: return h->dead ? (rows + 7) / 8 : 0;
-    case KM_KMX_VECTORS: return rows * km_kmx_vector_bytes(h);
-    default: return UINT64_MAX;
+    case KM_KMX_CODES:
+        return rows * (uint64_t)h->code_bytes;
+    case KM_KMX_IDS:
+        return km_id_bytes(h->rows, h->id_bits);
+    case KM_KMX_DEAD:
+        return h->dead ? (rows + 7) / 8 : 0;
+    case KM_KMX_VECTORS:
+        return rows * km_kmx_vector_bytes(h);
+    default:
+        return UINT64_MAX;
     }
 }
 

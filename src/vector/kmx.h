@@ -7,12 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum {
-    KM_KMX_VERSION = 1,
-    KM_KMX_PAGE = 4096,
-    KM_KMX_BLOCK = 65536,
-    KM_KMX_MAX_SECTIONS = 16
-};
+enum { KM_KMX_VERSION = 1, KM_KMX_PAGE = 4096, KM_KMX_BLOCK = 65536, KM_KMX_MAX_SECTIONS = 16 };
 
 typedef enum km_kmx_section {
     KM_KMX_META,
@@ -32,12 +27,12 @@ typedef enum km_rerank { KM_RERANK_NONE, KM_RERANK_F16, KM_RERANK_INT8 } km_rera
 
 typedef struct km_kmx_head {
     km_metric metric;
-    int mode;           /* 0 anchors only, 1 fast, 2 dense */
-    km_dtype dtype;     /* of the vectors it was made from */
+    int mode;       /* 0 anchors only, 1 fast, 2 dense */
+    km_dtype dtype; /* of the vectors it was made from */
     int64_t dim, rows, dead, cells;
     int64_t code_bytes; /* 0 in mode 0 */
     uint64_t next_id, seed;
-    int id_bits;        /* 1 to 56, or 64 */
+    int id_bits; /* 1 to 56, or 64 */
     km_dtype anchor_dtype;
     km_rerank rerank;
     double energy;
@@ -82,7 +77,7 @@ void km_kmx_abort(km_kmx_writer *w); /* NULL is fine */
 
 /* ---- Packed ids ---- */
 
-int km_id_bits(uint64_t most); /* for ids up to `most` */
+int km_id_bits(uint64_t most);           /* for ids up to `most` */
 size_t km_id_bytes(int64_t n, int bits); /* of n ids, the zeros behind them included */
 void km_id_put(uint8_t *packed, int64_t i, int bits, uint64_t id); /* into zeros */
 uint64_t km_id_get(const uint8_t *packed, int64_t i, int bits);

@@ -14,11 +14,11 @@ struct km_kmx_writer {
     km_writer *file;
     uint8_t rows[KM_KMX_MAX_SECTIONS * ROW];
     int n_rows;
-    bool open;                 /* a section is being written */
+    bool open; /* a section is being written */
     XXH3_state_t *section, *block;
-    size_t in_block;           /* bytes of the block so far */
+    size_t in_block; /* bytes of the block so far */
     uint64_t offset, bytes, first;
-    uint64_t *hashes;          /* of all blocks */
+    uint64_t *hashes; /* of all blocks */
     uint64_t n_hashes, room;
     km_error error;
 };

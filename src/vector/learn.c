@@ -9,10 +9,10 @@
 
 enum {
     ROUNDS = 25,
-    PER_ANCHOR = 40,       /* vectors of the sample for each anchor */
-    SAMPLE = 20000,        /* at least, where there are as many */
-    CODER_SAMPLE = 65536,  /* vectors that the coder is trained on, at most */
-    MEASURE_BASE = 10000,  /* vectors that recall is measured on, at most */
+    PER_ANCHOR = 40,      /* vectors of the sample for each anchor */
+    SAMPLE = 20000,       /* at least, where there are as many */
+    CODER_SAMPLE = 65536, /* vectors that the coder is trained on, at most */
+    MEASURE_BASE = 10000, /* vectors that recall is measured on, at most */
     MEASURE_QUERIES = 100
 };
 
@@ -27,15 +27,16 @@ km_status km_index_check_options(const km_index_options *o, int64_t total, int64
     int sizes = (o->bytes > 0) + (o->ratio > 0) + (o->recall > 0);
     if (total < 1) return km_error_set(err, KM_ERR_RANGE, "there are no vectors");
     if (dim < 1 || dim > KM_CODER_MAX_DIM)
-        return km_error_set(err, KM_ERR_RANGE,
-                            "vectors of %lld dimensions; an index takes 1 to %d", (long long)dim,
-                            KM_CODER_MAX_DIM);
+        return km_error_set(err, KM_ERR_RANGE, "vectors of %lld dimensions; an index takes 1 to %d",
+                            (long long)dim, KM_CODER_MAX_DIM);
     if (sizes > 1)
-        return km_error_set(err, KM_ERR_RANGE, "bytes, ratio and recall: only one can be asked for");
-    if (sizes && o->mode == KM_INDEX_ANCHORS_ONLY)
         return km_error_set(err, KM_ERR_RANGE,
-                            "anchors-only keeps no codes, so neither bytes, ratio nor recall can be "
-                            "asked for");
+                            "bytes, ratio and recall: only one can be asked for");
+    if (sizes && o->mode == KM_INDEX_ANCHORS_ONLY)
+        return km_error_set(
+            err, KM_ERR_RANGE,
+            "anchors-only keeps no codes, so neither bytes, ratio nor recall can be "
+            "asked for");
     if (o->bytes < 0 || o->bytes > 8.0 * (double)dim + 16 || o->ratio < 0 || o->recall < 0 ||
         o->recall >= 1 || o->anchors < 0 || o->anchors > 1 << 24)
         return km_error_set(err, KM_ERR_RANGE, "bytes, ratio, recall or anchors out of range");
@@ -46,8 +47,9 @@ km_status km_index_check_options(const km_index_options *o, int64_t total, int64
 static int64_t choose_anchors(const km_index_options *o, int64_t total, int64_t dim) {
     int64_t k = o->anchors;
     if (k == 0) {
-        double code = o->bytes > 0 ? o->bytes : o->ratio > 0 ? 4.0 * (double)dim / o->ratio
-                                                             : (double)dim / 2;
+        double code = o->bytes > 0   ? o->bytes
+                      : o->ratio > 0 ? 4.0 * (double)dim / o->ratio
+                                     : (double)dim / 2;
         double most = 0.1 * (double)total * code / (2 * (double)dim);
         k = km_anchors_auto(total) / 2;
         if (o->mode != KM_INDEX_ANCHORS_ONLY && (double)k > most) k = (int64_t)most;
@@ -163,9 +165,8 @@ static km_index *frame(const coding *c, km_coder *coder, km_error *err) {
         return NULL;
     }
     memcpy(anchors, c->anchors, n);
-    km_index *x = km_index_frame(l->ctx->threads, l->options->metric,
-                                 (km_rerank)l->options->rerank, l->dim, anchors, c->cells, coder,
-                                 err);
+    km_index *x = km_index_frame(l->ctx->threads, l->options->metric, (km_rerank)l->options->rerank,
+                                 l->dim, anchors, c->cells, coder, err);
     if (x) {
         x->half = c->half;
         x->dtype = l->dtype;
@@ -248,8 +249,8 @@ static km_coder *fit_coder(const coding *c, double room, km_code_turn turn, km_e
 /* A transform that is learnt takes room itself; whether it is worth it, the error tells. */
 static km_coder *coder_by_ratio(const coding *c, km_error *err) {
     const km_learn *l = c->l;
-    double room = (double)l->total * (double)l->dim * (double)km_dtype_size(l->dtype) /
-                  l->options->ratio;
+    double room =
+        (double)l->total * (double)l->dim * (double)km_dtype_size(l->dtype) / l->options->ratio;
     km_coder *a = fit_coder(c, room, KM_TURN_AUTO, err);
     km_coder *b = err->code == KM_OK ? fit_coder(c, room, KM_TURN_HADAMARD, err) : NULL;
     if (err->code == KM_OK && !a && !b)
@@ -264,8 +265,9 @@ static km_coder *coder_by_ratio(const coding *c, km_error *err) {
 
 /* The smallest of a row of sizes whose recall on the sample is enough. */
 static km_coder *coder_by_recall(const coding *c, km_error *err) {
-    static const double parts[] = {1 / 32.0, 1 / 16.0, 3 / 32.0, 1 / 8.0, 5 / 32.0, 3 / 16.0,
-                                   1 / 4.0,  5 / 16.0, 3 / 8.0,  1 / 2.0, 5 / 8.0,  3 / 4.0, 1.0};
+    static const double parts[] = {1 / 32.0, 1 / 16.0, 3 / 32.0, 1 / 8.0, 5 / 32.0,
+                                   3 / 16.0, 1 / 4.0,  5 / 16.0, 3 / 8.0, 1 / 2.0,
+                                   5 / 8.0,  3 / 4.0,  1.0};
     int lo = 0, hi = sizeof parts / sizeof *parts - 1;
     double dim = (double)c->l->dim, got = NAN;
     while (lo < hi) {

@@ -8,12 +8,12 @@
 /* What is known of the vectors when learning begins. */
 typedef struct km_learn {
     km_ctx *ctx;
-    km_comm *comm;       /* NULL: alone. All ranks get the same frame */
+    km_comm *comm; /* NULL: alone. All ranks get the same frame */
     const km_index_options *options;
-    float *sample;       /* (n, dim), finite; scaled in place for cosine */
+    float *sample; /* (n, dim), finite; scaled in place for cosine */
     int64_t n, dim;
-    int64_t total;       /* vectors that the index will hold, over all ranks */
-    km_dtype dtype;      /* of these vectors */
+    int64_t total;  /* vectors that the index will hold, over all ranks */
+    km_dtype dtype; /* of these vectors */
 } km_learn;
 
 km_status km_index_check_options(const km_index_options *o, int64_t total, int64_t dim,

@@ -110,8 +110,8 @@ static km_index *learn(making *m, km_error *err) {
     } else if (n >= 0 && left[1] == 0) {
         km_error_set(err, KM_ERR_RANGE, "'%s': no vector is finite", km_input_name(m->in));
     } else if (n >= 0) {
-        km_learn l = {m->ctx, m->comm, m->o, sample, n, m->dim, m->total,
-                      km_input_layout(m->in)->dtype};
+        km_learn l = {m->ctx, m->comm, m->o,     sample,
+                      n,      m->dim,  m->total, km_input_layout(m->in)->dtype};
         x = km_index_learn(&l, err);
     }
     if (sample) km_free_aligned(sample, bytes);
@@ -315,12 +315,17 @@ static km_status check_ids(const uint64_t *ids, int64_t n, km_error *err) {
 }
 
 km_status km_index_make(km_ctx *ctx, km_comm *comm, km_input *in, const uint64_t *ids,
-                        const char *path, const km_index_options *o, km_made *made,
-                        km_error *err) {
+                        const char *path, const km_index_options *o, km_made *made, km_error *err) {
     int size = km_comm_size(comm), rank = km_comm_rank(comm);
     int64_t total = km_input_rows(in);
-    making m = {.ctx = ctx, .comm = comm, .in = in, .ids = ids, .o = o, .total = total,
-                .dim = km_input_dim(in), .made = made};
+    making m = {.ctx = ctx,
+                .comm = comm,
+                .in = in,
+                .ids = ids,
+                .o = o,
+                .total = total,
+                .dim = km_input_dim(in),
+                .made = made};
     *made = (km_made){.first_skipped = -1, .recall = NAN, .dim = m.dim};
     km_status s = km_index_check_options(o, total, m.dim, err);
     if (s == KM_OK && ids) s = check_ids(ids, total, err);

@@ -38,8 +38,8 @@ static km_status sweep_sizes(km_ctx *ctx, const km_index *x, const float *rows, 
     uint64_t *wanted = km_alloc(sizeof *wanted * (size_t)(20 * q)), *found = NULL;
     float *dist = km_alloc(sizeof *dist * (size_t)(10 * q));
     float *copy = km_alloc(sizeof *copy * (size_t)(n * x->dim));
-    km_status s = wanted && dist && copy ? KM_OK
-                                         : km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    km_status s =
+        wanted && dist && copy ? KM_OK : km_error_set(err, KM_ERR_MEMORY, "out of memory");
     if (s == KM_OK) {
         found = wanted + 10 * q;
         memcpy(copy, rows, sizeof *copy * (size_t)(n * x->dim));
@@ -54,8 +54,8 @@ static km_status sweep_sizes(km_ctx *ctx, const km_index *x, const float *rows, 
             double bytes = ceil(parts[i] * (double)x->dim) + 1;
             sweep *w = &d->codes[mode];
             if (s != KM_OK || (w->n && bytes <= w->bytes[w->n - 1])) continue;
-            km_index_options o = {.metric = x->metric, .mode = (km_index_mode)mode,
-                                  .bytes = bytes, .seed = x->seed};
+            km_index_options o = {
+                .metric = x->metric, .mode = (km_index_mode)mode, .bytes = bytes, .seed = x->seed};
             km_index *small = km_index_build(ctx, rows, n, x->dim, NULL, &o);
             if (!small) {
                 s = km_error_set(err, KM_ERR_STATE, "%s", km_last_error());
@@ -126,16 +126,22 @@ static void add_size_chart(const km_index *x, const km_measured *m, const page_d
     static const char *const names[] = {"fast", "dense"};
     for (int i = 0; i < 2; i++)
         if (d->codes[i].n)
-            s[n++] = (km_series){.name = names[i], .x = d->codes[i].bytes, .y = d->codes[i].recall,
+            s[n++] = (km_series){.name = names[i],
+                                 .x = d->codes[i].bytes,
+                                 .y = d->codes[i].recall,
                                  .n = d->codes[i].n};
     if (x->code_bytes && !isnan(own_y))
         s[n++] = (km_series){.name = "this index", .x = &own_x, .y = &own_y, .n = 1, .color = 3};
     char note[160];
     snprintf(note, sizeof note, "curves: %lld of the vectors, %lld queries, all cells",
              (long long)d->rows, (long long)d->queries);
-    km_chart c = {.title = "Recall against size", .note = note,
+    km_chart c = {.title = "Recall against size",
+                  .note = note,
                   .x = {.label = "bytes of a vector's code", .scale = KM_SCALE_LOG2},
-                  .y = {.label = "recall@10"}, .series = s, .n_series = n, .wide = true};
+                  .y = {.label = "recall@10"},
+                  .series = s,
+                  .n_series = n,
+                  .wide = true};
     km_chart_html(&c, page);
 }
 
@@ -146,15 +152,20 @@ static void add_probe_chart(const page_data *d, km_text *page) {
         y[i] = d->probe_recall[i];
     }
     km_series s = {.name = "of what all cells find", .x = x, .y = y, .n = d->n_probes};
-    km_chart c = {.title = "Recall against cells looked at", .note = "search --probe",
+    km_chart c = {.title = "Recall against cells looked at",
+                  .note = "search --probe",
                   .x = {.label = "cells", .scale = KM_SCALE_LOG2},
-                  .y = {.label = "recall@10"}, .series = &s, .n_series = 1};
+                  .y = {.label = "recall@10"},
+                  .series = &s,
+                  .n_series = 1};
     km_chart_html(&c, page);
     km_series speed = {.name = "queries/s", .x = x, .y = d->probe_qps, .n = d->n_probes};
-    c = (km_chart){.title = "Speed against cells looked at", .note = "on all threads",
+    c = (km_chart){.title = "Speed against cells looked at",
+                   .note = "on all threads",
                    .x = {.label = "cells", .scale = KM_SCALE_LOG2},
                    .y = {.label = "queries/s", .ticks = KM_TICKS_SI, .from_zero = true},
-                   .series = &speed, .n_series = 1};
+                   .series = &speed,
+                   .n_series = 1};
     km_chart_html(&c, page);
 }
 
@@ -184,8 +195,9 @@ static km_status write_page(const km_index *x, const km_measured *m, const page_
     km_text page = {0};
     km_html_begin(&page, "Kermes vector index", lead);
     add_tiles(x, m, &page);
-    km_html_section(&page, "Recall", "The part of the ten true neighbours that are among the ten "
-                                     "found.");
+    km_html_section(&page, "Recall",
+                    "The part of the ten true neighbours that are among the ten "
+                    "found.");
     km_html_charts_begin(&page);
     add_size_chart(x, m, d, &page);
     add_probe_chart(d, &page);

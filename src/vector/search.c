@@ -22,9 +22,7 @@ static bool before(const hit *a, const hit *b) {
     return a->dist < b->dist || (a->dist == b->dist && a->id < b->id);
 }
 
-static int compare(const void *a, const void *b) {
-    return before(a, b) ? -1 : before(b, a);
-}
+static int compare(const void *a, const void *b) { return before(a, b) ? -1 : before(b, a); }
 
 typedef struct heap { /* the worst on top */
     hit *at;
@@ -137,8 +135,8 @@ static int64_t sort_cells(seeker *s) {
     float own = dot(s->query, s->query, x->dim);
     for (int64_t c = 0; c < x->cells; c++) {
         float d = dot(s->query, x->anchors + c * x->dim, x->dim);
-        s->cells[c] = (near_cell){x->metric == KM_METRIC_L2 ? own - 2 * d + x->norms[c] : -d,
-                                  (int32_t)c};
+        s->cells[c] =
+            (near_cell){x->metric == KM_METRIC_L2 ? own - 2 * d + x->norms[c] : -d, (int32_t)c};
     }
     qsort(s->cells, (size_t)x->cells, sizeof *s->cells, by_dist);
     return s->o->probe > 0 && s->o->probe < x->cells ? s->o->probe : x->cells;
@@ -239,11 +237,11 @@ typedef struct job {
     km_index *x;
     const float *queries;
     int64_t n, k, chunk;
-    bool again;       /* re-rank */
-    seeker *seekers;  /* one a worker; of one query, one a chunk of cells */
+    bool again;      /* re-rank */
+    seeker *seekers; /* one a worker; of one query, one a chunk of cells */
     uint64_t *ids;
     float *dist;
-    int64_t probe;    /* of one query */
+    int64_t probe; /* of one query */
 } job;
 
 static void give(const heap *best, int64_t k, uint64_t *ids, float *dist) {
@@ -326,7 +324,12 @@ km_status km_index_find(km_index *x, const float *queries, int64_t n, int64_t k,
     int threads = km_threads_count(t), parts = threads;
     if (n == 1 && (double)live * (double)(x->code_bytes + 8) < 1e6) parts = 1;
     if (n == 1 && parts > x->cells) parts = (int)x->cells;
-    job j = {.x = x, .queries = queries, .n = n, .k = k, .again = o->rerank > 0, .ids = ids,
+    job j = {.x = x,
+             .queries = queries,
+             .n = n,
+             .k = k,
+             .again = o->rerank > 0,
+             .ids = ids,
              .dist = dist};
     j.seekers = km_calloc((size_t)parts, sizeof *j.seekers);
     if (!j.seekers) return km_error_set(err, KM_ERR_MEMORY, "no memory for a search");

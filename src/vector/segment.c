@@ -115,8 +115,7 @@ static km_status join(km_index *x, km_segment *a, km_segment *b, km_error *err) 
             }
         }
     km_segment both = {0};
-    if (status == KM_OK)
-        status = build(x, &(km_rows){at, cell, id, codes, vectors}, &both, err);
+    if (status == KM_OK) status = build(x, &(km_rows){at, cell, id, codes, vectors}, &both, err);
     km_free(cell);
     km_free(id);
     km_free(codes);

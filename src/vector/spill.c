@@ -22,8 +22,8 @@ struct km_spill {
     int fd;
     char *shown;
     size_t record, filled;
-    uint64_t bytes;   /* in the file */
-    uint8_t *buffer;  /* whole records */
+    uint64_t bytes;  /* in the file */
+    uint8_t *buffer; /* whole records */
     size_t room;
     uint64_t *counts; /* (cells) */
     uint64_t largest;
@@ -148,10 +148,10 @@ static km_status gather(km_spill *s, int64_t a, int64_t b, size_t from, size_t s
 typedef struct writing {
     km_spill *s;
     km_kmx_writer *w;
-    uint64_t *next;   /* (cells) */
+    uint64_t *next; /* (cells) */
     uint8_t *out, *packed;
     int id_bits;
-    uint8_t *ids;     /* a piece of packed ids */
+    uint8_t *ids; /* a piece of packed ids */
     int64_t n_ids;
 } writing;
 
@@ -209,8 +209,7 @@ static km_status write_section(writing *v, km_kmx_section section, size_t from, 
     return KM_OK;
 }
 
-km_status km_spill_write(km_spill *s, km_kmx_writer *w, int id_bits, size_t memory,
-                         km_error *err) {
+km_status km_spill_write(km_spill *s, km_kmx_writer *w, int id_bits, size_t memory, km_error *err) {
     size_t code = s->x->code_bytes, vector = s->x->vector_bytes;
     km_status status = flush(s, err);
     if (status != KM_OK) return status;
@@ -230,8 +229,7 @@ km_status km_spill_write(km_spill *s, km_kmx_writer *w, int id_bits, size_t memo
         if (code) status = write_section(&v, KM_KMX_CODES, HEAD, code, memory, err);
     }
     if (status == KM_OK) status = write_section(&v, KM_KMX_IDS, 0, 8, memory, err);
-    if (status == KM_OK)
-        km_kmx_put(w, v.ids, ((size_t)v.n_ids * (size_t)id_bits + 7) / 8 + 8);
+    if (status == KM_OK) km_kmx_put(w, v.ids, ((size_t)v.n_ids * (size_t)id_bits + 7) / 8 + 8);
     if (status == KM_OK && vector)
         status = write_section(&v, KM_KMX_VECTORS, HEAD + code, vector, memory, err);
     km_free(v.next);

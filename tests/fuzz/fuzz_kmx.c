@@ -29,8 +29,8 @@ static void prepare(void) {
     km_ctx *ctx = km_ctx_new("cpu", 1);
     must(fd >= 0 && ctx);
     for (int mode = 0; mode < 3; mode++) {
-        km_index_options o = {.mode = (km_index_mode)mode, .rerank = (km_index_vectors)mode,
-                              .anchors = 4};
+        km_index_options o = {
+            .mode = (km_index_mode)mode, .rerank = (km_index_vectors)mode, .anchors = 4};
         if (mode != KM_INDEX_ANCHORS_ONLY) o.bytes = 5;
         km_index *index = km_index_build(ctx, x, N, DIM, NULL, &o);
         uint64_t gone = 7;
@@ -54,8 +54,7 @@ static void use(km_index *x) {
     float dist[5], *query = calloc((size_t)x->dim, sizeof *query);
     km_search_options o = {.rerank = x->vector_bytes ? 5 : 0};
     must(query != NULL);
-    if (km_index_find(x, query, 1, 5, &o, NULL, ids, dist, &err) != KM_OK)
-        must(err.code != KM_OK);
+    if (km_index_find(x, query, 1, 5, &o, NULL, ids, dist, &err) != KM_OK) must(err.code != KM_OK);
     err = (km_error){0};
     int64_t n;
     uint64_t *all = km_index_ids(x, &n, &err);
@@ -82,7 +81,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     memcpy(copy, whole[mode], n);
     for (size_t i = 2; i + 3 < size && i < 64; i += 4) { /* where, and what */
         size_t at = (size_t)data[i] | (size_t)data[i + 1] << 8 | (size_t)(data[i + 2] & 1) << 16;
-        if (data[i + 2] & 2) at %= 112;                        /* the header */
+        if (data[i + 2] & 2) at %= 112;                                     /* the header */
         if (data[i + 2] & 4) at = n - 1 - at % (64 * 12 < n ? 64 * 12 : n); /* table, trailer */
         if (at < n) bytes[at] = data[i + 3];
     }

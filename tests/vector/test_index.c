@@ -1,7 +1,7 @@
 /* Indexes: what is built is found, ids survive every change and reload, and what is wrong is refused
  * while the index stays as it was. */
-#include "vector/vectors.h"
 #include "vector/index.h"
+#include "vector/vectors.h"
 #include <pthread.h>
 
 enum { N = 400, DIM = 24, K = 10 };
@@ -55,9 +55,8 @@ static void vectors_find_themselves_in_every_mode_and_metric(void **state) {
     (void)state;
     for (int mode = 0; mode < 2; mode++)
         for (int metric = 0; metric < 3; metric++) {
-            km_index *x = build((km_index_options){.mode = (km_index_mode)mode,
-                                                   .metric = (km_metric)metric,
-                                                   .bytes = DIM});
+            km_index *x = build((km_index_options){
+                .mode = (km_index_mode)mode, .metric = (km_metric)metric, .bytes = DIM});
             km_index_info d = km_index_describe(x);
             assert_int_equal(d.count, N);
             assert_int_equal(d.dim, DIM);
@@ -109,7 +108,8 @@ static void the_same_bytes_for_any_number_of_threads(void **state) {
                                       &(km_index_options){.bytes = 12}));
         km_ctx_free(c);
     }
-    blob a = read_blob(in_folder("1")), b = read_blob(in_folder("2")), c = read_blob(in_folder("3"));
+    blob a = read_blob(in_folder("1")), b = read_blob(in_folder("2")),
+         c = read_blob(in_folder("3"));
     assert_int_equal(a.size, b.size);
     assert_int_equal(a.size, c.size);
     assert_memory_equal(a.data, b.data, a.size);
@@ -237,7 +237,8 @@ static void filters_and_probes_choose_what_is_looked_at(void **state) {
     float dist[K];
     km_search_options o = {.allow = allow, .n_allow = 3};
     assert_done(km_index_search(x, base, 1, K, &o, 1, ids, dist));
-    for (int i = 0; i < K; i++) assert_true(i < 3 ? ids[i] >= 5 && ids[i] <= 7 : ids[i] == KM_NO_ID);
+    for (int i = 0; i < K; i++)
+        assert_true(i < 3 ? ids[i] >= 5 && ids[i] <= 7 : ids[i] == KM_NO_ID);
     assert_true(isinf(dist[3]));
     o = (km_search_options){.deny = deny, .n_deny = 1};
     assert_done(km_index_search(x, base + 9 * DIM, 1, K, &o, 1, ids, dist));
@@ -286,11 +287,12 @@ static void odd_data_is_taken(void **state) {
     const struct {
         const float *x;
         int64_t n, dim, anchors;
-    } sets[] = {{grid, 64, 2, 0}, {same, 50, 4, 8}, {line, 30, 1, 4}, {one, 1, 3, 5},
-                {same, 3, 4, 100}, {grid, 64, 2, 1}};
+    } sets[] = {{grid, 64, 2, 0}, {same, 50, 4, 8},  {line, 30, 1, 4},
+                {one, 1, 3, 5},   {same, 3, 4, 100}, {grid, 64, 2, 1}};
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++)
         for (int mode = 0; mode < 3; mode++) {
-            km_index_options o = {.mode = (km_index_mode)mode, .anchors = sets[i].anchors,
+            km_index_options o = {.mode = (km_index_mode)mode,
+                                  .anchors = sets[i].anchors,
                                   .bytes = mode == KM_INDEX_ANCHORS_ONLY ? 0 : 8};
             km_index *x = km_index_build(ctx, sets[i].x, sets[i].n, sets[i].dim, NULL, &o);
             if (!x) fail_msg("set %zu, mode %d: %s", i, mode, km_last_error());

@@ -1,8 +1,8 @@
 /* Vectors in files: every format gives the same numbers, in blocks as in one go, and what is cut
  * short or damaged is refused in one line. */
-#include "vector/input.h"
 #include "format/formats.h"
 #include "tensor/dtype.h"
+#include "vector/input.h"
 #include <math.h>
 
 enum { ROWS = 5, DIM = 6 };
@@ -28,10 +28,10 @@ static void assert_rows(km_input *in, int64_t first, int64_t n) {
 static void every_format_gives_the_same_rows(void **state) {
     (void)state;
     static const char *const names[] = {
-        "f4.npy",      "f2.npy",       "f8.npy",       "u1.npy",        "i1.npy",
-        "big-f4.npy",  "big-f8.npy",   "big-f2.npy",   "i4.npy",        "i8.npy",
-        "columns-f4.npy", "columns-big-f8.npy", "cube.npy", "version2.npy", "x.fvecs",
-        "x.ivecs",     "x.bvecs",      "x.idx",        "x-f32.idx",     "x.safetensors"};
+        "f4.npy",     "f2.npy",       "f8.npy",  "u1.npy",  "i1.npy",         "big-f4.npy",
+        "big-f8.npy", "big-f2.npy",   "i4.npy",  "i8.npy",  "columns-f4.npy", "columns-big-f8.npy",
+        "cube.npy",   "version2.npy", "x.fvecs", "x.ivecs", "x.bvecs",        "x.idx",
+        "x-f32.idx",  "x.safetensors"};
     for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
         km_error err = {0};
         km_input *in = km_input_open(vectors(names[k]), NULL, &err);

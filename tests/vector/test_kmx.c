@@ -1,8 +1,8 @@
 /* Index files: one flipped bit in any block is found before it is used, and damage that checksums
  * cannot see is refused in one line. */
-#include "vector/vectors.h"
 #include "vector/index.h"
 #include "vector/kmx_bytes.h"
+#include "vector/vectors.h"
 
 enum { N = 3000, DIM = 40 };
 
@@ -162,10 +162,10 @@ static void lies_under_right_checksums_are_refused(void **state) {
     static const struct {
         size_t at;
         uint64_t value;
-    } lies[] = {{32, DIM + 1},  {32, 0},        {32, 1u << 30}, {40, N + 1},    {40, UINT64_MAX},
-                {48, 4},        {48, N + 1},    {56, 0},        {56, UINT64_MAX}, {64, 31},
-                {64, 0},        {64, 1u << 31}, {88, 0},        {88, 60},       {88, 13},
-                {88, 1ull << 32}};
+    } lies[] = {{32, DIM + 1},    {32, 0},  {32, 1u << 30}, {40, N + 1},
+                {40, UINT64_MAX}, {48, 4},  {48, N + 1},    {56, 0},
+                {56, UINT64_MAX}, {64, 31}, {64, 0},        {64, 1u << 31},
+                {88, 0},          {88, 60}, {88, 13},       {88, 1ull << 32}};
     uint8_t *copy = malloc(file.size);
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
         memcpy(copy, file.data, file.size);
@@ -173,8 +173,8 @@ static void lies_under_right_checksums_are_refused(void **state) {
         if (memcmp(copy, file.data, 4088) == 0) continue;
         kmx_seal(copy, file.size);
         km_error err = use(copy, file.size);
-        if (err.code == KM_OK) fail_msg("header at %zu = %llu", lies[i].at,
-                                        (unsigned long long)lies[i].value);
+        if (err.code == KM_OK)
+            fail_msg("header at %zu = %llu", lies[i].at, (unsigned long long)lies[i].value);
         assert_one_line(&err);
     }
     free(copy);
