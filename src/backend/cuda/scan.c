@@ -71,7 +71,7 @@ static int64_t chunk_rows(const km_cuda_dev *dev, int64_t n, int slices, int64_t
     int64_t unit = KM_SCAN_ROWS, most = CHUNK_BYTES / (slices * (int64_t)KM_SCAN_DEPTH * 2);
     if (asked > 0) return up(asked, unit);
     int64_t parts = dev->sms / km_cuda_ceil(batch, KM_SCAN_QUERIES);
-    if (most >= 4 * unit * parts) unit *= parts;
+    if (parts > 1 && most >= 4 * unit * parts) unit *= parts;
     int64_t chunks = km_cuda_ceil(n, most / unit > 0 ? most / unit * unit : unit);
     int64_t rows = up(km_cuda_ceil(n, chunks > 0 ? chunks : 1), unit), all = up(n, KM_SCAN_ROWS);
     return rows < all ? rows : all;
