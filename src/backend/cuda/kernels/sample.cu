@@ -1,8 +1,9 @@
-// Choosing tokens. The vocabulary is read once by the whole chip, which keeps the largest of every 64
-// logits; then one block a row chooses. With a top-k, or a min-p alone, the k-th largest peak bounds
-// what can be left, and only blocks above it are read again, into a short list; without, it works on
-// the whole row. Nothing is sorted: bounds are found digit by digit of the logits' bits, by counts or
-// by sums. Sums are of whole numbers (probabilities times 2^40), so that their order is nothing.
+// Choosing tokens. The vocabulary is read once by the whole chip, which keeps the largest of every
+// 64 logits; then one block a row chooses. With a top-k, or a min-p alone, the k-th largest peak
+// bounds what can be left, and only blocks above it are read again, into a short list; without, it
+// works on the whole row. Nothing is sorted: bounds are found digit by digit of the logits' bits,
+// by counts or by sums. Sums are of whole numbers (probabilities times 2^40), so that their order
+// is nothing.
 #include "backend/cuda/kernels/common.cuh"
 #include "backend/cuda/kernels/sample_args.h"
 
@@ -148,13 +149,22 @@ __device__ Cut select(Shared *s, const S &all, Cut within, const Odds *odds, u64
     for (int shift = 24; shift >= 0; shift -= 8) {
         for (int i = threadIdx.x; i < 256; i += blockDim.x) s->bin[i] = 0;
         __syncthreads();
-        for (int32_t i = threadIdx.x; i < all.n; i += blockDim.x) {
-            float x = all.at(i);
-            uint32_t k = key_of(x);
-            if (k < within.key || k == 0) continue;
-            if (shift < 24 && (k >> (shift + 8)) != (prefix >> (shift + 8))) continue;
-            u64 w = odds ? odds->weight(x) : 1;
-            if (w) atomicAdd(&s->bin[k >> shift & 255], w);
+        // Logits are alike, so the lanes of a warp mostly meet in a few bins: counts go there together.
+        for (int32_t first = 0; first < all.n; first += blockDim.x) {
+            int32_t i = first + threadIdx.x;
+            float x = i < all.n ? all.at(i) : -INFINITY;
+            uint32_t k = key_of(x), digit = k >> shift & 255;
+            bool in = i < all.n && k >= within.key && k &&
+                      (shift == 24 || (k >> (shift + 8)) == (prefix >> (shift + 8)));
+            if (odds) {
+                u64 w = in ? odds->weight(x) : 0;
+                if (w) atomicAdd(&s->bin[digit], w);
+                continue;
+            }
+            uint32_t those = __ballot_sync(ALL_LANES, in);
+            if (!in) continue;
+            uint32_t same = __match_any_sync(those, digit);
+            if ((int)threadIdx.x % 32 == __ffs(same) - 1) atomicAdd(&s->bin[digit], (u64)__popc(same));
         }
         __syncthreads();
         prefix |= find_digit(s, left, &above) << shift;
@@ -195,7 +205,8 @@ template <class S> __device__ u64 total_of(Shared *s, const S &all, Cut cut, con
 // The number falls on one of what is left: each warp sums up a part of it, in order, and the one
 // where it falls looks closer.
 template <class S>
-__device__ int32_t draw(Shared *s, const S &all, Cut cut, const Odds &odds, float least, u64 number) {
+__device__ int32_t draw(Shared *s, const S &all, Cut cut, const Odds &odds, float least,
+                        u64 number) {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
     int32_t each = ((all.n + warps - 1) / warps + 31) / 32 * 32;
     int32_t begin = min(warp * each, all.n), end = min(begin + each, all.n);
@@ -206,8 +217,10 @@ __device__ int32_t draw(Shared *s, const S &all, Cut cut, const Odds &odds, floa
         float x = all.at(i);
         uint32_t k = key_of(x);
         if (k < cut.key || k == 0 || odds.p(x) < least) continue;
-        if (k > cut.key) sum += odds.weight(x);
-        else ties++, tie = x;
+        if (k > cut.key)
+            sum += odds.weight(x);
+        else
+            ties++, tie = x;
     }
     u64 one = ties ? odds.weight(tie) : 0;
     for (int step = 16; step > 0; step /= 2) {
@@ -237,7 +250,8 @@ __device__ int32_t draw(Shared *s, const S &all, Cut cut, const Odds &odds, floa
             uint32_t k = key_of(x);
             bool in = i + lane < end && k >= cut.key && k && !(odds.p(x) < least);
             uint32_t equals = __ballot_sync(ALL_LANES, in && k == cut.key);
-            if (in && k == cut.key && (int32_t)__popc(equals & ((1u << lane) - 1)) >= own_ties) in = false;
+            if (in && k == cut.key && (int32_t)__popc(equals & ((1u << lane) - 1)) >= own_ties)
+                in = false;
             own_ties -= __popc(equals);
             u64 upto = in ? odds.weight(x) : 0;
             for (int step = 1; step < 32; step *= 2) {
@@ -271,8 +285,8 @@ __device__ int32_t choose(Shared *s, const S &all, const float *how, const Odds 
 }
 
 // The likeliest: the first block with the largest peak, and the first in it.
-__device__ int32_t likeliest(Shared *s, const float *x, const float *peaks, int32_t blocks, int32_t n,
-                             float top) {
+__device__ int32_t likeliest(Shared *s, const float *x, const float *peaks, int32_t blocks,
+                             int32_t n, float top) {
     if (threadIdx.x == 0) s->ints[2] = 0x7fffffff, s->ints[3] = -1;
     __syncthreads();
     for (int32_t i = threadIdx.x; i < blocks; i += blockDim.x)
@@ -312,19 +326,22 @@ __device__ int32_t gather(Shared *s, const float *x, const float *peaks, int32_t
             }
             if (all > KM_SAMPLE_LIST) break;
         }
-        for (int32_t b = begin; b < end; b++) {
-            if (key_of(peaks[b]) < bound) continue;
-            for (int k = 0; k < KM_SAMPLE_BLOCK; k += 32) {
-                int32_t i = b * KM_SAMPLE_BLOCK + k + lane;
-                float v = i < n ? x[i] : -INFINITY;
-                bool in = i < n && key_of(v) >= bound;
-                uint32_t hits = __ballot_sync(ALL_LANES, in);
-                if (pass == 1 && in) {
-                    int32_t to = at + __popc(hits & ((1u << lane) - 1));
-                    list[to] = v;
-                    ids[to] = i;
+        for (int32_t first = begin; first < end; first += 32) { // 32 peaks at a time
+            bool high = first + lane < end && key_of(peaks[first + lane]) >= bound;
+            for (uint32_t left = __ballot_sync(ALL_LANES, high); left; left &= left - 1) {
+                int32_t b = first + __ffs(left) - 1;
+                for (int k = 0; k < KM_SAMPLE_BLOCK; k += 32) {
+                    int32_t i = b * KM_SAMPLE_BLOCK + k + lane;
+                    float v = i < n ? x[i] : -INFINITY;
+                    bool in = i < n && key_of(v) >= bound;
+                    uint32_t hits = __ballot_sync(ALL_LANES, in);
+                    if (pass == 1 && in) {
+                        int32_t to = at + __popc(hits & ((1u << lane) - 1));
+                        list[to] = v;
+                        ids[to] = i;
+                    }
+                    at += __popc(hits);
                 }
-                at += __popc(hits);
             }
         }
     }
@@ -349,12 +366,14 @@ extern "C" __global__ void __launch_bounds__(KM_SAMPLE_THREADS) sample_pick(km_s
     top = warp_max(top);
     if (t % 32 == 0) s.sum[t / 32] = __float_as_uint(top);
     __syncthreads();
-    for (int w = 0; w < (int)blockDim.x / 32; w++) top = fmaxf(top, __uint_as_float((uint32_t)s.sum[w]));
+    for (int w = 0; w < (int)blockDim.x / 32; w++)
+        top = fmaxf(top, __uint_as_float((uint32_t)s.sum[w]));
     __syncthreads();
 
     float temperature = how[KM_SAMPLE_TEMPERATURE];
     u64 seed = (uint32_t)before[KM_SAMPLE_SEED] | (u64)(uint32_t)before[KM_SAMPLE_SEED + 1] << 32;
-    u64 draws = (uint32_t)before[KM_SAMPLE_DRAWS] | (u64)(uint32_t)before[KM_SAMPLE_DRAWS + 1] << 32;
+    u64 draws = (uint32_t)before[KM_SAMPLE_DRAWS] | (u64)(uint32_t)before[KM_SAMPLE_DRAWS + 1]
+                                                        << 32;
     bool drawn = top > -INFINITY && top < INFINITY && temperature >= 1e-6f;
     if (drawn) {
         Odds odds = {top, 1.44269504f / temperature};
