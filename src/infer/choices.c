@@ -15,12 +15,12 @@ km_status km_choices_begin(km_choices *c, int64_t vocab, km_error *err) {
     c->peak = km_alloc((size_t)c->blocks * sizeof *c->peak);
     c->order = km_alloc((size_t)c->blocks * sizeof *c->order);
     c->bin = km_alloc(KM_CHOICE_BINS * sizeof *c->bin);
-    c->id = km_alloc((n + 1) * sizeof *c->id); /* gathering writes one beyond */
+    c->id = km_alloc((n + 1) * sizeof *c->id); /* gathering writes one beyond, also x, p, edge */
     c->x = km_alloc((n + 1) * sizeof *c->x);
     c->p = km_alloc((n + 1) * sizeof *c->p);
     c->weight = km_alloc(n * sizeof *c->weight);
     c->in = km_alloc(n * sizeof *c->in);
-    c->edge = km_alloc(n * sizeof *c->edge);
+    c->edge = km_alloc((n + 1) * sizeof *c->edge);
     if (!c->logits || !c->peak || !c->order || !c->bin || !c->id || !c->x || !c->p ||
         !c->weight || !c->in || !c->edge)
         return km_error_set(err, KM_ERR_MEMORY, "sampling: out of memory");
@@ -102,8 +102,8 @@ int32_t km_choices_mask(km_choices *c, const uint64_t *mask) {
 
 /* ---- Weights ---- */
 
-/* The passes below are compiled twice on x86-64, for vectors of 4 and of 8. They give the same bits:
- * the lanes of a sum are written out, and nothing is fused. */
+/* The passes below are compiled twice on x86-64, for vectors of 4 and of 8. They give the same
+ * bits: the lanes of a sum are written out, and nothing is fused. */
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 #if defined(__x86_64__) && !defined(KM_ISA_ONLY_BASE)
 #define WIDE __attribute__((target("avx2")))
@@ -202,8 +202,7 @@ void km_choices_weigh(km_choices *c, double temperature) {
 /* ---- Gathering ---- */
 
 /* A whole block, when all of it is to be had; false if it is not. */
-ALWAYS_INLINE bool take_block(const km_choices *c, int64_t b, float bound, bool weighed,
-                              int64_t n) {
+ALWAYS_INLINE bool take_block(const km_choices *c, int64_t b, float bound, int64_t n) {
     const f8 *from = (const f8 *)(c->logits + b * KM_CHOICE_BLOCK);
     const i8 first = {0, 1, 2, 3, 4, 5, 6, 7};
     i8 out = {0};
@@ -215,16 +214,14 @@ ALWAYS_INLINE bool take_block(const km_choices *c, int64_t b, float bound, bool 
         x[i] = from[i];
         id[i] = first + (int32_t)(b * KM_CHOICE_BLOCK + 8 * i);
     }
-    if (weighed) memcpy(c->p + n, c->weight + b * KM_CHOICE_BLOCK, KM_CHOICE_BLOCK * sizeof *c->p);
     return true;
 }
 
-/* weighed: their weights, which are known, as well. */
-ALWAYS_INLINE int64_t gather(const km_choices *c, float bound, const bool weighed) {
+ALWAYS_INLINE int64_t gather(const km_choices *c, float bound) {
     int64_t n = 0;
     for (int64_t b = 0; b < c->blocks; b++) {
         if (!(c->peak[b] >= bound)) continue;
-        if (take_block(c, b, bound, weighed, n)) {
+        if (take_block(c, b, bound, n)) {
             n += KM_CHOICE_BLOCK;
             continue;
         }
@@ -232,26 +229,19 @@ ALWAYS_INLINE int64_t gather(const km_choices *c, float bound, const bool weighe
             float x = c->logits[i];
             c->id[n] = (int32_t)i;
             c->x[n] = x;
-            if (weighed) c->p[n] = c->weight[i];
             n += x >= bound;
         }
     }
     return n;
 }
 
-static int64_t gather_narrow(const km_choices *c, float bound, bool weighed) {
-    return weighed ? gather(c, bound, true) : gather(c, bound, false);
-}
-static WIDE int64_t gather_wide(const km_choices *c, float bound, bool weighed) {
-    return weighed ? gather(c, bound, true) : gather(c, bound, false);
-}
+static int64_t gather_narrow(const km_choices *c, float bound) { return gather(c, bound); }
+static WIDE int64_t gather_wide(const km_choices *c, float bound) { return gather(c, bound); }
 
-static void gather_from(km_choices *c, float bound, bool weighed) {
+void km_choices_gather(km_choices *c, float bound) {
     if (bound < -FLT_MAX) bound = -FLT_MAX; /* -infinity is never gathered */
-    c->n = wide() ? gather_wide(c, bound, weighed) : gather_narrow(c, bound, weighed);
+    c->n = wide() ? gather_wide(c, bound) : gather_narrow(c, bound);
 }
-
-void km_choices_gather(km_choices *c, float bound) { gather_from(c, bound, false); }
 
 static void swap(km_choices *c, int64_t a, int64_t b) {
     int32_t id = c->id[a];
@@ -337,6 +327,11 @@ ALWAYS_INLINE void bins_of(const f8 *distance, i8 *in) {
     *in = __builtin_convertvector((f8)((fits & (i8)d) | (~fits & (i8)most)), i8);
 }
 
+static void fill_bins(km_choices *c) {
+    memset(c->bin, 0, KM_CHOICE_BINS * sizeof *c->bin);
+    for (int64_t i = 0; i < c->n; i++) c->bin[c->in[i]] += c->p[i];
+}
+
 /* The bin that `want` is reached in, and what lies before it. */
 static int last_bin(const km_choices *c, double want, double *before) {
     int last = 0;
@@ -364,6 +359,13 @@ static void settle_front(km_choices *c, int64_t lo, int64_t hi, double sum, doub
     c->total = sum_of(c->p, lo);
 }
 
+static void append_edge(km_choices *c, int64_t n, int64_t edge) {
+    for (int64_t i = 0; i < edge; i++) {
+        const km_choice *e = &c->edge[i];
+        c->id[n + i] = e->id, c->x[n + i] = e->x, c->p[n + i] = e->p;
+    }
+}
+
 /* Those of bin `last` are put behind those before it; the others are dropped. */
 static void keep_front(km_choices *c, int last, double sum, double want, bool up) {
     const int32_t *in = c->in;
@@ -375,34 +377,30 @@ static void keep_front(km_choices *c, int last, double sum, double want, bool up
         c->id[lo] = id, c->x[lo] = x, c->p[lo] = p;
         lo += in[i] < last;
     }
-    for (int64_t i = 0; i < edge; i++) {
-        const km_choice *e = &c->edge[i];
-        c->id[lo + i] = e->id, c->x[lo + i] = e->x, c->p[lo + i] = e->p;
-    }
+    append_edge(c, lo, edge);
     settle_front(c, lo, lo + edge, sum, want, up);
 }
 
-/* The bins of those left by how far they lie below the top; weights are added up if `add`. */
-ALWAYS_INLINE void bins_below(const km_choices *c, bool add) {
+/* The bins of those left by how far they lie below the top. */
+ALWAYS_INLINE void bins_below(const km_choices *c) {
     const f8 *x = (const f8 *)c->x;
     i8 *in = (i8 *)c->in;
     for (int64_t i = 0; i < (c->n + 7) / 8; i++) {
         f8 d = c->top - x[i];
         bins_of(&d, &in[i]);
     }
-    for (int64_t i = 0; i < c->n && add; i++) c->bin[c->in[i]] += c->p[i];
 }
 
-static void bins_below_narrow(const km_choices *c, bool add) { bins_below(c, add); }
-static WIDE void bins_below_wide(const km_choices *c, bool add) { bins_below(c, add); }
+static void bins_below_narrow(const km_choices *c) { bins_below(c); }
+static WIDE void bins_below_wide(const km_choices *c) { bins_below(c); }
 
 void km_choices_front(km_choices *c, double share) {
     double sum, want = share * c->total;
-    memset(c->bin, 0, KM_CHOICE_BINS * sizeof *c->bin);
     if (wide())
-        bins_below_wide(c, true);
+        bins_below_wide(c);
     else
-        bins_below_narrow(c, true);
+        bins_below_narrow(c);
+    fill_bins(c);
     int last = last_bin(c, want, &sum);
     keep_front(c, last, sum, want, false);
 }
@@ -433,39 +431,55 @@ ALWAYS_INLINE double spread(const km_choices *c, float scale) {
 static double spread_narrow(const km_choices *c, float scale) { return spread(c, scale); }
 static WIDE double spread_wide(const km_choices *c, float scale) { return spread(c, scale); }
 
+/* Gathers, with their weights, those before bin `last`; those in it go to the edge. */
+ALWAYS_INLINE int64_t gather_until(km_choices *c, int last, int64_t *at_edge) {
+    const float begin = (float)last, end = last < KM_CHOICE_BINS - 1 ? begin + 1 : INFINITY;
+    int32_t *restrict id = c->id;
+    float *restrict x = c->x, *restrict p = c->p;
+    int64_t n = 0, edge = 0;
+    for (int64_t b = 0; b < c->blocks; b++) {
+        if (!((c->top - c->peak[b]) * BINS_PER_NAT < end)) continue;
+        int32_t first = (int32_t)(b * KM_CHOICE_BLOCK);
+        const float *from = c->logits + first, *weight = c->weight + first;
+        int32_t front[KM_CHOICE_BLOCK], in_last[KM_CHOICE_BLOCK]; /* -1: yes */
+        i8 any = {0};
+        for (int i = 0; i < KM_CHOICE_BLOCK / 8; i++) {
+            f8 d = (c->top - ((const f8 *)from)[i]) * BINS_PER_NAT;
+            i8 before = d < begin, at = ~before & (d < end);
+            ((i8 *)front)[i] = before;
+            ((i8 *)in_last)[i] = at;
+            any |= at;
+        }
+        for (int i = 0; i < KM_CHOICE_BLOCK; i++) {
+            id[n] = first + i, x[n] = from[i], p[n] = weight[i];
+            n -= front[i];
+        }
+        if (any[0] | any[1] | any[2] | any[3] | any[4] | any[5] | any[6] | any[7])
+            for (int i = 0; i < KM_CHOICE_BLOCK; i++) {
+                c->edge[edge] = (km_choice){first + i, from[i], weight[i]};
+                edge -= in_last[i];
+            }
+    }
+    *at_edge = edge;
+    return n;
+}
+
+static int64_t gather_until_narrow(km_choices *c, int last, int64_t *edge) {
+    return gather_until(c, last, edge);
+}
+static WIDE int64_t gather_until_wide(km_choices *c, int last, int64_t *edge) {
+    return gather_until(c, last, edge);
+}
+
 void km_choices_gather_front(km_choices *c, double share, double temperature) {
     float scale = (float)(1 / temperature);
     memset(c->bin, 0, KM_CHOICE_BINS * sizeof *c->bin);
-    double sum, mass = wide() ? spread_wide(c, scale) : spread_narrow(c, scale);
-    double want = share * mass;
+    double sum, want = share * (wide() ? spread_wide(c, scale) : spread_narrow(c, scale));
     int last = last_bin(c, want, &sum);
-    bool all = last == KM_CHOICE_BINS - 1;
-    /* a little beyond the bin, whatever is rounded */
-    float reach = (float)(last + 1) / BINS_PER_NAT;
-    gather_from(c, all ? -INFINITY : c->top - reach - 1e-6f * (fabsf(c->top) + reach), true);
-    if (wide())
-        bins_below_wide(c, false);
-    else
-        bins_below_narrow(c, false);
-    /* nearly all stay where they are: those at the edge go to the end instead */
-    int64_t lo = 0, hi = c->n, edge = c->n;
-    while (lo < edge) {
-        if (c->in[lo] < last) {
-            lo++;
-            continue;
-        }
-        int32_t in = c->in[lo];
-        edge--;
-        c->in[lo] = c->in[edge];
-        c->in[edge] = in;
-        swap(c, lo, edge);
-        if (in > last) { /* past the edge, and out */
-            hi--;
-            c->in[edge] = c->in[hi];
-            swap(c, edge, hi);
-        }
-    }
-    settle_front(c, lo, hi, sum, want, false);
+    int64_t edge, n;
+    n = wide() ? gather_until_wide(c, last, &edge) : gather_until_narrow(c, last, &edge);
+    append_edge(c, n, edge);
+    settle_front(c, n, n + edge, sum, want, false);
 }
 
 /* The mean of p times the distance below the top, in nats. */
@@ -510,8 +524,7 @@ void km_choices_typical(km_choices *c, double share, double temperature) {
         find_typical_wide(c, scale);
     else
         find_typical_narrow(c, scale);
-    memset(c->bin, 0, KM_CHOICE_BINS * sizeof *c->bin);
-    for (int64_t i = 0; i < c->n; i++) c->bin[c->in[i]] += c->p[i];
+    fill_bins(c);
     int last = last_bin(c, want, &sum);
     keep_front(c, last, sum, want, true);
     for (int64_t i = 0; i < c->n; i++) c->x[i] = c->logits[c->id[i]];
