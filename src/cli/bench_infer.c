@@ -1,5 +1,6 @@
-/* kermes bench decode, prompt, batch: a model, of a file or of random weights, run as kermes run does
- * it; tokens a second, the bytes a token must read against the memory's speed, time of each op. */
+/* kermes bench decode, prompt, batch: a model, of a file or of random weights, run as kermes run
+ * does it; tokens a second, the bytes a token must read against the memory's speed, time of each
+ * op. */
 #include "base/alloc.h"
 #include "base/cpu.h"
 #include "base/log.h"
@@ -81,10 +82,12 @@ static km_status open_model(infer *f, km_error *err) {
     if (s != KM_OK) return s;
     needs(f, &sequences, &context);
     if (context > w.config.context)
-        s = km_error_set(err, KM_ERR_RANGE, "%lld tokens are asked for and the model's context is %lld",
+        s = km_error_set(err, KM_ERR_RANGE,
+                         "%lld tokens are asked for and the model's context is %lld",
                          (long long)context, (long long)w.config.context);
     if (s == KM_OK)
-        s = km_cli_plan(&w, &f->b->common, &o->where, context, sequences, f->cache, &f->m.plan, err);
+        s = km_cli_plan(&w, &f->b->common, &o->where, context, sequences, f->cache, &f->m.plan,
+                        err);
     km_weighed_free(&w);
     if (s != KM_OK) return s;
     km_open_split split = km_memory_split(&f->m.plan);
@@ -92,11 +95,11 @@ static km_status open_model(infer *f, km_error *err) {
     if (!f->m.ctx) return km_error_set(err, KM_ERR_DEVICE, "%s", km_last_error());
     km_progress bar;
     km_progress_begin(&bar, "loading", "MiB", 1, f->b->common.quiet);
-    km_open_options how = {.dtype = KM_DTYPE_COUNT, .split = &split, .progress = km_cli_loading,
-                           .user = &bar};
-    f->m.model = o->model ? km_model_open(f->m.ctx, o->model, &how, err)
-                          : km_synthetic_model(f->m.ctx, &c, mix, 1, &split, km_cli_loading, &bar,
-                                               err);
+    km_open_options how = {
+        .dtype = KM_DTYPE_COUNT, .split = &split, .progress = km_cli_loading, .user = &bar};
+    f->m.model = o->model
+                     ? km_model_open(f->m.ctx, o->model, &how, err)
+                     : km_synthetic_model(f->m.ctx, &c, mix, 1, &split, km_cli_loading, &bar, err);
     km_progress_end(&bar);
     if (!f->m.model) return err->code;
     km_model_devices(f->m.model, f->m.devices, sizeof f->m.devices);
@@ -150,8 +153,7 @@ static km_status steps_ahead(round_ *r, int64_t steps, km_error *err) {
 }
 
 static void back(round_ *r) {
-    for (int64_t i = 0; i < r->n; i++)
-        km_batch_rewind(r->batch, r->token[i].sequence, r->context);
+    for (int64_t i = 0; i < r->n; i++) km_batch_rewind(r->batch, r->token[i].sequence, r->context);
 }
 
 static km_status run(round_ *r, int job, int64_t times, double *seconds, km_error *err) {
@@ -186,7 +188,8 @@ static void note(void *user, const km_call *c, double seconds) {
 
 static km_status time_ops(round_ *r, int job, figures *g, km_error *err) {
     double ignored;
-    for (km_model *p = r->f->m.model; p; p = p->next) p->ctx->timed = note, p->ctx->timed_user = g->op;
+    for (km_model *p = r->f->m.model; p; p = p->next)
+        p->ctx->timed = note, p->ctx->timed_user = g->op;
     km_status s = run(r, job, 1, &ignored, err);
     for (km_model *p = r->f->m.model; p; p = p->next) p->ctx->timed = NULL;
     return s;
@@ -223,7 +226,8 @@ static km_status measure(infer *f, int job, km_error *err) {
     km_model *m = f->m.model;
     figures *g = &f->job[job];
     km_batch_options how = km_batch_defaults();
-    round_ r = {.f = f, .n = job == BATCH ? o->batch : 1, .context = job == PROMPT ? 0 : o->context};
+    round_ r = {
+        .f = f, .n = job == BATCH ? o->batch : 1, .context = job == PROMPT ? 0 : o->context};
     how.cache = f->cache;
     how.sequences = r.n;
     how.context = room_of(f, job);
@@ -242,7 +246,8 @@ static km_status measure(infer *f, int job, km_error *err) {
             km_chooser_begin(&r.chooser[i], &how_to, m->config.vocab, (uint64_t)i);
     }
     km_status s = !r.batch ? err->code : KM_OK;
-    if (s == KM_OK && (!r.token || !r.ids || (r.out == NULL) != (r.chooser == NULL))) s = km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    if (s == KM_OK && (!r.token || !r.ids || (r.out == NULL) != (r.chooser == NULL)))
+        s = km_error_set(err, KM_ERR_MEMORY, "out of memory");
     for (int64_t i = 0; i < o->prompt && s == KM_OK; i++)
         r.ids[i] = (int32_t)((uint64_t)i * 7919 % (uint64_t)m->config.vocab);
     for (int64_t i = 0; i < r.n && s == KM_OK; i++) {
@@ -293,17 +298,17 @@ static json_t *ops_json(const figures *g) {
 
 static json_t *job_json(const infer *f, int job) {
     const figures *g = &f->job[job];
-    return json_pack(
-        "{s:s, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "job",
-        job_names[job], "sequences", (json_int_t)g->sequences, "context", (json_int_t)g->context,
-        "tokens", (json_int_t)g->tokens, "tokens_per_s",
-        km_json_number((double)g->tokens / g->best, 5), "tokens_per_s_median",
-        km_json_number((double)g->tokens / g->median, 5), "seconds", km_json_number(g->best, 5),
-        "seconds_median", km_json_number(g->median, 5), "bytes_per_token",
-        km_json_count(g->bytes / (double)g->tokens), "of_limit",
-        km_json_number(of_limit(f, g), 4), "tflops", km_json_number(g->flops / g->best / 1e12, 4),
-        "heap_allocs_per_step", km_json_number(g->heap_allocs, 4), "pool_misses_per_step",
-        km_json_number(g->pool_misses, 4), "ops", ops_json(g));
+    return json_pack("{s:s, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+                     "job", job_names[job], "sequences", (json_int_t)g->sequences, "context",
+                     (json_int_t)g->context, "tokens", (json_int_t)g->tokens, "tokens_per_s",
+                     km_json_number((double)g->tokens / g->best, 5), "tokens_per_s_median",
+                     km_json_number((double)g->tokens / g->median, 5), "seconds",
+                     km_json_number(g->best, 5), "seconds_median", km_json_number(g->median, 5),
+                     "bytes_per_token", km_json_count(g->bytes / (double)g->tokens), "of_limit",
+                     km_json_number(of_limit(f, g), 4), "tflops",
+                     km_json_number(g->flops / g->best / 1e12, 4), "heap_allocs_per_step",
+                     km_json_number(g->heap_allocs, 4), "pool_misses_per_step",
+                     km_json_number(g->pool_misses, 4), "ops", ops_json(g));
 }
 
 static int print_json(const infer *f) {
@@ -368,7 +373,8 @@ static int print_all(const infer *f) {
 
 static km_status all(infer *f, km_error *err) {
     km_bench *b = f->b;
-    if (!km_bench_open(b) || !km_bench_limits(b)) return km_error_set(err, b->error.code, "%s", b->error.text);
+    if (!km_bench_open(b) || !km_bench_limits(b))
+        return km_error_set(err, b->error.code, "%s", b->error.text);
     km_status s = open_model(f, err);
     for (int i = 0; i < JOBS && s == KM_OK; i++)
         if (f->wanted[i]) s = measure(f, i, err);

@@ -92,8 +92,8 @@ static void log_figures(km_chat *c) {
     const km_generated *g = &c->last;
     double decode = g->tokens > 1 && g->seconds > 0 ? (double)(g->tokens - 1) / g->seconds : NAN;
     json_array_append_new(c->log,
-                          json_pack("{s:I, s:I, s:I, s:s, s:o, s:o, s:o, s:o, s:I, s:I}", "prompt_tokens",
-                                    (json_int_t)g->prompt_tokens, "reused", (json_int_t)g->reused,
+                          json_pack("{s:I, s:I, s:I, s:s, s:o, s:o, s:o, s:o, s:I, s:I}",
+                                    "prompt_tokens", (json_int_t)g->prompt_tokens, "reused", (json_int_t)g->reused,
                                     "tokens", (json_int_t)g->tokens, "end", km_end_name(g->end),
                                     "prompt_seconds", km_json_number(g->prompt_seconds, 4),
                                     "seconds", km_json_number(g->seconds, 4), "first_token_seconds",

@@ -24,11 +24,10 @@ static km_status open_model(km_cli_draft *d, const char *given, const km_cli_mod
     km_status s = km_cli_model_open_at(&d->m, given, NULL, &own, &(km_cli_where){0}, room.cache, 1,
                                        &how, err);
     if (s != KM_OK) return s;
-    if (!same_tokens(m->token, d->m.token) ||
-        d->m.model->config.vocab < km_token_vocab(m->token))
-        return km_error_set(err, KM_ERR_STATE,
-                            "--draft: %.160s has other tokens than the model; it cannot guess for it",
-                            d->m.path);
+    if (!same_tokens(m->token, d->m.token) || d->m.model->config.vocab < km_token_vocab(m->token))
+        return km_error_set(
+            err, KM_ERR_STATE,
+            "--draft: %.160s has other tokens than the model; it cannot guess for it", d->m.path);
     km_session *session = km_session_open(d->m.ctx, d->m.model, &room, err);
     if (session) d->drafter = km_drafter_model(session, err);
     return d->drafter ? KM_OK : err->code;

@@ -1,5 +1,5 @@
-/* Opening a model where there is room for it: the devices asked for, the plan of their memory, and a
- * bar while weights go there. */
+/* Opening a model where there is room for it: the devices asked for, the plan of their memory, and
+ * a bar while weights go there. */
 #include "backend/backend.h"
 #include "base/log.h"
 #include "base/progress.h"
@@ -32,7 +32,8 @@ static km_status devices_of(const char *list, km_open_split *out, km_error *err)
         size_t n = strcspn(at, ",");
         if (n == 0 || n >= sizeof out->device[0])
             return km_error_set(err, KM_ERR_RANGE,
-                                "--devices takes names with commas between them, not '%.60s'", list);
+                                "--devices takes names with commas between them, not '%.60s'",
+                                list);
         if (out->n == KM_MAX_PARTS)
             return km_error_set(err, KM_ERR_RANGE, "--devices takes %d at most", KM_MAX_PARTS);
         memcpy(out->device[out->n], at, n);

@@ -93,9 +93,9 @@ km_session *km_cli_session_open(const km_cli_model *m, const km_cli_session *o, 
 /* Writes the file, if one was named, and frees the session. */
 km_status km_cli_session_close(km_session *s, const km_cli_session *o, km_error *err);
 
-/* After a failure of the model's device: the model again, on the CPU, and a session there that holds
- * what *session did, which it takes the place of. NULL where there is no other device to go to, or
- * that fails too; *session is NULL then. For km_generation's rescue. */
+/* After a failure of the model's device: the model again, on the CPU, and a session there that
+ * holds what *session did, which it takes the place of. NULL where there is no other device to go
+ * to, or that fails too; *session is NULL then. For km_generation's rescue. */
 km_session *km_cli_rescue(km_cli_model *m, const km_cli_session *o, km_session **session,
                           const km_error *why);
 

@@ -1,7 +1,7 @@
 /* Several sequences over one model and one cache, run together: they join and leave as they like,
- * share a common beginning after a fork, and go on by a token each in one step. What a sequence gets
- * is the same, bit for bit, whatever else is in the step. Each call ends the context's step, and
- * nothing is recorded. */
+ * share a common beginning after a fork, and go on by a token each in one step. What a sequence
+ * gets is the same, bit for bit, whatever else is in the step. Each call ends the context's step,
+ * and nothing is recorded. */
 #ifndef KM_INFER_BATCH_H
 #define KM_INFER_BATCH_H
 #include "infer/plan.h"
@@ -30,7 +30,7 @@ const km_batch_options *km_batch_how(const km_batch *b);
 void km_batch_on_progress(km_batch *b, bool (*progress)(void *user, int64_t done, int64_t total),
                           void *user);
 
-/* A new sequence, empty or (fork) with all that another holds, its logits included; -1 with *err. */
+/* A new sequence, empty or (fork) with all that another holds, logits included; -1 with *err. */
 int km_batch_join(km_batch *b, km_error *err);
 int km_batch_fork(km_batch *b, int sequence, km_error *err);
 void km_batch_leave(km_batch *b, int sequence);
@@ -45,24 +45,25 @@ typedef struct km_batch_token {
 /* One more token for each of n different sequences, km_plan_rows at a time. */
 km_status km_batch_step(km_batch *b, const km_batch_token *t, int n, km_error *err);
 
-/* `steps` tokens for each of n different sequences (km_plan_rows at most), chosen where the logits are:
- * t[i].id and then what was chosen goes through the model, and out (n, steps) receives what was chosen.
- * The last one has not been through it, and there are no logits on the host. Every sequence must have
- * room for `steps` tokens, which are at most km_batch_ahead. */
+/* `steps` tokens for each of n different sequences (km_plan_rows at most), chosen where the logits
+ * are: t[i].id and then what was chosen goes through the model, and out (n, steps) receives what
+ * was chosen. The last one has not been through it, and there are no logits on the host. Every
+ * sequence must have room for `steps` tokens, which are at most km_batch_ahead. */
 km_status km_batch_choose(km_batch *b, const km_batch_token *t, int n, int64_t steps,
                           km_chooser *const *chooser, int32_t *out, km_error *err);
 /* Guesses checked where the logits are: ids (n, 2 to KM_FEW_ROWS) are a token of the sequence and
- * guesses of what comes after it. out (n) receives what was chosen after each of them up to the first
- * that was not guessed; how many, or -1 with *err set. The sequence then holds as many of the ids, all
- * of them right, and chooser has seen what was chosen. */
+ * guesses of what comes after it. out (n) receives what was chosen after each of them up to the
+ * first that was not guessed; how many, or -1 with *err set. The sequence then holds as many of the
+ * ids, all of them right, and chooser has seen what was chosen. */
 int km_batch_check(km_batch *b, int sequence, const int32_t *ids, int n, km_chooser *chooser,
                    int32_t *out, km_error *err);
 /* How many steps can be taken at once: 1 where the model is in parts. */
 int64_t km_batch_ahead(const km_batch *b);
 
-/* n (1 to KM_FEW_ROWS) tokens after those that the sequence holds, in one step, each with its logits
- * (n, vocab), the batch's until the next call; NULL with *err set. They are not the sequence's yet:
- * km_batch_take makes the first `keep` of them so. For guesses that are checked together. */
+/* n (1 to KM_FEW_ROWS) tokens after those that the sequence holds, in one step, each with its
+ * logits (n, vocab), the batch's until the next call; NULL with *err set. They are not the
+ * sequence's yet: km_batch_take makes the first `keep` of them so. For guesses that are checked
+ * together. */
 const float *km_batch_try(km_batch *b, int sequence, const int32_t *ids, int n, km_error *err);
 void km_batch_take(km_batch *b, int sequence, const int32_t *ids, int keep);
 
@@ -80,9 +81,9 @@ void km_batch_rewind(km_batch *b, int sequence, int64_t length);
 /* For measuring: the sequence holds n tokens that nobody read, with keys and values of zeros. */
 km_status km_batch_pretend(km_batch *b, int sequence, int64_t n, km_error *err);
 
-/* A sequence to a file and back (docs/formats/session.md). Reading replaces what the sequence holds;
- * a file of another model, of another dtype of cache, too long or damaged is refused and changes
- * nothing. */
+/* A sequence to a file and back (docs/formats/session.md). Reading replaces what the sequence
+ * holds; a file of another model, of another dtype of cache, too long or damaged is refused and
+ * changes nothing. */
 km_status km_batch_save(km_batch *b, int sequence, const char *path, km_error *err);
 km_status km_batch_restore(km_batch *b, int sequence, const char *path, km_error *err);
 

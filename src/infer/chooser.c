@@ -3,8 +3,8 @@
 #include <string.h>
 
 bool km_chooser_begin(km_chooser *c, const km_sampling *s, int64_t tokens, uint64_t draws) {
-    bool penalties = (s->repeat_penalty > 0 && s->repeat_penalty != 1) || s->frequency_penalty != 0 ||
-                     s->presence_penalty != 0;
+    bool penalties = (s->repeat_penalty > 0 && s->repeat_penalty != 1) ||
+                     s->frequency_penalty != 0 || s->presence_penalty != 0;
     int64_t last = penalties ? s->repeat_last : 0;
     if (s->n_bias || s->dry_multiplier > 0 || s->mirostat || (s->typical > 0 && s->typical < 1) ||
         last < 0 || last > KM_SAMPLE_RING || tokens > 1 << 24)

@@ -1,5 +1,5 @@
-/* Choosing tokens where their logits are: the settings of a sampler, as far as the op `sample` knows
- * them, and the memory that it needs between tokens. */
+/* Choosing tokens where their logits are: the settings of a sampler, as far as the op `sample`
+ * knows them, and the memory that it needs between tokens. */
 #ifndef KM_INFER_CHOOSER_H
 #define KM_INFER_CHOOSER_H
 #include "backend/sample.h"

@@ -24,9 +24,7 @@ static km_drafter *made(km_session *session, int length, km_error *err) {
 
 km_drafter *km_drafter_lookup(km_error *err) { return made(NULL, 8, err); }
 
-km_drafter *km_drafter_model(km_session *session, km_error *err) {
-    return made(session, 4, err);
-}
+km_drafter *km_drafter_model(km_session *session, km_error *err) { return made(session, 4, err); }
 
 void km_drafter_free(km_drafter *d) {
     if (!d) return;
@@ -36,8 +34,10 @@ void km_drafter_free(km_drafter *d) {
 }
 
 void km_drafter_told(km_drafter *d, int right, int wrong) {
-    if (wrong == 0) d->length += 2;
-    else if (right == 0) d->length--;
+    if (wrong == 0)
+        d->length += 2;
+    else if (right == 0)
+        d->length--;
     if (d->length < 2) d->length = 2;
     if (d->length > LONGEST) d->length = LONGEST;
 }
@@ -49,14 +49,14 @@ static int32_t at(const int32_t *tokens, int64_t n, int32_t id, int64_t i) {
     return i < n ? tokens[i] : id;
 }
 
-/* What followed the last place where the text's last few tokens stood before; longer matches first. */
+/* What followed the last place where the text's last tokens stood before; longer matches first. */
 static int look_back(const int32_t *tokens, int64_t n, int32_t id, int most, int32_t *out) {
     int64_t total = n + 1;
     for (int gram = 3; gram >= 2; gram--) {
         for (int64_t i = total - gram - 1; i >= 0; i--) {
             int same = 0;
-            while (same < gram && at(tokens, n, id, i + same) ==
-                                      at(tokens, n, id, total - gram + same))
+            while (same < gram &&
+                   at(tokens, n, id, i + same) == at(tokens, n, id, total - gram + same))
                 same++;
             if (same < gram) continue;
             int k = 0;

@@ -59,7 +59,7 @@ typedef struct run {
     /* Tokens that went through the model together; those from `at` on are guesses so far. */
     int32_t tried[KM_FEW_ROWS];
     int n_tried, at;
-    const float *rows;   /* their logits */
+    const float *rows; /* their logits */
     km_drafter *draft;
     /* Tokens that a device has chosen, of which some were taken already; the session held `base`
      * tokens before it ran ahead. */
@@ -167,9 +167,12 @@ static void keep_tried(run *r) {
 /* The device chooses the next tokens, as many as make a blink. */
 static km_status run_ahead(run *r, int32_t id, int64_t left, km_error *err) {
     int64_t room = r->context - km_session_length(r->session), n = km_session_ahead(r->session);
-    if (n > (int64_t)(sizeof r->chosen / sizeof *r->chosen)) n = sizeof r->chosen / sizeof *r->chosen;
-    if (r->pace <= 0 || r->draft) n = 1; /* a token more, and there may be something to guess */
-    else if ((double)n * r->pace > 0.02) n = (int64_t)(0.02 / r->pace);
+    if (n > (int64_t)(sizeof r->chosen / sizeof *r->chosen))
+        n = sizeof r->chosen / sizeof *r->chosen;
+    if (r->pace <= 0 || r->draft)
+        n = 1; /* a token more, and there may be something to guess */
+    else if ((double)n * r->pace > 0.02)
+        n = (int64_t)(0.02 / r->pace);
     if (n > left) n = left;
     if (n > room) n = room;
     if (n < 1) n = 1;
@@ -273,7 +276,8 @@ static km_status go_on(run *r, km_generated *out, km_error *err) {
             out->end = KM_END_CONTEXT;
             return KM_OK;
         }
-        if (out->tokens == 1 && r->ahead) km_chooser_see(&r->chooser, &id, 1); /* the host chose it */
+        if (out->tokens == 1 && r->ahead)
+            km_chooser_see(&r->chooser, &id, 1); /* the host chose it */
         s = advance(r, id, out, err);
         if (s != KM_OK && rescued(r, err)) s = advance(r, id, out, err);
         if (s != KM_OK) return s;
@@ -340,7 +344,11 @@ km_status km_generate_in(km_session *session, const km_model *m, const km_token 
                             "belong together",
                             (long long)known, (long long)vocab);
     km_ids ids = {0};
-    run r = {.session = session, .how = how, .token = token, .context = context, .vocab = vocab,
+    run r = {.session = session,
+             .how = how,
+             .token = token,
+             .context = context,
+             .vocab = vocab,
              .start = km_now()};
     km_status s = prepare(&r, known, err); /* ids that are no token are never chosen */
     if (s == KM_OK) s = km_prompt_ids(token, prompt, bytes, how->rendered, &ids, err);

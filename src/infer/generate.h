@@ -29,8 +29,9 @@ typedef struct km_generation {
     size_t n_stops;
     km_drafter *draft; /* guesses tokens that are then checked together (draft.h); NULL: none. The
                         * text is the one that would come without it. */
-    /* Where tokens are chosen: on the device that makes their logits, if it is a GPU and the settings
-     * are such as it knows, some steps ahead of the host; or always by the host, or always there. */
+    /* Where tokens are chosen: on the device that makes their logits, if it is a GPU and the
+     * settings are such as it knows, some steps ahead of the host; or always by the host, or always
+     * there. */
     enum { KM_CHOOSE_AUTO, KM_CHOOSE_HOST, KM_CHOOSE_DEVICE } choose;
     /* Called when the session's device fails: another session that holds the same tokens, to go on
      * with; the failed one is the callee's. NULL, or when it returns NULL: the error is the end. */

@@ -15,10 +15,17 @@ static double size_of(const char *text) {
     double v = strtod(text, &end);
     if (end == text || !(v >= 0)) return NAN;
     switch (*end) {
-    case 'G': case 'g': return v * 0x1p30;
-    case 'M': case 'm': return v * 0x1p20;
-    case 'K': case 'k': return v * 0x1p10;
-    default: return *end ? NAN : v;
+    case 'G':
+    case 'g':
+        return v * 0x1p30;
+    case 'M':
+    case 'm':
+        return v * 0x1p20;
+    case 'K':
+    case 'k':
+        return v * 0x1p10;
+    default:
+        return *end ? NAN : v;
     }
 }
 
@@ -35,7 +42,8 @@ double km_device_room(const char *name) {
 
 static double pooled(double bytes) { return (double)km_mempool_rounded((size_t)bytes); }
 
-static double cache_bytes(const km_config *c, const km_memory_ask *ask, int64_t context, int layers) {
+static double cache_bytes(const km_config *c, const km_memory_ask *ask, int64_t context,
+                          int layers) {
     km_cache_options o = {ask->cache, ask->sequences, context};
     double pools = 2.0 * c->layers, each = (double)km_cache_bytes(c, &o) / pools;
     return 2.0 * layers * pooled(each);
@@ -43,8 +51,8 @@ static double cache_bytes(const km_config *c, const km_memory_ask *ask, int64_t 
 
 /* The buffers of a prompt's chunk, the logits of a step, and what a device needs for itself. */
 static double scratch_bytes(const km_config *c, const km_memory_ask *ask, bool head) {
-    double wide = 4.0 * (double)c->dim + 2.0 * (double)c->hidden +
-                  3.0 * (double)(c->heads * c->head_dim);
+    double wide =
+        4.0 * (double)c->dim + 2.0 * (double)c->hidden + 3.0 * (double)(c->heads * c->head_dim);
     double rows = (double)(c->context < KM_PROMPT_CHUNK ? c->context : KM_PROMPT_CHUNK);
     double few = (double)(ask->sequences < 64 ? ask->sequences : 64) + 1;
     return 4 * (rows * wide + (head ? few * (double)c->vocab : 0)) + 32 * 0x1p20;
@@ -118,8 +126,10 @@ static int most_layers(const km_weighed *w, const km_memory_ask *ask, int64_t co
     while (low < high) { /* low fits, high + 1 does not */
         int middle = (low + high + 1) / 2;
         arrange(w, ask, middle, context, &p);
-        if (all_fit(&p)) low = middle;
-        else high = middle - 1;
+        if (all_fit(&p))
+            low = middle;
+        else
+            high = middle - 1;
     }
     return low;
 }
@@ -131,8 +141,10 @@ static int64_t most_context(const km_weighed *w, const km_memory_ask *ask, int n
     while (low < high) {
         int64_t middle = (low + high + 1) / 2;
         arrange(w, ask, n, middle * KM_KV_PAGE, &p);
-        if (all_fit(&p)) low = middle;
-        else high = middle - 1;
+        if (all_fit(&p))
+            low = middle;
+        else
+            high = middle - 1;
     }
     int64_t tokens = low * KM_KV_PAGE;
     return tokens < w->config.context ? tokens : w->config.context;
@@ -192,7 +204,8 @@ km_status km_memory_plan_make(const km_weighed *w, const km_memory_ask *given, k
         return KM_OK;
     }
     if (context >= KM_KV_PAGE)
-        return too_much(out, "the longest context that fits is %lld tokens", (long long)context, err);
+        return too_much(out, "the longest context that fits is %lld tokens", (long long)context,
+                        err);
     return too_much(out, "%lld layers fit", most_layers(w, &ask, wanted), err);
 }
 

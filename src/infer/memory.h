@@ -11,11 +11,11 @@
 #define KM_GPU_LAYERS_AUTO (-1)   /* as many as fit with the context asked for */
 
 typedef struct km_memory_ask {
-    km_open_split split;  /* the devices to use, in order of layers; n 1 as a rule. layers of it are
+    km_open_split split; /* the devices to use, in order of layers; n 1 as a rule. layers of it are
                            * not read. */
-    int64_t gpu_layers;   /* how many layers the devices take, or one of the two above; the rest is
+    int64_t gpu_layers;  /* how many layers the devices take, or one of the two above; the rest is
                            * the CPU's */
-    int64_t context;      /* asked for; 0: the model's, or what fits */
+    int64_t context;     /* asked for; 0: the model's, or what fits */
     int64_t sequences;
     km_dtype cache;
 } km_memory_ask;
@@ -24,7 +24,7 @@ typedef struct km_memory_part {
     char device[24];
     int first, last; /* layers */
     double weights, cache, scratch;
-    double room;     /* free bytes; NaN: not counted, as on the CPU */
+    double room; /* free bytes; NaN: not counted, as on the CPU */
 } km_memory_part;
 
 typedef struct km_memory_plan {
@@ -38,8 +38,8 @@ typedef struct km_memory_plan {
  * makes it at most so much, on every device but cpu. */
 double km_device_room(const char *device);
 
-/* The plan. A context asked for that does not fit is refused with the largest that does; so are more
- * layers than fit. */
+/* The plan. A context asked for that does not fit is refused with the largest that does; so are
+ * more layers than fit. */
 km_status km_memory_plan_make(const km_weighed *w, const km_memory_ask *ask, km_memory_plan *out,
                               km_error *err);
 /* The model's layers, as the plan has them, for km_model_open. */

@@ -37,8 +37,8 @@ struct km_plan {
     km_model *m;
     km_cache *cache;
     shape few[KM_STEP_ROWS + 1];
-    int32_t *rows;  /* (KM_PROMPT_CHUNK, 2), of a prompt's chunk */
-    float *stream;  /* (KM_STEP_ROWS, C), between parts; NULL: there is one */
+    int32_t *rows; /* (KM_PROMPT_CHUNK, 2), of a prompt's chunk */
+    float *stream; /* (KM_STEP_ROWS, C), between parts; NULL: there is one */
     int most;
 };
 
@@ -46,7 +46,8 @@ km_plan *km_plan_new(km_ctx *ctx, km_model *m, km_cache *cache) {
     if (km_failed(ctx)) return NULL;
     km_plan *p = km_calloc(1, sizeof *p);
     if (p) p->rows = km_calloc(2 * KM_PROMPT_CHUNK, sizeof *p->rows);
-    if (p && m->next) p->stream = km_calloc(KM_STEP_ROWS * (size_t)m->config.dim, sizeof *p->stream);
+    if (p && m->next)
+        p->stream = km_calloc(KM_STEP_ROWS * (size_t)m->config.dim, sizeof *p->stream);
     if (!p || !p->rows || (m->next && !p->stream)) {
         if (p) km_free(p->rows);
         km_free(p);
@@ -168,7 +169,8 @@ static km_status run_parts(km_plan *p, shape *s, const int32_t *rows, int64_t n,
     size_t stream = sizeof *p->stream * (size_t)(n * p->m->config.dim);
     int k = 0;
     for (km_model *m = p->m; m->next; m = m->next, k++) {
-        if (run_piece(p, &s->part[k], k, *in, *bytes, rows, n) != KM_OK) return km_ctx_status(p->ctx);
+        if (run_piece(p, &s->part[k], k, *in, *bytes, rows, n) != KM_OK)
+            return km_ctx_status(p->ctx);
         if (km_read(m->ctx, s->part[k].out, p->stream, stream) != KM_OK) return failed(p);
         *in = p->stream;
         *bytes = stream;
@@ -197,9 +199,8 @@ km_status km_plan_few(km_plan *p, const int32_t *ids, const int32_t *rows, int64
 /* ---- Choosing where the logits are ---- */
 
 static bool has_penalties(const float *h) {
-    return h[KM_SAMPLE_LAST] > 0 &&
-           ((h[KM_SAMPLE_REPEAT] > 0 && h[KM_SAMPLE_REPEAT] != 1) || h[KM_SAMPLE_FREQUENCY] != 0 ||
-            h[KM_SAMPLE_PRESENCE] != 0);
+    return h[KM_SAMPLE_LAST] > 0 && ((h[KM_SAMPLE_REPEAT] > 0 && h[KM_SAMPLE_REPEAT] != 1) ||
+                                     h[KM_SAMPLE_FREQUENCY] != 0 || h[KM_SAMPLE_PRESENCE] != 0);
 }
 
 static km_status make_chooser(km_plan *p, piece *a, int64_t n) {
@@ -244,8 +245,8 @@ static km_status get_choosers(km_plan *p, piece *a, int64_t n, km_chooser *const
     return failed(p);
 }
 
-km_status km_plan_choose(km_plan *p, const int32_t *ids, const int32_t *rows, int64_t n, int64_t steps,
-                         km_chooser *const *chooser) {
+km_status km_plan_choose(km_plan *p, const int32_t *ids, const int32_t *rows, int64_t n,
+                         int64_t steps, km_chooser *const *chooser) {
     if (failed(p) != KM_OK) return km_ctx_status(p->ctx);
     shape *s = shape_of(p, n);
     if (!s) return failed(p);

@@ -1,7 +1,7 @@
-/* Running tokens through a model: rows of any sequences in, logits out. A step of a few rows is built
- * once for each number of rows, captured, and replayed from then on; a prompt's chunk is built as it
- * comes. A model in parts runs part after part, each captured by itself; the residual stream crosses
- * by way of the host. */
+/* Running tokens through a model: rows of any sequences in, logits out. A step of a few rows is
+ * built once for each number of rows, captured, and replayed from then on; a prompt's chunk is
+ * built as it comes. A model in parts runs part after part, each captured by itself; the residual
+ * stream crosses by way of the host. */
 #ifndef KM_INFER_PLAN_H
 #define KM_INFER_PLAN_H
 #include "infer/cache.h"
@@ -17,18 +17,19 @@ typedef struct km_plan km_plan;
 km_plan *km_plan_new(km_ctx *ctx, km_model *m, km_cache *cache);
 void km_plan_free(km_plan *p); /* NULL is fine */
 
-/* How many rows a step can have: KM_FEW_ROWS where kernels for few rows treat each by itself, as the
- * host's do; more where all layers are on GPUs. */
+/* How many rows a step can have: KM_FEW_ROWS where kernels for few rows treat each by itself, as
+ * the host's do; more where all layers are on GPUs. */
 int km_plan_rows(const km_plan *p);
 /* n (1 to km_plan_rows) rows, each a token: rows[2 * i] and rows[2 * i + 1] are its sequence and
  * position; several of one sequence are in order. The logits of all come to (n, vocab), or stay on
  * the device (NULL). Pages are there already. */
-km_status km_plan_few(km_plan *p, const int32_t *ids, const int32_t *rows, int64_t n, float *logits);
+km_status km_plan_few(km_plan *p, const int32_t *ids, const int32_t *rows, int64_t n,
+                      float *logits);
 /* As km_plan_few, `steps` (1 to KM_SAMPLE_RING) times, each with the tokens that the one before has
- * chosen: nothing but tokens goes to the host, at the end. chooser (n) is brought up to date: the last
- * tokens of its ring are those chosen. A model in parts takes one step at a time. */
-km_status km_plan_choose(km_plan *p, const int32_t *ids, const int32_t *rows, int64_t n, int64_t steps,
-                         km_chooser *const *chooser);
+ * chosen: nothing but tokens goes to the host, at the end. chooser (n) is brought up to date: the
+ * last tokens of its ring are those chosen. A model in parts takes one step at a time. */
+km_status km_plan_choose(km_plan *p, const int32_t *ids, const int32_t *rows, int64_t n,
+                         int64_t steps, km_chooser *const *chooser);
 /* For tests: the nth step from now on fails, once, as a device that is lost does; 0: none. */
 void km_plan_fail_at(int64_t n);
 

@@ -78,9 +78,10 @@ km_status km_sampler_see(km_sampler *s, const int32_t *ids, size_t n, km_error *
  * tokens whose bit is set. The logits stay as they are. */
 int32_t km_sampler_pick(km_sampler *s, const float *logits, const uint64_t *mask);
 
-/* For guesses of what another sampler will choose: one for the same tokens that remembers nothing and
- * that, after km_sampler_follow, has the other's temperature and cuts and draws the numbers that it
- * will draw next. The nearer the logits, the more often both choose alike. NULL with *err set. */
+/* For guesses of what another sampler will choose: one for the same tokens that remembers nothing
+ * and that, after km_sampler_follow, has the other's temperature and cuts and draws the numbers
+ * that it will draw next. The nearer the logits, the more often both choose alike. NULL with *err
+ * set. */
 km_sampler *km_sampler_shadow(const km_sampler *of, km_error *err);
 void km_sampler_follow(km_sampler *shadow, const km_sampler *of);
 /* So many numbers have been drawn, by another that draws the same ones. */

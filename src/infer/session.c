@@ -1,7 +1,7 @@
 /* One sequence of a batch, which lives as long as any session over it. */
 #include "infer/session.h"
-#include "infer/batch_impl.h"
 #include "base/alloc.h"
+#include "infer/batch_impl.h"
 
 typedef struct shared {
     km_batch *batch;
@@ -40,8 +40,7 @@ km_session *km_session_open(km_ctx *ctx, km_model *m, const km_batch_options *o,
         return NULL;
     }
     over->batch = km_batch_new(ctx, m, o, err);
-    km_session *s =
-        over->batch ? session_at(over, km_batch_join(over->batch, err), err) : NULL;
+    km_session *s = over->batch ? session_at(over, km_batch_join(over->batch, err), err) : NULL;
     if (!s) drop(over);
     return s;
 }
@@ -87,7 +86,8 @@ km_status km_session_next(km_session *s, int32_t id, km_error *err) {
 
 km_status km_session_choose(km_session *s, int32_t id, int64_t steps, km_chooser *chooser,
                             int32_t *out, km_error *err) {
-    return km_batch_choose(s->over->batch, &(km_batch_token){s->at, id}, 1, steps, &chooser, out, err);
+    return km_batch_choose(s->over->batch, &(km_batch_token){s->at, id}, 1, steps, &chooser, out,
+                           err);
 }
 
 int km_session_check(km_session *s, const int32_t *ids, int n, km_chooser *chooser, int32_t *out,
@@ -109,8 +109,8 @@ void km_session_take(km_session *s, const int32_t *ids, int keep) {
     km_batch_take(s->over->batch, s->at, ids, keep);
 }
 
-void km_session_on_progress(km_session *s, bool (*progress)(void *user, int64_t done, int64_t total),
-                            void *user) {
+void km_session_on_progress(km_session *s,
+                            bool (*progress)(void *user, int64_t done, int64_t total), void *user) {
     km_batch_on_progress(s->over->batch, progress, user);
 }
 

@@ -37,7 +37,8 @@ static km_nn_block gpt2_block(const km_nn *nn, const km_config *c, int i) {
 
 static void build_gpt2(km_model *m, const km_nn *nn) {
     const km_config *c = &m->config;
-    if (has_table(m)) m->wte = km_nn_embedding_new(nn, km_config_rows(c), c->dim, "transformer.wte");
+    if (has_table(m))
+        m->wte = km_nn_embedding_new(nn, km_config_rows(c), c->dim, "transformer.wte");
     if (m->first == 0) m->wpe = km_nn_embedding_new(nn, c->context, c->dim, "transformer.wpe");
     for (int i = m->first; i < m->last; i++) m->block[i] = gpt2_block(nn, c, i);
     if (m->last == c->layers)

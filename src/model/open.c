@@ -48,7 +48,8 @@ static int row_named(const shelf *s, const char *name) {
 
 static size_t align_of(km_dtype d) { return km_dtype_is_block(d) ? 2 : km_dtype_size(d); }
 
-/* Elements copied as f32: norms and biases that the file has in 16 bits, and on a GPU all of them. */
+/* Elements copied as f32: norms and biases that the file has in 16 bits, and on a GPU all of
+ * them. */
 static km_tensor *converted(km_ctx *ctx, const km_layout_row *r, const km_stored *st) {
     size_t n = (size_t)km_shape_count(r->shape);
     float *room = km_alloc(n * sizeof *room);

@@ -9,7 +9,8 @@ typedef struct km_open_options {
     int64_t context; /* at most so many tokens; 0: as many as the model was made for */
     km_dtype dtype;  /* of a folder's model, as for km_model_load; of GGUF's, f32 */
     const km_open_split *split; /* over several devices, GGUF's only; NULL: the context's */
-    /* Called with the bytes that are in place; returning false stops (KM_ERR_STATE). May be NULL. */
+    /* Called with the bytes that are in place; returning false stops (KM_ERR_STATE). May be
+     * NULL. */
     bool (*progress)(void *user, uint64_t done, uint64_t total);
     void *user;
 } km_open_options;
@@ -20,6 +21,7 @@ km_model *km_model_open(km_ctx *ctx, const char *path, const km_open_options *op
 /* The model in an open GGUF file, which is the model's from now on, also if this fails: matrices
  * stay in the mapping, in the dtypes they have; what is of 16 bits or small becomes f32 in memory.
  * On a device without access to the host's memory, all is copied there. options may be NULL. */
-km_model *km_model_over_gguf(km_ctx *ctx, km_gguf *g, const km_open_options *options, km_error *err);
+km_model *km_model_over_gguf(km_ctx *ctx, km_gguf *g, const km_open_options *options,
+                             km_error *err);
 
 #endif

@@ -21,8 +21,8 @@ km_model *km_model_parts(km_ctx *ctx, const km_config *c, km_dtype dtype,
         km_model_source part = *source;
         part.first = first;
         part.last = first += split->layers[i];
-        bool wrong = split->layers[i] < 1 || first > c->layers ||
-                     (i == split->n - 1 && first != c->layers);
+        bool wrong =
+            split->layers[i] < 1 || first > c->layers || (i == split->n - 1 && first != c->layers);
         km_ctx *own = i == 0 || wrong ? ctx : km_ctx_new(split->device[i], km_ctx_threads(ctx));
         if (wrong)
             km_error_set(err, KM_ERR_RANGE, "the parts do not make up the model's %d layers",
@@ -65,7 +65,8 @@ km_tensor *km_model_pass(km_ctx *to, km_tensor *t) {
         return NULL;
     }
     km_tensor *there = NULL;
-    if (km_read(t->ctx, t, room, bytes) == KM_OK) there = km_from_data(to, t->dtype, t->shape, room);
+    if (km_read(t->ctx, t, room, bytes) == KM_OK)
+        there = km_from_data(to, t->dtype, t->shape, room);
     km_free(room);
     return there;
 }

@@ -79,7 +79,8 @@ km_model *km_synthetic_model(km_ctx *ctx, const km_config *c, const km_mix *mix,
                              const km_open_split *split, km_synthetic_progress progress, void *user,
                              km_error *err) {
     maker k = {.c = c, .mix = mix, .seed = seed, .progress = progress, .user = user};
-    if (km_synthetic_check(c, err) != KM_OK || km_layout_of(c, &k.layout, err) != KM_OK) return NULL;
+    if (km_synthetic_check(c, err) != KM_OK || km_layout_of(c, &k.layout, err) != KM_OK)
+        return NULL;
     for (int i = 0; i < k.layout.n; i++) {
         const km_layout_row *r = &k.layout.row[i];
         k.total += (uint64_t)km_dtype_bytes(dtype_of(&k, r), km_shape_count(r->shape));

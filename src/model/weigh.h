@@ -6,10 +6,11 @@
 #include "model/synthetic.h"
 
 typedef struct km_weighed {
-    km_config config;       /* complete, with the context asked for */
-    double embedding, head; /* bytes: tables looked up in; the last norm and the head (a tied head is
+    km_config config; /* complete, with the context asked for */
+    double embedding,
+        head;      /* bytes: tables looked up in; the last norm and the head (a tied head is
                              * the embedding's table, and counts as the embedding alone) */
-    double *layer;          /* (config.layers) bytes */
+    double *layer; /* (config.layers) bytes */
 } km_weighed;
 
 /* Of a GGUF file or a Hugging Face folder. */

@@ -63,13 +63,13 @@ void km_cases_sample(km_case_fn fn, void *user) {
                      .no_gradient = true,
                      .derive = derive,
                      .p = {.axis = (int)i, .n = {f->last > 0}}};
-        c.in[0] = (km_case_in){.shape = KM_SHAPE(f->rows, f->vocab), .values = f->values, .dtype = -1};
+        c.in[0] =
+            (km_case_in){.shape = KM_SHAPE(f->rows, f->vocab), .values = f->values, .dtype = -1};
         c.in[1] = (km_case_in){.shape = KM_SHAPE(f->rows, KM_SAMPLE_SETTINGS),
                                .values = KM_V_DERIVED,
                                .dtype = KM_F32};
-        c.in[2] = (km_case_in){.shape = KM_SHAPE(f->rows, KM_SAMPLE_STATE),
-                               .values = KM_V_DERIVED,
-                               .dtype = KM_I32};
+        c.in[2] = (km_case_in){
+            .shape = KM_SHAPE(f->rows, KM_SAMPLE_STATE), .values = KM_V_DERIVED, .dtype = KM_I32};
         if (!fn(user, &c)) return;
     }
 }

@@ -12,7 +12,8 @@ static km_status infer_sample(km_ctx *ctx, const char *name, km_tensor *const *i
                        km_shape_text(text, in[0]->shape));
     int64_t rows = in[0]->shape.dim[0];
     if (km_want_dtype(ctx, name, "the settings", in[1], KM_BIT(KM_F32)) != KM_OK ||
-        km_want_shape(ctx, name, "the settings", in[1], KM_SHAPE(rows, KM_SAMPLE_SETTINGS)) != KM_OK ||
+        km_want_shape(ctx, name, "the settings", in[1], KM_SHAPE(rows, KM_SAMPLE_SETTINGS)) !=
+            KM_OK ||
         km_want_dtype(ctx, name, "the state", in[2], KM_BIT(KM_I32)) != KM_OK ||
         km_want_shape(ctx, name, "the state", in[2], KM_SHAPE(rows, KM_SAMPLE_STATE)) != KM_OK)
         return ctx->error.code;

@@ -1,15 +1,23 @@
 /* Running models on a real GPU: logits and texts near those of the CPU, tokens chosen there, layers
  * on both sides, guesses, and a fault in the middle. Skipped where there is no GPU. */
-#include "live_gpu.h"
 #include "infer/generate.h"
+#include "live_gpu.h"
 #include "model/synthetic.h"
 
 enum { VOCAB = 1000, CONTEXT = 512, TOKENS = 64 };
 
 static km_model *made(km_ctx *ctx, const km_open_split *split) {
-    km_config c = {.arch = KM_ARCH_QWEN2, .layers = 4, .heads = 8, .kv_heads = 2, .dim = 512,
-                   .hidden = 1024, .context = CONTEXT, .vocab = VOCAB, .rope_base = 1e4,
-                   .norm_eps = 1e-5, .tied = true};
+    km_config c = {.arch = KM_ARCH_QWEN2,
+                   .layers = 4,
+                   .heads = 8,
+                   .kv_heads = 2,
+                   .dim = 512,
+                   .hidden = 1024,
+                   .context = CONTEXT,
+                   .vocab = VOCAB,
+                   .rope_base = 1e4,
+                   .norm_eps = 1e-5,
+                   .tied = true};
     km_error err = {0};
     assert_int_equal(km_config_complete(&c, &err), KM_OK);
     km_model *m = km_synthetic_model(ctx, &c, km_mix_find("q4_k_m"), 3, split, NULL, NULL, &err);
@@ -37,7 +45,8 @@ static void talk(km_model *m, float *out) {
 /* The distance of two rows of logits, against their spread. */
 static double apart(const float *a, const float *b) {
     double diff = 0, size = 0;
-    for (int i = 0; i < VOCAB; i++) diff += pow((double)a[i] - b[i], 2), size += pow((double)a[i], 2);
+    for (int i = 0; i < VOCAB; i++)
+        diff += pow((double)a[i] - b[i], 2), size += pow((double)a[i], 2);
     return sqrt(diff / size);
 }
 
@@ -45,8 +54,11 @@ static void parts_on_both_sides_give_what_one_gives(void **state) {
     (void)state;
     static float cpu[VOCAB], gpu[VOCAB], both[VOCAB];
     km_open_split split = {{"cpu", GPU}, {2, 2}, 2}, twice = {{GPU, GPU}, {1, 3}, 2};
-    struct { const char *device; km_open_split *split; float *out; } way[] = {
-        {"cpu", NULL, cpu}, {GPU, NULL, gpu}, {"cpu", &split, both}, {GPU, &twice, both}};
+    struct {
+        const char *device;
+        km_open_split *split;
+        float *out;
+    } way[] = {{"cpu", NULL, cpu}, {GPU, NULL, gpu}, {"cpu", &split, both}, {GPU, &twice, both}};
     for (int i = 0; i < 4; i++) {
         km_ctx *ctx = km_ctx_new(way[i].device, 2);
         km_model *m = made(ctx, way[i].split);
@@ -77,8 +89,8 @@ static km_session *said(km_model *m, const km_sampling *s, int where, km_drafter
     km_session *session = km_session_open(m->ctx, m, NULL, &err);
     if (!session) fail_msg("%s", err.text);
     *h = (heard){.n = 0};
-    km_generation g = {.tokens = TOKENS, .past_end = true, .sampling = *s, .draft = d,
-                       .on_text = hear, .user = h};
+    km_generation g = {
+        .tokens = TOKENS, .past_end = true, .sampling = *s, .draft = d, .on_text = hear, .user = h};
     g.choose = where;
     if (km_generate_in(session, m, token, "once upon a time", 16, &g, &last, &err) != KM_OK)
         fail_msg("%s", err.text);
@@ -135,8 +147,9 @@ static km_session *spare;
 static km_session *rescue(void *user, km_session *failed, const km_error *why) {
     km_error err = {0};
     (void)user, (void)why;
-    assert_int_equal(km_session_read(spare, km_session_tokens(failed),
-                                     (size_t)km_session_length(failed), &err), KM_OK);
+    assert_int_equal(
+        km_session_read(spare, km_session_tokens(failed), (size_t)km_session_length(failed), &err),
+        KM_OK);
     return spare;
 }
 
@@ -149,8 +162,12 @@ static void a_fault_in_the_middle_leaves_the_text_to_the_cpu(void **state) {
     km_session *session = km_session_open(ctx, m, NULL, &err);
     spare = km_session_open(cpu, other, NULL, &err);
     heard h = {.n = 0};
-    km_generation g = {.tokens = TOKENS, .past_end = true, .sampling = km_sampling_defaults(),
-                       .on_text = hear, .rescue = rescue, .user = &h};
+    km_generation g = {.tokens = TOKENS,
+                       .past_end = true,
+                       .sampling = km_sampling_defaults(),
+                       .on_text = hear,
+                       .rescue = rescue,
+                       .user = &h};
     km_generated got;
     km_plan_fail_at(5);
     assert_int_equal(km_generate_in(session, m, token, "once upon", 9, &g, &got, &err), KM_OK);

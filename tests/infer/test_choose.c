@@ -19,7 +19,8 @@ static void random_logits(float *x, int64_t n, uint32_t seed) {
 static int32_t chosen(km_ctx *ctx, const float *x, int64_t v, km_chooser *c) {
     km_tensor *logits = km_from_data(ctx, KM_F32, KM_SHAPE(1, v), x);
     km_tensor *how = km_from_data(ctx, KM_F32, KM_SHAPE(1, KM_SAMPLE_SETTINGS), c->settings);
-    km_tensor *state = km_from_data(ctx, KM_I32, KM_SHAPE(1, KM_SAMPLE_STATE), c->state), *after = NULL;
+    km_tensor *state = km_from_data(ctx, KM_I32, KM_SHAPE(1, KM_SAMPLE_STATE), c->state),
+              *after = NULL;
     int32_t id = -2;
     km_read(ctx, km_sample_rows(ctx, logits, how, state, true, &after), &id, sizeof id);
     km_read(ctx, after, c->state, sizeof c->state);
@@ -127,9 +128,17 @@ static bool hear(void *user, int32_t id, const char *text, size_t bytes) {
 }
 
 static km_model *made(km_ctx *ctx, const km_open_split *split) {
-    km_config c = {.arch = KM_ARCH_LLAMA, .layers = 2, .heads = 2, .kv_heads = 1, .dim = 64,
-                   .hidden = 128, .context = CONTEXT, .vocab = VOCAB, .rope_base = 1e4,
-                   .norm_eps = 1e-5, .tied = true};
+    km_config c = {.arch = KM_ARCH_LLAMA,
+                   .layers = 2,
+                   .heads = 2,
+                   .kv_heads = 1,
+                   .dim = 64,
+                   .hidden = 128,
+                   .context = CONTEXT,
+                   .vocab = VOCAB,
+                   .rope_base = 1e4,
+                   .norm_eps = 1e-5,
+                   .tied = true};
     km_error err = {0};
     assert_int_equal(km_config_complete(&c, &err), KM_OK);
     km_model *m = km_synthetic_model(ctx, &c, km_mix_find("q8_0"), 1, split, NULL, NULL, &err);
@@ -144,13 +153,15 @@ static int64_t said(km_model *m, const km_sampling *s, int where, int stop_after
     km_session *session = km_session_open(m->ctx, m, NULL, &err);
     if (!session) fail_msg("%s", err.text);
     *h = (heard){.stop_after = stop_after};
-    km_generation g = {.tokens = TOKENS, .past_end = true, .sampling = *s, .on_text = hear, .user = h};
+    km_generation g = {
+        .tokens = TOKENS, .past_end = true, .sampling = *s, .on_text = hear, .user = h};
     g.choose = where;
     km_generated got;
     if (km_generate_in(session, m, token, "once upon", 9, &g, &got, &err) != KM_OK)
         fail_msg("%s", err.text);
     int64_t length = km_session_length(session);
-    assert_memory_equal(km_session_tokens(session) + 9, h->id, sizeof *h->id * (size_t)(length - 9));
+    assert_memory_equal(km_session_tokens(session) + 9, h->id,
+                        sizeof *h->id * (size_t)(length - 9));
     km_session_free(session);
     km_token_free(token);
     return length;
@@ -190,7 +201,8 @@ static void steps_ahead_are_steps(void **state) {
         assert_true(km_chooser_begin(&c, &s, VOCAB, 0));
         assert_int_equal(km_session_read(session, (int32_t[]){1, 2, 3}, 3, &err), KM_OK);
         for (int i = 0; i < 24; i += way ? 8 : 1) {
-            assert_int_equal(km_session_choose(session, last, way ? 8 : 1, &c, out + i, &err), KM_OK);
+            assert_int_equal(km_session_choose(session, last, way ? 8 : 1, &c, out + i, &err),
+                             KM_OK);
             last = out[i + (way ? 7 : 0)];
         }
         assert_int_equal(km_session_length(session), 27);
@@ -230,7 +242,8 @@ static km_session *rescue(void *user, km_session *failed, const km_error *why) {
     assert_int_equal(why->code, KM_ERR_GPU);
     rescues++;
     km_session *s = other_session;
-    if (km_session_read(s, km_session_tokens(failed), (size_t)km_session_length(failed), &err) != KM_OK)
+    if (km_session_read(s, km_session_tokens(failed), (size_t)km_session_length(failed), &err) !=
+        KM_OK)
         fail_msg("%s", err.text);
     return s;
 }
@@ -251,8 +264,12 @@ static void a_text_goes_on_elsewhere(void **state) {
         other_session = km_session_open(spare, second, NULL, &err);
         h = (heard){.stop_after = -1};
         rescues = 0;
-        km_generation g = {.tokens = TOKENS, .past_end = true, .sampling = s, .on_text = hear,
-                           .rescue = rescue, .user = &h};
+        km_generation g = {.tokens = TOKENS,
+                           .past_end = true,
+                           .sampling = s,
+                           .on_text = hear,
+                           .rescue = rescue,
+                           .user = &h};
         km_generated got;
         km_plan_fail_at(at);
         assert_int_equal(km_generate_in(session, m, token, "once upon", 9, &g, &got, &err), KM_OK);

@@ -1,5 +1,5 @@
-/* Guesses: whoever makes them, the text is the one without them, chosen greedily or drawn; good ones
- * are accepted, bad ones cost nothing but time. */
+/* Guesses: whoever makes them, the text is the one without them, chosen greedily or drawn; good
+ * ones are accepted, bad ones cost nothing but time. */
 #include "infer/generate.h"
 #include "model/synthetic.h"
 #include "support/engine.h"
@@ -80,12 +80,18 @@ static km_generated said(fixture *f, const km_sampling *how, km_drafter *d, hear
     km_session *s = km_session_open(f->ctx, f->m, NULL, &err);
     if (!s) fail_msg("%s", err.text);
     km_generated got = {0}, sum = {0};
-    static const char *const prompts[] = {"once upon a time there", "once upon a time, again and again"};
+    static const char *const prompts[] = {"once upon a time there",
+                                          "once upon a time, again and again"};
     for (int i = 0; i < 2; i++) {
-        km_generation g = {.tokens = TOKENS, .past_end = true, .sampling = *how, .draft = d,
-                           .on_text = hear, .user = h};
+        km_generation g = {.tokens = TOKENS,
+                           .past_end = true,
+                           .sampling = *how,
+                           .draft = d,
+                           .on_text = hear,
+                           .user = h};
         g.choose = where;
-        if (km_generate_in(s, f->m, f->token, prompts[i], strlen(prompts[i]), &g, &got, &err) != KM_OK)
+        if (km_generate_in(s, f->m, f->token, prompts[i], strlen(prompts[i]), &g, &got, &err) !=
+            KM_OK)
             fail_msg("%s", err.text);
         sum.tokens += got.tokens;
         sum.guessed += got.guessed;
@@ -99,7 +105,8 @@ static km_generated said(fixture *f, const km_sampling *how, km_drafter *d, hear
     return sum;
 }
 
-static void same_text(fixture *f, const km_sampling *how, km_drafter *d, double least, double most) {
+static void same_text(fixture *f, const km_sampling *how, km_drafter *d, double least,
+                      double most) {
     heard plain = {.n = 0}, guessed = {.n = 0};
     said(f, how, NULL, &plain);
     km_generated got = said(f, how, d, &guessed);
@@ -174,7 +181,8 @@ static void look_up_guesses_what_followed(void **state) {
     km_drafter_free(d);
 }
 
-/* A guess is accepted as often as the model would say it: the rejection rule for certain guesses. */
+/* A guess is accepted as often as the model would say it: the rejection rule for certain
+ * guesses. */
 static void guesses_are_accepted_with_their_probability(void **state) {
     fixture f = begin(state);
     km_error err = {0};
@@ -201,7 +209,8 @@ static void guesses_are_accepted_with_their_probability(void **state) {
 static void tokens_that_were_tried_can_be_dropped(void **state) {
     fixture f = begin(state);
     km_error err = {0};
-    km_session *a = km_session_open(f.ctx, f.m, NULL, &err), *b = km_session_open(f.ctx, f.m, NULL, &err);
+    km_session *a = km_session_open(f.ctx, f.m, NULL, &err),
+               *b = km_session_open(f.ctx, f.m, NULL, &err);
     const int32_t ids[] = {5, 6, 7, 8, 9};
     assert_int_equal(km_session_read(a, ids, 1, &err), KM_OK);
     assert_int_equal(km_session_read(b, ids, 1, &err), KM_OK);

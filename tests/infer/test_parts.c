@@ -124,8 +124,11 @@ static km_status plan(double room, int64_t layers, int64_t context, km_memory_pl
     snprintf(text, sizeof text, "%.0f", room);
     setenv("KERMES_GPU_MEMORY", text, 1);
     assert_int_equal(km_weigh_mix(&c, km_mix_find("q8_0"), &w, err), KM_OK);
-    km_memory_ask ask = {.split = {{"ref"}, {0}, 1}, .gpu_layers = layers, .context = context,
-                         .sequences = 1, .cache = KM_F16};
+    km_memory_ask ask = {.split = {{"ref"}, {0}, 1},
+                         .gpu_layers = layers,
+                         .context = context,
+                         .sequences = 1,
+                         .cache = KM_F16};
     km_status s = km_memory_plan_make(&w, &ask, out, err);
     km_weighed_free(&w);
     unsetenv("KERMES_GPU_MEMORY");
@@ -184,8 +187,10 @@ static void layers_are_spread_over_devices_by_their_room(void **state) {
     km_error err = {0};
     km_memory_plan p;
     assert_int_equal(km_weigh_mix(&c, km_mix_find("q8_0"), &w, &err), KM_OK);
-    km_memory_ask ask = {.split = {{"ref", "cpu"}, {0}, 2}, .gpu_layers = KM_GPU_LAYERS_UNSAID,
-                         .sequences = 1, .cache = KM_F16};
+    km_memory_ask ask = {.split = {{"ref", "cpu"}, {0}, 2},
+                         .gpu_layers = KM_GPU_LAYERS_UNSAID,
+                         .sequences = 1,
+                         .cache = KM_F16};
     assert_int_equal(km_memory_plan_make(&w, &ask, &p, &err), KM_OK);
     assert_int_equal(p.n, 2);
     assert_int_equal(p.part[0].last, LAYERS / 2);

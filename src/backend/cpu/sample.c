@@ -1,8 +1,8 @@
-/* Choosing tokens. The largest of every 64 logits bounds what can be among the k likeliest; only what
- * is above the bound is gathered and ordered. Without a top-k, top-p has a bound of its own: what lies
- * below it has, all together, less than the share that is left out. */
-#include "backend/cpu/cpu.h"
+/* Choosing tokens. The largest of every 64 logits bounds what can be among the k likeliest; only
+ * what is above the bound is gathered and ordered. Without a top-k, top-p has a bound of its own:
+ * what lies below it has, all together, less than the share that is left out. */
 #include "backend/sample.h"
+#include "backend/cpu/cpu.h"
 #include "base/alloc.h"
 #include "base/rng.h"
 #include <math.h>
