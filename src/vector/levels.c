@@ -1,13 +1,56 @@
-/* Lloyd's iteration on the normal density, whose integrals are known in closed form. */
+/* Lloyd's conditions on the normal density, whose integrals are known in closed form. */
 #include "vector/levels.h"
 #include <math.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <string.h>
 
 #define COUNT (1 << KM_LEVEL_BITS)
 
+enum { FIRST = 20 }; /* plain rounds before Newton's */
+
 static double density(double x) { return 0.3989422804014327 * exp(-0.5 * x * x); }
 static double below(double x) { return 0.5 * erfc(-x * 0.7071067811865476); }
+
+/* One round: every level to the mean of its cell, or, by Newton's rule, to where all of them would
+ * be such means. A cell's mean m over (a, b) depends on its own level and its neighbours' alone, so
+ * the system is tridiagonal: dm/da = f(a)(m - a)/mass, dm/db = f(b)(b - m)/mass. Plain rounds take
+ * thousands where there are many levels, Newton's a few once it is near. Returns the largest move. */
+static double step(double *x, int half, bool newton, double *error) {
+    double low[COUNT / 2], diagonal[COUNT / 2], high[COUNT / 2], want[COUNT / 2], kept = 0;
+    for (int i = 0; i < half; i++) {
+        double a = i ? 0.5 * (x[i - 1] + x[i]) : 0, fa = density(a), b = 0, fb = 0;
+        double mass = below(-a);
+        if (i + 1 < half) {
+            b = 0.5 * (x[i] + x[i + 1]);
+            fb = density(b);
+            mass -= below(-b);
+        }
+        double m = (fa - fb) / mass;
+        low[i] = i ? -0.5 * fa * (m - a) / mass : 0; /* the lowest border stays at 0 */
+        high[i] = -0.5 * fb * (b - m) / mass;
+        diagonal[i] = 1 + low[i] + high[i];
+        want[i] = m - x[i];
+        kept += 2 * mass * m * m;
+    }
+    *error = 1 - kept; /* each level is its cell's mean */
+    if (newton) { /* elimination, top to bottom and back */
+        for (int i = 1; i < half; i++) {
+            double f = low[i] / diagonal[i - 1];
+            diagonal[i] -= f * high[i - 1];
+            want[i] -= f * want[i - 1];
+        }
+        want[half - 1] /= diagonal[half - 1];
+        for (int i = half - 2; i >= 0; i--)
+            want[i] = (want[i] - high[i] * want[i + 1]) / diagonal[i];
+    }
+    double moved = 0;
+    for (int i = 0; i < half; i++) {
+        x[i] += want[i];
+        moved = fmax(moved, fabs(want[i]));
+    }
+    return moved;
+}
 
 static double work_out(int bits, float *levels) {
     int n = 1 << bits, half = n / 2;
@@ -17,7 +60,7 @@ static double work_out(int bits, float *levels) {
     }
     /* The positive half only: the other mirrors it. The start is the density's cube root, which is
      * right for many levels (Panter and Dite). */
-    double x[COUNT / 2], cut[COUNT / 2 + 1];
+    double x[COUNT / 2];
     for (int i = 0; i < half; i++) {
         double p = (i + 0.5) / half, lo = 0, hi = 12;
         for (int k = 0; k < 60; k++) {
@@ -28,20 +71,9 @@ static double work_out(int bits, float *levels) {
         x[i] = lo;
     }
     double error = 1;
-    for (int round = 0; round < 4000; round++) {
-        cut[0] = 0;
-        for (int i = 1; i < half; i++) cut[i] = 0.5 * (x[i - 1] + x[i]);
-        double kept = 0, moved = 0;
-        for (int i = 0; i < half; i++) {
-            double top = i + 1 < half ? density(cut[i + 1]) : 0;
-            double mass = i + 1 < half ? below(-cut[i]) - below(-cut[i + 1]) : below(-cut[i]);
-            double mean = (density(cut[i]) - top) / mass;
-            moved = fmax(moved, fabs(mean - x[i]));
-            x[i] = mean;
-            kept += 2 * mass * mean * mean;
-        }
-        error = 1 - kept; /* each level is its cell's mean */
-        if (moved < 1e-9) break;
+    for (int round = 0; round < 20000; round++) {
+        double moved = step(x, half, round >= FIRST, &error);
+        if (moved < 1e-10) break;
     }
     for (int i = 0; i < half; i++) {
         levels[half + i] = (float)x[i];
