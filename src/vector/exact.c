@@ -93,7 +93,7 @@ static void take(void *arg, int64_t begin, int64_t end, int worker) {
                       : e->metric == KM_METRIC_COSINE ? 1 - p[i]
                                                       : e->norms[q] - 2 * p[i] + e->row_norms[i];
             /* Ids come ascending, so at equal distance the one that is there stays before it. */
-            if (have == e->k && !(d < best[have - 1].dist)) continue;
+            if (!(d < INFINITY) || (have == e->k && !(d < best[have - 1].dist))) continue;
             int64_t at = have < e->k ? have : have - 1;
             for (; at > 0 && d < best[at - 1].dist; at--) best[at] = best[at - 1];
             best[at] = (hit){d, j->first + (uint64_t)i};
