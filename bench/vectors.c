@@ -187,10 +187,13 @@ static int speed(char **v) {
     if (!c) stop(err.text);
     size_t bytes = km_coder_bytes(c);
     uint8_t *codes = room((size_t)n * bytes), *packed = room((size_t)n * bytes);
-    for (int64_t i = 0; i < n; i += block) { /* other rows each time, at little cost */
-        for (int64_t j = 0; i && j < block * dim; j++) x[j] = -x[(j * 7 + i) % (block * dim)];
-        km_coder_encode(c, t, x, n - i < block ? n - i : block, codes + (size_t)i * bytes);
+    int64_t coded = n < 2 * block ? n : 2 * block; /* the others repeat them */
+    for (int64_t i = 0; i < coded; i += block) {
+        for (int64_t j = 0; i && j < block * dim; j++) x[j] = -x[j];
+        km_coder_encode(c, t, x, coded - i < block ? coded - i : block, codes + (size_t)i * bytes);
     }
+    for (int64_t i = coded; i < n; i++)
+        memcpy(codes + (size_t)i * bytes, codes + (size_t)(i % coded) * bytes, bytes);
     km_coder_pack(c, codes, n, packed);
     km_scan *s = km_scan_new(c, &err);
     float *dist = room((size_t)n * 4);
