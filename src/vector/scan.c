@@ -9,7 +9,7 @@
 
 struct km_scan {
     const km_coder *c;
-    bool product;
+    bool product, fresh; /* fresh: the query has not met a cell yet */
     float *query;   /* (km_coder_turned) */
     float *p;       /* (turned) query minus anchor along the axes, times amp */
     uint8_t *ready; /* a row */
@@ -97,6 +97,7 @@ void km_scan_free(km_scan *s) {
 void km_scan_query(km_scan *s, const float *query, km_metric metric) {
     s->product = metric != KM_METRIC_L2;
     km_coder_turn(s->c, query, s->query);
+    s->fresh = true;
     km_scan_cell(s, NULL, 0);
 }
 
@@ -108,7 +109,8 @@ void km_scan_cell(km_scan *s, const float *turned_anchor, float add) {
         sum += s->product ? -q * a : (q - a) * (q - a);
     }
     s->base = (float)sum + add;
-    s->staged = false;
+    if (s->product && !s->fresh) return; /* what follows is the query's alone */
+    s->fresh = s->staged = false;
     const float *q = s->query + c->dim, *a = turned_anchor ? turned_anchor + c->dim : NULL;
     float *p = s->p;
     for (int k = 0; k < c->classes; k++) {
