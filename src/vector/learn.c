@@ -150,7 +150,8 @@ static km_coder *train_coder(const coding *c, double bytes, km_code_turn turn, k
                             .bytes = bytes < 1 ? 1 : bytes,
                             .mode = o->mode == KM_INDEX_DENSE ? KM_CODE_DENSE : KM_CODE_FAST,
                             .turn = turn,
-                            .seed = o->seed};
+                            .seed = o->seed,
+                            .rows = c->l->total};
     return km_coder_train(c->l->ctx->threads, c->residual, c->n, &how, err);
 }
 
