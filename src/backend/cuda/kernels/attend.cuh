@@ -120,6 +120,8 @@ __device__ __forceinline__ void store_vector(const km_attend_args &a, uint8_t *t
 }
 
 // ---- A page of one key head in shared memory: PAGE rows of DP f16, zeros beyond d ----
+// Rows from `seen` on are zeros too: nothing was written there yet, and what memory happens to hold
+// may be no number.
 
 // Eight elements from e on of a vector as f16.
 __device__ __forceinline__ uint4 eight_of(const km_attend_args &a, const uint8_t *vector, int e) {
@@ -160,13 +162,13 @@ __device__ __forceinline__ uint4 eight_of(const km_attend_args &a, const uint8_t
 // Asynchronously where it can be; the caller commits and waits.
 template <int DP, int THREADS>
 __device__ __forceinline__ void load_page(const km_attend_args &a, uint8_t *tile,
-                                          const uint8_t *page) {
+                                          const uint8_t *page, int seen) {
     constexpr int CHUNKS = DP / 8;
     int bytes = bytes_of_vector(a);
     for (int c = threadIdx.x; c < PAGE * CHUNKS; c += THREADS) {
         int row = c / CHUNKS, chunk = c % CHUNKS;
         uint8_t *to = tile + swizzle<CHUNKS>(row, chunk);
-        bool there = chunk * 8 < a.d;
+        bool there = chunk * 8 < a.d && row < seen;
         if (a.cache == KM_CACHE_F16)
             cp_async_16(smem_addr(to), there ? page + row * bytes + chunk * 16 : page, there);
         else

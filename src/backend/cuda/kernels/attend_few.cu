@@ -71,10 +71,10 @@ template <int DP, bool ALONE> __device__ __forceinline__ void attend_few(const k
     if (split >= active) return;
 
     auto load = [&](int n) {
-        int page = p.pages[page0 + n];
-        load_page<DP, THREADS>(a, tile_k, a.cache_k + page_at(a, page, kvh));
+        int page = p.pages[page0 + n], seen = p.position + 1 - (page0 + n) * PAGE;
+        load_page<DP, THREADS>(a, tile_k, a.cache_k + page_at(a, page, kvh), seen);
         cp_async_commit();
-        load_page<DP, THREADS>(a, tile_v, a.cache_v + page_at(a, page, kvh));
+        load_page<DP, THREADS>(a, tile_v, a.cache_v + page_at(a, page, kvh), seen);
         cp_async_commit();
     };
     // The first page is on its way while the queries are made; should it be the one that this

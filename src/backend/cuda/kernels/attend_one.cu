@@ -16,12 +16,13 @@ constexpr int WARPS = 8, HALF = 128, M = KM_ATTEND_HEADS, BLOCKS = KM_ATTEND_CLU
 
 // A page into shared memory by the 128 threads of a half.
 template <int DP>
-__device__ __forceinline__ void ask_page(const km_attend_args &a, uint32_t tile, const uint8_t *page) {
+__device__ __forceinline__ void ask_page(const km_attend_args &a, uint32_t tile, const uint8_t *page,
+                                         int seen) {
     constexpr int CHUNKS = DP / 8;
 #pragma unroll 4
     for (int c = threadIdx.x % HALF; c < PAGE * CHUNKS; c += HALF) {
         int row = c / CHUNKS, chunk = c % CHUNKS;
-        bool there = chunk * 8 < a.d;
+        bool there = chunk * 8 < a.d && row < seen; // zeros beyond, as load_page has it
         cp_async_16(tile + swizzle<CHUNKS>(row, chunk),
                     there ? page + (row * a.d + chunk * 8) * 2 : page, there);
     }
@@ -47,9 +48,10 @@ template <int DP> __device__ __forceinline__ void attend_one(const km_attend_arg
     int n = blockIdx.x + half * BLOCKS; // this half's first page
     auto ask = [&](int i) {
         int64_t at = page_at(a, p.pages[page0 + i], kvh);
-        ask_page<DP>(a, smem_addr(tile_k), a.cache_k + at);
+        int seen = p.position - (page0 + i) * PAGE; // this token's own row is filled in later
+        ask_page<DP>(a, smem_addr(tile_k), a.cache_k + at, seen);
         cp_async_commit();
-        ask_page<DP>(a, smem_addr(tile_v), a.cache_v + at);
+        ask_page<DP>(a, smem_addr(tile_v), a.cache_v + at, seen);
         cp_async_commit();
     };
     if (n < pages) ask(n);

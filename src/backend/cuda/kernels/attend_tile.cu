@@ -64,9 +64,9 @@ template <int DP> __device__ __forceinline__ void attend_tile(const km_attend_ar
         const int32_t *pages = a.table + (int64_t)sequence * a.max_pages;
         int page = low / PAGE, end = high / PAGE + 1;
         auto load = [&](int n) {
-            int to = (n & 1) * PAGE * DP * 2;
-            load_page<DP, THREADS>(a, tile_k + to, a.cache_k + page_at(a, pages[n], kvh));
-            load_page<DP, THREADS>(a, tile_v + to, a.cache_v + page_at(a, pages[n], kvh));
+            int to = (n & 1) * PAGE * DP * 2, seen = high + 1 - n * PAGE;
+            load_page<DP, THREADS>(a, tile_k + to, a.cache_k + page_at(a, pages[n], kvh), seen);
+            load_page<DP, THREADS>(a, tile_v + to, a.cache_v + page_at(a, pages[n], kvh), seen);
             cp_async_commit();
         };
         __syncthreads();
