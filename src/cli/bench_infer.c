@@ -238,8 +238,8 @@ static km_status measure(infer *f, int job, km_error *err) {
     r.token = km_calloc((size_t)r.n, sizeof *r.token);
     r.ids = km_calloc((size_t)o->prompt, sizeof *r.ids);
     if (!km_model_end(m)->ctx->device->host) {
-        km_sampling how_to = km_sampling_defaults(); /* those of kermes run */
-        how_to.temperature = 0.8, how_to.top_k = 40, how_to.top_p = 0.95, how_to.min_p = 0.05;
+        km_sampling how_to = km_sampling_defaults();
+        how_to.temperature = 0; /* the likeliest, as the host's side of this bench takes it */
         r.chooser = km_calloc((size_t)r.n, sizeof *r.chooser);
         r.out = km_calloc(KM_STEP_ROWS * STEPS, sizeof *r.out);
         for (int64_t i = 0; i < r.n && r.chooser; i++)

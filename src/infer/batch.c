@@ -147,9 +147,10 @@ static km_status too_long(const km_batch *b, int64_t past, size_t n, km_error *e
 /* Chunk after chunk; what was read before a failure stays. */
 static km_status read_chunks(km_batch *b, int s, const int32_t *ids, int64_t n, km_error *err) {
     km_batch_seq *q = &b->seq[s];
+    int64_t most = km_prompt_chunk(km_model_end(b->m)->ctx->device);
     for (int64_t at = 0, take; at < n; at += take) {
         int64_t past = km_cache_length(b->cache, s);
-        take = n - at < KM_PROMPT_CHUNK ? n - at : KM_PROMPT_CHUNK;
+        take = n - at < most ? n - at : most;
         bool last = at + take == n;
         km_status status = km_cache_reserve(b->cache, s, take, err);
         if (status != KM_OK) return status;

@@ -50,10 +50,11 @@ static double cache_bytes(const km_config *c, const km_memory_ask *ask, int64_t 
 }
 
 /* The buffers of a prompt's chunk, the logits of a step, and what a device needs for itself. */
-static double scratch_bytes(const km_config *c, const km_memory_ask *ask, bool head) {
+static double scratch_bytes(const km_config *c, const km_memory_ask *ask, const km_device *d,
+                            bool head) {
     double wide =
         4.0 * (double)c->dim + 2.0 * (double)c->hidden + 3.0 * (double)(c->heads * c->head_dim);
-    double rows = (double)(c->context < KM_PROMPT_CHUNK ? c->context : KM_PROMPT_CHUNK);
+    double most = (double)km_prompt_chunk(d), rows = fmin((double)c->context, most);
     double few = (double)(ask->sequences < 64 ? ask->sequences : 64) + 1;
     return 4 * (rows * wide + (head ? few * (double)c->vocab : 0)) + 32 * 0x1p20;
 }
@@ -65,13 +66,13 @@ static double weights_of(const km_weighed *w, int first, int last) {
 static km_memory_part part_of(const km_weighed *w, const km_memory_ask *ask, const char *device,
                               int first, int last, int64_t context) {
     const km_config *c = &w->config;
+    km_device *d = km_device_find(device, &(km_error){0});
     km_memory_part p = {.first = first,
                         .last = last,
                         .weights = weights_of(w, first, last),
                         .cache = cache_bytes(c, ask, context, last - first),
-                        .scratch = scratch_bytes(c, ask, last == c->layers),
+                        .scratch = scratch_bytes(c, ask, d, last == c->layers),
                         .room = km_device_room(device)};
-    km_device *d = km_device_find(device, &(km_error){0});
     snprintf(p.device, sizeof p.device, "%s", d ? d->name : device);
     return p;
 }

@@ -16,7 +16,7 @@ void km_session_free(km_session *s); /* NULL is fine */
  * o->sequences must have left room for it. NULL with *err set. */
 km_session *km_session_fork(km_session *s, km_error *err);
 
-/* Reads tokens after those read so far, in chunks of KM_PROMPT_CHUNK. More than the context holds
+/* Reads tokens after those read so far, in chunks of km_prompt_chunk. More than the context holds
  * in all is an error that says both counts. */
 km_status km_session_read(km_session *s, const int32_t *ids, size_t n, km_error *err);
 /* Makes the session hold exactly these tokens: the beginning that it holds already is not read
