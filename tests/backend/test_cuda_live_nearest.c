@@ -105,9 +105,10 @@ static void compare(kind how, int64_t n, int64_t d, int64_t k) {
         quick_energy += (double)quick.dist[i];
     }
     if (ties > n / 200 + 1 && how != WHOLE) fail_msg("kind %d: %lld ties", how, (long long)ties);
-    /* quick distances come from f16 products, whose errors few columns do not even out */
+    /* Quick distances come from f16 products: few columns do not even out their errors, and rows
+     * 10^8 apart in size share one scale. */
     double may = d > 16 ? 1e-3 : 5e-3;
-    if (how != TINY && fabs(energy - quick_energy) > may * energy)
+    if (how != TINY && how != SPREAD && fabs(energy - quick_energy) > may * energy)
         fail_msg("kind %d (%lld, %lld, %lld): energy %g, quickly %g", how, (long long)n, (long long)d,
                  (long long)k, energy, quick_energy);
     assert_memory_equal(quick.id, again.id, sizeof(int32_t) * (size_t)n);
