@@ -70,6 +70,8 @@ static void the_float_ops_have_kernels_of_their_own_on_the_cpu(void **state) {
     (void)state;
     for (int op = 0; op < KM_OP_COUNT; op++) {
         const km_op_row *row = km_op_get((km_op)op);
+        if (op == KM_OP_SCAN_CODES)
+            continue; /* a GPU's: the CPU's search has its own, src/vector/scan.h */
         if (!(row->flags & KM_OP_VIEW) && !km_cpu_device()->backend->kernel[op])
             fail_msg("%s has no kernel on the cpu", row->name);
     }
@@ -98,8 +100,9 @@ static void a_wrong_kernel_is_caught(void **state) {
     cpu->backend = &bad;
     km_verify_result r = {0};
     km_error err = {0};
-    assert_int_equal(km_verify("cpu", &(km_verify_how){.op = "add", .seed = 1}, remember_worst, &r,
-                               &err), KM_OK);
+    assert_int_equal(
+        km_verify("cpu", &(km_verify_how){.op = "add", .seed = 1}, remember_worst, &r, &err),
+        KM_OK);
     cpu->backend = good;
     assert_false(r.passed);
     assert_int_equal(r.failed, 1);
