@@ -10,7 +10,9 @@
 
 #define KM_PROMPT_CHUNK 1024 /* tokens of a prompt that are run at once, at most */
 /* As many as pay: a GPU's products like more rows. */
-static inline int64_t km_prompt_chunk(const km_device *d) { return d && !d->host ? 1024 : 512; }
+static inline int64_t km_prompt_chunk(const km_device *d) {
+    return d && !d->host ? KM_PROMPT_CHUNK : KM_PROMPT_CHUNK / 2;
+}
 #define KM_STEP_ROWS 64     /* rows of a step at most, on any device */
 
 typedef struct km_plan km_plan;

@@ -5,7 +5,6 @@
 #include "backend/cuda/kernels/attention_params.h"
 #include "backend/cuda/modules.h"
 #include "backend/cuda/walker.h"
-#include <string.h>
 
 typedef enum family { SIMPLE, MMA, HOPPER, FAMILIES } family;
 enum { FWD = KM_ATTENTION_FWD, DQ = KM_ATTENTION_DQ, DKDV = KM_ATTENTION_DKDV, PASSES };

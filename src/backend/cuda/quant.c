@@ -6,7 +6,6 @@
 #include "backend/cuda/kernels/quant_tile_args.h"
 #include "backend/cuda/modules.h"
 #include "backend/cuda/walker.h"
-#include <string.h>
 
 /* Beyond the block dtypes: plain weights. */
 enum { PLAIN_F16 = KM_QUANT_TYPES, PLAIN_BF16, TYPES };
