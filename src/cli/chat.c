@@ -1,6 +1,7 @@
 /* kermes chat: a conversation with a model, typed or piped. Answers go to stdout, everything else
  * to stderr. */
 #include "cli/chat.h"
+#include "cli/interrupt.h"
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,7 +62,7 @@ static km_line read_block(km_chat *c, km_text *out, size_t first, km_error *err)
 /* A message: a line, lines joined by \ at their ends, or a block. */
 static km_line read_message(km_chat *c, km_text *out, km_error *err) {
     out->len = 0;
-    if (c->terminal) km_chat_catch_interrupts(true);
+    if (c->terminal) km_interrupts_catch(true);
     km_line got = km_lines_read(c->lines, "> ", out, err);
     if (got != KM_LINE_TEXT) return got;
     size_t space = strspn(km_text_str(out), " \t");
@@ -129,8 +130,8 @@ static void greet(const km_chat *c) {
 
 static int print_json(const km_chat *c) {
     return km_cli_print_json(json_pack("{s:s, s:s, s:O, s:O}", "model", c->m.path, "device",
-                                       c->m.devices, "messages", c->talk.messages,
-                                       "answers", c->log));
+                                       c->m.devices, "messages", c->talk.messages, "answers",
+                                       c->log));
 }
 
 static km_status open_chat(km_chat *c, km_error *err) {
@@ -161,7 +162,7 @@ static int chat(km_chat *c) {
     if (open_chat(c, &err) == KM_OK) {
         greet(c);
         converse(c);
-        signal(SIGINT, SIG_DFL);
+        km_interrupts_leave();
         km_session *session = c->session;
         c->session = NULL;
         if (km_cli_session_close(session, &c->room, &err) != KM_OK)

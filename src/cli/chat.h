@@ -43,8 +43,6 @@ void km_chat_complain(km_chat *c, const char *fmt, ...) __attribute__((format(pr
 /* Answers the last question: shows the answer as it is made and adds it to the conversation. When
  * there is no answer, the question is taken out again. */
 void km_chat_answer(km_chat *c);
-/* Ctrl-C from now on drops the line that is typed, or else stops the answer. */
-void km_chat_catch_interrupts(bool reading);
 
 /* The figures of the last answer, on one line. */
 void km_chat_tell_last(const km_chat *c);

@@ -2,32 +2,10 @@
  * the way to stop. */
 #include "base/progress.h"
 #include "cli/chat.h"
+#include "cli/interrupt.h"
 #include "report/json.h"
 #include <math.h>
-#include <signal.h>
 #include <string.h>
-
-/* ---- Ctrl-C ---- */
-
-static volatile sig_atomic_t interrupted, at_prompt;
-
-/* The first one asks the answer to stop; one more, before that has happened, ends the program. */
-static void on_interrupt(int number) {
-    if (interrupted && !at_prompt) {
-        signal(number, SIG_DFL);
-        raise(number);
-    }
-    interrupted = 1;
-}
-
-void km_chat_catch_interrupts(bool reading) {
-    /* reading a line comes back at once; writing an answer goes on where it was */
-    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = reading ? 0 : SA_RESTART};
-    sigemptyset(&action.sa_mask);
-    at_prompt = reading;
-    if (reading) interrupted = 0; /* what comes after the line is meant for its answer */
-    sigaction(SIGINT, &action, NULL);
-}
 
 /* ---- What is shown ---- */
 
@@ -40,11 +18,11 @@ typedef struct answer {
 
 static bool on_prompt(void *user, int64_t done, int64_t total) {
     answer *a = user;
-    if (!a->reading) return !interrupted;
+    if (!a->reading) return !km_interrupted();
     a->bar.total = total;
     km_progress_step(&a->bar, done, NULL);
     if (done == total) km_progress_end(&a->bar), a->reading = false;
-    return !interrupted;
+    return !km_interrupted();
 }
 
 static bool on_text(void *user, int32_t id, const char *text, size_t bytes) {
@@ -52,12 +30,12 @@ static bool on_text(void *user, int32_t id, const char *text, size_t bytes) {
     (void)id;
     if (!a->begun) { /* answers that begin with a space or a newline are not meant to */
         while (bytes > 0 && (*text == ' ' || *text == '\n')) text++, bytes--;
-        if (bytes == 0) return !interrupted;
+        if (bytes == 0) return !km_interrupted();
         a->begun = true;
     }
     km_text_put(&a->text, text, bytes);
     bool shown = a->chat->common.json || km_cli_put(text, bytes, a->chat->screen);
-    return shown && km_text_ok(&a->text) && !interrupted;
+    return shown && km_text_ok(&a->text) && !km_interrupted();
 }
 
 /* The rest of the answer, and of the conversation, on the CPU; guesses end with the device. */
@@ -91,16 +69,15 @@ void km_chat_tell_last(const km_chat *c) {
 static void log_figures(km_chat *c) {
     const km_generated *g = &c->last;
     double decode = g->tokens > 1 && g->seconds > 0 ? (double)(g->tokens - 1) / g->seconds : NAN;
-    json_array_append_new(c->log,
-                          json_pack("{s:I, s:I, s:I, s:s, s:o, s:o, s:o, s:o, s:I, s:I}",
-                                    "prompt_tokens", (json_int_t)g->prompt_tokens, "reused", (json_int_t)g->reused,
-                                    "tokens", (json_int_t)g->tokens, "end", km_end_name(g->end),
-                                    "prompt_seconds", km_json_number(g->prompt_seconds, 4),
-                                    "seconds", km_json_number(g->seconds, 4), "first_token_seconds",
-                                    km_json_number(g->tokens ? g->first_seconds : NAN, 4),
-                                    "decode_tokens_per_s", km_json_number(decode, 4), "guessed",
-                                    (json_int_t)g->guessed, "accepted",
-                                    (json_int_t)g->accepted));
+    json_array_append_new(
+        c->log,
+        json_pack("{s:I, s:I, s:I, s:s, s:o, s:o, s:o, s:o, s:I, s:I}", "prompt_tokens",
+                  (json_int_t)g->prompt_tokens, "reused", (json_int_t)g->reused, "tokens",
+                  (json_int_t)g->tokens, "end", km_end_name(g->end), "prompt_seconds",
+                  km_json_number(g->prompt_seconds, 4), "seconds", km_json_number(g->seconds, 4),
+                  "first_token_seconds", km_json_number(g->tokens ? g->first_seconds : NAN, 4),
+                  "decode_tokens_per_s", km_json_number(decode, 4), "guessed",
+                  (json_int_t)g->guessed, "accepted", (json_int_t)g->accepted));
 }
 
 /* ---- The prompt ---- */
@@ -183,7 +160,7 @@ void km_chat_answer(km_chat *c) {
     km_error err = {0};
     km_text prompt = {0};
     answer a = {.chat = c};
-    if (c->terminal) km_chat_catch_interrupts(false);
+    if (c->terminal) km_interrupts_catch(false);
     km_status s = make_prompt(c, &prompt, &err);
     if (s == KM_OK) s = generate(c, &prompt, &a, &err);
     if (s == KM_OK) finish(c, &a);

@@ -1,6 +1,7 @@
 /* Plain lines, and the choice between those and libedit's. */
 #include "cli/line.h"
 #include "base/alloc.h"
+#include "cli/interrupt.h"
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -55,7 +56,8 @@ static km_line read_plain(km_lines *l, km_text *out, km_error *err) {
             return KM_LINE_TEXT;
         }
         if (l->ended) return out->len > first ? KM_LINE_TEXT : KM_LINE_END;
-        ssize_t n = read(STDIN_FILENO, l->buffer, sizeof l->buffer);
+        ssize_t n = l->terminal ? km_read_typed(l->buffer, sizeof l->buffer)
+                                : read(STDIN_FILENO, l->buffer, sizeof l->buffer);
         if (n < 0 && errno == EINTR && l->terminal) {
             l->from = l->to = 0;
             out->len = first;

@@ -15,6 +15,7 @@ km_line km_edit_read(km_edit *e, const char *prompt, km_text *out, km_error *err
 
 #else
 #include "base/alloc.h"
+#include "cli/interrupt.h"
 #include <errno.h>
 #include <histedit.h>
 #include <limits.h>
@@ -23,6 +24,7 @@ km_line km_edit_read(km_edit *e, const char *prompt, km_text *out, km_error *err
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <wchar.h>
 
 struct km_edit {
     EditLine *line;
@@ -36,6 +38,26 @@ static char *show_prompt(EditLine *line) {
     km_edit *e = NULL;
     el_get(line, EL_CLIENTDATA, &e);
     return e->prompt;
+}
+
+/* The next character, for libedit, whose own reading can lose a Ctrl-C. Bytes that are no character
+ * are dropped. */
+static int next_character(EditLine *line, wchar_t *out) {
+    (void)line;
+    mbstate_t state = {0};
+    while (true) {
+        char byte;
+        ssize_t n = km_read_typed(&byte, 1);
+        if (n <= 0) return (int)n;
+        mbstate_t before = state;
+        size_t used = mbrtowc(out, &byte, 1, &state);
+        if (used == (size_t)-1 && !mbsinit(&before)) { /* perhaps the first of another */
+            state = (mbstate_t){0};
+            used = mbrtowc(out, &byte, 1, &state);
+        }
+        if (used <= 1) return 1;
+        if (used == (size_t)-1) state = (mbstate_t){0};
+    }
 }
 
 /* KERMES_HISTORY, or kermes/history under XDG_STATE_HOME or ~/.local/state; the folders are made. */
@@ -83,6 +105,7 @@ km_edit *km_edit_open(bool colour) {
     el_set(e->line, EL_CLIENTDATA, e);
     el_set(e->line, EL_PROMPT_ESC, show_prompt, '\1');
     el_set(e->line, EL_EDITOR, "emacs");
+    el_set(e->line, EL_GETCFN, next_character);
     el_set(e->line, EL_HIST, history, e->history);
     el_set(e->line, EL_BIND, "^R", "em-inc-search-prev", NULL);
     el_set(e->line, EL_BIND, "\\e[3~", "ed-delete-next-char", NULL);

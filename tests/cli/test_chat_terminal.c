@@ -197,14 +197,15 @@ static void ctrl_c_stops_the_answer_and_not_the_program(void **state) {
     (void)state;
     start("xterm", (const char *[]){"--shift", "--logit-bias", "q=50", NULL});
     expect("> ");
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 100; i++) {
         type(i == 2 ? "/retry\r" : "go on for ever\r");
         if (i < 3) {
             expect("qqqqqqqqqqqqqqqq");
             type("\003");
             expect("(stopped)");
-        } else { /* perhaps before the answer begins */
+        } else { /* perhaps while the line is still being read, or before the answer begins */
             expect("for ever");
+            usleep((useconds_t)(i % 10 * 40));
             type("\003");
         }
         expect("> ");
