@@ -5,6 +5,7 @@
 // 4 n d more where exact distances are asked for. Centres stay in the L2 cache.
 #include "backend/cuda/kernels/mma.cuh"
 #include "backend/cuda/kernels/nearest.cuh"
+#include "backend/cuda/kernels/tile_products.cuh"
 
 typedef km_nearest_args Args;
 
@@ -128,13 +129,8 @@ KM_KERNEL __launch_bounds__(256) nearest_mma(const __grid_constant__ Args p) {
             const char *x = (const char *)p.x_tiles + ((int64_t)block * p.slices + slice) * X_BYTES;
             const char *c = (const char *)p.c_tiles +
                             ((int64_t)(group / 4) * p.slices + slice) * (4 * C_BYTES) + group % 4 * C_BYTES;
-#pragma unroll
-            for (int i = 0; i < X_BYTES / 4096; i++)
-                cp_async_16(to + i * 4096 + threadIdx.x * 16, x + i * 4096 + threadIdx.x * 16, true);
-#pragma unroll
-            for (int i = 0; i < C_BYTES / 4096; i++)
-                cp_async_16(to + X_BYTES + i * 4096 + threadIdx.x * 16,
-                            c + i * 4096 + threadIdx.x * 16, true);
+            ask_tile<X_BYTES>(to, x);
+            ask_tile<C_BYTES>(to + X_BYTES, c);
         }
         cp_async_commit();
     };
@@ -151,21 +147,8 @@ KM_KERNEL __launch_bounds__(256) nearest_mma(const __grid_constant__ Args p) {
         if (s % p.slices == 0)
 #pragma unroll
             for (int i = 0; i < 32; i++) d[i] = 0;
-        uint32_t x = base + s % STAGES * (X_BYTES + C_BYTES), c = x + X_BYTES;
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
-            uint32_t a[4];
-            ldmatrix_x4(a, x + swizzle<8>(warp * 16 + lane % 16, 2 * k + lane / 16));
-#pragma unroll
-            for (int j = 0; j < 4; j++) { // 16 centres: matrices (8 centres, 8 columns)
-                uint32_t b[4];
-                ldmatrix_x4(b, c + swizzle<8>(j * 16 + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
-                float(&lo)[4] = *reinterpret_cast<float(*)[4]>(&d[8 * j]);
-                float(&hi)[4] = *reinterpret_cast<float(*)[4]>(&d[8 * j + 4]);
-                mma_m16n8k16<f16>(lo, a, b[0], b[1]);
-                mma_m16n8k16<f16>(hi, a, b[2], b[3]);
-            }
-        }
+        uint32_t x = base + s % STAGES * (X_BYTES + C_BYTES);
+        add_slice(d, x, x + X_BYTES, warp, lane);
         if (s % p.slices == p.slices - 1) search_tile<8>(d, p.c_norm, lane, s / p.slices * 64, best);
     }
 #pragma unroll

@@ -14,17 +14,6 @@
 
 constexpr int X_TILE = KM_NEAREST_ROWS * 128, C_TILE = KM_NEAREST_CENTRES * 128;
 
-template <int STAGES> struct Ring {
-    int stage = 0;
-    uint32_t phase = 0;
-    KM_DEVICE void next() {
-        if (++stage == STAGES) {
-            stage = 0;
-            phase ^= 1;
-        }
-    }
-};
-
 template <int STAGES, bool RESIDENT> KM_DEVICE void search(const km_nearest_args &p) {
     extern __shared__ uint8_t shared[];
     __shared__ float by_warp[KM_NEAREST_THREADS / 32];

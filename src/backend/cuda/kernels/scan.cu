@@ -5,6 +5,7 @@
 // apart wrongly by f16 cost nothing as long as they are among those that are kept: more than asked for.
 #include "backend/cuda/kernels/mma.cuh"
 #include "backend/cuda/kernels/scan.cuh"
+#include "backend/cuda/kernels/tile_products.cuh"
 
 typedef km_scan_args Args;
 
@@ -223,13 +224,8 @@ template <bool SAMPLE> __device__ void multiply(const Args &p) {
                             ((int64_t)blockIdx.y * p.slices + slice) * Q_BYTES;
             const char *r = (const char *)p.row_tiles +
                             ((int64_t)(group / 4) * p.slices + slice) * (4 * R_BYTES) + group % 4 * R_BYTES;
-#pragma unroll
-            for (int i = 0; i < Q_BYTES / 4096; i++)
-                cp_async_16(to + i * 4096 + threadIdx.x * 16, q + i * 4096 + threadIdx.x * 16, true);
-#pragma unroll
-            for (int i = 0; i < R_BYTES / 4096; i++)
-                cp_async_16(to + Q_BYTES + i * 4096 + threadIdx.x * 16,
-                            r + i * 4096 + threadIdx.x * 16, true);
+            ask_tile<Q_BYTES>(to, q);
+            ask_tile<R_BYTES>(to + Q_BYTES, r);
         }
         cp_async_commit();
     };
@@ -243,21 +239,8 @@ template <bool SAMPLE> __device__ void multiply(const Args &p) {
         if (s % p.slices == 0)
 #pragma unroll
             for (int i = 0; i < 32; i++) d[i] = 0;
-        uint32_t q = base + s % STAGES * (Q_BYTES + R_BYTES), r = q + Q_BYTES;
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
-            uint32_t a[4];
-            ldmatrix_x4(a, q + swizzle<8>(warp * 16 + lane % 16, 2 * k + lane / 16));
-#pragma unroll
-            for (int j = 0; j < 4; j++) { // 16 rows: matrices (8 rows, 8 columns)
-                uint32_t b[4];
-                ldmatrix_x4(b, r + swizzle<8>(j * 16 + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
-                float(&lo)[4] = *reinterpret_cast<float(*)[4]>(&d[8 * j]);
-                float(&hi)[4] = *reinterpret_cast<float(*)[4]>(&d[8 * j + 4]);
-                mma_m16n8k16<f16>(lo, a, b[0], b[1]);
-                mma_m16n8k16<f16>(hi, a, b[2], b[3]);
-            }
-        }
+        uint32_t q = base + s % STAGES * (Q_BYTES + R_BYTES);
+        add_slice(d, q, q + Q_BYTES, warp, lane);
         if (s % p.slices == p.slices - 1) look_at<8, SAMPLE>(p, d, lane, quarter(s) * 64, own);
     }
 }

@@ -12,17 +12,6 @@
 
 constexpr int Q_TILE = KM_SCAN_QUERIES * 128, ROW_TILE = KM_SCAN_ROWS * 128;
 
-template <int STAGES> struct Ring {
-    int stage = 0;
-    uint32_t phase = 0;
-    KM_DEVICE void next() {
-        if (++stage == STAGES) {
-            stage = 0;
-            phase ^= 1;
-        }
-    }
-};
-
 template <int STAGES, bool RESIDENT, bool SAMPLE> KM_DEVICE void multiply(const km_scan_args &p) {
     extern __shared__ uint8_t shared[];
     uint8_t *aligned = shared + (1024 - smem_addr(shared) % 1024) % 1024;

@@ -49,6 +49,18 @@ KM_DEVICE void mbar_wait(uint32_t bar, uint32_t parity) {
 #endif
 }
 
+/* Where a ring of stages stands, and which of its barriers' phases that is. */
+template <int STAGES> struct Ring {
+    int stage = 0;
+    uint32_t phase = 0;
+    KM_DEVICE void next() {
+        if (++stage == STAGES) {
+            stage = 0;
+            phase ^= 1;
+        }
+    }
+};
+
 /* ---- Copy engine. Coordinates are in elements, innermost first; elements of the box outside the
  * tensor arrive as zeros and are not stored. One thread issues. ---- */
 
