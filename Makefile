@@ -20,7 +20,7 @@ demo: ## Set up, build, fetch a small model and chat with it
 
 test: ## Set up, build and run all tests: with sanitizers, then in release
 	@scripts/setup test
-	@set -e; for preset in asan tsan release; do \
+	@set -e; for preset in asan tsan test; do \
 	    echo "== $$preset"; \
 	    cmake --preset $$preset -DKERMES_TESTS=ON; \
 	    cmake --build --preset $$preset -j $(JOBS); \

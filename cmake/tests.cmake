@@ -3,7 +3,8 @@
 #   tests/cli/devices.sh        an executable script, with $KERMES and $SRC_DIR set: cli/devices
 #   tests/api/test_cxx.cpp      the header from C++, where there is a C++ compiler: api/cxx
 #   tests/support/*.c           helpers that every test program may use
-# Exit code 77 means skipped. Tests under tests/long/ carry the label "long", and
+# Exit code 77 means skipped. Under the thread sanitizer tests are left out that start no threads
+# (kermes_one_thread). Tests under tests/long/ carry the label "long", and
 # `make test` leaves them out.
 if(KERMES_TESTS STREQUAL "OFF")
     return()
@@ -29,7 +30,7 @@ set(kermes_test_launcher)
 # A test asks for absurd sizes on purpose and expects NULL from malloc.
 if(KERMES_ASAN)
     list(APPEND kermes_test_env ASAN_OPTIONS=allocator_may_return_null=1:detect_stack_use_after_return=1
-        UBSAN_OPTIONS=print_stacktrace=1)
+        UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1)
 elseif(KERMES_TSAN)
     list(APPEND kermes_test_env TSAN_OPTIONS=allocator_may_return_null=1)
     # The thread sanitizers of gcc 12 to 14 cannot start where the kernel randomises more address
@@ -43,6 +44,22 @@ elseif(KERMES_TSAN)
         endif()
     endif()
 endif()
+
+set(kermes_one_thread "^(api|format|fuzz|report)/"
+    "^cli/(args|bench|chat_terminal|devices|info|json_file|tokenize|usage|vectors_bad|verify)$"
+    "^infer/(chat_template|grammar|jinja|json_schema|stop)$"
+    "^model/(config|files|mix)$" "^nn/(optim|schedule)$"
+    "^token/(families|gguf|hostile|huggingface|save|scan|simple)$")
+list(JOIN kermes_one_thread "|" kermes_one_thread)
+
+# Is this test to be built and run?
+function(kermes_wants_test name result)
+    set(wanted ON)
+    if(KERMES_TSAN AND name MATCHES "${kermes_one_thread}")
+        set(wanted OFF)
+    endif()
+    set(${result} ${wanted} PARENT_SCOPE)
+endfunction()
 
 function(kermes_add_test name)
     add_test(NAME ${name} COMMAND ${kermes_test_launcher} ${ARGN})
@@ -65,6 +82,10 @@ endfunction()
 
 function(kermes_test_program source)
     kermes_test_name(${source} name)
+    kermes_wants_test(${name} wanted)
+    if(NOT wanted)
+        return()
+    endif()
     string(MAKE_C_IDENTIFIER "test_${name}" target)
     add_executable(${target} ${source})
     kermes_compile(${target})
@@ -109,7 +130,10 @@ if(TARGET kermes)
         execute_process(COMMAND test -x ${script} RESULT_VARIABLE not_executable)
         if(NOT not_executable)
             kermes_test_name(${script} name)
-            kermes_add_test(${name} ${script})
+            kermes_wants_test(${name} wanted)
+            if(wanted)
+                kermes_add_test(${name} ${script})
+            endif()
         endif()
     endforeach()
 endif()

@@ -4,6 +4,7 @@
 #define KM_TESTS_BACKEND_CPU_TENSOR_H
 #include "backend/cpu/cpu.h"
 #include "ref_tensor.h"
+#include "support/sanitized.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -122,7 +123,7 @@ static inline int ct_each_isa(int (*tests)(void), void (*add_kernels)(km_kernel 
         pid_t child = fork();
         if (child == 0) {
             setenv("KERMES_ISA", km_isa_name((km_isa)isa), 1); /* read once, in the child */
-            if (km_cpu_isa() != (km_isa)isa) exit(0);          /* not on this machine */
+            if (km_cpu_isa() != (km_isa)isa) exit(77);         /* not on this machine */
             add_kernels(ct_kernels);
             ct_threads = km_threads_new(2);
             int status = tests();
@@ -130,10 +131,14 @@ static inline int ct_each_isa(int (*tests)(void), void (*add_kernels)(km_kernel 
             exit(status != 0);
         }
         int status = 1;
-        if (child < 0 || waitpid(child, &status, 0) < 0 || status != 0) {
+        if (child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) &&
+            WEXITSTATUS(status) == 77)
+            continue;
+        if (child < 0 || status != 0) {
             fprintf(stderr, "failed with %s\n", km_isa_name((km_isa)isa));
             failed = 1;
         }
+        if (THREADS_SANITIZED) break; /* threads share the work alike, whatever the instructions */
     }
     return failed;
 }

@@ -1,5 +1,6 @@
 /* The verify engine on the CPU: every op within its tolerance, and an engine that can say no. */
 #include "ops/verify.h"
+#include "support/sanitized.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -7,18 +8,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-/* Under a sanitizer everything takes ten times as long. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED true
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED true
-#endif
-#endif
-#ifndef SANITIZED
-#define SANITIZED false
-#endif
 
 typedef struct seen {
     int results, failed, fallbacks, cases, empty;

@@ -3,6 +3,7 @@
 #ifndef KM_TESTS_SUPPORT_RANKS_H
 #define KM_TESTS_SUPPORT_RANKS_H
 #include "comm/comm.h"
+#include "support/sanitized.h"
 #include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,14 +11,6 @@
 #include <unistd.h>
 
 #define RANKS_SKIP 77
-
-#if defined(__SANITIZE_THREAD__)
-#define RANKS_CANNOT 1 /* MPI's own threads are not instrumented */
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define RANKS_CANNOT 1
-#endif
-#endif
 
 static bool on_path(const char *program) {
     const char *path = getenv("PATH");
@@ -33,10 +26,7 @@ static bool on_path(const char *program) {
 
 /* -1 in a rank, which goes on; otherwise the exit code of the whole. */
 static int run_as_ranks(int n) {
-#ifdef RANKS_CANNOT
-    (void)n;
-    return RANKS_SKIP;
-#else
+    if (THREADS_SANITIZED) return RANKS_SKIP; /* MPI's own threads are not instrumented */
     char self[4096], module[4200], command[9000];
     if (getenv("KM_TEST_RANK")) {
         alarm(120); /* a rank that waits for one that failed */
@@ -56,7 +46,6 @@ static int run_as_ranks(int n) {
              "mpirun -n %d --oversubscribe --allow-run-as-root '%s' 1>&2", n, self);
     int status = system(command);
     return status == 0 ? 0 : 1;
-#endif
 }
 
 #endif

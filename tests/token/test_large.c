@@ -1,5 +1,6 @@
 /* Large texts on several threads: the ids of one thread, for every kind of tokenizer and for text
  * that offers no good place to cut it. */
+#include "support/sanitized.h"
 #include "token/token_support.h"
 
 static km_token *load(const char *name) {
@@ -44,7 +45,7 @@ static void threads_give_the_ids_of_one(void **state) {
     km_token *t = load(*state);
     token_seed = 11;
     for (int i = 0; i < 3; i++) {
-        km_text text = token_random_text(60000, i == 2);
+        km_text text = token_random_text(SANITIZED ? 20000 : 60000, i == 2);
         compare(t, text.data, text.len, i ? 0 : KM_TOKEN_ADD_SPECIAL | KM_TOKEN_PARSE_SPECIAL);
         km_text_free(&text);
     }
@@ -97,7 +98,8 @@ static void a_sink_can_refuse(void **state) {
     (void)state;
     km_token *t = km_token_bytes(&token_err);
     km_text text = {0};
-    while (text.len < 5000000) km_text_add(&text, "some text that is repeated\n");
+    while (text.len < (SANITIZED ? 1000000 : 5000000))
+        km_text_add(&text, "some text that is repeated\n");
     collected got = {.stop_after = 2};
     assert_int_equal(km_token_encode_large(t, text.data, text.len, NULL, collect, &got, &token_err),
                      KM_ERR_FILE);

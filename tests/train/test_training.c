@@ -2,15 +2,10 @@
  * are cut into passes, and trouble ends a run in one clear line. */
 #include "format/safetensors.h"
 #include "scratch.h"
+#include "support/sanitized.h"
 #include "train/demo.h"
 #include "train/train.h"
 #include <math.h>
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { SLOW = 1 };
-#else
-enum { SLOW = 0 };
-#endif
 
 static km_error err;
 static km_train_result result;
@@ -45,7 +40,7 @@ static void a_small_model_learns_the_grammar(void **state) {
     s.dim = 48;
     s.context = 32;
     s.batch = 8;
-    s.steps = SLOW ? 40 : 400;
+    s.steps = SANITIZED ? 40 : 400;
     s.warmup = 20;
     s.eval_every = s.steps / 2;
     s.sample_every = s.steps;
@@ -53,8 +48,8 @@ static void a_small_model_learns_the_grammar(void **state) {
     s.sample_prompt = "the story of";
     assert_done(train(&s));
     assert_int_equal(result.status.step, s.steps);
-    assert_true(result.status.val_loss < (SLOW ? 2.8 : 0.85));
-    assert_true(result.status.train_loss < (SLOW ? 2.8 : 0.75));
+    assert_true(result.status.val_loss < (SANITIZED ? 2.8 : 0.85));
+    assert_true(result.status.train_loss < (SANITIZED ? 2.8 : 0.75));
     assert_true(result.tokens_per_s > 0 && result.status.mfu > 0);
     assert_memory_equal(samples, "the story of", 12);
     assert_int_equal(strlen(samples), 32);
@@ -122,10 +117,10 @@ static void one_batch_can_be_learnt_by_heart(void **state) {
     km_train_settings s = small("run");
     s.overfit_batch = true;
     s.dim = 32;
-    s.steps = SLOW ? 60 : 250;
+    s.steps = SANITIZED ? 60 : 250;
     s.eval_every = 0;
     assert_done(train(&s));
-    assert_true(result.status.train_loss < (SLOW ? 2.5 : 0.1));
+    assert_true(result.status.train_loss < (SANITIZED ? 2.5 : 0.1));
 }
 
 static void sixteen_bits_learn_as_f32_does(void **state) {
@@ -219,7 +214,7 @@ static void frozen_parameters_stay(void **state) {
 static void fine_tuning_starts_from_what_was_learnt(void **state) {
     (void)state;
     km_train_settings base = small("base"), tuned = small("tuned");
-    base.steps = SLOW ? 20 : 100;
+    base.steps = SANITIZED ? 20 : 100;
     assert_done(train(&base));
     double loss = result.status.val_loss;
     char model[PATH_MAX];
