@@ -2,52 +2,32 @@
  * on both sides, guesses, and a fault in the middle. Skipped where there is no GPU. */
 #include "infer/generate.h"
 #include "live_gpu.h"
-#include "model/synthetic.h"
+#include "support/random_model.h"
 
 enum { VOCAB = 1000, CONTEXT = 512, TOKENS = 64 };
 
 static km_model *made(km_ctx *ctx, const km_open_split *split) {
-    km_config c = {.arch = KM_ARCH_QWEN2,
-                   .layers = 4,
-                   .heads = 8,
-                   .kv_heads = 2,
-                   .dim = 512,
-                   .hidden = 1024,
-                   .context = CONTEXT,
-                   .vocab = VOCAB,
-                   .rope_base = 1e4,
-                   .norm_eps = 1e-5,
-                   .tied = true};
-    km_error err = {0};
-    assert_int_equal(km_config_complete(&c, &err), KM_OK);
-    km_model *m = km_synthetic_model(ctx, &c, km_mix_find("q4_k_m"), 3, split, NULL, NULL, &err);
-    if (!m) fail_msg("%s", err.text);
-    return m;
-}
-
-static void ids_of(int32_t *ids, int n) {
-    for (int i = 0; i < n; i++) ids[i] = (i * 37 + i * i) % VOCAB;
+    km_config c = random_config((km_config){.arch = KM_ARCH_QWEN2,
+                                            .layers = 4,
+                                            .heads = 8,
+                                            .kv_heads = 2,
+                                            .dim = 512,
+                                            .context = CONTEXT,
+                                            .vocab = VOCAB});
+    return random_model(ctx, &c, "q4_k_m", 3, split);
 }
 
 /* Logits after a prompt and some tokens. */
 static void talk(km_model *m, float *out) {
     km_error err = {0};
     int32_t ids[140];
-    ids_of(ids, 140);
+    random_ids(ids, 140, VOCAB);
     km_session *s = km_session_open(m->ctx, m, NULL, &err);
     if (!s) fail_msg("%s", err.text);
     assert_int_equal(km_session_read(s, ids, 130, &err), KM_OK);
     for (int i = 130; i < 140; i++) assert_int_equal(km_session_next(s, ids[i], &err), KM_OK);
     memcpy(out, km_session_logits(s), sizeof *out * VOCAB);
     km_session_free(s);
-}
-
-/* The distance of two rows of logits, against their spread. */
-static double apart(const float *a, const float *b) {
-    double diff = 0, size = 0;
-    for (int i = 0; i < VOCAB; i++)
-        diff += pow((double)a[i] - b[i], 2), size += pow((double)a[i], 2);
-    return sqrt(diff / size);
 }
 
 static void parts_on_both_sides_give_what_one_gives(void **state) {
@@ -65,7 +45,8 @@ static void parts_on_both_sides_give_what_one_gives(void **state) {
         talk(m, way[i].out);
         km_model_free(m);
         km_ctx_free(ctx);
-        if (i > 0 && apart(cpu, way[i].out) > 0.05) fail_msg("%d: %g", i, apart(cpu, way[i].out));
+        double apart = i ? logits_apart(cpu, way[i].out, VOCAB) : 0;
+        if (apart > 0.05) fail_msg("%d: %g", i, apart);
     }
 }
 

@@ -1,8 +1,8 @@
 /* Choosing tokens where the logits are: the op draws from the distribution that the host's sampler
  * states, and a text made steps ahead is the text made step by step. */
 #include "infer/generate.h"
-#include "model/synthetic.h"
 #include "support/engine.h"
+#include "support/random_model.h"
 #include <math.h>
 
 enum { VOCAB = 300, CONTEXT = 256, TOKENS = 60 };
@@ -128,22 +128,14 @@ static bool hear(void *user, int32_t id, const char *text, size_t bytes) {
 }
 
 static km_model *made(km_ctx *ctx, const km_open_split *split) {
-    km_config c = {.arch = KM_ARCH_LLAMA,
-                   .layers = 2,
-                   .heads = 2,
-                   .kv_heads = 1,
-                   .dim = 64,
-                   .hidden = 128,
-                   .context = CONTEXT,
-                   .vocab = VOCAB,
-                   .rope_base = 1e4,
-                   .norm_eps = 1e-5,
-                   .tied = true};
-    km_error err = {0};
-    assert_int_equal(km_config_complete(&c, &err), KM_OK);
-    km_model *m = km_synthetic_model(ctx, &c, km_mix_find("q8_0"), 1, split, NULL, NULL, &err);
-    if (!m) fail_msg("%s", err.text);
-    return m;
+    km_config c = random_config((km_config){.arch = KM_ARCH_LLAMA,
+                                            .layers = 2,
+                                            .heads = 2,
+                                            .kv_heads = 1,
+                                            .dim = 64,
+                                            .context = CONTEXT,
+                                            .vocab = VOCAB});
+    return random_model(ctx, &c, "q8_0", 1, split);
 }
 
 /* A text, and the session's length after it. */

@@ -4,41 +4,32 @@
 #include "infer/perplexity.h"
 #include "infer/session.h"
 #include "support/engine.h"
+#include "support/random_model.h"
 #include <math.h>
 #include <stdlib.h>
 
 enum { LAYERS = 4, VOCAB = 300, CONTEXT = 256 };
 
 static km_config config(void) {
-    km_config c = {.arch = KM_ARCH_QWEN2,
-                   .layers = LAYERS,
-                   .heads = 4,
-                   .kv_heads = 2,
-                   .dim = 128,
-                   .hidden = 256,
-                   .context = CONTEXT,
-                   .vocab = VOCAB,
-                   .rope_base = 1e4,
-                   .norm_eps = 1e-5,
-                   .tied = true};
-    km_error err = {0};
-    if (km_config_complete(&c, &err) != KM_OK) fail_msg("%s", err.text);
-    return c;
+    return random_config((km_config){.arch = KM_ARCH_QWEN2,
+                                     .layers = LAYERS,
+                                     .heads = 4,
+                                     .kv_heads = 2,
+                                     .dim = 128,
+                                     .context = CONTEXT,
+                                     .vocab = VOCAB});
 }
 
 static km_model *made(km_ctx *ctx, const km_open_split *split) {
     km_config c = config();
-    km_error err = {0};
-    km_model *m = km_synthetic_model(ctx, &c, km_mix_find("q8_0"), 5, split, NULL, NULL, &err);
-    if (!m) fail_msg("%s", err.text);
-    return m;
+    return random_model(ctx, &c, "q8_0", 5, split);
 }
 
 /* A prompt longer than a page, some tokens, back, others; the logits at the end. */
 static void talk(km_model *m, float *out) {
     km_error err = {0};
     int32_t ids[90];
-    for (int i = 0; i < 90; i++) ids[i] = (i * 37 + i * i) % VOCAB;
+    random_ids(ids, 90, VOCAB);
     km_batch_options o = km_batch_defaults();
     o.cache = KM_F32;
     o.sequences = 2;
