@@ -303,7 +303,7 @@ static bool put_tokenizer(km_gguf_out *out, const km_config *c) {
 /* ---- The file ---- */
 
 km_status km_synthetic_check(const km_config *c, km_error *err) {
-    if (c->vocab < 257 || c->rope.kind != KM_ROPE_PLAIN || km_arch_traits(c->arch)->post_norms)
+    if (c->vocab < 257 || c->rope.kind != KM_ROPE_PLAIN)
         return km_error_set(err, KM_ERR_UNSUPPORTED, "no random model is made of this config");
     return KM_OK;
 }
