@@ -324,7 +324,70 @@ def models(data, path):
             "`scripts/gpu-models`: random weights, the way that `kermes run` takes, tokens chosen on the "
             "GPU. What a token must read are all weights and the keys and values before it; the limit "
             f"is the speed of copies on the same GPU, {number(limit)} GB/s.\n\n"
-            + table(["model", "work", "tokens/s", "a token reads", "of the limit", "TFLOP/s"], rows))
+            + table(["model", "work", "tokens/s", "a token reads", "of the limit", "TFLOP/s"], rows)
+            + models_beside(data) + models_ops(data) + models_texts(data))
+
+
+def models_beside(data):
+    """What is wanted of the GPU beside the CPU, and of its memory; newer files have it."""
+    rows = []
+    cpu = data.get("beside_cpu")
+    if cpu:
+        mine = next(r for r in cpu["results"] if r["job"] == "decode")
+        there = next((r for m in data["models"] if m["model"] == cpu["model"]
+                      for r in m["results"] if r["job"] == "decode"), None)
+        if there:
+            times = there["tokens_per_s"] / mine["tokens_per_s"]
+            rows.append([f"{cpu['model']}, decode, GPU against {cpu['machine']['cpu']} "
+                         f"({cpu['threads']} threads, {number(mine['tokens_per_s'])} tokens/s)",
+                         f"{number(times)} times", "10 times", "met" if times >= 10 else "**missed**"])
+    m = data.get("gpu_memory")
+    if m:
+        may = m["weights_bytes"] + m["cache_bytes"] + 300e6
+        rows.append([f"{m['shape']} {m['type']}, context {m['context']}: GPU memory taken, by the "
+                     "driver's count", f"{m['taken_bytes'] / 1e6:,.0f} MB",
+                     f"{may / 1e6:,.0f} MB: file, cache and 300 MB",
+                     "met" if m["taken_bytes"] <= may else "**missed**"])
+        rows.append(["in use on the GPU in all, CUDA's own context included",
+                     f"{m['in_use_with_the_context_of_cuda'] / 1e6:,.0f} MB", "", ""])
+    return "\n" + table(["work", "measured", "wanted", "result"], rows) if rows else ""
+
+
+def models_ops(data):
+    """Where the time of a step goes; of newer files, as above."""
+    if "beside_cpu" not in data:
+        return ""
+    rows = []
+    for r in data["models"][0]["results"]:
+        for op in sorted(r["ops"], key=lambda op: -op["us"]):
+            rows.append([r["job"], op["op"], str(op["calls"]), number(op["us_a_call"]),
+                         number(op["us"]), number(op["weights_gbs"])])
+    return (f"\nOps of {data['models'][0]['model']} timed one by one, each waited for, so that they add "
+            "up to more than a step.\n\n"
+            + table(["job", "op", "calls", "us a call", "us", "GB/s of weights"], rows))
+
+
+def models_texts(data):
+    """Texts of a real model beside llama.cpp's (bench/peers/agree.py), for each device."""
+    text = ""
+    for a in data.get("agreement", []):
+        t = a["texts"]
+        text += (f"\n{a['model']} on {a['device']}: of {t['prompts']} prompts, {t['tokens']} likeliest "
+                 f"tokens each, {t['prompts'] - t['wrong']} agree with llama.cpp's text up to a place "
+                 f"where its two best tokens are nearer than {t['margin']}, {t['mean_agreeing']} tokens "
+                 "on average")
+        p = a.get("perplexity")
+        text += (f"; perplexity of {p['bytes']:,} bytes {p['kermes']:.3f}, llama.cpp "
+                 f"{p['llama.cpp']:.3f}.\n" if p else ".\n")
+    return text
+
+
+def checks_alone(data, path):
+    """A results file of scripts/gpu-check --no-bench: what passed, and no figures."""
+    return (f"## Checks on {data['model']}\n\n{data['date']}; from "
+            f"[`{path.name}`](../bench/results/{path.name}), written by `scripts/gpu-check`.\n\n"
+            + table(["check", "result", "seconds"],
+                    [[c["name"], c["result"], str(c["seconds"])] for c in data["checks_alone"]]))
 
 
 def vectors(data, path):
@@ -376,6 +439,8 @@ def main():
             pages.append(models(data, path))
         elif "kmeans" in data:
             pages.append(vectors(data, path))
+        elif "checks_alone" in data:
+            pages.append(checks_alone(data, path))
         elif "gpu" in data:
             pages.append(gpu(data, path))
         elif "inference" in data:

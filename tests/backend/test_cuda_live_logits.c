@@ -1,7 +1,8 @@
 /* Whole models on a real GPU against the CPU: every architecture in every type, prompts that take
  * each of the ways through the kernels, sequences of different lengths together, and every type of
  * cache. The limits are about twice what rounding x to 8 bits and to f16 explains. Skipped where
- * there is no GPU; KERMES_LIVE_DEVICE=cpu runs it without one. */
+ * there is no GPU; KERMES_LIVE_DEVICE=cpu runs it without one, and KERMES_LIVE_BRIEF=1 runs so
+ * little of it that a sanitizer, a hundred times slower, gets through. */
 #include "live_gpu.h"
 #include "model/arch.h"
 #include "support/compare_logits.h"
@@ -85,6 +86,17 @@ static void every_type_of_cache(void **state) {
     assert_int_equal(wrong, 0);
 }
 
+static void a_model_in_brief(void **state) {
+    int wrong = 0;
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        km_config c = compare_config(i ? KM_ARCH_GEMMA2 : KM_ARCH_LLAMA, DIM, 128, VOCAB);
+        c.layers = 1;
+        wrong += compare(&c, i ? "q6_k" : "q4_k_m", &briefly);
+    }
+    assert_int_equal(wrong, 0);
+}
+
 static void nothing_was_left_to_the_cpu(void **state) {
     (void)state;
     assert_int_equal(km_ctx_stats(gpu).fallbacks, 0);
@@ -98,6 +110,8 @@ int main(void) {
         cmocka_unit_test(every_type_of_cache),
         cmocka_unit_test(nothing_was_left_to_the_cpu),
     };
+    const struct CMUnitTest brief[] = {cmocka_unit_test(a_model_in_brief)};
     if (!getenv("KERMES_LIVE_DEVICE") && km_cuda_device_count() == 0) return 77;
+    if (getenv("KERMES_LIVE_BRIEF")) return cmocka_run_group_tests(brief, open_both, close_both);
     return cmocka_run_group_tests(tests, open_both, close_both);
 }
