@@ -1,5 +1,6 @@
 /* Communicators: choosing a way to talk, and the calls that are the same for all of them. */
 #include "comm/comm.h"
+#include "backend/host.h"
 #include "base/alloc.h"
 #include "comm/mpi.h"
 #include "comm/nccl.h"
@@ -35,6 +36,13 @@ int km_comm_env_local_rank(void) {
     static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
                                         "MV2_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID", NULL};
     return env_number(names, 0);
+}
+
+int km_comm_env_local_size(void) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
+                                        "MV2_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE", NULL};
+    int size = env_number(names, 1);
+    return size > 0 ? size : 1;
 }
 
 /* ---- One rank: nothing to do ---- */
@@ -150,8 +158,18 @@ km_status km_comm_wait(km_ctx *ctx, km_comm *c, km_comm_work *w) {
     return c->transport->wait(ctx, c, w);
 }
 
+/* Both, as a kernel: so a host that captures a step remembers it and does it again. */
+static km_status run_kernel(km_ctx *ctx, const km_call *call) {
+    km_comm *c = (km_comm *)(uintptr_t)call->p->stream;
+    return km_comm_wait(ctx, c, km_comm_start(ctx, c, (km_comm_op)call->p->n[0], call->in[0]));
+}
+
 km_status km_comm_run(km_ctx *ctx, km_comm *c, km_comm_op op, km_tensor *t) {
-    return km_comm_wait(ctx, c, km_comm_start(ctx, c, op, t));
+    if (km_failed(ctx) || !c) return km_ctx_status(ctx);
+    km_params p = {.n = {op}, .stream = (uint64_t)(uintptr_t)c};
+    km_call call = {.op = KM_OP_CUSTOM, .n_in = 1, .in = &t, .p = &p};
+    km_lane *lane = t->storage->lane;
+    return lane->device->host ? km_host_run(ctx, lane, run_kernel, &call) : run_kernel(ctx, &call);
 }
 
 /* ---- Host memory ---- */

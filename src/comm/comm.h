@@ -26,6 +26,7 @@ bool km_comm_capturable(const km_comm *c);  /* its work can be part of a capture
 int km_comm_env_size(void);
 int km_comm_env_rank(void);
 int km_comm_env_local_rank(void);        /* among the ranks of this machine: which GPU to take */
+int km_comm_env_local_size(void);        /* how many those are */
 
 /* ---- Tensors: contiguous, f32, f16 or bf16, on the context's device or in host memory ---- */
 
@@ -43,7 +44,7 @@ typedef struct km_comm_work km_comm_work;
 km_comm_work *km_comm_start(km_ctx *ctx, km_comm *c, km_comm_op op, km_tensor *t);
 /* From here on ops on the context see the result. */
 km_status km_comm_wait(km_ctx *ctx, km_comm *c, km_comm_work *w);
-/* Both. */
+/* Both. In host memory this can be part of a captured step, which replays it. */
 km_status km_comm_run(km_ctx *ctx, km_comm *c, km_comm_op op, km_tensor *t);
 
 /* ---- Host memory, for small things ---- */

@@ -20,14 +20,15 @@ static km_nn_linear conv1d(const km_nn *nn, int64_t in, int64_t out, bool bias, 
 }
 
 static km_nn_block gpt2_block(const km_nn *nn, const km_config *c, int i) {
+    int64_t wide = c->heads * c->head_dim; /* dim, or a rank's share of it */
     char name[64];
 #define NAMED(part) (snprintf(name, sizeof name, "transformer.h.%d." part, i), name)
     km_nn_block b = {0};
     b.norm1 = km_nn_norm_new(nn, KM_NN_LAYER_NORM, c->dim, c->bias, c->norm_eps, NAMED("ln_1"));
     b.attention =
         (km_nn_attention){.heads = c->heads, .kv_heads = c->heads, .head_dim = c->head_dim};
-    b.attention.qkv = conv1d(nn, c->dim, 3 * c->dim, c->bias, NAMED("attn.c_attn"));
-    b.attention.proj = conv1d(nn, c->dim, c->dim, c->bias, NAMED("attn.c_proj"));
+    b.attention.qkv = conv1d(nn, c->dim, 3 * wide, c->bias, NAMED("attn.c_attn"));
+    b.attention.proj = conv1d(nn, wide, c->dim, c->bias, NAMED("attn.c_proj"));
     b.norm2 = km_nn_norm_new(nn, KM_NN_LAYER_NORM, c->dim, c->bias, c->norm_eps, NAMED("ln_2"));
     b.mlp.up = conv1d(nn, c->dim, c->hidden, c->bias, NAMED("mlp.c_fc"));
     b.mlp.down = conv1d(nn, c->hidden, c->dim, c->bias, NAMED("mlp.c_proj"));
@@ -201,22 +202,28 @@ km_model *km_model_from(km_ctx *ctx, const km_config *c, km_dtype dtype,
         return NULL;
     }
     bool part = source && source->last > 0;
+    if (source) full = km_share_config(&full, &source->share);
     *m = (km_model){.ctx = ctx,
                     .config = full,
                     .dtype = dtype,
                     .block = block,
                     .borrowed = source != NULL,
                     .first = part ? source->first : 0,
-                    .last = part ? source->last : full.layers};
+                    .last = part ? source->last : full.layers,
+                    .comm = source ? source->comm : NULL,
+                    .share = source ? source->share : (km_share){0}};
     km_nn nn = {ctx, &m->params, dtype, source ? &source->params : NULL};
     if (full.arch == KM_ARCH_GPT2)
         build_gpt2(m, &nn);
     else
         build_rotary(m, &nn, source);
+    for (int i = m->first; i < m->last; i++) m->block[i].ranks = m->comm;
+    if (m->comm && !ctx->device->host && !km_comm_capturable(m->comm)) ctx->uncaptured = true;
+    int64_t rows = m->share.ranks ? m->share.tokens : km_config_rows(&full);
     if (m->last == full.layers && full.tied)
         m->head.w = m->wte.w;
     else if (m->last == full.layers)
-        m->head = km_nn_linear_new(&nn, full.dim, km_config_rows(&full), false, "lm_head");
+        m->head = km_nn_linear_new(&nn, full.dim, rows, false, "lm_head");
     if (km_failed(ctx)) {
         km_model_free(m);
         return NULL;

@@ -114,10 +114,33 @@ km_tensor *km_model_forward(km_ctx *ctx, km_model *m, km_tensor *ids, const km_m
     return h;
 }
 
+/* Each rank's tokens, brought together: (..., vocab). */
+static km_tensor *logits_of_ranks(km_ctx *ctx, const km_model *m, km_tensor *hidden) {
+    const km_share *own = &m->share;
+    km_tensor *w = m->head.w;
+    if (m->config.tied) w = km_narrow(ctx, w, 0, own->token_first, own->tokens);
+    km_tensor *y = km_nn_product(ctx, hidden, w, NULL, KM_ACT_NONE); /* (..., tokens) */
+    if (km_failed(ctx)) return NULL;
+    km_shape s = y->shape;
+    int64_t rows = km_shape_count(s) / own->tokens, part = own->token_part;
+    km_tensor *all = km_tensor_new(ctx, ctx->lanes[0], "logits", y->dtype,
+                                   KM_SHAPE(own->ranks, rows, part));
+    km_tensor *here = km_narrow(ctx, km_select(ctx, all, 0, own->rank), 1, 0, own->tokens);
+    km_assign(ctx, here, km_reshape(ctx, y, KM_SHAPE(rows, own->tokens)));
+    if (km_failed(ctx) || km_comm_run(ctx, m->comm, KM_COMM_ALL_GATHER, all) != KM_OK) return NULL;
+    km_tensor *row = km_contiguous(ctx, km_permute(ctx, all, (int[]){1, 0, 2}));
+    row = km_narrow(ctx, km_reshape(ctx, row, KM_SHAPE(rows, own->ranks * part)), 1, 0,
+                    m->config.vocab);
+    s.dim[s.ndim - 1] = m->config.vocab;
+    return km_reshape(ctx, km_contiguous(ctx, row), s);
+}
+
 km_tensor *km_model_logits(km_ctx *ctx, km_model *m, km_tensor *hidden) {
     km_tensor *w = m->head.w;
-    if (km_config_rows(&m->config) != m->config.vocab) w = km_narrow(ctx, w, 0, 0, m->config.vocab);
-    km_tensor *y = km_nn_product(ctx, hidden, w, NULL, KM_ACT_NONE);
+    if (!m->comm && km_config_rows(&m->config) != m->config.vocab)
+        w = km_narrow(ctx, w, 0, 0, m->config.vocab);
+    km_tensor *y = m->comm ? logits_of_ranks(ctx, m, hidden)
+                           : km_nn_product(ctx, hidden, w, NULL, KM_ACT_NONE);
     double cap = m->config.logit_softcap;
     if (cap <= 0) return y;
     return km_mul_scalar(ctx, km_tanh(ctx, km_mul_scalar(ctx, y, 1 / cap)), cap);

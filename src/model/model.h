@@ -10,6 +10,7 @@
 #ifndef KM_MODEL_MODEL_H
 #define KM_MODEL_MODEL_H
 #include "model/config.h"
+#include "model/share.h"
 #include "nn/nn.h"
 
 #define KM_IGNORE_TARGET (-100) /* a target that counts for nothing, as in Hugging Face */
@@ -45,6 +46,10 @@ typedef struct km_model {
     int first, last;
     struct km_model *next; /* the part that goes on from here; or NULL */
     bool own_ctx;          /* the context goes with the part */
+
+    /* A model that ranks hold together (share.h): config is that of this rank's share. */
+    km_comm *comm; /* not owned; NULL: the model is whole */
+    km_share share;
 } km_model;
 
 /* A model with parameters of zero on the context's device; NULL with the context's error set. */
@@ -56,6 +61,8 @@ typedef struct km_model_source {
     const float *divisors; /* (rope_dims / 2), for KM_ROPE_DIVISORS */
     int first, last;       /* only these layers, and what stands before the first and after the last
                             * layer of all; last 0: all */
+    km_comm *comm;         /* ranks that hold the model together; NULL: this one has it all */
+    km_share share;        /* what this one gets of it */
 } km_model_source;
 km_model *km_model_from(km_ctx *ctx, const km_config *c, km_dtype dtype,
                         const km_model_source *source);
@@ -74,7 +81,7 @@ void km_param_normal(km_ctx *ctx, km_param *p, uint64_t seed, double sd);
  * A part that does not begin with layer 0 takes what the part before it gave in place of ids, and
  * one that does not end with the last layer gives the residual stream after its own last. */
 km_tensor *km_model_forward(km_ctx *ctx, km_model *m, km_tensor *ids, const km_model_place *place);
-/* hidden (..., dim) -> (..., vocab) */
+/* hidden (..., dim) -> (..., vocab); where ranks share the model, all of them call it. */
 km_tensor *km_model_logits(km_ctx *ctx, km_model *m, km_tensor *hidden);
 /* Mean cross-entropy of the next tokens, a scalar; ids and targets (B, T). */
 km_tensor *km_model_loss(km_ctx *ctx, km_model *m, km_tensor *ids, km_tensor *targets);

@@ -5,6 +5,7 @@
 #include "format/shown.h"
 #include "model/arch.h"
 #include "model/convert.h"
+#include "model/cut.h"
 #include "model/files.h"
 #include "model/layout.h"
 #include "tensor/quant.h"
@@ -27,13 +28,15 @@ typedef struct shelf {
     mapping *map;
     km_layout layout;
     km_stored *stored; /* one a row of the layout */
+    km_config config;  /* of the whole */
+    km_share share;
     const km_open_options *how;
     uint64_t done, total; /* bytes */
 } shelf;
 
 /* Told after each tensor. */
-static void tell(shelf *s, km_ctx *ctx, const km_layout_row *r, const km_stored *st) {
-    s->done += (uint64_t)km_dtype_bytes(st->dtype, km_shape_count(r->shape));
+static void tell(shelf *s, km_ctx *ctx, size_t bytes) {
+    s->done += bytes;
     if (s->done > s->total) s->done = s->total; /* a tied table is taken twice by two parts */
     if (s->how->progress && !s->how->progress(s->how->user, s->done, s->total))
         km_fail(ctx, KM_ERR_STATE, "stopped");
@@ -70,8 +73,12 @@ static km_tensor *converted(km_ctx *ctx, const km_layout_row *r, const km_stored
     return t;
 }
 
-static km_tensor *place(shelf *s, km_ctx *ctx, const char *name, km_shape shape,
-                        const km_layout_row *r, const km_stored *st) {
+static void drop_room(void *owner) { km_free(owner); }
+
+/* room: where the data was put together, if it was; it goes with the tensor if that lies in it. */
+static km_tensor *place(shelf *s, km_ctx *ctx, const char *name, const km_layout_row *r,
+                        const km_stored *st, void *room) {
+    km_shape shape = r->shape;
     bool host = ctx->device->host && (uintptr_t)st->data % align_of(st->dtype) == 0;
     bool halves = (st->dtype == KM_F16 || st->dtype == KM_BF16) && shape.ndim == 2;
     bool whole = st->dtype == KM_F32 || km_dtype_is_block(st->dtype) || halves;
@@ -80,14 +87,35 @@ static km_tensor *place(shelf *s, km_ctx *ctx, const char *name, km_shape shape,
     if (!whole || !st->data || (halves && ctx->device->host && !host) || (!host && !fits))
         return converted(ctx, r, st);
     if (host) {
-        km_tensor *t = km_wrap(ctx, name, st->dtype, shape, st->data, drop, s->map);
-        if (t) s->map->users++;
+        km_tensor *t = room ? km_wrap(ctx, name, st->dtype, shape, room, drop_room, room)
+                            : km_wrap(ctx, name, st->dtype, shape, st->data, drop, s->map);
+        if (t && !room) s->map->users++;
         return t;
     }
     km_scope_begin(ctx);
     km_tensor *t = km_keep(ctx, km_from_data(ctx, st->dtype, shape, st->data));
     km_scope_end(ctx, NULL);
     km_settle(ctx, t);
+    return t;
+}
+
+/* A rank's part that is not in one piece in the file is put together in memory. */
+static km_tensor *place_part(shelf *s, km_ctx *ctx, const char *name, const km_cut *cut,
+                             const km_layout_row *whole, const km_stored *stored) {
+    km_layout_row r = *whole;
+    km_stored st = *stored;
+    km_error err = {0};
+    r.shape = cut->shape;
+    st.data = km_cut_in_place(cut, st.dtype, whole->shape, stored->data);
+    if (st.data || !stored->data) return place(s, ctx, name, &r, &st, NULL);
+    void *room = km_alloc(km_cut_bytes(cut, st.dtype));
+    st.data = room;
+    if (!room)
+        km_fail(ctx, KM_ERR_MEMORY, "%s: out of memory", r.gguf);
+    else if (km_cut_copy(cut, st.dtype, whole->shape, stored->data, room, &err) != KM_OK)
+        km_fail(ctx, err.code, "%s: %s", r.gguf, err.text);
+    km_tensor *t = km_failed(ctx) ? NULL : place(s, ctx, name, &r, &st, room);
+    if (!t || t->storage->owner != room) km_free(room);
     return t;
 }
 
@@ -98,8 +126,14 @@ static km_tensor *take(void *user, km_ctx *ctx, const char *name, km_shape shape
         km_fail(ctx, KM_ERR_STATE, "model: '%s' has no place in the file", name);
         return NULL;
     }
-    km_tensor *t = place(s, ctx, name, shape, &s->layout.row[i], &s->stored[i]);
-    if (t) tell(s, ctx, &s->layout.row[i], &s->stored[i]);
+    const km_layout_row *r = &s->layout.row[i];
+    km_cut cut = km_share_cut(&s->config, &s->share, r);
+    if (!km_shape_equal(cut.shape, shape)) {
+        km_fail(ctx, KM_ERR_STATE, "model: ranks cannot share '%s'", r->gguf);
+        return NULL;
+    }
+    km_tensor *t = place_part(s, ctx, name, &cut, r, &s->stored[i]);
+    if (t) tell(s, ctx, km_cut_bytes(&cut, s->stored[i].dtype));
     return t;
 }
 
@@ -113,23 +147,28 @@ static const float *divisors(const km_gguf *g, const km_config *c) {
     return t && (uintptr_t)t->data % sizeof(float) == 0 ? t->data : NULL;
 }
 
-static km_status find_all(shelf *s, const km_config *c, km_error *err) {
+static km_status find_all(shelf *s, km_error *err) {
+    const km_config *c = &s->config;
     km_weights w = {.gguf = s->map->g, .blocks = true};
+    int ranks = km_comm_size(s->how->comm);
     km_status status = km_layout_of(c, &s->layout, err);
     if (status != KM_OK) return status;
     s->stored = km_calloc((size_t)s->layout.n, sizeof *s->stored);
     if (!s->stored) return km_error_set(err, KM_ERR_MEMORY, "out of memory");
     status = km_weights_find(&w, c, &s->layout, s->stored, err);
-    for (int i = 0; i < s->layout.n && status == KM_OK; i++)
-        s->total += (uint64_t)km_dtype_bytes(s->stored[i].dtype,
-                                             km_shape_count(s->layout.row[i].shape));
+    if (status == KM_OK && ranks > 1)
+        status = km_share_of(c, &s->layout, s->stored, km_comm_rank(s->how->comm), ranks, &s->share,
+                             err);
+    for (int i = 0; i < s->layout.n && status == KM_OK; i++) {
+        km_cut cut = km_share_cut(c, &s->share, &s->layout.row[i]);
+        s->total += km_cut_bytes(&cut, s->stored[i].dtype);
+    }
     return status;
 }
 
 km_model *km_model_over_gguf(km_ctx *ctx, km_gguf *g, const km_open_options *options,
                              km_error *err) {
     static const km_open_options none;
-    km_config c;
     km_model *m = NULL;
     shelf s = {.map = km_calloc(1, sizeof *s.map), .how = options ? options : &none};
     int64_t context = s.how->context;
@@ -139,13 +178,17 @@ km_model *km_model_over_gguf(km_ctx *ctx, km_gguf *g, const km_open_options *opt
         return NULL;
     }
     *s.map = (mapping){g, 1};
-    km_status status = km_config_from_gguf(&c, g, err);
-    if (status == KM_OK) status = find_all(&s, &c, err);
+    km_status status = km_config_from_gguf(&s.config, g, err);
+    if (status == KM_OK) status = find_all(&s, err);
+    km_config c = s.config;
     bool shorter = context > 0 && context < c.context;
     if (status == KM_OK && shorter && c.arch != KM_ARCH_GPT2) c.context = context;
     if (status == KM_OK) {
-        km_model_source source = {{take, &s}, km_arch_traits(c.arch)->gguf_pairs, divisors(g, &c),
-                                  0, 0};
+        km_model_source source = {.params = {take, &s},
+                                  .pairs = km_arch_traits(c.arch)->gguf_pairs,
+                                  .divisors = divisors(g, &c),
+                                  .comm = s.share.ranks ? s.how->comm : NULL,
+                                  .share = s.share};
         m = km_model_parts(ctx, &c, KM_F32, &source, s.how->split, err);
         for (km_model *part = m; part && shorter; part = part->next) part->config.context = context;
     }
@@ -162,9 +205,11 @@ km_model *km_model_open(km_ctx *ctx, const char *path, const km_open_options *op
         km_gguf *g = km_gguf_open(path, err);
         return g ? km_model_over_gguf(ctx, g, &o, err) : NULL;
     }
-    if (o.split && o.split->n > 1) {
+    bool ranks = km_comm_size(o.comm) > 1;
+    if (ranks || (o.split && o.split->n > 1)) {
         km_error_set(err, KM_ERR_UNSUPPORTED,
-                     "only a GGUF file can be split over devices; kermes convert makes one");
+                     "only a GGUF file can be split over %s; kermes convert makes one",
+                     ranks ? "ranks" : "devices");
         return NULL;
     }
     km_model *m = km_model_load(ctx, path, o.dtype, err);

@@ -9,6 +9,8 @@ typedef struct km_open_options {
     int64_t context; /* at most so many tokens; 0: as many as the model was made for */
     km_dtype dtype;  /* of a folder's model, as for km_model_load; of GGUF's, f32 */
     const km_open_split *split; /* over several devices, GGUF's only; NULL: the context's */
+    km_comm *comm; /* ranks that hold it together, each its share (share.h), GGUF's only; NULL or
+                    * one rank: all of it. All ranks open it, and it outlives the model. */
     /* Called with the bytes that are in place; returning false stops (KM_ERR_STATE). May be
      * NULL. */
     bool (*progress)(void *user, uint64_t done, uint64_t total);

@@ -85,7 +85,7 @@ km_model *km_synthetic_model(km_ctx *ctx, const km_config *c, const km_mix *mix,
         const km_layout_row *r = &k.layout.row[i];
         k.total += (uint64_t)km_dtype_bytes(dtype_of(&k, r), km_shape_count(r->shape));
     }
-    km_model_source source = {{take, &k}, km_arch_traits(c->arch)->gguf_pairs, NULL, 0, 0};
+    km_model_source source = {.params = {take, &k}, .pairs = km_arch_traits(c->arch)->gguf_pairs};
     km_model *m = km_model_parts(ctx, c, KM_F32, &source, split, err);
     km_layout_free(&k.layout);
     km_free(k.room);

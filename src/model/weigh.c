@@ -3,6 +3,7 @@
 #include "base/alloc.h"
 #include "model/arch.h"
 #include "model/convert.h"
+#include "model/cut.h"
 #include "model/files.h"
 #include "model/layout.h"
 #include "tensor/mempool.h"
@@ -16,8 +17,8 @@ static double bytes_of(km_shape s, km_dtype d) {
     return (double)km_mempool_rounded((size_t)km_dtype_bytes(d, km_shape_count(s)));
 }
 
-static void add(km_weighed *w, const km_layout_row *r, km_dtype d) {
-    double bytes = bytes_of(r->shape, d);
+static void add(km_weighed *w, const km_layout_row *r, km_shape shape, km_dtype d) {
+    double bytes = bytes_of(shape, d);
     int layer = strncmp(r->gguf, "blk.", 4) == 0 ? atoi(r->gguf + 4) : -1;
     if (layer >= 0 && layer < w->config.layers)
         w->layer[layer] += bytes;
@@ -33,7 +34,8 @@ static km_status begin(km_weighed *w, km_layout *l, km_error *err) {
     return km_layout_of(&w->config, l, err);
 }
 
-static km_status weigh_gguf(const char *path, km_weighed *w, km_error *err) {
+static km_status weigh_gguf(const char *path, const km_comm *comm, km_weighed *w, km_error *err) {
+    km_share share = {0};
     km_layout l = {0};
     km_stored *found = NULL;
     km_gguf *g = km_gguf_open(path, err);
@@ -44,7 +46,11 @@ static km_status weigh_gguf(const char *path, km_weighed *w, km_error *err) {
     if (s == KM_OK && !(found = km_calloc((size_t)l.n, sizeof *found)))
         s = km_error_set(err, KM_ERR_MEMORY, "out of memory");
     if (s == KM_OK) s = km_weights_find(&file, &w->config, &l, found, err);
-    for (int i = 0; i < l.n && s == KM_OK; i++) add(w, &l.row[i], found[i].dtype);
+    if (s == KM_OK && km_comm_size(comm) > 1)
+        s = km_share_of(&w->config, &l, found, km_comm_rank(comm), km_comm_size(comm), &share, err);
+    for (int i = 0; i < l.n && s == KM_OK; i++)
+        add(w, &l.row[i], km_share_cut(&w->config, &share, &l.row[i]).shape, found[i].dtype);
+    if (s == KM_OK) w->config = km_share_config(&w->config, &share);
     km_layout_free(&l);
     km_free(found);
     km_gguf_close(g);
@@ -63,7 +69,7 @@ static km_status weigh_folder(const char *path, km_dtype dtype, km_weighed *w, k
             if (km_safetensors_at(f, i)->dtype == KM_F32) dtype = KM_F32;
     }
     s = begin(w, &l, err);
-    for (int i = 0; i < l.n && s == KM_OK; i++) add(w, &l.row[i], dtype);
+    for (int i = 0; i < l.n && s == KM_OK; i++) add(w, &l.row[i], l.row[i].shape, dtype);
     km_layout_free(&l);
     km_safetensors_close(f);
     return s;
@@ -73,7 +79,7 @@ km_status km_weigh(const char *path, const km_open_options *o, km_weighed *out, 
     km_error own = {0};
     if (!err) err = &own;
     *out = (km_weighed){0};
-    km_status s = km_names_gguf(path) ? weigh_gguf(path, out, err)
+    km_status s = km_names_gguf(path) ? weigh_gguf(path, o ? o->comm : NULL, out, err)
                                       : weigh_folder(path, o ? o->dtype : KM_DTYPE_COUNT, out, err);
     if (s == KM_OK && o && o->context > 0 && o->context < out->config.context)
         out->config.context = o->context;
@@ -89,7 +95,8 @@ km_status km_weigh_mix(const km_config *c, const km_mix *mix, km_weighed *out, k
     km_status s = begin(out, &l, err);
     km_mix_model model = {c->layers, c->heads / c->kv_heads, c->tied, false};
     for (int i = 0; i < l.n && s == KM_OK; i++)
-        add(out, &l.row[i], km_mix_dtype(mix, &model, l.row[i].gguf, l.row[i].shape));
+        add(out, &l.row[i], l.row[i].shape,
+            km_mix_dtype(mix, &model, l.row[i].gguf, l.row[i].shape));
     km_layout_free(&l);
     if (s != KM_OK) km_weighed_free(out);
     return s;

@@ -13,7 +13,7 @@ typedef struct km_weighed {
     double *layer; /* (config.layers) bytes */
 } km_weighed;
 
-/* Of a GGUF file or a Hugging Face folder. */
+/* Of a GGUF file or a Hugging Face folder; where ranks share it (o->comm), of this rank's share. */
 km_status km_weigh(const char *path, const km_open_options *o, km_weighed *out, km_error *err);
 /* Of a random model (synthetic.h). */
 km_status km_weigh_mix(const km_config *c, const km_mix *mix, km_weighed *out, km_error *err);

@@ -46,6 +46,12 @@ km_tensor *km_nn_mlp_forward(km_ctx *ctx, const km_nn_mlp *m, km_tensor *x) {
 
 /* ---- Block ---- */
 
+/* The sum of what the ranks have made of their shares; y itself where there is one rank. */
+static km_tensor *over_ranks(km_ctx *ctx, const km_nn_block *b, km_tensor *y) {
+    if (b->ranks && !km_failed(ctx)) km_comm_run(ctx, b->ranks, KM_COMM_ALL_REDUCE, y);
+    return y;
+}
+
 km_tensor *km_nn_block_forward(km_ctx *ctx, const km_nn_block *b, km_tensor *delta,
                                km_tensor **residual, const km_nn_kv *kv, const km_nn_place *at,
                                double dropout) {
@@ -54,11 +60,11 @@ km_tensor *km_nn_block_forward(km_ctx *ctx, const km_nn_block *b, km_tensor *del
     km_tensor *x = *residual;
     km_tensor *h =
         delta ? km_nn_norm_add(ctx, &b->norm1, delta, &x) : km_nn_norm_forward(ctx, &b->norm1, x);
-    h = km_nn_attention_forward(ctx, &b->attention, h, kv, at);
+    h = over_ranks(ctx, b, km_nn_attention_forward(ctx, &b->attention, h, kv, at));
     if (b->post1.w) h = km_nn_norm_forward(ctx, &b->post1, h);
     x = km_nn_last(ctx, at, x);
     h = km_nn_norm_add(ctx, &b->norm2, km_nn_dropout(ctx, h, dropout), &x);
-    h = km_nn_mlp_forward(ctx, &b->mlp, h);
+    h = over_ranks(ctx, b, km_nn_mlp_forward(ctx, &b->mlp, h));
     if (b->post2.w) h = km_nn_norm_forward(ctx, &b->post2, h);
     h = km_nn_dropout(ctx, h, dropout);
     if (km_failed(ctx)) return NULL;

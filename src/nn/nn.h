@@ -3,6 +3,7 @@
  * Every forward takes and returns tensors of the step and records itself on the tape as ops do. */
 #ifndef KM_NN_NN_H
 #define KM_NN_NN_H
+#include "comm/comm.h"
 #include "nn/param.h"
 
 /* Where parameters come from that exist already: a kept tensor for a name, in any dtype that the
@@ -130,6 +131,8 @@ typedef struct km_nn_block {
     km_nn_norm post1, post2; /* of what attention and MLP give; w NULL: none */
     km_nn_attention attention;
     km_nn_mlp mlp;
+    km_comm *ranks; /* each has some heads and some columns of the MLP: what attention and MLP give
+                     * is added up over them, off the tape; NULL: all are here */
 } km_nn_block;
 
 /* x = *residual + delta; x += dropout(post1(attention(norm1 x))); returns dropout(post2(mlp(norm2

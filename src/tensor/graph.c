@@ -47,7 +47,8 @@ km_status km_graph_run(km_ctx *ctx, km_graph **graph, uint64_t key, km_step_fn f
         g->refused = false;
     }
     g->runs++;
-    if (!ops->graph_begin || g->refused || g->runs == 1) return plain(ctx, fn, user);
+    if (!ops->graph_begin || ctx->uncaptured || g->refused || g->runs == 1)
+        return plain(ctx, fn, user);
     if (g->runs == 2) {
         if (capture(g, fn, user) != KM_OK) {
             g->runs = 0;
