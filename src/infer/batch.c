@@ -28,10 +28,11 @@ km_batch *km_batch_new(km_ctx *ctx, km_model *m, const km_batch_options *o, km_e
     b->cache = km_cache_new(ctx, m, &c);
     b->plan = b->cache ? km_plan_new(ctx, m, b->cache) : NULL;
     b->seq = km_calloc((size_t)b->how.sequences, sizeof *b->seq);
-    if (b->plan && b->seq) return b;
+    km_status told = b->plan && b->seq ? km_lead_begin(m, &c, &b->lead, err) : KM_OK;
+    if (b->plan && b->seq && told == KM_OK) return b;
     if (km_failed(ctx))
         failed(b, err);
-    else
+    else if (told == KM_OK)
         km_error_set(err, KM_ERR_MEMORY, "session: out of memory");
     km_batch_free(b);
     return NULL;
@@ -43,6 +44,7 @@ void km_batch_free(km_batch *b) {
         km_free(b->seq[i].seen);
         km_free(b->seq[i].logits);
     }
+    km_lead_end(b->lead);
     km_plan_free(b->plan);
     km_cache_free(b->cache);
     km_free(b->seq);
@@ -58,6 +60,48 @@ void km_batch_on_progress(km_batch *b, bool (*progress)(void *user, int64_t done
     b->how.user = user;
 }
 
+/* ---- The cache and the plan, of which ranks that follow are told ---- */
+
+static km_status reserve(km_batch *b, int s, int64_t n, km_error *err) {
+    km_status status = km_cache_reserve(b->cache, s, n, err);
+    if (status == KM_OK) km_lead_note(b->lead, KM_LEAD_RESERVE, s, n);
+    return status;
+}
+
+static void add(km_batch *b, int s, int64_t n) {
+    km_cache_add(b->cache, s, n);
+    km_lead_note(b->lead, KM_LEAD_ADD, s, n);
+}
+
+static bool cut(km_batch *b, int s, int64_t length) {
+    if (!km_cache_cut(b->cache, s, length)) return false;
+    km_lead_note(b->lead, KM_LEAD_CUT, s, length);
+    return true;
+}
+
+static void leave(km_batch *b, int s) {
+    km_cache_leave(b->cache, s);
+    km_lead_note(b->lead, KM_LEAD_LEAVE, s, 0);
+}
+
+static km_status run_few(km_batch *b, const int32_t *ids, const int32_t *rows, int64_t n,
+                         float *logits) {
+    km_status status = km_lead_few(b->lead, ids, rows, n);
+    return status == KM_OK ? km_plan_few(b->plan, ids, rows, n, logits) : status;
+}
+
+static km_status run_prompt(km_batch *b, const int32_t *ids, int64_t n, int s, int64_t position,
+                            float *logits) {
+    km_status status = km_lead_prompt(b->lead, ids, n, s, position, logits != NULL);
+    return status == KM_OK ? km_plan_prompt(b->plan, ids, n, s, position, logits) : status;
+}
+
+static km_status run_choose(km_batch *b, const int32_t *ids, const int32_t *rows, int64_t n,
+                            int64_t steps, km_chooser *const *chooser) {
+    km_status status = km_lead_choose(b->lead, ids, rows, n, steps, chooser);
+    return status == KM_OK ? km_plan_choose(b->plan, ids, rows, n, steps, chooser) : status;
+}
+
 /* ---- Sequences ---- */
 
 static int begin(km_batch *b, int s, km_error *err) {
@@ -66,7 +110,7 @@ static int begin(km_batch *b, int s, km_error *err) {
     if (!q->seen) q->seen = km_calloc((size_t)b->how.context, sizeof *q->seen);
     if (!q->logits) q->logits = km_calloc((size_t)b->m->config.vocab, sizeof *q->logits);
     if (!q->seen || !q->logits) {
-        km_cache_leave(b->cache, s);
+        leave(b, s);
         km_error_set(err, KM_ERR_MEMORY, "session: out of memory");
         return -1;
     }
@@ -75,10 +119,16 @@ static int begin(km_batch *b, int s, km_error *err) {
     return s;
 }
 
-int km_batch_join(km_batch *b, km_error *err) { return begin(b, km_cache_join(b->cache, err), err); }
+int km_batch_join(km_batch *b, km_error *err) {
+    int s = km_cache_join(b->cache, err);
+    if (s >= 0) km_lead_note(b->lead, KM_LEAD_JOIN, s, 0);
+    return begin(b, s, err);
+}
 
 int km_batch_fork(km_batch *b, int from, km_error *err) {
-    int s = begin(b, km_cache_fork(b->cache, from, err), err);
+    int s = km_cache_fork(b->cache, from, err);
+    if (s >= 0) km_lead_note(b->lead, KM_LEAD_FORK, s, from);
+    s = begin(b, s, err);
     if (s < 0) return s;
     const km_batch_seq *f = &b->seq[from];
     memcpy(b->seq[s].seen, f->seen, sizeof *f->seen * (size_t)km_cache_length(b->cache, from));
@@ -88,7 +138,7 @@ int km_batch_fork(km_batch *b, int from, km_error *err) {
 }
 
 void km_batch_leave(km_batch *b, int s) {
-    km_cache_leave(b->cache, s);
+    leave(b, s);
     b->seq[s].used = b->seq[s].ready = false;
 }
 
@@ -107,14 +157,16 @@ int64_t km_batch_match(const km_batch *b, int s, const int32_t *ids, size_t n) {
 
 void km_batch_rewind(km_batch *b, int s, int64_t length) {
     if (length < 0 || length >= km_cache_length(b->cache, s)) return;
-    if (!km_cache_cut(b->cache, s, length)) km_cache_cut(b->cache, s, 0);
+    if (!cut(b, s, length)) cut(b, s, 0);
     b->seq[s].ready = false;
 }
 
 km_status km_batch_pretend(km_batch *b, int s, int64_t n, km_error *err) {
+    if (b->lead)
+        return km_error_set(err, KM_ERR_UNSUPPORTED, "session: not where ranks share the model");
     void *zeros = km_calloc(1, km_cache_page_bytes(b->cache));
     if (!zeros) return km_error_set(err, KM_ERR_MEMORY, "session: out of memory");
-    km_cache_cut(b->cache, s, 0);
+    cut(b, s, 0);
     km_status status = km_cache_restore(b->cache, s, n, 0, err);
     for (int64_t i = 0; status == KM_OK && i * KM_KV_PAGE < n; i++)
         for (int pool = 0; pool < km_cache_pools(b->cache) && status == KM_OK; pool++)
@@ -152,15 +204,15 @@ static km_status read_chunks(km_batch *b, int s, const int32_t *ids, int64_t n, 
         int64_t past = km_cache_length(b->cache, s);
         take = n - at < most ? n - at : most;
         bool last = at + take == n;
-        km_status status = km_cache_reserve(b->cache, s, take, err);
+        km_status status = reserve(b, s, take, err);
         if (status != KM_OK) return status;
         if (n == 1)
-            status = km_plan_few(b->plan, ids, (int32_t[]){s, (int32_t)past}, 1, q->logits);
+            status = run_few(b, ids, (int32_t[]){s, (int32_t)past}, 1, q->logits);
         else
-            status = km_plan_prompt(b->plan, ids + at, take, s, past, last ? q->logits : NULL);
+            status = run_prompt(b, ids + at, take, s, past, last ? q->logits : NULL);
         if (status != KM_OK) return failed(b, err);
         memcpy(q->seen + past, ids + at, sizeof *ids * (size_t)take);
-        km_cache_add(b->cache, s, take);
+        add(b, s, take);
         if (b->how.progress && n > 1 && !b->how.progress(b->how.user, at + take, n) && !last)
             return km_error_set(err, KM_ERR_STATE, "stopped after %lld of %lld tokens",
                                 (long long)(at + take), (long long)n);
@@ -185,8 +237,8 @@ static km_status shift(km_batch *b, int s, km_error *err) {
     km_batch_seq *q = &b->seq[s];
     int64_t full = km_cache_length(b->cache, s), keep = b->how.keep, half = (full - keep) / 2;
     memmove(q->seen + keep, q->seen + full - half, sizeof *q->seen * (size_t)half);
-    if (!km_cache_cut(b->cache, s, keep)) {
-        km_cache_cut(b->cache, s, 0);
+    if (!cut(b, s, keep)) {
+        cut(b, s, 0);
         keep = 0;
         half += b->how.keep;
     }
@@ -219,7 +271,7 @@ static km_status step_few(km_batch *b, const km_batch_token *t, int n, km_error 
     size_t vocab = (size_t)b->m->config.vocab;
     if (n > 1 && !rows_ready(b)) return km_error_set(err, KM_ERR_MEMORY, "session: out of memory");
     for (int i = 0; i < n; i++) {
-        km_status status = km_cache_reserve(b->cache, t[i].sequence, 1, err);
+        km_status status = reserve(b, t[i].sequence, 1, err);
         if (status != KM_OK) return status;
         ids[i] = t[i].id;
         rows[2 * i] = t[i].sequence;
@@ -227,13 +279,13 @@ static km_status step_few(km_batch *b, const km_batch_token *t, int n, km_error 
         b->seq[t[i].sequence].ready = false;
     }
     float *to = n == 1 ? b->seq[t[0].sequence].logits : b->rows;
-    if (km_plan_few(b->plan, ids, rows, n, to) != KM_OK) return failed(b, err);
+    if (run_few(b, ids, rows, n, to) != KM_OK) return failed(b, err);
     for (int i = 0; i < n; i++) {
         km_batch_seq *q = &b->seq[t[i].sequence];
         if (n > 1) memcpy(q->logits, b->rows + (size_t)i * vocab, sizeof *b->rows * vocab);
         q->seen[rows[2 * i + 1]] = ids[i];
         q->ready = true;
-        km_cache_add(b->cache, t[i].sequence, 1);
+        add(b, t[i].sequence, 1);
     }
     return KM_OK;
 }
@@ -250,14 +302,14 @@ km_status km_batch_choose(km_batch *b, const km_batch_token *t, int n, int64_t s
         int64_t past = km_cache_length(b->cache, t[i].sequence);
         if (check_id(b, t[i].id, err) != KM_OK) return KM_ERR_RANGE;
         if (steps > b->how.context - past) return too_long(b, past, (size_t)steps, err);
-        km_status status = km_cache_reserve(b->cache, t[i].sequence, steps, err);
+        km_status status = reserve(b, t[i].sequence, steps, err);
         if (status != KM_OK) return status;
         ids[i] = t[i].id;
         rows[2 * i] = t[i].sequence;
         rows[2 * i + 1] = (int32_t)past;
         b->seq[t[i].sequence].ready = false;
     }
-    if (km_plan_choose(b->plan, ids, rows, n, steps, chooser) != KM_OK) return failed(b, err);
+    if (run_choose(b, ids, rows, n, steps, chooser) != KM_OK) return failed(b, err);
     for (int i = 0; i < n; i++) {
         const int32_t *state = chooser[i]->state;
         int32_t *seen = b->seq[t[i].sequence].seen + rows[2 * i + 1];
@@ -266,7 +318,7 @@ km_status km_batch_choose(km_batch *b, const km_batch_token *t, int n, int64_t s
             out[i * steps + k] = state[KM_SAMPLE_TOKEN_AT + at % KM_SAMPLE_RING];
             seen[k] = k == 0 ? ids[i] : out[i * steps + k - 1];
         }
-        km_cache_add(b->cache, t[i].sequence, steps);
+        add(b, t[i].sequence, steps);
     }
     return KM_OK;
 }
@@ -294,9 +346,9 @@ int km_batch_check(km_batch *b, int s, const int32_t *ids, int n, km_chooser *ch
         each[i] = i ? each[i - 1] : *chooser;
         if (i) km_chooser_chose(&each[i], ids[i]);
     }
-    if (km_cache_reserve(b->cache, s, n, err) != KM_OK) return -1;
+    if (reserve(b, s, n, err) != KM_OK) return -1;
     b->seq[s].ready = false;
-    if (km_plan_choose(b->plan, ids, rows, n, 1, at) != KM_OK) {
+    if (run_choose(b, ids, rows, n, 1, at) != KM_OK) {
         failed(b, err);
         return -1;
     }
@@ -305,7 +357,7 @@ int km_batch_check(km_batch *b, int s, const int32_t *ids, int n, km_chooser *ch
     while (++right < n && out[right - 1] == ids[right]);
     *chooser = each[right - 1];
     memcpy(b->seq[s].seen + past, ids, sizeof *ids * (size_t)right);
-    km_cache_add(b->cache, s, right);
+    add(b, s, right);
     return right;
 }
 
@@ -325,9 +377,9 @@ const float *km_batch_try(km_batch *b, int s, const int32_t *ids, int n, km_erro
         km_error_set(err, KM_ERR_MEMORY, "session: out of memory");
         return NULL;
     }
-    if (km_cache_reserve(b->cache, s, n, err) != KM_OK) return NULL;
+    if (reserve(b, s, n, err) != KM_OK) return NULL;
     b->seq[s].ready = false;
-    if (km_plan_few(b->plan, ids, rows, n, b->rows) == KM_OK) return b->rows;
+    if (run_few(b, ids, rows, n, b->rows) == KM_OK) return b->rows;
     failed(b, err);
     return NULL;
 }
@@ -338,7 +390,7 @@ void km_batch_take(km_batch *b, int s, const int32_t *ids, int keep) {
     if (keep < 1) return;
     memcpy(q->seen + km_cache_length(b->cache, s), ids, sizeof *ids * (size_t)keep);
     memcpy(q->logits, b->rows + (size_t)(keep - 1) * vocab, sizeof *b->rows * vocab);
-    km_cache_add(b->cache, s, keep);
+    add(b, s, keep);
     q->ready = true;
 }
 

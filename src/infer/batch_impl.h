@@ -2,6 +2,7 @@
 #ifndef KM_INFER_BATCH_IMPL_H
 #define KM_INFER_BATCH_IMPL_H
 #include "infer/batch.h"
+#include "infer/follow.h"
 
 typedef struct km_batch_seq {
     bool used, ready;  /* ready: logits are those after the last token */
@@ -16,6 +17,7 @@ struct km_batch {
     km_cache *cache;
     km_plan *plan;
     km_batch_seq *seq;
+    km_lead *lead; /* of ranks that share the model; NULL: it is whole */
     float *rows; /* (km_plan_rows, vocab) where a step has more than one row */
 };
 

@@ -125,7 +125,15 @@ static km_status each_piece(km_batch *b, int s, const header *h, km_writer *w, X
     return KM_OK;
 }
 
+/* A rank has the keys and values of its own heads alone. */
+static km_status whole(const km_batch *b, const char *path, km_error *err) {
+    if (!b->m->comm) return KM_OK;
+    return km_error_set(err, KM_ERR_UNSUPPORTED,
+                        "%s: there are no session files where ranks share the model", path);
+}
+
 km_status km_batch_save(km_batch *b, int s, const char *path, km_error *err) {
+    if (whole(b, path, err) != KM_OK) return KM_ERR_UNSUPPORTED;
     header h = describe(b, s);
     XXH3_state_t *hash = XXH3_createState();
     char *room = km_alloc((size_t)h.page_bytes);
@@ -220,6 +228,7 @@ static km_status take(km_batch *b, int s, const header *h, const uint8_t *p, km_
 }
 
 km_status km_batch_restore(km_batch *b, int s, const char *path, km_error *err) {
+    if (whole(b, path, err) != KM_OK) return KM_ERR_UNSUPPORTED;
     km_map map = {0};
     header h = {0};
     km_status status = km_map_open(&map, path, err);

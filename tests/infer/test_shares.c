@@ -1,0 +1,381 @@
+/* Two ranks, one model: each holds a share of every layer, and what comes out is what the whole model
+ * gives, for every architecture and type, in prompts, single tokens, batches, forks and guesses. Rank
+ * 0 leads and compares, rank 1 follows; a difference ends both at once. */
+#include "format/safetensors.h"
+#include "infer/follow.h"
+#include "infer/generate.h"
+#include "model/arch.h"
+#include "model/open.h"
+#include "support/engine.h"
+#include "support/random_model.h"
+#include "support/ranks.h"
+#include <math.h>
+
+static km_ctx *ctx;
+static km_comm *comm;
+static int rank;
+static char file[] = "/tmp/kermes-shares-XXXXXX.gguf";
+
+/* A rank that fails must not leave the other waiting: mpirun ends it. */
+#define must(what, ...)                                                                            \
+    do {                                                                                           \
+        if (what) break;                                                                           \
+        fprintf(stderr, "%s:%d: rank %d: ", __FILE__, __LINE__, rank);                             \
+        fprintf(stderr, __VA_ARGS__);                                                              \
+        fputc('\n', stderr);                                                                       \
+        _exit(1);                                                                                  \
+    } while (0)
+
+static const char *fixture(const char *name, const char *end) {
+    static char path[2][600];
+    static int turn;
+    const char *root = getenv("SRC_DIR");
+    turn = !turn;
+    snprintf(path[turn], sizeof path[turn], "%s/tests/fixtures/%s%s", root ? root : ".", name, end);
+    return path[turn];
+}
+
+static km_model *opened(const char *path, km_comm *c) {
+    km_error err = {0};
+    km_model *m = km_model_open(ctx, path, &(km_open_options){.comm = c}, &err);
+    must(m, "%s", err.text);
+    return m;
+}
+
+/* Opens the file on all ranks and runs `lead` on rank 0, with the whole model beside it. */
+static void together(const char *path, void (*lead)(km_model *shared, km_model *whole, void *user),
+                     void *user) {
+    km_error err = {0};
+    km_model *shared = opened(path, comm);
+    must(shared->comm == comm && shared->share.ranks == 2, "the model is not shared");
+    if (rank != 0) {
+        must(km_follow(shared, &err) == KM_OK, "%s", err.text);
+    } else {
+        km_model *whole = opened(path, NULL);
+        lead(shared, whole, user);
+        km_model_free(whole);
+        km_lead_dismiss(shared);
+    }
+    km_model_free(shared);
+    must(!km_failed(ctx), "%s", km_ctx_error(ctx));
+}
+
+static km_session *session_of(km_model *m, km_dtype cache, int64_t sequences) {
+    km_batch_options o = km_batch_defaults();
+    km_error err = {0};
+    o.cache = cache;
+    o.sequences = sequences;
+    km_session *s = km_session_open(ctx, m, &o, &err);
+    must(s, "%s", err.text);
+    return s;
+}
+
+static void near(const char *what, const float *got, const float *want, int64_t n, double bound) {
+    double apart = logits_apart(got, want, n);
+    must(apart <= bound, "%s: logits are %.3g apart", what, apart);
+}
+
+/* ---- Against transformers ---- */
+
+static void compare_with_fixture(km_model *shared, km_model *whole, void *user) {
+    const char *name = user;
+    km_error err = {0};
+    km_safetensors *f = km_safetensors_open(fixture(name, ".safetensors"), &err);
+    must(f, "%s", err.text);
+    const int32_t *ids = km_safetensors_find(f, "ids")->data;
+    const km_st_tensor *logits = km_safetensors_find(f, "logits");
+    int64_t t = logits->shape.dim[1], v = logits->shape.dim[2];
+    km_session *s = session_of(shared, KM_F32, 1);
+    must(v == whole->config.vocab && shared->config.heads < whole->config.heads, "no share");
+    for (int64_t at = 0, n = 5; at < t; at += n, n = at == 5 ? 6 : 1) { /* 5, 6, then one by one */
+        must(km_session_read(s, ids + at, (size_t)n, &err) == KM_OK, "%s", err.text);
+        near(name, km_session_logits(s), (const float *)logits->data + (at + n - 1) * v, v, 2e-5);
+    }
+    km_session_free(s);
+    km_safetensors_close(f);
+}
+
+static void every_architecture_gives_the_logits_of_transformers(void **state) {
+    static const char *const names[] = {"llama3", "linear", "mistral", "qwen2", "yarn",
+                                        "qwen3",  "gemma2", "gemma3",  "phi3"};
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "archs/%s", names[i]);
+        together(fixture(name, ".gguf"), compare_with_fixture, name);
+    }
+}
+
+/* ---- Against the whole model ---- */
+
+enum { VOCAB = 301, CONTEXT = 256, PROMPT = 70 };
+
+static km_config config_of(km_arch arch) {
+    const km_traits *t = km_arch_traits(arch);
+    bool gpt2 = arch == KM_ARCH_GPT2;
+    km_config c = {.arch = arch,
+                   .layers = 2,
+                   .heads = gpt2 ? 4 : 6,
+                   .kv_heads = gpt2 ? 4 : 3, /* two for one rank, one for the other */
+                   .head_dim = gpt2 ? 0 : 32,
+                   .dim = 128,
+                   .hidden = 320,
+                   .context = CONTEXT,
+                   .vocab = VOCAB,
+                   .bias = gpt2,
+                   .rope_base = t->rope_base,
+                   .local_rope_base = t->local_rope_base,
+                   .attn_softcap = t->attn_softcap,
+                   .logit_softcap = t->logit_softcap,
+                   .tied = arch != KM_ARCH_QWEN2 && arch != KM_ARCH_PHI3};
+    if (t->full_every) c.window = 40, c.full_every = 2;
+    return random_config(c);
+}
+
+/* Rank 0 writes, the other waits for it. */
+static void write_model(const km_config *c, const char *mix) {
+    km_error err = {0};
+    if (rank == 0)
+        must(km_synthetic_write(file, c, km_mix_find(mix), 5, NULL, NULL, &err) == KM_OK, "%s",
+             err.text);
+    must(km_comm_barrier(comm, &err) == KM_OK, "%s", err.text);
+}
+
+/* A prompt longer than a page, tokens one by one, a fork, back again and on. */
+static void talk(km_model *m, float out[4][VOCAB]) {
+    km_error err = {0};
+    int32_t ids[CONTEXT];
+    random_ids(ids, CONTEXT, VOCAB);
+    km_session *s = session_of(m, KM_F32, 2);
+#define SAY(call) must((call) == KM_OK, "%s", err.text)
+#define KEEP(i, from) memcpy(out[i], km_session_logits(from), sizeof out[i])
+    SAY(km_session_read(s, ids, PROMPT, &err));
+    KEEP(0, s);
+    for (int i = PROMPT; i < PROMPT + 6; i++) SAY(km_session_next(s, ids[i], &err));
+    KEEP(1, s);
+    km_session *fork = km_session_fork(s, &err);
+    must(fork, "%s", err.text);
+    SAY(km_session_next(fork, 7, &err));
+    KEEP(2, fork);
+    km_session_free(fork);
+    km_session_rewind(s, PROMPT - 3);
+    SAY(km_session_read(s, ids + PROMPT, 12, &err));
+    KEEP(3, s);
+    km_session_free(s);
+}
+
+typedef struct trial {
+    const char *name;
+    double bound;
+} trial;
+
+static void compare_talks(km_model *shared, km_model *whole, void *user) {
+    static float a[4][VOCAB], b[4][VOCAB];
+    const trial *t = user;
+    talk(whole, a);
+    talk(shared, b);
+    for (int i = 0; i < 4; i++) near(t->name, b[i], a[i], VOCAB, t->bound);
+}
+
+static void shares_add_up_to_the_whole_for_every_architecture(void **state) {
+    (void)state;
+    for (int arch = 0; arch < KM_ARCH_COUNT; arch++) {
+        km_config c = config_of((km_arch)arch);
+        trial t = {km_arch_name((km_arch)arch), 2e-5};
+        write_model(&c, "f32");
+        together(file, compare_talks, &t);
+    }
+}
+
+/* Activations are rounded to 8 bits before products with blocks, so a sum taken in another order
+ * shows; a share that is not the right one gives quite other logits. */
+static void shares_of_every_type_add_up_to_the_whole(void **state) {
+    static const char *const mixes[] = {"f16",  "bf16", "q8_0",   "q4_0",   "q4_1",   "q5_0",  "q5_1",
+                                        "q6_k", "q5_k", "q4_k_m", "q3_k_m", "iq4_nl", "iq4_xs", "q2_k"};
+    (void)state;
+    km_config c = config_of(KM_ARCH_LLAMA), joined = config_of(KM_ARCH_PHI3);
+    c.heads = 16, c.kv_heads = 4, c.head_dim = 64; /* a group is one block of 256 */
+    c.dim = joined.dim = 256;
+    c.hidden = joined.hidden = 768; /* two blocks for one rank, one for the other */
+    joined.heads = 8, joined.kv_heads = 2, joined.head_dim = 64;
+    for (size_t i = 0; i < sizeof mixes / sizeof *mixes; i++) {
+        trial t = {mixes[i], i < 2 ? 1e-4 : 0.04};
+        write_model(i % 3 == 1 ? &joined : &c, mixes[i]);
+        together(file, compare_talks, &t);
+    }
+}
+
+/* ---- Choosing ---- */
+
+static void take_greedily(km_model *m, int32_t *out, int n) {
+    km_error err = {0};
+    int32_t ids[CONTEXT];
+    random_ids(ids, CONTEXT, VOCAB);
+    km_session *s = session_of(m, KM_F16, 1);
+    SAY(km_session_read(s, ids, 20, &err));
+    for (int i = 0; i < n; i++) {
+        out[i] = km_likeliest(km_session_logits(s), VOCAB);
+        SAY(km_session_next(s, out[i], &err));
+    }
+    km_session_free(s);
+}
+
+static void compare_tokens(km_model *shared, km_model *whole, void *user) {
+    int32_t a[40], b[40];
+    take_greedily(whole, a, 40);
+    take_greedily(shared, b, 40);
+    must(memcmp(a, b, sizeof a) == 0, "%s: other tokens", (const char *)user);
+}
+
+static void greedy_tokens_are_those_of_the_whole_model(void **state) {
+    (void)state;
+    for (int arch = 0; arch < KM_ARCH_COUNT; arch++) {
+        km_config c = config_of((km_arch)arch);
+        write_model(&c, "f32");
+        together(file, compare_tokens, (void *)km_arch_name((km_arch)arch));
+    }
+}
+
+/* Through km_generate: drawn tokens, tokens chosen by the op ahead of the host, and guesses. */
+static void generate(km_model *m, int choose, bool lookup, double temperature, int32_t *out,
+                     int64_t *n) {
+    km_error err = {0};
+    km_token *token = km_token_load(file, &err);
+    must(token, "%s", err.text);
+    km_session *s = session_of(m, KM_F16, 1);
+    km_generation g = {.tokens = 32, .past_end = true, .choose = choose,
+                       .sampling = km_sampling_defaults()};
+    g.sampling.temperature = temperature;
+    g.sampling.top_k = 20;
+    g.sampling.seed = 11;
+    if (lookup) g.draft = km_drafter_lookup(&err);
+    must(!lookup || g.draft, "%s", err.text);
+    km_generated got;
+    static const char prompt[] = "one two one two one two one";
+    SAY(km_generate_in(s, m, token, prompt, sizeof prompt - 1, &g, &got, &err));
+    *n = km_session_length(s);
+    memcpy(out, km_session_tokens(s), sizeof *out * (size_t)*n);
+    km_drafter_free(g.draft);
+    km_session_free(s);
+    km_token_free(token);
+}
+
+static void compare_texts(km_model *shared, km_model *whole, void *user) {
+    static const struct {
+        int choose;
+        bool lookup;
+        double temperature;
+    } ways[] = {{KM_CHOOSE_HOST, false, 0},   {KM_CHOOSE_HOST, false, 0.9},
+                {KM_CHOOSE_DEVICE, false, 0}, {KM_CHOOSE_DEVICE, false, 0.9},
+                {KM_CHOOSE_HOST, true, 0},    {KM_CHOOSE_DEVICE, true, 0.9}};
+    (void)user;
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        int32_t a[CONTEXT], b[CONTEXT];
+        int64_t n, k;
+        generate(whole, ways[i].choose, ways[i].lookup, ways[i].temperature, a, &n);
+        generate(shared, ways[i].choose, ways[i].lookup, ways[i].temperature, b, &k);
+        must(n == k && memcmp(a, b, sizeof *a * (size_t)n) == 0, "way %zu: another text", i);
+    }
+}
+
+static void drawn_and_guessed_texts_are_those_of_the_whole_model(void **state) {
+    (void)state;
+    km_config c = config_of(KM_ARCH_LLAMA);
+    write_model(&c, "f32");
+    together(file, compare_texts, NULL);
+}
+
+/* ---- Several sequences; what cannot be ---- */
+
+static void step_together(km_model *m, float out[3][VOCAB]) {
+    km_error err = {0};
+    km_batch_options o = {.cache = KM_Q8_0, .sequences = 3};
+    int32_t ids[CONTEXT];
+    int at[3];
+    random_ids(ids, CONTEXT, VOCAB);
+    km_batch *b = km_batch_new(ctx, m, &o, &err);
+    must(b, "%s", err.text);
+    for (int i = 0; i < 3; i++) {
+        at[i] = km_batch_join(b, &err);
+        must(at[i] >= 0, "%s", err.text);
+        SAY(km_batch_read(b, at[i], ids + i, (size_t)(3 + 5 * i), &err));
+    }
+    km_batch_leave(b, at[1]); /* its place is another's then */
+    at[1] = km_batch_fork(b, at[2], &err);
+    for (int k = 0; k < 4; k++) {
+        km_batch_token t[3];
+        for (int i = 0; i < 3; i++) t[i] = (km_batch_token){at[i], ids[30 + 3 * k + i]};
+        SAY(km_batch_step(b, t, 3, &err));
+    }
+    for (int i = 0; i < 3; i++) memcpy(out[i], km_batch_logits(b, at[i]), sizeof out[i]);
+    km_error why = {0};
+    if (m->comm) {
+        must(km_batch_save(b, at[0], "/tmp/kermes-no-session", &why) == KM_ERR_UNSUPPORTED, "saved");
+        must(km_batch_pretend(b, at[0], 8, &why) == KM_ERR_UNSUPPORTED, "pretended");
+    }
+    /* A token that is none is refused before anybody is told. */
+    must(km_batch_read(b, at[0], (int32_t[]){VOCAB}, 1, &why) == KM_ERR_RANGE, "read");
+    km_batch_free(b);
+}
+
+static void compare_batches(km_model *shared, km_model *whole, void *user) {
+    static float a[3][VOCAB], b[3][VOCAB];
+    (void)user;
+    step_together(whole, a);
+    step_together(shared, b);
+    for (int i = 0; i < 3; i++) near("batch", b[i], a[i], VOCAB, 0.02); /* the cache is of 8 bits */
+}
+
+static void sequences_run_together_on_ranks_too(void **state) {
+    (void)state;
+    km_config c = config_of(KM_ARCH_GEMMA3);
+    write_model(&c, "f32");
+    together(file, compare_batches, NULL);
+}
+
+static void what_cannot_be_shared_is_refused_by_all_ranks(void **state) {
+    (void)state;
+    km_error err = {0};
+    km_config c = config_of(KM_ARCH_LLAMA);
+    c.heads = 4, c.kv_heads = 1;
+    write_model(&c, "f32");
+    must(!km_model_open(ctx, file, &(km_open_options){.comm = comm}, &err), "one head was shared");
+    must(!strcmp(err.text, "2 ranks cannot share 1 key/value heads; 1 is the most for this model"),
+         "%s", err.text);
+    err = (km_error){0};
+    must(!km_model_open(ctx, fixture("models/gpt2", ""),
+                        &(km_open_options){.comm = comm, .dtype = KM_F32}, &err),
+         "a folder was shared");
+    must(!strcmp(err.text, "only a GGUF file can be split over ranks; kermes convert makes one"),
+         "%s", err.text);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_architecture_gives_the_logits_of_transformers),
+        cmocka_unit_test(shares_add_up_to_the_whole_for_every_architecture),
+        cmocka_unit_test(shares_of_every_type_add_up_to_the_whole),
+        cmocka_unit_test(greedy_tokens_are_those_of_the_whole_model),
+        cmocka_unit_test(drawn_and_guessed_texts_are_those_of_the_whole_model),
+        cmocka_unit_test(sequences_run_together_on_ranks_too),
+        cmocka_unit_test(what_cannot_be_shared_is_refused_by_all_ranks),
+    };
+    int code = run_as_ranks(2);
+    if (code >= 0) return code;
+    km_error err = {0};
+    const char *device = getenv("KM_TEST_DEVICE");
+    ctx = km_ctx_new(device ? device : "cpu", 1);
+    comm = km_comm_open("auto", ctx, &err);
+    must(comm && km_comm_size(comm) == 2, "%s", err.text);
+    rank = km_comm_rank(comm);
+    int fd = rank == 0 ? mkstemps(file, 5) : 0;
+    must(fd >= 0, "no temporary file");
+    if (fd > 0) close(fd);
+    must(km_comm_broadcast(comm, 0, file, sizeof file, &err) == KM_OK, "%s", err.text);
+    code = cmocka_run_group_tests(tests, NULL, NULL);
+    km_comm_barrier(comm, NULL); /* all are done with the file */
+    if (rank == 0) unlink(file);
+    km_comm_close(comm);
+    km_ctx_free(ctx);
+    return code;
+}
