@@ -47,6 +47,16 @@ km_status km_cli_where_check(const km_cli_where *w, km_error *err) {
     int64_t layers;
     km_open_split split;
     km_status s = layers_of(w->gpu_layers, &layers, err);
+    if (s == KM_OK && w->split && strcmp(w->split, "layers") && strcmp(w->split, "tensor"))
+        s = km_error_set(err, KM_ERR_RANGE, "--split takes layers or tensor, not '%.40s'",
+                         w->split);
+    bool tensor = w->split && strcmp(w->split, "tensor") == 0;
+    if (s == KM_OK && tensor && (w->devices || w->gpu_layers))
+        s = km_error_set(err, KM_ERR_RANGE,
+                         "--split tensor gives every rank a device; --%s splits by layers",
+                         w->devices ? "devices" : "gpu-layers");
+    if (s == KM_OK && w->comm && !tensor)
+        s = km_error_set(err, KM_ERR_RANGE, "--comm is for ranks: add --split tensor");
     return s == KM_OK && w->devices ? devices_of(w->devices, &split, err) : s;
 }
 
@@ -145,12 +155,14 @@ km_status km_cli_model_open_at(km_cli_model *m, const char *given, const char *t
                                const km_common *common, const km_cli_where *where, km_dtype cache,
                                int64_t sequences, const km_open_options *how, km_error *err) {
     km_status s = km_cli_model_find(m, given, tokenizer, err);
+    m->silent = km_cli_silent(where);
     if (s != KM_OK) return s;
     m->how = *how;
     m->context = how->context;
     m->threads = (int)common->threads;
     const char *fault = getenv("KERMES_FAULT_STEP"); /* for tests: that step fails */
     if (fault) km_plan_fail_at(strtoll(fault, NULL, 10));
+    if (km_cli_shares(where)) return km_cli_model_share(m, common, where, cache, sequences, err);
     if (only_cpu(common, where)) return open_on(m, "cpu", NULL, NULL, err);
     if ((s = make_plan(m, common, where, cache, sequences, err)) != KM_OK) return s;
     if (m->plan.context > 0) m->how.context = m->plan.context;

@@ -160,6 +160,7 @@ static int run(settings *o) {
     km_cli_cache_type(o->session.cache_type, &cache, &err); /* checked before */
     km_status s =
         km_cli_model_open_at(&m, o->model, NULL, &o->common, &o->where, cache, 1, &how, &err);
+    if (s == KM_OK && km_cli_follows(&m)) return km_cli_follow(&m);
     if (s == KM_OK) s = km_cli_sampling_open(&o->sampling, m.token, &err);
     if (s == KM_OK) s = read_prompt(o, &m, &prompt, &err);
     if (s == KM_OK) s = km_cli_draft_open(&draft, o->draft, &m, &o->common, &err);
@@ -171,7 +172,7 @@ static int run(settings *o) {
                     "the answer ends where the context of %lld tokens is full; --shift goes on",
                     (long long)m.model->config.context);
     } else {
-        km_cli_fail("%s", err.text);
+        km_cli_model_fail(&m, &err);
     }
     km_text_free(&prompt);
     km_text_free(&out.text.text);
@@ -204,6 +205,7 @@ int km_command_run(int argc, char **argv) {
         KM_OPTION_DRAFT_ROW(o.draft),
         KM_OPTION_DEVICE_ROW(o.common, "where to compute (default: auto, a GPU if there is one)"),
         KM_OPTION_WHERE_ROWS(o.where),
+        KM_OPTION_SPLIT_ROWS(o.where),
         KM_OPTION_THREADS_ROW(o.common),
         KM_OPTION_OUTPUT_ROWS(o.common),
         {0},
@@ -220,6 +222,7 @@ int km_command_run(int argc, char **argv) {
                     "  kermes run --chat --prompt 'A cat, as JSON.' --json-schema cat.schema.json\n"
                     "  kermes run --prompt '1, 2, 3,' --stop '10' --logit-bias ' 7=-inf'\n"
                     "  kermes run -m large.gguf --prompt 'Once' --device cuda --gpu-layers auto\n"
+                    "  mpirun -n 2 kermes run -m large.gguf --split tensor --prompt 'Once'\n"
                     "  kermes run -m Qwen2.5-7B.gguf --draft Qwen2.5-0.5B.gguf --prompt 'Once'\n"
                     "  kermes run --chat --file code.txt --draft lookup\n",
     };
@@ -234,6 +237,6 @@ int km_command_run(int argc, char **argv) {
         km_cli_where_check(&o.where, &err) != KM_OK ||
         km_cli_sampling_check(&o.sampling, &err) != KM_OK)
         return km_cli_usage("%s", err.text);
-    km_cli_notes(o.common.quiet);
+    km_cli_notes(o.common.quiet || km_cli_silent(&o.where));
     return run(&o);
 }

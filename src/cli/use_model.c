@@ -2,6 +2,7 @@
 #include "cli/use_model.h"
 #include "base/log.h"
 #include "cli/model_folder.h"
+#include "infer/follow.h"
 #include "model/convert.h"
 #include "token/utf8.h"
 #include "train/checkpoint.h"
@@ -71,7 +72,9 @@ km_status km_cli_model_find(km_cli_model *m, const char *given, const char *toke
 }
 
 void km_cli_model_close(km_cli_model *m) {
+    km_lead_dismiss(m->model);
     km_model_free(m->model);
+    km_comm_close(m->comm);
     km_ctx_free(m->ctx);
     km_token_free(m->token);
 }
@@ -106,6 +109,11 @@ static km_session *new_session(const km_cli_model *m, const km_cli_session *o, k
 }
 
 km_session *km_cli_session_open(const km_cli_model *m, const km_cli_session *o, km_error *err) {
+    if (m->comm && o->file) {
+        km_error_set(err, KM_ERR_UNSUPPORTED,
+                     "--session keeps no file where ranks share the model");
+        return NULL;
+    }
     km_session *s = new_session(m, o, err);
     struct stat st;
     if (s && o->file && stat(o->file, &st) == 0 && km_session_restore(s, o->file, err) != KM_OK) {
@@ -119,7 +127,7 @@ km_session *km_cli_rescue(km_cli_model *m, const km_cli_session *o, km_session *
                           const km_error *why) {
     km_session *failed = *session;
     km_error err = {0};
-    if (strcmp(m->devices, "cpu") == 0) return NULL;
+    if (m->comm || strcmp(m->devices, "cpu") == 0) return NULL; /* ranks cannot move alone */
     size_t n = (size_t)km_session_length(failed), bytes = sizeof(int32_t) * n;
     int32_t *ids = malloc(bytes + 1);
     if (!ids) return NULL;

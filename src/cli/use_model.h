@@ -12,6 +12,8 @@
 typedef struct km_cli_where {
     const char *gpu_layers; /* "N" or "auto"; NULL: all that fit */
     const char *devices;    /* "cuda:0,cuda:1"; NULL: --device */
+    const char *split;      /* "layers" (NULL) or "tensor" */
+    const char *comm;       /* how ranks talk; NULL: auto */
 } km_cli_where;
 
 /* clang-format off */
@@ -21,6 +23,13 @@ typedef struct km_cli_where {
      "the mapped file (default: all, or as many as fit)"},                                         \
     {"devices", KM_OPTION_TEXT, "LIST", &(w).devices, 0, 0,                                        \
      "several devices, as cuda:0,cuda:1: layers are spread over them"}
+/* For commands that ranks can run together. */
+#define KM_OPTION_SPLIT_ROWS(w)                                                                    \
+    {"split", KM_OPTION_TEXT, "HOW", &(w).split, 0, 0,                                             \
+     "layers (default): over --devices; tensor: over the ranks of mpirun,\n"                       \
+     "each of which holds a share of every layer"},                                                \
+    {"comm", KM_OPTION_TEXT, "HOW", &(w).comm, 0, 0,                                               \
+     "how the ranks talk: auto (default), mpi, nccl"}
 /* clang-format on */
 
 typedef struct km_cli_model {
@@ -34,6 +43,8 @@ typedef struct km_cli_model {
     int64_t context;   /* as asked for; 0: none was */
     int threads;
     km_open_options how;
+    km_comm *comm; /* of the ranks that share the model; NULL: it is whole */
+    bool silent;   /* an error is another rank's to tell */
 } km_cli_model;
 
 /* given: a GGUF file, a folder with a model, or a training run's, which stands for its model, its
@@ -49,6 +60,19 @@ km_status km_cli_model_open_at(km_cli_model *m, const char *given, const char *t
 /* Closes the model where it is and opens it on the CPU. */
 km_status km_cli_model_to_cpu(km_cli_model *m, km_error *err);
 void km_cli_model_close(km_cli_model *m);
+
+/* ---- Ranks: --split tensor ---- */
+
+/* The model's share of this rank, if the line asks for shares and there are ranks. Rank 0 goes on as
+ * if it had the whole model; the others follow it, which is all they do, and then leave. */
+bool km_cli_shares(const km_cli_where *where);
+km_status km_cli_model_share(km_cli_model *m, const km_common *common, const km_cli_where *where,
+                             km_dtype cache, int64_t sequences, km_error *err);
+bool km_cli_silent(const km_cli_where *where); /* notes and mistakes are rank 0's to tell */
+bool km_cli_follows(const km_cli_model *m);
+int km_cli_follow(km_cli_model *m); /* closes it; the exit code */
+/* Says what was wrong, unless another rank says so; the exit code. */
+int km_cli_model_fail(const km_cli_model *m, const km_error *err);
 
 /* The first half of opening: the path and the tokenizer. */
 km_status km_cli_model_find(km_cli_model *m, const char *given, const char *tokenizer,
