@@ -64,7 +64,7 @@ static km_status none_wait(km_ctx *ctx, km_comm *c, km_comm_work *w) {
     return km_ctx_status(ctx);
 }
 
-static const km_transport none = {"none", true, none_close, none_start, none_wait};
+static const km_transport none = {"none", true, none_close, none_start, none_wait, NULL};
 
 /* ---- Choosing ---- */
 
@@ -142,14 +142,20 @@ bool km_comm_capturable(const km_comm *c) { return !c || c->transport->capturabl
 
 /* ---- Tensors ---- */
 
-km_comm_work *km_comm_start(km_ctx *ctx, km_comm *c, km_comm_op op, km_tensor *t) {
-    if (km_failed(ctx)) return NULL;
+/* Whether t can be sent; it counts as changed then. */
+static bool can_go(km_ctx *ctx, const km_comm *c, km_comm_op op, km_tensor *t) {
+    if (km_failed(ctx)) return false;
     bool parts = op == KM_COMM_REDUCE_SCATTER || op == KM_COMM_ALL_GATHER;
     if (!km_is_contiguous(t) || (parts && km_shape_count(t->shape) % km_comm_size(c) != 0)) {
         km_fail(ctx, KM_ERR_SHAPE, "comm: the tensor is not contiguous or does not split evenly");
-        return NULL;
+        return false;
     }
     t->storage->version++;
+    return true;
+}
+
+km_comm_work *km_comm_start(km_ctx *ctx, km_comm *c, km_comm_op op, km_tensor *t) {
+    if (!can_go(ctx, c, op, t)) return NULL;
     return c ? c->transport->start(ctx, c, op, t) : &done;
 }
 
@@ -161,7 +167,12 @@ km_status km_comm_wait(km_ctx *ctx, km_comm *c, km_comm_work *w) {
 /* Both, as a kernel: so a host that captures a step remembers it and does it again. */
 static km_status run_kernel(km_ctx *ctx, const km_call *call) {
     km_comm *c = (km_comm *)(uintptr_t)call->p->stream;
-    return km_comm_wait(ctx, c, km_comm_start(ctx, c, (km_comm_op)call->p->n[0], call->in[0]));
+    km_comm_op op = (km_comm_op)call->p->n[0];
+    km_tensor *t = call->in[0];
+    if (!c->transport->run || !km_tensor_dev(t)->host)
+        return km_comm_wait(ctx, c, km_comm_start(ctx, c, op, t));
+    if (!can_go(ctx, c, op, t)) return km_ctx_status(ctx);
+    return c->transport->run(ctx, c, op, t);
 }
 
 km_status km_comm_run(km_ctx *ctx, km_comm *c, km_comm_op op, km_tensor *t) {

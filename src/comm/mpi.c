@@ -14,6 +14,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#define SMALL ((size_t)64 << 10) /* bytes of all ranks together */
+
 enum { JOB_TENSOR, JOB_BARRIER, JOB_BROADCAST, JOB_GATHER };
 
 struct km_mpi {
@@ -24,7 +26,7 @@ struct km_mpi {
     pthread_mutex_t lock;
     pthread_cond_t given, done;
     km_mpi_job *first, **last;
-    bool stop;
+    bool stop, taken;        /* taken: another thread talks for itself */
     km_mpi_part *part;       /* 2 * size */
     void *room;              /* what the others send */
     size_t room_bytes;
@@ -58,20 +60,50 @@ static int64_t part_of(int64_t count, int64_t per, int r) {
     return first >= count ? 0 : count - first < per ? count - first : per;
 }
 
+/* Room for `bytes` from each rank. */
+static km_status make_room(km_mpi *m, km_mpi_job *job, size_t bytes) {
+    if (m->room_bytes >= bytes * (size_t)m->size) return KM_OK;
+    km_free_aligned(m->room, m->room_bytes);
+    m->room_bytes = bytes * (size_t)m->size;
+    m->room = km_alloc_aligned(m->room_bytes);
+    if (m->room) return KM_OK;
+    m->room_bytes = 0;
+    return km_error_set(&job->err, KM_ERR_MEMORY, "comm: out of memory");
+}
+
+/* own = the sum over the ranks, of which the others' lie in the room, `bytes` each. */
+static km_status sum_room(km_mpi *m, km_mpi_job *job, void *own, size_t bytes, int64_t count) {
+    const void **src = km_alloc((size_t)m->size * sizeof *src);
+    if (!src) return km_error_set(&job->err, KM_ERR_MEMORY, "comm: out of memory");
+    for (int r = 0; r < m->size; r++) src[r] = r == m->rank ? own : (char *)m->room + bytes * (size_t)r;
+    sum_parts(own, src, m->size, count, job->dtype);
+    km_free(src);
+    return KM_OK;
+}
+
+/* A small sum: everybody sends all of it to everybody, and each adds it up. The parts below would
+ * need two messages one after the other, and it is their delay that counts. */
+static km_status reduce_small(km_mpi *m, km_mpi_job *job) {
+    char why[256] = "";
+    size_t bytes = (size_t)job->count * km_dtype_size(job->dtype);
+    if (make_room(m, job, bytes) != KM_OK) return job->err.code;
+    km_mpi_part *send = m->part, *receive = m->part + m->size;
+    int n = 0;
+    for (int r = 0; r < m->size; r++) {
+        if (r == m->rank) continue;
+        send[n] = (km_mpi_part){r, job->data, bytes};
+        receive[n++] = (km_mpi_part){r, (char *)m->room + bytes * (size_t)r, bytes};
+    }
+    if (m->call->exchange(send, n, receive, n, why, sizeof why) != 0) return failed(job, why);
+    return sum_room(m, job, job->data, bytes, job->count);
+}
+
 static km_status reduce_parts(km_mpi *m, km_mpi_job *job, int64_t per) {
     char why[256] = "";
     size_t size = km_dtype_size(job->dtype);
     int64_t mine = part_of(job->count, per, m->rank);
     size_t bytes = (size_t)mine * size;
-    if (m->room_bytes < bytes * (size_t)m->size) {
-        km_free_aligned(m->room, m->room_bytes);
-        m->room_bytes = bytes * (size_t)m->size;
-        m->room = km_alloc_aligned(m->room_bytes);
-        if (!m->room) {
-            m->room_bytes = 0;
-            return km_error_set(&job->err, KM_ERR_MEMORY, "comm: out of memory");
-        }
-    }
+    if (make_room(m, job, bytes) != KM_OK) return job->err.code;
     km_mpi_part *send = m->part, *receive = m->part + m->size;
     int n = 0;
     for (int r = 0; r < m->size; r++) {
@@ -82,13 +114,8 @@ static km_status reduce_parts(km_mpi *m, km_mpi_job *job, int64_t per) {
     }
     if (m->call->exchange(send, n, receive, n, why, sizeof why) != 0) return failed(job, why);
     if (mine == 0) return KM_OK;
-    const void **src = km_alloc((size_t)m->size * sizeof *src);
-    if (!src) return km_error_set(&job->err, KM_ERR_MEMORY, "comm: out of memory");
     char *own = (char *)job->data + (size_t)per * (size_t)m->rank * size;
-    for (int r = 0; r < m->size; r++) src[r] = r == m->rank ? own : (char *)m->room + bytes * (size_t)r;
-    sum_parts(own, src, m->size, mine, job->dtype);
-    km_free(src);
-    return KM_OK;
+    return sum_room(m, job, own, bytes, mine);
 }
 
 /* Parts of `per` bytes; the last may be short, or there may be none. */
@@ -115,6 +142,7 @@ static km_status do_tensor(km_mpi *m, km_mpi_job *job) {
     case KM_COMM_REDUCE_SCATTER: return reduce_parts(m, job, per);
     case KM_COMM_ALL_GATHER: return gather_parts(m, job, job->data, total, (size_t)per * size);
     case KM_COMM_ALL_REDUCE:
+        if (total * (size_t)m->size <= SMALL) return reduce_small(m, job);
         if (reduce_parts(m, job, per) != KM_OK) return job->err.code;
         return gather_parts(m, job, job->data, total, (size_t)per * size);
     default:
@@ -145,7 +173,7 @@ static void *work(void *arg) {
     km_mpi *m = arg;
     pthread_mutex_lock(&m->lock);
     for (;;) {
-        while (!m->first && !m->stop) pthread_cond_wait(&m->given, &m->lock);
+        while ((!m->first || m->taken) && !m->stop) pthread_cond_wait(&m->given, &m->lock);
         km_mpi_job *job = m->first;
         if (!job) break;
         pthread_mutex_unlock(&m->lock);
@@ -183,21 +211,35 @@ km_status km_mpi_await(km_mpi *m, km_mpi_job *job, km_error *err) {
     return job->err.code == KM_OK ? KM_OK : km_error_set(err, job->err.code, "%s", job->err.text);
 }
 
-static km_status run(km_mpi *m, km_mpi_job *job, km_error *err) {
-    km_mpi_submit(m, job);
-    return km_mpi_await(m, job, err);
+km_status km_mpi_run(km_mpi *m, km_mpi_job *job, km_error *err) {
+    pthread_mutex_lock(&m->lock);
+    bool idle = m->threaded && !m->first && !m->taken;
+    if (idle) m->taken = true;
+    pthread_mutex_unlock(&m->lock);
+    if (!idle) {
+        km_mpi_submit(m, job);
+        return km_mpi_await(m, job, err);
+    }
+    job->err = (km_error){0};
+    do_job(m, job);
+    pthread_mutex_lock(&m->lock);
+    m->taken = false;
+    pthread_cond_signal(&m->given);
+    pthread_mutex_unlock(&m->lock);
+    return job->err.code == KM_OK ? KM_OK : km_error_set(err, job->err.code, "%s", job->err.text);
 }
 
 km_status km_mpi_barrier(km_mpi *m, km_error *err) {
-    return run(m, &(km_mpi_job){.kind = JOB_BARRIER}, err);
+    return km_mpi_run(m, &(km_mpi_job){.kind = JOB_BARRIER}, err);
 }
 
 km_status km_mpi_broadcast(km_mpi *m, int root, void *data, size_t bytes, km_error *err) {
-    return run(m, &(km_mpi_job){.kind = JOB_BROADCAST, .root = root, .data = data, .bytes = bytes}, err);
+    km_mpi_job job = {.kind = JOB_BROADCAST, .root = root, .data = data, .bytes = bytes};
+    return km_mpi_run(m, &job, err);
 }
 
 km_status km_mpi_gather(km_mpi *m, void *data, size_t bytes, km_error *err) {
-    return run(m, &(km_mpi_job){.kind = JOB_GATHER, .data = data, .bytes = bytes}, err);
+    return km_mpi_run(m, &(km_mpi_job){.kind = JOB_GATHER, .data = data, .bytes = bytes}, err);
 }
 
 /* ---- Opening ---- */

@@ -35,6 +35,8 @@ typedef struct km_mpi_job {
 
 void km_mpi_submit(km_mpi *m, km_mpi_job *job);
 km_status km_mpi_await(km_mpi *m, km_mpi_job *job, km_error *err);
+/* Both; by the calling thread itself where nothing is under way. */
+km_status km_mpi_run(km_mpi *m, km_mpi_job *job, km_error *err);
 
 extern const km_transport km_mpi_transport; /* staged.c */
 

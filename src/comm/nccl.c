@@ -206,4 +206,4 @@ static km_status wait(km_ctx *ctx, km_comm *c, km_comm_work *work) {
     return km_ctx_status(ctx);
 }
 
-const km_transport km_nccl_transport = {"nccl", true, close_all, start, wait};
+const km_transport km_nccl_transport = {"nccl", true, close_all, start, wait, NULL};

@@ -139,6 +139,14 @@ static km_status wait(km_ctx *ctx, km_comm *c, km_comm_work *w) {
     return km_ctx_status(ctx);
 }
 
+static km_status run(km_ctx *ctx, km_comm *c, km_comm_op op, km_tensor *t) {
+    km_mpi_job job = {.op = op, .data = km_tensor_ptr(t), .count = km_shape_count(t->shape),
+                      .dtype = t->dtype};
+    km_error err = {0};
+    if (km_mpi_run(c->mpi, &job, &err) != KM_OK) km_fail(ctx, err.code, "%s", err.text);
+    return km_ctx_status(ctx);
+}
+
 static void close_all(km_comm *c) {
     while (c->impl) {
         staged *s = c->impl;
@@ -147,4 +155,4 @@ static void close_all(km_comm *c) {
     }
 }
 
-const km_transport km_mpi_transport = {"mpi", false, close_all, start, wait};
+const km_transport km_mpi_transport = {"mpi", false, close_all, start, wait, run};

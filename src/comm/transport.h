@@ -9,6 +9,8 @@ typedef struct km_transport {
     void (*close)(km_comm *c);
     km_comm_work *(*start)(km_ctx *ctx, km_comm *c, km_comm_op op, km_tensor *t);
     km_status (*wait)(km_ctx *ctx, km_comm *c, km_comm_work *w);
+    /* Both, for a tensor in host memory, without handing it to another thread; or NULL. */
+    km_status (*run)(km_ctx *ctx, km_comm *c, km_comm_op op, km_tensor *t);
 } km_transport;
 
 struct km_comm {
