@@ -73,8 +73,8 @@ km_status km_lead_begin(const km_model *m, const km_cache_options *o, km_lead **
     km_lead *l = km_calloc(1, sizeof *l);
     if (!l) return km_error_set(err, KM_ERR_MEMORY, "session: out of memory");
     l->m = m;
-    frame f = {.kind = BEGIN, .n = o->dtype, .sequence = (int32_t)o->sequences,
-               .position = o->context};
+    frame f = {
+        .kind = BEGIN, .n = o->dtype, .sequence = (int32_t)o->sequences, .position = o->context};
     km_status s = send_frame(m->comm, &f, NULL, err);
     if (s == KM_OK)
         *out = l;
@@ -130,7 +130,10 @@ km_status km_lead_choose(km_lead *l, const int32_t *ids, const int32_t *rows, in
 
 km_status km_lead_prompt(km_lead *l, const int32_t *ids, int64_t n, int sequence, int64_t position,
                          bool logits) {
-    frame f = {.kind = PROMPT, .n = (int32_t)n, .sequence = sequence, .position = position,
+    frame f = {.kind = PROMPT,
+               .n = (int32_t)n,
+               .sequence = sequence,
+               .position = position,
                .want = logits};
     return l ? tell(l, &f, ids, NULL, NULL) : KM_OK;
 }
@@ -179,13 +182,20 @@ static km_status receive(follower *w, frame *f, km_error *err) {
 
 static km_status heed(km_cache *c, const note *t, km_error *err) {
     switch (t->what) {
-    case KM_LEAD_JOIN: return km_cache_join(c, err) == t->sequence ? KM_OK : KM_ERR_STATE;
+    case KM_LEAD_JOIN:
+        return km_cache_join(c, err) == t->sequence ? KM_OK : KM_ERR_STATE;
     case KM_LEAD_FORK:
         return km_cache_fork(c, (int)t->n, err) == t->sequence ? KM_OK : KM_ERR_STATE;
-    case KM_LEAD_LEAVE: km_cache_leave(c, t->sequence); return KM_OK;
-    case KM_LEAD_RESERVE: return km_cache_reserve(c, t->sequence, t->n, err);
-    case KM_LEAD_ADD: km_cache_add(c, t->sequence, t->n); return KM_OK;
-    default: return km_cache_cut(c, t->sequence, t->n) ? KM_OK : KM_ERR_STATE;
+    case KM_LEAD_LEAVE:
+        km_cache_leave(c, t->sequence);
+        return KM_OK;
+    case KM_LEAD_RESERVE:
+        return km_cache_reserve(c, t->sequence, t->n, err);
+    case KM_LEAD_ADD:
+        km_cache_add(c, t->sequence, t->n);
+        return KM_OK;
+    default:
+        return km_cache_cut(c, t->sequence, t->n) ? KM_OK : KM_ERR_STATE;
     }
 }
 

@@ -37,8 +37,7 @@ km_cut km_share_cut(const km_config *c, const km_share *s, const km_layout_row *
     int64_t q_first = group * s->kv_first, q = group * s->kv_heads;
     int64_t k_first = d * s->kv_first, k = d * s->kv_heads;
     if (s->ranks < 1) return (km_cut){.shape = r->shape};
-    if (strcmp(r->gguf, "output.weight") == 0)
-        return by_rows(r, 1, &s->token_first, &s->tokens);
+    if (strcmp(r->gguf, "output.weight") == 0) return by_rows(r, 1, &s->token_first, &s->tokens);
     if (is_part(r, ".attn_output.")) return by_columns(s, r, q_first, q);
     if (is_part(r, ".ffn_down.")) return by_columns(s, r, s->hidden_first, s->hidden);
     if (is_part(r, ".attn_q.")) return by_rows(r, 1, &q_first, &q);

@@ -190,8 +190,9 @@ static void shares_add_up_to_the_whole_for_every_architecture(void **state) {
 /* Activations are rounded to 8 bits before products with blocks, so a sum taken in another order
  * shows; a share that is not the right one gives quite other logits. */
 static void shares_of_every_type_add_up_to_the_whole(void **state) {
-    static const char *const mixes[] = {"f16",  "bf16", "q8_0",   "q4_0",   "q4_1",   "q5_0",  "q5_1",
-                                        "q6_k", "q5_k", "q4_k_m", "q3_k_m", "iq4_nl", "iq4_xs", "q2_k"};
+    static const char *const mixes[] = {"f16",    "bf16",   "q8_0",   "q4_0", "q4_1",
+                                        "q5_0",   "q5_1",   "q6_k",   "q5_k", "q4_k_m",
+                                        "q3_k_m", "iq4_nl", "iq4_xs", "q2_k"};
     (void)state;
     km_config c = config_of(KM_ARCH_LLAMA), joined = config_of(KM_ARCH_PHI3);
     c.heads = 16, c.kv_heads = 4, c.head_dim = 64; /* a group is one block of 256 */
@@ -243,8 +244,8 @@ static void generate(km_model *m, int choose, bool lookup, double temperature, i
     km_token *token = km_token_load(file, &err);
     must(token, "%s", err.text);
     km_session *s = session_of(m, KM_F16, 1);
-    km_generation g = {.tokens = 32, .past_end = true, .choose = choose,
-                       .sampling = km_sampling_defaults()};
+    km_generation g = {
+        .tokens = 32, .past_end = true, .choose = choose, .sampling = km_sampling_defaults()};
     g.sampling.temperature = temperature;
     g.sampling.top_k = 20;
     g.sampling.seed = 11;
@@ -310,7 +311,8 @@ static void step_together(km_model *m, float out[3][VOCAB]) {
     for (int i = 0; i < 3; i++) memcpy(out[i], km_batch_logits(b, at[i]), sizeof out[i]);
     km_error why = {0};
     if (m->comm) {
-        must(km_batch_save(b, at[0], "/tmp/kermes-no-session", &why) == KM_ERR_UNSUPPORTED, "saved");
+        must(km_batch_save(b, at[0], "/tmp/kermes-no-session", &why) == KM_ERR_UNSUPPORTED,
+             "saved");
         must(km_batch_pretend(b, at[0], 8, &why) == KM_ERR_UNSUPPORTED, "pretended");
     }
     /* A token that is none is refused before anybody is told. */

@@ -9,7 +9,8 @@
 #include "tensor/quant.h"
 #include <stdlib.h>
 
-static km_config config_of(km_arch arch, int heads, int kv_heads, int64_t head_dim, int64_t hidden) {
+static km_config config_of(km_arch arch, int heads, int kv_heads, int64_t head_dim,
+                           int64_t hidden) {
     km_config c = {.arch = arch,
                    .layers = 2,
                    .heads = heads,
@@ -175,7 +176,8 @@ static void rows_and_columns_of_every_type_are_cut_out(void **state) {
         assert_int_equal(km_cut_copy(&columns, d, whole, data, got, &err), KM_OK);
         expect_blocks(d, whole, data, got, 0, 6, 512, 256);
 
-        km_cut runs = {.shape = KM_SHAPE(3, 1024), .runs = 3, .first = {1, 3, 5}, .rows = {1, 1, 1}};
+        km_cut runs = {
+            .shape = KM_SHAPE(3, 1024), .runs = 3, .first = {1, 3, 5}, .rows = {1, 1, 1}};
         assert_null(km_cut_in_place(&runs, d, whole, data));
         assert_int_equal(km_cut_copy(&runs, d, whole, data, got, &err), KM_OK);
         for (int k = 0; k < 3; k++)
@@ -224,7 +226,8 @@ static void the_parts_of_all_ranks_are_the_whole_for_every_architecture(void **s
             for (int i = 0; i < p.l.n; i++) {
                 const km_layout_row *r = &p.l.row[i];
                 int64_t n = km_shape_count(r->shape), sum = 0;
-                float *data = malloc(sizeof *data * (size_t)n), *got = malloc(sizeof *got * (size_t)n);
+                float *data = malloc(sizeof *data * (size_t)n),
+                      *got = malloc(sizeof *got * (size_t)n);
                 int *times = calloc((size_t)n, sizeof *times);
                 for (int64_t k = 0; k < n; k++) data[k] = (float)k;
                 for (int rank = 0; rank < ranks; rank++) {
