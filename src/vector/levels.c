@@ -130,11 +130,19 @@ void km_level_planes(int bits, const float *levels, int lead, float *weight, dou
             for (int j = l; j <= lead && k != l; j++) m[k][j] -= f * m[l][j];
         }
     for (int l = 0; l < lead; l++) weight[l] = (float)(m[l][lead] / m[l][l]);
+    km_level_estimate(bits, levels, lead, weight, along, square);
+}
+
+void km_level_estimate(int bits, const float *levels, int lead, const float *weight, double *along,
+                       double *square) {
+    int n = 1 << bits;
+    double low = 0;
     *along = *square = 0;
     for (int i = 0; i < n; i++) {
-        double e = 0;
+        double high = i + 1 < n ? below(0.5 * ((double)levels[i] + levels[i + 1])) : 1, e = 0;
         for (int l = 0; l < lead; l++) e += sign(bits, i, l) * weight[l];
-        *along += mass[i] * levels[i] * e;
-        *square += mass[i] * e * e;
+        *along += (high - low) * levels[i] * e;
+        *square += (high - low) * e * e;
+        low = high;
     }
 }

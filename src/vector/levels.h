@@ -15,5 +15,8 @@ int km_level_of(int bits, const float *levels, float x);
  * to or, when it is 0, takes from the best such estimate e of x. *along = E x e, *square = E e^2. */
 void km_level_planes(int bits, const float *levels, int lead, float *weight, double *along,
                      double *square);
+/* The same two of the estimate that adds and takes given weights. */
+void km_level_estimate(int bits, const float *levels, int lead, const float *weight, double *along,
+                       double *square);
 
 #endif

@@ -1,11 +1,12 @@
-/* Scans: a row's values against the query, in the axes of the row's class. Fast codes are looked at
- * in two stages, their leading bits first; what is certainly too far goes no further. */
+/* Scans: a row's values against the query, in the axes of the row's class. Rows are looked at in
+ * stages, what tells most of them first; what is certainly too far goes no further. */
 #include "vector/scan.h"
 #include "base/alloc.h"
 #include "vector/coder_impl.h"
 #include <math.h>
 
-#define SURE 3.0f /* deviations of the first stage's error beyond which a row is out */
+#define SURE 3.0f  /* deviations of a stage's error beyond which a row is out */
+#define FIRST 0.5f /* the part of fast rows' leading planes, and of dense rows' axes, in stage one */
 
 struct km_scan {
     const km_coder *c;
@@ -13,84 +14,134 @@ struct km_scan {
     float *query;   /* (km_coder_turned) */
     float *p;       /* (turned) query minus anchor along the axes, times amp */
     uint8_t *ready; /* a row */
-    float base;
+    int32_t *left;  /* (KM_STAGE_GROUP + 32) rows for the last stage, and their bounds */
+    float *bound;
+    float base, add;
+    float norm;     /* |r|^2 / scale^2, about */
+    float length;   /* |q|, or of L2 |q - anchor| */
 
-    /* Of fast codes: the rows' plan, and the first stage. */
+    /* Of fast codes: the rows' plan, and the first two stages. */
     km_level_plan plan;
-    float norm;                  /* |r|^2 / scale^2, about */
-    float *weight;               /* (leading planes) what a plane's bit adds or takes */
-    float *error;                /* (groups) of the first stage, for an axis of variance 1 */
-    uint8_t *lut;                /* (nibbles, 16), 64 bytes of 0 behind */
-    uint32_t *sums;              /* (KM_STAGE_GROUP) */
-    int32_t *left;               /* (KM_STAGE_GROUP + 16) rows for the second stage */
-    float lut_more, lut_step, lut_base, spread;
-    bool staged;                 /* lut is that of this cell */
+    int64_t planes[2];   /* leading ones, of each stage */
+    float more[2];       /* what estimates are made longer by */
+    float *weight;       /* (leading planes) what a plane's bit adds or takes */
+    float *error;        /* (2, padded) of a stage's estimate along an axis of variance 1 */
+    float *quad;         /* room for tables */
+    uint8_t *lut;        /* (nibbles, 16), 64 bytes of 0 behind */
+    uint8_t *block;      /* the rows behind the last whole block */
+    float spread[2];     /* variance of the stages' errors in <p, r^> / scale */
+    km_stage_query stage;
+    bool staged;         /* it is that of this cell */
 };
 
-/* The first stage's estimate: the best from the leading planes of each group, made longer by `more`,
- * since leading bits shorten a row, and for one that lies along the query, which is one that is near,
- * this has to be made up for. */
+/* ---- Plans ---- */
+
+/* A stage's estimate comes from its planes' bits alone, made longer by `more`, since leading bits
+ * shorten a row, and for one that lies along the query, which is one that is near, this has to be
+ * made up for. */
+static void plan_stage(km_scan *s, int stage, int64_t planes) {
+    const km_coder *c = s->c;
+    const km_axes *a = &c->axes[0];
+    const km_stage *g = &c->stage;
+    double all = 0, led = 0;
+    for (int round = 0; round < 2; round++) {
+        double more = led > 0 ? all / led : 1, along, square;
+        for (int64_t k = 0; k < g->groups; k++) {
+            float weight[KM_LEVEL_BITS] = {0};
+            int lead = 0;
+            for (; lead < g->bits[k] && g->at[k][lead] <= planes; lead++)
+                weight[lead] = s->weight[g->at[k][lead] - 1];
+            km_level_estimate(g->bits[k], c->levels[g->bits[k]], lead, weight, &along, &square);
+            for (int64_t i = 8 * k; i < 8 * k + 8 && i < a->count; i++) {
+                double v = (double)a->amp[i] * a->amp[i];
+                all += v;
+                led += v * along;
+                s->error[stage * a->padded + i] =
+                    (float)(1 - 2 * more * along + more * more * square);
+            }
+        }
+        s->more[stage] = (float)more;
+    }
+}
+
 static void plan_levels(km_scan *s) {
     const km_coder *c = s->c;
     const km_axes *a = &c->axes[0];
     const km_stage *g = &c->stage;
-    double all = 0, led = 0, norm = c->lost;
-    for (int round = 0; round < 2; round++) {
-        double more = led > 0 ? all / led : 1;
-        for (int64_t k = 0; k < g->groups; k++) {
-            int bits = g->bits[k], lead = 0;
-            float weight[KM_LEVEL_BITS] = {0}, ignored[KM_LEVEL_BITS];
-            double along, square, kept, unused, v = 0;
-            while (lead < bits && g->at[k][lead] < g->rest_byte) lead++;
-            km_level_planes(bits, c->levels[bits], lead, weight, &along, &square);
-            km_level_planes(bits, c->levels[bits], bits, ignored, &unused, &kept);
-            for (int64_t i = 8 * k; i < 8 * k + 8 && i < a->count; i++)
-                v += (double)a->amp[i] * a->amp[i];
-            if (round == 0) {
-                all += v;
-                led += v * along;
-                norm += v * kept;
-            }
-            for (int l = 0; l < lead; l++) s->weight[g->at[k][l] - 1] = weight[l];
-            s->error[k] = (float)(1 - 2 * more * along + more * more * square);
-        }
-        s->lut_more = (float)more;
+    int64_t lead = g->nibbles / 2, first = (int64_t)(FIRST * (float)lead) / 8 * 8;
+    double norm = c->lost;
+    for (int64_t k = 0; k < g->groups; k++) {
+        int bits = g->bits[k], some = 0;
+        float weight[KM_LEVEL_BITS] = {0}, unused[KM_LEVEL_BITS];
+        double along, kept, square;
+        while (some < bits && g->at[k][some] < g->rest_byte) some++;
+        km_level_planes(bits, c->levels[bits], some, weight, &along, &square);
+        for (int l = 0; l < some; l++) s->weight[g->at[k][l] - 1] = weight[l];
+        km_level_planes(bits, c->levels[bits], bits, unused, &along, &kept);
+        for (int64_t i = 8 * k; i < 8 * k + 8 && i < a->count; i++)
+            norm += kept * a->amp[i] * a->amp[i];
     }
     s->norm = (float)norm;
+    s->planes[0] = first > 0 ? first : lead;
+    s->planes[1] = lead - s->planes[0];
+    plan_stage(s, 0, s->planes[0]);
+    plan_stage(s, 1, lead);
     s->plan = (km_level_plan){(g->groups + 1) & ~(int64_t)1, g->bits,
                               (const int32_t(*)[8])(const void *)g->at, a->amp, c->levels[0]};
 }
 
+typedef struct room { /* lays one allocation out */
+    uint8_t *p;
+    size_t used;
+} room;
+
+static void *take(room *r, size_t bytes) {
+    uint8_t *at = r->p ? r->p + r->used : NULL;
+    r->used += (bytes + 63) / 64 * 64;
+    return at;
+}
+
+static size_t lay_out(km_scan *s, uint8_t *p) {
+    const km_coder *c = s->c;
+    room r = {p, 0};
+    size_t axes = (size_t)c->axes[0].padded, row = (size_t)c->bytes + KM_CODER_PAD;
+    s->query = take(&r, (size_t)(c->dim + c->turned) * sizeof(float));
+    s->p = take(&r, (size_t)c->turned * sizeof(float));
+    s->ready = take(&r, row);
+    s->left = take(&r, (KM_STAGE_GROUP + 32) * sizeof *s->left);
+    s->bound = take(&r, (KM_STAGE_GROUP + 32) * sizeof *s->bound);
+    if (c->trellis) return r.used;
+    s->weight = take(&r, (size_t)c->stage.planes * sizeof(float));
+    s->error = take(&r, 2 * axes * sizeof(float));
+    s->quad = take(&r, axes / 4 * sizeof(float));
+    s->lut = take(&r, (size_t)c->stage.nibbles * 16 + 64);
+    s->block = take(&r, (size_t)c->stage.nibbles * 16 + KM_STAGE_ROWS);
+    return r.used;
+}
+
 km_scan *km_scan_new(const km_coder *c, km_error *err) {
-    bool fast = !c->trellis;
-    size_t floats = (size_t)(c->dim + 2 * c->turned) * sizeof(float);
-    size_t weights = fast ? (size_t)(c->stage.planes + c->stage.groups) * sizeof(float) : 0;
-    size_t sums = fast ? (2 * KM_STAGE_GROUP + 16) * sizeof(uint32_t) : 0;
-    size_t lut = fast ? (size_t)c->stage.nibbles * 16 + 64 : 0;
     km_scan *s = km_calloc(1, sizeof *s);
-    uint8_t *p = s ? km_calloc(floats + weights + sums + lut + (size_t)c->bytes + KM_CODER_PAD, 1)
-                   : NULL;
+    uint8_t *p = NULL;
+    if (s) {
+        s->c = c;
+        size_t bytes = lay_out(s, NULL);
+        p = km_alloc_aligned(bytes);
+        if (p) memset(p, 0, bytes);
+    }
     if (!p) {
         km_error_set(err, KM_ERR_MEMORY, "scan: out of memory");
         km_free(s);
         return NULL;
     }
-    s->c = c;
-    s->query = (float *)p;
-    s->p = s->query + c->dim + c->turned;
-    s->weight = (float *)(p + floats);
-    s->error = s->weight + (fast ? c->stage.planes : 0);
-    s->sums = (uint32_t *)(p + floats + weights);
-    s->left = (int32_t *)(s->sums + KM_STAGE_GROUP);
-    s->lut = p + floats + weights + sums;
-    s->ready = s->lut + lut;
-    if (fast) plan_levels(s);
+    lay_out(s, p);
+    s->norm = (float)c->dim;
+    if (!c->trellis) plan_levels(s);
     return s;
 }
 
 void km_scan_free(km_scan *s) {
     if (!s) return;
-    km_free(s->query);
+    km_free_aligned(s->query, lay_out(s, (uint8_t *)s->query));
     km_free(s);
 }
 
@@ -103,67 +154,58 @@ void km_scan_query(km_scan *s, const float *query, km_metric metric) {
 
 void km_scan_cell(km_scan *s, const float *turned_anchor, float add) {
     const km_coder *c = s->c;
-    double sum = 0;
-    for (int64_t i = 0; i < c->dim; i++) {
-        double a = turned_anchor ? turned_anchor[i] : 0, q = s->query[i];
-        sum += s->product ? -q * a : (q - a) * (q - a);
+    const km_code_kernels *k = km_simd_codes();
+    const float *a = turned_anchor;
+    float own = a && !s->product ? k->gap(s->query, a, c->dim) : k->dot(s->query, s->query, c->dim);
+    s->add = add;
+    s->base = add + (!s->product ? own : a ? -k->dot(s->query, a, c->dim) : 0);
+    if (s->product && !s->fresh) { /* what follows is the query's alone */
+        s->stage.base = s->base;
+        return;
     }
-    s->base = (float)sum + add;
-    if (s->product && !s->fresh) return; /* what follows is the query's alone */
+    s->length = sqrtf(own);
     s->fresh = s->staged = false;
-    const float *q = s->query + c->dim, *a = turned_anchor ? turned_anchor + c->dim : NULL;
+    const float *q = s->query + c->dim;
     float *p = s->p;
-    for (int k = 0; k < c->classes; k++) {
-        const km_axes *x = &c->axes[k];
-        for (int64_t i = 0; i < x->padded; i++)
-            p[i] = (a && !s->product ? q[i] - a[i] : q[i]) * x->amp[i];
+    if (a) a += c->dim;
+    for (int i = 0; i < c->classes; i++) {
+        const km_axes *x = &c->axes[i];
+        k->offset(q, s->product ? NULL : a, x->amp, s->error, x->padded, p, s->spread);
         p += x->padded;
         q += x->padded;
         if (a) a += x->padded;
     }
 }
 
-/* ---- The first stage ---- */
+/* ---- Leaving rows out ---- */
 
-/* What nibble j adds for each of its 16 values is least + (a sum over its bits that are 1). */
-static float nibble_values(const km_scan *s, int64_t j, float *t) {
-    const km_stage *g = &s->c->stage;
-    const float *p = s->p + 8 * g->plane[j / 2][0] + j % 2 * 4;
-    float w = s->weight[j / 2] * s->lut_more, least = 0, base = 0;
-    for (int i = 0; i < 4; i++) base -= w * p[i];
-    for (int v = 0; v < 16; v++) {
-        t[v] = base;
-        for (int i = 0; i < 4; i++) t[v] += v >> i & 1 ? 2 * w * p[i] : 0;
-        least = v == 0 || t[v] < least ? t[v] : least;
-    }
-    return least;
+/* The least distance of rows with a scale of at most `most`: those straight ahead. */
+static float least_ahead(const km_scan *s, float most) {
+    float r = most * sqrtf(s->norm);
+    if (s->product) return s->base - s->length * r;
+    return s->length > r ? s->add + (s->length - r) * (s->length - r) : -INFINITY;
 }
 
-static void prepare_stage(km_scan *s) {
-    const km_axes *a = &s->c->axes[0];
+static void prepare_stages(km_scan *s) {
     const km_stage *g = &s->c->stage;
-    float top = 0, base = 0, t[16];
-    double spread = 0;
-    for (int64_t j = 0; j < g->nibbles; j++) {
-        const float *p = s->p + 8 * g->plane[j / 2][0] + j % 2 * 4;
-        float w = fabsf(s->weight[j / 2]) * s->lut_more;
-        float half = w * (fabsf(p[0]) + fabsf(p[1]) + fabsf(p[2]) + fabsf(p[3]));
-        top = half > top ? half : top;
+    const km_code_kernels *k = km_simd_codes();
+    float least[2] = {0}, step[2] = {0}, slack = 0;
+    km_stage_query *q = &s->stage;
+    *q = (km_stage_query){.scales = s->c->scales,
+                          .lut = s->lut,
+                          .base = s->base,
+                          .square = s->product ? 0 : s->norm,
+                          .along = s->product ? -1 : -2};
+    for (int i = 0, at = 0; i < 2; at += (int)s->planes[i++]) {
+        q->nibbles[i] = 2 * s->planes[i];
+        if (i && s->planes[i] == 0) break;
+        k->tables(s->planes[i], (const int32_t(*)[2])(const void *)(g->plane + at), s->weight + at,
+                  g->groups, s->p, s->quad, s->lut + 32 * at, &least[i], &step[i]);
+        slack += step[i] * step[i] * 0.25f * (float)q->nibbles[i]; /* of rounding the tables */
+        q->step[i] = s->more[i] * step[i];
+        q->low[i] = s->more[i] * (least[0] + least[1]) + SURE * sqrtf(s->spread[i]) + sqrtf(slack);
     }
-    float step = top > 0 ? 2 * top / 255 : 1;
-    for (int64_t j = 0; j < g->nibbles; j++) {
-        float least = nibble_values(s, j, t);
-        base += least;
-        for (int v = 0; v < 16; v++) {
-            float x = (t[v] - least) / step + 0.5f;
-            s->lut[16 * j + v] = (uint8_t)(x > 255 ? 255 : x);
-        }
-    }
-    for (int64_t i = 0; i < a->count; i++)
-        spread += (double)s->p[i] * s->p[i] * s->error[i / KM_STAGE_AXES];
-    s->lut_step = step;
-    s->lut_base = base;
-    s->spread = SURE * (float)sqrt(spread) + step * 0.5f * sqrtf((float)g->nibbles);
+    q->again = s->more[1] * step[0];
     s->staged = true;
 }
 
@@ -182,55 +224,85 @@ static float level_row(km_scan *s, const uint8_t *packed, int64_t n, int64_t i) 
     return finish(s, c->scales[s->ready[0]], dot, norm);
 }
 
-/* One group of n fast rows. */
-static void scan_group(km_scan *s, const uint8_t *packed, int64_t n, float limit, float *dist) {
+/* One group of n fast rows; their numbers count from `first`. */
+static int64_t near_levels(km_scan *s, const uint8_t *packed, int64_t n, float limit, int64_t first,
+                           km_near *near) {
     const km_coder *c = s->c;
-    int64_t i = 0, whole = n / KM_STAGE_ROWS * KM_STAGE_ROWS;
-    if (whole > 0 && isfinite(limit) && c->stage.nibbles > 0) {
-        if (!s->staged) prepare_stage(s);
-        km_simd_codes()->stage(packed + whole, whole / KM_STAGE_ROWS, s->lut, c->stage.nibbles,
-                               s->sums);
-        km_stage_bound b = {c->scales,
-                            s->base,
-                            s->product ? 0 : s->norm,
-                            s->product ? -1 : -2,
-                            s->lut_base + s->spread,
-                            s->lut_step};
-        int64_t left = km_simd_codes()->pick(&b, s->sums, packed, whole, limit, dist, s->left);
-        for (int64_t k = 0; k < left; k++)
-            dist[s->left[k]] = level_row(s, packed, n, s->left[k]);
-        i = whole;
+    const km_code_kernels *k = km_simd_codes();
+    int64_t whole = n / KM_STAGE_ROWS * KM_STAGE_ROWS, lead = c->stage.nibbles / 2, left;
+    const uint8_t *tail = packed + whole * c->bytes;
+    uint8_t *codes = s->block + 32 * lead, most = 0;
+    for (int64_t i = whole; i < n; i++) codes[i - whole] = tail[(i - whole) * c->bytes];
+    for (int64_t i = 0; i < whole; i++) most = packed[i] > most ? packed[i] : most;
+    for (int64_t i = 0; i < n - whole; i++) most = codes[i] > most ? codes[i] : most;
+    float ahead = least_ahead(s, c->scales[most]);
+    if (ahead > limit) return 0;
+    if (!s->staged) prepare_stages(s);
+    left = k->near(&s->stage, packed, packed + whole, whole, limit, s->left, s->bound);
+    if (whole < n) {
+        int32_t *more = s->left + left;
+        k->lay(tail + 1, c->bytes, n - whole, lead, s->block);
+        int64_t m = k->near(&s->stage, codes, s->block, n - whole, limit, more, s->bound + left);
+        for (int64_t i = 0; i < m; i++) more[i] += (int32_t)whole;
+        left += m;
     }
-    for (; i < n; i++) dist[i] = level_row(s, packed, n, i);
+    for (int64_t i = 0; i < left; i++) {
+        float d = level_row(s, packed, n, s->left[i]), bound = fmaxf(s->bound[i], ahead);
+        near[i] = (km_near){fmaxf(d, bound), d, (int32_t)first + s->left[i]};
+    }
+    return left;
 }
 
-static void scan_trellis(km_scan *s, const uint8_t *packed, int64_t n, float *dist) {
+static int64_t near_trellis(km_scan *s, const uint8_t *packed, int64_t n, float limit,
+                            km_near *near) {
     const km_coder *c = s->c;
-    const float *starts[KM_CODER_CLASSES], *p = s->p;
-    km_trellis_plan plans[KM_CODER_CLASSES];
-    for (int k = 0; k < c->classes; k++) {
+    const float *p[KM_CODER_CLASSES][2], *at = s->p;
+    km_trellis_plan plan[KM_CODER_CLASSES][2];
+    float spread[KM_CODER_CLASSES];
+    for (int k = 0; k < c->classes; at += c->axes[k++].padded) {
         const km_axes *a = &c->axes[k];
-        plans[k] = (km_trellis_plan){a->padded, a->at, a->table, a->amp, c->tables->window[0]};
-        starts[k] = p;
-        p += a->padded;
+        int64_t first = (int64_t)(FIRST * (float)a->padded) / KM_AXES_PAD * KM_AXES_PAD;
+        int64_t rest = a->padded - first;
+        const float *values = c->tables->window[0];
+        plan[k][0] = (km_trellis_plan){first, a->at, a->table, a->amp, values};
+        plan[k][1] = (km_trellis_plan){rest, a->at + first, a->table + first, a->amp + first, values};
+        p[k][0] = at;
+        p[k][1] = at + first;
+        spread[k] = SURE * sqrtf(km_simd_codes()->dot(at + first, at + first, rest));
     }
+    int64_t count = 0;
     for (int64_t i = 0; i < n; i++) {
         const uint8_t *code = packed + i * c->bytes;
-        float dot, norm;
+        float dot, norm, more, rest, scale = c->scales[code[0]];
         int k = km_code_class(c, code);
         if (k >= c->classes) k = 0; /* no code of ours */
         km_code_ready(c, &c->axes[k], code, s->ready);
-        km_simd_codes()->trellis(&plans[k], s->ready, starts[k], &dot, &norm);
-        dist[i] = finish(s, c->scales[code[0]], dot, norm);
+        km_simd_codes()->trellis(&plan[k][0], s->ready, p[k][0], &dot, &norm);
+        float bound = finish(s, scale, dot + spread[k], s->norm - c->lost);
+        if (bound > limit) continue;
+        km_simd_codes()->trellis(&plan[k][1], s->ready, p[k][1], &more, &rest);
+        float d = finish(s, scale, dot + more, norm + rest);
+        near[count++] = (km_near){fmaxf(d, bound), d, (int32_t)i};
     }
+    return count;
+}
+
+int64_t km_scan_near(km_scan *s, const uint8_t *packed, int64_t n, float limit, km_near *near) {
+    if (s->c->trellis) return near_trellis(s, packed, n, limit, near);
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; i += KM_STAGE_GROUP) {
+        int64_t m = n - i < KM_STAGE_GROUP ? n - i : KM_STAGE_GROUP;
+        count += near_levels(s, packed + i * s->c->bytes, m, limit, i, near + count);
+    }
+    return count;
 }
 
 void km_scan_codes(km_scan *s, const uint8_t *packed, int64_t n, float limit, float *dist) {
-    if (s->c->trellis) {
-        scan_trellis(s, packed, n, dist);
-        return;
+    km_near near[KM_STAGE_GROUP];
+    for (int64_t i = 0; i < n; i += KM_STAGE_GROUP) {
+        int64_t m = n - i < KM_STAGE_GROUP ? n - i : KM_STAGE_GROUP;
+        int64_t count = km_scan_near(s, packed + i * s->c->bytes, m, limit, near);
+        for (int64_t k = 0; k < m; k++) dist[i + k] = INFINITY;
+        for (int64_t k = 0; k < count; k++) dist[i + near[k].row] = near[k].dist;
     }
-    for (int64_t i = 0; i < n; i += KM_STAGE_GROUP)
-        scan_group(s, packed + i * s->c->bytes, n - i < KM_STAGE_GROUP ? n - i : KM_STAGE_GROUP,
-                   limit, dist + i);
 }

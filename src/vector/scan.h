@@ -3,7 +3,8 @@
  * With p = q - anchor and a row's decoded residual r^, the estimate is
  *   L2:             |p|^2 - 2 <p, r^> + |r^|^2 + (the part of |r|^2 that the code lost)
  *   inner product:  -(<q, anchor> + <q, r^>)
- * so smaller is nearer for both. A scan belongs to one thread at a time. */
+ * so smaller is nearer for both. Most rows are left out before that, by bounds from a part of their
+ * bits that hold for all but one in a thousand. A scan belongs to one thread at a time. */
 #ifndef KM_VECTOR_SCAN_H
 #define KM_VECTOR_SCAN_H
 #include "vector/coder.h"
@@ -22,8 +23,18 @@ void km_scan_query(km_scan *s, const float *query, km_metric metric);
  * NULL for rows that were coded without one. `add` is added to each distance. */
 void km_scan_cell(km_scan *s, const float *turned_anchor, float add);
 
-/* dist (n) of n rows as km_coder_pack left them. A row whose distance is surely or most likely above
- * `limit` may get any value above it instead (INFINITY for `limit`: every row is worked out). */
+/* Rows that may be among the nearest. `key` is the larger of dist and of what the row's leading bits
+ * let expect at least: who ranks by it finds the same rows whatever limits they were asked with. */
+typedef struct km_near {
+    float key, dist;
+    int32_t row;
+} km_near;
+
+/* Of n rows as km_coder_pack left them, those whose key is at most `limit`, and perhaps others, in
+ * their order; room for n. Returns how many. n is at most km_coder_block_rows or a whole piece. */
+int64_t km_scan_near(km_scan *s, const uint8_t *packed, int64_t n, float limit, km_near *near);
+
+/* dist (n) of all n rows; those with a key above `limit` may get INFINITY instead. */
 void km_scan_codes(km_scan *s, const uint8_t *packed, int64_t n, float limit, float *dist);
 
 #endif

@@ -1,6 +1,9 @@
-/* Search: the cells nearest to a query are scanned, and the best rows kept in a heap whose worst
- * distance lets the scan leave rows out early. Many queries are shared out over the threads; of one
- * query, the cells are. */
+/* Search. The cells nearest to a query come first, and the best rows found there let the scan leave
+ * most of the others out early. Queries go in small groups, which meet every other cell together
+ * while its codes are in the cache; of one query alone, the threads share the cells.
+ *
+ * Rows are kept in the order of their keys (vector/scan.h), so that the answer is the same in
+ * whatever order cells are met. */
 #include "base/alloc.h"
 #include "tensor/dtype.h"
 #include "vector/index.h"
@@ -11,18 +14,29 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum {
+    GROUP = 8,    /* queries that meet a cell together */
+    AHEAD = 64,   /* one cell in so many is looked at before the others */
+    AT_LEAST = 8, /* and so many */
+    STEP = 256    /* rows scanned with one limit, or a block of the coder's */
+};
+
 typedef struct hit {
-    float dist;
+    float key, dist;
     uint64_t id;
     km_place at;
 } hit;
 
-/* Nearer first, the lower id at equal distance: one order for every number of threads. */
+/* The lower id at equal keys: one order for every number of threads. */
 static bool before(const hit *a, const hit *b) {
-    return a->dist < b->dist || (a->dist == b->dist && a->id < b->id);
+    return a->key < b->key || (a->key == b->key && a->id < b->id);
 }
 
-static int compare(const void *a, const void *b) { return before(a, b) ? -1 : before(b, a); }
+static int nearer(const void *a, const void *b) {
+    const hit *x = a, *y = b;
+    if (x->dist != y->dist) return x->dist < y->dist ? -1 : 1;
+    return (x->id > y->id) - (x->id < y->id);
+}
 
 typedef struct heap { /* the worst on top */
     hit *at;
@@ -51,7 +65,7 @@ static void push(heap *h, hit v) {
     h->at[i] = v;
 }
 
-static float worst(const heap *h) { return h->n < h->cap ? INFINITY : h->at[0].dist; }
+static float worst(const heap *h) { return h->n < h->cap ? INFINITY : h->at[0].key; }
 
 /* ---- One query ---- */
 
@@ -66,50 +80,58 @@ static int by_dist(const void *a, const void *b) {
     return (x->cell > y->cell) - (x->cell < y->cell);
 }
 
+typedef struct asked { /* one query of a group */
+    km_scan *scan;
+    float *query;     /* (dim): scaled for cosine */
+    near_cell *cells; /* (cells), those to be probed first */
+    bool *later;      /* (cells): those left for the whole group */
+    int64_t probe;
+    heap best;        /* room for the candidates */
+    float limit;      /* that other threads have left */
+} asked;
+
 typedef struct seeker { /* what one thread works with */
     km_index *x;
     const km_search_options *o;
-    km_scan *scan;
-    float *query;     /* (dim): scaled for cosine */
-    float *dist;      /* (the largest cell) */
-    near_cell *cells; /* (cells) */
-    heap best;        /* room for the candidates */
+    asked asked[GROUP];
+    int group;
+    km_near *near;    /* (step) */
+    int64_t step;
     float *vector;    /* (dim): one row for re-ranking */
+    bool ready;       /* of one query: it has been set */
     km_error error;
 } seeker;
 
-static int64_t largest_cell(const km_index *x) {
-    uint64_t most = 0;
-    for (int i = 0; i < x->n_segments; i++)
-        for (int64_t c = 0; c < x->cells; c++) {
-            uint64_t n = x->segments[i].start[c + 1] - x->segments[i].start[c];
-            most = n > most ? n : most;
-        }
-    return (int64_t)most;
-}
-
 static void seeker_close(seeker *s) {
-    km_scan_free(s->scan);
-    km_free(s->query);
-    km_free(s->dist);
-    km_free(s->cells);
-    km_free(s->best.at);
+    for (int i = 0; i < s->group; i++) {
+        asked *q = &s->asked[i];
+        km_scan_free(q->scan);
+        km_free(q->query);
+        km_free(q->cells);
+        km_free(q->later);
+        km_free(q->best.at);
+    }
+    km_free(s->near);
     km_free(s->vector);
 }
 
-static km_status seeker_open(seeker *s, km_index *x, const km_search_options *o, int64_t keep,
-                             int64_t cell) {
-    *s = (seeker){.x = x, .o = o};
-    s->query = km_alloc(sizeof(float) * (size_t)x->dim);
+static km_status seeker_open(seeker *s, km_index *x, const km_search_options *o, int group,
+                             int64_t keep) {
+    *s = (seeker){.x = x, .o = o, .group = group, .step = STEP};
+    if (x->coder && km_coder_block_rows(x->coder) > STEP) s->step = km_coder_block_rows(x->coder);
+    s->near = km_alloc(sizeof *s->near * (size_t)s->step);
     s->vector = km_alloc(sizeof(float) * (size_t)x->dim);
-    s->dist = km_alloc(sizeof(float) * (size_t)(cell + 1));
-    s->cells = km_alloc(sizeof *s->cells * (size_t)x->cells);
-    s->best.at = km_alloc(sizeof(hit) * (size_t)keep);
-    s->best.cap = keep;
-    if (x->coder) s->scan = km_scan_new(x->coder, &s->error);
-    if (!s->query || !s->vector || !s->dist || !s->cells || !s->best.at || (x->coder && !s->scan))
-        return km_error_set(&s->error, KM_ERR_MEMORY, "no memory for a search");
-    return KM_OK;
+    bool ok = s->near && s->vector;
+    for (int i = 0; i < group; i++) {
+        asked *q = &s->asked[i];
+        q->query = km_alloc(sizeof(float) * (size_t)x->dim);
+        q->cells = km_alloc(sizeof *q->cells * (size_t)x->cells);
+        q->later = km_alloc(sizeof *q->later * (size_t)x->cells);
+        q->best = (heap){km_alloc(sizeof(hit) * (size_t)keep), 0, keep};
+        if (x->coder) q->scan = km_scan_new(x->coder, &s->error);
+        ok = ok && q->query && q->cells && q->later && q->best.at && (!x->coder || q->scan);
+    }
+    return ok ? KM_OK : km_error_set(&s->error, KM_ERR_MEMORY, "no memory for a search");
 }
 
 static float dot(const float *a, const float *b, int64_t n) {
@@ -121,25 +143,24 @@ static float dot(const float *a, const float *b, int64_t n) {
     return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
 }
 
-static void set_query(seeker *s, const float *query) {
-    km_index *x = s->x;
-    memcpy(s->query, query, sizeof(float) * (size_t)x->dim);
-    if (x->metric == KM_METRIC_COSINE) km_unit(s->query, 1, x->dim);
-    if (s->scan) km_scan_query(s->scan, s->query, x->metric);
-    s->best.n = 0;
+static void set_query(const km_index *x, asked *q, const float *query) {
+    memcpy(q->query, query, sizeof(float) * (size_t)x->dim);
+    if (x->metric == KM_METRIC_COSINE) km_unit(q->query, 1, x->dim);
+    if (q->scan) km_scan_query(q->scan, q->query, x->metric);
+    q->best.n = 0;
+    q->limit = INFINITY;
 }
 
-/* Sorts the cells by the distance of their anchors; returns how many to probe. */
-static int64_t sort_cells(seeker *s) {
-    km_index *x = s->x;
-    float own = dot(s->query, s->query, x->dim);
+/* Sorts the cells by the distance of their anchors. */
+static void sort_cells(const km_index *x, asked *q, int64_t probe) {
+    float own = dot(q->query, q->query, x->dim);
     for (int64_t c = 0; c < x->cells; c++) {
-        float d = dot(s->query, x->anchors + c * x->dim, x->dim);
-        s->cells[c] =
+        float d = dot(q->query, x->anchors + c * x->dim, x->dim);
+        q->cells[c] =
             (near_cell){x->metric == KM_METRIC_L2 ? own - 2 * d + x->norms[c] : -d, (int32_t)c};
     }
-    qsort(s->cells, (size_t)x->cells, sizeof *s->cells, by_dist);
-    return s->o->probe > 0 && s->o->probe < x->cells ? s->o->probe : x->cells;
+    qsort(q->cells, (size_t)x->cells, sizeof *q->cells, by_dist);
+    q->probe = probe > 0 && probe < x->cells ? probe : x->cells;
 }
 
 static bool listed(const uint64_t *ids, size_t n, uint64_t id) {
@@ -159,32 +180,45 @@ static bool wanted(const km_search_options *o, uint64_t id) {
     return !o->deny || !listed(o->deny, o->n_deny, id);
 }
 
-static km_status scan_cell(seeker *s, const near_cell *c) {
+/* Rows [first, first + n) of a segment, `dist` from the query's anchor where there are no codes. */
+static void scan_rows(seeker *s, asked *q, int segment, int64_t first, int64_t n, float dist) {
+    const km_index *x = s->x;
+    const km_segment *g = &x->segments[segment];
+    int64_t count = n;
+    if (q->scan)
+        count = km_scan_near(q->scan, g->codes + (size_t)first * x->code_bytes, n,
+                             fminf(worst(&q->best), q->limit), s->near);
+    for (int64_t k = 0; k < count; k++) {
+        km_near r = q->scan ? s->near[k] : (km_near){dist, dist, (int32_t)k};
+        if (r.key > worst(&q->best) || km_segment_is_dead(g, first + r.row)) continue;
+        uint64_t id = km_id_get(g->ids, first + r.row, g->id_bits);
+        if (wanted(s->o, id))
+            push(&q->best, (hit){r.key, r.dist, id, {segment, first + r.row}});
+    }
+}
+
+static km_status scan_cell(seeker *s, asked *q, near_cell c) {
     km_index *x = s->x;
-    int64_t turned = s->scan ? km_coder_turned(x->coder) : 0;
-    if (s->scan)
-        km_scan_cell(s->scan, x->turned + c->cell * turned,
-                     x->metric == KM_METRIC_COSINE ? 1.0f : 0.0f);
+    bool cosine = x->metric == KM_METRIC_COSINE;
+    if (q->scan)
+        km_scan_cell(q->scan, x->turned + c.cell * km_coder_turned(x->coder), cosine ? 1.0f : 0.0f);
     for (int i = 0; i < x->n_segments; i++) {
         km_segment *g = &x->segments[i];
-        int64_t first = (int64_t)g->start[c->cell], n = (int64_t)g->start[c->cell + 1] - first;
+        int64_t first = (int64_t)g->start[c.cell], n = (int64_t)g->start[c.cell + 1] - first;
         if (n == 0) continue;
         km_status status = km_segment_check(x, g, first, n, false, &s->error);
         if (status != KM_OK) return status;
-        if (s->scan) {
-            km_scan_codes(s->scan, g->codes + (size_t)first * x->code_bytes, n, worst(&s->best),
-                          s->dist);
-        } else {
-            float d = x->metric == KM_METRIC_COSINE ? 1 + c->dist : c->dist;
-            for (int64_t k = 0; k < n; k++) s->dist[k] = d;
-        }
-        for (int64_t k = 0; k < n; k++) {
-            if (s->dist[k] > worst(&s->best) || km_segment_is_dead(g, first + k)) continue;
-            uint64_t id = km_id_get(g->ids, first + k, g->id_bits);
-            if (wanted(s->o, id)) push(&s->best, (hit){s->dist[k], id, {i, first + k}});
-        }
+        for (int64_t k = 0; k < n; k += s->step)
+            scan_rows(s, q, i, first + k, n - k < s->step ? n - k : s->step,
+                      cosine ? 1 + c.dist : c.dist);
     }
     return KM_OK;
+}
+
+/* How many of the nearest cells to look at before the others. */
+static int64_t ahead(int64_t probe) {
+    int64_t n = probe / AHEAD > AT_LEAST ? probe / AHEAD : AT_LEAST;
+    return n < probe ? n : probe;
 }
 
 /* ---- Re-ranking ---- */
@@ -218,15 +252,15 @@ float km_distance(km_metric metric, const float *a, const float *b, int64_t dim)
     return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
 }
 
-static km_status rerank(seeker *s) {
+static km_status rerank(seeker *s, asked *q) {
     const km_index *x = s->x;
-    for (int64_t i = 0; i < s->best.n; i++) {
-        hit *h = &s->best.at[i];
+    for (int64_t i = 0; i < q->best.n; i++) {
+        hit *h = &q->best.at[i];
         const km_segment *g = &x->segments[h->at.segment];
         km_status status = km_segment_check(x, g, h->at.row, 1, true, &s->error);
         if (status != KM_OK) return status;
         load_vector(x, g->vectors + (size_t)h->at.row * x->vector_bytes, s->vector);
-        h->dist = km_distance(x->metric, s->query, s->vector, x->dim);
+        h->dist = km_distance(x->metric, q->query, s->vector, x->dim);
     }
     return KM_OK;
 }
@@ -235,46 +269,78 @@ static km_status rerank(seeker *s) {
 
 typedef struct job {
     km_index *x;
+    const km_search_options *o;
     const float *queries;
-    int64_t n, k, chunk;
-    bool again;      /* re-rank */
-    seeker *seekers; /* one a worker; of one query, one a chunk of cells */
+    int64_t n, k;
+    seeker *seekers; /* one a worker */
     uint64_t *ids;
     float *dist;
-    int64_t probe; /* of one query */
 } job;
 
-static void give(const heap *best, int64_t k, uint64_t *ids, float *dist) {
-    qsort(best->at, (size_t)best->n, sizeof(hit), compare);
-    for (int64_t i = 0; i < k; i++) {
+static km_status give(const job *j, seeker *s, asked *q, int64_t query) {
+    heap *best = &q->best;
+    km_status status = j->o->rerank > 0 ? rerank(s, q) : KM_OK;
+    qsort(best->at, (size_t)best->n, sizeof(hit), nearer);
+    for (int64_t i = 0; i < j->k; i++) {
         bool there = i < best->n;
-        ids[i] = there ? best->at[i].id : KM_NO_ID;
-        dist[i] = there ? best->at[i].dist : INFINITY;
+        j->ids[query * j->k + i] = there ? best->at[i].id : KM_NO_ID;
+        j->dist[query * j->k + i] = there ? best->at[i].dist : INFINITY;
     }
+    return status;
 }
 
-static void search_queries(void *arg, int64_t begin, int64_t end, int worker) {
+/* The cells nearest to a query; the others are marked. */
+static km_status look_ahead(seeker *s, asked *q) {
+    int64_t first = ahead(q->probe);
+    memset(q->later, 0, sizeof *q->later * (size_t)s->x->cells);
+    for (int64_t c = 0; c < first; c++) {
+        km_status status = scan_cell(s, q, q->cells[c]);
+        if (status != KM_OK) return status;
+    }
+    for (int64_t c = first; c < q->probe; c++) q->later[q->cells[c].cell] = true;
+    return KM_OK;
+}
+
+/* A group of queries, at most as many as a seeker takes. */
+static void search_group(void *arg, int64_t begin, int64_t end, int worker) {
     job *j = arg;
     seeker *s = &j->seekers[worker];
-    for (int64_t q = begin; q < end && s->error.code == KM_OK; q++) {
-        set_query(s, j->queries + q * j->x->dim);
-        int64_t probe = sort_cells(s);
-        for (int64_t c = 0; c < probe; c++)
-            if (scan_cell(s, &s->cells[c]) != KM_OK) return;
-        if (j->again && rerank(s) != KM_OK) return;
-        give(&s->best, j->k, j->ids + q * j->k, j->dist + q * j->k);
+    const km_index *x = j->x;
+    int n = (int)(end - begin);
+    if (s->error.code != KM_OK) return;
+    for (int i = 0; i < n; i++) {
+        set_query(x, &s->asked[i], j->queries + (begin + i) * x->dim);
+        sort_cells(x, &s->asked[i], j->o->probe);
+        if (look_ahead(s, &s->asked[i]) != KM_OK) return;
     }
+    if (x->coder) {
+        for (int64_t c = 0; c < x->cells; c++)
+            for (int i = 0; i < n; i++)
+                if (s->asked[i].later[c] &&
+                    scan_cell(s, &s->asked[i], (near_cell){0, (int32_t)c}) != KM_OK)
+                    return;
+    } else { /* nothing to scan: the order of the cells is that of the rows */
+        for (int i = 0; i < n; i++)
+            for (int64_t c = ahead(s->asked[i].probe); c < s->asked[i].probe; c++)
+                if (scan_cell(s, &s->asked[i], s->asked[i].cells[c]) != KM_OK) return;
+    }
+    for (int i = 0; i < n; i++)
+        if (give(j, s, &s->asked[i], begin + i) != KM_OK) return;
 }
 
-/* Chunks of cells of one query: each keeps its own best, and they are joined in order. The seekers
- * share the sorted list of the first. */
+/* Some of one query's cells, from those that have been looked at on. */
 static void search_cells(void *arg, int64_t begin, int64_t end, int worker) {
     job *j = arg;
-    seeker *s = &j->seekers[begin / j->chunk];
-    (void)worker;
-    set_query(s, j->queries);
-    for (int64_t c = begin; c < end; c++)
-        if (scan_cell(s, &j->seekers[0].cells[c]) != KM_OK) return;
+    seeker *s = &j->seekers[worker];
+    const asked *first = &j->seekers[0].asked[0];
+    if (!s->ready) {
+        set_query(j->x, &s->asked[0], j->queries);
+        s->asked[0].limit = first->limit;
+        s->ready = true;
+    }
+    int64_t from = ahead(first->probe);
+    for (int64_t c = begin; c < end && s->error.code == KM_OK; c++)
+        scan_cell(s, &s->asked[0], first->cells[from + c]);
 }
 
 static km_status first_error(const job *j, int n, km_error *err) {
@@ -284,17 +350,22 @@ static km_status first_error(const job *j, int n, km_error *err) {
     return KM_OK;
 }
 
-static km_status search_one(job *j, km_threads *t, int parts, km_error *err) {
+static km_status search_one(job *j, km_threads *t, int workers, km_error *err) {
     seeker *s = &j->seekers[0];
-    set_query(s, j->queries);
-    int64_t probe = sort_cells(s);
-    j->chunk = (probe + parts - 1) / parts;
-    km_threads_for(t, probe, j->chunk, search_cells, j);
-    km_status status = first_error(j, parts, err);
-    for (int i = 1; status == KM_OK && i < parts; i++)
-        for (int64_t k = 0; k < j->seekers[i].best.n; k++) push(&s->best, j->seekers[i].best.at[k]);
-    if (status == KM_OK && j->again && rerank(s) != KM_OK) status = first_error(j, 1, err);
-    if (status == KM_OK) give(&s->best, j->k, j->ids, j->dist);
+    asked *q = &s->asked[0];
+    set_query(j->x, q, j->queries);
+    sort_cells(j->x, q, j->o->probe);
+    s->ready = true;
+    if (look_ahead(s, q) == KM_OK) {
+        q->limit = worst(&q->best);
+        km_threads_for(t, q->probe - ahead(q->probe), 8, search_cells, j);
+    }
+    km_status status = first_error(j, workers, err);
+    for (int i = 1; status == KM_OK && i < workers; i++) {
+        const heap *other = &j->seekers[i].asked[0].best;
+        for (int64_t k = 0; k < other->n; k++) push(&q->best, other->at[k]);
+    }
+    if (status == KM_OK && give(j, s, q, 0) != KM_OK) status = first_error(j, 1, err);
     return status;
 }
 
@@ -321,30 +392,23 @@ km_status km_index_find(km_index *x, const float *queries, int64_t n, int64_t k,
     int64_t live = km_index_live(x), keep = o->rerank > k ? o->rerank : k;
     if (keep > live) keep = live > 0 ? live : 1;
     /* One query is worth sharing out when there is much to scan. */
-    int threads = km_threads_count(t), parts = threads;
-    if (n == 1 && (double)live * (double)(x->code_bytes + 8) < 1e6) parts = 1;
-    if (n == 1 && parts > x->cells) parts = (int)x->cells;
-    job j = {.x = x,
-             .queries = queries,
-             .n = n,
-             .k = k,
-             .again = o->rerank > 0,
-             .ids = ids,
-             .dist = dist};
-    j.seekers = km_calloc((size_t)parts, sizeof *j.seekers);
+    int workers = km_threads_count(t), group = 1;
+    if (n == 1 && (double)live * (double)(x->code_bytes + 8) < 1e6) workers = 1;
+    while (group < GROUP && 2 * group * workers <= n) group *= 2;
+    job j = {.x = x, .o = o, .queries = queries, .n = n, .k = k, .ids = ids, .dist = dist};
+    j.seekers = km_calloc((size_t)workers, sizeof *j.seekers);
     if (!j.seekers) return km_error_set(err, KM_ERR_MEMORY, "no memory for a search");
-    int64_t cell = largest_cell(x);
-    for (int i = 0; i < parts && status == KM_OK; i++) {
-        status = seeker_open(&j.seekers[i], x, o, keep, cell);
+    for (int i = 0; i < workers && status == KM_OK; i++) {
+        status = seeker_open(&j.seekers[i], x, o, group, keep);
         if (status != KM_OK) km_error_set(err, status, "%s", j.seekers[i].error.text);
     }
     if (status == KM_OK && n == 1) {
-        status = search_one(&j, parts > 1 ? t : NULL, parts, err);
+        status = search_one(&j, workers > 1 ? t : NULL, workers, err);
     } else if (status == KM_OK) {
-        km_threads_for(t, n, 1, search_queries, &j);
-        status = first_error(&j, parts, err);
+        km_threads_for(t, n, group, search_group, &j);
+        status = first_error(&j, workers, err);
     }
-    for (int i = 0; i < parts; i++) seeker_close(&j.seekers[i]);
+    for (int i = 0; i < workers; i++) seeker_close(&j.seekers[i]);
     km_free(j.seekers);
     return status;
 }

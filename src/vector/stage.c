@@ -1,5 +1,6 @@
 /* Planning and packing fast codes. */
 #include "vector/stage.h"
+#include "backend/cpu/codes.h"
 #include "base/alloc.h"
 #include "vector/levels.h"
 #include <stdlib.h>
@@ -90,20 +91,13 @@ void km_stage_put(const km_stage *s, uint8_t *code, int64_t i, uint32_t level) {
 
 /* ---- Packing ---- */
 
-static uint8_t nibble(const uint8_t *code, int64_t j) {
-    return code[1 + j / 2] >> (j % 2 * 4) & 15;
-}
-
 void km_stage_pack(const km_stage *s, int64_t bytes, const uint8_t *codes, int64_t n,
                    uint8_t *packed) {
     int64_t whole = n / KM_STAGE_ROWS * KM_STAGE_ROWS, rest = bytes - s->rest_byte;
     for (int64_t i = 0; i < whole; i++) packed[i] = codes[i * bytes];
     uint8_t *block = packed + whole;
-    for (int64_t first = 0; first < whole; first += KM_STAGE_ROWS)
-        for (int64_t j = 0; j < s->nibbles; j++)
-            for (int64_t i = first; i < first + 16; i++)
-                *block++ = (uint8_t)(nibble(codes + i * bytes, j) |
-                                     nibble(codes + (i + 16) * bytes, j) << 4);
+    for (int64_t i = 0; i < whole; i += KM_STAGE_ROWS, block += s->nibbles * 16)
+        km_simd_codes()->lay(codes + i * bytes + 1, bytes, KM_STAGE_ROWS, s->nibbles / 2, block);
     for (int64_t i = 0; i < whole; i++, block += rest)
         memcpy(block, codes + i * bytes + s->rest_byte, (size_t)rest);
     memcpy(block, codes + whole * bytes, (size_t)((n - whole) * bytes));

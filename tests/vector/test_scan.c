@@ -7,6 +7,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -131,21 +132,89 @@ static void a_limit_loses_nobody_who_is_near(void **state) {
     }
 }
 
-static void instruction_sets_agree_on_sums_and_steps(void **state) {
+/* Whatever the limit, rows whose keys it admits are found, with the same numbers. */
+static void keys_do_not_depend_on_the_limit(void **state) {
     (void)state;
-    enum { NIBBLES = 302, BLOCKS = 3 };
+    enum { N = 1060, D = 48 };
+    for (int mode = KM_CODE_FAST; mode <= KM_CODE_DENSE; mode++) {
+        cloud k = make(N, D, 25, (km_code_mode)mode, KM_TURN_PCA);
+        km_near *all = malloc(N * sizeof *all), *some = malloc(N * sizeof *some);
+        km_scan *s = km_scan_new(k.c, NULL);
+        assert_non_null(s);
+        for (int metric = KM_METRIC_L2; metric <= KM_METRIC_IP; metric++) {
+            km_scan_query(s, k.query, (km_metric)metric);
+            assert_int_equal(km_scan_near(s, k.packed, N, INFINITY, all), N);
+            for (int i = 0; i < N; i++)
+                assert_true(all[i].row == i && all[i].key >= all[i].dist);
+            for (int of = 5; of < N; of += 211) {
+                float limit = all[of].key;
+                int64_t n = km_scan_near(s, k.packed, N, limit, some), at = 0;
+                for (int i = 0; i < N; i++) {
+                    if (at < n && some[at].row == i) {
+                        assert_true(some[at].key == all[i].key && some[at].dist == all[i].dist);
+                        at++;
+                    } else {
+                        assert_true(all[i].key > limit);
+                    }
+                }
+                assert_true(at == n);
+            }
+        }
+        free(all), free(some);
+        km_scan_free(s);
+        drop(&k);
+    }
+}
+
+static void instruction_sets_agree_on_tables_and_bounds(void **state) {
+    (void)state;
+    enum { PLANES = 151, GROUPS = 40, N = 3 * 32 + 7, BYTES = PLANES + 3 };
     extern const km_code_kernels km_simd_codes_base;
     const km_code_kernels *best = km_simd_codes(), *base = &km_simd_codes_base;
-    static uint8_t blocks[BLOCKS * NIBBLES * 16], lut[NIBBLES * 16 + 64];
-    static uint32_t a[BLOCKS * 32], b[BLOCKS * 32];
-    for (size_t i = 0; i < sizeof blocks; i++) blocks[i] = (uint8_t)km_philox(1, 1, i).v[0];
-    for (int i = 0; i < NIBBLES * 16; i++) lut[i] = (uint8_t)km_philox(1, 2, (uint64_t)i).v[0];
-    for (int64_t nibbles = 2; nibbles <= NIBBLES; nibbles += 60) {
-        memset(lut + nibbles * 16, 0, 64);
-        best->stage(blocks, BLOCKS, lut, nibbles, a);
-        base->stage(blocks, BLOCKS, lut, nibbles, b);
-        assert_memory_equal(a, b, sizeof a);
+    static uint8_t rows[N * BYTES], lut[2][PLANES * 32 + 64], blocks[2][4 * PLANES * 32];
+    static int32_t plane[PLANES][2], left[2][4 * 32];
+    static float scales[256], bound[2][4 * 32];
+    float *p = normal_rows(1, GROUPS, 8), *weight = normal_rows(2, 1, PLANES), quad[2 * GROUPS];
+    for (size_t i = 0; i < sizeof rows; i++) rows[i] = (uint8_t)km_philox(1, 1, i).v[0];
+    for (int i = 0; i < PLANES; i++) plane[i][0] = i * 7 % GROUPS;
+    for (int i = 0; i < 256; i++) scales[i] = 1 + 0.01f * (float)i;
+    for (int planes = 1; planes <= PLANES; planes += 30) {
+        int64_t first = planes / 16 * 8, size = 32 * planes;
+        for (int k = 0; k < 2; k++) {
+            const km_code_kernels *at = k ? base : best;
+            float least, step;
+            memset(lut[k], 0, sizeof lut[k]);
+            at->tables(planes, (const int32_t(*)[2])(const void *)plane, weight, GROUPS, p, quad,
+                       lut[k], &least, &step);
+            for (int i = 0; i < N; i += 32)
+                at->lay(rows + i * BYTES + 1, BYTES, N - i < 32 ? N - i : 32, planes,
+                        blocks[k] + i / 32 * size);
+            int apart = 0;
+            for (int64_t i = 0; k && i < size; i++) {
+                assert_true(lut[0][i] <= KM_STAGE_TOP && abs(lut[0][i] - lut[1][i]) <= 1);
+                apart += lut[0][i] != lut[1][i];
+            }
+            assert_true(apart <= size / 100); /* ties, rounded either way */
+            if (k) assert_memory_equal(blocks[0], blocks[1], (size_t)(4 * size));
+            km_stage_query q = {scales, lut[0], {2 * (first ? first : planes), 0}, 3, 0.5f, -2,
+                                {-1, -2}, {0.01f, 0.02f}, 0.015f};
+            q.nibbles[1] = 2 * planes - q.nibbles[0];
+            static uint8_t codes[N];
+            for (int i = 0; i < N; i++) codes[i] = rows[i * BYTES];
+            int64_t n = at->near(&q, codes, blocks[k], N, INFINITY, left[k], bound[k]);
+            assert_int_equal(n, N);
+            for (int i = 0; i < N; i++) assert_int_equal(left[k][i], i);
+        }
+        for (int i = 0; i < N; i++)
+            assert_true(fabsf(bound[0][i] - bound[1][i]) <= 1e-5f * (1 + fabsf(bound[1][i])));
     }
+    free(p), free(weight);
+}
+
+static void instruction_sets_agree_on_steps(void **state) {
+    (void)state;
+    extern const km_code_kernels km_simd_codes_base;
+    const km_code_kernels *best = km_simd_codes(), *base = &km_simd_codes_base;
     static float cost[KM_TRELLIS_STATES], x[KM_TRELLIS_STATES], y[KM_TRELLIS_STATES];
     static uint8_t p[KM_TRELLIS_STATES], q[KM_TRELLIS_STATES];
     float *values = normal_rows(3, 1, KM_TRELLIS_STATES);
@@ -164,7 +233,9 @@ int main(void) {
         cmocka_unit_test(packing_can_be_undone),
         cmocka_unit_test(distances_are_those_of_decoded_rows),
         cmocka_unit_test(a_limit_loses_nobody_who_is_near),
-        cmocka_unit_test(instruction_sets_agree_on_sums_and_steps),
+        cmocka_unit_test(keys_do_not_depend_on_the_limit),
+        cmocka_unit_test(instruction_sets_agree_on_tables_and_bounds),
+        cmocka_unit_test(instruction_sets_agree_on_steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

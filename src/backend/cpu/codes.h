@@ -26,10 +26,18 @@ typedef struct km_level_plan {
     const float *values;    /* levels of b bits from b << 8 on */
 } km_level_plan;
 
-typedef struct km_stage_bound {
+/* A query before blocks of rows' leading planes (vector/stage.h), in two parts: few of them decide
+ * about most rows. With s = scales[code] and the tables' sums of a row's nibbles,
+ *   bound 1 = base + s (s square + along (low[0] + step[0] sum[0]))
+ *   bound 2 = base + s (s square + along (low[1] + again sum[0] + step[1] sum[1])) */
+typedef struct km_stage_query {
     const float *scales;
-    float base, square, along, low, step;
-} km_stage_bound;
+    const uint8_t *lut;  /* (nibbles of both parts, 16), at most KM_STAGE_TOP; 64 bytes 0 behind */
+    int64_t nibbles[2];  /* even; the first a multiple of 16 if there is a second */
+    float base, square, along, low[2], step[2], again;
+} km_stage_query;
+
+#define KM_STAGE_TOP 63 /* four of them fit in a byte */
 
 typedef struct km_code_kernels {
     /* out[i * ldo + j] = <x_i, axis_j>: x (KM_TURN_ROWS, dim), axis (axes, dim). Each product is the
@@ -48,26 +56,36 @@ typedef struct km_code_kernels {
                     float *norm);
     void (*levels)(const km_level_plan *plan, const uint8_t *code, const float *p, float *dot,
                    float *norm);
-    /* sums[32 b + i] = the sum over nibbles j of lut[16 j + nibble j of row i of block b]; see
-     * vector/stage.h. `nibbles` is even; behind lut stand 64 bytes of 0. */
-    void (*stage)(const uint8_t *blocks, int64_t count, const uint8_t *lut, int64_t nibbles,
-                  uint32_t *sums);
-    /* The rows i < n that may be near: least = base + s (s square + along (low + step sums[i])), with
-     * s = scales[codes[i]], is at most `limit`. Their numbers go to `left` (n, rounded up to 16), dist
-     * of the others becomes infinite. Returns how many are left. */
-    int64_t (*pick)(const km_stage_bound *b, const uint32_t *sums, const uint8_t *codes, int64_t n,
-                    float limit, float *dist, int32_t *left);
+    /* p = (q - a) amp over n axes, n a multiple of 16; a may be NULL. spread[i] = sum of p^2 error
+     * for the two rows of error (2, n), or NULL. */
+    void (*offset)(const float *q, const float *a, const float *amp, const float *error, int64_t n,
+                   float *p, float *spread);
+    float (*gap)(const float *x, const float *y, int64_t n); /* |x - y|^2 */
+    /* lut (2 planes, 16): what each nibble adds to sum_j weight[j] <+-1, p of plane j's group>, in
+     * steps above its least. *least is the sum of these. quad (2 groups) is room. */
+    void (*tables)(int64_t planes, const int32_t (*plane)[2], const float *weight, int64_t groups,
+                   const float *p, float *quad, uint8_t *lut, float *least, float *step);
+    /* Rows i < n of blocks whose bounds are both at most `limit`: their numbers go to `left`, the
+     * larger bound to `bound`, each (n, rounded up to 32). Returns how many. */
+    int64_t (*near)(const km_stage_query *q, const uint8_t *codes, const uint8_t *blocks, int64_t n,
+                    float limit, int32_t *left, float *bound);
+    /* One block from n <= 32 rows' leading planes, each beginning `stride` bytes after the one
+     * before; the places behind them are filled with any of them. */
+    void (*lay)(const uint8_t *rows, int64_t stride, int64_t n, int64_t planes, uint8_t *block);
 } km_code_kernels;
 
 /* simd/codes_stage.c */
 #define KM_CODE_STAGE(suffix)                                                                      \
     void km_code_levels_##suffix(const km_level_plan *plan, const uint8_t *code, const float *p,   \
                                  float *dot, float *norm);                                         \
-    void km_code_stage_##suffix(const uint8_t *blocks, int64_t count, const uint8_t *lut,          \
-                                int64_t nibbles, uint32_t *sums);                                  \
-    int64_t km_code_pick_##suffix(const km_stage_bound *b, const uint32_t *sums,                   \
-                                  const uint8_t *codes, int64_t n, float limit, float *dist,       \
-                                  int32_t *left);
+    void km_code_tables_##suffix(int64_t planes, const int32_t (*plane)[2], const float *weight,   \
+                                 int64_t groups, const float *p, float *quad, uint8_t *lut,        \
+                                 float *least, float *step);                                       \
+    int64_t km_code_near_##suffix(const km_stage_query *q, const uint8_t *codes,                   \
+                                  const uint8_t *blocks, int64_t n, float limit, int32_t *left,    \
+                                  float *bound);                                                   \
+    void km_code_lay_##suffix(const uint8_t *rows, int64_t stride, int64_t n, int64_t planes,      \
+                              uint8_t *block);
 KM_CODE_STAGE(base)
 KM_CODE_STAGE(avx2)
 KM_CODE_STAGE(avx512)

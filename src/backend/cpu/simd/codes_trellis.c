@@ -1,5 +1,5 @@
 /* Vector codes: rows against axes, a step of Viterbi's search through a bit-shift trellis, and the
- * products of a trellis code with a query. */
+ * products of a trellis code with a query; what scans ask of a query and an anchor. */
 #include "backend/cpu/codes.h"
 #include "backend/cpu/simd/simd.h"
 
@@ -29,6 +29,39 @@ static float dot(const float *x, const float *y, int64_t n) {
         s = v_fma(v_load_n(x + i, m), v_load_n(y + i, m), s);
     }
     return v_reduce_add(s);
+}
+
+static float gap(const float *x, const float *y, int64_t n) {
+    vf s = v_zero(), t = v_zero();
+    int64_t i = 0;
+    for (; i + 2 * KM_VF <= n; i += 2 * KM_VF) {
+        vf d = v_load(x + i) - v_load(y + i), e = v_load(x + i + KM_VF) - v_load(y + i + KM_VF);
+        s = v_fma(d, d, s);
+        t = v_fma(e, e, t);
+    }
+    for (; i < n; i += KM_VF) {
+        int64_t m = n - i < KM_VF ? n - i : KM_VF;
+        vf d = v_load_n(x + i, m) - v_load_n(y + i, m);
+        s = v_fma(d, d, s);
+    }
+    return v_reduce_add(s + t);
+}
+
+static void offset(const float *q, const float *a, const float *amp, const float *error, int64_t n,
+                   float *p, float *spread) {
+    vf s = v_zero(), t = v_zero();
+    for (int64_t i = 0; i < n; i += KM_VF) {
+        vf x = v_load(q + i);
+        if (a) x -= v_load(a + i);
+        x *= v_load(amp + i);
+        v_store(p + i, x);
+        if (!error) continue;
+        s = v_fma(x * x, v_load(error + i), s);
+        t = v_fma(x * x, v_load(error + n + i), t);
+    }
+    if (!error) return;
+    spread[0] = v_reduce_add(s);
+    spread[1] = v_reduce_add(t);
 }
 
 static void add4(float *sum, const float *const x[4], const float w[4], int64_t n) {
@@ -149,5 +182,8 @@ const km_code_kernels KM_SIMD(km_simd_codes) = {.turn = turn,
                                                 .step = step,
                                                 .trellis = trellis,
                                                 .levels = KM_SIMD(km_code_levels),
-                                                .stage = KM_SIMD(km_code_stage),
-                                                .pick = KM_SIMD(km_code_pick)};
+                                                .offset = offset,
+                                                .gap = gap,
+                                                .tables = KM_SIMD(km_code_tables),
+                                                .near = KM_SIMD(km_code_near),
+                                                .lay = KM_SIMD(km_code_lay)};
