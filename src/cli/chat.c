@@ -140,6 +140,7 @@ static km_status open_chat(km_chat *c, km_error *err) {
     km_cli_cache_type(c->room.cache_type, &cache, err); /* checked before */
     km_status s =
         km_cli_model_open_at(&c->m, c->model, NULL, &c->common, &c->where, cache, 1, &how, err);
+    if (s == KM_OK && km_cli_follows(&c->m)) return s; /* rank 0 talks */
     if (s == KM_OK) s = km_cli_sampling_open(&c->sampling, c->m.token, err);
     if (s == KM_OK && !(c->template = km_cli_template(&c->m, c->template_name, err))) s = err->code;
     if (s == KM_OK && !(c->session = km_cli_session_open(&c->m, &c->room, err))) s = err->code;
@@ -159,7 +160,9 @@ static int chat(km_chat *c) {
     c->screen = isatty(STDOUT_FILENO) == 1;
     c->colour = c->screen && !(no_colour && *no_colour) && term && strcmp(term, "dumb") != 0;
     int code = KM_EXIT_OK;
-    if (open_chat(c, &err) == KM_OK) {
+    km_status opened = open_chat(c, &err);
+    if (opened == KM_OK && km_cli_follows(&c->m)) return km_cli_follow(&c->m);
+    if (opened == KM_OK) {
         greet(c);
         converse(c);
         km_interrupts_leave();
@@ -170,7 +173,7 @@ static int chat(km_chat *c) {
         if (c->failed && !c->terminal) code = KM_EXIT_FAILED;
         if (c->common.json && print_json(c) != KM_EXIT_OK) code = KM_EXIT_FAILED;
     } else {
-        code = km_cli_fail("%s", err.text);
+        code = km_cli_model_fail(&c->m, &err);
     }
     km_lines_close(c->lines);
     json_decref(c->log);
@@ -203,6 +206,7 @@ int km_command_chat(int argc, char **argv) {
         KM_OPTION_DRAFT_ROW(c.draft_name),
         KM_OPTION_DEVICE_ROW(c.common, "where to compute (default: auto, a GPU if there is one)"),
         KM_OPTION_WHERE_ROWS(c.where),
+        KM_OPTION_SPLIT_ROWS(c.where),
         KM_OPTION_THREADS_ROW(c.common),
         KM_OPTION_OUTPUT_ROWS(c.common),
         {0},
@@ -221,6 +225,7 @@ int km_command_chat(int argc, char **argv) {
                     "  echo 'What is the capital of France?' | kermes chat --temperature 0\n"
                     "  kermes chat -m model.gguf --template chatml --context 4096 --shift\n"
                     "  kermes chat -m large.gguf --device cuda --gpu-layers 20\n"
+                    "  mpirun -n 2 kermes chat -m large.gguf --split tensor\n"
                     "  kermes chat -m Qwen2.5-7B.gguf --draft Qwen2.5-0.5B.gguf --stats\n",
     };
     km_args args;
@@ -231,7 +236,7 @@ int km_command_chat(int argc, char **argv) {
     if (km_cli_session_check(&c.room, &err) != KM_OK ||
         km_cli_where_check(&c.where, &err) != KM_OK ||
         km_cli_sampling_check(&c.sampling, &err) != KM_OK)
-        return km_cli_usage("%s", err.text);
-    km_cli_notes(c.common.quiet);
+        return km_cli_silent(&c.where) ? KM_EXIT_USAGE : km_cli_usage("%s", err.text);
+    km_cli_notes(c.common.quiet || km_cli_silent(&c.where));
     return chat(&c);
 }

@@ -236,7 +236,7 @@ int km_command_run(int argc, char **argv) {
     if (km_cli_session_check(&o.session, &err) != KM_OK ||
         km_cli_where_check(&o.where, &err) != KM_OK ||
         km_cli_sampling_check(&o.sampling, &err) != KM_OK)
-        return km_cli_usage("%s", err.text);
+        return km_cli_silent(&o.where) ? KM_EXIT_USAGE : km_cli_usage("%s", err.text);
     km_cli_notes(o.common.quiet || km_cli_silent(&o.where));
     return run(&o);
 }
