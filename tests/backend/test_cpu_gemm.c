@@ -199,6 +199,35 @@ static void vectors_against_matrices_match_in_every_layout(void **state) {
     }
 }
 
+/* Tiles come in many heights and widths; a row's sums must not depend on which it fell into. */
+static void a_row_has_the_same_bits_in_a_tile_of_any_size(void **state) {
+    enum { MOST = 36, K = 19, WIDE = 64 };
+    (void)state;
+    float *a = cp_new(KM_F32, MOST * K, 1), *b = cp_new(KM_F32, K * WIDE, 2);
+    float *c = cp_new(KM_F32, MOST * WIDE, 3), *single = cp_new(KM_F32, MOST * WIDE, 3);
+    for (int isa = 0; isa < KM_ISA_COUNT; isa++) {
+        const km_gemm_kernels *kern = km_gemm_kernels_of((km_isa)isa);
+        if (!kern) continue;
+        for (int64_t n = 1; n <= kern->nr; n += n % kern->vl ? kern->vl - 1 : 1) {
+            for (int64_t m = 1; m <= MOST; m++) {
+                bool by_rows = m % 2;
+                int64_t row = by_rows ? K : 1, col = by_rows ? 1 : MOST;
+                float beta = m % 3 ? 1 : 0;
+                for (int64_t i = 0; i < m * WIDE; i++) single[i] = c[i];
+                for (int64_t i = 0; i < m; i++)
+                    kern->panel(1, n, K, a + i * row, row, col, b, WIDE, NULL, single + i * WIDE, WIDE,
+                                0.5f, beta);
+                kern->panel(m, n, K, a, row, col, b, WIDE, NULL, c, WIDE, 0.5f, beta);
+                assert_memory_equal(c, single, sizeof *c * (size_t)(m * WIDE));
+            }
+        }
+    }
+    free(a);
+    free(b);
+    free(c);
+    free(single);
+}
+
 static void an_empty_sum_leaves_beta_times_c(void **state) {
     (void)state;
     for (int way = 0; way < CP_WAYS; way++) {
@@ -301,6 +330,7 @@ int main(void) {
         cmocka_unit_test(products_larger_than_every_cache_block_match),
         cmocka_unit_test(bias_activation_and_the_value_before_it_are_fused),
         cmocka_unit_test(vectors_against_matrices_match_in_every_layout),
+        cmocka_unit_test(a_row_has_the_same_bits_in_a_tile_of_any_size),
         cmocka_unit_test(an_empty_sum_leaves_beta_times_c),
         cmocka_unit_test(empty_products_touch_nothing),
         cmocka_unit_test(with_beta_zero_the_old_values_do_not_matter),

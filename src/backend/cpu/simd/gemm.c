@@ -92,6 +92,118 @@ static tile_fn *const tiles[KM_MR][KM_NV] = {
 #endif
 };
 
+/* ---- Tall tiles: few columns leave registers for twice the rows ---- */
+
+#define TALL (2 * KM_MR)
+#define TALL_NV (KM_NV / 2)
+
+/* As tile. Every third row has a pointer of its own, the two after it are reached by their distance:
+ * pointers to all of them would not fit the registers. */
+KM_INLINE void tall_tile(const int rows, const int vecs, int64_t k, const float *a, int64_t a_row,
+                         int64_t a_col, const float *b, int64_t ldb, float *c, int64_t ldc,
+                         float alpha, float beta) {
+    vf acc[TALL][TALL_NV];
+    const float *third[(TALL + 2) / 3];
+    KM_UNROLL
+    for (int i = 0; i < rows; i++) {
+        if (i % 3 == 0) third[i / 3] = a + i * a_row;
+        KM_UNROLL
+        for (int j = 0; j < vecs; j++) acc[i][j] = v_zero();
+    }
+    for (int64_t p = 0; p < k; p++, b += ldb) {
+        vf bv[TALL_NV];
+        KM_UNROLL
+        for (int j = 0; j < vecs; j++) bv[j] = v_load(b + j * KM_VF);
+        KM_UNROLL
+        for (int i = 0; i < rows; i++) {
+            vf av = v_set1(third[i / 3][i % 3 * a_row]);
+            KM_UNROLL
+            for (int j = 0; j < vecs; j++) acc[i][j] = v_fma(av, bv[j], acc[i][j]);
+        }
+        KM_UNROLL
+        for (int i = 0; i < rows; i += 3) third[i / 3] += a_col;
+    }
+    KM_UNROLL
+    for (int i = 0; i < rows; i++) {
+        KM_UNROLL
+        for (int j = 0; j < vecs; j++) {
+            float *at = c + i * ldc + j * KM_VF;
+            vf v = acc[i][j] * v_set1(alpha);
+            if (beta != 0) v = v_fma(v_set1(beta), v_load(at), v);
+            v_store(at, v);
+        }
+    }
+}
+
+typedef void tall_fn(int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b,
+                     int64_t ldb, float *c, int64_t ldc, float alpha, float beta);
+
+#define TALL_TILE(ROWS, VECS)                                                                      \
+    static void tall_##ROWS##_##VECS(int64_t k, const float *a, int64_t a_row, int64_t a_col,      \
+                                     const float *b, int64_t ldb, float *c, int64_t ldc,           \
+                                     float alpha, float beta) {                                    \
+        tall_tile(ROWS, VECS, k, a, a_row, a_col, b, ldb, c, ldc, alpha, beta);                    \
+    }
+#if KM_NV == 4
+#define TALLS(ROWS) TALL_TILE(ROWS, 1) TALL_TILE(ROWS, 2)
+#define TALL_NAMES(ROWS) {tall_##ROWS##_1, tall_##ROWS##_2}
+#else
+#define TALLS(ROWS) TALL_TILE(ROWS, 1)
+#define TALL_NAMES(ROWS) {tall_##ROWS##_1}
+#endif
+
+#if KM_MR == 4
+TALLS(4)
+TALLS(5)
+#endif
+#if KM_MR <= 6
+TALLS(6)
+TALLS(7)
+#endif
+TALLS(8)
+#if KM_MR >= 6
+TALLS(9)
+TALLS(10)
+TALLS(11)
+TALLS(12)
+#endif
+#if KM_MR == 8
+TALLS(13)
+TALLS(14)
+TALLS(15)
+TALLS(16)
+#endif
+
+static tall_fn *const tall_tiles[TALL - KM_MR + 1][TALL_NV] = {
+#if KM_MR == 4
+    TALL_NAMES(4), TALL_NAMES(5),
+#endif
+#if KM_MR <= 6
+    TALL_NAMES(6), TALL_NAMES(7),
+#endif
+    TALL_NAMES(8),
+#if KM_MR >= 6
+    TALL_NAMES(9), TALL_NAMES(10), TALL_NAMES(11), TALL_NAMES(12),
+#endif
+#if KM_MR == 8
+    TALL_NAMES(13), TALL_NAMES(14), TALL_NAMES(15), TALL_NAMES(16),
+#endif
+};
+
+/* More rows than a tile has, and at most TALL_NV whole vectors of columns: tall tiles of about the
+ * same height, which is KM_MR at least. */
+static void tall_panel(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row,
+                       int64_t a_col, const float *b, int64_t ldb, float *c, int64_t ldc,
+                       float alpha, float beta) {
+    int64_t left = (m + TALL - 1) / TALL;
+    for (int64_t rows; m > 0; m -= rows, left--, a += rows * a_row, c += rows * ldc) {
+        rows = (m + left - 1) / left;
+        tall_tiles[rows - KM_MR][n / KM_VF - 1](k, a, a_row, a_col, b, ldb, c, ldc, alpha, beta);
+    }
+}
+
+/* ---- Panels ---- */
+
 /* A tile whose last vector is not whole: through a buffer. */
 static void ragged(int rows, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_col,
                    const float *b, int64_t ldb, const float *bias, float *c, int64_t ldc,
@@ -141,7 +253,10 @@ static inline void panel(int64_t m, int64_t n, int64_t k, const float *a, int64_
 void KM_SIMD(km_gemm_panel)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row,
                             int64_t a_col, const float *b, int64_t ldb, const float *next_b,
                             float *c, int64_t ldc, float alpha, float beta) {
-    panel(m, n, k, a, a_row, a_col, KM_MR * a_row, b, ldb, next_b, NULL, c, ldc, alpha, beta);
+    if (m > KM_MR && n <= TALL_NV * KM_VF && n % KM_VF == 0)
+        tall_panel(m, n, k, a, a_row, a_col, b, ldb, c, ldc, alpha, beta);
+    else
+        panel(m, n, k, a, a_row, a_col, KM_MR * a_row, b, ldb, next_b, NULL, c, ldc, alpha, beta);
 }
 
 static void panel_biased(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row,
