@@ -186,7 +186,7 @@ static double block_time(const plan *p, int64_t down, int64_t across) {
 static bool packs_once(const plan *p) {
     km_gemm g = *p->g;
     g.k = p->depth;
-    km_gemm_cut cut = km_gemm_cut_for(&g, p->kern);
+    km_gemm_cut cut = km_gemm_cut_for(&g, p->kern, g.m);
     return km_gemm_packs_once(&g, &cut);
 }
 
@@ -386,7 +386,8 @@ km_status km_gemm_run(km_ctx *ctx, const km_gemm *given) {
     if (grain < 1) grain = 1;
     p.sums = g->col_sums; /* for a first block that knows of them */
     km_gemm first = part_of(&p, 0);
-    p.cut = km_gemm_cut_for(&first, p.kern);
+    int64_t meets = packs_once(&p) ? ceil_div(g->m, threads) : first.m;
+    p.cut = km_gemm_cut_for(&first, p.kern, meets > first.m ? meets : first.m);
     if (p.way == WAY_GEMV) p.floats = km_gemv_floats(&first, p.turned);
     if (p.way == WAY_PACK) p.floats = p.cut.floats + HELD;
     p.once = p.way == WAY_PACK && km_gemm_packs_once(&first, &p.cut);

@@ -23,20 +23,27 @@ static bool narrow(km_dtype d) { return d != KM_F32; }
 static int64_t a_stride(int64_t depth) { return up(depth, 16) + 16; }
 
 /* f32 serves as it lies where copying would not pay: a by rows always, by columns when all of it is
- * near; b by rows, when few rows of a meet it or all of it is near. */
+ * near; b by rows, when few rows of a meet it, all of it is near, or it fits the second cache in
+ * whole lines and not so many rows meet it that the packed one's even stride tells. */
 #define NEAR (128 * 128)
+#define FITS (200 * 1024)
+#define FEW_ROWS 48
+#define SOME_ROWS 512
 
 static bool a_direct(const km_gemm *g) {
     return g->a.dtype == KM_F32 && (g->a.col == 1 || (g->m * g->k <= NEAR / 2 && !g->row_sums));
 }
 
-static bool b_direct(const km_gemm *g) {
-    return g->b.dtype == KM_F32 && g->b.col == 1 && (g->m <= 48 || g->k * g->n <= NEAR);
+static bool b_direct(const km_gemm *g, int64_t meets) {
+    if (g->b.dtype != KM_F32 || g->b.col != 1) return false;
+    bool lines = (uintptr_t)g->b.data % 64 == 0 && g->b.row % 16 == 0;
+    return g->m <= FEW_ROWS || g->k * g->n <= NEAR ||
+           (lines && meets <= SOME_ROWS && g->k * g->n <= FITS);
 }
 
-km_gemm_cut km_gemm_cut_for(const km_gemm *g, const km_gemm_kernels *kern) {
+km_gemm_cut km_gemm_cut_for(const km_gemm *g, const km_gemm_kernels *kern, int64_t meets) {
     km_gemm_cut c = {0};
-    c.b_lies = b_direct(g);
+    c.b_lies = b_direct(g, meets);
     c.kc = share(g->k, 768, 8);
     c.nc = share(g->n, 1024, kern->nr);
     c.mc = share(g->m, KM_GEMM_MC * kern->mr, kern->mr);

@@ -15,7 +15,8 @@ typedef struct km_gemm_cut {
     size_t b_at, a_at, c_at, floats; /* where in the scratch each lies; its whole size */
 } km_gemm_cut;
 
-km_gemm_cut km_gemm_cut_for(const km_gemm *g, const km_gemm_kernels *kern);
+/* For a block g, or several like it: `meets` rows of a, in all, meet the b that a thread packs. */
+km_gemm_cut km_gemm_cut_for(const km_gemm *g, const km_gemm_kernels *kern, int64_t meets);
 /* Whether all of b is packed at once: blocks of the same columns may then follow each other with
  * b_packed, in the same scratch. */
 bool km_gemm_packs_once(const km_gemm *g, const km_gemm_cut *cut);
