@@ -107,12 +107,16 @@ static void begin_panel(const job *j, panel *p, int64_t b, int64_t hk, float *ro
     p->seen_least = a->Tk;
     for (run r = run_at(a, p, hk, 0); r.n > 0; r = run_at(a, p, hk, r.i + r.n)) {
         int64_t least = km_attention_seen(a, r.t), most = km_attention_seen(a, r.t + r.n - 1);
+        const void *from = km_attention_vec(q, b, r.h, r.t);
         if (most > p->seen_most) p->seen_most = most;
         if (least < p->seen_least) p->seen_least = least;
-        a->gemm->widen(rows + r.i * a->D, a->D, km_attention_vec(q, b, r.h, r.t), a->dtype,
-                       q->stride[2], r.n, a->D);
+        if (r.n == p->lanes)
+            a->gemm->pack_turned(p->q, from, a->dtype, q->stride[2], a->D, r.n);
+        else
+            a->gemm->widen(rows + r.i * a->D, a->D, from, a->dtype, q->stride[2], r.n, a->D);
     }
-    a->gemm->pack_turned(p->q, rows, KM_F32, a->D, a->D, p->lanes);
+    if (run_at(a, p, hk, 0).n < p->lanes)
+        a->gemm->pack_turned(p->q, rows, KM_F32, a->D, a->D, p->lanes);
     memset(p->acc, 0, (size_t)(a->D * nr) * sizeof *p->acc);
     for (int64_t i = 0; i < nr; i++) {
         p->max[i] = -INFINITY;
@@ -162,11 +166,15 @@ static void end_panel(const job *j, panel *p, int64_t b, int64_t hk, float *rows
     const km_tensor *o = j->c->out[0], *lse = j->c->n_out > 1 ? j->c->out[1] : NULL;
     km_finish end = {.dtype = a->dtype};
     float by[64], log_sum[64];
+    run whole = run_at(a, p, hk, 0);
+    bool straight = a->dtype == KM_F32 && whole.n == p->lanes;
     a->kern->settle(p->max, p->sum, a->gemm->nr, log_sum, by);
-    a->kern->turn_back(rows, a->D, p->acc, a->D, p->lanes, by);
-    for (run r = run_at(a, p, hk, 0); r.n > 0; r = run_at(a, p, hk, r.i + r.n)) {
-        a->gemm->finish(&end, rows + r.i * a->D, a->D, km_attention_vec(o, b, r.h, r.t), NULL,
-                        o->stride[2], r.n, a->D);
+    a->kern->turn_back(straight ? km_attention_vec(o, b, whole.h, whole.t) : rows,
+                       straight ? o->stride[2] : a->D, p->acc, a->D, p->lanes, by);
+    for (run r = whole; r.n > 0; r = run_at(a, p, hk, r.i + r.n)) {
+        if (!straight)
+            a->gemm->finish(&end, rows + r.i * a->D, a->D, km_attention_vec(o, b, r.h, r.t), NULL,
+                            o->stride[2], r.n, a->D);
         if (!lse) continue;
         float *to = (float *)km_tensor_ptr(lse) + b * lse->stride[0] + r.h * lse->stride[1];
         for (int64_t i = 0; i < r.n; i++) to[(r.t + i) * lse->stride[2]] = log_sum[r.i + i];

@@ -20,6 +20,7 @@ typedef struct job {
     int64_t rows;            /* queries that share a key head: group * Tq */
     int64_t parts;           /* tasks to a key head */
     int64_t span;            /* keys of a part, a multiple of KEYS but for the last */
+    bool straight;           /* dq needs no sums apart: one task to a head, and no query sees none */
     float *delta;            /* (B, Hkv, rows): do . o */
     float *dq_sums;          /* (one per thread, or per task when parts > 1; rows, D) */
     size_t dq_floats;
@@ -30,11 +31,12 @@ typedef struct job {
 /* What a task works with. */
 typedef struct block {
     int64_t b, hk;
-    float *dq;               /* (rows, D) */
+    float *dq;               /* (rows, D); NULL: straight into its tensor */
     float *kt, *vt;          /* k^T and v^T in panels: (panels, D, nr) */
     float *kp;               /* k in panels of columns: (D / nr, keys, nr) */
     float *dkt, *dvt;        /* like kt */
-    float *s, *dp;           /* (QUERIES, KEYS) */
+    float *s, *dp;           /* (QUERIES, ld) */
+    int64_t ld;              /* KEYS, or less where there are few: what is at hand stays near */
     float *q_copy, *do_copy; /* (QUERIES, D), for 16-bit operands; the first also dk, dv rows */
 } block;
 
@@ -86,7 +88,7 @@ static void meet(const job *j, const block *x, int64_t h, int64_t t, int64_t n, 
                  int64_t keys) {
     const km_attention_call *a = j->a;
     const km_gemm_kernels *g = a->gemm;
-    int64_t nr = g->nr, D = a->D, ldq, ldo, seen[QUERIES];
+    int64_t nr = g->nr, D = a->D, ld = x->ld, ldq, ldo, seen[QUERIES];
     float lse[QUERIES];
     const float *q = km_attention_rows(a, j->q, x->b, h, t, n, x->q_copy, &ldq);
     const float *d_o = km_attention_rows(a, j->d_o, x->b, h, t, n, x->do_copy, &ldo);
@@ -104,31 +106,35 @@ static void meet(const job *j, const block *x, int64_t h, int64_t t, int64_t n, 
         for (int64_t i = first_to_see(seen, n, first + c), rows; i < n; i += rows) {
             rows = min64(a->causal ? STEP * g->mr : n, n - i);
             int64_t sees = min64(width, up(seen[i + rows - 1] - first - c, g->vl));
-            g->panel(rows, sees, D, q + i * ldq, ldq, 1, x->kt + c * D, nr, NULL, s + i * KEYS,
-                     KEYS, a->scale, 0);
-            g->panel(rows, sees, D, d_o + i * ldo, ldo, 1, x->vt + c * D, nr, NULL, dp + i * KEYS,
-                     KEYS, 1, 0);
+            g->panel(rows, sees, D, q + i * ldq, ldq, 1, x->kt + c * D, nr, NULL, s + i * ld,
+                     ld, a->scale, 0);
+            g->panel(rows, sees, D, d_o + i * ldo, ldo, 1, x->vt + c * D, nr, NULL, dp + i * ld,
+                     ld, 1, 0);
         }
-        a->kern->grad_scores(s, dp, KEYS, n, first + c, width, seen, lse, delta);
+        a->kern->grad_scores(s, dp, ld, n, first + c, width, seen, lse, delta);
         int64_t half = up(nr / 2, g->vl);
         for (int64_t k = 0, cols; k < width; k += cols) { /* fewer queries see the later keys */
             int64_t from = first_to_see(seen, n, first + c + k), to = c * D + k;
             cols = width - k;
             if (cols > half && first_to_see(seen, n, first + c + k + half) > from) cols = half;
-            g->panel(D, cols, n - from, d_o + from * ldo, 1, ldo, s + from * KEYS + k, KEYS, NULL,
+            g->panel(D, cols, n - from, d_o + from * ldo, 1, ldo, s + from * ld + k, ld, NULL,
                      x->dvt + to, nr, 1, 1);
-            g->panel(D, cols, n - from, q + from * ldq, 1, ldq, dp + from * KEYS + k, KEYS, NULL,
+            g->panel(D, cols, n - from, q + from * ldq, 1, ldq, dp + from * ld + k, ld, NULL,
                      x->dkt + to, nr, a->scale, 1);
         }
     }
-    float *dq = x->dq + (h - x->hk * a->group) * a->Tq * D + t * D;
+    /* Keys come in order: the first block of them begins dq. */
+    bool begins = !x->dq && first == 0;
+    int64_t ldd = x->dq ? D : j->dq->stride[2];
+    float *dq = x->dq ? x->dq + ((h - x->hk * a->group) * a->Tq + t) * D
+                      : km_attention_vec(j->dq, x->b, h, t);
     for (int64_t i = 0, rows; i < n; i += rows) {
         rows = min64(a->causal ? STEP * g->mr : n, n - i);
         int64_t sees = min64(keys, seen[i + rows - 1] - first);
         if (sees <= 0) continue;
         for (int64_t c = 0; c < D; c += nr)
-            g->panel(rows, min64(nr, D - c), sees, x->dp + i * KEYS, KEYS, 1, x->kp + c * KEYS, nr,
-                     NULL, dq + i * D + c, D, a->scale, 1);
+            g->panel(rows, min64(nr, D - c), sees, x->dp + i * ld, ld, 1, x->kp + c * KEYS, nr,
+                     NULL, dq + i * ldd + c, ldd, a->scale, begins ? 0 : 1);
     }
 }
 
@@ -138,12 +144,15 @@ static void put_keys(const km_attention_call *a, const block *x, const km_tensor
     static const float ones[64] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
                                    1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
                                    1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
-    int64_t nr = a->gemm->nr;
+    bool straight = a->dtype == KM_F32;
+    void *to = km_attention_vec(out, x->b, x->hk, first);
+    float *rows = straight ? to : x->q_copy;
+    int64_t nr = a->gemm->nr, ld = straight ? out->stride[2] : a->D;
     for (int64_t c = 0; c < keys; c += nr)
-        a->kern->turn_back(x->q_copy + c * a->D, a->D, sums + c * a->D, a->D, min64(nr, keys - c),
-                           ones);
-    a->gemm->finish(&(km_finish){.dtype = a->dtype}, x->q_copy, a->D,
-                    km_attention_vec(out, x->b, x->hk, first), NULL, out->stride[2], keys, a->D);
+        a->kern->turn_back(rows + c * ld, ld, sums + c * a->D, a->D, min64(nr, keys - c), ones);
+    if (!straight)
+        a->gemm->finish(&(km_finish){.dtype = a->dtype}, rows, a->D, to, NULL, out->stride[2],
+                        keys, a->D);
 }
 
 static void run_keys(const job *j, block *x, int64_t first, int64_t keys) {
@@ -158,6 +167,7 @@ static void run_keys(const job *j, block *x, int64_t first, int64_t keys) {
         const void *col = (const char *)k + c * (int64_t)km_dtype_size(a->dtype);
         a->gemm->pack(x->kp + c * KEYS, col, a->dtype, j->k->stride[2], keys, min64(nr, D - c));
     }
+    x->ld = min64(KEYS, up(keys, nr));
     memset(x->dkt, 0, sums);
     memset(x->dvt, 0, sums);
     int64_t start = 0; /* the first query that sees a key of the block */
@@ -190,12 +200,16 @@ static void run_tasks(void *arg, int64_t begin, int64_t end, int worker) {
         int64_t head = i / j->parts, part = i % j->parts;
         x.b = head / a->Hkv;
         x.hk = head % a->Hkv;
-        x.dq = j->dq_sums + (size_t)(j->parts > 1 ? i : worker) * j->dq_floats;
-        memset(x.dq, 0, sizeof(float) * (size_t)(j->rows * a->D));
+        x.dq = NULL;
+        if (!j->straight) {
+            x.dq = j->dq_sums + (size_t)(j->parts > 1 ? i : worker) * j->dq_floats;
+            memset(x.dq, 0, sizeof(float) * (size_t)(j->rows * a->D));
+        }
+        if (j->parts == 1) run_delta(arg, head * a->group, (head + 1) * a->group, worker);
         int64_t last = min64(a->Tk, (part + 1) * j->span);
         for (int64_t first = part * j->span; first < last; first += KEYS)
             run_keys(j, &x, first, min64(KEYS, last - first));
-        if (j->parts == 1) put_queries(j, head, x.dq);
+        if (j->parts == 1 && !j->straight) put_queries(j, head, x.dq);
     }
 }
 
@@ -230,7 +244,8 @@ km_status km_cpu_attention_grad(km_ctx *ctx, const km_call *c) {
     if (j.span > 0) j.parts = ceil_div(a.Tk, j.span);
     if (j.parts < 1) j.parts = 1;
 
-    j.dq_floats = pad(j.rows * a.D);
+    j.straight = j.parts == 1 && a.dtype == KM_F32 && a.Tk > 0 && (!a.causal || a.Tk >= a.Tq);
+    j.dq_floats = j.straight ? 0 : pad(j.rows * a.D);
     j.floats = lay_out(&a, &(block){0}, NULL);
     size_t delta = pad(a.B * a.H * a.Tq);
     size_t dq = j.dq_floats * (size_t)(j.parts > 1 ? heads * j.parts : threads);
@@ -239,7 +254,8 @@ km_status km_cpu_attention_grad(km_ctx *ctx, const km_call *c) {
     j.dq_sums = j.delta + delta;
     j.scratch = j.dq_sums + dq;
 
-    km_threads_for(ctx->threads, a.B * a.H, ceil_div(a.B * a.H, 2 * threads), run_delta, &j);
+    if (j.parts > 1)
+        km_threads_for(ctx->threads, a.B * a.H, ceil_div(a.B * a.H, 2 * threads), run_delta, &j);
     km_threads_for(ctx->threads, heads * j.parts, 1, run_tasks, &j);
     if (j.parts > 1) km_threads_for(ctx->threads, heads, 1, join_parts, &j);
     return KM_OK;

@@ -19,6 +19,9 @@ KM_INLINE void soften_lanes(float *s, int64_t keys, const int32_t *seen, const b
     vf none = v_set1(-INFINITY), old = v_load(max), m = old;
     vi sees = masked ? vi_load(seen) : vi_set1(0);
     if (masked) {
+        int32_t most = 0;
+        for (int i = 0; i < KM_VF; i++) most = seen[i] > most ? seen[i] : most;
+        for (; keys > most; keys--) v_store(s + (keys - 1) * KM_NR, v_zero()); /* none sees it */
         for (int64_t j = 0; j < keys; j++) {
             vf x = v_select(vi_lt(vi_set1((int32_t)j), sees), v_load(s + j * KM_NR), none);
             v_store(s + j * KM_NR, x);
