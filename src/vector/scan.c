@@ -31,7 +31,8 @@ struct km_scan {
     uint8_t *block;      /* the rows behind the last whole block */
     float spread[2];     /* variance of the stages' errors in <p, r^> / scale */
     km_stage_query stage;
-    bool staged;         /* it is that of this cell */
+    float least, slack;  /* sums of the tables so far */
+    int staged;          /* stages that are ready for this cell */
 };
 
 /* ---- Plans ---- */
@@ -164,7 +165,8 @@ void km_scan_cell(km_scan *s, const float *turned_anchor, float add) {
         return;
     }
     s->length = sqrtf(own);
-    s->fresh = s->staged = false;
+    s->fresh = false;
+    s->staged = 0;
     const float *q = s->query + c->dim;
     float *p = s->p;
     if (a) a += c->dim;
@@ -186,27 +188,48 @@ static float least_ahead(const km_scan *s, float most) {
     return s->length > r ? s->add + (s->length - r) * (s->length - r) : -INFINITY;
 }
 
-static void prepare_stages(km_scan *s) {
+/* Tables of the first stage; of the second, when a row has got there. */
+static void prepare_stage(km_scan *s, int i) {
     const km_stage *g = &s->c->stage;
-    const km_code_kernels *k = km_simd_codes();
-    float least[2] = {0}, step[2] = {0}, slack = 0;
     km_stage_query *q = &s->stage;
-    *q = (km_stage_query){.scales = s->c->scales,
-                          .lut = s->lut,
-                          .base = s->base,
-                          .square = s->product ? 0 : s->norm,
-                          .along = s->product ? -1 : -2};
-    for (int i = 0, at = 0; i < 2; at += (int)s->planes[i++]) {
-        q->nibbles[i] = 2 * s->planes[i];
-        if (i && s->planes[i] == 0) break;
-        k->tables(s->planes[i], (const int32_t(*)[2])(const void *)(g->plane + at), s->weight + at,
-                  g->groups, s->p, s->quad, s->lut + 32 * at, &least[i], &step[i]);
-        slack += step[i] * step[i] * 0.25f * (float)q->nibbles[i]; /* of rounding the tables */
-        q->step[i] = s->more[i] * step[i];
-        q->low[i] = s->more[i] * (least[0] + least[1]) + SURE * sqrtf(s->spread[i]) + sqrtf(slack);
+    int64_t at = i ? s->planes[0] : 0;
+    if (i == 0) {
+        *q = (km_stage_query){.scales = s->c->scales,
+                              .lut = s->lut,
+                              .size = 16 * g->nibbles,
+                              .base = s->base,
+                              .square = s->product ? 0 : s->norm,
+                              .along = s->product ? -1 : -2};
+        s->slack = s->least = 0;
     }
-    q->again = s->more[1] * step[0];
-    s->staged = true;
+    float least, step;
+    km_simd_codes()->tables(s->planes[i], (const int32_t(*)[2])(const void *)(g->plane + at),
+                            s->weight + at, g->groups, s->p, s->quad, s->lut + 32 * at, &least,
+                            &step);
+    q->nibbles[i] = 2 * s->planes[i];
+    s->least += least;
+    s->slack += step * step * 0.25f * (float)q->nibbles[i]; /* of rounding the tables */
+    q->step[i] = s->more[i] * step;
+    q->low[i] = s->more[i] * s->least + SURE * sqrtf(s->spread[i]) + sqrtf(s->slack);
+    if (i == 0) q->again = s->more[1] * step;
+    s->staged = i + 1;
+}
+
+/* The rows of n that no stage so far leaves out, with their bounds in s->left and s->bound. */
+static int64_t pass_stages(km_scan *s, const uint8_t *packed, int64_t n, float limit) {
+    const km_coder *c = s->c;
+    const km_code_kernels *k = km_simd_codes();
+    int64_t whole = n / KM_STAGE_ROWS * KM_STAGE_ROWS, lead = c->stage.nibbles / 2;
+    const uint8_t *tail = packed + whole * c->bytes;
+    uint8_t *codes = s->block + 32 * lead;
+    int64_t left = k->near(&s->stage, packed, packed + whole, whole, limit, s->left, s->bound);
+    if (whole == n) return left;
+    int32_t *more = s->left + left;
+    for (int64_t i = whole; i < n; i++) codes[i - whole] = tail[(i - whole) * c->bytes];
+    k->lay(tail + 1, c->bytes, n - whole, s->staged < 2 ? s->planes[0] : lead, s->block);
+    int64_t m = k->near(&s->stage, codes, s->block, n - whole, limit, more, s->bound + left);
+    for (int64_t i = 0; i < m; i++) more[i] += (int32_t)whole;
+    return left + m;
 }
 
 /* ---- Rows ---- */
@@ -228,23 +251,18 @@ static float level_row(km_scan *s, const uint8_t *packed, int64_t n, int64_t i) 
 static int64_t near_levels(km_scan *s, const uint8_t *packed, int64_t n, float limit, int64_t first,
                            km_near *near) {
     const km_coder *c = s->c;
-    const km_code_kernels *k = km_simd_codes();
-    int64_t whole = n / KM_STAGE_ROWS * KM_STAGE_ROWS, lead = c->stage.nibbles / 2, left;
-    const uint8_t *tail = packed + whole * c->bytes;
-    uint8_t *codes = s->block + 32 * lead, most = 0;
-    for (int64_t i = whole; i < n; i++) codes[i - whole] = tail[(i - whole) * c->bytes];
+    int64_t whole = n / KM_STAGE_ROWS * KM_STAGE_ROWS;
+    uint8_t most = 0;
     for (int64_t i = 0; i < whole; i++) most = packed[i] > most ? packed[i] : most;
-    for (int64_t i = 0; i < n - whole; i++) most = codes[i] > most ? codes[i] : most;
+    for (int64_t i = whole; i < n; i++)
+        most = packed[i * c->bytes] > most ? packed[i * c->bytes] : most;
     float ahead = least_ahead(s, c->scales[most]);
     if (ahead > limit) return 0;
-    if (!s->staged) prepare_stages(s);
-    left = k->near(&s->stage, packed, packed + whole, whole, limit, s->left, s->bound);
-    if (whole < n) {
-        int32_t *more = s->left + left;
-        k->lay(tail + 1, c->bytes, n - whole, lead, s->block);
-        int64_t m = k->near(&s->stage, codes, s->block, n - whole, limit, more, s->bound + left);
-        for (int64_t i = 0; i < m; i++) more[i] += (int32_t)whole;
-        left += m;
+    if (s->staged < 1) prepare_stage(s, 0);
+    int64_t left = pass_stages(s, packed, n, limit);
+    if (left && s->staged < 2 && s->planes[1]) {
+        prepare_stage(s, 1);
+        left = pass_stages(s, packed, n, limit);
     }
     for (int64_t i = 0; i < left; i++) {
         float d = level_row(s, packed, n, s->left[i]), bound = fmaxf(s->bound[i], ahead);

@@ -4,6 +4,7 @@
  *
  * Rows are kept in the order of their keys (vector/scan.h), so that the answer is the same in
  * whatever order cells are met. */
+#include "backend/cpu/codes.h"
 #include "base/alloc.h"
 #include "tensor/dtype.h"
 #include "vector/index.h"
@@ -134,15 +135,6 @@ static km_status seeker_open(seeker *s, km_index *x, const km_search_options *o,
     return ok ? KM_OK : km_error_set(&s->error, KM_ERR_MEMORY, "no memory for a search");
 }
 
-static float dot(const float *a, const float *b, int64_t n) {
-    float sum[8] = {0};
-    int64_t i = 0;
-    for (; i + 8 <= n; i += 8)
-        for (int k = 0; k < 8; k++) sum[k] += a[i + k] * b[i + k];
-    for (; i < n; i++) sum[0] += a[i] * b[i];
-    return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
-}
-
 static void set_query(const km_index *x, asked *q, const float *query) {
     memcpy(q->query, query, sizeof(float) * (size_t)x->dim);
     if (x->metric == KM_METRIC_COSINE) km_unit(q->query, 1, x->dim);
@@ -153,9 +145,9 @@ static void set_query(const km_index *x, asked *q, const float *query) {
 
 /* Sorts the cells by the distance of their anchors. */
 static void sort_cells(const km_index *x, asked *q, int64_t probe) {
-    float own = dot(q->query, q->query, x->dim);
+    float own = km_simd_codes()->dot(q->query, q->query, x->dim);
     for (int64_t c = 0; c < x->cells; c++) {
-        float d = dot(q->query, x->anchors + c * x->dim, x->dim);
+        float d = km_simd_codes()->dot(q->query, x->anchors + c * x->dim, x->dim);
         q->cells[c] =
             (near_cell){x->metric == KM_METRIC_L2 ? own - 2 * d + x->norms[c] : -d, (int32_t)c};
     }
@@ -238,18 +230,9 @@ static void load_vector(const km_index *x, const uint8_t *p, float *out) {
 }
 
 float km_distance(km_metric metric, const float *a, const float *b, int64_t dim) {
-    float d = dot(a, b, dim);
-    if (metric == KM_METRIC_IP) return -d;
-    if (metric == KM_METRIC_COSINE) return 1 - d;
-    float sum[8] = {0};
-    int64_t i = 0;
-    for (; i + 8 <= dim; i += 8)
-        for (int k = 0; k < 8; k++) {
-            float e = a[i + k] - b[i + k];
-            sum[k] += e * e;
-        }
-    for (; i < dim; i++) sum[0] += (a[i] - b[i]) * (a[i] - b[i]);
-    return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
+    if (metric == KM_METRIC_L2) return km_simd_codes()->gap(a, b, dim);
+    float d = km_simd_codes()->dot(a, b, dim);
+    return metric == KM_METRIC_IP ? -d : 1 - d;
 }
 
 static km_status rerank(seeker *s, asked *q) {

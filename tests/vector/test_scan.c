@@ -196,7 +196,7 @@ static void instruction_sets_agree_on_tables_and_bounds(void **state) {
             }
             assert_true(apart <= size / 100); /* ties, rounded either way */
             if (k) assert_memory_equal(blocks[0], blocks[1], (size_t)(4 * size));
-            km_stage_query q = {scales, lut[0], {2 * (first ? first : planes), 0}, 3, 0.5f, -2,
+            km_stage_query q = {scales, lut[0], {2 * (first ? first : planes), 0}, size, 3, 0.5f, -2,
                                 {-1, -2}, {0.01f, 0.02f}, 0.015f};
             q.nibbles[1] = 2 * planes - q.nibbles[0];
             static uint8_t codes[N];
@@ -204,6 +204,18 @@ static void instruction_sets_agree_on_tables_and_bounds(void **state) {
             int64_t n = at->near(&q, codes, blocks[k], N, INFINITY, left[k], bound[k]);
             assert_int_equal(n, N);
             for (int i = 0; i < N; i++) assert_int_equal(left[k][i], i);
+            for (int of = 0; of < N; of += 10) { /* each limit admits those whose bounds do */
+                int32_t some[4 * 32];
+                float got[4 * 32];
+                int64_t m = 0;
+                n = at->near(&q, codes, blocks[k], N, bound[k][of], some, got);
+                for (int i = 0; i < N; i++) {
+                    if (bound[k][i] > bound[k][of]) continue;
+                    assert_true(m < n && some[m] == i && got[m] == bound[k][i]);
+                    m++;
+                }
+                assert_int_equal(m, n);
+            }
         }
         for (int i = 0; i < N; i++)
             assert_true(fabsf(bound[0][i] - bound[1][i]) <= 1e-5f * (1 + fabsf(bound[1][i])));

@@ -33,7 +33,8 @@ typedef struct km_level_plan {
 typedef struct km_stage_query {
     const float *scales;
     const uint8_t *lut;  /* (nibbles of both parts, 16), at most KM_STAGE_TOP; 64 bytes 0 behind */
-    int64_t nibbles[2];  /* even; the first a multiple of 16 if there is a second */
+    int64_t nibbles[2];  /* even; the second may be 0, and then there is no bound 2 */
+    int64_t size;        /* bytes of a block */
     float base, square, along, low[2], step[2], again;
 } km_stage_query;
 

@@ -122,6 +122,34 @@ void KM_SIMD(km_code_tables)(int64_t planes, const int32_t (*plane)[2], const fl
 
 #if defined(KM_AVX512)
 
+/* A sum that rows within the limit have at least: of all scales between the smallest and the
+ * largest, that where bound 1 asks for least. Blocks without such a sum need no bounds. */
+static int32_t least_sum(const km_stage_query *q, const uint8_t *codes, int64_t n, float limit) {
+    __m512i lo = _mm512_set1_epi8(-1), hi = _mm512_setzero_si512();
+    for (int64_t i = 0; i < n; i += 64) {
+        __mmask64 m = n - i < 64 ? (1ull << (n - i)) - 1 : ~0ull;
+        __m512i c = _mm512_maskz_loadu_epi8(m, codes + i);
+        lo = _mm512_mask_min_epu8(lo, m, lo, c);
+        hi = _mm512_max_epu8(hi, c);
+    }
+    uint8_t ends[2][64];
+    _mm512_storeu_si512(ends[0], lo);
+    _mm512_storeu_si512(ends[1], hi);
+    for (int i = 1; i < 64; i++) {
+        ends[0][0] = ends[0][i] < ends[0][0] ? ends[0][i] : ends[0][0];
+        ends[1][0] = ends[1][i] > ends[1][0] ? ends[1][i] : ends[1][0];
+    }
+    float s = q->scales[ends[0][0]], most = q->scales[ends[1][0]], far = q->base - limit;
+    if (far > 0) { /* far / s + s square has its least in between */
+        float best = q->square > 0 ? sqrtf(far / q->square) : most;
+        s = best < s ? s : best > most ? most : best;
+    }
+    if (!(s > 0) || !isfinite(limit)) return 0;
+    float need = ((far / s + s * q->square) / -q->along - q->low[0]) / q->step[0];
+    need -= 1 + 1e-4f * fabsf(need); /* for rounding */
+    return need < 0 ? 0 : need > 1e9f ? 1000000000 : (int32_t)need;
+}
+
 /* Two lists of 16-bit sums, each over the four lanes: one in lanes 0 and 1, the other in 2 and 3. */
 KM_INLINE __m512i over_lanes(__m512i a, __m512i b) {
     __m512i x = _mm512_add_epi16(_mm512_shuffle_i64x2(a, b, 0x44), _mm512_shuffle_i64x2(a, b, 0xee));
@@ -163,12 +191,10 @@ KM_INLINE void add_chunk(const uint8_t *p, const uint8_t *lut, int64_t nibbles, 
     sums[1] = _mm512_add_epi32(sums[1], _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(rows, 1)));
 }
 
-KM_INLINE void add_sums(const uint8_t *p, const uint8_t *lut, int64_t nibbles, vf out[2]) {
-    __m512i sums[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
+KM_INLINE void add_sums(const uint8_t *p, const uint8_t *lut, int64_t nibbles, __m512i sums[2]) {
+    sums[0] = sums[1] = _mm512_setzero_si512();
     for (int64_t j = 0; j < nibbles; j += CHUNK)
         add_chunk(p + 16 * j, lut + 16 * j, nibbles - j < CHUNK ? nibbles - j : CHUNK, sums);
-    out[0] = vi_to_float((vi)sums[0]);
-    out[1] = vi_to_float((vi)sums[1]);
 }
 
 int64_t KM_SIMD(km_code_near)(const km_stage_query *q, const uint8_t *codes, const uint8_t *blocks,
@@ -176,29 +202,33 @@ int64_t KM_SIMD(km_code_near)(const km_stage_query *q, const uint8_t *codes, con
     const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
     const vf base = v_set1(q->base), square = v_set1(q->square), along = v_set1(q->along);
     const vf most = v_set1(limit);
-    int64_t size = 16 * (q->nibbles[0] + q->nibbles[1]), count = 0;
-    for (int64_t i = 0; i < n; i += ROWS, blocks += size) {
-        for (int64_t k = 0; k < 16 * q->nibbles[0]; k += 64) KM_FETCH(blocks + size + k);
+    const __m512i need = _mm512_set1_epi32(least_sum(q, codes, n, limit));
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; i += ROWS, blocks += q->size) {
+        for (int64_t k = 0; k < 16 * q->nibbles[0]; k += 64) KM_FETCH(blocks + q->size + k);
         uint32_t there = n - i < ROWS ? (1u << (n - i)) - 1 : ~0u, near = 0;
-        vf sum[2], more[2] = {v_zero(), v_zero()}, least[2], s[2], fixed[2];
+        __m512i sum[2], more[2];
+        vf least[2], s[2], fixed[2];
         add_sums(blocks, q->lut, q->nibbles[0], sum);
+        if (!(_mm512_cmpge_epi32_mask(sum[0], need) | _mm512_cmpge_epi32_mask(sum[1], need)))
+            continue;
         for (int h = 0; h < 2; h++) {
             __mmask16 m = (__mmask16)(there >> 16 * h);
             __m128i c = _mm_maskz_loadu_epi8(m, codes + i + 16 * h);
             s[h] = (vf)_mm512_i32gather_ps(_mm512_cvtepu8_epi32(c), q->scales, 4);
             fixed[h] = v_fma(s[h] * s[h], square, base);
             s[h] *= along;
-            least[h] = v_fma(s[h], v_fma(v_set1(q->step[0]), sum[h], v_set1(q->low[0])), fixed[h]);
+            vf t = v_fma(v_set1(q->step[0]), vi_to_float((vi)sum[h]), v_set1(q->low[0]));
+            least[h] = v_fma(s[h], t, fixed[h]);
             near |= (uint32_t)(v_le(least[h], most) & m) << 16 * h;
         }
         if (!near) continue;
-        if (q->nibbles[1])
-            add_sums(blocks + 16 * q->nibbles[0], q->lut + 16 * q->nibbles[0], q->nibbles[1], more);
+        add_sums(blocks + 16 * q->nibbles[0], q->lut + 16 * q->nibbles[0], q->nibbles[1], more);
         for (int h = 0; h < 2; h++) {
             __mmask16 m = (__mmask16)(near >> 16 * h);
             if (q->nibbles[1]) {
-                vf t = v_fma(v_set1(q->step[1]), more[h],
-                             v_fma(v_set1(q->again), sum[h], v_set1(q->low[1])));
+                vf t = v_fma(v_set1(q->again), vi_to_float((vi)sum[h]), v_set1(q->low[1]));
+                t = v_fma(v_set1(q->step[1]), vi_to_float((vi)more[h]), t);
                 least[h] = v_max(least[h], v_fma(s[h], t, fixed[h]));
                 m &= v_le(least[h], most);
             }
@@ -309,8 +339,8 @@ static void add_sums(const uint8_t *p, const uint8_t *lut, int64_t nibbles, floa
 
 int64_t KM_SIMD(km_code_near)(const km_stage_query *q, const uint8_t *codes, const uint8_t *blocks,
                               int64_t n, float limit, int32_t *left, float *bound) {
-    int64_t size = 16 * (q->nibbles[0] + q->nibbles[1]), count = 0;
-    for (int64_t i = 0; i < n; i += ROWS, blocks += size) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; i += ROWS, blocks += q->size) {
         float sum[ROWS], more[ROWS], least[ROWS];
         int64_t m = n - i < ROWS ? n - i : ROWS, near = 0;
         add_sums(blocks, q->lut, q->nibbles[0], sum);

@@ -23,12 +23,17 @@ static void turn(const float *x, const float *axis, int64_t axes, int64_t dim, f
 }
 
 static float dot(const float *x, const float *y, int64_t n) {
-    vf s = v_zero();
-    for (int64_t i = 0; i < n; i += KM_VF) {
+    vf s = v_zero(), t = v_zero();
+    int64_t i = 0;
+    for (; i + 2 * KM_VF <= n; i += 2 * KM_VF) {
+        s = v_fma(v_load(x + i), v_load(y + i), s);
+        t = v_fma(v_load(x + i + KM_VF), v_load(y + i + KM_VF), t);
+    }
+    for (; i < n; i += KM_VF) {
         int64_t m = n - i < KM_VF ? n - i : KM_VF;
         s = v_fma(v_load_n(x + i, m), v_load_n(y + i, m), s);
     }
-    return v_reduce_add(s);
+    return v_reduce_add(s + t);
 }
 
 static float gap(const float *x, const float *y, int64_t n) {
