@@ -50,7 +50,8 @@ km_status km_stepper_drain(km_stepper *p, float *out, int *n, km_error *err);
 km_status km_stepper_eval(km_stepper *p, int64_t batches, double *sum, double *targets,
                           km_error *err);
 
-/* Products a second that this device makes in this dtype: large square ones, best of a few. */
+/* Floating-point operations a second of this device in products of this dtype. A GPU: in large
+ * square ones, best of a few; the CPU: the most its cores can do, whatever else runs meanwhile. */
 double km_measure_products(km_ctx *ctx, km_dtype dtype);
 
 #endif

@@ -23,7 +23,7 @@ typedef struct km_train_status {
     double loss_scale;   /* 1 without one */
     int64_t skipped;     /* steps so far whose gradients were not finite */
     double tokens_per_s; /* of late */
-    double mfu;          /* share of the device's measured rate of products */
+    double mfu;          /* share of the device's rate; see km_measure_products */
     double left;         /* seconds, estimated */
     double seconds;      /* of training so far, earlier parts of the run included */
 } km_train_status;

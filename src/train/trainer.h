@@ -34,7 +34,7 @@ typedef struct km_trainer {
     km_train_state state;
     char about[512]; /* one line on model, data and device */
 
-    double peak;                        /* products a second of the device; NaN: unknown */
+    double peak;                        /* operations a second of the device; NaN: unknown */
     double flops;                       /* of one token in training */
     double started;                     /* km_now at the call */
     double pause;                       /* seconds of this part spent in validation and saving */

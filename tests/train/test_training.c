@@ -50,7 +50,7 @@ static void a_small_model_learns_the_grammar(void **state) {
     assert_int_equal(result.status.step, s.steps);
     assert_true(result.status.val_loss < (SANITIZED ? 2.8 : 0.85));
     assert_true(result.status.train_loss < (SANITIZED ? 2.8 : 0.75));
-    assert_true(result.tokens_per_s > 0 && result.status.mfu > 0);
+    assert_true(result.tokens_per_s > 0 && result.status.mfu > 0 && result.status.mfu < 1.05);
     assert_memory_equal(samples, "the story of", 12);
     assert_int_equal(strlen(samples), 32);
     static const char *const files[] = {"run/model/config.json",

@@ -14,4 +14,8 @@ typedef struct km_peak_loops {
 
 KM_SIMD_TABLE(km_peak_loops, km_peak)
 
+/* Floating-point operations a second that the pool's threads, or as many of them as there are
+ * cores, do at most when all multiply and add; measured within 50 ms. */
+double km_cpu_peak(km_threads *pool);
+
 #endif
