@@ -10,7 +10,8 @@ typedef struct km_exact km_exact;
 km_exact *km_exact_new(km_ctx *ctx, const float *queries, int64_t n, int64_t dim, int64_t k,
                        km_metric metric, km_error *err);
 void km_exact_free(km_exact *e); /* before the context; NULL is fine */
-/* Rows (n, dim), scaled in place for cosine, with the ids first, first + 1, ... */
+/* Rows (n, dim), scaled in place for cosine, with the ids first, first + 1, ... Rows that are not
+ * finite are passed over. */
 km_status km_exact_feed(km_exact *e, float *rows, int64_t n, uint64_t first, km_error *err);
 /* ids and distances (queries, k), best first; KM_NO_ID and infinity where there are fewer. */
 void km_exact_result(const km_exact *e, uint64_t *ids, float *dist);

@@ -2,6 +2,7 @@
 #include "vector/measure.h"
 #include "vector/device_index.h"
 #include "base/alloc.h"
+#include "base/log.h"
 #include "base/progress.h"
 #include "tensor/tensor.h"
 #include "vector/exact.h"
@@ -18,23 +19,41 @@ static km_status no_memory(km_error *err) {
 
 /* ---- Truth ---- */
 
+/* Makes rows first to first + m, which the index does not hold, such that exact search passes over
+ * them. live (n_live) is sorted. */
+static void leave_out(const uint64_t *live, int64_t n_live, int64_t *at, int64_t first, int64_t m,
+                      float *rows, int64_t dim) {
+    for (int64_t i = 0; i < m; i++) {
+        uint64_t id = (uint64_t)(first + i);
+        while (*at < n_live && live[*at] < id) (*at)++;
+        if (*at == n_live || live[*at] != id) rows[i * dim] = NAN;
+    }
+}
+
 static km_status find_truth(km_ctx *ctx, const km_index *x, km_input *base, const float *queries,
                             int64_t n, int64_t k, uint64_t *ids, float *dist, double *seconds,
                             km_error *err) {
+    int64_t all = km_input_rows(base), n_live, at = 0;
+    uint64_t *live = km_index_ids(x, &n_live, err);
+    if (!live) return err->code;
+    if (n_live && live[n_live - 1] >= (uint64_t)all)
+        km_note(KM_LOG_WARN, "the index holds vectors that the base does not, id %" PRIu64 " for one; "
+                             "where they are found they count as wrong", live[n_live - 1]);
     float *rows = km_alloc(sizeof *rows * (size_t)(BLOCK * x->dim));
     km_exact *e = rows ? km_exact_new(ctx, queries, n, x->dim, k, x->metric, err) : NULL;
     km_status s = e ? KM_OK : rows ? err->code : no_memory(err);
     double start = km_now();
-    int64_t all = km_input_rows(base);
     for (int64_t i = 0; s == KM_OK && i < all; i += BLOCK) {
         int64_t m = all - i < BLOCK ? all - i : BLOCK;
         s = km_input_read(base, i, m, rows, err);
+        if (s == KM_OK) leave_out(live, n_live, &at, i, m, rows, x->dim);
         if (s == KM_OK) s = km_exact_feed(e, rows, m, (uint64_t)i, err);
     }
     *seconds = km_now() - start;
     if (s == KM_OK) km_exact_result(e, ids, dist);
     km_exact_free(e);
     km_free(rows);
+    km_free(live);
     return s;
 }
 

@@ -14,7 +14,8 @@ typedef struct km_measured {
     double exact_qps;        /* of the exact search, reading the base included */
 } km_measured;
 
-/* Truth is found by exact search of `base`, whose row numbers are the ids of the index. */
+/* Truth is found by exact search of the rows of `base` that are in the index; their numbers are its
+ * ids. */
 km_status km_index_measure(km_ctx *ctx, km_index *x, km_input *base, const float *queries,
                            int64_t n, int64_t k, const km_search_options *o, km_measured *out,
                            km_error *err);
