@@ -291,10 +291,11 @@ static void linear_gradients(sink *s, km_op op) {
 
 static void quants(sink *s, km_op op) {
     static const struct { int64_t rows, in, out; } sizes[] = {
-        {1, 256, 3}, {2, 512, 65}, {7, 768, 33}, {33, 256, 70}, {0, 256, 4}};
+        {1, 256, 3}, {2, 512, 65}, {7, 768, 33}, {33, 256, 70}, {0, 256, 4}, {3, 96, 5}, {1, 32, 7}};
     for (int d = KM_Q4_0; d < KM_DTYPE_COUNT; d++)
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
             int64_t r = sizes[i].rows, n = sizes[i].in, m = sizes[i].out;
+            if (n % km_dtype_block((km_dtype)d)) continue;
             km_case c = {.op = op, .dtypes = KM_BIT(KM_F32), .no_gradient = true};
             if (op == KM_OP_QUANT_LINEAR) {
                 c.n_in = 3;
@@ -324,12 +325,14 @@ static void quants(sink *s, km_op op) {
 /* Layers of which one may have weights of another kind than the others. */
 static void layers_at_once(sink *s, km_op op) {
     static const struct { int64_t rows, in, out[3]; } sizes[] = {
-        {1, 256, {3, 65, 2}}, {5, 512, {66, 1, 33}}, {17, 768, {32, 70, 16}}, {40, 256, {7, 0, 97}}};
+        {1, 256, {3, 65, 2}}, {5, 512, {66, 1, 33}}, {17, 768, {32, 70, 16}}, {40, 256, {7, 0, 97}},
+        {2, 96, {5, 3, 9}}};
     for (int d = 0; d < KM_DTYPE_COUNT; d++) {
         if (!(KM_BLOCKS >> d & 1) && !(HALVES >> d & 1)) continue;
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
             km_case c = {.op = op, .dtypes = HALVES, .no_gradient = true};
             int64_t n = sizes[i].in;
+            if (n % km_dtype_block((km_dtype)d)) continue;
             c.in[0] = in(KM_SHAPE(sizes[i].rows, n), 0, 0);
             if (op == KM_OP_LINEARS) {
                 int layers = 1 + (int)(((size_t)d + i) % 3);
@@ -337,7 +340,7 @@ static void layers_at_once(sink *s, km_op op) {
                 c.p.n[0] = layers;
                 for (int l = 0; l < layers; l++) {
                     int64_t m = sizes[i].out[l];
-                    km_dtype other = l == 2 ? KM_Q6_K : (km_dtype)d;
+                    km_dtype other = l != 2 ? (km_dtype)d : n % 256 ? KM_Q8_0 : KM_Q6_K;
                     c.in[1 + 2 * l] = typed(KM_SHAPE(m, n), KM_V_NORMAL, other, 0);
                     c.in[2 + 2 * l] = (i + (size_t)l) % 2 ? absent : in(KM_SHAPE(m), 0, 0);
                 }

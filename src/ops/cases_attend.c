@@ -25,6 +25,11 @@ static const form forms[] = {
     {130, 5, 5, 48, 1, 4, 100, .base = 10000, .dims = 24, .window = 200, .norms = true},
     {1, 16, 2, 256, 1, 12, 700, .base = 10000, .dims = 256},
     {0, 2, 1, 32, 1, 1, 0, .base = 10000, .dims = 32},
+    /* Heads of sizes that tensor cores do not take: few elements, no multiple of 8 or 16, many. */
+    {1, 2, 1, 20, 1, 2, 70, .base = 10000, .dims = 20},
+    {3, 4, 2, 72, 3, 3, -1, .base = 10000, .dims = 20, .window = 50, .softcap = 3, .norms = true},
+    {66, 3, 3, 7, 1, 3, 100, .base = 0},
+    {9, 2, 1, 320, 1, 4, 150, .base = 10000, .dims = 320, .adjacent = true, .divided = true},
 };
 
 /* in[ROWS] and in[TABLE]: p.axis is the form. */

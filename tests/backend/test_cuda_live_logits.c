@@ -15,7 +15,7 @@ static const compare_group all[] = {{{1}},    {{2}},          {{31}}, {{512}},
 static const compare_group some[] = {{{2}}, {{31}}, {{17, 1, 66}}};
 #define WORK(groups, limit) {groups, sizeof groups / sizeof *groups, KM_F16, limit}
 static const compare_work plain = WORK(all, 0.02), rounded = WORK(all, 0.05);
-static const compare_work briefly = WORK(some, 0.05);
+static const compare_work briefly = WORK(some, 0.05), sharply = WORK(some, 0.02);
 
 static km_ctx *cpu, *gpu;
 
@@ -86,6 +86,21 @@ static void every_type_of_cache(void **state) {
     assert_int_equal(wrong, 0);
 }
 
+static void sizes_need_be_no_multiples_of_anything(void **state) {
+    static const char *const mixes[] = {"q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "mxfp4",
+                                        "q4_k_m", "bf16", "f32"};
+    km_config c;
+    int wrong = 0;
+    (void)state;
+    for (int i = 0; compare_odd_config(i, 512 + 64, VOCAB + 1, &c); i++) {
+        for (size_t k = 0; k < sizeof mixes / sizeof *mixes; k++)
+            wrong += compare(&c, mixes[k], &briefly);
+        compare_sharpen(&c);
+        wrong += compare(&c, "f16", &sharply);
+    }
+    assert_int_equal(wrong, 0);
+}
+
 static void a_model_in_brief(void **state) {
     int wrong = 0;
     (void)state;
@@ -108,6 +123,7 @@ int main(void) {
         cmocka_unit_test(every_type_at_every_length),
         cmocka_unit_test(every_architecture_in_every_type),
         cmocka_unit_test(every_type_of_cache),
+        cmocka_unit_test(sizes_need_be_no_multiples_of_anything),
         cmocka_unit_test(nothing_was_left_to_the_cpu),
     };
     const struct CMUnitTest brief[] = {cmocka_unit_test(a_model_in_brief)};

@@ -32,6 +32,21 @@ km_config compare_config(km_arch arch, int64_t dim, int64_t context, int64_t voc
     return random_config(c);
 }
 
+bool compare_odd_config(int i, int64_t context, int64_t vocab, km_config *c) {
+    static const km_config odd[] = {
+        {.arch = KM_ARCH_LLAMA, .heads = 4, .kv_heads = 2, .dim = 96, .hidden = 160},
+        {.arch = KM_ARCH_QWEN3, .heads = 3, .kv_heads = 1, .head_dim = 20, .dim = 32, .hidden = 96},
+        {.arch = KM_ARCH_PHI3, .heads = 2, .head_dim = 320, .dim = 160, .hidden = 224},
+        {.arch = KM_ARCH_GPT2, .heads = 5, .dim = 35, .hidden = 50, .bias = true}};
+    if (i >= (int)(sizeof odd / sizeof *odd)) return false;
+    *c = odd[i];
+    c->layers = 2;
+    c->context = context;
+    c->vocab = vocab;
+    *c = random_config(*c);
+    return true;
+}
+
 void compare_sharpen(km_config *c) { c->attn_scale = 3 / sqrt((double)c->head_dim); }
 
 static int size_of(const compare_group *g) {

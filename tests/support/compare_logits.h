@@ -22,6 +22,9 @@ typedef struct compare_work {
 /* A model of an architecture, with what tells it from others: heads of its usual size, windows,
  * caps of scores, several queries to a key. */
 km_config compare_config(km_arch arch, int64_t dim, int64_t context, int64_t vocab);
+/* The ith model of sizes that no well-known one has: heads of 7, 20, 24 and 320 elements, rows that
+ * are no multiple of 64. False: there are no more. */
+bool compare_odd_config(int i, int64_t context, int64_t vocab, km_config *c);
 /* Spreads scores wide, so that attention looks at few keys: one that is missed, or seen too early,
  * is then seen in the logits, and so is every rounding. For weights that are plain numbers. */
 void compare_sharpen(km_config *c);

@@ -15,6 +15,8 @@ static km_cuda_kernel alone[] = SIZES("attend_few", "attend_alone");
 static km_cuda_kernel one[] = SIZES("attend_one", "attend_one");
 static km_cuda_kernel tile[] = SIZES("attend_tile", "attend_tile");
 static km_cuda_kernel append = ONE("attend_few", "attend_append");
+static km_cuda_kernel plain = ONE("attend_plain", "attend_plain");
+static km_cuda_kernel plain_append = ONE("attend_plain", "attend_plain_append");
 
 #define FEW_ROWS 64 /* from here on tiles of tokens are worth it */
 
@@ -49,9 +51,8 @@ static km_status run_few(km_lane *lane, const km_attend_call *w, km_attend_args 
     int64_t dp = 64 << size;
     a->parts = (a->group + KM_ATTEND_HEADS - 1) / KM_ATTEND_HEADS;
     int64_t blocks = (int64_t)a->rows * a->kv_heads * a->parts;
-    a->splits = splits_for(km_cuda_dev_of(lane), w, blocks);
+    a->splits = blocks > KM_CUDA_COUNTERS ? 1 : splits_for(km_cuda_dev_of(lane), w, blocks);
     size_t cap = 0;
-    if (blocks > KM_CUDA_COUNTERS) return km_fail(lane->ctx, KM_ERR_RANGE, "attend: too many rows");
     if (a->splits > 1) {
         size_t each = (size_t)KM_ATTEND_HEADS * (size_t)(a->d + 2) * sizeof(float);
         a->partial = km_cuda_scratch(lane, (size_t)blocks * (size_t)a->splits * each, &cap);
@@ -91,6 +92,26 @@ static km_status run_tiles(km_lane *lane, km_attend_args *a, int size) {
                            KM_DIM(128), (unsigned)(5 * KM_ATTEND_PAGE * dp * 2), a);
 }
 
+/* Heads that tensor cores do not take as they are. */
+static bool is_plain(const km_attend_call *w) {
+    return w->d > 256 || w->d % 8 || (w->d % 16 && w->cache == KM_F16);
+}
+
+static km_status run_plain(km_lane *lane, km_attend_args *a) {
+    size_t all = (size_t)a->rows * (size_t)a->d * sizeof(float), cap = 0, key_cap = 0;
+    a->turned = km_cuda_scratch(lane, all * (size_t)a->heads, &cap);
+    a->partial = a->turned ? km_cuda_scratch(lane, all * (size_t)a->kv_heads, &key_cap) : NULL;
+    km_status s = a->partial ? km_cuda_launch1(lane, &plain_append, KM_DIM(a->rows), KM_DIM(256),
+                                               (unsigned)a->dims * 4, a)
+                             : lane->ctx->error.code;
+    if (s == KM_OK)
+        s = km_cuda_launch1(lane, &plain, KM_DIM(a->heads, a->rows), KM_DIM(KM_ATTEND_PLAIN_THREADS),
+                            (unsigned)KM_ATTEND_PLAIN_SHARED(a->d), a);
+    km_cuda_scratch_free(lane, a->partial, key_cap);
+    km_cuda_scratch_free(lane, a->turned, cap);
+    return s;
+}
+
 static km_status run_attend(km_ctx *ctx, const km_call *c);
 
 static km_status cast(km_ctx *ctx, km_tensor *from, km_tensor *to) {
@@ -120,10 +141,9 @@ static km_status run_attend(km_ctx *ctx, const km_call *c) {
     km_attend_call w = km_attend_describe(c);
     km_lane *lane = km_cuda_lane(c);
     if (w.dtype != KM_F32) return by_way_of_f32(ctx, c);
-    if (w.d > 256 || w.d % 8 || w.max_pages > INT32_MAX / KM_KV_PAGE ||
-        w.rows > 65535 || (w.d % 16 && w.cache == KM_F16))
-        return km_fail(ctx, KM_ERR_UNSUPPORTED,
-                       "attend: a GPU takes heads of up to 256 elements, a multiple of 8");
+    /* More of one head than a block has room for, or places that no int counts: the CPU's. */
+    if (w.d > 4096 || w.max_pages > INT32_MAX / KM_KV_PAGE || w.rows > 65535)
+        return KM_ERR_UNSUPPORTED;
     if (w.rows == 0) return KM_OK;
     int size = w.d <= 64 ? 0 : w.d <= 128 ? 1 : 2;
     km_attend_args a = {.q = in_ptr(c, KM_ATTEND_Q), .k = in_ptr(c, KM_ATTEND_K),
@@ -142,6 +162,7 @@ static km_status run_attend(km_ctx *ctx, const km_call *c) {
                         .dims = (int32_t)w.dims, .adjacent = w.adjacent,
                         .log2_base = w.dims ? log2(w.base) : 0, .scale = (float)w.scale,
                         .softcap = (float)w.softcap, .eps = (float)w.eps};
+    if (is_plain(&w)) return run_plain(lane, &a);
     if (is_one(lane, &w)) return run_one(lane, &a, size);
     if (w.rows == 1) return run_few(lane, &w, &a, size);
     size_t cap;

@@ -388,8 +388,8 @@ static km_status run(quant_call *q) {
 
 static km_status run_linear(km_ctx *ctx, const km_call *c) {
     quant_call q;
+    if (km_cuda_quant_is_odd(c)) return km_cuda_quant_odd(ctx, c);
     km_status s = begin(&q, c);
-    (void)ctx;
     if (s == KM_OK) s = add_layer(&q, c->in[1], NULL, false, c->n_in > 2 ? c->in[2] : NULL, c->out[0]);
     if (s == KM_OK && q.m > 0) s = run(&q);
     end(&q);
@@ -398,8 +398,8 @@ static km_status run_linear(km_ctx *ctx, const km_call *c) {
 
 static km_status run_linears(km_ctx *ctx, const km_call *c) {
     quant_call q;
+    if (km_cuda_quant_is_odd(c)) return km_cuda_quant_odd(ctx, c);
     km_status s = begin(&q, c);
-    (void)ctx;
     for (int i = 0; i < c->n_out && s == KM_OK; i++)
         s = add_layer(&q, c->in[1 + 2 * i], NULL, false,
                       2 + 2 * i < c->n_in ? c->in[2 + 2 * i] : NULL, c->out[i]);
@@ -411,8 +411,8 @@ static km_status run_linears(km_ctx *ctx, const km_call *c) {
 
 static km_status run_gated(km_ctx *ctx, const km_call *c) {
     quant_call q;
+    if (km_cuda_quant_is_odd(c)) return km_cuda_quant_odd(ctx, c);
     km_status s = begin(&q, c);
-    (void)ctx;
     q.gated = true;
     if (s == KM_OK) s = add_layer(&q, c->in[1], c->n_in > 2 ? c->in[2] : NULL, true, NULL, c->out[0]);
     if (s == KM_OK && q.m > 0) s = run(&q);
@@ -439,16 +439,29 @@ static km_status as_floats(km_lane *lane, const km_tensor *w, const km_tensor *i
     return s;
 }
 
+km_status km_cuda_quant_floats(km_lane *lane, const km_tensor *t, float *to) {
+    km_cuda_quant q;
+    int64_t units = km_cuda_ceil(km_shape_count(t->shape), KM_QUANT_UNIT);
+    if (units == 0) return KM_OK;
+    km_status s = km_cuda_quant_flat(lane, t, &q);
+    if (s != KM_OK) return s;
+    km_quant_rows_args a = {.w = q.m, .out = to, .rows = units, .count = units, .k = KM_QUANT_UNIT};
+    s = km_cuda_launch1(lane, &rows[km_cuda_quant_type(t->dtype)], KM_DIM((units + 127) / 128),
+                        KM_DIM(128), 0, &a);
+    km_cuda_quant_put(lane, &q);
+    return s;
+}
+
 static km_status run_embedding(km_ctx *ctx, const km_call *c) {
-    (void)ctx;
+    if (km_cuda_quant_is_odd(c)) return km_cuda_quant_odd(ctx, c);
     return as_floats(km_cuda_lane(c), c->in[0], c->in[1], km_shape_count(c->in[1]->shape), c->out[0]);
 }
 
 static km_status run_dequantise(km_ctx *ctx, const km_call *c) {
     const km_tensor *w = c->in[0];
     int64_t count = km_shape_count(w->shape);
-    (void)ctx;
     if (w->shape.ndim < 1 || count == 0) return KM_ERR_UNSUPPORTED;
+    if (km_cuda_quant_is_odd(c)) return km_cuda_quant_odd(ctx, c);
     return as_floats(km_cuda_lane(c), w, NULL, count / w->shape.dim[w->shape.ndim - 1], c->out[0]);
 }
 

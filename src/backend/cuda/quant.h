@@ -17,10 +17,20 @@ int km_cuda_quant_type(km_dtype d);
 int64_t km_cuda_quant_group(km_dtype d); /* elements of a group (kernels/quant_args.h) */
 /* t (n, k) or of any shape with rows of k. KM_ERR_UNSUPPORTED when k is no multiple of a unit. */
 km_status km_cuda_quant_get(km_lane *lane, const km_tensor *t, km_cuda_quant *out);
+/* The same of rows of any length, as one row of all elements: the last unit may go beyond them. */
+km_status km_cuda_quant_flat(km_lane *lane, const km_tensor *t, km_cuda_quant *out);
 void km_cuda_quant_put(km_lane *lane, km_cuda_quant *q);
 
 /* device_ops: planes for good, and back. */
 km_status km_cuda_settle(km_lane *lane, km_storage *s, km_dtype dtype);
 km_status km_cuda_unsettle(km_lane *lane, km_storage *s, km_dtype dtype);
+
+/* All elements of t, of a block dtype, as f32 to `to`, which has room for whole units of them. */
+km_status km_cuda_quant_floats(km_lane *lane, const km_tensor *t, float *to);
+
+/* quant_odd.c: what the kernels of quant.c do not take. Whether this call of theirs is such a one, and
+ * running it. */
+bool km_cuda_quant_is_odd(const km_call *c);
+km_status km_cuda_quant_odd(km_ctx *ctx, const km_call *c);
 
 #endif

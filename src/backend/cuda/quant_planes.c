@@ -25,33 +25,39 @@ int km_cuda_quant_type(km_dtype d) {
 int64_t km_cuda_quant_group(km_dtype d) { return layouts[km_cuda_quant_type(d)].elements; }
 
 static km_status rearrange(km_lane *lane, km_dtype d, const void *from, void *to, int64_t groups,
-                           int64_t padded, bool back) {
+                           int64_t padded, int64_t end, bool back) {
     static km_cuda_kernel kernel = {.module = "quant_planes", .name = "quant_planes"};
     const layout *l = &layouts[km_cuda_quant_type(d)];
     km_planes_args a = {.from = from, .to = to, .groups = groups, .padded = padded,
-                        .bytes = l->blocks * (int32_t)km_dtype_size(d), .back = back};
+                        .end = end, .bytes = l->blocks * (int32_t)km_dtype_size(d), .back = back};
     memcpy(a.field, l->field, sizeof a.field);
     return km_cuda_launch1(lane, &kernel, KM_DIM((groups + 127) / 128), KM_DIM(128), 0, &a);
 }
 
 km_status km_cuda_quant_get(km_lane *lane, const km_tensor *t, km_cuda_quant *out) {
-    const km_storage *s = t->storage;
-    int type = km_cuda_quant_type(t->dtype);
     int64_t k = t->shape.ndim ? t->shape.dim[t->shape.ndim - 1] : 0;
     *out = (km_cuda_quant){0};
-    if (type < 0 || k % KM_QUANT_UNIT) return KM_ERR_UNSUPPORTED;
+    return k % KM_QUANT_UNIT ? KM_ERR_UNSUPPORTED : km_cuda_quant_flat(lane, t, out);
+}
+
+km_status km_cuda_quant_flat(km_lane *lane, const km_tensor *t, km_cuda_quant *out) {
+    const km_storage *s = t->storage;
+    int type = km_cuda_quant_type(t->dtype);
+    *out = (km_cuda_quant){0};
+    if (type < 0 || t->offset % layouts[type].elements) return KM_ERR_UNSUPPORTED;
     int64_t elements = layouts[type].elements;
     size_t bytes = (size_t)layouts[type].blocks * km_dtype_size(t->dtype); /* of a group */
     if (s->settled) {
         out->m = (km_quant_matrix){s->data, (int64_t)(s->bytes / bytes), t->offset / elements};
         return KM_OK;
     }
-    int64_t groups = km_shape_count(t->shape) / elements;
+    int64_t groups = (km_shape_count(t->shape) + elements - 1) / elements;
     int64_t padded = (groups + KM_QUANT_ALIGN - 1) / KM_QUANT_ALIGN * KM_QUANT_ALIGN;
     out->scratch = km_cuda_scratch(lane, (size_t)padded * bytes, &out->cap);
     if (!out->scratch) return lane->ctx->error.code;
     out->m = (km_quant_matrix){out->scratch, padded, 0};
-    return rearrange(lane, t->dtype, km_tensor_ptr(t), out->scratch, groups, padded, false);
+    return rearrange(lane, t->dtype, km_tensor_ptr(t), out->scratch, groups, padded,
+                     km_dtype_bytes(t->dtype, km_shape_count(t->shape)), false);
 }
 
 void km_cuda_quant_put(km_lane *lane, km_cuda_quant *q) {
@@ -68,7 +74,7 @@ static km_status relay(km_lane *lane, km_storage *s, km_dtype dtype, bool back) 
     if (s->bytes % bytes || groups % KM_QUANT_ALIGN) return KM_OK;
     void *p = km_cuda_scratch(lane, s->bytes, &cap);
     if (!p) return lane->ctx->error.code;
-    km_status status = rearrange(lane, dtype, s->data, p, groups, groups, back);
+    km_status status = rearrange(lane, dtype, s->data, p, groups, groups, (int64_t)s->bytes, back);
     if (status != KM_OK) {
         km_cuda_scratch_free(lane, p, cap);
         return status;

@@ -11,6 +11,9 @@
     (8 * KM_ATTEND_PAGE * (dp) + KM_ATTEND_HEADS * (dp) * 6 + 18 * KM_ATTEND_HEADS * 4 + (dp) * 4)
 #define KM_ATTEND_TILE 64      /* (token, head) rows of a block in the kernel for prompts */
 
+#define KM_ATTEND_PLAIN_THREADS 128 /* of the kernel for heads of any size */
+#define KM_ATTEND_PLAIN_SHARED(d) ((2 * (d) + KM_ATTEND_PLAIN_THREADS) * 4)
+
 enum { KM_CACHE_F32, KM_CACHE_F16, KM_CACHE_BF16, KM_CACHE_Q8_0, KM_CACHE_Q4_0 };
 
 typedef struct km_attend_args {
@@ -21,7 +24,8 @@ typedef struct km_attend_args {
     uint8_t *cache_k, *cache_v;
     const int32_t *row, *table;
     const float *q_norm, *k_norm, *divisors;
-    float *partial;            /* (rows, kv_heads * parts, splits, KM_ATTEND_HEADS, d + 2) */
+    float *partial;            /* (rows, kv_heads * parts, splits, KM_ATTEND_HEADS, d + 2); in
+                                * attend_plain_append keys on their way, (rows, kv_heads, d) */
     uint32_t *counters;        /* (rows, kv_heads * parts) */
     int32_t rows, heads, kv_heads, d, group, parts; /* parts: blocks that share a key head's heads */
     int32_t pages, sequences, max_pages, window, splits, cache;

@@ -48,6 +48,8 @@ typedef struct km_planes_args {
     uint8_t *to;
     int64_t groups;           /* of the tensor */
     int64_t padded;           /* groups that the planes have room for */
+    int64_t end;              /* bytes of the file's layout: the last group may be there in part, and
+                               * the rest of it is zeros in the planes */
     int32_t bytes;            /* of a group */
     km_quant_field field[KM_QUANT_FIELDS]; /* length 0: no more */
     int32_t back;
