@@ -113,6 +113,60 @@ static void jobs_under_way_do_not_mix(void **state) {
     km_step_end(ctx);
 }
 
+/* What the calling thread sends itself does not overtake what it handed over before. */
+static void a_sum_at_once_waits_for_those_under_way(void **state) {
+    (void)state;
+    for (int k = 0; k < 30; k++) {
+        static float v[70000];
+        km_tensor *first = filled(KM_F32, 70000, rank), *then = filled(KM_F32, 100, rank);
+        km_comm_work *w = km_comm_start(ctx, comm, KM_COMM_ALL_REDUCE, first);
+        double x = rank;
+        assert_int_equal(km_comm_run(ctx, comm, KM_COMM_ALL_REDUCE, then), KM_OK);
+        assert_int_equal(km_comm_sum(comm, &x, 1, NULL), KM_OK);
+        assert_int_equal(km_comm_wait(ctx, comm, w), KM_OK);
+        read_all(first, v);
+        for (int i = 0; i < 70000; i++) assert_true(v[i] == sum_at(KM_F32, i));
+        read_all(then, v);
+        for (int i = 0; i < 100; i++) assert_true(v[i] == sum_at(KM_F32, i));
+        assert_true(x == 1);
+        km_step_end(ctx);
+    }
+}
+
+typedef struct looped {
+    km_tensor *x, *y;
+    int runs;
+} looped;
+
+static void double_and_sum(km_ctx *c, void *user) {
+    looped *l = user;
+    km_tensor *t = km_mul_scalar(c, l->x, 2);
+    km_comm_run(c, comm, KM_COMM_ALL_REDUCE, t);
+    km_assign(c, l->y, t);
+    l->runs++;
+}
+
+static void a_captured_step_sums_over_the_ranks_each_time(void **state) {
+    (void)state;
+    if (!ctx->device->host) skip();
+    looped l = {km_keep(ctx, km_zeros(ctx, KM_F32, KM_SHAPE(3))),
+                km_keep(ctx, km_zeros(ctx, KM_F32, KM_SHAPE(3))), 0};
+    km_graph *g = NULL;
+    for (int k = 0; k < 6; k++) {
+        float x[3] = {(float)k, (float)(10 * rank), 1}, y[3];
+        km_write(ctx, l.x, x, sizeof x);
+        assert_int_equal(km_graph_run(ctx, &g, 1, double_and_sum, &l), KM_OK);
+        km_read(ctx, l.y, y, sizeof y);
+        assert_true(y[0] == (float)(4 * k) && y[1] == 20 && y[2] == 4);
+    }
+    assert_true(km_graph_captured(g));
+    assert_int_equal(l.runs, 2); /* as it is, and captured; the rest was replayed */
+    km_graph_free(g);
+    km_release(l.x);
+    km_release(l.y);
+    km_step_end(ctx);
+}
+
 static void host_memory_travels_too(void **state) {
     (void)state;
     double x[2] = {rank + 1, 0.1};
@@ -148,6 +202,8 @@ int main(void) {
         cmocka_unit_test(all_ranks_get_all_parts),
         cmocka_unit_test(what_rank_0_has_all_get),
         cmocka_unit_test(jobs_under_way_do_not_mix),
+        cmocka_unit_test(a_sum_at_once_waits_for_those_under_way),
+        cmocka_unit_test(a_captured_step_sums_over_the_ranks_each_time),
         cmocka_unit_test(host_memory_travels_too),
         cmocka_unit_test(what_does_not_split_is_refused),
     };
