@@ -6,7 +6,7 @@
 #include <math.h>
 
 #define SURE 3.0f  /* deviations of a stage's error beyond which a row is out */
-#define FIRST 0.5f /* the part of fast rows' leading planes, and of dense rows' axes, in stage one */
+#define FIRST 0.5f /* the part of the leading planes in stage one */
 
 struct km_scan {
     const km_coder *c;
@@ -135,7 +135,6 @@ km_scan *km_scan_new(const km_coder *c, km_error *err) {
         return NULL;
     }
     lay_out(s, p);
-    s->norm = (float)c->dim;
     if (!c->trellis) plan_levels(s);
     return s;
 }
@@ -271,36 +270,28 @@ static int64_t near_levels(km_scan *s, const uint8_t *packed, int64_t n, float l
     return left;
 }
 
+/* Dense rows have no stages: what a row near the query has on the axes left out is near as well, not
+ * noise that could be bounded by its spread. */
 static int64_t near_trellis(km_scan *s, const uint8_t *packed, int64_t n, float limit,
                             km_near *near) {
     const km_coder *c = s->c;
-    const float *p[KM_CODER_CLASSES][2], *at = s->p;
-    km_trellis_plan plan[KM_CODER_CLASSES][2];
-    float spread[KM_CODER_CLASSES];
+    const float *p[KM_CODER_CLASSES], *at = s->p;
+    km_trellis_plan plan[KM_CODER_CLASSES];
     for (int k = 0; k < c->classes; at += c->axes[k++].padded) {
         const km_axes *a = &c->axes[k];
-        int64_t first = (int64_t)(FIRST * (float)a->padded) / KM_AXES_PAD * KM_AXES_PAD;
-        int64_t rest = a->padded - first;
-        const float *values = c->tables->window[0];
-        plan[k][0] = (km_trellis_plan){first, a->at, a->table, a->amp, values};
-        plan[k][1] = (km_trellis_plan){rest, a->at + first, a->table + first, a->amp + first, values};
-        p[k][0] = at;
-        p[k][1] = at + first;
-        spread[k] = SURE * sqrtf(km_simd_codes()->dot(at + first, at + first, rest));
+        plan[k] = (km_trellis_plan){a->padded, a->at, a->table, a->amp, c->tables->window[0]};
+        p[k] = at;
     }
     int64_t count = 0;
     for (int64_t i = 0; i < n; i++) {
         const uint8_t *code = packed + i * c->bytes;
-        float dot, norm, more, rest, scale = c->scales[code[0]];
+        float dot, norm;
         int k = km_code_class(c, code);
         if (k >= c->classes) k = 0; /* no code of ours */
         km_code_ready(c, &c->axes[k], code, s->ready);
-        km_simd_codes()->trellis(&plan[k][0], s->ready, p[k][0], &dot, &norm);
-        float bound = finish(s, scale, dot + spread[k], s->norm - c->lost);
-        if (bound > limit) continue;
-        km_simd_codes()->trellis(&plan[k][1], s->ready, p[k][1], &more, &rest);
-        float d = finish(s, scale, dot + more, norm + rest);
-        near[count++] = (km_near){fmaxf(d, bound), d, (int32_t)i};
+        km_simd_codes()->trellis(&plan[k], s->ready, p[k], &dot, &norm);
+        float d = finish(s, c->scales[code[0]], dot, norm);
+        if (d <= limit) near[count++] = (km_near){d, d, (int32_t)i};
     }
     return count;
 }

@@ -104,28 +104,32 @@ static void distances_are_those_of_decoded_rows(void **state) {
 static void a_limit_loses_nobody_who_is_near(void **state) {
     (void)state;
     enum { N = 3000, D = 64 };
-    for (int turn = KM_TURN_HADAMARD; turn <= KM_TURN_PCA; turn++) {
+    for (int kind = 0; kind < 4; kind++) {
         for (int metric = KM_METRIC_L2; metric <= KM_METRIC_IP; metric++) {
-            cloud k = make(N, D, 33, KM_CODE_FAST, (km_code_turn)turn);
+            cloud k = make(N, D, 33, (km_code_mode)(kind % 2),
+                           kind / 2 ? KM_TURN_PCA : KM_TURN_HADAMARD);
+            km_near *keys = malloc(N * sizeof *keys);
             float *all = malloc(N * sizeof *all), *some = malloc(N * sizeof *some);
             km_scan *s = km_scan_new(k.c, NULL);
-            int64_t skipped = 0, missed = 0, near = 0;
+            int64_t skipped = 0, missed = 0, near = 0, far = 0;
             for (int q = 0; q < 20; q++) {
                 for (int i = 0; i < D; i++) k.query[i] = k.x[q * 7 * D + i] * 0.9f + 0.1f;
                 km_scan_query(s, k.query, (km_metric)metric);
                 km_scan_codes(s, k.packed, N, INFINITY, all);
                 float limit = all[q * 7]; /* rows nearer than the query's own source */
                 km_scan_codes(s, k.packed, N, limit, some);
+                assert_int_equal(km_scan_near(s, k.packed, N, INFINITY, keys), N);
                 for (int i = 0; i < N; i++) {
                     near += all[i] <= limit;
+                    far += all[i] <= limit && keys[i].key > limit;
                     missed += all[i] <= limit && some[i] != all[i];
                     skipped += some[i] != all[i];
                     assert_true(some[i] == all[i] || some[i] > limit);
                 }
             }
-            assert_true(near >= 20 && missed * 100 <= near);
+            assert_true(near >= 20 && missed * 100 <= near && far * 100 <= near);
             assert_true(skipped > N); /* or there was no point in it */
-            free(all), free(some);
+            free(all), free(some), free(keys);
             km_scan_free(s);
             drop(&k);
         }
