@@ -198,8 +198,8 @@ static km_status write_page(const km_index *x, const km_measured *m, const page_
     km_html_section(&page, "Recall",
                     "The part of the ten true neighbours that are among the ten "
                     "found.");
-    km_html_charts_begin(&page);
     add_size_chart(x, m, d, &page);
+    km_html_charts_begin(&page);
     add_probe_chart(d, &page);
     km_html_charts_end(&page);
     add_table(d, &page);
