@@ -98,8 +98,7 @@ static void a_sink_can_refuse(void **state) {
     (void)state;
     km_token *t = km_token_bytes(&token_err);
     km_text text = {0};
-    while (text.len < (SANITIZED ? 1000000 : 5000000))
-        km_text_add(&text, "some text that is repeated\n");
+    while (text.len < 5000000) km_text_add(&text, "some text that is repeated\n");
     collected got = {.stop_after = 2};
     assert_int_equal(km_token_encode_large(t, text.data, text.len, NULL, collect, &got, &token_err),
                      KM_ERR_FILE);
