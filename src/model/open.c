@@ -156,6 +156,9 @@ static km_status find_all(shelf *s, km_error *err) {
     s->stored = km_calloc((size_t)s->layout.n, sizeof *s->stored);
     if (!s->stored) return km_error_set(err, KM_ERR_MEMORY, "out of memory");
     status = km_weights_find(&w, c, &s->layout, s->stored, err);
+    if (status == KM_OK && ranks > 1 && s->how->split && s->how->split->n > 1)
+        status = km_error_set(err, KM_ERR_UNSUPPORTED,
+                              "a model can be split over devices or over ranks, not over both");
     if (status == KM_OK && ranks > 1)
         status = km_share_of(c, &s->layout, s->stored, km_comm_rank(s->how->comm), ranks, &s->share,
                              err);

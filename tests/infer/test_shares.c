@@ -344,6 +344,12 @@ static void what_cannot_be_shared_is_refused_by_all_ranks(void **state) {
     must(!km_model_open(ctx, file, &(km_open_options){.comm = comm}, &err), "one head was shared");
     must(!strcmp(err.text, "2 ranks cannot share 1 key/value heads; 1 is the most for this model"),
          "%s", err.text);
+    km_open_split both = {{"cpu", "cpu"}, {1, 1}, 2};
+    err = (km_error){0};
+    must(!km_model_open(ctx, file, &(km_open_options){.comm = comm, .split = &both}, &err),
+         "split in both ways");
+    must(!strcmp(err.text, "a model can be split over devices or over ranks, not over both"), "%s",
+         err.text);
     err = (km_error){0};
     must(!km_model_open(ctx, fixture("models/gpt2", ""),
                         &(km_open_options){.comm = comm, .dtype = KM_F32}, &err),
