@@ -14,7 +14,17 @@ static bool asked(const km_cli_where *where) {
 }
 
 bool km_cli_shares(const km_cli_where *where) {
-    if (!asked(where)) return false;
+    static bool told; /* a draft's model is opened after the model */
+    if (!asked(where)) {
+        if (!told && km_comm_env_size() > 1 && km_comm_env_rank() == 0)
+            km_note(KM_LOG_WARN,
+                    "mpirun started %d ranks, and each runs the whole model; kermes run --split "
+                    "tensor shares it",
+                    km_comm_env_size());
+        told = true;
+        return false;
+    }
+    told = true;
     if (km_comm_env_size() > 1) return true;
     km_note(KM_LOG_INFO, "there is one rank, which gets all of the model; mpirun -n N starts more");
     return false;
