@@ -1,6 +1,6 @@
 /* A model that the ranks of mpirun hold together: each rank's device, its share, and who says what
  * went wrong. */
-#include "base/cpu.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/progress.h"
 #include "cli/use_model.h"
@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 static bool asked(const km_cli_where *where) {
     return where->split && strcmp(where->split, "tensor") == 0;
@@ -49,17 +50,29 @@ int km_cli_model_fail(const km_cli_model *m, const km_error *err) {
     return m->silent ? KM_EXIT_FAILED : km_cli_fail("%s", err->text);
 }
 
+/* What each rank says, a number, in the order of the ranks; NULL with *err set. The caller frees
+ * it. */
+static double *from_all(km_cli_model *m, double own, km_error *err) {
+    int size = km_comm_size(m->comm);
+    double *all = calloc((size_t)size, sizeof *all);
+    if (!all) {
+        km_error_set(err, KM_ERR_MEMORY, "out of memory");
+        return NULL;
+    }
+    all[km_comm_rank(m->comm)] = own;
+    if (km_comm_sum(m->comm, all, size, err) == KM_OK) return all;
+    free(all);
+    return NULL;
+}
+
 /* A failure of one rank is one of all; the first that failed tells of it. */
 static km_status agree(km_cli_model *m, km_status s, km_error *err) {
     int size = km_comm_size(m->comm), rank = km_comm_rank(m->comm), first = 0;
-    double *failed = calloc((size_t)size, sizeof *failed);
-    if (!failed) return km_error_set(err, KM_ERR_MEMORY, "out of memory");
-    failed[rank] = s != KM_OK;
     km_error trouble = {0};
-    km_status sent = km_comm_sum(m->comm, failed, size, &trouble);
+    double *failed = from_all(m, s != KM_OK, &trouble);
+    if (!failed) return km_error_set(err, trouble.code, "%s", trouble.text);
     while (first < size && failed[first] == 0) first++;
     free(failed);
-    if (sent != KM_OK) return km_error_set(err, sent, "%s", trouble.text);
     m->silent = first < size && first != rank;
     if (first == size || s != KM_OK) return s;
     return km_error_set(err, KM_ERR_STATE, "rank %d failed", first);
@@ -67,15 +80,36 @@ static km_status agree(km_cli_model *m, km_status s, km_error *err) {
 
 /* The shortest context of those that fit on the ranks. */
 static km_status shortest(km_cli_model *m, int64_t *context, km_error *err) {
-    int size = km_comm_size(m->comm);
-    double *all = calloc((size_t)size, sizeof *all);
-    if (!all) return km_error_set(err, KM_ERR_MEMORY, "out of memory");
-    all[km_comm_rank(m->comm)] = (double)*context;
-    km_status s = km_comm_sum(m->comm, all, size, err);
-    for (int i = 0; i < size && s == KM_OK; i++)
+    double *all = from_all(m, (double)*context, err);
+    for (int i = 0; all && i < km_comm_size(m->comm); i++)
         if (all[i] > 0 && (*context <= 0 || all[i] < (double)*context)) *context = (int64_t)all[i];
     free(all);
-    return s;
+    return all ? KM_OK : err->code;
+}
+
+/* A number for the file: its size, its beginning, where it describes itself, and its end. */
+static double print_of(const km_map *map) {
+    size_t some = map->size < 1 << 16 ? map->size : 1 << 16;
+    uint64_t hash = XXH3_64bits_withSeed(map->data, some, map->size);
+    hash = XXH3_64bits_withSeed((const char *)map->data + map->size - some, some, hash);
+    return (double)(hash >> 12);
+}
+
+/* Ranks of several machines may have several files of one name. */
+static km_status same_file(km_cli_model *m, km_error *err) {
+    km_map map = {0};
+    km_error ignored = {0}; /* what cannot be opened is told when the model is */
+    double own = 0;
+    if (km_map_open(&map, m->path, &ignored) == KM_OK && map.size > 0) own = print_of(&map);
+    km_map_close(&map);
+    double *all = from_all(m, own, err);
+    if (!all) return err->code;
+    int other = 0;
+    for (int i = km_comm_size(m->comm) - 1; i > 0; i--)
+        if (all[i] != all[0] && all[i] != 0 && all[0] != 0) other = i;
+    free(all);
+    if (!other) return KM_OK;
+    return km_error_set(err, KM_ERR_FILE, "rank %d has another %s than rank 0", other, m->path);
 }
 
 /* Each rank of a machine takes a GPU of its own, unless one was named, and its part of the cores. */
@@ -136,6 +170,7 @@ km_status km_cli_model_share(km_cli_model *m, const km_common *common, const km_
     s = agree(m, s, err);
     int64_t context = m->planned ? m->plan.context : m->how.context;
     if (s == KM_OK) s = shortest(m, &context, err);
+    if (s == KM_OK) s = agree(m, same_file(m, err), err);
     if (s != KM_OK) return s;
     m->how.context = context;
     s = agree(m, load(m, common, err), err);

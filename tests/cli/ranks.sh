@@ -39,8 +39,7 @@ same() { # same ARGUMENTS...: two ranks print what one does
     cmp -s "$work/out" "$work/one" || fail "two ranks answer otherwise"
     [ ! -s "$work/err" ] || fail "--quiet printed to stderr"
 }
-same --chat --prompt 'What is Kermes?' --temperature 0 --cache-type q8_0
-same --chat --prompt 'Name three colours.' --seed 3 --draft lookup
+same --chat --prompt 'Name three colours.' --seed 3 --draft lookup --cache-type q8_0
 
 printf 'Who are you?\nWhat is 3 + 4?\n' >"$work/in"
 ranks 2 0 chat "${share[@]}" --temperature 0
@@ -63,8 +62,12 @@ one_line "3 ranks cannot share 2 key/value heads; 2 is the most for this model"
 [ ! -s "$work/out" ] || fail "printed to stdout"
 ranks 2 1 run "${share[@]}" -m "$work/nothing.gguf" --prompt a # before they know of each other
 one_line "nothing.gguf"
-ranks 2 1 run "${share[@]}" --prompt a --session "$work/session"
-one_line "--session keeps no file where ranks share the model"
+mkdir "$work/0" "$work/1"
+cp "$model" "$work/0/m.gguf"
+expect 0 convert "$model" "$work/1/m.gguf" --type f16 --quiet
+! "${mpi[@]}" -n 2 sh -c 'cd "$1/$OMPI_COMM_WORLD_RANK" && shift && exec "$@"' sh "$work" "$KERMES" run \
+    "${share[@]}" -m m.gguf --prompt a >"$work/out" 2>"$work/err" </dev/null || fail "two models as one"
+one_line "rank 1 has another m.gguf than rank 0"
 ranks 2 1 run "${share[@]}" --prompt a --device cuda:77
 one_line "kermes: "
 expect_error 2 run -m "$model" --prompt a --split rows
