@@ -93,14 +93,11 @@ int km_command_add(int argc, char **argv) {
     const km_option options[] = {
         {"ids", KM_OPTION_TEXT, "FILE", &l.ids, 0, 0,
          "the vectors' ids, .npy or one a line (default: counted on)"},
-        {"out", KM_OPTION_TEXT, "FILE", &l.out, 0, 0, "write there instead of over INDEX (-o)"},
+        KM_OVER_INDEX_ROW(l.out),
         {"compact", KM_OPTION_FLAG, NULL, &l.compact, 0, 0, "drop deleted vectors"},
-        {"skip-bad", KM_OPTION_FLAG, NULL, &l.skip_bad, 0, 0,
-         "leave out vectors with NaN or infinity instead of refusing them"},
+        KM_SKIP_BAD_ROW(l.skip_bad),
         KM_INPUT_ROWS(l.input),
-        KM_OPTION_DEVICE_ROW(l.common, "where to compute: auto, cpu, gpu, cuda:N"),
-        KM_OPTION_THREADS_ROW(l.common),
-        KM_OPTION_OUTPUT_ROWS(l.common),
+        KM_COMPUTE_ROWS(l.common),
         {0},
     };
     const km_spec spec = {
@@ -146,7 +143,7 @@ int km_command_delete(int argc, char **argv) {
          "ids that are not there are no error"},
         {"compact", KM_OPTION_FLAG, NULL, &l.compact, 0, 0,
          "drop deleted vectors from the file; alone, of earlier deletes"},
-        {"out", KM_OPTION_TEXT, "FILE", &l.out, 0, 0, "write there instead of over INDEX (-o)"},
+        KM_OVER_INDEX_ROW(l.out),
         KM_OPTION_DEVICE_ROW(l.common, "deleting runs on the CPU"),
         KM_OPTION_OUTPUT_ROWS(l.common),
         {0},
@@ -185,10 +182,8 @@ int km_command_delete(int argc, char **argv) {
 int km_command_merge(int argc, char **argv) {
     line l = {.common = KM_COMMON_DEFAULTS, .compact = true};
     const km_option options[] = {
-        {"out", KM_OPTION_TEXT, "FILE", &l.out, 0, 0, "the index to write (-o)"},
-        KM_OPTION_DEVICE_ROW(l.common, "where to compute: auto, cpu, gpu, cuda:N"),
-        KM_OPTION_THREADS_ROW(l.common),
-        KM_OPTION_OUTPUT_ROWS(l.common),
+        KM_NEW_INDEX_ROW(l.out),
+        KM_COMPUTE_ROWS(l.common),
         {0},
     };
     const km_spec spec = {

@@ -173,7 +173,7 @@ int km_command_compress(int argc, char **argv) {
               .mode = "fast",
               .rerank = "none"};
     const km_option options[] = {
-        {"out", KM_OPTION_TEXT, "FILE", &l.out, 0, 0, "the index to write (-o)"},
+        KM_NEW_INDEX_ROW(l.out),
         {"anchors", KM_OPTION_TEXT, "M", &l.anchors, 0, 0,
          "how many anchors, or auto (default): by the number of vectors"},
         {"bytes", KM_OPTION_NUMBER, "N", &l.bytes, 1, 1 << 20,
@@ -190,15 +190,12 @@ int km_command_compress(int argc, char **argv) {
          "keep vectors as f16 or int8 for search --exact-rerank (default: none)"},
         {"ids", KM_OPTION_TEXT, "FILE", &l.ids, 0, 0,
          "the vectors' ids, .npy or one a line (default: 0, 1, 2, ...)"},
-        {"skip-bad", KM_OPTION_FLAG, NULL, &l.skip_bad, 0, 0,
-         "leave out vectors with NaN or infinity instead of refusing them"},
+        KM_SKIP_BAD_ROW(l.skip_bad),
         {"memory", KM_OPTION_SIZES, "SIZE", &l.memory, 0, 0,
          "how much memory to take, as in 1G (default: 2G)"},
         {"seed", KM_OPTION_INT, "N", &l.seed, 0, 9e15, "another one, another index (default: 0)"},
         KM_INPUT_ROWS(l.input),
-        KM_OPTION_DEVICE_ROW(l.common, "where to compute: auto, cpu, gpu, cuda:N"),
-        KM_OPTION_THREADS_ROW(l.common),
-        KM_OPTION_OUTPUT_ROWS(l.common),
+        KM_COMPUTE_ROWS(l.common),
         {0},
     };
     const km_spec spec = {

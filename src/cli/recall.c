@@ -15,9 +15,8 @@
 typedef struct line {
     km_common common;
     km_input_line input;
+    km_look_line look;
     const char *base, *queries, *html;
-    int64_t k, probe, candidates;
-    bool rerank;
 } line;
 
 static json_t *report(const line *l, const char *path, const km_index *x, const km_measured *m) {
@@ -32,7 +31,7 @@ static json_t *report(const line *l, const char *path, const km_index *x, const 
         "code_bytes", (json_int_t)x->code_bytes, "mse", km_json_number(m->mse, 9), "qps",
         km_json_number(m->qps, 6), "exact_qps", km_json_number(m->exact_qps, 6), "latency_p50",
         km_json_number(m->p50, 5), "latency_p95", km_json_number(m->p95, 5), "latency_p99",
-        km_json_number(m->p99, 5), "probe", (json_int_t)l->probe, "metric",
+        km_json_number(m->p99, 5), "probe", (json_int_t)l->look.probe, "metric",
         km_metric_names[x->metric], "mode", km_mode_names[x->mode]);
     static const char *const names[] = {"recall@1", "recall@10", "recall@100"};
     for (int i = 0; i < 3; i++)
@@ -46,7 +45,7 @@ static void print_report(const line *l, const char *path, const km_index *x, con
     char a[KM_NUMBER_TEXT], b[KM_NUMBER_TEXT], c[KM_NUMBER_TEXT], d[KM_NUMBER_TEXT];
     double live = (double)km_index_live(x), bytes = km_index_size(x);
     printf("%s: %.0f vectors, %lld queries", path, live, (long long)m->queries);
-    if (l->probe) printf(", %lld of %lld cells", (long long)l->probe, (long long)x->cells);
+    if (l->look.probe) printf(", %lld of %lld cells", (long long)l->look.probe, (long long)x->cells);
     printf("\n  %-10s", "recall");
     static const int at[] = {1, 10, 100};
     for (int i = 0; i < 3; i++)
@@ -79,10 +78,9 @@ static int run(const line *l, const char *path) {
     km_ctx *ctx = queries ? km_ctx_new(l->common.device, (int)l->common.threads) : NULL;
     if (queries && !ctx) km_error_set(&err, KM_ERR_DEVICE, "%s", km_last_error());
     km_measured m;
-    km_search_options o = {.probe = l->probe};
-    if (l->rerank) o.rerank = l->candidates ? l->candidates : 10 * l->k;
+    km_search_options o = km_look_options(&l->look);
     int code = KM_EXIT_OK;
-    if (ctx) km_index_measure(ctx, x, base, queries, n, l->k, &o, &m, &err);
+    if (ctx) km_index_measure(ctx, x, base, queries, n, l->look.k, &o, &m, &err);
     if (ctx && err.code == KM_OK && l->html) {
         km_progress bar;
         km_progress_begin(&bar, "sizes", "", 14, l->common.quiet);
@@ -103,17 +101,13 @@ static int run(const line *l, const char *path) {
 }
 
 int km_command_recall(int argc, char **argv) {
-    line l = {.common = KM_COMMON_DEFAULTS, .input = KM_INPUT_DEFAULTS, .k = 10};
+    line l = {.common = KM_COMMON_DEFAULTS, .input = KM_INPUT_DEFAULTS,
+              .look = KM_LOOK_DEFAULTS};
     const km_option options[] = {
         {"base", KM_OPTION_TEXT, "FILE", &l.base, 0, 0, "the vectors that the index was made from"},
         {"queries", KM_OPTION_TEXT, "FILE", &l.queries, 0, 0, "vectors to look for"},
-        {"k", KM_OPTION_INT, "N", &l.k, 1, 10000, "recall@N besides @1, @10 and @100 (-k; 10)"},
-        {"probe", KM_OPTION_INT, "N", &l.probe, 0, 1 << 24,
-         "look at the N cells nearest to the query only (default: 0, all)"},
-        {"exact-rerank", KM_OPTION_FLAG, NULL, &l.rerank, 0, 0,
-         "compare candidates again by the vectors kept with compress --rerank"},
-        {"candidates", KM_OPTION_INT, "N", &l.candidates, 1, 1000000,
-         "how many of them (default: 10 times k)"},
+        KM_LOOK_ROWS(l.look, 10000, "recall@N besides @1, @10 and @100 (-k; 10)",
+                     "compare candidates again by the vectors kept with compress --rerank"),
         {"html", KM_OPTION_TEXT, "FILE", &l.html, 0, 0,
          "write a page with charts: recall against size, and against cells\nlooked at"},
         KM_INPUT_ROWS(l.input),
@@ -128,7 +122,7 @@ int km_command_recall(int argc, char **argv) {
         .summary = "Measures an index against exact search: recall, error, latency, queries/s.",
         .details = "recall@k is the part of the k true neighbours that are among the k found. "
                    "Row numbers\nof the base must be the ids of the index, as compress gives "
-                   "them.\n",
+                   "them; rows that were\ndeleted are not asked for.\n",
         .options = options,
         .examples = "kermes recall v.kmx --base vectors.npy --queries q.npy\n"
                     "kermes recall v.kmx --base vectors.npy --queries q.npy -k 20 --probe 8 "
@@ -140,6 +134,7 @@ int km_command_recall(int argc, char **argv) {
     if (!km_begin(&spec, argc, argv, &args, &code)) return code;
     if (args.n_words != 1 || !l.base || !l.queries)
         return km_cli_usage("recall takes one index, --base FILE and --queries FILE");
+    if ((code = km_look_check(&l.look, "recall")) != KM_EXIT_OK) return code;
     km_cli_notes(l.common.quiet);
     return run(&l, args.words[0]);
 }

@@ -15,9 +15,8 @@
 typedef struct line {
     km_common common;
     km_input_line input;
+    km_look_line look;
     const char *queries, *query, *allow, *deny, *format, *out, *base;
-    int64_t k, probe, candidates;
-    bool rerank;
 } line;
 
 typedef struct answers {
@@ -111,8 +110,7 @@ static km_status find(const line *l, km_index *x, km_device_index *on, const flo
                       const km_search_options *o, km_threads *t, answers *a, km_error *err) {
     if (!l->base)
         return km_find_anywhere(on, x, queries, a->n, a->k, o, t, a->ids, a->dist, err);
-    int64_t m = l->candidates ? l->candidates : 10 * a->k;
-    if (m < a->k) m = a->k;
+    int64_t m = o->rerank < a->k ? a->k : o->rerank;
     km_search_options first = *o;
     first.rerank = 0;
     uint64_t *ids = km_alloc(sizeof *ids * (size_t)(a->n * m));
@@ -134,7 +132,7 @@ static km_status find(const line *l, km_index *x, km_device_index *on, const flo
 static int run(const line *l, const char *path, const char *format) {
     km_error err = {0};
     km_index *x = km_index_load(path, &err);
-    answers a = {.k = l->k};
+    answers a = {.k = l->look.k};
     uint64_t *allow = NULL, *deny = NULL;
     int64_t n_allow = 0, n_deny = 0;
     float *queries = NULL;
@@ -146,9 +144,11 @@ static int run(const line *l, const char *path, const char *format) {
     if (queries && l->allow) allow = km_read_ids(l->allow, &n_allow, &err);
     if (queries && l->deny && err.code == KM_OK) deny = km_read_ids(l->deny, &n_deny, &err);
     if (err.code == KM_OK) {
-        km_search_options o = {.probe = l->probe, .allow = allow, .n_allow = (size_t)n_allow,
-                               .deny = deny, .n_deny = (size_t)n_deny};
-        if (l->rerank) o.rerank = l->candidates ? l->candidates : 10 * l->k;
+        km_search_options o = km_look_options(&l->look);
+        o.allow = allow;
+        o.n_allow = (size_t)n_allow;
+        o.deny = deny;
+        o.n_deny = (size_t)n_deny;
         a.ids = km_alloc(sizeof *a.ids * (size_t)(a.n * a.k));
         a.dist = km_alloc(sizeof *a.dist * (size_t)(a.n * a.k));
         t = km_threads_new((int)l->common.threads);
@@ -185,25 +185,20 @@ static int check_line(const line *l, const km_args *args, const char *format) {
         return km_cli_usage("search: --format %s needs --out FILE", format);
     if (!to_file && l->out)
         return km_cli_usage("search: --out is for --format npy and ivecs; text goes to stdout");
-    if (l->candidates && !l->rerank)
-        return km_cli_usage("search: --candidates goes with --exact-rerank");
-    if (l->base && !l->rerank) return km_cli_usage("search: --base goes with --exact-rerank");
-    return KM_EXIT_OK;
+    if (l->base && !l->look.rerank) return km_cli_usage("search: --base goes with --exact-rerank");
+    return km_look_check(&l->look, "search");
 }
 
 int km_command_search(int argc, char **argv) {
-    line l = {.common = KM_COMMON_DEFAULTS, .input = KM_INPUT_DEFAULTS, .k = 10};
+    line l = {.common = KM_COMMON_DEFAULTS, .input = KM_INPUT_DEFAULTS,
+              .look = KM_LOOK_DEFAULTS};
     const km_option options[] = {
         {"queries", KM_OPTION_TEXT, "FILE", &l.queries, 0, 0,
          "vectors to look for; - reads stdin: .npy, or lines of numbers"},
         {"query", KM_OPTION_TEXT, "X,Y,...", &l.query, 0, 0, "one vector, on the line itself"},
-        {"k", KM_OPTION_INT, "N", &l.k, 1, 100000, "how many neighbours (-k; default: 10)"},
-        {"probe", KM_OPTION_INT, "N", &l.probe, 0, 1 << 24,
-         "look at the N cells nearest to the query only (default: 0, all)"},
-        {"exact-rerank", KM_OPTION_FLAG, NULL, &l.rerank, 0, 0,
-         "compare the best candidates again, by vectors kept with compress\n--rerank, or by --base"},
-        {"candidates", KM_OPTION_INT, "N", &l.candidates, 1, 1000000,
-         "how many of them (default: 10 times k)"},
+        KM_LOOK_ROWS(l.look, 100000, "how many neighbours (-k; default: 10)",
+                     "compare the best candidates again, by vectors kept with compress\n"
+                     "--rerank, or by --base"),
         {"base", KM_OPTION_TEXT, "FILE", &l.base, 0, 0,
          "the original vectors, whose row numbers are the ids"},
         {"allow", KM_OPTION_TEXT, "IDS", &l.allow, 0, 0,

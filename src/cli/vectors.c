@@ -19,6 +19,18 @@ bool km_choose_3(const char *what, const char *word, const char *const names[3],
     return *out >= 0;
 }
 
+km_search_options km_look_options(const km_look_line *line) {
+    km_search_options o = {.probe = line->probe};
+    if (line->rerank) o.rerank = line->candidates ? line->candidates : 10 * line->k;
+    return o;
+}
+
+int km_look_check(const km_look_line *line, const char *command) {
+    if (line->candidates && !line->rerank)
+        return km_cli_usage("%s: --candidates goes with --exact-rerank", command);
+    return KM_EXIT_OK;
+}
+
 km_input *km_open_vectors(const char *path, const km_input_line *line, km_error *err) {
     static const char *const names[] = {"f32", "f16", "bf16", "f64", "u8", "i8"};
     static const km_dtype types[] = {KM_F32, KM_F16, KM_BF16, KM_F64, KM_U8, KM_I8};

@@ -1,5 +1,5 @@
-/* What the commands on vectors share: options that name inputs, queries from a file, a line or stdin,
- * and lists of ids. */
+/* What the commands on vectors share: options that name inputs and steer searches, queries from a
+ * file, a line or stdin, and lists of ids. */
 #ifndef KM_CLI_VECTORS_H
 #define KM_CLI_VECTORS_H
 #include "cli/cli.h"
@@ -31,6 +31,46 @@ typedef struct km_input_line { /* options of a command that reads vectors */
         "dtype", KM_OPTION_TEXT, "T", &(i).dtype, 0, 0,                                            \
             "of raw numbers: f32 (default), f16, bf16, f64, u8 or i8"                              \
     }
+
+#define KM_SKIP_BAD_ROW(dest)                                                                      \
+    {                                                                                              \
+        "skip-bad", KM_OPTION_FLAG, NULL, &(dest), 0, 0,                                           \
+            "leave out vectors with NaN or infinity instead of refusing them"                      \
+    }
+#define KM_OVER_INDEX_ROW(dest)                                                                    \
+    { "out", KM_OPTION_TEXT, "FILE", &(dest), 0, 0, "write there instead of over INDEX (-o)" }
+#define KM_NEW_INDEX_ROW(dest)                                                                     \
+    { "out", KM_OPTION_TEXT, "FILE", &(dest), 0, 0, "the index to write (-o)" }
+/* Of a command that computes wherever it is told to. */
+#define KM_COMPUTE_ROWS(c)                                                                         \
+    KM_OPTION_DEVICE_ROW(c, "where to compute: auto, cpu, gpu, cuda:N"), KM_OPTION_THREADS_ROW(c), \
+        KM_OPTION_OUTPUT_ROWS(c)
+
+typedef struct km_look_line { /* options of a command that searches */
+    int64_t k, probe, candidates;
+    bool rerank;
+} km_look_line;
+
+#define KM_LOOK_DEFAULTS                                                                           \
+    { .k = 10 }
+#define KM_LOOK_ROWS(w, most, k_help, rerank_help)                                                 \
+    {"k", KM_OPTION_INT, "N", &(w).k, 1, most, k_help},                                            \
+        {"probe",                                                                                  \
+         KM_OPTION_INT,                                                                            \
+         "N",                                                                                      \
+         &(w).probe,                                                                               \
+         0,                                                                                        \
+         1 << 24,                                                                                  \
+         "look at the N cells nearest to the query only (default: 0, all)"},                       \
+        {"exact-rerank", KM_OPTION_FLAG, NULL, &(w).rerank, 0, 0, rerank_help}, {                  \
+        "candidates", KM_OPTION_INT, "N", &(w).candidates, 1, 1000000,                             \
+            "how many of them (default: 10 times k)"                                               \
+    }
+
+/* What they ask of a search; candidates without re-ranking are told as a mistake of `command`:
+ * KM_EXIT_USAGE, else KM_EXIT_OK. */
+km_search_options km_look_options(const km_look_line *line);
+int km_look_check(const km_look_line *line, const char *command);
 
 /* NULL with the error set; KM_ERR_RANGE for an unknown dtype. */
 km_input *km_open_vectors(const char *path, const km_input_line *line, km_error *err);
