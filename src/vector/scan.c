@@ -271,38 +271,55 @@ static int64_t near_levels(km_scan *s, const uint8_t *packed, int64_t n, float l
 }
 
 /* Dense rows have no stages: what a row near the query has on the axes left out is near as well, not
- * noise that could be bounded by its spread. */
-static int64_t near_trellis(km_scan *s, const uint8_t *packed, int64_t n, float limit,
-                            km_near *near) {
-    const km_coder *c = s->c;
-    const float *p[KM_CODER_CLASSES], *at = s->p;
+ * noise that could be bounded by its spread. They are decoded once for up to KM_TRELLIS_QUERIES
+ * queries. */
+static void near_trellis(km_scan *const *s, int scans, const uint8_t *packed, int64_t n,
+                         const float *limit, km_near *const *near, int64_t *count) {
+    const km_coder *c = s[0]->c;
+    const float *p[KM_CODER_CLASSES][KM_TRELLIS_QUERIES];
     km_trellis_plan plan[KM_CODER_CLASSES];
+    int64_t at = 0;
     for (int k = 0; k < c->classes; at += c->axes[k++].padded) {
         const km_axes *a = &c->axes[k];
         plan[k] = (km_trellis_plan){a->padded, a->at, a->table, a->amp, c->tables->window[0]};
-        p[k] = at;
+        for (int j = 0; j < scans; j++) p[k][j] = s[j]->p + at;
     }
-    int64_t count = 0;
+    for (int j = 0; j < scans; j++) count[j] = 0;
     for (int64_t i = 0; i < n; i++) {
         const uint8_t *code = packed + i * c->bytes;
-        float dot, norm;
+        float dot[KM_TRELLIS_QUERIES], norm;
         int k = km_code_class(c, code);
         if (k >= c->classes) k = 0; /* no code of ours */
-        km_code_ready(c, &c->axes[k], code, s->ready);
-        km_simd_codes()->trellis(&plan[k], s->ready, p[k], &dot, &norm);
-        float d = finish(s, c->scales[code[0]], dot, norm);
-        if (d <= limit) near[count++] = (km_near){d, d, (int32_t)i};
+        km_code_ready(c, &c->axes[k], code, s[0]->ready);
+        km_simd_codes()->trellis(&plan[k], s[0]->ready, scans, p[k], dot, &norm);
+        for (int j = 0; j < scans; j++) {
+            float d = finish(s[j], c->scales[code[0]], dot[j], norm);
+            if (d <= limit[j]) near[j][count[j]++] = (km_near){d, d, (int32_t)i};
+        }
     }
-    return count;
+}
+
+void km_scan_near_each(km_scan *const *s, int scans, const uint8_t *packed, int64_t n,
+                       const float *limit, km_near *const *near, int64_t *count) {
+    if (s[0]->c->trellis) {
+        for (int j = 0; j < scans; j += KM_TRELLIS_QUERIES)
+            near_trellis(s + j, scans - j < KM_TRELLIS_QUERIES ? scans - j : KM_TRELLIS_QUERIES,
+                         packed, n, limit + j, near + j, count + j);
+        return;
+    }
+    for (int j = 0; j < scans; j++) {
+        count[j] = 0;
+        for (int64_t i = 0; i < n; i += KM_STAGE_GROUP) {
+            int64_t m = n - i < KM_STAGE_GROUP ? n - i : KM_STAGE_GROUP;
+            count[j] += near_levels(s[j], packed + i * s[j]->c->bytes, m, limit[j], i,
+                                    near[j] + count[j]);
+        }
+    }
 }
 
 int64_t km_scan_near(km_scan *s, const uint8_t *packed, int64_t n, float limit, km_near *near) {
-    if (s->c->trellis) return near_trellis(s, packed, n, limit, near);
-    int64_t count = 0;
-    for (int64_t i = 0; i < n; i += KM_STAGE_GROUP) {
-        int64_t m = n - i < KM_STAGE_GROUP ? n - i : KM_STAGE_GROUP;
-        count += near_levels(s, packed + i * s->c->bytes, m, limit, i, near + count);
-    }
+    int64_t count;
+    km_scan_near_each(&s, 1, packed, n, &limit, &near, &count);
     return count;
 }
 

@@ -34,6 +34,11 @@ typedef struct km_near {
  * their order; room for n. Returns how many. n is at most km_coder_block_rows or a whole piece. */
 int64_t km_scan_near(km_scan *s, const uint8_t *packed, int64_t n, float limit, km_near *near);
 
+/* The same for several scans of one coder, each with its query, its cell, its limit and its room: a
+ * dense row is then decoded once for all of them. count[j] is how many of scan j. */
+void km_scan_near_each(km_scan *const *s, int scans, const uint8_t *packed, int64_t n,
+                       const float *limit, km_near *const *near, int64_t *count);
+
 /* dist (n) of all n rows; those with a key above `limit` may get INFINITY instead. */
 void km_scan_codes(km_scan *s, const uint8_t *packed, int64_t n, float limit, float *dist);
 

@@ -1,6 +1,7 @@
 /* Search. The cells nearest to a query come first, and the best rows found there let the scan leave
- * most of the others out early. Queries go in small groups, which meet every other cell together
- * while its codes are in the cache; of one query alone, the threads share the cells.
+ * most of the others out early. Queries go in small groups, which meet every other cell together:
+ * its codes are in the cache, and dense ones are decoded once for the group. Of one query alone, the
+ * threads share the cells.
  *
  * Rows are kept in the order of their keys (vector/scan.h), so that the answer is the same in
  * whatever order cells are met. */
@@ -86,9 +87,10 @@ typedef struct asked { /* one query of a group */
     float *query;     /* (dim): scaled for cosine */
     near_cell *cells; /* (cells), those to be probed first */
     bool *later;      /* (cells): those left for the whole group */
-    int64_t probe;
+    int64_t probe, ahead; /* cells to look at, and how many of them first */
     heap best;        /* room for the candidates */
     float limit;      /* that other threads have left */
+    km_near *near;    /* (step) */
 } asked;
 
 typedef struct seeker { /* what one thread works with */
@@ -96,8 +98,7 @@ typedef struct seeker { /* what one thread works with */
     const km_search_options *o;
     asked asked[GROUP];
     int group;
-    km_near *near;    /* (step) */
-    int64_t step;
+    int64_t step;     /* rows at a time */
     float *vector;    /* (dim): one row for re-ranking */
     bool ready;       /* of one query: it has been set */
     km_error error;
@@ -111,8 +112,8 @@ static void seeker_close(seeker *s) {
         km_free(q->cells);
         km_free(q->later);
         km_free(q->best.at);
+        km_free(q->near);
     }
-    km_free(s->near);
     km_free(s->vector);
 }
 
@@ -120,17 +121,18 @@ static km_status seeker_open(seeker *s, km_index *x, const km_search_options *o,
                              int64_t keep) {
     *s = (seeker){.x = x, .o = o, .group = group, .step = STEP};
     if (x->coder && km_coder_block_rows(x->coder) > STEP) s->step = km_coder_block_rows(x->coder);
-    s->near = km_alloc(sizeof *s->near * (size_t)s->step);
     s->vector = km_alloc(sizeof(float) * (size_t)x->dim);
-    bool ok = s->near && s->vector;
+    bool ok = s->vector;
     for (int i = 0; i < group; i++) {
         asked *q = &s->asked[i];
         q->query = km_alloc(sizeof(float) * (size_t)x->dim);
         q->cells = km_alloc(sizeof *q->cells * (size_t)x->cells);
         q->later = km_alloc(sizeof *q->later * (size_t)x->cells);
         q->best = (heap){km_alloc(sizeof(hit) * (size_t)keep), 0, keep};
+        q->near = km_alloc(sizeof *q->near * (size_t)s->step);
         if (x->coder) q->scan = km_scan_new(x->coder, &s->error);
-        ok = ok && q->query && q->cells && q->later && q->best.at && (!x->coder || q->scan);
+        ok = ok && q->query && q->cells && q->later && q->best.at && q->near &&
+             (!x->coder || q->scan);
     }
     return ok ? KM_OK : km_error_set(&s->error, KM_ERR_MEMORY, "no memory for a search");
 }
@@ -153,6 +155,9 @@ static void sort_cells(const km_index *x, asked *q, int64_t probe) {
     }
     qsort(q->cells, (size_t)x->cells, sizeof *q->cells, by_dist);
     q->probe = probe > 0 && probe < x->cells ? probe : x->cells;
+    q->ahead = q->probe / AHEAD > AT_LEAST ? q->probe / AHEAD : AT_LEAST;
+    if (q->ahead > q->probe) q->ahead = q->probe;
+    if (x->coder && km_coder_mode(x->coder) == KM_CODE_DENSE) q->ahead = 0; /* nobody is left out */
 }
 
 static bool listed(const uint64_t *ids, size_t n, uint64_t id) {
@@ -172,16 +177,11 @@ static bool wanted(const km_search_options *o, uint64_t id) {
     return !o->deny || !listed(o->deny, o->n_deny, id);
 }
 
-/* Rows [first, first + n) of a segment, `dist` from the query's anchor where there are no codes. */
-static void scan_rows(seeker *s, asked *q, int segment, int64_t first, int64_t n, float dist) {
-    const km_index *x = s->x;
-    const km_segment *g = &x->segments[segment];
-    int64_t count = n;
-    if (q->scan)
-        count = km_scan_near(q->scan, g->codes + (size_t)first * x->code_bytes, n,
-                             fminf(worst(&q->best), q->limit), s->near);
+/* Of rows from `first` on of a segment, those that may be among the best. */
+static void take_rows(seeker *s, asked *q, int segment, int64_t first, int64_t count) {
+    const km_segment *g = &s->x->segments[segment];
     for (int64_t k = 0; k < count; k++) {
-        km_near r = q->scan ? s->near[k] : (km_near){dist, dist, (int32_t)k};
+        km_near r = q->near[k];
         if (r.key > worst(&q->best) || km_segment_is_dead(g, first + r.row)) continue;
         uint64_t id = km_id_get(g->ids, first + r.row, g->id_bits);
         if (wanted(s->o, id))
@@ -189,11 +189,37 @@ static void scan_rows(seeker *s, asked *q, int segment, int64_t first, int64_t n
     }
 }
 
-static km_status scan_cell(seeker *s, asked *q, near_cell c) {
+/* Rows [first, first + n) of a segment, for some queries; `dist` from the only one's anchor where
+ * there are no codes. */
+static void scan_rows(seeker *s, asked *const *q, int queries, int segment, int64_t first, int64_t n,
+                      float dist) {
+    const km_index *x = s->x;
+    int64_t count[GROUP];
+    if (x->coder) {
+        km_scan *scan[GROUP];
+        km_near *near[GROUP];
+        float limit[GROUP];
+        for (int i = 0; i < queries; i++) {
+            scan[i] = q[i]->scan;
+            near[i] = q[i]->near;
+            limit[i] = fminf(worst(&q[i]->best), q[i]->limit);
+        }
+        km_scan_near_each(scan, queries, x->segments[segment].codes + (size_t)first * x->code_bytes,
+                          n, limit, near, count);
+    } else {
+        for (int64_t k = 0; k < n; k++) q[0]->near[k] = (km_near){dist, dist, (int32_t)k};
+        count[0] = n;
+    }
+    for (int i = 0; i < queries; i++) take_rows(s, q[i], segment, first, count[i]);
+}
+
+/* A cell for some queries; for one where there are no codes. */
+static km_status scan_cell(seeker *s, asked *const *q, int queries, near_cell c) {
     km_index *x = s->x;
     bool cosine = x->metric == KM_METRIC_COSINE;
-    if (q->scan)
-        km_scan_cell(q->scan, x->turned + c.cell * km_coder_turned(x->coder), cosine ? 1.0f : 0.0f);
+    for (int i = 0; x->coder && i < queries; i++)
+        km_scan_cell(q[i]->scan, x->turned + c.cell * km_coder_turned(x->coder),
+                     cosine ? 1.0f : 0.0f);
     for (int i = 0; i < x->n_segments; i++) {
         km_segment *g = &x->segments[i];
         int64_t first = (int64_t)g->start[c.cell], n = (int64_t)g->start[c.cell + 1] - first;
@@ -201,16 +227,10 @@ static km_status scan_cell(seeker *s, asked *q, near_cell c) {
         km_status status = km_segment_check(x, g, first, n, false, &s->error);
         if (status != KM_OK) return status;
         for (int64_t k = 0; k < n; k += s->step)
-            scan_rows(s, q, i, first + k, n - k < s->step ? n - k : s->step,
+            scan_rows(s, q, queries, i, first + k, n - k < s->step ? n - k : s->step,
                       cosine ? 1 + c.dist : c.dist);
     }
     return KM_OK;
-}
-
-/* How many of the nearest cells to look at before the others. */
-static int64_t ahead(int64_t probe) {
-    int64_t n = probe / AHEAD > AT_LEAST ? probe / AHEAD : AT_LEAST;
-    return n < probe ? n : probe;
 }
 
 /* ---- Re-ranking ---- */
@@ -274,13 +294,12 @@ static km_status give(const job *j, seeker *s, asked *q, int64_t query) {
 
 /* The cells nearest to a query; the others are marked. */
 static km_status look_ahead(seeker *s, asked *q) {
-    int64_t first = ahead(q->probe);
     memset(q->later, 0, sizeof *q->later * (size_t)s->x->cells);
-    for (int64_t c = 0; c < first; c++) {
-        km_status status = scan_cell(s, q, q->cells[c]);
+    for (int64_t c = 0; c < q->ahead; c++) {
+        km_status status = scan_cell(s, &q, 1, q->cells[c]);
         if (status != KM_OK) return status;
     }
-    for (int64_t c = first; c < q->probe; c++) q->later[q->cells[c].cell] = true;
+    for (int64_t c = q->ahead; c < q->probe; c++) q->later[q->cells[c].cell] = true;
     return KM_OK;
 }
 
@@ -296,16 +315,20 @@ static void search_group(void *arg, int64_t begin, int64_t end, int worker) {
         sort_cells(x, &s->asked[i], j->o->probe);
         if (look_ahead(s, &s->asked[i]) != KM_OK) return;
     }
+    asked *q[GROUP];
     if (x->coder) {
-        for (int64_t c = 0; c < x->cells; c++)
+        for (int64_t c = 0; c < x->cells; c++) {
+            int here = 0;
             for (int i = 0; i < n; i++)
-                if (s->asked[i].later[c] &&
-                    scan_cell(s, &s->asked[i], (near_cell){0, (int32_t)c}) != KM_OK)
-                    return;
+                if (s->asked[i].later[c]) q[here++] = &s->asked[i];
+            if (here && scan_cell(s, q, here, (near_cell){0, (int32_t)c}) != KM_OK) return;
+        }
     } else { /* nothing to scan: the order of the cells is that of the rows */
-        for (int i = 0; i < n; i++)
-            for (int64_t c = ahead(s->asked[i].probe); c < s->asked[i].probe; c++)
-                if (scan_cell(s, &s->asked[i], s->asked[i].cells[c]) != KM_OK) return;
+        for (int i = 0; i < n; i++) {
+            q[0] = &s->asked[i];
+            for (int64_t c = q[0]->ahead; c < q[0]->probe; c++)
+                if (scan_cell(s, q, 1, q[0]->cells[c]) != KM_OK) return;
+        }
     }
     for (int i = 0; i < n; i++)
         if (give(j, s, &s->asked[i], begin + i) != KM_OK) return;
@@ -321,9 +344,9 @@ static void search_cells(void *arg, int64_t begin, int64_t end, int worker) {
         s->asked[0].limit = first->limit;
         s->ready = true;
     }
-    int64_t from = ahead(first->probe);
+    asked *q = &s->asked[0];
     for (int64_t c = begin; c < end && s->error.code == KM_OK; c++)
-        scan_cell(s, &s->asked[0], first->cells[from + c]);
+        scan_cell(s, &q, 1, first->cells[first->ahead + c]);
 }
 
 static km_status first_error(const job *j, int n, km_error *err) {
@@ -341,7 +364,7 @@ static km_status search_one(job *j, km_threads *t, int workers, km_error *err) {
     s->ready = true;
     if (look_ahead(s, q) == KM_OK) {
         q->limit = worst(&q->best);
-        km_threads_for(t, q->probe - ahead(q->probe), 8, search_cells, j);
+        km_threads_for(t, q->probe - q->ahead, 8, search_cells, j);
     }
     km_status status = first_error(j, workers, err);
     for (int i = 1; status == KM_OK && i < workers; i++) {

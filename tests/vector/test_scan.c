@@ -2,6 +2,7 @@
  * limit they lose nobody who is near. */
 #include "backend/cpu/codes.h"
 #include "normal_rows.h"
+#include "support/sanitized.h"
 #include "vector/scan.h"
 #include <math.h>
 #include <setjmp.h>
@@ -103,7 +104,7 @@ static void distances_are_those_of_decoded_rows(void **state) {
 
 static void a_limit_loses_nobody_who_is_near(void **state) {
     (void)state;
-    enum { N = 3000, D = 64 };
+    enum { N = SANITIZED ? 500 : 3000, D = 64 };
     for (int kind = 0; kind < 4; kind++) {
         for (int metric = KM_METRIC_L2; metric <= KM_METRIC_IP; metric++) {
             cloud k = make(N, D, 33, (km_code_mode)(kind % 2),
@@ -136,10 +137,40 @@ static void a_limit_loses_nobody_who_is_near(void **state) {
     }
 }
 
+static void queries_together_find_what_each_finds_alone(void **state) {
+    (void)state;
+    enum { N = 1060, D = 40, MOST = 11 };
+    for (int mode = KM_CODE_FAST; mode <= KM_CODE_DENSE; mode++) {
+        cloud k = make(N, D, 17, (km_code_mode)mode, KM_TURN_PCA);
+        km_scan *s[MOST];
+        km_near *each[MOST], *alone = malloc(N * sizeof *alone);
+        float limit[MOST];
+        int64_t count[MOST];
+        for (int i = 0; i < MOST; i++) {
+            each[i] = malloc(N * sizeof *each[i]);
+            s[i] = km_scan_new(k.c, NULL);
+            assert_non_null(s[i]);
+            km_scan_query(s[i], k.x + i * 31 * D, i % 2 ? KM_METRIC_L2 : KM_METRIC_IP);
+            km_scan_near(s[i], k.packed, N, INFINITY, alone);
+            limit[i] = i % 3 ? alone[i * 50].key : INFINITY;
+        }
+        for (int n = 1; n <= MOST; n++) {
+            km_scan_near_each(s, n, k.packed, N, limit, each, count);
+            for (int i = 0; i < n; i++) {
+                assert_int_equal(km_scan_near(s[i], k.packed, N, limit[i], alone), count[i]);
+                assert_memory_equal(alone, each[i], (size_t)count[i] * sizeof *alone);
+            }
+        }
+        for (int i = 0; i < MOST; i++) free(each[i]), km_scan_free(s[i]);
+        free(alone);
+        drop(&k);
+    }
+}
+
 /* Whatever the limit, rows whose keys it admits are found, with the same numbers. */
 static void keys_do_not_depend_on_the_limit(void **state) {
     (void)state;
-    enum { N = 1060, D = 48 };
+    enum { N = SANITIZED ? 100 : 1060, D = 48 };
     for (int mode = KM_CODE_FAST; mode <= KM_CODE_DENSE; mode++) {
         cloud k = make(N, D, 25, (km_code_mode)mode, KM_TURN_PCA);
         km_near *all = malloc(N * sizeof *all), *some = malloc(N * sizeof *some);
@@ -150,7 +181,7 @@ static void keys_do_not_depend_on_the_limit(void **state) {
             assert_int_equal(km_scan_near(s, k.packed, N, INFINITY, all), N);
             for (int i = 0; i < N; i++)
                 assert_true(all[i].row == i && all[i].key >= all[i].dist);
-            for (int of = 5; of < N; of += 211) {
+            for (int of = 5; of < N; of += N / 5) {
                 float limit = all[of].key;
                 int64_t n = km_scan_near(s, k.packed, N, limit, some), at = 0;
                 for (int i = 0; i < N; i++) {
@@ -250,8 +281,11 @@ int main(void) {
         cmocka_unit_test(distances_are_those_of_decoded_rows),
         cmocka_unit_test(a_limit_loses_nobody_who_is_near),
         cmocka_unit_test(keys_do_not_depend_on_the_limit),
+        cmocka_unit_test(queries_together_find_what_each_finds_alone),
         cmocka_unit_test(instruction_sets_agree_on_tables_and_bounds),
         cmocka_unit_test(instruction_sets_agree_on_steps),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest few[] = {cmocka_unit_test(packing_can_be_undone)};
+    return THREADS_SANITIZED ? cmocka_run_group_tests(few, NULL, NULL) /* a scan is one thread's */
+                             : cmocka_run_group_tests(tests, NULL, NULL);
 }

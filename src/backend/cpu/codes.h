@@ -7,6 +7,7 @@
 #define KM_TRELLIS_STATES (1 << KM_TRELLIS_LENGTH)
 #define KM_TRELLIS_RATE 8                          /* most bits of one step */
 #define KM_TURN_ROWS 8                             /* rows that meet an axis together */
+#define KM_TRELLIS_QUERIES 8                       /* queries that meet a code together */
 
 /* A row of trellis codes as the scan reads it. Axis i's window begins at bit `at[i]` of the code,
  * behind which its first bits are repeated, and its value stands in `values` from `table[i]` on. */
@@ -52,9 +53,10 @@ typedef struct km_code_kernels {
      * taken in back (states >> rate); with rate 0 cost itself goes on. */
     void (*step)(int rate, const float *values, float x, float amp, float *cost, float *next,
                  uint8_t *back);
-    /* dot = sum p[i] value[i], norm = sum (amp[i] value[i])^2 over a padded code */
-    void (*trellis)(const km_trellis_plan *plan, const uint8_t *code, const float *p, float *dot,
-                    float *norm);
+    /* dot[j] = sum p[j][i] value[i], norm = sum (amp[i] value[i])^2 over a padded code, for n of
+     * 1 to KM_TRELLIS_QUERIES. A product is the same number whatever stands beside it. */
+    void (*trellis)(const km_trellis_plan *plan, const uint8_t *code, int n, const float *const *p,
+                    float *dot, float *norm);
     void (*levels)(const km_level_plan *plan, const uint8_t *code, const float *p, float *dot,
                    float *norm);
     /* p = (q - a) amp over n axes, n a multiple of 16; a may be NULL. spread[i] = sum of p^2 error

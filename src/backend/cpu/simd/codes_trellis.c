@@ -146,39 +146,59 @@ static void step(int rate, const float *values, float x, float amp, float *cost,
     }
 }
 
-static void trellis(const km_trellis_plan *plan, const uint8_t *code, const float *p, float *product,
-                    float *norm) {
-    vf d = v_zero(), n = v_zero();
-    for (int64_t i = 0; i < plan->axes; i += KM_VF) {
+/* The values of axes i to i + KM_VF. */
+KM_INLINE vf values_at(const km_trellis_plan *plan, const uint8_t *code, int64_t i) {
 #if defined(KM_AVX512)
-        __m512i at = _mm512_loadu_si512(plan->at + i);
-        __m512i word = _mm512_i32gather_epi32(_mm512_srli_epi32(at, 3), code, 1);
-        word = _mm512_srlv_epi32(word, _mm512_and_si512(at, _mm512_set1_epi32(7)));
-        word = _mm512_and_si512(word, _mm512_set1_epi32(KM_TRELLIS_STATES - 1));
-        word = _mm512_add_epi32(word, _mm512_loadu_si512(plan->table + i));
-        vf v = (vf)_mm512_i32gather_ps(word, plan->values, 4);
+    __m512i at = _mm512_loadu_si512(plan->at + i);
+    __m512i word = _mm512_i32gather_epi32(_mm512_srli_epi32(at, 3), code, 1);
+    word = _mm512_srlv_epi32(word, _mm512_and_si512(at, _mm512_set1_epi32(7)));
+    word = _mm512_and_si512(word, _mm512_set1_epi32(KM_TRELLIS_STATES - 1));
+    word = _mm512_add_epi32(word, _mm512_loadu_si512(plan->table + i));
+    return (vf)_mm512_i32gather_ps(word, plan->values, 4);
 #elif defined(KM_AVX2)
-        __m256i at = _mm256_loadu_si256((const __m256i *)(plan->at + i));
-        __m256i word = _mm256_i32gather_epi32((const int *)code, _mm256_srli_epi32(at, 3), 1);
-        word = _mm256_srlv_epi32(word, _mm256_and_si256(at, _mm256_set1_epi32(7)));
-        word = _mm256_and_si256(word, _mm256_set1_epi32(KM_TRELLIS_STATES - 1));
-        word = _mm256_add_epi32(word, _mm256_loadu_si256((const __m256i *)(plan->table + i)));
-        vf v = (vf)_mm256_i32gather_ps(plan->values, word, 4);
+    __m256i at = _mm256_loadu_si256((const __m256i *)(plan->at + i));
+    __m256i word = _mm256_i32gather_epi32((const int *)code, _mm256_srli_epi32(at, 3), 1);
+    word = _mm256_srlv_epi32(word, _mm256_and_si256(at, _mm256_set1_epi32(7)));
+    word = _mm256_and_si256(word, _mm256_set1_epi32(KM_TRELLIS_STATES - 1));
+    word = _mm256_add_epi32(word, _mm256_loadu_si256((const __m256i *)(plan->table + i)));
+    return (vf)_mm256_i32gather_ps(plan->values, word, 4);
 #else
-        vf v;
-        for (int l = 0; l < KM_VF; l++) {
-            int32_t at = plan->at[i + l];
-            const uint8_t *b = code + (at >> 3);
-            uint32_t word = ((uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16) >> (at & 7);
-            v[l] = plan->values[(word & (KM_TRELLIS_STATES - 1)) + (uint32_t)plan->table[i + l]];
-        }
+    vf v;
+    for (int l = 0; l < KM_VF; l++) {
+        int32_t at = plan->at[i + l];
+        const uint8_t *b = code + (at >> 3);
+        uint32_t word = ((uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16) >> (at & 7);
+        v[l] = plan->values[(word & (KM_TRELLIS_STATES - 1)) + (uint32_t)plan->table[i + l]];
+    }
+    return v;
 #endif
-        vf scaled = v * v_load(plan->amp + i);
-        d = v_fma(v, v_load(p + i), d);
+}
+
+KM_INLINE void trellis_of(const km_trellis_plan *plan, const uint8_t *code, int count,
+                          const float *const *p, float *product, float *norm) {
+    vf d[KM_TRELLIS_QUERIES], n = v_zero();
+    for (int j = 0; j < count; j++) d[j] = v_zero();
+    for (int64_t i = 0; i < plan->axes; i += KM_VF) {
+        vf v = values_at(plan, code, i), scaled = v * v_load(plan->amp + i);
+        for (int j = 0; j < count; j++) d[j] = v_fma(v, v_load(p[j] + i), d[j]);
         n = v_fma(scaled, scaled, n);
     }
-    *product = v_reduce_add(d);
+    for (int j = 0; j < count; j++) product[j] = v_reduce_add(d[j]);
     *norm = v_reduce_add(n);
+}
+
+static void trellis(const km_trellis_plan *plan, const uint8_t *code, int n, const float *const *p,
+                    float *product, float *norm) {
+    switch (n) { /* sums in registers */
+    case 1: trellis_of(plan, code, 1, p, product, norm); break;
+    case 2: trellis_of(plan, code, 2, p, product, norm); break;
+    case 3: trellis_of(plan, code, 3, p, product, norm); break;
+    case 4: trellis_of(plan, code, 4, p, product, norm); break;
+    case 5: trellis_of(plan, code, 5, p, product, norm); break;
+    case 6: trellis_of(plan, code, 6, p, product, norm); break;
+    case 7: trellis_of(plan, code, 7, p, product, norm); break;
+    default: trellis_of(plan, code, 8, p, product, norm);
+    }
 }
 
 const km_code_kernels KM_SIMD(km_simd_codes) = {.turn = turn,
