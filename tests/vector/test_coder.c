@@ -2,6 +2,7 @@
  * and odd shapes. */
 #include "base/alloc.h"
 #include "normal_rows.h"
+#include "support/sanitized.h"
 #include "vector/coder.h"
 #include <math.h>
 #include <setjmp.h>
@@ -44,6 +45,7 @@ static void errors_on_gaussian_rows_are_those_of_theory(void **state) {
     enum { D = 128, N = 48 };
     static const struct { int bits; double lloyd_max, shannon; } table[] = {
         {1, 0.3634, 0.25}, {2, 0.1175, 0.0625}, {3, 0.03454, 0.015625}, {4, 0.009497, 0.00390625}};
+    if (SANITIZED) skip(); /* nothing of it is about memory */
     float *x = normal_rows(1, N, D);
     for (int k = 0; k < 4; k++) {
         double bytes = table[k].bits * D / 8 + 1;
@@ -63,14 +65,14 @@ static void errors_on_gaussian_rows_are_those_of_theory(void **state) {
 
 static void principal_axes_win_where_axes_differ(void **state) {
     (void)state;
-    enum { D = 32, N = 600 };
+    enum { D = 32, N = SANITIZED ? 200 : 600 };
     float *x = normal_rows(2, N, D);
     for (int i = 0; i < N * D; i++) x[i] *= expf(-0.2f * (float)(i % D));
     for (int mode = KM_CODE_FAST; mode <= KM_CODE_DENSE; mode++) {
         km_coder *h = train(NULL, x, N, D, 9, (km_code_mode)mode, KM_TURN_HADAMARD);
         km_coder *a = train(NULL, x, N, D, 9, (km_code_mode)mode, KM_TURN_AUTO);
         assert_int_equal(km_coder_turned_by(a), KM_TURN_PCA);
-        assert_true(part_lost(a, x, 64) < 0.6 * part_lost(h, x, 64));
+        assert_true(part_lost(a, x, N / 10) < 0.6 * part_lost(h, x, N / 10));
         assert_true(km_coder_error(a) > 0);
         km_coder_free(h), km_coder_free(a);
     }
@@ -79,7 +81,7 @@ static void principal_axes_win_where_axes_differ(void **state) {
 
 static void rows_of_several_kinds_get_axes_of_their_own(void **state) {
     (void)state;
-    enum { D = 24, N = 1500 };
+    enum { D = 24, N = SANITIZED ? 400 : 1500 };
     float *x = normal_rows(3, N, D);
     for (int i = 0; i < N; i++) /* each kind lives in six of the dimensions */
         for (int j = 0; j < D; j++) x[i * D + j] = j / 6 == i % 4 ? x[i * D + j] + 3 : 0;
@@ -90,14 +92,14 @@ static void rows_of_several_kinds_get_axes_of_their_own(void **state) {
     assert_non_null(few);
     assert_non_null(one);
     assert_true(km_coder_written(few) > km_coder_written(one));
-    assert_true(part_lost(few, x, 100) < 0.5 * part_lost(one, x, 100));
+    assert_true(part_lost(few, x, N / 15) < 0.5 * part_lost(one, x, N / 15));
     km_coder_free(few), km_coder_free(one);
     free(x);
 }
 
 static void the_number_of_threads_changes_no_byte(void **state) {
     (void)state;
-    enum { D = 48, N = 400 };
+    enum { D = SANITIZED ? 24 : 48, N = SANITIZED ? 100 : 400 };
     float *x = normal_rows(4, N, D);
     for (int i = 0; i < N * D; i++) x[i] *= 1 + (float)(i % D);
     km_threads *three = km_threads_new(3);
@@ -161,7 +163,7 @@ static void broken_strings_are_refused_or_harmless(void **state) {
             assert_null(km_coder_read(q, cut, NULL));
             free(q);
         }
-        for (size_t at = 0; at < size; at++) {
+        for (size_t at = 0; at < size; at += SANITIZED ? 3 : 1) {
             p[at] ^= (uint8_t)(1u << at % 8);
             km_coder *bad = km_coder_read(p, size, NULL);
             if (bad && km_coder_bytes(bad) <= 8 && km_coder_dim(bad) == D) {
@@ -180,8 +182,9 @@ static void broken_strings_are_refused_or_harmless(void **state) {
 static void odd_shapes_work(void **state) {
     (void)state;
     static const struct { int64_t n, dim; double bytes; } shapes[] = {
-        {1, 1, 1},  {1, 1, 2},   {5, 1, 9},    {3, 2, 4},   {2, 7, 3},  {40, 3, 3.9},
-        {1, 33, 5}, {9, 33, 80}, {20, 4096, 65}, {2, 4096, 300}, {300, 17, 6}};
+        {1, 1, 1},  {1, 1, 2},   {5, 1, 9}, {3, 2, 4}, {2, 7, 3}, {40, 3, 3.9},
+        {1, 33, 5}, {9, 33, 80}, {SANITIZED ? 1 : 20, 4096, 65}, {SANITIZED ? 1 : 2, 4096, 300},
+        {SANITIZED ? 40 : 300, 17, 6}};
     for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++) {
         int64_t n = shapes[k].n, dim = shapes[k].dim;
         float *x = normal_rows(k, n, dim);
@@ -236,7 +239,7 @@ static void out_of_memory_anywhere_leaks_nothing(void **state) {
     int64_t live = km_alloc_live();
     for (int mode = 0; mode < 2; mode++) {
         km_coder *c = NULL;
-        for (int64_t nth = 0; !c; nth++) {
+        for (int64_t nth = 0; !c; nth += SANITIZED ? 5 : 1) {
             km_error err = {0};
             km_coder_options o = {.dim = D, .bytes = 6, .mode = (km_code_mode)mode, .seed = 1};
             km_alloc_fail_nth(nth);
@@ -265,5 +268,7 @@ int main(void) {
         cmocka_unit_test(bad_options_are_refused),
         cmocka_unit_test(out_of_memory_anywhere_leaks_nothing),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest shared[] = {cmocka_unit_test(the_number_of_threads_changes_no_byte)};
+    return THREADS_SANITIZED ? cmocka_run_group_tests(shared, NULL, NULL)
+                             : cmocka_run_group_tests(tests, NULL, NULL);
 }

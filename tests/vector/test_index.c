@@ -1,5 +1,6 @@
 /* Indexes: what is built is found, ids survive every change and reload, and what is wrong is refused
  * while the index stays as it was. */
+#include "support/sanitized.h"
 #include "vector/index.h"
 #include "vector/vectors.h"
 #include <pthread.h>
@@ -424,5 +425,11 @@ int main(void) {
         cmocka_unit_test(many_threads_search_while_one_adds_and_deletes),
         IN_FOLDER(the_size_that_is_told_is_the_size_of_the_file),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    const struct CMUnitTest shared[] = {
+        cmocka_unit_test(answers_are_the_same_for_any_number_of_threads),
+        IN_FOLDER(the_same_bytes_for_any_number_of_threads),
+        cmocka_unit_test(many_threads_search_while_one_adds_and_deletes),
+    };
+    return THREADS_SANITIZED ? cmocka_run_group_tests(shared, set_up, tear_down)
+                             : cmocka_run_group_tests(tests, set_up, tear_down);
 }
