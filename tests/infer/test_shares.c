@@ -4,6 +4,7 @@
 #include "format/safetensors.h"
 #include "infer/follow.h"
 #include "infer/generate.h"
+#include "infer/perplexity.h"
 #include "model/arch.h"
 #include "model/open.h"
 #include "support/engine.h"
@@ -206,6 +207,29 @@ static void shares_of_every_type_add_up_to_the_whole(void **state) {
     }
 }
 
+/* Nobody leads here: all ranks read the same text at once, without a cache. */
+static void a_text_is_as_likely_as_for_the_whole_model(void **state) {
+    (void)state;
+    int32_t list[100];
+    random_ids(list, 100, VOCAB);
+    km_ids ids = {.data = list, .len = 100};
+    km_perplexity_options how = {.context = 64, .bos = -1};
+    for (int arch = 0; arch < KM_ARCH_COUNT; arch++) {
+        km_config c = config_of((km_arch)arch);
+        km_perplexity loss[2];
+        write_model(&c, "f32");
+        for (int shared = 0; shared < 2; shared++) {
+            km_error err = {0};
+            km_model *m = opened(file, shared ? comm : NULL);
+            SAY(km_perplexity_of(ctx, m, &ids, &how, &loss[shared], &err));
+            km_model_free(m);
+        }
+        must(fabs(loss[0].loss - loss[1].loss) < 1e-5, "%s: %.6f, not %.6f",
+             km_arch_name((km_arch)arch), loss[1].loss, loss[0].loss);
+        km_comm_barrier(comm, NULL); /* before the file is written anew */
+    }
+}
+
 /* ---- Choosing ---- */
 
 static void take_greedily(km_model *m, int32_t *out, int n) {
@@ -344,7 +368,7 @@ static void what_cannot_be_shared_is_refused_by_all_ranks(void **state) {
     must(!km_model_open(ctx, file, &(km_open_options){.comm = comm}, &err), "one head was shared");
     must(!strcmp(err.text, "2 ranks cannot share 1 key/value heads; 1 is the most for this model"),
          "%s", err.text);
-    km_open_split both = {{"cpu", "cpu"}, {1, 1}, 2};
+    km_open_split both = {.device = {"cpu", "cpu"}, .layers = {1, 1}, .n = 2};
     err = (km_error){0};
     must(!km_model_open(ctx, file, &(km_open_options){.comm = comm, .split = &both}, &err),
          "split in both ways");
@@ -363,6 +387,7 @@ int main(void) {
         cmocka_unit_test(every_architecture_gives_the_logits_of_transformers),
         cmocka_unit_test(shares_add_up_to_the_whole_for_every_architecture),
         cmocka_unit_test(shares_of_every_type_add_up_to_the_whole),
+        cmocka_unit_test(a_text_is_as_likely_as_for_the_whole_model),
         cmocka_unit_test(greedy_tokens_are_those_of_the_whole_model),
         cmocka_unit_test(drawn_and_guessed_texts_are_those_of_the_whole_model),
         cmocka_unit_test(sequences_run_together_on_ranks_too),
