@@ -1,6 +1,8 @@
 /* Where layers go, and what they take there. */
 #include "infer/memory.h"
 #include "backend/backend.h"
+#include "infer/streaming.h"
+#include "model/arch.h"
 #include "tensor/mempool.h"
 #include <math.h>
 #include <stdio.h>
@@ -74,6 +76,30 @@ static km_memory_part part_of(const km_weighed *w, const km_memory_ask *ask, con
                         .scratch = scratch_bytes(c, ask, d, last == c->layers),
                         .room = km_device_room(device)};
     snprintf(p.device, sizeof p.device, "%s", d ? d->name : device);
+    return p;
+}
+
+/* The largest matrix of a layer, a little too large rather than too small: several of them are on
+ * their way at once where weights are streamed. */
+static double matrix_bytes(const km_weighed *w) {
+    const km_config *c = &w->config;
+    const km_traits *t = km_arch_traits(c->arch);
+    double d = (double)c->dim, h = (double)c->hidden, q = (double)(c->heads * c->head_dim);
+    double kv = (double)(c->kv_heads * c->head_dim), layer = 0;
+    double block = d * (2 * q + 2 * kv) + (t->gated ? 3 : 2) * d * h;
+    double most = fmax(d * h * (t->joined_up ? 2 : 1), d * (t->joined_qkv ? q + 2 * kv : q));
+    for (int i = 0; i < c->layers; i++) layer = fmax(layer, w->layer[i]);
+    return fmin(layer, 1.4 * layer * most / block); /* some have more bits than others */
+}
+
+/* All layers on one device, the first n over weights that stay in the host's memory. */
+static km_memory_part streamed_part(const km_weighed *w, const km_memory_ask *ask, int n,
+                                    int64_t context) {
+    km_memory_part p = part_of(w, ask, ask->split.device[0], 0, w->config.layers, context);
+    for (int i = 0; i < n; i++) p.streamed_weights += w->layer[i];
+    p.streamed = n;
+    p.weights -= p.streamed_weights;
+    p.scratch += KM_STREAM_SLOTS * matrix_bytes(w);
     return p;
 }
 
@@ -177,6 +203,45 @@ static km_status whole(const km_weighed *w, const km_memory_ask *ask, km_memory_
     return KM_OK;
 }
 
+/* ---- Streaming ---- */
+
+/* Floating-point operations of a token in n layers: two for each weight. */
+static double flops_of(const km_weighed *w, int n) {
+    const km_config *c = &w->config;
+    double q = (double)(c->heads * c->head_dim), kv = (double)(c->kv_heads * c->head_dim);
+    double block = (double)c->dim * (2 * q + 2 * kv) +
+                   (km_arch_traits(c->arch)->gated ? 3 : 2) * (double)(c->dim * c->hidden);
+    return 2 * block * n;
+}
+
+/* Whether the plan, which leaves layers to the CPU, is turned into one that streams their weights:
+ * KERMES_STREAM=1 and =0 say so, else what is faster. No error is one of the plan's: if nothing can
+ * be measured, the CPU it is. */
+static void consider_streaming(const km_weighed *w, const km_memory_ask *ask, km_memory_plan *p) {
+    const char *said = getenv("KERMES_STREAM");
+    int layers = w->config.layers, cpu = 0, n = 1;
+    if (ask->split.n != 1 || (said && strcmp(said, "0") == 0)) return;
+    for (int i = 0; i < p->n; i++)
+        if (strcmp(p->part[i].device, "cpu") == 0) cpu = p->part[i].last - p->part[i].first;
+    if (cpu == 0) return;
+    km_memory_part part = streamed_part(w, ask, n, p->context);
+    while (!fits(&part) && n < layers) part = streamed_part(w, ask, ++n, p->context);
+    if (!fits(&part)) return;
+    if (!said) {
+        km_stream_rates r;
+        km_device *d = km_device_find(ask->split.device[0], &(km_error){0});
+        if (!d || d->host) return; /* the same memory */
+        if (km_stream_measure(ask->split.device[0], &r, &(km_error){0}) != KM_OK) return;
+        p->cpu_seconds = km_turn_on_cpu(&r, weights_of(w, 0, cpu), flops_of(w, cpu));
+        p->streaming_seconds = km_turn_streamed(&r, part.streamed_weights, km_prompt_chunk(d));
+        if (p->cpu_seconds <= p->streaming_seconds) return;
+    }
+    p->part[0] = part;
+    p->n = 1;
+}
+
+/* ---- The plan ---- */
+
 km_status km_memory_plan_make(const km_weighed *w, const km_memory_ask *given, km_memory_plan *out,
                               km_error *err) {
     km_memory_ask ask = *given;
@@ -194,6 +259,7 @@ km_status km_memory_plan_make(const km_weighed *w, const km_memory_ask *given, k
         if (n == 0 && !ask.context) /* better a shorter context than no GPU */
             n = most_layers(w, &ask, wanted = wanted < 4096 ? wanted : 4096);
         arrange(w, &ask, n, wanted, out);
+        consider_streaming(w, &ask, out);
         return KM_OK;
     }
     int n = ask.gpu_layers > layers ? layers : (int)ask.gpu_layers;
@@ -217,6 +283,7 @@ km_open_split km_memory_split(const km_memory_plan *p) {
     for (int i = 0; i < p->n; i++) {
         snprintf(s.device[i], sizeof s.device[i], "%s", p->part[i].device);
         s.layers[i] = p->part[i].last - p->part[i].first;
+        s.streamed[i] = p->part[i].streamed;
     }
     return s;
 }
@@ -238,6 +305,11 @@ void km_memory_tell(const km_memory_plan *p, km_text *t) {
         if (p->n > 1) km_text_printf(t, "%d layers, ", a->last - a->first);
         km_text_add(t, "weights ");
         gigabytes(t, a->weights);
+        if (a->streamed) {
+            km_text_add(t, " and ");
+            gigabytes(t, a->streamed_weights);
+            km_text_printf(t, " of %d layers streamed from memory", a->streamed);
+        }
         km_text_add(t, ", KV ");
         gigabytes(t, a->cache);
         km_text_add(t, ", scratch ");
@@ -247,6 +319,10 @@ void km_memory_tell(const km_memory_plan *p, km_text *t) {
         gigabytes(t, a->room);
         if (!fits(a)) km_text_add(t, " free");
     }
+    if (p->cpu_seconds > 0)
+        km_text_printf(t, "; a turn of %d + %d tokens spends %.2g s on streamed layers, %.2g s on "
+                          "the CPU's", KM_TURN_READ, KM_TURN_SAID, p->streaming_seconds,
+                       p->cpu_seconds);
 }
 
 /* ---- A step's bytes ---- */

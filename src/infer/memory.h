@@ -1,6 +1,8 @@
 /* A memory plan: what a model and its cache will take on which device, told before anything is
- * loaded, and which layers go where. Layers that do not fit on a GPU stay with the CPU: the first
- * ones, so that the hidden state goes over once and the head, which is large, is on the GPU. */
+ * loaded, and which layers go where. Layers that do not fit on a GPU are computed by the CPU: the
+ * first ones, so that the hidden state goes over once and the head, which is large, is on the GPU.
+ * Or the GPU computes them too, and their weights, which stay in the host's memory, are brought over
+ * each time: whichever is faster by measurement (infer/streaming.h). */
 #ifndef KM_INFER_MEMORY_H
 #define KM_INFER_MEMORY_H
 #include "infer/batch.h"
@@ -24,6 +26,8 @@ typedef struct km_memory_part {
     char device[24];
     int first, last; /* layers */
     double weights, cache, scratch;
+    int streamed;           /* layers, the first ones, whose weights stay in the host's memory */
+    double streamed_weights; /* bytes of these; not in weights */
     double room; /* free bytes; NaN: not counted, as on the CPU */
 } km_memory_part;
 
@@ -32,6 +36,8 @@ typedef struct km_memory_plan {
     int n;
     int layers;      /* of the model */
     int64_t context; /* that there is room for: the one asked for, or less if none was */
+    /* Where weights could be streamed: seconds of a turn so, and with the CPU; else 0. */
+    double streaming_seconds, cpu_seconds;
 } km_memory_plan;
 
 /* Free bytes on a device; NaN where nobody counts them. KERMES_GPU_MEMORY (bytes, or 500M, 24G)

@@ -1,20 +1,116 @@
 /* Parts of a model, each in a context of its own. */
 #include "model/parts.h"
 #include "base/alloc.h"
+#include "tensor/dtype.h"
 #include <stdio.h>
 #include <string.h>
 
-static km_model *one_part(km_ctx *ctx, const km_config *c, km_dtype dtype,
-                          const km_model_source *source, km_error *err) {
-    km_model *m = km_model_from(ctx, c, dtype, source);
+/* ---- Weights that stay in the host's memory ---- */
+
+/* A context of the host that has them; it goes with the last of them. */
+typedef struct lender {
+    km_ctx *host;
+    int users;
+} lender;
+
+typedef struct loan {
+    lender *from;
+    km_tensor *t; /* kept, of the host */
+} loan;
+
+static void settle_up(lender *l) {
+    if (--l->users > 0) return;
+    km_ctx_free(l->host);
+    km_free(l);
+}
+
+static void give_back(void *owner) {
+    loan *a = owner;
+    km_release(a->t);
+    settle_up(a->from);
+    km_free(a);
+}
+
+typedef struct streaming {
+    const km_nn_source *from;
+    lender *lender;
+    int first, last; /* layers whose matrices stay */
+} streaming;
+
+/* The layer that a parameter belongs to, or -1. */
+static int layer_of(const char *name) {
+    int layer = -1;
+    if (sscanf(name, "model.layers.%d.", &layer) != 1) sscanf(name, "transformer.h.%d.", &layer);
+    return layer;
+}
+
+/* What layers can bring over: km_wrap says so. */
+static bool can_stay(const km_tensor *t) {
+    bool kind = km_dtype_is_block(t->dtype) || t->dtype == KM_F16 || t->dtype == KM_BF16;
+    return kind && t->shape.dim[1] % 64 == 0;
+}
+
+static km_tensor *lent(streaming *s, km_ctx *ctx, const char *name, km_tensor *t) {
+    loan *a = km_alloc(sizeof *a);
+    km_tensor *here = NULL;
+    if (a) {
+        *a = (loan){s->lender, t};
+        here = km_wrap(ctx, name, t->dtype, t->shape, km_tensor_ptr(t), give_back, a);
+        if (here) s->lender->users++;
+    } else {
+        km_fail(ctx, KM_ERR_MEMORY, "%s: out of memory", name);
+    }
+    if (!here) km_free(a);
+    return here;
+}
+
+static km_tensor *take(void *user, km_ctx *ctx, const char *name, km_shape shape) {
+    streaming *s = user;
+    int layer = layer_of(name);
+    if (layer < s->first || layer >= s->last || shape.ndim != 2)
+        return s->from->take(s->from->user, ctx, name, shape);
+    km_tensor *t = s->from->take(s->from->user, s->lender->host, name, shape), *here = NULL;
+    if (!t) km_fail(ctx, km_ctx_status(s->lender->host), "%s", km_ctx_error(s->lender->host));
+    if (t && can_stay(t)) here = lent(s, ctx, name, t);
+    if (here) return here;
+    km_release(t);
+    return km_failed(ctx) ? NULL : s->from->take(s->from->user, ctx, name, shape);
+}
+
+static km_model *streamed_part(km_ctx *ctx, const km_config *c, km_dtype dtype,
+                               const km_model_source *source, int layers, km_error *err) {
+    lender *l = km_calloc(1, sizeof *l);
+    if (l) l->host = km_ctx_new("cpu", 1);
+    if (!l || !l->host) {
+        km_free(l);
+        km_error_set(err, KM_ERR_MEMORY, "model: out of memory");
+        return NULL;
+    }
+    l->users = 1; /* this function */
+    streaming s = {&source->params, l, source->first, source->first + layers};
+    km_model_source own = *source;
+    own.params = (km_nn_source){take, &s};
+    km_model *m = km_model_from(ctx, c, dtype, &own);
     if (!m) km_error_set(err, km_ctx_status(ctx), "%s", km_ctx_error(ctx));
+    settle_up(l);
+    return m;
+}
+
+/* ---- Parts ---- */
+
+static km_model *one_part(km_ctx *ctx, const km_config *c, km_dtype dtype,
+                          const km_model_source *source, int streamed, km_error *err) {
+    km_model *m = streamed > 0 ? streamed_part(ctx, c, dtype, source, streamed, err)
+                               : km_model_from(ctx, c, dtype, source);
+    if (!m && !streamed) km_error_set(err, km_ctx_status(ctx), "%s", km_ctx_error(ctx));
     if (!ctx->device->host) km_trim(ctx); /* what laying weights out took */
     return m;
 }
 
 km_model *km_model_parts(km_ctx *ctx, const km_config *c, km_dtype dtype,
                          const km_model_source *source, const km_open_split *split, km_error *err) {
-    if (!split || split->n <= 1) return one_part(ctx, c, dtype, source, err);
+    if (!split || split->n < 1) return one_part(ctx, c, dtype, source, 0, err);
+    if (split->n == 1) return one_part(ctx, c, dtype, source, split->streamed[0], err);
     km_model *whole = NULL, **next = &whole;
     int first = 0;
     for (int i = 0; i < split->n; i++) {
@@ -29,7 +125,8 @@ km_model *km_model_parts(km_ctx *ctx, const km_config *c, km_dtype dtype,
                          c->layers);
         else if (!own)
             km_error_set(err, KM_ERR_DEVICE, "%s", km_last_error());
-        km_model *m = own && !wrong ? one_part(own, c, dtype, &part, err) : NULL;
+        km_model *m = own && !wrong ? one_part(own, c, dtype, &part, split->streamed[i], err)
+                                    : NULL;
         if (!m) {
             if (own != ctx) km_ctx_free(own);
             km_model_free(whole);

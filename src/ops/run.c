@@ -6,6 +6,7 @@
 #include "base/progress.h"
 #include "ops/run.h"
 #include <stdatomic.h>
+#include <string.h>
 
 /* A matrix operand is fine when one of its last two strides is 1 and the other spans the rows. */
 static bool is_matrix(const km_tensor *t) {
@@ -55,9 +56,11 @@ static km_tensor *twin(km_ctx *ctx, km_lane *there, const char *name, const km_t
     km_tensor *flat = km_tensor_new(ctx, there, name, t->dtype, KM_SHAPE(span));
     km_tensor *view = flat ? km_tensor_view(ctx, flat, t->shape, t->stride, 0) : NULL;
     km_lane *from = t->storage->lane;
-    if (view && filled && span > 0 &&
-        from->device->ops->download(from, km_tensor_ptr(view), km_tensor_ptr(t),
-                                    (size_t)km_dtype_bytes(t->dtype, span)) != KM_OK)
+    size_t bytes = (size_t)km_dtype_bytes(t->dtype, span);
+    if (view && filled && bytes && t->storage->drop) /* in the host's memory, whoever uses it */
+        memcpy(km_tensor_ptr(view), km_tensor_ptr(t), bytes);
+    else if (view && filled && bytes &&
+             from->device->ops->download(from, km_tensor_ptr(view), km_tensor_ptr(t), bytes) != KM_OK)
         return NULL;
     return view;
 }

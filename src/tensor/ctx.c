@@ -206,10 +206,14 @@ km_tensor *km_tensor_new(km_ctx *ctx, km_lane *lane, const char *what, km_dtype 
 km_tensor *km_wrap(km_ctx *ctx, const char *what, km_dtype dtype, km_shape shape, const void *data,
                    void (*drop)(void *owner), void *owner) {
     if (km_failed(ctx) || km_shape_check(ctx, what, dtype, shape) != KM_OK) return NULL;
-    if (!ctx->device->host) {
+    if (!ctx->device->host && !ctx->device->ops->lend) {
         km_fail(ctx, KM_ERR_DEVICE, "%s: memory of the host cannot be used in place on %s", what,
                 ctx->device->name);
         return NULL;
+    }
+    if (!ctx->device->host) {
+        if (ctx->device->ops->lend(ctx->lanes[0]) != KM_OK) return NULL;
+        ctx->uncaptured = true;
     }
     km_tensor *t = km_calloc(1, sizeof *t);
     km_storage *s = t ? storage_record(ctx) : NULL;

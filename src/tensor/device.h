@@ -28,6 +28,10 @@ typedef struct km_device_ops {
     /* Blocks of a weight rearranged in place, and back (km_settle); NULL: files' layout is fine. */
     km_status (*settle)(km_lane *lane, struct km_storage *s, km_dtype dtype);
     km_status (*unsettle)(km_lane *lane, struct km_storage *s, km_dtype dtype);
+    /* A weight that stays in the host's memory is about to be made (km_wrap): layers bring it over as
+     * they use it, in steps that are not captured. NULL: the device's memory is the host's, or it
+     * cannot. */
+    km_status (*lend)(km_lane *lane);
     /* Graphs, where the device has them; all NULL otherwise. Work between begin and end is recorded
      * and not run. end frees or reuses `old` and returns the graph, NULL with the error set. */
     km_status (*graph_begin)(km_lane *lane);

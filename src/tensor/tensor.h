@@ -111,8 +111,9 @@ km_tensor *km_tensor_new(km_ctx *ctx, km_lane *lane, const char *what, km_dtype 
                          km_shape shape);
 /* A kept tensor over memory of the host that is not the context's, a mapped file for instance:
  * nothing is copied and nothing may be written. `drop` is called with `owner` when the last tensor
- * over it has gone. The context must be on a host device. NULL with the error set; drop is not
- * called then. */
+ * over it has gone. The context must be on a host device, or the tensor a matrix in blocks or of 16
+ * bits that only layers of a running model use, which bring it over each time. NULL with the error
+ * set; drop is not called then. */
 km_tensor *km_wrap(km_ctx *ctx, const char *what, km_dtype dtype, km_shape shape, const void *data,
                    void (*drop)(void *owner), void *owner);
 /* Another view of t's storage, off the tape. */

@@ -209,7 +209,7 @@ static void steps_ahead_are_steps(void **state) {
 }
 
 static void parts_choose_where_they_end(void **state) {
-    km_open_split split = {{"cpu", "cpu"}, {1, 1}, 2};
+    km_open_split split = {.device = {"cpu", "cpu"}, .layers = {1, 1}, .n = 2};
     heard a, b;
     km_sampling s = km_sampling_defaults();
     s.top_k = 20;

@@ -3,6 +3,7 @@
 #include "infer/memory.h"
 #include "infer/perplexity.h"
 #include "infer/session.h"
+#include "infer/streaming.h"
 #include "support/engine.h"
 #include "support/random_model.h"
 #include <math.h>
@@ -55,8 +56,8 @@ static double furthest(const float *a, const float *b) {
 static void parts_give_what_the_whole_gives(void **state) {
     km_ctx *ctx = *state;
     float whole[VOCAB], parts[VOCAB];
-    km_open_split same = {{"cpu", "cpu", "cpu"}, {1, 2, 1}, 3};
-    km_open_split other = {{"cpu", "ref"}, {1, 3}, 2};
+    km_open_split same = {.device = {"cpu", "cpu", "cpu"}, .layers = {1, 2, 1}, .n = 3};
+    km_open_split other = {.device = {"cpu", "ref"}, .layers = {1, 3}, .n = 2};
     km_model *m = made(ctx, NULL);
     talk(m, whole);
     km_model_free(m);
@@ -73,13 +74,40 @@ static void parts_give_what_the_whole_gives(void **state) {
     assert_true(furthest(whole, parts) < 0.2); /* ref does not round activations to 8 bits */
 }
 
+static void weights_of_the_host_give_what_a_devices_own_give(void **state) {
+    km_ctx *ctx = *state;
+    float own[VOCAB], hosts[VOCAB];
+    km_open_split one = {.device = {"cpu"}, .layers = {LAYERS}, .streamed = {3}, .n = 1};
+    km_open_split two = {
+        .device = {"cpu", "cpu"}, .layers = {1, 3}, .streamed = {0, 2}, .n = 2};
+    km_model *m = made(ctx, NULL);
+    talk(m, own);
+    km_model_free(m);
+    for (int i = 0; i < 2; i++) {
+        int64_t live = km_alloc_live();
+        m = made(ctx, i ? &two : &one);
+        km_model *part = i ? m->next : m;
+        int first = i ? 1 : 0, streamed = i ? 2 : 3;
+        for (int l = part->first; l < part->last; l++) { /* matrices stay, norms do not */
+            assert_int_equal(part->block[l].mlp.up.w->storage->drop != NULL, l < first + streamed);
+            assert_null(part->block[l].norm1.w->storage->drop);
+        }
+        assert_null(m->wte.w->storage->drop);
+        talk(m, hosts);
+        km_model_free(m);
+        km_step_end(ctx);
+        assert_memory_equal(own, hosts, sizeof own);
+        assert_true(km_alloc_live() <= live + 8); /* nothing of the lender's is left */
+    }
+}
+
 static void perplexity_is_that_of_the_whole(void **state) {
     km_ctx *ctx = *state;
     int32_t list[100];
     for (int i = 0; i < 100; i++) list[i] = (i * 31) % VOCAB;
     km_ids ids = {.data = list, .len = 100};
     km_perplexity_options how = {.context = 64, .bos = -1};
-    km_open_split split = {{"cpu", "cpu"}, {3, 1}, 2};
+    km_open_split split = {.device = {"cpu", "cpu"}, .layers = {3, 1}, .n = 2};
     km_perplexity a, b;
     km_error err = {0};
     km_model *m = made(ctx, NULL);
@@ -95,7 +123,8 @@ static void parts_that_make_up_no_model_are_refused(void **state) {
     km_ctx *ctx = *state;
     km_config c = config();
     km_error err = {0};
-    km_open_split few = {{"cpu", "cpu"}, {1, 2}, 2}, nowhere = {{"cpu", "abacus"}, {2, 2}, 2};
+    km_open_split few = {.device = {"cpu", "cpu"}, .layers = {1, 2}, .n = 2};
+    km_open_split nowhere = {.device = {"cpu", "abacus"}, .layers = {2, 2}, .n = 2};
     assert_null(km_synthetic_model(ctx, &c, km_mix_find("q8_0"), 1, &few, NULL, NULL, &err));
     assert_string_equal(err.text, "the parts do not make up the model's 4 layers");
     err = (km_error){0};
@@ -115,7 +144,7 @@ static km_status plan(double room, int64_t layers, int64_t context, km_memory_pl
     snprintf(text, sizeof text, "%.0f", room);
     setenv("KERMES_GPU_MEMORY", text, 1);
     assert_int_equal(km_weigh_mix(&c, km_mix_find("q8_0"), &w, err), KM_OK);
-    km_memory_ask ask = {.split = {{"ref"}, {0}, 1},
+    km_memory_ask ask = {.split = {.device = {"ref"}, .n = 1},
                          .gpu_layers = layers,
                          .context = context,
                          .sequences = 1,
@@ -171,6 +200,75 @@ static void a_context_too_long_is_refused_with_the_longest_that_fits(void **stat
     assert_int_equal(plan(p.part[0].scratch, 2, 1024, &q, &err), KM_ERR_MEMORY);
 }
 
+static void weights_are_streamed_where_that_is_asked_for(void **state) {
+    (void)state;
+    km_memory_plan all, p;
+    km_error err = {0};
+    assert_int_equal(plan(1e12, KM_GPU_LAYERS_UNSAID, 1024, &all, &err), KM_OK);
+    double enough = need(&all.part[0]);
+    setenv("KERMES_STREAM", "1", 1);
+    assert_int_equal(plan(enough, KM_GPU_LAYERS_AUTO, 1024, &p, &err), KM_OK);
+    assert_int_equal(p.part[0].streamed, 0); /* all of it fits */
+    km_memory_part probe = {0};
+    for (double room = enough - 1; room > all.part[0].cache + all.part[0].scratch; room -= 1e5) {
+        assert_int_equal(plan(room, KM_GPU_LAYERS_AUTO, 1024, &p, &err), KM_OK);
+        if (p.n != 1 || !p.part[0].streamed) continue; /* room for no slots */
+        probe = p.part[0];
+        assert_string_equal(probe.device, "ref");
+        assert_int_equal(probe.last - probe.first, LAYERS);
+        assert_true(need(&probe) <= room);
+        assert_true(fabs(probe.weights + probe.streamed_weights - all.part[0].weights) < 1);
+    }
+    assert_true(probe.streamed > 0);
+    assert_int_equal(km_memory_split(&(km_memory_plan){.part = {probe}, .n = 1}).streamed[0],
+                     probe.streamed);
+    /* As many layers as are asked for are the device's own. */
+    assert_int_equal(plan(enough - 1, 2, 1024, &p, &err), KM_OK);
+    assert_int_equal(p.n, 2);
+    setenv("KERMES_STREAM", "0", 1);
+    assert_int_equal(plan(enough - 1, KM_GPU_LAYERS_AUTO, 1024, &p, &err), KM_OK);
+    assert_int_equal(p.n, 2);
+    unsetenv("KERMES_STREAM");
+}
+
+static void a_plan_tells_what_is_streamed_and_why(void **state) {
+    (void)state;
+    km_memory_plan p = {.part = {{.device = "cuda:0", .last = 36, .weights = 1.2e9,
+                                  .streamed_weights = 7e8, .streamed = 12, .cache = 3e8,
+                                  .scratch = 1e8, .room = 2e9}},
+                        .n = 1, .layers = 36, .streaming_seconds = 1.25, .cpu_seconds = 4};
+    km_text told = {0};
+    km_memory_tell(&p, &told);
+    assert_string_equal(km_text_str(&told),
+                        "cuda:0: weights 1.2 GB and 0.7 GB of 12 layers streamed from memory, KV 0.3 "
+                        "GB, scratch 0.1 GB: fits in 2.0 GB; a turn of 512 + 128 tokens spends 1.2 s "
+                        "on streamed layers, 4 s on the CPU's");
+    km_text_free(&told);
+}
+
+static void prompts_make_streaming_worth_while(void **state) {
+    (void)state;
+    /* One H200 and 16 cores: the bus is no faster than the CPU's memory, but the CPU computes. */
+    km_stream_rates r = {.bus = 25e9, .cpu_bytes = 40e9, .cpu_flops = 1e12};
+    double bytes = 1e9, flops = 4e9;
+    assert_true(fabs(km_turn_streamed(&r, bytes, 1024) - 129 * bytes / 25e9) < 1e-9);
+    assert_true(fabs(km_turn_streamed(&r, bytes, 100) - 134 * bytes / 25e9) < 1e-9);
+    assert_true(fabs(km_turn_on_cpu(&r, bytes, flops) - (3.2 + 2.048)) < 1e-9);
+    assert_true(km_turn_streamed(&r, bytes, 1024) < km_turn_on_cpu(&r, bytes, flops));
+    r.cpu_flops = 1e13;
+    assert_true(km_turn_streamed(&r, bytes, 1024) > km_turn_on_cpu(&r, bytes, flops));
+}
+
+static void rates_can_be_measured(void **state) {
+    (void)state;
+    km_stream_rates r = {0};
+    km_error err = {0};
+    assert_int_equal(km_stream_measure("cpu", &r, &err), KM_OK);
+    assert_true(r.bus > 1e6 && r.cpu_bytes > 1e6 && r.cpu_flops > 1e6);
+    assert_true(isfinite(r.bus) && isfinite(r.cpu_bytes) && isfinite(r.cpu_flops));
+    assert_int_equal(km_stream_measure("abacus", &r, &err), KM_ERR_DEVICE);
+}
+
 static void layers_are_spread_over_devices_by_their_room(void **state) {
     (void)state;
     km_weighed w;
@@ -178,7 +276,7 @@ static void layers_are_spread_over_devices_by_their_room(void **state) {
     km_error err = {0};
     km_memory_plan p;
     assert_int_equal(km_weigh_mix(&c, km_mix_find("q8_0"), &w, &err), KM_OK);
-    km_memory_ask ask = {.split = {{"ref", "cpu"}, {0}, 2},
+    km_memory_ask ask = {.split = {.device = {"ref", "cpu"}, .n = 2},
                          .gpu_layers = KM_GPU_LAYERS_UNSAID,
                          .sequences = 1,
                          .cache = KM_F16};
@@ -197,11 +295,16 @@ static void layers_are_spread_over_devices_by_their_room(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         ON("cpu", parts_give_what_the_whole_gives),
+        ON("cpu", weights_of_the_host_give_what_a_devices_own_give),
         ON("cpu", perplexity_is_that_of_the_whole),
         ON("cpu", parts_that_make_up_no_model_are_refused),
         cmocka_unit_test(what_fits_is_put_there),
         cmocka_unit_test(a_context_too_long_is_refused_with_the_longest_that_fits),
         cmocka_unit_test(layers_are_spread_over_devices_by_their_room),
+        cmocka_unit_test(weights_are_streamed_where_that_is_asked_for),
+        cmocka_unit_test(a_plan_tells_what_is_streamed_and_why),
+        cmocka_unit_test(prompts_make_streaming_worth_while),
+        cmocka_unit_test(rates_can_be_measured),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

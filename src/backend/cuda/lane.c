@@ -3,6 +3,7 @@
  * its way, the other is filled. An upload returns when the host data was read, not when it
  * arrived; a download returns when the data is there. */
 #include "backend/cuda/lane.h"
+#include "backend/cuda/feed.h"
 #include "backend/cuda/quant.h"
 #include "backend/cuda/graph.h"
 #include "base/alloc.h"
@@ -76,6 +77,7 @@ static void lane_close(km_lane *lane) {
     q->chain.n = 0; /* nobody will read what was held back */
     if (q->own_stream) api->stream_sync(q->own_stream);
     km_cuda_graphs_close(lane);
+    km_cuda_feed_close(lane);
     for (int i = 0; i < 2; i++) {
         if (q->stage[i].done) api->event_destroy(q->stage[i].done);
         if (q->stage[i].data) api->host_free(q->stage[i].data);
@@ -152,7 +154,7 @@ static void copy_range(void *arg, int64_t begin, int64_t end, int worker) {
     memcpy(h->dst + begin, h->src + begin, (size_t)(end - begin));
 }
 
-static void copy_host(km_lane *lane, void *dst, const void *src, size_t bytes) {
+void km_cuda_copy_host(km_lane *lane, void *dst, const void *src, size_t bytes) {
     host_copy h = {dst, src};
     km_threads_for(bytes > (1 << 20) ? lane->ctx->threads : NULL, (int64_t)bytes, 512 << 10,
                    copy_range, &h);
@@ -172,7 +174,7 @@ static km_status lane_upload(km_lane *lane, void *dst, const void *src, size_t b
             s->used = 0;
         }
         size_t room = KM_CUDA_STAGE_BYTES - s->used, part = bytes < room ? bytes : room;
-        copy_host(lane, s->data + s->used, src, part);
+        km_cuda_copy_host(lane, s->data + s->used, src, part);
         km_cu_result r = KM_CU(copy_in, (km_cu_ptr)(uintptr_t)dst, s->data + s->used, part,
                                stream);
         if (r == KM_CU_OK) r = KM_CU(event_record, s->done, stream);
@@ -209,7 +211,7 @@ static km_status lane_download(km_lane *lane, void *dst, const void *src, size_t
         if (stage_wait(lane, s, "a download") != KM_OK) return lane->ctx->error.code;
         size_t part = bytes - taken;
         if (part > KM_CUDA_STAGE_BYTES) part = KM_CUDA_STAGE_BYTES;
-        copy_host(lane, (char *)dst + taken, s->data, part);
+        km_cuda_copy_host(lane, (char *)dst + taken, s->data, part);
         taken += part;
     }
     return KM_OK;
@@ -249,6 +251,7 @@ const km_device_ops km_cuda_device_ops = {.open = lane_open,
                                           .unsettle = km_cuda_unsettle,
                                           .sync = km_cuda_sync,
                                           .room = room,
+                                          .lend = km_cuda_feed_lend,
                                           .graph_begin = km_cuda_graph_begin,
                                           .graph_end = graph_end,
                                           .graph_launch = graph_launch,

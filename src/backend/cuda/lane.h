@@ -28,6 +28,7 @@ typedef struct km_cuda_queue {
     struct km_cuda_graph *capturing; /* NULL when not */
     struct km_cuda_graph *graphs;    /* all of this lane */
     km_mempool_watch watch;
+    struct km_cuda_feed *feed; /* weights on their way (feed.h); NULL: all are here */
 } km_cuda_queue;
 
 static inline km_cuda_queue *km_cuda_queue_of(const km_lane *lane) { return lane->queue; }
@@ -36,6 +37,8 @@ static inline km_cuda_queue *km_cuda_queue_of(const km_lane *lane) { return lane
 km_status km_cuda_ready(km_lane *lane);
 /* Two words in device memory: what a replay adds to stream and seed of its random ops. */
 uint64_t *km_cuda_draws_word(km_lane *lane);
+/* A copy between host buffers by all threads of the lane's context. */
+void km_cuda_copy_host(km_lane *lane, void *dst, const void *src, size_t bytes);
 /* Waits for everything on the lane. */
 km_status km_cuda_sync(km_lane *lane);
 

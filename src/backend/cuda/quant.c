@@ -2,6 +2,7 @@
  * kernels that stream the weights, more by tensor cores. */
 #include "backend/cuda/quant.h"
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/feed.h"
 #include "backend/cuda/lane.h"
 #include "backend/cuda/kernels/quant_tile_args.h"
 #include "backend/cuda/modules.h"
@@ -105,7 +106,9 @@ typedef struct quant_call {
 
 static km_status take(quant_call *q, const km_tensor *t, km_cuda_quant *w) {
     if (type_of(t->dtype) >= KM_QUANT_TYPES) {
-        w->m = (km_quant_matrix){.planes = km_tensor_ptr(t)};
+        w->m = (km_quant_matrix){.planes = km_cuda_bytes_of(q->lane, t)};
+        q->made |= t->storage->drop != NULL;
+        if (!w->m.planes) return q->lane->ctx->error.code;
         return km_is_contiguous(t) && (uintptr_t)w->m.planes % 16 == 0 ? KM_OK : KM_ERR_UNSUPPORTED;
     }
     km_status s = km_cuda_quant_get(q->lane, t, w);

@@ -3,6 +3,7 @@
  * plainly: the matrices of this one call become floats in memory of the step, and the ops for floats
  * do the rest. No copy outlives the call. */
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/feed.h"
 #include "backend/cuda/quant.h"
 #include "tensor/dtype.h"
 
@@ -40,11 +41,25 @@ static km_tensor *room_for(km_ctx *ctx, km_lane *lane, km_dtype d, km_shape shap
     return km_tensor_new(ctx, lane, "linear", d, shape);
 }
 
+/* Plain numbers that stay in the host's memory, here. */
+static km_tensor *brought(km_ctx *ctx, km_lane *lane, km_tensor *t, km_status *s) {
+    size_t bytes = (size_t)km_dtype_bytes(t->dtype, km_shape_count(t->shape));
+    const void *from = km_cuda_bytes_of(lane, t);
+    km_tensor *here = from ? room_for(ctx, lane, t->dtype, t->shape) : NULL;
+    *s = here ? KM_OK : ctx->error.code;
+    if (!here) return NULL;
+    km_cu_result r = KM_CU(copy_within, (km_cu_ptr)(uintptr_t)km_tensor_ptr(here),
+                           (km_cu_ptr)(uintptr_t)from, bytes, km_cuda_stream(lane));
+    if (r != KM_CU_OK) *s = km_cuda_fail(lane, r, "copying weights");
+    return *s == KM_OK ? here : NULL;
+}
+
 /* t in dtype d, f32 unless t has it already. NULL with *s set. */
 static km_tensor *as(km_ctx *ctx, km_lane *lane, km_tensor *t, km_dtype d, km_status *s) {
     int64_t stride[KM_MAX_DIMS], count = km_shape_count(t->shape);
-    if (t->dtype == d) return t;
     bool block = km_dtype_is_block(t->dtype);
+    if (t->storage->drop && !block) t = brought(ctx, lane, t, s);
+    if (!t || t->dtype == d) return t;
     if (block) count = (count + KM_QUANT_UNIT - 1) / KM_QUANT_UNIT * KM_QUANT_UNIT;
     km_shape_strides(t->shape, stride);
     km_tensor *all = room_for(ctx, lane, KM_F32, block ? KM_SHAPE(count) : t->shape);

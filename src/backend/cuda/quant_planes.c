@@ -1,5 +1,6 @@
 /* From the file's layout of a block to planes, and back (kernels/quant_args.h). */
 #include "backend/cuda/quant.h"
+#include "backend/cuda/feed.h"
 #include "tensor/dtype.h"
 #include <string.h>
 
@@ -56,7 +57,9 @@ km_status km_cuda_quant_flat(km_lane *lane, const km_tensor *t, km_cuda_quant *o
     out->scratch = km_cuda_scratch(lane, (size_t)padded * bytes, &out->cap);
     if (!out->scratch) return lane->ctx->error.code;
     out->m = (km_quant_matrix){out->scratch, padded, 0};
-    return rearrange(lane, t->dtype, km_tensor_ptr(t), out->scratch, groups, padded,
+    const void *from = km_cuda_bytes_of(lane, t);
+    if (!from) return lane->ctx->error.code;
+    return rearrange(lane, t->dtype, from, out->scratch, groups, padded,
                      km_dtype_bytes(t->dtype, km_shape_count(t->shape)), false);
 }
 
