@@ -350,6 +350,13 @@ def models_beside(data):
                      "met" if m["taken_bytes"] <= may else "**missed**"])
         rows.append(["in use on the GPU in all, CUDA's own context included",
                      f"{m['in_use_with_the_context_of_cuda'] / 1e6:,.0f} MB", "", ""])
+    for key, what in (("streamed", "the weights of layers that do not fit streamed from memory"),
+                      ("left_to_cpu", "layers that do not fit left to the CPU")):
+        m = data.get(key)
+        if m:
+            rows.append([f"{m['model']} on a card of 1.2 GB, {what}",
+                         ", ".join(f"{r['job']} {number(r['tokens_per_s'])} tokens/s"
+                                   for r in m["results"]), "", ""])
     return "\n" + table(["work", "measured", "wanted", "result"], rows) if rows else ""
 
 
