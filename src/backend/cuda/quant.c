@@ -444,11 +444,13 @@ static km_status as_floats(km_lane *lane, const km_tensor *w, const km_tensor *i
 
 km_status km_cuda_quant_floats(km_lane *lane, const km_tensor *t, float *to) {
     km_cuda_quant q;
-    int64_t units = km_cuda_ceil(km_shape_count(t->shape), KM_QUANT_UNIT);
-    if (units == 0) return KM_OK;
+    if (km_shape_count(t->shape) == 0) return KM_OK;
     km_status s = km_cuda_quant_flat(lane, t, &q);
     if (s != KM_OK) return s;
-    km_quant_rows_args a = {.w = q.m, .out = to, .rows = units, .count = units, .k = KM_QUANT_UNIT};
+    /* Every group a row: how its units stand in it depends on the type. */
+    int64_t k = km_cuda_quant_group(t->dtype), n = km_cuda_ceil(km_shape_count(t->shape), k);
+    int64_t units = n * (k / KM_QUANT_UNIT);
+    km_quant_rows_args a = {.w = q.m, .out = to, .rows = n, .count = n, .k = (int32_t)k};
     s = km_cuda_launch1(lane, &rows[km_cuda_quant_type(t->dtype)], KM_DIM((units + 127) / 128),
                         KM_DIM(128), 0, &a);
     km_cuda_quant_put(lane, &q);

@@ -58,9 +58,11 @@ km_status km_cuda_quant_flat(km_lane *lane, const km_tensor *t, km_cuda_quant *o
     if (!out->scratch) return lane->ctx->error.code;
     out->m = (km_quant_matrix){out->scratch, padded, 0};
     const void *from = km_cuda_bytes_of(lane, t);
-    if (!from) return lane->ctx->error.code;
-    return rearrange(lane, t->dtype, from, out->scratch, groups, padded,
-                     km_dtype_bytes(t->dtype, km_shape_count(t->shape)), false);
+    int64_t end = km_dtype_bytes(t->dtype, km_shape_count(t->shape));
+    km_status status = from ? rearrange(lane, t->dtype, from, out->scratch, groups, padded, end, false)
+                            : lane->ctx->error.code;
+    if (status != KM_OK) km_cuda_quant_put(lane, out);
+    return status;
 }
 
 void km_cuda_quant_put(km_lane *lane, km_cuda_quant *q) {
