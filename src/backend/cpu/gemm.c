@@ -176,27 +176,37 @@ static double block_time(const plan *p, int64_t down, int64_t across) {
 
 /* More blocks than there are threads let the faster thread do more, as one is that other programs
  * leave alone. They must be worth handing out, and a thread must not have to pack b for each. */
-#define BLOCKS_EACH 4
-#define WORK_PER_BLOCK 1000000.0
-#define ROWS_PER_BLOCK 60
+#define BLOCKS_EACH 8
+#define WORK_PER_BLOCK 600000.0
+#define ROWS_PER_BLOCK 42
+#define BLOCKS_WORTH_PACKING 4
 #define COLUMNS_PER_BLOCK 256 /* each block lays its rows of a out anew */
 #define ROWS_EACH 96               /* fewer rows to a thread are not worth packing all of b for */
 
-/* Whether one part of k has all of b packed at once. */
-static bool packs_once(const plan *p) {
+/* How one part of k would be cut for all rows; *whole: with all of b packed at once. */
+static km_gemm_cut cut_of_part(const plan *p, bool *whole) {
     km_gemm g = *p->g;
     g.k = p->depth;
     km_gemm_cut cut = km_gemm_cut_for(&g, p->kern, g.m);
-    return km_gemm_packs_once(&g, &cut);
+    *whole = km_gemm_packs_once(&g, &cut);
+    return cut;
+}
+
+static bool packs_once(const plan *p) {
+    bool whole;
+    cut_of_part(p, &whole);
+    return whole;
 }
 
 static int64_t refine(const plan *p, int64_t down) {
     const km_gemm *g = p->g;
-    if (!packs_once(p)) return down;
+    bool whole;
+    km_gemm_cut cut = cut_of_part(p, &whole);
+    if (!whole) return down;
     double work = (double)g->m / (double)down * (double)g->n * (double)p->depth;
     int64_t each = min64((int64_t)(work / WORK_PER_BLOCK), g->m / down / ROWS_PER_BLOCK);
-    /* Who takes a block of another part of k packs b anew. */
-    if (p->splits > 1 && each < BLOCKS_EACH) return down;
+    /* Who takes a block of another part of k packs b anew, unless it is read as it lies. */
+    if (p->splits > 1 && !cut.b_lies && each < BLOCKS_WORTH_PACKING) return down;
     return each < 1 ? down : down * min64(each, BLOCKS_EACH);
 }
 

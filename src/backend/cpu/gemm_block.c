@@ -37,7 +37,7 @@ static bool a_direct(const km_gemm *g) {
 static bool b_direct(const km_gemm *g, int64_t meets) {
     if (g->b.dtype != KM_F32 || g->b.col != 1) return false;
     bool lines = (uintptr_t)g->b.data % 64 == 0 && g->b.row % 16 == 0;
-    return g->m <= FEW_ROWS || g->k * g->n <= NEAR ||
+    return meets <= FEW_ROWS || g->k * g->n <= NEAR ||
            (lines && meets <= SOME_ROWS && g->k * g->n <= FITS);
 }
 
