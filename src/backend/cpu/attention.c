@@ -140,9 +140,10 @@ static void meet_keys(const km_attention_call *a, panel *p, int64_t first, int64
     int32_t seen[64];
     bool masked = p->seen_least < first + n;
     if (masked) {
-        for (int64_t i = 0; i < vecs * vl; i++) {
-            int64_t sees = km_attention_seen(a, (p->row + i) % a->Tq) - first;
+        for (int64_t i = 0, t = p->row % a->Tq; i < vecs * vl; i++) {
+            int64_t sees = km_attention_seen(a, t) - first;
             seen[i] = (int32_t)(sees < 0 ? 0 : min64(sees, n));
+            if (++t == a->Tq) t = 0;
         }
     }
     bool corner = masked && a->group == 1; /* lanes are queries in order */
