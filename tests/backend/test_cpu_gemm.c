@@ -215,8 +215,8 @@ static void a_row_has_the_same_bits_in_a_tile_of_any_size(void **state) {
                 float beta = m % 3 ? 1 : 0;
                 for (int64_t i = 0; i < m * WIDE; i++) single[i] = c[i];
                 for (int64_t i = 0; i < m; i++)
-                    kern->panel(1, n, K, a + i * row, row, col, b, WIDE, NULL, single + i * WIDE, WIDE,
-                                0.5f, beta);
+                    kern->panel(1, n, K, a + i * row, row, col, b, WIDE, NULL, single + i * WIDE,
+                                WIDE, 0.5f, beta);
                 kern->panel(m, n, K, a, row, col, b, WIDE, NULL, c, WIDE, 0.5f, beta);
                 assert_memory_equal(c, single, sizeof *c * (size_t)(m * WIDE));
             }

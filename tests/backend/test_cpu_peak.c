@@ -35,7 +35,8 @@ static void no_product_is_faster_than_the_limit(void **state) {
     for (int threads = 1; threads <= 2; threads++) {
         km_ctx *ctx = km_ctx_new("cpu", threads);
         assert_non_null(ctx);
-        double before = most(ctx->threads), product = products(ctx, 320), after = most(ctx->threads);
+        double before = most(ctx->threads), product = products(ctx, 320);
+        double after = most(ctx->threads);
         double limit = before > after ? before : after;
         assert_true(product > 0);
         assert_true(product < 1.05 * limit);
