@@ -151,7 +151,7 @@ static int run(const line *l, const char *in_path, km_index_options *o) {
     if (w.stage) km_progress_end(&w.bar);
     if (comm && km_comm_size(comm) > 1) tells = first_to_fail(comm, s, &err);
     if (s == KM_OK) {
-        const km_layout *y = km_input_layout(in);
+        const km_row_layout *y = km_input_layout(in);
         raw = (double)made.rows * (double)y->dim * (double)km_dtype_size(y->dtype);
     }
     km_comm_close(comm);

@@ -3,7 +3,7 @@
 #include "cli/info.h"
 #include "cli/info_parts.h"
 #include "format/json_read.h"
-#include "format/layout.h"
+#include "format/row_layout.h"
 #include "report/json.h"
 #include "train/checkpoint.h"
 #include "train/tokens.h"

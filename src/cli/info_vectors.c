@@ -55,7 +55,7 @@ json_t *km_info_index(const char *path, const km_info_options *o, km_error *err)
 json_t *km_info_rows(const char *path, km_error *err) {
     km_input *in = km_input_open(path, NULL, err);
     if (!in) return NULL;
-    const km_layout *l = km_input_layout(in);
+    const km_row_layout *l = km_input_layout(in);
     json_t *v = json_pack("{s:s, s:{s:I, s:I, s:s, s:s, s:b, s:b}}", "kind", "vectors", "rows",
                           "vectors", (json_int_t)l->rows, "dim", (json_int_t)l->dim, "dtype",
                           km_dtype_name(l->dtype), "order", l->columns ? "columns" : "rows",

@@ -1,6 +1,6 @@
 /* NumPy's .npy: a magic, a version, the length of a Python dictionary that names type, order and
  * shape, and the elements. Only that dictionary's three keys, once each, are accepted. */
-#include "format/layout.h"
+#include "format/row_layout.h"
 #include "format/shown.h"
 #include "tensor/dtype.h"
 #include <stdio.h>
@@ -42,7 +42,7 @@ static bool take_string(cursor *c, const char **text, size_t *n) {
 }
 
 /* A tuple of sizes: all but the first are multiplied. One size is one vector. */
-static bool take_shape(cursor *c, km_layout *l) {
+static bool take_shape(cursor *c, km_row_layout *l) {
     int axes = 0;
     if (!take(c, '(')) return false;
     l->rows = l->dim = 1;
@@ -70,7 +70,7 @@ static bool take_shape(cursor *c, km_layout *l) {
     return true;
 }
 
-static bool set_type(km_layout *l, const char *text, size_t n) {
+static bool set_type(km_row_layout *l, const char *text, size_t n) {
     static const struct {
         char name[3];
         km_dtype dtype;
@@ -96,7 +96,7 @@ static km_status bad(const char *shown, const char *why, km_error *err) {
                         why);
 }
 
-static km_status parse_header(km_layout *l, cursor c, const char *shown, km_error *err) {
+static km_status parse_header(km_row_layout *l, cursor c, const char *shown, km_error *err) {
     bool type = false, order = false, shape = false;
     const char *text;
     size_t n;
@@ -139,10 +139,10 @@ static km_status parse_header(km_layout *l, cursor c, const char *shown, km_erro
     return KM_OK;
 }
 
-km_status km_npy_parse(km_layout *l, const void *head, size_t n, uint64_t size, const char *shown,
-                       km_error *err) {
+km_status km_npy_parse(km_row_layout *l, const void *head, size_t n, uint64_t size,
+                       const char *shown, km_error *err) {
     const uint8_t *b = head;
-    *l = (km_layout){0};
+    *l = (km_row_layout){0};
     if (!km_npy_is(head, n)) return bad(shown, "it does not begin as one", err);
     if (n < 12) return bad(shown, "it is cut short", err);
     size_t at = b[6] == 1 ? 10 : 12, length = (size_t)b[8] | (size_t)b[9] << 8;
@@ -155,7 +155,7 @@ km_status km_npy_parse(km_layout *l, const void *head, size_t n, uint64_t size, 
     km_status s = parse_header(l, c, shown, err);
     if (s != KM_OK) return s;
     l->offset = at + length;
-    return km_layout_check(l, size, false, shown, err);
+    return km_row_layout_check(l, size, false, shown, err);
 }
 
 size_t km_npy_head(char out[KM_NPY_HEAD], const char *type, int64_t rows, int64_t dim) {

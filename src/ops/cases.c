@@ -16,7 +16,7 @@ static void put(sink *s, const km_case *c) {
     if (s->go) s->go = s->fn(s->user, c);
 }
 
-static km_case_in in(km_shape shape, km_values values, km_layout layout) {
+static km_case_in in(km_shape shape, km_values values, km_case_layout layout) {
     return (km_case_in){.shape = shape, .values = values, .layout = layout, .dtype = -1};
 }
 
@@ -526,7 +526,7 @@ static void attentions(sink *s, km_op op) {
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int form = 0; form < 4; form++) {
             int64_t b = sizes[i].b, h = sizes[i].h, g = sizes[i].hkv, d = sizes[i].d;
-            km_layout l = form & 2 ? KM_L_HEADS : KM_L_PLAIN;
+            km_case_layout l = form & 2 ? KM_L_HEADS : KM_L_PLAIN;
             km_case c = {.op = op, .n_in = 3, .dtypes = HALVES, .no_gradient = i > 4};
             c.p.causal = form & 1;
             c.p.f[0] = 0.125 + 0.5 / (double)d;

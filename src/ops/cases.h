@@ -18,19 +18,19 @@ typedef enum km_values {
     KM_V_DERIVED   /* made by `derive` */
 } km_values;
 
-typedef enum km_layout {
+typedef enum km_case_layout {
     KM_L_PLAIN,
     KM_L_TURNED,  /* last two axes swapped in memory */
     KM_L_STEP,    /* every second element of a longer last axis */
     KM_L_OFFSET,  /* a part of a longer first axis */
     KM_L_REPEAT,  /* the first axis is one slice, repeated */
     KM_L_HEADS    /* (B, H, T, D) over memory laid out (B, T, H, D) */
-} km_layout;
+} km_case_layout;
 
 typedef struct km_case_in {
     km_shape shape;
     km_values values;
-    km_layout layout;
+    km_case_layout layout;
     int dtype;     /* a km_dtype, or -1 for the case's own */
     int64_t limit; /* of indices */
     bool absent;   /* an optional input left out */

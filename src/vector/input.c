@@ -19,7 +19,7 @@
 #define STAGE ((size_t)4 << 20) /* bytes read at a time when they have to be converted */
 
 struct km_input {
-    km_layout layout;
+    km_row_layout layout;
     int fd;              /* -1: in memory */
     const uint8_t *data; /* in memory; NULL: read from fd */
     uint8_t *stage;
@@ -51,8 +51,8 @@ static bool ends(const char *path, const char *end) {
 }
 
 /* The tensor's place in its file: tensors have no gaps, so the first begins where the header ends. */
-static km_status safetensors_layout(km_layout *l, const char *path, const char *name, char **file,
-                                    km_error *err) {
+static km_status safetensors_layout(km_row_layout *l, const char *path, const char *name,
+                                    char **file, km_error *err) {
     km_safetensors *f = km_safetensors_open(path, err);
     if (!f) return err->code;
     const km_st_tensor *t = name ? km_safetensors_find(f, name) : NULL;
@@ -84,7 +84,7 @@ static km_status safetensors_layout(km_layout *l, const char *path, const char *
             base = o->data;
     }
     if (s == KM_OK) {
-        *l = (km_layout){.dtype = t->dtype, .rows = 1, .dim = 1};
+        *l = (km_row_layout){.dtype = t->dtype, .rows = 1, .dim = 1};
         for (int i = 0; i < t->shape.ndim; i++)
             if (i == 0 && t->shape.ndim > 1)
                 l->rows = t->shape.dim[0];
@@ -103,7 +103,7 @@ static km_status find_layout(km_input *in, const char *path, const km_input_opti
     uint8_t *head = km_alloc(KM_LAYOUT_HEAD);
     if (!head) return km_error_set(err, KM_ERR_MEMORY, "out of memory");
     size_t n = size < KM_LAYOUT_HEAD ? (size_t)size : KM_LAYOUT_HEAD;
-    km_layout *l = &in->layout;
+    km_row_layout *l = &in->layout;
     km_status s = read_at(in->fd, head, n, 0, path, err);
     if (s != KM_OK) {
     } else if (km_npy_is(head, n) || ends(path, ".npy")) {
@@ -116,9 +116,9 @@ static km_status find_layout(km_input *in, const char *path, const km_input_opti
         s = km_error_set(err, KM_ERR_FORMAT, "'%s' is compressed; unpack it first: gunzip -k",
                          path);
     } else if (o && o->dim > 0) {
-        *l = (km_layout){.dtype = o->dtype, .dim = o->dim};
-        l->rows = (int64_t)(size / km_layout_row(l));
-        s = km_layout_check(l, size, true, path, err);
+        *l = (km_row_layout){.dtype = o->dtype, .dim = o->dim};
+        l->rows = (int64_t)(size / km_row_layout_bytes(l));
+        s = km_row_layout_check(l, size, true, path, err);
     } else if (km_idx_is(head, n)) {
         s = km_idx_parse(l, head, n, size, path, err);
     } else if (size == 0) {
@@ -154,7 +154,7 @@ static km_status open_file(km_input *in, const char *path, const km_input_option
     for (int i = 7; i >= 0; i--) header = header << 8 | b[i];
     if (s != KM_OK) return s;
     in->layout.offset += 8 + header;
-    return km_layout_check(&in->layout, (uint64_t)st.st_size, false, path, err);
+    return km_row_layout_check(&in->layout, (uint64_t)st.st_size, false, path, err);
 }
 
 static km_input *make(const char *name, km_error *err) {
@@ -192,7 +192,7 @@ km_input *km_input_memory(const float *x, int64_t rows, int64_t dim, km_error *e
     km_input *in = make("memory", err);
     if (!in) return NULL;
     in->data = (const uint8_t *)x;
-    in->layout = (km_layout){.dtype = KM_F32, .rows = rows, .dim = dim};
+    in->layout = (km_row_layout){.dtype = KM_F32, .rows = rows, .dim = dim};
     return in;
 }
 
@@ -206,7 +206,7 @@ void km_input_close(km_input *in) {
 
 int64_t km_input_rows(const km_input *in) { return in->layout.rows; }
 int64_t km_input_dim(const km_input *in) { return in->layout.dim; }
-const km_layout *km_input_layout(const km_input *in) { return &in->layout; }
+const km_row_layout *km_input_layout(const km_input *in) { return &in->layout; }
 const char *km_input_name(const km_input *in) { return in->name; }
 
 /* ---- Reading ---- */
@@ -233,7 +233,8 @@ static void swap_bytes(uint8_t *p, size_t n, size_t size) {
 }
 
 /* n elements from src to out[0], out[step], ...; src need not be aligned. */
-static void convert(const km_layout *l, const uint8_t *src, int64_t n, float *out, int64_t step) {
+static void convert(const km_row_layout *l, const uint8_t *src, int64_t n, float *out,
+                    int64_t step) {
 #define EACH(type, expression)                                                                     \
     for (int64_t i = 0; i < n; i++) {                                                              \
         type v;                                                                                    \
@@ -264,7 +265,7 @@ static void convert(const km_layout *l, const uint8_t *src, int64_t n, float *ou
 
 static km_status read_columns(km_input *in, int64_t first, int64_t count, float *out,
                               km_error *err) {
-    const km_layout *l = &in->layout;
+    const km_row_layout *l = &in->layout;
     size_t size = km_dtype_size(l->dtype);
     int64_t most = (int64_t)(STAGE / size);
     for (int64_t j = 0; j < l->dim; j++)
@@ -281,7 +282,7 @@ static km_status read_columns(km_input *in, int64_t first, int64_t count, float 
 
 /* One row in the stage: the dim in front of it is that of the file, and then its elements. */
 static km_status take_row(km_input *in, uint8_t *row, int64_t index, float *out, km_error *err) {
-    const km_layout *l = &in->layout;
+    const km_row_layout *l = &in->layout;
     if (l->prefix) {
         int32_t dim = (int32_t)((uint32_t)row[0] | (uint32_t)row[1] << 8 | (uint32_t)row[2] << 16 |
                                 (uint32_t)row[3] << 24);
@@ -300,7 +301,7 @@ static km_status take_row(km_input *in, uint8_t *row, int64_t index, float *out,
 /* Rows longer than the stage, piece by piece; only fvecs-like and plain rows can be that long. */
 static km_status read_long_rows(km_input *in, int64_t first, int64_t count, float *out,
                                 km_error *err) {
-    size_t row = (size_t)km_layout_row(&in->layout);
+    size_t row = (size_t)km_row_layout_bytes(&in->layout);
     uint8_t *whole = km_alloc(row);
     if (!whole) return km_error_set(err, KM_ERR_MEMORY, "out of memory");
     km_status s = KM_OK;
@@ -313,13 +314,13 @@ static km_status read_long_rows(km_input *in, int64_t first, int64_t count, floa
 }
 
 km_status km_input_read(km_input *in, int64_t first, int64_t count, float *out, km_error *err) {
-    const km_layout *l = &in->layout;
+    const km_row_layout *l = &in->layout;
     km_error own = {0};
     if (!err) err = &own;
     if (first < 0 || count < 0 || first > l->rows - count)
         return km_error_set(err, KM_ERR_RANGE, "'%s': no vectors %lld to %lld", in->name,
                             (long long)first, (long long)(first + count - 1));
-    size_t row = (size_t)km_layout_row(l);
+    size_t row = (size_t)km_row_layout_bytes(l);
     if (l->dtype == KM_F32 && !l->swapped && !l->columns && !l->prefix)
         return fetch(in, out, (size_t)count * row, l->offset + (uint64_t)first * row, err);
     if (!stage_of(in, err)) return err->code;
@@ -339,7 +340,7 @@ km_status km_input_read(km_input *in, int64_t first, int64_t count, float *out, 
 }
 
 km_status km_input_read_ids(km_input *in, int64_t n, uint64_t *out, km_error *err) {
-    const km_layout *l = &in->layout;
+    const km_row_layout *l = &in->layout;
     size_t size = km_dtype_size(l->dtype);
     bool whole = l->dtype == KM_I32 || l->dtype == KM_I64 || l->dtype == KM_U8;
     if (!whole || l->prefix || (l->rows != 1 && l->dim != 1))

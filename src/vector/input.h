@@ -2,7 +2,7 @@
  * .fvecs, .bvecs, .ivecs, .safetensors (one tensor), IDX, and raw bytes. Or from memory. */
 #ifndef KM_VECTOR_INPUT_H
 #define KM_VECTOR_INPUT_H
-#include "format/layout.h"
+#include "format/row_layout.h"
 
 typedef struct km_input km_input;
 
@@ -22,7 +22,7 @@ void km_input_close(km_input *in); /* NULL is fine */
 
 int64_t km_input_rows(const km_input *in);
 int64_t km_input_dim(const km_input *in);
-const km_layout *km_input_layout(const km_input *in);
+const km_row_layout *km_input_layout(const km_input *in);
 const char *km_input_name(const km_input *in); /* for messages */
 
 /* Rows [first, first + count) as f32 to out (count, dim). */

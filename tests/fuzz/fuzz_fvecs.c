@@ -21,15 +21,15 @@ static void remove_link(void) {
     rmdir(folder);
 }
 
-static void try_layout(const km_layout *l, uint64_t size) {
-    uint64_t row = km_layout_row(l);
+static void try_layout(const km_row_layout *l, uint64_t size) {
+    uint64_t row = km_row_layout_bytes(l);
     if (l->rows < 1 || l->dim < 1 || l->offset > size) __builtin_trap();
     if ((uint64_t)l->rows > (size - l->offset) / row) __builtin_trap();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const km_dtype types[] = {KM_F32, KM_I32, KM_U8};
-    km_layout l;
+    km_row_layout l;
     km_error err = {0};
     for (int i = 0; i < 3; i++)
         if (km_vecs_parse(&l, types[i], data, size, size, "input", NULL) == KM_OK)

@@ -142,7 +142,7 @@ static void what_is_written_as_npy_reads_back(void **state) {
     (void)state;
     char head[KM_NPY_HEAD];
     size_t n = km_npy_head(head, "<f4", 123456789012, 4096);
-    km_layout l;
+    km_row_layout l;
     km_error err = {0};
     uint64_t size = n + (uint64_t)123456789012 * 4096 * 4;
     assert_int_equal(km_npy_parse(&l, head, n, size, "x", &err), KM_OK);
