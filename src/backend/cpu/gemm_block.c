@@ -24,9 +24,11 @@ static int64_t a_stride(int64_t depth) { return up(depth, 16) + 16; }
 
 /* f32 serves as it lies where copying would not pay: a by rows always, by columns when all of it is
  * near; b by rows, when few rows of a meet it, all of it is near, or it fits the second cache in
- * whole lines and not so many rows meet it that the packed one's even stride tells. */
+ * whole lines and not so many rows meet it that the packed one's even stride tells. Rows that lie
+ * further apart than this crowd a few sets of the caches. */
 #define NEAR (128 * 128)
 #define FITS (200 * 1024)
+#define APART 768
 #define FEW_ROWS 48
 #define SOME_ROWS 512
 
@@ -36,7 +38,7 @@ static bool a_direct(const km_gemm *g) {
 
 static bool b_direct(const km_gemm *g, int64_t meets) {
     if (g->b.dtype != KM_F32 || g->b.col != 1) return false;
-    bool lines = (uintptr_t)g->b.data % 64 == 0 && g->b.row % 16 == 0;
+    bool lines = (uintptr_t)g->b.data % 64 == 0 && g->b.row % 16 == 0 && g->b.row <= APART;
     return meets <= FEW_ROWS || g->k * g->n <= NEAR ||
            (lines && meets <= SOME_ROWS && g->k * g->n <= FITS);
 }
