@@ -296,6 +296,38 @@ static void the_same_threads_give_the_same_bits(void **state) {
     free(a), free(b), free(c), free(d);
 }
 
+/* Rows of b that begin with a line are read as they lie, others packed: of the gradient of weights
+ * (a by columns, its sums cut in two) and of a plain product. */
+static void where_b_lies_and_how_many_threads_there_are_change_no_bit(void **state) {
+    (void)state;
+    enum { M = 151, N = 144, K = 650 };
+    size_t bytes = sizeof(float) * (K * N + 16);
+    float *a = cp_new(KM_F32, M * K, 1), *at = km_alloc_aligned(bytes);
+    float *c = cp_new(KM_F32, M * N, 3), *d = cp_new(KM_F32, M * N, 4);
+    float sums[2][M];
+    assert_non_null(at);
+    for (int isa = 0; isa < KM_ISA_COUNT; isa++) {
+        if (!km_gemm_choose((km_isa)isa, KM_GEMM_BLAS_NEVER)) continue;
+        for (int by_columns = 0; by_columns < 2; by_columns++) {
+            for (int way = 0; way < 4; way++) { /* straight or packed, by one thread or three */
+                float *b = at + way % 2;
+                for (int64_t i = 0; i < K * N; i++) b[i] = (float)cp_number(2, i);
+                km_gemm g = {.m = M, .n = N, .k = K,
+                             .a = {a, KM_F32, by_columns ? 1 : K, by_columns ? M : 1},
+                             .b = {b, KM_F32, N, 1}, .c = way ? d : c, .ldc = N, .alpha = 1,
+                             .end = {.dtype = KM_F32},
+                             .row_sums = by_columns ? sums[way > 0] : NULL};
+                assert_int_equal(km_gemm_run(way < 2 ? &one : &three, &g), KM_OK);
+                if (way == 0) continue;
+                assert_memory_equal(c, d, sizeof *c * M * N);
+                if (by_columns) assert_memory_equal(sums[0], sums[1], sizeof sums[0]);
+            }
+        }
+    }
+    free(a), free(c), free(d);
+    km_free_aligned(at, bytes);
+}
+
 static void a_failed_allocation_is_an_error_and_the_next_call_works(void **state) {
     (void)state;
     if (!km_gemm_choose(km_cpu_isa(), KM_GEMM_BLAS_NEVER)) fail();
@@ -335,6 +367,7 @@ int main(void) {
         cmocka_unit_test(empty_products_touch_nothing),
         cmocka_unit_test(with_beta_zero_the_old_values_do_not_matter),
         cmocka_unit_test(the_same_threads_give_the_same_bits),
+        cmocka_unit_test(where_b_lies_and_how_many_threads_there_are_change_no_bit),
         cmocka_unit_test(a_failed_allocation_is_an_error_and_the_next_call_works),
         cmocka_unit_test(openblas_says_who_it_is_or_why_it_is_not_there),
     };
