@@ -96,7 +96,7 @@ static double matrix_bytes(const km_weighed *w) {
 static km_memory_part streamed_part(const km_weighed *w, const km_memory_ask *ask, int n,
                                     int64_t context) {
     km_memory_part p = part_of(w, ask, ask->split.device[0], 0, w->config.layers, context);
-    for (int i = 0; i < n; i++) p.streamed_weights += w->layer[i];
+    for (int i = 0; i < n; i++) p.streamed_weights += w->stays[i];
     p.streamed = n;
     p.weights -= p.streamed_weights;
     p.scratch += KM_STREAM_SLOTS * matrix_bytes(w);

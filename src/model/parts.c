@@ -45,9 +45,9 @@ static int layer_of(const char *name) {
 }
 
 /* What layers can bring over: km_wrap says so. */
-static bool can_stay(const km_tensor *t) {
-    bool kind = km_dtype_is_block(t->dtype) || t->dtype == KM_F16 || t->dtype == KM_BF16;
-    return kind && t->shape.dim[1] % 64 == 0;
+bool km_model_can_lend(km_dtype dtype, km_shape shape) {
+    bool kind = km_dtype_is_block(dtype) || dtype == KM_F16 || dtype == KM_BF16;
+    return kind && shape.ndim == 2 && shape.dim[1] % 64 == 0;
 }
 
 static km_tensor *lent(streaming *s, km_ctx *ctx, const char *name, km_tensor *t) {
@@ -71,7 +71,7 @@ static km_tensor *take(void *user, km_ctx *ctx, const char *name, km_shape shape
         return s->from->take(s->from->user, ctx, name, shape);
     km_tensor *t = s->from->take(s->from->user, s->lender->host, name, shape), *here = NULL;
     if (!t) km_fail(ctx, km_ctx_status(s->lender->host), "%s", km_ctx_error(s->lender->host));
-    if (t && can_stay(t)) here = lent(s, ctx, name, t);
+    if (t && km_model_can_lend(t->dtype, t->shape)) here = lent(s, ctx, name, t);
     if (here) return here;
     km_release(t);
     return km_failed(ctx) ? NULL : s->from->take(s->from->user, ctx, name, shape);

@@ -21,6 +21,9 @@ typedef struct km_open_split {
 km_model *km_model_parts(km_ctx *ctx, const km_config *c, km_dtype dtype,
                          const km_model_source *source, const km_open_split *split, km_error *err);
 
+/* Whether a matrix of a layer can stay in the host's memory, as `streamed` has it. */
+bool km_model_can_lend(km_dtype dtype, km_shape shape);
+
 /* The part whose context has failed, or NULL. Its error is set on the first part's context too, if
  * that has none. */
 km_model *km_model_failed(km_model *m);

@@ -6,6 +6,7 @@
 #include "model/cut.h"
 #include "model/files.h"
 #include "model/layout.h"
+#include "model/parts.h"
 #include "tensor/mempool.h"
 #include <stdlib.h>
 #include <string.h>
@@ -20,17 +21,19 @@ static double bytes_of(km_shape s, km_dtype d) {
 static void add(km_weighed *w, const km_layout_row *r, km_shape shape, km_dtype d) {
     double bytes = bytes_of(shape, d);
     int layer = strncmp(r->gguf, "blk.", 4) == 0 ? atoi(r->gguf + 4) : -1;
-    if (layer >= 0 && layer < w->config.layers)
+    if (layer >= 0 && layer < w->config.layers) {
         w->layer[layer] += bytes;
-    else if (strncmp(r->gguf, "output", 6) == 0)
+        if (km_model_can_lend(d, shape)) w->stays[layer] += bytes;
+    } else if (strncmp(r->gguf, "output", 6) == 0)
         w->head += bytes;
     else
         w->embedding += bytes;
 }
 
 static km_status begin(km_weighed *w, km_layout *l, km_error *err) {
-    w->layer = km_calloc((size_t)w->config.layers, sizeof *w->layer);
+    w->layer = km_calloc(2 * (size_t)w->config.layers, sizeof *w->layer);
     if (!w->layer) return km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    w->stays = w->layer + w->config.layers;
     return km_layout_of(&w->config, l, err);
 }
 
@@ -57,7 +60,8 @@ static km_status weigh_gguf(const char *path, const km_comm *comm, km_weighed *w
     return s;
 }
 
-/* A folder's tensors are all brought into one dtype: the one asked for, or the widest there. */
+/* A folder's tensors are all brought into one dtype: the one asked for, or the widest there. None is
+ * used where it lies. */
 static km_status weigh_folder(const char *path, km_dtype dtype, km_weighed *w, km_error *err) {
     km_layout l = {0};
     km_status s = km_config_load(&w->config, path, err);
@@ -70,6 +74,7 @@ static km_status weigh_folder(const char *path, km_dtype dtype, km_weighed *w, k
     }
     s = begin(w, &l, err);
     for (int i = 0; i < l.n && s == KM_OK; i++) add(w, &l.row[i], l.row[i].shape, dtype);
+    if (s == KM_OK) memset(w->stays, 0, sizeof *w->stays * (size_t)w->config.layers);
     km_layout_free(&l);
     km_safetensors_close(f);
     return s;
@@ -104,7 +109,7 @@ km_status km_weigh_mix(const km_config *c, const km_mix *mix, km_weighed *out, k
 
 void km_weighed_free(km_weighed *w) {
     km_free(w->layer);
-    w->layer = NULL;
+    w->layer = w->stays = NULL;
 }
 
 double km_weighed_part(const km_weighed *w, int first, int last) {

@@ -11,6 +11,8 @@ typedef struct km_weighed {
         head;      /* bytes: tables looked up in; the last norm and the head (a tied head is
                              * the embedding's table, and counts as the embedding alone) */
     double *layer; /* (config.layers) bytes */
+    double *stays; /* (config.layers) of them, those of matrices that a GPU can also use from the
+                    * host's memory (model/parts.h) */
 } km_weighed;
 
 /* Of a GGUF file or a Hugging Face folder; where ranks share it (o->comm), of this rank's share. */

@@ -135,6 +135,8 @@ static void parts_that_make_up_no_model_are_refused(void **state) {
 
 /* ---- Plans: ref stands for a GPU, whose memory the environment tells ---- */
 
+static const char *mix = "q8_0";
+
 static km_status plan(double room, int64_t layers, int64_t context, km_memory_plan *out,
                       km_error *err) {
     char text[32];
@@ -143,7 +145,7 @@ static km_status plan(double room, int64_t layers, int64_t context, km_memory_pl
     c.context = 1 << 16;
     snprintf(text, sizeof text, "%.0f", room);
     setenv("KERMES_GPU_MEMORY", text, 1);
-    assert_int_equal(km_weigh_mix(&c, km_mix_find("q8_0"), &w, err), KM_OK);
+    assert_int_equal(km_weigh_mix(&c, km_mix_find(mix), &w, err), KM_OK);
     km_memory_ask ask = {.split = {.device = {"ref"}, .n = 1},
                          .gpu_layers = layers,
                          .context = context,
@@ -228,6 +230,12 @@ static void weights_are_streamed_where_that_is_asked_for(void **state) {
     setenv("KERMES_STREAM", "0", 1);
     assert_int_equal(plan(enough - 1, KM_GPU_LAYERS_AUTO, 1024, &p, &err), KM_OK);
     assert_int_equal(p.n, 2);
+    setenv("KERMES_STREAM", "1", 1);
+    mix = "f32"; /* which no layer takes from the host */
+    assert_int_equal(plan(1e12, KM_GPU_LAYERS_UNSAID, 1024, &all, &err), KM_OK);
+    assert_int_equal(plan(need(&all.part[0]) - 1, KM_GPU_LAYERS_AUTO, 1024, &p, &err), KM_OK);
+    assert_int_equal(p.n, 2);
+    mix = "q8_0";
     unsetenv("KERMES_STREAM");
 }
 
@@ -275,7 +283,7 @@ static void layers_are_spread_over_devices_by_their_room(void **state) {
     km_config c = config();
     km_error err = {0};
     km_memory_plan p;
-    assert_int_equal(km_weigh_mix(&c, km_mix_find("q8_0"), &w, &err), KM_OK);
+    assert_int_equal(km_weigh_mix(&c, km_mix_find(mix), &w, &err), KM_OK);
     km_memory_ask ask = {.split = {.device = {"ref", "cpu"}, .n = 2},
                          .gpu_layers = KM_GPU_LAYERS_UNSAID,
                          .sequences = 1,
