@@ -85,7 +85,7 @@ expect_error 1 bench matmul --sizes 64 $small --device cuda:99
 # Running models: random weights in a known shape, and a file; what does not go together.
 tiny=$SRC_DIR/models/kermes-tiny.gguf
 expect 0 bench decode prompt batch -m "$tiny" --context 8 --prompt 12 --batch 3 $small --json --device cpu
-json_says device=cpu model:string weights_bytes:number limits.read_gbs:number memory.0.layers:number \
+json_says device=cpu model:string weights_bytes:number limits.read_gbs:number memory.0.layers:number memory.0.streamed_layers=0 \
     results.0.job=decode results.0.tokens_per_s:number results.0.bytes_per_token:number \
     results.0.of_limit:number results.0.ops.0.op:string results.0.ops.0.us:number \
     results.1.job=prompt results.1.tokens=12 results.1.tflops:number \
