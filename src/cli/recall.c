@@ -16,7 +16,7 @@ typedef struct line {
     km_common common;
     km_input_line input;
     km_look_line look;
-    const char *base, *queries, *html;
+    const char *base, *queries, *html, *beside;
 } line;
 
 static json_t *report(const line *l, const char *path, const km_index *x, const km_measured *m) {
@@ -84,7 +84,8 @@ static int run(const line *l, const char *path) {
     if (ctx && err.code == KM_OK && l->html) {
         km_progress bar;
         km_progress_begin(&bar, "sizes", "", 14, l->common.quiet);
-        km_index_report(ctx, x, base, queries, n, &m, l->html, on_size, &bar, &err);
+        km_report_options how = {l->html, l->beside, on_size, &bar};
+        km_index_report(ctx, x, base, queries, n, &m, &how, &err);
         km_progress_end(&bar);
     }
     if (err.code != KM_OK)
@@ -110,6 +111,9 @@ int km_command_recall(int argc, char **argv) {
                      "compare candidates again by the vectors kept with compress --rerank"),
         {"html", KM_OPTION_TEXT, "FILE", &l.html, 0, 0,
          "write a page with charts: recall against size, and against cells\nlooked at"},
+        {"beside", KM_OPTION_TEXT, "FILE", &l.beside, 0, 0,
+         "draw what other engines reached on data that the base is named after,\nfrom results of "
+         "bench/peers/vectors.py"},
         KM_INPUT_ROWS(l.input),
         KM_OPTION_DEVICE_ROW(l.common, "where the exact search runs: auto, cpu, gpu, cuda:N"),
         KM_OPTION_THREADS_ROW(l.common),
@@ -134,6 +138,7 @@ int km_command_recall(int argc, char **argv) {
     if (!km_begin(&spec, argc, argv, &args, &code)) return code;
     if (args.n_words != 1 || !l.base || !l.queries)
         return km_cli_usage("recall takes one index, --base FILE and --queries FILE");
+    if (l.beside && !l.html) return km_cli_usage("recall: --beside goes with --html");
     if ((code = km_look_check(&l.look, "recall")) != KM_EXIT_OK) return code;
     km_cli_notes(l.common.quiet);
     return run(&l, args.words[0]);

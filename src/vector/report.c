@@ -3,6 +3,7 @@
 #include "vector/report.h"
 #include "base/alloc.h"
 #include "base/progress.h"
+#include "format/json_read.h"
 #include "report/chart.h"
 #include "report/html.h"
 #include "report/table.h"
@@ -14,15 +15,17 @@
 #include <string.h>
 #include <time.h>
 
-enum { SIZES = 7, PROBES = 12, ROWS = 5000, QUERIES = 200 };
+enum { SIZES = 7, PROBES = 12, ROWS = 5000, QUERIES = 200, OTHERS = 4 };
 
 typedef struct sweep {
-    double bytes[SIZES], recall[SIZES];
+    char name[40];
+    double bytes[SIZES], all[SIZES], recall[SIZES]; /* all: everything counted, a vector */
     int n;
 } sweep;
 
 typedef struct page_data {
-    sweep codes[2]; /* fast, dense */
+    sweep codes[2 + OTHERS]; /* fast, dense; what other engines reached */
+    int n_codes;
     double probe_recall[PROBES], probe_qps[PROBES];
     int64_t probe[PROBES];
     int n_probes;
@@ -32,8 +35,8 @@ typedef struct page_data {
 /* ---- Figures ---- */
 
 static km_status sweep_sizes(km_ctx *ctx, const km_index *x, const float *rows, int64_t n,
-                             const float *queries, int64_t q, page_data *d, km_report_tell tell,
-                             void *user, km_error *err) {
+                             const float *queries, int64_t q, page_data *d,
+                             const km_report_options *how, km_error *err) {
     static const double parts[SIZES] = {1 / 32.0, 1 / 16.0, 1 / 8.0, 3 / 16.0, 1 / 4.0, 1 / 2.0, 1};
     uint64_t *wanted = km_alloc(sizeof *wanted * (size_t)(20 * q)), *found = NULL;
     float *dist = km_alloc(sizeof *dist * (size_t)(10 * q));
@@ -50,7 +53,8 @@ static km_status sweep_sizes(km_ctx *ctx, const km_index *x, const float *rows, 
     }
     for (int mode = 0; s == KM_OK && mode < 2; mode++)
         for (int i = 0; s == KM_OK && i < SIZES; i++) {
-            if (tell && !tell(user, mode * SIZES + i, 2 * SIZES)) s = km_stopped(err);
+            if (how->tell && !how->tell(how->user, mode * SIZES + i, 2 * SIZES))
+                s = km_stopped(err);
             double bytes = ceil(parts[i] * (double)x->dim) + 1;
             sweep *w = &d->codes[mode];
             if (s != KM_OK || (w->n && bytes <= w->bytes[w->n - 1])) continue;
@@ -63,6 +67,7 @@ static km_status sweep_sizes(km_ctx *ctx, const km_index *x, const float *rows, 
             }
             s = km_index_find(small, queries, q, 10, NULL, ctx->threads, found, dist, err);
             w->bytes[w->n] = (double)small->code_bytes;
+            w->all[w->n] = km_index_size(small) / (double)n;
             w->recall[w->n++] = km_recall(wanted, found, q, 10, 10);
             km_index_close(small);
         }
@@ -70,6 +75,32 @@ static km_status sweep_sizes(km_ctx *ctx, const km_index *x, const float *rows, 
     km_free(dist);
     km_free(copy);
     return s;
+}
+
+/* What other engines reached, from a file of results: rows of "quality" whose data is named in the
+ * base's name, sizes ascending. */
+static km_status read_others(const char *path, const char *base, page_data *d, km_error *err) {
+    json_t *o = km_json_load(path, err), *row;
+    if (!o) return err->code;
+    size_t i;
+    json_array_foreach(json_object_get(o, "quality"), i, row) {
+        const char *data = json_string_value(json_object_get(row, "data"));
+        const char *engine = json_string_value(json_object_get(row, "engine"));
+        double bytes = json_number_value(json_object_get(row, "code_bytes"));
+        double recall = json_number_value(json_object_get(row, "recall@10"));
+        if (!data || !strcasestr(base, data) || !engine || strstr(engine, "kermes")) continue;
+        int k = 2;
+        while (k < d->n_codes && strcmp(d->codes[k].name, engine) != 0) k++;
+        if (k == 2 + OTHERS) continue;
+        sweep *w = &d->codes[k];
+        if (w->n == SIZES || !(bytes > (w->n ? w->bytes[w->n - 1] : 0))) continue;
+        if (k == d->n_codes) snprintf(d->codes[d->n_codes++].name, sizeof w->name, "%s", engine);
+        w->bytes[w->n] = bytes;
+        w->all[w->n] = json_number_value(json_object_get(row, "bytes_per_vector"));
+        w->recall[w->n++] = recall;
+    }
+    json_decref(o);
+    return KM_OK;
 }
 
 /* Recall here is against the index's own search of all its cells. */
@@ -121,12 +152,12 @@ static void add_tiles(const km_index *x, const km_measured *m, km_text *page) {
 static void add_size_chart(const km_index *x, const km_measured *m, const page_data *d,
                            km_text *page) {
     double own_x = (double)x->code_bytes, own_y = m->recall[1];
-    km_series s[3];
+    km_series s[3 + OTHERS];
     int n = 0;
-    static const char *const names[] = {"fast", "dense"};
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < d->n_codes; i++)
         if (d->codes[i].n)
-            s[n++] = (km_series){.name = names[i],
+            s[n++] = (km_series){.name = d->codes[i].name,
+                                 .color = i < 2 ? i + 1 : i + 2, /* 3 is the index itself */
                                  .x = d->codes[i].bytes,
                                  .y = d->codes[i].recall,
                                  .n = d->codes[i].n};
@@ -171,14 +202,18 @@ static void add_probe_chart(const page_data *d, km_text *page) {
 
 static void add_table(const page_data *d, km_text *page) {
     km_table t;
-    km_table_init(&t, "lrr", (const char *[]){"codes", "bytes", "recall@10"});
-    for (int mode = 0; mode < 2; mode++)
-        for (int i = 0; i < d->codes[mode].n; i++) {
-            km_table_cell(&t, "%s", mode ? "dense" : "fast");
-            km_table_cell(&t, "%.0f", d->codes[mode].bytes[i]);
-            km_table_cell(&t, "%.4f", d->codes[mode].recall[i]);
+    km_table_init(&t, "lrrr", (const char *[]){"codes", "bytes", "all counted", "recall@10"});
+    for (int k = 0; k < d->n_codes; k++)
+        for (int i = 0; i < d->codes[k].n; i++) {
+            km_table_cell(&t, "%s", d->codes[k].name);
+            km_table_cell(&t, "%.0f", d->codes[k].bytes[i]);
+            km_table_cell(&t, "%.1f", d->codes[k].all[i]);
+            km_table_cell(&t, "%.4f", d->codes[k].recall[i]);
         }
-    km_html_section(page, "Sizes", "What codes of each size reach on these vectors.");
+    km_html_section(page, "Sizes",
+                    "What codes of each size reach on these vectors. All counted are a vector's "
+                    "share of anchors, transform and levels too, which vanishes as vectors become "
+                    "many.");
     km_table_html(&t, page);
     km_table_free(&t);
 }
@@ -214,8 +249,7 @@ static km_status write_page(const km_index *x, const km_measured *m, const page_
 }
 
 km_status km_index_report(km_ctx *ctx, km_index *x, km_input *base, const float *queries, int64_t n,
-                          const km_measured *m, const char *path, km_report_tell tell, void *user,
-                          km_error *err) {
+                          const km_measured *m, const km_report_options *o, km_error *err) {
     page_data *d = km_calloc(1, sizeof *d);
     int64_t all = km_input_rows(base), rows = all < ROWS ? all : ROWS, dim = x->dim, good = 0;
     float *some = km_alloc(sizeof *some * (size_t)(rows * dim));
@@ -228,10 +262,14 @@ km_status km_index_report(km_ctx *ctx, km_index *x, km_input *base, const float 
     if (s == KM_OK) {
         d->rows = good;
         d->queries = n < QUERIES ? n : QUERIES;
-        s = sweep_sizes(ctx, x, some, good, queries, d->queries, d, tell, user, err);
+        d->n_codes = 2;
+        snprintf(d->codes[0].name, sizeof d->codes[0].name, "fast");
+        snprintf(d->codes[1].name, sizeof d->codes[1].name, "dense");
+        s = sweep_sizes(ctx, x, some, good, queries, d->queries, d, o, err);
     }
+    if (s == KM_OK && o->beside) s = read_others(o->beside, km_input_name(base), d, err);
     if (s == KM_OK) s = sweep_probes(ctx, x, queries, d->queries, d, err);
-    if (s == KM_OK) s = write_page(x, m, d, km_input_name(base), path, err);
+    if (s == KM_OK) s = write_page(x, m, d, km_input_name(base), o->path, err);
     km_free(some);
     km_free(d);
     return s;
