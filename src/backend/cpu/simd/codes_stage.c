@@ -205,7 +205,7 @@ int64_t KM_SIMD(km_code_near)(const km_stage_query *q, const uint8_t *codes, con
     const __m512i need = _mm512_set1_epi32(least_sum(q, codes, n, limit));
     int64_t count = 0;
     for (int64_t i = 0; i < n; i += ROWS, blocks += q->size) {
-        for (int64_t k = 0; k < 16 * q->nibbles[0]; k += 64) KM_FETCH(blocks + q->size + k);
+        for (int64_t k = 0; k < 16 * q->nibbles[0]; k += 64) KM_FETCH(blocks + 2 * q->size + k);
         uint32_t there = n - i < ROWS ? (1u << (n - i)) - 1 : ~0u, near = 0;
         __m512i sum[2], more[2];
         vf least[2], s[2], fixed[2];
