@@ -17,7 +17,7 @@
 #include <string.h>
 
 enum {
-    GROUP = 8,    /* queries that meet a cell together */
+    GROUP = 16,   /* queries that meet a cell together */
     AHEAD = 64,   /* one cell in so many is looked at before the others */
     AT_LEAST = 8, /* and so many */
     STEP = 256    /* rows scanned with one limit, or a block of the coder's */
