@@ -2,6 +2,7 @@
 #include "cli/vectors.h"
 #include "base/alloc.h"
 #include "base/file.h"
+#include "vector/index.h"
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
@@ -248,15 +249,10 @@ static uint64_t *read_id_file(const char *path, int64_t wanted, int64_t *n, km_e
     return ids;
 }
 
-static int by_id(const void *a, const void *b) {
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
 uint64_t *km_read_ids(const char *text, int64_t *n, km_error *err) {
     bool list = isdigit((unsigned char)text[0]) && access(text, F_OK) != 0;
     uint64_t *ids = list ? parse_ids(text, n, text, err) : read_id_file(text, -1, n, err);
-    if (ids) qsort(ids, (size_t)*n, sizeof *ids, by_id);
+    if (ids) qsort(ids, (size_t)*n, sizeof *ids, km_by_id);
     return ids;
 }
 

@@ -21,7 +21,7 @@ typedef struct found {
     km_place at;
 } found;
 
-static int by_id(const void *a, const void *b) {
+int km_by_id(const void *a, const void *b) {
     uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
     return (x > y) - (x < y);
 }
@@ -69,7 +69,7 @@ uint64_t *km_index_ids(const km_index *x, int64_t *n, km_error *err) {
         km_free(l.id);
         return NULL;
     }
-    qsort(l.id, (size_t)l.n, sizeof *l.id, by_id);
+    qsort(l.id, (size_t)l.n, sizeof *l.id, km_by_id);
     *n = l.n;
     return l.id;
 }
@@ -81,7 +81,7 @@ typedef struct lookup {
 } lookup;
 
 static found *look(const lookup *l, uint64_t id) {
-    return bsearch(&id, l->list, (size_t)l->n, sizeof *l->list, by_id);
+    return bsearch(&id, l->list, (size_t)l->n, sizeof *l->list, km_by_id);
 }
 
 static void note_place(void *user, uint64_t id, km_place at) {
@@ -95,7 +95,7 @@ static km_status look_up(const km_index *x, const uint64_t *ids, int64_t n, look
     l->n = 0;
     if (!l->list) return no_memory(err);
     for (int64_t i = 0; i < n; i++) l->list[i] = (found){ids[i], {-1, 0}};
-    qsort(l->list, (size_t)n, sizeof *l->list, by_id);
+    qsort(l->list, (size_t)n, sizeof *l->list, km_by_id);
     for (int64_t i = 0; i < n; i++)
         if (i == 0 || l->list[i].id != l->list[l->n - 1].id) l->list[l->n++] = l->list[i];
     km_status s = each_row(x, note_place, l, err);

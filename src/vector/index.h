@@ -117,6 +117,8 @@ km_status km_index_remove(km_index *x, const uint64_t *ids, int64_t n, bool miss
                           int64_t *removed, km_error *err);
 km_status km_index_absorb(km_ctx *ctx, km_index *x, km_index *other, km_error *err);
 bool km_index_same_frame(const km_index *a, const km_index *b); /* anchors and coder are the same */
+/* The order of ids, and of structures that begin with one, for qsort and bsearch. */
+int km_by_id(const void *a, const void *b);
 /* All live ids, ascending; the caller frees them. */
 uint64_t *km_index_ids(const km_index *x, int64_t *n, km_error *err);
 /* Vectors by id: places of many ids at once, then decoding block by block. */

@@ -294,16 +294,11 @@ static km_status join_ranks(making *m, const char *path, km_status s, part own, 
     return s;
 }
 
-static int by_id(const void *a, const void *b) {
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
 static km_status check_ids(const uint64_t *ids, int64_t n, km_error *err) {
     uint64_t *copy = km_alloc(sizeof *copy * (size_t)n);
     if (!copy) return km_error_set(err, KM_ERR_MEMORY, "no memory for the ids");
     memcpy(copy, ids, sizeof *copy * (size_t)n);
-    qsort(copy, (size_t)n, sizeof *copy, by_id);
+    qsort(copy, (size_t)n, sizeof *copy, km_by_id);
     km_status s = KM_OK;
     for (int64_t i = 1; s == KM_OK && i < n; i++)
         if (copy[i] == copy[i - 1])
