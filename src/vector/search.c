@@ -398,9 +398,11 @@ km_status km_index_find(km_index *x, const float *queries, int64_t n, int64_t k,
     int64_t live = km_index_live(x), keep = o->rerank > k ? o->rerank : k;
     if (keep > live) keep = live > 0 ? live : 1;
     /* One query is worth sharing out when there is much to scan. */
-    int workers = km_threads_count(t), group = 1;
+    int workers = km_threads_count(t);
     if (n == 1 && (double)live * (double)(x->code_bytes + 8) < 1e6) workers = 1;
-    while (group < GROUP && 2 * group * workers <= n) group *= 2;
+    /* Groups as large as may be, and as many for each thread. */
+    int64_t rounds = (n + workers * GROUP - 1) / (workers * GROUP);
+    int group = (int)((n + workers * rounds - 1) / (workers * rounds));
     job j = {.x = x, .o = o, .queries = queries, .n = n, .k = k, .ids = ids, .dist = dist};
     j.seekers = km_calloc((size_t)workers, sizeof *j.seekers);
     if (!j.seekers) return km_error_set(err, KM_ERR_MEMORY, "no memory for a search");
