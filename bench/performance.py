@@ -433,6 +433,45 @@ def vectors(data, path):
     return text
 
 
+def codes(data, path):
+    """A results file of bench/peers/vectors.py: recall for bytes, and a whole scan, beside FAISS."""
+    engines = ("kermes dense", "kermes fast", "FAISS PQ", "FAISS OPQ")
+    found = {}
+    for r in data["quality"]:
+        found.setdefault((r["data"], r["rows"], r["code_bytes"], r["least"]), {})[r["engine"]] = r
+    rows, cut = [], False
+    for (name, n, size, least), at in found.items():
+        cells = []
+        for engine in engines:
+            r = at.get(engine)
+            star = "*" if r and (r.get("rounds", 50) < 50 or r.get("trained_on", n) < n) else ""
+            cut = cut or star
+            cells.append(f"{r['recall@10']:.3f}{star} ({r['bytes_per_vector']:.0f})" if r else "-")
+        rows.append([f"{name}, {n:,} vectors", str(size), f"{least:g}"] + cells)
+    text = (f"## Vector codes on {data['cpu']}\n\n"
+            f"{data['date']}; from [`{path.name}`](../bench/results/{path.name}), written by "
+            f"`bench/peers/vectors.py`; FAISS {data['faiss']}. recall@10 of held-out queries, every code "
+            "looked at, and behind it the bytes of a vector with everything counted (anchors, "
+            "transform, codebooks), which weigh much where vectors are few.\n\n"
+            + table(["data", "bytes of a code", "wanted", "Kermes, dense", "Kermes, fast", "FAISS PQ",
+                     "FAISS OPQ"], rows))
+    if cut:
+        text += ("\n\\* trained on fewer rows or in fewer rounds than FAISS would by itself; the file "
+                 "says on how many.\n")
+    if data.get("scan"):
+        rows = [[r["engine"], str(r["threads"]), f"{r['recall@10']:.3f}", f"{r['bytes_per_vector']:.0f}",
+                 number(r["query_ms"]), number(r["median_ms"]), number(r["batch_ms"])]
+                for r in data["scan"]]
+        r = data["scan"][0]
+        text += (f"\nA whole scan of {r['rows']:,} x {r['dim']} at {r['code_bytes']} bytes of code, 4 bits "
+                 "for each dimension: vectors between and around those of MiniLM, held-out ones as "
+                 f"queries; both engines in turns. A batch is {r['batch']} queries at once, and its time "
+                 "is told for one of them.\n\n"
+                 + table(["engine", "threads", "recall@10", "bytes a vector", "one query, best, ms",
+                          "median, ms", "in a batch, ms"], rows))
+    return text
+
+
 def main():
     paths = sorted((ROOT / "bench" / "results").glob("*.json"))
     pages = []
@@ -444,6 +483,8 @@ def main():
             pages.append(training(data, path))
         elif "models" in data:
             pages.append(models(data, path))
+        elif "quality" in data:
+            pages.append(codes(data, path))
         elif "kmeans" in data:
             pages.append(vectors(data, path))
         elif "checks_alone" in data:
