@@ -128,19 +128,19 @@ static void prepare(km_ctx *ctx, work *w) {
 
 #define K 1024LL
 #define M (1024LL * 1024)
-#define MAT(label, d, n) {label, "TFLOP/s", 2.0 * (n) * (n) * (n), run_op, d, {n, n, n}, KM_OP_MATMUL}
-#define MAP(label, o, n, streams) {label, "TB/s", 4.0 * (streams) * (n), run_op, KM_F32, {n}, o}
-#define ROWS(label, o, d, r, c) {label, "TB/s", ((d) == KM_F32 ? 8.0 : 4.0) * (r) * (c), run_op, d, {r, c}, o}
+#define MAT(label, d, n) {label, "TFLOP/s", 2.0 * (n) * (n) * (n), run_op, d, {n, n, n}, .op = KM_OP_MATMUL}
+#define MAP(label, o, n, streams) {label, "TB/s", 4.0 * (streams) * (n), run_op, KM_F32, {n}, .op = o}
+#define ROWS(label, o, d, r, c) {label, "TB/s", ((d) == KM_F32 ? 8.0 : 4.0) * (r) * (c), run_op, d, {r, c}, .op = o}
 #define APART(label, o, times, b, h, t, d)                                                         \
-    {label, "TFLOP/s", 2.0 * (times) * (b) * (h) * (t) * (t) * (d), run_op, KM_BF16, {b, h, t, 0, d}, o}
+    {label, "TFLOP/s", 2.0 * (times) * (b) * (h) * (t) * (t) * (d), run_op, KM_BF16, {b, h, t, 0, d}, .op = o}
 #define ATT(label, o, times, b, h, t, d)                                                           \
-    {label, "TFLOP/s", 2.0 * (times) * (b) * (h) * (t) * (t) * (d), run_op, KM_BF16, {b, h, t, t, d}, o}
+    {label, "TFLOP/s", 2.0 * (times) * (b) * (h) * (t) * (t) * (d), run_op, KM_BF16, {b, h, t, t, d}, .op = o}
 
 static work list[] = {
     MAT("matmul f32 1024", KM_F32, 1024), MAT("matmul f32 4096", KM_F32, 4096),
     MAT("matmul bf16 1024", KM_BF16, 1024), MAT("matmul bf16 4096", KM_BF16, 4096),
     MAT("matmul bf16 8192", KM_BF16, 8192),
-    {"matmul f32 1x4096x4096", "TB/s", 4.0 * 4096 * 4096, run_op, KM_F32, {1, 4096, 4096}, KM_OP_MATMUL},
+    {"matmul f32 1x4096x4096", "TB/s", 4.0 * 4096 * 4096, run_op, KM_F32, {1, 4096, 4096}, .op = KM_OP_MATMUL},
     MAP("add f32 256K", KM_OP_ADD, 256 * K, 3), MAP("mul f32 256K", KM_OP_MUL, 256 * K, 3),
     MAP("relu f32 256K", KM_OP_RELU, 256 * K, 2), MAP("gelu f32 256K", KM_OP_GELU, 256 * K, 2),
     MAP("exp f32 256K", KM_OP_EXP, 256 * K, 2),

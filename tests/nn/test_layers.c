@@ -33,7 +33,7 @@ static km_tensor *rows(km_ctx *ctx, int heads) {
 /* A GPT-2 block, or a Llama one with two query heads to one of keys. */
 static block_case make_block(km_ctx *ctx, bool llama, km_dtype dtype) {
     block_case c = {0};
-    km_nn nn = {ctx, &c.params, dtype};
+    km_nn nn = {ctx, &c.params, .dtype = dtype};
     km_nn_norm_kind kind = llama ? KM_NN_RMS_NORM : KM_NN_LAYER_NORM;
     km_nn_block *b = &c.block;
     b->norm1 = km_nn_norm_new(&nn, kind, DIM, !llama, 1e-5, "norm1");
@@ -124,7 +124,7 @@ static km_tensor *row_output(km_ctx *ctx, km_tensor *const *inputs, int n, void 
 static void layers_in_a_row_with_corrections_have_their_gradients(void **state) {
     km_ctx *ctx = *state;
     row_case c = {0};
-    km_nn nn = {ctx, &c.params, KM_F64};
+    km_nn nn = {ctx, &c.params, .dtype = KM_F64};
     c.first = km_nn_linear_new(&nn, 4, 6, true, "first");
     c.norm = km_nn_norm_new(&nn, KM_NN_LAYER_NORM, 6, true, 1e-5, "norm");
     c.second = km_nn_linear_new(&nn, 6, 3, false, "second");
@@ -148,7 +148,7 @@ static void layers_in_a_row_with_corrections_have_their_gradients(void **state) 
 static void a_correction_adds_its_product_to_the_weight(void **state) {
     km_ctx *ctx = *state;
     km_param_list params = {0};
-    km_nn nn = {ctx, &params, KM_F64};
+    km_nn nn = {ctx, &params, .dtype = KM_F64};
     km_nn_linear l = km_nn_linear_new(&nn, 4, 3, true, "l");
     l.lora.a = km_param_add(ctx, &params, KM_F64, KM_SHAPE(2, 4), true, "a");
     l.lora.b = km_param_add(ctx, &params, KM_F64, KM_SHAPE(3, 2), true, "b");

@@ -104,7 +104,7 @@ km_status km_cpu_attend_few(km_ctx *ctx, km_attend_job *j) {
     const km_attend_call *a = &j->a;
     look l = {.j = j, .soft = km_attention_kernels_of(km_cpu_isa()), .parts = 1};
     const int32_t *pages;
-    int64_t position, threads = km_threads_count(ctx->threads);
+    int64_t position = 0, threads = km_threads_count(ctx->threads);
     for (int64_t r = 0; r < a->rows; r++)
         if (km_attend_place(a, r, &pages, &position) && position / PART + 1 > l.parts)
             l.parts = position / PART + 1;
