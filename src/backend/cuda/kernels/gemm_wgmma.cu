@@ -13,18 +13,6 @@
 constexpr int DEPTH = 64;
 constexpr int PANEL = 64 * 128; // bytes of 64 rows of 64 elements
 
-// A ring of stages; `phase` is the parity of the round.
-template <int STAGES> struct gemm_ring {
-    int stage = 0;
-    uint32_t phase = 0;
-    KM_DEVICE void next() {
-        if (++stage == STAGES) {
-            stage = 0;
-            phase ^= 1;
-        }
-    }
-};
-
 // The part of a tile that one operand fills: `rows` along m or n. K-major: one box of 64 columns
 // along k. MN-major: a box of 64 x 64 for each 64 along m or n.
 template <int ROWS, bool ALONG_K>
@@ -63,7 +51,7 @@ KM_DEVICE void wgmma_gemm(const km_tensor_map *map_a, const km_tensor_map *map_b
     wait_for_previous();
 
     int tiles = g.tiles_m * g.tiles_n * g.batch, count = (g.k + DEPTH - 1) / DEPTH;
-    gemm_ring<STAGES> ring;
+    Ring<STAGES> ring;
     if (warp < 4) {
         registers_down<40>();
         if (threadIdx.x != 0) return;
