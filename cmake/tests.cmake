@@ -45,8 +45,9 @@ elseif(KERMES_TSAN)
     endif()
 endif()
 
+# test_cli_json_file stays: scripts read JSON with it.
 set(kermes_one_thread "^(api|format|fuzz|report)/"
-    "^cli/(args|bench|chat_terminal|devices|info|json_file|tokenize|usage|vectors_bad|verify)$"
+    "^cli/(args|bench|chat_terminal|devices|info|tokenize|usage|vectors_bad|verify)$"
     "^infer/(chat_template|grammar|jinja|json_schema|stop)$"
     "^model/(config|files|mix)$" "^nn/(optim|schedule)$"
     "^token/(families|gguf|hostile|huggingface|save|scan|simple)$")
