@@ -138,7 +138,7 @@ static km_status make_plan(km_cli_model *m, const km_common *common, km_dtype ca
     if (s != KM_OK) return s;
     s = km_cli_plan(&w, &own, &(km_cli_where){0}, m->how.context, sequences, cache, &m->plan, err);
     km_weighed_free(&w);
-    if (s == KM_OK && m->plan.n > 1)
+    if (s == KM_OK && (m->plan.n > 1 || m->plan.part[0].streamed > 0))
         s = km_error_set(err, KM_ERR_MEMORY,
                          "a share of the model does not fit on %s; more ranks have smaller ones",
                          own.device);
