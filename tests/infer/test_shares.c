@@ -8,6 +8,7 @@
 #include "model/arch.h"
 #include "model/open.h"
 #include "support/engine.h"
+#include "support/fixture.h"
 #include "support/random_model.h"
 #include "support/ranks.h"
 #include <math.h>
@@ -26,15 +27,6 @@ static char file[] = "/tmp/kermes-shares-XXXXXX.gguf";
         fputc('\n', stderr);                                                                       \
         _exit(1);                                                                                  \
     } while (0)
-
-static const char *fixture(const char *name, const char *end) {
-    static char path[2][600];
-    static int turn;
-    const char *root = getenv("SRC_DIR");
-    turn = !turn;
-    snprintf(path[turn], sizeof path[turn], "%s/tests/fixtures/%s%s", root ? root : ".", name, end);
-    return path[turn];
-}
 
 static km_model *opened(const char *path, km_comm *c) {
     km_error err = {0};

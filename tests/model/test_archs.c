@@ -10,20 +10,12 @@
 #include "model/layout.h"
 #include "model/open.h"
 #include "model/small.h"
+#include "support/fixture.h"
 #include "tensor/quant.h"
 #include <stdlib.h>
 #include <unistd.h>
 
 #define BOUND 1e-4
-
-static const char *path_of(const char *name, const char *end) {
-    static char path[2][600];
-    static int turn;
-    const char *root = getenv("SRC_DIR");
-    turn = !turn;
-    snprintf(path[turn], sizeof path[turn], "%s/tests/fixtures/%s%s", root ? root : ".", name, end);
-    return path[turn];
-}
 
 static km_model *opened(km_ctx *ctx, const char *path) {
     km_error err = {0};
@@ -41,7 +33,7 @@ typedef struct expected {
 
 static expected open_expected(const char *name) {
     km_error err = {0};
-    expected e = {.file = km_safetensors_open(path_of(name, ".safetensors"), &err)};
+    expected e = {.file = km_safetensors_open(fixture(name, ".safetensors"), &err)};
     if (!e.file) fail_msg("%s", err.text);
     const km_st_tensor *ids = km_safetensors_find(e.file, "ids");
     const km_st_tensor *logits = km_safetensors_find(e.file, "logits");
@@ -91,7 +83,7 @@ static void logits_of_gguf_models_are_those_of_transformers(void **state) {
         char name[64];
         snprintf(name, sizeof name, "archs/%s", names[i]);
         expected e = open_expected(name);
-        km_model *m = opened(ctx, path_of(name, ".gguf"));
+        km_model *m = opened(ctx, fixture(name, ".gguf"));
         compare(ctx, names[i], m, &e);
         km_model_free(m);
         km_safetensors_close(e.file);
@@ -105,7 +97,7 @@ static void logits_of_folders_are_those_of_transformers(void **state) {
         char name[64];
         snprintf(name, sizeof name, "archs/%s", names[i]);
         expected e = open_expected(name);
-        km_model *m = opened(ctx, path_of(name, ""));
+        km_model *m = opened(ctx, fixture(name, ""));
         compare(ctx, names[i], m, &e);
         km_model_free(m);
         km_safetensors_close(e.file);
@@ -117,7 +109,7 @@ static void both_forms_of_a_model_give_the_same_logits(void **state) {
     km_ctx *ctx = *state;
     static const char *const names[] = {"models/gpt2", "models/llama"};
     for (int i = 0; i < 2; i++) {
-        km_model *a = opened(ctx, path_of(names[i], "")), *b = opened(ctx, path_of(names[i], ".gguf"));
+        km_model *a = opened(ctx, fixture(names[i], "")), *b = opened(ctx, fixture(names[i], ".gguf"));
         float *v[2];
         for (int j = 0; j < 2; j++) {
             km_model *m = j ? b : a;
@@ -150,7 +142,7 @@ static void converted_folders_give_the_same_logits(void **state) {
         snprintf(name, sizeof name, "archs/%s", names[i]);
         expected e = open_expected(name);
         km_convert_options o = {
-            .in = path_of(name, i < 6 ? "" : ".gguf"), .out = out, .dtype = KM_DTYPE_COUNT};
+            .in = fixture(name, i < 6 ? "" : ".gguf"), .out = out, .dtype = KM_DTYPE_COUNT};
         if (km_convert(&o, NULL, &err) != KM_OK) fail_msg("%s", err.text);
         km_model *m = opened(ctx, out);
         compare(ctx, names[i], m, &e);
@@ -328,7 +320,7 @@ static void absurd_metadata_is_refused_in_one_line(void **state) {
 static void a_shorter_context_is_kept_to(void **state) {
     km_ctx *ctx = *state;
     km_error err = {0};
-    km_model *m = km_model_open(ctx, path_of("archs/qwen3", ".gguf"),
+    km_model *m = km_model_open(ctx, fixture("archs/qwen3", ".gguf"),
                                 &(km_open_options){.context = 8, .dtype = KM_DTYPE_COUNT}, &err);
     assert_non_null(m);
     km_session *s = km_session_new(ctx, m, &err);
