@@ -181,4 +181,17 @@ __device__ __forceinline__ float capped(const km_attend_args &a, float s) {
     return a.softcap > 0 ? a.softcap * tanhf(s / a.softcap) : s;
 }
 
+// A block of 256: the turns of row r's place, and its queries turned by them to a.turned.
+__device__ __forceinline__ void turn_queries(const km_attend_args &a, int r, const Place &p, int warp,
+                                             float2 *turns) {
+    for (int i = threadIdx.x; i < a.dims / 2; i += blockDim.x)
+        turns[i] = turn_of(a, max(p.position, 0), i);
+    __syncthreads();
+    const float *q = (const float *)a.q + r * a.ldq;
+    for (int h = warp; h < a.heads; h += 8) {
+        float *out = a.turned + ((int64_t)r * a.heads + h) * a.d;
+        head_by_warp(a, q + h * a.d, a.q_norm, turns, [&](int i, float v) { out[i] = v; });
+    }
+}
+
 #endif

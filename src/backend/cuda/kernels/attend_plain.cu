@@ -39,14 +39,7 @@ extern "C" __global__ void __launch_bounds__(256)
     wait_for_previous();
     int r = blockIdx.x, warp = threadIdx.x / 32;
     Place p = place_by_warp(a, r);
-    for (int i = threadIdx.x; i < a.dims / 2; i += blockDim.x)
-        turns[i] = turn_of(a, max(p.position, 0), i);
-    __syncthreads();
-    const float *q = (const float *)a.q + r * a.ldq;
-    for (int h = warp; h < a.heads; h += 8) {
-        float *out = a.turned + ((int64_t)r * a.heads + h) * a.d;
-        head_by_warp(a, q + h * a.d, a.q_norm, turns, [&](int i, float v) { out[i] = v; });
-    }
+    turn_queries(a, r, p, warp, turns);
     if (!p.counts) return;
     int page = p.pages[p.position / PAGE], within = p.position % PAGE;
     for (int h = warp; h < a.kv_heads; h += 8) {

@@ -50,25 +50,25 @@ KM_DEVICE void dkdv_produce(const km_attention_hopper_args &p, dkdv_layout<T, D>
     using L = dkdv_layout<T, D>;
     const km_attention_args &a = p.a;
     attention_schedule work(a.tk, a.kv_heads, a.batch, a.causal);
-    ring_at<L::KEPT> kept;
-    ring_at<L::STAGES> ring;
+    Ring<L::KEPT> kept;
+    Ring<L::STAGES> ring;
     int group = a.heads / a.kv_heads;
-    for (; work.next(); kept.step()) {
+    for (; work.next(); kept.next()) {
         for (int wg = 0; wg < 2; wg++) {
-            mbar_wait(at.k_empty(kept.index, wg), kept.parity ^ 1);
-            uint32_t full = at.k_full(kept.index, wg);
+            mbar_wait(at.k_empty(kept.stage, wg), kept.phase ^ 1);
+            uint32_t full = at.k_full(kept.stage, wg);
             int row = work.block * 128 + wg * 64;
             mbar_expect(full, 2 * L::K_BYTES);
-            tile_fetch<D, 64>(at.k(kept.index, wg), &p.k, full, row, work.h, work.b);
-            tile_fetch<D, 64>(at.v(kept.index, wg), &p.v, full, row, work.h, work.b);
+            tile_fetch<D, 64>(at.k(kept.stage, wg), &p.k, full, row, work.h, work.b);
+            tile_fetch<D, 64>(at.v(kept.stage, wg), &p.v, full, row, work.h, work.b);
         }
         dkdv_range range(a, work.block, L::BC);
         for (int h = work.h * group; h < (work.h + 1) * group; h++) {
             const float *w = a.work + ((int64_t)work.b * a.heads + h) * a.tq_pad;
             const float *w2 = w + (int64_t)a.batch * a.heads * a.tq_pad;
-            for (int tile = range.lo; tile < range.lo + range.count; tile++, ring.step()) {
-                int i = ring.index, row = tile * L::BC;
-                mbar_wait(at.q_empty(i), ring.parity ^ 1);
+            for (int tile = range.lo; tile < range.lo + range.count; tile++, ring.next()) {
+                int i = ring.stage, row = tile * L::BC;
+                mbar_wait(at.q_empty(i), ring.phase ^ 1);
                 mbar_expect(at.q_full(i), L::Q_BYTES + L::BC * 4);
                 tile_fetch<D, L::BC>(at.q(i), &p.q, at.q_full(i), row, h, work.b);
                 bulk_load(at.lse(i), w + row, L::BC * 4, at.q_full(i));
@@ -93,42 +93,42 @@ KM_DEVICE void dkdv_consume(const km_attention_hopper_args &p, dkdv_layout<T, D>
     /* the thread's columns of lse and delta: + 2 floats per 8 columns */
     const float *mine = (const float *)(smem + (at.rows - smem_addr(smem))) + lane % 4 * 2;
     attention_schedule work(a.tk, a.kv_heads, a.batch, a.causal);
-    ring_at<L::KEPT> kept;
-    ring_at<L::STAGES> ring;
+    Ring<L::KEPT> kept;
+    Ring<L::STAGES> ring;
 
-    for (; work.next(); kept.step()) {
+    for (; work.next(); kept.next()) {
         dkdv_range range(a, work.block, BC);
         int tiles = range.count * group, tile = range.lo, row0 = work.block * 128 + wg * 64;
         int row = row0 + row_in_wg;
         float s[BC / 2], dp[BC / 2], dk[D / 2], dv[D / 2];
         uint32_t prob[BC / 16][4], ds[BC / 16][4];
-        uint32_t k = at.k(kept.index, wg), v = at.v(kept.index, wg);
-        mbar_wait(at.k_full(kept.index, wg), kept.parity);
+        uint32_t k = at.k(kept.stage, wg), v = at.v(kept.stage, wg);
+        mbar_wait(at.k_full(kept.stage, wg), kept.phase);
 
         /* One query tile: leaves dS' in ds, and adds the last tile's dS' Q meanwhile. */
-        ring_at<L::STAGES> last;
+        Ring<L::STAGES> last;
         auto step = [&](int n, auto first) {
             constexpr bool FIRST = decltype(first)::value;
-            mbar_wait(at.q_full(ring.index), ring.parity);
+            mbar_wait(at.q_full(ring.stage), ring.phase);
             wgmma_fence();
             if constexpr (!FIRST) {
-                product_pb<T, BC, D>(dk, ds, at.q(last.index), n > 1);
+                product_pb<T, BC, D>(dk, ds, at.q(last.stage), n > 1);
                 wgmma_commit();
             }
-            product_abt<T, BC, D>(s, k, at.q(ring.index));
+            product_abt<T, BC, D>(s, k, at.q(ring.stage));
             wgmma_commit();
             if constexpr (!FIRST) {
                 wgmma_wait<1>();
                 hold(dk);
-                mbar_arrive(at.q_empty(last.index));
+                mbar_arrive(at.q_empty(last.stage));
             }
-            mbar_wait(at.d_o_full(ring.index), ring.parity);
+            mbar_wait(at.d_o_full(ring.stage), ring.phase);
             wgmma_fence();
-            product_abt<T, BC, D>(dp, v, at.d_o(ring.index));
+            product_abt<T, BC, D>(dp, v, at.d_o(ring.stage));
             wgmma_commit();
             wgmma_wait<1>();
             hold(s);
-            const float *lse = mine + ring.index * 2 * BC, *delta = lse + BC;
+            const float *lse = mine + ring.stage * 2 * BC, *delta = lse + BC;
 #pragma unroll
             for (int j = 0; j < BC / 8; j++) {
                 float2 l = *(const float2 *)(lse + 8 * j);
@@ -145,7 +145,7 @@ KM_DEVICE void dkdv_consume(const km_attention_hopper_args &p, dkdv_layout<T, D>
             }
             pack_tile<T, BC>(prob, s);
             wgmma_fence();
-            product_pb<T, BC, D>(dv, prob, at.d_o(ring.index), n > 0);
+            product_pb<T, BC, D>(dv, prob, at.d_o(ring.stage), n > 0);
             wgmma_commit();
             wgmma_wait<1>();
             hold(dp);
@@ -161,7 +161,7 @@ KM_DEVICE void dkdv_consume(const km_attention_hopper_args &p, dkdv_layout<T, D>
             wgmma_wait<0>();
             hold(dv);
             last = ring;
-            ring.step();
+            ring.next();
             if (++tile == range.lo + range.count) tile = range.lo; /* the next head */
         };
 
@@ -169,11 +169,11 @@ KM_DEVICE void dkdv_consume(const km_attention_hopper_args &p, dkdv_layout<T, D>
             step(0, flag<true>());
             for (int n = 1; n < tiles; n++) step(n, flag<false>());
             wgmma_fence();
-            product_pb<T, BC, D>(dk, ds, at.q(last.index), tiles > 1);
+            product_pb<T, BC, D>(dk, ds, at.q(last.stage), tiles > 1);
             wgmma_commit();
             wgmma_wait<0>();
             hold(dk);
-            mbar_arrive(at.q_empty(last.index));
+            mbar_arrive(at.q_empty(last.stage));
         } else {
 #pragma unroll
             for (int j = 0; j < D / 2; j++) dk[j] = dv[j] = 0;
@@ -188,7 +188,7 @@ KM_DEVICE void dkdv_consume(const km_attention_hopper_args &p, dkdv_layout<T, D>
             tile_send<D>(&p.dv, v, row0, work.h, work.b);
             tma_store_commit();
             tma_store_wait_read<0>();
-            mbar_arrive(at.k_empty(kept.index, wg));
+            mbar_arrive(at.k_empty(kept.stage, wg));
         }
     }
 }

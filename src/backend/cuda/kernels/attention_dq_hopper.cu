@@ -37,27 +37,27 @@ KM_DEVICE void dq_produce(const km_attention_hopper_args &p, dq_layout<T, D> at)
     using L = dq_layout<T, D>;
     const km_attention_args &a = p.a;
     attention_schedule work(a.tq, a.heads, a.batch, a.causal);
-    ring_at<L::KEPT> kept;
-    ring_at<L::STAGES> ring;
-    for (; work.next(); kept.step()) {
+    Ring<L::KEPT> kept;
+    Ring<L::STAGES> ring;
+    for (; work.next(); kept.next()) {
         int hk = work.h / (a.heads / a.kv_heads);
         for (int wg = 0; wg < 2; wg++) {
-            mbar_wait(at.q_empty(kept.index, wg), kept.parity ^ 1);
-            uint32_t full = at.q_full(kept.index, wg);
+            mbar_wait(at.q_empty(kept.stage, wg), kept.phase ^ 1);
+            uint32_t full = at.q_full(kept.stage, wg);
             int row = work.block * 128 + wg * 64;
             mbar_expect(full, 3 * L::Q_BYTES);
-            tile_fetch<D, 64>(at.q(kept.index, wg), &p.q, full, row, work.h, work.b);
-            tile_fetch<D, 64>(at.d_o(kept.index, wg), &p.d_o, full, row, work.h, work.b);
-            tile_fetch<D, 64>(at.o(kept.index, wg), &p.o, full, row, work.h, work.b);
+            tile_fetch<D, 64>(at.q(kept.stage, wg), &p.q, full, row, work.h, work.b);
+            tile_fetch<D, 64>(at.d_o(kept.stage, wg), &p.d_o, full, row, work.h, work.b);
+            tile_fetch<D, 64>(at.o(kept.stage, wg), &p.o, full, row, work.h, work.b);
         }
-        for (int tile = key_tiles(a, work.block, L::BC) - 1; tile >= 0; tile--, ring.step()) {
-            mbar_wait(at.k_empty(ring.index), ring.parity ^ 1);
-            mbar_expect(at.k_full(ring.index), L::KV_BYTES);
-            tile_fetch<D, L::BC>(at.k(ring.index), &p.k, at.k_full(ring.index), tile * L::BC, hk,
+        for (int tile = key_tiles(a, work.block, L::BC) - 1; tile >= 0; tile--, ring.next()) {
+            mbar_wait(at.k_empty(ring.stage), ring.phase ^ 1);
+            mbar_expect(at.k_full(ring.stage), L::KV_BYTES);
+            tile_fetch<D, L::BC>(at.k(ring.stage), &p.k, at.k_full(ring.stage), tile * L::BC, hk,
                                  work.b);
-            mbar_wait(at.v_empty(ring.index), ring.parity ^ 1);
-            mbar_expect(at.v_full(ring.index), L::KV_BYTES);
-            tile_fetch<D, L::BC>(at.v(ring.index), &p.v, at.v_full(ring.index), tile * L::BC, hk,
+            mbar_wait(at.v_empty(ring.stage), ring.phase ^ 1);
+            mbar_expect(at.v_full(ring.stage), L::KV_BYTES);
+            tile_fetch<D, L::BC>(at.v(ring.stage), &p.v, at.v_full(ring.stage), tile * L::BC, hk,
                                  work.b);
         }
     }
@@ -102,10 +102,10 @@ KM_DEVICE void dq_consume(const km_attention_hopper_args &p, dq_layout<T, D> at,
     float c = a.scale * KM_LOG2E;
     int shift = a.tk - a.tq;
     attention_schedule work(a.tq, a.heads, a.batch, a.causal);
-    ring_at<L::KEPT> kept;
-    ring_at<L::STAGES> ring;
+    Ring<L::KEPT> kept;
+    Ring<L::STAGES> ring;
 
-    for (; work.next(); kept.step()) {
+    for (; work.next(); kept.next()) {
         int tiles = key_tiles(a, work.block, BC), row0 = work.block * 128 + wg * 64;
         int row = row0 + row_in_wg;
         int limit0 = a.tk, limit1 = a.tk; /* keys that the thread's rows see */
@@ -113,14 +113,14 @@ KM_DEVICE void dq_consume(const km_attention_hopper_args &p, dq_layout<T, D> at,
         int clear = a.causal ? min(a.tk, row0 + shift + 1) : a.tk; /* keys that all rows see */
         float s[BC / 2], dp[BC / 2], dq[D / 2];
         uint32_t ds[BC / 16][4];
-        uint32_t q = at.q(kept.index, wg), d_o = at.d_o(kept.index, wg);
-        mbar_wait(at.q_full(kept.index, wg), kept.parity);
+        uint32_t q = at.q(kept.stage, wg), d_o = at.d_o(kept.stage, wg);
+        mbar_wait(at.q_full(kept.stage, wg), kept.phase);
 
         /* lse and delta, which dkdv will read too. Rows that see no key, and rows past the end,
          * get +inf, so that their probabilities come out 0. */
         float lse[2], delta[2];
         const char *tiles_at = smem - smem_addr(smem);
-        row_deltas<T, D>(delta, tiles_at + d_o, tiles_at + at.o(kept.index, wg));
+        row_deltas<T, D>(delta, tiles_at + d_o, tiles_at + at.o(kept.stage, wg));
         float *w = a.work + ((int64_t)work.b * a.heads + work.h) * a.tq_pad + row;
         float *w2 = w + (int64_t)a.batch * a.heads * a.tq_pad;
         const float *l = (const float *)a.lse.data + work.b * a.lse.b + work.h * a.lse.h;
@@ -135,25 +135,25 @@ KM_DEVICE void dq_consume(const km_attention_hopper_args &p, dq_layout<T, D> at,
         }
 
         /* One key tile: leaves dS in ds, and adds the last tile's dS K meanwhile. */
-        ring_at<L::STAGES> last;
+        Ring<L::STAGES> last;
         auto step = [&](int tile, auto first) {
             constexpr bool FIRST = decltype(first)::value;
-            mbar_wait(at.k_full(ring.index), ring.parity);
+            mbar_wait(at.k_full(ring.stage), ring.phase);
             wgmma_fence();
             if constexpr (!FIRST) {
-                product_pb<T, BC, D>(dq, ds, at.k(last.index), tile != tiles - 2);
+                product_pb<T, BC, D>(dq, ds, at.k(last.stage), tile != tiles - 2);
                 wgmma_commit();
             }
-            product_abt<T, BC, D>(s, q, at.k(ring.index));
+            product_abt<T, BC, D>(s, q, at.k(ring.stage));
             wgmma_commit();
             if constexpr (!FIRST) {
                 wgmma_wait<1>();
                 hold(dq);
-                if (first_lane) mbar_arrive(at.k_empty(last.index));
+                if (first_lane) mbar_arrive(at.k_empty(last.stage));
             }
-            mbar_wait(at.v_full(ring.index), ring.parity);
+            mbar_wait(at.v_full(ring.stage), ring.phase);
             wgmma_fence();
-            product_abt<T, BC, D>(dp, d_o, at.v(ring.index));
+            product_abt<T, BC, D>(dp, d_o, at.v(ring.stage));
             wgmma_commit();
             wgmma_wait<1>();
             hold(s);
@@ -168,23 +168,23 @@ KM_DEVICE void dq_consume(const km_attention_hopper_args &p, dq_layout<T, D> at,
             }
             wgmma_wait<0>();
             hold(dp);
-            if (first_lane) mbar_arrive(at.v_empty(ring.index));
+            if (first_lane) mbar_arrive(at.v_empty(ring.stage));
 #pragma unroll
             for (int j = 0; j < BC / 2; j++) s[j] *= dp[j] - delta[j % 4 / 2];
             pack_tile<T, BC>(ds, s);
             last = ring;
-            ring.step();
+            ring.next();
         };
 
         if (tiles > 0) {
             step(tiles - 1, flag<true>());
             for (int tile = tiles - 2; tile >= 0; tile--) step(tile, flag<false>());
             wgmma_fence();
-            product_pb<T, BC, D>(dq, ds, at.k(last.index), tiles > 1);
+            product_pb<T, BC, D>(dq, ds, at.k(last.stage), tiles > 1);
             wgmma_commit();
             wgmma_wait<0>();
             hold(dq);
-            if (first_lane) mbar_arrive(at.k_empty(last.index));
+            if (first_lane) mbar_arrive(at.k_empty(last.stage));
         } else {
 #pragma unroll
             for (int j = 0; j < D / 2; j++) dq[j] = 0;
@@ -197,7 +197,7 @@ KM_DEVICE void dq_consume(const km_attention_hopper_args &p, dq_layout<T, D> at,
             tile_send<D>(&p.dq, q, row0, work.h, work.b);
             tma_store_commit();
             tma_store_wait_read<0>();
-            mbar_arrive(at.q_empty(kept.index, wg));
+            mbar_arrive(at.q_empty(kept.stage, wg));
         }
     }
 }

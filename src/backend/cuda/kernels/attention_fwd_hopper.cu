@@ -36,25 +36,25 @@ KM_DEVICE void fwd_produce(const km_attention_hopper_args &p, fwd_layout<T, D> a
     using L = fwd_layout<T, D>;
     const km_attention_args &a = p.a;
     attention_schedule work(a.tq, a.heads, a.batch, a.causal);
-    ring_at<L::KEPT> kept;
-    ring_at<L::STAGES> ring;
-    for (; work.next(); kept.step()) {
+    Ring<L::KEPT> kept;
+    Ring<L::STAGES> ring;
+    for (; work.next(); kept.next()) {
         int hk = work.h / (a.heads / a.kv_heads);
         for (int wg = 0; wg < 2; wg++) {
-            mbar_wait(at.q_empty(kept.index, wg), kept.parity ^ 1);
-            uint32_t full = at.q_full(kept.index, wg);
+            mbar_wait(at.q_empty(kept.stage, wg), kept.phase ^ 1);
+            uint32_t full = at.q_full(kept.stage, wg);
             mbar_expect(full, L::Q_BYTES);
-            tile_fetch<D, 64>(at.q(kept.index, wg), &p.q, full, work.block * 128 + wg * 64, work.h,
+            tile_fetch<D, 64>(at.q(kept.stage, wg), &p.q, full, work.block * 128 + wg * 64, work.h,
                               work.b);
         }
-        for (int tile = key_tiles(a, work.block, L::BC) - 1; tile >= 0; tile--, ring.step()) {
-            mbar_wait(at.k_empty(ring.index), ring.parity ^ 1);
-            mbar_expect(at.k_full(ring.index), L::KV_BYTES);
-            tile_fetch<D, L::BC>(at.k(ring.index), &p.k, at.k_full(ring.index), tile * L::BC, hk,
+        for (int tile = key_tiles(a, work.block, L::BC) - 1; tile >= 0; tile--, ring.next()) {
+            mbar_wait(at.k_empty(ring.stage), ring.phase ^ 1);
+            mbar_expect(at.k_full(ring.stage), L::KV_BYTES);
+            tile_fetch<D, L::BC>(at.k(ring.stage), &p.k, at.k_full(ring.stage), tile * L::BC, hk,
                                  work.b);
-            mbar_wait(at.v_empty(ring.index), ring.parity ^ 1);
-            mbar_expect(at.v_full(ring.index), L::KV_BYTES);
-            tile_fetch<D, L::BC>(at.v(ring.index), &p.v, at.v_full(ring.index), tile * L::BC, hk,
+            mbar_wait(at.v_empty(ring.stage), ring.phase ^ 1);
+            mbar_expect(at.v_full(ring.stage), L::KV_BYTES);
+            tile_fetch<D, L::BC>(at.v(ring.stage), &p.v, at.v_full(ring.stage), tile * L::BC, hk,
                                  work.b);
         }
     }
@@ -112,11 +112,11 @@ KM_DEVICE void fwd_consume(const km_attention_hopper_args &p, fwd_layout<T, D> a
     float c = a.scale * KM_LOG2E;
     int shift = a.tk - a.tq;
     attention_schedule work(a.tq, a.heads, a.batch, a.causal);
-    ring_at<L::KEPT> kept;
-    ring_at<L::STAGES> ring;
+    Ring<L::KEPT> kept;
+    Ring<L::STAGES> ring;
     int sent = -1; /* the kept tile that the copy engine may still be reading as o */
 
-    for (; work.next(); kept.step()) {
+    for (; work.next(); kept.next()) {
         int tiles = key_tiles(a, work.block, L::BC), row0 = work.block * 128 + wg * 64;
         int row = row0 + row_in_wg;
         int limit0 = a.tk, limit1 = a.tk; /* keys that the thread's rows see */
@@ -124,14 +124,14 @@ KM_DEVICE void fwd_consume(const km_attention_hopper_args &p, fwd_layout<T, D> a
         int clear = a.causal ? min(a.tk, row0 + shift + 1) : a.tk; /* keys that all rows see */
         float s[L::BC / 2], o[D / 2], top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0}, alpha[2];
         uint32_t prob[L::BC / 16][4];
-        uint32_t q = at.q(kept.index, wg);
-        mbar_wait(at.q_full(kept.index, wg), kept.parity);
+        uint32_t q = at.q(kept.stage, wg);
+        mbar_wait(at.q_full(kept.stage, wg), kept.phase);
 
         if (tiles > 0) {
             int tile = tiles - 1;
-            mbar_wait(at.k_full(ring.index), ring.parity);
+            mbar_wait(at.k_full(ring.stage), ring.phase);
             wgmma_fence();
-            product_abt<T, L::BC, D>(s, q, at.k(ring.index));
+            product_abt<T, L::BC, D>(s, q, at.k(ring.stage));
             wgmma_commit();
             if (first_thread && sent >= 0) {
                 tma_store_wait_read<0>();
@@ -139,43 +139,43 @@ KM_DEVICE void fwd_consume(const km_attention_hopper_args &p, fwd_layout<T, D> a
             }
             wgmma_wait<0>();
             hold(s);
-            if (first_lane) mbar_arrive(at.k_empty(ring.index));
+            if (first_lane) mbar_arrive(at.k_empty(ring.stage));
             if ((tile + 1) * L::BC > clear) mask_scores<L::BC>(s, tile * L::BC, limit0, limit1);
             softmax_tile<L::BC>(s, top, sum, alpha, c);
             pack_tile<T, L::BC>(prob, s);
 
             for (tile--; tile >= 0; tile--) {
-                ring_at<L::STAGES> last = ring;
-                ring.step();
-                mbar_wait(at.k_full(ring.index), ring.parity);
+                Ring<L::STAGES> last = ring;
+                ring.next();
+                mbar_wait(at.k_full(ring.stage), ring.phase);
                 wgmma_fence();
-                product_abt<T, L::BC, D>(s, q, at.k(ring.index));
+                product_abt<T, L::BC, D>(s, q, at.k(ring.stage));
                 wgmma_commit();
-                mbar_wait(at.v_full(last.index), last.parity);
+                mbar_wait(at.v_full(last.stage), last.phase);
                 wgmma_fence();
-                product_pb<T, L::BC, D>(o, prob, at.v(last.index), tile != tiles - 2);
+                product_pb<T, L::BC, D>(o, prob, at.v(last.stage), tile != tiles - 2);
                 wgmma_commit();
                 wgmma_wait<1>();
                 hold(s);
-                if (first_lane) mbar_arrive(at.k_empty(ring.index));
+                if (first_lane) mbar_arrive(at.k_empty(ring.stage));
                 if ((tile + 1) * L::BC > clear) mask_scores<L::BC>(s, tile * L::BC, limit0, limit1);
                 softmax_tile<L::BC>(s, top, sum, alpha, c);
                 pin_before_wait(sum[0] + sum[1], at.bars + 1016);
                 wgmma_wait<0>();
                 hold(o);
-                if (first_lane) mbar_arrive(at.v_empty(last.index));
+                if (first_lane) mbar_arrive(at.v_empty(last.stage));
 #pragma unroll
                 for (int j = 0; j < D / 2; j++) o[j] *= alpha[j % 4 / 2];
                 pack_tile<T, L::BC>(prob, s);
             }
-            mbar_wait(at.v_full(ring.index), ring.parity);
+            mbar_wait(at.v_full(ring.stage), ring.phase);
             wgmma_fence();
-            product_pb<T, L::BC, D>(o, prob, at.v(ring.index), tiles > 1);
+            product_pb<T, L::BC, D>(o, prob, at.v(ring.stage), tiles > 1);
             wgmma_commit();
             wgmma_wait<0>();
             hold(o);
-            if (first_lane) mbar_arrive(at.v_empty(ring.index));
-            ring.step();
+            if (first_lane) mbar_arrive(at.v_empty(ring.stage));
+            ring.next();
         } else {
 #pragma unroll
             for (int j = 0; j < D / 2; j++) o[j] = 0;
@@ -204,7 +204,7 @@ KM_DEVICE void fwd_consume(const km_attention_hopper_args &p, fwd_layout<T, D> a
             tile_send<D>(&p.o, q, row0, work.h, work.b);
             tma_store_commit();
         }
-        sent = kept.index;
+        sent = kept.stage;
     }
     if (first_thread) tma_store_wait_read<0>();
 }

@@ -49,19 +49,6 @@ KM_DEVICE int key_tiles(const km_attention_args &a, int block, int cols) {
     return keys > 0 ? (keys + cols - 1) / cols : 0;
 }
 
-/* A position in a ring of N buffers: which one, and the parity its barriers are at. */
-template <int N> struct ring_at {
-    int index = 0;
-    uint32_t parity = 0;
-
-    KM_DEVICE void step() {
-        if (++index == N) {
-            index = 0;
-            parity ^= 1;
-        }
-    }
-};
-
 /* A compile-time flag for generic lambdas: a loop's first round is compiled apart. No product may
  * be in flight where a loop closes, or ptxas waits for each one by itself. */
 template <bool B> struct flag { static constexpr bool value = B; };
