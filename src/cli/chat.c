@@ -2,7 +2,6 @@
  * to stderr. */
 #include "cli/chat.h"
 #include "cli/interrupt.h"
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
