@@ -137,7 +137,7 @@ static bool measure_all(km_bench *b) {
         if (b->suite[i]) {
             ok = run_suite(b, i);
             if (limits)
-                km_bench_fma_limit(b, 4); /* a quieter moment may show that more is possible */
+                km_bench_fma_limit(b); /* a quieter moment may show that more is possible */
         }
     km_progress_end(&b->progress);
     return ok;

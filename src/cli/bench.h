@@ -163,7 +163,7 @@ void km_bench_close(km_bench *b);
 /* Measures the limits. False when out of memory. */
 bool km_bench_limits(km_bench *b);
 /* Measures multiply-adds again, and raises the limit if they turn out faster this time. */
-void km_bench_fma_limit(km_bench *b, int repeats);
+void km_bench_fma_limit(km_bench *b);
 /* memcpy and reading by all threads together, as runners; arg is a km_stream. */
 typedef struct km_stream {
     km_threads *pool;

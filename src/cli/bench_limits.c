@@ -42,25 +42,9 @@ double km_run_copy(void *arg, int64_t times) { return stream(arg, copy_part, tim
 
 double km_run_read(void *arg, int64_t times) { return stream(arg, read_part, times); }
 
-typedef struct fma_job {
-    int64_t rounds;
-} fma_job;
-
-static void fma_part(void *arg, int64_t begin, int64_t end, int worker) {
-    const fma_job *j = arg;
-    (void)worker;
-    for (int64_t i = begin; i < end; i++) use(km_peak()->fma(j->rounds));
-}
-
-void km_bench_fma_limit(km_bench *b, int repeats) {
-    fma_job job = {500000}; /* some milliseconds */
-    for (int i = 0; i < repeats; i++) {
-        double start = km_now();
-        km_threads_for(b->pool, b->threads, 1, fma_part, &job);
-        double rate = (double)b->threads * (double)job.rounds * km_peak()->flops_per_round /
-                      (km_now() - start);
-        if (rate > b->limits.fma) b->limits.fma = rate;
-    }
+void km_bench_fma_limit(km_bench *b) {
+    double rate = km_cpu_peak(b->pool);
+    if (rate > b->limits.fma) b->limits.fma = rate;
 }
 
 static bool measure_memory(km_bench *b, int repeats) {
@@ -116,7 +100,7 @@ static bool is_gpu(const km_bench *b, const char *engine) {
 
 bool km_bench_limits(km_bench *b) {
     int repeats = b->quick ? 4 : 8;
-    km_bench_fma_limit(b, 2 * repeats);
+    km_bench_fma_limit(b);
     if (!measure_memory(b, repeats)) {
         km_error_set(&b->error, KM_ERR_MEMORY, "bench needs 512 MiB of free memory at least");
         return false;
