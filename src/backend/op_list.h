@@ -180,6 +180,12 @@
      * product, n[2] 1: all in f32, n[3] rows decoded at a time (0: any), f[0] what a row's scale    \
      * squared adds to its squared distance. */                                                     \
     X(SCAN_CODES, scan_codes)                                                                      \
+    /* z (n, d), square (n), bits i32 (d), at i32 (groups of 8, 8), amp (d), tables (9, 256); or   \
+     * z (n, w), square (n), amp (w), rate i32 (w), classes i32 (k, 2), water (k), tables (9, 4096)\
+     * -> codes u8 (n, bytes): turned residuals encoded (ops/encode_codes.h). n[0] bytes, n[1] the \
+     * residuals' dimension, f[0] the lowest scale, f[1] the step between scales' logarithms; and  \
+     * n[2] bits of a class' number, n[3] columns of the largest class. */                         \
+    X(ENCODE_LEVELS, encode_levels) X(ENCODE_TRELLIS, encode_trellis)                              \
     /* Views, ops composed of others, and the user's own: no kernels. */                                                 \
     X(SLICE, slice) X(PERMUTE, permute) X(RESHAPE, reshape) X(BROADCAST, broadcast)                \
     X(ATTENTION_QKV, attention_qkv) X(LINEAR_CROSS_ENTROPY, linear_cross_entropy) X(MLP, mlp)      \

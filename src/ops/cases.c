@@ -761,6 +761,8 @@ void km_cases_each(km_op op, km_case_fn fn, void *user) {
     case KM_OP_NEAREST: nearests(&s, op); break;
     case KM_OP_CELL_SUMS: cells(&s, op); break;
     case KM_OP_SCAN_CODES: km_cases_scan_codes(fn, user); break;
+    case KM_OP_ENCODE_LEVELS: km_cases_encode_levels(fn, user); break;
+    case KM_OP_ENCODE_TRELLIS: km_cases_encode_trellis(fn, user); break;
     case KM_OP_CROSS_ENTROPY: case KM_OP_CROSS_ENTROPY_GRAD: cross_entropies(&s, op); break;
     case KM_OP_MSE: case KM_OP_BCE: case KM_OP_MSE_GRAD: case KM_OP_BCE_GRAD: pair_losses(&s, op); break;
     case KM_OP_SGD: case KM_OP_ADAMW: optimisers(&s, op); break;

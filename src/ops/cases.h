@@ -57,6 +57,8 @@ void km_cases_each(km_op op, km_case_fn fn, void *user);
 void km_cases_attend(km_case_fn fn, void *user);
 void km_cases_sample(km_case_fn fn, void *user); /* of KM_OP_SAMPLE */
 void km_cases_scan_codes(km_case_fn fn, void *user);
+void km_cases_encode_levels(km_case_fn fn, void *user);
+void km_cases_encode_trellis(km_case_fn fn, void *user);
 
 /* The memory behind input i (before its layout is applied), filled, on ref. Same seed, same bits. */
 km_tensor *km_case_base(km_ctx *ctx, const km_case *c, int i, km_dtype dtype, uint64_t seed);

@@ -28,6 +28,7 @@ void km_rows_attend(km_op_row *t);
 void km_rows_sample(km_op_row *t);
 void km_rows_nearest(km_op_row *t);
 void km_rows_scan_codes(km_op_row *t);
+void km_rows_encode_codes(km_op_row *t);
 void km_rows_fused(km_op_row *t);
 void km_rows_custom(km_op_row *t);
 

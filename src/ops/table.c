@@ -25,6 +25,7 @@ static void fill_table(void) {
     km_rows_sample(table);
     km_rows_nearest(table);
     km_rows_scan_codes(table);
+    km_rows_encode_codes(table);
     km_rows_custom(table);
     for (int op = 0; op < KM_OP_COUNT; op++) table[op].name = km_op_name((km_op)op);
 }

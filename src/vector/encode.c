@@ -1,16 +1,22 @@
-/* From vectors to cells and codes, a block at a time; and back. */
+/* From vectors to cells and codes, a block at a time; and back. On a GPU a block is uploaded once, and
+ * residuals are taken, turned and encoded there. */
 #include "base/alloc.h"
 #include "tensor/dtype.h"
-#include "vector/anchors.h"
+#include "ops/nearest.h"
+#include "vector/anchors_impl.h"
+#include "vector/device_coder.h"
 #include "vector/index.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#define DEVICE_BYTES ((int64_t)256 << 20) /* of vectors on a device at once */
+
 struct km_encoder {
     const km_index *x;
     km_ctx *ctx;
     km_anchors anchors;
+    km_device_coder *device; /* NULL: the CPU encodes */
     int64_t block;
     int32_t *cell;
     float *dist, *residual; /* (block), (block, dim) */
@@ -40,12 +46,17 @@ km_encoder *km_encoder_new(km_ctx *ctx, const km_index *x, int64_t block, km_err
         km_encoder_free(e);
         return NULL;
     }
+    if (x->coder && !ctx->device->host) {
+        e->device = km_device_coder_new(ctx, x->coder, &(km_error){0});
+        if (!e->device) km_ctx_clear_error(ctx);
+    }
     return e;
 }
 
 void km_encoder_free(km_encoder *e) {
     if (!e) return;
     km_anchors_release(&e->anchors);
+    km_device_coder_free(e->device);
     km_free(e->cell);
     km_free(e->dist);
     km_free(e->residual);
@@ -58,6 +69,7 @@ void km_encoder_free(km_encoder *e) {
 typedef struct rows_job {
     km_encoder *e;
     const float *rows;
+    bool residuals;
 } rows_job;
 
 /* What is kept for re-ranking: f16, or a scale and int8. */
@@ -79,7 +91,7 @@ static void keep_vector(const km_index *x, const float *v, uint8_t *out) {
     }
 }
 
-static void take_residuals(void *arg, int64_t begin, int64_t end, int worker) {
+static void keep_rows(void *arg, int64_t begin, int64_t end, int worker) {
     const rows_job *j = arg;
     km_encoder *e = j->e;
     int64_t dim = e->x->dim;
@@ -87,7 +99,7 @@ static void take_residuals(void *arg, int64_t begin, int64_t end, int worker) {
     for (int64_t i = begin; i < end; i++) {
         const float *v = j->rows + i * dim, *a = e->x->anchors + e->cell[i] * dim;
         float *r = e->residual + i * dim;
-        for (int64_t k = 0; k < dim; k++) r[k] = v[k] - a[k];
+        for (int64_t k = 0; k < dim && j->residuals; k++) r[k] = v[k] - a[k];
         if (e->x->vector_bytes) keep_vector(e->x, v, e->vectors + (size_t)i * e->x->vector_bytes);
     }
 }
@@ -108,17 +120,45 @@ static km_status measure(km_encoder *e, int64_t n, km_encoded *out, km_error *er
     return KM_OK;
 }
 
+/* Cells, distances and codes of rows that are uploaded once. */
+static km_status run_on_device(km_encoder *e, const float *rows, int64_t first, int64_t n) {
+    km_ctx *ctx = e->ctx;
+    int64_t dim = e->x->dim;
+    km_tensor *id, *dist;
+    km_scope_begin(ctx);
+    km_tensor *x = km_vectors_in(ctx, rows + first * dim, n, dim);
+    if (x && km_nearest_of(ctx, x, e->anchors.centre, NULL, true, false, &id, &dist) == KM_OK) {
+        km_tensor *residual = km_sub(ctx, x, km_index_select(ctx, e->anchors.centre, 0, id));
+        km_device_coder_run(e->device, residual, dist, e->codes + (size_t)first * e->x->code_bytes);
+        km_read(ctx, id, e->cell + first, sizeof *e->cell * (size_t)n);
+        km_read(ctx, dist, e->dist + first, sizeof *e->dist * (size_t)n);
+    }
+    km_scope_end(ctx, NULL);
+    km_release(x);
+    return km_ctx_status(ctx);
+}
+
+static km_status assign_rows(km_encoder *e, const float *rows, int64_t n) {
+    int64_t block = DEVICE_BYTES / (e->x->dim * (int64_t)sizeof *rows);
+    if (!e->device) return km_anchors_assign(e->ctx, &e->anchors, rows, n, e->cell, e->dist);
+    if (block < 1024) block = 1024;
+    km_status s = KM_OK;
+    for (int64_t i = 0; s == KM_OK && i < n; i += block)
+        s = run_on_device(e, rows, i, n - i < block ? n - i : block);
+    return s;
+}
+
 km_status km_encoder_run(km_encoder *e, float *rows, int64_t n, bool measured, km_encoded *out,
                          km_error *err) {
     const km_index *x = e->x;
     *out = (km_encoded){e->cell, e->codes, e->vectors, 0, 0};
     if (x->metric == KM_METRIC_COSINE) km_unit(rows, n, x->dim);
-    if (km_anchors_assign(e->ctx, &e->anchors, rows, n, e->cell, e->dist) != KM_OK)
+    if (assign_rows(e, rows, n) != KM_OK)
         return km_error_set(err, km_ctx_status(e->ctx), "%s", km_ctx_error(e->ctx));
-    rows_job job = {e, rows};
-    km_threads_for(e->ctx->threads, n, 256, take_residuals, &job);
+    rows_job job = {e, rows, !e->device || measured};
+    if (job.residuals || x->vector_bytes) km_threads_for(e->ctx->threads, n, 256, keep_rows, &job);
     for (int64_t i = 0; i < n; i++) out->energy += e->dist[i];
-    if (x->coder && km_coder_encode(x->coder, e->ctx->threads, e->residual, n, e->codes) != KM_OK)
+    if (x->coder && !e->device && km_coder_encode(x->coder, e->ctx->threads, e->residual, n, e->codes) != KM_OK)
         return km_error_set(err, KM_ERR_MEMORY, "no memory to encode %lld vectors", (long long)n);
     return measured ? measure(e, n, out, err) : KM_OK;
 }

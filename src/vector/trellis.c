@@ -6,8 +6,8 @@
 
 #define L KM_TRELLIS_LENGTH
 #define S KM_TRELLIS_STATES
-#define TRIES 16       /* ends that are tried for a short ring */
-#define SETTLE (6 * L) /* bits after which a search has forgotten where it began */
+#define TRIES KM_TRELLIS_TRIES   /* ends that are tried for a short ring */
+#define SETTLE KM_TRELLIS_SETTLE /* bits after which a search has forgotten where it began */
 
 /* Output bit 11 - i of g_k is the parity of the window's bits under mask i: the best of some twenty
  * random maps on Gaussian numbers. `stretch` is what the quantiles are multiplied by, beyond the
@@ -90,7 +90,7 @@ typedef struct search {
 } search;
 
 static void begin(search *s, int start) {
-    for (int i = 0; i < S; i++) s->cost[i] = start < 0 || i == start ? 0 : 1e30f;
+    for (int i = 0; i < S; i++) s->cost[i] = start < 0 || i == start ? 0 : KM_TRELLIS_NEVER;
 }
 
 /* Takes axes [from, to), the way back of axis i at place i - from + place. */
@@ -144,7 +144,7 @@ static int short_closing_state(search *s, int64_t axes) {
     walk(s, 0, axes, 0);
     for (int i = 0; i < TRIES; i++) {
         some[i] = cheapest(s);
-        s->cost[some[i]] = 1e30f;
+        s->cost[some[i]] = KM_TRELLIS_NEVER;
     }
     int best = some[0];
     float least = INFINITY;

@@ -2,10 +2,8 @@
 #ifndef KM_BACKEND_CPU_CODES_H
 #define KM_BACKEND_CPU_CODES_H
 #include "backend/cpu/cpu.h"
+#include "backend/trellis.h"
 
-#define KM_TRELLIS_LENGTH 12                       /* bits of the window */
-#define KM_TRELLIS_STATES (1 << KM_TRELLIS_LENGTH)
-#define KM_TRELLIS_RATE 8                          /* most bits of one step */
 #define KM_TURN_ROWS 8                             /* rows that meet an axis together */
 #define KM_TRELLIS_QUERIES 8                       /* queries that meet a code together */
 

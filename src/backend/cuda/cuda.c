@@ -25,6 +25,7 @@ static void fill(void) {
     km_cuda_register_sample(table);
     km_cuda_register_nearest(table);
     km_cuda_register_scan(table);
+    km_cuda_register_encode(table);
 }
 
 const km_backend *km_cuda_backend(void) {

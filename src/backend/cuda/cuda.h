@@ -25,6 +25,7 @@ void km_cuda_register_attend(km_kernel *table);
 void km_cuda_register_sample(km_kernel *table);
 void km_cuda_register_nearest(km_kernel *table);     /* nearest, cell_sums */
 void km_cuda_register_scan(km_kernel *table);        /* scan_codes */
+void km_cuda_register_encode(km_kernel *table);      /* encode_levels, encode_trellis */
 km_status km_cuda_cell_sums(km_ctx *ctx, const km_call *c);
 
 #endif

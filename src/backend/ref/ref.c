@@ -114,6 +114,8 @@ const km_backend km_ref_backend = {
         [KM_OP_NEAREST] = km_ref_nearest,
         [KM_OP_CELL_SUMS] = km_ref_cell_sums,
         [KM_OP_SCAN_CODES] = km_ref_scan_codes,
+        [KM_OP_ENCODE_LEVELS] = km_ref_encode_levels,
+        [KM_OP_ENCODE_TRELLIS] = km_ref_encode_trellis,
 
         [KM_OP_CROSS_ENTROPY] = km_ref_cross_entropy,
         [KM_OP_CROSS_ENTROPY_GRAD] = km_ref_cross_entropy_grad,

@@ -1,0 +1,59 @@
+/* Encoding on the GPU: what both sides know. */
+#ifndef KM_CUDA_ENCODE_ARGS_H
+#define KM_CUDA_ENCODE_ARGS_H
+#include <stdint.h>
+
+typedef struct km_levels_args {
+    const float *z, *square;    /* (n, d), (n) */
+    const int32_t *bits, *at;   /* (d), (groups, 8) */
+    const float *amp, *tables;  /* (d), (9, 256) */
+    uint8_t *codes;             /* (n, bytes) */
+    int64_t n, bytes;
+    int32_t d, dim;
+    float low, step;
+} km_levels_args;
+
+/* The search of a trellis. A thread holds 16 of the 4096 states of each of its block's rows. At first
+ * they are those with its own number in their low 8 bits. As bits come in, up to 4 of them, new states
+ * depend on states of the same thread alone; then threads exchange. With b bits come in since,
+ *
+ *   state = (r >> b) << (8 + b) | thread << b | r % 2^b       r: the number of the register
+ *
+ * Values of states are laid out for each rate and b as threads read them: (slots, 4, 256, 4). */
+#define KM_TRELLIS_SLOTS 18
+#define KM_TRELLIS_THREADS 256
+/* The slot of rate k once b bits are in: 0..3 | 1..4 | 2..4 | 3..4 | 4, and 4 for all larger rates. */
+#define KM_TRELLIS_SLOT(k, b) ((k) > 4 ? 9 + (k) : (k) == 4 ? 13 : (k) == 3 ? 8 + (b) : 3 * (k) + (b))
+
+/* A column's place: rate, bits in before it, and which exchange follows it. */
+#define KM_TRELLIS_PLACE(k, b, exchange) ((k) | (b) << 4 | (exchange) << 8)
+
+typedef struct km_trellis_class {
+    int32_t first, axes, ring;
+    int32_t tail, head; /* where the search for the closing state begins and ends; tail -1: a short ring */
+} km_trellis_class;
+
+typedef struct km_trellis_args {
+    const float *z, *square;       /* (n, width), (n) */
+    const float *amp;              /* (width) */
+    const int32_t *rate, *classes; /* (width), (count, 2) */
+    const float *water, *tables;   /* (count), (9, 4096) */
+    uint8_t *codes;                /* (n, bytes) */
+    float *values;                 /* (slots, 4, 256, 4) */
+    float *inverse;                /* (width): 1 / (amp^2 + water) */
+    int32_t *place;                /* (width) */
+    int32_t *owner;                /* (width, 8): of each bit of a class' ring, 16 * axis + bit of the state */
+    km_trellis_class *kind;        /* (count) */
+    uint32_t *counts;              /* (count): rows of each class */
+    int32_t *list;                 /* (count, n): which these are */
+    uint32_t *back;                /* (blocks, back_words): the ways taken, (exchange, thread, row) */
+    int64_t n, bytes, back_words;
+    int32_t width, count, dim, class_bits, most;
+    float low, step;
+} km_trellis_args;
+
+/* Shared memory of a block with so many rows at once: two sets of costs; and x, amp, place and the
+ * states of the path, of each column. */
+#define KM_TRELLIS_SHARED(rows, axes) ((rows) * 2 * 16384 + ((axes) + 8) * (6 * (rows) + 8))
+
+#endif
