@@ -5,34 +5,56 @@
 #include "vector/coder_impl.h"
 #include <math.h>
 
-#define SURE 3.0f  /* deviations of a stage's error beyond which a row is out */
-#define FIRST 0.5f /* the part of the leading planes in stage one */
+#define SURE 3.0f   /* deviations of a stage's error beyond which a row is out */
+#define FIRST 0.5f  /* the part of the leading planes in stage one, at most */
+#define TIERS 3     /* ways to divide the leading planes between the stages */
+#define CLEAR 3.5f  /* deviations of rows that a division has to leave between them and the limit */
+
+/* A way to divide the leading planes. Where most rows are far beyond the limit, few planes tell so. */
+typedef struct tier {
+    int64_t planes[2];     /* of each stage */
+    int64_t groups[2];     /* of axes that these are of, at most */
+    float more[2];         /* what estimates are made longer by */
+    const float *error[2]; /* (padded) of an estimate along an axis of variance 1 */
+} tier;
+
+/* What all scans of a coder share. */
+typedef struct scan_plan {
+    km_level_plan rows;
+    int tiers;
+    tier tier[TIERS];
+    float norm;     /* |r|^2 / scale^2, about */
+    float *weight;  /* (planes) what a leading plane's bit adds or takes */
+    float *error;   /* (TIERS + 1, padded) */
+} scan_plan;
+
+typedef struct staged { /* a query's tables in one tier */
+    km_stage_query query;
+    uint8_t *lut;        /* (nibbles, 16), 64 bytes of 0 behind */
+    float spread;        /* variance of stage one's error in <p, r^> / scale; below 0: not known */
+    float least, slack;  /* sums of the tables so far */
+    int ready;           /* stages with tables */
+} staged;
 
 struct km_scan {
     const km_coder *c;
-    bool product, fresh; /* fresh: the query has not met a cell yet */
+    scan_plan *plan, *own; /* of fast codes; own: NULL where another scan's is used */
+    bool product, entered; /* entered: p is that of this cell */
+    const float *anchor;   /* of the cell; NULL: none */
     float *query;   /* (km_coder_turned) */
     float *p;       /* (turned) query minus anchor along the axes, times amp */
+    float size;     /* |p|^2, of the last class */
     uint8_t *ready; /* a row */
     int32_t *left;  /* (KM_STAGE_GROUP + 32) rows for the last stage, and their bounds */
     float *bound;
-    float base, add;
-    float norm;     /* |r|^2 / scale^2, about */
+    float base, add, aim;
     float length;   /* |q|, or of L2 |q - anchor| */
 
-    /* Of fast codes: the rows' plan, and the first two stages. */
-    km_level_plan plan;
-    int64_t planes[2];   /* leading ones, of each stage */
-    float more[2];       /* what estimates are made longer by */
-    float *weight;       /* (leading planes) what a plane's bit adds or takes */
-    float *error;        /* (2, padded) of a stage's estimate along an axis of variance 1 */
-    float *quad;         /* room for tables */
-    uint8_t *lut;        /* (nibbles, 16), 64 bytes of 0 behind */
-    uint8_t *block;      /* the rows behind the last whole block */
-    float spread[2];     /* variance of the stages' errors in <p, r^> / scale */
-    km_stage_query stage;
-    float least, slack;  /* sums of the tables so far */
-    int staged;          /* stages that are ready for this cell */
+    /* Of fast codes. */
+    float *quad;    /* room for tables */
+    uint8_t *block; /* the rows behind the last whole block */
+    staged staged[TIERS];
+    int tier;       /* that this cell is met with; -1: not chosen */
 };
 
 /* ---- Plans ---- */
@@ -40,36 +62,33 @@ struct km_scan {
 /* A stage's estimate comes from its planes' bits alone, made longer by `more`, since leading bits
  * shorten a row, and for one that lies along the query, which is one that is near, this has to be
  * made up for. */
-static void plan_stage(km_scan *s, int stage, int64_t planes) {
-    const km_coder *c = s->c;
+static float plan_stage(const km_coder *c, const float *weights, int64_t planes, float *error) {
     const km_axes *a = &c->axes[0];
     const km_stage *g = &c->stage;
-    double all = 0, led = 0;
+    double all = 0, led = 0, more = 1;
     for (int round = 0; round < 2; round++) {
-        double more = led > 0 ? all / led : 1, along, square;
+        double along, square;
+        more = led > 0 ? all / led : 1;
         for (int64_t k = 0; k < g->groups; k++) {
             float weight[KM_LEVEL_BITS] = {0};
             int lead = 0;
             for (; lead < g->bits[k] && g->at[k][lead] <= planes; lead++)
-                weight[lead] = s->weight[g->at[k][lead] - 1];
+                weight[lead] = weights[g->at[k][lead] - 1];
             km_level_estimate(g->bits[k], c->levels[g->bits[k]], lead, weight, &along, &square);
             for (int64_t i = 8 * k; i < 8 * k + 8 && i < a->count; i++) {
                 double v = (double)a->amp[i] * a->amp[i];
                 all += v;
                 led += v * along;
-                s->error[stage * a->padded + i] =
-                    (float)(1 - 2 * more * along + more * more * square);
+                error[i] = (float)(1 - 2 * more * along + more * more * square);
             }
         }
-        s->more[stage] = (float)more;
     }
+    return (float)more;
 }
 
-static void plan_levels(km_scan *s) {
-    const km_coder *c = s->c;
+static void plan_weights(const km_coder *c, scan_plan *p) {
     const km_axes *a = &c->axes[0];
     const km_stage *g = &c->stage;
-    int64_t lead = g->nibbles / 2, first = (int64_t)(FIRST * (float)lead) / 8 * 8;
     double norm = c->lost;
     for (int64_t k = 0; k < g->groups; k++) {
         int bits = g->bits[k], some = 0;
@@ -77,18 +96,45 @@ static void plan_levels(km_scan *s) {
         double along, kept, square;
         while (some < bits && g->at[k][some] < g->rest_byte) some++;
         km_level_planes(bits, c->levels[bits], some, weight, &along, &square);
-        for (int l = 0; l < some; l++) s->weight[g->at[k][l] - 1] = weight[l];
+        for (int l = 0; l < some; l++) p->weight[g->at[k][l] - 1] = weight[l];
         km_level_planes(bits, c->levels[bits], bits, unused, &along, &kept);
         for (int64_t i = 8 * k; i < 8 * k + 8 && i < a->count; i++)
             norm += kept * a->amp[i] * a->amp[i];
     }
-    s->norm = (float)norm;
-    s->planes[0] = first > 0 ? first : lead;
-    s->planes[1] = lead - s->planes[0];
-    plan_stage(s, 0, s->planes[0]);
-    plan_stage(s, 1, lead);
-    s->plan = (km_level_plan){(g->groups + 1) & ~(int64_t)1, g->bits,
+    p->norm = (float)norm;
+}
+
+static int64_t groups_of(const km_stage *g, int64_t from, int64_t to) {
+    int64_t most = 0;
+    for (int64_t j = from; j < to; j++) most = g->plane[j][0] >= most ? g->plane[j][0] + 1 : most;
+    return most;
+}
+
+/* Tiers end at thirds of the most that stage one may have, all of them at whole registers. */
+static scan_plan *plan_new(const km_coder *c) {
+    const km_axes *a = &c->axes[0];
+    const km_stage *g = &c->stage;
+    int64_t lead = g->nibbles / 2, most = (int64_t)(FIRST * (float)lead) / 8 * 8;
+    size_t floats = (size_t)(g->planes + (TIERS + 1) * a->padded);
+    scan_plan *p = km_calloc(1, sizeof *p + floats * sizeof(float));
+    if (!p) return NULL;
+    p->error = (float *)(p + 1);
+    p->weight = p->error + (TIERS + 1) * a->padded;
+    plan_weights(c, p);
+    float *error = p->error + TIERS * a->padded, more = plan_stage(c, p->weight, lead, error);
+    for (int i = 1; i <= TIERS; i++) {
+        int64_t planes = most * i / TIERS / 8 * 8;
+        if (i == TIERS && planes == 0) planes = lead;
+        if (planes == 0 || (p->tiers && planes == p->tier[p->tiers - 1].planes[0])) continue;
+        float *own = p->error + p->tiers * a->padded;
+        p->tier[p->tiers++] = (tier){{planes, lead - planes},
+                                     {groups_of(g, 0, planes), groups_of(g, planes, lead)},
+                                     {plan_stage(c, p->weight, planes, own), more},
+                                     {own, error}};
+    }
+    p->rows = (km_level_plan){(g->groups + 1) & ~(int64_t)1, g->bits,
                               (const int32_t(*)[8])(const void *)g->at, a->amp, c->levels[0]};
+    return p;
 }
 
 typedef struct room { /* lays one allocation out */
@@ -112,123 +158,246 @@ static size_t lay_out(km_scan *s, uint8_t *p) {
     s->left = take(&r, (KM_STAGE_GROUP + 32) * sizeof *s->left);
     s->bound = take(&r, (KM_STAGE_GROUP + 32) * sizeof *s->bound);
     if (c->trellis) return r.used;
-    s->weight = take(&r, (size_t)c->stage.planes * sizeof(float));
-    s->error = take(&r, 2 * axes * sizeof(float));
     s->quad = take(&r, axes / 4 * sizeof(float));
-    s->lut = take(&r, (size_t)c->stage.nibbles * 16 + 64);
+    for (int i = 0; i < s->plan->tiers; i++)
+        s->staged[i].lut = take(&r, (size_t)c->stage.nibbles * 16 + 64);
     s->block = take(&r, (size_t)c->stage.nibbles * 16 + KM_STAGE_ROWS);
     return r.used;
 }
 
-km_scan *km_scan_new(const km_coder *c, km_error *err) {
+static km_scan *make(const km_coder *c, scan_plan *plan, km_error *err) {
     km_scan *s = km_calloc(1, sizeof *s);
     uint8_t *p = NULL;
     if (s) {
         s->c = c;
-        size_t bytes = lay_out(s, NULL);
-        p = km_alloc_aligned(bytes);
+        s->plan = plan;
+        if (!plan && !c->trellis) s->plan = s->own = plan_new(c);
+        size_t bytes = s->plan || c->trellis ? lay_out(s, NULL) : 0;
+        p = bytes ? km_alloc_aligned(bytes) : NULL;
         if (p) memset(p, 0, bytes);
     }
     if (!p) {
         km_error_set(err, KM_ERR_MEMORY, "scan: out of memory");
+        if (s) km_free(s->own);
         km_free(s);
         return NULL;
     }
     lay_out(s, p);
-    if (!c->trellis) plan_levels(s);
     return s;
 }
+
+km_scan *km_scan_new(const km_coder *c, km_error *err) { return make(c, NULL, err); }
+km_scan *km_scan_like(const km_scan *s, km_error *err) { return make(s->c, s->plan, err); }
 
 void km_scan_free(km_scan *s) {
     if (!s) return;
     km_free_aligned(s->query, lay_out(s, (uint8_t *)s->query));
+    km_free(s->own);
     km_free(s);
 }
+
+/* ---- Queries and cells ---- */
 
 void km_scan_query(km_scan *s, const float *query, km_metric metric) {
     s->product = metric != KM_METRIC_L2;
     km_coder_turn(s->c, query, s->query);
-    s->fresh = true;
+    s->length = sqrtf(km_simd_codes()->dot(query, query, s->c->dim));
+    s->entered = false;
+    s->aim = INFINITY;
     km_scan_cell(s, NULL, 0);
 }
 
-void km_scan_cell(km_scan *s, const float *turned_anchor, float add) {
+void km_scan_aim(km_scan *s, float limit) { s->aim = limit; }
+
+/* What the rows of a cell are compared with: p. Of products it is the query's alone. */
+static void enter(km_scan *s) {
     const km_coder *c = s->c;
-    const km_code_kernels *k = km_simd_codes();
-    const float *a = turned_anchor;
-    float own = a && !s->product ? k->gap(s->query, a, c->dim) : k->dot(s->query, s->query, c->dim);
-    s->add = add;
-    s->base = add + (!s->product ? own : a ? -k->dot(s->query, a, c->dim) : 0);
-    if (s->product && !s->fresh) { /* what follows is the query's alone */
-        s->stage.base = s->base;
-        return;
-    }
-    s->length = sqrtf(own);
-    s->fresh = false;
-    s->staged = 0;
-    const float *q = s->query + c->dim;
+    const float *q = s->query + c->dim, *a = s->product ? NULL : s->anchor;
     float *p = s->p;
+    s->entered = true;
+    for (int i = 0; i < TIERS; i++) {
+        s->staged[i].ready = 0;
+        s->staged[i].spread = -1;
+    }
     if (a) a += c->dim;
     for (int i = 0; i < c->classes; i++) {
         const km_axes *x = &c->axes[i];
-        k->offset(q, s->product ? NULL : a, x->amp, s->error, x->padded, p, s->spread);
+        s->size = km_simd_codes()->offset(q, a, x->amp, x->padded, p);
         p += x->padded;
         q += x->padded;
         if (a) a += x->padded;
     }
 }
 
+void km_scan_cell_at(km_scan *s, const float *turned_anchor, float own, float add) {
+    s->add = add;
+    s->base = add + (s->product ? -own : own);
+    s->tier = -1;
+    s->anchor = turned_anchor;
+    if (!s->product) {
+        s->length = sqrtf(own);
+        s->entered = false;
+    }
+}
+
+void km_scan_cell(km_scan *s, const float *turned_anchor, float add) {
+    const km_code_kernels *k = km_simd_codes();
+    const float *a = turned_anchor, *q = s->query;
+    int64_t n = s->c->dim;
+    km_scan_cell_at(s, a, s->product ? a ? k->dot(q, a, n) : 0 : a ? k->gap(q, a, n) : k->dot(q, q, n),
+                    add);
+}
+
+/* Of rows: scales, and what stage one reads of the first block and of those left over. */
+void km_scan_expect(const km_scan *s, const float *turned_anchor, const uint8_t *packed, int64_t n) {
+    const km_coder *c = s->c;
+    const char *axes = (const char *)(turned_anchor + c->dim);
+    for (size_t i = 0; i < (size_t)c->turned * sizeof(float); i += 64)
+        __builtin_prefetch(axes + i);
+    if (c->trellis || n == 0) return;
+    if (n > KM_STAGE_GROUP) n = KM_STAGE_GROUP;
+    int64_t whole = n / KM_STAGE_ROWS * KM_STAGE_ROWS;
+    for (int64_t i = 0; i < whole; i += 64) __builtin_prefetch(packed + i);
+    for (int64_t i = 0; i < 32 * s->plan->tier[0].planes[0] && whole; i += 64)
+        __builtin_prefetch(packed + whole + i);
+    for (int64_t i = whole; i < n; i++) __builtin_prefetch(packed + i * c->bytes);
+}
+
 /* ---- Leaving rows out ---- */
 
 /* The least distance of rows with a scale of at most `most`: those straight ahead. */
 static float least_ahead(const km_scan *s, float most) {
-    float r = most * sqrtf(s->norm);
+    float r = most * sqrtf(s->plan->norm);
     if (s->product) return s->base - s->length * r;
     return s->length > r ? s->add + (s->length - r) * (s->length - r) : -INFINITY;
+}
+
+static float stage_one_spread(km_scan *s, int i) {
+    staged *t = &s->staged[i];
+    if (t->spread < 0)
+        t->spread = km_simd_codes()->spread(s->p, s->plan->tier[i].error[0], s->c->axes[0].padded);
+    return t->spread;
+}
+
+/* The shortest stage one that leaves most rows out, if the limit will be the one aimed at. Their
+ * products with the query, s|p| apart, would have to be `need` deviations above the mean; an estimate
+ * that errs by e of them says so of all rows but those whose known part is as far out. */
+static int choose_tier(km_scan *s, float most) {
+    float far = s->base - s->aim, size = sqrtf(s->size);
+    int last = s->plan->tiers - 1;
+    if (!(far > 0) || !(size > 0)) return last;
+    float need = (s->product ? far / most : sqrtf(far * s->plan->norm)) / size;
+    for (int i = 0; i < last; i++) {
+        float e = sqrtf(stage_one_spread(s, i)) / size;
+        if (need - SURE * e > CLEAR * sqrtf(1 + e * e)) return i;
+    }
+    return last;
 }
 
 /* Tables of the first stage; of the second, when a row has got there. */
 static void prepare_stage(km_scan *s, int i) {
     const km_stage *g = &s->c->stage;
-    km_stage_query *q = &s->stage;
-    int64_t at = i ? s->planes[0] : 0;
+    const tier *r = &s->plan->tier[s->tier];
+    staged *t = &s->staged[s->tier];
+    km_stage_query *q = &t->query;
+    int64_t at = i ? r->planes[0] : 0;
+    float spread = i ? km_simd_codes()->spread(s->p, r->error[1], s->c->axes[0].padded)
+                     : stage_one_spread(s, s->tier);
     if (i == 0) {
         *q = (km_stage_query){.scales = s->c->scales,
-                              .lut = s->lut,
+                              .lut = t->lut,
                               .size = 16 * g->nibbles,
                               .base = s->base,
-                              .square = s->product ? 0 : s->norm,
+                              .square = s->product ? 0 : s->plan->norm,
                               .along = s->product ? -1 : -2};
-        s->slack = s->least = 0;
+        t->slack = t->least = 0;
     }
     float least, step;
-    km_simd_codes()->tables(s->planes[i], (const int32_t(*)[2])(const void *)(g->plane + at),
-                            s->weight + at, g->groups, s->p, s->quad, s->lut + 32 * at, &least,
-                            &step);
-    q->nibbles[i] = 2 * s->planes[i];
-    s->least += least;
-    s->slack += step * step * 0.25f * (float)q->nibbles[i]; /* of rounding the tables */
-    q->step[i] = s->more[i] * step;
-    q->low[i] = s->more[i] * s->least + SURE * sqrtf(s->spread[i]) + sqrtf(s->slack);
-    if (i == 0) q->again = s->more[1] * step;
-    s->staged = i + 1;
+    km_simd_codes()->tables(r->planes[i], (const int32_t(*)[2])(const void *)(g->plane + at),
+                            s->plan->weight + at, r->groups[i], s->p, s->quad, t->lut + 32 * at,
+                            &least, &step);
+    q->nibbles[i] = 2 * r->planes[i];
+    t->least += least;
+    t->slack += step * step * 0.25f * (float)q->nibbles[i]; /* of rounding the tables */
+    q->step[i] = r->more[i] * step;
+    q->low[i] = r->more[i] * t->least + SURE * sqrtf(spread) + sqrtf(t->slack);
+    if (i == 0) q->again = r->more[1] * step;
+    t->ready = i + 1;
 }
 
-/* The rows of n that no stage so far leaves out, with their bounds in s->left and s->bound. */
-static int64_t pass_stages(km_scan *s, const uint8_t *packed, int64_t n, float limit) {
-    const km_coder *c = s->c;
-    const km_code_kernels *k = km_simd_codes();
-    int64_t whole = n / KM_STAGE_ROWS * KM_STAGE_ROWS, lead = c->stage.nibbles / 2;
-    const uint8_t *tail = packed + whole * c->bytes;
-    uint8_t *codes = s->block + 32 * lead;
-    int64_t left = k->near(&s->stage, packed, packed + whole, whole, limit, s->left, s->bound);
-    if (whole == n) return left;
+/* A group of rows, as all queries of a scan meet it. */
+typedef struct rows {
+    const uint8_t *packed;
+    int64_t n;
+    km_stage_rows whole, tail; /* in blocks as they are, and those left over, laid into one */
+    uint8_t *block;
+    int64_t laid;              /* planes of it */
+} rows;
+
+/* Their scales; `block` is room for one and its codes. */
+static rows meet(const km_coder *c, const uint8_t *packed, int64_t n, uint8_t *block) {
+    int64_t whole = n / KM_STAGE_ROWS * KM_STAGE_ROWS;
+    uint8_t *codes = block + 16 * c->stage.nibbles, least = 255, most = 0;
+    for (int64_t i = 0; i < whole; i++) {
+        least = packed[i] < least ? packed[i] : least;
+        most = packed[i] > most ? packed[i] : most;
+    }
+    for (int64_t i = whole; i < n; i++) {
+        uint8_t code = codes[i - whole] = packed[i * c->bytes];
+        least = code < least ? code : least;
+        most = code > most ? code : most;
+    }
+    return (rows){packed, n, {packed, packed + whole, whole, least, most},
+                  {codes, block, n - whole, least, most}, block, 0};
+}
+
+/* Those of `some` rows of a group, the first of them `first`, that no stage so far leaves out: behind
+ * `left` others in s->left, their bounds in s->bound. Returns how many there are then. */
+static int64_t pass(km_scan *s, const km_stage_rows *some, int64_t first, float limit,
+                    int64_t left) {
     int32_t *more = s->left + left;
-    for (int64_t i = whole; i < n; i++) codes[i - whole] = tail[(i - whole) * c->bytes];
-    k->lay(tail + 1, c->bytes, n - whole, s->staged < 2 ? s->planes[0] : lead, s->block);
-    int64_t m = k->near(&s->stage, codes, s->block, n - whole, limit, more, s->bound + left);
-    for (int64_t i = 0; i < m; i++) more[i] += (int32_t)whole;
+    const km_stage_query *q = &s->staged[s->tier].query;
+    int64_t m = km_simd_codes()->near(q, some, limit, more, s->bound + left);
+    for (int64_t i = 0; i < m && first; i++) more[i] += (int32_t)first;
     return left + m;
+}
+
+static int64_t pass_tail(km_scan *s, rows *r, int64_t planes, float limit, int64_t left) {
+    const km_coder *c = s->c;
+    if (r->laid < planes) {
+        km_simd_codes()->lay(r->packed + r->whole.n * c->bytes + 1, c->bytes, r->tail.n, planes,
+                             r->block);
+        r->laid = planes;
+    }
+    return pass(s, &r->tail, r->whole.n, limit, left);
+}
+
+static int64_t pass_all(km_scan *s, rows *r, float limit) {
+    int64_t left = pass(s, &r->whole, 0, limit, 0), lead = s->c->stage.nibbles / 2;
+    if (!r->tail.n) return left;
+    return pass_tail(s, r, s->staged[s->tier].ready < 2 ? s->plan->tier[s->tier].planes[0] : lead,
+                     limit, left);
+}
+
+/* The blocks of the rows left once more, now that there is another stage. */
+static int64_t pass_again(km_scan *s, rows *r, int64_t left, float limit) {
+    uint8_t again[KM_STAGE_GROUP / KM_STAGE_ROWS];
+    int blocks = 0;
+    for (int64_t i = 0; i < left; i++) {
+        uint8_t block = (uint8_t)(s->left[i] / KM_STAGE_ROWS);
+        if (!blocks || again[blocks - 1] != block) again[blocks++] = block;
+    }
+    left = 0;
+    for (int i = 0; i < blocks; i++) {
+        int64_t first = again[i] * KM_STAGE_ROWS;
+        km_stage_rows one = r->whole;
+        one.codes += first;
+        one.blocks += again[i] * 16 * s->c->stage.nibbles;
+        one.n = KM_STAGE_ROWS;
+        left = first < r->whole.n ? pass(s, &one, first, limit, left)
+                                  : pass_tail(s, r, s->c->stage.nibbles / 2, limit, left);
+    }
+    return left;
 }
 
 /* ---- Rows ---- */
@@ -242,29 +411,26 @@ static float level_row(km_scan *s, const uint8_t *packed, int64_t n, int64_t i) 
     const km_coder *c = s->c;
     float dot, norm;
     km_stage_row(&c->stage, c->bytes, packed, n, i, s->ready);
-    km_simd_codes()->levels(&s->plan, s->ready, s->p, &dot, &norm);
+    km_simd_codes()->levels(&s->plan->rows, s->ready, s->p, &dot, &norm);
     return finish(s, c->scales[s->ready[0]], dot, norm);
 }
 
-/* One group of n fast rows; their numbers count from `first`. */
-static int64_t near_levels(km_scan *s, const uint8_t *packed, int64_t n, float limit, int64_t first,
-                           km_near *near) {
-    const km_coder *c = s->c;
-    int64_t whole = n / KM_STAGE_ROWS * KM_STAGE_ROWS;
-    uint8_t most = 0;
-    for (int64_t i = 0; i < whole; i++) most = packed[i] > most ? packed[i] : most;
-    for (int64_t i = whole; i < n; i++)
-        most = packed[i * c->bytes] > most ? packed[i * c->bytes] : most;
-    float ahead = least_ahead(s, c->scales[most]);
+/* One group of fast rows; their numbers count from `first`. */
+static int64_t near_levels(km_scan *s, rows *r, float limit, int64_t first, km_near *near) {
+    float most = s->c->scales[r->whole.most], ahead = least_ahead(s, most);
     if (ahead > limit) return 0;
-    if (s->staged < 1) prepare_stage(s, 0);
-    int64_t left = pass_stages(s, packed, n, limit);
-    if (left && s->staged < 2 && s->planes[1]) {
+    if (!s->entered) enter(s);
+    if (s->tier < 0) s->tier = choose_tier(s, most);
+    staged *t = &s->staged[s->tier];
+    if (t->ready < 1) prepare_stage(s, 0);
+    t->query.base = s->base;
+    int64_t left = pass_all(s, r, limit);
+    if (left && t->ready < 2 && s->plan->tier[s->tier].planes[1]) {
         prepare_stage(s, 1);
-        left = pass_stages(s, packed, n, limit);
+        left = pass_again(s, r, left, limit);
     }
     for (int64_t i = 0; i < left; i++) {
-        float d = level_row(s, packed, n, s->left[i]), bound = fmaxf(s->bound[i], ahead);
+        float d = level_row(s, r->packed, r->n, s->left[i]), bound = fmaxf(s->bound[i], ahead);
         near[i] = (km_near){fmaxf(d, bound), d, (int32_t)first + s->left[i]};
     }
     return left;
@@ -284,7 +450,10 @@ static void near_trellis(km_scan *const *s, int scans, const uint8_t *packed, in
         plan[k] = (km_trellis_plan){a->padded, a->at, a->table, a->amp, c->tables->window[0]};
         for (int j = 0; j < scans; j++) p[k][j] = s[j]->p + at;
     }
-    for (int j = 0; j < scans; j++) count[j] = 0;
+    for (int j = 0; j < scans; j++) {
+        count[j] = 0;
+        if (!s[j]->entered) enter(s[j]);
+    }
     for (int64_t i = 0; i < n; i++) {
         const uint8_t *code = packed + i * c->bytes;
         float dot[KM_TRELLIS_QUERIES], norm;
@@ -307,13 +476,12 @@ void km_scan_near_each(km_scan *const *s, int scans, const uint8_t *packed, int6
                          packed, n, limit + j, near + j, count + j);
         return;
     }
-    for (int j = 0; j < scans; j++) {
-        count[j] = 0;
-        for (int64_t i = 0; i < n; i += KM_STAGE_GROUP) {
-            int64_t m = n - i < KM_STAGE_GROUP ? n - i : KM_STAGE_GROUP;
-            count[j] += near_levels(s[j], packed + i * s[j]->c->bytes, m, limit[j], i,
-                                    near[j] + count[j]);
-        }
+    for (int j = 0; j < scans; j++) count[j] = 0;
+    for (int64_t i = 0; i < n; i += KM_STAGE_GROUP) {
+        rows r = meet(s[0]->c, packed + i * s[0]->c->bytes,
+                      n - i < KM_STAGE_GROUP ? n - i : KM_STAGE_GROUP, s[0]->block);
+        for (int j = 0; j < scans; j++)
+            count[j] += near_levels(s[j], &r, limit[j], i, near[j] + count[j]);
     }
 }
 

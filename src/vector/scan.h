@@ -13,6 +13,8 @@ typedef struct km_scan km_scan;
 
 /* Buffers for queries on `c`, which must outlive it. NULL with *err set when out of memory. */
 km_scan *km_scan_new(const km_coder *c, km_error *err);
+/* One more like `s`, which must outlive it. */
+km_scan *km_scan_like(const km_scan *s, km_error *err);
 void km_scan_free(km_scan *s); /* NULL is fine */
 
 /* The query (dim), and what is asked: squared L2 distance, or minus the inner product, for cosine too:
@@ -22,6 +24,15 @@ void km_scan_query(km_scan *s, const float *query, km_metric metric);
 /* The cell whose rows come next: its anchor, turned by km_coder_turn (km_coder_turned floats), or
  * NULL for rows that were coded without one. `add` is added to each distance. */
 void km_scan_cell(km_scan *s, const float *turned_anchor, float add);
+/* The same for who knows `own`: |query - anchor|^2, or <query, anchor> where products are asked. */
+void km_scan_cell_at(km_scan *s, const float *turned_anchor, float own, float add);
+
+/* Asks memory for what the next cell begins with, of its anchor and of n packed rows. */
+void km_scan_expect(const km_scan *s, const float *turned_anchor, const uint8_t *packed, int64_t n);
+
+/* What the query's limit will be about, for the cells that come: it decides how much of a row is
+ * looked at first, and so has a part in keys. Until then, and for INFINITY, it is not known. */
+void km_scan_aim(km_scan *s, float limit);
 
 /* Rows that may be among the nearest. `key` is the larger of dist and of what the row's leading bits
  * let expect at least: who ranks by it finds the same rows whatever limits they were asked with. */

@@ -17,7 +17,7 @@
 #include <string.h>
 
 enum {
-    GROUP = 16,   /* queries that meet a cell together */
+    GROUP = 48,   /* queries that meet a cell together */
     AHEAD = 64,   /* one cell in so many is looked at before the others */
     AT_LEAST = 8, /* and so many */
     STEP = 256    /* rows scanned with one limit, or a block of the coder's */
@@ -85,9 +85,10 @@ static int by_dist(const void *a, const void *b) {
 typedef struct asked { /* one query of a group */
     km_scan *scan;
     float *query;     /* (dim): scaled for cosine */
-    near_cell *cells; /* (cells), those to be probed first */
+    float *apart;     /* (cells): squared distance from the anchor, or product with it */
+    near_cell *cells; /* (cells), the nearest first */
     bool *later;      /* (cells): those left for the whole group */
-    int64_t probe, ahead; /* cells to look at, and how many of them first */
+    int64_t probe, ahead; /* cells to look at, and how many of them first; only these are in order */
     heap best;        /* room for the candidates */
     float limit;      /* that other threads have left */
     km_near *near;    /* (step) */
@@ -105,10 +106,11 @@ typedef struct seeker { /* what one thread works with */
 } seeker;
 
 static void seeker_close(seeker *s) {
-    for (int i = 0; i < s->group; i++) {
+    for (int i = s->group - 1; i >= 0; i--) { /* the first scan's plan is the others', too */
         asked *q = &s->asked[i];
         km_scan_free(q->scan);
         km_free(q->query);
+        km_free(q->apart);
         km_free(q->cells);
         km_free(q->later);
         km_free(q->best.at);
@@ -126,12 +128,14 @@ static km_status seeker_open(seeker *s, km_index *x, const km_search_options *o,
     for (int i = 0; i < group; i++) {
         asked *q = &s->asked[i];
         q->query = km_alloc(sizeof(float) * (size_t)x->dim);
+        q->apart = km_alloc(sizeof *q->apart * (size_t)x->cells);
         q->cells = km_alloc(sizeof *q->cells * (size_t)x->cells);
         q->later = km_alloc(sizeof *q->later * (size_t)x->cells);
         q->best = (heap){km_alloc(sizeof(hit) * (size_t)keep), 0, keep};
         q->near = km_alloc(sizeof *q->near * (size_t)s->step);
-        if (x->coder) q->scan = km_scan_new(x->coder, &s->error);
-        ok = ok && q->query && q->cells && q->later && q->best.at && q->near &&
+        if (x->coder && i == 0) q->scan = km_scan_new(x->coder, &s->error);
+        if (s->asked[0].scan && i > 0) q->scan = km_scan_like(s->asked[0].scan, &s->error);
+        ok = ok && q->query && q->apart && q->cells && q->later && q->best.at && q->near &&
              (!x->coder || q->scan);
     }
     return ok ? KM_OK : km_error_set(&s->error, KM_ERR_MEMORY, "no memory for a search");
@@ -145,19 +149,53 @@ static void set_query(const km_index *x, asked *q, const float *query) {
     q->limit = INFINITY;
 }
 
-/* Sorts the cells by the distance of their anchors. */
-static void sort_cells(const km_index *x, asked *q, int64_t probe) {
-    float own = km_simd_codes()->dot(q->query, q->query, x->dim);
+/* How far the anchors are from some queries. */
+static void measure_cells(const km_index *x, asked *q, int queries) {
+    const km_code_kernels *k = km_simd_codes();
     for (int64_t c = 0; c < x->cells; c++) {
-        float d = km_simd_codes()->dot(q->query, x->anchors + c * x->dim, x->dim);
-        q->cells[c] =
-            (near_cell){x->metric == KM_METRIC_L2 ? own - 2 * d + x->norms[c] : -d, (int32_t)c};
+        const float *a = x->anchors + c * x->dim;
+        for (int i = 0; i < queries; i++)
+            q[i].apart[c] = x->metric == KM_METRIC_L2 ? k->gap(q[i].query, a, x->dim)
+                                                      : k->dot(q[i].query, a, x->dim);
     }
-    qsort(q->cells, (size_t)x->cells, sizeof *q->cells, by_dist);
+}
+
+/* Brings the m least of n to the front, in whatever order. */
+static void select_least(near_cell *v, int64_t n, int64_t m) {
+    int64_t lo = 0, hi = n - 1;
+    while (lo < hi && m > 0 && m < n) {
+        near_cell pivot = v[lo + (hi - lo) / 2];
+        int64_t i = lo, j = hi;
+        while (i <= j) {
+            while (by_dist(&v[i], &pivot) < 0) i++;
+            while (by_dist(&pivot, &v[j]) < 0) j--;
+            if (i > j) break;
+            near_cell t = v[i];
+            v[i++] = v[j];
+            v[j--] = t;
+        }
+        if (m <= j + 1)
+            hi = j;
+        else if (m > i)
+            lo = i;
+        else
+            return;
+    }
+}
+
+/* Which cells to look at: the nearest first, the others in any order. Where there are no codes the
+ * order of the cells is that of the rows. */
+static void choose_cells(const km_index *x, asked *q, int64_t probe) {
+    for (int64_t c = 0; c < x->cells; c++)
+        q->cells[c] = (near_cell){x->metric == KM_METRIC_L2 ? q->apart[c] : -q->apart[c], (int32_t)c};
     q->probe = probe > 0 && probe < x->cells ? probe : x->cells;
     q->ahead = q->probe / AHEAD > AT_LEAST ? q->probe / AHEAD : AT_LEAST;
     if (q->ahead > q->probe) q->ahead = q->probe;
     if (x->coder && km_coder_mode(x->coder) == KM_CODE_DENSE) q->ahead = 0; /* nobody is left out */
+    if (!x->coder) q->ahead = q->probe;
+    select_least(q->cells, x->cells, q->probe);
+    select_least(q->cells, q->probe, q->ahead);
+    qsort(q->cells, (size_t)q->ahead, sizeof *q->cells, by_dist);
 }
 
 static bool listed(const uint64_t *ids, size_t n, uint64_t id) {
@@ -218,8 +256,8 @@ static km_status scan_cell(seeker *s, asked *const *q, int queries, near_cell c)
     km_index *x = s->x;
     bool cosine = x->metric == KM_METRIC_COSINE;
     for (int i = 0; x->coder && i < queries; i++)
-        km_scan_cell(q[i]->scan, x->turned + c.cell * km_coder_turned(x->coder),
-                     cosine ? 1.0f : 0.0f);
+        km_scan_cell_at(q[i]->scan, x->turned + c.cell * km_coder_turned(x->coder),
+                        q[i]->apart[c.cell], cosine ? 1.0f : 0.0f);
     for (int i = 0; i < x->n_segments; i++) {
         km_segment *g = &x->segments[i];
         int64_t first = (int64_t)g->start[c.cell], n = (int64_t)g->start[c.cell + 1] - first;
@@ -231,6 +269,15 @@ static km_status scan_cell(seeker *s, asked *const *q, int queries, near_cell c)
                       cosine ? 1 + c.dist : c.dist);
     }
     return KM_OK;
+}
+
+/* Brings a cell nearer that comes soon. */
+static void expect_cell(const km_index *x, const asked *q, int64_t cell) {
+    const km_segment *g = &x->segments[0];
+    if (!q->scan || x->n_segments == 0) return;
+    km_scan_expect(q->scan, x->turned + cell * km_coder_turned(x->coder),
+                   g->codes + g->start[cell] * x->code_bytes,
+                   (int64_t)(g->start[cell + 1] - g->start[cell]));
 }
 
 /* ---- Re-ranking ---- */
@@ -292,7 +339,8 @@ static km_status give(const job *j, seeker *s, asked *q, int64_t query) {
     return status;
 }
 
-/* The cells nearest to a query; the others are marked. */
+/* The cells nearest to a query; the others are marked. What they leave is near to the limit in the
+ * end, and the same however queries and threads are grouped. */
 static km_status look_ahead(seeker *s, asked *q) {
     memset(q->later, 0, sizeof *q->later * (size_t)s->x->cells);
     for (int64_t c = 0; c < q->ahead; c++) {
@@ -300,6 +348,7 @@ static km_status look_ahead(seeker *s, asked *q) {
         if (status != KM_OK) return status;
     }
     for (int64_t c = q->ahead; c < q->probe; c++) q->later[q->cells[c].cell] = true;
+    if (q->scan) km_scan_aim(q->scan, worst(&q->best));
     return KM_OK;
 }
 
@@ -310,43 +359,42 @@ static void search_group(void *arg, int64_t begin, int64_t end, int worker) {
     const km_index *x = j->x;
     int n = (int)(end - begin);
     if (s->error.code != KM_OK) return;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++)
         set_query(x, &s->asked[i], j->queries + (begin + i) * x->dim);
-        sort_cells(x, &s->asked[i], j->o->probe);
+    measure_cells(x, s->asked, n);
+    for (int i = 0; i < n; i++) {
+        choose_cells(x, &s->asked[i], j->o->probe);
         if (look_ahead(s, &s->asked[i]) != KM_OK) return;
     }
-    asked *q[GROUP];
-    if (x->coder) {
-        for (int64_t c = 0; c < x->cells; c++) {
-            int here = 0;
-            for (int i = 0; i < n; i++)
-                if (s->asked[i].later[c]) q[here++] = &s->asked[i];
-            if (here && scan_cell(s, q, here, (near_cell){0, (int32_t)c}) != KM_OK) return;
-        }
-    } else { /* nothing to scan: the order of the cells is that of the rows */
-        for (int i = 0; i < n; i++) {
-            q[0] = &s->asked[i];
-            for (int64_t c = q[0]->ahead; c < q[0]->probe; c++)
-                if (scan_cell(s, q, 1, q[0]->cells[c]) != KM_OK) return;
-        }
+    for (int64_t c = 0; c < x->cells; c++) {
+        asked *q[GROUP];
+        int here = 0;
+        for (int i = 0; i < n; i++)
+            if (s->asked[i].later[c]) q[here++] = &s->asked[i];
+        if (c + 1 < x->cells) expect_cell(x, &s->asked[0], c + 1);
+        if (here && scan_cell(s, q, here, (near_cell){0, (int32_t)c}) != KM_OK) return;
     }
     for (int i = 0; i < n; i++)
         if (give(j, s, &s->asked[i], begin + i) != KM_OK) return;
 }
 
-/* Some of one query's cells, from those that have been looked at on. */
+/* Those of some cells that one query has not looked at yet. */
 static void search_cells(void *arg, int64_t begin, int64_t end, int worker) {
     job *j = arg;
     seeker *s = &j->seekers[worker];
     const asked *first = &j->seekers[0].asked[0];
+    asked *q = &s->asked[0];
     if (!s->ready) {
-        set_query(j->x, &s->asked[0], j->queries);
-        s->asked[0].limit = first->limit;
+        set_query(j->x, q, j->queries);
+        memcpy(q->apart, first->apart, sizeof *q->apart * (size_t)j->x->cells);
+        q->limit = first->limit;
+        if (q->scan) km_scan_aim(q->scan, first->limit);
         s->ready = true;
     }
-    asked *q = &s->asked[0];
-    for (int64_t c = begin; c < end && s->error.code == KM_OK; c++)
-        scan_cell(s, &q, 1, first->cells[first->ahead + c]);
+    for (int64_t c = begin; c < end && s->error.code == KM_OK; c++) {
+        if (c + 1 < end && first->later[c + 1]) expect_cell(j->x, q, c + 1);
+        if (first->later[c]) scan_cell(s, &q, 1, (near_cell){0, (int32_t)c});
+    }
 }
 
 static km_status first_error(const job *j, int n, km_error *err) {
@@ -360,11 +408,12 @@ static km_status search_one(job *j, km_threads *t, int workers, km_error *err) {
     seeker *s = &j->seekers[0];
     asked *q = &s->asked[0];
     set_query(j->x, q, j->queries);
-    sort_cells(j->x, q, j->o->probe);
+    measure_cells(j->x, q, 1);
+    choose_cells(j->x, q, j->o->probe);
     s->ready = true;
     if (look_ahead(s, q) == KM_OK) {
         q->limit = worst(&q->best);
-        km_threads_for(t, q->probe - q->ahead, 8, search_cells, j);
+        if (q->probe > q->ahead) km_threads_for(t, j->x->cells, 8, search_cells, j);
     }
     km_status status = first_error(j, workers, err);
     for (int i = 1; status == KM_OK && i < workers; i++) {

@@ -201,6 +201,44 @@ static void keys_do_not_depend_on_the_limit(void **state) {
     }
 }
 
+/* Told where the limit will be, a scan may look at fewer bits first. Still keys do not depend on the
+ * limit, and nobody who is near is lost. */
+static void a_limit_that_is_known_loses_nobody_who_is_near(void **state) {
+    (void)state;
+    enum { N = SANITIZED ? 300 : 1500, D = 224 };
+    for (int kind = 0; kind < 4; kind++) {
+        cloud k = make(N, D, 112, KM_CODE_FAST, kind % 2 ? KM_TURN_PCA : KM_TURN_HADAMARD);
+        km_near *again = malloc(N * sizeof *again), *some = malloc(N * sizeof *some);
+        float *all = malloc(N * sizeof *all);
+        km_scan *first = km_scan_new(k.c, NULL), *s = km_scan_like(first, NULL);
+        assert_non_null(s);
+        int64_t near = 0, missed = 0;
+        for (int q = 0; q < 10; q++) {
+            for (int i = 0; i < D; i++) k.query[i] = k.x[q * 7 * D + i] + 0.1f * k.x[(q + 9) * D + i];
+            km_scan_query(s, k.query, kind / 2 ? KM_METRIC_IP : KM_METRIC_L2);
+            km_scan_codes(s, k.packed, N, INFINITY, all);
+            float limit = all[q * 7];
+            km_scan_cell(s, NULL, 0);
+            km_scan_aim(s, limit);
+            int64_t n = km_scan_near(s, k.packed, N, limit, some), at = 0;
+            assert_int_equal(km_scan_near(s, k.packed, N, INFINITY, again), N);
+            for (int i = 0; i < N; i++) {
+                bool found = at < n && some[at].row == i;
+                near += all[i] <= limit;
+                missed += all[i] <= limit && !found;
+                assert_true(again[i].dist == all[i]);
+                assert_true(found ? some[at].key == again[i].key : again[i].key > limit);
+                at += found;
+            }
+            assert_int_equal(at, n);
+        }
+        assert_true(near >= 10 && missed * 50 <= near);
+        free(again), free(some), free(all);
+        km_scan_free(s), km_scan_free(first);
+        drop(&k);
+    }
+}
+
 static void instruction_sets_agree_on_tables_and_bounds(void **state) {
     (void)state;
     enum { PLANES = 151, GROUPS = 40, N = 3 * 32 + 7, BYTES = PLANES + 3 };
@@ -236,14 +274,15 @@ static void instruction_sets_agree_on_tables_and_bounds(void **state) {
             q.nibbles[1] = 2 * planes - q.nibbles[0];
             static uint8_t codes[N];
             for (int i = 0; i < N; i++) codes[i] = rows[i * BYTES];
-            int64_t n = at->near(&q, codes, blocks[k], N, INFINITY, left[k], bound[k]);
+            km_stage_rows all = {codes, blocks[k], N, 0, 255};
+            int64_t n = at->near(&q, &all, INFINITY, left[k], bound[k]);
             assert_int_equal(n, N);
             for (int i = 0; i < N; i++) assert_int_equal(left[k][i], i);
             for (int of = 0; of < N; of += 10) { /* each limit admits those whose bounds do */
                 int32_t some[4 * 32];
                 float got[4 * 32];
                 int64_t m = 0;
-                n = at->near(&q, codes, blocks[k], N, bound[k][of], some, got);
+                n = at->near(&q, &all, bound[k][of], some, got);
                 for (int i = 0; i < N; i++) {
                     if (bound[k][i] > bound[k][of]) continue;
                     assert_true(m < n && some[m] == i && got[m] == bound[k][i]);
@@ -281,6 +320,7 @@ int main(void) {
         cmocka_unit_test(distances_are_those_of_decoded_rows),
         cmocka_unit_test(a_limit_loses_nobody_who_is_near),
         cmocka_unit_test(keys_do_not_depend_on_the_limit),
+        cmocka_unit_test(a_limit_that_is_known_loses_nobody_who_is_near),
         cmocka_unit_test(queries_together_find_what_each_finds_alone),
         cmocka_unit_test(instruction_sets_agree_on_tables_and_bounds),
         cmocka_unit_test(instruction_sets_agree_on_steps),

@@ -39,6 +39,13 @@ typedef struct km_stage_query {
 
 #define KM_STAGE_TOP 63 /* four of them fit in a byte */
 
+typedef struct km_stage_rows {
+    const uint8_t *codes;  /* (n) of their scales */
+    const uint8_t *blocks; /* of 32 rows each */
+    int64_t n;
+    uint8_t least, most;   /* of the codes, or beyond them */
+} km_stage_rows;
+
 typedef struct km_code_kernels {
     /* out[i * ldo + j] = <x_i, axis_j>: x (KM_TURN_ROWS, dim), axis (axes, dim). Each product is the
      * same number whatever stands in the other rows. */
@@ -57,22 +64,21 @@ typedef struct km_code_kernels {
                     float *dot, float *norm);
     void (*levels)(const km_level_plan *plan, const uint8_t *code, const float *p, float *dot,
                    float *norm);
-    /* p = (q - a) amp over n axes, n a multiple of 16; a may be NULL. spread[i] = sum of p^2 error
-     * for the two rows of error (2, n), or NULL. */
-    void (*offset)(const float *q, const float *a, const float *amp, const float *error, int64_t n,
-                   float *p, float *spread);
+    /* p = (q - a) amp over n axes, n a multiple of 16; a may be NULL. Returns |p|^2. */
+    float (*offset)(const float *q, const float *a, const float *amp, int64_t n, float *p);
     float (*gap)(const float *x, const float *y, int64_t n); /* |x - y|^2 */
     /* lut (2 planes, 16): what each nibble adds to sum_j weight[j] <+-1, p of plane j's group>, in
      * steps above its least. *least is the sum of these. quad (2 groups) is room. */
     void (*tables)(int64_t planes, const int32_t (*plane)[2], const float *weight, int64_t groups,
                    const float *p, float *quad, uint8_t *lut, float *least, float *step);
-    /* Rows i < n of blocks whose bounds are both at most `limit`: their numbers go to `left`, the
-     * larger bound to `bound`, each (n, rounded up to 32). Returns how many. */
-    int64_t (*near)(const km_stage_query *q, const uint8_t *codes, const uint8_t *blocks, int64_t n,
-                    float limit, int32_t *left, float *bound);
+    /* Rows i < n whose bounds are both at most `limit`: their numbers go to `left`, the larger bound
+     * to `bound`, each (n, rounded up to 32). Returns how many. */
+    int64_t (*near)(const km_stage_query *q, const km_stage_rows *rows, float limit, int32_t *left,
+                    float *bound);
     /* One block from n <= 32 rows' leading planes, each beginning `stride` bytes after the one
      * before; the places behind them are filled with any of them. */
     void (*lay)(const uint8_t *rows, int64_t stride, int64_t n, int64_t planes, uint8_t *block);
+    float (*spread)(const float *p, const float *error, int64_t n); /* sum of p^2 error */
 } km_code_kernels;
 
 /* simd/codes_stage.c */
@@ -82,9 +88,8 @@ typedef struct km_code_kernels {
     void km_code_tables_##suffix(int64_t planes, const int32_t (*plane)[2], const float *weight,   \
                                  int64_t groups, const float *p, float *quad, uint8_t *lut,        \
                                  float *least, float *step);                                       \
-    int64_t km_code_near_##suffix(const km_stage_query *q, const uint8_t *codes,                   \
-                                  const uint8_t *blocks, int64_t n, float limit, int32_t *left,    \
-                                  float *bound);                                                   \
+    int64_t km_code_near_##suffix(const km_stage_query *q, const km_stage_rows *rows, float limit, \
+                                  int32_t *left, float *bound);                                    \
     void km_code_lay_##suffix(const uint8_t *rows, int64_t stride, int64_t n, int64_t planes,      \
                               uint8_t *block);
 KM_CODE_STAGE(base)

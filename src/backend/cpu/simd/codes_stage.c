@@ -43,15 +43,59 @@ KM_INLINE vf pair(const km_level_plan *plan, int64_t g, const uint8_t *code) {
 
 #else
 
+#if defined(__aarch64__)
+
+/* Four floats of a table from the bytes of their numbers: 32 floats at most. */
+KM_INLINE float32x4_t four_of(const uint8x16x4_t *table, bool large, uint8x16_t levels, int first) {
+    const uint8x16_t spread = {0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3};
+    const uint8x16_t byte = {0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3};
+    uint8x16_t at = vqtbl1q_u8(levels, vaddq_u8(spread, vdupq_n_u8((uint8_t)first)));
+    at = vorrq_u8(vshlq_n_u8(at, 2), byte);
+    uint8x16_t x = vqtbl4q_u8(table[0], at);
+    if (large) x = vqtbx4q_u8(x, table[1], vsubq_u8(at, vdupq_n_u8(64)));
+    return vreinterpretq_f32_u8(x);
+}
+
+KM_INLINE uint8x16x4_t table_at(const float *values) {
+    const uint8_t *p = (const uint8_t *)values;
+    return (uint8x16x4_t){{vld1q_u8(p), vld1q_u8(p + 16), vld1q_u8(p + 32), vld1q_u8(p + 48)}};
+}
+
+KM_INLINE void eight(const float *values, const int32_t *at, int bits, const uint8_t *code,
+                     float *out) {
+    const uint8x8_t axis = {1, 2, 4, 8, 16, 32, 64, 128};
+    uint8x8_t level = vdup_n_u8(0);
+    for (int l = 0; l < bits; l++) /* a set bit is 255, which is -1 */
+        level = vsub_u8(vadd_u8(level, level), vtst_u8(vdup_n_u8(code[at[l]]), axis));
+    if (bits <= 5) {
+        uint8x16x4_t table[2] = {table_at(values), table_at(values + (bits == 5 ? 16 : 0))};
+        uint8x16_t levels = vcombine_u8(level, level);
+        vst1q_f32(out, four_of(table, bits == 5, levels, 0));
+        vst1q_f32(out + 4, four_of(table, bits == 5, levels, 4));
+        return;
+    }
+    uint8_t number[8];
+    vst1_u8(number, level);
+    for (int i = 0; i < 8; i++) out[i] = values[number[i]];
+}
+
+#else
+
+KM_INLINE void eight(const float *values, const int32_t *at, int bits, const uint8_t *code,
+                     float *out) {
+    for (int i = 0; i < 8; i++) {
+        uint32_t level = 0;
+        for (int l = 0; l < bits; l++) level = level << 1 | (code[at[l]] >> i & 1);
+        out[i] = values[level];
+    }
+}
+
+#endif
+
 KM_INLINE void pair(const km_level_plan *plan, int64_t g, const uint8_t *code, float *out) {
     for (int h = 0; h < 2; h++) {
         int bits = plan->bits[g + h];
-        const int32_t *at = plan->at[g + h];
-        for (int i = 0; i < 8; i++) {
-            uint32_t level = 0;
-            for (int l = 0; l < bits; l++) level = level << 1 | (code[at[l]] >> i & 1);
-            out[8 * h + i] = plan->values[(bits << 8) + (int)level];
-        }
+        eight(plan->values + (bits << 8), plan->at[g + h], bits, code, out + 8 * h);
     }
 }
 
@@ -109,37 +153,17 @@ void KM_SIMD(km_code_tables)(int64_t planes, const int32_t (*plane)[2], const fl
             vf a = v_fma(v_load(sign[0] + i), v_set1(x[0]), v_load(sign[1] + i) * v_set1(x[1]));
             vf b = v_fma(v_load(sign[2] + i), v_set1(x[2]), v_load(sign[3] + i) * v_set1(x[3]));
             vi v = v_to_int(v_fma(a + b, w, more));
-#if defined(KM_AVX512)
-            _mm_storeu_si128((__m128i *)lut, _mm512_cvtepi32_epi8((__m512i)v));
-#else
-            for (int l = 0; l < KM_VF; l++) lut[i + l] = (uint8_t)v[l];
-#endif
+            vi_store_bytes(lut + i, v);
         }
     }
 }
 
 /* ---- Blocks ---- */
 
-#if defined(KM_AVX512)
-
 /* A sum that rows within the limit have at least: of all scales between the smallest and the
  * largest, that where bound 1 asks for least. Blocks without such a sum need no bounds. */
-static int32_t least_sum(const km_stage_query *q, const uint8_t *codes, int64_t n, float limit) {
-    __m512i lo = _mm512_set1_epi8(-1), hi = _mm512_setzero_si512();
-    for (int64_t i = 0; i < n; i += 64) {
-        __mmask64 m = n - i < 64 ? (1ull << (n - i)) - 1 : ~0ull;
-        __m512i c = _mm512_maskz_loadu_epi8(m, codes + i);
-        lo = _mm512_mask_min_epu8(lo, m, lo, c);
-        hi = _mm512_max_epu8(hi, c);
-    }
-    uint8_t ends[2][64];
-    _mm512_storeu_si512(ends[0], lo);
-    _mm512_storeu_si512(ends[1], hi);
-    for (int i = 1; i < 64; i++) {
-        ends[0][0] = ends[0][i] < ends[0][0] ? ends[0][i] : ends[0][0];
-        ends[1][0] = ends[1][i] > ends[1][0] ? ends[1][i] : ends[1][0];
-    }
-    float s = q->scales[ends[0][0]], most = q->scales[ends[1][0]], far = q->base - limit;
+KM_INLINE int32_t least_sum(const km_stage_query *q, const km_stage_rows *rows, float limit) {
+    float s = q->scales[rows->least], most = q->scales[rows->most], far = q->base - limit;
     if (far > 0) { /* far / s + s square has its least in between */
         float best = q->square > 0 ? sqrtf(far / q->square) : most;
         s = best < s ? s : best > most ? most : best;
@@ -150,15 +174,19 @@ static int32_t least_sum(const km_stage_query *q, const uint8_t *codes, int64_t 
     return need < 0 ? 0 : need > 1e9f ? 1000000000 : (int32_t)need;
 }
 
+#if defined(KM_AVX512)
+
 /* Two lists of 16-bit sums, each over the four lanes: one in lanes 0 and 1, the other in 2 and 3. */
 KM_INLINE __m512i over_lanes(__m512i a, __m512i b) {
     __m512i x = _mm512_add_epi16(_mm512_shuffle_i64x2(a, b, 0x44), _mm512_shuffle_i64x2(a, b, 0xee));
     return _mm512_add_epi16(x, _mm512_shuffle_i64x2(x, x, 0xb1));
 }
 
-/* Adds the sums of at most CHUNK nibbles to those of 32 rows. Bytes hold four look-ups; as words, of
- * which the higher byte is summed once more by itself, they hold many. */
-KM_INLINE void add_chunk(const uint8_t *p, const uint8_t *lut, int64_t nibbles, __m512i sums[2]) {
+/* The sums of at most CHUNK nibbles of 32 rows, those of even rows and of odd ones, in lanes 0 and 1
+ * of rows 0 to 15, in 2 and 3 of the others. Bytes hold four look-ups; as words, of which the higher
+ * byte is summed once more by itself, they hold many. */
+KM_INLINE void sum_chunk(const uint8_t *p, const uint8_t *lut, int64_t nibbles, __m512i *even,
+                         __m512i *odd) {
     const __m512i low = _mm512_set1_epi8(15);
     __m512i all0 = _mm512_setzero_si512(), high0 = all0, all1 = all0, high1 = all0;
     int64_t j = 0;
@@ -183,8 +211,11 @@ KM_INLINE void add_chunk(const uint8_t *p, const uint8_t *lut, int64_t nibbles, 
         high0 = _mm512_add_epi16(high0, _mm512_srli_epi16(a, 8));
         high1 = _mm512_add_epi16(high1, _mm512_srli_epi16(b, 8));
     }
-    __m512i odd = over_lanes(high0, high1);
-    __m512i even = _mm512_sub_epi16(over_lanes(all0, all1), _mm512_slli_epi16(odd, 8));
+    *odd = over_lanes(high0, high1);
+    *even = _mm512_sub_epi16(over_lanes(all0, all1), _mm512_slli_epi16(*odd, 8));
+}
+
+KM_INLINE void add_words(__m512i even, __m512i odd, __m512i sums[2]) {
     __m512i rows = _mm512_mask_blend_epi64(0xcc, _mm512_unpacklo_epi16(even, odd),
                                            _mm512_unpackhi_epi16(even, odd));
     sums[0] = _mm512_add_epi32(sums[0], _mm512_cvtepu16_epi32(_mm512_castsi512_si256(rows)));
@@ -193,25 +224,45 @@ KM_INLINE void add_chunk(const uint8_t *p, const uint8_t *lut, int64_t nibbles, 
 
 KM_INLINE void add_sums(const uint8_t *p, const uint8_t *lut, int64_t nibbles, __m512i sums[2]) {
     sums[0] = sums[1] = _mm512_setzero_si512();
-    for (int64_t j = 0; j < nibbles; j += CHUNK)
-        add_chunk(p + 16 * j, lut + 16 * j, nibbles - j < CHUNK ? nibbles - j : CHUNK, sums);
+    for (int64_t j = 0; j < nibbles; j += CHUNK) {
+        __m512i even, odd;
+        sum_chunk(p + 16 * j, lut + 16 * j, nibbles - j < CHUNK ? nibbles - j : CHUNK, &even, &odd);
+        add_words(even, odd, sums);
+    }
 }
 
-int64_t KM_SIMD(km_code_near)(const km_stage_query *q, const uint8_t *codes, const uint8_t *blocks,
-                              int64_t n, float limit, int32_t *left, float *bound) {
+/* The sums of 32 rows, or false when none of them is `need` or more. */
+KM_INLINE bool sums_from(const uint8_t *p, const uint8_t *lut, int64_t nibbles, int32_t need,
+                         __m512i sums[2]) {
+    if (nibbles <= CHUNK) {
+        const __m512i least = _mm512_set1_epi16((short)(need < 65535 ? need : 65535));
+        __m512i even, odd;
+        sum_chunk(p, lut, nibbles, &even, &odd);
+        if (!(_mm512_cmpge_epu16_mask(even, least) | _mm512_cmpge_epu16_mask(odd, least)))
+            return false;
+        sums[0] = sums[1] = _mm512_setzero_si512();
+        add_words(even, odd, sums);
+        return true;
+    }
+    const __m512i least = _mm512_set1_epi32(need);
+    add_sums(p, lut, nibbles, sums);
+    return _mm512_cmpge_epi32_mask(sums[0], least) | _mm512_cmpge_epi32_mask(sums[1], least);
+}
+
+int64_t KM_SIMD(km_code_near)(const km_stage_query *q, const km_stage_rows *rows, float limit,
+                              int32_t *left, float *bound) {
     const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
     const vf base = v_set1(q->base), square = v_set1(q->square), along = v_set1(q->along);
     const vf most = v_set1(limit);
-    const __m512i need = _mm512_set1_epi32(least_sum(q, codes, n, limit));
-    int64_t count = 0;
+    const int32_t need = least_sum(q, rows, limit);
+    const uint8_t *codes = rows->codes, *blocks = rows->blocks;
+    int64_t count = 0, n = rows->n;
     for (int64_t i = 0; i < n; i += ROWS, blocks += q->size) {
         for (int64_t k = 0; k < 16 * q->nibbles[0]; k += 64) KM_FETCH(blocks + 2 * q->size + k);
         uint32_t there = n - i < ROWS ? (1u << (n - i)) - 1 : ~0u, near = 0;
         __m512i sum[2], more[2];
         vf least[2], s[2], fixed[2];
-        add_sums(blocks, q->lut, q->nibbles[0], sum);
-        if (!(_mm512_cmpge_epi32_mask(sum[0], need) | _mm512_cmpge_epi32_mask(sum[1], need)))
-            continue;
+        if (!sums_from(blocks, q->lut, q->nibbles[0], need, sum)) continue;
         for (int h = 0; h < 2; h++) {
             __mmask16 m = (__mmask16)(there >> 16 * h);
             __m128i c = _mm_maskz_loadu_epi8(m, codes + i + 16 * h);
@@ -317,6 +368,31 @@ static void add_chunk(const uint8_t *p, const uint8_t *lut, int64_t nibbles, uin
     add_words(even1, odd1, sums + 16);
 }
 
+#elif defined(__aarch64__)
+
+KM_INLINE void add_words(uint16x8_t words, uint32_t *sums) {
+    vst1q_u32(sums, vaddw_u16(vld1q_u32(sums), vget_low_u16(words)));
+    vst1q_u32(sums + 4, vaddw_high_u16(vld1q_u32(sums + 4), words));
+}
+
+static void add_chunk(const uint8_t *p, const uint8_t *lut, int64_t nibbles, uint32_t *sums) {
+    const uint8x16_t low = vdupq_n_u8(15);
+    uint16x8_t s[4] = {vdupq_n_u16(0), vdupq_n_u16(0), vdupq_n_u16(0), vdupq_n_u16(0)};
+    for (int64_t j = 0; j < nibbles;) {
+        uint8x16_t a = vdupq_n_u8(0), b = a;
+        for (int k = 0; k < 4 && j < nibbles; k++, j++) {
+            uint8x16_t x = vld1q_u8(p + 16 * j), t = vld1q_u8(lut + 16 * j);
+            a = vaddq_u8(a, vqtbl1q_u8(t, vandq_u8(x, low)));
+            b = vaddq_u8(b, vqtbl1q_u8(t, vshrq_n_u8(x, 4)));
+        }
+        s[0] = vaddw_u8(s[0], vget_low_u8(a));
+        s[1] = vaddw_high_u8(s[1], a);
+        s[2] = vaddw_u8(s[2], vget_low_u8(b));
+        s[3] = vaddw_high_u8(s[3], b);
+    }
+    for (int i = 0; i < 4; i++) add_words(s[i], sums + 8 * i);
+}
+
 #else
 
 static void add_chunk(const uint8_t *p, const uint8_t *lut, int64_t nibbles, uint32_t *sums) {
@@ -330,20 +406,28 @@ static void add_chunk(const uint8_t *p, const uint8_t *lut, int64_t nibbles, uin
 
 #endif
 
-static void add_sums(const uint8_t *p, const uint8_t *lut, int64_t nibbles, float *out) {
-    uint32_t sums[ROWS] = {0};
+/* The sums of 32 rows, or false when none of them is `need` or more. */
+KM_INLINE bool sums_from(const uint8_t *p, const uint8_t *lut, int64_t nibbles, int32_t need,
+                         float *out) {
+    uint32_t sums[ROWS] = {0}, most = 0;
     for (int64_t j = 0; j < nibbles; j += CHUNK)
         add_chunk(p + 16 * j, lut + 16 * j, nibbles - j < CHUNK ? nibbles - j : CHUNK, sums);
+    for (int i = 0; i < ROWS; i++) most = sums[i] > most ? sums[i] : most;
+    if (most < (uint32_t)need) return false;
     for (int i = 0; i < ROWS; i++) out[i] = (float)(int32_t)sums[i];
+    return true;
 }
 
-int64_t KM_SIMD(km_code_near)(const km_stage_query *q, const uint8_t *codes, const uint8_t *blocks,
-                              int64_t n, float limit, int32_t *left, float *bound) {
-    int64_t count = 0;
+int64_t KM_SIMD(km_code_near)(const km_stage_query *q, const km_stage_rows *rows, float limit,
+                              int32_t *left, float *bound) {
+    const int32_t need = least_sum(q, rows, limit);
+    const uint8_t *codes = rows->codes, *blocks = rows->blocks;
+    int64_t count = 0, n = rows->n;
     for (int64_t i = 0; i < n; i += ROWS, blocks += q->size) {
         float sum[ROWS], more[ROWS], least[ROWS];
         int64_t m = n - i < ROWS ? n - i : ROWS, near = 0;
-        add_sums(blocks, q->lut, q->nibbles[0], sum);
+        for (int64_t k = 0; k < 16 * q->nibbles[0]; k += 64) KM_FETCH(blocks + 2 * q->size + k);
+        if (!sums_from(blocks, q->lut, q->nibbles[0], need, sum)) continue;
         for (int64_t k = 0; k < m; k++) {
             float s = q->scales[codes[i + k]];
             least[k] = q->base + s * (s * q->square + q->along * (q->low[0] + q->step[0] * sum[k]));
@@ -351,7 +435,8 @@ int64_t KM_SIMD(km_code_near)(const km_stage_query *q, const uint8_t *codes, con
         }
         if (!near) continue;
         if (q->nibbles[1])
-            add_sums(blocks + 16 * q->nibbles[0], q->lut + 16 * q->nibbles[0], q->nibbles[1], more);
+            sums_from(blocks + 16 * q->nibbles[0], q->lut + 16 * q->nibbles[0], q->nibbles[1], 0,
+                      more);
         for (int64_t k = 0; k < m; k++) {
             float s = q->scales[codes[i + k]], b = least[k];
             if (q->nibbles[1]) {

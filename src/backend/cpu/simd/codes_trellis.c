@@ -52,21 +52,42 @@ static float gap(const float *x, const float *y, int64_t n) {
     return v_reduce_add(s + t);
 }
 
-static void offset(const float *q, const float *a, const float *amp, const float *error, int64_t n,
-                   float *p, float *spread) {
+KM_INLINE vf offset_at(const float *q, const float *a, const float *amp, float *p, int64_t i) {
+    vf x = v_load(q + i);
+    if (a) x -= v_load(a + i);
+    x *= v_load(amp + i);
+    v_store(p + i, x);
+    return x;
+}
+
+static float offset(const float *q, const float *a, const float *amp, int64_t n, float *p) {
     vf s = v_zero(), t = v_zero();
-    for (int64_t i = 0; i < n; i += KM_VF) {
-        vf x = v_load(q + i);
-        if (a) x -= v_load(a + i);
-        x *= v_load(amp + i);
-        v_store(p + i, x);
-        if (!error) continue;
-        s = v_fma(x * x, v_load(error + i), s);
-        t = v_fma(x * x, v_load(error + n + i), t);
+    int64_t i = 0;
+    for (; i + 2 * KM_VF <= n; i += 2 * KM_VF) {
+        vf x = offset_at(q, a, amp, p, i), y = offset_at(q, a, amp, p, i + KM_VF);
+        s = v_fma(x, x, s);
+        t = v_fma(y, y, t);
     }
-    if (!error) return;
-    spread[0] = v_reduce_add(s);
-    spread[1] = v_reduce_add(t);
+    for (; i < n; i += KM_VF) {
+        vf x = offset_at(q, a, amp, p, i);
+        s = v_fma(x, x, s);
+    }
+    return v_reduce_add(s + t);
+}
+
+static float spread_of(const float *p, const float *error, int64_t n) {
+    vf s = v_zero(), t = v_zero();
+    int64_t i = 0;
+    for (; i + 2 * KM_VF <= n; i += 2 * KM_VF) {
+        vf x = v_load(p + i), y = v_load(p + i + KM_VF);
+        s = v_fma(x * x, v_load(error + i), s);
+        t = v_fma(y * y, v_load(error + i + KM_VF), t);
+    }
+    for (; i < n; i += KM_VF) {
+        vf x = v_load(p + i);
+        s = v_fma(x * x, v_load(error + i), s);
+    }
+    return v_reduce_add(s + t);
 }
 
 static void add4(float *sum, const float *const x[4], const float w[4], int64_t n) {
@@ -92,17 +113,14 @@ KM_INLINE vf spread(vf m, int first, int rate) {
     __m256i from = _mm256_srl_epi32(_mm256_add_epi32(lane, _mm256_set1_epi32(first)),
                                     _mm_cvtsi32_si128(rate));
     return (vf)_mm256_permutevar8x32_ps((__m256)m, from);
+#elif defined(__aarch64__)
+    const uint32x4_t lane = {0, 1, 2, 3};
+    uint32x4_t from = vshlq_u32(vaddq_u32(lane, vdupq_n_u32((uint32_t)first)), vdupq_n_s32(-rate));
+    from = vmlaq_n_u32(vdupq_n_u32(0x03020100), from, 0x04040404); /* its four bytes */
+    return (vf)vqtbl1q_u8((uint8x16_t)m, vreinterpretq_u8_u32(from));
 #else
     return (vf){m[first >> rate], m[(first + 1) >> rate], m[(first + 2) >> rate],
                 m[(first + 3) >> rate]};
-#endif
-}
-
-KM_INLINE void store_bytes(uint8_t *to, vi x) {
-#if defined(KM_AVX512)
-    _mm_storeu_si128((__m128i *)to, _mm512_cvtepi32_epi8((__m512i)x));
-#else
-    for (int i = 0; i < KM_VF; i++) to[i] = (uint8_t)x[i];
 #endif
 }
 
@@ -119,7 +137,7 @@ KM_INLINE void step_at(int rate, const float *values, float x, float amp, const 
             best = v_select(less, c, best);
             from = vi_select(less, vi_set1(j), from);
         }
-        store_bytes(back + u, from);
+        vi_store_bytes(back + u, from);
         for (int i = 0; i < ways * KM_VF; i += KM_VF) {
             int s = (u << rate) + i;
             vf e = v_fnma(av, v_load(values + s), xv);
@@ -211,4 +229,5 @@ const km_code_kernels KM_SIMD(km_simd_codes) = {.turn = turn,
                                                 .gap = gap,
                                                 .tables = KM_SIMD(km_code_tables),
                                                 .near = KM_SIMD(km_code_near),
-                                                .lay = KM_SIMD(km_code_lay)};
+                                                .lay = KM_SIMD(km_code_lay),
+                                                .spread = spread_of};

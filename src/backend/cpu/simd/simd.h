@@ -15,6 +15,8 @@
 #include <string.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #ifndef KM_ISA_SUFFIX
@@ -75,6 +77,19 @@ KM_INLINE vi vi_load(const int32_t *p) {
     return v;
 }
 KM_INLINE void vi_store(int32_t *p, vi v) { memcpy(p, &v, sizeof v); }
+
+/* The lowest byte of each lane. */
+KM_INLINE void vi_store_bytes(uint8_t *p, vi v) {
+#if defined(KM_AVX512)
+    _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8((__m512i)v));
+#elif defined(__aarch64__)
+    uint16x4_t half = vmovn_u32((uint32x4_t)v);
+    uint32_t four = vget_lane_u32(vreinterpret_u32_u8(vmovn_u16(vcombine_u16(half, half))), 0);
+    memcpy(p, &four, sizeof four);
+#else
+    for (int i = 0; i < KM_VF; i++) p[i] = (uint8_t)v[i];
+#endif
+}
 
 /* Bit patterns. */
 KM_INLINE vi v_bits(vf x) { return (vi)x; }
@@ -163,8 +178,13 @@ KM_INLINE bool vm_any(vm a) { return _mm256_movemask_ps((__m256)a) != 0; }
 KM_INLINE bool vm_all(vm a) { return _mm256_movemask_ps((__m256)a) == 0xff; }
 #else
 KM_INLINE vf v_select(vm m, vf a, vf b) { return (vf)(((vi)a & m) | ((vi)b & ~m)); }
+#if defined(__aarch64__)
+KM_INLINE bool vm_any(vm a) { return vmaxvq_u32((uint32x4_t)a) != 0; }
+KM_INLINE bool vm_all(vm a) { return vminvq_u32((uint32x4_t)a) != 0; }
+#else
 KM_INLINE bool vm_any(vm a) { return (a[0] | a[1] | a[2] | a[3]) != 0; }
 KM_INLINE bool vm_all(vm a) { return (a[0] & a[1] & a[2] & a[3]) != 0; }
+#endif
 #endif
 KM_INLINE vi vi_select(vm m, vi a, vi b) { return (vi)v_select(m, (vf)a, (vf)b); }
 KM_INLINE vm vm_and(vm a, vm b) { return a & b; }
@@ -194,14 +214,14 @@ KM_INLINE vf v_fma(vf a, vf b, vf c) {
 KM_INLINE vf v_fnma(vf a, vf b, vf c) {
     return (vf)_mm256_fnmadd_ps((__m256)a, (__m256)b, (__m256)c);
 }
-#elif defined(__ARM_FEATURE_FMA)
+#elif defined(__aarch64__)
 #define KM_BASE_FMA 1
 KM_INLINE vf v_fma(vf a, vf b, vf c) {
-    vf r;
-    for (int i = 0; i < KM_VF; i++) r[i] = __builtin_fmaf(a[i], b[i], c[i]);
-    return r;
+    return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 }
-KM_INLINE vf v_fnma(vf a, vf b, vf c) { return v_fma(-a, b, c); }
+KM_INLINE vf v_fnma(vf a, vf b, vf c) {
+    return (vf)vfmsq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+}
 #else
 KM_INLINE vf v_fma(vf a, vf b, vf c) { return a * b + c; }
 KM_INLINE vf v_fnma(vf a, vf b, vf c) { return c - a * b; }
@@ -237,6 +257,8 @@ KM_INLINE vf v_sqrt(vf a) { return (vf)_mm512_sqrt_ps((__m512)a); }
 KM_INLINE vf v_sqrt(vf a) { return (vf)_mm256_sqrt_ps((__m256)a); }
 #elif defined(__x86_64__)
 KM_INLINE vf v_sqrt(vf a) { return (vf)_mm_sqrt_ps((__m128)a); }
+#elif defined(__aarch64__)
+KM_INLINE vf v_sqrt(vf a) { return (vf)vsqrtq_f32((float32x4_t)a); }
 #else
 KM_INLINE vf v_sqrt(vf a) {
     for (int i = 0; i < KM_VF; i++) a[i] = __builtin_sqrtf(a[i]);
@@ -253,6 +275,10 @@ KM_INLINE vf vi_to_float(vi a) { return (vf)_mm512_cvtepi32_ps((__m512i)a); }
 KM_INLINE vf v_round(vf a) { return (vf)_mm256_round_ps((__m256)a, 0x08); }
 KM_INLINE vi v_to_int(vf a) { return (vi)_mm256_cvtps_epi32((__m256)a); }
 KM_INLINE vf vi_to_float(vi a) { return (vf)_mm256_cvtepi32_ps((__m256i)a); }
+#elif defined(__aarch64__)
+KM_INLINE vf v_round(vf a) { return (vf)vrndnq_f32((float32x4_t)a); }
+KM_INLINE vi v_to_int(vf a) { return (vi)vcvtnq_s32_f32((float32x4_t)a); }
+KM_INLINE vf vi_to_float(vi a) { return (vf)vcvtq_f32_s32((int32x4_t)a); }
 #else
 KM_INLINE vf v_round(vf a) {
     vf magic = v_set1(12582912.0f); /* 1.5 * 2^23: the sum has no room for a fraction */
@@ -445,6 +471,8 @@ KM_INLINE float v_reduce_max(vf a) {
     __m128 q = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
     q = _mm_max_ps(q, _mm_movehl_ps(q, q));
     return _mm_cvtss_f32(_mm_max_ss(q, _mm_movehdup_ps(q)));
+#elif defined(__aarch64__)
+    return vmaxnmvq_f32((float32x4_t)a);
 #else
     float m = a[0];
     for (int i = 1; i < KM_VF; i++) m = a[i] > m ? a[i] : m;
@@ -510,6 +538,9 @@ KM_INLINE vh v_to_f16(vf x) { return (vh)_mm512_cvtps_ph((__m512)x, 0x08); }
 #elif defined(KM_AVX2)
 KM_INLINE vf v_from_f16(vh h) { return (vf)_mm256_cvtph_ps((__m128i)h); }
 KM_INLINE vh v_to_f16(vf x) { return (vh)_mm256_cvtps_ph((__m256)x, 0x08); }
+#elif defined(__aarch64__)
+KM_INLINE vf v_from_f16(vh h) { return (vf)vcvt_f32_f16((float16x4_t)h); }
+KM_INLINE vh v_to_f16(vf x) { return (vh)vcvt_f16_f32((float32x4_t)x); }
 #else
 KM_INLINE vf v_from_f16(vh h) {
     vu u = vh_widen(h), sign = (u & 0x8000u) << 16, a = (u & 0x7fffu) << 13;
