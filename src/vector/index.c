@@ -2,6 +2,7 @@
 #include "vector/index.h"
 #include "base/alloc.h"
 #include "tensor/dtype.h"
+#include "vector/coder_impl.h"
 #include <math.h>
 #include <string.h>
 
@@ -31,35 +32,51 @@ bool km_anchors_to_half(float *anchors, int64_t n) {
 }
 
 typedef struct turn_job {
-    km_index *x;
-    int64_t turned;
+    const km_index *x;
+    float *space; /* (workers, KM_TURN_ROWS, dim) */
 } turn_job;
 
+/* Groups of KM_TURN_ROWS anchors. */
 static void turn_anchors(void *arg, int64_t begin, int64_t end, int worker) {
     const turn_job *j = arg;
     const km_index *x = j->x;
-    (void)worker;
-    for (int64_t c = begin; c < end; c++) {
-        const float *a = x->anchors + c * x->dim;
-        double sum = 0;
-        for (int64_t i = 0; i < x->dim; i++) sum += (double)a[i] * a[i];
-        x->norms[c] = (float)sum;
-        if (x->coder) km_coder_turn(x->coder, a, x->turned + c * j->turned);
+    float *rows = j->space + worker * KM_TURN_ROWS * x->dim;
+    for (int64_t g = begin; g < end; g++) {
+        int64_t first = g * KM_TURN_ROWS, n = x->cells - first;
+        if (n > KM_TURN_ROWS) n = KM_TURN_ROWS;
+        memset(rows, 0, sizeof *rows * (size_t)(KM_TURN_ROWS * x->dim));
+        memcpy(rows, x->anchors + first * x->dim, sizeof *rows * (size_t)(n * x->dim));
+        km_coder_turn_rows(x->coder, rows, x->turned + first * x->axes);
     }
+}
+
+static bool turn_all(km_index *x, km_threads *t) {
+    if (!x->coder) return true;
+    size_t each = sizeof(float) * (size_t)(KM_TURN_ROWS * x->dim);
+    int64_t groups = (x->cells + KM_TURN_ROWS - 1) / KM_TURN_ROWS;
+    x->axes = km_coder_turned(x->coder) - x->dim;
+    x->turned = km_alloc(sizeof(float) * (size_t)(groups * KM_TURN_ROWS * x->axes));
+    turn_job job = {x, km_alloc(each * (size_t)km_threads_count(t))};
+    bool ok = x->turned && job.space;
+    if (ok) km_threads_for(t, groups, 2, turn_anchors, &job);
+    km_free(job.space);
+    return ok;
 }
 
 km_index *km_index_frame(km_threads *t, km_metric metric, km_rerank rerank, int64_t dim,
                          float *anchors, int64_t cells, km_coder *coder, km_error *err) {
     km_index *x = km_calloc(1, sizeof *x);
-    int64_t turned = coder ? km_coder_turned(coder) : 0;
+    bool ok = x;
     if (x) {
-        x->norms = km_alloc(sizeof(float) * (size_t)cells);
-        x->turned = km_alloc(sizeof(float) * (size_t)(cells * turned + 1));
+        x->dim = dim;
+        x->cells = cells;
+        x->anchors = anchors;
+        x->coder = coder;
         x->meta = json_object();
+        ok = x->meta && turn_all(x, t) && pthread_rwlock_init(&x->lock, NULL) == 0;
     }
-    if (!x || !x->norms || !x->turned || !x->meta || pthread_rwlock_init(&x->lock, NULL) != 0) {
+    if (!ok) {
         if (x) {
-            km_free(x->norms);
             km_free(x->turned);
             json_decref(x->meta);
         }
@@ -73,17 +90,11 @@ km_index *km_index_frame(km_threads *t, km_metric metric, km_rerank rerank, int6
     pthread_mutex_init(&x->pool_lock, NULL);
     x->metric = metric;
     x->rerank = rerank;
-    x->dim = dim;
-    x->cells = cells;
-    x->anchors = anchors;
-    x->coder = coder;
     x->mode = !coder                                  ? KM_INDEX_ANCHORS_ONLY
               : km_coder_mode(coder) == KM_CODE_DENSE ? KM_INDEX_DENSE
                                                       : KM_INDEX_FAST;
     x->code_bytes = coder ? km_coder_bytes(coder) : 0;
     x->vector_bytes = km_kmx_vector_bytes(&(km_kmx_head){.rerank = rerank, .dim = dim});
-    turn_job job = {x, turned};
-    km_threads_for(t, cells, 16, turn_anchors, &job);
     return x;
 }
 
@@ -92,7 +103,6 @@ void km_index_close(km_index *x) {
     for (int i = 0; i < x->n_segments; i++) km_segment_close(&x->segments[i]);
     km_free(x->segments);
     km_free(x->anchors);
-    km_free(x->norms);
     km_free(x->turned);
     km_coder_free(x->coder);
     json_decref(x->meta);

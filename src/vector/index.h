@@ -35,9 +35,9 @@ struct km_index {
     double energy;
     bool half;       /* anchors are exact in f16, and kept so in files */
     float *anchors;  /* (cells, dim) */
-    float *norms;    /* (cells): |anchor|^2 */
     km_coder *coder; /* NULL in anchors-only */
-    float *turned;   /* (cells, turned): anchors as scans want them */
+    int64_t axes;
+    float *turned;   /* (cells, axes): anchors as scans want them */
     json_t *meta;
     km_segment *segments;
     int n_segments, cap_segments;
@@ -46,7 +46,7 @@ struct km_index {
     double file_bytes; /* of the files opened, while nothing has changed; 0 otherwise */
 };
 
-/* Sets mode and code sizes, norms and turned anchors; takes `anchors` (cells, dim) and coder over,
+/* Sets mode and code sizes and turned anchors; takes `anchors` (cells, dim) and coder over,
  * also when it fails. `half` rounds the anchors to f16 if that is harmless. */
 km_index *km_index_frame(km_threads *t, km_metric metric, km_rerank rerank, int64_t dim,
                          float *anchors, int64_t cells, km_coder *coder, km_error *err);

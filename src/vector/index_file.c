@@ -129,7 +129,7 @@ km_index *km_index_from_file(km_kmx *f, km_error *err) {
         km_kmx_close(f);
         return NULL;
     }
-    km_threads *t = h->cells * h->dim > 1 << 20 ? km_threads_new(0) : NULL;
+    km_threads *t = h->cells * h->dim > 1 << 17 ? km_threads_new(0) : NULL;
     km_index *x = km_index_frame(t, h->metric, h->rerank, h->dim, anchors, h->cells, coder, err);
     km_threads_free(t);
     if (!x) {

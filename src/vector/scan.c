@@ -40,7 +40,7 @@ struct km_scan {
     const km_coder *c;
     scan_plan *plan, *own; /* of fast codes; own: NULL where another scan's is used */
     bool product, entered; /* entered: p is that of this cell */
-    const float *anchor;   /* of the cell; NULL: none */
+    const float *axes;     /* of the cell's anchor; NULL: none */
     float *query;   /* (km_coder_turned) */
     float *p;       /* (turned) query minus anchor along the axes, times amp */
     float size;     /* |p|^2, of the last class */
@@ -212,14 +212,13 @@ void km_scan_aim(km_scan *s, float limit) { s->aim = limit; }
 /* What the rows of a cell are compared with: p. Of products it is the query's alone. */
 static void enter(km_scan *s) {
     const km_coder *c = s->c;
-    const float *q = s->query + c->dim, *a = s->product ? NULL : s->anchor;
+    const float *q = s->query + c->dim, *a = s->product ? NULL : s->axes;
     float *p = s->p;
     s->entered = true;
     for (int i = 0; i < TIERS; i++) {
         s->staged[i].ready = 0;
         s->staged[i].spread = -1;
     }
-    if (a) a += c->dim;
     for (int i = 0; i < c->classes; i++) {
         const km_axes *x = &c->axes[i];
         s->size = km_simd_codes()->offset(q, a, x->amp, x->padded, p);
@@ -229,11 +228,11 @@ static void enter(km_scan *s) {
     }
 }
 
-void km_scan_cell_at(km_scan *s, const float *turned_anchor, float own, float add) {
+void km_scan_cell_at(km_scan *s, const float *axes, float own, float add) {
     s->add = add;
     s->base = add + (s->product ? -own : own);
     s->tier = -1;
-    s->anchor = turned_anchor;
+    s->axes = axes;
     if (!s->product) {
         s->length = sqrtf(own);
         s->entered = false;
@@ -244,16 +243,14 @@ void km_scan_cell(km_scan *s, const float *turned_anchor, float add) {
     const km_code_kernels *k = km_simd_codes();
     const float *a = turned_anchor, *q = s->query;
     int64_t n = s->c->dim;
-    km_scan_cell_at(s, a, s->product ? a ? k->dot(q, a, n) : 0 : a ? k->gap(q, a, n) : k->dot(q, q, n),
-                    add);
+    float own = s->product ? a ? k->dot(q, a, n) : 0 : a ? k->gap(q, a, n) : k->dot(q, q, n);
+    km_scan_cell_at(s, a ? a + n : NULL, own, add);
 }
 
 /* Of rows: scales, and what stage one reads of the first block and of those left over. */
-void km_scan_expect(const km_scan *s, const float *turned_anchor, const uint8_t *packed, int64_t n) {
+void km_scan_expect(const km_scan *s, const float *axes, const uint8_t *packed, int64_t n) {
     const km_coder *c = s->c;
-    const char *axes = (const char *)(turned_anchor + c->dim);
-    for (size_t i = 0; i < (size_t)c->turned * sizeof(float); i += 64)
-        __builtin_prefetch(axes + i);
+    for (int64_t i = 0; i < c->turned; i += 16) __builtin_prefetch(axes + i);
     if (c->trellis || n == 0) return;
     if (n > KM_STAGE_GROUP) n = KM_STAGE_GROUP;
     int64_t whole = n / KM_STAGE_ROWS * KM_STAGE_ROWS;

@@ -24,11 +24,12 @@ void km_scan_query(km_scan *s, const float *query, km_metric metric);
 /* The cell whose rows come next: its anchor, turned by km_coder_turn (km_coder_turned floats), or
  * NULL for rows that were coded without one. `add` is added to each distance. */
 void km_scan_cell(km_scan *s, const float *turned_anchor, float add);
-/* The same for who knows `own`: |query - anchor|^2, or <query, anchor> where products are asked. */
-void km_scan_cell_at(km_scan *s, const float *turned_anchor, float own, float add);
+/* The same for who knows `own`, |query - anchor|^2, or <query, anchor> where products are asked:
+ * `axes` is what km_coder_turn_rows makes of the anchor. */
+void km_scan_cell_at(km_scan *s, const float *axes, float own, float add);
 
 /* Asks memory for what the next cell begins with, of its anchor and of n packed rows. */
-void km_scan_expect(const km_scan *s, const float *turned_anchor, const uint8_t *packed, int64_t n);
+void km_scan_expect(const km_scan *s, const float *axes, const uint8_t *packed, int64_t n);
 
 /* What the query's limit will be about, for the cells that come: it decides how much of a row is
  * looked at first, and so has a part in keys. Until then, and for INFINITY, it is not known. */

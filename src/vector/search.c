@@ -256,7 +256,7 @@ static km_status scan_cell(seeker *s, asked *const *q, int queries, near_cell c)
     km_index *x = s->x;
     bool cosine = x->metric == KM_METRIC_COSINE;
     for (int i = 0; x->coder && i < queries; i++)
-        km_scan_cell_at(q[i]->scan, x->turned + c.cell * km_coder_turned(x->coder),
+        km_scan_cell_at(q[i]->scan, x->turned + c.cell * x->axes,
                         q[i]->apart[c.cell], cosine ? 1.0f : 0.0f);
     for (int i = 0; i < x->n_segments; i++) {
         km_segment *g = &x->segments[i];
@@ -275,7 +275,7 @@ static km_status scan_cell(seeker *s, asked *const *q, int queries, near_cell c)
 static void expect_cell(const km_index *x, const asked *q, int64_t cell) {
     const km_segment *g = &x->segments[0];
     if (!q->scan || x->n_segments == 0) return;
-    km_scan_expect(q->scan, x->turned + cell * km_coder_turned(x->coder),
+    km_scan_expect(q->scan, x->turned + cell * x->axes,
                    g->codes + g->start[cell] * x->code_bytes,
                    (int64_t)(g->start[cell + 1] - g->start[cell]));
 }
