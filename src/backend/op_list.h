@@ -175,7 +175,8 @@
      *   left out. Same bits every run. */                                                          \
     X(NEAREST, nearest) X(CELL_SUMS, cell_sums)                                                    \
     /* query (q, d), codes u8 (n, stride), scale u8 (n), cell i32 (n), place i32 (d + 1), amp (d),  \
-     * tables (10, 256), centre (cells, d) -> id i32 (q, k), dist (q, k): of every query the k      \
+     * tables (10, 256), centre (cells, d), with trellises rate i32 (d) and windows (9, 4096)       \
+     * -> id i32 (q, k), dist (q, k): of every query the k                                         \
      * nearest coded rows (ops/scan_codes.h tells what a row is). n[0] k, n[1] 1: minus the inner    \
      * product, n[2] 1: all in f32, n[3] rows decoded at a time (0: any), f[0] what a row's scale    \
      * squared adds to its squared distance. */                                                     \

@@ -8,7 +8,7 @@
 
 typedef struct form {
     int64_t queries, rows, d, cells, k;
-    int bits; /* 9: mixed */
+    int bits; /* 9: mixed; 12: windows of a trellis */
     bool product, exact;
     int64_t chunk;
 } form;
@@ -23,14 +23,19 @@ static const form forms[] = {
     {1030, 300, 16, 2, 2, 4, false, false, 0}, {2, 0, 4, 1, 3, 4, false, false, 0},
     {0, 9, 4, 1, 3, 4, false, false, 0},      {2, 20000, 8, 5, 10, 4, false, false, 0},
     {2, 9000, 4, 1, 20, 1, false, false, 0}, /* more ties than a list holds */
+    {3, 600, 40, 4, 10, 12, false, false, 256}, {2, 700, 131, 3, 7, 12, true, false, 0},
+    {2, 300, 8, 2, 5, 12, false, true, 0},
 };
 
 static uint32_t draw(int64_t stream, int64_t i) { return km_philox(11, (uint64_t)stream, (uint64_t)i).v[0]; }
 
-static int column_bits(const form *f, int64_t j) { return f->bits == 9 ? (int)(draw(1, j) % 9) : f->bits; }
+/* Bits that a column adds to a code. */
+static int column_bits(const form *f, int64_t j) {
+    return f->bits == 9 || f->bits == 12 ? (int)(draw(1, j) % 9) : f->bits;
+}
 
 static int64_t stride_of(const form *f) {
-    int64_t bits = 0;
+    int64_t bits = f->bits == 12 ? 12 : 0;
     for (int64_t j = 0; j < f->d; j++) bits += column_bits(f, j);
     return (bits + 31) / 32 * 4;
 }
@@ -58,20 +63,26 @@ static void derive(km_ctx *ctx, const km_case *c, km_tensor **in) {
     }
     for (int64_t i = 0; i < KM_SCAN_TABLES * 256; i++)
         tables[i] = i < 9 * 256 ? (float)(draw(7, i) % 9) - 4 : (float)(draw(8, i) % 3) * 0.5f;
+    if (f->bits != 12) return;
+    int32_t *rate = km_tensor_ptr(in[8]);
+    float *windows = km_tensor_ptr(in[9]);
+    for (int64_t j = 0; j < f->d; j++) rate[j] = column_bits(f, j);
+    for (int64_t i = 0; i < 9 * 4096; i++) windows[i] = (float)(draw(9, i) % 9) - 4;
 }
 
 void km_cases_scan_codes(km_case_fn fn, void *user) {
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
         const form *f = &forms[i];
-        km_case c = {.op = KM_OP_SCAN_CODES, .n_in = 8, .dtypes = KM_BIT(KM_F32), .no_gradient = true,
+        km_case c = {.op = KM_OP_SCAN_CODES, .n_in = f->bits == 12 ? 10 : 8, .dtypes = KM_BIT(KM_F32), .no_gradient = true,
                      .derive = derive,
                      .p = {.axis = (int)i, .n = {f->k, f->product, f->exact, f->chunk}, .f = {0.5}}};
         const struct { km_shape shape; km_dtype dtype; } is[] = {
             {KM_SHAPE(f->queries, f->d), KM_F32}, {KM_SHAPE(f->rows, stride_of(f)), KM_U8},
             {KM_SHAPE(f->rows), KM_U8},           {KM_SHAPE(f->rows), KM_I32},
             {KM_SHAPE(f->d + 1), KM_I32},         {KM_SHAPE(f->d), KM_F32},
-            {KM_SHAPE(KM_SCAN_TABLES, 256), KM_F32}, {KM_SHAPE(f->cells, f->d), KM_F32}};
-        for (int k = 0; k < 8; k++)
+            {KM_SHAPE(KM_SCAN_TABLES, 256), KM_F32}, {KM_SHAPE(f->cells, f->d), KM_F32},
+            {KM_SHAPE(f->d), KM_I32},             {KM_SHAPE(9, 4096), KM_F32}};
+        for (int k = 0; k < c.n_in; k++)
             c.in[k] = (km_case_in){.shape = is[k].shape, .values = KM_V_DERIVED, .dtype = is[k].dtype};
         if (!fn(user, &c)) return;
     }

@@ -1,8 +1,9 @@
 /* The row of the op table for scans of codes, and its call. */
 #include "ops/scan_codes.h"
+#include "backend/trellis.h"
 #include "ops/families.h"
 
-enum { QUERY, CODES, SCALE, CELL, PLACE, AMP, TABLES, CENTRE, INPUTS };
+enum { QUERY, CODES, SCALE, CELL, PLACE, AMP, TABLES, CENTRE, RATE, WINDOWS, INPUTS };
 
 static km_status want(km_ctx *ctx, const char *name, const char *arg, const km_tensor *t, km_dtype dtype,
                       km_shape shape) {
@@ -13,7 +14,6 @@ static km_status want(km_ctx *ctx, const char *name, const char *arg, const km_t
 static km_status infer_scan(km_ctx *ctx, const char *name, km_tensor *const *in, int n_in,
                             const km_params *p, km_outputs *out) {
     char text[KM_SHAPE_TEXT];
-    (void)n_in;
     static const int wanted[] = {QUERY, CODES, CENTRE};
     for (int i = 0; i < 3; i++)
         if (in[wanted[i]]->shape.ndim != 2)
@@ -34,6 +34,10 @@ static km_status infer_scan(km_ctx *ctx, const char *name, km_tensor *const *in,
         want(ctx, name, "tables", in[TABLES], KM_F32, KM_SHAPE(KM_SCAN_TABLES, 256)) != KM_OK ||
         want(ctx, name, "centre", in[CENTRE], KM_F32, KM_SHAPE(cells, d)) != KM_OK)
         return ctx->error.code;
+    if (n_in > RATE && (n_in != INPUTS || want(ctx, name, "rate", in[RATE], KM_I32, KM_SHAPE(d)) != KM_OK ||
+                        want(ctx, name, "windows", in[WINDOWS], KM_F32,
+                             KM_SHAPE(KM_TRELLIS_RATE + 1, KM_TRELLIS_STATES)) != KM_OK))
+        return km_fail(ctx, KM_ERR_SHAPE, "%s: rates and windows come together", name);
     *out = (km_outputs){.n = 2, .dtype = {KM_I32, KM_F32},
                         .shape = {KM_SHAPE(q, p->n[0]), KM_SHAPE(q, p->n[0])}};
     return KM_OK;
@@ -41,7 +45,7 @@ static km_status infer_scan(km_ctx *ctx, const char *name, km_tensor *const *in,
 
 void km_rows_scan_codes(km_op_row *t) {
     t[KM_OP_SCAN_CODES] = (km_op_row){.formula = "the k coded rows nearest to each query",
-                                      .min_in = INPUTS, .max_in = INPUTS, .dtypes = KM_BIT(KM_F32),
+                                      .min_in = RATE, .max_in = INPUTS, .dtypes = KM_BIT(KM_F32),
                                       .infer = infer_scan, .tol = KM_TOL_SUM};
 }
 
@@ -49,10 +53,11 @@ km_status km_scan_coded(km_ctx *ctx, km_tensor *query, const km_coded *r, int64_
                         const km_scan_codes_options *o, km_tensor **id, km_tensor **dist) {
     static const km_scan_codes_options plain;
     if (!o) o = &plain;
-    km_tensor *in[INPUTS] = {query, r->codes, r->scale, r->cell, r->place, r->amp, r->tables, r->centre};
+    km_tensor *in[INPUTS] = {query, r->codes, r->scale, r->cell, r->place, r->amp, r->tables, r->centre,
+                             r->rate, r->windows};
     km_tensor *out[KM_MAX_OUTPUTS] = {0};
     km_params p = {.n = {k, o->product, o->exact, o->chunk}, .f = {r->lost}};
-    km_apply(ctx, KM_OP_SCAN_CODES, in, INPUTS, &p, out);
+    km_apply(ctx, KM_OP_SCAN_CODES, in, r->rate ? INPUTS : RATE, &p, out);
     *id = out[0];
     *dist = out[1];
     return km_ctx_status(ctx);

@@ -9,15 +9,18 @@
 
 /* Row i is y_i = centre[cell_i] + scales[scale_i] * (amp_j * level_j) over its columns j. The level of
  * column j is the number at bits [place_j, place_{j+1}) of the row's code, lowest bit first, at most 8
- * of them, looked up in the table of so many bits. Rows whose cell does not exist are left out. */
+ * of them, looked up in the table of so many bits. In trellis codes it is the window of 12 bits from
+ * place_j on, looked up in the windows of rate_j. Rows whose cell does not exist are left out. */
 typedef struct km_coded {
     km_tensor *codes;   /* (n, stride) u8, stride a multiple of 4 */
     km_tensor *scale;   /* (n) u8 */
     km_tensor *cell;    /* (n) i32 */
-    km_tensor *place;   /* (d + 1) i32, never falling */
+    km_tensor *place;   /* (d + 1) i32; of levels, never falling */
     km_tensor *amp;     /* (d) f32 */
     km_tensor *tables;  /* (KM_SCAN_TABLES, 256) f32 */
     km_tensor *centre;  /* (cells, d) f32 */
+    km_tensor *rate;    /* (d) i32, 0 to 8; NULL: levels */
+    km_tensor *windows; /* (9, 4096) f32, with rate */
     float lost;         /* times a row's scale squared is added to its squared distance */
 } km_coded;
 

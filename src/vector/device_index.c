@@ -1,32 +1,46 @@
-/* Indexes on a device. Rows are told apart in the turned space: anchors and queries are turned by one
- * orthonormal matrix, the coder's axes and, where these leave out some directions, others that complete
- * them; anchors lie along those too. */
+/* Indexes on a device. Rows are told apart in a turned space: anchors and queries are turned by one
+ * orthonormal matrix, a class' axes and, where these leave out some directions, others that complete
+ * them; anchors lie along those too. So each class of rows has a frame of its own, and is searched by
+ * itself. An index that the device has no room for is lent to it in parts, which come over one while the
+ * last is searched. What parts find is merged here. */
 #include "vector/device_index.h"
 #include "base/alloc.h"
 #include "ops/scan_codes.h"
-#include "vector/coder_impl.h"
+#include "vector/device_rows.h"
 #include "vector/input.h"
 #include <math.h>
-#include <stdatomic.h>
-#include <string.h>
 
-#define MOST_DIM 4096 /* the matrix of a turn is dim x dim */
+#define MOST_DIM 4096                     /* the matrix of a turn is dim x dim */
+#define LEAST_ROWS 4096                   /* of a part that is lent, where there are so many */
+#define SLOTS 5                           /* pieces of lent memory that a device holds at once, at most */
+#define SCRATCH ((double)(208 << 20))     /* of a scan: decoded rows and lists of candidates */
+
+/* Rows of one class, on the device or lent to it. */
+typedef struct part {
+    int kind;
+    int64_t first, n;
+    km_tensor *codes, *scale, *cell;
+} part;
 
 struct km_device_index {
     km_ctx *ctx;
     km_index *x;
-    km_coded rows;
-    km_tensor *turn;  /* (dim, dim): a query times it is turned */
-    km_tensor *mean;  /* (1, dim): taken from anchors and queries where only differences count; or NULL */
-    uint64_t *ids;    /* of a row */
-    int64_t n;
+    km_device_rows rows;                /* all but ids only while parts are lent */
+    km_coded frame[KM_CODER_CLASSES];   /* of each class; its rows are those of a part */
+    km_tensor *turn[KM_CODER_CLASSES];  /* (dim, dim): a query times it is turned */
+    km_tensor *mean;     /* (1, dim): taken from anchors and queries where only differences count; or NULL */
+    km_tensor *tables, *windows;
+    part *parts;
+    int n_parts;
+    int64_t chunk;       /* rows decoded at a time; 0: what suits the device */
+    bool lent;
 };
 
 static km_status no_memory(km_error *err) {
     return km_error_set(err, KM_ERR_MEMORY, "no memory for an index on a device");
 }
 
-/* ---- The turn ---- */
+/* ---- Frames ---- */
 
 static void take_away(float *v, const float *axis, int64_t dim) {
     double sum = 0;
@@ -53,9 +67,9 @@ static void complete(float *axes, int64_t count, int64_t dim) {
     }
 }
 
-/* axes (dim, dim), a row an axis. */
-static void fill_axes(const km_coder *c, float *axes, float *space) {
-    int64_t dim = c->dim, count = c->axes[0].count;
+/* axes (dim, dim) of a class, a row an axis. */
+static void fill_axes(const km_coder *c, const km_axes *a, float *axes, float *space) {
+    int64_t dim = c->dim;
     if (c->signs) {
         for (int64_t j = 0; j < dim; j++) {
             memset(space, 0, sizeof *space * (size_t)dim);
@@ -65,139 +79,157 @@ static void fill_axes(const km_coder *c, float *axes, float *space) {
         }
         return;
     }
-    memcpy(axes, c->axes[0].axis, sizeof *axes * (size_t)(count * dim));
-    complete(axes, count, dim);
-}
-
-/* ---- Rows ---- */
-
-typedef struct unpack_job {
-    const km_index *x;
-    const int32_t *place;
-    int64_t stride, first; /* of the segment */
-    const km_segment *g;
-    uint8_t *codes, *scale;
-    int32_t *cell;
-    uint64_t *ids;
-    atomic_int failed;
-} unpack_job;
-
-static void unpack_cells(void *arg, int64_t begin, int64_t end, int worker) {
-    unpack_job *j = arg;
-    const km_index *x = j->x;
-    const km_coder *c = x->coder;
-    (void)worker;
-    for (int64_t cell = begin; cell < end && !atomic_load(&j->failed); cell++) {
-        int64_t first = (int64_t)j->g->start[cell], n = (int64_t)j->g->start[cell + 1] - first;
-        uint8_t *plain = n ? km_alloc((size_t)n * x->code_bytes) : NULL;
-        km_error err = {0};
-        if (n && (!plain || km_segment_codes(x, j->g, cell, plain, &err) != KM_OK))
-            atomic_store(&j->failed, err.code ? (int)err.code : (int)KM_ERR_MEMORY);
-        for (int64_t i = 0; i < n && !atomic_load(&j->failed); i++) {
-            const uint8_t *code = plain + (size_t)i * x->code_bytes;
-            int64_t to = j->first + first + i;
-            uint8_t *out = j->codes + to * j->stride;
-            memset(out, 0, (size_t)j->stride);
-            for (int64_t a = 0; a < c->axes[0].count; a++)
-                km_bits_put(out, j->place[a], c->axes[0].bits[a], km_stage_get(&c->stage, code, a));
-            j->scale[to] = code[0];
-            j->cell[to] = km_segment_is_dead(j->g, first + i) ? -1 : (int32_t)cell;
-            j->ids[to] = km_id_get(j->g->ids, first + i, j->g->id_bits);
-        }
-        km_free(plain);
-    }
+    memcpy(axes, a->axis, sizeof *axes * (size_t)(a->count * dim));
+    complete(axes, a->count, dim);
 }
 
 static km_tensor *upload(km_ctx *ctx, km_dtype dtype, km_shape shape, const void *data) {
     return data ? km_keep(ctx, km_from_data(ctx, dtype, shape, data)) : NULL;
 }
 
-static km_status put_rows(km_device_index *d, km_error *err) {
-    const km_index *x = d->x;
-    const km_axes *a = &x->coder->axes[0];
-    int64_t dim = x->dim;
-    int32_t *place = km_calloc((size_t)dim + 1, sizeof *place);
+/* Where columns lie in codes, and their amplitudes. */
+static km_status put_columns(km_device_index *d, const km_axes *a, km_coded *f, km_error *err) {
+    int64_t dim = d->x->dim;
+    bool trellis = d->x->coder->trellis;
+    int32_t *place = km_calloc((size_t)dim + 1, sizeof *place), *rate = km_calloc((size_t)dim, sizeof *rate);
     float *amp = km_calloc((size_t)dim, sizeof *amp);
-    float *tables = km_calloc(KM_SCAN_TABLES * 256, sizeof *tables);
-    for (int64_t i = 0; place && amp && i < dim; i++) {
-        place[i + 1] = place[i] + (i < a->count ? a->bits[i] : 0);
-        if (i < a->count) amp[i] = a->amp[i];
-    }
-    for (int b = 1; tables && b <= KM_LEVEL_BITS; b++)
-        memcpy(tables + b * 256, x->coder->levels[b], sizeof(float) << b);
-    if (tables) memcpy(tables + 9 * 256, x->coder->scales, sizeof x->coder->scales);
-    unpack_job j = {.x = x, .place = place, .ids = d->ids};
-    j.stride = place ? (place[dim] + 31) / 32 * 4 : 0;
-    j.codes = km_alloc((size_t)(d->n * j.stride) + 8);
-    j.scale = km_alloc((size_t)d->n + 1);
-    j.cell = km_alloc(sizeof *j.cell * (size_t)(d->n + 1));
-    km_status s = place && amp && tables && j.codes && j.scale && j.cell ? KM_OK : no_memory(err);
-    for (int i = 0; s == KM_OK && i < x->n_segments; i++) {
-        j.g = &x->segments[i];
-        km_threads_for(d->ctx->threads, x->cells, 1, unpack_cells, &j);
-        j.first += j.g->rows;
-        if (atomic_load(&j.failed))
-            s = km_error_set(err, (km_status)atomic_load(&j.failed), "the codes of the index cannot be read");
+    km_status s = place && rate && amp ? KM_OK : no_memory(err);
+    for (int64_t i = 0; s == KM_OK && i < dim; i++) {
+        bool there = i < a->count;
+        rate[i] = there ? a->bits[i] : 0;
+        amp[i] = there ? a->amp[i] : 0;
+        if (trellis) place[i] = there ? a->at[i] : 0;
+        else place[i + 1] = place[i] + rate[i];
     }
     if (s == KM_OK) {
-        d->rows.codes = upload(d->ctx, KM_U8, KM_SHAPE(d->n, j.stride), j.codes);
-        d->rows.scale = upload(d->ctx, KM_U8, KM_SHAPE(d->n), j.scale);
-        d->rows.cell = upload(d->ctx, KM_I32, KM_SHAPE(d->n), j.cell);
-        d->rows.place = upload(d->ctx, KM_I32, KM_SHAPE(dim + 1), place);
-        d->rows.amp = upload(d->ctx, KM_F32, KM_SHAPE(dim), amp);
-        d->rows.tables = upload(d->ctx, KM_F32, KM_SHAPE(KM_SCAN_TABLES, 256), tables);
-        d->rows.lost = x->coder->lost;
+        f->place = upload(d->ctx, KM_I32, KM_SHAPE(dim + 1), place);
+        f->amp = upload(d->ctx, KM_F32, KM_SHAPE(dim), amp);
+        if (trellis) f->rate = upload(d->ctx, KM_I32, KM_SHAPE(dim), rate);
     }
     km_free(place);
+    km_free(rate);
     km_free(amp);
-    km_free(tables);
-    km_free(j.codes);
-    km_free(j.scale);
-    km_free(j.cell);
     return s;
 }
 
-static km_status put_frame(km_device_index *d, km_error *err) {
+static km_status put_frame(km_device_index *d, int kind, km_error *err) {
     const km_index *x = d->x;
+    km_ctx *ctx = d->ctx;
     int64_t dim = x->dim;
+    km_coded *f = &d->frame[kind];
     float *axes = km_alloc(sizeof *axes * (size_t)(dim * dim));
     float *space = km_calloc((size_t)(dim + km_coder_turned(x->coder)), sizeof *space);
-    float *mean = km_calloc((size_t)dim, sizeof *mean);
-    km_status s = axes && space && mean ? KM_OK : no_memory(err);
+    km_status s = axes && space ? put_columns(d, &x->coder->axes[kind], f, err) : no_memory(err);
     if (s == KM_OK) {
-        fill_axes(x->coder, axes, space);
-        for (int64_t c = 0; c < x->cells; c++)
-            for (int64_t j = 0; j < dim; j++) mean[j] += x->anchors[c * dim + j] / (float)x->cells;
-        km_ctx *ctx = d->ctx;
+        fill_axes(x->coder, &x->coder->axes[kind], axes, space);
         km_tensor *a = km_from_data(ctx, KM_F32, KM_SHAPE(dim, dim), axes);
-        d->turn = km_keep(ctx, km_copy(ctx, km_transpose(ctx, a, 0, 1)));
+        d->turn[kind] = km_keep(ctx, km_copy(ctx, km_transpose(ctx, a, 0, 1)));
         km_tensor *anchors = km_from_data(ctx, KM_F32, KM_SHAPE(x->cells, dim), x->anchors);
-        if (x->metric == KM_METRIC_L2) {
-            d->mean = upload(ctx, KM_F32, KM_SHAPE(1, dim), mean);
-            anchors = km_sub(ctx, anchors, d->mean);
-        }
-        d->rows.centre = km_keep(ctx, km_matmul(ctx, anchors, d->turn));
+        if (d->mean) anchors = km_sub(ctx, anchors, d->mean);
+        f->centre = km_keep(ctx, km_matmul(ctx, anchors, d->turn[kind]));
+        f->tables = d->tables;
+        f->windows = d->windows;
+        f->lost = x->coder->lost;
     }
     km_free(axes);
     km_free(space);
+    km_step_end(ctx);
+    return s;
+}
+
+/* What all frames share: tables, and the anchors' mean. */
+static km_status put_tables(km_device_index *d, km_error *err) {
+    const km_index *x = d->x;
+    const km_coder *c = x->coder;
+    float *tables = km_calloc(KM_SCAN_TABLES * 256, sizeof *tables);
+    float *mean = km_calloc((size_t)x->dim, sizeof *mean);
+    km_status s = tables && mean ? KM_OK : no_memory(err);
+    if (s == KM_OK) {
+        for (int b = 1; b <= KM_LEVEL_BITS && !c->trellis; b++)
+            memcpy(tables + b * 256, c->levels[b], sizeof(float) << b);
+        memcpy(tables + 9 * 256, c->scales, sizeof c->scales);
+        for (int64_t i = 0; i < x->cells; i++)
+            for (int64_t j = 0; j < x->dim; j++) mean[j] += x->anchors[i * x->dim + j] / (float)x->cells;
+        d->tables = upload(d->ctx, KM_F32, KM_SHAPE(KM_SCAN_TABLES, 256), tables);
+        if (c->trellis)
+            d->windows = upload(d->ctx, KM_F32, KM_SHAPE(KM_TRELLIS_RATE + 1, KM_TRELLIS_STATES),
+                                c->tables->window);
+        if (x->metric == KM_METRIC_L2) d->mean = upload(d->ctx, KM_F32, KM_SHAPE(1, x->dim), mean);
+    }
+    km_free(tables);
     km_free(mean);
     return s;
 }
 
-km_device_index *km_device_index_new(km_ctx *ctx, km_index *x, km_error *err) {
-    if (!x->coder || x->coder->trellis || x->coder->classes != 1 || x->dim > MOST_DIM) {
-        km_error_set(err, KM_ERR_UNSUPPORTED, "only fast codes of up to %d dimensions are searched on a device",
+/* ---- Parts ---- */
+
+/* Rows of a part, or 0: all of a class, which stay on the device. What is lent must leave room for a scan,
+ * and a device may hold several pieces of it, each as large as the largest. */
+static int64_t rows_lent(km_device_index *d) {
+    const km_device_ops *ops = d->ctx->device->ops;
+    double row = (double)d->rows.stride + 5, need = row * (double)d->rows.n + SCRATCH;
+    if (d->ctx->device->host || !ops->room) return 0;
+    double room = (double)ops->room(d->ctx->device);
+    if (need <= 0.9 * room) return 0;
+    double decoded = (double)((d->x->dim + 63) / 64 * 64 * 2 + 4); /* bytes of a decoded row */
+    if (room < 4 * SCRATCH) { /* smaller steps, smaller scratch */
+        d->chunk = (int64_t)(0.25 * room / decoded);
+        d->chunk = d->chunk < 1024 ? 1024 : d->chunk;
+    }
+    int64_t rows = (int64_t)(0.4 * room / SLOTS / row);
+    return rows < LEAST_ROWS ? LEAST_ROWS : rows;
+}
+
+static void nothing(void *owner) { (void)owner; }
+
+static km_tensor *rows_of(km_device_index *d, km_dtype dtype, km_shape shape, const void *data) {
+    if (d->lent) return km_wrap(d->ctx, "rows", dtype, shape, data, nothing, NULL);
+    return upload(d->ctx, dtype, shape, data);
+}
+
+static km_status put_parts(km_device_index *d, int64_t most, km_error *err) {
+    km_device_rows *r = &d->rows;
+    int64_t count = 0;
+    d->lent = most > 0;
+    for (int k = 0; k < d->x->coder->classes; k++) {
+        int64_t n = r->start[k + 1] - r->start[k];
+        count += !d->lent ? n > 0 : (n + most - 1) / most;
+    }
+    d->parts = km_calloc((size_t)count + 1, sizeof *d->parts);
+    if (!d->parts) return no_memory(err);
+    for (int k = 0; k < d->x->coder->classes; k++) {
+        int64_t end = r->start[k + 1];
+        for (int64_t i = r->start[k], n; i < end; i += n) {
+            n = d->lent && most < end - i ? most : end - i;
+            part *p = &d->parts[d->n_parts++];
+            *p = (part){.kind = k, .first = i, .n = n};
+            p->codes = rows_of(d, KM_U8, KM_SHAPE(n, r->stride), r->codes + i * r->stride);
+            p->scale = rows_of(d, KM_U8, KM_SHAPE(n), r->scale + i);
+            p->cell = rows_of(d, KM_I32, KM_SHAPE(n), r->cell + i);
+        }
+    }
+    if (d->lent) return KM_OK;
+    km_free(r->codes); /* the device has them */
+    km_free(r->scale);
+    km_free(r->cell);
+    r->codes = r->scale = NULL;
+    r->cell = NULL;
+    return KM_OK;
+}
+
+km_device_index *km_device_index_split(km_ctx *ctx, km_index *x, int64_t rows, km_error *err) {
+    if (!x->coder || x->dim > MOST_DIM) {
+        km_error_set(err, KM_ERR_UNSUPPORTED, "only codes of up to %d dimensions are searched on a device",
                      MOST_DIM);
         return NULL;
     }
     km_device_index *d = km_calloc(1, sizeof *d);
     if (!d) return no_memory(err), NULL;
     *d = (km_device_index){.ctx = ctx, .x = x};
-    for (int i = 0; i < x->n_segments; i++) d->n += x->segments[i].rows;
-    d->ids = km_alloc(sizeof *d->ids * (size_t)(d->n + 1));
-    km_status s = !d->ids ? no_memory(err) : d->n > INT32_MAX
-        ? km_error_set(err, KM_ERR_UNSUPPORTED, "too many rows for a device") : put_rows(d, err);
-    if (s == KM_OK) s = put_frame(d, err);
+    km_status s = km_device_rows_read(x, ctx->threads, &d->rows, err);
+    if (s == KM_OK) s = put_tables(d, err);
+    for (int k = 0; s == KM_OK && k < x->coder->classes; k++) s = put_frame(d, k, err);
+    if (s == KM_OK) s = put_parts(d, rows > 0 ? rows : rows_lent(d), err);
     if (s == KM_OK && km_ctx_status(ctx) != KM_OK)
         s = km_error_set(err, km_ctx_status(ctx), "%s", km_ctx_error(ctx));
     km_step_end(ctx);
@@ -206,14 +238,31 @@ km_device_index *km_device_index_new(km_ctx *ctx, km_index *x, km_error *err) {
     return NULL;
 }
 
+km_device_index *km_device_index_new(km_ctx *ctx, km_index *x, km_error *err) {
+    return km_device_index_split(ctx, x, 0, err);
+}
+
 void km_device_index_free(km_device_index *d) {
     if (!d) return;
-    km_tensor *all[] = {d->rows.codes, d->rows.scale, d->rows.cell, d->rows.place, d->rows.amp,
-                        d->rows.tables, d->rows.centre, d->turn, d->mean};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) km_release(all[i]);
-    km_free(d->ids);
+    for (int i = 0; i < d->n_parts; i++) {
+        km_release(d->parts[i].codes);
+        km_release(d->parts[i].scale);
+        km_release(d->parts[i].cell);
+    }
+    for (int k = 0; k < KM_CODER_CLASSES; k++) {
+        km_tensor *all[] = {d->turn[k], d->frame[k].centre, d->frame[k].place, d->frame[k].amp, d->frame[k].rate};
+        for (size_t i = 0; i < sizeof all / sizeof *all; i++) km_release(all[i]);
+    }
+    km_release(d->mean);
+    km_release(d->tables);
+    km_release(d->windows);
+    if (d->lent) km_sync(d->ctx); /* which may still be reading rows */
+    km_device_rows_free(&d->rows);
+    km_free(d->parts);
     km_free(d);
 }
+
+int km_device_index_parts(const km_device_index *d) { return d->lent ? d->n_parts : 0; }
 
 /* ---- Searching ---- */
 
@@ -222,15 +271,71 @@ bool km_device_index_can(const km_device_index *d, int64_t k, const km_search_op
     return !o || (!o->rerank && !o->allow && !o->deny && (o->probe <= 0 || o->probe >= d->x->cells));
 }
 
-static km_status find_some(km_device_index *d, const float *queries, int64_t n, int64_t k, int32_t *row,
-                           float *dist) {
+/* What a part has found of some queries, on the device. */
+typedef struct answer {
+    const part *from;
+    km_tensor *id, *dist;
+} answer;
+
+/* The room that merging takes: what a part found, and a list of k. */
+typedef struct merge {
+    int64_t queries, k;
+    int32_t *found;  /* (queries, k) rows of the part */
+    float *far;      /* (queries, k) */
+    int32_t *row;    /* (k) */
+    float *dist;     /* (k) */
+} merge;
+
+/* The nearest k of row and dist (queries, k), sorted, and of an answer, which is given back. */
+static km_status take_in(km_device_index *d, merge *m, answer *a, int32_t *row, float *dist) {
+    int64_t k = m->k;
+    if (!a->from) return KM_OK;
+    km_read(d->ctx, a->id, m->found, sizeof *m->found * (size_t)(m->queries * k));
+    km_read(d->ctx, a->dist, m->far, sizeof *m->far * (size_t)(m->queries * k));
+    km_release(a->id);
+    km_release(a->dist);
+    for (int64_t q = 0; q < m->queries && !km_failed(d->ctx); q++) {
+        const int32_t *found = m->found + q * k;
+        const float *far = m->far + q * k;
+        for (int64_t e = 0, i = 0, j = 0; e < k; e++) {
+            bool old = row[q * k + i] >= 0 && (found[j] < 0 || dist[q * k + i] <= far[j]);
+            m->row[e] = old ? row[q * k + i] : found[j] < 0 ? -1 : found[j] + (int32_t)a->from->first;
+            m->dist[e] = old ? dist[q * k + i] : far[j];
+            if (old) i++;
+            else j++;
+        }
+        memcpy(row + q * k, m->row, sizeof *row * (size_t)k);
+        memcpy(dist + q * k, m->dist, sizeof *dist * (size_t)k);
+    }
+    *a = (answer){0};
+    return km_ctx_status(d->ctx);
+}
+
+/* Parts one after the other. An answer is read when the next part is on its way, so that the device has
+ * something to do while rows are copied. */
+static km_status find_some(km_device_index *d, const float *queries, merge *m, int32_t *row, float *dist) {
     km_ctx *ctx = d->ctx;
-    km_tensor *q = km_from_data(ctx, KM_F32, KM_SHAPE(n, d->x->dim), queries), *id, *near;
+    answer last = {0};
+    km_tensor *q = km_from_data(ctx, KM_F32, KM_SHAPE(m->queries, d->x->dim), queries), *turned = NULL;
     if (d->mean) q = km_sub(ctx, q, d->mean);
-    km_scan_codes_options o = {.product = d->x->metric != KM_METRIC_L2};
-    km_scan_coded(ctx, km_matmul(ctx, q, d->turn), &d->rows, k, &o, &id, &near);
-    km_read(ctx, id, row, sizeof *row * (size_t)(n * k));
-    km_read(ctx, near, dist, sizeof *dist * (size_t)(n * k));
+    km_scan_codes_options o = {.product = d->x->metric != KM_METRIC_L2, .chunk = d->chunk};
+    for (int64_t i = 0; i < m->queries * m->k; i++) {
+        row[i] = -1;
+        dist[i] = INFINITY;
+    }
+    for (int i = 0; i < d->n_parts && !km_failed(ctx); i++) {
+        const part *p = &d->parts[i];
+        if (!turned || p->kind != p[-1].kind) turned = km_matmul(ctx, q, d->turn[p->kind]);
+        km_coded rows = d->frame[p->kind];
+        rows.codes = p->codes, rows.scale = p->scale, rows.cell = p->cell;
+        answer next = {.from = p};
+        km_scan_coded(ctx, turned, &rows, m->k, &o, &next.id, &next.dist);
+        next.id = km_keep(ctx, next.id);
+        next.dist = km_keep(ctx, next.dist);
+        take_in(d, m, &last, row, dist);
+        last = next;
+    }
+    take_in(d, m, &last, row, dist);
     km_step_end(ctx);
     return km_ctx_status(ctx);
 }
@@ -244,24 +349,31 @@ km_status km_device_index_find(km_device_index *d, const float *queries, int64_t
     bool cosine = d->x->metric == KM_METRIC_COSINE;
     float *unit = cosine ? km_alloc(sizeof *unit * (size_t)(block * dim)) : NULL;
     int32_t *row = km_alloc(sizeof *row * (size_t)(block * k));
-    km_status s = row && (unit || !cosine) ? KM_OK : no_memory(err);
+    merge m = {.k = k, .found = km_alloc(sizeof *m.found * (size_t)(block * k)),
+               .far = km_alloc(sizeof *m.far * (size_t)(block * k)),
+               .row = km_alloc(sizeof *m.row * (size_t)k), .dist = km_alloc(sizeof *m.dist * (size_t)k)};
+    km_status s = row && (unit || !cosine) && m.found && m.far && m.row && m.dist ? KM_OK : no_memory(err);
     for (int64_t i = 0; s == KM_OK && i < n; i += block) {
-        int64_t m = n - i < block ? n - i : block;
+        m.queries = n - i < block ? n - i : block;
         const float *q = queries + i * dim;
         if (cosine) {
-            memcpy(unit, q, sizeof *unit * (size_t)(m * dim));
-            km_unit(unit, m, dim);
+            memcpy(unit, q, sizeof *unit * (size_t)(m.queries * dim));
+            km_unit(unit, m.queries, dim);
             q = unit;
         }
-        s = find_some(d, q, m, k, row, dist + i * k);
+        s = find_some(d, q, &m, row, dist + i * k);
         if (s != KM_OK) km_error_set(err, s, "%s", km_ctx_error(d->ctx));
-        for (int64_t e = 0; s == KM_OK && e < m * k; e++) {
-            ids[i * k + e] = row[e] < 0 ? KM_NO_ID : d->ids[row[e]];
+        for (int64_t e = 0; s == KM_OK && e < m.queries * k; e++) {
+            ids[i * k + e] = row[e] < 0 ? KM_NO_ID : d->rows.ids[row[e]];
             if (cosine && row[e] >= 0) dist[i * k + e] += 1;
         }
     }
     km_free(unit);
     km_free(row);
+    km_free(m.found);
+    km_free(m.far);
+    km_free(m.row);
+    km_free(m.dist);
     return s;
 }
 
@@ -278,6 +390,11 @@ km_device_index *km_device_index_for(km_ctx *ctx, km_index *x) {
 km_status km_find_anywhere(km_device_index *d, km_index *x, const float *queries, int64_t n, int64_t k,
                            const km_search_options *o, km_threads *t, uint64_t *ids, float *dist,
                            km_error *err) {
-    if (km_device_index_can(d, k, o)) return km_device_index_find(d, queries, n, k, ids, dist, err);
+    if (km_device_index_can(d, k, o)) {
+        km_status s = km_device_index_find(d, queries, n, k, ids, dist, err);
+        if (s != KM_ERR_MEMORY) return s;
+        km_ctx_clear_error(d->ctx); /* the CPU has room */
+        *err = (km_error){0};
+    }
     return km_index_find(x, queries, n, k, o, t, ids, dist, err);
 }

@@ -1,6 +1,7 @@
 /* An index on a context's device, to be searched by batches of queries that meet every row there: the
- * codes of all live rows, uploaded once, and the op scan_codes over them. For fast codes; what else
- * there is (dense codes, anchors alone, probes, filters, re-ranking) is searched for on the CPU. */
+ * codes of all live rows, uploaded once, and the op scan_codes over them. Where the device has no room for
+ * them, they stay in the host's memory and come over in parts with each batch. For fast and dense codes;
+ * what else there is (anchors alone, probes, filters, re-ranking) is searched for on the CPU. */
 #ifndef KM_VECTOR_DEVICE_INDEX_H
 #define KM_VECTOR_DEVICE_INDEX_H
 #include "vector/index.h"
@@ -8,8 +9,11 @@
 typedef struct km_device_index km_device_index;
 
 /* The index must stay as it is while this exists. NULL with *err set; KM_ERR_UNSUPPORTED for an index
- * that has no fast codes. */
+ * that has no codes. */
 km_device_index *km_device_index_new(km_ctx *ctx, km_index *x, km_error *err);
+/* The same, lent to the device in parts of so many rows; 0: only where it has no room for all. */
+km_device_index *km_device_index_split(km_ctx *ctx, km_index *x, int64_t rows, km_error *err);
+int km_device_index_parts(const km_device_index *d); /* that are lent; 0: the device holds all rows */
 void km_device_index_free(km_device_index *d); /* NULL is fine */
 
 /* Whether a search is one that can be done here. */

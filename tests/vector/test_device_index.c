@@ -1,7 +1,10 @@
 /* An index searched as a device searches it gives what the index itself gives: the same rows at the
- * same distances, for every metric, for both turns, with rows deleted and added. Here the op runs as
- * its reference does; the GPU's kernels are held against that by `kermes verify`. */
+ * same distances, for every metric, for both turns, fast and dense codes, with rows deleted and added,
+ * at once or part by part. Here the op runs as its reference does; the GPU's kernels are held against
+ * that by `kermes verify`. */
 #include "vector/vectors.h"
+#include "base/alloc.h"
+#include "vector/coder_impl.h"
 #include "vector/device_index.h"
 
 enum { N = 300, QUERIES = 7, K = 9 };
@@ -20,13 +23,15 @@ static int tear_down(void **state) {
     return 0;
 }
 
-static void agree(km_index *x, const float *queries, int64_t k) {
+/* rows > 0: lent in parts of so many. */
+static void agree_split(km_index *x, const float *queries, int64_t k, int64_t rows) {
     km_error err = {0};
     uint64_t *want = malloc(8 * (size_t)(QUERIES * k)), *got = malloc(8 * (size_t)(QUERIES * k));
     float *far = malloc(4 * (size_t)(QUERIES * k)), *dist = malloc(4 * (size_t)(QUERIES * k));
     assert_int_equal(km_index_find(x, queries, QUERIES, k, NULL, NULL, want, far, &err), KM_OK);
-    km_device_index *d = km_device_index_new(ctx, x, &err);
+    km_device_index *d = km_device_index_split(ctx, x, rows, &err);
     if (!d) fail_msg("%s", err.text);
+    assert_true(rows > 0 ? km_device_index_parts(d) > 1 : km_device_index_parts(d) == 0);
     assert_true(km_device_index_can(d, k, NULL));
     if (km_device_index_find(d, queries, QUERIES, k, got, dist, &err) != KM_OK) fail_msg("%s", err.text);
     for (int64_t i = 0; i < QUERIES * k; i++) {
@@ -44,6 +49,11 @@ static void agree(km_index *x, const float *queries, int64_t k) {
     free(got);
     free(far);
     free(dist);
+}
+
+static void agree(km_index *x, const float *queries, int64_t k) {
+    agree_split(x, queries, k, 0);
+    agree_split(x, queries, k, km_index_live(x) / 3);
 }
 
 static void devices_find_what_the_index_finds(void **state) {
@@ -64,6 +74,38 @@ static void devices_find_what_the_index_finds(void **state) {
             assert_int_equal(km_index_append(ctx, x, queries, QUERIES, NULL, &err), KM_OK);
             agree(x, queries, K);
             km_index_close(x);
+            free(base);
+            free(queries);
+        }
+}
+
+static void dense_codes_of_several_classes_are_found_as_well(void **state) {
+    (void)state;
+    static const struct { int64_t dim; double bytes; int64_t rows; } forms[] = {
+        {40, 9, N}, {24, 21, N}, {32, 12, 40000}};
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
+        for (int metric = 0; metric < 3; metric++) {
+            int64_t dim = forms[i].dim;
+            float *base = clustered(N, dim, 5), *queries = clustered(QUERIES, dim, 6);
+            km_coder_options o = {.dim = dim, .bytes = forms[i].bytes, .mode = KM_CODE_DENSE,
+                                  .turn = i ? KM_TURN_PCA : KM_TURN_HADAMARD, .rows = forms[i].rows};
+            km_error err = {0};
+            float *anchors = malloc(4 * (size_t)(3 * dim));
+            assert_non_null(anchors);
+            if (metric == KM_METRIC_COSINE) km_unit(base, N, dim);
+            for (int64_t j = 0; j < 3 * dim; j++) anchors[j] = 0.5f * base[j];
+            km_coder *c = km_coder_train(ctx->threads, base, N, &o, &err);
+            if (!c) fail_msg("%s", err.text);
+            assert_true(c->trellis && (i > 0) == (c->classes > 1));
+            float *copy = km_alloc(4 * (size_t)(3 * dim)); /* becomes the index's */
+            assert_non_null(copy);
+            memcpy(copy, anchors, 4 * (size_t)(3 * dim));
+            km_index *x = km_index_frame(ctx->threads, (km_metric)metric, KM_RERANK_NONE, dim, copy, 3, c, &err);
+            if (!x) fail_msg("%s", err.text);
+            assert_int_equal(km_index_append(ctx, x, base, N, NULL, &err), KM_OK);
+            agree(x, queries, K);
+            km_index_close(x);
+            free(anchors);
             free(base);
             free(queries);
         }
@@ -110,6 +152,7 @@ static void what_a_device_cannot_do_is_declined(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(devices_find_what_the_index_finds),
+        cmocka_unit_test(dense_codes_of_several_classes_are_found_as_well),
         cmocka_unit_test(fewer_rows_than_asked_for_leave_the_rest_empty),
         cmocka_unit_test(what_a_device_cannot_do_is_declined),
     };

@@ -2,6 +2,7 @@
  * first limit, then chunks of rows are decoded and multiplied with all queries; nothing is read by the
  * host. */
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/feed.h"
 #include "backend/cuda/kernels/scan_args.h"
 #include "backend/cuda/launch.h"
 #include "backend/cuda/modules.h"
@@ -9,8 +10,9 @@
 
 #define ONE(module_, name_) {.module = module_, .name = name_, .waits = true}
 static km_cuda_kernel begin = ONE("scan", "scan_begin"), reach = ONE("scan", "scan_reach"),
-                      queries = ONE("scan", "scan_queries"), decode = ONE("scan", "scan_decode"),
-                      choose = ONE("scan", "scan_select"), finish = ONE("scan", "scan_finish");
+                      queries = ONE("scan", "scan_queries"), choose = ONE("scan", "scan_select");
+static km_cuda_kernel decode[] = {ONE("scan", "scan_decode"), ONE("scan", "scan_decode_trellis")};
+static km_cuda_kernel finish[] = {ONE("scan", "scan_finish"), ONE("scan", "scan_finish_trellis")};
 static km_cuda_kernel mma[] = {ONE("scan", "scan_mma"), ONE("scan", "scan_mma_sample")};
 #define TWO(name_) {ONE("scan_hopper", name_), ONE("scan_hopper", name_ "_sample")}
 static km_cuda_kernel hopper[][2] = {TWO("scan_hopper_6"), TWO("scan_hopper_8"), TWO("scan_hopper_many")};
@@ -18,7 +20,7 @@ static km_cuda_kernel hopper[][2] = {TWO("scan_hopper_6"), TWO("scan_hopper_8"),
 #define CHUNK_BYTES ((int64_t)128 << 20) /* of decoded rows */
 #define MOST_COLUMNS 65536
 
-enum { QUERY, CODES, SCALE, CELL, PLACE, AMP, TABLES, CENTRE };
+enum { QUERY, CODES, SCALE, CELL, PLACE, AMP, TABLES, CENTRE, RATE, WINDOWS };
 
 static int64_t up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
@@ -50,7 +52,8 @@ static km_status pass(km_lane *lane, km_scan_args *a, int64_t first, int64_t row
     a->first = first, a->rows = rows, a->step = step, a->sample = sample;
     a->tiles = (int32_t)km_cuda_ceil(rows, KM_SCAN_ROWS);
     int blocks = (int)km_cuda_ceil(a->queries, KM_SCAN_QUERIES);
-    km_status s = km_cuda_launch1(lane, &decode, KM_DIM(a->tiles * (KM_SCAN_ROWS / 32)), KM_DIM(256), 0, a);
+    km_status s = km_cuda_launch1(lane, &decode[a->rate != NULL], KM_DIM(a->tiles * (KM_SCAN_ROWS / 32)),
+                                  KM_DIM(256), 0, a);
     if (s != KM_OK) return s;
     if (dev->cc == 90 && km_cuda_has_module("scan_hopper")) {
         int parts = dev->sms / blocks > 0 ? dev->sms / blocks : 1;
@@ -86,7 +89,7 @@ static km_status run_batch(km_lane *lane, km_scan_args *a, int64_t chunk) {
         s = pass(lane, a, 0, sample, a->n / sample, true);
     for (int64_t i = 0; !a->exact && s == KM_OK && i < a->n; i += chunk)
         s = pass(lane, a, i, a->n - i < chunk ? a->n - i : chunk, 1, false);
-    if (s == KM_OK) s = km_cuda_launch1(lane, &finish, KM_DIM(a->queries), KM_DIM(256), 0, a);
+    if (s == KM_OK) s = km_cuda_launch1(lane, &finish[a->rate != NULL], KM_DIM(a->queries), KM_DIM(256), 0, a);
     return s;
 }
 
@@ -96,8 +99,12 @@ static km_status run_scan(km_ctx *ctx, const km_call *c) {
     int64_t n = c->in[CODES]->shape.dim[0], batch = all < KM_SCAN_BATCH ? all : KM_SCAN_BATCH;
     if (d > MOST_COLUMNS || k + 16 + k / 8 > KM_SCAN_KEEP) return KM_ERR_UNSUPPORTED;
     if (all == 0) return KM_OK;
-    km_scan_args a = {.codes = km_tensor_ptr(c->in[CODES]), .scale = km_tensor_ptr(c->in[SCALE]),
-                      .cell = km_tensor_ptr(c->in[CELL]), .place = km_tensor_ptr(c->in[PLACE]),
+    /* Rows may be lent: then they come over now, and those of the next call are sent for. */
+    const void *codes = km_cuda_bytes_of(lane, c->in[CODES]), *scale = NULL, *cell = NULL;
+    if (codes) scale = km_cuda_bytes_of(lane, c->in[SCALE]);
+    if (scale) cell = km_cuda_bytes_of(lane, c->in[CELL]);
+    if (km_failed(ctx)) return ctx->error.code;
+    km_scan_args a = {.codes = codes, .scale = scale, .cell = cell, .place = km_tensor_ptr(c->in[PLACE]),
                       .amp = km_tensor_ptr(c->in[AMP]), .tables = km_tensor_ptr(c->in[TABLES]),
                       .centre = km_tensor_ptr(c->in[CENTRE]), .stride = c->in[CODES]->shape.dim[1],
                       .n = n, .d = (int32_t)d, .cells = (int32_t)c->in[CENTRE]->shape.dim[0],
@@ -105,6 +112,10 @@ static km_status run_scan(km_ctx *ctx, const km_call *c) {
                       .keep = (int32_t)(k + 16 + k / 8), .product = c->p->n[1] != 0,
                       .exact = c->p->n[2] != 0, .lost = (float)c->p->f[0]};
     a.aligned = d % 8 == 0 && km_cuda_aligned(a.centre, 16);
+    if (c->n_in > RATE) {
+        a.rate = km_tensor_ptr(c->in[RATE]);
+        a.windows = km_tensor_ptr(c->in[WINDOWS]);
+    }
     if (!km_cuda_aligned(a.codes, 4)) return KM_ERR_UNSUPPORTED;
     int64_t chunk = chunk_rows(km_cuda_dev_of(lane), n, a.slices, batch, c->p->n[3]);
     size_t cap;

@@ -27,7 +27,8 @@ KM_KERNEL scan_begin(const __grid_constant__ Args p) { // one block
     float amp = 0, level = 0, scale = 0;
     wait_for_previous();
     for (int i = threadIdx.x; i < p.d; i += 256) amp = fmaxf(amp, fabsf(p.amp[i]));
-    for (int b = 0; b < 9; b++) level = fmaxf(level, fabsf(p.tables[b * 256 + threadIdx.x]));
+    const float *values = p.rate ? p.windows : p.tables;
+    for (int i = threadIdx.x; i < (p.rate ? 9 * 4096 : 9 * 256); i += 256) level = fmaxf(level, fabsf(values[i]));
     scale = fabsf(p.tables[9 * 256 + threadIdx.x]);
     amp = warp_max(amp), level = warp_max(level), scale = warp_max(scale);
     if (threadIdx.x % 32 == 0) {
@@ -110,12 +111,7 @@ __device__ __forceinline__ uint32_t word_of(const Args &p, const uint8_t *code, 
     return 4 * (int64_t)i < p.stride ? __ldg(reinterpret_cast<const uint32_t *>(code) + i) : 0u;
 }
 
-// Their values in a row: centre + scale * amp * level.
-__device__ __forceinline__ void row_values(const Args &p, const Columns &c, const float *levels,
-                                           int64_t row, int cell, float scale, int chunk, float (&v)[8]) {
-    const uint8_t *code = p.codes + row * p.stride;
-    int w = c.place >> 5;
-    uint32_t a = word_of(p, code, w), b = word_of(p, code, w + 1);
+__device__ __forceinline__ void centre_values(const Args &p, int cell, int chunk, float (&v)[8]) {
     const float *centre = p.centre + (int64_t)cell * p.d + 8 * chunk;
     if (p.aligned) {
         float4 lo = __ldg(reinterpret_cast<const float4 *>(centre));
@@ -126,6 +122,15 @@ __device__ __forceinline__ void row_values(const Args &p, const Columns &c, cons
 #pragma unroll
         for (int u = 0; u < 8; u++) v[u] = 8 * chunk + u < p.d ? __ldg(centre + u) : 0.0f;
     }
+}
+
+// Their values in a row: centre + scale * amp * level.
+__device__ __forceinline__ void row_values(const Args &p, const Columns &c, const float *levels,
+                                           int64_t row, int cell, float scale, int chunk, float (&v)[8]) {
+    const uint8_t *code = p.codes + row * p.stride;
+    int w = c.place >> 5;
+    uint32_t a = word_of(p, code, w), b = word_of(p, code, w + 1);
+    centre_values(p, cell, chunk, v);
     if (c.bits == 0x44444444u) {
         uint32_t x = __funnelshift_r(a, b, c.place & 31);
 #pragma unroll
@@ -143,6 +148,36 @@ __device__ __forceinline__ void row_values(const Args &p, const Columns &c, cons
     }
 }
 
+// The same of a trellis: each column has a window of its own, and the table of its rate, which is read
+// from L1. Columns that carry nothing have amplitude 0.
+struct Windows {
+    int place[8], table[8];
+    float amp[8];
+    __device__ __forceinline__ void load(const Args &p, int chunk) {
+#pragma unroll
+        for (int u = 0; u < 8; u++) {
+            int e = 8 * chunk + u;
+            bool there = e < p.d;
+            place[u] = there ? __ldg(p.place + e) : 0;
+            table[u] = there ? __ldg(p.rate + e) * 4096 : 0;
+            amp[u] = there ? __ldg(p.amp + e) : 0.0f;
+        }
+    }
+};
+
+__device__ __forceinline__ void row_values(const Args &p, const Windows &c, const float *, int64_t row,
+                                           int cell, float scale, int chunk, float (&v)[8]) {
+    const uint8_t *code = p.codes + row * p.stride;
+    centre_values(p, cell, chunk, v);
+#pragma unroll
+    for (int u = 0; u < 8; u++) {
+        if (c.amp[u] == 0) continue;
+        int w = c.place[u] >> 5;
+        uint32_t x = __funnelshift_r(word_of(p, code, w), word_of(p, code, w + 1), c.place[u] & 31);
+        v[u] = fmaf(scale, c.amp[u] * __ldg(p.windows + c.table[u] + (x & 4095)), v[u]);
+    }
+}
+
 constexpr int TOGETHER = 4; // rows of a warp
 
 __device__ __forceinline__ void load_tables(const Args &p, float *levels) {
@@ -150,7 +185,7 @@ __device__ __forceinline__ void load_tables(const Args &p, float *levels) {
     __syncthreads();
 }
 
-KM_KERNEL __launch_bounds__(256) scan_decode(const __grid_constant__ Args p) {
+template <class C> __device__ __forceinline__ void decode(const Args &p) {
     __shared__ float levels[10 * 256];
     int lane = threadIdx.x % 32;
     int64_t first = ((int64_t)blockIdx.x * 8 + threadIdx.x / 32) * TOGETHER;
@@ -168,7 +203,7 @@ KM_KERNEL __launch_bounds__(256) scan_decode(const __grid_constant__ Args p) {
         sum[r] = 0;
     }
     for (int chunk = lane; chunk < p.slices * 8; chunk += 32) {
-        Columns c;
+        C c;
         c.load(p, chunk);
         bool any = 8 * chunk < p.d;
         char *to = (char *)p.row_tiles +
@@ -199,6 +234,9 @@ KM_KERNEL __launch_bounds__(256) scan_decode(const __grid_constant__ Args p) {
                                : p.product ? 0.0f : fmaf(p.lost * scale[r], scale[r], norm);
     }
 }
+
+KM_KERNEL __launch_bounds__(256) scan_decode(const __grid_constant__ Args p) { decode<Columns>(p); }
+KM_KERNEL __launch_bounds__(256) scan_decode_trellis(const __grid_constant__ Args p) { decode<Windows>(p); }
 
 // ---- Products, before Hopper ----
 
@@ -292,13 +330,13 @@ KM_KERNEL __launch_bounds__(256) scan_select(const __grid_constant__ Args p) {
 }
 
 // The distance of a row as defined, by a whole warp, in all lanes.
-__device__ __forceinline__ float exact(const Args &p, const float *levels, int64_t row, int q, int lane) {
+template <class C> __device__ __forceinline__ float exact(const Args &p, const float *levels, int64_t row, int q, int lane) {
     int cell = p.cell[row];
     if (cell < 0 || cell >= p.cells) return INFINITY;
     float scale = levels[9 * 256 + p.scale[row]], sum = 0;
     const float *query = p.query + (int64_t)q * p.d;
     for (int chunk = lane; 8 * chunk < p.d; chunk += 32) {
-        Columns c;
+        C c;
         float v[8];
         c.load(p, chunk);
         row_values(p, c, levels, row, cell, scale, chunk, v);
@@ -314,7 +352,7 @@ __device__ __forceinline__ float exact(const Args &p, const float *levels, int64
 
 // A block to a query: its rows in f32, the k best of them in order. Where a list had no room for all,
 // every row there is.
-KM_KERNEL __launch_bounds__(256) scan_finish(const __grid_constant__ Args p) {
+template <class C> __device__ __forceinline__ void finish(const Args &p) {
     __shared__ unsigned long long key[KM_SCAN_LIST];
     __shared__ float levels[10 * 256];
     int q = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32, have = 0;
@@ -326,7 +364,7 @@ KM_KERNEL __launch_bounds__(256) scan_finish(const __grid_constant__ Args p) {
             int here = left < step ? (int)left : (int)step, room = two_to(have + here);
             __syncthreads();
             for (int i = warp; i < here; i += 8) {
-                float v = exact(p, levels, first + i, q, lane);
+                float v = exact<C>(p, levels, first + i, q, lane);
                 if (lane == 0) key[have + i] = v < SCAN_HUGE ? scan_key(v, (uint32_t)(first + i)) : ~0ull;
             }
             for (int i = have + here + threadIdx.x; i < room; i += 256) key[i] = ~0ull;
@@ -338,7 +376,7 @@ KM_KERNEL __launch_bounds__(256) scan_finish(const __grid_constant__ Args p) {
         int room = two_to(have);
         for (int i = warp; i < have; i += 8) {
             uint32_t row = (uint32_t)p.list[(int64_t)q * KM_SCAN_LIST + i];
-            float v = exact(p, levels, row, q, lane);
+            float v = exact<C>(p, levels, row, q, lane);
             if (lane == 0) key[i] = v < SCAN_HUGE ? scan_key(v, row) : ~0ull;
         }
         for (int i = have + threadIdx.x; i < room; i += 256) key[i] = ~0ull;
@@ -350,3 +388,6 @@ KM_KERNEL __launch_bounds__(256) scan_finish(const __grid_constant__ Args p) {
         p.dist[(int64_t)q * p.k + i] = there ? scan_value(key[i]) : INFINITY;
     }
 }
+
+KM_KERNEL __launch_bounds__(256) scan_finish(const __grid_constant__ Args p) { finish<Columns>(p); }
+KM_KERNEL __launch_bounds__(256) scan_finish_trellis(const __grid_constant__ Args p) { finish<Windows>(p); }

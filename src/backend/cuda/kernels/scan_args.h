@@ -33,6 +33,8 @@ typedef struct km_scan_args {
     const float *amp;           /* (d) */
     const float *tables;        /* (10, 256): levels of 0 to 8 bits, and the scales */
     const float *centre;        /* (cells, d) */
+    const int32_t *rate;        /* (d), of trellises: which windows a column looks into; or NULL */
+    const float *windows;       /* (9, 4096) */
     const float *query;         /* (queries, d) of this batch */
     int32_t *id;                /* (queries, k) */
     float *dist;
