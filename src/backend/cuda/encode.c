@@ -4,6 +4,7 @@
 #include "backend/cuda/kernels/encode_args.h"
 #include "backend/cuda/launch.h"
 #include "backend/cuda/walker.h"
+#include "backend/trellis.h"
 
 #define ONE(module_, name_) {.module = module_, .name = name_, .waits = true}
 static km_cuda_kernel levels = ONE("encode", "encode_levels");
@@ -38,7 +39,6 @@ static void *cut(char **at, int64_t bytes) {
 
 static int64_t place_scratch(km_trellis_args *a, int64_t blocks, char *at) {
     char *first = at;
-    a->values = cut(&at, KM_TRELLIS_SLOTS * 4096 * (int64_t)sizeof *a->values);
     a->inverse = cut(&at, a->width * (int64_t)sizeof *a->inverse);
     a->place = cut(&at, a->width * (int64_t)sizeof *a->place);
     a->owner = cut(&at, a->width * 8 * (int64_t)sizeof *a->owner);
@@ -67,6 +67,10 @@ static km_status run_trellis(km_ctx *ctx, const km_call *c) {
                          .n = n, .bytes = c->p->n[0], .width = (int32_t)width, .count = (int32_t)kinds,
                          .dim = (int32_t)c->p->n[1], .class_bits = (int32_t)c->p->n[2],
                          .most = (int32_t)most, .low = (float)c->p->f[0], .step = (float)c->p->f[1]};
+    int64_t shared = KM_TRELLIS_SHARED(rows, most);
+    a.tables_held = (int32_t)(((int64_t)dev->shared_max - STATIC_SHARED - shared) / KM_TRELLIS_TABLE);
+    if (a.tables_held > KM_TRELLIS_RATE + 1) a.tables_held = KM_TRELLIS_RATE + 1;
+    shared += a.tables_held * KM_TRELLIS_TABLE;
     /* Two exchanges in a row take in more than four bits. */
     int64_t exchanges = 2 * (a.bytes * 8 / 5 + 1) + 1;
     a.back_words = (exchanges < most + 1 ? exchanges : most + 1) * KM_TRELLIS_THREADS * rows;
@@ -77,11 +81,11 @@ static km_status run_trellis(km_ctx *ctx, const km_call *c) {
     char *scratch = km_cuda_scratch(lane, (size_t)place_scratch(&a, blocks, NULL), &cap);
     if (!scratch) return ctx->error.code;
     place_scratch(&a, blocks, scratch);
-    km_status s = km_cuda_launch1(lane, &prepare, KM_DIM(KM_TRELLIS_SLOTS * 16 + kinds), KM_DIM(256), 0, &a);
+    km_status s = km_cuda_launch1(lane, &prepare, KM_DIM(kinds), KM_DIM(256), 0, &a);
     if (s == KM_OK) s = km_cuda_launch1(lane, &classes, KM_DIM(km_cuda_ceil(n, 8)), KM_DIM(256), 0, &a);
     if (s == KM_OK)
-        s = km_cuda_launch1(lane, rows == 4 ? &search_4 : &search_2, KM_DIM(blocks), KM_DIM(KM_TRELLIS_THREADS),
-                            (unsigned)KM_TRELLIS_SHARED(rows, most), &a);
+        s = km_cuda_launch1(lane, rows == 4 ? &search_4 : &search_2, KM_DIM(blocks),
+                            KM_DIM(KM_TRELLIS_THREADS), (unsigned)shared, &a);
     km_cuda_scratch_free(lane, scratch, cap);
     return s;
 }

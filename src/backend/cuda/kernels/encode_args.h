@@ -19,11 +19,9 @@ typedef struct km_levels_args {
  *
  *   state = (r >> b) << (8 + b) | thread << b | r % 2^b       r: the number of the register
  *
- * Values of states are laid out for each rate and b as threads read them: (slots, 4, 256, 4). */
-#define KM_TRELLIS_SLOTS 18
+ * Costs and values of states lie in shared memory in the order of states, but for a swizzle. */
 #define KM_TRELLIS_THREADS 256
-/* The slot of rate k once b bits are in: 0..3 | 1..4 | 2..4 | 3..4 | 4, and 4 for all larger rates. */
-#define KM_TRELLIS_SLOT(k, b) ((k) > 4 ? 9 + (k) : (k) == 4 ? 13 : (k) == 3 ? 8 + (b) : 3 * (k) + (b))
+#define KM_TRELLIS_TABLE 16384 /* bytes of one rate's values */
 
 /* A column's place: rate, bits in before it, and which exchange follows it. */
 #define KM_TRELLIS_PLACE(k, b, exchange) ((k) | (b) << 4 | (exchange) << 8)
@@ -31,6 +29,7 @@ typedef struct km_levels_args {
 typedef struct km_trellis_class {
     int32_t first, axes, ring;
     int32_t tail, head; /* where the search for the closing state begins and ends; tail -1: a short ring */
+    int32_t spot[9];    /* of each rate: by how many columns it is used, 0 the most */
 } km_trellis_class;
 
 typedef struct km_trellis_args {
@@ -39,7 +38,6 @@ typedef struct km_trellis_args {
     const int32_t *rate, *classes; /* (width), (count, 2) */
     const float *water, *tables;   /* (count), (9, 4096) */
     uint8_t *codes;                /* (n, bytes) */
-    float *values;                 /* (slots, 4, 256, 4) */
     float *inverse;                /* (width): 1 / (amp^2 + water) */
     int32_t *place;                /* (width) */
     int32_t *owner;                /* (width, 8): of each bit of a class' ring, 16 * axis + bit of the state */
@@ -49,11 +47,12 @@ typedef struct km_trellis_args {
     uint32_t *back;                /* (blocks, back_words): the ways taken, (exchange, thread, row) */
     int64_t n, bytes, back_words;
     int32_t width, count, dim, class_bits, most;
+    int32_t tables_held;           /* rates whose values fit into shared memory */
     float low, step;
 } km_trellis_args;
 
-/* Shared memory of a block with so many rows at once: two sets of costs; and x, amp, place and the
- * states of the path, of each column. */
+/* Shared memory of a block with so many rows at once, beside tables: two sets of costs; and x, amp, place
+ * and the states of the path, of each column. */
 #define KM_TRELLIS_SHARED(rows, axes) ((rows) * 2 * 16384 + ((axes) + 8) * (6 * (rows) + 8))
 
 #endif

@@ -8,8 +8,8 @@
 // the instructions that count, and what feeds them: if costs went through shared memory at every column,
 // 32 KB of it to a step of 1.8 us at 128 bytes a cycle would take as long as the arithmetic again.
 //
-// A block searches ROWS rows of one class at a time, so that values of states, which come from L1, serve
-// all of them. A thread holds 16 states of each row in registers; four bits come in before threads must
+// A block searches ROWS rows of one class at a time, so that values of states, which lie in shared memory
+// for the rates that are used most (from L2 they came at half this speed), serve all of them. A thread holds 16 states of each row in registers; four bits come in before threads must
 // exchange costs (encode_args.h), which is one column at rate 4 and four columns at rate 1. A thread's
 // ways of such a stretch are 32 bits at most: one word for each row, written as the stretch ends. To
 // follow a path back, words are brought into shared memory, where one thread a row goes through them:
@@ -29,29 +29,20 @@ __device__ __forceinline__ Key lesser(Key a, Key b) { return a < b ? a : b; }
 
 // ---- Tables and places ----
 
-// Values in the order of threads, 16 blocks to a slot; then a block to each class.
+// A block to each class.
 KM_KERNEL __launch_bounds__(256) trellis_prepare(const __grid_constant__ Args p) {
     wait_for_previous();
-    if (blockIdx.x < KM_TRELLIS_SLOTS * 16) {
-        int slot = blockIdx.x / 16, i = blockIdx.x % 16 * 256 + threadIdx.x, k = 0, b = 0;
-        for (int rate = 0; rate <= 8; rate++)
-            for (int in = rate > 4 ? 4 : rate; in <= (rate ? 4 : 3); in++)
-                if (KM_TRELLIS_SLOT(rate, in) == slot) k = rate, b = in;
-        int r = i / 1024 * 4 + i % 4, thread = i / 4 % 256;
-        p.values[slot * STATES + i] =
-            p.tables[k * STATES + ((r >> b) << (8 + b) | thread << b | (r & ((1 << b) - 1)))];
-        return;
-    }
-    int c = blockIdx.x - KM_TRELLIS_SLOTS * 16, first = p.classes[2 * c], axes = p.classes[2 * c + 1];
+    int c = blockIdx.x, first = p.classes[2 * c], axes = p.classes[2 * c + 1];
     for (int i = threadIdx.x; i < axes; i += 256) {
         float a = p.amp[first + i];
         p.inverse[first + i] = 1.0f / fmaf(a, a, p.water[c]);
     }
     if (threadIdx.x) return;
     p.counts[c] = 0;
-    int ring = 0, in = 0, exchange = 0;
+    int ring = 0, in = 0, exchange = 0, used[9] = {0};
     for (int i = 0; i < axes; i++) {
         int k = p.rate[first + i];
+        used[k]++;
         if (k > 0 && in > 0 && in + k > 4) in = 0, exchange++;
         p.place[first + i] = KM_TRELLIS_PLACE(k, in, exchange);
         for (int bit = k - 1; bit >= 0; bit--) p.owner[(int64_t)first * 8 + ring++] = 16 * i + bit;
@@ -63,6 +54,10 @@ KM_KERNEL __launch_bounds__(256) trellis_prepare(const __grid_constant__ Args p)
     while (kind.tail > 0 && bits < SETTLE) bits += p.rate[first + --kind.tail];
     for (bits = 0; kind.head < kind.tail && bits < SETTLE;) bits += p.rate[first + kind.head++];
     if (ring < SETTLE) kind.tail = -1;
+    for (int k = 0; k <= 8; k++) {
+        kind.spot[k] = 0;
+        for (int o = 0; o <= 8; o++) kind.spot[k] += used[o] > used[k] || (used[o] == used[k] && o < k);
+    }
     p.kind[c] = kind;
 }
 
@@ -78,18 +73,19 @@ KM_KERNEL __launch_bounds__(256) trellis_classes(const __grid_constant__ Args p)
         return;
     }
     double s = row_scale(p.low, p.step, p.square[row], p.dim);
-    float by = s > 0 ? (float)(1 / s) : 0.0f, least = INFINITY;
+    float by = s > 0 ? (float)(1 / s) : 0.0f;
+    double least = INFINITY;
     int best = 0;
     for (int c = 0; c < p.count; c++) {
         int first = p.kind[c].first, axes = p.kind[c].axes;
-        float kept = 0, excess = 0;
+        double kept = 0, excess = 0; // what is left over may be next to nothing
         for (int i = lane; i < axes; i += 32) {
-            float v = p.z[row * p.width + first + i] * by;
-            kept = fmaf(v, v, kept);
-            excess = fmaf(v * v, __ldg(p.inverse + first + i), excess);
+            double v = p.z[row * p.width + first + i] * by;
+            kept += v * v;
+            excess += v * v * __ldg(p.inverse + first + i);
         }
-        kept = warp_sum(kept), excess = warp_sum(excess);
-        float cost = (float)p.dim - kept + 0.5f * p.water[c] * ((float)axes + excess);
+        kept = warp_sum64(kept), excess = warp_sum64(excess);
+        double cost = p.dim - kept + 0.5 * p.water[c] * (axes + excess);
         if (cost < least) least = cost, best = c;
     }
     if (lane == 0) p.list[(int64_t)best * p.n + atomicAdd(&p.counts[best], 1u)] = (int32_t)row; // in any order
@@ -119,12 +115,12 @@ __device__ __forceinline__ void step(float (&c)[16], const float (&v)[16], float
                 float best = c[h << J | n];
                 uint32_t way = 0;
 #pragma unroll
-                for (int t = 1; t < 1 << K; t++) {
+                for (uint32_t t = 1; t < 1 << K; t++) {
                     float other = c[(t << REST | h) << J | n];
-                    way = other < best ? t : way;
+                    way = other < best ? t << (8 * J + K * (h << J | n)) : way;
                     best = fminf(other, best);
                 }
-                word |= way << (8 * J + K * (h << J | n));
+                word |= way;
 #pragma unroll
                 for (int i = 0; i < 1 << K; i++) {
                     int r = h << (J + K) | n << K | i;
@@ -171,25 +167,47 @@ template <int ROWS> struct Search {
     int32_t *place;    // (axes)
     uint16_t *path;    // (ROWS, most): states after each column
     uint32_t *back;    // of this block
+    float *tables;     // (tables_held, STATES): values of the rates that are used most
+    int *table_of;     // (9): which of them, or beyond
     int thread, now;   // which set of costs was written last
     float c[ROWS][16];
     uint32_t word[ROWS];
 
-    __device__ __forceinline__ Search(const Args &args, char *shared)
-        : p(args), costs((float *)shared), thread(threadIdx.x), now(0) {
-        x = costs + 2 * SET;
+    __device__ __forceinline__ Search(const Args &args, char *shared, int *which)
+        : p(args), costs((float *)shared), table_of(which), thread(threadIdx.x), now(0) {
+        tables = costs + 2 * SET;
+        x = tables + p.tables_held * STATES;
         amp = x + (p.most + 8) * ROWS;
         place = (int32_t *)(amp + p.most + 8);
         path = (uint16_t *)(place + p.most + 8);
         back = p.back + blockIdx.x * p.back_words;
     }
 
-    __device__ __forceinline__ void load_values(float (&v)[16], int slot) const {
-        const float4 *from = reinterpret_cast<const float4 *>(p.values + slot * STATES) + thread;
+    // Values of rate k for a thread's states once b bits are in.
+    __device__ __forceinline__ void load_values(float (&v)[16], int k, int b) const {
+        int held = table_of[k];
+        if (held >= p.tables_held) {
+            const float *from = p.tables + k * STATES + (thread << b);
 #pragma unroll
-        for (int q = 0; q < 4; q++) {
-            float4 f = __ldg(from + q * 256);
-            v[4 * q] = f.x, v[4 * q + 1] = f.y, v[4 * q + 2] = f.z, v[4 * q + 3] = f.w;
+            for (int r = 0; r < 16; r++) v[r] = __ldg(from + ((r >> b) << (8 + b) | (r & ((1 << b) - 1))));
+            return;
+        }
+        const float *from = tables + held * STATES;
+        if (b >= 2) {
+#pragma unroll
+            for (int r = 0; r < 16; r += 4) {
+                int s = (r >> b) << (8 + b) | thread << b | (r & ((1 << b) - 1));
+                float4 f = *reinterpret_cast<const float4 *>(from + spot(s));
+                v[r] = f.x, v[r + 1] = f.y, v[r + 2] = f.z, v[r + 3] = f.w;
+            }
+        } else if (b == 1) {
+#pragma unroll
+            for (int r = 0; r < 16; r += 2) {
+                float2 f = *reinterpret_cast<const float2 *>(from + spot(r << 8 | thread << 1));
+                v[r] = f.x, v[r + 1] = f.y;
+            }
+        } else {
+            take(v, from, thread);
         }
     }
 
@@ -266,22 +284,14 @@ template <int ROWS> struct Search {
     // Columns [from, to), beginning with no bits in; ways are kept, or not.
     __device__ __forceinline__ void walk(int from, int to, bool store) {
         int in = 0, number = 0;
-        auto slot_of = [&](int i, int bits) {
-            int k = place[i] & 15;
-            return KM_TRELLIS_SLOT(k, k > 4 ? 4 : (bits + k > 4 ? 0 : bits) + k);
-        };
-        float v[16], ahead[16];
-        if (from < to) load_values(ahead, slot_of(from, 0));
+        float v[16];
         for (int i = from; i < to; i++) {
             int k = place[i] & 15;
-#pragma unroll
-            for (int r = 0; r < 16; r++) v[r] = ahead[r];
             if (k > 0 && in > 0 && in + k > 4) {
                 exchange(in, number++, store);
                 in = 0;
             }
-            int after = k > 4 || in + k == 4 ? 0 : in + k;
-            if (i + 1 < to) load_values(ahead, slot_of(i + 1, after));
+            load_values(v, k, k > 4 ? 4 : in + k);
             switch (k * 4 + in) {
             case 0: if (amp[i] != 0) step_rows<0, 0>(v, i); break;
             case 1: if (amp[i] != 0) step_rows<0, 1>(v, i); break;
@@ -373,11 +383,11 @@ template <int ROWS> struct Search {
 template <int ROWS> __device__ __forceinline__ void encode(const Args &p) {
     extern __shared__ __align__(16) char shared[];
     __shared__ Key part[ROWS][8];
-    __shared__ int found[ROWS], tries[TRIES][ROWS], row_of[ROWS];
+    __shared__ int found[ROWS], tries[TRIES][ROWS], row_of[ROWS], table_of[9];
     __shared__ float least[ROWS], by[ROWS];
     __shared__ double scale[ROWS];
     wait_for_previous();
-    Search<ROWS> s(p, shared);
+    Search<ROWS> s(p, shared, table_of);
     int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, loaded = -1;
     for (int64_t group = blockIdx.x;; group += gridDim.x) {
         int kind = 0;
@@ -388,7 +398,8 @@ template <int ROWS> __device__ __forceinline__ void encode(const Args &p) {
             at -= rows;
         }
         if (kind == p.count) return;
-        const km_trellis_class k = p.kind[kind];
+        struct { int first, axes, ring, tail, head; } k = {p.kind[kind].first, p.kind[kind].axes, p.kind[kind].ring,
+                                                           p.kind[kind].tail, p.kind[kind].head};
         int64_t many = p.counts[kind];
         __syncthreads();
         if (thread < ROWS) {
@@ -403,6 +414,11 @@ template <int ROWS> __device__ __forceinline__ void encode(const Args &p) {
         for (int i = thread; i < k.axes && kind != loaded; i += THREADS) {
             s.amp[i] = p.amp[k.first + i];
             s.place[i] = p.place[k.first + i];
+        }
+        for (int i = thread; i < 9 * STATES && kind != loaded; i += THREADS) {
+            int held = p.kind[kind].spot[i / STATES], state = i % STATES;
+            if (held < p.tables_held) s.tables[held * STATES + spot(state)] = p.tables[i];
+            if (state == 0) table_of[i / STATES] = held;
         }
         loaded = kind;
         __syncthreads();
