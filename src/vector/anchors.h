@@ -25,6 +25,7 @@ typedef struct km_anchor_options {
     double momentum;   /* of the last move added to the next while it is warm; 0: none */
     int maintain;      /* rounds between maintenance; 0: chosen, -1: never */
     double settle;     /* stop when a round improves the energy by less than this part; 0: never */
+    int64_t piece;     /* vectors on the device at once; 0: all, or what it has room for */
     /* Told after each round, on rank 0's thread; false stops. NULL: nobody asks. */
     bool (*progress)(void *user, int round, int rounds, double energy);
     void *user;

@@ -1,6 +1,7 @@
 /* Learning anchors. A round assigns, sums up cells and moves the anchors, all on the device; its
  * settings are in a small tensor, so rounds with the same number of anchors are one captured step. The
- * host reads two numbers after each: the energy, and how many vectors changed their anchor. */
+ * host reads two numbers after each: the energy, and how many vectors changed their anchor. Vectors that
+ * the device has no room for are lent to it in pieces, each coming over while the last is worked on. */
 #include "base/alloc.h"
 #include "base/rng.h"
 #include "ops/nearest.h"
@@ -13,6 +14,13 @@
 enum { KNOB_STEP, KNOB_REACH, KNOB_MOMENTUM, KNOBS };
 enum { NEWS_ENERGY, NEWS_CHANGED, NEWS };
 
+#define SLOTS 5 /* pieces that a device may hold at once */
+
+typedef struct piece { /* of the vectors: all of them, or what is lent at a time */
+    km_tensor *x; /* (n, d) */
+    int64_t first, n;
+} piece;
+
 typedef struct trainer {
     km_ctx *ctx;
     km_comm *comm;
@@ -21,7 +29,9 @@ typedef struct trainer {
     double total;             /* rows of all ranks */
     float *sample;            /* (sample_rows, d), the same on all ranks */
     int64_t sample_rows;
-    km_tensor *x, *work;      /* (n, d) and the device's notes on it */
+    piece *pieces;
+    int n_pieces;
+    km_tensor *work;          /* the device's notes on vectors that stay there */
     bool noted;
     km_tensor *id;            /* (n) i32 */
     km_tensor *centre, *speed;/* (k, d) */
@@ -39,13 +49,13 @@ static km_tensor *knob(km_ctx *ctx, trainer *t, int i) {
 static km_tensor *scalar(km_ctx *ctx, double v) { return km_full(ctx, KM_F32, KM_SHAPE(1, 1), v); }
 
 /* How much a vector's pull counts: all of it up to `reach` times its cell's radius. (n, 1) */
-static km_tensor *pull(km_ctx *ctx, trainer *t, km_tensor *id, km_tensor *dist) {
+static km_tensor *pull(km_ctx *ctx, trainer *t, int64_t n, km_tensor *id, km_tensor *dist) {
     if (!t->warm || t->o->robust == KM_ROBUST_NONE) return NULL;
     km_tensor *far = km_mul(ctx, km_index_select(ctx, t->radius, 0, id), knob(ctx, t, KNOB_REACH));
-    km_tensor *at = km_sqrt(ctx, km_reshape(ctx, dist, KM_SHAPE(t->n, 1))), *one = scalar(ctx, 1);
+    km_tensor *at = km_sqrt(ctx, km_reshape(ctx, dist, KM_SHAPE(n, 1))), *one = scalar(ctx, 1);
     km_tensor *inside = km_le(ctx, at, far), *beyond = scalar(ctx, 0);
     if (t->o->robust == KM_ROBUST_HUBER) beyond = km_div(ctx, far, km_maximum(ctx, at, scalar(ctx, 1e-30)));
-    return km_reshape(ctx, km_where(ctx, inside, one, beyond), KM_SHAPE(t->n));
+    return km_reshape(ctx, km_where(ctx, inside, one, beyond), KM_SHAPE(n));
 }
 
 static void sum_ranks(km_ctx *ctx, trainer *t, km_tensor *x) {
@@ -63,20 +73,44 @@ static km_tensor *move(km_ctx *ctx, trainer *t, km_tensor *target) {
     return t->o->metric == KM_METRIC_COSINE ? km_unit_rows(ctx, target) : target;
 }
 
+/* Vectors to their nearest anchors: what the cells add up to, and how many vectors went to another. The
+ * sums' mass is NULL where all weigh the same. */
+static km_status assign_all(km_ctx *ctx, trainer *t, km_cell_sums_result *all, km_tensor **changed) {
+    bool fresh = !t->noted;
+    for (int i = 0; i < t->n_pieces; i++) {
+        const piece *p = &t->pieces[i];
+        km_tensor *id = NULL, *dist = NULL;
+        km_cell_sums_result r = {0};
+        if (km_nearest_of(ctx, p->x, t->centre, t->work, fresh, true, &id, &dist) != KM_OK) break;
+        km_tensor *w = pull(ctx, t, p->n, id, dist);
+        if (km_cell_sums(ctx, p->x, id, w, dist, t->k, &r) != KM_OK) break;
+        if (!w) r.mass = NULL;
+        km_tensor *old = t->n_pieces == 1 ? t->id : km_narrow(ctx, t->id, 0, p->first, p->n);
+        km_tensor *moved = km_sum(ctx, km_cast(ctx, km_ne(ctx, id, old), KM_F32), NULL, 0, false);
+        *changed = i ? km_add(ctx, *changed, moved) : moved;
+        if (i) {
+            r.sum = km_add(ctx, all->sum, r.sum);
+            if (w) r.mass = km_add(ctx, all->mass, r.mass);
+            r.count = km_add(ctx, all->count, r.count);
+            r.spread = km_add(ctx, all->spread, r.spread);
+        }
+        *all = r;
+        km_assign(ctx, old, id);
+    }
+    return km_ctx_status(ctx);
+}
+
 static void round_step(km_ctx *ctx, void *user) {
     trainer *t = user;
-    km_tensor *id = NULL, *dist = NULL;
+    km_tensor *changed = NULL;
     km_cell_sums_result r = {0};
-    bool fresh = !t->noted;
-    if (km_nearest_of(ctx, t->x, t->centre, t->work, fresh, true, &id, &dist) != KM_OK) return;
-    km_tensor *w = pull(ctx, t, id, dist);
-    if (km_cell_sums(ctx, t->x, id, w, dist, t->k, &r) != KM_OK) return;
+    if (assign_all(ctx, t, &r, &changed) != KM_OK) return;
     sum_ranks(ctx, t, r.sum);
-    if (w) sum_ranks(ctx, t, r.mass);
+    if (r.mass) sum_ranks(ctx, t, r.mass);
     sum_ranks(ctx, t, r.count);
     sum_ranks(ctx, t, r.spread);
     km_shape column = KM_SHAPE(t->k, 1);
-    km_tensor *mass = km_reshape(ctx, w ? r.mass : r.count, column), *zero = scalar(ctx, 0);
+    km_tensor *mass = km_reshape(ctx, r.mass ? r.mass : r.count, column), *zero = scalar(ctx, 0);
     km_tensor *some = km_gt(ctx, mass, zero), *count = km_reshape(ctx, r.count, column);
     km_tensor *mean = km_div(ctx, r.sum, km_where(ctx, some, mass, scalar(ctx, 1)));
     km_tensor *target = km_where(ctx, some, mean, t->centre), *moved = move(ctx, t, target);
@@ -88,15 +122,12 @@ static void round_step(km_ctx *ctx, void *user) {
         km_tensor *gain = km_mul(ctx, km_sum(ctx, km_mul(ctx, by, by), (const int[]){1}, 1, true), count);
         energy = km_sub(ctx, energy, km_sum(ctx, km_mul_scalar(ctx, gain, 1 / t->total), NULL, 0, false));
     }
-    km_tensor *other = km_cast(ctx, km_ne(ctx, id, t->id), KM_F32);
-    km_tensor *changed = km_sum(ctx, other, NULL, 0, false);
     km_assign(ctx, km_narrow(ctx, t->news, 0, NEWS_ENERGY, 1), km_reshape(ctx, energy, KM_SHAPE(1)));
     km_assign(ctx, km_narrow(ctx, t->news, 0, NEWS_CHANGED, 1), km_reshape(ctx, changed, KM_SHAPE(1)));
     km_tensor *square = km_div(ctx, km_reshape(ctx, r.spread, column), km_maximum(ctx, count, scalar(ctx, 1)));
     km_assign(ctx, t->radius, km_sqrt(ctx, square));
     km_assign(ctx, t->count, r.count);
     km_assign(ctx, t->spread, r.spread);
-    km_assign(ctx, t->id, id);
     km_assign(ctx, t->centre, moved);
 }
 
@@ -260,10 +291,37 @@ static km_status all_rounds(trainer *t, km_anchors *out) {
     return KM_OK;
 }
 
+/* Vectors of a piece, n for all at once. Beside vectors the device has notes on them, half as large, and
+ * a few numbers for each. */
+static int64_t piece_rows(const trainer *t) {
+    const km_device *device = t->ctx->device;
+    if (t->o->piece > 0) return t->o->piece < t->n ? t->o->piece : t->n;
+    if (device->host || !device->ops->room) return t->n;
+    double room = (double)device->ops->room(t->ctx->device) - 32.0 * (double)t->k * (double)t->d;
+    double row = 4.0 * (double)t->d, notes = 0.5 * row + 256;
+    if ((row + notes) * (double)t->n <= 0.9 * room) return t->n;
+    room -= 32.0 * (double)t->n; /* what all rows have there: ids, and what becomes of them in a round */
+    int64_t rows = (int64_t)(0.8 * room / (SLOTS * row + notes));
+    return rows < 1024 ? 1024 : rows;
+}
+
+static void nothing(void *owner) { (void)owner; }
+
 static km_status open_data(trainer *t, const float *x) {
     km_ctx *ctx = t->ctx;
-    t->x = km_vectors_in(ctx, x, t->n, t->d);
-    if (t->x) t->work = km_nearest_work(ctx, t->x);
+    int64_t rows = piece_rows(t);
+    int64_t count = rows >= t->n ? 1 : (t->n + rows - 1) / rows;
+    t->pieces = km_calloc((size_t)count, sizeof *t->pieces);
+    if (!t->pieces) return km_fail(ctx, KM_ERR_MEMORY, "anchors: out of memory");
+    for (int64_t i = 0; i < count && !km_failed(ctx); i++) {
+        piece *p = &t->pieces[t->n_pieces++];
+        p->first = i * rows;
+        p->n = count == 1 || t->n - p->first < rows ? t->n - p->first : rows;
+        p->x = count == 1 ? km_vectors_in(ctx, x, t->n, t->d)
+                          : km_wrap(ctx, "vectors", KM_F32, KM_SHAPE(p->n, t->d), x + p->first * t->d,
+                                    nothing, NULL);
+    }
+    if (count == 1 && t->pieces[0].x) t->work = km_nearest_work(ctx, t->pieces[0].x);
     t->id = km_keep(ctx, km_full(ctx, KM_I32, KM_SHAPE(t->n), -1));
     t->knobs = kept(ctx, KM_F32, KM_SHAPE(KNOBS));
     t->news = kept(ctx, KM_F32, KM_SHAPE(NEWS));
@@ -299,7 +357,9 @@ static km_status train(km_ctx *ctx, const float *x, int64_t n, int64_t d, double
     }
     km_graph_free(t.graph);
     drop_cells(&t);
-    km_release(t.x);
+    if (t.n_pieces > 1) km_sync(ctx); /* nothing reads what was lent any more */
+    for (int i = 0; i < t.n_pieces; i++) km_release(t.pieces[i].x);
+    km_free(t.pieces);
     km_release(t.work);
     km_release(t.id);
     km_release(t.knobs);

@@ -160,11 +160,12 @@ static void trainings_end_at_the_same_energy(void **state) {
     enum { N = 20000, D = 96, K = 200 };
     float *x = rows_of(PLAIN, N, D);
     double energy[2];
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 3; i++) /* the CPU, the GPU, and the GPU with vectors that are lent in pieces */
         for (int lloyd = 0; lloyd < 2; lloyd++) {
             km_ctx *ctx = km_ctx_new(i ? GPU : "cpu", 0);
             km_anchors a;
-            km_anchor_options o = {.count = K, .rounds = 12, .seed = 3, .lloyd = lloyd};
+            km_anchor_options o = {.count = K, .rounds = 12, .seed = 3, .lloyd = lloyd,
+                                   .piece = i == 2 ? 3000 : 0};
             assert_int_equal(km_anchors_train(ctx, x, N, D, &o, NULL, &a), KM_OK);
             float *dist = malloc(sizeof *dist * N);
             int32_t *id = malloc(sizeof *id * N);

@@ -209,6 +209,26 @@ static void a_training_can_be_watched_and_stopped(void **state) {
     free(x);
 }
 
+static void vectors_lent_piece_by_piece_give_the_same_anchors(void **state) {
+    km_ctx *ctx = *state;
+    enum { N = 1500, D = 12, K = 30 };
+    float *x = data(N, D, 40, 2);
+    for (int metric = 0; metric < 3; metric += 2) {
+        km_anchor_options o = {.count = K, .rounds = 12, .seed = 3, .metric = (km_metric)metric};
+        km_anchors whole = learn(ctx, x, N, D, o);
+        static const int64_t sizes[] = {N, 700, 64};
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            o.piece = sizes[i];
+            km_anchors a = learn(ctx, x, N, D, o);
+            assert_int_equal(a.count, whole.count);
+            assert_true(fabs(a.energy - whole.energy) <= 1e-3 * whole.energy);
+            km_anchors_release(&a);
+        }
+        km_anchors_release(&whole);
+    }
+    free(x);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         ON("cpu", annealing_ends_no_higher_than_lloyd),
@@ -220,6 +240,7 @@ int main(void) {
         cmocka_unit_test(the_same_seed_gives_the_same_bits_for_any_number_of_threads),
         ON("cpu", first_anchors_are_rows_that_differ),
         ON("cpu", a_training_can_be_watched_and_stopped),
+        ON("cpu", vectors_lent_piece_by_piece_give_the_same_anchors),
     };
     const struct CMUnitTest shared[] = {
         cmocka_unit_test(the_same_seed_gives_the_same_bits_for_any_number_of_threads),

@@ -1,6 +1,7 @@
 /* Sums of cells on the GPU: rows sorted by cell, then added up cell by cell (kernels/cells.cu). More
  * cells than shared memory has room to count are sorted as the embedding's gradient sorts its ids. */
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/feed.h"
 #include "backend/cuda/kernels/nearest_args.h"
 #include "backend/cuda/kernels/row_args.h"
 #include "backend/cuda/launch.h"
@@ -68,7 +69,9 @@ km_status km_cuda_cell_sums(km_ctx *ctx, const km_call *c) {
     int64_t n = x->shape.dim[0], d = x->shape.dim[1], k = c->p->n[0];
     if (slot < 0 || d > INT32_MAX / 8 || n >= INT32_MAX) return KM_ERR_UNSUPPORTED;
     if (k == 0) return KM_OK;
-    km_cells_args a = {.x = km_tensor_ptr(x), .id = km_tensor_ptr(c->in[1]),
+    const void *rows = km_cuda_bytes_of(lane, x); /* they may be lent */
+    if (km_failed(ctx)) return ctx->error.code;
+    km_cells_args a = {.x = rows, .id = km_tensor_ptr(c->in[1]),
                        .weight = weight ? km_tensor_ptr(weight) : NULL,
                        .dist = dist ? km_tensor_ptr(dist) : NULL, .sum = km_tensor_ptr(c->out[0]),
                        .mass = km_tensor_ptr(c->out[1]), .count = km_tensor_ptr(c->out[2]),

@@ -3,6 +3,7 @@
  * changed the answer; such rows are looked at again in f32. Nothing is read by the host, so a round can
  * be captured. */
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/feed.h"
 #include "backend/cuda/kernels/nearest_args.h"
 #include "backend/cuda/launch.h"
 #include "backend/cuda/modules.h"
@@ -114,7 +115,9 @@ static km_status run_nearest(km_ctx *ctx, const km_call *c) {
     int64_t n = x->shape.dim[0], d = x->shape.dim[1], k = centre->shape.dim[0];
     if (slot < 0 || d > MOST_COLUMNS || d < 1 || k > INT32_MAX - 512) return KM_ERR_UNSUPPORTED;
     if (n == 0) return KM_OK;
-    km_nearest_args a = {.x = km_tensor_ptr(x), .centre = km_tensor_ptr(centre),
+    const void *rows = km_cuda_bytes_of(lane, x); /* they may be lent */
+    if (!rows) return ctx->error.code;
+    km_nearest_args a = {.x = rows, .centre = km_tensor_ptr(centre),
                          .id = km_tensor_ptr(c->out[0]), .dist = km_tensor_ptr(c->out[1]),
                          .n = n, .d = (int32_t)d, .k = (int32_t)k,
                          .slices = (int32_t)km_cuda_ceil(d, KM_NEAREST_DEPTH),
