@@ -6,6 +6,7 @@
 #include "base/rng.h"
 #include "ops/nearest.h"
 #include "vector/anchors_impl.h"
+#include "vector/device_coder.h"
 #include "vector/maintain.h"
 #include "vector/seed.h"
 #include <math.h>
@@ -294,10 +295,8 @@ static km_status all_rounds(trainer *t, km_anchors *out) {
 /* Vectors of a piece, n for all at once. Beside vectors the device has notes on them, half as large, and
  * a few numbers for each. */
 static int64_t piece_rows(const trainer *t) {
-    const km_device *device = t->ctx->device;
+    double room = km_room_left(t->ctx) - 32.0 * (double)t->k * (double)t->d;
     if (t->o->piece > 0) return t->o->piece < t->n ? t->o->piece : t->n;
-    if (device->host || !device->ops->room) return t->n;
-    double room = (double)device->ops->room(t->ctx->device) - 32.0 * (double)t->k * (double)t->d;
     double row = 4.0 * (double)t->d, notes = 0.5 * row + 256;
     if ((row + notes) * (double)t->n <= 0.9 * room) return t->n;
     room -= 32.0 * (double)t->n; /* what all rows have there: ids, and what becomes of them in a round */

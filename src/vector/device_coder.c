@@ -2,15 +2,18 @@
 #include "vector/device_coder.h"
 #include "base/alloc.h"
 #include "ops/encode_codes.h"
+#include "tensor/tensor.h"
 #include "vector/coder_impl.h"
+#include <math.h>
 
 #define MOST_DIM 4096                       /* the matrix of a turn is dim x dim at least */
-#define TURNED_BYTES ((int64_t)256 << 20)   /* of turned rows at once */
+#define TURNED_BYTES 256e6                  /* of turned rows at once, at most */
 
 struct km_device_coder {
     km_ctx *ctx;
     const km_coder *c;
     int64_t width;     /* columns of a turned row: those of all classes that carry something */
+    int64_t block;     /* rows turned at once */
     km_tensor *turn;   /* (dim, width) */
     km_level_code levels;
     km_trellis_code trellis;
@@ -71,6 +74,11 @@ static bool fill_lists(const km_coder *c, int64_t width, lists *l) {
     return true;
 }
 
+double km_room_left(const km_ctx *ctx) {
+    if (ctx->device->host || !ctx->device->ops->room) return INFINITY;
+    return (double)ctx->device->ops->room(ctx->device);
+}
+
 static void put_coder(km_device_coder *d, const lists *l, const float *axes) {
     km_ctx *ctx = d->ctx;
     const km_coder *c = d->c;
@@ -106,6 +114,8 @@ km_device_coder *km_device_coder_new(km_ctx *ctx, const km_coder *c, km_error *e
     if (d) {
         *d = (km_device_coder){.ctx = ctx, .c = c};
         for (int k = 0; k < c->classes; k++) d->width += c->axes[k].count;
+        d->block = (int64_t)(fmin(TURNED_BYTES, 0.2 * km_room_left(ctx)) / (4.0 * (double)d->width));
+        if (d->block < 1024) d->block = 1024;
         axes = all_axes(c, d->width);
     }
     if (!d || !axes || !fill_lists(c, d->width, &l)) {
@@ -139,10 +149,8 @@ km_status km_device_coder_run(km_device_coder *d, km_tensor *residuals, km_tenso
     km_ctx *ctx = d->ctx;
     if (km_failed(ctx)) return km_ctx_status(ctx);
     int64_t n = km_tensor_dim(residuals, 0), bytes = d->c->bytes;
-    int64_t block = TURNED_BYTES / (d->width * (int64_t)sizeof(float));
-    if (block < 1024) block = 1024;
-    for (int64_t i = 0; i < n && !km_failed(ctx); i += block) {
-        int64_t m = n - i < block ? n - i : block;
+    for (int64_t i = 0; i < n && !km_failed(ctx); i += d->block) {
+        int64_t m = n - i < d->block ? n - i : d->block;
         km_scope_begin(ctx);
         km_tensor *z = km_matmul(ctx, km_narrow(ctx, residuals, 0, i, m), d->turn);
         km_tensor *norm = km_narrow(ctx, square, 0, i, m);

@@ -6,6 +6,7 @@
 #include "vector/device_index.h"
 #include "base/alloc.h"
 #include "ops/scan_codes.h"
+#include "vector/device_coder.h"
 #include "vector/device_rows.h"
 #include "vector/input.h"
 #include <math.h>
@@ -166,10 +167,8 @@ static km_status put_tables(km_device_index *d, km_error *err) {
 /* Rows of a part, or 0: all of a class, which stay on the device. What is lent must leave room for a scan,
  * and a device may hold several pieces of it, each as large as the largest. */
 static int64_t rows_lent(km_device_index *d) {
-    const km_device_ops *ops = d->ctx->device->ops;
     double row = (double)d->rows.stride + 5, need = row * (double)d->rows.n + SCRATCH;
-    if (d->ctx->device->host || !ops->room) return 0;
-    double room = (double)ops->room(d->ctx->device);
+    double room = km_room_left(d->ctx);
     if (need <= 0.9 * room) return 0;
     double decoded = (double)((d->x->dim + 63) / 64 * 64 * 2 + 4); /* bytes of a decoded row */
     if (room < 4 * SCRATCH) { /* smaller steps, smaller scratch */

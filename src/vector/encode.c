@@ -10,13 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEVICE_BYTES ((int64_t)256 << 20) /* of vectors on a device at once */
+#define DEVICE_BYTES 256e6 /* of vectors on a device at once, at most */
 
 struct km_encoder {
     const km_index *x;
     km_ctx *ctx;
     km_anchors anchors;
     km_device_coder *device; /* NULL: the CPU encodes */
+    int64_t device_rows;     /* at once; beside them lie their anchors, residuals and notes of a search */
     int64_t block;
     int32_t *cell;
     float *dist, *residual; /* (block), (block, dim) */
@@ -47,6 +48,9 @@ km_encoder *km_encoder_new(km_ctx *ctx, const km_index *x, int64_t block, km_err
         return NULL;
     }
     if (x->coder && !ctx->device->host) {
+        double bytes = fmin(DEVICE_BYTES, 0.1 * km_room_left(ctx));
+        e->device_rows = (int64_t)(bytes / (4.0 * (double)x->dim));
+        if (e->device_rows < 1024) e->device_rows = 1024;
         e->device = km_device_coder_new(ctx, x->coder, &(km_error){0});
         if (!e->device) km_ctx_clear_error(ctx);
     }
@@ -139,13 +143,17 @@ static km_status run_on_device(km_encoder *e, const float *rows, int64_t first, 
 }
 
 static km_status assign_rows(km_encoder *e, const float *rows, int64_t n) {
-    int64_t block = DEVICE_BYTES / (e->x->dim * (int64_t)sizeof *rows);
-    if (!e->device) return km_anchors_assign(e->ctx, &e->anchors, rows, n, e->cell, e->dist);
-    if (block < 1024) block = 1024;
     km_status s = KM_OK;
-    for (int64_t i = 0; s == KM_OK && i < n; i += block)
-        s = run_on_device(e, rows, i, n - i < block ? n - i : block);
-    return s;
+    for (int64_t i = 0; s == KM_OK && e->device && i < n; i += e->device_rows)
+        s = run_on_device(e, rows, i, n - i < e->device_rows ? n - i : e->device_rows);
+    if (s == KM_ERR_MEMORY) { /* the CPU encodes from now on */
+        km_ctx_clear_error(e->ctx);
+        km_device_coder_free(e->device);
+        e->device = NULL;
+    } else if (e->device) {
+        return s;
+    }
+    return km_anchors_assign(e->ctx, &e->anchors, rows, n, e->cell, e->dist);
 }
 
 km_status km_encoder_run(km_encoder *e, float *rows, int64_t n, bool measured, km_encoded *out,

@@ -74,7 +74,8 @@ static km_status run_trellis(km_ctx *ctx, const km_call *c) {
     /* Two exchanges in a row take in more than four bits. */
     int64_t exchanges = 2 * (a.bytes * 8 / 5 + 1) + 1;
     a.back_words = (exchanges < most + 1 ? exchanges : most + 1) * KM_TRELLIS_THREADS * rows;
-    int64_t blocks = km_cuda_ceil(n, rows) + kinds, room = BACK_BYTES / (a.back_words * 4);
+    int64_t blocks = km_cuda_ceil(n, rows) + kinds, most_bytes = (int64_t)(dev->limit / 4);
+    int64_t room = (most_bytes < BACK_BYTES ? most_bytes : BACK_BYTES) / (a.back_words * 4);
     if (blocks > dev->sms) blocks = dev->sms;
     if (blocks > room) blocks = room > 0 ? room : 1;
     size_t cap;
