@@ -43,6 +43,20 @@ const char *km_nearest(const char *word, const char *const *names, int n) {
     return best;
 }
 
+static void tell_names(const char *what, const char *word, const char *const *names, int n,
+                       km_error *err) {
+    char all[160] = "";
+    size_t used = 0;
+    for (int i = 0; i < n && used < sizeof all; i++)
+        if (names[i])
+            used += (size_t)snprintf(all + used, sizeof all - used, "%s%s", used ? ", " : "",
+                                     names[i]);
+    if (used && used < sizeof all)
+        km_error_set(err, KM_ERR_RANGE, "unknown %s '%.60s': there are %s", what, word, all);
+    else
+        km_error_set(err, KM_ERR_RANGE, "unknown %s '%.60s'", what, word);
+}
+
 int km_choose(const char *what, const char *word, const char *const *names, int n, km_error *err) {
     for (int i = 0; i < n; i++)
         if (names[i] && strcmp(word, names[i]) == 0) return i;
@@ -50,7 +64,7 @@ int km_choose(const char *what, const char *word, const char *const *names, int 
     if (near)
         km_error_set(err, KM_ERR_RANGE, "unknown %s '%.60s'; did you mean '%s'?", what, word, near);
     else
-        km_error_set(err, KM_ERR_RANGE, "unknown %s '%.60s'", what, word);
+        tell_names(what, word, names, n, err);
     return -1;
 }
 

@@ -1,5 +1,6 @@
 /* kermes add, delete and merge: changes to an index, which is written anew beside itself. */
 #include "base/alloc.h"
+#include "base/log.h"
 #include "cli/cli.h"
 #include "cli/vectors.h"
 #include "report/json.h"
@@ -12,16 +13,16 @@ typedef struct line {
     km_common common;
     km_input_line input;
     const char *out, *ids;
-    bool compact, missing_ok, skip_bad;
+    bool compact, missing_ok, skip_bad, shift;
 } line;
 
 /* Writes x to `path` and says what there is now. */
-static int finish(const line *l, km_index *x, const char *path, const char *verb, int64_t count,
-                  km_error *err) {
+static int finish(const line *l, const char *command, km_index *x, const char *path,
+                  const char *verb, int64_t count, km_error *err) {
     uint64_t bytes = 0;
     km_status s = err->code;
     if (s == KM_OK) s = km_index_store(x, path, l->compact, &bytes, NULL, err);
-    if (s != KM_OK) return km_cli_fail("%s", err->text);
+    if (s != KM_OK) return km_cli_fail("%s: %s", command, err->text);
     int64_t live = km_index_live(x);
     if (l->common.json)
         return km_cli_print_json(
@@ -124,7 +125,7 @@ int km_command_add(int argc, char **argv) {
     uint64_t *ids = in && l.ids ? km_read_ids_of(l.ids, km_input_rows(in), &err) : NULL;
     km_ctx *ctx = in && err.code == KM_OK ? open_ctx(&l.common, &err) : NULL;
     if (ctx) add_all(ctx, x, in, ids, l.skip_bad, &added, &err);
-    code = x ? finish(&l, x, l.out ? l.out : args.words[0], "added", added, &err)
+    code = x ? finish(&l, "add", x, l.out ? l.out : args.words[0], "added", added, &err)
              : km_cli_fail("add: %s", err.text);
     km_ctx_free(ctx);
     km_free(ids);
@@ -170,7 +171,7 @@ int km_command_delete(int argc, char **argv) {
     km_index *x = open_for_change(args.words[0], l.out, &err);
     uint64_t *ids = x && l.ids ? km_read_ids(l.ids, &n, &err) : NULL;
     if (ids) km_index_remove(x, ids, n, l.missing_ok, &removed, &err);
-    code = x ? finish(&l, x, l.out ? l.out : args.words[0], "deleted", removed, &err)
+    code = x ? finish(&l, "delete", x, l.out ? l.out : args.words[0], "deleted", removed, &err)
              : km_cli_fail("delete: %s", err.text);
     km_free(ids);
     km_index_close(x);
@@ -179,10 +180,25 @@ int km_command_delete(int argc, char **argv) {
 
 /* ---- merge ---- */
 
+static void merge_one(km_ctx *ctx, km_index *x, const char *path, bool shift, km_error *err) {
+    km_index *other = km_index_load(path, err);
+    km_error own = {0};
+    uint64_t by = 0;
+    if (!other) return;
+    if (shift) km_index_behind(x, &by, &own);
+    if (own.code == KM_OK) km_index_absorb(ctx, x, other, by, &own);
+    if (own.code != KM_OK) km_error_set(err, own.code, "'%s': %s", path, own.text);
+    if (shift && own.code == KM_OK)
+        km_note(KM_LOG_INFO, "ids of '%s' are now %" PRIu64 " more than they were", path, by);
+    km_index_close(other);
+}
+
 int km_command_merge(int argc, char **argv) {
     line l = {.common = KM_COMMON_DEFAULTS, .compact = true};
     const km_option options[] = {
         KM_NEW_INDEX_ROW(l.out),
+        {"shift-ids", KM_OPTION_FLAG, NULL, &l.shift, 0, 0,
+         "move the ids of each further index behind those before it"},
         KM_COMPUTE_ROWS(l.common),
         {0},
     };
@@ -190,11 +206,12 @@ int km_command_merge(int argc, char **argv) {
         .name = "merge",
         .words = "INDEX [INDEX ...]",
         .summary = "Makes one index of several, or of a manifest.",
-        .details = "Ids must be different. Indexes with the anchors and codes of the first are "
+        .details = "Ids must be different, or be made so. Indexes with the anchors and codes of the first are "
                    "taken over\nas they are; others are decoded and coded anew, which costs a "
                    "little recall. Deleted\nvectors are dropped.\n",
         .options = options,
         .examples = "kermes merge a.kmx b.kmx -o all.kmx\n"
+                    "kermes merge monday.kmx tuesday.kmx -o both.kmx --shift-ids\n"
                     "kermes merge ranks.kmx -o one.kmx\n",
     };
     km_args args;
@@ -207,13 +224,10 @@ int km_command_merge(int argc, char **argv) {
     km_error err = {0};
     km_index *x = km_index_load(args.words[0], &err);
     km_ctx *ctx = x ? open_ctx(&l.common, &err) : NULL;
-    for (int i = 1; ctx && i < args.n_words && err.code == KM_OK; i++) {
-        km_index *other = km_index_load(args.words[i], &err);
-        if (other) km_index_absorb(ctx, x, other, &err);
-        km_index_close(other);
-    }
-    code =
-        x ? finish(&l, x, l.out, "merged", args.n_words, &err) : km_cli_fail("merge: %s", err.text);
+    for (int i = 1; ctx && i < args.n_words && err.code == KM_OK; i++)
+        merge_one(ctx, x, args.words[i], l.shift, &err);
+    code = x ? finish(&l, "merge", x, l.out, "merged", args.n_words, &err)
+             : km_cli_fail("merge: %s", err.text);
     km_ctx_free(ctx);
     km_index_close(x);
     return code;

@@ -139,7 +139,7 @@ km_status km_index_merge(km_ctx *ctx, km_index *index, km_index *other) {
     }
     pthread_rwlock_wrlock(&index->lock);
     pthread_rwlock_rdlock(&other->lock);
-    km_status s = km_index_absorb(ctx, index, other, &err);
+    km_status s = km_index_absorb(ctx, index, other, 0, &err);
     pthread_rwlock_unlock(&other->lock);
     pthread_rwlock_unlock(&index->lock);
     return told(s, &err);

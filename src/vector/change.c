@@ -240,8 +240,20 @@ bool km_index_same_frame(const km_index *a, const km_index *b) {
            same_coder(a, b);
 }
 
+/* All ids moved by `shift`; none of them may be there already. */
+static km_status shift_ids(const km_index *x, uint64_t *ids, int64_t n, uint64_t shift,
+                           km_error *err) {
+    for (int64_t i = 0; i < n; i++) {
+        if (ids[i] >= KM_NO_ID - shift)
+            return km_error_set(err, KM_ERR_RANGE, "id %" PRIu64 " cannot be moved by %" PRIu64,
+                                ids[i], shift);
+        ids[i] += shift;
+    }
+    return check_new(x, ids, n, err);
+}
+
 /* Rows with codes as they are, cell by cell. */
-static km_status copy_rows(km_index *x, const km_index *other, km_error *err) {
+static km_status copy_rows(km_index *x, const km_index *other, uint64_t shift, km_error *err) {
     int64_t live = km_index_live(other), n = 0, most = 0;
     size_t code = x->code_bytes, vector = x->vector_bytes;
     for (int64_t c = 0; c < other->cells; c++)
@@ -271,7 +283,7 @@ static km_status copy_rows(km_index *x, const km_index *other, km_error *err) {
                 id[n++] = km_id_get(g->ids, r, g->id_bits);
             }
         }
-    if (s == KM_OK) s = check_new(x, id, n, err);
+    if (s == KM_OK) s = shift_ids(x, id, n, shift, err);
     if (s == KM_OK && n) s = km_segment_add(x, &(km_rows){n, cell, id, codes, vectors}, err);
     km_free(cell);
     km_free(id);
@@ -282,13 +294,18 @@ static km_status copy_rows(km_index *x, const km_index *other, km_error *err) {
 }
 
 /* Vectors as the other index knows them, coded by this one. All or nothing. */
-static km_status recode_rows(km_ctx *ctx, km_index *x, const km_index *other, km_error *err) {
+static km_status recode_rows(km_ctx *ctx, km_index *x, const km_index *other, uint64_t shift,
+                             km_error *err) {
     int64_t n;
     uint64_t *ids = km_index_ids(other, &n, err);
     if (!ids) return err->code;
     km_place *places = km_index_places(other, ids, n, err);
     float *rows = km_alloc(sizeof *rows * (size_t)(n * x->dim + 1));
     km_status s = !places ? err->code : !rows ? no_memory(err) : KM_OK;
+    if (s == KM_OK) s = shift_ids(x, ids, n, shift, err);
+    if (s == KM_OK)
+        km_note(KM_LOG_INFO, "the indexes have different anchors or codes: the second is decoded "
+                             "and coded anew, which costs a little recall");
     if (s == KM_OK) s = km_index_restore(other, ctx->threads, places, n, rows, err);
     if (s == KM_OK) s = km_index_append(ctx, x, rows, n, ids, err);
     km_free(ids);
@@ -297,18 +314,23 @@ static km_status recode_rows(km_ctx *ctx, km_index *x, const km_index *other, km
     return s;
 }
 
-km_status km_index_absorb(km_ctx *ctx, km_index *x, km_index *other, km_error *err) {
+km_status km_index_behind(const km_index *x, uint64_t *id, km_error *err) {
+    int64_t n;
+    uint64_t *ids = km_index_ids(x, &n, err);
+    if (!ids) return err->code;
+    *id = n && ids[n - 1] >= x->next_id ? ids[n - 1] + 1 : x->next_id;
+    km_free(ids);
+    return KM_OK;
+}
+
+km_status km_index_absorb(km_ctx *ctx, km_index *x, km_index *other, uint64_t shift,
+                          km_error *err) {
     if (x->dim != other->dim || x->metric != other->metric)
         return km_error_set(err, KM_ERR_SHAPE, "indexes of different %s cannot be merged",
                             x->dim != other->dim ? "dimensions" : "metrics");
-    km_status s;
-    if (km_index_same_frame(x, other)) {
-        s = copy_rows(x, other, err);
-    } else {
-        km_note(KM_LOG_INFO, "the indexes have different anchors or codes: the second is decoded "
-                             "and coded anew, which costs a little recall");
-        s = recode_rows(ctx, x, other, err);
-    }
-    if (s == KM_OK && other->next_id > x->next_id) x->next_id = other->next_id;
+    km_status s = km_index_same_frame(x, other) ? copy_rows(x, other, shift, err)
+                                                : recode_rows(ctx, x, other, shift, err);
+    uint64_t next = other->next_id < KM_NO_ID - shift ? other->next_id + shift : KM_NO_ID - 1;
+    if (s == KM_OK && next > x->next_id) x->next_id = next;
     return s;
 }

@@ -115,7 +115,10 @@ km_status km_index_append(km_ctx *ctx, km_index *x, const float *rows, int64_t n
                           const uint64_t *ids, km_error *err);
 km_status km_index_remove(km_index *x, const uint64_t *ids, int64_t n, bool missing_ok,
                           int64_t *removed, km_error *err);
-km_status km_index_absorb(km_ctx *ctx, km_index *x, km_index *other, km_error *err);
+/* All of `other`, its ids moved by `shift`. */
+km_status km_index_absorb(km_ctx *ctx, km_index *x, km_index *other, uint64_t shift,
+                          km_error *err);
+km_status km_index_behind(const km_index *x, uint64_t *id, km_error *err); /* above every id */
 bool km_index_same_frame(const km_index *a, const km_index *b); /* anchors and coder are the same */
 /* The order of ids, and of structures that begin with one, for qsort and bsearch. */
 int km_by_id(const void *a, const void *b);

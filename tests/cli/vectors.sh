@@ -84,7 +84,13 @@ says err 'already'
 expect 0 compress few.raw "${raw[@]}" -o other.kmx --bytes 8 --ids ids.txt --quiet
 expect 0 merge v.kmx other.kmx -o both.kmx --json
 json_says vectors=$((n + 388))
-expect_error 1 merge v.kmx v.kmx -o both.kmx
+expect_error 1 merge v.kmx v.kmx -o twice.kmx
+says err "merge: 'v.kmx': there is a vector with id 0 already"
+expect 0 merge v.kmx v.kmx -o twice.kmx --shift-ids --json
+json_says vectors=$((2 * (n + 188))) next_id=$((2 * (n + 200)))
+expect 0 search twice.kmx --queries few.raw "${raw[@]}" -k 4
+[ "$(awk -v id=$((n + 200)) '$1 == 0 && ($3 == 0 || $3 == id)' out | wc -l)" -eq 2 ] ||
+    fail "a vector and its moved twin are not found together"
 expect 0 decompress both.kmx -o all.npy --dtype f16
 [ "$(stat -c %s all.npy)" -eq $((128 + (n + 388) * 32)) ] || fail "all.npy has a wrong size"
 
@@ -92,6 +98,7 @@ expect 0 decompress both.kmx -o all.npy --dtype f16
 expect_error 2 compress base.raw
 expect_error 2 compress -o x.kmx
 expect_error 2 compress base.raw "${raw[@]}" -o x.kmx --mode quick
+says err 'fast, dense, anchors-only'
 expect_error 2 compress base.raw "${raw[@]}" -o x.kmx --metric l1
 expect_error 2 compress base.raw "${raw[@]}" -o x.kmx --anchors many
 expect_error 2 search v.kmx
