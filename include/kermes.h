@@ -496,6 +496,7 @@ typedef struct km_index_options {
     uint64_t seed;
     size_t memory;            /* what building from a file may take, in bytes; 0: 2 GiB */
     bool skip_bad;            /* leave vectors with NaN or infinity out, instead of refusing them */
+    bool lloyd;               /* anchors by plain Lloyd, instead of annealed and maintained ones */
     /* Told from time to time; false stops. NULL: nobody asks. */
     bool (*progress)(void *user, const char *stage, int64_t done, int64_t total);
     void *user;

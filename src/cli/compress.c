@@ -22,7 +22,7 @@ typedef struct line { /* the command line */
     double bytes, ratio, recall;
     int64_t seed;
     km_sizes memory;
-    bool skip_bad;
+    bool skip_bad, lloyd;
 } line;
 
 static volatile sig_atomic_t interrupted;
@@ -63,7 +63,8 @@ static bool parse_options(const line *l, km_index_options *o, km_error *err) {
                             .recall = l->recall,
                             .seed = (uint64_t)l->seed,
                             .memory = l->memory.n ? (size_t)l->memory.value[0] : 0,
-                            .skip_bad = l->skip_bad};
+                            .skip_bad = l->skip_bad,
+                            .lloyd = l->lloyd};
     if (strcmp(l->anchors, "auto") != 0) {
         char *end;
         errno = 0;
@@ -96,8 +97,8 @@ static json_t *report(const line *l, const char *in, const km_made *m, double ra
 
 static void print_made(const line *l, const km_made *m, double raw, double seconds) {
     char a[KM_NUMBER_TEXT], b[KM_NUMBER_TEXT];
-    printf("%s: %lld vectors of %lld dimensions, %lld anchors, ", l->out, (long long)m->rows,
-           (long long)m->dim, (long long)m->anchors);
+    printf("%s: %lld vectors of %lld dimensions, %lld anchor%s, ", l->out, (long long)m->rows,
+           (long long)m->dim, (long long)m->anchors, m->anchors == 1 ? "" : "s");
     if (m->code_bytes)
         printf("codes of %zu bytes", m->code_bytes);
     else
@@ -193,6 +194,8 @@ int km_command_compress(int argc, char **argv) {
         KM_SKIP_BAD_ROW(l.skip_bad),
         {"memory", KM_OPTION_SIZES, "SIZE", &l.memory, 0, 0,
          "how much memory to take, as in 1G (default: 2G)"},
+        {"lloyd", KM_OPTION_FLAG, NULL, &l.lloyd, 0, 0,
+         "learn anchors by plain Lloyd, without annealing and maintenance"},
         {"seed", KM_OPTION_INT, "N", &l.seed, 0, 9e15, "another one, another index (default: 0)"},
         KM_INPUT_ROWS(l.input),
         KM_COMPUTE_ROWS(l.common),

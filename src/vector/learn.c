@@ -81,6 +81,7 @@ static float *learn_anchors(const km_learn *l, int64_t *cells, int *rounds, doub
                              .rounds = ROUNDS,
                              .metric = o->metric,
                              .seed = o->seed,
+                             .lloyd = o->lloyd,
                              .settle = 1e-4,
                              .progress = on_round,
                              .user = (void *)(uintptr_t)o};
@@ -256,9 +257,10 @@ static km_coder *coder_by_ratio(const coding *c, km_error *err) {
     km_coder *b = err->code == KM_OK ? fit_coder(c, room, KM_TURN_HADAMARD, err) : NULL;
     if (err->code == KM_OK && !a && !b)
         km_error_set(err, KM_ERR_RANGE,
-                     "a ratio of %g leaves no room for codes: ids, anchors and the file's frame "
+                     "a ratio of %g leaves no room for codes: ids, anchors%s and the file's frame "
                      "take more than %.1f bytes for each of %lld vectors",
-                     l->options->ratio, room / (double)l->total, (long long)l->total);
+                     l->options->ratio,
+                     l->options->rerank != KM_VECTORS_NONE ? ", vectors for re-ranking" : "", room / (double)l->total, (long long)l->total);
     bool first = a && (!b || km_coder_error(a) <= km_coder_error(b));
     km_coder_free(first ? b : a);
     return first ? a : b;
