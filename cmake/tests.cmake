@@ -45,6 +45,11 @@ elseif(KERMES_TSAN)
     endif()
 endif()
 
+# On another processor, test programs run by an emulator; scripts do not.
+if(CMAKE_CROSSCOMPILING)
+    set(kermes_test_launcher ${CMAKE_CROSSCOMPILING_EMULATOR})
+endif()
+
 # test_cli_json_file stays: scripts read JSON with it.
 set(kermes_one_thread "^(api|format|fuzz|report)/"
     "^cli/(args|bench|chat_terminal|devices|info|tokenize|usage|vectors_bad|verify)$"
@@ -124,7 +129,7 @@ if(test_cxx)
     endif()
 endif()
 
-if(TARGET kermes)
+if(TARGET kermes AND NOT CMAKE_CROSSCOMPILING)
     list(APPEND kermes_test_env "KERMES=$<TARGET_FILE:kermes>")
     file(GLOB_RECURSE scripts CONFIGURE_DEPENDS tests/*.sh)
     foreach(script IN LISTS scripts)
