@@ -260,7 +260,8 @@ static km_coder *coder_by_ratio(const coding *c, km_error *err) {
                      "a ratio of %g leaves no room for codes: ids, anchors%s and the file's frame "
                      "take more than %.1f bytes for each of %lld vectors",
                      l->options->ratio,
-                     l->options->rerank != KM_VECTORS_NONE ? ", vectors for re-ranking" : "", room / (double)l->total, (long long)l->total);
+                     l->options->rerank != KM_VECTORS_NONE ? ", vectors for re-ranking" : "",
+                     room / (double)l->total, (long long)l->total);
     bool first = a && (!b || km_coder_error(a) <= km_coder_error(b));
     km_coder_free(first ? b : a);
     return first ? a : b;

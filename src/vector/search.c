@@ -274,7 +274,7 @@ static km_status scan_cell(seeker *s, asked *const *q, int queries, near_cell c)
 /* Brings a cell nearer that comes soon. */
 static void expect_cell(const km_index *x, const asked *q, int64_t cell) {
     const km_segment *g = &x->segments[0];
-    if (!q->scan || x->n_segments == 0) return;
+    if (!q->scan || x->n_segments == 0 || g->start[cell] == g->start[cell + 1]) return;
     km_scan_expect(q->scan, x->turned + cell * x->axes,
                    g->codes + g->start[cell] * x->code_bytes,
                    (int64_t)(g->start[cell + 1] - g->start[cell]));

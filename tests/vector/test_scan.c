@@ -205,8 +205,8 @@ static void keys_do_not_depend_on_the_limit(void **state) {
  * limit, and nobody who is near is lost. */
 static void a_limit_that_is_known_loses_nobody_who_is_near(void **state) {
     (void)state;
-    enum { N = SANITIZED ? 300 : 1500, D = 224 };
-    for (int kind = 0; kind < 4; kind++) {
+    enum { N = SANITIZED ? 200 : 1500, D = 224 };
+    for (int kind = 0; kind < 4; kind += SANITIZED ? 2 : 1) {
         cloud k = make(N, D, 112, KM_CODE_FAST, kind % 2 ? KM_TURN_PCA : KM_TURN_HADAMARD);
         km_near *again = malloc(N * sizeof *again), *some = malloc(N * sizeof *some);
         float *all = malloc(N * sizeof *all);
