@@ -14,6 +14,8 @@
 #define MOST_DIM 4096                     /* the matrix of a turn is dim x dim */
 #define LEAST_ROWS 4096                   /* of a part that is lent, where there are so many */
 #define SLOTS 5                           /* pieces of lent memory that a device holds at once, at most */
+#define ANSWERS 32                        /* of parts, that wait on the device to be read, at most, */
+#define ANSWER_BYTES ((int64_t)32 << 20)  /* in so many bytes where there are more than two */
 #define SCRATCH ((double)(208 << 20))     /* of a scan: decoded rows and lists of candidates */
 
 /* Rows of one class, on the device or lent to it. */
@@ -288,7 +290,6 @@ typedef struct merge {
 /* The nearest k of row and dist (queries, k), sorted, and of an answer, which is given back. */
 static km_status take_in(km_device_index *d, merge *m, answer *a, int32_t *row, float *dist) {
     int64_t k = m->k;
-    if (!a->from) return KM_OK;
     km_read(d->ctx, a->id, m->found, sizeof *m->found * (size_t)(m->queries * k));
     km_read(d->ctx, a->dist, m->far, sizeof *m->far * (size_t)(m->queries * k));
     km_release(a->id);
@@ -306,15 +307,16 @@ static km_status take_in(km_device_index *d, merge *m, answer *a, int32_t *row, 
         memcpy(row + q * k, m->row, sizeof *row * (size_t)k);
         memcpy(dist + q * k, m->dist, sizeof *dist * (size_t)k);
     }
-    *a = (answer){0};
     return km_ctx_status(d->ctx);
 }
 
-/* Parts one after the other. An answer is read when the next part is on its way, so that the device has
- * something to do while rows are copied. */
+/* Parts one after the other. Answers are read when many have come together: to wait for one is to let the
+ * device wait while the next rows are copied. */
 static km_status find_some(km_device_index *d, const float *queries, merge *m, int32_t *row, float *dist) {
     km_ctx *ctx = d->ctx;
-    answer last = {0};
+    answer some[ANSWERS];
+    int64_t room = ANSWER_BYTES / (m->queries * m->k * 8), waiting = 0;
+    room = room < 2 ? 2 : room > ANSWERS ? ANSWERS : room;
     km_tensor *q = km_from_data(ctx, KM_F32, KM_SHAPE(m->queries, d->x->dim), queries), *turned = NULL;
     if (d->mean) q = km_sub(ctx, q, d->mean);
     km_scan_codes_options o = {.product = d->x->metric != KM_METRIC_L2, .chunk = d->chunk};
@@ -327,14 +329,17 @@ static km_status find_some(km_device_index *d, const float *queries, merge *m, i
         if (!turned || p->kind != p[-1].kind) turned = km_matmul(ctx, q, d->turn[p->kind]);
         km_coded rows = d->frame[p->kind];
         rows.codes = p->codes, rows.scale = p->scale, rows.cell = p->cell;
-        answer next = {.from = p};
-        km_scan_coded(ctx, turned, &rows, m->k, &o, &next.id, &next.dist);
-        next.id = km_keep(ctx, next.id);
-        next.dist = km_keep(ctx, next.dist);
-        take_in(d, m, &last, row, dist);
-        last = next;
+        answer *next = &some[waiting++];
+        *next = (answer){.from = p};
+        km_scope_begin(ctx);
+        km_scan_coded(ctx, turned, &rows, m->k, &o, &next->id, &next->dist);
+        next->id = km_keep(ctx, next->id);
+        next->dist = km_keep(ctx, next->dist);
+        km_scope_end(ctx, NULL);
+        if (waiting < room && i + 1 < d->n_parts && !km_failed(ctx)) continue;
+        for (int64_t a = 0; a < waiting; a++) take_in(d, m, &some[a], row, dist);
+        waiting = 0;
     }
-    take_in(d, m, &last, row, dist);
     km_step_end(ctx);
     return km_ctx_status(ctx);
 }
