@@ -429,7 +429,8 @@ static km_status check(const km_index *x, const float *queries, int64_t n, int64
     if (k < 1) return km_error_set(err, KM_ERR_RANGE, "k must be at least 1");
     if (o->rerank > 0 && !x->vector_bytes)
         return km_error_set(err, KM_ERR_STATE,
-                            "the index keeps no vectors to re-rank with; build it with --rerank");
+                            "the index keeps no vectors to re-rank with: compress --rerank keeps them, "
+                            "search --base brings them");
     int64_t bad = km_first_bad_row(queries, n, x->dim);
     if (bad >= 0)
         return km_error_set(err, KM_ERR_RANGE, "query %lld holds a NaN or an infinity",
