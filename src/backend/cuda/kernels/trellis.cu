@@ -96,6 +96,22 @@ KM_KERNEL __launch_bounds__(256) trellis_classes(const __grid_constant__ Args p)
 // Where the cost of a state lies: shared memory is free of conflicts both ways.
 __device__ __forceinline__ int spot(int s) { return s ^ (s >> 5 & 3) << 2; }
 
+// The least of N costs, to c[0], and which it is, to w[0], the lowest of equals: in pairs, pairs of pairs and
+// so on. Ways are floats, so that the units that multiply put them together: comparisons go at half their
+// rate.
+template <int N, int BIT = 1, int M> __device__ __forceinline__ void least_of(float (&c)[M], float (&w)[M]) {
+    if constexpr (N > 1) {
+#pragma unroll
+        for (int i = 0; i < N / 2; i++) {
+            bool second = c[2 * i + 1] < c[2 * i];
+            if (BIT == 1) w[i] = second ? 1.0f : 0.0f;
+            else w[i] = second ? w[2 * i + 1] + (float)BIT : w[2 * i];
+            c[i] = fminf(c[2 * i], c[2 * i + 1]);
+        }
+        least_of<N / 2, 2 * BIT>(c, w);
+    }
+}
+
 // A column of rate K, once J bits are in. Ways go to the word from bit 8 J on.
 template <int K, int J>
 __device__ __forceinline__ void step(float (&c)[16], const float (&v)[16], float x, float amp, uint32_t &word) {
@@ -107,29 +123,26 @@ __device__ __forceinline__ void step(float (&c)[16], const float (&v)[16], float
         }
     } else {
         constexpr int REST = 4 - J - K;
-        float next[16];
+        float next[16], ways = 0x1p23f; // its lowest bits are a number's
 #pragma unroll
         for (int h = 0; h < 1 << REST; h++)
 #pragma unroll
             for (int n = 0; n < 1 << J; n++) {
-                float best = c[h << J | n];
-                uint32_t way = 0;
+                float some[1 << K], way[1 << K];
 #pragma unroll
-                for (uint32_t t = 1; t < 1 << K; t++) {
-                    float other = c[(t << REST | h) << J | n];
-                    way = other < best ? t << (8 * J + K * (h << J | n)) : way;
-                    best = fminf(other, best);
-                }
-                word |= way;
+                for (int t = 0; t < 1 << K; t++) some[t] = c[(t << REST | h) << J | n];
+                least_of<1 << K>(some, way);
+                ways = fmaf(way[0], (float)(1 << K * (h << J | n)), ways);
 #pragma unroll
                 for (int i = 0; i < 1 << K; i++) {
                     int r = h << (J + K) | n << K | i;
                     float e = fmaf(-amp, v[r], x);
-                    next[r] = fmaf(e, e, best);
+                    next[r] = fmaf(e, e, some[0]);
                 }
             }
 #pragma unroll
         for (int r = 0; r < 16; r++) c[r] = next[r];
+        word |= (__float_as_uint(ways) & 255u) << (8 * J);
     }
 }
 
