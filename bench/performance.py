@@ -433,6 +433,37 @@ def vectors(data, path):
     return text
 
 
+def encoding(data, path):
+    """A results file of scripts/gpu-vectors: encoding, whole indexes, files from end to end."""
+    size = lambda r: f"{r['rows']:,} x {r['dim']}, {r['mode']}, {r['bytes']} bytes"
+    text = (f"## Codes and indexes on {data['device']}\n\n"
+            f"{data['date']}; from [`{path.name}`](../bench/results/{path.name}), which names the commands; "
+            "`scripts/gpu-vectors` runs them all. Encoding: blocks of rows in the host's memory to cells and "
+            "codes there, and the codes alone of residuals that are on the device.\n\n"
+            + table(["rows", "device", "rows/s", "codes alone, rows/s"],
+                    [[size(r), r["device"], number(r["rows_per_s"]), number(r["encode_rows_per_s"])]
+                     for r in data["encode"]]))
+    if data["index"]:
+        text += ("\nA whole index against a batch of queries in the host's memory. Parts: rows that the GPU "
+                 "was given no room for, and that come over with every batch.\n\n"
+                 + table(["codes", "queries", "parts", "ms", "queries/s", "GB/s of rows", "as the CPU found"],
+                         [[size(r), f"{r['queries']:,}", str(r["parts"]) if r["parts"] else "resident",
+                           f"{r['ms']:.3g}", number(r["qps"]),
+                           number(r["copied_gb_s"]) if r["parts"] else "-", f"{100 * r['same']:.2f}%"]
+                          for r in data["index"]]))
+    if data["compress"]:
+        text += ("\n`kermes compress` from a file of bytes to an index, 256 anchors, everything counted.\n\n"
+                 + table(["rows", "device", "seconds"],
+                         [[size(r), r["device"], f"{r['seconds']:.1f}"] for r in data["compress"]]))
+    rows = [[f"{c['vectors']:,} x {c['dim']}", f"{c['cpu']['seconds']:.3g}", f"{c['gpu']['seconds']:.3g}",
+             f"{c['speedup']:.1f}", f"{c['cpu']['energy']:.5g}", f"{c['gpu']['energy']:.5g}"]
+            for c in data["compare"] if c.get("gpu")]
+    if rows:
+        text += ("\n`kermes compare`: the same anchors learnt on the CPU and on the GPU.\n\n"
+                 + table(["vectors", "CPU, s", "GPU, s", "times faster", "energy, CPU", "energy, GPU"], rows))
+    return text
+
+
 def codes(data, path):
     """A results file of bench/peers/vectors.py: recall for bytes, and a whole scan, beside FAISS."""
     engines = ("kermes dense", "kermes fast", "FAISS PQ", "FAISS OPQ")
@@ -487,6 +518,8 @@ def main():
             pages.append(codes(data, path))
         elif "kmeans" in data:
             pages.append(vectors(data, path))
+        elif "encode" in data:
+            pages.append(encoding(data, path))
         elif "checks_alone" in data:
             pages.append(checks_alone(data, path))
         elif "gpu" in data:
