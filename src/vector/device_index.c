@@ -251,7 +251,8 @@ void km_device_index_free(km_device_index *d) {
         km_release(d->parts[i].cell);
     }
     for (int k = 0; k < KM_CODER_CLASSES; k++) {
-        km_tensor *all[] = {d->turn[k], d->frame[k].centre, d->frame[k].place, d->frame[k].amp, d->frame[k].rate};
+        const km_coded *f = &d->frame[k];
+        km_tensor *all[] = {d->turn[k], f->centre, f->place, f->amp, f->rate};
         for (size_t i = 0; i < sizeof all / sizeof *all; i++) km_release(all[i]);
     }
     km_release(d->mean);

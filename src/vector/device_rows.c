@@ -67,7 +67,8 @@ static km_status all_segments(unpack_job *j, km_threads *t, km_error *err) {
         km_threads_for(t, j->x->cells, 1, unpack_cells, j);
         j->first += j->g->rows;
         if (atomic_load(&j->failed))
-            return km_error_set(err, (km_status)atomic_load(&j->failed), "the codes of the index cannot be read");
+            return km_error_set(err, (km_status)atomic_load(&j->failed),
+                                "the codes of the index cannot be read");
     }
     return KM_OK;
 }

@@ -8,8 +8,10 @@
 
 #define ONE(module_, name_) {.module = module_, .name = name_, .waits = true}
 static km_cuda_kernel levels = ONE("encode", "encode_levels");
-static km_cuda_kernel prepare = ONE("trellis", "trellis_prepare"), classes = ONE("trellis", "trellis_classes");
-static km_cuda_kernel search_4 = ONE("trellis", "trellis_encode_4"), search_2 = ONE("trellis", "trellis_encode_2");
+static km_cuda_kernel prepare = ONE("trellis", "trellis_prepare");
+static km_cuda_kernel classes = ONE("trellis", "trellis_classes");
+static km_cuda_kernel search_4 = ONE("trellis", "trellis_encode_4");
+static km_cuda_kernel search_2 = ONE("trellis", "trellis_encode_2");
 
 #define BACK_BYTES ((int64_t)1 << 30) /* of ways taken, at most */
 #define STATIC_SHARED 2048            /* what a block has beside what it asks for, at most */

@@ -28,7 +28,8 @@ KM_KERNEL scan_begin(const __grid_constant__ Args p) { // one block
     wait_for_previous();
     for (int i = threadIdx.x; i < p.d; i += 256) amp = fmaxf(amp, fabsf(p.amp[i]));
     const float *values = p.rate ? p.windows : p.tables;
-    for (int i = threadIdx.x; i < (p.rate ? 9 * 4096 : 9 * 256); i += 256) level = fmaxf(level, fabsf(values[i]));
+    for (int i = threadIdx.x; i < (p.rate ? 9 * 4096 : 9 * 256); i += 256)
+        level = fmaxf(level, fabsf(values[i]));
     scale = fabsf(p.tables[9 * 256 + threadIdx.x]);
     amp = warp_max(amp), level = warp_max(level), scale = warp_max(scale);
     if (threadIdx.x % 32 == 0) {
@@ -330,7 +331,8 @@ KM_KERNEL __launch_bounds__(256) scan_select(const __grid_constant__ Args p) {
 }
 
 // The distance of a row as defined, by a whole warp, in all lanes.
-template <class C> __device__ __forceinline__ float exact(const Args &p, const float *levels, int64_t row, int q, int lane) {
+template <class C>
+__device__ __forceinline__ float exact(const Args &p, const float *levels, int64_t row, int q, int lane) {
     int cell = p.cell[row];
     if (cell < 0 || cell >= p.cells) return INFINITY;
     float scale = levels[9 * 256 + p.scale[row]], sum = 0;

@@ -9,7 +9,8 @@
 // 32 KB of it to a step of 1.8 us at 128 bytes a cycle would take as long as the arithmetic again.
 //
 // A block searches ROWS rows of one class at a time, so that values of states, which lie in shared memory
-// for the rates that are used most (from L2 they came at half this speed), serve all of them. A thread holds 16 states of each row in registers; four bits come in before threads must
+// for the rates that are used most, serve all of them: read from L2, they would take longer than the
+// arithmetic. A thread holds 16 states of each row in registers; four bits come in before threads must
 // exchange costs (encode_args.h), which is one column at rate 4 and four columns at rate 1. A thread's
 // ways of such a stretch are 32 bits at most: one word for each row, written as the stretch ends. To
 // follow a path back, words are brought into shared memory, where one thread a row goes through them:
@@ -88,7 +89,9 @@ KM_KERNEL __launch_bounds__(256) trellis_classes(const __grid_constant__ Args p)
         double cost = p.dim - kept + 0.5 * p.water[c] * (axes + excess);
         if (cost < least) least = cost, best = c;
     }
-    if (lane == 0) p.list[(int64_t)best * p.n + atomicAdd(&p.counts[best], 1u)] = (int32_t)row; // in any order
+    if (lane) return;
+    uint32_t at = atomicAdd(&p.counts[best], 1u); // in any order: rows do not know of each other
+    p.list[(int64_t)best * p.n + at] = (int32_t)row;
 }
 
 // ---- One row of states in registers ----
@@ -96,10 +99,11 @@ KM_KERNEL __launch_bounds__(256) trellis_classes(const __grid_constant__ Args p)
 // Where the cost of a state lies: shared memory is free of conflicts both ways.
 __device__ __forceinline__ int spot(int s) { return s ^ (s >> 5 & 3) << 2; }
 
-// The least of N costs, to c[0], and which it is, to w[0], the lowest of equals: in pairs, pairs of pairs and
-// so on. Ways are floats, so that the units that multiply put them together: comparisons go at half their
-// rate.
-template <int N, int BIT = 1, int M> __device__ __forceinline__ void least_of(float (&c)[M], float (&w)[M]) {
+// The least of N costs, to c[0], and which it is, to w[0], the lowest of equals: in pairs, pairs of pairs
+// and so on. Ways are floats, so that the units that multiply put them together: comparisons go at half
+// their rate.
+template <int N, int BIT = 1, int M>
+__device__ __forceinline__ void least_of(float (&c)[M], float (&w)[M]) {
     if constexpr (N > 1) {
 #pragma unroll
         for (int i = 0; i < N / 2; i++) {
@@ -114,7 +118,8 @@ template <int N, int BIT = 1, int M> __device__ __forceinline__ void least_of(fl
 
 // A column of rate K, once J bits are in. Ways go to the word from bit 8 J on.
 template <int K, int J>
-__device__ __forceinline__ void step(float (&c)[16], const float (&v)[16], float x, float amp, uint32_t &word) {
+__device__ __forceinline__ void step(float (&c)[16], const float (&v)[16], float x, float amp,
+                                     uint32_t &word) {
     if constexpr (K == 0) {
 #pragma unroll
         for (int r = 0; r < 16; r++) {
@@ -202,7 +207,8 @@ template <int ROWS> struct Search {
         if (held >= p.tables_held) {
             const float *from = p.tables + k * STATES + (thread << b);
 #pragma unroll
-            for (int r = 0; r < 16; r++) v[r] = __ldg(from + ((r >> b) << (8 + b) | (r & ((1 << b) - 1))));
+            for (int r = 0; r < 16; r++)
+                v[r] = __ldg(from + ((r >> b) << (8 + b) | (r & ((1 << b) - 1))));
             return;
         }
         const float *from = tables + held * STATES;
@@ -271,7 +277,8 @@ template <int ROWS> struct Search {
         for (int w = 0; w < ROWS; w++) {
             Key best = ~0ull;
 #pragma unroll
-            for (int r = 0; r < 16; r++) best = lesser(best, key_of(c[w][r], r << (k - 4) | thread >> (12 - k)));
+            for (int r = 0; r < 16; r++)
+                best = lesser(best, key_of(c[w][r], r << (k - 4) | thread >> (12 - k)));
             keys[w * THREADS + thread] = best;
         }
         __syncthreads();
@@ -280,7 +287,8 @@ template <int ROWS> struct Search {
 #pragma unroll
         for (int w = 0; w < ROWS; w++) {
             Key best = ~0ull;
-            for (int j = 0; j < 1 << (k - 4); j++) best = lesser(best, keys[w * THREADS + (j << (12 - k) | u)]);
+            for (int j = 0; j < 1 << (k - 4); j++)
+                best = lesser(best, keys[w * THREADS + (j << (12 - k) | u)]);
             float before = __uint_as_float((uint32_t)(best >> 32));
             if (store && (thread & ((1 << (k - 4)) - 1)) == 0)
                 back[((int64_t)number * THREADS + u) * ROWS + w] = (uint32_t)best;
@@ -350,7 +358,8 @@ template <int ROWS> struct Search {
 #pragma unroll
             for (int r = 0; r < 16; r++) best = lesser(best, key_of(c[w][r], r << 8 | thread));
 #pragma unroll
-            for (int lane = 16; lane > 0; lane /= 2) best = lesser(best, __shfl_xor_sync(ALL_LANES, best, lane));
+            for (int lane = 16; lane > 0; lane /= 2)
+                best = lesser(best, __shfl_xor_sync(ALL_LANES, best, lane));
             if (thread % 32 == 0) part[w][thread / 32] = best;
         }
         __syncthreads();
@@ -411,8 +420,8 @@ template <int ROWS> __device__ __forceinline__ void encode(const Args &p) {
             at -= rows;
         }
         if (kind == p.count) return;
-        struct { int first, axes, ring, tail, head; } k = {p.kind[kind].first, p.kind[kind].axes, p.kind[kind].ring,
-                                                           p.kind[kind].tail, p.kind[kind].head};
+        const km_trellis_class &of = p.kind[kind];
+        struct { int first, axes, ring, tail, head; } k = {of.first, of.axes, of.ring, of.tail, of.head};
         int64_t many = p.counts[kind];
         __syncthreads();
         if (thread < ROWS) {
@@ -429,7 +438,7 @@ template <int ROWS> __device__ __forceinline__ void encode(const Args &p) {
             s.place[i] = p.place[k.first + i];
         }
         for (int i = thread; i < 9 * STATES && kind != loaded; i += THREADS) {
-            int held = p.kind[kind].spot[i / STATES], state = i % STATES;
+            int held = of.spot[i / STATES], state = i % STATES;
             if (held < p.tables_held) s.tables[held * STATES + spot(state)] = p.tables[i];
             if (state == 0) table_of[i / STATES] = held;
         }
