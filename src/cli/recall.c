@@ -92,7 +92,7 @@ static int run(const line *l, const char *path) {
         code = km_cli_fail("recall: %s", err.text);
     else if (l->common.json)
         code = km_cli_print_json(report(l, path, x, &m));
-    else if (!l->common.quiet)
+    else
         print_report(l, path, x, &m);
     km_ctx_free(ctx);
     km_free(queries);
