@@ -17,10 +17,11 @@
 #include <string.h>
 
 enum {
-    GROUP = 48,   /* queries that meet a cell together */
-    AHEAD = 64,   /* one cell in so many is looked at before the others */
-    AT_LEAST = 8, /* and so many */
-    STEP = 256    /* rows scanned with one limit, or a block of the coder's */
+    GROUP = 48,       /* queries that meet a cell together */
+    LISTED = 4 << 20, /* cells in a thread's lists, about */
+    AHEAD = 64,       /* one cell in so many is looked at before the others */
+    AT_LEAST = 8,     /* and so many */
+    STEP = 256        /* rows scanned with one limit, or a block of the coder's */
 };
 
 typedef struct hit {
@@ -450,8 +451,10 @@ km_status km_index_find(km_index *x, const float *queries, int64_t n, int64_t k,
     /* One query is worth sharing out when there is much to scan. */
     int workers = km_threads_count(t);
     if (n == 1 && (double)live * (double)(x->code_bytes + 8) < 1e6) workers = 1;
-    /* Groups as large as may be, and as many for each thread. */
-    int64_t rounds = (n + workers * GROUP - 1) / (workers * GROUP);
+    /* Groups as large as may be, and as many for each thread; of many cells, lists are long. */
+    int64_t most = LISTED / x->cells;
+    most = most < 1 ? 1 : most > GROUP ? GROUP : most;
+    int64_t rounds = (n + workers * most - 1) / (workers * most);
     int group = (int)((n + workers * rounds - 1) / (workers * rounds));
     job j = {.x = x, .o = o, .queries = queries, .n = n, .k = k, .ids = ids, .dist = dist};
     j.seekers = km_calloc((size_t)workers, sizeof *j.seekers);
