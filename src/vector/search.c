@@ -18,6 +18,7 @@
 
 enum {
     GROUP = 48,       /* queries that meet a cell together */
+    DENSE = 16,       /* and its dense codes: queries have axes for every class there */
     LISTED = 4 << 20, /* cells in a thread's lists, about */
     AHEAD = 64,       /* one cell in so many is looked at before the others */
     AT_LEAST = 8,     /* and so many */
@@ -452,8 +453,8 @@ km_status km_index_find(km_index *x, const float *queries, int64_t n, int64_t k,
     int workers = km_threads_count(t);
     if (n == 1 && (double)live * (double)(x->code_bytes + 8) < 1e6) workers = 1;
     /* Groups as large as may be, and as many for each thread; of many cells, lists are long. */
-    int64_t most = LISTED / x->cells;
-    most = most < 1 ? 1 : most > GROUP ? GROUP : most;
+    int64_t top = x->mode == KM_INDEX_DENSE ? DENSE : GROUP, most = LISTED / x->cells;
+    most = most < 1 ? 1 : most > top ? top : most;
     int64_t rounds = (n + workers * most - 1) / (workers * most);
     int group = (int)((n + workers * rounds - 1) / (workers * rounds));
     job j = {.x = x, .o = o, .queries = queries, .n = n, .k = k, .ids = ids, .dist = dist};
