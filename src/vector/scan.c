@@ -124,8 +124,9 @@ static scan_plan *plan_new(const km_coder *c) {
     float *error = p->error + TIERS * a->padded, more = plan_stage(c, p->weight, lead, error);
     for (int i = 1; i <= TIERS; i++) {
         int64_t planes = most * i / TIERS / 8 * 8;
-        if (i == TIERS && planes == 0) planes = lead;
-        if (planes == 0 || (p->tiers && planes == p->tier[p->tiers - 1].planes[0])) continue;
+        if (i == TIERS && planes == 0) planes = lead; /* which is 0 where codes are but a scale */
+        if (planes == 0 && i < TIERS) continue;
+        if (p->tiers && planes == p->tier[p->tiers - 1].planes[0]) continue;
         float *own = p->error + p->tiers * a->padded;
         p->tier[p->tiers++] = (tier){{planes, lead - planes},
                                      {groups_of(g, 0, planes), groups_of(g, planes, lead)},
