@@ -84,11 +84,17 @@ static void anchors_alone_give_the_cell(void **state) {
 
 static void answers_are_the_same_for_any_number_of_threads(void **state) {
     (void)state;
-    km_index *x = build((km_index_options){.bytes = 12});
+    km_index *x = build((km_index_options){.bytes = 12, .anchors = 40}); /* more than come first */
     uint64_t *a = malloc(sizeof *a * N * K), *b = malloc(sizeof *b * N * K);
     float *da = malloc(sizeof *da * N * K), *db = malloc(sizeof *db * N * K);
     assert_done(km_index_search(x, base, N, K, NULL, 1, a, da));
     assert_done(km_index_search(x, base, N, K, NULL, 3, b, db));
+    assert_memory_equal(a, b, sizeof *a * N * K);
+    assert_memory_equal(da, db, sizeof *da * N * K);
+    for (int i = 0, n = 1; i < N; i += n, n = 1 + i % 7) { /* alone, or in other company */
+        if (n > N - i) n = N - i;
+        assert_done(km_index_search(x, base + i * DIM, n, K, NULL, 1, b + i * K, db + i * K));
+    }
     assert_memory_equal(a, b, sizeof *a * N * K);
     assert_memory_equal(da, db, sizeof *da * N * K);
     free(a);
@@ -198,6 +204,34 @@ static void halves_of_an_index_merge_without_loss(void **state) {
     km_index_close(half[0]);
     km_index_close(half[1]);
     km_index_close(x);
+}
+
+static void indexes_with_the_same_ids_merge_when_these_are_moved(void **state) {
+    (void)state;
+    for (int other_coder = 0; other_coder < 2; other_coder++) {
+        km_index *x = build((km_index_options){.bytes = 20});
+        km_index *y = build((km_index_options){.bytes = other_coder ? 16 : 20, .lloyd = other_coder});
+        uint64_t behind = 0;
+        km_error err = {0};
+        assert_int_equal(km_index_behind(x, &behind, &err), KM_OK);
+        assert_int_equal(behind, N);
+        assert_int_equal(km_index_absorb(ctx, x, y, KM_NO_ID - 5, &err), KM_ERR_RANGE);
+        assert_non_null(strstr(err.text, "cannot be moved"));
+        assert_int_equal(km_index_describe(x).count, N);
+        assert_int_equal(km_index_absorb(ctx, x, y, behind, &err), KM_OK);
+        assert_int_equal(km_index_describe(x).count, 2 * N);
+        assert_int_equal(km_index_describe(x).next_id, 2 * N);
+        uint64_t ids[N * 2];
+        float dist[N * 2];
+        int both = 0;
+        assert_done(km_index_search(x, base, N, 2, NULL, 0, ids, dist));
+        for (uint64_t i = 0; i < N; i++)
+            both += (ids[2 * i] == i && ids[2 * i + 1] == N + i) ||
+                    (ids[2 * i] == N + i && ids[2 * i + 1] == i);
+        assert_true(both > N * 9 / 10);
+        km_index_close(y);
+        km_index_close(x);
+    }
 }
 
 static void the_ratio_asked_for_is_the_ratio_of_the_file(void **state) {
@@ -416,6 +450,7 @@ int main(void) {
         IN_FOLDER(the_same_bytes_for_any_number_of_threads),
         IN_FOLDER(ids_survive_adding_deleting_merging_compaction_and_reload),
         IN_FOLDER(halves_of_an_index_merge_without_loss),
+        IN_FOLDER(indexes_with_the_same_ids_merge_when_these_are_moved),
         IN_FOLDER(the_ratio_asked_for_is_the_ratio_of_the_file),
         cmocka_unit_test(what_is_decoded_is_near_what_was_given),
         cmocka_unit_test(filters_and_probes_choose_what_is_looked_at),
