@@ -192,7 +192,7 @@ static void help_lists_every_option_and_example(void **state) {
     free(text);
 }
 
-static void a_choice_is_found_or_the_nearest_is_named(void **state) {
+static void a_choice_is_found_or_the_nearest_or_all_are_named(void **state) {
     (void)state;
     const char *const names[] = {"matmul", NULL, "rows"};
     err = (km_error){0};
@@ -201,7 +201,7 @@ static void a_choice_is_found_or_the_nearest_is_named(void **state) {
     assert_string_equal(err.text, "unknown suite 'matmull'; did you mean 'matmul'?");
     err = (km_error){0};
     assert_int_equal(km_choose("suite", "x", names, 3, &err), -1);
-    assert_string_equal(err.text, "unknown suite 'x'");
+    assert_string_equal(err.text, "unknown suite 'x': there are matmul, rows");
 }
 
 static void a_list_grows_with_each_option_and_replaces_what_was_there(void **state) {
@@ -232,7 +232,7 @@ int main(void) {
         cmocka_unit_test_setup(a_command_without_words_refuses_them, reset),
         cmocka_unit_test_setup(help_lists_every_option_and_example, reset),
         cmocka_unit_test_setup(a_list_grows_with_each_option_and_replaces_what_was_there, reset),
-        cmocka_unit_test_setup(a_choice_is_found_or_the_nearest_is_named, reset),
+        cmocka_unit_test_setup(a_choice_is_found_or_the_nearest_or_all_are_named, reset),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
