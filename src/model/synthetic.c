@@ -125,15 +125,19 @@ static void put_k4_scales(uint8_t *b, int scale, int min) {
 /* The spread of codes that are drawn evenly from n neighbours. */
 static float spread(int n) { return sqrtf((float)(n * n - 1) / 12); }
 
+/* A scale of either sign, by the random byte it replaces: codes from -8 to 7 have a mean, which
+ * adds up over a row, and in models of such rows a few tokens magnify roundings several times. */
+static void put_signed(uint8_t *b, float v) { put_f16(b, b[1] & 0x80 ? -v : v); }
+
 static void set_scales(km_dtype d, uint8_t *b, float sd) {
     const float iq4 = 67.4f; /* the spread of iq4_nl's 16 values */
     float s;
     switch (d) {
     case KM_Q4_0:
-        put_f16(b, sd / spread(16));
+        put_signed(b, sd / spread(16));
         break;
     case KM_Q5_0:
-        put_f16(b, sd / spread(32));
+        put_signed(b, sd / spread(32));
         break;
     case KM_Q4_1:
         put_f16(b, sd / spread(16)), put_f16(b + 2, -7.5f * sd / spread(16));
@@ -145,7 +149,7 @@ static void set_scales(km_dtype d, uint8_t *b, float sd) {
         put_f16(b, sd / spread(256));
         break;
     case KM_IQ4_NL:
-        put_f16(b, sd / iq4);
+        put_signed(b, sd / iq4);
         break;
     case KM_MXFP4: { /* the power of two under which values of +-0 .. 6 have that spread */
         int e = (int)lrintf(log2f(sd / 2.93f)) + 127;

@@ -52,7 +52,7 @@ static void check_spread(const km_gguf *g, const char *mix) {
         for (int64_t k = 0; k < n; k++) sum += x[k], squares += (double)x[k] * x[k];
         free(x);
         double length = sqrt(squares / (double)rows), mean = sum / (double)n * sqrt((double)in);
-        if (!(length > 0.6 && length < 1.5) || !(fabs(mean) < 0.15))
+        if (!(length > 0.6 && length < 1.5) || !(fabs(mean) < 0.03))
             fail_msg("%s, %s of %s: rows of length %g, mean %g", mix, t->name, t->info->name,
                      length, mean);
     }
