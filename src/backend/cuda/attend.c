@@ -12,7 +12,9 @@
     {ONE(module_, name_ "_64"), ONE(module_, name_ "_128"), ONE(module_, name_ "_256")}
 static km_cuda_kernel few[] = SIZES("attend_few", "attend_few");
 static km_cuda_kernel alone[] = SIZES("attend_few", "attend_alone");
-static km_cuda_kernel one[] = SIZES("attend_one", "attend_one");
+#define BESIDE(name_) {.module = "attend_one", .name = name_, .waits = true, .beside = true}
+static km_cuda_kernel one[] = {BESIDE("attend_one_64"), BESIDE("attend_one_128"),
+                               BESIDE("attend_one_256")};
 static km_cuda_kernel tile[] = SIZES("attend_tile", "attend_tile");
 static km_cuda_kernel append = ONE("attend_few", "attend_append");
 static km_cuda_kernel plain = ONE("attend_plain", "attend_plain");

@@ -70,6 +70,7 @@ enum { /* function attributes */
     KM_CU_FUNC_LOCAL_BYTES = 3,
     KM_CU_FUNC_REGISTERS = 4,
     KM_CU_FUNC_MAX_DYNAMIC_SHARED = 8,
+    KM_CU_FUNC_SHARED_CARVEOUT = 9, /* percent */
     KM_CU_FUNC_NON_PORTABLE_CLUSTER = 14
 };
 

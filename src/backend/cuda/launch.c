@@ -30,6 +30,7 @@ static km_cu_function find(km_lane *lane, km_cuda_kernel *k) {
     km_cu_function f = NULL;
     if (!module) return NULL;
     km_cu_result r = KM_CU(module_function, &f, module, k->name);
+    if (r == KM_CU_OK && k->beside) KM_CU(func_set, f, KM_CU_FUNC_SHARED_CARVEOUT, 100); /* a wish */
     if (r == KM_CU_OK) {
         atomic_store_explicit(&dev->function[id], f, memory_order_release);
         return f;

@@ -14,6 +14,8 @@ typedef struct km_cuda_kernel {
     const char *name;   /* the kernel's extern "C" name */
     bool waits;         /* it begins with wait_for_previous() (kernels/common.cuh), so it may be
                          * started before the kernel in front of it has ended */
+    bool beside;        /* blocks of other kernels are to find shared memory beside its own: how much
+                         * a multiprocessor has is set when it is idle */
     atomic_int id;      /* given on first use; 0 before */
 } km_cuda_kernel;
 

@@ -46,6 +46,16 @@ static km_cuda_kernel few[2][TYPES][3] = {
     {KM_QUANT_PLANES(FEW_GATED)[PLAIN_F16] = PLAIN("gated_F16"),
      [PLAIN_BF16] = PLAIN("gated_BF16")}};
 
+/* One row, by Hopper's copy engine. */
+#define BULK(name, ...) [KM_QUANT_##name] = KERNEL_BULK(KIND_##name, "bulk_" #name),
+#define BULK_GATED(name, ...) [KM_QUANT_##name] = KERNEL_BULK(KIND_##name, "bulk_gated_" #name),
+#define BULK_WHOLE(name, ...)                                                                      \
+    [KM_QUANT_##name] = KERNEL_BULK(KIND_##name, "bulk_gated_whole_" #name),
+#define KERNEL_BULK(kind, name_)                                                                   \
+    {.module = "quant_bulk_" kind, .name = name_, .waits = true, .beside = true}
+static km_cuda_kernel bulk[3][KM_QUANT_TYPES] = {
+    {KM_QUANT_PLANES(BULK)}, {KM_QUANT_PLANES(BULK_GATED)}, {KM_QUANT_PLANES(BULK_WHOLE)}};
+
 #define TILE(name, ...) [KM_QUANT_##name] = KERNEL("quant_tiles", "tiles_" #name),
 #define TILE_GATED(name, ...) [KM_QUANT_##name] = KERNEL("quant_tiles", "tiles_gated_" #name),
 #define PLAIN_TILES(module_)                                                                       \
@@ -75,10 +85,11 @@ static km_cuda_kernel rows[KM_QUANT_TYPES] = {KM_QUANT_PLANES(ROWS)};
 /* Layers of two types in one launch: those of the mixes that people use. */
 static struct {
     int first, second;
-    km_cuda_kernel kernel[3];
-} two[] = {{KM_QUANT_Q4_K, KM_QUANT_Q6_K, COUNTS("k", "Q4_K_Q6_K")},
-           {KM_QUANT_Q5_K, KM_QUANT_Q6_K, COUNTS("k", "Q5_K_Q6_K")},
-           {KM_QUANT_Q3_K, KM_QUANT_Q5_K, COUNTS("k", "Q3_K_Q5_K")}};
+    km_cuda_kernel kernel[3], bulk;
+} two[] = {
+    {KM_QUANT_Q4_K, KM_QUANT_Q6_K, COUNTS("k", "Q4_K_Q6_K"), KERNEL_BULK("k", "bulk_Q4_K_Q6_K")},
+    {KM_QUANT_Q5_K, KM_QUANT_Q6_K, COUNTS("k", "Q5_K_Q6_K"), KERNEL_BULK("k", "bulk_Q5_K_Q6_K")},
+    {KM_QUANT_Q3_K, KM_QUANT_Q5_K, COUNTS("k", "Q3_K_Q5_K"), KERNEL_BULK("k", "bulk_Q3_K_Q5_K")}};
 
 /* ---- One call ---- */
 
@@ -88,6 +99,8 @@ typedef struct layer {
     const float *bias;
     float *out;
     int64_t n;
+    size_t step;              /* of a row, in shared memory (quant_bulk.cuh), and its groups */
+    int64_t step_groups;
 } layer;
 
 typedef struct quant_call {
@@ -142,6 +155,10 @@ static km_status add_layer(quant_call *q, const km_tensor *w, const km_tensor *u
     *l = (layer){.type = type_of(w->dtype), .n = w->shape.dim[0],
                  .bias = bias ? km_tensor_ptr(bias) : NULL, .out = km_tensor_ptr(out)};
     if (l->type < 0 || (up && up->dtype != w->dtype) || l->n > INT32_MAX) return KM_ERR_UNSUPPORTED;
+    if (l->type < KM_QUANT_TYPES) {
+        l->step = km_cuda_quant_step(w->dtype) * (gated ? 2 : 1);
+        l->step_groups = 32 * KM_QUANT_UNIT / km_cuda_quant_group(w->dtype);
+    }
     km_status s = take(q, w, &l->w);
     q->layers++;
     if (s != KM_OK || !gated) return s;
@@ -200,6 +217,36 @@ static int size_of(const quant_call *q, int m) {
 }
 static size_t shared_bytes(const quant_call *q, int m) { return shared_for(q, size_of(q, m)); }
 
+/* The norm before a call goes to its first launch; those after it find it in memory. */
+static void give_norm(quant_call *q, km_quant_few_args *a) {
+    if (!q->norm.y) return;
+    a->delta = q->norm.x, a->residual = q->norm.residual, a->norm_w = q->norm.w;
+    a->sum = q->norm.sum, a->y = q->norm.y, a->rstd = q->norm.rstd, a->eps = q->norm.eps;
+    q->norm.y = NULL;
+}
+
+/* Blocks of the layers of a launch, out of `held`, shared out by rows; each has some for its groups of
+ * lanes. Returns how many there are in all. */
+static int32_t share_out(const quant_call *q, km_quant_few_args *a, int first, int64_t row,
+                         int64_t held, int64_t groups) {
+    int64_t all = 0;
+    int32_t last = 0;
+    for (int i = 0; i < a->parts; i++) all += q->l[first + i].n;
+    for (int i = 0; i < a->parts; i++) {
+        const layer *l = &q->l[first + i];
+        int64_t blocks = all ? (held * l->n + all / 2) / all : 0, most = (l->n + groups - 1) / groups;
+        if (blocks > most) blocks = most;
+        if (blocks < 1) blocks = 1; /* one that finds nothing to do, where there are no rows */
+        a->part[i] = (km_quant_part){.w = l->w.m, .up = l->up.m, .bias = l->bias,
+                                     .out = l->out + row * l->n, .n = (int32_t)l->n,
+                                     .first = last, .second = l->type != q->l[first].type,
+                                     .each = (int32_t)(l->n / blocks),
+                                     .more = (int32_t)(l->n % blocks)};
+        last += (int32_t)blocks;
+    }
+    return last;
+}
+
 /* Layers [first, first + count) in one launch: blocks are shared out by the weights' bytes. */
 static km_status launch_few(quant_call *q, km_cuda_kernel *kernel, int first, int count,
                             int64_t row, int m) {
@@ -210,29 +257,13 @@ static km_status launch_few(quant_call *q, km_cuda_kernel *kernel, int first, in
                            .act = (int32_t)q->act,
                            .lane_bits = pieces >= 32 ? 5 : pieces >= 16 ? 4 : 3};
     int64_t all = 0, groups = KM_FEW_THREADS >> a.lane_bits, held = dev->sms;
-    int32_t last = 0;
     for (int i = 0; i < count; i++) all += q->l[first + i].n;
     /* Two blocks to a multiprocessor, where each then has rows for its warps. */
     if (size_of(q, m) == 0 && all > 2 * held * groups) held *= 2;
     if (all == 0) return KM_OK;
-    for (int i = 0; i < count; i++) {
-        const layer *l = &q->l[first + i];
-        int64_t blocks = (held * l->n + all / 2) / all, most = (l->n + groups - 1) / groups;
-        if (blocks > most) blocks = most;
-        if (blocks < 1) blocks = 1; /* one that finds nothing to do, where there are no rows */
-        a.part[i] = (km_quant_part){.w = l->w.m, .up = l->up.m, .bias = l->bias,
-                                    .out = l->out + row * l->n, .n = (int32_t)l->n,
-                                    .first = last, .second = l->type != q->l[first].type,
-                                    .each = (int32_t)(l->n / blocks),
-                                    .more = (int32_t)(l->n % blocks)};
-        last += (int32_t)blocks;
-    }
+    int32_t last = share_out(q, &a, first, row, held, groups);
     a.early = q->made || row > 0 ? 0 : 48 << 10;
-    if (q->norm.y) {
-        a.delta = q->norm.x, a.residual = q->norm.residual, a.norm_w = q->norm.w;
-        a.sum = q->norm.sum, a.y = q->norm.y, a.rstd = q->norm.rstd, a.eps = q->norm.eps;
-        q->norm.y = NULL; /* the launches after this one find it in memory */
-    }
+    give_norm(q, &a);
     /* The kernel for one row reads weights before the kernel in front has ended: what is captured
      * runs when they have long been there, but here that kernel may be the one that makes them. */
     bool alone = q->made || (size_of(q, m) == 0 && !km_cuda_queue_of(q->lane)->capturing);
@@ -242,26 +273,86 @@ static km_status launch_few(quant_call *q, km_cuda_kernel *kernel, int first, in
                                &(km_launch_options){.alone = alone});
 }
 
-static km_cuda_kernel *kernel_of_two(int first, int second) {
+/* ---- One row on Hopper ---- */
+
+/* With x, and two stages of the longest steps, in the shared memory of a block. */
+static bool has_bulk(const quant_call *q) {
+    const km_cuda_dev *dev = km_cuda_dev_of(q->lane);
+    size_t rings = 112 << 10, x = KM_ONE_X_BYTES((size_t)q->k, true);
+    return q->m == 1 && q->k >= 32 * KM_QUANT_UNIT && q->l[0].type < KM_QUANT_TYPES &&
+           x + rings <= dev->shared_max && dev->cc == 90 && km_cuda_has_module("quant_bulk_k");
+}
+
+/* A gated layer whose rows are a step each, and whose steps lie at borders of planes. */
+static bool is_whole(const quant_call *q) {
+    const layer *l = &q->l[0];
+    return q->gated && q->k == 32 * KM_QUANT_UNIT && l->type < KM_QUANT_TYPES &&
+           l->w.m.first % l->step_groups == 0 && l->up.m.first % l->step_groups == 0;
+}
+
+/* Layers [first, first + count) in one launch. How many blocks, and how much shared memory each has, is
+ * what measured best: blocks of the next kernel are to find room beside these and fetch their weights,
+ * and none is to double its work by standing beside another of its own. */
+static km_status launch_bulk(quant_call *q, km_cuda_kernel *kernel, int first, int count) {
+    int64_t all = 0, sms = km_cuda_dev_of(q->lane)->sms, held = sms, warps = KM_BULK_THREADS / 32;
+    int64_t pace = km_cuda_ceil(q->k, 32 * KM_QUANT_UNIT), want = 0; /* steps of a row; stages */
+    km_quant_few_args a = {.x = q->x, .parts = count, .m = 1, .k = (int32_t)q->k,
+                           .act = (int32_t)q->act};
+    size_t slot = 0, x = 0;
+    for (int i = 0; i < count; i++) all += q->l[first + i].n;
+    if (all == 0) return KM_OK;
+    if (all >= 40 * sms) held = 2 * sms;
+    else if (all > 2 * warps * sms) held = km_cuda_ceil(all, 2 * warps); /* two rows to a warp */
+    int32_t blocks = share_out(q, &a, first, 0, held, warps);
+    for (int i = 0; i < count; i++) {
+        const layer *l = &q->l[first + i];
+        const km_quant_part *part = &a.part[i];
+        int64_t at_once = is_whole(q) ? 1 : KM_BULK_ROWS(l->step), each = part->each + (part->more > 0);
+        int64_t steps = km_cuda_ceil(km_cuda_ceil(each, at_once), warps) * pace;
+        size_t room = KM_ONE_X_BYTES((size_t)q->k, is_apart(l->type));
+        if ((size_t)at_once * l->step > slot) slot = (size_t)at_once * l->step;
+        if (room > x) x = room;
+        if (steps > want) want = steps;
+    }
+    size_t fixed = x + KM_BULK_SUMS + KM_BULK_BARS, stage = slot * (size_t)warps;
+    size_t room = (blocks <= sms ? 143 : is_whole(q) ? 43 : 113) << 10;
+    int64_t fit = room > fixed + 2 * stage ? (int64_t)((room - fixed) / stage) : 2;
+    a.late = want > fit; /* the next kernel's copies would come before those that are missing here */
+    if (want > fit) want = fit;
+    a.stages = (int32_t)(want < KM_BULK_STAGES ? want : KM_BULK_STAGES);
+    give_norm(q, &a);
+    /* It reads weights before the kernel in front has ended, as launch_few says. */
+    bool alone = q->made || !km_cuda_queue_of(q->lane)->capturing;
+    void *params[] = {&a};
+    return km_cuda_launch_with(q->lane, kernel, KM_DIM(blocks), KM_DIM(KM_BULK_THREADS),
+                               (unsigned)(fixed + (size_t)a.stages * stage), params,
+                               &(km_launch_options){.alone = alone});
+}
+
+/* Of layers of two types, the place in `two`; or -1. */
+static int place_of_two(int first, int second) {
     for (size_t i = 0; i < sizeof two / sizeof *two; i++)
-        if (two[i].first == first && two[i].second == second) return two[i].kernel;
-    return NULL;
+        if (two[i].first == first && two[i].second == second) return (int)i;
+    return -1;
 }
 
 /* Layers that one kernel knows go together. */
 static km_status few_rows(quant_call *q, int64_t row, int m) {
+    bool by_bulk = has_bulk(q);
+    int how = is_whole(q) ? 2 : q->gated;
     for (int i = 0; i < q->layers;) {
-        km_cuda_kernel *kernel = few[q->gated][q->l[i].type];
-        int n = 1, second = -1;
+        int n = 1, both = -1;
         for (; i + n < q->layers; n++) {
             int type = q->l[i + n].type;
-            if (type == q->l[i].type || type == second) continue;
-            km_cuda_kernel *both = second < 0 && !q->gated ? kernel_of_two(q->l[i].type, type) : NULL;
-            if (!both) break;
-            kernel = both;
-            second = type;
+            if (type == q->l[i].type || (both >= 0 && type == two[both].second)) continue;
+            int place = both < 0 && !q->gated ? place_of_two(q->l[i].type, type) : -1;
+            if (place < 0) break;
+            both = place;
         }
-        km_status s = launch_few(q, kernel, i, n, row, m);
+        int type = q->l[i].type;
+        km_status s = by_bulk ? launch_bulk(q, both < 0 ? &bulk[how][type] : &two[both].bulk, i, n)
+                              : launch_few(q, both < 0 ? few[q->gated][type] : two[both].kernel, i, n,
+                                           row, m);
         if (s != KM_OK) return s;
         i += n;
     }

@@ -15,6 +15,8 @@ typedef struct km_cuda_quant {
 /* The kernels' number of a block dtype, -1 for others. */
 int km_cuda_quant_type(km_dtype d);
 int64_t km_cuda_quant_group(km_dtype d); /* elements of a group (kernels/quant_args.h) */
+/* Bytes that 32 units of a row may take in shared memory, plane after plane (kernels/quant_bulk.cuh). */
+size_t km_cuda_quant_step(km_dtype d);
 /* t (n, k) or of any shape with rows of k. KM_ERR_UNSUPPORTED when k is no multiple of a unit. */
 km_status km_cuda_quant_get(km_lane *lane, const km_tensor *t, km_cuda_quant *out);
 /* The same of rows of any length, as one row of all elements: the last unit may go beyond them. */

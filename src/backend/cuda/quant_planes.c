@@ -25,6 +25,16 @@ int km_cuda_quant_type(km_dtype d) {
 
 int64_t km_cuda_quant_group(km_dtype d) { return layouts[km_cuda_quant_type(d)].elements; }
 
+size_t km_cuda_quant_step(km_dtype d) {
+    const layout *l = &layouts[km_cuda_quant_type(d)];
+    size_t groups = (size_t)(32 * KM_QUANT_UNIT / l->elements), sum = 0;
+    for (int i = 0; i < KM_QUANT_FIELDS; i++) {
+        size_t bytes = (size_t)(l->field[i].length * l->field[i].count);
+        sum += groups * bytes + (bytes % 16 ? 16 : 0);
+    }
+    return sum;
+}
+
 static km_status rearrange(km_lane *lane, km_dtype d, const void *from, void *to, int64_t groups,
                            int64_t padded, int64_t end, bool back) {
     static km_cuda_kernel kernel = {.module = "quant_planes", .name = "quant_planes"};

@@ -6,9 +6,10 @@
 // microsecond, so what counts is how many steps follow on one another. A cluster of blocks takes the
 // query heads of one key head (up to 16); each half of a block takes pages of its own. Pages, their
 // numbers and the rotation's turns are fetched before the kernel in front has ended: the cache's
-// other rows are older than that. Then q, k and v are turned; a warp multiplies its 16 keys of a page
-// with all queries and their values by tensor cores, and keeps sums of its own. At the end warps add
-// up within the block, and blocks through each other's shared memory.
+// other rows are older than that. Then q, k and v are turned. Of a page, each warp multiplies 16 keys
+// with all queries, the half's warps agree on the largest scores, and each multiplies all probabilities
+// with a quarter of the values' columns, by tensor cores. At the end halves add up within the block, and
+// blocks through each other's shared memory.
 #include "backend/cuda/kernels/attend.cuh"
 #include "backend/cuda/kernels/cluster.cuh"
 
@@ -30,17 +31,19 @@ __device__ __forceinline__ void ask_page(const km_attend_args &a, uint32_t tile,
 
 template <int DP> __device__ __forceinline__ void attend_one(const km_attend_args &a) {
     constexpr int CHUNKS = DP / 8, TILE = PAGE * DP * 2, PAIRS = DP / 64, TASKS = 3;
+    constexpr int COLS = DP / 4; // of a warp
     extern __shared__ __align__(1024) uint8_t shared[];
-    // Two halves of a key tile and a value tile; later the warps' sums (WARPS, M, DP) f32.
-    uint8_t *tile_q = shared + 4 * TILE;
-    float *mine = reinterpret_cast<float *>(tile_q + M * DP * 2); // (M, DP): the block's sums
-    float *tops = mine + M * DP, *totals = tops + WARPS * M;      // of each warp and head
-    float *top = totals + WARPS * M, *total = top + M;            // of the block
-    float2 *turns = reinterpret_cast<float2 *>(total + M);        // DP / 2
+    // Two halves of a key tile and a value tile, and of probabilities; queries.
+    uint8_t *tile_p = shared + 4 * TILE, *tile_q = tile_p + 2 * M * PAGE * 2;
+    float *mine = reinterpret_cast<float *>(tile_q + M * DP * 2); // (2, M, DP): the halves' sums
+    float *tops = mine + 2 * M * DP;                              // of each warp and head
+    float *top = tops + WARPS * M, *total = top + 2 * M;          // of each half and head
+    float2 *turns = reinterpret_cast<float2 *>(total + 2 * M);    // DP / 2
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     int half = warp / 4, kvh = blockIdx.y / a.parts, part = blockIdx.y % a.parts;
     int head0 = kvh * a.group + part * M, heads = min(M, a.group - part * M);
     uint8_t *tile_k = shared + half * 2 * TILE, *tile_v = tile_k + TILE;
+    tile_p += half * M * PAGE * 2;
 
     if (!a.early) wait_for_previous();
     Place p = place_by_warp(a, 0);
@@ -130,25 +133,28 @@ template <int DP> __device__ __forceinline__ void attend_one(const km_attend_arg
             } else {
                 f16 *to = patch + (task - heads) * DP;
                 to[first] = a16, to[second] = b16;
+                // Nobody reads this row before the step has ended: no fence before the next kernel
+                // is let in.
                 uint8_t *cache = task == heads ? a.cache_k : a.cache_v;
                 reinterpret_cast<f16 *>(cache + row_at)[first] = a16;
                 reinterpret_cast<f16 *>(cache + row_at)[second] = b16;
             }
         }
     }
-    __threadfence(); // the row is in the cache before a kernel that might read it begins
     __syncthreads();
 #if __CUDA_ARCH__ >= 900
     if (a.early) asm volatile("griddepcontrol.launch_dependents;");
 #endif
 
-    float o[DP / 8][4] = {}, most[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
+    // Sums of the columns of this warp and, in `sum`, of the probabilities; rows g and g + 8.
+    float o[COLS / 8][4] = {}, sum[4] = {}, most[2] = {-INFINITY, -INFINITY};
     int i8 = lane / 8, within = lane % 8, key0 = warp % 4 * 16;
     uint32_t at_k = smem_addr(tile_k), at_v = smem_addr(tile_v), at_q = smem_addr(tile_q);
+    auto half_sync = [&] { asm volatile("bar.sync %0, 128;" ::"r"(1 + half) : "memory"); };
     for (; n < pages; n += 2 * BLOCKS) {
         cp_async_wait<0>();
         if (owner && n == pages - 1) { // written after the page was asked for
-            asm volatile("bar.sync %0, 128;" ::"r"(1 + half) : "memory");
+            half_sync();
             int row = p.position % PAGE;
             for (int i = threadIdx.x % HALF; i < a.d; i += HALF) {
                 uint32_t at = swizzle<CHUNKS>(row, i / 8) + i % 8 * 2;
@@ -156,97 +162,112 @@ template <int DP> __device__ __forceinline__ void attend_one(const km_attend_arg
                 *reinterpret_cast<f16 *>(tile_v + at) = patch[DP + i];
             }
         }
-        asm volatile("bar.sync %0, 128;" ::"r"(1 + half) : "memory");
-        float s[2][4] = {};
+        half_sync();
+        float s[2][2][4] = {}, high[2] = {-INFINITY, -INFINITY}; // two sums, so that neither is a long chain
 #pragma unroll
         for (int k = 0; k < DP; k += 16) {
             uint32_t fq[4], fk[4];
             ldmatrix_x4(fq, at_q + swizzle<CHUNKS>(i8 % 2 * 8 + within, k / 8 + i8 / 2));
             ldmatrix_x4(fk, at_k + swizzle<CHUNKS>(key0 + i8 / 2 * 8 + within, k / 8 + i8 % 2));
-            mma_m16n8k16<f16>(s[0], fq, fk[0], fk[1]);
-            mma_m16n8k16<f16>(s[1], fq, fk[2], fk[3]);
+            mma_m16n8k16<f16>(s[k / 16 % 2][0], fq, fk[0], fk[1]);
+            mma_m16n8k16<f16>(s[k / 16 % 2][1], fq, fk[2], fk[3]);
         }
-        float high[2] = {most[0], most[1]};
 #pragma unroll
         for (int c = 0; c < 2; c++)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 int key = (page0 + n) * PAGE + key0 + 8 * c + 2 * t + e % 2;
                 bool seen = key >= p.first && key <= p.position;
-                s[c][e] = seen ? capped(a, s[c][e] * a.scale) * LOG2E : -INFINITY;
-                high[e / 2] = fmaxf(high[e / 2], s[c][e]);
+                float v = s[0][c][e] + s[1][c][e];
+                s[0][c][e] = seen ? capped(a, v * a.scale) * LOG2E : -INFINITY;
+                high[e / 2] = fmaxf(high[e / 2], s[0][c][e]);
             }
-        float by[2];
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             high[e] = fmaxf(high[e], __shfl_xor_sync(ALL_LANES, high[e], 1));
             high[e] = fmaxf(high[e], __shfl_xor_sync(ALL_LANES, high[e], 2));
+            if (t == 0) tops[warp * M + 8 * e + g] = high[e];
+        }
+        half_sync();
+        float by[2];
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            high[e] = most[e];
+#pragma unroll
+            for (int w = 0; w < 4; w++) high[e] = fmaxf(high[e], tops[(half * 4 + w) * M + 8 * e + g]);
             by[e] = high[e] > -INFINITY ? fast_exp2(most[e] - high[e]) : 1;
             most[e] = high[e];
-            sum[e] *= by[e];
-        }
-        uint32_t fp[4]; // probabilities as the next product's left operand
-#pragma unroll
-        for (int c = 0; c < 2; c++) {
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                s[c][e] = most[e / 2] > -INFINITY ? fast_exp2(s[c][e] - most[e / 2]) : 0;
-                sum[e / 2] += s[c][e];
-            }
-            fp[2 * c] = pack2<f16>(s[c][0], s[c][1]);
-            fp[2 * c + 1] = pack2<f16>(s[c][2], s[c][3]);
         }
 #pragma unroll
-        for (int c = 0; c < DP / 8; c += 2) {
-            uint32_t fv[4];
-            ldmatrix_x4_trans(fv, at_v + swizzle<CHUNKS>(key0 + i8 % 2 * 8 + within, c + i8 / 2));
+        for (int c = 0; c < 2; c++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                float(&into)[4] = o[c + e];
-                into[0] *= by[0], into[1] *= by[0], into[2] *= by[1], into[3] *= by[1];
-                mma_m16n8k16<f16>(into, fp, fv[2 * e], fv[2 * e + 1]);
+                float f[2];
+#pragma unroll
+                for (int i = 0; i < 2; i++)
+                    f[i] = most[e] > -INFINITY ? fast_exp2(s[0][c][2 * e + i] - most[e]) : 0;
+                uint32_t at = swizzle<PAGE / 8>(8 * e + g, key0 / 8 + c) + 4 * t;
+                *reinterpret_cast<uint32_t *>(tile_p + at) = pack2<f16>(f[0], f[1]);
+            }
+        half_sync();
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            sum[e] *= by[e / 2];
+#pragma unroll
+            for (int c = 0; c < COLS / 8; c++) o[c][e] *= by[e / 2];
+        }
+#pragma unroll
+        for (int k = 0; k < PAGE; k += 16) {
+            const uint32_t ones = 0x3c003c00u;
+            uint32_t fp[4];
+            ldmatrix_x4(fp, smem_addr(tile_p) + swizzle<PAGE / 8>(i8 % 2 * 8 + within, k / 8 + i8 / 2));
+            mma_m16n8k16<f16>(sum, fp, ones, ones);
+#pragma unroll
+            for (int c = 0; c < COLS / 8; c += 2) {
+                uint32_t fv[4];
+                ldmatrix_x4_trans(fv, at_v + swizzle<CHUNKS>(k + i8 % 2 * 8 + within,
+                                                             warp % 4 * (COLS / 8) + c + i8 / 2));
+                mma_m16n8k16<f16>(o[c], fp, fv[0], fv[1]);
+                mma_m16n8k16<f16>(o[c + 1], fp, fv[2], fv[3]);
             }
         }
         if (n + 2 * BLOCKS < pages) {
-            asm volatile("bar.sync %0, 128;" ::"r"(1 + half) : "memory");
+            half_sync();
             ask(n + 2 * BLOCKS);
         }
     }
-    __syncthreads(); // tiles and the patch have been read
+    __syncthreads(); // the patch has been read
 
-    // Within the block.
+    // Within the block: the second half's, where it has any, onto the first one's.
+    bool both = blockIdx.x + BLOCKS < pages;
 #pragma unroll
     for (int e = 0; e < 2; e++) {
-        sum[e] += __shfl_xor_sync(ALL_LANES, sum[e], 1);
-        sum[e] += __shfl_xor_sync(ALL_LANES, sum[e], 2);
-        if (t == 0) tops[warp * M + 8 * e + g] = most[e], totals[warp * M + 8 * e + g] = sum[e];
+        if (half == 1 && !both) break;
+#pragma unroll
+        for (int c = 0; c < COLS / 8; c++)
+            *reinterpret_cast<float2 *>(mine + (half * M + 8 * e + g) * DP + warp % 4 * COLS + 8 * c +
+                                        2 * t) = make_float2(o[c][2 * e], o[c][2 * e + 1]);
+        if (warp % 4 == 0 && t == 0)
+            top[half * M + 8 * e + g] = most[e], total[half * M + 8 * e + g] = sum[2 * e];
     }
-    float *sums = reinterpret_cast<float *>(shared) + warp * M * DP;
+    if (both) {
+        __syncthreads();
+        float m[2], l[2]; // of the head of this thread's columns
+        int head = threadIdx.x * M / (2 * HALF), from = threadIdx.x % (2 * HALF / M) * (DP * M / 2 / HALF);
 #pragma unroll
-    for (int c = 0; c < DP / 8; c++)
+        for (int h = 0; h < 2; h++) m[h] = top[h * M + head], l[h] = total[h * M + head];
+        float high = fmaxf(m[0], m[1]);
+        m[0] = high > -INFINITY ? fast_exp2(m[0] - high) : 0;
+        m[1] = high > -INFINITY ? fast_exp2(m[1] - high) : 0;
 #pragma unroll
-        for (int e = 0; e < 2; e++)
-            if (8 * e + g < heads)
-                *reinterpret_cast<float2 *>(sums + (8 * e + g) * DP + 8 * c + 2 * t) =
-                    make_float2(o[c][2 * e], o[c][2 * e + 1]);
-    __syncthreads();
-    for (int i = threadIdx.x * 4; i < heads * DP; i += 2 * HALF * 4) {
-        int h = i / DP;
-        float m = -INFINITY, all = 0;
-#pragma unroll
-        for (int w = 0; w < WARPS; w++) m = fmaxf(m, tops[w * M + h]);
-        float4 v = make_float4(0, 0, 0, 0);
-#pragma unroll
-        for (int w = 0; w < WARPS; w++) {
-            float by = m > -INFINITY ? fast_exp2(tops[w * M + h] - m) : 0;
-            float4 f = *reinterpret_cast<const float4 *>(reinterpret_cast<float *>(shared) +
-                                                         w * M * DP + i);
-            v.x = fmaf(by, f.x, v.x), v.y = fmaf(by, f.y, v.y);
-            v.z = fmaf(by, f.z, v.z), v.w = fmaf(by, f.w, v.w);
-            all = fmaf(by, totals[w * M + h], all);
+        for (int i = 0; i < DP * M / 2 / HALF; i += 4) {
+            float4 *to = reinterpret_cast<float4 *>(mine + head * DP + from + i);
+            float4 u = *to, v = *reinterpret_cast<float4 *>(mine + (M + head) * DP + from + i);
+            *to = make_float4(m[0] * u.x + m[1] * v.x, m[0] * u.y + m[1] * v.y,
+                              m[0] * u.z + m[1] * v.z, m[0] * u.w + m[1] * v.w);
         }
-        *reinterpret_cast<float4 *>(mine + i) = v;
-        if (i % DP == 0) top[h] = m, total[h] = all;
+        __syncthreads();
+        if (from == 0) top[head] = high, total[head] = m[0] * l[0] + m[1] * l[1];
     }
     cluster_sync();
 

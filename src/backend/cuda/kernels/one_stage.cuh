@@ -87,7 +87,7 @@ __device__ __forceinline__ void wait_for_x(const km_quant_few_args &a) {
     if (a.norm_w)
         for (int p = threadIdx.x * 32; p < a.k; p += KM_FEW_THREADS * 32) call_line(a.norm_w + p);
 #if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
+    if (!a.late) asm volatile("griddepcontrol.launch_dependents;");
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }

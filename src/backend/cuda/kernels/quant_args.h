@@ -80,6 +80,15 @@ typedef struct km_quant_matrix {
 #define KM_ONE_FIT(item, wide) (KM_ONE_RING(item, wide) / ((item) * KM_FEW_THREADS))
 #define KM_ONE_PLACES(item, wide) (KM_ONE_FIT(item, wide) < 2 ? 2 : KM_ONE_FIT(item, wide))
 
+/* The same by the copy engine (quant_bulk.cuh): after x come a float for each warp and the barriers of
+ * all rings, then the rings. A warp takes two rows at a time where a step of them, so many bytes, is
+ * not too long. */
+#define KM_BULK_THREADS 256
+#define KM_BULK_SUMS 64
+#define KM_BULK_STAGES 16     /* at most, of a warp */
+#define KM_BULK_BARS (KM_BULK_THREADS / 32 * KM_BULK_STAGES * 8)
+#define KM_BULK_ROWS(step) ((step) <= 3400 ? 2 : 1)
+
 /* One layer of a call. */
 typedef struct km_quant_part {
     km_quant_matrix w, up;    /* up: of a gated layer */
@@ -97,6 +106,8 @@ typedef struct km_quant_few_args {
     int32_t parts, m, k, act;
     int32_t lane_bits;        /* lanes that share a row of weights: 2^3, 2^4 or 2^5 */
     int32_t early;            /* bytes of each matrix that a block calls into L2 before x is there */
+    int32_t stages;           /* of a warp's ring (quant_bulk.cuh) */
+    int32_t late;             /* the next kernel is let in when x is staged, not before */
     /* With norm_w, x is the rms_norm of delta + residual?: made here, and left where others may
      * look for it, with the sum and 1 / rms. */
     const float *delta, *residual, *norm_w;
