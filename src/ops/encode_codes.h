@@ -30,8 +30,8 @@ typedef struct km_level_code {
 /* z (n, d), square (n) f32 -> codes (n, bytes) u8. */
 km_tensor *km_encode_levels(km_ctx *ctx, km_tensor *z, km_tensor *square, const km_level_code *how);
 
-/* Trellises (vector/trellis.h): of each row the class that suits it best, and the cheapest path round
- * that class' ring by Viterbi's search, with costs in f32. A code is 8 bits of scale, the class, and
+/* Trellises (vector/trellis.h): of each row the class that suits it best, within the rounding of z, and the
+ * cheapest path round that class' ring by Viterbi's search, with costs in f32. A code is 8 bits of scale, the class, and
  * the ring, lowest bit first. */
 typedef struct km_trellis_code {
     km_code_form form;

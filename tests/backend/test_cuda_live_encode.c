@@ -7,12 +7,19 @@
 #include "vector/index.h"
 #include "vector/vectors.h"
 
-static double lost(const km_coder *c, km_threads *t, const float *x, const uint8_t *codes, int64_t n) {
+/* Rows that another coder puts into another class are left out: where two classes suit a row equally well,
+ * the rounding of its turn decides, and at many bits to an axis one of them may fit much better than was
+ * thought. */
+static double lost(const km_coder *c, km_threads *t, const float *x, const uint8_t *codes,
+                   const uint8_t *others, int64_t n) {
     int64_t dim = km_coder_dim(c);
     float *back = malloc(4 * (size_t)(n * dim));
     double sum = 0;
     assert_int_equal(km_coder_decode(c, t, codes, n, back), KM_OK);
-    for (int64_t i = 0; i < n * dim; i++) sum += ((double)x[i] - back[i]) * ((double)x[i] - back[i]);
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = i * dim; j < (i + 1) * dim; j++)
+            if (km_code_class(c, codes + i * c->bytes) == km_code_class(c, others + i * c->bytes))
+                sum += ((double)x[j] - back[j]) * ((double)x[j] - back[j]);
     free(back);
     return sum;
 }
@@ -39,9 +46,14 @@ static void compare(km_coder_options o, int64_t n) {
     }
     assert_int_equal(km_ctx_stats(gpu).fallbacks, before);
     assert_memory_equal(got, again, all);
-    int64_t same = 0;
-    for (int64_t i = 0; i < n; i++) same += !memcmp(want + (size_t)i * bytes, got + (size_t)i * bytes, bytes);
-    double a = lost(c, cpu->threads, x, want, n), b = lost(c, cpu->threads, x, got, n);
+    int64_t same = 0, apart = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const uint8_t *one = want + (size_t)i * bytes, *other = got + (size_t)i * bytes;
+        same += !memcmp(one, other, bytes);
+        apart += km_code_class(c, one) != km_code_class(c, other);
+    }
+    assert_true(apart <= n / 100);
+    double a = lost(c, cpu->threads, x, want, got, n), b = lost(c, cpu->threads, x, got, want, n);
     print_message("%lld x %lld in %zu bytes, %s, %d classes: %lld codes are the same, lost %g and %g\n",
                   (long long)n, (long long)o.dim, bytes, c->trellis ? "trellis" : "levels", c->classes,
                   (long long)same, a, b);
