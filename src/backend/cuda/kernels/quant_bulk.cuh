@@ -5,8 +5,8 @@
 // warp has a ring of its own in shared memory, which the copy engine fills from the first moment on,
 // while the kernels in front still run. Blocks are so small that those of the next kernel find room
 // beside them. A warp takes two rows at a time (of a gated layer, of each half), which share the x they
-// read and the instructions around the products, in steps of 32 units. x is staged without waiting for the norm's sum, which is a factor
-// of the results.
+// read and the instructions around the products, in steps of 32 units. x is staged without waiting for
+// the norm's sum, which is a factor of the results.
 #ifndef KM_CUDA_QUANT_BULK_CUH
 #define KM_CUDA_QUANT_BULK_CUH
 #include "backend/cuda/kernels/quant_one.cuh"
@@ -230,7 +230,7 @@ __device__ __forceinline__ void bulk_rows(const km_quant_few_args &a, const km_q
     Line<Q::APART> x = {room, a.k};
     float factor = 1;
     if (a.norm_w) factor = stage_norm(a, x, sums);
-    else stage_plain<GATED ? 7 : 6>(a, x);
+    else stage_plain<GATED ? 7 : 6>(a, x); // what registers there are for (below)
     if (a.late) asm volatile("griddepcontrol.launch_dependents;");
 
     Unit<Q::APART> some;
@@ -246,7 +246,6 @@ __device__ __forceinline__ void bulk_rows(const km_quant_few_args &a, const km_q
         mbar_wait(bars + stage * 8, phase);
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            constexpr int none = 0;
             const uint8_t *slot = ring + stage * SLOT;
             Fields f;
 #pragma unroll
@@ -256,7 +255,7 @@ __device__ __forceinline__ void bulk_rows(const km_quant_few_args &a, const km_q
                     f.f[i] = slot + up * ROWS * BYTES + ROWS * C::at(i) + r * C::bytes(i);
                 } else {
                     f.f[i] = slot + k * BYTES + C::at(i);
-                    if (C::ragged(i) && C::bytes(i) != none) {
+                    if (C::ragged(i)) {
                         uint32_t first = (uint32_t)(up ? part.up.first : part.w.first) +
                                          (row - mine + r) * groups;
                         f.f[i] += first * C::group(i) & 15; // planes begin at borders
@@ -302,7 +301,8 @@ __device__ __forceinline__ void bulk_part(const km_quant_few_args &a, const km_q
     else bulk_rows<TYPE, false, false, ROWS>(a, part, room);
 }
 
-// Registers so that a block of each kernel of a layer, or two, are on a multiprocessor together.
+// Registers so that blocks of kernels that follow one another are on a multiprocessor together: one of
+// attention, one of 80 registers, and two of a gated layer (of 88, so that there are never three).
 #define BULK_KERNEL(name, blocks, ...)                                                             \
     extern "C" __global__ void __launch_bounds__(KM_BULK_THREADS, blocks)                          \
         name(const __grid_constant__ km_quant_few_args a) {                                        \
