@@ -500,6 +500,11 @@ def codes(data, path):
                  "is told for one of them.\n\n"
                  + table(["engine", "threads", "recall@10", "bytes a vector", "one query, best, ms",
                           "median, ms", "in a batch, ms"], rows))
+    m = data.get("memory")
+    if m:
+        text += (f"\nMemory: `{m['command']}` of {m['rows']:,} x {m['dim']}, a file of "
+                 f"{m['file_bytes'] / 1e9:.1f} GB, had at most {m['most_resident_bytes'] / 1e6:.0f} MB "
+                 f"resident (wanted: {m['wanted_bytes'] / 1e6:,.0f} MB).\n")
     return text
 
 
