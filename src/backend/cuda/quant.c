@@ -279,7 +279,7 @@ static km_status launch_few(quant_call *q, km_cuda_kernel *kernel, int first, in
 static bool has_bulk(const quant_call *q) {
     const km_cuda_dev *dev = km_cuda_dev_of(q->lane);
     size_t rings = 112 << 10, x = KM_ONE_X_BYTES((size_t)q->k, true);
-    return q->m == 1 && q->k >= 32 * KM_QUANT_UNIT && q->l[0].type < KM_QUANT_TYPES &&
+    return q->m == 1 && q->k >= 32 * KM_QUANT_UNIT &&
            x + rings <= dev->shared_max && dev->cc == 90 && km_cuda_has_module("quant_bulk_k");
 }
 
@@ -338,7 +338,6 @@ static int place_of_two(int first, int second) {
 
 /* Layers that one kernel knows go together. */
 static km_status few_rows(quant_call *q, int64_t row, int m) {
-    bool by_bulk = has_bulk(q);
     int how = is_whole(q) ? 2 : q->gated;
     for (int i = 0; i < q->layers;) {
         int n = 1, both = -1;
@@ -350,6 +349,7 @@ static km_status few_rows(quant_call *q, int64_t row, int m) {
             both = place;
         }
         int type = q->l[i].type;
+        bool by_bulk = type < KM_QUANT_TYPES && has_bulk(q);
         km_status s = by_bulk ? launch_bulk(q, both < 0 ? &bulk[how][type] : &two[both].bulk, i, n)
                               : launch_few(q, both < 0 ? few[q->gated][type] : two[both].kernel, i, n,
                                            row, m);
