@@ -28,20 +28,6 @@ template <int TYPE> struct Chunk {
     }
 };
 
-// Expects `bytes` more in this phase, without arriving.
-__device__ __forceinline__ void mbar_more(uint32_t bar, int bytes) {
-    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(bytes)
-                 : "memory");
-}
-
-// True in one lane of the warp, and known to be so: what it does alone then needs no loop over lanes.
-__device__ __forceinline__ bool elected() {
-    uint32_t is;
-    asm volatile("{\n\t.reg .pred p;\n\telect.sync _|p, 0xffffffff;\n\tselp.u32 %0, 1, 0, p;\n\t}"
-                 : "=r"(is));
-    return is != 0;
-}
-
 struct Near {
     template <class T> __device__ __forceinline__ void operator()(T &v, const uint8_t *p) {
         v = *reinterpret_cast<const T *>(p);

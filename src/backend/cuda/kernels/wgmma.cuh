@@ -24,6 +24,12 @@ KM_DEVICE void mbar_expect(uint32_t bar, int bytes) {
                  : "memory");
 }
 
+/* Expects `bytes` more in this phase, without arriving. */
+KM_DEVICE void mbar_more(uint32_t bar, int bytes) {
+    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(bytes)
+                 : "memory");
+}
+
 KM_DEVICE void mbar_arrive(uint32_t bar) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
@@ -60,6 +66,15 @@ template <int STAGES> struct Ring {
         }
     }
 };
+
+/* True in one lane of the warp, and known to be so: what it asks the copy engine for needs no loop over
+ * lanes. */
+KM_DEVICE bool elected() {
+    uint32_t is;
+    asm volatile("{\n\t.reg .pred p;\n\telect.sync _|p, 0xffffffff;\n\tselp.u32 %0, 1, 0, p;\n\t}"
+                 : "=r"(is));
+    return is != 0;
+}
 
 /* ---- Copy engine. Coordinates are in elements, innermost first; elements of the box outside the
  * tensor arrive as zeros and are not stored. One thread issues. ---- */
