@@ -3,6 +3,7 @@
  * else needs goes back to the pool. */
 #include "base/alloc.h"
 #include "tensor/profile.h"
+#include <math.h>
 #include <stdio.h>
 
 #define STORAGES_PER_BLOCK 128
@@ -324,6 +325,11 @@ km_stats km_ctx_stats(const km_ctx *ctx) {
     s.peak_bytes = p->peak;
     s.held_bytes = p->held;
     return s;
+}
+
+double km_room_left(const km_ctx *ctx) {
+    if (ctx->device->host || !ctx->device->ops->room) return INFINITY;
+    return (double)ctx->device->ops->room(ctx->device);
 }
 
 void km_stats_reset_peak(km_ctx *ctx) {

@@ -96,6 +96,9 @@ static inline bool km_failed(const km_ctx *ctx) { return !ctx || ctx->error.code
 /* The context's lane on a device, opened on first use; NULL with the error set. */
 km_lane *km_ctx_lane(km_ctx *ctx, km_device *device);
 
+/* Bytes that the context's device has left; infinity where nobody needs to ask. */
+double km_room_left(const km_ctx *ctx);
+
 /* Host memory for a kernel's private use, 64-byte aligned, kept for the context's life and
  * grown as needed. Valid until the next call. NULL with the error set. */
 void *km_ctx_scratch(km_ctx *ctx, size_t bytes);

@@ -6,7 +6,6 @@
 #include "base/rng.h"
 #include "ops/nearest.h"
 #include "vector/anchors_impl.h"
-#include "vector/device_coder.h"
 #include "vector/maintain.h"
 #include "vector/seed.h"
 #include <math.h>

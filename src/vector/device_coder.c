@@ -74,11 +74,6 @@ static bool fill_lists(const km_coder *c, int64_t width, lists *l) {
     return true;
 }
 
-double km_room_left(const km_ctx *ctx) {
-    if (ctx->device->host || !ctx->device->ops->room) return INFINITY;
-    return (double)ctx->device->ops->room(ctx->device);
-}
-
 static void put_coder(km_device_coder *d, const lists *l, const float *axes) {
     km_ctx *ctx = d->ctx;
     const km_coder *c = d->c;

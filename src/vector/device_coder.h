@@ -16,7 +16,4 @@ void km_device_coder_free(km_device_coder *d); /* NULL is fine */
  * host. A failure is the context's. */
 km_status km_device_coder_run(km_device_coder *d, km_tensor *residuals, km_tensor *square, uint8_t *codes);
 
-/* Bytes that a context's device has left; infinity where nobody needs to ask. */
-double km_room_left(const km_ctx *ctx);
-
 #endif

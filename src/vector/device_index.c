@@ -6,7 +6,6 @@
 #include "vector/device_index.h"
 #include "base/alloc.h"
 #include "ops/scan_codes.h"
-#include "vector/device_coder.h"
 #include "vector/device_rows.h"
 #include "vector/input.h"
 #include <math.h>
