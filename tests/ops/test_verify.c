@@ -38,6 +38,19 @@ static void every_op_on_the_cpu_agrees_with_the_reference(void **state) {
     assert_int_equal(s.empty, 0);
 }
 
+static void layers_rounded_to_8_bits_pass_with_any_seed(void **state) {
+    (void)state;
+    static const char *const ops[] = {"quant_linear", "linears", "gated"};
+    for (uint64_t seed = 2; seed <= (SANITIZED ? 2 : 4); seed++)
+        for (int i = 0; i < 3; i++) {
+            seen s = {0};
+            km_error err = {0};
+            const km_verify_how how = {.op = ops[i], .seed = seed, .quick = true};
+            assert_int_equal(km_verify("cpu", &how, collect, &s, &err), KM_OK);
+            assert_int_equal(s.failed, 0);
+        }
+}
+
 static void a_quick_run_leaves_out_cases_but_no_op_and_no_dtype(void **state) {
     (void)state;
     static const char *const ops[] = {"add", "sum", "matmul", "attention"};
@@ -112,6 +125,7 @@ static void an_unknown_op_or_device_is_an_error(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_op_on_the_cpu_agrees_with_the_reference),
+        cmocka_unit_test(layers_rounded_to_8_bits_pass_with_any_seed),
         cmocka_unit_test(a_quick_run_leaves_out_cases_but_no_op_and_no_dtype),
         cmocka_unit_test(the_float_ops_have_kernels_of_their_own_on_the_cpu),
         cmocka_unit_test(a_wrong_kernel_is_caught),
