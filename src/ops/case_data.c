@@ -5,6 +5,7 @@
 #include "tensor/quant.h"
 #include <float.h>
 #include <stdio.h>
+#include <string.h>
 
 static km_shape base_shape(const km_case_in *in) {
     km_shape s = in->shape;
@@ -95,6 +96,25 @@ static void store(void *base, km_dtype d, int64_t i, double v, int64_t whole) {
     }
 }
 
+/* Encoding takes long: a large tensor has a few blocks of its own, which stand in the rest of it in no
+ * order. */
+static void store_blocks(char *base, km_dtype d, int64_t n, const km_case_in *in, uint64_t seed,
+                         uint64_t stream) {
+    int64_t block = km_dtype_block(d), own = 8192;
+    size_t bytes = km_dtype_bytes(d, block);
+    for (int64_t k = 0; k < n; k += block) {
+        char *to = base + km_dtype_bytes(d, k);
+        float v[256];
+        if (k >= own) {
+            uint64_t pick = km_philox(seed, stream, (uint64_t)k).v[0] % (uint64_t)(own / block);
+            memcpy(to, base + pick * bytes, bytes);
+            continue;
+        }
+        for (int64_t e = 0; e < block; e++) v[e] = (float)draw(in, KM_F32, seed, stream, k + e);
+        km_quantise(d, v, NULL, block, to);
+    }
+}
+
 km_tensor *km_case_base(km_ctx *ctx, const km_case *c, int i, km_dtype dtype, uint64_t seed) {
     const km_case_in *in = &c->in[i];
     if (km_failed(ctx) || in->absent || in->values == KM_V_DERIVED) return NULL;
@@ -105,11 +125,7 @@ km_tensor *km_case_base(km_ctx *ctx, const km_case *c, int i, km_dtype dtype, ui
     if (!t) return NULL;
     int64_t n = km_shape_count(t->shape), block = km_dtype_block(d);
     uint64_t stream = (uint64_t)c->op * 16 + (uint64_t)i;
-    for (int64_t k = 0; k < n && block > 1; k += block) {
-        float v[256];
-        for (int64_t e = 0; e < block; e++) v[e] = (float)draw(in, KM_F32, seed, stream, k + e);
-        km_quantise(d, v, NULL, block, (char *)km_tensor_ptr(t) + km_dtype_bytes(d, k));
-    }
+    if (block > 1) store_blocks(km_tensor_ptr(t), d, n, in, seed, stream);
     for (int64_t k = 0; k < n && block == 1; k++) {
         if (km_dtype_is_float(d))
             store(km_tensor_ptr(t), d, k, draw(in, d, seed, stream, k), 0);
