@@ -744,8 +744,12 @@ void km_cases_each(km_op op, km_case_fn fn, void *user) {
     case KM_OP_LINEAR: linears(&s, op); break;
     case KM_OP_DEQUANTISE: case KM_OP_QUANTISE: case KM_OP_QUANT_LINEAR: case KM_OP_QUANT_EMBEDDING:
         quants(&s, op);
+        if (s.go) km_cases_one_row(op, fn, user);
         break;
-    case KM_OP_LINEARS: case KM_OP_GATED: layers_at_once(&s, op); break;
+    case KM_OP_LINEARS: case KM_OP_GATED:
+        layers_at_once(&s, op);
+        if (s.go) km_cases_one_row(op, fn, user);
+        break;
     case KM_OP_LINEAR_DX: case KM_OP_LINEAR_DW: linear_gradients(&s, op); break;
     case KM_OP_SOFTMAX: case KM_OP_LOG_SOFTMAX: softmaxes(&s, op, 1); break;
     case KM_OP_SOFTMAX_GRAD: case KM_OP_LOG_SOFTMAX_GRAD: softmaxes(&s, op, 2); break;

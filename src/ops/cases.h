@@ -45,6 +45,7 @@ typedef struct km_case {
     km_params p;
     uint32_t dtypes;    /* to try */
     bool no_gradient;   /* values that finite differences cannot be taken at, or too slow to */
+    bool kept;          /* by quick runs too, however large: it reaches kernels that others do not */
     /* Fills in[] entries marked KM_V_DERIVED (on ref), from the others. */
     void (*derive)(km_ctx *ctx, const struct km_case *c, km_tensor **in);
 } km_case;
@@ -55,6 +56,8 @@ void km_cases_each(km_op op, km_case_fn fn, void *user);
 
 /* Those of KM_OP_ATTEND, as one list. */
 void km_cases_attend(km_case_fn fn, void *user);
+/* Those of quantised layers with one row of x and long rows of weights. False: stopped early. */
+bool km_cases_one_row(km_op op, km_case_fn fn, void *user);
 void km_cases_sample(km_case_fn fn, void *user); /* of KM_OP_SAMPLE */
 void km_cases_scan_codes(km_case_fn fn, void *user);
 void km_cases_encode_levels(km_case_fn fn, void *user);

@@ -128,6 +128,7 @@ static double size_of_layer(const km_case *c) {
  * the largest. */
 static bool left_out(run *r, const km_case *c) {
     int64_t elements = km_shape_count(c->p.shape);
+    if (c->kept) return false;
     for (int i = 0; i < c->n_in; i++) elements += km_shape_count(c->in[i].shape);
     if (elements <= 3000) return false;
     return elements > 400000 || (r->seen++ * 2654435761u >> 16) % 4 != 0;

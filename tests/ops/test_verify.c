@@ -1,5 +1,6 @@
 /* The verify engine on the CPU: every op within its tolerance, and an engine that can say no. */
 #include "ops/verify.h"
+#include "ops/cases.h"
 #include "support/sanitized.h"
 #include <math.h>
 #include <setjmp.h>
@@ -68,6 +69,23 @@ static void a_quick_run_leaves_out_cases_but_no_op_and_no_dtype(void **state) {
     }
 }
 
+static bool note_long_rows(void *user, const km_case *c) {
+    const km_shape *w = &c->in[1].shape;
+    if (c->kept && c->in[0].shape.dim[0] == 1 && w->dim[1] >= 2048)
+        *(uint32_t *)user |= 1u << (c->in[1].dtype - KM_Q4_0) | (w->dim[1] % 2048 ? 1u << 30 : 1u << 31);
+    return true;
+}
+
+static void a_quick_run_has_one_row_with_long_rows_of_every_block_type(void **state) {
+    (void)state;
+    const uint32_t all = ((1u << (KM_DTYPE_COUNT - KM_Q4_0)) - 1) | 1u << 30 | 1u << 31;
+    uint32_t linear = 0, gated = 0;
+    km_cases_each(KM_OP_QUANT_LINEAR, note_long_rows, &linear);
+    km_cases_each(KM_OP_GATED, note_long_rows, &gated);
+    assert_int_equal(linear, all);
+    assert_int_equal(gated, all);
+}
+
 static void the_float_ops_have_kernels_of_their_own_on_the_cpu(void **state) {
     (void)state;
     for (int op = 0; op < KM_OP_COUNT; op++) {
@@ -127,6 +145,7 @@ int main(void) {
         cmocka_unit_test(every_op_on_the_cpu_agrees_with_the_reference),
         cmocka_unit_test(layers_rounded_to_8_bits_pass_with_any_seed),
         cmocka_unit_test(a_quick_run_leaves_out_cases_but_no_op_and_no_dtype),
+        cmocka_unit_test(a_quick_run_has_one_row_with_long_rows_of_every_block_type),
         cmocka_unit_test(the_float_ops_have_kernels_of_their_own_on_the_cpu),
         cmocka_unit_test(a_wrong_kernel_is_caught),
         cmocka_unit_test(an_unknown_op_or_device_is_an_error),
