@@ -119,6 +119,10 @@ km_tensor *km_tensor_new(km_ctx *ctx, km_lane *lane, const char *what, km_dtype 
  * set; drop is not called then. */
 km_tensor *km_wrap(km_ctx *ctx, const char *what, km_dtype dtype, km_shape shape, const void *data,
                    void (*drop)(void *owner), void *owner);
+/* A kept tensor with a copy of data, on the context's device. */
+static inline km_tensor *km_keep_data(km_ctx *ctx, km_dtype dtype, km_shape shape, const void *data) {
+    return km_keep(ctx, km_from_data(ctx, dtype, shape, data));
+}
 /* Another view of t's storage, off the tape. */
 km_tensor *km_tensor_view(km_ctx *ctx, const km_tensor *t, km_shape shape, const int64_t *stride,
                           int64_t offset);

@@ -29,7 +29,7 @@ km_tensor *km_vectors_in(km_ctx *ctx, const float *x, int64_t n, int64_t d) {
     if (km_failed(ctx)) return NULL;
     if (ctx->device->host)
         return km_wrap(ctx, "vectors", KM_F32, KM_SHAPE(n, d), x, nothing, NULL);
-    return km_keep(ctx, km_from_data(ctx, KM_F32, KM_SHAPE(n, d), x));
+    return km_keep_data(ctx, KM_F32, KM_SHAPE(n, d), x);
 }
 
 km_status km_anchors_from(km_ctx *ctx, const float *centre, int64_t count, int64_t dim,
@@ -39,7 +39,7 @@ km_status km_anchors_from(km_ctx *ctx, const float *centre, int64_t count, int64
     if (count < 1 || dim < 1)
         return km_fail(ctx, KM_ERR_RANGE, "anchors: %lld of %lld dimensions", (long long)count,
                        (long long)dim);
-    km_tensor *t = km_keep(ctx, km_from_data(ctx, KM_F32, KM_SHAPE(count, dim), centre));
+    km_tensor *t = km_keep_data(ctx, KM_F32, KM_SHAPE(count, dim), centre);
     if (!t) return km_ctx_status(ctx);
     *out = (km_anchors){.ctx = ctx, .centre = t, .count = count, .dim = dim, .metric = metric};
     return KM_OK;

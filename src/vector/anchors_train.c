@@ -151,7 +151,7 @@ static km_status take_cells(trainer *t, const float *centre, int64_t k) {
     km_ctx *ctx = t->ctx;
     drop_cells(t);
     t->k = k;
-    t->centre = km_keep(ctx, km_from_data(ctx, KM_F32, KM_SHAPE(k, t->d), centre));
+    t->centre = km_keep_data(ctx, KM_F32, KM_SHAPE(k, t->d), centre);
     t->speed = kept(ctx, KM_F32, KM_SHAPE(k, t->d));
     t->radius = km_keep(ctx, km_full(ctx, KM_F32, KM_SHAPE(k, 1), INFINITY));
     t->count = kept(ctx, KM_F32, KM_SHAPE(k));

@@ -19,10 +19,6 @@ struct km_device_coder {
     km_trellis_code trellis;
 };
 
-static km_tensor *upload(km_ctx *ctx, km_dtype dtype, km_shape shape, const void *data) {
-    return data ? km_keep(ctx, km_from_data(ctx, dtype, shape, data)) : NULL;
-}
-
 /* A matrix (dim, width) whose columns are the axes. */
 static float *all_axes(const km_coder *c, int64_t width) {
     int64_t dim = c->dim, at = 0;
@@ -79,21 +75,21 @@ static void put_coder(km_device_coder *d, const lists *l, const float *axes) {
     const km_coder *c = d->c;
     int64_t w = d->width;
     km_code_form form = {.bytes = c->bytes, .dim = c->dim, .low = c->scale_low, .step = c->scale_step};
-    d->turn = upload(ctx, KM_F32, KM_SHAPE(c->dim, w), axes);
-    km_tensor *amp = upload(ctx, KM_F32, KM_SHAPE(w), l->amp);
-    km_tensor *bits = upload(ctx, KM_I32, KM_SHAPE(w), l->bits);
+    d->turn = km_keep_data(ctx, KM_F32, KM_SHAPE(c->dim, w), axes);
+    km_tensor *amp = km_keep_data(ctx, KM_F32, KM_SHAPE(w), l->amp);
+    km_tensor *bits = km_keep_data(ctx, KM_I32, KM_SHAPE(w), l->bits);
     if (!c->trellis) {
         d->levels = (km_level_code){.form = form, .bits = bits, .amp = amp};
-        d->levels.at = upload(ctx, KM_I32, KM_SHAPE((w + 7) / 8, 8), c->stage.at);
-        d->levels.tables = upload(ctx, KM_F32, KM_SHAPE(KM_LEVEL_BITS + 1, 256), c->levels);
+        d->levels.at = km_keep_data(ctx, KM_I32, KM_SHAPE((w + 7) / 8, 8), c->stage.at);
+        d->levels.tables = km_keep_data(ctx, KM_F32, KM_SHAPE(KM_LEVEL_BITS + 1, 256), c->levels);
         return;
     }
     d->trellis = (km_trellis_code){.form = form, .class_bits = c->class_bits, .most = l->most,
                                    .amp = amp, .rate = bits};
-    d->trellis.classes = upload(ctx, KM_I32, KM_SHAPE(c->classes, 2), l->classes);
-    d->trellis.water = upload(ctx, KM_F32, KM_SHAPE(c->classes), l->water);
-    d->trellis.tables = upload(ctx, KM_F32, KM_SHAPE(KM_TRELLIS_RATE + 1, KM_TRELLIS_STATES),
-                               c->tables->state);
+    d->trellis.classes = km_keep_data(ctx, KM_I32, KM_SHAPE(c->classes, 2), l->classes);
+    d->trellis.water = km_keep_data(ctx, KM_F32, KM_SHAPE(c->classes), l->water);
+    d->trellis.tables = km_keep_data(ctx, KM_F32, KM_SHAPE(KM_TRELLIS_RATE + 1, KM_TRELLIS_STATES),
+                                     c->tables->state);
 }
 
 km_device_coder *km_device_coder_new(km_ctx *ctx, const km_coder *c, km_error *err) {

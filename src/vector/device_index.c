@@ -85,10 +85,6 @@ static void fill_axes(const km_coder *c, const km_axes *a, float *axes, float *s
     complete(axes, a->count, dim);
 }
 
-static km_tensor *upload(km_ctx *ctx, km_dtype dtype, km_shape shape, const void *data) {
-    return data ? km_keep(ctx, km_from_data(ctx, dtype, shape, data)) : NULL;
-}
-
 /* Where columns lie in codes, and their amplitudes. */
 static km_status put_columns(km_device_index *d, const km_axes *a, km_coded *f, km_error *err) {
     int64_t dim = d->x->dim;
@@ -104,9 +100,9 @@ static km_status put_columns(km_device_index *d, const km_axes *a, km_coded *f, 
         else place[i + 1] = place[i] + rate[i];
     }
     if (s == KM_OK) {
-        f->place = upload(d->ctx, KM_I32, KM_SHAPE(dim + 1), place);
-        f->amp = upload(d->ctx, KM_F32, KM_SHAPE(dim), amp);
-        if (trellis) f->rate = upload(d->ctx, KM_I32, KM_SHAPE(dim), rate);
+        f->place = km_keep_data(d->ctx, KM_I32, KM_SHAPE(dim + 1), place);
+        f->amp = km_keep_data(d->ctx, KM_F32, KM_SHAPE(dim), amp);
+        if (trellis) f->rate = km_keep_data(d->ctx, KM_I32, KM_SHAPE(dim), rate);
     }
     km_free(place);
     km_free(rate);
@@ -152,11 +148,12 @@ static km_status put_tables(km_device_index *d, km_error *err) {
         memcpy(tables + 9 * 256, c->scales, sizeof c->scales);
         for (int64_t i = 0; i < x->cells; i++)
             for (int64_t j = 0; j < x->dim; j++) mean[j] += x->anchors[i * x->dim + j] / (float)x->cells;
-        d->tables = upload(d->ctx, KM_F32, KM_SHAPE(KM_SCAN_TABLES, 256), tables);
+        d->tables = km_keep_data(d->ctx, KM_F32, KM_SHAPE(KM_SCAN_TABLES, 256), tables);
         if (c->trellis)
-            d->windows = upload(d->ctx, KM_F32, KM_SHAPE(KM_TRELLIS_RATE + 1, KM_TRELLIS_STATES),
-                                c->tables->window);
-        if (x->metric == KM_METRIC_L2) d->mean = upload(d->ctx, KM_F32, KM_SHAPE(1, x->dim), mean);
+            d->windows = km_keep_data(d->ctx, KM_F32, KM_SHAPE(KM_TRELLIS_RATE + 1, KM_TRELLIS_STATES),
+                                      c->tables->window);
+        if (x->metric == KM_METRIC_L2)
+            d->mean = km_keep_data(d->ctx, KM_F32, KM_SHAPE(1, x->dim), mean);
     }
     km_free(tables);
     km_free(mean);
@@ -184,7 +181,7 @@ static void nothing(void *owner) { (void)owner; }
 
 static km_tensor *rows_of(km_device_index *d, km_dtype dtype, km_shape shape, const void *data) {
     if (d->lent) return km_wrap(d->ctx, "rows", dtype, shape, data, nothing, NULL);
-    return upload(d->ctx, dtype, shape, data);
+    return km_keep_data(d->ctx, dtype, shape, data);
 }
 
 static km_status put_parts(km_device_index *d, int64_t most, km_error *err) {

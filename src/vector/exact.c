@@ -49,7 +49,7 @@ km_exact *km_exact_new(km_ctx *ctx, const float *queries, int64_t n, int64_t dim
         memcpy(copy, queries, sizeof(float) * (size_t)(n * dim));
         if (metric == KM_METRIC_COSINE) km_unit(copy, n, dim);
         for (int64_t i = 0; i < n; i++) e->norms[i] = square(copy + i * dim, dim);
-        e->queries = km_keep(ctx, km_from_data(ctx, KM_F32, KM_SHAPE(n, dim), copy));
+        e->queries = km_keep_data(ctx, KM_F32, KM_SHAPE(n, dim), copy);
         km_step_end(ctx);
     }
     km_free(copy);
