@@ -2,22 +2,11 @@
  * levels and trellises, both turns, classes, rings too short to settle, rows of zeros. Here the ops run
  * as their reference does; the GPU's kernels are held against that by `kermes verify`. */
 #include "vector/vectors.h"
+#include "support/engine.h"
 #include "vector/coder_impl.h"
 #include "vector/device_coder.h"
 
-static km_ctx *ctx;
-
-static int set_up(void **state) {
-    (void)state;
-    ctx = km_ctx_new("cpu", 2);
-    return ctx ? 0 : -1;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    km_ctx_free(ctx);
-    return 0;
-}
+static km_ctx *ctx; /* of the test that runs */
 
 static double lost(const km_coder *c, const float *x, const uint8_t *codes, int64_t n) {
     int64_t dim = km_coder_dim(c);
@@ -60,7 +49,7 @@ static void agree(const km_coder_options *o, int64_t n, bool trellis, int classe
 }
 
 static void levels_are_those_of_the_coder(void **state) {
-    (void)state;
+    ctx = *state;
     static const int64_t dims[] = {1, 8, 33, 64};
     for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
         for (int turn = KM_TURN_HADAMARD; turn <= KM_TURN_PCA; turn++)
@@ -69,7 +58,7 @@ static void levels_are_those_of_the_coder(void **state) {
 }
 
 static void paths_are_those_of_the_coder(void **state) {
-    (void)state;
+    ctx = *state;
     /* A long ring, a short one, many bits to an axis, principal axes of several classes. */
     agree(&(km_coder_options){.dim = 96, .bytes = 13, .mode = KM_CODE_DENSE, .turn = KM_TURN_HADAMARD}, 6, true, 1);
     agree(&(km_coder_options){.dim = 40, .bytes = 7, .mode = KM_CODE_DENSE, .turn = KM_TURN_HADAMARD}, 2, true, 1);
@@ -80,8 +69,8 @@ static void paths_are_those_of_the_coder(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(levels_are_those_of_the_coder),
-        cmocka_unit_test(paths_are_those_of_the_coder),
+        ON("cpu", levels_are_those_of_the_coder),
+        ON("cpu", paths_are_those_of_the_coder),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,25 +3,14 @@
  * at once or part by part. Here the op runs as its reference does; the GPU's kernels are held against
  * that by `kermes verify`. */
 #include "vector/vectors.h"
+#include "support/engine.h"
 #include "base/alloc.h"
 #include "vector/coder_impl.h"
 #include "vector/device_index.h"
 
 enum { N = 300, QUERIES = 7, K = 9 };
 
-static km_ctx *ctx;
-
-static int set_up(void **state) {
-    (void)state;
-    ctx = km_ctx_new("cpu", 2);
-    return ctx ? 0 : -1;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    km_ctx_free(ctx);
-    return 0;
-}
+static km_ctx *ctx; /* of the test that runs */
 
 /* rows > 0: lent in parts of so many. */
 static void agree_split(km_index *x, const float *queries, int64_t k, int64_t rows) {
@@ -57,7 +46,7 @@ static void agree(km_index *x, const float *queries, int64_t k) {
 }
 
 static void devices_find_what_the_index_finds(void **state) {
-    (void)state;
+    ctx = *state;
     static const int64_t dims[] = {1, 24, 33};
     for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
         for (int metric = 0; metric < 3; metric++) {
@@ -80,7 +69,7 @@ static void devices_find_what_the_index_finds(void **state) {
 }
 
 static void dense_codes_of_several_classes_are_found_as_well(void **state) {
-    (void)state;
+    ctx = *state;
     static const struct { int64_t dim; double bytes; int64_t rows; } forms[] = {
         {40, 9, N}, {24, 21, N}, {32, 12, 40000}};
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
@@ -112,7 +101,7 @@ static void dense_codes_of_several_classes_are_found_as_well(void **state) {
 }
 
 static void fewer_rows_than_asked_for_leave_the_rest_empty(void **state) {
-    (void)state;
+    ctx = *state;
     float *base = clustered(6, 8, 5), *queries = clustered(QUERIES, 8, 6);
     km_index_options o = {.mode = KM_INDEX_FAST, .anchors = 1, .bytes = 5};
     km_index *x = km_index_build(ctx, base, 6, 8, NULL, &o);
@@ -124,7 +113,7 @@ static void fewer_rows_than_asked_for_leave_the_rest_empty(void **state) {
 }
 
 static void what_a_device_cannot_do_is_declined(void **state) {
-    (void)state;
+    ctx = *state;
     float *base = clustered(N, 16, 5);
     km_error err = {0};
     km_index_options o = {.mode = KM_INDEX_ANCHORS_ONLY, .anchors = 4};
@@ -151,10 +140,10 @@ static void what_a_device_cannot_do_is_declined(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(devices_find_what_the_index_finds),
-        cmocka_unit_test(dense_codes_of_several_classes_are_found_as_well),
-        cmocka_unit_test(fewer_rows_than_asked_for_leave_the_rest_empty),
-        cmocka_unit_test(what_a_device_cannot_do_is_declined),
+        ON("cpu", devices_find_what_the_index_finds),
+        ON("cpu", dense_codes_of_several_classes_are_found_as_well),
+        ON("cpu", fewer_rows_than_asked_for_leave_the_rest_empty),
+        ON("cpu", what_a_device_cannot_do_is_declined),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }
