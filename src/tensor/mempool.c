@@ -3,12 +3,16 @@
 #include "tensor/mempool.h"
 #include "base/alloc.h"
 
+#define EXACT ((size_t)64 << 10) /* blocks beyond are not as large as their class */
+#define UNIT ((size_t)512)       /* but rounded up to this */
+
 struct km_mempool_block {
     void *p;
+    size_t size;
     km_mempool_block *next;
 };
 
-/* Class c holds blocks of 256 * 2^(c/8) * (8 + c%8)/8 bytes. */
+/* Class c holds blocks of at most 256 * 2^(c/8) * (8 + c%8)/8 bytes, and more than class c - 1. */
 static size_t class_bytes(int c) { return ((size_t)256 << (c / 8)) / 8 * (size_t)(8 + c % 8); }
 
 static int class_of(size_t bytes) {
@@ -19,7 +23,43 @@ static int class_of(size_t bytes) {
     return octave * 8 + (int)part;
 }
 
-size_t km_mempool_rounded(size_t bytes) { return class_bytes(class_of(bytes)); }
+size_t km_mempool_rounded(size_t bytes) {
+    return bytes > EXACT ? (bytes + UNIT - 1) / UNIT * UNIT : class_bytes(class_of(bytes));
+}
+
+/* ---- The device's memory ---- */
+
+static void *raw_get(void *owner, size_t bytes) {
+    km_mempool *m = owner;
+    if (m->limit && m->held + bytes > m->limit) return NULL;
+    void *p = m->raw_alloc(m->owner, bytes);
+    if (p) m->held += bytes;
+    return p;
+}
+
+static void raw_put(void *owner, void *p, size_t bytes) {
+    km_mempool *m = owner;
+    m->raw_free(m->owner, p, bytes);
+    m->held -= bytes;
+}
+
+void km_mempool_in_chunks(km_mempool *m, size_t grain, size_t most) {
+    m->chunks = (km_chunks){
+        .raw_alloc = raw_get, .raw_free = raw_put, .owner = m, .grain = grain, .most = most};
+}
+
+static void *device_get(km_mempool *m, size_t size) {
+    return m->chunks.grain ? km_chunks_get(&m->chunks, size) : raw_get(m, size);
+}
+
+void km_mempool_drop(km_mempool *m, void *p, size_t cap) {
+    if (m->chunks.grain)
+        km_chunks_put(&m->chunks, p, cap);
+    else
+        raw_put(m, p, cap);
+}
+
+/* ---- Blocks ---- */
 
 static void went_out(km_mempool *m, void *p, size_t size) {
     m->live += size;
@@ -27,69 +67,102 @@ static void went_out(km_mempool *m, void *p, size_t size) {
     if (m->meter.changed) m->meter.changed(m->meter.user, p, (int64_t)size, m->live);
 }
 
-static void give_back(km_mempool *m, int c) {
-    while (m->free[c]) {
-        km_mempool_block *b = m->free[c];
-        m->free[c] = b->next;
-        m->raw_free(m->owner, b->p, class_bytes(c));
-        m->held -= class_bytes(c);
-        km_free(b); /* the spare records are those of blocks that are out */
-    }
+/* Takes a record out of its list, and the block with it. */
+static void give_up(km_mempool *m, km_mempool_block **at) {
+    km_mempool_block *b = *at;
+    *at = b->next;
+    km_mempool_drop(m, b->p, b->size);
+    km_free(b); /* the spare records are those of blocks that are out */
 }
 
+static void *hand_out(km_mempool *m, km_mempool_block **at, size_t *cap) {
+    km_mempool_block *b = *at;
+    *at = b->next;
+    b->next = m->spare;
+    m->spare = b;
+    *cap = b->size;
+    went_out(m, b->p, b->size);
+    return b->p;
+}
+
+static bool frozen(const km_mempool *m) { return m->watch && m->watch->frozen; }
+
 void km_mempool_trim(km_mempool *m) {
-    if (m->watch && m->watch->frozen) return;
-    for (int c = 0; c < KM_MEMPOOL_CLASSES; c++) give_back(m, c);
+    bool told = !m->before_free;
+    if (frozen(m)) return;
+    for (int c = 0; c < KM_MEMPOOL_CLASSES; c++)
+        while (m->free[c]) {
+            if (!told) m->before_free(m->owner);
+            told = true;
+            give_up(m, &m->free[c]);
+        }
+}
+
+/* The cached block of a class that leaves least over; the latest of several. NULL: all are too
+ * small. */
+static km_mempool_block **best_fit(km_mempool *m, int c, size_t size) {
+    km_mempool_block **best = NULL;
+    for (km_mempool_block **at = &m->free[c]; *at; at = &(*at)->next) {
+        if ((*at)->size == size) return at;
+        if ((*at)->size > size && (!best || (*at)->size < (*best)->size)) best = at;
+    }
+    return best;
+}
+
+static void give_up_smallest(km_mempool *m, int c) {
+    km_mempool_block **least = &m->free[c];
+    if (!*least || frozen(m)) return;
+    if (m->before_free) m->before_free(m->owner);
+    for (km_mempool_block **at = least; *at; at = &(*at)->next)
+        if ((*at)->size < (*least)->size) least = at;
+    give_up(m, least);
+}
+
+/* A new block. If there are cached ones of its class, which are too small, it takes the place of
+ * one: a class never has more blocks than were out at once, though sizes change with every
+ * prompt's length. */
+static void *make(km_mempool *m, int c, size_t size) {
+    give_up_smallest(m, c);
+    void *p = device_get(m, size);
+    if (p) return p;
+    km_mempool_trim(m);
+    return device_get(m, size);
 }
 
 void *km_mempool_get(km_mempool *m, size_t bytes, size_t *cap) {
     if (bytes > (size_t)1 << 46) return NULL;
     int c = class_of(bytes);
-    size_t size = class_bytes(c);
-    void *p = NULL;
-    km_mempool_block *b = m->free[c];
-    if (b) {
-        m->free[c] = b->next;
-        p = b->p;
-        b->next = m->spare;
-        m->spare = b;
+    size_t size = km_mempool_rounded(bytes);
+    km_mempool_block **cached = best_fit(m, c, size);
+    void *p;
+    if (cached) {
+        p = hand_out(m, cached, cap);
         m->hits++;
     } else {
         /* The record is made now, so that giving the block back can never fail. */
         km_mempool_block *record = km_calloc(1, sizeof *record);
         if (!record) return NULL;
-        bool fits = !m->limit || m->held + size <= m->limit;
-        if (fits) p = m->raw_alloc(m->owner, size);
-        if (!p) {
-            km_mempool_trim(m);
-            fits = !m->limit || m->held + size <= m->limit;
-            if (fits) p = m->raw_alloc(m->owner, size);
-        }
+        p = make(m, c, size);
         if (!p) {
             km_free(record);
             return NULL;
         }
         record->next = m->spare;
         m->spare = record;
-        m->held += size;
         m->misses++;
+        *cap = size;
+        went_out(m, p, size);
     }
-    went_out(m, p, size);
-    *cap = size;
-    if (m->watch) m->watch->got(m->watch->user, p, size);
+    if (m->watch) m->watch->got(m->watch->user, p, *cap);
     return p;
 }
 
 bool km_mempool_take(km_mempool *m, void *p, size_t cap) {
-    for (km_mempool_block **at = &m->free[class_of(cap)]; *at; at = &(*at)->next) {
-        km_mempool_block *b = *at;
-        if (b->p != p) continue;
-        *at = b->next;
-        b->next = m->spare;
-        m->spare = b;
-        went_out(m, p, cap);
-        return true;
-    }
+    for (km_mempool_block **at = &m->free[class_of(cap)]; *at; at = &(*at)->next)
+        if ((*at)->p == p) {
+            hand_out(m, at, &cap);
+            return true;
+        }
     return false;
 }
 
@@ -99,6 +172,7 @@ void km_mempool_put(km_mempool *m, void *p, size_t cap) {
     m->spare = b->next;
     int c = class_of(cap);
     b->p = p;
+    b->size = cap;
     b->next = m->free[c];
     m->free[c] = b;
     m->live -= cap;

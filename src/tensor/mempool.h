@@ -1,10 +1,13 @@
-/* A memory pool over a device's raw allocator: blocks in size classes (eight to each doubling,
- * so at most 1/8 is wasted), reused most recent first. After the first step of a loop every
- * request is a hit. Not thread safe: a pool belongs to one context, and on a GPU to one stream,
- * which is what makes immediate reuse right (work is ordered). */
+/* A memory pool over a device's raw allocator: blocks in size classes, eight to each doubling,
+ * reused most recent first. Small blocks are as large as their class, so that at most 1/8 is
+ * wasted; large ones, such as weights, are as large as was asked for, and serve smaller requests of
+ * their class too. After the first steps of a loop every request is a hit. Not thread safe: a pool
+ * belongs to one context, and on a GPU to one stream, which is what makes immediate reuse right
+ * (work is ordered). */
 #ifndef KM_TENSOR_MEMPOOL_H
 #define KM_TENSOR_MEMPOOL_H
 #include "base/error.h"
+#include "tensor/chunks.h"
 
 #define KM_MEMPOOL_CLASSES 320
 
@@ -29,16 +32,22 @@ typedef struct km_mempool_meter {
 typedef struct km_mempool {
     void *(*raw_alloc)(void *owner, size_t bytes);           /* NULL when out of memory */
     void (*raw_free)(void *owner, void *p, size_t bytes);
+    void (*before_free)(void *owner);      /* before cached blocks are given up; NULL for none */
     void *owner;
+    km_chunks chunks;                      /* between the pool and the device, if they are in use */
     size_t limit;                          /* ceiling of held bytes; 0 for none */
     km_mempool_block *free[KM_MEMPOOL_CLASSES];
     km_mempool_block *spare;               /* records without a block */
-    size_t live, peak, held;               /* bytes */
+    size_t live, peak;                     /* bytes of blocks that are out */
+    size_t held;                           /* bytes that the device was asked for */
     uint64_t hits, misses;
     const km_mempool_watch *watch;         /* NULL for none */
     km_mempool_meter meter;
 } km_mempool;
 
+/* Blocks are carved out of chunks of at most `most` bytes from now on; `grain` is what the device
+ * rounds up to. Before the first block, and the pool does not move any more. */
+void km_mempool_in_chunks(km_mempool *m, size_t grain, size_t most);
 /* What a block of that many bytes takes of the device. */
 size_t km_mempool_rounded(size_t bytes);
 /* A block of at least `bytes` (0 counts as 1), 64-byte aligned; NULL when out of memory, after
@@ -49,5 +58,8 @@ void km_mempool_put(km_mempool *m, void *p, size_t cap); /* cap as received */
 bool km_mempool_take(km_mempool *m, void *p, size_t cap);
 void km_mempool_trim(km_mempool *m);                     /* gives cached blocks back */
 void km_mempool_free(km_mempool *m);                     /* trims and frees the records */
+/* After km_mempool_free: a block that was still out, straight back to the device. Where there are
+ * chunks, km_chunks_close is the end of all. */
+void km_mempool_drop(km_mempool *m, void *p, size_t cap);
 
 #endif

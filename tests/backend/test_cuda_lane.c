@@ -56,12 +56,35 @@ static void memory_is_reused_and_given_back(void **state) {
         km_step_end(ctx);
     }
     assert_int_equal(km_ctx_stats(ctx).pool_misses, 10);
-    assert_int_equal(fake.device_blocks, 10);
+    assert_int_equal(fake.device_blocks, 1); /* all lie in one piece */
+    km_cuda_dev *dev = ctx->device->impl;
+    assert_int_equal(atomic_load(&dev->held), fake.device_bytes);
     km_trim(ctx);
     assert_int_equal(fake.device_blocks, 0);
-    km_cuda_dev *dev = ctx->device->impl;
     assert_int_equal(atomic_load(&dev->held), 0);
     km_ctx_free(ctx);
+}
+
+static void each_tensor_is_the_drivers_own_block_where_that_is_asked_for(void **state) {
+    setenv("KERMES_GPU_CHUNKS", "0", 1);
+    km_ctx *ctx = km_ctx_new("cuda:0", 1);
+    unsetenv("KERMES_GPU_CHUNKS");
+    for (int i = 0; i < 10; i++) km_zeros(ctx, KM_F32, KM_SHAPE(1000 + 100 * i));
+    assert_int_equal(fake.device_blocks, 10);
+    km_ctx_free(ctx);
+}
+
+static void what_a_context_leaves_behind_goes_back_with_it(void **state) {
+    km_ctx *ctx = km_ctx_new("cuda:0", 1);
+    km_cuda_dev *dev = ctx->device->impl;
+    km_tensor *left = km_keep(ctx, km_zeros(ctx, KM_F32, KM_SHAPE(1000))); /* never released */
+    km_tensor *kept = km_keep(ctx, km_zeros(ctx, KM_F32, KM_SHAPE(20 << 20 >> 2)));
+    assert_true(fake.device_bytes >= 20 << 20);
+    km_release(kept);
+    km_ctx_free(ctx);
+    assert_int_equal(fake.device_blocks, 0);
+    assert_int_equal(atomic_load(&dev->held), 0);
+    km_free(left); /* the host's record of it */
 }
 
 static void the_ceiling_is_a_fraction_of_the_device_for_all_contexts(void **state) {
@@ -219,6 +242,8 @@ int main(void) {
         FAKE(bytes_come_back_as_they_went),
         FAKE(small_uploads_share_the_staging_memory),
         FAKE(memory_is_reused_and_given_back),
+        FAKE(each_tensor_is_the_drivers_own_block_where_that_is_asked_for),
+        FAKE(what_a_context_leaves_behind_goes_back_with_it),
         FAKE(the_ceiling_is_a_fraction_of_the_device_for_all_contexts),
         FAKE(a_full_device_is_an_error_that_leaves_the_context_usable),
         FAKE(any_driver_call_may_fail_once_and_nothing_leaks),

@@ -94,6 +94,60 @@ static void graphs_captured_over_and_over_give_their_memory_back(void **state) {
     km_ctx_free(ctx);
 }
 
+/* ---- Blocks side by side ---- */
+
+enum { TENSORS = 240 };
+
+static km_tensor *filled(km_ctx *ctx, int64_t bytes, int i) {
+    km_tensor *t = km_keep(ctx, km_full(ctx, KM_U8, KM_SHAPE(bytes), 1 + i % 250));
+    km_step_end(ctx);
+    assert_non_null(t);
+    return t;
+}
+
+static void assert_filled(km_ctx *ctx, km_tensor *t, int64_t bytes, int i) {
+    uint8_t ends[2] = {0};
+    km_read(ctx, km_narrow(ctx, t, 0, 0, 1), ends, 1);
+    km_read(ctx, km_narrow(ctx, t, 0, bytes - 1, 1), ends + 1, 1);
+    assert_int_equal(ends[0], 1 + i % 250);
+    assert_int_equal(ends[1], 1 + i % 250);
+    km_step_end(ctx);
+}
+
+static void tensors_take_hardly_more_of_the_driver_than_their_bytes(void **state) {
+    (void)state;
+    static const int64_t size[] = {2359296, 294912, 12681216, 430080, 18493440, 8192};
+    static const int64_t other[] = {3000000, 100000, 9000000, 700, 60000000, 2 << 20};
+    km_ctx *ctx = km_ctx_new(GPU, 1);
+    static km_tensor *t[TENSORS];
+    int64_t bytes[TENSORS], sum = 0;
+    km_zeros(ctx, KM_U8, KM_SHAPE(1)); /* the kernel is there */
+    km_step_end(ctx);
+    size_t left = gpu_free_bytes();
+    for (int i = 0; i < TENSORS; i++) {
+        t[i] = filled(ctx, bytes[i] = size[i % 6], i);
+        sum += bytes[i];
+    }
+    km_trim(ctx);
+    double taken = (double)left - (double)gpu_free_bytes();
+    if (taken > 1.04 * (double)sum + (double)SLACK)
+        fail_msg("%.1f MB of tensors take %.1f MB", (double)sum / 1e6, taken / 1e6);
+    for (int i = 0; i < TENSORS; i += 3) { /* holes, which others fill */
+        km_release(t[i]);
+        km_step_end(ctx);
+        if (i % 4 == 0) km_trim(ctx);
+        t[i] = filled(ctx, bytes[i] = other[i / 3 % 6], i);
+    }
+    for (int i = 0; i < TENSORS; i++) assert_filled(ctx, t[i], bytes[i], i);
+    for (int i = 0; i < TENSORS; i++) km_release(t[i]);
+    km_step_end(ctx);
+    km_trim(ctx);
+    assert_int_equal(gpu_held_bytes(), 0);
+    assert_free_bytes_near(left);
+    assert_ok(ctx);
+    km_ctx_free(ctx);
+}
+
 /* ---- A GPU that is full ---- */
 
 static void more_than_the_ceiling_is_an_error_and_the_context_goes_on(void **state) {
@@ -165,6 +219,7 @@ int main(void) {
         cmocka_unit_test(hundreds_of_steps_hold_what_the_third_one_held),
         cmocka_unit_test(hundreds_of_contexts_leave_nothing_behind),
         cmocka_unit_test(graphs_captured_over_and_over_give_their_memory_back),
+        cmocka_unit_test(tensors_take_hardly_more_of_the_driver_than_their_bytes),
         cmocka_unit_test(more_than_the_ceiling_is_an_error_and_the_context_goes_on),
         cmocka_unit_test(a_gpu_filled_to_the_ceiling_works_again_when_something_is_let_go),
         cmocka_unit_test(the_drivers_own_refusal_is_the_same_error),

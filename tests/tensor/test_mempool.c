@@ -56,6 +56,137 @@ static void a_block_is_as_large_as_asked_and_at_most_an_eighth_larger(void **sta
     assert_int_equal(d.bytes, 0);
 }
 
+static void a_large_block_is_hardly_larger_than_asked(void **state) {
+    device d = {0};
+    km_mempool m = pool_on(&d);
+    size_t sizes[] = {65537, 98304, 430080, 12681216, 18493440};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        size_t cap = 0;
+        void *p = km_mempool_get(&m, sizes[i], &cap);
+        assert_true(cap >= sizes[i] && cap < sizes[i] + 512);
+        assert_int_equal(cap, km_mempool_rounded(sizes[i]));
+        assert_int_equal(d.bytes, cap);
+        km_mempool_put(&m, p, cap);
+        km_mempool_trim(&m);
+    }
+    km_mempool_free(&m);
+}
+
+static void a_large_block_serves_smaller_requests_of_its_class(void **state) {
+    device d = {0};
+    km_mempool m = pool_on(&d);
+    size_t cap[3];
+    void *p = km_mempool_get(&m, 1100000, &cap[0]), *q = km_mempool_get(&m, 1080000, &cap[1]);
+    km_mempool_put(&m, q, cap[1]);
+    km_mempool_put(&m, p, cap[0]);
+    assert_ptr_equal(km_mempool_get(&m, 1070000, &cap[2]), q); /* leaves less over than p */
+    assert_int_equal(cap[2], cap[1]);
+    assert_ptr_equal(km_mempool_get(&m, 1070000, &cap[2]), p);
+    assert_int_equal(cap[2], cap[0]);
+    assert_int_equal(m.misses, 2);
+    km_mempool_put(&m, p, cap[0]);
+    km_mempool_put(&m, q, cap[1]);
+    km_mempool_free(&m);
+    assert_int_equal(d.bytes, 0);
+}
+
+static void sizes_that_creep_up_hold_one_block_and_not_a_trail_of_them(void **state) {
+    device d = {0};
+    km_mempool m = pool_on(&d);
+    size_t cap = 0;
+    for (size_t bytes = (1 << 20) + 1; bytes < (1 << 20) + (1 << 17); bytes += 4096) {
+        void *p = km_mempool_get(&m, bytes, &cap);
+        assert_true(cap >= bytes);
+        km_mempool_put(&m, p, cap);
+        assert_int_equal(m.held, cap);
+        assert_int_equal(d.bytes, cap);
+    }
+    uint64_t misses = m.misses;
+    for (size_t bytes = (1 << 20) + 1; bytes < (1 << 20) + (1 << 17); bytes += 4096)
+        km_mempool_put(&m, km_mempool_get(&m, bytes, &cap), cap);
+    assert_int_equal(m.misses, misses);
+    km_mempool_free(&m);
+}
+
+/* Sizes of a class in any order, several out at once: after a few rounds nothing is asked for. */
+static void rounds_of_mixed_sizes_settle(void **state) {
+    for (uint32_t seed = 1; seed <= 50; seed++) {
+        device d = {0};
+        km_mempool m = pool_on(&d);
+        uint64_t misses = 0;
+        int round = 0;
+        for (int quiet = 0; quiet < 2; round++) {
+            uint32_t dice = seed;
+            void *p[12] = {0};
+            size_t cap[12];
+            for (int i = 0; i < 60; i++) {
+                dice = dice * 1664525u + 1013904223u;
+                int at = (int)(dice >> 16) % 12;
+                if (p[at]) km_mempool_put(&m, p[at], cap[at]);
+                p[at] = km_mempool_get(&m, 140000 + (dice >> 8) % 60 * 512, &cap[at]);
+            }
+            for (int i = 0; i < 12; i++)
+                if (p[i]) km_mempool_put(&m, p[i], cap[i]);
+            quiet = m.misses == misses ? quiet + 1 : 0;
+            misses = m.misses;
+            assert_true(round < 20);
+        }
+        km_mempool_free(&m);
+        assert_int_equal(d.bytes, 0);
+    }
+}
+
+static int told;
+static void note_free(void *owner) { told++; }
+
+static void blocks_are_given_up_only_after_their_owner_was_told(void **state) {
+    device d = {0};
+    km_mempool m = pool_on(&d);
+    m.before_free = note_free;
+    size_t cap[2];
+    told = 0;
+    void *p = km_mempool_get(&m, 70000, &cap[0]), *q = km_mempool_get(&m, 5000, &cap[1]);
+    km_mempool_trim(&m); /* nothing to give up */
+    assert_int_equal(told, 0);
+    km_mempool_put(&m, p, cap[0]);
+    p = km_mempool_get(&m, 71000, &cap[0]); /* in the place of the smaller one */
+    assert_int_equal(told, 1);
+    assert_int_equal(d.frees, 1);
+    km_mempool_put(&m, p, cap[0]);
+    km_mempool_put(&m, q, cap[1]);
+    km_mempool_trim(&m);
+    assert_int_equal(told, 2);
+    km_mempool_free(&m);
+}
+
+static void blocks_in_chunks_are_counted_as_the_device_was_asked(void **state) {
+    device d = {0};
+    km_mempool m = pool_on(&d);
+    km_mempool_in_chunks(&m, 1 << 20, 16 << 20);
+    m.limit = 5 << 20;
+    size_t cap[20];
+    void *p[20];
+    for (int i = 0; i < 20; i++) assert_non_null(p[i] = km_mempool_get(&m, 100000, &cap[i]));
+    assert_int_equal(d.allocs, 2);
+    assert_int_equal(m.held, 2 << 20);
+    assert_int_equal(d.bytes, m.held);
+    for (int i = 0; i < 20; i++) memset(p[i], i, cap[i]);
+    for (int i = 0; i < 20; i++) assert_int_equal(((char *)p[i])[cap[i] - 1], i);
+    size_t large;
+    assert_null(km_mempool_get(&m, 4 << 20, &large)); /* past the ceiling */
+    for (int i = 1; i < 20; i++) km_mempool_put(&m, p[i], cap[i]);
+    void *q = km_mempool_get(&m, 4 << 20, &large); /* cached blocks give way */
+    assert_non_null(q);
+    assert_int_equal(m.held, 5 << 20);
+    km_mempool_put(&m, q, large);
+    km_mempool_free(&m);
+    assert_int_equal(m.held, 1 << 20); /* one block is still out */
+    km_mempool_drop(&m, p[0], cap[0]);
+    assert_int_equal(m.held, 0);
+    assert_int_equal(d.bytes, 0);
+    km_chunks_close(&m.chunks);
+}
+
 static void every_size_class_takes_its_own_blocks_back(void **state) {
     device d = {0};
     km_mempool m = pool_on(&d);
@@ -260,6 +391,12 @@ static void a_watched_block_stays_out_until_it_is_put_back_unwatched(void **stat
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_block_is_as_large_as_asked_and_at_most_an_eighth_larger),
+        cmocka_unit_test(a_large_block_is_hardly_larger_than_asked),
+        cmocka_unit_test(a_large_block_serves_smaller_requests_of_its_class),
+        cmocka_unit_test(sizes_that_creep_up_hold_one_block_and_not_a_trail_of_them),
+        cmocka_unit_test(rounds_of_mixed_sizes_settle),
+        cmocka_unit_test(blocks_are_given_up_only_after_their_owner_was_told),
+        cmocka_unit_test(blocks_in_chunks_are_counted_as_the_device_was_asked),
         cmocka_unit_test(every_size_class_takes_its_own_blocks_back),
         cmocka_unit_test(zero_bytes_count_as_one),
         cmocka_unit_test(a_returned_block_is_handed_out_again_the_latest_first),

@@ -234,8 +234,7 @@ void km_cuda_graphs_close(km_lane *lane) {
         km_cuda_graph *g = q->graphs;
         q->graphs = g->next;
         for (int i = 0; i < g->n; i++)
-            if (g->blocks[i].ours)
-                lane->pool.raw_free(lane->pool.owner, g->blocks[i].p, g->blocks[i].cap);
+            if (g->blocks[i].ours) km_mempool_drop(&lane->pool, g->blocks[i].p, g->blocks[i].cap);
         destroy(g);
     }
     lane->pool.watch = NULL;

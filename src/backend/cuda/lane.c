@@ -35,6 +35,9 @@ km_status km_cuda_ready(km_lane *lane) {
 
 /* ---- The pool's memory ---- */
 
+#define DRIVER_GRAIN ((size_t)2 << 20) /* the driver rounds all but small blocks up to this */
+#define CHUNK_BYTES ((size_t)48 << 20)
+
 /* NULL sends the pool to its cached blocks and then to an out-of-memory error. Any other trouble
  * is set as the context's error here, where it is known; the first error stays. */
 static void *raw_alloc(void *owner, size_t bytes) {
@@ -53,10 +56,17 @@ static void *raw_alloc(void *owner, size_t bytes) {
     return NULL;
 }
 
+/* What is held back may still want to read blocks that are given up. What is on the stream needs no
+ * wait: whoever gets the memory next works on the same stream. */
+static void before_free(void *owner) {
+    km_lane *lane = owner;
+    if (lane->queue) km_cuda_stream(lane);
+}
+
 static void raw_free(void *owner, void *p, size_t bytes) {
     km_lane *lane = owner;
     km_cuda_dev *dev = km_cuda_dev_of(lane);
-    if (lane->queue) km_cuda_stream(lane); /* which may still want to read the block */
+    before_free(lane);
     /* The driver waits for work on the block before it frees it. On a lost device it fails, and
      * the memory goes with the process's context. */
     km_cuda_enter(dev);
@@ -78,6 +88,7 @@ static void lane_close(km_lane *lane) {
     if (q->own_stream) api->stream_sync(q->own_stream);
     km_cuda_graphs_close(lane);
     km_cuda_feed_close(lane);
+    km_chunks_close(&lane->pool.chunks);
     for (int i = 0; i < 2; i++) {
         if (q->stage[i].done) api->event_destroy(q->stage[i].done);
         if (q->stage[i].data) api->host_free(q->stage[i].data);
@@ -110,8 +121,12 @@ static km_status lane_open(km_lane *lane, km_error *err) {
     }
     lane->pool.raw_alloc = raw_alloc;
     lane->pool.raw_free = raw_free;
+    lane->pool.before_free = before_free;
     lane->pool.owner = lane;
     lane->pool.limit = dev->limit;
+    const char *chunks = getenv("KERMES_GPU_CHUNKS");
+    if (!chunks || strcmp(chunks, "0") != 0)
+        km_mempool_in_chunks(&lane->pool, DRIVER_GRAIN, CHUNK_BYTES);
     return KM_OK;
 }
 
