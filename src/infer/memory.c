@@ -75,6 +75,7 @@ static km_memory_part part_of(const km_weighed *w, const km_memory_ask *ask, con
                         .cache = cache_bytes(c, ask, context, last - first),
                         .scratch = scratch_bytes(c, ask, d, last == c->layers),
                         .room = km_device_room(device)};
+    if (!d || !d->host) p.scratch += (p.weights + p.cache) / 64; /* what chunks leave over */
     snprintf(p.device, sizeof p.device, "%s", d ? d->name : device);
     return p;
 }
