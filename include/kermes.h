@@ -548,8 +548,9 @@ KM_API km_status km_index_add(km_ctx *ctx, km_index *index, const float *x, int6
 KM_API km_status km_index_delete(km_index *index, const uint64_t *ids, int64_t n);
 /* The vectors of these ids as the index knows them: x (n, dim). Cosine: scaled to length 1. */
 KM_API km_status km_index_decode(km_index *index, const uint64_t *ids, int64_t n, float *x);
-/* Adds all of `other`, whose ids must be others; of other anchors or codes, it is coded anew. */
-KM_API km_status km_index_merge(km_ctx *ctx, km_index *index, km_index *other);
+/* Adds all of `other`; of other anchors or codes, it is coded anew. shift NULL: its ids must be others.
+ * Otherwise they are moved behind all of index, and *shift receives what was added to each. */
+KM_API km_status km_index_merge(km_ctx *ctx, km_index *index, km_index *other, uint64_t *shift);
 /* Writes beside, flushes, renames. Deleted vectors are dropped with `compact`, or when they are many. */
 KM_API km_status km_index_save(km_index *index, const char *path, bool compact);
 

@@ -130,8 +130,9 @@ km_status km_index_decode(km_index *index, const uint64_t *ids, int64_t n, float
     return told(s, &err);
 }
 
-km_status km_index_merge(km_ctx *ctx, km_index *index, km_index *other) {
+km_status km_index_merge(km_ctx *ctx, km_index *index, km_index *other, uint64_t *shift) {
     km_error err = {0};
+    uint64_t by = 0;
     if (!ctx || !index || !other) return missing("km_index_merge");
     if (index == other) {
         km_error_set(&err, KM_ERR_STATE, "an index cannot be merged with itself");
@@ -139,9 +140,11 @@ km_status km_index_merge(km_ctx *ctx, km_index *index, km_index *other) {
     }
     pthread_rwlock_wrlock(&index->lock);
     pthread_rwlock_rdlock(&other->lock);
-    km_status s = km_index_absorb(ctx, index, other, 0, &err);
+    km_status s = shift ? km_index_behind(index, &by, &err) : KM_OK;
+    if (s == KM_OK) s = km_index_absorb(ctx, index, other, by, &err);
     pthread_rwlock_unlock(&other->lock);
     pthread_rwlock_unlock(&index->lock);
+    if (shift && s == KM_OK) *shift = by;
     return told(s, &err);
 }
 

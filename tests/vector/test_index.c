@@ -164,14 +164,14 @@ static void ids_survive_adding_deleting_merging_compaction_and_reload(void **sta
     }
 
     km_index *other = build((km_index_options){.bytes = 20}); /* other coder: coded anew */
-    assert_refused(km_index_merge(ctx, x, other), "already");
+    assert_refused(km_index_merge(ctx, x, other, NULL), "already");
     km_index_close(other);
     float *third = clustered(150, DIM, 7);
     uint64_t ids[150];
     for (int i = 0; i < 150; i++) ids[i] = 5000 + (uint64_t)i;
     other = km_index_build(ctx, third, 150, DIM, ids, &(km_index_options){.bytes = 20});
     assert_non_null(other);
-    assert_done(km_index_merge(ctx, x, other));
+    assert_done(km_index_merge(ctx, x, other, NULL));
     assert_int_equal(km_index_describe(x).count, N + 197 + 150);
     assert_true(found(x, third, 150, 5000, NULL) > 120);
     km_index_close(other);
@@ -193,7 +193,7 @@ static void halves_of_an_index_merge_without_loss(void **state) {
         for (uint64_t i = 0; i < N / 2; i++) gone[i] = 2 * i + (uint64_t)h;
         assert_done(km_index_delete(half[h], gone, N / 2));
     }
-    assert_done(km_index_merge(ctx, half[0], half[1]));
+    assert_done(km_index_merge(ctx, half[0], half[1], NULL));
     assert_int_equal(km_index_describe(half[0]).count, N);
     uint64_t a[N * K], b[N * K];
     float da[N * K], db[N * K];
@@ -211,14 +211,16 @@ static void indexes_with_the_same_ids_merge_when_these_are_moved(void **state) {
     for (int other_coder = 0; other_coder < 2; other_coder++) {
         km_index *x = build((km_index_options){.bytes = 20});
         km_index *y = build((km_index_options){.bytes = other_coder ? 16 : 20, .lloyd = other_coder});
-        uint64_t behind = 0;
+        uint64_t shift = 7;
         km_error err = {0};
-        assert_int_equal(km_index_behind(x, &behind, &err), KM_OK);
-        assert_int_equal(behind, N);
         assert_int_equal(km_index_absorb(ctx, x, y, KM_NO_ID - 5, &err), KM_ERR_RANGE);
         assert_non_null(strstr(err.text, "cannot be moved"));
+        assert_refused(km_index_merge(ctx, x, y, NULL), "already");
+        assert_refused(km_index_merge(ctx, x, x, &shift), "itself");
         assert_int_equal(km_index_describe(x).count, N);
-        assert_int_equal(km_index_absorb(ctx, x, y, behind, &err), KM_OK);
+        assert_int_equal(shift, 7); /* nothing was moved */
+        assert_done(km_index_merge(ctx, x, y, &shift));
+        assert_int_equal(shift, N);
         assert_int_equal(km_index_describe(x).count, 2 * N);
         assert_int_equal(km_index_describe(x).next_id, 2 * N);
         uint64_t ids[N * 2];
@@ -377,7 +379,7 @@ static void bad_vectors_and_options_are_refused(void **state) {
     assert_refused(km_index_add(ctx, i, x, 3, NULL), "vector 0");
     assert_refused(km_index_search(i, x, 1, 1, NULL, 1, &id, &d), "query 0");
     assert_refused(km_index_search(i, x + 4, 1, 0, NULL, 1, &id, &d), "at least 1");
-    assert_refused(km_index_merge(ctx, i, i), "itself");
+    assert_refused(km_index_merge(ctx, i, i, NULL), "itself");
     assert_null(km_index_open(in_folder("none.kmx")));
     assert_int_equal(km_index_describe(i).count, 40);
     km_index_close(i);
