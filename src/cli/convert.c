@@ -122,6 +122,7 @@ int km_command_convert(int argc, char **argv) {
         {"no-tokenizer", KM_OPTION_FLAG, NULL, &set.o.no_tokenizer, 0, 0,
          "leave the tokenizer out"},
         {"force", KM_OPTION_FLAG, NULL, &set.force, 0, 0, "replace OUT if it is there"},
+        KM_OPTION_DEVICE_ROW(set.common, "converting runs on the CPU"),
         KM_OPTION_THREADS_ROW(set.common),
         KM_OPTION_OUTPUT_ROWS(set.common),
         {0},

@@ -205,6 +205,7 @@ int km_command_info(int argc, char **argv) {
          "how much memory the cache takes for so many tokens (default: the model's own)"},
         {"cache-type", KM_OPTION_TEXT, "T", &cache, 0, 0,
          "with keys and values of f16 (default), bf16, q8_0, q4_0 or f32"},
+        KM_OPTION_DEVICE_ROW(common, "looking at files takes the CPU alone"),
         KM_OPTION_OUTPUT_ROWS(common),
         {0},
     };
