@@ -320,6 +320,7 @@ static km_status launch_bulk(quant_call *q, km_cuda_kernel *kernel, int first, i
     a.late = want > fit; /* the next kernel's copies would come before those that are missing here */
     if (want > fit) want = fit;
     a.stages = (int32_t)(want < KM_BULK_STAGES ? want : KM_BULK_STAGES);
+    a.early = a.stages < 3 ? a.stages : 3; /* which measured best */
     give_norm(q, &a);
     /* It reads weights before the kernel in front has ended, as launch_few says. */
     bool alone = q->made || !km_cuda_queue_of(q->lane)->capturing;

@@ -105,7 +105,8 @@ typedef struct km_quant_few_args {
     km_quant_part part[KM_FEW_PARTS];
     int32_t parts, m, k, act;
     int32_t lane_bits;        /* lanes that share a row of weights: 2^3, 2^4 or 2^5 */
-    int32_t early;            /* bytes of each matrix that a block calls into L2 before x is there */
+    int32_t early;            /* before x is there: bytes of each matrix that a block calls into L2, or
+                               * stages that a warp asks for (quant_bulk.cuh) */
     int32_t stages;           /* of a warp's ring (quant_bulk.cuh) */
     int32_t late;             /* the next kernel is let in when x is staged, not before */
     /* With norm_w, x is the rms_norm of delta + residual?: made here, and left where others may

@@ -202,8 +202,9 @@ __device__ __forceinline__ void bulk_rows(const km_quant_few_args &a, const km_q
     __syncwarp();
     int asked = 0;
     // What all rings ask for at once would queue up in front of the few bytes that the kernels before
-    // this one wait for: a stage has come before the next is asked for.
-    for (; asked < a.stages && asked < steps; asked++) {
+    // this one wait for: a stage has come before the next is asked for. Long rings are not filled so: x
+    // would be there long before.
+    for (; asked < a.early && asked < steps; asked++) {
         if (asked > 0) mbar_wait(bars + (asked - 1) * 8, 0);
         ask(asked);
     }
@@ -217,6 +218,7 @@ __device__ __forceinline__ void bulk_rows(const km_quant_few_args &a, const km_q
     float factor = 1;
     if (a.norm_w) factor = stage_norm(a, x, sums);
     else stage_plain<GATED ? 7 : 6>(a, x); // what registers there are for (below)
+    for (; asked < a.stages && asked < steps; asked++) ask(asked);
     if (a.late) asm volatile("griddepcontrol.launch_dependents;");
 
     Unit<Q::APART> some;
