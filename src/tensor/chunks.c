@@ -7,6 +7,7 @@
 #include <string.h>
 
 #define GROWTH 16 /* a new chunk is about this part of what is held */
+#define AHEAD 6   /* what is expected lies in chunks of at most so many times c->most */
 
 typedef struct range {
     size_t begin, bytes;
@@ -60,26 +61,45 @@ static bool reserve_ranges(km_chunk *k) {
     return true;
 }
 
-/* How large the next chunk is. Blocks come in many copies, one for each layer of a model, so one
- * that is a large part of a chunk gets a chunk for several of its size. */
+/* Large blocks have chunks of their own: small ones would keep them from going back. */
+static bool is_large(const km_chunks *c, size_t bytes) { return bytes >= c->most / 2; }
+
+static size_t all_free(const km_chunks *c) {
+    size_t sum = 0;
+    for (int i = 0; i < c->n; i++)
+        for (int j = 0; j < c->at[i].n; j++) sum += c->at[i].range[j].bytes;
+    return sum;
+}
+
+/* How large the next chunk is: as large as what is expected, less what there is room for, so that
+ * nothing is left over in the end. Where nobody said what comes, it is a part of what is held.
+ * Blocks come in many copies, one for each layer of a model, so one that is a large part of a chunk
+ * gets a chunk for several of its size. */
 static size_t next_chunk(const km_chunks *c, size_t bytes) {
     size_t size = c->held / GROWTH;
+    if (c->expected) {
+        size_t room = all_free(c);
+        size = c->expected > room ? c->expected - room : 0;
+        if (size > AHEAD * c->most) size = AHEAD * c->most;
+        return round_up(size < bytes ? bytes : size, c->grain);
+    }
     if (size > c->most) size = c->most;
     if (size < bytes) size = bytes;
     if (bytes > size / 8) size = (size + bytes / 2) / bytes * bytes;
     return round_up(size, c->grain);
 }
 
-/* A new chunk for a block of that size, all of it free; NULL when out of memory. The rounded end of
- * a large block serves nobody: a small one there would keep the large one from going back. */
+/* A new chunk for a block of that size, all of it free but the rounded end of a large one; NULL when
+ * out of memory. */
 static km_chunk *add_chunk(km_chunks *c, size_t bytes) {
     km_chunk k = {0};
-    bool large = bytes >= c->most;
+    bool large = is_large(c, bytes);
     if (!reserve_chunk(c) || !reserve_ranges(&k)) return NULL;
     k.bytes = large ? round_up(bytes, c->grain) : next_chunk(c, bytes);
     k.base = c->raw_alloc(c->owner, k.bytes);
-    if (!k.base && k.bytes > bytes) {
-        k.bytes = bytes;
+    while (!k.base && k.bytes > bytes) {
+        size_t half = round_up(k.bytes / 2, c->grain);
+        k.bytes = half > bytes && half < k.bytes ? half : bytes;
         k.base = c->raw_alloc(c->owner, k.bytes);
     }
     if (!k.base) {
@@ -126,23 +146,44 @@ static void *cut(km_chunk *k, int i, size_t bytes) {
     return p;
 }
 
+/* The range of least size that has room; its place in *at. */
+static km_chunk *best_fit(const km_chunks *c, size_t bytes, int *at) {
+    km_chunk *best = NULL;
+    for (int i = 0; i < c->n; i++) {
+        km_chunk *k = &c->at[i];
+        for (int j = 0; j < k->n; j++) {
+            if (k->range[j].bytes < bytes || (best && best->range[*at].bytes <= k->range[j].bytes))
+                continue;
+            best = k;
+            *at = j;
+        }
+    }
+    return best;
+}
+
 void *km_chunks_get(km_chunks *c, size_t bytes) {
     if (bytes > SIZE_MAX / 2) return NULL;
     bytes = rounded(bytes);
-    km_chunk *best = NULL;
     int at = 0;
-    for (int i = 0; i < c->n && bytes < c->most; i++) {
-        km_chunk *k = &c->at[i];
-        for (int j = 0; j < k->n; j++) {
-            if (k->range[j].bytes < bytes || (best && best->range[at].bytes <= k->range[j].bytes))
-                continue;
-            best = k;
-            at = j;
-        }
+    bool large = is_large(c, bytes);
+    km_chunk *k = large ? NULL : best_fit(c, bytes, &at);
+    if (k && !reserve_ranges(k)) return NULL;
+    if (!k) {
+        at = 0;
+        k = add_chunk(c, bytes);
     }
-    if (best) return reserve_ranges(best) ? cut(best, at, bytes) : NULL;
-    km_chunk *k = add_chunk(c, bytes);
-    return k ? cut(k, 0, bytes) : NULL;
+    if (!k && large) { /* better among others than nowhere */
+        k = best_fit(c, bytes, &at);
+        if (k && !reserve_ranges(k)) return NULL;
+    }
+    if (!k) return NULL;
+    if (!large) c->expected -= bytes < c->expected ? bytes : c->expected;
+    return cut(k, at, bytes);
+}
+
+void km_chunks_expect(km_chunks *c, size_t bytes) {
+    if (bytes == 0) c->expected = 0;
+    else if (bytes < c->most && !is_large(c, rounded(bytes))) c->expected += rounded(bytes);
 }
 
 void km_chunks_put(km_chunks *c, void *p, size_t bytes) {

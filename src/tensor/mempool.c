@@ -48,6 +48,10 @@ void km_mempool_in_chunks(km_mempool *m, size_t grain, size_t most) {
         .raw_alloc = raw_get, .raw_free = raw_put, .owner = m, .grain = grain, .most = most};
 }
 
+void km_mempool_expect(km_mempool *m, size_t bytes) {
+    if (m->chunks.grain) km_chunks_expect(&m->chunks, bytes ? km_mempool_rounded(bytes) : 0);
+}
+
 static void *device_get(km_mempool *m, size_t size) {
     return m->chunks.grain ? km_chunks_get(&m->chunks, size) : raw_get(m, size);
 }

@@ -48,6 +48,8 @@ typedef struct km_mempool {
 /* Blocks are carved out of chunks of at most `most` bytes from now on; `grain` is what the device
  * rounds up to. Before the first block, and the pool does not move any more. */
 void km_mempool_in_chunks(km_mempool *m, size_t grain, size_t most);
+/* A new block of that many bytes will be asked for soon; 0: no more of those announced will. */
+void km_mempool_expect(km_mempool *m, size_t bytes);
 /* What a block of that many bytes takes of the device. */
 size_t km_mempool_rounded(size_t bytes);
 /* A block of at least `bytes` (0 counts as 1), 64-byte aligned; NULL when out of memory, after

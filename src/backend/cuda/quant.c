@@ -79,7 +79,8 @@ static km_cuda_kernel regs[3][2][KM_QUANT_TYPES] = {
     {{KM_QUANT_PLANES(REGS_64)}, {KM_QUANT_PLANES(REGS_64_GATED)}},
     {{KM_QUANT_PLANES(REGS_256)}, {KM_QUANT_PLANES(REGS_256_GATED)}}};
 
-#define ROWS(type, ...) [KM_QUANT_##type] = {.module = "quant_rows", .name = "quant_rows_" #type},
+#define ROWS(type, ...)                                                                            \
+    [KM_QUANT_##type] = {.module = "quant_rows", .name = "quant_rows_" #type, .waits = true},
 static km_cuda_kernel rows[KM_QUANT_TYPES] = {KM_QUANT_PLANES(ROWS)};
 
 /* Layers of two types in one launch: those of the mixes that people use. */
@@ -290,6 +291,15 @@ static bool is_whole(const quant_call *q) {
            l->w.m.first % l->step_groups == 0 && l->up.m.first % l->step_groups == 0;
 }
 
+/* KiB of shared memory that a block takes whether it wants them or not, where rows are short, so that
+ * blocks spread out: of few rows no two stand on one multiprocessor, of a gated layer two beside each
+ * other and one beside those of the layer before, of several layers over one x two, or one where the
+ * layer before is a long one that has not ended. */
+static int least_shared(const quant_call *q, int64_t rows, int64_t sms, int64_t pace) {
+    if (pace > 1) return 0;
+    return q->gated ? 70 : q->layers > 1 ? 76 : rows < 2 * KM_BULK_THREADS / 32 * sms ? 125 : 0;
+}
+
 /* Layers [first, first + count) in one launch. How many blocks, and how much shared memory each has, is
  * what measured best: blocks of the next kernel are to find room beside these and fetch their weights,
  * and none is to double its work by standing beside another of its own. */
@@ -315,7 +325,7 @@ static km_status launch_bulk(quant_call *q, km_cuda_kernel *kernel, int first, i
         if (steps > want) want = steps;
     }
     size_t fixed = x + KM_BULK_SUMS + KM_BULK_BARS, stage = slot * (size_t)warps;
-    size_t room = (blocks <= sms ? 143 : is_whole(q) ? 43 : 113) << 10;
+    size_t room = (blocks <= sms ? 80 : is_whole(q) ? 43 : 113) << 10;
     int64_t fit = room > fixed + 2 * stage ? (int64_t)((room - fixed) / stage) : 2;
     a.late = want > fit; /* the next kernel's copies would come before those that are missing here */
     if (want > fit) want = fit;
@@ -324,9 +334,10 @@ static km_status launch_bulk(quant_call *q, km_cuda_kernel *kernel, int first, i
     give_norm(q, &a);
     /* It reads weights before the kernel in front has ended, as launch_few says. */
     bool alone = q->made || !km_cuda_queue_of(q->lane)->capturing;
+    size_t shared = fixed + (size_t)a.stages * stage, least = (size_t)least_shared(q, all, sms, pace) << 10;
     void *params[] = {&a};
     return km_cuda_launch_with(q->lane, kernel, KM_DIM(blocks), KM_DIM(KM_BULK_THREADS),
-                               (unsigned)(fixed + (size_t)a.stages * stage), params,
+                               (unsigned)(shared > least ? shared : least), params,
                                &(km_launch_options){.alone = alone});
 }
 

@@ -3,9 +3,9 @@
 #include "backend/cuda/kernels/sample_args.h"
 #include "backend/cuda/launch.h"
 
-static km_cuda_kernel penalise = {.module = "sample", .name = "sample_penalise"};
-static km_cuda_kernel peaks = {.module = "sample", .name = "sample_peaks"};
-static km_cuda_kernel pick = {.module = "sample", .name = "sample_pick"};
+static km_cuda_kernel penalise = {.module = "sample", .name = "sample_penalise", .waits = true};
+static km_cuda_kernel peaks = {.module = "sample", .name = "sample_peaks", .waits = true};
+static km_cuda_kernel pick = {.module = "sample", .name = "sample_pick", .waits = true};
 
 static km_status run_sample(km_ctx *ctx, const km_call *c) {
     km_lane *lane = km_cuda_lane(c);

@@ -12,6 +12,7 @@ __device__ __forceinline__ void write_run(T *out, const uint32_t (&q)[4], float 
 }
 
 template <int TYPE> __device__ __forceinline__ void quant_rows(const km_quant_rows_args &a) {
+    wait_for_previous();
     int units = a.k / KM_QUANT_UNIT;
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= a.count * units) return;

@@ -24,6 +24,7 @@ __device__ __forceinline__ int32_t tokens_of(const km_sample_args &a, int row) {
 // ---- Penalties: a copy of the logits, with those of the last tokens changed ----
 
 extern "C" __global__ void sample_penalise(km_sample_args a) {
+    wait_for_previous();
     __shared__ int32_t ring[KM_SAMPLE_RING];
     int row = blockIdx.y, t = threadIdx.x;
     const float *how = a.settings + row * KM_SAMPLE_SETTINGS;
@@ -52,6 +53,7 @@ extern "C" __global__ void sample_penalise(km_sample_args a) {
 // ---- Peaks: a warp to a block of 64 ----
 
 extern "C" __global__ void sample_peaks(km_sample_args a) {
+    wait_for_previous();
     int row = blockIdx.y, lane = threadIdx.x % 32;
     int32_t block = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, n = tokens_of(a, row);
     if (block >= a.blocks) return;
@@ -350,6 +352,7 @@ __device__ int32_t gather(Shared *s, const float *x, const float *peaks, int32_t
 }
 
 extern "C" __global__ void __launch_bounds__(KM_SAMPLE_THREADS) sample_pick(km_sample_args a) {
+    wait_for_previous();
     __shared__ Shared s;
     __shared__ float list[KM_SAMPLE_LIST];
     __shared__ int32_t ids[KM_SAMPLE_LIST];
