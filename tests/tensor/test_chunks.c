@@ -272,28 +272,93 @@ static void where_no_chunk_can_be_had_the_block_alone_is_asked_for(void **state)
 
 /* The matrices of 36 layers with 3 billion weights in few bits, as they are loaded: two blocks of a
  * size, of which the first is given back at the end; then the cache. */
-static void a_models_weights_take_hardly_more_than_their_bytes(void **state) {
+static void weights_and_cache(km_chunks *c, bool announced, size_t at_most_over) {
     static const size_t size[] = {2359296,  294912,   430080,   2359296,
                                   12681216, 12681216, 18493440, 8192};
-    km_chunks c = fresh(0);
     void *spare[8];
     size_t sum = 0;
-    for (int i = 0; i < 8; i++) spare[i] = km_chunks_get(&c, size[i]);
+    for (int i = 0; i < 36 * 8 && announced; i++) km_chunks_expect(c, size[i % 8]);
+    for (int i = 0; i < 8; i++) spare[i] = km_chunks_get(c, size[i]);
     for (int k = 0; k < 36; k++)
         for (int i = 0; i < 8; i++) {
-            assert_non_null(km_chunks_get(&c, size[i]));
+            assert_non_null(km_chunks_get(c, size[i]));
             sum += size[i];
         }
-    for (int i = 0; i < 8; i++) km_chunks_put(&c, spare[i], size[i]);
+    for (int i = 0; i < 8; i++) km_chunks_put(c, spare[i], size[i]);
+    km_chunks_expect(c, 0);
+    for (int i = 0; i < 72 && announced; i++) km_chunks_expect(c, 2 * MIB);
     for (int i = 0; i < 72; i++) {
-        assert_non_null(km_chunks_get(&c, 2 * MIB));
+        assert_non_null(km_chunks_get(c, 2 * MIB));
         sum += 2 * MIB;
     }
-    if (raw.bytes > sum + sum / 32)
+    km_chunks_expect(c, 0);
+    if (raw.bytes > sum + at_most_over)
         fail_msg("%zu bytes take %zu of the device", sum, raw.bytes);
     assert_true(raw.allocs < 100);
-    km_chunks_close(&c);
+    km_chunks_close(c);
     assert_int_equal(raw.n, 0);
+}
+
+static void a_models_weights_take_little_more_than_their_bytes(void **state) {
+    km_chunks c = fresh(0);
+    weights_and_cache(&c, false, 72 * MIB);
+}
+
+static void blocks_that_were_announced_take_hardly_more_than_their_bytes(void **state) {
+    km_chunks c = fresh(0);
+    weights_and_cache(&c, true, 20 * MIB);
+}
+
+static void what_is_announced_is_in_few_chunks_that_it_fills(void **state) {
+    static const size_t size[] = {2359296, 294912, 12681216, 430080, 18493440, 8192};
+    km_chunks c = fresh(0);
+    size_t sum = 0;
+    for (int i = 0; i < 240; i++) km_chunks_expect(&c, size[i % 6]);
+    for (int i = 0; i < 240; i++) {
+        assert_non_null(km_chunks_get(&c, size[i % 6]));
+        sum += size[i % 6];
+    }
+    assert_true(raw.bytes <= sum + 4 * MIB);
+    assert_in_range(raw.allocs, 4, 8);
+    assert_int_equal(c.expected, 0);
+    km_chunks_close(&c);
+}
+
+static void an_announcement_ends_when_it_is_taken_back(void **state) {
+    for (int taken_back = 0; taken_back < 2; taken_back++) {
+        km_chunks c = fresh(0);
+        km_chunks_expect(&c, 5 * MIB);
+        km_chunks_expect(&c, 100 * MIB); /* will have a chunk of its own */
+        km_chunks_expect(&c, 2 * MIB);
+        if (taken_back) km_chunks_expect(&c, 0);
+        assert_non_null(km_chunks_get(&c, 10 * KIB));
+        assert_int_equal(raw.last, (taken_back ? 2 : 8) * MIB);
+        km_chunks_close(&c);
+    }
+}
+
+static void a_smaller_chunk_is_taken_where_the_announced_one_is_not_to_be_had(void **state) {
+    km_chunks c = fresh(90 * MIB);
+    for (int i = 0; i < 80; i++) km_chunks_expect(&c, 2 * MIB); /* 160 MiB */
+    for (int i = 0; i < 45; i++) assert_non_null(km_chunks_get(&c, 2 * MIB));
+    assert_null(km_chunks_get(&c, 2 * MIB));
+    assert_int_equal(raw.bytes, 90 * MIB);
+    assert_true(raw.allocs < 8);
+    km_chunks_close(&c);
+}
+
+static void a_large_block_goes_among_others_where_no_chunk_can_be_had(void **state) {
+    km_chunks c = fresh(66 * MIB);
+    for (int i = 0; i < 32; i++) km_chunks_expect(&c, 2 * MIB);
+    void *first = km_chunks_get(&c, 2 * MIB); /* a chunk of 64 MiB, the rest of it free */
+    assert_int_equal(raw.bytes, 64 * MIB);
+    char *large = km_chunks_get(&c, 30 * MIB);
+    assert_ptr_equal(large, (char *)first + 2 * MIB);
+    assert_null(km_chunks_get(&c, 40 * MIB));
+    km_chunks_put(&c, large, 30 * MIB);
+    km_chunks_put(&c, first, 2 * MIB);
+    assert_int_equal(raw.n, 0);
+    km_chunks_close(&c);
 }
 
 /* ---- The heap ---- */
@@ -328,7 +393,12 @@ int main(void) {
         cmocka_unit_test(a_chunk_without_blocks_goes_back_while_others_stay),
         cmocka_unit_test(a_large_block_is_the_devices_own_and_goes_back_alone),
         cmocka_unit_test(where_no_chunk_can_be_had_the_block_alone_is_asked_for),
-        cmocka_unit_test(a_models_weights_take_hardly_more_than_their_bytes),
+        cmocka_unit_test(a_models_weights_take_little_more_than_their_bytes),
+        cmocka_unit_test(blocks_that_were_announced_take_hardly_more_than_their_bytes),
+        cmocka_unit_test(what_is_announced_is_in_few_chunks_that_it_fills),
+        cmocka_unit_test(an_announcement_ends_when_it_is_taken_back),
+        cmocka_unit_test(a_smaller_chunk_is_taken_where_the_announced_one_is_not_to_be_had),
+        cmocka_unit_test(a_large_block_goes_among_others_where_no_chunk_can_be_had),
         cmocka_unit_test(any_heap_allocation_may_fail_and_nothing_is_lost),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
