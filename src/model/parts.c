@@ -107,6 +107,10 @@ static km_model *one_part(km_ctx *ctx, const km_config *c, km_dtype dtype,
     return m;
 }
 
+bool km_model_is_whole(const km_open_split *split) {
+    return !split || split->n < 1 || (split->n == 1 && split->streamed[0] == 0);
+}
+
 km_model *km_model_parts(km_ctx *ctx, const km_config *c, km_dtype dtype,
                          const km_model_source *source, const km_open_split *split, km_error *err) {
     if (!split || split->n < 1) return one_part(ctx, c, dtype, source, 0, err);

@@ -21,6 +21,9 @@ typedef struct km_open_split {
 km_model *km_model_parts(km_ctx *ctx, const km_config *c, km_dtype dtype,
                          const km_model_source *source, const km_open_split *split, km_error *err);
 
+/* Whether all of the model will be in the memory of one device. */
+bool km_model_is_whole(const km_open_split *split);
+
 /* Whether a matrix of a layer can stay in the host's memory, as `streamed` has it. */
 bool km_model_can_lend(km_dtype dtype, km_shape shape);
 
