@@ -169,11 +169,11 @@ static km_status find_all(shelf *s, km_error *err) {
     return status;
 }
 
-/* The device's memory is laid out for what is about to come. */
 static void expect_all(const shelf *s, km_ctx *ctx) {
+    km_expecting e = km_model_expecting(ctx, s->how->split);
     for (int i = 0; i < s->layout.n; i++) {
         km_cut cut = km_share_cut(&s->config, &s->share, &s->layout.row[i]);
-        km_mempool_expect(&ctx->lanes[0]->pool, km_cut_bytes(&cut, s->stored[i].dtype));
+        km_model_expect(&e, s->stored[i].dtype, km_cut_bytes(&cut, s->stored[i].dtype));
     }
 }
 
@@ -200,9 +200,8 @@ km_model *km_model_over_gguf(km_ctx *ctx, km_gguf *g, const km_open_options *opt
                                   .divisors = divisors(g, &c),
                                   .comm = s.share.ranks ? s.how->comm : NULL,
                                   .share = s.share};
-        if (km_model_is_whole(s.how->split)) expect_all(&s, ctx);
+        expect_all(&s, ctx);
         m = km_model_parts(ctx, &c, KM_F32, &source, s.how->split, err);
-        km_mempool_expect(&ctx->lanes[0]->pool, 0);
         for (km_model *part = m; part && shorter; part = part->next) part->config.context = context;
     }
     km_layout_free(&s.layout);

@@ -21,8 +21,15 @@ typedef struct km_open_split {
 km_model *km_model_parts(km_ctx *ctx, const km_config *c, km_dtype dtype,
                          const km_model_source *source, const km_open_split *split, km_error *err);
 
-/* Whether all of the model will be in the memory of one device. */
-bool km_model_is_whole(const km_open_split *split);
+/* Tells the device's memory which tensors are about to come, so that it is laid out for them. Each
+ * once, before km_model_parts, which is the end of it. Does nothing if the model is split. */
+typedef struct km_expecting {
+    km_mempool *pool;
+    size_t spare[32]; /* sizes of matrices that are settled: one block more for all of a size */
+    int n;
+} km_expecting;
+km_expecting km_model_expecting(km_ctx *ctx, const km_open_split *split);
+void km_model_expect(km_expecting *e, km_dtype dtype, size_t bytes);
 
 /* Whether a matrix of a layer can stay in the host's memory, as `streamed` has it. */
 bool km_model_can_lend(km_dtype dtype, km_shape shape);

@@ -81,16 +81,16 @@ km_model *km_synthetic_model(km_ctx *ctx, const km_config *c, const km_mix *mix,
     maker k = {.c = c, .mix = mix, .seed = seed, .progress = progress, .user = user};
     if (km_synthetic_check(c, err) != KM_OK || km_layout_of(c, &k.layout, err) != KM_OK)
         return NULL;
-    bool whole = km_model_is_whole(split);
+    km_expecting e = km_model_expecting(ctx, split);
     for (int i = 0; i < k.layout.n; i++) {
         const km_layout_row *r = &k.layout.row[i];
-        uint64_t bytes = (uint64_t)km_dtype_bytes(dtype_of(&k, r), km_shape_count(r->shape));
-        if (whole) km_mempool_expect(&ctx->lanes[0]->pool, bytes);
+        km_dtype d = dtype_of(&k, r);
+        size_t bytes = (size_t)km_dtype_bytes(d, km_shape_count(r->shape));
+        km_model_expect(&e, d, bytes);
         k.total += bytes;
     }
     km_model_source source = {.params = {take, &k}, .pairs = km_arch_traits(c->arch)->gguf_pairs};
     km_model *m = km_model_parts(ctx, c, KM_F32, &source, split, err);
-    km_mempool_expect(&ctx->lanes[0]->pool, 0);
     km_layout_free(&k.layout);
     km_free(k.room);
     return m;
