@@ -295,9 +295,9 @@ static bool is_whole(const quant_call *q) {
  * blocks spread out: of few rows no two stand on one multiprocessor, of a gated layer two beside each
  * other and one beside those of the layer before, of several layers over one x two, or one where the
  * layer before is a long one that has not ended. */
-static int least_shared(const quant_call *q, int64_t rows, int64_t sms, int64_t pace) {
+static int least_shared(const quant_call *q, int64_t all, int64_t sms, int64_t pace) {
     if (pace > 1) return 0;
-    return q->gated ? 70 : q->layers > 1 ? 76 : rows < 2 * KM_BULK_THREADS / 32 * sms ? 125 : 0;
+    return q->gated ? 70 : q->layers > 1 ? 76 : all < 2 * KM_BULK_THREADS / 32 * sms ? 125 : 0;
 }
 
 /* Layers [first, first + count) in one launch. How many blocks, and how much shared memory each has, is
@@ -334,7 +334,8 @@ static km_status launch_bulk(quant_call *q, km_cuda_kernel *kernel, int first, i
     give_norm(q, &a);
     /* It reads weights before the kernel in front has ended, as launch_few says. */
     bool alone = q->made || !km_cuda_queue_of(q->lane)->capturing;
-    size_t shared = fixed + (size_t)a.stages * stage, least = (size_t)least_shared(q, all, sms, pace) << 10;
+    size_t shared = fixed + (size_t)a.stages * stage;
+    size_t least = (size_t)least_shared(q, all, sms, pace) << 10;
     void *params[] = {&a};
     return km_cuda_launch_with(q->lane, kernel, KM_DIM(blocks), KM_DIM(KM_BULK_THREADS),
                                (unsigned)(shared > least ? shared : least), params,
