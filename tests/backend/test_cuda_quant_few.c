@@ -1,0 +1,75 @@
+/* The norm before a layer of one row on the GPU: made on the way by the layer's kernel where that can,
+ * and never lost where it cannot. A made-up driver says which kernels were launched. */
+#include "backend/cuda/modules.h"
+#define km_cuda_modules fake_few_modules
+#define km_cuda_module_count fake_few_count
+#include "fake_cuda.h"
+#undef km_cuda_modules
+#undef km_cuda_module_count
+
+#include "ops/families.h"
+#include "tensor/tensor.h"
+
+const km_cuda_module km_cuda_modules[] = {{"fill", "fill", 4},
+                                          {"copy", "copy", 4},
+                                          {"norm", "norm", 4},
+                                          {"quant_planes", "quant_planes", 12},
+                                          {"quant_one_32", "quant_one_32", 12},
+                                          {"quant_few_32", "quant_few_32", 12},
+                                          {"quant_tiles", "quant_tiles", 11}};
+const int km_cuda_module_count = sizeof km_cuda_modules / sizeof *km_cuda_modules;
+
+static char names[512];
+static void note(const fake_launch *w) {
+    size_t n = strlen(names);
+    snprintf(names + n, sizeof names - n, " %s", w->kernel);
+}
+
+static int open_fake(void **state) {
+    fake_open(state);
+    fake.other = note;
+    return 0;
+}
+
+/* Kernels of a norm of k elements and a layer of 16 rows over it. */
+static void norm_and_layer(int64_t k) {
+    km_ctx *ctx = km_ctx_new("cuda:0", 1);
+    ((km_cuda_dev *)ctx->device->impl)->shared_max = 200 << 10;
+    void *zeros = calloc(1, (size_t)km_dtype_bytes(KM_Q8_0, 16 * k));
+    km_tensor *w = km_keep(ctx, km_from_data(ctx, KM_Q8_0, KM_SHAPE(16, k), zeros));
+    free(zeros);
+    assert_int_equal(km_settle(ctx, w), KM_OK);
+    km_tensor *by = km_keep(ctx, km_ones(ctx, KM_F32, KM_SHAPE(k)));
+    km_tensor *x = km_keep(ctx, km_ones(ctx, KM_F32, KM_SHAPE(1, k)));
+    km_sync(ctx);
+    names[0] = 0;
+    km_no_grad_begin(ctx);
+    km_quant_linear(ctx, km_rms_norm(ctx, x, by, 1e-5), w, NULL, KM_ACT_NONE);
+    km_no_grad_end(ctx);
+    km_sync(ctx);
+    if (km_ctx_status(ctx) != KM_OK) fail_msg("%s", km_ctx_error(ctx));
+    km_release(w);
+    km_release(by);
+    km_release(x);
+    km_ctx_free(ctx);
+}
+
+static void a_norm_before_a_layer_is_made_on_the_way(void **state) {
+    norm_and_layer(2048);
+    assert_string_equal(names, " one_Q8_0");
+}
+
+static void a_norm_runs_by_itself_when_the_layer_has_no_room_for_x(void **state) {
+    norm_and_layer(131072);
+    assert_non_null(strstr(names, " norm_"));
+    assert_true(strstr(names, "norm_") < strstr(names, "tiles_Q8_0"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_norm_before_a_layer_is_made_on_the_way, open_fake,
+                                        fake_close),
+        cmocka_unit_test_setup_teardown(a_norm_runs_by_itself_when_the_layer_has_no_room_for_x,
+                                        open_fake, fake_close)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
