@@ -100,18 +100,18 @@ static km_model *streamed_part(km_ctx *ctx, const km_config *c, km_dtype dtype,
 
 km_expecting km_model_expecting(km_ctx *ctx, const km_open_split *split) {
     bool whole = !split || split->n < 1 || (split->n == 1 && split->streamed[0] == 0);
-    return (km_expecting){.pool = whole ? &ctx->lanes[0]->pool : NULL};
+    return (km_expecting){.ctx = whole ? ctx : NULL};
 }
 
 void km_model_expect(km_expecting *e, km_dtype dtype, size_t bytes) {
-    if (!e->pool || bytes == 0) return;
-    km_mempool_expect(e->pool, bytes);
+    if (!e->ctx || bytes == 0) return;
+    km_expect_bytes(e->ctx, bytes);
     if (!km_dtype_is_block(dtype)) return;
     for (int i = 0; i < e->n; i++)
         if (e->spare[i] == bytes) return;
     if (e->n == (int)(sizeof e->spare / sizeof *e->spare)) return;
     e->spare[e->n++] = bytes;
-    km_mempool_expect(e->pool, bytes);
+    km_expect_bytes(e->ctx, bytes);
 }
 
 static km_model *one_part(km_ctx *ctx, const km_config *c, km_dtype dtype,
@@ -119,7 +119,7 @@ static km_model *one_part(km_ctx *ctx, const km_config *c, km_dtype dtype,
     km_model *m = streamed > 0 ? streamed_part(ctx, c, dtype, source, streamed, err)
                                : km_model_from(ctx, c, dtype, source);
     if (!m && !streamed) km_error_set(err, km_ctx_status(ctx), "%s", km_ctx_error(ctx));
-    km_mempool_expect(&ctx->lanes[0]->pool, 0);
+    km_expect_bytes(ctx, 0);
     if (!ctx->device->host) km_trim(ctx); /* what laying weights out took */
     return m;
 }

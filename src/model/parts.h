@@ -24,7 +24,7 @@ km_model *km_model_parts(km_ctx *ctx, const km_config *c, km_dtype dtype,
 /* Tells the device's memory which tensors are about to come, so that it is laid out for them. Each
  * once, before km_model_parts, which is the end of it. Does nothing if the model is split. */
 typedef struct km_expecting {
-    km_mempool *pool;
+    km_ctx *ctx;      /* NULL: nobody is told */
     size_t spare[32]; /* sizes of matrices that are settled: one block more for all of a size */
     int n;
 } km_expecting;

@@ -327,6 +327,8 @@ km_stats km_ctx_stats(const km_ctx *ctx) {
     return s;
 }
 
+void km_expect_bytes(km_ctx *ctx, size_t bytes) { km_mempool_expect(&ctx->lanes[0]->pool, bytes); }
+
 double km_room_left(const km_ctx *ctx) {
     if (ctx->device->host || !ctx->device->ops->room) return INFINITY;
     return (double)ctx->device->ops->room(ctx->device);

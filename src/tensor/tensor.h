@@ -98,6 +98,9 @@ km_lane *km_ctx_lane(km_ctx *ctx, km_device *device);
 
 /* Bytes that the context's device has left; infinity where nobody needs to ask. */
 double km_room_left(const km_ctx *ctx);
+/* A tensor of that many bytes is about to be made on the context's device, and kept: its memory is laid
+ * out for all that were announced. 0: no more of them will come. */
+void km_expect_bytes(km_ctx *ctx, size_t bytes);
 
 /* Host memory for a kernel's private use, 64-byte aligned, kept for the context's life and
  * grown as needed. Valid until the next call. NULL with the error set. */

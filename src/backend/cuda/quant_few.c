@@ -212,8 +212,8 @@ static km_status launch_bulk(km_quant_call *q, km_cuda_kernel *kernel, int first
     size_t fixed = x + KM_BULK_SUMS + KM_BULK_BARS, stage = slot * (size_t)warps;
     size_t room = (blocks <= sms ? 80 : is_whole(q) ? 43 : 113) << 10;
     int64_t fit = room > fixed + 2 * stage ? (int64_t)((room - fixed) / stage) : 2;
-    a.late =
-        want > fit; /* the next kernel's copies would come before those that are missing here */
+    /* Else the next kernel's copies would come before those that are missing here. */
+    a.late = want > fit;
     if (want > fit) want = fit;
     a.stages = (int32_t)(want < KM_BULK_STAGES ? want : KM_BULK_STAGES);
     a.early = a.stages < 3 ? a.stages : 3; /* which measured best */

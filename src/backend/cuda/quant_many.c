@@ -9,10 +9,8 @@
 #define PLAIN_TILES(module_)                                                                       \
     {[KM_PLAIN_F16] = KERNEL(module_, "tiles_F16"),                                                \
      [KM_PLAIN_BF16] = KERNEL(module_, "tiles_BF16")},                                             \
-    {                                                                                              \
-        [KM_PLAIN_F16] = KERNEL(module_, "tiles_gated_F16"), [KM_PLAIN_BF16] = KERNEL(             \
-                                                                 module_, "tiles_gated_BF16")      \
-    }
+        {[KM_PLAIN_F16] = KERNEL(module_, "tiles_gated_F16"),                                      \
+         [KM_PLAIN_BF16] = KERNEL(module_, "tiles_gated_BF16")}
 static km_cuda_kernel tiles[2][KM_PLAIN_TYPES] = {{KM_QUANT_PLANES(TILE)},
                                                   {KM_QUANT_PLANES(TILE_GATED)}};
 static km_cuda_kernel plain_tiles[2][2][KM_PLAIN_TYPES] = {{PLAIN_TILES("quant_tiles")},
