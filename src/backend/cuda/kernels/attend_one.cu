@@ -8,12 +8,16 @@
 // numbers and the rotation's turns are fetched before the kernel in front has ended: the cache's
 // other rows are older than that. Then q, k and v are turned. Of a page, each warp multiplies 16 keys
 // with all queries, the half's warps agree on the largest scores, and each multiplies all probabilities
-// with a quarter of the values' columns, by tensor cores. At the end halves add up within the block, and
-// blocks through each other's shared memory.
+// with a quarter of the values' columns, by tensor cores. Then halves send what they have of a head to
+// the block that makes its result, into that one's shared memory, and leave: nobody waits for others
+// but for what is sent to it.
 #include "backend/cuda/kernels/attend.cuh"
 #include "backend/cuda/kernels/cluster.cuh"
+#include "backend/cuda/kernels/wgmma.cuh"
 
 constexpr int WARPS = 8, HALF = 128, M = KM_ATTEND_HEADS, BLOCKS = KM_ATTEND_CLUSTER;
+constexpr int HALVES = 2 * BLOCKS;
+static_assert(BLOCKS == 8 && M == 2 * BLOCKS, "row g of a tile, and row g + 8, are of block g");
 
 // A page into shared memory by the 128 threads of a half.
 template <int DP>
@@ -33,12 +37,15 @@ template <int DP> __device__ __forceinline__ void attend_one(const km_attend_arg
     constexpr int CHUNKS = DP / 8, TILE = PAGE * DP * 2, PAIRS = DP / 64, TASKS = 3;
     constexpr int COLS = DP / 4; // of a warp
     extern __shared__ __align__(1024) uint8_t shared[];
-    // Two halves of a key tile and a value tile, and of probabilities; queries.
+    // Two halves of a key tile and a value tile, and of probabilities; queries. Then what halves send:
+    // for up to two heads of this block the sums, and the largest score with the probabilities' sum.
     uint8_t *tile_p = shared + 4 * TILE, *tile_q = tile_p + 2 * M * PAGE * 2;
-    float *mine = reinterpret_cast<float *>(tile_q + M * DP * 2); // (2, M, DP): the halves' sums
-    float *tops = mine + 2 * M * DP;                              // of each warp and head
-    float *top = tops + WARPS * M, *total = top + 2 * M;          // of each half and head
-    float2 *turns = reinterpret_cast<float2 *>(total + 2 * M);    // DP / 2
+    float *sent = reinterpret_cast<float *>(tile_q + M * DP * 2);          // (HALVES, 2, DP)
+    float2 *sent_top = reinterpret_cast<float2 *>(sent + HALVES * 2 * DP); // (HALVES, 2)
+    float *tops = reinterpret_cast<float *>(sent_top + HALVES * 2);        // of each warp and head
+    float2 *turns = reinterpret_cast<float2 *>(tops + WARPS * M);          // DP / 2
+    f16 *patch = reinterpret_cast<f16 *>(turns + DP / 2); // (2, DP): the token's key and value
+    uint32_t all_sent = smem_addr(patch + 2 * DP);        // barrier
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     int half = warp / 4, kvh = blockIdx.y / a.parts, part = blockIdx.y % a.parts;
     int head0 = kvh * a.group + part * M, heads = min(M, a.group - part * M);
@@ -58,6 +65,14 @@ template <int DP> __device__ __forceinline__ void attend_one(const km_attend_arg
         cp_async_commit();
     };
     if (n < pages) ask(n);
+    int here = (blockIdx.x < heads) + (blockIdx.x + BLOCKS < heads), halves = min(pages, HALVES);
+    if (threadIdx.x == 0) {
+        mbar_init(all_sent, 1);
+        mbar_expect(all_sent, halves * here * (DP * 4 + 8));
+        mbar_init_fence();
+    }
+    __syncwarp();
+    cluster_arrive();
     for (int i = threadIdx.x; i < DP / 2; i += 2 * HALF)
         turns[i] = i < a.dims / 2 && p.counts ? turn_of(a, p.position, i) : make_float2(1, 0);
     for (int i = threadIdx.x; i < M * CHUNKS; i += 2 * HALF) // rows beyond the heads are zeros
@@ -69,12 +84,13 @@ template <int DP> __device__ __forceinline__ void attend_one(const km_attend_arg
     if (!p.counts) {
         for (int i = threadIdx.x; blockIdx.x == 0 && i < heads * a.d; i += 2 * HALF)
             a.out[head0 * a.d + i] = 0;
+        cluster_wait();
         return;
     }
 
     // Queries; and for the half that has the token's own page, its key and value. A warp to a vector,
     // the loads of all its vectors together.
-    bool owner = (pages - 1) % (2 * BLOCKS) / BLOCKS == half && (pages - 1) % BLOCKS == blockIdx.x;
+    bool owner = (pages - 1) % HALVES / BLOCKS == half && (pages - 1) % BLOCKS == blockIdx.x;
     bool own = (pages - 1) % BLOCKS == blockIdx.x; // one of the two halves
     int tasks = heads + (own ? 2 : 0), pairs = a.d / 2, turned = a.dims / 2;
     float lo[TASKS][PAIRS], hi[TASKS][PAIRS];
@@ -100,7 +116,6 @@ template <int DP> __device__ __forceinline__ void attend_one(const km_attend_arg
     }
     int64_t row_at = page_at(a, p.pages[p.position / PAGE], kvh) +
                      (int64_t)(p.position % PAGE) * a.d * 2;
-    f16 *patch = reinterpret_cast<f16 *>(mine); // (2, DP): key and value, until `mine` is needed
 #pragma unroll
     for (int k = 0; k < TASKS; k++) {
         int task = warp + k * WARPS;
@@ -151,7 +166,7 @@ template <int DP> __device__ __forceinline__ void attend_one(const km_attend_arg
     int i8 = lane / 8, within = lane % 8, key0 = warp % 4 * 16;
     uint32_t at_k = smem_addr(tile_k), at_v = smem_addr(tile_v), at_q = smem_addr(tile_q);
     auto half_sync = [&] { asm volatile("bar.sync %0, 128;" ::"r"(1 + half) : "memory"); };
-    for (; n < pages; n += 2 * BLOCKS) {
+    for (; n < pages; n += HALVES) {
         cp_async_wait<0>();
         if (owner && n == pages - 1) { // written after the page was asked for
             half_sync();
@@ -231,73 +246,44 @@ template <int DP> __device__ __forceinline__ void attend_one(const km_attend_arg
                 mma_m16n8k16<f16>(o[c + 1], fp, fv[2], fv[3]);
             }
         }
-        if (n + 2 * BLOCKS < pages) {
+        if (n + HALVES < pages) {
             half_sync();
-            ask(n + 2 * BLOCKS);
+            ask(n + HALVES);
         }
     }
-    __syncthreads(); // the patch has been read
-
-    // Within the block: the second half's, where it has any, onto the first one's.
-    bool both = blockIdx.x + BLOCKS < pages;
+    // To the block of each head; all blocks run by now.
+    int from = blockIdx.x + half * BLOCKS;
+    cluster_wait();
 #pragma unroll
     for (int e = 0; e < 2; e++) {
-        if (half == 1 && !both) break;
+        if (from >= pages || 8 * e + g >= heads) break;
+        uint32_t bar = in_block(all_sent, g);
+        uint32_t to = in_block(smem_addr(sent + (2 * from + e) * DP), g) + (warp % 4 * COLS + 2 * t) * 4;
 #pragma unroll
         for (int c = 0; c < COLS / 8; c++)
-            *reinterpret_cast<float2 *>(mine + (half * M + 8 * e + g) * DP + warp % 4 * COLS + 8 * c +
-                                        2 * t) = make_float2(o[c][2 * e], o[c][2 * e + 1]);
+            send_two(to + 32 * c, make_float2(o[c][2 * e], o[c][2 * e + 1]), bar);
         if (warp % 4 == 0 && t == 0)
-            top[half * M + 8 * e + g] = most[e], total[half * M + 8 * e + g] = sum[2 * e];
+            send_two(in_block(smem_addr(sent_top + 2 * from + e), g),
+                     make_float2(most[e], sum[2 * e]), bar);
     }
-    if (both) {
-        __syncthreads();
-        float m[2], l[2]; // of the head of this thread's columns
-        int head = threadIdx.x * M / (2 * HALF), from = threadIdx.x % (2 * HALF / M) * (DP * M / 2 / HALF);
-#pragma unroll
-        for (int h = 0; h < 2; h++) m[h] = top[h * M + head], l[h] = total[h * M + head];
-        float high = fmaxf(m[0], m[1]);
-        m[0] = high > -INFINITY ? fast_exp2(m[0] - high) : 0;
-        m[1] = high > -INFINITY ? fast_exp2(m[1] - high) : 0;
-#pragma unroll
-        for (int i = 0; i < DP * M / 2 / HALF; i += 4) {
-            float4 *to = reinterpret_cast<float4 *>(mine + head * DP + from + i);
-            float4 u = *to, v = *reinterpret_cast<float4 *>(mine + (M + head) * DP + from + i);
-            *to = make_float4(m[0] * u.x + m[1] * v.x, m[0] * u.y + m[1] * v.y,
-                              m[0] * u.z + m[1] * v.z, m[0] * u.w + m[1] * v.w);
-        }
-        __syncthreads();
-        if (from == 0) top[head] = high, total[head] = m[0] * l[0] + m[1] * l[1];
-    }
-    cluster_sync();
 
-    // Among blocks: each makes a part of the result.
-    int each = (heads * DP / 4 + BLOCKS - 1) / BLOCKS, begin = blockIdx.x * each;
-    for (int i = begin + threadIdx.x; i < min(begin + each, heads * DP / 4); i += 2 * HALF) {
-        int h = i * 4 / DP, col = i * 4 % DP;
-        float m[BLOCKS], l[BLOCKS], high = -INFINITY, all = 0;
-        float4 f[BLOCKS], v = make_float4(0, 0, 0, 0);
-#pragma unroll
-        for (int b = 0; b < BLOCKS; b++) {
-            m[b] = far_float(in_block(smem_addr(top + h), b));
-            l[b] = far_float(in_block(smem_addr(total + h), b));
-            f[b] = far_four(in_block(smem_addr(mine + i * 4), b));
+    // This block's heads.
+    if (here == 0) return;
+    mbar_wait(all_sent, 0);
+    for (int i = threadIdx.x; i < here * DP; i += 2 * HALF) {
+        int e = i / DP, col = i % DP;
+        float high = -INFINITY, v = 0, all = 0;
+#pragma unroll 4
+        for (int b = 0; b < halves; b++) high = fmaxf(high, sent_top[2 * b + e].x);
+#pragma unroll 4
+        for (int b = 0; b < halves; b++) {
+            float2 top = sent_top[2 * b + e];
+            float by = fast_exp2(top.x - high);
+            v = fmaf(by, sent[(2 * b + e) * DP + col], v);
+            all = fmaf(by, top.y, all);
         }
-#pragma unroll
-        for (int b = 0; b < BLOCKS; b++) high = fmaxf(high, m[b]);
-#pragma unroll
-        for (int b = 0; b < BLOCKS; b++) {
-            float by = fast_exp2(m[b] - high);
-            v.x = fmaf(by, f[b].x, v.x), v.y = fmaf(by, f[b].y, v.y);
-            v.z = fmaf(by, f[b].z, v.z), v.w = fmaf(by, f[b].w, v.w);
-            all = fmaf(by, l[b], all);
-        }
-        float *out = a.out + (int64_t)(head0 + h) * a.d + col, inverse = 1 / all;
-        if (col < a.d) // a multiple of 8
-            *reinterpret_cast<float4 *>(out) =
-                make_float4(v.x * inverse, v.y * inverse, v.z * inverse, v.w * inverse);
+        if (col < a.d) a.out[(int64_t)(head0 + blockIdx.x + e * BLOCKS) * a.d + col] = v / all;
     }
-    cluster_sync(); // nobody leaves while others read
 }
 
 #define ONE(DP)                                                                                    \

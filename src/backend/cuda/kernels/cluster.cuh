@@ -3,20 +3,21 @@
 #define KM_CUDA_CLUSTER_CUH
 #include <stdint.h>
 
+__device__ __forceinline__ void cluster_arrive() {
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() {
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
 __device__ __forceinline__ void cluster_sync() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" :::
-                     "memory");
+    cluster_arrive();
+    cluster_wait();
 }
 // The place in block `rank` of the cluster that this one has at `address`.
 __device__ __forceinline__ uint32_t in_block(uint32_t address, int rank) {
     uint32_t there;
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
     return there;
-}
-__device__ __forceinline__ float far_float(uint32_t address) {
-    float v;
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(address) : "memory");
-    return v;
 }
 __device__ __forceinline__ float4 far_four(uint32_t address) {
     float4 v;
@@ -25,6 +26,13 @@ __device__ __forceinline__ float4 far_four(uint32_t address) {
                  : "r"(address)
                  : "memory");
     return v;
+}
+// Into another block's shared memory; `bar` there counts the bytes that have come.
+__device__ __forceinline__ void send_two(uint32_t address, float2 v, uint32_t bar) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, "
+                 "[%3];" ::"r"(address),
+                 "f"(v.x), "f"(v.y), "r"(bar)
+                 : "memory");
 }
 
 #endif
