@@ -6,7 +6,8 @@
 // while the kernels in front still run. Blocks are so small that those of the next kernel find room
 // beside them. A warp takes two rows at a time (of a gated layer, of each half), which share the x they
 // read and the instructions around the products, in steps of 32 units. x is staged without waiting for
-// the norm's sum, which is a factor of the results.
+// the norm's sum, which is a factor of the results. Weights are marked as not to be kept in L2: a layer
+// has as many bytes as that, and would drive out instructions and all that is small.
 #ifndef KM_CUDA_QUANT_BULK_CUH
 #define KM_CUDA_QUANT_BULK_CUH
 #include "backend/cuda/kernels/quant_one.cuh"
@@ -170,8 +171,8 @@ __device__ __forceinline__ void bulk_rows(const km_quant_few_args &a, const km_q
             if (C::bytes(i) == 0) continue;
             const uint8_t *from = plane + (size_t)first * C::group(i);
             int off = C::ragged(i) && !WHOLE ? (int)((uintptr_t)from & 15) : 0;
-            bulk_load(to + (WHOLE ? ROWS : 1) * C::at(i), from - off,
-                      (count * C::group(i) + off + 15) / 16 * 16, bar);
+            bulk_load_once(to + (WHOLE ? ROWS : 1) * C::at(i), from - off,
+                           (count * C::group(i) + off + 15) / 16 * 16, bar);
             plane += w.padded * C::group(i);
         }
     };

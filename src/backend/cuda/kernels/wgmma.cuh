@@ -114,6 +114,16 @@ KM_DEVICE void bulk_load(uint32_t dst, const void *src, int bytes, uint32_t bar)
                  : "memory");
 }
 
+/* Bytes that nobody reads again soon: what else L2 holds stays there. */
+KM_DEVICE void bulk_load_once(uint32_t dst, const void *src, int bytes, uint32_t bar) {
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1], %2, [%3], %4;" ::"r"(dst),
+                 "l"(src), "r"(bytes), "r"(bar), "l"(policy)
+                 : "memory");
+}
+
 KM_DEVICE void tma_store_2d(const km_tensor_map *map, uint32_t src, int c0, int c1) {
     asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group "
                  "[%0, {%2, %3}], [%1];" ::"l"(map),
