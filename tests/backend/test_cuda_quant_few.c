@@ -1,5 +1,5 @@
-/* The norm before a layer of one row on the GPU: made on the way by the layer's kernel where that can,
- * and never lost where it cannot. A made-up driver says which kernels were launched. */
+/* A layer of one row on the GPU: by which kernel, and the norm before it, made on the way where the
+ * kernel can, and never lost where it cannot. A made-up driver says which kernels were launched. */
 #include "backend/cuda/modules.h"
 #define km_cuda_modules fake_few_modules
 #define km_cuda_module_count fake_few_count
@@ -16,6 +16,8 @@ const km_cuda_module km_cuda_modules[] = {{"fill", "fill", 4},
                                           {"quant_planes", "quant_planes", 12},
                                           {"quant_one_32", "quant_one_32", 12},
                                           {"quant_few_32", "quant_few_32", 12},
+                                          {"quant_bulk_32", "quant_bulk_32", 13},
+                                          {"quant_bulk_k", "quant_bulk_k", 12},
                                           {"quant_tiles", "quant_tiles", 11}};
 const int km_cuda_module_count = sizeof km_cuda_modules / sizeof *km_cuda_modules;
 
@@ -31,12 +33,13 @@ static int open_fake(void **state) {
     return 0;
 }
 
-/* Kernels of a norm of k elements and a layer of 16 rows over it. */
-static void norm_and_layer(int64_t k) {
+/* Kernels of a norm of k elements and a layer of n rows over it, on a GPU of that generation. */
+static void norm_and_layer(int cc, int64_t n, int64_t k) {
     km_ctx *ctx = km_ctx_new("cuda:0", 1);
-    ((km_cuda_dev *)ctx->device->impl)->shared_max = 200 << 10;
-    void *zeros = calloc(1, (size_t)km_dtype_bytes(KM_Q8_0, 16 * k));
-    km_tensor *w = km_keep(ctx, km_from_data(ctx, KM_Q8_0, KM_SHAPE(16, k), zeros));
+    km_cuda_dev *dev = ctx->device->impl;
+    dev->shared_max = 200 << 10, dev->cc = cc, dev->sms = 132;
+    void *zeros = calloc(1, (size_t)km_dtype_bytes(KM_Q8_0, n * k));
+    km_tensor *w = km_keep(ctx, km_from_data(ctx, KM_Q8_0, KM_SHAPE(n, k), zeros));
     free(zeros);
     assert_int_equal(km_settle(ctx, w), KM_OK);
     km_tensor *by = km_keep(ctx, km_ones(ctx, KM_F32, KM_SHAPE(k)));
@@ -55,14 +58,28 @@ static void norm_and_layer(int64_t k) {
 }
 
 static void a_norm_before_a_layer_is_made_on_the_way(void **state) {
-    norm_and_layer(2048);
+    norm_and_layer(80, 16, 2048);
     assert_string_equal(names, " one_Q8_0");
 }
 
 static void a_norm_runs_by_itself_when_the_layer_has_no_room_for_x(void **state) {
-    norm_and_layer(131072);
-    assert_non_null(strstr(names, " norm_"));
-    assert_true(strstr(names, "norm_") < strstr(names, "tiles_Q8_0"));
+    for (int cc = 80; cc <= 90; cc += 10) {
+        norm_and_layer(cc, 16, 131072);
+        assert_non_null(strstr(names, " norm_"));
+        assert_true(strstr(names, "norm_") < strstr(names, "tiles_Q8_0"));
+    }
+}
+
+/* Two warps share long rows where there are so few that warps would be idle, and x leaves room. */
+static void hopper_takes_few_long_rows_by_halves(void **state) {
+    norm_and_layer(90, 2048, 2048);
+    assert_string_equal(names, " bulk_Q8_0");
+    norm_and_layer(90, 2048, 8192);
+    assert_string_equal(names, " bulk_long_Q8_0");
+    norm_and_layer(90, 2128, 8192);
+    assert_string_equal(names, " bulk_Q8_0");
+    norm_and_layer(90, 16, 53248);
+    assert_string_equal(names, " bulk_Q8_0");
 }
 
 int main(void) {
@@ -70,6 +87,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_norm_before_a_layer_is_made_on_the_way, open_fake,
                                         fake_close),
         cmocka_unit_test_setup_teardown(a_norm_runs_by_itself_when_the_layer_has_no_room_for_x,
-                                        open_fake, fake_close)};
+                                        open_fake, fake_close),
+        cmocka_unit_test_setup_teardown(hopper_takes_few_long_rows_by_halves, open_fake,
+                                        fake_close)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

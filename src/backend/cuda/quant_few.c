@@ -43,10 +43,13 @@ static km_cuda_kernel few[2][KM_PLAIN_TYPES][3] = {
 #define BULK_GATED(name, ...) [KM_QUANT_##name] = KERNEL_BULK(KIND_##name, "bulk_gated_" #name),
 #define BULK_WHOLE(name, ...)                                                                      \
     [KM_QUANT_##name] = KERNEL_BULK(KIND_##name, "bulk_gated_whole_" #name),
+#define BULK_LONG(name, ...) [KM_QUANT_##name] = KERNEL_BULK(KIND_##name, "bulk_long_" #name),
 #define KERNEL_BULK(kind, name_)                                                                   \
     { .module = "quant_bulk_" kind, .name = name_, .waits = true, .beside = true }
-static km_cuda_kernel bulk[3][KM_QUANT_TYPES] = {
-    {KM_QUANT_PLANES(BULK)}, {KM_QUANT_PLANES(BULK_GATED)}, {KM_QUANT_PLANES(BULK_WHOLE)}};
+static km_cuda_kernel bulk[4][KM_QUANT_TYPES] = {{KM_QUANT_PLANES(BULK)},
+                                                 {KM_QUANT_PLANES(BULK_GATED)},
+                                                 {KM_QUANT_PLANES(BULK_WHOLE)},
+                                                 {KM_QUANT_PLANES(BULK_LONG)}};
 
 /* Layers of two types in one launch: those of the mixes that people use. */
 static struct {
@@ -173,13 +176,24 @@ static bool is_whole(const km_quant_call *q) {
            l->w.m.first % l->step_groups == 0 && l->up.m.first % l->step_groups == 0;
 }
 
+/* A layer of few rows that are long: two warps share them. */
+static bool is_long(const km_quant_call *q) {
+    const km_cuda_dev *dev = km_cuda_dev_of(q->lane);
+    const km_quant_layer *l = &q->l[0];
+    if (q->gated || q->layers > 1 || l->type >= KM_QUANT_TYPES) return false;
+    size_t stage = KM_BULK_LONG_THREADS / 32 * (size_t)KM_BULK_ROWS(l->step) * l->step;
+    size_t x = KM_ONE_X_BYTES((size_t)q->k, km_quant_is_apart(l->type));
+    return l->n <= 2 * KM_BULK_THREADS / 32 * dev->sms && q->k >= 4 * 32 * KM_QUANT_UNIT &&
+           x + KM_BULK_SUMS + KM_BULK_BARS + 2 * stage <= dev->shared_max;
+}
+
 /* KiB of shared memory that a block takes whether it wants them or not, where rows are short, so
- * that blocks spread out: of few rows no two stand on one multiprocessor, of a gated layer two
- * beside each other and one beside those of the layer before, of several layers over one x two, or
- * one where the layer before is a long one that has not ended. */
+ * that blocks spread out: of few rows none stands beside attention (attend.c), of a gated layer two
+ * beside each other and one beside the layer before, of several layers over one x two, or one where
+ * the layer before is a long one that has not ended. */
 static int least_shared(const km_quant_call *q, int64_t all, int64_t sms, int64_t pace) {
     if (pace > 1) return 0;
-    return q->gated ? 70 : q->layers > 1 ? 76 : all < 2 * KM_BULK_THREADS / 32 * sms ? 125 : 0;
+    return q->gated ? 70 : q->layers > 1 ? 76 : all < 2 * KM_BULK_THREADS / 32 * sms ? 108 : 0;
 }
 
 /* Layers [first, first + count) in one launch. How many blocks, and how much shared memory each has,
@@ -187,7 +201,8 @@ static int least_shared(const km_quant_call *q, int64_t all, int64_t sms, int64_
  * weights, and none is to double its work by standing beside another of its own. */
 static km_status launch_bulk(km_quant_call *q, km_cuda_kernel *kernel, int first, int count) {
     int64_t all = 0, sms = km_cuda_dev_of(q->lane)->sms, held = sms, warps = KM_BULK_THREADS / 32;
-    int64_t pace = km_cuda_ceil(q->k, 32 * KM_QUANT_UNIT), want = 0; /* steps of a row; stages */
+    int64_t shares = is_long(q) ? 2 : 1; /* of a row; and its steps, and stages of a ring */
+    int64_t pace = km_cuda_ceil(q->k, 32 * KM_QUANT_UNIT * shares), want = 0;
     km_quant_few_args a = {
         .x = q->x, .parts = count, .m = 1, .k = (int32_t)q->k, .act = (int32_t)q->act};
     size_t slot = 0, x = 0;
@@ -195,7 +210,7 @@ static km_status launch_bulk(km_quant_call *q, km_cuda_kernel *kernel, int first
     if (all == 0) return KM_OK;
     if (all >= 40 * sms)
         held = 2 * sms;
-    else if (all > 2 * warps * sms)
+    else if (all > 3 * warps * sms)
         held = km_cuda_ceil(all, 2 * warps); /* two rows to a warp */
     int32_t blocks = share_out(q, &a, first, 0, held, warps);
     for (int i = 0; i < count; i++) {
@@ -209,11 +224,11 @@ static km_status launch_bulk(km_quant_call *q, km_cuda_kernel *kernel, int first
         if (room > x) x = room;
         if (steps > want) want = steps;
     }
-    size_t fixed = x + KM_BULK_SUMS + KM_BULK_BARS, stage = slot * (size_t)warps;
-    size_t room = (blocks <= sms ? 80 : is_whole(q) ? 43 : 113) << 10;
+    size_t fixed = x + KM_BULK_SUMS + KM_BULK_BARS, stage = slot * (size_t)(warps * shares);
+    size_t room = (blocks <= sms ? 80 : is_whole(q) ? 62 : 113) << 10;
     int64_t fit = room > fixed + 2 * stage ? (int64_t)((room - fixed) / stage) : 2;
     /* Else the next kernel's copies would come before those that are missing here. */
-    a.late = want > fit;
+    a.late = want > fit && shares == 1;
     if (want > fit) want = fit;
     a.stages = (int32_t)(want < KM_BULK_STAGES ? want : KM_BULK_STAGES);
     a.early = a.stages < 3 ? a.stages : 3; /* which measured best */
@@ -223,7 +238,7 @@ static km_status launch_bulk(km_quant_call *q, km_cuda_kernel *kernel, int first
     size_t shared = fixed + (size_t)a.stages * stage;
     size_t least = (size_t)least_shared(q, all, sms, pace) << 10;
     void *params[] = {&a};
-    return km_cuda_launch_with(q->lane, kernel, KM_DIM(blocks), KM_DIM(KM_BULK_THREADS),
+    return km_cuda_launch_with(q->lane, kernel, KM_DIM(blocks), KM_DIM(warps * shares * 32),
                                (unsigned)(shared > least ? shared : least), params,
                                &(km_launch_options){.alone = alone});
 }
@@ -237,7 +252,7 @@ static int place_of_two(int first, int second) {
 
 /* Layers that one kernel knows go together. */
 static km_status rows_from(km_quant_call *q, int64_t row, int m) {
-    int how = is_whole(q) ? 2 : q->gated;
+    int how = is_whole(q) ? 2 : is_long(q) ? 3 : q->gated;
     for (int i = 0; i < q->layers;) {
         int n = 1, both = -1;
         for (; i + n < q->layers; n++) {

@@ -80,13 +80,14 @@ typedef struct km_quant_matrix {
 #define KM_ONE_FIT(item, wide) (KM_ONE_RING(item, wide) / ((item) * KM_FEW_THREADS))
 #define KM_ONE_PLACES(item, wide) (KM_ONE_FIT(item, wide) < 2 ? 2 : KM_ONE_FIT(item, wide))
 
-/* The same by the copy engine (quant_bulk.cuh): after x come a float for each warp and the barriers of
- * all rings, then the rings. A warp takes two rows at a time where a step of them, so many bytes, is
- * not too long. */
+/* The same by the copy engine (quant_bulk.cuh): after x come a float for each warp, what warps tell
+ * each other, and the barriers of all rings, then the rings. A warp takes two rows at a time where a
+ * step of them, so many bytes, is not too long. Of few rows that are long, two warps take half each. */
 #define KM_BULK_THREADS 256
-#define KM_BULK_SUMS 64
+#define KM_BULK_LONG_THREADS 512
+#define KM_BULK_SUMS (64 + KM_BULK_LONG_THREADS / 64 * 32)
 #define KM_BULK_STAGES 16     /* at most, of a warp */
-#define KM_BULK_BARS (KM_BULK_THREADS / 32 * KM_BULK_STAGES * 8)
+#define KM_BULK_BARS (KM_BULK_LONG_THREADS / 32 * KM_BULK_STAGES * 8)
 #define KM_BULK_ROWS(step) ((step) <= 3400 ? 2 : 1)
 
 /* One layer of a call. */

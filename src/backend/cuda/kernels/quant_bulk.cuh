@@ -13,8 +13,6 @@
 #include "backend/cuda/kernels/quant_one.cuh"
 #include "backend/cuda/kernels/wgmma.cuh"
 
-constexpr int WARPS = KM_BULK_THREADS / 32;
-
 // A step of a row in shared memory: plane after plane. Planes whose groups are no 16 bytes are copied
 // from the last such border on.
 template <int TYPE> struct Chunk {
@@ -35,10 +33,20 @@ struct Near {
     }
 };
 
+constexpr int WHOLE_K = 32 * KM_QUANT_UNIT; // a row that is one step; SLIM: x is known to be so
+
 // x into shared memory. Whole warps go together, also where they come to its end.
-template <int AHEAD, class LINE>
+template <int THREADS, bool SLIM, int AHEAD, class LINE>
 __device__ __forceinline__ void stage_plain(const km_quant_few_args &a, LINE &x) {
-    constexpr int N = 8, EACH = KM_BULK_THREADS * N; // AHEAD loads go out together
+    constexpr int N = 8, EACH = THREADS * N; // AHEAD loads go out together
+    if constexpr (SLIM) {
+        static_assert(EACH == WHOLE_K, "a turn of the block");
+        Some<N> f;
+        f.load(a.x + threadIdx.x * N);
+        x.put(threadIdx.x * N, f);
+        __syncthreads();
+        return;
+    }
     int end = (a.k + 32 * N - 1) / (32 * N) * (32 * N);
     for (int p = threadIdx.x * N; p < end; p += AHEAD * EACH) {
         Some<N> f[AHEAD] = {};
@@ -55,17 +63,17 @@ __device__ __forceinline__ void stage_plain(const km_quant_few_args &a, LINE &x)
 // What becomes x when it is multiplied with the factor returned: the norm without its sum, for which
 // nobody has to wait. The sum of squares goes through `part`, a float for every warp. What others may
 // look for is left in memory, a piece by each of the first blocks.
-template <class LINE>
+template <int THREADS, bool SLIM, class LINE>
 __device__ __forceinline__ float stage_norm(const km_quant_few_args &a, LINE &x, float *part) {
-    constexpr int N = 8;
-    int each = KM_BULK_THREADS * N, first = threadIdx.x * N, warp = threadIdx.x / 32;
-    int end = (a.k + 32 * N - 1) / (32 * N) * (32 * N);
+    constexpr int N = 8, each = THREADS * N;
+    int first = threadIdx.x * N, warp = threadIdx.x / 32;
+    int k = SLIM ? WHOLE_K : a.k, end = (k + 32 * N - 1) / (32 * N) * (32 * N);
     bool keeps = (int)blockIdx.x == warp % (int)gridDim.x;
     Some<N> f = {};
     auto read = [&](int p, bool keep) {
         Some<N> r = {}, w = {};
         f = {};
-        if (p < a.k) { // all loads of a thread go out together
+        if (p < k) { // all loads of a thread go out together
             f.load(a.delta + p);
             if (a.residual) r.load(a.residual + p);
             w.load(a.norm_w + p);
@@ -76,7 +84,7 @@ __device__ __forceinline__ float stage_norm(const km_quant_few_args &a, LINE &x,
             f.v[i] += r.v[i];
             square += f.v[i] * f.v[i];
         }
-        if (keep && p < a.k) f.store(a.sum + p);
+        if (keep && p < k) f.store(a.sum + p);
 #pragma unroll
         for (int i = 0; i < N; i++) f.v[i] *= w.v[i];
         return square;
@@ -90,14 +98,14 @@ __device__ __forceinline__ float stage_norm(const km_quant_few_args &a, LINE &x,
     if (threadIdx.x % 32 == 0) part[warp] = square;
     __syncthreads();
     float total = 0;
-    for (int i = 0; i < WARPS; i += 4) {
+    for (int i = 0; i < THREADS / 32; i += 4) {
         float4 v = *reinterpret_cast<const float4 *>(part + i);
         total += v.x + v.y + v.z + v.w;
     }
-    float factor = rsqrtf(total / (float)a.k + a.eps);
+    float factor = rsqrtf(total / (float)k + a.eps);
     if (keeps) {
         if (threadIdx.x == 0) a.rstd[0] = factor;
-        for (int p = first; p < a.k; p += each) {
+        for (int p = first; p < k; p += each) {
             if (each < end) read(p, false);
 #pragma unroll
             for (int i = 0; i < N; i++) f.v[i] *= factor;
@@ -127,34 +135,39 @@ template <int N> __device__ __forceinline__ float warp_sums(const float (&v)[N])
     }
 }
 
-// WHOLE: a row is one step, and rows lie together. ROWS: that a warp takes at a time.
-template <int TYPE, bool GATED, bool WHOLE, int ROWS>
+// WHOLE: a row is one step, and rows lie together. ROWS: that a warp takes at a time. SHARES: warps that
+// take a part of these rows each, a team.
+template <int TYPE, bool GATED, bool WHOLE, int ROWS, int THREADS = KM_BULK_THREADS, int SHARES = 1>
 __device__ __forceinline__ void bulk_rows(const km_quant_few_args &a, const km_quant_part &part,
                                           uint8_t *room) {
     typedef Quant<TYPE> Q;
     typedef Chunk<TYPE> C;
     constexpr int BYTES = C::at(KM_QUANT_FIELDS), TAKES = GATED ? 2 : 1;
-    constexpr int N = ROWS * TAKES, SLOT = N * BYTES;
+    constexpr int N = ROWS * TAKES, SLOT = N * BYTES, TEAMS = THREADS / 32 / SHARES;
+    static_assert(SHARES == 1 || (SHARES == 2 && !WHOLE && !GATED && N <= 4), "two halves of rows");
     int lane = threadIdx.x % 32, warp = __shfl_sync(ALL_LANES, threadIdx.x / 32, 0);
-    int units = WHOLE ? 32 : a.k / KM_QUANT_UNIT, begin, end;
+    int units = WHOLE ? 32 : a.k / KM_QUANT_UNIT, groups = units / C::UNITS, begin, end;
     rows_of_block(part, begin, end);
-    // Sets of rows: this warp's are [set, last).
-    int sets = (end - begin + ROWS - 1) / ROWS, set = sets * warp / WARPS;
-    int last = sets * (warp + 1) / WARPS, pace = WHOLE ? 1 : (units + 31) / 32; // steps of a set
+    // Sets of rows: this warp's are [set, last), and of their groups those from `from` on.
+    int team = warp / SHARES, share = warp % SHARES;
+    int sets = (end - begin + ROWS - 1) / ROWS, set = sets * team / TEAMS;
+    int last = sets * (team + 1) / TEAMS, from = groups * share / SHARES;
+    int mine_groups = groups * (share + 1) / SHARES - from;
+    int pace = WHOLE ? 1 : (mine_groups + C::GROUPS - 1) / C::GROUPS; // steps of a set
     int steps = (last - set) * pace;
 
     uint8_t *after = room + KM_ONE_X_BYTES(a.k, Q::APART);
     float *sums = reinterpret_cast<float *>(after);
     uint32_t bars = smem_addr(after + KM_BULK_SUMS) + warp * a.stages * 8;
     uint8_t *ring = after + KM_BULK_SUMS + KM_BULK_BARS + warp * a.stages * SLOT;
-    uint32_t ring_at = smem_addr(ring), groups = units / C::UNITS;
+    uint32_t ring_at = smem_addr(ring);
     // Asks for the step after the one asked for last. Every operand is the same for all lanes of a
     // warp, which keeps this short.
     int ask_row = begin + set * ROWS, ask_step = 0;
     auto ask_of = [&](const km_quant_matrix &w, int row, int rows, uint32_t to, uint32_t bar) {
         const uint8_t *plane = w.planes;
-        uint32_t first = (uint32_t)w.first + row * groups + ask_step * C::GROUPS;
-        int count = WHOLE ? rows * C::GROUPS : min(C::GROUPS, (int)groups - ask_step * C::GROUPS);
+        uint32_t first = (uint32_t)w.first + row * groups + from + ask_step * C::GROUPS;
+        int count = WHOLE ? rows * C::GROUPS : min(C::GROUPS, mine_groups - ask_step * C::GROUPS);
         int all = 0;
 #pragma unroll
         for (int i = 0; i < KM_QUANT_FIELDS; i++) {
@@ -178,7 +191,7 @@ __device__ __forceinline__ void bulk_rows(const km_quant_few_args &a, const km_q
     };
     auto ask = [&](int stage) {
         uint32_t bar = bars + stage * 8, to = ring_at + stage * SLOT;
-        int rows = min(ROWS, end - ask_row);
+        int rows = ROWS == 1 ? 1 : min(ROWS, end - ask_row);
         if (elected()) {
             if constexpr (WHOLE) {
                 ask_of(part.w, ask_row, rows, to, bar);
@@ -217,21 +230,24 @@ __device__ __forceinline__ void bulk_rows(const km_quant_few_args &a, const km_q
     wait_for_x(a);
     Line<Q::APART> x = {room, a.k};
     float factor = 1;
-    if (a.norm_w) factor = stage_norm(a, x, sums);
-    else stage_plain<GATED ? 7 : 6>(a, x); // what registers there are for (below)
+    // Fewer instructions; but a gated layer, which takes long anyway, would have so few registers that
+    // three of its blocks crowd (below).
+    constexpr bool SLIM = WHOLE && !GATED;
+    if (a.norm_w) factor = stage_norm<THREADS, SLIM>(a, x, sums);
+    else stage_plain<THREADS, SLIM, SHARES == 2 ? 3 : GATED ? 7 : 6>(a, x); // as registers allow
     for (; asked < a.stages && asked < steps; asked++) ask(asked);
     if (a.late) asm volatile("griddepcontrol.launch_dependents;");
 
     Unit<Q::APART> some;
     if (WHOLE) some = x.unit(lane);
     float v[N] = {};
-    int step = 0, stage = 0;
+    int step = 0, stage = 0, told_at = 0;
     uint32_t phase = 0;
     for (int s = 0; s < steps; s++) {
         Q raw[N];
         int u = 32 * step + lane;
-        bool has = WHOLE || u < units;
-        if (!WHOLE) some = x.unit(has ? u : 0);
+        bool has = WHOLE || u < mine_groups * C::UNITS;
+        if (!WHOLE) some = x.unit(from * C::UNITS + (has ? u : 0));
         mbar_wait(bars + stage * 8, phase);
 #pragma unroll
         for (int k = 0; k < N; k++) {
@@ -246,7 +262,7 @@ __device__ __forceinline__ void bulk_rows(const km_quant_few_args &a, const km_q
                     f.f[i] = slot + k * BYTES + C::at(i);
                     if (C::ragged(i)) {
                         uint32_t first = (uint32_t)(up ? part.up.first : part.w.first) +
-                                         (row - mine + r) * groups;
+                                         (row - mine + r) * groups + from;
                         f.f[i] += first * C::group(i) & 15; // planes begin at borders
                     }
                 }
@@ -266,10 +282,18 @@ __device__ __forceinline__ void bulk_rows(const km_quant_few_args &a, const km_q
         // The set is done.
         step = 0;
         float f[1] = {warp_sums<N>(v) * factor}, other = 1;
+        if constexpr (SHARES == 2) { // the second half's sums, in turns of two places
+            float *told = sums + 16 + team * 8 + told_at;
+            told_at ^= 4;
+            if (share == 1 && lane < N) told[lane] = f[0];
+            asm volatile("bar.sync %0, 64;" ::"r"(1 + team) : "memory");
+            if (share == 0 && lane < N) f[0] += told[lane];
+        }
         if (GATED) other = __shfl_xor_sync(ALL_LANES, f[0], 1);
         f[0] += bias;
         if (a.act != 0) gemm_act<float>(a.act, f);
-        if (lane < N && lane % TAKES == 0 && row < end) part.out[row] = GATED ? f[0] * other : f[0];
+        bool writes = share == 0 && lane < N && lane % TAKES == 0 && row < end;
+        if (writes) part.out[row] = GATED ? f[0] * other : f[0];
         row += ROWS;
         if (part.bias) bias = bias_of(row);
 #pragma unroll
@@ -290,10 +314,19 @@ __device__ __forceinline__ void bulk_part(const km_quant_few_args &a, const km_q
     else bulk_rows<TYPE, false, false, ROWS>(a, part, room);
 }
 
+// Few rows that are long: half of each to a warp, so that there are warps enough.
+template <int TYPE>
+__device__ __forceinline__ void bulk_long(const km_quant_few_args &a, uint8_t *room) {
+    bulk_rows<TYPE, false, false, rows_of<TYPE, false>(), KM_BULK_LONG_THREADS, 2>(a, a.part[0], room);
+}
+
 // Registers so that blocks of kernels that follow one another are on a multiprocessor together: one of
-// attention, one of 80 registers, and two of a gated layer (of 88, so that there are never three).
+// attention, one of 80 registers, and two of a gated layer (of 88, so that there are never three); or a
+// long one and one of these.
 #define BULK_KERNEL(name, blocks, ...)                                                             \
-    extern "C" __global__ void __launch_bounds__(KM_BULK_THREADS, blocks)                          \
+    BULK_KERNEL_OF(name, __launch_bounds__(KM_BULK_THREADS, blocks), __VA_ARGS__)
+#define BULK_KERNEL_OF(name, bounds, ...)                                                          \
+    extern "C" __global__ void bounds                                                              \
         name(const __grid_constant__ km_quant_few_args a) {                                        \
         extern __shared__ __align__(128) uint8_t room[];                                           \
         __VA_ARGS__                                                                                \
@@ -309,7 +342,8 @@ __device__ __forceinline__ void bulk_part(const km_quant_few_args &a, const km_q
                                                                                   room);           \
     })                                                                                             \
     BULK_KERNEL(bulk_gated_whole_##TYPE, 2,                                                        \
-                { bulk_rows<KM_QUANT_##TYPE, true, true, 1>(a, a.part[0], room); })
+                { bulk_rows<KM_QUANT_##TYPE, true, true, 1>(a, a.part[0], room); })                \
+    BULK_KERNEL_OF(bulk_long_##TYPE, __maxnreg__(80), { bulk_long<KM_QUANT_##TYPE>(a, room); })
 // Layers of two types over one x, as mixes have them.
 #define BULK_TWO(FIRST, SECOND)                                                                    \
     BULK_KERNEL(bulk_##FIRST##_##SECOND, 3, {                                                      \
