@@ -102,14 +102,23 @@ static km_status run_tiles(km_quant_call *q, const km_quant_layer *l, const roun
     return s;
 }
 
-/* Weights in registers. */
-static km_status run_regs(km_quant_call *q, const km_quant_layer *l, const rounded *r, int size) {
+/* Weights in registers: layers [first, first + count), of one type. */
+static km_status run_regs(km_quant_call *q, int first, int count, const rounded *r, int size) {
     const km_cuda_dev *dev = km_cuda_dev_of(q->lane);
+    const km_quant_layer *l = &q->l[first];
     km_tile_args a = tile_args(q, l, r);
-    int tokens = tokens_of[size];
+    int tokens = tokens_of[size], rows = q->gated ? KM_REGS_ROWS / 2 : KM_REGS_ROWS;
     a.early = km_cuda_queue_of(q->lane)->capturing != NULL;
-    int64_t tall = r->padded / tokens;
-    int64_t wide = km_cuda_ceil(l->n, q->gated ? KM_REGS_ROWS / 2 : KM_REGS_ROWS);
+    a.layers = count;
+    int64_t tall = r->padded / tokens, wide = km_cuda_ceil(l->n, rows);
+    for (int i = 1; i < count; i++) {
+        a.more[i - 1] = (km_tile_more){.w = l[i].w.m,
+                                       .bias = l[i].bias,
+                                       .out = l[i].out,
+                                       .n = (int32_t)l[i].n,
+                                       .first = (int32_t)wide};
+        wide += km_cuda_ceil(l[i].n, rows);
+    }
     int64_t supers = km_cuda_ceil(q->k, KM_REGS_DEPTH);
     int64_t most = splits_for(tall * wide, KM_REGS_BLOCKS(tokens) * (int64_t)dev->sms, supers / 2);
     unsigned splits = 1;
@@ -126,12 +135,14 @@ km_status km_quant_many(km_quant_call *q) {
     rounded r[3] = {{0}};
     int size = q->m <= tokens_of[0] ? 0 : q->m <= 2 * tokens_of[1] ? 1 : 2;
     km_status s = KM_OK;
-    for (int i = 0; i < q->layers && s == KM_OK; i++) {
-        km_quant_layer *l = &q->l[i];
+    for (int i = 0, n = 1; i < q->layers && s == KM_OK; i += n, n = 1) {
+        const km_quant_layer *l = &q->l[i];
         if (l->n == 0) continue;
-        int order = hopper && l->type < KM_QUANT_TYPES ? 1 + km_quant_is_apart(l->type) : 0;
+        bool in_regs = hopper && l->type < KM_QUANT_TYPES;
+        while (in_regs && i + n < q->layers && l[n].type == l->type && l[n].n > 0) n++;
+        int order = in_regs ? 1 + km_quant_is_apart(l->type) : 0;
         if (!r[order].x) s = round_x(q, order, order ? tokens_of[size] : 64, &r[order]);
-        if (s == KM_OK) s = order ? run_regs(q, l, &r[order], size) : run_tiles(q, l, &r[order]);
+        if (s == KM_OK) s = in_regs ? run_regs(q, i, n, &r[order], size) : run_tiles(q, l, &r[order]);
     }
     for (int i = 0; i < 3; i++) km_cuda_scratch_free(q->lane, r[i].x, r[i].cap);
     return s;

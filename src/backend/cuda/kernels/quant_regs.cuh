@@ -8,7 +8,8 @@
 // that are multiplied together, already swizzled, and a step of a tile is one copy of plain bytes, for
 // which one thread asks. Weights come through places of each thread's own, as in quant_one.cuh. While
 // the products of one step run, the threads unpack the weights of the next. Where there are too few
-// tiles to fill the chip, a cluster of blocks shares a tile along k.
+// tiles to fill the chip, a cluster of blocks shares a tile along k. Layers of one type over one x are
+// one launch: each alone has too few rows.
 #ifndef KM_CUDA_QUANT_REGS_CUH
 #define KM_CUDA_QUANT_REGS_CUH
 #include "backend/cuda/kernels/cluster.cuh"
@@ -90,15 +91,20 @@ template <int TYPE, int N, bool GATED> __device__ __forceinline__ void regs(cons
     }
     float sum[N / 2];
     TwoRows<TYPE> w;
+    // The layer of this block.
+    km_tile_more layer = {a.w, a.bias, a.out, a.n, 0};
+    if constexpr (!GATED)
+        for (int i = 1; i < a.layers && (int)blockIdx.y >= a.more[i - 1].first; i++) layer = a.more[i - 1];
+    int tile = blockIdx.y - layer.first;
     // Rows of a thread: g and g + 8 of a warp's 16. In a gated layer the second 8 are those of `up`.
-    int row = blockIdx.y * (GATED ? KM_REGS_ROWS / 2 : KM_REGS_ROWS) + warp * (GATED ? 8 : 16) + g;
+    int row = tile * (GATED ? KM_REGS_ROWS / 2 : KM_REGS_ROWS) + warp * (GATED ? 8 : 16) + g;
     __syncthreads();
 
     w.units = a.k / KM_QUANT_UNIT;
-    w.f[0] = fields_of<TYPE>(a.w);
+    w.f[0] = fields_of<TYPE>(layer.w);
     w.f[1] = GATED ? fields_of<TYPE>(a.up) : w.f[0];
-    w.first[0] = (uint32_t)min(row, a.n - 1) * (uint32_t)w.units;
-    w.first[1] = GATED ? w.first[0] : (uint32_t)min(row + 8, a.n - 1) * (uint32_t)w.units;
+    w.first[0] = (uint32_t)min(row, layer.n - 1) * (uint32_t)w.units;
+    w.first[1] = GATED ? w.first[0] : (uint32_t)min(row + 8, layer.n - 1) * (uint32_t)w.units;
     if (!a.early) wait_for_previous();
 #pragma unroll
     for (int i = 0; i < PLACES; i++) {
@@ -173,7 +179,7 @@ template <int TYPE, int N, bool GATED> __device__ __forceinline__ void regs(cons
     if (splits > 1) cluster_sync();
     else __syncthreads();
     constexpr int COLS = GATED ? ROWS / 2 : ROWS, FOURS = COLS / 4;
-    int tokens = N / splits, token0 = blockIdx.z * tokens, col0 = blockIdx.y * COLS;
+    int tokens = N / splits, token0 = blockIdx.z * tokens, col0 = tile * COLS;
     uint32_t here = smem_addr(mine);
     auto total = [&](int token, int col) {
         uint32_t at = here + (uint32_t)(token * STRIDE + col) * 4;
@@ -190,25 +196,25 @@ template <int TYPE, int N, bool GATED> __device__ __forceinline__ void regs(cons
     for (int i = threadIdx.x; i < tokens * FOURS; i += THREADS) {
         int within = token0 + i / FOURS, c = i % FOURS * 4;
         int token = blockIdx.x * N + within, col = col0 + c;
-        if (token >= a.m || col >= a.n) continue;
+        if (token >= a.m || col >= layer.n) continue;
         float scale = __ldg(a.scale + token);
         float4 f = total(within, c);
         float v[4] = {f.x * scale, f.y * scale, f.z * scale, f.w * scale};
-        if (a.bias)
+        if (layer.bias)
 #pragma unroll
-            for (int e = 0; e < 4; e++) v[e] += col + e < a.n ? __ldg(a.bias + col + e) : 0;
+            for (int e = 0; e < 4; e++) v[e] += col + e < layer.n ? __ldg(layer.bias + col + e) : 0;
         gemm_act<float>(a.act, v);
         if (GATED) {
             float4 u = total(within, COLS + c);
             v[0] *= u.x * scale, v[1] *= u.y * scale, v[2] *= u.z * scale, v[3] *= u.w * scale;
         }
-        float *out = a.out + (int64_t)token * a.n + col;
-        if (a.n % 4 == 0)
+        float *out = layer.out + (int64_t)token * layer.n + col;
+        if (layer.n % 4 == 0)
             *reinterpret_cast<float4 *>(out) = make_float4(v[0], v[1], v[2], v[3]);
         else
 #pragma unroll
             for (int e = 0; e < 4; e++)
-                if (col + e < a.n) out[e] = v[e];
+                if (col + e < layer.n) out[e] = v[e];
     }
     if (splits > 1) cluster_sync(); // nobody leaves while others read
 }

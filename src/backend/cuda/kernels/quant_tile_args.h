@@ -33,17 +33,28 @@ typedef struct km_round_args {
     int32_t padded;           /* rows of out, with an order */
 } km_round_args;
 
+/* Another layer over the same x, of the same type (quant_regs.cuh). */
+typedef struct km_tile_more {
+    km_quant_matrix w;
+    const float *bias;
+    float *out;
+    int32_t n;
+    int32_t first;            /* its first tile of rows */
+} km_tile_more;
+
 typedef struct km_tile_args {
     const void *x;            /* (m, k) f16 */
     const float *scale;       /* (m) */
     km_quant_matrix w, up;    /* up: of a gated layer; planes: the elements, for plain weights */
     const float *bias;
     float *out;               /* (m, n) */
+    km_tile_more more[KM_FEW_PARTS - 1];
     float *partial;           /* (tiles, splits, KM_TILE_FLOATS) where blocks share tiles */
     uint32_t *counters;       /* one to a tile */
     int32_t m, n, k, act;
     int32_t padded;           /* rows of x, with those that only fill tiles */
     int32_t early;            /* weights may be read before the kernel in front has ended */
+    int32_t layers;           /* with those of `more` */
 } km_tile_args;
 
 #endif
