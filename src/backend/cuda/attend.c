@@ -78,8 +78,11 @@ static km_status run_one(km_lane *lane, km_attend_args *a, int size) {
     a->parts = (a->group + KM_ATTEND_HEADS - 1) / KM_ATTEND_HEADS;
     /* The kernel in front may be the one that fills the cache, but not in what is captured. */
     a->early = km_cuda_queue_of(lane)->capturing != NULL;
-    /* More than it needs, so that blocks of the layer after it wait on other multiprocessors. */
-    unsigned shared = (unsigned)KM_ATTEND_ONE_SHARED(64 << size), least = 150 << 10;
+    /* Of few blocks each takes more than it needs, so that those of the layer after it wait on other
+     * multiprocessors. */
+    int blocks = KM_ATTEND_CLUSTER * a->kv_heads * a->parts;
+    unsigned shared = (unsigned)KM_ATTEND_ONE_SHARED(64 << size);
+    unsigned least = blocks <= km_cuda_dev_of(lane)->sms / 4 ? 150 << 10 : 0;
     void *params[] = {a};
     return km_cuda_launch_with(lane, &one[size], KM_DIM(KM_ATTEND_CLUSTER, a->kv_heads * a->parts),
                                KM_DIM(256), shared > least ? shared : least, params,

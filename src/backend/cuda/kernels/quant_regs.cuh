@@ -51,17 +51,21 @@ template <int TYPE> struct TwoRows {
         raw.fetch(copy, f[0], unit(0, super));
         raw.fetch(copy, f[1], unit(1, super));
     }
-    // Run R of both rows: the left operands of four products.
-    template <int R>
-    __device__ __forceinline__ void make(const uint8_t *place, int super, uint32_t (&out)[4][4]) const {
+    // What was asked for.
+    __device__ __forceinline__ void take(const uint8_t *place, int super, Q (&raw)[2]) const {
         Take<THREADS> copy = {place};
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            Q raw;
-            raw.fetch(copy, f[i], unit(i, super));
-            if (Planes<TYPE>::UNITS == 4) raw.phase(threadIdx.x % 4);
+            raw[i].fetch(copy, f[i], unit(i, super));
+            if (Planes<TYPE>::UNITS == 4) raw[i].phase(threadIdx.x % 4);
+        }
+    }
+    // Run R of both rows: the left operands of four products.
+    template <int R> __device__ __forceinline__ void make(const Q (&raw)[2], uint32_t (&out)[4][4]) const {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
             Runs w;
-            raw.unpack(w);
+            raw[i].unpack(w);
             __half2 d = __float2half2_rn(w.d[R] * 256), m = __float2half2_rn(-w.m[R] * 256);
 #pragma unroll
             for (int k = 0; k < 4; k++) as_f16<Q::SIGNED>(w.q[R][k], d, m, out[k][i], out[k][2 + i]);
@@ -148,13 +152,19 @@ template <int TYPE, int N, bool GATED> __device__ __forceinline__ void regs(cons
     for (int s = s0; s < s1; s++) {
         cp_async_wait<PLACES - 1>();
         const uint8_t *from = ring_at + place * TwoRows<TYPE>::PLACE;
-        w.template make<0>(from, s, left[0]);
+        // Taken once for all runs where there are registers for it.
+        Quant<TYPE> raw[2];
+        w.take(from, s, raw);
+        w.template make<0>(raw, left[0]);
         step(left[0]);
-        w.template make<1>(from, s, left[1]);
+        if (N > 16) w.take(from, s, raw);
+        w.template make<1>(raw, left[1]);
         step(left[1]);
-        w.template make<2>(from, s, left[0]);
+        if (N > 16) w.take(from, s, raw);
+        w.template make<2>(raw, left[0]);
         step(left[0]);
-        w.template make<3>(from, s, left[1]);
+        if (N > 16) w.take(from, s, raw);
+        w.template make<3>(raw, left[1]);
         if (s + PLACES < s1) w.ask(ring + place * TwoRows<TYPE>::PLACE, s + PLACES);
         cp_async_commit();
         step(left[1]);
