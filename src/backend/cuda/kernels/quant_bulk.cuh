@@ -320,6 +320,13 @@ __device__ __forceinline__ void bulk_long(const km_quant_few_args &a, uint8_t *r
     bulk_rows<TYPE, false, false, rows_of<TYPE, false>(), KM_BULK_LONG_THREADS, 2>(a, a.part[0], room);
 }
 
+// 80 registers; compilers before 12.4 know no such bound.
+#if __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1204
+#define LONG_BOUNDS __maxnreg__(80)
+#else
+#define LONG_BOUNDS __launch_bounds__(KM_BULK_LONG_THREADS)
+#endif
+
 // Registers so that blocks of kernels that follow one another are on a multiprocessor together: one of
 // attention, one of 80 registers, and two of a gated layer (of 88, so that there are never three); or a
 // long one and one of these.
@@ -343,7 +350,7 @@ __device__ __forceinline__ void bulk_long(const km_quant_few_args &a, uint8_t *r
     })                                                                                             \
     BULK_KERNEL(bulk_gated_whole_##TYPE, 2,                                                        \
                 { bulk_rows<KM_QUANT_##TYPE, true, true, 1>(a, a.part[0], room); })                \
-    BULK_KERNEL_OF(bulk_long_##TYPE, __maxnreg__(80), { bulk_long<KM_QUANT_##TYPE>(a, room); })
+    BULK_KERNEL_OF(bulk_long_##TYPE, LONG_BOUNDS, { bulk_long<KM_QUANT_##TYPE>(a, room); })
 // Layers of two types over one x, as mixes have them.
 #define BULK_TWO(FIRST, SECOND)                                                                    \
     BULK_KERNEL(bulk_##FIRST##_##SECOND, 3, {                                                      \
