@@ -4,7 +4,8 @@
 # a CPU engine.
 #
 # A kernel source that only some architectures can compile names them in its first five lines,
-# `km-arch: 90a`, and is left out of builds that have none of them.
+# `km-arch: 90a`, and is left out of builds that have none of them. One that needs a newer nvcc than
+# 12.0 says so there, `km-nvcc: 12.1`, and is left out where it is older; others then do its work.
 
 # ---- Is there a compiler, and does it work? ----
 
@@ -119,6 +120,9 @@ set(cuda_fatbins)
 set(cuda_count 0)
 if(NOT cuda_missing)
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${cuda_sources})
+    execute_process(COMMAND ${KERMES_NVCC} --version OUTPUT_VARIABLE text)
+    string(REGEX MATCH "release ([0-9.]+)" text "${text}")
+    set(nvcc_version "${CMAKE_MATCH_1}")
     foreach(source IN LISTS cuda_sources)
         get_filename_component(name ${source} NAME_WE)
         set(archs ${cuda_archs})
@@ -138,6 +142,10 @@ if(NOT cuda_missing)
             if(NOT archs AND NOT ptx)
                 continue()
             endif()
+        endif()
+        if(head MATCHES "km-nvcc: *([0-9.]+)" AND nvcc_version VERSION_LESS CMAKE_MATCH_1)
+            message(STATUS "Kermes: ${name}.cu needs nvcc ${CMAKE_MATCH_1}, left out")
+            continue()
         endif()
         set(gencode)
         foreach(arch IN LISTS archs)

@@ -1,4 +1,5 @@
 // km-arch: 90a
+// km-nvcc: 12.1
 // Attention of one token over the paged f16 cache, on Hopper: what every layer of a decoding step
 // waits for.
 //
