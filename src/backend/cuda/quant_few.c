@@ -197,8 +197,8 @@ static int least_shared(const km_quant_call *q, int64_t all, int64_t sms, int64_
 }
 
 /* Layers [first, first + count) in one launch. How many blocks, and how much shared memory each has,
- * is what measured best: blocks of the next kernel are to find room beside these and fetch their
- * weights, and none is to double its work by standing beside another of its own. */
+ * is what measured best on an H200: blocks of the next kernel are to find room beside these and fetch
+ * their weights. */
 static km_status launch_bulk(km_quant_call *q, km_cuda_kernel *kernel, int first, int count) {
     int64_t all = 0, sms = km_cuda_dev_of(q->lane)->sms, held = sms, warps = KM_BULK_THREADS / 32;
     int64_t shares = is_long(q) ? 2 : 1; /* of a row; and its steps, and stages of a ring */
