@@ -2,13 +2,21 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
 #include <unistd.h>
 
 static volatile sig_atomic_t interrupted, at_prompt;
+static pthread_t reader;
 
+/* While the reader holds Ctrl-C back, for a moment, another thread may get it; it would then not end
+ * the reader's waiting. */
 static void on_interrupt(int number) {
+    if (!pthread_equal(pthread_self(), reader)) {
+        pthread_kill(reader, number);
+        return;
+    }
     if (interrupted && !at_prompt) {
         signal(number, SIG_DFL);
         raise(number);
@@ -19,6 +27,7 @@ static void on_interrupt(int number) {
 void km_interrupts_catch(bool reading) {
     struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = reading ? 0 : SA_RESTART};
     sigemptyset(&action.sa_mask);
+    reader = pthread_self();
     at_prompt = reading;
     if (reading) interrupted = 0; /* what comes after the line is meant for its answer */
     sigaction(SIGINT, &action, NULL);
