@@ -7,7 +7,7 @@
 // beside them. A warp takes two rows at a time (of a gated layer, of each half), which share the x they
 // read and the instructions around the products, in steps of 32 units. x is staged without waiting for
 // the norm's sum, which is a factor of the results. Weights are marked as not to be kept in L2: a layer
-// has as many bytes as that, and would drive out instructions and all that is small.
+// nearly fills it, and would drive out instructions and all that is small.
 #ifndef KM_CUDA_QUANT_BULK_CUH
 #define KM_CUDA_QUANT_BULK_CUH
 #include "backend/cuda/kernels/quant_one.cuh"
