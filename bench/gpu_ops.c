@@ -3,7 +3,7 @@
  * object a line: name, microseconds of one run, rate, unit. bench/torch_ops.py prints the same names
  * for PyTorch; scripts/gpu-check runs both and puts them side by side.
  *
- * usage: bench_gpu_ops DEVICE [substring of the names to run] */
+ * usage: bench_gpu_ops DEVICE [substring of the names to run | "matmul f32 MxKxN"] */
 #include "base/progress.h"
 #include "ops/op.h"
 #include <stdio.h>
@@ -19,8 +19,9 @@ typedef struct work {
     int64_t dim[5];
     km_op op;
     km_tensor *in[INPUTS];  /* kept */
-    int n_in, sets;         /* sets: input sets to go through, so that the L2 does not serve them */
-    int repeat;
+    int n_in;
+    int turns; /* matrices to go through, one a run, so that the L2 does not serve them; 0 for one */
+    int repeat, at;
 } work;
 
 static km_tensor *make(km_ctx *ctx, km_dtype d, km_shape s) {
@@ -36,6 +37,13 @@ static void run_op(km_ctx *ctx, work *w) {
     if (w->op == KM_OP_ATTENTION || w->op == KM_OP_ATTENTION_GRAD)
         p = (km_params){.causal = true, .f = {w->dim[4] == 64 ? 0.125 : 0.08838834764831845}};
     km_apply(ctx, w->op, w->in, w->n_in, &p, NULL);
+}
+
+/* a against one matrix after the other. */
+static void run_turns(km_ctx *ctx, work *w) {
+    km_tensor *in[2] = {w->in[0], w->in[1 + w->at++ % w->turns]};
+    km_params p = {.f = {1, 0}};
+    km_apply(ctx, w->op, in, 2, &p, NULL);
 }
 
 static void step(km_ctx *ctx, void *user) {
@@ -82,7 +90,8 @@ static void prepare(km_ctx *ctx, work *w) {
     switch (w->op) {
     case KM_OP_MATMUL:
         w->in[w->n_in++] = make(ctx, w->dtype, KM_SHAPE(d[0], d[1]));
-        w->in[w->n_in++] = make(ctx, w->dtype, KM_SHAPE(d[1], d[2]));
+        do w->in[w->n_in++] = make(ctx, w->dtype, KM_SHAPE(d[1], d[2]));
+        while (w->n_in <= w->turns);
         break;
     case KM_OP_LAYER_NORM:
     case KM_OP_RMS_NORM:
@@ -141,6 +150,8 @@ static work list[] = {
     MAT("matmul bf16 1024", KM_BF16, 1024), MAT("matmul bf16 4096", KM_BF16, 4096),
     MAT("matmul bf16 8192", KM_BF16, 8192),
     {"matmul f32 1x4096x4096", "TB/s", 4.0 * 4096 * 4096, run_op, KM_F32, {1, 4096, 4096}, .op = KM_OP_MATMUL},
+    {"matmul f32 1x4096x4096, 5 matrices in turn", "TB/s", 4.0 * 4096 * 4096, run_turns, KM_F32, {1, 4096, 4096},
+     .op = KM_OP_MATMUL, .turns = 5},
     MAP("add f32 256K", KM_OP_ADD, 256 * K, 3), MAP("mul f32 256K", KM_OP_MUL, 256 * K, 3),
     MAP("relu f32 256K", KM_OP_RELU, 256 * K, 2), MAP("gelu f32 256K", KM_OP_GELU, 256 * K, 2),
     MAP("exp f32 256K", KM_OP_EXP, 256 * K, 2),
@@ -165,6 +176,31 @@ static work list[] = {
     APART("attention backward bf16 B4 H16 T4096 D128, heads apart", KM_OP_ATTENTION_GRAD, 2.5, 4, 16, 4096, 128),
 };
 
+/* Any product by its sizes: "matmul bf16 1x4096x11008". */
+static bool parse_product(const char *text, work *w) {
+    long long m, k, n;
+    char dtype[8];
+    if (sscanf(text, "matmul %7s %lldx%lldx%lld", dtype, &m, &k, &n) != 4) return false;
+    km_dtype d = !strcmp(dtype, "bf16") ? KM_BF16 : !strcmp(dtype, "f16") ? KM_F16 : KM_F32;
+    *w = (work){text, "TFLOP/s", 2.0 * (double)m * (double)k * (double)n, run_op, d, {m, k, n}, .op = KM_OP_MATMUL};
+    if (m == 1) w->unit = "TB/s", w->amount = (d == KM_F32 ? 4.0 : 2.0) * (double)k * (double)n;
+    return m > 0 && k > 0 && n > 0;
+}
+
+static bool measure_one(const char *device, work *w) {
+    km_ctx *ctx = km_ctx_new(device, 0);
+    if (!ctx) {
+        fprintf(stderr, "%s\n", km_last_error());
+        return false;
+    }
+    w->repeat = w->amount < 1e8 ? 50 : w->amount < 2e10 ? 10 : 3;
+    prepare(ctx, w);
+    bool ok = measure(ctx, w);
+    for (int k = 0; k < INPUTS; k++) km_release(w->in[k]);
+    km_ctx_free(ctx);
+    return ok;
+}
+
 int main(int argc, char **argv) {
     if (argc < 2) {
         fprintf(stderr, "usage: bench_gpu_ops DEVICE [substring]\n");
@@ -172,19 +208,13 @@ int main(int argc, char **argv) {
     }
     const char *only = argc > 2 ? argv[2] : "";
     bool ok = true;
+    int found = 0;
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
-        work *w = &list[i];
-        if (!strstr(w->name, only)) continue;
-        km_ctx *ctx = km_ctx_new(argv[1], 0);
-        if (!ctx) {
-            fprintf(stderr, "%s\n", km_last_error());
-            return 1;
-        }
-        w->repeat = w->amount < 1e8 ? 50 : w->amount < 2e10 ? 10 : 3;
-        prepare(ctx, w);
-        ok &= measure(ctx, w);
-        for (int k = 0; k < INPUTS; k++) km_release(w->in[k]);
-        km_ctx_free(ctx);
+        if (!strstr(list[i].name, only)) continue;
+        found++;
+        ok &= measure_one(argv[1], &list[i]);
     }
+    work own;
+    if (!found && parse_product(only, &own)) ok = measure_one(argv[1], &own);
     return ok ? 0 : 1;
 }

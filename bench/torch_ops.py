@@ -66,6 +66,13 @@ def matmuls():
             measure(f"matmul {label} {n}", 2 * n**3, "TFLOP/s", lambda: a @ b)
     a, b = rand(1, 4096), rand(4096, 4096)
     measure("matmul f32 1x4096x4096", 4 * 4096 * 4096, "TB/s", lambda: a @ b)
+    turn, matrices = [0], [rand(4096, 4096) for _ in range(5)]  # so that the L2 does not serve them
+
+    def one_of_them():
+        turn[0] += 1
+        return a @ matrices[turn[0] % 5]
+
+    measure("matmul f32 1x4096x4096, 5 matrices in turn", 4 * 4096 * 4096, "TB/s", one_of_them)
     torch.backends.cuda.matmul.allow_tf32 = True
     a, b = rand(4096, 4096), rand(4096, 4096)
     measure("matmul tf32 4096", 2 * 4096**3, "TFLOP/s", lambda: a @ b)

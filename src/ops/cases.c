@@ -228,7 +228,7 @@ static void matmuls(sink *s, km_op op) {
     static const struct { int64_t m, k, n; } sizes[] = {
         {1, 1, 1}, {1, 5, 1}, {1, 33, 17}, {17, 33, 1}, {2, 3, 4}, {5, 1, 7}, {15, 16, 17},
         {33, 31, 65}, {64, 64, 64}, {129, 65, 33}, {0, 4, 3}, {3, 0, 4}, {200, 301, 97},
-        {1, 700, 300}, {128, 256, 128}};
+        {1, 700, 300}, {1, 1001, 1032}, {128, 256, 128}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int turn = 0; turn < 4; turn++) {
             int64_t m = sizes[i].m, k = sizes[i].k, n = sizes[i].n;
