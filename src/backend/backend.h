@@ -41,6 +41,8 @@ typedef struct km_backend {
 
 /* The device of that name (see km_ctx_new), made on first use and kept for the process's life. */
 km_device *km_device_find(const char *name, km_error *err);
+/* The name leaves open which GPU it is: auto, gpu, metal, cuda. Ranks then take one each. */
+bool km_device_any_gpu(const char *name);
 
 /* The backends' own devices. */
 km_device *km_ref_device(void);

@@ -1,10 +1,12 @@
 /* Finding devices by name. Devices live as long as the process; a context borrows one. */
 #include "backend/backend.h"
 #include "backend/cpu/cpu.h"
+#include "backend/cuda/device.h"
 #include "backend/host.h"
 #include "backend/ref/ref.h"
 #include "base/log.h"
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,24 +44,47 @@ static int cuda_index(const char *name) {
     return *end == 0 && n < 1 << 20 ? (int)n : -1;
 }
 
+/* The best GPU: the driver lists the fastest first, so it is the first one that can be used. The
+ * error is that of cuda:0. */
+static km_device *best_gpu(km_error *err) {
+    km_device *gpu = km_cuda_device(0, err);
+    if (gpu || km_cuda_device_count() == 0) return gpu;
+    for (int i = 1; i < KM_CUDA_MAX_DEVICES && !gpu; i++) gpu = km_cuda_device(i, NULL);
+    if (gpu && err) *err = (km_error){0};
+    return gpu;
+}
+
+/* Says once in a process what a name that leaves the choice to us stands for. */
+static km_device *say_choice(const char *name, km_device *d, atomic_bool *said) {
+    if (d && !atomic_exchange(said, true)) km_note(KM_LOG_INFO, "%s is %s here", name, d->name);
+    return d;
+}
+
 km_device *km_device_find(const char *name, km_error *err) {
+    static atomic_bool said_gpu, said_metal;
     if (strcmp(name, "ref") == 0) return km_ref_device();
     if (strcmp(name, "cpu") == 0) return km_cpu_device();
-    if (strcmp(name, "auto") == 0)
-        return km_cuda_device_count() > 0 && km_cuda_device(0, NULL) ? km_cuda_device(0, NULL)
-                                                                     : km_cpu_device();
-    if (strcmp(name, "gpu") == 0) return km_cuda_device(0, err);
-    if (strcmp(name, "metal") == 0) { /* the best accelerator here, whatever its make */
-        km_device *gpu = km_cuda_device_count() > 0 ? km_cuda_device(0, NULL) : NULL;
-        if (gpu) km_note(KM_LOG_INFO, "metal: there is none here; using %s", gpu->name);
-        if (gpu) return gpu;
-        km_error_set(err, KM_ERR_DEVICE, "metal: Kermes has no Metal backend; use cpu, or gpu on a "
-                                         "machine with an NVIDIA GPU");
-        return NULL;
+    if (strcmp(name, "auto") == 0) {
+        km_device *gpu = km_cuda_device_count() > 0 ? best_gpu(NULL) : NULL;
+        return gpu ? gpu : km_cpu_device();
+    }
+    if (strcmp(name, "gpu") == 0) return say_choice(name, best_gpu(err), &said_gpu);
+    if (strcmp(name, "metal") == 0) { /* there is no Metal backend: the best accelerator of any make */
+        km_error none = {0};
+        km_device *gpu = say_choice(name, best_gpu(&none), &said_metal);
+        if (!gpu)
+            km_error_set(err, KM_ERR_DEVICE, "metal: Kermes has no Metal backend, and there is no "
+                                             "other accelerator here: %s", none.text);
+        return gpu;
     }
     int index = cuda_index(name);
     if (index >= 0) return km_cuda_device(index, err);
-    km_error_set(err, KM_ERR_DEVICE, "%.40s: no such device; there are auto, cpu, ref, gpu, cuda and "
-                                     "cuda:N", name);
+    km_error_set(err, KM_ERR_DEVICE, "%.40s: no such device; there are auto, cpu, ref, gpu, metal, "
+                                     "cuda and cuda:N", name);
     return NULL;
+}
+
+bool km_device_any_gpu(const char *name) {
+    return strcmp(name, "auto") == 0 || strcmp(name, "gpu") == 0 || strcmp(name, "metal") == 0 ||
+           strcmp(name, "cuda") == 0;
 }

@@ -129,7 +129,7 @@ static km_status parse_sizes(const km_option *o, const char *text, km_error *err
 }
 
 static km_status parse_device(const km_option *o, const char *text, km_error *err) {
-    static const char *const names[] = {"auto", "ref", "cpu", "gpu", "cuda"};
+    static const char *const names[] = {"auto", "ref", "cpu", "gpu", "metal", "cuda"};
     const int n = sizeof names / sizeof *names;
     bool known = strncmp(text, "cuda:", 5) == 0 && text[5] &&
                  strspn(text + 5, "0123456789") == strlen(text + 5) && strlen(text) < 9;
@@ -138,7 +138,7 @@ static km_status parse_device(const km_option *o, const char *text, km_error *er
         const char *near = km_nearest(text, names, n);
         return km_error_set(err, KM_ERR_RANGE,
                             "--%s: no device is called '%.60s'%s%s%s; there are auto, ref, cpu, "
-                            "gpu, cuda and cuda:N",
+                            "gpu, metal, cuda and cuda:N",
                             o->name, text, near ? "; did you mean '" : "", near ? near : "",
                             near ? "'?" : "");
     }

@@ -166,7 +166,7 @@ int km_command_compare(int argc, char **argv) {
         {"rounds", KM_OPTION_INT, "N", &l.rounds, 1, 10000, "at most so many (default: 31)"},
         {"seed", KM_OPTION_INT, "N", &l.seed, 0, 9e15, "of the data and the anchors"},
         KM_INPUT_ROWS(l.input),
-        KM_OPTION_DEVICE_ROW(l.common, "what to compare the CPU with: auto, gpu, cuda:N"),
+        KM_OPTION_DEVICE_ROW(l.common, "what to compare the CPU with: auto, gpu, metal, cuda:N"),
         KM_OPTION_THREADS_ROW(l.common),
         KM_OPTION_OUTPUT_ROWS(l.common),
         {0},

@@ -106,7 +106,7 @@ static void print_help(FILE *out) {
         fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].summary);
     fputs("\n"
           "'kermes COMMAND --help' has a command's options and examples. Every command takes\n"
-          "--device auto|ref|cpu|gpu|cuda|cuda:N, --json and --quiet.\n"
+          "--device auto|ref|cpu|gpu|metal|cuda|cuda:N, --json and --quiet.\n"
           "Exit codes: 0 done, 1 failed, 2 wrong usage.\n"
           "\n"
           "Examples:\n"

@@ -1,5 +1,6 @@
 /* A model that the ranks of mpirun hold together: each rank's device, its share, and who says what
  * went wrong. */
+#include "backend/backend.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/progress.h"
@@ -114,15 +115,14 @@ static km_status same_file(km_cli_model *m, km_error *err) {
 
 /* Each rank of a machine takes a GPU of its own, unless one was named, and its part of the cores. */
 static km_status open_device(km_cli_model *m, const km_common *common, km_error *err) {
-    static const char *const any[] = {"auto", "gpu", "cuda"};
     int here = km_comm_env_local_size(), cores = km_cpu_count();
     char own[24];
     if (m->threads == 0 && here > 1 && cores == sysconf(_SC_NPROCESSORS_ONLN))
         m->threads = cores / here > 0 ? cores / here : 1;
     snprintf(own, sizeof own, "cuda:%d", km_comm_env_local_rank());
-    for (int i = 0; i < 3 && !m->ctx; i++)
-        if (strcmp(common->device, any[i]) == 0) m->ctx = km_ctx_new(own, m->threads);
-    if (!m->ctx && strcmp(common->device, "gpu") != 0 && strcmp(common->device, "cuda") != 0)
+    bool any = km_device_any_gpu(common->device);
+    if (any) m->ctx = km_ctx_new(own, m->threads);
+    if (!m->ctx && (!any || strcmp(common->device, "auto") == 0))
         m->ctx = km_ctx_new(common->device, m->threads);
     return m->ctx ? KM_OK : km_error_set(err, KM_ERR_DEVICE, "%s", km_last_error());
 }

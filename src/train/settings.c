@@ -155,7 +155,7 @@ const km_setting km_train_table[] = {
     {"resume", KM_SETTING_FLAG, KM_SETTING_CALL, NULL, AT(resume), 0, 0,
      "go on from the last checkpoint in --out, with the settings stored there"},
     {"device", KM_SETTING_TEXT, KM_SETTING_CALL, "NAME", AT(device), 0, 0,
-     "auto (default), cpu, gpu, cuda or cuda:N"},
+     "auto (default), cpu, gpu, metal, cuda or cuda:N"},
     {"threads", KM_SETTING_INT, KM_SETTING_CALL, "N", AT(threads), 0, 1024,
      "threads on the CPU (default: one per core)"},
     {"comm", KM_SETTING_TEXT, KM_SETTING_CALL, "HOW", AT(comm), 0, 0,

@@ -3,6 +3,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "backend/backend.h"
 #include "base/alloc.h"
 #include "base/progress.h"
 #include "format/json_read.h"
@@ -439,9 +440,7 @@ static void describe(km_trainer *t) {
 static km_status open_device(km_trainer *t) {
     const char *device = t->s->device;
     char own[24];
-    bool any =
-        strcmp(device, "auto") == 0 || strcmp(device, "gpu") == 0 || strcmp(device, "cuda") == 0;
-    if (any && km_comm_env_size() > 1) {
+    if (km_device_any_gpu(device) && km_comm_env_size() > 1) {
         snprintf(own, sizeof own, "cuda:%d", km_comm_env_local_rank());
         t->ctx = km_ctx_new(own, (int)t->s->threads);
     }

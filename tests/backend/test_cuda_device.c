@@ -65,6 +65,40 @@ static void an_old_chip_is_refused_and_the_other_one_used(void **state) {
     assert_int_equal(km_cuda_device_count(), 1);
 }
 
+static char noted[400];
+static void note(void *user, km_log_level level, const char *line) {
+    strncat(noted, line, sizeof noted - strlen(noted) - 2);
+    strcat(noted, "\n");
+}
+
+static void gpu_and_metal_are_the_best_one_here_and_say_which(void **state) {
+    noted[0] = 0;
+    km_set_log(note, NULL);
+    fake.cc[0] = 75; /* too old: the other one is the best */
+    static const char *const names[] = {"gpu", "metal", "gpu", "metal", "auto"};
+    for (int i = 0; i < 5; i++) {
+        km_ctx *ctx = km_ctx_new(names[i], 1);
+        assert_non_null(ctx);
+        assert_string_equal(km_last_error(), "");
+        assert_string_equal(km_ctx_device(ctx), "cuda:1");
+        km_ctx_free(ctx);
+    }
+    km_set_log(NULL, NULL);
+    assert_string_equal(noted, "gpu is cuda:1 here\nmetal is cuda:1 here\n");
+}
+
+static void metal_without_any_accelerator_says_what_is_missing(void **state) {
+    fake.devices = 0;
+    assert_null(km_ctx_new("metal", 1));
+    assert_string_equal(km_last_error(),
+                        "metal: Kermes has no Metal backend, and there is no other accelerator "
+                        "here: no NVIDIA GPU here: the driver shows none");
+    fake.devices = 2;
+    fake.cc[0] = fake.cc[1] = 75;
+    assert_null(km_ctx_new("metal", 1));
+    assert_says(km_last_error(), "cuda:0 (Fake GPU 0) has compute capability 7.5");
+}
+
 static void kernels_that_do_not_fit_the_chip_or_the_driver_are_told_apart(void **state) {
     fake.load_result = KM_CU_NO_BINARY;
     assert_says(why_not(0), "KERMES_CUDA_ARCHS=native");
@@ -143,6 +177,8 @@ int main(void) {
         FAKE(a_driver_without_gpus_says_so),
         FAKE(a_wrong_index_is_answered_with_the_list),
         FAKE(an_old_chip_is_refused_and_the_other_one_used),
+        FAKE(gpu_and_metal_are_the_best_one_here_and_say_which),
+        FAKE(metal_without_any_accelerator_says_what_is_missing),
         FAKE(kernels_that_do_not_fit_the_chip_or_the_driver_are_told_apart),
         FAKE(two_gpus_work_in_one_process),
         FAKE(the_report_shows_every_gpu_and_why_one_cannot_be_used),

@@ -20,6 +20,20 @@ done
 
 expect_error 1 devices --device cuda:99
 
+# gpu and metal are the same accelerator, where there is one.
+code=0
+"$KERMES" devices --device metal --json >"$work/out" 2>"$work/err" || code=$?
+if "$KERMES" devices --device gpu --json >"$work/gpu" 2>/dev/null; then
+    [ "$code" -eq 0 ] || fail "--device metal fails beside a GPU"
+    json_says asked=metal
+    says err "metal is cuda:"
+    cp "$work/gpu" "$work/out"
+    json_says asked=gpu
+else
+    [ "$code" -eq 1 ] || fail "--device metal without a GPU: exit code $code"
+    says err "kermes: devices: metal: Kermes has no Metal backend"
+fi
+
 # A lower kernel set than the best may be asked for.
 KERMES_ISA=base expect 0 devices --json
 json_says machine.kernels=base

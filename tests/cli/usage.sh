@@ -31,6 +31,8 @@ for command in $commands; do
     says err "did you mean --json?"
     expect_error 2 "$command" --device toaster
     says err "'toaster'"
+    expect_error 2 "$command" --device metal --no-such-option
+    says err "--no-such-option" # the device is a known one
     expect_error 2 "$command" --device
     says err "needs a value"
     expect_error 2 "$command" -x
