@@ -17,7 +17,7 @@ typedef struct loader {
     const char *name;
     int8_t *type; /* by id */
     bool byte_level, wordpiece;
-    km_text text;
+    km_text text, joined; /* a token's text; both halves of a merge */
     km_error *err;
 } loader;
 
@@ -120,12 +120,14 @@ static km_status read_merges(loader *l) {
         if (!space) return wrong(l, "a merge that is not two tokens");
         size_t left_n = (size_t)(space - text);
         int32_t left = find_part(l, text, left_n), right = find_part(l, space + 1, n - left_n - 1);
-        char whole[1024], shown[KM_SHOWN];
+        char shown[KM_SHOWN];
         int32_t to = -1;
-        if (left >= 0 && right >= 0 && n <= sizeof whole) {
-            memcpy(whole, text, left_n);
-            memcpy(whole + left_n, space + 1, n - left_n - 1);
-            to = find_part(l, whole, n - 1);
+        if (left >= 0 && right >= 0) {
+            l->joined.len = 0;
+            km_text_put(&l->joined, text, left_n);
+            km_text_put(&l->joined, space + 1, n - left_n - 1);
+            if (!km_text_ok(&l->joined)) return no_memory(l);
+            to = find_part(l, km_text_str(&l->joined), l->joined.len);
         }
         if (to < 0)
             return km_error_set(l->err, KM_ERR_FORMAT,
@@ -228,6 +230,9 @@ static km_status load_bpe(loader *l) {
     if (s == KM_OK && family->nfc && !(l->t->normalizer = json_pack("{s:s}", "type", "NFC")))
         s = no_memory(l);
     l->t->ignore_merges = family->ignore_merges;
+    /* unknown_token_id is what a configuration calls unknown, mostly the end of text: no model of
+     * this kind makes it of anything. */
+    l->t->unk_unused = true;
     if (s == KM_OK) s = read_tokens(l);
     if (s == KM_OK) s = read_merges(l);
     return s == KM_OK ? read_special(l, family->add_bos, false) : s;
@@ -300,6 +305,7 @@ km_token *km_token_from_gguf(const km_gguf *g, km_error *err) {
     if (s == KM_OK) s = km_token_finish(l.t, l.name, &own);
     km_free(l.type);
     km_text_free(&l.text);
+    km_text_free(&l.joined);
     if (s == KM_OK) return l.t;
     km_token_free(l.t);
     km_error_set(err, s, "%s", own.text);

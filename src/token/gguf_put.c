@@ -71,7 +71,7 @@ static int32_t type_of(const km_token *t, int32_t id) {
     size_t n;
     if (!km_vocab_has(&t->vocab, id)) return UNUSED;
     const char *text = km_vocab_text(&t->vocab, id, &n);
-    if (id == t->unk && t->mark[id] & KM_MARK_SPECIAL) return UNKNOWN;
+    if (id == km_token_unknown(t) && t->mark[id] & KM_MARK_SPECIAL) return UNKNOWN;
     if (t->mark[id] & KM_MARK_SPECIAL) return CONTROL;
     if (t->mark[id] & KM_MARK_ADDED) return USER;
     return t->byte_fallback && km_byte_token(text, n) >= 0 ? BYTE : NORMAL;

@@ -107,6 +107,7 @@ struct km_token {
     km_added *added;
     int32_t n_added;
     int32_t bos, eos, unk, pad;
+    bool unk_unused; /* unk is a name alone: the model makes it of nothing */
     json_t *normalizer, *pre_tokenizer, *post_processor, *decoder; /* owned; NULL stands for null */
 
     /* ---- What km_token_finish makes ---- */
@@ -134,6 +135,10 @@ struct km_token {
     pthread_mutex_t lock; /* of the list of unused scratches */
     km_scratch *scratches;
 };
+
+/* What the model makes of text that it has no token for; -1: a byte-level one drops such bytes, for
+ * the others they are an error. */
+static inline int32_t km_token_unknown(const km_token *t) { return t->unk_unused ? -1 : t->unk; }
 
 /* An empty tokenizer to fill; NULL when out of memory. */
 km_token *km_token_new(const char *kind, km_token_model model, km_error *err);

@@ -46,7 +46,8 @@ km_status km_encode_bytes(km_encoder *e, const char *text, size_t n) {
     bool bytes = t->byte_level || t->byte_fallback;
     for (size_t i = 0; i < n; i++) {
         int32_t id = bytes ? t->byte_id[(unsigned char)text[i]] : -1;
-        if (id < 0) id = t->unk;
+        if (id < 0) id = km_token_unknown(t);
+        if (id < 0 && t->byte_level) continue;
         if (id < 0) return km_encode_unknown(e, text + i, 1);
         km_status s = km_put_id(e, id);
         if (s != KM_OK) return s;
@@ -98,8 +99,12 @@ static km_status read_symbols(km_encoder *e, const char *text, size_t n, uint32_
             continue;
         }
         if (id < 0 && !late) {
-            if (t->unk < 0) return km_encode_unknown(e, text + i, n - i);
-            id = t->unk;
+            id = km_token_unknown(t);
+            if (id < 0 && t->byte_level) { /* dropped: its neighbours may merge, as in tokenizers */
+                i += length;
+                continue;
+            }
+            if (id < 0) return km_encode_unknown(e, text + i, n - i);
             if (t->fuse_unk && made > 0 && to[made - 1].id == id) {
                 to[made - 1].len += (uint32_t)length;
                 i += length;

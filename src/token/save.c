@@ -93,8 +93,8 @@ static void put_added(saver *s) {
  * the bytes it falls back to, and the unknown token. SentencePiece has all of them there. */
 static bool in_vocab(const km_token *t, int32_t id) {
     if (!km_vocab_has(&t->vocab, id)) return false;
-    return t->mark[id] & KM_MARK_MODEL || !(t->mark[id] & KM_MARK_ADDED) || id == t->unk ||
-           t->model == KM_MODEL_SPM;
+    return t->mark[id] & KM_MARK_MODEL || !(t->mark[id] & KM_MARK_ADDED) ||
+           id == km_token_unknown(t) || t->model == KM_MODEL_SPM;
 }
 
 static void put_vocab(saver *s) {
@@ -215,7 +215,7 @@ static bool put_model(saver *s) {
         km_merges derived_merges = {0};
         if (t->model == KM_MODEL_SPM) ok = derive_merges(t, &derived_merges);
         put(s, "    \"type\": \"BPE\",\n    \"dropout\": null,\n");
-        put_name(s, "unk_token", t->unk);
+        put_name(s, "unk_token", km_token_unknown(t));
         km_text_printf(&s->text,
                        "    \"continuing_subword_prefix\": null,\n"
                        "    \"end_of_word_suffix\": null,\n"

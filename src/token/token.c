@@ -88,7 +88,7 @@ static km_border find_border(const km_token *t) {
     static const char mark[] = "\xE2\x96\x81";
     if (t->n_split > 0 || t->ignore_merges) return KM_BORDER_NONE;
     if (t->model == KM_MODEL_BPE && t->merges.count == 0)
-        return t->fuse_unk && t->unk >= 0 ? KM_BORDER_NONE : KM_BORDER_CHAR;
+        return t->fuse_unk && km_token_unknown(t) >= 0 ? KM_BORDER_NONE : KM_BORDER_CHAR;
     if (t->model != KM_MODEL_BPE && t->model != KM_MODEL_SPM) return KM_BORDER_NONE;
     if (t->byte_level || km_vocab_find(&t->vocab, mark, 3) < 0) return KM_BORDER_NONE;
     for (int32_t id = 0; id < t->vocab.count; id++) {
@@ -122,7 +122,7 @@ static km_status hash_all(km_token *t, km_error *err) {
                              t->byte_fallback,
                              t->fuse_unk,
                              t->ignore_merges,
-                             t->unk,
+                             km_token_unknown(t),
                              t->vocab.count};
     XXH3_64bits_update(h, plain, sizeof plain);
     for (int32_t id = 0; id < t->vocab.count; id++) {

@@ -1,6 +1,7 @@
 /* Tokenizers of GGUF files against the ids that their families' own tokenizers give, for the
  * vocabularies in ../shared/data; and hand-made files, good and bad. */
 #include "token/gguf.h"
+#include "token/internal.h"
 #include "token/token_support.h"
 
 static const char *data_folder(void) {
@@ -164,6 +165,142 @@ static void a_stream_of_bytes_waits_for_whole_characters(void **state) {
     km_token_free(t);
 }
 
+/* ---- Byte-level BPE ---- */
+
+static char letters[256][4]; /* bytes as GPT-2's alphabet writes them */
+
+static void write_letters(void) {
+    for (int b = 0; b < 256; b++) {
+        unsigned cp = km_byte_char[b];
+        if (cp < 0x80)
+            snprintf(letters[b], sizeof letters[b], "%c", (char)cp);
+        else
+            snprintf(letters[b], sizeof letters[b], "%c%c", (char)(0xC0 | cp >> 6),
+                     (char)(0x80 | (cp & 63)));
+    }
+}
+
+/* Two runs of 256 spaces become one of 512, as in the vocabularies of GPT-NeoX's family: the merge
+ * is 1,025 bytes long. */
+static void merges_of_any_length_are_read(void **state) {
+    (void)state;
+    enum { N = 10 }; /* 1, 2, 4 to 512 spaces */
+    static char runs[N][1025], merge[N - 1][2 * 1024 + 2];
+    const char *tokens[N], *merges[N - 1];
+    write_letters();
+    for (int i = 0; i < N; i++) {
+        for (int k = 0; k < 1 << i; k++) strcat(runs[i], letters[' ']);
+        tokens[i] = runs[i];
+        if (i == 0) continue;
+        snprintf(merge[i - 1], sizeof merge[0], "%s %s", runs[i - 1], runs[i - 1]);
+        merges[i - 1] = merge[i - 1];
+    }
+    assert_int_equal(strlen(merge[N - 2]), 1025);
+    km_gguf_out *out = km_gguf_out_new(&token_err);
+    km_gguf_put_string(out, "tokenizer.ggml.model", "gpt2");
+    km_gguf_put_string(out, "tokenizer.ggml.pre", "olmo");
+    km_gguf_put_strings(out, "tokenizer.ggml.tokens", tokens, NULL, N);
+    km_gguf_put_strings(out, "tokenizer.ggml.merges", merges, NULL, N - 1);
+    km_token *t = load_made(out);
+    assert_made(t);
+    char text[800];
+    memset(text, ' ', sizeof text);
+    token_check(t, text, 512, 0, (int32_t[]){9}, 1, __FILE__, __LINE__);
+    token_check(t, text, 771, 0, (int32_t[]){9, 8, 1, 0}, 4, __FILE__, __LINE__);
+    km_token_free(t);
+}
+
+static bool lacking(int byte) { return byte == 0x16 || byte == 0xC1 || byte >= 0xF5; }
+
+/* Most bytes, "!!", and an end of text that the file calls unknown, too, as many do. */
+static km_gguf_out *small_bpe(void) {
+    const char *tokens[260] = {"<|end|>"}, *merges[] = {"! !"};
+    int32_t types[260] = {3}, n = 1;
+    write_letters();
+    for (int b = 0; b < 256; b++)
+        if (!lacking(b)) tokens[n++] = letters[b];
+    tokens[n++] = "!!";
+    for (int i = 1; i < n; i++) types[i] = 1;
+    km_gguf_out *out = km_gguf_out_new(&token_err);
+    km_gguf_put_string(out, "tokenizer.ggml.model", "gpt2");
+    km_gguf_put_string(out, "tokenizer.ggml.pre", "gpt-2");
+    km_gguf_put_strings(out, "tokenizer.ggml.tokens", tokens, NULL, (size_t)n);
+    km_gguf_put_array(out, "tokenizer.ggml.token_type", KM_GGUF_I32, types, (size_t)n);
+    km_gguf_put_strings(out, "tokenizer.ggml.merges", merges, NULL, 1);
+    km_gguf_put_u32(out, "tokenizer.ggml.eos_token_id", 0);
+    km_gguf_put_u32(out, "tokenizer.ggml.unknown_token_id", 0);
+    return out;
+}
+
+static void returns_all_but(const km_token *t, const char *text, size_t n) {
+    km_ids ids = token_encode(t, text, n, 0);
+    km_text back = {0};
+    for (size_t i = 0; i < ids.len; i++) assert_int_not_equal(ids.data[i], 0);
+    assert_fine(km_token_decode(t, ids.data, ids.len, 0, &back, &token_err));
+    size_t kept = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (lacking((unsigned char)text[i])) continue;
+        assert_true(kept < back.len);
+        assert_int_equal(back.data[kept++], text[i]);
+    }
+    assert_int_equal(kept, back.len);
+    km_text_free(&back);
+    km_ids_free(&ids);
+}
+
+static void bytes_without_a_token_are_dropped_and_nothing_stands_for_them(void **state) {
+    (void)state;
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/kermes-made-%ld.json", (long)getpid());
+    km_token *t = load_made(small_bpe());
+    assert_made(t);
+    assert_int_equal(km_token_unk(t), 0); /* by name */
+    assert_fine(km_token_save(t, path, &token_err));
+    km_token *saved = km_token_load(path, &token_err);
+    unlink(path);
+    assert_made(saved);
+    assert_true(km_token_hash(saved) == km_token_hash(t));
+    const km_token *both[] = {t, saved};
+    for (int k = 0; k < 2; k++) {
+        for (int b = 0; b < 256; b++) {
+            char text[] = {'a', (char)b, 'b'}, alone[] = {(char)b};
+            returns_all_but(both[k], text, 3);
+            returns_all_but(both[k], alone, 1);
+        }
+        char all[256];
+        for (int b = 0; b < 256; b++) all[b] = (char)b;
+        returns_all_but(both[k], all, 256);
+        token_check(both[k], "\x16", 1, 0, NULL, 0, __FILE__, __LINE__);
+        /* What is left of a piece merges, as it does in tokenizers. */
+        km_ids whole = token_encode(both[k], "!!", 2, 0);
+        assert_int_equal(whole.len, 1);
+        token_check(both[k], "!\x16!", 3, 0, whole.data, 1, __FILE__, __LINE__);
+        km_ids_free(&whole);
+    }
+    km_token_free(saved);
+    km_token_free(t);
+}
+
+/* A tokenizer.json may say what unknown text becomes. */
+static void a_declared_unknown_token_is_used(void **state) {
+    (void)state;
+    static const char json[] =
+        "{\"added_tokens\": [], \"pre_tokenizer\": {\"type\": \"ByteLevel\", "
+        "\"add_prefix_space\": false, \"use_regex\": true}, "
+        "\"decoder\": {\"type\": \"ByteLevel\"}, \"model\": {\"type\": \"BPE\", "
+        "\"unk_token\": \"?\", \"vocab\": {\"?\": 0, \"a\": 1}, \"merges\": []}}";
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/kermes-made-%ld.json", (long)getpid());
+    FILE *f = fopen(path, "w");
+    fputs(json, f);
+    fclose(f);
+    km_token *t = km_token_load(path, &token_err);
+    unlink(path);
+    assert_made(t);
+    assert_ids(t, "aba", 1, 0, 1);
+    km_token_free(t);
+}
+
 #define BROKEN(out, says_what)                                                                     \
     do {                                                                                           \
         assert_null(load_made(out));                                                               \
@@ -213,6 +350,10 @@ int main(void) {
         cmocka_unit_test_setup(wordpiece_gives_the_expected_ids, token_setup),
         cmocka_unit_test_setup(sentencepiece_merges_by_score_and_falls_back_to_bytes, token_setup),
         cmocka_unit_test_setup(a_stream_of_bytes_waits_for_whole_characters, token_setup),
+        cmocka_unit_test_setup(merges_of_any_length_are_read, token_setup),
+        cmocka_unit_test_setup(bytes_without_a_token_are_dropped_and_nothing_stands_for_them,
+                               token_setup),
+        cmocka_unit_test_setup(a_declared_unknown_token_is_used, token_setup),
         cmocka_unit_test_setup(broken_tokenizers_are_refused, token_setup),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
