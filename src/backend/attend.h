@@ -17,6 +17,7 @@ typedef struct km_attend_call {
     int64_t dims;               /* rotated elements of a head; 0: no rotation */
     bool adjacent;              /* pairs are neighbours, not halves apart */
     double base, scale, softcap, eps;
+    double magnitude; /* of rotated elements: 1 leaves their length */
     int64_t pages, sequences, max_pages;
     const int32_t *row, *table; /* (rows, 2), (sequences, max_pages), where the host can read them */
     km_dtype dtype, cache;      /* of q, k, v and the result; of the cache */
@@ -42,6 +43,7 @@ static inline km_attend_call km_attend_describe(const km_call *c) {
                         .scale = c->p->f[0],
                         .softcap = c->p->f[2],
                         .eps = c->p->f[3],
+                        .magnitude = c->p->f[4] > 0 ? c->p->f[4] : 1,
                         .pages = cache->shape.dim[0],
                         .sequences = table->shape.dim[0],
                         .max_pages = table->shape.dim[1],

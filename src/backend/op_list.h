@@ -11,14 +11,14 @@
 #define KM_FEW_ROWS 16 /* up to so many rows, kernels stream the weights; above, they work in tiles */
 #define KM_KV_PAGE 64  /* tokens in a page of the cache */
 
-#define KM_OP_LIST(X)                                                                              \
-    /* Fills. Output only. */                                                                      \
-    X(FULL, full)       /* f[0] value; out may be strided */                                       \
-    X(ARANGE, arange)   /* f[0] start, f[1] step */                                                \
-    X(UNIFORM, uniform) /* f[0] lo, f[1] hi, seed, stream: lo + (hi-lo)*unit, element i: rng.h */  \
-    X(NORMAL, normal)   /* f[0] mean, f[1] sd, seed, stream */                                     \
+#define KM_OP_LIST(X)                                                                                \
+    /* Fills. Output only. */                                                                        \
+    X(FULL, full)       /* f[0] value; out may be strided */                                         \
+    X(ARANGE, arange)   /* f[0] start, f[1] step */                                                  \
+    X(UNIFORM, uniform) /* f[0] lo, f[1] hi, seed, stream: lo + (hi-lo)*unit, element i: rng.h */    \
+    X(NORMAL, normal)   /* f[0] mean, f[1] sd, seed, stream */                                       \
     /* x (strided) -> out, any dtype to any dtype, out may be strided too. Float to integer        \
-     * truncates and saturates (NaN gives 0); anything to bool is x != 0. */                       \
+     * truncates and saturates (NaN gives 0); anything to bool is x != 0. */ \
     X(COPY, copy) X(CAST, cast)                                                                    \
     /* Binary elementwise: a, b (strided, broadcast strides already set to out's shape, so both    \
      * have out's rank and dims) -> out. out may be the very tensor a, strides and all. */         \
@@ -123,8 +123,9 @@
      * rows i32 (rows, 2): sequence, position; table i32 (sequences, max_pages); q_norm?, k_norm?  \
      * f32 (D), divisors? f32 -> (rows, H D). n[0] H, n[1] Hkv, n[2] window (0: none), n[3] rotated \
      * dims | km_rope_pairs << 32, f[0] scale, f[1] rope base (0: none), f[2] soft cap (0: none),  \
-     * f[3] eps of the norms. All rows are put into the cache before any looks at it. A row whose  \
-     * position is negative or whose sequence or pages do not exist is not kept and gives 0. */    \
+     * f[3] eps of the norms, f[4] what rotated elements are multiplied by (0: 1). All rows are put \
+     * into the cache before any looks at it. A row whose position is negative or whose sequence or \
+     * pages do not exist is not kept and gives 0. */                                               \
     X(ATTEND, attend)                                                                              \
     /* logits f32 (rows, v), settings f32 (rows, KM_SAMPLE_SETTINGS), state i32 (rows,             \
      * KM_SAMPLE_STATE) (backend/sample.h) -> ids i32 (rows), the state after. Penalties, then      \

@@ -55,6 +55,7 @@ static uint64_t fingerprint(km_batch *b) {
                       c->logit_softcap, c->local_rope_base};
     XXH3_64bits_update(h, sizes, sizeof sizes);
     XXH3_64bits_update(h, rates, sizeof rates);
+    if (c->rope.magnitude > 0) XXH3_64bits_update(h, &c->rope.magnitude, sizeof c->rope.magnitude);
     for (; m; m = m->next)
         for (int i = 0; i < m->params.n; i++) {
             const km_param *p = &m->params.at[i];

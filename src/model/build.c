@@ -78,6 +78,7 @@ static km_nn_attention attention(maker *k, const km_model *m, km_rope_pairs pair
     bool local = window && c->local_rope_base > 0; /* with frequencies of its own */
     double magnitude = local ? 1 : km_rope_magnitude(c);
     double scale = c->attn_scale > 0 ? c->attn_scale : 1 / sqrt((double)c->head_dim);
+    if (!c->rope_dims) scale *= magnitude * magnitude; /* all of q and k: once, in their product */
     int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
     km_nn_attention a = {.heads = c->heads,
                          .kv_heads = c->kv_heads,
@@ -86,7 +87,8 @@ static km_nn_attention attention(maker *k, const km_model *m, km_rope_pairs pair
                          .rope_dims = c->rope_dims,
                          .pairs = pairs,
                          .rope_divisors = local ? NULL : m->divisors,
-                         .scale = scale * magnitude * magnitude,
+                         .rope_magnitude = c->rope_dims ? magnitude : 1,
+                         .scale = scale,
                          .softcap = c->attn_softcap,
                          .window = window ? c->window : 0,
                          .q_rows = m->q_rows,

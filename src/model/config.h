@@ -31,7 +31,7 @@ typedef struct km_rope_config {
     int64_t original;                    /* the context trained on */
     double low_factor, high_factor;      /* llama3 */
     double beta_fast, beta_slow;         /* yarn: 32 and 1 */
-    double magnitude;                    /* yarn, divisors: of rotated q and k; 0: the usual */
+    double magnitude;                    /* of rotated q and k; 0: yarn's usual one, else 1 */
 } km_rope_config;
 
 typedef struct km_config {

@@ -57,11 +57,12 @@ static km_status can_convert(const km_convert_job *j, km_error *err) {
         return km_error_set(err, KM_ERR_UNSUPPORTED,
                             "'%s': %s models can only be converted from GGUF into GGUF", j->o->in,
                             t->name);
-    if (c->rope.kind == KM_ROPE_DIVISORS)
+    if (c->rope.kind == KM_ROPE_DIVISORS || (c->rope.magnitude > 0 && c->rope.kind != KM_ROPE_YARN))
         return km_error_set(err, KM_ERR_UNSUPPORTED,
-                            "'%s': its rotation is stretched by divisors, which config.json has no "
-                            "words for",
-                            j->o->in);
+                            "'%s': its rotation is stretched by %s, which config.json has no words "
+                            "for",
+                            j->o->in,
+                            c->rope.kind == KM_ROPE_DIVISORS ? "divisors" : "an attention factor");
     return KM_OK;
 }
 

@@ -70,54 +70,57 @@ static bool has_divisors(reader *r, const km_config *c, const char *name) {
     return r->status == KM_OK;
 }
 
+/* YaRN's own, of rotated q and k. */
+static double usual_magnitude(double factor) { return factor > 1 ? 0.1 * log(factor) + 1 : 1; }
+
+/* What a file says of stretched rotation means what it does to llama.cpp: without a type a factor
+ * divides all frequencies, and attn_factor is there for every type, none among them (converters of
+ * Phi 3 write it beside the divisors, and no type). */
 static void read_scaling(reader *r, km_config *c) {
     char text[KM_SHOWN];
-    const char *type = word(r, "rope.scaling.type", "none");
+    const char *type = word(r, "rope.scaling.type", "linear");
     km_rope_config *s = &c->rope;
     s->factor = real(r, "rope.scaling.factor", 0, 1e6, 0);
     if (s->factor == 0) s->factor = real(r, "rope.scale_linear", 0, 1e6, 1);
+    if (s->factor == 0) s->factor = 1;
     s->original = whole(r, "rope.scaling.original_context_length", c->context);
-    double attn = real(r, "rope.scaling.attn_factor", 0, 1e3, 0);
+    double attn = real(r, "rope.scaling.attn_factor", 1e-3, 1e3, 1);
+    if (attn != 1) s->magnitude = attn;
     if (strcmp(type, "yarn") == 0) {
         s->kind = KM_ROPE_YARN;
         s->beta_fast = real(r, "rope.scaling.yarn_beta_fast", 1e-3, 1e6, 32);
         s->beta_slow = real(r, "rope.scaling.yarn_beta_slow", 1e-3, 1e6, 1);
-        if (attn > 0) s->magnitude = attn * (s->factor > 1 ? 0.1 * log(s->factor) + 1 : 1);
+        if (attn != 1) s->magnitude = attn * usual_magnitude(s->factor);
     } else if (strcmp(type, "longrope") == 0) {
         s->kind = KM_ROPE_DIVISORS;
-        double grown = (double)c->context / (double)s->original;
-        s->magnitude = attn > 0    ? attn
-                       : grown > 1 ? sqrt(1 + log(grown) / log((double)s->original))
-                                   : 1;
     } else if (strcmp(type, "linear") == 0) {
-        s->kind = s->factor > 1 ? KM_ROPE_LINEAR : KM_ROPE_PLAIN;
+        s->kind = s->factor != 1 ? KM_ROPE_LINEAR : KM_ROPE_PLAIN;
     } else if (strcmp(type, "none") != 0) {
         if (r->status == KM_OK)
             r->status = km_error_set(r->err, KM_ERR_UNSUPPORTED,
                                      "'%s': rope scaling of type '%s' is not supported",
                                      km_gguf_path(r->g), km_shown(text, type));
     }
-    if (has_divisors(r, c, "rope_freqs.weight") || has_divisors(r, c, "rope_factors_long.weight"))
+    if (has_divisors(r, c, "rope_freqs.weight") || has_divisors(r, c, "rope_factors_long.weight")) {
+        if (s->factor != 1 && strcmp(type, "none") != 0 && r->status == KM_OK)
+            r->status = km_error_set(r->err, KM_ERR_UNSUPPORTED,
+                                     "'%s': rotation stretched by a factor and by divisors at once "
+                                     "is not supported",
+                                     km_gguf_path(r->g));
         s->kind = KM_ROPE_DIVISORS;
-    else if (s->kind == KM_ROPE_DIVISORS && r->status == KM_OK)
+    } else if (s->kind == KM_ROPE_DIVISORS && r->status == KM_OK)
         r->status = km_error_set(r->err, KM_ERR_FORMAT, "'%s': rope_factors_long.weight is missing",
                                  km_gguf_path(r->g));
-    if (s->kind == KM_ROPE_PLAIN) *s = (km_rope_config){0};
-    if (s->magnitude == 1) s->magnitude = 0;
-    if (s->magnitude > 0 && c->rope_dims && r->status == KM_OK)
-        r->status = km_error_set(r->err, KM_ERR_UNSUPPORTED,
-                                 "'%s': heads that are rotated in part and scaled are not supported",
-                                 km_gguf_path(r->g));
+    if (s->kind == KM_ROPE_PLAIN) *s = (km_rope_config){.magnitude = s->magnitude};
 }
 
 static void read_rotation(reader *r, km_config *c, const km_traits *t) {
     int64_t head = c->head_dim ? c->head_dim : c->heads ? c->dim / c->heads : 0;
     int64_t dims = whole(r, "rope.dimension_count", head);
     if (dims != head && t->gguf_pairs == KM_ROPE_ADJACENT && r->status == KM_OK)
-        r->status =
-            km_error_set(r->err, KM_ERR_UNSUPPORTED,
-                         "'%s': heads that are rotated in part are not supported for %s",
-                         km_gguf_path(r->g), t->name);
+        r->status = km_error_set(r->err, KM_ERR_UNSUPPORTED,
+                                 "'%s': heads that are rotated in part are not supported for %s",
+                                 km_gguf_path(r->g), t->name);
     if (r->status != KM_OK) return;
     c->head_dim = head;
     c->rope_dims = dims == head ? 0 : (int)dims;
@@ -126,7 +129,10 @@ static void read_rotation(reader *r, km_config *c, const km_traits *t) {
 }
 
 static void read_windows(reader *r, km_config *c, const km_traits *t) {
-    c->window = whole(r, "attention.sliding_window", 0);
+    char key[96];
+    if (r->status == KM_OK) /* 0: none */
+        r->status = km_gguf_int(r->g, key_of(r, "attention.sliding_window", key, sizeof key), 0,
+                                INT32_MAX, &c->window, r->err);
     if (c->window >= c->context) c->window = 0;
     c->full_every = c->window ? t->full_every : 0;
     c->local_rope_base = real(r, "rope.freq_base_swa", 1, 1e12, t->local_rope_base);
@@ -138,19 +144,28 @@ static void read_windows(reader *r, km_config *c, const km_traits *t) {
 
 /* What would change the model if it were ignored. */
 static void refuse_others(reader *r, const km_config *c) {
+    char key[96];
+    bool causal = true;
+    if (r->status == KM_OK)
+        r->status =
+            km_gguf_bool(r->g, key_of(r, "attention.causal", key, sizeof key), &causal, r->err);
+    if (!causal && r->status == KM_OK)
+        r->status = km_error_set(r->err, KM_ERR_UNSUPPORTED,
+                                 "'%s': attention.causal is false: a model whose tokens see those "
+                                 "after them cannot go on with a text; only causal ones are run",
+                                 km_gguf_path(r->g));
+    if (km_arch_traits(c->arch)->learned_positions) return;
     if (whole(r, "attention.value_length", c->head_dim) != c->head_dim && r->status == KM_OK)
         r->status = km_error_set(r->err, KM_ERR_UNSUPPORTED,
                                  "'%s': values of another length than keys are not supported",
                                  km_gguf_path(r->g));
-    char key[96];
     int64_t experts = 0;
     if (r->status == KM_OK)
         r->status = km_gguf_int(r->g, key_of(r, "expert_count", key, sizeof key), 0, INT32_MAX,
                                 &experts, r->err);
     if (experts > 0 && r->status == KM_OK)
-        r->status =
-            km_error_set(r->err, KM_ERR_UNSUPPORTED, "'%s': mixtures of experts are not supported",
-                         km_gguf_path(r->g));
+        r->status = km_error_set(r->err, KM_ERR_UNSUPPORTED,
+                                 "'%s': mixtures of experts are not supported", km_gguf_path(r->g));
 }
 
 km_status km_config_from_gguf(km_config *c, const km_gguf *g, km_error *err) {
@@ -180,8 +195,8 @@ km_status km_config_from_gguf(km_config *c, const km_gguf *g, km_error *err) {
     if (!t->learned_positions) {
         read_rotation(&r, c, t);
         read_windows(&r, c, t);
-        refuse_others(&r, c);
     }
+    refuse_others(&r, c);
     if (r.status != KM_OK) return r.status;
     /* The table has the last word on the vocabulary, as it has in ggml. */
     const km_gguf_tensor *table = km_gguf_find(g, "token_embd.weight");
@@ -220,8 +235,8 @@ static void put_scaling(const km_config *c, km_gguf_out *out) {
     put(c, out, "rope.scaling.original_context_length", r->original);
     put_real(c, out, "rope.scaling.yarn_beta_fast", r->beta_fast);
     put_real(c, out, "rope.scaling.yarn_beta_slow", r->beta_slow);
-    double usual = r->factor > 1 ? 0.1 * log(r->factor) + 1 : 1; /* what the file's is a share of */
-    if (r->magnitude > 0) put_real(c, out, "rope.scaling.attn_factor", r->magnitude / usual);
+    if (r->magnitude > 0) /* the file's is a share of the usual one */
+        put_real(c, out, "rope.scaling.attn_factor", r->magnitude / usual_magnitude(r->factor));
 }
 
 void km_config_put_gguf(const km_config *c, km_gguf_out *out) {

@@ -36,6 +36,16 @@ static km_tensor *positions_of_rows(km_ctx *ctx, int64_t tokens, int heads) {
     return km_reshape(ctx, rows, KM_SHAPE(tokens * heads));
 }
 
+/* x (B, n, D) with the first `dims` of each row multiplied by m. */
+static km_tensor *magnify(km_ctx *ctx, km_tensor *x, int64_t dims, double m) {
+    int64_t d = km_tensor_dim(x, 2);
+    if (m <= 0 || m == 1 || km_failed(ctx)) return x;
+    if (dims == 0 || dims == d) return km_mul_scalar(ctx, x, m);
+    km_tensor *part[] = {km_mul_scalar(ctx, km_narrow(ctx, x, 2, 0, dims), m),
+                         km_narrow(ctx, x, 2, dims, d - dims)};
+    return km_concat(ctx, part, 2, 2);
+}
+
 /* Rotates each head of x (B, T, H D) by its token's position. The rows of a head are not together
  * in memory, so each (token, head) is a row of its own, and `rows` knows its position. */
 static km_tensor *rotate(km_ctx *ctx, const km_nn_attention *a, km_tensor *x, int heads,
@@ -47,7 +57,7 @@ static km_tensor *rotate(km_ctx *ctx, const km_nn_attention *a, km_tensor *x, in
     km_tensor *at = rows ? km_narrow(ctx, rows, 0, 0, n) : positions_of_rows(ctx, s.dim[1], heads);
     km_tensor *turned =
         km_rope_divided(ctx, flat, at, a->rope_divisors, a->pairs, a->rope_base, a->rope_dims);
-    return km_reshape(ctx, turned, s);
+    return km_reshape(ctx, magnify(ctx, turned, a->rope_dims, a->rope_magnitude), s);
 }
 
 /* s (..., Tq, Tk) with -inf where a query may not look: at keys after it, or before its window. */
@@ -114,6 +124,7 @@ static km_tensor *attend_cached(km_ctx *ctx, const km_nn_attention *a, km_tensor
                         .rope_dims = a->rope_dims,
                         .pairs = a->pairs,
                         .divisors = a->rope_divisors,
+                        .rope_magnitude = a->rope_magnitude,
                         .q_norm = a->q_norm.w,
                         .k_norm = a->k_norm.w,
                         .eps = a->q_norm.eps};

@@ -95,6 +95,7 @@ typedef struct km_nn_attention {
     int rope_dims;              /* of a head that are rotated; 0: all */
     km_rope_pairs pairs;
     km_tensor *rope_divisors;   /* kept f32 (dims / 2): frequencies are divided by them; or NULL */
+    double rope_magnitude;      /* rotated elements are multiplied by it; 0: 1 */
     km_nn_norm q_norm, k_norm;  /* of each head, before rotation; w NULL: none */
     double scale;               /* of scores; 0: 1 / sqrt(head_dim) */
     double softcap;             /* > 0: scores are softcap tanh(score / softcap) */

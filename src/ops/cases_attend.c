@@ -7,7 +7,7 @@ typedef struct form {
     int64_t rows, heads, kv_heads, d, sequences, pages; /* pages: of one sequence */
     int64_t past;                                       /* tokens there already; -1: one row each */
     int64_t window, dims;
-    double base, softcap;
+    double base, softcap, magnitude;
     bool adjacent, norms, divided;
 } form;
 
@@ -25,6 +25,10 @@ static const form forms[] = {
     {130, 5, 5, 48, 1, 4, 100, .base = 10000, .dims = 24, .window = 200, .norms = true},
     {1, 16, 2, 256, 1, 12, 700, .base = 10000, .dims = 256},
     {0, 2, 1, 32, 1, 1, 0, .base = 10000, .dims = 32},
+    /* Rotated in part and magnified: a token, a few, many. */
+    {1, 4, 2, 64, 1, 2, 70, .base = 10000, .dims = 48, .magnitude = 1.4, .divided = true},
+    {5, 6, 2, 32, 5, 3, -1, .base = 10000, .dims = 24, .magnitude = 0.7},
+    {70, 4, 2, 64, 1, 4, 3, .base = 10000, .dims = 48, .magnitude = 1.19, .divided = true},
     /* Heads of sizes that tensor cores do not take: few elements, no multiple of 8 or 16, many. */
     {1, 2, 1, 20, 1, 2, 70, .base = 10000, .dims = 20},
     {3, 4, 2, 72, 3, 3, -1, .base = 10000, .dims = 20, .window = 50, .softcap = 3, .norms = true},
@@ -65,16 +69,17 @@ void km_cases_attend(km_case_fn fn, void *user) {
             const form *f = &forms[i];
             if (km_dtype_is_block(caches[k]) && f->d % 32) continue;
             km_shape cache = KM_SHAPE(f->sequences * f->pages + 1, f->kv_heads, KM_KV_PAGE, f->d);
-            km_case c = {.op = KM_OP_ATTEND,
-                         .n_in = KM_ATTEND_INPUTS,
-                         .dtypes = KM_BIT(KM_F32) | KM_BIT(KM_F16) | KM_BIT(KM_BF16),
-                         .no_gradient = true,
-                         .derive = derive_places,
-                         .p = {.axis = (int)i,
-                               .n = {f->heads, f->kv_heads, f->window,
-                                     f->dims | (int64_t)(f->adjacent ? KM_ROPE_ADJACENT
-                                                                     : KM_ROPE_HALVES) << 32},
-                               .f = {1 / sqrt((double)f->d), f->base, f->softcap, 1e-5}}};
+            km_case c = {
+                .op = KM_OP_ATTEND,
+                .n_in = KM_ATTEND_INPUTS,
+                .dtypes = KM_BIT(KM_F32) | KM_BIT(KM_F16) | KM_BIT(KM_BF16),
+                .no_gradient = true,
+                .derive = derive_places,
+                .p = {.axis = (int)i,
+                      .n = {f->heads, f->kv_heads, f->window,
+                            f->dims | (int64_t)(f->adjacent ? KM_ROPE_ADJACENT : KM_ROPE_HALVES)
+                                          << 32},
+                      .f = {1 / sqrt((double)f->d), f->base, f->softcap, 1e-5, f->magnitude}}};
             c.in[KM_ATTEND_Q] = some(KM_SHAPE(f->rows, f->heads * f->d), -1);
             c.in[KM_ATTEND_K] = some(KM_SHAPE(f->rows, f->kv_heads * f->d), -1);
             c.in[KM_ATTEND_V] = some(KM_SHAPE(f->rows, f->kv_heads * f->d), -1);

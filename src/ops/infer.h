@@ -23,6 +23,7 @@ typedef struct km_attend_spec {
     int rope_dims;             /* of a head that are rotated; 0: all */
     km_rope_pairs pairs;
     km_tensor *divisors;       /* f32 (rope_dims / 2): frequencies are divided by them; or NULL */
+    double rope_magnitude;     /* rotated elements are multiplied by it; 0: 1 */
     km_tensor *q_norm, *k_norm; /* f32 (D): RMS norm of each head before rotation; or NULL */
     double eps;
 } km_attend_spec;

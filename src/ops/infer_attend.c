@@ -56,9 +56,9 @@ static km_status infer_attend(km_ctx *ctx, const char *name, km_tensor *const *i
                         (pairs != KM_ROPE_HALVES && pairs != KM_ROPE_ADJACENT)))
         return km_fail(ctx, KM_ERR_RANGE, "%s: cannot rotate %lld of %lld dimensions", name,
                        (long long)dims, (long long)d);
-    if (p->n[2] < 0 || !(p->f[2] >= 0))
-        return km_fail(ctx, KM_ERR_RANGE, "%s: window %lld, soft cap %g", name, (long long)p->n[2],
-                       p->f[2]);
+    if (p->n[2] < 0 || !(p->f[2] >= 0) || !(p->f[4] >= 0))
+        return km_fail(ctx, KM_ERR_RANGE, "%s: window %lld, soft cap %g, magnitude %g", name,
+                       (long long)p->n[2], p->f[2], p->f[4]);
     if ((n_in > KM_ATTEND_Q_NORM &&
          want_norm(ctx, name, "q_norm", in[KM_ATTEND_Q_NORM], d) != KM_OK) ||
         (n_in > KM_ATTEND_K_NORM &&
@@ -94,7 +94,7 @@ km_tensor *km_attend(km_ctx *ctx, const km_attend_spec *s, km_tensor *q, km_tens
                                        s->rope_base > 0 ? s->divisors : NULL};
     int64_t d = km_tensor_dim(q, -1) / s->heads, dims = s->rope_dims ? s->rope_dims : d;
     km_params p = {.n = {s->heads, s->kv_heads, s->window, dims | (int64_t)s->pairs << 32},
-                   .f = {s->scale, s->rope_base, s->softcap, s->eps}};
+                   .f = {s->scale, s->rope_base, s->softcap, s->eps, s->rope_magnitude}};
     km_tensor *y = km_apply(ctx, KM_OP_ATTEND, in, KM_ATTEND_INPUTS, &p, NULL);
     if (y) {
         cache_k->storage->version++;

@@ -1,5 +1,5 @@
 /* Architectures against transformers: logits of tiny random models in GGUF files and Hugging Face
- * folders (scripts/fixtures/make_archs.py), read at once and piece by piece over the cache; weights
+ * folders (scripts/fixtures/make_archs.py, and make_longrope.py from the formulas), read at once and piece by piece over the cache; weights
  * of a few bits used where they lie; and files that are no such models. */
 #include "backend/backend.h"
 #include "base/alloc.h"
@@ -76,8 +76,9 @@ static void compare(km_ctx *ctx, const char *what, km_model *m, const expected *
 }
 
 static void logits_of_gguf_models_are_those_of_transformers(void **state) {
-    static const char *const names[] = {"llama3", "linear", "mistral", "qwen2", "yarn",
-                                        "qwen3",  "gemma2", "gemma3",  "phi3"};
+    static const char *const names[] = {"llama3", "linear",   "mistral", "qwen2",
+                                        "yarn",   "qwen3",    "gemma2",  "gemma3",
+                                        "phi3",   "phi3long", "phi4mini"};
     km_ctx *ctx = *state;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char name[64];
@@ -135,8 +136,8 @@ static void converted_folders_give_the_same_logits(void **state) {
     close(fd);
     /* Folders into GGUF; and from GGUF into GGUF those that are read from nothing else. */
     static const char *const names[] = {"qwen2", "qwen3",  "llama3", "linear", "mistral",
-                                        "yarn",  "gemma2", "gemma3", "phi3"};
-    for (int i = 0; i < 9; i++) {
+                                        "yarn",  "gemma2", "gemma3", "phi3",   "phi4mini"};
+    for (int i = 0; i < 10; i++) {
         char name[64];
         km_error err = {0};
         snprintf(name, sizeof name, "archs/%s", names[i]);
@@ -276,6 +277,25 @@ static void missing_and_misshapen_tensors_are_named(void **state) {
     refused(ctx, "holds no matrix token_embd.weight");
 }
 
+/* The GGUF file again, as `made`, with a key of another value, or (NULL) without it. */
+static void write_with(const char *from, const char *key, const km_gguf_value *v) {
+    km_error err = {0};
+    km_gguf *g = km_gguf_open(from, &err);
+    km_gguf_out *out = km_gguf_out_new(&err);
+    assert_true(g && out);
+    for (int j = 0; j < km_gguf_meta_count(g); j++)
+        if (strcmp(km_gguf_meta_key(g, j), key) != 0)
+            km_gguf_put_value(out, km_gguf_meta_key(g, j), km_gguf_meta_at(g, j));
+    if (v) km_gguf_put_value(out, key, v);
+    for (int j = 0; j < km_gguf_count(g); j++) {
+        const km_gguf_tensor *t = km_gguf_at(g, j);
+        km_gguf_add(out, t->name, t->info->type, t->shape, t->data, NULL, NULL);
+    }
+    if (km_gguf_write(out, made, &err) != KM_OK) fail_msg("%s", err.text);
+    km_gguf_out_free(out);
+    km_gguf_close(g);
+}
+
 static void absurd_metadata_is_refused_in_one_line(void **state) {
     static const struct {
         const char *key;
@@ -290,30 +310,87 @@ static void absurd_metadata_is_refused_in_one_line(void **state) {
         {"llama.attention.value_length", {.type = KM_GGUF_U32, .u = 9}, "values of another length"},
         {"llama.rope.freq_base", {.type = KM_GGUF_F32, .f = -1}, "rope.freq_base"},
         {"llama.rope.scaling.type", {.type = KM_GGUF_STRING, .text = {"wild", 4}}, "'wild'"},
-        {"llama.rope.scaling.type", {.type = KM_GGUF_STRING, .text = {"longrope", 8}},
+        {"llama.rope.scaling.type",
+         {.type = KM_GGUF_STRING, .text = {"longrope", 8}},
          "rope_factors_long.weight is missing"},
         {"llama.expert_count", {.type = KM_GGUF_U32, .u = 8}, "mixtures of experts"},
+        {"llama.attention.causal", {.type = KM_GGUF_BOOL, .u = 0}, "attention.causal is false"},
+        {"llama.rope.scaling.attn_factor", {.type = KM_GGUF_F32, .f = 0}, "attn_factor"},
+        {"llama.rope.scaling.attn_factor", {.type = KM_GGUF_F32, .f = -1}, "attn_factor"},
+        {"llama.rope.scaling.factor", {.type = KM_GGUF_F32, .f = 0.5}, "less than 1"},
+        {"llama.attention.sliding_window", {.type = KM_GGUF_I32, .i = -1}, "sliding_window"},
     };
     km_ctx *ctx = *state;
     km_step_end(ctx);
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         write_quantised(made, false, NULL, NULL);
-        km_error err = {0};
-        km_gguf *g = km_gguf_open(made, &err);
-        km_gguf_out *out = km_gguf_out_new(&err);
-        assert_true(g && out);
-        for (int j = 0; j < km_gguf_meta_count(g); j++)
-            if (strcmp(km_gguf_meta_key(g, j), list[i].key) != 0)
-                km_gguf_put_value(out, km_gguf_meta_key(g, j), km_gguf_meta_at(g, j));
-        km_gguf_put_value(out, list[i].key, &list[i].v);
-        for (int j = 0; j < km_gguf_count(g); j++) {
-            const km_gguf_tensor *t = km_gguf_at(g, j);
-            km_gguf_add(out, t->name, t->info->type, t->shape, t->data, NULL, NULL);
-        }
-        if (km_gguf_write(out, made, &err) != KM_OK) fail_msg("%s", err.text);
-        km_gguf_out_free(out);
-        km_gguf_close(g);
+        write_with(made, list[i].key, &list[i].v);
         refused(ctx, list[i].why);
+    }
+    km_gguf_value two = {.type = KM_GGUF_F32, .f = 2}, none = {.type = KM_GGUF_BOOL, .u = 0};
+    write_with(fixture("archs/phi3long", ".gguf"), "phi3.rope.scaling.factor", &two);
+    refused(ctx, "by a factor and by divisors at once");
+    write_with(fixture("models/gpt2", ".gguf"), "gpt2.attention.causal", &none);
+    refused(ctx, "attention.causal is false");
+}
+
+/* ---- What files say of stretched rotation ---- */
+
+static void a_factor_without_a_type_of_scaling_divides_frequencies(void **state) {
+    km_ctx *ctx = *state;
+    expected e = open_expected("archs/linear");
+    write_with(fixture("archs/linear", ".gguf"), "llama.rope.scaling.type", NULL);
+    km_model *m = opened(ctx, made);
+    compare(ctx, "without a type", m, &e);
+    km_model_free(m);
+    km_safetensors_close(e.file);
+}
+
+static void an_attention_factor_counts_whatever_the_type_of_scaling(void **state) {
+    km_ctx *ctx = *state;
+    static const struct {
+        const char *name, *arch;
+    } list[] = {{"archs/qwen3", "qwen3"},
+                {"archs/linear", "llama"},
+                {"archs/yarn", "qwen2"},
+                {"archs/llama3", "llama"}};
+    km_gguf_value by = {.type = KM_GGUF_F32, .f = 1.25};
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        char key[64];
+        snprintf(key, sizeof key, "%s.rope.scaling.attn_factor", list[i].arch);
+        km_model *plain = opened(ctx, fixture(list[i].name, ".gguf"));
+        write_with(fixture(list[i].name, ".gguf"), key, &by);
+        km_model *m = opened(ctx, made);
+        double was = plain->block[0].attention.scale, is = m->block[0].attention.scale;
+        assert_true(fabs(is / was - 1.25 * 1.25) < 1e-6);
+        km_model_free(plain);
+        km_model_free(m);
+    }
+    /* Between folders and GGUF only YaRN has words for it. */
+    km_error err = {0};
+    write_with(fixture("archs/qwen3", ".gguf"), "qwen3.rope.scaling.attn_factor", &by);
+    km_convert_options o = {.in = made, .out = "/tmp/kermes-archs-none", .dtype = KM_DTYPE_COUNT};
+    assert_int_equal(km_convert(&o, NULL, &err), KM_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "an attention factor, which config.json has no words for"));
+}
+
+/* Phi 3 has divisors of its own for contexts up to the one trained on. */
+static void short_contexts_rotate_by_their_own_divisors(void **state) {
+    km_ctx *ctx = *state;
+    static const char *const names[] = {"archs/phi3long", "archs/phi4mini"};
+    for (int i = 0; i < 2; i++) {
+        km_error err = {0};
+        expected e = open_expected(names[i]);
+        const km_st_tensor *s = km_safetensors_find(e.file, "short");
+        e.t = s->shape.dim[1];
+        e.logits = s->data;
+        km_model *m =
+            km_model_open(ctx, fixture(names[i], ".gguf"),
+                          &(km_open_options){.context = e.t, .dtype = KM_DTYPE_COUNT}, &err);
+        assert_non_null(m);
+        compare(ctx, names[i], m, &e);
+        km_model_free(m);
+        km_safetensors_close(e.file);
     }
 }
 
@@ -351,6 +428,9 @@ int main(void) {
         cmocka_unit_test(quantised_weights_stay_in_the_file_and_compute_alike),
         cmocka_unit_test(missing_and_misshapen_tensors_are_named),
         cmocka_unit_test(absurd_metadata_is_refused_in_one_line),
+        cmocka_unit_test(a_factor_without_a_type_of_scaling_divides_frequencies),
+        cmocka_unit_test(an_attention_factor_counts_whatever_the_type_of_scaling),
+        cmocka_unit_test(short_contexts_rotate_by_their_own_divisors),
         cmocka_unit_test(a_shorter_context_is_kept_to),
     };
     return cmocka_run_group_tests(tests, cpu, end);

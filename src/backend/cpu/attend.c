@@ -61,7 +61,8 @@ km_status km_attend_prepare(km_ctx *ctx, km_attend_job *j) {
     const km_attend_call *a = &j->a;
     prepare p = {.j = j};
     if (a->dims) {
-        km_rope_way kind = {a->base, a->dims, a->adjacent, weights(j->c, KM_ATTEND_DIVISORS)};
+        km_rope_way kind = {a->base, a->dims, a->adjacent, weights(j->c, KM_ATTEND_DIVISORS),
+                            a->magnitude};
         p.turn = km_rope_rows(j->c->out[0]->storage->lane, &kind, a->row + 1, 2, a->rows);
         if (!p.turn) return km_fail(ctx, KM_ERR_MEMORY, "attend: out of memory");
     }

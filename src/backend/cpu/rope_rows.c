@@ -38,7 +38,8 @@ static void drop(void *kept) {
 
 static bool same_kind(const table *t, const km_rope_way *k) {
     if (!t->frequency || t->kind.base != k->base || t->kind.dims != k->dims ||
-        t->kind.adjacent != k->adjacent || !t->own != !k->divisors)
+        t->kind.adjacent != k->adjacent || t->kind.magnitude != k->magnitude ||
+        !t->own != !k->divisors)
         return false;
     return !k->divisors || memcmp(t->own, k->divisors, (size_t)k->dims / 2 * sizeof(float)) == 0;
 }
@@ -67,12 +68,13 @@ static bool begin(table *t, const km_rope_way *k) {
 static void write_row(const table *t, float *to) {
     int64_t half = t->kind.dims / 2;
     const double *cs = t->frequency + 3 * half, *sn = cs + half;
+    double m = t->kind.magnitude;
     float *c = to, *s = to + 2 * half;
     for (int64_t i = 0; i < half; i++) {
         int64_t a = t->kind.adjacent ? 2 * i : i, b = t->kind.adjacent ? 2 * i + 1 : i + half;
-        c[a] = c[b] = (float)cs[i];
-        s[a] = (float)-sn[i];
-        s[b] = (float)sn[i];
+        c[a] = c[b] = (float)(m * cs[i]);
+        s[b] = (float)(m * sn[i]);
+        s[a] = -s[b];
     }
 }
 

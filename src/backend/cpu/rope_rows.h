@@ -9,6 +9,7 @@ typedef struct km_rope_way {
     int64_t dims;          /* rotated, even */
     bool adjacent;         /* pairs are neighbours; else half of dims apart */
     const float *divisors; /* (dims / 2), or NULL */
+    double magnitude;      /* both factors are multiplied by it */
 } km_rope_way;
 
 /* (n, 2, dims): for each row, factors of x[i] and of its partner: y[i] = x[i] c[i] + x[pair] s[i].

@@ -19,7 +19,7 @@ static void head(const km_attend_call *a, const km_tensor *x, int64_t r, int64_t
         int64_t i = a->adjacent ? 2 * p : p, k = a->adjacent ? 2 * p + 1 : p + a->dims / 2;
         double angle = (double)position * pow(a->base, -2.0 * (double)p / (double)a->dims);
         if (divisors) angle /= km_ref_load(divisors, km_ref_nth(divisors, p));
-        double u = out[i], v = out[k];
+        double u = a->magnitude * out[i], v = a->magnitude * out[k];
         out[i] = u * cos(angle) - v * sin(angle);
         out[k] = u * sin(angle) + v * cos(angle);
     }

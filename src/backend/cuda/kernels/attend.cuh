@@ -49,7 +49,7 @@ __device__ __forceinline__ int64_t page_at(const km_attend_args &a, int page, in
     return ((int64_t)page * a.kv_heads + h) * PAGE * bytes_of_vector(a);
 }
 
-// ---- Rotation: cos and sin of pair i at a position ----
+// ---- Rotation: cos and sin of pair i at a position, times the magnitude ----
 
 __device__ __forceinline__ float2 turn_of(const km_attend_args &a, int position, int i) {
     double f = exp2(-2.0 * i / a.dims * a.log2_base);
@@ -58,7 +58,7 @@ __device__ __forceinline__ float2 turn_of(const km_attend_args &a, int position,
     angle -= 6.283185307179586 * rint(angle * 0.15915494309189535);
     float2 t;
     __sincosf((float)angle, &t.y, &t.x); // to 2^-21 within a turn
-    return t;
+    return make_float2(a.magnitude * t.x, a.magnitude * t.y);
 }
 
 // One head of d elements by one warp: norm, then rotation with turns in shared memory. x may be

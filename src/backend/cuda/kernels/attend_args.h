@@ -33,6 +33,7 @@ typedef struct km_attend_args {
     int32_t dims, adjacent;    /* rotation; dims 0: none */
     double log2_base;
     float scale, softcap, eps;
+    float magnitude;           /* of rotated elements */
     int32_t early;             /* what the cache holds may be read before the kernel in front ends */
 } km_attend_args;
 
