@@ -284,6 +284,7 @@ static km_status copy_rows(km_index *x, const km_index *other, uint64_t shift, k
             }
         }
     if (s == KM_OK) s = shift_ids(x, id, n, shift, err);
+    if (s == KM_OK && n) km_index_mix(x, other);
     if (s == KM_OK && n) s = km_segment_add(x, &(km_rows){n, cell, id, codes, vectors}, err);
     km_free(cell);
     km_free(id);
@@ -307,6 +308,7 @@ static km_status recode_rows(km_ctx *ctx, km_index *x, const km_index *other, ui
         km_note(KM_LOG_INFO, "the indexes have different anchors or codes: the second is decoded "
                              "and coded anew, which costs a little recall");
     if (s == KM_OK) s = km_index_restore(other, ctx->threads, places, n, rows, err);
+    if (s == KM_OK && other->length > 0) km_restore_lengths(other, rows, n);
     if (s == KM_OK) s = km_index_append(ctx, x, rows, n, ids, err);
     km_free(ids);
     km_free(places);

@@ -34,6 +34,8 @@ struct km_device_index {
     km_tensor *tables, *windows;
     part *parts;
     int n_parts;
+    float length;        /* of all rows, or 0 (vector/index.h) */
+    bool gaps;           /* squared distances are asked for; else products */
     int64_t chunk;       /* rows decoded at a time; 0: what suits the device */
     bool lent;
 };
@@ -152,7 +154,7 @@ static km_status put_tables(km_device_index *d, km_error *err) {
         if (c->trellis)
             d->windows = km_keep_data(d->ctx, KM_F32, KM_SHAPE(KM_TRELLIS_RATE + 1, KM_TRELLIS_STATES),
                                       c->tables->window);
-        if (x->metric == KM_METRIC_L2)
+        if (d->gaps)
             d->mean = km_keep_data(d->ctx, KM_F32, KM_SHAPE(1, x->dim), mean);
     }
     km_free(tables);
@@ -224,6 +226,8 @@ km_device_index *km_device_index_split(km_ctx *ctx, km_index *x, int64_t rows, k
     if (!d) return no_memory(err), NULL;
     *d = (km_device_index){.ctx = ctx, .x = x};
     km_status s = km_device_rows_read(x, ctx->threads, &d->rows, err);
+    d->length = km_index_is_mixed(x) ? 0 : x->length;
+    d->gaps = x->metric == KM_METRIC_L2 || d->length > 0;
     if (s == KM_OK) s = put_tables(d, err);
     for (int k = 0; s == KM_OK && k < x->coder->classes; k++) s = put_frame(d, k, err);
     if (s == KM_OK) s = put_parts(d, rows > 0 ? rows : rows_lent(d), err);
@@ -316,7 +320,7 @@ static km_status find_some(km_device_index *d, const float *queries, merge *m, i
     room = room < 2 ? 2 : room > ANSWERS ? ANSWERS : room;
     km_tensor *q = km_from_data(ctx, KM_F32, KM_SHAPE(m->queries, d->x->dim), queries), *turned = NULL;
     if (d->mean) q = km_sub(ctx, q, d->mean);
-    km_scan_codes_options o = {.product = d->x->metric != KM_METRIC_L2, .chunk = d->chunk};
+    km_scan_codes_options o = {.product = !d->gaps, .chunk = d->chunk};
     for (int64_t i = 0; i < m->queries * m->k; i++) {
         row[i] = -1;
         dist[i] = INFINITY;
@@ -341,35 +345,54 @@ static km_status find_some(km_device_index *d, const float *queries, merge *m, i
     return km_ctx_status(ctx);
 }
 
+/* To length 1, or to that of the rows; stretch (n) is what they were longer by. */
+static void scale_queries(const km_device_index *d, float *q, int64_t n, float *stretch) {
+    int64_t dim = d->x->dim;
+    for (int64_t i = 0; i < n && d->length > 0; i++) {
+        double sum = 0;
+        for (int64_t j = 0; j < dim; j++) sum += (double)q[i * dim + j] * q[i * dim + j];
+        stretch[i] = (float)sqrt(sum) / d->length;
+    }
+    km_unit(q, n, dim);
+    for (int64_t i = 0; i < n * dim && d->length > 0; i++) q[i] *= d->length;
+}
+
 km_status km_device_index_find(km_device_index *d, const float *queries, int64_t n, int64_t k,
                                uint64_t *ids, float *dist, km_error *err) {
     int64_t dim = d->x->dim, bad = km_first_bad_row(queries, n, dim), block = 8192;
     if (bad >= 0)
         return km_error_set(err, KM_ERR_RANGE, "query %lld holds a NaN or an infinity", (long long)bad);
     if (n < block) block = n > 0 ? n : 1;
-    bool cosine = d->x->metric == KM_METRIC_COSINE;
-    float *unit = cosine ? km_alloc(sizeof *unit * (size_t)(block * dim)) : NULL;
+    bool cosine = d->x->metric == KM_METRIC_COSINE, scaled = cosine || d->length > 0;
+    float *unit = scaled ? km_alloc(sizeof *unit * (size_t)(block * dim)) : NULL;
+    float *stretch = d->length > 0 ? km_alloc(sizeof *stretch * (size_t)block) : NULL;
     int32_t *row = km_alloc(sizeof *row * (size_t)(block * k));
     merge m = {.k = k, .found = km_alloc(sizeof *m.found * (size_t)(block * k)),
                .far = km_alloc(sizeof *m.far * (size_t)(block * k)),
                .row = km_alloc(sizeof *m.row * (size_t)k), .dist = km_alloc(sizeof *m.dist * (size_t)k)};
-    km_status s = row && (unit || !cosine) && m.found && m.far && m.row && m.dist ? KM_OK : no_memory(err);
+    km_status s = row && (unit || !scaled) && (stretch || !(d->length > 0)) && m.found && m.far && m.row && m.dist ? KM_OK : no_memory(err);
     for (int64_t i = 0; s == KM_OK && i < n; i += block) {
         m.queries = n - i < block ? n - i : block;
         const float *q = queries + i * dim;
-        if (cosine) {
+        if (scaled) {
             memcpy(unit, q, sizeof *unit * (size_t)(m.queries * dim));
-            km_unit(unit, m.queries, dim);
+            scale_queries(d, unit, m.queries, stretch);
             q = unit;
         }
         s = find_some(d, q, &m, row, dist + i * k);
         if (s != KM_OK) km_error_set(err, s, "%s", km_ctx_error(d->ctx));
         for (int64_t e = 0; s == KM_OK && e < m.queries * k; e++) {
             ids[i * k + e] = row[e] < 0 ? KM_NO_ID : d->rows.ids[row[e]];
+            if (row[e] >= 0 && d->length > 0) {
+                float of = stretch[e / k], length = d->length * d->length; /* zero has no direction */
+                float far = (dist[i * k + e] - length - (of > 0 ? length : 0)) / 2;
+                dist[i * k + e] = !cosine ? of * far : of > 0 ? far : 0;
+            }
             if (cosine && row[e] >= 0) dist[i * k + e] += 1;
         }
     }
     km_free(unit);
+    km_free(stretch);
     km_free(row);
     km_free(m.found);
     km_free(m.far);

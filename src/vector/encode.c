@@ -163,6 +163,7 @@ km_status km_encoder_run(km_encoder *e, float *rows, int64_t n, bool measured, k
     if (x->metric == KM_METRIC_COSINE) km_unit(rows, n, x->dim);
     if (assign_rows(e, rows, n) != KM_OK)
         return km_error_set(err, km_ctx_status(e->ctx), "%s", km_ctx_error(e->ctx));
+    km_index_note_lengths(x, rows, e->cell, n);
     rows_job job = {e, rows, !e->device || measured};
     if (job.residuals || x->vector_bytes) km_threads_for(e->ctx->threads, n, 256, keep_rows, &job);
     for (int64_t i = 0; i < n; i++) out->energy += e->dist[i];

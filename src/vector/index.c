@@ -73,11 +73,13 @@ km_index *km_index_frame(km_threads *t, km_metric metric, km_rerank rerank, int6
         x->anchors = anchors;
         x->coder = coder;
         x->meta = json_object();
-        ok = x->meta && turn_all(x, t) && pthread_rwlock_init(&x->lock, NULL) == 0;
+        x->mixed = km_calloc((size_t)cells, 1);
+        ok = x->meta && x->mixed && turn_all(x, t) && pthread_rwlock_init(&x->lock, NULL) == 0;
     }
     if (!ok) {
         if (x) {
             km_free(x->turned);
+            km_free((void *)x->mixed);
             json_decref(x->meta);
         }
         km_free(x);
@@ -104,6 +106,7 @@ void km_index_close(km_index *x) {
     km_free(x->segments);
     km_free(x->anchors);
     km_free(x->turned);
+    km_free((void *)x->mixed);
     km_coder_free(x->coder);
     json_decref(x->meta);
     km_threads_free(x->pool);

@@ -10,6 +10,7 @@
 #include "vector/kmx.h"
 #include <jansson.h>
 #include <pthread.h>
+#include <stdatomic.h>
 
 typedef struct km_segment {
     int64_t rows, dead_rows;
@@ -38,6 +39,11 @@ struct km_index {
     km_coder *coder; /* NULL in anchors-only */
     int64_t axes;
     float *turned;   /* (cells, axes): anchors as scans want them */
+    /* Of products and cosine: the length R that rows have, or 0 where lengths differ; for L2, 0. Among
+     * rows of one length products rank as squared distances do, <q, x> = (|q|^2 + R^2 - |q - x|^2) / 2,
+     * and these are told better: what a code loses along the anchor counts for nothing. */
+    float length;
+    _Atomic uint8_t *mixed; /* (cells) 1: rows of other lengths are or were there, so products it is */
     json_t *meta;
     km_segment *segments;
     int n_segments, cap_segments;
@@ -135,5 +141,14 @@ void km_unit(float *x, int64_t n, int64_t dim); /* rows scaled to length 1; zero
 float km_distance(km_metric metric, const float *a, const float *b,
                   int64_t dim); /* cosine: of unit rows */
 int64_t km_index_live(const km_index *x);
+/* Notes which cells get rows of another length than x->length: (n) cells of rows (n, dim). */
+void km_index_note_lengths(const km_index *x, const float *rows, const int32_t *cell, int64_t n);
+/* The same for rows that come with their codes from another index of the same anchors. */
+void km_index_mix(km_index *x, const km_index *other);
+/* Makes decoded rows (n, dim), which codes have shortened, as long as they were. */
+void km_restore_lengths(const km_index *x, float *rows, int64_t n);
+bool km_index_is_mixed(const km_index *x); /* some cell is */
+/* The length that nearly all of rows (n, dim) have, or 0. */
+float km_common_length(const float *rows, int64_t n, int64_t dim, km_error *err);
 
 #endif

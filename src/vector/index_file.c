@@ -4,6 +4,7 @@
 #include "format/json_read.h"
 #include "tensor/dtype.h"
 #include "vector/index.h"
+#include <float.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -120,6 +121,33 @@ static void read_meta(km_index *x, km_kmx *f) {
     }
 }
 
+/* Lengths of rows: nothing is said of them where products are to be worked out as such. */
+static void read_lengths(km_index *x) {
+    const json_t *of = json_object_get(x->meta, "lengths"), *mixed = json_object_get(of, "mixed"), *at;
+    double length = json_number_value(json_object_get(of, "all"));
+    size_t i;
+    if (x->metric == KM_METRIC_L2 || !(length > 0) || !(length < FLT_MAX)) return;
+    x->length = (float)length;
+    json_array_foreach(mixed, i, at) {
+        json_int_t c = json_integer_value(at);
+        if (c >= 0 && c < x->cells) x->mixed[c] = 1;
+    }
+}
+
+static json_t *with_lengths(const km_index *x) {
+    enum { MANY = 1024 };
+    json_t *meta = json_copy(x->meta), *mixed = json_array();
+    for (int64_t c = 0; c < x->cells; c++)
+        if (x->mixed[c]) json_array_append_new(mixed, json_integer(c));
+    size_t n = json_array_size(mixed);
+    json_object_del(meta, "lengths");
+    if (x->length > 0 && (n < MANY || n < (size_t)x->cells / 4))
+        json_object_set_new(meta, "lengths",
+                            json_pack("{s:f, s:O}", "all", (double)x->length, "mixed", mixed));
+    json_decref(mixed);
+    return meta;
+}
+
 km_index *km_index_from_file(km_kmx *f, km_error *err) {
     const km_kmx_head *h = km_kmx_header(f);
     float *anchors = read_anchors(f, err);
@@ -141,6 +169,7 @@ km_index *km_index_from_file(km_kmx *f, km_error *err) {
     x->energy = h->energy;
     x->half = h->anchor_dtype == KM_F16;
     read_meta(x, f);
+    read_lengths(x);
     if (km_index_attach(x, f, err) == KM_OK) return x;
     km_index_close(x);
     return NULL;
@@ -182,6 +211,7 @@ static km_status join(km_index *x, km_index *other, const char *path, km_error *
     for (int i = 0; i < other->n_segments; i++) x->segments[x->n_segments++] = other->segments[i];
     x->cap_segments = x->n_segments;
     other->n_segments = 0;
+    km_index_mix(x, other);
     if (other->next_id > x->next_id) x->next_id = other->next_id;
     x->file_bytes += other->file_bytes;
     return KM_OK;
@@ -264,7 +294,9 @@ km_kmx_head km_index_head(const km_index *x, int64_t rows, int64_t dead, int id_
 }
 
 km_status km_index_put_frame(const km_index *x, km_kmx_writer *w, km_error *err) {
-    char *meta = json_dumps(x->meta, JSON_COMPACT | JSON_SORT_KEYS);
+    json_t *all = with_lengths(x);
+    char *meta = json_dumps(all, JSON_COMPACT | JSON_SORT_KEYS);
+    json_decref(all);
     if (meta) {
         km_kmx_begin(w, KM_KMX_META);
         km_kmx_put(w, meta, strlen(meta));

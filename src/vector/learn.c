@@ -79,7 +79,7 @@ static float *learn_anchors(const km_learn *l, int64_t *cells, int *rounds, doub
     km_anchors a = {0};
     km_anchor_options how = {.count = choose_anchors(o, l->total, l->dim),
                              .rounds = ROUNDS,
-                             .metric = o->metric,
+                             .metric = KM_METRIC_L2, /* cosine: of rows scaled to length 1 */
                              .seed = o->seed,
                              .lloyd = o->lloyd,
                              .settle = 1e-4,
@@ -105,6 +105,33 @@ static float *learn_anchors(const km_learn *l, int64_t *cells, int *rounds, doub
     return centre;
 }
 
+/* The length that rows have, if it is one (km_index). Zeros, which embeddings of nothing are, get an
+ * anchor to themselves: they would make another's cell a mixed one. The same on all ranks. */
+static float common_length(const km_learn *l, float **anchors, int64_t *cells, km_error *err) {
+    float length = km_comm_rank(l->comm) == 0 ? km_common_length(l->sample, l->n, l->dim, err) : 0;
+    bool many = l->comm && km_comm_size(l->comm) > 1;
+    double zeros = 0;
+    for (int64_t i = 0; i < l->n && zeros == 0; i++) {
+        const float *x = l->sample + i * l->dim;
+        int64_t j = 0;
+        while (j < l->dim && x[j] == 0) j++;
+        zeros = j == l->dim;
+    }
+    if (many && (km_comm_broadcast(l->comm, 0, &length, sizeof length, err) != KM_OK ||
+                 km_comm_sum(l->comm, &zeros, 1, err) != KM_OK))
+        return 0;
+    if (!(length > 0) || zeros == 0 || *cells < 2) return length;
+    float *more = km_realloc(*anchors, sizeof *more * (size_t)((*cells + 1) * l->dim));
+    if (!more) {
+        km_error_set(err, KM_ERR_MEMORY, "no memory for the anchors");
+        return 0;
+    }
+    memset(more + *cells * l->dim, 0, sizeof *more * (size_t)l->dim);
+    *anchors = more;
+    (*cells)++;
+    return length;
+}
+
 /* ---- Codes ---- */
 
 typedef struct coding {
@@ -112,6 +139,7 @@ typedef struct coding {
     const float *anchors;
     int64_t cells;
     bool half;
+    float length; /* that rows have; 0: none, or nobody asks */
     float *residual; /* (n, dim) of rows spread over the sample */
     int64_t n;
 } coding;
@@ -171,6 +199,7 @@ static km_index *frame(const coding *c, km_coder *coder, km_error *err) {
                                  l->dim, anchors, c->cells, coder, err);
     if (x) {
         x->half = c->half;
+        x->length = c->length;
         x->dtype = l->dtype;
         x->seed = l->options->seed;
     }
@@ -334,6 +363,11 @@ km_index *km_index_learn(const km_learn *l, km_error *err) {
     if (o->metric == KM_METRIC_COSINE) km_unit(l->sample, l->n, l->dim);
     float *anchors = learn_anchors(l, &c.cells, &rounds, &energy, err);
     if (!anchors) return NULL;
+    if (o->metric != KM_METRIC_L2) c.length = common_length(l, &anchors, &c.cells, err);
+    if (err->code != KM_OK) {
+        km_free(anchors);
+        return NULL;
+    }
     c.half = km_anchors_to_half(anchors, c.cells * l->dim);
     c.anchors = anchors;
     km_coder *coder = NULL;

@@ -210,6 +210,13 @@ void km_scan_query(km_scan *s, const float *query, km_metric metric) {
 
 void km_scan_aim(km_scan *s, float limit) { s->aim = limit; }
 
+void km_scan_switch(km_scan *s, km_metric metric, float aim) {
+    s->product = metric != KM_METRIC_L2;
+    s->length = sqrtf(km_simd_codes()->dot(s->query, s->query, s->c->dim));
+    s->entered = false;
+    s->aim = aim;
+}
+
 /* What the rows of a cell are compared with: p. Of products it is the query's alone. */
 static void enter(km_scan *s) {
     const km_coder *c = s->c;

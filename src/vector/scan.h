@@ -31,6 +31,9 @@ void km_scan_cell_at(km_scan *s, const float *axes, float own, float add);
 /* Asks memory for what the next cell begins with, of its anchor and of n packed rows. */
 void km_scan_expect(const km_scan *s, const float *axes, const uint8_t *packed, int64_t n);
 
+/* Asks for another metric for the cells that come, of the same query; `aim` as for km_scan_aim. */
+void km_scan_switch(km_scan *s, km_metric metric, float aim);
+
 /* What the query's limit will be about, for the cells that come: it decides how much of a row is
  * looked at first, and so has a part in keys. Until then, and for INFINITY, it is not known. */
 void km_scan_aim(km_scan *s, float limit);

@@ -86,13 +86,16 @@ static int by_dist(const void *a, const void *b) {
 
 typedef struct asked { /* one query of a group */
     km_scan *scan;
-    float *query;     /* (dim): scaled for cosine */
+    float *query;     /* (dim): scaled to length 1 for cosine, to that of the rows where they have one */
+    float stretch;    /* what the query was longer by */
+    float square;     /* |query|^2 */
     float *apart;     /* (cells): squared distance from the anchor, or product with it */
     near_cell *cells; /* (cells), the nearest first */
     bool *later;      /* (cells): those left for the whole group */
     int64_t probe, ahead; /* cells to look at, and how many of them first; only these are in order */
     heap best;        /* room for the candidates */
     float limit;      /* that other threads have left */
+    float aim;        /* told to the scan (km_scan_aim) */
     km_near *near;    /* (step) */
 } asked;
 
@@ -102,6 +105,8 @@ typedef struct seeker { /* what one thread works with */
     asked asked[GROUP];
     int group;
     int64_t step;     /* rows at a time */
+    float length;     /* of rows, but for those of mixed cells; or 0 (vector/index.h) */
+    bool gaps;        /* keys and cells go by squared distance; else by products */
     float *vector;    /* (dim): one row for re-ranking */
     bool ready;       /* of one query: it has been set */
     km_error error;
@@ -123,7 +128,8 @@ static void seeker_close(seeker *s) {
 
 static km_status seeker_open(seeker *s, km_index *x, const km_search_options *o, int group,
                              int64_t keep) {
-    *s = (seeker){.x = x, .o = o, .group = group, .step = STEP};
+    *s = (seeker){.x = x, .o = o, .group = group, .step = STEP, .length = x->length};
+    s->gaps = x->metric == KM_METRIC_L2 || s->length > 0;
     if (x->coder && km_coder_block_rows(x->coder) > STEP) s->step = km_coder_block_rows(x->coder);
     s->vector = km_alloc(sizeof(float) * (size_t)x->dim);
     bool ok = s->vector;
@@ -143,22 +149,37 @@ static km_status seeker_open(seeker *s, km_index *x, const km_search_options *o,
     return ok ? KM_OK : km_error_set(&s->error, KM_ERR_MEMORY, "no memory for a search");
 }
 
-static void set_query(const km_index *x, asked *q, const float *query) {
+static void set_query(const seeker *s, asked *q, const float *query) {
+    const km_index *x = s->x;
     memcpy(q->query, query, sizeof(float) * (size_t)x->dim);
+    q->stretch = 1;
     if (x->metric == KM_METRIC_COSINE) km_unit(q->query, 1, x->dim);
-    if (q->scan) km_scan_query(q->scan, q->query, x->metric);
+    if (s->length > 0) { /* as long as the rows, the query is nearest to them and told from them best */
+        double sum = 0;
+        for (int64_t j = 0; j < x->dim; j++) sum += (double)q->query[j] * q->query[j];
+        q->stretch = (float)sqrt(sum) / s->length;
+        float by = q->stretch > 0 ? 1 / q->stretch : 0;
+        for (int64_t j = 0; j < x->dim; j++) q->query[j] *= by;
+        q->square = by > 0 ? s->length * s->length : 0;
+    }
+    if (q->scan) km_scan_query(q->scan, q->query, s->gaps ? KM_METRIC_L2 : x->metric);
     q->best.n = 0;
-    q->limit = INFINITY;
+    q->limit = q->aim = INFINITY;
+}
+
+static void aim(asked *q, float limit) {
+    q->aim = limit;
+    if (q->scan) km_scan_aim(q->scan, limit);
 }
 
 /* How far the anchors are from some queries. */
-static void measure_cells(const km_index *x, asked *q, int queries) {
+static void measure_cells(const seeker *s, asked *q, int queries) {
     const km_code_kernels *k = km_simd_codes();
+    const km_index *x = s->x;
     for (int64_t c = 0; c < x->cells; c++) {
         const float *a = x->anchors + c * x->dim;
         for (int i = 0; i < queries; i++)
-            q[i].apart[c] = x->metric == KM_METRIC_L2 ? k->gap(q[i].query, a, x->dim)
-                                                      : k->dot(q[i].query, a, x->dim);
+            q[i].apart[c] = s->gaps ? k->gap(q[i].query, a, x->dim) : k->dot(q[i].query, a, x->dim);
     }
 }
 
@@ -187,9 +208,10 @@ static void select_least(near_cell *v, int64_t n, int64_t m) {
 
 /* Which cells to look at: the nearest first, the others in any order. Where there are no codes the
  * order of the cells is that of the rows. */
-static void choose_cells(const km_index *x, asked *q, int64_t probe) {
+static void choose_cells(const seeker *s, asked *q, int64_t probe) {
+    const km_index *x = s->x;
     for (int64_t c = 0; c < x->cells; c++)
-        q->cells[c] = (near_cell){x->metric == KM_METRIC_L2 ? q->apart[c] : -q->apart[c], (int32_t)c};
+        q->cells[c] = (near_cell){s->gaps ? q->apart[c] : -q->apart[c], (int32_t)c};
     q->probe = probe > 0 && probe < x->cells ? probe : x->cells;
     q->ahead = q->probe / AHEAD > AT_LEAST ? q->probe / AHEAD : AT_LEAST;
     if (q->ahead > q->probe) q->ahead = q->probe;
@@ -229,10 +251,19 @@ static void take_rows(seeker *s, asked *q, int segment, int64_t first, int64_t c
     }
 }
 
+/* Products and the squared distances that they would be if all rows had one length. */
+static float as_gap(const seeker *s, const asked *q, float product) {
+    return q->square + s->length * s->length + 2 * product;
+}
+
+static float as_product(const seeker *s, const asked *q, float gap) {
+    return (gap - q->square - s->length * s->length) / 2;
+}
+
 /* Rows [first, first + n) of a segment, for some queries; `dist` from the only one's anchor where
- * there are no codes. */
+ * there are no codes. Of a mixed cell, scans tell products. */
 static void scan_rows(seeker *s, asked *const *q, int queries, int segment, int64_t first, int64_t n,
-                      float dist) {
+                      float dist, bool mixed) {
     const km_index *x = s->x;
     int64_t count[GROUP];
     if (x->coder) {
@@ -243,6 +274,7 @@ static void scan_rows(seeker *s, asked *const *q, int queries, int segment, int6
             scan[i] = q[i]->scan;
             near[i] = q[i]->near;
             limit[i] = fminf(worst(&q[i]->best), q[i]->limit);
+            if (mixed) limit[i] = as_product(s, q[i], limit[i]);
         }
         km_scan_near_each(scan, queries, x->segments[segment].codes + (size_t)first * x->code_bytes,
                           n, limit, near, count);
@@ -250,16 +282,30 @@ static void scan_rows(seeker *s, asked *const *q, int queries, int segment, int6
         for (int64_t k = 0; k < n; k++) q[0]->near[k] = (km_near){dist, dist, (int32_t)k};
         count[0] = n;
     }
-    for (int i = 0; i < queries; i++) take_rows(s, q[i], segment, first, count[i]);
+    for (int i = 0; i < queries; i++) {
+        for (int64_t k = 0; k < count[i] && mixed; k++) {
+            km_near *r = &q[i]->near[k];
+            *r = (km_near){as_gap(s, q[i], r->key), as_gap(s, q[i], r->dist), r->row};
+        }
+        take_rows(s, q[i], segment, first, count[i]);
+    }
 }
 
 /* A cell for some queries; for one where there are no codes. */
 static km_status scan_cell(seeker *s, asked *const *q, int queries, near_cell c) {
     km_index *x = s->x;
-    bool cosine = x->metric == KM_METRIC_COSINE;
-    for (int i = 0; x->coder && i < queries; i++)
-        km_scan_cell_at(q[i]->scan, x->turned + c.cell * x->axes,
-                        q[i]->apart[c.cell], cosine ? 1.0f : 0.0f);
+    bool cosine = x->metric == KM_METRIC_COSINE && !s->gaps;
+    bool mixed = s->length > 0 && atomic_load_explicit(&x->mixed[c.cell], memory_order_relaxed);
+    const float *anchor = x->anchors + c.cell * x->dim;
+    for (int i = 0; x->coder && i < queries; i++) {
+        float apart = q[i]->apart[c.cell];
+        if (mixed) {
+            apart = km_simd_codes()->dot(q[i]->query, anchor, x->dim);
+            km_scan_switch(q[i]->scan, KM_METRIC_IP, as_product(s, q[i], q[i]->aim));
+        }
+        km_scan_cell_at(q[i]->scan, x->turned + c.cell * x->axes, apart, cosine ? 1.0f : 0.0f);
+    }
+    if (!x->coder && mixed) c.dist = -km_simd_codes()->dot(q[0]->query, anchor, x->dim);
     for (int i = 0; i < x->n_segments; i++) {
         km_segment *g = &x->segments[i];
         int64_t first = (int64_t)g->start[c.cell], n = (int64_t)g->start[c.cell + 1] - first;
@@ -268,8 +314,10 @@ static km_status scan_cell(seeker *s, asked *const *q, int queries, near_cell c)
         if (status != KM_OK) return status;
         for (int64_t k = 0; k < n; k += s->step)
             scan_rows(s, q, queries, i, first + k, n - k < s->step ? n - k : s->step,
-                      cosine ? 1 + c.dist : c.dist);
+                      cosine ? 1 + c.dist : c.dist, mixed);
     }
+    for (int i = 0; x->coder && mixed && i < queries; i++)
+        km_scan_switch(q[i]->scan, KM_METRIC_L2, q[i]->aim);
     return KM_OK;
 }
 
@@ -313,6 +361,7 @@ static km_status rerank(seeker *s, asked *q) {
         if (status != KM_OK) return status;
         load_vector(x, g->vectors + (size_t)h->at.row * x->vector_bytes, s->vector);
         h->dist = km_distance(x->metric, q->query, s->vector, x->dim);
+        if (x->metric == KM_METRIC_IP) h->dist *= q->stretch;
     }
     return KM_OK;
 }
@@ -329,9 +378,18 @@ typedef struct job {
     float *dist;
 } job;
 
+/* From squared distances to what the metric says. */
+static void tell_products(const seeker *s, asked *q) {
+    bool product = s->x->metric == KM_METRIC_IP; /* a query of zero has no direction */
+    float by = product ? q->stretch : q->stretch > 0 ? 1 : 0, add = product ? 0 : 1;
+    for (int64_t i = 0; i < q->best.n; i++)
+        q->best.at[i].dist = by * as_product(s, q, q->best.at[i].dist) + add;
+}
+
 static km_status give(const job *j, seeker *s, asked *q, int64_t query) {
     heap *best = &q->best;
     km_status status = j->o->rerank > 0 ? rerank(s, q) : KM_OK;
+    if (j->o->rerank <= 0 && s->length > 0) tell_products(s, q);
     qsort(best->at, (size_t)best->n, sizeof(hit), nearer);
     for (int64_t i = 0; i < j->k; i++) {
         bool there = i < best->n;
@@ -350,7 +408,7 @@ static km_status look_ahead(seeker *s, asked *q) {
         if (status != KM_OK) return status;
     }
     for (int64_t c = q->ahead; c < q->probe; c++) q->later[q->cells[c].cell] = true;
-    if (q->scan) km_scan_aim(q->scan, worst(&q->best));
+    aim(q, worst(&q->best));
     return KM_OK;
 }
 
@@ -362,10 +420,10 @@ static void search_group(void *arg, int64_t begin, int64_t end, int worker) {
     int n = (int)(end - begin);
     if (s->error.code != KM_OK) return;
     for (int i = 0; i < n; i++)
-        set_query(x, &s->asked[i], j->queries + (begin + i) * x->dim);
-    measure_cells(x, s->asked, n);
+        set_query(s, &s->asked[i], j->queries + (begin + i) * x->dim);
+    measure_cells(s, s->asked, n);
     for (int i = 0; i < n; i++) {
-        choose_cells(x, &s->asked[i], j->o->probe);
+        choose_cells(s, &s->asked[i], j->o->probe);
         if (look_ahead(s, &s->asked[i]) != KM_OK) return;
     }
     for (int64_t c = 0; c < x->cells; c++) {
@@ -387,10 +445,10 @@ static void search_cells(void *arg, int64_t begin, int64_t end, int worker) {
     const asked *first = &j->seekers[0].asked[0];
     asked *q = &s->asked[0];
     if (!s->ready) {
-        set_query(j->x, q, j->queries);
+        set_query(s, q, j->queries);
         memcpy(q->apart, first->apart, sizeof *q->apart * (size_t)j->x->cells);
         q->limit = first->limit;
-        if (q->scan) km_scan_aim(q->scan, first->limit);
+        aim(q, first->limit);
         s->ready = true;
     }
     for (int64_t c = begin; c < end && s->error.code == KM_OK; c++) {
@@ -409,9 +467,9 @@ static km_status first_error(const job *j, int n, km_error *err) {
 static km_status search_one(job *j, km_threads *t, int workers, km_error *err) {
     seeker *s = &j->seekers[0];
     asked *q = &s->asked[0];
-    set_query(j->x, q, j->queries);
-    measure_cells(j->x, q, 1);
-    choose_cells(j->x, q, j->o->probe);
+    set_query(s, q, j->queries);
+    measure_cells(s, q, 1);
+    choose_cells(s, q, j->o->probe);
     s->ready = true;
     if (look_ahead(s, q) == KM_OK) {
         q->limit = worst(&q->best);
