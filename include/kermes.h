@@ -470,8 +470,9 @@ typedef enum km_metric {
     KM_METRIC_COSINE  /* 1 - cosine of the angle */
 } km_metric;
 
-/* An index: every vector as its nearest anchor and a short code of the rest. Searching is thread safe,
- * also while another thread adds or deletes. Calls return KM_OK, or an error whose text is
+/* An index: every vector as its nearest anchor and a short code of the rest. Any threads may search,
+ * add, delete, merge and save at once, each adding one with a context of its own; a search is of one
+ * moment and waits for no change, nor a change for searches. Calls return KM_OK, or an error whose text is
  * km_last_error() of the same thread. Vectors are rows of f32; ids are the caller's, or counted. */
 typedef struct km_index km_index;
 

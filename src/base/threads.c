@@ -54,7 +54,7 @@ typedef struct worker_slot {
 struct km_threads {
     int count;
     bool spin;               /* false when threads outnumber cores */
-    pthread_mutex_t callers; /* held by the caller whose loop runs */
+    pthread_mutex_t callers; /* held by the caller whose loop the workers run */
     worker_slot workers[MAX_THREADS];
     /* The job: written by the caller while nobody is inside. */
     km_range_fn fn;
@@ -188,8 +188,9 @@ static void *work(void *arg) {
 
 /* ---- The caller ---- */
 
-static void publish(km_threads *t, uint32_t number) {
-    int64_t even = t->chunks / t->lanes, more = t->chunks % t->lanes, begin = 0;
+/* The chunks from `begin` on. */
+static void publish(km_threads *t, uint32_t number, int64_t begin) {
+    int64_t left = t->chunks - begin, even = left / t->lanes, more = left % t->lanes;
     for (int i = 0; i < t->lanes; i++) {
         atomic_store_explicit(&t->lane[i].next, begin, memory_order_relaxed);
         t->lane[i].end = begin += even + (i < more);
@@ -197,7 +198,7 @@ static void publish(km_threads *t, uint32_t number) {
     atomic_store_explicit(&t->state, number | OPEN, memory_order_release);
     atomic_fetch_add(&t->signal, 1);
     if (atomic_load(&t->sleepers) > 0) {
-        int64_t useful = t->chunks - 1;
+        int64_t useful = left - 1;
         wake(&t->signal, useful < t->count - 1 ? (int)useful : t->count - 1);
     }
 }
@@ -242,17 +243,23 @@ void km_threads_for(km_threads *t, int64_t n, int64_t grain, km_range_fn fn, voi
         run_here(t, n, grain, chunks, fn, arg);
         return;
     }
-    pthread_mutex_lock(&t->callers);
     here.pool = t;
     here.worker = 0;
     here.inside = true;
+    int64_t done = 0;
+    while (done < chunks && pthread_mutex_trylock(&t->callers) != 0)
+        run_chunk(n, grain, done++, fn, arg, 0); /* the workers are another's */
+    if (done == chunks) {
+        here.inside = false;
+        return;
+    }
     t->fn = fn;
     t->arg = arg;
     t->n = n;
     t->grain = grain;
     t->chunks = chunks;
     uint32_t last = atomic_load_explicit(&t->state, memory_order_relaxed) & NUMBER;
-    publish(t, last + NUMBER_ONE);
+    publish(t, last + NUMBER_ONE, done);
     take_chunks(t, 0);
     close_and_wait(t);
     here.inside = false;

@@ -18,8 +18,10 @@ void km_threads_free(km_threads *t);             /* NULL is fine */
 int km_threads_count(const km_threads *t);       /* 1 for NULL */
 
 /* Runs fn over [0, n) in chunks of `grain` items (the last may be short), on all threads,
- * and returns when all are done. With one chunk, or t NULL, runs in the caller. Calls from
- * several threads on one pool queue up; a call from inside a chunk runs in that thread. */
+ * and returns when all are done. With one chunk, or t NULL, runs in the caller; a call from
+ * inside a chunk runs in that thread. Of calls from several threads the pool serves one at a
+ * time: the others work on their own chunks until it is free, and nobody waits. `worker` is 0
+ * in each of the callers, so what a worker works with belongs to the call. */
 void km_threads_for(km_threads *t, int64_t n, int64_t grain, km_range_fn fn, void *arg);
 
 int km_cpu_count(void);                          /* cores this process may run on */

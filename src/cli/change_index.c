@@ -28,7 +28,8 @@ static int finish(const line *l, const char *command, km_index *x, const char *p
         return km_cli_print_json(
             json_pack("{s:s, s:o, s:I, s:I, s:o, s:I}", "kermes", km_version(), "index",
                       km_json_text(path), verb, (json_int_t)count, "vectors", (json_int_t)live,
-                      "bytes", km_json_count((double)bytes), "next_id", (json_int_t)x->next_id));
+                      "bytes", km_json_count((double)bytes), "next_id",
+                      (json_int_t)km_index_describe(x).next_id));
     char a[KM_NUMBER_TEXT];
     if (!l->common.quiet)
         printf("%s: %lld %s, %lld vectors now, %s\n", path, (long long)count, verb, (long long)live,
@@ -39,7 +40,7 @@ static int finish(const line *l, const char *command, km_index *x, const char *p
 /* An index that will be written over; a manifest has to be merged into one file first. */
 static km_index *open_for_change(const char *path, const char *out, km_error *err) {
     km_index *x = km_index_load(path, err);
-    if (!x || x->n_segments <= 1 || out) return x;
+    if (!x || x->rows->n <= 1 || out) return x;
     km_error_set(err, KM_ERR_STATE,
                  "'%s' is a manifest; 'kermes merge %s -o one.kmx' makes one index of it", path,
                  path);
@@ -185,7 +186,7 @@ static void merge_one(km_ctx *ctx, km_index *x, const char *path, bool shift, km
     km_error own = {0};
     uint64_t by = 0;
     if (!other) return;
-    if (shift) km_index_behind(x, &by, &own);
+    if (shift) km_index_behind(x, 0, &by, &own);
     if (own.code == KM_OK) km_index_absorb(ctx, x, other, by, &own);
     if (own.code != KM_OK) km_error_set(err, own.code, "'%s': %s", path, own.text);
     if (shift && own.code == KM_OK)

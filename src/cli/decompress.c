@@ -30,8 +30,12 @@ static km_status write_rows(const line *l, km_index *x, const uint64_t *ids, int
                             km_error *err) {
     char head[KM_NPY_HEAD];
     int64_t block = n < BLOCK ? n : BLOCK;
-    km_place *places = km_index_places(x, ids, n, err);
-    if (!places) return err->code;
+    km_snapshot *v = km_index_rows(x);
+    km_place *places = km_index_places(x, v, ids, n, err);
+    if (!places) {
+        km_snapshot_drop(v);
+        return err->code;
+    }
     float *rows = km_alloc(sizeof *rows * (size_t)(block * x->dim + 1));
     km_threads *t = km_threads_new((int)l->common.threads);
     km_writer *w = rows ? km_writer_open(l->out, err) : NULL;
@@ -41,7 +45,7 @@ static km_status write_rows(const line *l, km_index *x, const uint64_t *ids, int
     if (w) km_writer_put(w, head, km_npy_head(head, half ? "<f2" : "<f4", n, x->dim));
     for (int64_t i = 0; s == KM_OK && i < n; i += block) {
         int64_t m = n - i < block ? n - i : block, cells = m * x->dim;
-        s = km_index_restore(x, t, places + i, m, rows, err);
+        s = km_index_restore(x, v, t, places + i, m, rows, err);
         if (s != KM_OK) break;
         uint16_t *to = (uint16_t *)(void *)rows; /* in place: never ahead of what is read */
         for (int64_t k = 0; half && k < cells; k++) {
@@ -57,6 +61,7 @@ static km_status write_rows(const line *l, km_index *x, const uint64_t *ids, int
     else
         km_writer_abort(w);
     km_threads_free(t);
+    km_snapshot_drop(v);
     km_free(rows);
     km_free(places);
     return s;

@@ -25,9 +25,11 @@ json_t *km_info_index(const char *path, const km_info_options *o, km_error *err)
     km_index *x = km_index_load(path, err);
     if (!x) return NULL;
     int64_t blocks = 0;
-    for (int i = 0; o->verify && i < x->n_segments; i++) {
+    km_snapshot *rows = km_index_rows(x);
+    for (int i = 0; o->verify && i < rows->n; i++) {
         int64_t n;
-        if (km_kmx_verify(x->segments[i].file, &n, err) != KM_OK) {
+        if (km_kmx_verify(rows->at[i]->file, &n, err) != KM_OK) {
+            km_snapshot_drop(rows);
             km_index_close(x);
             return NULL;
         }
@@ -44,10 +46,11 @@ json_t *km_info_index(const char *path, const km_info_options *o, km_error *err)
         "bytes_per_vector", km_json_number(d.count ? d.total_bytes / (double)d.count : NAN, 7),
         "ratio", km_json_number(raw / d.total_bytes, 6), "energy", km_json_number(d.energy, 9),
         "next_id", (json_int_t)d.next_id, "seed", km_json_count((double)d.seed), "parts",
-        x->n_segments);
+        rows->n);
     json_object_set(v, "meta", x->meta);
-    if (x->n_segments == 1) json_object_set_new(v, "sections", sections(x->segments[0].file));
+    if (rows->n == 1) json_object_set_new(v, "sections", sections(rows->at[0]->file));
     if (o->verify) json_object_set_new(v, "verified_blocks", json_integer(blocks));
+    km_snapshot_drop(rows);
     km_index_close(x);
     return json_pack("{s:s, s:o}", "kind", "index", "index", v);
 }

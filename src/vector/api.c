@@ -1,4 +1,4 @@
-/* The public calls on indexes: arguments checked, the lock taken, the error told. */
+/* The public calls on indexes: arguments checked, the error told. */
 #include "base/alloc.h"
 #include "tensor/tensor.h"
 #include "vector/index.h"
@@ -92,9 +92,7 @@ km_status km_index_search(km_index *index, const float *queries, int64_t n, int6
         t = index->pool;
         pthread_mutex_unlock(&index->pool_lock);
     }
-    pthread_rwlock_rdlock(&index->lock);
     km_status s = km_index_find(index, queries, n, k, options, t, ids, distances, &err);
-    pthread_rwlock_unlock(&index->lock);
     km_threads_free(own);
     return told(s, &err);
 }
@@ -103,29 +101,23 @@ km_status km_index_add(km_ctx *ctx, km_index *index, const float *x, int64_t n,
                        const uint64_t *ids) {
     km_error err = {0};
     if (!ctx || !index || (!x && n > 0) || n < 0) return missing("km_index_add");
-    pthread_rwlock_wrlock(&index->lock);
-    km_status s = km_index_append(ctx, index, x, n, ids, &err);
-    pthread_rwlock_unlock(&index->lock);
-    return told(s, &err);
+    return told(km_index_append(ctx, index, x, n, ids, &err), &err);
 }
 
 km_status km_index_delete(km_index *index, const uint64_t *ids, int64_t n) {
     km_error err = {0};
     int64_t removed;
     if (!index || (!ids && n > 0) || n < 0) return missing("km_index_delete");
-    pthread_rwlock_wrlock(&index->lock);
-    km_status s = km_index_remove(index, ids, n, false, &removed, &err);
-    pthread_rwlock_unlock(&index->lock);
-    return told(s, &err);
+    return told(km_index_remove(index, ids, n, false, &removed, &err), &err);
 }
 
 km_status km_index_decode(km_index *index, const uint64_t *ids, int64_t n, float *x) {
     km_error err = {0};
     if (!index || ((!ids || !x) && n > 0) || n < 0) return missing("km_index_decode");
-    pthread_rwlock_rdlock(&index->lock);
-    km_place *places = km_index_places(index, ids, n, &err);
-    km_status s = places ? km_index_restore(index, NULL, places, n, x, &err) : err.code;
-    pthread_rwlock_unlock(&index->lock);
+    km_snapshot *v = km_index_rows(index);
+    km_place *places = km_index_places(index, v, ids, n, &err);
+    km_status s = places ? km_index_restore(index, v, NULL, places, n, x, &err) : err.code;
+    km_snapshot_drop(v);
     km_free(places);
     return told(s, &err);
 }
@@ -138,12 +130,8 @@ km_status km_index_merge(km_ctx *ctx, km_index *index, km_index *other, uint64_t
         km_error_set(&err, KM_ERR_STATE, "an index cannot be merged with itself");
         return told(KM_ERR_STATE, &err);
     }
-    pthread_rwlock_wrlock(&index->lock);
-    pthread_rwlock_rdlock(&other->lock);
-    km_status s = shift ? km_index_behind(index, &by, &err) : KM_OK;
+    km_status s = shift ? km_index_behind(index, km_index_describe(other).next_id, &by, &err) : KM_OK;
     if (s == KM_OK) s = km_index_absorb(ctx, index, other, by, &err);
-    pthread_rwlock_unlock(&other->lock);
-    pthread_rwlock_unlock(&index->lock);
     if (shift && s == KM_OK) *shift = by;
     return told(s, &err);
 }
@@ -151,8 +139,5 @@ km_status km_index_merge(km_ctx *ctx, km_index *index, km_index *other, uint64_t
 km_status km_index_save(km_index *index, const char *path, bool compact) {
     km_error err = {0};
     if (!index || !path) return missing("km_index_save");
-    pthread_rwlock_rdlock(&index->lock);
-    km_status s = km_index_store(index, path, compact, NULL, NULL, &err);
-    pthread_rwlock_unlock(&index->lock);
-    return told(s, &err);
+    return told(km_index_store(index, path, compact, NULL, NULL, &err), &err);
 }

@@ -5,6 +5,7 @@
 
 typedef struct unpack_job {
     const km_index *x;
+    const km_snapshot *v;
     const km_segment *g;
     int64_t first;         /* row of the segment, in the order of segments and cells */
     uint8_t *kind;         /* (n): classes; NULL where there is one */
@@ -62,8 +63,8 @@ static void unpack_cells(void *arg, int64_t begin, int64_t end, int worker) {
 
 static km_status all_segments(unpack_job *j, km_threads *t, km_error *err) {
     j->first = 0;
-    for (int i = 0; i < j->x->n_segments; i++) {
-        j->g = &j->x->segments[i];
+    for (int i = 0; i < j->v->n; i++) {
+        j->g = j->v->at[i];
         km_threads_for(t, j->x->cells, 1, unpack_cells, j);
         j->first += j->g->rows;
         if (atomic_load(&j->failed))
@@ -91,10 +92,11 @@ static int64_t stride_of(const km_coder *c) {
     return (most + 31) / 32 * 4;
 }
 
-km_status km_device_rows_read(const km_index *x, km_threads *t, km_device_rows *out, km_error *err) {
+static km_status read_rows(const km_index *x, const km_snapshot *v, km_threads *t, km_device_rows *out,
+                           km_error *err) {
     const km_coder *c = x->coder;
-    *out = (km_device_rows){.stride = stride_of(c)};
-    for (int i = 0; i < x->n_segments; i++) out->n += x->segments[i].rows;
+    int64_t dead;
+    *out = (km_device_rows){.n = km_snapshot_count(v, &dead), .stride = stride_of(c)};
     if (out->n > INT32_MAX) return km_error_set(err, KM_ERR_UNSUPPORTED, "too many rows for a device");
     size_t n = (size_t)out->n;
     int32_t *place = km_calloc((size_t)x->dim + 1, sizeof *place);
@@ -107,7 +109,7 @@ km_status km_device_rows_read(const km_index *x, km_threads *t, km_device_rows *
     km_status s = KM_OK;
     if (!place || !out->codes || !out->scale || !out->cell || !out->ids || (c->classes > 1 && (!kind || !to)))
         s = km_error_set(err, KM_ERR_MEMORY, "no memory for the rows of an index");
-    unpack_job j = {.x = x, .kind = kind, .place = place};
+    unpack_job j = {.x = x, .v = v, .kind = kind, .place = place};
     for (int k = 1; k <= KM_CODER_CLASSES; k++) out->start[k] = out->n;
     if (s == KM_OK && kind) {
         s = all_segments(&j, t, err);
@@ -122,6 +124,13 @@ km_status km_device_rows_read(const km_index *x, km_threads *t, km_device_rows *
     km_free(kind);
     km_free(to);
     if (s != KM_OK) km_device_rows_free(out);
+    return s;
+}
+
+km_status km_device_rows_read(const km_index *x, km_threads *t, km_device_rows *out, km_error *err) {
+    km_snapshot *v = km_index_rows(x);
+    km_status s = read_rows(x, v, t, out, err);
+    km_snapshot_drop(v);
     return s;
 }
 

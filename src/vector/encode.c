@@ -199,13 +199,13 @@ static int64_t cell_of(const km_index *x, const km_segment *g, int64_t row) {
 
 /* Codes and cells of the wanted rows, in the order of their places: codes are packed by cell, so
  * each cell is unpacked once. */
-static km_status gather(const km_index *x, const wanted *list, int64_t n, uint8_t *codes,
-                        int32_t *cells, km_error *err) {
+static km_status gather(const km_index *x, const km_snapshot *v, const wanted *list, int64_t n,
+                        uint8_t *codes, int32_t *cells, km_error *err) {
     size_t code = x->code_bytes, room = 0;
     uint8_t *plain = NULL;
     km_status s = KM_OK;
     for (int64_t i = 0; s == KM_OK && i < n;) {
-        const km_segment *g = &x->segments[list[i].at.segment];
+        const km_segment *g = v->at[list[i].at.segment];
         int64_t c = cell_of(x, g, list[i].at.row), first = (int64_t)g->start[c];
         size_t need = (size_t)(g->start[c + 1] - g->start[c]) * code + 1;
         if (need > room) {
@@ -225,8 +225,8 @@ static km_status gather(const km_index *x, const wanted *list, int64_t n, uint8_
     return s;
 }
 
-km_status km_index_restore(const km_index *x, km_threads *t, const km_place *places, int64_t n,
-                           float *out, km_error *err) {
+km_status km_index_restore(const km_index *x, const km_snapshot *v, km_threads *t,
+                           const km_place *places, int64_t n, float *out, km_error *err) {
     size_t code = x->code_bytes;
     uint8_t *codes = km_alloc((size_t)n * code + 1);
     int32_t *cells = km_alloc(sizeof *cells * (size_t)(n + 1));
@@ -235,7 +235,7 @@ km_status km_index_restore(const km_index *x, km_threads *t, const km_place *pla
     if (!codes || !cells || !list) s = km_error_set(err, KM_ERR_MEMORY, "out of memory");
     for (int64_t i = 0; s == KM_OK && i < n; i++) list[i] = (wanted){places[i], i};
     if (s == KM_OK) qsort(list, (size_t)n, sizeof *list, by_place);
-    if (s == KM_OK) s = gather(x, list, n, codes, cells, err);
+    if (s == KM_OK) s = gather(x, v, list, n, codes, cells, err);
     if (s == KM_OK && code && km_coder_decode(x->coder, t, codes, n, out) != KM_OK)
         s = km_error_set(err, KM_ERR_MEMORY, "out of memory");
     for (int64_t i = 0; s == KM_OK && i < n; i++) {

@@ -74,10 +74,12 @@ km_index *km_index_frame(km_threads *t, km_metric metric, km_rerank rerank, int6
         x->coder = coder;
         x->meta = json_object();
         x->mixed = km_calloc((size_t)cells, 1);
-        ok = x->meta && x->mixed && turn_all(x, t) && pthread_rwlock_init(&x->lock, NULL) == 0;
+        x->rows = km_snapshot_new(0, NULL);
+        ok = x->meta && x->mixed && x->rows && turn_all(x, t);
     }
     if (!ok) {
         if (x) {
+            km_free(x->rows);
             km_free(x->turned);
             km_free((void *)x->mixed);
             json_decref(x->meta);
@@ -89,6 +91,8 @@ km_index *km_index_frame(km_threads *t, km_metric metric, km_rerank rerank, int6
                      (long long)cells);
         return NULL;
     }
+    pthread_mutex_init(&x->swap, NULL);
+    pthread_mutex_init(&x->change, NULL);
     pthread_mutex_init(&x->pool_lock, NULL);
     x->metric = metric;
     x->rerank = rerank;
@@ -102,8 +106,8 @@ km_index *km_index_frame(km_threads *t, km_metric metric, km_rerank rerank, int6
 
 void km_index_close(km_index *x) {
     if (!x) return;
-    for (int i = 0; i < x->n_segments; i++) km_segment_close(&x->segments[i]);
-    km_free(x->segments);
+    km_index_end_joins(x);
+    km_snapshot_drop(x->rows);
     km_free(x->anchors);
     km_free(x->turned);
     km_free((void *)x->mixed);
@@ -111,22 +115,15 @@ void km_index_close(km_index *x) {
     json_decref(x->meta);
     km_threads_free(x->pool);
     pthread_mutex_destroy(&x->pool_lock);
-    pthread_rwlock_destroy(&x->lock);
+    pthread_mutex_destroy(&x->change);
+    pthread_mutex_destroy(&x->swap);
     km_free(x);
 }
 
-static int64_t all_rows(const km_index *x, int64_t *dead) {
-    int64_t rows = 0;
-    *dead = 0;
-    for (int i = 0; i < x->n_segments; i++) {
-        rows += x->segments[i].rows;
-        *dead += x->segments[i].dead_rows;
-    }
-    return rows;
-}
-
 int64_t km_index_live(const km_index *x) {
-    int64_t dead, rows = all_rows(x, &dead);
+    km_snapshot *v = km_index_rows(x);
+    int64_t dead, rows = km_snapshot_count(v, &dead);
+    km_snapshot_drop(v);
     return rows - dead;
 }
 
@@ -149,23 +146,30 @@ double km_file_size(const km_kmx_head *h, double meta, double coder) {
     return sum + 64 * sections + 8 * blocks + 64; /* rows of the table, checksums, the trailer */
 }
 
-double km_index_size(const km_index *x) {
-    if (x->file_bytes > 0) return x->file_bytes;
-    int64_t dead, rows = all_rows(x, &dead);
+static double size_of(const km_index *x, const km_snapshot *v) {
+    if (v->file_bytes > 0) return v->file_bytes;
+    int64_t dead, rows = km_snapshot_count(v, &dead);
     int bits = 1;
-    for (int i = 0; i < x->n_segments; i++)
-        if (x->segments[i].id_bits > bits) bits = x->segments[i].id_bits;
+    for (int i = 0; i < v->n; i++)
+        if (v->at[i]->id_bits > bits) bits = v->at[i]->id_bits;
     char *meta = json_dumps(x->meta, JSON_COMPACT);
-    km_kmx_head h = km_index_head(x, rows, dead, bits);
+    km_kmx_head h = km_index_head(x, rows, dead, v->next_id, bits);
     double size = km_file_size(&h, meta ? (double)strlen(meta) : 0,
                                x->coder ? (double)km_coder_written(x->coder) : 0);
     free(meta);
     return size;
 }
 
+double km_index_size(const km_index *x) {
+    km_snapshot *v = km_index_rows(x);
+    double size = size_of(x, v);
+    km_snapshot_drop(v);
+    return size;
+}
+
 km_index_info km_index_describe(km_index *x) {
-    pthread_rwlock_rdlock(&x->lock);
-    int64_t dead, rows = all_rows(x, &dead);
+    km_snapshot *v = km_index_rows(x);
+    int64_t dead, rows = km_snapshot_count(v, &dead);
     km_index_info i = {.count = rows - dead,
                        .deleted = dead,
                        .dim = x->dim,
@@ -174,11 +178,11 @@ km_index_info km_index_describe(km_index *x) {
                        .mode = x->mode,
                        .rerank = (km_index_vectors)x->rerank,
                        .dtype = x->dtype,
-                       .next_id = x->next_id,
+                       .next_id = v->next_id,
                        .seed = x->seed,
                        .code_bytes = x->code_bytes,
-                       .total_bytes = km_index_size(x),
+                       .total_bytes = size_of(x, v),
                        .energy = x->energy};
-    pthread_rwlock_unlock(&x->lock);
+    km_snapshot_drop(v);
     return i;
 }

@@ -30,42 +30,58 @@ static km_status read_dead(km_kmx *f, km_segment *s, km_error *err) {
     if (!dead) return KM_OK;
     km_status status = km_kmx_check(f, KM_KMX_DEAD, 0, n, err);
     if (status != KM_OK) return status;
-    if (!(s->dead = km_alloc(n + 1))) return no_memory("", err);
-    memcpy(s->dead, dead, n);
-    for (size_t i = 0; i < n; i++) s->dead_rows += __builtin_popcount(dead[i]);
-    if (s->dead_rows != km_kmx_header(f)->dead || (s->rows % 8 && dead[n - 1] >> s->rows % 8))
+    int64_t count = 0;
+    for (size_t i = 0; i < n; i++) {
+        atomic_init(&s->dead[i], dead[i]);
+        count += __builtin_popcount(dead[i]);
+    }
+    atomic_init(&s->dead_rows, count);
+    if (count != km_kmx_header(f)->dead || (s->rows % 8 && dead[n - 1] >> s->rows % 8))
         return km_error_set(err, KM_ERR_FORMAT,
                             "a damaged index: its deleted vectors are not as many as it says");
     return KM_OK;
 }
 
+/* The rows of a file as a segment, which has taken it over; NULL when they cannot be. */
+static km_segment *segment_of(const km_index *x, km_kmx *f, km_error *err) {
+    const km_kmx_head *h = km_kmx_header(f);
+    km_segment *s = km_calloc(1, sizeof *s);
+    void *dead = km_calloc((size_t)(h->rows + 7) / 8 + 1, 1);
+    if (!s || !dead) {
+        km_free(s);
+        km_free(dead);
+        km_kmx_close(f);
+        no_memory("", err);
+        return NULL;
+    }
+    size_t n;
+    atomic_init(&s->refs, 1);
+    s->rows = h->rows;
+    s->id_bits = h->id_bits;
+    s->file = f;
+    s->dead = dead;
+    s->start = (const uint64_t *)(const void *)km_kmx_data(f, KM_KMX_CELLS, &n);
+    km_status status = km_kmx_check(f, KM_KMX_CELLS, 0, n, err);
+    s->codes = km_kmx_data(f, KM_KMX_CODES, &n);
+    s->ids = km_kmx_data(f, KM_KMX_IDS, &n);
+    s->vectors = km_kmx_data(f, KM_KMX_VECTORS, &n);
+    if (status == KM_OK && !cells_fit(s->start, x->cells, h->rows))
+        status = km_error_set(err, KM_ERR_FORMAT, "a damaged index: its cells cannot be");
+    if (status == KM_OK) status = read_dead(f, s, err);
+    if (status == KM_OK) return s;
+    km_segment_drop(s);
+    return NULL;
+}
+
 km_status km_index_attach(km_index *x, km_kmx *f, km_error *err) {
     const km_kmx_head *h = km_kmx_header(f);
-    km_segment s = {.rows = h->rows, .id_bits = h->id_bits, .file = f};
-    size_t n;
-    s.start = (const uint64_t *)(const void *)km_kmx_data(f, KM_KMX_CELLS, &n);
-    km_status status = km_kmx_check(f, KM_KMX_CELLS, 0, n, err);
-    s.codes = km_kmx_data(f, KM_KMX_CODES, &n);
-    s.ids = km_kmx_data(f, KM_KMX_IDS, &n);
-    s.vectors = km_kmx_data(f, KM_KMX_VECTORS, &n);
-    if (status == KM_OK && !cells_fit(s.start, x->cells, h->rows))
-        status = km_error_set(err, KM_ERR_FORMAT, "a damaged index: its cells cannot be");
-    if (status == KM_OK) status = read_dead(f, &s, err);
-    km_segment *more = NULL;
-    if (status == KM_OK) {
-        more = km_realloc(x->segments, sizeof *more * (size_t)(x->n_segments + 1));
-        if (!more) status = no_memory("", err);
-    }
-    if (status != KM_OK) {
-        km_segment_close(&s);
-        return status;
-    }
-    x->segments = more;
-    x->segments[x->n_segments++] = s;
-    x->cap_segments = x->n_segments;
-    if (h->next_id > x->next_id) x->next_id = h->next_id;
-    x->file_bytes += (double)km_kmx_file_bytes(f);
-    return KM_OK;
+    const km_snapshot *now = x->rows;
+    uint64_t next = h->next_id > now->next_id ? h->next_id : now->next_id;
+    double bytes = now->file_bytes + (double)km_kmx_file_bytes(f);
+    km_error own = {0};
+    km_segment *s = segment_of(x, f, &own);
+    if (s && km_index_list(x, s, next, bytes, &own) == KM_OK) return KM_OK;
+    return km_error_set(err, own.code, "%s", own.text);
 }
 
 static float *read_anchors(km_kmx *f, km_error *err) {
@@ -204,16 +220,15 @@ static km_status join(km_index *x, km_index *other, const char *path, km_error *
     if (!km_index_same_frame(x, other))
         return km_error_set(err, KM_ERR_FORMAT, "'%s': its parts have different anchors or codes",
                             path);
-    km_segment *more =
-        km_realloc(x->segments, sizeof *more * (size_t)(x->n_segments + other->n_segments));
-    if (!more) return no_memory(path, err);
-    x->segments = more;
-    for (int i = 0; i < other->n_segments; i++) x->segments[x->n_segments++] = other->segments[i];
-    x->cap_segments = x->n_segments;
-    other->n_segments = 0;
     km_index_mix(x, other);
-    if (other->next_id > x->next_id) x->next_id = other->next_id;
-    x->file_bytes += other->file_bytes;
+    const km_snapshot *from = other->rows;
+    for (int i = 0; i < from->n; i++) {
+        const km_snapshot *now = x->rows;
+        uint64_t next = from->next_id > now->next_id ? from->next_id : now->next_id;
+        double bytes = now->file_bytes + (i == 0 ? from->file_bytes : 0);
+        km_segment_hold(from->at[i]);
+        if (km_index_list(x, from->at[i], next, bytes, err) != KM_OK) return no_memory(path, err);
+    }
     return KM_OK;
 }
 
@@ -275,7 +290,8 @@ km_index *km_index_load(const char *path, km_error *err) {
 
 /* ---- Writing ---- */
 
-km_kmx_head km_index_head(const km_index *x, int64_t rows, int64_t dead, int id_bits) {
+km_kmx_head km_index_head(const km_index *x, int64_t rows, int64_t dead, uint64_t next_id,
+                          int id_bits) {
     static const int modes[] = {[KM_INDEX_FAST] = 1, [KM_INDEX_DENSE] = 2};
     return (km_kmx_head){.metric = x->metric,
                          .mode = x->mode == KM_INDEX_ANCHORS_ONLY ? 0 : modes[x->mode],
@@ -285,7 +301,7 @@ km_kmx_head km_index_head(const km_index *x, int64_t rows, int64_t dead, int id_
                          .dead = dead,
                          .cells = x->cells,
                          .code_bytes = (int64_t)x->code_bytes,
-                         .next_id = x->next_id,
+                         .next_id = next_id,
                          .seed = x->seed,
                          .id_bits = id_bits,
                          .anchor_dtype = x->half ? KM_F16 : KM_F32,
@@ -329,6 +345,7 @@ km_status km_index_put_frame(const km_index *x, km_kmx_writer *w, km_error *err)
 
 typedef struct saving {
     const km_index *x;
+    const km_snapshot *v; /* frozen: every pass meets the same rows */
     bool with_dead;
     km_place *places;
     uint8_t *plain, *packed, *out; /* a cell's codes: of one segment, of all, packed */
@@ -341,7 +358,7 @@ static km_status open_saving(saving *v, km_error *err) {
     int64_t most = 0;
     uint64_t largest = 0;
     for (int64_t c = 0; c < x->cells; c++) {
-        int64_t n = km_cell_rows(x, c);
+        int64_t n = km_cell_rows(v->v, c);
         most = n > most ? n : most;
     }
     size_t room = (size_t)most * x->code_bytes + 1;
@@ -350,8 +367,8 @@ static km_status open_saving(saving *v, km_error *err) {
     v->packed = km_alloc(room);
     v->out = km_alloc(room);
     if (!v->places || !v->plain || !v->packed || !v->out) return no_memory("", err);
-    for (int i = 0; i < x->n_segments; i++) {
-        const km_segment *s = &x->segments[i];
+    for (int i = 0; i < v->v->n; i++) {
+        const km_segment *s = v->v->at[i];
         km_status status = km_segment_check(x, s, 0, s->rows, true, err);
         if (status != KM_OK) return status;
         for (int64_t r = 0; r < s->rows; r++) {
@@ -360,7 +377,7 @@ static km_status open_saving(saving *v, km_error *err) {
             largest = id > largest ? id : largest;
             v->rows++;
         }
-        v->dead += v->with_dead ? s->dead_rows : 0;
+        v->dead += v->with_dead ? atomic_load(&s->dead_rows) : 0;
     }
     v->id_bits = km_id_bits(largest);
     return KM_OK;
@@ -371,7 +388,7 @@ static void put_cells(saving *v, km_kmx_writer *w) {
     km_kmx_begin(w, KM_KMX_CELLS);
     km_kmx_put(w, &at, sizeof at);
     for (int64_t c = 0; c < v->x->cells; c++) {
-        at += (uint64_t)km_cell_live(v->x, c, v->with_dead, v->places);
+        at += (uint64_t)km_cell_live(v->v, c, v->with_dead, v->places);
         km_kmx_put(w, &at, sizeof at);
     }
 }
@@ -382,8 +399,8 @@ static km_status put_codes(saving *v, km_kmx_writer *w, km_error *err) {
     km_kmx_begin(w, KM_KMX_CODES);
     for (int64_t c = 0; c < x->cells; c++) {
         int64_t n = 0;
-        for (int i = 0; i < x->n_segments; i++) {
-            const km_segment *s = &x->segments[i];
+        for (int i = 0; i < v->v->n; i++) {
+            const km_segment *s = v->v->at[i];
             km_status status = km_segment_codes(x, s, c, v->plain, err);
             if (status != KM_OK) return status;
             for (uint64_t r = s->start[c]; r < s->start[c + 1]; r++)
@@ -406,9 +423,9 @@ static km_status put_ids(saving *v, km_kmx_writer *w, bool dead, km_error *err) 
     int64_t n = 0;
     km_kmx_begin(w, dead ? KM_KMX_DEAD : KM_KMX_IDS);
     for (int64_t c = 0; c < v->x->cells; c++) {
-        int64_t rows = km_cell_live(v->x, c, v->with_dead, v->places);
+        int64_t rows = km_cell_live(v->v, c, v->with_dead, v->places);
         for (int64_t i = 0; i < rows; i++) {
-            const km_segment *s = &v->x->segments[v->places[i].segment];
+            const km_segment *s = v->v->at[v->places[i].segment];
             int64_t row = v->places[i].row;
             km_id_put(piece, n++, bits,
                       dead ? km_segment_is_dead(s, row) : km_id_get(s->ids, row, s->id_bits));
@@ -426,10 +443,10 @@ static km_status put_ids(saving *v, km_kmx_writer *w, bool dead, km_error *err) 
 static void put_vectors(saving *v, km_kmx_writer *w) {
     km_kmx_begin(w, KM_KMX_VECTORS);
     for (int64_t c = 0; c < v->x->cells; c++) {
-        int64_t rows = km_cell_live(v->x, c, v->with_dead, v->places);
+        int64_t rows = km_cell_live(v->v, c, v->with_dead, v->places);
         for (int64_t i = 0; i < rows; i++)
             km_kmx_put(w,
-                       v->x->segments[v->places[i].segment].vectors +
+                       v->v->at[v->places[i].segment]->vectors +
                            (size_t)v->places[i].row * v->x->vector_bytes,
                        v->x->vector_bytes);
     }
@@ -437,16 +454,14 @@ static void put_vectors(saving *v, km_kmx_writer *w) {
 
 km_status km_index_store(km_index *x, const char *path, bool compact, uint64_t *bytes,
                          uint64_t *hash, km_error *err) {
-    int64_t dead = 0, rows = 0;
-    for (int i = 0; i < x->n_segments; i++) {
-        dead += x->segments[i].dead_rows;
-        rows += x->segments[i].rows;
-    }
-    saving v = {.x = x, .with_dead = !compact && dead <= rows / 8};
+    km_snapshot *frozen = km_index_frozen(x, err);
+    if (!frozen) return KM_ERR_MEMORY;
+    int64_t dead, rows = km_snapshot_count(frozen, &dead);
+    saving v = {.x = x, .v = frozen, .with_dead = !compact && dead <= rows / 8};
     km_status s = open_saving(&v, err);
     km_kmx_writer *w = NULL;
     if (s == KM_OK) {
-        km_kmx_head h = km_index_head(x, v.rows, v.dead, v.id_bits);
+        km_kmx_head h = km_index_head(x, v.rows, v.dead, frozen->next_id, v.id_bits);
         w = km_kmx_create(path, &h, err);
         if (!w) s = err ? err->code : KM_ERR_FILE;
     }
@@ -468,5 +483,6 @@ km_status km_index_store(km_index *x, const char *path, bool compact, uint64_t *
     km_free(v.plain);
     km_free(v.packed);
     km_free(v.out);
+    km_snapshot_drop(frozen);
     return s;
 }

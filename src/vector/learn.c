@@ -239,8 +239,7 @@ static double measure(const coding *c, km_index *x, int64_t *base, int64_t *quer
     if (s == KM_OK)
         s = km_index_find(x, rows + n * dim, q, 10, NULL, l->ctx->threads, found, dist, err);
     if (s == KM_OK) recall = km_recall(wanted, found, q, 10, 10);
-    while (x->n_segments > 0) km_segment_close(&x->segments[--x->n_segments]);
-    x->next_id = 0;
+    km_index_clear(x);
     km_exact_free(exact);
     km_free(rows);
     km_free(wanted);

@@ -197,11 +197,11 @@ static km_status write_file(making *m, km_index *x, km_spill *spill, const char 
                             uint64_t *bytes, uint64_t *hash, km_error *err) {
     int64_t rows = km_spill_rows(spill);
     x->energy = rows ? m->energy / (double)rows : 0;
-    x->next_id = m->ids ? 0 : (uint64_t)m->total;
-    if (m->ids && rows) x->next_id = km_spill_largest_id(spill) + 1;
+    uint64_t next = m->ids ? 0 : (uint64_t)m->total;
+    if (m->ids && rows) next = km_spill_largest_id(spill) + 1;
     fill_meta(m, x);
     int bits = km_id_bits(km_spill_largest_id(spill));
-    km_kmx_head h = km_index_head(x, rows, 0, bits);
+    km_kmx_head h = km_index_head(x, rows, 0, next, bits);
     if (!km_tell(m->o, "writing", 0, 1)) return km_stopped(err);
     km_kmx_writer *w = km_kmx_create(path, &h, err);
     if (!w) return err->code;

@@ -69,10 +69,11 @@ static km_status find_mse(km_ctx *ctx, const km_index *x, km_input *base, double
     for (int64_t i = 0; i < n; i++)
         ids[i] = ids[(int64_t)((double)i * (double)n_ids / (double)n)];
     while (n > 0 && ids[n - 1] >= (uint64_t)all) n--; /* added later */
-    km_place *places = km_index_places(x, ids, n, err);
+    km_snapshot *v = km_index_rows(x);
+    km_place *places = km_index_places(x, v, ids, n, err);
     float *got = km_alloc(sizeof *got * (size_t)(n * dim + 1)), *row = km_alloc(4 * (size_t)dim);
     km_status s = !places ? err->code : got && row ? KM_OK : no_memory(err);
-    if (s == KM_OK) s = km_index_restore(x, ctx->threads, places, n, got, err);
+    if (s == KM_OK) s = km_index_restore(x, v, ctx->threads, places, n, got, err);
     double sum = 0;
     for (int64_t i = 0; s == KM_OK && i < n; i++) {
         s = km_input_read(base, (int64_t)ids[i], 1, row, err);
@@ -85,6 +86,7 @@ static km_status find_mse(km_ctx *ctx, const km_index *x, km_input *base, double
         used++;
     }
     *mse = used ? sum / (double)used : NAN;
+    km_snapshot_drop(v);
     km_free(ids);
     km_free(places);
     km_free(got);

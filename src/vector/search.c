@@ -100,7 +100,8 @@ typedef struct asked { /* one query of a group */
 } asked;
 
 typedef struct seeker { /* what one thread works with */
-    km_index *x;
+    const km_index *x;
+    const km_snapshot *v;
     const km_search_options *o;
     asked asked[GROUP];
     int group;
@@ -126,9 +127,10 @@ static void seeker_close(seeker *s) {
     km_free(s->vector);
 }
 
-static km_status seeker_open(seeker *s, km_index *x, const km_search_options *o, int group,
+static km_status seeker_open(seeker *s, const km_index *x, const km_snapshot *v,
+                             const km_search_options *o, int group,
                              int64_t keep) {
-    *s = (seeker){.x = x, .o = o, .group = group, .step = STEP, .length = x->length};
+    *s = (seeker){.x = x, .v = v, .o = o, .group = group, .step = STEP, .length = x->length};
     s->gaps = x->metric == KM_METRIC_L2 || s->length > 0;
     if (x->coder && km_coder_block_rows(x->coder) > STEP) s->step = km_coder_block_rows(x->coder);
     s->vector = km_alloc(sizeof(float) * (size_t)x->dim);
@@ -241,7 +243,7 @@ static bool wanted(const km_search_options *o, uint64_t id) {
 
 /* Of rows from `first` on of a segment, those that may be among the best. */
 static void take_rows(seeker *s, asked *q, int segment, int64_t first, int64_t count) {
-    const km_segment *g = &s->x->segments[segment];
+    const km_segment *g = s->v->at[segment];
     for (int64_t k = 0; k < count; k++) {
         km_near r = q->near[k];
         if (r.key > worst(&q->best) || km_segment_is_dead(g, first + r.row)) continue;
@@ -276,7 +278,7 @@ static void scan_rows(seeker *s, asked *const *q, int queries, int segment, int6
             limit[i] = fminf(worst(&q[i]->best), q[i]->limit);
             if (mixed) limit[i] = as_product(s, q[i], limit[i]);
         }
-        km_scan_near_each(scan, queries, x->segments[segment].codes + (size_t)first * x->code_bytes,
+        km_scan_near_each(scan, queries, s->v->at[segment]->codes + (size_t)first * x->code_bytes,
                           n, limit, near, count);
     } else {
         for (int64_t k = 0; k < n; k++) q[0]->near[k] = (km_near){dist, dist, (int32_t)k};
@@ -293,7 +295,7 @@ static void scan_rows(seeker *s, asked *const *q, int queries, int segment, int6
 
 /* A cell for some queries; for one where there are no codes. */
 static km_status scan_cell(seeker *s, asked *const *q, int queries, near_cell c) {
-    km_index *x = s->x;
+    const km_index *x = s->x;
     bool cosine = x->metric == KM_METRIC_COSINE && !s->gaps;
     bool mixed = s->length > 0 && atomic_load_explicit(&x->mixed[c.cell], memory_order_relaxed);
     const float *anchor = x->anchors + c.cell * x->dim;
@@ -306,8 +308,8 @@ static km_status scan_cell(seeker *s, asked *const *q, int queries, near_cell c)
         km_scan_cell_at(q[i]->scan, x->turned + c.cell * x->axes, apart, cosine ? 1.0f : 0.0f);
     }
     if (!x->coder && mixed) c.dist = -km_simd_codes()->dot(q[0]->query, anchor, x->dim);
-    for (int i = 0; i < x->n_segments; i++) {
-        km_segment *g = &x->segments[i];
+    for (int i = 0; i < s->v->n; i++) {
+        const km_segment *g = s->v->at[i];
         int64_t first = (int64_t)g->start[c.cell], n = (int64_t)g->start[c.cell + 1] - first;
         if (n == 0) continue;
         km_status status = km_segment_check(x, g, first, n, false, &s->error);
@@ -322,9 +324,10 @@ static km_status scan_cell(seeker *s, asked *const *q, int queries, near_cell c)
 }
 
 /* Brings a cell nearer that comes soon. */
-static void expect_cell(const km_index *x, const asked *q, int64_t cell) {
-    const km_segment *g = &x->segments[0];
-    if (!q->scan || x->n_segments == 0 || g->start[cell] == g->start[cell + 1]) return;
+static void expect_cell(const seeker *s, const asked *q, int64_t cell) {
+    const km_index *x = s->x;
+    const km_segment *g = s->v->n ? s->v->at[0] : NULL;
+    if (!q->scan || !g || g->start[cell] == g->start[cell + 1]) return;
     km_scan_expect(q->scan, x->turned + cell * x->axes,
                    g->codes + g->start[cell] * x->code_bytes,
                    (int64_t)(g->start[cell + 1] - g->start[cell]));
@@ -356,7 +359,7 @@ static km_status rerank(seeker *s, asked *q) {
     const km_index *x = s->x;
     for (int64_t i = 0; i < q->best.n; i++) {
         hit *h = &q->best.at[i];
-        const km_segment *g = &x->segments[h->at.segment];
+        const km_segment *g = s->v->at[h->at.segment];
         km_status status = km_segment_check(x, g, h->at.row, 1, true, &s->error);
         if (status != KM_OK) return status;
         load_vector(x, g->vectors + (size_t)h->at.row * x->vector_bytes, s->vector);
@@ -369,7 +372,8 @@ static km_status rerank(seeker *s, asked *q) {
 /* ---- All queries ---- */
 
 typedef struct job {
-    km_index *x;
+    const km_index *x;
+    const km_snapshot *v;
     const km_search_options *o;
     const float *queries;
     int64_t n, k;
@@ -431,7 +435,7 @@ static void search_group(void *arg, int64_t begin, int64_t end, int worker) {
         int here = 0;
         for (int i = 0; i < n; i++)
             if (s->asked[i].later[c]) q[here++] = &s->asked[i];
-        if (c + 1 < x->cells) expect_cell(x, &s->asked[0], c + 1);
+        if (c + 1 < x->cells) expect_cell(s, &s->asked[0], c + 1);
         if (here && scan_cell(s, q, here, (near_cell){0, (int32_t)c}) != KM_OK) return;
     }
     for (int i = 0; i < n; i++)
@@ -452,7 +456,7 @@ static void search_cells(void *arg, int64_t begin, int64_t end, int worker) {
         s->ready = true;
     }
     for (int64_t c = begin; c < end && s->error.code == KM_OK; c++) {
-        if (c + 1 < end && first->later[c + 1]) expect_cell(j->x, q, c + 1);
+        if (c + 1 < end && first->later[c + 1]) expect_cell(s, q, c + 1);
         if (first->later[c]) scan_cell(s, &q, 1, (near_cell){0, (int32_t)c});
     }
 }
@@ -498,14 +502,12 @@ static km_status check(const km_index *x, const float *queries, int64_t n, int64
     return KM_OK;
 }
 
-km_status km_index_find(km_index *x, const float *queries, int64_t n, int64_t k,
-                        const km_search_options *o, km_threads *t, uint64_t *ids, float *dist,
-                        km_error *err) {
-    static const km_search_options plain;
-    if (!o) o = &plain;
-    km_status status = check(x, queries, n, k, o, err);
-    if (status != KM_OK || n == 0) return status;
-    int64_t live = km_index_live(x), keep = o->rerank > k ? o->rerank : k;
+static km_status find(const km_index *x, const km_snapshot *v, const float *queries, int64_t n,
+                      int64_t k, const km_search_options *o, km_threads *t, uint64_t *ids,
+                      float *dist, km_error *err) {
+    km_status status = KM_OK;
+    int64_t dead, live = km_snapshot_count(v, &dead), keep = o->rerank > k ? o->rerank : k;
+    live -= dead;
     if (keep > live) keep = live > 0 ? live : 1;
     /* One query is worth sharing out when there is much to scan. */
     int workers = km_threads_count(t);
@@ -515,11 +517,11 @@ km_status km_index_find(km_index *x, const float *queries, int64_t n, int64_t k,
     most = most < 1 ? 1 : most > top ? top : most;
     int64_t rounds = (n + workers * most - 1) / (workers * most);
     int group = (int)((n + workers * rounds - 1) / (workers * rounds));
-    job j = {.x = x, .o = o, .queries = queries, .n = n, .k = k, .ids = ids, .dist = dist};
+    job j = {.x = x, .v = v, .o = o, .queries = queries, .n = n, .k = k, .ids = ids, .dist = dist};
     j.seekers = km_calloc((size_t)workers, sizeof *j.seekers);
     if (!j.seekers) return km_error_set(err, KM_ERR_MEMORY, "no memory for a search");
     for (int i = 0; i < workers && status == KM_OK; i++) {
-        status = seeker_open(&j.seekers[i], x, o, group, keep);
+        status = seeker_open(&j.seekers[i], x, v, o, group, keep);
         if (status != KM_OK) km_error_set(err, status, "%s", j.seekers[i].error.text);
     }
     if (status == KM_OK && n == 1) {
@@ -530,5 +532,18 @@ km_status km_index_find(km_index *x, const float *queries, int64_t n, int64_t k,
     }
     for (int i = 0; i < workers; i++) seeker_close(&j.seekers[i]);
     km_free(j.seekers);
+    return status;
+}
+
+km_status km_index_find(km_index *x, const float *queries, int64_t n, int64_t k,
+                        const km_search_options *o, km_threads *t, uint64_t *ids, float *dist,
+                        km_error *err) {
+    static const km_search_options plain;
+    if (!o) o = &plain;
+    km_status status = check(x, queries, n, k, o, err);
+    if (status != KM_OK || n == 0) return status;
+    km_snapshot *v = km_index_rows(x);
+    status = find(x, v, queries, n, k, o, t, ids, dist, err);
+    km_snapshot_drop(v);
     return status;
 }

@@ -103,9 +103,11 @@ static void indexes_are_as_good_as_the_cpus(void **state) {
             km_error err = {0};
             uint64_t *ids = malloc(8 * N);
             for (int64_t i = 0; i < N; i++) ids[i] = (uint64_t)i;
-            km_place *places = km_index_places(index, ids, N, &err);
+            km_snapshot *v = km_index_rows(index);
+            km_place *places = km_index_places(index, v, ids, N, &err);
             assert_non_null(places);
-            assert_int_equal(km_index_restore(index, ctx->threads, places, N, back, &err), KM_OK);
+            assert_int_equal(km_index_restore(index, v, ctx->threads, places, N, back, &err), KM_OK);
+            km_snapshot_drop(v);
             for (int64_t i = 0; i < N * D; i++) sum[on] += ((double)x[i] - back[i]) * ((double)x[i] - back[i]);
             km_free(places);
             free(back);

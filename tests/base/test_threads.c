@@ -6,6 +6,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -320,7 +321,7 @@ typedef struct caller {
 } caller;
 
 static void add_one(void *arg, int64_t begin, int64_t end, int worker) {
-    /* One slot per worker and no atomics: calls must not overlap with their own kind. */
+    /* One slot per worker and no atomics: within a call no two threads are the same worker. */
     int64_t *slots = arg;
     slots[worker * 8] += end - begin;
 }
@@ -335,7 +336,7 @@ static void *call_often(void *arg) {
     return NULL;
 }
 
-static void callers_from_several_threads_queue_up(void **state) {
+static void callers_from_several_threads_share_a_pool(void **state) {
     km_threads *t = km_threads_new(4);
     caller callers[6];
     pthread_t threads[6];
@@ -346,6 +347,38 @@ static void callers_from_several_threads_queue_up(void **state) {
     for (int i = 0; i < 6; i++) pthread_join(threads[i], NULL);
     for (int i = 0; i < 6; i++) assert_int_equal(callers[i].sum, 300 * 50);
     km_threads_free(t);
+}
+
+typedef struct busy {
+    km_threads *pool;
+    _Atomic int inside, left;
+    _Atomic bool released;
+} busy;
+
+static void hold_on(void *arg, int64_t begin, int64_t end, int worker) {
+    busy *b = arg;
+    b->inside++;
+    for (int i = 0; i < 2000 && !b->released; i++) usleep(1000);
+    b->left++;
+}
+
+static void *occupy(void *arg) {
+    busy *b = arg;
+    km_threads_for(b->pool, 3, 1, hold_on, b);
+    return NULL;
+}
+
+static void nobody_waits_for_a_pool_that_is_busy(void **state) {
+    busy b = {.pool = km_threads_new(3)};
+    pthread_t other;
+    assert_int_equal(pthread_create(&other, NULL, occupy, &b), 0);
+    while (b.inside < 3) usleep(100);
+    check_cover(b.pool, 1000, 7);
+    assert_int_equal(b.left, 0); /* the other loop is still running */
+    b.released = true;
+    pthread_join(other, NULL);
+    check_cover(b.pool, 1000, 7);
+    km_threads_free(b.pool);
 }
 
 /* ---- Life ---- */
@@ -419,7 +452,8 @@ int main(void) {
         cmocka_unit_test(a_reduction_has_the_same_bits_for_any_number_of_threads),
         cmocka_unit_test(a_call_from_inside_a_chunk_runs_in_that_thread),
         cmocka_unit_test(pools_that_call_each_other_do_not_deadlock),
-        cmocka_unit_test(callers_from_several_threads_queue_up),
+        cmocka_unit_test(callers_from_several_threads_share_a_pool),
+        cmocka_unit_test(nobody_waits_for_a_pool_that_is_busy),
         cmocka_unit_test(pools_come_and_go_without_leaks),
         cmocka_unit_test(without_memory_there_is_no_pool),
         cmocka_unit_test(loops_do_not_allocate),

@@ -60,9 +60,11 @@ static void use(km_index *x) {
     uint64_t *all = km_index_ids(x, &n, &err);
     if (all && n && x->dim <= 64) {
         if (n > 100) n = 100;
-        km_place *places = km_index_places(x, all, n, &err);
+        km_snapshot *v = km_index_rows(x);
+        km_place *places = km_index_places(x, v, all, n, &err);
         float *out = malloc(sizeof *out * (size_t)(n * x->dim));
-        if (places) km_index_restore(x, NULL, places, n, out, &err);
+        if (places) km_index_restore(x, v, NULL, places, n, out, &err);
+        km_snapshot_drop(v);
         free(out);
         km_free(places);
     }

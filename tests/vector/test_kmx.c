@@ -45,9 +45,11 @@ static km_error use(const uint8_t *data, size_t size) {
         if (km_index_find(x, base, 1, 20, &o, NULL, ids, dist, &err) == KM_OK) {
             int64_t n;
             uint64_t *all = km_index_ids(x, &n, &err);
-            km_place *places = all ? km_index_places(x, all, n, &err) : NULL;
+            km_snapshot *v = km_index_rows(x);
+            km_place *places = all ? km_index_places(x, v, all, n, &err) : NULL;
             float *out = malloc(sizeof *out * (size_t)(n * DIM + 1));
-            if (places) km_index_restore(x, NULL, places, n, out, &err);
+            if (places) km_index_restore(x, v, NULL, places, n, out, &err);
+            km_snapshot_drop(v);
             free(out);
             km_free(all);
             km_free(places);
