@@ -255,7 +255,11 @@ KM_API km_tensor *km_cast(km_ctx *ctx, km_tensor *t, km_dtype dtype);
 
 /* ---- Views: no data is copied. Negative axes count from the end. ---- */
 
-/* Elements start, start+step, ... below stop along axis; step >= 1, negative bounds from the end. */
+/* Elements start, start+step, ... up to stop, which is left out, along axis. Negative bounds count
+ * from the end; stop KM_END takes all that is left in the direction of step. A negative step goes
+ * backwards: (-1, KM_END, -1) reverses. The view then has a negative stride; ops other than the
+ * elementwise ones copy it first. step is not 0. */
+#define KM_END INT64_MIN
 KM_API km_tensor *km_slice(km_ctx *ctx, km_tensor *t, int axis, int64_t start, int64_t stop,
                            int64_t step);
 KM_API km_tensor *km_narrow(km_ctx *ctx, km_tensor *t, int axis, int64_t start, int64_t count);
@@ -281,6 +285,7 @@ KM_API km_tensor *km_maximum(km_ctx *ctx, km_tensor *a, km_tensor *b); /* NaN wi
 KM_API km_tensor *km_minimum(km_ctx *ctx, km_tensor *a, km_tensor *b);
 KM_API km_tensor *km_add_scalar(km_ctx *ctx, km_tensor *a, double s);
 KM_API km_tensor *km_mul_scalar(km_ctx *ctx, km_tensor *a, double s);
+KM_API km_tensor *km_pow_scalar(km_ctx *ctx, km_tensor *a, double s); /* a^s; floats */
 
 KM_API km_tensor *km_neg(km_ctx *ctx, km_tensor *x);
 KM_API km_tensor *km_abs(km_ctx *ctx, km_tensor *x);
@@ -358,7 +363,19 @@ KM_API km_tensor *km_embedding(km_ctx *ctx, km_tensor *table, km_tensor *ids); /
 KM_API km_tensor *km_gather(km_ctx *ctx, km_tensor *x, int axis, km_tensor *index);
 /* A copy of x with src[i][j] added at x[i][index[i][j]]. */
 KM_API km_tensor *km_scatter_add(km_ctx *ctx, km_tensor *x, int axis, km_tensor *index, km_tensor *src);
+/* A copy of x with src[i][j] put at x[i][index[i][j]]; of equal indices the last one counts. */
+KM_API km_tensor *km_scatter(km_ctx *ctx, km_tensor *x, int axis, km_tensor *index, km_tensor *src);
 KM_API km_tensor *km_index_select(km_ctx *ctx, km_tensor *x, int axis, km_tensor *index); /* index (n) */
+/* What a mask (bool) picks, in row-major order. How much that is decides a shape, so the mask is
+ * read before the call returns: on a GPU it waits, and a step with such a call is never replayed as
+ * a graph. All three give a new tensor and none changes its inputs.
+ * masked_select: those x[i] whose mask[i] is true, as a list; x and mask broadcast.
+ * masked_scatter: a copy of x with the ith place that mask picks replaced by src[i]; mask broadcasts
+ *   to x's shape, and src has as many elements as it picks.
+ * nonzero: i64 (count, rank of x), the index of each element that is not 0; NaN is not 0. */
+KM_API km_tensor *km_masked_select(km_ctx *ctx, km_tensor *x, km_tensor *mask);
+KM_API km_tensor *km_masked_scatter(km_ctx *ctx, km_tensor *x, km_tensor *mask, km_tensor *src);
+KM_API km_tensor *km_nonzero(km_ctx *ctx, km_tensor *x);
 KM_API km_tensor *km_concat(km_ctx *ctx, km_tensor *const *parts, int n, int axis);
 KM_API km_tensor *km_stack(km_ctx *ctx, km_tensor *const *parts, int n, int axis); /* a new axis */
 

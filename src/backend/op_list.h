@@ -32,6 +32,7 @@
     X(CLAMP, clamp)           /* f[0] lo, f[1] hi */                                               \
     X(ADD_SCALAR, add_scalar) /* f[0] */                                                           \
     X(MUL_SCALAR, mul_scalar) /* f[0]; out may be the very tensor x */                             \
+    X(POW_SCALAR, pow_scalar) /* f[0]: x^f[0] */                                                   \
     /* Gradients of unary ops: dy, x or y (both strided) -> dx */                                  \
     X(ABS_GRAD, abs_grad)           /* dy, x: dy * sign(x), sign(0) = 0 */                         \
     X(SQRT_GRAD, sqrt_grad)         /* dy, y: dy / (2y) */                                         \
@@ -104,8 +105,15 @@
                                        * what out holds. Same bits every run. */                   \
     X(GATHER, gather)           /* x, index; axis -> out like index */                             \
     X(SCATTER_ADD, scatter_add) /* x, index, src; axis -> out like x. Same bits every run. */      \
+    X(SCATTER, scatter)         /* likewise, but puts; of equal indices the last one counts */     \
     X(INDEX_SELECT, index_select) /* x, index (n); axis */                                         \
     X(CONCAT, concat)           /* n_in parts (strided); axis */                                   \
+    /* What a mask (bool, of x's shape) picks, in row-major order; a result has room for n[0] of    \
+     * them: those beyond are left out, and zeros fill what is left.                               \
+     * masked_select: x, mask -> (n[0]). masked_scatter: x, mask, src (n) -> x with the places that \
+     * mask picks replaced by src, as far as it goes. nonzero: x -> i64 (n[0], x's rank): where x   \
+     * is not 0 (NaN is not). */                                                                   \
+    X(MASKED_SELECT, masked_select) X(MASKED_SCATTER, masked_scatter) X(NONZERO, nonzero)          \
     /* x (batch..., T, d), positions? (T), divisors? f32 (n[0] / 2); n[0] rotated dims (even), n[1]\
      * km_rope_pairs, n[2] 1 for the inverse rotation (the gradient), f[0] base. positions NULL:   \
      * 0, 1, 2, ... divisors: the frequency of pair i is divided by the ith. */                    \

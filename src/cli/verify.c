@@ -44,6 +44,12 @@ static int count_fallbacks(const collection *c) {
     return n;
 }
 
+static int count_references(const collection *c) {
+    int n = 0;
+    for (int i = 0; i < c->n; i++) n += c->results[i].reference;
+    return n;
+}
+
 static bool print_text(const collection *c, const char *device, bool quiet) {
     km_table t;
     km_table_init(&t, "llrrrrl",
@@ -60,7 +66,10 @@ static bool print_text(const collection *c, const char *device, bool quiet) {
         km_table_cell(&t, "%.2e", r->max_error);
         km_table_cell(&t, "%.2e", r->mean_error);
         km_table_cell(&t, "%.2e", r->tolerance);
-        km_table_cell(&t, "%s%s", r->passed ? "pass" : "FAIL", r->fallback ? " (fallback)" : "");
+        km_table_cell(&t, "%s%s", r->passed ? "pass" : "FAIL",
+                      r->fallback    ? " (fallback)"
+                      : r->reference ? " (the reference, on purpose)"
+                                     : "");
     }
     bool ok = km_table_rows(&t) == 0 || km_table_print(&t, stdout, 0);
     int failed = count_failed(c), fallbacks = count_fallbacks(c);
@@ -76,28 +85,29 @@ static bool print_text(const collection *c, const char *device, bool quiet) {
     else
         printf("all passed");
     if (fallbacks) printf("; %d used another device's kernel", fallbacks);
+    if (count_references(c))
+        printf("; %d are the reference on purpose (only GPUs use these ops)", count_references(c));
     printf("\n");
     return ok;
 }
 
 static json_t *result_json(const km_verify_result *r) {
-    return json_pack("{s:s, s:s, s:o, s:i, s:i, s:o, s:o, s:o, s:b, s:b, s:o}", "op", r->op,
+    return json_pack("{s:s, s:s, s:o, s:i, s:i, s:o, s:o, s:o, s:b, s:b, s:b, s:o}", "op", r->op,
                      "dtype", r->dtype, "formula", km_json_text(r->detail), "cases", r->cases,
                      "failed", r->failed, "max_error", km_json_number(r->max_error, 6),
                      "mean_error", km_json_number(r->mean_error, 6), "tolerance",
                      km_json_number(r->tolerance, 6), "passed", r->passed, "fallback", r->fallback,
-                     "worst", km_json_text(r->worst));
+                     "reference", r->reference, "worst", km_json_text(r->worst));
 }
 
 static int print_json(const collection *c, const char *device, const km_verify_how *how) {
     json_t *results = json_array();
     for (int i = 0; i < c->n; i++) json_array_append_new(results, result_json(&c->results[i]));
     int failed = count_failed(c);
-    return km_cli_print_json(json_pack("{s:s, s:s, s:I, s:b, s:i, s:i, s:b, s:o}", "kermes",
-                                       km_version(), "device", device, "seed",
-                                       (json_int_t)how->seed, "quick", how->quick, "checks", c->n,
-                                       "failed", failed, "passed", failed == 0, "results",
-                                       results));
+    return km_cli_print_json(
+        json_pack("{s:s, s:s, s:I, s:b, s:i, s:i, s:b, s:o}", "kermes", km_version(), "device",
+                  device, "seed", (json_int_t)how->seed, "quick", how->quick, "checks", c->n,
+                  "failed", failed, "passed", failed == 0, "results", results));
 }
 
 static bool known_op(const char *name, km_error *err) {

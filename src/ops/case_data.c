@@ -26,7 +26,8 @@ static km_shape base_shape(const km_case_in *in) {
         s.dim[1] = s.dim[2];
         s.dim[2] = swap;
         break;
-    case KM_L_PLAIN: break;
+    case KM_L_PLAIN:
+    case KM_L_BACK: break;
     }
     return s;
 }
@@ -40,6 +41,7 @@ km_tensor *km_case_view(km_ctx *ctx, const km_case *c, int i, km_tensor *base) {
     case KM_L_OFFSET: return km_narrow(ctx, base, 0, 2, in->shape.dim[0]);
     case KM_L_REPEAT: return km_broadcast(ctx, base, in->shape);
     case KM_L_HEADS: return km_transpose(ctx, base, 1, 2);
+    case KM_L_BACK: return km_slice(ctx, base, -1, -1, KM_END, -1);
     case KM_L_PLAIN: break;
     }
     return base;
@@ -136,7 +138,8 @@ km_tensor *km_case_base(km_ctx *ctx, const km_case *c, int i, km_dtype dtype, ui
 }
 
 const char *km_case_text(char *buf, size_t size, const km_case *c) {
-    static const char *const layouts[] = {"", " turned", " stepped", " offset", " repeated", " heads"};
+    static const char *const layouts[] = {"", " turned", " stepped", " offset", " repeated", " heads",
+                                          " backwards"};
     static const char *const values[] = {[KM_V_OFFSET] = " +1000", [KM_V_SPECIAL] = " special",
                                          [KM_V_LOW] = " with -inf"};
     char text[KM_SHAPE_TEXT];

@@ -51,7 +51,8 @@ static void copies(sink *s, km_op op) {
         in(KM_SCALAR, 0, 0), in(KM_SHAPE(0, 3), 0, 0), in(KM_SHAPE(7), 0, 0),
         in(KM_SHAPE(33, 65), 0, KM_L_TURNED), in(KM_SHAPE(5, 6), 0, KM_L_STEP),
         in(KM_SHAPE(2, 3, 4, 5, 3), 0, KM_L_TURNED), in(KM_SHAPE(6, 130), 0, KM_L_REPEAT),
-        in(KM_SHAPE(100, 257), 0, KM_L_OFFSET), in(KM_SHAPE(2, 3, 5, 8), 0, KM_L_HEADS)};
+        in(KM_SHAPE(100, 257), 0, KM_L_OFFSET), in(KM_SHAPE(2, 3, 5, 8), 0, KM_L_HEADS),
+        in(KM_SHAPE(19), 0, KM_L_BACK), in(KM_SHAPE(40, 33), 0, KM_L_BACK)};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         km_case c = {.op = op, .n_in = 1, .in = {shapes[i]}, .dtypes = KM_ANY & ~KM_BIT(KM_F64)};
         if (op == KM_OP_COPY) {
@@ -76,15 +77,17 @@ static void copies(sink *s, km_op op) {
 
 /* ---- Elementwise ---- */
 
-static void unaries(sink *s, km_op op, km_values values) {
+static void unaries_of(sink *s, km_op op, km_values values, double exponent) {
     km_case c = {.op = op, .n_in = 1, .dtypes = km_op_get(op)->dtypes & ~KM_BIT(KM_F64)};
     if (op == KM_OP_CLAMP) c.p.f[0] = -0.5, c.p.f[1] = 0.75;
     if (op == KM_OP_ADD_SCALAR || op == KM_OP_MUL_SCALAR) c.p.f[0] = 3;
+    if (op == KM_OP_POW_SCALAR) c.p.f[0] = exponent;
     const km_case_in shapes[] = {
         in(KM_SCALAR, values, 0), in(KM_SHAPE(0, 3), values, 0), in(KM_SHAPE(1), values, 0),
         in(KM_SHAPE(7), values, 0), in(KM_SHAPE(33, 65), values, KM_L_TURNED),
         in(KM_SHAPE(5, 6), values, KM_L_STEP), in(KM_SHAPE(4, 9), values, KM_L_REPEAT),
         in(KM_SHAPE(2, 3, 4, 2, 3), values, KM_L_TURNED), in(KM_SHAPE(3, 11), values, KM_L_OFFSET),
+        in(KM_SHAPE(21, 37), values, KM_L_BACK),
         in(KM_SHAPE(100003), values, 0), in(KM_SHAPE(1203), KM_V_SPECIAL, 0)};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         c.in[0] = shapes[i];
@@ -93,6 +96,14 @@ static void unaries(sink *s, km_op op, km_values values) {
         if (shapes[i].values == KM_V_SPECIAL) c.dtypes &= HALVES;
         put(s, &c);
     }
+}
+
+static void unaries(sink *s, km_op op, km_values values) { unaries_of(s, op, values, 0); }
+
+/* Squares and first powers are computed in ways of their own. */
+static void powers(sink *s, km_op op) {
+    static const double exponents[] = {2, 1, 0, 0.5, -1.5, 3};
+    for (int i = 0; i < 6; i++) unaries_of(s, op, KM_V_POSITIVE, exponents[i]);
 }
 
 /* Two operands whose shapes and layouts meet in every way the kernels tell apart. */
@@ -110,6 +121,8 @@ static void binaries(sink *s, km_op op, km_values va, km_values vb) {
         {in(KM_SCALAR, va, 0), in(KM_SHAPE(6, 5), vb, KM_L_OFFSET)},
         {in(KM_SHAPE(0, 4), va, 0), in(KM_SHAPE(1, 4), vb, 0)},
         {in(KM_SHAPE(3, 8), va, KM_L_REPEAT), in(KM_SHAPE(3, 8), vb, 0)},
+        {in(KM_SHAPE(5, 9), va, KM_L_BACK), in(KM_SHAPE(5, 9), vb, 0)},
+        {in(KM_SHAPE(5, 9), va, KM_L_TURNED), in(KM_SHAPE(9), vb, KM_L_BACK)},
         {in(KM_SHAPE(50021), va, 0), in(KM_SHAPE(50021), vb, 0)},
         {in(KM_SHAPE(129, 300), va, 0), in(KM_SHAPE(300), vb, 0)},
         {in(KM_SHAPE(129, 300), va, 0), in(KM_SHAPE(129, 1), vb, 0)},
@@ -451,11 +464,12 @@ static void gathers(sink *s, km_op op) {
         {KM_SHAPE(5), KM_SHAPE(9), 0}, {KM_SHAPE(4, 6), KM_SHAPE(4, 3), 1},
         {KM_SHAPE(4, 6), KM_SHAPE(7, 6), 0}, {KM_SHAPE(4, 6), KM_SHAPE(2, 9), 1},
         {KM_SHAPE(3, 4, 5), KM_SHAPE(3, 6, 5), 1}, {KM_SHAPE(4, 6), KM_SHAPE(4, 0), 1},
-        {KM_SHAPE(65, 130), KM_SHAPE(65, 300), 1}};
+        {KM_SHAPE(65, 130), KM_SHAPE(65, 300), 1}, {KM_SHAPE(5, 6, 7), KM_SHAPE(3, 8, 4), 1},
+        {KM_SHAPE(5, 6, 7), KM_SHAPE(9, 2, 7), 0}, {KM_SHAPE(9000), KM_SHAPE(7000), 0}};
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         int64_t limit = list[i].x.dim[list[i].axis];
-        km_case c = {.op = op, .p = {.axis = list[i].axis}, .no_gradient = i == 6,
-                     .dtypes = KM_FLOATS & ~KM_BIT(KM_F64)};
+        km_case c = {.op = op, .p = {.axis = list[i].axis}, .no_gradient = i == 6 || i == 9,
+                     .dtypes = (KM_FLOATS & ~KM_BIT(KM_F64)) | SMALL_INTS};
         km_dtype wide = i & 1 ? KM_I32 : KM_I64;
         c.in[0] = in(list[i].x, 0, i == 1 ? KM_L_TURNED : KM_L_PLAIN);
         if (op == KM_OP_INDEX_SELECT) {
@@ -466,9 +480,32 @@ static void gathers(sink *s, km_op op) {
             c.in[1] = typed(list[i].index, KM_V_INDEX, wide, limit);
             c.in[2] = in(list[i].index, 0, 0);
         }
-        if (op != KM_OP_SCATTER_ADD) c.dtypes |= SMALL_INTS | KM_BIT(KM_BOOL);
+        if (op != KM_OP_SCATTER_ADD) c.dtypes |= KM_BIT(KM_BOOL);
         put(s, &c);
     }
+}
+
+/* Room for all that could be picked (zeros fill the rest), and for fewer than are. */
+static void masks(sink *s, km_op op) {
+    static const km_shape shapes[] = {{0, {0}},          {1, {0}},      {1, {1}},   {1, {9}},
+                                      {2, {5, 7}},       {3, {4, 0, 3}}, {3, {2, 3, 4}},
+                                      {2, {33, 1000}},   {1, {70001}}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (int less = 0; less < 2; less++) {
+            int64_t n = km_shape_count(shapes[i]), room = less ? n / 4 : n;
+            km_case c = {.op = op, .n_in = 2, .p = {.n = {room}}, .no_gradient = n > 3000,
+                         .dtypes = KM_ANY & ~KM_BIT(KM_F64)};
+            km_case_layout layout = i == 4 ? KM_L_TURNED : i == 6 ? KM_L_BACK : KM_L_PLAIN;
+            c.in[0] = in(shapes[i], op == KM_OP_NONZERO ? KM_V_BOOL : KM_V_NORMAL, layout);
+            c.in[1] = typed(shapes[i], KM_V_BOOL, KM_BOOL, 0);
+            c.in[2] = in(KM_SHAPE(room), 0, 0);
+            if (op == KM_OP_NONZERO) c.n_in = 1;
+            if (op == KM_OP_MASKED_SCATTER) { /* the rule counts on a src that is long enough */
+                c.n_in = 3;
+                c.no_gradient |= less;
+            }
+            put(s, &c);
+        }
 }
 
 static void concats(sink *s, km_op op) {
@@ -735,6 +772,7 @@ void km_cases_each(km_op op, km_case_fn fn, void *user) {
     case KM_OP_SIGMOID: case KM_OP_RELU: case KM_OP_GELU: case KM_OP_GELU_ERF: case KM_OP_SILU:
     case KM_OP_CLAMP: case KM_OP_ADD_SCALAR: case KM_OP_MUL_SCALAR:
         unaries(&s, op, KM_V_NORMAL); break;
+    case KM_OP_POW_SCALAR: powers(&s, op); break;
     case KM_OP_WHERE: case KM_OP_MASKED_FILL: chooses(&s, op); break;
     case KM_OP_TRIU: case KM_OP_TRIL: triangles(&s, op); break;
     case KM_OP_DROPOUT: dropouts(&s, op); break;
@@ -756,7 +794,9 @@ void km_cases_each(km_op op, km_case_fn fn, void *user) {
     case KM_OP_LAYER_NORM: case KM_OP_RMS_NORM: case KM_OP_ADD_LAYER_NORM: case KM_OP_ADD_RMS_NORM:
     case KM_OP_LAYER_NORM_GRAD: case KM_OP_RMS_NORM_GRAD: norms(&s, op); break;
     case KM_OP_EMBEDDING: case KM_OP_EMBEDDING_GRAD: embeddings(&s, op); break;
-    case KM_OP_GATHER: case KM_OP_SCATTER_ADD: case KM_OP_INDEX_SELECT: gathers(&s, op); break;
+    case KM_OP_GATHER: case KM_OP_SCATTER_ADD: case KM_OP_SCATTER: case KM_OP_INDEX_SELECT:
+        gathers(&s, op); break;
+    case KM_OP_MASKED_SELECT: case KM_OP_MASKED_SCATTER: case KM_OP_NONZERO: masks(&s, op); break;
     case KM_OP_CONCAT: concats(&s, op); break;
     case KM_OP_ROPE: ropes(&s, op); break;
     case KM_OP_ATTENTION: case KM_OP_ATTENTION_GRAD: attentions(&s, op); break;

@@ -24,7 +24,8 @@ typedef enum km_case_layout {
     KM_L_STEP,    /* every second element of a longer last axis */
     KM_L_OFFSET,  /* a part of a longer first axis */
     KM_L_REPEAT,  /* the first axis is one slice, repeated */
-    KM_L_HEADS    /* (B, H, T, D) over memory laid out (B, T, H, D) */
+    KM_L_HEADS,   /* (B, H, T, D) over memory laid out (B, T, H, D) */
+    KM_L_BACK     /* the last axis from its end: a negative stride */
 } km_case_layout;
 
 typedef struct km_case_in {

@@ -60,11 +60,11 @@ void km_rows_encode_codes(km_op_row *t) {
     t[KM_OP_ENCODE_LEVELS] = (km_op_row){.formula = "rows to codes of a level a column",
                                          .min_in = LEVEL_INPUTS, .max_in = LEVEL_INPUTS,
                                          .dtypes = KM_BIT(KM_F32), .infer = infer_levels,
-                                         .tol = KM_TOL_EXACT};
+                                         .flags = KM_OP_GPU_ALONE, .tol = KM_TOL_EXACT};
     t[KM_OP_ENCODE_TRELLIS] = (km_op_row){.formula = "rows to codes of a trellis over their columns",
                                           .min_in = TRELLIS_INPUTS, .max_in = TRELLIS_INPUTS,
                                           .dtypes = KM_BIT(KM_F32), .infer = infer_trellis,
-                                          .tol = KM_TOL_EXACT};
+                                          .flags = KM_OP_GPU_ALONE, .tol = KM_TOL_EXACT};
 }
 
 km_tensor *km_encode_levels(km_ctx *ctx, km_tensor *z, km_tensor *square, const km_level_code *how) {

@@ -1,5 +1,6 @@
 /* Picking and placing by index. */
 #include "ops/families.h"
+#include "ops/run.h"
 
 static km_status same(km_outputs *out, km_dtype dtype, km_shape shape) {
     *out = (km_outputs){.n = 1, .dtype = {dtype}, .shape = {shape}};
@@ -88,6 +89,34 @@ static km_status infer_concat(km_ctx *ctx, const char *name, km_tensor *const *i
     return same(out, in[0]->dtype, s);
 }
 
+static km_status want_mask(km_ctx *ctx, const char *name, const km_tensor *x,
+                           const km_tensor *mask) {
+    if (km_want_dtype(ctx, name, "mask", mask, KM_BIT(KM_BOOL)) != KM_OK) return ctx->error.code;
+    return km_want_shape(ctx, name, "mask", mask, x->shape);
+}
+
+static km_status infer_masked_select(km_ctx *ctx, const char *name, km_tensor *const *in, int n_in,
+                                     const km_params *p, km_outputs *out) {
+    if (want_mask(ctx, name, in[0], in[1]) != KM_OK) return ctx->error.code;
+    return same(out, in[0]->dtype, KM_SHAPE(p->n[0]));
+}
+
+static km_status infer_masked_scatter(km_ctx *ctx, const char *name, km_tensor *const *in, int n_in,
+                                      const km_params *p, km_outputs *out) {
+    char text[KM_SHAPE_TEXT];
+    if (want_mask(ctx, name, in[0], in[1]) != KM_OK) return ctx->error.code;
+    if (km_want_same_dtype(ctx, name, in[0], in[2]) != KM_OK) return ctx->error.code;
+    if (in[2]->shape.ndim != 1)
+        return km_fail(ctx, KM_ERR_SHAPE, "%s: src must be a list, not %s", name,
+                       km_shape_text(text, in[2]->shape));
+    return same(out, in[0]->dtype, in[0]->shape);
+}
+
+static km_status infer_nonzero(km_ctx *ctx, const char *name, km_tensor *const *in, int n_in,
+                               const km_params *p, km_outputs *out) {
+    return same(out, KM_I64, KM_SHAPE(p->n[0], in[0]->shape.ndim));
+}
+
 /* ---- Gradients ---- */
 
 /* Added to the gradient the table has already (a tied head's, say), where it has one: only the rows
@@ -122,6 +151,41 @@ static void grad_scatter_add(km_ctx *ctx, km_node *n) {
         km_grad_add(ctx, n->in[2], km_gather(ctx, n->grad[0], n->p.axis, n->in[1]));
 }
 
+/* What was written over passes nothing on to x; of several that were written to one place, only the
+ * last, which stayed, gets that place's gradient. */
+static void grad_scatter(km_ctx *ctx, km_node *n) {
+    km_tensor *index = n->in[1], *dy = n->grad[0];
+    km_device *dev = km_tensor_dev(index);
+    int axis = n->p.axis;
+    km_tensor *zero = km_fill_on(ctx, dev, dy->dtype, KM_SCALAR, 0);
+    if (!zero) return;
+    km_tensor *zeros = km_broadcast(ctx, zero, index->shape);
+    if (km_needs(n, 0)) km_grad_add(ctx, n->in[0], km_scatter(ctx, dy, axis, index, zeros));
+    if (!km_needs(n, 2)) return;
+    int64_t count = km_shape_count(index->shape);
+    km_params p = {.dtype = KM_I64, .shape = KM_SHAPE(count), .f = {0, 1}};
+    km_tensor *own = km_apply_on(ctx, dev, KM_OP_ARANGE, NULL, 0, &p, NULL);
+    own = own ? km_reshape(ctx, own, index->shape) : NULL;
+    km_tensor *none = km_fill_on(ctx, dev, KM_I64, dy->shape, -1);
+    km_tensor *stayed = km_gather(ctx, km_scatter(ctx, none, axis, index, own), axis, index);
+    km_grad_add(ctx, n->in[2], km_where(ctx, km_eq(ctx, stayed, own),
+                                        km_gather(ctx, dy, axis, index), zero));
+}
+
+static void grad_masked_select(km_ctx *ctx, km_node *n) {
+    km_tensor *x = n->in[0], *zero = km_fill_on(ctx, km_tensor_dev(x), x->dtype, x->shape, 0);
+    km_grad_add(ctx, x, km_apply(ctx, KM_OP_MASKED_SCATTER,
+                                 (km_tensor *[]){zero, n->in[1], n->grad[0]}, 3, NULL, NULL));
+}
+
+static void grad_masked_scatter(km_ctx *ctx, km_node *n) {
+    km_tensor *mask = n->in[1], *dy = n->grad[0];
+    if (km_needs(n, 0)) km_grad_add(ctx, n->in[0], km_masked_fill(ctx, dy, mask, 0));
+    if (!km_needs(n, 2)) return;
+    km_params p = {.n = {n->in[2]->shape.dim[0]}};
+    km_grad_add(ctx, n->in[2], km_apply2(ctx, KM_OP_MASKED_SELECT, dy, mask, &p));
+}
+
 static void grad_index_select(km_ctx *ctx, km_node *n) {
     km_shape line = n->out[0]->shape; /* the list along `axis`, repeated over the rest */
     for (int i = 0; i < line.ndim; i++)
@@ -151,6 +215,13 @@ void km_rows_index(km_op_row *t) {
     INDEX(SCATTER_ADD, "y = x; y[i][index[i][j]] += src[i][j]", 3, KM_NUMBERS, infer_scatter_add,
           grad_scatter_add, 2);
     INDEX(INDEX_SELECT, "y[i] = x[index[i]]", 2, KM_ANY, infer_index_select, grad_index_select, 2);
+    INDEX(SCATTER, "y = x; y[i][index[i][j]] = src[i][j]", 3, KM_ANY, infer_scatter_add,
+          grad_scatter, 2);
+    INDEX(MASKED_SELECT, "those x[i] whose mask[i] is true", 2, KM_ANY, infer_masked_select,
+          grad_masked_select, 2);
+    INDEX(MASKED_SCATTER, "y = x; the ith place that mask picks = src[i]", 3, KM_ANY,
+          infer_masked_scatter, grad_masked_scatter, 2);
+    INDEX(NONZERO, "those i whose x[i] is not 0", 1, KM_ANY, infer_nonzero, NULL, 0);
     INDEX(CONCAT, "parts one after another", 1, KM_ANY, infer_concat, grad_concat, 0);
     t[KM_OP_CONCAT].max_in = -1;
     t[KM_OP_CONCAT].flags = KM_OP_STRIDED;
@@ -179,6 +250,80 @@ km_tensor *km_scatter_add(km_ctx *ctx, km_tensor *x, int axis, km_tensor *index,
     km_params p = {0};
     if (!axis_params(ctx, KM_OP_SCATTER_ADD, x, axis, &p)) return NULL;
     return km_apply(ctx, KM_OP_SCATTER_ADD, (km_tensor *[]){x, index, src}, 3, &p, NULL);
+}
+
+km_tensor *km_scatter(km_ctx *ctx, km_tensor *x, int axis, km_tensor *index, km_tensor *src) {
+    km_params p = {0};
+    if (!axis_params(ctx, KM_OP_SCATTER, x, axis, &p)) return NULL;
+    return km_apply(ctx, KM_OP_SCATTER, (km_tensor *[]){x, index, src}, 3, &p, NULL);
+}
+
+/* How many elements of a bool tensor are true; -1 when the context failed. On the host they are
+ * looked at where they are, on a GPU they are summed there and one number is read. */
+static int64_t count_true(km_ctx *ctx, km_tensor *mask) {
+    int64_t count = 0;
+    int mark = ctx->n_step;
+    ctx->no_grad++;
+    if (km_tensor_dev(mask)->host) {
+        km_tensor *flat = km_to_contiguous(ctx, mask);
+        int64_t n = flat ? km_shape_count(flat->shape) : 0;
+        const uint8_t *m = n ? km_tensor_ptr(flat) : NULL;
+        uint8_t first; /* read as a caller would, so that a step being captured is not replayed */
+        if (n && flat->storage->lane->device->ops->download(flat->storage->lane, &first, m, 1) == KM_OK)
+            for (int64_t i = 0; i < n; i++) count += m[i] != 0;
+    } else {
+        km_tensor *sum = km_sum(ctx, km_cast(ctx, mask, KM_I64), NULL, 0, false);
+        if (sum) km_read(ctx, sum, &count, sizeof count);
+    }
+    ctx->no_grad--;
+    km_step_drop(ctx, mark, NULL, 0);
+    return km_failed(ctx) ? -1 : count;
+}
+
+km_tensor *km_masked_select(km_ctx *ctx, km_tensor *x, km_tensor *mask) {
+    const char *name = "masked_select";
+    km_shape s;
+    if (km_want_input(ctx, name, 0, x) != KM_OK || km_want_input(ctx, name, 1, mask) != KM_OK ||
+        km_want_dtype(ctx, name, "mask", mask, KM_BIT(KM_BOOL)) != KM_OK)
+        return NULL;
+    if (!km_shape_broadcast(x->shape, mask->shape, &s)) {
+        char a[KM_SHAPE_TEXT], b[KM_SHAPE_TEXT];
+        km_fail(ctx, KM_ERR_SHAPE, "%s: shapes do not broadcast: %s and %s", name,
+                km_shape_text(a, x->shape), km_shape_text(b, mask->shape));
+        return NULL;
+    }
+    mask = km_broadcast(ctx, mask, s);
+    x = km_broadcast(ctx, x, s);
+    int64_t count = mask && x ? count_true(ctx, mask) : -1;
+    return count < 0 ? NULL
+                     : km_apply2(ctx, KM_OP_MASKED_SELECT, x, mask, &(km_params){.n = {count}});
+}
+
+km_tensor *km_masked_scatter(km_ctx *ctx, km_tensor *x, km_tensor *mask, km_tensor *src) {
+    const char *name = "masked_scatter";
+    if (km_want_input(ctx, name, 0, x) != KM_OK || km_want_input(ctx, name, 1, mask) != KM_OK ||
+        km_want_input(ctx, name, 2, src) != KM_OK ||
+        km_want_dtype(ctx, name, "mask", mask, KM_BIT(KM_BOOL)) != KM_OK)
+        return NULL;
+    mask = km_broadcast(ctx, mask, x->shape);
+    int64_t count = mask ? count_true(ctx, mask) : -1;
+    if (count < 0) return NULL;
+    if (count != km_shape_count(src->shape)) {
+        km_fail(ctx, KM_ERR_SHAPE, "%s: the mask picks %lld places, src has %lld elements", name,
+                (long long)count, (long long)km_shape_count(src->shape));
+        return NULL;
+    }
+    return km_apply(ctx, KM_OP_MASKED_SCATTER, (km_tensor *[]){x, mask, src}, 3, NULL, NULL);
+}
+
+km_tensor *km_nonzero(km_ctx *ctx, km_tensor *x) {
+    if (km_want_input(ctx, "nonzero", 0, x) != KM_OK ||
+        km_want_dtype(ctx, "nonzero", NULL, x, KM_ANY) != KM_OK)
+        return NULL;
+    km_tensor *set = x;
+    if (x->dtype != KM_BOOL) set = km_ne(ctx, x, km_fill_on(ctx, km_tensor_dev(x), x->dtype, KM_SCALAR, 0));
+    int64_t count = set ? count_true(ctx, set) : -1;
+    return count < 0 ? NULL : km_apply1(ctx, KM_OP_NONZERO, x, &(km_params){.n = {count}});
 }
 
 km_tensor *km_index_select(km_ctx *ctx, km_tensor *x, int axis, km_tensor *index) {

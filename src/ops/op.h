@@ -53,7 +53,8 @@ enum {
     KM_OP_ELEMENTWISE = 1, /* inputs broadcast to out's shape by strides */
     KM_OP_STRIDED = 2,     /* kernels take inputs with any strides; else inputs are made contiguous */
     KM_OP_MATRIX = 4,      /* inputs are matrices: strides as matmul wants them */
-    KM_OP_VIEW = 8         /* no kernel */
+    KM_OP_VIEW = 8,        /* no kernel */
+    KM_OP_GPU_ALONE = 16   /* only GPUs use it, so on the host the reference serves on purpose */
 };
 
 typedef km_status (*km_infer_fn)(km_ctx *ctx, const char *name, km_tensor *const *in, int n_in,

@@ -19,7 +19,15 @@ static bool is_matrix(const km_tensor *t) {
     return by_rows || by_cols;
 }
 
+/* A slice that goes backwards. */
+static bool is_reversed(const km_tensor *t) {
+    for (int i = 0; i < t->shape.ndim; i++)
+        if (t->stride[i] < 0 && t->shape.dim[i] > 1) return true;
+    return false;
+}
+
 static bool needs_copy(const km_op_row *row, km_op op, const km_tensor *t) {
+    if (is_reversed(t)) return op != KM_OP_COPY && op != KM_OP_CAST;
     if (row->flags & (KM_OP_ELEMENTWISE | KM_OP_STRIDED)) return false;
     if (row->flags & KM_OP_MATRIX) return !is_matrix(t);
     if ((op == KM_OP_ATTENTION || op == KM_OP_ATTENTION_GRAD) && t->shape.ndim == 4)
@@ -29,10 +37,11 @@ static bool needs_copy(const km_op_row *row, km_op op, const km_tensor *t) {
     return !km_is_contiguous(t);
 }
 
-/* Says once per op and device that another device does its work. */
+/* Says once per op and device that another device does its work, where that was not meant so. */
 static void note_fallback(km_op op, const km_device *from, const km_device *to, km_dtype dtype) {
     static atomic_uchar said[KM_OP_COUNT];
     unsigned char bit = from->host ? 1 : 2;
+    if (from->host && (km_op_get(op)->flags & KM_OP_GPU_ALONE)) return;
     if (atomic_fetch_or(&said[op], bit) & bit) return;
     km_note(KM_LOG_INFO, "%s has no kernel for %s of %s; using %s", from->name, km_op_name(op),
             km_dtype_name(dtype), to->name);
@@ -40,12 +49,26 @@ static void note_fallback(km_op op, const km_device *from, const km_device *to, 
 
 static km_status run_on(km_ctx *ctx, km_device *device, const km_call *c);
 
-/* Elements from the first to the last that t shows, those between them included. */
+/* Elements from the first in memory to the last that t shows, those between them included. */
 static int64_t span_of(const km_tensor *t) {
     int64_t n = 1;
     if (km_shape_count(t->shape) == 0) return 0;
-    for (int i = 0; i < t->shape.ndim; i++) n += (t->shape.dim[i] - 1) * t->stride[i];
+    for (int i = 0; i < t->shape.ndim; i++)
+        n += (t->shape.dim[i] - 1) * (t->stride[i] < 0 ? -t->stride[i] : t->stride[i]);
     return n;
+}
+
+/* How many of them lie before t's own first element: those of axes that go backwards. */
+static int64_t before(const km_tensor *t) {
+    int64_t n = 0;
+    if (km_shape_count(t->shape) == 0) return 0;
+    for (int i = 0; i < t->shape.ndim; i++)
+        if (t->stride[i] < 0) n -= (t->shape.dim[i] - 1) * t->stride[i];
+    return n;
+}
+
+static void *lowest(const km_tensor *t) {
+    return (char *)km_tensor_ptr(t) - km_dtype_bytes(t->dtype, before(t));
 }
 
 /* t as it is, strides and all, in `there`'s memory; with its elements when `filled`. */
@@ -54,13 +77,13 @@ static km_tensor *twin(km_ctx *ctx, km_lane *there, const char *name, const km_t
     int64_t span = span_of(t);
     if (km_unsettle(ctx, t) != KM_OK) return NULL;
     km_tensor *flat = km_tensor_new(ctx, there, name, t->dtype, KM_SHAPE(span));
-    km_tensor *view = flat ? km_tensor_view(ctx, flat, t->shape, t->stride, 0) : NULL;
+    km_tensor *view = flat ? km_tensor_view(ctx, flat, t->shape, t->stride, before(t)) : NULL;
     km_lane *from = t->storage->lane;
     size_t bytes = (size_t)km_dtype_bytes(t->dtype, span);
     if (view && filled && bytes && t->storage->drop) /* in the host's memory, whoever uses it */
-        memcpy(km_tensor_ptr(view), km_tensor_ptr(t), bytes);
+        memcpy(km_tensor_ptr(flat), lowest(t), bytes);
     else if (view && filled && bytes &&
-             from->device->ops->download(from, km_tensor_ptr(view), km_tensor_ptr(t), bytes) != KM_OK)
+             from->device->ops->download(from, km_tensor_ptr(flat), lowest(t), bytes) != KM_OK)
         return NULL;
     return view;
 }
@@ -101,8 +124,7 @@ static km_status run_elsewhere(km_ctx *ctx, km_device *device, const km_call *c)
         km_lane *lane = c->out[i]->storage->lane;
         size_t bytes = (size_t)km_dtype_bytes(out[i]->dtype, span_of(out[i]));
         if (bytes)
-            s = lane->device->ops->upload(lane, km_tensor_ptr(c->out[i]), km_tensor_ptr(out[i]),
-                                          bytes);
+            s = lane->device->ops->upload(lane, lowest(c->out[i]), lowest(out[i]), bytes);
     }
     for (int i = 3; i < 5 && s == KM_OK && c->op == KM_OP_ATTEND; i++) { /* the caches it changed */
         km_lane *lane = c->in[i]->storage->lane;

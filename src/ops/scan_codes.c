@@ -46,7 +46,8 @@ static km_status infer_scan(km_ctx *ctx, const char *name, km_tensor *const *in,
 void km_rows_scan_codes(km_op_row *t) {
     t[KM_OP_SCAN_CODES] = (km_op_row){.formula = "the k coded rows nearest to each query",
                                       .min_in = RATE, .max_in = INPUTS, .dtypes = KM_BIT(KM_F32),
-                                      .infer = infer_scan, .tol = KM_TOL_SUM};
+                                      .flags = KM_OP_GPU_ALONE, .infer = infer_scan,
+                                      .tol = KM_TOL_SUM};
 }
 
 km_status km_scan_coded(km_ctx *ctx, km_tensor *query, const km_coded *r, int64_t k,

@@ -31,6 +31,13 @@ static void grad_mul_scalar(km_ctx *ctx, km_node *n) {
     km_grad_add(ctx, n->in[0], km_mul_scalar(ctx, n->grad[0], n->p.f[0]));
 }
 
+/* y = x^s: dx = dy s x^(s-1), and 0 for s = 0, even where x^(-1) is infinite. */
+static void grad_pow_scalar(km_ctx *ctx, km_node *n) {
+    double s = n->p.f[0];
+    km_tensor *slope = km_mul_scalar(ctx, km_pow_scalar(ctx, n->in[0], s == 0 ? 0 : s - 1), s);
+    km_grad_add(ctx, n->in[0], km_mul(ctx, n->grad[0], slope));
+}
+
 /* Rules by an op of their own: of the input, or of the output. */
 #define FROM_INPUT(name, OP)                                                                       \
     static void grad_##name(km_ctx *ctx, km_node *n) {                                             \
@@ -80,6 +87,7 @@ void km_rows_unary(km_op_row *t) {
     UNARY(CLAMP, "min(max(x, lo), hi)", KM_NUMBERS, grad_clamp, 1, 0, KM_TOL_EXACT);
     UNARY(ADD_SCALAR, "x + s", KM_NUMBERS, grad_add_scalar, 0, 0, KM_TOL_ELEM);
     UNARY(MUL_SCALAR, "s x", KM_NUMBERS, grad_mul_scalar, 0, 0, KM_TOL_ELEM);
+    UNARY(POW_SCALAR, "x^s", KM_FLOATS, grad_pow_scalar, 1, 0, KM_TOL_TRANS);
     t[KM_OP_CLAMP].infer = infer_clamp;
     PAIR(ABS_GRAD, "dy sign(x)", KM_TOL_EXACT);
     PAIR(SQRT_GRAD, "dy / (2 y)", KM_TOL_ELEM);
@@ -122,4 +130,8 @@ km_tensor *km_add_scalar(km_ctx *ctx, km_tensor *a, double s) {
 
 km_tensor *km_mul_scalar(km_ctx *ctx, km_tensor *a, double s) {
     return km_apply1(ctx, KM_OP_MUL_SCALAR, a, &(km_params){.f = {s}});
+}
+
+km_tensor *km_pow_scalar(km_ctx *ctx, km_tensor *a, double s) {
+    return km_apply1(ctx, KM_OP_POW_SCALAR, a, &(km_params){.f = {s}});
 }

@@ -157,7 +157,9 @@ static bool one_case(void *user, const km_case *c) {
     km_apply_on(ctx, km_ref_device(), c->op, ref_in, c->n_in, &c->p, want);
     uint64_t before = ctx->fallbacks;
     km_apply_on(ctx, dev, c->op, dev_in, c->n_in, &c->p, got);
-    r->r.fallback |= ctx->fallbacks != before;
+    bool meant = dev && dev->host && (km_op_get(c->op)->flags & KM_OP_GPU_ALONE);
+    r->r.reference |= meant;
+    r->r.fallback |= !meant && ctx->fallbacks != before;
     tally t = {0};
     double scale = size_of_layer(c), tolerance = 0;
     km_tol tol = km_op_get(c->op)->tol;

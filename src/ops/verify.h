@@ -13,6 +13,7 @@ typedef struct km_verify_result {
     double tolerance;        /* the loosest that applied */
     bool passed;
     bool fallback;           /* at least one case ran elsewhere for want of a kernel */
+    bool reference;          /* the op's row says that the reference serves on this device */
     char worst[160];         /* the case with the largest error, and why it failed */
 } km_verify_result;
 

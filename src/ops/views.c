@@ -29,13 +29,19 @@ static void grad_slice(km_ctx *ctx, km_node *n) {
     km_tensor *whole = km_grad_buffer(ctx, n->in[0]);
     if (!whole) return;
     const km_params *p = &n->p; /* axis, n: start, step */
-    int64_t stride[KM_MAX_DIMS];
+    int64_t stride[KM_MAX_DIMS], start = p->n[0], step = p->n[1];
+    km_tensor *dy = n->grad[0];
+    if (step < 0) { /* what is written to lies forwards */
+        start += step * (n->out[0]->shape.dim[p->axis] - 1);
+        step = -step;
+        dy = km_slice(ctx, dy, p->axis, -1, KM_END, -1);
+    }
     for (int i = 0; i < whole->shape.ndim; i++) stride[i] = whole->stride[i];
-    int64_t offset = whole->offset + p->n[0] * stride[p->axis];
-    stride[p->axis] *= p->n[1];
+    int64_t offset = whole->offset + start * stride[p->axis];
+    stride[p->axis] *= step;
     km_tensor *part = km_tensor_view(ctx, whole, n->out[0]->shape, stride, offset);
-    if (!part) return;
-    km_tensor *in[] = {part, n->grad[0]};
+    if (!part || !dy) return;
+    km_tensor *in[] = {part, dy};
     km_apply_into(ctx, KM_OP_ADD, in, 2, NULL, part);
 }
 
@@ -74,20 +80,28 @@ km_tensor *km_slice(km_ctx *ctx, km_tensor *t, int axis, int64_t start, int64_t 
     if (km_want_axis(ctx, "slice", axis, t->shape, &p.axis) != KM_OK) return NULL;
     int64_t size = t->shape.dim[p.axis];
     int64_t from = start < 0 ? start + size : start, to = stop < 0 ? stop + size : stop;
-    if (step < 1 || from < 0 || from > size || to < from || to > size) {
+    bool back = step < 0; /* then `to` may be the place before the first, -1 */
+    if (stop == KM_END) to = back ? -1 : size;
+    bool fits = back ? from < size && to >= -1 && to <= from
+                     : step > 0 && from >= 0 && from <= size && to >= from && to <= size;
+    if (!fits) {
         km_fail(ctx, KM_ERR_RANGE, "slice: %lld:%lld:%lld does not lie in axis %d of size %lld",
                 (long long)start, (long long)stop, (long long)step, p.axis, (long long)size);
         return NULL;
     }
     km_shape s = t->shape;
-    s.dim[p.axis] = (to - from) / step + ((to - from) % step != 0);
+    /* In unsigned numbers: a step of INT64_MIN has no other sign. */
+    uint64_t span = back ? (uint64_t)(from - to) : (uint64_t)(to - from);
+    uint64_t each = back ? 0 - (uint64_t)step : (uint64_t)step;
+    s.dim[p.axis] = (int64_t)(span / each + (span % each != 0));
+    if (s.dim[p.axis] == 0) from = 0;
     int64_t stride[KM_MAX_DIMS];
     for (int i = 0; i < s.ndim; i++) stride[i] = t->stride[i];
     int64_t offset = t->offset + from * stride[p.axis];
     /* One element needs no stride, and a huge step must not overflow it. */
     if (s.dim[p.axis] > 1) stride[p.axis] *= step;
     p.n[0] = from;
-    p.n[1] = s.dim[p.axis] > 1 ? step : 1;
+    p.n[1] = s.dim[p.axis] > 1 ? step : 1; /* < 0 only where it matters */
     return view(ctx, KM_OP_SLICE, t, s, stride, offset, &p);
 }
 

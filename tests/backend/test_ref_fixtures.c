@@ -1,4 +1,5 @@
-/* The reference backend against PyTorch in float64: every case of tests/fixtures/ops.txt, then
+/* The reference backend against PyTorch in float64, every case of tests/fixtures/ops.txt, and against
+ * NumPy, those of index.txt; then
  * the same cases in odd layouts (same bits) and in the narrower floats (rounded once). */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -117,10 +118,10 @@ static bool next_fixture(FILE *file, fixture *f) {
 }
 
 /* Runs `check` on every case. */
-static void each_fixture(void (*check)(const fixture *f)) {
+static void each_of_file(const char *name, int at_least, void (*check)(const fixture *f)) {
     char path[4096];
     const char *src = getenv("SRC_DIR");
-    snprintf(path, sizeof path, "%s/tests/fixtures/ops.txt", src ? src : ".");
+    snprintf(path, sizeof path, "%s/tests/fixtures/%s", src ? src : ".", name);
     FILE *file = fopen(path, "r");
     if (!file) fail_msg("%s cannot be read", path);
     fixture f;
@@ -131,7 +132,12 @@ static void each_fixture(void (*check)(const fixture *f)) {
         n++;
     }
     fclose(file);
-    assert_true(n > 150);
+    assert_true(n >= at_least);
+}
+
+static void each_fixture(void (*check)(const fixture *f)) {
+    each_of_file("ops.txt", 150, check);
+    each_of_file("index.txt", 40, check);
 }
 
 /* ---- Running a case ---- */

@@ -164,6 +164,27 @@ static void strided_operands_and_results_cross_too(void **state) {
     assert_elements(ctx, km_copy(ctx, wide), 20, 1, -1, 3, 20, 1, -1, 3);
 }
 
+static void reversed_operands_and_results_cross_too(void **state) {
+    km_ctx *ctx = *state;
+    km_tensor *t = engine_range(ctx, KM_F32, KM_SHAPE(2, 3));
+    km_tensor *back = km_slice(ctx, t, 1, -1, KM_END, -1);
+    assert_elements(ctx, back, 2, 1, 0, 5, 4, 3);
+    assert_elements(ctx, km_exp(ctx, km_mul_scalar(ctx, back, 0)), 1, 1, 1, 1, 1, 1);
+    assert_elements(ctx, km_add(ctx, back, t), 2, 2, 2, 8, 8, 8);
+    assert_int_equal(km_write(ctx, back, (float[]){1, 2, 3, 4, 5, 6}, 24), KM_OK);
+    assert_elements(ctx, t, 3, 2, 1, 6, 5, 4);
+}
+
+/* Sizes that depend on data: the mask is counted where it is, and only the count comes over. */
+static void masks_pick_on_the_far_device(void **state) {
+    km_ctx *ctx = *state;
+    km_tensor *t = engine_range(ctx, KM_F32, KM_SHAPE(2, 3));
+    km_tensor *large = km_gt(ctx, t, km_full(ctx, KM_F32, KM_SCALAR, 2));
+    assert_elements(ctx, km_masked_select(ctx, t, large), 3, 4, 5);
+    assert_elements(ctx, km_nonzero(ctx, large), 1, 0, 1, 1, 1, 2);
+    assert_shape(km_nonzero(ctx, km_zeros(ctx, KM_F32, KM_SHAPE(4))), KM_SHAPE(0, 1));
+}
+
 static void nothing_crosses_for_empty_tensors(void **state) {
     km_ctx *ctx = *state;
     km_tensor *t = km_zeros(ctx, KM_F32, KM_SHAPE(0, 4));
@@ -236,6 +257,8 @@ int main(void) {
         FAR_AWAY(an_op_without_a_kernel_runs_elsewhere),
         FAR_AWAY(a_part_of_a_tensor_moves_without_the_rest),
         FAR_AWAY(strided_operands_and_results_cross_too),
+        FAR_AWAY(reversed_operands_and_results_cross_too),
+        FAR_AWAY(masks_pick_on_the_far_device),
         FAR_AWAY(nothing_crosses_for_empty_tensors),
         FAR_AWAY(a_training_step_runs_on_a_device_without_kernels),
         FAR_AWAY(optimisers_change_parameters_where_they_are),

@@ -84,6 +84,134 @@ static void rows_are_added_by_index(void **state) {
     assert_elements(ctx, down, 0, 21, 2, 13, 4, 35);
 }
 
+static void elements_are_put_by_index(void **state) {
+    km_ctx *ctx = *state;
+    km_tensor *t = engine_range(ctx, KM_F32, KM_SHAPE(2, 3));
+    km_tensor *index = I32(ctx, KM_SHAPE(2, 2), 0, 0, 2, 1);
+    km_tensor *src = F32(ctx, KM_SHAPE(2, 2), 10, 20, 30, 40);
+    assert_elements(ctx, km_scatter(ctx, t, 1, index, src), 20, 1, 2, 3, 40, 30);
+    assert_elements(ctx, t, 0, 1, 2, 3, 4, 5); /* as it was */
+    km_tensor *first = I32(ctx, KM_SHAPE(1, 3), 1, 0, 1);
+    assert_elements(ctx, km_scatter(ctx, t, 0, first, F32(ctx, KM_SHAPE(1, 3), 7, 8, 9)), 0, 8, 2,
+                    7, 4, 9);
+    assert_refused(
+        ctx,
+        km_scatter(ctx, t, 1, I32(ctx, KM_SHAPE(1, 1), 3), km_zeros(ctx, KM_F32, KM_SHAPE(1, 1))),
+        KM_ERR_RANGE, "scatter: index 3 at position 0 is not in [0, 3)");
+    assert_refused(ctx, km_scatter(ctx, t, 1, index, t), KM_ERR_SHAPE,
+                   "scatter: src is [2, 3], not [2, 2]");
+}
+
+static void what_stays_of_a_scatter_gets_the_gradient(void **state) {
+    km_ctx *ctx = *state;
+    km_tensor *x = engine_parameter(ctx, km_zeros(ctx, KM_F32, KM_SHAPE(4)));
+    km_tensor *src = engine_parameter(ctx, km_ones(ctx, KM_F32, KM_SHAPE(3)));
+    km_tensor *y = km_scatter(ctx, x, 0, I32(ctx, KM_SHAPE(3), 2, 0, 2), src);
+    km_backward(ctx,
+                km_sum(ctx, km_mul(ctx, y, F32(ctx, KM_SHAPE(4), 1, 2, 3, 4)), NULL, 0, false));
+    assert_elements(ctx, km_grad(x), 0, 2, 0, 4);
+    assert_elements(ctx, km_grad(src), 0, 1, 3); /* the first was written over by the last */
+    km_release(x);
+    km_release(src);
+}
+
+static void masks_pick_and_place(void **state) {
+    km_ctx *ctx = *state;
+    km_tensor *t = engine_range(ctx, KM_F32, KM_SHAPE(2, 3));
+    km_tensor *large = km_gt(ctx, t, km_full(ctx, KM_F32, KM_SCALAR, 3)),
+              *none = km_lt(ctx, t, km_full(ctx, KM_F32, KM_SCALAR, 0));
+    assert_elements(ctx, km_masked_select(ctx, t, large), 4, 5);
+    assert_shape(km_masked_select(ctx, t, none), KM_SHAPE(0));
+    km_tensor *column =
+        km_eq(ctx, F32(ctx, KM_SHAPE(3), 0, 1, 0), km_full(ctx, KM_F32, KM_SCALAR, 1));
+    assert_elements(ctx, km_masked_select(ctx, t, column), 1, 4); /* broadcast */
+    km_tensor *turned = km_transpose(ctx, t, 0, 1);
+    assert_elements(ctx, km_masked_select(ctx, turned, km_transpose(ctx, large, 0, 1)), 4, 5);
+    assert_elements(ctx, km_masked_scatter(ctx, t, column, F32(ctx, KM_SHAPE(2), 7, 8)), 0, 7, 2, 3,
+                    8, 5);
+    assert_elements(ctx, km_nonzero(ctx, large), 1, 1, 1, 2);
+    assert_elements(ctx, km_nonzero(ctx, turned), 0, 1, 1, 0, 1, 1, 2, 0, 2, 1);
+    assert_shape(km_nonzero(ctx, none), KM_SHAPE(0, 2));
+    assert_shape(km_nonzero(ctx, F32(ctx, KM_SCALAR, 3)), KM_SHAPE(1, 0));
+    assert_int_equal(km_tensor_dtype(km_nonzero(ctx, t)), KM_I64);
+    assert_refused(ctx, km_masked_scatter(ctx, t, large, t), KM_ERR_SHAPE,
+                   "masked_scatter: the mask picks 2 places, src has 6 elements");
+    assert_refused(ctx, km_masked_select(ctx, t, t), KM_ERR_DTYPE,
+                   "masked_select: mask of dtype f32 is not possible here; it takes bool");
+    km_tensor *wide = km_broadcast(ctx, column, KM_SHAPE(4, 3));
+    assert_refused(ctx, km_masked_select(ctx, t, wide), KM_ERR_SHAPE,
+                   "masked_select: shapes do not broadcast: [2, 3] and [4, 3]");
+    assert_refused(ctx, km_nonzero(ctx, NULL), KM_ERR_NULL, "nonzero: argument 1 is NULL");
+    /* One element seen more often than there is memory for: a view costs nothing, its copy would. */
+    km_tensor *huge = km_broadcast(ctx, km_eq(ctx, t, t), KM_SHAPE(INT64_C(1) << 50, 2, 3));
+    assert_null(km_masked_select(ctx, t, huge));
+    assert_int_not_equal(km_ctx_status(ctx), KM_OK);
+    km_ctx_clear_error(ctx);
+}
+
+static void gradients_follow_masks(void **state) {
+    km_ctx *ctx = *state;
+    km_tensor *x = engine_parameter(ctx, engine_range(ctx, KM_F32, KM_SHAPE(2, 2)));
+    km_tensor *src = engine_parameter(ctx, km_ones(ctx, KM_F32, KM_SHAPE(2)));
+    km_tensor *mask = km_gt(ctx, x, km_full(ctx, KM_F32, KM_SCALAR, 1));
+    km_tensor *picked = km_masked_select(ctx, x, mask), *put = km_masked_scatter(ctx, x, mask, src);
+    km_tensor *weights = F32(ctx, KM_SHAPE(2, 2), 1, 2, 3, 4);
+    km_tensor *sum = km_add(ctx, km_sum(ctx, km_mul(ctx, picked, picked), NULL, 0, false),
+                            km_sum(ctx, km_mul(ctx, put, weights), NULL, 0, false));
+    km_backward(ctx, sum);
+    assert_elements(ctx, km_grad(x), 1, 2, 4, 6);
+    assert_elements(ctx, km_grad(src), 3, 4);
+    km_release(x);
+    km_release(src);
+}
+
+typedef struct pick_step {
+    km_tensor *x, *mask;
+    int64_t count;
+    double sum;
+} pick_step;
+
+static void pick(km_ctx *ctx, void *user) {
+    pick_step *s = user;
+    km_tensor *y = km_masked_select(ctx, s->x, s->mask);
+    s->count = km_tensor_count(y);
+    s->sum = km_item(ctx, km_sum(ctx, y, NULL, 0, false));
+}
+
+static void a_step_whose_shapes_depend_on_data_is_not_replayed(void **state) {
+    km_ctx *ctx = *state;
+    km_graph *g = NULL;
+    pick_step s = {.x = km_keep(ctx, engine_range(ctx, KM_F32, KM_SHAPE(8))),
+                   .mask = km_keep(ctx, km_zeros(ctx, KM_BOOL, KM_SHAPE(8)))};
+    for (int i = 0; i < 6; i++) {
+        uint8_t bits[8] = {0};
+        for (int k = 0; k <= i; k++) bits[k] = 1;
+        assert_int_equal(km_write(ctx, s.mask, bits, 8), KM_OK);
+        assert_int_equal(km_graph_run(ctx, &g, 1, pick, &s), KM_OK);
+        assert_int_equal(s.count, i + 1);
+        assert_true(s.sum == i * (i + 1) / 2);
+    }
+    km_graph_free(g);
+    km_release(s.x);
+    km_release(s.mask);
+}
+
+static void powers_of_a_number(void **state) {
+    km_ctx *ctx = *state;
+    km_tensor *x = engine_parameter(ctx, F32(ctx, KM_SHAPE(3), 0, 2, 4));
+    assert_elements(ctx, km_pow_scalar(ctx, x, 2), 0, 4, 16);
+    assert_elements_near(ctx, km_pow_scalar(ctx, x, 0.5), 1e-6, 0, sqrt(2), 2);
+    assert_elements_near(ctx, km_pow_scalar(ctx, x, -1), 1e-6, INFINITY, 0.5, 0.25);
+    km_backward(ctx, km_sum(ctx, km_pow_scalar(ctx, x, 3), NULL, 0, false));
+    assert_elements_near(ctx, km_grad(x), 1e-5, 0, 12, 48);
+    km_zero_grad(ctx, &x, 1);
+    km_backward(ctx, km_sum(ctx, km_pow_scalar(ctx, x, 0), NULL, 0, false));
+    assert_elements(ctx, km_grad(x), 0, 0, 0); /* flat, also at 0 */
+    assert_refused(ctx, km_pow_scalar(ctx, I32(ctx, KM_SHAPE(1), 1), 2), KM_ERR_DTYPE,
+                   "pow_scalar: dtype i32 is not possible here; it takes f32, f16, bf16, f64");
+    km_release(x);
+}
+
 static void parts_are_joined(void **state) {
     km_ctx *ctx = *state;
     km_tensor *a = engine_range(ctx, KM_F32, KM_SHAPE(2, 2)), *b = km_transpose(ctx, a, 0, 1);
@@ -209,6 +337,12 @@ int main(void) {
         ON_EACH(reductions_of_nothing_are_neutral),
         ON_EACH(rows_are_picked_by_index),
         ON_EACH(rows_are_added_by_index),
+        ON_EACH(elements_are_put_by_index),
+        ON_EACH(what_stays_of_a_scatter_gets_the_gradient),
+        ON_EACH(masks_pick_and_place),
+        ON_EACH(gradients_follow_masks),
+        ON_EACH(a_step_whose_shapes_depend_on_data_is_not_replayed),
+        ON_EACH(powers_of_a_number),
         ON_EACH(parts_are_joined),
         ON_EACH(gradients_of_many_parts_go_to_each),
         ON_EACH(masks_and_triangles_choose),

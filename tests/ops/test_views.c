@@ -23,6 +23,58 @@ static void a_slice_takes_every_nth_element_between_its_bounds(void **state) {
     assert_elements(ctx, km_slice(ctx, km_slice(ctx, m, 0, 0, 3, 2), 1, 3, 4, 1), 3, 11);
 }
 
+static void a_slice_with_a_negative_step_goes_backwards(void **state) {
+    km_ctx *ctx = *state;
+    km_tensor *t = engine_range(ctx, KM_F32, KM_SHAPE(10)),
+              *none = km_zeros(ctx, KM_F32, KM_SHAPE(0));
+    assert_elements(ctx, km_slice(ctx, t, 0, 9, 0, -1), 9, 8, 7, 6, 5, 4, 3, 2, 1);
+    assert_elements(ctx, km_slice(ctx, t, 0, 9, 0, -4), 9, 5, 1);
+    assert_elements(ctx, km_slice(ctx, t, 0, -1, KM_END, -3), 9, 6, 3, 0);
+    assert_elements(ctx, km_slice(ctx, t, 0, 2, -11, -1), 2, 1, 0); /* -11: before the first */
+    assert_elements(ctx, km_slice(ctx, t, 0, 7, KM_END, INT64_MIN), 7);
+    assert_elements(ctx, km_slice(ctx, t, 0, 7, KM_END, 2), 7, 9);
+    assert_shape(km_slice(ctx, t, 0, 4, 4, -1), KM_SHAPE(0));
+    assert_shape(km_slice(ctx, none, 0, -1, KM_END, -1), KM_SHAPE(0));
+    assert_true(shares(km_slice(ctx, t, 0, 9, 0, -4), t));
+
+    km_tensor *m = engine_range(ctx, KM_F32, KM_SHAPE(2, 3));
+    km_tensor *back = km_slice(ctx, m, 1, -1, KM_END, -1);
+    assert_elements(ctx, back, 2, 1, 0, 5, 4, 3);
+    assert_elements(ctx, km_slice(ctx, back, 1, -1, KM_END, -1), 0, 1, 2, 3, 4, 5);
+    assert_elements(ctx, km_slice(ctx, km_slice(ctx, back, 0, -1, KM_END, -1), 1, 0, 3, 2), 5, 3, 2,
+                    0);
+    assert_elements(ctx, km_transpose(ctx, back, 0, 1), 2, 5, 1, 4, 0, 3);
+    assert_elements(ctx, km_reshape(ctx, back, KM_SHAPE(3, 2)), 2, 1, 0, 5, 4, 3);
+    assert_elements(ctx, km_add(ctx, back, m), 2, 2, 2, 8, 8, 8);
+    assert_elements(ctx, km_cast(ctx, back, KM_I64), 2, 1, 0, 5, 4, 3);
+    assert_elements(ctx, km_sum(ctx, back, (int[]){0}, 1, false), 7, 5, 3);
+    assert_elements(ctx, km_matmul(ctx, back, km_transpose(ctx, m, 0, 1)), 1, 10, 10, 46);
+    assert_elements(ctx, km_concat(ctx, (km_tensor *[]){back, m}, 2, 0), 2, 1, 0, 5, 4, 3, 0, 1, 2,
+                    3, 4, 5);
+    assert_elements(ctx, km_embedding(ctx, back, I32(ctx, KM_SHAPE(1), 1)), 5, 4, 3);
+    assert_ok(ctx);
+}
+
+static void a_reversed_view_can_be_written_through(void **state) {
+    km_ctx *ctx = *state;
+    km_tensor *t = engine_range(ctx, KM_F32, KM_SHAPE(2, 3));
+    km_tensor *back = km_slice(ctx, t, 1, -1, KM_END, -1);
+    assert_int_equal(km_write(ctx, back, (float[]){1, 2, 3, 4, 5, 6}, 24), KM_OK);
+    assert_elements(ctx, t, 3, 2, 1, 6, 5, 4);
+    assert_int_equal(km_assign(ctx, back, t), KM_OK); /* overlapping: reverses in place */
+    assert_elements(ctx, t, 1, 2, 3, 4, 5, 6);
+}
+
+static void the_gradient_of_a_reversed_slice_goes_back_where_it_came_from(void **state) {
+    km_ctx *ctx = *state;
+    km_tensor *p = engine_parameter(ctx, engine_range(ctx, KM_F32, KM_SHAPE(7)));
+    km_tensor *some = km_slice(ctx, p, 0, -1, KM_END, -3); /* 6, 3, 0 */
+    km_backward(ctx,
+                km_sum(ctx, km_mul(ctx, some, F32(ctx, KM_SHAPE(3), 10, 20, 30)), NULL, 0, false));
+    assert_elements(ctx, km_grad(p), 30, 0, 0, 20, 0, 0, 10);
+    km_release(p);
+}
+
 static void a_slice_outside_its_axis_is_refused(void **state) {
     km_ctx *ctx = *state;
     km_tensor *t = engine_range(ctx, KM_F32, KM_SHAPE(3, 10));
@@ -33,7 +85,10 @@ static void a_slice_outside_its_axis_is_refused(void **state) {
     NO_SLICE(-11, 3, 1);
     NO_SLICE(5, 4, 1);
     NO_SLICE(0, 10, 0);
-    NO_SLICE(9, 0, -1);
+    NO_SLICE(0, 9, -1);
+    NO_SLICE(10, 0, -1);
+    NO_SLICE(9, -12, -1);
+    NO_SLICE(-12, -11, -1);
     NO_SLICE(0, -11, 1);
     NO_SLICE(11, 12, 1);
     NO_SLICE(0, 9223372036854775807, 1);
@@ -288,6 +343,9 @@ static void every_view_names_itself_when_its_operand_is_missing(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         ON_EACH(a_slice_takes_every_nth_element_between_its_bounds),
+        ON_EACH(a_slice_with_a_negative_step_goes_backwards),
+        ON_EACH(a_reversed_view_can_be_written_through),
+        ON_EACH(the_gradient_of_a_reversed_slice_goes_back_where_it_came_from),
         ON("ref", a_slice_outside_its_axis_is_refused),
         ON_EACH(narrow_and_select_pick_parts),
         ON_EACH(axes_change_places),

@@ -22,7 +22,7 @@ static int cost(km_op op) {
     case KM_OP_SQRT: case KM_OP_RSQRT: case KM_OP_SIN: case KM_OP_COS: case KM_OP_SILU_GRAD:
         return 8;
     case KM_OP_GELU: case KM_OP_GELU_ERF: case KM_OP_GELU_GRAD: case KM_OP_GELU_ERF_GRAD:
-    case KM_OP_POW:
+    case KM_OP_POW: case KM_OP_POW_SCALAR:
         return 16;
     default:
         return 2;
@@ -57,6 +57,11 @@ static void unary_run(void *arg, char *const *ptr, int64_t n) {
     }
 }
 
+/* x^2 goes without logarithms. */
+static void square(float *out, const float *x, int64_t n, const float *f, bool stream) {
+    km_simd_binary()->both[KM_OP_MUL](out, x, x, n, f, stream);
+}
+
 static km_status unary(km_ctx *ctx, const km_call *c) {
     const km_tensor *out = c->out[0], *x = c->in[0];
     if (!km_stageable(x->dtype)) return km_cpu_unary_integers(ctx, c);
@@ -73,6 +78,8 @@ static km_status unary(km_ctx *ctx, const km_call *c) {
     /* What x + s leaves when most of it cancels depends on all of s, not on its nearest float. */
     if (c->op == KM_OP_ADD_SCALAR)
         j.f[1] = isfinite(j.f[0]) ? (float)(c->p->f[0] - (double)j.f[0]) : 0;
+    if (c->op == KM_OP_POW_SCALAR && c->p->f[0] == 1) j.row = km_simd_unary()->row[KM_OP_MUL_SCALAR];
+    if (c->op == KM_OP_POW_SCALAR && c->p->f[0] == 2) j.row = square;
     km_cpu_walk(ctx, &it, cost(c->op), unary_run, &j);
     return KM_OK;
 }

@@ -2,7 +2,7 @@
  * dtype goes. Indices were checked by the caller. */
 #include "backend/cpu/index.h"
 #include "backend/cpu/cpu.h"
-#include "backend/cpu/split.h"
+#include "backend/cpu/lines.h"
 #include <string.h>
 
 /* ---- Whole runs: embedding and index_select ---- */
@@ -73,25 +73,33 @@ static km_status index_select(km_ctx *ctx, const km_call *c) {
 /* ---- Single elements: gather ---- */
 
 typedef struct gather_job {
-    char *out;       /* (outer, m, inner) */
-    const char *x;   /* (outer, n, inner) */
-    const void *ids; /* (outer, m, inner) */
-    int64_t n, m, inner;
+    km_lines l;
+    char *out; /* like ids */
+    const char *x;
+    const void *ids;
     bool wide;
     size_t size;
 } gather_job;
 
-static inline __attribute__((always_inline)) void gather_elements(const gather_job *j,
-                                                                  int64_t begin, int64_t end,
-                                                                  size_t size, bool wide) {
-    int64_t per = j->m * j->inner, i = begin % j->inner;
-    for (int64_t o = begin / per, e = begin; e < end; o++) {
-        const char *x = j->x + o * j->n * j->inner * (int64_t)size;
-        int64_t stop = (o + 1) * per < end ? (o + 1) * per : end;
-        for (; e < stop; e++) {
-            int64_t at = km_index_at(j->ids, wide, e) * j->inner + i;
-            memcpy(j->out + e * (int64_t)size, x + at * (int64_t)size, size);
-            if (++i == j->inner) i = 0;
+/* Places begin to end, counted (row, place along the axis): `cols` elements each. */
+static inline __attribute__((always_inline)) void gather_places(const gather_job *j, int64_t begin,
+                                                                int64_t end, int64_t size,
+                                                                bool wide) {
+    const km_lines *l = &j->l;
+    km_line_at row = km_lines_seek(l, begin / l->m);
+    for (int64_t k = begin % l->m, e = begin; e < end; k = 0, km_lines_next(l, &row)) {
+        int64_t stop = l->m - k < end - e ? l->m : k + end - e;
+        e += stop - k;
+        for (; k < stop; k++) {
+            int64_t from = row.i + k * l->i_axis;
+            for (int64_t c = 0; c < l->cols; c++) {
+                uint64_t id = (uint64_t)km_index_at(j->ids, wide, from + c);
+                char *to = j->out + (from + c) * size;
+                if (id < (uint64_t)l->n)
+                    memcpy(to, j->x + (row.x + (int64_t)id * l->x_axis + c) * size, (size_t)size);
+                else
+                    memset(to, 0, (size_t)size);
+            }
         }
     }
 }
@@ -99,37 +107,44 @@ static inline __attribute__((always_inline)) void gather_elements(const gather_j
 static void gather_range(void *arg, int64_t begin, int64_t end, int worker) {
     (void)worker;
     const gather_job *j = arg;
-    switch (j->size) {
-    case 1:
-        gather_elements(j, begin, end, 1, j->wide);
-        break;
+    switch (j->size * 2 + j->wide) {
     case 2:
-        gather_elements(j, begin, end, 2, j->wide);
+        gather_places(j, begin, end, 1, false);
+        break;
+    case 3:
+        gather_places(j, begin, end, 1, true);
         break;
     case 4:
-        gather_elements(j, begin, end, 4, j->wide);
+        gather_places(j, begin, end, 2, false);
+        break;
+    case 5:
+        gather_places(j, begin, end, 2, true);
+        break;
+    case 8:
+        gather_places(j, begin, end, 4, false);
+        break;
+    case 9:
+        gather_places(j, begin, end, 4, true);
+        break;
+    case 16:
+        gather_places(j, begin, end, 8, false);
         break;
     default:
-        gather_elements(j, begin, end, 8, j->wide);
+        gather_places(j, begin, end, 8, true);
         break;
     }
 }
 
 static km_status gather(km_ctx *ctx, const km_call *c) {
     const km_tensor *x = c->in[0], *ids = c->in[1];
-    int axis = c->p->axis;
-    for (int i = 0; i < x->shape.ndim; i++)
-        if (i != axis && x->shape.dim[i] != ids->shape.dim[i]) return KM_ERR_UNSUPPORTED;
-    km_axis_split s = km_split_at(x->shape, axis), k = km_split_at(ids->shape, axis);
-    gather_job j = {.out = km_tensor_ptr(c->out[0]),
+    gather_job j = {.l = km_lines_make(x, ids, c->p->axis),
+                    .out = km_tensor_ptr(c->out[0]),
                     .x = km_tensor_ptr(x),
                     .ids = km_tensor_ptr(ids),
-                    .n = s.n,
-                    .m = k.n,
-                    .inner = s.inner,
                     .wide = ids->dtype == KM_I64,
                     .size = km_dtype_size(x->dtype)};
-    km_threads_for(ctx->threads, km_shape_count(ids->shape), km_grain((int64_t)j.size * 4),
+    if (km_shape_count(ids->shape) == 0) return KM_OK;
+    km_threads_for(ctx->threads, j.l.rows * j.l.m, km_grain((int64_t)j.size * 4 * j.l.cols),
                    gather_range, &j);
     return KM_OK;
 }
@@ -138,7 +153,10 @@ void km_cpu_register_index(km_kernel *k) {
     k[KM_OP_EMBEDDING] = embedding;
     k[KM_OP_EMBEDDING_GRAD] = km_cpu_embedding_grad;
     k[KM_OP_GATHER] = gather;
-    k[KM_OP_SCATTER_ADD] = km_cpu_scatter_add;
+    k[KM_OP_SCATTER] = k[KM_OP_SCATTER_ADD] = km_cpu_scatter;
     k[KM_OP_INDEX_SELECT] = index_select;
     k[KM_OP_CONCAT] = km_cpu_concat;
+    k[KM_OP_MASKED_SELECT] = km_cpu_masked_select;
+    k[KM_OP_MASKED_SCATTER] = km_cpu_masked_scatter;
+    k[KM_OP_NONZERO] = km_cpu_nonzero;
 }

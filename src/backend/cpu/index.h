@@ -5,6 +5,9 @@
 
 km_status km_cpu_concat(km_ctx *ctx, const km_call *c);
 km_status km_cpu_embedding_grad(km_ctx *ctx, const km_call *c);
-km_status km_cpu_scatter_add(km_ctx *ctx, const km_call *c);
+km_status km_cpu_scatter(km_ctx *ctx, const km_call *c); /* scatter and scatter_add */
+km_status km_cpu_masked_select(km_ctx *ctx, const km_call *c);
+km_status km_cpu_masked_scatter(km_ctx *ctx, const km_call *c);
+km_status km_cpu_nonzero(km_ctx *ctx, const km_call *c);
 
 #endif

@@ -10,7 +10,14 @@ static km_cuda_kernel gather[] = {{.module = "index", .name = "gather_1"},
                                   {.module = "index", .name = "gather_2"},
                                   {.module = "index", .name = "gather_4"},
                                   {.module = "index", .name = "gather_8"}};
-static km_cuda_kernel scatter_lines = {.module = "index", .name = "scatter_lines"};
+static km_cuda_kernel scatter_add[] = {{.module = "index", .name = "scatter_add_f32"},
+                                       {.module = "index", .name = "scatter_add_1"},
+                                       {.module = "index", .name = "scatter_add_4"},
+                                       {.module = "index", .name = "scatter_add_8"}};
+static km_cuda_kernel scatter_put[] = {{.module = "index", .name = "scatter_put_1"},
+                                       {.module = "index", .name = "scatter_put_2"},
+                                       {.module = "index", .name = "scatter_put_4"},
+                                       {.module = "index", .name = "scatter_put_8"}};
 static km_cuda_kernel scatter_seek[] = {{.module = "index", .name = "scatter_seek_f16"},
                                         {.module = "index", .name = "scatter_seek_bf16"}};
 
@@ -79,18 +86,111 @@ static km_status run_gather(km_ctx *ctx, const km_call *c) {
                            KM_DIM(256), 0, &a);
 }
 
-static km_status run_scatter_add(km_ctx *ctx, const km_call *c) {
+/* scatter_add of f32 and of integers, and scatter, go line by line. */
+static km_cuda_kernel *line_kernel(const km_call *c) {
+    km_dtype d = c->in[0]->dtype;
+    if (c->op == KM_OP_SCATTER) return &scatter_put[km_cuda_size_slot(km_dtype_size(d))];
+    if (d == KM_F32) return &scatter_add[0];
+    return &scatter_add[km_dtype_size(d) == 1 ? 1 : km_dtype_size(d) == 4 ? 2 : 3];
+}
+
+static km_status run_scatter(km_ctx *ctx, const km_call *c) {
     const km_tensor *x = c->in[0];
     km_lane *lane = km_cuda_lane(c);
-    int slot = km_cuda_slot(x->dtype);
+    bool adds = c->op == KM_OP_SCATTER_ADD;
+    int slot = adds && km_dtype_is_float(x->dtype) ? km_cuda_slot(x->dtype) : 0;
     if (slot < 0) return KM_ERR_UNSUPPORTED;
     km_status s = km_cuda_copy(lane, x, c->out[0]);
     km_index_args a = along(c, x, c->in[1]);
     a.src = km_tensor_ptr(c->in[2]);
     if (s != KM_OK || a.items == 0) return s;
     int64_t lines = a.outer * a.inner * (slot ? a.limit : 1);
-    return km_cuda_launch1(lane, slot ? &scatter_seek[slot - 1] : &scatter_lines,
+    return km_cuda_launch1(lane, slot ? &scatter_seek[slot - 1] : line_kernel(c),
                            KM_DIM(km_cuda_ceil(lines, 128)), KM_DIM(128), 0, &a);
+}
+
+/* ---- What a mask picks ---- */
+
+static km_cuda_kernel compact_count[] = {{.module = "compact", .name = "compact_count_1"},
+                                         {.module = "compact", .name = "compact_count_2"},
+                                         {.module = "compact", .name = "compact_count_4"},
+                                         {.module = "compact", .name = "compact_count_8"}};
+static km_cuda_kernel compact_offsets = {.module = "compact", .name = "compact_offsets"};
+static km_cuda_kernel compact_select[] = {{.module = "compact", .name = "compact_select_1"},
+                                          {.module = "compact", .name = "compact_select_2"},
+                                          {.module = "compact", .name = "compact_select_4"},
+                                          {.module = "compact", .name = "compact_select_8"}};
+static km_cuda_kernel compact_place[] = {{.module = "compact", .name = "compact_place_1"},
+                                         {.module = "compact", .name = "compact_place_2"},
+                                         {.module = "compact", .name = "compact_place_4"},
+                                         {.module = "compact", .name = "compact_place_8"}};
+static km_cuda_kernel compact_nonzero[] = {{.module = "compact", .name = "compact_nonzero_1"},
+                                           {.module = "compact", .name = "compact_nonzero_2"},
+                                           {.module = "compact", .name = "compact_nonzero_4"},
+                                           {.module = "compact", .name = "compact_nonzero_8"}};
+
+/* Tiles are counted, the counts turned into where each tile's results begin, and the tiles written. */
+static km_status launch_compact(km_lane *lane, km_compact_args *a, km_dtype flags, km_cuda_kernel *write) {
+    size_t cap;
+    int64_t tiles = km_cuda_ceil(a->n, KM_COMPACT_TILE);
+    if (a->n == 0 || a->limit == 0) return KM_OK;
+    if (tiles > INT32_MAX) return KM_ERR_UNSUPPORTED;
+    a->tiles = (int32_t)tiles;
+    a->first = km_cuda_scratch(lane, (size_t)(tiles + 1) * sizeof *a->first, &cap);
+    if (!a->first) return lane->ctx->error.code;
+    int size = km_cuda_size_slot(km_dtype_size(flags));
+    km_dim threads = KM_DIM(KM_COMPACT_THREADS);
+    km_status s = km_cuda_launch1(lane, &compact_count[size], KM_DIM(tiles), threads, 0, a);
+    if (s == KM_OK) s = km_cuda_launch1(lane, &compact_offsets, KM_DIM(1), KM_DIM(1024), 0, a);
+    if (s == KM_OK) s = km_cuda_launch1(lane, write, KM_DIM(tiles), threads, 0, a);
+    km_cuda_scratch_free(lane, a->first, cap);
+    return s;
+}
+
+/* What no tile writes is zeros. */
+static km_status clear(km_lane *lane, const km_tensor *out) {
+    size_t bytes = (size_t)km_shape_count(out->shape) * km_dtype_size(out->dtype);
+    if (bytes == 0) return KM_OK;
+    km_cu_stream stream = km_cuda_stream(lane);
+    km_cu_result r = KM_CU(set_bytes, (km_cu_ptr)(uintptr_t)km_tensor_ptr(out), 0, bytes, stream);
+    return r == KM_CU_OK ? KM_OK : km_cuda_fail(lane, r, "clearing memory");
+}
+
+static km_status run_masked_select(km_ctx *ctx, const km_call *c) {
+    const km_tensor *x = c->in[0];
+    km_compact_args a = {.x = km_tensor_ptr(x), .flags = km_tensor_ptr(c->in[1]),
+                         .out = km_tensor_ptr(c->out[0]), .n = km_shape_count(x->shape),
+                         .limit = c->out[0]->shape.dim[0], .relevant = ~UINT64_C(0)};
+    km_status s = clear(km_cuda_lane(c), c->out[0]);
+    if (s != KM_OK) return s;
+    return launch_compact(km_cuda_lane(c), &a, KM_BOOL,
+                          &compact_select[km_cuda_size_slot(km_dtype_size(x->dtype))]);
+}
+
+static km_status run_masked_scatter(km_ctx *ctx, const km_call *c) {
+    const km_tensor *x = c->in[0];
+    km_compact_args a = {.x = km_tensor_ptr(c->in[2]), .flags = km_tensor_ptr(c->in[1]),
+                         .out = km_tensor_ptr(c->out[0]), .n = km_shape_count(x->shape),
+                         .limit = c->in[2]->shape.dim[0], .relevant = ~UINT64_C(0)};
+    km_status s = km_cuda_copy(km_cuda_lane(c), x, c->out[0]);
+    if (s != KM_OK) return s;
+    return launch_compact(km_cuda_lane(c), &a, KM_BOOL,
+                          &compact_place[km_cuda_size_slot(km_dtype_size(x->dtype))]);
+}
+
+static km_status run_nonzero(km_ctx *ctx, const km_call *c) {
+    const km_tensor *x = c->in[0];
+    size_t size = km_dtype_size(x->dtype);
+    km_compact_args a = {.flags = km_tensor_ptr(x), .out = km_tensor_ptr(c->out[0]),
+                         .n = km_shape_count(x->shape), .limit = c->out[0]->shape.dim[0],
+                         .ndim = x->shape.ndim,
+                         /* -0 is a zero, too */
+                         .relevant = km_dtype_is_float(x->dtype)
+                                         ? ~(UINT64_C(1) << (8 * size - 1)) : ~UINT64_C(0)};
+    for (int i = 0; i < a.ndim; i++) a.dim[i] = x->shape.dim[i];
+    km_status s = clear(km_cuda_lane(c), c->out[0]);
+    if (s != KM_OK) return s;
+    return launch_compact(km_cuda_lane(c), &a, x->dtype, &compact_nonzero[km_cuda_size_slot(size)]);
 }
 
 /* Each part is a copy into its slice of out. */
@@ -112,6 +212,9 @@ void km_cuda_register_index(km_kernel *table) {
     table[KM_OP_EMBEDDING] = run_embedding;
     table[KM_OP_INDEX_SELECT] = run_index_select;
     table[KM_OP_GATHER] = run_gather;
-    table[KM_OP_SCATTER_ADD] = run_scatter_add;
+    table[KM_OP_SCATTER] = table[KM_OP_SCATTER_ADD] = run_scatter;
+    table[KM_OP_MASKED_SELECT] = run_masked_select;
+    table[KM_OP_MASKED_SCATTER] = run_masked_scatter;
+    table[KM_OP_NONZERO] = run_nonzero;
     table[KM_OP_CONCAT] = run_concat;
 }

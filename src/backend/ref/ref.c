@@ -44,6 +44,7 @@ const km_backend km_ref_backend = {
         [KM_OP_CLAMP] = km_ref_unary,
         [KM_OP_ADD_SCALAR] = km_ref_unary,
         [KM_OP_MUL_SCALAR] = km_ref_unary,
+        [KM_OP_POW_SCALAR] = km_ref_unary,
 
         [KM_OP_ABS_GRAD] = km_ref_unary_grad,
         [KM_OP_SQRT_GRAD] = km_ref_unary_grad,
@@ -101,6 +102,10 @@ const km_backend km_ref_backend = {
         [KM_OP_SCATTER_ADD] = km_ref_scatter_add,
         [KM_OP_INDEX_SELECT] = km_ref_index_select,
         [KM_OP_CONCAT] = km_ref_concat,
+        [KM_OP_SCATTER] = km_ref_scatter,
+        [KM_OP_MASKED_SELECT] = km_ref_masked_select,
+        [KM_OP_MASKED_SCATTER] = km_ref_masked_scatter,
+        [KM_OP_NONZERO] = km_ref_nonzero,
 
         [KM_OP_ROPE] = km_ref_rope,
         [KM_OP_SGD] = km_ref_sgd,

@@ -1,6 +1,6 @@
-/* Reference kernels that read or write where indices say: embedding, gather, scatter_add,
- * index_select, and concat. The host has checked the indices; one out of range here reads as 0
- * and writes nothing. */
+/* Reference kernels that read or write where indices or masks say: embedding, gather, scatter_add,
+ * scatter, index_select, masked_select, masked_scatter, nonzero, and concat. The host has checked
+ * the indices; one out of range here reads as 0 and writes nothing. */
 #include "backend/ref/ref.h"
 
 static bool in_range(int64_t index, int64_t limit) { return index >= 0 && index < limit; }
@@ -134,5 +134,60 @@ km_status km_ref_concat(km_ctx *ctx, const km_call *c) {
                         km_ref_pos(part, i));
         start += part->shape.dim[axis];
     }
+    return KM_OK;
+}
+
+/* x, index, src -> out like x: out[i][index[i][j]] = src[i][j] for axis 1, in the order of j. */
+km_status km_ref_scatter(km_ctx *ctx, const km_call *c) {
+    const km_tensor *x = c->in[0], *index = c->in[1], *src = c->in[2], *out = c->out[0];
+    int axis = c->p->axis;
+    int64_t i[KM_MAX_DIMS];
+    KM_REF_EACH(i, x->shape) km_ref_move(out, km_ref_pos(out, i), x, km_ref_pos(x, i));
+    KM_REF_EACH(i, index->shape) {
+        int64_t id = km_ref_get_int(index, i);
+        if (in_range(id, x->shape.dim[axis]))
+            km_ref_move(out, km_ref_pos(out, i) + (id - i[axis]) * out->stride[axis], src,
+                        km_ref_pos(src, i));
+    }
+    return KM_OK;
+}
+
+/* ---- Masks ---- */
+
+/* x, mask -> out (n): the elements that mask picks, then zeros */
+km_status km_ref_masked_select(km_ctx *ctx, const km_call *c) {
+    const km_tensor *x = c->in[0], *mask = c->in[1], *out = c->out[0];
+    int64_t i[KM_MAX_DIMS], at = 0, n = out->shape.dim[0];
+    KM_REF_EACH(i, x->shape)
+        if (km_ref_get_int(mask, i) && at < n)
+            km_ref_move(out, km_ref_nth(out, at++), x, km_ref_pos(x, i));
+    for (; at < n; at++) km_ref_store_int(out, km_ref_nth(out, at), 0);
+    return KM_OK;
+}
+
+/* x, mask, src (n) -> out like x: the next element of src wherever mask picks one */
+km_status km_ref_masked_scatter(km_ctx *ctx, const km_call *c) {
+    const km_tensor *x = c->in[0], *mask = c->in[1], *src = c->in[2], *out = c->out[0];
+    int64_t i[KM_MAX_DIMS], at = 0, n = src->shape.dim[0];
+    KM_REF_EACH(i, x->shape) {
+        if (km_ref_get_int(mask, i) && at < n)
+            km_ref_move(out, km_ref_pos(out, i), src, km_ref_nth(src, at++));
+        else
+            km_ref_move(out, km_ref_pos(out, i), x, km_ref_pos(x, i));
+    }
+    return KM_OK;
+}
+
+/* x -> out (n, rank): the index of every element that is not 0, then zeros */
+km_status km_ref_nonzero(km_ctx *ctx, const km_call *c) {
+    const km_tensor *x = c->in[0], *out = c->out[0];
+    int rank = x->shape.ndim;
+    int64_t i[KM_MAX_DIMS], at = 0, n = out->shape.dim[0];
+    KM_REF_EACH(i, x->shape) {
+        if (km_ref_get(x, i) == 0 || at == n) continue;
+        for (int a = 0; a < rank; a++) km_ref_store_int(out, km_ref_nth(out, at * rank + a), i[a]);
+        at++;
+    }
+    for (int64_t k = at * rank; k < n * rank; k++) km_ref_store_int(out, km_ref_nth(out, k), 0);
     return KM_OK;
 }

@@ -73,6 +73,7 @@ static double unary_real(km_op op, double x, const double f[]) {
     case KM_OP_CLAMP: return km_ref_min(km_ref_max(x, f[0]), f[1]);
     case KM_OP_ADD_SCALAR: return x + f[0];
     case KM_OP_MUL_SCALAR: return x * f[0];
+    case KM_OP_POW_SCALAR: return pow(x, f[0]);
     default: return NAN;
     }
 }

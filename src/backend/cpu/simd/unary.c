@@ -11,6 +11,7 @@
     X(CLAMP, KM_MAP, v_min(f1, v_max(f0, x)))                                                      \
     X(ADD_SCALAR, KM_MAP, (x + f0) + f1) /* the scalar in two parts */                             \
     X(MUL_SCALAR, KM_MAP, x * f0)                                                                  \
+    X(POW_SCALAR, KM_MAP_LONG, v_pow(x, f0))                                                       \
     X(SQRT, KM_MAP_LONG, v_sqrt(x))                                                                \
     X(RSQRT, KM_MAP_LONG, v_rsqrt(x))                                                              \
     X(EXP, KM_MAP_LONG, v_exp(x))                                                                  \

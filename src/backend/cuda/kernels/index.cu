@@ -47,18 +47,31 @@ KM_KERNEL gather_2(const __grid_constant__ km_index_args p) { gather<uint16_t>(p
 KM_KERNEL gather_4(const __grid_constant__ km_index_args p) { gather<uint32_t>(p); }
 KM_KERNEL gather_8(const __grid_constant__ km_index_args p) { gather<uint64_t>(p); }
 
-// In f32: out holds a copy of x, and a thread takes a line of index along the axis.
-KM_KERNEL scatter_lines(const __grid_constant__ km_index_args p) {
+// scatter, and scatter_add of f32 and integers: out holds a copy of x, and a thread takes a line of
+// index along the axis, in order.
+template <class T, bool ADD> __device__ void scatter_lines(const km_index_args &p) {
     int64_t line = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     int64_t items = p.dim[p.axis_at], inner = p.inner;
     if (line >= p.outer * inner) return;
     int64_t first = line / inner * items * inner + line % inner;
-    float *out = (float *)p.out + place(p, first);
+    T *out = (T *)p.out + place(p, first);
     for (int64_t j = 0; j < items; j++) {
         int64_t i = first + j * inner, k = index_at(p, i);
-        if (k >= 0 && k < p.limit) out[k * p.x_axis] += ((const float *)p.src)[i];
+        if (k < 0 || k >= p.limit) continue;
+        T v = ((const T *)p.src)[i];
+        out[k * p.x_axis] = ADD ? (T)(out[k * p.x_axis] + v) : v;
     }
 }
+#define SCATTER(name, T, add)                                                                      \
+    KM_KERNEL scatter_##name(const __grid_constant__ km_index_args p) { scatter_lines<T, add>(p); }
+SCATTER(add_f32, float, true)
+SCATTER(add_1, uint8_t, true)
+SCATTER(add_4, uint32_t, true)
+SCATTER(add_8, uint64_t, true)
+SCATTER(put_1, uint8_t, false)
+SCATTER(put_2, uint16_t, false)
+SCATTER(put_4, uint32_t, false)
+SCATTER(put_8, uint64_t, false)
 
 // Halves must be added up before they are rounded: a thread for each element of out that the index
 // can reach looks for itself along its line. i counts (outer, limit, inner).

@@ -23,6 +23,7 @@
     X(MUL_SCALAR, mul_scalar, (float)((double)x * p.f0))
 #define KM_UNARY_LIST(X)                                                                           \
     KM_UNARY_CHAIN_LIST(X)                                                                         \
+    X(POW_SCALAR, pow_scalar, pow_scalar(x, p.f0))                                                 \
     X(SIN, sin, sinf(x))                                                                           \
     X(COS, cos, cosf(x))
 

@@ -22,6 +22,12 @@ __device__ __forceinline__ Sigmoid sigmoid_at(float x) {
 }
 __device__ __forceinline__ float sigmoid(float x) { return sigmoid_at(x).value(); }
 
+// x^s. A square is a product; else s is told to f32, which moves the result by less than its own
+// rounding does.
+__device__ __forceinline__ float pow_scalar(float x, double s) {
+    return s == 2 ? x * x : powf(x, (float)s);
+}
+
 __device__ __forceinline__ float relu(float x) { return nan_max(x, 0.0f); }
 
 // |x|, at most `limit`. Beyond a limit that is large enough an activation is 0 or x and its slope 0

@@ -62,6 +62,19 @@ typedef struct km_index_args {
     int32_t wide, accumulate;         /* wide: indices are i64 */
 } km_index_args;
 
+/* What a mask picks: masked_select, masked_scatter, nonzero. */
+#define KM_COMPACT_TILE 4096          /* elements to a block */
+#define KM_COMPACT_THREADS 256
+typedef struct km_compact_args {
+    const void *x, *flags;            /* elements to move; what picks them, not 0 */
+    void *out;
+    int64_t *first;                   /* (tiles + 1): results of the tiles before */
+    int64_t n, limit;                 /* elements; results there is room for, or elements of src */
+    uint64_t relevant;                /* bits of a flag that make it other than 0 */
+    int64_t dim[5];                   /* nonzero: the axes of flags */
+    int32_t ndim, tiles;
+} km_compact_args;
+
 /* The embedding's gradient. Ids are sorted with their positions, eight bits at a time. */
 #define KM_SORT_TILE 2048             /* ids to a block of 256 threads */
 #define KM_HEAVY 64                   /* a row of the table used more often is a whole block's work */
