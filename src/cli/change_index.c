@@ -74,10 +74,11 @@ static km_status add_all(km_ctx *ctx, km_index *x, km_input *in, const uint64_t 
         int64_t m = n - i < block ? n - i : block, good = 0;
         s = km_input_read(in, i, m, rows, err);
         for (int64_t k = 0; s == KM_OK && k < m; k++) {
-            if (km_first_bad_row(rows + k * dim, 1, dim) == 0) {
+            if (km_first_unfit_row(rows + k * dim, 1, dim, x->metric) == 0) {
                 if (skip) continue;
-                s = km_error_set(err, KM_ERR_RANGE, "'%s': vector %lld holds a NaN or an infinity",
-                                 km_input_name(in), (long long)(i + k));
+                char why[KM_TROUBLE_TEXT];
+                s = km_error_set(err, KM_ERR_RANGE, "'%s': vector %lld %s", km_input_name(in),
+                                 (long long)(i + k), km_row_trouble(why, rows + k * dim, dim, x->metric));
             }
             if (good != k) memmove(rows + good * dim, rows + k * dim, sizeof *rows * (size_t)dim);
             own[good++] = ids ? ids[i + k] : 0;

@@ -61,7 +61,7 @@ json_t *km_info_rows(const char *path, km_error *err) {
     const km_row_layout *l = km_input_layout(in);
     json_t *v = json_pack("{s:s, s:{s:I, s:I, s:s, s:s, s:b, s:b}}", "kind", "vectors", "rows",
                           "vectors", (json_int_t)l->rows, "dim", (json_int_t)l->dim, "dtype",
-                          km_dtype_name(l->dtype), "order", l->columns ? "columns" : "rows",
+                          km_row_layout_type(l), "order", l->columns ? "columns" : "rows",
                           "big_endian", l->swapped, "unsigned", l->is_unsigned);
     km_input_close(in);
     return v;

@@ -74,15 +74,18 @@ static bool set_type(km_row_layout *l, const char *text, size_t n) {
     static const struct {
         char name[3];
         km_dtype dtype;
-        bool is_unsigned;
-    } types[] = {{"f4", KM_F32, false}, {"f2", KM_F16, false}, {"f8", KM_F64, false},
-                 {"u1", KM_U8, true},   {"i1", KM_I8, false},  {"i4", KM_I32, false},
-                 {"u4", KM_I32, true},  {"i8", KM_I64, false}, {"u8", KM_I64, true}};
+        bool is_unsigned, words;
+    } types[] = {
+        {"f4", KM_F32, false, false}, {"f2", KM_F16, false, false}, {"f8", KM_F64, false, false},
+        {"u1", KM_U8, true, false},   {"i1", KM_I8, false, false},  {"i2", KM_F16, false, true},
+        {"u2", KM_F16, true, true},   {"i4", KM_I32, false, false}, {"u4", KM_I32, true, false},
+        {"i8", KM_I64, false, false}, {"u8", KM_I64, true, false}};
     if (n != 3 || !strchr("<>|=", text[0])) return false;
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         if (memcmp(text + 1, types[i].name, 2) != 0) continue;
         l->dtype = types[i].dtype;
         l->is_unsigned = types[i].is_unsigned;
+        l->words = types[i].words;
         l->swapped = text[0] == '>' && km_dtype_size(l->dtype) > 1;
         return true;
     }

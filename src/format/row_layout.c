@@ -3,6 +3,10 @@
 #include "format/row_layout.h"
 #include "tensor/dtype.h"
 
+const char *km_row_layout_type(const km_row_layout *l) {
+    return !l->words ? km_dtype_name(l->dtype) : l->is_unsigned ? "u16" : "i16";
+}
+
 uint64_t km_row_layout_bytes(const km_row_layout *l) {
     return l->prefix + (uint64_t)l->dim * km_dtype_size(l->dtype);
 }

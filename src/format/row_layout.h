@@ -8,7 +8,8 @@
 
 typedef struct km_row_layout {
     km_dtype dtype;    /* of the elements: F32 F16 BF16 F64 I32 I64 U8 I8 */
-    bool is_unsigned;  /* I32 and I64 without a sign */
+    bool is_unsigned;  /* I32, I64 and words without a sign */
+    bool words;        /* whole numbers of 16 bits, for which there is no dtype: it says F16, as large */
     bool swapped;      /* elements are big-endian */
     bool columns;      /* column after column, not row after row */
     int64_t rows, dim; /* elements beyond the first axis count as one row */
@@ -18,6 +19,8 @@ typedef struct km_row_layout {
 
 #define KM_MAX_VECTOR_DIM ((int64_t)1 << 20)
 
+/* Of the elements: "f32", "u16", ... */
+const char *km_row_layout_type(const km_row_layout *l);
 /* Bytes of one row, its prefix included. */
 uint64_t km_row_layout_bytes(const km_row_layout *l);
 /* Sizes in range and all rows inside a file of `size` bytes; `exact`: and nothing behind them. */

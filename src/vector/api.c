@@ -29,10 +29,11 @@ km_index *km_index_build(km_ctx *ctx, const float *x, int64_t n, int64_t dim, co
     }
     km_index *index = NULL;
     km_status s = km_index_check_options(o, n, dim, &err);
-    int64_t bad = s == KM_OK ? km_first_bad_row(x, n, dim) : -1;
+    int64_t bad = s == KM_OK ? km_first_unfit_row(x, n, dim, o->metric) : -1;
+    char why[KM_TROUBLE_TEXT];
     if (bad >= 0)
-        s = km_error_set(&err, KM_ERR_RANGE, "vector %lld holds a NaN or an infinity",
-                         (long long)bad);
+        s = km_error_set(&err, KM_ERR_RANGE, "vector %lld %s", (long long)bad,
+                         km_row_trouble(why, x + bad * dim, dim, o->metric));
     if (s == KM_OK) {
         int64_t m = km_learn_sample(o, n, dim, (double)(o->memory ? o->memory : (size_t)2 << 30));
         float *sample = km_alloc(sizeof *sample * (size_t)(m * dim));

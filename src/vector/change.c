@@ -286,10 +286,11 @@ static void encode_rows(void *arg, int64_t begin, int64_t end, int worker) {
 
 km_status km_index_append(km_ctx *ctx, km_index *x, const float *rows, int64_t n,
                           const uint64_t *ids, km_error *err) {
-    int64_t bad = km_first_bad_row(rows, n, x->dim);
+    int64_t bad = km_first_unfit_row(rows, n, x->dim, x->metric);
+    char why[KM_TROUBLE_TEXT];
     if (bad >= 0)
-        return km_error_set(err, KM_ERR_RANGE, "vector %lld holds a NaN or an infinity",
-                            (long long)bad);
+        return km_error_set(err, KM_ERR_RANGE, "vector %lld %s", (long long)bad,
+                            km_row_trouble(why, rows + bad * x->dim, x->dim, x->metric));
     if (n <= 0) return KM_OK;
     lookup l = {0};
     km_error own = {0};

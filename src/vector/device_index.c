@@ -359,9 +359,10 @@ static void scale_queries(const km_device_index *d, float *q, int64_t n, float *
 
 km_status km_device_index_find(km_device_index *d, const float *queries, int64_t n, int64_t k,
                                uint64_t *ids, float *dist, km_error *err) {
-    int64_t dim = d->x->dim, bad = km_first_bad_row(queries, n, dim), block = 8192;
+    int64_t dim = d->x->dim, bad = km_first_unfit_row(queries, n, dim, d->x->metric), block = 8192;
     if (bad >= 0)
-        return km_error_set(err, KM_ERR_RANGE, "query %lld holds a NaN or an infinity", (long long)bad);
+        return km_error_set(err, KM_ERR_RANGE, "query %lld %s", (long long)bad,
+                            km_row_trouble((char[KM_TROUBLE_TEXT]){0}, queries + bad * dim, dim, d->x->metric));
     if (n < block) block = n > 0 ? n : 1;
     bool cosine = d->x->metric == KM_METRIC_COSINE, scaled = cosine || d->length > 0;
     float *unit = scaled ? km_alloc(sizeof *unit * (size_t)(block * dim)) : NULL;

@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -248,7 +249,7 @@ static void convert(const km_row_layout *l, const uint8_t *src, int64_t n, float
     case KM_F64:
         EACH(double, v);
     case KM_F16:
-        EACH(uint16_t, km_f16_to_f32(v));
+        EACH(uint16_t, !l->words ? km_f16_to_f32(v) : l->is_unsigned ? (float)v : (float)(int16_t)v);
     case KM_BF16:
         EACH(uint16_t, km_bf16_to_f32(v));
     case KM_U8:
@@ -342,7 +343,7 @@ km_status km_input_read(km_input *in, int64_t first, int64_t count, float *out, 
 km_status km_input_read_ids(km_input *in, int64_t n, uint64_t *out, km_error *err) {
     const km_row_layout *l = &in->layout;
     size_t size = km_dtype_size(l->dtype);
-    bool whole = l->dtype == KM_I32 || l->dtype == KM_I64 || l->dtype == KM_U8;
+    bool whole = l->dtype == KM_I32 || l->dtype == KM_I64 || l->dtype == KM_U8 || l->words;
     if (!whole || l->prefix || (l->rows != 1 && l->dim != 1))
         return km_error_set(err, KM_ERR_FORMAT, "'%s' is no list of whole numbers", in->name);
     if (l->rows * l->dim != n)
@@ -366,6 +367,40 @@ km_status km_input_read_ids(km_input *in, int64_t n, uint64_t *out, km_error *er
         }
     }
     return KM_OK;
+}
+
+#define MOST 1e15f  /* the square of a distance in 65,536 dimensions is far from FLT_MAX */
+#define LEAST 1e-15f /* and what is left of it below FLT_MIN is nothing */
+#define LEAST_UNIT 1e-36f /* what can be scaled to length 1 */
+
+static float largest(const float *row, int64_t dim) {
+    float most = 0;
+    for (int64_t j = 0; j < dim; j++) most = fabsf(row[j]) > most ? fabsf(row[j]) : most;
+    return most;
+}
+
+/* Cosine scales every row, so that only what underflows on the way is out of its reach. */
+static bool in_reach(float most, km_metric metric) {
+    if (most == 0) return true;
+    return metric == KM_METRIC_COSINE ? most >= LEAST_UNIT : most <= MOST && most >= LEAST;
+}
+
+int64_t km_first_unfit_row(const float *x, int64_t n, int64_t dim, km_metric metric) {
+    for (int64_t i = 0; i < n; i++)
+        if (km_first_bad_row(x + i * dim, 1, dim) == 0 || !in_reach(largest(x + i * dim, dim), metric))
+            return i;
+    return -1;
+}
+
+const char *km_row_trouble(char out[KM_TROUBLE_TEXT], const float *row, int64_t dim, km_metric metric) {
+    if (km_first_bad_row(row, 1, dim) == 0) return "holds a NaN or an infinity";
+    if (metric == KM_METRIC_COSINE)
+        snprintf(out, KM_TROUBLE_TEXT, "has nothing above %g: scale it", (double)LEAST_UNIT);
+    else
+        snprintf(out, KM_TROUBLE_TEXT,
+                 "has %g as its largest value: distances take %g to %g, or zero; scale all vectors alike",
+                 (double)largest(row, dim), (double)LEAST, (double)MOST);
+    return out;
 }
 
 int64_t km_first_bad_row(const float *x, int64_t n, int64_t dim) {

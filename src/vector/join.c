@@ -145,7 +145,9 @@ static bool join_once(km_index *x, bool small, bool *large) {
     pthread_mutex_lock(&x->change);
     ok = ok && put_joint(x, &j);
     for (int i = 0; i < j.from->n; i++) j.from->at[i]->of->joining = false;
-    joint_drop(&j);
+    pthread_mutex_unlock(&x->change);
+    joint_drop(&j); /* frees the old segments, which takes a while */
+    pthread_mutex_lock(&x->change);
     return ok;
 }
 

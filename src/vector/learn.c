@@ -24,7 +24,7 @@ km_status km_stopped(km_error *err) { return km_error_set(err, KM_ERR_STATE, "st
 
 km_status km_index_check_options(const km_index_options *o, int64_t total, int64_t dim,
                                  km_error *err) {
-    int sizes = (o->bytes > 0) + (o->ratio > 0) + (o->recall > 0);
+    int sizes = (o->bytes != 0) + (o->ratio != 0) + (o->recall != 0);
     if (total < 1) return km_error_set(err, KM_ERR_RANGE, "there are no vectors");
     if (dim < 1 || dim > KM_CODER_MAX_DIM)
         return km_error_set(err, KM_ERR_RANGE, "vectors of %lld dimensions; an index takes 1 to %d",
@@ -37,9 +37,16 @@ km_status km_index_check_options(const km_index_options *o, int64_t total, int64
             err, KM_ERR_RANGE,
             "anchors-only keeps no codes, so neither bytes, ratio nor recall can be "
             "asked for");
-    if (o->bytes < 0 || o->bytes > 8.0 * (double)dim + 16 || o->ratio < 0 || o->recall < 0 ||
-        o->recall >= 1 || o->anchors < 0 || o->anchors > 1 << 24)
-        return km_error_set(err, KM_ERR_RANGE, "bytes, ratio, recall or anchors out of range");
+    if (o->bytes != 0 && !(o->bytes >= 1 && o->bytes <= 8.0 * (double)dim + 16))
+        return km_error_set(err, KM_ERR_RANGE, "bytes %g is out of range: codes of %lld dimensions take 1 to %lld",
+                            o->bytes, (long long)dim, (long long)(8 * dim + 16));
+    if (o->ratio != 0 && !(o->ratio > 0 && o->ratio < INFINITY))
+        return km_error_set(err, KM_ERR_RANGE, "ratio %g is out of range: it is above 0", o->ratio);
+    if (o->recall != 0 && !(o->recall > 0 && o->recall < 1))
+        return km_error_set(err, KM_ERR_RANGE, "recall %g is out of range: it is above 0 and below 1", o->recall);
+    if (o->anchors < 0 || o->anchors > 1 << 24)
+        return km_error_set(err, KM_ERR_RANGE, "anchors %lld is out of range: it is 1 to %d, or 0 for a choice",
+                            (long long)o->anchors, 1 << 24);
     return KM_OK;
 }
 

@@ -41,11 +41,10 @@ void km_part_path(char *out, size_t size, const char *path, int rank) {
 
 /* ---- The sample ---- */
 
-static km_status refuse_row(const making *m, int64_t row, km_error *err) {
-    return km_error_set(err, KM_ERR_RANGE,
-                        "'%s': vector %lld holds a NaN or an infinity (--skip-bad leaves such "
-                        "vectors out)",
-                        km_input_name(m->in), (long long)row);
+static km_status refuse_row(const making *m, int64_t row, const float *x, km_error *err) {
+    char why[KM_TROUBLE_TEXT];
+    return km_error_set(err, KM_ERR_RANGE, "'%s': vector %lld %s (--skip-bad leaves such vectors out)",
+                        km_input_name(m->in), (long long)row, km_row_trouble(why, x, m->dim, m->o->metric));
 }
 
 /* Rows spread evenly, each at random in its stretch of the file; in runs, so that reading is quick.
@@ -67,9 +66,9 @@ static int64_t read_sample(making *m, int64_t wanted, float *out, km_error *err)
             int64_t at = lo + (hi > lo ? (int64_t)r % (hi - lo + 1) : 0);
             if (at + run > m->rows) at = m->rows - run;
             if (km_input_read(m->in, m->first + at, run, out + n * m->dim, err) != KM_OK) return -1;
-            int64_t bad = m->o->skip_bad ? -1 : km_first_bad_row(out + n * m->dim, run, m->dim);
+            int64_t bad = m->o->skip_bad ? -1 : km_first_unfit_row(out + n * m->dim, run, m->dim, m->o->metric);
             if (bad >= 0) {
-                refuse_row(m, m->first + at + bad, err);
+                refuse_row(m, m->first + at + bad, out + (n + bad) * m->dim, err);
                 return -1;
             }
             n += run;
@@ -81,9 +80,9 @@ static int64_t read_sample(making *m, int64_t wanted, float *out, km_error *err)
     }
     int64_t good = 0; /* close the gaps of bad rows */
     for (int64_t i = 0; i < n; i++) {
-        if (km_first_bad_row(out + i * m->dim, 1, m->dim) == 0) {
+        if (km_first_unfit_row(out + i * m->dim, 1, m->dim, m->o->metric) == 0) {
             if (m->o->skip_bad) continue;
-            refuse_row(m, m->first + i, err);
+            refuse_row(m, m->first + i, out + i * m->dim, err);
             return -1;
         }
         if (good != i) memmove(out + good * m->dim, out + i * m->dim, 4 * (size_t)m->dim);
@@ -126,9 +125,9 @@ static int64_t sift(making *m, float *rows, uint64_t *ids, int64_t at, int64_t n
     int64_t good = 0;
     for (int64_t i = 0; i < n; i++) {
         int64_t row = m->first + at + i;
-        if (km_first_bad_row(rows + i * m->dim, 1, m->dim) == 0) {
+        if (km_first_unfit_row(rows + i * m->dim, 1, m->dim, m->o->metric) == 0) {
             if (!m->o->skip_bad) {
-                refuse_row(m, row, err);
+                refuse_row(m, row, rows + i * m->dim, err);
                 return -1;
             }
             if (m->made->skipped++ == 0) m->made->first_skipped = row;

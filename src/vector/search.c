@@ -495,10 +495,11 @@ static km_status check(const km_index *x, const float *queries, int64_t n, int64
         return km_error_set(err, KM_ERR_STATE,
                             "the index keeps no vectors to re-rank with: compress --rerank keeps them, "
                             "search --base brings them");
-    int64_t bad = km_first_bad_row(queries, n, x->dim);
+    int64_t bad = km_first_unfit_row(queries, n, x->dim, x->metric);
+    char why[KM_TROUBLE_TEXT];
     if (bad >= 0)
-        return km_error_set(err, KM_ERR_RANGE, "query %lld holds a NaN or an infinity",
-                            (long long)bad);
+        return km_error_set(err, KM_ERR_RANGE, "query %lld %s", (long long)bad,
+                            km_row_trouble(why, queries + bad * x->dim, x->dim, x->metric));
     return KM_OK;
 }
 

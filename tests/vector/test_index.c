@@ -386,6 +386,57 @@ static void bad_vectors_and_options_are_refused(void **state) {
     free(x);
 }
 
+static void an_option_out_of_range_names_itself_and_its_range(void **state) {
+    (void)state;
+    const struct {
+        km_index_options o;
+        const char *says;
+    } wrong[] = {{{.bytes = 4000}, "bytes 4000 is out of range: codes of 24 dimensions take 1 to 208"},
+                 {{.bytes = -1}, "bytes -1"},
+                 {{.bytes = NAN}, "bytes nan"},
+                 {{.ratio = -2}, "ratio -2 is out of range: it is above 0"},
+                 {{.recall = 1.5}, "recall 1.5 is out of range: it is above 0 and below 1"},
+                 {{.anchors = -3}, "anchors -3 is out of range: it is 1 to 16777216"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        assert_null(km_index_build(ctx, base, N, DIM, NULL, &wrong[i].o));
+        if (!strstr(km_last_error(), wrong[i].says)) fail_msg("%s", km_last_error());
+    }
+}
+
+/* Squares of 1e30 are infinite in f32, and those of 1e-30 nothing. Cosine scales rows itself. */
+static void rows_out_of_the_reach_of_squares_are_refused_by_row(void **state) {
+    (void)state;
+    for (int metric = 0; metric < 3; metric++)
+        for (int small = 0; small < 2; small++) {
+            bool cosine = metric == KM_METRIC_COSINE;
+            float *x = clustered(N, DIM, 5), *row = x + 7 * DIM, factor = small ? 1e-30f : 1e30f;
+            km_index *whole = NULL, *normal = build((km_index_options){.metric = (km_metric)metric, .bytes = DIM});
+            for (int64_t i = 0; i < N * DIM; i++) x[i] *= factor;
+            whole = km_index_build(ctx, x, N, DIM, NULL,
+                                   &(km_index_options){.metric = (km_metric)metric, .bytes = DIM});
+            uint64_t id;
+            float d;
+            if (cosine) {
+                if (!whole) fail_msg("%s", km_last_error());
+                assert_true(found(whole, x, N, 0, NULL) > N * 95 / 100);
+                assert_done(km_index_search(normal, row, 1, 1, NULL, 1, &id, &d));
+                assert_int_equal(id, 7);
+            } else {
+                assert_null(whole);
+                assert_non_null(strstr(km_last_error(), "vector 0 has "));
+                assert_refused(km_index_add(ctx, normal, row, 1, NULL), "vector 0 has ");
+                assert_refused(km_index_search(normal, row, 1, 1, NULL, 1, &id, &d), "query 0 has ");
+                write_npy(in_folder("far.npy"), x, N, DIM);
+                assert_refused(km_index_compress(ctx, in_folder("far.npy"), in_folder("far.kmx"),
+                                                 &(km_index_options){.metric = (km_metric)metric}),
+                               "vector 0 has ");
+            }
+            km_index_close(whole);
+            km_index_close(normal);
+            free(x);
+        }
+}
+
 /* ---- Many threads on one index ---- */
 
 typedef struct worker {
@@ -459,6 +510,8 @@ int main(void) {
         cmocka_unit_test(kept_vectors_make_the_ranking_exact),
         IN_FOLDER(odd_data_is_taken),
         IN_FOLDER(bad_vectors_and_options_are_refused),
+        cmocka_unit_test(an_option_out_of_range_names_itself_and_its_range),
+        IN_FOLDER(rows_out_of_the_reach_of_squares_are_refused_by_row),
         cmocka_unit_test(many_threads_search_while_one_adds_and_deletes),
         IN_FOLDER(the_size_that_is_told_is_the_size_of_the_file),
     };

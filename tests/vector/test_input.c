@@ -138,6 +138,29 @@ static void other_types_and_packed_files_are_named(void **state) {
     assert_int_equal(err.code, KM_ERR_FILE);
 }
 
+static void whole_numbers_of_16_bits_are_read(void **state) {
+    (void)state;
+    static const char *const types[] = {"<u2", ">u2", "<i2", ">i2"};
+    for (int t = 0; t < 4; t++) {
+        char head[KM_NPY_HEAD];
+        size_t n = km_npy_head(head, types[t], 2, 2);
+        const uint8_t little[8] = {1, 0, 0xff, 0x7f, 0xff, 0xff, 0, 0x80};
+        FILE *f = fopen(in_folder("words.npy"), "wb");
+        fwrite(head, 1, n, f);
+        for (int i = 0; i < 8; i++) fputc(little[types[t][0] == '>' ? i ^ 1 : i], f);
+        fclose(f);
+        km_error err = {0};
+        km_input *in = km_input_open(in_folder("words.npy"), NULL, &err);
+        if (!in) fail_msg("%s", err.text);
+        assert_string_equal(km_row_layout_type(km_input_layout(in)), t < 2 ? "u16" : "i16");
+        float x[4];
+        assert_int_equal(km_input_read(in, 0, 2, x, &err), KM_OK);
+        assert_true(x[0] == 1 && x[1] == 32767);
+        assert_true(x[2] == (t < 2 ? 65535 : -1) && x[3] == (t < 2 ? 32768 : -32768));
+        km_input_close(in);
+    }
+}
+
 static void what_is_written_as_npy_reads_back(void **state) {
     (void)state;
     char head[KM_NPY_HEAD];
@@ -193,6 +216,7 @@ int main(void) {
         IN_FOLDER(files_cut_short_anywhere_are_refused),
         IN_FOLDER(a_vector_of_another_dimension_is_named),
         IN_FOLDER(other_types_and_packed_files_are_named),
+        cmocka_unit_test(whole_numbers_of_16_bits_are_read),
         cmocka_unit_test(what_is_written_as_npy_reads_back),
         cmocka_unit_test(rows_that_are_not_finite_are_found),
         IN_FOLDER(ids_are_whole_numbers),
