@@ -21,6 +21,8 @@ km_status km_cli_sampling_check(km_cli_sampling *s, km_error *err) {
     s->set.mirostat = (int)s->mirostat;
     if (s->grammar && s->schema)
         return km_error_set(err, KM_ERR_RANGE, "--grammar and --json-schema exclude each other");
+    if (s->strict_schema && !s->schema)
+        return km_error_set(err, KM_ERR_RANGE, "--strict-schema goes with --json-schema");
     for (int i = 0; i < s->bias.n; i++) {
         const char *equals = strrchr(s->bias.at[i], '=');
         char *end = NULL;
@@ -87,12 +89,12 @@ static bool is_json_text(const char *given) {
 }
 
 /* Errors of what a file holds name the file. */
-static km_grammar *parse_file(const char *path, bool schema, km_error *err) {
+static km_grammar *parse_file(const char *path, bool schema, bool strict, km_error *err) {
     km_map map = {0};
     if (km_map_open(&map, path, err) != KM_OK) return NULL;
     const char *text = map.data ? (const char *)map.data : "";
     km_error inside = {0};
-    km_grammar *g = schema ? km_json_schema_grammar(text, map.size, &inside)
+    km_grammar *g = schema ? km_json_schema_grammar(text, map.size, strict, &inside)
                            : km_grammar_parse(text, map.size, &inside);
     if (!g) km_error_set(err, inside.code, "%.200s: %s", path, inside.text);
     km_map_close(&map);
@@ -101,9 +103,10 @@ static km_grammar *parse_file(const char *path, bool schema, km_error *err) {
 
 static km_status open_grammar(km_cli_sampling *s, const km_token *token, km_error *err) {
     if (s->schema && is_json_text(s->schema))
-        s->rules = km_json_schema_grammar(s->schema, strlen(s->schema), err);
+        s->rules = km_json_schema_grammar(s->schema, strlen(s->schema), s->strict_schema, err);
     else
-        s->rules = parse_file(s->schema ? s->schema : s->grammar, s->schema != NULL, err);
+        s->rules = parse_file(s->schema ? s->schema : s->grammar, s->schema != NULL,
+                              s->strict_schema, err);
     if (s->rules) s->trie = km_trie_new(token, err);
     if (s->trie) s->guide = km_guide_new(s->rules, s->trie, err);
     return s->guide ? KM_OK : err->code;

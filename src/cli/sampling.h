@@ -8,7 +8,7 @@
 typedef struct km_cli_sampling {
     km_sampling set; /* with the command's defaults before parsing */
     int64_t seed, mirostat;
-    bool past_end;
+    bool past_end, strict_schema;
     km_words bias, stop;
     const char *grammar, *schema;
     /* made by km_cli_sampling_open: */
@@ -66,6 +66,9 @@ km_cli_sampling km_cli_sampling_defaults(int64_t top_k, double top_p, double min
      "only text that this grammar allows (GBNF)"},                                                 \
     {"json-schema", KM_OPTION_TEXT, "FILE", &(s).schema, 0, 0,                                     \
      "only JSON that this schema allows: a file, or its text; '{}': any"},                         \
+    {"strict-schema", KM_OPTION_FLAG, NULL, &(s).strict_schema, 0, 0,                              \
+     "refuse a schema with formats that texts cannot be held to; otherwise\n"                      \
+     "a note names them"},                                                                         \
     {"past-end", KM_OPTION_FLAG, NULL, &(s).past_end, 0, 0, "go on after an end-of-text token"}
 /* clang-format on */
 

@@ -2,7 +2,10 @@
  * become rules, so that schemas that contain themselves do too. */
 #include "infer/json_schema.h"
 #include "base/alloc.h"
+#include "base/log.h"
 #include "format/json_read.h"
+#include "infer/json_schema_choice.h"
+#include "infer/json_schema_format.h"
 #include "infer/json_schema_merge.h"
 #include "infer/json_schema_parts.h"
 #include <inttypes.h>
@@ -14,8 +17,11 @@
 #define MAX_RULES 20000
 #define MAX_TEXT ((size_t)8 << 20)
 
+/* A schema that has a rule of its own: what $ref names, or a choice. It is held on to, so that no
+ * other comes to lie at its address. */
 typedef struct reference {
-    const json_t *target;
+    json_t *target;
+    const char *kind; /* "ref" or "choice" */
     int number;
 } reference;
 
@@ -26,6 +32,9 @@ typedef struct maker {
     size_t n_refs, cap_refs;
     int n_rules, depth;
     km_text path; /* where in the schema */
+    bool strict;
+    const char *loose[16]; /* formats that were noted */
+    size_t n_loose;
     km_error *err;
 } maker;
 
@@ -36,10 +45,11 @@ static bool fail(maker *m, km_status code, const char *what) {
 
 static bool expression(maker *m, const json_t *schema, km_text *out);
 
-/* The expression of a part of the schema, whose place is shown in messages. */
-static bool part(maker *m, const char *key, const json_t *schema, km_text *out) {
+/* The expression of a part of the schema, whose place is shown in messages: a key, and a name or
+ * number under it or NULL. */
+static bool part(maker *m, const char *key, const char *name, const json_t *schema, km_text *out) {
     size_t length = m->path.len;
-    km_text_printf(&m->path, "/%s", key);
+    km_text_printf(&m->path, "/%s%s%.100s", key, name ? "/" : "", name ? name : "");
     bool ok = expression(m, schema, out);
     if (ok || !m->path.data) {
         m->path.len = length;
@@ -64,19 +74,33 @@ static void finish_rule(maker *m, const char *kind, int number, const km_text *b
 
 /* ---- Texts ---- */
 
-static const struct {
-    const char *name, *pattern;
-} formats[] = {
-    {"date", "^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$"},
-    {"time", "^([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,9})?"
-             "(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$"},
-    {"date-time",
-     "^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
-     "(\\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$"},
-    {"uuid", "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"},
-    {"ipv4", "^((25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])\\.){3}"
-             "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])$"},
-};
+/* Notes a format that nothing is known of, once; an error where the schema is to be strict. */
+static bool loose_format(maker *m, const char *name, const char *what) {
+    if (m->strict) {
+        char line[200];
+        snprintf(line, sizeof line, "format '%.60s' %s", name, what);
+        return fail(m, KM_ERR_UNSUPPORTED, line);
+    }
+    for (size_t i = 0; i < m->n_loose; i++)
+        if (strcmp(m->loose[i], name) == 0) return true;
+    if (m->n_loose == sizeof m->loose / sizeof *m->loose) return true;
+    m->loose[m->n_loose++] = name;
+    km_note(KM_LOG_WARN, "JSON schema, at #%s: format '%.60s' %s", km_text_str(&m->path), name,
+            what);
+    return true;
+}
+
+static bool check_format(maker *m, const json_t *schema) {
+    const json_t *format = json_object_get(schema, "format");
+    const char *name = json_string_value(format);
+    if (!format) return true;
+    if (!name) return fail(m, KM_ERR_FORMAT, "format is no string");
+    if (!km_schema_format_known(name))
+        return loose_format(m, name, "is not known here: texts are not held to it");
+    if (json_object_get(schema, "pattern") && km_schema_format_pattern(name))
+        return loose_format(m, name, "stands beside a pattern: texts are held to that alone");
+    return true;
+}
 
 /* A count such as minLength; `otherwise` when it is not there. */
 static bool count(maker *m, const json_t *schema, const char *key, int64_t otherwise,
@@ -117,20 +141,18 @@ static bool string(maker *m, const json_t *schema, km_text *out) {
     if (!count(m, schema, "minLength", 0, &least) || !count(m, schema, "maxLength", -1, &most))
         return false;
     if (pattern && !text) return fail(m, KM_ERR_FORMAT, "pattern is no string");
-    for (size_t i = 0; !text && format && i < sizeof formats / sizeof *formats; i++)
-        if (strcmp(formats[i].name, format) == 0) {
-            text = formats[i].pattern;
-            bytes = strlen(text);
-        }
-    if (text && (least > 0 || most >= 0))
-        return fail(m, KM_ERR_UNSUPPORTED,
-                    "a length together with a pattern or format is not supported");
+    if (!text && format && (text = km_schema_format_pattern(format)) != NULL) bytes = strlen(text);
     km_text_add(out, "\"\\\"\" ");
     if (text) {
-        const char *wrong = km_gbnf_pattern(out, text, bytes);
+        km_lengths own;
+        const char *wrong = km_gbnf_pattern(out, text, bytes, &own);
         char what[200];
         snprintf(what, sizeof what, "pattern: %s", wrong ? wrong : "");
         if (wrong) return fail(m, KM_ERR_UNSUPPORTED, what);
+        if (own.least < least || (most >= 0 && (own.most < 0 || own.most > most)))
+            return fail(m, KM_ERR_UNSUPPORTED,
+                        "a length together with a pattern or format is supported only where all "
+                        "that fits the pattern has such a length");
     } else {
         km_text_add(out, "char");
         if (!repetition(m, out, least, most)) return false;
@@ -153,13 +175,14 @@ static bool bound(maker *m, const json_t *schema, const char *key, double *value
 static bool integer(maker *m, const json_t *schema, km_text *out) {
     static const double far = 999999999999999999.0; /* 18 digits */
     double lo = -far, hi = far, v = 0;
-    bool there, any = false;
+    const char *format = json_string_value(json_object_get(schema, "format"));
+    bool there, any = format && km_schema_format_bounds(format, &lo, &hi);
     if (!bound(m, schema, "minimum", &v, &there)) return false;
-    if (there) lo = ceil(v), any = true;
+    if (there) lo = fmax(lo, ceil(v)), any = true;
     if (!bound(m, schema, "exclusiveMinimum", &v, &there)) return false;
     if (there && floor(v) + 1 > lo) lo = floor(v) + 1, any = true;
     if (!bound(m, schema, "maximum", &v, &there)) return false;
-    if (there) hi = floor(v), any = true;
+    if (there) hi = fmin(hi, floor(v)), any = true;
     if (!bound(m, schema, "exclusiveMaximum", &v, &there)) return false;
     if (there && ceil(v) - 1 < hi) hi = ceil(v) - 1, any = true;
     if (!any) {
@@ -177,9 +200,11 @@ static bool integer(maker *m, const json_t *schema, km_text *out) {
 }
 
 static bool number(maker *m, const json_t *schema, km_text *out) {
-    double v = 0;
+    double v = 0, lo, hi;
     bool there;
-    const char *rule = "number";
+    const char *rule = "number", *format = json_string_value(json_object_get(schema, "format"));
+    if (format && km_schema_format_bounds(format, &lo, &hi)) return integer(m, schema, out);
+    bool single = format && strcmp(format, "float") == 0; /* 1e99 is no number of 32 bits */
     static const char *const keys[] = {"maximum", "exclusiveMaximum", "exclusiveMinimum",
                                        "minimum"};
     for (int i = 0; i < 4; i++) {
@@ -190,6 +215,7 @@ static bool number(maker *m, const json_t *schema, km_text *out) {
                         "those of integers are");
         if (there) rule = "positive";
     }
+    if (single) rule = strcmp(rule, "number") == 0 ? "\"-\"? decimal" : "decimal";
     km_text_add(out, rule);
     return true;
 }
@@ -221,14 +247,16 @@ static bool array(maker *m, const json_t *schema, km_text *out) {
         if ((int64_t)i >= least) km_text_add(&body, "("), open++;
         if (i) km_text_add(&body, "\",\" ws ");
         km_text_add(&body, "(");
-        ok = part(m, "prefixItems", json_array_get(prefix, i), &body);
+        char number_of[24];
+        snprintf(number_of, sizeof number_of, "%zu", i);
+        ok = part(m, "prefixItems", number_of, json_array_get(prefix, i), &body);
         km_text_add(&body, ") ");
     }
     if (ok && more && most != 0) {
         int64_t at_least = least > (int64_t)first ? least - (int64_t)first : 0,
                 at_most = most < 0 ? -1 : most - (int64_t)first;
         if (items)
-            ok = part(m, "items", items, &item);
+            ok = part(m, "items", NULL, items, &item);
         else
             km_text_add(&item, "value");
         if (first) {
@@ -313,7 +341,8 @@ static bool other_keys(maker *m, const char *const *names, size_t n, size_t dept
         km_free(with);
         if (!ok) break;
     }
-    km_text_printf(out, "([^\"\\\\\\x00-\\x1F\\x7F%s] | escape) char* \"\\\"\"%s",
+    /* \u0061 is an a: only what must be escaped is, or a name could come in disguise */
+    km_text_printf(out, "([^\"\\\\\\x00-\\x1F\\x7F%s] | needed-escape) char* \"\\\"\"%s",
                    km_text_str(&set), km_text_str(&ways));
     if (!ends) km_text_add(out, " | \"\\\"\"");
     km_text_free(&set);
@@ -353,7 +382,7 @@ static bool members(maker *m, const json_t *schema, const json_t *properties, in
         km_text_printf(&line, "pair-%d-%zu ::= ", rule, *n);
         key_literal(&line, name);
         km_text_add(&line, " \":\" ws (");
-        ok = part(m, name, json_object_iter_value(it), &line);
+        ok = part(m, "properties", name, json_object_iter_value(it), &line);
         km_text_printf(&line, ")\nfirst-%d-%zu ::= pair-%d-%zu more-%d-%zu", rule, *n, rule, *n,
                        rule, *n + 1);
         if (!must) km_text_printf(&line, " | first-%d-%zu", rule, *n + 1);
@@ -404,7 +433,7 @@ static bool object(maker *m, const json_t *schema, km_text *out) {
         ok = additional_key(m, all, &line);
         km_text_add(&line, " \":\" ws (");
         if (ok && json_is_object(more))
-            ok = part(m, "additionalProperties", more, &line);
+            ok = part(m, "additionalProperties", NULL, more, &line);
         else
             km_text_add(&line, "value");
         km_text_printf(&line,
@@ -426,14 +455,13 @@ static bool object(maker *m, const json_t *schema, km_text *out) {
 
 /* ---- Choices ---- */
 
-static bool constant(const json_t *v, km_text *out) {
+static void constant(const json_t *v, km_text *out) {
     char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
     if (text)
         km_gbnf_literal(out, text, strlen(text));
     else
         out->failed = true;
     free(text);
-    return true;
 }
 
 static bool of_type(maker *m, const json_t *schema, const char *type, km_text *out) {
@@ -451,52 +479,48 @@ static bool of_type(maker *m, const json_t *schema, const char *type, km_text *o
     return true;
 }
 
-/* What a schema without a type is about, by its keywords. */
-static const char *implied_type(const json_t *schema) {
-    static const char *const keys[][2] = {{"properties", "object"},
-                                          {"required", "object"},
-                                          {"additionalProperties", "object"},
-                                          {"items", "array"},
-                                          {"prefixItems", "array"},
-                                          {"minItems", "array"},
-                                          {"maxItems", "array"},
-                                          {"pattern", "string"},
-                                          {"minLength", "string"},
-                                          {"maxLength", "string"},
-                                          {"minimum", "number"},
-                                          {"maximum", "number"},
-                                          {"exclusiveMinimum", "number"},
-                                          {"exclusiveMaximum", "number"}};
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (json_object_get(schema, keys[i][0])) return keys[i][1];
-    return NULL;
+/* The rule of a schema: *made says whether it has one already, or its text is still to come. */
+static bool rule_of(maker *m, const json_t *target, const char *kind, int *number_of, bool *made) {
+    for (size_t i = 0; i < m->n_refs; i++)
+        if (m->refs[i].target == target && strcmp(m->refs[i].kind, kind) == 0) {
+            *number_of = m->refs[i].number;
+            *made = true;
+            return true;
+        }
+    *made = false;
+    if (m->n_refs == m->cap_refs) {
+        size_t cap = m->cap_refs ? m->cap_refs * 2 : 16;
+        reference *refs = km_realloc(m->refs, cap * sizeof *refs);
+        if (!refs) return fail(m, KM_ERR_MEMORY, "out of memory");
+        m->refs = refs;
+        m->cap_refs = cap;
+    }
+    if (!new_rule(m, number_of)) return false;
+    m->refs[m->n_refs++] = (reference){json_incref((json_t *)(uintptr_t)target), kind, *number_of};
+    return true;
 }
 
+/* A rule, because a union may contain itself and its branches are not always references. */
 static bool choices(maker *m, const json_t *schema, const char *key, km_text *out) {
-    const json_t *list = json_object_get(schema, key);
-    if (!json_array_size(list))
-        return fail(m, KM_ERR_FORMAT, "anyOf or oneOf is no list of schemas");
-    json_t *rest = json_copy((json_t *)(uintptr_t)schema);
-    bool ok = rest && json_object_del(rest, key) == 0;
-    bool alone = ok && !km_schema_says(rest);
-    km_text_add(out, "(");
-    for (size_t i = 0; ok && i < json_array_size(list); i++) {
-        const json_t *choice = json_array_get(list, i);
-        char place[40];
-        snprintf(place, sizeof place, "%s/%zu", key, i);
-        if (i) km_text_add(out, " | ");
-        if (alone) {
-            ok = part(m, place, choice, out);
-            continue;
-        }
-        json_t *both = NULL;
-        const char *wrong = km_schema_merge(m->root, rest, choice, &both);
-        ok = wrong ? fail(m, KM_ERR_UNSUPPORTED, wrong) : part(m, place, both, out);
-        json_decref(both);
+    char why[KM_SCHEMA_WHY];
+    int number_of;
+    bool made, ok = true;
+    if (!rule_of(m, schema, "choice", &number_of, &made)) return false;
+    km_text_printf(out, "choice-%d", number_of);
+    if (made) return true;
+    json_t *branches = km_schema_branches(m->root, schema, key, why);
+    if (!branches) return fail(m, KM_ERR_UNSUPPORTED, why);
+    km_text body = {0};
+    for (size_t i = 0; ok && i < json_array_size(branches); i++) {
+        char place[24];
+        snprintf(place, sizeof place, "%zu", i);
+        if (i) km_text_add(&body, " | ");
+        ok = part(m, key, place, json_array_get(branches, i), &body);
     }
-    km_text_add(out, ")");
-    json_decref(rest);
-    return ok || (m->err->code == KM_OK && fail(m, KM_ERR_MEMORY, "out of memory"));
+    if (ok) finish_rule(m, "choice", number_of, &body);
+    km_text_free(&body);
+    json_decref(branches);
+    return ok;
 }
 
 static bool merged(maker *m, const json_t *schema, km_text *out) {
@@ -512,7 +536,7 @@ static bool merged(maker *m, const json_t *schema, km_text *out) {
         wrong = km_schema_merge(m->root, all, json_array_get(list, i), &both);
         if (both) json_decref(all), all = both;
     }
-    bool ok = wrong ? fail(m, KM_ERR_UNSUPPORTED, wrong) : part(m, "allOf", all, out);
+    bool ok = wrong ? fail(m, KM_ERR_UNSUPPORTED, wrong) : part(m, "allOf", NULL, all, out);
     json_decref(all);
     return ok;
 }
@@ -527,50 +551,50 @@ static bool by_reference(maker *m, const json_t *schema, km_text *out) {
     if (says) { /* more than the reference: both hold */
         json_t *both = NULL;
         wrong = km_schema_merge(m->root, rest, target, &both);
-        bool ok = wrong ? fail(m, KM_ERR_UNSUPPORTED, wrong) : part(m, "$ref", both, out);
+        bool ok = wrong ? fail(m, KM_ERR_UNSUPPORTED, wrong) : part(m, "$ref", NULL, both, out);
         json_decref(both);
         json_decref(rest);
         return ok;
     }
     json_decref(rest);
-    for (size_t i = 0; i < m->n_refs; i++)
-        if (m->refs[i].target == target) {
-            km_text_printf(out, "ref-%d", m->refs[i].number);
-            return true;
-        }
-    if (m->n_refs == m->cap_refs) {
-        size_t cap = m->cap_refs ? m->cap_refs * 2 : 16;
-        reference *refs = km_realloc(m->refs, cap * sizeof *refs);
-        if (!refs) return fail(m, KM_ERR_MEMORY, "out of memory");
-        m->refs = refs;
-        m->cap_refs = cap;
-    }
     int number_of;
-    if (!new_rule(m, &number_of)) return false;
-    m->refs[m->n_refs++] = (reference){target, number_of};
+    bool made;
+    if (!rule_of(m, target, "ref", &number_of, &made)) return false;
+    if (made) {
+        km_text_printf(out, "ref-%d", number_of);
+        return true;
+    }
     km_text body = {0};
-    bool ok = part(m, "$ref", target, &body);
+    bool ok = part(m, "$ref", NULL, target, &body);
     if (ok) finish_rule(m, "ref", number_of, &body);
     km_text_printf(out, "ref-%d", number_of);
     km_text_free(&body);
     return ok;
 }
 
-static bool listed(maker *m, const json_t *list, km_text *out) {
-    if (!json_array_size(list)) return fail(m, KM_ERR_FORMAT, "enum is no list of values");
+/* Constants, of which those stay that the keywords beside them allow. */
+static bool listed(maker *m, const json_t *schema, const char *key, km_text *out) {
+    const json_t *given = json_object_get(schema, key);
+    bool one = strcmp(key, "const") == 0, ok = false;
+    size_t n = one ? 1 : json_array_size(given);
+    if (n == 0) return fail(m, KM_ERR_FORMAT, "enum is no list of values");
     km_text_add(out, "(");
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        if (i) km_text_add(out, " | ");
-        constant(json_array_get(list, i), out);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *value = one ? given : json_array_get(given, i);
+        if (km_schema_rejects(m->root, schema, value)) continue;
+        if (ok) km_text_add(out, " | ");
+        constant(value, out);
+        ok = true;
     }
     km_text_add(out, ")");
-    return true;
+    return ok || fail(m, KM_ERR_FORMAT,
+                      "no value of const or enum fits the keywords beside it, such as type");
 }
 
 static bool plain(maker *m, const json_t *schema, km_text *out) {
     const json_t *type = json_object_get(schema, "type"), *item;
     size_t i;
-    const char *implied = implied_type(schema);
+    const char *implied = km_schema_implied_type(schema);
     if (json_is_string(type)) return of_type(m, schema, json_string_value(type), out);
     if (json_array_size(type)) {
         km_text_add(out, "(");
@@ -583,7 +607,6 @@ static bool plain(maker *m, const json_t *schema, km_text *out) {
         return true;
     }
     if (type) return fail(m, KM_ERR_FORMAT, "type is none of JSON's");
-    if (!implied) implied = json_object_get(schema, "format") ? "string" : NULL;
     if (implied) return of_type(m, schema, implied, out);
     km_text_add(out, "value");
     return true;
@@ -603,12 +626,12 @@ static bool schema_expression(maker *m, const json_t *schema, km_text *out) {
         return fail(m, KM_ERR_UNSUPPORTED, what);
     }
     if (json_object_get(schema, "$ref")) return by_reference(m, schema, out);
-    if (json_object_get(schema, "const")) return constant(json_object_get(schema, "const"), out);
-    if (json_object_get(schema, "enum")) return listed(m, json_object_get(schema, "enum"), out);
+    if (json_object_get(schema, "const")) return listed(m, schema, "const", out);
+    if (json_object_get(schema, "enum")) return listed(m, schema, "enum", out);
     if (json_object_get(schema, "allOf")) return merged(m, schema, out);
     if (json_object_get(schema, "anyOf")) return choices(m, schema, "anyOf", out);
     if (json_object_get(schema, "oneOf")) return choices(m, schema, "oneOf", out);
-    return plain(m, schema, out);
+    return check_format(m, schema) && plain(m, schema, out);
 }
 
 static bool expression(maker *m, const json_t *schema, km_text *out) {
@@ -627,10 +650,12 @@ static const char common[] =
     "hex ::= [0-9a-fA-F]\n"
     "escape ::= \"\\\\\" ([\"\\\\/bfnrt] | \"u\" ([0-9a-cA-CefEF] hex{3} | [dD] [0-7] hex{2} | "
     "[dD] [89abAB] hex{2} \"\\\\u\" [dD] [c-fC-F] hex{2}))\n"
+    "needed-escape ::= \"\\\\\" [\"\\\\bfnrt]\n"
     "char ::= [^\"\\\\\\x00-\\x1F\\x7F] | escape\n"
     "text ::= \"\\\"\" char* \"\\\"\"\n"
     "whole ::= \"0\" | [1-9] [0-9]{0,15}\n"
-    "positive ::= whole (\".\" [0-9]{1,16})? ([eE] [-+]? [0-9]{1,2})?\n"
+    "decimal ::= whole (\".\" [0-9]{1,16})?\n"
+    "positive ::= decimal ([eE] [-+]? [0-9]{1,2})?\n"
     "number ::= \"-\"? positive\n"
     "integer ::= \"-\"? whole\n"
     "boolean ::= \"true\" | \"false\"\n"
@@ -639,12 +664,12 @@ static const char common[] =
     "\"[\" ws (value (\",\" ws value)*)? ws \"]\" | text | number | boolean | null\n"
     "member ::= text \":\" ws value\n";
 
-km_status km_json_schema_gbnf(const json_t *schema, km_text *out, km_error *err) {
+km_status km_json_schema_gbnf(const json_t *schema, bool strict, km_text *out, km_error *err) {
     if (!schema || !out) return km_error_set(err, KM_ERR_NULL, "no JSON schema given");
     km_error own = {0};
     if (!err) err = &own;
     km_text rules = {0}, body = {0};
-    maker m = {.root = schema, .rules = &rules, .err = err};
+    maker m = {.root = schema, .rules = &rules, .strict = strict, .err = err};
     bool ok = expression(&m, schema, &body);
     if (ok) {
         km_text_printf(out, "root ::= %s\n", km_text_str(&body));
@@ -656,17 +681,18 @@ km_status km_json_schema_gbnf(const json_t *schema, km_text *out, km_error *err)
     km_text_free(&rules);
     km_text_free(&body);
     km_text_free(&m.path);
+    for (size_t i = 0; i < m.n_refs; i++) json_decref(m.refs[i].target);
     km_free(m.refs);
     return err->code;
 }
 
-km_grammar *km_json_schema_grammar(const char *text, size_t bytes, km_error *err) {
+km_grammar *km_json_schema_grammar(const char *text, size_t bytes, bool strict, km_error *err) {
     km_error own = {0};
     if (!err) err = &own;
     json_t *schema = km_json_parse(text, bytes, "the JSON schema", err);
     km_text gbnf = {0};
     km_grammar *g = NULL;
-    if (schema && km_json_schema_gbnf(schema, &gbnf, err) == KM_OK)
+    if (schema && km_json_schema_gbnf(schema, strict, &gbnf, err) == KM_OK)
         g = km_grammar_parse(gbnf.data, gbnf.len, err);
     km_text_free(&gbnf);
     json_decref(schema);

@@ -95,6 +95,27 @@ const char *km_schema_foreign(const json_t *schema) {
     return json_is_true(json_object_get(schema, "uniqueItems")) ? "uniqueItems" : NULL;
 }
 
+const char *km_schema_implied_type(const json_t *schema) {
+    static const char *const keys[][2] = {{"properties", "object"},
+                                          {"required", "object"},
+                                          {"additionalProperties", "object"},
+                                          {"items", "array"},
+                                          {"prefixItems", "array"},
+                                          {"minItems", "array"},
+                                          {"maxItems", "array"},
+                                          {"pattern", "string"},
+                                          {"minLength", "string"},
+                                          {"maxLength", "string"},
+                                          {"minimum", "number"},
+                                          {"maximum", "number"},
+                                          {"exclusiveMinimum", "number"},
+                                          {"exclusiveMaximum", "number"},
+                                          {"format", "string"}};
+    for (size_t i = 0; i < COUNT(keys); i++)
+        if (json_object_get(schema, keys[i][0])) return keys[i][1];
+    return NULL;
+}
+
 /* ---- Merging ---- */
 
 static const char *merge_properties(const json_t *a, const json_t *b, json_t **out) {
@@ -193,9 +214,9 @@ static const char *merge_key(const char *key, const json_t *a, const json_t *b, 
         *out = json_pack("{s:[O,O]}", "allOf", loose(a), loose(b));
         return *out ? NULL : no_memory;
     }
-    static const char *const notes[] = {
-        "title", "description", "default",    "examples", "$schema",   "$id",   "$comment",
-        "$defs", "definitions", "deprecated", "readOnly", "writeOnly", "format"};
+    static const char *const notes[] = {"title",       "description", "default",  "examples",
+                                        "$schema",     "$id",         "$comment", "$defs",
+                                        "definitions", "deprecated",  "readOnly", "writeOnly"};
     if (among(notes, COUNT(notes), key)) {
         *out = json_incref(loose(a));
         return NULL;

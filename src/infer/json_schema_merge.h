@@ -10,6 +10,9 @@ const json_t *km_schema_find(const json_t *root, const char *reference, const ch
 /* Whether a schema says anything, beside notes such as title, description and definitions. */
 bool km_schema_says(const json_t *schema);
 
+/* What a schema without a type is about, by its keywords; NULL: anything. */
+const char *km_schema_implied_type(const json_t *schema);
+
 /* A keyword that restricts values and that we do not know; NULL: there is none. */
 const char *km_schema_foreign(const json_t *schema);
 

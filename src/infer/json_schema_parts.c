@@ -148,7 +148,9 @@ static bool class_letter(regex *r, set *s, char c) {
         add(&own, '0', '9'), add(&own, 'a', 'z'), add(&own, 'A', 'Z'), add(&own, '_', '_');
         break;
     default:
-        add(&own, 9, 13), add(&own, ' ', ' '), add(&own, 0xa0, 0xa0), add(&own, 0x2028, 0x2029);
+        add(&own, 9, 13), add(&own, ' ', ' '), add(&own, 0xa0, 0xa0), add(&own, 0x1680, 0x1680);
+        add(&own, 0x2000, 0x200a), add(&own, 0x2028, 0x2029), add(&own, 0x202f, 0x202f);
+        add(&own, 0x205f, 0x205f), add(&own, 0x3000, 0x3000), add(&own, 0xfeff, 0xfeff);
     }
     if (c < 'a' && !negate(&own)) return fail(r, "it has too many ranges");
     for (size_t i = 0; i < own.n; i++)
@@ -231,24 +233,40 @@ static bool class_set(regex *r, set *s) {
     return !negated || negate(s) || fail(r, "it has too many ranges");
 }
 
-static bool alternatives(regex *r);
+static bool alternatives(regex *r, km_lengths *lengths);
 
-static bool quantifier(regex *r) {
+#define FAR_LENGTH ((int64_t)1 << 30) /* beyond what a schema may ask for */
+
+static int64_t times(int64_t a, int64_t b) {
+    return a < 0 || b < 0 ? -1 : a && b > FAR_LENGTH / a ? FAR_LENGTH : a * b;
+}
+
+static int64_t plus(int64_t a, int64_t b) {
+    return a < 0 || b < 0 ? -1 : a + b > FAR_LENGTH ? FAR_LENGTH : a + b;
+}
+
+static bool quantifier(regex *r, km_lengths *lengths) {
     if (r->at >= r->end || !strchr("*+?{", *r->at) || !*r->at) return true;
     const char *from = r->at++;
+    int64_t least = *from == '+', most = *from == '?' ? 1 : -1;
     if (*from == '{') {
         while (r->at < r->end && ((*r->at >= '0' && *r->at <= '9') || *r->at == ',')) r->at++;
         if (r->at >= r->end || *r->at != '}' || r->at - from > 20 || from[1] == '}' ||
             from[1] == ',')
             return fail(r, "a quantifier {m,n} is wrong");
+        const char *comma = memchr(from, ',', (size_t)(r->at - from));
+        least = most = strtoll(from + 1, NULL, 10);
+        if (comma) most = comma[1] == '}' ? -1 : strtoll(comma + 1, NULL, 10);
         r->at++;
     }
+    lengths->least = times(lengths->least, least);
+    lengths->most = lengths->most == 0 ? 0 : times(lengths->most, most);
     km_text_put(r->out, from, (size_t)(r->at - from));
     if (r->at < r->end && *r->at == '?') r->at++; /* lazy matches the same texts */
     return true;
 }
 
-static bool atom(regex *r) {
+static bool atom(regex *r, km_lengths *lengths) {
     set s = {.n = 0};
     uint32_t cp;
     bool single;
@@ -262,13 +280,14 @@ static bool atom(regex *r) {
             r->at += 2;
         }
         km_text_add(r->out, "(");
-        if (!alternatives(r)) return false;
+        if (!alternatives(r, lengths)) return false;
         if (r->at >= r->end || *r->at != ')') return fail(r, "a group does not end");
         r->at++;
         r->depth--;
         km_text_add(r->out, ")");
-        return quantifier(r);
+        return quantifier(r, lengths);
     }
+    *lengths = (km_lengths){1, 1};
     if (strchr("*+?{", c) && c) return fail(r, "a quantifier has nothing before it");
     if (c == '^' || c == '$') return fail(r, "^ and $ are supported at the ends only");
     if (c == '[') {
@@ -287,25 +306,36 @@ static bool atom(regex *r) {
         add(&s, cp, cp);
     }
     put_set(r->out, &s);
-    return quantifier(r);
+    return quantifier(r, lengths);
 }
 
-static bool alternatives(regex *r) {
-    bool any = false;
+static void either(km_lengths *all, km_lengths one, bool first) {
+    if (first || one.least < all->least) all->least = one.least;
+    if (first || one.most < 0 || (all->most >= 0 && one.most > all->most)) all->most = one.most;
+}
+
+static bool alternatives(regex *r, km_lengths *lengths) {
+    bool any = false, first = true;
+    km_lengths way = {0, 0}, part;
     while (r->at < r->end && *r->at != ')') {
         if (*r->at == '|') {
             r->at++;
             if (!any) km_text_add(r->out, "\"\"");
             km_text_add(r->out, " | ");
             any = false;
+            either(lengths, way, first);
+            way = (km_lengths){0, 0};
+            first = false;
             continue;
         }
         if (r->depth == 0 && *r->at == '$' && r->at + 1 == r->end) break;
         if (any) km_text_add(r->out, " ");
-        if (!atom(r)) return false;
+        if (!atom(r, &part)) return false;
+        way = (km_lengths){plus(way.least, part.least), plus(way.most, part.most)};
         any = true;
     }
     if (!any) km_text_add(r->out, "\"\"");
+    either(lengths, way, first);
     return true;
 }
 
@@ -327,7 +357,7 @@ static bool divided(const char *p, size_t n) {
     return false;
 }
 
-const char *km_gbnf_pattern(km_text *out, const char *pattern, size_t n) {
+const char *km_gbnf_pattern(km_text *out, const char *pattern, size_t n, km_lengths *lengths) {
     bool front = n && pattern[0] == '^', back = n > (size_t)front && pattern[n - 1] == '$';
     size_t slashes = 0; /* an escaped dollar is no anchor */
     while (back && slashes + 1 < n && pattern[n - 2 - slashes] == '\\') slashes++;
@@ -336,11 +366,13 @@ const char *km_gbnf_pattern(km_text *out, const char *pattern, size_t n) {
         return "^ and $ beside | are not supported: put the alternatives in a group";
     regex r = {.at = pattern + front, .end = pattern + n, .out = out};
     km_text_add(out, front ? "(" : "(char* (");
-    bool ok = alternatives(&r);
+    *lengths = (km_lengths){0, -1};
+    bool ok = alternatives(&r, lengths);
     if (ok && back && r.at < r.end && *r.at == '$') r.at++;
     if (ok && r.at < r.end) ok = fail(&r, "a bracket fits no other");
     km_text_add(out, front ? ")" : "))");
     if (!back) km_text_add(out, " char*");
+    if (!front || !back) lengths->most = -1;
     return ok ? NULL : r.wrong;
 }
 

@@ -61,6 +61,12 @@ grep -qx '\(a\|bc\)*\(b\|\.\|\)' "$work/out" || fail "the grammar was not kept t
 expect_error 2 run -m "$model" --prompt a --logit-bias 3=nan
 expect_error 1 run -m "$model" --prompt a --grammar "$work/none"
 expect_error 1 run -m "$model" --prompt a --json-schema '{"type": 5}'
+expect_error 1 run -m "$model" --prompt a --json-schema '{"format": "phone"}' --strict-schema
+says err "at #: format 'phone' is not known here"
+expect_error 1 run -m "$model" --prompt a --json-schema '{"oneOf": [{}, {"type": "null"}]}'
+says err "at #: oneOf: branches 0 and 1 may hold together"
+expect_error 2 run -m "$model" --prompt a --strict-schema
+says err "goes with --json-schema"
 
 expect_error 1 run --prompt a
 says err "no model is named and there is none in $work/models"

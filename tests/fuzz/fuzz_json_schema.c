@@ -9,7 +9,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     km_error err = {0};
     json_t *schema = json_loadb((const char *)data, size, 0, NULL);
     km_text gbnf = {0};
-    if (schema && km_json_schema_gbnf(schema, &gbnf, &err) == KM_OK) {
+    if (schema && km_json_schema_gbnf(schema, size % 2, &gbnf, &err) == KM_OK) {
         km_grammar *g = km_grammar_parse(gbnf.data, gbnf.len, &err);
         /* What we wrote ourselves can be too large or begin with itself, but it is always GBNF. */
         if (!g && err.code == KM_ERR_FORMAT) __builtin_trap();
