@@ -128,9 +128,11 @@ static void greet(const km_chat *c) {
 }
 
 static int print_json(const km_chat *c) {
-    return km_cli_print_json(json_pack("{s:s, s:s, s:O, s:O}", "model", c->m.path, "device",
-                                       c->m.devices, "messages", c->talk.messages, "answers",
-                                       c->log));
+    return km_cli_print_json(
+        json_pack("{s:s, s:s, s:I, s:o, s:O, s:O}", "model", c->m.path, "device", c->m.devices,
+                  "context", (json_int_t)(c->m.model ? c->m.model->config.context : 0),
+                  "context_asked", c->room.context ? json_integer(c->room.context) : json_null(),
+                  "messages", c->talk.messages, "answers", c->log));
 }
 
 static km_status open_chat(km_chat *c, km_error *err) {
@@ -140,6 +142,7 @@ static km_status open_chat(km_chat *c, km_error *err) {
     km_status s =
         km_cli_model_open_at(&c->m, c->model, NULL, &c->common, &c->where, cache, 1, &how, err);
     if (s == KM_OK && km_cli_follows(&c->m)) return s; /* rank 0 talks */
+    if (s == KM_OK) km_cli_context_told(c->room.context, c->m.model->config.context);
     if (s == KM_OK) s = km_cli_sampling_open(&c->sampling, c->m.token, err);
     if (s == KM_OK && !(c->template = km_cli_template(&c->m, c->template_name, err))) s = err->code;
     if (s == KM_OK && !(c->session = km_cli_session_open(&c->m, &c->room, err))) s = err->code;

@@ -123,6 +123,7 @@ static km_status generate(km_chat *c, const km_text *prompt, answer *a, km_error
     km_generation g = {.tokens = c->tokens,
                        .rendered = true,
                        .shift = c->room.shift,
+                       .exact = c->room.file && !c->room.no_reread,
                        .on_prompt = on_prompt,
                        .on_text = on_text,
                        .rescue = rescue,

@@ -1,5 +1,6 @@
 /* The parts of kermes info. */
 #include "cli/info_parts.h"
+#include "base/log.h"
 #include "format/json_read.h"
 #include "model/config.h"
 #include "model/layout.h"
@@ -77,6 +78,9 @@ static void add_memory(json_t *model, const sizes *s, const km_info_options *o) 
     double token = element * (double)s->layers * (double)s->kv_heads * (double)(s->key + s->value);
     int64_t context = o->context ? o->context : s->context;
     if (token <= 0 || context <= 0) return;
+    if (s->context > 0 && context > s->context)
+        km_note(KM_LOG_WARN, "--context %lld is beyond the model's context of %lld tokens",
+                (long long)context, (long long)s->context);
     json_object_set_new(model, "cache_type", json_string(km_dtype_name(o->cache)));
     json_object_set_new(model, "cache_bytes_per_token", km_json_count(token));
     json_object_set_new(model, "cache_context", json_integer(context));

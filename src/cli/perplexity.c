@@ -66,10 +66,11 @@ static int print(const settings *o, const results *r, int64_t context) {
     const km_divergence *d = &r->d;
     double value = exp(p->loss);
     if (o->common.json) {
-        json_t *v = json_pack("{s:o, s:o, s:I, s:I, s:o, s:o}", "model", km_json_text(o->model),
-                              "file", km_json_text(o->file), "context", (json_int_t)context,
-                              "tokens", (json_int_t)p->tokens, "loss", km_json_number(p->loss, 6),
-                              "perplexity", km_json_number(value, 6));
+        json_t *v = json_pack(
+            "{s:o, s:o, s:I, s:o, s:I, s:o, s:o}", "model", km_json_text(o->model), "file",
+            km_json_text(o->file), "context", (json_int_t)context, "context_asked",
+            o->context ? json_integer(o->context) : json_null(), "tokens", (json_int_t)p->tokens,
+            "loss", km_json_number(p->loss, 6), "perplexity", km_json_number(value, 6));
         if (o->against) json_object_set_new(v, "divergence", divergence_json(d));
         if (o->imatrix) json_object_set_new(v, "imatrix_layers", json_integer(r->layers));
         return km_cli_print_json(v);
@@ -173,7 +174,9 @@ static int run(const settings *o) {
     km_status s = km_cli_model_open_at(&m, o->model, NULL, &o->common, &o->where, KM_F16, 1, &how,
                                        &err);
     if (s == KM_OK) {
-        int64_t most = m.model->config.context, context = o->context < most ? o->context : most;
+        int64_t most = m.model->config.context, context = o->context ? o->context : 512;
+        if (context > most) context = most;
+        km_cli_context_told(o->context, most);
         s = measure(o, &m, context, &got, &err);
         if (s == KM_OK) code = print(o, &got, context);
     }
@@ -183,7 +186,9 @@ static int run(const settings *o) {
 }
 
 int km_command_perplexity(int argc, char **argv) {
-    settings o = {.common = KM_COMMON_DEFAULTS, .context = 512};
+    settings o = {
+        .common = KM_COMMON_DEFAULTS,
+    };
     const km_option options[] = {
         {"model", KM_OPTION_TEXT, "PATH", &o.model, 0, 0,
          "a GGUF file, a Hugging Face folder, or a training run's; also -m"},

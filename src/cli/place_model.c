@@ -93,6 +93,13 @@ km_status km_cli_plan(const km_weighed *w, const km_common *common, const km_cli
     return s;
 }
 
+void km_cli_context_told(int64_t asked, int64_t models) {
+    if (asked > models)
+        km_note(KM_LOG_WARN,
+                "--context %lld is beyond the model's context of %lld tokens, which is used",
+                (long long)asked, (long long)models);
+}
+
 json_t *km_cli_plan_json(const km_memory_plan *p) {
     json_t *list = json_array();
     for (int i = 0; i < p->n; i++) {

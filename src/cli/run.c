@@ -98,8 +98,10 @@ static int finish(const settings *o, const km_cli_model *m, const km_text *text,
     double decode = rate(got->tokens - 1, got->seconds); /* the first comes with the prompt */
     if (o->common.json)
         return km_cli_print_json(json_pack(
-            "{s:o, s:s, s:o, s:I, s:I, s:I, s:b, s:s, s:o, s:o, s:o, s:o, s:o, s:I, s:I}", "model",
-            km_json_text(m->path), "device", m->devices, "text",
+            "{s:o, s:s, s:I, s:o, s:o, s:I, s:I, s:I, s:b, s:s, s:o, s:o, s:o, s:o, s:o, s:I, s:I}",
+            "model", km_json_text(m->path), "device", m->devices, "context",
+            (json_int_t)m->model->config.context, "context_asked",
+            o->session.context ? json_integer(o->session.context) : json_null(), "text",
             km_json_text(km_text_str(text)), "prompt_tokens", (json_int_t)got->prompt_tokens,
             "reused", (json_int_t)got->reused, "tokens", (json_int_t)got->tokens, "ended",
             got->end == KM_END_TEXT, "end", km_end_name(got->end), "prompt_seconds",
@@ -126,6 +128,7 @@ static km_status generate(settings *o, km_cli_model *m, km_drafter *draft,
     km_generation g = {.tokens = o->tokens,
                        .rendered = o->chat,
                        .shift = o->session.shift,
+                       .exact = o->session.file && !o->session.no_reread,
                        .on_prompt = on_prompt,
                        .on_text = on_text,
                        .rescue = rescue,
@@ -161,6 +164,7 @@ static int run(settings *o) {
     km_status s =
         km_cli_model_open_at(&m, o->model, NULL, &o->common, &o->where, cache, 1, &how, &err);
     if (s == KM_OK && km_cli_follows(&m)) return km_cli_follow(&m);
+    if (s == KM_OK) km_cli_context_told(o->session.context, m.model->config.context);
     if (s == KM_OK) s = km_cli_sampling_open(&o->sampling, m.token, &err);
     if (s == KM_OK) s = read_prompt(o, &m, &prompt, &err);
     if (s == KM_OK) s = km_cli_draft_open(&draft, o->draft, &m, &o->common, &err);

@@ -96,6 +96,8 @@ km_status km_cli_cache_type(const char *name, km_dtype *out, km_error *err) {
 
 km_status km_cli_session_check(const km_cli_session *o, km_error *err) {
     km_dtype dtype;
+    if (o->no_reread && !o->file)
+        return km_error_set(err, KM_ERR_RANGE, "--no-reread needs --session FILE");
     return km_cli_cache_type(o->cache_type, &dtype, err);
 }
 

@@ -84,6 +84,8 @@ km_status km_cli_plan(const km_weighed *w, const km_common *common, const km_cli
                       int64_t context, int64_t sequences, km_dtype cache, km_memory_plan *out,
                       km_error *err);
 json_t *km_cli_plan_json(const km_memory_plan *p);
+/* Says so when more was asked for (0: nothing was) than the model's context. */
+void km_cli_context_told(int64_t asked, int64_t models);
 /* A bar for loading, as km_open_options and km_synthetic_model take it; user is a km_progress. */
 bool km_cli_loading(void *user, uint64_t done, uint64_t total);
 
@@ -94,6 +96,7 @@ typedef struct km_cli_session {
     const char *cache_type; /* NULL: f16 */
     const char *file;       /* what it holds comes from here and goes there; or NULL */
     bool shift;
+    bool no_reread; /* answers in the file are gone on from as they were made */
 } km_cli_session;
 
 /* clang-format off */
@@ -105,7 +108,11 @@ typedef struct km_cli_session {
     {"cache-type", KM_OPTION_TEXT, "T", &(s).cache_type, 0, 0,                                     \
      "keys and values in f32, f16, bf16, q8_0 or q4_0 (default f16)"},                             \
     {"session", KM_OPTION_TEXT, "FILE", &(s).file, 0, 0,                                           \
-     "keep what was read in this file: the next time it is not read again"}
+     "keep what was read in this file: the next time only answers are read\n"                      \
+     "again, so that the text is that of reading everything at once"},                             \
+    {"no-reread", KM_OPTION_FLAG, NULL, &(s).no_reread, 0, 0,                                      \
+     "with --session: do not read answers again either; quicker, and the\n"                        \
+     "text may be another one"}
 /* clang-format on */
 
 /* What can be told without a model: a usage error if not KM_OK. */

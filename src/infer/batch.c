@@ -7,6 +7,18 @@ km_batch_options km_batch_defaults(void) {
     return (km_batch_options){.cache = KM_F16, .sequences = 1};
 }
 
+/* The host's kernels for weights in blocks do; products of floats (a library's, maybe) and a GPU's may
+ * go another way for another number of rows. */
+static bool rows_are_alone(const km_model *m) {
+    for (; m; m = m->next) {
+        if (!m->ctx->device->host) return false;
+        for (int i = 0; i < m->params.n; i++)
+            if (m->params.at[i].t->shape.ndim == 2 && !km_dtype_is_block(m->params.at[i].t->dtype))
+                return false;
+    }
+    return true;
+}
+
 static km_status failed(km_batch *b, km_error *err) {
     return km_error_set(err, km_ctx_status(b->ctx), "%s", km_ctx_error(b->ctx));
 }
@@ -19,6 +31,7 @@ km_batch *km_batch_new(km_ctx *ctx, km_model *m, const km_batch_options *o, km_e
     }
     b->ctx = ctx;
     b->m = m;
+    b->alone = rows_are_alone(m);
     b->how = o ? *o : km_batch_defaults();
     if (b->how.context <= 0 || b->how.context > m->config.context)
         b->how.context = m->config.context;
@@ -75,6 +88,7 @@ static void add(km_batch *b, int s, int64_t n) {
 
 static bool cut(km_batch *b, int s, int64_t length) {
     if (!km_cache_cut(b->cache, s, length)) return false;
+    if (b->seq[s].settled > length) b->seq[s].settled = length;
     km_lead_note(b->lead, KM_LEAD_CUT, s, length);
     return true;
 }
@@ -116,6 +130,7 @@ static int begin(km_batch *b, int s, km_error *err) {
     }
     q->used = true;
     q->ready = false;
+    q->settled = 0;
     return s;
 }
 
@@ -134,6 +149,7 @@ int km_batch_fork(km_batch *b, int from, km_error *err) {
     memcpy(b->seq[s].seen, f->seen, sizeof *f->seen * (size_t)km_cache_length(b->cache, from));
     memcpy(b->seq[s].logits, f->logits, sizeof *f->logits * (size_t)b->m->config.vocab);
     b->seq[s].ready = f->ready;
+    b->seq[s].settled = f->settled;
     return s;
 }
 
@@ -155,6 +171,26 @@ int64_t km_batch_match(const km_batch *b, int s, const int32_t *ids, size_t n) {
     return km_cache_can_cut(b->cache, s, same) ? same : 0;
 }
 
+/* Reading all of n tokens runs them in chunks whose bounds are multiples of `most`; the last one, where
+ * it has few rows, by other kernels than the rest. What is read now must run likewise. */
+int64_t km_batch_settled(const km_batch *b, int s, const int32_t *ids, size_t n) {
+    int64_t total = (int64_t)n, most = km_batch_chunk(b);
+    if (total == 0) return 0;
+    int64_t last = (total - 1) / most * most, from = km_batch_match(b, s, ids, n);
+    if (from > b->seq[s].settled) from = b->seq[s].settled;
+    if (from > total - 1) from = total - 1; /* it is read for its logits */
+    if (!b->alone) {
+        from = from / most * most;
+    } else if (total - last <= KM_FEW_ROWS && from >= last) {
+        from = last;
+    } else { /* no piece of few rows where all together are many */
+        int64_t begin = from / most * most, end = begin + most < total ? begin + most : total;
+        if (end - from <= KM_FEW_ROWS) from = end - KM_FEW_ROWS - 1;
+        if (from < begin) from = begin;
+    }
+    return km_cache_can_cut(b->cache, s, from) ? from : 0;
+}
+
 void km_batch_rewind(km_batch *b, int s, int64_t length) {
     if (length < 0 || length >= km_cache_length(b->cache, s)) return;
     if (!cut(b, s, length)) cut(b, s, 0);
@@ -173,6 +209,7 @@ km_status km_batch_pretend(km_batch *b, int s, int64_t n, km_error *err) {
             if (km_cache_page_write(b->cache, s, i, pool, zeros) != KM_OK) status = failed(b, err);
     memset(b->seq[s].seen, 0, sizeof *b->seq[s].seen * (size_t)n);
     b->seq[s].ready = false;
+    b->seq[s].settled = 0;
     km_free(zeros);
     for (km_model *m = b->m; m; m = m->next)
         if (!km_failed(m->ctx)) km_step_end(m->ctx);
@@ -196,13 +233,17 @@ static km_status too_long(const km_batch *b, int64_t past, size_t n, km_error *e
                         n, (long long)b->how.context);
 }
 
-/* Chunk after chunk; what was read before a failure stays. */
+int64_t km_batch_chunk(const km_batch *b) {
+    return km_prompt_chunk(km_model_end(b->m)->ctx->device);
+}
+
+/* Chunk after chunk, each up to a bound of the sequence; what was read before a failure stays. */
 static km_status read_chunks(km_batch *b, int s, const int32_t *ids, int64_t n, km_error *err) {
     km_batch_seq *q = &b->seq[s];
-    int64_t most = km_prompt_chunk(km_model_end(b->m)->ctx->device);
+    int64_t most = km_batch_chunk(b);
     for (int64_t at = 0, take; at < n; at += take) {
-        int64_t past = km_cache_length(b->cache, s);
-        take = n - at < most ? n - at : most;
+        int64_t past = km_cache_length(b->cache, s), room = most - past % most;
+        take = n - at < room ? n - at : room;
         bool last = at + take == n;
         km_status status = reserve(b, s, take, err);
         if (status != KM_OK) return status;
@@ -213,6 +254,8 @@ static km_status read_chunks(km_batch *b, int s, const int32_t *ids, int64_t n, 
         if (status != KM_OK) return failed(b, err);
         memcpy(q->seen + past, ids + at, sizeof *ids * (size_t)take);
         add(b, s, take);
+        if (q->settled >= past && (b->alone ? take > KM_FEW_ROWS : take == most))
+            q->settled = past + take;
         if (b->how.progress && n > 1 && !b->how.progress(b->how.user, at + take, n) && !last)
             return km_error_set(err, KM_ERR_STATE, "stopped after %lld of %lld tokens",
                                 (long long)(at + take), (long long)n);

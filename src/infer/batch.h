@@ -74,6 +74,12 @@ int64_t km_batch_length(const km_batch *b, int sequence);
 const int32_t *km_batch_tokens(const km_batch *b, int sequence); /* that many */
 /* How many of these tokens, from the first on, need not be read again. */
 int64_t km_batch_match(const km_batch *b, int sequence, const int32_t *ids, size_t n);
+/* The same, where the logits after these tokens, and all that is chosen from then on, are to be, bit
+ * for bit, those of a sequence that read all of them at once: what was chosen by this one, one token
+ * at a time, is read again (by kernels for many rows, which round in another order), and at least the
+ * last token is. */
+int64_t km_batch_settled(const km_batch *b, int sequence, const int32_t *ids, size_t n);
+int64_t km_batch_chunk(const km_batch *b); /* tokens of a prompt that run at once, at most */
 /* Forgets what comes after the first `length` tokens (all, where what those need is gone: behind a
  * window that every layer has). There are no logits until the next read. */
 void km_batch_rewind(km_batch *b, int sequence, int64_t length);

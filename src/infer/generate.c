@@ -6,8 +6,6 @@
 #include "infer/stop.h"
 #include <string.h>
 
-#define CHUNK 512 /* tokens of a prompt between two calls of on_prompt */
-
 const char *km_end_name(km_end e) {
     static const char *const names[] = {"tokens", "end", "stop", "grammar", "context", "stopped"};
     return names[e];
@@ -89,14 +87,17 @@ static bool rescued(run *r, km_error *err) {
 
 /* Reads what the session does not hold yet; a part at a time where somebody watches. */
 static km_status read_prompt(run *r, const km_ids *ids, km_generated *out, km_error *err) {
-    int64_t n = (int64_t)ids->len, same = km_session_match(r->session, ids->data, ids->len);
+    int64_t n = (int64_t)ids->len, most = km_session_chunk(r->session);
+    int64_t same = r->how->exact ? km_session_settled(r->session, ids->data, ids->len)
+                                 : km_session_match(r->session, ids->data, ids->len);
     if (same == n) same = n - 1; /* the last is read for its logits */
     km_session_rewind(r->session, same);
     same = km_session_length(r->session); /* a window may have let go of more */
     out->prompt_tokens = n;
     out->reused = same;
     while (same < n) {
-        int64_t part = r->how->on_prompt && n - same > CHUNK ? CHUNK : n - same;
+        int64_t part = most - same % most; /* to a bound of the sequence */
+        if (!r->how->on_prompt || part > n - same) part = n - same;
         km_status s = km_session_read(r->session, ids->data + same, (size_t)part, err);
         if (s != KM_OK && rescued(r, err)) {
             same = km_session_length(r->session);

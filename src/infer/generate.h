@@ -24,6 +24,8 @@ typedef struct km_generation {
     bool rendered;  /* the prompt is a chat template's: it has its beginning of text already, and
                      * special tokens in the answer are no text */
     bool shift;     /* a full context goes on from its second half */
+    bool exact;     /* the text is, bit for bit, the one that a session which holds nothing gives:
+                     * what this one chose before is read again (km_batch_settled) */
     km_sampling sampling;
     const char *const *stops; /* n_stops texts at which it ends; they are not shown */
     size_t n_stops;

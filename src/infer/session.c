@@ -132,6 +132,12 @@ int64_t km_session_match(const km_session *s, const int32_t *ids, size_t n) {
     return km_batch_match(s->over->batch, s->at, ids, n);
 }
 
+int64_t km_session_settled(const km_session *s, const int32_t *ids, size_t n) {
+    return km_batch_settled(s->over->batch, s->at, ids, n);
+}
+
+int64_t km_session_chunk(const km_session *s) { return km_batch_chunk(s->over->batch); }
+
 void km_session_rewind(km_session *s, int64_t length) {
     km_batch_rewind(s->over->batch, s->at, length);
 }

@@ -48,6 +48,10 @@ int64_t km_session_context(const km_session *s);         /* as many as fit */
 void km_session_reset(km_session *s);                    /* forgets them */
 /* How many of these tokens, from the first on, the context holds already at its beginning. */
 int64_t km_session_match(const km_session *s, const int32_t *ids, size_t n);
+/* How many of them need not be read so that what follows is, bit for bit, what follows a reading of
+ * all of them: km_batch_settled. */
+int64_t km_session_settled(const km_session *s, const int32_t *ids, size_t n);
+int64_t km_session_chunk(const km_session *s); /* km_batch_chunk */
 /* Forgets all but the first `length` tokens; the next read goes on from there. There are no logits
  * until then. */
 void km_session_rewind(km_session *s, int64_t length);

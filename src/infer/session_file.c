@@ -2,6 +2,7 @@
  * in the cache's own dtype, all under checksums. Written beside and renamed; read by mapping, and
  * believed only after everything has been checked. docs/formats/session.md describes it. */
 #include "base/alloc.h"
+#include "base/cpu.h"
 #include "base/file.h"
 #include "format/shown.h"
 #include "infer/batch_impl.h"
@@ -18,7 +19,9 @@ typedef struct header { /* 128 bytes, little-endian */
     int64_t page_bytes, vocab;
     uint64_t logits;               /* 1: they are there */
     uint64_t payload, payload_hash;
-    uint64_t unused[4];
+    int64_t settled;   /* tokens: km_batch_seq; 0 in files of before */
+    uint64_t numerics; /* of what computed them */
+    uint64_t unused[2];
     uint64_t hash;                 /* of all above */
 } header;
 
@@ -71,6 +74,18 @@ static uint64_t fingerprint(km_batch *b) {
     return hash;
 }
 
+/* What decides about the last bits: a file that was made elsewhere goes on, but none of it is settled. */
+static uint64_t numerics(const km_batch *b) {
+    uint64_t hash = b->alone;
+    for (const km_model *m = b->m; m; m = m->next) {
+        const char *parts[] = {m->ctx->device->name, km_isa_name(km_cpu_isa()),
+                               km_cpu_info()->name};
+        for (int i = 0; i < 3; i++)
+            hash = XXH3_64bits_withSeed(parts[i], strlen(parts[i]), hash + (uint64_t)m->last);
+    }
+    return hash;
+}
+
 static void end_steps(km_batch *b) {
     for (km_model *m = b->m; m; m = m->next)
         if (!km_failed(m->ctx)) km_step_end(m->ctx);
@@ -88,7 +103,9 @@ static header describe(km_batch *b, int s) {
                 .pools = km_cache_pools(b->cache),
                 .page_bytes = (int64_t)km_cache_page_bytes(b->cache),
                 .vocab = b->m->config.vocab,
-                .logits = b->seq[s].ready};
+                .logits = b->seq[s].ready,
+                .settled = b->seq[s].settled,
+                .numerics = numerics(b)};
     memcpy(h.magic, MAGIC, 8);
     while (h.absent < pages_of(h.tokens) && !km_cache_has_page(b->cache, s, h.absent)) h.absent++;
     h.payload = (uint64_t)(h.tokens * 4 + (h.logits ? h.vocab * 4 : 0) +
@@ -190,7 +207,8 @@ static km_status check(const header *h, km_batch *b, const km_map *map, const ch
                             (long long)h->tokens, (long long)b->how.context);
     uint64_t pages = (uint64_t)pages_of(h->tokens);
     if (h->page != KM_KV_PAGE || h->pools != own.pools || h->page_bytes != own.page_bytes ||
-        h->vocab != own.vocab || h->logits > 1 || h->absent < 0 || (uint64_t)h->absent > pages)
+        h->vocab != own.vocab || h->logits > 1 || h->absent < 0 || (uint64_t)h->absent > pages ||
+        h->settled < 0 || h->settled > h->tokens)
         return km_error_set(err, KM_ERR_FORMAT, "%s: its sizes are not this model's", shown);
     uint64_t payload = (uint64_t)h->tokens * 4 + h->logits * (uint64_t)h->vocab * 4 +
                        (pages - (uint64_t)h->absent) * (uint64_t)(h->pools * h->page_bytes);
@@ -213,6 +231,7 @@ static km_status take(km_batch *b, int s, const header *h, const uint8_t *p, km_
     km_batch_seq *q = &b->seq[s];
     km_cache_cut(b->cache, s, 0);
     q->ready = false;
+    q->settled = 0;
     km_status status = km_cache_restore(b->cache, s, h->tokens, h->absent, err);
     if (status != KM_OK) return status;
     memcpy(q->seen, p, (size_t)h->tokens * 4);
@@ -224,6 +243,7 @@ static km_status take(km_batch *b, int s, const header *h, const uint8_t *p, km_
             if (km_cache_page_write(b->cache, s, page, pool, p) != KM_OK)
                 return km_error_set(err, km_ctx_status(b->ctx), "%s", km_ctx_error(b->ctx));
     q->ready = h->logits == 1;
+    q->settled = h->numerics == numerics(b) ? h->settled : 0;
     end_steps(b);
     return KM_OK;
 }

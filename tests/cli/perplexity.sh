@@ -14,6 +14,9 @@ expect 0 perplexity -m "$model" --file "$work/text" --context 8 --save-logits "$
 expect 0 perplexity -m "$model" --file "$work/text" --context 8 --against "$work/saved" --json
 json_says divergence.mean:number divergence.same_top:number divergence.p99:number
 expect 0 convert "$model" "$work/bf16" --type bf16
+expect 0 perplexity -m "$model" --file "$work/text" --context 4000 --json
+json_says context=12 context_asked=4000
+says err "--context 4000 is beyond the model's context of 12 tokens"
 expect 0 perplexity -m "$work/bf16" --file "$work/text" --context 8 --against "$work/saved"
 says out 'same likeliest token'
 

@@ -30,7 +30,8 @@ json_says tokens=40 end=tokens
 
 # What was read is kept in a file, for the same model.
 for reused in 0 4; do
-    expect 0 run -m "$model" --prompt abcab -n 2 --temperature 0 --session "$work/session" --json
+    expect 0 run -m "$model" --prompt abcab -n 2 --temperature 0 --session "$work/session" \
+        --no-reread --json
     json_says reused=$reused prompt_tokens=5
 done
 expect 0 run -m "$model" --prompt abcab -n 2 --cache-type f32 --quiet
@@ -80,6 +81,30 @@ expect_error 2 run -x
 expect_error 1 run -m "$work/no.gguf" --prompt a
 expect_error 1 run -m "$model" --prompt abcabc --context 4
 says err "the prompt has 6 tokens and the model's context 4"
+# More context than the model has is said, and is in the figures.
+expect 0 run -m "$model" --prompt abc -n 2 --temperature 0 --context 4000 --json
+json_says context=12 context_asked=4000
+says err "--context 4000 is beyond the model's context of 12 tokens, which is used"
+expect 0 run -m "$model" --prompt abc -n 2 --temperature 0 --context 8 --json
+json_says context=8 context_asked=8
+[ ! -s "$work/err" ] || fail "a context that fits was remarked on"
+expect_error 2 run -m "$model" --prompt abc --no-reread
+says err "--no-reread needs --session"
+# A session that is gone on with says what reading everything at once says, answers among it.
+tiny=$SRC_DIR/models/kermes-tiny.gguf
+first=$(head -c 300 "$SRC_DIR/README.md" | tr -d '\n')
+expect 0 run -m "$tiny" --device cpu --prompt "$first" -n 30 --temperature 0 --past-end --quiet \
+    --session "$work/talk"
+more="$first$(cat "$work/out"), and then"
+expect 0 run -m "$tiny" --device cpu --prompt "$more" -n 40 --temperature 0 --past-end --quiet
+cp "$work/out" "$work/at_once"
+cp "$work/talk" "$work/talk2"
+expect 0 run -m "$tiny" --device cpu --prompt "$more" -n 40 --temperature 0 --past-end --quiet \
+    --session "$work/talk"
+cmp -s "$work/out" "$work/at_once" || fail "--session changed the text"
+expect 0 run -m "$tiny" --device cpu --prompt "$more" -n 4 --temperature 0 --session "$work/talk2" \
+    --no-reread --json
+json_says reused:number
 expect_error 1 run -m "$model" --file "$work/none"
 
 printf 'abc abc, the cat.' >"$work/text"

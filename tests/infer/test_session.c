@@ -7,7 +7,10 @@
 #include "infer/session.h"
 #include "model/files.h"
 #include "model/small.h"
+#include "support/random_model.h"
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 /* A session whose cache rounds nothing. */
 static km_session *in_f32(km_ctx *ctx, km_model *m, km_error *err) {
@@ -158,6 +161,126 @@ static void decoding_allocates_nothing_after_the_first_tokens(void **state) {
     km_model_free(m);
 }
 
+/* ---- Sessions that are gone on with ---- */
+
+enum { LONG = 1200, WORDS = 301, AFTER = 6 };
+
+/* Whose weights are of this type, with layers wide enough for every kernel. */
+static km_model *typed_model(km_ctx *ctx, const char *mix) {
+    km_config c = {.arch = KM_ARCH_LLAMA,
+                   .layers = 2,
+                   .heads = 4,
+                   .kv_heads = 2,
+                   .dim = 128,
+                   .head_dim = 32,
+                   .hidden = 256,
+                   .context = LONG,
+                   .vocab = WORDS,
+                   .tied = true,
+                   .rope_base = 1e4};
+    c = random_config(c);
+    return random_model(ctx, &c, mix, 5, NULL);
+}
+
+static km_session *typed_session(km_ctx *ctx, km_model *m) {
+    km_error err = {0};
+    km_batch_options o = km_batch_defaults();
+    km_session *s = km_session_open(ctx, m, &o, &err);
+    if (!s) fail_msg("%s", err.text);
+    return s;
+}
+
+static void follow(km_session *s, const int32_t *ids, int n) {
+    km_error err = {0};
+    for (int i = 0; i < n; i++) assert_int_equal(km_session_next(s, ids[i], &err), KM_OK);
+}
+
+static void keep_and_follow(km_session *s, float out[2][WORDS]) {
+    memcpy(out[0], km_session_logits(s), sizeof out[0]);
+    follow(s, (int32_t[]){7, 3, 50, 21, 9, 40}, AFTER);
+    memcpy(out[1], km_session_logits(s), sizeof out[1]);
+}
+
+/* As km_generate_in reads a prompt exactly. */
+static int64_t read_settled(km_session *s, const int32_t *ids, int n) {
+    km_error err = {0};
+    int64_t same = km_session_settled(s, ids, (size_t)n);
+    km_session_rewind(s, same);
+    assert_int_equal(km_session_length(s), same);
+    assert_int_equal(km_session_read(s, ids + same, (size_t)(n - same), &err), KM_OK);
+    return same;
+}
+
+/* The prompt, what was chosen after it, and what is read then: few rows, many, and over the bounds of
+ * chunks, with last chunks of few rows and of many. */
+static void a_session_gone_on_with_gives_the_bits_of_reading_everything(void **state) {
+    km_ctx *ctx = *state;
+    static const char *const mixes[] = {"q4_0", "q4_1", "q8_0", "f16", "f32"};
+    static const int cases[][3] = {{40, 9, 3},    {40, 9, 30},  {5, 3, 2},    {5, 20, 40},
+                                   {12, 0, 1},    {500, 4, 5},  {505, 9, 3},  {515, 3, 1},
+                                   {515, 3, 40},  {700, 20, 2}, {1020, 3, 4}, {200, 0, 1},
+                                   {200, 30, 300}};
+    char file[64];
+    snprintf(file, sizeof file, "/tmp/kermes-gone-on-%d", (int)getpid());
+    for (size_t k = 0; k < sizeof mixes / sizeof *mixes; k++) {
+        km_model *m = typed_model(ctx, mixes[k]);
+        int32_t ids[LONG];
+        random_ids(ids, LONG, WORDS);
+        bool fine = false;
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            const int *c = cases[i];
+            int n = c[0] + c[1] + c[2];
+            float want[2][WORDS], got[2][WORDS];
+            km_error err = {0};
+            km_session *fresh = typed_session(ctx, m), *s = typed_session(ctx, m);
+            assert_int_equal(km_session_read(fresh, ids, (size_t)n, &err), KM_OK);
+            keep_and_follow(fresh, want);
+            assert_int_equal(km_session_read(s, ids, (size_t)c[0], &err), KM_OK);
+            follow(s, ids + c[0], c[1]);
+            if (i % 2) { /* by way of a file */
+                assert_int_equal(km_session_save(s, file, &err), KM_OK);
+                km_session_reset(s);
+                assert_int_equal(km_session_restore(s, file, &err), KM_OK);
+                unlink(file);
+            }
+            int64_t same = read_settled(s, ids, n);
+            fine = fine || (same > 0 && same % 512 != 0);
+            keep_and_follow(s, got);
+            if (memcmp(got, want, sizeof want) != 0)
+                fail_msg("%s: %d read, %d chosen, %d read: other bits", mixes[k], c[0], c[1], c[2]);
+            km_session_free(s);
+            km_session_free(fresh);
+        }
+        assert_true(fine == (k < 3)); /* only chosen tokens, and a few, are read again */
+        km_model_free(m);
+    }
+}
+
+/* A shorter text than was read before, and one that parts ways. */
+static void a_shorter_text_gives_the_bits_of_reading_it_alone(void **state) {
+    km_ctx *ctx = *state;
+    km_model *m = typed_model(ctx, "q4_0");
+    int32_t ids[LONG];
+    random_ids(ids, LONG, WORDS);
+    static const int lengths[] = {600, 520, 513, 512, 100, 17, 16, 2};
+    km_session *s = typed_session(ctx, m);
+    km_error err = {0};
+    assert_int_equal(km_session_read(s, ids, 700, &err), KM_OK);
+    for (int i = 0; i < 8; i++) {
+        float want[2][WORDS], got[2][WORDS];
+        km_session *fresh = typed_session(ctx, m);
+        ids[lengths[i] - 1] = (ids[lengths[i] - 1] + 1) % WORDS;
+        assert_int_equal(km_session_read(fresh, ids, (size_t)lengths[i], &err), KM_OK);
+        keep_and_follow(fresh, want);
+        read_settled(s, ids, lengths[i]);
+        keep_and_follow(s, got);
+        assert_memory_equal(got, want, sizeof want);
+        km_session_free(fresh);
+    }
+    km_session_free(s);
+    km_model_free(m);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         ON_EACH(reading_in_pieces_gives_the_logits_of_reading_at_once),
@@ -165,6 +288,8 @@ int main(void) {
         ON_EACH(a_full_context_goes_on_with_its_second_half),
         ON("cpu", what_does_not_fit_is_refused_and_changes_nothing),
         ON("cpu", decoding_allocates_nothing_after_the_first_tokens),
+        ON("cpu", a_session_gone_on_with_gives_the_bits_of_reading_everything),
+        ON("cpu", a_shorter_text_gives_the_bits_of_reading_it_alone),
     };
     /* Heads of 4 elements are too narrow for a GPU: tests/backend/test_cuda_live_logits.c has others. */
     return cmocka_run_group_tests(tests, NULL, NULL);
