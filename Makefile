@@ -2,7 +2,7 @@
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 KERMES = build/release/kermes
 
-.PHONY: release demo test test-long bench install format clean help
+.PHONY: release demo test test-long coverage bench install format clean help
 .NOTPARALLEL:
 
 release: ## Build the library, the command and the examples (build/release)
@@ -20,18 +20,21 @@ demo: ## Set up, build, fetch a small model and chat with it
 
 test: ## Set up, build and run all tests: with sanitizers, then in release
 	@scripts/setup test
-	@set -e; for preset in asan tsan test; do \
-	    echo "== $$preset"; \
-	    cmake --preset $$preset -DKERMES_TESTS=ON; \
-	    cmake --build --preset $$preset -j $(JOBS); \
-	    ctest --preset $$preset -j $(JOBS); \
-	done
+	@JOBS=$(JOBS) scripts/run-tests asan tsan test
 
 test-long: ## Release tests with the long ones, at their full size
 	@scripts/setup test
 	@cmake --preset release -DKERMES_TESTS=ON
 	@cmake --build --preset release -j $(JOBS)
 	@ctest --preset long
+
+coverage: ## Which lines and branches the tests run, by room (build/coverage)
+	@scripts/setup test
+	@cmake --preset coverage -DKERMES_TESTS=ON
+	@cmake --build --preset coverage -j $(JOBS)
+	@find build/coverage -name '*.gcda' -delete
+	@ctest --preset coverage -j $(JOBS) || echo "make coverage: some tests failed; the figures are of what ran" >&2
+	@scripts/coverage build/coverage --json build/coverage/coverage.json --missing 20
 
 bench: ## Measure everything; leaves build/release/bench.html
 	@scripts/setup demo

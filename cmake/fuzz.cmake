@@ -22,7 +22,7 @@ foreach(source IN LISTS fuzz_sources)
     endif()
     add_executable(${target} ${source})
     kermes_compile(${target})
-    target_link_libraries(${target} PRIVATE kermes_static)
+    target_link_libraries(${target} PRIVATE ${KERMES_INSIDE})
     set_target_properties(${target} PROPERTIES
         OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fuzz)
     add_dependencies(fuzzers ${target})

@@ -39,7 +39,7 @@ if(kermes_simd_sources)
         target_compile_options(kermes_simd_${isa} PRIVATE
             ${KERMES_MATH_FLAGS} ${KERMES_ISA_FLAGS_${isa}})
         set_target_properties(kermes_simd_${isa} PROPERTIES
-            POSITION_INDEPENDENT_CODE ON C_VISIBILITY_PRESET hidden)
+            POSITION_INDEPENDENT_CODE ON C_VISIBILITY_PRESET ${KERMES_VISIBILITY})
         list(APPEND kermes_object_files $<TARGET_OBJECTS:kermes_simd_${isa}>)
     endforeach()
 endif()
