@@ -140,6 +140,11 @@ KM_API void km_sync(km_ctx *ctx);                     /* waits for the device to
 /* Lets f32 products on a GPU round their operands to TF32 (10 bits of mantissa), which is several
  * times faster. Off by default; KERMES_TF32=1 in the environment allows it to every context. */
 KM_API void km_ctx_allow_tf32(km_ctx *ctx, bool on);
+/* How many bits activations keep where they meet weights in blocks (q4_0, q4_k, ...): 16, the default,
+ * stays close to exact products; 8 rounds as llama.cpp does, reads prompts faster and costs answers.
+ * KERMES_ACTIVATIONS=8 in the environment is the default of every context. KM_ERR_RANGE for others. */
+KM_API km_status km_ctx_set_activations(km_ctx *ctx, int bits);
+KM_API int km_ctx_activations(const km_ctx *ctx);
 
 /* Ends a step: every temporary, the tape included, is gone; their memory is reused. */
 KM_API void km_step_end(km_ctx *ctx);

@@ -93,6 +93,7 @@ static km_status open_model(infer *f, km_error *err) {
     km_open_split split = km_memory_split(&f->m.plan);
     f->m.ctx = km_ctx_new(split.device[0], (int)f->b->common.threads);
     if (!f->m.ctx) return km_error_set(err, KM_ERR_DEVICE, "%s", km_last_error());
+    if (o->where.activations) km_ctx_set_activations(f->m.ctx, (int)o->where.activations);
     km_progress bar;
     km_progress_begin(&bar, "loading", "MiB", 1, f->b->common.quiet);
     km_open_options how = {

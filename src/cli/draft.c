@@ -21,8 +21,8 @@ static km_status open_model(km_cli_draft *d, const char *given, const km_cli_mod
     km_open_options how = {.context = km_model_end(m->model)->config.context,
                            .dtype = KM_DTYPE_COUNT};
     km_batch_options room = km_batch_defaults();
-    km_status s = km_cli_model_open_at(&d->m, given, NULL, &own, &(km_cli_where){0}, room.cache, 1,
-                                       &how, err);
+    km_cli_where where = {.activations = km_ctx_activations(m->ctx)};
+    km_status s = km_cli_model_open_at(&d->m, given, NULL, &own, &where, room.cache, 1, &how, err);
     if (s != KM_OK) return s;
     if (!same_tokens(m->token, d->m.token) || d->m.model->config.vocab < km_token_vocab(m->token))
         return km_error_set(

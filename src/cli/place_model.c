@@ -55,6 +55,9 @@ km_status km_cli_where_check(const km_cli_where *w, km_error *err) {
         s = km_error_set(err, KM_ERR_RANGE,
                          "--split tensor gives every rank a device; --%s splits by layers",
                          w->devices ? "devices" : "gpu-layers");
+    if (s == KM_OK && w->activations && w->activations != 8 && w->activations != 16)
+        s = km_error_set(err, KM_ERR_RANGE, "--activations takes 8 or 16, not %lld",
+                         (long long)w->activations);
     if (s == KM_OK && w->comm && !tensor)
         s = km_error_set(err, KM_ERR_RANGE, "--comm is for ranks: add --split tensor");
     return s == KM_OK && w->devices ? devices_of(w->devices, &split, err) : s;
@@ -148,6 +151,7 @@ static km_status open_on(km_cli_model *m, const char *device, const km_open_spli
     km_open_options how = m->how;
     m->ctx = km_ctx_new(device, m->threads);
     if (!m->ctx) return km_error_set(err, KM_ERR_DEVICE, "%s", km_last_error());
+    if (m->activations) km_ctx_set_activations(m->ctx, m->activations);
     how.split = split;
     if (bar) how.progress = km_cli_loading, how.user = bar;
     m->model = km_model_open(m->ctx, m->path, &how, err);
@@ -169,6 +173,7 @@ km_status km_cli_model_open_at(km_cli_model *m, const char *given, const char *t
     m->how = *how;
     m->context = how->context;
     m->threads = (int)common->threads;
+    m->activations = (int)where->activations;
     const char *fault = getenv("KERMES_FAULT_STEP"); /* for tests: that step fails */
     if (fault) km_plan_fail_at(strtoll(fault, NULL, 10));
     if (km_cli_shares(where)) return km_cli_model_share(m, common, where, cache, sequences, err);

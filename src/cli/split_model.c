@@ -124,7 +124,9 @@ static km_status open_device(km_cli_model *m, const km_common *common, km_error 
     if (any) m->ctx = km_ctx_new(own, m->threads);
     if (!m->ctx && (!any || strcmp(common->device, "auto") == 0))
         m->ctx = km_ctx_new(common->device, m->threads);
-    return m->ctx ? KM_OK : km_error_set(err, KM_ERR_DEVICE, "%s", km_last_error());
+    if (!m->ctx) return km_error_set(err, KM_ERR_DEVICE, "%s", km_last_error());
+    if (m->activations) km_ctx_set_activations(m->ctx, m->activations);
+    return KM_OK;
 }
 
 /* On a GPU: whether the share fits, and with which context. */

@@ -8,12 +8,13 @@
 #include "infer/memory.h"
 #include <limits.h>
 
-/* Which devices a model's layers go to. */
+/* Which devices a model's layers go to, and how they compute there. */
 typedef struct km_cli_where {
     const char *gpu_layers; /* "N" or "auto"; NULL: all that fit */
     const char *devices;    /* "cuda:0,cuda:1"; NULL: --device */
     const char *split;      /* "layers" (NULL) or "tensor" */
     const char *comm;       /* how ranks talk; NULL: auto */
+    int64_t activations;    /* bits: 8 or 16; 0: the context's default */
 } km_cli_where;
 
 /* clang-format off */
@@ -22,7 +23,10 @@ typedef struct km_cli_where {
      "how many layers the GPU takes; the others are computed by the CPU from\n"                    \
      "the mapped file (default: all, or as many as fit)"},                                         \
     {"devices", KM_OPTION_TEXT, "LIST", &(w).devices, 0, 0,                                        \
-     "several devices, as cuda:0,cuda:1: layers are spread over them"}
+     "several devices, as cuda:0,cuda:1: layers are spread over them"},                            \
+    {"activations", KM_OPTION_INT, "BITS", &(w).activations, 8, 16,                                \
+     "what activations keep where weights are quantised: 16 (default) is\n"                        \
+     "faithful to the file, 8 reads prompts faster"}
 /* For commands that ranks can run together. */
 #define KM_OPTION_SPLIT_ROWS(w)                                                                    \
     {"split", KM_OPTION_TEXT, "HOW", &(w).split, 0, 0,                                             \
@@ -41,7 +45,7 @@ typedef struct km_cli_model {
     km_memory_plan plan;
     char devices[160]; /* "cuda:0", "cpu 20 + cuda:0 16" */
     int64_t context;   /* as asked for; 0: none was */
-    int threads;
+    int threads, activations; /* 0: the default */
     km_open_options how;
     km_comm *comm; /* of the ranks that share the model; NULL: it is whole */
     bool silent;   /* an error is another rank's to tell */

@@ -137,6 +137,7 @@ km_model *km_model_parts(km_ctx *ctx, const km_config *c, km_dtype dtype,
         bool wrong =
             split->layers[i] < 1 || first > c->layers || (i == split->n - 1 && first != c->layers);
         km_ctx *own = i == 0 || wrong ? ctx : km_ctx_new(split->device[i], km_ctx_threads(ctx));
+        if (own) own->activations = ctx->activations;
         if (wrong)
             km_error_set(err, KM_ERR_RANGE, "the parts do not make up the model's %d layers",
                          c->layers);

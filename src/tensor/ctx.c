@@ -2,9 +2,12 @@
  * storage made in it; ending the step or a scope drops those references, and whatever nothing
  * else needs goes back to the pool. */
 #include "base/alloc.h"
+#include "base/log.h"
 #include "tensor/profile.h"
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #define STORAGES_PER_BLOCK 128
 struct km_storage_block {
@@ -48,6 +51,24 @@ void km_ctx_allow_tf32(km_ctx *ctx, bool on) {
     if (ctx) ctx->tf32 = on;
 }
 
+static int default_activations(void) {
+    const char *wish = getenv("KERMES_ACTIVATIONS");
+    if (!wish || !*wish || strcmp(wish, "16") == 0) return 16;
+    if (strcmp(wish, "8") == 0) return 8;
+    km_note(KM_LOG_WARN, "KERMES_ACTIVATIONS=%s: takes 8 or 16; using 16", wish);
+    return 16;
+}
+
+km_status km_ctx_set_activations(km_ctx *ctx, int bits) {
+    if (!ctx) return KM_ERR_NULL;
+    if (bits != 8 && bits != 16)
+        return km_fail(ctx, KM_ERR_RANGE, "activations keep 8 or 16 bits, not %d", bits);
+    ctx->activations = bits;
+    return KM_OK;
+}
+
+int km_ctx_activations(const km_ctx *ctx) { return ctx ? ctx->activations : 0; }
+
 void km_sync(km_ctx *ctx) {
     if (!ctx) return;
     for (int i = 0; i < ctx->n_lanes; i++) ctx->lanes[i]->device->ops->sync(ctx->lanes[i]);
@@ -57,6 +78,7 @@ km_ctx *km_ctx_make(km_device *device, int threads, km_error *err) {
     km_ctx *ctx = km_calloc(1, sizeof *ctx);
     if (!ctx) goto fail;
     ctx->device = device;
+    ctx->activations = default_activations();
     ctx->threads = km_threads_new(threads);
     if (!ctx->threads) goto fail_ctx;
     if (!km_ctx_lane(ctx, device)) {

@@ -74,6 +74,7 @@ struct km_ctx {
     uint64_t seed, draws;            /* each random op takes draws++ as its stream */
     uint64_t steps, kernels, fallbacks;
     bool tf32;                       /* km_ctx_allow_tf32 */
+    int activations;                 /* 16 or 8: km_ctx_set_activations */
     bool uncaptured;                 /* steps have work that cannot be captured: they always run */
     struct km_profile *profile;      /* NULL before the first km_profile_begin */
     const char *grad_of;             /* the op whose gradient rule runs; NULL otherwise */

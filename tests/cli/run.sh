@@ -136,6 +136,9 @@ export KERMES_GPU_MEMORY=100G
 expect 0 run -m "$tiny" --device ref --gpu-layers 1 --prompt abc -n 1 --temperature 0
 says err ": fits in 107 GB"
 unset KERMES_GPU_MEMORY
+expect 0 run -m "$tiny" --activations 8 --prompt abc -n 1 --temperature 0
+expect_error 2 run -m "$tiny" --activations 12 --prompt abc
+says err "--activations takes 8 or 16, not 12"
 expect_error 2 run -m "$tiny" --gpu-layers many --prompt abc
 says err "--gpu-layers takes a number or auto"
 expect_error 2 run -m "$tiny" --devices cpu,,cpu --prompt abc

@@ -1,6 +1,7 @@
 /* Contexts: made by a device's name, failing once and staying so, and answering NULLs politely. */
 #include "backend/backend.h"
 #include "support/engine.h"
+#include <stdlib.h>
 
 static void a_context_says_its_device_and_threads(void **state) {
     km_ctx *ctx = *state;
@@ -57,6 +58,31 @@ static void a_gpu_that_is_not_there_is_an_error_with_a_reason(void **state) {
     assert_null(km_ctx_new("cuda:7", 1));
     assert_true(strlen(km_last_error()) > 10);
     assert_null(km_ctx_new("cuda", 1));
+}
+
+static void activations_keep_16_bits_or_8_where_that_is_said(void **state) {
+    unsetenv("KERMES_ACTIVATIONS");
+    km_ctx *ctx = km_ctx_new("cpu", 1);
+    assert_int_equal(km_ctx_activations(ctx), 16);
+    assert_int_equal(km_ctx_set_activations(ctx, 8), KM_OK);
+    assert_int_equal(km_ctx_activations(ctx), 8);
+    assert_int_equal(km_ctx_set_activations(ctx, 12), KM_ERR_RANGE);
+    assert_string_equal(km_ctx_error(ctx), "activations keep 8 or 16 bits, not 12");
+    assert_int_equal(km_ctx_activations(ctx), 8);
+    km_ctx_free(ctx);
+    static const struct {
+        const char *said;
+        int bits;
+    } env[] = {{"8", 8}, {"16", 16}, {"", 16}, {"7", 16}, {"8 ", 16}};
+    for (int i = 0; i < 5; i++) {
+        setenv("KERMES_ACTIVATIONS", env[i].said, 1);
+        ctx = km_ctx_new("cpu", 1);
+        assert_int_equal(km_ctx_activations(ctx), env[i].bits);
+        km_ctx_free(ctx);
+    }
+    unsetenv("KERMES_ACTIVATIONS");
+    assert_int_equal(km_ctx_set_activations(NULL, 8), KM_ERR_NULL);
+    assert_int_equal(km_ctx_activations(NULL), 0);
 }
 
 static void bad_arguments_are_refused(void **state) {
@@ -229,6 +255,7 @@ int main(void) {
         cmocka_unit_test(a_device_of_another_make_is_refused_with_advice),
         cmocka_unit_test(auto_always_finds_a_device),
         cmocka_unit_test(a_gpu_that_is_not_there_is_an_error_with_a_reason),
+        cmocka_unit_test(activations_keep_16_bits_or_8_where_that_is_said),
         cmocka_unit_test(bad_arguments_are_refused),
         cmocka_unit_test(without_a_context_nothing_happens),
         cmocka_unit_test(without_a_tensor_questions_have_empty_answers),
