@@ -20,6 +20,10 @@
 #define KIND_Q6_K "k"
 #define KIND_IQ4_XS "k"
 
+/* Of every kernel there are two: for x in 16 bits, and for x in 8 (ctx->activations), in modules of
+ * their own. */
+#define COARSE "_8bit"
+
 /* For 1, 4 and 8 rows. */
 #define COUNTS(kind, name_)                                                                        \
     {                                                                                              \
@@ -31,34 +35,51 @@
         KERNEL("plain_one", "one_" name_), KERNEL("plain_few", "few_" name_ "_4"),                 \
             KERNEL("plain_few", "few_" name_ "_8")                                                 \
     }
+#define PLAINS(prefix) [KM_PLAIN_F16] = PLAIN(prefix "F16"), [KM_PLAIN_BF16] = PLAIN(prefix "BF16")
 #define FEW(name, ...) [KM_QUANT_##name] = COUNTS(KIND_##name, #name),
 #define FEW_GATED(name, ...) [KM_QUANT_##name] = COUNTS(KIND_##name, "gated_" #name),
-static km_cuda_kernel few[2][KM_PLAIN_TYPES][3] = {
-    {KM_QUANT_PLANES(FEW)[KM_PLAIN_F16] = PLAIN("F16"), [KM_PLAIN_BF16] = PLAIN("BF16")},
-    {KM_QUANT_PLANES(FEW_GATED)[KM_PLAIN_F16] = PLAIN("gated_F16"), [KM_PLAIN_BF16] =
-                                                                        PLAIN("gated_BF16")}};
+#define FEW_8(name, ...) [KM_QUANT_##name] = COUNTS(KIND_##name COARSE, #name),
+#define FEW_8_GATED(name, ...) [KM_QUANT_##name] = COUNTS(KIND_##name COARSE, "gated_" #name),
+static km_cuda_kernel few[2][2][KM_PLAIN_TYPES][3] = {
+    {{KM_QUANT_PLANES(FEW_8) PLAINS("")}, {KM_QUANT_PLANES(FEW_8_GATED) PLAINS("gated_")}},
+    {{KM_QUANT_PLANES(FEW) PLAINS("")}, {KM_QUANT_PLANES(FEW_GATED) PLAINS("gated_")}}};
 
-/* One row, by Hopper's copy engine. */
-#define BULK(name, ...) [KM_QUANT_##name] = KERNEL_BULK(KIND_##name, "bulk_" #name),
-#define BULK_GATED(name, ...) [KM_QUANT_##name] = KERNEL_BULK(KIND_##name, "bulk_gated_" #name),
-#define BULK_WHOLE(name, ...)                                                                      \
-    [KM_QUANT_##name] = KERNEL_BULK(KIND_##name, "bulk_gated_whole_" #name),
-#define BULK_LONG(name, ...) [KM_QUANT_##name] = KERNEL_BULK(KIND_##name, "bulk_long_" #name),
+/* One row, by Hopper's copy engine: plain, gated, gated with whole rows, long. */
 #define KERNEL_BULK(kind, name_)                                                                   \
     { .module = "quant_bulk_" kind, .name = name_, .waits = true, .beside = true }
-static km_cuda_kernel bulk[4][KM_QUANT_TYPES] = {{KM_QUANT_PLANES(BULK)},
-                                                 {KM_QUANT_PLANES(BULK_GATED)},
-                                                 {KM_QUANT_PLANES(BULK_WHOLE)},
-                                                 {KM_QUANT_PLANES(BULK_LONG)}};
+#define BULK(name, ...)                                                                            \
+    [KM_QUANT_##name] = {KERNEL_BULK(KIND_##name, "bulk_" #name),                                  \
+                         KERNEL_BULK(KIND_##name, "bulk_gated_" #name),                            \
+                         KERNEL_BULK(KIND_##name, "bulk_gated_whole_" #name),                      \
+                         KERNEL_BULK(KIND_##name, "bulk_long_" #name)},
+#define BULK_8(name, ...)                                                                          \
+    [KM_QUANT_##name] = {KERNEL_BULK(KIND_##name COARSE, "bulk_" #name),                           \
+                         KERNEL_BULK(KIND_##name COARSE, "bulk_gated_" #name),                     \
+                         KERNEL_BULK(KIND_##name COARSE, "bulk_gated_whole_" #name),               \
+                         KERNEL_BULK(KIND_##name COARSE, "bulk_long_" #name)},
+static km_cuda_kernel bulk[2][KM_QUANT_TYPES][4] = {{KM_QUANT_PLANES(BULK_8)},
+                                                    {KM_QUANT_PLANES(BULK)}};
 
 /* Layers of two types in one launch: those of the mixes that people use. */
-static struct {
+typedef struct two_types {
     int first, second;
-    km_cuda_kernel kernel[3], bulk;
-} two[] = {
-    {KM_QUANT_Q4_K, KM_QUANT_Q6_K, COUNTS("k", "Q4_K_Q6_K"), KERNEL_BULK("k", "bulk_Q4_K_Q6_K")},
-    {KM_QUANT_Q5_K, KM_QUANT_Q6_K, COUNTS("k", "Q5_K_Q6_K"), KERNEL_BULK("k", "bulk_Q5_K_Q6_K")},
-    {KM_QUANT_Q3_K, KM_QUANT_Q5_K, COUNTS("k", "Q3_K_Q5_K"), KERNEL_BULK("k", "bulk_Q3_K_Q5_K")}};
+    struct {
+        km_cuda_kernel rows[3], bulk;
+    } kernel[2];
+} two_types;
+#define TWO(first_, second_)                                                                       \
+    {                                                                                              \
+        KM_QUANT_##first_, KM_QUANT_##second_, {                                                   \
+            {COUNTS("k" COARSE, #first_ "_" #second_),                                             \
+             KERNEL_BULK("k" COARSE, "bulk_" #first_ "_" #second_)},                               \
+                {COUNTS("k", #first_ "_" #second_),                                                \
+                 KERNEL_BULK("k", "bulk_" #first_ "_" #second_)},                                  \
+        }                                                                                          \
+    }
+static two_types two[] = {TWO(Q4_K, Q6_K), TWO(Q5_K, Q6_K), TWO(Q3_K, Q5_K)};
+
+/* Whether x keeps 16 bits. */
+static bool is_fine(const km_quant_call *q) { return q->lane->ctx->activations != 8; }
 
 /* ---- Launches ---- */
 
@@ -69,6 +90,11 @@ static size_t ring_bytes(const km_cuda_dev *dev, int type) {
     return KM_ONE_PLACES(item, wide) * item * KM_FEW_THREADS;
 }
 
+/* Of one row of x, as the kernels for one take it. */
+static size_t one_x_bytes(const km_quant_call *q, int type) {
+    return KM_ONE_X_BYTES((size_t)q->k, km_quant_is_apart(type), is_fine(q));
+}
+
 /* Shared memory of a launch of the kernels for one row, 4 or 8: x, and for one row the ring. */
 static size_t shared_for(const km_quant_call *q, int size) {
     const km_cuda_dev *dev = km_cuda_dev_of(q->lane);
@@ -76,8 +102,8 @@ static size_t shared_for(const km_quant_call *q, int size) {
     for (int i = 0; i < q->layers; i++) {
         int type = q->l[i].type;
         bool plain = type >= KM_QUANT_TYPES;
-        size_t few_x = (size_t)(4 * size) * (plain ? k * 4 : KM_FEW_X_BYTES(k));
-        size_t one_x = plain ? k * 4 : KM_ONE_X_BYTES(k, km_quant_is_apart(type));
+        size_t few_x = (size_t)(4 * size) * (plain ? k * 4 : KM_FEW_X_BYTES(k, is_fine(q)));
+        size_t one_x = plain ? k * 4 : one_x_bytes(q, type);
         size_t bytes = size > 0 ? few_x : ring_bytes(dev, type) + one_x;
         if (bytes > most) most = bytes;
     }
@@ -164,9 +190,18 @@ static km_status launch_few(km_quant_call *q, km_cuda_kernel *kernel, int first,
 /* With x, and two stages of the longest steps, in the shared memory of a block. */
 static bool has_bulk(const km_quant_call *q) {
     const km_cuda_dev *dev = km_cuda_dev_of(q->lane);
-    size_t rings = 112 << 10, x = KM_ONE_X_BYTES((size_t)q->k, true);
-    return q->m == 1 && q->k >= 32 * KM_QUANT_UNIT && x + rings <= dev->shared_max &&
-           dev->cc == 90 && km_cuda_has_module("quant_bulk_k");
+    size_t rings = 0, x = 0;
+    for (int i = 0; i < q->layers; i++) {
+        const km_quant_layer *l = &q->l[i];
+        if (l->type >= KM_QUANT_TYPES) continue;
+        size_t both = 2 * (KM_BULK_THREADS / 32) * (size_t)KM_BULK_ROWS(l->step) * l->step;
+        size_t own = one_x_bytes(q, l->type);
+        if (both > rings) rings = both;
+        if (own > x) x = own;
+    }
+    return q->m == 1 && q->k >= 32 * KM_QUANT_UNIT &&
+           x + rings + KM_BULK_SUMS + KM_BULK_BARS <= dev->shared_max && dev->cc == 90 &&
+           km_cuda_has_module("quant_bulk_k");
 }
 
 /* A gated layer whose rows are a step each, and whose steps lie at borders of planes. */
@@ -182,7 +217,7 @@ static bool is_long(const km_quant_call *q) {
     const km_quant_layer *l = &q->l[0];
     if (q->gated || q->layers > 1 || l->type >= KM_QUANT_TYPES) return false;
     size_t stage = KM_BULK_LONG_THREADS / 32 * (size_t)KM_BULK_ROWS(l->step) * l->step;
-    size_t x = KM_ONE_X_BYTES((size_t)q->k, km_quant_is_apart(l->type));
+    size_t x = one_x_bytes(q, l->type);
     return l->n <= 2 * KM_BULK_THREADS / 32 * dev->sms && q->k >= 4 * 32 * KM_QUANT_UNIT &&
            x + KM_BULK_SUMS + KM_BULK_BARS + 2 * stage <= dev->shared_max;
 }
@@ -219,7 +254,7 @@ static km_status launch_bulk(km_quant_call *q, km_cuda_kernel *kernel, int first
         int64_t at_once = is_whole(q) ? 1 : KM_BULK_ROWS(l->step),
                 each = part->each + (part->more > 0);
         int64_t steps = km_cuda_ceil(km_cuda_ceil(each, at_once), warps) * pace;
-        size_t room = KM_ONE_X_BYTES((size_t)q->k, km_quant_is_apart(l->type));
+        size_t room = one_x_bytes(q, l->type);
         if ((size_t)at_once * l->step > slot) slot = (size_t)at_once * l->step;
         if (room > x) x = room;
         if (steps > want) want = steps;
@@ -253,6 +288,7 @@ static int place_of_two(int first, int second) {
 /* Layers that one kernel knows go together. */
 static km_status rows_from(km_quant_call *q, int64_t row, int m) {
     int how = is_whole(q) ? 2 : is_long(q) ? 3 : q->gated;
+    bool fine = is_fine(q);
     for (int i = 0; i < q->layers;) {
         int n = 1, both = -1;
         for (; i + n < q->layers; n++) {
@@ -264,9 +300,9 @@ static km_status rows_from(km_quant_call *q, int64_t row, int m) {
         }
         int type = q->l[i].type;
         bool by_bulk = type < KM_QUANT_TYPES && has_bulk(q);
-        km_status s = by_bulk ? launch_bulk(q, both < 0 ? &bulk[how][type] : &two[both].bulk, i, n)
-                              : launch_few(q, both < 0 ? few[q->gated][type] : two[both].kernel, i,
-                                           n, row, m);
+        km_cuda_kernel *one = both < 0 ? few[fine][q->gated][type] : two[both].kernel[fine].rows;
+        if (by_bulk) one = both < 0 ? &bulk[fine][type][how] : &two[both].kernel[fine].bulk;
+        km_status s = by_bulk ? launch_bulk(q, one, i, n) : launch_few(q, one, i, n, row, m);
         if (s != KM_OK) return s;
         i += n;
     }

@@ -3,6 +3,9 @@
 //   w[i] = d[r] * q[r][i] - m[r],   q in int8, four to a word,
 // so that a dot product with int8 x is 16 dp4a, and what is subtracted needs only x's sums.
 // q is 0 or more unless the type is SIGNED.
+// x keeps 16 bits when it is FINE: 256 times an upper int8 and a lower one, so that a dot product is 32
+// dp4a and one more instruction for each sum. Products then differ from exact ones by what floats lose.
+// Else it is one int8, as in llama.cpp, which is far enough from the model to change what it says.
 // fetch() reads a unit's fields (BYTES in all), unpack() makes the runs, and dot() multiplies with one
 // row of x in as few instructions as the type allows. phase() says which of a block's four units it
 // is, for those who know it before. Formulas: src/tensor/quant.c.
@@ -35,16 +38,22 @@ struct Fields {
     const uint8_t *f[KM_QUANT_FIELDS];
 };
 
-// x of a unit: its four runs, and what a group of 32 elements shares: its scale, and the sum of its
-// elements times that. Runs side by side make two groups.
-template <bool APART> struct Unit;
-template <> struct Unit<false> {
+// x of a unit: its four runs, or their upper and lower halves.
+template <bool FINE> struct Halves;
+template <> struct Halves<false> {
     uint4 x[4];
+};
+template <> struct Halves<true> {
+    uint4 x[4], low[4];
+};
+// And what a group of 32 elements shares: its scale, and the sum of its elements times that. Runs side
+// by side make two groups.
+template <bool APART, bool FINE> struct Unit;
+template <bool FINE> struct Unit<false, FINE> : Halves<FINE> {
     float2 scale, total;
 };
 // Runs that stand apart are of four groups; only half of each group's elements are in the unit.
-template <> struct Unit<true> {
-    uint4 x[4];
+template <bool FINE> struct Unit<true, FINE> : Halves<FINE> {
     int4 sum;
     float4 scale;
 };
@@ -122,29 +131,49 @@ __device__ __forceinline__ void look_up(uint32_t v, const uint32_t (&t)[4], uint
     high = __byte_perm(part[0], part[1], 0x7531);
 }
 
-__device__ __forceinline__ int dot16(const uint32_t (&w)[4], const uint4 &v, int dot) {
-    dot = __dp4a((int)w[0], (int)v.x, dot);
-    dot = __dp4a((int)w[1], (int)v.y, dot);
-    dot = __dp4a((int)w[2], (int)v.z, dot);
-    return __dp4a((int)w[3], (int)v.w, dot);
-}
-// Low nibbles with a and high nibbles with b; the second sum is 16 times too large.
 __device__ __forceinline__ int dot_unsigned(uint32_t w, uint32_t v, int dot) {
     asm("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(dot) : "r"(w), "r"(v));
     return dot;
 }
-__device__ __forceinline__ void dot_nibbles(const uint4 &w, const uint4 &a, const uint4 &b, int &low,
-                                            int &high) {
+// A sum of products with x, in whole numbers. Of fine x the halves are summed apart, which makes for
+// shorter chains, and joined at the end: 32 products stay below 2^27 times the largest weight.
+template <bool FINE> struct Dot {
+    int upper, lower;
+    __device__ __forceinline__ explicit Dot(int first = 0)
+        : upper(FINE ? 0 : first), lower(FINE ? first : 0) {}
+    // Four weights with word i of run r.
+    __device__ __forceinline__ void add(uint32_t w, const Halves<FINE> &x, int r, int i) {
+        upper = __dp4a((int)w, (int)word(x.x[r], i), upper);
+        if constexpr (FINE) lower = __dp4a((int)w, (int)word(x.low[r], i), lower);
+    }
+    __device__ __forceinline__ void add_unsigned(uint32_t w, const Halves<FINE> &x, int r, int i) {
+        upper = dot_unsigned(w, word(x.x[r], i), upper);
+        if constexpr (FINE) lower = dot_unsigned(w, word(x.low[r], i), lower);
+    }
+    __device__ __forceinline__ int all() const { return FINE ? upper * 256 + lower : upper; }
+};
+template <bool FINE>
+__device__ __forceinline__ void dot16(const uint32_t (&w)[4], const Halves<FINE> &x, int r,
+                                      Dot<FINE> &dot) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) dot.add(w[i], x, r, i);
+}
+// Low nibbles with run a and high nibbles with run b; the second sum is 16 times too large.
+template <bool FINE>
+__device__ __forceinline__ void dot_nibbles(const uint4 &w, const Halves<FINE> &x, int a, int b,
+                                            Dot<FINE> &low, Dot<FINE> &high) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        low = dot_unsigned(word(w, i) & 0x0f0f0f0fu, word(a, i), low);
-        high = dot_unsigned(word(w, i) & 0xf0f0f0f0u, word(b, i), high);
+        low.add_unsigned(word(w, i) & 0x0f0f0f0fu, x, a, i);
+        high.add_unsigned(word(w, i) & 0xf0f0f0f0u, x, b, i);
     }
 }
-__device__ __forceinline__ int run_sum(const Unit<true> &x, int r) {
+template <bool FINE>
+__device__ __forceinline__ int run_sum(const Unit<true, FINE> &x, int r) {
     return r == 0 ? x.sum.x : r == 1 ? x.sum.y : r == 2 ? x.sum.z : x.sum.w;
 }
-__device__ __forceinline__ float run_scale(const Unit<true> &x, int r) {
+template <bool FINE>
+__device__ __forceinline__ float run_scale(const Unit<true, FINE> &x, int r) {
     return r == 0 ? x.scale.x : r == 1 ? x.scale.y : r == 2 ? x.scale.z : x.scale.w;
 }
 
@@ -177,19 +206,26 @@ template <int TYPE> __device__ __forceinline__ Fields fields_of(const km_quant_m
 }
 
 // The general way: unpacked, then summed.
-__device__ __forceinline__ float dot_runs(const Runs &w, const Unit<true> &x) {
+template <bool FINE>
+__device__ __forceinline__ float dot_runs(const Runs &w, const Unit<true, FINE> &x) {
     float sum = 0;
 #pragma unroll
     for (int r = 0; r < 4; r++) {
-        int dot = dot16(w.q[r], x.x[r], 0);
-        sum = fmaf(run_scale(x, r), fmaf(w.d[r], (float)dot, -w.m[r] * (float)run_sum(x, r)), sum);
+        Dot<FINE> dot;
+        dot16<FINE>(w.q[r], x, r, dot);
+        sum = fmaf(run_scale(x, r), fmaf(w.d[r], (float)dot.all(), -w.m[r] * (float)run_sum(x, r)),
+                   sum);
     }
     return sum;
 }
-__device__ __forceinline__ float dot_runs(const Runs &w, const Unit<false> &x) {
-    int a = dot16(w.q[1], x.x[1], dot16(w.q[0], x.x[0], 0));
-    int b = dot16(w.q[3], x.x[3], dot16(w.q[2], x.x[2], 0));
-    float sum = fmaf(w.d[0] * x.scale.x, (float)a, w.d[2] * x.scale.y * (float)b);
+template <bool FINE>
+__device__ __forceinline__ float dot_runs(const Runs &w, const Unit<false, FINE> &x) {
+    Dot<FINE> a, b;
+    dot16<FINE>(w.q[0], x, 0, a);
+    dot16<FINE>(w.q[1], x, 1, a);
+    dot16<FINE>(w.q[2], x, 2, b);
+    dot16<FINE>(w.q[3], x, 3, b);
+    float sum = fmaf(w.d[0] * x.scale.x, (float)a.all(), w.d[2] * x.scale.y * (float)b.all());
     return fmaf(-w.m[0], x.total.x, fmaf(-w.m[2], x.total.y, sum));
 }
 
@@ -229,13 +265,13 @@ template <> struct Quant<KM_QUANT_Q4_0> : Pair {
             r.m[2 * i] = r.m[2 * i + 1] = 8 * d;
         }
     }
-    __device__ __forceinline__ float dot(const Unit<APART> &x) const {
+    template <bool FINE> __device__ __forceinline__ float dot(const Unit<APART, FINE> &x) const {
         float d[2] = {half_low(dd), half_high(dd)}, sum = 0;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            int low = 0, high = 0;
-            dot_nibbles(q[i], x.x[2 * i], x.x[2 * i + 1], low, high);
-            float scaled = (i ? x.scale.y : x.scale.x) * (float)(low + (high >> 4));
+            Dot<FINE> low, high;
+            dot_nibbles<FINE>(q[i], x, 2 * i, 2 * i + 1, low, high);
+            float scaled = (i ? x.scale.y : x.scale.x) * (float)(low.all() + (high.all() >> 4));
             sum = fmaf(d[i], fmaf(-8, i ? x.total.y : x.total.x, scaled), sum);
         }
         return sum;
@@ -259,14 +295,14 @@ template <> struct Quant<KM_QUANT_Q4_1> : Pair {
             r.m[2 * i] = r.m[2 * i + 1] = -half_high(i ? dm.y : dm.x);
         }
     }
-    __device__ __forceinline__ float dot(const Unit<APART> &x) const {
+    template <bool FINE> __device__ __forceinline__ float dot(const Unit<APART, FINE> &x) const {
         float sum = 0;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            int low = 0, high = 0;
+            Dot<FINE> low, high;
             uint32_t both = i ? dm.y : dm.x;
-            dot_nibbles(q[i], x.x[2 * i], x.x[2 * i + 1], low, high);
-            float scaled = (i ? x.scale.y : x.scale.x) * (float)(low + (high >> 4));
+            dot_nibbles<FINE>(q[i], x, 2 * i, 2 * i + 1, low, high);
+            float scaled = (i ? x.scale.y : x.scale.x) * (float)(low.all() + (high.all() >> 4));
             sum = fmaf(half_low(both), scaled, sum);
             sum = fmaf(half_high(both), i ? x.total.y : x.total.x, sum);
         }
@@ -304,7 +340,9 @@ template <> struct Quant<KM_QUANT_Q5_0> : Pair {
             r.m[2 * i] = r.m[2 * i + 1] = 16 * d;
         }
     }
-    __device__ __forceinline__ float dot(const Unit<APART> &x) const { return dot_unpacked(*this, x); }
+    template <bool FINE> __device__ __forceinline__ float dot(const Unit<APART, FINE> &x) const {
+        return dot_unpacked(*this, x);
+    }
 };
 
 template <> struct Quant<KM_QUANT_Q5_1> : Pair {
@@ -326,7 +364,9 @@ template <> struct Quant<KM_QUANT_Q5_1> : Pair {
             r.m[2 * i] = r.m[2 * i + 1] = -half_high(i ? dm.y : dm.x);
         }
     }
-    __device__ __forceinline__ float dot(const Unit<APART> &x) const { return dot_unpacked(*this, x); }
+    template <bool FINE> __device__ __forceinline__ float dot(const Unit<APART, FINE> &x) const {
+        return dot_unpacked(*this, x);
+    }
 };
 
 template <> struct Quant<KM_QUANT_Q8_0> {
@@ -351,16 +391,17 @@ template <> struct Quant<KM_QUANT_Q8_0> {
             r.m[i] = 0;
         }
     }
-    __device__ __forceinline__ float dot(const Unit<APART> &x) const {
-        int a = 0, b = 0;
+    template <bool FINE> __device__ __forceinline__ float dot(const Unit<APART, FINE> &x) const {
+        Dot<FINE> a, b;
 #pragma unroll
         for (int k = 0; k < 4; k++) {
-            a = __dp4a((int)word(q[0], k), (int)word(x.x[0], k), a);
-            a = __dp4a((int)word(q[1], k), (int)word(x.x[1], k), a);
-            b = __dp4a((int)word(q[2], k), (int)word(x.x[2], k), b);
-            b = __dp4a((int)word(q[3], k), (int)word(x.x[3], k), b);
+            a.add(word(q[0], k), x, 0, k);
+            a.add(word(q[1], k), x, 1, k);
+            b.add(word(q[2], k), x, 2, k);
+            b.add(word(q[3], k), x, 3, k);
         }
-        return fmaf(half_low(dd) * x.scale.x, (float)a, half_high(dd) * x.scale.y * (float)b);
+        return fmaf(half_low(dd) * x.scale.x, (float)a.all(),
+                    half_high(dd) * x.scale.y * (float)b.all());
     }
 };
 
@@ -377,7 +418,9 @@ template <> struct Quant<KM_QUANT_IQ4_NL> : Quant<KM_QUANT_Q4_0> {
             r.m[2 * i] = r.m[2 * i + 1] = 0;
         }
     }
-    __device__ __forceinline__ float dot(const Unit<APART> &x) const { return dot_unpacked(*this, x); }
+    template <bool FINE> __device__ __forceinline__ float dot(const Unit<APART, FINE> &x) const {
+        return dot_unpacked(*this, x);
+    }
 };
 
 template <> struct Quant<KM_QUANT_MXFP4> : Pair {
@@ -405,7 +448,9 @@ template <> struct Quant<KM_QUANT_MXFP4> : Pair {
             r.m[2 * i] = r.m[2 * i + 1] = 0;
         }
     }
-    __device__ __forceinline__ float dot(const Unit<APART> &x) const { return dot_unpacked(*this, x); }
+    template <bool FINE> __device__ __forceinline__ float dot(const Unit<APART, FINE> &x) const {
+        return dot_unpacked(*this, x);
+    }
 };
 
 // ---- Blocks of 256: four units ----
@@ -439,7 +484,9 @@ template <> struct Quant<KM_QUANT_Q2_K> {
             r.m[i] = m * (float)(sc >> 4);
         }
     }
-    __device__ __forceinline__ float dot(const Unit<APART> &x) const { return dot_unpacked(*this, x); }
+    template <bool FINE> __device__ __forceinline__ float dot(const Unit<APART, FINE> &x) const {
+        return dot_unpacked(*this, x);
+    }
 };
 
 template <> struct Quant<KM_QUANT_Q3_K> {
@@ -476,7 +523,9 @@ template <> struct Quant<KM_QUANT_Q3_K> {
             r.m[i] = 4 * r.d[i];
         }
     }
-    __device__ __forceinline__ float dot(const Unit<APART> &x) const { return dot_unpacked(*this, x); }
+    template <bool FINE> __device__ __forceinline__ float dot(const Unit<APART, FINE> &x) const {
+        return dot_unpacked(*this, x);
+    }
 };
 
 // Scale j and minimum j of q4_k and q5_k: the 12 bytes are words y, z, w of the head.
@@ -524,12 +573,14 @@ template <> struct Quant<KM_QUANT_Q4_K> {
         r.d[1] = r.d[0], r.m[1] = r.m[0];
         r.d[3] = r.d[2], r.m[3] = r.m[2];
     }
-    __device__ __forceinline__ float dot(const Unit<APART> &x) const {
-        int low = 0, high = 0, s0, s1, m0, m1;
-        dot_nibbles(q[0], x.x[0], x.x[2], low, high);
-        dot_nibbles(q[1], x.x[1], x.x[3], low, high);
+    template <bool FINE> __device__ __forceinline__ float dot(const Unit<APART, FINE> &x) const {
+        Dot<FINE> low, high;
+        int s0, s1, m0, m1;
+        dot_nibbles<FINE>(q[0], x, 0, 2, low, high);
+        dot_nibbles<FINE>(q[1], x, 1, 3, low, high);
         k4_scales(head, c, s0, s1, m0, m1);
-        float all = fmaf(x.scale.x, (float)(s0 * low), x.scale.y * (float)(s1 * (high >> 4)));
+        float all = fmaf(x.scale.x, (float)(s0 * low.all()),
+                         x.scale.y * (float)(s1 * (high.all() >> 4)));
         float less = fmaf(x.total.x, (float)m0, x.total.y * (float)m1);
         return fmaf(half_low(head.x), all, -half_high(head.x) * less);
     }
@@ -566,8 +617,9 @@ template <> struct Quant<KM_QUANT_Q5_K> {
         r.d[1] = r.d[0], r.m[1] = r.m[0];
         r.d[3] = r.d[2], r.m[3] = r.m[2];
     }
-    __device__ __forceinline__ float dot(const Unit<APART> &x) const {
-        int low = 0, high = 0, s0, s1, m0, m1;
+    template <bool FINE> __device__ __forceinline__ float dot(const Unit<APART, FINE> &x) const {
+        Dot<FINE> low, high;
+        int s0, s1, m0, m1;
 #pragma unroll
         for (int i = 0; i < 2; i++)
 #pragma unroll
@@ -575,11 +627,11 @@ template <> struct Quant<KM_QUANT_Q5_K> {
                 uint32_t w = word(q[i], k), bits = word(h[i], k) >> (2 * c);
                 uint32_t a = (w & 0x0f0f0f0fu) | ((bits & 0x01010101u) << 4);
                 uint32_t b = ((w >> 4) & 0x0f0f0f0fu) | ((bits & 0x02020202u) << 3);
-                low = __dp4a((int)a, (int)word(x.x[i], k), low);
-                high = __dp4a((int)b, (int)word(x.x[2 + i], k), high);
+                low.add(a, x, i, k);
+                high.add(b, x, 2 + i, k);
             }
-        k4_scales(head, c, s0, s1, m0, m1);
-        float all = fmaf(x.scale.x, (float)(s0 * low), x.scale.y * (float)(s1 * high));
+        k4_scales(head, c, s0, s1, m0, m1); // 63 * 32 * 31 * 127 * 256 is less than 2^31
+        float all = fmaf(x.scale.x, (float)(s0 * low.all()), x.scale.y * (float)(s1 * high.all()));
         float less = fmaf(x.total.x, (float)m0, x.total.y * (float)m1);
         return fmaf(half_low(head.x), all, -half_high(head.x) * less);
     }
@@ -622,21 +674,21 @@ template <> struct Quant<KM_QUANT_Q6_K> {
             r.m[i] = 32 * r.d[i];
         }
     }
-    __device__ __forceinline__ float dot(const Unit<APART> &x) const {
+    template <bool FINE> __device__ __forceinline__ float dot(const Unit<APART, FINE> &x) const {
         float all = 0;
 #pragma unroll
         for (int r = 0; r < 4; r++) {
-            int sum = -32 * run_sum(x, r);
+            Dot<FINE> sum(-32 * run_sum(x, r));
 #pragma unroll
             for (int k = 0; k < 4; k++) {
                 uint32_t two = r < 2 ? word(h, k) << (4 - 2 * r) : word(h, k) >> (2 * r - 4);
                 uint32_t four = r < 2 ? word(q[r], k) : word(q[r - 2], k) >> 4;
-                sum = __dp4a((int)((four & 0x0f0f0f0fu) | (two & 0x30303030u)), (int)word(x.x[r], k),
-                             sum);
+                sum.add((four & 0x0f0f0f0fu) | (two & 0x30303030u), x, r, k);
             }
             uint32_t pair = r < 2 ? s.x : s.y; // bytes 2 r + j of the eight
             int scale = (int8_t)(pair >> (16 * (r & 1) + 8 * j));
-            all = fmaf(run_scale(x, r), (float)(scale * sum), all);
+            // 128 * 16 * 32 * 127 * 256 is less than 2^31
+            all = fmaf(run_scale(x, r), (float)(scale * sum.all()), all);
         }
         return half_low(around >> (8 * odd)) * all;
     }
@@ -669,7 +721,9 @@ template <> struct Quant<KM_QUANT_IQ4_XS> {
             r.m[2 * i] = r.m[2 * i + 1] = 0;
         }
     }
-    __device__ __forceinline__ float dot(const Unit<APART> &x) const { return dot_unpacked(*this, x); }
+    template <bool FINE> __device__ __forceinline__ float dot(const Unit<APART, FINE> &x) const {
+        return dot_unpacked(*this, x);
+    }
 };
 
 #endif

@@ -64,14 +64,17 @@ typedef struct km_quant_matrix {
 
 #define KM_QUANT_UNIT 64      /* weights that a thread takes at a time */
 #define KM_FEW_THREADS 512
-/* x of one row in shared memory: int8, sums, scales. */
-#define KM_FEW_X_BYTES(k) ((k) + (k) / 4 + (k) / 4)
+/* x of one row in shared memory: int8, or twice that of fine x, sums, scales. */
+#define KM_FEW_X_BYTES(k, fine) (((fine) ? 2 * (k) : (k)) + (k) / 4 + (k) / 4)
 #define KM_FEW_PARTS 3        /* layers over one x */
 #define KM_FEW_AT_ONCE 8      /* rows of x */
 /* One row of x: bytes that a thread takes of the weights at a time, by type, and how many such places
  * the ring of a block has: so many that two blocks share a multiprocessor of a wide chip (one with
  * 160 KiB of shared memory or more), and that a block has room on others. */
-#define KM_ONE_X_BYTES(k, apart) (((k) + 2047) / 2048 * ((apart) ? 3072 : 2560))
+#define KM_ONE_X_BYTES(k, apart, fine)                                                             \
+    (((k) + 2047) / 2048 * (((apart) ? 3072 : 2560) + ((fine) ? 2048 : 0)))
+#define KM_X_MOST 127         /* x of the largest size in its 32, */
+#define KM_X_MOST_FINE 32512  /* and with 16 bits: 256 times that, so that no lower half carries */
 #define KM_QUANT_ITEMS(X)                                                                          \
     X(Q4_0, 36) X(Q4_1, 40) X(Q5_0, 44) X(Q5_1, 48) X(Q8_0, 68) X(Q2_K, 28) X(Q3_K, 48)            \
     X(Q4_K, 48) X(Q5_K, 80) X(Q6_K, 60) X(IQ4_NL, 36) X(IQ4_XS, 40) X(MXFP4, 36)

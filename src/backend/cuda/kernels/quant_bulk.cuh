@@ -137,7 +137,8 @@ template <int N> __device__ __forceinline__ float warp_sums(const float (&v)[N])
 
 // WHOLE: a row is one step, and rows lie together. ROWS: that a warp takes at a time. SHARES: warps that
 // take a part of these rows each, a team.
-template <int TYPE, bool GATED, bool WHOLE, int ROWS, int THREADS = KM_BULK_THREADS, int SHARES = 1>
+template <int TYPE, bool FINE, bool GATED, bool WHOLE, int ROWS, int THREADS = KM_BULK_THREADS,
+          int SHARES = 1>
 __device__ __forceinline__ void bulk_rows(const km_quant_few_args &a, const km_quant_part &part,
                                           uint8_t *room) {
     typedef Quant<TYPE> Q;
@@ -156,7 +157,7 @@ __device__ __forceinline__ void bulk_rows(const km_quant_few_args &a, const km_q
     int pace = WHOLE ? 1 : (mine_groups + C::GROUPS - 1) / C::GROUPS; // steps of a set
     int steps = (last - set) * pace;
 
-    uint8_t *after = room + KM_ONE_X_BYTES(a.k, Q::APART);
+    uint8_t *after = room + KM_ONE_X_BYTES(a.k, Q::APART, FINE);
     float *sums = reinterpret_cast<float *>(after);
     uint32_t bars = smem_addr(after + KM_BULK_SUMS) + warp * a.stages * 8;
     uint8_t *ring = after + KM_BULK_SUMS + KM_BULK_BARS + warp * a.stages * SLOT;
@@ -228,7 +229,7 @@ __device__ __forceinline__ void bulk_rows(const km_quant_few_args &a, const km_q
     auto bias_of = [&](int r) { return part.bias && r < end ? __ldg(part.bias + r) : 0; };
     float bias = bias_of(row);
     wait_for_x(a);
-    Line<Q::APART> x = {room, a.k};
+    Line<Q::APART, FINE> x = {room, a.k};
     float factor = 1;
     // Fewer instructions; but a gated layer, which takes long anyway, would have so few registers that
     // three of its blocks crowd (below).
@@ -238,8 +239,10 @@ __device__ __forceinline__ void bulk_rows(const km_quant_few_args &a, const km_q
     for (; asked < a.stages && asked < steps; asked++) ask(asked);
     if (a.late) asm volatile("griddepcontrol.launch_dependents;");
 
-    Unit<Q::APART> some;
-    if (WHOLE) some = x.unit(lane);
+    // x of a lane: the same in all steps of whole rows. Of fine x, which is twice as much, registers hold
+    // it only while it is multiplied.
+    Unit<Q::APART, FINE> some;
+    if (WHOLE && !FINE) some = x.unit(lane);
     float v[N] = {};
     int step = 0, stage = 0, told_at = 0;
     uint32_t phase = 0;
@@ -247,7 +250,7 @@ __device__ __forceinline__ void bulk_rows(const km_quant_few_args &a, const km_q
         Q raw[N];
         int u = 32 * step + lane;
         bool has = WHOLE || u < mine_groups * C::UNITS;
-        if (!WHOLE) some = x.unit(from * C::UNITS + (has ? u : 0));
+        if (!WHOLE && !FINE) some = x.unit(from * C::UNITS + (has ? u : 0));
         mbar_wait(bars + stage * 8, phase);
 #pragma unroll
         for (int k = 0; k < N; k++) {
@@ -272,6 +275,7 @@ __device__ __forceinline__ void bulk_rows(const km_quant_few_args &a, const km_q
         }
         __syncwarp(); // all have read
         if (asked < steps) ask(stage), asked++;
+        if (FINE) some = x.unit(WHOLE ? lane : from * C::UNITS + (has ? u : 0));
 #pragma unroll
         for (int k = 0; k < N; k++) {
             float d = raw[k].dot(some);
@@ -310,21 +314,25 @@ __device__ __forceinline__ void bulk_part(const km_quant_few_args &a, const km_q
                                           uint8_t *room) {
     constexpr int ROWS = rows_of<TYPE, false>();
     if (a.k == 32 * KM_QUANT_UNIT && part.w.first % Chunk<TYPE>::GROUPS == 0)
-        bulk_rows<TYPE, false, true, ROWS>(a, part, room);
-    else bulk_rows<TYPE, false, false, ROWS>(a, part, room);
+        bulk_rows<TYPE, KM_FINE, false, true, ROWS>(a, part, room);
+    else bulk_rows<TYPE, KM_FINE, false, false, ROWS>(a, part, room);
 }
 
 // Few rows that are long: half of each to a warp, so that there are warps enough.
 template <int TYPE>
 __device__ __forceinline__ void bulk_long(const km_quant_few_args &a, uint8_t *room) {
-    bulk_rows<TYPE, false, false, rows_of<TYPE, false>(), KM_BULK_LONG_THREADS, 2>(a, a.part[0], room);
+    bulk_rows<TYPE, KM_FINE, false, false, rows_of<TYPE, false>(), KM_BULK_LONG_THREADS, 2>(
+        a, a.part[0], room);
 }
 
-// 80 registers; compilers before 12.4 know no such bound.
+// 80 registers, or 88 of gated whole rows; compilers before 12.4 know no such bound.
+#define TWO_BOUNDS __launch_bounds__(KM_BULK_THREADS, 2)
 #if __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1204
 #define LONG_BOUNDS __maxnreg__(80)
+#define WHOLE_BOUNDS __maxnreg__(88)
 #else
 #define LONG_BOUNDS __launch_bounds__(KM_BULK_LONG_THREADS)
+#define WHOLE_BOUNDS TWO_BOUNDS
 #endif
 
 // Registers so that blocks of kernels that follow one another are on a multiprocessor together: one of
@@ -338,18 +346,19 @@ __device__ __forceinline__ void bulk_long(const km_quant_few_args &a, uint8_t *r
         extern __shared__ __align__(128) uint8_t room[];                                           \
         __VA_ARGS__                                                                                \
     }
-#define BULK(TYPE)                                                                                 \
+#define BULK(TYPE) BULK_BOUND(TYPE, TWO_BOUNDS)
+#define BULK_BOUND(TYPE, whole_bounds)                                                             \
     BULK_KERNEL(bulk_##TYPE, 3, {                                                                  \
         int p = 0;                                                                                 \
         while (p + 1 < a.parts && (int)blockIdx.x >= a.part[p + 1].first) p++;                     \
         bulk_part<KM_QUANT_##TYPE>(a, a.part[p], room);                                            \
     })                                                                                             \
     BULK_KERNEL(bulk_gated_##TYPE, 2, {                                                            \
-        bulk_rows<KM_QUANT_##TYPE, true, false, rows_of<KM_QUANT_##TYPE, true>()>(a, a.part[0],    \
-                                                                                  room);           \
+        bulk_rows<KM_QUANT_##TYPE, KM_FINE, true, false, rows_of<KM_QUANT_##TYPE, true>()>(        \
+            a, a.part[0], room);                                                                   \
     })                                                                                             \
-    BULK_KERNEL(bulk_gated_whole_##TYPE, 2,                                                        \
-                { bulk_rows<KM_QUANT_##TYPE, true, true, 1>(a, a.part[0], room); })                \
+    BULK_KERNEL_OF(bulk_gated_whole_##TYPE, whole_bounds,                                          \
+                { bulk_rows<KM_QUANT_##TYPE, KM_FINE, true, true, 1>(a, a.part[0], room); })       \
     BULK_KERNEL_OF(bulk_long_##TYPE, LONG_BOUNDS, { bulk_long<KM_QUANT_##TYPE>(a, room); })
 // Layers of two types over one x, as mixes have them.
 #define BULK_TWO(FIRST, SECOND)                                                                    \

@@ -3,7 +3,8 @@
 // Floor: each matrix is read once, in its packed form; 2 m n k operations as dp4a are below that, but
 // not far below: what counts is how few instructions a weight costs, and that enough warps are there
 // to hide their latency. A block calls its first weights into L2 while the kernel in front still
-// makes x; then it stages x in shared memory as int8 with a scale to every 32 elements (and the
+// makes x; then it stages x in shared memory as int8, two of them unless x is to be rounded coarsely,
+// with a scale to every 32 elements (and the
 // norm before it, when that is asked for); then each warp, or part of one, sums one row of weights
 // after the other, 64 weights to a thread at a time, the next ones on their way. Rows are shared out
 // evenly and in order, so that what a block reads lies together.
@@ -12,58 +13,58 @@
 #include "backend/cuda/kernels/gemm_common.cuh"
 #include "backend/cuda/kernels/quant.cuh"
 
-// Four elements of x as int8 with the scale of the 32 among which they stand, by all lanes of a warp
-// together, and the sums that a unit wants of them (Unit).
-template <bool APART> struct Rounded {
-    uint32_t four;
-    float scale;
-    int sum; // of the run of 16, or of all 32
-    __device__ __forceinline__ explicit Rounded(float4 v) {
-        float most = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
-#pragma unroll
-        for (int lane = 4; lane > 0; lane /= 2)
-            most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, lane));
-        float inverse = most > 0 ? __fdividef(127, most) : 0;
-        scale = most * (1.0f / 127);
-        int a = __float2int_rn(v.x * inverse), b = __float2int_rn(v.y * inverse),
-            c = __float2int_rn(v.z * inverse), e = __float2int_rn(v.w * inverse);
-        sum = a + b + c + e;
-        sum += __shfl_xor_sync(ALL_LANES, sum, 1);
-        sum += __shfl_xor_sync(ALL_LANES, sum, 2);
-        if constexpr (!APART) sum += __shfl_xor_sync(ALL_LANES, sum, 4);
-        four = (a & 0xff) | (b & 0xff) << 8 | (c & 0xff) << 16 | (uint32_t)e << 24;
-    }
-    // Of run r of a unit, whose shares are at `first` and, of runs apart, `second`.
-    __device__ __forceinline__ void put_shares(uint32_t p, uint32_t r, uint8_t *first,
-                                               uint8_t *second) const {
-        if constexpr (APART) {
-            if (p % 16 == 0) {
-                reinterpret_cast<int *>(first)[r] = sum;
-                reinterpret_cast<float *>(second)[r] = scale;
-            }
-        } else if (p % 32 == 0) {
-            reinterpret_cast<float *>(first)[r / 2] = scale;
-            reinterpret_cast<float *>(first)[2 + r / 2] = scale * (float)sum;
-        }
+#ifndef KM_FINE
+#define KM_FINE true // x in 16 bits; sources named _8bit say false
+#endif
+
+// Four elements of x, rounded: four int8 to a word, or their upper and lower halves.
+template <bool FINE> struct Four {
+    uint32_t upper, lower;
+    __device__ __forceinline__ int sum() const {
+        int all = __dp4a((int)upper, 0x01010101, 0);
+        return FINE ? __dp4a((int)lower, 0x01010101, all * 256) : all;
     }
 };
 
-// x of one row in shared memory as int8: run r of unit u at [r][u], so that the lanes of a warp read
-// side by side; then what groups of 32 elements share (Unit).
-template <bool APART> struct Staged {
-    int8_t *q;
-    uint8_t *shares;
-    int k;
-    static __device__ __forceinline__ int bytes(int k) { return KM_FEW_X_BYTES(k); }
-    __device__ __forceinline__ Staged(uint8_t *room, int row, int k_) : k(k_) {
-        q = reinterpret_cast<int8_t *>(room) + row * bytes(k);
-        shares = reinterpret_cast<uint8_t *>(q + k);
+// The steps in which 32 elements of x are counted, the largest of which is `most`.
+template <bool FINE> struct Steps {
+    float size, inverse;
+    __device__ __forceinline__ explicit Steps(float most) {
+        constexpr float COUNT = FINE ? KM_X_MOST_FINE : KM_X_MOST;
+        inverse = most > 1e-33f ? __fdividef(COUNT, most) : 0; // else it would not be finite
+        size = most * (1.0f / COUNT);
     }
-    __device__ __forceinline__ Unit<APART> unit(int u) const {
-        Unit<APART> x;
+    // 1.5 2^23 on top: the nearest whole number is in the low bits. 128 more, and the lower half is
+    // off by that and carries into the upper one when it has to.
+    __device__ __forceinline__ Four<FINE> round(float a, float b, float c, float d) const {
+        const float top = 12582912.0f + (FINE ? 128 : 0);
+        uint32_t v[4] = {__float_as_uint(fmaf(a, inverse, top)), __float_as_uint(fmaf(b, inverse, top)),
+                         __float_as_uint(fmaf(c, inverse, top)), __float_as_uint(fmaf(d, inverse, top))};
+        uint32_t low = __byte_perm(__byte_perm(v[0], v[1], 0x0040), __byte_perm(v[2], v[3], 0x0040), 0x5410);
+        if constexpr (!FINE) return {low, 0};
+        uint32_t high = __byte_perm(__byte_perm(v[0], v[1], 0x0051), __byte_perm(v[2], v[3], 0x0051), 0x5410);
+        return {high, low ^ 0x80808080u};
+    }
+};
+
+// x of one row in shared memory: run r of unit u at [r][u], so that the lanes of a warp read side by
+// side; the lower halves likewise; then what groups of 32 elements share (Unit).
+template <bool APART, bool FINE> struct Staged {
+    uint8_t *q, *shares;
+    int k;
+    static __device__ __forceinline__ int bytes(int k) { return KM_FEW_X_BYTES(k, FINE); }
+    __device__ __forceinline__ Staged(uint8_t *room, int row, int k_) : k(k_) {
+        q = room + row * bytes(k);
+        shares = q + (FINE ? 2 * k : k);
+    }
+    __device__ __forceinline__ Unit<APART, FINE> unit(int u) const {
+        Unit<APART, FINE> x;
 #pragma unroll
-        for (int r = 0; r < 4; r++)
-            x.x[r] = *reinterpret_cast<const uint4 *>(q + r * (k / 4) + u * 16);
+        for (int r = 0; r < 4; r++) {
+            const uint8_t *p = q + r * (k / 4) + u * 16;
+            x.x[r] = *reinterpret_cast<const uint4 *>(p);
+            if constexpr (FINE) x.low[r] = *reinterpret_cast<const uint4 *>(p + k);
+        }
         if constexpr (APART) {
             x.sum = reinterpret_cast<const int4 *>(shares)[u];
             x.scale = reinterpret_cast<const float4 *>(shares + k / 4)[u];
@@ -74,13 +75,33 @@ template <bool APART> struct Staged {
         }
         return x;
     }
-    // Four elements from p on, by all lanes of a warp together.
+    // Four elements from p on, by all lanes of a warp together: eight share a group.
     __device__ __forceinline__ void put(uint32_t p, float4 v) {
-        Rounded<APART> rounded(v);
+        float most = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
+#pragma unroll
+        for (int lane = 4; lane > 0; lane /= 2)
+            most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, lane));
+        Steps<FINE> steps(most);
+        Four<FINE> four = steps.round(v.x, v.y, v.z, v.w);
+        int sum = four.sum(); // of the run of 16, or of all 32
+        sum += __shfl_xor_sync(ALL_LANES, sum, 1);
+        sum += __shfl_xor_sync(ALL_LANES, sum, 2);
+        if constexpr (!APART) sum += __shfl_xor_sync(ALL_LANES, sum, 4);
         if (p >= (uint32_t)k) return;
         uint32_t unit = Order<APART>::unit_of(p), r = Order<APART>::run_of(p);
-        *reinterpret_cast<uint32_t *>(q + r * (k / 4) + unit * 16 + p % 16) = rounded.four;
-        rounded.put_shares(p, r, shares + unit * 16, shares + k / 4 + unit * 16);
+        uint8_t *to = q + r * (k / 4) + unit * 16 + p % 16;
+        *reinterpret_cast<uint32_t *>(to) = four.upper;
+        if constexpr (FINE) *reinterpret_cast<uint32_t *>(to + k) = four.lower;
+        uint8_t *share = shares + unit * 16;
+        if constexpr (APART) {
+            if (p % 16 == 0) {
+                reinterpret_cast<int *>(share)[r] = sum;
+                reinterpret_cast<float *>(share + k / 4)[r] = steps.size;
+            }
+        } else if (p % 32 == 0) {
+            reinterpret_cast<float *>(share)[r / 2] = steps.size;
+            reinterpret_cast<float *>(share)[2 + r / 2] = steps.size * (float)sum;
+        }
     }
 };
 
@@ -108,11 +129,11 @@ __device__ __forceinline__ float block_total(float v) {
     return s;
 }
 
-template <bool APART, int M>
+template <bool APART, bool FINE, int M>
 __device__ __forceinline__ void stage(const km_quant_few_args &a, uint8_t *room) {
     int k = a.k, end = (k + 127) / 128 * 128; // warps go together
     for (int row = 0; row < M && row < a.m; row++) {
-        Staged<APART> x(room, row, k);
+        Staged<APART, FINE> x(room, row, k);
         int64_t base = (int64_t)row * k;
         float rstd = 1;
         if (a.norm_w) {
@@ -161,7 +182,7 @@ __device__ __forceinline__ void call_early(const km_quant_few_args &a, const km_
 }
 
 // One unit of weights, unpacked once, with all rows of x.
-template <int TYPE, int M>
+template <int TYPE, bool FINE, int M>
 __device__ __forceinline__ void add_unit(const Quant<TYPE> &raw, uint8_t *room, int k, int m,
                                          int unit, float (&sum)[M]) {
     constexpr bool APART = Quant<TYPE>::APART;
@@ -170,12 +191,12 @@ __device__ __forceinline__ void add_unit(const Quant<TYPE> &raw, uint8_t *room, 
 #pragma unroll
     for (int row = 0; row < M; row++) {
         if (row >= m) break;
-        Staged<APART> x(room, row, k);
+        Staged<APART, FINE> x(room, row, k);
         sum[row] += dot_runs(w, x.unit(unit));
     }
 }
 
-template <int TYPE, int M, bool GATED>
+template <int TYPE, bool FINE, int M, bool GATED>
 __device__ __forceinline__ void few_rows(const km_quant_few_args &a, const km_quant_part &part,
                                          uint8_t *room) {
     int b = blockIdx.x - part.first;
@@ -186,7 +207,7 @@ __device__ __forceinline__ void few_rows(const km_quant_few_args &a, const km_qu
     asm volatile("griddepcontrol.launch_dependents;");
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
-    stage<Quant<TYPE>::APART, M>(a, room);
+    stage<Quant<TYPE>::APART, FINE, M>(a, room);
 
     Direct direct;
     const Fields w = fields_of<TYPE>(part.w), w_up = GATED ? fields_of<TYPE>(part.up) : w;
@@ -202,8 +223,8 @@ __device__ __forceinline__ void few_rows(const km_quant_few_args &a, const km_qu
                     Quant<TYPE> raw, raw_up;
                     raw.fetch(direct, w, at + u);
                     if constexpr (GATED) raw_up.fetch(direct, w_up, at + u);
-                    add_unit<TYPE, M>(raw, room, a.k, a.m, u, sum);
-                    if constexpr (GATED) add_unit<TYPE, M>(raw_up, room, a.k, a.m, u, up);
+                    add_unit<TYPE, FINE, M>(raw, room, a.k, a.m, u, sum);
+                    if constexpr (GATED) add_unit<TYPE, FINE, M>(raw_up, room, a.k, a.m, u, up);
                 }
             } else {
                 Quant<TYPE> raw;
@@ -211,7 +232,7 @@ __device__ __forceinline__ void few_rows(const km_quant_few_args &a, const km_qu
                 for (int u = sub; u < units; u += lanes) {
                     Quant<TYPE> next;
                     if (u + lanes < units) next.fetch(direct, w, at + u + lanes);
-                    add_unit<TYPE, M>(raw, room, a.k, a.m, u, sum);
+                    add_unit<TYPE, FINE, M>(raw, room, a.k, a.m, u, sum);
                     raw = next;
                 }
             }
@@ -231,19 +252,19 @@ __device__ __forceinline__ void few_rows(const km_quant_few_args &a, const km_qu
     }
 }
 
-template <int FIRST, int SECOND, int M, bool GATED>
+template <int FIRST, int SECOND, bool FINE, int M, bool GATED>
 __device__ __forceinline__ void few(const km_quant_few_args &a) {
     extern __shared__ __align__(16) uint8_t room[];
     int p = 0;
     while (p + 1 < a.parts && (int)blockIdx.x >= a.part[p + 1].first) p++;
-    if (FIRST == SECOND || !a.part[p].second) few_rows<FIRST, M, GATED>(a, a.part[p], room);
-    else few_rows<SECOND, M, GATED>(a, a.part[p], room);
+    if (FIRST == SECOND || !a.part[p].second) few_rows<FIRST, FINE, M, GATED>(a, a.part[p], room);
+    else few_rows<SECOND, FINE, M, GATED>(a, a.part[p], room);
 }
 
 #define FEW_KERNEL(name, FIRST, SECOND, M, GATED)                                                  \
     extern "C" __global__ void __launch_bounds__(KM_FEW_THREADS, 1)                                \
         name(const __grid_constant__ km_quant_few_args a) {                                        \
-        few<KM_QUANT_##FIRST, KM_QUANT_##SECOND, M, GATED>(a);                                     \
+        few<KM_QUANT_##FIRST, KM_QUANT_##SECOND, KM_FINE, M, GATED>(a);                            \
     }
 #define FEW(TYPE)                                                                                  \
     FEW_KERNEL(few_##TYPE##_4, TYPE, TYPE, 4, false)                                               \

@@ -17,25 +17,30 @@
 KM_QUANT_ITEMS(SAME_BYTES)
 #undef SAME_BYTES
 
-// x as int8. 32 units stand together: their first runs, second, third and fourth, then what groups
-// share (Unit), so that a thread finds all of a unit from one address.
-template <bool APART> struct Line {
-    static constexpr int GROUP = 4 * 512 + (APART ? 2 : 1) * 512;
+// x as int8, or two of them. 32 units stand together: their first runs, second, third and fourth, the
+// lower halves of these, then what groups share (Unit), so that a thread finds all of a unit from one
+// address.
+template <bool APART, bool FINE> struct Line {
+    static constexpr int LOW = 4 * 512, SHARES = FINE ? 2 * LOW : LOW;
+    static constexpr int GROUP = SHARES + (APART ? 2 : 1) * 512;
     uint8_t *room;
     int k;
     __device__ __forceinline__ uint8_t *at(uint32_t unit) const {
         return room + unit / 32 * GROUP + unit % 32 * 16;
     }
-    __device__ __forceinline__ Unit<APART> unit(uint32_t u) const {
+    __device__ __forceinline__ Unit<APART, FINE> unit(uint32_t u) const {
         const uint8_t *p = at(u);
-        Unit<APART> x;
+        Unit<APART, FINE> x;
 #pragma unroll
-        for (int r = 0; r < 4; r++) x.x[r] = *reinterpret_cast<const uint4 *>(p + 512 * r);
+        for (int r = 0; r < 4; r++) {
+            x.x[r] = *reinterpret_cast<const uint4 *>(p + 512 * r);
+            if constexpr (FINE) x.low[r] = *reinterpret_cast<const uint4 *>(p + LOW + 512 * r);
+        }
         if constexpr (APART) {
-            x.sum = *reinterpret_cast<const int4 *>(p + 2048);
-            x.scale = *reinterpret_cast<const float4 *>(p + 2560);
+            x.sum = *reinterpret_cast<const int4 *>(p + SHARES);
+            x.scale = *reinterpret_cast<const float4 *>(p + SHARES + 512);
         } else {
-            float4 both = *reinterpret_cast<const float4 *>(p + 2048);
+            float4 both = *reinterpret_cast<const float4 *>(p + SHARES);
             x.scale = make_float2(both.x, both.y);
             x.total = make_float2(both.z, both.w);
         }
@@ -48,31 +53,31 @@ template <bool APART> struct Line {
         for (int i = 0; i < 8; i++) most = fmaxf(most, fabsf(f.v[i]));
         most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 1));
         most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 2));
-        float inverse = most > 0 ? __fdividef(127, most) : 0, scale = most * (1.0f / 127);
-        uint32_t q[2];
+        Steps<FINE> steps(most);
+        Four<FINE> q[2];
         int sum = 0;
 #pragma unroll
-        for (int i = 0; i < 2; i++) { // 1.5 2^23 on top: the nearest whole number is in the low bits
-            uint32_t b[4];
-#pragma unroll
-            for (int e = 0; e < 4; e++) b[e] = __float_as_uint(fmaf(f.v[4 * i + e], inverse, 12582912.0f));
-            q[i] = __byte_perm(__byte_perm(b[0], b[1], 0x0040), __byte_perm(b[2], b[3], 0x0040), 0x5410);
-            sum = __dp4a((int)q[i], 0x01010101, sum);
+        for (int i = 0; i < 2; i++) {
+            q[i] = steps.round(f.v[4 * i], f.v[4 * i + 1], f.v[4 * i + 2], f.v[4 * i + 3]);
+            sum += q[i].sum();
         }
         sum += __shfl_xor_sync(ALL_LANES, sum, 1);
         if constexpr (!APART) sum += __shfl_xor_sync(ALL_LANES, sum, 2);
         if (p >= (uint32_t)k) return;
         uint8_t *u = at(Order<APART>::unit_of(p));
         uint32_t run = Order<APART>::run_of(p);
-        *reinterpret_cast<uint2 *>(u + run * 512 + p % 16) = make_uint2(q[0], q[1]);
+        *reinterpret_cast<uint2 *>(u + run * 512 + p % 16) = make_uint2(q[0].upper, q[1].upper);
+        if constexpr (FINE)
+            *reinterpret_cast<uint2 *>(u + LOW + run * 512 + p % 16) =
+                make_uint2(q[0].lower, q[1].lower);
         if constexpr (APART) {
             if (p % 16 == 0) {
-                reinterpret_cast<int *>(u + 2048)[run] = sum;
-                reinterpret_cast<float *>(u + 2560)[run] = scale;
+                reinterpret_cast<int *>(u + SHARES)[run] = sum;
+                reinterpret_cast<float *>(u + SHARES + 512)[run] = steps.size;
             }
         } else if (p % 32 == 0) {
-            reinterpret_cast<float *>(u + 2048)[run / 2] = scale;
-            reinterpret_cast<float *>(u + 2048)[2 + run / 2] = scale * (float)sum;
+            reinterpret_cast<float *>(u + SHARES)[run / 2] = steps.size;
+            reinterpret_cast<float *>(u + SHARES)[2 + run / 2] = steps.size * (float)sum;
         }
     }
 };
@@ -87,7 +92,7 @@ __device__ __forceinline__ void settle(Fields &f) {
 // ones, or any number of units.
 enum { SINGLE, STRAIGHT, ANY };
 
-template <int TYPE, bool GATED, int HOW>
+template <int TYPE, bool FINE, bool GATED, int HOW>
 __device__ __forceinline__ void one_line(const km_quant_few_args &a, const km_quant_part &part,
                                          uint8_t *room) {
     typedef Quant<TYPE> Q;
@@ -123,7 +128,7 @@ __device__ __forceinline__ void one_line(const km_quant_few_args &a, const km_qu
     auto bias_of = [&](int r) { return bias && r < end ? __ldg(bias + r) : 0; };
     float more[2] = {bias_of(row), bias_of(row + 1)};
     wait_for_x(a);
-    Line<Q::APART> x = {room + SLOTS * SLOT, a.k};
+    Line<Q::APART, FINE> x = {room + SLOTS * SLOT, a.k};
     stage_one<8>(a, x);
 
     float now[2] = {0, 0}, next[2] = {0, 0}; // sums of this row and the next one, of w and up
@@ -138,7 +143,7 @@ __device__ __forceinline__ void one_line(const km_quant_few_args &a, const km_qu
         if (HOW != ANY || unit < last) {
             Q raw;
             Take<KM_FEW_THREADS> copy = {room + slot};
-            Unit<Q::APART> mine = x.unit(u);
+            Unit<Q::APART, FINE> mine = x.unit(u);
             raw.fetch(copy, w, unit);
             raw.phase(sub % 4); // rows are whole blocks
             v[0] = raw.dot(mine);
@@ -184,28 +189,28 @@ __device__ __forceinline__ void one_line(const km_quant_few_args &a, const km_qu
     cp_async_wait<0>();
 }
 
-template <int TYPE, bool GATED>
+template <int TYPE, bool FINE, bool GATED>
 __device__ __forceinline__ void one_row(const km_quant_few_args &a, const km_quant_part &part,
                                         uint8_t *room) {
     constexpr int WHOLE = 32 * KM_QUANT_UNIT; // a step of a warp
-    if (a.k == WHOLE) one_line<TYPE, GATED, SINGLE>(a, part, room);
-    else if (a.k % WHOLE == 0) one_line<TYPE, GATED, STRAIGHT>(a, part, room);
-    else one_line<TYPE, GATED, ANY>(a, part, room);
+    if (a.k == WHOLE) one_line<TYPE, FINE, GATED, SINGLE>(a, part, room);
+    else if (a.k % WHOLE == 0) one_line<TYPE, FINE, GATED, STRAIGHT>(a, part, room);
+    else one_line<TYPE, FINE, GATED, ANY>(a, part, room);
 }
 
-template <int FIRST, int SECOND, bool GATED>
+template <int FIRST, int SECOND, bool FINE, bool GATED>
 __device__ __forceinline__ void one(const km_quant_few_args &a) {
     extern __shared__ __align__(16) uint8_t room[];
     int p = 0;
     while (p + 1 < a.parts && (int)blockIdx.x >= a.part[p + 1].first) p++;
-    if (FIRST == SECOND || !a.part[p].second) one_row<FIRST, GATED>(a, a.part[p], room);
-    else one_row<SECOND, GATED>(a, a.part[p], room);
+    if (FIRST == SECOND || !a.part[p].second) one_row<FIRST, FINE, GATED>(a, a.part[p], room);
+    else one_row<SECOND, FINE, GATED>(a, a.part[p], room);
 }
 
 #define ONE_KERNEL(name, FIRST, SECOND, GATED)                                                     \
     extern "C" __global__ void __launch_bounds__(KM_FEW_THREADS, 2)                                \
         name(const __grid_constant__ km_quant_few_args a) {                                        \
-        one<KM_QUANT_##FIRST, KM_QUANT_##SECOND, GATED>(a);                                        \
+        one<KM_QUANT_##FIRST, KM_QUANT_##SECOND, KM_FINE, GATED>(a);                               \
     }
 #define ONE(TYPE)                                                                                  \
     ONE_KERNEL(one_##TYPE, TYPE, TYPE, false)                                                      \
