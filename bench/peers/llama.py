@@ -5,7 +5,8 @@ llama-cpp-python's bindings and takes the likeliest token with its own sampler: 
 two tokens but one call of each.
 
 Usage: llama.py run -m FILE --file F|--prompt TEXT -n N [--threads N] [--context N] [--json]
-       llama.py perplexity -m FILE --file TEXT --context N [--threads N]
+       llama.py perplexity -m FILE --file TEXT --context N [--threads N] [--pieces N] [--decode]
+                [--against SAVED]     (predictions of kermes perplexity --save-logits)
        llama.py greedy -m FILE --file JSON -n N      (prompts in, tokens and margins out)
        llama.py tokenize -m FILE --file F
 
@@ -138,23 +139,65 @@ def run(o):
             "import_seconds": imported - started}
 
 
+class Saved:
+    """Predictions that kermes perplexity --save-logits wrote (docs/formats/logits.md), in the order
+    of the text, and how far others are from them."""
+    HEAD = 40
+
+    def __init__(self, path, vocab):
+        import numpy as np
+        self.data = np.memmap(path, dtype=np.uint8, mode="r")
+        size, context, self.count = np.frombuffer(self.data[8:32].tobytes(), dtype=np.int64)
+        if bytes(self.data[:8]) != b"KMLOGIT1" or size != vocab:
+            sys.exit("llama.py: %s holds no predictions of %d tokens" % (path, vocab))
+        self.vocab, self.kl, self.same, self.ratio = vocab, [], 0, 0.0
+
+    def compare(self, logp, came):
+        """logp (vocab): this engine's log-probabilities of the next place."""
+        import numpy as np
+        size = 8 + 2 * self.vocab
+        at = self.HEAD + len(self.kl) * size
+        row = self.data[at:at + size].tobytes()
+        if len(row) != size or np.frombuffer(row[4:8], dtype=np.int32)[0] != came:
+            sys.exit("llama.py: the saved predictions are of another text")
+        codes = np.frombuffer(row[8:], dtype=np.uint16)
+        saved = np.frombuffer(row[:4], dtype=np.float32)[0] - (1 - codes / 65535.0) * 32.0
+        saved = saved - np.log(np.exp(saved).sum())
+        self.kl.append(float((np.exp(saved) * (saved - logp)).sum()))
+        self.same += int(logp.argmax() == codes.argmax())
+        self.ratio += float(saved[came] - logp[came])
+
+    def result(self):
+        import math
+        import numpy as np
+        n, kl = len(self.kl), np.array(self.kl)
+        if n != self.count:
+            sys.exit("llama.py: %d predictions, and %d were saved" % (n, self.count))
+        return {"mean": kl.mean(), "standard_error": kl.std() / math.sqrt(max(n - 1, 1)),
+                "median": float(np.median(kl)), "max": kl.max(), "same_top": self.same / n,
+                "perplexity_ratio": math.exp(self.ratio / n)}
+
+
 def perplexity(o):
     """Pieces of --context tokens; every token of a piece but its first is predicted from those
     before it in the piece, and a beginning-of-text token takes the first place where the
     tokenizer puts one: as `kermes perplexity` does it."""
+    import math
     import numpy as np
     l = Llama(o.model, o.context, o.threads, all_logits=True)
     bos = ll.llama_vocab_bos(l.vocab) if ll.llama_vocab_get_add_bos(l.vocab) else -1
     ids = l.tokenize(prompt_of(o), special=False)
     fresh = o.context - (bos >= 0)
+    saved = Saved(o.against, l.size) if o.against else None
+    step = 1 if o.decode else l.batch
     total, count = 0.0, 0
-    for at in range(0, len(ids), fresh):
+    for at in range(0, len(ids), fresh)[:o.pieces]:
         piece = ([bos] if bos >= 0 else []) + ids[at:at + fresh]
         if len(piece) < 2:
             continue
         l.clear()
-        for b in range(0, len(piece) - 1, l.batch):
-            part = piece[b:min(b + l.batch, len(piece) - 1)]
+        for b in range(0, len(piece) - 1, step):
+            part = piece[b:min(b + step, len(piece) - 1)]
             batch = ll.llama_batch_init(len(part), 0, 1)
             batch.n_tokens = len(part)
             for i, token in enumerate(part):
@@ -164,16 +207,20 @@ def perplexity(o):
             if ll.llama_decode(l.ctx, batch) != 0:
                 sys.exit("llama.py: llama_decode failed")
             rows = np.ctypeslib.as_array(ll.llama_get_logits(l.ctx), (len(part), l.size))
-            rows = rows.astype(np.float64)
-            most = rows.max(axis=1)
-            logsum = most + np.log(np.exp(rows - most[:, None]).sum(axis=1))
-            want = np.array(piece[b + 1:b + 1 + len(part)])
-            total += float((logsum - rows[np.arange(len(part)), want]).sum())
-            count += len(part)
+            for i, row in enumerate(rows.astype(np.float64)):
+                came = piece[b + 1 + i]
+                row = row - row.max()
+                logp = row - np.log(np.exp(row).sum())
+                total -= float(logp[came])
+                count += 1
+                if saved:
+                    saved.compare(logp, came)
             ll.llama_batch_free(batch)
-    import math
-    return {"context": o.context, "tokens": count, "loss": total / count,
-            "perplexity": math.exp(total / count)}
+    got = {"context": o.context, "tokens": count, "loss": total / count,
+           "perplexity": math.exp(total / count), "version": ll.__version__}
+    if saved:
+        got["divergence"] = saved.result()
+    return got
 
 
 def greedy(o):
@@ -219,6 +266,9 @@ def main():
     a.add_argument("--context", type=int, default=1024)
     a.add_argument("--flash", choices=["auto", "off", "on"], default="auto",
                    help="greedy: how attention is computed")
+    a.add_argument("--decode", action="store_true", help="perplexity: one token at a time")
+    a.add_argument("--pieces", type=int, help="perplexity: at most so many")
+    a.add_argument("--against", help="perplexity: divergence from these saved predictions")
     a.add_argument("--cold", action="store_true", help="no warming up before the prompt")
     a.add_argument("--stream", action="store_true", help="print the first token as it comes")
     a.add_argument("--json", action="store_true")

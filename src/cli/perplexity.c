@@ -14,6 +14,7 @@ typedef struct settings {
     const char *model, *file;
     const char *save, *against, *imatrix; /* files; or NULL */
     int64_t context, pieces;
+    bool decode;
     km_cli_where where;
 } settings;
 
@@ -149,6 +150,7 @@ static km_status measure(const settings *o, const km_cli_model *m, int64_t conte
     km_status s = read_ids(m->token, o->file, &ids, err);
     km_perplexity_options how = {.context = context,
                                  .pieces = o->pieces,
+                                 .decode = o->decode,
                                  .bos = leading(m->token),
                                  .progress = tick,
                                  .user = &bar};
@@ -196,6 +198,8 @@ int km_command_perplexity(int argc, char **argv) {
         {"context", KM_OPTION_INT, "N", &o.context, 2, 1 << 24,
          "tokens in a piece (default 512; never more than the model's)"},
         {"pieces", KM_OPTION_INT, "N", &o.pieces, 1, 1e9, "read so many pieces at most"},
+        {"decode", KM_OPTION_FLAG, NULL, &o.decode, 0, 0,
+         "one token at a time, as text is written, not a piece at once"},
         {"save-logits", KM_OPTION_TEXT, "FILE", &o.save, 0, 0,
          "save the predictions, to compare other models with"},
         {"against", KM_OPTION_TEXT, "FILE", &o.against, 0, 0,
@@ -213,12 +217,14 @@ int km_command_perplexity(int argc, char **argv) {
         .summary = "Tells how well a model predicts a text.",
         .details =
             "The text is cut into pieces; every token of a piece but the first is predicted\n"
-            "from those before it. exp of the mean loss is the perplexity.\n",
+            "from those before it. exp of the mean loss is the perplexity. With --decode tokens\n"
+            "go through the model one by one, by the kernels that write text.\n",
         .options = options,
         .examples =
             "  kermes perplexity -m SmolLM2.gguf --file book.txt --context 512\n"
             "  kermes perplexity -m model-f16.gguf --file book.txt --pieces 20 --save-logits f16\n"
             "  kermes perplexity -m model-q4.gguf --file book.txt --pieces 20 --against f16\n"
+            "  kermes perplexity -m model-q4.gguf --file book.txt --pieces 1 --decode\n"
             "  kermes perplexity -m model-f16.gguf --file book.txt --imatrix-out im.gguf\n",
     };
     km_args args;
@@ -228,6 +234,8 @@ int km_command_perplexity(int argc, char **argv) {
     if (km_cli_where_check(&o.where, &err) != KM_OK) return km_cli_usage("%s", err.text);
     if (!o.model) return km_cli_usage("perplexity: --model PATH is missing");
     if (!o.file) return km_cli_usage("perplexity: --file FILE is missing");
+    if (o.decode && o.imatrix)
+        return km_cli_usage("perplexity: --imatrix-out reads pieces at once; leave --decode out");
     km_cli_notes(o.common.quiet);
     return run(&o);
 }

@@ -1,8 +1,10 @@
 /* The loss of a text, piece by piece: a piece is read at once, its logits are made some rows at a
- * time, so that a large vocabulary does not need them all in memory. */
+ * time, so that a large vocabulary does not need them all in memory. Or token by token. */
 #include "infer/perplexity.h"
 #include "base/alloc.h"
+#include "infer/session.h"
 #include "model/parts.h"
+#include <math.h>
 
 #define ROWS 64 /* of logits at a time */
 
@@ -11,6 +13,7 @@ typedef struct job {
     km_model *m, *end; /* the first part and the last; the same as a rule */
     const km_perplexity_options *o;
     float *logits; /* (ROWS, vocab) on the host, where somebody wants to see them */
+    km_session *session; /* with decode */
     double sum;
     km_error *err;
 } job;
@@ -59,6 +62,27 @@ static km_status piece(job *j, const int32_t *ids, int64_t n) {
     return s;
 }
 
+static double loss_of(const float *logits, int64_t vocab, int32_t came) {
+    double most = logits[0], sum = 0;
+    for (int64_t i = 1; i < vocab; i++) most = logits[i] > most ? logits[i] : most;
+    for (int64_t i = 0; i < vocab; i++) sum += exp(logits[i] - most);
+    return most + log(sum) - logits[came];
+}
+
+/* The same, each token by itself. */
+static km_status piece_by_token(job *j, const int32_t *ids, int64_t n) {
+    km_status s = KM_OK;
+    km_session_reset(j->session);
+    for (int64_t i = 0; i < n - 1 && s == KM_OK; i++) {
+        s = km_session_read(j->session, ids + i, 1, j->err);
+        if (s != KM_OK) break;
+        const float *logits = km_session_logits(j->session);
+        j->sum += loss_of(logits, j->m->config.vocab, ids[i + 1]);
+        if (j->o->row) s = j->o->row(j->o->row_user, logits, ids[i + 1], j->err);
+    }
+    return s;
+}
+
 /* Tokens of the text that a piece takes. */
 static int64_t fresh_of(const km_perplexity_options *o) { return o->context - (o->bos >= 0); }
 
@@ -96,13 +120,16 @@ km_status km_perplexity_of(km_ctx *ctx, km_model *m, const km_ids *ids,
     if (o->row) j.logits = km_alloc(sizeof *j.logits * (size_t)(ROWS * m->config.vocab));
     if (!row || (o->row && !j.logits))
         s = km_error_set(err, KM_ERR_MEMORY, "perplexity: out of memory");
+    km_batch_options each = km_batch_defaults();
+    each.context = o->context;
+    if (s == KM_OK && o->decode && !(j.session = km_session_open(ctx, m, &each, err))) s = err->code;
     for (int64_t at = 0; at < total && s == KM_OK; at += fresh) {
         int64_t n = total - at < fresh ? total - at : fresh;
         if (o->pieces && out->pieces == o->pieces) break;
         if (lead) row[0] = o->bos;
         for (int64_t i = 0; i < n; i++) row[lead + i] = ids->data[at + i];
         if (n + lead >= 2) {
-            s = piece(&j, row, n + lead);
+            s = o->decode ? piece_by_token(&j, row, n + lead) : piece(&j, row, n + lead);
             out->tokens += n + lead - 1;
         }
         out->pieces++;
@@ -112,6 +139,7 @@ km_status km_perplexity_of(km_ctx *ctx, km_model *m, const km_ids *ids,
         if (s == KM_OK && o->progress && !o->progress(o->user, at + n, total))
             s = km_error_set(err, KM_ERR_STATE, "stopped");
     }
+    km_session_free(j.session);
     km_free(row);
     km_free(j.logits);
     out->loss = out->tokens ? j.sum / (double)out->tokens : 0;

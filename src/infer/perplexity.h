@@ -14,6 +14,8 @@ typedef struct km_perplexity_options {
     int64_t context; /* tokens of a piece */
     int64_t pieces;  /* at most this many; 0: all of the text */
     int32_t bos;     /* >= 0: takes the place of a piece's first token */
+    bool decode;     /* one token at a time through a session's cache, as when a text is written;
+                      * else a piece at once, as a prompt is read. Other kernels, other roundings. */
     /* Called after each piece with the tokens read; returning false stops (KM_ERR_STATE). May be
      * NULL. */
     bool (*progress)(void *user, int64_t done, int64_t total);

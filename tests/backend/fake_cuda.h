@@ -48,6 +48,7 @@ static struct {
     void (*other)(const fake_launch *w); /* runs kernels that are not known here; NULL: nobody */
     fake_graph *capture;
     fake_launch last;
+    const char *found_in; /* image of the module in which a kernel was looked up last */
     int current; /* the context of the last call to cuCtxSetCurrent */
 } fake;
 
@@ -113,6 +114,7 @@ static km_cu_result fake_load(km_cu_module *m, const void *image) {
 static km_cu_result fake_unload(km_cu_module m) { return fake.modules--, KM_CU_OK; }
 static km_cu_result fake_function(km_cu_function *f, km_cu_module m, const char *name) {
     *f = (km_cu_function)(uintptr_t)name; /* the names of kernels are static */
+    fake.found_in = (const char *)m;
     return strcmp(name, "no_such_kernel") == 0 ? KM_CU_NOT_FOUND : KM_CU_OK;
 }
 static km_cu_result fake_func_get(int *value, int attr, km_cu_function f) {

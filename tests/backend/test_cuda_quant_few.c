@@ -18,6 +18,9 @@ const km_cuda_module km_cuda_modules[] = {{"fill", "fill", 4},
                                           {"quant_few_32", "quant_few_32", 12},
                                           {"quant_bulk_32", "quant_bulk_32", 13},
                                           {"quant_bulk_k", "quant_bulk_k", 12},
+                                          {"quant_one_32_8bit", "quant_one_32_8bit", 17},
+                                          {"quant_few_32_8bit", "quant_few_32_8bit", 17},
+                                          {"quant_bulk_32_8bit", "quant_bulk_32_8bit", 18},
                                           {"quant_tiles", "quant_tiles", 11}};
 const int km_cuda_module_count = sizeof km_cuda_modules / sizeof *km_cuda_modules;
 
@@ -33,9 +36,11 @@ static int open_fake(void **state) {
     return 0;
 }
 
-/* Kernels of a norm of k elements and a layer of n rows over it, on a GPU of that generation. */
-static void norm_and_layer(int cc, int64_t n, int64_t k) {
+/* Kernels of a norm of k elements and a layer of n rows over it, on a GPU of that generation, with
+ * activations of so many bits. */
+static void norm_and_layer_of(int cc, int64_t n, int64_t k, int bits) {
     km_ctx *ctx = km_ctx_new("cuda:0", 1);
+    assert_int_equal(km_ctx_set_activations(ctx, bits), KM_OK);
     km_cuda_dev *dev = ctx->device->impl;
     dev->shared_max = 200 << 10, dev->cc = cc, dev->sms = 132;
     void *zeros = calloc(1, (size_t)km_dtype_bytes(KM_Q8_0, n * k));
@@ -56,6 +61,8 @@ static void norm_and_layer(int cc, int64_t n, int64_t k) {
     km_release(x);
     km_ctx_free(ctx);
 }
+
+static void norm_and_layer(int cc, int64_t n, int64_t k) { norm_and_layer_of(cc, n, k, 16); }
 
 static void a_norm_before_a_layer_is_made_on_the_way(void **state) {
     norm_and_layer(80, 16, 2048);
@@ -82,12 +89,31 @@ static void hopper_takes_few_long_rows_by_halves(void **state) {
     assert_string_equal(names, " bulk_Q8_0");
 }
 
+/* The kernels have the same names in both modules; what differs is how x is staged. */
+static void x_keeps_16_bits_unless_8_are_asked_for(void **state) {
+    const struct {
+        int cc;
+        int64_t k;
+        const char *fine, *coarse;
+    } cases[] = {{80, 256, "quant_few_32", "quant_few_32_8bit"},
+                 {80, 2048, "quant_one_32", "quant_one_32_8bit"},
+                 {90, 4096, "quant_bulk_32", "quant_bulk_32_8bit"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        norm_and_layer_of(cases[i].cc, 16, cases[i].k, 16);
+        assert_string_equal(fake.found_in, cases[i].fine);
+        norm_and_layer_of(cases[i].cc, 16, cases[i].k, 8);
+        assert_string_equal(fake.found_in, cases[i].coarse);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_norm_before_a_layer_is_made_on_the_way, open_fake,
                                         fake_close),
         cmocka_unit_test_setup_teardown(a_norm_runs_by_itself_when_the_layer_has_no_room_for_x,
                                         open_fake, fake_close),
+        cmocka_unit_test_setup_teardown(x_keeps_16_bits_unless_8_are_asked_for, open_fake,
+                                        fake_close),
         cmocka_unit_test_setup_teardown(hopper_takes_few_long_rows_by_halves, open_fake,
                                         fake_close)};
     return cmocka_run_group_tests(tests, NULL, NULL);

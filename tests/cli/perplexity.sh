@@ -20,6 +20,11 @@ says err "--context 4000 is beyond the model's context of 12 tokens"
 expect 0 perplexity -m "$work/bf16" --file "$work/text" --context 8 --against "$work/saved"
 says out 'same likeliest token'
 
+# Token by token, as text is written.
+expect 0 perplexity -m "$model" --file "$work/text" --context 8 --against "$work/saved" --decode --json
+json_says divergence.mean:number tokens:number
+expect_error 2 perplexity -m "$model" --file "$work/text" --decode --imatrix-out "$work/im.gguf"
+
 # What was saved of another text, or in other pieces, is no measure.
 expect_error 1 perplexity -m "$model" --file "$work/other" --context 8 --against "$work/saved"
 says err 'another text'

@@ -132,6 +132,19 @@ static km_divergence compared(rig *f, const char *path) {
     return d;
 }
 
+static void tokens_one_by_one_are_predicted_as_a_piece_at_once_is(void **state) {
+    (void)state;
+    rig f;
+    begin(&f, "f32");
+    saved(&f, in_folder("logits"));
+    f.how.decode = true;
+    km_divergence d = compared(&f, in_folder("logits"));
+    assert_int_equal(d.tokens, 15 + 15 + 8);
+    assert_true(fabs(d.mean) < 1e-5 && d.same_top > 0.9); /* the cache is f16 */
+    assert_true(d.most > 0); /* other kernels have made them */
+    end(&f);
+}
+
 static void a_model_does_not_diverge_from_itself(void **state) {
     (void)state;
     rig f;
@@ -249,6 +262,8 @@ static void a_collector_sees_the_inputs_of_every_layer(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(the_loss_is_the_mean_over_all_rows, empty_folder),
+        cmocka_unit_test_teardown(tokens_one_by_one_are_predicted_as_a_piece_at_once_is,
+                                  empty_folder),
         cmocka_unit_test_teardown(a_model_does_not_diverge_from_itself, empty_folder),
         cmocka_unit_test_teardown(fewer_bits_diverge_more, empty_folder),
         cmocka_unit_test_teardown(predictions_of_something_else_are_refused, empty_folder),
