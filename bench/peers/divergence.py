@@ -118,6 +118,21 @@ def measure(o, name, file, saved, folder):
     return row
 
 
+def merged(old, new):
+    """What was measured now in the place of what was before, type by type and engine by engine."""
+    if not old or any(old.get(key) != new[key] for key in ("model", "text", "tokens", "reference")):
+        return new
+    rows = {row["type"]: row for row in old["types"]}
+    for row in new["types"]:
+        before = rows.get(row["type"])
+        if before:
+            known = {(e["engine"], e["way"]): e for e in before["engines"]}
+            known.update({(e["engine"], e["way"]): e for e in row["engines"]})
+            row = {**before, **row, "engines": [known[key] for key in sorted(known)]}
+        rows[row["type"]] = row
+    return {**old, **new, "types": list(rows.values())}
+
+
 def main():
     a = argparse.ArgumentParser()
     a.add_argument("-m", "--model", required=True)
@@ -144,6 +159,10 @@ def main():
               "threads": o.threads, "model": o.name or os.path.basename(o.model),
               "text": os.path.basename(o.text), "tokens": o.tokens, "reference": o.reference,
               "types": []}
+    old = None
+    if o.out and os.path.exists(o.out):
+        with open(o.out) as f:
+            old = json.load(f)
     with tempfile.TemporaryDirectory() as folder:
         folder = o.keep or folder
         os.makedirs(folder, exist_ok=True)
@@ -159,7 +178,7 @@ def main():
             result["types"].append(row)
             if o.out:
                 with open(o.out, "w") as f:
-                    json.dump(result, f, indent=2)
+                    json.dump(merged(old, result), f, indent=2)
                     f.write("\n")
     print(json.dumps(result, indent=2))
 
