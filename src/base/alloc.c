@@ -9,6 +9,9 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 /* Under AddressSanitizer every block comes from its own allocator, which sees overruns. */
 #if defined(__SANITIZE_ADDRESS__)
@@ -77,6 +80,16 @@ void km_free(void *p) {
     free(p);
 }
 
+static atomic_bool thrifty;
+
+void km_alloc_thrifty(bool on) { atomic_store(&thrifty, on); }
+
+void km_alloc_trim(void) {
+#ifdef __GLIBC__
+    malloc_trim(0);
+#endif
+}
+
 #ifdef KM_MAP_LARGE
 static size_t page_round(size_t bytes) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -92,7 +105,8 @@ static void *map_aligned(size_t size, size_t alignment) {
     uint8_t *p = base + head;
     if (head) munmap(base, head);
     if (head < alignment) munmap(p + size, alignment - head);
-    (void)madvise(p, size, MADV_HUGEPAGE); /* a wish; a kernel without huge pages refuses it */
+    /* A wish; a kernel without huge pages refuses it. */
+    (void)madvise(p, size, atomic_load(&thrifty) ? MADV_NOHUGEPAGE : MADV_HUGEPAGE);
     return p;
 }
 
@@ -138,8 +152,16 @@ static void *take_piece(size_t bytes) {
     return p;
 }
 
-static void give_piece(void *p) {
+/* The pages that a piece has for itself go back; their addresses stay with the slab. */
+static void give_pages(void *p, size_t bytes) {
+    uintptr_t page = page_round(1), begin = ((uintptr_t)p + page - 1) / page * page;
+    uintptr_t end = ((uintptr_t)p + bytes) / page * page;
+    if (end > begin) (void)madvise((void *)begin, end - begin, MADV_DONTNEED);
+}
+
+static void give_piece(void *p, size_t bytes) {
     slab *s = (slab *)((uintptr_t)p / SLAB * SLAB);
+    if (atomic_load(&thrifty)) give_pages(p, bytes);
     pthread_mutex_lock(&slab_lock);
     if (--s->live == 0) {
         if (s == open_slab) s->used = ALIGNMENT;
@@ -169,7 +191,7 @@ void km_free_aligned(void *p, size_t bytes) {
         return;
     }
     if (is_piece(bytes)) {
-        give_piece(p);
+        give_piece(p, bytes);
         return;
     }
 #endif

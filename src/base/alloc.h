@@ -3,6 +3,7 @@
  * fail (nothing leaks, the next step works). All functions are thread safe. */
 #ifndef KM_BASE_ALLOC_H
 #define KM_BASE_ALLOC_H
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -13,6 +14,11 @@ char *km_strdup(const char *s);
 void km_free(void *p);                           /* for the four above */
 void *km_alloc_aligned(size_t bytes);            /* 64-byte aligned; large blocks ask for huge pages */
 void km_free_aligned(void *p, size_t bytes);     /* bytes as given to km_alloc_aligned */
+
+/* While it is on, memory stays near what is in use: small pages, and those of freed blocks go back to
+ * the system at once. Slower, for work with a budget. */
+void km_alloc_thrifty(bool on);
+void km_alloc_trim(void);                        /* gives what the heap keeps for later back */
 
 uint64_t km_alloc_count(void);                   /* successful allocations since the process began */
 int64_t km_alloc_live(void);                     /* allocated and not yet freed, by count */

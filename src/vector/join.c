@@ -12,10 +12,10 @@
 #include <string.h>
 
 enum { JOIN = 65536 };               /* segments of more rows stay as they are */
-#define A_MOMENT ((size_t)128 << 10) /* bytes that are joined by whoever adds */
+#define A_MOMENT ((size_t)64 << 10) /* bytes that are joined by whoever adds */
 
 typedef struct joint {
-    km_snapshot *from; /* copies of the segments, in their order, with the bits of before */
+    km_snapshot *from; /* the segments in their order; then copies, with the bits of before */
     km_segment *both;
 } joint;
 
@@ -48,13 +48,22 @@ static bool take_joint(km_index *x, bool small, joint *j, bool *large) {
     *j = (joint){0};
     *large = n > 0 && bytes > A_MOMENT;
     if (n == 0 || (small && *large) || !(j->from = km_snapshot_new(n, NULL))) return false;
-    for (int i = 0; i < n; i++)
-        if (!(j->from->at[i] = km_segment_frozen(v->at[first + i]))) {
-            j->from->n = i;
-            joint_drop(j);
-            return false;
-        }
-    for (int i = first; i < v->n; i++) v->at[i]->joining = true;
+    for (int i = 0; i < n; i++) {
+        km_segment_hold(j->from->at[i] = v->at[first + i]);
+        v->at[first + i]->joining = true;
+    }
+    return true;
+}
+
+/* Copies of the segments take their place in `from`. What is deleted meanwhile shows in one of them, or is
+ * found when the new segment is put in. */
+static bool freeze(joint *j) {
+    for (int i = 0; i < j->from->n; i++) {
+        km_segment *copy = km_segment_frozen(j->from->at[i]);
+        if (!copy) return false;
+        km_segment_drop(j->from->at[i]); /* the copy holds it */
+        j->from->at[i] = copy;
+    }
     return true;
 }
 
@@ -141,10 +150,13 @@ static bool join_once(km_index *x, bool small, bool *large) {
     km_error why = {0};
     if (!take_joint(x, small, &j, large)) return false;
     pthread_mutex_unlock(&x->change);
-    bool ok = copy_rows(x, &j, &why) == KM_OK;
+    bool ok = freeze(&j) && copy_rows(x, &j, &why) == KM_OK;
     pthread_mutex_lock(&x->change);
     ok = ok && put_joint(x, &j);
-    for (int i = 0; i < j.from->n; i++) j.from->at[i]->of->joining = false;
+    for (int i = 0; i < j.from->n; i++) {
+        km_segment *s = j.from->at[i];
+        (s->of ? s->of : s)->joining = false;
+    }
     pthread_mutex_unlock(&x->change);
     joint_drop(&j); /* frees the old segments, which takes a while */
     pthread_mutex_lock(&x->change);

@@ -16,6 +16,10 @@ enum {
     MEASURE_QUERIES = 100
 };
 
+/* Training holds about sixteen matrices of anchors in f32, for which this part of a budget is kept. */
+#define ANCHOR_BYTES 64.0
+#define ANCHOR_PART 0.4
+
 bool km_tell(const km_index_options *o, const char *stage, int64_t done, int64_t total) {
     return !o->progress || o->progress(o->user, stage, done, total);
 }
@@ -50,9 +54,21 @@ km_status km_index_check_options(const km_index_options *o, int64_t total, int64
     return KM_OK;
 }
 
+double km_memory_budget(const km_index_options *o) {
+    return o->memory ? (double)o->memory : (double)((size_t)2 << 30);
+}
+
+double km_memory_fixed(int64_t dim) { return 10e6 + 24.0 * (double)dim * (double)dim; }
+
+double km_memory_least(const km_index_options *o, int64_t dim) {
+    double anchors = ANCHOR_BYTES * (double)o->anchors * (double)dim / ANCHOR_PART;
+    return km_memory_fixed(dim) + (anchors > 16e6 ? anchors : 16e6);
+}
+
 /* Anchors are part of the index: at most a tenth of what the codes take. */
 static int64_t choose_anchors(const km_index_options *o, int64_t total, int64_t dim) {
     int64_t k = o->anchors;
+    double room = ANCHOR_PART * (km_memory_budget(o) - km_memory_fixed(dim)) / (ANCHOR_BYTES * (double)dim);
     if (k == 0) {
         double code = o->bytes > 0   ? o->bytes
                       : o->ratio > 0 ? 4.0 * (double)dim / o->ratio
@@ -60,6 +76,7 @@ static int64_t choose_anchors(const km_index_options *o, int64_t total, int64_t 
         double most = 0.1 * (double)total * code / (2 * (double)dim);
         k = km_anchors_auto(total) / 2;
         if (o->mode != KM_INDEX_ANCHORS_ONLY && (double)k > most) k = (int64_t)most;
+        if ((double)k > room) k = (int64_t)room;
     }
     return k < 1 ? 1 : k > total ? total : k;
 }
@@ -369,6 +386,7 @@ km_index *km_index_learn(const km_learn *l, km_error *err) {
     if (o->metric == KM_METRIC_COSINE) km_unit(l->sample, l->n, l->dim);
     float *anchors = learn_anchors(l, &c.cells, &rounds, &energy, err);
     if (!anchors) return NULL;
+    km_trim(l->ctx); /* what the training of anchors took is not there beside that of the coder */
     if (o->metric != KM_METRIC_L2) c.length = common_length(l, &anchors, &c.cells, err);
     if (err->code != KM_OK) {
         km_free(anchors);

@@ -15,9 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEFAULT_MEMORY ((size_t)2 << 30)
-#define LEAST_MEMORY ((size_t)64 << 20)
-#define FIXED_MEMORY ((size_t)48 << 20) /* code, stacks, buffers of libraries */
+#define THRIFTY ((size_t)1 << 30) /* budgets below this are worth slower memory */
 
 enum { MEASURED = 20000 }; /* vectors whose error is worked out */
 
@@ -115,6 +113,7 @@ static km_index *learn(making *m, km_error *err) {
     }
     if (sample) km_free_aligned(sample, bytes);
     km_trim(m->ctx);
+    km_alloc_trim();
     return x;
 }
 
@@ -174,6 +173,7 @@ static km_status encode_all(making *m, const km_index *x, km_spill *spill, km_er
     km_free(ids);
     km_encoder_free(e);
     km_trim(m->ctx);
+    km_alloc_trim();
     return s;
 }
 
@@ -184,7 +184,7 @@ static void fill_meta(const making *m, km_index *x) {
                         json_pack("{s:I, s:f, s:f, s:f, s:s, s:I}", "anchors",
                                   (json_int_t)m->o->anchors, "bytes", m->o->bytes, "ratio",
                                   m->o->ratio, "recall", m->o->recall, "mode", modes[m->o->mode],
-                                  "memory", (json_int_t)m->memory));
+                                  "memory", (json_int_t)km_memory_budget(m->o)));
     json_t *measured = json_object_get(x->meta, "measured");
     if (measured && m->measured > 0)
         json_object_set_new(measured, "mse", json_real(m->lost / m->measured));
@@ -325,12 +325,14 @@ km_status km_index_make(km_ctx *ctx, km_comm *comm, km_input *in, const uint64_t
     if (s == KM_OK && ids) s = check_ids(ids, total, err);
     if (s == KM_OK && total < size)
         s = km_error_set(err, KM_ERR_RANGE, "%lld vectors for %d ranks", (long long)total, size);
-    m.memory = o->memory ? o->memory : DEFAULT_MEMORY;
-    if (s == KM_OK && m.memory < LEAST_MEMORY)
-        s = km_error_set(err, KM_ERR_RANGE, "a budget of %zu bytes; it takes at least 64 MiB",
-                         m.memory);
+    double least = km_memory_least(o, m.dim), budget = km_memory_budget(o);
+    if (s == KM_OK && budget < least)
+        s = km_error_set(err, KM_ERR_RANGE,
+                         "a budget of %.0f MiB; vectors of %lld dimensions%s take at least %.0f MiB",
+                         floor(budget / 1048576), (long long)m.dim,
+                         o->anchors ? " and as many anchors" : "", ceil(least / 1048576));
     if (s != KM_OK) return s; /* the same on every rank */
-    m.memory -= FIXED_MEMORY;
+    m.memory = (size_t)(budget - km_memory_fixed(m.dim));
     m.first = (int64_t)((double)total * rank / size);
     m.rows = (rank == size - 1 ? total : (int64_t)((double)total * (rank + 1) / size)) - m.first;
     char own_path[PATH_MAX];
@@ -338,6 +340,7 @@ km_status km_index_make(km_ctx *ctx, km_comm *comm, km_input *in, const uint64_t
         km_part_path(own_path, sizeof own_path, path, rank);
     else
         snprintf(own_path, sizeof own_path, "%s", path);
+    km_alloc_thrifty(budget < THRIFTY);
     km_index *x = learn(&m, err);
     km_spill *spill = x ? km_spill_new(x, own_path, err) : NULL;
     s = spill ? encode_all(&m, x, spill, err) : err->code;
@@ -358,5 +361,6 @@ km_status km_index_make(km_ctx *ctx, km_comm *comm, km_input *in, const uint64_t
     }
     km_spill_free(spill);
     km_index_close(x);
+    km_alloc_thrifty(false);
     return s;
 }

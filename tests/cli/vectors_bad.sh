@@ -24,7 +24,7 @@ says err 'only one'
 expect_error 1 compress base.raw "${raw[@]}" -o good.kmx --ratio 500
 says err 'no room for codes'
 expect_error 1 compress base.raw "${raw[@]}" -o good.kmx --memory 1M
-says err '64 MiB'
+says err 'take at least 25 MiB'
 expect_error 1 compress base.raw "${raw[@]}" -o no/such/folder.kmx
 says err "no/such/folder.kmx"
 unchanged "bad vectors"
