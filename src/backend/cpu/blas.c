@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 /* As in cblas.h; the enums are plain ints in the ABI. */
 enum { CBLAS_ROW_MAJOR = 101, CBLAS_NO_TRANS = 111, CBLAS_TRANS = 112 };
@@ -19,8 +20,8 @@ static struct {
     void *library;
     sgemm_fn sgemm;
     set_threads_fn set_threads;
-    bool wished;
-    char name[160];
+    bool wished, weak;
+    char name[300];
 } blas;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -31,6 +32,38 @@ static bool find(const char *symbol, void *fn) {
     return p != NULL;
 }
 
+/* ---- Core types ---- */
+
+const char *km_blas_core_for(const km_cpu *cpu) {
+    if (cpu->avx512) return "SkylakeX";
+    return cpu->avx2 && cpu->fma ? "Haswell" : NULL;
+}
+
+static bool among(const char *core, const char *const *names, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (strcasecmp(core, names[i]) == 0) return true;
+    return false;
+}
+
+bool km_blas_core_suits(const char *core, const km_cpu *cpu, const char **lacks) {
+    static const char *const before_avx2[] = {
+        "Unknown",   "Katmai",     "Coppermine",   "Northwood",  "Prescott", "Banias",
+        "Atom",      "Core2",      "Penryn",       "Dunnington", "Nehalem",  "Sandybridge",
+        "Athlon",    "Opteron",    "Opteron_SSE3", "Barcelona",  "Nano",     "Bobcat",
+        "Bulldozer", "Piledriver", "Steamroller",  "Generic"};
+    static const char *const before_avx512[] = {"Haswell", "Zen", "Excavator"};
+    const char *unused = NULL;
+    if (cpu->avx2 && among(core, before_avx2, sizeof before_avx2 / sizeof *before_avx2))
+        unused = "AVX2";
+    else if (cpu->avx512 &&
+             among(core, before_avx512, sizeof before_avx512 / sizeof *before_avx512))
+        unused = "AVX-512";
+    if (lacks) *lacks = unused;
+    return !unused;
+}
+
+/* ---- Opening ---- */
+
 static void *open_library(const char *wish) {
     static const char *const usual[] = {"libopenblas.so.0", "libopenblas.so"};
     if (wish) return dlopen(wish, RTLD_NOW | RTLD_LOCAL);
@@ -40,7 +73,7 @@ static void *open_library(const char *wish) {
 }
 
 /* "OpenBLAS 0.3.21 NO_LAPACKE DYNAMIC_ARCH ..." and "SkylakeX" -> "OpenBLAS 0.3.21 SkylakeX" */
-static void read_name(void) {
+static void read_name(bool wished) {
     text_fn config = NULL, core = NULL;
     int words = 0;
     size_t n = 0;
@@ -51,8 +84,14 @@ static void read_name(void) {
         }
     }
     if (n == 0) n = (size_t)snprintf(blas.name, sizeof blas.name, "BLAS");
-    if (find("openblas_get_corename", &core))
-        snprintf(blas.name + n, sizeof blas.name - n, " %s", core());
+    if (!find("openblas_get_corename", &core)) return;
+    n += (size_t)snprintf(blas.name + n, 60, " %.50s", core());
+    const char *lacks = NULL, *better = km_blas_core_for(km_cpu_info());
+    if (km_blas_core_suits(core(), km_cpu_info(), &lacks)) return;
+    /* Half the width is worth having; a fifth of the speed is not, but for whoever asks for it. */
+    blas.weak = strcmp(lacks, "AVX2") == 0 && !wished;
+    snprintf(blas.name + n, sizeof blas.name - n, ", which leaves this CPU's %s unused%s%s", lacks,
+             better ? "; try OPENBLAS_CORETYPE=" : "", better ? better : "");
 }
 
 static void open_blas(void) {
@@ -62,7 +101,11 @@ static void open_blas(void) {
         snprintf(blas.name, sizeof blas.name, "KERMES_BLAS=none");
         return;
     }
+    /* Read once, as the library is loaded; children need not inherit it. */
+    const char *core = getenv("OPENBLAS_CORETYPE") ? NULL : km_blas_core_for(km_cpu_info());
+    if (core) setenv("OPENBLAS_CORETYPE", core, 1);
     blas.library = open_library(wish);
+    if (core) unsetenv("OPENBLAS_CORETYPE");
     if (!blas.library) {
         const char *why = dlerror();
         snprintf(blas.name, sizeof blas.name, "%s", why ? why : "OpenBLAS was not found");
@@ -77,9 +120,9 @@ static void open_blas(void) {
         return;
     }
     blas.set_threads(1);
-    read_name();
+    read_name(wish != NULL);
     blas.wished = wish != NULL;
-    blas.sgemm = sgemm;
+    if (!blas.weak) blas.sgemm = sgemm;
 }
 
 bool km_blas_available(void) {
