@@ -14,6 +14,10 @@ Suites:
   neighbour  decoding while another program keeps every core busy, as a share of what is fair
   bandwidth  bytes of weights that decoding reads in a second, as a share of what memory gives
 
+llama.cpp gets the better of its settings: OMP_WAIT_POLICY is tried both ways before anything is
+measured (and is passive beside other programs); what was chosen, and by which speeds, is under
+"peer_settings" in the JSON. Whoever sets OMP_WAIT_POLICY decides for themselves.
+
 `--prefix` goes before every command of both engines. README.md beside this file says what is
 needed and what is measured how.
 """
@@ -42,10 +46,30 @@ class Engines:
     def __init__(self, o):
         self.o = o
         self.prefix = shlex.split(o.prefix)
+        self.policy = os.environ.get("OMP_WAIT_POLICY")  # None: to be found out
+        self.settings = {}
 
-    def call(self, line, **more):
-        done = subprocess.run(self.prefix + line, stdout=subprocess.PIPE, check=True, **more)
+    def call(self, line, policy=None, **more):
+        env = {**os.environ, "OMP_WAIT_POLICY": policy or self.policy or "passive"}
+        done = subprocess.run(self.prefix + line, stdout=subprocess.PIPE, check=True, env=env,
+                              **more)
         return json.loads(done.stdout)
+
+    def best_settings(self, model, file, tokens):
+        """Which way of waiting llama.cpp is faster with on this machine, now."""
+        self.settings = {"OMP_WAIT_POLICY": self.policy, "chosen_by": "the environment"}
+        if self.policy:
+            return
+        line = self.llama("run", "-m", model, "--file", file, "-n", str(tokens), "--context", "1024")
+        seen = {"passive": [], "active": []}
+        for _ in range(3):
+            for policy, rates in seen.items():
+                rates.append(self.call(line, policy)["decode_tokens_per_s"])
+        rates = {k: round(statistics.median(v), 2) for k, v in seen.items()}
+        self.policy = max(rates, key=rates.get)
+        self.settings = {"OMP_WAIT_POLICY": self.policy, "chosen_by": "decode_tokens_per_s",
+                         "decode_tokens_per_s": rates, "beside_other_programs": "passive"}
+        say("llama.cpp: OMP_WAIT_POLICY=%s (%s)" % (self.policy, rates))
 
     def kermes(self, *words):
         return [self.o.kermes, *words, "--threads", str(self.o.threads)]
@@ -54,10 +78,10 @@ class Engines:
         return [sys.executable, os.path.join(HERE, "llama.py"), *words,
                 "--threads", str(self.o.threads)]
 
-    def run(self, engine, model, file, tokens, context):
+    def run(self, engine, model, file, tokens, context, policy=None):
         words = ["run", "-m", model, "--file", file, "-n", str(tokens), "--context", str(context)]
         if engine == "llama.cpp":
-            return self.call(self.llama(*words))
+            return self.call(self.llama(*words), policy)
         return self.call(self.kermes(*words, "--temperature", "0", "--past-end", "--json"))
 
 
@@ -104,10 +128,10 @@ def speed(engines, o, model, folder):
     return out
 
 
-def first_byte(line):
+def first_byte(line, env=None):
     """Seconds from the start of a process to the first byte that it prints."""
     begin = time.monotonic()
-    child = subprocess.Popen(line, stdout=subprocess.PIPE)
+    child = subprocess.Popen(line, stdout=subprocess.PIPE, env=env)
     child.stdout.read(1)
     seconds = time.monotonic() - begin
     child.stdout.read()
@@ -124,7 +148,7 @@ def start(engines, o, model, folder):
         seen["kermes"].append(first_byte(engines.prefix + engines.kermes(
             *words, "--temperature", "0", "--past-end", "--quiet")))
         seen["llama.cpp"].append(first_byte(engines.prefix + engines.llama(
-            *words, "--cold", "--stream")))
+            *words, "--cold", "--stream"), {**os.environ, "OMP_WAIT_POLICY": engines.policy}))
         seen["llama.cpp without Python"].append(engines.call(engines.llama(
             *words, "--cold"))["load_to_first_seconds"])
         say("start, round %d: %s" % (i + 1, ", ".join(
@@ -172,7 +196,8 @@ def neighbour(engines, o, model, folder):
                       for core in sorted(os.sched_getaffinity(0)) if busy]
             try:
                 for engine in ("kermes", "llama.cpp"):
-                    got = engines.run(engine, model, file, o.tokens, 1024)
+                    got = engines.run(engine, model, file, o.tokens, 1024,
+                                      os.environ.get("OMP_WAIT_POLICY", "passive") if busy else None)
                     seen[engine, busy].append(got["decode_tokens_per_s"])
             finally:
                 for other in others:
@@ -237,7 +262,10 @@ def main():
               "rounds": o.rounds, "models": []}
     with tempfile.TemporaryDirectory() as folder:
         for model in o.model:
-            one = {"model": os.path.basename(model), "bytes": os.path.getsize(model)}
+            engines.policy = os.environ.get("OMP_WAIT_POLICY")
+            engines.best_settings(model, text_of(engines, model, 8, folder), min(o.tokens, 32))
+            one = {"model": os.path.basename(model), "bytes": os.path.getsize(model),
+                   "peer_settings": engines.settings}
             for suite in o.suite or ["speed"]:
                 one[suite] = SUITES[suite](engines, o, model, folder)
             result["models"].append(one)

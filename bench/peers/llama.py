@@ -19,7 +19,12 @@ started = time.monotonic()
 import argparse
 import ctypes
 import json
+import os
 import sys
+
+# libgomp reads it as it is loaded. Threads that spin for each other lose most of their time where
+# another program runs too; compare.py looks which is better here and says so by the environment.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import llama_cpp as ll
 
