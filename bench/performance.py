@@ -173,7 +173,75 @@ def gpu(data, path):
         f"{data['date']}, {beside}; from [`{path.name}`](../bench/results/{path.name}), written by "
         "`scripts/gpu-check`. Every run is a replay of a captured graph; best of seven rounds.", "",
         table(["work", "us", "Kermes", "PyTorch", "ratio", "wanted", "result"], rows),
+        beside_cpu(data.get("suites") or []), gpu_steps(data.get("steps") or []),
         gpu_memory(data.get("bench") or {}), gpu_checks(data.get("checks") or [])])
+
+
+def beside_cpu(suites):
+    """Outputs of `kermes bench --device cuda --json`: plain C, OpenBLAS and the CPU beside the GPU."""
+    text = ""
+    for data in suites:
+        r, device, m = Results(data), data["device"], data["machine"]
+        if not text:
+            text = (f"### Beside the CPU: {m['cpu']}, {data['threads']} threads\n\n"
+                    "Calls one after the other, waited for at the end of a round, no graphs; best "
+                    "round, and the quartiles of all rounds.\n\n")
+        if r.sizes("matmul"):
+            text += matmul_beside(r, device)
+        for suite in ("elementwise", "rows", "reduce"):
+            if r.sizes(suite):
+                text += ops_beside(r, suite, device)
+    return text
+
+
+def quartiles(r, suite, op, n, engine):
+    """Of the rates, in the sample's unit."""
+    best, rate = r.get(suite, op, n, engine, "seconds"), r.get(suite, op, n, engine)
+    low, high = (r.get(suite, op, n, engine, f"seconds_{q}") for q in ("q3", "q1"))
+    return "-" if not low else f"{number(rate * best / low)} to {number(rate * best / high)}"
+
+
+def matmul_beside(r, device):
+    rows, parts = [], []
+    for n in r.sizes("matmul"):
+        rate = {e: r.get("matmul", "matmul", n, e) for e in ("naive", "openblas", "cpu", device)}
+        times = lambda e: "-" if not rate[e] else number(rate[device] / rate[e])
+        part = r.get("matmul", "matmul", n, "naive", "part")
+        if part:
+            parts.append(f"{part} at {n}")
+        rows.append([str(n)] + [number(rate[e]) for e in ("naive", "openblas", "cpu", device)] +
+                    [quartiles(r, "matmul", "matmul", n, device), times("naive"), times("openblas")])
+    note = f" Plain C does {', '.join(parts)}." if parts else ""
+    return (f"Matrix products, f32, GFLOP/s; {r.data['machine']['blas']['name']}.{note}\n\n" +
+            table(["n", "naive", "OpenBLAS", "cpu", device, "quartiles", "times naive",
+                   "times OpenBLAS"], rows) + "\n")
+
+
+def ops_beside(r, suite, device):
+    sizes, rows = r.sizes(suite), []
+    for op in r.ops(suite):
+        row = [op]
+        for n in sizes:
+            cpu, gpu = r.get(suite, op, n, "cpu"), r.get(suite, op, n, device)
+            row += [number(cpu), number(gpu), number(gpu / cpu if cpu and gpu else None)]
+        rows.append(row + [quartiles(r, suite, op, sizes[-1], device),
+                           number(r.get(suite, op, sizes[-1], device, "speedup"))])
+    heads = []
+    for n in sizes:
+        shape = r.get(suite, r.ops(suite)[0], n, "cpu", "shape") if suite != "elementwise" else binary(n)
+        heads += [f"{shape}: cpu", device, "times"]
+    return f"{suite.capitalize()}, f32, GB/s.\n\n" + table(
+        ["op"] + heads + ["quartiles", "times naive"], rows) + "\n"
+
+
+def gpu_steps(steps):
+    if not steps:
+        return ""
+    rows = [[s["name"], number(s["ms"]), number(s["forward_ms"]), number(s["backward_ms"]),
+             number(s["update_ms"]), number(s["tokens_per_s"])] for s in steps]
+    return ("### A step of GPT-2 in parts\n\nEach part by itself and waited for, so that they add up "
+            "to a little more than the step.\n\n" +
+            table(["step", "ms", "forward, ms", "backward, ms", "update, ms", "tokens/s"], rows) + "\n")
 
 
 def gpu_memory(bench):

@@ -31,14 +31,16 @@ static const char details[] =
     "  prompt       reading --prompt tokens\n"
     "  batch        --batch sequences together, a token each\n";
 
-static const char examples[] = "kermes bench --quick\n"
-                               "kermes bench matmul --threads 1\n"
-                               "kermes bench elementwise --sizes 64K,1M,64M\n"
-                               "kermes bench --memory --html memory.html\n"
-                               "kermes bench --html bench.html --json > bench.json\n"
-                               "kermes bench decode prompt --model model.gguf --device cpu\n"
-                               "kermes bench decode --shape qwen2.5-3b --type q4_k_m --context 512\n"
-                               "kermes bench batch --shape llama-3.1-8b --type q8_0 --batch 64\n";
+static const char examples[] =
+    "kermes bench --quick\n"
+    "kermes bench matmul --threads 1\n"
+    "kermes bench elementwise --sizes 64K,1M,64M\n"
+    "kermes bench rows --columns 50304 --sizes 48M\n"
+    "kermes bench --memory --html memory.html\n"
+    "kermes bench --html bench.html --json > bench.json\n"
+    "kermes bench decode prompt --model model.gguf --device cpu\n"
+    "kermes bench decode --shape qwen2.5-3b --type q4_k_m --context 512\n"
+    "kermes bench batch --shape llama-3.1-8b --type q8_0 --batch 64\n";
 
 /* Whether a suite runs whose figures are rates over sizes, beside the machine's limits. */
 static bool has_sizes(const km_bench *b) {
@@ -59,6 +61,10 @@ static bool choose_suites(km_bench *b, const km_args *args, km_error *err) {
     if (b->sizes.n && (chosen != 1 || !has_sizes(b))) {
         km_error_set(err, KM_ERR_RANGE,
                      "--sizes goes with one suite, and not with step, memory or pool");
+        return false;
+    }
+    if (b->columns && !b->suite[KM_SUITE_ROWS] && !b->suite[KM_SUITE_REDUCE]) {
+        km_error_set(err, KM_ERR_RANGE, "--columns goes with the suites rows and reduce");
         return false;
     }
     return true;
@@ -136,8 +142,7 @@ static bool measure_all(km_bench *b) {
     for (int i = 0; i < KM_SUITES && ok; i++)
         if (b->suite[i]) {
             ok = run_suite(b, i);
-            if (limits)
-                km_bench_fma_limit(b); /* a quieter moment may show that more is possible */
+            if (limits) km_bench_fma_limit(b); /* a quieter moment may show that more is possible */
         }
     km_progress_end(&b->progress);
     return ok;
@@ -153,11 +158,13 @@ static void print_step(const km_bench *b, FILE *out) {
     fprintf(
         out,
         "\nTraining step: %d layers, %d wide, %d heads, %d x %d tokens, %.1fM parameters, on %s\n"
-        "  %.1f ms a step (median %.1f), %.0f tokens/s, %s GFLOP/s",
+        "  %.1f ms a step (median %.1f, quartiles %.1f to %.1f), %.0f tokens/s, %s GFLOP/s",
         m->layers, m->width, m->heads, m->batch, m->tokens, f->parameters / 1e6, km_bench_engine(b),
-        1e3 * f->best, 1e3 * f->median, tokens / f->best,
-        km_format_number(rate, f->flops / f->best / 1e9));
-    if (!b->device) fprintf(out, ", %.0f%% of the limit", 100 * f->flops / f->best / b->limits.fma);
+        1e3 * f->seconds.best, 1e3 * f->seconds.median, 1e3 * f->seconds.quarter,
+        1e3 * f->seconds.three_quarters, tokens / f->seconds.best,
+        km_format_number(rate, f->flops / f->seconds.best / 1e9));
+    if (!b->device)
+        fprintf(out, ", %.0f%% of the limit", 100 * f->flops / f->seconds.best / b->limits.fma);
     fprintf(out, "\n  %g heap allocations and %g pool misses a step, at most %s in tensors\n",
             f->heap_allocs, f->pool_misses, km_format_bytes(peak, f->peak_bytes));
 }
@@ -206,8 +213,10 @@ void km_bench_print(const km_bench *b, FILE *out) {
         print_grid(&g, heading, out);
     else
         km_table_free(&g.table);
-    fprintf(out,
-            "\nFigures are from the best round after a warm-up; --json has the medians too.\n");
+    fprintf(
+        out,
+        "\nFigures are from the best round after a warm-up; median and quartiles of all rounds are "
+        "of the\nlast size (each size of matmul), and --json has those of every figure.\n");
 }
 
 /* ---- The command ---- */
@@ -239,6 +248,9 @@ int km_command_bench(int argc, char **argv) {
         {"sizes", KM_OPTION_SIZES, "LIST", &b.sizes, 1, 1 << 30,
          "sizes for one suite: n of matmul, the sequence's length of\n"
          "attention, elements of the others; K, M and G are powers of 1024"},
+        {"columns", KM_OPTION_INT, "N", &b.columns, 1, 1 << 30,
+         "columns of the rows that rows and reduce work on (default: 1024, and\n"
+         "4096 from 8M elements on)"},
         {"repeat", KM_OPTION_INT, "N", &b.repeat, 1, 100,
          "rounds for each figure, at most (default: 7, quick: 5)"},
         {"memory", KM_OPTION_FLAG, NULL, &b.suite[KM_SUITE_MEMORY], 0, 0,
@@ -255,8 +267,7 @@ int km_command_bench(int argc, char **argv) {
         {"context", KM_OPTION_INT, "N", &infer.context, 0, 1 << 24,
          "tokens before the ones that decode and batch make (default 512)"},
         {"batch", KM_OPTION_INT, "N", &infer.batch, 1, 4096, "sequences of batch (default 64)"},
-        {"prompt", KM_OPTION_INT, "N", &infer.prompt, 1, 1 << 24,
-         "tokens of prompt (default 512)"},
+        {"prompt", KM_OPTION_INT, "N", &infer.prompt, 1, 1 << 24, "tokens of prompt (default 512)"},
         {"cache-type", KM_OPTION_TEXT, "T", &infer.cache_type, 0, 0,
          "keys and values in f32, f16, bf16, q8_0 or q4_0 (default f16)"},
         KM_OPTION_WHERE_ROWS(infer.where),
@@ -274,8 +285,9 @@ int km_command_bench(int argc, char **argv) {
     if (!km_begin(&spec, argc, argv, &args, &code)) return code;
     km_error err = {0};
     if (args.n_words > 0 && km_bench_is_infer(args.words[0])) {
-        if (html || from || b.sizes.n)
-            return km_cli_usage("bench: --html, --from and --sizes are not for %s", args.words[0]);
+        if (html || from || b.sizes.n || b.columns)
+            return km_cli_usage("bench: --html, --from, --sizes and --columns are not for %s",
+                                args.words[0]);
         return km_bench_infer(&b, &infer, &args);
     }
     if (infer.model || infer.shape)

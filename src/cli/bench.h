@@ -22,16 +22,22 @@
 
 #define KM_SUITE_PER_CORE "per-core" /* part of elementwise: one thread, out of the cache */
 
+/* Seconds of the rounds of one figure: the quickest, the quartiles, the slowest. */
+typedef struct km_spread {
+    double best, quarter, median, three_quarters, worst;
+} km_spread;
+
 typedef struct km_sample {
     const char *suite, *op, *engine;
     char shape[40];         /* "8192x4096" */
     double size;            /* along the charts' x axis */
     double work;            /* floating-point operations or bytes of one run */
     const char *limited_by; /* the engine that is the limit of this op */
-    double best, median;    /* seconds of one run; NaN when skipped */
+    km_spread seconds;      /* of one run; NaN when skipped */
     int rounds;
     int64_t runs_per_round;
     const char *skipped; /* why, or NULL */
+    char part[32];       /* what of the op was run, where that is not all: "the first 16 rows" */
 } km_sample;
 
 /* Something to be timed: run() does it `times` times and returns the seconds that took. */
@@ -42,6 +48,7 @@ typedef struct km_runner {
     km_ctx *ctx;      /* whose error ends the benchmark; NULL for none */
     const char *skip; /* do not run: why */
     double work;      /* of one run, where it differs from the sample's; else 0 */
+    const char *part; /* what of the op it does; NULL: all */
 } km_runner;
 
 typedef struct km_limits { /* of the threads together */
@@ -55,7 +62,7 @@ typedef struct km_step_figures {
     km_model_size model;
     int steps;
     double parameters, flops; /* of one step */
-    double best, median;      /* seconds */
+    km_spread seconds;
     double first_loss, last_loss;
     double heap_allocs, pool_misses; /* per step, once warm */
     double peak_bytes;
@@ -86,9 +93,10 @@ extern const char *const km_suite_names[KM_SUITES];
 typedef struct km_bench {
     km_common common;
     bool quick;
-    int64_t repeat; /* most rounds for one figure */
-    double budget;  /* seconds for one engine's figure, about */
-    km_sizes sizes; /* as asked for; n 0: the suite's own */
+    int64_t repeat;  /* most rounds for one figure */
+    double budget;   /* seconds for one engine's figure, about */
+    km_sizes sizes;  /* as asked for; n 0: the suite's own */
+    int64_t columns; /* of the suites rows and reduce, as asked for; 0: as many as suit the size */
     bool suite[KM_SUITES];
     int threads;
     km_ctx *cpu;
@@ -116,7 +124,7 @@ const km_sizes *km_bench_sizes(const km_bench *b, const km_sizes *quick, const k
 bool km_bench_measure(km_bench *b, const km_sample *what, km_runner *runners, int n);
 int km_ascending(const void *a, const void *b); /* of doubles, for qsort */
 /* Sorts the seconds of n rounds; NaN when n is 0. */
-void km_best_and_median(double *seconds, int n, double *best, double *median);
+km_spread km_spread_of(double *seconds, int n);
 /* The sample of an engine, or NULL. */
 const km_sample *km_bench_find(const km_bench *b, const char *suite, const char *op, double size,
                                const char *engine);

@@ -1,4 +1,4 @@
-/* Timing: runners in turns, warm-up, best and median; and the collection of samples. */
+/* Timing: runners in turns, warm-up, best round and quartiles; and the collection of samples. */
 #include "base/alloc.h"
 #include "cli/bench.h"
 #include <math.h>
@@ -36,12 +36,18 @@ int km_ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-void km_best_and_median(double *seconds, int n, double *best, double *median) {
-    *best = *median = NAN;
-    if (n == 0) return;
+/* The value a part p of the way through sorted ones, between two neighbours where it must be. */
+static double quantile(const double *sorted, int n, double p) {
+    double at = p * (n - 1);
+    int below = (int)at, above = below + 1 < n ? below + 1 : below;
+    return sorted[below] + (at - below) * (sorted[above] - sorted[below]);
+}
+
+km_spread km_spread_of(double *seconds, int n) {
+    if (n == 0) return (km_spread){NAN, NAN, NAN, NAN, NAN};
     qsort(seconds, (size_t)n, sizeof *seconds, km_ascending);
-    *best = seconds[0];
-    *median = n % 2 ? seconds[n / 2] : (seconds[n / 2 - 1] + seconds[n / 2]) / 2;
+    return (km_spread){seconds[0], quantile(seconds, n, 0.25), quantile(seconds, n, 0.5),
+                       quantile(seconds, n, 0.75), seconds[n - 1]};
 }
 
 /* Runs to warm up, and finds how many runs make a round that a clock can see. A first run beyond
@@ -110,7 +116,8 @@ bool km_bench_measure(km_bench *b, const km_sample *what, km_runner *runners, in
         if (runners[i].work > 0) s.work = runners[i].work;
         s.rounds = t->rounds;
         s.runs_per_round = s.skipped ? 0 : t->times;
-        km_best_and_median(t->seconds, t->rounds, &s.best, &s.median);
+        if (runners[i].part) snprintf(s.part, sizeof s.part, "%s", runners[i].part);
+        s.seconds = km_spread_of(t->seconds, t->rounds);
         if (!add_sample(b, &s)) return false;
     }
     return true;
@@ -127,7 +134,9 @@ const km_sample *km_bench_find(const km_bench *b, const char *suite, const char 
     return NULL;
 }
 
-double km_sample_rate(const km_sample *s) { return s && !s->skipped ? s->work / s->best : NAN; }
+double km_sample_rate(const km_sample *s) {
+    return s && !s->skipped ? s->work / s->seconds.best : NAN;
+}
 
 double km_bench_rate(const km_bench *b, const char *suite, const char *op, double size,
                      const char *engine) {

@@ -23,7 +23,7 @@ typedef struct line {
 typedef struct drawing {
     km_series series[MAX_LINES];
     double x[MAX_LINES][MAX_POINTS], y[MAX_LINES][MAX_POINTS];
-    char text[MAX_LINES][MAX_POINTS][96];
+    char text[MAX_LINES][MAX_POINTS][128];
     const char *titles[MAX_LINES][MAX_POINTS];
     int n;
 } drawing;
@@ -38,10 +38,16 @@ static void draw_engine(const km_bench *b, drawing *d, int suite, const char *op
         km_sample any = {.suite = name, .op = op, .size = sizes[i], .limited_by = l->engine};
         double rate = l->kind == KM_SERIES_LIMIT ? km_sample_limit(b, &any) : km_sample_rate(s);
         if (!isfinite(rate)) continue;
-        char number[KM_NUMBER_TEXT], time[KM_NUMBER_TEXT];
-        snprintf(d->text[at][n], sizeof d->text[at][n], "%s, %s: %s %s%s%s", l->name,
-                 s ? s->shape : "", km_format_number(number, rate / 1e9), km_bench_unit(suite),
-                 s ? ", " : "", s ? km_format_seconds(time, s->best) : "");
+        char number[KM_NUMBER_TEXT], time[KM_NUMBER_TEXT], low[KM_NUMBER_TEXT],
+            high[KM_NUMBER_TEXT];
+        int used =
+            snprintf(d->text[at][n], sizeof d->text[at][n], "%s, %s: %s %s", l->name,
+                     s ? s->shape : "", km_format_number(number, rate / 1e9), km_bench_unit(suite));
+        if (s && used > 0 && used < (int)sizeof d->text[at][n])
+            snprintf(d->text[at][n] + used, sizeof d->text[at][n] - (size_t)used,
+                     ", %s, quartiles %s to %s", km_format_seconds(time, s->seconds.best),
+                     km_format_seconds(low, s->seconds.quarter),
+                     km_format_seconds(high, s->seconds.three_quarters));
         d->titles[at][n] = d->text[at][n];
         d->x[at][n] = sizes[i];
         d->y[at][n++] = rate / 1e9;
@@ -182,9 +188,12 @@ static void add_step(const km_bench *b, km_text *page) {
         km_bench_engine(b));
     km_html_section(page, "Training step", text);
     snprintf(v[2], sizeof v[2], "%g", f->heap_allocs);
+    char step_spread[96];
+    snprintf(step_spread, sizeof step_spread, "a step, the best; median %.1f, quartiles %.1f to %.1f",
+             1e3 * f->seconds.median, 1e3 * f->seconds.quarter, 1e3 * f->seconds.three_quarters);
     const km_tile tiles[] = {
-        {km_format_number(v[0], 1e3 * f->best), "ms", "a step, the best of them"},
-        {km_format_si(v[1], m->batch * m->tokens / f->best), "tokens/s", "trained on"},
+        {km_format_number(v[0], 1e3 * f->seconds.best), "ms", step_spread},
+        {km_format_si(v[1], m->batch * m->tokens / f->seconds.best), "tokens/s", "trained on"},
         {v[2], "", "heap allocations a step"},
         {km_format_bytes(v[3], f->peak_bytes), "", "in tensors at most"},
     };

@@ -224,7 +224,9 @@ static km_status rounds(round_ *r, int job, figures *g, km_error *err) {
     double steps = (double)n * (double)times;
     g->heap_allocs = (double)(after.heap_allocs - before.heap_allocs) / steps;
     g->pool_misses = (double)(after.pool_misses - before.pool_misses) / steps;
-    km_best_and_median(seconds, n, &g->best, &g->median);
+    km_spread spread = km_spread_of(seconds, n);
+    g->best = spread.best;
+    g->median = spread.median;
     return s;
 }
 

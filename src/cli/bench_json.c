@@ -2,6 +2,7 @@
 #include "cli/bench.h"
 #include "report/json.h"
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #define DIGITS 5
@@ -10,6 +11,17 @@ static int suite_index(const char *name) {
     for (int i = 0; i < KM_SUITES; i++)
         if (strcmp(km_suite_names[i], name) == 0) return i;
     return KM_SUITE_ELEMENTWISE; /* per-core is part of it */
+}
+
+/* NAME, NAME_q1, NAME_median, NAME_q3 and NAME_max of the rounds' seconds times `scale`. */
+static void put_seconds(json_t *v, const char *name, const km_spread *s, double scale) {
+    static const char *const suffix[] = {"", "_q1", "_median", "_q3", "_max"};
+    const double values[] = {s->best, s->quarter, s->median, s->three_quarters, s->worst};
+    for (int i = 0; i < 5; i++) {
+        char key[32];
+        snprintf(key, sizeof key, "%s%s", name, suffix[i]);
+        json_object_set_new(v, key, km_json_number(scale * values[i], DIGITS));
+    }
 }
 
 static json_t *sample_json(const km_bench *b, const km_sample *s) {
@@ -24,9 +36,10 @@ static json_t *sample_json(const km_bench *b, const km_sample *s) {
         return v;
     }
     json_object_set_new(v, "rate", km_json_number(rate / 1e9, DIGITS));
-    json_object_set_new(v, "rate_median", km_json_number(s->work / s->median / 1e9, DIGITS));
-    json_object_set_new(v, "seconds", km_json_number(s->best, DIGITS));
-    json_object_set_new(v, "seconds_median", km_json_number(s->median, DIGITS));
+    json_object_set_new(v, "rate_median",
+                        km_json_number(s->work / s->seconds.median / 1e9, DIGITS));
+    put_seconds(v, "seconds", &s->seconds, 1);
+    if (s->part[0]) json_object_set_new(v, "part", km_json_text(s->part));
     json_object_set_new(v, "rounds", json_integer(s->rounds));
     json_object_set_new(v, "runs_per_round", json_integer(s->runs_per_round));
     if (isfinite(limit)) {
@@ -42,18 +55,19 @@ static json_t *step_json(const km_bench *b) {
     if (!f->measured) return json_null();
     const km_model_size *m = &f->model;
     double tokens = (double)m->batch * m->tokens;
-    return json_pack(
-        "{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+    json_t *v = json_pack(
+        "{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
         "device", km_bench_engine(b), "layers", m->layers, "width", m->width, "heads", m->heads,
         "vocabulary", m->vocabulary, "batch", m->batch, "tokens", m->tokens, "parameters",
-        km_json_count(f->parameters), "steps", f->steps, "ms",
-        km_json_number(1e3 * f->best, DIGITS), "ms_median", km_json_number(1e3 * f->median, DIGITS),
-        "tokens_per_second", km_json_number(tokens / f->best, DIGITS), "gflops",
-        km_json_number(f->flops / f->best / 1e9, DIGITS), "heap_allocs_per_step",
+        km_json_count(f->parameters), "steps", f->steps, "tokens_per_second",
+        km_json_number(tokens / f->seconds.best, DIGITS), "gflops",
+        km_json_number(f->flops / f->seconds.best / 1e9, DIGITS), "heap_allocs_per_step",
         km_json_number(f->heap_allocs, DIGITS), "pool_misses_per_step",
         km_json_number(f->pool_misses, DIGITS), "peak_tensor_bytes", km_json_count(f->peak_bytes),
         "first_loss", km_json_number(f->first_loss, DIGITS), "last_loss",
         km_json_number(f->last_loss, DIGITS));
+    if (v) put_seconds(v, "ms", &f->seconds, 1e3);
+    return v;
 }
 
 /* A limit that was not measured is null. */
@@ -90,8 +104,8 @@ json_t *km_bench_json(const km_bench *b) {
         "{s:s, s:o, s:s, s:i, s:b, s:s, s:{s:o, s:o, s:o, s:o}, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
         "kermes", km_version(), "machine", km_cli_machine(), "device", km_bench_engine(b),
         "threads", b->threads, "quick", b->quick, "timing",
-        "after a warm-up, engines in turns; rate and seconds are of the best round, the others of "
-        "the median one",
+        "after a warm-up, engines in turns; rate and seconds are of the best round, q1, median and q3 "
+        "the quartiles of all, max the slowest",
         "limits", "fma_gflops", limit_json(b->limits.fma), "copy_gbs", limit_json(b->limits.copy),
         "read_gbs", limit_json(b->limits.read), "device_copy_gbs",
         limit_json(b->limits.device_copy), "results", results, "exp_max_ulp",

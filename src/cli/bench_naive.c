@@ -2,8 +2,8 @@
 #include "cli/bench_naive.h"
 #include <math.h>
 
-void km_naive_matmul(int64_t n, const float *a, const float *b, float *c) {
-    for (int64_t i = 0; i < n; i++)
+void km_naive_matmul(int64_t n, int64_t rows, const float *a, const float *b, float *c) {
+    for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < n; j++) {
             float sum = 0;
             for (int64_t k = 0; k < n; k++) sum += a[i * n + k] * b[k * n + j];
@@ -52,8 +52,10 @@ void km_naive_attention(int64_t heads, int64_t t, int64_t d, const float *q, con
     }
 
 ELEMENTWISE(add, x + y)
+ELEMENTWISE(sub, x - y)
 ELEMENTWISE(mul, x *y)
 ELEMENTWISE(div, x / y)
+ELEMENTWISE(pow, powf(y, x))
 ELEMENTWISE(relu, x > 0 ? x : 0)
 ELEMENTWISE(exp, expf(x))
 ELEMENTWISE(log, logf(y))

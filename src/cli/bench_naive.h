@@ -4,8 +4,8 @@
 #define KM_CLI_BENCH_NAIVE_H
 #include <stdint.h>
 
-/* c (n, n) = a (n, n) b (n, n) */
-void km_naive_matmul(int64_t n, const float *a, const float *b, float *c);
+/* The first `rows` rows of c (n, n) = a (n, n) b (n, n) */
+void km_naive_matmul(int64_t n, int64_t rows, const float *a, const float *b, float *c);
 /* q, k, v, o (heads, t, d), causal, one row of scores at a time in `scores` (t) */
 void km_naive_attention(int64_t heads, int64_t t, int64_t d, const float *q, const float *k,
                         const float *v, float *o, float *scores);
@@ -21,9 +21,12 @@ typedef void (*km_naive_fn)(const km_naive_args *a);
 
 #define KM_NAIVE_LIST(X)                                                                           \
     X(add)                                                                                         \
+    X(sub)                                                                                         \
     X(mul)                                                                                         \
     X(div)                                                                                         \
-    X(relu) X(exp) X(log) X(sqrt) X(tanh) X(sigmoid) X(gelu) X(silu) X(softmax) X(log_softmax)     \
+    X(pow)                                                                                         \
+    X(relu)                                                                                        \
+    X(exp) X(log) X(sqrt) X(tanh) X(sigmoid) X(gelu) X(silu) X(softmax) X(log_softmax)             \
         X(layer_norm) X(rms_norm) X(cross_entropy) X(sum) X(sum_rows) X(sum_columns) X(max)        \
             X(argmax) X(var)
 #define KM_NAIVE_DECLARE(name) void km_naive_##name(const km_naive_args *a);

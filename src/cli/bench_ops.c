@@ -28,8 +28,10 @@ typedef km_tensor *(*call_fn)(km_ctx *ctx, const inputs *in);
     static km_tensor *call_##name(km_ctx *ctx, const inputs *in) { return call; }
 
 BINARY(add)
+BINARY(sub)
 BINARY(mul)
 BINARY(div)
+REDUCTION(pow, km_pow(ctx, in->y, in->x)) /* of positive numbers */
 UNARY(relu, x)
 UNARY(exp, x)
 UNARY(log, y)
@@ -62,9 +64,10 @@ typedef struct op_row {
 #define ROW(suite, name, reads, writes, quick)                                                     \
     { KM_SUITE_##suite, #name, call_##name, km_naive_##name, reads, writes, quick }
 static const op_row ops[] = {
-    ROW(ELEMENTWISE, add, 2, 1, true),     ROW(ELEMENTWISE, mul, 2, 1, true),
-    ROW(ELEMENTWISE, div, 2, 1, false),    ROW(ELEMENTWISE, relu, 1, 1, true),
-    ROW(ELEMENTWISE, exp, 1, 1, true),     ROW(ELEMENTWISE, log, 1, 1, false),
+    ROW(ELEMENTWISE, add, 2, 1, true),     ROW(ELEMENTWISE, sub, 2, 1, true),
+    ROW(ELEMENTWISE, mul, 2, 1, true),     ROW(ELEMENTWISE, div, 2, 1, false),
+    ROW(ELEMENTWISE, pow, 2, 1, true),     ROW(ELEMENTWISE, relu, 1, 1, true),
+    ROW(ELEMENTWISE, exp, 1, 1, true),     ROW(ELEMENTWISE, log, 1, 1, true),
     ROW(ELEMENTWISE, sqrt, 1, 1, false),   ROW(ELEMENTWISE, tanh, 1, 1, true),
     ROW(ELEMENTWISE, sigmoid, 1, 1, true), ROW(ELEMENTWISE, gelu, 1, 1, true),
     ROW(ELEMENTWISE, silu, 1, 1, false),   ROW(ROWS, softmax, 1, 1, true),
@@ -108,9 +111,13 @@ int km_bench_ops_count(const km_bench *b, int suite) {
 
 /* ---- Inputs ---- */
 
-static bool make_inputs(km_ctx *ctx, int64_t n, inputs *in) {
-    /* 4096 columns where there are many elements, as in a vocabulary or a wide layer. */
-    int64_t cols = n % 4096 == 0 && n >= 8 * M ? 4096 : n % 1024 == 0 ? 1024 : n;
+/* The columns asked for; else 4096 where there are many elements, as in a vocabulary or a wide layer. */
+static int64_t columns_of(const km_bench *b, int suite, int64_t n) {
+    if (b->columns && suite != KM_SUITE_ELEMENTWISE) return b->columns < n ? b->columns : n;
+    return n % 4096 == 0 && n >= 8 * M ? 4096 : n % 1024 == 0 ? 1024 : n;
+}
+
+static bool make_inputs(km_ctx *ctx, int64_t n, int64_t cols, inputs *in) {
     *in = (inputs){.rows = n / cols, .cols = cols};
     km_shape all = KM_SHAPE(in->rows, cols);
     in->x = km_keep(ctx, km_uniform(ctx, KM_F32, all, -4, 4));
@@ -239,7 +246,7 @@ static bool measure_core(km_bench *b) {
     inputs in;
     size_t bytes = CORE_FLOATS * sizeof(float);
     float *out = km_alloc_aligned(bytes);
-    bool ok = make_inputs(b->cpu_one, CORE_FLOATS, &in) && out;
+    bool ok = make_inputs(b->cpu_one, CORE_FLOATS, 1024, &in) && out;
     if (!ok) km_error_set(&b->error, KM_ERR_MEMORY, "out of memory");
     for (int i = 0; i < N_OPS && ok; i++)
         for (int k = 0; k < 4 && ok; k++) {
@@ -292,6 +299,8 @@ static bool skip_size(km_bench *b, int suite, int64_t n) {
 }
 
 static bool measure_size(km_bench *b, int suite, int64_t n) {
+    int64_t cols = columns_of(b, suite, n);
+    n = n / cols * cols; /* whole rows */
     size_t bytes = (size_t)n * sizeof(float);
     if (!km_bench_fits(4.5 * (double)bytes)) return skip_size(b, suite, n);
     float *out = km_alloc_aligned(bytes);
@@ -300,9 +309,9 @@ static bool measure_size(km_bench *b, int suite, int64_t n) {
     if (!ok) km_error_set(&b->error, KM_ERR_MEMORY, "out of memory");
     if (ok) memset(out, 0, bytes);
     km_ctx *failed = NULL;
-    if (ok && !make_inputs(b->cpu, n, &in)) failed = b->cpu;
+    if (ok && !make_inputs(b->cpu, n, cols, &in)) failed = b->cpu;
     bool device = b->device && !too_slow(b, n);
-    if (ok && !failed && device && !make_inputs(b->device, n, &there)) failed = b->device;
+    if (ok && !failed && device && !make_inputs(b->device, n, cols, &there)) failed = b->device;
     if (failed) {
         km_error_set(&b->error, km_ctx_status(failed), "%s", km_ctx_error(failed));
         ok = false;

@@ -35,7 +35,7 @@ static void measure(km_bench *b, km_ctx *ctx, const km_bench_model *m) {
     f->heap_allocs = (double)(after.heap_allocs - before.heap_allocs) / f->steps;
     f->pool_misses = (double)(after.pool_misses - before.pool_misses) / f->steps;
     f->peak_bytes = (double)after.peak_bytes;
-    km_best_and_median(seconds, f->steps, &f->best, &f->median);
+    f->seconds = km_spread_of(seconds, f->steps);
     f->measured = true;
 }
 

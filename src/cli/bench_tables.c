@@ -53,6 +53,22 @@ static void cell_part(km_grid *g, double ratio) {
         km_table_cell(&g->table, "-");
 }
 
+/* The quartiles of the rounds' rates, slow to quick, at the median's precision. */
+static void cell_spread(km_grid *g, const km_sample *s) {
+    char low[KM_NUMBER_TEXT], high[KM_NUMBER_TEXT];
+    if (!s || s->skipped) {
+        km_table_cell(&g->table, "-");
+        return;
+    }
+    km_table_cell(&g->table, "%s to %s",
+                  km_format_number(low, s->work / s->seconds.three_quarters / 1e9),
+                  km_format_number(high, s->work / s->seconds.quarter / 1e9));
+}
+
+static void cell_median(km_grid *g, const km_sample *s) {
+    cell_rate(g, s && !s->skipped ? s->work / s->seconds.median : NAN);
+}
+
 /* Starts the table with left columns first and right ones after; titles must be filled in. */
 static void begin(km_grid *g, int left, int columns) {
     char align[KM_TABLE_MAX_COLUMNS + 1];
@@ -80,8 +96,10 @@ static void matmul_grid(const km_bench *b, km_grid *g) {
     title(g, &n, "own GEMM");
     title(g, &n, "cpu");
     if (b->device) title(g, &n, main_engine);
+    title(g, &n, "median");
+    title(g, &n, "quartiles");
     title(g, &n, "x naive");
-    title(g, &n, "of OpenBLAS");
+    title(g, &n, b->device ? "x OpenBLAS" : "of OpenBLAS");
     title(g, &n, "of limit");
     begin(g, 0, n);
     double sizes[KM_MAX_SIZES];
@@ -97,8 +115,10 @@ static void matmul_grid(const km_bench *b, km_grid *g) {
         cell_rate(g, km_bench_rate(b, "matmul", "matmul", sizes[i], KM_ENGINE_OWN));
         cell_rate(g, km_bench_rate(b, "matmul", "matmul", sizes[i], KM_ENGINE_CPU));
         if (b->device) cell_rate(g, rate);
+        cell_median(g, s);
+        cell_spread(g, s);
         cell_times(g, rate / naive);
-        cell_part(g, rate / blas);
+        (b->device ? cell_times : cell_part)(g, rate / blas);
         cell_part(g, s ? rate / km_sample_limit(b, s) : NAN);
     }
 }
@@ -110,6 +130,8 @@ static void attention_grid(const km_bench *b, km_grid *g) {
     title(g, &n, "naive forward");
     title(g, &n, "forward");
     title(g, &n, "backward");
+    title(g, &n, "forward quartiles");
+    title(g, &n, "backward quartiles");
     title(g, &n, "x naive");
     title(g, &n, "forward of limit");
     title(g, &n, "backward of limit");
@@ -124,6 +146,8 @@ static void attention_grid(const km_bench *b, km_grid *g) {
         cell_rate(g, naive);
         cell_rate(g, km_sample_rate(f));
         cell_rate(g, km_sample_rate(r));
+        cell_spread(g, f);
+        cell_spread(g, r);
         cell_times(g, km_sample_rate(f) / naive);
         cell_part(g, f ? km_sample_rate(f) / km_sample_limit(b, f) : NAN);
         cell_part(g, r ? km_sample_rate(r) / km_sample_limit(b, r) : NAN);
@@ -155,18 +179,28 @@ static void ops_grid(const km_bench *b, int suite, km_grid *g) {
         const km_sample *s = km_bench_find(b, name, ops[0], sizes[i], KM_ENGINE_CPU);
         title(g, &n, suite == KM_SUITE_ROWS && s ? s->shape : text);
     }
+    title(g, &n, "median");
+    title(g, &n, "quartiles");
     title(g, &n, "x naive");
+    if (b->device) title(g, &n, "x cpu");
     title(g, &n, "of limit");
     begin(g, 1, n);
     for (int o = 0; o < n_ops; o++) {
-        double last = NAN;
+        double last = NAN, over_cpu = NAN;
+        const km_sample *largest = NULL;
         km_table_cell(&g->table, "%s", ops[o]);
         for (int i = 0; i < n_sizes; i++) {
             const km_sample *s = km_bench_find(b, name, ops[o], sizes[i], engine);
             cell_rate(g, km_sample_rate(s));
-            if (s && !s->skipped) last = km_sample_rate(s) / km_sample_limit(b, s);
+            if (!s || s->skipped) continue;
+            largest = s;
+            last = km_sample_rate(s) / km_sample_limit(b, s);
+            over_cpu = km_sample_rate(s) / km_bench_rate(b, name, ops[o], sizes[i], KM_ENGINE_CPU);
         }
+        cell_median(g, largest);
+        cell_spread(g, largest);
         cell_times(g, over_naive(b, name, ops[o], sizes, n_sizes));
+        if (b->device) cell_times(g, over_cpu);
         cell_part(g, last);
     }
 }

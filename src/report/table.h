@@ -5,7 +5,7 @@
 #include "report/text.h"
 #include <stdio.h>
 
-#define KM_TABLE_MAX_COLUMNS 16
+#define KM_TABLE_MAX_COLUMNS 20
 
 typedef struct km_table {
     int columns;

@@ -25,6 +25,25 @@ head -c 15 "$page" | grep -q '<!DOCTYPE html>' || fail "the page does not start 
 grep -q '<svg' "$page" || fail "the page has no chart"
 [ "$(ls -A "$work/page")" = bench.html ] || fail "something else was left beside the page"
 
+grep -q ', quartiles ' "$page" || fail "the page does not tell the spread of rounds"
+json_says results.1.seconds_q1:number results.1.seconds_median:number results.1.seconds_q3:number \
+    results.1.seconds_max:number
+for op in add sub mul pow log sigmoid; do
+    grep -q "\"op\": \"$op\"" "$work/out" || fail "$op is not measured"
+done
+
+# Rows of a length of choice; of large products plain C does the first rows, and says so.
+expect 0 bench rows --sizes 10000 --columns 3000 $small --json
+json_says results.0.op=softmax results.0.shape=3x3000 results.0.size=9000
+expect 0 bench rows --sizes 2K --columns 4096 $small
+says out "1x2048"
+says out quartiles
+expect_error 2 bench matmul --columns 64
+says err "goes with the suites rows and reduce"
+expect_error 2 bench rows --columns 0
+expect 0 bench matmul --sizes 1100 $small --json --device cpu
+json_says results.0.engine=naive results.0.part="the first 221 rows" results.1.engine=openblas
+
 for suite in rows reduce; do
     expect 0 bench $suite --sizes 2K $small --json
     json_says results.0.suite=$suite
