@@ -1,6 +1,13 @@
 /* The inner loops of layers whose weights are in blocks, one table per instruction set
- * (simd/quant_*.c). Inputs are rounded to 8 bits, 32 at a time, and meet the weights' codes in
- * integer arithmetic; each group's sum then takes its two scales.
+ * (simd/quant_*.c). Activations are rounded and meet the weights' codes in integer arithmetic; each
+ * sum then takes its two scales. What they are rounded to (ctx->activations):
+ *
+ *   8 bits     one byte, a scale for each 32                 |error| <= largest of 32 / 254
+ *   16, few    two bytes (planes), a scale for each 32       |error| <= largest of 32 / 32512
+ *   16, many   a word, a scale for each 256; the weights     rms error 1e-4 of an rms element, of
+ *              are words, too (simd/quant_words.c)           either factor
+ *
+ * Where products of bytes are far cheaper than of words (NEON's dot products), many rows take planes.
  *
  * A step is 256 elements along a row: one block of the larger types, eight of the smaller. The last
  * step of a row may be shorter; what is missing counts as zero. */
@@ -10,6 +17,7 @@
 #include "tensor/dtype.h"
 
 #define KM_QUANT_STEP 256
+#define KM_QUANT_PAIRS (KM_QUANT_STEP / 2)
 #define KM_QUANT_OUTS 32 /* of a panel */
 
 /* A step of x. Groups come four at a time: the first halves of four groups side by side, then their
@@ -20,6 +28,13 @@ typedef struct km_quant_x {
     float sum[8];    /* the group's sum: scale times that of its codes */
     float half[16];  /* likewise of each 16 */
 } km_quant_x;
+
+/* The second plane of a step, in the same order: an element is scale * (128 code + low), with low in
+ * [-64, 63] (so products with weights' codes still add up by pairs in 16 bits). */
+#define KM_QUANT_LOW_BITS 7
+typedef struct km_quant_low {
+    int8_t code[256];
+} km_quant_low;
 
 /* Where element i of a step has its code. */
 static inline int km_quant_place(int i) {
@@ -37,14 +52,22 @@ typedef struct km_quant_panel {
 /* Rows of x as an array of steps: row r begins at x + r * ldx. */
 typedef struct km_quant_rows {
     const km_quant_x *x;
+    const km_quant_low *low; /* the second plane; NULL: 8 bits */
     int64_t ldx, rows, steps;
 } km_quant_rows;
+
+/* A step of 32 rows of weights in words of 16 bits: pair 16 g + i has elements i and i + 16 of group g,
+ * each pair of all outputs together. */
+typedef struct km_quant_word_panel {
+    int32_t pair[KM_QUANT_PAIRS][KM_QUANT_OUTS];
+    float scale[KM_QUANT_OUTS];
+} km_quant_word_panel;
 
 typedef struct km_quant_kernels {
     km_isa floats; /* the set whose float kernels go with these */
 
-    /* n floats (a multiple of 32) as steps; the last is filled up with zeros. */
-    void (*encode)(const float *x, int64_t n, km_quant_x *out);
+    /* n floats (a multiple of 32) as steps; the last is filled up with zeros. low: NULL for 8 bits. */
+    void (*encode)(const float *x, int64_t n, km_quant_x *out, km_quant_low *low);
     /* y[r * ldy + j] = row r of x times row j of w, j < outs; rows of w are `bytes` apart and have n
      * elements. Nothing is read at or behind `end`. */
     void (*few)(km_dtype d, const uint8_t *w, const uint8_t *end, int64_t bytes, int64_t n,
@@ -59,6 +82,19 @@ typedef struct km_quant_kernels {
     /* y[r * ldy + j] (+)= row r of x times output j of the panels, all 32. */
     void (*tile)(km_dtype d, const km_quant_panel *panel, const km_quant_rows *x, bool add, float *y,
                  int64_t ldy);
+
+    /* The same three in words; NULL where `tile` takes two planes instead. x is in tiles of word_rows
+     * rows, of which each step takes word_bytes. */
+    int word_rows;
+    size_t word_bytes;
+    /* `rows` rows of n floats, at most a tile of them. */
+    void (*encode_words)(const float *x, int64_t n, int64_t rows, void *out);
+    void (*unpack_words)(km_dtype d, const uint8_t *w, int64_t bytes, int64_t n, int first,
+                         int outs, km_quant_word_panel *panel);
+    /* Tiles are ldx steps apart; n elements are multiplied. Up to three rows of y behind the last are
+     * written, too. */
+    void (*tile_words)(const km_quant_word_panel *panel, const void *x, int64_t ldx, int64_t rows,
+                       int64_t n, bool add, float *y, int64_t ldy);
 } km_quant_kernels;
 
 /* The sets built for this kind of processor, best last. km_quant_kernels_at gives the ith, or NULL

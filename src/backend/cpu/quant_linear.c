@@ -28,7 +28,10 @@ typedef struct job {
     int64_t rows, in, steps;
     const float *xf;      /* x as floats (rows, in) */
     float *xf_room;       /* where they are put, when x is of another dtype */
-    km_quant_x *xq;       /* (rows, steps); NULL when no weight is in blocks */
+    km_quant_x *xq;       /* (rows, steps); NULL when no weight is in blocks, or x is in words */
+    km_quant_low *xl;     /* their second planes; NULL: 8 bits */
+    char *xw;             /* in words (tiles, steps), where rows are many; or NULL */
+    size_t panel;         /* bytes of a panel */
     char *room;           /* of each thread `each` bytes */
     size_t each;
     const km_quant_kernels *k;
@@ -54,7 +57,23 @@ static void encode_rows(void *arg, int64_t begin, int64_t end, int worker) {
         if (j->xf_room)
             km_simd_lanes()->load[km_float_slot(j->x->dtype)](
                 j->xf_room + r * j->in, element_at(j->x, r * j->in), j->in);
-        if (j->xq) j->k->encode(j->xf + r * j->in, j->in, j->xq + r * j->steps);
+        const float *x = j->xf + r * j->in;
+        if (j->xq)
+            j->k->encode(x, j->in, j->xq + r * j->steps, j->xl ? j->xl + r * j->steps : NULL);
+    }
+}
+
+static char *tile_at(const job *j, int64_t tile, int64_t step) {
+    return j->xw + (size_t)(tile * j->steps + step) * j->k->word_bytes;
+}
+
+static void encode_tiles(void *arg, int64_t begin, int64_t end, int worker) {
+    const job *j = arg;
+    int64_t each = j->k->word_rows;
+    for (int64_t t = begin; t < end; t++) {
+        int64_t r = t * each, rows = j->rows - r < each ? j->rows - r : each;
+        encode_rows(arg, r, r + rows, worker); /* to floats */
+        j->k->encode_words(j->xf + r * j->in, j->in, rows, tile_at(j, t, 0));
     }
 }
 
@@ -89,7 +108,7 @@ static void few_rows(const job *j, const km_tensor *w, int64_t row, int64_t outs
         j->k->few_floats(w->dtype, row_at(w, row), j->in, outs, j->xf, j->in, j->rows, y, STRIP);
         return;
     }
-    km_quant_rows x = {j->xq, j->steps, j->rows, j->steps};
+    km_quant_rows x = {j->xq, j->xl, j->steps, j->rows, j->steps};
     int64_t bytes = km_dtype_bytes(w->dtype, j->in);
     j->k->few(w->dtype, row_at(w, row), row_at(w, w->shape.dim[0]), bytes, j->in, outs, &x, y, STRIP);
 }
@@ -112,27 +131,41 @@ static void few_strips(void *arg, int64_t begin, int64_t end, int worker) {
 
 /* `outs` rows of w from `row` on, as outputs `first` on of a panel. */
 static void unpack(const job *j, const km_tensor *w, int64_t row, int64_t outs, int64_t step,
-                   int64_t n, int first, km_quant_panel *panel) {
+                   int64_t n, int first, void *panel) {
     const uint8_t *at = row_at(w, row) + km_dtype_bytes(w->dtype, step * KM_QUANT_STEP);
-    j->k->unpack(w->dtype, at, km_dtype_bytes(w->dtype, j->in), n, first, (int)outs, panel);
+    int64_t bytes = km_dtype_bytes(w->dtype, j->in);
+    if (j->xw)
+        j->k->unpack_words(w->dtype, at, bytes, n, first, (int)outs, panel);
+    else
+        j->k->unpack(w->dtype, at, bytes, n, first, (int)outs, panel);
+}
+
+/* All rows of x, n elements from a step on, times a panel. */
+static void multiply(const job *j, const km_tensor *w, int64_t step, int64_t n, const void *panel,
+                     float *y) {
+    if (j->xw) {
+        j->k->tile_words(panel, tile_at(j, 0, step), j->steps, j->rows, n, step > 0, y, STRIP);
+        return;
+    }
+    km_quant_rows x = {j->xq + step, j->xl ? j->xl + step : NULL, j->steps, j->rows,
+                       km_ceil_div(n, KM_QUANT_STEP)};
+    j->k->tile(w->dtype, panel, &x, step > 0, y, STRIP);
 }
 
 static void many_strips(void *arg, int64_t begin, int64_t end, int worker) {
     const job *j = arg;
-    km_quant_panel *room = (void *)(j->room + (size_t)worker * j->each);
-    float *y = (float *)(void *)(room + STRETCH); /* (rows, KM_QUANT_OUTS) */
+    char *room = j->room + (size_t)worker * j->each;
+    float *y = (float *)(void *)(room + STRETCH * j->panel); /* (rows, KM_QUANT_OUTS) */
     for (int64_t s = begin; s < end; s++) {
         const part *p = part_of(j, s);
         int64_t o = (s - p->first) * p->strip;
         int64_t outs = p->outs - o < p->strip ? p->outs - o : p->strip;
         for (int64_t at = 0; at < j->steps; at += STRETCH) {
-            int64_t steps = j->steps - at < STRETCH ? j->steps - at : STRETCH;
             int64_t n = j->in - at * KM_QUANT_STEP;
             if (n > STRETCH * KM_QUANT_STEP) n = STRETCH * KM_QUANT_STEP;
             unpack(j, p->w, p->from + o, outs, at, n, 0, room);
             if (p->up) unpack(j, p->up, p->up_from + o, outs, at, n, STRIP / 2, room);
-            km_quant_rows x = {j->xq + at, j->steps, j->rows, steps};
-            j->k->tile(p->w->dtype, room, &x, at > 0, y, STRIP);
+            multiply(j, p->w, at, n, room, y);
         }
         finish(j, p, y, y + STRIP / 2, STRIP, o, outs);
     }
@@ -192,15 +225,22 @@ static km_status run_strips(km_ctx *ctx, job *j, int64_t strips) {
         if (p->strips && p->up) blocks |= km_dtype_is_block(p->up->dtype);
     }
     size_t for_floats = convert ? ((size_t)(j->rows * j->in) * sizeof(float) + 63) / 64 * 64 : 0;
-    size_t for_x = blocks ? (size_t)(j->rows * j->steps) * sizeof(km_quant_x) : 0;
+    bool fine = ctx->activations != 8, words = fine && !few(j) && j->k->tile_words;
+    int64_t tiles = words ? km_ceil_div(j->rows, j->k->word_rows) : 0;
+    size_t steps = blocks ? (size_t)j->steps : 0, rows = (size_t)j->rows;
+    size_t for_x = words ? (size_t)tiles * steps * j->k->word_bytes : rows * steps * sizeof *j->xq;
+    size_t for_low = fine && !words ? rows * steps * sizeof *j->xl : 0;
     size_t threads = few(j) ? 0 : (size_t)km_threads_count(ctx->threads);
-    j->each = STRETCH * sizeof(km_quant_panel) + (size_t)j->rows * STRIP * sizeof(float);
-    char *scratch = km_ctx_scratch(ctx, for_floats + for_x + threads * j->each + 64);
+    j->panel = words ? sizeof(km_quant_word_panel) : sizeof(km_quant_panel);
+    j->each = STRETCH * j->panel + (rows + 3) * STRIP * sizeof(float);
+    char *scratch = km_ctx_scratch(ctx, for_floats + for_x + for_low + threads * j->each + 64);
     if (!scratch) return KM_ERR_MEMORY;
     j->xf_room = convert ? (float *)(void *)scratch : NULL;
     j->xf = convert ? j->xf_room : km_tensor_ptr(j->x);
-    j->xq = blocks ? (void *)(scratch + for_floats) : NULL;
-    j->room = scratch + for_floats + for_x;
+    j->xw = blocks && words ? scratch + for_floats : NULL;
+    j->xq = blocks && !words ? (void *)(scratch + for_floats) : NULL;
+    j->xl = for_low ? (void *)(scratch + for_floats + for_x) : NULL;
+    j->room = scratch + for_floats + for_x + for_low;
     if (few(j)) {
         encode_rows(j, 0, j->rows, 0);
         /* Several chunks to a thread, so that one that is held up does not hold up the others. */
@@ -209,7 +249,10 @@ static km_status run_strips(km_ctx *ctx, job *j, int64_t strips) {
         grain = (chunk < CHUNK_BYTES ? chunk : CHUNK_BYTES) / each;
         km_threads_for(ctx->threads, strips, grain > 0 ? grain : 1, few_strips, j);
     } else {
-        km_threads_for(ctx->threads, j->rows, 16, encode_rows, j);
+        if (words)
+            km_threads_for(ctx->threads, tiles, 1, encode_tiles, j);
+        else
+            km_threads_for(ctx->threads, j->rows, 16, encode_rows, j);
         km_threads_for(ctx->threads, strips, 1, many_strips, j);
     }
     return KM_OK;

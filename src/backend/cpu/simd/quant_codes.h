@@ -7,6 +7,13 @@
 
 /* ---- What distinguishes the types ---- */
 
+/* clang-format off */
+#define KM_QUANT_TYPES(X)                                                                          \
+    X(KM_Q4_0, q4_0) X(KM_Q4_1, q4_1) X(KM_Q5_0, q5_0) X(KM_Q5_1, q5_1) X(KM_Q8_0, q8_0)           \
+    X(KM_Q2_K, q2_k) X(KM_Q3_K, q3_k) X(KM_Q4_K, q4_k) X(KM_Q5_K, q5_k) X(KM_Q6_K, q6_k)           \
+    X(KM_IQ4_NL, iq4_nl) X(KM_IQ4_XS, iq4_xs) X(KM_MXFP4, mxfp4)
+/* clang-format on */
+
 KM_INLINE int step_bytes(const km_dtype d) {
     switch (d) {
     case KM_Q4_0: case KM_IQ4_NL: return 8 * 18;

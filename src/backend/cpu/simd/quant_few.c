@@ -6,9 +6,25 @@
 #define FEW 4      /* rows whose sums stay in registers */
 #define AHEAD 4096 /* bytes fetched ahead */
 
+/* The products of codes with a half of each group, in x's one or two planes. */
+KM_INLINE vi half_products(const km_dtype d, vb c, const int8_t *x, const int8_t *low) {
+    vi sum = vi_dot((vi){0}, c, vb_load(x), is_wide(d));
+    return low ? vi_dot(vi_shift_up(sum), c, vb_load(low), is_wide(d)) : sum;
+}
+
+/* Likewise with both halves. */
+KM_INLINE vi group_products(const km_dtype d, const vb c[2], const int8_t *x, const int8_t *low) {
+    vi sum = vi_dot((vi){0}, c[0], vb_load(x), is_wide(d));
+    sum = vi_dot(sum, c[1], vb_load(x + 64), is_wide(d));
+    if (!low) return sum;
+    sum = vi_dot(vi_shift_up(sum), c[0], vb_load(low), is_wide(d));
+    return vi_dot(sum, c[1], vb_load(low + 64), is_wide(d));
+}
+
 /* One step of one row of weights for n rows of x: `vectors` of the step's codes, `valid` groups. */
 KM_INLINE void step_rows(const km_dtype d, const uint8_t *b, int vectors, int valid,
-                         const km_quant_x *x, int64_t ldx, const int n, vf acc[FEW]) {
+                         const km_quant_x *x, const km_quant_low *low, int64_t ldx, const int n,
+                         vf acc[FEW]) {
     q16 scale, least, t[FEW];
     step_scales(d, b, valid, &scale, &least);
     KM_UNROLL
@@ -31,14 +47,14 @@ KM_INLINE void step_rows(const km_dtype d, const uint8_t *b, int vectors, int va
         step_codes(d, b, v, c);
         KM_UNROLL
         for (int r = 0; r < n; r++) {
-            const int8_t *xc = x[r * ldx].code + at;
-            vi sum = vi_dot((vi){0}, c[0], vb_load(xc), is_wide(d));
+            const int8_t *xc = x[r * ldx].code + at, *xl = low ? low[r * ldx].code + at : NULL;
             if (by_halves(d)) {
-                vi more = vi_dot((vi){0}, c[1], vb_load(xc + 64), is_wide(d));
+                vi sum = half_products(d, c[0], xc, xl);
+                vi more = half_products(d, c[1], xc + 64, low ? xl + 64 : NULL);
                 acc[r] = v_fma(vi_to_float(sum), q16_spread(&t[r], 2 * v * KM_QG, 2), acc[r]);
                 acc[r] = v_fma(vi_to_float(more), q16_spread(&t[r], 2 * v * KM_QG + 1, 2), acc[r]);
             } else {
-                sum = vi_dot(sum, c[1], vb_load(xc + 64), is_wide(d));
+                vi sum = group_products(d, c, xc, xl);
                 acc[r] = v_fma(vi_to_float(sum), q16_spread(&t[r], v * KM_QG, 1), acc[r]);
             }
         }
@@ -56,24 +72,26 @@ KM_INLINE void step_rows(const km_dtype d, const uint8_t *b, int vectors, int va
 
 /* One row of weights for n rows of x. rest: where the last, short step is, or NULL. */
 KM_INLINE void row_rows(const km_dtype d, const uint8_t *w, int64_t whole, const uint8_t *rest,
-                        int valid, const km_quant_x *x, int64_t ldx, const int n, float *y,
-                        int64_t ldy) {
+                        int valid, const km_quant_x *x, const km_quant_low *low, int64_t ldx,
+                        const int n, float *y, int64_t ldy) {
     vf acc[FEW];
     KM_UNROLL
     for (int r = 0; r < n; r++) acc[r] = v_zero();
     for (int64_t s = 0; s < whole; s++, w += step_bytes(d)) {
         KM_UNROLL
         for (int i = 0; i < step_bytes(d); i += 64) KM_FETCH(w + AHEAD + i);
-        step_rows(d, w, KM_QV, 8, x + s, ldx, n, acc);
+        step_rows(d, w, KM_QV, 8, x + s, low ? low + s : NULL, ldx, n, acc);
     }
     if (in_small_blocks(d) && rest)
-        step_rows(d, rest, (valid + KM_QG - 1) / KM_QG, valid, x + whole, ldx, n, acc);
+        step_rows(d, rest, (valid + KM_QG - 1) / KM_QG, valid, x + whole, low ? low + whole : NULL,
+                  ldx, n, acc);
     KM_UNROLL
     for (int r = 0; r < n; r++) y[r * ldy] = v_reduce_add(acc[r]);
 }
 
-KM_INLINE void few_of(const km_dtype d, const uint8_t *w, const uint8_t *end, int64_t bytes,
-                      int64_t n, int64_t outs, const km_quant_rows *x, float *y, int64_t ldy) {
+KM_INLINE void few_of(const km_dtype d, const bool planes, const uint8_t *w, const uint8_t *end,
+                      int64_t bytes, int64_t n, int64_t outs, const km_quant_rows *x, float *y,
+                      int64_t ldy) {
     int64_t whole = n / KM_QUANT_STEP;
     int valid = in_small_blocks(d) ? (int)(n % KM_QUANT_STEP / 32) : 0;
     uint8_t room[8 * 34];
@@ -86,46 +104,34 @@ KM_INLINE void few_of(const km_dtype d, const uint8_t *w, const uint8_t *end, in
         }
         int64_t r = 0;
         for (; r + FEW <= x->rows; r += FEW)
-            row_rows(d, w, whole, rest, valid, x->x + r * x->ldx, x->ldx, FEW, y + r * ldy + j, ldy);
+            row_rows(d, w, whole, rest, valid, x->x + r * x->ldx,
+                     planes ? x->low + r * x->ldx : NULL, x->ldx, FEW, y + r * ldy + j, ldy);
         for (; r < x->rows; r++)
-            row_rows(d, w, whole, rest, valid, x->x + r * x->ldx, x->ldx, 1, y + r * ldy + j, ldy);
+            row_rows(d, w, whole, rest, valid, x->x + r * x->ldx,
+                     planes ? x->low + r * x->ldx : NULL, x->ldx, 1, y + r * ldy + j, ldy);
     }
 }
 
 #define FEW_OF(d, name)                                                                            \
     static void name(const uint8_t *w, const uint8_t *end, int64_t bytes, int64_t n, int64_t outs, \
                      const km_quant_rows *x, float *y, int64_t ldy) {                              \
-        few_of(d, w, end, bytes, n, outs, x, y, ldy);                                              \
+        if (x->low)                                                                                \
+            few_of(d, true, w, end, bytes, n, outs, x, y, ldy);                                    \
+        else                                                                                       \
+            few_of(d, false, w, end, bytes, n, outs, x, y, ldy);                                   \
     }
-FEW_OF(KM_Q4_0, q4_0)
-FEW_OF(KM_Q4_1, q4_1)
-FEW_OF(KM_Q5_0, q5_0)
-FEW_OF(KM_Q5_1, q5_1)
-FEW_OF(KM_Q8_0, q8_0)
-FEW_OF(KM_Q2_K, q2_k)
-FEW_OF(KM_Q3_K, q3_k)
-FEW_OF(KM_Q4_K, q4_k)
-FEW_OF(KM_Q5_K, q5_k)
-FEW_OF(KM_Q6_K, q6_k)
-FEW_OF(KM_IQ4_NL, iq4_nl)
-FEW_OF(KM_IQ4_XS, iq4_xs)
-FEW_OF(KM_MXFP4, mxfp4)
+KM_QUANT_TYPES(FEW_OF)
 
 void KM_SIMD(km_quant_few)(km_dtype d, const uint8_t *w, const uint8_t *end, int64_t bytes,
                            int64_t n, int64_t outs, const km_quant_rows *x, float *y, int64_t ldy) {
     switch (d) {
-    case KM_Q4_0: q4_0(w, end, bytes, n, outs, x, y, ldy); break;
-    case KM_Q4_1: q4_1(w, end, bytes, n, outs, x, y, ldy); break;
-    case KM_Q5_0: q5_0(w, end, bytes, n, outs, x, y, ldy); break;
-    case KM_Q5_1: q5_1(w, end, bytes, n, outs, x, y, ldy); break;
-    case KM_Q8_0: q8_0(w, end, bytes, n, outs, x, y, ldy); break;
-    case KM_Q2_K: q2_k(w, end, bytes, n, outs, x, y, ldy); break;
-    case KM_Q3_K: q3_k(w, end, bytes, n, outs, x, y, ldy); break;
-    case KM_Q4_K: q4_k(w, end, bytes, n, outs, x, y, ldy); break;
-    case KM_Q5_K: q5_k(w, end, bytes, n, outs, x, y, ldy); break;
-    case KM_Q6_K: q6_k(w, end, bytes, n, outs, x, y, ldy); break;
-    case KM_IQ4_NL: iq4_nl(w, end, bytes, n, outs, x, y, ldy); break;
-    case KM_IQ4_XS: iq4_xs(w, end, bytes, n, outs, x, y, ldy); break;
-    default: mxfp4(w, end, bytes, n, outs, x, y, ldy); break;
+#define CASE(d_, name)                                                                             \
+    case d_:                                                                                       \
+        name(w, end, bytes, n, outs, x, y, ldy);                                                   \
+        break;
+        KM_QUANT_TYPES(CASE)
+#undef CASE
+    default:
+        break;
     }
 }

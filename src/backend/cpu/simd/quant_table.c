@@ -1,8 +1,13 @@
 /* The table of this instruction set's kernels for weights in blocks. */
 #include "backend/cpu/quant_kernels.h"
-#include "backend/cpu/simd/simd.h"
+#include "backend/cpu/simd/quant_vec.h"
 
-void KM_SIMD(km_quant_encode)(const float *x, int64_t n, km_quant_x *out);
+void KM_SIMD(km_quant_encode)(const float *x, int64_t n, km_quant_x *out, km_quant_low *low);
+void KM_SIMD(km_quant_encode_words)(const float *x, int64_t n, int64_t rows, void *out);
+void KM_SIMD(km_quant_unpack_words)(km_dtype d, const uint8_t *w, int64_t bytes, int64_t n,
+                                    int first, int outs, km_quant_word_panel *panel);
+void KM_SIMD(km_quant_tile_words)(const km_quant_word_panel *panel, const void *x, int64_t ldx,
+                                  int64_t rows, int64_t n, bool add, float *y, int64_t ldy);
 void KM_SIMD(km_quant_few)(km_dtype d, const uint8_t *w, const uint8_t *end, int64_t bytes,
                            int64_t n, int64_t outs, const km_quant_rows *x, float *y, int64_t ldy);
 void KM_SIMD(km_quant_few_floats)(km_dtype d, const void *w, int64_t n, int64_t outs, const float *x,
@@ -27,4 +32,11 @@ const km_quant_kernels KM_SIMD(km_quant_kernels) = {
     .few_floats = KM_SIMD(km_quant_few_floats),
     .unpack = KM_SIMD(km_quant_unpack),
     .tile = KM_SIMD(km_quant_tile),
+#ifndef __ARM_FEATURE_DOTPROD
+    .word_rows = KM_WORD_ROWS,
+    .word_bytes = sizeof(km_word_tile),
+    .encode_words = KM_SIMD(km_quant_encode_words),
+    .unpack_words = KM_SIMD(km_quant_unpack_words),
+    .tile_words = KM_SIMD(km_quant_tile_words),
+#endif
 };

@@ -92,9 +92,10 @@ KM_INLINE int pairs_together(const km_dtype d) {
     }
 }
 
-/* The products of one group (or half of one, when h says so) for n rows of x. */
-KM_INLINE void group_products(const km_dtype d, const uint8_t *w, const km_quant_x *x, int64_t ldx,
-                              int at, const int n, vi sum[TILE][WIDE]) {
+/* The products of one group (or half of one, when h says so) for n rows of x, added to sum. x: where
+ * the first row's codes are, rows being `apart` bytes apart. */
+KM_INLINE void group_products(const km_dtype d, const uint8_t *w, const int8_t *x, int64_t apart,
+                              const int n, vi sum[TILE][WIDE]) {
     const int fours = by_halves(d) ? 4 : 8;
 #if (defined(KM_AVX2) || defined(KM_AVX512)) && !defined(KM_VNNI)
     const int together = pairs_together(d) < fours ? pairs_together(d) : fours;
@@ -106,15 +107,13 @@ KM_INLINE void group_products(const km_dtype d, const uint8_t *w, const km_quant
     const bool pairs = false;
 #endif
     KM_UNROLL
-    for (int i = 0; i < n * WIDE; i++) sum[i / WIDE][i % WIDE] = (vi){0};
-    KM_UNROLL
     for (int i = 0; i < fours; i++) {
         vb wv[WIDE];
         KM_UNROLL
         for (int v = 0; v < WIDE; v++) wv[v] = vb_load(w + (i * OUTS + v * KM_VF) * 4);
         KM_UNROLL
         for (int r = 0; r < n; r++) {
-            vb xv = vb_four(x[r * ldx].code + at + i % 4 * 4 + i / 4 * 64);
+            vb xv = vb_four(x + r * apart + i % 4 * 4 + i / 4 * 64);
             KM_UNROLL
             for (int v = 0; v < WIDE; v++) {
                 if (!pairs) sum[r][v] = vi_dot(sum[r][v], wv[v], xv, is_wide(d));
@@ -132,8 +131,9 @@ KM_INLINE void group_products(const km_dtype d, const uint8_t *w, const km_quant
 
 /* n rows of x against WIDE vectors of outputs, of which the first is o. */
 KM_INLINE void tile_rows(const km_dtype d, const km_quant_panel *panel, int64_t steps, const int o,
-                         const km_quant_x *x, int64_t ldx, const int n, bool add, float *y,
-                         int64_t ldy) {
+                         const km_quant_x *x, const km_quant_low *low, int64_t ldx, const int n,
+                         bool add, float *y, int64_t ldy) {
+    (void)low; /* a second plane: only where there is no kernel for words */
     const int halves = by_halves(d) ? 2 : 1;
     vf acc[TILE][WIDE];
     KM_UNROLL
@@ -142,9 +142,19 @@ KM_INLINE void tile_rows(const km_dtype d, const km_quant_panel *panel, int64_t 
     for (int64_t s = 0; s < steps; s++, panel++, x++) {
         for (int gh = 0; gh < 8 * halves; gh++) {
             const int g = gh / halves, h = gh % halves;
+            const int at = g / 4 * 128 + g % 4 * 16 + h * 64;
+            const uint8_t *w = panel->code[g][h * 4][o];
             vi sum[TILE][WIDE];
-            group_products(d, panel->code[g][h * 4][o], x, ldx, g / 4 * 128 + g % 4 * 16 + h * 64,
-                           n, sum);
+            KM_UNROLL
+            for (int i = 0; i < n * WIDE; i++) sum[i / WIDE][i % WIDE] = (vi){0};
+            group_products(d, w, x->code + at, ldx * (int64_t)sizeof *x, n, sum);
+#ifdef __ARM_FEATURE_DOTPROD
+            if (low) {
+                for (int i = 0; i < n * WIDE; i++)
+                    sum[i / WIDE][i % WIDE] = vi_shift_up(sum[i / WIDE][i % WIDE]);
+                group_products(d, w, low[s].code + at, ldx * (int64_t)sizeof *low, n, sum);
+            }
+#endif
             KM_UNROLL
             for (int i = 0; i < n * WIDE; i++) {
                 const int r = i / WIDE, v = i % WIDE;
@@ -164,25 +174,22 @@ KM_INLINE void tile_rows(const km_dtype d, const km_quant_panel *panel, int64_t 
 
 KM_INLINE void tile_of(const km_dtype d, const km_quant_panel *panel, const km_quant_rows *x,
                        bool add, float *y, int64_t ldy) {
-    const km_quant_x *at = x->x;
     for (int64_t r = 0; r < x->rows;) {
+        const km_quant_x *at = x->x + r * x->ldx;
+        const km_quant_low *low = x->low ? x->low + r * x->ldx : NULL;
         int64_t n = x->rows - r >= TILE ? TILE : 1;
         for (int o = 0; o < OUTS; o += WIDE * KM_VF) {
             float *yr = y + r * ldy;
-            if (n == TILE) tile_rows(d, panel, x->steps, o, at, x->ldx, TILE, add, yr, ldy);
-            else tile_rows(d, panel, x->steps, o, at, x->ldx, 1, add, yr, ldy);
+            if (n == TILE)
+                tile_rows(d, panel, x->steps, o, at, low, x->ldx, TILE, add, yr, ldy);
+            else
+                tile_rows(d, panel, x->steps, o, at, low, x->ldx, 1, add, yr, ldy);
         }
         r += n;
-        at += n * x->ldx;
     }
 }
 
 /* ---- One function for each type ---- */
-
-#define TYPES(X)                                                                                   \
-    X(KM_Q4_0, q4_0) X(KM_Q4_1, q4_1) X(KM_Q5_0, q5_0) X(KM_Q5_1, q5_1) X(KM_Q8_0, q8_0)           \
-    X(KM_Q2_K, q2_k) X(KM_Q3_K, q3_k) X(KM_Q4_K, q4_k) X(KM_Q5_K, q5_k) X(KM_Q6_K, q6_k)           \
-    X(KM_IQ4_NL, iq4_nl) X(KM_IQ4_XS, iq4_xs) X(KM_MXFP4, mxfp4)
 
 #define OF_TYPE(d, name)                                                                           \
     static void unpack_##name(const uint8_t *w, int64_t bytes, int64_t n, int first, int outs,     \
@@ -193,13 +200,13 @@ KM_INLINE void tile_of(const km_dtype d, const km_quant_panel *panel, const km_q
                             float *y, int64_t ldy) {                                               \
         tile_of(d, panel, x, add, y, ldy);                                                         \
     }
-TYPES(OF_TYPE)
+KM_QUANT_TYPES(OF_TYPE)
 
 void KM_SIMD(km_quant_unpack)(km_dtype d, const uint8_t *w, int64_t bytes, int64_t n, int first,
                               int outs, km_quant_panel *panel) {
     switch (d) {
 #define CASE(d_, name) case d_: unpack_##name(w, bytes, n, first, outs, panel); break;
-        TYPES(CASE)
+        KM_QUANT_TYPES(CASE)
 #undef CASE
     default: break;
     }
@@ -209,7 +216,7 @@ void KM_SIMD(km_quant_tile)(km_dtype d, const km_quant_panel *panel, const km_qu
                             bool add, float *y, int64_t ldy) {
     switch (d) {
 #define CASE(d_, name) case d_: tile_##name(panel, x, add, y, ldy); break;
-        TYPES(CASE)
+        KM_QUANT_TYPES(CASE)
 #undef CASE
     default: break;
     }

@@ -23,6 +23,17 @@
 #define KM_UNROLL _Pragma("GCC unroll 16")
 #endif
 
+/* A step of a tile of x in words, each pair of all rows together (by fours). */
+#if defined(KM_AVX512)
+#define KM_WORD_ROWS 12
+#else
+#define KM_WORD_ROWS 4
+#endif
+typedef struct km_word_tile {
+    int32_t pair[KM_QUANT_PAIRS][KM_WORD_ROWS];
+    float scale[16];
+} km_word_tile;
+
 typedef uint8_t vb __attribute__((vector_size(4 * KM_VF)));
 
 /* Codes of types that use all 8 bits: unsigned with an offset of 128 where the processor multiplies
@@ -219,6 +230,9 @@ KM_INLINE vi vi_dot(vi acc, vb w, vb x, bool wide) {
     return acc;
 #endif
 }
+
+/* Sums of the first plane's products, to which the second plane's are added. */
+KM_INLINE vi vi_shift_up(vi sum) { return (vi)((vu)sum << KM_QUANT_LOW_BITS); }
 
 /* Without VNNI: products of pairs of bytes added up in 16 bits, as many as fit (see
  * pairs_together in quant_tile.c), and later joined. */
