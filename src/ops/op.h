@@ -40,13 +40,14 @@ static inline bool km_saves_out(const km_node *n, int i) { return (n->save_out >
 
 /* How far a fast kernel may be from the reference; see km_tolerance. */
 typedef enum km_tol {
-    KM_TOL_EXACT,  /* same value after one rounding: copies, comparisons, relu */
-    KM_TOL_ELEM,   /* one or two roundings: 1e-6 relative in f32 */
-    KM_TOL_TRANS,  /* exp, tanh and friends: 1e-5 relative in f32 */
-    KM_TOL_SLOPE,  /* as TRANS, against the incoming gradient: slopes cross zero */
-    KM_TOL_SUM,    /* sums: grows with the square root of the length, against the largest term */
-    KM_TOL_BITS,   /* products of operands that may be rounded to 8 bits */
-    KM_TOL_RANDOM  /* random numbers: the same sequence, rounded differently */
+    KM_TOL_EXACT, /* same value after one rounding: copies, comparisons, relu */
+    KM_TOL_ELEM,  /* one or two roundings: 1e-6 relative in f32 */
+    KM_TOL_TRANS, /* exp, tanh and friends: 1e-5 relative in f32 */
+    KM_TOL_SLOPE, /* as TRANS, against the incoming gradient: slopes cross zero */
+    KM_TOL_SUM,   /* sums: grows with the square root of the length, against the largest term */
+    KM_TOL_BITS,  /* products of operands that may be rounded to 8 bits */
+    KM_TOL_WORDS, /* likewise to 16 (ctx->activations) */
+    KM_TOL_RANDOM /* random numbers: the same sequence, rounded differently */
 } km_tol;
 
 enum {

@@ -1,5 +1,5 @@
 /* Layers with weights in blocks on the CPU, with every set of instructions that this machine has:
- * against weights decoded and multiplied in double, within what rounding x to 8 bits allows. */
+ * against weights decoded and multiplied in double, within what rounding x to 8 or 16 bits allows. */
 #include "backend/cpu/quant_kernels.h"
 #include "backend/backend.h"
 #include "ops/infer.h"
@@ -119,22 +119,98 @@ static km_tensor *layer(const float *x, int64_t rows, int64_t in, const weight *
     return out[0];
 }
 
-static void check_layer(km_dtype d, int64_t rows, int64_t in, int64_t outs, const char *set) {
+static void check_layer_of(km_dtype d, int bits, int64_t rows, int64_t in, int64_t outs,
+                           const char *set) {
     float *x = floats(7, rows * in);
     weight w = weight_new(d, 3, outs, in);
+    km_ctx_set_activations(ctx, bits);
     km_tensor *y = layer(x, rows, in, &w);
     const float *got = km_tensor_ptr(y);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t o = 0; o < outs; o++) {
             double bound, want = product(x, &w, r, o, in, !km_dtype_is_block(d), &bound);
             if (fabs(got[r * outs + o] - want) <= bound) continue;
-            fail_msg("%s, %s, %lld x %lld x %lld: %g where %g +- %g is wanted, at (%lld, %lld)", set,
-                     km_dtype_name(d), (long long)rows, (long long)in, (long long)outs,
+            fail_msg("%s, %s, %d bits, %lld x %lld x %lld: %g where %g +- %g is wanted, at "
+                     "(%lld, %lld)",
+                     set, km_dtype_name(d), bits, (long long)rows, (long long)in, (long long)outs,
                      (double)got[r * outs + o], want, bound, (long long)r, (long long)o);
         }
     weight_free(&w);
     free(x);
     km_step_end(ctx);
+}
+
+static void check_layer(km_dtype d, int64_t rows, int64_t in, int64_t outs, const char *set) {
+    check_layer_of(d, 8, rows, in, outs, set);
+    check_layer_of(d, 16, rows, in, outs, set);
+}
+
+/* How far a layer is from exact products: root mean square, against that of the products. */
+static double distance(km_dtype d, int bits, int64_t rows) {
+    const int64_t in = 512, outs = 36;
+    float *x = floats(11, rows * in);
+    weight w = weight_new(d, 5, outs, in);
+    double apart = 0, size = 0, bound;
+    km_ctx_set_activations(ctx, bits);
+    const float *y = km_tensor_ptr(layer(x, rows, in, &w));
+    for (int64_t i = 0; i < rows * outs; i++) {
+        double want = product(x, &w, i / outs, i % outs, in, true, &bound);
+        apart += (y[i] - want) * (y[i] - want);
+        size += want * want;
+    }
+    weight_free(&w);
+    free(x);
+    km_step_end(ctx);
+    return sqrt(apart / size);
+}
+
+static void sixteen_bits_are_many_times_closer_than_eight(void **state) {
+    static const int64_t rows[] = {1, 5, 18};
+    bool more = true;
+    begin(2);
+    for (int i = 0; more; i++) {
+        if (!use(i, &more)) continue;
+        for (int b = 0; b < BLOCKS; b++)
+            for (int r = 0; r < 3; r++) {
+                double fine = distance(blocks[b], 16, rows[r]);
+                double coarse = distance(blocks[b], 8, rows[r]);
+                if (fine < (rows[r] <= KM_FEW_ROWS ? 1e-4 : 4e-4) && coarse > 2e-3 && coarse < 2e-2)
+                    continue;
+                fail_msg("%s, %s, %lld rows: %g with 16 bits, %g with 8", km_quant_kernels_name(i),
+                         km_dtype_name(blocks[b]), (long long)rows[r], fine, coarse);
+            }
+    }
+    end();
+    use_best();
+}
+
+/* Weights and inputs whose products come as near to the end of 32 bits as they can. */
+static void the_largest_sums_do_not_overflow(void **state) {
+    bool more = true;
+    begin(1);
+    for (int i = 0; more; i++) {
+        if (!use(i, &more)) continue;
+        for (int b = 0; b < BLOCKS; b++)
+            for (int kind = 0; kind < 3; kind++) {
+                const int64_t in = 256, outs = 3, rows = 18;
+                static const float sizes[] = {1, 1e30f, 1e-25f};
+                float *x = malloc((size_t)(rows * in) * sizeof *x);
+                weight w = weight_new(blocks[b], 3, outs, in);
+                for (int64_t k = 0; k < rows * in; k++) /* in line with the weights: all add up */
+                    x[k] = w.value[k % in] * sizes[kind];
+                for (int64_t n = 1; n <= rows; n += 17) {
+                    const float *y = km_tensor_ptr(layer(x, n, in, &w));
+                    double bound, want = product(x, &w, 0, 0, in, true, &bound);
+                    for (int64_t r = 0; r < n; r++)
+                        assert_true(fabs(y[r * outs] - want) <= 1e-3 * want);
+                }
+                weight_free(&w);
+                free(x);
+                km_step_end(ctx);
+            }
+    }
+    end();
+    use_best();
 }
 
 static void every_type_is_multiplied_as_its_values_are(void **state) {
@@ -190,11 +266,12 @@ static void weights_of_floats_go_with_inputs_of_another_dtype(void **state) {
 }
 
 /* The same rows, all at once on one thread and on two, and one after the other. */
-static void check_same_bits(km_dtype d, int64_t rows, int64_t in, int64_t outs) {
+static void check_same_bits(km_dtype d, int bits, int64_t rows, int64_t in, int64_t outs) {
     int64_t alone = rows > KM_FEW_ROWS ? KM_FEW_ROWS + 1 : 1; /* as few as take the same path */
     float *x = floats(7, rows * in), *keep = malloc((size_t)(rows * outs) * sizeof *keep);
     for (int threads = 1; threads <= 2; threads++) {
         begin(threads);
+        km_ctx_set_activations(ctx, bits);
         weight w = weight_new(d, 3, outs, in);
         km_tensor *y = layer(x, rows, in, &w);
         if (threads == 1) memcpy(keep, km_tensor_ptr(y), (size_t)(rows * outs) * sizeof *keep);
@@ -217,8 +294,10 @@ static void a_row_has_the_same_bits_alone_and_among_others(void **state) {
     for (int i = 0; more; i++) {
         if (!use(i, &more)) continue;
         for (size_t k = 0; k < sizeof some / sizeof *some; k++) {
-            check_same_bits(some[k], 16, 512, 69);
-            if (km_dtype_is_block(some[k])) check_same_bits(some[k], 41, 768, 69);
+            for (int bits = 8; bits <= 16; bits += 8) {
+                check_same_bits(some[k], bits, 16, 512, 69);
+                if (km_dtype_is_block(some[k])) check_same_bits(some[k], bits, 41, 768, 69);
+            }
         }
     }
     use_best();
@@ -325,6 +404,8 @@ static void small_and_empty_inputs_give_zeros(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sixteen_bits_are_many_times_closer_than_eight),
+        cmocka_unit_test(the_largest_sums_do_not_overflow),
         cmocka_unit_test(every_type_is_multiplied_as_its_values_are),
         cmocka_unit_test(rows_may_end_within_a_step),
         cmocka_unit_test(weights_of_floats_go_with_inputs_of_another_dtype),

@@ -145,6 +145,37 @@ static void tokens_one_by_one_are_predicted_as_a_piece_at_once_is(void **state) 
     end(&f);
 }
 
+/* Pieces of 16 are read by the kernels for few rows, as tokens are that follow one another, and
+ * longer ones by those for many. */
+static void the_cpu_stays_close_to_exact_activations(void **state) {
+    (void)state;
+    static const char *const mixes[] = {"q4_1", "q8_0", "q4_0", "mxfp4"};
+    for (int i = 0; i < 8; i++) {
+        rig f;
+        km_error err = {0};
+        char path[PATH_MAX], logits[PATH_MAX];
+        begin(&f, mixes[i / 2]);
+        f.how.context = i % 2 ? 32 : 16;
+        snprintf(path, sizeof path, "%s", in_folder("q.gguf"));
+        snprintf(logits, sizeof logits, "%s", in_folder("exact"));
+        rig exact = f;
+        exact.ctx = km_ctx_new("ref", 1);
+        exact.m = km_model_open(exact.ctx, path, NULL, &err);
+        if (!exact.m) fail_msg("%s", err.text);
+        exact.ids.data = f.data;
+        saved(&exact, logits);
+        km_ctx_set_activations(f.ctx, 8);
+        double coarse = compared(&f, logits).mean;
+        km_ctx_set_activations(f.ctx, 16);
+        double fine = compared(&f, logits).mean;
+        if (fine > 1e-6 || coarse < 1e-5)
+            fail_msg("%s, pieces of %d: %g with 16 bits, %g with 8", mixes[i / 2], i % 2 ? 32 : 16,
+                     fine, coarse);
+        end(&exact);
+        end(&f);
+    }
+}
+
 static void a_model_does_not_diverge_from_itself(void **state) {
     (void)state;
     rig f;
@@ -264,6 +295,7 @@ int main(void) {
         cmocka_unit_test_teardown(the_loss_is_the_mean_over_all_rows, empty_folder),
         cmocka_unit_test_teardown(tokens_one_by_one_are_predicted_as_a_piece_at_once_is,
                                   empty_folder),
+        cmocka_unit_test_teardown(the_cpu_stays_close_to_exact_activations, empty_folder),
         cmocka_unit_test_teardown(a_model_does_not_diverge_from_itself, empty_folder),
         cmocka_unit_test_teardown(fewer_bits_diverge_more, empty_folder),
         cmocka_unit_test_teardown(predictions_of_something_else_are_refused, empty_folder),

@@ -68,7 +68,17 @@ KM_INLINE bool has_least(const km_dtype d) {
 /* ---- Codes ---- */
 
 /* 16 bytes of each of the vth groups, from places `stride` apart. */
-KM_INLINE vb pieces(const uint8_t *b, int v, int stride) {
+KM_INLINE vb pieces(const uint8_t *b, int v, const int stride) {
+#ifdef KM_AVX512
+    if (stride ==
+        20) { /* whole numbers of 32 bits apart: a permutation, where joining takes three */
+        const uint8_t *from = b + v * KM_QG * stride;
+        __m512i at = _mm512_setr_epi32(0, 1, 2, 3, 5, 6, 7, 8, 10, 11, 12, 13, 16, 17, 18, 19);
+        __m128i last = _mm_loadu_si128((const __m128i *)(const void *)(from + 60));
+        return (vb)_mm512_permutex2var_epi32(_mm512_loadu_si512(from), at,
+                                             _mm512_castsi128_si512(last));
+    }
+#endif
     const uint8_t *p[4];
     KM_UNROLL
     for (int q = 0; q < 4; q++) p[q] = b + (v * KM_QG + q) * stride;
@@ -187,8 +197,10 @@ KM_INLINE void k4_scales(const uint8_t *b, q16 *scale, q16 *least) {
     uint32_t m_high = (both >> 4 & 0x0f0f0f0fu) | (m >> 2 & 0x30303030u);
     uint64_t s8 = (a & 0x3f3f3f3fu) | (uint64_t)s_high << 32;
     uint64_t m8 = (m & 0x3f3f3f3fu) | (uint64_t)m_high << 32;
-    *scale = q16_times(q16_bytes(s8, 0, false), f16_at(b));
-    *least = q16_times(q16_bytes(m8, 0, false), -f16_at(b + 2));
+#if defined(__x86_64__)
+    __asm__("" : "+r"(s8), "+r"(m8)); /* scalar: vectors' ports are busy */
+#endif
+    q16_two_tables(s8, m8, b, scale, least);
 }
 
 KM_INLINE q16 q3_scales(const uint8_t *b) { /* see km_q3_scale */
@@ -234,8 +246,15 @@ KM_INLINE q16 mxfp4_scales(const uint8_t *b) { /* see km_mxfp4_scale */
  * zero, whatever is there. */
 KM_INLINE void step_scales(const km_dtype d, const uint8_t *b, int valid, q16 *scale, q16 *least) {
     switch (d) {
-    case KM_Q4_0: case KM_Q4_1: case KM_Q5_0: case KM_Q5_1: case KM_Q8_0: case KM_IQ4_NL:
-        q16_f16_pairs(b, step_bytes(d) / 8, scale, least); /* the second only of some */
+    case KM_Q4_0:
+    case KM_Q5_0:
+    case KM_Q8_0:
+    case KM_IQ4_NL:
+        *scale = q16_f16(b, step_bytes(d) / 8);
+        break;
+    case KM_Q4_1:
+    case KM_Q5_1:
+        q16_f16_pairs(b, step_bytes(d) / 8, scale, least);
         break;
     case KM_MXFP4: *scale = mxfp4_scales(b); break;
     case KM_Q4_K: case KM_Q5_K: k4_scales(b, scale, least); break;

@@ -279,10 +279,16 @@ KM_INLINE int32_t q_four_bytes(const uint8_t *p) {
     return v;
 }
 
-/* Eight pairs of f16 that lie `stride` bytes apart: the first of each, and the second. */
-KM_INLINE void q16_f16_pairs(const uint8_t *p, const int stride, q16 *first, q16 *second) {
-    *first = *second = q16_zero();
-#if defined(KM_AVX512) || defined(KM_AVX2) /* a gather takes longer */
+#if defined(KM_AVX512) || defined(KM_AVX2)
+/* Eight times four bytes that lie `stride` bytes apart; a gather takes longer. */
+KM_INLINE __m256i q_eight_fours(const uint8_t *p, const int stride) {
+#ifdef KM_AVX512
+    if (stride == 20) {
+        __m512i at = _mm512_setr_epi32(0, 5, 10, 15, 16, 21, 26, 31, 0, 0, 0, 0, 0, 0, 0, 0);
+        return _mm512_castsi512_si256(
+            _mm512_permutex2var_epi32(_mm512_loadu_si512(p), at, _mm512_loadu_si512(p + 80)));
+    }
+#endif
     __m128i half[2];
     KM_UNROLL
     for (int h = 0; h < 2; h++, p += 4 * stride) {
@@ -291,7 +297,15 @@ KM_INLINE void q16_f16_pairs(const uint8_t *p, const int stride, q16 *first, q16
         half[h] = _mm_insert_epi32(half[h], q_four_bytes(p + 2 * stride), 2);
         half[h] = _mm_insert_epi32(half[h], q_four_bytes(p + 3 * stride), 3);
     }
-    __m256i v = _mm256_inserti128_si256(_mm256_castsi128_si256(half[0]), half[1], 1);
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(half[0]), half[1], 1);
+}
+#endif
+
+/* Eight pairs of f16 that lie `stride` bytes apart: the first of each, and the second. */
+KM_INLINE void q16_f16_pairs(const uint8_t *p, const int stride, q16 *first, q16 *second) {
+    *first = *second = q16_zero();
+#if defined(KM_AVX512) || defined(KM_AVX2)
+    __m256i v = q_eight_fours(p, stride);
     /* In each half of the vector the four firsts, then the four seconds. */
     v = _mm256_shuffle_epi8(v, _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15,
                                                 0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14,
@@ -313,6 +327,29 @@ KM_INLINE void q16_f16_pairs(const uint8_t *p, const int stride, q16 *first, q16
     }
     memcpy(first, f, sizeof f);
     memcpy(second, s, sizeof s);
+#endif
+}
+
+/* Eight f16 that lie `stride` bytes apart. */
+KM_INLINE q16 q16_f16(const uint8_t *p, const int stride) {
+#if defined(KM_AVX512) || defined(KM_AVX2)
+    /* Put together by scalar instructions: what moves among lanes has a port or two. */
+    uint64_t half[2] = {0, 0};
+    KM_UNROLL
+    for (int i = 0; i < 8; i++) half[i / 4] |= (uint64_t)km_load_u16(p + i * stride) << i % 4 * 16;
+    __asm__("" : "+r"(half[0]), "+r"(half[1]));
+    __m128i v = _mm_set_epi64x((long long)half[1], (long long)half[0]);
+    q16 q = q16_zero();
+#ifdef KM_AVX512
+    q.v[0] = (vf)_mm512_zextps256_ps512(_mm256_cvtph_ps(v));
+#else
+    q.v[0] = (vf)_mm256_cvtph_ps(v);
+#endif
+    return q;
+#else
+    q16 first, second;
+    q16_f16_pairs(p, stride, &first, &second);
+    return first;
 #endif
 }
 
@@ -344,6 +381,20 @@ KM_INLINE q16 q16_times(q16 q, float by) {
     KM_UNROLL
     for (int i = 0; i < KM_Q16; i++) q.v[i] *= v_set1(by);
     return q;
+}
+
+/* Two tables of eight bytes, each times its own f16 at p and p + 2; the second less than zero. */
+KM_INLINE void q16_two_tables(uint64_t a, uint64_t b, const uint8_t *p, q16 *first, q16 *second) {
+#if defined(KM_AVX512)
+    __m512i at = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+    __m512 by = _mm512_castps128_ps512(_mm_cvtph_ps(_mm_cvtsi32_si128(q_four_bytes(p))));
+    vf both = q16_bytes(a, b, false).v[0] * (vf)_mm512_permutexvar_ps(at, by);
+    first->v[0] = both; /* the rest is not looked at */
+    second->v[0] = v_neg((vf)_mm512_zextps256_ps512(_mm512_extractf32x8_ps((__m512)both, 1)));
+#else
+    *first = q16_times(q16_bytes(a, 0, false), km_load_f16(p));
+    *second = q16_times(q16_bytes(b, 0, false), -km_load_f16(p + 2));
+#endif
 }
 
 /* The first n of eight; the others become zero whatever they were. */
