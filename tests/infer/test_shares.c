@@ -1,6 +1,7 @@
 /* Two ranks, one model: each holds a share of every layer, and what comes out is what the whole model
  * gives, for every architecture and type, in prompts, single tokens, batches, forks and guesses. Rank
- * 0 leads and compares, rank 1 follows; a difference ends both at once. */
+ * 0 leads and compares, rank 1 follows; a difference ends both at once. On a GPU (one will do):
+ * KM_TEST_DEVICE=cuda build/release/tests/test_infer_shares */
 #include "format/safetensors.h"
 #include "infer/follow.h"
 #include "infer/generate.h"
@@ -16,6 +17,7 @@
 static km_ctx *ctx;
 static km_comm *comm;
 static int rank;
+static bool gpu; /* ctx is a GPU's */
 static char file[] = "/tmp/kermes-shares-XXXXXX.gguf";
 
 /* A rank that fails must not leave the other waiting: mpirun ends it. */
@@ -63,9 +65,20 @@ static km_session *session_of(km_model *m, km_dtype cache, int64_t sequences) {
     return s;
 }
 
-static void near(const char *what, const float *got, const float *want, int64_t n, double bound) {
+/* Over a cache a GPU multiplies heads of 8 elements and more in f16 (others, and all heads of a text
+ * read without a cache, in f32). A sum over ranks is taken in another order, so what is rounded to f16
+ * may fall to the other side, by 2^-10 of itself at most: once for values and once for weights of the
+ * softmax, and for queries and keys twice as much as scores are large, which is about 1 here. So a
+ * layer may add 4 / 1024 of its size; in truth few elements fall to the other side. */
+static double heads_in_f16(const km_model *m) {
+    return gpu && m->config.head_dim % 8 == 0 ? m->config.layers * 4 / 1024.0 : 0;
+}
+
+static void near(const km_model *m, const char *what, const float *got, const float *want,
+                 int64_t n, double bound) {
     double apart = logits_apart(got, want, n);
-    must(apart <= bound, "%s: logits are %.3g apart", what, apart);
+    bound += heads_in_f16(m);
+    must(apart <= bound, "%s: logits are %.3g apart, and may be %.3g", what, apart, bound);
 }
 
 /* ---- Against transformers ---- */
@@ -82,7 +95,8 @@ static void compare_with_fixture(km_model *shared, km_model *whole, void *user) 
     must(v == whole->config.vocab && shared->config.heads < whole->config.heads, "no share");
     for (int64_t at = 0, n = 5; at < t; at += n, n = at == 5 ? 6 : 1) { /* 5, 6, then one by one */
         must(km_session_read(s, ids + at, (size_t)n, &err) == KM_OK, "%s", err.text);
-        near(name, km_session_logits(s), (const float *)logits->data + (at + n - 1) * v, v, 2e-5);
+        near(whole, name, km_session_logits(s), (const float *)logits->data + (at + n - 1) * v, v,
+             2e-5);
     }
     km_session_free(s);
     km_safetensors_close(f);
@@ -167,7 +181,7 @@ static void compare_talks(km_model *shared, km_model *whole, void *user) {
     const trial *t = user;
     talk(whole, a);
     talk(shared, b);
-    for (int i = 0; i < 4; i++) near(t->name, b[i], a[i], VOCAB, t->bound);
+    for (int i = 0; i < 4; i++) near(whole, t->name, b[i], a[i], VOCAB, t->bound);
 }
 
 static void shares_add_up_to_the_whole_for_every_architecture(void **state) {
@@ -224,11 +238,23 @@ static void a_text_is_as_likely_as_for_the_whole_model(void **state) {
 
 /* ---- Choosing ---- */
 
+/* Tokens are the same where logits are as near as sums in f32: on a GPU with heads of 4 elements, which
+ * no tensor core takes, and a cache that rounds nothing. */
+static km_config config_for_tokens(km_arch arch) {
+    km_config c = config_of(arch);
+    if (!gpu) return c;
+    c.head_dim = 4;
+    if (arch == KM_ARCH_GPT2) c.heads = c.kv_heads = (int)(c.dim / 4);
+    return c;
+}
+
+static km_dtype cache_for_tokens(void) { return gpu ? KM_F32 : KM_F16; }
+
 static void take_greedily(km_model *m, int32_t *out, int n) {
     km_error err = {0};
     int32_t ids[CONTEXT];
     random_ids(ids, CONTEXT, VOCAB);
-    km_session *s = session_of(m, KM_F16, 1);
+    km_session *s = session_of(m, cache_for_tokens(), 1);
     SAY(km_session_read(s, ids, 20, &err));
     for (int i = 0; i < n; i++) {
         out[i] = km_likeliest(km_session_logits(s), VOCAB);
@@ -247,7 +273,7 @@ static void compare_tokens(km_model *shared, km_model *whole, void *user) {
 static void greedy_tokens_are_those_of_the_whole_model(void **state) {
     (void)state;
     for (int arch = 0; arch < KM_ARCH_COUNT; arch++) {
-        km_config c = config_of((km_arch)arch);
+        km_config c = config_for_tokens((km_arch)arch);
         write_model(&c, "f32");
         together(file, compare_tokens, (void *)km_arch_name((km_arch)arch));
     }
@@ -259,7 +285,7 @@ static void generate(km_model *m, int choose, bool lookup, double temperature, i
     km_error err = {0};
     km_token *token = km_token_load(file, &err);
     must(token, "%s", err.text);
-    km_session *s = session_of(m, KM_F16, 1);
+    km_session *s = session_of(m, cache_for_tokens(), 1);
     km_generation g = {
         .tokens = 32, .past_end = true, .choose = choose, .sampling = km_sampling_defaults()};
     g.sampling.temperature = temperature;
@@ -297,7 +323,7 @@ static void compare_texts(km_model *shared, km_model *whole, void *user) {
 
 static void drawn_and_guessed_texts_are_those_of_the_whole_model(void **state) {
     (void)state;
-    km_config c = config_of(KM_ARCH_LLAMA);
+    km_config c = config_for_tokens(KM_ARCH_LLAMA);
     write_model(&c, "f32");
     together(file, compare_texts, NULL);
 }
@@ -341,7 +367,8 @@ static void compare_batches(km_model *shared, km_model *whole, void *user) {
     (void)user;
     step_together(whole, a);
     step_together(shared, b);
-    for (int i = 0; i < 3; i++) near("batch", b[i], a[i], VOCAB, 0.02); /* the cache is of 8 bits */
+    for (int i = 0; i < 3; i++)
+        near(whole, "batch", b[i], a[i], VOCAB, 0.02); /* the cache is of 8 bits */
 }
 
 static void sequences_run_together_on_ranks_too(void **state) {
@@ -390,6 +417,8 @@ int main(void) {
     km_error err = {0};
     const char *device = getenv("KM_TEST_DEVICE");
     ctx = km_ctx_new(device ? device : "cpu", 1);
+    must(ctx, "%s", km_last_error());
+    gpu = !ctx->device->host;
     comm = km_comm_open("auto", ctx, &err);
     must(comm && km_comm_size(comm) == 2, "%s", err.text);
     rank = km_comm_rank(comm);
