@@ -40,7 +40,7 @@ typedef struct unit {
         for (int64_t k = 0; k < j->l.m; k++) {                                                     \
             int64_t from = u->i + k * j->l.i_axis;                                                 \
             for (int64_t c = 0; c < u->cols; c++) {                                                \
-                uint64_t at = (uint64_t)(km_index_at(j->ids, wide, from + c) - u->lo);             \
+                uint64_t at = (uint64_t)km_index_at(j->ids, wide, from + c) - (uint64_t)u->lo;             \
                 if (at < many) to[(int64_t)at * step + c] OP src[from + c];                        \
             }                                                                                      \
         }                                                                                          \
@@ -73,7 +73,7 @@ static void add_halves(const scatter_job *j, const unit *u, float *sums) {
     for (int64_t k = 0; k < j->l.m; k++) {
         int64_t from = u->i + k * j->l.i_axis;
         for (int64_t c = 0; c < u->cols; c++) {
-            uint64_t at = (uint64_t)(km_index_at(j->ids, j->wide, from + c) - u->lo);
+            uint64_t at = (uint64_t)km_index_at(j->ids, j->wide, from + c) - (uint64_t)u->lo;
             uint16_t bits = src[from + c];
             if (at < many)
                 sums[(int64_t)at * u->cols + c] +=

@@ -87,6 +87,35 @@ static km_status run_rows(km_lane *lane, few *f) {
                            0, v);
 }
 
+/* One vector, few large blocks: KERMES_TALL=threads,parts,late,ahead,once. */
+static km_status run_tall(km_lane *lane, few *f) {
+#define TALL(type)                                                                                 \
+    { ONE("tall_" type "_256"), ONE("tall_" type "_512"), ONE("tall_" type "_1024") }
+    static km_cuda_kernel kernels[3][3] = {TALL("f32"), TALL("f16"), TALL("bf16")};
+    km_gemv_args *v = &f->args;
+    size_t size = km_dtype_size(f->dtype);
+    const char *told = getenv("KERMES_TALL");
+    int threads = 512, parts = 1, late = 4, ahead = 256, once = 0;
+    if (!told || sscanf(told, "%d,%d,%d,%d,%d", &threads, &parts, &late, &ahead, &once) < 1)
+        return KM_ERR_UNSUPPORTED;
+    if (v->m != 1 || km_cuda_dev_of(lane)->cc < 90 ||
+        !km_cuda_gemm_aligned(v->w, v->ldw, f->batch > 1 ? v->batch_w : 0, size, 16) ||
+        (size_t)v->n * size % 16 != 0)
+        return KM_ERR_UNSUPPORTED;
+    int64_t cols = KM_GEMV_COLUMNS_BYTES / (int64_t)size, blocks = (v->n + cols - 1) / cols;
+    int which = threads == 256 ? 0 : threads == 512 ? 1 : 2;
+    v->parts = parts;
+    v->clustered = parts > 1;
+    v->late = late;
+    v->ahead = ahead;
+    v->once = once;
+    km_launch_options options = {.cluster = {v->clustered ? 1 : 0, (unsigned)parts, 1}};
+    void *params[] = {v};
+    return km_cuda_launch_with(lane, &kernels[kind_of(f->dtype)][which],
+                               KM_DIM(blocks, parts, f->batch), KM_DIM(threads),
+                               KM_TALL_SHARED(threads, threads == 1024 ? 4 : 8), params, &options);
+}
+
 static km_status run_columns(km_lane *lane, few *f) {
     static km_cuda_kernel kernels[3][2][4] = {FEW("columns_f32"), FEW("columns_f16"),
                                               FEW("columns_bf16")};
@@ -171,6 +200,7 @@ km_status km_cuda_gemm_few(km_lane *lane, const km_cuda_gemm *g) {
     few f;
     if (!describe(g, &f)) return KM_ERR_UNSUPPORTED;
     if (f.by_rows) return run_rows(lane, &f);
-    km_status s = run_stripes(lane, &f);
+    km_status s = run_tall(lane, &f);
+    if (s == KM_ERR_UNSUPPORTED) s = run_stripes(lane, &f);
     return s == KM_ERR_UNSUPPORTED ? run_columns(lane, &f) : s;
 }

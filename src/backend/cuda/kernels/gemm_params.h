@@ -75,6 +75,7 @@ typedef struct km_gemv_args {
 #define KM_GEMV_ROWS_EACH 2 /* rows of w that a warp works on at once */
 #define KM_GEMV_COLUMNS_THREADS 256
 #define KM_GEMV_COLUMNS_BYTES 128 /* of a row of w that a block works on */
+#define KM_TALL_SHARED(threads, deep) ((threads) * (deep)*16 + 2048 * 4 + 64 * 4 + 64)
 #define KM_STRIPE_ROWS 4          /* of a step of a warp */
 #define KM_STRIPE_BYTES 512       /* of a row, to each of a lane's pieces */
 #define KM_GEMV_COLUMNS_SCALAR 32 /* columns of a block where w is not aligned */

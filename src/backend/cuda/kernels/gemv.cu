@@ -21,6 +21,28 @@ __device__ __forceinline__ void call_into_l2(const void *p) {
 #endif
 }
 
+__device__ __forceinline__ void wait_for_results() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void let_next_in() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+// A part of the lines read are the first that L2 gives up.
+__device__ __forceinline__ uint64_t give_up_first(float part) {
+    uint64_t policy;
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, %1;" : "=l"(policy) : "f"(part));
+    return policy;
+}
+__device__ __forceinline__ void copy_hinted(uint32_t dst, const void *src, bool there, uint64_t policy) {
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(dst), "l"(src),
+                 "r"(there ? 16 : 0), "l"(policy)
+                 : "memory");
+}
+
 // ---- Rows: grid (blocks of rows, batch) ----
 
 template <int M, int R> struct row_sums { float sum[R][M]; };
@@ -166,11 +188,11 @@ __device__ __forceinline__ float cluster_load(const float *p, int rank) {
 
 // Every element of w that a thread meets goes with one number of each vector. A slice of the
 // vectors, SLICE rows of w long, lies in shared memory as f32, the M of a row side by side.
-template <class T, bool VEC, int M> struct column_block {
-    static constexpr int THREADS = KM_GEMV_COLUMNS_THREADS, WARPS = THREADS / 32;
+template <class T, bool VEC, int M, int THREADS_, int DEEP_> struct column_block {
+    static constexpr int THREADS = THREADS_, WARPS = THREADS / 32;
     static constexpr int V = VEC ? 16 / sizeof(T) : 1, LANES = VEC ? 8 : 32, DOWN = 32 / LANES;
     static constexpr int COLS = LANES * V, STEP = WARPS * DOWN; // rows of w that a round covers
-    static constexpr int DEEP = 8, SLICE = 2048 / M;
+    static constexpr int DEEP = DEEP_, SLICE = 2048 / M;
     static_assert(VEC ? COLS * sizeof(T) == KM_GEMV_COLUMNS_BYTES : COLS == KM_GEMV_COLUMNS_SCALAR,
                   "as the host counts");
     static_assert(SLICE % STEP == 0, "a slice is whole rounds");
@@ -184,12 +206,14 @@ template <class T, bool VEC, int M> struct column_block {
     bool last;
 };
 
-template <class T, bool VEC, int M>
-__device__ __forceinline__ void gemv_columns(const km_gemv_args &g) {
-    typedef column_block<T, VEC, M> B;
+// LATE: the next kernel is let in near the end, not at once: what its blocks call into L2 would be gone
+// again before they may read it.
+template <class T, bool VEC, int M, int THREADS, int DEEP, bool LATE>
+__device__ __forceinline__ void gemv_columns(const km_gemv_args &g,
+                                             column_block<T, VEC, M, THREADS, DEEP> &b) {
+    typedef column_block<T, VEC, M, THREADS, DEEP> B;
     constexpr int V = B::V, COLS = B::COLS, STEP = B::STEP;
     constexpr uint32_t SLOT = B::THREADS * 16, RING = B::DEEP * SLOT;
-    __shared__ B b;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int col0 = blockIdx.x * COLS, my_col = col0 + lane % B::LANES * V;
     int span = (g.k + g.parts - 1) / g.parts, begin = blockIdx.y * span;
@@ -197,16 +221,20 @@ __device__ __forceinline__ void gemv_columns(const km_gemv_args &g) {
     const T *w = (const T *)g.w + blockIdx.z * g.batch_w + my_col;
     const T *x = (const T *)g.x + blockIdx.z * g.batch_x;
 
-    if (VEC && begin + (int)threadIdx.x < end)
+    if (VEC && begin + (int)threadIdx.x < end && (!LATE || (int)threadIdx.x < g.ahead))
         call_into_l2(w - lane % B::LANES * V + (begin + (int)threadIdx.x) * g.ldw);
-    wait_for_previous();
+    if constexpr (LATE) wait_for_results();
+    else wait_for_previous();
 
+    uint64_t policy = LATE && g.once ? give_up_first(g.once * 0.0625f) : 0;
+    int let_in = max(rounds - g.late, 0);
     // A row beyond `end` or a column beyond n is none of ours. With VEC n is a multiple of V.
     int first = warp * B::DOWN + lane / B::LANES, ahead = my_col < g.n ? begin + first : end;
     uint32_t mine = smem_addr(b.ring + (VEC ? threadIdx.x : 0)), into = 0, from = 0;
     const T *next = w + (begin + first) * g.ldw;
     auto ask = [&] {
-        cp_async_16(mine + into, next, ahead < end);
+        if (LATE && g.once) copy_hinted(mine + into, next, ahead < end, policy);
+        else cp_async_16(mine + into, next, ahead < end);
         cp_async_commit();
         next += STEP * g.ldw;
         ahead += STEP;
@@ -232,6 +260,7 @@ __device__ __forceinline__ void gemv_columns(const km_gemv_args &g) {
 #pragma unroll 2
         for (int i = 0; i < here; i++, vectors += STEP * M) {
             float fw[V];
+            if (LATE && at + i == let_in) let_next_in();
             if constexpr (VEC) {
                 ask();
                 cp_async_wait<B::DEEP - 1>();
@@ -311,19 +340,42 @@ __device__ __forceinline__ void gemv_columns(const km_gemv_args &g) {
 }
 
 // gemv_rows_bf16_4: up to four vectors; gemv_rows_bf16_scalar_4: w or x not 16-byte aligned.
-#define GEMV(kind, THREADS, BLOCKS, type, tname, m)                                                \
-    KM_KERNEL __launch_bounds__(THREADS, BLOCKS)                                                   \
-        gemv_##kind##_##tname##_##m(const __grid_constant__ km_gemv_args g) {                      \
-        gemv_##kind<type, true, m>(g);                                                             \
+#define GEMV_ROWS(BLOCKS, type, tname, m)                                                          \
+    KM_KERNEL __launch_bounds__(KM_GEMV_ROWS_THREADS, BLOCKS)                                      \
+        gemv_rows_##tname##_##m(const __grid_constant__ km_gemv_args g) {                          \
+        gemv_rows<type, true, m>(g);                                                               \
     }                                                                                              \
-    KM_KERNEL __launch_bounds__(THREADS, BLOCKS)                                                   \
-        gemv_##kind##_##tname##_scalar_##m(const __grid_constant__ km_gemv_args g) {               \
-        gemv_##kind<type, false, m>(g);                                                            \
+    KM_KERNEL __launch_bounds__(KM_GEMV_ROWS_THREADS, BLOCKS)                                      \
+        gemv_rows_##tname##_scalar_##m(const __grid_constant__ km_gemv_args g) {                   \
+        gemv_rows<type, false, m>(g);                                                              \
+    }
+#define GEMV_COLUMNS(BLOCKS, type, tname, m)                                                       \
+    KM_KERNEL __launch_bounds__(KM_GEMV_COLUMNS_THREADS, BLOCKS)                                   \
+        gemv_columns_##tname##_##m(const __grid_constant__ km_gemv_args g) {                       \
+        __shared__ column_block<type, true, m, KM_GEMV_COLUMNS_THREADS, 8> b;                      \
+        gemv_columns<type, true, m, KM_GEMV_COLUMNS_THREADS, 8, false>(g, b);                      \
+    }                                                                                              \
+    KM_KERNEL __launch_bounds__(KM_GEMV_COLUMNS_THREADS, BLOCKS)                                   \
+        gemv_columns_##tname##_scalar_##m(const __grid_constant__ km_gemv_args g) {                \
+        __shared__ column_block<type, false, m, KM_GEMV_COLUMNS_THREADS, 8> b;                     \
+        gemv_columns<type, false, m, KM_GEMV_COLUMNS_THREADS, 8, false>(g, b);                     \
     }
 #define GEMV_EACH(type, tname, m)                                                                  \
-    GEMV(rows, KM_GEMV_ROWS_THREADS, (m) > 2 ? 2 : 4, type, tname, m)                              \
-    GEMV(columns, KM_GEMV_COLUMNS_THREADS, (m) > 2 ? 2 : 4, type, tname, m)
+    GEMV_ROWS((m) > 2 ? 2 : 4, type, tname, m)                                                     \
+    GEMV_COLUMNS((m) > 2 ? 2 : 4, type, tname, m)
 KM_EACH_FLOAT(GEMV_EACH, 1)
 KM_EACH_FLOAT(GEMV_EACH, 2)
 KM_EACH_FLOAT(GEMV_EACH, 4)
 KM_EACH_FLOAT(GEMV_EACH, 8)
+
+// One vector, a block to a multiprocessor.
+#define TALL(type, tname, THREADS, DEEP)                                                           \
+    KM_KERNEL __launch_bounds__(THREADS, 1024 / THREADS)                                           \
+        gemv_tall_##tname##_##THREADS(const __grid_constant__ km_gemv_args g) {                    \
+        extern __shared__ __align__(16) uint8_t room[];                                            \
+        typedef column_block<type, true, 1, THREADS, DEEP> B;                                      \
+        static_assert(sizeof(B) <= KM_TALL_SHARED(THREADS, DEEP), "as the host counts");           \
+        gemv_columns<type, true, 1, THREADS, DEEP, true>(g, *reinterpret_cast<B *>(room));         \
+    }
+#define TALLS(type, tname) TALL(type, tname, 256, 8) TALL(type, tname, 512, 8) TALL(type, tname, 1024, 4)
+KM_EACH_FLOAT(TALLS)
