@@ -172,10 +172,27 @@ km_status km_want_axis(km_ctx *ctx, const char *name, int axis, km_shape shape, 
     return KM_OK;
 }
 
+/* Whether all of a contiguous index lies in [0, limit): without branches, so that it costs no more
+ * than reading it. */
+static bool all_below(const km_tensor *index, int64_t limit) {
+    int64_t n = km_shape_count(index->shape);
+    bool bad = limit <= 0 && n > 0;
+    if (index->dtype == KM_I32) {
+        const int32_t *v = km_tensor_ptr(index);
+        uint32_t most = limit > INT32_MAX ? INT32_MAX : (uint32_t)(limit - 1);
+        for (int64_t i = 0; i < n; i++) bad |= (uint32_t)v[i] > most;
+    } else {
+        const int64_t *v = km_tensor_ptr(index);
+        for (int64_t i = 0; i < n; i++) bad |= (uint64_t)v[i] >= (uint64_t)limit;
+    }
+    return !bad;
+}
+
 km_status km_want_indices(km_ctx *ctx, const char *name, const km_tensor *index, int64_t limit,
                           int64_t allowed, bool has_allowed) {
     if (km_want_dtype(ctx, name, "index", index, KM_INDICES) != KM_OK) return ctx->error.code;
     if (!km_tensor_dev(index)->host) return KM_OK;
+    if (km_is_contiguous(index) && all_below(index, limit)) return KM_OK;
     int64_t n = km_shape_count(index->shape), at[KM_MAX_DIMS] = {0};
     const char *base = km_tensor_ptr(index);
     int64_t where = 0;

@@ -67,33 +67,52 @@ static void count_elements(void *arg, int64_t begin, int64_t end, int worker) {
 
 /* ---- masked_select and masked_scatter: elements from x to out, one side with gaps ---- */
 
-static inline __attribute__((always_inline)) void move_sized(const compact_job *j, int64_t from,
-                                                             int64_t to, int64_t at, int64_t size,
-                                                             bool places) {
-    for (int64_t i = from; i < to && at < j->limit; i++) {
-        if (!j->mask[i]) continue;
-        int64_t write = places ? i : at, read = places ? at : i;
-        memcpy(j->out + write * size, j->x + read * size, (size_t)size);
-        at++;
+/* Every element is written to the next free place, which it keeps if it is picked: no branch that a
+ * random mask would make a guess. */
+static inline __attribute__((always_inline)) void select_sized(const compact_job *j, int64_t i,
+                                                               int64_t at, int64_t end,
+                                                               int64_t size) {
+    for (; at < end; i++) {
+        memcpy(j->out + at * size, j->x + i * size, (size_t)size);
+        at += j->mask[i] != 0;
     }
+}
+
+static inline __attribute__((always_inline)) void place_sized(const compact_job *j, int64_t i,
+                                                              int64_t at, int64_t end,
+                                                              int64_t size) {
+    for (; at < end; i++)
+        if (j->mask[i]) memcpy(j->out + i * size, j->x + at++ * size, (size_t)size);
 }
 
 static void move_range(const compact_job *j, int64_t begin, int64_t end, bool places) {
     for (int64_t chunk = begin; chunk < end; chunk++) {
-        int64_t from = chunk * CHUNK, to = j->n - from < CHUNK ? j->n : from + CHUNK;
-        int64_t at = j->first[chunk];
-        switch (j->size) {
-        case 1:
-            move_sized(j, from, to, at, 1, places);
-            break;
+        int64_t i = chunk * CHUNK, at = j->first[chunk], stop = j->first[chunk + 1];
+        if (stop > j->limit) stop = j->limit;
+        switch (j->size * 2 + places) {
         case 2:
-            move_sized(j, from, to, at, 2, places);
+            select_sized(j, i, at, stop, 1);
+            break;
+        case 3:
+            place_sized(j, i, at, stop, 1);
             break;
         case 4:
-            move_sized(j, from, to, at, 4, places);
+            select_sized(j, i, at, stop, 2);
+            break;
+        case 5:
+            place_sized(j, i, at, stop, 2);
+            break;
+        case 8:
+            select_sized(j, i, at, stop, 4);
+            break;
+        case 9:
+            place_sized(j, i, at, stop, 4);
+            break;
+        case 16:
+            select_sized(j, i, at, stop, 8);
             break;
         default:
-            move_sized(j, from, to, at, 8, places);
+            place_sized(j, i, at, stop, 8);
             break;
         }
     }
@@ -110,24 +129,49 @@ static void place_range(void *arg, int64_t begin, int64_t end, int worker) {
 
 /* ---- nonzero: where they are ---- */
 
+static inline __attribute__((always_inline)) void nonzero_sized(const compact_job *j, int64_t i,
+                                                                int64_t at, int64_t end,
+                                                                int64_t size) {
+    const km_shape *s = j->shape;
+    int rank = s->ndim, last = rank - 1;
+    int64_t index[KM_MAX_DIMS] = {0}, rest = i;
+    for (int a = last; a >= 0; a--) {
+        index[a] = rest % s->dim[a];
+        rest /= s->dim[a];
+    }
+    if (rank == 0) return; /* there is no index to tell */
+    while (at < end) {     /* along a line of the last axis, as in select_sized */
+        for (; index[last] < s->dim[last] && at < end; i++, index[last]++) {
+            int64_t *out = (int64_t *)(void *)j->out + at * rank;
+            for (int a = 0; a < rank; a++) out[a] = index[a];
+            at += is_set(j, i, size);
+        }
+        for (int a = last; a > 0 && index[a] == s->dim[a]; a--) {
+            index[a] = 0;
+            index[a - 1]++;
+        }
+    }
+}
+
 static void nonzero_range(void *arg, int64_t begin, int64_t end, int worker) {
     const compact_job *j = arg;
-    const km_shape *s = j->shape;
     (void)worker;
     for (int64_t chunk = begin; chunk < end; chunk++) {
-        int64_t from = chunk * CHUNK, to = j->n - from < CHUNK ? j->n : from + CHUNK;
-        int64_t at = j->first[chunk], index[KM_MAX_DIMS] = {0}, rest = from;
-        for (int a = s->ndim - 1; a >= 0; a--) {
-            index[a] = rest % s->dim[a];
-            rest /= s->dim[a];
-        }
-        int64_t *out = (int64_t *)(void *)j->out + at * s->ndim;
-        for (int64_t i = from; i < to && at < j->limit; i++) {
-            if (is_set(j, i, j->size)) {
-                for (int a = 0; a < s->ndim; a++) *out++ = index[a];
-                at++;
-            }
-            for (int a = s->ndim - 1; a >= 0 && ++index[a] == s->dim[a]; a--) index[a] = 0;
+        int64_t i = chunk * CHUNK, at = j->first[chunk], stop = j->first[chunk + 1];
+        if (stop > j->limit) stop = j->limit;
+        switch (j->size) {
+        case 1:
+            nonzero_sized(j, i, at, stop, 1);
+            break;
+        case 2:
+            nonzero_sized(j, i, at, stop, 2);
+            break;
+        case 4:
+            nonzero_sized(j, i, at, stop, 4);
+            break;
+        default:
+            nonzero_sized(j, i, at, stop, 8);
+            break;
         }
     }
 }

@@ -90,6 +90,19 @@ static inline __attribute__((always_inline)) void gather_places(const gather_job
     for (int64_t k = begin % l->m, e = begin; e < end; k = 0, km_lines_next(l, &row)) {
         int64_t stop = l->m - k < end - e ? l->m : k + end - e;
         e += stop - k;
+        if (l->cols == 1) {
+            const char *x = j->x + row.x * size;
+            char *out = j->out + row.i * size;
+            for (; k < stop; k++) {
+                uint64_t id = (uint64_t)km_index_at(j->ids, wide, row.i + k * l->i_axis);
+                if (id < (uint64_t)l->n)
+                    memcpy(out + k * l->i_axis * size, x + (int64_t)id * l->x_axis * size,
+                           (size_t)size);
+                else
+                    memset(out + k * l->i_axis * size, 0, (size_t)size);
+            }
+            continue;
+        }
         for (; k < stop; k++) {
             int64_t from = row.i + k * l->i_axis;
             for (int64_t c = 0; c < l->cols; c++) {
