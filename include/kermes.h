@@ -20,6 +20,13 @@
 #ifndef KERMES_H
 #define KERMES_H
 
+/* Files are mapped. One that becomes shorter while it is in use, or that the disk cannot read, would
+ * end the process with SIGBUS; with its first mapping Kermes therefore installs a handler for that
+ * signal, once, which stays. A fault inside one of its own mappings makes the call under way fail with
+ * KM_ERR_FILE and a text that names the file. Every other SIGBUS goes to the handler that was there
+ * before, or does what it did before. A program that installs a handler of its own later should pass on
+ * what it does not know, as Kermes does. KERMES_SIGBUS=0 in the environment: no handler is installed. */
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

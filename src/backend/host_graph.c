@@ -2,6 +2,7 @@
  * pool, because every replay writes to them. */
 #include "backend/host_graph.h"
 #include "base/alloc.h"
+#include "base/guard.h"
 #include "base/progress.h"
 #include <stdlib.h>
 
@@ -179,6 +180,18 @@ void *km_host_graph_end(km_lane *lane, void *old) {
 
 /* ---- Replay ---- */
 
+/* Whether the mapped files that were read are still whole. */
+static km_status check_files(const km_host_graph *g) {
+    km_error gone = {0};
+    for (int i = 0; i < g->n_calls; i++)
+        for (int k = 0; k < g->calls[i]->c.n_in; k++) {
+            const km_tensor *t = g->calls[i]->c.in[k];
+            if (t && t->storage->drop && km_guard_check_at(t->storage->data, &gone) != KM_OK)
+                return km_fail(g->lane->ctx, gone.code, "%s", gone.text);
+        }
+    return KM_OK;
+}
+
 km_status km_host_graph_launch(void *graph) {
     km_host_graph *g = graph;
     km_ctx *ctx = g->lane->ctx;
@@ -208,6 +221,7 @@ km_status km_host_graph_launch(void *graph) {
             return km_failed(ctx) ? ctx->error.code
                                   : km_fail(ctx, s, "%s: %s", km_op_name(c.op), km_status_text(s));
     }
+    if (km_guard_broken() && check_files(g) != KM_OK) return ctx->error.code;
     ctx->draws += g->n_draws;
     ctx->kernels += (uint64_t)g->n_calls;
     if (ctx->n_step) km_step_end(ctx); /* a kernel made of others leaves their results */

@@ -6,6 +6,7 @@
 #endif
 #include "base/file.h"
 #include "base/alloc.h"
+#include "base/guard.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -49,6 +50,7 @@ km_status km_map_open(km_map *m, const char *path, km_error *err) {
         } else {
             m->data = p;
             m->size = (size_t)st.st_size;
+            m->guard = km_guard_add(p, m->size, path);
         }
     }
     close(fd);
@@ -56,8 +58,22 @@ km_status km_map_open(km_map *m, const char *path, km_error *err) {
 }
 
 void km_map_close(km_map *m) {
+    km_guard_drop(m->guard);
     if (m->data) munmap((void *)(uintptr_t)m->data, m->size);
     *m = (km_map){0};
+}
+
+km_status km_map_check(const km_map *m, km_error *err) {
+    km_error gone = {0};
+    if (km_guard_check(m->guard, &gone) == KM_OK) return KM_OK;
+    if (err) *err = gone;
+    return gone.code;
+}
+
+km_status km_map_done(km_map *m, km_status status, km_error *err) {
+    km_status gone = km_map_check(m, err);
+    km_map_close(m);
+    return gone != KM_OK ? gone : status;
 }
 
 /* ---- Writing ---- */
@@ -171,10 +187,19 @@ static km_status fail(km_writer *w, int number) {
     return km_error_set(&w->error, KM_ERR_FILE, "cannot write '%s': %s", w->path, strerror(number));
 }
 
+/* The kernel reads for us when it writes out a mapping, and says EFAULT where we would fault. */
+static bool lost_source(km_writer *w, const uint8_t *data, size_t n) {
+    km_error gone = {0};
+    if (km_guard_touch(data, n, &gone) == KM_OK) return false;
+    km_error_set(&w->error, gone.code, "cannot write '%.150s': %.340s", w->path, gone.text);
+    return true;
+}
+
 static km_status write_all(km_writer *w, const uint8_t *data, size_t n) {
     while (n > 0) {
         ssize_t done = write(w->fd, data, n < MAX_WRITE ? n : MAX_WRITE);
         if (done < 0 && errno == EINTR) continue;
+        if (done < 0 && errno == EFAULT && lost_source(w, data, n)) return w->error.code;
         if (done < 0) return fail(w, errno);
         if (done == 0) return fail(w, ENOSPC);
         data += done;

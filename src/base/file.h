@@ -8,10 +8,16 @@
 typedef struct km_map { /* a read-only mapping; all-zero when closed */
     const uint8_t *data;
     size_t size;        /* 0 is a valid size: data is then NULL */
+    int guard;          /* base/guard.h: what a file that shrinks no longer has reads as zeros */
 } km_map;
 
 km_status km_map_open(km_map *m, const char *path, km_error *err);
 void km_map_close(km_map *m);
+/* KM_OK, or the file became shorter while it was read: KM_ERR_FILE, in place of what *err said, since
+ * what was found wrong may be the zeros. Whoever keeps a mapping asks after each use. */
+km_status km_map_check(const km_map *m, km_error *err);
+/* Closes the mapping after a reader that returned `status`: that, or km_map_check's. */
+km_status km_map_done(km_map *m, km_status status, km_error *err);
 
 /* An atomic write: the bytes go to a temporary file in the same folder; commit flushes it to
  * disk, renames it over `path` and flushes the folder. Abort (or a crash) leaves `path` as it was. */

@@ -285,6 +285,8 @@ static void stop_workers(km_threads *t, int started) {
     for (int i = 1; i < started; i++) pthread_join(t->workers[i].thread, NULL);
 }
 
+static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
+
 km_threads *km_threads_new(int count) {
     if (count <= 0) count = default_count();
     if (count > MAX_THREADS) count = MAX_THREADS;
@@ -300,9 +302,11 @@ km_threads *km_threads_new(int count) {
     atomic_init(&t->quit, false);
     if (pthread_mutex_init(&t->callers, NULL) != 0) goto fail_mutex;
 
-    /* Workers take no signals: a program's handlers run in its own threads. */
+    /* Workers take no signals: a program's handlers run in its own threads. Those of faults belong to
+     * the thread that faults (base/guard.h); blocked, they would end the process without a handler. */
     sigset_t all, old;
     sigfillset(&all);
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) sigdelset(&all, faults[i]);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     int started = 1;
     for (; started < count; started++) {

@@ -151,8 +151,11 @@ km_status km_talk_load(km_talk *t, const char *path, km_error *err) {
             s = km_error_set(err, KM_ERR_FORMAT, "%.200s is no JSON: %s (line %d, column %d)", path,
                              where.text, where.line, where.column);
     }
-    km_map_close(&map);
-    if (s != KM_OK) return s;
+    s = km_map_done(&map, s, err);
+    if (s != KM_OK) {
+        json_decref(v);
+        return s;
+    }
     const char *format = json_string_value(json_object_get(v, "format"));
     json_t *messages = json_object_get(v, "messages");
     if (!format || strcmp(format, FORMAT) != 0)

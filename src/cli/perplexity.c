@@ -35,8 +35,7 @@ static km_status read_ids(const km_token *token, const char *file, km_ids *ids, 
     km_status s = km_map_open(&map, file, err);
     if (s == KM_OK)
         s = km_token_encode(token, (const char *)map.data, map.size, KM_TOKEN_PLAIN, ids, err);
-    km_map_close(&map);
-    return s;
+    return km_map_done(&map, s, err);
 }
 
 /* The beginning-of-text token, where the tokenizer puts it before every text. */

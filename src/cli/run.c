@@ -43,7 +43,7 @@ static km_status read_prompt(const settings *o, const km_cli_model *m, km_text *
     if (o->file) {
         s = km_map_open(&map, o->file, err);
         if (s == KM_OK) km_text_put(&plain, (const char *)map.data, map.size);
-        km_map_close(&map);
+        s = km_map_done(&map, s, err);
     } else {
         km_text_put(&plain, o->prompt, strlen(o->prompt));
     }

@@ -97,8 +97,9 @@ static km_grammar *parse_file(const char *path, bool schema, bool strict, km_err
     km_grammar *g = schema ? km_json_schema_grammar(text, map.size, strict, &inside)
                            : km_grammar_parse(text, map.size, &inside);
     if (!g) km_error_set(err, inside.code, "%.200s: %s", path, inside.text);
-    km_map_close(&map);
-    return g;
+    if (km_map_done(&map, KM_OK, err) == KM_OK) return g;
+    km_grammar_free(g);
+    return NULL;
 }
 
 static km_status open_grammar(km_cli_sampling *s, const km_token *token, km_error *err) {

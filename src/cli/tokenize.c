@@ -126,7 +126,9 @@ static int run_train(const settings *o, const km_args *args) {
     double start = km_now();
     km_token *t = s == KM_OK ? train(o, texts, n, &err) : NULL;
     double seconds = km_now() - start;
-    if (t) s = km_token_save(t, o->out, &err);
+    for (int i = 0; t && s == KM_OK && i < args->n_words; i++) s = km_map_check(&maps[i], &err);
+    if (t && s == KM_OK) s = km_map_check(&in.map, &err);
+    if (t && s == KM_OK) s = km_token_save(t, o->out, &err);
     int code = t && s == KM_OK ? tell_trained(o, t, bytes, seconds)
                                : km_cli_fail("tokenize: %s", err.text);
     km_token_free(t);
@@ -207,6 +209,7 @@ static int run_encode(const settings *o, const km_token *t, const source *s) {
         .threads = (int)o->common.threads};
     km_status status =
         km_token_encode_large(t, s->span.data, s->span.bytes, &options, list_ids, &l, &err);
+    if (km_map_check(&s->map, &err) != KM_OK) status = err.code;
     int code =
         status == KM_OK ? tell_ids(&l, s->span.bytes) : km_cli_fail("tokenize: %s", err.text);
     json_decref(l.ids);

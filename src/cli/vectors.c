@@ -245,8 +245,9 @@ static uint64_t *read_id_file(const char *path, int64_t wanted, int64_t *n, km_e
         }
         km_free(text);
     }
-    km_map_close(&m);
-    return ids;
+    if (km_map_done(&m, KM_OK, err) == KM_OK) return ids;
+    km_free(ids);
+    return NULL;
 }
 
 uint64_t *km_read_ids(const char *text, int64_t *n, km_error *err) {

@@ -1,6 +1,7 @@
 /* Tensors into files, from memory or piece by piece. */
 #include "format/fill.h"
 #include "base/alloc.h"
+#include "base/guard.h"
 #include "format/shown.h"
 
 km_status km_piece_open(km_piece *p, size_t most, const char *path, km_error *err) {
@@ -18,7 +19,10 @@ void km_piece_close(km_piece *p) {
 
 km_status km_put_source(km_writer *w, const km_source *s, km_piece *piece, km_error *err) {
     char text[KM_SHOWN];
-    if (s->data || s->bytes == 0) return km_writer_put(w, s->data, s->bytes);
+    if (s->data || s->bytes == 0) {
+        km_status status = km_writer_put(w, s->data, s->bytes);
+        return status == KM_OK ? km_guard_check_at(s->data, err) : status; /* may be a mapped file */
+    }
     size_t most = piece->size - piece->size % s->unit;
     for (size_t at = 0; at < s->bytes;) {
         size_t n = s->bytes - at < most ? s->bytes - at : most;

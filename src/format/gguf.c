@@ -378,9 +378,15 @@ static km_gguf *new_gguf(const char *path, km_error *err) {
     return NULL;
 }
 
+km_status km_gguf_check(const km_gguf *g, km_error *err) {
+    km_status s = KM_OK;
+    for (int i = 0; i < g->n_parts && s == KM_OK; i++) s = km_map_check(&g->parts[i].map, err);
+    return s;
+}
+
 static km_gguf *finish(km_gguf *g, km_status status, km_error *own, km_error *err) {
     if (status == KM_OK) status = index_names(g, own);
-    if (status == KM_OK) return g;
+    if (km_gguf_check(g, own) == KM_OK && status == KM_OK) return g;
     km_error_set(err, own->code, "%s", own->text);
     km_gguf_close(g);
     return NULL;
@@ -390,7 +396,7 @@ km_gguf *km_gguf_parse(const void *data, size_t bytes, const char *shown, km_err
     km_gguf *g = new_gguf(shown, err);
     if (!g) return NULL;
     km_error own = {0};
-    g->parts[0].map = (km_map){data, bytes};
+    g->parts[0].map = (km_map){.data = data, .size = bytes};
     km_status status = read_part(g, 0, &own);
     g->parts[0].map = (km_map){0}; /* not ours to unmap */
     return finish(g, status, &own, err);

@@ -84,6 +84,8 @@ km_gguf *km_gguf_open(const char *path, km_error *err);
 /* The same for one file in memory, which must stay until close. */
 km_gguf *km_gguf_parse(const void *data, size_t bytes, const char *shown, km_error *err);
 void km_gguf_close(km_gguf *g); /* NULL is fine */
+/* KM_OK, or a file became shorter while it was used (km_map_check). */
+km_status km_gguf_check(const km_gguf *g, km_error *err);
 
 int km_gguf_version(const km_gguf *g);
 size_t km_gguf_alignment(const km_gguf *g);

@@ -27,8 +27,9 @@ json_t *km_json_load(const char *path, km_error *err) {
                      "'%s' is not JSON that Kermes reads: %zu bytes are too many", path, m.size);
     else
         v = km_json_parse(m.data, m.size, path, err);
-    km_map_close(&m);
-    return v;
+    if (km_map_done(&m, KM_OK, err) == KM_OK) return v;
+    json_decref(v);
+    return NULL;
 }
 
 static const char *type_name(const json_t *v) {

@@ -354,9 +354,15 @@ static part *add_part(km_safetensors *f, const char *path, km_error *err) {
     return p;
 }
 
+static km_status check_files(const km_safetensors *f, km_error *err) {
+    km_status s = KM_OK;
+    for (int i = 0; i < f->n_parts && s == KM_OK; i++) s = km_map_check(&f->parts[i].map, err);
+    return s;
+}
+
 static km_safetensors *finish(km_safetensors *f, km_status status, km_error *own, km_error *err) {
     if (status == KM_OK) status = index_names(f, own);
-    if (status == KM_OK) return f;
+    if (check_files(f, own) == KM_OK && status == KM_OK) return f;
     km_error_set(err, own->code, "%s", own->text);
     km_safetensors_close(f);
     return NULL;
@@ -375,7 +381,7 @@ km_safetensors *km_safetensors_parse(const void *data, size_t bytes, const char 
     if (!f) return NULL;
     part *p = add_part(f, shown, &own);
     if (!p) return finish(f, own.code, &own, err);
-    p->map = (km_map){data, bytes};
+    p->map = (km_map){.data = data, .size = bytes};
     km_status status = read_part(f, &own);
     p->map = (km_map){0}; /* not ours to unmap */
     return finish(f, status, &own, err);

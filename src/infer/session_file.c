@@ -257,6 +257,5 @@ km_status km_batch_restore(km_batch *b, int s, const char *path, km_error *err) 
     if (map.size >= sizeof h) memcpy(&h, map.data, sizeof h);
     status = check(&h, b, &map, path, err);
     if (status == KM_OK) status = take(b, s, &h, map.data + sizeof h, err);
-    km_map_close(&map);
-    return status;
+    return km_map_done(&map, status, err);
 }

@@ -2,6 +2,7 @@
  * A piece is cut into runs of elements; each is brought into floats (unless it can be copied as it
  * is) and encoded. */
 #include "base/alloc.h"
+#include "base/guard.h"
 #include "model/convert_job.h"
 #include "tensor/dtype.h"
 #include "tensor/quant.h"
@@ -129,7 +130,7 @@ km_status km_convert_fill(void *user, size_t offset, void *dst, size_t bytes, km
         memcpy(dst, (const uint8_t *)w.from.data + offset, bytes);
         j->done += bytes;
         if (j->o->progress) j->o->progress(j->o->user, j->done, j->total);
-        return KM_OK;
+        n = 0;
     }
     for (int64_t at = 0; at < n && s == KM_OK; at += ROUND) {
         int64_t some = n - at < ROUND ? n - at : ROUND;
@@ -140,5 +141,5 @@ km_status km_convert_fill(void *user, size_t offset, void *dst, size_t bytes, km
         j->done += (uint64_t)km_dtype_bytes(it->dtype, some);
         if (j->o->progress) j->o->progress(j->o->user, j->done, j->total);
     }
-    return s;
+    return s == KM_OK ? km_guard_check_at(it->stored->data, err) : s;
 }

@@ -139,7 +139,10 @@ static km_status copy_file(const char *from, const char *folder, const char *nam
     km_writer *w = km_writer_open(to, err);
     if (w) {
         km_writer_put(w, m.data, m.size);
-        km_writer_commit(w, err);
+        if (km_map_check(&m, err) == KM_OK)
+            km_writer_commit(w, err);
+        else
+            km_writer_abort(w);
     }
     km_map_close(&m);
     return err->code;

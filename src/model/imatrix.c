@@ -105,6 +105,7 @@ static km_imatrix *load_gguf(const char *path, km_error *err) {
         if (is_sums(km_gguf_at(g, i)->name)) s = take_gguf(m, g, km_gguf_at(g, i), err);
     if (s == KM_OK && n == 0)
         s = km_error_set(err, KM_ERR_FORMAT, "'%s' holds no importance matrix", path);
+    if (km_gguf_check(g, err) != KM_OK) s = err->code;
     if (s == KM_OK) {
         km_gguf_int(g, "imatrix.chunk_count", 0, INT32_MAX, &m->chunks, NULL);
         km_gguf_int(g, "imatrix.chunk_size", 0, INT32_MAX, &m->chunk_size, NULL);
@@ -232,7 +233,10 @@ km_imatrix *km_imatrix_load(const char *path, km_error *err) {
     bool gguf = map.size >= 4 && memcmp(map.data, "GGUF", 4) == 0;
     cursor c = {map.data, map.data + map.size};
     km_imatrix *m = gguf ? NULL : load_dat(path, &c, err);
-    km_map_close(&map);
+    if (km_map_done(&map, KM_OK, err) != KM_OK) {
+        km_imatrix_free(m);
+        return NULL;
+    }
     return gguf ? load_gguf(path, err) : m;
 }
 

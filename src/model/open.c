@@ -204,6 +204,10 @@ km_model *km_model_over_gguf(km_ctx *ctx, km_gguf *g, const km_open_options *opt
         m = km_model_parts(ctx, &c, KM_F32, &source, s.how->split, err);
         for (km_model *part = m; part && shorter; part = part->next) part->config.context = context;
     }
+    if (m && km_gguf_check(g, err) != KM_OK) { /* the tokens' names, rotations: what is no tensor */
+        km_model_free(m);
+        m = NULL;
+    }
     km_layout_free(&s.layout);
     km_free(s.stored);
     drop(s.map);

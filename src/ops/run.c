@@ -2,6 +2,7 @@
  * the call goes to the device that holds them or, where that one has no kernel, to its fallback.
  * A fallback across memories copies operands there and results back. */
 #include "backend/host.h"
+#include "base/guard.h"
 #include "base/log.h"
 #include "base/progress.h"
 #include "ops/run.h"
@@ -168,6 +169,18 @@ static km_status run_on(km_ctx *ctx, km_device *device, const km_call *c) {
     return device->host && next->host ? run_on(ctx, next, c) : run_elsewhere(ctx, next, c);
 }
 
+/* The call, and whether the mapped files among its inputs were whole until it ended. */
+static km_status run_checked(km_ctx *ctx, km_device *device, const km_call *c) {
+    km_status s = run_on(ctx, device, c);
+    for (int i = 0; s == KM_OK && km_guard_broken() && i < c->n_in; i++) {
+        km_error gone = {0};
+        if (c->in[i] && c->in[i]->storage->drop &&
+            km_guard_check_at(c->in[i]->storage->data, &gone) != KM_OK)
+            s = km_fail(ctx, gone.code, "%s", gone.text);
+    }
+    return s;
+}
+
 km_tensor *km_to_contiguous(km_ctx *ctx, km_tensor *t) {
     if (km_is_contiguous(t)) return t;
     km_tensor *flat = km_tensor_new(ctx, t->storage->lane, "copy", t->dtype, t->shape);
@@ -178,7 +191,7 @@ km_tensor *km_to_contiguous(km_ctx *ctx, km_tensor *t) {
 km_status km_copy_into(km_ctx *ctx, km_tensor *src, km_tensor *dst) {
     static const km_params none;
     km_call c = {.op = KM_OP_COPY, .n_in = 1, .n_out = 1, .in = &src, .out = &dst, .p = &none};
-    return run_on(ctx, km_tensor_dev(dst), &c);
+    return run_checked(ctx, km_tensor_dev(dst), &c);
 }
 
 #define KM_FEW 8
@@ -221,7 +234,7 @@ km_status km_run(km_ctx *ctx, km_op op, km_tensor *const *in, int n_in, const km
         }
     }
     km_call c = {.op = op, .n_in = n_in, .n_out = n_out, .in = ptr, .out = out, .p = p};
-    if (s == KM_OK) s = run_on(ctx, km_tensor_dev(out[0]), &c);
+    if (s == KM_OK) s = run_checked(ctx, km_tensor_dev(out[0]), &c);
     if (s != KM_OK && !km_failed(ctx)) km_fail(ctx, s, "%s: %s", row->name, km_status_text(s));
     km_step_drop(ctx, mark, NULL, 0); /* copies made on the way */
     return s;

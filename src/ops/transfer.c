@@ -1,4 +1,5 @@
 /* Data in and out: host memory to tensors and back, and from device to device. */
+#include "base/guard.h"
 #include "ops/op.h"
 #include "ops/run.h"
 #include "tensor/profile.h"
@@ -30,9 +31,17 @@ static km_status changeable(km_ctx *ctx, const char *what, const km_tensor *t) {
     return KM_OK;
 }
 
+/* After reading host memory that may be a mapped file's (base/guard.h). */
+static km_status check_file(km_ctx *ctx, const void *p) {
+    km_error gone = {0};
+    if (km_guard_check_at(p, &gone) == KM_OK) return KM_OK;
+    return km_fail(ctx, gone.code, "%s", gone.text);
+}
+
 static km_status upload(km_tensor *t, const void *src) {
     km_lane *lane = t->storage->lane;
-    return lane->device->ops->upload(lane, km_tensor_ptr(t), src, bytes_of(t));
+    km_status s = lane->device->ops->upload(lane, km_tensor_ptr(t), src, bytes_of(t));
+    return s == KM_OK ? check_file(t->ctx, src) : s;
 }
 
 km_tensor *km_from_data(km_ctx *ctx, km_dtype dtype, km_shape shape, const void *data) {
@@ -59,6 +68,7 @@ km_status km_read(km_ctx *ctx, const km_tensor *t, void *dst, size_t bytes) {
     if (!flat) return ctx->error.code;
     km_lane *lane = flat->storage->lane;
     km_status s = bytes ? lane->device->ops->download(lane, dst, km_tensor_ptr(flat), bytes) : KM_OK;
+    if (s == KM_OK && t->storage->drop) s = check_file(ctx, t->storage->data);
     km_step_drop(ctx, mark, NULL, 0);
     return s;
 }

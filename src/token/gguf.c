@@ -316,6 +316,10 @@ km_token *km_token_load_gguf(const char *path, km_error *err) {
     km_gguf *g = km_gguf_open(path, err);
     if (!g) return NULL;
     km_token *t = km_token_from_gguf(g, err);
+    if (km_gguf_check(g, err) != KM_OK) {
+        km_token_free(t);
+        t = NULL;
+    }
     km_gguf_close(g);
     return t;
 }

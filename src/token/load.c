@@ -421,7 +421,10 @@ static km_token *load_json(const char *path, km_error *err) {
         km_error_set(err, KM_ERR_FORMAT, "%s: the file is empty", path);
     else
         t = km_token_parse((const char *)map.data, map.size, path, err);
-    km_map_close(&map);
+    if (km_map_done(&map, KM_OK, err) != KM_OK) {
+        km_token_free(t);
+        return NULL;
+    }
     if (!t) return NULL;
     const char *slash = strrchr(path, '/');
     km_text folder = {0};

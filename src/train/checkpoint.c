@@ -186,8 +186,7 @@ static km_status hash_file(const char *path, uint64_t *bytes, uint64_t *hash, km
     if (s != KM_OK) return s;
     *bytes = m.size;
     *hash = XXH3_64bits(m.data, m.size);
-    km_map_close(&m);
-    return KM_OK;
+    return km_map_done(&m, KM_OK, err);
 }
 
 /* The checksum of an object: of its text with the keys in order. */

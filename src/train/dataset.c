@@ -80,6 +80,7 @@ static km_status encode_files(job *j, const km_text_source *s, const km_token *t
         km_error why = {0};
         km_status status = km_token_encode_large(token, (const char *)f->text.data, f->text.size,
                                                  &how, take, j, &why);
+        if (km_map_check(&f->text, err) != KM_OK) return KM_ERR_FILE;
         if (status != KM_OK)
             return km_error_set(err, status, "cannot tokenise '%.200s': %.250s", f->path, why.text);
         /* The texts of a folder are documents; one text alone has no end inside it. */
@@ -227,6 +228,12 @@ void km_dataset_close(km_dataset *d) {
     }
     km_free(d->parts);
     *d = (km_dataset){0};
+}
+
+km_status km_dataset_check(const km_dataset *d, km_error *err) {
+    km_status s = KM_OK;
+    for (int i = 0; i < d->n && s == KM_OK; i++) s = km_map_check(&d->parts[i].tokens.map, err);
+    return s;
 }
 
 uint64_t km_dataset_hash(const km_dataset *d) {

@@ -37,6 +37,8 @@ typedef struct km_dataset_options {
 km_status km_dataset_open(km_dataset *d, const km_text_source *sources, int n,
                           const km_token *token, const km_dataset_options *options, km_error *err);
 void km_dataset_close(km_dataset *d);
+/* KM_OK, or a token file became shorter: what samples were taken since are not to be used. */
+km_status km_dataset_check(const km_dataset *d, km_error *err);
 /* A number that changes with the tokens, the split and the weights: for checkpoints. */
 uint64_t km_dataset_hash(const km_dataset *d);
 

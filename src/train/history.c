@@ -53,7 +53,7 @@ static km_status cut_back(km_train_history *h, int64_t step, km_error *err) {
         json_decref(o);
         at = stop + 1;
     }
-    km_map_close(&old);
+    s = km_map_done(&old, s, err);
     if (s == KM_OK) return km_writer_commit(w, err);
     km_writer_abort(w);
     return s;

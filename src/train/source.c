@@ -156,6 +156,7 @@ km_status km_sources_check_utf8(const km_text_source *sources, int n, km_error *
         for (int k = 0; k < sources[i].n_files; k++) {
             const km_text_file *f = &sources[i].files[k];
             size_t at = km_utf8_valid((const char *)f->text.data, f->text.size);
+            if (km_map_check(&f->text, err) != KM_OK) return KM_ERR_FILE;
             if (at == f->text.size) continue;
             int64_t line = 1;
             for (size_t b = 0; b < at; b++) line += f->text.data[b] == '\n';

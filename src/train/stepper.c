@@ -54,6 +54,12 @@ void km_stepper_close(km_stepper *p) {
 
 /* ---- Training ---- */
 
+/* Samples that a token file no longer has must teach nothing. */
+static void check_data(km_stepper *p) {
+    km_error err = {0};
+    if (km_dataset_check(p->sampler->data, &err) != KM_OK) km_ctx_fail(p->ctx, err.code, "%s", err.text);
+}
+
 /* Samples are numbered through all steps, passes and ranks, so that one rank with a batch of 2B
  * learns from what two ranks with batches of B do. */
 static void fill(km_stepper *p, int64_t step) {
@@ -66,6 +72,7 @@ static void fill(km_stepper *p, int64_t step) {
             ids += o->context;
             targets += o->context;
         }
+    check_data(p);
 }
 
 /* The whole step, from the batch in p->input to the changed parameters; may be captured. */
@@ -145,6 +152,7 @@ static int64_t fill_eval(km_stepper *p, int64_t i, int64_t windows, int64_t chos
         ids += p->o.context;
         targets += p->o.context;
     }
+    check_data(p);
     return count;
 }
 

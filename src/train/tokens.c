@@ -144,6 +144,7 @@ km_status km_tokens_open(km_tokens *t, const char *path, km_error *err) {
     *t = (km_tokens){0};
     km_status s = km_map_open(&t->map, path, err);
     if (s == KM_OK) s = check(t, path, err);
+    if (km_map_check(&t->map, err) != KM_OK) s = KM_ERR_FILE;
     if (s != KM_OK) km_tokens_close(t);
     return s;
 }

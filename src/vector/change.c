@@ -43,6 +43,7 @@ uint64_t *km_index_ids(const km_index *x, int64_t *n, km_error *err) {
         for (int64_t r = 0; status == KM_OK && r < s->rows; r++)
             if (!km_segment_is_dead(s, r)) ids[count++] = km_id_get(s->ids, r, s->id_bits);
     }
+    status = km_snapshot_intact(v, status, err);
     km_snapshot_drop(v);
     *n = count;
     if (status == KM_OK) {
@@ -87,7 +88,7 @@ static km_status note_places(const km_snapshot *v, const km_snapshot *known, loo
             if (f) f->at = (km_place){i, r};
         }
     }
-    return KM_OK;
+    return km_snapshot_intact(v, KM_OK, err);
 }
 
 static km_status look_up(const km_snapshot *v, const uint64_t *ids, int64_t n, lookup *l,
@@ -394,6 +395,7 @@ static km_status copy_rows(km_index *x, const km_index *other, const km_snapshot
                 id[n++] = km_id_get(g->ids, r, g->id_bits);
             }
         }
+    s = km_snapshot_intact(v, s, err);
     lookup l = {0};
     km_snapshot *then = km_index_rows(x);
     if (s == KM_OK) s = shift_ids(then, id, n, shift, &l, err);

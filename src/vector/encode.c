@@ -246,5 +246,5 @@ km_status km_index_restore(const km_index *x, const km_snapshot *v, km_threads *
     km_free(codes);
     km_free(cells);
     km_free(list);
-    return s;
+    return km_snapshot_intact(v, s, err);
 }

@@ -27,8 +27,8 @@ typedef struct km_segment {
     bool ranged;
     bool joining;           /* being replaced; under the lock for changes */
     int id_bits;
-    km_kmx *file;           /* what the above points into; NULL: `owned`, or those of `of` */
-    void *owned[4];         /* start, codes, ids, vectors */
+    km_kmx *file;           /* what codes, ids, vectors point into; NULL: `owned`, or those of `of` */
+    void *owned[4];         /* start, codes, ids, vectors; of a file only start */
     struct km_segment *of;  /* of a copy with its own bits: the segment whose rows it shows */
 } km_segment;
 
@@ -124,6 +124,9 @@ km_snapshot *km_index_rows(const km_index *x); /* the current one; never NULL */
 void km_snapshot_drop(km_snapshot *v);   /* NULL is fine */
 /* The same rows, where deletions that come later do not show; NULL without memory. */
 km_snapshot *km_index_frozen(km_index *x, km_error *err);
+/* After reading rows, with what came of it: that, or that a file of the index became shorter meanwhile,
+ * so that the result is not to be used. */
+km_status km_snapshot_intact(const km_snapshot *v, km_status status, km_error *err);
 int64_t km_snapshot_count(const km_snapshot *v, int64_t *dead); /* rows, the deleted among them */
 /* Room for n segments, to be filled and put in by km_index_swap. */
 km_snapshot *km_snapshot_new(int n, km_error *err);

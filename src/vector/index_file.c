@@ -60,8 +60,12 @@ static km_segment *segment_of(const km_index *x, km_kmx *f, km_error *err) {
     s->id_bits = h->id_bits;
     s->file = f;
     s->dead = dead;
-    s->start = (const uint64_t *)(const void *)km_kmx_data(f, KM_KMX_CELLS, &n);
+    /* A copy: rows are found by these, and the file may become shorter (base/guard.h). */
+    const uint8_t *cells = km_kmx_data(f, KM_KMX_CELLS, &n);
     km_status status = km_kmx_check(f, KM_KMX_CELLS, 0, n, err);
+    s->start = s->owned[0] = status == KM_OK ? km_alloc(n) : NULL;
+    if (s->owned[0]) memcpy(s->owned[0], cells, n);
+    if (status == KM_OK && !s->start) status = no_memory("", err);
     s->codes = km_kmx_data(f, KM_KMX_CODES, &n);
     s->ids = km_kmx_data(f, KM_KMX_IDS, &n);
     s->vectors = km_kmx_data(f, KM_KMX_VECTORS, &n);
@@ -475,6 +479,7 @@ km_status km_index_store(km_index *x, const char *path, bool compact, uint64_t *
     if (s == KM_OK) s = put_ids(&v, w, false, err);
     if (s == KM_OK && v.dead) s = put_ids(&v, w, true, err);
     if (s == KM_OK && x->vector_bytes) put_vectors(&v, w);
+    s = km_snapshot_intact(frozen, s, err);
     if (s == KM_OK)
         s = km_kmx_commit(w, bytes, hash, err);
     else

@@ -213,9 +213,12 @@ static km_status read_table(km_kmx *f, km_error *err) {
     return KM_OK;
 }
 
+km_status km_kmx_intact(const km_kmx *f, km_error *err) { return km_map_check(&f->map, err); }
+
 static km_kmx *open_bytes(km_kmx *f, km_error *err) {
     km_status s = read_head(f, err);
     if (s == KM_OK) s = read_table(f, err);
+    if (km_kmx_intact(f, err) != KM_OK) s = KM_ERR_FILE;
     if (s == KM_OK) {
         f->checked = km_calloc((size_t)f->n_blocks + 1, 1);
         if (f->checked) return f;
@@ -289,11 +292,13 @@ static km_status check_blocks(km_kmx *f, const part *p, uint64_t first, uint64_t
         if (atomic_load_explicit(mark, memory_order_relaxed)) continue;
         uint64_t at = b * KM_KMX_BLOCK, n = p->bytes - at;
         if (n > KM_KMX_BLOCK) n = KM_KMX_BLOCK;
-        if (XXH3_64bits(f->data + p->offset + at, (size_t)n) != u64(f->hashes + 8 * (p->first + b)))
+        if (XXH3_64bits(f->data + p->offset + at, (size_t)n) != u64(f->hashes + 8 * (p->first + b))) {
+            if (km_kmx_intact(f, err) != KM_OK) return KM_ERR_FILE;
             return km_error_set(err, KM_ERR_FORMAT,
                                 "'%s' is a damaged index: the checksum of section %s is wrong in "
                                 "bytes %" PRIu64 " to %" PRIu64 " of the file",
                                 f->shown, p->name, p->offset + at, p->offset + at + n - 1);
+        }
         atomic_store_explicit(mark, 1, memory_order_relaxed);
     }
     return KM_OK;

@@ -56,6 +56,8 @@ int km_kmx_count(const km_kmx *f); /* sections, unknown ones included */
 /* The i-th section's name, size and place; for `info`. */
 const char *km_kmx_at(const km_kmx *f, int i, uint64_t *offset, uint64_t *bytes);
 
+/* KM_OK, or the file became shorter while it was used (km_map_check): to be asked after reading. */
+km_status km_kmx_intact(const km_kmx *f, km_error *err);
 /* A section's bytes, not yet checked; NULL with *bytes 0 when it is absent or empty. */
 const uint8_t *km_kmx_data(const km_kmx *f, km_kmx_section s, size_t *bytes);
 /* Checks the blocks that hold bytes [at, at + n) of a section, if nobody has before. Thread safe. */

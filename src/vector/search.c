@@ -533,7 +533,7 @@ static km_status find(const km_index *x, const km_snapshot *v, const float *quer
     }
     for (int i = 0; i < workers; i++) seeker_close(&j.seekers[i]);
     km_free(j.seekers);
-    return status;
+    return km_snapshot_intact(v, status, err);
 }
 
 km_status km_index_find(km_index *x, const float *queries, int64_t n, int64_t k,

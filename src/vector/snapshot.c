@@ -79,6 +79,15 @@ void km_index_clear(km_index *x) {
 
 /* ---- What is in one ---- */
 
+km_status km_snapshot_intact(const km_snapshot *v, km_status status, km_error *err) {
+    for (int i = 0; i < v->n; i++) {
+        const km_segment *s = v->at[i];
+        while (s->of) s = s->of;
+        if (s->file && km_kmx_intact(s->file, err) != KM_OK) return KM_ERR_FILE;
+    }
+    return status;
+}
+
 int64_t km_snapshot_count(const km_snapshot *v, int64_t *dead) {
     int64_t rows = 0;
     *dead = 0;

@@ -108,7 +108,7 @@ static void a_mapping_shows_the_bytes(void **state) {
 
 static void an_empty_file_is_an_empty_mapping(void **state) {
     write_text(in_folder("empty"), "");
-    km_map m = {(const uint8_t *)"x", 9};
+    km_map m = {.data = (const uint8_t *)"x", .size = 9};
     assert_int_equal(km_map_open(&m, in_folder("empty"), NULL), KM_OK);
     assert_null(m.data);
     assert_int_equal(m.size, 0);
@@ -117,7 +117,7 @@ static void an_empty_file_is_an_empty_mapping(void **state) {
 
 static void assert_no_map(const char *path, km_status code, const char *why) {
     int fds = open_files();
-    km_map m = {(const uint8_t *)"x", 9};
+    km_map m = {.data = (const uint8_t *)"x", .size = 9};
     km_error err = {0};
     assert_int_equal(km_map_open(&m, path, &err), code);
     assert_int_equal(err.code, code);

@@ -4,6 +4,7 @@
 #include "backend/cuda/feed.h"
 #include "backend/cuda/lane.h"
 #include "base/alloc.h"
+#include "base/guard.h"
 
 typedef struct slot {
     const void *data; /* of the host, that is here or on its way; NULL: nothing */
@@ -117,6 +118,9 @@ static km_status load(km_lane *lane, feed *f, slot *s, weight w) {
     if (r == KM_CU_OK) r = make_room(lane, f, s, w.bytes);
     if (r == KM_CU_OK) {
         km_cuda_copy_host(lane, s->pinned, w.data, w.bytes);
+        km_error gone = {0};
+        if (km_guard_check_at(w.data, &gone) != KM_OK)
+            return km_fail(lane->ctx, gone.code, "%s", gone.text);
         r = KM_CU(event_record, s->used, km_cuda_stream(lane));
     }
     if (r == KM_CU_OK) r = KM_CU(stream_wait, f->copies, s->used, 0);
