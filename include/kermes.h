@@ -153,6 +153,14 @@ KM_API void km_ctx_allow_tf32(km_ctx *ctx, bool on);
 KM_API km_status km_ctx_set_activations(km_ctx *ctx, int bits);
 KM_API int km_ctx_activations(const km_ctx *ctx);
 
+/* The fallback rule, one for all ops: an op that its device has no kernel for, or whose kernel fails to
+ * start or finds no memory for itself, runs on the next device (cuda, then cpu, then ref); operands
+ * are copied there and results back. It is counted in km_stats and said once (km_set_log). Off, it is
+ * an error that sticks. On by default; KERMES_FALLBACK=0 in the environment when a context is made
+ * turns it off. What has no other way: results that the device has no room for, changes in place that
+ * were half done, and a GPU that is lost to the process, whose operands nobody can read. */
+KM_API void km_ctx_set_fallback(km_ctx *ctx, bool on);
+
 /* Ends a step: every temporary, the tape included, is gone; their memory is reused. */
 KM_API void km_step_end(km_ctx *ctx);
 
@@ -176,7 +184,8 @@ KM_API void km_graph_free(km_graph *graph);           /* before its context; NUL
 typedef struct km_stats {
     uint64_t steps;            /* km_step_end calls */
     uint64_t kernels;          /* kernels run */
-    uint64_t fallbacks;        /* of these, on another device for want of a kernel */
+    uint64_t fallbacks;        /* of these, on another device: km_ctx_set_fallback */
+    uint64_t failed_kernels;   /* kernels or graphs that failed and were made up for */
     uint64_t heap_allocs;      /* heap allocations by this process so far */
     uint64_t pool_hits;        /* tensor buffers reused */
     uint64_t pool_misses;      /* tensor buffers newly taken from the system or driver */

@@ -130,6 +130,7 @@ km_session *km_cli_rescue(km_cli_model *m, const km_cli_session *o, km_session *
     km_session *failed = *session;
     km_error err = {0};
     if (m->comm || strcmp(m->devices, "cpu") == 0) return NULL; /* ranks cannot move alone */
+    if (m->ctx->no_fallback) return NULL;
     size_t n = (size_t)km_session_length(failed), bytes = sizeof(int32_t) * n;
     int32_t *ids = malloc(bytes + 1);
     if (!ids) return NULL;

@@ -1,6 +1,6 @@
 /* Running one checked call: operands are brought into the form the row promises to kernels, and
- * the call goes to the device that holds them or, where that one has no kernel, to its fallback.
- * A fallback across memories copies operands there and results back. */
+ * the call goes to the device that holds them or, where that one has no kernel or the kernel fails,
+ * to its fallback. A fallback across memories copies operands there and results back. */
 #include "backend/host.h"
 #include "base/guard.h"
 #include "base/log.h"
@@ -153,20 +153,61 @@ static km_status run_timed(km_ctx *ctx, km_kernel k, const km_call *c) {
     return s;
 }
 
+/* The call changes what its outputs hold: once half done, it cannot be done again. */
+static bool in_place(const km_call *c) {
+    return c->p->accumulate || (c->op == KM_OP_MATMUL && c->p->f[1] != 0) || c->op == KM_OP_SGD ||
+           c->op == KM_OP_ADAMW || c->op == KM_OP_OPTIM_CONTROL;
+}
+
+/* Whether a call whose kernel failed can be done by another device: what it needs can still be read,
+ * and nothing has been changed that it needs. */
+static bool repeatable(const km_ctx *ctx, const km_device *device, const km_call *c, km_status s,
+                       bool untouched) {
+    if ((s != KM_ERR_GPU && s != KM_ERR_MEMORY) || !device->fallback || ctx->no_fallback) return false;
+    if (device->ops->lost && device->ops->lost(device)) return false;
+    return untouched || !in_place(c);
+}
+
+/* Says once per op and device that a kernel failed, and why. */
+static void note_failure(km_op op, const km_device *from, const km_device *to, const char *why) {
+    static atomic_uchar said[KM_OP_COUNT];
+    unsigned char bit = from->host ? 1 : 2;
+    if (atomic_fetch_or(&said[op], bit) & bit) return;
+    km_note(KM_LOG_WARN, "%s failed on %s (%s); using %s", km_op_name(op), from->name, why, to->name);
+}
+
+static km_status run_next(km_ctx *ctx, km_device *device, const km_call *c) {
+    km_device *next = device->fallback;
+    ctx->fallbacks++;
+    return device->host && next->host ? run_on(ctx, next, c) : run_elsewhere(ctx, next, c);
+}
+
 static km_status run_on(km_ctx *ctx, km_device *device, const km_call *c) {
     km_kernel k = device->backend->kernel[c->op];
+    km_dtype dtype = (c->n_in && c->in[0] ? c->in[0] : c->out[0])->dtype;
+    const km_lane *lane = c->out[0]->storage->lane;
+    uint64_t launches = lane->launches;
     km_status s = !k ? KM_ERR_UNSUPPORTED : ctx->timed ? run_timed(ctx, k, c) : run_kernel(ctx, k, c);
-    if (s != KM_ERR_UNSUPPORTED) {
+    if (s == KM_OK) {
         ctx->kernels++;
         return s;
     }
-    km_device *next = device->fallback;
-    if (!next)
-        return km_fail(ctx, KM_ERR_UNSUPPORTED, "%s: no kernel for %s", km_op_name(c->op),
-                       km_dtype_name((c->n_in && c->in[0] ? c->in[0] : c->out[0])->dtype));
-    note_fallback(c->op, device, next, (c->n_in && c->in[0] ? c->in[0] : c->out[0])->dtype);
-    ctx->fallbacks++;
-    return device->host && next->host ? run_on(ctx, next, c) : run_elsewhere(ctx, next, c);
+    if (s == KM_ERR_UNSUPPORTED && device->fallback && !ctx->no_fallback) {
+        note_fallback(c->op, device, device->fallback, dtype);
+        return run_next(ctx, device, c);
+    }
+    if (s == KM_ERR_UNSUPPORTED)
+        return km_fail(ctx, s, "%s: no kernel for %s%s%s%s", km_op_name(c->op), km_dtype_name(dtype),
+                       device->fallback ? " on " : "", device->fallback ? device->name : "",
+                       device->fallback ? ", and fallback is off" : "");
+    if (!repeatable(ctx, device, c, s, lane->launches == launches)) return s;
+    km_error why = ctx->error;
+    ctx->error = (km_error){0};
+    note_failure(c->op, device, device->fallback, why.text);
+    ctx->failed_kernels++;
+    s = run_next(ctx, device, c);
+    if (s != KM_OK) ctx->error = why; /* what was first wrong */
+    return s;
 }
 
 /* The call, and whether the mapped files among its inputs were whole until it ended. */

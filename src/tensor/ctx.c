@@ -69,6 +69,10 @@ km_status km_ctx_set_activations(km_ctx *ctx, int bits) {
 
 int km_ctx_activations(const km_ctx *ctx) { return ctx ? ctx->activations : 0; }
 
+void km_ctx_set_fallback(km_ctx *ctx, bool on) {
+    if (ctx) ctx->no_fallback = !on;
+}
+
 void km_sync(km_ctx *ctx) {
     if (!ctx) return;
     for (int i = 0; i < ctx->n_lanes; i++) ctx->lanes[i]->device->ops->sync(ctx->lanes[i]);
@@ -79,6 +83,8 @@ km_ctx *km_ctx_make(km_device *device, int threads, km_error *err) {
     if (!ctx) goto fail;
     ctx->device = device;
     ctx->activations = default_activations();
+    const char *fallback = getenv("KERMES_FALLBACK");
+    ctx->no_fallback = fallback && strcmp(fallback, "0") == 0;
     ctx->threads = km_threads_new(threads);
     if (!ctx->threads) goto fail_ctx;
     if (!km_ctx_lane(ctx, device)) {
@@ -339,6 +345,7 @@ km_stats km_ctx_stats(const km_ctx *ctx) {
     s.steps = ctx->steps;
     s.kernels = ctx->kernels;
     s.fallbacks = ctx->fallbacks;
+    s.failed_kernels = ctx->failed_kernels;
     s.heap_allocs = km_alloc_count();
     const km_mempool *p = &home(ctx)->pool;
     s.pool_hits = p->hits;

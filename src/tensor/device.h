@@ -14,6 +14,7 @@ struct km_lane {
     km_device *device;
     km_mempool pool;
     void *queue;                     /* the backend's own: stream, handles, staging */
+    uint64_t launches;               /* kernels started on it: whether a call that failed did anything */
 };
 
 /* Every call returns KM_OK or sets lane->ctx's error. Copies are ordered with kernels. */
@@ -23,6 +24,8 @@ typedef struct km_device_ops {
     km_status (*upload)(km_lane *lane, void *dst, const void *src, size_t bytes);
     km_status (*download)(km_lane *lane, void *dst, const void *src, size_t bytes); /* waits */
     km_status (*sync)(km_lane *lane);
+    /* Nothing on it can be used any more in this process. NULL: that does not happen. */
+    bool (*lost)(const km_device *device);
     /* Bytes that contexts could take now; NULL: the host's, which nobody counts. */
     size_t (*room)(km_device *device);
     /* Blocks of a weight rearranged in place, and back (km_settle); NULL: files' layout is fine. */

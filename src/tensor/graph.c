@@ -1,6 +1,7 @@
 /* Steps as graphs: run once as usual, captured the second time, replayed from then on. Devices
  * without graphs, and steps that cannot be captured, simply run each time. */
 #include "base/alloc.h"
+#include "base/log.h"
 #include "tensor/tensor.h"
 
 struct km_graph {
@@ -28,6 +29,20 @@ static km_status capture(km_graph *g, km_step_fn fn, void *user) {
     return km_ctx_status(ctx);
 }
 
+/* A graph that a GPU does not start has done nothing: the step then runs as it is. */
+static km_status replay(km_graph *g, km_step_fn fn, void *user) {
+    km_ctx *ctx = g->ctx;
+    const km_device *d = ctx->device;
+    km_status s = d->ops->graph_launch(g->captured);
+    if ((s != KM_ERR_GPU && s != KM_ERR_MEMORY) || d->host || ctx->no_fallback ||
+        (d->ops->lost && d->ops->lost(d)))
+        return s;
+    km_note(KM_LOG_WARN, "%s; the step runs without its graph", ctx->error.text);
+    ctx->error = (km_error){0};
+    ctx->failed_kernels++;
+    return plain(ctx, fn, user);
+}
+
 km_status km_graph_run(km_ctx *ctx, km_graph **graph, uint64_t key, km_step_fn fn, void *user) {
     if (km_failed(ctx)) return km_ctx_status(ctx);
     if (!graph || !fn) return km_fail(ctx, KM_ERR_NULL, "graph: a place for it and a step are needed");
@@ -50,13 +65,21 @@ km_status km_graph_run(km_ctx *ctx, km_graph **graph, uint64_t key, km_step_fn f
     if (!ops->graph_begin || ctx->uncaptured || g->refused || g->runs == 1)
         return plain(ctx, fn, user);
     if (g->runs == 2) {
-        if (capture(g, fn, user) != KM_OK) {
+        uint64_t fallbacks = ctx->fallbacks;
+        km_status s = capture(g, fn, user);
+        if (s != KM_OK && !ctx->device->host && !ctx->no_fallback && ctx->fallbacks > fallbacks) {
+            /* Work for another device cannot be captured. Nothing of the step has run yet. */
+            ctx->error = (km_error){0};
+            g->refused = true;
+            return plain(ctx, fn, user);
+        }
+        if (s != KM_OK) {
             g->runs = 0;
             return km_ctx_status(ctx);
         }
         g->refused = !g->captured; /* it ran, and will again */
     }
-    return g->captured ? ops->graph_launch(g->captured) : km_ctx_status(ctx);
+    return g->captured ? replay(g, fn, user) : km_ctx_status(ctx);
 }
 
 bool km_graph_captured(const km_graph *g) { return g && g->captured && g->runs >= 2; }

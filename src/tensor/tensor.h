@@ -72,7 +72,8 @@ struct km_ctx {
     void (*ready)(void *user, km_ctx *ctx, km_tensor *parameter); /* autograd/ready.h */
     void *ready_user;
     uint64_t seed, draws;            /* each random op takes draws++ as its stream */
-    uint64_t steps, kernels, fallbacks;
+    uint64_t steps, kernels, fallbacks, failed_kernels;
+    bool no_fallback;                /* km_ctx_set_fallback */
     bool tf32;                       /* km_ctx_allow_tf32 */
     int activations;                 /* 16 or 8: km_ctx_set_activations */
     bool uncaptured;                 /* steps have work that cannot be captured: they always run */

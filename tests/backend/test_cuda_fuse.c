@@ -374,6 +374,7 @@ static void a_captured_step_ends_with_its_last_chain(void **state) {
 }
 
 static void a_launch_that_fails_later_fails_the_context(void **state) {
+    km_ctx_set_fallback(ctx, false);
     km_tensor *y = km_neg(ctx, km_relu(ctx, a));
     assert_non_null(y);
     km_cuda_fault("launch", 0, KM_CU_INVALID_VALUE);

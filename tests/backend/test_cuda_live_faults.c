@@ -38,6 +38,7 @@ static void an_index_out_of_range_reads_zero_and_harms_nothing(void **state) {
 static void a_launch_that_fails_names_the_kernel_and_the_next_one_works(void **state) {
     (void)state;
     km_ctx *ctx = km_ctx_new(GPU, 1);
+    km_ctx_set_fallback(ctx, false);
     net n = net_open(ctx, 24);
     for (int nth = 0; nth < 12; nth++) { /* each launch of a training step in turn */
         net_feed(&n, nth);
@@ -59,6 +60,33 @@ static void a_launch_that_fails_names_the_kernel_and_the_next_one_works(void **s
     net_close(&n);
     km_ctx_free(ctx);
     assert_int_equal(gpu_held_bytes(), 0);
+}
+
+static void a_launch_that_fails_is_made_up_for_by_the_cpu(void **state) {
+    (void)state;
+    static const km_cu_result codes[] = {KM_CU_INVALID_VALUE, KM_CU_OUT_OF_MEMORY};
+    km_ctx *ctx = km_ctx_new(GPU, 2);
+    net n = net_open(ctx, 24);
+    net_feed(&n, 1);
+    net_step(ctx, &n);
+    double want = km_item(ctx, n.loss);
+    km_step_end(ctx);
+    for (int k = 0; k < 2; k++)
+        for (int nth = 0; nth < 12; nth++) {
+            km_zero_grad(ctx, n.p, 4);
+            uint64_t before = km_ctx_stats(ctx).failed_kernels;
+            km_cuda_fault("launch", nth, codes[k]);
+            net_step(ctx, &n);
+            double got = km_item(ctx, n.loss);
+            bool reached = !km_cuda_fault_armed;
+            km_cuda_fault(NULL, -1, 0);
+            assert_ok(ctx);
+            assert_true(fabs(got - want) <= 1e-4 * fabs(want));
+            assert_int_equal(km_ctx_stats(ctx).failed_kernels - before, reached);
+            km_step_end(ctx);
+        }
+    net_close(&n);
+    km_ctx_free(ctx);
 }
 
 static void a_copy_that_fails_is_told_and_the_next_one_works(void **state) {
@@ -115,6 +143,7 @@ int main(void) {
         cmocka_unit_test(operands_on_different_devices_are_named),
         cmocka_unit_test(an_index_out_of_range_reads_zero_and_harms_nothing),
         cmocka_unit_test(a_launch_that_fails_names_the_kernel_and_the_next_one_works),
+        cmocka_unit_test(a_launch_that_fails_is_made_up_for_by_the_cpu),
         cmocka_unit_test(a_copy_that_fails_is_told_and_the_next_one_works),
         cmocka_unit_test(a_kernel_that_goes_astray_loses_the_gpu_and_nothing_else),
     };

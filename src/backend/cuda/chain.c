@@ -6,7 +6,9 @@
 #include "backend/cuda/chain.h"
 #include "backend/cuda/kernels/map_list.h"
 #include "backend/cuda/lane.h"
+#include "backend/cuda/on_host.h"
 #include "backend/cuda/walker.h"
+#include "base/log.h"
 
 static const bool may_join[KM_OP_COUNT] = {
 #define ROW(OP, name, expression) [KM_OP_##OP] = true,
@@ -152,6 +154,38 @@ static int program(const km_lane *lane, const km_cuda_chain *c, km_chain_args *a
     return places;
 }
 
+/* An op that was held back, by itself; by the CPU where its kernel does not start. */
+static km_status run_held(km_lane *lane, const km_cuda_link *held) {
+    static const km_dtype types[] = {KM_F32, KM_F16, KM_BF16};
+    km_cuda_link l = *held;
+    bool sound = !km_failed(lane->ctx);
+    km_status s = launch_alone(lane, &l);
+    if (s == KM_OK || !sound) return s;
+    km_params p = {.f = {l.args.f0, l.args.f1}};
+    km_dtype d = types[l.slot];
+    const km_cuda_operand in[] = {{(void *)(uintptr_t)l.args.a, d, KM_SHAPE(l.args.n)},
+                                  {(void *)(uintptr_t)l.args.b, d, KM_SHAPE(l.args.n)}},
+                          out = {l.args.out, d, KM_SHAPE(l.args.n)};
+    return km_cuda_on_host(lane, s, l.op, &p, in, l.args.b ? 2 : 1, &out, 1);
+}
+
+/* The fallback of a chain whose kernel does not start: its ops one by one, all results stored, which
+ * is what would have happened had none been held back. */
+static km_status run_apart(km_lane *lane, int n, km_status s) {
+    km_ctx *ctx = lane->ctx;
+    static atomic_bool said;
+    if (ctx->no_fallback || atomic_load(&km_cuda_dev_of(lane)->lost)) return s;
+    if (!atomic_exchange(&said, true))
+        km_note(KM_LOG_WARN, "a chain of ops failed (%s); they run one by one", ctx->error.text);
+    ctx->error = (km_error){0};
+    ctx->fallbacks++;
+    ctx->failed_kernels++;
+    s = KM_OK;
+    for (int i = 0; i < n && s == KM_OK; i++)
+        s = run_held(lane, &km_cuda_queue_of(lane)->chain.link[i]);
+    return s;
+}
+
 km_status km_cuda_chain_flush(km_lane *lane) {
     km_cuda_queue *q = km_cuda_queue_of(lane);
     km_chain_args args;
@@ -160,12 +194,14 @@ km_status km_cuda_chain_flush(km_lane *lane) {
     if (q->chain.n > 1) places = program(lane, &q->chain, &args, &only);
     int n = q->chain.n;
     q->chain.n = q->chain.n_in = 0; /* launching asks for the stream, and comes here again */
-    if (only >= 0) return launch_alone(lane, &q->chain.link[only]);
+    if (only >= 0) return run_held(lane, &q->chain.link[only]);
     q->chain.ops += (uint64_t)n;
     q->chain.kernels++;
     int slot = q->chain.link[0].slot;
     int64_t per = slot == 0 ? 4 : 8;
     km_cuda_grid g = km_cuda_grid_for(lane, km_cuda_ceil(args.n, per), 1);
-    return km_cuda_launch1(lane, &kernels[slot], g.blocks, g.threads,
-                           (unsigned)places * g.threads.x * 16, &args);
+    bool sound = !km_failed(lane->ctx);
+    km_status s = km_cuda_launch1(lane, &kernels[slot], g.blocks, g.threads,
+                                  (unsigned)places * g.threads.x * 16, &args);
+    return s == KM_OK || !sound ? s : run_apart(lane, n, s);
 }

@@ -388,6 +388,7 @@ km_status km_cublas_gemm(km_lane *lane, const km_cuda_gemm *g) {
         if (p->workspace && !(workspace = km_cuda_scratch(lane, p->workspace, &cap)))
             s = lane->ctx->error.code;
         int status = s == KM_OK ? launch(dev, lane, p, g, g->out, workspace) : KM_LT_OK;
+        if (s == KM_OK && status == KM_LT_OK) lane->launches++;
         if (status == KM_LT_UNSUPPORTED || status == KM_LT_INVALID || status == KM_LT_ARCH) {
             plan_clear(p); /* a promise it does not keep */
             s = KM_ERR_UNSUPPORTED;

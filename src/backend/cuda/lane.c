@@ -254,6 +254,10 @@ static size_t room(km_device *device) {
     return left < allowed ? left : allowed;
 }
 
+static bool lost(const km_device *device) {
+    return atomic_load(&((const km_cuda_dev *)device->impl)->lost);
+}
+
 static void *graph_end(km_lane *lane, void *old) { return km_cuda_graph_end(lane, old); }
 static km_status graph_launch(void *graph) { return km_cuda_graph_launch(graph); }
 static void graph_free(void *graph) { km_cuda_graph_free(graph); }
@@ -265,6 +269,7 @@ const km_device_ops km_cuda_device_ops = {.open = lane_open,
                                           .settle = km_cuda_settle,
                                           .unsettle = km_cuda_unsettle,
                                           .sync = km_cuda_sync,
+                                          .lost = lost,
                                           .room = room,
                                           .lend = km_cuda_feed_lend,
                                           .graph_begin = km_cuda_graph_begin,

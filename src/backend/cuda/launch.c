@@ -110,7 +110,9 @@ km_status km_cuda_launch_with(km_lane *lane, km_cuda_kernel *k, km_dim grid, km_
                                       .n_attrs = n};
         r = KM_CU(launch_ex, &config, f, params, NULL);
     }
-    return r == KM_CU_OK ? KM_OK : km_cuda_fail(lane, r, k->name);
+    if (r != KM_CU_OK) return km_cuda_fail(lane, r, k->name);
+    lane->launches++;
+    return KM_OK;
 }
 
 int km_cuda_occupancy(km_lane *lane, km_cuda_kernel *k, int threads, unsigned shared) {

@@ -1,6 +1,7 @@
 /* layer_norm, rms_norm, their fused forms and gradients on the GPU. */
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/lane.h"
+#include "backend/cuda/on_host.h"
 #include "backend/cuda/row_team.h"
 #include "backend/cuda/wide_rows.h"
 
@@ -41,8 +42,23 @@ km_status km_cuda_held_flush(km_lane *lane) {
     km_cuda_held_norm *held = &km_cuda_queue_of(lane)->held;
     if (!held->on) return KM_OK;
     held->on = false;
-    return km_cuda_launch_rows(lane, norm, km_cuda_slot(KM_F32), 4, held->a.rows, held->a.n, true,
-                               &held->a);
+    km_norm_args a = held->a;
+    bool sound = !km_failed(lane->ctx);
+    km_status s =
+        km_cuda_launch_rows(lane, norm, km_cuda_slot(KM_F32), 4, a.rows, a.n, true, &a);
+    if (s == KM_OK || !sound) return s;
+    km_params p = {.f = {a.eps}};
+    km_shape rows = KM_SHAPE(a.rows, a.n), row = KM_SHAPE(a.n), stats = KM_SHAPE(a.rows);
+    bool fused = a.residual != NULL;
+    const km_cuda_operand in[] = {{(void *)(uintptr_t)a.x, KM_F32, rows},
+                                  {(void *)(uintptr_t)(fused ? a.residual : a.w), KM_F32,
+                                   fused ? rows : row},
+                                  {(void *)(uintptr_t)a.w, KM_F32, row}};
+    const km_cuda_operand out[] = {{a.y, KM_F32, rows},
+                                   {fused ? a.sum : a.rstd, KM_F32, fused ? rows : stats},
+                                   {a.rstd, KM_F32, stats}};
+    return km_cuda_on_host(lane, s, fused ? KM_OP_ADD_RMS_NORM : KM_OP_RMS_NORM, &p, in, 2 + fused,
+                           out, 2 + fused);
 }
 
 static bool apart(const void *p, size_t p_bytes, const void *q, size_t q_bytes) {

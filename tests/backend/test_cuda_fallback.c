@@ -1,0 +1,217 @@
+/* Kernels that fail on a GPU: the op goes to the CPU, is counted and said once, whichever launch it
+ * was, held back or not; with fallback off the error sticks. A made-up driver runs the kernels. */
+#include "fake_cuda.h"
+
+#include "backend/backend.h"
+#include <math.h>
+
+static float value(int op, float a, float b) {
+    return op == KM_OP_ADD ? a + b : op == KM_OP_MUL ? a * b : op == KM_OP_NEG ? -a
+           : op == KM_OP_RELU ? fmaxf(a, 0) : NAN;
+}
+
+static int op_named(const char *kernel) { /* unary_relu_f32 */
+    char name[40];
+    snprintf(name, sizeof name, "%s", strchr(kernel, '_') + 1);
+    name[strlen(name) - 4] = 0;
+    for (int op = 0; op < KM_OP_COUNT; op++)
+        if (strcmp(km_op_name((km_op)op), name) == 0) return op;
+    fail_msg("no op for kernel %s", kernel);
+    return -1;
+}
+
+static void run_kernel(const fake_launch *w) {
+    if (fake_named(w, "chain_")) {
+        const km_chain_args *p = (const km_chain_args *)w->args;
+        for (int64_t i = 0; i < p->n; i++) {
+            float place[KM_CHAIN_INPUTS + KM_CHAIN_STEPS], last = 0;
+            for (int k = 0; k < p->n_in; k++) place[k] = ((const float *)p->in[k])[i];
+            for (int k = 0; k < p->n_steps; k++) {
+                const km_chain_step *s = &p->step[k];
+                last = value(s->op, s->a == KM_CHAIN_LAST ? last : place[s->a],
+                             s->b == KM_CHAIN_LAST ? last : place[s->b]);
+                if (s->keep != KM_CHAIN_LAST) place[s->keep] = last;
+                if (s->out) ((float *)s->out)[i] = last;
+            }
+        }
+    } else if (fake_named(w, "unary_") || fake_named(w, "binary_")) {
+        const km_map_args *p = (const km_map_args *)w->args;
+        int op = op_named(w->kernel);
+        for (int64_t i = 0; i < p->n; i++)
+            ((float *)p->out)[i] =
+                value(op, ((const float *)p->a)[i], p->b ? ((const float *)p->b)[i] : 0);
+    }
+}
+
+#define N 37
+
+static km_ctx *ctx;
+static char noted[2000];
+
+static void note(void *user, km_log_level level, const char *line) {
+    strncat(noted, line, sizeof noted - strlen(noted) - 2);
+    strcat(noted, "\n");
+}
+
+static int open_ctx(void **state) {
+    fake_open(state);
+    fake.other = run_kernel;
+    ctx = km_ctx_new("cuda:0", 2);
+    noted[0] = 0;
+    km_set_log(note, NULL);
+    return ctx ? 0 : -1;
+}
+
+static int close_ctx(void **state) {
+    km_cuda_fault(NULL, -1, 0);
+    km_set_log(NULL, NULL);
+    km_ctx_free(ctx);
+    return fake_close(state);
+}
+#define TEST(test) cmocka_unit_test_setup_teardown(test, open_ctx, close_ctx)
+
+static km_tensor *some(float from) {
+    float v[N];
+    for (int i = 0; i < N; i++) v[i] = from + (float)i;
+    return km_from_data(ctx, KM_F32, KM_SHAPE(N), v);
+}
+
+/* relu(a + b) * -a, a copy of what is between, and a fill: chains, single ops and plain launches. */
+static bool right(void) {
+    km_tensor *a = some(-20), *b = some(3), *sum = km_add(ctx, a, b);
+    km_tensor *kept = km_copy(ctx, sum), *two = km_full(ctx, KM_F32, KM_SHAPE(N), 2);
+    km_tensor *y = km_mul(ctx, km_relu(ctx, sum), km_neg(ctx, a));
+    km_tensor *z = km_mul(ctx, y, two);
+    float got[2][N];
+    bool ok = km_read(ctx, z, got[0], sizeof got[0]) == KM_OK &&
+              km_read(ctx, kept, got[1], sizeof got[1]) == KM_OK;
+    for (int i = 0; i < N && ok; i++) {
+        float x = -20 + (float)i, s = x + 3 + (float)i;
+        ok = got[0][i] == fmaxf(s, 0) * -x * 2 && got[1][i] == s;
+    }
+    km_step_end(ctx);
+    return ok;
+}
+
+static void any_launch_may_fail_and_the_answer_is_right(void **state) {
+    static const km_cu_result codes[] = {KM_CU_INVALID_VALUE, KM_CU_OUT_OF_MEMORY};
+    assert_true(right());
+    assert_int_equal(km_ctx_stats(ctx).fallbacks, 0);
+    for (int k = 0; k < 2; k++) {
+        int nth = 0;
+        for (; nth < 40; nth++) {
+            km_stats before = km_ctx_stats(ctx);
+            km_cuda_fault("launch", nth, codes[k]);
+            bool ok = right(), reached = !km_cuda_fault_armed;
+            km_cuda_fault(NULL, -1, 0);
+            if (!ok) fail_msg("launch %d: %s", nth, km_ctx_error(ctx));
+            km_stats after = km_ctx_stats(ctx);
+            assert_int_equal(after.failed_kernels - before.failed_kernels, reached);
+            assert_int_equal(after.fallbacks - before.fallbacks, reached);
+            if (!reached) break;
+        }
+        assert_true(nth >= 4 && nth < 40);
+    }
+    const char *said = strstr(noted, "failed on cuda:0 (cuda:0: ");
+    assert_non_null(said);
+    assert_non_null(strstr(said, "; using cpu\n"));
+    for (char *line = noted, *end; (end = strchr(line, '\n')); line = end + 1) { /* each once */
+        *end = 0;
+        assert_null(strstr(end + 1, line));
+    }
+}
+
+static void a_kernel_that_always_fails_goes_to_the_cpu_each_time(void **state) {
+    for (int i = 0; i < 3; i++) {
+        km_tensor *t = km_full(ctx, KM_F32, KM_SHAPE(N), i);
+        km_cuda_fault("launch", 0, KM_CU_INVALID_VALUE);
+        km_tensor *y = km_copy(ctx, km_add_scalar(ctx, t, 1));
+        float v[N];
+        assert_int_equal(km_read(ctx, y, v, sizeof v), KM_OK);
+        assert_true(v[0] == (float)i + 1 && v[N - 1] == (float)i + 1);
+        assert_string_equal(km_tensor_device(y), "cuda:0");
+    }
+    assert_int_equal(km_ctx_stats(ctx).failed_kernels, 3);
+}
+
+static void with_fallback_off_the_error_sticks_and_says_why(void **state) {
+    km_ctx_set_fallback(ctx, false);
+    assert_true(right());
+    km_cuda_fault("launch", 0, KM_CU_INVALID_VALUE);
+    assert_null(km_full(ctx, KM_F32, KM_SHAPE(N), 2));
+    assert_int_equal(km_ctx_status(ctx), KM_ERR_GPU);
+    assert_non_null(strstr(km_ctx_error(ctx), "cuda:0: fill_bytes: "));
+    km_ctx_clear_error(ctx);
+    assert_int_equal(km_ctx_stats(ctx).failed_kernels, 0);
+    /* A kernel that is missing is the same rule. */
+    km_tensor *d = km_full(ctx, KM_F64, KM_SHAPE(2), 1);
+    assert_null(km_exp(ctx, d));
+    assert_string_equal(km_ctx_error(ctx), "exp: no kernel for f64 on cuda:0, and fallback is off");
+    km_ctx_clear_error(ctx);
+    km_ctx_set_fallback(ctx, true);
+    assert_non_null(km_exp(ctx, d));
+}
+
+static void the_environment_turns_it_off(void **state) {
+    setenv("KERMES_FALLBACK", "0", 1);
+    km_ctx *other = km_ctx_new("cpu", 1);
+    unsetenv("KERMES_FALLBACK");
+    assert_null(km_exp(other, km_full(other, KM_F64, KM_SHAPE(2), 1)));
+    assert_non_null(strstr(km_ctx_error(other), "fallback is off"));
+    km_ctx_free(other);
+}
+
+static void a_gpu_that_is_lost_is_an_error_all_the_same(void **state) {
+    km_tensor *t = km_full(ctx, KM_F32, KM_SHAPE(N), 2);
+    km_cuda_fault("launch", 0, KM_CU_ILLEGAL_ADDRESS);
+    km_copy(ctx, t);
+    km_sync(ctx);
+    assert_int_equal(km_ctx_status(ctx), KM_ERR_GPU);
+    assert_int_equal(km_ctx_stats(ctx).failed_kernels, 0);
+}
+
+static km_tensor *in, *out;
+
+static void step(km_ctx *c, void *user) {
+    km_assign(c, out, km_mul(c, km_add(c, in, in), km_full(c, KM_F32, KM_SHAPE(N), 2)));
+}
+
+/* A launch of the capture, and the graph's own. */
+static void a_step_that_is_captured_falls_back_too(void **state) {
+    static const char *const calls[] = {"launch", "graph_launch"};
+    in = km_keep(ctx, some(1));
+    out = km_keep(ctx, some(0));
+    km_step_end(ctx);
+    for (int k = 0; k < 2; k++)
+        for (int run = 0; run < 5; run++) {
+            static km_graph *g;
+            uint64_t before = km_ctx_stats(ctx).failed_kernels;
+            float v[N];
+            km_cuda_fault(calls[k], 0, KM_CU_INVALID_VALUE);
+            km_graph_run(ctx, &g, (uint64_t)k + 1, step, NULL);
+            bool reached = !km_cuda_fault_armed;
+            km_cuda_fault(NULL, -1, 0);
+            assert_int_equal(km_read(ctx, out, v, sizeof v), KM_OK);
+            assert_true(v[0] == 4 && v[2] == 12);
+            assert_int_equal(km_ctx_stats(ctx).failed_kernels > before, reached);
+            km_assign(ctx, out, in);
+            if (k == 1 && run == 4) {
+                km_graph_free(g);
+                g = NULL;
+            }
+        }
+    km_release(in);
+    km_release(out);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(any_launch_may_fail_and_the_answer_is_right),
+        TEST(a_kernel_that_always_fails_goes_to_the_cpu_each_time),
+        TEST(with_fallback_off_the_error_sticks_and_says_why),
+        TEST(the_environment_turns_it_off),
+        TEST(a_step_that_is_captured_falls_back_too),
+        TEST(a_gpu_that_is_lost_is_an_error_all_the_same),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
