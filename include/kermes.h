@@ -253,6 +253,17 @@ KM_API double km_item(km_ctx *ctx, const km_tensor *t);
 /* The elements in place, for a contiguous tensor in host memory; NULL otherwise (no error). */
 KM_API void *km_tensor_data(km_tensor *t);
 
+/* For kernels of one's own (km_custom, examples/custom_gpu.c). The elements where they are, of a
+ * contiguous tensor on any device: on a GPU a CUdeviceptr, valid as long as the tensor. NULL where they
+ * cannot be reached so (strided, freed, weights that stay in the host's memory). Only tensors that the
+ * caller has just made may be written to. */
+KM_API void *km_tensor_device_data(km_tensor *t);
+/* The CUstream that the context's work is put on, with the GPU's CUcontext current in this thread; NULL
+ * on the host. Everything asked for so far is on it, and what is launched on it comes before all that
+ * is asked for later, so nothing needs to wait. Ask right before launching: some ops are held back
+ * until somebody does. Inside km_graph_run launches are captured with the rest. */
+KM_API void *km_ctx_stream(km_ctx *ctx);
+
 /* A lasting handle on t's data, off the tape; the caller owns it. t itself stays a temporary. */
 KM_API km_tensor *km_keep(km_ctx *ctx, km_tensor *t);
 KM_API void km_release(km_tensor *kept);                     /* NULL is fine; its gradient goes too */
@@ -475,8 +486,9 @@ KM_API km_status km_sgd_step(km_ctx *ctx, km_tensor *const *parameters, km_tenso
 KM_API km_status km_adamw_step(km_ctx *ctx, km_tensor *const *parameters, km_tensor *const *m,
                                km_tensor *const *v, int n, const km_adamw *how);
 
-/* An op of the user's own. `forward` makes the output from other km_ calls or from host data;
- * `backward` gets the output's gradient and fills grads[i] (NULL: none) for the inputs. Both work
+/* An op of the user's own. `forward` makes the output from other km_ calls, from host data, or on a GPU
+ * with a kernel of its own (km_tensor_device_data, km_ctx_stream), which may be run into a tensor that
+ * km_zeros made; `backward` gets the output's gradient and fills grads[i] (NULL: none) for the inputs. Both work
  * with recording off. `name` and `user` must outlive the step. */
 typedef struct km_custom_op {
     const char *name;

@@ -73,6 +73,12 @@ void km_ctx_set_fallback(km_ctx *ctx, bool on) {
     if (ctx) ctx->no_fallback = !on;
 }
 
+void *km_ctx_stream(km_ctx *ctx) {
+    if (km_failed(ctx) || !ctx->device->ops->stream) return NULL;
+    void *stream = ctx->device->ops->stream(ctx->lanes[0]);
+    return km_failed(ctx) ? NULL : stream;
+}
+
 void km_sync(km_ctx *ctx) {
     if (!ctx) return;
     for (int i = 0; i < ctx->n_lanes; i++) ctx->lanes[i]->device->ops->sync(ctx->lanes[i]);

@@ -24,6 +24,8 @@ typedef struct km_device_ops {
     km_status (*upload)(km_lane *lane, void *dst, const void *src, size_t bytes);
     km_status (*download)(km_lane *lane, void *dst, const void *src, size_t bytes); /* waits */
     km_status (*sync)(km_lane *lane);
+    /* What kernels are put on, with all that was held back already there; NULL: no such thing. */
+    void *(*stream)(km_lane *lane);
     /* Nothing on it can be used any more in this process. NULL: that does not happen. */
     bool (*lost)(const km_device *device);
     /* Bytes that contexts could take now; NULL: the host's, which nobody counts. */

@@ -24,6 +24,15 @@ void *km_tensor_data(km_tensor *t) {
     return km_tensor_ptr(t);
 }
 
+void *km_tensor_device_data(km_tensor *t) {
+    if (!t || !t->storage || !t->storage->data || km_failed(t->ctx) || !km_is_contiguous(t)) return NULL;
+    const km_device *d = km_tensor_dev(t);
+    if (d->host) return km_tensor_ptr(t);
+    if (t->storage->drop || km_unsettle(t->ctx, t) != KM_OK) return NULL; /* the host's; or in the way */
+    if (d->ops->stream) d->ops->stream(t->storage->lane); /* what makes it may have been held back */
+    return km_failed(t->ctx) ? NULL : km_tensor_ptr(t);
+}
+
 km_tensor *km_keep(km_ctx *ctx, km_tensor *t) {
     if (km_failed(ctx)) return NULL;
     if (!t || !t->storage || !t->storage->data) {

@@ -254,6 +254,10 @@ static size_t room(km_device *device) {
     return left < allowed ? left : allowed;
 }
 
+static void *user_stream(km_lane *lane) {
+    return km_cuda_ready(lane) == KM_OK ? (void *)km_cuda_stream(lane) : NULL;
+}
+
 static bool lost(const km_device *device) {
     return atomic_load(&((const km_cuda_dev *)device->impl)->lost);
 }
@@ -269,6 +273,7 @@ const km_device_ops km_cuda_device_ops = {.open = lane_open,
                                           .settle = km_cuda_settle,
                                           .unsettle = km_cuda_unsettle,
                                           .sync = km_cuda_sync,
+                                          .stream = user_stream,
                                           .lost = lost,
                                           .room = room,
                                           .lend = km_cuda_feed_lend,
