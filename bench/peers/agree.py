@@ -12,7 +12,8 @@ Usage: bench/peers/agree.py -m MODEL.gguf [--text FILE [--last BYTES]] [--kermes
 
 llama.cpp runs as llama-cpp-python runs it by default, without flash attention.
 
-Inputs of products are rounded to 8 bits, and a sum that differs in its last bit sooner or later
+Kermes runs with --activations 8 here, as llama.cpp does: what it says by itself is nearer to the model
+than to llama.cpp (divergence.py). Inputs of products are then rounded to 8 bits, and a sum that differs in its last bit sooner or later
 rounds the other way; from there on the difference is as large as the rounding itself. So llama.cpp
 is compared with itself, too: with flash attention, and (--other-build: a folder with its libraries)
 compiled for another processor. No two programs that do not add in the same order can be nearer to
@@ -56,7 +57,8 @@ def peer(o, text):
 
 def ours(o, prompt):
     line = [o.kermes, "run", "-m", o.model, "-n", str(o.tokens), "--temperature", "0", "--json",
-            "--threads", str(o.threads), "--context", "1024", "--device", o.device]
+            "--threads", str(o.threads), "--context", "1024", "--device", o.device,
+            "--activations", "8"]
     if isinstance(prompt, dict):
         line += ["--chat", "--prompt", prompt["chat"]]
         line += ["--system", prompt["system"]] if "system" in prompt else []
@@ -142,7 +144,7 @@ def main():
         if text:
             mine = call([o.kermes, "perplexity", "-m", o.model, "--file", text, "--context",
                          str(o.context), "--json", "--threads", str(o.threads), "--device",
-                         o.device])
+                         o.device, "--activations", "8"])
             p, q = mine["perplexity"], theirs["perplexity"]["perplexity"]
             result["perplexity"] = {
                 "bytes": os.path.getsize(text), "context": o.context, "tokens": mine["tokens"],
