@@ -542,7 +542,8 @@ typedef struct km_index_options {
     /* How small; at most one of the three is set. */
     double bytes;             /* of a vector's code */
     double ratio;             /* bytes of the vectors over those of the whole index */
-    double recall;            /* the smallest code whose recall@10 on a sample is that, below 1 */
+    double recall;            /* the smallest code that finds so much of the ten nearest, below 1 */
+    const char *queries;      /* a file to measure recall with; NULL: vectors of the set, held out */
     km_index_vectors rerank;  /* keeps vectors beside the codes, for exact re-ranking */
     uint64_t seed;
     size_t memory;            /* what building from a file may take, in bytes; 0: 2 GiB */

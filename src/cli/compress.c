@@ -18,7 +18,7 @@
 typedef struct line { /* the command line */
     km_common common;
     km_input_line input;
-    const char *out, *anchors, *metric, *mode, *rerank, *ids;
+    const char *out, *anchors, *metric, *mode, *rerank, *ids, *queries;
     double bytes, ratio, recall;
     int64_t seed;
     km_sizes memory;
@@ -61,6 +61,7 @@ static bool parse_options(const line *l, km_index_options *o, km_error *err) {
                             .bytes = l->bytes,
                             .ratio = l->ratio,
                             .recall = l->recall,
+                            .queries = l->queries,
                             .seed = (uint64_t)l->seed,
                             .memory = l->memory.n ? (size_t)l->memory.value[0] : 0,
                             .skip_bad = l->skip_bad,
@@ -82,7 +83,7 @@ static bool parse_options(const line *l, km_index_options *o, km_error *err) {
 }
 
 static json_t *report(const line *l, const char *in, const km_made *m, double raw, double seconds) {
-    return json_pack("{s:s, s:o, s:o, s:I, s:I, s:I, s:I, s:i, s:o, s:o, s:o, s:I, s:o, s:o, s:o, "
+    json_t *o = json_pack("{s:s, s:o, s:o, s:I, s:I, s:I, s:I, s:i, s:o, s:o, s:o, s:I, s:o, s:o, s:o, "
                      "s:i, s:s, s:s, s:o}",
                      "kermes", km_version(), "in", km_json_text(in), "out", km_json_text(l->out),
                      "vectors", (json_int_t)m->rows, "skipped", (json_int_t)m->skipped, "dim",
@@ -91,8 +92,14 @@ static json_t *report(const line *l, const char *in, const km_made *m, double ra
                      km_json_number(m->bytes / (double)m->rows, 7), "ratio",
                      km_json_number(raw / m->bytes, 6), "code_bytes", (json_int_t)m->code_bytes,
                      "energy", km_json_number(m->energy, 9), "mse", km_json_number(m->mse, 9),
-                     "sample_recall@10", km_json_number(m->recall, 6), "rounds", m->rounds,
+                     "recall@10", km_json_number(m->recall.recall, 6), "rounds", m->rounds,
                      "metric", l->metric, "mode", l->mode, "seconds", km_json_number(seconds, 5));
+    if (!isnan(m->recall.recall)) {
+        json_object_set_new(o, "recall_queries", json_integer(m->recall.queries));
+        json_object_set_new(o, "recall_interval", json_pack("[o, o]", km_json_number(m->recall.low, 6),
+                                                            km_json_number(m->recall.high, 6)));
+    }
+    return o;
 }
 
 static void print_made(const line *l, const km_made *m, double raw, double seconds) {
@@ -106,8 +113,10 @@ static void print_made(const line *l, const km_made *m, double raw, double secon
     if (m->parts > 1) printf(", in %d parts", m->parts);
     printf("\n  %-10s %s, %.1f bytes a vector all counted, %.1f times smaller\n", "size",
            km_format_bytes(a, m->bytes), m->bytes / (double)m->rows, raw / m->bytes);
-    if (!isnan(m->recall))
-        printf("  %-10s %.3f on a sample ('kermes recall' measures all)\n", "recall@10", m->recall);
+    if (!isnan(m->recall.recall))
+        printf("  %-10s %.3f (95%%: %.3f to %.3f), %lld %s against all\n", "recall@10", m->recall.recall,
+               m->recall.low, m->recall.high, (long long)m->recall.queries,
+               l->queries ? "queries" : "held-out vectors");
     printf("  %-10s %s a vector, %s without codes\n", "error", km_format_number(a, m->mse),
            km_format_number(b, m->energy));
     if (m->skipped)
@@ -182,7 +191,9 @@ int km_command_compress(int argc, char **argv) {
         {"ratio", KM_OPTION_NUMBER, "R", &l.ratio, 1, 10000,
          "an index R times smaller than the vectors, everything counted"},
         {"recall", KM_OPTION_NUMBER, "X", &l.recall, 0.01, 0.999,
-         "the smallest codes that reach recall@10 of X on a sample"},
+         "the smallest codes that reach recall@10 of X against all vectors"},
+        {"queries", KM_OPTION_TEXT, "FILE", &l.queries, 0, 0,
+         "measure recall with these (default: 1,000 of the vectors, held out)"},
         {"mode", KM_OPTION_TEXT, "M", &l.mode, 0, 0,
          "fast (default), dense (best recall for the bytes), or anchors-only"},
         {"metric", KM_OPTION_TEXT, "M", &l.metric, 0, 0,

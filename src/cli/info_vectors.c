@@ -95,7 +95,7 @@ void km_info_print_index(const json_t *x) {
     if (json_is_number(json_object_get(m, "mse")))
         printf(", mse %s", km_format_number(a, number(m, "mse")));
     if (json_is_number(json_object_get(m, "recall@10")))
-        printf(", recall@10 %.3f on a sample", number(m, "recall@10"));
+        printf(", recall@10 %.3f", number(m, "recall@10"));
     printf("\n  %-11s next %.0f\n", "ids", number(x, "next_id"));
     size_t i;
     json_t *s;

@@ -18,6 +18,18 @@ static km_status missing(const char *call) {
     return told(KM_ERR_NULL, &err);
 }
 
+/* What the recall asked for is tried on: held-out vectors, and those near them. */
+static km_heldout *neighbours(km_ctx *ctx, const float *x, int64_t n, int64_t dim,
+                              const km_index_options *o, km_crowd *crowd, km_error *err) {
+    enum { CROWD = 64 };
+    km_input *in = km_input_memory(x, n, dim, err);
+    km_heldout *h =
+        in ? km_heldout_new(ctx, in, NULL, o->metric, KM_HELDOUT_QUERIES, CROWD, err) : NULL;
+    if (h && km_heldout_feed_all(h, in, o, err) == KM_OK) km_crowd_read(h, in, 1e9, crowd, err);
+    km_input_close(in);
+    return h;
+}
+
 km_index *km_index_build(km_ctx *ctx, const float *x, int64_t n, int64_t dim, const uint64_t *ids,
                          const km_index_options *options) {
     static const km_index_options plain;
@@ -40,12 +52,18 @@ km_index *km_index_build(km_ctx *ctx, const float *x, int64_t n, int64_t dim, co
         for (int64_t i = 0; sample && i < m; i++)
             memcpy(sample + i * dim, x + (int64_t)((double)i * (double)n / (double)m) * dim,
                    sizeof *sample * (size_t)dim);
-        km_learn l = {ctx, NULL, o, sample, m, dim, n, KM_F32};
-        if (sample)
+        km_learn l = {.ctx = ctx, .options = o, .sample = sample, .n = m, .dim = dim, .total = n};
+        km_crowd crowd = {0};
+        km_heldout *held = o->recall > 0 ? neighbours(ctx, x, n, dim, o, &crowd, &err) : NULL;
+        l.held = held;
+        l.crowd = crowd.n ? &crowd : NULL;
+        if (sample && err.code == KM_OK)
             index = km_index_learn(&l, &err);
-        else
+        else if (!sample)
             km_error_set(&err, KM_ERR_MEMORY, "no memory for a sample");
         km_free(sample);
+        km_crowd_free(&crowd);
+        km_heldout_free(held);
     }
     if (index && km_index_append(ctx, index, x, n, ids, &err) != KM_OK) {
         km_index_close(index);

@@ -7,7 +7,8 @@
 #include <math.h>
 #include <string.h>
 
-enum { BLOCK = 4096 };
+/* Rows that meet all queries at once: their products stay in the cache. */
+enum { BLOCK = 4096, LEAST = 64, PRODUCTS = 1 << 19 };
 
 typedef struct hit {
     float dist;
@@ -17,13 +18,14 @@ typedef struct hit {
 struct km_exact {
     km_ctx *ctx;
     km_metric metric;
-    int64_t n, dim, k;
+    int64_t n, dim, k, block;
     km_tensor *queries; /* kept: (n, dim) */
     float *norms;       /* (n) */
     hit *best;          /* (n, k), sorted */
     int64_t *filled;    /* (n) */
-    float *products;    /* (n, BLOCK) */
-    float *row_norms;   /* (BLOCK) */
+    float *products;    /* (n, block) */
+    float *row_norms;   /* (block) */
+    const uint64_t *self; /* (n) or NULL */
 };
 
 static float square(const float *x, int64_t dim) {
@@ -38,11 +40,12 @@ km_exact *km_exact_new(km_ctx *ctx, const float *queries, int64_t n, int64_t dim
     float *copy = km_alloc(sizeof(float) * (size_t)(n * dim));
     if (e) {
         *e = (km_exact){.ctx = ctx, .metric = metric, .n = n, .dim = dim, .k = k};
+        e->block = PRODUCTS / (n + 1) < LEAST ? LEAST : PRODUCTS / (n + 1) < BLOCK ? PRODUCTS / (n + 1) : BLOCK;
         e->norms = km_alloc(sizeof(float) * (size_t)n);
         e->best = km_alloc(sizeof(hit) * (size_t)(n * k));
         e->filled = km_calloc((size_t)n, sizeof(int64_t));
-        e->products = km_alloc(sizeof(float) * (size_t)(n * BLOCK));
-        e->row_norms = km_alloc(sizeof(float) * BLOCK);
+        e->products = km_alloc(sizeof(float) * (size_t)(n * e->block));
+        e->row_norms = km_alloc(sizeof(float) * (size_t)e->block);
     }
     bool ok = e && copy && e->norms && e->best && e->filled && e->products && e->row_norms;
     if (ok) {
@@ -78,6 +81,7 @@ typedef struct job {
     km_exact *e;
     int64_t n;
     uint64_t first;
+    const uint64_t *ids; /* NULL: first, first + 1, ... */
 } job;
 
 static void take(void *arg, int64_t begin, int64_t end, int worker) {
@@ -94,19 +98,24 @@ static void take(void *arg, int64_t begin, int64_t end, int worker) {
                                                       : e->norms[q] - 2 * p[i] + e->row_norms[i];
             /* Ids come ascending, so at equal distance the one that is there stays before it. */
             if (!(d < INFINITY) || (have == e->k && !(d < best[have - 1].dist))) continue;
+            uint64_t id = j->ids ? j->ids[i] : j->first + (uint64_t)i;
+            if (e->self && id == e->self[q]) continue;
             int64_t at = have < e->k ? have : have - 1;
             for (; at > 0 && d < best[at - 1].dist; at--) best[at] = best[at - 1];
-            best[at] = (hit){d, j->first + (uint64_t)i};
+            best[at] = (hit){d, id};
             if (have < e->k) have++;
         }
         e->filled[q] = have;
     }
 }
 
-km_status km_exact_feed(km_exact *e, float *rows, int64_t n, uint64_t first, km_error *err) {
+void km_exact_pass_over(km_exact *e, const uint64_t *self) { e->self = self; }
+
+static km_status feed(km_exact *e, float *rows, int64_t n, uint64_t first, const uint64_t *ids,
+                      km_error *err) {
     if (e->metric == KM_METRIC_COSINE) km_unit(rows, n, e->dim);
-    for (int64_t i = 0; i < n; i += BLOCK) {
-        int64_t m = n - i < BLOCK ? n - i : BLOCK;
+    for (int64_t i = 0; i < n; i += e->block) {
+        int64_t m = n - i < e->block ? n - i : e->block;
         const float *x = rows + i * e->dim;
         for (int64_t k = 0; k < m; k++) e->row_norms[k] = square(x + k * e->dim, e->dim);
         km_tensor *t = km_from_data(e->ctx, KM_F32, KM_SHAPE(m, e->dim), x);
@@ -115,10 +124,18 @@ km_status km_exact_feed(km_exact *e, float *rows, int64_t n, uint64_t first, km_
         km_step_end(e->ctx);
         if (km_ctx_status(e->ctx) != KM_OK)
             return km_error_set(err, km_ctx_status(e->ctx), "%s", km_ctx_error(e->ctx));
-        job j = {e, m, first + (uint64_t)i};
+        job j = {e, m, first + (uint64_t)i, ids ? ids + i : NULL};
         km_threads_for(e->ctx->threads, e->n, 4, take, &j);
     }
     return KM_OK;
+}
+
+km_status km_exact_feed(km_exact *e, float *rows, int64_t n, uint64_t first, km_error *err) {
+    return feed(e, rows, n, first, NULL, err);
+}
+
+km_status km_exact_feed_ids(km_exact *e, float *rows, const uint64_t *ids, int64_t n, km_error *err) {
+    return feed(e, rows, n, 0, ids, err);
 }
 
 void km_exact_result(const km_exact *e, uint64_t *ids, float *dist) {

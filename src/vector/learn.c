@@ -3,7 +3,6 @@
 #include "base/alloc.h"
 #include "tensor/dtype.h"
 #include "vector/anchors.h"
-#include "vector/exact.h"
 #include <math.h>
 #include <string.h>
 
@@ -11,9 +10,7 @@ enum {
     ROUNDS = 25,
     PER_ANCHOR = 40,      /* vectors of the sample for each anchor */
     SAMPLE = 20000,       /* at least, where there are as many */
-    CODER_SAMPLE = 65536, /* vectors that the coder is trained on, at most */
-    MEASURE_BASE = 10000, /* vectors that recall is measured on, at most */
-    MEASURE_QUERIES = 100
+    CODER_SAMPLE = 65536 /* vectors that the coder is trained on, at most */
 };
 
 /* Training holds about sixteen matrices of anchors in f32, for which this part of a budget is kept. */
@@ -230,44 +227,26 @@ static km_index *frame(const coding *c, km_coder *coder, km_error *err) {
     return x;
 }
 
-/* recall@10 of an index without rows on a part of the sample; NaN when there is too little of it. */
-static double measure(const coding *c, km_index *x, int64_t *base, int64_t *queries,
-                      km_error *err) {
+/* recall@10 at full crowding of an index without rows, which is closed: the crowd of some held-out
+ * queries is all that could be found instead of their neighbours. */
+static double try_index(const coding *c, km_index *x, km_error *err) {
     const km_learn *l = c->l;
-    int64_t dim = l->dim, q = l->n / 10 < MEASURE_QUERIES ? l->n / 10 : MEASURE_QUERIES;
-    int64_t n = l->n - q < MEASURE_BASE ? l->n - q : MEASURE_BASE;
-    *base = n;
-    *queries = q;
-    if (q < 1 || n < 20) return NAN;
-    float *rows = km_alloc(sizeof *rows * (size_t)((n + q) * dim));
-    uint64_t *wanted = km_alloc(sizeof *wanted * (size_t)(20 * q)), *found = wanted + 10 * q;
-    float *dist = km_alloc(sizeof *dist * (size_t)(10 * q));
-    km_exact *exact = NULL;
-    km_status s = KM_OK;
+    const km_crowd *w = l->crowd;
+    enum { K = KM_HELDOUT_K + 1 };
+    int64_t n = w->queries * K;
+    uint64_t *found = km_alloc(sizeof *found * (size_t)n);
+    float *dist = km_alloc(sizeof *dist * (size_t)n);
+    km_status s = found && dist ? KM_OK : km_error_set(err, KM_ERR_MEMORY, "out of memory");
     double recall = NAN;
-    if (!rows || !wanted || !dist) s = km_error_set(err, KM_ERR_MEMORY, "out of memory");
-    if (s == KM_OK) { /* rows spread over the sample; every so often one is a query */
-        int64_t all = n + q, nth = all / q, b = 0, a = 0;
-        for (int64_t i = 0; i < all; i++) {
-            int64_t from = (int64_t)((double)i * (double)l->n / (double)all);
-            float *to = i % nth == nth - 1 && a < q ? rows + (n + a++) * dim : rows + b++ * dim;
-            memcpy(to, l->sample + from * dim, sizeof *rows * (size_t)dim);
-        }
-        exact = km_exact_new(l->ctx, rows + n * dim, q, dim, 10, x->metric, err);
-        s = exact ? km_exact_feed(exact, rows, n, 0, err) : err->code;
-    }
-    if (s == KM_OK) {
-        km_exact_result(exact, wanted, dist);
-        s = km_index_append(l->ctx, x, rows, n, NULL, err);
-    }
+    if (s == KM_OK) s = km_index_append(l->ctx, x, w->rows, w->n, NULL, err);
     if (s == KM_OK)
-        s = km_index_find(x, rows + n * dim, q, 10, NULL, l->ctx->threads, found, dist, err);
-    if (s == KM_OK) recall = km_recall(wanted, found, q, 10, 10);
-    km_index_clear(x);
-    km_exact_free(exact);
-    km_free(rows);
-    km_free(wanted);
+        s = km_index_find(x, l->held->queries, w->queries, K, NULL, l->ctx->threads, found, dist, err);
+    for (int64_t i = 0; s == KM_OK && i < n; i++)
+        if (found[i] != KM_NO_ID) found[i] = w->number[found[i]];
+    if (s == KM_OK) recall = km_heldout_score(l->held, w->queries, found).recall;
+    km_free(found);
     km_free(dist);
+    km_index_close(x);
     return recall;
 }
 
@@ -319,32 +298,61 @@ static km_coder *coder_by_ratio(const coding *c, km_error *err) {
     return first ? a : b;
 }
 
-/* The smallest of a row of sizes whose recall on the sample is enough. */
-static km_coder *coder_by_recall(const coding *c, km_error *err) {
-    static const double parts[] = {1 / 32.0, 1 / 16.0, 3 / 32.0, 1 / 8.0, 5 / 32.0,
-                                   3 / 16.0, 1 / 4.0,  5 / 16.0, 3 / 8.0, 1 / 2.0,
-                                   5 / 8.0,  3 / 4.0,  1.0};
-    int lo = 0, hi = sizeof parts / sizeof *parts - 1;
-    double dim = (double)c->l->dim, got = NAN;
-    while (lo < hi) {
+static double try_size(const coding *c, double bytes, km_code_turn turn, double *whole, km_error *err) {
+    km_coder *coder = train_coder(c, bytes, turn, err);
+    if (!coder) return NAN;
+    *whole = whole_size(c, coder);
+    km_index *x = frame(c, coder, err);
+    return x ? try_index(c, x, err) : NAN;
+}
+
+/* The smallest codes that reach what is asked for, with transforms of one kind, or the largest. */
+static double smallest_code(const coding *c, km_code_turn turn, double *whole, bool *reached,
+                            km_error *err) {
+    enum { SIZES = 256 };
+    double size[SIZES], dim = (double)c->l->dim;
+    int lo = 0, n = 0;
+    for (double b = ceil(dim / 32) + 1; b <= dim + 1 && n < SIZES; b = fmax(b + 1, floor(b * 1.06)))
+        size[n++] = b;
+    *whole = INFINITY;
+    *reached = false;
+    for (int hi = n - 1; lo < hi && err->code == KM_OK;) {
         int mid = (lo + hi) / 2;
-        int64_t base, queries;
-        km_coder *coder = train_coder(c, ceil(dim * parts[mid]) + 1, KM_TURN_AUTO, err);
-        km_index *x = coder ? frame(c, coder, err) : NULL;
-        if (!x) return NULL;
-        got = measure(c, x, &base, &queries, err);
-        km_index_close(x);
-        if (err->code != KM_OK) return NULL;
-        if (!km_tell(c->l->options, "codes", lo, 13)) {
-            km_stopped(err);
-            return NULL;
-        }
-        if (isnan(got) || got >= c->l->options->recall)
-            hi = mid;
-        else
+        double own, got = try_size(c, size[mid], turn, &own, err);
+        if (!km_tell(c->l->options, "codes", n - (hi - lo), n)) km_stopped(err);
+        if (!(got >= c->l->options->recall)) {
             lo = mid + 1;
+            continue;
+        }
+        hi = mid;
+        *whole = own;
+        *reached = true;
     }
-    return train_coder(c, ceil(dim * parts[lo]) + 1, KM_TURN_AUTO, err);
+    return size[lo];
+}
+
+/* The smallest whole: a transform that is learnt takes room itself. What nothing is said gives is no
+ * smaller where it is better. */
+static km_coder *coder_by_recall(const coding *c, km_error *err) {
+    const km_learn *l = c->l;
+    double own = ceil((double)l->dim / 2), bytes = own, whole = 0, other;
+    km_code_turn turn = KM_TURN_AUTO;
+    if (l->crowd) {
+        bool reached, too;
+        bytes = smallest_code(c, turn, &whole, &reached, err);
+        double plain = err->code == KM_OK ? smallest_code(c, KM_TURN_HADAMARD, &other, &too, err) : 0;
+        if (err->code == KM_OK && too && (!reached || other < whole)) {
+            bytes = plain;
+            turn = KM_TURN_HADAMARD;
+            whole = other;
+        }
+        double got = err->code == KM_OK ? try_size(c, own, KM_TURN_AUTO, &other, err) : NAN;
+        if (got >= l->options->recall && other <= whole) {
+            bytes = own;
+            turn = KM_TURN_AUTO;
+        }
+    }
+    return err->code == KM_OK ? train_coder(c, bytes, turn, err) : NULL;
 }
 
 /* Rank 0 trains, the others receive. */
@@ -401,12 +409,8 @@ km_index *km_index_learn(const km_learn *l, km_error *err) {
     else if (o->mode == KM_INDEX_ANCHORS_ONLY || (coder = learn_coder(&c, err)))
         x = frame(&c, coder, err);
     if (x) {
-        int64_t base, queries;
-        double recall = measure(&c, x, &base, &queries, err);
-        json_t *m = json_pack("{s:I, s:I, s:i, s:f}", "sample", (json_int_t)base, "queries",
-                              (json_int_t)queries, "rounds", rounds, "energy", energy);
-        if (isfinite(recall)) json_object_set_new(m, "recall@10", json_real(recall));
-        json_object_set_new(x->meta, "measured", m);
+        json_object_set_new(x->meta, "measured",
+                            json_pack("{s:i, s:f}", "rounds", rounds, "energy", energy));
         x->energy = energy;
         if (err->code != KM_OK) {
             km_index_close(x);

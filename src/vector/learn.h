@@ -1,8 +1,9 @@
 /* Learning an index's frame from a sample: anchors, then a coder of residuals of the size asked for
- * (in bytes, by the ratio of the whole, or by the recall it reaches on the sample). */
+ * (in bytes, by the ratio of the whole, or by the recall it reaches among all vectors). */
 #ifndef KM_VECTOR_LEARN_H
 #define KM_VECTOR_LEARN_H
 #include "comm/comm.h"
+#include "vector/heldout.h"
 #include "vector/index.h"
 
 /* What is known of the vectors when learning begins. */
@@ -14,6 +15,9 @@ typedef struct km_learn {
     int64_t n, dim;
     int64_t total;  /* vectors that the index will hold, over all ranks */
     km_dtype dtype; /* of these vectors */
+    /* Where recall is asked for: queries whose neighbours are known, and these; or NULL. */
+    const km_heldout *held;
+    const km_crowd *crowd;
 } km_learn;
 
 km_status km_index_check_options(const km_index_options *o, int64_t total, int64_t dim,

@@ -14,10 +14,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define THRIFTY ((size_t)1 << 30) /* budgets below this are worth slower memory */
 
-enum { MEASURED = 20000 }; /* vectors whose error is worked out */
+enum {
+    MEASURED = 20000, /* vectors whose error is worked out */
+    TIES = 32,        /* neighbours of a held-out query that are known, */
+    CROWD = 64,       /* and where recall is asked for */
+    GROWTHS = 6       /* times that codes are made longer, at most */
+};
+#define CROWD_MEMORY 0.15 /* of the budget */
+#define SHORT 0.002       /* of the recall asked for that is let go */
 
 typedef struct making {
     km_ctx *ctx;
@@ -29,6 +37,9 @@ typedef struct making {
     size_t memory;
     km_made *made;
     double energy, lost, measured;
+    km_heldout *held; /* queries that recall is measured with, or NULL */
+    bool known;       /* their neighbours are */
+    km_crowd crowd;   /* where recall is asked for */
 } making;
 
 void km_part_path(char *out, size_t size, const char *path, int rank) {
@@ -89,6 +100,25 @@ static int64_t read_sample(making *m, int64_t wanted, float *out, km_error *err)
     return good;
 }
 
+/* Held-out queries; where recall is asked for, their neighbours too, before anything is learnt. With
+ * ranks the first one looks for them. */
+static km_status hold_out(making *m, km_error *err) {
+    bool asked = m->o->recall > 0;
+    if (m->held || km_comm_rank(m->comm) || (km_comm_size(m->comm) > 1 && !asked)) return KM_OK;
+    km_input *from = m->o->queries ? km_input_open(m->o->queries, NULL, err) : NULL;
+    if (m->o->queries && !from) return err->code;
+    int64_t most = from ? km_input_rows(from) : KM_HELDOUT_QUERIES;
+    m->held = km_heldout_new(m->ctx, m->in, from, m->o->metric, most < 100000 ? most : 100000,
+                             asked ? CROWD : TIES, err);
+    km_input_close(from);
+    if (!m->held || !asked) return err->code;
+    km_status s = km_heldout_feed_all(m->held, m->in, m->o, err);
+    if (s == KM_OK)
+        s = km_crowd_read(m->held, m->in, CROWD_MEMORY * (double)m->memory, &m->crowd, err);
+    m->known = s == KM_OK;
+    return s;
+}
+
 static km_index *learn(making *m, km_error *err) {
     int64_t wanted = km_learn_sample(m->o, m->total, m->dim, 0.6 * (double)m->memory);
     int64_t share = (wanted + km_comm_size(m->comm) - 1) / km_comm_size(m->comm);
@@ -96,6 +126,7 @@ static km_index *learn(making *m, km_error *err) {
     size_t bytes = sizeof(float) * (size_t)(share * m->dim + 1);
     float *sample = km_alloc_aligned(bytes);
     int64_t n = sample ? read_sample(m, share, sample, err) : -1;
+    if (n >= 0 && hold_out(m, err) != KM_OK) n = -1;
     km_index *x = NULL;
     if (!sample)
         km_error_set(err, KM_ERR_MEMORY, "no memory for a sample of %lld vectors",
@@ -107,8 +138,16 @@ static km_index *learn(making *m, km_error *err) {
     } else if (n >= 0 && left[1] == 0) {
         km_error_set(err, KM_ERR_RANGE, "'%s': no vector is finite", km_input_name(m->in));
     } else if (n >= 0) {
-        km_learn l = {m->ctx, m->comm, m->o,     sample,
-                      n,      m->dim,  m->total, km_input_layout(m->in)->dtype};
+        km_learn l = {.ctx = m->ctx,
+                      .comm = m->comm,
+                      .options = m->o,
+                      .sample = sample,
+                      .n = n,
+                      .dim = m->dim,
+                      .total = m->total,
+                      .dtype = km_input_layout(m->in)->dtype,
+                      .held = m->held,
+                      .crowd = m->crowd.n ? &m->crowd : NULL};
         x = km_index_learn(&l, err);
     }
     if (sample) km_free_aligned(sample, bytes);
@@ -120,7 +159,8 @@ static km_index *learn(making *m, km_error *err) {
 /* ---- All vectors ---- */
 
 /* Leaves bad rows out, or refuses them; returns how many are left, or -1. */
-static int64_t sift(making *m, float *rows, uint64_t *ids, int64_t at, int64_t n, km_error *err) {
+static int64_t sift(making *m, float *rows, uint64_t *ids, uint64_t *number, int64_t at, int64_t n,
+                    km_error *err) {
     int64_t good = 0;
     for (int64_t i = 0; i < n; i++) {
         int64_t row = m->first + at + i;
@@ -134,6 +174,7 @@ static int64_t sift(making *m, float *rows, uint64_t *ids, int64_t at, int64_t n
         }
         if (good != i)
             memmove(rows + good * m->dim, rows + i * m->dim, sizeof *rows * (size_t)m->dim);
+        number[good] = (uint64_t)row;
         ids[good++] = m->ids ? m->ids[row] : (uint64_t)row;
     }
     return good;
@@ -148,7 +189,7 @@ static km_status encode_all(making *m, const km_index *x, km_spill *spill, km_er
     km_encoder *e = km_encoder_new(m->ctx, x, block, err);
     if (!e) return err->code;
     float *rows = km_alloc(sizeof *rows * (size_t)(block * m->dim));
-    uint64_t *ids = km_alloc(sizeof *ids * (size_t)block);
+    uint64_t *ids = km_alloc(sizeof *ids * (size_t)block * 2), *number = ids + block;
     km_status s = rows && ids ? KM_OK
                               : km_error_set(err, KM_ERR_MEMORY, "no memory for %lld vectors",
                                              (long long)block);
@@ -156,13 +197,14 @@ static km_status encode_all(making *m, const km_index *x, km_spill *spill, km_er
         int64_t n = m->rows - at < block ? m->rows - at : block;
         if (!km_tell(m->o, "encoding", at, m->rows)) s = km_stopped(err);
         if (s == KM_OK) s = km_input_read(m->in, m->first + at, n, rows, err);
-        int64_t good = s == KM_OK ? sift(m, rows, ids, at, n, err) : 0;
+        int64_t good = s == KM_OK ? sift(m, rows, ids, number, at, n, err) : 0;
         if (good < 0) s = err->code;
         if (s != KM_OK || good == 0) continue;
         km_encoded got;
         bool measured = m->measured < MEASURED;
         s = km_encoder_run(e, rows, good, measured, &got, err);
         if (s == KM_OK) s = km_spill_put(spill, ids, &got, good, err);
+        if (s == KM_OK && m->held && !m->known) s = km_heldout_feed(m->held, rows, number, good, err);
         m->energy += got.energy;
         if (measured) {
             m->lost += got.lost;
@@ -208,6 +250,30 @@ static km_status write_file(making *m, km_index *x, km_spill *spill, const char 
     if (s == KM_OK) s = km_spill_write(spill, w, bits, m->memory / 2, err);
     if (s == KM_OK) return km_kmx_commit(w, bytes, hash, err);
     km_kmx_abort(w);
+    return s;
+}
+
+/* ---- Recall ---- */
+
+/* Of the index in `path`, told in its META by writing it again to `final`. */
+static km_status measure_file(making *m, const char *path, const char *final, uint64_t *bytes,
+                              uint64_t *hash, km_error *err) {
+    km_told_recall *told = &m->made->recall;
+    km_index *x = km_index_load(path, err);
+    unlink(path); /* it stays mapped */
+    if (!x) return err->code;
+    if (!m->known) km_heldout_settle(m->held);
+    m->known = true;
+    km_status s = km_tell(m->o, "recall", 0, 1) ? KM_OK : km_stopped(err);
+    if (s == KM_OK) s = km_heldout_measure(m->held, x, m->ids, m->ctx->threads, told, err);
+    if (s == KM_OK && isfinite(told->recall)) {
+        json_t *measured = json_object_get(x->meta, "measured");
+        json_object_set_new(measured, "queries", json_integer(told->queries));
+        json_object_set_new(measured, "recall@10", json_real(told->recall));
+        json_object_set_new(measured, "interval", json_pack("[f, f]", told->low, told->high));
+    }
+    if (s == KM_OK) s = km_index_store(x, final, false, bytes, hash, err);
+    km_index_close(x);
     return s;
 }
 
@@ -293,6 +359,21 @@ static km_status join_ranks(making *m, const char *path, km_status s, part own, 
     return s;
 }
 
+/* Codes of all rows, sorted, as the file `path`. */
+static km_status make_file(making *m, km_index *x, const char *path, uint64_t *bytes, part *own,
+                           km_error *err) {
+    km_spill *spill = km_spill_new(x, path, err);
+    km_status s = spill ? encode_all(m, x, spill, err) : err->code;
+    bool measured = m->held && km_comm_size(m->comm) == 1;
+    char first[PATH_MAX + 16];
+    snprintf(first, sizeof first, measured ? "%s.%ld~" : "%s", path, (long)getpid());
+    if (s == KM_OK) s = write_file(m, x, spill, first, bytes, &own->hash, err);
+    own->rows = spill ? km_spill_rows(spill) : 0;
+    km_spill_free(spill);
+    if (s == KM_OK && measured) s = measure_file(m, first, path, bytes, &own->hash, err);
+    return s;
+}
+
 static km_status check_ids(const uint64_t *ids, int64_t n, km_error *err) {
     uint64_t *copy = km_alloc(sizeof *copy * (size_t)n);
     if (!copy) return km_error_set(err, KM_ERR_MEMORY, "no memory for the ids");
@@ -308,6 +389,14 @@ static km_status check_ids(const uint64_t *ids, int64_t n, km_error *err) {
     return s;
 }
 
+/* Bytes of codes that may reach the recall asked for, where these do not; 0: they do, or nothing will. */
+static double longer_code(const making *m, const km_index *x, const km_index_options *o) {
+    double got = m->made->recall.recall, size = (double)x->code_bytes;
+    if (!(o->recall > 0) || !(got < o->recall - SHORT) || size > (double)m->dim) return 0;
+    double by = 0.5 * ((1 - got) / (1 - o->recall) - 1);
+    return fmin(ceil(size * (1 + fmax(0.04, fmin(0.5, by)))), (double)m->dim + 1);
+}
+
 km_status km_index_make(km_ctx *ctx, km_comm *comm, km_input *in, const uint64_t *ids,
                         const char *path, const km_index_options *o, km_made *made, km_error *err) {
     int size = km_comm_size(comm), rank = km_comm_rank(comm);
@@ -320,7 +409,7 @@ km_status km_index_make(km_ctx *ctx, km_comm *comm, km_input *in, const uint64_t
                 .total = total,
                 .dim = km_input_dim(in),
                 .made = made};
-    *made = (km_made){.first_skipped = -1, .recall = NAN, .dim = m.dim};
+    *made = (km_made){.first_skipped = -1, .recall = {.recall = NAN}, .dim = m.dim};
     km_status s = km_index_check_options(o, total, m.dim, err);
     if (s == KM_OK && ids) s = check_ids(ids, total, err);
     if (s == KM_OK && total < size)
@@ -333,6 +422,8 @@ km_status km_index_make(km_ctx *ctx, km_comm *comm, km_input *in, const uint64_t
                          o->anchors ? " and as many anchors" : "", ceil(least / 1048576));
     if (s != KM_OK) return s; /* the same on every rank */
     m.memory = (size_t)(budget - km_memory_fixed(m.dim));
+    /* Held-out queries, twice, their neighbours, and products with a block of rows, twice. */
+    m.memory -= (size_t)fmin(0.4 * (double)m.memory, 1000 * (8.0 * (double)m.dim + 800) + 6e6);
     m.first = (int64_t)((double)total * rank / size);
     m.rows = (rank == size - 1 ? total : (int64_t)((double)total * (rank + 1) / size)) - m.first;
     char own_path[PATH_MAX];
@@ -341,25 +432,37 @@ km_status km_index_make(km_ctx *ctx, km_comm *comm, km_input *in, const uint64_t
     else
         snprintf(own_path, sizeof own_path, "%s", path);
     km_alloc_thrifty(budget < THRIFTY);
-    km_index *x = learn(&m, err);
-    km_spill *spill = x ? km_spill_new(x, own_path, err) : NULL;
-    s = spill ? encode_all(&m, x, spill, err) : err->code;
     uint64_t bytes = 0;
     part own = {0};
-    if (s == KM_OK) s = write_file(&m, x, spill, own_path, &bytes, &own.hash, err);
-    own.rows = spill ? km_spill_rows(spill) : 0;
+    km_index *x = NULL;
+    km_index_options longer = *o;
+    for (int grown = 0;; grown++) {
+        x = learn(&m, err);
+        s = x ? make_file(&m, x, own_path, &bytes, &own, err) : err->code;
+        double next = s == KM_OK && grown < GROWTHS ? longer_code(&m, x, o) : 0;
+        if (next == 0) break;
+        km_note(KM_LOG_INFO, "recall@10 is %.3f with codes of %zu bytes: %g bytes are tried",
+                made->recall.recall, x->code_bytes, next);
+        km_index_close(x);
+        longer.recall = 0;
+        longer.bytes = next;
+        m.o = &longer;
+        m.energy = m.lost = m.measured = 0;
+        made->skipped = 0;
+        made->first_skipped = -1;
+    }
+    m.o = o;
     s = join_ranks(&m, path, s, own, (double)bytes, err);
     if (s == KM_OK && x) {
         json_t *measured = json_object_get(x->meta, "measured");
-        json_t *recall = json_object_get(measured, "recall@10");
         made->anchors = x->cells;
         made->code_bytes = x->code_bytes;
         made->energy = made->rows ? m.energy / (double)made->rows : 0;
         made->mse = m.measured > 0 ? m.lost / m.measured : 0;
-        made->recall = recall ? json_real_value(recall) : NAN;
         made->rounds = (int)json_integer_value(json_object_get(measured, "rounds"));
     }
-    km_spill_free(spill);
+    km_heldout_free(m.held);
+    km_crowd_free(&m.crowd);
     km_index_close(x);
     km_alloc_thrifty(false);
     return s;

@@ -2,6 +2,7 @@
 #ifndef KM_VECTOR_MAKE_H
 #define KM_VECTOR_MAKE_H
 #include "comm/comm.h"
+#include "vector/heldout.h"
 #include "vector/index.h"
 #include "vector/input.h"
 
@@ -11,7 +12,7 @@ typedef struct km_made { /* what came out, over all ranks */
     double bytes;          /* of all index files */
     size_t code_bytes;
     double energy, mse; /* mean squared distance to anchors, and to what the codes give back */
-    double recall;      /* recall@10 on a part of the sample; NaN when it was not measured */
+    km_told_recall recall; /* against all vectors; NaN when it was not measured */
     int rounds, parts;  /* parts: index files; 1 without ranks */
 } km_made;
 

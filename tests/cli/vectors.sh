@@ -15,7 +15,7 @@ head -c 3200 base.raw >few.raw       # 200 of them
 # From vectors to an index
 expect 0 compress base.raw "${raw[@]}" -o v.kmx --bytes 16 --json --quiet
 json_says kermes:string vectors=$n dim=16 code_bytes:number bytes:number bytes_per_vector:number \
-    ratio:number energy:number mse:number sample_recall@10:number anchors:number seconds:number
+    ratio:number energy:number mse:number recall@10:number anchors:number seconds:number
 expect 0 compress base.raw "${raw[@]}" -o dense.kmx --bytes 12 --mode dense --metric cosine
 says out "dense.kmx: $n vectors of 16 dimensions"
 says out 'times smaller'
