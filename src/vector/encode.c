@@ -1,5 +1,6 @@
 /* From vectors to cells and codes, a block at a time; and back. On a GPU a block is uploaded once, and
  * residuals are taken, turned and encoded there. */
+#include "backend/cpu/nearest.h"
 #include "base/alloc.h"
 #include "tensor/dtype.h"
 #include "ops/nearest.h"
@@ -11,6 +12,7 @@
 #include <string.h>
 
 #define DEVICE_BYTES 256e6 /* of vectors on a device at once, at most */
+enum { FEW = 16 }; /* rows that meet the anchors as they lie: laying them out for more takes longer */
 
 struct km_encoder {
     const km_index *x;
@@ -41,8 +43,15 @@ km_encoder *km_encoder_new(km_ctx *ctx, const km_index *x, int64_t block, km_err
         km_encoder_free(e);
         return NULL;
     }
-    /* The rows of cosine are scaled here, once; to anchors, L2 then says the same. */
-    if (km_anchors_from(ctx, x->anchors, x->cells, x->dim, KM_METRIC_L2, &e->anchors) != KM_OK) {
+    if (ctx->device->host && block <= FEW) return e;
+    /* The rows of cosine are scaled here, once; to anchors, L2 then says the same. On the host the
+     * anchors serve where they lie: the index outlives the encoder. */
+    if (ctx->device->host)
+        e->anchors = (km_anchors){.ctx = ctx, .count = x->cells, .dim = x->dim, .metric = KM_METRIC_L2,
+                                  .centre = km_vectors_in(ctx, x->anchors, x->cells, x->dim)};
+    else
+        km_anchors_from(ctx, x->anchors, x->cells, x->dim, KM_METRIC_L2, &e->anchors);
+    if (!e->anchors.centre) {
         km_error_set(err, km_ctx_status(ctx), "%s", km_ctx_error(ctx));
         km_encoder_free(e);
         return NULL;
@@ -142,8 +151,25 @@ static km_status run_on_device(km_encoder *e, const float *rows, int64_t first, 
     return km_ctx_status(ctx);
 }
 
+/* What the nearest op says of the same rows. */
+static void assign_few(km_encoder *e, const float *rows, int64_t n) {
+    const km_nearest_kernels *k = km_simd_nearest();
+    int64_t dim = e->x->dim;
+    for (int64_t c = 0; c < e->x->cells; c++)
+        for (int64_t i = 0; i < n; i++) {
+            float dist = k->distance(rows + i * dim, e->x->anchors + c * dim, dim);
+            if (c > 0 && !(dist < e->dist[i])) continue;
+            e->dist[i] = dist;
+            e->cell[i] = (int32_t)c;
+        }
+}
+
 static km_status assign_rows(km_encoder *e, const float *rows, int64_t n) {
     km_status s = KM_OK;
+    if (!e->anchors.centre) {
+        assign_few(e, rows, n);
+        return km_ctx_status(e->ctx);
+    }
     for (int64_t i = 0; s == KM_OK && e->device && i < n; i += e->device_rows)
         s = run_on_device(e, rows, i, n - i < e->device_rows ? n - i : e->device_rows);
     if (s == KM_ERR_MEMORY) { /* the CPU encodes from now on */

@@ -7,6 +7,7 @@
  * whatever order cells are met. */
 #include "backend/cpu/codes.h"
 #include "base/alloc.h"
+#include "base/gate.h"
 #include "tensor/dtype.h"
 #include "vector/index.h"
 #include "vector/input.h"
@@ -371,6 +372,12 @@ static km_status rerank(seeker *s, asked *q) {
 
 /* ---- All queries ---- */
 
+/* Of all searches that there are, two for each core compute at a time: changes beside them get a core
+ * soon, and what is begun is done sooner. Where there is little to scan, it is not worth being woken
+ * for. */
+static km_gate gate = KM_GATE(0);
+#define MUCH 1e6 /* bytes to scan, for all queries */
+
 typedef struct job {
     const km_index *x;
     const km_snapshot *v;
@@ -380,6 +387,7 @@ typedef struct job {
     seeker *seekers; /* one a worker */
     uint64_t *ids;
     float *dist;
+    bool much; /* goes by the gate */
 } job;
 
 /* From squared distances to what the metric says. */
@@ -416,13 +424,8 @@ static km_status look_ahead(seeker *s, asked *q) {
     return KM_OK;
 }
 
-/* A group of queries, at most as many as a seeker takes. */
-static void search_group(void *arg, int64_t begin, int64_t end, int worker) {
-    job *j = arg;
-    seeker *s = &j->seekers[worker];
+static void answer_group(job *j, seeker *s, int64_t begin, int n) {
     const km_index *x = j->x;
-    int n = (int)(end - begin);
-    if (s->error.code != KM_OK) return;
     for (int i = 0; i < n; i++)
         set_query(s, &s->asked[i], j->queries + (begin + i) * x->dim);
     measure_cells(s, s->asked, n);
@@ -440,6 +443,16 @@ static void search_group(void *arg, int64_t begin, int64_t end, int worker) {
     }
     for (int i = 0; i < n; i++)
         if (give(j, s, &s->asked[i], begin + i) != KM_OK) return;
+}
+
+/* A group of queries, at most as many as a seeker takes; between groups others have their turn. */
+static void search_group(void *arg, int64_t begin, int64_t end, int worker) {
+    job *j = arg;
+    seeker *s = &j->seekers[worker];
+    if (s->error.code != KM_OK) return;
+    int taken = j->much ? km_gate_enter(&gate, 1) : 0;
+    answer_group(j, s, begin, (int)(end - begin));
+    km_gate_leave(&gate, taken);
 }
 
 /* Those of some cells that one query has not looked at yet. */
@@ -512,13 +525,15 @@ static km_status find(const km_index *x, const km_snapshot *v, const float *quer
     if (keep > live) keep = live > 0 ? live : 1;
     /* One query is worth sharing out when there is much to scan. */
     int workers = km_threads_count(t);
-    if (n == 1 && (double)live * (double)(x->code_bytes + 8) < 1e6) workers = 1;
+    double bytes = (double)live * (double)(x->code_bytes + 8);
+    if (n == 1 && bytes < MUCH) workers = 1;
     /* Groups as large as may be, and as many for each thread; of many cells, lists are long. */
     int64_t top = x->mode == KM_INDEX_DENSE ? DENSE : GROUP, most = LISTED / x->cells;
     most = most < 1 ? 1 : most > top ? top : most;
     int64_t rounds = (n + workers * most - 1) / (workers * most);
     int group = (int)((n + workers * rounds - 1) / (workers * rounds));
-    job j = {.x = x, .v = v, .o = o, .queries = queries, .n = n, .k = k, .ids = ids, .dist = dist};
+    job j = {.x = x, .v = v, .o = o, .queries = queries, .n = n, .k = k, .ids = ids, .dist = dist,
+             .much = (double)n * bytes >= MUCH};
     j.seekers = km_calloc((size_t)workers, sizeof *j.seekers);
     if (!j.seekers) return km_error_set(err, KM_ERR_MEMORY, "no memory for a search");
     for (int i = 0; i < workers && status == KM_OK; i++) {
@@ -526,7 +541,9 @@ static km_status find(const km_index *x, const km_snapshot *v, const float *quer
         if (status != KM_OK) km_error_set(err, status, "%s", j.seekers[i].error.text);
     }
     if (status == KM_OK && n == 1) {
+        int taken = j.much ? km_gate_enter(&gate, workers) : 0;
         status = search_one(&j, workers > 1 ? t : NULL, workers, err);
+        km_gate_leave(&gate, taken);
     } else if (status == KM_OK) {
         km_threads_for(t, n, group, search_group, &j);
         status = first_error(&j, workers, err);

@@ -1,6 +1,7 @@
 /* Indexes: what is built is found, ids survive every change and reload, and what is wrong is refused
  * while the index stays as it was. */
 #include "support/sanitized.h"
+#include "tensor/tensor.h"
 #include "vector/index.h"
 #include "vector/vectors.h"
 #include <pthread.h>
@@ -181,6 +182,35 @@ static void ids_survive_adding_deleting_merging_compaction_and_reload(void **sta
 }
 
 /* Two halves of one index have its anchors and codes: together they are it again. */
+/* Few rows meet the anchors as they lie; many in panels that are laid out for them. */
+static void rows_added_one_by_one_are_coded_as_those_added_at_once(void **state) {
+    (void)state;
+    enum { MORE = 100 };
+    float *more = clustered(MORE, DIM, 9);
+    memcpy(more, base, sizeof *more * DIM);
+    for (int metric = 0; metric < 3; metric++) {
+        km_index_options o = {.metric = (km_metric)metric, .bytes = DIM / 2};
+        km_index *one = build(o), *all = build(o);
+        km_ctx *own = km_ctx_new("cpu", 1);
+        assert_non_null(own);
+        uint64_t ids[MORE];
+        float a[MORE * DIM], b[MORE * DIM];
+        for (int i = 0; i < MORE; i++) {
+            ids[i] = (uint64_t)(N + i);
+            assert_done(km_index_add(own, one, more + i * DIM, 1, NULL));
+        }
+        assert_int_equal(own->scratch_bytes, 0); /* the anchors were not laid out for every row */
+        assert_done(km_index_add(ctx, all, more, MORE, NULL));
+        assert_done(km_index_decode(one, ids, MORE, a));
+        assert_done(km_index_decode(all, ids, MORE, b));
+        assert_memory_equal(a, b, sizeof a);
+        km_ctx_free(own);
+        km_index_close(one);
+        km_index_close(all);
+    }
+    free(more);
+}
+
 static void halves_of_an_index_merge_without_loss(void **state) {
     (void)state;
     km_index *x = build((km_index_options){.bytes = 9, .rerank = KM_VECTORS_F16});
@@ -505,6 +535,7 @@ int main(void) {
         IN_FOLDER(halves_of_an_index_merge_without_loss),
         IN_FOLDER(indexes_with_the_same_ids_merge_when_these_are_moved),
         IN_FOLDER(the_ratio_asked_for_is_the_ratio_of_the_file),
+        cmocka_unit_test(rows_added_one_by_one_are_coded_as_those_added_at_once),
         cmocka_unit_test(what_is_decoded_is_near_what_was_given),
         cmocka_unit_test(filters_and_probes_choose_what_is_looked_at),
         cmocka_unit_test(kept_vectors_make_the_ranking_exact),
