@@ -9,13 +9,19 @@
 #include "report/text.h"
 #include "vector/anchors.h"
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct line {
     km_common common;
     km_input_line input;
     int64_t anchors, rounds, seed;
-    bool large;
+    bool small, large;
+    const char *robust_name, *cooling_name;
+    double momentum, temperature, tolerance, cooling;
+    int64_t maintain;
+    km_robust robust;
+    json_t *log; /* the rounds of the run that is told */
 } line;
 
 typedef struct outcome {
@@ -44,16 +50,65 @@ static float *synthetic(int64_t n, int64_t dim, int64_t centres, uint64_t seed) 
     return x;
 }
 
+/* ---- Training ---- */
+
+static bool parse_robust(const char *name, km_robust *robust) {
+    static const struct {
+        const char *name;
+        km_robust robust;
+    } all[] = {
+        {"huber", KM_ROBUST_HUBER}, {"trimmed", KM_ROBUST_TRIMMED}, {"mean", KM_ROBUST_NONE}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (strcmp(all[i].name, name) == 0) {
+            *robust = all[i].robust;
+            return true;
+        }
+    return false;
+}
+
+/* "linear", which is 0, or "exponential:R". */
+static bool parse_cooling(const char *name, double *rate) {
+    static const char word[] = "exponential:";
+    char *end = NULL;
+    *rate = 0;
+    if (strcmp(name, "linear") == 0) return true;
+    if (strncmp(name, word, sizeof word - 1) != 0) return false;
+    *rate = strtod(name + sizeof word - 1, &end);
+    return end != name + sizeof word - 1 && !*end && *rate > 0 && *rate < 1;
+}
+
+static void keep_round(void *user, const km_anchor_round *r) {
+    json_array_append_new(
+        user,
+        json_pack("{s:i, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:b}", "round", r->round, "temperature",
+                  km_json_number(r->temperature, 6), "energy", km_json_number(r->energy, 9),
+                  "change", km_json_number(r->change, 6), "reassigned", (json_int_t)r->reassigned,
+                  "merged", (json_int_t)r->merged, "split", (json_int_t)r->split, "anchors",
+                  (json_int_t)r->anchors, "converged", r->converged));
+}
+
 static km_status learn(const char *device, const line *l, const float *x, int64_t n, int64_t dim,
                        outcome *out, km_error *err) {
     km_ctx *ctx = km_ctx_new(device, (int)l->common.threads);
     if (!ctx) return km_error_set(err, KM_ERR_DEVICE, "%s", km_last_error());
-    km_anchor_options how = {
-        .count = l->anchors, .rounds = (int)l->rounds, .seed = (uint64_t)l->seed};
+    km_anchor_options how = {.count = l->anchors,
+                             .rounds = (int)l->rounds,
+                             .seed = (uint64_t)l->seed,
+                             .robust = l->robust,
+                             .heat = l->temperature,
+                             .cooling = l->cooling,
+                             .momentum = l->momentum,
+                             .maintain = (int)l->maintain,
+                             .settle = l->tolerance};
     km_status s = KM_OK;
     /* The second run is the one that counts: the first one loads kernels and fills pools. */
     for (int run = 0; s == KM_OK && run < 2; run++) {
         km_anchors a = {0};
+        if (strcmp(device, "cpu") == 0 && l->log) {
+            json_array_clear(l->log);
+            how.report = keep_round;
+            how.user = l->log;
+        }
         double start = km_now();
         s = km_anchors_train(ctx, x, n, dim, &how, NULL, &a);
         km_sync(ctx);
@@ -95,6 +150,7 @@ static int tell(const line *l, const outcome *cpu, const outcome *gpu, const cha
             json_object_set_new(o, "speedup", km_json_number(cpu->seconds / gpu->seconds, 4));
         else
             json_object_set_new(o, "gpu_missing", km_json_text(why));
+        json_object_set(o, "rounds", l->log);
         return km_cli_print_json(o);
     }
     char a[KM_NUMBER_TEXT], b[KM_NUMBER_TEXT];
@@ -124,7 +180,8 @@ static int tell(const line *l, const outcome *cpu, const outcome *gpu, const cha
 
 static int run(line *l, const char *path) {
     km_error err = {0}, gpu_err = {0};
-    int64_t n = l->large ? 100000 : 10000, dim = l->large ? 384 : 128;
+    int64_t n = l->large ? 100000 : l->small ? 1000 : 10000;
+    int64_t dim = l->large ? 384 : l->small ? 64 : 128;
     float *x = NULL;
     if (path) {
         km_input *in = km_open_vectors(path, &l->input, &err);
@@ -142,10 +199,10 @@ static int run(line *l, const char *path) {
             }
         }
         km_input_close(in);
-    } else if (!(x = synthetic(n, dim, l->large ? 2000 : 500, (uint64_t)l->seed))) {
+    } else if (!(x = synthetic(n, dim, l->large ? 2000 : l->small ? 50 : 500, (uint64_t)l->seed))) {
         km_error_set(&err, KM_ERR_MEMORY, "no memory for %lld vectors", (long long)n);
     }
-    if (!l->anchors) l->anchors = path ? 0 : l->large ? 1024 : 256;
+    if (!l->anchors) l->anchors = path ? 0 : l->large ? 1024 : l->small ? 32 : 256;
     outcome cpu = {0}, gpu = {0};
     if (err.code == KM_OK) learn("cpu", l, x, n, dim, &cpu, &err);
     const char *device = strcmp(l->common.device, "auto") == 0 ? "gpu" : l->common.device;
@@ -159,11 +216,29 @@ static int run(line *l, const char *path) {
 
 int km_command_compare(int argc, char **argv) {
     line l = {.common = KM_COMMON_DEFAULTS, .input = KM_INPUT_DEFAULTS, .rounds = 31};
+    l.robust_name = "huber";
+    l.cooling_name = "linear";
     const km_option options[] = {
+        {"small", KM_OPTION_FLAG, NULL, &l.small, 0, 0,
+         "1,000 x 64 and 32 anchors instead of 10,000 x 128 and 256"},
         {"large", KM_OPTION_FLAG, NULL, &l.large, 0, 0,
          "100,000 x 384 and 1024 anchors instead of 10,000 x 128 and 256"},
         {"anchors", KM_OPTION_INT, "M", &l.anchors, 1, 1 << 20, "how many anchors"},
         {"rounds", KM_OPTION_INT, "N", &l.rounds, 1, 10000, "at most so many (default: 31)"},
+        {"robust", KM_OPTION_TEXT, "HOW", &l.robust_name, 0, 0,
+         "how far vectors pull while it is warm: huber (bounded, the default),\n"
+         "trimmed (not at all) or mean (in full)"},
+        {"temperature", KM_OPTION_NUMBER, "T", &l.temperature, 1e-6, 1,
+         "the first temperature (default 0.5)"},
+        {"cooling", KM_OPTION_TEXT, "HOW", &l.cooling_name, 0, 0,
+         "linear (the default), or exponential:R, R times as warm each round"},
+        {"momentum", KM_OPTION_NUMBER, "X", &l.momentum, 0, 0.99,
+         "of the last move added to the next while it is warm (default 0)"},
+        {"maintain-every", KM_OPTION_INT, "N", &l.maintain, -1, 10000,
+         "rounds between merging and splitting; -1: never (default: an eighth)"},
+        {"tolerance", KM_OPTION_NUMBER, "X", &l.tolerance, 0, 1,
+         "stop when a round improves the energy by less than this part\n"
+         "(default 0: when no vector changes its anchor)"},
         {"seed", KM_OPTION_INT, "N", &l.seed, 0, 9e15, "of the data and the anchors"},
         KM_INPUT_ROWS(l.input),
         KM_OPTION_DEVICE_ROW(l.common, "what to compare the CPU with: auto, gpu, metal, cuda:N"),
@@ -180,6 +255,7 @@ int km_command_compare(int argc, char **argv) {
                    "numbers of cells alone.\n",
         .options = options,
         .examples = "kermes compare\n"
+                    "kermes compare --small --robust trimmed --cooling exponential:0.8 --json\n"
                     "kermes compare --large --json\n"
                     "kermes compare vectors.npy --anchors 512\n",
     };
@@ -187,6 +263,17 @@ int km_command_compare(int argc, char **argv) {
     int code;
     if (!km_begin(&spec, argc, argv, &args, &code)) return code;
     if (args.n_words > 1) return km_cli_usage("compare takes one file at most");
+    if (l.small && l.large) return km_cli_usage("compare: --small and --large exclude each other");
+    if (!parse_robust(l.robust_name, &l.robust))
+        return km_cli_usage("compare: --robust is huber, trimmed or mean, not '%.60s'",
+                            l.robust_name);
+    if (!parse_cooling(l.cooling_name, &l.cooling))
+        return km_cli_usage("compare: --cooling is linear or exponential:R with R between 0 and 1, "
+                            "not '%.60s'",
+                            l.cooling_name);
     km_cli_notes(l.common.quiet);
-    return run(&l, args.n_words ? args.words[0] : NULL);
+    l.log = l.common.json ? json_array() : NULL;
+    code = run(&l, args.n_words ? args.words[0] : NULL);
+    json_decref(l.log);
+    return code;
 }

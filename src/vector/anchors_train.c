@@ -207,10 +207,11 @@ static km_status first_anchors(trainer *t, int64_t k) {
     return km_ctx_status(ctx);
 }
 
-/* Temperatures fall in a straight line over the first half of the rounds. */
+/* Temperatures fall over the first half of the rounds, in a straight line or by a factor each. */
 static double heat_at(const trainer *t, int round, int rounds) {
     double heat = t->o->heat > 0 ? t->o->heat : 0.5, part = (double)round / (0.5 * rounds);
-    return t->o->lloyd || part >= 1 ? 0 : heat * (1 - part);
+    if (t->o->lloyd || part >= 1) return 0;
+    return t->o->cooling > 0 ? heat * pow(t->o->cooling, round) : heat * (1 - part);
 }
 
 static km_status run_round(trainer *t, int round, int rounds, double *energy, double *changed) {
@@ -270,23 +271,39 @@ static km_status maintain(trainer *t, int round, km_anchors *out) {
     return km_ctx_status(ctx);
 }
 
+/* Whether a cold round leaves nothing to do. */
+static bool settled(const trainer *t, int round, int rounds, const km_anchor_round *r,
+                    double before) {
+    if (t->warm || (!t->o->lloyd && round + 1 < rounds * 2 / 3)) return false;
+    return (round > 0 && r->reassigned == 0) ||
+           (t->o->settle > 0 && before - r->energy < t->o->settle * before);
+}
+
 static km_status all_rounds(trainer *t, km_anchors *out) {
     int rounds = t->o->rounds > 0 ? t->o->rounds : 25;
-    double before = INFINITY;
+    double before = INFINITY, last = 0;
     for (int i = 0; i < rounds; i++) {
         double changed = 0, energy = 0;
         if (run_round(t, i, rounds, &energy, &changed) != KM_OK) return km_ctx_status(t->ctx);
         out->energy = energy;
         out->rounds = i + 1;
-        if (t->o->progress && !t->o->progress(t->o->user, i + 1, rounds, energy)) break;
-        if (due(t, i, rounds)) {
-            if (maintain(t, i, out) != KM_OK) return km_ctx_status(t->ctx);
-            continue;
-        }
-        if (t->warm || (!t->o->lloyd && i + 1 < rounds * 2 / 3)) continue;
-        if (i > 0 && changed == 0) break; /* nothing will change any more */
-        if (t->o->settle > 0 && before - energy < t->o->settle * before) break;
-        before = energy;
+        km_anchor_round r = {.round = i + 1,
+                             .temperature = heat_at(t, i, rounds),
+                             .energy = energy,
+                             .change = last > 0 ? energy / last - 1 : 0,
+                             .reassigned = (int64_t)changed};
+        bool go_on = !t->o->progress || t->o->progress(t->o->user, i + 1, rounds, energy);
+        bool tend = go_on && due(t, i, rounds);
+        int64_t merged = out->merged, split = out->split;
+        if (tend && maintain(t, i, out) != KM_OK) return km_ctx_status(t->ctx);
+        r.merged = out->merged - merged;
+        r.split = out->split - split;
+        r.anchors = t->k;
+        r.converged = go_on && !tend && settled(t, i, rounds, &r, before);
+        if (t->o->report) t->o->report(t->o->user, &r);
+        if (!go_on || r.converged) break;
+        if (!tend && !t->warm && (t->o->lloyd || i + 1 >= rounds * 2 / 3)) before = energy;
+        last = energy;
     }
     return KM_OK;
 }
@@ -392,6 +409,7 @@ km_status km_anchors_train(km_ctx *ctx, const float *x, int64_t n, int64_t d,
         km_anchors plain;
         o.lloyd = true;
         o.progress = NULL;
+        o.report = NULL;
         bool better = train(ctx, x, n, d, total, k, &o, comm, &plain) == KM_OK &&
                       plain.energy < out->energy && plain.count <= k;
         km_anchors worse = better ? *out : plain;

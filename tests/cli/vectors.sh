@@ -63,6 +63,24 @@ expect 0 info v.kmx --verify
 says out 'blocks are as they were written'
 expect 0 info kept.kmx --json
 json_says kind=index index.vectors=200 index.rerank=f16 index.metric=l2 index.sections.0.name:string
+expect 0 compare --small --device cpu --json --robust trimmed --momentum 0.3 --temperature 0.8 \
+    --cooling exponential:0.7 --maintain-every 3 --tolerance 0.001
+json_says vectors=1000 dim=64 cpu.anchors:number rounds:array
+says out '"temperature": 0.56,'
+expect_error 2 compare --small --large
+says err "--small and --large exclude each other"
+expect_error 2 compare --robust median
+says err "--robust is huber, trimmed or mean, not 'median'"
+for bad in exponential exponential: exponential:1 exponential:0 exponential:0.5x exponential:nan fast; do
+    expect_error 2 compare --cooling "$bad"
+    says err "--cooling is linear or exponential:R"
+done
+for bad in '--momentum 1' '--momentum x' '--temperature 2' '--temperature 0' '--tolerance -1' \
+    '--maintain-every -2' '--maintain-every x'; do
+    # shellcheck disable=SC2086
+    expect_error 2 compare $bad
+    says err "${bad% *}"
+done
 expect 0 compare "${compared[@]}" --device cpu --json --rounds 2
 json_says cpu.seconds:number cpu.energy:number cpu.rounds:number gpu_missing:string
 
