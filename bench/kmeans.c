@@ -31,7 +31,7 @@ static int train(km_ctx *ctx, const float *x, int64_t n, int64_t d, int64_t k, i
     double best = 1e9, first = 0;
     km_anchors a = {0};
     for (int i = 0; i < 3; i++) {
-        km_anchor_options o = {.count = k, .rounds = rounds, .lloyd = lloyd, .seed = 1};
+        km_anchor_options o = {.count = k, .training.rounds = rounds, .lloyd = lloyd, .seed = 1};
         km_anchors_release(&a);
         double begin = km_now();
         km_anchors_train(ctx, x, n, d, &o, NULL, &a);

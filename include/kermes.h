@@ -534,6 +534,42 @@ typedef enum km_index_mode {
 
 typedef enum km_index_vectors { KM_VECTORS_NONE, KM_VECTORS_F16, KM_VECTORS_INT8 } km_index_vectors;
 
+typedef enum km_robust {
+    KM_ROBUST_HUBER,   /* far vectors pull with a bounded force while it is warm */
+    KM_ROBUST_TRIMMED, /* they do not pull at all */
+    KM_ROBUST_MEAN     /* they pull in full */
+} km_robust;
+
+typedef struct km_anchor_round { /* what a round of training did */
+    int round;             /* from 1 */
+    double temperature;    /* 0: full steps to plain means */
+    double energy, change; /* change: of the energy since the round before, as a part of it */
+    int64_t reassigned;    /* vectors that went to another anchor */
+    int64_t merged, split; /* by maintenance after the round */
+    int64_t anchors;       /* after it */
+    bool converged;        /* the last one, because nothing changes any more, or less than `tolerance` */
+} km_anchor_round;
+
+/* How anchors are learnt: k-means whose steps to robust means grow as a temperature falls, with anchors
+ * merged and cells split now and then. All zero is a good choice. */
+typedef struct km_anchor_training {
+    int rounds;               /* at most; 0: 25 */
+    km_robust robust;
+    double temperature;       /* the first, up to 1; 0: 0.5. It is 0 in the second half of the rounds */
+    double cooling;           /* what is left of it after each round, below 1; 0: a straight line */
+    double momentum;          /* of the last move added to the next while it is warm, below 1 */
+    int maintain_every;       /* rounds between merging and splitting; 0: chosen, -1: never */
+    double merge;             /* anchors whose merging costs less than this part of a mean cell's energy
+                                 are merged, up to 1; 0: 1e-9, those that are of no use */
+    double split;             /* a cell is split where that gains so many times what the merge that
+                                 makes room for it costs, 1 or more; 0: 1.1 */
+    double tolerance;         /* stop when a round improves the energy by less than this part; 0: 1e-4,
+                                 -1: only when no vector changes its anchor */
+    /* Told after each round and its maintenance. NULL: no callback. */
+    void (*report)(void *user, const km_anchor_round *round);
+    void *user;
+} km_anchor_training;
+
 /* All zero is a good choice: L2, half a byte for each dimension. */
 typedef struct km_index_options {
     km_metric metric;
@@ -549,6 +585,7 @@ typedef struct km_index_options {
     size_t memory;            /* what building from a file may take, in bytes; 0: 2 GiB */
     bool skip_bad;            /* leave vectors with NaN or infinity out, instead of refusing them */
     bool lloyd;               /* anchors by plain Lloyd, instead of annealed and maintained ones */
+    const km_anchor_training *training; /* NULL: the defaults */
     /* Told from time to time; false stops. NULL: nobody asks. */
     bool (*progress)(void *user, const char *stage, int64_t done, int64_t total);
     void *user;

@@ -3,7 +3,6 @@
 #include "backend/cpu/blas.h"
 #include "base/alloc.h"
 #include "base/cpu.h"
-#include "base/file.h"
 #include "report/html.h"
 #include <math.h>
 #include <string.h>
@@ -230,13 +229,6 @@ static int write_html(const km_bench *b, const char *path) {
     return s == KM_OK ? KM_EXIT_OK : km_cli_fail("%s", err.text);
 }
 
-/* Better to hear it now than after two minutes. */
-static bool can_write(const char *path, km_error *err) {
-    km_writer *w = km_writer_open(path, err);
-    km_writer_abort(w);
-    return w != NULL;
-}
-
 int km_command_bench(int argc, char **argv) {
     km_bench b = {.common = KM_COMMON_DEFAULTS, .repeat = 0, .exp_ulp = NAN};
     const char *html = NULL, *from = NULL;
@@ -293,7 +285,7 @@ int km_command_bench(int argc, char **argv) {
     if (infer.model || infer.shape)
         return km_cli_usage("bench: --model and --shape are for decode, prompt and batch");
     if (!choose_suites(&b, &args, &err)) return km_cli_usage("bench: %s", err.text);
-    if (html && !can_write(html, &err)) return km_cli_fail("%s", err.text);
+    if (html && !km_cli_can_write(html, &err)) return km_cli_fail("%s", err.text);
     if (from && b.common.json)
         return km_cli_usage("bench: --from gives text or a page; the file itself is JSON");
     if (from) return km_bench_from(from, html);

@@ -2,26 +2,26 @@
 #include "base/alloc.h"
 #include "base/progress.h"
 #include "base/rng.h"
+#include "cli/anchor_line.h"
 #include "cli/cli.h"
 #include "cli/vectors.h"
+#include "report/chart.h"
+#include "report/html.h"
 #include "report/json.h"
 #include "report/table.h"
 #include "report/text.h"
 #include "vector/anchors.h"
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 typedef struct line {
     km_common common;
     km_input_line input;
-    int64_t anchors, rounds, seed;
-    bool small, large;
-    const char *robust_name, *cooling_name;
-    double momentum, temperature, tolerance, cooling;
-    int64_t maintain;
-    km_robust robust;
-    json_t *log; /* the rounds of the run that is told */
+    km_anchor_line training;
+    km_anchor_training how;
+    int64_t anchors, seed;
+    bool small, large, verbose;
+    const char *html;
 } line;
 
 typedef struct outcome {
@@ -50,68 +50,27 @@ static float *synthetic(int64_t n, int64_t dim, int64_t centres, uint64_t seed) 
     return x;
 }
 
-/* ---- Training ---- */
-
-static bool parse_robust(const char *name, km_robust *robust) {
-    static const struct {
-        const char *name;
-        km_robust robust;
-    } all[] = {
-        {"huber", KM_ROBUST_HUBER}, {"trimmed", KM_ROBUST_TRIMMED}, {"mean", KM_ROBUST_NONE}};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (strcmp(all[i].name, name) == 0) {
-            *robust = all[i].robust;
-            return true;
-        }
-    return false;
-}
-
-/* "linear", which is 0, or "exponential:R". */
-static bool parse_cooling(const char *name, double *rate) {
-    static const char word[] = "exponential:";
-    char *end = NULL;
-    *rate = 0;
-    if (strcmp(name, "linear") == 0) return true;
-    if (strncmp(name, word, sizeof word - 1) != 0) return false;
-    *rate = strtod(name + sizeof word - 1, &end);
-    return end != name + sizeof word - 1 && !*end && *rate > 0 && *rate < 1;
-}
-
-static void keep_round(void *user, const km_anchor_round *r) {
-    json_array_append_new(
-        user,
-        json_pack("{s:i, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:b}", "round", r->round, "temperature",
-                  km_json_number(r->temperature, 6), "energy", km_json_number(r->energy, 9),
-                  "change", km_json_number(r->change, 6), "reassigned", (json_int_t)r->reassigned,
-                  "merged", (json_int_t)r->merged, "split", (json_int_t)r->split, "anchors",
-                  (json_int_t)r->anchors, "converged", r->converged));
-}
-
 static km_status learn(const char *device, const line *l, const float *x, int64_t n, int64_t dim,
-                       outcome *out, km_error *err) {
+                       outcome *out, km_round_log *log, km_error *err) {
     km_ctx *ctx = km_ctx_new(device, (int)l->common.threads);
     if (!ctx) return km_error_set(err, KM_ERR_DEVICE, "%s", km_last_error());
-    km_anchor_options how = {.count = l->anchors,
-                             .rounds = (int)l->rounds,
-                             .seed = (uint64_t)l->seed,
-                             .robust = l->robust,
-                             .heat = l->temperature,
-                             .cooling = l->cooling,
-                             .momentum = l->momentum,
-                             .maintain = (int)l->maintain,
-                             .settle = l->tolerance};
+    km_progress bar;
+    km_anchor_options how = {.count = l->anchors, .seed = (uint64_t)l->seed, .training = l->how};
+    how.training.report = km_round_keep;
+    how.training.user = log;
+    log->bar = &bar;
     km_status s = KM_OK;
     /* The second run is the one that counts: the first one loads kernels and fills pools. */
     for (int run = 0; s == KM_OK && run < 2; run++) {
         km_anchors a = {0};
-        if (strcmp(device, "cpu") == 0 && l->log) {
-            json_array_clear(l->log);
-            how.report = keep_round;
-            how.user = l->log;
-        }
+        log->lines = l->verbose && !l->common.quiet && run == 0; /* they are the same in both */
+        if (log->lines) fprintf(stderr, "%s\n", km_ctx_device(ctx));
+        km_round_clear(log);
+        km_progress_begin(&bar, device, "rounds", l->how.rounds, l->common.quiet);
         double start = km_now();
         s = km_anchors_train(ctx, x, n, dim, &how, NULL, &a);
         km_sync(ctx);
+        km_progress_end(&bar);
         double seconds = km_now() - start;
         if (s != KM_OK) km_error_set(err, s, "%s", km_ctx_error(ctx));
         *out = (outcome){.there = true,
@@ -140,8 +99,87 @@ static json_t *one(const outcome *o, int64_t n, int64_t dim) {
                      km_json_number(ratio(n, dim, o->anchors), 5));
 }
 
-static int tell(const line *l, const outcome *cpu, const outcome *gpu, const char *why, int64_t n,
-                int64_t dim) {
+static void fill_table(km_table *t, const outcome *cpu, const outcome *gpu, int64_t n,
+                       int64_t dim) {
+    char a[KM_NUMBER_TEXT], b[KM_NUMBER_TEXT];
+    km_table_init(t, "lrrrrr",
+                  (const char *[]){"device", "time", "rounds", "anchors", "energy", "ratio"});
+    for (int i = 0; i < 2; i++) {
+        const outcome *o = i ? gpu : cpu;
+        if (!o->there) continue;
+        km_table_cell(t, "%s", o->device);
+        km_table_cell(t, "%s", km_format_seconds(a, o->seconds));
+        km_table_cell(t, "%d", o->rounds);
+        km_table_cell(t, "%lld", (long long)o->anchors);
+        km_table_cell(t, "%s", km_format_number(b, o->energy));
+        km_table_cell(t, "%.1f", ratio(n, dim, o->anchors));
+    }
+}
+
+/* ---- The page ---- */
+
+/* One figure of each round, a line for each device. */
+static void add_chart(km_text *page, const char *title, const km_round_log *logs[2],
+                      const outcome *of[2], bool energy, double *room) {
+    km_series lines[2];
+    int n = 0;
+    for (int i = 0; i < 2; i++) {
+        if (!of[i]->there || !logs[i]->n) continue;
+        double *x = room, *y = room + logs[i]->n;
+        room = y + logs[i]->n;
+        for (int r = 0; r < logs[i]->n; r++) {
+            x[r] = logs[i]->at[r].round;
+            y[r] = energy ? logs[i]->at[r].energy : logs[i]->at[r].temperature;
+        }
+        lines[n++] = (km_series){.name = of[i]->device, .x = x, .y = y, .n = logs[i]->n};
+    }
+    km_chart c = {.title = title,
+                  .x = {.label = "round", .ticks = KM_TICKS_NUMBER},
+                  .y = {.label = energy ? "mean squared distance" : "temperature",
+                        .ticks = KM_TICKS_NUMBER,
+                        .from_zero = !energy},
+                  .series = lines,
+                  .n_series = n};
+    km_chart_html(&c, page);
+}
+
+static km_status write_page(const line *l, const outcome *cpu, const outcome *gpu,
+                            const km_round_log logs[2], int64_t n, int64_t dim, km_error *err) {
+    const km_round_log *both[2] = {&logs[0], &logs[1]};
+    const outcome *of[2] = {cpu, gpu};
+    double *room = km_alloc(sizeof *room * (size_t)(2 * (logs[0].n + logs[1].n) + 1));
+    if (!room) return km_error_set(err, KM_ERR_MEMORY, "no memory for the page");
+    char lead[200];
+    snprintf(lead, sizeof lead,
+             "%lld anchors of %lld vectors of %lld dimensions; cooling %.40s, robust %.20s.",
+             (long long)cpu->anchors, (long long)n, (long long)dim, l->training.cooling,
+             l->training.robust);
+    km_text page = {0};
+    km_table t;
+    km_html_begin(&page, "Kermes anchors", lead);
+    fill_table(&t, cpu, gpu, n, dim);
+    km_table_html(&t, &page);
+    km_table_free(&t);
+    km_html_section(&page, "Rounds",
+                    "The energy is the mean squared distance of a vector to its anchor. Steps grow "
+                    "as the temperature falls; at 0 they are those of plain k-means.");
+    km_html_charts_begin(&page);
+    add_chart(&page, "Energy by round", both, of, true, room);
+    add_chart(&page, "Temperature by round", both, of, false, room);
+    km_html_charts_end(&page);
+    char footer[80];
+    snprintf(footer, sizeof footer, "kermes %s", km_version());
+    km_html_end(&page, footer);
+    km_status s = km_html_write(&page, l->html, err);
+    km_text_free(&page);
+    km_free(room);
+    return s;
+}
+
+/* ---- The text ---- */
+
+static int tell(const line *l, const outcome *cpu, const outcome *gpu, const km_round_log *rounds,
+                const char *why, int64_t n, int64_t dim) {
     if (l->common.json) {
         json_t *o =
             json_pack("{s:s, s:I, s:I, s:o, s:o}", "kermes", km_version(), "vectors", (json_int_t)n,
@@ -150,26 +188,16 @@ static int tell(const line *l, const outcome *cpu, const outcome *gpu, const cha
             json_object_set_new(o, "speedup", km_json_number(cpu->seconds / gpu->seconds, 4));
         else
             json_object_set_new(o, "gpu_missing", km_json_text(why));
-        json_object_set(o, "rounds", l->log);
+        json_object_set_new(o, "training", km_round_json(rounds));
         return km_cli_print_json(o);
     }
-    char a[KM_NUMBER_TEXT], b[KM_NUMBER_TEXT];
     km_table t;
-    km_table_init(&t, "lrrrrr",
-                  (const char *[]){"device", "time", "rounds", "anchors", "energy", "ratio"});
-    for (int i = 0; i < 2; i++) {
-        const outcome *o = i ? gpu : cpu;
-        if (!o->there) continue;
-        km_table_cell(&t, "%s", o->device);
-        km_table_cell(&t, "%s", km_format_seconds(a, o->seconds));
-        km_table_cell(&t, "%d", o->rounds);
-        km_table_cell(&t, "%lld", (long long)o->anchors);
-        km_table_cell(&t, "%s", km_format_number(b, o->energy));
-        km_table_cell(&t, "%.1f", ratio(n, dim, o->anchors));
-    }
+    fill_table(&t, cpu, gpu, n, dim);
     printf("%lld vectors of %lld dimensions\n", (long long)n, (long long)dim);
     bool ok = km_table_print(&t, stdout, 2);
     km_table_free(&t);
+    if (km_round_converged(rounds))
+        printf("converged after %d rounds\n", rounds->at[rounds->n - 1].round);
     if (gpu->there)
         printf("the GPU is %.1f times as fast; the energies differ by %.3f%%\n",
                cpu->seconds / gpu->seconds, 100 * fabs(gpu->energy / cpu->energy - 1));
@@ -204,41 +232,38 @@ static int run(line *l, const char *path) {
     }
     if (!l->anchors) l->anchors = path ? 0 : l->large ? 1024 : l->small ? 32 : 256;
     outcome cpu = {0}, gpu = {0};
-    if (err.code == KM_OK) learn("cpu", l, x, n, dim, &cpu, &err);
+    km_round_log logs[2] = {0};
+    if (err.code == KM_OK) learn("cpu", l, x, n, dim, &cpu, &logs[0], &err);
     const char *device = strcmp(l->common.device, "auto") == 0 ? "gpu" : l->common.device;
     if (err.code == KM_OK && strcmp(device, "cpu") != 0)
-        learn(device, l, x, n, dim, &gpu, &gpu_err);
+        learn(device, l, x, n, dim, &gpu, &logs[1], &gpu_err);
     km_free(x);
-    if (err.code != KM_OK) return km_cli_fail("compare: %s", err.text);
     if (gpu_err.code != KM_OK) gpu.there = false;
-    return tell(l, &cpu, &gpu, gpu_err.code ? gpu_err.text : "--device cpu", n, dim);
+    if (err.code == KM_OK && l->html) write_page(l, &cpu, &gpu, logs, n, dim, &err);
+    int code = err.code != KM_OK ? km_cli_fail("compare: %s", err.text)
+                                 : tell(l, &cpu, &gpu, &logs[0],
+                                        gpu_err.code ? gpu_err.text : "--device cpu", n, dim);
+    km_round_free(&logs[0]);
+    km_round_free(&logs[1]);
+    return code;
 }
 
 int km_command_compare(int argc, char **argv) {
-    line l = {.common = KM_COMMON_DEFAULTS, .input = KM_INPUT_DEFAULTS, .rounds = 31};
-    l.robust_name = "huber";
-    l.cooling_name = "linear";
+    line l = {.common = KM_COMMON_DEFAULTS,
+              .input = KM_INPUT_DEFAULTS,
+              .training = KM_ANCHOR_DEFAULTS(31, 0)};
     const km_option options[] = {
         {"small", KM_OPTION_FLAG, NULL, &l.small, 0, 0,
          "1,000 x 64 and 32 anchors instead of 10,000 x 128 and 256"},
         {"large", KM_OPTION_FLAG, NULL, &l.large, 0, 0,
          "100,000 x 384 and 1024 anchors instead of 10,000 x 128 and 256"},
         {"anchors", KM_OPTION_INT, "M", &l.anchors, 1, 1 << 20, "how many anchors"},
-        {"rounds", KM_OPTION_INT, "N", &l.rounds, 1, 10000, "at most so many (default: 31)"},
-        {"robust", KM_OPTION_TEXT, "HOW", &l.robust_name, 0, 0,
-         "how far vectors pull while it is warm: huber (bounded, the default),\n"
-         "trimmed (not at all) or mean (in full)"},
-        {"temperature", KM_OPTION_NUMBER, "T", &l.temperature, 1e-6, 1,
-         "the first temperature (default 0.5)"},
-        {"cooling", KM_OPTION_TEXT, "HOW", &l.cooling_name, 0, 0,
-         "linear (the default), or exponential:R, R times as warm each round"},
-        {"momentum", KM_OPTION_NUMBER, "X", &l.momentum, 0, 0.99,
-         "of the last move added to the next while it is warm (default 0)"},
-        {"maintain-every", KM_OPTION_INT, "N", &l.maintain, -1, 10000,
-         "rounds between merging and splitting; -1: never (default: an eighth)"},
-        {"tolerance", KM_OPTION_NUMBER, "X", &l.tolerance, 0, 1,
-         "stop when a round improves the energy by less than this part\n"
-         "(default 0: when no vector changes its anchor)"},
+        KM_ANCHOR_ROWS(l.training, "at most so many (default: 31)",
+                       "stop when a round improves the energy by less than this part\n"
+                       "(default 0: when no vector changes its anchor)"),
+        {"verbose", KM_OPTION_FLAG, NULL, &l.verbose, 0, 0, "a line on stderr for each round"},
+        {"html", KM_OPTION_TEXT, "FILE", &l.html, 0, 0,
+         "write a page with the rounds' energy and temperature as charts"},
         {"seed", KM_OPTION_INT, "N", &l.seed, 0, 9e15, "of the data and the anchors"},
         KM_INPUT_ROWS(l.input),
         KM_OPTION_DEVICE_ROW(l.common, "what to compare the CPU with: auto, gpu, metal, cuda:N"),
@@ -256,6 +281,7 @@ int km_command_compare(int argc, char **argv) {
         .options = options,
         .examples = "kermes compare\n"
                     "kermes compare --small --robust trimmed --cooling exponential:0.8 --json\n"
+                    "kermes compare --verbose --html anchors.html\n"
                     "kermes compare --large --json\n"
                     "kermes compare vectors.npy --anchors 512\n",
     };
@@ -264,16 +290,9 @@ int km_command_compare(int argc, char **argv) {
     if (!km_begin(&spec, argc, argv, &args, &code)) return code;
     if (args.n_words > 1) return km_cli_usage("compare takes one file at most");
     if (l.small && l.large) return km_cli_usage("compare: --small and --large exclude each other");
-    if (!parse_robust(l.robust_name, &l.robust))
-        return km_cli_usage("compare: --robust is huber, trimmed or mean, not '%.60s'",
-                            l.robust_name);
-    if (!parse_cooling(l.cooling_name, &l.cooling))
-        return km_cli_usage("compare: --cooling is linear or exponential:R with R between 0 and 1, "
-                            "not '%.60s'",
-                            l.cooling_name);
+    km_error err = {0};
+    if (!km_anchor_parse(&l.training, &l.how, &err)) return km_cli_usage("compare: %s", err.text);
+    if (l.html && !km_cli_can_write(l.html, &err)) return km_cli_fail("compare: %s", err.text);
     km_cli_notes(l.common.quiet);
-    l.log = l.common.json ? json_array() : NULL;
-    code = run(&l, args.n_words ? args.words[0] : NULL);
-    json_decref(l.log);
-    return code;
+    return run(&l, args.n_words ? args.words[0] : NULL);
 }

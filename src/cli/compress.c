@@ -1,6 +1,7 @@
 /* kermes compress: from a file of vectors to a searchable index. */
 #include "base/alloc.h"
 #include "base/progress.h"
+#include "cli/anchor_line.h"
 #include "cli/cli.h"
 #include "cli/vectors.h"
 #include "report/json.h"
@@ -18,11 +19,12 @@
 typedef struct line { /* the command line */
     km_common common;
     km_input_line input;
+    km_anchor_line training;
     const char *out, *anchors, *metric, *mode, *rerank, *ids, *queries;
     double bytes, ratio, recall;
     int64_t seed;
     km_sizes memory;
-    bool skip_bad, lloyd;
+    bool skip_bad, lloyd, verbose;
 } line;
 
 static volatile sig_atomic_t interrupted;
@@ -36,6 +38,7 @@ typedef struct show {
     km_progress bar;
     const char *stage;
     bool quiet;
+    km_round_log rounds;
 } show;
 
 static bool on_progress(void *user, const char *stage, int64_t done, int64_t total) {
@@ -45,7 +48,7 @@ static bool on_progress(void *user, const char *stage, int64_t done, int64_t tot
         km_progress_begin(&w->bar, stage, "", total, w->quiet);
         w->stage = stage;
     }
-    km_progress_step(&w->bar, done, NULL);
+    km_progress_step(&w->bar, done, strcmp(stage, "anchors") == 0 ? w->rounds.note : NULL);
     return !interrupted;
 }
 
@@ -82,27 +85,30 @@ static bool parse_options(const line *l, km_index_options *o, km_error *err) {
     return true;
 }
 
-static json_t *report(const line *l, const char *in, const km_made *m, double raw, double seconds) {
-    json_t *o = json_pack("{s:s, s:o, s:o, s:I, s:I, s:I, s:I, s:i, s:o, s:o, s:o, s:I, s:o, s:o, s:o, "
-                     "s:i, s:s, s:s, s:o}",
-                     "kermes", km_version(), "in", km_json_text(in), "out", km_json_text(l->out),
-                     "vectors", (json_int_t)m->rows, "skipped", (json_int_t)m->skipped, "dim",
-                     (json_int_t)m->dim, "anchors", (json_int_t)m->anchors, "parts", m->parts,
-                     "bytes", km_json_count(m->bytes), "bytes_per_vector",
-                     km_json_number(m->bytes / (double)m->rows, 7), "ratio",
-                     km_json_number(raw / m->bytes, 6), "code_bytes", (json_int_t)m->code_bytes,
-                     "energy", km_json_number(m->energy, 9), "mse", km_json_number(m->mse, 9),
-                     "recall@10", km_json_number(m->recall.recall, 6), "rounds", m->rounds,
-                     "metric", l->metric, "mode", l->mode, "seconds", km_json_number(seconds, 5));
+static json_t *report(const line *l, const char *in, const km_made *m, const km_round_log *rounds,
+                      double raw, double seconds) {
+    json_t *o = json_pack(
+        "{s:s, s:o, s:o, s:I, s:I, s:I, s:I, s:i, s:o, s:o, s:o, s:I, s:o, s:o, s:o, "
+        "s:i, s:o, s:s, s:s, s:o}",
+        "kermes", km_version(), "in", km_json_text(in), "out", km_json_text(l->out), "vectors",
+        (json_int_t)m->rows, "skipped", (json_int_t)m->skipped, "dim", (json_int_t)m->dim,
+        "anchors", (json_int_t)m->anchors, "parts", m->parts, "bytes", km_json_count(m->bytes),
+        "bytes_per_vector", km_json_number(m->bytes / (double)m->rows, 7), "ratio",
+        km_json_number(raw / m->bytes, 6), "code_bytes", (json_int_t)m->code_bytes, "energy",
+        km_json_number(m->energy, 9), "mse", km_json_number(m->mse, 9), "recall@10",
+        km_json_number(m->recall.recall, 6), "rounds", m->rounds, "training", km_round_json(rounds),
+        "metric", l->metric, "mode", l->mode, "seconds", km_json_number(seconds, 5));
     if (!isnan(m->recall.recall)) {
         json_object_set_new(o, "recall_queries", json_integer(m->recall.queries));
-        json_object_set_new(o, "recall_interval", json_pack("[o, o]", km_json_number(m->recall.low, 6),
-                                                            km_json_number(m->recall.high, 6)));
+        json_object_set_new(o, "recall_interval",
+                            json_pack("[o, o]", km_json_number(m->recall.low, 6),
+                                      km_json_number(m->recall.high, 6)));
     }
     return o;
 }
 
-static void print_made(const line *l, const km_made *m, double raw, double seconds) {
+static void print_made(const line *l, const km_made *m, const km_round_log *rounds, double raw,
+                       double seconds) {
     char a[KM_NUMBER_TEXT], b[KM_NUMBER_TEXT];
     printf("%s: %lld vectors of %lld dimensions, %lld anchor%s, ", l->out, (long long)m->rows,
            (long long)m->dim, (long long)m->anchors, m->anchors == 1 ? "" : "s");
@@ -114,11 +120,13 @@ static void print_made(const line *l, const km_made *m, double raw, double secon
     printf("\n  %-10s %s, %.1f bytes a vector all counted, %.1f times smaller\n", "size",
            km_format_bytes(a, m->bytes), m->bytes / (double)m->rows, raw / m->bytes);
     if (!isnan(m->recall.recall))
-        printf("  %-10s %.3f (95%%: %.3f to %.3f), %lld %s against all\n", "recall@10", m->recall.recall,
-               m->recall.low, m->recall.high, (long long)m->recall.queries,
+        printf("  %-10s %.3f (95%%: %.3f to %.3f), %lld %s against all\n", "recall@10",
+               m->recall.recall, m->recall.low, m->recall.high, (long long)m->recall.queries,
                l->queries ? "queries" : "held-out vectors");
     printf("  %-10s %s a vector, %s without codes\n", "error", km_format_number(a, m->mse),
            km_format_number(b, m->energy));
+    printf("  %-10s %d%s\n", "rounds", m->rounds,
+           km_round_converged(rounds) && rounds->n == m->rounds ? ", converged" : "");
     if (m->skipped)
         printf("  %-10s %lld vectors that are not finite, first %lld\n", "skipped",
                (long long)m->skipped, (long long)m->first_skipped);
@@ -146,6 +154,14 @@ static int run(const line *l, const char *in_path, km_index_options *o) {
     o->progress = on_progress;
     o->user = &w;
     bool tells = km_comm_env_rank() == 0;
+    km_anchor_training training = *o->training;
+    o->training = &training;
+    if (tells) { /* every rank trains, and hears the same */
+        w.rounds.lines = l->verbose && !l->common.quiet;
+        w.rounds.bar = &w.bar;
+        training.report = km_round_keep;
+        training.user = &w.rounds;
+    }
     km_input *in = km_open_vectors(in_path, &l->input, &err);
     uint64_t *ids = in && l->ids ? km_read_ids_of(l->ids, km_input_rows(in), &err) : NULL;
     km_ctx *ctx = NULL;
@@ -168,16 +184,22 @@ static int run(const line *l, const char *in_path, km_index_options *o) {
     km_ctx_free(ctx);
     km_input_close(in);
     km_free(ids);
-    if (s != KM_OK) return tells ? km_cli_fail("compress: %s", err.text) : KM_EXIT_FAILED;
-    if (km_comm_env_rank() != 0) return KM_EXIT_OK;
-    if (l->common.json) return km_cli_print_json(report(l, in_path, &made, raw, km_now() - start));
-    if (!l->common.quiet) print_made(l, &made, raw, km_now() - start);
-    return KM_EXIT_OK;
+    int code = KM_EXIT_OK;
+    double seconds = km_now() - start;
+    if (s != KM_OK)
+        code = tells ? km_cli_fail("compress: %s", err.text) : KM_EXIT_FAILED;
+    else if (km_comm_env_rank() == 0 && l->common.json)
+        code = km_cli_print_json(report(l, in_path, &made, &w.rounds, raw, seconds));
+    else if (km_comm_env_rank() == 0 && !l->common.quiet)
+        print_made(l, &made, &w.rounds, raw, seconds);
+    km_round_free(&w.rounds);
+    return code;
 }
 
 int km_command_compress(int argc, char **argv) {
     line l = {.common = KM_COMMON_DEFAULTS,
               .input = KM_INPUT_DEFAULTS,
+              .training = KM_ANCHOR_DEFAULTS(25, 1e-4),
               .anchors = "auto",
               .metric = "l2",
               .mode = "fast",
@@ -207,6 +229,11 @@ int km_command_compress(int argc, char **argv) {
          "how much memory to take, as in 1G (default: 2G)"},
         {"lloyd", KM_OPTION_FLAG, NULL, &l.lloyd, 0, 0,
          "learn anchors by plain Lloyd, without annealing and maintenance"},
+        KM_ANCHOR_ROWS(l.training, "of training anchors, at most (default: 25)",
+                       "stop when a round improves the energy by less than this part\n"
+                       "(default 1e-4; 0: when no vector changes its anchor)"),
+        {"verbose", KM_OPTION_FLAG, NULL, &l.verbose, 0, 0,
+         "a line on stderr for each round of training anchors"},
         {"seed", KM_OPTION_INT, "N", &l.seed, 0, 9e15, "another one, another index (default: 0)"},
         KM_INPUT_ROWS(l.input),
         KM_COMPUTE_ROWS(l.common),
@@ -226,6 +253,7 @@ int km_command_compress(int argc, char **argv) {
                     "kermes compress vectors.npy -o v.kmx --recall 0.95 --metric cosine\n"
                     "kermes compress base.fvecs -o v.kmx --bytes 32 --mode dense\n"
                     "kermes compress big.npy -o v.kmx --ratio 16 --memory 1G --device gpu\n"
+                    "kermes compress vectors.npy -o v.kmx --robust trimmed --merge 0.01 --verbose\n"
                     "mpirun -n 4 kermes compress big.npy -o v.kmx\n",
     };
     km_args args;
@@ -237,6 +265,9 @@ int km_command_compress(int argc, char **argv) {
     km_cli_notes(l.common.quiet);
     km_error err = {0};
     km_index_options o;
-    if (!parse_options(&l, &o, &err)) return km_cli_usage("compress: %s", err.text);
+    km_anchor_training training;
+    if (!parse_options(&l, &o, &err) || !km_anchor_parse(&l.training, &training, &err))
+        return km_cli_usage("compress: %s", err.text);
+    o.training = &training;
     return run(&l, args.words[0], &o);
 }

@@ -1,5 +1,6 @@
 /* The kermes command: finds the command by its first word, and makes sure that what was printed
  * really got out before it reports success. */
+#include "base/file.h"
 #include "cli/cli.h"
 #include "report/json.h"
 #include <errno.h>
@@ -85,6 +86,12 @@ static void print_note(void *user, km_log_level level, const char *line) {
 }
 
 void km_cli_notes(bool quiet) { km_set_log(quiet ? NULL : print_note, NULL); }
+
+bool km_cli_can_write(const char *path, km_error *err) {
+    km_writer *w = km_writer_open(path, err);
+    km_writer_abort(w);
+    return w != NULL;
+}
 
 int km_cli_print_json(json_t *v) {
     bool ok = km_json_print(v, stdout);

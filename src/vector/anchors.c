@@ -15,6 +15,38 @@ int64_t km_anchors_auto(int64_t n) {
     return k < 1 ? 1 : k;
 }
 
+km_status km_anchors_check(const km_anchor_training *t, km_error *err) {
+    const struct {
+        const char *name;
+        double value;
+        bool fits;
+        const char *range;
+    } all[] = {
+        {"rounds", t->rounds, t->rounds >= 0, "it is 1 or more, or 0 for 25"},
+        {"robust", t->robust, (int)t->robust >= 0 && t->robust <= KM_ROBUST_MEAN,
+         "it is one of km_robust"},
+        {"temperature", t->temperature, t->temperature >= 0 && t->temperature <= 1,
+         "it is above 0 and at most 1, or 0 for 0.5"},
+        {"cooling", t->cooling, t->cooling >= 0 && t->cooling < 1,
+         "it is above 0 and below 1, or 0 for a straight line"},
+        {"momentum", t->momentum, t->momentum >= 0 && t->momentum < 1,
+         "it is 0 or more and below 1"},
+        {"maintain_every", t->maintain_every, t->maintain_every >= -1,
+         "it is 1 or more, 0 for a choice, or -1 for never"},
+        {"merge", t->merge, t->merge >= 0 && t->merge <= 1,
+         "it is above 0 and at most 1, or 0 for 1e-9"},
+        {"split", t->split, t->split == 0 || (t->split >= 1 && t->split < INFINITY),
+         "it is 1 or more, or 0 for 1.1"},
+        {"tolerance", t->tolerance, t->tolerance == -1 || (t->tolerance >= 0 && t->tolerance <= 1),
+         "it is above 0 and at most 1, 0 for 1e-4, or -1 for none"},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (!all[i].fits)
+            return km_error_set(err, KM_ERR_RANGE, "%s %g is out of range: %s", all[i].name,
+                                all[i].value, all[i].range);
+    return KM_OK;
+}
+
 km_tensor *km_unit_rows(km_ctx *ctx, km_tensor *x) {
     km_tensor *square = km_sum(ctx, km_mul(ctx, x, x), (const int[]){1}, 1, true);
     km_tensor *size = km_sqrt(ctx, square);
@@ -27,8 +59,7 @@ static void nothing(void *owner) { (void)owner; }
 
 km_tensor *km_vectors_in(km_ctx *ctx, const float *x, int64_t n, int64_t d) {
     if (km_failed(ctx)) return NULL;
-    if (ctx->device->host)
-        return km_wrap(ctx, "vectors", KM_F32, KM_SHAPE(n, d), x, nothing, NULL);
+    if (ctx->device->host) return km_wrap(ctx, "vectors", KM_F32, KM_SHAPE(n, d), x, nothing, NULL);
     return km_keep_data(ctx, KM_F32, KM_SHAPE(n, d), x);
 }
 
@@ -60,8 +91,8 @@ static km_status assign_block(km_ctx *ctx, const km_anchors *a, const float *x, 
     return km_ctx_status(ctx);
 }
 
-km_status km_anchors_assign(km_ctx *ctx, const km_anchors *a, const float *x, int64_t n, int32_t *id,
-                            float *dist) {
+km_status km_anchors_assign(km_ctx *ctx, const km_anchors *a, const float *x, int64_t n,
+                            int32_t *id, float *dist) {
     if (km_failed(ctx)) return km_ctx_status(ctx);
     if (!a || !a->centre || (n && (!x || !id)))
         return km_fail(ctx, KM_ERR_NULL, "anchors: nothing to assign, or to assign to");
@@ -69,7 +100,8 @@ km_status km_anchors_assign(km_ctx *ctx, const km_anchors *a, const float *x, in
     rows = rows < 4096 ? 4096 : rows;
     for (int64_t i = 0; i < n; i += rows) {
         int64_t many = n - i < rows ? n - i : rows;
-        if (assign_block(ctx, a, x + i * a->dim, many, id + i, dist ? dist + i : NULL) != KM_OK) break;
+        if (assign_block(ctx, a, x + i * a->dim, many, id + i, dist ? dist + i : NULL) != KM_OK)
+            break;
     }
     return km_ctx_status(ctx);
 }

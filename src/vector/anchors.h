@@ -8,40 +8,20 @@
 #define KM_VECTOR_ANCHORS_H
 #include "comm/comm.h"
 
-typedef enum km_robust {
-    KM_ROBUST_HUBER,   /* far vectors pull with a bounded force while it is warm */
-    KM_ROBUST_TRIMMED, /* they do not pull at all */
-    KM_ROBUST_NONE
-} km_robust;
-
-typedef struct km_anchor_round { /* what a round of training did */
-    int round;          /* from 1 */
-    double temperature; /* 0: full steps to plain means */
-    double energy, change; /* change: of the energy since the round before, as a part of it */
-    int64_t reassigned; /* vectors that went to another anchor */
-    int64_t merged, split, anchors; /* by maintenance after the round; anchors there are then */
-    bool converged;     /* the last one, because nothing changes any more, or less than `settle` */
-} km_anchor_round;
-
 typedef struct km_anchor_options {
     int64_t count;     /* of anchors; 0: chosen from n. Fewer come out when fewer serve as well */
-    int rounds;        /* at most; 0: 25 */
     km_metric metric;  /* cosine: vectors are scaled to length 1, and so are anchors */
     uint64_t seed;
     bool lloyd;        /* plain Lloyd: full steps to means, no maintenance */
-    km_robust robust;
-    double heat;       /* the first temperature, in [0, 1]; 0: the default, 0.5 */
-    double cooling;    /* each round's temperature is this part of the last one's; 0: linear */
-    double momentum;   /* of the last move added to the next while it is warm; 0: none */
-    int maintain;      /* rounds between maintenance; 0: chosen, -1: never */
-    double settle;     /* stop when a round improves the energy by less than this part; 0: never */
+    km_anchor_training training; /* but a tolerance of 0 is -1: on until nothing changes */
     int64_t piece;     /* vectors on the device at once; 0: all, or what it has room for */
-    /* Told after each round, on rank 0's thread; false stops. NULL: nobody asks. */
+    /* Told after each round, on rank 0's thread; false stops. NULL: no callback. */
     bool (*progress)(void *user, int round, int rounds, double energy);
-    /* All about each round, after its maintenance. NULL: no callback. */
-    void (*report)(void *user, const km_anchor_round *round);
     void *user;
 } km_anchor_options;
+
+/* Refuses settings out of range. */
+km_status km_anchors_check(const km_anchor_training *training, km_error *err);
 
 typedef struct km_anchors {
     km_ctx *ctx;

@@ -50,11 +50,11 @@ static km_tensor *scalar(km_ctx *ctx, double v) { return km_full(ctx, KM_F32, KM
 
 /* How much a vector's pull counts: all of it up to `reach` times its cell's radius. (n, 1) */
 static km_tensor *pull(km_ctx *ctx, trainer *t, int64_t n, km_tensor *id, km_tensor *dist) {
-    if (!t->warm || t->o->robust == KM_ROBUST_NONE) return NULL;
+    if (!t->warm || t->o->training.robust == KM_ROBUST_MEAN) return NULL;
     km_tensor *far = km_mul(ctx, km_index_select(ctx, t->radius, 0, id), knob(ctx, t, KNOB_REACH));
     km_tensor *at = km_sqrt(ctx, km_reshape(ctx, dist, KM_SHAPE(n, 1))), *one = scalar(ctx, 1);
     km_tensor *inside = km_le(ctx, at, far), *beyond = scalar(ctx, 0);
-    if (t->o->robust == KM_ROBUST_HUBER) beyond = km_div(ctx, far, km_maximum(ctx, at, scalar(ctx, 1e-30)));
+    if (t->o->training.robust == KM_ROBUST_HUBER) beyond = km_div(ctx, far, km_maximum(ctx, at, scalar(ctx, 1e-30)));
     return km_reshape(ctx, km_where(ctx, inside, one, beyond), KM_SHAPE(n));
 }
 
@@ -209,9 +209,9 @@ static km_status first_anchors(trainer *t, int64_t k) {
 
 /* Temperatures fall over the first half of the rounds, in a straight line or by a factor each. */
 static double heat_at(const trainer *t, int round, int rounds) {
-    double heat = t->o->heat > 0 ? t->o->heat : 0.5, part = (double)round / (0.5 * rounds);
+    double heat = t->o->training.temperature > 0 ? t->o->training.temperature : 0.5, part = (double)round / (0.5 * rounds);
     if (t->o->lloyd || part >= 1) return 0;
-    return t->o->cooling > 0 ? heat * pow(t->o->cooling, round) : heat * (1 - part);
+    return t->o->training.cooling > 0 ? heat * pow(t->o->training.cooling, round) : heat * (1 - part);
 }
 
 static km_status run_round(trainer *t, int round, int rounds, double *energy, double *changed) {
@@ -219,7 +219,7 @@ static km_status run_round(trainer *t, int round, int rounds, double *energy, do
     double heat = heat_at(t, round, rounds);
     float knobs[KNOBS] = {[KNOB_STEP] = (float)(1 - 0.5 * heat),
                           [KNOB_REACH] = (float)(heat > 0 ? 1 / heat : INFINITY),
-                          [KNOB_MOMENTUM] = (float)(t->o->momentum * heat)};
+                          [KNOB_MOMENTUM] = (float)(t->o->training.momentum * heat)};
     float news[NEWS] = {0};
     t->warm = heat > 0;
     if (t->warm) km_write(ctx, t->knobs, knobs, sizeof knobs);
@@ -239,7 +239,7 @@ static km_status run_round(trainer *t, int round, int rounds, double *energy, do
 
 /* Every few rounds until two thirds of them are done, so that the rest can settle. */
 static bool due(const trainer *t, int round, int rounds) {
-    int every = t->o->maintain ? t->o->maintain : rounds / 8 > 2 ? rounds / 8 : 2;
+    int every = t->o->training.maintain_every ? t->o->training.maintain_every : rounds / 8 > 2 ? rounds / 8 : 2;
     return !t->o->lloyd && every > 0 && rounds >= 4 && (round + 1) % every == 0 &&
            round + 1 <= rounds * 2 / 3;
 }
@@ -253,6 +253,7 @@ static km_status maintain(trainer *t, int round, km_anchors *out) {
     km_read(ctx, t->count, count, sizeof(float) * cells);
     km_maintenance m = {.sample = t->sample, .rows = t->sample_rows, .d = t->d, .total = t->total,
                         .centre = centre, .count = count, .k = t->k,
+                        .merge_below = t->o->training.merge, .split_above = t->o->training.split,
                         .seed = t->o->seed + (uint64_t)round};
     if (km_maintain(ctx, &m) == KM_OK && m.changed) {
         if (m.k != t->k) {
@@ -276,11 +277,11 @@ static bool settled(const trainer *t, int round, int rounds, const km_anchor_rou
                     double before) {
     if (t->warm || (!t->o->lloyd && round + 1 < rounds * 2 / 3)) return false;
     return (round > 0 && r->reassigned == 0) ||
-           (t->o->settle > 0 && before - r->energy < t->o->settle * before);
+           (t->o->training.tolerance > 0 && before - r->energy < t->o->training.tolerance * before);
 }
 
 static km_status all_rounds(trainer *t, km_anchors *out) {
-    int rounds = t->o->rounds > 0 ? t->o->rounds : 25;
+    int rounds = t->o->training.rounds > 0 ? t->o->training.rounds : 25;
     double before = INFINITY, last = 0;
     for (int i = 0; i < rounds; i++) {
         double changed = 0, energy = 0;
@@ -300,7 +301,7 @@ static km_status all_rounds(trainer *t, km_anchors *out) {
         r.split = out->split - split;
         r.anchors = t->k;
         r.converged = go_on && !tend && settled(t, i, rounds, &r, before);
-        if (t->o->report) t->o->report(t->o->user, &r);
+        if (t->o->training.report) t->o->training.report(t->o->training.user, &r);
         if (!go_on || r.converged) break;
         if (!tend && !t->warm && (t->o->lloyd || i + 1 >= rounds * 2 / 3)) before = energy;
         last = energy;
@@ -386,6 +387,11 @@ static km_status train(km_ctx *ctx, const float *x, int64_t n, int64_t d, double
 /* Multiply-adds of a training that is over at once. */
 #define LITTLE_WORK 1e9
 
+static bool was_set(const km_anchor_training *t) {
+    return t->robust != KM_ROBUST_HUBER || t->temperature > 0 || t->cooling > 0 || t->momentum > 0 ||
+           t->maintain_every != 0 || t->merge > 0 || t->split > 0;
+}
+
 km_status km_anchors_train(km_ctx *ctx, const float *x, int64_t n, int64_t d,
                            const km_anchor_options *options, km_comm *comm, km_anchors *out) {
     km_anchor_options o = options ? *options : (km_anchor_options){0};
@@ -403,13 +409,14 @@ km_status km_anchors_train(km_ctx *ctx, const float *x, int64_t n, int64_t d,
     if ((double)k > total) k = (int64_t)total;
     if (!km_failed(ctx) && o.metric == KM_METRIC_COSINE) x = scaled = scaled_rows(ctx, x, n, d);
     if (!km_failed(ctx)) train(ctx, x, n, d, total, k, &o, comm, out);
-    /* With few anchors chance decides which way ends lower; where it costs nothing, both are tried. */
-    double work = total * (double)k * (double)d * (o.rounds > 0 ? o.rounds : 25);
-    if (!km_failed(ctx) && !o.lloyd && work < LITTLE_WORK) {
+    /* With few anchors chance decides which way ends lower; where it costs nothing, both are tried.
+     * Whoever set how it cools or what is merged gets what that gives. */
+    double work = total * (double)k * (double)d * (o.training.rounds > 0 ? o.training.rounds : 25);
+    if (!km_failed(ctx) && !o.lloyd && !was_set(&o.training) && work < LITTLE_WORK) {
         km_anchors plain;
         o.lloyd = true;
         o.progress = NULL;
-        o.report = NULL;
+        o.training.report = NULL;
         bool better = train(ctx, x, n, d, total, k, &o, comm, &plain) == KM_OK &&
                       plain.energy < out->energy && plain.count <= k;
         km_anchors worse = better ? *out : plain;

@@ -7,11 +7,12 @@
 #include <string.h>
 
 enum {
-    ROUNDS = 25,
     PER_ANCHOR = 40,      /* vectors of the sample for each anchor */
     SAMPLE = 20000,       /* at least, where there are as many */
     CODER_SAMPLE = 65536 /* vectors that the coder is trained on, at most */
 };
+
+#define TOLERANCE 1e-4 /* of the anchors' energy */
 
 /* Training holds about sixteen matrices of anchors in f32, for which this part of a budget is kept. */
 #define ANCHOR_BYTES 64.0
@@ -48,7 +49,7 @@ km_status km_index_check_options(const km_index_options *o, int64_t total, int64
     if (o->anchors < 0 || o->anchors > 1 << 24)
         return km_error_set(err, KM_ERR_RANGE, "anchors %lld is out of range: it is 1 to %d, or 0 for a choice",
                             (long long)o->anchors, 1 << 24);
-    return KM_OK;
+    return o->training ? km_anchors_check(o->training, err) : KM_OK;
 }
 
 double km_memory_budget(const km_index_options *o) {
@@ -98,12 +99,13 @@ static float *learn_anchors(const km_learn *l, int64_t *cells, int *rounds, doub
                             km_error *err) {
     const km_index_options *o = l->options;
     km_anchors a = {0};
+    km_anchor_training training = o->training ? *o->training : (km_anchor_training){0};
+    if (training.tolerance == 0) training.tolerance = TOLERANCE;
     km_anchor_options how = {.count = choose_anchors(o, l->total, l->dim),
-                             .rounds = ROUNDS,
                              .metric = KM_METRIC_L2, /* cosine: of rows scaled to length 1 */
                              .seed = o->seed,
                              .lloyd = o->lloyd,
-                             .settle = 1e-4,
+                             .training = training,
                              .progress = on_round,
                              .user = (void *)(uintptr_t)o};
     float *centre = NULL;

@@ -12,7 +12,9 @@
 
 #define STEPS 6          /* of 2-means */
 #define MOST_MEMBERS 1024 /* of a cell, looked at for a split */
-#define MARGIN 1.1       /* by which a gain must exceed its cost */
+/* Unless told otherwise: */
+#define MERGE_BELOW 1e-9 /* of a mean cell's energy: two anchors at one place, or no vectors */
+#define SPLIT_ABOVE 1.1  /* by which a gain must exceed its cost */
 
 typedef struct choice { /* a merge with `other`, or a split; worth is its cost or gain */
     double worth;
@@ -253,6 +255,8 @@ static void exchange(pass *p, bool *gone) {
     double scale = 0;
     for (int64_t j = 0; j < m->k; j++) scale += p->energy[j];
     scale *= m->total / (double)m->rows / (double)m->k; /* of a cell */
+    double below = scale * (m->merge_below > 0 ? m->merge_below : MERGE_BELOW);
+    double above = m->split_above > 0 ? m->split_above : SPLIT_ABOVE;
     int64_t next = 0; /* split */
     for (int64_t i = 0; i < m->k; i++) {
         int64_t b = p->merge[i].cell, a = p->merge[i].other;
@@ -261,8 +265,8 @@ static void exchange(pass *p, bool *gone) {
                                p->split[next].cell == b))
             next++;
         double gain = next < m->k ? p->split[next].worth : 0;
-        bool idle = m->count[b] == 0, pays = gain > MARGIN * p->merge[i].worth && gain > 0;
-        bool useless = p->merge[i].worth <= 1e-9 * scale; /* two at one place, or no vectors */
+        bool idle = m->count[b] == 0, pays = gain > above * p->merge[i].worth && gain > 0;
+        bool useless = p->merge[i].worth <= below;
         if (!pays && !useless) break; /* later merges cost more, later splits gain less */
         p->used[a] = p->used[b] = true;
         m->changed = true;

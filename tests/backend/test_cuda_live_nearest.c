@@ -164,7 +164,7 @@ static void trainings_end_at_the_same_energy(void **state) {
         for (int lloyd = 0; lloyd < 2; lloyd++) {
             km_ctx *ctx = km_ctx_new(i ? GPU : "cpu", 0);
             km_anchors a;
-            km_anchor_options o = {.count = K, .rounds = 12, .seed = 3, .lloyd = lloyd,
+            km_anchor_options o = {.count = K, .training.rounds = 12, .seed = 3, .lloyd = lloyd,
                                    .piece = i == 2 ? 3000 : 0};
             assert_int_equal(km_anchors_train(ctx, x, N, D, &o, NULL, &a), KM_OK);
             float *dist = malloc(sizeof *dist * N);

@@ -23,6 +23,13 @@ expect 0 compress base.raw "${raw[@]}" -o small.kmx --mode anchors-only --anchor
 [ ! -s out ] || fail "--quiet printed"
 expect 0 compress base.raw "${raw[@]}" -o by-recall.kmx --recall 0.8 --metric ip --rerank int8
 expect 0 compress few.raw "${raw[@]}" -o kept.kmx --bytes 4 --rerank f16 --anchors 4
+expect 0 compress few.raw "${raw[@]}" -o tuned.kmx --anchors 20 --robust mean --cooling exponential:0.5 \
+    --temperature 0.25 --momentum 0.2 --maintain-every 2 --merge 1 --split 3 --tolerance 0 --rounds 9 \
+    --verbose --json
+json_says training:array training.0.temperature=0.25 training.1.temperature=0.125 training.0.merged:number
+says err 'reassigned'
+merged=$(sed -n 's/.*"anchors": \([0-9]*\),.*/\1/p' out | head -1)
+[ "$merged" -lt 20 ] || fail "--merge 1 left all of 20 anchors"
 
 # Finding: queries from a file, the line and stdin; every form of output
 expect 0 search v.kmx --queries few.raw "${raw[@]}" -k 3
@@ -65,22 +72,37 @@ expect 0 info kept.kmx --json
 json_says kind=index index.vectors=200 index.rerank=f16 index.metric=l2 index.sections.0.name:string
 expect 0 compare --small --device cpu --json --robust trimmed --momentum 0.3 --temperature 0.8 \
     --cooling exponential:0.7 --maintain-every 3 --tolerance 0.001
-json_says vectors=1000 dim=64 cpu.anchors:number rounds:array
+json_says vectors=1000 dim=64 cpu.anchors:number training:array training.0.reassigned:number
 says out '"temperature": 0.56,'
 expect_error 2 compare --small --large
 says err "--small and --large exclude each other"
-expect_error 2 compare --robust median
-says err "--robust is huber, trimmed or mean, not 'median'"
-for bad in exponential exponential: exponential:1 exponential:0 exponential:0.5x exponential:nan fast; do
-    expect_error 2 compare --cooling "$bad"
-    says err "--cooling is linear or exponential:R"
+hostile() { # hostile COMMAND...: knobs of training that make no sense, one clear line each
+    expect_error 2 "$@" --robust median
+    says err "--robust is huber, trimmed or mean, not 'median'"
+    for bad in exponential exponential: exponential:1 exponential:0 exponential:0.5x \
+        exponential:nan fast; do
+        expect_error 2 "$@" --cooling "$bad"
+        says err "--cooling is linear or exponential:R"
+    done
+    for bad in '--momentum 1' '--momentum x' '--temperature 2' '--temperature 0' '--tolerance -1' \
+        '--tolerance nan' '--maintain-every -2' '--maintain-every x' '--merge 0' '--merge 2' \
+        '--merge inf' '--split 0.9' '--split nan' '--split' '--rounds 0'; do
+        # shellcheck disable=SC2086
+        expect_error 2 "$@" $bad
+        says err "${bad% *}"
+    done
+}
+hostile compare
+hostile compress base.raw "${raw[@]}" -o x.kmx
+[ ! -e x.kmx ] || fail "an index was made all the same"
+expect 0 compare --small --device cpu --verbose --html rounds.html --merge 0.5 --split 2
+says err '    1          0.5'
+says err 'converged after'
+says out 'converged after'
+for text in 'Energy by round' 'Temperature by round' '<svg'; do
+    grep -qF "$text" rounds.html || fail "the page has no $text"
 done
-for bad in '--momentum 1' '--momentum x' '--temperature 2' '--temperature 0' '--tolerance -1' \
-    '--maintain-every -2' '--maintain-every x'; do
-    # shellcheck disable=SC2086
-    expect_error 2 compare $bad
-    says err "${bad% *}"
-done
+expect_error 1 compare --small --device cpu --html none/rounds.html
 expect 0 compare "${compared[@]}" --device cpu --json --rounds 2
 json_says cpu.seconds:number cpu.energy:number cpu.rounds:number gpu_missing:string
 

@@ -46,7 +46,7 @@ static void same_for_shares(int64_t first, const km_anchor_options *o) {
 
 static void two_ranks_learn_what_one_learns(void **state) {
     (void)state;
-    km_anchor_options o = {.count = K, .rounds = 9, .seed = 5};
+    km_anchor_options o = {.count = K, .training.rounds = 9, .seed = 5};
     static const int64_t shares[] = {N / 2, 100, N, 0};
     for (int i = 0; i < 4; i++) same_for_shares(shares[i], &o);
     o.lloyd = true;

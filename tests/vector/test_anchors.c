@@ -55,9 +55,9 @@ static void annealing_ends_no_higher_than_lloyd(void **state) {
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
         int64_t n = sets[i].n, d = sets[i].d;
         float *x = data(n, d, sets[i].blobs, sets[i].wide);
-        km_anchors plain = learn(ctx, x, n, d, (km_anchor_options){.count = sets[i].k, .rounds = 16,
+        km_anchors plain = learn(ctx, x, n, d, (km_anchor_options){.count = sets[i].k, .training.rounds = 16,
                                                                    .seed = i, .lloyd = true});
-        km_anchors warm = learn(ctx, x, n, d, (km_anchor_options){.count = sets[i].k, .rounds = 16,
+        km_anchors warm = learn(ctx, x, n, d, (km_anchor_options){.count = sets[i].k, .training.rounds = 16,
                                                                   .seed = i});
         double a = energy(ctx, &warm, x, n), b = energy(ctx, &plain, x, n);
         if (a > b * (1 + 1e-5)) fail_msg("set %zu: annealed %g, Lloyd %g", i, a, b);
@@ -73,9 +73,9 @@ static void every_option_finds_blobs_that_lie_apart(void **state) {
     enum { N = 1200, D = 6, K = 12 };
     float *x = data(N, D, K, 0.1f);
     for (int how = 0; how < 6; how++) {
-        km_anchor_options o = {.count = K, .rounds = 20, .seed = 4, .robust = (km_robust)(how % 3),
-                               .momentum = how > 2 ? 0.3 : 0, .maintain = how == 4 ? 3 : 0,
-                               .heat = how == 5 ? 0.9 : 0};
+        km_anchor_options o = {.count = K, .training.rounds = 20, .seed = 4, .training.robust = (km_robust)(how % 3),
+                               .training.momentum = how > 2 ? 0.3 : 0, .training.maintain_every = how == 4 ? 3 : 0,
+                               .training.temperature = how == 5 ? 0.9 : 0};
         km_anchors a = learn(ctx, x, N, D, o);
         assert_int_equal(a.count, K);
         if (energy(ctx, &a, x, N) > 0.1) fail_msg("option %d: energy %g", how, a.energy);
@@ -166,7 +166,7 @@ static void the_same_seed_gives_the_same_bits_for_any_number_of_threads(void **s
     int64_t count[3];
     for (int i = 0; i < 3; i++) {
         km_ctx *ctx = km_ctx_new("cpu", i + 1);
-        km_anchors a = learn(ctx, x, N, D, (km_anchor_options){.count = K, .rounds = 10, .seed = 8});
+        km_anchors a = learn(ctx, x, N, D, (km_anchor_options){.count = K, .training.rounds = 10, .seed = 8});
         count[i] = a.count;
         assert_int_equal(km_anchors_read(ctx, &a, c[i]), KM_OK);
         km_anchors_release(&a);
@@ -201,7 +201,7 @@ static void a_training_can_be_watched_and_stopped(void **state) {
     enum { N = 3000, D = 60 };
     float *x = data(N, D, 70, 5);
     int seen = 0;
-    km_anchors a = learn(ctx, x, N, D, (km_anchor_options){.count = 50, .rounds = 12, .lloyd = true,
+    km_anchors a = learn(ctx, x, N, D, (km_anchor_options){.count = 50, .training.rounds = 12, .lloyd = true,
                                                            .progress = stop_at_three, .user = &seen});
     assert_int_equal(seen, 3);
     assert_int_equal(a.rounds, 3);
@@ -214,7 +214,7 @@ static void vectors_lent_piece_by_piece_give_the_same_anchors(void **state) {
     enum { N = 1500, D = 12, K = 30 };
     float *x = data(N, D, 40, 2);
     for (int metric = 0; metric < 3; metric += 2) {
-        km_anchor_options o = {.count = K, .rounds = 12, .seed = 3, .metric = (km_metric)metric};
+        km_anchor_options o = {.count = K, .training.rounds = 12, .seed = 3, .metric = (km_metric)metric};
         km_anchors whole = learn(ctx, x, N, D, o);
         static const int64_t sizes[] = {N, 700, 64};
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -226,6 +226,74 @@ static void vectors_lent_piece_by_piece_give_the_same_anchors(void **state) {
         }
         km_anchors_release(&whole);
     }
+    free(x);
+}
+
+typedef struct heard { /* of the rounds of a training */
+    km_anchor_round last;
+    double temperature[40];
+    int64_t merged, split;
+} heard;
+
+static void hear(void *user, const km_anchor_round *r) {
+    heard *h = user;
+    assert_int_equal(r->round, h->last.round + 1);
+    if (h->last.round && h->last.energy > 0)
+        assert_true(fabs(r->energy / h->last.energy - 1 - r->change) < 1e-9);
+    if (r->round <= 40) h->temperature[r->round - 1] = r->temperature;
+    h->merged += r->merged;
+    h->split += r->split;
+    h->last = *r;
+}
+
+static void each_round_is_reported_and_cools_as_told(void **state) {
+    km_ctx *ctx = *state;
+    enum { N = 1200, D = 6, K = 12 };
+    float *x = data(N, D, K, 0.1f);
+    for (int exponential = 0; exponential < 2; exponential++) {
+        heard h = {0};
+        km_anchors a = learn(ctx, x, N, D,
+                             (km_anchor_options){.count = K,
+                                                 .seed = 4,
+                                                 .training = {.rounds = 20,
+                                                              .temperature = 0.8,
+                                                              .cooling = exponential ? 0.5 : 0,
+                                                              .report = hear,
+                                                              .user = &h}});
+        assert_int_equal(h.last.round, a.rounds);
+        assert_int_equal(h.last.anchors, a.count);
+        assert_true(h.last.energy == a.energy && h.last.converged && h.last.reassigned == 0);
+        assert_true(h.merged == a.merged && h.split == a.split);
+        for (int i = 0; i < 10; i++) {
+            double wanted = exponential ? 0.8 * pow(0.5, i) : 0.8 * (1 - i / 10.0);
+            assert_true(fabs(h.temperature[i] - wanted) < 1e-9);
+        }
+        assert_true(h.temperature[10] == 0);
+        km_anchors_release(&a);
+    }
+    free(x);
+}
+
+static void what_is_merged_and_split_is_a_matter_of_thresholds(void **state) {
+    km_ctx *ctx = *state;
+    enum { N = 1200, D = 6, BLOBS = 12, K = 40 };
+    float *x = data(N, D, BLOBS, 0.1f);
+    const struct {
+        double merge, split;
+    } told[] = {{0, 0}, {1, 0}, {0, 1e9}};
+    int64_t count[3], split[3];
+    for (int i = 0; i < 3; i++) {
+        km_anchor_training how = {
+            .rounds = 16, .momentum = 0.1, .merge = told[i].merge, .split = told[i].split};
+        km_anchors a =
+            learn(ctx, x, N, D, (km_anchor_options){.count = K, .seed = 4, .training = how});
+        count[i] = a.count;
+        split[i] = a.split;
+        km_anchors_release(&a);
+    }
+    if (count[0] != K) fail_msg("%d anchors without a threshold", (int)count[0]);
+    if (count[1] >= K || count[1] < BLOBS) fail_msg("%d anchors when merged", (int)count[1]);
+    if (split[2] >= split[0]) fail_msg("%d splits, %d", (int)split[2], (int)split[0]);
     free(x);
 }
 
@@ -241,6 +309,8 @@ int main(void) {
         ON("cpu", first_anchors_are_rows_that_differ),
         ON("cpu", a_training_can_be_watched_and_stopped),
         ON("cpu", vectors_lent_piece_by_piece_give_the_same_anchors),
+        ON("cpu", each_round_is_reported_and_cools_as_told),
+        ON("cpu", what_is_merged_and_split_is_a_matter_of_thresholds),
     };
     const struct CMUnitTest shared[] = {
         cmocka_unit_test(the_same_seed_gives_the_same_bits_for_any_number_of_threads),

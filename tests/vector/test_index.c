@@ -297,6 +297,40 @@ static void what_is_decoded_is_near_what_was_given(void **state) {
     km_index_close(x);
 }
 
+static void count_round(void *user, const km_anchor_round *r) {
+    (void)r;
+    ++*(int *)user;
+}
+
+static void the_training_of_anchors_is_the_callers_to_set(void **state) {
+    (void)state;
+    int rounds = 0;
+    km_anchor_training how = {
+        .rounds = 4, .cooling = 0.5, .tolerance = -1, .report = count_round, .user = &rounds};
+    km_index *x = build((km_index_options){.anchors = 20, .training = &how});
+    assert_true(rounds > 0 && rounds <= 4);
+    km_index_close(x);
+    const struct {
+        km_anchor_training how;
+        const char *says;
+    } wrong[] = {{{.rounds = -1}, "rounds -1 is out of range: it is 1 or more, or 0 for 25"},
+                 {{.robust = (km_robust)3}, "robust 3"},
+                 {{.temperature = 1.5}, "temperature 1.5"},
+                 {{.temperature = NAN}, "temperature nan"},
+                 {{.cooling = 1}, "cooling 1 is out of range: it is above 0 and below 1"},
+                 {{.momentum = 1}, "momentum 1"},
+                 {{.maintain_every = -2}, "maintain_every -2"},
+                 {{.merge = 2}, "merge 2"},
+                 {{.split = 0.5}, "split 0.5 is out of range: it is 1 or more, or 0 for 1.1"},
+                 {{.split = INFINITY}, "split inf"},
+                 {{.tolerance = -2}, "tolerance -2"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        km_index_options o = {.training = &wrong[i].how};
+        assert_null(km_index_build(ctx, base, N, DIM, NULL, &o));
+        if (!strstr(km_last_error(), wrong[i].says)) fail_msg("%s", km_last_error());
+    }
+}
+
 static void filters_and_probes_choose_what_is_looked_at(void **state) {
     (void)state;
     km_index *x = build((km_index_options){.bytes = DIM, .anchors = 12});
@@ -537,6 +571,7 @@ int main(void) {
         IN_FOLDER(the_ratio_asked_for_is_the_ratio_of_the_file),
         cmocka_unit_test(rows_added_one_by_one_are_coded_as_those_added_at_once),
         cmocka_unit_test(what_is_decoded_is_near_what_was_given),
+        cmocka_unit_test(the_training_of_anchors_is_the_callers_to_set),
         cmocka_unit_test(filters_and_probes_choose_what_is_looked_at),
         cmocka_unit_test(kept_vectors_make_the_ranking_exact),
         IN_FOLDER(odd_data_is_taken),
