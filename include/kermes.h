@@ -637,6 +637,11 @@ KM_API km_status km_index_add(km_ctx *ctx, km_index *index, const float *x, int6
 KM_API km_status km_index_delete(km_index *index, const uint64_t *ids, int64_t n);
 /* The vectors of these ids as the index knows them: x (n, dim). Cosine: scaled to length 1. */
 KM_API km_status km_index_decode(km_index *index, const uint64_t *ids, int64_t n, float *x);
+/* The anchors themselves: x (anchors, dim), as km_index_describe tells; and of these ids the anchor that
+ * each vector is kept with, a row of x: anchors (n). */
+KM_API km_status km_index_anchors(km_index *index, float *x);
+KM_API km_status km_index_assignments(km_index *index, const uint64_t *ids, int64_t n,
+                                      int32_t *anchors);
 /* Adds all of `other`; of other anchors or codes, it is coded anew. shift NULL: its ids must be others.
  * Otherwise they are moved behind all of index, and *shift receives what was added to each. */
 KM_API km_status km_index_merge(km_ctx *ctx, km_index *index, km_index *other, uint64_t *shift);

@@ -141,6 +141,24 @@ km_status km_index_decode(km_index *index, const uint64_t *ids, int64_t n, float
     return told(s, &err);
 }
 
+km_status km_index_anchors(km_index *index, float *x) {
+    km_error err = {0};
+    if (!index || !x) return missing("km_index_anchors");
+    memcpy(x, index->anchors, sizeof *x * (size_t)(index->cells * index->dim));
+    return told(KM_OK, &err);
+}
+
+km_status km_index_assignments(km_index *index, const uint64_t *ids, int64_t n, int32_t *anchors) {
+    km_error err = {0};
+    if (!index || ((!ids || !anchors) && n > 0) || n < 0) return missing("km_index_assignments");
+    km_snapshot *v = km_index_rows(index);
+    km_place *places = km_index_places(index, v, ids, n, &err);
+    if (places) km_index_cells(index, v, places, n, anchors);
+    km_snapshot_drop(v);
+    km_free(places);
+    return told(err.code, &err);
+}
+
 km_status km_index_merge(km_ctx *ctx, km_index *index, km_index *other, uint64_t *shift) {
     km_error err = {0};
     uint64_t by = 0;

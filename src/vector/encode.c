@@ -223,6 +223,12 @@ static int64_t cell_of(const km_index *x, const km_segment *g, int64_t row) {
     return lo;
 }
 
+void km_index_cells(const km_index *x, const km_snapshot *v, const km_place *places, int64_t n,
+                    int32_t *cells) {
+    for (int64_t i = 0; i < n; i++)
+        cells[i] = (int32_t)cell_of(x, v->at[places[i].segment], places[i].row);
+}
+
 /* Codes and cells of the wanted rows, in the order of their places: codes are packed by cell, so
  * each cell is unpacked once. */
 static km_status gather(const km_index *x, const km_snapshot *v, const wanted *list, int64_t n,

@@ -182,6 +182,9 @@ km_place *km_index_places(const km_index *x, const km_snapshot *v, const uint64_
                           km_error *err);
 km_status km_index_restore(const km_index *x, const km_snapshot *v, km_threads *t,
                            const km_place *places, int64_t n, float *out, km_error *err);
+/* The cell, which is its anchor, of each place. */
+void km_index_cells(const km_index *x, const km_snapshot *v, const km_place *places, int64_t n,
+                    int32_t *cells);
 km_status km_index_find(km_index *x, const float *queries, int64_t n, int64_t k,
                         const km_search_options *o, km_threads *t, uint64_t *ids, float *dist,
                         km_error *err);

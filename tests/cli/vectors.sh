@@ -133,6 +133,18 @@ expect 0 search twice.kmx --queries few.raw "${raw[@]}" -k 4
     fail "a vector and its moved twin are not found together"
 expect 0 decompress both.kmx -o all.npy --dtype f16
 [ "$(stat -c %s all.npy)" -eq $((128 + (n + 388) * 32)) ] || fail "all.npy has a wrong size"
+expect 0 decompress both.kmx --anchors anchors.npy --assignments of.npy --json
+json_says out:null vectors=$((n + 388)) dim=16 anchors:number
+[ "$(stat -c %s of.npy)" -eq $((128 + (n + 388) * 4)) ] || fail "of.npy has a wrong size"
+expect 0 decompress small.kmx --anchors anchors.npy --assignments of.npy -o back.npy --ids 0-9
+says out 'anchors.npy: 20 anchors of 16 dimensions'
+says out 'of.npy: anchors of 10 vectors'
+row=$(od -An -t d4 -j 128 -N 4 of.npy | tr -d ' ')
+cmp -s <(tail -c +$((129 + row * 64)) anchors.npy | head -c 64) <(tail -c +129 back.npy | head -c 64) ||
+    fail "a vector without a code is not the anchor it is assigned to"
+expect_error 1 decompress small.kmx --assignments none/of.npy
+expect_error 1 decompress small.kmx --assignments of.npy --ids 999999
+says err 'no vector with id 999999'
 
 # The line
 expect_error 2 compress base.raw

@@ -297,6 +297,32 @@ static void what_is_decoded_is_near_what_was_given(void **state) {
     km_index_close(x);
 }
 
+static void anchors_and_assignments_come_out(void **state) {
+    (void)state;
+    for (int metric = 0; metric < 3; metric++) {
+        km_index *x = build((km_index_options){
+            .metric = (km_metric)metric, .mode = KM_INDEX_ANCHORS_ONLY, .anchors = 20});
+        km_index_info info = km_index_describe(x);
+        float *anchors = malloc(sizeof *anchors * (size_t)(info.anchors * DIM)), out[DIM];
+        int32_t of[N];
+        uint64_t ids[N];
+        for (int i = 0; i < N; i++) ids[i] = (uint64_t)(N - 1 - i);
+        assert_done(km_index_anchors(x, anchors));
+        assert_done(km_index_assignments(x, ids, N, of));
+        for (int i = 0; i < N; i++) { /* without codes a vector is its anchor */
+            assert_true(of[i] >= 0 && of[i] < info.anchors);
+            assert_done(km_index_decode(x, ids + i, 1, out));
+            assert_memory_equal(out, anchors + of[i] * DIM, sizeof out);
+        }
+        assert_refused(km_index_assignments(x, (uint64_t[]){N}, 1, of), "no vector with id 400");
+        assert_refused(km_index_assignments(x, NULL, 1, of), "km_index_assignments");
+        assert_refused(km_index_anchors(x, NULL), "km_index_anchors");
+        assert_done(km_index_assignments(x, NULL, 0, NULL));
+        free(anchors);
+        km_index_close(x);
+    }
+}
+
 static void count_round(void *user, const km_anchor_round *r) {
     (void)r;
     ++*(int *)user;
@@ -571,6 +597,7 @@ int main(void) {
         IN_FOLDER(the_ratio_asked_for_is_the_ratio_of_the_file),
         cmocka_unit_test(rows_added_one_by_one_are_coded_as_those_added_at_once),
         cmocka_unit_test(what_is_decoded_is_near_what_was_given),
+        cmocka_unit_test(anchors_and_assignments_come_out),
         cmocka_unit_test(the_training_of_anchors_is_the_callers_to_set),
         cmocka_unit_test(filters_and_probes_choose_what_is_looked_at),
         cmocka_unit_test(kept_vectors_make_the_ranking_exact),
