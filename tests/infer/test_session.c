@@ -215,7 +215,7 @@ static int64_t read_settled(km_session *s, const int32_t *ids, int n) {
  * chunks, with last chunks of few rows and of many. */
 static void a_session_gone_on_with_gives_the_bits_of_reading_everything(void **state) {
     km_ctx *ctx = *state;
-    static const char *const mixes[] = {"q4_0", "q4_1", "q8_0", "f16", "f32"};
+    static const char *const mixes[] = {"q4_0", "q8_0", "f16"};
     static const int cases[][3] = {{40, 9, 3},    {40, 9, 30},  {5, 3, 2},    {5, 20, 40},
                                    {12, 0, 1},    {500, 4, 5},  {505, 9, 3},  {515, 3, 1},
                                    {515, 3, 40},  {700, 20, 2}, {1020, 3, 4}, {200, 0, 1},
@@ -251,7 +251,7 @@ static void a_session_gone_on_with_gives_the_bits_of_reading_everything(void **s
             km_session_free(s);
             km_session_free(fresh);
         }
-        assert_true(fine == (k < 3)); /* only chosen tokens, and a few, are read again */
+        assert_true(fine == (k < 2)); /* only chosen tokens, and a few, are read again */
         km_model_free(m);
     }
 }
