@@ -198,7 +198,7 @@ static km_cu_result fake_gemm_launch(km_cu_function f, unsigned gx, unsigned gy,
     } else if (strncmp(name, "gemv_rows", 9) == 0) {
         seen.rows++;
         fake_gemv(name, params[0], gy);
-    } else if (strncmp(name, "gemv_columns", 12) == 0) {
+    } else if (strncmp(name, "gemv_columns", 12) == 0 || strncmp(name, "gemv_tall", 9) == 0) {
         seen.columns++;
         fake_gemv(name, params[0], gz);
     } else {

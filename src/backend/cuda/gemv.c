@@ -3,15 +3,10 @@
  * as rows or as columns, whichever way it lies. */
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/kernels/gemm_params.h"
-#include "backend/cuda/modules.h"
-#include <stdio.h>
-#include <stdlib.h>
 
 /* By dtype, alignment and the number of vectors: 1, 2, 4, 8. */
 #define ONE(name_)                                                                                 \
     { .module = "gemv", .name = "gemv_" name_, .waits = true }
-#define STRIPES(name_)                                                                             \
-    { .module = "gemv_stripes", .name = "gemv_" name_, .waits = true }
 #define FEW(kind)                                                                                  \
     {                                                                                              \
         {ONE(kind "_1"), ONE(kind "_2"), ONE(kind "_4"), ONE(kind "_8")},                          \
@@ -87,33 +82,31 @@ static km_status run_rows(km_lane *lane, few *f) {
                            0, v);
 }
 
-/* One vector, few large blocks: KERMES_TALL=threads,parts,late,ahead,once. */
+/* One vector on Hopper: large blocks, one to a multiprocessor, that share columns only where there are
+ * fewer blocks than multiprocessors. */
 static km_status run_tall(km_lane *lane, few *f) {
-#define TALL(type)                                                                                 \
-    { ONE("tall_" type "_256"), ONE("tall_" type "_512"), ONE("tall_" type "_1024") }
-    static km_cuda_kernel kernels[3][3] = {TALL("f32"), TALL("f16"), TALL("bf16")};
+    enum { THREADS = 512, DEEP = 8 };
+    static km_cuda_kernel kernels[3] = {ONE("tall_f32"), ONE("tall_f16"), ONE("tall_bf16")};
     km_gemv_args *v = &f->args;
     size_t size = km_dtype_size(f->dtype);
-    const char *told = getenv("KERMES_TALL");
-    int threads = 512, parts = 1, late = 4, ahead = 256, once = 0;
-    if (!told || sscanf(told, "%d,%d,%d,%d,%d", &threads, &parts, &late, &ahead, &once) < 1)
-        return KM_ERR_UNSUPPORTED;
-    if (v->m != 1 || km_cuda_dev_of(lane)->cc < 90 ||
+    const km_cuda_dev *dev = km_cuda_dev_of(lane);
+    if (v->m != 1 || dev->cc < 90 || !km_cuda_api()->launch_ex ||
         !km_cuda_gemm_aligned(v->w, v->ldw, f->batch > 1 ? v->batch_w : 0, size, 16) ||
         (size_t)v->n * size % 16 != 0)
         return KM_ERR_UNSUPPORTED;
     int64_t cols = KM_GEMV_COLUMNS_BYTES / (int64_t)size, blocks = (v->n + cols - 1) / cols;
-    int which = threads == 256 ? 0 : threads == 512 ? 1 : 2;
-    v->parts = parts;
+    int64_t parts = 1;
+    while (parts < 8 && blocks * f->batch * parts * 2 <= (int64_t)dev->sms &&
+           v->k / (parts * 2) >= 256)
+        parts *= 2;
+    v->parts = (int32_t)parts;
     v->clustered = parts > 1;
-    v->late = late;
-    v->ahead = ahead;
-    v->once = once;
+    v->late = parts > 1 ? 4 : 12; /* measured on an H200, as is `ahead` */
+    v->ahead = parts > 1 ? 64 : 128;
     km_launch_options options = {.cluster = {v->clustered ? 1 : 0, (unsigned)parts, 1}};
     void *params[] = {v};
-    return km_cuda_launch_with(lane, &kernels[kind_of(f->dtype)][which],
-                               KM_DIM(blocks, parts, f->batch), KM_DIM(threads),
-                               KM_TALL_SHARED(threads, threads == 1024 ? 4 : 8), params, &options);
+    return km_cuda_launch_with(lane, &kernels[kind_of(f->dtype)], KM_DIM(blocks, parts, f->batch),
+                               KM_DIM(THREADS), KM_TALL_SHARED(THREADS, DEEP), params, &options);
 }
 
 static km_status run_columns(km_lane *lane, few *f) {
@@ -154,53 +147,10 @@ static km_status run_columns(km_lane *lane, few *f) {
     return s;
 }
 
-/* One vector and a large matrix on Hopper (kernels/gemv_stripes.cu). */
-static km_status run_stripes(km_lane *lane, few *f) {
-    static km_cuda_kernel kernels[2][3][2] = {
-        {{STRIPES("stripes_f32_1"), STRIPES("stripes_f32_2")},
-         {STRIPES("stripes_f16_1"), STRIPES("stripes_f16_2")},
-         {STRIPES("stripes_bf16_1"), STRIPES("stripes_bf16_2")}},
-        {{STRIPES("direct_f32_1"), STRIPES("direct_f32_2")},
-         {STRIPES("direct_f16_1"), STRIPES("direct_f16_2")},
-         {STRIPES("direct_bf16_1"), STRIPES("direct_bf16_2")}}};
-    km_gemv_args *v = &f->args;
-    const km_cuda_dev *dev = km_cuda_dev_of(lane);
-    size_t size = km_dtype_size(f->dtype);
-    const char *told = getenv("KERMES_STRIPES");
-    int wide = 1, parts = 8, warps = 4, stages = 6, ahead = 16, late = 12, once = 0, direct = 0;
-    if (!told || sscanf(told, "%d,%d,%d,%d,%d,%d,%d,%d", &wide, &parts, &warps, &stages, &ahead,
-                        &late, &once, &direct) < 1)
-        return KM_ERR_UNSUPPORTED;
-    if (v->m != 1 || dev->cc != 90 || !km_cuda_has_module("gemv_stripes") ||
-        !km_cuda_gemm_aligned(v->w, v->ldw, f->batch > 1 ? v->batch_w : 0, size, 16) ||
-        (size_t)v->n * size % 16 != 0)
-        return KM_ERR_UNSUPPORTED;
-    int64_t cols = (int64_t)wide * KM_STRIPE_BYTES / (int64_t)size,
-            stripes = (v->n + cols - 1) / cols;
-    int64_t span = (v->k + parts - 1) / parts;
-    v->span = (int32_t)((span + KM_STRIPE_ROWS - 1) / KM_STRIPE_ROWS * KM_STRIPE_ROWS);
-    v->parts = parts;
-    v->stages = stages;
-    v->ahead = ahead;
-    v->late = late;
-    v->once = once;
-    size_t shared =
-        (size_t)v->span * 4 + (size_t)(warps + 1) * (size_t)cols * 4 +
-        ((size_t)(warps * stages) * 8 + 127) / 128 * 128 +
-        (direct ? 0 : (size_t)(warps * stages) * KM_STRIPE_ROWS * KM_STRIPE_BYTES * (size_t)wide);
-    if (shared > 200 << 10) return KM_ERR_UNSUPPORTED;
-    km_launch_options options = {.cluster = {parts > 1, (unsigned)parts, 1}};
-    void *params[] = {v};
-    return km_cuda_launch_with(lane, &kernels[direct][kind_of(f->dtype)][wide - 1],
-                               KM_DIM(stripes, parts, f->batch), KM_DIM(32 * warps),
-                               (unsigned)shared, params, &options);
-}
-
 km_status km_cuda_gemm_few(km_lane *lane, const km_cuda_gemm *g) {
     few f;
     if (!describe(g, &f)) return KM_ERR_UNSUPPORTED;
     if (f.by_rows) return run_rows(lane, &f);
     km_status s = run_tall(lane, &f);
-    if (s == KM_ERR_UNSUPPORTED) s = run_stripes(lane, &f);
     return s == KM_ERR_UNSUPPORTED ? run_columns(lane, &f) : s;
 }

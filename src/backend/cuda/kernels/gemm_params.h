@@ -45,10 +45,9 @@ typedef struct km_gemv_args {
     int32_t m, n, k, act;
     int32_t parts;     /* rows: warps that share a row; columns: blocks that share a column */
     int32_t clustered; /* columns: those blocks are a cluster */
-    /* Stripes (gemv_stripes.cu): rows of a part, a multiple of KM_STRIPE_ROWS; steps that a warp's ring
-     * holds; steps ahead that rows are called into L2; steps before the last at which the next kernel is
-     * let in; whether L2 is to give up first what was read. */
-    int32_t span, stages, ahead, late, once;
+    /* Tall blocks: how many rows are called into L2 beforehand; rounds before the last at which the
+     * next kernel is let in. */
+    int32_t ahead, late;
 } km_gemv_args;
 
 /* ---- Launches ---- */
@@ -76,8 +75,6 @@ typedef struct km_gemv_args {
 #define KM_GEMV_COLUMNS_THREADS 256
 #define KM_GEMV_COLUMNS_BYTES 128 /* of a row of w that a block works on */
 #define KM_TALL_SHARED(threads, deep) ((threads) * (deep)*16 + 2048 * 4 + 64 * 4 + 64)
-#define KM_STRIPE_ROWS 4          /* of a step of a warp */
-#define KM_STRIPE_BYTES 512       /* of a row, to each of a lane's pieces */
 #define KM_GEMV_COLUMNS_SCALAR 32 /* columns of a block where w is not aligned */
 
 #endif
