@@ -62,22 +62,26 @@ static void a_launch_that_fails_names_the_kernel_and_the_next_one_works(void **s
     assert_int_equal(gpu_held_bytes(), 0);
 }
 
+/* A loss without anything that changes from call to call. */
+static double plain_loss(km_ctx *ctx, const net *n) {
+    km_tensor *h = km_linear(ctx, n->x, n->p[0], n->p[1], KM_ACT_GELU);
+    km_tensor *logits = km_linear(ctx, h, n->p[2], n->p[3], KM_ACT_NONE);
+    return km_item(ctx, km_cross_entropy(ctx, logits, n->targets, -1, KM_MEAN));
+}
+
 static void a_launch_that_fails_is_made_up_for_by_the_cpu(void **state) {
     (void)state;
     static const km_cu_result codes[] = {KM_CU_INVALID_VALUE, KM_CU_OUT_OF_MEMORY};
     km_ctx *ctx = km_ctx_new(GPU, 2);
     net n = net_open(ctx, 24);
     net_feed(&n, 1);
-    net_step(ctx, &n);
-    double want = km_item(ctx, n.loss);
+    double want = plain_loss(ctx, &n);
     km_step_end(ctx);
     for (int k = 0; k < 2; k++)
-        for (int nth = 0; nth < 12; nth++) {
-            km_zero_grad(ctx, n.p, 4);
+        for (int nth = 0; nth < 6; nth++) {
             uint64_t before = km_ctx_stats(ctx).failed_kernels;
             km_cuda_fault("launch", nth, codes[k]);
-            net_step(ctx, &n);
-            double got = km_item(ctx, n.loss);
+            double got = plain_loss(ctx, &n);
             bool reached = !km_cuda_fault_armed;
             km_cuda_fault(NULL, -1, 0);
             assert_ok(ctx);

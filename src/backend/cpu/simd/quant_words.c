@@ -186,25 +186,32 @@ void KM_SIMD(km_quant_unpack_words)(km_dtype d, const uint8_t *w, int64_t bytes,
 
 /* ---- Multiplying ---- */
 
+/* Outputs beyond the last of a matrix are summed as well, over whatever their codes are, and left
+ * out later: such a sum may wrap around. */
+KM_INLINE vi vi_wrap_add(vi a, vi b) { return (vi)((vu)a + (vu)b); }
+
 /* acc + the sum of the two products of 16-bit numbers in each lane. */
 KM_INLINE vi vi_dot_words(vi acc, vi a, vi b) {
 #if defined(KM_AVX512) && defined(KM_VNNI)
     return (vi)_mm512_dpwssd_epi32((__m512i)acc, (__m512i)a, (__m512i)b);
 #elif defined(KM_AVX512)
-    return acc + (vi)_mm512_madd_epi16((__m512i)a, (__m512i)b);
+    return vi_wrap_add(acc, (vi)_mm512_madd_epi16((__m512i)a, (__m512i)b));
 #elif defined(KM_AVX2) && defined(KM_VNNI)
     return (vi)_mm256_dpwssd_avx_epi32((__m256i)acc, (__m256i)a, (__m256i)b);
 #elif defined(KM_AVX2)
-    return acc + (vi)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+    return vi_wrap_add(acc, (vi)_mm256_madd_epi16((__m256i)a, (__m256i)b));
 #elif defined(__x86_64__)
-    return acc + (vi)_mm_madd_epi16((__m128i)a, (__m128i)b);
+    return vi_wrap_add(acc, (vi)_mm_madd_epi16((__m128i)a, (__m128i)b));
 #elif defined(__aarch64__)
     int16x8_t x = (int16x8_t)a, y = (int16x8_t)b;
-    return acc + (vi)vpaddq_s32(vmull_s16(vget_low_s16(x), vget_low_s16(y)), vmull_high_s16(x, y));
+    return vi_wrap_add(
+        acc, (vi)vpaddq_s32(vmull_s16(vget_low_s16(x), vget_low_s16(y)), vmull_high_s16(x, y)));
 #else
+    vi sum;
     for (int i = 0; i < KM_VF; i++)
-        acc[i] += (int16_t)a[i] * (int16_t)b[i] + (a[i] >> 16) * (b[i] >> 16);
-    return acc;
+        sum[i] = (int32_t)((uint32_t)((int16_t)a[i] * (int16_t)b[i]) +
+                           (uint32_t)((a[i] >> 16) * (b[i] >> 16)));
+    return vi_wrap_add(acc, sum);
 #endif
 }
 
