@@ -595,11 +595,11 @@ def main():
             pages.append(encoding(data, path))
         elif "checks_alone" in data:
             pages.append(checks_alone(data, path))
-        elif "gpu" in data:
+        elif "gpu" in data and "torch" in data:
             pages.append(gpu(data, path))
         elif "inference" in data:
             pages.append(inference(data, path))
-        elif "types" in data:
+        elif "types" in data and "perplexity" in data:
             pages.append(types(data, path))
     if not pages:
         raise SystemExit("bench/performance.py: no results in bench/results")
