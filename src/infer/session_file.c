@@ -82,6 +82,7 @@ static uint64_t numerics(const km_batch *b) {
                                km_cpu_info()->name};
         for (int i = 0; i < 3; i++)
             hash = XXH3_64bits_withSeed(parts[i], strlen(parts[i]), hash + (uint64_t)m->last);
+        hash += (uint64_t)m->ctx->activations;
     }
     return hash;
 }
