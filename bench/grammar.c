@@ -4,7 +4,7 @@
  *     grammar [TOKENIZER]    a tokenizer.json, folder or .gguf; otherwise 150,000 made-up tokens
  *
  * Prints one JSON object; times are of the processor, in milliseconds. */
-#include "infer/grammar.h"
+#include "text/grammar.h"
 #include "base/alloc.h"
 #include <stdio.h>
 #include <stdlib.h>

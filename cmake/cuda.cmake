@@ -1,4 +1,4 @@
-# The GPU kernels. Each src/backend/cuda/kernels/*.cu becomes one fatbin, and the fatbins are
+# The GPU kernels. Each src/backend/cuda/kernels/**/*.cu becomes one fatbin, and the fatbins are
 # embedded in the library with a table of them (src/backend/cuda/modules.h). Nothing of CUDA is
 # linked: the driver is opened at run time. Without nvcc the table is empty and the build yields
 # a CPU engine.
@@ -10,7 +10,7 @@
 # ---- Is there a compiler, and does it work? ----
 
 set(cuda_missing)
-file(GLOB cuda_sources CONFIGURE_DEPENDS src/backend/cuda/kernels/*.cu)
+file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS src/backend/cuda/kernels/*.cu)
 if(KERMES_CUDA STREQUAL "OFF")
     set(cuda_missing "built with KERMES_CUDA=OFF")
 else()

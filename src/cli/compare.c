@@ -9,7 +9,7 @@
 #include "report/html.h"
 #include "report/json.h"
 #include "report/table.h"
-#include "report/text.h"
+#include "base/text.h"
 #include "vector/anchors.h"
 #include <math.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 #include "cli/cli.h"
 #include "cli/vectors.h"
 #include "report/json.h"
-#include "report/text.h"
+#include "base/text.h"
 #include "tensor/dtype.h"
 #include "vector/make.h"
 #include <errno.h>

@@ -6,7 +6,7 @@
 #include "cli/cli.h"
 #include "cli/info.h"
 #include "report/json.h"
-#include "report/text.h"
+#include "base/text.h"
 #include "train/checkpoint.h"
 #include <limits.h>
 #include <string.h>

@@ -4,7 +4,7 @@
 #include "base/cpu.h"
 #include "cli/cli.h"
 #include "report/json.h"
-#include "report/text.h"
+#include "base/text.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

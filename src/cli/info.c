@@ -5,7 +5,7 @@
 #include "format/shown.h"
 #include "report/json.h"
 #include "report/table.h"
-#include "report/text.h"
+#include "base/text.h"
 #include <string.h>
 
 static double number(const json_t *o, const char *key) {

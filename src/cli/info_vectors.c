@@ -2,7 +2,7 @@
 #include "cli/info_parts.h"
 #include "cli/vectors.h"
 #include "report/json.h"
-#include "report/text.h"
+#include "base/text.h"
 #include "tensor/dtype.h"
 #include "vector/index.h"
 #include <math.h>

@@ -3,7 +3,7 @@
 #ifndef KM_CLI_LINE_H
 #define KM_CLI_LINE_H
 #include "base/error.h"
-#include "report/text.h"
+#include "base/text.h"
 
 #define KM_LINE_MOST ((size_t)16 << 20) /* bytes of a line */
 

@@ -4,7 +4,7 @@
 #include "cli/cli.h"
 #include "cli/vectors.h"
 #include "report/json.h"
-#include "report/text.h"
+#include "base/text.h"
 #include "tensor/dtype.h"
 #include "vector/index.h"
 #include "vector/measure.h"

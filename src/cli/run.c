@@ -5,7 +5,7 @@
 #include "cli/sampling.h"
 #include "cli/use_model.h"
 #include "report/json.h"
-#include "report/text.h"
+#include "base/text.h"
 #include <math.h>
 #include <string.h>
 

@@ -3,7 +3,7 @@
 #include "cli/use_model.h"
 #include "model/lora.h"
 #include "report/json.h"
-#include "report/text.h"
+#include "base/text.h"
 #include <math.h>
 #include <string.h>
 

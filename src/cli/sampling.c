@@ -2,7 +2,7 @@
 #include "cli/sampling.h"
 #include "base/alloc.h"
 #include "base/file.h"
-#include "infer/json_schema.h"
+#include "text/json_schema.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -4,9 +4,9 @@
 #include "base/progress.h"
 #include "cli/cli.h"
 #include "report/json.h"
-#include "report/text.h"
+#include "base/text.h"
 #include "token/token.h"
-#include "token/utf8.h"
+#include "base/utf8.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 #include "comm/comm.h"
 #include "format/json_read.h"
 #include "report/json.h"
-#include "report/text.h"
+#include "base/text.h"
 #include "train/checkpoint.h"
 #include "train/demo.h"
 #include <inttypes.h>

@@ -4,7 +4,7 @@
 #include "cli/model_folder.h"
 #include "infer/follow.h"
 #include "model/convert.h"
-#include "token/utf8.h"
+#include "base/utf8.h"
 #include "train/checkpoint.h"
 #include <stdlib.h>
 #include <string.h>

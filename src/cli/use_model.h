@@ -3,7 +3,7 @@
 #ifndef KM_CLI_USE_MODEL_H
 #define KM_CLI_USE_MODEL_H
 #include "cli/cli.h"
-#include "infer/chat_template.h"
+#include "text/chat_template.h"
 #include "infer/generate.h"
 #include "infer/memory.h"
 #include <limits.h>

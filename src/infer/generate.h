@@ -2,10 +2,10 @@
 #ifndef KM_INFER_GENERATE_H
 #define KM_INFER_GENERATE_H
 #include "infer/draft.h"
-#include "infer/grammar.h"
+#include "text/grammar.h"
 #include "infer/sample.h"
 #include "infer/session.h"
-#include "report/text.h"
+#include "base/text.h"
 #include "token/token.h"
 
 typedef enum km_end {

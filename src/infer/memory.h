@@ -7,7 +7,7 @@
 #define KM_INFER_MEMORY_H
 #include "infer/batch.h"
 #include "model/weigh.h"
-#include "report/text.h"
+#include "base/text.h"
 
 #define KM_GPU_LAYERS_UNSAID (-2) /* all of them if the weights fit, else as many as do */
 #define KM_GPU_LAYERS_AUTO (-1)   /* as many as fit with the context asked for */

@@ -3,7 +3,7 @@
 #ifndef KM_INFER_STOP_H
 #define KM_INFER_STOP_H
 #include "base/error.h"
-#include "report/text.h"
+#include "base/text.h"
 
 typedef struct km_stop km_stop;
 

@@ -4,10 +4,10 @@
 #include "base/alloc.h"
 #include "model/arch.h"
 #include "model/layout.h"
-#include "report/text.h"
+#include "base/text.h"
 #include "tensor/dtype.h"
 #include "token/internal.h"
-#include "token/utf8.h"
+#include "base/utf8.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

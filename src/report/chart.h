@@ -2,7 +2,7 @@
  * is data only; colours come from the page's style (html.h), so that it follows light and dark. */
 #ifndef KM_REPORT_CHART_H
 #define KM_REPORT_CHART_H
-#include "report/text.h"
+#include "base/text.h"
 
 typedef enum km_series_kind {
     KM_SERIES_LINE, /* points joined by straight lines, a mark at each when they are few */

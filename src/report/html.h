@@ -3,7 +3,7 @@
 #ifndef KM_REPORT_HTML_H
 #define KM_REPORT_HTML_H
 #include "base/error.h"
-#include "report/text.h"
+#include "base/text.h"
 
 /* A figure of the page's head: "165", "GFLOP/s", "matmul 2048". */
 typedef struct km_tile {

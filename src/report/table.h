@@ -2,7 +2,7 @@
  * memory sticks and is reported by the printing calls. */
 #ifndef KM_REPORT_TABLE_H
 #define KM_REPORT_TABLE_H
-#include "report/text.h"
+#include "base/text.h"
 #include <stdio.h>
 
 #define KM_TABLE_MAX_COLUMNS 20

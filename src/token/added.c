@@ -1,7 +1,7 @@
 /* Finding added tokens in text: leftmost first, and of those that start there the longest. */
 #include "base/alloc.h"
 #include "token/internal.h"
-#include "token/utf8.h"
+#include "base/utf8.h"
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>

@@ -1,7 +1,7 @@
 /* GPT-2's alphabet of 256 characters, one for each byte: the printable characters of Latin-1 stand
  * for themselves, the others, in order, for U+0100 and up. Tokenizer files are written in it. */
 #include "token/internal.h"
-#include "token/utf8.h"
+#include "base/utf8.h"
 #include <string.h>
 
 /* Ranges that stand for themselves: 0x21-0x7E, 0xA1-0xAC, 0xAE-0xFF. The others: 0x00-0x20 ->

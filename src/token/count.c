@@ -3,7 +3,7 @@
 #include "token/count.h"
 #include "base/alloc.h"
 #include "token/scan.h"
-#include "token/utf8.h"
+#include "base/utf8.h"
 #include <stdatomic.h>
 #include <string.h>
 #define XXH_INLINE_ALL

@@ -4,7 +4,7 @@
 #include "format/shown.h"
 #include "token/internal.h"
 #include "token/sections.h"
-#include "token/utf8.h"
+#include "base/utf8.h"
 #include <string.h>
 
 /* ---- The decoder section ---- */

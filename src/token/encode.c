@@ -2,7 +2,7 @@
  * and given to the model. Bytes that are not UTF-8 are set aside before that. */
 #include "token/encode.h"
 #include "base/alloc.h"
-#include "token/utf8.h"
+#include "base/utf8.h"
 #include <string.h>
 
 /* ---- Lists of ids ---- */

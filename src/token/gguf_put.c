@@ -4,7 +4,7 @@
 #include "token/gguf.h"
 #include "token/internal.h"
 #include "token/sections.h"
-#include "token/utf8.h"
+#include "base/utf8.h"
 #include <string.h>
 
 #define SPACE "\xE2\x96\x81"

@@ -1,6 +1,6 @@
 /* Reading JSON in place. */
 #include "token/json_scan.h"
-#include "token/utf8.h"
+#include "base/utf8.h"
 #include <string.h>
 
 #define DEEPEST 64

@@ -3,7 +3,7 @@
 #ifndef KM_TOKEN_JSON_SCAN_H
 #define KM_TOKEN_JSON_SCAN_H
 #include "base/error.h"
-#include "report/text.h"
+#include "base/text.h"
 #include "token/token.h"
 #include <jansson.h>
 

@@ -6,7 +6,7 @@
 #include "base/alloc.h"
 #include "base/threads.h"
 #include "token/encode.h"
-#include "token/utf8.h"
+#include "base/utf8.h"
 #include <string.h>
 
 #define PART ((size_t)256 << 10)

@@ -3,7 +3,7 @@
  * one with a heap, so that time grows with n log n whatever the text. */
 #include "base/alloc.h"
 #include "token/encode.h"
-#include "token/utf8.h"
+#include "base/utf8.h"
 #include <stdatomic.h>
 #include <string.h>
 

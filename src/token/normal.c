@@ -2,7 +2,7 @@
  * it is, so plain text is not copied. Unicode's tables come from utf8proc. */
 #include "base/alloc.h"
 #include "token/internal.h"
-#include "token/utf8.h"
+#include "base/utf8.h"
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>

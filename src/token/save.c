@@ -2,7 +2,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "token/internal.h"
-#include "token/utf8.h"
+#include "base/utf8.h"
 #include <stdlib.h>
 #include <string.h>
 

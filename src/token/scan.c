@@ -1,7 +1,7 @@
 /* Hand-written scanners, found by the text of the pattern they stand for. A character is a letter,
  * a number, white space or something else; ASCII is looked up, the rest asked of utf8proc. */
 #include "token/scan.h"
-#include "token/utf8.h"
+#include "base/utf8.h"
 #include <string.h>
 #include <utf8proc.h>
 

@@ -1,7 +1,7 @@
 /* Cutting text into pieces by the pre-tokeniser's steps. Each step cuts what the one before it
  * left; the last pieces go to the model at once, so nothing is listed in between. */
 #include "token/encode.h"
-#include "token/utf8.h"
+#include "base/utf8.h"
 #include <string.h>
 
 #define SPACE "\xE2\x96\x81" /* U+2581, SentencePiece's space */

@@ -3,7 +3,7 @@
 #include "base/alloc.h"
 #include "token/encode.h"
 #include "token/sections.h"
-#include "token/utf8.h"
+#include "base/utf8.h"
 #include <stdlib.h>
 #include <string.h>
 #define XXH_INLINE_ALL

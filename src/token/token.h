@@ -7,7 +7,7 @@
 #ifndef KM_TOKEN_TOKEN_H
 #define KM_TOKEN_TOKEN_H
 #include "base/error.h"
-#include "report/text.h"
+#include "base/text.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -9,7 +9,7 @@
 #include "base/alloc.h"
 #include "token/count.h"
 #include "token/internal.h"
-#include "token/utf8.h"
+#include "base/utf8.h"
 #include <stdlib.h>
 #include <string.h>
 #define XXH_INLINE_ALL

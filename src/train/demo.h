@@ -4,7 +4,7 @@
 #ifndef KM_TRAIN_DEMO_H
 #define KM_TRAIN_DEMO_H
 #include "base/error.h"
-#include "report/text.h"
+#include "base/text.h"
 #include <stdint.h>
 
 /* Adds whole sentences until there are at least `bytes`. */

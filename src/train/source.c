@@ -4,7 +4,7 @@
 #endif
 #include "train/source.h"
 #include "base/alloc.h"
-#include "token/utf8.h"
+#include "base/utf8.h"
 #include "train/tokens.h"
 #include <dirent.h>
 #include <errno.h>

@@ -7,7 +7,7 @@
 #include "backend/cuda/device.h"
 #include "backend/cuda/driver.h"
 #include "backend/cuda/kernels/args.h"
-#include "backend/cuda/kernels/chain_args.h"
+#include "backend/cuda/kernels/map/chain_args.h"
 #include "backend/cuda/modules.h"
 #include <setjmp.h>
 #include <stdarg.h>

@@ -11,8 +11,8 @@
 #undef km_cuda_module_count
 
 #include "backend/cuda/cublas.h"
-#include "backend/cuda/kernels/gemm_params.h"
-#include "backend/cuda/kernels/tensor_map.h"
+#include "backend/cuda/kernels/gemm/gemm_params.h"
+#include "backend/cuda/kernels/gemm/tensor_map.h"
 #include "tensor/dtype.h"
 #include <math.h>
 

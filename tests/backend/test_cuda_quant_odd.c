@@ -6,8 +6,8 @@
         {"binary", "binary", 6}, {"index", "index", 5}
 #include "fake_gemm.h"
 
-#include "backend/cuda/kernels/quant_args.h"
-#include "backend/cuda/kernels/row_args.h"
+#include "backend/cuda/kernels/quant/quant_args.h"
+#include "backend/cuda/kernels/rows/row_args.h"
 #include "ops/infer.h"
 #include "ops/op.h"
 #include "tensor/quant.h"

@@ -1,7 +1,7 @@
 /* Fuzzes grammars: whatever parses can be matched and masked, and masks agree with matching.
  * seeds: tests/fixtures/chat/json.gbnf tests/fixtures/chat/signs.gbnf
  */
-#include "infer/grammar.h"
+#include "text/grammar.h"
 #include <stdio.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -1,7 +1,7 @@
 /* Fuzzes chat templates: whatever parses can be rendered, within its limits.
  * seeds: scripts/fixtures/chat/qwen3.jinja scripts/fixtures/chat/llama3.2.jinja scripts/fixtures/chat/mistral-nemo.jinja scripts/fixtures/chat/gemma3.jinja
  */
-#include "infer/jinja.h"
+#include "text/jinja.h"
 #include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

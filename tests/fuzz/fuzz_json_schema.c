@@ -1,7 +1,7 @@
 /* Fuzzes JSON schemas: whatever is taken becomes a grammar, or is refused with a reason.
  * seeds: tests/fixtures/chat/person.schema.json
  */
-#include "infer/json_schema.h"
+#include "text/json_schema.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -17,4 +17,4 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 "$python" "$SRC_DIR/scripts/fixtures/make_chat.py" --same "$templates"
 "$python" "$SRC_DIR/scripts/fixtures/make_chat.py" --real "$templates" "$work/real.json"
-KERMES_CHAT_FIXTURES=$work/real.json "$(dirname "$KERMES")/tests/test_infer_chat_template"
+KERMES_CHAT_FIXTURES=$work/real.json "$(dirname "$KERMES")/tests/test_text_chat_template"

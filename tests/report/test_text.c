@@ -1,6 +1,6 @@
 /* Growing text, escaping and number formats. */
 #include "base/alloc.h"
-#include "report/text.h"
+#include "base/text.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,7 +2,7 @@
 #include "token/pattern.h"
 #include "token/scan.h"
 #include "token/token_support.h"
-#include "token/utf8.h"
+#include "base/utf8.h"
 
 static const char *const patterns[] = {KM_PATTERN_GPT2, KM_PATTERN_LLAMA3("\\p{N}{1,3}"),
                                        KM_PATTERN_LLAMA3("\\p{N}")};

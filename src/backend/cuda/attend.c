@@ -2,7 +2,7 @@
  * not read: the grid depends on shapes alone, so that a captured call serves every position. */
 #include "backend/attend.h"
 #include "backend/cuda/cuda.h"
-#include "backend/cuda/kernels/attend_args.h"
+#include "backend/cuda/kernels/attend/attend_args.h"
 #include "backend/cuda/lane.h"
 #include "backend/cuda/modules.h"
 

@@ -2,7 +2,7 @@
  * of its tensors that they take, and the launches. The kernels themselves: kernels/attention_*.cu;
  * what each family asks of a call: kernels/attention_params.h. */
 #include "backend/cuda/cuda.h"
-#include "backend/cuda/kernels/attention_params.h"
+#include "backend/cuda/kernels/attention/attention_params.h"
 #include "backend/cuda/modules.h"
 #include "backend/cuda/walker.h"
 

@@ -2,8 +2,8 @@
  * cells than shared memory has room to count are sorted as the embedding's gradient sorts its ids. */
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/feed.h"
-#include "backend/cuda/kernels/nearest_args.h"
-#include "backend/cuda/kernels/row_args.h"
+#include "backend/cuda/kernels/vector/nearest_args.h"
+#include "backend/cuda/kernels/rows/row_args.h"
 #include "backend/cuda/launch.h"
 #include "backend/cuda/walker.h"
 

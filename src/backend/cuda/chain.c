@@ -4,7 +4,7 @@
  * newest result there. Ranges that overlap without being the same are never in one chain, since
  * threads of its kernel work on all tensors at the same index and in no order among each other. */
 #include "backend/cuda/chain.h"
-#include "backend/cuda/kernels/map_list.h"
+#include "backend/cuda/kernels/map/map_list.h"
 #include "backend/cuda/lane.h"
 #include "backend/cuda/on_host.h"
 #include "backend/cuda/walker.h"

@@ -13,7 +13,7 @@
 #ifndef KM_BACKEND_CUDA_CHAIN_H
 #define KM_BACKEND_CUDA_CHAIN_H
 #include "backend/cuda/kernels/args.h"
-#include "backend/cuda/kernels/chain_args.h"
+#include "backend/cuda/kernels/map/chain_args.h"
 #include "backend/cuda/launch.h"
 
 /* An op that could be a step: contiguous, 16-byte aligned operands of args.n elements. */

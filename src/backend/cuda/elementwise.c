@@ -2,7 +2,7 @@
  * (and, with two operands, for rows with a repeated one); everything else walks its strides. */
 #include "backend/cuda/chain.h"
 #include "backend/cuda/cuda.h"
-#include "backend/cuda/kernels/map_list.h"
+#include "backend/cuda/kernels/map/map_list.h"
 #include "backend/cuda/walker.h"
 #include <math.h>
 

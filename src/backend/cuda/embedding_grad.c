@@ -1,7 +1,7 @@
 /* The embedding's gradient on the GPU: ids sorted with their positions, then added up row by row of
  * the table (kernels/embedding_grad.cu). */
 #include "backend/cuda/cuda.h"
-#include "backend/cuda/kernels/row_args.h"
+#include "backend/cuda/kernels/rows/row_args.h"
 #include "backend/cuda/walker.h"
 
 #define KERNEL(name_)                                                                              \

@@ -1,7 +1,7 @@
 /* Encoding on the GPU: one launch for levels; for trellises tables are laid out, rows sorted by class,
  * and blocks search a few rows at a time, each with a place of its own for the ways it took. */
 #include "backend/cuda/cuda.h"
-#include "backend/cuda/kernels/encode_args.h"
+#include "backend/cuda/kernels/vector/encode_args.h"
 #include "backend/cuda/launch.h"
 #include "backend/cuda/walker.h"
 #include "backend/trellis.h"

@@ -3,7 +3,7 @@
  * that finishes; without cuBLASLt to our own. */
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/cublas.h"
-#include "backend/cuda/kernels/gemm_params.h"
+#include "backend/cuda/kernels/gemm/gemm_params.h"
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* Our own matrix products, for machines without cuBLAS: f32 without tensor cores, f16 and bf16 on
  * those of any chip from sm_80 on, with a path of its own for Hopper's. */
 #include "backend/cuda/gemm.h"
-#include "backend/cuda/kernels/gemm_params.h"
-#include "backend/cuda/kernels/tensor_map.h"
+#include "backend/cuda/kernels/gemm/gemm_params.h"
+#include "backend/cuda/kernels/gemm/tensor_map.h"
 #include "backend/cuda/modules.h"
 #include <string.h>
 

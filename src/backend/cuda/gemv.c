@@ -2,7 +2,7 @@
  * of memory. Vectors are rows of a, or columns of b when out is narrow; the matrix is then taken
  * as rows or as columns, whichever way it lies. */
 #include "backend/cuda/gemm.h"
-#include "backend/cuda/kernels/gemm_params.h"
+#include "backend/cuda/kernels/gemm/gemm_params.h"
 
 /* By dtype, alignment and the number of vectors: 1, 2, 4, 8. */
 #define ONE(name_)                                                                                 \

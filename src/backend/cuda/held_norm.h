@@ -3,7 +3,7 @@
  * rule of chain.h: km_cuda_stream is the one door, and it runs what is held back. */
 #ifndef KM_BACKEND_CUDA_HELD_NORM_H
 #define KM_BACKEND_CUDA_HELD_NORM_H
-#include "backend/cuda/kernels/row_args.h"
+#include "backend/cuda/kernels/rows/row_args.h"
 #include "backend/cuda/launch.h"
 
 typedef struct km_cuda_held_norm {

@@ -1,6 +1,6 @@
 /* Picking and placing by index on the GPU. */
 #include "backend/cuda/cuda.h"
-#include "backend/cuda/kernels/row_args.h"
+#include "backend/cuda/kernels/rows/row_args.h"
 #include "backend/cuda/walker.h"
 
 static km_cuda_kernel take_rows[] = {{.module = "index", .name = "take_rows_1"},

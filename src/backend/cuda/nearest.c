@@ -4,7 +4,7 @@
  * be captured. */
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/feed.h"
-#include "backend/cuda/kernels/nearest_args.h"
+#include "backend/cuda/kernels/vector/nearest_args.h"
 #include "backend/cuda/launch.h"
 #include "backend/cuda/modules.h"
 #include "backend/cuda/walker.h"

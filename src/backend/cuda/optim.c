@@ -1,7 +1,7 @@
 /* Optimiser steps on the GPU: all tensors of a model in one launch, and before it the norm of their
  * gradients in two. */
 #include "backend/cuda/cuda.h"
-#include "backend/cuda/kernels/optim_args.h"
+#include "backend/cuda/kernels/map/optim_args.h"
 #include "backend/cuda/walker.h"
 #include "backend/optim_call.h"
 #include <math.h>

@@ -1,7 +1,7 @@
 /* Weights of a few bits in the GPU's memory: finding them in planes, as kernels want them. */
 #ifndef KM_BACKEND_CUDA_QUANT_H
 #define KM_BACKEND_CUDA_QUANT_H
-#include "backend/cuda/kernels/quant_args.h"
+#include "backend/cuda/kernels/quant/quant_args.h"
 #include "backend/cuda/launch.h"
 
 /* A matrix ready for kernels. One whose tensor was not settled (device.h) is laid out in scratch

@@ -1,6 +1,6 @@
 /* Many rows of x over weights of a few bits, or of 16 bits: tensor cores, with weights in registers
  * on Hopper and in tiles of shared memory elsewhere. */
-#include "backend/cuda/kernels/quant_tile_args.h"
+#include "backend/cuda/kernels/quant/quant_tile_args.h"
 #include "backend/cuda/quant_call.h"
 
 #define KERNEL KM_QUANT_KERNEL

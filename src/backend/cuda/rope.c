@@ -1,6 +1,6 @@
 /* Rotary positions on the GPU. */
 #include "backend/cuda/cuda.h"
-#include "backend/cuda/kernels/row_args.h"
+#include "backend/cuda/kernels/rows/row_args.h"
 #include "backend/cuda/walker.h"
 #include <math.h>
 

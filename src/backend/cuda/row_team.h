@@ -1,7 +1,7 @@
 /* Choosing how many threads share a row (kernels/row.cuh), for all row kernels alike. */
 #ifndef KM_BACKEND_CUDA_ROW_TEAM_H
 #define KM_BACKEND_CUDA_ROW_TEAM_H
-#include "backend/cuda/kernels/row_args.h"
+#include "backend/cuda/kernels/rows/row_args.h"
 #include "backend/cuda/walker.h"
 
 enum { KM_TEAM_WARP, KM_TEAM_BLOCK, KM_TEAM_CLUSTER, KM_TEAM_STREAM, KM_TEAMS };

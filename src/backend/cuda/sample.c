@@ -1,6 +1,6 @@
 /* Choosing tokens on the GPU: two launches, three with penalties. */
 #include "backend/cuda/cuda.h"
-#include "backend/cuda/kernels/sample_args.h"
+#include "backend/cuda/kernels/rows/sample_args.h"
 #include "backend/cuda/launch.h"
 
 static km_cuda_kernel penalise = {.module = "sample", .name = "sample_penalise", .waits = true};

@@ -3,7 +3,7 @@
  * host. */
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/feed.h"
-#include "backend/cuda/kernels/scan_args.h"
+#include "backend/cuda/kernels/vector/scan_args.h"
 #include "backend/cuda/launch.h"
 #include "backend/cuda/modules.h"
 #include "backend/cuda/walker.h"

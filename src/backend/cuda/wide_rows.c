@@ -1,7 +1,7 @@
 /* How many blocks share a wide row, and how many such clusters the GPU holds at once: all of them
  * are started together and walk over the rows, so one more would be a second round. */
 #include "backend/cuda/wide_rows.h"
-#include "backend/cuda/kernels/wide_args.h"
+#include "backend/cuda/kernels/rows/wide_args.h"
 #include "backend/cuda/modules.h"
 
 #define NARROW 65536 /* bytes of a row that a block's registers hold */

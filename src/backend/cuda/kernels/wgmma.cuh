@@ -5,7 +5,7 @@
 #define KM_CUDA_WGMMA_CUH
 
 #include "backend/cuda/kernels/mma.cuh"
-#include "backend/cuda/kernels/tensor_map.h"
+#include "backend/cuda/kernels/gemm/tensor_map.h"
 
 /* ---- mbarrier: a phase completes when `count` arrivals and all expected bytes are in ---- */
 

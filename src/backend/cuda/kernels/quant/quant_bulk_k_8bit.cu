@@ -1,0 +1,4 @@
+// km-arch: 90a
+// quant_bulk_k.cu with x rounded to 8 bits.
+#define KM_FINE false
+#include "backend/cuda/kernels/quant/quant_bulk_k.cu"

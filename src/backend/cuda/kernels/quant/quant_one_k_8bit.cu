@@ -1,0 +1,3 @@
+// quant_one_k.cu with x rounded to 8 bits.
+#define KM_FINE false
+#include "backend/cuda/kernels/quant/quant_one_k.cu"

@@ -1,4 +1,0 @@
-// km-arch: 90a
-// quant_bulk_32.cu with x rounded to 8 bits.
-#define KM_FINE false
-#include "backend/cuda/kernels/quant_bulk_32.cu"
