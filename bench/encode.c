@@ -30,7 +30,8 @@ static void fill(float *x, int64_t n, int64_t d) {
 }
 
 /* Rows as residuals, all at once: the best of a few times, in seconds. */
-static double encode_alone(km_ctx *ctx, const km_coder *c, const float *rows, int64_t n, uint8_t *codes) {
+static double encode_alone(km_ctx *ctx, const km_coder *c, const float *rows, int64_t n,
+                           uint8_t *codes) {
     int64_t dim = km_coder_dim(c);
     km_error err = {0};
     double best = INFINITY;
@@ -56,41 +57,51 @@ static double encode_alone(km_ctx *ctx, const km_coder *c, const float *rows, in
 }
 
 int main(int argc, char **argv) {
-    if (argc < 6) return fprintf(stderr, "usage: bench_encode DEVICE ROWS DIM BYTES fast|dense [CELLS]\n"), 2;
+    if (argc < 6)
+        return fprintf(stderr, "usage: bench_encode DEVICE ROWS DIM BYTES fast|dense [CELLS]\n"), 2;
     int64_t n = atoll(argv[2]), d = atoll(argv[3]), cells = argc > 6 ? atoll(argv[6]) : 256;
     int64_t block = n < BLOCK ? n : BLOCK;
     bool dense = !strcmp(argv[5], "dense");
     km_ctx *ctx = km_ctx_new(argv[1], 0);
     km_error err = {0};
     if (!ctx || n < 1 || d < 1 || cells < 1)
-        return fprintf(stderr, "bench_encode: %s\n", ctx ? "a number makes no sense" : km_last_error()), 1;
-    int64_t made = n < TRAINED ? TRAINED : n < 4 * BLOCK ? n : 4 * BLOCK; /* the same rows again and again */
-    float *x = km_alloc(sizeof *x * (size_t)(made * d)), *anchors = km_alloc(sizeof *x * (size_t)(cells * d));
+        return fprintf(stderr, "bench_encode: %s\n",
+                       ctx ? "a number makes no sense" : km_last_error()),
+               1;
+    int64_t made = n < TRAINED     ? TRAINED
+                   : n < 4 * BLOCK ? n
+                                   : 4 * BLOCK; /* the same rows again and again */
+    float *x = km_alloc(sizeof *x * (size_t)(made * d)),
+          *anchors = km_alloc(sizeof *x * (size_t)(cells * d));
     uint8_t *codes = km_alloc((size_t)block * (size_t)(d + 64));
-    if (!x || !anchors || !codes || cells > made) return fprintf(stderr, "bench_encode: no memory\n"), 1;
+    if (!x || !anchors || !codes || cells > made)
+        return fprintf(stderr, "bench_encode: no memory\n"), 1;
     fill(x, made, d);
     for (int64_t i = 0; i < cells * d; i++) anchors[i] = 0.3f * x[i];
-    km_coder_options o = {.dim = d, .bytes = atof(argv[4]), .mode = dense ? KM_CODE_DENSE : KM_CODE_FAST,
-                          .rows = n};
+    km_coder_options o = {
+        .dim = d, .bytes = atof(argv[4]), .mode = dense ? KM_CODE_DENSE : KM_CODE_FAST, .rows = n};
     km_coder *c = km_coder_train(ctx->threads, x, TRAINED, &o, &err);
-    km_index *index = c ? km_index_frame(ctx->threads, KM_METRIC_L2, KM_RERANK_NONE, d, anchors, cells, c, &err)
-                        : NULL;
+    km_index *index =
+        c ? km_index_frame(ctx->threads, KM_METRIC_L2, KM_RERANK_NONE, d, anchors, cells, c, &err)
+          : NULL;
     km_encoder *e = index ? km_encoder_new(ctx, index, block, &err) : NULL;
     if (!e) return fprintf(stderr, "bench_encode: %s\n", err.text), 1;
     double alone = encode_alone(ctx, c, x, block, codes), took = 0;
     km_status s = KM_OK;
     km_encoded got;
     for (int64_t at = -block; s == KM_OK && at < n; at += block) { /* the first one is to warm up */
-        int64_t m = at < 0 || n - at > block ? block : n - at, from = at < 0 ? 0 : at % (made - made % block);
+        int64_t m = at < 0 || n - at > block ? block : n - at,
+                from = at < 0 ? 0 : at % (made - made % block);
         double begin = km_now();
         s = km_encoder_run(e, x + (from + m <= made ? from : 0) * d, m, false, &got, &err);
         if (at >= 0) took += km_now() - begin;
     }
     if (s != KM_OK || !isfinite(alone)) return fprintf(stderr, "bench_encode: %s\n", err.text), 1;
-    printf("{\"device\": \"%s\", \"rows\": %lld, \"dim\": %lld, \"bytes\": %zu, \"mode\": \"%s\", \"cells\": %lld, "
-           "\"seconds\": %.4f, \"rows_per_s\": %.0f, \"encode_ms\": %.3f, \"encode_rows_per_s\": %.0f}\n",
-           km_ctx_device(ctx), (long long)n, (long long)d, km_coder_bytes(c), dense ? "dense" : "fast",
-           (long long)cells, took, (double)n / took, alone * 1e3, (double)block / alone);
+    printf(
+        "{\"device\": \"%s\", \"rows\": %lld, \"dim\": %lld, \"bytes\": %zu, \"mode\": \"%s\", \"cells\": %lld, "
+        "\"seconds\": %.4f, \"rows_per_s\": %.0f, \"encode_ms\": %.3f, \"encode_rows_per_s\": %.0f}\n",
+        km_ctx_device(ctx), (long long)n, (long long)d, km_coder_bytes(c), dense ? "dense" : "fast",
+        (long long)cells, took, (double)n / took, alone * 1e3, (double)block / alone);
     km_encoder_free(e);
     km_index_close(index);
     km_free(x);

@@ -53,7 +53,8 @@ static double microseconds(const char *device, program *p, bool chains) {
     unsetenv("KERMES_FUSE");
     if (!ctx) return -1;
     for (int i = 0; i < p->inputs; i++)
-        p->in[i] = km_keep(ctx, km_cast(ctx, km_normal(ctx, KM_F32, KM_SHAPE(p->n), 0, 1), p->dtype));
+        p->in[i] =
+            km_keep(ctx, km_cast(ctx, km_normal(ctx, KM_F32, KM_SHAPE(p->n), 0, 1), p->dtype));
     km_step_end(ctx);
     km_graph *graph = NULL;
     double best = 1e30;
@@ -96,8 +97,9 @@ int main(int argc, char **argv) {
         double with = microseconds(argv[1], p, true), without = microseconds(argv[1], p, false);
         if (with < 0 || without < 0) return 1;
         double bytes = (double)(p->inputs + 1) * (double)p->n * (double)km_dtype_size(p->dtype);
-        printf("{\"name\": \"%s\", \"chain_us\": %.2f, \"single_us\": %.2f, \"rate\": %.3f, \"unit\": \"TB/s\"}\n",
-               p->name, with, without, bytes / with * 1e-6);
+        printf(
+            "{\"name\": \"%s\", \"chain_us\": %.2f, \"single_us\": %.2f, \"rate\": %.3f, \"unit\": \"TB/s\"}\n",
+            p->name, with, without, bytes / with * 1e-6);
         fflush(stdout);
     }
     return 0;

@@ -42,7 +42,8 @@ static km_tensor *weight(model *m, km_dtype d, int64_t out, int64_t in) {
     size_t bytes = (size_t)km_dtype_bytes(d, out * in);
     unsigned char *data = malloc(bytes);
     unsigned state = 12345;
-    for (size_t i = 0; data && i < bytes; i++) data[i] = (unsigned char)((state = state * 1103515245u + 12345u) >> 16 & 0x1f);
+    for (size_t i = 0; data && i < bytes; i++)
+        data[i] = (unsigned char)((state = state * 1103515245u + 12345u) >> 16 & 0x1f);
     km_tensor *t = km_keep(ctx, km_from_data(ctx, d, KM_SHAPE(out, in), data));
     free(data);
     km_settle(ctx, t);
@@ -71,15 +72,17 @@ static void build(model *m, const shape *s, int64_t n, int64_t position) {
         l->up = weight(m, s->most, s->hidden, s->dim);
         l->down = weight(m, some, s->dim, s->hidden);
         for (int c = 0; c < 2; c++)
-            l->cache[c] = km_keep(ctx, km_zeros(ctx, KM_F16, KM_SHAPE(pages * sequences, s->kv_heads,
-                                                                      KM_KV_PAGE, s->d)));
+            l->cache[c] =
+                km_keep(ctx, km_zeros(ctx, KM_F16,
+                                      KM_SHAPE(pages * sequences, s->kv_heads, KM_KV_PAGE, s->d)));
         m->bytes += 2.0 * 2 * (double)(kv * position * sequences);
         km_step_end(ctx);
     }
     m->norm = ones(s->dim);
     m->head = weight(m, s->head, s->vocab, s->dim);
     m->x = km_keep(ctx, km_normal(ctx, KM_F32, KM_SHAPE(n, s->dim), 0, 1));
-    int32_t *rows = calloc((size_t)(2 * n), sizeof *rows), *table = calloc((size_t)(sequences * pages), sizeof *table);
+    int32_t *rows = calloc((size_t)(2 * n), sizeof *rows),
+            *table = calloc((size_t)(sequences * pages), sizeof *table);
     for (int64_t i = 0; i < n; i++) {
         rows[2 * i] = prompt ? 0 : (int32_t)i;
         rows[2 * i + 1] = (int32_t)(prompt ? i : position);
@@ -95,7 +98,7 @@ static void build(model *m, const shape *s, int64_t n, int64_t position) {
 static void drop(model *m) {
     for (int64_t i = 0; i < m->s->layers; i++) {
         layer *l = &m->l[i];
-        km_tensor *all[] = {l->norm[0], l->norm[1], l->qkv[0], l->qkv[1], l->qkv[2], l->o,
+        km_tensor *all[] = {l->norm[0], l->norm[1], l->qkv[0], l->qkv[1],   l->qkv[2],  l->o,
                             l->gate,    l->up,      l->down,   l->cache[0], l->cache[1]};
         for (size_t k = 0; k < sizeof all / sizeof *all; k++) km_release(all[k]);
     }
@@ -115,8 +118,11 @@ static km_tensor *linear(km_ctx *c, km_tensor *x, km_tensor *w) {
 static void step(km_ctx *c, void *user) {
     const model *m = user;
     const shape *s = m->s;
-    km_attend_spec spec = {.heads = (int)s->heads, .kv_heads = (int)s->kv_heads, .scale = 0.1,
-                           .rope_base = 10000, .pairs = KM_ROPE_HALVES};
+    km_attend_spec spec = {.heads = (int)s->heads,
+                           .kv_heads = (int)s->kv_heads,
+                           .scale = 0.1,
+                           .rope_base = 10000,
+                           .pairs = KM_ROPE_HALVES};
     km_no_grad_begin(c);
     km_tensor *x = m->x, *delta = NULL;
     for (int64_t i = 0; i < s->layers; i++) {
@@ -125,7 +131,8 @@ static void step(km_ctx *c, void *user) {
         km_tensor *h = delta ? km_add_rms_norm(c, delta, x, l->norm[0], 1e-5, &x)
                              : km_rms_norm(c, x, l->norm[0], 1e-5);
         km_linears(c, h, l->qkv, NULL, 3, qkv);
-        h = km_attend(c, &spec, qkv[0], qkv[1], qkv[2], l->cache[0], l->cache[1], m->rows, m->table);
+        h = km_attend(c, &spec, qkv[0], qkv[1], qkv[2], l->cache[0], l->cache[1], m->rows,
+                      m->table);
         h = linear(c, h, l->o);
         h = km_add_rms_norm(c, h, x, l->norm[1], 1e-5, &x);
         h = km_gated(c, h, l->gate, l->up, KM_ACT_SILU);
@@ -214,8 +221,9 @@ static void each_type(int64_t n, int64_t out, int64_t in) {
         }
         double bytes = (double)km_dtype_bytes(d, out * in);
         printf("{\"name\": \"%s\", \"rows\": %lld, \"us\": %.2f, \"TB_per_s\": %.3f, "
-               "\"TFLOP_per_s\": %.1f}\n", km_dtype_name(d), (long long)n, best * 1e6,
-               bytes / best / 1e12, 2.0 * (double)(n * out * in) / best / 1e12);
+               "\"TFLOP_per_s\": %.1f}\n",
+               km_dtype_name(d), (long long)n, best * 1e6, bytes / best / 1e12,
+               2.0 * (double)(n * out * in) / best / 1e12);
         fflush(stdout);
         km_graph_free(graph);
         for (int i = 0; i < 8; i++) km_release(m.w[i]);

@@ -65,8 +65,7 @@ int main(int argc, char **argv) {
            "\"taken_by_a_prompt_and_steps\": %.0f, \"taken_bytes\": %.0f, "
            "\"in_use_with_the_context_of_cuda\": %.0f}\n",
            shape, type, (long long)context, weights, (double)km_cache_bytes(&c, &cache),
-           before - loaded, loaded - cached, cached - after, before - after,
-           (double)total - after);
+           before - loaded, loaded - cached, cached - after, before - after, (double)total - after);
     km_session_free(s);
     km_model_free(m);
     km_ctx_free(ctx);

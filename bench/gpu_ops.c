@@ -18,7 +18,7 @@ typedef struct work {
     km_dtype dtype;
     int64_t dim[5];
     km_op op;
-    km_tensor *in[INPUTS];  /* kept */
+    km_tensor *in[INPUTS]; /* kept */
     int n_in;
     int turns; /* matrices to go through, one a run, so that the L2 does not serve them; 0 for one */
     int repeat, at;
@@ -77,8 +77,8 @@ static bool measure(km_ctx *ctx, work *w) {
         fprintf(stderr, "%s: %s\n", w->name, km_ctx_error(ctx));
         return false;
     }
-    printf("{\"name\": \"%s\", \"us\": %.4g, \"rate\": %.5g, \"unit\": \"%s\"}\n", w->name, best * 1e6,
-           w->amount / best / 1e12, w->unit);
+    printf("{\"name\": \"%s\", \"us\": %.4g, \"rate\": %.5g, \"unit\": \"%s\"}\n", w->name,
+           best * 1e6, w->amount / best / 1e12, w->unit);
     fflush(stdout);
     return true;
 }
@@ -109,8 +109,8 @@ static void prepare(km_ctx *ctx, work *w) {
     case KM_OP_ATTENTION_GRAD: {
         km_tensor *out[KM_MAX_OUTPUTS], *qkv[3];
         for (int i = 0; i < 3; i++) { /* heads side by side, as a linear layer leaves them */
-            km_tensor *x = km_cast(ctx, km_normal(ctx, KM_F32, KM_SHAPE(d[0], d[2], d[1], d[4]), 0, 1),
-                                   w->dtype);
+            km_tensor *x = km_cast(
+                ctx, km_normal(ctx, KM_F32, KM_SHAPE(d[0], d[2], d[1], d[4]), 0, 1), w->dtype);
             x = km_transpose(ctx, x, 1, 2);
             qkv[i] = km_keep(ctx, d[3] ? x : km_copy(ctx, x)); /* or apart, each of its own */
         }
@@ -137,28 +137,56 @@ static void prepare(km_ctx *ctx, work *w) {
 
 #define K 1024LL
 #define M (1024LL * 1024)
-#define MAT(label, d, n) {label, "TFLOP/s", 2.0 * (n) * (n) * (n), run_op, d, {n, n, n}, .op = KM_OP_MATMUL}
-#define MAP(label, o, n, streams) {label, "TB/s", 4.0 * (streams) * (n), run_op, KM_F32, {n}, .op = o}
-#define ROWS(label, o, d, r, c) {label, "TB/s", ((d) == KM_F32 ? 8.0 : 4.0) * (r) * (c), run_op, d, {r, c}, .op = o}
+#define MAT(label, d, n)                                                                           \
+    { label, "TFLOP/s", 2.0 * (n) * (n) * (n), run_op, d, {n, n, n}, .op = KM_OP_MATMUL }
+#define MAP(label, o, n, streams)                                                                  \
+    { label, "TB/s", 4.0 * (streams) * (n), run_op, KM_F32, {n}, .op = o }
+#define ROWS(label, o, d, r, c)                                                                    \
+    { label, "TB/s", ((d) == KM_F32 ? 8.0 : 4.0) * (r) * (c), run_op, d, {r, c}, .op = o }
 #define APART(label, o, times, b, h, t, d)                                                         \
-    {label, "TFLOP/s", 2.0 * (times) * (b) * (h) * (t) * (t) * (d), run_op, KM_BF16, {b, h, t, 0, d}, .op = o}
+    {                                                                                              \
+        label, "TFLOP/s", 2.0 * (times) * (b) * (h) * (t) * (t) * (d), run_op, KM_BF16,            \
+            {b, h, t, 0, d}, .op = o                                                               \
+    }
 #define ATT(label, o, times, b, h, t, d)                                                           \
-    {label, "TFLOP/s", 2.0 * (times) * (b) * (h) * (t) * (t) * (d), run_op, KM_BF16, {b, h, t, t, d}, .op = o}
+    {                                                                                              \
+        label, "TFLOP/s", 2.0 * (times) * (b) * (h) * (t) * (t) * (d), run_op, KM_BF16,            \
+            {b, h, t, t, d}, .op = o                                                               \
+    }
 
 static work list[] = {
-    MAT("matmul f32 1024", KM_F32, 1024), MAT("matmul f32 4096", KM_F32, 4096),
-    MAT("matmul bf16 1024", KM_BF16, 1024), MAT("matmul bf16 4096", KM_BF16, 4096),
+    MAT("matmul f32 1024", KM_F32, 1024),
+    MAT("matmul f32 4096", KM_F32, 4096),
+    MAT("matmul bf16 1024", KM_BF16, 1024),
+    MAT("matmul bf16 4096", KM_BF16, 4096),
     MAT("matmul bf16 8192", KM_BF16, 8192),
-    {"matmul f32 1x4096x4096", "TB/s", 4.0 * 4096 * 4096, run_op, KM_F32, {1, 4096, 4096}, .op = KM_OP_MATMUL},
-    {"matmul f32 1x4096x4096, 5 matrices in turn", "TB/s", 4.0 * 4096 * 4096, run_turns, KM_F32, {1, 4096, 4096},
-     .op = KM_OP_MATMUL, .turns = 5},
-    MAP("add f32 256K", KM_OP_ADD, 256 * K, 3), MAP("mul f32 256K", KM_OP_MUL, 256 * K, 3),
-    MAP("relu f32 256K", KM_OP_RELU, 256 * K, 2), MAP("gelu f32 256K", KM_OP_GELU, 256 * K, 2),
+    {"matmul f32 1x4096x4096",
+     "TB/s",
+     4.0 * 4096 * 4096,
+     run_op,
+     KM_F32,
+     {1, 4096, 4096},
+     .op = KM_OP_MATMUL},
+    {"matmul f32 1x4096x4096, 5 matrices in turn",
+     "TB/s",
+     4.0 * 4096 * 4096,
+     run_turns,
+     KM_F32,
+     {1, 4096, 4096},
+     .op = KM_OP_MATMUL,
+     .turns = 5},
+    MAP("add f32 256K", KM_OP_ADD, 256 * K, 3),
+    MAP("mul f32 256K", KM_OP_MUL, 256 * K, 3),
+    MAP("relu f32 256K", KM_OP_RELU, 256 * K, 2),
+    MAP("gelu f32 256K", KM_OP_GELU, 256 * K, 2),
     MAP("exp f32 256K", KM_OP_EXP, 256 * K, 2),
-    MAP("add f32 64M", KM_OP_ADD, 64 * M, 3), MAP("mul f32 64M", KM_OP_MUL, 64 * M, 3),
-    MAP("relu f32 64M", KM_OP_RELU, 64 * M, 2), MAP("gelu f32 64M", KM_OP_GELU, 64 * M, 2),
+    MAP("add f32 64M", KM_OP_ADD, 64 * M, 3),
+    MAP("mul f32 64M", KM_OP_MUL, 64 * M, 3),
+    MAP("relu f32 64M", KM_OP_RELU, 64 * M, 2),
+    MAP("gelu f32 64M", KM_OP_GELU, 64 * M, 2),
     MAP("exp f32 64M", KM_OP_EXP, 64 * M, 2),
-    MAP("sum f32 1M", KM_OP_SUM, M, 1), MAP("sum f32 64M", KM_OP_SUM, 64 * M, 1),
+    MAP("sum f32 1M", KM_OP_SUM, M, 1),
+    MAP("sum f32 64M", KM_OP_SUM, 64 * M, 1),
     ROWS("softmax f32 8192x4096", KM_OP_SOFTMAX, KM_F32, 8192, 4096),
     ROWS("layer_norm f32 8192x4096", KM_OP_LAYER_NORM, KM_F32, 8192, 4096),
     ROWS("rms_norm f32 8192x4096", KM_OP_RMS_NORM, KM_F32, 8192, 4096),
@@ -170,10 +198,14 @@ static work list[] = {
     ATT("attention backward bf16 B16 H12 T1024 D64", KM_OP_ATTENTION_GRAD, 2.5, 16, 12, 1024, 64),
     ATT("attention forward bf16 B4 H16 T4096 D128", KM_OP_ATTENTION, 1.0, 4, 16, 4096, 128),
     ATT("attention backward bf16 B4 H16 T4096 D128", KM_OP_ATTENTION_GRAD, 2.5, 4, 16, 4096, 128),
-    APART("attention forward bf16 B16 H12 T1024 D64, heads apart", KM_OP_ATTENTION, 1.0, 16, 12, 1024, 64),
-    APART("attention backward bf16 B16 H12 T1024 D64, heads apart", KM_OP_ATTENTION_GRAD, 2.5, 16, 12, 1024, 64),
-    APART("attention forward bf16 B4 H16 T4096 D128, heads apart", KM_OP_ATTENTION, 1.0, 4, 16, 4096, 128),
-    APART("attention backward bf16 B4 H16 T4096 D128, heads apart", KM_OP_ATTENTION_GRAD, 2.5, 4, 16, 4096, 128),
+    APART("attention forward bf16 B16 H12 T1024 D64, heads apart", KM_OP_ATTENTION, 1.0, 16, 12,
+          1024, 64),
+    APART("attention backward bf16 B16 H12 T1024 D64, heads apart", KM_OP_ATTENTION_GRAD, 2.5, 16,
+          12, 1024, 64),
+    APART("attention forward bf16 B4 H16 T4096 D128, heads apart", KM_OP_ATTENTION, 1.0, 4, 16,
+          4096, 128),
+    APART("attention backward bf16 B4 H16 T4096 D128, heads apart", KM_OP_ATTENTION_GRAD, 2.5, 4,
+          16, 4096, 128),
 };
 
 /* Any product by its sizes: "matmul bf16 1x4096x11008". */
@@ -182,7 +214,8 @@ static bool parse_product(const char *text, work *w) {
     char dtype[8];
     if (sscanf(text, "matmul %7s %lldx%lldx%lld", dtype, &m, &k, &n) != 4) return false;
     km_dtype d = !strcmp(dtype, "bf16") ? KM_BF16 : !strcmp(dtype, "f16") ? KM_F16 : KM_F32;
-    *w = (work){text, "TFLOP/s", 2.0 * (double)m * (double)k * (double)n, run_op, d, {m, k, n}, .op = KM_OP_MATMUL};
+    *w = (work){text,      "TFLOP/s",         2.0 * (double)m * (double)k * (double)n, run_op, d,
+                {m, k, n}, .op = KM_OP_MATMUL};
     if (m == 1) w->unit = "TB/s", w->amount = (d == KM_F32 ? 4.0 : 2.0) * (double)k * (double)n;
     return m > 0 && k > 0 && n > 0;
 }

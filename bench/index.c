@@ -38,7 +38,8 @@ static void fill(void *arg, int64_t begin, int64_t end, int worker) {
         }
 }
 
-static km_index *make(km_ctx *ctx, int64_t n, int64_t d, double bytes, bool dense, float *x, km_error *err) {
+static km_index *make(km_ctx *ctx, int64_t n, int64_t d, double bytes, bool dense, float *x,
+                      km_error *err) {
     float *anchors = km_alloc(sizeof *anchors * (size_t)(CELLS * d));
     filling f = {.x = anchors, .d = d, .first = -CELLS};
     if (!anchors) return NULL;
@@ -46,10 +47,12 @@ static km_index *make(km_ctx *ctx, int64_t n, int64_t d, double bytes, bool dens
     for (int64_t i = 0; i < CELLS * d; i++) anchors[i] *= 0.7f;
     f = (filling){.x = x, .d = d, .first = 0};
     km_threads_for(ctx->threads, TRAINED, 256, fill, &f);
-    km_coder_options o = {.dim = d, .bytes = bytes, .mode = dense ? KM_CODE_DENSE : KM_CODE_FAST, .rows = n};
+    km_coder_options o = {
+        .dim = d, .bytes = bytes, .mode = dense ? KM_CODE_DENSE : KM_CODE_FAST, .rows = n};
     km_coder *c = km_coder_train(ctx->threads, x, TRAINED, &o, err);
     if (!c) return NULL;
-    km_index *index = km_index_frame(ctx->threads, KM_METRIC_L2, KM_RERANK_NONE, d, anchors, CELLS, c, err);
+    km_index *index =
+        km_index_frame(ctx->threads, KM_METRIC_L2, KM_RERANK_NONE, d, anchors, CELLS, c, err);
     for (int64_t at = 0; index && at < n; at += BLOCK) {
         int64_t m = n - at < BLOCK ? n - at : BLOCK;
         f = (filling){.x = x, .anchors = index->anchors, .d = d, .first = at};
@@ -61,16 +64,21 @@ static km_index *make(km_ctx *ctx, int64_t n, int64_t d, double bytes, bool dens
 
 int main(int argc, char **argv) {
     if (argc < 8)
-        return fprintf(stderr, "usage: bench_index DEVICE ROWS DIM BYTES fast|dense QUERIES K [CHECKED]\n"), 2;
+        return fprintf(stderr,
+                       "usage: bench_index DEVICE ROWS DIM BYTES fast|dense QUERIES K [CHECKED]\n"),
+               2;
     int64_t n = atoll(argv[2]), d = atoll(argv[3]), q = atoll(argv[6]), k = atoll(argv[7]);
     int64_t checked = argc > 8 ? atoll(argv[8]) : 16;
     km_ctx *ctx = km_ctx_new(argv[1], 0);
     km_error err = {0};
     if (!ctx || n < 1 || d < 1 || q < 1 || k < 1)
-        return fprintf(stderr, "bench_index: %s\n", ctx ? "a number makes no sense" : km_last_error()), 1;
+        return fprintf(stderr, "bench_index: %s\n",
+                       ctx ? "a number makes no sense" : km_last_error()),
+               1;
     if (checked > q) checked = q;
     float *x = km_alloc(sizeof *x * (size_t)((BLOCK + q) * d)), *queries = x + BLOCK * d;
-    uint64_t *ids = km_alloc(sizeof *ids * (size_t)(q * k)), *want = km_alloc(sizeof *want * (size_t)(q * k));
+    uint64_t *ids = km_alloc(sizeof *ids * (size_t)(q * k)),
+             *want = km_alloc(sizeof *want * (size_t)(q * k));
     float *dist = km_alloc(sizeof *dist * (size_t)(q * k));
     if (!x || !ids || !want || !dist) return fprintf(stderr, "bench_index: no memory\n"), 1;
     double begin = km_now();
@@ -97,12 +105,13 @@ int main(int argc, char **argv) {
         for (int64_t j = i / k * k; j < i / k * k + k; j++) same += want[i] == ids[j];
     int parts = km_device_index_parts(on);
     double bytes = (double)n * (double)(index->code_bytes + 8);
-    printf("{\"device\": \"%s\", \"rows\": %lld, \"dim\": %lld, \"bytes\": %zu, \"mode\": \"%s\", \"queries\": %lld, "
-           "\"k\": %lld, \"parts\": %d, \"ms\": %.3f, \"qps\": %.0f, \"copied_gb_s\": %.2f, \"open_s\": %.2f, "
-           "\"make_s\": %.2f, \"same\": %.4f}\n",
-           km_ctx_device(ctx), (long long)n, (long long)d, index->code_bytes, argv[5], (long long)q, (long long)k,
-           parts, best * 1e3, (double)q / best, parts ? bytes / best * 1e-9 : 0, opened, made,
-           checked ? (double)same / (double)(checked * k) : 1);
+    printf(
+        "{\"device\": \"%s\", \"rows\": %lld, \"dim\": %lld, \"bytes\": %zu, \"mode\": \"%s\", \"queries\": %lld, "
+        "\"k\": %lld, \"parts\": %d, \"ms\": %.3f, \"qps\": %.0f, \"copied_gb_s\": %.2f, \"open_s\": %.2f, "
+        "\"make_s\": %.2f, \"same\": %.4f}\n",
+        km_ctx_device(ctx), (long long)n, (long long)d, index->code_bytes, argv[5], (long long)q,
+        (long long)k, parts, best * 1e3, (double)q / best, parts ? bytes / best * 1e-9 : 0, opened,
+        made, checked ? (double)same / (double)(checked * k) : 1);
     km_device_index_free(on);
     km_index_close(index);
     km_free(x);

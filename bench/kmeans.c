@@ -44,8 +44,8 @@ static int train(km_ctx *ctx, const float *x, int64_t n, int64_t d, int64_t k, i
     if (km_ctx_status(ctx) != KM_OK) return fprintf(stderr, "%s\n", km_ctx_error(ctx)), 1;
     printf("{\"device\": \"%s\", \"job\": \"train\", \"n\": %lld, \"d\": %lld, \"k\": %lld, "
            "\"rounds\": %d, \"seconds\": %.6f, \"first_seconds\": %.6f, \"energy\": %.6g}\n",
-           km_ctx_device(ctx), (long long)n, (long long)d, (long long)a.count, a.rounds, best, first,
-           a.energy);
+           km_ctx_device(ctx), (long long)n, (long long)d, (long long)a.count, a.rounds, best,
+           first, a.energy);
     km_anchors_release(&a);
     return 0;
 }
@@ -120,11 +120,14 @@ static int rounds_of(km_ctx *ctx, int64_t n, int64_t d, int64_t k) {
 }
 
 int main(int argc, char **argv) {
-    if (argc < 6) return fprintf(stderr, "usage: bench_kmeans DEVICE train|round|file|anneal ...\n"), 2;
+    if (argc < 6)
+        return fprintf(stderr, "usage: bench_kmeans DEVICE train|round|file|anneal ...\n"), 2;
     bool anneal = !strcmp(argv[2], "anneal"), file = anneal || !strcmp(argv[2], "file");
     int at = file ? 4 : 3;
-    int64_t n = atoll(argv[at]), d = atoll(argv[at + 1]), k = argc > at + 2 ? atoll(argv[at + 2]) : 0;
-    int rounds = argc > at + 3 ? atoi(argv[at + 3]) : 25, threads = argc > at + 4 ? atoi(argv[at + 4]) : 0;
+    int64_t n = atoll(argv[at]), d = atoll(argv[at + 1]),
+            k = argc > at + 2 ? atoll(argv[at + 2]) : 0;
+    int rounds = argc > at + 3 ? atoi(argv[at + 3]) : 25,
+        threads = argc > at + 4 ? atoi(argv[at + 4]) : 0;
     km_ctx *ctx = km_ctx_new(argv[1], threads);
     if (!ctx) return fprintf(stderr, "%s\n", km_last_error()), 1;
     int rc = 1;
@@ -134,7 +137,9 @@ int main(int argc, char **argv) {
         float *x = file ? km_alloc(sizeof *x * (size_t)(n * d)) : random_rows(n, d);
         FILE *f = file ? fopen(argv[3], "rb") : NULL;
         if (file && (!f || !x || fread(x, sizeof *x * (size_t)d, (size_t)n, f) != (size_t)n))
-            return fprintf(stderr, "%s: not %lld x %lld floats\n", argv[3], (long long)n, (long long)d), 1;
+            return fprintf(stderr, "%s: not %lld x %lld floats\n", argv[3], (long long)n,
+                           (long long)d),
+                   1;
         if (f) fclose(f);
         rc = train(ctx, x, n, d, k, rounds, !anneal);
         km_free(x);

@@ -136,10 +136,11 @@ int main(int argc, char **argv) {
         "\"cores\": %d, \"adds_alone\": %.0f, \"adds_beside\": %.0f, \"kept\": %.3f, "
         "\"longest_add_alone_ms\": %.1f, \"longest_add_ms\": %.1f, \"longest_delete_ms\": %.1f, "
         "\"searches_alone\": %.0f, \"searches_beside\": %.0f, \"longest_search_alone_ms\": %.1f, "
-           "\"longest_search_ms\": %.1f}\n",
+        "\"longest_search_ms\": %.1f}\n",
         (long long)n, (long long)d, v[2], v[4], v[5], v[6], km_ctx_threads(ctx), alone.added,
         beside.added, beside.added / alone.added, alone.longest_add, beside.longest_add,
-        beside.longest_delete, quiet.asked, beside.asked, quiet.longest_search, beside.longest_search);
+        beside.longest_delete, quiet.asked, beside.asked, quiet.longest_search,
+        beside.longest_search);
     km_index_close(x);
     km_ctx_free(ctx);
     free(rows);

@@ -75,7 +75,8 @@ static int by_size(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static double checked(km_ctx *ctx, km_tensor *query, const km_coded *rows, int64_t k, bool product) {
+static double checked(km_ctx *ctx, km_tensor *query, const km_coded *rows, int64_t k,
+                      bool product) {
     int64_t q = km_tensor_dim(query, 0) < CHECKED ? km_tensor_dim(query, 0) : CHECKED;
     km_tensor *few = km_copy(ctx, km_narrow(ctx, query, 0, 0, q)), *id, *dist;
     int32_t found[2][CHECKED * KM_SCAN_MOST];
@@ -92,13 +93,16 @@ static double checked(km_ctx *ctx, km_tensor *query, const km_coded *rows, int64
 }
 
 int main(int argc, char **argv) {
-    if (argc < 7) return fprintf(stderr, "usage: bench_scan DEVICE ROWS DIM BITS QUERIES K [ip]\n"), 2;
+    if (argc < 7)
+        return fprintf(stderr, "usage: bench_scan DEVICE ROWS DIM BITS QUERIES K [ip]\n"), 2;
     int64_t n = atoll(argv[2]), d = atoll(argv[3]), q = atoll(argv[5]), k = atoll(argv[6]);
     int bits = atoi(argv[4]);
     bool product = argc > 7 && !strcmp(argv[7], "ip");
     km_ctx *ctx = km_ctx_new(argv[1], 0);
     if (!ctx || n < 1 || d < 1 || bits < 1 || bits > 8 || q < 1 || k < 1 || k > KM_SCAN_MOST)
-        return fprintf(stderr, "bench_scan: %s\n", ctx ? "a number makes no sense" : km_last_error()), 1;
+        return fprintf(stderr, "bench_scan: %s\n",
+                       ctx ? "a number makes no sense" : km_last_error()),
+               1;
     km_coded rows = random_rows(ctx, n, d, bits);
     km_tensor *query = normals(ctx, 3, q, d), *id, *dist;
     enum { REPEATS = 11 };
@@ -121,10 +125,10 @@ int main(int argc, char **argv) {
            "\"k\": %lld, \"metric\": \"%s\", \"ms\": %.4f, \"best_ms\": %.4f, \"tflops\": %.1f, "
            "\"limit_ms\": %.4f, \"times_limit\": %.2f, \"qps\": %.0f, \"same\": %.5f}\n",
            km_ctx_device(ctx), (long long)n, (long long)d, bits, (long long)q, (long long)k,
-           product ? "ip" : "l2", ms, took[0] * 1e3, flop / ms * 1e-9, limit * 1e3, ms / (limit * 1e3),
-           (double)q / ms * 1e3, same);
-    km_tensor *all[] = {rows.codes, rows.scale, rows.cell, rows.place, rows.amp, rows.tables, rows.centre,
-                        query};
+           product ? "ip" : "l2", ms, took[0] * 1e3, flop / ms * 1e-9, limit * 1e3,
+           ms / (limit * 1e3), (double)q / ms * 1e3, same);
+    km_tensor *all[] = {rows.codes, rows.scale,  rows.cell,   rows.place,
+                        rows.amp,   rows.tables, rows.centre, query};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) km_release(all[i]);
     km_ctx_free(ctx);
     return same < 0;

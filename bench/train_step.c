@@ -93,7 +93,8 @@ static void time_parts(km_ctx *ctx, job *j, double best[3]) {
 }
 
 static km_tensor *tokens(km_ctx *ctx, int64_t b, int64_t t, int64_t vocab) {
-    km_tensor *x = km_cast(ctx, km_uniform(ctx, KM_F32, KM_SHAPE(b, t), 0, (double)vocab - 1), KM_I32);
+    km_tensor *x =
+        km_cast(ctx, km_uniform(ctx, KM_F32, KM_SHAPE(b, t), 0, (double)vocab - 1), KM_I32);
     x = km_keep(ctx, x);
     km_step_end(ctx);
     return x;
@@ -105,13 +106,20 @@ int main(int argc, char **argv) {
     int steps = 20, accumulate = 1;
     bool ops = false, recompute = false;
     if (argc < 2) {
-        fprintf(stderr, "usage: bench_train_step DEVICE [--model M] [--batch N] [--context N] [--ops]\n");
+        fprintf(stderr,
+                "usage: bench_train_step DEVICE [--model M] [--batch N] [--context N] [--ops]\n");
         return 2;
     }
     for (int i = 2; i < argc; i++) {
         const char *next = i + 1 < argc ? argv[i + 1] : "";
-        if (!strcmp(argv[i], "--ops")) { ops = true; continue; }
-        if (!strcmp(argv[i], "--recompute")) { recompute = true; continue; }
+        if (!strcmp(argv[i], "--ops")) {
+            ops = true;
+            continue;
+        }
+        if (!strcmp(argv[i], "--recompute")) {
+            recompute = true;
+            continue;
+        }
         if (!strcmp(argv[i], "--model")) preset = next;
         if (!strcmp(argv[i], "--dtype")) dtype = next;
         if (!strcmp(argv[i], "--batch")) batch = atoll(next);
@@ -178,10 +186,11 @@ int main(int argc, char **argv) {
     double each = (double)(batch * context * accumulate);
     printf("{\"name\": \"train %s %s B%lld T%lld\", \"ms\": %.3f, \"mean_ms\": %.3f, "
            "\"tokens_per_s\": %.0f, \"tflops\": %.1f, \"peak_gib\": %.2f, \"held_gib\": %.2f, "
-           "\"loss\": %.4f, \"forward_ms\": %.3f, \"backward_ms\": %.3f, \"update_ms\": %.3f}\n", preset, dtype, (long long)batch, (long long)context, best * 1e3,
-           all * 1e3, each / best, each * km_model_flops_per_token(j.model, context) / best / 1e12,
-           (double)s.peak_bytes / 0x1p30, (double)s.held_bytes / 0x1p30, loss,
-           part[0] * 1e3, part[1] * 1e3, part[2] * 1e3);
+           "\"loss\": %.4f, \"forward_ms\": %.3f, \"backward_ms\": %.3f, \"update_ms\": %.3f}\n",
+           preset, dtype, (long long)batch, (long long)context, best * 1e3, all * 1e3, each / best,
+           each * km_model_flops_per_token(j.model, context) / best / 1e12,
+           (double)s.peak_bytes / 0x1p30, (double)s.held_bytes / 0x1p30, loss, part[0] * 1e3,
+           part[1] * 1e3, part[2] * 1e3);
     km_optimizer_free(j.optim);
     km_release(j.ids);
     km_release(j.targets);

@@ -50,7 +50,10 @@ static float *load(const char *path, int64_t dim, int64_t *n) {
     return x;
 }
 
-typedef struct hit { float dist; int32_t id; } hit;
+typedef struct hit {
+    float dist;
+    int32_t id;
+} hit;
 
 /* Keeps the nearest K, ties to the lower id. */
 static void push(hit *best, int *count, float dist, int32_t id) {
@@ -62,7 +65,8 @@ static void push(hit *best, int *count, float dist, int32_t id) {
     } else {
         (*count)++;
     }
-    while (at > 0 && (best[at - 1].dist > dist || (best[at - 1].dist == dist && best[at - 1].id > id))) {
+    while (at > 0 &&
+           (best[at - 1].dist > dist || (best[at - 1].dist == dist && best[at - 1].id > id))) {
         best[at] = best[at - 1];
         at--;
     }
@@ -107,9 +111,13 @@ static int find(char **v) {
     km_anchors_assign(ctx, &a, base, n, id, dist);
     float *r = room((size_t)(n * dim) * 4);
     for (int64_t i = 0; i < n; i++)
-        for (int64_t j = 0; j < dim; j++) r[i * dim + j] = base[i * dim + j] - centre[id[i] * dim + j];
+        for (int64_t j = 0; j < dim; j++)
+            r[i * dim + j] = base[i * dim + j] - centre[id[i] * dim + j];
     double t1 = now();
-    km_coder_options o = {.dim = dim, .bytes = atof(v[3]), .seed = 1, .rows = n,
+    km_coder_options o = {.dim = dim,
+                          .bytes = atof(v[3]),
+                          .seed = 1,
+                          .rows = n,
                           .mode = v[4][0] == 'd' ? KM_CODE_DENSE : KM_CODE_FAST};
     km_coder *c = km_coder_train(t, r, n, &o, &err);
     if (!c) stop(err.text);
@@ -153,14 +161,15 @@ static int find(char **v) {
     double t5 = now(), energy = 0;
     fclose(out);
     for (int64_t i = 0; i < n * dim; i++) energy += (double)r[i] * r[i];
-    printf("{\"rows\": %lld, \"dim\": %lld, \"anchors\": %lld, \"code_bytes\": %zu, "
-           "\"coder_bytes\": %zu, \"bytes_per_vector\": %.1f, \"turn\": \"%s\", \"residual\": %.6g, "
-           "\"error\": %.6g, \"anchors_s\": %.2f, \"train_s\": %.2f, \"encode_s\": %.2f, "
-           "\"query_ms\": %.3f}\n",
-           (long long)n, (long long)dim, (long long)cells, bytes, km_coder_written(c),
-           (double)bytes + ((double)km_coder_written(c) + (double)(cells * dim) * 2) / (double)n,
-           km_coder_turned_by(c) == KM_TURN_PCA ? "pca" : "hadamard", energy / (double)n,
-           km_coder_error(c), t1 - t0, t2 - t1, t3 - t2, (t5 - t4) / (double)nq * 1e3);
+    printf(
+        "{\"rows\": %lld, \"dim\": %lld, \"anchors\": %lld, \"code_bytes\": %zu, "
+        "\"coder_bytes\": %zu, \"bytes_per_vector\": %.1f, \"turn\": \"%s\", \"residual\": %.6g, "
+        "\"error\": %.6g, \"anchors_s\": %.2f, \"train_s\": %.2f, \"encode_s\": %.2f, "
+        "\"query_ms\": %.3f}\n",
+        (long long)n, (long long)dim, (long long)cells, bytes, km_coder_written(c),
+        (double)bytes + ((double)km_coder_written(c) + (double)(cells * dim) * 2) / (double)n,
+        km_coder_turned_by(c) == KM_TURN_PCA ? "pca" : "hadamard", energy / (double)n,
+        km_coder_error(c), t1 - t0, t2 - t1, t3 - t2, (t5 - t4) / (double)nq * 1e3);
     return 0;
 }
 
@@ -182,7 +191,9 @@ static int speed(char **v) {
     km_error err = {0};
     float *x = room((size_t)((block + 64) * dim) * 4);
     km_threads_for(t, (block + 64) * dim / 2, 4096, normal, x);
-    km_coder_options o = {.dim = dim, .bytes = atof(v[2]), .seed = 1,
+    km_coder_options o = {.dim = dim,
+                          .bytes = atof(v[2]),
+                          .seed = 1,
                           .mode = v[3][0] == 'd' ? KM_CODE_DENSE : KM_CODE_FAST,
                           .turn = KM_TURN_HADAMARD};
     km_coder *c = km_coder_train(t, x, block, &o, &err);
@@ -211,7 +222,8 @@ static int speed(char **v) {
         if (e < best_s) best_s = e;
     }
     printf("{\"rows\": %lld, \"dim\": %lld, \"code_bytes\": %zu, \"query_ms\": %.3f, "
-           "\"mean_ms\": %.3f}\n", (long long)n, (long long)dim, bytes, best_s * 1e3, sum / 24 * 1e3);
+           "\"mean_ms\": %.3f}\n",
+           (long long)n, (long long)dim, bytes, best_s * 1e3, sum / 24 * 1e3);
     return 0;
 }
 

@@ -44,8 +44,8 @@ static const char ptx[] = ".version 7.0\n"
 typedef struct driver {
     int (*load)(void **module, const void *image);
     int (*function)(void **f, void *module, const char *name);
-    int (*launch)(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                  unsigned shared, void *stream, void **params, void **extra);
+    int (*launch)(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                  unsigned bz, unsigned shared, void *stream, void **params, void **extra);
     void *softsign; /* the kernel, once it is loaded */
 } driver;
 
@@ -75,7 +75,8 @@ static km_tensor *forward(km_ctx *ctx, km_tensor *const *in, int n, void *user) 
     void *params[] = {&from, &to, &count};
     void *stream = km_ctx_stream(ctx);
     if (!from || !to || !stream) return NULL;
-    int code = d->launch(d->softsign, (count + 255) / 256, 1, 1, 256, 1, 1, 0, stream, params, NULL);
+    int code =
+        d->launch(d->softsign, (count + 255) / 256, 1, 1, 256, 1, 1, 0, stream, params, NULL);
     if (code != 0) km_ctx_fail(ctx, KM_ERR_GPU, "softsign: the driver says %d", code);
     return y;
 }

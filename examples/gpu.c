@@ -16,9 +16,9 @@ static double now(void) {
 
 typedef struct sides { /* one kind of work at one size */
     int64_t n;
-    float *host;            /* (n, n) or (n) elements, in and out */
+    float *host; /* (n, n) or (n) elements, in and out */
     size_t bytes;
-    km_tensor *a, *b;       /* kept, on the context's device */
+    km_tensor *a, *b; /* kept, on the context's device */
 } sides;
 
 static km_tensor *product(km_ctx *ctx, km_tensor *a, km_tensor *b) { return km_matmul(ctx, a, b); }
@@ -93,7 +93,8 @@ static double apart(km_ctx *gpu, km_ctx *cpu) {
 
 int main(int argc, char **argv) {
     static const int64_t squares[] = {16, 32, 64, 128, 256, 512, 1024, 2048};
-    static const int64_t lengths[] = {1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22};
+    static const int64_t lengths[] = {1 << 10, 1 << 12, 1 << 14, 1 << 16,
+                                      1 << 18, 1 << 20, 1 << 22};
     int json = argc > 1 && strcmp(argv[1], "--json") == 0, status = 0;
     km_ctx *gpu = km_ctx_new("gpu", 0), *cpu = NULL;
     if (!gpu) {
@@ -103,7 +104,8 @@ int main(int argc, char **argv) {
     cpu = km_ctx_new("cpu", 0);
     if (!cpu) return 1;
     double off = apart(gpu, cpu);
-    if (!json) printf("%s against cpu: results differ by %.1e at most\n\n", km_ctx_device(gpu), off);
+    if (!json)
+        printf("%s against cpu: results differ by %.1e at most\n\n", km_ctx_device(gpu), off);
     if (!(off < 1e-3)) status = 1;
     if (json)
         printf("{\"gpu\": \"%s\", \"threads\": %d, \"results\": [", km_ctx_device(gpu),
@@ -127,7 +129,9 @@ int main(int argc, char **argv) {
         else
             printf("%-10s %7lld %12.1f %12.1f %12.1f %12s\n", square ? "matmul" : "gelu(a + b)",
                    (long long)n, c * 1e6, g * 1e6, m * 1e6,
-                   c < g ? "cpu" : c < m ? "gpu, if there" : "gpu");
+                   c < g   ? "cpu"
+                   : c < m ? "gpu, if there"
+                           : "gpu");
     }
     if (json) puts("\n]}");
     if (km_ctx_status(gpu) != KM_OK) fprintf(stderr, "%s\n", km_ctx_error(gpu)), status = 1;

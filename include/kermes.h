@@ -116,8 +116,8 @@ typedef enum km_dtype {
 } km_dtype;
 
 KM_API const char *km_dtype_name(km_dtype d);
-KM_API size_t km_dtype_size(km_dtype d);      /* bytes of an element, or of a block of them */
-KM_API int64_t km_dtype_block(km_dtype d);    /* elements in a block; 1 for plain types */
+KM_API size_t km_dtype_size(km_dtype d);   /* bytes of an element, or of a block of them */
+KM_API int64_t km_dtype_block(km_dtype d); /* elements in a block; 1 for plain types */
 
 /* ---- Contexts ---- */
 
@@ -128,11 +128,11 @@ typedef struct km_tensor km_tensor;
  * (both are the best accelerator here, and a note says which) or "auto" (never fails for want of a
  * device). threads: 0 for one per core. NULL on failure; km_last_error then says why. */
 KM_API km_ctx *km_ctx_new(const char *device, int threads);
-KM_API void km_ctx_free(km_ctx *ctx);                 /* kept tensors must be released before */
-KM_API const char *km_last_error(void);               /* of the last km_ctx_new or index call here */
+KM_API void km_ctx_free(km_ctx *ctx);   /* kept tensors must be released before */
+KM_API const char *km_last_error(void); /* of the last km_ctx_new or index call here */
 
-KM_API km_status km_ctx_status(const km_ctx *ctx);    /* the sticky error */
-KM_API const char *km_ctx_error(const km_ctx *ctx);   /* its text, "" when there is none */
+KM_API km_status km_ctx_status(const km_ctx *ctx);  /* the sticky error */
+KM_API const char *km_ctx_error(const km_ctx *ctx); /* its text, "" when there is none */
 KM_API void km_ctx_clear_error(km_ctx *ctx);
 /* Reports an error of the caller's own (from inside a custom op, say). Returns `code`. */
 KM_API km_status km_ctx_fail(km_ctx *ctx, km_status code, const char *fmt, ...)
@@ -140,10 +140,10 @@ KM_API km_status km_ctx_fail(km_ctx *ctx, km_status code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)))
 #endif
     ;
-KM_API const char *km_ctx_device(const km_ctx *ctx);  /* "cpu", "cuda:0" */
+KM_API const char *km_ctx_device(const km_ctx *ctx); /* "cpu", "cuda:0" */
 KM_API int km_ctx_threads(const km_ctx *ctx);
-KM_API void km_seed(km_ctx *ctx, uint64_t seed);      /* restarts the random sequence */
-KM_API void km_sync(km_ctx *ctx);                     /* waits for the device to finish */
+KM_API void km_seed(km_ctx *ctx, uint64_t seed); /* restarts the random sequence */
+KM_API void km_sync(km_ctx *ctx);                /* waits for the device to finish */
 /* Lets f32 products on a GPU round their operands to TF32 (10 bits of mantissa), which is several
  * times faster. Off by default; KERMES_TF32=1 in the environment allows it to every context. */
 KM_API void km_ctx_allow_tf32(km_ctx *ctx, bool on);
@@ -177,37 +177,38 @@ KM_API km_tensor *km_scope_end(km_ctx *ctx, km_tensor *result);
  * tensors (km_assign), and may not read anything back. *graph is NULL before the first call. */
 typedef struct km_graph km_graph;
 typedef void (*km_step_fn)(km_ctx *ctx, void *user);
-KM_API km_status km_graph_run(km_ctx *ctx, km_graph **graph, uint64_t key, km_step_fn fn, void *user);
+KM_API km_status km_graph_run(km_ctx *ctx, km_graph **graph, uint64_t key, km_step_fn fn,
+                              void *user);
 KM_API bool km_graph_captured(const km_graph *graph); /* the next run with the same key replays */
 KM_API void km_graph_free(km_graph *graph);           /* before its context; NULL is fine */
 
 typedef struct km_stats {
-    uint64_t steps;            /* km_step_end calls */
-    uint64_t kernels;          /* kernels run */
-    uint64_t fallbacks;        /* of these, on another device: km_ctx_set_fallback */
-    uint64_t failed_kernels;   /* kernels or graphs that failed and were made up for */
-    uint64_t heap_allocs;      /* heap allocations by this process so far */
-    uint64_t pool_hits;        /* tensor buffers reused */
-    uint64_t pool_misses;      /* tensor buffers newly taken from the system or driver */
-    size_t live_bytes;         /* in tensors now, on the context's device */
-    size_t peak_bytes;         /* the most so far; km_stats_reset_peak restarts it */
-    size_t held_bytes;         /* live plus cached for reuse */
+    uint64_t steps;          /* km_step_end calls */
+    uint64_t kernels;        /* kernels run */
+    uint64_t fallbacks;      /* of these, on another device: km_ctx_set_fallback */
+    uint64_t failed_kernels; /* kernels or graphs that failed and were made up for */
+    uint64_t heap_allocs;    /* heap allocations by this process so far */
+    uint64_t pool_hits;      /* tensor buffers reused */
+    uint64_t pool_misses;    /* tensor buffers newly taken from the system or driver */
+    size_t live_bytes;       /* in tensors now, on the context's device */
+    size_t peak_bytes;       /* the most so far; km_stats_reset_peak restarts it */
+    size_t held_bytes;       /* live plus cached for reuse */
 } km_stats;
 
 KM_API km_stats km_ctx_stats(const km_ctx *ctx);
 KM_API void km_stats_reset_peak(km_ctx *ctx);
-KM_API void km_trim(km_ctx *ctx);                     /* gives cached memory back */
+KM_API void km_trim(km_ctx *ctx); /* gives cached memory back */
 
 /* A memory profile: between begin and end every buffer taken or given back on the context's device
  * is written down, in the order it happens. bytes add up to live; what was live at the begin is the
  * first event. */
 typedef struct km_memory_event {
-    uint64_t index;            /* the op, counted from 1, that ran or had run; 0: none yet */
-    const char *op;            /* what made the buffer, told of its release too; "before": made
+    uint64_t index;      /* the op, counted from 1, that ran or had run; 0: none yet */
+    const char *op;      /* what made the buffer, told of its release too; "before": made
                                   before the begin */
-    const char *grad_of;       /* the op whose gradient it was made for; NULL: not in km_backward */
-    int64_t bytes;             /* taken, or, negative, given back */
-    size_t live;               /* in use after it */
+    const char *grad_of; /* the op whose gradient it was made for; NULL: not in km_backward */
+    int64_t bytes;       /* taken, or, negative, given back */
+    size_t live;         /* in use after it */
 } km_memory_event;
 
 KM_API km_status km_profile_begin(km_ctx *ctx);
@@ -220,7 +221,7 @@ KM_API const km_memory_event *km_profile_end(km_ctx *ctx, size_t *n);
 #define KM_MAX_DIMS 5
 
 typedef struct km_shape {
-    int ndim;                  /* 0 for a scalar */
+    int ndim; /* 0 for a scalar */
     int64_t dim[KM_MAX_DIMS];
 } km_shape;
 
@@ -236,8 +237,8 @@ typedef struct km_shape {
 
 KM_API km_shape km_tensor_shape(const km_tensor *t);
 KM_API int km_tensor_ndim(const km_tensor *t);
-KM_API int64_t km_tensor_dim(const km_tensor *t, int axis);  /* negative counts from the end */
-KM_API int64_t km_tensor_count(const km_tensor *t);          /* elements */
+KM_API int64_t km_tensor_dim(const km_tensor *t, int axis); /* negative counts from the end */
+KM_API int64_t km_tensor_count(const km_tensor *t);         /* elements */
 KM_API km_dtype km_tensor_dtype(const km_tensor *t);
 KM_API const char *km_tensor_device(const km_tensor *t);
 KM_API bool km_tensor_is_contiguous(const km_tensor *t);
@@ -266,7 +267,7 @@ KM_API void *km_ctx_stream(km_ctx *ctx);
 
 /* A lasting handle on t's data, off the tape; the caller owns it. t itself stays a temporary. */
 KM_API km_tensor *km_keep(km_ctx *ctx, km_tensor *t);
-KM_API void km_release(km_tensor *kept);                     /* NULL is fine; its gradient goes too */
+KM_API void km_release(km_tensor *kept); /* NULL is fine; its gradient goes too */
 /* The tensor on another device ("cpu", "cuda:0"); t itself when it is there already. Gradients
  * find their way back. */
 KM_API km_tensor *km_to(km_ctx *ctx, km_tensor *t, const char *device);
@@ -281,8 +282,8 @@ KM_API km_tensor *km_full(km_ctx *ctx, km_dtype dtype, km_shape shape, double va
 KM_API km_tensor *km_arange(km_ctx *ctx, km_dtype dtype, int64_t count, double start, double step);
 KM_API km_tensor *km_uniform(km_ctx *ctx, km_dtype dtype, km_shape shape, double lo, double hi);
 KM_API km_tensor *km_normal(km_ctx *ctx, km_dtype dtype, km_shape shape, double mean, double sd);
-KM_API km_tensor *km_copy(km_ctx *ctx, km_tensor *t);        /* contiguous, own memory */
-KM_API km_tensor *km_contiguous(km_ctx *ctx, km_tensor *t);  /* t itself when it is already */
+KM_API km_tensor *km_copy(km_ctx *ctx, km_tensor *t);       /* contiguous, own memory */
+KM_API km_tensor *km_contiguous(km_ctx *ctx, km_tensor *t); /* t itself when it is already */
 KM_API km_tensor *km_cast(km_ctx *ctx, km_tensor *t, km_dtype dtype);
 
 /* ---- Views: no data is copied. Negative axes count from the end. ---- */
@@ -295,12 +296,13 @@ KM_API km_tensor *km_cast(km_ctx *ctx, km_tensor *t, km_dtype dtype);
 KM_API km_tensor *km_slice(km_ctx *ctx, km_tensor *t, int axis, int64_t start, int64_t stop,
                            int64_t step);
 KM_API km_tensor *km_narrow(km_ctx *ctx, km_tensor *t, int axis, int64_t start, int64_t count);
-KM_API km_tensor *km_select(km_ctx *ctx, km_tensor *t, int axis, int64_t index); /* drops the axis */
+KM_API km_tensor *km_select(km_ctx *ctx, km_tensor *t, int axis,
+                            int64_t index); /* drops the axis */
 KM_API km_tensor *km_transpose(km_ctx *ctx, km_tensor *t, int axis0, int axis1);
-KM_API km_tensor *km_permute(km_ctx *ctx, km_tensor *t, const int *axes);   /* ndim axes */
+KM_API km_tensor *km_permute(km_ctx *ctx, km_tensor *t, const int *axes); /* ndim axes */
 /* One dimension may be -1. Copies only when the strides leave no other way. */
 KM_API km_tensor *km_reshape(km_ctx *ctx, km_tensor *t, km_shape shape);
-KM_API km_tensor *km_broadcast(km_ctx *ctx, km_tensor *t, km_shape shape);  /* NumPy's rule */
+KM_API km_tensor *km_broadcast(km_ctx *ctx, km_tensor *t, km_shape shape); /* NumPy's rule */
 KM_API km_tensor *km_unsqueeze(km_ctx *ctx, km_tensor *t, int axis);
 KM_API km_tensor *km_squeeze(km_ctx *ctx, km_tensor *t, int axis);
 /* Cuts axis into n equal parts; fills parts[0..n-1]. */
@@ -322,15 +324,16 @@ KM_API km_tensor *km_pow_scalar(km_ctx *ctx, km_tensor *a, double s); /* a^s; fl
 KM_API km_tensor *km_neg(km_ctx *ctx, km_tensor *x);
 KM_API km_tensor *km_abs(km_ctx *ctx, km_tensor *x);
 KM_API km_tensor *km_sqrt(km_ctx *ctx, km_tensor *x);
-KM_API km_tensor *km_rsqrt(km_ctx *ctx, km_tensor *x);    /* 1 / sqrt(x) */
+KM_API km_tensor *km_rsqrt(km_ctx *ctx, km_tensor *x); /* 1 / sqrt(x) */
 KM_API km_tensor *km_exp(km_ctx *ctx, km_tensor *x);
 KM_API km_tensor *km_log(km_ctx *ctx, km_tensor *x);
 KM_API km_tensor *km_sin(km_ctx *ctx, km_tensor *x);
 KM_API km_tensor *km_cos(km_ctx *ctx, km_tensor *x);
 KM_API km_tensor *km_tanh(km_ctx *ctx, km_tensor *x);
-KM_API km_tensor *km_sigmoid(km_ctx *ctx, km_tensor *x);  /* 1 / (1 + exp(-x)) */
-KM_API km_tensor *km_relu(km_ctx *ctx, km_tensor *x);     /* max(x, 0) */
-KM_API km_tensor *km_gelu(km_ctx *ctx, km_tensor *x);     /* x/2 (1 + tanh(sqrt(2/pi)(x + 0.044715x^3))) */
+KM_API km_tensor *km_sigmoid(km_ctx *ctx, km_tensor *x); /* 1 / (1 + exp(-x)) */
+KM_API km_tensor *km_relu(km_ctx *ctx, km_tensor *x);    /* max(x, 0) */
+KM_API km_tensor *km_gelu(km_ctx *ctx,
+                          km_tensor *x); /* x/2 (1 + tanh(sqrt(2/pi)(x + 0.044715x^3))) */
 KM_API km_tensor *km_gelu_erf(km_ctx *ctx, km_tensor *x); /* x/2 (1 + erf(x / sqrt 2)) */
 KM_API km_tensor *km_silu(km_ctx *ctx, km_tensor *x);     /* x / (1 + exp(-x)) */
 KM_API km_tensor *km_clamp(km_ctx *ctx, km_tensor *x, double lo, double hi);
@@ -356,8 +359,10 @@ KM_API km_tensor *km_max(km_ctx *ctx, km_tensor *x, const int *axes, int n_axes,
 /* sum((x - mean)^2) / (n - correction) */
 KM_API km_tensor *km_var(km_ctx *ctx, km_tensor *x, const int *axes, int n_axes, bool keepdim,
                          int correction);
-KM_API km_tensor *km_logsumexp(km_ctx *ctx, km_tensor *x, const int *axes, int n_axes, bool keepdim);
-KM_API km_tensor *km_argmax(km_ctx *ctx, km_tensor *x, int axis, bool keepdim); /* i64, first wins */
+KM_API km_tensor *km_logsumexp(km_ctx *ctx, km_tensor *x, const int *axes, int n_axes,
+                               bool keepdim);
+KM_API km_tensor *km_argmax(km_ctx *ctx, km_tensor *x, int axis,
+                            bool keepdim); /* i64, first wins */
 
 /* ---- Products ---- */
 
@@ -390,14 +395,17 @@ KM_API km_tensor *km_add_rms_norm(km_ctx *ctx, km_tensor *x, km_tensor *residual
 
 /* ---- Indexing. Indices are i32 or i64 and are checked. ---- */
 
-KM_API km_tensor *km_embedding(km_ctx *ctx, km_tensor *table, km_tensor *ids); /* (v, c), (...) -> (..., c) */
+KM_API km_tensor *km_embedding(km_ctx *ctx, km_tensor *table,
+                               km_tensor *ids); /* (v, c), (...) -> (..., c) */
 /* out[i][j] = x[i][index[i][j]] for axis 1, likewise for others; index has x's rank. */
 KM_API km_tensor *km_gather(km_ctx *ctx, km_tensor *x, int axis, km_tensor *index);
 /* A copy of x with src[i][j] added at x[i][index[i][j]]. */
-KM_API km_tensor *km_scatter_add(km_ctx *ctx, km_tensor *x, int axis, km_tensor *index, km_tensor *src);
+KM_API km_tensor *km_scatter_add(km_ctx *ctx, km_tensor *x, int axis, km_tensor *index,
+                                 km_tensor *src);
 /* A copy of x with src[i][j] put at x[i][index[i][j]]; of equal indices the last one counts. */
 KM_API km_tensor *km_scatter(km_ctx *ctx, km_tensor *x, int axis, km_tensor *index, km_tensor *src);
-KM_API km_tensor *km_index_select(km_ctx *ctx, km_tensor *x, int axis, km_tensor *index); /* index (n) */
+KM_API km_tensor *km_index_select(km_ctx *ctx, km_tensor *x, int axis,
+                                  km_tensor *index); /* index (n) */
 /* What a mask (bool) picks, in row-major order. How much that is decides a shape, so the mask is
  * read before the call returns: on a GPU it waits, and a step with such a call is never replayed as
  * a graph. All three give a new tensor and none changes its inputs.
@@ -414,8 +422,8 @@ KM_API km_tensor *km_stack(km_ctx *ctx, km_tensor *const *parts, int n, int axis
 /* ---- Transformers ---- */
 
 typedef enum km_rope_pairs {
-    KM_ROPE_HALVES,      /* pairs (i, i + d/2): GPT-NeoX, Llama in Hugging Face form */
-    KM_ROPE_ADJACENT     /* pairs (2i, 2i + 1): the paper, Llama in GGUF form */
+    KM_ROPE_HALVES,  /* pairs (i, i + d/2): GPT-NeoX, Llama in Hugging Face form */
+    KM_ROPE_ADJACENT /* pairs (2i, 2i + 1): the paper, Llama in GGUF form */
 } km_rope_pairs;
 /* Rotates pair i of the first n_dims (0: all) of the last axis by position * base^(-2i/n_dims).
  * x (..., T, d), positions (T) i32 or i64, or NULL for 0, 1, 2, ... */
@@ -428,8 +436,8 @@ KM_API km_tensor *km_attention(km_ctx *ctx, km_tensor *q, km_tensor *k, km_tenso
 
 /* The same over q, k and v side by side, as one linear layer makes them: qkv (B, T, (H + 2 Hkv) D)
  * -> (B, T, H D). Nothing is copied, forward or back. */
-KM_API km_tensor *km_attention_qkv(km_ctx *ctx, km_tensor *qkv, int heads, int kv_heads, bool causal,
-                                   double scale);
+KM_API km_tensor *km_attention_qkv(km_ctx *ctx, km_tensor *qkv, int heads, int kv_heads,
+                                   bool causal, double scale);
 
 /* ---- Losses: a scalar f32 (f64 for f64 input) ---- */
 
@@ -442,8 +450,8 @@ KM_API km_tensor *km_cross_entropy(km_ctx *ctx, km_tensor *logits, km_tensor *ta
 /* cross_entropy(x w^T): x (..., C), w (V, C), of whose rows the first `classes` count (0: all; the
  * rest is padding). Works through the rows in pieces, with the gradients made on the way, so that
  * the logits of all rows are never held at once. */
-KM_API km_tensor *km_linear_cross_entropy(km_ctx *ctx, km_tensor *x, km_tensor *w, km_tensor *targets,
-                                          int64_t classes, int64_t ignore_index,
+KM_API km_tensor *km_linear_cross_entropy(km_ctx *ctx, km_tensor *x, km_tensor *w,
+                                          km_tensor *targets, int64_t classes, int64_t ignore_index,
                                           km_reduction reduction);
 KM_API km_tensor *km_mse(km_ctx *ctx, km_tensor *x, km_tensor *target, km_reduction reduction);
 KM_API km_tensor *km_bce_with_logits(km_ctx *ctx, km_tensor *x, km_tensor *target,
@@ -456,9 +464,9 @@ KM_API km_status km_require_grad(km_ctx *ctx, km_tensor *kept, bool on);
 KM_API bool km_requires_grad(const km_tensor *t);
 /* Back-propagates from a one-element tensor; adds to the gradients of all parameters it used. */
 KM_API km_status km_backward(km_ctx *ctx, km_tensor *loss);
-KM_API km_tensor *km_grad(km_tensor *parameter);     /* NULL before the first backward; not owned */
+KM_API km_tensor *km_grad(km_tensor *parameter); /* NULL before the first backward; not owned */
 KM_API void km_zero_grad(km_ctx *ctx, km_tensor *const *parameters, int n);
-KM_API void km_no_grad_begin(km_ctx *ctx);           /* nothing is recorded until the end; nests */
+KM_API void km_no_grad_begin(km_ctx *ctx); /* nothing is recorded until the end; nests */
 KM_API void km_no_grad_end(km_ctx *ctx);
 KM_API km_tensor *km_detach(km_ctx *ctx, km_tensor *t); /* the same data, off the tape */
 /* Scales the gradients so that their global 2-norm is at most max_norm; returns the norm before. */
@@ -473,8 +481,8 @@ typedef struct km_sgd {
 } km_sgd;
 typedef struct km_adamw {
     double lr, beta1, beta2, eps, weight_decay;
-    int64_t step;      /* counted from 1 */
-    bool coupled;      /* decay through the gradient, as in Adam, instead of AdamW's own term */
+    int64_t step; /* counted from 1 */
+    bool coupled; /* decay through the gradient, as in Adam, instead of AdamW's own term */
     km_tensor *const *master; /* may be NULL: see below */
 } km_adamw;
 /* Kept contiguous parameters; those without a gradient stay as they are. The state (m, v) is kept
@@ -503,11 +511,11 @@ KM_API km_tensor *km_custom(km_ctx *ctx, const km_custom_op *op, km_tensor *cons
  * of any shape; inputs must be kept f64 tensors on the ref device that require a gradient. */
 typedef km_tensor *(*km_grad_fn)(km_ctx *ctx, km_tensor *const *inputs, int n, void *user);
 typedef struct km_grad_report {
-    double max_error;     /* largest |analytic - numeric| / max(1, |analytic|, |numeric|) */
-    int input;            /* where: which input, */
-    int64_t element;      /* which element, */
+    double max_error; /* largest |analytic - numeric| / max(1, |analytic|, |numeric|) */
+    int input;        /* where: which input, */
+    int64_t element;  /* which element, */
     double analytic, numeric;
-    bool passed;          /* max_error <= tolerance */
+    bool passed; /* max_error <= tolerance */
 } km_grad_report;
 KM_API km_status km_check_grad(km_ctx *ctx, km_grad_fn fn, void *user, km_tensor *const *inputs,
                                int n, double tolerance, km_grad_report *report);
@@ -515,9 +523,9 @@ KM_API km_status km_check_grad(km_ctx *ctx, km_grad_fn fn, void *user, km_tensor
 /* ---- Vectors: compression and search ---- */
 
 typedef enum km_metric {
-    KM_METRIC_L2,     /* squared distance: the smaller, the nearer */
-    KM_METRIC_IP,     /* inner product: the larger, the nearer; told as its negative */
-    KM_METRIC_COSINE  /* 1 - cosine of the angle */
+    KM_METRIC_L2,    /* squared distance: the smaller, the nearer */
+    KM_METRIC_IP,    /* inner product: the larger, the nearer; told as its negative */
+    KM_METRIC_COSINE /* 1 - cosine of the angle */
 } km_metric;
 
 /* An index: every vector as its nearest anchor and a short code of the rest. Any threads may search,
@@ -541,29 +549,29 @@ typedef enum km_robust {
 } km_robust;
 
 typedef struct km_anchor_round { /* what a round of training did */
-    int round;             /* from 1 */
-    double temperature;    /* 0: full steps to plain means */
-    double energy, change; /* change: of the energy since the round before, as a part of it */
-    int64_t reassigned;    /* vectors that went to another anchor */
-    int64_t merged, split; /* by maintenance after the round */
-    int64_t anchors;       /* after it */
-    bool converged;        /* the last one, because nothing changes any more, or less than `tolerance` */
+    int round;                   /* from 1 */
+    double temperature;          /* 0: full steps to plain means */
+    double energy, change;       /* change: of the energy since the round before, as a part of it */
+    int64_t reassigned;          /* vectors that went to another anchor */
+    int64_t merged, split;       /* by maintenance after the round */
+    int64_t anchors;             /* after it */
+    bool converged; /* the last one, because nothing changes any more, or less than `tolerance` */
 } km_anchor_round;
 
 /* How anchors are learnt: k-means whose steps to robust means grow as a temperature falls, with anchors
  * merged and cells split now and then. All zero is a good choice. */
 typedef struct km_anchor_training {
-    int rounds;               /* at most; 0: 25 */
+    int rounds; /* at most; 0: 25 */
     km_robust robust;
-    double temperature;       /* the first, up to 1; 0: 0.5. It is 0 in the second half of the rounds */
-    double cooling;           /* what is left of it after each round, below 1; 0: a straight line */
-    double momentum;          /* of the last move added to the next while it is warm, below 1 */
-    int maintain_every;       /* rounds between merging and splitting; 0: chosen, -1: never */
-    double merge;             /* anchors whose merging costs less than this part of a mean cell's energy
+    double temperature; /* the first, up to 1; 0: 0.5. It is 0 in the second half of the rounds */
+    double cooling;     /* what is left of it after each round, below 1; 0: a straight line */
+    double momentum;    /* of the last move added to the next while it is warm, below 1 */
+    int maintain_every; /* rounds between merging and splitting; 0: chosen, -1: never */
+    double merge;       /* anchors whose merging costs less than this part of a mean cell's energy
                                  are merged, up to 1; 0: 1e-9, those that are of no use */
-    double split;             /* a cell is split where that gains so many times what the merge that
+    double split;       /* a cell is split where that gains so many times what the merge that
                                  makes room for it costs, 1 or more; 0: 1.1 */
-    double tolerance;         /* stop when a round improves the energy by less than this part; 0: 1e-4,
+    double tolerance;   /* stop when a round improves the energy by less than this part; 0: 1e-4,
                                  -1: only when no vector changes its anchor */
     /* Told after each round and its maintenance. NULL: no callback. */
     void (*report)(void *user, const km_anchor_round *round);
@@ -574,17 +582,17 @@ typedef struct km_anchor_training {
 typedef struct km_index_options {
     km_metric metric;
     km_index_mode mode;
-    int64_t anchors;          /* 0: chosen from the number of vectors */
+    int64_t anchors; /* 0: chosen from the number of vectors */
     /* How small; at most one of the three is set. */
-    double bytes;             /* of a vector's code */
-    double ratio;             /* bytes of the vectors over those of the whole index */
-    double recall;            /* the smallest code that finds so much of the ten nearest, below 1 */
-    const char *queries;      /* a file to measure recall with; NULL: vectors of the set, held out */
-    km_index_vectors rerank;  /* keeps vectors beside the codes, for exact re-ranking */
+    double bytes;            /* of a vector's code */
+    double ratio;            /* bytes of the vectors over those of the whole index */
+    double recall;           /* the smallest code that finds so much of the ten nearest, below 1 */
+    const char *queries;     /* a file to measure recall with; NULL: vectors of the set, held out */
+    km_index_vectors rerank; /* keeps vectors beside the codes, for exact re-ranking */
     uint64_t seed;
-    size_t memory;            /* what building from a file may take, in bytes; 0: 2 GiB */
-    bool skip_bad;            /* leave vectors with NaN or infinity out, instead of refusing them */
-    bool lloyd;               /* anchors by plain Lloyd, instead of annealed and maintained ones */
+    size_t memory; /* what building from a file may take, in bytes; 0: 2 GiB */
+    bool skip_bad; /* leave vectors with NaN or infinity out, instead of refusing them */
+    bool lloyd;    /* anchors by plain Lloyd, instead of annealed and maintained ones */
     const km_anchor_training *training; /* NULL: the defaults */
     /* Told from time to time; false stops. NULL: nobody asks. */
     bool (*progress)(void *user, const char *stage, int64_t done, int64_t total);
@@ -592,28 +600,28 @@ typedef struct km_index_options {
 } km_index_options;
 
 typedef struct km_search_options {
-    int64_t probe;            /* cells looked at; 0: all */
-    int64_t rerank;           /* so many candidates are compared again by the kept vectors; 0: none */
-    const uint64_t *allow;    /* only these ids, ascending; NULL: all */
+    int64_t probe;         /* cells looked at; 0: all */
+    int64_t rerank;        /* so many candidates are compared again by the kept vectors; 0: none */
+    const uint64_t *allow; /* only these ids, ascending; NULL: all */
     size_t n_allow;
-    const uint64_t *deny;     /* none of these, ascending */
+    const uint64_t *deny; /* none of these, ascending */
     size_t n_deny;
 } km_search_options;
 
 typedef struct km_index_info {
-    int64_t count, deleted;   /* vectors that can be found, and deleted ones that still take room */
+    int64_t count, deleted; /* vectors that can be found, and deleted ones that still take room */
     int64_t dim, anchors;
     km_metric metric;
     km_index_mode mode;
     km_index_vectors rerank;
-    km_dtype dtype;           /* that the vectors came in */
+    km_dtype dtype; /* that the vectors came in */
     uint64_t next_id, seed;
-    size_t code_bytes;        /* of a vector */
-    double total_bytes;       /* of the file, as it would be saved: everything counts */
-    double energy;            /* mean squared distance of a vector to its anchor */
+    size_t code_bytes;  /* of a vector */
+    double total_bytes; /* of the file, as it would be saved: everything counts */
+    double energy;      /* mean squared distance of a vector to its anchor */
 } km_index_info;
 
-#define KM_NO_ID UINT64_MAX   /* no vector has it */
+#define KM_NO_ID UINT64_MAX /* no vector has it */
 
 /* Builds an index of x (n, dim) in memory. ids (n) may be NULL: 0, 1, 2, ... NULL on failure. */
 KM_API km_index *km_index_build(km_ctx *ctx, const float *x, int64_t n, int64_t dim,
@@ -622,8 +630,9 @@ KM_API km_index *km_index_build(km_ctx *ctx, const float *x, int64_t n, int64_t 
  * vectors may be more than fit into memory. */
 KM_API km_status km_index_compress(km_ctx *ctx, const char *vectors, const char *path,
                                    const km_index_options *options);
-KM_API km_index *km_index_open(const char *path);   /* an index or a manifest, mapped; NULL on failure */
-KM_API void km_index_close(km_index *index);        /* NULL is fine */
+KM_API km_index *km_index_open(
+    const char *path);                       /* an index or a manifest, mapped; NULL on failure */
+KM_API void km_index_close(km_index *index); /* NULL is fine */
 KM_API km_index_info km_index_describe(km_index *index);
 
 /* The k nearest of each query (n, dim), best first: ids (n, k) and distances (n, k), as km_metric says

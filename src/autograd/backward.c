@@ -56,7 +56,9 @@ void km_on_gradient(km_ctx *ctx, km_ready_fn fn, void *user) {
     ctx->ready_user = user;
 }
 
-static bool is_parameter(const km_tensor *t) { return t && t->kept && t->requires_grad && !t->node; }
+static bool is_parameter(const km_tensor *t) {
+    return t && t->kept && t->requires_grad && !t->node;
+}
 
 static void mark_last_uses(km_node *last) {
     for (km_node *n = last; n; n = n->prev)
@@ -84,8 +86,7 @@ km_status km_backward(km_ctx *ctx, km_tensor *loss) {
                        km_shape_text(text, loss->shape));
     if (!loss->requires_grad || !loss->node)
         return km_fail(ctx, KM_ERR_STATE, "backward: the loss does not depend on any parameter");
-    if (loss->node->done)
-        return km_fail(ctx, KM_ERR_STATE, "backward: already done for this loss");
+    if (loss->node->done) return km_fail(ctx, KM_ERR_STATE, "backward: already done for this loss");
     if (!loss->storage->data)
         return km_fail(ctx, KM_ERR_STATE, "backward: the loss was freed when its scope ended");
     bool tell = ctx->ready && ctx->backwards == 0;

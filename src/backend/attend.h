@@ -6,22 +6,32 @@
 #include <math.h>
 
 enum {
-    KM_ATTEND_Q, KM_ATTEND_K, KM_ATTEND_V, KM_ATTEND_CACHE_K, KM_ATTEND_CACHE_V, KM_ATTEND_ROWS,
-    KM_ATTEND_TABLE, KM_ATTEND_Q_NORM, KM_ATTEND_K_NORM, KM_ATTEND_DIVISORS, KM_ATTEND_INPUTS
+    KM_ATTEND_Q,
+    KM_ATTEND_K,
+    KM_ATTEND_V,
+    KM_ATTEND_CACHE_K,
+    KM_ATTEND_CACHE_V,
+    KM_ATTEND_ROWS,
+    KM_ATTEND_TABLE,
+    KM_ATTEND_Q_NORM,
+    KM_ATTEND_K_NORM,
+    KM_ATTEND_DIVISORS,
+    KM_ATTEND_INPUTS
 };
 
 typedef struct km_attend_call {
     int64_t rows, heads, kv_heads, d;
-    int64_t group;              /* query heads to a key head */
-    int64_t window;             /* 0: none */
-    int64_t dims;               /* rotated elements of a head; 0: no rotation */
-    bool adjacent;              /* pairs are neighbours, not halves apart */
+    int64_t group;  /* query heads to a key head */
+    int64_t window; /* 0: none */
+    int64_t dims;   /* rotated elements of a head; 0: no rotation */
+    bool adjacent;  /* pairs are neighbours, not halves apart */
     double base, scale, softcap, eps;
     double magnitude; /* of rotated elements: 1 leaves their length */
     int64_t pages, sequences, max_pages;
-    const int32_t *row, *table; /* (rows, 2), (sequences, max_pages), where the host can read them */
-    km_dtype dtype, cache;      /* of q, k, v and the result; of the cache */
-    int64_t vector_bytes;       /* of a key or value in the cache */
+    const int32_t *row,
+        *table;            /* (rows, 2), (sequences, max_pages), where the host can read them */
+    km_dtype dtype, cache; /* of q, k, v and the result; of the cache */
+    int64_t vector_bytes;  /* of a key or value in the cache */
 } km_attend_call;
 
 static inline const km_tensor *km_attend_in(const km_call *c, int i) {

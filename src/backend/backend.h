@@ -10,15 +10,15 @@
 
 /* The settings of a call. Which op reads which field: op_list.h. All zero by default. */
 typedef struct km_params {
-    int axis;            /* in [0, ndim) */
-    uint32_t axes;       /* bit set of reduced axes */
+    int axis;      /* in [0, ndim) */
+    uint32_t axes; /* bit set of reduced axes */
     bool keepdim, causal, accumulate;
     km_act act;
     int64_t n[4];
     double f[6];
     uint64_t seed, stream;
-    km_dtype dtype;      /* of the output, for fills and casts */
-    km_shape shape;      /* of the output, for fills and views */
+    km_dtype dtype; /* of the output, for fills and casts */
+    km_shape shape; /* of the output, for fills and views */
 } km_params;
 
 /* One call of a kernel. Shapes, dtypes and devices were checked; outputs are allocated. Every
@@ -49,8 +49,8 @@ km_device *km_ref_device(void);
 km_device *km_cpu_device(void);
 /* NULL with *err saying what is missing (driver, GPU, kernels, index out of range). */
 km_device *km_cuda_device(int index, km_error *err);
-int km_cuda_device_count(void);      /* 0 when there is no usable GPU */
+int km_cuda_device_count(void); /* 0 when there is no usable GPU */
 
-const char *km_op_name(km_op op);    /* "layer_norm" */
+const char *km_op_name(km_op op); /* "layer_norm" */
 
 #endif

@@ -24,7 +24,8 @@ km_status km_compose_column_sums(km_ctx *ctx, km_tensor *x, km_tensor *out) {
 }
 
 km_op km_act_grad(km_act act) {
-    static const km_op grad[] = {[KM_ACT_RELU] = KM_OP_RELU_GRAD, [KM_ACT_GELU] = KM_OP_GELU_GRAD,
+    static const km_op grad[] = {[KM_ACT_RELU] = KM_OP_RELU_GRAD,
+                                 [KM_ACT_GELU] = KM_OP_GELU_GRAD,
                                  [KM_ACT_GELU_ERF] = KM_OP_GELU_ERF_GRAD,
                                  [KM_ACT_SILU] = KM_OP_SILU_GRAD};
     return grad[act];

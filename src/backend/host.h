@@ -12,8 +12,8 @@ struct km_host_graph;
 typedef struct km_host_queue {
     struct km_host_graph *capturing, *graphs; /* being recorded; all there are */
     km_mempool_watch watch;
-    int depth;                                /* of kernels that call kernels */
-    void *kept;                               /* a backend's own, with the function that frees it */
+    int depth;  /* of kernels that call kernels */
+    void *kept; /* a backend's own, with the function that frees it */
     void (*drop)(void *kept);
 } km_host_queue;
 

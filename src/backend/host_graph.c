@@ -108,8 +108,8 @@ static km_tensor *copy_operand(const km_tensor *t, km_tensor **tensor, km_storag
 static bool keep_call(km_host_graph *g, km_kernel k, const km_call *c) {
     size_t n = (size_t)(c->n_in + c->n_out);
     if (!grow((void **)&g->calls, g->n_calls, &g->cap_calls, sizeof *g->calls)) return false;
-    kept_call *kept = km_alloc(sizeof *kept + n * (sizeof(km_tensor) + sizeof(km_storage) +
-                                                   sizeof(km_tensor *)));
+    kept_call *kept =
+        km_alloc(sizeof *kept + n * (sizeof(km_tensor) + sizeof(km_storage) + sizeof(km_tensor *)));
     if (!kept) return false;
     km_tensor *tensor = (km_tensor *)(void *)(kept + 1);
     km_storage *storage = (km_storage *)(void *)(tensor + n);

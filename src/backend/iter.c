@@ -45,7 +45,6 @@ void km_iter_row(const km_iter *it, int64_t row, char *ptr[KM_ITER_MAX]) {
     for (int a = it->ndim - 2; a >= 0; a--) {
         int64_t i = row % it->dim[a];
         row /= it->dim[a];
-        for (int k = 0; k < it->n; k++)
-            ptr[k] += i * it->stride[k][a] * (int64_t)it->size[k];
+        for (int k = 0; k < it->n; k++) ptr[k] += i * it->stride[k][a] * (int64_t)it->size[k];
     }
 }

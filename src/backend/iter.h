@@ -7,13 +7,13 @@
 #define KM_ITER_MAX 4
 
 typedef struct km_iter {
-    int n;                                        /* operands */
-    int ndim;                                     /* after merging; at least 1 */
-    int64_t dim[KM_MAX_DIMS];                     /* the last is the inner run */
-    int64_t stride[KM_ITER_MAX][KM_MAX_DIMS];     /* in elements */
+    int n;                                    /* operands */
+    int ndim;                                 /* after merging; at least 1 */
+    int64_t dim[KM_MAX_DIMS];                 /* the last is the inner run */
+    int64_t stride[KM_ITER_MAX][KM_MAX_DIMS]; /* in elements */
     char *base[KM_ITER_MAX];
-    size_t size[KM_ITER_MAX];                     /* bytes of an element */
-    int64_t rows;                                 /* product of all but the last dim; 0 if empty */
+    size_t size[KM_ITER_MAX]; /* bytes of an element */
+    int64_t rows;             /* product of all but the last dim; 0 if empty */
 } km_iter;
 
 /* All tensors must have the same shape (broadcast strides are 0). */

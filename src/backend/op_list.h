@@ -8,8 +8,9 @@
 #define KM_BACKEND_OP_LIST_H
 
 /* Of the ops that only running models use (ops/infer.h). */
-#define KM_FEW_ROWS 16 /* up to so many rows, kernels stream the weights; above, they work in tiles */
-#define KM_KV_PAGE 64  /* tokens in a page of the cache */
+#define KM_FEW_ROWS                                                                                \
+    16 /* up to so many rows, kernels stream the weights; above, they work in tiles */
+#define KM_KV_PAGE 64 /* tokens in a page of the cache */
 
 #define KM_OP_LIST(X)                                                                                \
     /* Fills. Output only. */                                                                        \

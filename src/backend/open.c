@@ -13,7 +13,8 @@ km_ctx *km_ctx_new(const char *device, int threads) {
     if (!device || threads < 0 || threads > 4096) {
         km_error_set(&last_error, device ? KM_ERR_RANGE : KM_ERR_NULL,
                      device ? "context: %d threads; 0 (one per core) to 4096 are possible"
-                            : "context: no device named", threads);
+                            : "context: no device named",
+                     threads);
         return NULL;
     }
     km_device *d = km_device_find(device, &last_error);

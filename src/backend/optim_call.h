@@ -9,12 +9,12 @@
 typedef struct km_optim_part {
     const km_tensor *p, *g, *m, *v, *w;
     const km_tensor *p_out, *m_out, *v_out, *w_out;
-    int index;                         /* counted from 0 */
+    int index; /* counted from 0 */
 } km_optim_part;
 
 typedef struct km_optim_parts {
     const km_call *c;
-    int index, out;                    /* of the next tensor */
+    int index, out; /* of the next tensor */
 } km_optim_parts;
 
 static inline int km_optim_each(km_op op) { return op == KM_OP_ADAMW ? 5 : 4; }
@@ -32,8 +32,8 @@ static inline bool km_optim_next(km_optim_parts *s, km_optim_part *part) {
     const km_tensor *t[5] = {0};
     if (s->index >= count) return false;
     for (int i = 0; i < each && at + i < c->n_in; i++) t[i] = c->in[at + i];
-    *part = (km_optim_part){.p = t[0], .g = t[1], .m = t[2], .v = v ? t[3] : NULL, .w = t[3 + v],
-                            .index = s->index++};
+    *part = (km_optim_part){
+        .p = t[0], .g = t[1], .m = t[2], .v = v ? t[3] : NULL, .w = t[3 + v], .index = s->index++};
     part->p_out = c->out[s->out++];
     if (part->m) part->m_out = c->out[s->out++];
     if (part->v) part->v_out = c->out[s->out++];

@@ -19,10 +19,10 @@ const char *km_op_name(km_op op) {
     return (unsigned)op < KM_OP_COUNT ? names[op] : "?";
 }
 
-static km_device ref_device = {.name = "ref", .host = true, .ops = &km_host_ops,
-                               .backend = &km_ref_backend};
-static km_device cpu_device = {.name = "cpu", .host = true, .ops = &km_host_ops,
-                               .fallback = &ref_device};
+static km_device ref_device = {
+    .name = "ref", .host = true, .ops = &km_host_ops, .backend = &km_ref_backend};
+static km_device cpu_device = {
+    .name = "cpu", .host = true, .ops = &km_host_ops, .fallback = &ref_device};
 
 km_device *km_ref_device(void) { return &ref_device; }
 
@@ -69,18 +69,23 @@ km_device *km_device_find(const char *name, km_error *err) {
         return gpu ? gpu : km_cpu_device();
     }
     if (strcmp(name, "gpu") == 0) return say_choice(name, best_gpu(err), &said_gpu);
-    if (strcmp(name, "metal") == 0) { /* there is no Metal backend: the best accelerator of any make */
+    if (strcmp(name, "metal") ==
+        0) { /* there is no Metal backend: the best accelerator of any make */
         km_error none = {0};
         km_device *gpu = say_choice(name, best_gpu(&none), &said_metal);
         if (!gpu)
-            km_error_set(err, KM_ERR_DEVICE, "metal: Kermes has no Metal backend, and there is no "
-                                             "other accelerator here: %s", none.text);
+            km_error_set(err, KM_ERR_DEVICE,
+                         "metal: Kermes has no Metal backend, and there is no "
+                         "other accelerator here: %s",
+                         none.text);
         return gpu;
     }
     int index = cuda_index(name);
     if (index >= 0) return km_cuda_device(index, err);
-    km_error_set(err, KM_ERR_DEVICE, "%.40s: no such device; there are auto, cpu, ref, gpu, metal, "
-                                     "cuda and cuda:N", name);
+    km_error_set(err, KM_ERR_DEVICE,
+                 "%.40s: no such device; there are auto, cpu, ref, gpu, metal, "
+                 "cuda and cuda:N",
+                 name);
     return NULL;
 }
 

@@ -164,8 +164,10 @@ static void give_piece(void *p, size_t bytes) {
     if (atomic_load(&thrifty)) give_pages(p, bytes);
     pthread_mutex_lock(&slab_lock);
     if (--s->live == 0) {
-        if (s == open_slab) s->used = ALIGNMENT;
-        else munmap(s, SLAB);
+        if (s == open_slab)
+            s->used = ALIGNMENT;
+        else
+            munmap(s, SLAB);
     }
     pthread_mutex_unlock(&slab_lock);
 }

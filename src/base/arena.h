@@ -15,7 +15,7 @@ typedef struct km_arena {
 /* Zeroed memory, 16-byte aligned, valid until the next reset; NULL when out of memory.
  * An all-zero km_arena is a valid empty arena. */
 void *km_arena_alloc(km_arena *a, size_t bytes);
-void km_arena_reset(km_arena *a);   /* everything handed out is gone; memory is kept */
-void km_arena_free(km_arena *a);    /* the memory itself is given back */
+void km_arena_reset(km_arena *a); /* everything handed out is gone; memory is kept */
+void km_arena_free(km_arena *a);  /* the memory itself is given back */
 
 #endif

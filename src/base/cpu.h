@@ -12,8 +12,8 @@ typedef struct km_cpu {
     const char *arch;             /* "x86-64", "aarch64", ... */
     bool avx2, fma, f16c, avx512; /* avx512: F, BW, DQ and VL, all enabled by the OS */
     bool avx512_vnni, avx512_bf16, avx_vnni, neon;
-    int cores;                    /* usable by this process */
-    size_t l1d, l2, l3;           /* bytes, 0 where unknown */
+    int cores;          /* usable by this process */
+    size_t l1d, l2, l3; /* bytes, 0 where unknown */
 } km_cpu;
 
 const km_cpu *km_cpu_info(void);

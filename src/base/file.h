@@ -7,8 +7,8 @@
 
 typedef struct km_map { /* a read-only mapping; all-zero when closed */
     const uint8_t *data;
-    size_t size;        /* 0 is a valid size: data is then NULL */
-    int guard;          /* base/guard.h: what a file that shrinks no longer has reads as zeros */
+    size_t size; /* 0 is a valid size: data is then NULL */
+    int guard;   /* base/guard.h: what a file that shrinks no longer has reads as zeros */
 } km_map;
 
 km_status km_map_open(km_map *m, const char *path, km_error *err);
@@ -22,11 +22,13 @@ km_status km_map_done(km_map *m, km_status status, km_error *err);
 /* An atomic write: the bytes go to a temporary file in the same folder; commit flushes it to
  * disk, renames it over `path` and flushes the folder. Abort (or a crash) leaves `path` as it was. */
 typedef struct km_writer km_writer;
-km_writer *km_writer_open(const char *path, km_error *err);          /* NULL on failure */
-km_status km_writer_put(km_writer *w, const void *data, size_t n);   /* sticky: the first failure stays */
-km_status km_writer_printf(km_writer *w, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-uint64_t km_writer_offset(const km_writer *w);                       /* bytes put so far */
-km_status km_writer_commit(km_writer *w, km_error *err);             /* frees w either way */
-void km_writer_abort(km_writer *w);                                  /* NULL is fine */
+km_writer *km_writer_open(const char *path, km_error *err); /* NULL on failure */
+km_status km_writer_put(km_writer *w, const void *data,
+                        size_t n); /* sticky: the first failure stays */
+km_status km_writer_printf(km_writer *w, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+uint64_t km_writer_offset(const km_writer *w);           /* bytes put so far */
+km_status km_writer_commit(km_writer *w, km_error *err); /* frees w either way */
+void km_writer_abort(km_writer *w);                      /* NULL is fine */
 
 #endif

@@ -19,9 +19,9 @@ enum { GUARDS = 4096, FILLING = 1 };
 
 typedef struct guard {
     atomic_uintptr_t begin, end;
-    atomic_uint faults;       /* pages that were not there; more are replaced each time */
-    atomic_uintptr_t first;   /* offset of the first fault */
-    char *path;               /* not for the handler */
+    atomic_uint faults;     /* pages that were not there; more are replaced each time */
+    atomic_uintptr_t first; /* offset of the first fault */
+    char *path;             /* not for the handler */
 } guard;
 
 static guard guards[GUARDS];
@@ -74,7 +74,8 @@ static bool repair(uintptr_t at) {
 static void pass_on(int sig, siginfo_t *info, void *context) {
     bool fault = info->si_code > 0; /* else somebody sent it */
     bool handler = before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN;
-    if (handler && (before.sa_flags & SA_RESETHAND)) handler = !atomic_exchange(&before_reset, true);
+    if (handler && (before.sa_flags & SA_RESETHAND))
+        handler = !atomic_exchange(&before_reset, true);
     if (handler && (before.sa_flags & SA_SIGINFO)) {
         before.sa_sigaction(sig, info, context);
     } else if (handler) {

@@ -14,10 +14,11 @@ typedef struct km_progress {
     bool enabled, visible;
 } km_progress;
 
-void km_progress_begin(km_progress *p, const char *label, const char *unit, int64_t total, bool quiet);
+void km_progress_begin(km_progress *p, const char *label, const char *unit, int64_t total,
+                       bool quiet);
 void km_progress_step(km_progress *p, int64_t done, const char *note); /* note may be NULL */
 void km_progress_hide(km_progress *p); /* erases the bar until the next step, for a line of text */
-void km_progress_end(km_progress *p);                                  /* erases the bar */
+void km_progress_end(km_progress *p);  /* erases the bar */
 
 double km_now(void); /* monotonic seconds */
 

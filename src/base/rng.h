@@ -6,7 +6,9 @@
 #include <math.h>
 #include <stdint.h>
 
-typedef struct km_philox4 { uint32_t v[4]; } km_philox4;
+typedef struct km_philox4 {
+    uint32_t v[4];
+} km_philox4;
 
 /* Block `counter` (high 64 bits: `stream`) of the sequence `seed`: four random words. */
 km_philox4 km_philox(uint64_t seed, uint64_t stream, uint64_t counter);

@@ -71,23 +71,12 @@ void km_text_escape(km_text *t, const char *text) {
             continue;
         }
         switch (*s) {
-        case '&':
-            km_text_add(t, "&amp;");
-            break;
-        case '<':
-            km_text_add(t, "&lt;");
-            break;
-        case '>':
-            km_text_add(t, "&gt;");
-            break;
-        case '"':
-            km_text_add(t, "&quot;");
-            break;
-        case '\'':
-            km_text_add(t, "&#39;");
-            break;
-        default:
-            km_text_put(t, (const char *)s, n);
+        case '&': km_text_add(t, "&amp;"); break;
+        case '<': km_text_add(t, "&lt;"); break;
+        case '>': km_text_add(t, "&gt;"); break;
+        case '"': km_text_add(t, "&quot;"); break;
+        case '\'': km_text_add(t, "&#39;"); break;
+        default: km_text_put(t, (const char *)s, n);
         }
         s += n;
     }

@@ -49,8 +49,8 @@ static void tell_names(const char *what, const char *word, const char *const *na
     size_t used = 0;
     for (int i = 0; i < n && used < sizeof all; i++)
         if (names[i])
-            used += (size_t)snprintf(all + used, sizeof all - used, "%s%s", used ? ", " : "",
-                                     names[i]);
+            used +=
+                (size_t)snprintf(all + used, sizeof all - used, "%s%s", used ? ", " : "", names[i]);
     if (used && used < sizeof all)
         km_error_set(err, KM_ERR_RANGE, "unknown %s '%.60s': there are %s", what, word, all);
     else
@@ -159,21 +159,13 @@ static km_status parse_list(const km_option *o, const char *text, bool first, km
 
 static km_status parse_value(const km_option *o, const char *text, bool first, km_error *err) {
     switch (o->kind) {
-    case KM_OPTION_FLAG:
-        *(bool *)o->dest = true;
-        return KM_OK;
-    case KM_OPTION_INT:
-        return parse_int(o, text, err);
-    case KM_OPTION_NUMBER:
-        return parse_number(o, text, err);
-    case KM_OPTION_SIZES:
-        return parse_sizes(o, text, err);
-    case KM_OPTION_DEVICE:
-        return parse_device(o, text, err);
-    case KM_OPTION_LIST:
-        return parse_list(o, text, first, err);
-    case KM_OPTION_TEXT:
-        break;
+    case KM_OPTION_FLAG: *(bool *)o->dest = true; return KM_OK;
+    case KM_OPTION_INT: return parse_int(o, text, err);
+    case KM_OPTION_NUMBER: return parse_number(o, text, err);
+    case KM_OPTION_SIZES: return parse_sizes(o, text, err);
+    case KM_OPTION_DEVICE: return parse_device(o, text, err);
+    case KM_OPTION_LIST: return parse_list(o, text, first, err);
+    case KM_OPTION_TEXT: break;
     }
     if (!*text) return km_error_set(err, KM_ERR_RANGE, "--%s needs a value", o->name);
     *(const char **)o->dest = text;
@@ -188,7 +180,8 @@ static km_status unknown_option(const km_spec *spec, const char *name, size_t le
     snprintf(word, sizeof word, "%.*s", (int)(length < 47 ? length : 47), name);
     const char *names[KM_MAX_OPTIONS + 1] = {"help"};
     int n = 1;
-    for (const km_option *o = spec->options; o->name && n <= KM_MAX_OPTIONS; o++) names[n++] = o->name;
+    for (const km_option *o = spec->options; o->name && n <= KM_MAX_OPTIONS; o++)
+        names[n++] = o->name;
     const char *near = km_nearest(word, names, n);
     if (near)
         return km_error_set(err, KM_ERR_RANGE, "%s has no option --%s; did you mean --%s?",

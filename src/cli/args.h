@@ -52,7 +52,7 @@ typedef struct km_spec {
 typedef struct km_args {
     const char *words[KM_MAX_WORDS]; /* what is not an option */
     int n_words;
-    bool help; /* --help was given; nothing else counts then */
+    bool help;                  /* --help was given; nothing else counts then */
     bool given[KM_MAX_OPTIONS]; /* the table's options that were on the line */
 } km_args;
 

@@ -25,11 +25,10 @@ static int finish(const line *l, const char *command, km_index *x, const char *p
     if (s != KM_OK) return km_cli_fail("%s: %s", command, err->text);
     int64_t live = km_index_live(x);
     if (l->common.json)
-        return km_cli_print_json(
-            json_pack("{s:s, s:o, s:I, s:I, s:o, s:I}", "kermes", km_version(), "index",
-                      km_json_text(path), verb, (json_int_t)count, "vectors", (json_int_t)live,
-                      "bytes", km_json_count((double)bytes), "next_id",
-                      (json_int_t)km_index_describe(x).next_id));
+        return km_cli_print_json(json_pack(
+            "{s:s, s:o, s:I, s:I, s:o, s:I}", "kermes", km_version(), "index", km_json_text(path),
+            verb, (json_int_t)count, "vectors", (json_int_t)live, "bytes",
+            km_json_count((double)bytes), "next_id", (json_int_t)km_index_describe(x).next_id));
     char a[KM_NUMBER_TEXT];
     if (!l->common.quiet)
         printf("%s: %lld %s, %lld vectors now, %s\n", path, (long long)count, verb, (long long)live,
@@ -78,7 +77,8 @@ static km_status add_all(km_ctx *ctx, km_index *x, km_input *in, const uint64_t 
                 if (skip) continue;
                 char why[KM_TROUBLE_TEXT];
                 s = km_error_set(err, KM_ERR_RANGE, "'%s': vector %lld %s", km_input_name(in),
-                                 (long long)(i + k), km_row_trouble(why, rows + k * dim, dim, x->metric));
+                                 (long long)(i + k),
+                                 km_row_trouble(why, rows + k * dim, dim, x->metric));
             }
             if (good != k) memmove(rows + good * dim, rows + k * dim, sizeof *rows * (size_t)dim);
             own[good++] = ids ? ids[i + k] : 0;
@@ -208,9 +208,10 @@ int km_command_merge(int argc, char **argv) {
         .name = "merge",
         .words = "INDEX [INDEX ...]",
         .summary = "Makes one index of several, or of a manifest.",
-        .details = "Ids must be different, or be made so. Indexes with the anchors and codes of the first are "
-                   "taken over\nas they are; others are decoded and coded anew, which costs a "
-                   "little recall. Deleted\nvectors are dropped.\n",
+        .details =
+            "Ids must be different, or be made so. Indexes with the anchors and codes of the first are "
+            "taken over\nas they are; others are decoded and coded anew, which costs a "
+            "little recall. Deleted\nvectors are dropped.\n",
         .options = options,
         .examples = "kermes merge a.kmx b.kmx -o all.kmx\n"
                     "kermes merge monday.kmx tuesday.kmx -o both.kmx --shift-ids\n"

@@ -146,12 +146,9 @@ static json_t *describe_gguf(const km_gguf *g, const km_info_options *o, km_erro
 static json_t *gguf_json(const km_gguf_value *v) {
     enum { SHOWN = 8 };
     switch (v->type) {
-    case KM_GGUF_F32:
-        return km_json_number(v->f, 7);
-    case KM_GGUF_F64:
-        return km_json_number(v->f, 17);
-    case KM_GGUF_BOOL:
-        return json_boolean(v->b);
+    case KM_GGUF_F32: return km_json_number(v->f, 7);
+    case KM_GGUF_F64: return km_json_number(v->f, 17);
+    case KM_GGUF_BOOL: return json_boolean(v->b);
     case KM_GGUF_STRING: {
         json_t *text = json_stringn(v->text.data, v->text.size);
         return text ? text
@@ -171,10 +168,8 @@ static json_t *gguf_json(const km_gguf_value *v) {
     case KM_GGUF_I8:
     case KM_GGUF_I16:
     case KM_GGUF_I32:
-    case KM_GGUF_I64:
-        return json_integer(v->i);
-    default:
-        return v->u <= INT64_MAX ? json_integer((json_int_t)v->u) : json_real((double)v->u);
+    case KM_GGUF_I64: return json_integer(v->i);
+    default: return v->u <= INT64_MAX ? json_integer((json_int_t)v->u) : json_real((double)v->u);
     }
 }
 

@@ -45,8 +45,7 @@ json_t *km_info_index(const char *path, const km_info_options *o, km_error *err)
         "code_bytes", (json_int_t)d.code_bytes, "bytes", km_json_count(d.total_bytes),
         "bytes_per_vector", km_json_number(d.count ? d.total_bytes / (double)d.count : NAN, 7),
         "ratio", km_json_number(raw / d.total_bytes, 6), "energy", km_json_number(d.energy, 9),
-        "next_id", (json_int_t)d.next_id, "seed", km_json_count((double)d.seed), "parts",
-        rows->n);
+        "next_id", (json_int_t)d.next_id, "seed", km_json_count((double)d.seed), "parts", rows->n);
     json_object_set(v, "meta", x->meta);
     if (rows->n == 1) json_object_set_new(v, "sections", sections(rows->at[0]->file));
     if (o->verify) json_object_set_new(v, "verified_blocks", json_integer(blocks));

@@ -172,8 +172,8 @@ static int run(const settings *o) {
     km_cli_model m;
     int code = KM_EXIT_FAILED;
     km_open_options how = {.dtype = KM_DTYPE_COUNT};
-    km_status s = km_cli_model_open_at(&m, o->model, NULL, &o->common, &o->where, KM_F16, 1, &how,
-                                       &err);
+    km_status s =
+        km_cli_model_open_at(&m, o->model, NULL, &o->common, &o->where, KM_F16, 1, &how, &err);
     if (s == KM_OK) {
         int64_t most = m.model->config.context, context = o->context ? o->context : 512;
         if (context > most) context = most;

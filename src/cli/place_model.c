@@ -108,13 +108,13 @@ json_t *km_cli_plan_json(const km_memory_plan *p) {
     for (int i = 0; i < p->n; i++) {
         const km_memory_part *a = &p->part[i];
         json_array_append_new(
-            list, json_pack("{s:s, s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:o}", "device", a->device,
-                            "first_layer", a->first, "layers", a->last - a->first,
-                            "streamed_layers", a->streamed, "weights_bytes",
-                            km_json_count(a->weights), "streamed_bytes",
-                            km_json_count(a->streamed_weights), "cache_bytes",
-                            km_json_count(a->cache), "scratch_bytes", km_json_count(a->scratch),
-                            "free_bytes", km_json_count(a->room)));
+            list,
+            json_pack("{s:s, s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:o}", "device", a->device,
+                      "first_layer", a->first, "layers", a->last - a->first, "streamed_layers",
+                      a->streamed, "weights_bytes", km_json_count(a->weights), "streamed_bytes",
+                      km_json_count(a->streamed_weights), "cache_bytes", km_json_count(a->cache),
+                      "scratch_bytes", km_json_count(a->scratch), "free_bytes",
+                      km_json_count(a->room)));
     }
     return list;
 }

@@ -45,7 +45,8 @@ static void print_report(const line *l, const char *path, const km_index *x, con
     char a[KM_NUMBER_TEXT], b[KM_NUMBER_TEXT], c[KM_NUMBER_TEXT], d[KM_NUMBER_TEXT];
     double live = (double)km_index_live(x), bytes = km_index_size(x);
     printf("%s: %.0f vectors, %lld queries", path, live, (long long)m->queries);
-    if (l->look.probe) printf(", %lld of %lld cells", (long long)l->look.probe, (long long)x->cells);
+    if (l->look.probe)
+        printf(", %lld of %lld cells", (long long)l->look.probe, (long long)x->cells);
     printf("\n  %-10s", "recall");
     static const int at[] = {1, 10, 100};
     for (int i = 0; i < 3; i++)
@@ -102,8 +103,7 @@ static int run(const line *l, const char *path) {
 }
 
 int km_command_recall(int argc, char **argv) {
-    line l = {.common = KM_COMMON_DEFAULTS, .input = KM_INPUT_DEFAULTS,
-              .look = KM_LOOK_DEFAULTS};
+    line l = {.common = KM_COMMON_DEFAULTS, .input = KM_INPUT_DEFAULTS, .look = KM_LOOK_DEFAULTS};
     const km_option options[] = {
         {"base", KM_OPTION_TEXT, "FILE", &l.base, 0, 0, "the vectors that the index was made from"},
         {"queries", KM_OPTION_TEXT, "FILE", &l.queries, 0, 0, "vectors to look for"},
@@ -115,7 +115,8 @@ int km_command_recall(int argc, char **argv) {
          "draw what other engines reached on data that the base is named after,\nfrom results of "
          "bench/peers/vectors.py"},
         KM_INPUT_ROWS(l.input),
-        KM_OPTION_DEVICE_ROW(l.common, "where the exact search runs: auto, cpu, gpu, metal, cuda:N"),
+        KM_OPTION_DEVICE_ROW(l.common,
+                             "where the exact search runs: auto, cpu, gpu, metal, cuda:N"),
         KM_OPTION_THREADS_ROW(l.common),
         KM_OPTION_OUTPUT_ROWS(l.common),
         {0},

@@ -123,8 +123,8 @@ static int finish(const settings *o, const km_cli_model *m, const km_text *text,
     return KM_EXIT_OK;
 }
 
-static km_status generate(settings *o, km_cli_model *m, km_drafter *draft,
-                          const km_text *prompt, output *out, km_generated *got, km_error *err) {
+static km_status generate(settings *o, km_cli_model *m, km_drafter *draft, const km_text *prompt,
+                          output *out, km_generated *got, km_error *err) {
     km_generation g = {.tokens = o->tokens,
                        .rendered = o->chat,
                        .shift = o->session.shift,

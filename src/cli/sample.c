@@ -37,28 +37,25 @@ static void tell(const settings *o, const km_generated *got) {
             (long long)got->prompt_tokens);
 }
 
-static int print_json(const settings *o, const char *folder, const km_ctx *ctx, const km_cli_text *out,
-                      const km_generated *got) {
+static int print_json(const settings *o, const char *folder, const km_ctx *ctx,
+                      const km_cli_text *out, const km_generated *got) {
     return km_cli_print_json(json_pack(
         "{s:o, s:s, s:o, s:o, s:I, s:I, s:I, s:b, s:o, s:o, s:o}", "model", km_json_text(folder),
         "device", km_ctx_device(ctx), "prompt", km_json_text(o->prompt), "text",
         km_json_text(km_text_str(&out->text)), "prompt_tokens", (json_int_t)got->prompt_tokens,
-        "tokens", (json_int_t)got->tokens, "seed", (json_int_t)o->sampling.seed, "ended", got->end == KM_END_TEXT,
-        "prompt_seconds", km_json_number(got->prompt_seconds, 4), "seconds",
-        km_json_number(got->seconds, 4), "tokens_per_s",
+        "tokens", (json_int_t)got->tokens, "seed", (json_int_t)o->sampling.seed, "ended",
+        got->end == KM_END_TEXT, "prompt_seconds", km_json_number(got->prompt_seconds, 4),
+        "seconds", km_json_number(got->seconds, 4), "tokens_per_s",
         km_json_number(got->seconds > 0 ? (double)got->tokens / got->seconds : NAN, 4)));
 }
 
 static km_status sample(const settings *o, const km_cli_model *m, km_cli_text *out,
                         km_generated *got, km_error *err) {
-    km_generation how = {.tokens = o->tokens,
-                         .shift = true,
-                         .on_text = km_cli_show,
-                         .user = out};
+    km_generation how = {.tokens = o->tokens, .shift = true, .on_text = km_cli_show, .user = out};
     km_cli_sampling_apply(&o->sampling, &how);
     if (!o->common.json && !o->only_new) out->before = o->prompt;
-    km_status s = km_generate(m->ctx, m->model, m->token, o->prompt, strlen(o->prompt), &how, got,
-                              err);
+    km_status s =
+        km_generate(m->ctx, m->model, m->token, o->prompt, strlen(o->prompt), &how, got, err);
     if (s != KM_OK || o->common.json) return s;
     km_cli_show_before(out);
     putchar('\n');
@@ -122,9 +119,10 @@ int km_command_sample(int argc, char **argv) {
             "The text appears as it is made. The same seed, settings and device give the same\n"
             "text. When the model's context is full, it goes on from the second half of it.\n",
         .options = options,
-        .examples = "  kermes sample --model runs/shakespeare --prompt 'ROMEO:' --tokens 300\n"
-                    "  kermes sample --model gpt2 --prompt 'Once upon' --temperature 0 --json\n"
-                    "  kermes sample --model run --prompt 'To be' --stop $'\\n' --repeat-penalty 1.1\n",
+        .examples =
+            "  kermes sample --model runs/shakespeare --prompt 'ROMEO:' --tokens 300\n"
+            "  kermes sample --model gpt2 --prompt 'Once upon' --temperature 0 --json\n"
+            "  kermes sample --model run --prompt 'To be' --stop $'\\n' --repeat-penalty 1.1\n",
     };
     km_args args;
     km_error err = {0};

@@ -21,7 +21,7 @@ typedef struct line {
 
 typedef struct answers {
     int64_t n, k;
-    uint64_t *ids;  /* (n, k) */
+    uint64_t *ids; /* (n, k) */
     float *dist;
 } answers;
 
@@ -68,8 +68,9 @@ static km_status write_npy(const answers *a, const char *path, bool ids, km_erro
 static km_status write_ivecs(const answers *a, const char *path, km_error *err) {
     for (int64_t i = 0; i < a->n * a->k; i++)
         if (a->ids[i] > INT32_MAX && a->ids[i] != KM_NO_ID)
-            return km_error_set(err, KM_ERR_RANGE, "id %" PRIu64 " does not fit into ivecs; "
-                                                   "--format npy has room",
+            return km_error_set(err, KM_ERR_RANGE,
+                                "id %" PRIu64 " does not fit into ivecs; "
+                                "--format npy has room",
                                 a->ids[i]);
     km_writer *w = km_writer_open(path, err);
     if (!w) return err->code;
@@ -108,8 +109,7 @@ static int give(const line *l, const char *format, const answers *a, const km_in
 
 static km_status find(const line *l, km_index *x, km_device_index *on, const float *queries,
                       const km_search_options *o, km_threads *t, answers *a, km_error *err) {
-    if (!l->base)
-        return km_find_anywhere(on, x, queries, a->n, a->k, o, t, a->ids, a->dist, err);
+    if (!l->base) return km_find_anywhere(on, x, queries, a->n, a->k, o, t, a->ids, a->dist, err);
     int64_t m = o->rerank < a->k ? a->k : o->rerank;
     km_search_options first = *o;
     first.rerank = 0;
@@ -181,8 +181,7 @@ static int check_line(const line *l, const km_args *args, const char *format) {
     if (!l->queries == !l->query)
         return km_cli_usage("search: --queries FILE (- for stdin) or --query '0.1,0.2,...', one of "
                             "them");
-    if (to_file && !l->out)
-        return km_cli_usage("search: --format %s needs --out FILE", format);
+    if (to_file && !l->out) return km_cli_usage("search: --format %s needs --out FILE", format);
     if (!to_file && l->out)
         return km_cli_usage("search: --out is for --format npy and ivecs; text goes to stdout");
     if (l->base && !l->look.rerank) return km_cli_usage("search: --base goes with --exact-rerank");
@@ -190,8 +189,7 @@ static int check_line(const line *l, const km_args *args, const char *format) {
 }
 
 int km_command_search(int argc, char **argv) {
-    line l = {.common = KM_COMMON_DEFAULTS, .input = KM_INPUT_DEFAULTS,
-              .look = KM_LOOK_DEFAULTS};
+    line l = {.common = KM_COMMON_DEFAULTS, .input = KM_INPUT_DEFAULTS, .look = KM_LOOK_DEFAULTS};
     const km_option options[] = {
         {"queries", KM_OPTION_TEXT, "FILE", &l.queries, 0, 0,
          "vectors to look for; - reads stdin: .npy, or lines of numbers"},
@@ -209,7 +207,9 @@ int km_command_search(int argc, char **argv) {
         {"out", KM_OPTION_TEXT, "FILE", &l.out, 0, 0,
          "for npy (ids; distances beside it) and ivecs (-o)"},
         KM_INPUT_ROWS(l.input),
-        KM_OPTION_DEVICE_ROW(l.common, "a GPU, where one is named, meets\nwhole batches of queries; else the CPU searches"),
+        KM_OPTION_DEVICE_ROW(
+            l.common,
+            "a GPU, where one is named, meets\nwhole batches of queries; else the CPU searches"),
         KM_OPTION_THREADS_ROW(l.common),
         KM_OPTION_OUTPUT_ROWS(l.common),
         {0},

@@ -142,9 +142,7 @@ static void on_event(void *user, km_train_event e, const km_train_status *s, con
         make_note(w, s);
         km_progress_step(&w->progress, s->step, w->note);
         break;
-    case KM_TRAIN_STEP:
-        km_progress_step(&w->progress, s->step, w->note);
-        break;
+    case KM_TRAIN_STEP: km_progress_step(&w->progress, s->step, w->note); break;
     case KM_TRAIN_EVAL:
         if (words) say_eval(w, s);
         break;
@@ -157,8 +155,7 @@ static void on_event(void *user, km_train_event e, const km_train_status *s, con
         km_progress_hide(&w->progress);
         if (!w->common->quiet) fprintf(stderr, "kermes: %s\n", text);
         break;
-    case KM_TRAIN_SAVE:
-        break;
+    case KM_TRAIN_SAVE: break;
     }
 }
 

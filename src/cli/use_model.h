@@ -43,8 +43,8 @@ typedef struct km_cli_model {
     km_model *model;
     bool planned; /* a GPU is used, or could have been */
     km_memory_plan plan;
-    char devices[160]; /* "cuda:0", "cpu 20 + cuda:0 16" */
-    int64_t context;   /* as asked for; 0: none was */
+    char devices[160];        /* "cuda:0", "cpu 20 + cuda:0 16" */
+    int64_t context;          /* as asked for; 0: none was */
     int threads, activations; /* 0: the default */
     km_open_options how;
     km_comm *comm; /* of the ranks that share the model; NULL: it is whole */

@@ -22,13 +22,15 @@ static int env_number(const char *const *names, int missing) {
 }
 
 int km_comm_env_size(void) {
-    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", NULL};
+    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE",
+                                        NULL};
     int size = env_number(names, 1);
     return size > 0 ? size : 1;
 }
 
 int km_comm_env_rank(void) {
-    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", NULL};
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK",
+                                        NULL};
     return env_number(names, 0);
 }
 
@@ -71,7 +73,10 @@ static const km_transport none = {"none", true, none_close, none_start, none_wai
 /* Whether NCCL can serve: every rank has the library and a GPU that no other rank uses. All ranks
  * come to the same answer. */
 static bool gpus_apart(km_comm *c, km_error *err) {
-    struct card { char host[64]; uint64_t gpu; } *card = km_calloc((size_t)c->size, sizeof *card);
+    struct card {
+        char host[64];
+        uint64_t gpu;
+    } *card = km_calloc((size_t)c->size, sizeof *card);
     bool apart = card != NULL;
     if (!card) {
         km_error_set(err, KM_ERR_MEMORY, "comm: out of memory");
@@ -92,7 +97,8 @@ static bool gpus_apart(km_comm *c, km_error *err) {
 }
 
 static km_status choose(km_comm *c, const char *how, km_error *err) {
-    bool mpi = strcmp(how, "mpi") == 0, nccl = strcmp(how, "nccl") == 0, any = strcmp(how, "auto") == 0;
+    bool mpi = strcmp(how, "mpi") == 0, nccl = strcmp(how, "nccl") == 0,
+         any = strcmp(how, "auto") == 0;
     if (!mpi && !nccl && !any && strcmp(how, "none") != 0)
         return km_error_set(err, KM_ERR_RANGE, "comm: auto, none, mpi or nccl, not '%.40s'", how);
     if (nccl && !km_nccl_there(err)) return KM_ERR_UNSUPPORTED;

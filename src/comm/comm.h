@@ -15,27 +15,27 @@ typedef struct km_comm km_comm;
 /* `how`: "auto" (one rank unless started by mpirun; then NCCL if every rank has a GPU of its own,
  * else MPI), "none", "mpi" or "nccl". ctx is where the tensors will be. NULL with *err set. */
 km_comm *km_comm_open(const char *how, km_ctx *ctx, km_error *err);
-void km_comm_close(km_comm *c);          /* before its context; NULL is fine */
-int km_comm_rank(const km_comm *c);      /* from 0 */
-int km_comm_size(const km_comm *c);      /* at least 1 */
+void km_comm_close(km_comm *c);             /* before its context; NULL is fine */
+int km_comm_rank(const km_comm *c);         /* from 0 */
+int km_comm_size(const km_comm *c);         /* at least 1 */
 const char *km_comm_name(const km_comm *c); /* "none", "mpi", "nccl" */
-bool km_comm_alone(const km_comm *c);    /* "none": nothing ever has to be sent */
+bool km_comm_alone(const km_comm *c);       /* "none": nothing ever has to be sent */
 bool km_comm_capturable(const km_comm *c);  /* its work can be part of a captured graph */
 
 /* Before there is a context: what mpirun told this process. 1 and 0 without it. */
 int km_comm_env_size(void);
 int km_comm_env_rank(void);
-int km_comm_env_local_rank(void);        /* among the ranks of this machine: which GPU to take */
-int km_comm_env_local_size(void);        /* how many those are */
+int km_comm_env_local_rank(void); /* among the ranks of this machine: which GPU to take */
+int km_comm_env_local_size(void); /* how many those are */
 
 /* ---- Tensors: contiguous, f32, f16 or bf16, on the context's device or in host memory ---- */
 
 typedef enum km_comm_op {
-    KM_COMM_ALL_REDUCE,      /* t = sum over the ranks of t */
-    KM_COMM_REDUCE_SCATTER,  /* t seen as `size` equal parts: part `rank` = its sum; the others' values
+    KM_COMM_ALL_REDUCE,     /* t = sum over the ranks of t */
+    KM_COMM_REDUCE_SCATTER, /* t seen as `size` equal parts: part `rank` = its sum; the others' values
                               * are undefined afterwards */
-    KM_COMM_ALL_GATHER,      /* t seen as `size` equal parts: part r = that of rank r */
-    KM_COMM_BROADCAST        /* t = rank 0's t */
+    KM_COMM_ALL_GATHER,     /* t seen as `size` equal parts: part r = that of rank r */
+    KM_COMM_BROADCAST       /* t = rank 0's t */
 } km_comm_op;
 
 /* Starts; the tensor must not be touched until the wait. Work started is done in order. The ticket

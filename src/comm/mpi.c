@@ -26,9 +26,9 @@ struct km_mpi {
     pthread_mutex_t lock;
     pthread_cond_t given, done;
     km_mpi_job *first, **last;
-    bool stop, taken;        /* taken: another thread talks for itself */
-    km_mpi_part *part;       /* 2 * size */
-    void *room;              /* what the others send */
+    bool stop, taken;  /* taken: another thread talks for itself */
+    km_mpi_part *part; /* 2 * size */
+    void *room;        /* what the others send */
     size_t room_bytes;
 };
 
@@ -75,7 +75,8 @@ static km_status make_room(km_mpi *m, km_mpi_job *job, size_t bytes) {
 static km_status sum_room(km_mpi *m, km_mpi_job *job, void *own, size_t bytes, int64_t count) {
     const void **src = km_alloc((size_t)m->size * sizeof *src);
     if (!src) return km_error_set(&job->err, KM_ERR_MEMORY, "comm: out of memory");
-    for (int r = 0; r < m->size; r++) src[r] = r == m->rank ? own : (char *)m->room + bytes * (size_t)r;
+    for (int r = 0; r < m->size; r++)
+        src[r] = r == m->rank ? own : (char *)m->room + bytes * (size_t)r;
     sum_parts(own, src, m->size, count, job->dtype);
     km_free(src);
     return KM_OK;
@@ -147,7 +148,7 @@ static km_status do_tensor(km_mpi *m, km_mpi_job *job) {
         return gather_parts(m, job, job->data, total, (size_t)per * size);
     default:
         return m->call->broadcast(0, job->data, total, why, sizeof why) == 0 ? KM_OK
-                                                                            : failed(job, why);
+                                                                             : failed(job, why);
     }
 }
 
@@ -156,7 +157,9 @@ static void do_job(km_mpi *m, km_mpi_job *job) {
     if (job->before) job->before(job->user);
     switch (job->kind) {
     case JOB_TENSOR: do_tensor(m, job); break;
-    case JOB_GATHER: gather_parts(m, job, job->data, job->bytes * (size_t)m->size, job->bytes); break;
+    case JOB_GATHER:
+        gather_parts(m, job, job->data, job->bytes * (size_t)m->size, job->bytes);
+        break;
     case JOB_BARRIER:
         if (m->call->barrier(why, sizeof why) != 0) failed(job, why);
         break;

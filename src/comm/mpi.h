@@ -21,9 +21,9 @@ km_status km_mpi_gather(km_mpi *m, void *data, size_t bytes, km_error *err);
 typedef struct km_mpi_job {
     km_comm_op op;
     void *data;
-    int64_t count;                       /* elements */
+    int64_t count; /* elements */
     km_dtype dtype;
-    void (*before)(void *user);          /* called by the thread first; NULL: nothing to wait for */
+    void (*before)(void *user); /* called by the thread first; NULL: nothing to wait for */
     void *user;
     /* The rest belongs to mpi.c. */
     int kind, root;

@@ -13,14 +13,16 @@
 
 /* ---- The library, in our own words ---- */
 
-typedef struct nccl_id { char bytes[128]; } nccl_id;
+typedef struct nccl_id {
+    char bytes[128];
+} nccl_id;
 typedef struct nccl_comm_handle *nccl_comm;
 enum { NCCL_F16 = 6, NCCL_F32 = 7, NCCL_BF16 = 9, NCCL_SUM = 0 };
 
 #define NCCL_LIST(X)                                                                               \
     X(error_text, "ncclGetErrorString", const char *, (int code))                                  \
-    X(get_id, "ncclGetUniqueId", int, (nccl_id *id))                                               \
-    X(join, "ncclCommInitRank", int, (nccl_comm *comm, int size, nccl_id id, int rank))            \
+    X(get_id, "ncclGetUniqueId", int, (nccl_id * id))                                              \
+    X(join, "ncclCommInitRank", int, (nccl_comm * comm, int size, nccl_id id, int rank))           \
     X(leave, "ncclCommDestroy", int, (nccl_comm comm))                                             \
     X(abandon, "ncclCommAbort", int, (nccl_comm comm))                                             \
     X(all_reduce, "ncclAllReduce", int,                                                            \
@@ -66,8 +68,8 @@ bool km_nccl_there(km_error *err) {
 /* ---- Joining and leaving ---- */
 
 typedef struct ticket {
-    km_cu_event made, done;      /* the tensor is ready to be sent; it has arrived */
-    struct ticket *next;         /* among those not in use */
+    km_cu_event made, done; /* the tensor is ready to be sent; it has arrived */
+    struct ticket *next;    /* among those not in use */
 } ticket;
 
 typedef struct nccl {
@@ -82,8 +84,10 @@ static void close_all(km_comm *c) {
     if (!n) return;
     km_cuda_enter(km_cuda_dev_of(n->lane));
     if (n->stream && !km_failed(c->ctx)) km_cuda_api()->stream_sync(n->stream);
-    if (n->comm && km_failed(c->ctx)) api.abandon(n->comm);
-    else if (n->comm) api.leave(n->comm);
+    if (n->comm && km_failed(c->ctx))
+        api.abandon(n->comm);
+    else if (n->comm)
+        api.leave(n->comm);
     while (n->unused) {
         ticket *t = n->unused;
         n->unused = t->next;
@@ -188,8 +192,10 @@ static km_comm_work *start(km_ctx *ctx, km_comm *c, km_comm_op op, km_tensor *t)
     int code = r == KM_CU_OK ? collect(c, op, t) : 0;
     if (r == KM_CU_OK && code == 0) r = KM_CU(event_record, w->done, n->stream);
     if (r == KM_CU_OK && code == 0) return (km_comm_work *)w;
-    if (code) km_fail(ctx, KM_ERR_GPU, "comm: NCCL: %s", api.error_text(code));
-    else km_cuda_fail(n->lane, r, "talking to other ranks");
+    if (code)
+        km_fail(ctx, KM_ERR_GPU, "comm: NCCL: %s", api.error_text(code));
+    else
+        km_cuda_fail(n->lane, r, "talking to other ranks");
     w->next = n->unused;
     n->unused = w;
     return NULL;

@@ -6,14 +6,14 @@
 #include "comm/mpi.h"
 
 typedef struct staged {
-    km_mpi_job job;              /* first: a ticket is a pointer to it */
-    km_tensor t;                 /* what it is about; its storage is held */
-    km_lane *lane;               /* of a GPU; NULL for host memory */
-    void *stage;                 /* pinned */
+    km_mpi_job job; /* first: a ticket is a pointer to it */
+    km_tensor t;    /* what it is about; its storage is held */
+    km_lane *lane;  /* of a GPU; NULL for host memory */
+    void *stage;    /* pinned */
     size_t room;
-    km_cu_event ready;           /* the copy out is done, later the copy back */
-    bool returning;              /* a copy back was queued from this stage */
-    struct staged *next;         /* among those not in use */
+    km_cu_event ready;   /* the copy out is done, later the copy back */
+    bool returning;      /* a copy back was queued from this stage */
+    struct staged *next; /* among those not in use */
 } staged;
 
 /* ---- Tickets, kept for reuse with their pinned memory ---- */
@@ -118,8 +118,12 @@ static km_comm_work *start(km_ctx *ctx, km_comm *c, km_comm_op op, km_tensor *t)
     staged *s = take(ctx, c, lane, bytes ? bytes : 1);
     if (!s) return NULL;
     s->t = *t;
-    s->job = (km_mpi_job){.op = op, .data = lane ? s->stage : km_tensor_ptr(t), .count = count,
-                          .dtype = t->dtype, .before = lane ? wait_for_copy : NULL, .user = s};
+    s->job = (km_mpi_job){.op = op,
+                          .data = lane ? s->stage : km_tensor_ptr(t),
+                          .count = count,
+                          .dtype = t->dtype,
+                          .before = lane ? wait_for_copy : NULL,
+                          .user = s};
     if (lane && copy_out(c, s) != KM_OK) {
         put_back(c, s);
         return NULL;
@@ -140,8 +144,8 @@ static km_status wait(km_ctx *ctx, km_comm *c, km_comm_work *w) {
 }
 
 static km_status run(km_ctx *ctx, km_comm *c, km_comm_op op, km_tensor *t) {
-    km_mpi_job job = {.op = op, .data = km_tensor_ptr(t), .count = km_shape_count(t->shape),
-                      .dtype = t->dtype};
+    km_mpi_job job = {
+        .op = op, .data = km_tensor_ptr(t), .count = km_shape_count(t->shape), .dtype = t->dtype};
     km_error err = {0};
     if (km_mpi_run(c->mpi, &job, &err) != KM_OK) km_fail(ctx, err.code, "%s", err.text);
     return km_ctx_status(ctx);

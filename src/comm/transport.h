@@ -17,8 +17,8 @@ struct km_comm {
     const km_transport *transport;
     int rank, size;
     km_ctx *ctx;
-    struct km_mpi *mpi;      /* host memory and start-up; NULL with one rank */
-    void *impl;              /* the transport's own */
+    struct km_mpi *mpi; /* host memory and start-up; NULL with one rank */
+    void *impl;         /* the transport's own */
 };
 
 #endif

@@ -21,7 +21,8 @@ km_status km_put_source(km_writer *w, const km_source *s, km_piece *piece, km_er
     char text[KM_SHOWN];
     if (s->data || s->bytes == 0) {
         km_status status = km_writer_put(w, s->data, s->bytes);
-        return status == KM_OK ? km_guard_check_at(s->data, err) : status; /* may be a mapped file */
+        return status == KM_OK ? km_guard_check_at(s->data, err)
+                               : status; /* may be a mapped file */
     }
     size_t most = piece->size - piece->size % s->unit;
     for (size_t at = 0; at < s->bytes;) {

@@ -20,8 +20,8 @@ km_status km_piece_open(km_piece *p, size_t most, const char *path, km_error *er
 void km_piece_close(km_piece *p);
 
 typedef struct km_source { /* a tensor's bytes */
-    const char *name; /* for messages */
-    const void *data; /* NULL: fill is called */
+    const char *name;      /* for messages */
+    const void *data;      /* NULL: fill is called */
     km_fill_fn fill;
     void *user;
     size_t bytes, unit; /* in all, and of one element or block */

@@ -55,9 +55,9 @@ typedef struct km_ggml_info {
     km_dtype dtype;   /* KM_DTYPE_COUNT: Kermes cannot compute with it */
 } km_ggml_info;
 
-const km_ggml_info *km_ggml_info_of(uint32_t type);         /* NULL: no such type */
-const km_ggml_info *km_ggml_info_named(const char *name);   /* by "q4_k" or "Q4_K"; NULL: none */
-bool km_ggml_of_dtype(km_dtype dtype, km_ggml_type *type);  /* false: GGUF cannot hold it */
+const km_ggml_info *km_ggml_info_of(uint32_t type);        /* NULL: no such type */
+const km_ggml_info *km_ggml_info_named(const char *name);  /* by "q4_k" or "Q4_K"; NULL: none */
+bool km_ggml_of_dtype(km_dtype dtype, km_ggml_type *type); /* false: GGUF cannot hold it */
 
 /* The bytes of a tensor of that shape; false when its rows are no whole blocks or on overflow. */
 bool km_ggml_bytes(const km_ggml_info *info, km_shape shape, size_t *bytes);

@@ -16,20 +16,20 @@
 /* ---- Metadata ---- */
 
 typedef enum km_gguf_type { /* numbered as in the file */
-    KM_GGUF_U8,
-    KM_GGUF_I8,
-    KM_GGUF_U16,
-    KM_GGUF_I16,
-    KM_GGUF_U32,
-    KM_GGUF_I32,
-    KM_GGUF_F32,
-    KM_GGUF_BOOL,
-    KM_GGUF_STRING,
-    KM_GGUF_ARRAY,
-    KM_GGUF_U64,
-    KM_GGUF_I64,
-    KM_GGUF_F64,
-    KM_GGUF_TYPE_COUNT
+                            KM_GGUF_U8,
+                            KM_GGUF_I8,
+                            KM_GGUF_U16,
+                            KM_GGUF_I16,
+                            KM_GGUF_U32,
+                            KM_GGUF_I32,
+                            KM_GGUF_F32,
+                            KM_GGUF_BOOL,
+                            KM_GGUF_STRING,
+                            KM_GGUF_ARRAY,
+                            KM_GGUF_U64,
+                            KM_GGUF_I64,
+                            KM_GGUF_F64,
+                            KM_GGUF_TYPE_COUNT
 } km_gguf_type;
 
 typedef struct km_gguf_array {
@@ -42,9 +42,9 @@ typedef struct km_gguf_array {
 typedef struct km_gguf_value {
     km_gguf_type type;
     union {
-        uint64_t u;    /* U8 U16 U32 U64 */
-        int64_t i;     /* I8 I16 I32 I64 */
-        double f;      /* F32 F64 */
+        uint64_t u; /* U8 U16 U32 U64 */
+        int64_t i;  /* I8 I16 I32 I64 */
+        double f;   /* F32 F64 */
         bool b;
         struct {
             const char *data; /* any bytes; NUL-terminated only when not in an array */
@@ -75,7 +75,7 @@ typedef struct km_gguf_tensor {
     km_shape shape;           /* row-major, at most 4 dimensions */
     const void *data;         /* in the mapping; NULL when bytes is 0 */
     size_t bytes;
-    int file;                 /* which of the split's files it lies in */
+    int file; /* which of the split's files it lies in */
 } km_gguf_tensor;
 
 /* Opens a GGUF file; of a split model the first, whose others must lie beside it. NULL with the

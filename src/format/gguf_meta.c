@@ -90,9 +90,7 @@ static bool number(const uint8_t *p, km_gguf_value *v, const char **why) {
     size_t size = types[v->type].size;
     switch (v->type) {
     case KM_GGUF_F32:
-    case KM_GGUF_F64:
-        v->f = real_of(p, size);
-        return true;
+    case KM_GGUF_F64: v->f = real_of(p, size); return true;
     case KM_GGUF_I8:
     case KM_GGUF_I16:
     case KM_GGUF_I32:
@@ -105,9 +103,7 @@ static bool number(const uint8_t *p, km_gguf_value *v, const char **why) {
         *why = "is a bool that is neither 0 nor 1";
         v->b = p[0] == 1;
         return p[0] <= 1;
-    default:
-        v->u = little(p, size);
-        return true;
+    default: v->u = little(p, size); return true;
     }
 }
 
@@ -198,17 +194,12 @@ km_status km_gguf_int(const km_gguf *g, const char *key, int64_t lo, int64_t hi,
     case KM_GGUF_U8:
     case KM_GGUF_U16:
     case KM_GGUF_U32:
-    case KM_GGUF_U64:
-        n = v->u > INT64_MAX ? INT64_MAX : (int64_t)v->u;
-        break;
+    case KM_GGUF_U64: n = v->u > INT64_MAX ? INT64_MAX : (int64_t)v->u; break;
     case KM_GGUF_I8:
     case KM_GGUF_I16:
     case KM_GGUF_I32:
-    case KM_GGUF_I64:
-        n = v->i;
-        break;
-    default:
-        return wrong_type(g, key, "a whole number", v, err);
+    case KM_GGUF_I64: n = v->i; break;
+    default: return wrong_type(g, key, "a whole number", v, err);
     }
     if (n < lo || n > hi)
         return km_error_set(err, KM_ERR_FORMAT, "'%s': %s is %lld, not between %lld and %lld",

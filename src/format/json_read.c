@@ -34,20 +34,14 @@ json_t *km_json_load(const char *path, km_error *err) {
 
 static const char *type_name(const json_t *v) {
     switch (json_typeof(v)) {
-    case JSON_OBJECT:
-        return "an object";
-    case JSON_ARRAY:
-        return "an array";
-    case JSON_STRING:
-        return "a string";
+    case JSON_OBJECT: return "an object";
+    case JSON_ARRAY: return "an array";
+    case JSON_STRING: return "a string";
     case JSON_INTEGER:
-    case JSON_REAL:
-        return "a number";
+    case JSON_REAL: return "a number";
     case JSON_TRUE:
-    case JSON_FALSE:
-        return "true or false";
-    case JSON_NULL:
-        break;
+    case JSON_FALSE: return "true or false";
+    case JSON_NULL: break;
     }
     return "null";
 }

@@ -7,11 +7,11 @@
 #include <stdint.h>
 
 typedef struct km_row_layout {
-    km_dtype dtype;    /* of the elements: F32 F16 BF16 F64 I32 I64 U8 I8 */
-    bool is_unsigned;  /* I32, I64 and words without a sign */
-    bool words;        /* whole numbers of 16 bits, for which there is no dtype: it says F16, as large */
-    bool swapped;      /* elements are big-endian */
-    bool columns;      /* column after column, not row after row */
+    km_dtype dtype;   /* of the elements: F32 F16 BF16 F64 I32 I64 U8 I8 */
+    bool is_unsigned; /* I32, I64 and words without a sign */
+    bool words;   /* whole numbers of 16 bits, for which there is no dtype: it says F16, as large */
+    bool swapped; /* elements are big-endian */
+    bool columns; /* column after column, not row after row */
     int64_t rows, dim; /* elements beyond the first axis count as one row */
     uint64_t offset;   /* of the first row */
     uint64_t prefix;   /* bytes in front of each row, which repeat `dim` as i32 */

@@ -16,13 +16,13 @@ typedef struct km_safetensors km_safetensors;
 
 typedef struct km_st_tensor {
     const char *name;
-    const char *type;  /* as the file says it: "BF16", "F8_E4M3" */
-    km_dtype dtype;    /* KM_DTYPE_COUNT when Kermes has no such dtype */
+    const char *type; /* as the file says it: "BF16", "F8_E4M3" */
+    km_dtype dtype;   /* KM_DTYPE_COUNT when Kermes has no such dtype */
     km_shape shape;
-    const void *data;  /* little-endian, row-major, in the mapping; NULL when bytes is 0 */
+    const void *data; /* little-endian, row-major, in the mapping; NULL when bytes is 0 */
     size_t bytes;
-    bool aligned;      /* data may be read through a pointer to its type; else copy it first */
-    int file;          /* which file of km_safetensors_file it lies in */
+    bool aligned; /* data may be read through a pointer to its type; else copy it first */
+    int file;     /* which file of km_safetensors_file it lies in */
 } km_st_tensor;
 
 /* A .safetensors file, a model.safetensors.index.json with its files beside it, or a folder that
@@ -51,8 +51,8 @@ typedef struct km_st_item {
     const char *name;
     km_dtype dtype;
     km_shape shape;
-    const void *data;  /* the bytes, or NULL: fill is called */
-    km_fill_fn fill;   /* format/fill.h */
+    const void *data; /* the bytes, or NULL: fill is called */
+    km_fill_fn fill;  /* format/fill.h */
     void *user;
 } km_st_item;
 

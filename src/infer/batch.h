@@ -25,7 +25,7 @@ km_batch_options km_batch_defaults(void);
 
 /* The model must outlive it. NULL with *err set. */
 km_batch *km_batch_new(km_ctx *ctx, km_model *m, const km_batch_options *o, km_error *err);
-void km_batch_free(km_batch *b);                  /* NULL is fine */
+void km_batch_free(km_batch *b); /* NULL is fine */
 const km_batch_options *km_batch_how(const km_batch *b);
 void km_batch_on_progress(km_batch *b, bool (*progress)(void *user, int64_t done, int64_t total),
                           void *user);

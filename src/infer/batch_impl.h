@@ -5,9 +5,9 @@
 #include "infer/follow.h"
 
 typedef struct km_batch_seq {
-    bool used, ready;  /* ready: logits are those after the last token */
-    int32_t *seen;     /* (context): the tokens in the cache */
-    float *logits;     /* (vocab) */
+    bool used, ready; /* ready: logits are those after the last token */
+    int32_t *seen;    /* (context): the tokens in the cache */
+    float *logits;    /* (vocab) */
     /* So many tokens, from the first on, have the keys and values that reading any longer text that
      * begins with them gives: those read by kernels for many rows, and none that was chosen. */
     int64_t settled;
@@ -21,8 +21,8 @@ struct km_batch {
     km_plan *plan;
     km_batch_seq *seq;
     km_lead *lead; /* of ranks that share the model; NULL: it is whole */
-    float *rows; /* (km_plan_rows, vocab) where a step has more than one row */
-    bool alone;  /* kernels for many rows treat each by itself, however many there are */
+    float *rows;   /* (km_plan_rows, vocab) where a step has more than one row */
+    bool alone;    /* kernels for many rows treat each by itself, however many there are */
 };
 
 #endif

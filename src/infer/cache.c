@@ -16,22 +16,22 @@ typedef struct sequence {
 typedef struct stock {
     km_ctx *ctx;
     int first, last;
-    km_tensor *table;        /* kept, on the device */
-    bool changed;            /* it is out of date */
+    km_tensor *table; /* kept, on the device */
+    bool changed;     /* it is out of date */
 } stock;
 
 struct km_cache {
-    km_ctx *ctx;             /* the first part's, which gets all errors */
+    km_ctx *ctx; /* the first part's, which gets all errors */
     stock part[KM_MAX_PARTS];
     int n_parts;
     int layers;
-    int64_t window;          /* that all layers have; 0: some see everything */
+    int64_t window; /* that all layers have; 0: some see everything */
     int64_t n_seq, max_pages, n_pages;
-    km_nn_kv *kv;            /* one a layer */
-    int32_t *host;           /* (n_seq, max_pages); -1: none */
+    km_nn_kv *kv;  /* one a layer */
+    int32_t *host; /* (n_seq, max_pages); -1: none */
     sequence *seq;
-    int32_t *users;          /* of each page */
-    int32_t *unused;         /* a stack of pages */
+    int32_t *users;  /* of each page */
+    int32_t *unused; /* a stack of pages */
     int64_t n_unused;
 };
 
@@ -92,8 +92,8 @@ static void reserve_part(km_cache *c, const km_model *m, km_dtype dtype, km_shap
         c->kv[i].k = km_keep(ctx, km_tensor_new(ctx, lane, "cache", dtype, s));
         c->kv[i].v = km_keep(ctx, km_tensor_new(ctx, lane, "cache", dtype, s));
     }
-    p->table = km_keep(ctx, km_tensor_new(ctx, lane, "cache", KM_I32,
-                                          KM_SHAPE(c->n_seq, c->max_pages)));
+    p->table =
+        km_keep(ctx, km_tensor_new(ctx, lane, "cache", KM_I32, KM_SHAPE(c->n_seq, c->max_pages)));
     km_expect_bytes(ctx, 0);
     km_scope_end(ctx, NULL);
     note_error(c, ctx);
@@ -257,7 +257,8 @@ km_status km_cache_reserve(km_cache *c, int s, int64_t n, km_error *err) {
         table[partial] = own;
     }
     for (; q->pages < pages; q->pages++)
-        if (!take(c, &table[q->pages])) return full(c, err); /* what was taken stays for next time */
+        if (!take(c, &table[q->pages]))
+            return full(c, err); /* what was taken stays for next time */
     return KM_OK;
 }
 
@@ -292,9 +293,8 @@ bool km_cache_cut(km_cache *c, int s, int64_t length) {
 km_status km_cache_place(km_cache *c, int part, km_tensor *rows, int64_t last,
                          km_model_place *out) {
     stock *p = &c->part[part];
-    if (p->changed &&
-        km_write(p->ctx, p->table, c->host,
-                 sizeof *c->host * (size_t)(c->n_seq * c->max_pages)) != KM_OK)
+    if (p->changed && km_write(p->ctx, p->table, c->host,
+                               sizeof *c->host * (size_t)(c->n_seq * c->max_pages)) != KM_OK)
         return note_error(c, p->ctx);
     p->changed = false;
     *out = (km_model_place){.kv = c->kv, .at = {.rows = rows, .table = p->table, .last = last}};

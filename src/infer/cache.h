@@ -46,6 +46,7 @@ bool km_cache_has_page(const km_cache *c, int sequence, int64_t i);
 km_status km_cache_page_read(km_cache *c, int sequence, int64_t i, int pool, void *to);
 km_status km_cache_page_write(km_cache *c, int sequence, int64_t i, int pool, const void *from);
 /* Pages for `length` tokens of an empty sequence but for the first `absent` ones, all of them in. */
-km_status km_cache_restore(km_cache *c, int sequence, int64_t length, int64_t absent, km_error *err);
+km_status km_cache_restore(km_cache *c, int sequence, int64_t length, int64_t absent,
+                           km_error *err);
 
 #endif

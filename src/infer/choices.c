@@ -21,8 +21,8 @@ km_status km_choices_begin(km_choices *c, int64_t vocab, km_error *err) {
     c->weight = km_alloc(n * sizeof *c->weight);
     c->in = km_alloc(n * sizeof *c->in);
     c->edge = km_alloc((n + 1) * sizeof *c->edge);
-    if (!c->logits || !c->peak || !c->order || !c->bin || !c->id || !c->x || !c->p ||
-        !c->weight || !c->in || !c->edge)
+    if (!c->logits || !c->peak || !c->order || !c->bin || !c->id || !c->x || !c->p || !c->weight ||
+        !c->in || !c->edge)
         return km_error_set(err, KM_ERR_MEMORY, "sampling: out of memory");
     for (size_t i = (size_t)vocab; i < n; i++) c->logits[i] = -INFINITY;
     return KM_OK;

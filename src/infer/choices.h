@@ -17,14 +17,14 @@ typedef struct km_choice {
 
 typedef struct km_choices {
     int64_t vocab, blocks;
-    float *logits; /* (vocab) to be edited before km_choices_mask */
-    float *peak;   /* (blocks) the largest of each block */
-    float *order;  /* (blocks) for selecting among them */
-    double *bin;   /* (KM_CHOICE_BINS) */
-    float *weight; /* (vocab) of all, where they are wanted */
-    int32_t *in;   /* (vocab) the bin of each of those left */
+    float *logits;   /* (vocab) to be edited before km_choices_mask */
+    float *peak;     /* (blocks) the largest of each block */
+    float *order;    /* (blocks) for selecting among them */
+    double *bin;     /* (KM_CHOICE_BINS) */
+    float *weight;   /* (vocab) of all, where they are wanted */
+    int32_t *in;     /* (vocab) the bin of each of those left */
     km_choice *edge; /* (vocab) those of the bin where a front ends */
-    float top;     /* the largest of all */
+    float top;       /* the largest of all */
     /* those that are left: */
     int32_t *id;
     float *x; /* logits */

@@ -66,9 +66,7 @@ static void on_call(void *user, const km_call *call, double seconds) {
     const km_tensor *x = call->n_in ? call->in[0] : NULL;
     switch (call->op) {
     case KM_OP_LINEAR:
-    case KM_OP_QUANT_LINEAR:
-        see(user, x, call->in[1]);
-        break;
+    case KM_OP_QUANT_LINEAR: see(user, x, call->in[1]); break;
     case KM_OP_LINEARS:
         for (int i = 1; i < call->n_in; i += 2) see(user, x, call->in[i]);
         break;
@@ -76,8 +74,7 @@ static void on_call(void *user, const km_call *call, double seconds) {
         for (int i = 1; i < call->n_in; i++)
             if (call->in[i]) see(user, x, call->in[i]);
         break;
-    default:
-        break;
+    default: break;
     }
 }
 

@@ -182,20 +182,13 @@ static km_status receive(follower *w, frame *f, km_error *err) {
 
 static km_status heed(km_cache *c, const note *t, km_error *err) {
     switch (t->what) {
-    case KM_LEAD_JOIN:
-        return km_cache_join(c, err) == t->sequence ? KM_OK : KM_ERR_STATE;
+    case KM_LEAD_JOIN: return km_cache_join(c, err) == t->sequence ? KM_OK : KM_ERR_STATE;
     case KM_LEAD_FORK:
         return km_cache_fork(c, (int)t->n, err) == t->sequence ? KM_OK : KM_ERR_STATE;
-    case KM_LEAD_LEAVE:
-        km_cache_leave(c, t->sequence);
-        return KM_OK;
-    case KM_LEAD_RESERVE:
-        return km_cache_reserve(c, t->sequence, t->n, err);
-    case KM_LEAD_ADD:
-        km_cache_add(c, t->sequence, t->n);
-        return KM_OK;
-    default:
-        return km_cache_cut(c, t->sequence, t->n) ? KM_OK : KM_ERR_STATE;
+    case KM_LEAD_LEAVE: km_cache_leave(c, t->sequence); return KM_OK;
+    case KM_LEAD_RESERVE: return km_cache_reserve(c, t->sequence, t->n, err);
+    case KM_LEAD_ADD: km_cache_add(c, t->sequence, t->n); return KM_OK;
+    default: return km_cache_cut(c, t->sequence, t->n) ? KM_OK : KM_ERR_STATE;
     }
 }
 

@@ -18,16 +18,12 @@ static double size_of(const char *text) {
     if (end == text || !(v >= 0)) return NAN;
     switch (*end) {
     case 'G':
-    case 'g':
-        return v * 0x1p30;
+    case 'g': return v * 0x1p30;
     case 'M':
-    case 'm':
-        return v * 0x1p20;
+    case 'm': return v * 0x1p20;
     case 'K':
-    case 'k':
-        return v * 0x1p10;
-    default:
-        return *end ? NAN : v;
+    case 'k': return v * 0x1p10;
+    default: return *end ? NAN : v;
     }
 }
 
@@ -321,9 +317,10 @@ void km_memory_tell(const km_memory_plan *p, km_text *t) {
         if (!fits(a)) km_text_add(t, " free");
     }
     if (p->cpu_seconds > 0)
-        km_text_printf(t, "; a turn of %d + %d tokens spends %.2g s on streamed layers, %.2g s on "
-                          "the CPU's", KM_TURN_READ, KM_TURN_SAID, p->streaming_seconds,
-                       p->cpu_seconds);
+        km_text_printf(t,
+                       "; a turn of %d + %d tokens spends %.2g s on streamed layers, %.2g s on "
+                       "the CPU's",
+                       KM_TURN_READ, KM_TURN_SAID, p->streaming_seconds, p->cpu_seconds);
 }
 
 /* ---- A step's bytes ---- */

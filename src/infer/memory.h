@@ -26,9 +26,9 @@ typedef struct km_memory_part {
     char device[24];
     int first, last; /* layers */
     double weights, cache, scratch;
-    int streamed;           /* layers, the first ones, whose weights stay in the host's memory */
+    int streamed;            /* layers, the first ones, whose weights stay in the host's memory */
     double streamed_weights; /* bytes of these; not in weights */
-    double room; /* free bytes; NaN: not counted, as on the CPU */
+    double room;             /* free bytes; NaN: not counted, as on the CPU */
 } km_memory_part;
 
 typedef struct km_memory_plan {

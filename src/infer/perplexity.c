@@ -9,10 +9,10 @@
 #define ROWS 64 /* of logits at a time */
 
 typedef struct job {
-    km_ctx *ctx;      /* of the end */
+    km_ctx *ctx;       /* of the end */
     km_model *m, *end; /* the first part and the last; the same as a rule */
     const km_perplexity_options *o;
-    float *logits; /* (ROWS, vocab) on the host, where somebody wants to see them */
+    float *logits;       /* (ROWS, vocab) on the host, where somebody wants to see them */
     km_session *session; /* with decode */
     double sum;
     km_error *err;
@@ -122,7 +122,8 @@ km_status km_perplexity_of(km_ctx *ctx, km_model *m, const km_ids *ids,
         s = km_error_set(err, KM_ERR_MEMORY, "perplexity: out of memory");
     km_batch_options each = km_batch_defaults();
     each.context = o->context;
-    if (s == KM_OK && o->decode && !(j.session = km_session_open(ctx, m, &each, err))) s = err->code;
+    if (s == KM_OK && o->decode && !(j.session = km_session_open(ctx, m, &each, err)))
+        s = err->code;
     for (int64_t at = 0; at < total && s == KM_OK; at += fresh) {
         int64_t n = total - at < fresh ? total - at : fresh;
         if (o->pieces && out->pieces == o->pieces) break;

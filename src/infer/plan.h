@@ -13,7 +13,7 @@
 static inline int64_t km_prompt_chunk(const km_device *d) {
     return d && !d->host ? KM_PROMPT_CHUNK : KM_PROMPT_CHUNK / 2;
 }
-#define KM_STEP_ROWS 64     /* rows of a step at most, on any device */
+#define KM_STEP_ROWS 64 /* rows of a step at most, on any device */
 
 typedef struct km_plan km_plan;
 

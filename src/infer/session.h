@@ -38,14 +38,14 @@ bool km_session_on_host(const km_session *s);  /* logits are made in the host's 
 const float *km_session_try(km_session *s, const int32_t *ids, int n, km_error *err);
 void km_session_take(km_session *s, const int32_t *ids, int keep);
 /* Called after each chunk of a prompt with how much of it is read; returning false stops there. */
-void km_session_on_progress(km_session *s, bool (*progress)(void *user, int64_t done, int64_t total),
-                            void *user);
+void km_session_on_progress(km_session *s,
+                            bool (*progress)(void *user, int64_t done, int64_t total), void *user);
 /* Of the token after the last one read: (vocab), on the host; NULL before the first. */
 const float *km_session_logits(const km_session *s);
-int64_t km_session_length(const km_session *s);          /* tokens in the context now */
-const int32_t *km_session_tokens(const km_session *s);   /* those */
-int64_t km_session_context(const km_session *s);         /* as many as fit */
-void km_session_reset(km_session *s);                    /* forgets them */
+int64_t km_session_length(const km_session *s);        /* tokens in the context now */
+const int32_t *km_session_tokens(const km_session *s); /* those */
+int64_t km_session_context(const km_session *s);       /* as many as fit */
+void km_session_reset(km_session *s);                  /* forgets them */
 /* How many of these tokens, from the first on, the context holds already at its beginning. */
 int64_t km_session_match(const km_session *s, const int32_t *ids, size_t n);
 /* How many of them need not be read so that what follows is, bit for bit, what follows a reading of

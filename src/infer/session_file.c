@@ -17,12 +17,12 @@ typedef struct header { /* 128 bytes, little-endian */
     uint64_t model;                /* fingerprint */
     int64_t tokens, absent, pools; /* absent: pages at the beginning that were given back */
     int64_t page_bytes, vocab;
-    uint64_t logits;               /* 1: they are there */
+    uint64_t logits; /* 1: they are there */
     uint64_t payload, payload_hash;
     int64_t settled;   /* tokens: km_batch_seq; 0 in files of before */
     uint64_t numerics; /* of what computed them */
     uint64_t unused[2];
-    uint64_t hash;                 /* of all above */
+    uint64_t hash; /* of all above */
 } header;
 
 _Static_assert(sizeof(header) == 128, "the header's size is part of the format");
@@ -51,11 +51,10 @@ static uint64_t fingerprint(km_batch *b) {
     XXH3_state_t *h = XXH3_createState();
     if (!h) return 0;
     XXH3_64bits_reset(h);
-    int64_t sizes[] = {c->arch,     c->layers, c->heads,  c->kv_heads, c->dim,
-                       c->head_dim, c->hidden, c->vocab,  c->window,   c->full_every,
-                       c->rope_dims, c->rope.kind};
-    double rates[] = {c->norm_eps, c->rope_base, c->rope.factor, c->attn_scale, c->attn_softcap,
-                      c->logit_softcap, c->local_rope_base};
+    int64_t sizes[] = {c->arch,   c->layers, c->heads,  c->kv_heads,   c->dim,       c->head_dim,
+                       c->hidden, c->vocab,  c->window, c->full_every, c->rope_dims, c->rope.kind};
+    double rates[] = {c->norm_eps,     c->rope_base,     c->rope.factor,    c->attn_scale,
+                      c->attn_softcap, c->logit_softcap, c->local_rope_base};
     XXH3_64bits_update(h, sizes, sizeof sizes);
     XXH3_64bits_update(h, rates, sizeof rates);
     if (c->rope.magnitude > 0) XXH3_64bits_update(h, &c->rope.magnitude, sizeof c->rope.magnitude);
@@ -127,19 +126,26 @@ static void blank(const km_batch *b, const header *h, int64_t page, char *bytes)
 static km_status each_piece(km_batch *b, int s, const header *h, km_writer *w, XXH3_state_t *hash,
                             char *room) {
     const km_batch_seq *q = &b->seq[s];
-    struct { const void *p; size_t n; } head[] = {{q->seen, (size_t)h->tokens * 4},
-                                                  {q->logits, h->logits ? (size_t)h->vocab * 4 : 0}};
+    struct {
+        const void *p;
+        size_t n;
+    } head[] = {{q->seen, (size_t)h->tokens * 4},
+                {q->logits, h->logits ? (size_t)h->vocab * 4 : 0}};
     for (int i = 0; i < 2; i++) {
-        if (w) km_writer_put(w, head[i].p, head[i].n);
-        else XXH3_64bits_update(hash, head[i].p, head[i].n);
+        if (w)
+            km_writer_put(w, head[i].p, head[i].n);
+        else
+            XXH3_64bits_update(hash, head[i].p, head[i].n);
     }
     for (int64_t page = h->absent; page < pages_of(h->tokens); page++)
         for (int pool = 0; pool < h->pools; pool++) {
             if (km_cache_page_read(b->cache, s, page, pool, room) != KM_OK)
                 return km_ctx_status(b->ctx);
             blank(b, h, page, room);
-            if (w) km_writer_put(w, room, (size_t)h->page_bytes);
-            else XXH3_64bits_update(hash, room, (size_t)h->page_bytes);
+            if (w)
+                km_writer_put(w, room, (size_t)h->page_bytes);
+            else
+                XXH3_64bits_update(hash, room, (size_t)h->page_bytes);
         }
     return KM_OK;
 }

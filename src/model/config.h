@@ -5,15 +5,15 @@
 #include "base/error.h"
 #include <stdbool.h>
 
-typedef enum km_arch { /* arch.h says what each of them has */
-    KM_ARCH_GPT2,      /* learned positions, LayerNorm, GELU */
-    KM_ARCH_LLAMA,     /* rotary positions, RMSNorm, SwiGLU, grouped heads */
-    KM_ARCH_QWEN2,     /* llama with biases of q, k, v */
-    KM_ARCH_QWEN3,     /* llama with norms of q and k */
-    KM_ARCH_GEMMA2,    /* norms before and after, GeGLU, windows in turn, soft caps */
-    KM_ARCH_GEMMA3,    /* norms of q and k in place of soft caps */
-    KM_ARCH_PHI3,      /* llama with joined matrices */
-    KM_ARCH_COUNT
+typedef enum km_arch {                /* arch.h says what each of them has */
+                       KM_ARCH_GPT2,  /* learned positions, LayerNorm, GELU */
+                       KM_ARCH_LLAMA, /* rotary positions, RMSNorm, SwiGLU, grouped heads */
+                       KM_ARCH_QWEN2, /* llama with biases of q, k, v */
+                       KM_ARCH_QWEN3, /* llama with norms of q and k */
+                       KM_ARCH_GEMMA2, /* norms before and after, GeGLU, windows in turn, soft caps */
+                       KM_ARCH_GEMMA3, /* norms of q and k in place of soft caps */
+                       KM_ARCH_PHI3,   /* llama with joined matrices */
+                       KM_ARCH_COUNT
 } km_arch;
 
 /* How rotation is stretched to contexts longer than those trained on. */
@@ -28,10 +28,10 @@ typedef enum km_rope_kind {
 typedef struct km_rope_config {
     km_rope_kind kind;
     double factor;
-    int64_t original;                    /* the context trained on */
-    double low_factor, high_factor;      /* llama3 */
-    double beta_fast, beta_slow;         /* yarn: 32 and 1 */
-    double magnitude;                    /* of rotated q and k; 0: yarn's usual one, else 1 */
+    int64_t original;               /* the context trained on */
+    double low_factor, high_factor; /* llama3 */
+    double beta_fast, beta_slow;    /* yarn: 32 and 1 */
+    double magnitude;               /* of rotated q and k; 0: yarn's usual one, else 1 */
 } km_rope_config;
 
 typedef struct km_config {
@@ -54,9 +54,9 @@ typedef struct km_config {
     int64_t window;         /* a query sees so many keys, itself included; 0: all */
     int full_every;         /* every nth layer has no window; 0: all have it */
     double local_rope_base; /* of layers with a window, which are not stretched; 0: as the others */
-    double dropout;   /* of embeddings and of both residual branches, in training */
-    bool tied;        /* the head is the embedding's table */
-    bool bias;        /* gpt2: biases in linear layers and norms */
+    double dropout;         /* of embeddings and of both residual branches, in training */
+    bool tied;              /* the head is the embedding's table */
+    bool bias;              /* gpt2: biases in linear layers and norms */
 } km_config;
 
 /* "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"; for laptops "tiny", "mini", "small"; the same

@@ -112,9 +112,9 @@ static void read_stretch(reader *in, const char *key, const char *kind, km_confi
         p->low_factor = real(in, "low_freq_factor", 1e-3, 1e6, 1);
         p->high_factor = real(in, "high_freq_factor", 1e-3, 1e6, 4);
         if (in->status == KM_OK && p->high_factor <= p->low_factor)
-            in->status = km_error_set(in->err, KM_ERR_RANGE,
-                                      "'%s': \"high_freq_factor\" must be above low_freq_factor",
-                                      in->shown);
+            in->status =
+                km_error_set(in->err, KM_ERR_RANGE,
+                             "'%s': \"high_freq_factor\" must be above low_freq_factor", in->shown);
     } else if (in->status == KM_OK) {
         in->status =
             km_error_set(in->err, KM_ERR_UNSUPPORTED, "'%s': \"%s\" of type '%s' is not supported",
@@ -271,9 +271,8 @@ static json_t *gpt2_json(const km_config *c) {
 
 /* "rope_scaling", as read_stretch reads it. */
 static json_t *stretch_json(const km_config *c) {
-    static const char *const kinds[] = {[KM_ROPE_LINEAR] = "linear",
-                                        [KM_ROPE_YARN] = "yarn",
-                                        [KM_ROPE_LLAMA3] = "llama3"};
+    static const char *const kinds[] = {
+        [KM_ROPE_LINEAR] = "linear", [KM_ROPE_YARN] = "yarn", [KM_ROPE_LLAMA3] = "llama3"};
     const km_rope_config *p = &c->rope;
     json_t *o = json_pack("{s:s}", "rope_type", kinds[p->kind]);
     put_real(o, "factor", p->factor);

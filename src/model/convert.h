@@ -28,8 +28,8 @@ typedef struct km_converted {
     bool from_gguf, to_gguf;
     int tensors;
     uint64_t parameters, bytes; /* of tensors written */
-    int64_t tokens;        /* of the tokenizer that was written; 0: none */
-    int unweighed;         /* matrices that the importance matrix does not know */
+    int64_t tokens;             /* of the tokenizer that was written; 0: none */
+    int unweighed;              /* matrices that the importance matrix does not know */
 } km_converted;
 
 /* A failure leaves a GGUF target as it was; a folder may hold some of the new files. */

@@ -10,14 +10,14 @@
 typedef enum km_store { KM_STORE_HF, KM_STORE_GGUF } km_store;
 
 typedef struct km_layout_row {
-    char name[144];  /* Hugging Face: "transformer.h.0.attn.c_attn.weight" */
-    char gguf[96];   /* "blk.0.attn_qkv.weight" */
-    km_shape shape;  /* as computed with: a matrix is (out, in) */
-    bool conv1d;     /* Hugging Face stores it as (in, out) */
-    int rope_heads;  /* > 0: GGUF stores the rows of a head with rotated pairs side by side, where
+    char name[144]; /* Hugging Face: "transformer.h.0.attn.c_attn.weight" */
+    char gguf[96];  /* "blk.0.attn_qkv.weight" */
+    km_shape shape; /* as computed with: a matrix is (out, in) */
+    bool conv1d;    /* Hugging Face stores it as (in, out) */
+    int rope_heads; /* > 0: GGUF stores the rows of a head with rotated pairs side by side, where
                       * Hugging Face has them half a head apart */
-    bool full;       /* GGUF keeps it in f32: norms, biases, positions */
-    bool bias;       /* may be missing where the config has no biases: zeros then */
+    bool full;      /* GGUF keeps it in f32: norms, biases, positions */
+    bool bias;      /* may be missing where the config has no biases: zeros then */
 } km_layout_row;
 
 typedef struct km_layout {

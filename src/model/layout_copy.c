@@ -18,12 +18,8 @@ typedef struct job {
 static float load(km_dtype d, const uint8_t *p) {
     uint16_t h;
     switch (d) {
-    case KM_F16:
-        memcpy(&h, p, 2);
-        return km_f16_to_f32(h);
-    case KM_BF16:
-        memcpy(&h, p, 2);
-        return km_bf16_to_f32(h);
+    case KM_F16: memcpy(&h, p, 2); return km_f16_to_f32(h);
+    case KM_BF16: memcpy(&h, p, 2); return km_bf16_to_f32(h);
     case KM_F64: {
         double v;
         memcpy(&v, p, 8);

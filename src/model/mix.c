@@ -85,26 +85,17 @@ static km_dtype of_values(int mix, km_dtype base, const km_mix_model *m, int lay
 static km_dtype of_down(int mix, km_dtype base, const km_mix_model *m, int layer) {
     bool first = layer < m->layers / 8;
     switch (mix) {
-    case Q2_K:
-        return KM_Q3_K;
-    case Q3_K_M:
-        return layer < m->layers / 16 ? KM_Q5_K : KM_Q4_K;
-    case Q3_K_L:
-        return KM_Q5_K;
+    case Q2_K: return KM_Q3_K;
+    case Q3_K_M: return layer < m->layers / 16 ? KM_Q5_K : KM_Q4_K;
+    case Q3_K_L: return KM_Q5_K;
     case Q4_K_M:
-    case Q5_K_M:
-        return deserves_more(layer, m->layers) ? KM_Q6_K : base;
-    case Q4_K_S:
-        return first ? KM_Q5_K : base;
+    case Q5_K_M: return deserves_more(layer, m->layers) ? KM_Q6_K : base;
+    case Q4_K_S: return first ? KM_Q5_K : base;
     case IQ4_NL:
-    case IQ4_XS:
-        return first && !m->importance ? KM_Q5_K : base;
-    case Q4_0:
-        return first && m->importance ? KM_Q4_1 : base;
-    case Q5_0:
-        return first && m->importance ? KM_Q5_1 : base;
-    default:
-        return base;
+    case IQ4_XS: return first && !m->importance ? KM_Q5_K : base;
+    case Q4_0: return first && m->importance ? KM_Q4_1 : base;
+    case Q5_0: return first && m->importance ? KM_Q5_1 : base;
+    default: return base;
     }
 }
 
@@ -116,24 +107,13 @@ static km_dtype of_projection(int mix, km_dtype base) {
 static km_dtype that_fits(km_dtype d, int64_t in) {
     if (in % km_dtype_block(d) == 0) return d;
     switch (d) {
-    case KM_IQ4_XS:
-        d = KM_IQ4_NL;
-        break;
+    case KM_IQ4_XS: d = KM_IQ4_NL; break;
     case KM_Q2_K:
-    case KM_Q3_K:
-        d = KM_Q4_0;
-        break;
-    case KM_Q4_K:
-        d = KM_Q5_0;
-        break;
-    case KM_Q5_K:
-        d = KM_Q5_1;
-        break;
-    case KM_Q6_K:
-        d = KM_Q8_0;
-        break;
-    default:
-        break;
+    case KM_Q3_K: d = KM_Q4_0; break;
+    case KM_Q4_K: d = KM_Q5_0; break;
+    case KM_Q5_K: d = KM_Q5_1; break;
+    case KM_Q6_K: d = KM_Q8_0; break;
+    default: break;
     }
     return in % km_dtype_block(d) == 0 ? d : KM_F16;
 }

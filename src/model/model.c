@@ -100,8 +100,8 @@ static km_tensor *run(km_ctx *ctx, km_model *m, km_tensor *ids, const km_model_p
                         : km_nn_block_forward(ctx, b, delta, &x, NULL, NULL, dropout);
         only(ctx, mark, delta, x); /* the block's inputs go, where the tape has no use for them */
     }
-    km_tensor *h = m->last < c->layers ? km_add(ctx, x, delta)
-                                       : km_nn_norm_add(ctx, &m->norm, delta, &x);
+    km_tensor *h =
+        m->last < c->layers ? km_add(ctx, x, delta) : km_nn_norm_add(ctx, &m->norm, delta, &x);
     only(ctx, mark, h, NULL);
     return km_failed(ctx) ? NULL : h;
 }
@@ -123,8 +123,8 @@ static km_tensor *logits_of_ranks(km_ctx *ctx, const km_model *m, km_tensor *hid
     if (km_failed(ctx)) return NULL;
     km_shape s = y->shape;
     int64_t rows = km_shape_count(s) / own->tokens, part = own->token_part;
-    km_tensor *all = km_tensor_new(ctx, ctx->lanes[0], "logits", y->dtype,
-                                   KM_SHAPE(own->ranks, rows, part));
+    km_tensor *all =
+        km_tensor_new(ctx, ctx->lanes[0], "logits", y->dtype, KM_SHAPE(own->ranks, rows, part));
     km_tensor *here = km_narrow(ctx, km_select(ctx, all, 0, own->rank), 1, 0, own->tokens);
     km_assign(ctx, here, km_reshape(ctx, y, KM_SHAPE(rows, own->tokens)));
     if (km_failed(ctx) || km_comm_run(ctx, m->comm, KM_COMM_ALL_GATHER, all) != KM_OK) return NULL;

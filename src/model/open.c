@@ -143,7 +143,8 @@ static const float *divisors(const km_gguf *g, const km_config *c) {
     const km_gguf_tensor *t = km_gguf_find(g, "rope_freqs.weight");
     const km_gguf_tensor *near = km_gguf_find(g, "rope_factors_short.weight");
     const km_gguf_tensor *far = km_gguf_find(g, "rope_factors_long.weight");
-    if (!t) t = near && far && c->context <= c->rope.original && near->bytes == far->bytes ? near : far;
+    if (!t)
+        t = near && far && c->context <= c->rope.original && near->bytes == far->bytes ? near : far;
     return t && (uintptr_t)t->data % sizeof(float) == 0 ? t->data : NULL;
 }
 

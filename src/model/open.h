@@ -6,8 +6,8 @@
 #include "model/parts.h"
 
 typedef struct km_open_options {
-    int64_t context; /* at most so many tokens; 0: as many as the model was made for */
-    km_dtype dtype;  /* of a folder's model, as for km_model_load; of GGUF's, f32 */
+    int64_t context;            /* at most so many tokens; 0: as many as the model was made for */
+    km_dtype dtype;             /* of a folder's model, as for km_model_load; of GGUF's, f32 */
     const km_open_split *split; /* over several devices, GGUF's only; NULL: the context's */
     km_comm *comm; /* ranks that hold it together, each its share (share.h), GGUF's only; NULL or
                     * one rank: all of it. All ranks open it, and it outlives the model. */

@@ -143,8 +143,8 @@ km_model *km_model_parts(km_ctx *ctx, const km_config *c, km_dtype dtype,
                          c->layers);
         else if (!own)
             km_error_set(err, KM_ERR_DEVICE, "%s", km_last_error());
-        km_model *m = own && !wrong ? one_part(own, c, dtype, &part, split->streamed[i], err)
-                                    : NULL;
+        km_model *m =
+            own && !wrong ? one_part(own, c, dtype, &part, split->streamed[i], err) : NULL;
         if (!m) {
             if (own != ctx) km_ctx_free(own);
             km_model_free(whole);

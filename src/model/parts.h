@@ -12,7 +12,8 @@ typedef struct km_open_split {
     char device[KM_MAX_PARTS][24];
     int layers[KM_MAX_PARTS];
     int n; /* 0 or 1: all layers, on the context's own device */
-    int streamed[KM_MAX_PARTS]; /* the matrices of so many of its layers, the first ones, stay in the
+    int streamed
+        [KM_MAX_PARTS]; /* the matrices of so many of its layers, the first ones, stay in the
                                  * host's memory and are brought over as they are used */
 } km_open_split;
 

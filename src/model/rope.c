@@ -27,8 +27,7 @@ static double llama3(const km_config *c, double dims, int i) {
     double wave = TURN * pow(c->rope_base, 2.0 * i / dims), whole = (double)c->rope.original;
     if (wave < whole / c->rope.high_factor) return 1;
     if (wave > whole / c->rope.low_factor) return c->rope.factor;
-    double share =
-        (whole / wave - c->rope.low_factor) / (c->rope.high_factor - c->rope.low_factor);
+    double share = (whole / wave - c->rope.low_factor) / (c->rope.high_factor - c->rope.low_factor);
     return blend(c->rope.factor, share);
 }
 

@@ -8,11 +8,11 @@
 #include "model/config.h"
 
 typedef struct km_share {
-    int rank, ranks;               /* ranks 0: the model is whole */
-    int kv_first, kv_heads;        /* with heads / kv_heads query heads each */
-    int64_t hidden_first, hidden;  /* columns of the MLP */
-    int64_t token_first, tokens;   /* rows of the head */
-    int64_t token_part;            /* of every rank but the last, which may have fewer */
+    int rank, ranks;              /* ranks 0: the model is whole */
+    int kv_first, kv_heads;       /* with heads / kv_heads query heads each */
+    int64_t hidden_first, hidden; /* columns of the MLP */
+    int64_t token_first, tokens;  /* rows of the head */
+    int64_t token_part;           /* of every rank but the last, which may have fewer */
 } km_share;
 
 /* The configuration of a rank's model. */

@@ -133,24 +133,12 @@ static void set_scales(km_dtype d, uint8_t *b, float sd) {
     const float iq4 = 67.4f; /* the spread of iq4_nl's 16 values */
     float s;
     switch (d) {
-    case KM_Q4_0:
-        put_signed(b, sd / spread(16));
-        break;
-    case KM_Q5_0:
-        put_signed(b, sd / spread(32));
-        break;
-    case KM_Q4_1:
-        put_f16(b, sd / spread(16)), put_f16(b + 2, -7.5f * sd / spread(16));
-        break;
-    case KM_Q5_1:
-        put_f16(b, sd / spread(32)), put_f16(b + 2, -15.5f * sd / spread(32));
-        break;
-    case KM_Q8_0:
-        put_f16(b, sd / spread(256));
-        break;
-    case KM_IQ4_NL:
-        put_signed(b, sd / iq4);
-        break;
+    case KM_Q4_0: put_signed(b, sd / spread(16)); break;
+    case KM_Q5_0: put_signed(b, sd / spread(32)); break;
+    case KM_Q4_1: put_f16(b, sd / spread(16)), put_f16(b + 2, -7.5f * sd / spread(16)); break;
+    case KM_Q5_1: put_f16(b, sd / spread(32)), put_f16(b + 2, -15.5f * sd / spread(32)); break;
+    case KM_Q8_0: put_f16(b, sd / spread(256)); break;
+    case KM_IQ4_NL: put_signed(b, sd / iq4); break;
     case KM_MXFP4: { /* the power of two under which values of +-0 .. 6 have that spread */
         int e = (int)lrintf(log2f(sd / 2.93f)) + 127;
         b[0] = (uint8_t)(e < 1 ? 1 : e > 254 ? 254 : e);
@@ -185,8 +173,7 @@ static void set_scales(km_dtype d, uint8_t *b, float sd) {
         for (int j = 4; j < 8; j++) b[j] = 0;
         put_f16(b, sd / (16 * iq4));
         break;
-    default:
-        break;
+    default: break;
     }
 }
 

@@ -66,8 +66,8 @@ static km_tensor *hide(km_ctx *ctx, km_tensor *s, int64_t tq, int64_t tk, int64_
     km_tensor *key = km_arange(ctx, KM_I32, tk, 0, 1);
     if (tq > 1) s = km_masked_fill(ctx, s, km_gt(ctx, key, query), -INFINITY);
     if (window <= 0 || tk <= window) return s;
-    km_tensor *edge = km_unsqueeze(
-        ctx, km_arange(ctx, KM_I32, tq, (double)(tk - tq - window), 1), 1); /* query - window */
+    km_tensor *edge = km_unsqueeze(ctx, km_arange(ctx, KM_I32, tq, (double)(tk - tq - window), 1),
+                                   1); /* query - window */
     return km_masked_fill(ctx, s, km_le(ctx, key, edge), -INFINITY);
 }
 

@@ -32,16 +32,11 @@ km_nn_linear km_nn_linear_new(const km_nn *nn, int64_t in, int64_t out, bool bia
 
 static km_tensor *activate(km_ctx *ctx, km_tensor *x, km_act act) {
     switch (act) {
-    case KM_ACT_RELU:
-        return km_relu(ctx, x);
-    case KM_ACT_GELU:
-        return km_gelu(ctx, x);
-    case KM_ACT_GELU_ERF:
-        return km_gelu_erf(ctx, x);
-    case KM_ACT_SILU:
-        return km_silu(ctx, x);
-    default:
-        return x;
+    case KM_ACT_RELU: return km_relu(ctx, x);
+    case KM_ACT_GELU: return km_gelu(ctx, x);
+    case KM_ACT_GELU_ERF: return km_gelu_erf(ctx, x);
+    case KM_ACT_SILU: return km_silu(ctx, x);
+    default: return x;
     }
 }
 

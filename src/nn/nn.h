@@ -91,8 +91,8 @@ typedef struct km_nn_attention {
     km_nn_linear proj;
     int heads, kv_heads;
     int64_t head_dim;
-    double rope_base;           /* 0: no rotation */
-    int rope_dims;              /* of a head that are rotated; 0: all */
+    double rope_base; /* 0: no rotation */
+    int rope_dims;    /* of a head that are rotated; 0: all */
     km_rope_pairs pairs;
     km_tensor *rope_divisors;   /* kept f32 (dims / 2): frequencies are divided by them; or NULL */
     double rope_magnitude;      /* rotated elements are multiplied by it; 0: 1 */

@@ -10,8 +10,13 @@
 #include <string.h>
 
 km_optim_settings km_optim_defaults(void) {
-    return (km_optim_settings){.kind = KM_OPTIM_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8,
-                               .momentum = 0.9, .weight_decay = 0.1, .max_norm = 1};
+    return (km_optim_settings){.kind = KM_OPTIM_ADAMW,
+                               .beta1 = 0.9,
+                               .beta2 = 0.95,
+                               .eps = 1e-8,
+                               .momentum = 0.9,
+                               .weight_decay = 0.1,
+                               .max_norm = 1};
 }
 
 /* ---- Making one ---- */
@@ -43,8 +48,12 @@ bool km_optimizer_has(const km_optimizer *o, int i, int kind) {
 }
 
 km_tensor km_flat_view(const km_tensor *t, int64_t first, int64_t count) {
-    return (km_tensor){.ctx = t->ctx, .storage = t->storage, .dtype = t->dtype,
-                       .shape = KM_SHAPE(count), .stride = {1}, .offset = t->offset + first};
+    return (km_tensor){.ctx = t->ctx,
+                       .storage = t->storage,
+                       .dtype = t->dtype,
+                       .shape = KM_SHAPE(count),
+                       .stride = {1},
+                       .offset = t->offset + first};
 }
 
 /* Those that are not frozen, grouped by dtype so that each group is one launch. */
@@ -80,8 +89,10 @@ static km_status cut_pieces(km_ctx *ctx, km_optimizer *o) {
     for (int i = 0; i < most; i++) {
         km_piece *p = &o->piece[o->n_pieces];
         p->param = i;
-        if (o->reducer) p->param = km_reducer_piece(o->reducer, i, &p->first, &p->count);
-        else p->count = km_shape_count(o->param[i]->t->shape);
+        if (o->reducer)
+            p->param = km_reducer_piece(o->reducer, i, &p->first, &p->count);
+        else
+            p->count = km_shape_count(o->param[i]->t->shape);
         if (p->count > 0) o->n_pieces++;
     }
     return KM_OK;
@@ -177,8 +188,8 @@ km_status km_optimizer_set(km_ctx *ctx, km_optimizer *o, double lr, int accumula
         return km_fail(ctx, KM_ERR_RANGE, "optimizer: learning rate %g, %d backward passes", lr,
                        accumulate);
     int ranks = km_comm_size(o->how.comm);
-    float knob[KM_KNOBS] = {[KM_KNOB_LR] = (float)lr,
-                            [KM_KNOB_GRAD] = (float)(1.0 / ((double)ranks * accumulate))};
+    float knob[KM_KNOBS] = {
+        [KM_KNOB_LR] = (float)lr, [KM_KNOB_GRAD] = (float)(1.0 / ((double)ranks * accumulate))};
     if (memcmp(knob, o->knob, sizeof knob) == 0) return KM_OK;
     memcpy(o->knob, knob, sizeof knob);
     return km_write(ctx, o->knobs, knob, sizeof knob);
@@ -251,7 +262,8 @@ static km_status update(km_ctx *ctx, km_optimizer *o, int first, int end) {
         p->p.storage->version++;
     }
     o->in[n_in++] = o->control;
-    km_params how = {.f = {0, h->beta1, h->beta2, h->eps}, .n = {1, h->kind == KM_OPTIM_ADAMW, first}};
+    km_params how = {.f = {0, h->beta1, h->beta2, h->eps},
+                     .n = {1, h->kind == KM_OPTIM_ADAMW, first}};
     if (sgd) how = (km_params){.f = {0, h->momentum}, .n = {h->nesterov, 0, first}};
     return km_run(ctx, sgd ? KM_OP_SGD : KM_OP_ADAMW, o->in, n_in, &how, o->out, n_out);
 }
@@ -279,8 +291,10 @@ km_status km_optimizer_step(km_ctx *ctx, km_optimizer *o) {
 km_status km_optimizer_report(km_ctx *ctx, km_optimizer *o, km_optim_report *r) {
     float f[KM_CONTROL_TENSORS];
     if (km_read(ctx, o->head, f, sizeof f) != KM_OK) return km_ctx_status(ctx);
-    *r = (km_optim_report){.lr = (double)f[KM_CONTROL_LR], .norm = (double)f[KM_CONTROL_NORM],
-                           .skipped = f[KM_CONTROL_SKIP] != 0, .steps = (int64_t)f[KM_CONTROL_STEPS],
+    *r = (km_optim_report){.lr = (double)f[KM_CONTROL_LR],
+                           .norm = (double)f[KM_CONTROL_NORM],
+                           .skipped = f[KM_CONTROL_SKIP] != 0,
+                           .steps = (int64_t)f[KM_CONTROL_STEPS],
                            .skips = (int64_t)f[KM_CONTROL_SKIPS],
                            .loss_scale = (double)f[KM_CONTROL_LOSS]};
     return KM_OK;

@@ -28,22 +28,22 @@
 struct km_comm;
 
 typedef enum km_optim_kind {
-    KM_OPTIM_ADAMW,  /* decay apart from the gradient */
-    KM_OPTIM_ADAM,   /* decay through the gradient */
+    KM_OPTIM_ADAMW, /* decay apart from the gradient */
+    KM_OPTIM_ADAM,  /* decay through the gradient */
     KM_OPTIM_SGD
 } km_optim_kind;
 
 typedef struct km_optim_settings {
     km_optim_kind kind;
-    double beta1, beta2, eps;       /* adam */
-    double momentum;                /* sgd */
+    double beta1, beta2, eps; /* adam */
+    double momentum;          /* sgd */
     bool nesterov;
-    double weight_decay;            /* of parameters that are marked for it */
-    double max_norm;                /* gradients are scaled down to this global 2-norm; 0: never */
-    bool no_master;                 /* update 16-bit parameters without f32 weights behind them */
-    double loss_scale;              /* the first one, for f16; 0: none. 65536 is usual. */
-    int64_t growth_every;           /* good steps after which the loss scale doubles; 0: 2000 */
-    struct km_comm *comm;           /* NULL: one rank */
+    double weight_decay;  /* of parameters that are marked for it */
+    double max_norm;      /* gradients are scaled down to this global 2-norm; 0: never */
+    bool no_master;       /* update 16-bit parameters without f32 weights behind them */
+    double loss_scale;    /* the first one, for f16; 0: none. 65536 is usual. */
+    int64_t growth_every; /* good steps after which the loss scale doubles; 0: 2000 */
+    struct km_comm *comm; /* NULL: one rank */
 } km_optim_settings;
 
 /* AdamW with beta 0.9 and 0.95, eps 1e-8, decay 0.1, clipping at 1, momentum 0.9 for sgd. */
@@ -73,28 +73,28 @@ bool km_optimizer_capturable(const km_optimizer *o);
 /* What the last step did. Waits for the device. */
 typedef struct km_optim_report {
     double lr;
-    double norm;        /* of the gradients, before clipping */
-    bool skipped;       /* the norm was not finite: nothing was changed */
-    int64_t steps;      /* done, those skipped not counted */
-    int64_t skips;      /* in all */
-    double loss_scale;  /* for the next step; 1 when there is none */
+    double norm;       /* of the gradients, before clipping */
+    bool skipped;      /* the norm was not finite: nothing was changed */
+    int64_t steps;     /* done, those skipped not counted */
+    int64_t skips;     /* in all */
+    double loss_scale; /* for the next step; 1 when there is none */
 } km_optim_report;
 km_status km_optimizer_report(km_ctx *ctx, km_optimizer *o, km_optim_report *r);
 
-int64_t km_optimizer_trained(const km_optimizer *o);     /* elements that are not frozen */
-size_t km_optimizer_state_bytes(const km_optimizer *o);  /* on this rank */
+int64_t km_optimizer_trained(const km_optimizer *o);    /* elements that are not frozen */
+size_t km_optimizer_state_bytes(const km_optimizer *o); /* on this rank */
 
 /* ---- The state, for checkpoints: named f32 tensors, in a fixed order ----
  * optim.m.NAME, optim.v.NAME, optim.w.NAME (f32 weights behind 16-bit parameters), and optim.control
  * (steps, skips, loss scale). Complete on every rank: reading gathers, so all ranks must call. */
 typedef struct km_optim_state {
-    const char *name;   /* valid until the optimiser is freed */
+    const char *name; /* valid until the optimiser is freed */
     km_shape shape;
 } km_optim_state;
 
 int km_optimizer_states(const km_optimizer *o);
 km_optim_state km_optimizer_state(const km_optimizer *o, int i);
-int km_optimizer_find_state(const km_optimizer *o, const char *name);  /* -1: none */
+int km_optimizer_find_state(const km_optimizer *o, const char *name); /* -1: none */
 km_status km_optimizer_read_state(km_ctx *ctx, km_optimizer *o, int i, float *dst);
 km_status km_optimizer_write_state(km_ctx *ctx, km_optimizer *o, int i, const float *src);
 /* The f32 weights again from the parameters, after those were overwritten from outside. */

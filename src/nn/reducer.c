@@ -6,14 +6,14 @@
 #include <string.h>
 
 int64_t km_reducer_bucket_bytes = (int64_t)25 << 20;
-#define ALIGN 64                 /* elements: parameters begin, and parts split, at multiples */
+#define ALIGN 64 /* elements: parameters begin, and parts split, at multiples */
 
 typedef struct bucket {
-    int first, end;              /* parameters first .. end - 1 */
-    int64_t part;                /* elements to a rank */
-    km_tensor *p, *g;            /* kept, flat, part * ranks elements */
-    int waiting;                 /* parameters whose gradient has not come yet */
-    km_comm_work *work;          /* under way */
+    int first, end;     /* parameters first .. end - 1 */
+    int64_t part;       /* elements to a rank */
+    km_tensor *p, *g;   /* kept, flat, part * ranks elements */
+    int waiting;        /* parameters whose gradient has not come yet */
+    km_comm_work *work; /* under way */
 } bucket;
 
 struct km_reducer {
@@ -21,17 +21,19 @@ struct km_reducer {
     km_comm *comm;
     km_param *const *param;
     int n;
-    int64_t *at;                 /* of each parameter in its bucket */
-    int *home;                   /* its bucket */
-    bool *came, *there;          /* its gradient came; it had one */
+    int64_t *at;        /* of each parameter in its bucket */
+    int *home;          /* its bucket */
+    bool *came, *there; /* its gradient came; it had one */
     bucket *bucket;
     int n_buckets;
     bool armed;
-    km_tensor *sums;             /* kept, (ranks) */
+    km_tensor *sums; /* kept, (ranks) */
 };
 
 static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-static int64_t count_of(const km_reducer *r, int i) { return km_shape_count(r->param[i]->t->shape); }
+static int64_t count_of(const km_reducer *r, int i) {
+    return km_shape_count(r->param[i]->t->shape);
+}
 
 /* ---- Making it ---- */
 
@@ -59,7 +61,10 @@ static void plan(km_reducer *r) {
 /* A view of parameter i's place in a bucket's tensor. */
 static km_tensor place(const km_reducer *r, int i, const km_tensor *flat) {
     const km_tensor *t = r->param[i]->t;
-    km_tensor v = {.ctx = r->ctx, .storage = flat->storage, .dtype = flat->dtype, .shape = t->shape,
+    km_tensor v = {.ctx = r->ctx,
+                   .storage = flat->storage,
+                   .dtype = flat->dtype,
+                   .shape = t->shape,
                    .offset = flat->offset + r->at[i]};
     km_shape_strides(v.shape, v.stride);
     return v;
@@ -149,8 +154,11 @@ int km_reducer_piece(const km_reducer *r, int i, int64_t *first, int64_t *count)
 bool km_reducer_gradient(const km_reducer *r, int param, int64_t first, int64_t count,
                          km_tensor *view) {
     const bucket *b = &r->bucket[r->home[param]];
-    *view = (km_tensor){.ctx = r->ctx, .storage = b->g->storage, .dtype = b->g->dtype,
-                        .shape = KM_SHAPE(count), .stride = {1},
+    *view = (km_tensor){.ctx = r->ctx,
+                        .storage = b->g->storage,
+                        .dtype = b->g->dtype,
+                        .shape = KM_SHAPE(count),
+                        .stride = {1},
                         .offset = b->g->offset + r->at[param] + first};
     return r->there[param];
 }
@@ -227,8 +235,12 @@ km_status km_reducer_finish(km_ctx *ctx, km_reducer *r) {
 
 km_tensor *km_reducer_sums(km_ctx *ctx, km_reducer *r, km_tensor *sums) {
     km_tensor *total = km_sum(ctx, sums, NULL, 0, true);
-    km_tensor slot = {.ctx = ctx, .storage = r->sums->storage, .dtype = KM_F32, .shape = KM_SHAPE(1),
-                      .stride = {1}, .offset = r->sums->offset + km_comm_rank(r->comm)};
+    km_tensor slot = {.ctx = ctx,
+                      .storage = r->sums->storage,
+                      .dtype = KM_F32,
+                      .shape = KM_SHAPE(1),
+                      .stride = {1},
+                      .offset = r->sums->offset + km_comm_rank(r->comm)};
     if (!total || km_copy_into(ctx, total, &slot) != KM_OK) return NULL;
     return km_comm_run(ctx, r->comm, KM_COMM_ALL_GATHER, r->sums) == KM_OK ? r->sums : NULL;
 }
@@ -250,7 +262,8 @@ km_status km_reducer_join(km_ctx *ctx, km_reducer *r, int param, float *data) {
         int64_t first, count;
         owned(r, param, rank, &first, &count);
         if (count > 0)
-            km_comm_broadcast(r->comm, rank, data + first, (size_t)count * sizeof *data, &ctx->error);
+            km_comm_broadcast(r->comm, rank, data + first, (size_t)count * sizeof *data,
+                              &ctx->error);
     }
     return km_ctx_status(ctx);
 }

@@ -17,7 +17,7 @@ extern int64_t km_reducer_bucket_bytes; /* a bucket is full from here on; tests 
 /* Moves the parameters into buckets and gives them rank 0's values. `param` must stay and is not
  * owned; dtypes must come in runs. NULL with the context's error set. */
 km_reducer *km_reducer_new(km_ctx *ctx, km_param *const *param, int n, km_comm *comm);
-void km_reducer_free(km_reducer *r);             /* NULL is fine */
+void km_reducer_free(km_reducer *r); /* NULL is fine */
 
 /* The runs of elements that this rank owns: at most this many; for run i the parameter, and which
  * of its elements (count 0: none). */

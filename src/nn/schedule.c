@@ -26,11 +26,12 @@ double km_schedule_lr(const km_schedule *s, int64_t step) {
 
 km_status km_schedule_check(const km_schedule *s, km_error *err) {
     if (!(s->lr > 0) || !isfinite(s->lr))
-        return km_error_set(err, KM_ERR_RANGE, "schedule: the learning rate %g is not positive", s->lr);
+        return km_error_set(err, KM_ERR_RANGE, "schedule: the learning rate %g is not positive",
+                            s->lr);
     if (!(s->min_lr >= 0) || s->min_lr > s->lr)
         return km_error_set(err, KM_ERR_RANGE,
-                            "schedule: the lowest learning rate %g is not between 0 and %g", s->min_lr,
-                            s->lr);
+                            "schedule: the lowest learning rate %g is not between 0 and %g",
+                            s->min_lr, s->lr);
     if (s->steps < 1 || s->warmup < 0 || s->decay < 0)
         return km_error_set(err, KM_ERR_RANGE, "schedule: a count of steps is negative or zero");
     if (s->warmup + (s->kind == KM_SCHEDULE_WSD ? s->decay : 0) > s->steps)

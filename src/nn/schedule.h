@@ -20,7 +20,7 @@ typedef enum km_schedule_kind {
 typedef struct km_schedule {
     km_schedule_kind kind;
     double lr, min_lr;
-    int64_t warmup, decay, steps;   /* steps: in all, the warm-up and decay included */
+    int64_t warmup, decay, steps; /* steps: in all, the warm-up and decay included */
 } km_schedule;
 
 double km_schedule_lr(const km_schedule *s, int64_t step);

@@ -8,7 +8,8 @@ km_status km_want_input(km_ctx *ctx, const char *name, int i, const km_tensor *t
     if (km_failed(ctx)) return km_ctx_status(ctx);
     if (!t) return km_fail(ctx, KM_ERR_NULL, "%s: argument %d is NULL", name, i + 1);
     if (t->ctx != ctx)
-        return km_fail(ctx, KM_ERR_STATE, "%s: argument %d belongs to another context", name, i + 1);
+        return km_fail(ctx, KM_ERR_STATE, "%s: argument %d belongs to another context", name,
+                       i + 1);
     if (!t->storage || !t->storage->data)
         return km_fail(ctx, KM_ERR_STATE,
                        "%s: argument %d was freed (released, or made in a scope that has ended)",
@@ -30,8 +31,7 @@ static km_status check_inputs(km_ctx *ctx, const km_op_row *row, km_tensor *cons
                            row->name, km_tensor_dev(first)->name, km_tensor_dev(in[i])->name);
         if (!first) first = in[i];
     }
-    if (n_in > 0 && row->min_in > 0)
-        return km_want_dtype(ctx, row->name, NULL, in[0], row->dtypes);
+    if (n_in > 0 && row->min_in > 0) return km_want_dtype(ctx, row->name, NULL, in[0], row->dtypes);
     return KM_OK;
 }
 
@@ -88,8 +88,7 @@ km_tensor *km_apply_on(km_ctx *ctx, km_device *device, km_op op, km_tensor *cons
         if (!made[i]) goto fail;
     }
     if (km_run(ctx, op, in, n_in, p, made, o.n) != KM_OK) goto fail;
-    if (row->grad && km_recording(ctx, in, n_in))
-        km_record(ctx, op, in, n_in, p, made, o.n, NULL);
+    if (row->grad && km_recording(ctx, in, n_in)) km_record(ctx, op, in, n_in, p, made, o.n, NULL);
     if (km_failed(ctx)) goto fail;
     if (out)
         for (int i = 0; i < o.n; i++) out[i] = made[i];
@@ -148,7 +147,8 @@ km_status km_want_dtype(km_ctx *ctx, const char *name, const char *arg, const km
                    arg ? arg : "", arg ? " of " : "", km_dtype_name(t->dtype), list);
 }
 
-km_status km_want_same_dtype(km_ctx *ctx, const char *name, const km_tensor *a, const km_tensor *b) {
+km_status km_want_same_dtype(km_ctx *ctx, const char *name, const km_tensor *a,
+                             const km_tensor *b) {
     if (a->dtype == b->dtype) return KM_OK;
     return km_fail(ctx, KM_ERR_DTYPE, "%s: dtypes differ: %s and %s; use km_cast", name,
                    km_dtype_name(a->dtype), km_dtype_name(b->dtype));

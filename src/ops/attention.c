@@ -16,9 +16,11 @@ static km_status infer_rope(km_ctx *ctx, const char *name, km_tensor *const *in,
     if (!(p->f[0] > 0))
         return km_fail(ctx, KM_ERR_RANGE, "%s: base %g is not positive", name, p->f[0]);
     if (p->n[1] != KM_ROPE_HALVES && p->n[1] != KM_ROPE_ADJACENT)
-        return km_fail(ctx, KM_ERR_RANGE, "%s: no such pair layout: %lld", name, (long long)p->n[1]);
+        return km_fail(ctx, KM_ERR_RANGE, "%s: no such pair layout: %lld", name,
+                       (long long)p->n[1]);
     if (n_in > 1 && in[1]) {
-        if (km_want_dtype(ctx, name, "positions", in[1], KM_INDICES) != KM_OK) return ctx->error.code;
+        if (km_want_dtype(ctx, name, "positions", in[1], KM_INDICES) != KM_OK)
+            return ctx->error.code;
         if (km_want_shape(ctx, name, "positions", in[1], KM_SHAPE(s.dim[s.ndim - 2])) != KM_OK)
             return ctx->error.code;
     }
@@ -45,7 +47,8 @@ static bool heads_inside(const km_tensor *t) { return t->stride[1] < t->stride[2
 static km_status check_qkv(km_ctx *ctx, const char *name, const km_tensor *q, const km_tensor *k,
                            const km_tensor *v) {
     char tq[KM_SHAPE_TEXT], tk[KM_SHAPE_TEXT], tv[KM_SHAPE_TEXT];
-    if (km_want_same_dtype(ctx, name, q, k) != KM_OK || km_want_same_dtype(ctx, name, q, v) != KM_OK)
+    if (km_want_same_dtype(ctx, name, q, k) != KM_OK ||
+        km_want_same_dtype(ctx, name, q, v) != KM_OK)
         return ctx->error.code;
     const int64_t *a = q->shape.dim, *b = k->shape.dim;
     bool fits = q->shape.ndim == 4 && k->shape.ndim == 4 && km_shape_equal(k->shape, v->shape) &&
@@ -96,22 +99,35 @@ static void grad_attention(km_ctx *ctx, km_node *n) {
 }
 
 void km_rows_attention(km_op_row *t) {
-    t[KM_OP_ROPE] = (km_op_row){.formula = "pairs of x turned by position base^(-2i/d)", .min_in = 1,
-                                .max_in = 3, .dtypes = KM_FLOATS, .infer = infer_rope,
-                                .grad = grad_rope, .save_in = 6, .tol = KM_TOL_SUM};
-    t[KM_OP_ATTENTION] = (km_op_row){.formula = "softmax(q k^T scale) v", .min_in = 3, .max_in = 3,
-                                     .dtypes = KM_FLOATS, .infer = infer_attention,
-                                     .grad = grad_attention, .save_in = 7, .save_out = 3,
+    t[KM_OP_ROPE] = (km_op_row){.formula = "pairs of x turned by position base^(-2i/d)",
+                                .min_in = 1,
+                                .max_in = 3,
+                                .dtypes = KM_FLOATS,
+                                .infer = infer_rope,
+                                .grad = grad_rope,
+                                .save_in = 6,
+                                .tol = KM_TOL_SUM};
+    t[KM_OP_ATTENTION] = (km_op_row){.formula = "softmax(q k^T scale) v",
+                                     .min_in = 3,
+                                     .max_in = 3,
+                                     .dtypes = KM_FLOATS,
+                                     .infer = infer_attention,
+                                     .grad = grad_attention,
+                                     .save_in = 7,
+                                     .save_out = 3,
                                      .tol = KM_TOL_SUM};
-    t[KM_OP_ATTENTION_GRAD] = (km_op_row){.formula = "gradients of attention", .min_in = 6,
-                                          .max_in = 6, .dtypes = KM_FLOATS,
-                                          .infer = infer_attention_grad, .tol = KM_TOL_SUM};
+    t[KM_OP_ATTENTION_GRAD] = (km_op_row){.formula = "gradients of attention",
+                                          .min_in = 6,
+                                          .max_in = 6,
+                                          .dtypes = KM_FLOATS,
+                                          .infer = infer_attention_grad,
+                                          .tol = KM_TOL_SUM};
 }
 
 /* ---- Public ---- */
 
-km_tensor *km_rope(km_ctx *ctx, km_tensor *x, km_tensor *positions, km_rope_pairs pairs, double base,
-                   int n_dims) {
+km_tensor *km_rope(km_ctx *ctx, km_tensor *x, km_tensor *positions, km_rope_pairs pairs,
+                   double base, int n_dims) {
     km_params p = {.n = {n_dims ? n_dims : km_tensor_dim(x, -1), pairs}, .f = {base}};
     return km_apply2(ctx, KM_OP_ROPE, x, positions, &p);
 }

@@ -51,9 +51,10 @@ km_tensor *km_case_view(km_ctx *ctx, const km_case *c, int i, km_tensor *base) {
 
 static double special(uint32_t word, double ordinary, km_dtype d) {
     double big = d == KM_F16 ? 65504 : FLT_MAX, small = d == KM_F16 ? 0x1p-14 : FLT_MIN;
-    const double list[] = {0.0, -0.0, 1.0, -1.0, INFINITY, -INFINITY, NAN, big, -big, small, -small,
-                           small / 4, -small / 4, 88.7, -88.7, 103.9, -103.9, 1e-20, 1e20, -1e20,
-                           0.5, -0.5, 3.14159, 100, -100, 1e4, 8.5, -8.5, 20, -20, 1e-4, -1e-4};
+    const double list[] = {0.0,    -0.0,  1.0,    -1.0,      INFINITY,   -INFINITY, NAN,     big,
+                           -big,   small, -small, small / 4, -small / 4, 88.7,      -88.7,   103.9,
+                           -103.9, 1e-20, 1e20,   -1e20,     0.5,        -0.5,      3.14159, 100,
+                           -100,   1e4,   8.5,    -8.5,      20,         -20,       1e-4,    -1e-4};
     unsigned pick = (word >> 3) % 48;
     return pick < sizeof list / sizeof *list ? list[pick] : ordinary;
 }
@@ -76,7 +77,8 @@ static double draw(const km_case_in *in, km_dtype d, uint64_t seed, uint64_t str
 }
 
 /* Integers get whole numbers that no op here overflows on. */
-static int64_t draw_int(const km_case_in *in, km_dtype d, uint64_t seed, uint64_t stream, int64_t i) {
+static int64_t draw_int(const km_case_in *in, km_dtype d, uint64_t seed, uint64_t stream,
+                        int64_t i) {
     if (in->values == KM_V_INDEX || in->values == KM_V_BOOL)
         return (int64_t)draw(in, d, seed, stream, i);
     km_philox4 r = km_philox(seed, stream, (uint64_t)i);
@@ -138,10 +140,10 @@ km_tensor *km_case_base(km_ctx *ctx, const km_case *c, int i, km_dtype dtype, ui
 }
 
 const char *km_case_text(char *buf, size_t size, const km_case *c) {
-    static const char *const layouts[] = {"", " turned", " stepped", " offset", " repeated", " heads",
-                                          " backwards"};
-    static const char *const values[] = {[KM_V_OFFSET] = " +1000", [KM_V_SPECIAL] = " special",
-                                         [KM_V_LOW] = " with -inf"};
+    static const char *const layouts[] = {"",          " turned", " stepped",  " offset",
+                                          " repeated", " heads",  " backwards"};
+    static const char *const values[] = {
+        [KM_V_OFFSET] = " +1000", [KM_V_SPECIAL] = " special", [KM_V_LOW] = " with -inf"};
     char text[KM_SHAPE_TEXT];
     size_t at = 0;
     buf[0] = 0;

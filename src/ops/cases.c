@@ -33,9 +33,13 @@ static void fills(sink *s, km_op op) {
     for (int d = 0; d < KM_DTYPE_COUNT; d++) {
         if (d == KM_F64 || !((km_op_get(op)->dtypes >> d) & 1u)) continue;
         for (int i = 0; i < 7; i++) {
-            km_case c = {.op = op, .dtypes = KM_BIT(d), .p = {.dtype = (km_dtype)d,
-                         .shape = KM_SHAPE(sizes[i]), .f = {d == KM_BOOL ? 1 : 3, 2}, .seed = 42,
-                         .stream = 7}};
+            km_case c = {.op = op,
+                         .dtypes = KM_BIT(d),
+                         .p = {.dtype = (km_dtype)d,
+                               .shape = KM_SHAPE(sizes[i]),
+                               .f = {d == KM_BOOL ? 1 : 3, 2},
+                               .seed = 42,
+                               .stream = 7}};
             /* Small integers and halves count exactly only so far. */
             if (op == KM_OP_ARANGE && sizes[i] > (d == KM_U8 || d == KM_I8 ? 31 : 1023) &&
                 d != KM_F32 && d != KM_I32 && d != KM_I64)
@@ -47,12 +51,17 @@ static void fills(sink *s, km_op op) {
 }
 
 static void copies(sink *s, km_op op) {
-    const km_case_in shapes[] = {
-        in(KM_SCALAR, 0, 0), in(KM_SHAPE(0, 3), 0, 0), in(KM_SHAPE(7), 0, 0),
-        in(KM_SHAPE(33, 65), 0, KM_L_TURNED), in(KM_SHAPE(5, 6), 0, KM_L_STEP),
-        in(KM_SHAPE(2, 3, 4, 5, 3), 0, KM_L_TURNED), in(KM_SHAPE(6, 130), 0, KM_L_REPEAT),
-        in(KM_SHAPE(100, 257), 0, KM_L_OFFSET), in(KM_SHAPE(2, 3, 5, 8), 0, KM_L_HEADS),
-        in(KM_SHAPE(19), 0, KM_L_BACK), in(KM_SHAPE(40, 33), 0, KM_L_BACK)};
+    const km_case_in shapes[] = {in(KM_SCALAR, 0, 0),
+                                 in(KM_SHAPE(0, 3), 0, 0),
+                                 in(KM_SHAPE(7), 0, 0),
+                                 in(KM_SHAPE(33, 65), 0, KM_L_TURNED),
+                                 in(KM_SHAPE(5, 6), 0, KM_L_STEP),
+                                 in(KM_SHAPE(2, 3, 4, 5, 3), 0, KM_L_TURNED),
+                                 in(KM_SHAPE(6, 130), 0, KM_L_REPEAT),
+                                 in(KM_SHAPE(100, 257), 0, KM_L_OFFSET),
+                                 in(KM_SHAPE(2, 3, 5, 8), 0, KM_L_HEADS),
+                                 in(KM_SHAPE(19), 0, KM_L_BACK),
+                                 in(KM_SHAPE(40, 33), 0, KM_L_BACK)};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         km_case c = {.op = op, .n_in = 1, .in = {shapes[i]}, .dtypes = KM_ANY & ~KM_BIT(KM_F64)};
         if (op == KM_OP_COPY) {
@@ -69,8 +78,12 @@ static void copies(sink *s, km_op op) {
     if (op == KM_OP_CAST)
         for (int to = 0; to < KM_PLAIN_COUNT; to++) {
             if (to == KM_F64) continue;
-            km_case c = {.op = op, .n_in = 1, .in = {in(KM_SHAPE(300), KM_V_SPECIAL, 0)},
-                         .dtypes = HALVES, .no_gradient = true, .p = {.dtype = (km_dtype)to}};
+            km_case c = {.op = op,
+                         .n_in = 1,
+                         .in = {in(KM_SHAPE(300), KM_V_SPECIAL, 0)},
+                         .dtypes = HALVES,
+                         .no_gradient = true,
+                         .p = {.dtype = (km_dtype)to}};
             put(s, &c);
         }
 }
@@ -82,13 +95,18 @@ static void unaries_of(sink *s, km_op op, km_values values, double exponent) {
     if (op == KM_OP_CLAMP) c.p.f[0] = -0.5, c.p.f[1] = 0.75;
     if (op == KM_OP_ADD_SCALAR || op == KM_OP_MUL_SCALAR) c.p.f[0] = 3;
     if (op == KM_OP_POW_SCALAR) c.p.f[0] = exponent;
-    const km_case_in shapes[] = {
-        in(KM_SCALAR, values, 0), in(KM_SHAPE(0, 3), values, 0), in(KM_SHAPE(1), values, 0),
-        in(KM_SHAPE(7), values, 0), in(KM_SHAPE(33, 65), values, KM_L_TURNED),
-        in(KM_SHAPE(5, 6), values, KM_L_STEP), in(KM_SHAPE(4, 9), values, KM_L_REPEAT),
-        in(KM_SHAPE(2, 3, 4, 2, 3), values, KM_L_TURNED), in(KM_SHAPE(3, 11), values, KM_L_OFFSET),
-        in(KM_SHAPE(21, 37), values, KM_L_BACK),
-        in(KM_SHAPE(100003), values, 0), in(KM_SHAPE(1203), KM_V_SPECIAL, 0)};
+    const km_case_in shapes[] = {in(KM_SCALAR, values, 0),
+                                 in(KM_SHAPE(0, 3), values, 0),
+                                 in(KM_SHAPE(1), values, 0),
+                                 in(KM_SHAPE(7), values, 0),
+                                 in(KM_SHAPE(33, 65), values, KM_L_TURNED),
+                                 in(KM_SHAPE(5, 6), values, KM_L_STEP),
+                                 in(KM_SHAPE(4, 9), values, KM_L_REPEAT),
+                                 in(KM_SHAPE(2, 3, 4, 2, 3), values, KM_L_TURNED),
+                                 in(KM_SHAPE(3, 11), values, KM_L_OFFSET),
+                                 in(KM_SHAPE(21, 37), values, KM_L_BACK),
+                                 in(KM_SHAPE(100003), values, 0),
+                                 in(KM_SHAPE(1203), KM_V_SPECIAL, 0)};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         c.in[0] = shapes[i];
         c.no_gradient = shapes[i].values == KM_V_SPECIAL || km_shape_count(shapes[i].shape) > 3000;
@@ -108,25 +126,26 @@ static void powers(sink *s, km_op op) {
 
 /* Two operands whose shapes and layouts meet in every way the kernels tell apart. */
 static void binaries(sink *s, km_op op, km_values va, km_values vb) {
-    const struct { km_case_in a, b; } pairs[] = {
-        {in(KM_SCALAR, va, 0), in(KM_SCALAR, vb, 0)},
-        {in(KM_SHAPE(17), va, 0), in(KM_SHAPE(17), vb, 0)},
-        {in(KM_SHAPE(5, 7), va, 0), in(KM_SHAPE(7), vb, 0)},
-        {in(KM_SHAPE(7), va, 0), in(KM_SHAPE(5, 7), vb, 0)},
-        {in(KM_SHAPE(5, 1), va, 0), in(KM_SHAPE(1, 7), vb, 0)},
-        {in(KM_SHAPE(3, 1, 4), va, 0), in(KM_SHAPE(2, 1), vb, 0)},
-        {in(KM_SHAPE(2, 3, 2, 2, 5), va, KM_L_TURNED), in(KM_SHAPE(2, 5), vb, 0)},
-        {in(KM_SHAPE(5, 6), va, KM_L_STEP), in(KM_SHAPE(5, 6), vb, KM_L_TURNED)},
-        {in(KM_SHAPE(6, 5), va, 0), in(KM_SCALAR, vb, 0)},
-        {in(KM_SCALAR, va, 0), in(KM_SHAPE(6, 5), vb, KM_L_OFFSET)},
-        {in(KM_SHAPE(0, 4), va, 0), in(KM_SHAPE(1, 4), vb, 0)},
-        {in(KM_SHAPE(3, 8), va, KM_L_REPEAT), in(KM_SHAPE(3, 8), vb, 0)},
-        {in(KM_SHAPE(5, 9), va, KM_L_BACK), in(KM_SHAPE(5, 9), vb, 0)},
-        {in(KM_SHAPE(5, 9), va, KM_L_TURNED), in(KM_SHAPE(9), vb, KM_L_BACK)},
-        {in(KM_SHAPE(50021), va, 0), in(KM_SHAPE(50021), vb, 0)},
-        {in(KM_SHAPE(129, 300), va, 0), in(KM_SHAPE(300), vb, 0)},
-        {in(KM_SHAPE(129, 300), va, 0), in(KM_SHAPE(129, 1), vb, 0)},
-        {in(KM_SHAPE(1203), KM_V_SPECIAL, 0), in(KM_SHAPE(1203), KM_V_SPECIAL, 0)}};
+    const struct {
+        km_case_in a, b;
+    } pairs[] = {{in(KM_SCALAR, va, 0), in(KM_SCALAR, vb, 0)},
+                 {in(KM_SHAPE(17), va, 0), in(KM_SHAPE(17), vb, 0)},
+                 {in(KM_SHAPE(5, 7), va, 0), in(KM_SHAPE(7), vb, 0)},
+                 {in(KM_SHAPE(7), va, 0), in(KM_SHAPE(5, 7), vb, 0)},
+                 {in(KM_SHAPE(5, 1), va, 0), in(KM_SHAPE(1, 7), vb, 0)},
+                 {in(KM_SHAPE(3, 1, 4), va, 0), in(KM_SHAPE(2, 1), vb, 0)},
+                 {in(KM_SHAPE(2, 3, 2, 2, 5), va, KM_L_TURNED), in(KM_SHAPE(2, 5), vb, 0)},
+                 {in(KM_SHAPE(5, 6), va, KM_L_STEP), in(KM_SHAPE(5, 6), vb, KM_L_TURNED)},
+                 {in(KM_SHAPE(6, 5), va, 0), in(KM_SCALAR, vb, 0)},
+                 {in(KM_SCALAR, va, 0), in(KM_SHAPE(6, 5), vb, KM_L_OFFSET)},
+                 {in(KM_SHAPE(0, 4), va, 0), in(KM_SHAPE(1, 4), vb, 0)},
+                 {in(KM_SHAPE(3, 8), va, KM_L_REPEAT), in(KM_SHAPE(3, 8), vb, 0)},
+                 {in(KM_SHAPE(5, 9), va, KM_L_BACK), in(KM_SHAPE(5, 9), vb, 0)},
+                 {in(KM_SHAPE(5, 9), va, KM_L_TURNED), in(KM_SHAPE(9), vb, KM_L_BACK)},
+                 {in(KM_SHAPE(50021), va, 0), in(KM_SHAPE(50021), vb, 0)},
+                 {in(KM_SHAPE(129, 300), va, 0), in(KM_SHAPE(300), vb, 0)},
+                 {in(KM_SHAPE(129, 300), va, 0), in(KM_SHAPE(129, 1), vb, 0)},
+                 {in(KM_SHAPE(1203), KM_V_SPECIAL, 0), in(KM_SHAPE(1203), KM_V_SPECIAL, 0)}};
     /* These take a forward result, which has its own range. The others take any x, but an infinite
      * gradient times a slope that underflows is not worth agreeing on. */
     bool of_output = op == KM_OP_SQRT_GRAD || op == KM_OP_RSQRT_GRAD || op == KM_OP_TANH_GRAD ||
@@ -134,7 +153,9 @@ static void binaries(sink *s, km_op op, km_values va, km_values vb) {
     bool of_input = op == KM_OP_ABS_GRAD || op == KM_OP_SIN_GRAD || op == KM_OP_COS_GRAD ||
                     op == KM_OP_GELU_GRAD || op == KM_OP_GELU_ERF_GRAD || op == KM_OP_SILU_GRAD;
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
-        km_case c = {.op = op, .n_in = 2, .in = {pairs[i].a, pairs[i].b},
+        km_case c = {.op = op,
+                     .n_in = 2,
+                     .in = {pairs[i].a, pairs[i].b},
                      .dtypes = km_op_get(op)->dtypes & ~KM_BIT(KM_F64)};
         if (op == KM_OP_CLAMP_GRAD) c.p.f[0] = -0.5, c.p.f[1] = 0.75;
         bool special = pairs[i].a.values == KM_V_SPECIAL;
@@ -148,13 +169,14 @@ static void binaries(sink *s, km_op op, km_values va, km_values vb) {
 }
 
 static void chooses(sink *s, km_op op) {
-    const struct { km_shape cond, a, b; } shapes[] = {
-        {KM_SCALAR, KM_SCALAR, KM_SCALAR},
-        {KM_SHAPE(19), KM_SHAPE(19), KM_SHAPE(19)},
-        {KM_SHAPE(5, 1), KM_SHAPE(7), KM_SHAPE(5, 7)},
-        {KM_SHAPE(4, 5), KM_SCALAR, KM_SHAPE(5)},
-        {KM_SHAPE(0, 2), KM_SHAPE(1, 2), KM_SCALAR},
-        {KM_SHAPE(70, 300), KM_SHAPE(70, 300), KM_SHAPE(300)}};
+    const struct {
+        km_shape cond, a, b;
+    } shapes[] = {{KM_SCALAR, KM_SCALAR, KM_SCALAR},
+                  {KM_SHAPE(19), KM_SHAPE(19), KM_SHAPE(19)},
+                  {KM_SHAPE(5, 1), KM_SHAPE(7), KM_SHAPE(5, 7)},
+                  {KM_SHAPE(4, 5), KM_SCALAR, KM_SHAPE(5)},
+                  {KM_SHAPE(0, 2), KM_SHAPE(1, 2), KM_SCALAR},
+                  {KM_SHAPE(70, 300), KM_SHAPE(70, 300), KM_SHAPE(300)}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         km_case c = {.op = op, .dtypes = KM_ANY & ~KM_BIT(KM_F64)};
         c.no_gradient = i == 5;
@@ -174,13 +196,17 @@ static void chooses(sink *s, km_op op) {
 }
 
 static void triangles(sink *s, km_op op) {
-    const km_case_in shapes[] = {in(KM_SHAPE(1, 1), 0, 0), in(KM_SHAPE(5, 7), 0, 0),
+    const km_case_in shapes[] = {in(KM_SHAPE(1, 1), 0, 0),           in(KM_SHAPE(5, 7), 0, 0),
                                  in(KM_SHAPE(7, 5), 0, KM_L_TURNED), in(KM_SHAPE(2, 3, 4, 4), 0, 0),
-                                 in(KM_SHAPE(0, 4), 0, 0), in(KM_SHAPE(65, 130), 0, 0)};
+                                 in(KM_SHAPE(0, 4), 0, 0),           in(KM_SHAPE(65, 130), 0, 0)};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int diagonal = -2; diagonal <= 2; diagonal += 2) {
-            km_case c = {.op = op, .n_in = 1, .in = {shapes[i]}, .p = {.n = {diagonal}},
-                         .dtypes = KM_ANY & ~KM_BIT(KM_F64), .no_gradient = i == 5};
+            km_case c = {.op = op,
+                         .n_in = 1,
+                         .in = {shapes[i]},
+                         .p = {.n = {diagonal}},
+                         .dtypes = KM_ANY & ~KM_BIT(KM_F64),
+                         .no_gradient = i == 5};
             put(s, &c);
         }
 }
@@ -188,8 +214,11 @@ static void triangles(sink *s, km_op op) {
 static void dropouts(sink *s, km_op op) {
     static const int64_t sizes[] = {0, 1, 3, 17, 1024, 33333};
     for (int i = 0; i < 6; i++) {
-        km_case c = {.op = op, .n_in = 1, .in = {in(KM_SHAPE(sizes[i]), 0, 0)},
-                     .p = {.f = {0.25}, .seed = 5, .stream = 3}, .dtypes = HALVES,
+        km_case c = {.op = op,
+                     .n_in = 1,
+                     .in = {in(KM_SHAPE(sizes[i]), 0, 0)},
+                     .p = {.f = {0.25}, .seed = 5, .stream = 3},
+                     .dtypes = HALVES,
                      .no_gradient = sizes[i] > 100};
         put(s, &c);
     }
@@ -198,22 +227,37 @@ static void dropouts(sink *s, km_op op) {
 /* ---- Reductions ---- */
 
 static void reductions(sink *s, km_op op) {
-    const struct { km_case_in x; uint32_t axes; } list[] = {
-        {in(KM_SCALAR, 0, 0), 0}, {in(KM_SHAPE(1), 0, 0), 1}, {in(KM_SHAPE(13), 0, 0), 1},
-        {in(KM_SHAPE(5, 7), 0, 0), 1}, {in(KM_SHAPE(5, 7), 0, 0), 2}, {in(KM_SHAPE(5, 7), 0, 0), 3},
-        {in(KM_SHAPE(33, 65), 0, KM_L_TURNED), 1}, {in(KM_SHAPE(33, 65), 0, KM_L_TURNED), 2},
-        {in(KM_SHAPE(4, 3, 5), 0, 0), 2}, {in(KM_SHAPE(4, 3, 5), 0, 0), 5},
-        {in(KM_SHAPE(2, 3, 4, 3, 2), 0, 0), 21}, {in(KM_SHAPE(2, 3, 4, 3, 2), 0, KM_L_TURNED), 10},
-        {in(KM_SHAPE(6, 5), 0, KM_L_STEP), 1}, {in(KM_SHAPE(5, 6), 0, KM_L_REPEAT), 3},
-        {in(KM_SHAPE(3, 0), 0, 0), 1}, {in(KM_SHAPE(0, 3), 0, 0), 2},
-        {in(KM_SHAPE(300, 257), 0, 0), 1}, {in(KM_SHAPE(300, 257), 0, 0), 2},
-        {in(KM_SHAPE(100003), 0, 0), 1}, {in(KM_SHAPE(3, 40001), KM_V_OFFSET, 0), 2},
-        {in(KM_SHAPE(40001, 3), KM_V_OFFSET, 0), 1}};
+    const struct {
+        km_case_in x;
+        uint32_t axes;
+    } list[] = {{in(KM_SCALAR, 0, 0), 0},
+                {in(KM_SHAPE(1), 0, 0), 1},
+                {in(KM_SHAPE(13), 0, 0), 1},
+                {in(KM_SHAPE(5, 7), 0, 0), 1},
+                {in(KM_SHAPE(5, 7), 0, 0), 2},
+                {in(KM_SHAPE(5, 7), 0, 0), 3},
+                {in(KM_SHAPE(33, 65), 0, KM_L_TURNED), 1},
+                {in(KM_SHAPE(33, 65), 0, KM_L_TURNED), 2},
+                {in(KM_SHAPE(4, 3, 5), 0, 0), 2},
+                {in(KM_SHAPE(4, 3, 5), 0, 0), 5},
+                {in(KM_SHAPE(2, 3, 4, 3, 2), 0, 0), 21},
+                {in(KM_SHAPE(2, 3, 4, 3, 2), 0, KM_L_TURNED), 10},
+                {in(KM_SHAPE(6, 5), 0, KM_L_STEP), 1},
+                {in(KM_SHAPE(5, 6), 0, KM_L_REPEAT), 3},
+                {in(KM_SHAPE(3, 0), 0, 0), 1},
+                {in(KM_SHAPE(0, 3), 0, 0), 2},
+                {in(KM_SHAPE(300, 257), 0, 0), 1},
+                {in(KM_SHAPE(300, 257), 0, 0), 2},
+                {in(KM_SHAPE(100003), 0, 0), 1},
+                {in(KM_SHAPE(3, 40001), KM_V_OFFSET, 0), 2},
+                {in(KM_SHAPE(40001, 3), KM_V_OFFSET, 0), 1}};
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         uint32_t axes = list[i].axes;
         if (op == KM_OP_ARGMAX && (axes == 0 || (axes & (axes - 1)))) continue; /* one axis */
         for (int keep = 0; keep < 2; keep++) {
-            km_case c = {.op = op, .n_in = 1, .in = {list[i].x},
+            km_case c = {.op = op,
+                         .n_in = 1,
+                         .in = {list[i].x},
                          .p = {.axes = axes, .keepdim = keep == 1},
                          .dtypes = km_op_get(op)->dtypes & ~KM_BIT(KM_F64)};
             if (op == KM_OP_VAR) c.p.n[0] = keep;
@@ -227,8 +271,12 @@ static void reductions(sink *s, km_op op) {
         }
     }
     if (op == KM_OP_MAX || op == KM_OP_ARGMAX || op == KM_OP_LOGSUMEXP) {
-        km_case c = {.op = op, .n_in = 1, .in = {in(KM_SHAPE(40, 37), KM_V_SPECIAL, 0)},
-                     .p = {.axes = 2}, .dtypes = HALVES, .no_gradient = true};
+        km_case c = {.op = op,
+                     .n_in = 1,
+                     .in = {in(KM_SHAPE(40, 37), KM_V_SPECIAL, 0)},
+                     .p = {.axes = 2},
+                     .dtypes = HALVES,
+                     .no_gradient = true};
         put(s, &c);
         c.in[0].values = KM_V_LOW;
         put(s, &c);
@@ -238,42 +286,56 @@ static void reductions(sink *s, km_op op) {
 /* ---- Products ---- */
 
 static void matmuls(sink *s, km_op op) {
-    static const struct { int64_t m, k, n; } sizes[] = {
-        {1, 1, 1}, {1, 5, 1}, {1, 33, 17}, {17, 33, 1}, {2, 3, 4}, {5, 1, 7}, {15, 16, 17},
-        {33, 31, 65}, {64, 64, 64}, {129, 65, 33}, {0, 4, 3}, {3, 0, 4}, {200, 301, 97},
-        {1, 700, 300}, {1, 1001, 1032}, {128, 256, 128}};
+    static const struct {
+        int64_t m, k, n;
+    } sizes[] = {{1, 1, 1},      {1, 5, 1},     {1, 33, 17},     {17, 33, 1},
+                 {2, 3, 4},      {5, 1, 7},     {15, 16, 17},    {33, 31, 65},
+                 {64, 64, 64},   {129, 65, 33}, {0, 4, 3},       {3, 0, 4},
+                 {200, 301, 97}, {1, 700, 300}, {1, 1001, 1032}, {128, 256, 128}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int turn = 0; turn < 4; turn++) {
             int64_t m = sizes[i].m, k = sizes[i].k, n = sizes[i].n;
-            km_case c = {.op = op, .n_in = 2, .p = {.f = {1, 0}}, .dtypes = HALVES,
+            km_case c = {.op = op,
+                         .n_in = 2,
+                         .p = {.f = {1, 0}},
+                         .dtypes = HALVES,
                          .no_gradient = m * k * n > 1500};
             c.in[0] = in(KM_SHAPE(m, k), 0, turn & 1 ? KM_L_TURNED : KM_L_PLAIN);
             c.in[1] = in(KM_SHAPE(k, n), 0, turn & 2 ? KM_L_TURNED : KM_L_PLAIN);
             put(s, &c);
         }
-    const struct { km_case_in a, b; } batched[] = {
-        {in(KM_SHAPE(3, 4, 5), 0, 0), in(KM_SHAPE(3, 5, 2), 0, 0)},
-        {in(KM_SHAPE(3, 4, 5), 0, 0), in(KM_SHAPE(1, 5, 2), 0, 0)},
-        {in(KM_SHAPE(2, 1, 4, 5), 0, 0), in(KM_SHAPE(1, 3, 5, 2), 0, KM_L_TURNED)},
-        {in(KM_SHAPE(2, 3, 2, 4, 3), 0, KM_L_TURNED), in(KM_SHAPE(2, 3, 2, 3, 4), 0, 0)},
-        {in(KM_SHAPE(4, 6), 0, KM_L_STEP), in(KM_SHAPE(6, 3), 0, KM_L_OFFSET)},
-        {in(KM_SHAPE(2, 3, 5, 8), 0, KM_L_HEADS), in(KM_SHAPE(2, 3, 8, 4), 0, 0)},
-        {in(KM_SHAPE(0, 4, 5), 0, 0), in(KM_SHAPE(1, 5, 2), 0, 0)},
-        {in(KM_SHAPE(8, 65, 33), 0, 0), in(KM_SHAPE(8, 33, 67), 0, KM_L_TURNED)}};
+    const struct {
+        km_case_in a, b;
+    } batched[] = {{in(KM_SHAPE(3, 4, 5), 0, 0), in(KM_SHAPE(3, 5, 2), 0, 0)},
+                   {in(KM_SHAPE(3, 4, 5), 0, 0), in(KM_SHAPE(1, 5, 2), 0, 0)},
+                   {in(KM_SHAPE(2, 1, 4, 5), 0, 0), in(KM_SHAPE(1, 3, 5, 2), 0, KM_L_TURNED)},
+                   {in(KM_SHAPE(2, 3, 2, 4, 3), 0, KM_L_TURNED), in(KM_SHAPE(2, 3, 2, 3, 4), 0, 0)},
+                   {in(KM_SHAPE(4, 6), 0, KM_L_STEP), in(KM_SHAPE(6, 3), 0, KM_L_OFFSET)},
+                   {in(KM_SHAPE(2, 3, 5, 8), 0, KM_L_HEADS), in(KM_SHAPE(2, 3, 8, 4), 0, 0)},
+                   {in(KM_SHAPE(0, 4, 5), 0, 0), in(KM_SHAPE(1, 5, 2), 0, 0)},
+                   {in(KM_SHAPE(8, 65, 33), 0, 0), in(KM_SHAPE(8, 33, 67), 0, KM_L_TURNED)}};
     for (size_t i = 0; i < sizeof batched / sizeof *batched; i++) {
-        km_case c = {.op = op, .n_in = 2, .in = {batched[i].a, batched[i].b}, .p = {.f = {1, 0}},
-                     .dtypes = HALVES, .no_gradient = i == 7};
+        km_case c = {.op = op,
+                     .n_in = 2,
+                     .in = {batched[i].a, batched[i].b},
+                     .p = {.f = {1, 0}},
+                     .dtypes = HALVES,
+                     .no_gradient = i == 7};
         put(s, &c);
     }
 }
 
 static void linears(sink *s, km_op op) {
-    static const struct { int64_t rows, in, out; } sizes[] = {
-        {1, 1, 1}, {3, 5, 4}, {0, 5, 4}, {7, 33, 65}, {65, 130, 31}, {1, 600, 257}};
+    static const struct {
+        int64_t rows, in, out;
+    } sizes[] = {{1, 1, 1}, {3, 5, 4}, {0, 5, 4}, {7, 33, 65}, {65, 130, 31}, {1, 600, 257}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int act = KM_ACT_NONE; act <= KM_ACT_SILU; act++) {
             int64_t r = sizes[i].rows, n = sizes[i].in, m = sizes[i].out;
-            km_case c = {.op = op, .n_in = 3, .p = {.act = (km_act)act}, .dtypes = HALVES,
+            km_case c = {.op = op,
+                         .n_in = 3,
+                         .p = {.act = (km_act)act},
+                         .dtypes = HALVES,
                          .no_gradient = i > 2};
             c.in[0] = in(KM_SHAPE(r, n), 0, 0);
             c.in[1] = in(KM_SHAPE(m, n), 0, act & 1 ? KM_L_TURNED : KM_L_PLAIN);
@@ -283,15 +345,18 @@ static void linears(sink *s, km_op op) {
 }
 
 static void linear_gradients(sink *s, km_op op) {
-    static const struct { int64_t rows, in, out; } sizes[] = {
-        {1, 1, 1}, {3, 5, 4}, {0, 5, 4}, {7, 33, 65}, {65, 136, 32}, {257, 64, 128}};
+    static const struct {
+        int64_t rows, in, out;
+    } sizes[] = {{1, 1, 1}, {3, 5, 4}, {0, 5, 4}, {7, 33, 65}, {65, 136, 32}, {257, 64, 128}};
     static const km_act acts[] = {KM_ACT_NONE, KM_ACT_GELU, KM_ACT_GELU_ERF, KM_ACT_SILU};
     bool dx = op == KM_OP_LINEAR_DX;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int act = 0; act < (dx ? 4 : 1); act++)
             for (int sums = 0; sums < 2; sums++) {
                 int64_t r = sizes[i].rows, n = sizes[i].in, m = sizes[i].out;
-                km_case c = {.op = op, .n_in = dx ? 3 : 2, .dtypes = HALVES,
+                km_case c = {.op = op,
+                             .n_in = dx ? 3 : 2,
+                             .dtypes = HALVES,
                              .p = {.act = acts[act], .n = {sums}}};
                 c.in[0] = in(KM_SHAPE(r, m), 0, 0);
                 c.in[1] = dx ? in(KM_SHAPE(m, n), 0, 0) : in(KM_SHAPE(r, n), 0, 0);
@@ -303,8 +368,10 @@ static void linear_gradients(sink *s, km_op op) {
 /* ---- Weights of a few bits ---- */
 
 static void quants(sink *s, km_op op) {
-    static const struct { int64_t rows, in, out; } sizes[] = {
-        {1, 256, 3}, {2, 512, 65}, {7, 768, 33}, {33, 256, 70}, {0, 256, 4}, {3, 96, 5}, {1, 32, 7}};
+    static const struct {
+        int64_t rows, in, out;
+    } sizes[] = {{1, 256, 3}, {2, 512, 65}, {7, 768, 33}, {33, 256, 70},
+                 {0, 256, 4}, {3, 96, 5},   {1, 32, 7}};
     for (int d = KM_Q4_0; d < KM_DTYPE_COUNT; d++)
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
             int64_t r = sizes[i].rows, n = sizes[i].in, m = sizes[i].out;
@@ -337,9 +404,13 @@ static void quants(sink *s, km_op op) {
 
 /* Layers of which one may have weights of another kind than the others. */
 static void layers_at_once(sink *s, km_op op) {
-    static const struct { int64_t rows, in, out[3]; } sizes[] = {
-        {1, 256, {3, 65, 2}}, {5, 512, {66, 1, 33}}, {17, 768, {32, 70, 16}}, {40, 256, {7, 0, 97}},
-        {2, 96, {5, 3, 9}}};
+    static const struct {
+        int64_t rows, in, out[3];
+    } sizes[] = {{1, 256, {3, 65, 2}},
+                 {5, 512, {66, 1, 33}},
+                 {17, 768, {32, 70, 16}},
+                 {40, 256, {7, 0, 97}},
+                 {2, 96, {5, 3, 9}}};
     for (int d = 0; d < KM_DTYPE_COUNT; d++) {
         if (!(KM_BLOCKS >> d & 1) && !(HALVES >> d & 1)) continue;
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -373,13 +444,19 @@ static void layers_at_once(sink *s, km_op op) {
 /* ---- Rows ---- */
 
 static void softmaxes(sink *s, km_op op, int n_in) {
-    const struct { km_shape x; int axis; } list[] = {
-        {KM_SHAPE(1), 0}, {KM_SHAPE(17), 0}, {KM_SHAPE(5, 7), 1}, {KM_SHAPE(5, 7), 0},
-        {KM_SHAPE(2, 3, 4), 1}, {KM_SHAPE(0, 4), 1}, {KM_SHAPE(4, 0), 1}, {KM_SHAPE(33, 257), 1},
-        {KM_SHAPE(257, 33), 0}, {KM_SHAPE(5, 1024), 1}, {KM_SHAPE(3, 20011), 1}, {KM_SHAPE(9, 4097), 1},
-        {KM_SHAPE(3, 50304), 1}, {KM_SHAPE(300, 16400), 1}};
+    const struct {
+        km_shape x;
+        int axis;
+    } list[] = {{KM_SHAPE(1), 0},        {KM_SHAPE(17), 0},        {KM_SHAPE(5, 7), 1},
+                {KM_SHAPE(5, 7), 0},     {KM_SHAPE(2, 3, 4), 1},   {KM_SHAPE(0, 4), 1},
+                {KM_SHAPE(4, 0), 1},     {KM_SHAPE(33, 257), 1},   {KM_SHAPE(257, 33), 0},
+                {KM_SHAPE(5, 1024), 1},  {KM_SHAPE(3, 20011), 1},  {KM_SHAPE(9, 4097), 1},
+                {KM_SHAPE(3, 50304), 1}, {KM_SHAPE(300, 16400), 1}};
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
-        km_case c = {.op = op, .n_in = n_in, .p = {.axis = list[i].axis}, .dtypes = HALVES,
+        km_case c = {.op = op,
+                     .n_in = n_in,
+                     .p = {.axis = list[i].axis},
+                     .dtypes = HALVES,
                      .no_gradient = i > 6};
         /* Wide rows, several to each group of threads that takes them: forward, in f32. */
         if (i == 13 && n_in == 2) continue;
@@ -408,10 +485,13 @@ static void derive_norm_stats(km_ctx *ctx, const km_case *c, km_tensor **t) {
 }
 
 static void norms(sink *s, km_op op) {
-    static const struct { int64_t rows, n; km_values v; } sizes[] = {
-        {1, 1, KM_V_NORMAL}, {3, 7, KM_V_NORMAL}, {5, 16, KM_V_NORMAL}, {0, 8, KM_V_NORMAL},
-        {33, 257, KM_V_NORMAL}, {7, 1024, KM_V_OFFSET}, {130, 768, KM_V_NORMAL},
-        {3, 20011, KM_V_NORMAL}, {5, 50304, KM_V_NORMAL}, {150, 16400, KM_V_OFFSET}};
+    static const struct {
+        int64_t rows, n;
+        km_values v;
+    } sizes[] = {{1, 1, KM_V_NORMAL},      {3, 7, KM_V_NORMAL},     {5, 16, KM_V_NORMAL},
+                 {0, 8, KM_V_NORMAL},      {33, 257, KM_V_NORMAL},  {7, 1024, KM_V_OFFSET},
+                 {130, 768, KM_V_NORMAL},  {3, 20011, KM_V_NORMAL}, {5, 50304, KM_V_NORMAL},
+                 {150, 16400, KM_V_OFFSET}};
     bool plain = op == KM_OP_LAYER_NORM || op == KM_OP_RMS_NORM;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int option = 0; option < 2; option++) {
@@ -444,9 +524,10 @@ static void norms(sink *s, km_op op) {
 /* ---- Indexing ---- */
 
 static void embeddings(sink *s, km_op op) {
-    static const struct { int64_t v, c, n; } sizes[] = {{1, 1, 1}, {7, 5, 3}, {4, 3, 20}, {5, 4, 0},
-                                                        {65, 33, 130}, {300, 129, 700},
-                                                        {40, 64, 3000}, {70000, 8, 100}};
+    static const struct {
+        int64_t v, c, n;
+    } sizes[] = {{1, 1, 1},     {7, 5, 3},       {4, 3, 20},     {5, 4, 0},
+                 {65, 33, 130}, {300, 129, 700}, {40, 64, 3000}, {70000, 8, 100}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int wide = 0; wide < 2; wide++) {
             int64_t v = sizes[i].v, w = sizes[i].c, n = sizes[i].n;
@@ -460,15 +541,24 @@ static void embeddings(sink *s, km_op op) {
 }
 
 static void gathers(sink *s, km_op op) {
-    const struct { km_shape x, index; int axis; } list[] = {
-        {KM_SHAPE(5), KM_SHAPE(9), 0}, {KM_SHAPE(4, 6), KM_SHAPE(4, 3), 1},
-        {KM_SHAPE(4, 6), KM_SHAPE(7, 6), 0}, {KM_SHAPE(4, 6), KM_SHAPE(2, 9), 1},
-        {KM_SHAPE(3, 4, 5), KM_SHAPE(3, 6, 5), 1}, {KM_SHAPE(4, 6), KM_SHAPE(4, 0), 1},
-        {KM_SHAPE(65, 130), KM_SHAPE(65, 300), 1}, {KM_SHAPE(5, 6, 7), KM_SHAPE(3, 8, 4), 1},
-        {KM_SHAPE(5, 6, 7), KM_SHAPE(9, 2, 7), 0}, {KM_SHAPE(9000), KM_SHAPE(7000), 0}};
+    const struct {
+        km_shape x, index;
+        int axis;
+    } list[] = {{KM_SHAPE(5), KM_SHAPE(9), 0},
+                {KM_SHAPE(4, 6), KM_SHAPE(4, 3), 1},
+                {KM_SHAPE(4, 6), KM_SHAPE(7, 6), 0},
+                {KM_SHAPE(4, 6), KM_SHAPE(2, 9), 1},
+                {KM_SHAPE(3, 4, 5), KM_SHAPE(3, 6, 5), 1},
+                {KM_SHAPE(4, 6), KM_SHAPE(4, 0), 1},
+                {KM_SHAPE(65, 130), KM_SHAPE(65, 300), 1},
+                {KM_SHAPE(5, 6, 7), KM_SHAPE(3, 8, 4), 1},
+                {KM_SHAPE(5, 6, 7), KM_SHAPE(9, 2, 7), 0},
+                {KM_SHAPE(9000), KM_SHAPE(7000), 0}};
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         int64_t limit = list[i].x.dim[list[i].axis];
-        km_case c = {.op = op, .p = {.axis = list[i].axis}, .no_gradient = i == 6 || i == 9,
+        km_case c = {.op = op,
+                     .p = {.axis = list[i].axis},
+                     .no_gradient = i == 6 || i == 9,
                      .dtypes = (KM_FLOATS & ~KM_BIT(KM_F64)) | SMALL_INTS};
         km_dtype wide = i & 1 ? KM_I32 : KM_I64;
         c.in[0] = in(list[i].x, 0, i == 1 ? KM_L_TURNED : KM_L_PLAIN);
@@ -487,13 +577,16 @@ static void gathers(sink *s, km_op op) {
 
 /* Room for all that could be picked (zeros fill the rest), and for fewer than are. */
 static void masks(sink *s, km_op op) {
-    static const km_shape shapes[] = {{0, {0}},          {1, {0}},      {1, {1}},   {1, {9}},
-                                      {2, {5, 7}},       {3, {4, 0, 3}}, {3, {2, 3, 4}},
-                                      {2, {33, 1000}},   {1, {70001}}};
+    static const km_shape shapes[] = {{0, {0}},       {1, {0}},        {1, {1}},
+                                      {1, {9}},       {2, {5, 7}},     {3, {4, 0, 3}},
+                                      {3, {2, 3, 4}}, {2, {33, 1000}}, {1, {70001}}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int less = 0; less < 2; less++) {
             int64_t n = km_shape_count(shapes[i]), room = less ? n / 4 : n;
-            km_case c = {.op = op, .n_in = 2, .p = {.n = {room}}, .no_gradient = n > 3000,
+            km_case c = {.op = op,
+                         .n_in = 2,
+                         .p = {.n = {room}},
+                         .no_gradient = n > 3000,
                          .dtypes = KM_ANY & ~KM_BIT(KM_F64)};
             km_case_layout layout = i == 4 ? KM_L_TURNED : i == 6 ? KM_L_BACK : KM_L_PLAIN;
             c.in[0] = in(shapes[i], op == KM_OP_NONZERO ? KM_V_BOOL : KM_V_NORMAL, layout);
@@ -509,7 +602,10 @@ static void masks(sink *s, km_op op) {
 }
 
 static void concats(sink *s, km_op op) {
-    const struct { km_case_in a, b, c; int axis; } list[] = {
+    const struct {
+        km_case_in a, b, c;
+        int axis;
+    } list[] = {
         {in(KM_SHAPE(3), 0, 0), in(KM_SHAPE(1), 0, 0), in(KM_SHAPE(5), 0, 0), 0},
         {in(KM_SHAPE(2, 3), 0, 0), in(KM_SHAPE(2, 4), 0, KM_L_TURNED), in(KM_SHAPE(2, 1), 0, 0), 1},
         {in(KM_SHAPE(2, 3), 0, KM_L_STEP), in(KM_SHAPE(0, 3), 0, 0), in(KM_SHAPE(4, 3), 0, 0), 0},
@@ -517,8 +613,11 @@ static void concats(sink *s, km_op op) {
          in(KM_SHAPE(2, 1, 4), 0, 0), 1},
         {in(KM_SHAPE(64, 100), 0, 0), in(KM_SHAPE(64, 130), 0, 0), in(KM_SHAPE(64, 7), 0, 0), 1}};
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
-        km_case c = {.op = op, .n_in = 3, .in = {list[i].a, list[i].b, list[i].c},
-                     .p = {.axis = list[i].axis}, .dtypes = KM_ANY & ~KM_BIT(KM_F64),
+        km_case c = {.op = op,
+                     .n_in = 3,
+                     .in = {list[i].a, list[i].b, list[i].c},
+                     .p = {.axis = list[i].axis},
+                     .dtypes = KM_ANY & ~KM_BIT(KM_F64),
                      .no_gradient = i == 4};
         put(s, &c);
     }
@@ -527,16 +626,22 @@ static void concats(sink *s, km_op op) {
 /* ---- Transformers ---- */
 
 static void ropes(sink *s, km_op op) {
-    const struct { km_shape x; int64_t dims; } list[] = {
-        {KM_SHAPE(3, 4), 4}, {KM_SHAPE(2, 3, 8), 8}, {KM_SHAPE(2, 3, 8), 4}, {KM_SHAPE(2, 2, 5, 6), 6},
-        {KM_SHAPE(0, 4), 4}, {KM_SHAPE(2, 3, 65, 64), 64}, {KM_SHAPE(1, 4, 33, 80), 32},
-        {KM_SHAPE(2, 40, 16), 16}, {KM_SHAPE(3, 9, 8), 4}}; /* the last two: divided */
+    const struct {
+        km_shape x;
+        int64_t dims;
+    } list[] = {{KM_SHAPE(3, 4), 4},          {KM_SHAPE(2, 3, 8), 8},
+                {KM_SHAPE(2, 3, 8), 4},       {KM_SHAPE(2, 2, 5, 6), 6},
+                {KM_SHAPE(0, 4), 4},          {KM_SHAPE(2, 3, 65, 64), 64},
+                {KM_SHAPE(1, 4, 33, 80), 32}, {KM_SHAPE(2, 40, 16), 16},
+                {KM_SHAPE(3, 9, 8), 4}}; /* the last two: divided */
     for (size_t i = 0; i < sizeof list / sizeof *list; i++)
         for (int pairs = 0; pairs < 2; pairs++)
             for (int inverse = 0; inverse < 2; inverse++) {
                 km_shape x = list[i].x;
                 bool divided = i > 6; /* frequencies, by numbers of their own */
-                km_case c = {.op = op, .n_in = divided ? 3 : 2, .dtypes = HALVES,
+                km_case c = {.op = op,
+                             .n_in = divided ? 3 : 2,
+                             .dtypes = HALVES,
                              .no_gradient = i > 4,
                              .p = {.n = {list[i].dims, pairs, inverse}, .f = {10000}}};
                 if (divided) c.in[2] = typed(KM_SHAPE(list[i].dims / 2), KM_V_POSITIVE, KM_F32, 0);
@@ -556,10 +661,12 @@ static void derive_attention(km_ctx *ctx, const km_case *c, km_tensor **t) {
 }
 
 static void attentions(sink *s, km_op op) {
-    static const struct { int64_t b, h, hkv, tq, tk, d; } sizes[] = {
-        {1, 1, 1, 1, 1, 1}, {1, 2, 2, 3, 3, 4}, {2, 4, 2, 3, 5, 4}, {1, 2, 1, 5, 3, 2},
-        {1, 2, 2, 0, 3, 4}, {1, 3, 3, 17, 17, 16}, {2, 4, 2, 65, 65, 64}, {1, 2, 1, 33, 130, 80},
-        {1, 2, 2, 70, 70, 96}, {1, 4, 1, 129, 129, 128}, {1, 2, 2, 1, 200, 64}, {1, 1, 1, 9, 40, 33}};
+    static const struct {
+        int64_t b, h, hkv, tq, tk, d;
+    } sizes[] = {{1, 1, 1, 1, 1, 1},       {1, 2, 2, 3, 3, 4},     {2, 4, 2, 3, 5, 4},
+                 {1, 2, 1, 5, 3, 2},       {1, 2, 2, 0, 3, 4},     {1, 3, 3, 17, 17, 16},
+                 {2, 4, 2, 65, 65, 64},    {1, 2, 1, 33, 130, 80}, {1, 2, 2, 70, 70, 96},
+                 {1, 4, 1, 129, 129, 128}, {1, 2, 2, 1, 200, 64},  {1, 1, 1, 9, 40, 33}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int form = 0; form < 4; form++) {
             int64_t b = sizes[i].b, h = sizes[i].h, g = sizes[i].hkv, d = sizes[i].d;
@@ -590,8 +697,10 @@ static void derive_lse(km_ctx *ctx, const km_case *c, km_tensor **t) {
 }
 
 static void cross_entropies(sink *s, km_op op) {
-    static const struct { int64_t rows, v; } sizes[] = {{1, 1}, {3, 5}, {7, 17}, {33, 257}, {65, 1000},
-                                                        {5, 50257}, {5, 50304}, {140, 40960}};
+    static const struct {
+        int64_t rows, v;
+    } sizes[] = {{1, 1},     {3, 5},     {7, 17},    {33, 257},
+                 {65, 1000}, {5, 50257}, {5, 50304}, {140, 40960}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int form = 0; form < 4; form++) {
             int64_t rows = sizes[i].rows, v = sizes[i].v;
@@ -640,14 +749,16 @@ enum { CONTROL_PLAIN = 1, CONTROL_TENSORS, CONTROL_SKIP };
 
 static void derive_control(km_ctx *ctx, const km_case *c, km_tensor **t) {
     float f[KM_CONTROL_TENSORS + 6] = {
-        [KM_CONTROL_LR] = 0.01f, [KM_CONTROL_SCALE1] = 1.7f, [KM_CONTROL_SCALE2] = 3.1f,
-        [KM_CONTROL_GRAD] = 0.125f, [KM_CONTROL_LOSS] = 8, [KM_CONTROL_TENSORS + 4] = 0.5f,
+        [KM_CONTROL_LR] = 0.01f,         [KM_CONTROL_SCALE1] = 1.7f,
+        [KM_CONTROL_SCALE2] = 3.1f,      [KM_CONTROL_GRAD] = 0.125f,
+        [KM_CONTROL_LOSS] = 8,           [KM_CONTROL_TENSORS + 4] = 0.5f,
         [KM_CONTROL_TENSORS + 5] = 0.25f};
     int at = c->n_in - 1;
     int64_t kind = c->in[at].limit;
     if (kind == CONTROL_SKIP) f[KM_CONTROL_SKIP] = 1, f[KM_CONTROL_GRAD] = 0;
-    t[at] = km_to(ctx, km_from_data(ctx, KM_F32, KM_SHAPE(KM_CONTROL_TENSORS +
-                                                          (kind == CONTROL_TENSORS ? 6 : 0)), f),
+    t[at] = km_to(ctx,
+                  km_from_data(ctx, KM_F32,
+                               KM_SHAPE(KM_CONTROL_TENSORS + (kind == CONTROL_TENSORS ? 6 : 0)), f),
                   "ref");
 }
 
@@ -685,8 +796,8 @@ static void optimisers(sink *s, km_op op) {
 }
 
 static void sumsqs(sink *s, km_op op) {
-    static const int64_t sizes[][4] = {{0, 1, 0, 7}, {3, 16384, 16383, 5}, {16385, 40000, 8, 64},
-                                       {0, 0, 0, 0}};
+    static const int64_t sizes[][4] = {
+        {0, 1, 0, 7}, {3, 16384, 16383, 5}, {16385, 40000, 8, 64}, {0, 0, 0, 0}};
     for (int i = 0; i < 4; i++)
         for (int form = 0; form < 3; form++) {
             km_case c = {.op = op, .n_in = form == 2 ? 1 : 4, .dtypes = HALVES};
@@ -701,9 +812,9 @@ static void sumsqs(sink *s, km_op op) {
 static void derive_step(km_ctx *ctx, const km_case *c, km_tensor **t) {
     bool late = c->in[2].limit == 1;
     float f[KM_CONTROL_TENSORS + 4] = {
-        [KM_CONTROL_STEPS] = late ? 99 : 0, [KM_CONTROL_SKIPS] = late ? 2 : 0,
+        [KM_CONTROL_STEPS] = late ? 99 : 0,  [KM_CONTROL_SKIPS] = late ? 2 : 0,
         [KM_CONTROL_LOSS] = late ? 1024 : 1, [KM_CONTROL_GOOD] = late ? 9 : 0,
-        [KM_CONTROL_TENSORS + 1] = 0.1f, [KM_CONTROL_TENSORS + 2] = 1};
+        [KM_CONTROL_TENSORS + 1] = 0.1f,     [KM_CONTROL_TENSORS + 2] = 1};
     t[2] = km_to(ctx, km_from_data(ctx, KM_F32, KM_SHAPE(KM_CONTROL_TENSORS + 4), f), "ref");
 }
 
@@ -723,9 +834,10 @@ static void controls(sink *s, km_op op) {
 
 /* Whole numbers make every distance exact, so that ties are ties on every device. */
 static void nearests(sink *s, km_op op) {
-    static const int64_t sizes[][3] = {{0, 3, 4}, {1, 1, 1}, {5, 1, 3}, {7, 19, 1}, {33, 5, 2},
-                                       {130, 65, 16}, {97, 257, 33}, {256, 128, 64}, {300, 130, 200},
-                                       {65, 1000, 12}, {40, 300, 784}, {9, 70, 1500}, {2000, 96, 40}};
+    static const int64_t sizes[][3] = {
+        {0, 3, 4},      {1, 1, 1},     {5, 1, 3},      {7, 19, 1},      {33, 5, 2},
+        {130, 65, 16},  {97, 257, 33}, {256, 128, 64}, {300, 130, 200}, {65, 1000, 12},
+        {40, 300, 784}, {9, 70, 1500}, {2000, 96, 40}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int form = 0; form < 3; form++) {
             km_case c = {.op = op, .n_in = 2, .dtypes = HALVES, .no_gradient = true};
@@ -738,13 +850,14 @@ static void nearests(sink *s, km_op op) {
 }
 
 static void cells(sink *s, km_op op) {
-    static const int64_t sizes[][3] = {{0, 3, 4}, {1, 1, 1}, {5, 1, 3}, {7, 19, 1}, {33, 5, 2},
-                                       {130, 65, 16}, {97, 257, 33}, {3000, 3, 64}, {5000, 1, 20},
-                                       {40, 300, 784}, {2000, 96, 40}};
+    static const int64_t sizes[][3] = {{0, 3, 4},     {1, 1, 1},      {5, 1, 3},     {7, 19, 1},
+                                       {33, 5, 2},    {130, 65, 16},  {97, 257, 33}, {3000, 3, 64},
+                                       {5000, 1, 20}, {40, 300, 784}, {2000, 96, 40}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int form = 0; form < 4; form++) {
             int64_t n = sizes[i][0], k = sizes[i][1];
-            km_case c = {.op = op, .n_in = 4, .dtypes = HALVES, .no_gradient = true, .p = {.n = {k}}};
+            km_case c = {
+                .op = op, .n_in = 4, .dtypes = HALVES, .no_gradient = true, .p = {.n = {k}}};
             c.in[0] = in(KM_SHAPE(n, sizes[i][2]), KM_V_NORMAL, 0);
             c.in[1] = typed(KM_SHAPE(n), KM_V_INDEX, KM_I32, k + (form == 3)); /* one beyond */
             c.in[2] = form & 1 ? typed(KM_SHAPE(n), KM_V_UNIT, KM_F32, 0) : absent;
@@ -756,50 +869,106 @@ static void cells(sink *s, km_op op) {
 void km_cases_each(km_op op, km_case_fn fn, void *user) {
     sink s = {fn, user, true};
     switch (op) {
-    case KM_OP_FULL: case KM_OP_ARANGE: case KM_OP_UNIFORM: case KM_OP_NORMAL: fills(&s, op); break;
-    case KM_OP_COPY: case KM_OP_CAST: copies(&s, op); break;
-    case KM_OP_ADD: case KM_OP_SUB: case KM_OP_MUL: case KM_OP_MAXIMUM: case KM_OP_MINIMUM:
-    case KM_OP_EQ: case KM_OP_NE: case KM_OP_LT: case KM_OP_LE: case KM_OP_GT: case KM_OP_GE:
-    case KM_OP_ABS_GRAD: case KM_OP_SIN_GRAD: case KM_OP_COS_GRAD: case KM_OP_RELU_GRAD:
-    case KM_OP_GELU_GRAD: case KM_OP_GELU_ERF_GRAD: case KM_OP_SILU_GRAD: case KM_OP_CLAMP_GRAD:
-        binaries(&s, op, KM_V_NORMAL, KM_V_NORMAL); break;
+    case KM_OP_FULL:
+    case KM_OP_ARANGE:
+    case KM_OP_UNIFORM:
+    case KM_OP_NORMAL: fills(&s, op); break;
+    case KM_OP_COPY:
+    case KM_OP_CAST: copies(&s, op); break;
+    case KM_OP_ADD:
+    case KM_OP_SUB:
+    case KM_OP_MUL:
+    case KM_OP_MAXIMUM:
+    case KM_OP_MINIMUM:
+    case KM_OP_EQ:
+    case KM_OP_NE:
+    case KM_OP_LT:
+    case KM_OP_LE:
+    case KM_OP_GT:
+    case KM_OP_GE:
+    case KM_OP_ABS_GRAD:
+    case KM_OP_SIN_GRAD:
+    case KM_OP_COS_GRAD:
+    case KM_OP_RELU_GRAD:
+    case KM_OP_GELU_GRAD:
+    case KM_OP_GELU_ERF_GRAD:
+    case KM_OP_SILU_GRAD:
+    case KM_OP_CLAMP_GRAD: binaries(&s, op, KM_V_NORMAL, KM_V_NORMAL); break;
     case KM_OP_DIV: binaries(&s, op, KM_V_NORMAL, KM_V_NONZERO); break;
     case KM_OP_POW: binaries(&s, op, KM_V_POSITIVE, KM_V_NORMAL); break;
-    case KM_OP_SQRT_GRAD: case KM_OP_RSQRT_GRAD: binaries(&s, op, KM_V_NORMAL, KM_V_POSITIVE); break;
-    case KM_OP_TANH_GRAD: case KM_OP_SIGMOID_GRAD: binaries(&s, op, KM_V_NORMAL, KM_V_UNIT); break;
-    case KM_OP_SQRT: case KM_OP_RSQRT: case KM_OP_LOG: unaries(&s, op, KM_V_POSITIVE); break;
-    case KM_OP_NEG: case KM_OP_ABS: case KM_OP_EXP: case KM_OP_SIN: case KM_OP_COS: case KM_OP_TANH:
-    case KM_OP_SIGMOID: case KM_OP_RELU: case KM_OP_GELU: case KM_OP_GELU_ERF: case KM_OP_SILU:
-    case KM_OP_CLAMP: case KM_OP_ADD_SCALAR: case KM_OP_MUL_SCALAR:
-        unaries(&s, op, KM_V_NORMAL); break;
+    case KM_OP_SQRT_GRAD:
+    case KM_OP_RSQRT_GRAD: binaries(&s, op, KM_V_NORMAL, KM_V_POSITIVE); break;
+    case KM_OP_TANH_GRAD:
+    case KM_OP_SIGMOID_GRAD: binaries(&s, op, KM_V_NORMAL, KM_V_UNIT); break;
+    case KM_OP_SQRT:
+    case KM_OP_RSQRT:
+    case KM_OP_LOG: unaries(&s, op, KM_V_POSITIVE); break;
+    case KM_OP_NEG:
+    case KM_OP_ABS:
+    case KM_OP_EXP:
+    case KM_OP_SIN:
+    case KM_OP_COS:
+    case KM_OP_TANH:
+    case KM_OP_SIGMOID:
+    case KM_OP_RELU:
+    case KM_OP_GELU:
+    case KM_OP_GELU_ERF:
+    case KM_OP_SILU:
+    case KM_OP_CLAMP:
+    case KM_OP_ADD_SCALAR:
+    case KM_OP_MUL_SCALAR: unaries(&s, op, KM_V_NORMAL); break;
     case KM_OP_POW_SCALAR: powers(&s, op); break;
-    case KM_OP_WHERE: case KM_OP_MASKED_FILL: chooses(&s, op); break;
-    case KM_OP_TRIU: case KM_OP_TRIL: triangles(&s, op); break;
+    case KM_OP_WHERE:
+    case KM_OP_MASKED_FILL: chooses(&s, op); break;
+    case KM_OP_TRIU:
+    case KM_OP_TRIL: triangles(&s, op); break;
     case KM_OP_DROPOUT: dropouts(&s, op); break;
-    case KM_OP_SUM: case KM_OP_MEAN: case KM_OP_MAX: case KM_OP_VAR: case KM_OP_LOGSUMEXP:
-    case KM_OP_SUMSQ: case KM_OP_ARGMAX: reductions(&s, op); break;
+    case KM_OP_SUM:
+    case KM_OP_MEAN:
+    case KM_OP_MAX:
+    case KM_OP_VAR:
+    case KM_OP_LOGSUMEXP:
+    case KM_OP_SUMSQ:
+    case KM_OP_ARGMAX: reductions(&s, op); break;
     case KM_OP_MATMUL: matmuls(&s, op); break;
     case KM_OP_LINEAR: linears(&s, op); break;
-    case KM_OP_DEQUANTISE: case KM_OP_QUANTISE: case KM_OP_QUANT_LINEAR: case KM_OP_QUANT_EMBEDDING:
+    case KM_OP_DEQUANTISE:
+    case KM_OP_QUANTISE:
+    case KM_OP_QUANT_LINEAR:
+    case KM_OP_QUANT_EMBEDDING:
         quants(&s, op);
         if (s.go) km_cases_one_row(op, fn, user);
         break;
-    case KM_OP_LINEARS: case KM_OP_GATED:
+    case KM_OP_LINEARS:
+    case KM_OP_GATED:
         layers_at_once(&s, op);
         if (s.go) km_cases_one_row(op, fn, user);
         break;
-    case KM_OP_LINEAR_DX: case KM_OP_LINEAR_DW: linear_gradients(&s, op); break;
-    case KM_OP_SOFTMAX: case KM_OP_LOG_SOFTMAX: softmaxes(&s, op, 1); break;
-    case KM_OP_SOFTMAX_GRAD: case KM_OP_LOG_SOFTMAX_GRAD: softmaxes(&s, op, 2); break;
-    case KM_OP_LAYER_NORM: case KM_OP_RMS_NORM: case KM_OP_ADD_LAYER_NORM: case KM_OP_ADD_RMS_NORM:
-    case KM_OP_LAYER_NORM_GRAD: case KM_OP_RMS_NORM_GRAD: norms(&s, op); break;
-    case KM_OP_EMBEDDING: case KM_OP_EMBEDDING_GRAD: embeddings(&s, op); break;
-    case KM_OP_GATHER: case KM_OP_SCATTER_ADD: case KM_OP_SCATTER: case KM_OP_INDEX_SELECT:
-        gathers(&s, op); break;
-    case KM_OP_MASKED_SELECT: case KM_OP_MASKED_SCATTER: case KM_OP_NONZERO: masks(&s, op); break;
+    case KM_OP_LINEAR_DX:
+    case KM_OP_LINEAR_DW: linear_gradients(&s, op); break;
+    case KM_OP_SOFTMAX:
+    case KM_OP_LOG_SOFTMAX: softmaxes(&s, op, 1); break;
+    case KM_OP_SOFTMAX_GRAD:
+    case KM_OP_LOG_SOFTMAX_GRAD: softmaxes(&s, op, 2); break;
+    case KM_OP_LAYER_NORM:
+    case KM_OP_RMS_NORM:
+    case KM_OP_ADD_LAYER_NORM:
+    case KM_OP_ADD_RMS_NORM:
+    case KM_OP_LAYER_NORM_GRAD:
+    case KM_OP_RMS_NORM_GRAD: norms(&s, op); break;
+    case KM_OP_EMBEDDING:
+    case KM_OP_EMBEDDING_GRAD: embeddings(&s, op); break;
+    case KM_OP_GATHER:
+    case KM_OP_SCATTER_ADD:
+    case KM_OP_SCATTER:
+    case KM_OP_INDEX_SELECT: gathers(&s, op); break;
+    case KM_OP_MASKED_SELECT:
+    case KM_OP_MASKED_SCATTER:
+    case KM_OP_NONZERO: masks(&s, op); break;
     case KM_OP_CONCAT: concats(&s, op); break;
     case KM_OP_ROPE: ropes(&s, op); break;
-    case KM_OP_ATTENTION: case KM_OP_ATTENTION_GRAD: attentions(&s, op); break;
+    case KM_OP_ATTENTION:
+    case KM_OP_ATTENTION_GRAD: attentions(&s, op); break;
     case KM_OP_ATTEND: km_cases_attend(fn, user); break;
     case KM_OP_SAMPLE: km_cases_sample(fn, user); break;
     case KM_OP_NEAREST: nearests(&s, op); break;
@@ -807,13 +976,24 @@ void km_cases_each(km_op op, km_case_fn fn, void *user) {
     case KM_OP_SCAN_CODES: km_cases_scan_codes(fn, user); break;
     case KM_OP_ENCODE_LEVELS: km_cases_encode_levels(fn, user); break;
     case KM_OP_ENCODE_TRELLIS: km_cases_encode_trellis(fn, user); break;
-    case KM_OP_CROSS_ENTROPY: case KM_OP_CROSS_ENTROPY_GRAD: cross_entropies(&s, op); break;
-    case KM_OP_MSE: case KM_OP_BCE: case KM_OP_MSE_GRAD: case KM_OP_BCE_GRAD: pair_losses(&s, op); break;
-    case KM_OP_SGD: case KM_OP_ADAMW: optimisers(&s, op); break;
+    case KM_OP_CROSS_ENTROPY:
+    case KM_OP_CROSS_ENTROPY_GRAD: cross_entropies(&s, op); break;
+    case KM_OP_MSE:
+    case KM_OP_BCE:
+    case KM_OP_MSE_GRAD:
+    case KM_OP_BCE_GRAD: pair_losses(&s, op); break;
+    case KM_OP_SGD:
+    case KM_OP_ADAMW: optimisers(&s, op); break;
     case KM_OP_SUMSQ_CHUNKS: sumsqs(&s, op); break;
     case KM_OP_OPTIM_CONTROL: controls(&s, op); break;
-    case KM_OP_SLICE: case KM_OP_PERMUTE: case KM_OP_RESHAPE: case KM_OP_BROADCAST:
-    case KM_OP_ATTENTION_QKV: case KM_OP_LINEAR_CROSS_ENTROPY: case KM_OP_MLP: case KM_OP_CUSTOM:
+    case KM_OP_SLICE:
+    case KM_OP_PERMUTE:
+    case KM_OP_RESHAPE:
+    case KM_OP_BROADCAST:
+    case KM_OP_ATTENTION_QKV:
+    case KM_OP_LINEAR_CROSS_ENTROPY:
+    case KM_OP_MLP:
+    case KM_OP_CUSTOM:
     case KM_OP_COUNT: break; /* views have no kernels; tests/ops checks them */
     }
 }

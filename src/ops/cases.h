@@ -15,17 +15,17 @@ typedef enum km_values {
     KM_V_LOW,      /* N(0, 1) with some -inf, as a mask leaves them */
     KM_V_INDEX,    /* integers in [0, limit) */
     KM_V_BOOL,
-    KM_V_DERIVED   /* made by `derive` */
+    KM_V_DERIVED /* made by `derive` */
 } km_values;
 
 typedef enum km_case_layout {
     KM_L_PLAIN,
-    KM_L_TURNED,  /* last two axes swapped in memory */
-    KM_L_STEP,    /* every second element of a longer last axis */
-    KM_L_OFFSET,  /* a part of a longer first axis */
-    KM_L_REPEAT,  /* the first axis is one slice, repeated */
-    KM_L_HEADS,   /* (B, H, T, D) over memory laid out (B, T, H, D) */
-    KM_L_BACK     /* the last axis from its end: a negative stride */
+    KM_L_TURNED, /* last two axes swapped in memory */
+    KM_L_STEP,   /* every second element of a longer last axis */
+    KM_L_OFFSET, /* a part of a longer first axis */
+    KM_L_REPEAT, /* the first axis is one slice, repeated */
+    KM_L_HEADS,  /* (B, H, T, D) over memory laid out (B, T, H, D) */
+    KM_L_BACK    /* the last axis from its end: a negative stride */
 } km_case_layout;
 
 typedef struct km_case_in {
@@ -44,9 +44,9 @@ typedef struct km_case {
     int n_in;
     km_case_in in[KM_CASE_INPUTS];
     km_params p;
-    uint32_t dtypes;    /* to try */
-    bool no_gradient;   /* values that finite differences cannot be taken at, or too slow to */
-    bool kept;          /* by quick runs too, however large: it reaches kernels that others do not */
+    uint32_t dtypes;  /* to try */
+    bool no_gradient; /* values that finite differences cannot be taken at, or too slow to */
+    bool kept;        /* by quick runs too, however large: it reaches kernels that others do not */
     /* Fills in[] entries marked KM_V_DERIVED (on ref), from the others. */
     void (*derive)(km_ctx *ctx, const struct km_case *c, km_tensor **in);
 } km_case;

@@ -11,13 +11,17 @@ typedef struct form {
     int64_t classes;
 } form;
 
-static const form levels[] = {{1, 1, 1, 1},   {3, 8, 4, 1},   {5, 33, 9, 1},  {70, 64, 4, 1}, {9, 100, 9, 1},
-                              {2, 384, 4, 1}, {4, 40, 8, 1},  {6, 17, 2, 1},  {0, 8, 4, 1},   {300, 24, 3, 1}};
-static const form trellises[] = {{1, 12, 1, 1},  {2, 90, 1, 1},  {5, 40, 2, 1}, {3, 30, 3, 1},  {2, 26, 4, 1},
-                                 {2, 20, 5, 1},  {3, 14, 6, 1},  {2, 12, 8, 1}, {3, 60, 9, 1},  {7, 100, 10, 1},
-                                 {4, 30, 10, 1}, {6, 80, 10, 4}, {3, 16, 7, 2}, {0, 20, 1, 1}};
+static const form levels[] = {{1, 1, 1, 1},   {3, 8, 4, 1},   {5, 33, 9, 1}, {70, 64, 4, 1},
+                              {9, 100, 9, 1}, {2, 384, 4, 1}, {4, 40, 8, 1}, {6, 17, 2, 1},
+                              {0, 8, 4, 1},   {300, 24, 3, 1}};
+static const form trellises[] = {{1, 12, 1, 1}, {2, 90, 1, 1},   {5, 40, 2, 1},  {3, 30, 3, 1},
+                                 {2, 26, 4, 1}, {2, 20, 5, 1},   {3, 14, 6, 1},  {2, 12, 8, 1},
+                                 {3, 60, 9, 1}, {7, 100, 10, 1}, {4, 30, 10, 1}, {6, 80, 10, 4},
+                                 {3, 16, 7, 2}, {0, 20, 1, 1}};
 
-static uint32_t draw(int64_t stream, int64_t i) { return km_philox(12, (uint64_t)stream, (uint64_t)i).v[0]; }
+static uint32_t draw(int64_t stream, int64_t i) {
+    return km_philox(12, (uint64_t)stream, (uint64_t)i).v[0];
+}
 
 /* The same within groups of eight. */
 static int column_bits(const form *f, int64_t j) {
@@ -44,7 +48,8 @@ static void fill_rows(const form *f, float *z, float *square, int64_t width, int
 static bool open_inputs(km_ctx *ctx, const km_case *c, km_tensor **in) {
     km_lane *lane = km_ctx_lane(ctx, km_ref_device());
     for (int i = 0; i < c->n_in; i++)
-        if (!(in[i] = km_tensor_new(ctx, lane, "case", (km_dtype)c->in[i].dtype, c->in[i].shape))) return false;
+        if (!(in[i] = km_tensor_new(ctx, lane, "case", (km_dtype)c->in[i].dtype, c->in[i].shape)))
+            return false;
     return true;
 }
 
@@ -61,13 +66,15 @@ static void derive_levels(km_ctx *ctx, const km_case *c, km_tensor **in) {
     for (int64_t g = 0; g < (f->d + 7) / 8; g++)
         for (int l = 0; l < 8; l++) at[g * 8 + l] = l < bits[g * 8] ? byte++ : 0;
     for (int b = 0; b < 9; b++)
-        for (int i = 0; i < 256; i++) tables[b * 256 + i] = (float)(i - (1 << b) / 2) * (b > 4 ? 0.125f : 1);
+        for (int i = 0; i < 256; i++)
+            tables[b * 256 + i] = (float)(i - (1 << b) / 2) * (b > 4 ? 0.125f : 1);
 }
 
 static void derive_trellis(km_ctx *ctx, const km_case *c, km_tensor **in) {
     const form *f = &trellises[c->p.axis];
     if (!open_inputs(ctx, c, in)) return;
-    float *amp = km_tensor_ptr(in[2]), *water = km_tensor_ptr(in[5]), *tables = km_tensor_ptr(in[6]);
+    float *amp = km_tensor_ptr(in[2]), *water = km_tensor_ptr(in[5]),
+          *tables = km_tensor_ptr(in[6]);
     int32_t *rate = km_tensor_ptr(in[3]), *classes = km_tensor_ptr(in[4]);
     fill_rows(f, km_tensor_ptr(in[0]), km_tensor_ptr(in[1]), f->d * f->classes, c->p.n[1]);
     for (int64_t k = 0; k < f->classes; k++) {
@@ -96,13 +103,18 @@ static void set_inputs(km_case *c, const input *in) {
 void km_cases_encode_levels(km_case_fn fn, void *user) {
     for (size_t i = 0; i < sizeof levels / sizeof *levels; i++) {
         const form *f = &levels[i];
-        km_case c = {.op = KM_OP_ENCODE_LEVELS, .n_in = 6, .dtypes = KM_BIT(KM_F32), .no_gradient = true,
+        km_case c = {.op = KM_OP_ENCODE_LEVELS,
+                     .n_in = 6,
+                     .dtypes = KM_BIT(KM_F32),
+                     .no_gradient = true,
                      .derive = derive_levels,
-                     .p = {.axis = (int)i, .n = {1 + sum_bits(f, 8) + (int64_t)i % 2, f->d},
+                     .p = {.axis = (int)i,
+                           .n = {1 + sum_bits(f, 8) + (int64_t)i % 2, f->d},
                            .f = {0.01, 0.03125}}};
-        const input in[] = {{KM_SHAPE(f->rows, f->d), KM_F32}, {KM_SHAPE(f->rows), KM_F32},
-                            {KM_SHAPE(f->d), KM_I32},          {KM_SHAPE((f->d + 7) / 8, 8), KM_I32},
-                            {KM_SHAPE(f->d), KM_F32},          {KM_SHAPE(9, 256), KM_F32}};
+        const input in[] = {
+            {KM_SHAPE(f->rows, f->d), KM_F32}, {KM_SHAPE(f->rows), KM_F32},
+            {KM_SHAPE(f->d), KM_I32},          {KM_SHAPE((f->d + 7) / 8, 8), KM_I32},
+            {KM_SHAPE(f->d), KM_F32},          {KM_SHAPE(9, 256), KM_F32}};
         set_inputs(&c, in);
         if (!fn(user, &c)) return;
     }
@@ -113,12 +125,19 @@ void km_cases_encode_trellis(km_case_fn fn, void *user) {
         const form *f = &trellises[i];
         int64_t class_bits = f->classes > 2 ? 2 : f->classes > 1 ? 1 : 0, w = f->d * f->classes;
         int64_t bytes = (8 + class_bits + sum_bits(f, 1) + 7) / 8 + (int64_t)i % 2;
-        km_case c = {.op = KM_OP_ENCODE_TRELLIS, .n_in = 7, .dtypes = KM_BIT(KM_F32), .no_gradient = true,
-                     .derive = derive_trellis,
-                     .p = {.axis = (int)i, .n = {bytes, f->d, class_bits, f->d}, .f = {0.01, 0.03125}}};
-        const input in[] = {{KM_SHAPE(f->rows, w), KM_F32},     {KM_SHAPE(f->rows), KM_F32},
-                            {KM_SHAPE(w), KM_F32},              {KM_SHAPE(w), KM_I32},
-                            {KM_SHAPE(f->classes, 2), KM_I32},  {KM_SHAPE(f->classes), KM_F32},
+        km_case c = {
+            .op = KM_OP_ENCODE_TRELLIS,
+            .n_in = 7,
+            .dtypes = KM_BIT(KM_F32),
+            .no_gradient = true,
+            .derive = derive_trellis,
+            .p = {.axis = (int)i, .n = {bytes, f->d, class_bits, f->d}, .f = {0.01, 0.03125}}};
+        const input in[] = {{KM_SHAPE(f->rows, w), KM_F32},
+                            {KM_SHAPE(f->rows), KM_F32},
+                            {KM_SHAPE(w), KM_F32},
+                            {KM_SHAPE(w), KM_I32},
+                            {KM_SHAPE(f->classes, 2), KM_I32},
+                            {KM_SHAPE(f->classes), KM_F32},
                             {KM_SHAPE(KM_TRELLIS_RATE + 1, KM_TRELLIS_STATES), KM_F32}};
         set_inputs(&c, in);
         if (!fn(user, &c)) return;

@@ -37,10 +37,10 @@ static bool linear(km_case_fn fn, void *user) {
 
 /* Mixes of types that go into one launch, others that do not, and one type alone. */
 static bool linears(km_case_fn fn, void *user) {
-    static const int mixes[][3] = {
-        {KM_Q4_K, KM_Q4_K, KM_Q6_K}, {KM_Q5_K, KM_Q5_K, KM_Q6_K}, {KM_Q3_K, KM_Q5_K, KM_Q5_K},
-        {KM_Q4_K, KM_Q6_K, -1},      {KM_Q6_K, KM_Q4_K, KM_Q8_0}, {KM_Q4_K, KM_F16, KM_Q6_K},
-        {KM_Q8_0, KM_Q8_0, KM_Q8_0}};
+    static const int mixes[][3] = {{KM_Q4_K, KM_Q4_K, KM_Q6_K}, {KM_Q5_K, KM_Q5_K, KM_Q6_K},
+                                   {KM_Q3_K, KM_Q5_K, KM_Q5_K}, {KM_Q4_K, KM_Q6_K, -1},
+                                   {KM_Q6_K, KM_Q4_K, KM_Q8_0}, {KM_Q4_K, KM_F16, KM_Q6_K},
+                                   {KM_Q8_0, KM_Q8_0, KM_Q8_0}};
     static const int64_t rows[LENGTHS][3] = {{33, 10, 9}, {18, 5, 7}, {11, 4, 5}, {7, 5, 6}};
     for (size_t m = 0; m < sizeof mixes / sizeof *mixes; m++)
         for (int i = 0; i < LENGTHS; i++) {

@@ -88,7 +88,8 @@ static void grad_pow(km_ctx *ctx, km_node *n) { /* y = a^b: da = dy b a^(b-1), d
 /* The larger (smaller) operand takes it all; equals share. */
 static void grad_extreme(km_ctx *ctx, km_node *n) {
     km_tensor *dy = n->grad[0], *zero = full_like(ctx, dy, 0);
-    km_tensor *half = km_where(ctx, km_eq(ctx, n->in[0], n->in[1]), km_mul_scalar(ctx, dy, 0.5), zero);
+    km_tensor *half =
+        km_where(ctx, km_eq(ctx, n->in[0], n->in[1]), km_mul_scalar(ctx, dy, 0.5), zero);
     for (int i = 0; i < 2; i++) {
         if (!km_needs(n, i)) continue;
         km_tensor *a = n->in[i], *b = n->in[1 - i];
@@ -113,12 +114,16 @@ static void grad_same_op(km_ctx *ctx, km_node *n) {
 }
 
 #define BINARY(OP, text, rule, in, out, tolerance)                                                 \
-    t[KM_OP_##OP] = (km_op_row){.formula = text, .min_in = 2, .max_in = 2, .dtypes = KM_NUMBERS,   \
-                                .flags = KM_OP_ELEMENTWISE, .infer = infer_binary, .grad = rule,   \
-                                .save_in = in, .save_out = out, .tol = tolerance}
+    t[KM_OP_##OP] = (km_op_row) {                                                                  \
+        .formula = text, .min_in = 2, .max_in = 2, .dtypes = KM_NUMBERS,                           \
+        .flags = KM_OP_ELEMENTWISE, .infer = infer_binary, .grad = rule, .save_in = in,            \
+        .save_out = out, .tol = tolerance                                                          \
+    }
 #define COMPARE(OP, text)                                                                          \
-    t[KM_OP_##OP] = (km_op_row){.formula = text, .min_in = 2, .max_in = 2, .dtypes = KM_ANY,       \
-                                .flags = KM_OP_ELEMENTWISE, .infer = infer_compare}
+    t[KM_OP_##OP] = (km_op_row) {                                                                  \
+        .formula = text, .min_in = 2, .max_in = 2, .dtypes = KM_ANY, .flags = KM_OP_ELEMENTWISE,   \
+        .infer = infer_compare                                                                     \
+    }
 
 void km_rows_elementwise(km_op_row *t) {
     BINARY(ADD, "a + b", grad_add, 0, 0, KM_TOL_ELEM);
@@ -134,20 +139,41 @@ void km_rows_elementwise(km_op_row *t) {
     COMPARE(LE, "a <= b");
     COMPARE(GT, "a > b");
     COMPARE(GE, "a >= b");
-    t[KM_OP_WHERE] = (km_op_row){.formula = "cond ? a : b", .min_in = 3, .max_in = 3,
-                                 .dtypes = KM_BIT(KM_BOOL), .flags = KM_OP_ELEMENTWISE,
-                                 .infer = infer_where, .grad = grad_where, .save_in = 1};
-    t[KM_OP_MASKED_FILL] = (km_op_row){.formula = "mask ? value : x", .min_in = 2, .max_in = 2,
-                                       .dtypes = KM_ANY, .flags = KM_OP_ELEMENTWISE,
-                                       .infer = infer_masked_fill, .grad = grad_masked_fill,
+    t[KM_OP_WHERE] = (km_op_row){.formula = "cond ? a : b",
+                                 .min_in = 3,
+                                 .max_in = 3,
+                                 .dtypes = KM_BIT(KM_BOOL),
+                                 .flags = KM_OP_ELEMENTWISE,
+                                 .infer = infer_where,
+                                 .grad = grad_where,
+                                 .save_in = 1};
+    t[KM_OP_MASKED_FILL] = (km_op_row){.formula = "mask ? value : x",
+                                       .min_in = 2,
+                                       .max_in = 2,
+                                       .dtypes = KM_ANY,
+                                       .flags = KM_OP_ELEMENTWISE,
+                                       .infer = infer_masked_fill,
+                                       .grad = grad_masked_fill,
                                        .save_in = 2};
-    t[KM_OP_TRIU] = (km_op_row){.formula = "j - i >= d ? x : 0", .min_in = 1, .max_in = 1,
-                                .dtypes = KM_ANY, .infer = infer_triangle, .grad = grad_same_op};
-    t[KM_OP_TRIL] = (km_op_row){.formula = "j - i <= d ? x : 0", .min_in = 1, .max_in = 1,
-                                .dtypes = KM_ANY, .infer = infer_triangle, .grad = grad_same_op};
-    t[KM_OP_DROPOUT] = (km_op_row){.formula = "u >= p ? x / (1 - p) : 0", .min_in = 1, .max_in = 1,
-                                   .dtypes = KM_FLOATS, .infer = infer_dropout,
-                                   .grad = grad_same_op, .tol = KM_TOL_ELEM};
+    t[KM_OP_TRIU] = (km_op_row){.formula = "j - i >= d ? x : 0",
+                                .min_in = 1,
+                                .max_in = 1,
+                                .dtypes = KM_ANY,
+                                .infer = infer_triangle,
+                                .grad = grad_same_op};
+    t[KM_OP_TRIL] = (km_op_row){.formula = "j - i <= d ? x : 0",
+                                .min_in = 1,
+                                .max_in = 1,
+                                .dtypes = KM_ANY,
+                                .infer = infer_triangle,
+                                .grad = grad_same_op};
+    t[KM_OP_DROPOUT] = (km_op_row){.formula = "u >= p ? x / (1 - p) : 0",
+                                   .min_in = 1,
+                                   .max_in = 1,
+                                   .dtypes = KM_FLOATS,
+                                   .infer = infer_dropout,
+                                   .grad = grad_same_op,
+                                   .tol = KM_TOL_ELEM};
 }
 
 #define PUBLIC2(name, OP)                                                                          \

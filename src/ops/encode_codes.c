@@ -6,8 +6,8 @@
 enum { Z, SQUARE, BITS, AT, LEVEL_AMP, LEVELS, LEVEL_INPUTS };
 enum { AMP = 2, RATE, CLASSES, WATER, TABLES, TRELLIS_INPUTS };
 
-static km_status want(km_ctx *ctx, const char *name, const char *arg, const km_tensor *t, km_dtype dtype,
-                      km_shape shape) {
+static km_status want(km_ctx *ctx, const char *name, const char *arg, const km_tensor *t,
+                      km_dtype dtype, km_shape shape) {
     if (km_want_dtype(ctx, name, arg, t, KM_BIT(dtype)) != KM_OK) return ctx->error.code;
     return km_want_shape(ctx, name, arg, t, shape);
 }
@@ -33,7 +33,8 @@ static km_status infer_levels(km_ctx *ctx, const char *name, km_tensor *const *i
         want(ctx, name, "amp", in[LEVEL_AMP], KM_F32, KM_SHAPE(d)) != KM_OK ||
         want(ctx, name, "tables", in[LEVELS], KM_F32, KM_SHAPE(9, 256)) != KM_OK)
         return ctx->error.code;
-    *out = (km_outputs){.n = 1, .dtype = {KM_U8}, .shape = {KM_SHAPE(in[Z]->shape.dim[0], p->n[0])}};
+    *out =
+        (km_outputs){.n = 1, .dtype = {KM_U8}, .shape = {KM_SHAPE(in[Z]->shape.dim[0], p->n[0])}};
     return KM_OK;
 }
 
@@ -43,8 +44,8 @@ static km_status infer_trellis(km_ctx *ctx, const char *name, km_tensor *const *
     if (rows_in(ctx, name, in, p) != KM_OK) return ctx->error.code;
     int64_t w = in[Z]->shape.dim[1], classes = in[WATER]->shape.ndim ? in[WATER]->shape.dim[0] : 0;
     if (classes < 1 || classes > 1 << p->n[2] || p->n[2] > 8 || p->n[3] < 1 || p->n[3] > w)
-        return km_fail(ctx, KM_ERR_RANGE, "%s: %lld classes in %lld bits, of at most %lld columns", name,
-                       (long long)classes, (long long)p->n[2], (long long)p->n[3]);
+        return km_fail(ctx, KM_ERR_RANGE, "%s: %lld classes in %lld bits, of at most %lld columns",
+                       name, (long long)classes, (long long)p->n[2], (long long)p->n[3]);
     if (want(ctx, name, "amp", in[AMP], KM_F32, KM_SHAPE(w)) != KM_OK ||
         want(ctx, name, "rate", in[RATE], KM_I32, KM_SHAPE(w)) != KM_OK ||
         want(ctx, name, "classes", in[CLASSES], KM_I32, KM_SHAPE(classes, 2)) != KM_OK ||
@@ -52,22 +53,31 @@ static km_status infer_trellis(km_ctx *ctx, const char *name, km_tensor *const *
         want(ctx, name, "tables", in[TABLES], KM_F32,
              KM_SHAPE(KM_TRELLIS_RATE + 1, KM_TRELLIS_STATES)) != KM_OK)
         return ctx->error.code;
-    *out = (km_outputs){.n = 1, .dtype = {KM_U8}, .shape = {KM_SHAPE(in[Z]->shape.dim[0], p->n[0])}};
+    *out =
+        (km_outputs){.n = 1, .dtype = {KM_U8}, .shape = {KM_SHAPE(in[Z]->shape.dim[0], p->n[0])}};
     return KM_OK;
 }
 
 void km_rows_encode_codes(km_op_row *t) {
     t[KM_OP_ENCODE_LEVELS] = (km_op_row){.formula = "rows to codes of a level a column",
-                                         .min_in = LEVEL_INPUTS, .max_in = LEVEL_INPUTS,
-                                         .dtypes = KM_BIT(KM_F32), .infer = infer_levels,
-                                         .flags = KM_OP_GPU_ALONE, .tol = KM_TOL_EXACT};
-    t[KM_OP_ENCODE_TRELLIS] = (km_op_row){.formula = "rows to codes of a trellis over their columns",
-                                          .min_in = TRELLIS_INPUTS, .max_in = TRELLIS_INPUTS,
-                                          .dtypes = KM_BIT(KM_F32), .infer = infer_trellis,
-                                          .flags = KM_OP_GPU_ALONE, .tol = KM_TOL_EXACT};
+                                         .min_in = LEVEL_INPUTS,
+                                         .max_in = LEVEL_INPUTS,
+                                         .dtypes = KM_BIT(KM_F32),
+                                         .infer = infer_levels,
+                                         .flags = KM_OP_GPU_ALONE,
+                                         .tol = KM_TOL_EXACT};
+    t[KM_OP_ENCODE_TRELLIS] =
+        (km_op_row){.formula = "rows to codes of a trellis over their columns",
+                    .min_in = TRELLIS_INPUTS,
+                    .max_in = TRELLIS_INPUTS,
+                    .dtypes = KM_BIT(KM_F32),
+                    .infer = infer_trellis,
+                    .flags = KM_OP_GPU_ALONE,
+                    .tol = KM_TOL_EXACT};
 }
 
-km_tensor *km_encode_levels(km_ctx *ctx, km_tensor *z, km_tensor *square, const km_level_code *how) {
+km_tensor *km_encode_levels(km_ctx *ctx, km_tensor *z, km_tensor *square,
+                            const km_level_code *how) {
     km_tensor *in[LEVEL_INPUTS] = {z, square, how->bits, how->at, how->amp, how->tables};
     km_tensor *out[KM_MAX_OUTPUTS] = {0};
     km_params p = {.n = {how->form.bytes, how->form.dim}, .f = {how->form.low, how->form.step}};
@@ -75,8 +85,10 @@ km_tensor *km_encode_levels(km_ctx *ctx, km_tensor *z, km_tensor *square, const 
     return out[0];
 }
 
-km_tensor *km_encode_trellis(km_ctx *ctx, km_tensor *z, km_tensor *square, const km_trellis_code *how) {
-    km_tensor *in[TRELLIS_INPUTS] = {z, square, how->amp, how->rate, how->classes, how->water, how->tables};
+km_tensor *km_encode_trellis(km_ctx *ctx, km_tensor *z, km_tensor *square,
+                             const km_trellis_code *how) {
+    km_tensor *in[TRELLIS_INPUTS] = {z,          square,     how->amp, how->rate, how->classes,
+                                     how->water, how->tables};
     km_tensor *out[KM_MAX_OUTPUTS] = {0};
     km_params p = {.n = {how->form.bytes, how->form.dim, how->class_bits, how->most},
                    .f = {how->form.low, how->form.step}};

@@ -21,10 +21,10 @@ typedef struct km_code_form {
  * first, is bit j % 8 of byte at[j / 8][l]. */
 typedef struct km_level_code {
     km_code_form form;
-    km_tensor *bits;    /* (d) i32, 0 to 8 */
-    km_tensor *at;      /* (groups, 8) i32, in [1, bytes) */
-    km_tensor *amp;     /* (d) f32; 0: level 0 */
-    km_tensor *tables;  /* (9, 256) f32: sorted levels of 0 to 8 bits */
+    km_tensor *bits;   /* (d) i32, 0 to 8 */
+    km_tensor *at;     /* (groups, 8) i32, in [1, bytes) */
+    km_tensor *amp;    /* (d) f32; 0: level 0 */
+    km_tensor *tables; /* (9, 256) f32: sorted levels of 0 to 8 bits */
 } km_level_code;
 
 /* z (n, d), square (n) f32 -> codes (n, bytes) u8. */
@@ -36,15 +36,17 @@ km_tensor *km_encode_levels(km_ctx *ctx, km_tensor *z, km_tensor *square, const 
 typedef struct km_trellis_code {
     km_code_form form;
     int64_t class_bits;
-    int64_t most;       /* columns of the largest class */
-    km_tensor *amp;     /* (width) f32 */
-    km_tensor *rate;    /* (width) i32, 0 to 8 */
-    km_tensor *classes; /* (classes, 2) i32: the first column, and how many; rates add up to 12 at least */
-    km_tensor *water;   /* (classes) f32 */
-    km_tensor *tables;  /* (9, 4096) f32: values of states, newest bit lowest */
+    int64_t most;    /* columns of the largest class */
+    km_tensor *amp;  /* (width) f32 */
+    km_tensor *rate; /* (width) i32, 0 to 8 */
+    km_tensor *
+        classes; /* (classes, 2) i32: the first column, and how many; rates add up to 12 at least */
+    km_tensor *water;  /* (classes) f32 */
+    km_tensor *tables; /* (9, 4096) f32: values of states, newest bit lowest */
 } km_trellis_code;
 
 /* z (n, width), square (n) f32 -> codes (n, bytes) u8. */
-km_tensor *km_encode_trellis(km_ctx *ctx, km_tensor *z, km_tensor *square, const km_trellis_code *how);
+km_tensor *km_encode_trellis(km_ctx *ctx, km_tensor *z, km_tensor *square,
+                             const km_trellis_code *how);
 
 #endif

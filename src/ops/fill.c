@@ -32,21 +32,32 @@ static void grad_copy(km_ctx *ctx, km_node *n) { /* km_to is recorded as a copy,
 #define FILL .min_in = 0, .max_in = 0, .infer = infer_fill, .flags = KM_OP_STRIDED
 
 void km_rows_fill(km_op_row *t) {
-    t[KM_OP_FULL] = (km_op_row){.formula = "y = value", .dtypes = KM_ANY, .tol = KM_TOL_EXACT, FILL};
-    t[KM_OP_ARANGE] = (km_op_row){.formula = "y[i] = start + i step", .dtypes = KM_NUMBERS,
-                                  .tol = KM_TOL_ELEM, FILL};
-    t[KM_OP_UNIFORM] = (km_op_row){.formula = "y ~ U[lo, hi)", .dtypes = KM_FLOATS,
-                                   .tol = KM_TOL_RANDOM, FILL};
-    t[KM_OP_NORMAL] = (km_op_row){.formula = "y ~ N(mean, sd^2)", .dtypes = KM_FLOATS,
-                                  .tol = KM_TOL_RANDOM, FILL};
-    t[KM_OP_COPY] = (km_op_row){.formula = "y = x", .min_in = 1, .max_in = 1, .dtypes = KM_ANY,
-                                .flags = KM_OP_STRIDED, .infer = infer_copy, .grad = grad_copy};
-    t[KM_OP_CAST] = (km_op_row){.formula = "y = dtype(x)", .min_in = 1, .max_in = 1,
-                                .dtypes = KM_ANY, .flags = KM_OP_STRIDED, .infer = infer_cast,
+    t[KM_OP_FULL] =
+        (km_op_row){.formula = "y = value", .dtypes = KM_ANY, .tol = KM_TOL_EXACT, FILL};
+    t[KM_OP_ARANGE] = (km_op_row){
+        .formula = "y[i] = start + i step", .dtypes = KM_NUMBERS, .tol = KM_TOL_ELEM, FILL};
+    t[KM_OP_UNIFORM] =
+        (km_op_row){.formula = "y ~ U[lo, hi)", .dtypes = KM_FLOATS, .tol = KM_TOL_RANDOM, FILL};
+    t[KM_OP_NORMAL] = (km_op_row){
+        .formula = "y ~ N(mean, sd^2)", .dtypes = KM_FLOATS, .tol = KM_TOL_RANDOM, FILL};
+    t[KM_OP_COPY] = (km_op_row){.formula = "y = x",
+                                .min_in = 1,
+                                .max_in = 1,
+                                .dtypes = KM_ANY,
+                                .flags = KM_OP_STRIDED,
+                                .infer = infer_copy,
+                                .grad = grad_copy};
+    t[KM_OP_CAST] = (km_op_row){.formula = "y = dtype(x)",
+                                .min_in = 1,
+                                .max_in = 1,
+                                .dtypes = KM_ANY,
+                                .flags = KM_OP_STRIDED,
+                                .infer = infer_cast,
                                 .grad = grad_copy};
 }
 
-km_tensor *km_fill_on(km_ctx *ctx, km_device *device, km_dtype dtype, km_shape shape, double value) {
+km_tensor *km_fill_on(km_ctx *ctx, km_device *device, km_dtype dtype, km_shape shape,
+                      double value) {
     km_params p = {.dtype = dtype, .shape = shape, .f = {value}};
     return km_apply_on(ctx, device, KM_OP_FULL, NULL, 0, &p, NULL);
 }
@@ -66,7 +77,8 @@ km_tensor *km_ones(km_ctx *ctx, km_dtype dtype, km_shape shape) {
 static bool is_float_or_fail(km_ctx *ctx, const char *name, km_dtype dtype, uint32_t possible) {
     if (km_failed(ctx)) return false;
     km_tensor t = {.dtype = dtype};
-    return (unsigned)dtype >= KM_DTYPE_COUNT || km_want_dtype(ctx, name, NULL, &t, possible) == KM_OK;
+    return (unsigned)dtype >= KM_DTYPE_COUNT ||
+           km_want_dtype(ctx, name, NULL, &t, possible) == KM_OK;
 }
 
 km_tensor *km_arange(km_ctx *ctx, km_dtype dtype, int64_t count, double start, double step) {
@@ -78,8 +90,8 @@ km_tensor *km_arange(km_ctx *ctx, km_dtype dtype, int64_t count, double start, d
 static km_tensor *random_fill(km_ctx *ctx, km_op op, km_dtype dtype, km_shape shape, double a,
                               double b) {
     if (!is_float_or_fail(ctx, km_op_name(op), dtype, KM_FLOATS)) return NULL;
-    km_params p = {.dtype = dtype, .shape = shape, .f = {a, b}, .seed = ctx->seed,
-                   .stream = ctx->draws++};
+    km_params p = {
+        .dtype = dtype, .shape = shape, .f = {a, b}, .seed = ctx->seed, .stream = ctx->draws++};
     return km_apply(ctx, op, NULL, 0, &p, NULL);
 }
 
@@ -100,7 +112,7 @@ km_tensor *km_contiguous(km_ctx *ctx, km_tensor *t) {
 
 km_tensor *km_cast(km_ctx *ctx, km_tensor *t, km_dtype dtype) {
     if (!km_failed(ctx) && t && t->dtype == dtype) return t;
-    km_op op = t && km_dtype_is_block(t->dtype)                       ? KM_OP_DEQUANTISE
+    km_op op = t && km_dtype_is_block(t->dtype)                               ? KM_OP_DEQUANTISE
                : (unsigned)dtype < KM_DTYPE_COUNT && km_dtype_is_block(dtype) ? KM_OP_QUANTISE
                                                                               : KM_OP_CAST;
     return km_apply1(ctx, op, t, &(km_params){.dtype = dtype});

@@ -8,7 +8,8 @@
 /* ---- Attention over q, k and v side by side ---- */
 
 /* One of the three in t (B, T, (H + 2 Hkv) D) as (B, heads, T, D); `first` counts heads. */
-static km_tensor *heads_of(km_ctx *ctx, const km_tensor *t, int64_t first, int64_t heads, int64_t d) {
+static km_tensor *heads_of(km_ctx *ctx, const km_tensor *t, int64_t first, int64_t heads,
+                           int64_t d) {
     int64_t batch = t->shape.dim[0], len = t->shape.dim[1], wide = t->shape.dim[2];
     int64_t stride[KM_MAX_DIMS] = {len * wide, d, wide, 1};
     return km_tensor_view(ctx, t, KM_SHAPE(batch, heads, len, d), stride, t->offset + first * d);
@@ -24,7 +25,8 @@ static void parts_of(km_ctx *ctx, const km_tensor *t, const km_params *p, km_ten
 static void grad_attention_qkv(km_ctx *ctx, km_node *n) {
     km_tensor *qkv = n->in[0], *part[3], *d[3];
     km_tensor *dy = km_to_contiguous(ctx, n->grad[0]);
-    km_tensor *whole = km_tensor_new(ctx, qkv->storage->lane, "attention_qkv", qkv->dtype, qkv->shape);
+    km_tensor *whole =
+        km_tensor_new(ctx, qkv->storage->lane, "attention_qkv", qkv->dtype, qkv->shape);
     if (!dy || !whole) return;
     parts_of(ctx, qkv, &n->p, part);
     parts_of(ctx, whole, &n->p, d);
@@ -32,7 +34,8 @@ static void grad_attention_qkv(km_ctx *ctx, km_node *n) {
     km_tensor *o = heads_of(ctx, n->out[0], 0, n->p.n[0], n->p.n[2]);
     if (km_failed(ctx)) return;
     km_tensor *in[] = {back, part[0], part[1], part[2], o, n->out[1]};
-    if (km_run(ctx, KM_OP_ATTENTION_GRAD, in, 6, &n->p, d, 3) == KM_OK) km_grad_add(ctx, qkv, whole);
+    if (km_run(ctx, KM_OP_ATTENTION_GRAD, in, 6, &n->p, d, 3) == KM_OK)
+        km_grad_add(ctx, qkv, whole);
 }
 
 km_tensor *km_attention_qkv(km_ctx *ctx, km_tensor *qkv, int heads, int kv_heads, bool causal,
@@ -49,7 +52,8 @@ km_tensor *km_attention_qkv(km_ctx *ctx, km_tensor *qkv, int heads, int kv_heads
         return NULL;
     }
     int64_t d = qkv->shape.dim[2] / all;
-    km_params p = {.causal = causal, .n = {heads, kv_heads, d},
+    km_params p = {.causal = causal,
+                   .n = {heads, kv_heads, d},
                    .f = {scale != 0 ? scale : 1 / sqrt(d > 0 ? (double)d : 1)}};
     qkv = km_contiguous(ctx, qkv);
     if (!qkv) return NULL;
@@ -156,8 +160,10 @@ static km_status check_head(km_ctx *ctx, const char *name, const km_tensor *x, c
         km_want_dtype(ctx, name, "targets", t, KM_INDICES) != KM_OK)
         return ctx->error.code;
     if (km_tensor_dev(x) != km_tensor_dev(w) || km_tensor_dev(x) != km_tensor_dev(t))
-        return km_fail(ctx, KM_ERR_DEVICE, "%s: operands are on %s, %s and %s; bring them together "
-                       "with km_to", name, km_tensor_dev(x)->name, km_tensor_dev(w)->name,
+        return km_fail(ctx, KM_ERR_DEVICE,
+                       "%s: operands are on %s, %s and %s; bring them together "
+                       "with km_to",
+                       name, km_tensor_dev(x)->name, km_tensor_dev(w)->name,
                        km_tensor_dev(t)->name);
     km_shape rows = x->shape;
     rows.ndim = rows.ndim > 0 ? rows.ndim - 1 : 0;
@@ -179,7 +185,8 @@ static int64_t chunk_rows(const km_tensor *w, int64_t rows) {
     int64_t share = km_tensor_dev(w)->host ? HOST_CHUNK_BYTES : CHUNK_BYTES;
     int64_t fit = share / (w->shape.dim[0] * (int64_t)km_dtype_size(w->dtype)) / 128 * 128;
     if (fit < 128) fit = 128;
-    int64_t chunks = (rows + fit - 1) / fit; /* of equal size, so that the last is not a small one */
+    int64_t chunks =
+        (rows + fit - 1) / fit; /* of equal size, so that the last is not a small one */
     int64_t each = chunks > 1 ? ((rows + chunks - 1) / chunks + 127) / 128 * 128 : rows;
     return each > 0 ? each : 1;
 }
@@ -203,7 +210,10 @@ km_tensor *km_linear_cross_entropy(km_ctx *ctx, km_tensor *x, km_tensor *w, km_t
     km_device *dev = km_tensor_dev(x);
     /* f16 keeps its gradients at the size they have before the mean: after it they are too small. */
     bool late = d == KM_F16 && mean;
-    head_call h = {.x = x, .w = w, .targets = targets, .ignore = ignore_index,
+    head_call h = {.x = x,
+                   .w = w,
+                   .targets = targets,
+                   .ignore = ignore_index,
                    .alpha = mean && !late && rows ? 1 / (double)rows : 1};
     km_params p = {0};
     int n = 1;
@@ -248,11 +258,19 @@ km_tensor *km_linear_cross_entropy(km_ctx *ctx, km_tensor *x, km_tensor *w, km_t
 /* ---- Rows ---- */
 
 void km_rows_fused(km_op_row *t) {
-    t[KM_OP_ATTENTION_QKV] = (km_op_row){.formula = "attention of q, k, v side by side", .min_in = 1,
-                                         .max_in = 1, .dtypes = KM_FLOATS, .flags = KM_OP_VIEW,
-                                         .grad = grad_attention_qkv, .save_in = 1, .save_out = 3};
-    t[KM_OP_LINEAR_CROSS_ENTROPY] =
-        (km_op_row){.formula = "-ln softmax(x w^T)[target]", .min_in = 3, .max_in = 3,
-                    .dtypes = KM_FLOATS, .flags = KM_OP_VIEW, .grad = grad_linear_cross_entropy,
-                    .save_out = 14};
+    t[KM_OP_ATTENTION_QKV] = (km_op_row){.formula = "attention of q, k, v side by side",
+                                         .min_in = 1,
+                                         .max_in = 1,
+                                         .dtypes = KM_FLOATS,
+                                         .flags = KM_OP_VIEW,
+                                         .grad = grad_attention_qkv,
+                                         .save_in = 1,
+                                         .save_out = 3};
+    t[KM_OP_LINEAR_CROSS_ENTROPY] = (km_op_row){.formula = "-ln softmax(x w^T)[target]",
+                                                .min_in = 3,
+                                                .max_in = 3,
+                                                .dtypes = KM_FLOATS,
+                                                .flags = KM_OP_VIEW,
+                                                .grad = grad_linear_cross_entropy,
+                                                .save_out = 14};
 }

@@ -66,7 +66,8 @@ static km_status infer_index_select(km_ctx *ctx, const char *name, km_tensor *co
     if (s.ndim == 0 || in[1]->shape.ndim != 1)
         return km_fail(ctx, KM_ERR_SHAPE, "%s: the index must be a list, not %s", name,
                        km_shape_text(text, in[1]->shape));
-    if (km_want_indices(ctx, name, in[1], s.dim[p->axis], 0, false) != KM_OK) return ctx->error.code;
+    if (km_want_indices(ctx, name, in[1], s.dim[p->axis], 0, false) != KM_OK)
+        return ctx->error.code;
     s.dim[p->axis] = in[1]->shape.dim[0];
     return same(out, in[0]->dtype, s);
 }
@@ -147,8 +148,7 @@ static void grad_gather(km_ctx *ctx, km_node *n) {
 
 static void grad_scatter_add(km_ctx *ctx, km_node *n) {
     km_grad_add(ctx, n->in[0], n->grad[0]);
-    if (km_needs(n, 2))
-        km_grad_add(ctx, n->in[2], km_gather(ctx, n->grad[0], n->p.axis, n->in[1]));
+    if (km_needs(n, 2)) km_grad_add(ctx, n->in[2], km_gather(ctx, n->grad[0], n->p.axis, n->in[1]));
 }
 
 /* What was written over passes nothing on to x; of several that were written to one place, only the
@@ -168,14 +168,15 @@ static void grad_scatter(km_ctx *ctx, km_node *n) {
     own = own ? km_reshape(ctx, own, index->shape) : NULL;
     km_tensor *none = km_fill_on(ctx, dev, KM_I64, dy->shape, -1);
     km_tensor *stayed = km_gather(ctx, km_scatter(ctx, none, axis, index, own), axis, index);
-    km_grad_add(ctx, n->in[2], km_where(ctx, km_eq(ctx, stayed, own),
-                                        km_gather(ctx, dy, axis, index), zero));
+    km_grad_add(ctx, n->in[2],
+                km_where(ctx, km_eq(ctx, stayed, own), km_gather(ctx, dy, axis, index), zero));
 }
 
 static void grad_masked_select(km_ctx *ctx, km_node *n) {
     km_tensor *x = n->in[0], *zero = km_fill_on(ctx, km_tensor_dev(x), x->dtype, x->shape, 0);
-    km_grad_add(ctx, x, km_apply(ctx, KM_OP_MASKED_SCATTER,
-                                 (km_tensor *[]){zero, n->in[1], n->grad[0]}, 3, NULL, NULL));
+    km_grad_add(ctx, x,
+                km_apply(ctx, KM_OP_MASKED_SCATTER, (km_tensor *[]){zero, n->in[1], n->grad[0]}, 3,
+                         NULL, NULL));
 }
 
 static void grad_masked_scatter(km_ctx *ctx, km_node *n) {
@@ -205,8 +206,10 @@ static void grad_concat(km_ctx *ctx, km_node *n) {
 }
 
 #define INDEX(OP, text, inputs, kinds, rule_infer, rule, in)                                       \
-    t[KM_OP_##OP] = (km_op_row){.formula = text, .min_in = inputs, .max_in = inputs,               \
-                                .dtypes = kinds, .infer = rule_infer, .grad = rule, .save_in = in}
+    t[KM_OP_##OP] = (km_op_row) {                                                                  \
+        .formula = text, .min_in = inputs, .max_in = inputs, .dtypes = kinds, .infer = rule_infer, \
+        .grad = rule, .save_in = in                                                                \
+    }
 
 void km_rows_index(km_op_row *t) {
     INDEX(EMBEDDING, "y[i] = table[ids[i]]", 2, KM_ANY, infer_embedding, grad_embedding, 2);
@@ -269,7 +272,8 @@ static int64_t count_true(km_ctx *ctx, km_tensor *mask) {
         int64_t n = flat ? km_shape_count(flat->shape) : 0;
         const uint8_t *m = n ? km_tensor_ptr(flat) : NULL;
         uint8_t first; /* read as a caller would, so that a step being captured is not replayed */
-        if (n && flat->storage->lane->device->ops->download(flat->storage->lane, &first, m, 1) == KM_OK)
+        if (n &&
+            flat->storage->lane->device->ops->download(flat->storage->lane, &first, m, 1) == KM_OK)
             for (int64_t i = 0; i < n; i++) count += m[i] != 0;
     } else {
         km_tensor *sum = km_sum(ctx, km_cast(ctx, mask, KM_I64), NULL, 0, false);
@@ -321,7 +325,8 @@ km_tensor *km_nonzero(km_ctx *ctx, km_tensor *x) {
         km_want_dtype(ctx, "nonzero", NULL, x, KM_ANY) != KM_OK)
         return NULL;
     km_tensor *set = x;
-    if (x->dtype != KM_BOOL) set = km_ne(ctx, x, km_fill_on(ctx, km_tensor_dev(x), x->dtype, KM_SCALAR, 0));
+    if (x->dtype != KM_BOOL)
+        set = km_ne(ctx, x, km_fill_on(ctx, km_tensor_dev(x), x->dtype, KM_SCALAR, 0));
     int64_t count = set ? count_true(ctx, set) : -1;
     return count < 0 ? NULL : km_apply1(ctx, KM_OP_NONZERO, x, &(km_params){.n = {count}});
 }

@@ -16,14 +16,14 @@ km_tensor *km_gated(km_ctx *ctx, km_tensor *x, km_tensor *gate, km_tensor *up, k
 /* How a layer attends. */
 typedef struct km_attend_spec {
     int heads, kv_heads;
-    double scale;              /* of scores */
-    double softcap;            /* > 0: scores are softcap tanh(score / softcap) */
-    int64_t window;            /* > 0: a query sees itself and the window - 1 keys before it */
-    double rope_base;          /* 0: no rotation */
-    int rope_dims;             /* of a head that are rotated; 0: all */
+    double scale;     /* of scores */
+    double softcap;   /* > 0: scores are softcap tanh(score / softcap) */
+    int64_t window;   /* > 0: a query sees itself and the window - 1 keys before it */
+    double rope_base; /* 0: no rotation */
+    int rope_dims;    /* of a head that are rotated; 0: all */
     km_rope_pairs pairs;
-    km_tensor *divisors;       /* f32 (rope_dims / 2): frequencies are divided by them; or NULL */
-    double rope_magnitude;     /* rotated elements are multiplied by it; 0: 1 */
+    km_tensor *divisors;        /* f32 (rope_dims / 2): frequencies are divided by them; or NULL */
+    double rope_magnitude;      /* rotated elements are multiplied by it; 0: 1 */
     km_tensor *q_norm, *k_norm; /* f32 (D): RMS norm of each head before rotation; or NULL */
     double eps;
 } km_attend_spec;

@@ -25,8 +25,8 @@ static km_status infer_attend(km_ctx *ctx, const char *name, km_tensor *const *i
     const km_tensor *rows = in[KM_ATTEND_ROWS], *table = in[KM_ATTEND_TABLE];
     int64_t heads = p->n[0], kv = p->n[1], dims = p->n[3] & 0xffffffff, pairs = p->n[3] >> 32;
     if (heads < 1 || kv < 1 || heads % kv)
-        return km_fail(ctx, KM_ERR_RANGE, "%s: %lld heads cannot share %lld", name, (long long)heads,
-                       (long long)kv);
+        return km_fail(ctx, KM_ERR_RANGE, "%s: %lld heads cannot share %lld", name,
+                       (long long)heads, (long long)kv);
     if (q->shape.ndim != 2 || q->shape.dim[1] % heads)
         return km_fail(ctx, KM_ERR_SHAPE, "%s: q must be [rows, %lld heads], not %s", name,
                        (long long)heads, km_shape_text(text, q->shape));
@@ -34,8 +34,8 @@ static km_status infer_attend(km_ctx *ctx, const char *name, km_tensor *const *i
     if (want_heads(ctx, name, "k", q, in[KM_ATTEND_K], kv * d) != KM_OK ||
         want_heads(ctx, name, "v", q, in[KM_ATTEND_V], kv * d) != KM_OK)
         return ctx->error.code;
-    uint32_t kinds = KM_BIT(KM_F32) | KM_BIT(KM_F16) | KM_BIT(KM_BF16) | KM_BIT(KM_Q8_0) |
-                     KM_BIT(KM_Q4_0);
+    uint32_t kinds =
+        KM_BIT(KM_F32) | KM_BIT(KM_F16) | KM_BIT(KM_BF16) | KM_BIT(KM_Q8_0) | KM_BIT(KM_Q4_0);
     if (km_want_dtype(ctx, name, "the cache", ck, kinds) != KM_OK ||
         km_want_same_dtype(ctx, name, ck, cv) != KM_OK)
         return ctx->error.code;
@@ -71,10 +71,12 @@ static km_status infer_attend(km_ctx *ctx, const char *name, km_tensor *const *i
 }
 
 void km_rows_attend(km_op_row *t) {
-    t[KM_OP_ATTEND] = (km_op_row){.formula = "softmax(q k^T) v over a paged cache", .min_in = 7,
+    t[KM_OP_ATTEND] = (km_op_row){.formula = "softmax(q k^T) v over a paged cache",
+                                  .min_in = 7,
                                   .max_in = KM_ATTEND_INPUTS,
                                   .dtypes = KM_BIT(KM_F32) | KM_BIT(KM_F16) | KM_BIT(KM_BF16),
-                                  .infer = infer_attend, .tol = KM_TOL_BITS};
+                                  .infer = infer_attend,
+                                  .tol = KM_TOL_BITS};
 }
 
 /* Weights of norms are f32 to kernels; a 16-bit model's are few. */
@@ -89,8 +91,15 @@ km_tensor *km_attend(km_ctx *ctx, const km_attend_spec *s, km_tensor *q, km_tens
         km_fail(ctx, KM_ERR_NULL, "attend: no queries, or no heads");
         return NULL;
     }
-    km_tensor *in[KM_ATTEND_INPUTS] = {q, k, v, cache_k, cache_v, rows, table,
-                                       as_f32(ctx, s->q_norm), as_f32(ctx, s->k_norm),
+    km_tensor *in[KM_ATTEND_INPUTS] = {q,
+                                       k,
+                                       v,
+                                       cache_k,
+                                       cache_v,
+                                       rows,
+                                       table,
+                                       as_f32(ctx, s->q_norm),
+                                       as_f32(ctx, s->k_norm),
                                        s->rope_base > 0 ? s->divisors : NULL};
     int64_t d = km_tensor_dim(q, -1) / s->heads, dims = s->rope_dims ? s->rope_dims : d;
     km_params p = {.n = {s->heads, s->kv_heads, s->window, dims | (int64_t)s->pairs << 32},

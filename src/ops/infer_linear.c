@@ -6,7 +6,8 @@
 #define WEIGHTS (KM_BLOCKS | (KM_FLOATS & ~KM_BIT(KM_F64)))
 
 /* w fits behind x. */
-static km_status want_weight(km_ctx *ctx, const char *name, const km_tensor *x, const km_tensor *w) {
+static km_status want_weight(km_ctx *ctx, const char *name, const km_tensor *x,
+                             const km_tensor *w) {
     char tx[KM_SHAPE_TEXT], tw[KM_SHAPE_TEXT];
     if (km_want_dtype(ctx, name, "w", w, WEIGHTS) != KM_OK) return ctx->error.code;
     if (km_dtype_is_block(w->dtype) && !km_is_contiguous(w))
@@ -58,10 +59,18 @@ static km_status infer_gated(km_ctx *ctx, const char *name, km_tensor *const *in
 
 void km_rows_infer_linear(km_op_row *t) {
     uint32_t dtypes = KM_FLOATS & ~KM_BIT(KM_F64);
-    t[KM_OP_LINEARS] = (km_op_row){.formula = "x w^T + b, of up to three", .min_in = 2, .max_in = 7,
-                                   .dtypes = dtypes, .infer = infer_linears, .tol = KM_TOL_BITS};
-    t[KM_OP_GATED] = (km_op_row){.formula = "act(x g^T) * (x u^T)", .min_in = 2, .max_in = 3,
-                                 .dtypes = dtypes, .infer = infer_gated, .tol = KM_TOL_BITS};
+    t[KM_OP_LINEARS] = (km_op_row){.formula = "x w^T + b, of up to three",
+                                   .min_in = 2,
+                                   .max_in = 7,
+                                   .dtypes = dtypes,
+                                   .infer = infer_linears,
+                                   .tol = KM_TOL_BITS};
+    t[KM_OP_GATED] = (km_op_row){.formula = "act(x g^T) * (x u^T)",
+                                 .min_in = 2,
+                                 .max_in = 3,
+                                 .dtypes = dtypes,
+                                 .infer = infer_gated,
+                                 .tol = KM_TOL_BITS};
 }
 
 /* ---- Calls ---- */
@@ -89,8 +98,7 @@ km_status km_linears(km_ctx *ctx, km_tensor *x, km_tensor *const *w, km_tensor *
         km_apply(ctx, KM_OP_LINEARS, in, 1 + 2 * n, &(km_params){.n = {n}}, made);
         for (int i = 0; i < n; i++) out[i] = made[i];
     } else {
-        for (int i = 0; i < n; i++)
-            out[i] = km_linear(ctx, x, w[i], b ? b[i] : NULL, KM_ACT_NONE);
+        for (int i = 0; i < n; i++) out[i] = km_linear(ctx, x, w[i], b ? b[i] : NULL, KM_ACT_NONE);
     }
     return km_ctx_status(ctx);
 }

@@ -92,13 +92,14 @@ static void saves_cross_entropy(km_node *n) { /* logits, targets and lse; or dlo
 }
 
 #define LOSS(OP, text, inputs, rule_infer, rule, in, out)                                          \
-    t[KM_OP_##OP] = (km_op_row){.formula = text, .min_in = inputs, .max_in = inputs,               \
-                                .dtypes = KM_FLOATS, .infer = rule_infer, .grad = rule,            \
-                                .save_in = in, .save_out = out, .tol = KM_TOL_SUM}
+    t[KM_OP_##OP] = (km_op_row) {                                                                  \
+        .formula = text, .min_in = inputs, .max_in = inputs, .dtypes = KM_FLOATS,                  \
+        .infer = rule_infer, .grad = rule, .save_in = in, .save_out = out, .tol = KM_TOL_SUM       \
+    }
 
 void km_rows_loss(km_op_row *t) {
-    LOSS(CROSS_ENTROPY, "-ln softmax(logits)[target]", 2, infer_cross_entropy, grad_cross_entropy, 3,
-         2);
+    LOSS(CROSS_ENTROPY, "-ln softmax(logits)[target]", 2, infer_cross_entropy, grad_cross_entropy,
+         3, 2);
     t[KM_OP_CROSS_ENTROPY].saves = saves_cross_entropy;
     LOSS(CROSS_ENTROPY_GRAD, "dloss (softmax(logits) - onehot) / n", 4, infer_cross_entropy_grad,
          NULL, 0, 0);
@@ -110,8 +111,8 @@ void km_rows_loss(km_op_row *t) {
 
 /* ---- Public ---- */
 
-km_tensor *km_cross_entropy(km_ctx *ctx, km_tensor *logits, km_tensor *targets, int64_t ignore_index,
-                            km_reduction reduction) {
+km_tensor *km_cross_entropy(km_ctx *ctx, km_tensor *logits, km_tensor *targets,
+                            int64_t ignore_index, km_reduction reduction) {
     if (km_failed(ctx)) return NULL;
     km_params p = {.n = {ignore_index, reduction}};
     int d = km_tensor_ndim(logits);
@@ -135,6 +136,7 @@ km_tensor *km_mse(km_ctx *ctx, km_tensor *x, km_tensor *target, km_reduction red
     return km_apply2(ctx, KM_OP_MSE, x, target, &(km_params){.n = {0, reduction}});
 }
 
-km_tensor *km_bce_with_logits(km_ctx *ctx, km_tensor *x, km_tensor *target, km_reduction reduction) {
+km_tensor *km_bce_with_logits(km_ctx *ctx, km_tensor *x, km_tensor *target,
+                              km_reduction reduction) {
     return km_apply2(ctx, KM_OP_BCE, x, target, &(km_params){.n = {0, reduction}});
 }

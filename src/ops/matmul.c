@@ -46,8 +46,8 @@ static km_status infer_linear(km_ctx *ctx, const char *name, km_tensor *const *i
     if (b && km_want_same_dtype(ctx, name, x, b) != KM_OK) return ctx->error.code;
     if (x->shape.ndim != 2 || w->shape.ndim != 2 || x->shape.dim[1] != w->shape.dim[1])
         return km_fail(ctx, KM_ERR_SHAPE, "%s: x is %s, so w must be [out, %lld], not %s", name,
-                       km_shape_text(tx, x->shape),
-                       (long long)km_tensor_dim(x, -1), km_shape_text(tw, w->shape));
+                       km_shape_text(tx, x->shape), (long long)km_tensor_dim(x, -1),
+                       km_shape_text(tw, w->shape));
     km_shape y = KM_SHAPE(x->shape.dim[0], w->shape.dim[0]);
     if (b && km_want_shape(ctx, name, "bias", b, KM_SHAPE(w->shape.dim[0])) != KM_OK)
         return ctx->error.code;
@@ -65,16 +65,16 @@ static km_status infer_linear_dx(km_ctx *ctx, const char *name, km_tensor *const
     km_tensor *dy = in[0], *w = in[1], *pre = n_in > 2 ? in[2] : NULL;
     if (km_want_same_dtype(ctx, name, dy, w) != KM_OK) return ctx->error.code;
     if (dy->shape.ndim != 2 || w->shape.ndim != 2 || dy->shape.dim[1] != w->shape.dim[0])
-        return km_fail(ctx, KM_ERR_SHAPE, "%s: dy %s and w %s are not [rows, out] and [out, in]", name,
-                       km_shape_text(ta, dy->shape), km_shape_text(tb, w->shape));
+        return km_fail(ctx, KM_ERR_SHAPE, "%s: dy %s and w %s are not [rows, out] and [out, in]",
+                       name, km_shape_text(ta, dy->shape), km_shape_text(tb, w->shape));
     km_shape dx = KM_SHAPE(dy->shape.dim[0], w->shape.dim[1]);
     if (pre && (km_want_same_dtype(ctx, name, dy, pre) != KM_OK ||
                 km_want_shape(ctx, name, "pre", pre, dx) != KM_OK))
         return ctx->error.code;
     if ((unsigned)p->act > KM_ACT_SILU || p->act == KM_ACT_RELU)
         return km_fail(ctx, KM_ERR_RANGE, "%s: no slope of activation %d", name, (int)p->act);
-    *out = (km_outputs){.n = p->n[0] ? 2 : 1, .dtype = {dy->dtype, dy->dtype},
-                        .shape = {dx, KM_SHAPE(dx.dim[1])}};
+    *out = (km_outputs){
+        .n = p->n[0] ? 2 : 1, .dtype = {dy->dtype, dy->dtype}, .shape = {dx, KM_SHAPE(dx.dim[1])}};
     return KM_OK;
 }
 
@@ -86,9 +86,10 @@ static km_status infer_linear_dw(km_ctx *ctx, const char *name, km_tensor *const
     if (dy->shape.ndim != 2 || x->shape.ndim != 2 || dy->shape.dim[0] != x->shape.dim[0])
         return km_fail(ctx, KM_ERR_SHAPE, "%s: dy %s and x %s are not [rows, out] and [rows, in]",
                        name, km_shape_text(ta, dy->shape), km_shape_text(tb, x->shape));
-    *out = (km_outputs){.n = p->n[0] ? 2 : 1, .dtype = {dy->dtype, dy->dtype},
-                        .shape = {KM_SHAPE(dy->shape.dim[1], x->shape.dim[1]),
-                                  KM_SHAPE(dy->shape.dim[1])}};
+    *out = (km_outputs){
+        .n = p->n[0] ? 2 : 1,
+        .dtype = {dy->dtype, dy->dtype},
+        .shape = {KM_SHAPE(dy->shape.dim[1], x->shape.dim[1]), KM_SHAPE(dy->shape.dim[1])}};
     return KM_OK;
 }
 
@@ -109,8 +110,8 @@ void km_linear_backward(km_ctx *ctx, km_tensor *dy, km_tensor *x, km_tensor *w, 
 static void grad_linear(km_ctx *ctx, km_node *n) {
     km_tensor *dy = n->grad[0];
     if (n->p.act != KM_ACT_NONE)
-        dy = km_apply2(ctx, km_act_grad(n->p.act), dy, n->p.act == KM_ACT_RELU ? n->out[0] : n->out[1],
-                       NULL);
+        dy = km_apply2(ctx, km_act_grad(n->p.act), dy,
+                       n->p.act == KM_ACT_RELU ? n->out[0] : n->out[1], NULL);
     if (dy) km_linear_backward(ctx, dy, n->in[0], n->in[1], n->n_in > 2 ? n->in[2] : NULL, true);
 }
 
@@ -119,19 +120,40 @@ static void saves_linear(km_node *n) { /* y for relu, the value before the activ
 }
 
 void km_rows_matmul(km_op_row *t) {
-    t[KM_OP_MATMUL] = (km_op_row){.formula = "a b", .min_in = 2, .max_in = 2, .dtypes = KM_FLOATS,
-                                  .flags = KM_OP_MATRIX, .infer = infer_matmul,
-                                  .grad = grad_matmul, .save_in = 3, .tol = KM_TOL_SUM};
-    t[KM_OP_LINEAR] = (km_op_row){.formula = "act(x w^T + b)", .min_in = 2, .max_in = 3,
-                                  .dtypes = KM_FLOATS, .flags = KM_OP_MATRIX,
-                                  .infer = infer_linear, .grad = grad_linear, .save_in = 3,
-                                  .save_out = 3, .saves = saves_linear, .tol = KM_TOL_SUM};
-    t[KM_OP_LINEAR_DX] = (km_op_row){.formula = "(dy w) act'(pre)", .min_in = 2, .max_in = 3,
-                                     .dtypes = KM_FLOATS, .flags = KM_OP_MATRIX,
-                                     .infer = infer_linear_dx, .tol = KM_TOL_SUM};
-    t[KM_OP_LINEAR_DW] = (km_op_row){.formula = "dy^T x", .min_in = 2, .max_in = 2,
-                                     .dtypes = KM_FLOATS, .flags = KM_OP_MATRIX,
-                                     .infer = infer_linear_dw, .tol = KM_TOL_SUM};
+    t[KM_OP_MATMUL] = (km_op_row){.formula = "a b",
+                                  .min_in = 2,
+                                  .max_in = 2,
+                                  .dtypes = KM_FLOATS,
+                                  .flags = KM_OP_MATRIX,
+                                  .infer = infer_matmul,
+                                  .grad = grad_matmul,
+                                  .save_in = 3,
+                                  .tol = KM_TOL_SUM};
+    t[KM_OP_LINEAR] = (km_op_row){.formula = "act(x w^T + b)",
+                                  .min_in = 2,
+                                  .max_in = 3,
+                                  .dtypes = KM_FLOATS,
+                                  .flags = KM_OP_MATRIX,
+                                  .infer = infer_linear,
+                                  .grad = grad_linear,
+                                  .save_in = 3,
+                                  .save_out = 3,
+                                  .saves = saves_linear,
+                                  .tol = KM_TOL_SUM};
+    t[KM_OP_LINEAR_DX] = (km_op_row){.formula = "(dy w) act'(pre)",
+                                     .min_in = 2,
+                                     .max_in = 3,
+                                     .dtypes = KM_FLOATS,
+                                     .flags = KM_OP_MATRIX,
+                                     .infer = infer_linear_dx,
+                                     .tol = KM_TOL_SUM};
+    t[KM_OP_LINEAR_DW] = (km_op_row){.formula = "dy^T x",
+                                     .min_in = 2,
+                                     .max_in = 2,
+                                     .dtypes = KM_FLOATS,
+                                     .flags = KM_OP_MATRIX,
+                                     .infer = infer_linear_dw,
+                                     .tol = KM_TOL_SUM};
 }
 
 /* ---- Public ---- */
@@ -158,8 +180,8 @@ km_tensor *km_matmul(km_ctx *ctx, km_tensor *a, km_tensor *b) {
     }
     int64_t inner = as.dim[as.ndim - 1], other = bs.dim[b_vector ? 0 : bs.ndim - 2];
     if (inner != other) { /* said here with the caller's shapes, not those of the views below */
-        km_fail(ctx, KM_ERR_SHAPE, "matmul: inner dimensions differ: %s x %s", km_shape_text(ta, as),
-                km_shape_text(tb, bs));
+        km_fail(ctx, KM_ERR_SHAPE, "matmul: inner dimensions differ: %s x %s",
+                km_shape_text(ta, as), km_shape_text(tb, bs));
         return NULL;
     }
     if (bs.ndim == 2 && as.ndim > 2) { /* one matrix for all rows of a */

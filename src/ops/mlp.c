@@ -28,9 +28,14 @@ static void saves_mlp(km_node *n) { /* relu's slope is in its output */
 }
 
 void km_rows_mlp(km_op_row *t) {
-    t[KM_OP_MLP] = (km_op_row){.formula = "act(x w1^T + b1) w2^T + b2", .min_in = 5, .max_in = 5,
-                               .dtypes = KM_FLOATS, .flags = KM_OP_VIEW, .grad = grad_mlp,
-                               .save_in = 1u << X | 1u << W1 | 1u << W2, .save_out = 6,
+    t[KM_OP_MLP] = (km_op_row){.formula = "act(x w1^T + b1) w2^T + b2",
+                               .min_in = 5,
+                               .max_in = 5,
+                               .dtypes = KM_FLOATS,
+                               .flags = KM_OP_VIEW,
+                               .grad = grad_mlp,
+                               .save_in = 1u << X | 1u << W1 | 1u << W2,
+                               .save_out = 6,
                                .saves = saves_mlp};
 }
 

@@ -11,7 +11,8 @@
 static int64_t up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 static int64_t work_bytes(int64_t n, int64_t d) {
-    return up(n, TILE_ROWS) * (2 * up(d, TILE_COLUMNS) + ROW_NOTES) + 8 * up(d, TILE_COLUMNS) + 4096;
+    return up(n, TILE_ROWS) * (2 * up(d, TILE_COLUMNS) + ROW_NOTES) + 8 * up(d, TILE_COLUMNS) +
+           4096;
 }
 
 static km_status want_rows(km_ctx *ctx, const char *name, const km_tensor *x) {
@@ -67,11 +68,17 @@ static km_status infer_cell_sums(km_ctx *ctx, const char *name, km_tensor *const
 
 void km_rows_nearest(km_op_row *t) {
     uint32_t floats = KM_BIT(KM_F32) | KM_BIT(KM_F16) | KM_BIT(KM_BF16);
-    t[KM_OP_NEAREST] = (km_op_row){.formula = "argmin_j |x - c_j|^2, and that distance", .min_in = 2,
-                                   .max_in = 3, .dtypes = floats, .infer = infer_nearest,
+    t[KM_OP_NEAREST] = (km_op_row){.formula = "argmin_j |x - c_j|^2, and that distance",
+                                   .min_in = 2,
+                                   .max_in = 3,
+                                   .dtypes = floats,
+                                   .infer = infer_nearest,
                                    .tol = KM_TOL_SUM};
-    t[KM_OP_CELL_SUMS] = (km_op_row){.formula = "sums of the rows of each cell", .min_in = 2,
-                                     .max_in = 4, .dtypes = floats, .infer = infer_cell_sums,
+    t[KM_OP_CELL_SUMS] = (km_op_row){.formula = "sums of the rows of each cell",
+                                     .min_in = 2,
+                                     .max_in = 4,
+                                     .dtypes = floats,
+                                     .infer = infer_cell_sums,
                                      .tol = KM_TOL_SUM};
 }
 

@@ -130,28 +130,54 @@ static void grad_add_norm(km_ctx *ctx, km_node *n) {
 }
 
 void km_rows_norm(km_op_row *t) {
-    t[KM_OP_LAYER_NORM] = (km_op_row){.formula = "(x - mean) / sqrt(var + eps) w + b", .min_in = 2,
-                                      .max_in = 3, .dtypes = KM_FLOATS, .infer = infer_layer_norm,
-                                      .grad = grad_layer_norm, .save_in = 3, .save_out = 6,
+    t[KM_OP_LAYER_NORM] = (km_op_row){.formula = "(x - mean) / sqrt(var + eps) w + b",
+                                      .min_in = 2,
+                                      .max_in = 3,
+                                      .dtypes = KM_FLOATS,
+                                      .infer = infer_layer_norm,
+                                      .grad = grad_layer_norm,
+                                      .save_in = 3,
+                                      .save_out = 6,
                                       .tol = KM_TOL_SUM};
-    t[KM_OP_RMS_NORM] = (km_op_row){.formula = "x / sqrt(mean(x^2) + eps) w", .min_in = 2,
-                                    .max_in = 2, .dtypes = KM_FLOATS, .infer = infer_rms_norm,
-                                    .grad = grad_rms_norm, .save_in = 3, .save_out = 2,
+    t[KM_OP_RMS_NORM] = (km_op_row){.formula = "x / sqrt(mean(x^2) + eps) w",
+                                    .min_in = 2,
+                                    .max_in = 2,
+                                    .dtypes = KM_FLOATS,
+                                    .infer = infer_rms_norm,
+                                    .grad = grad_rms_norm,
+                                    .save_in = 3,
+                                    .save_out = 2,
                                     .tol = KM_TOL_SUM};
-    t[KM_OP_ADD_LAYER_NORM] = (km_op_row){.formula = "s = x + r; layer_norm(s)", .min_in = 3,
-                                          .max_in = 4, .dtypes = KM_FLOATS,
-                                          .infer = infer_add_layer_norm, .grad = grad_add_norm,
-                                          .save_in = 4, .save_out = 14, .tol = KM_TOL_SUM};
-    t[KM_OP_ADD_RMS_NORM] = (km_op_row){.formula = "s = x + r; rms_norm(s)", .min_in = 3,
-                                        .max_in = 3, .dtypes = KM_FLOATS, .infer = infer_add_rms_norm,
-                                        .grad = grad_add_norm, .save_in = 4, .save_out = 6,
+    t[KM_OP_ADD_LAYER_NORM] = (km_op_row){.formula = "s = x + r; layer_norm(s)",
+                                          .min_in = 3,
+                                          .max_in = 4,
+                                          .dtypes = KM_FLOATS,
+                                          .infer = infer_add_layer_norm,
+                                          .grad = grad_add_norm,
+                                          .save_in = 4,
+                                          .save_out = 14,
+                                          .tol = KM_TOL_SUM};
+    t[KM_OP_ADD_RMS_NORM] = (km_op_row){.formula = "s = x + r; rms_norm(s)",
+                                        .min_in = 3,
+                                        .max_in = 3,
+                                        .dtypes = KM_FLOATS,
+                                        .infer = infer_add_rms_norm,
+                                        .grad = grad_add_norm,
+                                        .save_in = 4,
+                                        .save_out = 6,
                                         .tol = KM_TOL_SUM};
-    t[KM_OP_LAYER_NORM_GRAD] = (km_op_row){.formula = "gradients of layer_norm", .min_in = 5,
-                                           .max_in = 6, .dtypes = KM_FLOATS,
-                                           .infer = infer_layer_norm_grad, .tol = KM_TOL_SUM};
-    t[KM_OP_RMS_NORM_GRAD] = (km_op_row){.formula = "gradients of rms_norm", .min_in = 4,
-                                         .max_in = 5, .dtypes = KM_FLOATS,
-                                         .infer = infer_rms_norm_grad, .tol = KM_TOL_SUM};
+    t[KM_OP_LAYER_NORM_GRAD] = (km_op_row){.formula = "gradients of layer_norm",
+                                           .min_in = 5,
+                                           .max_in = 6,
+                                           .dtypes = KM_FLOATS,
+                                           .infer = infer_layer_norm_grad,
+                                           .tol = KM_TOL_SUM};
+    t[KM_OP_RMS_NORM_GRAD] = (km_op_row){.formula = "gradients of rms_norm",
+                                         .min_in = 4,
+                                         .max_in = 5,
+                                         .dtypes = KM_FLOATS,
+                                         .infer = infer_rms_norm_grad,
+                                         .tol = KM_TOL_SUM};
 }
 
 /* ---- Public ---- */

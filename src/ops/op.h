@@ -18,17 +18,17 @@ typedef struct km_outputs {
 /* One recorded call. Tensor structs live in the step's arena or are kept, so shapes are always
  * there; the data only of those inputs and outputs the row says it saves. */
 typedef struct km_node {
-    struct km_node *prev;            /* recorded before this one */
+    struct km_node *prev; /* recorded before this one */
     km_op op;
     int n_in, n_out;
     km_tensor **in;
-    unsigned *version;               /* of each input's storage when recorded */
+    unsigned *version; /* of each input's storage when recorded */
     km_tensor *out[KM_MAX_OUTPUTS];
     unsigned out_version[KM_MAX_OUTPUTS];
     km_tensor *grad[KM_MAX_OUTPUTS]; /* of the outputs, while pending; NULL where none arrived */
     km_params p;
     const km_custom_op *custom;
-    uint32_t save_in, save_out;      /* whose data is held for the rule: bit sets, from the row */
+    uint32_t save_in, save_out; /* whose data is held for the rule: bit sets, from the row */
     bool done;
 } km_node;
 
@@ -52,10 +52,10 @@ typedef enum km_tol {
 
 enum {
     KM_OP_ELEMENTWISE = 1, /* inputs broadcast to out's shape by strides */
-    KM_OP_STRIDED = 2,     /* kernels take inputs with any strides; else inputs are made contiguous */
-    KM_OP_MATRIX = 4,      /* inputs are matrices: strides as matmul wants them */
-    KM_OP_VIEW = 8,        /* no kernel */
-    KM_OP_GPU_ALONE = 16   /* only GPUs use it, so on the host the reference serves on purpose */
+    KM_OP_STRIDED = 2,   /* kernels take inputs with any strides; else inputs are made contiguous */
+    KM_OP_MATRIX = 4,    /* inputs are matrices: strides as matmul wants them */
+    KM_OP_VIEW = 8,      /* no kernel */
+    KM_OP_GPU_ALONE = 16 /* only GPUs use it, so on the host the reference serves on purpose */
 };
 
 typedef km_status (*km_infer_fn)(km_ctx *ctx, const char *name, km_tensor *const *in, int n_in,
@@ -64,12 +64,12 @@ typedef void (*km_rule_fn)(km_ctx *ctx, km_node *n);
 
 typedef struct km_op_row {
     const char *name;
-    const char *formula;   /* for people: the docs' op list */
-    int min_in, max_in;    /* inputs needed and allowed; max_in -1 for any number */
-    uint32_t dtypes;       /* of the first input (of the output, for fills) */
+    const char *formula; /* for people: the docs' op list */
+    int min_in, max_in;  /* inputs needed and allowed; max_in -1 for any number */
+    uint32_t dtypes;     /* of the first input (of the output, for fills) */
     uint32_t flags;
-    km_infer_fn infer;     /* checks what is special to the op, fills the outputs */
-    km_rule_fn grad;       /* NULL: not differentiable */
+    km_infer_fn infer;          /* checks what is special to the op, fills the outputs */
+    km_rule_fn grad;            /* NULL: not differentiable */
     uint32_t save_in, save_out; /* bit sets: whose data the rule reads */
     void (*saves)(km_node *n);  /* narrows n->save_in and save_out where it depends on the call */
     km_tol tol;
@@ -116,7 +116,7 @@ bool km_recording(const km_ctx *ctx, km_tensor *const *in, int n_in);
 /* Records a call; outputs become dependent on it. Fails the context when out of memory. */
 void km_record(km_ctx *ctx, km_op op, km_tensor *const *in, int n_in, const km_params *p,
                km_tensor *const *out, int n_out, const km_custom_op *custom);
-void km_node_release(km_ctx *ctx, km_node *n);  /* drops saved data and pending gradients */
+void km_node_release(km_ctx *ctx, km_node *n); /* drops saved data and pending gradients */
 /* Hands the gradient g on to `input` of a node; summed down if the input was broadcast, cast if
  * its dtype differs. Does nothing for inputs that need none. */
 void km_grad_add(km_ctx *ctx, km_tensor *input, km_tensor *g);

@@ -76,7 +76,8 @@ static km_status infer_control(km_ctx *ctx, const char *name, km_tensor *const *
                                const km_params *p, km_outputs *out) {
     static const char *const args[] = {"sums", "knobs", "control"};
     for (int i = 0; i < 3; i++) {
-        if (km_want_dtype(ctx, name, args[i], in[i], KM_BIT(KM_F32)) != KM_OK) return ctx->error.code;
+        if (km_want_dtype(ctx, name, args[i], in[i], KM_BIT(KM_F32)) != KM_OK)
+            return ctx->error.code;
         if (in[i]->shape.ndim != 1)
             return km_fail(ctx, KM_ERR_SHAPE, "%s: %s must have one dimension", name, args[i]);
     }
@@ -87,17 +88,30 @@ static km_status infer_control(km_ctx *ctx, const char *name, km_tensor *const *
 }
 
 void km_rows_optim(km_op_row *t) {
-    t[KM_OP_SGD] = (km_op_row){.formula = "m = momentum m + g; p -= lr m", .min_in = 2, .max_in = 5,
-                               .dtypes = KM_FLOATS, .infer = infer_sgd, .tol = KM_TOL_SUM};
-    t[KM_OP_ADAMW] = (km_op_row){.formula = "p -= lr (m^ / (sqrt(v^) + eps) + decay p)", .min_in = 4,
-                                 .max_in = 6, .dtypes = KM_FLOATS, .infer = infer_adamw,
+    t[KM_OP_SGD] = (km_op_row){.formula = "m = momentum m + g; p -= lr m",
+                               .min_in = 2,
+                               .max_in = 5,
+                               .dtypes = KM_FLOATS,
+                               .infer = infer_sgd,
+                               .tol = KM_TOL_SUM};
+    t[KM_OP_ADAMW] = (km_op_row){.formula = "p -= lr (m^ / (sqrt(v^) + eps) + decay p)",
+                                 .min_in = 4,
+                                 .max_in = 6,
+                                 .dtypes = KM_FLOATS,
+                                 .infer = infer_adamw,
                                  .tol = KM_TOL_SUM};
     t[KM_OP_SUMSQ_CHUNKS] = (km_op_row){.formula = "sums of x^2, by chunks of many tensors",
-                                        .min_in = 1, .max_in = -1, .dtypes = KM_FLOATS,
-                                        .infer = infer_sumsq_chunks, .tol = KM_TOL_SUM};
+                                        .min_in = 1,
+                                        .max_in = -1,
+                                        .dtypes = KM_FLOATS,
+                                        .infer = infer_sumsq_chunks,
+                                        .tol = KM_TOL_SUM};
     t[KM_OP_OPTIM_CONTROL] = (km_op_row){.formula = "norm, clip factor and loss scale of a step",
-                                         .min_in = 3, .max_in = 3, .dtypes = KM_BIT(KM_F32),
-                                         .infer = infer_control, .tol = KM_TOL_TRANS};
+                                         .min_in = 3,
+                                         .max_in = 3,
+                                         .dtypes = KM_BIT(KM_F32),
+                                         .infer = infer_control,
+                                         .tol = KM_TOL_TRANS};
 }
 
 /* ---- Public ---- */
@@ -145,7 +159,8 @@ static km_status step_all(km_ctx *ctx, km_op op, km_tensor *const *parameters,
             if (!g || (int)p->dtype != d) continue;
             for (int k = 0; k < n_states; k++) state[k] = states[k] ? states[k][i] : NULL;
             km_tensor *w = state[slots] = master ? master[i] : NULL;
-            if (check_parameter(ctx, name, i, p, state, n_states, w, ctx->lanes[0]->device) != KM_OK)
+            if (check_parameter(ctx, name, i, p, state, n_states, w, ctx->lanes[0]->device) !=
+                KM_OK)
                 return ctx->error.code;
             in[n_in++] = p;
             in[n_in++] = g;
@@ -179,7 +194,8 @@ km_status km_adamw_step(km_ctx *ctx, km_tensor *const *parameters, km_tensor *co
     if (km_failed(ctx)) return km_ctx_status(ctx);
     if (!how || !m || !v) return km_fail(ctx, KM_ERR_NULL, "adamw: settings and state are needed");
     if (how->step < 1)
-        return km_fail(ctx, KM_ERR_RANGE, "adamw: step %lld; they count from 1", (long long)how->step);
+        return km_fail(ctx, KM_ERR_RANGE, "adamw: step %lld; they count from 1",
+                       (long long)how->step);
     km_params p = {.f = {how->lr, how->beta1, how->beta2, how->eps, how->weight_decay},
                    .n = {how->step, !how->coupled}};
     km_tensor *const *states[] = {m, v};

@@ -27,7 +27,8 @@ static km_status infer_quantise(km_ctx *ctx, const char *name, km_tensor *const 
                                 const km_params *p, km_outputs *out) {
     *out = (km_outputs){.n = 1, .dtype = {p->dtype}, .shape = {in[0]->shape}};
     if (!km_dtype_is_block(p->dtype))
-        return km_fail(ctx, KM_ERR_DTYPE, "%s: %s is no block dtype", name, km_dtype_name(p->dtype));
+        return km_fail(ctx, KM_ERR_DTYPE, "%s: %s is no block dtype", name,
+                       km_dtype_name(p->dtype));
     return km_shape_check(ctx, name, p->dtype, in[0]->shape);
 }
 
@@ -46,13 +47,13 @@ static km_status infer_quant_linear(km_ctx *ctx, const char *name, km_tensor *co
         return ctx->error.code;
     if ((unsigned)p->act > KM_ACT_SILU)
         return km_fail(ctx, KM_ERR_RANGE, "%s: no such activation: %d", name, (int)p->act);
-    *out = (km_outputs){.n = 1, .dtype = {x->dtype},
-                        .shape = {KM_SHAPE(x->shape.dim[0], w->shape.dim[0])}};
+    *out = (km_outputs){
+        .n = 1, .dtype = {x->dtype}, .shape = {KM_SHAPE(x->shape.dim[0], w->shape.dim[0])}};
     return KM_OK;
 }
 
-static km_status infer_quant_embedding(km_ctx *ctx, const char *name, km_tensor *const *in, int n_in,
-                                       const km_params *p, km_outputs *out) {
+static km_status infer_quant_embedding(km_ctx *ctx, const char *name, km_tensor *const *in,
+                                       int n_in, const km_params *p, km_outputs *out) {
     char text[KM_SHAPE_TEXT];
     km_shape s = in[1]->shape;
     if (want_blocks(ctx, name, "table", in[0]) != KM_OK) return ctx->error.code;
@@ -83,25 +84,39 @@ static void grad_quant_linear(km_ctx *ctx, km_node *n) {
 }
 
 void km_rows_quant(km_op_row *t) {
-    t[KM_OP_DEQUANTISE] = (km_op_row){.formula = "blocks as floats", .min_in = 1, .max_in = 1,
-                                      .dtypes = KM_BLOCKS, .infer = infer_dequantise,
+    t[KM_OP_DEQUANTISE] = (km_op_row){.formula = "blocks as floats",
+                                      .min_in = 1,
+                                      .max_in = 1,
+                                      .dtypes = KM_BLOCKS,
+                                      .infer = infer_dequantise,
                                       .tol = KM_TOL_EXACT};
-    t[KM_OP_QUANTISE] = (km_op_row){.formula = "floats in blocks of a few bits", .min_in = 1,
-                                    .max_in = 1, .dtypes = KM_FLOATS & ~KM_BIT(KM_F64),
-                                    .infer = infer_quantise, .tol = KM_TOL_EXACT};
-    t[KM_OP_QUANT_LINEAR] = (km_op_row){.formula = "act(x w^T + b), w in blocks", .min_in = 2,
-                                        .max_in = 3, .dtypes = KM_FLOATS & ~KM_BIT(KM_F64),
-                                        .infer = infer_quant_linear, .grad = grad_quant_linear,
-                                        .save_in = 2, .tol = KM_TOL_BITS};
-    t[KM_OP_QUANT_EMBEDDING] = (km_op_row){.formula = "y[i] = table[ids[i]], in blocks", .min_in = 2,
-                                           .max_in = 2, .dtypes = KM_BLOCKS,
-                                           .infer = infer_quant_embedding, .tol = KM_TOL_EXACT};
+    t[KM_OP_QUANTISE] = (km_op_row){.formula = "floats in blocks of a few bits",
+                                    .min_in = 1,
+                                    .max_in = 1,
+                                    .dtypes = KM_FLOATS & ~KM_BIT(KM_F64),
+                                    .infer = infer_quantise,
+                                    .tol = KM_TOL_EXACT};
+    t[KM_OP_QUANT_LINEAR] = (km_op_row){.formula = "act(x w^T + b), w in blocks",
+                                        .min_in = 2,
+                                        .max_in = 3,
+                                        .dtypes = KM_FLOATS & ~KM_BIT(KM_F64),
+                                        .infer = infer_quant_linear,
+                                        .grad = grad_quant_linear,
+                                        .save_in = 2,
+                                        .tol = KM_TOL_BITS};
+    t[KM_OP_QUANT_EMBEDDING] = (km_op_row){.formula = "y[i] = table[ids[i]], in blocks",
+                                           .min_in = 2,
+                                           .max_in = 2,
+                                           .dtypes = KM_BLOCKS,
+                                           .infer = infer_quant_embedding,
+                                           .tol = KM_TOL_EXACT};
 }
 
 km_tensor *km_quant_linear(km_ctx *ctx, km_tensor *x, km_tensor *w, km_tensor *b, km_act act) {
     km_tensor *in[] = {x, w, b};
     int n_in = b ? 3 : 2;
-    bool apart = act != KM_ACT_NONE && km_recording(ctx, in, n_in); /* its gradient is its own op's */
+    bool apart =
+        act != KM_ACT_NONE && km_recording(ctx, in, n_in); /* its gradient is its own op's */
     km_params p = {.act = apart ? KM_ACT_NONE : act};
     km_shape out = {0};
     if (x && x->shape.ndim > 2 && w->shape.ndim == 2) {

@@ -90,9 +90,10 @@ static void grad_sumsq(km_ctx *ctx, km_node *n) {
 }
 
 #define REDUCE(OP, text, kinds, rule_infer, rule, in, out, tolerance)                              \
-    t[KM_OP_##OP] = (km_op_row){.formula = text, .min_in = 1, .max_in = 1, .dtypes = kinds,        \
-                                .flags = KM_OP_STRIDED, .infer = rule_infer, .grad = rule,         \
-                                .save_in = in, .save_out = out, .tol = tolerance}
+    t[KM_OP_##OP] = (km_op_row) {                                                                  \
+        .formula = text, .min_in = 1, .max_in = 1, .dtypes = kinds, .flags = KM_OP_STRIDED,        \
+        .infer = rule_infer, .grad = rule, .save_in = in, .save_out = out, .tol = tolerance        \
+    }
 
 void km_rows_reduce(km_op_row *t) {
     REDUCE(SUM, "sum x", KM_NUMBERS, infer_reduce, grad_sum, 0, 0, KM_TOL_SUM);

@@ -124,8 +124,7 @@ static km_status run_elsewhere(km_ctx *ctx, km_device *device, const km_call *c)
         if (!out[i]) continue;
         km_lane *lane = c->out[i]->storage->lane;
         size_t bytes = (size_t)km_dtype_bytes(out[i]->dtype, span_of(out[i]));
-        if (bytes)
-            s = lane->device->ops->upload(lane, lowest(c->out[i]), lowest(out[i]), bytes);
+        if (bytes) s = lane->device->ops->upload(lane, lowest(c->out[i]), lowest(out[i]), bytes);
     }
     for (int i = 3; i < 5 && s == KM_OK && c->op == KM_OP_ATTEND; i++) { /* the caches it changed */
         km_lane *lane = c->in[i]->storage->lane;
@@ -163,7 +162,8 @@ static bool in_place(const km_call *c) {
  * and nothing has been changed that it needs. */
 static bool repeatable(const km_ctx *ctx, const km_device *device, const km_call *c, km_status s,
                        bool untouched) {
-    if ((s != KM_ERR_GPU && s != KM_ERR_MEMORY) || !device->fallback || ctx->no_fallback) return false;
+    if ((s != KM_ERR_GPU && s != KM_ERR_MEMORY) || !device->fallback || ctx->no_fallback)
+        return false;
     if (device->ops->lost && device->ops->lost(device)) return false;
     return untouched || !in_place(c);
 }
@@ -173,7 +173,8 @@ static void note_failure(km_op op, const km_device *from, const km_device *to, c
     static atomic_uchar said[KM_OP_COUNT];
     unsigned char bit = from->host ? 1 : 2;
     if (atomic_fetch_or(&said[op], bit) & bit) return;
-    km_note(KM_LOG_WARN, "%s failed on %s (%s); using %s", km_op_name(op), from->name, why, to->name);
+    km_note(KM_LOG_WARN, "%s failed on %s (%s); using %s", km_op_name(op), from->name, why,
+            to->name);
 }
 
 static km_status run_next(km_ctx *ctx, km_device *device, const km_call *c) {
@@ -187,7 +188,9 @@ static km_status run_on(km_ctx *ctx, km_device *device, const km_call *c) {
     km_dtype dtype = (c->n_in && c->in[0] ? c->in[0] : c->out[0])->dtype;
     const km_lane *lane = c->out[0]->storage->lane;
     uint64_t launches = lane->launches;
-    km_status s = !k ? KM_ERR_UNSUPPORTED : ctx->timed ? run_timed(ctx, k, c) : run_kernel(ctx, k, c);
+    km_status s = !k           ? KM_ERR_UNSUPPORTED
+                  : ctx->timed ? run_timed(ctx, k, c)
+                               : run_kernel(ctx, k, c);
     if (s == KM_OK) {
         ctx->kernels++;
         return s;
@@ -197,8 +200,9 @@ static km_status run_on(km_ctx *ctx, km_device *device, const km_call *c) {
         return run_next(ctx, device, c);
     }
     if (s == KM_ERR_UNSUPPORTED)
-        return km_fail(ctx, s, "%s: no kernel for %s%s%s%s", km_op_name(c->op), km_dtype_name(dtype),
-                       device->fallback ? " on " : "", device->fallback ? device->name : "",
+        return km_fail(ctx, s, "%s: no kernel for %s%s%s%s", km_op_name(c->op),
+                       km_dtype_name(dtype), device->fallback ? " on " : "",
+                       device->fallback ? device->name : "",
                        device->fallback ? ", and fallback is off" : "");
     if (!repeatable(ctx, device, c, s, lane->launches == launches)) return s;
     km_error why = ctx->error;
@@ -261,7 +265,8 @@ km_status km_run(km_ctx *ctx, km_op op, km_tensor *const *in, int n_in, const km
             ptr[i] = km_to_contiguous(ctx, in[i]);
             if (!ptr[i]) s = ctx->error.code;
         }
-        if ((row->flags & KM_OP_MATRIX) && out[0]->shape.ndim > 2 && ptr[i]) { /* broadcast batches */
+        if ((row->flags & KM_OP_MATRIX) && out[0]->shape.ndim > 2 &&
+            ptr[i]) { /* broadcast batches */
             km_shape full = out[0]->shape;
             int d = full.ndim;
             full.dim[d - 2] = ptr[i]->shape.dim[d - 2];

@@ -25,9 +25,9 @@ typedef struct km_coded {
 } km_coded;
 
 typedef struct km_scan_codes_options {
-    bool product;       /* minus the inner product; else |q - y|^2 + lost * scale^2 */
-    bool exact;         /* every row in f32, for checks: slow */
-    int64_t chunk;      /* rows that a GPU decodes at a time; 0: what suits it */
+    bool product;  /* minus the inner product; else |q - y|^2 + lost * scale^2 */
+    bool exact;    /* every row in f32, for checks: slow */
+    int64_t chunk; /* rows that a GPU decodes at a time; 0: what suits it */
 } km_scan_codes_options;
 
 /* query (q, d) f32 -> *id (q, k) i32, the rows with the k smallest distances, nearest first, the lower

@@ -15,10 +15,15 @@ static void grad_softmax(km_ctx *ctx, km_node *n) {
 }
 
 void km_rows_softmax(km_op_row *t) {
-    km_op_row forward = {.min_in = 1, .max_in = 1, .dtypes = KM_FLOATS, .infer = infer_softmax,
-                         .grad = grad_softmax, .save_out = 1, .tol = KM_TOL_TRANS};
-    km_op_row backward = {.min_in = 2, .max_in = 2, .dtypes = KM_FLOATS, .infer = infer_softmax,
-                          .tol = KM_TOL_SUM};
+    km_op_row forward = {.min_in = 1,
+                         .max_in = 1,
+                         .dtypes = KM_FLOATS,
+                         .infer = infer_softmax,
+                         .grad = grad_softmax,
+                         .save_out = 1,
+                         .tol = KM_TOL_TRANS};
+    km_op_row backward = {
+        .min_in = 2, .max_in = 2, .dtypes = KM_FLOATS, .infer = infer_softmax, .tol = KM_TOL_SUM};
     t[KM_OP_SOFTMAX] = t[KM_OP_LOG_SOFTMAX] = forward;
     t[KM_OP_SOFTMAX_GRAD] = t[KM_OP_LOG_SOFTMAX_GRAD] = backward;
     t[KM_OP_LOG_SOFTMAX].tol = KM_TOL_SUM;

@@ -49,8 +49,15 @@ void km_record(km_ctx *ctx, km_op op, km_tensor *const *in, int n_in, const km_p
         ins[i] = as_it_is_now(ctx, in[i]);
         if (in[i] && !ins[i]) return;
     }
-    *n = (km_node){.prev = ctx->tape, .op = op, .n_in = n_in, .n_out = n_out, .in = ins,
-                   .version = version, .p = *p, .custom = custom, .save_in = row->save_in,
+    *n = (km_node){.prev = ctx->tape,
+                   .op = op,
+                   .n_in = n_in,
+                   .n_out = n_out,
+                   .in = ins,
+                   .version = version,
+                   .p = *p,
+                   .custom = custom,
+                   .save_in = row->save_in,
                    .save_out = row->save_out};
     if (row->saves) row->saves(n);
     for (int i = 0; i < n_in; i++) {

@@ -14,17 +14,21 @@ static km_status usable(km_ctx *ctx, const char *what, const km_tensor *t) {
     if (t->ctx != ctx)
         return km_fail(ctx, KM_ERR_STATE, "%s: the tensor belongs to another context", what);
     if (!t->storage || !t->storage->data)
-        return km_fail(ctx, KM_ERR_STATE, "%s: the tensor was freed (released, or made in a scope "
-                                          "that has ended)", what);
+        return km_fail(ctx, KM_ERR_STATE,
+                       "%s: the tensor was freed (released, or made in a scope "
+                       "that has ended)",
+                       what);
     return km_unsettle(ctx, t);
 }
 
 /* Whether t's elements may be overwritten: one place each, and no part of a recorded result. */
 static km_status changeable(km_ctx *ctx, const char *what, const km_tensor *t) {
     if (t->node)
-        return km_fail(ctx, KM_ERR_STATE, "%s: an intermediate of the tape cannot be changed", what);
+        return km_fail(ctx, KM_ERR_STATE, "%s: an intermediate of the tape cannot be changed",
+                       what);
     if (t->storage->drop)
-        return km_fail(ctx, KM_ERR_STATE, "%s: the memory of a mapped file cannot be changed", what);
+        return km_fail(ctx, KM_ERR_STATE, "%s: the memory of a mapped file cannot be changed",
+                       what);
     for (int i = 0; i < t->shape.ndim && km_shape_count(t->shape) > 0; i++)
         if (t->stride[i] == 0 && t->shape.dim[i] > 1)
             return km_fail(ctx, KM_ERR_STATE, "%s: a broadcast tensor cannot be changed", what);
@@ -67,7 +71,8 @@ km_status km_read(km_ctx *ctx, const km_tensor *t, void *dst, size_t bytes) {
     km_tensor *flat = km_to_contiguous(ctx, (km_tensor *)t);
     if (!flat) return ctx->error.code;
     km_lane *lane = flat->storage->lane;
-    km_status s = bytes ? lane->device->ops->download(lane, dst, km_tensor_ptr(flat), bytes) : KM_OK;
+    km_status s =
+        bytes ? lane->device->ops->download(lane, dst, km_tensor_ptr(flat), bytes) : KM_OK;
     if (s == KM_OK && t->storage->drop) s = check_file(ctx, t->storage->data);
     km_step_drop(ctx, mark, NULL, 0);
     return s;
@@ -131,14 +136,16 @@ static km_tensor *moved(km_ctx *ctx, km_tensor *t, km_device *dev) {
     km_lane *from = flat->storage->lane;
     km_status s;
     if (dev->host) {
-        s = from->device->ops->download(from, km_tensor_ptr(there), km_tensor_ptr(flat), bytes_of(t));
+        s = from->device->ops->download(from, km_tensor_ptr(there), km_tensor_ptr(flat),
+                                        bytes_of(t));
     } else if (from->device->host) {
         s = upload(there, km_tensor_ptr(flat));
     } else { /* between GPUs: through the host */
         km_lane *host = km_ctx_lane(ctx, km_cpu_device());
         km_tensor *stop = host ? km_tensor_new(ctx, host, "to", t->dtype, t->shape) : NULL;
         if (!stop) return NULL;
-        s = from->device->ops->download(from, km_tensor_ptr(stop), km_tensor_ptr(flat), bytes_of(t));
+        s = from->device->ops->download(from, km_tensor_ptr(stop), km_tensor_ptr(flat),
+                                        bytes_of(t));
         if (s == KM_OK) s = upload(there, km_tensor_ptr(stop));
     }
     return s == KM_OK ? there : NULL;
@@ -176,8 +183,8 @@ km_status km_assign(km_ctx *ctx, km_tensor *dst, const km_tensor *src) {
     int64_t stride[KM_MAX_DIMS];
     if (!km_broadcast_strides(src, dst->shape, stride)) {
         char a[KM_SHAPE_TEXT], b[KM_SHAPE_TEXT];
-        return km_fail(ctx, KM_ERR_SHAPE, "assign: %s does not fit %s", km_shape_text(a, src->shape),
-                       km_shape_text(b, dst->shape));
+        return km_fail(ctx, KM_ERR_SHAPE, "assign: %s does not fit %s",
+                       km_shape_text(a, src->shape), km_shape_text(b, dst->shape));
     }
     km_tensor seen = *src;
     km_profile_op(ctx, "assign");

@@ -15,7 +15,9 @@ static km_status infer_clamp(km_ctx *ctx, const char *name, km_tensor *const *in
     return KM_OK;
 }
 
-static void grad_neg(km_ctx *ctx, km_node *n) { km_grad_add(ctx, n->in[0], km_neg(ctx, n->grad[0])); }
+static void grad_neg(km_ctx *ctx, km_node *n) {
+    km_grad_add(ctx, n->in[0], km_neg(ctx, n->grad[0]));
+}
 
 static void grad_exp(km_ctx *ctx, km_node *n) {
     km_grad_add(ctx, n->in[0], km_mul(ctx, n->grad[0], n->out[0]));
@@ -61,12 +63,15 @@ FROM_INPUT(silu, SILU_GRAD)
 FROM_INPUT(clamp, CLAMP_GRAD)
 
 #define UNARY(OP, text, kinds, rule, in, out, tolerance)                                           \
-    t[KM_OP_##OP] = (km_op_row){.formula = text, .min_in = 1, .max_in = 1, .dtypes = kinds,        \
-                                .flags = KM_OP_ELEMENTWISE, .grad = rule, .save_in = in,           \
-                                .save_out = out, .tol = tolerance}
+    t[KM_OP_##OP] = (km_op_row) {                                                                  \
+        .formula = text, .min_in = 1, .max_in = 1, .dtypes = kinds, .flags = KM_OP_ELEMENTWISE,    \
+        .grad = rule, .save_in = in, .save_out = out, .tol = tolerance                             \
+    }
 #define PAIR(OP, text, tolerance)                                                                  \
-    t[KM_OP_##OP] = (km_op_row){.formula = text, .min_in = 2, .max_in = 2, .dtypes = KM_FLOATS,    \
-                                .flags = KM_OP_ELEMENTWISE, .infer = infer_pair, .tol = tolerance}
+    t[KM_OP_##OP] = (km_op_row) {                                                                  \
+        .formula = text, .min_in = 2, .max_in = 2, .dtypes = KM_FLOATS,                            \
+        .flags = KM_OP_ELEMENTWISE, .infer = infer_pair, .tol = tolerance                          \
+    }
 
 void km_rows_unary(km_op_row *t) {
     UNARY(NEG, "-x", KM_NUMBERS, grad_neg, 0, 0, KM_TOL_EXACT);

@@ -18,8 +18,7 @@ double km_tolerance(km_tol tol, km_dtype d, int64_t length) {
     case KM_TOL_TRANS: return half ? 2 * unit + 1e-5 : 1e-5;
     case KM_TOL_RANDOM: return half ? 2 * unit + 1e-5 : 1e-5;
     case KM_TOL_BITS: return 3.0 / 127 + 2 * unit; /* of short rows, too, and of two factors */
-    case KM_TOL_WORDS:
-        return 1e-3 + 2 * unit;
+    case KM_TOL_WORDS: return 1e-3 + 2 * unit;
     case KM_TOL_SUM: return 2 * unit + 0x1p-24 * (16 + 4 * sqrt((double)length));
     }
     return 0;
@@ -57,7 +56,9 @@ static double largest(const km_tensor *t) { /* finite magnitude, of a contiguous
 /* Below the smallest normal number relative error means nothing. */
 static double floor_of(km_tol tol, km_dtype d) {
     double smallest = d == KM_F16 ? 0x1p-14 : FLT_MIN, step = d == KM_F16 ? 0x1p-24 : 0x1p-149;
-    return tol == KM_TOL_TRANS || tol == KM_TOL_SLOPE ? smallest * 1e-3 : d == KM_BF16 ? 0x1p-133 : step;
+    return tol == KM_TOL_TRANS || tol == KM_TOL_SLOPE ? smallest * 1e-3
+           : d == KM_BF16                             ? 0x1p-133
+                                                      : step;
 }
 
 /* `size`, when there, gives each element's own magnitude to measure against. */
@@ -74,13 +75,13 @@ static void compare(const km_tensor *want, const km_tensor *got, km_tol tol, dou
             /* One step around the largest finite number is rounding, anything else a mistake. */
             bool edge = !isnan(w) && !isnan(g) && tol != KM_TOL_EXACT && (w > 0) == (g > 0) &&
                         fmin(fabs(w), fabs(g)) >= 0.99 * most;
-            if (!edge && !t->why[0])
-                snprintf(t->why, sizeof t->why, "%g where ref has %g", g, w);
+            if (!edge && !t->why[0]) snprintf(t->why, sizeof t->why, "%g where ref has %g", g, w);
             continue;
         }
         double diff = fabs(w - g), against = fabs(w);
         if (diff <= tiny) continue;
-        if (tol == KM_TOL_SUM || tol == KM_TOL_BITS || tol == KM_TOL_RANDOM) against = fmax(against, scale);
+        if (tol == KM_TOL_SUM || tol == KM_TOL_BITS || tol == KM_TOL_RANDOM)
+            against = fmax(against, scale);
         if (size) against = fmax(against, fabs(load(km_tensor_ptr(size), size->dtype, i)));
         double error = against > 0 ? diff / against : INFINITY;
         t->sum += isfinite(error) ? error : 1;
@@ -93,7 +94,7 @@ typedef struct run {
     const char *device;
     const km_verify_how *how;
     km_dtype dtype;
-    unsigned seen;           /* larger cases so far */
+    unsigned seen; /* larger cases so far */
     km_verify_result r;
     double sum;
     int64_t elements;
@@ -189,8 +190,7 @@ static bool one_case(void *user, const km_case *c) {
         /* Sums of products: the terms are as large as the largest input, squared for gradients of
          * rows, so the bound is taken against the largest result as well. */
         km_tensor *size = NULL;
-        if (tol == KM_TOL_SLOPE)
-            size = km_contiguous(ctx, km_broadcast(ctx, ref_in[0], w->shape));
+        if (tol == KM_TOL_SLOPE) size = km_contiguous(ctx, km_broadcast(ctx, ref_in[0], w->shape));
         compare(w, g, tol, fmax(scale, largest(w)), size, &t);
         double allowed = allowed_error(r, c, tol, w->dtype, length_of(c, ref_in));
         /* The loss of half-precision rows is f32, but its terms were rounded to half. */

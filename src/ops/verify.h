@@ -6,23 +6,23 @@
 /* One op with one dtype, over all its cases. */
 typedef struct km_verify_result {
     const char *op;
-    char detail[96];         /* the op's formula */
+    char detail[96]; /* the op's formula */
     const char *dtype;
     int cases, failed;
     double max_error, mean_error; /* of all elements; relative, as km_tolerance means it */
-    double tolerance;        /* the loosest that applied */
+    double tolerance;             /* the loosest that applied */
     bool passed;
-    bool fallback;           /* at least one case ran elsewhere for want of a kernel */
-    bool reference;          /* the op's row says that the reference serves on this device */
-    char worst[160];         /* the case with the largest error, and why it failed */
+    bool fallback;   /* at least one case ran elsewhere for want of a kernel */
+    bool reference;  /* the op's row says that the reference serves on this device */
+    char worst[160]; /* the case with the largest error, and why it failed */
 } km_verify_result;
 
 typedef void (*km_verify_fn)(void *user, const km_verify_result *r, int index, int total);
 
 typedef struct km_verify_how {
-    const char *op;          /* this one alone; NULL: all */
-    uint64_t seed;           /* of the random inputs */
-    bool quick;              /* small cases and some of the larger ones: every op and dtype still */
+    const char *op; /* this one alone; NULL: all */
+    uint64_t seed;  /* of the random inputs */
+    bool quick;     /* small cases and some of the larger ones: every op and dtype still */
 } km_verify_how;
 
 /* A failed comparison is a result, not an error; errors are an unknown op, a missing device, or a

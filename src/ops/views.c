@@ -74,7 +74,8 @@ void km_rows_views(km_op_row *t) {
 
 /* ---- Public ---- */
 
-km_tensor *km_slice(km_ctx *ctx, km_tensor *t, int axis, int64_t start, int64_t stop, int64_t step) {
+km_tensor *km_slice(km_ctx *ctx, km_tensor *t, int axis, int64_t start, int64_t stop,
+                    int64_t step) {
     km_params p = {0};
     if (!usable(ctx, "slice", t)) return NULL;
     if (km_want_axis(ctx, "slice", axis, t->shape, &p.axis) != KM_OK) return NULL;
@@ -111,7 +112,8 @@ km_tensor *km_narrow(km_ctx *ctx, km_tensor *t, int axis, int64_t start, int64_t
     if (km_want_axis(ctx, "narrow", axis, t->shape, &a) != KM_OK) return NULL;
     int64_t size = t->shape.dim[a];
     if (start < 0 || count < 0 || start > size || count > size - start) {
-        km_fail(ctx, KM_ERR_RANGE, "narrow: %lld elements from %lld do not lie in axis %d of size %lld",
+        km_fail(ctx, KM_ERR_RANGE,
+                "narrow: %lld elements from %lld do not lie in axis %d of size %lld",
                 (long long)count, (long long)start, a, (long long)size);
         return NULL;
     }
@@ -124,8 +126,8 @@ km_tensor *km_select(km_ctx *ctx, km_tensor *t, int axis, int64_t index) {
     if (km_want_axis(ctx, "select", axis, t->shape, &a) != KM_OK) return NULL;
     int64_t size = t->shape.dim[a], at = index < 0 ? index + size : index;
     if (at < 0 || at >= size) {
-        km_fail(ctx, KM_ERR_RANGE, "select: no index %lld in axis %d of size %lld", (long long)index,
-                a, (long long)size);
+        km_fail(ctx, KM_ERR_RANGE, "select: no index %lld in axis %d of size %lld",
+                (long long)index, a, (long long)size);
         return NULL;
     }
     return km_squeeze(ctx, km_slice(ctx, t, a, at, at + 1, 1), a);
@@ -294,8 +296,8 @@ km_status km_split(km_ctx *ctx, km_tensor *t, int axis, int n, km_tensor **parts
     int64_t size = t->shape.dim[a];
     if (!parts) return km_fail(ctx, KM_ERR_NULL, "split: no place for the parts");
     if (n < 1 || size % n)
-        return km_fail(ctx, KM_ERR_RANGE, "split: axis %d of size %lld does not cut into %d parts", a,
-                       (long long)size, n);
+        return km_fail(ctx, KM_ERR_RANGE, "split: axis %d of size %lld does not cut into %d parts",
+                       a, (long long)size, n);
     for (int i = 0; i < n; i++) parts[i] = km_narrow(ctx, t, a, i * (size / n), size / n);
     return km_ctx_status(ctx);
 }

@@ -5,10 +5,10 @@
 #include "base/text.h"
 
 typedef enum km_series_kind {
-    KM_SERIES_LINE, /* points joined by straight lines, a mark at each when they are few */
-    KM_SERIES_AREA, /* each value holds until the next x; filled down to the axis */
+    KM_SERIES_LINE,  /* points joined by straight lines, a mark at each when they are few */
+    KM_SERIES_AREA,  /* each value holds until the next x; filled down to the axis */
     KM_SERIES_STACK, /* the same, piled on the stacks before it; all share their x, linear axes */
-    KM_SERIES_LIMIT /* a dashed line nothing should cross; one point: horizontal, all across */
+    KM_SERIES_LIMIT  /* a dashed line nothing should cross; one point: horizontal, all across */
 } km_series_kind;
 
 typedef struct km_series {

@@ -137,15 +137,10 @@ static bool fit(span *s, const km_chart *c, bool is_y, int count) {
 
 static const char *tick_text(char buf[KM_NUMBER_TEXT], km_chart_ticks style, double v) {
     switch (style) {
-    case KM_TICKS_SI:
-        return km_format_si(buf, v);
-    case KM_TICKS_BINARY:
-        return km_format_binary(buf, v);
-    case KM_TICKS_BYTES:
-        return km_format_bytes(buf, v);
-    default:
-        snprintf(buf, KM_NUMBER_TEXT, "%.6g", v);
-        return buf;
+    case KM_TICKS_SI: return km_format_si(buf, v);
+    case KM_TICKS_BINARY: return km_format_binary(buf, v);
+    case KM_TICKS_BYTES: return km_format_bytes(buf, v);
+    default: snprintf(buf, KM_NUMBER_TEXT, "%.6g", v); return buf;
     }
 }
 

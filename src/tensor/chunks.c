@@ -18,7 +18,7 @@ struct km_chunk {
     size_t bytes;
     range *range; /* free ones, by place; no two touch */
     int n, cap;
-    int blocks;   /* in use */
+    int blocks; /* in use */
 };
 
 static size_t round_up(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
@@ -182,8 +182,10 @@ void *km_chunks_get(km_chunks *c, size_t bytes) {
 }
 
 void km_chunks_expect(km_chunks *c, size_t bytes) {
-    if (bytes == 0) c->expected = 0;
-    else if (bytes < c->most && !is_large(c, rounded(bytes))) c->expected += rounded(bytes);
+    if (bytes == 0)
+        c->expected = 0;
+    else if (bytes < c->most && !is_large(c, rounded(bytes)))
+        c->expected += rounded(bytes);
 }
 
 void km_chunks_put(km_chunks *c, void *p, size_t bytes) {

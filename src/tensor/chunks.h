@@ -25,7 +25,7 @@ typedef struct km_chunks {
     size_t most;  /* of a chunk, about; blocks of half of that have one of their own */
     km_chunk *at; /* by address */
     int n, cap;
-    size_t held;  /* bytes of all chunks */
+    size_t held;     /* bytes of all chunks */
     size_t expected; /* bytes of blocks that will be asked for soon */
 } km_chunks;
 

@@ -13,14 +13,14 @@ struct km_lane {
     km_ctx *ctx;
     km_device *device;
     km_mempool pool;
-    void *queue;                     /* the backend's own: stream, handles, staging */
-    uint64_t launches;               /* kernels started on it: whether a call that failed did anything */
+    void *queue;       /* the backend's own: stream, handles, staging */
+    uint64_t launches; /* kernels started on it: whether a call that failed did anything */
 };
 
 /* Every call returns KM_OK or sets lane->ctx's error. Copies are ordered with kernels. */
 typedef struct km_device_ops {
-    km_status (*open)(km_lane *lane, km_error *err);   /* fills pool's raw_* and queue */
-    void (*close)(km_lane *lane);                      /* after the pool was emptied */
+    km_status (*open)(km_lane *lane, km_error *err); /* fills pool's raw_* and queue */
+    void (*close)(km_lane *lane);                    /* after the pool was emptied */
     km_status (*upload)(km_lane *lane, void *dst, const void *src, size_t bytes);
     km_status (*download)(km_lane *lane, void *dst, const void *src, size_t bytes); /* waits */
     km_status (*sync)(km_lane *lane);
@@ -46,11 +46,11 @@ typedef struct km_device_ops {
 } km_device_ops;
 
 struct km_device {
-    char name[24];                   /* "ref", "cpu", "cuda:0" */
-    bool host;                       /* its memory is ordinary memory */
+    char name[24]; /* "ref", "cpu", "cuda:0" */
+    bool host;     /* its memory is ordinary memory */
     const km_device_ops *ops;
     const struct km_backend *backend;
-    km_device *fallback;             /* runs what this one lacks; NULL for ref */
+    km_device *fallback; /* runs what this one lacks; NULL for ref */
     void *impl;
 };
 

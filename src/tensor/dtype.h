@@ -9,7 +9,7 @@
 #define KM_FLOATS (KM_BIT(KM_F32) | KM_BIT(KM_F16) | KM_BIT(KM_BF16) | KM_BIT(KM_F64))
 #define KM_INDICES (KM_BIT(KM_I32) | KM_BIT(KM_I64))
 #define KM_NUMBERS (KM_FLOATS | KM_INDICES | KM_BIT(KM_U8) | KM_BIT(KM_I8))
-#define KM_PLAIN_COUNT KM_Q4_0                               /* plain dtypes come first */
+#define KM_PLAIN_COUNT KM_Q4_0 /* plain dtypes come first */
 #define KM_ANY ((1u << KM_PLAIN_COUNT) - 1)
 #define KM_BLOCKS (((1u << KM_DTYPE_COUNT) - 1) & ~KM_ANY) /* those of a few bits */
 

@@ -7,9 +7,9 @@
 struct km_graph {
     km_ctx *ctx;
     uint64_t key;
-    int runs;             /* with this key */
-    void *captured;       /* the device's own; NULL before the second run */
-    bool refused;         /* a step with this key could not be captured, but runs */
+    int runs;       /* with this key */
+    void *captured; /* the device's own; NULL before the second run */
+    bool refused;   /* a step with this key could not be captured, but runs */
 };
 
 /* The step as it is: called with recording of the device's work on or off. */
@@ -45,7 +45,8 @@ static km_status replay(km_graph *g, km_step_fn fn, void *user) {
 
 km_status km_graph_run(km_ctx *ctx, km_graph **graph, uint64_t key, km_step_fn fn, void *user) {
     if (km_failed(ctx)) return km_ctx_status(ctx);
-    if (!graph || !fn) return km_fail(ctx, KM_ERR_NULL, "graph: a place for it and a step are needed");
+    if (!graph || !fn)
+        return km_fail(ctx, KM_ERR_NULL, "graph: a place for it and a step are needed");
     if (*graph && (*graph)->ctx != ctx)
         return km_fail(ctx, KM_ERR_STATE, "graph: it belongs to another context");
     if (!*graph) {

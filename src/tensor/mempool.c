@@ -17,7 +17,8 @@ static size_t class_bytes(int c) { return ((size_t)256 << (c / 8)) / 8 * (size_t
 
 static int class_of(size_t bytes) {
     if (bytes <= 256) return 0;
-    int octave = 63 - __builtin_clzll((unsigned long long)(bytes - 1)) - 8; /* 256 << octave < bytes */
+    int octave =
+        63 - __builtin_clzll((unsigned long long)(bytes - 1)) - 8; /* 256 << octave < bytes */
     size_t low = (size_t)256 << octave, eighth = low / 8;
     size_t part = (bytes - low + eighth - 1) / eighth; /* 1..8 */
     return octave * 8 + (int)part;

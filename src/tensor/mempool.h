@@ -30,18 +30,18 @@ typedef struct km_mempool_meter {
 } km_mempool_meter;
 
 typedef struct km_mempool {
-    void *(*raw_alloc)(void *owner, size_t bytes);           /* NULL when out of memory */
+    void *(*raw_alloc)(void *owner, size_t bytes); /* NULL when out of memory */
     void (*raw_free)(void *owner, void *p, size_t bytes);
-    void (*before_free)(void *owner);      /* before cached blocks are given up; NULL for none */
+    void (*before_free)(void *owner); /* before cached blocks are given up; NULL for none */
     void *owner;
-    km_chunks chunks;                      /* between the pool and the device, if they are in use */
-    size_t limit;                          /* ceiling of held bytes; 0 for none */
+    km_chunks chunks; /* between the pool and the device, if they are in use */
+    size_t limit;     /* ceiling of held bytes; 0 for none */
     km_mempool_block *free[KM_MEMPOOL_CLASSES];
-    km_mempool_block *spare;               /* records without a block */
-    size_t live, peak;                     /* bytes of blocks that are out */
-    size_t held;                           /* bytes that the device was asked for */
+    km_mempool_block *spare; /* records without a block */
+    size_t live, peak;       /* bytes of blocks that are out */
+    size_t held;             /* bytes that the device was asked for */
     uint64_t hits, misses;
-    const km_mempool_watch *watch;         /* NULL for none */
+    const km_mempool_watch *watch; /* NULL for none */
     km_mempool_meter meter;
 } km_mempool;
 
@@ -58,8 +58,8 @@ void *km_mempool_get(km_mempool *m, size_t bytes, size_t *cap);
 void km_mempool_put(km_mempool *m, void *p, size_t cap); /* cap as received */
 /* Takes one certain block out of the cache, as if it had been handed out; false if it is not there. */
 bool km_mempool_take(km_mempool *m, void *p, size_t cap);
-void km_mempool_trim(km_mempool *m);                     /* gives cached blocks back */
-void km_mempool_free(km_mempool *m);                     /* trims and frees the records */
+void km_mempool_trim(km_mempool *m); /* gives cached blocks back */
+void km_mempool_free(km_mempool *m); /* trims and frees the records */
 /* After km_mempool_free: a block that was still out, straight back to the device. Where there are
  * chunks, km_chunks_close is the end of all. */
 void km_mempool_drop(km_mempool *m, void *p, size_t cap);

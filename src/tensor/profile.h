@@ -7,12 +7,12 @@
 
 typedef struct km_profile {
     km_memory_event *events;
-    void **blocks;                   /* (n) the block of each event */
+    void **blocks; /* (n) the block of each event */
     size_t n, cap;
-    uint64_t index;                  /* of the op that runs, or ran last */
-    const char *op;                  /* its name */
-    const char *making;              /* what a tensor is made for right now; NULL: for the op */
-    bool on, failed;                 /* failed: no memory for the list */
+    uint64_t index;     /* of the op that runs, or ran last */
+    const char *op;     /* its name */
+    const char *making; /* what a tensor is made for right now; NULL: for the op */
+    bool on, failed;    /* failed: no memory for the list */
 } km_profile;
 
 void km_profile_free(km_ctx *ctx);

@@ -77,7 +77,8 @@ static void q2_k(const uint8_t *b, float *y) { /* 16 scales and minima, 64 bytes
     }
 }
 
-static void q3_k(const uint8_t *b, float *y) { /* 32 bytes of third bits, 64 bytes, 12 of scales, d */
+static void q3_k(const uint8_t *b,
+                 float *y) { /* 32 bytes of third bits, 64 bytes, 12 of scales, d */
     const uint8_t *codes = b + 32, *scales = b + 96;
     float d = km_load_f16(b + 108);
     for (int i = 0; i < 256; i++) {
@@ -94,7 +95,8 @@ static void q4_k(const uint8_t *b, float *y) { /* d, dmin, 12 bytes of scales, 1
         km_k4_scale(b + 4, j, &scale, &min);
         float d1 = d * (float)scale, m1 = dmin * (float)min;
         const uint8_t *codes = b + 16 + j / 2 * 32;
-        for (int i = 0; i < 32; i++) y[j * 32 + i] = d1 * (float)(codes[i] >> (j % 2 * 4) & 15) - m1;
+        for (int i = 0; i < 32; i++)
+            y[j * 32 + i] = d1 * (float)(codes[i] >> (j % 2 * 4) & 15) - m1;
     }
 }
 
@@ -136,9 +138,9 @@ static void iq4_xs(const uint8_t *b, float *y) { /* d, high bits of scales, 4 of
 
 void km_dequantise(km_dtype d, const void *blocks, int64_t n, float *out) {
     static void (*const decode[KM_DTYPE_COUNT])(const uint8_t *, float *) = {
-        [KM_Q4_0] = q4_0, [KM_Q4_1] = q4_1, [KM_Q5_0] = q5_0,     [KM_Q5_1] = q5_1,
-        [KM_Q8_0] = q8_0, [KM_Q2_K] = q2_k, [KM_Q3_K] = q3_k,     [KM_Q4_K] = q4_k,
-        [KM_Q5_K] = q5_k, [KM_Q6_K] = q6_k, [KM_IQ4_NL] = iq4_nl, [KM_IQ4_XS] = iq4_xs,
+        [KM_Q4_0] = q4_0,  [KM_Q4_1] = q4_1, [KM_Q5_0] = q5_0,     [KM_Q5_1] = q5_1,
+        [KM_Q8_0] = q8_0,  [KM_Q2_K] = q2_k, [KM_Q3_K] = q3_k,     [KM_Q4_K] = q4_k,
+        [KM_Q5_K] = q5_k,  [KM_Q6_K] = q6_k, [KM_IQ4_NL] = iq4_nl, [KM_IQ4_XS] = iq4_xs,
         [KM_MXFP4] = mxfp4};
     int64_t block = km_dtype_block(d), bytes = (int64_t)km_dtype_size(d);
     const uint8_t *b = blocks;

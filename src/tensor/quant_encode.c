@@ -29,7 +29,8 @@ static float largest(const float *x, int n, float *signed_one) {
 /* ---- x[i] ~ d q[i], q from lo to hi ---- */
 
 /* The weighed squared error of the codes for scale d, and the scale that suits these codes best. */
-static double try_scale(const float *x, const float *w, int n, int lo, int hi, float d, float *better) {
+static double try_scale(const float *x, const float *w, int n, int lo, int hi, float d,
+                        float *better) {
     double qx = 0, qq = 0, xx = 0;
     float one = d != 0 ? 1 / d : 0;
     for (int i = 0; i < n; i++) {
@@ -251,7 +252,8 @@ static void q45_k(const float *x, const float *w, uint8_t *b, int hi) { /* q4_k,
     uint8_t *codes = b + (hi == 31 ? 48 : 16), *fifth = b + 16;
     for (int i = 0; i < (hi == 31 ? 160 : 128); i++) b[16 + i] = 0;
     for (int i = 0; i < 256; i++) {
-        int j = i / 32, q = nearest((x[i] + dmin * (float)min[j]) * over(d * (float)scale[j]), 0, hi);
+        int j = i / 32,
+            q = nearest((x[i] + dmin * (float)min[j]) * over(d * (float)scale[j]), 0, hi);
         codes[j / 2 * 32 + i % 32] |= (uint8_t)((q & 15) << (j % 2 * 4));
         if (hi == 31) fifth[i % 32] |= (uint8_t)((q >> 4) << j);
     }
@@ -264,7 +266,8 @@ static void q2_k(const float *x, const float *w, uint8_t *b) {
     for (int j = 0; j < 16; j++) b[j] = (uint8_t)(scale[j] | min[j] << 4);
     for (int i = 0; i < 64; i++) b[16 + i] = 0;
     for (int i = 0; i < 256; i++) {
-        int j = i / 16, q = nearest((x[i] + dmin * (float)min[j]) * over(d * (float)scale[j]), 0, 3);
+        int j = i / 16,
+            q = nearest((x[i] + dmin * (float)min[j]) * over(d * (float)scale[j]), 0, 3);
         b[16 + i / 128 * 32 + i % 32] |= (uint8_t)(q << (i / 32 % 4 * 2));
     }
     put_f16(b + 80, d);

@@ -25,11 +25,14 @@ void *km_tensor_data(km_tensor *t) {
 }
 
 void *km_tensor_device_data(km_tensor *t) {
-    if (!t || !t->storage || !t->storage->data || km_failed(t->ctx) || !km_is_contiguous(t)) return NULL;
+    if (!t || !t->storage || !t->storage->data || km_failed(t->ctx) || !km_is_contiguous(t))
+        return NULL;
     const km_device *d = km_tensor_dev(t);
     if (d->host) return km_tensor_ptr(t);
-    if (t->storage->drop || km_unsettle(t->ctx, t) != KM_OK) return NULL; /* the host's; or in the way */
-    if (d->ops->stream) d->ops->stream(t->storage->lane); /* what makes it may have been held back */
+    if (t->storage->drop || km_unsettle(t->ctx, t) != KM_OK)
+        return NULL; /* the host's; or in the way */
+    if (d->ops->stream)
+        d->ops->stream(t->storage->lane); /* what makes it may have been held back */
     return km_failed(t->ctx) ? NULL : km_tensor_ptr(t);
 }
 
@@ -50,8 +53,12 @@ km_tensor *km_keep(km_ctx *ctx, km_tensor *t) {
         km_fail(ctx, KM_ERR_MEMORY, "keep: out of memory");
         return NULL;
     }
-    *k = (km_tensor){.ctx = ctx, .storage = t->storage, .dtype = t->dtype, .shape = t->shape,
-                     .offset = t->offset, .kept = true};
+    *k = (km_tensor){.ctx = ctx,
+                     .storage = t->storage,
+                     .dtype = t->dtype,
+                     .shape = t->shape,
+                     .offset = t->offset,
+                     .kept = true};
     for (int i = 0; i < KM_MAX_DIMS; i++) k->stride[i] = t->stride[i];
     km_storage_retain(t->storage);
     return k;

@@ -15,13 +15,13 @@
 
 typedef struct km_storage {
     km_lane *lane;
-    void *data;                      /* NULL once freed */
-    size_t bytes, cap;               /* asked for, and what the pool gave */
+    void *data;        /* NULL once freed */
+    size_t bytes, cap; /* asked for, and what the pool gave */
     int refs;
-    unsigned version;                /* counts changes in place, so that the tape can notice them */
-    struct km_storage *next;         /* in the context's list of unused or dead records */
-    bool settled;                    /* blocks lie as the device's kernels like them (km_settle) */
-    void (*drop)(void *owner);       /* set: the bytes are another's (km_wrap), and only to be read */
+    unsigned version;          /* counts changes in place, so that the tape can notice them */
+    struct km_storage *next;   /* in the context's list of unused or dead records */
+    bool settled;              /* blocks lie as the device's kernels like them (km_settle) */
+    void (*drop)(void *owner); /* set: the bytes are another's (km_wrap), and only to be read */
     void *owner;
 } km_storage;
 
@@ -34,16 +34,16 @@ struct km_tensor {
     km_storage *storage;
     km_dtype dtype;
     km_shape shape;
-    int64_t stride[KM_MAX_DIMS];     /* in elements; 0 along a broadcast axis */
-    int64_t offset;                  /* of element (0, 0, ...), in elements */
-    bool kept;                       /* a handle of the user's, on the heap */
-    bool is_one;                     /* the gradient of a loss by itself: known to be 1 */
-    bool requires_grad;              /* set on parameters and on all that depends on them */
-    struct km_node *node;            /* what made it, when recorded; NULL for a parameter */
-    int node_output;                 /* which output of that node */
-    km_tensor *grad;                 /* of a parameter, kept; its storage is NULL while cleared */
-    struct km_node *last_use;        /* the last node that a backward pass will find it at */
-    km_tensor *next_released;        /* a released handle's struct lives until the step's end */
+    int64_t stride[KM_MAX_DIMS]; /* in elements; 0 along a broadcast axis */
+    int64_t offset;              /* of element (0, 0, ...), in elements */
+    bool kept;                   /* a handle of the user's, on the heap */
+    bool is_one;                 /* the gradient of a loss by itself: known to be 1 */
+    bool requires_grad;          /* set on parameters and on all that depends on them */
+    struct km_node *node;        /* what made it, when recorded; NULL for a parameter */
+    int node_output;             /* which output of that node */
+    km_tensor *grad;             /* of a parameter, kept; its storage is NULL while cleared */
+    struct km_node *last_use;    /* the last node that a backward pass will find it at */
+    km_tensor *next_released;    /* a released handle's struct lives until the step's end */
 };
 
 #define KM_MAX_LANES 12
@@ -52,14 +52,14 @@ struct km_tensor {
 struct km_ctx {
     km_error error;
     km_device *device;
-    km_threads *threads;             /* for kernels on the host */
+    km_threads *threads; /* for kernels on the host */
     km_lane *lanes[KM_MAX_LANES];
     int n_lanes;
 
-    km_arena arena;                  /* tensor structs and tape nodes of this step */
-    km_storage **step;               /* storages the step holds a reference to */
+    km_arena arena;    /* tensor structs and tape nodes of this step */
+    km_storage **step; /* storages the step holds a reference to */
     int n_step, cap_step;
-    int scope[KM_MAX_SCOPES];        /* index into step at each km_scope_begin */
+    int scope[KM_MAX_SCOPES]; /* index into step at each km_scope_begin */
     int n_scopes;
     km_storage *unused, *dead;       /* dead: freed this step, its tensors may still look */
     struct km_storage_block *blocks; /* where the records live */
@@ -67,22 +67,22 @@ struct km_ctx {
     struct km_node *tape;            /* the last recorded node */
     void (*tape_reset)(km_ctx *ctx); /* set with the first node; drops what the tape holds */
     km_tensor *released;
-    int no_grad;                     /* depth of km_no_grad_begin */
-    int backwards;                   /* depth of km_backward */
+    int no_grad;                                                  /* depth of km_no_grad_begin */
+    int backwards;                                                /* depth of km_backward */
     void (*ready)(void *user, km_ctx *ctx, km_tensor *parameter); /* autograd/ready.h */
     void *ready_user;
-    uint64_t seed, draws;            /* each random op takes draws++ as its stream */
+    uint64_t seed, draws; /* each random op takes draws++ as its stream */
     uint64_t steps, kernels, fallbacks, failed_kernels;
-    bool no_fallback;                /* km_ctx_set_fallback */
-    bool tf32;                       /* km_ctx_allow_tf32 */
-    int activations;                 /* 16 or 8: km_ctx_set_activations */
-    bool uncaptured;                 /* steps have work that cannot be captured: they always run */
-    struct km_profile *profile;      /* NULL before the first km_profile_begin */
-    const char *grad_of;             /* the op whose gradient rule runs; NULL otherwise */
+    bool no_fallback;           /* km_ctx_set_fallback */
+    bool tf32;                  /* km_ctx_allow_tf32 */
+    int activations;            /* 16 or 8: km_ctx_set_activations */
+    bool uncaptured;            /* steps have work that cannot be captured: they always run */
+    struct km_profile *profile; /* NULL before the first km_profile_begin */
+    const char *grad_of;        /* the op whose gradient rule runs; NULL otherwise */
     /* For measuring: called with each kernel's time, which then runs alone. NULL: nobody asks. */
     void (*timed)(void *user, const struct km_call *call, double seconds);
     void *timed_user;
-    void *scratch;                   /* km_ctx_scratch */
+    void *scratch; /* km_ctx_scratch */
     size_t scratch_bytes;
 };
 
@@ -125,7 +125,8 @@ km_tensor *km_tensor_new(km_ctx *ctx, km_lane *lane, const char *what, km_dtype 
 km_tensor *km_wrap(km_ctx *ctx, const char *what, km_dtype dtype, km_shape shape, const void *data,
                    void (*drop)(void *owner), void *owner);
 /* A kept tensor with a copy of data, on the context's device. */
-static inline km_tensor *km_keep_data(km_ctx *ctx, km_dtype dtype, km_shape shape, const void *data) {
+static inline km_tensor *km_keep_data(km_ctx *ctx, km_dtype dtype, km_shape shape,
+                                      const void *data) {
     return km_keep(ctx, km_from_data(ctx, dtype, shape, data));
 }
 /* Another view of t's storage, off the tape. */
@@ -149,7 +150,7 @@ static inline km_device *km_tensor_dev(const km_tensor *t) { return t->storage->
 #define KM_SHAPE_TEXT 112
 /* "[1024, 512]" into buf; returns buf. */
 const char *km_shape_text(char buf[KM_SHAPE_TEXT], km_shape s);
-int64_t km_shape_count(km_shape s);                         /* of a valid shape */
+int64_t km_shape_count(km_shape s); /* of a valid shape */
 /* Checks rank, signs and that the bytes fit in memory's address range. */
 km_status km_shape_check(km_ctx *ctx, const char *what, km_dtype dtype, km_shape s);
 bool km_shape_equal(km_shape a, km_shape b);

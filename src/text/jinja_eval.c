@@ -213,17 +213,13 @@ static bool call_loop(eval *e, const km_jv_method *m, const km_jargs *a, km_jv *
 static bool call_value(eval *e, const km_jv *callee, const km_jargs *a, const km_jv *caller,
                        km_jv *out) {
     switch (callee->kind) {
-    case KM_JV_MACRO:
-        return call_macro(e, callee->macro, a, caller, out);
-    case KM_JV_FUNCTION:
-        return km_jinja_function(e->r, (int)callee->i, a, out);
+    case KM_JV_MACRO: return call_macro(e, callee->macro, a, caller, out);
+    case KM_JV_FUNCTION: return km_jinja_function(e->r, (int)callee->i, a, out);
     case KM_JV_METHOD:
         if (callee->method->self.kind == KM_JV_LOOP) return call_loop(e, callee->method, a, out);
         return km_jinja_method(e->r, callee->method, a, out);
-    case KM_JV_UNDEFINED:
-        return km_jinja_undefined(e->r, callee);
-    default:
-        return km_jinja_fail(e->r, KM_ERR_FORMAT, "a %s cannot be called", km_jv_type(callee));
+    case KM_JV_UNDEFINED: return km_jinja_undefined(e->r, callee);
+    default: return km_jinja_fail(e->r, KM_ERR_FORMAT, "a %s cannot be called", km_jv_type(callee));
     }
 }
 
@@ -397,33 +393,23 @@ static bool condition(eval *e, const km_jnode *n, km_jv *out) {
 static bool evaluate(eval *e, const km_jnode *n, km_jv *out) {
     km_jv a, b;
     switch (n->kind) {
-    case KM_JNODE_CONST:
-        *out = n->value;
-        return true;
-    case KM_JNODE_NAME:
-        return look_up(e, n, out);
+    case KM_JNODE_CONST: *out = n->value; return true;
+    case KM_JNODE_NAME: return look_up(e, n, out);
     case KM_JNODE_LIST:
     case KM_JNODE_TUPLE:
-    case KM_JNODE_DICT:
-        return collection(e, n, out);
+    case KM_JNODE_DICT: return collection(e, n, out);
     case KM_JNODE_NEGATE:
-    case KM_JNODE_PLUS:
-        return sign(e, n, out);
+    case KM_JNODE_PLUS: return sign(e, n, out);
     case KM_JNODE_NOT:
         if (!value(e, n->kid[0], &a)) return false;
         *out = km_jv_bool(!km_jv_true(&a));
         return true;
-    case KM_JNODE_BINARY:
-        return binary(e, n, out);
+    case KM_JNODE_BINARY: return binary(e, n, out);
     case KM_JNODE_AND:
-    case KM_JNODE_OR:
-        return logical(e, n, out);
-    case KM_JNODE_COMPARE:
-        return compare(e, n, out);
-    case KM_JNODE_CONCAT:
-        return concat(e, n, out);
-    case KM_JNODE_COND:
-        return condition(e, n, out);
+    case KM_JNODE_OR: return logical(e, n, out);
+    case KM_JNODE_COMPARE: return compare(e, n, out);
+    case KM_JNODE_CONCAT: return concat(e, n, out);
+    case KM_JNODE_COND: return condition(e, n, out);
     case KM_JNODE_ATTR:
         if (!value(e, n->kid[0], &a)) return false;
         e->r->line = n->line;
@@ -432,16 +418,11 @@ static bool evaluate(eval *e, const km_jnode *n, km_jv *out) {
         if (!value(e, n->kid[0], &a) || !value(e, n->kid[1], &b)) return false;
         e->r->line = n->line;
         return km_jinja_item(e->r, &a, &b, out);
-    case KM_JNODE_SLICE:
-        return slice(e, n, out);
-    case KM_JNODE_CALL:
-        return call(e, n, NULL, out);
-    case KM_JNODE_FILTER:
-        return filter(e, n, NULL, out);
-    case KM_JNODE_TEST:
-        return test(e, n, out);
-    default:
-        return km_jinja_fail(e->r, KM_ERR_FORMAT, "this is no expression");
+    case KM_JNODE_SLICE: return slice(e, n, out);
+    case KM_JNODE_CALL: return call(e, n, NULL, out);
+    case KM_JNODE_FILTER: return filter(e, n, NULL, out);
+    case KM_JNODE_TEST: return test(e, n, out);
+    default: return km_jinja_fail(e->r, KM_ERR_FORMAT, "this is no expression");
     }
 }
 
@@ -535,8 +516,7 @@ static flow statement(eval *e, const km_jnode *n) {
             if (!other || other->kind != KM_JNODE_IF || other->next) return run(e, other);
             n = other;
         }
-    case KM_JNODE_FOR:
-        return loop(e, n);
+    case KM_JNODE_FOR: return loop(e, n);
     case KM_JNODE_SET:
         return value(e, n->kid[1], &v) && assign(e, n->kid[0], &v) ? FLOW_NEXT : FLOW_FAIL;
     case KM_JNODE_SET_BLOCK:
@@ -559,20 +539,14 @@ static flow statement(eval *e, const km_jnode *n) {
                        km_jv_write(e->r, &v)
                    ? FLOW_NEXT
                    : FLOW_FAIL;
-    case KM_JNODE_WITH:
-        return with(e, n, &inside) ? run(&inside, n->kid[1]) : FLOW_FAIL;
+    case KM_JNODE_WITH: return with(e, n, &inside) ? run(&inside, n->kid[1]) : FLOW_FAIL;
     case KM_JNODE_SCOPE:
         inside = *e;
         return open_scope(&inside, e->scope) ? run(&inside, n->kid[0]) : FLOW_FAIL;
-    case KM_JNODE_DO:
-        return value(e, n->kid[0], &v) ? FLOW_NEXT : FLOW_FAIL;
-    case KM_JNODE_BREAK:
-        return FLOW_BREAK;
-    case KM_JNODE_CONTINUE:
-        return FLOW_CONTINUE;
-    default:
-        km_jinja_fail(e->r, KM_ERR_FORMAT, "this is no statement");
-        return FLOW_FAIL;
+    case KM_JNODE_DO: return value(e, n->kid[0], &v) ? FLOW_NEXT : FLOW_FAIL;
+    case KM_JNODE_BREAK: return FLOW_BREAK;
+    case KM_JNODE_CONTINUE: return FLOW_CONTINUE;
+    default: km_jinja_fail(e->r, KM_ERR_FORMAT, "this is no statement"); return FLOW_FAIL;
     }
 }
 

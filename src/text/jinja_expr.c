@@ -151,16 +151,10 @@ static km_jnode *braces(km_jparser *p, int line) {
 static km_jnode *primary(km_jparser *p) {
     const km_jtoken *t = km_jparse_now(p);
     switch (t->kind) {
-    case KM_JTOKEN_NAME:
-        return name(p);
-    case KM_JTOKEN_STRING:
-        return strings(p);
-    case KM_JTOKEN_INT:
-        p->at++;
-        return constant(p, km_jv_int(t->i), t->line);
-    case KM_JTOKEN_FLOAT:
-        p->at++;
-        return constant(p, km_jv_float(t->f), t->line);
+    case KM_JTOKEN_NAME: return name(p);
+    case KM_JTOKEN_STRING: return strings(p);
+    case KM_JTOKEN_INT: p->at++; return constant(p, km_jv_int(t->i), t->line);
+    case KM_JTOKEN_FLOAT: p->at++; return constant(p, km_jv_float(t->f), t->line);
     default:
         if (km_jparse_op(p, "(")) return brackets(p, KM_JNODE_TUPLE, ")", t->line);
         if (km_jparse_op(p, "[")) return brackets(p, KM_JNODE_LIST, "]", t->line);

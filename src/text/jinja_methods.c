@@ -304,18 +304,12 @@ static bool all_are(km_jrun *r, const km_jv *v, kind want, km_jv *out) {
         bool letter = c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LO;
         bool number = c == UTF8PROC_CATEGORY_ND;
         switch (want) {
-        case DIGIT:
-            all = number;
-            break;
-        case ALPHA:
-            all = letter;
-            break;
+        case DIGIT: all = number; break;
+        case ALPHA: all = letter; break;
         case ALNUM:
             all = letter || number || c == UTF8PROC_CATEGORY_NL || c == UTF8PROC_CATEGORY_NO;
             break;
-        case SPACE:
-            all = km_is_space(cp);
-            break;
+        case SPACE: all = km_is_space(cp); break;
         case UPPER:
         case LOWER:
             any = any || c == (want == UPPER ? UTF8PROC_CATEGORY_LU : UTF8PROC_CATEGORY_LL);

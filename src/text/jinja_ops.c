@@ -28,17 +28,10 @@ static bool integers(km_jrun *r, char op, int64_t a, int64_t b, km_jv *out) {
     int64_t result = 0;
     bool over = false;
     switch (op) {
-    case '+':
-        over = __builtin_add_overflow(a, b, &result);
-        break;
-    case '-':
-        over = __builtin_sub_overflow(a, b, &result);
-        break;
-    case '*':
-        over = __builtin_mul_overflow(a, b, &result);
-        break;
-    case '^':
-        return power(r, a, b, out);
+    case '+': over = __builtin_add_overflow(a, b, &result); break;
+    case '-': over = __builtin_sub_overflow(a, b, &result); break;
+    case '*': over = __builtin_mul_overflow(a, b, &result); break;
+    case '^': return power(r, a, b, out);
     default:
         if (b == 0) return km_jinja_fail(r, KM_ERR_FORMAT, "division by zero");
         if (op == '/') {

@@ -106,43 +106,19 @@ static bool plain(km_jrun *r, test_kind kind, const km_jv *v, bool *out) {
     km_jv text;
     int64_t i;
     switch (kind) {
-    case T_DEFINED:
-        *out = v->kind != KM_JV_UNDEFINED;
-        return true;
-    case T_UNDEFINED:
-        *out = v->kind == KM_JV_UNDEFINED;
-        return true;
-    case T_NONE:
-        *out = v->kind == KM_JV_NONE;
-        return true;
-    case T_STRING:
-        *out = v->kind == KM_JV_STRING;
-        return true;
-    case T_MAPPING:
-        *out = v->kind == KM_JV_DICT;
-        return true;
-    case T_ITERABLE:
-        *out = is_iterable(v);
-        return true;
-    case T_SEQUENCE:
-        *out = is_sequence(v);
-        return true;
-    case T_NUMBER:
-        *out = km_jv_number(v);
-        return true;
-    case T_INTEGER:
-        *out = v->kind == KM_JV_INT;
-        return true;
-    case T_FLOAT:
-        *out = v->kind == KM_JV_FLOAT;
-        return true;
-    case T_BOOLEAN:
-        *out = v->kind == KM_JV_BOOL;
-        return true;
+    case T_DEFINED: *out = v->kind != KM_JV_UNDEFINED; return true;
+    case T_UNDEFINED: *out = v->kind == KM_JV_UNDEFINED; return true;
+    case T_NONE: *out = v->kind == KM_JV_NONE; return true;
+    case T_STRING: *out = v->kind == KM_JV_STRING; return true;
+    case T_MAPPING: *out = v->kind == KM_JV_DICT; return true;
+    case T_ITERABLE: *out = is_iterable(v); return true;
+    case T_SEQUENCE: *out = is_sequence(v); return true;
+    case T_NUMBER: *out = km_jv_number(v); return true;
+    case T_INTEGER: *out = v->kind == KM_JV_INT; return true;
+    case T_FLOAT: *out = v->kind == KM_JV_FLOAT; return true;
+    case T_BOOLEAN: *out = v->kind == KM_JV_BOOL; return true;
     case T_TRUE:
-    case T_FALSE:
-        *out = v->kind == KM_JV_BOOL && v->b == (kind == T_TRUE);
-        return true;
+    case T_FALSE: *out = v->kind == KM_JV_BOOL && v->b == (kind == T_TRUE); return true;
     case T_CALLABLE:
         *out = v->kind == KM_JV_MACRO || v->kind == KM_JV_FUNCTION || v->kind == KM_JV_METHOD;
         return true;
@@ -176,14 +152,10 @@ static bool same_object(const km_jv *a, const km_jv *b) {
     if (a->kind != b->kind) return false;
     switch (a->kind) {
     case KM_JV_NONE:
-    case KM_JV_UNDEFINED:
-        return true;
-    case KM_JV_BOOL:
-        return a->b == b->b;
-    case KM_JV_STRING:
-        return a->bytes == b->bytes && memcmp(a->text, b->text, a->bytes) == 0;
-    case KM_JV_FLOAT:
-        return a->f == b->f;
+    case KM_JV_UNDEFINED: return true;
+    case KM_JV_BOOL: return a->b == b->b;
+    case KM_JV_STRING: return a->bytes == b->bytes && memcmp(a->text, b->text, a->bytes) == 0;
+    case KM_JV_FLOAT: return a->f == b->f;
     default:
         return a->i == b->i && a->flavor == b->flavor; /* a number, or one pointer or another */
     }
@@ -198,11 +170,8 @@ static bool against(km_jrun *r, test_kind kind, const km_jv *v, const km_jv *to,
         if (!km_jv_equal(r, v, to, out)) return false;
         *out = *out == (kind == T_EQ);
         return true;
-    case T_IN:
-        return km_jv_contains(r, to, v, out);
-    case T_SAME:
-        *out = same_object(v, to);
-        return true;
+    case T_IN: return km_jv_contains(r, to, v, out);
+    case T_SAME: *out = same_object(v, to); return true;
     case T_DIVISIBLE:
         if (!km_jinja_binary(r, '%', v, to, &rest)) return false;
         *out = !km_jv_true(&rest);

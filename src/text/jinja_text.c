@@ -50,10 +50,8 @@ static bool printable(uint32_t cp) {
     case UTF8PROC_CATEGORY_CO:
     case UTF8PROC_CATEGORY_ZL:
     case UTF8PROC_CATEGORY_ZP:
-    case UTF8PROC_CATEGORY_ZS:
-        return false;
-    default:
-        return true;
+    case UTF8PROC_CATEGORY_ZS: return false;
+    default: return true;
     }
 }
 
@@ -109,9 +107,7 @@ static bool repr_list(km_jrun *r, const km_jv *v, int depth) {
         [KM_JV_ITEMS] = "dict_items(["};
     put(r, open[v->flavor]);
     switch (v->flavor) {
-    case KM_JV_GENERATOR:
-        put(r, ">");
-        return true;
+    case KM_JV_GENERATOR: put(r, ">"); return true;
     case KM_JV_RANGE: {
         int64_t n = (int64_t)v->list->n;
         int64_t first = n ? v->list->items[0].i : 0, step = n > 1 ? v->list->items[1].i - first : 1;
@@ -141,25 +137,13 @@ static bool repr(km_jrun *r, const km_jv *v, int depth) {
         return km_jinja_fail(r, KM_ERR_RANGE, "a value nested more than %d deep cannot be written",
                              KM_JINJA_DEPTH);
     switch (v->kind) {
-    case KM_JV_UNDEFINED:
-        put(r, "Undefined");
-        return true;
-    case KM_JV_NONE:
-        put(r, "None");
-        return true;
-    case KM_JV_BOOL:
-        put(r, v->b ? "True" : "False");
-        return true;
-    case KM_JV_INT:
-        km_text_printf(r->out, "%" PRId64, v->i);
-        return true;
-    case KM_JV_FLOAT:
-        write_float(r->out, v->f);
-        return true;
-    case KM_JV_STRING:
-        return quote(r, v);
-    case KM_JV_LIST:
-        return repr_list(r, v, depth + 1);
+    case KM_JV_UNDEFINED: put(r, "Undefined"); return true;
+    case KM_JV_NONE: put(r, "None"); return true;
+    case KM_JV_BOOL: put(r, v->b ? "True" : "False"); return true;
+    case KM_JV_INT: km_text_printf(r->out, "%" PRId64, v->i); return true;
+    case KM_JV_FLOAT: write_float(r->out, v->f); return true;
+    case KM_JV_STRING: return quote(r, v);
+    case KM_JV_LIST: return repr_list(r, v, depth + 1);
     case KM_JV_NAMESPACE:
         put(r, "<Namespace ");
         /* fallthrough */
@@ -173,9 +157,7 @@ static bool repr(km_jrun *r, const km_jv *v, int depth) {
         }
         put(r, v->kind == KM_JV_DICT ? "}" : "}>");
         return true;
-    default:
-        km_text_printf(r->out, "<%s>", km_jv_type(v));
-        return true;
+    default: km_text_printf(r->out, "<%s>", km_jv_type(v)); return true;
     }
 }
 
@@ -302,15 +284,9 @@ static bool json(km_jrun *r, const km_jv *v, const km_jv_json *how, int depth) {
         return km_jinja_fail(r, KM_ERR_RANGE, "tojson: the value is nested more than %d deep",
                              KM_JINJA_DEPTH);
     switch (v->kind) {
-    case KM_JV_NONE:
-        put(r, "null");
-        return true;
-    case KM_JV_BOOL:
-        put(r, v->b ? "true" : "false");
-        return true;
-    case KM_JV_INT:
-        km_text_printf(r->out, "%" PRId64, v->i);
-        return true;
+    case KM_JV_NONE: put(r, "null"); return true;
+    case KM_JV_BOOL: put(r, v->b ? "true" : "false"); return true;
+    case KM_JV_INT: km_text_printf(r->out, "%" PRId64, v->i); return true;
     case KM_JV_FLOAT:
         if (isnan(v->f))
             put(r, "NaN");
@@ -319,10 +295,8 @@ static bool json(km_jrun *r, const km_jv *v, const km_jv_json *how, int depth) {
         else
             write_float(r->out, v->f);
         return true;
-    case KM_JV_STRING:
-        return write_json_string(r, v->text, v->bytes, how->ascii);
-    case KM_JV_DICT:
-        return json_dict(r, v, how, depth + 1);
+    case KM_JV_STRING: return write_json_string(r, v->text, v->bytes, how->ascii);
+    case KM_JV_DICT: return json_dict(r, v, how, depth + 1);
     case KM_JV_LIST:
         if (v->flavor > KM_JV_TUPLE) break;
         if (v->list->n == 0) {
@@ -338,8 +312,7 @@ static bool json(km_jrun *r, const km_jv *v, const km_jv_json *how, int depth) {
         new_line(r, how, depth);
         put(r, "]");
         return true;
-    default:
-        break;
+    default: break;
     }
     if (v->kind == KM_JV_UNDEFINED)
         return km_jinja_fail(r, KM_ERR_FORMAT, "tojson: %.*s is undefined", (int)v->bytes, v->text);

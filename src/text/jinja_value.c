@@ -67,22 +67,14 @@ bool km_jv_as_int(const km_jv *v, int64_t *i) {
 bool km_jv_true(const km_jv *v) {
     switch (v->kind) {
     case KM_JV_UNDEFINED:
-    case KM_JV_NONE:
-        return false;
-    case KM_JV_BOOL:
-        return v->b;
-    case KM_JV_INT:
-        return v->i != 0;
-    case KM_JV_FLOAT:
-        return v->f != 0;
-    case KM_JV_STRING:
-        return v->bytes > 0;
-    case KM_JV_LIST:
-        return v->flavor == KM_JV_GENERATOR || v->list->n > 0;
-    case KM_JV_DICT:
-        return v->dict->n > 0;
-    default:
-        return true;
+    case KM_JV_NONE: return false;
+    case KM_JV_BOOL: return v->b;
+    case KM_JV_INT: return v->i != 0;
+    case KM_JV_FLOAT: return v->f != 0;
+    case KM_JV_STRING: return v->bytes > 0;
+    case KM_JV_LIST: return v->flavor == KM_JV_GENERATOR || v->list->n > 0;
+    case KM_JV_DICT: return v->dict->n > 0;
+    default: return true;
     }
 }
 
@@ -199,19 +191,11 @@ static bool convert(km_jrun *r, const json_t *j, int depth, km_jv *out) {
         return km_jinja_fail(r, KM_ERR_RANGE, "a variable is nested more than %d deep",
                              KM_JINJA_DEPTH);
     switch (json_typeof(j)) {
-    case JSON_NULL:
-        *out = km_jv_none();
-        return true;
+    case JSON_NULL: *out = km_jv_none(); return true;
     case JSON_TRUE:
-    case JSON_FALSE:
-        *out = km_jv_bool(json_is_true(j));
-        return true;
-    case JSON_INTEGER:
-        *out = km_jv_int(json_integer_value(j));
-        return true;
-    case JSON_REAL:
-        *out = km_jv_float(json_real_value(j));
-        return true;
+    case JSON_FALSE: *out = km_jv_bool(json_is_true(j)); return true;
+    case JSON_INTEGER: *out = km_jv_int(json_integer_value(j)); return true;
+    case JSON_REAL: *out = km_jv_float(json_real_value(j)); return true;
     case JSON_STRING: /* outlives the rendering, as all of the variables do */
         *out = km_jv_text(json_string_value(j), json_string_length(j));
         return true;
@@ -305,20 +289,16 @@ bool km_jv_iterate(km_jrun *r, const km_jv *v, km_jv *list) {
 bool km_jv_length(km_jrun *r, const km_jv *v, int64_t *n) {
     *n = 0;
     switch (v->kind) {
-    case KM_JV_UNDEFINED:
-        return true;
+    case KM_JV_UNDEFINED: return true;
     case KM_JV_STRING:
         for (size_t i = 0; i < v->bytes; i++) *n += !km_utf8_continues(v->text[i]);
         return km_jinja_step(r, v->bytes);
-    case KM_JV_DICT:
-        *n = (int64_t)v->dict->n;
-        return true;
+    case KM_JV_DICT: *n = (int64_t)v->dict->n; return true;
     case KM_JV_LIST:
         *n = (int64_t)v->list->n;
         if (v->flavor != KM_JV_GENERATOR) return true;
         /* fallthrough */
-    default:
-        return km_jinja_fail(r, KM_ERR_FORMAT, "a %s has no length", km_jv_type(v));
+    default: return km_jinja_fail(r, KM_ERR_FORMAT, "a %s has no length", km_jv_type(v));
     }
 }
 
@@ -355,9 +335,7 @@ static bool same(const km_jv *a, const km_jv *b, int depth, bool *equal) {
     if (a->kind != b->kind) return true;
     switch (a->kind) {
     case KM_JV_UNDEFINED:
-    case KM_JV_NONE:
-        *equal = true;
-        return true;
+    case KM_JV_NONE: *equal = true; return true;
     case KM_JV_STRING:
         *equal = a->bytes == b->bytes && (!a->bytes || memcmp(a->text, b->text, a->bytes) == 0);
         return true;
@@ -373,9 +351,7 @@ static bool same(const km_jv *a, const km_jv *b, int depth, bool *equal) {
         else
             return same_dicts(a, b, depth, equal);
         return true;
-    default:
-        *equal = a->dict == b->dict;
-        return true;
+    default: *equal = a->dict == b->dict; return true;
     }
 }
 

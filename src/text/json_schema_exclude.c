@@ -72,21 +72,14 @@ static unsigned type_named(const char *name) {
 
 static unsigned type_of(const json_t *v) {
     switch (json_typeof(v)) {
-    case JSON_NULL:
-        return NIL;
+    case JSON_NULL: return NIL;
     case JSON_TRUE:
-    case JSON_FALSE:
-        return TRUTH;
-    case JSON_INTEGER:
-        return WHOLE;
-    case JSON_REAL:
-        return floor(json_real_value(v)) == json_real_value(v) ? WHOLE : FRACTION;
-    case JSON_STRING:
-        return TEXT;
-    case JSON_ARRAY:
-        return LIST;
-    default:
-        return OBJECT;
+    case JSON_FALSE: return TRUTH;
+    case JSON_INTEGER: return WHOLE;
+    case JSON_REAL: return floor(json_real_value(v)) == json_real_value(v) ? WHOLE : FRACTION;
+    case JSON_STRING: return TEXT;
+    case JSON_ARRAY: return LIST;
+    default: return OBJECT;
     }
 }
 

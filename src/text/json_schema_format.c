@@ -32,8 +32,7 @@
 #define LAST_LABEL "[A-Za-z](-?[A-Za-z0-9]){0,30}"
 #define HOST "(" LABEL "\\.){0,3}" LAST_LABEL
 #define ATOM "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]"
-#define EMAIL                                                                                      \
-    "(" ATOM "{1,15}\\.){0,3}" ATOM "{1,16}@(" LABEL "\\.){1,3}[A-Za-z]{2,24}"
+#define EMAIL "(" ATOM "{1,15}\\.){0,3}" ATOM "{1,16}@(" LABEL "\\.){1,3}[A-Za-z]{2,24}"
 #define OCTET "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 #define IPV4 "(" OCTET "\\.){3}" OCTET
 #define H "[0-9a-fA-F]{1,4}"

@@ -141,9 +141,7 @@ static bool fail(regex *r, const char *what) {
 static bool class_letter(regex *r, set *s, char c) {
     set own = {.n = 0};
     switch (c | 32) {
-    case 'd':
-        add(&own, '0', '9');
-        break;
+    case 'd': add(&own, '0', '9'); break;
     case 'w':
         add(&own, '0', '9'), add(&own, 'a', 'z'), add(&own, 'A', 'Z'), add(&own, '_', '_');
         break;

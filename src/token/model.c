@@ -352,8 +352,7 @@ static km_status encode_uncached(km_encoder *e, const char *text, size_t n) {
     const km_token *t = e->t;
     int32_t id;
     switch (t->model) {
-    case KM_MODEL_WORDPIECE:
-        return encode_wordpiece(e, text, n);
+    case KM_MODEL_WORDPIECE: return encode_wordpiece(e, text, n);
     case KM_MODEL_WORDS:
         id = km_vocab_find(&t->vocab, text, n);
         return id >= 0 ? km_put_id(e, id) : put_unknown_word(e, text, n);
@@ -361,8 +360,7 @@ static km_status encode_uncached(km_encoder *e, const char *text, size_t n) {
         if (t->ignore_merges && (id = km_vocab_find(&t->vocab, text, n)) >= 0)
             return km_put_id(e, id);
         break;
-    case KM_MODEL_SPM:
-        break;
+    case KM_MODEL_SPM: break;
     }
     return encode_whole(e, text, n);
 }

@@ -197,9 +197,7 @@ km_status km_normal_run(const km_token *t, int first, int last, km_place place, 
         km_status status = KM_OK;
         switch (s->kind) {
         case KM_NORMAL_PREPEND:
-        case KM_NORMAL_PREFIX:
-            changed = prepend(s, place, *text, *n, out);
-            break;
+        case KM_NORMAL_PREFIX: changed = prepend(s, place, *text, *n, out); break;
         case KM_NORMAL_REPLACE:
             if (s->pattern)
                 status = replace_matches(s, m, *text, *n, out, &changed, err);
@@ -209,18 +207,12 @@ km_status km_normal_run(const km_token *t, int first, int last, km_place place, 
         case KM_NORMAL_NFC:
         case KM_NORMAL_NFD:
         case KM_NORMAL_NFKC:
-        case KM_NORMAL_NFKD:
-            changed = compose(s->kind, *text, *n, out);
-            break;
-        case KM_NORMAL_STRIP:
-            strip(s, text, n);
-            break;
+        case KM_NORMAL_NFKD: changed = compose(s->kind, *text, *n, out); break;
+        case KM_NORMAL_STRIP: strip(s, text, n); break;
         case KM_NORMAL_LOWER:
         case KM_NORMAL_ACCENTS:
         case KM_NORMAL_CLEAN:
-        case KM_NORMAL_CJK:
-            changed = by_character(s->kind, *text, *n, out);
-            break;
+        case KM_NORMAL_CJK: changed = by_character(s->kind, *text, *n, out); break;
         }
         if (status != KM_OK) return status;
         if (!changed) continue;

@@ -80,10 +80,8 @@ static km_status take(pieces *p, size_t begin, size_t end, bool match) {
     if (begin == end) return KM_OK;
     bool held = p->end > p->begin;
     switch (p->kind) {
-    case KM_SPLIT_ISOLATED:
-        return pass_on(p, begin, end, match);
-    case KM_SPLIT_REMOVED:
-        return match ? KM_OK : pass_on(p, begin, end, match);
+    case KM_SPLIT_ISOLATED: return pass_on(p, begin, end, match);
+    case KM_SPLIT_REMOVED: return match ? KM_OK : pass_on(p, begin, end, match);
     case KM_SPLIT_PREVIOUS:
         if (!match || !held || p->match) return hold(p, begin, end, match);
         p->end = end;

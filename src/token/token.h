@@ -73,10 +73,10 @@ void km_token_free(km_token *t); /* NULL is fine */
 
 /* ---- What it is ---- */
 
-int64_t km_token_vocab(const km_token *t);       /* the largest id + 1 */
+int64_t km_token_vocab(const km_token *t); /* the largest id + 1 */
 /* "bytes", "chars", "bpe", "spm", "wordpiece" or "words" */
 const char *km_token_kind(const km_token *t);
-int32_t km_token_bos(const km_token *t);         /* -1: none; as for the next three */
+int32_t km_token_bos(const km_token *t); /* -1: none; as for the next three */
 int32_t km_token_eos(const km_token *t);
 int32_t km_token_unk(const km_token *t);
 int32_t km_token_pad(const km_token *t);

@@ -62,9 +62,7 @@ static void sentence(writer *w, const char *name, const char *colour, const char
         km_text_printf(w->out, "\"where is the %s %s?\" asks the %s. ", colour, thing,
                        PICK(w, people));
         break;
-    default:
-        km_text_printf(w->out, "\"it is in the %s,\" says %s. ", PICK(w, places), name);
-        break;
+    default: km_text_printf(w->out, "\"it is in the %s,\" says %s. ", PICK(w, places), name); break;
     }
 }
 

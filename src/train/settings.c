@@ -206,11 +206,9 @@ static km_status set_one(km_train_settings *s, const km_setting *r, const json_t
         if (!json_is_string(v)) return wrong(shown, key, "must be a text", err);
         *(const char **)field(s, r) = json_string_value(v);
         return KM_OK;
-    case KM_SETTING_LIST:
-        return set_list(field(s, r), v, key, shown, err);
+    case KM_SETTING_LIST: return set_list(field(s, r), v, key, shown, err);
     case KM_SETTING_INT:
-    case KM_SETTING_NUMBER:
-        break;
+    case KM_SETTING_NUMBER: break;
     }
     if (r->kind == KM_SETTING_INT ? !json_is_integer(v) : !json_is_number(v))
         return wrong(shown, key,
@@ -249,8 +247,7 @@ static json_t *one_to_json(const km_train_settings *s, const km_setting *r) {
     const void *p = field(s, r);
     const char *text;
     switch (r->kind) {
-    case KM_SETTING_FLAG:
-        return json_boolean(*(const bool *)p);
+    case KM_SETTING_FLAG: return json_boolean(*(const bool *)p);
     case KM_SETTING_INT:
         /* 0 stands for the preset's where it is out of range. */
         return *(const int64_t *)p < r->lo ? json_null() : json_integer(*(const int64_t *)p);
@@ -259,8 +256,7 @@ static json_t *one_to_json(const km_train_settings *s, const km_setting *r) {
     case KM_SETTING_TEXT:
         text = *(const char *const *)p;
         return text ? json_string(text) : json_null();
-    case KM_SETTING_LIST:
-        break;
+    case KM_SETTING_LIST: break;
     }
     const km_train_list *list = p;
     json_t *a = json_array();

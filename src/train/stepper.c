@@ -57,7 +57,8 @@ void km_stepper_close(km_stepper *p) {
 /* Samples that a token file no longer has must teach nothing. */
 static void check_data(km_stepper *p) {
     km_error err = {0};
-    if (km_dataset_check(p->sampler->data, &err) != KM_OK) km_ctx_fail(p->ctx, err.code, "%s", err.text);
+    if (km_dataset_check(p->sampler->data, &err) != KM_OK)
+        km_ctx_fail(p->ctx, err.code, "%s", err.text);
 }
 
 /* Samples are numbered through all steps, passes and ranks, so that one rank with a batch of 2B

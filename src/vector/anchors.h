@@ -9,12 +9,12 @@
 #include "comm/comm.h"
 
 typedef struct km_anchor_options {
-    int64_t count;     /* of anchors; 0: chosen from n. Fewer come out when fewer serve as well */
-    km_metric metric;  /* cosine: vectors are scaled to length 1, and so are anchors */
+    int64_t count;    /* of anchors; 0: chosen from n. Fewer come out when fewer serve as well */
+    km_metric metric; /* cosine: vectors are scaled to length 1, and so are anchors */
     uint64_t seed;
-    bool lloyd;        /* plain Lloyd: full steps to means, no maintenance */
+    bool lloyd;                  /* plain Lloyd: full steps to means, no maintenance */
     km_anchor_training training; /* but a tolerance of 0 is -1: on until nothing changes */
-    int64_t piece;     /* vectors on the device at once; 0: all, or what it has room for */
+    int64_t piece; /* vectors on the device at once; 0: all, or what it has room for */
     /* Told after each round, on rank 0's thread; false stops. NULL: no callback. */
     bool (*progress)(void *user, int round, int rounds, double energy);
     void *user;
@@ -25,11 +25,11 @@ km_status km_anchors_check(const km_anchor_training *training, km_error *err);
 
 typedef struct km_anchors {
     km_ctx *ctx;
-    km_tensor *centre;   /* kept: (count, dim) f32, on the context's device */
+    km_tensor *centre; /* kept: (count, dim) f32, on the context's device */
     int64_t count, dim;
     km_metric metric;
-    double energy;       /* mean squared distance of the training vectors to their anchors */
-    int rounds;          /* that were run */
+    double energy; /* mean squared distance of the training vectors to their anchors */
+    int rounds;    /* that were run */
     int64_t merged, split, reseeded; /* by maintenance */
 } km_anchors;
 
@@ -45,8 +45,8 @@ km_status km_anchors_from(km_ctx *ctx, const float *centre, int64_t count, int64
                           km_metric metric, km_anchors *out);
 /* The nearest anchor of each row of x (n, dim) and (dist may be NULL) its squared distance; for cosine,
  * that of x scaled to length 1. Any n: rows go through the device in blocks. */
-km_status km_anchors_assign(km_ctx *ctx, const km_anchors *a, const float *x, int64_t n, int32_t *id,
-                            float *dist);
+km_status km_anchors_assign(km_ctx *ctx, const km_anchors *a, const float *x, int64_t n,
+                            int32_t *id, float *dist);
 /* The anchors' elements into centre (count, dim). */
 km_status km_anchors_read(km_ctx *ctx, const km_anchors *a, float *centre);
 void km_anchors_release(km_anchors *a); /* empty is fine */

@@ -17,7 +17,7 @@ enum { NEWS_ENERGY, NEWS_CHANGED, NEWS };
 #define SLOTS 5 /* pieces that a device may hold at once */
 
 typedef struct piece { /* of the vectors: all of them, or what is lent at a time */
-    km_tensor *x; /* (n, d) */
+    km_tensor *x;      /* (n, d) */
     int64_t first, n;
 } piece;
 
@@ -26,19 +26,19 @@ typedef struct trainer {
     km_comm *comm;
     const km_anchor_options *o;
     int64_t n, d, k;
-    double total;             /* rows of all ranks */
-    float *sample;            /* (sample_rows, d), the same on all ranks */
+    double total;  /* rows of all ranks */
+    float *sample; /* (sample_rows, d), the same on all ranks */
     int64_t sample_rows;
     piece *pieces;
     int n_pieces;
-    km_tensor *work;          /* the device's notes on vectors that stay there */
+    km_tensor *work; /* the device's notes on vectors that stay there */
     bool noted;
-    km_tensor *id;            /* (n) i32 */
-    km_tensor *centre, *speed;/* (k, d) */
-    km_tensor *radius;        /* (k, 1): root mean square distance in the cell */
-    km_tensor *count, *spread;/* (k) */
+    km_tensor *id;             /* (n) i32 */
+    km_tensor *centre, *speed; /* (k, d) */
+    km_tensor *radius;         /* (k, 1): root mean square distance in the cell */
+    km_tensor *count, *spread; /* (k) */
     km_tensor *knobs, *news;
-    bool warm;                /* robust means, partial steps */
+    bool warm; /* robust means, partial steps */
     km_graph *graph;
 } trainer;
 
@@ -54,7 +54,8 @@ static km_tensor *pull(km_ctx *ctx, trainer *t, int64_t n, km_tensor *id, km_ten
     km_tensor *far = km_mul(ctx, km_index_select(ctx, t->radius, 0, id), knob(ctx, t, KNOB_REACH));
     km_tensor *at = km_sqrt(ctx, km_reshape(ctx, dist, KM_SHAPE(n, 1))), *one = scalar(ctx, 1);
     km_tensor *inside = km_le(ctx, at, far), *beyond = scalar(ctx, 0);
-    if (t->o->training.robust == KM_ROBUST_HUBER) beyond = km_div(ctx, far, km_maximum(ctx, at, scalar(ctx, 1e-30)));
+    if (t->o->training.robust == KM_ROBUST_HUBER)
+        beyond = km_div(ctx, far, km_maximum(ctx, at, scalar(ctx, 1e-30)));
     return km_reshape(ctx, km_where(ctx, inside, one, beyond), KM_SHAPE(n));
 }
 
@@ -75,7 +76,8 @@ static km_tensor *move(km_ctx *ctx, trainer *t, km_tensor *target) {
 
 /* Vectors to their nearest anchors: what the cells add up to, and how many vectors went to another. The
  * sums' mass is NULL where all weigh the same. */
-static km_status assign_all(km_ctx *ctx, trainer *t, km_cell_sums_result *all, km_tensor **changed) {
+static km_status assign_all(km_ctx *ctx, trainer *t, km_cell_sums_result *all,
+                            km_tensor **changed) {
     bool fresh = !t->noted;
     for (int i = 0; i < t->n_pieces; i++) {
         const piece *p = &t->pieces[i];
@@ -119,12 +121,17 @@ static void round_step(km_ctx *ctx, void *user) {
     if (!t->warm && t->o->metric != KM_METRIC_COSINE) {
         /* What the move to the means takes off, were nothing assigned anew. */
         km_tensor *by = km_sub(ctx, moved, t->centre);
-        km_tensor *gain = km_mul(ctx, km_sum(ctx, km_mul(ctx, by, by), (const int[]){1}, 1, true), count);
-        energy = km_sub(ctx, energy, km_sum(ctx, km_mul_scalar(ctx, gain, 1 / t->total), NULL, 0, false));
+        km_tensor *gain =
+            km_mul(ctx, km_sum(ctx, km_mul(ctx, by, by), (const int[]){1}, 1, true), count);
+        energy = km_sub(ctx, energy,
+                        km_sum(ctx, km_mul_scalar(ctx, gain, 1 / t->total), NULL, 0, false));
     }
-    km_assign(ctx, km_narrow(ctx, t->news, 0, NEWS_ENERGY, 1), km_reshape(ctx, energy, KM_SHAPE(1)));
-    km_assign(ctx, km_narrow(ctx, t->news, 0, NEWS_CHANGED, 1), km_reshape(ctx, changed, KM_SHAPE(1)));
-    km_tensor *square = km_div(ctx, km_reshape(ctx, r.spread, column), km_maximum(ctx, count, scalar(ctx, 1)));
+    km_assign(ctx, km_narrow(ctx, t->news, 0, NEWS_ENERGY, 1),
+              km_reshape(ctx, energy, KM_SHAPE(1)));
+    km_assign(ctx, km_narrow(ctx, t->news, 0, NEWS_CHANGED, 1),
+              km_reshape(ctx, changed, KM_SHAPE(1)));
+    km_tensor *square =
+        km_div(ctx, km_reshape(ctx, r.spread, column), km_maximum(ctx, count, scalar(ctx, 1)));
     km_assign(ctx, t->radius, km_sqrt(ctx, square));
     km_assign(ctx, t->count, r.count);
     km_assign(ctx, t->spread, r.spread);
@@ -209,9 +216,11 @@ static km_status first_anchors(trainer *t, int64_t k) {
 
 /* Temperatures fall over the first half of the rounds, in a straight line or by a factor each. */
 static double heat_at(const trainer *t, int round, int rounds) {
-    double heat = t->o->training.temperature > 0 ? t->o->training.temperature : 0.5, part = (double)round / (0.5 * rounds);
+    double heat = t->o->training.temperature > 0 ? t->o->training.temperature : 0.5,
+           part = (double)round / (0.5 * rounds);
     if (t->o->lloyd || part >= 1) return 0;
-    return t->o->training.cooling > 0 ? heat * pow(t->o->training.cooling, round) : heat * (1 - part);
+    return t->o->training.cooling > 0 ? heat * pow(t->o->training.cooling, round)
+                                      : heat * (1 - part);
 }
 
 static km_status run_round(trainer *t, int round, int rounds, double *energy, double *changed) {
@@ -239,7 +248,9 @@ static km_status run_round(trainer *t, int round, int rounds, double *energy, do
 
 /* Every few rounds until two thirds of them are done, so that the rest can settle. */
 static bool due(const trainer *t, int round, int rounds) {
-    int every = t->o->training.maintain_every ? t->o->training.maintain_every : rounds / 8 > 2 ? rounds / 8 : 2;
+    int every = t->o->training.maintain_every ? t->o->training.maintain_every
+                : rounds / 8 > 2              ? rounds / 8
+                                              : 2;
     return !t->o->lloyd && every > 0 && rounds >= 4 && (round + 1) % every == 0 &&
            round + 1 <= rounds * 2 / 3;
 }
@@ -251,9 +262,15 @@ static km_status maintain(trainer *t, int round, km_anchors *out) {
     if (!centre) return km_fail(ctx, KM_ERR_MEMORY, "anchors: out of memory");
     km_read(ctx, t->centre, centre, bytes);
     km_read(ctx, t->count, count, sizeof(float) * cells);
-    km_maintenance m = {.sample = t->sample, .rows = t->sample_rows, .d = t->d, .total = t->total,
-                        .centre = centre, .count = count, .k = t->k,
-                        .merge_below = t->o->training.merge, .split_above = t->o->training.split,
+    km_maintenance m = {.sample = t->sample,
+                        .rows = t->sample_rows,
+                        .d = t->d,
+                        .total = t->total,
+                        .centre = centre,
+                        .count = count,
+                        .k = t->k,
+                        .merge_below = t->o->training.merge,
+                        .split_above = t->o->training.split,
                         .seed = t->o->seed + (uint64_t)round};
     if (km_maintain(ctx, &m) == KM_OK && m.changed) {
         if (m.k != t->k) {
@@ -316,7 +333,8 @@ static int64_t piece_rows(const trainer *t) {
     if (t->o->piece > 0) return t->o->piece < t->n ? t->o->piece : t->n;
     double row = 4.0 * (double)t->d, notes = 0.5 * row + 256;
     if ((row + notes) * (double)t->n <= 0.9 * room) return t->n;
-    room -= 32.0 * (double)t->n; /* what all rows have there: ids, and what becomes of them in a round */
+    room -= 32.0 *
+            (double)t->n; /* what all rows have there: ids, and what becomes of them in a round */
     int64_t rows = (int64_t)(0.8 * room / (SLOTS * row + notes));
     return rows < 1024 ? 1024 : rows;
 }
@@ -334,8 +352,8 @@ static km_status open_data(trainer *t, const float *x) {
         p->first = i * rows;
         p->n = count == 1 || t->n - p->first < rows ? t->n - p->first : rows;
         p->x = count == 1 ? km_vectors_in(ctx, x, t->n, t->d)
-                          : km_wrap(ctx, "vectors", KM_F32, KM_SHAPE(p->n, t->d), x + p->first * t->d,
-                                    nothing, NULL);
+                          : km_wrap(ctx, "vectors", KM_F32, KM_SHAPE(p->n, t->d),
+                                    x + p->first * t->d, nothing, NULL);
     }
     if (count == 1 && t->pieces[0].x) t->work = km_nearest_work(ctx, t->pieces[0].x);
     t->id = km_keep(ctx, km_full(ctx, KM_I32, KM_SHAPE(t->n), -1));
@@ -362,8 +380,8 @@ static km_status train(km_ctx *ctx, const float *x, int64_t n, int64_t d, double
                        const km_anchor_options *o, km_comm *comm, km_anchors *out) {
     trainer t = {.ctx = ctx, .comm = comm, .o = o, .n = n, .d = d, .total = total};
     *out = (km_anchors){0};
-    if (take_sample(&t, x, k) == KM_OK && first_anchors(&t, k) == KM_OK && open_data(&t, x) == KM_OK &&
-        all_rounds(&t, out) == KM_OK) {
+    if (take_sample(&t, x, k) == KM_OK && first_anchors(&t, k) == KM_OK &&
+        open_data(&t, x) == KM_OK && all_rounds(&t, out) == KM_OK) {
         out->ctx = ctx;
         out->centre = t.centre;
         out->count = t.k;
@@ -388,8 +406,8 @@ static km_status train(km_ctx *ctx, const float *x, int64_t n, int64_t d, double
 #define LITTLE_WORK 1e9
 
 static bool was_set(const km_anchor_training *t) {
-    return t->robust != KM_ROBUST_HUBER || t->temperature > 0 || t->cooling > 0 || t->momentum > 0 ||
-           t->maintain_every != 0 || t->merge > 0 || t->split > 0;
+    return t->robust != KM_ROBUST_HUBER || t->temperature > 0 || t->cooling > 0 ||
+           t->momentum > 0 || t->maintain_every != 0 || t->merge > 0 || t->split > 0;
 }
 
 km_status km_anchors_train(km_ctx *ctx, const float *x, int64_t n, int64_t d,
@@ -404,7 +422,8 @@ km_status km_anchors_train(km_ctx *ctx, const float *x, int64_t n, int64_t d,
     double total = (double)n;
     km_no_grad_begin(ctx);
     if (!km_comm_alone(comm)) km_comm_sum(comm, &total, 1, &ctx->error);
-    if (!km_failed(ctx) && total < 1) km_fail(ctx, KM_ERR_SHAPE, "anchors: no vectors to learn from");
+    if (!km_failed(ctx) && total < 1)
+        km_fail(ctx, KM_ERR_SHAPE, "anchors: no vectors to learn from");
     int64_t k = o.count > 0 ? o.count : km_anchors_auto((int64_t)total);
     if ((double)k > total) k = (int64_t)total;
     if (!km_failed(ctx) && o.metric == KM_METRIC_COSINE) x = scaled = scaled_rows(ctx, x, n, d);

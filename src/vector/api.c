@@ -167,7 +167,8 @@ km_status km_index_merge(km_ctx *ctx, km_index *index, km_index *other, uint64_t
         km_error_set(&err, KM_ERR_STATE, "an index cannot be merged with itself");
         return told(KM_ERR_STATE, &err);
     }
-    km_status s = shift ? km_index_behind(index, km_index_describe(other).next_id, &by, &err) : KM_OK;
+    km_status s =
+        shift ? km_index_behind(index, km_index_describe(other).next_id, &by, &err) : KM_OK;
     if (s == KM_OK) s = km_index_absorb(ctx, index, other, by, &err);
     if (shift && s == KM_OK) *shift = by;
     return told(s, &err);

@@ -40,8 +40,10 @@ static double water_level(const double *variance, int64_t count, double bits) {
         double mid = sqrt(lo * hi), sum = 0;
         for (int64_t j = 0; j < count && variance[j] > mid; j++)
             sum += 0.5 * log2(variance[j] / mid);
-        if (sum > bits) lo = mid;
-        else hi = mid;
+        if (sum > bits)
+            lo = mid;
+        else
+            hi = mid;
     }
     return hi;
 }
@@ -72,7 +74,8 @@ static int64_t trellis_bits(const double *variance, int64_t dim, int64_t bits, u
         given += k;
     }
     for (int64_t i = 0; given < bits && i < count; i++) { /* what the cap has left over */
-        int64_t k = KM_TRELLIS_RATE - out[i] < bits - given ? KM_TRELLIS_RATE - out[i] : bits - given;
+        int64_t k =
+            KM_TRELLIS_RATE - out[i] < bits - given ? KM_TRELLIS_RATE - out[i] : bits - given;
         out[i] = (uint8_t)(out[i] + k);
         given += k;
     }
@@ -163,7 +166,8 @@ static km_status orthonormal(km_axes *a) {
         km_simd_codes()->turn(rows, a->axis, first, dim, part, count);
         for (int64_t i = 0; i < n; i++) {
             float *row = rows + i * dim;
-            for (int64_t j = 0; j < first; j++) k->add(row, a->axis + j * dim, -part[i * count + j], dim);
+            for (int64_t j = 0; j < first; j++)
+                k->add(row, a->axis + j * dim, -part[i * count + j], dim);
             for (int64_t j = 0; j < i; j++) {
                 const float *other = rows + j * dim;
                 double s = 0;

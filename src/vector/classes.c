@@ -5,10 +5,10 @@
 #include "vector/eigen.h"
 #include <math.h>
 
-#define ROUNDS 3        /* of axes and assignments */
-#define FEW 2           /* rows per dimension that a class' axes want */
-#define MEANS 12        /* rounds of k-means */
-#define MEAN_ROWS 8192  /* rows it looks at */
+#define ROUNDS 3       /* of axes and assignments */
+#define FEW 2          /* rows per dimension that a class' axes want */
+#define MEANS 12       /* rounds of k-means */
+#define MEAN_ROWS 8192 /* rows it looks at */
 
 typedef struct learn {
     km_coder *c;
@@ -16,11 +16,11 @@ typedef struct learn {
     int64_t n, used;
     int32_t *label, *order; /* (n); order: rows sorted by class */
     int64_t start[KM_CODER_CLASSES + 1];
-    float *sums;            /* (classes, dim, dim) second moments, upper triangles */
-    double *matrix;         /* (classes, dim, dim) */
-    double *values;         /* (classes, 3 dim) */
+    float *sums;    /* (classes, dim, dim) second moments, upper triangles */
+    double *matrix; /* (classes, dim, dim) */
+    double *values; /* (classes, 3 dim) */
     km_status status[KM_CODER_CLASSES];
-    float *space;           /* (workers, KM_TURN_ROWS (dim + turned)) */
+    float *space; /* (workers, KM_TURN_ROWS (dim + turned)) */
     int64_t stride;
 } learn;
 
@@ -120,7 +120,8 @@ static void axes_of(void *arg, int64_t begin, int64_t end, int worker) {
         int64_t rows = l->start[k + 1] - l->start[k];
         double by = rows > 0 ? 1.0 / (double)rows : 0;
         for (int64_t i = 0; i < dim; i++)
-            for (int64_t j = i; j < dim; j++) m[i * dim + j] = m[j * dim + i] = by * sums[i * dim + j];
+            for (int64_t j = i; j < dim; j++)
+                m[i * dim + j] = m[j * dim + i] = by * sums[i * dim + j];
         km_axes_free(&c->axes[k]);
         l->status[k] = KM_ERR_STATE;
         if (!km_eigen(dim, m, value, value + dim)) continue;

@@ -115,7 +115,7 @@ typedef struct work {
     int64_t n;
     uint8_t *codes;
     float *out;
-    uint8_t *space;       /* (workers, stride) */
+    uint8_t *space; /* (workers, stride) */
     int64_t stride;
 } work;
 
@@ -211,8 +211,8 @@ void km_code_values(const km_coder *c, const km_axes *a, const uint8_t *code, fl
         values[i] = a->amp[i] * c->levels[a->bits[i]][km_stage_get(&c->stage, code, i)];
     for (int64_t i = 0; i < a->count && c->trellis; i++) {
         const uint8_t *p = code + (a->at[i] >> 3);
-        uint32_t word = ((uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16) >>
-                        (a->at[i] & 7);
+        uint32_t word =
+            ((uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16) >> (a->at[i] & 7);
         values[i] = a->amp[i] * c->tables->window[a->bits[i]][word & (KM_TRELLIS_STATES - 1)];
     }
 }

@@ -16,23 +16,23 @@
 typedef struct km_coder km_coder;
 
 typedef enum km_code_mode {
-    KM_CODE_FAST,  /* one level an axis: the quickest scan */
-    KM_CODE_DENSE  /* a trellis over all axes: the best recall for the bytes */
+    KM_CODE_FAST, /* one level an axis: the quickest scan */
+    KM_CODE_DENSE /* a trellis over all axes: the best recall for the bytes */
 } km_code_mode;
 
 typedef enum km_code_turn {
-    KM_TURN_AUTO,  /* both are tried on held-out rows, and the better is kept */
+    KM_TURN_AUTO, /* both are tried on held-out rows, and the better is kept */
     KM_TURN_HADAMARD,
     KM_TURN_PCA
 } km_code_turn;
 
 typedef struct km_coder_options {
-    int64_t dim;   /* 1 to KM_CODER_MAX_DIM */
-    double bytes;  /* of one code, its scale included; rounded down, at least 1 */
+    int64_t dim;  /* 1 to KM_CODER_MAX_DIM */
+    double bytes; /* of one code, its scale included; rounded down, at least 1 */
     km_code_mode mode;
     km_code_turn turn;
     uint64_t seed;
-    int64_t rows;  /* that will be coded, which decides how large the coder may be; 0: n */
+    int64_t rows; /* that will be coded, which decides how large the coder may be; 0: n */
 } km_coder_options;
 
 #define KM_CODER_MAX_DIM 65536
@@ -45,15 +45,15 @@ void km_coder_free(km_coder *c); /* NULL is fine */
 
 /* A coder as bytes and back: one string that stands alone. Reading trusts nothing: KM_ERR_FORMAT for
  * whatever km_coder_write would not have written. */
-size_t km_coder_written(const km_coder *c);           /* bytes that km_coder_write fills */
+size_t km_coder_written(const km_coder *c); /* bytes that km_coder_write fills */
 void km_coder_write(const km_coder *c, void *out);
 km_coder *km_coder_read(const void *bytes, size_t size, km_error *err);
 
 int64_t km_coder_dim(const km_coder *c);
-size_t km_coder_bytes(const km_coder *c);             /* of one row's code */
+size_t km_coder_bytes(const km_coder *c); /* of one row's code */
 km_code_mode km_coder_mode(const km_coder *c);
-km_code_turn km_coder_turned_by(const km_coder *c);   /* HADAMARD or PCA */
-double km_coder_error(const km_coder *c);             /* mean |r - r^|^2 on the training rows */
+km_code_turn km_coder_turned_by(const km_coder *c); /* HADAMARD or PCA */
+double km_coder_error(const km_coder *c);           /* mean |r - r^|^2 on the training rows */
 
 /* residuals (n, dim) to codes (n, km_coder_bytes), row after row, and back. KM_ERR_MEMORY is the
  * only way to fail. */

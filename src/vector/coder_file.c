@@ -42,10 +42,19 @@ static uint8_t *put(uint8_t *p, const void *from, size_t n) {
 }
 
 void km_coder_write(const km_coder *c, void *out) {
-    head h = {.magic = MAGIC, .version = VERSION, .mode = c->mode, .turn = c->turn,
-              .dim = (uint64_t)c->dim, .bytes = (uint64_t)c->bytes, .seed = c->seed,
-              .error = c->error, .scale_low = c->scale_low, .scale_step = c->scale_step,
-              .lost = c->lost, .classes = (uint32_t)c->classes, .trellis = c->trellis};
+    head h = {.magic = MAGIC,
+              .version = VERSION,
+              .mode = c->mode,
+              .turn = c->turn,
+              .dim = (uint64_t)c->dim,
+              .bytes = (uint64_t)c->bytes,
+              .seed = c->seed,
+              .error = c->error,
+              .scale_low = c->scale_low,
+              .scale_step = c->scale_step,
+              .lost = c->lost,
+              .classes = (uint32_t)c->classes,
+              .trellis = c->trellis};
     uint8_t *p = put(out, &h, sizeof h);
     for (int k = 0; k < c->classes; k++) {
         const km_axes *a = &c->axes[k];

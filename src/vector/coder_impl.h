@@ -15,9 +15,9 @@
 #include <string.h>
 
 #define KM_SCALE_BITS 8
-#define KM_SCALE_STEPS 255   /* scale 0 is a residual of zero, then steps of a geometric row */
-#define KM_CODER_CLASSES 16  /* at most */
-#define KM_CODER_PAD 8       /* bytes that may be read behind a row made ready for a scan */
+#define KM_SCALE_STEPS 255  /* scale 0 is a residual of zero, then steps of a geometric row */
+#define KM_CODER_CLASSES 16 /* at most */
+#define KM_CODER_PAD 8      /* bytes that may be read behind a row made ready for a scan */
 
 struct km_coder {
     int64_t dim;
@@ -31,10 +31,10 @@ struct km_coder {
     float lost;                  /* |r|^2 - |r^|^2 is about lost * scale^2 */
     int classes, class_bits;
     km_axes axes[KM_CODER_CLASSES];
-    int64_t turned;              /* padded axes of all classes */
-    float *signs;                /* of the Hadamard rotation, or NULL */
-    const km_trellis *tables;    /* or NULL */
-    km_stage stage;              /* of levels */
+    int64_t turned;           /* padded axes of all classes */
+    float *signs;             /* of the Hadamard rotation, or NULL */
+    const km_trellis *tables; /* or NULL */
+    km_stage stage;           /* of levels */
     float scales[KM_SCALE_STEPS + 1];
     float levels[KM_LEVEL_BITS + 1][1 << KM_LEVEL_BITS];
 };

@@ -12,8 +12,8 @@ typedef struct trial {
     km_threads *t;
     const km_coder_options *o;
     int64_t dim, n, held;
-    float *u, *scale;    /* (n, dim), (n): rows of squared norm dim; the held ones come last */
-    float low, step;     /* of scales */
+    float *u, *scale; /* (n, dim), (n): rows of squared norm dim; the held ones come last */
+    float low, step;  /* of scales */
 } trial;
 
 /* Rows spread over all, each with its scale; those of zero norm tell nothing and are left out. */
@@ -110,7 +110,8 @@ static double try_rows(const trial *x, km_coder *c, int64_t first, int64_t n, km
     for (int64_t i = 0; i < n; i++)
         for (int64_t j = 0; j < dim; j++)
             r[i * dim + j] = x->u[(first + i) * dim + j] * x->scale[first + i];
-    if (km_coder_encode(c, x->t, r, n, codes) || km_coder_decode(c, x->t, codes, n, back)) goto memory;
+    if (km_coder_encode(c, x->t, r, n, codes) || km_coder_decode(c, x->t, codes, n, back))
+        goto memory;
     for (int64_t i = 0; i < n; i++) {
         double s = c->scales[codes[i * c->bytes]];
         scales += s * s;
@@ -164,7 +165,10 @@ km_coder *km_coder_train(km_threads *t, const float *residuals, int64_t n,
     bool pca = o->turn != KM_TURN_HADAMARD && x.dim <= PCA_DIM && x.n > 1 && o->bytes >= 2 &&
                (choose || o->turn == KM_TURN_PCA);
     double least = INFINITY;
-    struct kind { km_code_turn turn; int classes; } kinds[3], won = {KM_TURN_HADAMARD, 1};
+    struct kind {
+        km_code_turn turn;
+        int classes;
+    } kinds[3], won = {KM_TURN_HADAMARD, 1};
     int count = 0;
     if (o->turn != KM_TURN_PCA || !pca) kinds[count++] = (struct kind){KM_TURN_HADAMARD, 1};
     if (pca) kinds[count++] = (struct kind){KM_TURN_PCA, many};

@@ -6,15 +6,15 @@
 #include "vector/coder_impl.h"
 #include <math.h>
 
-#define MOST_DIM 4096                       /* the matrix of a turn is dim x dim at least */
-#define TURNED_BYTES 256e6                  /* of turned rows at once, at most */
+#define MOST_DIM 4096      /* the matrix of a turn is dim x dim at least */
+#define TURNED_BYTES 256e6 /* of turned rows at once, at most */
 
 struct km_device_coder {
     km_ctx *ctx;
     const km_coder *c;
-    int64_t width;     /* columns of a turned row: those of all classes that carry something */
-    int64_t block;     /* rows turned at once */
-    km_tensor *turn;   /* (dim, width) */
+    int64_t width;   /* columns of a turned row: those of all classes that carry something */
+    int64_t block;   /* rows turned at once */
+    km_tensor *turn; /* (dim, width) */
     km_level_code levels;
     km_trellis_code trellis;
 };
@@ -37,7 +37,8 @@ static float *all_axes(const km_coder *c, int64_t width) {
     }
     for (int k = 0; k < c->classes && !c->signs; at += c->axes[k++].count)
         for (int64_t i = 0; i < c->axes[k].count; i++)
-            for (int64_t j = 0; j < dim; j++) out[j * width + at + i] = c->axes[k].axis[i * dim + j];
+            for (int64_t j = 0; j < dim; j++)
+                out[j * width + at + i] = c->axes[k].axis[i * dim + j];
     km_free(unit);
     return out;
 }
@@ -74,7 +75,8 @@ static void put_coder(km_device_coder *d, const lists *l, const float *axes) {
     km_ctx *ctx = d->ctx;
     const km_coder *c = d->c;
     int64_t w = d->width;
-    km_code_form form = {.bytes = c->bytes, .dim = c->dim, .low = c->scale_low, .step = c->scale_step};
+    km_code_form form = {
+        .bytes = c->bytes, .dim = c->dim, .low = c->scale_low, .step = c->scale_step};
     d->turn = km_keep_data(ctx, KM_F32, KM_SHAPE(c->dim, w), axes);
     km_tensor *amp = km_keep_data(ctx, KM_F32, KM_SHAPE(w), l->amp);
     km_tensor *bits = km_keep_data(ctx, KM_I32, KM_SHAPE(w), l->bits);
@@ -84,8 +86,8 @@ static void put_coder(km_device_coder *d, const lists *l, const float *axes) {
         d->levels.tables = km_keep_data(ctx, KM_F32, KM_SHAPE(KM_LEVEL_BITS + 1, 256), c->levels);
         return;
     }
-    d->trellis = (km_trellis_code){.form = form, .class_bits = c->class_bits, .most = l->most,
-                                   .amp = amp, .rate = bits};
+    d->trellis = (km_trellis_code){
+        .form = form, .class_bits = c->class_bits, .most = l->most, .amp = amp, .rate = bits};
     d->trellis.classes = km_keep_data(ctx, KM_I32, KM_SHAPE(c->classes, 2), l->classes);
     d->trellis.water = km_keep_data(ctx, KM_F32, KM_SHAPE(c->classes), l->water);
     d->trellis.tables = km_keep_data(ctx, KM_F32, KM_SHAPE(KM_TRELLIS_RATE + 1, KM_TRELLIS_STATES),
@@ -94,8 +96,8 @@ static void put_coder(km_device_coder *d, const lists *l, const float *axes) {
 
 km_device_coder *km_device_coder_new(km_ctx *ctx, const km_coder *c, km_error *err) {
     if (c->dim > MOST_DIM) {
-        km_error_set(err, KM_ERR_UNSUPPORTED, "only vectors of up to %d dimensions are encoded on a device",
-                     MOST_DIM);
+        km_error_set(err, KM_ERR_UNSUPPORTED,
+                     "only vectors of up to %d dimensions are encoded on a device", MOST_DIM);
         return NULL;
     }
     km_device_coder *d = km_calloc(1, sizeof *d);
@@ -105,7 +107,8 @@ km_device_coder *km_device_coder_new(km_ctx *ctx, const km_coder *c, km_error *e
     if (d) {
         *d = (km_device_coder){.ctx = ctx, .c = c};
         for (int k = 0; k < c->classes; k++) d->width += c->axes[k].count;
-        d->block = (int64_t)(fmin(TURNED_BYTES, 0.2 * km_room_left(ctx)) / (4.0 * (double)d->width));
+        d->block =
+            (int64_t)(fmin(TURNED_BYTES, 0.2 * km_room_left(ctx)) / (4.0 * (double)d->width));
         if (d->block < 1024) d->block = 1024;
         axes = all_axes(c, d->width);
     }
@@ -129,14 +132,15 @@ km_device_coder *km_device_coder_new(km_ctx *ctx, const km_coder *c, km_error *e
 
 void km_device_coder_free(km_device_coder *d) {
     if (!d) return;
-    km_tensor *all[] = {d->turn, d->levels.bits, d->levels.at, d->levels.amp, d->levels.tables,
-                        d->trellis.amp, d->trellis.rate, d->trellis.classes, d->trellis.water,
-                        d->trellis.tables};
+    km_tensor *all[] = {d->turn,          d->levels.bits,   d->levels.at,    d->levels.amp,
+                        d->levels.tables, d->trellis.amp,   d->trellis.rate, d->trellis.classes,
+                        d->trellis.water, d->trellis.tables};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) km_release(all[i]);
     km_free(d);
 }
 
-km_status km_device_coder_run(km_device_coder *d, km_tensor *residuals, km_tensor *square, uint8_t *codes) {
+km_status km_device_coder_run(km_device_coder *d, km_tensor *residuals, km_tensor *square,
+                              uint8_t *codes) {
     km_ctx *ctx = d->ctx;
     if (km_failed(ctx)) return km_ctx_status(ctx);
     int64_t n = km_tensor_dim(residuals, 0), bytes = d->c->bytes;

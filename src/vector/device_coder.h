@@ -14,6 +14,7 @@ void km_device_coder_free(km_device_coder *d); /* NULL is fine */
 
 /* residuals (n, dim) and their squared norms (n), on the device -> codes (n, km_coder_bytes) on the
  * host. A failure is the context's. */
-km_status km_device_coder_run(km_device_coder *d, km_tensor *residuals, km_tensor *square, uint8_t *codes);
+km_status km_device_coder_run(km_device_coder *d, km_tensor *residuals, km_tensor *square,
+                              uint8_t *codes);
 
 #endif

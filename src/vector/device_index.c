@@ -10,12 +10,12 @@
 #include "vector/input.h"
 #include <math.h>
 
-#define MOST_DIM 4096                     /* the matrix of a turn is dim x dim */
-#define LEAST_ROWS 4096                   /* of a part that is lent, where there are so many */
-#define SLOTS 5                           /* pieces of lent memory that a device holds at once, at most */
-#define ANSWERS 32                        /* of parts, that wait on the device to be read, at most, */
-#define ANSWER_BYTES ((int64_t)32 << 20)  /* in so many bytes where there are more than two */
-#define SCRATCH ((double)(208 << 20))     /* of a scan: decoded rows and lists of candidates */
+#define MOST_DIM 4096   /* the matrix of a turn is dim x dim */
+#define LEAST_ROWS 4096 /* of a part that is lent, where there are so many */
+#define SLOTS 5         /* pieces of lent memory that a device holds at once, at most */
+#define ANSWERS 32      /* of parts, that wait on the device to be read, at most, */
+#define ANSWER_BYTES ((int64_t)32 << 20) /* in so many bytes where there are more than two */
+#define SCRATCH ((double)(208 << 20))    /* of a scan: decoded rows and lists of candidates */
 
 /* Rows of one class, on the device or lent to it. */
 typedef struct part {
@@ -27,16 +27,17 @@ typedef struct part {
 struct km_device_index {
     km_ctx *ctx;
     km_index *x;
-    km_device_rows rows;                /* all but ids only while parts are lent */
-    km_coded frame[KM_CODER_CLASSES];   /* of each class; its rows are those of a part */
-    km_tensor *turn[KM_CODER_CLASSES];  /* (dim, dim): a query times it is turned */
-    km_tensor *mean;     /* (1, dim): taken from anchors and queries where only differences count; or NULL */
+    km_device_rows rows;               /* all but ids only while parts are lent */
+    km_coded frame[KM_CODER_CLASSES];  /* of each class; its rows are those of a part */
+    km_tensor *turn[KM_CODER_CLASSES]; /* (dim, dim): a query times it is turned */
+    km_tensor
+        *mean; /* (1, dim): taken from anchors and queries where only differences count; or NULL */
     km_tensor *tables, *windows;
     part *parts;
     int n_parts;
-    float length;        /* of all rows, or 0 (vector/index.h) */
-    bool gaps;           /* squared distances are asked for; else products */
-    int64_t chunk;       /* rows decoded at a time; 0: what suits the device */
+    float length;  /* of all rows, or 0 (vector/index.h) */
+    bool gaps;     /* squared distances are asked for; else products */
+    int64_t chunk; /* rows decoded at a time; 0: what suits the device */
     bool lent;
 };
 
@@ -91,15 +92,18 @@ static void fill_axes(const km_coder *c, const km_axes *a, float *axes, float *s
 static km_status put_columns(km_device_index *d, const km_axes *a, km_coded *f, km_error *err) {
     int64_t dim = d->x->dim;
     bool trellis = d->x->coder->trellis;
-    int32_t *place = km_calloc((size_t)dim + 1, sizeof *place), *rate = km_calloc((size_t)dim, sizeof *rate);
+    int32_t *place = km_calloc((size_t)dim + 1, sizeof *place),
+            *rate = km_calloc((size_t)dim, sizeof *rate);
     float *amp = km_calloc((size_t)dim, sizeof *amp);
     km_status s = place && rate && amp ? KM_OK : no_memory(err);
     for (int64_t i = 0; s == KM_OK && i < dim; i++) {
         bool there = i < a->count;
         rate[i] = there ? a->bits[i] : 0;
         amp[i] = there ? a->amp[i] : 0;
-        if (trellis) place[i] = there ? a->at[i] : 0;
-        else place[i + 1] = place[i] + rate[i];
+        if (trellis)
+            place[i] = there ? a->at[i] : 0;
+        else
+            place[i + 1] = place[i] + rate[i];
     }
     if (s == KM_OK) {
         f->place = km_keep_data(d->ctx, KM_I32, KM_SHAPE(dim + 1), place);
@@ -149,13 +153,14 @@ static km_status put_tables(km_device_index *d, km_error *err) {
             memcpy(tables + b * 256, c->levels[b], sizeof(float) << b);
         memcpy(tables + 9 * 256, c->scales, sizeof c->scales);
         for (int64_t i = 0; i < x->cells; i++)
-            for (int64_t j = 0; j < x->dim; j++) mean[j] += x->anchors[i * x->dim + j] / (float)x->cells;
+            for (int64_t j = 0; j < x->dim; j++)
+                mean[j] += x->anchors[i * x->dim + j] / (float)x->cells;
         d->tables = km_keep_data(d->ctx, KM_F32, KM_SHAPE(KM_SCAN_TABLES, 256), tables);
         if (c->trellis)
-            d->windows = km_keep_data(d->ctx, KM_F32, KM_SHAPE(KM_TRELLIS_RATE + 1, KM_TRELLIS_STATES),
-                                      c->tables->window);
-        if (d->gaps)
-            d->mean = km_keep_data(d->ctx, KM_F32, KM_SHAPE(1, x->dim), mean);
+            d->windows =
+                km_keep_data(d->ctx, KM_F32, KM_SHAPE(KM_TRELLIS_RATE + 1, KM_TRELLIS_STATES),
+                             c->tables->window);
+        if (d->gaps) d->mean = km_keep_data(d->ctx, KM_F32, KM_SHAPE(1, x->dim), mean);
     }
     km_free(tables);
     km_free(mean);
@@ -218,8 +223,8 @@ static km_status put_parts(km_device_index *d, int64_t most, km_error *err) {
 
 km_device_index *km_device_index_split(km_ctx *ctx, km_index *x, int64_t rows, km_error *err) {
     if (!x->coder || x->dim > MOST_DIM) {
-        km_error_set(err, KM_ERR_UNSUPPORTED, "only codes of up to %d dimensions are searched on a device",
-                     MOST_DIM);
+        km_error_set(err, KM_ERR_UNSUPPORTED,
+                     "only codes of up to %d dimensions are searched on a device", MOST_DIM);
         return NULL;
     }
     km_device_index *d = km_calloc(1, sizeof *d);
@@ -270,7 +275,8 @@ int km_device_index_parts(const km_device_index *d) { return d->lent ? d->n_part
 
 bool km_device_index_can(const km_device_index *d, int64_t k, const km_search_options *o) {
     if (!d || k < 1 || k > KM_SCAN_MOST) return false;
-    return !o || (!o->rerank && !o->allow && !o->deny && (o->probe <= 0 || o->probe >= d->x->cells));
+    return !o ||
+           (!o->rerank && !o->allow && !o->deny && (o->probe <= 0 || o->probe >= d->x->cells));
 }
 
 /* What a part has found of some queries, on the device. */
@@ -282,10 +288,10 @@ typedef struct answer {
 /* The room that merging takes: what a part found, and a list of k. */
 typedef struct merge {
     int64_t queries, k;
-    int32_t *found;  /* (queries, k) rows of the part */
-    float *far;      /* (queries, k) */
-    int32_t *row;    /* (k) */
-    float *dist;     /* (k) */
+    int32_t *found; /* (queries, k) rows of the part */
+    float *far;     /* (queries, k) */
+    int32_t *row;   /* (k) */
+    float *dist;    /* (k) */
 } merge;
 
 /* The nearest k of row and dist (queries, k), sorted, and of an answer, which is given back. */
@@ -300,10 +306,14 @@ static km_status take_in(km_device_index *d, merge *m, answer *a, int32_t *row, 
         const float *far = m->far + q * k;
         for (int64_t e = 0, i = 0, j = 0; e < k; e++) {
             bool old = row[q * k + i] >= 0 && (found[j] < 0 || dist[q * k + i] <= far[j]);
-            m->row[e] = old ? row[q * k + i] : found[j] < 0 ? -1 : found[j] + (int32_t)a->from->first;
+            m->row[e] = old            ? row[q * k + i]
+                        : found[j] < 0 ? -1
+                                       : found[j] + (int32_t)a->from->first;
             m->dist[e] = old ? dist[q * k + i] : far[j];
-            if (old) i++;
-            else j++;
+            if (old)
+                i++;
+            else
+                j++;
         }
         memcpy(row + q * k, m->row, sizeof *row * (size_t)k);
         memcpy(dist + q * k, m->dist, sizeof *dist * (size_t)k);
@@ -313,12 +323,14 @@ static km_status take_in(km_device_index *d, merge *m, answer *a, int32_t *row, 
 
 /* Parts one after the other. Answers are read when many have come together: to wait for one is to let the
  * device wait while the next rows are copied. */
-static km_status find_some(km_device_index *d, const float *queries, merge *m, int32_t *row, float *dist) {
+static km_status find_some(km_device_index *d, const float *queries, merge *m, int32_t *row,
+                           float *dist) {
     km_ctx *ctx = d->ctx;
     answer some[ANSWERS];
     int64_t room = ANSWER_BYTES / (m->queries * m->k * 8), waiting = 0;
     room = room < 2 ? 2 : room > ANSWERS ? ANSWERS : room;
-    km_tensor *q = km_from_data(ctx, KM_F32, KM_SHAPE(m->queries, d->x->dim), queries), *turned = NULL;
+    km_tensor *q = km_from_data(ctx, KM_F32, KM_SHAPE(m->queries, d->x->dim), queries),
+              *turned = NULL;
     if (d->mean) q = km_sub(ctx, q, d->mean);
     km_scan_codes_options o = {.product = !d->gaps, .chunk = d->chunk};
     for (int64_t i = 0; i < m->queries * m->k; i++) {
@@ -361,17 +373,23 @@ km_status km_device_index_find(km_device_index *d, const float *queries, int64_t
                                uint64_t *ids, float *dist, km_error *err) {
     int64_t dim = d->x->dim, bad = km_first_unfit_row(queries, n, dim, d->x->metric), block = 8192;
     if (bad >= 0)
-        return km_error_set(err, KM_ERR_RANGE, "query %lld %s", (long long)bad,
-                            km_row_trouble((char[KM_TROUBLE_TEXT]){0}, queries + bad * dim, dim, d->x->metric));
+        return km_error_set(
+            err, KM_ERR_RANGE, "query %lld %s", (long long)bad,
+            km_row_trouble((char[KM_TROUBLE_TEXT]){0}, queries + bad * dim, dim, d->x->metric));
     if (n < block) block = n > 0 ? n : 1;
     bool cosine = d->x->metric == KM_METRIC_COSINE, scaled = cosine || d->length > 0;
     float *unit = scaled ? km_alloc(sizeof *unit * (size_t)(block * dim)) : NULL;
     float *stretch = d->length > 0 ? km_alloc(sizeof *stretch * (size_t)block) : NULL;
     int32_t *row = km_alloc(sizeof *row * (size_t)(block * k));
-    merge m = {.k = k, .found = km_alloc(sizeof *m.found * (size_t)(block * k)),
+    merge m = {.k = k,
+               .found = km_alloc(sizeof *m.found * (size_t)(block * k)),
                .far = km_alloc(sizeof *m.far * (size_t)(block * k)),
-               .row = km_alloc(sizeof *m.row * (size_t)k), .dist = km_alloc(sizeof *m.dist * (size_t)k)};
-    km_status s = row && (unit || !scaled) && (stretch || !(d->length > 0)) && m.found && m.far && m.row && m.dist ? KM_OK : no_memory(err);
+               .row = km_alloc(sizeof *m.row * (size_t)k),
+               .dist = km_alloc(sizeof *m.dist * (size_t)k)};
+    km_status s = row && (unit || !scaled) && (stretch || !(d->length > 0)) && m.found && m.far &&
+                          m.row && m.dist
+                      ? KM_OK
+                      : no_memory(err);
     for (int64_t i = 0; s == KM_OK && i < n; i += block) {
         m.queries = n - i < block ? n - i : block;
         const float *q = queries + i * dim;
@@ -385,7 +403,8 @@ km_status km_device_index_find(km_device_index *d, const float *queries, int64_t
         for (int64_t e = 0; s == KM_OK && e < m.queries * k; e++) {
             ids[i * k + e] = row[e] < 0 ? KM_NO_ID : d->rows.ids[row[e]];
             if (row[e] >= 0 && d->length > 0) {
-                float of = stretch[e / k], length = d->length * d->length; /* zero has no direction */
+                float of = stretch[e / k],
+                      length = d->length * d->length; /* zero has no direction */
                 float far = (dist[i * k + e] - length - (of > 0 ? length : 0)) / 2;
                 dist[i * k + e] = !cosine ? of * far : of > 0 ? far : 0;
             }
@@ -412,9 +431,9 @@ km_device_index *km_device_index_for(km_ctx *ctx, km_index *x) {
     return d;
 }
 
-km_status km_find_anywhere(km_device_index *d, km_index *x, const float *queries, int64_t n, int64_t k,
-                           const km_search_options *o, km_threads *t, uint64_t *ids, float *dist,
-                           km_error *err) {
+km_status km_find_anywhere(km_device_index *d, km_index *x, const float *queries, int64_t n,
+                           int64_t k, const km_search_options *o, km_threads *t, uint64_t *ids,
+                           float *dist, km_error *err) {
     if (km_device_index_can(d, k, o)) {
         km_status s = km_device_index_find(d, queries, n, k, ids, dist, err);
         if (s != KM_ERR_MEMORY) return s;

@@ -13,7 +13,8 @@ typedef struct km_device_index km_device_index;
 km_device_index *km_device_index_new(km_ctx *ctx, km_index *x, km_error *err);
 /* The same, lent to the device in parts of so many rows; 0: only where it has no room for all. */
 km_device_index *km_device_index_split(km_ctx *ctx, km_index *x, int64_t rows, km_error *err);
-int km_device_index_parts(const km_device_index *d); /* that are lent; 0: the device holds all rows */
+int km_device_index_parts(
+    const km_device_index *d);                 /* that are lent; 0: the device holds all rows */
 void km_device_index_free(km_device_index *d); /* NULL is fine */
 
 /* Whether a search is one that can be done here. */
@@ -26,8 +27,8 @@ km_status km_device_index_find(km_device_index *d, const float *queries, int64_t
  * the CPU serves. */
 km_device_index *km_device_index_for(km_ctx *ctx, km_index *x);
 /* On the device where it can be, else by km_index_find. d may be NULL. */
-km_status km_find_anywhere(km_device_index *d, km_index *x, const float *queries, int64_t n, int64_t k,
-                           const km_search_options *o, km_threads *t, uint64_t *ids, float *dist,
-                           km_error *err);
+km_status km_find_anywhere(km_device_index *d, km_index *x, const float *queries, int64_t n,
+                           int64_t k, const km_search_options *o, km_threads *t, uint64_t *ids,
+                           float *dist, km_error *err);
 
 #endif

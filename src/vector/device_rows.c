@@ -7,11 +7,11 @@ typedef struct unpack_job {
     const km_index *x;
     const km_snapshot *v;
     const km_segment *g;
-    int64_t first;         /* row of the segment, in the order of segments and cells */
-    uint8_t *kind;         /* (n): classes; NULL where there is one */
-    const int32_t *to;     /* (n): where a row goes; NULL where it stays */
-    const int32_t *place;  /* (dim + 1) of levels */
-    km_device_rows *out;   /* NULL: classes are noted, and nothing else */
+    int64_t first;        /* row of the segment, in the order of segments and cells */
+    uint8_t *kind;        /* (n): classes; NULL where there is one */
+    const int32_t *to;    /* (n): where a row goes; NULL where it stays */
+    const int32_t *place; /* (dim + 1) of levels */
+    km_device_rows *out;  /* NULL: classes are noted, and nothing else */
     atomic_int failed;
 } unpack_job;
 
@@ -92,12 +92,13 @@ static int64_t stride_of(const km_coder *c) {
     return (most + 31) / 32 * 4;
 }
 
-static km_status read_rows(const km_index *x, const km_snapshot *v, km_threads *t, km_device_rows *out,
-                           km_error *err) {
+static km_status read_rows(const km_index *x, const km_snapshot *v, km_threads *t,
+                           km_device_rows *out, km_error *err) {
     const km_coder *c = x->coder;
     int64_t dead;
     *out = (km_device_rows){.n = km_snapshot_count(v, &dead), .stride = stride_of(c)};
-    if (out->n > INT32_MAX) return km_error_set(err, KM_ERR_UNSUPPORTED, "too many rows for a device");
+    if (out->n > INT32_MAX)
+        return km_error_set(err, KM_ERR_UNSUPPORTED, "too many rows for a device");
     size_t n = (size_t)out->n;
     int32_t *place = km_calloc((size_t)x->dim + 1, sizeof *place);
     uint8_t *kind = c->classes > 1 ? km_alloc(n + 1) : NULL;
@@ -107,7 +108,8 @@ static km_status read_rows(const km_index *x, const km_snapshot *v, km_threads *
     out->cell = km_alloc(sizeof *out->cell * (n + 1));
     out->ids = km_alloc(sizeof *out->ids * (n + 1));
     km_status s = KM_OK;
-    if (!place || !out->codes || !out->scale || !out->cell || !out->ids || (c->classes > 1 && (!kind || !to)))
+    if (!place || !out->codes || !out->scale || !out->cell || !out->ids ||
+        (c->classes > 1 && (!kind || !to)))
         s = km_error_set(err, KM_ERR_MEMORY, "no memory for the rows of an index");
     unpack_job j = {.x = x, .v = v, .kind = kind, .place = place};
     for (int k = 1; k <= KM_CODER_CLASSES; k++) out->start[k] = out->n;
@@ -127,7 +129,8 @@ static km_status read_rows(const km_index *x, const km_snapshot *v, km_threads *
     return s;
 }
 
-km_status km_device_rows_read(const km_index *x, km_threads *t, km_device_rows *out, km_error *err) {
+km_status km_device_rows_read(const km_index *x, km_threads *t, km_device_rows *out,
+                              km_error *err) {
     km_snapshot *v = km_index_rows(x);
     km_status s = read_rows(x, v, t, out, err);
     km_snapshot_drop(v);

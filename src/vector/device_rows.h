@@ -6,11 +6,11 @@
 #include "vector/index.h"
 
 typedef struct km_device_rows {
-    int64_t n, stride;                    /* rows; bytes of a code, a multiple of 4 */
-    uint8_t *codes, *scale;               /* (n, stride), (n) */
-    int32_t *cell;                        /* (n); -1: deleted */
-    uint64_t *ids;                        /* (n) */
-    int64_t start[KM_CODER_CLASSES + 1];  /* the first row of each class */
+    int64_t n, stride;                   /* rows; bytes of a code, a multiple of 4 */
+    uint8_t *codes, *scale;              /* (n, stride), (n) */
+    int32_t *cell;                       /* (n); -1: deleted */
+    uint64_t *ids;                       /* (n) */
+    int64_t start[KM_CODER_CLASSES + 1]; /* the first row of each class */
 } km_device_rows;
 
 /* On failure *out is empty. */

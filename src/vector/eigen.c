@@ -81,7 +81,8 @@ static bool settle(int64_t n, double *d, double *side, double *a) {
     for (int64_t l = 0; l < n; l++) {
         for (int step = 0;; step++) {
             int64_t m = l;
-            while (m + 1 < n && fabs(side[m]) > 1e-16 * (fabs(d[m]) + fabs(d[m + 1]) + 0.1 * top)) m++;
+            while (m + 1 < n && fabs(side[m]) > 1e-16 * (fabs(d[m]) + fabs(d[m + 1]) + 0.1 * top))
+                m++;
             if (m == l) break;
             if (step == MAX_STEPS) return false;
             double half = (d[l + 1] - d[l]) / (2 * side[l]), r = hypot(half, 1);

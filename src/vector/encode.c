@@ -12,14 +12,17 @@
 #include <string.h>
 
 #define DEVICE_BYTES 256e6 /* of vectors on a device at once, at most */
-enum { FEW = 16 }; /* rows that meet the anchors as they lie: laying them out for more takes longer */
+enum {
+    FEW = 16
+}; /* rows that meet the anchors as they lie: laying them out for more takes longer */
 
 struct km_encoder {
     const km_index *x;
     km_ctx *ctx;
     km_anchors anchors;
     km_device_coder *device; /* NULL: the CPU encodes */
-    int64_t device_rows;     /* at once; beside them lie their anchors, residuals and notes of a search */
+    int64_t
+        device_rows; /* at once; beside them lie their anchors, residuals and notes of a search */
     int64_t block;
     int32_t *cell;
     float *dist, *residual; /* (block), (block, dim) */
@@ -47,7 +50,10 @@ km_encoder *km_encoder_new(km_ctx *ctx, const km_index *x, int64_t block, km_err
     /* The rows of cosine are scaled here, once; to anchors, L2 then says the same. On the host the
      * anchors serve where they lie: the index outlives the encoder. */
     if (ctx->device->host)
-        e->anchors = (km_anchors){.ctx = ctx, .count = x->cells, .dim = x->dim, .metric = KM_METRIC_L2,
+        e->anchors = (km_anchors){.ctx = ctx,
+                                  .count = x->cells,
+                                  .dim = x->dim,
+                                  .metric = KM_METRIC_L2,
                                   .centre = km_vectors_in(ctx, x->anchors, x->cells, x->dim)};
     else
         km_anchors_from(ctx, x->anchors, x->cells, x->dim, KM_METRIC_L2, &e->anchors);
@@ -193,7 +199,8 @@ km_status km_encoder_run(km_encoder *e, float *rows, int64_t n, bool measured, k
     rows_job job = {e, rows, !e->device || measured};
     if (job.residuals || x->vector_bytes) km_threads_for(e->ctx->threads, n, 256, keep_rows, &job);
     for (int64_t i = 0; i < n; i++) out->energy += e->dist[i];
-    if (x->coder && !e->device && km_coder_encode(x->coder, e->ctx->threads, e->residual, n, e->codes) != KM_OK)
+    if (x->coder && !e->device &&
+        km_coder_encode(x->coder, e->ctx->threads, e->residual, n, e->codes) != KM_OK)
         return km_error_set(err, KM_ERR_MEMORY, "no memory to encode %lld vectors", (long long)n);
     return measured ? measure(e, n, out, err) : KM_OK;
 }

@@ -19,12 +19,12 @@ struct km_exact {
     km_ctx *ctx;
     km_metric metric;
     int64_t n, dim, k, block;
-    km_tensor *queries; /* kept: (n, dim) */
-    float *norms;       /* (n) */
-    hit *best;          /* (n, k), sorted */
-    int64_t *filled;    /* (n) */
-    float *products;    /* (n, block) */
-    float *row_norms;   /* (block) */
+    km_tensor *queries;   /* kept: (n, dim) */
+    float *norms;         /* (n) */
+    hit *best;            /* (n, k), sorted */
+    int64_t *filled;      /* (n) */
+    float *products;      /* (n, block) */
+    float *row_norms;     /* (block) */
     const uint64_t *self; /* (n) or NULL */
 };
 
@@ -40,7 +40,9 @@ km_exact *km_exact_new(km_ctx *ctx, const float *queries, int64_t n, int64_t dim
     float *copy = km_alloc(sizeof(float) * (size_t)(n * dim));
     if (e) {
         *e = (km_exact){.ctx = ctx, .metric = metric, .n = n, .dim = dim, .k = k};
-        e->block = PRODUCTS / (n + 1) < LEAST ? LEAST : PRODUCTS / (n + 1) < BLOCK ? PRODUCTS / (n + 1) : BLOCK;
+        e->block = PRODUCTS / (n + 1) < LEAST   ? LEAST
+                   : PRODUCTS / (n + 1) < BLOCK ? PRODUCTS / (n + 1)
+                                                : BLOCK;
         e->norms = km_alloc(sizeof(float) * (size_t)n);
         e->best = km_alloc(sizeof(hit) * (size_t)(n * k));
         e->filled = km_calloc((size_t)n, sizeof(int64_t));
@@ -134,7 +136,8 @@ km_status km_exact_feed(km_exact *e, float *rows, int64_t n, uint64_t first, km_
     return feed(e, rows, n, first, NULL, err);
 }
 
-km_status km_exact_feed_ids(km_exact *e, float *rows, const uint64_t *ids, int64_t n, km_error *err) {
+km_status km_exact_feed_ids(km_exact *e, float *rows, const uint64_t *ids, int64_t n,
+                            km_error *err) {
     return feed(e, rows, n, 0, ids, err);
 }
 

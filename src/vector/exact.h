@@ -14,7 +14,8 @@ void km_exact_free(km_exact *e); /* before the context; NULL is fine */
  * finite are passed over. */
 km_status km_exact_feed(km_exact *e, float *rows, int64_t n, uint64_t first, km_error *err);
 /* The same with ids (n), ascending from feed to feed. */
-km_status km_exact_feed_ids(km_exact *e, float *rows, const uint64_t *ids, int64_t n, km_error *err);
+km_status km_exact_feed_ids(km_exact *e, float *rows, const uint64_t *ids, int64_t n,
+                            km_error *err);
 /* A query never finds the row of the id self[query]; self stays the caller's. */
 void km_exact_pass_over(km_exact *e, const uint64_t *self);
 /* ids and distances (queries, k), best first; KM_NO_ID and infinity where there are fewer. */

@@ -23,13 +23,13 @@ typedef struct km_segment {
     const uint8_t *vectors; /* rows x vector_bytes, or NULL */
     _Atomic uint8_t *dead;  /* a bit for each deleted row */
     _Atomic int64_t dead_rows;
-    uint64_t least, most;   /* of the ids, where `ranged`: lookups pass other segments over */
+    uint64_t least, most; /* of the ids, where `ranged`: lookups pass other segments over */
     bool ranged;
-    bool joining;           /* being replaced; under the lock for changes */
+    bool joining; /* being replaced; under the lock for changes */
     int id_bits;
-    km_kmx *file;           /* what codes, ids, vectors point into; NULL: `owned`, or those of `of` */
-    void *owned[4];         /* start, codes, ids, vectors; of a file only start */
-    struct km_segment *of;  /* of a copy with its own bits: the segment whose rows it shows */
+    km_kmx *file;   /* what codes, ids, vectors point into; NULL: `owned`, or those of `of` */
+    void *owned[4]; /* start, codes, ids, vectors; of a file only start */
+    struct km_segment *of; /* of a copy with its own bits: the segment whose rows it shows */
 } km_segment;
 
 typedef struct km_snapshot { /* the rows of an index at one moment */
@@ -53,14 +53,15 @@ struct km_index {
     float *anchors;  /* (cells, dim) */
     km_coder *coder; /* NULL in anchors-only */
     int64_t axes;
-    float *turned;   /* (cells, axes): anchors as scans want them */
+    float *turned; /* (cells, axes): anchors as scans want them */
     /* Of products and cosine: the length R that rows have, or 0 where lengths differ; for L2, 0. Among
      * rows of one length products rank as squared distances do, <q, x> = (|q|^2 + R^2 - |q - x|^2) / 2,
      * and these are told better: what a code loses along the anchor counts for nothing. */
     float length;
-    _Atomic uint8_t *mixed; /* (cells) 1: rows of other lengths are or were there, so products it is */
+    _Atomic uint8_t
+        *mixed; /* (cells) 1: rows of other lengths are or were there, so products it is */
     json_t *meta;
-    km_snapshot *rows;      /* the current one: read and replaced under `swap`, held for nothing else */
+    km_snapshot *rows; /* the current one: read and replaced under `swap`, held for nothing else */
     pthread_mutex_t swap;
     pthread_mutex_t change; /* held while a change that is ready is put in */
     pthread_t joiner;       /* joins large segments while there are any; under `change` */
@@ -121,7 +122,7 @@ km_status km_segment_codes(const km_index *x, const km_segment *s, int64_t cell,
 /* ---- Snapshots ---- */
 
 km_snapshot *km_index_rows(const km_index *x); /* the current one; never NULL */
-void km_snapshot_drop(km_snapshot *v);   /* NULL is fine */
+void km_snapshot_drop(km_snapshot *v);         /* NULL is fine */
 /* The same rows, where deletions that come later do not show; NULL without memory. */
 km_snapshot *km_index_frozen(km_index *x, km_error *err);
 /* After reading rows, with what came of it: that, or that a file of the index became shorter meanwhile,
@@ -134,7 +135,8 @@ km_snapshot *km_snapshot_new(int n, km_error *err);
 void km_index_swap(km_index *x, km_snapshot *next);
 /* Puts a segment behind the others; takes it over, also when it fails. `change` is held, or nobody
  * else knows x. */
-km_status km_index_list(km_index *x, km_segment *s, uint64_t next_id, double file_bytes, km_error *err);
+km_status km_index_list(km_index *x, km_segment *s, uint64_t next_id, double file_bytes,
+                        km_error *err);
 void km_index_clear(km_index *x); /* all rows away, ids from 0 */
 /* Joins small segments, those that take a while in a thread of their own. */
 void km_index_tidy(km_index *x);
@@ -168,8 +170,7 @@ km_status km_index_append(km_ctx *ctx, km_index *x, const float *rows, int64_t n
 km_status km_index_remove(km_index *x, const uint64_t *ids, int64_t n, bool missing_ok,
                           int64_t *removed, km_error *err);
 /* All of `other`, its ids moved by `shift`. */
-km_status km_index_absorb(km_ctx *ctx, km_index *x, km_index *other, uint64_t shift,
-                          km_error *err);
+km_status km_index_absorb(km_ctx *ctx, km_index *x, km_index *other, uint64_t shift, km_error *err);
 /* An id above every other; the `span` ids from it on are given to nobody else. */
 km_status km_index_behind(km_index *x, uint64_t span, uint64_t *id, km_error *err);
 bool km_index_same_frame(const km_index *a, const km_index *b); /* anchors and coder are the same */

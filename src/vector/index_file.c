@@ -143,7 +143,8 @@ static void read_meta(km_index *x, km_kmx *f) {
 
 /* Lengths of rows: nothing is said of them where products are to be worked out as such. */
 static void read_lengths(km_index *x) {
-    const json_t *of = json_object_get(x->meta, "lengths"), *mixed = json_object_get(of, "mixed"), *at;
+    const json_t *of = json_object_get(x->meta, "lengths"), *mixed = json_object_get(of, "mixed"),
+                 *at;
     double length = json_number_value(json_object_get(of, "all"));
     size_t i;
     if (x->metric == KM_METRIC_L2 || !(length > 0) || !(length < FLT_MAX)) return;

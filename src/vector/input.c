@@ -244,22 +244,17 @@ static void convert(const km_row_layout *l, const uint8_t *src, int64_t n, float
     }                                                                                              \
     break
     switch (l->dtype) {
-    case KM_F32:
-        EACH(float, v);
-    case KM_F64:
-        EACH(double, v);
+    case KM_F32: EACH(float, v);
+    case KM_F64: EACH(double, v);
     case KM_F16:
-        EACH(uint16_t, !l->words ? km_f16_to_f32(v) : l->is_unsigned ? (float)v : (float)(int16_t)v);
-    case KM_BF16:
-        EACH(uint16_t, km_bf16_to_f32(v));
-    case KM_U8:
-        EACH(uint8_t, v);
-    case KM_I8:
-        EACH(int8_t, v);
-    case KM_I32:
-        EACH(int32_t, l->is_unsigned ? (double)(uint32_t)v : (double)v);
-    default:
-        EACH(int64_t, l->is_unsigned ? (double)(uint64_t)v : (double)v);
+        EACH(uint16_t, !l->words        ? km_f16_to_f32(v)
+                       : l->is_unsigned ? (float)v
+                                        : (float)(int16_t)v);
+    case KM_BF16: EACH(uint16_t, km_bf16_to_f32(v));
+    case KM_U8: EACH(uint8_t, v);
+    case KM_I8: EACH(int8_t, v);
+    case KM_I32: EACH(int32_t, l->is_unsigned ? (double)(uint32_t)v : (double)v);
+    default: EACH(int64_t, l->is_unsigned ? (double)(uint64_t)v : (double)v);
     }
 #undef EACH
 }
@@ -369,8 +364,8 @@ km_status km_input_read_ids(km_input *in, int64_t n, uint64_t *out, km_error *er
     return KM_OK;
 }
 
-#define MOST 1e15f  /* the square of a distance in 65,536 dimensions is far from FLT_MAX */
-#define LEAST 1e-15f /* and what is left of it below FLT_MIN is nothing */
+#define MOST 1e15f        /* the square of a distance in 65,536 dimensions is far from FLT_MAX */
+#define LEAST 1e-15f      /* and what is left of it below FLT_MIN is nothing */
 #define LEAST_UNIT 1e-36f /* what can be scaled to length 1 */
 
 static float largest(const float *row, int64_t dim) {
@@ -387,19 +382,22 @@ static bool in_reach(float most, km_metric metric) {
 
 int64_t km_first_unfit_row(const float *x, int64_t n, int64_t dim, km_metric metric) {
     for (int64_t i = 0; i < n; i++)
-        if (km_first_bad_row(x + i * dim, 1, dim) == 0 || !in_reach(largest(x + i * dim, dim), metric))
+        if (km_first_bad_row(x + i * dim, 1, dim) == 0 ||
+            !in_reach(largest(x + i * dim, dim), metric))
             return i;
     return -1;
 }
 
-const char *km_row_trouble(char out[KM_TROUBLE_TEXT], const float *row, int64_t dim, km_metric metric) {
+const char *km_row_trouble(char out[KM_TROUBLE_TEXT], const float *row, int64_t dim,
+                           km_metric metric) {
     if (km_first_bad_row(row, 1, dim) == 0) return "holds a NaN or an infinity";
     if (metric == KM_METRIC_COSINE)
         snprintf(out, KM_TROUBLE_TEXT, "has nothing above %g: scale it", (double)LEAST_UNIT);
     else
-        snprintf(out, KM_TROUBLE_TEXT,
-                 "has %g as its largest value: distances take %g to %g, or zero; scale all vectors alike",
-                 (double)largest(row, dim), (double)LEAST, (double)MOST);
+        snprintf(
+            out, KM_TROUBLE_TEXT,
+            "has %g as its largest value: distances take %g to %g, or zero; scale all vectors alike",
+            (double)largest(row, dim), (double)LEAST, (double)MOST);
     return out;
 }
 

@@ -36,7 +36,8 @@ km_status km_input_read_ids(km_input *in, int64_t n, uint64_t *out, km_error *er
 int64_t km_first_unfit_row(const float *x, int64_t n, int64_t dim, km_metric metric);
 #define KM_TROUBLE_TEXT 128
 /* What is wrong with such a row: "vector 3 ..." goes on with it. */
-const char *km_row_trouble(char out[KM_TROUBLE_TEXT], const float *row, int64_t dim, km_metric metric);
+const char *km_row_trouble(char out[KM_TROUBLE_TEXT], const float *row, int64_t dim,
+                           km_metric metric);
 int64_t km_first_bad_row(const float *x, int64_t n, int64_t dim);
 
 #endif

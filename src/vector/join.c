@@ -11,7 +11,7 @@
 #include <signal.h>
 #include <string.h>
 
-enum { JOIN = 65536 };               /* segments of more rows stay as they are */
+enum { JOIN = 65536 };              /* segments of more rows stay as they are */
 #define A_MOMENT ((size_t)64 << 10) /* bytes that are joined by whoever adds */
 
 typedef struct joint {

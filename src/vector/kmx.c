@@ -134,20 +134,14 @@ static km_status read_head(km_kmx *f, km_error *err) {
 static uint64_t wanted_bytes(const km_kmx_head *h, km_kmx_section s) {
     uint64_t rows = (uint64_t)h->rows;
     switch (s) {
-    case KM_KMX_CELLS:
-        return 8 * ((uint64_t)h->cells + 1);
+    case KM_KMX_CELLS: return 8 * ((uint64_t)h->cells + 1);
     case KM_KMX_ANCHORS:
         return (uint64_t)h->cells * (uint64_t)h->dim * (h->anchor_dtype == KM_F16 ? 2 : 4);
-    case KM_KMX_CODES:
-        return rows * (uint64_t)h->code_bytes;
-    case KM_KMX_IDS:
-        return km_id_bytes(h->rows, h->id_bits);
-    case KM_KMX_DEAD:
-        return h->dead ? (rows + 7) / 8 : 0;
-    case KM_KMX_VECTORS:
-        return rows * km_kmx_vector_bytes(h);
-    default:
-        return UINT64_MAX;
+    case KM_KMX_CODES: return rows * (uint64_t)h->code_bytes;
+    case KM_KMX_IDS: return km_id_bytes(h->rows, h->id_bits);
+    case KM_KMX_DEAD: return h->dead ? (rows + 7) / 8 : 0;
+    case KM_KMX_VECTORS: return rows * km_kmx_vector_bytes(h);
+    default: return UINT64_MAX;
     }
 }
 
@@ -292,7 +286,8 @@ static km_status check_blocks(km_kmx *f, const part *p, uint64_t first, uint64_t
         if (atomic_load_explicit(mark, memory_order_relaxed)) continue;
         uint64_t at = b * KM_KMX_BLOCK, n = p->bytes - at;
         if (n > KM_KMX_BLOCK) n = KM_KMX_BLOCK;
-        if (XXH3_64bits(f->data + p->offset + at, (size_t)n) != u64(f->hashes + 8 * (p->first + b))) {
+        if (XXH3_64bits(f->data + p->offset + at, (size_t)n) !=
+            u64(f->hashes + 8 * (p->first + b))) {
             if (km_kmx_intact(f, err) != KM_OK) return KM_ERR_FILE;
             return km_error_set(err, KM_ERR_FORMAT,
                                 "'%s' is a damaged index: the checksum of section %s is wrong in "

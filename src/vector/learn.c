@@ -7,8 +7,8 @@
 #include <string.h>
 
 enum {
-    PER_ANCHOR = 40,      /* vectors of the sample for each anchor */
-    SAMPLE = 20000,       /* at least, where there are as many */
+    PER_ANCHOR = 40,     /* vectors of the sample for each anchor */
+    SAMPLE = 20000,      /* at least, where there are as many */
     CODER_SAMPLE = 65536 /* vectors that the coder is trained on, at most */
 };
 
@@ -40,14 +40,17 @@ km_status km_index_check_options(const km_index_options *o, int64_t total, int64
             "anchors-only keeps no codes, so neither bytes, ratio nor recall can be "
             "asked for");
     if (o->bytes != 0 && !(o->bytes >= 1 && o->bytes <= 8.0 * (double)dim + 16))
-        return km_error_set(err, KM_ERR_RANGE, "bytes %g is out of range: codes of %lld dimensions take 1 to %lld",
+        return km_error_set(err, KM_ERR_RANGE,
+                            "bytes %g is out of range: codes of %lld dimensions take 1 to %lld",
                             o->bytes, (long long)dim, (long long)(8 * dim + 16));
     if (o->ratio != 0 && !(o->ratio > 0 && o->ratio < INFINITY))
         return km_error_set(err, KM_ERR_RANGE, "ratio %g is out of range: it is above 0", o->ratio);
     if (o->recall != 0 && !(o->recall > 0 && o->recall < 1))
-        return km_error_set(err, KM_ERR_RANGE, "recall %g is out of range: it is above 0 and below 1", o->recall);
+        return km_error_set(err, KM_ERR_RANGE,
+                            "recall %g is out of range: it is above 0 and below 1", o->recall);
     if (o->anchors < 0 || o->anchors > 1 << 24)
-        return km_error_set(err, KM_ERR_RANGE, "anchors %lld is out of range: it is 1 to %d, or 0 for a choice",
+        return km_error_set(err, KM_ERR_RANGE,
+                            "anchors %lld is out of range: it is 1 to %d, or 0 for a choice",
                             (long long)o->anchors, 1 << 24);
     return o->training ? km_anchors_check(o->training, err) : KM_OK;
 }
@@ -66,7 +69,8 @@ double km_memory_least(const km_index_options *o, int64_t dim) {
 /* Anchors are part of the index: at most a tenth of what the codes take. */
 static int64_t choose_anchors(const km_index_options *o, int64_t total, int64_t dim) {
     int64_t k = o->anchors;
-    double room = ANCHOR_PART * (km_memory_budget(o) - km_memory_fixed(dim)) / (ANCHOR_BYTES * (double)dim);
+    double room =
+        ANCHOR_PART * (km_memory_budget(o) - km_memory_fixed(dim)) / (ANCHOR_BYTES * (double)dim);
     if (k == 0) {
         double code = o->bytes > 0   ? o->bytes
                       : o->ratio > 0 ? 4.0 * (double)dim / o->ratio
@@ -162,7 +166,7 @@ typedef struct coding {
     const float *anchors;
     int64_t cells;
     bool half;
-    float length; /* that rows have; 0: none, or nobody asks */
+    float length;    /* that rows have; 0: none, or nobody asks */
     float *residual; /* (n, dim) of rows spread over the sample */
     int64_t n;
 } coding;
@@ -242,7 +246,8 @@ static double try_index(const coding *c, km_index *x, km_error *err) {
     double recall = NAN;
     if (s == KM_OK) s = km_index_append(l->ctx, x, w->rows, w->n, NULL, err);
     if (s == KM_OK)
-        s = km_index_find(x, l->held->queries, w->queries, K, NULL, l->ctx->threads, found, dist, err);
+        s = km_index_find(x, l->held->queries, w->queries, K, NULL, l->ctx->threads, found, dist,
+                          err);
     for (int64_t i = 0; s == KM_OK && i < n; i++)
         if (found[i] != KM_NO_ID) found[i] = w->number[found[i]];
     if (s == KM_OK) recall = km_heldout_score(l->held, w->queries, found).recall;
@@ -300,7 +305,8 @@ static km_coder *coder_by_ratio(const coding *c, km_error *err) {
     return first ? a : b;
 }
 
-static double try_size(const coding *c, double bytes, km_code_turn turn, double *whole, km_error *err) {
+static double try_size(const coding *c, double bytes, km_code_turn turn, double *whole,
+                       km_error *err) {
     km_coder *coder = train_coder(c, bytes, turn, err);
     if (!coder) return NAN;
     *whole = whole_size(c, coder);
@@ -342,7 +348,8 @@ static km_coder *coder_by_recall(const coding *c, km_error *err) {
     if (l->crowd) {
         bool reached, too;
         bytes = smallest_code(c, turn, &whole, &reached, err);
-        double plain = err->code == KM_OK ? smallest_code(c, KM_TURN_HADAMARD, &other, &too, err) : 0;
+        double plain =
+            err->code == KM_OK ? smallest_code(c, KM_TURN_HADAMARD, &other, &too, err) : 0;
         if (err->code == KM_OK && too && (!reached || other < whole)) {
             bytes = plain;
             turn = KM_TURN_HADAMARD;

@@ -34,7 +34,7 @@ static double step(double *x, int half, bool newton, double *error) {
         kept += 2 * mass * m * m;
     }
     *error = 1 - kept; /* each level is its cell's mean */
-    if (newton) { /* elimination, top to bottom and back */
+    if (newton) {      /* elimination, top to bottom and back */
         for (int i = 1; i < half; i++) {
             double f = low[i] / diagonal[i - 1];
             diagonal[i] -= f * high[i - 1];
@@ -65,8 +65,10 @@ static double work_out(int bits, float *levels) {
         double p = (i + 0.5) / half, lo = 0, hi = 12;
         for (int k = 0; k < 60; k++) {
             double mid = 0.5 * (lo + hi);
-            if (2 * below(mid / 1.7320508075688772) - 1 < p) lo = mid;
-            else hi = mid;
+            if (2 * below(mid / 1.7320508075688772) - 1 < p)
+                lo = mid;
+            else
+                hi = mid;
         }
         x[i] = lo;
     }

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STEPS 6          /* of 2-means */
+#define STEPS 6           /* of 2-means */
 #define MOST_MEMBERS 1024 /* of a cell, looked at for a split */
 /* Unless told otherwise: */
 #define MERGE_BELOW 1e-9 /* of a mean cell's energy: two anchors at one place, or no vectors */
@@ -31,8 +31,8 @@ typedef struct pass {
     int32_t *near;        /* (k): the nearest other anchor, and its squared distance */
     float *apart;
     choice *merge, *split;
-    float *halves;        /* (k, 2, d): where a split would put its two anchors */
-    bool *used;           /* (k) */
+    float *halves; /* (k, 2, d): where a split would put its two anchors */
+    bool *used;    /* (k) */
 } pass;
 
 /* ---- What is where ---- */
@@ -81,8 +81,10 @@ static km_status meet_others(pass *p, int bit, bool set) {
     }
     for (int64_t j = 0; j < k; j++) {
         bool in = (((j >> bit) & 1) == 1) == set;
-        if (in) who[mine] = (int32_t)j;
-        else other[theirs] = (int32_t)j;
+        if (in)
+            who[mine] = (int32_t)j;
+        else
+            other[theirs] = (int32_t)j;
         memcpy(in ? a + mine * d : b + theirs * d, m->centre + j * d, sizeof *a * (size_t)d);
         mine += in;
         theirs += !in;
@@ -99,7 +101,8 @@ static km_status meet_others(pass *p, int bit, bool set) {
         km_scope_end(ctx, NULL);
         for (int64_t i = 0; i < mine && !km_failed(ctx); i++) {
             int32_t j = who[i], to = other[found[i]];
-            if (p->near[j] >= 0 && (apart[i] > p->apart[j] || (apart[i] == p->apart[j] && to > p->near[j])))
+            if (p->near[j] >= 0 &&
+                (apart[i] > p->apart[j] || (apart[i] == p->apart[j] && to > p->near[j])))
                 continue;
             p->near[j] = to;
             p->apart[j] = apart[i];
@@ -147,7 +150,8 @@ static double two_means(pass *p, int64_t cell, float *halves, double *before) {
     km_philox4 r = km_philox(m->seed, 0x2b1e, (uint64_t)cell);
     at = (double)km_u32_to_unit(r.v[0]) * *before;
     int64_t pick = 0;
-    for (; pick < many - 1 && at >= (double)p->dist[row[pick]]; pick++) at -= (double)p->dist[row[pick]];
+    for (; pick < many - 1 && at >= (double)p->dist[row[pick]]; pick++)
+        at -= (double)p->dist[row[pick]];
     memcpy(one, m->sample + row[pick] * d, sizeof *one * (size_t)d);
     for (int64_t i = 0; i < many; i++) total += between(m->sample + row[i] * d, one, d);
     at = (double)km_u32_to_unit(r.v[1]) * total;
@@ -279,10 +283,13 @@ static void exchange(pass *p, bool *gone) {
         int64_t cell = p->split[next].cell;
         p->used[cell] = true;
         memcpy(m->centre + cell * m->d, p->halves + 2 * cell * m->d, sizeof(float) * (size_t)m->d);
-        memcpy(m->centre + b * m->d, p->halves + (2 * cell + 1) * m->d, sizeof(float) * (size_t)m->d);
+        memcpy(m->centre + b * m->d, p->halves + (2 * cell + 1) * m->d,
+               sizeof(float) * (size_t)m->d);
         m->split++;
-        if (idle) m->reseeded++;
-        else m->merged++;
+        if (idle)
+            m->reseeded++;
+        else
+            m->merged++;
     }
 }
 
@@ -316,7 +323,8 @@ km_status km_maintain(km_ctx *ctx, km_maintenance *m) {
         p.row = p.start + k + 1;
         p.split = p.merge + k;
         p.used = gone + k;
-        if (assign_sample(&p) == KM_OK && find_neighbours(&p) == KM_OK && find_splits(&p) == KM_OK) {
+        if (assign_sample(&p) == KM_OK && find_neighbours(&p) == KM_OK &&
+            find_splits(&p) == KM_OK) {
             list_merges(&p);
             exchange(&p, gone);
             close_gaps(m, gone);

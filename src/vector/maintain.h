@@ -5,15 +5,15 @@
 #include "tensor/tensor.h"
 
 typedef struct km_maintenance {
-    const float *sample;      /* (rows, d): what cells are judged by */
+    const float *sample; /* (rows, d): what cells are judged by */
     int64_t rows, d;
-    double total;             /* vectors that the sample stands for */
-    float *centre;            /* (k, d), changed in place */
-    const float *count;       /* (k): vectors in each cell */
-    int64_t k;                /* anchors; fewer afterwards when some are of no use */
+    double total;       /* vectors that the sample stands for */
+    float *centre;      /* (k, d), changed in place */
+    const float *count; /* (k): vectors in each cell */
+    int64_t k;          /* anchors; fewer afterwards when some are of no use */
     uint64_t seed;
-    double merge_below;       /* of a mean cell's energy: a merge that costs less is made; 0: 1e-9 */
-    double split_above;       /* times the cost of the merge that pays for it; 0: 1.1 */
+    double merge_below; /* of a mean cell's energy: a merge that costs less is made; 0: 1e-9 */
+    double split_above; /* times the cost of the merge that pays for it; 0: 1.1 */
     int64_t merged, split, reseeded; /* added to */
     bool changed;
 } km_maintenance;

@@ -52,8 +52,9 @@ void km_part_path(char *out, size_t size, const char *path, int rank) {
 
 static km_status refuse_row(const making *m, int64_t row, const float *x, km_error *err) {
     char why[KM_TROUBLE_TEXT];
-    return km_error_set(err, KM_ERR_RANGE, "'%s': vector %lld %s (--skip-bad leaves such vectors out)",
-                        km_input_name(m->in), (long long)row, km_row_trouble(why, x, m->dim, m->o->metric));
+    return km_error_set(
+        err, KM_ERR_RANGE, "'%s': vector %lld %s (--skip-bad leaves such vectors out)",
+        km_input_name(m->in), (long long)row, km_row_trouble(why, x, m->dim, m->o->metric));
 }
 
 /* Rows spread evenly, each at random in its stretch of the file; in runs, so that reading is quick.
@@ -75,7 +76,9 @@ static int64_t read_sample(making *m, int64_t wanted, float *out, km_error *err)
             int64_t at = lo + (hi > lo ? (int64_t)r % (hi - lo + 1) : 0);
             if (at + run > m->rows) at = m->rows - run;
             if (km_input_read(m->in, m->first + at, run, out + n * m->dim, err) != KM_OK) return -1;
-            int64_t bad = m->o->skip_bad ? -1 : km_first_unfit_row(out + n * m->dim, run, m->dim, m->o->metric);
+            int64_t bad = m->o->skip_bad
+                              ? -1
+                              : km_first_unfit_row(out + n * m->dim, run, m->dim, m->o->metric);
             if (bad >= 0) {
                 refuse_row(m, m->first + at + bad, out + (n + bad) * m->dim, err);
                 return -1;
@@ -204,7 +207,8 @@ static km_status encode_all(making *m, const km_index *x, km_spill *spill, km_er
         bool measured = m->measured < MEASURED;
         s = km_encoder_run(e, rows, good, measured, &got, err);
         if (s == KM_OK) s = km_spill_put(spill, ids, &got, good, err);
-        if (s == KM_OK && m->held && !m->known) s = km_heldout_feed(m->held, rows, number, good, err);
+        if (s == KM_OK && m->held && !m->known)
+            s = km_heldout_feed(m->held, rows, number, good, err);
         m->energy += got.energy;
         if (measured) {
             m->lost += got.lost;
@@ -416,10 +420,11 @@ km_status km_index_make(km_ctx *ctx, km_comm *comm, km_input *in, const uint64_t
         s = km_error_set(err, KM_ERR_RANGE, "%lld vectors for %d ranks", (long long)total, size);
     double least = km_memory_least(o, m.dim), budget = km_memory_budget(o);
     if (s == KM_OK && budget < least)
-        s = km_error_set(err, KM_ERR_RANGE,
-                         "a budget of %.0f MiB; vectors of %lld dimensions%s take at least %.0f MiB",
-                         floor(budget / 1048576), (long long)m.dim,
-                         o->anchors ? " and as many anchors" : "", ceil(least / 1048576));
+        s = km_error_set(
+            err, KM_ERR_RANGE,
+            "a budget of %.0f MiB; vectors of %lld dimensions%s take at least %.0f MiB",
+            floor(budget / 1048576), (long long)m.dim, o->anchors ? " and as many anchors" : "",
+            ceil(least / 1048576));
     if (s != KM_OK) return s; /* the same on every rank */
     m.memory = (size_t)(budget - km_memory_fixed(m.dim));
     /* Held-out queries, twice, their neighbours, and products with a block of rows, twice. */

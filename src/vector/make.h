@@ -11,9 +11,9 @@ typedef struct km_made { /* what came out, over all ranks */
     int64_t first_skipped; /* the row of the input; -1: none was */
     double bytes;          /* of all index files */
     size_t code_bytes;
-    double energy, mse; /* mean squared distance to anchors, and to what the codes give back */
+    double energy, mse;    /* mean squared distance to anchors, and to what the codes give back */
     km_told_recall recall; /* against all vectors; NaN when it was not measured */
-    int rounds, parts;  /* parts: index files; 1 without ranks */
+    int rounds, parts;     /* parts: index files; 1 without ranks */
 } km_made;
 
 /* ids (rows) may be NULL: the rows' numbers. With ranks, each takes its part of the rows, `path` becomes

@@ -37,8 +37,10 @@ static km_status find_truth(km_ctx *ctx, const km_index *x, km_input *base, cons
     uint64_t *live = km_index_ids(x, &n_live, err);
     if (!live) return err->code;
     if (n_live && live[n_live - 1] >= (uint64_t)all)
-        km_note(KM_LOG_WARN, "the index holds vectors that the base does not, id %" PRIu64 " for one; "
-                             "where they are found they count as wrong", live[n_live - 1]);
+        km_note(KM_LOG_WARN,
+                "the index holds vectors that the base does not, id %" PRIu64 " for one; "
+                "where they are found they count as wrong",
+                live[n_live - 1]);
     float *rows = km_alloc(sizeof *rows * (size_t)(BLOCK * x->dim));
     km_exact *e = rows ? km_exact_new(ctx, queries, n, x->dim, k, x->metric, err) : NULL;
     km_status s = e ? KM_OK : rows ? err->code : no_memory(err);
@@ -66,8 +68,7 @@ static km_status find_mse(km_ctx *ctx, const km_index *x, km_input *base, double
     uint64_t *ids = km_index_ids(x, &n_ids, err);
     if (!ids) return err->code;
     int64_t n = n_ids < MSE_ROWS ? n_ids : MSE_ROWS, used = 0;
-    for (int64_t i = 0; i < n; i++)
-        ids[i] = ids[(int64_t)((double)i * (double)n_ids / (double)n)];
+    for (int64_t i = 0; i < n; i++) ids[i] = ids[(int64_t)((double)i * (double)n_ids / (double)n)];
     while (n > 0 && ids[n - 1] >= (uint64_t)all) n--; /* added later */
     km_snapshot *v = km_index_rows(x);
     km_place *places = km_index_places(x, v, ids, n, err);
@@ -136,8 +137,9 @@ km_status km_index_measure(km_ctx *ctx, km_index *x, km_input *base, const float
     static const int64_t at[3] = {1, 10, 100};
     int64_t live = km_index_live(x), depth = k > 100 ? k : 100;
     if (km_input_dim(base) != x->dim)
-        return km_error_set(err, KM_ERR_SHAPE, "'%s' holds vectors of %lld dimensions, the index "
-                                               "%lld",
+        return km_error_set(err, KM_ERR_SHAPE,
+                            "'%s' holds vectors of %lld dimensions, the index "
+                            "%lld",
                             km_input_name(base), (long long)km_input_dim(base), (long long)x->dim);
     if (n < 1) return km_error_set(err, KM_ERR_RANGE, "there are no queries");
     size_t cells = (size_t)(n * depth);
@@ -146,11 +148,11 @@ km_status km_index_measure(km_ctx *ctx, km_index *x, km_input *base, const float
     double seconds = 0;
     *out = (km_measured){.queries = n, .k = k};
     km_status s = wanted && found && dist ? KM_OK : no_memory(err);
-    if (s == KM_OK)
-        s = find_truth(ctx, x, base, queries, n, depth, wanted, dist, &seconds, err);
+    if (s == KM_OK) s = find_truth(ctx, x, base, queries, n, depth, wanted, dist, &seconds, err);
     out->exact_qps = (double)n / seconds;
     km_device_index *on = s == KM_OK ? km_device_index_for(ctx, x) : NULL;
-    if (s == KM_OK) s = km_find_anywhere(on, x, queries, n, depth, o, ctx->threads, found, dist, err);
+    if (s == KM_OK)
+        s = km_find_anywhere(on, x, queries, n, depth, o, ctx->threads, found, dist, err);
     for (int i = 0; s == KM_OK && i < 3; i++)
         out->recall[i] = at[i] <= live ? km_recall(wanted, found, n, depth, at[i]) : NAN;
     if (s == KM_OK) out->recall_k = km_recall(wanted, found, n, depth, k);

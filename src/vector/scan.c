@@ -5,10 +5,10 @@
 #include "vector/coder_impl.h"
 #include <math.h>
 
-#define SURE 3.0f   /* deviations of a stage's error beyond which a row is out */
-#define FIRST 0.5f  /* the part of the leading planes in stage one, at most */
-#define TIERS 3     /* ways to divide the leading planes between the stages */
-#define CLEAR 3.5f  /* deviations of rows that a division has to leave between them and the limit */
+#define SURE 3.0f  /* deviations of a stage's error beyond which a row is out */
+#define FIRST 0.5f /* the part of the leading planes in stage one, at most */
+#define TIERS 3    /* ways to divide the leading planes between the stages */
+#define CLEAR 3.5f /* deviations of rows that a division has to leave between them and the limit */
 
 /* A way to divide the leading planes. Where most rows are far beyond the limit, few planes tell so. */
 typedef struct tier {
@@ -23,17 +23,17 @@ typedef struct scan_plan {
     km_level_plan rows;
     int tiers;
     tier tier[TIERS];
-    float norm;     /* |r|^2 / scale^2, about */
-    float *weight;  /* (planes) what a leading plane's bit adds or takes */
-    float *error;   /* (TIERS + 1, padded) */
+    float norm;    /* |r|^2 / scale^2, about */
+    float *weight; /* (planes) what a leading plane's bit adds or takes */
+    float *error;  /* (TIERS + 1, padded) */
 } scan_plan;
 
 typedef struct staged { /* a query's tables in one tier */
     km_stage_query query;
-    uint8_t *lut;        /* (nibbles, 16), 64 bytes of 0 behind */
-    float spread;        /* variance of stage one's error in <p, r^> / scale; below 0: not known */
-    float least, slack;  /* sums of the tables so far */
-    int ready;           /* stages with tables */
+    uint8_t *lut;       /* (nibbles, 16), 64 bytes of 0 behind */
+    float spread;       /* variance of stage one's error in <p, r^> / scale; below 0: not known */
+    float least, slack; /* sums of the tables so far */
+    int ready;          /* stages with tables */
 } staged;
 
 struct km_scan {
@@ -41,20 +41,20 @@ struct km_scan {
     scan_plan *plan, *own; /* of fast codes; own: NULL where another scan's is used */
     bool product, entered; /* entered: p is that of this cell */
     const float *axes;     /* of the cell's anchor; NULL: none */
-    float *query;   /* (km_coder_turned) */
-    float *p;       /* (turned) query minus anchor along the axes, times amp */
-    float size;     /* |p|^2, of the last class */
-    uint8_t *ready; /* a row */
-    int32_t *left;  /* (KM_STAGE_GROUP + 32) rows for the last stage, and their bounds */
+    float *query;          /* (km_coder_turned) */
+    float *p;              /* (turned) query minus anchor along the axes, times amp */
+    float size;            /* |p|^2, of the last class */
+    uint8_t *ready;        /* a row */
+    int32_t *left;         /* (KM_STAGE_GROUP + 32) rows for the last stage, and their bounds */
     float *bound;
     float base, add, aim;
-    float length;   /* |q|, or of L2 |q - anchor| */
+    float length; /* |q|, or of L2 |q - anchor| */
 
     /* Of fast codes. */
     float *quad;    /* room for tables */
     uint8_t *block; /* the rows behind the last whole block */
     staged staged[TIERS];
-    int tier;       /* that this cell is met with; -1: not chosen */
+    int tier; /* that this cell is met with; -1: not chosen */
 };
 
 /* ---- Plans ---- */
@@ -336,7 +336,7 @@ typedef struct rows {
     int64_t n;
     km_stage_rows whole, tail; /* in blocks as they are, and those left over, laid into one */
     uint8_t *block;
-    int64_t laid;              /* planes of it */
+    int64_t laid; /* planes of it */
 } rows;
 
 /* Their scales; `block` is room for one and its codes. */
@@ -352,8 +352,12 @@ static rows meet(const km_coder *c, const uint8_t *packed, int64_t n, uint8_t *b
         least = code < least ? code : least;
         most = code > most ? code : most;
     }
-    return (rows){packed, n, {packed, packed + whole, whole, least, most},
-                  {codes, block, n - whole, least, most}, block, 0};
+    return (rows){packed,
+                  n,
+                  {packed, packed + whole, whole, least, most},
+                  {codes, block, n - whole, least, most},
+                  block,
+                  0};
 }
 
 /* Those of `some` rows of a group, the first of them `first`, that no stage so far leaves out: behind
@@ -408,8 +412,7 @@ static int64_t pass_again(km_scan *s, rows *r, int64_t left, float limit) {
 /* ---- Rows ---- */
 
 static float finish(const km_scan *s, float scale, float dot, float norm) {
-    return s->base +
-           (s->product ? -scale * dot : scale * (scale * (norm + s->c->lost) - 2 * dot));
+    return s->base + (s->product ? -scale * dot : scale * (scale * (norm + s->c->lost) - 2 * dot));
 }
 
 static float level_row(km_scan *s, const uint8_t *packed, int64_t n, int64_t i) {

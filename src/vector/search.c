@@ -87,17 +87,19 @@ static int by_dist(const void *a, const void *b) {
 
 typedef struct asked { /* one query of a group */
     km_scan *scan;
-    float *query;     /* (dim): scaled to length 1 for cosine, to that of the rows where they have one */
+    float
+        *query; /* (dim): scaled to length 1 for cosine, to that of the rows where they have one */
     float stretch;    /* what the query was longer by */
     float square;     /* |query|^2 */
     float *apart;     /* (cells): squared distance from the anchor, or product with it */
     near_cell *cells; /* (cells), the nearest first */
     bool *later;      /* (cells): those left for the whole group */
-    int64_t probe, ahead; /* cells to look at, and how many of them first; only these are in order */
-    heap best;        /* room for the candidates */
-    float limit;      /* that other threads have left */
-    float aim;        /* told to the scan (km_scan_aim) */
-    km_near *near;    /* (step) */
+    int64_t probe,
+        ahead;     /* cells to look at, and how many of them first; only these are in order */
+    heap best;     /* room for the candidates */
+    float limit;   /* that other threads have left */
+    float aim;     /* told to the scan (km_scan_aim) */
+    km_near *near; /* (step) */
 } asked;
 
 typedef struct seeker { /* what one thread works with */
@@ -106,11 +108,11 @@ typedef struct seeker { /* what one thread works with */
     const km_search_options *o;
     asked asked[GROUP];
     int group;
-    int64_t step;     /* rows at a time */
-    float length;     /* of rows, but for those of mixed cells; or 0 (vector/index.h) */
-    bool gaps;        /* keys and cells go by squared distance; else by products */
-    float *vector;    /* (dim): one row for re-ranking */
-    bool ready;       /* of one query: it has been set */
+    int64_t step;  /* rows at a time */
+    float length;  /* of rows, but for those of mixed cells; or 0 (vector/index.h) */
+    bool gaps;     /* keys and cells go by squared distance; else by products */
+    float *vector; /* (dim): one row for re-ranking */
+    bool ready;    /* of one query: it has been set */
     km_error error;
 } seeker;
 
@@ -129,8 +131,7 @@ static void seeker_close(seeker *s) {
 }
 
 static km_status seeker_open(seeker *s, const km_index *x, const km_snapshot *v,
-                             const km_search_options *o, int group,
-                             int64_t keep) {
+                             const km_search_options *o, int group, int64_t keep) {
     *s = (seeker){.x = x, .v = v, .o = o, .group = group, .step = STEP, .length = x->length};
     s->gaps = x->metric == KM_METRIC_L2 || s->length > 0;
     if (x->coder && km_coder_block_rows(x->coder) > STEP) s->step = km_coder_block_rows(x->coder);
@@ -157,7 +158,8 @@ static void set_query(const seeker *s, asked *q, const float *query) {
     memcpy(q->query, query, sizeof(float) * (size_t)x->dim);
     q->stretch = 1;
     if (x->metric == KM_METRIC_COSINE) km_unit(q->query, 1, x->dim);
-    if (s->length > 0) { /* as long as the rows, the query is nearest to them and told from them best */
+    if (s->length >
+        0) { /* as long as the rows, the query is nearest to them and told from them best */
         double sum = 0;
         for (int64_t j = 0; j < x->dim; j++) sum += (double)q->query[j] * q->query[j];
         q->stretch = (float)sqrt(sum) / s->length;
@@ -249,8 +251,7 @@ static void take_rows(seeker *s, asked *q, int segment, int64_t first, int64_t c
         km_near r = q->near[k];
         if (r.key > worst(&q->best) || km_segment_is_dead(g, first + r.row)) continue;
         uint64_t id = km_id_get(g->ids, first + r.row, g->id_bits);
-        if (wanted(s->o, id))
-            push(&q->best, (hit){r.key, r.dist, id, {segment, first + r.row}});
+        if (wanted(s->o, id)) push(&q->best, (hit){r.key, r.dist, id, {segment, first + r.row}});
     }
 }
 
@@ -265,8 +266,8 @@ static float as_product(const seeker *s, const asked *q, float gap) {
 
 /* Rows [first, first + n) of a segment, for some queries; `dist` from the only one's anchor where
  * there are no codes. Of a mixed cell, scans tell products. */
-static void scan_rows(seeker *s, asked *const *q, int queries, int segment, int64_t first, int64_t n,
-                      float dist, bool mixed) {
+static void scan_rows(seeker *s, asked *const *q, int queries, int segment, int64_t first,
+                      int64_t n, float dist, bool mixed) {
     const km_index *x = s->x;
     int64_t count[GROUP];
     if (x->coder) {
@@ -329,8 +330,7 @@ static void expect_cell(const seeker *s, const asked *q, int64_t cell) {
     const km_index *x = s->x;
     const km_segment *g = s->v->n ? s->v->at[0] : NULL;
     if (!q->scan || !g || g->start[cell] == g->start[cell + 1]) return;
-    km_scan_expect(q->scan, x->turned + cell * x->axes,
-                   g->codes + g->start[cell] * x->code_bytes,
+    km_scan_expect(q->scan, x->turned + cell * x->axes, g->codes + g->start[cell] * x->code_bytes,
                    (int64_t)(g->start[cell + 1] - g->start[cell]));
 }
 
@@ -426,8 +426,7 @@ static km_status look_ahead(seeker *s, asked *q) {
 
 static void answer_group(job *j, seeker *s, int64_t begin, int n) {
     const km_index *x = j->x;
-    for (int i = 0; i < n; i++)
-        set_query(s, &s->asked[i], j->queries + (begin + i) * x->dim);
+    for (int i = 0; i < n; i++) set_query(s, &s->asked[i], j->queries + (begin + i) * x->dim);
     measure_cells(s, s->asked, n);
     for (int i = 0; i < n; i++) {
         choose_cells(s, &s->asked[i], j->o->probe);
@@ -505,9 +504,10 @@ static km_status check(const km_index *x, const float *queries, int64_t n, int64
                        const km_search_options *o, km_error *err) {
     if (k < 1) return km_error_set(err, KM_ERR_RANGE, "k must be at least 1");
     if (o->rerank > 0 && !x->vector_bytes)
-        return km_error_set(err, KM_ERR_STATE,
-                            "the index keeps no vectors to re-rank with: compress --rerank keeps them, "
-                            "search --base brings them");
+        return km_error_set(
+            err, KM_ERR_STATE,
+            "the index keeps no vectors to re-rank with: compress --rerank keeps them, "
+            "search --base brings them");
     int64_t bad = km_first_unfit_row(queries, n, x->dim, x->metric);
     char why[KM_TROUBLE_TEXT];
     if (bad >= 0)
@@ -532,7 +532,14 @@ static km_status find(const km_index *x, const km_snapshot *v, const float *quer
     most = most < 1 ? 1 : most > top ? top : most;
     int64_t rounds = (n + workers * most - 1) / (workers * most);
     int group = (int)((n + workers * rounds - 1) / (workers * rounds));
-    job j = {.x = x, .v = v, .o = o, .queries = queries, .n = n, .k = k, .ids = ids, .dist = dist,
+    job j = {.x = x,
+             .v = v,
+             .o = o,
+             .queries = queries,
+             .n = n,
+             .k = k,
+             .ids = ids,
+             .dist = dist,
              .much = (double)n * bytes >= MUCH};
     j.seekers = km_calloc((size_t)workers, sizeof *j.seekers);
     if (!j.seekers) return km_error_set(err, KM_ERR_MEMORY, "no memory for a search");

@@ -18,14 +18,14 @@ int64_t km_seed_sample_rows(int64_t n, int64_t k) {
 
 typedef struct seeding {
     km_ctx *ctx;
-    const float *x; /* (n, d) */
+    const float *x;         /* (n, d) */
     km_tensor *rows, *work; /* the same on the device */
     int64_t n, d;
     uint64_t seed, draws;
-    double *upto;   /* (n): sums of distances up to and with this row */
-    float *near;    /* (n): squared distance to the nearest anchor */
-    float *dist;    /* (n) */
-    float *batch;   /* (k, d) */
+    double *upto; /* (n): sums of distances up to and with this row */
+    float *near;  /* (n): squared distance to the nearest anchor */
+    float *dist;  /* (n) */
+    float *batch; /* (k, d) */
 } seeding;
 
 static double unit(seeding *s) { /* [0, 1), 53 bits */
@@ -49,8 +49,10 @@ static int64_t find(const seeding *s, double at) {
     int64_t lo = 0, hi = s->n - 1;
     while (lo < hi) {
         int64_t mid = lo + (hi - lo) / 2;
-        if (s->upto[mid] > at) hi = mid;
-        else lo = mid + 1;
+        if (s->upto[mid] > at)
+            hi = mid;
+        else
+            lo = mid + 1;
     }
     return lo;
 }

@@ -114,8 +114,8 @@ void km_stage_row(const km_stage *s, int64_t bytes, const uint8_t *packed, int64
     int shift = i % KM_STAGE_ROWS < 16 ? 0 : 4;
     code[0] = packed[i];
     for (int64_t j = 0; j < s->nibbles; j += 2)
-        code[1 + j / 2] = (uint8_t)((block[j * 16] >> shift & 15) |
-                                    (block[(j + 1) * 16] >> shift & 15) << 4);
+        code[1 + j / 2] =
+            (uint8_t)((block[j * 16] >> shift & 15) | (block[(j + 1) * 16] >> shift & 15) << 4);
     memcpy(code + s->rest_byte, packed + whole * s->rest_byte + i * rest, (size_t)rest);
 }
 

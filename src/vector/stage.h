@@ -14,17 +14,17 @@
 #define KM_VECTOR_STAGE_H
 #include "vector/axes.h"
 
-#define KM_STAGE_ROWS 32     /* of a block */
-#define KM_STAGE_GROUP 1024  /* rows packed together */
-#define KM_STAGE_AXES 8      /* of a plane */
+#define KM_STAGE_ROWS 32    /* of a block */
+#define KM_STAGE_GROUP 1024 /* rows packed together */
+#define KM_STAGE_AXES 8     /* of a plane */
 
 typedef struct km_stage {
-    int64_t groups, planes;   /* groups of axes; planes of a code */
-    int64_t nibbles;          /* of the leading planes, two each */
-    int64_t rest_byte;        /* the first byte of a code that blocks do not hold */
-    uint8_t *bits;            /* (groups, padded to an even number) bits of an axis */
-    int32_t (*at)[8];         /* (groups likewise) the byte of each plane, highest bit first */
-    int32_t (*plane)[2];      /* (planes) group and place: 0 for its highest bit */
+    int64_t groups, planes; /* groups of axes; planes of a code */
+    int64_t nibbles;        /* of the leading planes, two each */
+    int64_t rest_byte;      /* the first byte of a code that blocks do not hold */
+    uint8_t *bits;          /* (groups, padded to an even number) bits of an axis */
+    int32_t (*at)[8];       /* (groups likewise) the byte of each plane, highest bit first */
+    int32_t (*plane)[2];    /* (planes) group and place: 0 for its highest bit */
 } km_stage;
 
 /* Plans the codes of axes with levels, whose bits are the same within each group. */

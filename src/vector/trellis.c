@@ -38,8 +38,10 @@ static double quantile(double p) {
     double lo = -6, hi = 6;
     for (int i = 0; i < 48; i++) {
         double mid = 0.5 * (lo + hi);
-        if (0.5 * erfc(-mid * 0.7071067811865476) < p) lo = mid;
-        else hi = mid;
+        if (0.5 * erfc(-mid * 0.7071067811865476) < p)
+            lo = mid;
+        else
+            hi = mid;
     }
     return 0.5 * (lo + hi);
 }
@@ -77,9 +79,7 @@ void km_trellis_windows(int64_t axes, const uint8_t *rates, int64_t bits, int32_
     }
 }
 
-size_t km_trellis_space(int64_t axes) {
-    return 2 * S * sizeof(float) + (size_t)axes * (S / 2);
-}
+size_t km_trellis_space(int64_t axes) { return 2 * S * sizeof(float) + (size_t)axes * (S / 2); }
 
 typedef struct search {
     const km_trellis *t;

@@ -112,7 +112,7 @@ static void make_targets(km_ctx *ctx, loss_case *c) {
     int32_t *ids = malloc(sizeof *ids * (size_t)c->rows);
     for (int64_t i = 0; i < c->rows; i++)
         ids[i] = c->ignore != KM_NO_IGNORE && i % 5 == 2 ? (int32_t)c->ignore
-                                                          : (int32_t)(i * 7919 % c->classes);
+                                                         : (int32_t)(i * 7919 % c->classes);
     c->targets = km_keep(ctx, km_from_data(ctx, KM_I32, KM_SHAPE(c->rows), ids));
     free(ids);
 }
@@ -120,14 +120,14 @@ static void make_targets(km_ctx *ctx, loss_case *c) {
 static km_tensor *joint(km_ctx *ctx, km_tensor *const *in, int n, void *user) {
     const loss_case *c = user;
     (void)n;
-    km_tensor *l = km_linear_cross_entropy(ctx, in[0], in[1], c->targets, c->classes, c->ignore,
-                                           c->reduction);
+    km_tensor *l =
+        km_linear_cross_entropy(ctx, in[0], in[1], c->targets, c->classes, c->ignore, c->reduction);
     return c->factor == 1 ? l : km_mul_scalar(ctx, l, c->factor);
 }
 
 static km_tensor *apart(km_ctx *ctx, km_tensor *const *in, const loss_case *c) {
-    km_tensor *logits = km_linear(ctx, in[0], km_narrow(ctx, in[1], 0, 0, c->classes), NULL,
-                                  KM_ACT_NONE);
+    km_tensor *logits =
+        km_linear(ctx, in[0], km_narrow(ctx, in[1], 0, 0, c->classes), NULL, KM_ACT_NONE);
     km_tensor *l = km_cross_entropy(ctx, logits, c->targets, c->ignore, c->reduction);
     return c->factor == 1 ? l : km_mul_scalar(ctx, l, c->factor);
 }
@@ -157,12 +157,13 @@ static void the_joint_loss_has_the_gradient_of_differences(void **state) {
 
 static void the_joint_loss_is_the_loss_of_the_layers(void **state) {
     (void)state;
-    loss_case cases[] = {{37, 24, 101, 101, -1, KM_MEAN, KM_F32, 1, 1e-5, NULL},
-                         {37, 24, 128, 101, KM_NO_IGNORE, KM_MEAN, KM_F32, 3, 1e-5, NULL},
-                         {300, 8, 65536, 65530, -1, KM_MEAN, KM_F32, 1, 1e-5, NULL}, /* two pieces */
-                         {64, 32, 96, 90, KM_NO_IGNORE, KM_MEAN, KM_BF16, 1, 0.02, NULL},
-                         {64, 32, 96, 90, KM_NO_IGNORE, KM_MEAN, KM_F16, 1024, 4e-3, NULL},
-                         {64, 32, 96, 96, -1, KM_SUM, KM_F16, 1, 4e-3, NULL}};
+    loss_case cases[] = {
+        {37, 24, 101, 101, -1, KM_MEAN, KM_F32, 1, 1e-5, NULL},
+        {37, 24, 128, 101, KM_NO_IGNORE, KM_MEAN, KM_F32, 3, 1e-5, NULL},
+        {300, 8, 65536, 65530, -1, KM_MEAN, KM_F32, 1, 1e-5, NULL}, /* two pieces */
+        {64, 32, 96, 90, KM_NO_IGNORE, KM_MEAN, KM_BF16, 1, 0.02, NULL},
+        {64, 32, 96, 90, KM_NO_IGNORE, KM_MEAN, KM_F16, 1024, 4e-3, NULL},
+        {64, 32, 96, 96, -1, KM_SUM, KM_F16, 1, 4e-3, NULL}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         loss_case *c = &cases[i];
         km_ctx *ctx = km_ctx_new("cpu", 2);
@@ -261,7 +262,8 @@ static void an_mlp_is_two_layers(void **state) {
         make_mlp(ctx, dtypes[t], 33, 40, in);
         for (int k = 0; k < 2; k++) {
             y[k] = k ? two_layers(ctx, in, &c) : mlp(ctx, in, 5, &c);
-            km_backward(ctx, km_sum(ctx, km_cast(ctx, km_mul(ctx, y[k], y[k]), KM_F32), NULL, 0, false));
+            km_backward(ctx,
+                        km_sum(ctx, km_cast(ctx, km_mul(ctx, y[k], y[k]), KM_F32), NULL, 0, false));
             for (int i = 0; i < 5; i++) g[k][i] = km_copy(ctx, km_grad(in[i]));
             km_zero_grad(ctx, in, 5);
         }

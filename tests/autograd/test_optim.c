@@ -56,7 +56,11 @@ static void adamw_on(const char *device) {
     for (int t = 0; t < TENSORS; t++)
         for (int i = 0; i < SIZE; i++) p[t][i] = (double)start(t, i);
     for (int step = 1; step <= 4; step++) {
-        km_adamw how = {.lr = 0.05, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1,
+        km_adamw how = {.lr = 0.05,
+                        .beta1 = 0.9,
+                        .beta2 = 0.95,
+                        .eps = 1e-8,
+                        .weight_decay = 0.1,
                         .step = step};
         give_gradients(&x);
         assert_int_equal(km_adamw_step(x.ctx, x.p, x.m, x.v, TENSORS, &how), KM_OK);
@@ -90,7 +94,8 @@ static void sgd_with_and_without_momentum_follows_its_formula(void **state) {
         model x = make("cpu");
         double momentum = form ? 0.9 : 0, p = (double)start(1, 3), m = 0;
         for (int step = 0; step < 3; step++) {
-            km_sgd how = {.lr = 0.1, .momentum = momentum, .weight_decay = 0.5, .nesterov = form == 2};
+            km_sgd how = {
+                .lr = 0.1, .momentum = momentum, .weight_decay = 0.5, .nesterov = form == 2};
             give_gradients(&x);
             assert_int_equal(km_sgd_step(x.ctx, x.p, form ? x.m : NULL, TENSORS, &how), KM_OK);
             km_step_end(x.ctx);
@@ -138,7 +143,8 @@ static void master_weights_keep_what_half_precision_would_lose(void **state) {
 static void a_parameter_without_a_gradient_stays_as_it_is(void **state) {
     (void)state;
     model x = make("cpu");
-    km_adamw how = {.lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 1, .step = 1};
+    km_adamw how = {
+        .lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 1, .step = 1};
     float got[SIZE];
     give_gradients(&x);
     km_adamw_step(x.ctx, x.p, x.m, x.v, TENSORS, &how);

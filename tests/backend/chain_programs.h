@@ -10,8 +10,8 @@
 #define PROGRAM_HELD 5
 
 typedef struct program {
-    uint32_t state;             /* of the random numbers */
-    bool wild;                  /* with ops that make infinities, NaN and huge numbers */
+    uint32_t state;                /* of the random numbers */
+    bool wild;                     /* with ops that make infinities, NaN and huge numbers */
     km_tensor *held[PROGRAM_HELD]; /* kept */
 } program;
 

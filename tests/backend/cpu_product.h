@@ -15,8 +15,10 @@ static inline double cp_get(const void *p, km_dtype d, int64_t i) {
 }
 
 static inline void cp_set(void *p, km_dtype d, int64_t i, double v) {
-    if (d == KM_F32) ((float *)p)[i] = (float)v;
-    else ((uint16_t *)p)[i] = d == KM_F16 ? km_f32_to_f16((float)v) : km_f32_to_bf16((float)v);
+    if (d == KM_F32)
+        ((float *)p)[i] = (float)v;
+    else
+        ((uint16_t *)p)[i] = d == KM_F16 ? km_f32_to_f16((float)v) : km_f32_to_bf16((float)v);
 }
 
 /* In [-1, 1), by place alone. */

@@ -20,8 +20,10 @@
 #include <cmocka.h>
 
 /* The table of kernels that a build has; this one in place of the real one. */
-const km_cuda_module km_cuda_modules[] = {{"fill", "fill", 4}, {"copy", "copy", 4},
-                                          {"unary", "unary", 5}, {"binary", "binary", 6},
+const km_cuda_module km_cuda_modules[] = {{"fill", "fill", 4},
+                                          {"copy", "copy", 4},
+                                          {"unary", "unary", 5},
+                                          {"binary", "binary", 6},
                                           {"chain", "chain", 5}};
 const int km_cuda_module_count = 5;
 const char *km_cuda_build_note(void) { return "sm_90a"; }
@@ -44,12 +46,12 @@ static struct {
     /* What is out, and what was done. */
     long contexts, modules, streams, events, device_blocks, host_blocks, graphs, execs;
     size_t device_bytes;
-    long launches, early, updates; /* early: launched to overlap with the kernel before */
+    long launches, early, updates;       /* early: launched to overlap with the kernel before */
     void (*other)(const fake_launch *w); /* runs kernels that are not known here; NULL: nobody */
     fake_graph *capture;
     fake_launch last;
     const char *found_in; /* image of the module in which a kernel was looked up last */
-    int current; /* the context of the last call to cuCtxSetCurrent */
+    int current;          /* the context of the last call to cuCtxSetCurrent */
 } fake;
 
 static void fake_reset(void) {
@@ -70,7 +72,8 @@ static km_cu_result fake_error_name(km_cu_result code, const char **name) {
     return KM_CU_OK;
 }
 static km_cu_result fake_error_text(km_cu_result code, const char **text) {
-    *text = code == KM_CU_ILLEGAL_ADDRESS ? "an illegal memory access was encountered" : "some error";
+    *text =
+        code == KM_CU_ILLEGAL_ADDRESS ? "an illegal memory access was encountered" : "some error";
     return KM_CU_OK;
 }
 static km_cu_result fake_count(int *n) { return *n = fake.devices, KM_CU_OK; }
@@ -165,10 +168,10 @@ static km_cu_result fake_launch_kernel(km_cu_function f, unsigned gx, unsigned g
         for (int i = 0; i < 3; i++) memcpy(w.args + 8 * i, params[i], 8);
     else
         memcpy(w.args, params[0],
-               strcmp(w.kernel, "fill_bytes") == 0    ? sizeof(km_fill_args)
-               : strcmp(w.kernel, "copy_bytes") == 0  ? sizeof(km_cast_args)
-               : strcmp(w.kernel, "uniform_f32") == 0 ? sizeof(km_random_args)
-               : fake_named(&w, "chain_")             ? sizeof(km_chain_args)
+               strcmp(w.kernel, "fill_bytes") == 0                     ? sizeof(km_fill_args)
+               : strcmp(w.kernel, "copy_bytes") == 0                   ? sizeof(km_cast_args)
+               : strcmp(w.kernel, "uniform_f32") == 0                  ? sizeof(km_random_args)
+               : fake_named(&w, "chain_")                              ? sizeof(km_chain_args)
                : fake_named(&w, "unary_") || fake_named(&w, "binary_") ? sizeof(km_map_args)
                                                                        : 8);
     fake.last = w;
@@ -324,31 +327,54 @@ static const struct {
     const char *symbol;
     void (*function)(void);
 } fake_symbols[] = {
-#define F(symbol, f) {symbol, (void (*)(void))f}
-    F("cuInit", fake_init), F("cuDriverGetVersion", fake_version),
-    F("cuGetErrorName", fake_error_name), F("cuGetErrorString", fake_error_text),
-    F("cuDeviceGetCount", fake_count), F("cuDeviceGet", fake_get),
-    F("cuDeviceGetName", fake_device_name), F("cuDeviceGetAttribute", fake_attr),
-    F("cuDeviceTotalMem_v2", fake_memory), F("cuDevicePrimaryCtxRetain", fake_retain),
-    F("cuDevicePrimaryCtxRelease_v2", fake_release), F("cuCtxSetCurrent", fake_use),
-    F("cuCtxGetCurrent", fake_current), F("cuModuleLoadData", fake_load),
-    F("cuModuleUnload", fake_unload), F("cuModuleGetFunction", fake_function),
-    F("cuFuncGetAttribute", fake_func_get), F("cuFuncSetAttribute", fake_func_set),
+#define F(symbol, f)                                                                               \
+    { symbol, (void (*)(void))f }
+    F("cuInit", fake_init),
+    F("cuDriverGetVersion", fake_version),
+    F("cuGetErrorName", fake_error_name),
+    F("cuGetErrorString", fake_error_text),
+    F("cuDeviceGetCount", fake_count),
+    F("cuDeviceGet", fake_get),
+    F("cuDeviceGetName", fake_device_name),
+    F("cuDeviceGetAttribute", fake_attr),
+    F("cuDeviceTotalMem_v2", fake_memory),
+    F("cuDevicePrimaryCtxRetain", fake_retain),
+    F("cuDevicePrimaryCtxRelease_v2", fake_release),
+    F("cuCtxSetCurrent", fake_use),
+    F("cuCtxGetCurrent", fake_current),
+    F("cuModuleLoadData", fake_load),
+    F("cuModuleUnload", fake_unload),
+    F("cuModuleGetFunction", fake_function),
+    F("cuFuncGetAttribute", fake_func_get),
+    F("cuFuncSetAttribute", fake_func_set),
     F("cuOccupancyMaxActiveBlocksPerMultiprocessor", fake_occupancy),
-    F("cuLaunchKernel", fake_launch_kernel), F("cuLaunchKernelEx", fake_launch_ex),
+    F("cuLaunchKernel", fake_launch_kernel),
+    F("cuLaunchKernelEx", fake_launch_ex),
     F("cuStreamCreate", fake_stream_create),
-    F("cuStreamDestroy_v2", fake_stream_destroy), F("cuStreamSynchronize", fake_stream_sync),
-    F("cuStreamWaitEvent", fake_stream_wait), F("cuEventCreate", fake_event_create),
-    F("cuEventDestroy_v2", fake_event_destroy), F("cuEventRecord", fake_event_record),
-    F("cuEventSynchronize", fake_event_sync), F("cuEventElapsedTime", fake_event_ms),
-    F("cuMemAlloc_v2", fake_alloc), F("cuMemFree_v2", fake_free),
-    F("cuMemGetInfo_v2", fake_mem_info), F("cuMemHostAlloc", fake_host_alloc),
-    F("cuMemFreeHost", fake_host_free), F("cuMemcpyHtoDAsync_v2", fake_copy_in),
-    F("cuMemcpyDtoHAsync_v2", fake_copy_out), F("cuMemcpyDtoDAsync_v2", fake_copy_within),
-    F("cuMemsetD8Async", fake_set_bytes), F("cuStreamBeginCapture_v2", fake_capture_begin),
-    F("cuStreamEndCapture", fake_capture_end), F("cuGraphGetNodes", fake_graph_nodes),
-    F("cuGraphInstantiateWithFlags", fake_graph_make), F("cuGraphExecUpdate_v2", fake_graph_update),
-    F("cuGraphLaunch", fake_graph_launch), F("cuGraphExecDestroy", fake_exec_destroy),
+    F("cuStreamDestroy_v2", fake_stream_destroy),
+    F("cuStreamSynchronize", fake_stream_sync),
+    F("cuStreamWaitEvent", fake_stream_wait),
+    F("cuEventCreate", fake_event_create),
+    F("cuEventDestroy_v2", fake_event_destroy),
+    F("cuEventRecord", fake_event_record),
+    F("cuEventSynchronize", fake_event_sync),
+    F("cuEventElapsedTime", fake_event_ms),
+    F("cuMemAlloc_v2", fake_alloc),
+    F("cuMemFree_v2", fake_free),
+    F("cuMemGetInfo_v2", fake_mem_info),
+    F("cuMemHostAlloc", fake_host_alloc),
+    F("cuMemFreeHost", fake_host_free),
+    F("cuMemcpyHtoDAsync_v2", fake_copy_in),
+    F("cuMemcpyDtoHAsync_v2", fake_copy_out),
+    F("cuMemcpyDtoDAsync_v2", fake_copy_within),
+    F("cuMemsetD8Async", fake_set_bytes),
+    F("cuStreamBeginCapture_v2", fake_capture_begin),
+    F("cuStreamEndCapture", fake_capture_end),
+    F("cuGraphGetNodes", fake_graph_nodes),
+    F("cuGraphInstantiateWithFlags", fake_graph_make),
+    F("cuGraphExecUpdate_v2", fake_graph_update),
+    F("cuGraphLaunch", fake_graph_launch),
+    F("cuGraphExecDestroy", fake_exec_destroy),
     F("cuGraphDestroy", fake_graph_destroy),
 #undef F
 };

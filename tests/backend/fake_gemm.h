@@ -54,16 +54,11 @@ static void fake_put(void *p, km_dtype d, int64_t i, double v) {
 static double fake_act(int act, double x) {
     double t = 0.79788456080286535588 * (x + 0.044715 * x * x * x);
     switch (act) {
-    case KM_ACT_RELU:
-        return x > 0 ? x : 0;
-    case KM_ACT_GELU:
-        return 0.5 * x * (1 + tanh(t));
-    case KM_ACT_GELU_ERF:
-        return 0.5 * x * erfc(-x * 0.70710678118654752440);
-    case KM_ACT_SILU:
-        return x / (1 + exp(-x));
-    default:
-        return x;
+    case KM_ACT_RELU: return x > 0 ? x : 0;
+    case KM_ACT_GELU: return 0.5 * x * (1 + tanh(t));
+    case KM_ACT_GELU_ERF: return 0.5 * x * erfc(-x * 0.70710678118654752440);
+    case KM_ACT_SILU: return x / (1 + exp(-x));
+    default: return x;
     }
 }
 static km_dtype fake_dtype(const char *name) {

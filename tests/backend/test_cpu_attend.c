@@ -33,7 +33,10 @@ static km_tensor *noisy(km_ctx *ctx, int64_t rows, int64_t n, uint64_t stream) {
 static call begin(const char *device, int threads, km_dtype cache) {
     call c = {.ctx = km_ctx_new(device, threads), .cache = cache};
     int64_t pages = SEQUENCES * EACH + 1, n = pages * KV * KM_KV_PAGE * D;
-    c.spec = (km_attend_spec){.heads = HEADS, .kv_heads = KV, .scale = 0.2, .rope_base = 10000,
+    c.spec = (km_attend_spec){.heads = HEADS,
+                              .kv_heads = KV,
+                              .scale = 0.2,
+                              .rope_base = 10000,
                               .pairs = KM_ROPE_ADJACENT};
     km_lane *lane = c.ctx->lanes[0];
     km_shape s = KM_SHAPE(pages, KV, KM_KV_PAGE, D);
@@ -104,8 +107,9 @@ static int64_t rows_of(int64_t n, int64_t first, int32_t *row) { /* n > 0: a pro
 
 static void exact_caches_give_what_the_reference_gives(void **state) {
     (void)state;
-    static const struct { int64_t n, first; } prompts[] = {{1, 0}, {1, 300}, {7, 60}, {16, 500 - 5},
-                                                           {17, 0}, {40, 100}, {200, 250}};
+    static const struct {
+        int64_t n, first;
+    } prompts[] = {{1, 0}, {1, 300}, {7, 60}, {16, 500 - 5}, {17, 0}, {40, 100}, {200, 250}};
     static float want[200 * HEADS * D], got[200 * HEADS * D];
     for (int form = 0; form < 8; form++)
         for (size_t i = 0; i < sizeof prompts / sizeof *prompts; i++) {

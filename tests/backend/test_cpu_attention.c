@@ -30,7 +30,7 @@ static int tear_down(void **state) {
 typedef struct shape {
     int64_t B, H, Hkv, Tq, Tk, D;
     bool causal;
-    bool inside;             /* heads lie side by side in memory: (B, T, H, D) */
+    bool inside; /* heads lie side by side in memory: (B, T, H, D) */
     double scale;
 } shape;
 
@@ -70,8 +70,8 @@ static bool gaps_intact(const box *x, uint32_t seed) {
             for (int64_t t = 0; t < n[2]; t++)
                 for (int64_t i = 0; i < n[3]; i++) inside[b * s[0] + h * s[1] + t * s[2] + i] = 1;
     for (int64_t i = 0; i < x->count; i++)
-        intact = intact && (inside[i] || cp_get(x->storage.data, x->t.dtype, i) ==
-                                             cp_get(fresh, x->t.dtype, i));
+        intact = intact && (inside[i] ||
+                            cp_get(x->storage.data, x->t.dtype, i) == cp_get(fresh, x->t.dtype, i));
     free(inside);
     free(fresh);
     return intact;
@@ -162,7 +162,10 @@ static void check(km_ctx *ctx, shape s, km_dtype dtype) {
     answers a = solve(&s, &q, &k, &v, &d_o);
 
     km_params p = {.causal = s.causal, .f = {s.scale}};
-    km_call forward = {.op = KM_OP_ATTENTION, .n_in = 3, .n_out = 2, .p = &p,
+    km_call forward = {.op = KM_OP_ATTENTION,
+                       .n_in = 3,
+                       .n_out = 2,
+                       .p = &p,
                        .in = (km_tensor *[]){&q.t, &k.t, &v.t},
                        .out = (km_tensor *[]){&o.t, &lse.t}};
     assert_int_equal(kernel[KM_OP_ATTENTION](ctx, &forward), KM_OK);
@@ -170,11 +173,16 @@ static void check(km_ctx *ctx, shape s, km_dtype dtype) {
     compare(&s, &o, a.o, "o", 2e-6 * spread);
     for (int64_t i = 0; i < s.B * s.H * s.Tq; i++) {
         float got = ((float *)lse.storage.data)[i];
-        if (isinf(a.lse[i])) assert_true(got == -INFINITY);
-        else assert_true(fabs(got - a.lse[i]) <= 2e-6 * (1 + fabs(a.lse[i])));
+        if (isinf(a.lse[i]))
+            assert_true(got == -INFINITY);
+        else
+            assert_true(fabs(got - a.lse[i]) <= 2e-6 * (1 + fabs(a.lse[i])));
     }
 
-    km_call backward = {.op = KM_OP_ATTENTION_GRAD, .n_in = 6, .n_out = 3, .p = &p,
+    km_call backward = {.op = KM_OP_ATTENTION_GRAD,
+                        .n_in = 6,
+                        .n_out = 3,
+                        .p = &p,
                         .in = (km_tensor *[]){&d_o.t, &q.t, &k.t, &v.t, &o.t, &lse.t},
                         .out = (km_tensor *[]){&dq.t, &dk.t, &dv.t}};
     assert_int_equal(kernel[KM_OP_ATTENTION_GRAD](ctx, &backward), KM_OK);
@@ -197,8 +205,8 @@ static void odd_lengths_and_head_sizes_match_plain_loops(void **state) {
     for (int isa = 0; isa < KM_ISA_COUNT; isa++) {
         if (!km_gemm_choose((km_isa)isa, KM_GEMM_BLAS_NEVER)) continue;
         for (int i = isa; i < 11 * 9; i += 2) {
-            shape s = {1 + i % 2, 2, 1 + i / 2 % 2, T[i % 11], T[i * 5 % 11], D[i / 11],
-                       i % 2, i / 3 % 2, 0};
+            shape s = {1 + i % 2, 2,     1 + i / 2 % 2, T[i % 11], T[i * 5 % 11],
+                       D[i / 11], i % 2, i / 3 % 2,     0};
             check(i % 4 ? &three : &one, s, cp_dtypes[i % 7 % 3]);
         }
     }
@@ -278,13 +286,19 @@ static void the_same_threads_give_the_same_bits(void **state) {
     for (int round = 0; round < 6; round++) {
         box *o = out[round > 0];
         km_params p = {.causal = true, .f = {0.25}};
-        km_call forward = {.op = KM_OP_ATTENTION, .n_in = 3, .n_out = 2, .p = &p,
+        km_call forward = {.op = KM_OP_ATTENTION,
+                           .n_in = 3,
+                           .n_out = 2,
+                           .p = &p,
                            .in = (km_tensor *[]){&in[0].t, &in[1].t, &in[2].t},
                            .out = (km_tensor *[]){&o[0].t, &o[4].t}};
-        km_call backward = {.op = KM_OP_ATTENTION_GRAD, .n_in = 6, .n_out = 3, .p = &p,
-                            .in = (km_tensor *[]){&in[3].t, &in[0].t, &in[1].t, &in[2].t, &o[0].t,
-                                                  &o[4].t},
-                            .out = (km_tensor *[]){&o[1].t, &o[2].t, &o[3].t}};
+        km_call backward = {
+            .op = KM_OP_ATTENTION_GRAD,
+            .n_in = 6,
+            .n_out = 3,
+            .p = &p,
+            .in = (km_tensor *[]){&in[3].t, &in[0].t, &in[1].t, &in[2].t, &o[0].t, &o[4].t},
+            .out = (km_tensor *[]){&o[1].t, &o[2].t, &o[3].t}};
         assert_int_equal(kernel[KM_OP_ATTENTION](&three, &forward), KM_OK);
         assert_int_equal(kernel[KM_OP_ATTENTION_GRAD](&three, &backward), KM_OK);
         for (int i = 0; i < 5 && round; i++)
@@ -308,8 +322,8 @@ static void doubles_are_declined(void **state) {
     km_params p = {.f = {1}};
     km_tensor *in[] = {&q.t, &q.t, &q.t, &q.t, &q.t, &lse.t}, *out[] = {&q.t, &lse.t, &q.t};
     km_call forward = {.op = KM_OP_ATTENTION, .n_in = 3, .n_out = 2, .in = in, .out = out, .p = &p};
-    km_call back = {.op = KM_OP_ATTENTION_GRAD, .n_in = 6, .n_out = 3, .in = in, .out = out,
-                    .p = &p};
+    km_call back = {
+        .op = KM_OP_ATTENTION_GRAD, .n_in = 6, .n_out = 3, .in = in, .out = out, .p = &p};
     assert_int_equal(kernel[KM_OP_ATTENTION](&one, &forward), KM_ERR_UNSUPPORTED);
     assert_int_equal(kernel[KM_OP_ATTENTION_GRAD](&one, &back), KM_ERR_UNSUPPORTED);
     assert_int_equal(one.error.code, KM_OK);

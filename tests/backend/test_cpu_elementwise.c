@@ -4,18 +4,17 @@
 #include "cpu_tensor.h"
 
 static const km_op unary_ops[] = {
-    KM_OP_NEG, KM_OP_ABS, KM_OP_SQRT, KM_OP_RSQRT, KM_OP_EXP, KM_OP_LOG, KM_OP_SIN, KM_OP_COS,
-    KM_OP_TANH, KM_OP_SIGMOID, KM_OP_RELU, KM_OP_GELU, KM_OP_GELU_ERF, KM_OP_SILU, KM_OP_CLAMP,
-    KM_OP_ADD_SCALAR, KM_OP_MUL_SCALAR};
-static const km_op binary_ops[] = {KM_OP_ADD, KM_OP_SUB, KM_OP_MUL, KM_OP_DIV, KM_OP_POW,
-                                   KM_OP_MAXIMUM, KM_OP_MINIMUM};
-static const km_op grad_ops[] = {
-    KM_OP_ABS_GRAD, KM_OP_SQRT_GRAD, KM_OP_RSQRT_GRAD, KM_OP_SIN_GRAD, KM_OP_COS_GRAD,
-    KM_OP_TANH_GRAD, KM_OP_SIGMOID_GRAD, KM_OP_RELU_GRAD, KM_OP_GELU_GRAD, KM_OP_GELU_ERF_GRAD,
-    KM_OP_SILU_GRAD, KM_OP_CLAMP_GRAD};
+    KM_OP_NEG,      KM_OP_ABS,  KM_OP_SQRT,  KM_OP_RSQRT,      KM_OP_EXP,       KM_OP_LOG,
+    KM_OP_SIN,      KM_OP_COS,  KM_OP_TANH,  KM_OP_SIGMOID,    KM_OP_RELU,      KM_OP_GELU,
+    KM_OP_GELU_ERF, KM_OP_SILU, KM_OP_CLAMP, KM_OP_ADD_SCALAR, KM_OP_MUL_SCALAR};
+static const km_op binary_ops[] = {KM_OP_ADD, KM_OP_SUB,     KM_OP_MUL,    KM_OP_DIV,
+                                   KM_OP_POW, KM_OP_MAXIMUM, KM_OP_MINIMUM};
+static const km_op grad_ops[] = {KM_OP_ABS_GRAD,      KM_OP_SQRT_GRAD, KM_OP_RSQRT_GRAD,
+                                 KM_OP_SIN_GRAD,      KM_OP_COS_GRAD,  KM_OP_TANH_GRAD,
+                                 KM_OP_SIGMOID_GRAD,  KM_OP_RELU_GRAD, KM_OP_GELU_GRAD,
+                                 KM_OP_GELU_ERF_GRAD, KM_OP_SILU_GRAD, KM_OP_CLAMP_GRAD};
 static const km_op compare_ops[] = {KM_OP_EQ, KM_OP_NE, KM_OP_LT, KM_OP_LE, KM_OP_GT, KM_OP_GE};
-#define EACH_OP(op, list)                                                                          \
-    for (const km_op *op = list; op < list + sizeof list / sizeof *list; op++)
+#define EACH_OP(op, list) for (const km_op *op = list; op < list + sizeof list / sizeof *list; op++)
 
 static const km_params numbers = {.f = {-0.4, 0.7}}; /* clamp's bounds, the scalar */
 static const float numbers_f32[] = {-0.4f, 0.7f};
@@ -23,11 +22,14 @@ static const float numbers_f32[] = {-0.4f, 0.7f};
 /* Square roots, logarithms and powers want a positive operand. */
 static double offset_of(km_op op) {
     switch (op) {
-    case KM_OP_SQRT: case KM_OP_RSQRT: case KM_OP_LOG: case KM_OP_POW: case KM_OP_SQRT_GRAD:
-    case KM_OP_RSQRT_GRAD: case KM_OP_DIV:
-        return 3.5;
-    default:
-        return 0;
+    case KM_OP_SQRT:
+    case KM_OP_RSQRT:
+    case KM_OP_LOG:
+    case KM_OP_POW:
+    case KM_OP_SQRT_GRAD:
+    case KM_OP_RSQRT_GRAD:
+    case KM_OP_DIV: return 3.5;
+    default: return 0;
     }
 }
 
@@ -99,7 +101,8 @@ static void a_power_of_two_is_a_square_of_any_sign(void **state) {
 
 static void nan_wins_and_clamp_bounds_are_taken_as_doubles(void **state) {
     (void)state;
-    km_tensor *a = RT(KM_F32, KM_SHAPE(4), NAN, 1, -0.0, 3), *b = RT(KM_F32, KM_SHAPE(4), 2, NAN, 0.0, 4);
+    km_tensor *a = RT(KM_F32, KM_SHAPE(4), NAN, 1, -0.0, 3),
+              *b = RT(KM_F32, KM_SHAPE(4), 2, NAN, 0.0, 4);
     km_tensor *out = rt_new(KM_F32, KM_SHAPE(4));
     const float *y = km_tensor_ptr(out);
     for (km_op op = KM_OP_MAXIMUM; op <= KM_OP_MINIMUM; op++) {
@@ -109,7 +112,8 @@ static void nan_wins_and_clamp_bounds_are_taken_as_doubles(void **state) {
         assert_true(y[3] == (op == KM_OP_MAXIMUM ? 4 : 3));
     }
     /* 0.3 rounds up to a float: that float is outside [.., 0.3] and, for -0.3, [-0.3, ..]. */
-    km_tensor *x = RT(KM_F32, KM_SHAPE(4), 0.3, -0.3, 0.25, -0.25), *dy = RT(KM_F32, KM_SHAPE(4), 1, 1, 1, 1);
+    km_tensor *x = RT(KM_F32, KM_SHAPE(4), 0.3, -0.3, 0.25, -0.25),
+              *dy = RT(KM_F32, KM_SHAPE(4), 1, 1, 1, 1);
     km_params p = {.f = {-0.3, 0.3}};
     ct_check("clamp_grad", KM_OP_CLAMP_GRAD, &p, (km_tensor *[]){dy, x}, 2, &out, 1, 0, 0);
     assert_true(y[0] == 0 && y[1] == 0 && y[2] == 1);
@@ -149,9 +153,11 @@ static void integer_arithmetic_wraps_like_the_reference(void **state) {
     CT_EACH(km_dtype, d, KM_I32, KM_I64, KM_U8, KM_I8) {
         int64_t top = *d == KM_I64 ? INT64_MAX : *d == KM_I32 ? INT32_MAX : *d == KM_I8 ? 127 : 255;
         int64_t bottom = *d == KM_U8 ? 0 : -top - 1;
-        km_tensor *a = rt_ints(*d, 10, (int64_t[]){top, top, bottom, bottom, 0, -1, 7, 100, bottom, 3});
+        km_tensor *a =
+            rt_ints(*d, 10, (int64_t[]){top, top, bottom, bottom, 0, -1, 7, 100, bottom, 3});
         km_tensor *b = rt_ints(*d, 10, (int64_t[]){1, top, -1, bottom, 5, 0, -3, 100, 2, 0});
-        CT_EACH(km_op, op, KM_OP_ADD, KM_OP_SUB, KM_OP_MUL, KM_OP_DIV, KM_OP_MAXIMUM, KM_OP_MINIMUM) {
+        CT_EACH(km_op, op, KM_OP_ADD, KM_OP_SUB, KM_OP_MUL, KM_OP_DIV, KM_OP_MAXIMUM,
+                KM_OP_MINIMUM) {
             for (int odd = 0; odd < 2; odd++) {
                 km_tensor *in[] = {rt_copy(a, *d, odd), rt_copy(b, *d, odd)};
                 check_integers(*op, NULL, in, 2, odd);
@@ -159,9 +165,11 @@ static void integer_arithmetic_wraps_like_the_reference(void **state) {
             km_tensor *fixed[] = {a, repeated(rt_copy(b, *d, false), 0)};
             check_integers(*op, NULL, fixed, 2, false);
         }
-        CT_EACH(km_op, op, KM_OP_NEG, KM_OP_ABS, KM_OP_RELU, KM_OP_CLAMP, KM_OP_ADD_SCALAR, KM_OP_MUL_SCALAR) {
+        CT_EACH(km_op, op, KM_OP_NEG, KM_OP_ABS, KM_OP_RELU, KM_OP_CLAMP, KM_OP_ADD_SCALAR,
+                KM_OP_MUL_SCALAR) {
             km_params p = {.f = {-2.7, 90.2}};
-            for (int odd = 0; odd < 2; odd++) check_integers(*op, &p, (km_tensor *[]){rt_copy(a, *d, odd)}, 1, odd);
+            for (int odd = 0; odd < 2; odd++)
+                check_integers(*op, &p, (km_tensor *[]){rt_copy(a, *d, odd)}, 1, odd);
         }
         rt_teardown(NULL);
     }
@@ -208,13 +216,15 @@ static void where_and_masked_fill_move_any_dtype_bit_for_bit(void **state) {
     for (km_dtype d = 0; d < KM_PLAIN_COUNT; d++) {
         for (int odd = 0; odd < 8; odd++) {
             km_shape shape = KM_SHAPE(4, 300);
-            km_tensor *a = rt_copy(ct_indices(d, shape, 2), d, odd & 1), *b = ct_indices(d, shape, 2);
+            km_tensor *a = rt_copy(ct_indices(d, shape, 2), d, odd & 1),
+                      *b = ct_indices(d, shape, 2);
             km_tensor *cond = rt_copy(ct_indices(KM_BOOL, shape, 2), KM_BOOL, odd & 2);
             km_tensor *out = rt_make(d, shape, odd & 4);
             if (odd == 3) repeated(a, 1), repeated(cond, 0);
             ct_check("where", KM_OP_WHERE, NULL, (km_tensor *[]){cond, a, b}, 3, &out, 1, 0, 0);
             km_params p = {.f = {d == KM_F32 || d == KM_F16 ? -INFINITY : 1}};
-            ct_check("masked_fill", KM_OP_MASKED_FILL, &p, (km_tensor *[]){a, cond}, 2, &out, 1, 0, 0);
+            ct_check("masked_fill", KM_OP_MASKED_FILL, &p, (km_tensor *[]){a, cond}, 2, &out, 1, 0,
+                     0);
             assert_true(rt_gaps_intact(out));
             rt_teardown(NULL);
         }
@@ -223,11 +233,13 @@ static void where_and_masked_fill_move_any_dtype_bit_for_bit(void **state) {
 
 static void triangles_keep_their_side_of_any_diagonal(void **state) {
     (void)state;
-    CT_EACH(km_shape, shape, KM_SHAPE(5, 5), KM_SHAPE(2, 3, 7), KM_SHAPE(7, 2), KM_SHAPE(2, 0, 3), KM_SHAPE(3, 0)) {
+    CT_EACH(km_shape, shape, KM_SHAPE(5, 5), KM_SHAPE(2, 3, 7), KM_SHAPE(7, 2), KM_SHAPE(2, 0, 3),
+            KM_SHAPE(3, 0)) {
         CT_EACH(km_dtype, d, KM_F32, KM_F16, KM_I64, KM_BOOL) {
             CT_EACH(int64_t, diagonal, 0, 1, -1, 3, -4, 100, -100, INT64_MAX, INT64_MIN) {
                 km_params p = {.n = {*diagonal}};
-                if (*diagonal == INT64_MAX || *diagonal == INT64_MIN) p.n[0] /= 2; /* j - i must fit */
+                if (*diagonal == INT64_MAX || *diagonal == INT64_MIN)
+                    p.n[0] /= 2; /* j - i must fit */
                 km_tensor *x = ct_indices(*d, *shape, 2), *out = rt_new(*d, *shape);
                 ct_check("triu", KM_OP_TRIU, &p, &x, 1, &out, 1, 0, 0);
                 ct_check("tril", KM_OP_TRIL, &p, &x, 1, &out, 1, 0, 0);

@@ -7,7 +7,8 @@ static void full_and_arange_agree_with_the_reference_for_all_dtypes(void **state
     (void)state;
     for (km_dtype d = 0; d < KM_PLAIN_COUNT; d++) {
         CT_EACH(double, value, 0, 1, -3.7, 300.2, 1e20, NAN, -INFINITY) {
-            CT_EACH(km_shape, shape, KM_SHAPE(1), KM_SHAPE(1001), KM_SHAPE(3, 7), KM_SHAPE(4, 0), KM_SCALAR) {
+            CT_EACH(km_shape, shape, KM_SHAPE(1), KM_SHAPE(1001), KM_SHAPE(3, 7), KM_SHAPE(4, 0),
+                    KM_SCALAR) {
                 km_params p = {.f = {*value}};
                 for (int odd = 0; odd < 2; odd++) {
                     km_tensor *out = rt_make(d, *shape, odd), *want = rt_new(d, *shape);
@@ -89,13 +90,35 @@ static void normal_numbers_have_the_moments_they_should(void **state) {
 
 /* Elements that test every rule of a cast. */
 static km_tensor *samples(km_dtype d) {
-    static const double reals[] = {0, -0.0, 1, -1, 0.5, -0.5, 1.9999, -2.5, 127, 128, -128, -129, 255,
-                                   256, 65504, 65520, 70000, 2147483647.0, 2147483648.0, -2147483649.0,
-                                   1e10, -1e10, 9.3e18, 1e38, -1e39, 1e-8, 6e-8, 1e-40, INFINITY,
-                                   -INFINITY, NAN, 2049, 2051, 257, 259, 0.1, 1.00390625, 1.01171875};
-    static const int64_t wholes[] = {0, 1, -1, 127, 128, -128, 255, 256, 257, 2049, 2051, 65519, 65520,
-                                     16777217, 16777219, INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN,
-                                     (1ll << 53) + 1, (1ll << 24) + 1, (257ll << 40) + 1};
+    static const double reals[] = {
+        0,        -0.0,       1,         -1,           0.5,          -0.5,          1.9999,
+        -2.5,     127,        128,       -128,         -129,         255,           256,
+        65504,    65520,      70000,     2147483647.0, 2147483648.0, -2147483649.0, 1e10,
+        -1e10,    9.3e18,     1e38,      -1e39,        1e-8,         6e-8,          1e-40,
+        INFINITY, -INFINITY,  NAN,       2049,         2051,         257,           259,
+        0.1,      1.00390625, 1.01171875};
+    static const int64_t wholes[] = {0,
+                                     1,
+                                     -1,
+                                     127,
+                                     128,
+                                     -128,
+                                     255,
+                                     256,
+                                     257,
+                                     2049,
+                                     2051,
+                                     65519,
+                                     65520,
+                                     16777217,
+                                     16777219,
+                                     INT32_MAX,
+                                     INT32_MIN,
+                                     INT64_MAX,
+                                     INT64_MIN,
+                                     (1ll << 53) + 1,
+                                     (1ll << 24) + 1,
+                                     (257ll << 40) + 1};
     if (km_dtype_is_float(d))
         return rt_from(d, KM_SHAPE((int64_t)(sizeof reals / sizeof *reals)), reals);
     return rt_ints(d, sizeof wholes / sizeof *wholes, wholes);
@@ -145,20 +168,24 @@ static void sixteen_bit_floats_convert_exactly_and_round_to_even(void **state) {
             static const uint32_t bf16_bits[] = {0x7fff, 0x8000, 0x8001, 0xffff, 1};
             for (int i = 0; i < 65536; i++) {
                 uint32_t top = (uint32_t)i << 16 | (uint32_t)(i & 7) << 13;
-                f[i] = km_bits_f32(*d == KM_F16 ? top | f16_bits[low] : (uint32_t)i << 16 | bf16_bits[low]);
+                f[i] = km_bits_f32(*d == KM_F16 ? top | f16_bits[low]
+                                                : (uint32_t)i << 16 | bf16_bits[low]);
             }
             assert_int_equal(ct_run(KM_OP_CAST, NULL, &wide, 1, &back, 1), KM_OK);
             for (int i = 0; i < 65536; i++) {
                 uint16_t want = *d == KM_F16 ? km_f32_to_f16(f[i]) : km_f32_to_bf16(f[i]);
-                if (isnan(f[i])) assert_true(isnan(*d == KM_F16 ? km_f16_to_f32(b[i]) : km_bf16_to_f32(b[i])));
-                else assert_int_equal(b[i], want);
+                if (isnan(f[i]))
+                    assert_true(isnan(*d == KM_F16 ? km_f16_to_f32(b[i]) : km_bf16_to_f32(b[i])));
+                else
+                    assert_int_equal(b[i], want);
             }
         }
     }
 }
 
 static void copies_move_any_layout_and_any_size_of_element(void **state) {
-    static const int orders[][4] = {{0, 1, 2, 3}, {0, 1, 3, 2}, {3, 2, 1, 0}, {0, 2, 1, 3}, {1, 0, 3, 2}, {2, 3, 0, 1}};
+    static const int orders[][4] = {{0, 1, 2, 3}, {0, 1, 3, 2}, {3, 2, 1, 0},
+                                    {0, 2, 1, 3}, {1, 0, 3, 2}, {2, 3, 0, 1}};
     (void)state;
     CT_EACH(km_dtype, d, KM_U8, KM_F16, KM_F32, KM_I64) {
         for (size_t k = 0; k < sizeof orders / sizeof *orders; k++) {

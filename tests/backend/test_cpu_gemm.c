@@ -28,8 +28,8 @@ static int tear_down(void **state) {
 /* A product to test, and how its operands lie. */
 typedef struct problem {
     int64_t m, n, k;
-    bool ta, tb;             /* columns are contiguous, not rows */
-    int64_t pad;             /* elements between rows (or columns) */
+    bool ta, tb; /* columns are contiguous, not rows */
+    int64_t pad; /* elements between rows (or columns) */
     km_dtype a, b, c;
     double alpha, beta;
     bool bias, pre;
@@ -56,10 +56,15 @@ static void check(km_ctx *ctx, const problem *t) {
     void *pre = t->pre ? cp_new(t->c, t->m * ldc, 4) : NULL;
     void *bias = t->bias ? cp_new(t->c, t->n, 5) : NULL;
     km_gemm g = {
-        .m = t->m, .n = t->n, .k = t->k,
+        .m = t->m,
+        .n = t->n,
+        .k = t->k,
         .a = {a, t->a, t->ta ? 1 : lda, t->ta ? lda : 1},
         .b = {b, t->b, t->tb ? 1 : ldb, t->tb ? ldb : 1},
-        .c = c, .pre = pre, .ldc = ldc, .alpha = (float)t->alpha,
+        .c = c,
+        .pre = pre,
+        .ldc = ldc,
+        .alpha = (float)t->alpha,
         .end = {.beta = (float)t->beta, .bias = bias, .act = t->act, .dtype = t->c},
     };
     assert_int_equal(km_gemm_run(ctx, &g), KM_OK);
@@ -102,8 +107,13 @@ static void products_of_odd_sizes_match_sums_in_double(void **state) {
         if (!cp_choose(way)) continue;
         /* All pairs of (m, n), with k and the layout running along. */
         for (int i = 0; i < ODD * ODD; i++) {
-            problem t = {.m = odd[i % ODD], .n = odd[i / ODD], .k = odd[(i * 7 + way) % ODD],
-                         .ta = i & 1, .tb = i >> 1 & 1, .pad = i % 3, .alpha = 1};
+            problem t = {.m = odd[i % ODD],
+                         .n = odd[i / ODD],
+                         .k = odd[(i * 7 + way) % ODD],
+                         .ta = i & 1,
+                         .tb = i >> 1 & 1,
+                         .pad = i % 3,
+                         .alpha = 1};
             t.a = t.b = t.c = cp_dtypes[i % CP_DTYPES];
             check(i % 2 ? &one : &three, &t);
         }
@@ -115,8 +125,14 @@ static void each_layout_and_dtype_gives_the_same_product(void **state) {
     for (int way = 0; way < CP_WAYS; way++) {
         if (!cp_choose(way)) continue;
         for (int i = 0; i < 4 * CP_DTYPES; i++) {
-            problem t = {.m = 37, .n = 131, .k = 70, .ta = i & 1, .tb = i >> 1 & 1, .pad = 3,
-                         .alpha = 0.5, .beta = -0.75};
+            problem t = {.m = 37,
+                         .n = 131,
+                         .k = 70,
+                         .ta = i & 1,
+                         .tb = i >> 1 & 1,
+                         .pad = 3,
+                         .alpha = 0.5,
+                         .beta = -0.75};
             t.a = t.b = t.c = cp_dtypes[i / 4];
             check(&three, &t);
         }
@@ -142,8 +158,14 @@ static void sums_longer_than_a_block_are_rounded_once(void **state) {
     for (int way = 0; way < CP_WAYS; way++) {
         if (!cp_choose(way)) continue;
         for (int i = 0; i < 2 * CP_DTYPES; i++) {
-            problem t = {.m = 29, .n = 83, .k = 1200, .ta = i & 1, .tb = !(i & 1), .alpha = 1,
-                         .beta = 0.5, .bias = true};
+            problem t = {.m = 29,
+                         .n = 83,
+                         .k = 1200,
+                         .ta = i & 1,
+                         .tb = !(i & 1),
+                         .alpha = 1,
+                         .beta = 0.5,
+                         .bias = true};
             t.a = t.b = t.c = cp_dtypes[i / 2];
             check(&three, &t);
         }
@@ -166,8 +188,14 @@ static void bias_activation_and_the_value_before_it_are_fused(void **state) {
     for (int way = 0; way < CP_WAYS; way++) {
         if (!cp_choose(way)) continue;
         for (int i = 0; i < 5 * CP_DTYPES; i++) {
-            problem t = {.m = 21, .n = 75, .k = 19, .tb = true, .alpha = 1, .bias = i % 2,
-                         .pre = i % 3 != 0, .act = (km_act)(i % 5)};
+            problem t = {.m = 21,
+                         .n = 75,
+                         .k = 19,
+                         .tb = true,
+                         .alpha = 1,
+                         .bias = i % 2,
+                         .pre = i % 3 != 0,
+                         .act = (km_act)(i % 5)};
             t.a = t.b = t.c = cp_dtypes[i / 5];
             check(&three, &t);
             t.m = 300; /* more rows than OpenBLAS computes between two finishing passes */
@@ -186,10 +214,16 @@ static void vectors_against_matrices_match_in_every_layout(void **state) {
     for (int way = 0; way < CP_WAYS; way++) {
         if (!cp_choose(way)) continue;
         for (int i = 0; i < 4 * CP_DTYPES * 5; i++) {
-            int few = 1 + i % 5 * (1 + i % 4); /* 1 to 17 */
+            int few = 1 + i % 5 * (1 + i % 4);  /* 1 to 17 */
             int64_t many = i % 10 ? 129 : 2100; /* more than are held at a time, now and then */
-            problem t = {.m = few, .n = many, .k = 67 + 70 * (i % 2), .ta = i & 1,
-                         .tb = i >> 1 & 1, .pad = i % 2, .alpha = 1.5, .beta = i % 3 ? 0 : 2};
+            problem t = {.m = few,
+                         .n = many,
+                         .k = 67 + 70 * (i % 2),
+                         .ta = i & 1,
+                         .tb = i >> 1 & 1,
+                         .pad = i % 2,
+                         .alpha = 1.5,
+                         .beta = i % 3 ? 0 : 2};
             t.a = t.b = t.c = cp_dtypes[i / 20];
             check(i % 4 ? &three : &one, &t);
             t.n = few;
@@ -233,8 +267,8 @@ static void an_empty_sum_leaves_beta_times_c(void **state) {
     for (int way = 0; way < CP_WAYS; way++) {
         if (!cp_choose(way)) continue;
         for (int i = 0; i < 3; i++) {
-            problem t = {.m = 1 + 20 * i, .n = 43, .k = 0, .alpha = 1, .beta = 0.25,
-                         .bias = i == 1};
+            problem t = {
+                .m = 1 + 20 * i, .n = 43, .k = 0, .alpha = 1, .beta = 0.25, .bias = i == 1};
             t.a = t.b = t.c = cp_dtypes[i];
             check(&three, &t);
             t.beta = 0;
@@ -248,8 +282,15 @@ static void empty_products_touch_nothing(void **state) {
     float untouched = 7;
     for (int way = 0; way < CP_WAYS; way++) {
         if (!cp_choose(way)) continue;
-        km_gemm g = {.m = 0, .n = 5, .k = 3, .a = {NULL, KM_F32, 3, 1}, .b = {NULL, KM_F32, 5, 1},
-                     .c = &untouched, .ldc = 5, .alpha = 1, .end = {.dtype = KM_F32}};
+        km_gemm g = {.m = 0,
+                     .n = 5,
+                     .k = 3,
+                     .a = {NULL, KM_F32, 3, 1},
+                     .b = {NULL, KM_F32, 5, 1},
+                     .c = &untouched,
+                     .ldc = 5,
+                     .alpha = 1,
+                     .end = {.dtype = KM_F32}};
         assert_int_equal(km_gemm_run(&three, &g), KM_OK);
         g.m = 5;
         g.n = 0;
@@ -270,8 +311,15 @@ static void with_beta_zero_the_old_values_do_not_matter(void **state) {
         for (int i = 0; i < 6 * 8; i++) a[i] = 1;
         for (int i = 0; i < 8 * 7; i++) b[i] = 2;
         for (int i = 0; i < 6 * 7; i++) c[i] = NAN;
-        km_gemm g = {.m = 6, .n = 7, .k = 8, .a = {a, KM_F32, 8, 1}, .b = {b, KM_F32, 7, 1},
-                     .c = c, .ldc = 7, .alpha = 1, .end = {.dtype = KM_F32}};
+        km_gemm g = {.m = 6,
+                     .n = 7,
+                     .k = 8,
+                     .a = {a, KM_F32, 8, 1},
+                     .b = {b, KM_F32, 7, 1},
+                     .c = c,
+                     .ldc = 7,
+                     .alpha = 1,
+                     .end = {.dtype = KM_F32}};
         assert_int_equal(km_gemm_run(&one, &g), KM_OK);
         for (int i = 0; i < 6 * 7; i++) assert_true(c[i] == 16);
     }
@@ -284,8 +332,15 @@ static void the_same_threads_give_the_same_bits(void **state) {
     float *c = cp_new(KM_F32, N * N, 3), *d = cp_new(KM_F32, N * N, 3);
     for (int way = 0; way < CP_WAYS; way++) {
         if (!cp_choose(way)) continue;
-        km_gemm g = {.m = N, .n = N, .k = N, .a = {a, KM_F32, N, 1}, .b = {b, KM_F32, N, 1},
-                     .c = c, .ldc = N, .alpha = 1, .end = {.dtype = KM_F32}};
+        km_gemm g = {.m = N,
+                     .n = N,
+                     .k = N,
+                     .a = {a, KM_F32, N, 1},
+                     .b = {b, KM_F32, N, 1},
+                     .c = c,
+                     .ldc = N,
+                     .alpha = 1,
+                     .end = {.dtype = KM_F32}};
         assert_int_equal(km_gemm_run(&three, &g), KM_OK);
         g.c = d;
         for (int i = 0; i < 5; i++) {
@@ -312,9 +367,14 @@ static void where_b_lies_and_how_many_threads_there_are_change_no_bit(void **sta
             for (int way = 0; way < 4; way++) { /* straight or packed, by one thread or three */
                 float *b = at + way % 2;
                 for (int64_t i = 0; i < K * N; i++) b[i] = (float)cp_number(2, i);
-                km_gemm g = {.m = M, .n = N, .k = K,
+                km_gemm g = {.m = M,
+                             .n = N,
+                             .k = K,
                              .a = {a, KM_F32, by_columns ? 1 : K, by_columns ? M : 1},
-                             .b = {b, KM_F32, N, 1}, .c = way ? d : c, .ldc = N, .alpha = 1,
+                             .b = {b, KM_F32, N, 1},
+                             .c = way ? d : c,
+                             .ldc = N,
+                             .alpha = 1,
                              .end = {.dtype = KM_F32},
                              .row_sums = by_columns ? sums[way > 0] : NULL};
                 assert_int_equal(km_gemm_run(way < 2 ? &one : &three, &g), KM_OK);
@@ -333,8 +393,15 @@ static void a_failed_allocation_is_an_error_and_the_next_call_works(void **state
     if (!km_gemm_choose(km_cpu_isa(), KM_GEMM_BLAS_NEVER)) fail();
     km_ctx fresh = {.threads = one.threads};
     float a[64] = {0}, b[64] = {0}, c[64];
-    km_gemm g = {.m = 8, .n = 8, .k = 8, .a = {a, KM_F32, 8, 1}, .b = {b, KM_F32, 8, 1}, .c = c,
-                 .ldc = 8, .alpha = 1, .end = {.dtype = KM_F32}};
+    km_gemm g = {.m = 8,
+                 .n = 8,
+                 .k = 8,
+                 .a = {a, KM_F32, 8, 1},
+                 .b = {b, KM_F32, 8, 1},
+                 .c = c,
+                 .ldc = 8,
+                 .alpha = 1,
+                 .end = {.dtype = KM_F32}};
     km_alloc_fail_nth(0);
     assert_int_equal(km_gemm_run(&fresh, &g), KM_ERR_MEMORY);
     km_alloc_fail_nth(-1);
@@ -348,8 +415,10 @@ static void a_failed_allocation_is_an_error_and_the_next_call_works(void **state
 static void openblas_says_who_it_is_or_why_it_is_not_there(void **state) {
     (void)state;
     const char *name = km_blas_name();
-    if (km_blas_available()) assert_int_equal(strncmp(name, "OpenBLAS ", 9), 0);
-    else assert_true(strlen(name) > 0);
+    if (km_blas_available())
+        assert_int_equal(strncmp(name, "OpenBLAS ", 9), 0);
+    else
+        assert_true(strlen(name) > 0);
     assert_int_equal(km_gemm_choose(km_cpu_isa(), KM_GEMM_BLAS_ALWAYS), km_blas_available());
 }
 

@@ -7,8 +7,10 @@
 /* A tensor that is only a layout. */
 static km_tensor layout(km_storage *s, km_dtype dtype, km_shape shape, const int64_t *stride) {
     km_tensor t = {.storage = s, .dtype = dtype, .shape = shape};
-    if (stride) memcpy(t.stride, stride, (size_t)shape.ndim * sizeof *stride);
-    else km_shape_strides(shape, t.stride);
+    if (stride)
+        memcpy(t.stride, stride, (size_t)shape.ndim * sizeof *stride);
+    else
+        km_shape_strides(shape, t.stride);
     return t;
 }
 

@@ -104,7 +104,7 @@ static void batches_broadcast_and_strides_are_followed(void **state) {
         {{2, {17, 33}}, {2, {33, 65}}, {2, {17, 65}}},
         {{3, {5, 17, 9}}, {3, {5, 9, 31}}, {3, {5, 17, 31}}},
         {{3, {1, 17, 9}}, {3, {4, 9, 31}}, {3, {4, 17, 31}}},
-        {{3, {7, 6, 9}}, {3, {1, 9, 31}}, {3, {7, 6, 31}}},   /* folds into one product */
+        {{3, {7, 6, 9}}, {3, {1, 9, 31}}, {3, {7, 6, 31}}}, /* folds into one product */
         {{3, {7, 1, 9}}, {3, {1, 9, 31}}, {3, {7, 1, 31}}},
         {{4, {2, 3, 8, 16}}, {4, {2, 1, 16, 8}}, {4, {2, 3, 8, 8}}},
         {{4, {2, 1, 8, 5}}, {4, {1, 3, 5, 7}}, {4, {2, 3, 8, 7}}},
@@ -271,8 +271,9 @@ static void check_dw(const box *dy, const box *x, const box *dw, const box *sums
 
 static void linear_gives_its_gradients_with_the_sums_of_columns(void **state) {
     (void)state;
-    static const struct { int64_t rows, in, out; } sizes[] = {
-        {20, 70, 33}, {97, 64, 17}, {257, 131, 40}, {800, 24, 24}};
+    static const struct {
+        int64_t rows, in, out;
+    } sizes[] = {{20, 70, 33}, {97, 64, 17}, {257, 131, 40}, {800, 24, 24}};
     for (int isa = 0; isa < KM_ISA_COUNT; isa++) {
         if (!cp_choose(isa)) continue;
         for (int i = 0; i < 4 * 3; i++) {
@@ -287,9 +288,9 @@ static void linear_gives_its_gradients_with_the_sums_of_columns(void **state) {
             make(&db, KM_F32, KM_SHAPE(out), false, 6);
             make(&sums, KM_F32, KM_SHAPE(in), false, 7);
             km_params p = {.act = act, .n = {1}};
-            assert_int_equal(run(KM_OP_LINEAR_DX, &p, (box *[]){&dy, &w, &x}, 3,
-                                 (box *[]){&dx, &sums}, 2),
-                             KM_OK);
+            assert_int_equal(
+                run(KM_OP_LINEAR_DX, &p, (box *[]){&dy, &w, &x}, 3, (box *[]){&dx, &sums}, 2),
+                KM_OK);
             check_dx(&dy, &w, &x, &dx, &sums, act);
             assert_int_equal(
                 run(KM_OP_LINEAR_DW, &p, (box *[]){&dy, &x}, 2, (box *[]){&dw, &db}, 2), KM_OK);
@@ -309,8 +310,8 @@ static void layer_bits(int threads, int64_t rows, int64_t in, int64_t out, box r
     make(&w, KM_F32, KM_SHAPE(out, in), false, 2);
     make(&bias, KM_F32, KM_SHAPE(out), false, 3);
     make(&dh, KM_F32, KM_SHAPE(rows, out), false, 4);
-    km_shape shape[] = {KM_SHAPE(rows, out), KM_SHAPE(rows, out), KM_SHAPE(rows, in), KM_SHAPE(in),
-                        KM_SHAPE(out, in), KM_SHAPE(out)};
+    km_shape shape[] = {KM_SHAPE(rows, out), KM_SHAPE(rows, out), KM_SHAPE(rows, in),
+                        KM_SHAPE(in),        KM_SHAPE(out, in),   KM_SHAPE(out)};
     for (int i = 0; i < 6; i++) make(&result[i], KM_F32, shape[i], false, 5);
     km_params p = {.act = KM_ACT_GELU, .n = {1}};
     box *y = &result[0], *pre = &result[1], *dx = &result[2], *sums = &result[3];
@@ -318,9 +319,9 @@ static void layer_bits(int threads, int64_t rows, int64_t in, int64_t out, box r
                      KM_OK);
     assert_int_equal(run(KM_OP_LINEAR_DX, &p, (box *[]){&dh, &w, &x}, 3, (box *[]){dx, sums}, 2),
                      KM_OK);
-    assert_int_equal(run(KM_OP_LINEAR_DW, &p, (box *[]){&dh, &x}, 2,
-                         (box *[]){&result[4], &result[5]}, 2),
-                     KM_OK);
+    assert_int_equal(
+        run(KM_OP_LINEAR_DW, &p, (box *[]){&dh, &x}, 2, (box *[]){&result[4], &result[5]}, 2),
+        KM_OK);
     drop(&x), drop(&w), drop(&bias), drop(&dh);
     km_threads_free(ctx.threads);
     ctx.threads = pool;
@@ -328,8 +329,9 @@ static void layer_bits(int threads, int64_t rows, int64_t in, int64_t out, box r
 
 static void our_own_products_have_the_same_bits_with_any_number_of_threads(void **state) {
     (void)state;
-    static const struct { int64_t rows, in, out; } sizes[] = {
-        {257, 65, 130}, {400, 128, 384}, {100, 900, 70}, {390, 66, 1100}, {600, 70, 300}};
+    static const struct {
+        int64_t rows, in, out;
+    } sizes[] = {{257, 65, 130}, {400, 128, 384}, {100, 900, 70}, {390, 66, 1100}, {600, 70, 300}};
     assert_true(km_gemm_choose(km_cpu_isa(), KM_GEMM_BLAS_NEVER));
     for (int i = 0; i < 5; i++) {
         box one[6], more[6];

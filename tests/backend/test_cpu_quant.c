@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-static const km_dtype blocks[] = {KM_Q4_0, KM_Q4_1, KM_Q5_0, KM_Q5_1, KM_Q8_0,   KM_Q2_K,  KM_Q3_K,
+static const km_dtype blocks[] = {KM_Q4_0, KM_Q4_1, KM_Q5_0, KM_Q5_1,   KM_Q8_0,   KM_Q2_K, KM_Q3_K,
                                   KM_Q4_K, KM_Q5_K, KM_Q6_K, KM_IQ4_NL, KM_IQ4_XS, KM_MXFP4};
 #define BLOCKS ((int)(sizeof blocks / sizeof *blocks))
 
@@ -77,8 +77,10 @@ static weight weight_new(km_dtype d, uint32_t seed, int64_t outs, int64_t in) {
     } else {
         for (int64_t i = 0; i < outs * in; i++) {
             uint16_t h = d == KM_F16 ? km_f32_to_f16(f[i]) : km_f32_to_bf16(f[i]);
-            if (d == KM_F32) ((float *)w.data)[i] = f[i];
-            else ((uint16_t *)w.data)[i] = h;
+            if (d == KM_F32)
+                ((float *)w.data)[i] = f[i];
+            else
+                ((uint16_t *)w.data)[i] = h;
             if (d != KM_F32) f[i] = d == KM_F16 ? km_f16_to_f32(h) : km_bf16_to_f32(h);
         }
     }
@@ -274,8 +276,10 @@ static void check_same_bits(km_dtype d, int bits, int64_t rows, int64_t in, int6
         km_ctx_set_activations(ctx, bits);
         weight w = weight_new(d, 3, outs, in);
         km_tensor *y = layer(x, rows, in, &w);
-        if (threads == 1) memcpy(keep, km_tensor_ptr(y), (size_t)(rows * outs) * sizeof *keep);
-        else assert_memory_equal(keep, km_tensor_ptr(y), (size_t)(rows * outs) * sizeof *keep);
+        if (threads == 1)
+            memcpy(keep, km_tensor_ptr(y), (size_t)(rows * outs) * sizeof *keep);
+        else
+            assert_memory_equal(keep, km_tensor_ptr(y), (size_t)(rows * outs) * sizeof *keep);
         for (int64_t r = 0; r + alone <= rows; r += alone) {
             y = layer(x + r * in, alone, in, &w);
             assert_memory_equal(keep + r * outs, km_tensor_ptr(y),
@@ -334,9 +338,14 @@ static void layers_together_equal_layers_apart(void **state) {
 }
 
 static void a_gated_layer_is_the_product_of_two(void **state) {
-    static const struct { km_dtype gate, up; bool joined; } kinds[] = {
-        {KM_Q4_0, KM_Q4_0, false}, {KM_Q4_K, KM_Q6_K, false}, {KM_F16, KM_Q8_0, false},
-        {KM_Q5_1, KM_Q5_1, true}, {KM_BF16, KM_BF16, true}};
+    static const struct {
+        km_dtype gate, up;
+        bool joined;
+    } kinds[] = {{KM_Q4_0, KM_Q4_0, false},
+                 {KM_Q4_K, KM_Q6_K, false},
+                 {KM_F16, KM_Q8_0, false},
+                 {KM_Q5_1, KM_Q5_1, true},
+                 {KM_BF16, KM_BF16, true}};
     begin(2);
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
         for (int64_t rows = 1; rows <= 40; rows += 13) {
@@ -345,10 +354,13 @@ static void a_gated_layer_is_the_product_of_two(void **state) {
             weight g = weight_new(kinds[k].gate, 4, kinds[k].joined ? 2 * outs : outs, in);
             weight u = weight_new(kinds[k].up, 5, outs, in);
             km_tensor *xt = km_from_data(ctx, KM_F32, KM_SHAPE(rows, in), x);
-            km_tensor *both[2], *y = km_gated(ctx, xt, g.t, kinds[k].joined ? NULL : u.t, KM_ACT_SILU);
+            km_tensor *both[2],
+                *y = km_gated(ctx, xt, g.t, kinds[k].joined ? NULL : u.t, KM_ACT_SILU);
             both[0] = layer(x, rows, in, &g);
-            if (kinds[k].joined) km_split(ctx, both[0], -1, 2, both);
-            else both[1] = layer(x, rows, in, &u);
+            if (kinds[k].joined)
+                km_split(ctx, both[0], -1, 2, both);
+            else
+                both[1] = layer(x, rows, in, &u);
             km_tensor *want = km_mul(ctx, km_silu(ctx, both[0]), both[1]);
             assert_non_null(y);
             assert_non_null(want);

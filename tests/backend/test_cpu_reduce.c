@@ -2,7 +2,8 @@
  * rows and down columns; the accuracy of long sums; the same bits on any number of threads. */
 #include "cpu_tensor.h"
 
-static const km_op ops[] = {KM_OP_SUM, KM_OP_MEAN, KM_OP_MAX, KM_OP_LOGSUMEXP, KM_OP_VAR, KM_OP_SUMSQ};
+static const km_op ops[] = {KM_OP_SUM,       KM_OP_MEAN, KM_OP_MAX,
+                            KM_OP_LOGSUMEXP, KM_OP_VAR,  KM_OP_SUMSQ};
 #define EACH_OP(op) for (const km_op *op = ops; op < ops + sizeof ops / sizeof *ops; op++)
 
 static km_shape reduced_shape(km_shape s, uint32_t axes, bool keepdim) {
@@ -109,9 +110,14 @@ static void variance_of_small_changes_on_a_large_value_is_right(void **state) {
 
 static void infinities_and_nan_come_through(void **state) {
     (void)state;
-    static const double rows[][4] = {{1, 2, INFINITY, 3}, {-INFINITY, -INFINITY, -INFINITY, -INFINITY},
-                                     {NAN, 1, 2, 3}, {1, INFINITY, NAN, 4}, {-INFINITY, 0, 1, -INFINITY},
-                                     {2, NAN, 5, NAN}, {7, 7, 7, 7}, {-0.0, 0.0, -0.0, 0.0}};
+    static const double rows[][4] = {{1, 2, INFINITY, 3},
+                                     {-INFINITY, -INFINITY, -INFINITY, -INFINITY},
+                                     {NAN, 1, 2, 3},
+                                     {1, INFINITY, NAN, 4},
+                                     {-INFINITY, 0, 1, -INFINITY},
+                                     {2, NAN, 5, NAN},
+                                     {7, 7, 7, 7},
+                                     {-0.0, 0.0, -0.0, 0.0}};
     km_tensor *x = rt_from(KM_F32, KM_SHAPE(8, 4), &rows[0][0]);
     km_tensor *turned = rt_copy(x, KM_F32, true); /* its first axis is the dense one */
     CT_EACH(km_op, op, KM_OP_MAX, KM_OP_SUM, KM_OP_LOGSUMEXP, KM_OP_ARGMAX, KM_OP_MEAN) {

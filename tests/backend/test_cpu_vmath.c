@@ -65,8 +65,11 @@ static double ulps(float got, double want, double floor) {
     if (isnan(want)) return isnan(got) ? 0 : INFINITY;
     if (isnan(got)) return INFINITY;
     float rounded = (float)want;
-    if (isinf(rounded)) return got == rounded ? 0 : isinf(want) ? INFINITY
-                               : got == copysignf(0x1.fffffep127f, rounded) ? 1 : INFINITY;
+    if (isinf(rounded))
+        return got == rounded                               ? 0
+               : isinf(want)                                ? INFINITY
+               : got == copysignf(0x1.fffffep127f, rounded) ? 1
+                                                            : INFINITY;
     if (isinf(got)) return fabs(want) > 0x1.ffffffp127 - 0x1p103 ? 1 : INFINITY;
     double scale = fmax(fabs(want), floor);
     int e = scale < 0x1p-126 ? -126 : ilogb(scale);
@@ -106,11 +109,37 @@ static void check_block(const subject *s, const float *x, int n, worst w[3]) {
 }
 
 static void check(const subject *s) {
-    static const float special[] = {
-        0.0f, -0.0f, 1.0f, -1.0f, INFINITY, -INFINITY, NAN, 0x1p-149f, -0x1p-149f, 0x1p-126f,
-        -0x1p-126f, 0x1.fffffep127f, -0x1.fffffep127f, 88.72283f, 88.72284f, -87.33654f,
-        -103.9720f, -103.9721f, -103.28f, 1e5f, 100001.0f, -1e5f, 3.14159265f, 1.57079633f,
-        355.0f, 0.9f, 0x1.fffffep-1f, 0x1.000002p0f, 0.70710678f, 1.41421356f, 16777216.0f};
+    static const float special[] = {0.0f,
+                                    -0.0f,
+                                    1.0f,
+                                    -1.0f,
+                                    INFINITY,
+                                    -INFINITY,
+                                    NAN,
+                                    0x1p-149f,
+                                    -0x1p-149f,
+                                    0x1p-126f,
+                                    -0x1p-126f,
+                                    0x1.fffffep127f,
+                                    -0x1.fffffep127f,
+                                    88.72283f,
+                                    88.72284f,
+                                    -87.33654f,
+                                    -103.9720f,
+                                    -103.9721f,
+                                    -103.28f,
+                                    1e5f,
+                                    100001.0f,
+                                    -1e5f,
+                                    3.14159265f,
+                                    1.57079633f,
+                                    355.0f,
+                                    0.9f,
+                                    0x1.fffffep-1f,
+                                    0x1.000002p0f,
+                                    0.70710678f,
+                                    1.41421356f,
+                                    16777216.0f};
     worst w[3] = {{0}};
     float x[BLOCK];
     int n = 0;
@@ -127,8 +156,8 @@ static void check(const subject *s) {
     for (int isa = 0; isa < isa_count(); isa++) {
         if (w[isa].error > s->bound)
             print_error("%s (%s): %.3g ulp at %a (%.9g): got %.9g, want %.9g\n", s->name,
-                        km_isa_name((km_isa)isa), w[isa].error, (double)w[isa].x,
-                        (double)w[isa].x, (double)w[isa].got, w[isa].want);
+                        km_isa_name((km_isa)isa), w[isa].error, (double)w[isa].x, (double)w[isa].x,
+                        (double)w[isa].got, w[isa].want);
         else
             print_message("%-14s %-6s %.3f ulp at %.9g\n", s->name, km_isa_name((km_isa)isa),
                           w[isa].error, (double)w[isa].x);
@@ -140,16 +169,11 @@ static void check(const subject *s) {
 
 static void functions_are_within_two_ulp_of_libm_everywhere(void **state) {
     static const subject s[] = {
-        {FIELD(exp), exp, 2, 0, 110},
-        {FIELD(expm1), expm1, 2, 0, 2},
-        {FIELD(log), log, 2, 0, 4},
-        {FIELD(log1p), log1p, 2, 0, 2},
-        {FIELD(sin), sin, 2, 0, 1e5f},
-        {FIELD(cos), cos, 2, 0, 1e5f},
-        {FIELD(tanh), tanh, 2, 0, 10},
-        {FIELD(erf), erf, 2, 0, 4},
-        {FIELD(sqrt), sqrt, 0.5, 0, 4},
-        {FIELD(rsqrt), ref_rsqrt, 2, 0, 4},
+        {FIELD(exp), exp, 2, 0, 110},   {FIELD(expm1), expm1, 2, 0, 2},
+        {FIELD(log), log, 2, 0, 4},     {FIELD(log1p), log1p, 2, 0, 2},
+        {FIELD(sin), sin, 2, 0, 1e5f},  {FIELD(cos), cos, 2, 0, 1e5f},
+        {FIELD(tanh), tanh, 2, 0, 10},  {FIELD(erf), erf, 2, 0, 4},
+        {FIELD(sqrt), sqrt, 0.5, 0, 4}, {FIELD(rsqrt), ref_rsqrt, 2, 0, 4},
     };
     (void)state;
     for (size_t i = 0; i < sizeof s / sizeof *s; i++) check(&s[i]);
@@ -170,7 +194,8 @@ static void activations_keep_their_digits_in_the_tails(void **state) {
 }
 
 static void derivatives_of_activations_are_close_everywhere(void **state) {
-    static const subject s[] = { /* each crosses zero left of the origin */
+    static const subject s[] = {
+        /* each crosses zero left of the origin */
         {FIELD(silu_deriv), ref_silu_deriv, 4, 0.25, 110},
         {FIELD(gelu_deriv), ref_gelu_deriv, 4, 0.25, 12},
         {FIELD(gelu_erf_deriv), ref_gelu_erf_deriv, 4, 0.25, 15},
@@ -213,10 +238,11 @@ static void power_is_within_two_ulp_where_it_is_finite(void **state) {
 }
 
 static void power_treats_special_values_as_libm_does(void **state) {
-    static const float v[] = {0.0f, -0.0f, 1.0f, -1.0f, 0.5f, -0.5f, 2.0f, -2.0f, 3.0f, -3.0f,
-                              1.5f, -2.5f, INFINITY, -INFINITY, NAN, 0x1p-149f, -0x1p-140f,
-                              16777215.0f, -16777215.0f, 16777216.0f, 3e9f, -3e9f, 1e38f, -1e38f,
-                              0x1.fffffep-1f, -0x1.000002p0f};
+    static const float v[] = {
+        0.0f,  -0.0f,     1.0f,       -1.0f,          0.5f,          -0.5f,       2.0f,
+        -2.0f, 3.0f,      -3.0f,      1.5f,           -2.5f,         INFINITY,    -INFINITY,
+        NAN,   0x1p-149f, -0x1p-140f, 16777215.0f,    -16777215.0f,  16777216.0f, 3e9f,
+        -3e9f, 1e38f,     -1e38f,     0x1.fffffep-1f, -0x1.000002p0f};
     enum { N = sizeof v / sizeof *v };
     (void)state;
     for (int isa = 0; isa < isa_count(); isa++) {

@@ -17,9 +17,7 @@
         if (!strstr(text, part)) fail_msg("\"%s\" does not say \"%s\"", text, part);               \
     } while (0)
 
-static int no_driver(void **state) {
-    return setenv("KERMES_LIBCUDA", "/nowhere/libcuda.so.1", 1);
-}
+static int no_driver(void **state) { return setenv("KERMES_LIBCUDA", "/nowhere/libcuda.so.1", 1); }
 
 static void a_missing_driver_is_named_and_there_are_no_devices(void **state) {
     km_error err = {0};
@@ -89,7 +87,8 @@ int main(void) {
         cmocka_unit_test_setup(a_library_that_is_no_driver_is_told_from_one, no_driver),
         cmocka_unit_test_setup(contexts_on_a_gpu_fail_and_others_work, no_driver),
         cmocka_unit_test_setup(the_report_says_what_is_missing_and_what_works, no_driver),
-        cmocka_unit_test_setup(a_library_is_looked_for_in_the_folders_that_the_user_names, no_driver),
+        cmocka_unit_test_setup(a_library_is_looked_for_in_the_folders_that_the_user_names,
+                               no_driver),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -163,8 +163,10 @@ static void replayed_chains_have_the_bits_of_single_ops(void **state) {
             float x[WIDE];
             for (int k = 0; k < WIDE; k++) x[k] = cosf((float)(i * k));
             assert_int_equal(km_write(ctx, s.x, x, sizeof x), KM_OK);
-            if (fused) assert_int_equal(km_graph_run(ctx, &graph, 1, step, &s), KM_OK);
-            else step(ctx, &s);
+            if (fused)
+                assert_int_equal(km_graph_run(ctx, &graph, 1, step, &s), KM_OK);
+            else
+                step(ctx, &s);
             km_step_end(ctx);
         }
         if (fused) assert_true(km_graph_captured(graph));

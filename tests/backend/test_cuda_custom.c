@@ -77,7 +77,8 @@ static void a_kernel_of_ones_own_stands_between_others(void **state) {
 
 static void addresses_are_given_where_they_can_be_used(void **state) {
     km_ctx *ctx = km_ctx_new("cuda:0", 1), *cpu = km_ctx_new("cpu", 1);
-    km_tensor *t = km_zeros(ctx, KM_F32, KM_SHAPE(4, 5)), *h = km_zeros(cpu, KM_F32, KM_SHAPE(4, 5));
+    km_tensor *t = km_zeros(ctx, KM_F32, KM_SHAPE(4, 5)),
+              *h = km_zeros(cpu, KM_F32, KM_SHAPE(4, 5));
     assert_null(km_tensor_data(t));
     char *at = km_tensor_device_data(t);
     assert_non_null(at);

@@ -54,7 +54,8 @@ static void a_wrong_index_is_answered_with_the_list(void **state) {
     assert_string_equal(why_not(99), "cuda:99: no such device; this machine has 2 (cuda:0 Fake GPU "
                                      "0, cuda:1 Fake GPU 1)");
     fake.devices = 1;
-    assert_string_equal(why_not(1), "cuda:1: no such device; this machine has 1 (cuda:0 Fake GPU 0)");
+    assert_string_equal(why_not(1),
+                        "cuda:1: no such device; this machine has 1 (cuda:0 Fake GPU 0)");
     assert_says(why_not(-1), "cuda:-1: no such device");
 }
 

@@ -6,8 +6,11 @@
 #include <math.h>
 
 static float value(int op, float a, float b) {
-    return op == KM_OP_ADD ? a + b : op == KM_OP_MUL ? a * b : op == KM_OP_NEG ? -a
-           : op == KM_OP_RELU ? fmaxf(a, 0) : NAN;
+    return op == KM_OP_ADD    ? a + b
+           : op == KM_OP_MUL  ? a * b
+           : op == KM_OP_NEG  ? -a
+           : op == KM_OP_RELU ? fmaxf(a, 0)
+                              : NAN;
 }
 
 static int op_named(const char *kernel) { /* unary_relu_f32 */

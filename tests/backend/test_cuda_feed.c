@@ -46,8 +46,7 @@ static void three_weights_of_one_call_stay_while_others_are_sent_for(void **stat
     for (int step = 0; step < 5; step++)
         for (int i = 0; i < WEIGHTS; i += 3) {
             const void *p[3] = {got(ctx, i), got(ctx, i + 1), got(ctx, i + 2)};
-            for (int k = 0; k < 3; k++)
-                assert_memory_equal(p[k], weight[i + k], bytes_of(i + k));
+            for (int k = 0; k < 3; k++) assert_memory_equal(p[k], weight[i + k], bytes_of(i + k));
         }
     km_ctx_free(ctx);
 }
@@ -95,8 +94,8 @@ static void a_tensor_over_the_hosts_memory_is_not_captured(void **state) {
 }
 
 static void a_fault_is_an_error_and_the_next_use_is_right(void **state) {
-    static const char *const calls[] = {"host_alloc", "mem_alloc", "copy_in", "event_record",
-                                        "stream_wait", "event_sync"};
+    static const char *const calls[] = {"host_alloc",   "mem_alloc",   "copy_in",
+                                        "event_record", "stream_wait", "event_sync"};
     fill();
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
         for (int nth = 0; nth < 3; nth++) {

@@ -38,7 +38,8 @@ static void run_kernel(const fake_launch *w) {
                 if (s->out) ((float *)s->out)[i] = last;
             }
         }
-    } else if ((fake_named(w, "unary_") || fake_named(w, "binary_")) && !strstr(w->kernel, "walk")) {
+    } else if ((fake_named(w, "unary_") || fake_named(w, "binary_")) &&
+               !strstr(w->kernel, "walk")) {
         const km_map_args *p = (const km_map_args *)w->args;
         int op = op_named(w->kernel);
         for (int64_t i = 0; i < p->n; i++)
@@ -324,9 +325,14 @@ static void each_way_to_the_gpu_runs_the_chain_first(void **state) {
     static const struct {
         const char *name;
         void (*go)(void);
-    } ways[] = {{"an upload", upload}, {"a download", download}, {"a wait", wait_for_it},
-                {"a launch", launch}, {"a copy", copy}, {"freed memory", give_memory_back},
-                {"shared counters", scratch_bytes}, {"a capture", begin_graph}};
+    } ways[] = {{"an upload", upload},
+                {"a download", download},
+                {"a wait", wait_for_it},
+                {"a launch", launch},
+                {"a copy", copy},
+                {"freed memory", give_memory_back},
+                {"shared counters", scratch_bytes},
+                {"a capture", begin_graph}};
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         km_tensor *gone = km_keep(ctx, km_zeros(ctx, KM_F32, KM_SHAPE(5000))); /* for the trim */
         km_step_end(ctx);
@@ -401,8 +407,10 @@ static void random_programs_give_what_single_ops_give(void **state) {
             left[plain] = program_end(c, &p, &bytes);
             assert_int_equal(km_ctx_status(c), KM_OK);
             km_cuda_chain *done = &km_cuda_queue_of(c->lanes[0])->chain;
-            if (plain) assert_int_equal(done->ops, 0);
-            else fused += done->ops;
+            if (plain)
+                assert_int_equal(done->ops, 0);
+            else
+                fused += done->ops;
             km_ctx_free(c);
         }
         if (memcmp(left[0], left[1], bytes) != 0) fail_msg("program %u differs", seed);

@@ -10,8 +10,8 @@
     } while (0)
 
 static void bytes_come_back_as_they_went(void **state) {
-    static const size_t sizes[] = {0, 1, 63, 64, 4096, (4 << 20) - 1, 4 << 20, (4 << 20) + 1,
-                                   (9 << 20) + 7};
+    static const size_t sizes[] = {
+        0, 1, 63, 64, 4096, (4 << 20) - 1, 4 << 20, (4 << 20) + 1, (9 << 20) + 7};
     size_t most = 10 << 20;
     uint8_t *from = malloc(most), *to = malloc(most);
     for (size_t i = 0; i < most; i++) from[i] = (uint8_t)(i * 2654435761u >> 11);
@@ -133,8 +133,10 @@ static bool use_everything(void) {
     km_read(ctx, y, out, sizeof out);
     km_sync(ctx);
     bool ok = km_ctx_status(ctx) == KM_OK;
-    if (ok) assert_memory_equal(in, out, sizeof in);
-    else assert_true(km_ctx_error(ctx)[0] != 0);
+    if (ok)
+        assert_memory_equal(in, out, sizeof in);
+    else
+        assert_true(km_ctx_error(ctx)[0] != 0);
     km_ctx_free(ctx);
     return ok;
 }
@@ -176,7 +178,8 @@ static void a_kernel_that_is_not_there_is_named(void **state) {
     km_ctx *ctx = km_ctx_new("cuda:0", 1);
     int arg = 0;
     void *params[] = {&arg};
-    assert_int_equal(km_cuda_launch(ctx->lanes[0], &none, KM_DIM(1), KM_DIM(1), 0, params), KM_ERR_GPU);
+    assert_int_equal(km_cuda_launch(ctx->lanes[0], &none, KM_DIM(1), KM_DIM(1), 0, params),
+                     KM_ERR_GPU);
     assert_string_equal(km_ctx_error(ctx), "cuda:0: no kernel no_such_kernel in fill.cu");
     km_ctx_clear_error(ctx);
     km_cuda_launch(ctx->lanes[0], &no_file, KM_DIM(1), KM_DIM(1), 0, params);

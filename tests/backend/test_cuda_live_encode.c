@@ -41,7 +41,8 @@ static void compare(km_coder_options o, int64_t n) {
     for (int i = 0; i < 2; i++) {
         km_tensor *rows = km_from_data(gpu, KM_F32, KM_SHAPE(n, o.dim), x);
         km_tensor *square = km_sum(gpu, km_mul(gpu, rows, rows), (const int[]){1}, 1, false);
-        if (km_device_coder_run(d, rows, square, i ? again : got) != KM_OK) fail_msg("%s", km_ctx_error(gpu));
+        if (km_device_coder_run(d, rows, square, i ? again : got) != KM_OK)
+            fail_msg("%s", km_ctx_error(gpu));
         km_step_end(gpu);
     }
     assert_int_equal(km_ctx_stats(gpu).fallbacks, before);
@@ -54,10 +55,12 @@ static void compare(km_coder_options o, int64_t n) {
     }
     assert_true(apart <= n / 100);
     double a = lost(c, cpu->threads, x, want, got, n), b = lost(c, cpu->threads, x, got, want, n);
-    print_message("%lld x %lld in %zu bytes, %s, %d classes: %lld codes are the same, lost %g and %g\n",
-                  (long long)n, (long long)o.dim, bytes, c->trellis ? "trellis" : "levels", c->classes,
-                  (long long)same, a, b);
-    if (same < n - n / 20) fail_msg("%lld of %lld codes are the same", (long long)same, (long long)n);
+    print_message(
+        "%lld x %lld in %zu bytes, %s, %d classes: %lld codes are the same, lost %g and %g\n",
+        (long long)n, (long long)o.dim, bytes, c->trellis ? "trellis" : "levels", c->classes,
+        (long long)same, a, b);
+    if (same < n - n / 20)
+        fail_msg("%lld of %lld codes are the same", (long long)same, (long long)n);
     assert_true(fabs(a - b) <= 1e-3 * a);
     km_device_coder_free(d);
     km_coder_free(c);
@@ -71,20 +74,37 @@ static void compare(km_coder_options o, int64_t n) {
 
 static void levels_are_those_of_the_cpu(void **state) {
     (void)state;
-    compare((km_coder_options){.dim = 96, .bytes = 49, .mode = KM_CODE_FAST, .turn = KM_TURN_HADAMARD}, 5000);
-    compare((km_coder_options){.dim = 131, .bytes = 60, .mode = KM_CODE_FAST, .turn = KM_TURN_PCA}, 5001);
-    compare((km_coder_options){.dim = 7, .bytes = 8, .mode = KM_CODE_FAST, .turn = KM_TURN_HADAMARD}, 333);
+    compare(
+        (km_coder_options){.dim = 96, .bytes = 49, .mode = KM_CODE_FAST, .turn = KM_TURN_HADAMARD},
+        5000);
+    compare((km_coder_options){.dim = 131, .bytes = 60, .mode = KM_CODE_FAST, .turn = KM_TURN_PCA},
+            5001);
+    compare(
+        (km_coder_options){.dim = 7, .bytes = 8, .mode = KM_CODE_FAST, .turn = KM_TURN_HADAMARD},
+        333);
 }
 
 static void paths_are_those_of_the_cpu(void **state) {
     (void)state;
-    compare((km_coder_options){.dim = 128, .bytes = 17, .mode = KM_CODE_DENSE, .turn = KM_TURN_HADAMARD}, 1001);
-    compare((km_coder_options){.dim = 96, .bytes = 40, .mode = KM_CODE_DENSE, .turn = KM_TURN_PCA}, 1000);
-    compare((km_coder_options){.dim = 64, .bytes = 24, .mode = KM_CODE_DENSE, .turn = KM_TURN_PCA,
-                               .rows = 1000000}, 1003);
-    compare((km_coder_options){.dim = 40, .bytes = 7, .mode = KM_CODE_DENSE, .turn = KM_TURN_HADAMARD}, 402);
-    compare((km_coder_options){.dim = 48, .bytes = 47, .mode = KM_CODE_DENSE, .turn = KM_TURN_PCA}, 500);
-    compare((km_coder_options){.dim = 3200, .bytes = 401, .mode = KM_CODE_DENSE, .turn = KM_TURN_HADAMARD}, 40);
+    compare(
+        (km_coder_options){
+            .dim = 128, .bytes = 17, .mode = KM_CODE_DENSE, .turn = KM_TURN_HADAMARD},
+        1001);
+    compare((km_coder_options){.dim = 96, .bytes = 40, .mode = KM_CODE_DENSE, .turn = KM_TURN_PCA},
+            1000);
+    compare(
+        (km_coder_options){
+            .dim = 64, .bytes = 24, .mode = KM_CODE_DENSE, .turn = KM_TURN_PCA, .rows = 1000000},
+        1003);
+    compare(
+        (km_coder_options){.dim = 40, .bytes = 7, .mode = KM_CODE_DENSE, .turn = KM_TURN_HADAMARD},
+        402);
+    compare((km_coder_options){.dim = 48, .bytes = 47, .mode = KM_CODE_DENSE, .turn = KM_TURN_PCA},
+            500);
+    compare(
+        (km_coder_options){
+            .dim = 3200, .bytes = 401, .mode = KM_CODE_DENSE, .turn = KM_TURN_HADAMARD},
+        40);
 }
 
 static void indexes_are_as_good_as_the_cpus(void **state) {
@@ -106,9 +126,11 @@ static void indexes_are_as_good_as_the_cpus(void **state) {
             km_snapshot *v = km_index_rows(index);
             km_place *places = km_index_places(index, v, ids, N, &err);
             assert_non_null(places);
-            assert_int_equal(km_index_restore(index, v, ctx->threads, places, N, back, &err), KM_OK);
+            assert_int_equal(km_index_restore(index, v, ctx->threads, places, N, back, &err),
+                             KM_OK);
             km_snapshot_drop(v);
-            for (int64_t i = 0; i < N * D; i++) sum[on] += ((double)x[i] - back[i]) * ((double)x[i] - back[i]);
+            for (int64_t i = 0; i < N * D; i++)
+                sum[on] += ((double)x[i] - back[i]) * ((double)x[i] - back[i]);
             km_free(places);
             free(back);
             free(ids);

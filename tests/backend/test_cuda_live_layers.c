@@ -24,9 +24,7 @@ static float uniform(void) {
 }
 
 /* Which of the OUT rows stands at `row` of a tall matrix: those around it are others. */
-static int64_t source(int64_t row) {
-    return (row + row / OUT * 13) % OUT;
-}
+static int64_t source(int64_t row) { return (row + row / OUT * 13) % OUT; }
 
 /* Rounded weights (out, k): what is exactly there, as floats in *as (OUT, k). */
 static km_tensor *weights(km_ctx *ctx, km_dtype d, int64_t out, int64_t k, float *as) {

@@ -9,11 +9,13 @@
 
 enum { DIM = 256, CONTEXT = 4096 + 64, VOCAB = 512 };
 
-#define EIGHT {31, 1, 66, 2, 40, 17, 65, 5}
-static const compare_group all[] = {{{1}},    {{2}},          {{31}}, {{512}},
+#define EIGHT                                                                                      \
+    { 31, 1, 66, 2, 40, 17, 65, 5 }
+static const compare_group all[] = {{{1}},    {{2}},         {{31}}, {{512}},
                                     {{4096}}, {{31, 1, 66}}, {EIGHT}};
 static const compare_group some[] = {{{2}}, {{31}}, {{17, 1, 66}}};
-#define WORK(groups, limit) {groups, sizeof groups / sizeof *groups, KM_F16, limit}
+#define WORK(groups, limit)                                                                        \
+    { groups, sizeof groups / sizeof *groups, KM_F16, limit }
 static const compare_work plain = WORK(all, 0.02), rounded = WORK(all, 0.05);
 static const compare_work briefly = WORK(some, 0.05), sharply = WORK(some, 0.02);
 
@@ -87,8 +89,8 @@ static void every_type_of_cache(void **state) {
 }
 
 static void sizes_need_be_no_multiples_of_anything(void **state) {
-    static const char *const mixes[] = {"q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "mxfp4",
-                                        "q4_k_m", "bf16", "f32"};
+    static const char *const mixes[] = {"q8_0",   "q4_0",  "q4_1",   "q5_0", "q5_1",
+                                        "iq4_nl", "mxfp4", "q4_k_m", "bf16", "f32"};
     km_config c;
     int wrong = 0;
     (void)state;

@@ -111,8 +111,7 @@ static void graphs_captured_over_and_over_give_their_memory_back(void **state) {
     size_t live = 0, left = 0;
     for (int i = 0; i < 60; i++) {
         km_graph *g = NULL;
-        for (int k = 0; k < 3; k++)
-            assert_int_equal(km_graph_run(ctx, &g, 1, net_step, &n), KM_OK);
+        for (int k = 0; k < 3; k++) assert_int_equal(km_graph_run(ctx, &g, 1, net_step, &n), KM_OK);
         km_graph_free(g);
         if (i == 5) {
             live = km_ctx_stats(ctx).live_bytes;
@@ -159,8 +158,7 @@ static void announced_tensors_take_hardly_more_than_their_bytes(void **state) {
     km_trim(ctx);
     assert_int_equal(gpu_held_bytes(), 0);
     size_t left = gpu_free_bytes();
-    for (int i = 0; i < TENSORS; i++)
-        km_mempool_expect(&ctx->lanes[0]->pool, (size_t)size[i % 6]);
+    for (int i = 0; i < TENSORS; i++) km_mempool_expect(&ctx->lanes[0]->pool, (size_t)size[i % 6]);
     for (int i = 0; i < TENSORS; i++) {
         t[i] = filled(ctx, bytes[i] = size[i % 6], i);
         sum += bytes[i];

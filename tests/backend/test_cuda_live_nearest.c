@@ -46,8 +46,8 @@ static void forget(answer *a) {
     free(a->spread);
 }
 
-static answer ask(const char *device, const float *x, const float *c, int64_t n, int64_t d, int64_t k,
-                  bool quick) {
+static answer ask(const char *device, const float *x, const float *c, int64_t n, int64_t d,
+                  int64_t k, bool quick) {
     km_ctx *ctx = km_ctx_new(device, 0);
     assert_non_null(ctx);
     km_tensor *tx = km_keep(ctx, km_from_data(ctx, KM_F32, KM_SHAPE(n, d), x));
@@ -75,7 +75,8 @@ static answer ask(const char *device, const float *x, const float *c, int64_t n,
 
 static double between(const float *x, const float *c, int64_t d) {
     double s = 0;
-    for (int64_t e = 0; e < d; e++) s += ((double)x[e] - (double)c[e]) * ((double)x[e] - (double)c[e]);
+    for (int64_t e = 0; e < d; e++)
+        s += ((double)x[e] - (double)c[e]) * ((double)x[e] - (double)c[e]);
     return s;
 }
 
@@ -94,8 +95,8 @@ static void compare(kind how, int64_t n, int64_t d, int64_t k) {
             double got = between(x + i * d, c + gpu.id[i] * d, d);
             if (fabs(got - want) > 1e-5 * fmax(got, want))
                 fail_msg("kind %d (%lld, %lld, %lld): row %lld at %g from %d, %g from %d", how,
-                         (long long)n, (long long)d, (long long)k, (long long)i, want, cpu.id[i], got,
-                         gpu.id[i]);
+                         (long long)n, (long long)d, (long long)k, (long long)i, want, cpu.id[i],
+                         got, gpu.id[i]);
             ties++;
         }
         assert_int_equal(gpu.id[i], quick.id[i]);
@@ -109,8 +110,8 @@ static void compare(kind how, int64_t n, int64_t d, int64_t k) {
      * 10^8 apart in size share one scale. */
     double may = d > 16 ? 1e-3 : 5e-3;
     if (how != TINY && how != SPREAD && fabs(energy - quick_energy) > may * energy)
-        fail_msg("kind %d (%lld, %lld, %lld): energy %g, quickly %g", how, (long long)n, (long long)d,
-                 (long long)k, energy, quick_energy);
+        fail_msg("kind %d (%lld, %lld, %lld): energy %g, quickly %g", how, (long long)n,
+                 (long long)d, (long long)k, energy, quick_energy);
     assert_memory_equal(quick.id, again.id, sizeof(int32_t) * (size_t)n);
     assert_memory_equal(quick.sum, again.sum, sizeof(float) * (size_t)(k * d));
     assert_memory_equal(quick.spread, again.spread, sizeof(float) * (size_t)k);
@@ -125,10 +126,9 @@ static void compare(kind how, int64_t n, int64_t d, int64_t k) {
 
 static void the_gpu_finds_what_the_cpu_finds(void **state) {
     (void)state;
-    static const int64_t sizes[][3] = {{10000, 128, 256}, {3001, 64, 300},  {2500, 200, 513},
-                                       {2000, 768, 1000}, {1000, 100, 77},  {1500, 3, 20},
-                                       {700, 1, 5},       {300, 1537, 130}, {129, 256, 257},
-                                       {5000, 300, 4100}};
+    static const int64_t sizes[][3] = {
+        {10000, 128, 256}, {3001, 64, 300}, {2500, 200, 513}, {2000, 768, 1000}, {1000, 100, 77},
+        {1500, 3, 20},     {700, 1, 5},     {300, 1537, 130}, {129, 256, 257},   {5000, 300, 4100}};
     for (int how = 0; how < KINDS; how++)
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
             int64_t n = sizes[i][0] > sizes[i][2] ? sizes[i][0] : sizes[i][2];
@@ -160,11 +160,15 @@ static void trainings_end_at_the_same_energy(void **state) {
     enum { N = 20000, D = 96, K = 200 };
     float *x = rows_of(PLAIN, N, D);
     double energy[2];
-    for (int i = 0; i < 3; i++) /* the CPU, the GPU, and the GPU with vectors that are lent in pieces */
+    for (int i = 0; i < 3;
+         i++) /* the CPU, the GPU, and the GPU with vectors that are lent in pieces */
         for (int lloyd = 0; lloyd < 2; lloyd++) {
             km_ctx *ctx = km_ctx_new(i ? GPU : "cpu", 0);
             km_anchors a;
-            km_anchor_options o = {.count = K, .training.rounds = 12, .seed = 3, .lloyd = lloyd,
+            km_anchor_options o = {.count = K,
+                                   .training.rounds = 12,
+                                   .seed = 3,
+                                   .lloyd = lloyd,
                                    .piece = i == 2 ? 3000 : 0};
             assert_int_equal(km_anchors_train(ctx, x, N, D, &o, NULL, &a), KM_OK);
             float *dist = malloc(sizeof *dist * N);
@@ -172,7 +176,8 @@ static void trainings_end_at_the_same_energy(void **state) {
             assert_int_equal(km_anchors_assign(ctx, &a, x, N, id, dist), KM_OK);
             double sum = 0;
             for (int r = 0; r < N; r++) sum += (double)dist[r];
-            if (i == 0) energy[lloyd] = sum;
+            if (i == 0)
+                energy[lloyd] = sum;
             else if (fabs(sum - energy[lloyd]) > 1e-3 * sum)
                 fail_msg("energy %g on the GPU, %g on the CPU", sum, energy[lloyd]);
             free(dist);

@@ -23,12 +23,14 @@ static void compare_split(const float *base, int64_t n, int64_t dim, km_index_op
     for (int64_t i = 0; i < QUERIES; i++)
         for (int64_t j = 0; j < dim; j++)
             queries[i * dim + j] = base[i * (n / QUERIES) * dim + j] + 0.1f * (float)((i + j) % 3);
-    assert_int_equal(km_index_find(x, queries, QUERIES, k, NULL, cpu->threads, ids, want, &err), KM_OK);
+    assert_int_equal(km_index_find(x, queries, QUERIES, k, NULL, cpu->threads, ids, want, &err),
+                     KM_OK);
     km_device_index *d = km_device_index_split(gpu, x, part, &err);
     if (!d) fail_msg("%s", err.text);
     assert_int_equal(km_device_index_parts(d) > 1, part > 0);
     uint64_t before = km_ctx_stats(gpu).fallbacks;
-    if (km_device_index_find(d, queries, QUERIES, k, ids, got, &err) != KM_OK) fail_msg("%s", err.text);
+    if (km_device_index_find(d, queries, QUERIES, k, ids, got, &err) != KM_OK)
+        fail_msg("%s", err.text);
     assert_int_equal(km_ctx_stats(gpu).fallbacks, before);
     /* Scans of fast codes on the CPU may leave out a row that is most likely too far. */
     int64_t off = 0;
@@ -57,10 +59,13 @@ static void the_gpu_finds_rows_as_near_as_the_cpu_does(void **state) {
     (void)state;
     float *base = clustered(30000, 96, 5);
     for (int metric = 0; metric < 3; metric++)
-        compare(base, 30000, 96, (km_index_options){.metric = (km_metric)metric, .mode = KM_INDEX_FAST,
-                                                    .anchors = 64, .bytes = 49}, 10);
+        compare(base, 30000, 96,
+                (km_index_options){
+                    .metric = (km_metric)metric, .mode = KM_INDEX_FAST, .anchors = 64, .bytes = 49},
+                10);
     for (int64_t i = 0; i < 30000 * 96; i++) base[i] += 100;
-    compare(base, 30000, 96, (km_index_options){.mode = KM_INDEX_FAST, .anchors = 64, .bytes = 49}, 100);
+    compare(base, 30000, 96, (km_index_options){.mode = KM_INDEX_FAST, .anchors = 64, .bytes = 49},
+            100);
     free(base);
 }
 
@@ -77,16 +82,22 @@ static void dense_codes_are_found_as_well(void **state) {
     (void)state;
     float *base = clustered(20000, 64, 5);
     for (int metric = 0; metric < 3; metric++)
-        compare(base, 20000, 64, (km_index_options){.metric = (km_metric)metric, .mode = KM_INDEX_DENSE,
-                                                    .anchors = 32, .bytes = 9 + 12 * metric}, 10);
+        compare(base, 20000, 64,
+                (km_index_options){.metric = (km_metric)metric,
+                                   .mode = KM_INDEX_DENSE,
+                                   .anchors = 32,
+                                   .bytes = 9 + 12 * metric},
+                10);
     free(base);
 }
 
 static void rows_can_be_lent_in_parts(void **state) {
     (void)state;
     float *base = clustered(30000, 96, 5);
-    compare_split(base, 30000, 96, (km_index_options){.mode = KM_INDEX_FAST, .anchors = 64, .bytes = 49}, 10, 4096);
-    compare_split(base, 30000, 96, (km_index_options){.mode = KM_INDEX_DENSE, .anchors = 64, .bytes = 25}, 20, 7001);
+    compare_split(base, 30000, 96,
+                  (km_index_options){.mode = KM_INDEX_FAST, .anchors = 64, .bytes = 49}, 10, 4096);
+    compare_split(base, 30000, 96,
+                  (km_index_options){.mode = KM_INDEX_DENSE, .anchors = 64, .bytes = 25}, 20, 7001);
     free(base);
 }
 

@@ -3,7 +3,9 @@
  * only if the host side described each step right. */
 #define FAKE_MORE_MODULES                                                                          \
     {"quant_planes", "quant_planes", 12}, {"quant_rows", "quant_rows", 10},                        \
-        {"binary", "binary", 6}, {"index", "index", 5}
+        {"binary", "binary", 6}, {                                                                 \
+        "index", "index", 5                                                                        \
+    }
 #include "fake_gemm.h"
 
 #include "backend/cuda/kernels/quant/quant_args.h"
@@ -35,8 +37,10 @@ static void planes(const km_planes_args *a) {
                 for (int i = 0; i < d->length; i++) {
                     int64_t here = g * a->bytes + d->place + n * d->stride + i;
                     int64_t at = plane + (g * d->count + n) * d->length + i;
-                    if (a->back) a->to[here] = a->from[at];
-                    else a->to[at] = here < a->end ? a->from[here] : 0;
+                    if (a->back)
+                        a->to[here] = a->from[at];
+                    else
+                        a->to[at] = here < a->end ? a->from[here] : 0;
                 }
             plane += a->padded * d->length * d->count;
         }
@@ -159,8 +163,7 @@ static void near(km_ctx *ctx, km_tensor *t, const double *want, const char *what
     km_tensor *wide = t->dtype == KM_F32 ? t : km_cast(ctx, t, KM_F32);
     if (km_ctx_status(ctx) != KM_OK) fail_msg("%s: %s", what, km_ctx_error(ctx));
     assert_int_equal(km_read(ctx, wide, got, (size_t)n * sizeof *got), KM_OK);
-    for (int64_t i = 0; i < n; i++)
-        off += pow(got[i] - want[i], 2), size += pow(want[i], 2);
+    for (int64_t i = 0; i < n; i++) off += pow(got[i] - want[i], 2), size += pow(want[i], 2);
     double apart = sqrt(off / size), may = t->dtype == KM_F32 ? 1e-5 : 0.01;
     free(got);
     if (!(apart < may)) fail_msg("%s: %g apart", what, apart);
@@ -204,8 +207,8 @@ static void rows_of_any_length_are_multiplied(void **state) {
     for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
         km_dtype d = layouts[i].dtype;
         if (km_dtype_block(d) > 32) continue;
-        check_linears(ctx, d, 1, 7, 96, false, KM_F32);  /* 21 blocks: half a group at the end */
-        check_linears(ctx, d, 5, 64, 32, true, KM_F32);  /* in planes for good */
+        check_linears(ctx, d, 1, 7, 96, false, KM_F32); /* 21 blocks: half a group at the end */
+        check_linears(ctx, d, 5, 64, 32, true, KM_F32); /* in planes for good */
         check_linears(ctx, d, 2, 6, 160, true, KM_F32);
     }
     check_linears(ctx, KM_F16, 3, 9, 35, false, KM_F32);

@@ -90,7 +90,10 @@ static void integer_powers_are_exact_and_truncate_fractions(void **state) {
 static void large_integers_compare_exactly(void **state) {
     int64_t big = (INT64_C(1) << 53) + 1;
     km_tensor *a = RT_INTS(KM_I64, big, big, -big), *b = RT_INTS(KM_I64, big - 1, big, -big + 1);
-    const struct { km_op op; double want[3]; } rows[] = {
+    const struct {
+        km_op op;
+        double want[3];
+    } rows[] = {
         {KM_OP_EQ, {0, 1, 0}}, {KM_OP_NE, {1, 0, 1}}, {KM_OP_LT, {0, 0, 1}},
         {KM_OP_LE, {0, 1, 1}}, {KM_OP_GT, {1, 0, 0}}, {KM_OP_GE, {1, 1, 0}},
     };
@@ -233,8 +236,10 @@ static void a_query_that_sees_no_key_gives_zero(void **state) {
     run(KM_OP_ATTENTION_GRAD, &p, (km_tensor *[]){q, q, k, v, o[0], o[1]}, 6, d, 3);
     int64_t i[KM_MAX_DIMS];
     KM_REF_EACH(i, qs) {
-        if (i[2] == 0) assert_true(km_ref_get(d[0], i) == 0);
-        else assert_true(fabs(km_ref_get(d[0], i)) < 1e-6); /* both keys are the same */
+        if (i[2] == 0)
+            assert_true(km_ref_get(d[0], i) == 0);
+        else
+            assert_true(fabs(km_ref_get(d[0], i)) < 1e-6); /* both keys are the same */
     }
     KM_REF_EACH(i, ks) { /* weights 1 and 1/2 on the first key, 1/2 on the second, in two heads */
         assert_true(fabs(km_ref_get(d[2], i) - (i[2] == 0 ? 3 : 1)) < 1e-6);
@@ -313,8 +318,9 @@ static void empty_tensors_are_left_alone(void **state) {
     }
     run(KM_OP_LAYER_NORM, NULL, (km_tensor *[]){e, w3, w3}, 3, out, 3);
     run(KM_OP_RMS_NORM, NULL, (km_tensor *[]){e, w3}, 2, out, 2);
-    run(KM_OP_MATMUL, NULL, (km_tensor *[]){rt_new(KM_F32, KM_SHAPE(0, 2)),
-        RT(KM_F32, KM_SHAPE(2, 1), 1, 2)}, 2, (km_tensor *[]){rt_new(KM_F32, KM_SHAPE(0, 1))}, 1);
+    run(KM_OP_MATMUL, NULL,
+        (km_tensor *[]){rt_new(KM_F32, KM_SHAPE(0, 2)), RT(KM_F32, KM_SHAPE(2, 1), 1, 2)}, 2,
+        (km_tensor *[]){rt_new(KM_F32, KM_SHAPE(0, 1))}, 1);
     run(KM_OP_EMBEDDING, NULL, (km_tensor *[]){w3, ids}, 2,
         (km_tensor *[]){rt_new(KM_F32, KM_SHAPE(2, 0, 3, 4))}, 1);
 

@@ -113,7 +113,10 @@ static void dropout_removes_infinities_and_nan_too(void **state) {
 
 static void float_to_integer_truncates_and_saturates(void **state) {
     km_tensor *x = RT(KM_F64, KM_SHAPE(8), 2.9, -2.9, 300, -300, 1e30, -1e30, NAN, -0.5);
-    const struct { km_dtype dtype; int64_t want[8]; } rows[] = {
+    const struct {
+        km_dtype dtype;
+        int64_t want[8];
+    } rows[] = {
         {KM_I8, {2, -2, 127, -128, 127, -128, 0, 0}},
         {KM_U8, {2, 0, 255, 0, 255, 0, 0, 0}},
         {KM_I32, {2, -2, 300, -300, INT32_MAX, INT32_MIN, 0, 0}},
@@ -191,8 +194,10 @@ static void every_16_bit_float_survives_a_round_trip(void **state) {
             *bits = (uint16_t)h;
             double v = km_ref_load(t, 0);
             km_ref_store(t, 0, v);
-            if (isnan(v)) assert_true(isnan(km_ref_load(t, 0)));
-            else assert_int_equal(*bits, h);
+            if (isnan(v))
+                assert_true(isnan(km_ref_load(t, 0)));
+            else
+                assert_int_equal(*bits, h);
         }
     }
 }

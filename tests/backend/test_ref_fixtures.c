@@ -148,19 +148,14 @@ static bool is_statistic(const fixture *f, int output) {
     case KM_OP_SUMSQ:
     case KM_OP_SUMSQ_CHUNKS:
     case KM_OP_MSE:
-    case KM_OP_BCE:
-        return true;
-    case KM_OP_CROSS_ENTROPY:
-        return output < 2;
+    case KM_OP_BCE: return true;
+    case KM_OP_CROSS_ENTROPY: return output < 2;
     case KM_OP_LAYER_NORM:
     case KM_OP_RMS_NORM:
-    case KM_OP_ATTENTION:
-        return output > 0;
+    case KM_OP_ATTENTION: return output > 0;
     case KM_OP_ADD_LAYER_NORM:
-    case KM_OP_ADD_RMS_NORM:
-        return output > 1;
-    default:
-        return false;
+    case KM_OP_ADD_RMS_NORM: return output > 1;
+    default: return false;
     }
 }
 

@@ -111,7 +111,8 @@ static void read_what_is_gone(void) {
     CHECK(strcmp(err.text, want) == 0);
     err = (km_error){0};
     CHECK(km_map_check(&other, &err) == KM_OK);
-    CHECK(km_guard_check_at(other.data + 9, &err) == KM_OK && km_guard_check_at(want, &err) == KM_OK);
+    CHECK(km_guard_check_at(other.data + 9, &err) == KM_OK &&
+          km_guard_check_at(want, &err) == KM_OK);
     CHECK(km_guard_check_at(m.data + 9, &err) == KM_ERR_FILE && km_guard_broken());
     /* A reader's own complaint gives way: it may be about the zeros. */
     err = (km_error){0};
@@ -189,7 +190,8 @@ static void map_often(void) {
         for (int i = 0; i < 300; i++) km_map_close(&m[(i * 7) % 300]);
     }
     CHECK(km_map_open(&m[0], path[0], &err) == KM_OK);
-    CHECK(truncate(path[0], 0) == 0 && at(&m[0], 5) == 0 && km_map_check(&m[0], NULL) == KM_ERR_FILE);
+    CHECK(truncate(path[0], 0) == 0 && at(&m[0], 5) == 0 &&
+          km_map_check(&m[0], NULL) == KM_ERR_FILE);
     km_map_close(&m[0]);
     CHECK(km_alloc_live() == 0);
 }

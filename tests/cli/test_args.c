@@ -144,8 +144,7 @@ static void sizes_take_binary_suffixes(void **state) {
 
 static void device_names_are_known_ones(void **state) {
     (void)state;
-    const char *const good[] = {"auto", "ref",  "cpu",    "gpu",
-                                "metal", "cuda", "cuda:0", "cuda:15"};
+    const char *const good[] = {"auto", "ref", "cpu", "gpu", "metal", "cuda", "cuda:0", "cuda:15"};
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         assert_int_equal(PARSE("--device", good[i]), KM_OK);
         assert_string_equal(device, good[i]);

@@ -76,8 +76,10 @@ static void train(bool nccl, bool graph, double *losses, float *weights) {
     assert_true(km_optimizer_capturable(t.o));
     for (int i = 0; i < STEPS; i++) {
         km_optimizer_set(ctx, t.o, 0.01 / (1 + i), 1); /* a rate of its own for each replay */
-        if (graph) km_graph_run(ctx, &g, 1, step, &t);
-        else step(ctx, &t), km_step_end(ctx);
+        if (graph)
+            km_graph_run(ctx, &g, 1, step, &t);
+        else
+            step(ctx, &t), km_step_end(ctx);
         losses[i] = km_item(ctx, t.loss);
         assert_ok(ctx);
     }

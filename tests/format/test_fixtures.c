@@ -62,12 +62,8 @@ static void check_tensor(const opened *o, const char *line) {
 static void append_value(json_t *list, const km_gguf_value *v) {
     switch (v->type) {
     case KM_GGUF_F32:
-    case KM_GGUF_F64:
-        json_array_append_new(list, json_real(v->f));
-        return;
-    case KM_GGUF_BOOL:
-        json_array_append_new(list, json_boolean(v->b));
-        return;
+    case KM_GGUF_F64: json_array_append_new(list, json_real(v->f)); return;
+    case KM_GGUF_BOOL: json_array_append_new(list, json_boolean(v->b)); return;
     case KM_GGUF_STRING:
         json_array_append_new(list, json_stringn(v->text.data, v->text.size));
         return;

@@ -78,8 +78,7 @@ static size_t mutate(uint8_t *buf, size_t n) {
         if (at + length <= n) memcpy(buf + at, &v, length);
         return n;
     }
-    case 3: /* cut short */
-        return next() % 4 ? n : at;
+    case 3: /* cut short */ return next() % 4 ? n : at;
     case 4: /* leave a piece out */
         length = below(n - at < 64 ? n - at : 64);
         memmove(buf + at, buf + at + length, n - at - length);

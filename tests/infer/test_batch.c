@@ -10,11 +10,26 @@ enum { VOCAB = 61, CONTEXT = 400 };
 
 /* Two layers with grouped heads of 32, so that every dtype of a cache fits. */
 static km_model *made(km_ctx *ctx, km_arch arch, int64_t window) {
-    km_config c = {.arch = arch, .layers = 2, .heads = 4, .kv_heads = 2, .dim = 64, .head_dim = 32,
-                   .hidden = 96, .context = CONTEXT, .vocab = VOCAB, .tied = true, .window = window};
-    if (arch == KM_ARCH_GPT2) c = (km_config){.arch = arch, .layers = 2, .heads = 2, .dim = 64,
-                                              .context = CONTEXT, .vocab = VOCAB, .tied = true,
-                                              .bias = true};
+    km_config c = {.arch = arch,
+                   .layers = 2,
+                   .heads = 4,
+                   .kv_heads = 2,
+                   .dim = 64,
+                   .head_dim = 32,
+                   .hidden = 96,
+                   .context = CONTEXT,
+                   .vocab = VOCAB,
+                   .tied = true,
+                   .window = window};
+    if (arch == KM_ARCH_GPT2)
+        c = (km_config){.arch = arch,
+                        .layers = 2,
+                        .heads = 2,
+                        .dim = 64,
+                        .context = CONTEXT,
+                        .vocab = VOCAB,
+                        .tied = true,
+                        .bias = true};
     km_model *m = km_model_new(ctx, &c, KM_F32);
     assert_ok(ctx);
     for (int i = 0; i < m->params.n; i++)
@@ -27,7 +42,9 @@ static km_model *made(km_ctx *ctx, km_arch arch, int64_t window) {
     return m;
 }
 
-static int32_t token(int row, int64_t t) { return (int32_t)((row * 17 + t * 7 + t * t * 3) % VOCAB); }
+static int32_t token(int row, int64_t t) {
+    return (int32_t)((row * 17 + t * 7 + t * t * 3) % VOCAB);
+}
 
 static void ids_of(int row, int64_t n, int32_t *ids) {
     for (int64_t t = 0; t < n; t++) ids[t] = token(row, t);
@@ -101,8 +118,8 @@ static void neighbours_change_no_bit(void **state) {
             }
             for (int i = 0; i < MANY; i++) {
                 float want[VOCAB];
-                alone(ctx, m, caches[k], i, prompt[i], (int)(km_batch_length(b, seq[i]) - prompt[i]),
-                      want);
+                alone(ctx, m, caches[k], i, prompt[i],
+                      (int)(km_batch_length(b, seq[i]) - prompt[i]), want);
                 same(km_batch_logits(b, seq[i]), want);
             }
             km_batch_free(b);
@@ -112,8 +129,10 @@ static void neighbours_change_no_bit(void **state) {
 
 static void small_caches_stay_close_to_exact_ones(void **state) {
     km_ctx *ctx = *state;
-    static const struct { km_dtype d; double bound; } kinds[] = {
-        {KM_F16, 0.02}, {KM_BF16, 0.15}, {KM_Q8_0, 0.15}, {KM_Q4_0, 2.5}};
+    static const struct {
+        km_dtype d;
+        double bound;
+    } kinds[] = {{KM_F16, 0.02}, {KM_BF16, 0.15}, {KM_Q8_0, 0.15}, {KM_Q4_0, 2.5}};
     km_model *m = made(ctx, KM_ARCH_LLAMA, 0);
     float want[VOCAB], got[VOCAB];
     alone(ctx, m, KM_F32, 1, 130, 20, want);
@@ -148,10 +167,10 @@ static void forks_share_a_beginning_and_part_ways(void **state) {
         int s = km_batch_join(other, &err);
         assert_int_equal(km_batch_read(other, s, ids, 100, &err), KM_OK);
         for (int i = 0; i < 60; i++)
-            assert_int_equal(
-                km_batch_step(other,
-                              &(km_batch_token){s, (k ? 9 + 2 * i : 5 + i) % VOCAB}, 1, &err),
-                KM_OK);
+            assert_int_equal(km_batch_step(other,
+                                           &(km_batch_token){s, (k ? 9 + 2 * i : 5 + i) % VOCAB}, 1,
+                                           &err),
+                             KM_OK);
         same(km_batch_logits(b, k ? two : one), km_batch_logits(other, s));
         km_batch_free(other);
     }
@@ -220,7 +239,8 @@ static void a_full_context_is_an_error_unless_shifting_was_asked_for(void **stat
             assert_memory_equal(km_session_tokens(s) + 10, ids + 55, 45 * sizeof *ids);
         } else {
             assert_int_equal(km_session_next(s, 7, &err), KM_ERR_RANGE);
-            assert_string_equal(err.text, "1 tokens after 100 do not fit the model's context of 100");
+            assert_string_equal(err.text,
+                                "1 tokens after 100 do not fit the model's context of 100");
             assert_int_equal(km_session_length(s), 100);
         }
         km_session_free(s);
@@ -270,8 +290,15 @@ static bool watch(void *user, int64_t done, int64_t total) {
 static void a_long_prompt_shows_progress_and_can_be_stopped(void **state) {
     km_ctx *ctx = *state;
     km_error err = {0};
-    km_config c = {.arch = KM_ARCH_LLAMA, .layers = 1, .heads = 2, .kv_heads = 1, .dim = 16,
-                   .hidden = 24, .context = 2000, .vocab = VOCAB, .tied = true};
+    km_config c = {.arch = KM_ARCH_LLAMA,
+                   .layers = 1,
+                   .heads = 2,
+                   .kv_heads = 1,
+                   .dim = 16,
+                   .hidden = 24,
+                   .context = 2000,
+                   .vocab = VOCAB,
+                   .tied = true};
     km_model *m = km_model_new(ctx, &c, KM_F32);
     assert_int_equal(km_model_init(m, 3), KM_OK);
     static int32_t ids[1300];
@@ -334,7 +361,8 @@ static void running_out_of_memory_is_an_error_and_nothing_is_lost(void **state) 
         km_ctx_clear_error(ctx);
         km_step_end(ctx);
         km_trim(ctx);
-        if (nth > 80) assert_int_equal(km_alloc_live(), live); /* the context's own lists are there */
+        if (nth > 80)
+            assert_int_equal(km_alloc_live(), live); /* the context's own lists are there */
     }
     assert_true(refused > 40);
     float got[VOCAB];

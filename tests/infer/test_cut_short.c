@@ -18,8 +18,12 @@ static const char *in_tmp(char *out, const char *name) {
 
 static void write_model(void) {
     km_error err = {0};
-    km_config c = random_config((km_config){.arch = KM_ARCH_LLAMA, .layers = 4, .heads = 4,
-                                            .kv_heads = 2, .dim = 256, .context = 64,
+    km_config c = random_config((km_config){.arch = KM_ARCH_LLAMA,
+                                            .layers = 4,
+                                            .heads = 4,
+                                            .kv_heads = 2,
+                                            .dim = 256,
+                                            .context = 64,
                                             .vocab = 300});
     const km_mix *mix = km_mix_find("q8_0");
     if (km_synthetic_write(in_tmp(path, "model.gguf"), &c, mix, 3, NULL, NULL, &err) != KM_OK)
@@ -91,8 +95,12 @@ static void a_conversion_of_such_a_file_writes_nothing(void **state) {
         km_error err = {0};
         km_converted done;
         write_model();
-        km_convert_options o = {.in = path, .out = in_tmp(target, "out.gguf"), .mix = km_mix_find(mixes[i]),
-                                .dtype = KM_DTYPE_COUNT, .threads = 2, .progress = cut_it};
+        km_convert_options o = {.in = path,
+                                .out = in_tmp(target, "out.gguf"),
+                                .mix = km_mix_find(mixes[i]),
+                                .dtype = KM_DTYPE_COUNT,
+                                .threads = 2,
+                                .progress = cut_it};
         assert_int_not_equal(km_convert(&o, &done, &err), KM_OK);
         names_the_file(&err);
         assert_int_not_equal(access(target, F_OK), 0);

@@ -78,8 +78,7 @@ static void weights_of_the_host_give_what_a_devices_own_give(void **state) {
     km_ctx *ctx = *state;
     float own[VOCAB], hosts[VOCAB];
     km_open_split one = {.device = {"cpu"}, .layers = {LAYERS}, .streamed = {3}, .n = 1};
-    km_open_split two = {
-        .device = {"cpu", "cpu"}, .layers = {1, 3}, .streamed = {0, 2}, .n = 2};
+    km_open_split two = {.device = {"cpu", "cpu"}, .layers = {1, 3}, .streamed = {0, 2}, .n = 2};
     km_model *m = made(ctx, NULL);
     talk(m, own);
     km_model_free(m);
@@ -241,16 +240,25 @@ static void weights_are_streamed_where_that_is_asked_for(void **state) {
 
 static void a_plan_tells_what_is_streamed_and_why(void **state) {
     (void)state;
-    km_memory_plan p = {.part = {{.device = "cuda:0", .last = 36, .weights = 1.2e9,
-                                  .streamed_weights = 7e8, .streamed = 12, .cache = 3e8,
-                                  .scratch = 1e8, .room = 2e9}},
-                        .n = 1, .layers = 36, .streaming_seconds = 1.25, .cpu_seconds = 4};
+    km_memory_plan p = {.part = {{.device = "cuda:0",
+                                  .last = 36,
+                                  .weights = 1.2e9,
+                                  .streamed_weights = 7e8,
+                                  .streamed = 12,
+                                  .cache = 3e8,
+                                  .scratch = 1e8,
+                                  .room = 2e9}},
+                        .n = 1,
+                        .layers = 36,
+                        .streaming_seconds = 1.25,
+                        .cpu_seconds = 4};
     km_text told = {0};
     km_memory_tell(&p, &told);
-    assert_string_equal(km_text_str(&told),
-                        "cuda:0: weights 1.2 GB and 0.7 GB of 12 layers streamed from memory, KV 0.3 "
-                        "GB, scratch 0.1 GB: fits in 2.0 GB; a turn of 512 + 128 tokens spends 1.2 s "
-                        "on streamed layers, 4 s on the CPU's");
+    assert_string_equal(
+        km_text_str(&told),
+        "cuda:0: weights 1.2 GB and 0.7 GB of 12 layers streamed from memory, KV 0.3 "
+        "GB, scratch 0.1 GB: fits in 2.0 GB; a turn of 512 + 128 tokens spends 1.2 s "
+        "on streamed layers, 4 s on the CPU's");
     km_text_free(&told);
 }
 

@@ -141,7 +141,7 @@ static void tokens_one_by_one_are_predicted_as_a_piece_at_once_is(void **state) 
     km_divergence d = compared(&f, in_folder("logits"));
     assert_int_equal(d.tokens, 15 + 15 + 8);
     assert_true(fabs(d.mean) < 1e-5 && d.same_top > 0.9); /* the cache is f16 */
-    assert_true(d.most > 0); /* other kernels have made them */
+    assert_true(d.most > 0);                              /* other kernels have made them */
     end(&f);
 }
 

@@ -13,8 +13,16 @@
 enum { VOCAB = 37, TOKENS = 75 };
 
 static km_model *made(km_ctx *ctx, uint64_t seed, int64_t window) {
-    km_config c = {.arch = KM_ARCH_LLAMA, .layers = 2, .heads = 2, .kv_heads = 1, .dim = 64,
-                   .head_dim = 32, .hidden = 64, .context = 200, .vocab = VOCAB, .tied = true,
+    km_config c = {.arch = KM_ARCH_LLAMA,
+                   .layers = 2,
+                   .heads = 2,
+                   .kv_heads = 1,
+                   .dim = 64,
+                   .head_dim = 32,
+                   .hidden = 64,
+                   .context = 200,
+                   .vocab = VOCAB,
+                   .tied = true,
                    .window = window};
     km_model *m = km_model_new(ctx, &c, KM_F32);
     assert_int_equal(km_model_init(m, seed), KM_OK);
@@ -91,10 +99,14 @@ static void files_of_other_sessions_are_refused(void **state) {
     km_session *a = opened(ctx, m, KM_F16, 0);
     read_some(a, TOKENS);
     assert_int_equal(km_session_save(a, path(), &err), KM_OK);
-    struct { km_model *m; km_dtype d; int64_t context; const char *why; } tries[] = {
-        {other, KM_F16, 0, "another model"},
-        {m, KM_Q8_0, 0, "has a cache of f16, and this session q8_0"},
-        {m, KM_F16, 70, "has 75 tokens, and the context 70"}};
+    struct {
+        km_model *m;
+        km_dtype d;
+        int64_t context;
+        const char *why;
+    } tries[] = {{other, KM_F16, 0, "another model"},
+                 {m, KM_Q8_0, 0, "has a cache of f16, and this session q8_0"},
+                 {m, KM_F16, 70, "has 75 tokens, and the context 70"}};
     for (int i = 0; i < 3; i++) {
         km_session *s = opened(ctx, tries[i].m, tries[i].d, tries[i].context);
         read_some(s, 5);
@@ -152,12 +164,17 @@ static void damaged_and_hostile_files_are_refused(void **state) {
         refused(s, at < 8 ? "not a session file" : at < 128 ? "header is damaged" : "damaged");
     }
     /* Sizes that lie, under a right checksum. */
-    static const struct { int at; int64_t value; const char *why; } lies[] = {
-        {24, -1, "tokens"},        {24, INT64_MAX, "tokens"}, {32, -1, "sizes"},
-        {32, 1000, "sizes"},       {32, 1, "not whole"},      {40, INT64_MAX, "sizes"},
-        {48, 0, "sizes"},          {56, INT64_MAX, "sizes"},  {64, 2, "sizes"},
-        {72, INT64_MAX, "not whole"}, {80, 7, "checksum"},    {12, 1, "sizes"},
-        {24, 64, "not whole"}};
+    static const struct {
+        int at;
+        int64_t value;
+        const char *why;
+    } lies[] = {{24, -1, "tokens"},   {24, INT64_MAX, "tokens"},
+                {32, -1, "sizes"},    {32, 1000, "sizes"},
+                {32, 1, "not whole"}, {40, INT64_MAX, "sizes"},
+                {48, 0, "sizes"},     {56, INT64_MAX, "sizes"},
+                {64, 2, "sizes"},     {72, INT64_MAX, "not whole"},
+                {80, 7, "checksum"},  {12, 1, "sizes"},
+                {24, 64, "not whole"}};
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
         memcpy(bad, good, n);
         memcpy(bad + lies[i].at, &lies[i].value, lies[i].at == 12 ? 4 : 8);

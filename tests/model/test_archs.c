@@ -26,7 +26,7 @@ static km_model *opened(km_ctx *ctx, const char *path) {
 
 typedef struct expected {
     km_safetensors *file;
-    const int32_t *ids; /* (1, t) */
+    const int32_t *ids;  /* (1, t) */
     const float *logits; /* (1, t, v) */
     int64_t t, v;
 } expected;
@@ -68,7 +68,8 @@ static void compare(km_ctx *ctx, const char *what, km_model *m, const expected *
     exact.cache = KM_F32;
     km_session *s = km_session_open(ctx, m, &exact, &err);
     assert_non_null(s);
-    for (int64_t at = 0, n = 5; at < e->t; at += n, n = at == 5 ? 6 : 1) { /* 5, 6, then one by one */
+    for (int64_t at = 0, n = 5; at < e->t;
+         at += n, n = at == 5 ? 6 : 1) { /* 5, 6, then one by one */
         if (km_session_read(s, e->ids + at, (size_t)n, &err) != KM_OK) fail_msg("%s", err.text);
         near(what, km_session_logits(s), e->logits + (at + n - 1) * e->v, e->v, BOUND);
     }
@@ -110,7 +111,8 @@ static void both_forms_of_a_model_give_the_same_logits(void **state) {
     km_ctx *ctx = *state;
     static const char *const names[] = {"models/gpt2", "models/llama"};
     for (int i = 0; i < 2; i++) {
-        km_model *a = opened(ctx, fixture(names[i], "")), *b = opened(ctx, fixture(names[i], ".gguf"));
+        km_model *a = opened(ctx, fixture(names[i], "")),
+                 *b = opened(ctx, fixture(names[i], ".gguf"));
         float *v[2];
         for (int j = 0; j < 2; j++) {
             km_model *m = j ? b : a;
@@ -191,15 +193,24 @@ static void write_quantised(const char *path, bool decoded, const char *without,
                             const char *reshaped) {
     km_error err = {0};
     maker k = {.out = km_gguf_out_new(&err), .without = without, .reshaped = reshaped};
-    km_config c = {.arch = KM_ARCH_LLAMA, .layers = 1, .heads = 2, .kv_heads = 2, .dim = DIM,
-                   .head_dim = DIM / 2, .hidden = DIM, .context = 32, .vocab = ROWS,
-                   .norm_eps = 1e-5, .rope_base = 1e4, .tied = true};
+    km_config c = {.arch = KM_ARCH_LLAMA,
+                   .layers = 1,
+                   .heads = 2,
+                   .kv_heads = 2,
+                   .dim = DIM,
+                   .head_dim = DIM / 2,
+                   .hidden = DIM,
+                   .context = 32,
+                   .vocab = ROWS,
+                   .norm_eps = 1e-5,
+                   .rope_base = 1e4,
+                   .tied = true};
     km_config_put_gguf(&c, k.out);
     add(&k, "token_embd.weight", ROWS, KM_Q8_0, decoded);
     add(&k, "output_norm.weight", 1, KM_F32, decoded);
     add(&k, "blk.0.attn_norm.weight", 1, KM_F32, decoded);
     add(&k, "blk.0.ffn_norm.weight", 1, KM_F32, decoded);
-    static const char *const parts[] = {"attn_q", "attn_k", "attn_v", "attn_output",
+    static const char *const parts[] = {"attn_q",   "attn_k", "attn_v",  "attn_output",
                                         "ffn_gate", "ffn_up", "ffn_down"};
     for (int i = 0; i < 7; i++) {
         char name[64];

@@ -126,8 +126,8 @@ static void write_changed(const char *name, tensor_change how) {
     }
     static const float zeros[6];
     if (how.add)
-        item[n++] = (km_st_item){
-            .name = how.add, .dtype = KM_F32, .shape = KM_SHAPE(3, 2), .data = zeros};
+        item[n++] =
+            (km_st_item){.name = how.add, .dtype = KM_F32, .shape = KM_SHAPE(3, 2), .data = zeros};
     snprintf(path, sizeof path, "%s/model.safetensors", folder);
     assert_int_equal(km_safetensors_write(path, item, n, NULL, 0, &err), KM_OK);
     km_safetensors_close(f);

@@ -220,8 +220,15 @@ static void spread(km_ctx *ctx, km_model *m, const char *name, double sd) {
 
 static void first_values_are_spread_as_in_gpt2(void **state) {
     km_ctx *ctx = *state;
-    km_config c = {.arch = KM_ARCH_GPT2, .layers = 1, .heads = 12, .dim = 768, .hidden = 64,
-                   .context = 8, .vocab = 99, .tied = true, .bias = true};
+    km_config c = {.arch = KM_ARCH_GPT2,
+                   .layers = 1,
+                   .heads = 12,
+                   .dim = 768,
+                   .hidden = 64,
+                   .context = 8,
+                   .vocab = 99,
+                   .tied = true,
+                   .bias = true};
     km_model *m = km_model_new(ctx, &c, KM_F32);
     assert_non_null(m);
     assert_int_equal(km_model_init(m, 1), KM_OK);

@@ -19,16 +19,22 @@ typedef struct model {
     km_param_list params;
 } model;
 
-static uint16_t to_half(km_dtype d, float v) { return d == KM_F16 ? km_f32_to_f16(v) : km_f32_to_bf16(v); }
-static float from_half(km_dtype d, uint16_t v) { return d == KM_F16 ? km_f16_to_f32(v) : km_bf16_to_f32(v); }
+static uint16_t to_half(km_dtype d, float v) {
+    return d == KM_F16 ? km_f32_to_f16(v) : km_f32_to_bf16(v);
+}
+static float from_half(km_dtype d, uint16_t v) {
+    return d == KM_F16 ? km_f16_to_f32(v) : km_bf16_to_f32(v);
+}
 
 static void write_floats(km_ctx *ctx, km_tensor *t, const float *v) {
     uint16_t half[64];
     size_t n = (size_t)km_tensor_count(t);
     km_dtype d = km_tensor_dtype(t);
     for (size_t i = 0; i < n; i++) half[i] = to_half(d, v[i]);
-    if (d == KM_F32) km_write(ctx, t, v, n * 4);
-    else km_write(ctx, t, half, n * 2);
+    if (d == KM_F32)
+        km_write(ctx, t, v, n * 4);
+    else
+        km_write(ctx, t, half, n * 2);
 }
 
 static void read_floats(km_ctx *ctx, km_tensor *t, float *v) {
@@ -47,7 +53,8 @@ static void read_floats(km_ctx *ctx, km_tensor *t, float *v) {
 static model make(const char *device, km_dtype dtype, const float *start) {
     model m = {.ctx = km_ctx_new(device, 2)};
     assert_non_null(m.ctx);
-    km_tensor *a = km_param_add(m.ctx, &m.params, dtype, KM_SHAPE(3, 3), true, "layer.%d.weight", 1);
+    km_tensor *a =
+        km_param_add(m.ctx, &m.params, dtype, KM_SHAPE(3, 3), true, "layer.%d.weight", 1);
     km_tensor *b = km_param_add(m.ctx, &m.params, dtype, KM_SHAPE(SECOND), false, "layer.1.bias");
     write_floats(m.ctx, a, start);
     write_floats(m.ctx, b, start + FIRST);
@@ -65,7 +72,8 @@ static void destroy(model *m, km_optimizer *o) {
 static km_tensor *loss_for(model *m, const float *g) {
     km_tensor *total = NULL;
     for (int i = 0; i < m->params.n; i++) {
-        km_tensor *p = m->params.at[i].t, *c = km_zeros(m->ctx, km_tensor_dtype(p), km_tensor_shape(p));
+        km_tensor *p = m->params.at[i].t,
+                  *c = km_zeros(m->ctx, km_tensor_dtype(p), km_tensor_shape(p));
         write_floats(m->ctx, c, i ? g + FIRST : g);
         km_tensor *s = km_cast(m->ctx, km_mul(m->ctx, p, c), KM_F32);
         s = km_sum(m->ctx, s, NULL, 0, false);
@@ -118,10 +126,12 @@ static void one_case(FILE *f, const char *device) {
     int nesterov;
     assert_int_equal(fscanf(f, "%7s %7s %lf %d %lf %lf %lf %lf %lf", kind, dtype, &how.momentum,
                             &nesterov, &how.beta1, &how.beta2, &how.eps, &how.weight_decay,
-                            &how.max_norm), 9);
+                            &how.max_norm),
+                     9);
     how.nesterov = nesterov;
-    how.kind = strcmp(kind, "sgd") == 0 ? KM_OPTIM_SGD
-               : strcmp(kind, "adam") == 0 ? KM_OPTIM_ADAM : KM_OPTIM_ADAMW;
+    how.kind = strcmp(kind, "sgd") == 0    ? KM_OPTIM_SGD
+               : strcmp(kind, "adam") == 0 ? KM_OPTIM_ADAM
+                                           : KM_OPTIM_ADAMW;
     km_dtype d = strcmp(dtype, "f32") == 0 ? KM_F32 : strcmp(dtype, "f16") == 0 ? KM_F16 : KM_BF16;
     read_values(f, "start", start);
     model m = make(device, d, start);
@@ -146,7 +156,8 @@ static void one_case(FILE *f, const char *device) {
             read_floats(m.ctx, m.params.at[i].t, d == KM_F32 ? w : p);
             if (d == KM_F32) continue;
             /* The f32 weights behind, of which the parameters are the rounding. */
-            int at = km_optimizer_find_state(o, i ? "optim.w.layer.1.bias" : "optim.w.layer.1.weight");
+            int at =
+                km_optimizer_find_state(o, i ? "optim.w.layer.1.bias" : "optim.w.layer.1.weight");
             assert_int_equal(km_optimizer_read_state(m.ctx, o, at, w), KM_OK);
             for (int k = 0; k < n; k++) assert_true(p[k] == from_half(d, to_half(d, w[k])));
         }

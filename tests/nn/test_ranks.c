@@ -51,7 +51,8 @@ static void clear(model *m, km_optimizer *o) {
 /* The mean loss over rows first .. first + count - 1 of a fixed batch; the first weight is used
  * twice, so its gradient is complete only at the end. */
 static km_tensor *loss_of(const model *m, int step, int first, int count) {
-    km_tensor *x = km_narrow(ctx, fill(km_zeros(ctx, KM_F32, KM_SHAPE(BATCH, IN)), step), 0, first, count);
+    km_tensor *x =
+        km_narrow(ctx, fill(km_zeros(ctx, KM_F32, KM_SHAPE(BATCH, IN)), step), 0, first, count);
     x = km_cast(ctx, km_mul_scalar(ctx, x, 5), km_tensor_dtype(m->w1));
     km_tensor *h = km_linear(ctx, x, m->w1, m->b1, KM_ACT_GELU);
     km_tensor *y = km_linear(ctx, h, m->w2, m->b2, KM_ACT_NONE);
@@ -104,7 +105,10 @@ static double compare(const float *a, const float *b) {
 
 static void two_ranks_learn_what_one_learns(void **state) {
     (void)state;
-    static const struct { km_dtype d; double tolerance; } forms[] = {{KM_F32, 2e-6}, {KM_BF16, 8e-3}};
+    static const struct {
+        km_dtype d;
+        double tolerance;
+    } forms[] = {{KM_F32, 2e-6}, {KM_BF16, 8e-3}};
     for (int f = 0; f < 2; f++)
         for (int accumulate = 1; accumulate <= 2; accumulate++) {
             static float start[ALL], want[ALL], got[ALL], other[ALL];

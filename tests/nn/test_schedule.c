@@ -13,7 +13,8 @@ static void near(double got, double want) { assert_true(fabs(got - want) < 1e-12
 static void every_schedule_warms_up_in_a_straight_line(void **state) {
     (void)state;
     for (int kind = KM_SCHEDULE_CONSTANT; kind <= KM_SCHEDULE_WSD; kind++) {
-        km_schedule s = {.kind = (km_schedule_kind)kind, .lr = 1, .warmup = 4, .decay = 3, .steps = 20};
+        km_schedule s = {
+            .kind = (km_schedule_kind)kind, .lr = 1, .warmup = 4, .decay = 3, .steps = 20};
         near(km_schedule_lr(&s, 0), 0.25);
         near(km_schedule_lr(&s, 1), 0.5);
         near(km_schedule_lr(&s, 3), 1);
@@ -50,7 +51,8 @@ static void a_cosine_passes_its_middle_half_way(void **state) {
 
 static void wsd_holds_and_then_falls(void **state) {
     (void)state;
-    km_schedule s = {.kind = KM_SCHEDULE_WSD, .lr = 2, .min_lr = 0, .warmup = 2, .decay = 4, .steps = 12};
+    km_schedule s = {
+        .kind = KM_SCHEDULE_WSD, .lr = 2, .min_lr = 0, .warmup = 2, .decay = 4, .steps = 12};
     near(km_schedule_lr(&s, 2), 2);
     near(km_schedule_lr(&s, 7), 2);
     near(km_schedule_lr(&s, 8), 1.5);
@@ -61,8 +63,12 @@ static void wsd_holds_and_then_falls(void **state) {
 static void impossible_schedules_are_refused(void **state) {
     (void)state;
     const km_schedule bad[] = {
-        {.lr = 0, .steps = 10}, {.lr = NAN, .steps = 10}, {.lr = 1, .min_lr = 2, .steps = 10},
-        {.lr = 1, .steps = 0}, {.lr = 1, .steps = 10, .warmup = 11}, {.lr = 1, .steps = 10, .warmup = -1},
+        {.lr = 0, .steps = 10},
+        {.lr = NAN, .steps = 10},
+        {.lr = 1, .min_lr = 2, .steps = 10},
+        {.lr = 1, .steps = 0},
+        {.lr = 1, .steps = 10, .warmup = 11},
+        {.lr = 1, .steps = 10, .warmup = -1},
         {.kind = KM_SCHEDULE_WSD, .lr = 1, .steps = 10, .warmup = 6, .decay = 5}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         km_error err = {0};

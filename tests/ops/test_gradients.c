@@ -62,10 +62,11 @@ static bool check_case(void *user, const km_case *c) {
         km_grad_report r = {0};
         km_check_grad(t.ctx, call_op, &t, inputs, t.n_params, TOLERANCE, &r);
         if (km_ctx_status(t.ctx) != KM_OK || !r.passed)
-            fail_msg("%s of %s, output %d: error %g at input %d element %lld: %.10g by rule, %.10g by "
-                     "differences. %s",
-                     km_op_name(c->op), km_case_text(text, sizeof text, c), t.output, r.max_error,
-                     r.input, (long long)r.element, r.analytic, r.numeric, km_ctx_error(t.ctx));
+            fail_msg(
+                "%s of %s, output %d: error %g at input %d element %lld: %.10g by rule, %.10g by "
+                "differences. %s",
+                km_op_name(c->op), km_case_text(text, sizeof text, c), t.output, r.max_error,
+                r.input, (long long)r.element, r.analytic, r.numeric, km_ctx_error(t.ctx));
         km_step_end(t.ctx);
     }
     for (int i = 0; i < c->n_in; i++) km_release(t.base[i]);
@@ -85,7 +86,8 @@ static void every_gradient_rule_agrees_with_finite_differences(void **state) {
         if (!(row->dtypes & KM_BIT(KM_F64))) continue; /* quantised: tests/ops/test_quant.c */
         int before = all.cases;
         km_cases_each((km_op)op, check_case, &all);
-        if (all.cases == before) fail_msg("%s has a gradient rule and no case that checks it", row->name);
+        if (all.cases == before)
+            fail_msg("%s has a gradient rule and no case that checks it", row->name);
     }
     print_message("%d cases: %d strided, %d broadcast, %d empty operands\n", all.cases, all.strided,
                   all.broadcast, all.empty);

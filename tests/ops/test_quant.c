@@ -16,10 +16,13 @@ static double far_apart(km_ctx *ctx, km_tensor *a, km_tensor *b) {
 
 static void casts_there_and_back_lose_what_the_bits_allow(void **state) {
     (void)state;
-    static const struct { km_dtype d; double most; } types[] = {
-        {KM_Q4_0, 0.1}, {KM_Q4_1, 0.09}, {KM_Q5_0, 0.05}, {KM_Q5_1, 0.045}, {KM_Q8_0, 0.008},
-        {KM_Q2_K, 0.3}, {KM_Q3_K, 0.2}, {KM_Q4_K, 0.09}, {KM_Q5_K, 0.045}, {KM_Q6_K, 0.025},
-        {KM_IQ4_NL, 0.09}, {KM_IQ4_XS, 0.09}, {KM_MXFP4, 0.13}};
+    static const struct {
+        km_dtype d;
+        double most;
+    } types[] = {{KM_Q4_0, 0.1},   {KM_Q4_1, 0.09},  {KM_Q5_0, 0.05},   {KM_Q5_1, 0.045},
+                 {KM_Q8_0, 0.008}, {KM_Q2_K, 0.3},   {KM_Q3_K, 0.2},    {KM_Q4_K, 0.09},
+                 {KM_Q5_K, 0.045}, {KM_Q6_K, 0.025}, {KM_IQ4_NL, 0.09}, {KM_IQ4_XS, 0.09},
+                 {KM_MXFP4, 0.13}};
     km_ctx *ctx = km_ctx_new("cpu", 2);
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         km_tensor *x = km_normal(ctx, KM_F32, KM_SHAPE(8, 512), 0, 0.02);

@@ -75,7 +75,8 @@ static void a_quick_run_leaves_out_cases_but_no_op_and_no_dtype(void **state) {
 static bool note_long_rows(void *user, const km_case *c) {
     const km_shape *w = &c->in[1].shape;
     if (c->kept && c->in[0].shape.dim[0] == 1 && w->dim[1] >= 2048)
-        *(uint32_t *)user |= 1u << (c->in[1].dtype - KM_Q4_0) | (w->dim[1] % 2048 ? 1u << 30 : 1u << 31);
+        *(uint32_t *)user |=
+            1u << (c->in[1].dtype - KM_Q4_0) | (w->dim[1] % 2048 ? 1u << 30 : 1u << 31);
     return true;
 }
 

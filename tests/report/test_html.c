@@ -117,7 +117,11 @@ static void stacks_stand_on_each_other(void **state) {
     static const char *const titles[] = {"a<", "b", "c", "d"};
     const km_series series[] = {
         {.name = "below", .x = x, .y = first, .n = 4, .kind = KM_SERIES_STACK},
-        {.name = "above & more", .x = x, .y = second, .n = 4, .kind = KM_SERIES_STACK,
+        {.name = "above & more",
+         .x = x,
+         .y = second,
+         .n = 4,
+         .kind = KM_SERIES_STACK,
          .titles = titles},
     };
     km_chart c = {.title = "memory",

@@ -77,8 +77,7 @@ static float *hear_group(km_batch *b, const compare_group *g, const int32_t *ids
             memcpy(out, km_batch_logits(b, at[i]), sizeof *out * (size_t)vocab);
             t[i] = (km_batch_token){at[i], ids[i + g->length[i] + step]};
         }
-        if (step < COMPARE_AFTER && km_batch_step(b, t, n, &err) != KM_OK)
-            fail_msg("%s", err.text);
+        if (step < COMPARE_AFTER && km_batch_step(b, t, n, &err) != KM_OK) fail_msg("%s", err.text);
     }
     for (int i = 0; i < n; i++) km_batch_leave(b, at[i]);
     return out;
@@ -104,8 +103,8 @@ static float *hear(km_ctx *ctx, const km_config *c, const char *mix, const compa
     return heard;
 }
 
-int compare_logits(km_ctx *a, km_ctx *b, const km_config *c, const char *mix,
-                   const compare_work *w, double *worst) {
+int compare_logits(km_ctx *a, km_ctx *b, const km_config *c, const char *mix, const compare_work *w,
+                   double *worst) {
     float *one = hear(a, c, mix, w), *other = hear(b, c, mix, w);
     const float *x = one, *y = other;
     int wrong = 0;

@@ -31,7 +31,7 @@ void compare_sharpen(km_config *c);
 
 /* Runs it on both and returns how many rows of logits are too far apart, each told in a line;
  * *worst (may be NULL) is raised to the largest distance. */
-int compare_logits(km_ctx *a, km_ctx *b, const km_config *c, const char *mix,
-                   const compare_work *w, double *worst);
+int compare_logits(km_ctx *a, km_ctx *b, const km_config *c, const char *mix, const compare_work *w,
+                   double *worst);
 
 #endif

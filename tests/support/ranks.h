@@ -40,10 +40,12 @@ static int run_as_ranks(int n) {
     free(folder);
     if (access(module, R_OK) != 0) return RANKS_SKIP;
     /* MPI keeps memory to the end; leaks of ours are looked for in tests of one rank. */
-    snprintf(command, sizeof command,
-             "ASAN_OPTIONS=detect_leaks=0:detect_odr_violation=0 OMPI_MCA_rmaps_base_oversubscribe=1 "
-             "OMPI_MCA_btl_vader_single_copy_mechanism=none KM_TEST_RANK=1 "
-             "mpirun -n %d --oversubscribe --allow-run-as-root '%s' 1>&2", n, self);
+    snprintf(
+        command, sizeof command,
+        "ASAN_OPTIONS=detect_leaks=0:detect_odr_violation=0 OMPI_MCA_rmaps_base_oversubscribe=1 "
+        "OMPI_MCA_btl_vader_single_copy_mechanism=none KM_TEST_RANK=1 "
+        "mpirun -n %d --oversubscribe --allow-run-as-root '%s' 1>&2",
+        n, self);
     int status = system(command);
     return status == 0 ? 0 : 1;
 }

@@ -93,8 +93,8 @@ static void check_new(const model *m, span b) {
         if (b.begin < m->live[i].begin + m->live[i].bytes && m->live[i].begin < b.begin + b.bytes)
             fail_msg("a block of %zu bytes lies over one of %zu", b.bytes, m->live[i].bytes);
     for (int i = 0; i < raw.n; i++)
-        home += b.begin >= raw.out[i].begin &&
-                b.begin + b.bytes <= raw.out[i].begin + raw.out[i].bytes;
+        home +=
+            b.begin >= raw.out[i].begin && b.begin + b.bytes <= raw.out[i].begin + raw.out[i].bytes;
     assert_int_equal(home, 1);
 }
 

@@ -104,7 +104,9 @@ static void a_replay_gives_what_the_step_gives_amid_other_work(void **state) {
 static void a_step_that_reads_its_results_runs_every_time(void **state) {
     (void)state;
     km_ctx *ctx = km_ctx_new("cpu", 1);
-    chain c = {.x = kept_normal(ctx, 4), .w = kept_normal(ctx, 4), .y = kept_normal(ctx, 4),
+    chain c = {.x = kept_normal(ctx, 4),
+               .w = kept_normal(ctx, 4),
+               .y = kept_normal(ctx, 4),
                .reads = true};
     km_graph *g = NULL;
     km_step_end(ctx);
@@ -160,8 +162,10 @@ static void replays_draw_new_random_numbers_as_runs_do(void **state) {
         km_graph *g = NULL;
         km_seed(ctx, 5);
         for (int i = 0; i < 4; i++) {
-            if (graphed) assert_int_equal(km_graph_run(ctx, &g, 1, drop_some, &c), KM_OK);
-            else drop_some(ctx, &c);
+            if (graphed)
+                assert_int_equal(km_graph_run(ctx, &g, 1, drop_some, &c), KM_OK);
+            else
+                drop_some(ctx, &c);
             assert_int_equal(km_read(ctx, c.y, got[graphed][i], sizeof got[graphed][i]), KM_OK);
         }
         km_graph_free(g);

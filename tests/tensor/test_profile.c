@@ -30,8 +30,8 @@ static void a_step_is_told_op_by_op(void **state) {
     km_step_end(ctx);
     km_stats_reset_peak(ctx);
     assert_int_equal(km_profile_begin(ctx), KM_OK);
-    km_tensor *y = km_exp(ctx, x);           /* op 1 */
-    km_add(ctx, y, x);                       /* op 2 */
+    km_tensor *y = km_exp(ctx, x); /* op 1 */
+    km_add(ctx, y, x);             /* op 2 */
     km_step_end(ctx);
     size_t n;
     const km_memory_event *e = km_profile_end(ctx, &n);
@@ -57,8 +57,10 @@ static void a_release_is_told_by_the_name_of_the_maker(void **state) {
     km_profile_begin(ctx);
     for (int i = 0; i < 3; i++) { /* the same block, from different ops */
         km_scope_begin(ctx);
-        if (i == 1) km_exp(ctx, old);
-        else km_neg(ctx, old);
+        if (i == 1)
+            km_exp(ctx, old);
+        else
+            km_neg(ctx, old);
         km_scope_end(ctx, NULL);
     }
     km_release(old);
@@ -137,8 +139,10 @@ static void running_out_of_memory_is_told_at_the_end_and_harms_no_op(void **stat
             assert_non_null(km_zeros(ctx, KM_F32, KM_SHAPE(10)));
             size_t n;
             const km_memory_event *e = km_profile_end(ctx, &n);
-            if (e) assert_int_equal(n, 1);
-            else assert_int_equal(km_ctx_status(ctx), KM_ERR_MEMORY);
+            if (e)
+                assert_int_equal(n, 1);
+            else
+                assert_int_equal(km_ctx_status(ctx), KM_ERR_MEMORY);
         } else {
             assert_int_equal(begun, KM_ERR_MEMORY);
         }

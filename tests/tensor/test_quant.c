@@ -64,19 +64,21 @@ static void fill(float *x, int n, unsigned seed) { /* roughly normal, the same e
 static void encoding_keeps_what_the_bits_can_hold(void **state) {
     (void)state;
     static const double most[KM_DTYPE_COUNT] = {
-        [KM_Q4_0] = 8.5e-3, [KM_Q4_1] = 6e-3,  [KM_Q5_0] = 2e-3,    [KM_Q5_1] = 1.4e-3,
-        [KM_Q8_0] = 4e-5,   [KM_Q2_K] = 8e-2,  [KM_Q3_K] = 2.8e-2,  [KM_Q4_K] = 6e-3,
-        [KM_Q5_K] = 1.6e-3, [KM_Q6_K] = 4e-4,  [KM_IQ4_NL] = 7e-3,  [KM_IQ4_XS] = 7e-3,
+        [KM_Q4_0] = 8.5e-3, [KM_Q4_1] = 6e-3, [KM_Q5_0] = 2e-3,   [KM_Q5_1] = 1.4e-3,
+        [KM_Q8_0] = 4e-5,   [KM_Q2_K] = 8e-2, [KM_Q3_K] = 2.8e-2, [KM_Q4_K] = 6e-3,
+        [KM_Q5_K] = 1.6e-3, [KM_Q6_K] = 4e-4, [KM_IQ4_NL] = 7e-3, [KM_IQ4_XS] = 7e-3,
         [KM_MXFP4] = 1.6e-2};
     float x[1024], w[1024];
     fill(x, 1024, 1);
     for (int i = 0; i < 1024; i++) w[i] = i % 32 < 8 ? 100 : 1;
     for (int d = KM_Q4_0; d < KM_DTYPE_COUNT; d++) {
         double plain = lost((km_dtype)d, x, NULL, 1024);
-        if (!(plain > 0 && plain < most[d])) fail_msg("%s loses %g", km_dtype_name((km_dtype)d), plain);
+        if (!(plain > 0 && plain < most[d]))
+            fail_msg("%s loses %g", km_dtype_name((km_dtype)d), plain);
         /* Elements that matter a hundred times as much are kept better than the rest. */
         double weighed = lost((km_dtype)d, x, w, 1024);
-        if (!(weighed < 1.2 * most[d])) fail_msg("%s loses %g", km_dtype_name((km_dtype)d), weighed);
+        if (!(weighed < 1.2 * most[d]))
+            fail_msg("%s loses %g", km_dtype_name((km_dtype)d), weighed);
     }
 }
 

@@ -208,15 +208,9 @@ static int grow(int depth) {
 static void print(km_text *t, int at) {
     const node *n = &nodes[at];
     switch (n->kind) {
-    case LETTER:
-        km_text_printf(t, "\"%c\"", 'a' + n->a);
-        return;
-    case EITHER:
-        km_text_add(t, "[ab]");
-        return;
-    case RULE:
-        km_text_printf(t, "r%d", n->a);
-        return;
+    case LETTER: km_text_printf(t, "\"%c\"", 'a' + n->a); return;
+    case EITHER: km_text_add(t, "[ab]"); return;
+    case RULE: km_text_printf(t, "r%d", n->a); return;
     case REPEAT:
         km_text_add(t, "(");
         print(t, n->kids[0]);
@@ -247,14 +241,10 @@ static language value(int at, const language rules[RULES]) {
     const node *n = &nodes[at];
     language out = EMPTY;
     switch (n->kind) {
-    case LETTER:
-        return (language)1 << (2 + n->a);
-    case EITHER:
-        return (language)3 << 2;
-    case RULE:
-        return rules[n->a];
-    case REPEAT:
-        return times(value(n->kids[0], rules), n->a, n->b);
+    case LETTER: return (language)1 << (2 + n->a);
+    case EITHER: return (language)3 << 2;
+    case RULE: return rules[n->a];
+    case REPEAT: return times(value(n->kids[0], rules), n->a, n->b);
     case SEQUENCE:
         for (int i = 0; i < n->n; i++) out = join(out, value(n->kids[i], rules));
         return out;

@@ -20,8 +20,11 @@ static float *data(int64_t n, int64_t d, int64_t many, float wide) {
     seed = 11;
     for (int64_t i = 0; i < n; i++)
         for (int64_t e = 0, side = 1; e < d; e++, side = side < 1000000 ? side * 10 : side) {
-            if (many) x[i * d + e] = 10 * (float)sin((double)((i % many + 1) * (e + 1))) + wide * random_unit();
-            else x[i * d + e] = (float)(i / side % 10);
+            if (many)
+                x[i * d + e] =
+                    10 * (float)sin((double)((i % many + 1) * (e + 1))) + wide * random_unit();
+            else
+                x[i * d + e] = (float)(i / side % 10);
         }
     return x;
 }
@@ -49,19 +52,26 @@ static km_anchors learn(km_ctx *ctx, const float *x, int64_t n, int64_t d, km_an
 
 static void annealing_ends_no_higher_than_lloyd(void **state) {
     km_ctx *ctx = *state;
-    static const struct { int64_t n, d, blobs, k; float wide; } sets[] = {
-        {1000, 2, 0, 16, 0}, {1000, 3, 0, 27, 0}, {2000, 8, 25, 25, 1}, {2000, 8, 25, 40, 1},
-        {3000, 32, 12, 100, 4}, {1500, 64, 300, 60, 2}, {900, 1, 5, 9, 3}};
+    static const struct {
+        int64_t n, d, blobs, k;
+        float wide;
+    } sets[] = {{1000, 2, 0, 16, 0},  {1000, 3, 0, 27, 0},    {2000, 8, 25, 25, 1},
+                {2000, 8, 25, 40, 1}, {3000, 32, 12, 100, 4}, {1500, 64, 300, 60, 2},
+                {900, 1, 5, 9, 3}};
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
         int64_t n = sets[i].n, d = sets[i].d;
         float *x = data(n, d, sets[i].blobs, sets[i].wide);
-        km_anchors plain = learn(ctx, x, n, d, (km_anchor_options){.count = sets[i].k, .training.rounds = 16,
-                                                                   .seed = i, .lloyd = true});
-        km_anchors warm = learn(ctx, x, n, d, (km_anchor_options){.count = sets[i].k, .training.rounds = 16,
-                                                                  .seed = i});
+        km_anchors plain =
+            learn(ctx, x, n, d,
+                  (km_anchor_options){
+                      .count = sets[i].k, .training.rounds = 16, .seed = i, .lloyd = true});
+        km_anchors warm =
+            learn(ctx, x, n, d,
+                  (km_anchor_options){.count = sets[i].k, .training.rounds = 16, .seed = i});
         double a = energy(ctx, &warm, x, n), b = energy(ctx, &plain, x, n);
         if (a > b * (1 + 1e-5)) fail_msg("set %zu: annealed %g, Lloyd %g", i, a, b);
-        assert_true(fabs(a - warm.energy) <= 0.02 * warm.energy + 1e-9); /* a round may still move */
+        assert_true(fabs(a - warm.energy) <=
+                    0.02 * warm.energy + 1e-9); /* a round may still move */
         km_anchors_release(&plain);
         km_anchors_release(&warm);
         free(x);
@@ -73,8 +83,12 @@ static void every_option_finds_blobs_that_lie_apart(void **state) {
     enum { N = 1200, D = 6, K = 12 };
     float *x = data(N, D, K, 0.1f);
     for (int how = 0; how < 6; how++) {
-        km_anchor_options o = {.count = K, .training.rounds = 20, .seed = 4, .training.robust = (km_robust)(how % 3),
-                               .training.momentum = how > 2 ? 0.3 : 0, .training.maintain_every = how == 4 ? 3 : 0,
+        km_anchor_options o = {.count = K,
+                               .training.rounds = 20,
+                               .seed = 4,
+                               .training.robust = (km_robust)(how % 3),
+                               .training.momentum = how > 2 ? 0.3 : 0,
+                               .training.maintain_every = how == 4 ? 3 : 0,
                                .training.temperature = how == 5 ? 0.9 : 0};
         km_anchors a = learn(ctx, x, N, D, o);
         assert_int_equal(a.count, K);
@@ -101,13 +115,16 @@ static void duplicates_leave_one_anchor_each(void **state) {
 
 static void the_edges_of_sizes_work(void **state) {
     km_ctx *ctx = *state;
-    static const struct { int64_t n, d, k; } sets[] = {{1, 1, 1}, {1, 5, 10}, {3, 2, 8}, {50, 1, 7},
-                                                       {20, 4096, 5}, {100, 3, 1}, {7, 2, 7}};
+    static const struct {
+        int64_t n, d, k;
+    } sets[] = {{1, 1, 1},     {1, 5, 10},  {3, 2, 8}, {50, 1, 7},
+                {20, 4096, 5}, {100, 3, 1}, {7, 2, 7}};
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
         int64_t n = sets[i].n, d = sets[i].d, most = n < sets[i].k ? n : sets[i].k;
         float *x = data(n, d, n, 1), *c = malloc(sizeof *c * (size_t)(most * d));
         for (int lloyd = 0; lloyd < 2; lloyd++) {
-            km_anchors a = learn(ctx, x, n, d, (km_anchor_options){.count = sets[i].k, .lloyd = lloyd});
+            km_anchors a =
+                learn(ctx, x, n, d, (km_anchor_options){.count = sets[i].k, .lloyd = lloyd});
             assert_true(a.count >= 1 && a.count <= most && a.rounds >= 1);
             assert_int_equal(km_anchors_read(ctx, &a, c), KM_OK);
             for (int64_t e = 0; e < a.count * d; e++) assert_true(isfinite(c[e]));
@@ -166,7 +183,8 @@ static void the_same_seed_gives_the_same_bits_for_any_number_of_threads(void **s
     int64_t count[3];
     for (int i = 0; i < 3; i++) {
         km_ctx *ctx = km_ctx_new("cpu", i + 1);
-        km_anchors a = learn(ctx, x, N, D, (km_anchor_options){.count = K, .training.rounds = 10, .seed = 8});
+        km_anchors a =
+            learn(ctx, x, N, D, (km_anchor_options){.count = K, .training.rounds = 10, .seed = 8});
         count[i] = a.count;
         assert_int_equal(km_anchors_read(ctx, &a, c[i]), KM_OK);
         km_anchors_release(&a);
@@ -201,8 +219,12 @@ static void a_training_can_be_watched_and_stopped(void **state) {
     enum { N = 3000, D = 60 };
     float *x = data(N, D, 70, 5);
     int seen = 0;
-    km_anchors a = learn(ctx, x, N, D, (km_anchor_options){.count = 50, .training.rounds = 12, .lloyd = true,
-                                                           .progress = stop_at_three, .user = &seen});
+    km_anchors a = learn(ctx, x, N, D,
+                         (km_anchor_options){.count = 50,
+                                             .training.rounds = 12,
+                                             .lloyd = true,
+                                             .progress = stop_at_three,
+                                             .user = &seen});
     assert_int_equal(seen, 3);
     assert_int_equal(a.rounds, 3);
     km_anchors_release(&a);
@@ -214,7 +236,8 @@ static void vectors_lent_piece_by_piece_give_the_same_anchors(void **state) {
     enum { N = 1500, D = 12, K = 30 };
     float *x = data(N, D, 40, 2);
     for (int metric = 0; metric < 3; metric += 2) {
-        km_anchor_options o = {.count = K, .training.rounds = 12, .seed = 3, .metric = (km_metric)metric};
+        km_anchor_options o = {
+            .count = K, .training.rounds = 12, .seed = 3, .metric = (km_metric)metric};
         km_anchors whole = learn(ctx, x, N, D, o);
         static const int64_t sizes[] = {N, 700, 64};
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -278,9 +301,7 @@ static void what_is_merged_and_split_is_a_matter_of_thresholds(void **state) {
     km_ctx *ctx = *state;
     enum { N = 1200, D = 6, BLOBS = 12, K = 40 };
     float *x = data(N, D, BLOBS, 0.1f);
-    const struct {
-        double merge, split;
-    } told[] = {{0, 0}, {1, 0}, {0, 1e9}};
+    const struct { double merge, split; } told[] = {{0, 0}, {1, 0}, {0, 1e9}};
     int64_t count[3], split[3];
     for (int i = 0; i < 3; i++) {
         km_anchor_training how = {

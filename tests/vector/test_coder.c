@@ -43,7 +43,10 @@ static double part_lost(const km_coder *c, const float *x, int64_t n) {
 static void errors_on_gaussian_rows_are_those_of_theory(void **state) {
     (void)state;
     enum { D = 128, N = 48 };
-    static const struct { int bits; double lloyd_max, shannon; } table[] = {
+    static const struct {
+        int bits;
+        double lloyd_max, shannon;
+    } table[] = {
         {1, 0.3634, 0.25}, {2, 0.1175, 0.0625}, {3, 0.03454, 0.015625}, {4, 0.009497, 0.00390625}};
     if (SANITIZED) skip(); /* nothing of it is about memory */
     float *x = normal_rows(1, N, D);
@@ -85,7 +88,8 @@ static void rows_of_several_kinds_get_axes_of_their_own(void **state) {
     float *x = normal_rows(3, N, D);
     for (int i = 0; i < N; i++) /* each kind lives in six of the dimensions */
         for (int j = 0; j < D; j++) x[i * D + j] = j / 6 == i % 4 ? x[i * D + j] + 3 : 0;
-    km_coder_options o = {.dim = D, .bytes = 8, .mode = KM_CODE_DENSE, .turn = KM_TURN_PCA, .seed = 1};
+    km_coder_options o = {
+        .dim = D, .bytes = 8, .mode = KM_CODE_DENSE, .turn = KM_TURN_PCA, .seed = 1};
     km_coder *few = km_coder_train(NULL, x, N, &o, NULL);
     o.rows = 1; /* so few that only one class is worth its bytes */
     km_coder *one = km_coder_train(NULL, x, N, &o, NULL);
@@ -135,7 +139,8 @@ static void a_coder_read_back_codes_alike(void **state) {
         assert_non_null(b);
         km_coder_encode(a, NULL, x, 8, codes[0]), km_coder_encode(b, NULL, x, 8, codes[1]);
         assert_memory_equal(codes[0], codes[1], sizeof codes[0]);
-        km_coder_decode(a, NULL, codes[0], 8, out[0]), km_coder_decode(b, NULL, codes[0], 8, out[1]);
+        km_coder_decode(a, NULL, codes[0], 8, out[0]),
+            km_coder_decode(b, NULL, codes[0], 8, out[1]);
         assert_memory_equal(out[0], out[1], sizeof out[0]);
         km_coder_free(a), km_coder_free(b), free(p);
     }
@@ -158,7 +163,8 @@ static void broken_strings_are_refused_or_harmless(void **state) {
         assert_null(km_coder_read(p, size + 1, &err));
         assert_int_equal(err.code, KM_ERR_FORMAT);
         for (size_t cut = 0; cut < size; cut += cut < 100 ? 1 : 37) {
-            q = malloc(cut ? cut : 1); /* a block of its own, so that a sanitizer sees a step too far */
+            q = malloc(cut ? cut
+                           : 1); /* a block of its own, so that a sanitizer sees a step too far */
             memcpy(q, p, cut);
             assert_null(km_coder_read(q, cut, NULL));
             free(q);
@@ -181,10 +187,20 @@ static void broken_strings_are_refused_or_harmless(void **state) {
 
 static void odd_shapes_work(void **state) {
     (void)state;
-    static const struct { int64_t n, dim; double bytes; } shapes[] = {
-        {1, 1, 1},  {1, 1, 2},   {5, 1, 9}, {3, 2, 4}, {2, 7, 3}, {40, 3, 3.9},
-        {1, 33, 5}, {9, 33, 80}, {SANITIZED ? 1 : 20, 4096, 65}, {SANITIZED ? 1 : 2, 4096, 300},
-        {SANITIZED ? 40 : 300, 17, 6}};
+    static const struct {
+        int64_t n, dim;
+        double bytes;
+    } shapes[] = {{1, 1, 1},
+                  {1, 1, 2},
+                  {5, 1, 9},
+                  {3, 2, 4},
+                  {2, 7, 3},
+                  {40, 3, 3.9},
+                  {1, 33, 5},
+                  {9, 33, 80},
+                  {SANITIZED ? 1 : 20, 4096, 65},
+                  {SANITIZED ? 1 : 2, 4096, 300},
+                  {SANITIZED ? 40 : 300, 17, 6}};
     for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++) {
         int64_t n = shapes[k].n, dim = shapes[k].dim;
         float *x = normal_rows(k, n, dim);

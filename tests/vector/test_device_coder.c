@@ -13,7 +13,8 @@ static double lost(const km_coder *c, const float *x, const uint8_t *codes, int6
     float *back = malloc(4 * (size_t)(n * dim));
     double sum = 0;
     assert_int_equal(km_coder_decode(c, NULL, codes, n, back), KM_OK);
-    for (int64_t i = 0; i < n * dim; i++) sum += ((double)x[i] - back[i]) * ((double)x[i] - back[i]);
+    for (int64_t i = 0; i < n * dim; i++)
+        sum += ((double)x[i] - back[i]) * ((double)x[i] - back[i]);
     free(back);
     return sum;
 }
@@ -37,8 +38,10 @@ static void agree(const km_coder_options *o, int64_t n, bool trellis, int classe
     if (km_device_coder_run(d, rows, square, got) != KM_OK) fail_msg("%s", km_ctx_error(ctx));
     km_step_end(ctx);
     int64_t same = 0;
-    for (int64_t i = 0; i < n; i++) same += !memcmp(want + (size_t)i * bytes, got + (size_t)i * bytes, bytes);
-    if (same < n - n / 20 - 1) fail_msg("%lld of %lld codes are the same", (long long)same, (long long)n);
+    for (int64_t i = 0; i < n; i++)
+        same += !memcmp(want + (size_t)i * bytes, got + (size_t)i * bytes, bytes);
+    if (same < n - n / 20 - 1)
+        fail_msg("%lld of %lld codes are the same", (long long)same, (long long)n);
     double a = lost(c, x, want, n), b = lost(c, x, got, n);
     assert_true(fabs(a - b) <= 1e-3 * a + 1e-9);
     km_device_coder_free(d);
@@ -53,18 +56,30 @@ static void levels_are_those_of_the_coder(void **state) {
     static const int64_t dims[] = {1, 8, 33, 64};
     for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
         for (int turn = KM_TURN_HADAMARD; turn <= KM_TURN_PCA; turn++)
-            agree(&(km_coder_options){.dim = dims[i], .bytes = 1 + (double)dims[i] / 2, .mode = KM_CODE_FAST,
-                                      .turn = (km_code_turn)turn, .seed = 3}, 200, false, 1);
+            agree(&(km_coder_options){.dim = dims[i],
+                                      .bytes = 1 + (double)dims[i] / 2,
+                                      .mode = KM_CODE_FAST,
+                                      .turn = (km_code_turn)turn,
+                                      .seed = 3},
+                  200, false, 1);
 }
 
 static void paths_are_those_of_the_coder(void **state) {
     ctx = *state;
     /* A long ring, a short one, many bits to an axis, principal axes of several classes. */
-    agree(&(km_coder_options){.dim = 96, .bytes = 13, .mode = KM_CODE_DENSE, .turn = KM_TURN_HADAMARD}, 6, true, 1);
-    agree(&(km_coder_options){.dim = 40, .bytes = 7, .mode = KM_CODE_DENSE, .turn = KM_TURN_HADAMARD}, 2, true, 1);
-    agree(&(km_coder_options){.dim = 24, .bytes = 21, .mode = KM_CODE_DENSE, .turn = KM_TURN_PCA}, 3, true, 1);
-    agree(&(km_coder_options){.dim = 32, .bytes = 12, .mode = KM_CODE_DENSE, .turn = KM_TURN_PCA,
-                              .rows = 100000}, 8, true, 2);
+    agree(
+        &(km_coder_options){
+            .dim = 96, .bytes = 13, .mode = KM_CODE_DENSE, .turn = KM_TURN_HADAMARD},
+        6, true, 1);
+    agree(
+        &(km_coder_options){.dim = 40, .bytes = 7, .mode = KM_CODE_DENSE, .turn = KM_TURN_HADAMARD},
+        2, true, 1);
+    agree(&(km_coder_options){.dim = 24, .bytes = 21, .mode = KM_CODE_DENSE, .turn = KM_TURN_PCA},
+          3, true, 1);
+    agree(
+        &(km_coder_options){
+            .dim = 32, .bytes = 12, .mode = KM_CODE_DENSE, .turn = KM_TURN_PCA, .rows = 100000},
+        8, true, 2);
 }
 
 int main(void) {

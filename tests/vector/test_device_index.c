@@ -22,7 +22,8 @@ static void agree_split(km_index *x, const float *queries, int64_t k, int64_t ro
     if (!d) fail_msg("%s", err.text);
     assert_true(rows > 0 ? km_device_index_parts(d) > 1 : km_device_index_parts(d) == 0);
     assert_true(km_device_index_can(d, k, NULL));
-    if (km_device_index_find(d, queries, QUERIES, k, got, dist, &err) != KM_OK) fail_msg("%s", err.text);
+    if (km_device_index_find(d, queries, QUERIES, k, got, dist, &err) != KM_OK)
+        fail_msg("%s", err.text);
     for (int64_t i = 0; i < QUERIES * k; i++) {
         if (isinf(far[i])) {
             assert_true(isinf(dist[i]) && got[i] == KM_NO_ID);
@@ -51,7 +52,9 @@ static void devices_find_what_the_index_finds(void **state) {
     for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
         for (int metric = 0; metric < 3; metric++) {
             float *base = clustered(N, dims[i], 5), *queries = clustered(QUERIES, dims[i], 6);
-            km_index_options o = {.metric = (km_metric)metric, .mode = KM_INDEX_FAST, .anchors = 4,
+            km_index_options o = {.metric = (km_metric)metric,
+                                  .mode = KM_INDEX_FAST,
+                                  .anchors = 4,
                                   .bytes = metric == 1 ? 1 + (double)dims[i] / 4 : (double)dims[i]};
             km_index *x = km_index_build(ctx, base, N, dims[i], NULL, &o);
             if (!x) fail_msg("%s", km_last_error());
@@ -70,14 +73,20 @@ static void devices_find_what_the_index_finds(void **state) {
 
 static void dense_codes_of_several_classes_are_found_as_well(void **state) {
     ctx = *state;
-    static const struct { int64_t dim; double bytes; int64_t rows; } forms[] = {
-        {40, 9, N}, {24, 21, N}, {32, 12, 40000}};
+    static const struct {
+        int64_t dim;
+        double bytes;
+        int64_t rows;
+    } forms[] = {{40, 9, N}, {24, 21, N}, {32, 12, 40000}};
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
         for (int metric = 0; metric < 3; metric++) {
             int64_t dim = forms[i].dim;
             float *base = clustered(N, dim, 5), *queries = clustered(QUERIES, dim, 6);
-            km_coder_options o = {.dim = dim, .bytes = forms[i].bytes, .mode = KM_CODE_DENSE,
-                                  .turn = i ? KM_TURN_PCA : KM_TURN_HADAMARD, .rows = forms[i].rows};
+            km_coder_options o = {.dim = dim,
+                                  .bytes = forms[i].bytes,
+                                  .mode = KM_CODE_DENSE,
+                                  .turn = i ? KM_TURN_PCA : KM_TURN_HADAMARD,
+                                  .rows = forms[i].rows};
             km_error err = {0};
             float *anchors = malloc(4 * (size_t)(3 * dim));
             assert_non_null(anchors);
@@ -89,7 +98,8 @@ static void dense_codes_of_several_classes_are_found_as_well(void **state) {
             float *copy = km_alloc(4 * (size_t)(3 * dim)); /* becomes the index's */
             assert_non_null(copy);
             memcpy(copy, anchors, 4 * (size_t)(3 * dim));
-            km_index *x = km_index_frame(ctx->threads, (km_metric)metric, KM_RERANK_NONE, dim, copy, 3, c, &err);
+            km_index *x = km_index_frame(ctx->threads, (km_metric)metric, KM_RERANK_NONE, dim, copy,
+                                         3, c, &err);
             if (!x) fail_msg("%s", err.text);
             assert_int_equal(km_index_append(ctx, x, base, N, NULL, &err), KM_OK);
             agree(x, queries, K);

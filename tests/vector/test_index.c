@@ -240,7 +240,8 @@ static void indexes_with_the_same_ids_merge_when_these_are_moved(void **state) {
     (void)state;
     for (int other_coder = 0; other_coder < 2; other_coder++) {
         km_index *x = build((km_index_options){.bytes = 20});
-        km_index *y = build((km_index_options){.bytes = other_coder ? 16 : 20, .lloyd = other_coder});
+        km_index *y =
+            build((km_index_options){.bytes = other_coder ? 16 : 20, .lloyd = other_coder});
         uint64_t shift = 7;
         km_error err = {0};
         assert_int_equal(km_index_absorb(ctx, x, y, KM_NO_ID - 5, &err), KM_ERR_RANGE);
@@ -481,12 +482,13 @@ static void an_option_out_of_range_names_itself_and_its_range(void **state) {
     const struct {
         km_index_options o;
         const char *says;
-    } wrong[] = {{{.bytes = 4000}, "bytes 4000 is out of range: codes of 24 dimensions take 1 to 208"},
-                 {{.bytes = -1}, "bytes -1"},
-                 {{.bytes = NAN}, "bytes nan"},
-                 {{.ratio = -2}, "ratio -2 is out of range: it is above 0"},
-                 {{.recall = 1.5}, "recall 1.5 is out of range: it is above 0 and below 1"},
-                 {{.anchors = -3}, "anchors -3 is out of range: it is 1 to 16777216"}};
+    } wrong[] = {
+        {{.bytes = 4000}, "bytes 4000 is out of range: codes of 24 dimensions take 1 to 208"},
+        {{.bytes = -1}, "bytes -1"},
+        {{.bytes = NAN}, "bytes nan"},
+        {{.ratio = -2}, "ratio -2 is out of range: it is above 0"},
+        {{.recall = 1.5}, "recall 1.5 is out of range: it is above 0 and below 1"},
+        {{.anchors = -3}, "anchors -3 is out of range: it is 1 to 16777216"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         assert_null(km_index_build(ctx, base, N, DIM, NULL, &wrong[i].o));
         if (!strstr(km_last_error(), wrong[i].says)) fail_msg("%s", km_last_error());
@@ -500,7 +502,8 @@ static void rows_out_of_the_reach_of_squares_are_refused_by_row(void **state) {
         for (int small = 0; small < 2; small++) {
             bool cosine = metric == KM_METRIC_COSINE;
             float *x = clustered(N, DIM, 5), *row = x + 7 * DIM, factor = small ? 1e-30f : 1e30f;
-            km_index *whole = NULL, *normal = build((km_index_options){.metric = (km_metric)metric, .bytes = DIM});
+            km_index *whole = NULL,
+                     *normal = build((km_index_options){.metric = (km_metric)metric, .bytes = DIM});
             for (int64_t i = 0; i < N * DIM; i++) x[i] *= factor;
             whole = km_index_build(ctx, x, N, DIM, NULL,
                                    &(km_index_options){.metric = (km_metric)metric, .bytes = DIM});
@@ -515,7 +518,8 @@ static void rows_out_of_the_reach_of_squares_are_refused_by_row(void **state) {
                 assert_null(whole);
                 assert_non_null(strstr(km_last_error(), "vector 0 has "));
                 assert_refused(km_index_add(ctx, normal, row, 1, NULL), "vector 0 has ");
-                assert_refused(km_index_search(normal, row, 1, 1, NULL, 1, &id, &d), "query 0 has ");
+                assert_refused(km_index_search(normal, row, 1, 1, NULL, 1, &id, &d),
+                               "query 0 has ");
                 write_npy(in_folder("far.npy"), x, N, DIM);
                 assert_refused(km_index_compress(ctx, in_folder("far.npy"), in_folder("far.kmx"),
                                                  &(km_index_options){.metric = (km_metric)metric}),

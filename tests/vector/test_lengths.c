@@ -44,12 +44,14 @@ static double recall_of(km_index *x, const float *base, int64_t n, const float *
 
 static void metrics_that_rank_alike_find_alike(void **state) {
     (void)state;
-    float *base = unit_rows(N + QUERIES, 3), *q = base + N * DIM, *long_q = malloc(4 * QUERIES * DIM);
+    float *base = unit_rows(N + QUERIES, 3), *q = base + N * DIM,
+          *long_q = malloc(4 * QUERIES * DIM);
     for (int64_t i = 0; i < QUERIES * DIM; i++) long_q[i] = 40 * q[i];
     for (int mode = 0; mode < (SANITIZED ? 1 : 2); mode++) {
         double recall[3];
         for (int metric = 0; metric < 3; metric++) {
-            km_index_options o = {.bytes = 8, .metric = (km_metric)metric, .mode = (km_index_mode)mode};
+            km_index_options o = {
+                .bytes = 8, .metric = (km_metric)metric, .mode = (km_index_mode)mode};
             km_index *x = km_index_build(ctx, base, N, DIM, NULL, &o);
             assert_non_null(x);
             recall[metric] = recall_of(x, base, N, q);
@@ -58,7 +60,8 @@ static void metrics_that_rank_alike_find_alike(void **state) {
             km_index_close(x);
         }
         if (fabs(recall[1] - recall[0]) > 0.002 || fabs(recall[2] - recall[0]) > 0.002)
-            fail_msg("recall %g by L2, %g by product, %g by cosine", recall[0], recall[1], recall[2]);
+            fail_msg("recall %g by L2, %g by product, %g by cosine", recall[0], recall[1],
+                     recall[2]);
     }
     free(base), free(long_q);
 }
@@ -85,8 +88,8 @@ static void rows_of_another_length_are_told_as_what_they_are(void **state) {
         km_index_options o = {.bytes = DIM, .metric = (km_metric)metric};
         km_index *x = km_index_build(ctx, base, N, DIM, NULL, &o);
         assert_non_null(x);
-        assert_int_equal(km_index_add(ctx, x, zero, 1, NULL), KM_OK);     /* N */
-        assert_int_equal(km_index_add(ctx, x, longer, 1, NULL), KM_OK);   /* N + 1 */
+        assert_int_equal(km_index_add(ctx, x, zero, 1, NULL), KM_OK);   /* N */
+        assert_int_equal(km_index_add(ctx, x, longer, 1, NULL), KM_OK); /* N + 1 */
         assert_int_equal(km_index_add(ctx, x, more, 2, NULL), KM_OK);
         for (int again = 0; again < 2; again++) {
             const float *q = base + 8 * DIM;

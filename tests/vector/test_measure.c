@@ -5,13 +5,15 @@
 
 enum { N = 1500, DIM = 24, QUERIES = 60, K = 10 };
 
-static km_measured measured(km_ctx *ctx, km_index *x, const float *base, int64_t n, const float *q) {
+static km_measured measured(km_ctx *ctx, km_index *x, const float *base, int64_t n,
+                            const float *q) {
     km_error err = {0};
     km_measured m;
     km_search_options o = {0};
     km_input *in = km_input_memory(base, n, DIM, &err);
     assert_non_null(in);
-    if (km_index_measure(ctx, x, in, q, QUERIES, K, &o, &m, &err) != KM_OK) fail_msg("%s", err.text);
+    if (km_index_measure(ctx, x, in, q, QUERIES, K, &o, &m, &err) != KM_OK)
+        fail_msg("%s", err.text);
     km_input_close(in);
     return m;
 }
@@ -19,7 +21,8 @@ static km_measured measured(km_ctx *ctx, km_index *x, const float *base, int64_t
 static void deleted_vectors_are_not_asked_for(void **state) {
     (void)state;
     km_ctx *ctx = km_ctx_new("cpu", 2);
-    float *base = clustered(N, DIM, 3), *q = clustered(QUERIES, DIM, 3), *kept = malloc(4 * N * DIM);
+    float *base = clustered(N, DIM, 3), *q = clustered(QUERIES, DIM, 3),
+          *kept = malloc(4 * N * DIM);
     uint64_t gone[N];
     int64_t n_gone = 0, n_kept = 0;
     for (int64_t i = 0; i < QUERIES * DIM; i++) q[i] += 0.3f * (float)(i % 7 - 3) / 3;
@@ -72,7 +75,8 @@ static void exact_answers_have_full_recall_after_deletes(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest few[] = {cmocka_unit_test(exact_answers_have_full_recall_after_deletes)};
+    const struct CMUnitTest few[] = {
+        cmocka_unit_test(exact_answers_have_full_recall_after_deletes)};
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(deleted_vectors_are_not_asked_for),
         cmocka_unit_test(exact_answers_have_full_recall_after_deletes),

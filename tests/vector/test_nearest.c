@@ -23,7 +23,8 @@ static float *filled(int64_t n, float offset, float step) {
 
 static double between(const float *x, const float *c, int64_t d) {
     double s = 0;
-    for (int64_t e = 0; e < d; e++) s += ((double)x[e] - (double)c[e]) * ((double)x[e] - (double)c[e]);
+    for (int64_t e = 0; e < d; e++)
+        s += ((double)x[e] - (double)c[e]) * ((double)x[e] - (double)c[e]);
     return s;
 }
 
@@ -42,7 +43,8 @@ static void find(km_ctx *ctx, const float *x, const float *c, int64_t n, int64_t
 
 static void the_nearest_centre_is_found_and_the_lower_of_equals(void **state) {
     km_ctx *ctx = *state;
-    static const int64_t sizes[][3] = {{1, 1, 1}, {50, 3, 7}, {97, 64, 65}, {200, 5, 130}, {30, 900, 200}};
+    static const int64_t sizes[][3] = {
+        {1, 1, 1}, {50, 3, 7}, {97, 64, 65}, {200, 5, 130}, {30, 900, 200}};
     static const float steps[] = {0, 1, 0}, offsets[] = {0, 0, 1000};
     for (int form = 0; form < 3; form++)
         for (int s = 0; s < 5; s++) {
@@ -55,7 +57,8 @@ static void the_nearest_centre_is_found_and_the_lower_of_equals(void **state) {
             for (int64_t i = 0; i < n; i++) {
                 int64_t want = 0;
                 for (int64_t j = 1; j < k; j++)
-                    if (between(x + i * d, c + j * d, d) < between(x + i * d, c + want * d, d)) want = j;
+                    if (between(x + i * d, c + j * d, d) < between(x + i * d, c + want * d, d))
+                        want = j;
                 assert_int_equal(id[i], want);
                 double exact = between(x + i * d, c + want * d, d);
                 assert_true(fabs((double)dist[i] - exact) <= 1e-5 * exact + 1e-12);
@@ -90,7 +93,8 @@ static void cells_hold_their_rows_sums_and_nothing_else(void **state) {
     assert_int_equal(km_cell_sums(ctx, km_from_data(ctx, KM_F32, KM_SHAPE(N, D), x),
                                   km_from_data(ctx, KM_I32, KM_SHAPE(N), id),
                                   km_from_data(ctx, KM_F32, KM_SHAPE(N), w),
-                                  km_from_data(ctx, KM_F32, KM_SHAPE(N), w), K, &r), KM_OK);
+                                  km_from_data(ctx, KM_F32, KM_SHAPE(N), w), K, &r),
+                     KM_OK);
     km_read(ctx, r.sum, sum, sizeof sum);
     km_read(ctx, r.mass, mass, sizeof mass);
     km_read(ctx, r.count, count, sizeof count);
@@ -104,7 +108,8 @@ static void cells_hold_their_rows_sums_and_nothing_else(void **state) {
             many++;
         }
         for (int e = 0; e < D; e++) assert_true(fabs((double)sum[j * D + e] - want[e]) < 1e-3);
-        assert_true(fabs((double)mass[j] - weight) < 1e-3 && fabs((double)spread[j] - weight) < 1e-3);
+        assert_true(fabs((double)mass[j] - weight) < 1e-3 &&
+                    fabs((double)spread[j] - weight) < 1e-3);
         assert_true((double)count[j] == many && (j != 5 || many == 0));
     }
     free(x);
@@ -138,9 +143,11 @@ static void wrong_shapes_and_types_are_refused(void **state) {
     km_ctx *ctx = *state;
     km_tensor *id, *dist;
     km_cell_sums_result r;
-    km_tensor *x = km_zeros(ctx, KM_F32, KM_SHAPE(4, 3)), *none = km_zeros(ctx, KM_F32, KM_SHAPE(0, 3));
-    assert_int_equal(km_nearest_of(ctx, x, km_zeros(ctx, KM_F32, KM_SHAPE(2, 2)), NULL, true, false, &id,
-                                   &dist), KM_ERR_SHAPE);
+    km_tensor *x = km_zeros(ctx, KM_F32, KM_SHAPE(4, 3)),
+              *none = km_zeros(ctx, KM_F32, KM_SHAPE(0, 3));
+    assert_int_equal(
+        km_nearest_of(ctx, x, km_zeros(ctx, KM_F32, KM_SHAPE(2, 2)), NULL, true, false, &id, &dist),
+        KM_ERR_SHAPE);
     km_ctx_clear_error(ctx);
     assert_int_equal(km_nearest_of(ctx, x, none, NULL, true, false, &id, &dist), KM_ERR_SHAPE);
     km_ctx_clear_error(ctx);

@@ -90,8 +90,10 @@ static void check_distances(cloud *k) {
 
 static void distances_are_those_of_decoded_rows(void **state) {
     (void)state;
-    static const struct { int64_t n, dim; double bytes; } shapes[] = {
-        {70, 24, 7}, {40, 9, 4}, {33, 64, 33}, {50, 200, 110}, {20, 30, 31}, {5, 1, 2}};
+    static const struct {
+        int64_t n, dim;
+        double bytes;
+    } shapes[] = {{70, 24, 7}, {40, 9, 4}, {33, 64, 33}, {50, 200, 110}, {20, 30, 31}, {5, 1, 2}};
     for (int kind = 0; kind < 4; kind++) {
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
             cloud k = make(shapes[i].n, shapes[i].dim, shapes[i].bytes, (km_code_mode)(kind % 2),
@@ -107,8 +109,8 @@ static void a_limit_loses_nobody_who_is_near(void **state) {
     enum { N = SANITIZED ? 500 : 3000, D = 64 };
     for (int kind = 0; kind < 4; kind++) {
         for (int metric = KM_METRIC_L2; metric <= KM_METRIC_IP; metric++) {
-            cloud k = make(N, D, 33, (km_code_mode)(kind % 2),
-                           kind / 2 ? KM_TURN_PCA : KM_TURN_HADAMARD);
+            cloud k =
+                make(N, D, 33, (km_code_mode)(kind % 2), kind / 2 ? KM_TURN_PCA : KM_TURN_HADAMARD);
             km_near *keys = malloc(N * sizeof *keys);
             float *all = malloc(N * sizeof *all), *some = malloc(N * sizeof *some);
             km_scan *s = km_scan_new(k.c, NULL);
@@ -179,8 +181,7 @@ static void keys_do_not_depend_on_the_limit(void **state) {
         for (int metric = KM_METRIC_L2; metric <= KM_METRIC_IP; metric++) {
             km_scan_query(s, k.query, (km_metric)metric);
             assert_int_equal(km_scan_near(s, k.packed, N, INFINITY, all), N);
-            for (int i = 0; i < N; i++)
-                assert_true(all[i].row == i && all[i].key >= all[i].dist);
+            for (int i = 0; i < N; i++) assert_true(all[i].row == i && all[i].key >= all[i].dist);
             for (int of = 5; of < N; of += N / 5) {
                 float limit = all[of].key;
                 int64_t n = km_scan_near(s, k.packed, N, limit, some), at = 0;
@@ -214,7 +215,8 @@ static void a_limit_that_is_known_loses_nobody_who_is_near(void **state) {
         assert_non_null(s);
         int64_t near = 0, missed = 0;
         for (int q = 0; q < 10; q++) {
-            for (int i = 0; i < D; i++) k.query[i] = k.x[q * 7 * D + i] + 0.1f * k.x[(q + 9) * D + i];
+            for (int i = 0; i < D; i++)
+                k.query[i] = k.x[q * 7 * D + i] + 0.1f * k.x[(q + 9) * D + i];
             km_scan_query(s, k.query, kind / 2 ? KM_METRIC_IP : KM_METRIC_L2);
             km_scan_codes(s, k.packed, N, INFINITY, all);
             float limit = all[q * 7];
@@ -269,8 +271,10 @@ static void instruction_sets_agree_on_tables_and_bounds(void **state) {
             }
             assert_true(apart <= size / 100); /* ties, rounded either way */
             if (k) assert_memory_equal(blocks[0], blocks[1], (size_t)(4 * size));
-            km_stage_query q = {scales, lut[0], {2 * (first ? first : planes), 0}, size, 3, 0.5f, -2,
-                                {-1, -2}, {0.01f, 0.02f}, 0.015f};
+            km_stage_query q = {scales, lut[0],   {2 * (first ? first : planes), 0},
+                                size,   3,        0.5f,
+                                -2,     {-1, -2}, {0.01f, 0.02f},
+                                0.015f};
             q.nibbles[1] = 2 * planes - q.nibbles[0];
             static uint8_t codes[N];
             for (int i = 0; i < N; i++) codes[i] = rows[i * BYTES];

@@ -58,7 +58,8 @@ static void other_seeds_are_other_rotations(void **state) {
 
 /* a = V' diag(value) V with V orthonormal */
 static void check_eigen(int n, const double *a) {
-    double *v = malloc(sizeof *v * (size_t)(n * n)), *value = malloc(sizeof *value * (size_t)(3 * n));
+    double *v = malloc(sizeof *v * (size_t)(n * n)),
+           *value = malloc(sizeof *value * (size_t)(3 * n));
     memcpy(v, a, sizeof *v * (size_t)(n * n));
     assert_true(km_eigen(n, v, value, value + n));
     double top = fabs(value[0]) + fabs(value[n - 1]) + 1e-30;

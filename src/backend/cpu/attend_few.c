@@ -9,9 +9,9 @@
 typedef struct look {
     km_attend_job *j;
     const km_attention_kernels *soft;
-    int64_t parts;   /* of the longest row */
-    float *sums;     /* (rows, kv_heads, parts, group, d + 2): weighted sum, maximum, sum */
-    float *scratch;  /* (threads, group, PART) */
+    int64_t parts;  /* of the longest row */
+    float *sums;    /* (rows, kv_heads, parts, group, d + 2): weighted sum, maximum, sum */
+    float *scratch; /* (threads, group, PART) */
     int64_t each;
 } look;
 

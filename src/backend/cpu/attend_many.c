@@ -28,9 +28,9 @@ typedef struct many {
 /* Lane i is query (lane + i) % group of row (lane + i) / group of the run. */
 typedef struct panel {
     int64_t lane, lanes;
-    int64_t most;         /* keys that any of them sees */
-    float *q, *acc;       /* (d, nr) */
-    float *max, *sum;     /* (nr) */
+    int64_t most;     /* keys that any of them sees */
+    float *q, *acc;   /* (d, nr) */
+    float *max, *sum; /* (nr) */
 } panel;
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -70,7 +70,8 @@ static void meet(const many *m, const run *r, panel *p, int64_t first, int64_t n
     n = min64(n, p->most - first);
     if (n <= 0) return;
     int64_t last = position_of(m, r, p->lane + p->lanes - 1);
-    if (km_attend_first(a, position_of(m, r, p->lane)) >= first + n) return; /* before all windows */
+    if (km_attend_first(a, position_of(m, r, p->lane)) >= first + n)
+        return; /* before all windows */
     bool masked = position_of(m, r, p->lane) + 1 < first + n;
     for (int64_t i = 0; i < vecs * vl && masked; i++) {
         int64_t sees = position_of(m, r, p->lane + i) + 1 - first;

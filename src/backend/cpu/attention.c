@@ -5,10 +5,10 @@
 #include "backend/cpu/cpu.h"
 #include <math.h>
 
-#define KEYS 96          /* of a block: a multiple of every tile's rows */
-#define PANELS 4         /* of a task at most */
-#define STEP 2           /* tiles of keys that begin at the first query that sees one of them */
-#define FEW_ROWS 4       /* up to here a query's weights are computed by dot products */
+#define KEYS 96    /* of a block: a multiple of every tile's rows */
+#define PANELS 4   /* of a task at most */
+#define STEP 2     /* tiles of keys that begin at the first query that sees one of them */
+#define FEW_ROWS 4 /* up to here a query's weights are computed by dot products */
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -57,21 +57,21 @@ bool km_attention_describe(km_attention_call *a, const km_call *c, int first_in)
 typedef struct job {
     const km_attention_call *a;
     const km_call *c;
-    int64_t rows;            /* queries that share a key head: group * Tq */
-    int64_t panels;          /* of a task */
-    int64_t tasks;           /* to a key head */
+    int64_t rows;   /* queries that share a key head: group * Tq */
+    int64_t panels; /* of a task */
+    int64_t tasks;  /* to a key head */
     float *scratch;
-    size_t floats;           /* of scratch, for each thread */
+    size_t floats; /* of scratch, for each thread */
 } job;
 
 /* A panel's running state; lane i is query row + i of the rows that share the key head. */
 typedef struct panel {
     int64_t row, lanes;
-    int64_t seen_most;       /* keys, by any lane */
+    int64_t seen_most; /* keys, by any lane */
     int64_t seen_least;
-    float *q;                /* (D, nr) */
-    float *acc;              /* (D, nr) */
-    float *max, *sum;        /* (nr) */
+    float *q;         /* (D, nr) */
+    float *acc;       /* (D, nr) */
+    float *max, *sum; /* (nr) */
 } panel;
 
 static size_t panel_floats(const km_attention_call *a) {
@@ -82,9 +82,9 @@ static size_t task_floats(const job *j) {
     const km_attention_call *a = j->a;
     size_t nr = (size_t)a->gemm->nr, d = (size_t)a->D;
     size_t floats = (size_t)j->panels * panel_floats(a);
-    floats += KEYS * nr;                          /* scores */
-    floats += 2 * KEYS * d;                       /* keys and values in f32 */
-    floats += nr * d;                             /* rows of q, rows of o */
+    floats += KEYS * nr;    /* scores */
+    floats += 2 * KEYS * d; /* keys and values in f32 */
+    floats += nr * d;       /* rows of q, rows of o */
     return (floats + 15) & ~(size_t)15;
 }
 
@@ -156,8 +156,7 @@ static void meet_keys(const km_attention_call *a, panel *p, int64_t first, int64
     a->kern->soften(s, n, seen, masked, vecs, p->max, p->sum, p->acc, a->D);
     int64_t half = corner && vecs * vl > nr / 2 ? nr / 2 : 0, sees = half ? seen[half - 1] : n;
     if (sees == n) half = 0;
-    if (half)
-        a->gemm->panel(a->D, half, sees, v, 1, ldv, s, nr, NULL, p->acc, nr, 1, 1);
+    if (half) a->gemm->panel(a->D, half, sees, v, 1, ldv, s, nr, NULL, p->acc, nr, 1, 1);
     a->gemm->panel(a->D, vecs * vl - half, n, v, 1, ldv, s + half, nr, NULL, p->acc + half, nr, 1,
                    1);
 }
@@ -208,16 +207,14 @@ static void run_task(const job *j, int64_t index, float *scratch) {
         int64_t n = min64(KEYS, most - first), ldk, ldv;
         const float *kr = km_attention_rows(a, k, b, hk, first, n, k_copy, &ldk);
         const float *vr = km_attention_rows(a, v, b, hk, first, n, v_copy, &ldv);
-        for (int64_t i = 0; i < count; i++)
-            meet_keys(a, &panels[i], first, n, kr, ldk, vr, ldv, s);
+        for (int64_t i = 0; i < count; i++) meet_keys(a, &panels[i], first, n, kr, ldk, vr, ldv, s);
     }
     for (int64_t i = 0; i < count; i++) end_panel(j, &panels[i], b, hk, rows);
 }
 
 static void run_tasks(void *arg, int64_t begin, int64_t end, int worker) {
     const job *j = arg;
-    for (int64_t i = begin; i < end; i++)
-        run_task(j, i, j->scratch + (size_t)worker * j->floats);
+    for (int64_t i = begin; i < end; i++) run_task(j, i, j->scratch + (size_t)worker * j->floats);
 }
 
 static km_status attention(km_ctx *ctx, const km_call *c) {

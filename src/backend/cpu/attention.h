@@ -28,8 +28,8 @@ typedef struct km_attention_kernels {
     /* Scores s and dp = do v^T, both (rows, ld), become weights p and score gradients in place:
      * p = exp(s - lse), ds = p (dp - delta); both 0 from key seen[i] - first on. The range is
      * keys [first, first + width), width a multiple of vl. */
-    void (*grad_scores)(float *s, float *dp, int64_t ld, int64_t rows, int64_t first,
-                        int64_t width, const int64_t *seen, const float *lse, const float *delta);
+    void (*grad_scores)(float *s, float *dp, int64_t ld, int64_t rows, int64_t first, int64_t width,
+                        const int64_t *seen, const float *lse, const float *delta);
 } km_attention_kernels;
 
 const km_attention_kernels *km_attention_kernels_of(km_isa isa);
@@ -37,7 +37,7 @@ const km_attention_kernels *km_attention_kernels_of(km_isa isa);
 /* The sizes and settings of a call. */
 typedef struct km_attention_call {
     int64_t B, H, Hkv, Tq, Tk, D;
-    int64_t group;               /* query heads to a key head */
+    int64_t group; /* query heads to a key head */
     bool causal;
     float scale;
     km_dtype dtype;

@@ -4,17 +4,17 @@
 #include "backend/cpu/attention.h"
 #include <math.h>
 
-#define STRETCH 512      /* keys at a time: their scores stay in the cache */
-#define PART_KEYS 256    /* at least, for a part to be worth a thread */
+#define STRETCH 512   /* keys at a time: their scores stay in the cache */
+#define PART_KEYS 256 /* at least, for a part to be worth a thread */
 
 typedef struct job {
     const km_attention_call *a;
     const km_call *c;
-    int64_t rows;            /* queries that share a key head: group * Tq */
+    int64_t rows; /* queries that share a key head: group * Tq */
     int64_t parts, part_keys;
-    float *sums;             /* (B, Hkv, parts, rows, D + 2): weighted sum, maximum, sum */
+    float *sums; /* (B, Hkv, parts, rows, D + 2): weighted sum, maximum, sum */
     float *scratch;
-    size_t floats;           /* of scratch, for each thread */
+    size_t floats; /* of scratch, for each thread */
 } job;
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -66,8 +66,7 @@ static void run_part(const job *j, int64_t index, float *scratch) {
 
 static void run_parts(void *arg, int64_t begin, int64_t end, int worker) {
     const job *j = arg;
-    for (int64_t i = begin; i < end; i++)
-        run_part(j, i, j->scratch + (size_t)worker * j->floats);
+    for (int64_t i = begin; i < end; i++) run_part(j, i, j->scratch + (size_t)worker * j->floats);
 }
 
 /* Brings the parts of one query to their common maximum, in order, and writes the result. */

@@ -10,22 +10,22 @@
 #include "backend/cpu/attention.h"
 #include <math.h>
 
-#define KEYS 128         /* of a block */
-#define QUERIES 96       /* of a block */
-#define STEP 2           /* tiles of queries that go on to the last key that one of them sees */
+#define KEYS 128   /* of a block */
+#define QUERIES 96 /* of a block */
+#define STEP 2     /* tiles of queries that go on to the last key that one of them sees */
 
 typedef struct job {
     const km_attention_call *a;
     const km_tensor *d_o, *q, *k, *v, *o, *lse, *dq, *dk, *dv;
-    int64_t rows;            /* queries that share a key head: group * Tq */
-    int64_t parts;           /* tasks to a key head */
-    int64_t span;            /* keys of a part, a multiple of KEYS but for the last */
-    bool straight;           /* dq needs no sums apart: one task to a head, and no query sees none */
-    float *delta;            /* (B, Hkv, rows): do . o */
-    float *dq_sums;          /* (one per thread, or per task when parts > 1; rows, D) */
+    int64_t rows;   /* queries that share a key head: group * Tq */
+    int64_t parts;  /* tasks to a key head */
+    int64_t span;   /* keys of a part, a multiple of KEYS but for the last */
+    bool straight;  /* dq needs no sums apart: one task to a head, and no query sees none */
+    float *delta;   /* (B, Hkv, rows): do . o */
+    float *dq_sums; /* (one per thread, or per task when parts > 1; rows, D) */
     size_t dq_floats;
     float *scratch;
-    size_t floats;           /* of scratch, for each thread */
+    size_t floats; /* of scratch, for each thread */
 } job;
 
 /* What a task works with. */
@@ -49,10 +49,10 @@ static size_t pad(int64_t floats) { return ((size_t)floats + 15) & ~(size_t)15; 
 static size_t lay_out(const km_attention_call *a, block *t, float *at) {
     int64_t nr = a->gemm->nr, wide = ceil_div(KEYS, nr) * nr * a->D;
     int64_t cols = ceil_div(a->D, nr) * nr, rows = KEYS > QUERIES ? KEYS : QUERIES;
-    float **part[] = {&t->kt, &t->vt, &t->dkt, &t->dvt, &t->kp, &t->s, &t->dp, &t->q_copy,
-                      &t->do_copy};
-    int64_t size[] = {wide, wide, wide, wide, cols * KEYS, QUERIES * KEYS, QUERIES * KEYS,
-                      rows * a->D, QUERIES * a->D};
+    float **part[] = {&t->kt, &t->vt, &t->dkt,    &t->dvt,    &t->kp,
+                      &t->s,  &t->dp, &t->q_copy, &t->do_copy};
+    int64_t size[] = {wide,           wide,           wide,        wide,          cols * KEYS,
+                      QUERIES * KEYS, QUERIES * KEYS, rows * a->D, QUERIES * a->D};
     size_t used = 0;
     for (int i = 0; i < 9; i++) {
         if (at) *part[i] = at + used;
@@ -93,8 +93,8 @@ static void meet(const job *j, const block *x, int64_t h, int64_t t, int64_t n, 
     const float *q = km_attention_rows(a, j->q, x->b, h, t, n, x->q_copy, &ldq);
     const float *d_o = km_attention_rows(a, j->d_o, x->b, h, t, n, x->do_copy, &ldo);
     const float *delta = j->delta + (x->b * a->H + h) * a->Tq + t;
-    const float *all = (const float *)km_tensor_ptr(j->lse) + x->b * j->lse->stride[0] +
-                       h * j->lse->stride[1];
+    const float *all =
+        (const float *)km_tensor_ptr(j->lse) + x->b * j->lse->stride[0] + h * j->lse->stride[1];
     for (int64_t i = 0; i < n; i++) {
         seen[i] = km_attention_seen(a, t + i);
         lse[i] = all[(t + i) * j->lse->stride[2]];
@@ -106,10 +106,10 @@ static void meet(const job *j, const block *x, int64_t h, int64_t t, int64_t n, 
         for (int64_t i = first_to_see(seen, n, first + c), rows; i < n; i += rows) {
             rows = min64(a->causal ? STEP * g->mr : n, n - i);
             int64_t sees = min64(width, up(seen[i + rows - 1] - first - c, g->vl));
-            g->panel(rows, sees, D, q + i * ldq, ldq, 1, x->kt + c * D, nr, NULL, s + i * ld,
-                     ld, a->scale, 0);
-            g->panel(rows, sees, D, d_o + i * ldo, ldo, 1, x->vt + c * D, nr, NULL, dp + i * ld,
-                     ld, 1, 0);
+            g->panel(rows, sees, D, q + i * ldq, ldq, 1, x->kt + c * D, nr, NULL, s + i * ld, ld,
+                     a->scale, 0);
+            g->panel(rows, sees, D, d_o + i * ldo, ldo, 1, x->vt + c * D, nr, NULL, dp + i * ld, ld,
+                     1, 0);
         }
         a->kern->grad_scores(s, dp, ld, n, first + c, width, seen, lse, delta);
         int64_t half = up(nr / 2, g->vl);
@@ -151,8 +151,8 @@ static void put_keys(const km_attention_call *a, const block *x, const km_tensor
     for (int64_t c = 0; c < keys; c += nr)
         a->kern->turn_back(rows + c * ld, ld, sums + c * a->D, a->D, min64(nr, keys - c), ones);
     if (!straight)
-        a->gemm->finish(&(km_finish){.dtype = a->dtype}, rows, a->D, to, NULL, out->stride[2],
-                        keys, a->D);
+        a->gemm->finish(&(km_finish){.dtype = a->dtype}, rows, a->D, to, NULL, out->stride[2], keys,
+                        a->D);
 }
 
 static void run_keys(const job *j, block *x, int64_t first, int64_t keys) {
@@ -229,9 +229,18 @@ static void join_parts(void *arg, int64_t begin, int64_t end, int worker) {
 km_status km_cpu_attention_grad(km_ctx *ctx, const km_call *c) {
     km_attention_call a;
     if (!km_attention_describe(&a, c, 1)) return KM_ERR_UNSUPPORTED;
-    job j = {.a = &a, .d_o = c->in[0], .q = c->in[1], .k = c->in[2], .v = c->in[3], .o = c->in[4],
-             .lse = c->in[5], .dq = c->out[0], .dk = c->out[1], .dv = c->out[2],
-             .rows = a.group * a.Tq, .parts = 1};
+    job j = {.a = &a,
+             .d_o = c->in[0],
+             .q = c->in[1],
+             .k = c->in[2],
+             .v = c->in[3],
+             .o = c->in[4],
+             .lse = c->in[5],
+             .dq = c->out[0],
+             .dk = c->out[1],
+             .dv = c->out[2],
+             .rows = a.group * a.Tq,
+             .parts = 1};
     int64_t heads = a.B * a.Hkv, threads = km_threads_count(ctx->threads);
     if (heads == 0) return KM_OK;
 

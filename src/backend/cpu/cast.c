@@ -9,9 +9,18 @@ int64_t km_cast_to_int(km_dtype d, double v) {
     int64_t lo = INT64_MIN, hi = INT64_MAX;
     switch (d) {
     case KM_BOOL: return v != 0;
-    case KM_I32: lo = INT32_MIN; hi = INT32_MAX; break;
-    case KM_U8: lo = 0; hi = UINT8_MAX; break;
-    case KM_I8: lo = INT8_MIN; hi = INT8_MAX; break;
+    case KM_I32:
+        lo = INT32_MIN;
+        hi = INT32_MAX;
+        break;
+    case KM_U8:
+        lo = 0;
+        hi = UINT8_MAX;
+        break;
+    case KM_I8:
+        lo = INT8_MIN;
+        hi = INT8_MAX;
+        break;
     default: break;
     }
     if (isnan(v)) return 0;
@@ -96,8 +105,10 @@ static void load_doubles(double *out, km_dtype from, const void *x, int64_t sx, 
     do {                                                                                           \
         T *o = out;                                                                                \
         const T *p = x;                                                                            \
-        if (so == 1 && sx == 1) memmove(o, p, (size_t)n * sizeof *o);                              \
-        else for (int64_t i = 0; i < n; i++) o[i * so] = p[i * sx];                                \
+        if (so == 1 && sx == 1)                                                                    \
+            memmove(o, p, (size_t)n * sizeof *o);                                                  \
+        else                                                                                       \
+            for (int64_t i = 0; i < n; i++) o[i * so] = p[i * sx];                                 \
     } while (0)
 
 static void move(size_t size, void *out, int64_t so, const void *x, int64_t sx, int64_t n) {
@@ -119,8 +130,10 @@ static void cast_block(km_dtype to, void *out, int64_t so, km_dtype from, const 
     if (km_stageable(from) && km_stageable(to)) {
         const float *v = km_stage_in(from, x, sx, n, b.f32[0]);
         float *at = km_stage_at(to, out, so, b.f32[1]);
-        if (at == out) memcpy(at, v, (size_t)n * sizeof *at);
-        else at = (float *)v;
+        if (at == out)
+            memcpy(at, v, (size_t)n * sizeof *at);
+        else
+            at = (float *)v;
         km_stage_out(to, out, so, n, at, false);
     } else if (km_dtype_is_float(from)) {
         load_doubles(b.f64, from, x, sx, n);

@@ -97,7 +97,8 @@ km_status km_cpu_cell_sums(km_ctx *ctx, const km_call *c) {
     for (int64_t i = 0; i < n; i++)
         if (id[i] >= 0 && id[i] < k) start[id[i] + 2]++;
     for (int64_t i = 0; i < k; i++) start[i + 2] += start[i + 1];
-    for (int64_t i = 0; i < n; i++) /* start[i + 1] is where cell i goes on; in the end, where it ends */
+    for (int64_t i = 0; i < n;
+         i++) /* start[i + 1] is where cell i goes on; in the end, where it ends */
         if (id[i] >= 0 && id[i] < k) row[start[id[i] + 1]++] = (int32_t)i;
     j.row = row;
     j.start = start;

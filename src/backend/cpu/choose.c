@@ -6,7 +6,7 @@
 
 typedef struct choose_job {
     size_t size;
-    int64_t so, sc, sa, sb; /* strides of out, the condition and the two choices */
+    int64_t so, sc, sa, sb;             /* strides of out, the condition and the two choices */
     _Alignas(8) unsigned char value[8]; /* masked_fill's, in out's dtype */
 } choose_job;
 
@@ -47,8 +47,11 @@ km_status km_cpu_where(km_ctx *ctx, const km_call *c) {
     km_iter it;
     km_iter_init(&it, 4, (const km_tensor *[]){out, cond, a, b});
     int last = it.ndim - 1;
-    choose_job j = {.size = it.size[0], .so = it.stride[0][last], .sc = it.stride[1][last],
-                    .sa = it.stride[2][last], .sb = it.stride[3][last]};
+    choose_job j = {.size = it.size[0],
+                    .so = it.stride[0][last],
+                    .sc = it.stride[1][last],
+                    .sa = it.stride[2][last],
+                    .sb = it.stride[3][last]};
     km_cpu_walk(ctx, &it, 4, where_run, &j);
     return KM_OK;
 }
@@ -64,8 +67,11 @@ km_status km_cpu_masked_fill(km_ctx *ctx, const km_call *c) {
     km_iter it;
     km_iter_init(&it, 3, (const km_tensor *[]){out, mask, x});
     int last = it.ndim - 1;
-    choose_job j = {.size = it.size[0], .so = it.stride[0][last], .sc = it.stride[1][last],
-                    .sa = 0, .sb = it.stride[2][last]};
+    choose_job j = {.size = it.size[0],
+                    .so = it.stride[0][last],
+                    .sc = it.stride[1][last],
+                    .sa = 0,
+                    .sb = it.stride[2][last]};
     km_cast_doubles(out->dtype, j.value, 1, &c->p->f[0], 1);
     km_cpu_walk(ctx, &it, 4, masked_run, &j);
     return KM_OK;

@@ -4,25 +4,25 @@
 #include "backend/cpu/cpu.h"
 #include "backend/trellis.h"
 
-#define KM_TURN_ROWS 8                             /* rows that meet an axis together */
-#define KM_TRELLIS_QUERIES 8                       /* queries that meet a code together */
+#define KM_TURN_ROWS 8       /* rows that meet an axis together */
+#define KM_TRELLIS_QUERIES 8 /* queries that meet a code together */
 
 /* A row of trellis codes as the scan reads it. Axis i's window begins at bit `at[i]` of the code,
  * behind which its first bits are repeated, and its value stands in `values` from `table[i]` on. */
 typedef struct km_trellis_plan {
-    int64_t axes;         /* a multiple of 16: the last ones have weight 0 */
+    int64_t axes; /* a multiple of 16: the last ones have weight 0 */
     const int32_t *at, *table;
-    const float *amp;     /* (axes) what a value is multiplied by */
+    const float *amp; /* (axes) what a value is multiplied by */
     const float *values;
 } km_trellis_plan;
 
 /* A row of levels likewise: groups of eight axes, each with bits[g] planes at bytes at[g]. */
 typedef struct km_level_plan {
-    int64_t groups;         /* even: the last may have no bits */
+    int64_t groups; /* even: the last may have no bits */
     const uint8_t *bits;
     const int32_t (*at)[8];
-    const float *amp;       /* (8 groups, rounded up to 16) */
-    const float *values;    /* levels of b bits from b << 8 on */
+    const float *amp;    /* (8 groups, rounded up to 16) */
+    const float *values; /* levels of b bits from b << 8 on */
 } km_level_plan;
 
 /* A query before blocks of rows' leading planes (vector/stage.h), in two parts: few of them decide
@@ -31,9 +31,9 @@ typedef struct km_level_plan {
  *   bound 2 = base + s (s square + along (low[1] + again sum[0] + step[1] sum[1])) */
 typedef struct km_stage_query {
     const float *scales;
-    const uint8_t *lut;  /* (nibbles of both parts, 16), at most KM_STAGE_TOP; 64 bytes 0 behind */
-    int64_t nibbles[2];  /* even; the second may be 0, and then there is no bound 2 */
-    int64_t size;        /* bytes of a block */
+    const uint8_t *lut; /* (nibbles of both parts, 16), at most KM_STAGE_TOP; 64 bytes 0 behind */
+    int64_t nibbles[2]; /* even; the second may be 0, and then there is no bound 2 */
+    int64_t size;       /* bytes of a block */
     float base, square, along, low[2], step[2], again;
 } km_stage_query;
 
@@ -43,7 +43,7 @@ typedef struct km_stage_rows {
     const uint8_t *codes;  /* (n) of their scales */
     const uint8_t *blocks; /* of 32 rows each */
     int64_t n;
-    uint8_t least, most;   /* of the codes, or beyond them */
+    uint8_t least, most; /* of the codes, or beyond them */
 } km_stage_rows;
 
 typedef struct km_code_kernels {
@@ -85,7 +85,7 @@ typedef struct km_code_kernels {
 #define KM_CODE_STAGE(suffix)                                                                      \
     void km_code_levels_##suffix(const km_level_plan *plan, const uint8_t *code, const float *p,   \
                                  float *dot, float *norm);                                         \
-    void km_code_tables_##suffix(int64_t planes, const int32_t (*plane)[2], const float *weight,   \
+    void km_code_tables_##suffix(int64_t planes, const int32_t(*plane)[2], const float *weight,    \
                                  int64_t groups, const float *p, float *quad, uint8_t *lut,        \
                                  float *least, float *step);                                       \
     int64_t km_code_near_##suffix(const km_stage_query *q, const km_stage_rows *rows, float limit, \

@@ -22,18 +22,10 @@ static inline __attribute__((always_inline)) bool is_set(const compact_job *j, i
                                                          int64_t size) {
     uint64_t v = 0;
     switch (size) {
-    case 1:
-        v = (uint8_t)j->mask[i];
-        break;
-    case 2:
-        v = ((const uint16_t *)(const void *)j->mask)[i];
-        break;
-    case 4:
-        v = ((const uint32_t *)(const void *)j->mask)[i];
-        break;
-    default:
-        v = ((const uint64_t *)(const void *)j->mask)[i];
-        break;
+    case 1: v = (uint8_t)j->mask[i]; break;
+    case 2: v = ((const uint16_t *)(const void *)j->mask)[i]; break;
+    case 4: v = ((const uint32_t *)(const void *)j->mask)[i]; break;
+    default: v = ((const uint64_t *)(const void *)j->mask)[i]; break;
     }
     return (v & ~j->ignored) != 0;
 }
@@ -90,30 +82,14 @@ static void move_range(const compact_job *j, int64_t begin, int64_t end, bool pl
         int64_t i = chunk * CHUNK, at = j->first[chunk], stop = j->first[chunk + 1];
         if (stop > j->limit) stop = j->limit;
         switch (j->size * 2 + places) {
-        case 2:
-            select_sized(j, i, at, stop, 1);
-            break;
-        case 3:
-            place_sized(j, i, at, stop, 1);
-            break;
-        case 4:
-            select_sized(j, i, at, stop, 2);
-            break;
-        case 5:
-            place_sized(j, i, at, stop, 2);
-            break;
-        case 8:
-            select_sized(j, i, at, stop, 4);
-            break;
-        case 9:
-            place_sized(j, i, at, stop, 4);
-            break;
-        case 16:
-            select_sized(j, i, at, stop, 8);
-            break;
-        default:
-            place_sized(j, i, at, stop, 8);
-            break;
+        case 2: select_sized(j, i, at, stop, 1); break;
+        case 3: place_sized(j, i, at, stop, 1); break;
+        case 4: select_sized(j, i, at, stop, 2); break;
+        case 5: place_sized(j, i, at, stop, 2); break;
+        case 8: select_sized(j, i, at, stop, 4); break;
+        case 9: place_sized(j, i, at, stop, 4); break;
+        case 16: select_sized(j, i, at, stop, 8); break;
+        default: place_sized(j, i, at, stop, 8); break;
         }
     }
 }
@@ -160,18 +136,10 @@ static void nonzero_range(void *arg, int64_t begin, int64_t end, int worker) {
         int64_t i = chunk * CHUNK, at = j->first[chunk], stop = j->first[chunk + 1];
         if (stop > j->limit) stop = j->limit;
         switch (j->size) {
-        case 1:
-            nonzero_sized(j, i, at, stop, 1);
-            break;
-        case 2:
-            nonzero_sized(j, i, at, stop, 2);
-            break;
-        case 4:
-            nonzero_sized(j, i, at, stop, 4);
-            break;
-        default:
-            nonzero_sized(j, i, at, stop, 8);
-            break;
+        case 1: nonzero_sized(j, i, at, stop, 1); break;
+        case 2: nonzero_sized(j, i, at, stop, 2); break;
+        case 4: nonzero_sized(j, i, at, stop, 4); break;
+        default: nonzero_sized(j, i, at, stop, 8); break;
         }
     }
 }

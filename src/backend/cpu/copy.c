@@ -19,8 +19,8 @@ static void copy_run(void *arg, char *const *ptr, int64_t n) {
     const km_convert_rows *rows = km_simd_convert();
     if (plain && j->stream && j->to == j->from && (n * (int64_t)km_dtype_size(j->to)) % 4 == 0 &&
         (uintptr_t)ptr[0] % 4 == 0)
-        rows->copy((float *)ptr[0], (const float *)ptr[1],
-                   n * (int64_t)km_dtype_size(j->to) / 4, true);
+        rows->copy((float *)ptr[0], (const float *)ptr[1], n * (int64_t)km_dtype_size(j->to) / 4,
+                   true);
     else if (plain && j->from == KM_F16 && j->to == KM_F32)
         rows->from_f16((float *)ptr[0], (const uint16_t *)ptr[1], n, j->stream);
     else if (plain && j->from == KM_BF16 && j->to == KM_F32)
@@ -99,8 +99,12 @@ static bool transpose(km_ctx *ctx, const km_iter *it, bool stream) {
     for (int a = 0; a < last; a++)
         if (it->stride[1][a] == 1) across = a;
     if (across < 0 || it->dim[across] < 8 || it->dim[last] < 8) return false;
-    transpose_job j = {.it = it, .across = across, .down = it->dim[across], .wide = it->dim[last],
-                       .strips = (it->dim[across] + TILE - 1) / TILE, .stream = stream};
+    transpose_job j = {.it = it,
+                       .across = across,
+                       .down = it->dim[across],
+                       .wide = it->dim[last],
+                       .strips = (it->dim[across] + TILE - 1) / TILE,
+                       .stream = stream};
     int64_t strips = it->rows / j.down * j.strips;
     km_threads_for(ctx->threads, strips, km_cpu_grain(ctx, strips, j.wide * TILE * 5),
                    transpose_strips, &j);

@@ -9,22 +9,23 @@
 const km_backend *km_cpu_backend(void);
 
 /* Each fills k[KM_OP_...] for its ops; k has KM_OP_COUNT entries. */
-void km_cpu_register_fill(km_kernel *k);        /* full, arange, uniform, normal, dropout */
-void km_cpu_register_copy(km_kernel *k);        /* copy, cast */
-void km_cpu_register_elementwise(km_kernel *k); /* binary, comparisons, unary and gradients, where */
-void km_cpu_register_reduce(km_kernel *k);      /* sum, mean, max, var, logsumexp, sumsq, argmax */
-void km_cpu_register_matmul(km_kernel *k);      /* matmul, linear */
+void km_cpu_register_fill(km_kernel *k); /* full, arange, uniform, normal, dropout */
+void km_cpu_register_copy(km_kernel *k); /* copy, cast */
+void km_cpu_register_elementwise(
+    km_kernel *k);                         /* binary, comparisons, unary and gradients, where */
+void km_cpu_register_reduce(km_kernel *k); /* sum, mean, max, var, logsumexp, sumsq, argmax */
+void km_cpu_register_matmul(km_kernel *k); /* matmul, linear */
 void km_cpu_register_attention(km_kernel *k);
-void km_cpu_register_rows(km_kernel *k);        /* softmax, log_softmax and gradients */
-void km_cpu_register_norm(km_kernel *k);        /* layer_norm, rms_norm, fused and gradients */
-void km_cpu_register_index(km_kernel *k);       /* embedding, gather, scatter_add, ..., concat */
-void km_cpu_register_loss(km_kernel *k);        /* cross_entropy, mse, bce and gradients */
+void km_cpu_register_rows(km_kernel *k);  /* softmax, log_softmax and gradients */
+void km_cpu_register_norm(km_kernel *k);  /* layer_norm, rms_norm, fused and gradients */
+void km_cpu_register_index(km_kernel *k); /* embedding, gather, scatter_add, ..., concat */
+void km_cpu_register_loss(km_kernel *k);  /* cross_entropy, mse, bce and gradients */
 void km_cpu_register_rope(km_kernel *k);
-void km_cpu_register_quant(km_kernel *k);       /* layers over weights of a few bits */
-void km_cpu_register_attend(km_kernel *k);      /* attention of a running model */
-void km_cpu_register_sample(km_kernel *k);      /* choosing its next token */
-void km_cpu_register_nearest(km_kernel *k);     /* nearest, cell_sums */
-void km_cpu_register_optim(km_kernel *k);       /* sgd, adamw, and the norm before them */
+void km_cpu_register_quant(km_kernel *k);   /* layers over weights of a few bits */
+void km_cpu_register_attend(km_kernel *k);  /* attention of a running model */
+void km_cpu_register_sample(km_kernel *k);  /* choosing its next token */
+void km_cpu_register_nearest(km_kernel *k); /* nearest, cell_sums */
+void km_cpu_register_optim(km_kernel *k);   /* sgd, adamw, and the norm before them */
 
 /* Declares a table of inner loops that simd/ defines as `const type KM_SIMD(name) = {...}`, and
  * name(), which gives the one for this processor. */

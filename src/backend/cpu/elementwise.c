@@ -18,14 +18,23 @@ static bool streams(const km_call *c) {
 /* What an element costs, in tenths of a nanosecond; see walk.h. */
 static int cost(km_op op) {
     switch (op) {
-    case KM_OP_EXP: case KM_OP_LOG: case KM_OP_TANH: case KM_OP_SIGMOID: case KM_OP_SILU:
-    case KM_OP_SQRT: case KM_OP_RSQRT: case KM_OP_SIN: case KM_OP_COS: case KM_OP_SILU_GRAD:
-        return 8;
-    case KM_OP_GELU: case KM_OP_GELU_ERF: case KM_OP_GELU_GRAD: case KM_OP_GELU_ERF_GRAD:
-    case KM_OP_POW: case KM_OP_POW_SCALAR:
-        return 16;
-    default:
-        return 2;
+    case KM_OP_EXP:
+    case KM_OP_LOG:
+    case KM_OP_TANH:
+    case KM_OP_SIGMOID:
+    case KM_OP_SILU:
+    case KM_OP_SQRT:
+    case KM_OP_RSQRT:
+    case KM_OP_SIN:
+    case KM_OP_COS:
+    case KM_OP_SILU_GRAD: return 8;
+    case KM_OP_GELU:
+    case KM_OP_GELU_ERF:
+    case KM_OP_GELU_GRAD:
+    case KM_OP_GELU_ERF_GRAD:
+    case KM_OP_POW:
+    case KM_OP_POW_SCALAR: return 16;
+    default: return 2;
     }
 }
 
@@ -78,7 +87,8 @@ static km_status unary(km_ctx *ctx, const km_call *c) {
     /* What x + s leaves when most of it cancels depends on all of s, not on its nearest float. */
     if (c->op == KM_OP_ADD_SCALAR)
         j.f[1] = isfinite(j.f[0]) ? (float)(c->p->f[0] - (double)j.f[0]) : 0;
-    if (c->op == KM_OP_POW_SCALAR && c->p->f[0] == 1) j.row = km_simd_unary()->row[KM_OP_MUL_SCALAR];
+    if (c->op == KM_OP_POW_SCALAR && c->p->f[0] == 1)
+        j.row = km_simd_unary()->row[KM_OP_MUL_SCALAR];
     if (c->op == KM_OP_POW_SCALAR && c->p->f[0] == 2) j.row = square;
     km_cpu_walk(ctx, &it, cost(c->op), unary_run, &j);
     return KM_OK;
@@ -124,8 +134,10 @@ static void binary_run(void *arg, char *const *ptr, int64_t n) {
 static void square_or_power(float *out, const float *a, const float *b, int64_t n, const float *f,
                             bool stream) {
     const km_binary_rows *rows = km_simd_binary();
-    if (*b == 2) rows->both[KM_OP_MUL](out, a, a, n, f, stream);
-    else rows->fixed_b[KM_OP_POW](out, a, b, n, f, stream);
+    if (*b == 2)
+        rows->both[KM_OP_MUL](out, a, a, n, f, stream);
+    else
+        rows->fixed_b[KM_OP_POW](out, a, b, n, f, stream);
 }
 
 /* clamp_grad compares with f[0] and f[1], which need not be floats: the floats just inside. */
@@ -184,8 +196,11 @@ static km_status compare(km_ctx *ctx, const km_call *c) {
     km_iter it;
     km_iter_init(&it, 3, (const km_tensor *[]){out, a, b});
     int last = it.ndim - 1;
-    binary_job j = {.compare = km_simd_binary()->compare[c->op], .dtype = a->dtype,
-                    .so = it.stride[0][last], .sa = it.stride[1][last], .sb = it.stride[2][last]};
+    binary_job j = {.compare = km_simd_binary()->compare[c->op],
+                    .dtype = a->dtype,
+                    .so = it.stride[0][last],
+                    .sa = it.stride[1][last],
+                    .sb = it.stride[2][last]};
     km_cpu_walk(ctx, &it, 2, compare_run, &j);
     return KM_OK;
 }

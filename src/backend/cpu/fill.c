@@ -96,8 +96,8 @@ static void random_chunk(void *arg, int64_t begin, int64_t end, int worker) {
         } else {
             const float *x = km_stage_in(j->dtype, j->x + at * size, 1, n, xbuf);
             /* A word lives when (word >> 8) * 2^-24 >= p. */
-            rows->dropout(out, x, n, p->seed, p->stream, block,
-                          (uint32_t)ceil(p->f[0] * 0x1p24), (float)(1 / (1 - p->f[0])));
+            rows->dropout(out, x, n, p->seed, p->stream, block, (uint32_t)ceil(p->f[0] * 0x1p24),
+                          (float)(1 / (1 - p->f[0])));
         }
         km_stage_out(j->dtype, j->out + at * size, 1, n, out, false);
     }
@@ -109,8 +109,11 @@ static km_status indexed(km_ctx *ctx, const km_call *c) {
     if (c->op != KM_OP_ARANGE && !km_stageable(out->dtype)) return KM_ERR_UNSUPPORTED;
     int64_t n = km_shape_count(out->shape);
     if (n == 0) return KM_OK;
-    indexed_job j = {.out = km_tensor_ptr(out), .x = x ? km_tensor_ptr(x) : NULL,
-                     .dtype = out->dtype, .p = c->p, .op = c->op};
+    indexed_job j = {.out = km_tensor_ptr(out),
+                     .x = x ? km_tensor_ptr(x) : NULL,
+                     .dtype = out->dtype,
+                     .p = c->p,
+                     .op = c->op};
     int64_t grain = km_cpu_grain(ctx, n, 10);
     grain = (grain + KM_STAGE - 1) / KM_STAGE * KM_STAGE;
     km_threads_for(ctx->threads, n, grain, c->op == KM_OP_ARANGE ? arange_chunk : random_chunk, &j);

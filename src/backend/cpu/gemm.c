@@ -86,23 +86,23 @@ typedef struct plan {
     const km_gemm *g;
     const km_gemm_kernels *kern;
     way way;
-    bool turned;                     /* for WAY_GEMV */
+    bool turned; /* for WAY_GEMV */
     km_gemm_cut cut;
-    int64_t rows, cols;              /* of a block; the last ones may be smaller */
-    int64_t down, across;            /* blocks of one c */
+    int64_t rows, cols;   /* of a block; the last ones may be smaller */
+    int64_t down, across; /* blocks of one c */
     int64_t batches;
-    int64_t splits, depth;           /* parts of k, and how long one is; batches is 1 if more */
-    float *partial;                  /* what the parts after the first give: c, and sums of rows */
-    size_t partial_floats;           /* of one part */
-    bool once;                       /* a thread may keep b packed from block to block */
-    float *sums;                     /* of c's columns: (units of rows, n) */
+    int64_t splits, depth; /* parts of k, and how long one is; batches is 1 if more */
+    float *partial;        /* what the parts after the first give: c, and sums of rows */
+    size_t partial_floats; /* of one part */
+    bool once;             /* a thread may keep b packed from block to block */
+    float *sums;           /* of c's columns: (units of rows, n) */
     float *scratch;
-    size_t floats;                   /* of scratch, for each thread */
+    size_t floats; /* of scratch, for each thread */
 } plan;
 
 /* Before a thread's scratch: which columns of b it holds. */
 typedef struct held {
-    _Alignas(64) int64_t columns;    /* block number, without rows, or -1 */
+    _Alignas(64) int64_t columns; /* block number, without rows, or -1 */
 } held;
 #define HELD (sizeof(held) / sizeof(float))
 
@@ -181,7 +181,7 @@ static double block_time(const plan *p, int64_t down, int64_t across) {
 #define ROWS_PER_BLOCK 42
 #define BLOCKS_WORTH_PACKING 4
 #define COLUMNS_PER_BLOCK 256 /* each block lays its rows of a out anew */
-#define ROWS_EACH 96               /* fewer rows to a thread are not worth packing all of b for */
+#define ROWS_EACH 96          /* fewer rows to a thread are not worth packing all of b for */
 
 /* How one part of k would be cut for all rows; *whole: with all of b packed at once. */
 static km_gemm_cut cut_of_part(const plan *p, bool *whole) {
@@ -220,8 +220,8 @@ static int64_t refine_across(const plan *p, int64_t across) {
  * rows it made itself, all of c for its own part of k, though the parts are to be added up. How k
  * is parted depends on sizes alone, and so do the bits. */
 #define SPLITS 2
-#define SPLIT_FROM 512              /* rows */
-#define SPLIT_MOST (256 * 1024)     /* elements of c */
+#define SPLIT_FROM 512          /* rows */
+#define SPLIT_MOST (256 * 1024) /* elements of c */
 
 static void split_sum(plan *p) {
     const km_gemm *g = p->g;
@@ -413,10 +413,14 @@ km_status km_gemm_run(km_ctx *ctx, const km_gemm *given) {
         for (size_t i = 0; i < workers && p.way == WAY_PACK; i++)
             ((held *)(p.scratch + i * p.floats))->columns = -1;
     }
-    if (threads == 1) run_blocks(&p, 0, total, 0);
-    else km_threads_for(ctx->threads, total, grain, run_blocks, &p);
-    if (p.splits > 1 && threads == 1) add_parts(&p, 0, g->m, 0);
-    else if (p.splits > 1) km_threads_for(ctx->threads, g->m, ceil_div(g->m, 8), add_parts, &p);
+    if (threads == 1)
+        run_blocks(&p, 0, total, 0);
+    else
+        km_threads_for(ctx->threads, total, grain, run_blocks, &p);
+    if (p.splits > 1 && threads == 1)
+        add_parts(&p, 0, g->m, 0);
+    else if (p.splits > 1)
+        km_threads_for(ctx->threads, g->m, ceil_div(g->m, 8), add_parts, &p);
     if (units) add_units(g->col_sums, p.sums, units, g->n);
     return KM_OK;
 }

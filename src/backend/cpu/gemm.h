@@ -20,19 +20,19 @@ typedef struct km_mat {
 
 typedef struct km_gemm {
     int64_t m, n, k;
-    km_mat a, b;                     /* (m, k), (k, n) */
-    void *c, *pre;                   /* (m, n), rows ldc apart; pre, before act, may be NULL */
+    km_mat a, b;   /* (m, k), (k, n) */
+    void *c, *pre; /* (m, n), rows ldc apart; pre, before act, may be NULL */
     int64_t ldc;
     float alpha;
-    km_finish end;                   /* beta, bias (n), act, and c's dtype */
-    int batch_dims;                  /* the same product at each place of a grid */
+    km_finish end;  /* beta, bias (n), act, and c's dtype */
+    int batch_dims; /* the same product at each place of a grid */
     int64_t batch[KM_GEMM_BATCH];
     int64_t a_step[KM_GEMM_BATCH], b_step[KM_GEMM_BATCH], c_step[KM_GEMM_BATCH];
 
     /* What gradients want along with a product, where km_gemm_sums says so; NULL: nothing. */
-    const float *slope;              /* like c: c = (a b) act'(slope) instead */
-    float *col_sums;                 /* (n) of c's columns; only with a slope */
-    float *row_sums;                 /* (m) of a's rows */
+    const float *slope; /* like c: c = (a b) act'(slope) instead */
+    float *col_sums;    /* (n) of c's columns; only with a slope */
+    float *row_sums;    /* (m) of a's rows */
 } km_gemm;
 
 /* Whether g's slope and sums are computed: by the packing GEMM in f32 with one product, the rows'

@@ -55,8 +55,10 @@ km_gemm_cut km_gemm_cut_for(const km_gemm *g, const km_gemm_kernels *kern, int64
     c.b_at = floats;
     floats += (size_t)c.kc * (size_t)up(c.nc, kern->nr);
     c.a_at = floats;
-    if (!a_direct(g) && g->a.col == 1) floats += (size_t)(c.mc * a_stride(c.kc));
-    else if (!a_direct(g)) floats += (size_t)(ceil_div(c.mc, kern->mr) * km_laid_step(c.kc));
+    if (!a_direct(g) && g->a.col == 1)
+        floats += (size_t)(c.mc * a_stride(c.kc));
+    else if (!a_direct(g))
+        floats += (size_t)(ceil_div(c.mc, kern->mr) * km_laid_step(c.kc));
     c.c_at = floats;
     if (c.kc >= g->k) {
         floats += (size_t)(END_TILES * kern->mr * kern->nr);
@@ -82,13 +84,13 @@ typedef struct block {
     const km_gemm_kernels *kern;
     const km_gemm_cut *cut;
     float *scratch;
-    int64_t j, cols, p, depth;       /* the block of b in hand */
-    int64_t i, rows;                 /* and the rows of a */
-    const float *a;                  /* these rows, f32, from column p on */
+    int64_t j, cols, p, depth; /* the block of b in hand */
+    int64_t i, rows;           /* and the rows of a */
+    const float *a;            /* these rows, f32, from column p on */
     int64_t a_row, a_col;
-    bool laid;                       /* by tiles */
-    int64_t sum_i;                   /* the first row in the f32 sums of a 16-bit c */
-    bool first, last;                /* of the steps along k */
+    bool laid;        /* by tiles */
+    int64_t sum_i;    /* the first row in the f32 sums of a 16-bit c */
+    bool first, last; /* of the steps along k */
     int64_t sums_ld;
 } block;
 
@@ -110,8 +112,10 @@ static void pack_b(const block *b) {
     if (skip == b->cols) return;
     const void *src = at(g->b.data, g->b.dtype, b->p * g->b.row + (b->j + skip) * g->b.col);
     float *dst = b->scratch + b->cut->b_at + skip * b->depth;
-    if (g->b.col == 1) kern->pack(dst, src, g->b.dtype, g->b.row, b->depth, b->cols - skip);
-    else kern->pack_turned(dst, src, g->b.dtype, g->b.col, b->depth, b->cols - skip);
+    if (g->b.col == 1)
+        kern->pack(dst, src, g->b.dtype, g->b.row, b->depth, b->cols - skip);
+    else
+        kern->pack_turned(dst, src, g->b.dtype, g->b.col, b->depth, b->cols - skip);
 }
 
 static void take_a(block *b) {
@@ -156,7 +160,7 @@ static void multiply(const block *b, int64_t r, int64_t rows, int64_t j, int64_t
     int64_t ldb, ld_next, nr = b->kern->nr;
     const float *panel = b_panel(b, j, &ldb);
     const float *next = j + nr < b->cols ? b_panel(b, j + nr, &ld_next) : NULL;
-    if (next && ld_next != ldb) next = NULL; /* the last one, packed apart */
+    if (next && ld_next != ldb) next = NULL;                 /* the last one, packed apart */
     if (r > 0 || km_gemm_packs_once(g, b->cut)) next = NULL; /* near enough; rather a */
     if (b->laid)
         b->kern->panel_laid(rows, cols, b->depth, b->a + r / b->kern->mr * km_laid_step(b->depth),

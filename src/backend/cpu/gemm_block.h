@@ -3,7 +3,7 @@
 #define KM_BACKEND_CPU_GEMM_BLOCK_H
 #include "backend/cpu/gemm.h"
 
-#define KM_GEMM_MC 16             /* tiles of rows kept at hand */
+#define KM_GEMM_MC 16 /* tiles of rows kept at hand */
 
 /* How the packing GEMM cuts a block so that what it reuses stays in the caches. */
 typedef struct km_gemm_cut {

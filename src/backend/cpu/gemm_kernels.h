@@ -10,15 +10,15 @@
 
 /* What happens to a finished block of a product, in this order; see `finish` below. */
 typedef struct km_finish {
-    float beta;                  /* v = x + beta * out (0: out is not read) */
-    const void *bias;            /* v += bias (cols), or NULL */
+    float beta;       /* v = x + beta * out (0: out is not read) */
+    const void *bias; /* v += bias (cols), or NULL */
     km_act act;
-    km_dtype dtype;              /* of out, pre and bias: f32, f16 or bf16 */
+    km_dtype dtype; /* of out, pre and bias: f32, f16 or bf16 */
 } km_finish;
 
 typedef struct km_gemm_kernels {
-    int vl;                      /* floats in a vector */
-    int mr, nr;                  /* the tile: mr rows of nr columns; nr is a multiple of vl */
+    int vl;     /* floats in a vector */
+    int mr, nr; /* the tile: mr rows of nr columns; nr is a multiple of vl */
 
     /* c (m, n) = alpha a b + beta c for one panel: n <= nr, a(i, p) = a[i * a_row + p * a_col],
      * b(p, j) = b[p * ldb + j] readable up to the next multiple of vl past n. beta 0: c is not
@@ -58,9 +58,9 @@ typedef struct km_gemm_kernels {
 
     /* y[r * ldy + j] = sum over p of x[r * ldx + p] * w(j, p), r < rows, j < n. */
     void (*dots)(const void *w, km_dtype dtype, int64_t ldw, int64_t n, int64_t k, const float *x,
-                 int64_t ldx, int64_t rows, float *y, int64_t ldy);   /* w(j, p) = w[j * ldw + p] */
+                 int64_t ldx, int64_t rows, float *y, int64_t ldy); /* w(j, p) = w[j * ldw + p] */
     void (*sums)(const void *w, km_dtype dtype, int64_t ldw, int64_t n, int64_t k, const float *x,
-                 int64_t ldx, int64_t rows, float *y, int64_t ldy);   /* w(j, p) = w[p * ldw + j] */
+                 int64_t ldx, int64_t rows, float *y, int64_t ldy); /* w(j, p) = w[p * ldw + j] */
 } km_gemm_kernels;
 
 /* From one laid tile to the next: off the multiples of a page, which would crowd one set of the

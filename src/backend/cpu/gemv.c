@@ -2,7 +2,7 @@
  * is the same thing turned around: c^T = b^T a^T, with a as the weights. */
 #include "backend/cpu/gemm_block.h"
 
-#define STRETCH 2048     /* weights' outputs held at a time */
+#define STRETCH 2048 /* weights' outputs held at a time */
 
 bool km_gemv_turned(const km_gemm *g) { return g->n < g->m; }
 
@@ -79,8 +79,10 @@ void km_gemv_block(const km_gemm *g, const km_gemm_kernels *kern, bool turned, f
     for (int64_t j = 0; j < outs; j += STRETCH) {
         int64_t n = outs - j < STRETCH ? outs - j : STRETCH;
         const void *wj = at(w.data, w.dtype, j * w.row);
-        if (w.col == 1) kern->dots(wj, w.dtype, w.row, n, g->k, xs, ldx, rows, y, n);
-        else kern->sums(wj, w.dtype, w.col, n, g->k, xs, ldx, rows, y, n);
+        if (w.col == 1)
+            kern->dots(wj, w.dtype, w.row, n, g->k, xs, ldx, rows, y, n);
+        else
+            kern->sums(wj, w.dtype, w.col, n, g->k, xs, ldx, rows, y, n);
         if (g->alpha != 1)
             for (int64_t i = 0; i < rows * n; i++) y[i] *= g->alpha;
         put(g, kern, turned, y, j, n, rows, t);

@@ -18,20 +18,11 @@ typedef struct select_job {
 /* A run of a known size is one move instead of a call. */
 static inline void copy_run(char *dst, const char *src, int64_t run) {
     switch (run) {
-    case 1:
-        *dst = *src;
-        break;
-    case 2:
-        memcpy(dst, src, 2);
-        break;
-    case 4:
-        memcpy(dst, src, 4);
-        break;
-    case 8:
-        memcpy(dst, src, 8);
-        break;
-    default:
-        memcpy(dst, src, (size_t)run);
+    case 1: *dst = *src; break;
+    case 2: memcpy(dst, src, 2); break;
+    case 4: memcpy(dst, src, 4); break;
+    case 8: memcpy(dst, src, 8); break;
+    default: memcpy(dst, src, (size_t)run);
     }
 }
 
@@ -121,30 +112,14 @@ static void gather_range(void *arg, int64_t begin, int64_t end, int worker) {
     (void)worker;
     const gather_job *j = arg;
     switch (j->size * 2 + j->wide) {
-    case 2:
-        gather_places(j, begin, end, 1, false);
-        break;
-    case 3:
-        gather_places(j, begin, end, 1, true);
-        break;
-    case 4:
-        gather_places(j, begin, end, 2, false);
-        break;
-    case 5:
-        gather_places(j, begin, end, 2, true);
-        break;
-    case 8:
-        gather_places(j, begin, end, 4, false);
-        break;
-    case 9:
-        gather_places(j, begin, end, 4, true);
-        break;
-    case 16:
-        gather_places(j, begin, end, 8, false);
-        break;
-    default:
-        gather_places(j, begin, end, 8, true);
-        break;
+    case 2: gather_places(j, begin, end, 1, false); break;
+    case 3: gather_places(j, begin, end, 1, true); break;
+    case 4: gather_places(j, begin, end, 2, false); break;
+    case 5: gather_places(j, begin, end, 2, true); break;
+    case 8: gather_places(j, begin, end, 4, false); break;
+    case 9: gather_places(j, begin, end, 4, true); break;
+    case 16: gather_places(j, begin, end, 8, false); break;
+    default: gather_places(j, begin, end, 8, true); break;
     }
 }
 

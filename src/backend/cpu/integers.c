@@ -47,8 +47,10 @@ ARITHMETIC(uint8_t, uint32_t)
 ARITHMETIC(int8_t, uint32_t)
 
 #define FOR_TYPES(name)                                                                            \
-    { [KM_I32] = name##_int32_t, [KM_I64] = name##_int64_t, [KM_U8] = name##_uint8_t,              \
-      [KM_I8] = name##_int8_t }
+    {                                                                                              \
+        [KM_I32] = name##_int32_t, [KM_I64] = name##_int64_t, [KM_U8] = name##_uint8_t,            \
+        [KM_I8] = name##_int8_t                                                                    \
+    }
 static const run_fn loops[KM_OP_COUNT][KM_DTYPE_COUNT] = {
     [KM_OP_ADD] = FOR_TYPES(add),     [KM_OP_SUB] = FOR_TYPES(sub),
     [KM_OP_MUL] = FOR_TYPES(mul),     [KM_OP_DIV] = FOR_TYPES(div),
@@ -75,8 +77,8 @@ static km_status walk_pair(km_ctx *ctx, const km_tensor *out, const km_tensor *a
     km_iter it;
     km_iter_init(&it, 3, (const km_tensor *[]){out, a, b});
     int last = it.ndim - 1;
-    integer_job j = {.fn = fn, .so = it.stride[0][last], .sa = it.stride[1][last],
-                     .sb = it.stride[2][last]};
+    integer_job j = {
+        .fn = fn, .so = it.stride[0][last], .sa = it.stride[1][last], .sb = it.stride[2][last]};
     km_cpu_walk(ctx, &it, 4, binary_run, &j);
     return KM_OK;
 }
@@ -105,8 +107,10 @@ km_status km_cpu_compare_integers(km_ctx *ctx, const km_call *c) {
 
 static void unary_run(void *arg, char *const *ptr, int64_t n) {
     const integer_job *j = arg;
-    if (j->scalar_left) j->fn(ptr[0], j->so, j->first, 0, ptr[1], j->sa, n);
-    else j->fn(ptr[0], j->so, ptr[1], j->sa, j->first, 0, n);
+    if (j->scalar_left)
+        j->fn(ptr[0], j->so, j->first, 0, ptr[1], j->sa, n);
+    else
+        j->fn(ptr[0], j->so, ptr[1], j->sa, j->first, 0, n);
     if (j->then) j->then(ptr[0], j->so, ptr[0], j->so, j->second, 0, n);
 }
 

@@ -27,8 +27,8 @@ typedef struct nearest_job {
     float *bias;         /* (padded): |c'|^2 + 2 m.c' */
     float *size;         /* (padded): |c'| */
     float largest, largest_bias;
-    bool odd;            /* infinities or NaN among the centres */
-    char *own;           /* of each thread */
+    bool odd;  /* infinities or NaN among the centres */
+    char *own; /* of each thread */
     size_t own_bytes;
 } nearest_job;
 
@@ -78,7 +78,8 @@ static void largest_of(nearest_job *j) {
 
 /* ---- Rows ---- */
 
-static void meet_exactly(const nearest_job *j, const float *x, int64_t i, float *best, int32_t *id) {
+static void meet_exactly(const nearest_job *j, const float *x, int64_t i, float *best,
+                         int32_t *id) {
     float dist = j->kern->distance(x, j->centre + i * j->d, j->d);
     if (dist < *best || (dist == *best && i < *id) || (isnan(*best) && !isnan(dist))) {
         *best = dist;
@@ -108,7 +109,8 @@ static void finish_row(const nearest_job *j, const km_nearest_row *r, const floa
 static void block(const nearest_job *j, int64_t first, int64_t rows, char *own) {
     int64_t nr = j->gemm->nr, d = j->d;
     km_nearest_row *found = (km_nearest_row *)(void *)own;
-    float *tile = (float *)(void *)(own + sizeof *found * BLOCK_ROWS), *wide = tile + TILE_ROWS * nr;
+    float *tile = (float *)(void *)(own + sizeof *found * BLOCK_ROWS),
+          *wide = tile + TILE_ROWS * nr;
     const float *x = (const float *)(const void *)j->x + first * d;
     if (j->dtype != KM_F32) {
         j->gemm->widen(wide, d, j->x + first * d * (int64_t)km_dtype_size(j->dtype), j->dtype, d,
@@ -122,8 +124,8 @@ static void block(const nearest_job *j, int64_t first, int64_t rows, char *own) 
         const float *panel = j->packed + c * d, *next = c + nr < j->k ? panel + nr * d : NULL;
         for (int64_t r = 0; r < rows; r += TILE_ROWS) {
             int64_t many = rows - r < TILE_ROWS ? rows - r : TILE_ROWS;
-            j->gemm->panel(many, cols, d, x + r * d, d, 1, panel, nr, r == 0 ? next : NULL, tile, nr,
-                           -2, 0);
+            j->gemm->panel(many, cols, d, x + r * d, d, 1, panel, nr, r == 0 ? next : NULL, tile,
+                           nr, -2, 0);
             j->kern->meet(found + r, many, tile, nr, j->bias + c, cols, (int32_t)c);
         }
     }
@@ -135,7 +137,8 @@ static void search_range(void *arg, int64_t begin, int64_t end, int worker) {
     const nearest_job *j = arg;
     for (int64_t b = begin; b < end; b++) {
         int64_t first = b * BLOCK_ROWS, left = j->n - first;
-        block(j, first, left < BLOCK_ROWS ? left : BLOCK_ROWS, j->own + (size_t)worker * j->own_bytes);
+        block(j, first, left < BLOCK_ROWS ? left : BLOCK_ROWS,
+              j->own + (size_t)worker * j->own_bytes);
     }
 }
 
@@ -160,7 +163,8 @@ static km_status nearest(km_ctx *ctx, const km_call *c) {
                            sizeof(float) * (size_t)(TILE_ROWS * nr + 16) +
                            (x->dtype == KM_F32 ? 0 : sizeof(float) * (size_t)(BLOCK_ROWS * d)));
     size_t centres = round_up(sizeof(float) * (size_t)(d + j.k * d + j.padded * d + 2 * j.padded));
-    char *scratch = km_ctx_scratch(ctx, centres + j.own_bytes * (size_t)km_threads_count(ctx->threads));
+    char *scratch =
+        km_ctx_scratch(ctx, centres + j.own_bytes * (size_t)km_threads_count(ctx->threads));
     if (!scratch) return KM_ERR_MEMORY;
     j.packed = (float *)(void *)scratch;
     j.bias = j.packed + j.padded * d;

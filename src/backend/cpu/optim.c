@@ -12,7 +12,7 @@
 typedef struct step {
     km_optim_fn fn;
     km_optim_job job;
-    int64_t n, first;        /* elements; its first chunk among those of all */
+    int64_t n, first; /* elements; its first chunk among those of all */
 } step;
 
 typedef struct step_list {
@@ -26,8 +26,10 @@ static int owner(const step_list *all, int64_t i) {
     int low = 0, high = all->count - 1;
     while (low < high) {
         int mid = (low + high + 1) / 2;
-        if (all->list[mid].first <= i) low = mid;
-        else high = mid - 1;
+        if (all->list[mid].first <= i)
+            low = mid;
+        else
+            high = mid - 1;
     }
     return low;
 }
@@ -142,7 +144,8 @@ static void sum_chunks(void *arg, int64_t begin, int64_t end, int worker) {
         while (i >= first + sum_count(s->c->in[k])) first += sum_count(s->c->in[k++]);
         const km_tensor *x = s->c->in[k];
         int64_t from = (i - first) * KM_SUMSQ_CHUNK, n = km_shape_count(x->shape);
-        km_sumsq_job job = {.x = data(x), .begin = from,
+        km_sumsq_job job = {.x = data(x),
+                            .begin = from,
                             .end = from + KM_SUMSQ_CHUNK < n ? from + KM_SUMSQ_CHUNK : n,
                             .sum = s->out + i};
         km_simd_optim()->sumsq[km_float_slot(x->dtype)](&job);

@@ -12,7 +12,7 @@ typedef struct km_optim_job {
     float *m_out, *v_out, *w_out;
     int64_t begin, end;
     float lr, momentum, decay, beta1, beta2, eps, scale1, scale2; /* scales: 1 / (1 - beta^t) */
-    float multiplier;       /* of the gradient */
+    float multiplier;                                             /* of the gradient */
     bool nesterov, decoupled;
 } km_optim_job;
 

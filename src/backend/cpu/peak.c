@@ -5,10 +5,10 @@
 #include "base/progress.h"
 #include <stdatomic.h>
 
-#define BURST 4096            /* rounds of the loop: some ten microseconds */
+#define BURST 4096 /* rounds of the loop: some ten microseconds */
 #define FEWEST 8
-#define SECONDS 0.03          /* the clock of a core that was idle takes some of these to rise */
-#define WAIT 0.002            /* for the others to come */
+#define SECONDS 0.03 /* the clock of a core that was idle takes some of these to rise */
+#define WAIT 0.002   /* for the others to come */
 #define MOST_THREADS 512
 
 typedef struct bursts {

@@ -12,8 +12,10 @@ static float load(const km_tensor *t, int64_t i) {
 
 static void store(const km_tensor *t, int64_t i, float v) {
     void *p = km_tensor_ptr(t);
-    if (t->dtype == KM_F32) ((float *)p)[i] = v;
-    else ((uint16_t *)p)[i] = t->dtype == KM_F16 ? km_f32_to_f16(v) : km_f32_to_bf16(v);
+    if (t->dtype == KM_F32)
+        ((float *)p)[i] = v;
+    else
+        ((uint16_t *)p)[i] = t->dtype == KM_F16 ? km_f32_to_f16(v) : km_f32_to_bf16(v);
 }
 
 static const char *blocks_at(const km_tensor *t, int64_t element) {

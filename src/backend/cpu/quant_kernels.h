@@ -24,9 +24,9 @@
  * second halves, which is how most weights' codes come out of their bytes. */
 typedef struct km_quant_x {
     int8_t code[256];
-    float scale[8];  /* of each group of 32 */
-    float sum[8];    /* the group's sum: scale times that of its codes */
-    float half[16];  /* likewise of each 16 */
+    float scale[8]; /* of each group of 32 */
+    float sum[8];   /* the group's sum: scale times that of its codes */
+    float half[16]; /* likewise of each 16 */
 } km_quant_x;
 
 /* The second plane of a step, in the same order: an element is scale * (128 code + low), with low in
@@ -80,8 +80,8 @@ typedef struct km_quant_kernels {
     void (*unpack)(km_dtype d, const uint8_t *w, int64_t bytes, int64_t n, int first, int outs,
                    km_quant_panel *panel);
     /* y[r * ldy + j] (+)= row r of x times output j of the panels, all 32. */
-    void (*tile)(km_dtype d, const km_quant_panel *panel, const km_quant_rows *x, bool add, float *y,
-                 int64_t ldy);
+    void (*tile)(km_dtype d, const km_quant_panel *panel, const km_quant_rows *x, bool add,
+                 float *y, int64_t ldy);
 
     /* The same three in words; NULL where `tile` takes two planes instead. x is in tiles of word_rows
      * rows, of which each step takes word_bytes. */

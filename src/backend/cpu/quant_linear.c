@@ -8,9 +8,9 @@
 #include "backend/cpu/quant_kernels.h"
 #include "base/alloc.h"
 
-#define STRIP KM_QUANT_OUTS   /* outputs; of a gated layer half as many of each */
-#define CHUNK_BYTES 65536     /* of weights that a thread takes at a time, at most, when rows are few */
-#define STRETCH 2             /* steps unpacked at a time: a panel of them fits the nearest cache */
+#define STRIP KM_QUANT_OUTS /* outputs; of a gated layer half as many of each */
+#define CHUNK_BYTES 65536 /* of weights that a thread takes at a time, at most, when rows are few */
+#define STRETCH 2         /* steps unpacked at a time: a panel of them fits the nearest cache */
 
 /* Outputs y = act(x w^T + b), or with up: act(x w^T) * (x up^T). */
 typedef struct part {
@@ -26,13 +26,13 @@ typedef struct job {
     int n;
     const km_tensor *x;
     int64_t rows, in, steps;
-    const float *xf;      /* x as floats (rows, in) */
-    float *xf_room;       /* where they are put, when x is of another dtype */
-    km_quant_x *xq;       /* (rows, steps); NULL when no weight is in blocks, or x is in words */
-    km_quant_low *xl;     /* their second planes; NULL: 8 bits */
-    char *xw;             /* in words (tiles, steps), where rows are many; or NULL */
-    size_t panel;         /* bytes of a panel */
-    char *room;           /* of each thread `each` bytes */
+    const float *xf;  /* x as floats (rows, in) */
+    float *xf_room;   /* where they are put, when x is of another dtype */
+    km_quant_x *xq;   /* (rows, steps); NULL when no weight is in blocks, or x is in words */
+    km_quant_low *xl; /* their second planes; NULL: 8 bits */
+    char *xw;         /* in words (tiles, steps), where rows are many; or NULL */
+    size_t panel;     /* bytes of a panel */
+    char *room;       /* of each thread `each` bytes */
     size_t each;
     const km_quant_kernels *k;
     const km_gemm_kernels *fk;
@@ -55,8 +55,8 @@ static void encode_rows(void *arg, int64_t begin, int64_t end, int worker) {
     (void)worker;
     for (int64_t r = begin; r < end; r++) {
         if (j->xf_room)
-            km_simd_lanes()->load[km_float_slot(j->x->dtype)](
-                j->xf_room + r * j->in, element_at(j->x, r * j->in), j->in);
+            km_simd_lanes()->load[km_float_slot(j->x->dtype)](j->xf_room + r * j->in,
+                                                              element_at(j->x, r * j->in), j->in);
         const float *x = j->xf + r * j->in;
         if (j->xq)
             j->k->encode(x, j->in, j->xq + r * j->steps, j->xl ? j->xl + r * j->steps : NULL);
@@ -110,7 +110,8 @@ static void few_rows(const job *j, const km_tensor *w, int64_t row, int64_t outs
     }
     km_quant_rows x = {j->xq, j->xl, j->steps, j->rows, j->steps};
     int64_t bytes = km_dtype_bytes(w->dtype, j->in);
-    j->k->few(w->dtype, row_at(w, row), row_at(w, w->shape.dim[0]), bytes, j->in, outs, &x, y, STRIP);
+    j->k->few(w->dtype, row_at(w, row), row_at(w, w->shape.dim[0]), bytes, j->in, outs, &x, y,
+              STRIP);
 }
 
 static void few_strips(void *arg, int64_t begin, int64_t end, int worker) {
@@ -211,8 +212,8 @@ static int64_t cut(job *j) {
 static int64_t bytes_of(const job *j) {
     int64_t bytes = 0;
     for (int i = 0; i < j->n; i++)
-        bytes += km_dtype_bytes(j->part[i].w->dtype, j->part[i].outs * j->in) *
-                 (j->part[i].up ? 2 : 1);
+        bytes +=
+            km_dtype_bytes(j->part[i].w->dtype, j->part[i].outs * j->in) * (j->part[i].up ? 2 : 1);
     return bytes;
 }
 
@@ -275,8 +276,12 @@ static km_status run(km_ctx *ctx, job *j) {
 static const km_tensor *optional(const km_call *c, int i) { return i < c->n_in ? c->in[i] : NULL; }
 
 km_status km_cpu_quant_linear(km_ctx *ctx, const km_call *c) {
-    job j = {.x = c->in[0], .n = 1,
-             .part = {{.w = c->in[1], .b = optional(c, 2), .y = c->out[0], .act = c->p->act,
+    job j = {.x = c->in[0],
+             .n = 1,
+             .part = {{.w = c->in[1],
+                       .b = optional(c, 2),
+                       .y = c->out[0],
+                       .act = c->p->act,
                        .outs = c->in[1]->shape.dim[0]}}};
     return run(ctx, &j);
 }
@@ -284,7 +289,9 @@ km_status km_cpu_quant_linear(km_ctx *ctx, const km_call *c) {
 km_status km_cpu_linears(km_ctx *ctx, const km_call *c) {
     job j = {.x = c->in[0], .n = c->n_out};
     for (int i = 0; i < j.n; i++)
-        j.part[i] = (part){.w = c->in[1 + 2 * i], .b = optional(c, 2 + 2 * i), .y = c->out[i],
+        j.part[i] = (part){.w = c->in[1 + 2 * i],
+                           .b = optional(c, 2 + 2 * i),
+                           .y = c->out[i],
                            .outs = c->in[1 + 2 * i]->shape.dim[0]};
     return run(ctx, &j);
 }
@@ -318,9 +325,14 @@ static km_status gated_apart(km_ctx *ctx, const km_tensor *x, part p) {
 km_status km_cpu_gated(km_ctx *ctx, const km_call *c) {
     const km_tensor *up = optional(c, 2);
     int64_t outs = c->out[0]->shape.dim[1];
-    job j = {.x = c->in[0], .n = 1,
-             .part = {{.w = c->in[1], .up = up ? up : c->in[1], .up_from = up ? 0 : outs,
-                       .y = c->out[0], .act = c->p->act, .outs = outs}}};
+    job j = {.x = c->in[0],
+             .n = 1,
+             .part = {{.w = c->in[1],
+                       .up = up ? up : c->in[1],
+                       .up_from = up ? 0 : outs,
+                       .y = c->out[0],
+                       .act = c->p->act,
+                       .outs = outs}}};
     if (c->in[0]->shape.dim[0] > KM_FEW_ROWS && !in_blocks(&j.part[0]))
         return gated_apart(ctx, c->in[0], j.part[0]);
     return run(ctx, &j);

@@ -9,12 +9,12 @@
 #include "backend/cpu/walk.h"
 #include <math.h>
 
-#define FEW 16           /* results: below, chunks of one result go to several threads */
+#define FEW 16 /* results: below, chunks of one result go to several threads */
 #define MAX_CHUNKS 64
-#define MIN_CHUNK 32768  /* elements */
-#define ROW_BLOCK 4096   /* elements reduced at once where they lie dense */
-#define COLUMN_ROWS 32   /* rows reduced at once */
-#define STAGED_ROWS 8    /* likewise, when they are converted on the way */
+#define MIN_CHUNK 32768 /* elements */
+#define ROW_BLOCK 4096  /* elements reduced at once where they lie dense */
+#define COLUMN_ROWS 32  /* rows reduced at once */
+#define STAGED_ROWS 8   /* likewise, when they are converted on the way */
 
 /* ---- What is known of some elements, and merging two of it ---- */
 
@@ -132,8 +132,8 @@ static state reduce_elements(const job *j, const char *base, int64_t begin, int6
     float buf[KM_STAGE];
     for (int64_t at = begin; at < end; at += step) {
         int64_t n = end - at < step ? end - at : step;
-        const float *x = dense ? (const float *)(const void *)base + at
-                               : gather(j, base, at, n, buf);
+        const float *x =
+            dense ? (const float *)(const void *)base + at : gather(j, base, at, n, buf);
         state t = from_block(j->op, km_simd_reduce()->row[j->op](x, n), n, at);
         merge(j->op, &s, &t);
     }
@@ -149,8 +149,10 @@ static void row_items(void *arg, int64_t begin, int64_t end, int worker) {
         int64_t x_at = km_reduce_at(&j->kept, result, &out_at);
         const char *base = j->x ? j->x + x_at * j->size : NULL; /* an empty x has no memory */
         state s = reduce_elements(j, base, first, last);
-        if (j->chunks == 1) finish(j, &s, out_at, 1, 1);
-        else j->states[i] = s;
+        if (j->chunks == 1)
+            finish(j, &s, out_at, 1, 1);
+        else
+            j->states[i] = s;
     }
 }
 
@@ -166,8 +168,8 @@ static void along_rows(km_ctx *ctx, job *j) {
     state states[FEW * MAX_CHUNKS];
     j->states = states;
     int64_t items = results * j->chunks, cost = j->op == KM_OP_LOGSUMEXP ? 8 : 2;
-    km_threads_for(ctx->threads, items, km_cpu_grain(ctx, items, j->chunk * cost + 200),
-                   row_items, j);
+    km_threads_for(ctx->threads, items, km_cpu_grain(ctx, items, j->chunk * cost + 200), row_items,
+                   j);
     if (j->chunks == 1) return;
     for (int64_t r = 0; r < results; r++) {
         state *s = &states[r * j->chunks];
@@ -257,8 +259,7 @@ static km_status down_columns(km_ctx *ctx, job *j) {
         int64_t first, cols = column_block(j, i, &first);
         state *s = j->states + i * j->chunks * KM_STAGE;
         for (int64_t k = 1; k < j->chunks; k++)
-            for (int64_t col = 0; col < cols; col++)
-                merge(j->op, &s[col], &s[k * KM_STAGE + col]);
+            for (int64_t col = 0; col < cols; col++) merge(j->op, &s[col], &s[k * KM_STAGE + col]);
         finish_columns(j, first, cols, s);
     }
     return KM_OK;
@@ -269,7 +270,10 @@ static km_status reduce(km_ctx *ctx, const km_call *c) {
     if (!km_stageable(x->dtype)) return km_cpu_reduce_integers(ctx, c);
     if (c->op == KM_OP_ARGMAX ? out->dtype != KM_I64 : !km_stageable(out->dtype))
         return KM_ERR_UNSUPPORTED;
-    job j = {.c = c, .op = c->op, .dtype = x->dtype, .size = (int64_t)km_dtype_size(x->dtype),
+    job j = {.c = c,
+             .op = c->op,
+             .dtype = x->dtype,
+             .size = (int64_t)km_dtype_size(x->dtype),
              .x = x->storage->data ? km_tensor_ptr(x) : NULL};
     km_reduce_plan(c, &j.kept, &j.reduced);
     if (j.kept.count == 0) return KM_OK;

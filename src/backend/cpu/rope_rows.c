@@ -4,11 +4,11 @@
 #include "base/alloc.h"
 #include <math.h>
 
-#define KINDS 4     /* a model has one or two */
-#define RENEW 32    /* rotations by one step before an angle is made anew */
+#define KINDS 4  /* a model has one or two */
+#define RENEW 32 /* rotations by one step before an angle is made anew */
 
 typedef struct table {
-    km_rope_way kind; /* divisors: our copy */
+    km_rope_way kind;  /* divisors: our copy */
     double *frequency; /* (dims / 2), then cosine and sine of one step, then of the running angle */
     float *own;        /* the divisors, when there are any */
     int32_t *at;       /* (n) */

@@ -40,7 +40,7 @@ typedef struct unit {
         for (int64_t k = 0; k < j->l.m; k++) {                                                     \
             int64_t from = u->i + k * j->l.i_axis;                                                 \
             for (int64_t c = 0; c < u->cols; c++) {                                                \
-                uint64_t at = (uint64_t)km_index_at(j->ids, wide, from + c) - (uint64_t)u->lo;             \
+                uint64_t at = (uint64_t)km_index_at(j->ids, wide, from + c) - (uint64_t)u->lo;     \
                 if (at < many) to[(int64_t)at * step + c] OP src[from + c];                        \
             }                                                                                      \
         }                                                                                          \
@@ -97,18 +97,10 @@ static void do_unit(const scatter_job *j, const unit *u, bool adds, int worker) 
         return;
     }
     switch (j->size) {
-    case 1:
-        (adds ? add_1 : put_1)(j, u, to, step);
-        break;
-    case 2:
-        put_2(j, u, to, step);
-        break; /* there are no integers of 16 bits */
-    case 4:
-        (adds ? add_4 : put_4)(j, u, to, step);
-        break;
-    default:
-        (adds ? add_8 : put_8)(j, u, to, step);
-        break;
+    case 1: (adds ? add_1 : put_1)(j, u, to, step); break;
+    case 2: put_2(j, u, to, step); break; /* there are no integers of 16 bits */
+    case 4: (adds ? add_4 : put_4)(j, u, to, step); break;
+    default: (adds ? add_8 : put_8)(j, u, to, step); break;
     }
 }
 

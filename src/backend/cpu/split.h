@@ -59,14 +59,10 @@ enum { KM_SLOT_F32, KM_SLOT_F16, KM_SLOT_BF16, KM_SLOTS };
 
 static inline int km_float_slot(km_dtype d) { /* -1: not one of them */
     switch (d) {
-    case KM_F32:
-        return KM_SLOT_F32;
-    case KM_F16:
-        return KM_SLOT_F16;
-    case KM_BF16:
-        return KM_SLOT_BF16;
-    default:
-        return -1;
+    case KM_F32: return KM_SLOT_F32;
+    case KM_F16: return KM_SLOT_F16;
+    case KM_BF16: return KM_SLOT_BF16;
+    default: return -1;
     }
 }
 

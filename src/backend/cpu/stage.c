@@ -10,8 +10,10 @@ const float *km_stage_in(km_dtype dtype, const void *p, int64_t stride, int64_t 
     if (dtype == KM_F32) {
         const float *x = p;
         if (stride == 1) return x;
-        if (stride == 0) rows->fill(buf, *x, n, false);
-        else for (int64_t i = 0; i < n; i++) buf[i] = x[i * stride];
+        if (stride == 0)
+            rows->fill(buf, *x, n, false);
+        else
+            for (int64_t i = 0; i < n; i++) buf[i] = x[i * stride];
         return buf;
     }
     if (stride == 0) {
@@ -22,8 +24,10 @@ const float *km_stage_in(km_dtype dtype, const void *p, int64_t stride, int64_t 
         for (int64_t i = 0; i < n; i++) half[i] = h[i * stride];
         h = half;
     }
-    if (dtype == KM_F16) rows->from_f16(buf, h, n, false);
-    else rows->from_bf16(buf, h, n, false);
+    if (dtype == KM_F16)
+        rows->from_f16(buf, h, n, false);
+    else
+        rows->from_bf16(buf, h, n, false);
     return buf;
 }
 
@@ -36,8 +40,10 @@ void km_stage_out(km_dtype dtype, void *p, int64_t stride, int64_t n, const floa
         return;
     }
     uint16_t half[KM_STAGE], *h = stride == 1 ? p : half;
-    if (dtype == KM_F16) rows->to_f16(h, x, n, stream && stride == 1);
-    else rows->to_bf16(h, x, n, stream && stride == 1);
+    if (dtype == KM_F16)
+        rows->to_f16(h, x, n, stream && stride == 1);
+    else
+        rows->to_bf16(h, x, n, stream && stride == 1);
     if (stride != 1)
         for (int64_t i = 0; i < n; i++) ((uint16_t *)p)[i * stride] = half[i];
 }

@@ -7,9 +7,7 @@
 #define KM_STAGE 1024 /* elements of a block */
 
 /* f32, f16 or bf16: what these functions take */
-static inline bool km_stageable(km_dtype d) {
-    return d == KM_F32 || d == KM_F16 || d == KM_BF16;
-}
+static inline bool km_stageable(km_dtype d) { return d == KM_F32 || d == KM_F16 || d == KM_BF16; }
 
 /* n <= KM_STAGE elements from p on, `stride` apart, as contiguous f32: in buf, or p itself when
  * they are that already. */

@@ -6,13 +6,15 @@
 #include "backend/cuda/lane.h"
 #include "backend/cuda/modules.h"
 
-#define ONE(module_, name_) {.module = module_, .name = name_, .waits = true}
+#define ONE(module_, name_)                                                                        \
+    { .module = module_, .name = name_, .waits = true }
 /* Heads of up to 64, 128 and 256 elements. */
 #define SIZES(module_, name_)                                                                      \
-    {ONE(module_, name_ "_64"), ONE(module_, name_ "_128"), ONE(module_, name_ "_256")}
+    { ONE(module_, name_ "_64"), ONE(module_, name_ "_128"), ONE(module_, name_ "_256") }
 static km_cuda_kernel few[] = SIZES("attend_few", "attend_few");
 static km_cuda_kernel alone[] = SIZES("attend_few", "attend_alone");
-#define BESIDE(name_) {.module = "attend_one", .name = name_, .waits = true, .beside = true}
+#define BESIDE(name_)                                                                              \
+    { .module = "attend_one", .name = name_, .waits = true, .beside = true }
 static km_cuda_kernel one[] = {BESIDE("attend_one_64"), BESIDE("attend_one_128"),
                                BESIDE("attend_one_256")};
 static km_cuda_kernel tile[] = SIZES("attend_tile", "attend_tile");
@@ -84,15 +86,16 @@ static km_status run_one(km_lane *lane, km_attend_args *a, int size) {
     unsigned shared = (unsigned)KM_ATTEND_ONE_SHARED(64 << size);
     unsigned least = blocks <= km_cuda_dev_of(lane)->sms / 4 ? 150 << 10 : 0;
     void *params[] = {a};
-    return km_cuda_launch_with(lane, &one[size], KM_DIM(KM_ATTEND_CLUSTER, a->kv_heads * a->parts),
-                               KM_DIM(256), shared > least ? shared : least, params,
-                               &(km_launch_options){.cluster = KM_DIM(KM_ATTEND_CLUSTER),
-                                                    .alone = !a->early});
+    return km_cuda_launch_with(
+        lane, &one[size], KM_DIM(KM_ATTEND_CLUSTER, a->kv_heads * a->parts), KM_DIM(256),
+        shared > least ? shared : least, params,
+        &(km_launch_options){.cluster = KM_DIM(KM_ATTEND_CLUSTER), .alone = !a->early});
 }
 
 static km_status run_tiles(km_lane *lane, km_attend_args *a, int size) {
     int64_t dp = 64 << size;
-    int each = a->group < KM_ATTEND_TILE ? a->group : KM_ATTEND_TILE, tokens = KM_ATTEND_TILE / each;
+    int each = a->group < KM_ATTEND_TILE ? a->group : KM_ATTEND_TILE,
+        tokens = KM_ATTEND_TILE / each;
     a->parts = (a->group + each - 1) / each;
     return km_cuda_launch1(lane, &tile[size],
                            KM_DIM((a->rows + tokens - 1) / tokens, a->kv_heads * a->parts),
@@ -112,8 +115,9 @@ static km_status run_plain(km_lane *lane, km_attend_args *a) {
                                                (unsigned)a->dims * 4, a)
                              : lane->ctx->error.code;
     if (s == KM_OK)
-        s = km_cuda_launch1(lane, &plain, KM_DIM(a->heads, a->rows), KM_DIM(KM_ATTEND_PLAIN_THREADS),
-                            (unsigned)KM_ATTEND_PLAIN_SHARED(a->d), a);
+        s = km_cuda_launch1(lane, &plain, KM_DIM(a->heads, a->rows),
+                            KM_DIM(KM_ATTEND_PLAIN_THREADS), (unsigned)KM_ATTEND_PLAIN_SHARED(a->d),
+                            a);
     km_cuda_scratch_free(lane, a->partial, key_cap);
     km_cuda_scratch_free(lane, a->turned, cap);
     return s;
@@ -192,7 +196,8 @@ static km_status run_attend(km_ctx *ctx, const km_call *c) {
     if (!a.turned) return ctx->error.code;
     km_status s = km_cuda_launch1(lane, &append, KM_DIM(w.rows), KM_DIM(256),
                                   (unsigned)((w.dims + 8 * w.d) * (int64_t)sizeof(float)), &a);
-    if (s == KM_OK) s = w.rows <= FEW_ROWS ? run_few(lane, &w, &a, size) : run_tiles(lane, &a, size);
+    if (s == KM_OK)
+        s = w.rows <= FEW_ROWS ? run_few(lane, &w, &a, size) : run_tiles(lane, &a, size);
     km_cuda_scratch_free(lane, a.turned, cap);
     return s;
 }

@@ -7,19 +7,23 @@
 #include "backend/cuda/launch.h"
 #include "backend/cuda/walker.h"
 
-#define ONE(name_) {.module = "cells", .name = name_, .waits = true}
+#define ONE(name_)                                                                                 \
+    { .module = "cells", .name = name_, .waits = true }
 static km_cuda_kernel count = ONE("cells_count"), scan = ONE("cells_scan"),
                       starts = ONE("cells_starts"), place = ONE("cells_place");
-static km_cuda_kernel sum[2][3] = {{ONE("cells_sum1_f32"), ONE("cells_sum1_f16"), ONE("cells_sum1_bf16")},
-                                   {ONE("cells_sum_f32"), ONE("cells_sum_f16"), ONE("cells_sum_bf16")}};
-#define SORT(name_) {.module = "embedding_grad", .name = "embedding_grad_" name_}
-static km_cuda_kernel sort_count = SORT("count"), sort_scan = SORT("scan"), sort_place = SORT("place"),
-                      sort_starts = SORT("starts");
+static km_cuda_kernel sum[2][3] = {
+    {ONE("cells_sum1_f32"), ONE("cells_sum1_f16"), ONE("cells_sum1_bf16")},
+    {ONE("cells_sum_f32"), ONE("cells_sum_f16"), ONE("cells_sum_bf16")}};
+#define SORT(name_)                                                                                \
+    { .module = "embedding_grad", .name = "embedding_grad_" name_ }
+static km_cuda_kernel sort_count = SORT("count"), sort_scan = SORT("scan"),
+                      sort_place = SORT("place"), sort_starts = SORT("starts");
 
 /* Few cells: one pass, all counters in shared memory. */
 static km_status order_few(km_lane *lane, km_cells_args *a, uint32_t *room) {
     a->tile_count = room;
-    km_status s = km_cuda_launch1(lane, &count, KM_DIM(a->tiles), KM_DIM(256), (unsigned)a->k * 4, a);
+    km_status s =
+        km_cuda_launch1(lane, &count, KM_DIM(a->tiles), KM_DIM(256), (unsigned)a->k * 4, a);
     if (s == KM_OK)
         s = km_cuda_launch1(lane, &scan, KM_DIM(km_cuda_ceil(a->k, 128)), KM_DIM(128), 0, a);
     if (s == KM_OK) s = km_cuda_launch1(lane, &starts, KM_DIM(1), KM_DIM(1024), 0, a);
@@ -50,7 +54,8 @@ static km_status order_many(km_lane *lane, km_cells_args *a, uint32_t *room) {
         turn = !turn;
     }
     if (s == KM_OK)
-        s = km_cuda_launch1(lane, &sort_starts, KM_DIM(km_cuda_ceil(a->n + 1, 256)), KM_DIM(256), 0, &e);
+        s = km_cuda_launch1(lane, &sort_starts, KM_DIM(km_cuda_ceil(a->n + 1, 256)), KM_DIM(256), 0,
+                            &e);
     a->order = e.at;
     a->total = NULL;
     return s == KM_OK ? km_cuda_launch1(lane, &starts, KM_DIM(1), KM_DIM(1024), 0, a) : s;
@@ -71,11 +76,17 @@ km_status km_cuda_cell_sums(km_ctx *ctx, const km_call *c) {
     if (k == 0) return KM_OK;
     const void *rows = km_cuda_bytes_of(lane, x); /* they may be lent */
     if (km_failed(ctx)) return ctx->error.code;
-    km_cells_args a = {.x = rows, .id = km_tensor_ptr(c->in[1]),
+    km_cells_args a = {.x = rows,
+                       .id = km_tensor_ptr(c->in[1]),
                        .weight = weight ? km_tensor_ptr(weight) : NULL,
-                       .dist = dist ? km_tensor_ptr(dist) : NULL, .sum = km_tensor_ptr(c->out[0]),
-                       .mass = km_tensor_ptr(c->out[1]), .count = km_tensor_ptr(c->out[2]),
-                       .spread = km_tensor_ptr(c->out[3]), .n = n, .d = (int32_t)d, .k = (int32_t)k};
+                       .dist = dist ? km_tensor_ptr(dist) : NULL,
+                       .sum = km_tensor_ptr(c->out[0]),
+                       .mass = km_tensor_ptr(c->out[1]),
+                       .count = km_tensor_ptr(c->out[2]),
+                       .spread = km_tensor_ptr(c->out[3]),
+                       .n = n,
+                       .d = (int32_t)d,
+                       .k = (int32_t)k};
     size_t size = km_dtype_size(x->dtype);
     bool wide = (size_t)d * size % 16 == 0 && d > 0 && km_cuda_aligned(a.x, 16);
     int64_t packs = wide ? d * (int64_t)size / 16 : d > 0 ? d : 1;

@@ -141,8 +141,11 @@ static int program(const km_lane *lane, const km_cuda_chain *c, km_chain_args *a
         const km_cuda_link *l = &c->link[i];
         if (!needed[i]) continue;
         km_chain_step *s = &args->step[args->n_steps++];
-        *s = (km_chain_step){.f0 = l->args.f0, .f1 = l->args.f1, .op = (uint16_t)l->op,
-                             .out = stored[i] ? l->args.out : NULL, .keep = KM_CHAIN_LAST};
+        *s = (km_chain_step){.f0 = l->args.f0,
+                             .f1 = l->args.f1,
+                             .op = (uint16_t)l->op,
+                             .out = stored[i] ? l->args.out : NULL,
+                             .keep = KM_CHAIN_LAST};
         s->a = l->a == KM_CHAIN_INPUTS + before && before >= 0 ? KM_CHAIN_LAST : place[l->a];
         s->b = l->b == KM_CHAIN_INPUTS + before && before >= 0 ? KM_CHAIN_LAST : place[l->b];
         int next = i + 1, reader = last_reader(c, needed, i);

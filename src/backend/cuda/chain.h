@@ -22,8 +22,8 @@ typedef struct km_cuda_link {
     int slot;               /* the float type (walker.h) */
     km_cuda_kernel *kernel; /* what runs it by itself, with args */
     km_map_args args;
-    km_storage *storage;    /* of args.out: looked at, not held */
-    uint8_t a, b;           /* the operands: an input, or KM_CHAIN_INPUTS + a step */
+    km_storage *storage; /* of args.out: looked at, not held */
+    uint8_t a, b;        /* the operands: an input, or KM_CHAIN_INPUTS + a step */
 } km_cuda_link;
 
 typedef struct km_cuda_chain {

@@ -6,7 +6,8 @@
 
 static km_cuda_kernel copy_bytes = {.module = "copy", .name = "copy_bytes", .waits = true};
 static km_cuda_kernel cast_walk = {.module = "copy", .name = "cast_walk", .waits = true};
-#define PER_UNIT(name_) {.module = "copy", .name = name_, .waits = true}
+#define PER_UNIT(name_)                                                                            \
+    { .module = "copy", .name = name_, .waits = true }
 static km_cuda_kernel copy_walk[] = {PER_UNIT("copy_walk_1"), PER_UNIT("copy_walk_2"),
                                      PER_UNIT("copy_walk_4"), PER_UNIT("copy_walk_8"),
                                      PER_UNIT("copy_walk_16")};
@@ -33,7 +34,8 @@ static void swap_axes(km_iter *it, int a, int b) {
 /* out's slowest axis first, then axes that continue each other merged. */
 static void sort_axes(km_iter *it) {
     for (int i = 1; i < it->ndim; i++)
-        for (int j = i; j > 0 && it->stride[0][j - 1] < it->stride[0][j]; j--) swap_axes(it, j - 1, j);
+        for (int j = i; j > 0 && it->stride[0][j - 1] < it->stride[0][j]; j--)
+            swap_axes(it, j - 1, j);
     int n = 1;
     for (int a = 1; a < it->ndim; a++) {
         bool goes_on = true;
@@ -63,8 +65,11 @@ static bool try_transpose(km_lane *lane, const km_iter *it, km_status *result) {
     if (fast < 0 || it->dim[fast] < 8 || it->dim[last] < 8 || it->size[0] > 8) return false;
     int64_t rows = it->dim[fast], cols = it->dim[last], batch[3] = {1, 1, 1};
     if (rows >= KM_WALK_MAX || cols >= KM_WALK_MAX) return false;
-    km_transpose_args args = {.x = it->base[1], .out = it->base[0], .rows = (uint32_t)rows,
-                              .cols = (uint32_t)cols, .x_col = it->stride[1][last],
+    km_transpose_args args = {.x = it->base[1],
+                              .out = it->base[0],
+                              .rows = (uint32_t)rows,
+                              .cols = (uint32_t)cols,
+                              .x_col = it->stride[1][last],
                               .out_row = it->stride[0][fast]};
     for (int a = last - 1; a >= 0; a--) { /* at most three are left */
         if (a == fast) continue;
@@ -143,7 +148,8 @@ static km_status run_copy(km_ctx *ctx, const km_call *c) {
     if (it.rows == 0) return KM_OK;
     sort_axes(&it);
     /* Eight elements at a time: 32 bytes of f32. */
-    if (from >= 0 && to >= 0 && km_cuda_is_flat(&it) && km_cuda_aligned(it.base[0], it.size[0] * 8) &&
+    if (from >= 0 && to >= 0 && km_cuda_is_flat(&it) &&
+        km_cuda_aligned(it.base[0], it.size[0] * 8) &&
         km_cuda_aligned(it.base[1], it.size[1] * 8)) {
         km_cast_args args = {it.base[1], it.base[0], it.dim[0]};
         km_cuda_grid g = km_cuda_grid_for(lane, args.n / 8, 1);

@@ -51,7 +51,7 @@ enum { /* epilogues, as bits */
        KM_LT_PLAIN = 1,
        KM_LT_RELU = 2,
        KM_LT_ADD_BIAS = 4,
-       KM_LT_GELU = 32, /* the tanh form */
+       KM_LT_GELU = 32,      /* the tanh form */
        KM_LT_GELU_GRAD = 64, /* times the slope of gelu at what was kept */
        KM_LT_KEEP = 128      /* with gelu: store its input */
 };

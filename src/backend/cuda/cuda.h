@@ -23,9 +23,9 @@ void km_cuda_register_attention(km_kernel *table);
 void km_cuda_register_quant(km_kernel *table);
 void km_cuda_register_attend(km_kernel *table);
 void km_cuda_register_sample(km_kernel *table);
-void km_cuda_register_nearest(km_kernel *table);     /* nearest, cell_sums */
-void km_cuda_register_scan(km_kernel *table);        /* scan_codes */
-void km_cuda_register_encode(km_kernel *table);      /* encode_levels, encode_trellis */
+void km_cuda_register_nearest(km_kernel *table); /* nearest, cell_sums */
+void km_cuda_register_scan(km_kernel *table);    /* scan_codes */
+void km_cuda_register_encode(km_kernel *table);  /* encode_levels, encode_trellis */
 km_status km_cuda_cell_sums(km_ctx *ctx, const km_call *c);
 
 #endif

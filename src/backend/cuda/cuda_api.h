@@ -19,7 +19,8 @@ typedef struct km_cu_graph_handle *km_cu_graph;
 typedef struct km_cu_graph_exec_handle *km_cu_graph_exec;
 typedef struct km_cu_node_handle *km_cu_node;
 
-enum { /* errors we tell apart */
+/* errors we tell apart */
+enum {
     KM_CU_OK = 0,
     KM_CU_INVALID_VALUE = 1,
     KM_CU_OUT_OF_MEMORY = 2,
@@ -51,27 +52,27 @@ enum { /* errors we tell apart */
 };
 
 enum { /* device attributes */
-    KM_CU_ATTR_CLOCK_KHZ = 13,
-    KM_CU_ATTR_SMS = 16,
-    KM_CU_ATTR_INTEGRATED = 18,
-    KM_CU_ATTR_MEMORY_CLOCK_KHZ = 36,
-    KM_CU_ATTR_BUS_BITS = 37,
-    KM_CU_ATTR_L2_BYTES = 38,
-    KM_CU_ATTR_THREADS_PER_SM = 39,
-    KM_CU_ATTR_CC_MAJOR = 75,
-    KM_CU_ATTR_CC_MINOR = 76,
-    KM_CU_ATTR_SHARED_PER_SM = 81,
-    KM_CU_ATTR_SHARED_PER_BLOCK = 97 /* the most a kernel may ask for */
+       KM_CU_ATTR_CLOCK_KHZ = 13,
+       KM_CU_ATTR_SMS = 16,
+       KM_CU_ATTR_INTEGRATED = 18,
+       KM_CU_ATTR_MEMORY_CLOCK_KHZ = 36,
+       KM_CU_ATTR_BUS_BITS = 37,
+       KM_CU_ATTR_L2_BYTES = 38,
+       KM_CU_ATTR_THREADS_PER_SM = 39,
+       KM_CU_ATTR_CC_MAJOR = 75,
+       KM_CU_ATTR_CC_MINOR = 76,
+       KM_CU_ATTR_SHARED_PER_SM = 81,
+       KM_CU_ATTR_SHARED_PER_BLOCK = 97 /* the most a kernel may ask for */
 };
 
 enum { /* function attributes */
-    KM_CU_FUNC_MAX_THREADS = 0,
-    KM_CU_FUNC_STATIC_SHARED = 1,
-    KM_CU_FUNC_LOCAL_BYTES = 3,
-    KM_CU_FUNC_REGISTERS = 4,
-    KM_CU_FUNC_MAX_DYNAMIC_SHARED = 8,
-    KM_CU_FUNC_SHARED_CARVEOUT = 9, /* percent */
-    KM_CU_FUNC_NON_PORTABLE_CLUSTER = 14
+       KM_CU_FUNC_MAX_THREADS = 0,
+       KM_CU_FUNC_STATIC_SHARED = 1,
+       KM_CU_FUNC_LOCAL_BYTES = 3,
+       KM_CU_FUNC_REGISTERS = 4,
+       KM_CU_FUNC_MAX_DYNAMIC_SHARED = 8,
+       KM_CU_FUNC_SHARED_CARVEOUT = 9, /* percent */
+       KM_CU_FUNC_NON_PORTABLE_CLUSTER = 14
 };
 
 enum { KM_CU_STREAM_NON_BLOCKING = 1, KM_CU_EVENT_DEFAULT = 0, KM_CU_EVENT_NO_TIMING = 2 };
@@ -103,13 +104,13 @@ typedef struct km_cu_update_info {
 struct km_tensor_map; /* kernels/tensor_map.h */
 
 enum { /* element types of a tensor map */
-    KM_CU_MAP_U8 = 0,
-    KM_CU_MAP_U16 = 1,
-    KM_CU_MAP_U32 = 2,
-    KM_CU_MAP_F16 = 6,
-    KM_CU_MAP_F32 = 7,
-    KM_CU_MAP_BF16 = 9,
-    KM_CU_MAP_TF32 = 11
+       KM_CU_MAP_U8 = 0,
+       KM_CU_MAP_U16 = 1,
+       KM_CU_MAP_U32 = 2,
+       KM_CU_MAP_F16 = 6,
+       KM_CU_MAP_F32 = 7,
+       KM_CU_MAP_BF16 = 9,
+       KM_CU_MAP_TF32 = 11
 };
 enum { KM_CU_SWIZZLE_NONE, KM_CU_SWIZZLE_32, KM_CU_SWIZZLE_64, KM_CU_SWIZZLE_128 };
 enum { KM_CU_PROMOTE_NONE, KM_CU_PROMOTE_64, KM_CU_PROMOTE_128, KM_CU_PROMOTE_256 };
@@ -122,18 +123,18 @@ enum { KM_CU_PROMOTE_NONE, KM_CU_PROMOTE_64, KM_CU_PROMOTE_128, KM_CU_PROMOTE_25
     X(error_name, "cuGetErrorName", (km_cu_result code, const char **name))                        \
     X(error_text, "cuGetErrorString", (km_cu_result code, const char **text))                      \
     X(device_count, "cuDeviceGetCount", (int *count))                                              \
-    X(device_get, "cuDeviceGet", (km_cu_device *device, int index))                               \
+    X(device_get, "cuDeviceGet", (km_cu_device * device, int index))                               \
     X(device_name, "cuDeviceGetName", (char *name, int size, km_cu_device device))                 \
     X(device_attr, "cuDeviceGetAttribute", (int *value, int attr, km_cu_device device))            \
-    X(device_memory, "cuDeviceTotalMem_v2", (size_t *bytes, km_cu_device device))                 \
-    X(context_retain, "cuDevicePrimaryCtxRetain", (km_cu_context *ctx, km_cu_device device))      \
+    X(device_memory, "cuDeviceTotalMem_v2", (size_t * bytes, km_cu_device device))                 \
+    X(context_retain, "cuDevicePrimaryCtxRetain", (km_cu_context * ctx, km_cu_device device))      \
     X(context_release, "cuDevicePrimaryCtxRelease_v2", (km_cu_device device))                      \
     X(context_use, "cuCtxSetCurrent", (km_cu_context ctx))                                         \
-    X(context_current, "cuCtxGetCurrent", (km_cu_context *ctx))                                   \
-    X(module_load, "cuModuleLoadData", (km_cu_module *module, const void *image))                 \
+    X(context_current, "cuCtxGetCurrent", (km_cu_context * ctx))                                   \
+    X(module_load, "cuModuleLoadData", (km_cu_module * module, const void *image))                 \
     X(module_unload, "cuModuleUnload", (km_cu_module module))                                      \
     X(module_function, "cuModuleGetFunction",                                                      \
-      (km_cu_function *function, km_cu_module module, const char *name))                          \
+      (km_cu_function * function, km_cu_module module, const char *name))                          \
     X(func_get, "cuFuncGetAttribute", (int *value, int attr, km_cu_function function))             \
     X(func_set, "cuFuncSetAttribute", (km_cu_function function, int attr, int value))              \
     X(occupancy, "cuOccupancyMaxActiveBlocksPerMultiprocessor",                                    \
@@ -141,18 +142,18 @@ enum { KM_CU_PROMOTE_NONE, KM_CU_PROMOTE_64, KM_CU_PROMOTE_128, KM_CU_PROMOTE_25
     X(launch, "cuLaunchKernel",                                                                    \
       (km_cu_function function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,   \
        unsigned bz, unsigned shared, km_cu_stream stream, void **params, void **extra))            \
-    X(stream_create, "cuStreamCreate", (km_cu_stream *stream, unsigned flags))                    \
+    X(stream_create, "cuStreamCreate", (km_cu_stream * stream, unsigned flags))                    \
     X(stream_destroy, "cuStreamDestroy_v2", (km_cu_stream stream))                                 \
     X(stream_sync, "cuStreamSynchronize", (km_cu_stream stream))                                   \
     X(stream_wait, "cuStreamWaitEvent", (km_cu_stream stream, km_cu_event event, unsigned flags))  \
-    X(event_create, "cuEventCreate", (km_cu_event *event, unsigned flags))                        \
+    X(event_create, "cuEventCreate", (km_cu_event * event, unsigned flags))                        \
     X(event_destroy, "cuEventDestroy_v2", (km_cu_event event))                                     \
     X(event_record, "cuEventRecord", (km_cu_event event, km_cu_stream stream))                     \
     X(event_sync, "cuEventSynchronize", (km_cu_event event))                                       \
     X(event_ms, "cuEventElapsedTime", (float *ms, km_cu_event from, km_cu_event to))               \
-    X(mem_alloc, "cuMemAlloc_v2", (km_cu_ptr *p, size_t bytes))                                   \
+    X(mem_alloc, "cuMemAlloc_v2", (km_cu_ptr * p, size_t bytes))                                   \
     X(mem_free, "cuMemFree_v2", (km_cu_ptr p))                                                     \
-    X(mem_info, "cuMemGetInfo_v2", (size_t *free, size_t *total))                                 \
+    X(mem_info, "cuMemGetInfo_v2", (size_t * free, size_t * total))                                \
     X(host_alloc, "cuMemHostAlloc", (void **p, size_t bytes, unsigned flags))                      \
     X(host_free, "cuMemFreeHost", (void *p))                                                       \
     X(copy_in, "cuMemcpyHtoDAsync_v2",                                                             \
@@ -164,12 +165,12 @@ enum { KM_CU_PROMOTE_NONE, KM_CU_PROMOTE_64, KM_CU_PROMOTE_128, KM_CU_PROMOTE_25
     X(set_bytes, "cuMemsetD8Async",                                                                \
       (km_cu_ptr dst, unsigned char value, size_t count, km_cu_stream stream))                     \
     X(capture_begin, "cuStreamBeginCapture_v2", (km_cu_stream stream, int mode))                   \
-    X(capture_end, "cuStreamEndCapture", (km_cu_stream stream, km_cu_graph *graph))               \
-    X(graph_nodes, "cuGraphGetNodes", (km_cu_graph graph, km_cu_node *nodes, size_t *count))      \
+    X(capture_end, "cuStreamEndCapture", (km_cu_stream stream, km_cu_graph * graph))               \
+    X(graph_nodes, "cuGraphGetNodes", (km_cu_graph graph, km_cu_node * nodes, size_t * count))     \
     X(graph_make, "cuGraphInstantiateWithFlags",                                                   \
-      (km_cu_graph_exec *exec, km_cu_graph graph, unsigned long long flags))                      \
+      (km_cu_graph_exec * exec, km_cu_graph graph, unsigned long long flags))                      \
     X(graph_update, "cuGraphExecUpdate_v2",                                                        \
-      (km_cu_graph_exec exec, km_cu_graph graph, km_cu_update_info *info))                        \
+      (km_cu_graph_exec exec, km_cu_graph graph, km_cu_update_info * info))                        \
     X(graph_launch, "cuGraphLaunch", (km_cu_graph_exec exec, km_cu_stream stream))                 \
     X(graph_exec_destroy, "cuGraphExecDestroy", (km_cu_graph_exec exec))                           \
     X(graph_destroy, "cuGraphDestroy", (km_cu_graph graph))
@@ -180,7 +181,7 @@ enum { KM_CU_PROMOTE_NONE, KM_CU_PROMOTE_64, KM_CU_PROMOTE_128, KM_CU_PROMOTE_25
     X(clusters, "cuOccupancyMaxActiveClusters",                                                    \
       (int *clusters, km_cu_function function, const km_cu_launch_config *config))                 \
     X(map_tiled, "cuTensorMapEncodeTiled",                                                         \
-      (struct km_tensor_map *map, int type, uint32_t rank, void *address, const uint64_t *dims,       \
+      (struct km_tensor_map * map, int type, uint32_t rank, void *address, const uint64_t *dims,   \
        const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave,        \
        int swizzle, int promotion, int fill))
 

@@ -24,8 +24,7 @@ static int count_devices(km_error *err) {
         return 0;
     }
     if (n <= 0)
-        km_error_set(err, KM_ERR_DEVICE,
-                     "no NVIDIA GPU here: the driver shows none%s",
+        km_error_set(err, KM_ERR_DEVICE, "no NVIDIA GPU here: the driver shows none%s",
                      getenv("CUDA_VISIBLE_DEVICES") ? " (CUDA_VISIBLE_DEVICES may hide it)" : "");
     return n < KM_CUDA_MAX_DEVICES ? n : KM_CUDA_MAX_DEVICES;
 }
@@ -40,7 +39,8 @@ int km_cuda_device_count(void) {
     for (int i = 0; i < n; i++) {
         km_cu_device handle;
         if (km_cuda_api()->device_get(&handle, i) != KM_CU_OK) continue;
-        int cc = attribute(handle, KM_CU_ATTR_CC_MAJOR) * 10 + attribute(handle, KM_CU_ATTR_CC_MINOR);
+        int cc =
+            attribute(handle, KM_CU_ATTR_CC_MAJOR) * 10 + attribute(handle, KM_CU_ATTR_CC_MINOR);
         usable += cc >= KM_CUDA_OLDEST_CC;
     }
     return usable;

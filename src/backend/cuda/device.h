@@ -16,19 +16,19 @@ typedef struct km_cuda_dev {
     int index;
     km_cu_device handle;
     km_cu_context context;
-    char model[96];               /* "NVIDIA H200" */
-    int cc;                       /* compute capability times ten: 90 */
-    int sms;                      /* multiprocessors */
+    char model[96]; /* "NVIDIA H200" */
+    int cc;         /* compute capability times ten: 90 */
+    int sms;        /* multiprocessors */
     int threads_per_sm;
-    size_t memory, l2;            /* bytes */
-    size_t shared_max;            /* dynamic shared memory that one block may have */
-    size_t limit;                 /* what all contexts together may hold */
-    atomic_size_t held;           /* what they do hold */
+    size_t memory, l2;  /* bytes */
+    size_t shared_max;  /* dynamic shared memory that one block may have */
+    size_t limit;       /* what all contexts together may hold */
+    atomic_size_t held; /* what they do hold */
     atomic_bool lost;
-    char lost_why[256];           /* written once, before `lost` */
+    char lost_why[256]; /* written once, before `lost` */
 
-    pthread_mutex_t lock;         /* for loading */
-    km_cu_module *modules;        /* one per entry of km_cuda_modules; NULL until needed */
+    pthread_mutex_t lock;  /* for loading */
+    km_cu_module *modules; /* one per entry of km_cuda_modules; NULL until needed */
     _Atomic(km_cu_function) function[KM_CUDA_MAX_KERNELS]; /* by a kernel's id */
     atomic_uint shared[KM_CUDA_MAX_KERNELS]; /* dynamic shared memory already allowed to it */
 } km_cuda_dev;

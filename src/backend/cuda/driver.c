@@ -23,8 +23,10 @@ const char *km_cuda_error_text(km_cu_result code, char *buf, size_t size) {
     const char *name = NULL, *text = NULL;
     if (api.error_name) api.error_name(code, &name);
     if (api.error_text) api.error_text(code, &text);
-    if (text && name) snprintf(buf, size, "%s (%s)", text, name);
-    else snprintf(buf, size, "error %d", code);
+    if (text && name)
+        snprintf(buf, size, "%s (%s)", text, name);
+    else
+        snprintf(buf, size, "error %d", code);
     return buf;
 }
 
@@ -99,9 +101,7 @@ static bool open_library(km_error *err) {
     return library != NULL;
 }
 
-static void *find(const char *symbol) {
-    return symbols ? symbols(symbol) : dlsym(library, symbol);
-}
+static void *find(const char *symbol) { return symbols ? symbols(symbol) : dlsym(library, symbol); }
 
 /* Stores through memcpy: ISO C has no cast between object and function pointers. */
 static bool resolve(km_error *err) {
@@ -144,15 +144,19 @@ static bool start(km_error *err) {
                      KM_CUDA_OLDEST_DRIVER % 1000 / 10);
         return false;
     }
-    if (r == KM_CU_OK) r = km_cuda_fault_armed && km_cuda_fault_now("init") ? km_cuda_fault_code
-                                                                            : api.init(0);
+    if (r == KM_CU_OK)
+        r = km_cuda_fault_armed && km_cuda_fault_now("init") ? km_cuda_fault_code : api.init(0);
     version = have;
     if (r == KM_CU_OK) return true;
     const char *hint = "";
-    if (r == KM_CU_NO_DEVICE) hint = ": the driver is there, but no NVIDIA GPU";
-    else if (r == KM_CU_STUB_LIBRARY) hint = ": this libcuda is the toolkit's stub, not a driver";
-    else if (r == KM_CU_DRIVER_MISMATCH) hint = ": the library and the kernel module differ; reboot";
-    else if (r == KM_CU_UNKNOWN) hint = ": is the nvidia kernel module loaded, /dev/nvidia* there?";
+    if (r == KM_CU_NO_DEVICE)
+        hint = ": the driver is there, but no NVIDIA GPU";
+    else if (r == KM_CU_STUB_LIBRARY)
+        hint = ": this libcuda is the toolkit's stub, not a driver";
+    else if (r == KM_CU_DRIVER_MISMATCH)
+        hint = ": the library and the kernel module differ; reboot";
+    else if (r == KM_CU_UNKNOWN)
+        hint = ": is the nvidia kernel module loaded, /dev/nvidia* there?";
     km_error_set(err, KM_ERR_DEVICE, "the NVIDIA driver does not start%s: %s", hint,
                  km_cuda_error_text(r, text, sizeof text));
     return false;

@@ -11,8 +11,7 @@ typedef struct float_op {
 } float_op;
 
 static float_op unary[KM_OP_COUNT] = {
-#define ROW(OP, name, expression)                                                                  \
-    [KM_OP_##OP] = {.flat = KM_CUDA_WAITING("unary", "unary_" #name)},
+#define ROW(OP, name, expression) [KM_OP_##OP] = {.flat = KM_CUDA_WAITING("unary", "unary_" #name)},
     KM_UNARY_LIST(ROW)
 #undef ROW
 };
@@ -42,8 +41,12 @@ static km_cuda_kernel compare_int = {.module = "binary", .name = "compare_walk_i
 /* All operands contiguous: a vector of each to a thread. */
 static km_status launch_flat(km_lane *lane, km_cuda_kernel *k, const km_iter *it,
                              const double f[2]) {
-    km_map_args args = {.a = it->base[1], .b = it->n > 2 ? it->base[2] : NULL, .out = it->base[0],
-                        .n = it->dim[0], .f0 = f[0], .f1 = f[1]};
+    km_map_args args = {.a = it->base[1],
+                        .b = it->n > 2 ? it->base[2] : NULL,
+                        .out = it->base[0],
+                        .n = it->dim[0],
+                        .f0 = f[0],
+                        .f1 = f[1]};
     km_cuda_grid g = km_cuda_grid_for(lane, args.n * (int64_t)it->size[1] / 16, 1);
     return km_cuda_launch1(lane, k, g.blocks, g.threads, 0, &args);
 }
@@ -51,9 +54,16 @@ static km_status launch_flat(km_lane *lane, km_cuda_kernel *k, const km_iter *it
 /* The same for an op that can be part of a chain: out has the operands' type. */
 static km_status push_flat(const km_call *c, km_cuda_kernel *k, int slot, const km_iter *it,
                            const double f[2]) {
-    km_cuda_link link = {.op = c->op, .slot = slot, .kernel = k, .storage = c->out[0]->storage,
-                         .args = {.a = it->base[1], .b = it->n > 2 ? it->base[2] : NULL,
-                                  .out = it->base[0], .n = it->dim[0], .f0 = f[0], .f1 = f[1]}};
+    km_cuda_link link = {.op = c->op,
+                         .slot = slot,
+                         .kernel = k,
+                         .storage = c->out[0]->storage,
+                         .args = {.a = it->base[1],
+                                  .b = it->n > 2 ? it->base[2] : NULL,
+                                  .out = it->base[0],
+                                  .n = it->dim[0],
+                                  .f0 = f[0],
+                                  .f1 = f[1]}};
     return km_cuda_chain_push(km_cuda_lane(c), &link);
 }
 
@@ -102,8 +112,7 @@ static km_status run_unary_grad(km_ctx *ctx, const km_call *c) {
         f[0] = lo < f[0] ? nextafterf(lo, INFINITY) : lo;
         f[1] = hi > f[1] ? nextafterf(hi, -INFINITY) : hi;
     }
-    if (km_cuda_is_flat(&it))
-        return push_flat(c, &unary_grad[c->op].flat[slot], slot, &it, f);
+    if (km_cuda_is_flat(&it)) return push_flat(c, &unary_grad[c->op].flat[slot], slot, &it, f);
     km_walk_args args = {.f0 = f[0], .f1 = f[1], .op = (int)c->op};
     return km_cuda_walk(lane, &unary_grad_walk[slot], &it, &args, 1);
 }
@@ -168,7 +177,8 @@ static km_status run_compare(km_ctx *ctx, const km_call *c) {
     if (it.rows == 0) return KM_OK;
     if (slot >= 0 && km_cuda_is_flat(&it))
         return launch_flat(km_cuda_lane(c), &compare_flat[slot], &it, (double[2]){args.op});
-    return km_cuda_walk(km_cuda_lane(c), slot < 0 ? &compare_int : &compare_walk[slot], &it, &args, 1);
+    return km_cuda_walk(km_cuda_lane(c), slot < 0 ? &compare_int : &compare_walk[slot], &it, &args,
+                        1);
 }
 
 /* ---- Choosing and dropping ---- */
@@ -177,8 +187,9 @@ static km_status run_compare(km_ctx *ctx, const km_call *c) {
     {                                                                                              \
         {.module = "select", .name = name_ "_1", .waits = true},                                   \
             {.module = "select", .name = name_ "_2", .waits = true},                               \
-            {.module = "select", .name = name_ "_4", .waits = true},                               \
-            {.module = "select", .name = name_ "_8", .waits = true}                                \
+            {.module = "select", .name = name_ "_4", .waits = true}, {                             \
+            .module = "select", .name = name_ "_8", .waits = true                                  \
+        }                                                                                          \
     }
 static km_cuda_kernel where_kernel[] = PER_SIZE("where");
 static km_cuda_kernel masked_fill[] = PER_SIZE("masked_fill");
@@ -189,14 +200,16 @@ static km_status run_where(km_ctx *ctx, const km_call *c) {
     km_iter it;
     km_walk_args args = {0};
     iter_of(&it, c, 3);
-    return km_cuda_walk(km_cuda_lane(c), &where_kernel[km_cuda_size_slot(it.size[0])], &it, &args, 1);
+    return km_cuda_walk(km_cuda_lane(c), &where_kernel[km_cuda_size_slot(it.size[0])], &it, &args,
+                        1);
 }
 
 static km_status run_masked_fill(km_ctx *ctx, const km_call *c) {
     km_iter it;
     km_walk_args args = {.i0 = (int64_t)km_cuda_bits(c->out[0]->dtype, c->p->f[0])};
     iter_of(&it, c, 2);
-    return km_cuda_walk(km_cuda_lane(c), &masked_fill[km_cuda_size_slot(it.size[0])], &it, &args, 1);
+    return km_cuda_walk(km_cuda_lane(c), &masked_fill[km_cuda_size_slot(it.size[0])], &it, &args,
+                        1);
 }
 
 /* The kernel needs the last two axes as they are, so nothing is merged. */
@@ -207,7 +220,9 @@ static km_status run_triangle(km_ctx *ctx, const km_call *c) {
     size_t size = km_dtype_size(x->dtype);
     if (count == 0) return KM_OK;
     if (ndim < 2 || count >= KM_WALK_MAX) return KM_ERR_UNSUPPORTED;
-    km_walk_args args = {.a = km_tensor_ptr(x), .out = km_tensor_ptr(out), .i0 = c->p->n[0],
+    km_walk_args args = {.a = km_tensor_ptr(x),
+                         .out = km_tensor_ptr(out),
+                         .i0 = c->p->n[0],
                          .op = c->op == KM_OP_TRIU};
     for (int a = 0; a < KM_MAX_DIMS; a++) {
         stride[0][a] = out->stride[a];
@@ -233,9 +248,14 @@ static km_status run_dropout(km_ctx *ctx, const km_call *c) {
         x = out;
     }
     size_t four = 4 * km_dtype_size(x->dtype);
-    km_random_args args = {.x = km_tensor_ptr(x), .out = km_tensor_ptr(out), .n = n,
-                           .seed = c->p->seed, .stream = c->p->stream, .draws = km_cuda_draws(lane),
-                           .f0 = 1 / (1 - p), .threshold = (uint32_t)ceil(p * 0x1p24)};
+    km_random_args args = {.x = km_tensor_ptr(x),
+                           .out = km_tensor_ptr(out),
+                           .n = n,
+                           .seed = c->p->seed,
+                           .stream = c->p->stream,
+                           .draws = km_cuda_draws(lane),
+                           .f0 = 1 / (1 - p),
+                           .threshold = (uint32_t)ceil(p * 0x1p24)};
     args.aligned = km_cuda_aligned(args.x, four) && km_cuda_aligned(args.out, four);
     km_cuda_grid g = km_cuda_grid_for(lane, km_cuda_ceil(n, 4), 1);
     return km_cuda_launch1(lane, &dropout[slot], g.blocks, g.threads, 0, &args);

@@ -42,10 +42,14 @@ static km_status run(km_ctx *ctx, const km_call *c) {
     km_lane *lane = km_cuda_lane(c);
     int slot = km_cuda_slot(dy->dtype);
     size_t cap, size = km_dtype_size(dy->dtype);
-    km_embedding_grad_args a = {.dy = km_tensor_ptr(dy), .index = km_tensor_ptr(ids),
-                                .out = km_tensor_ptr(out), .items = km_shape_count(ids->shape),
-                                .rows = out->shape.dim[0], .inner = out->shape.dim[1],
-                                .wide = ids->dtype == KM_I64, .accumulate = c->p->accumulate};
+    km_embedding_grad_args a = {.dy = km_tensor_ptr(dy),
+                                .index = km_tensor_ptr(ids),
+                                .out = km_tensor_ptr(out),
+                                .items = km_shape_count(ids->shape),
+                                .rows = out->shape.dim[0],
+                                .inner = out->shape.dim[1],
+                                .wide = ids->dtype == KM_I64,
+                                .accumulate = c->p->accumulate};
     if (slot < 0 || a.items >= INT32_MAX || a.rows >= INT32_MAX) return KM_ERR_UNSUPPORTED;
     if (km_cuda_empty(out)) return KM_OK;
     a.tiles = (int32_t)km_cuda_ceil(a.items, KM_SORT_TILE);
@@ -57,13 +61,14 @@ static km_status run(km_ctx *ctx, const km_call *c) {
     a.digits = room + 4 * a.items;
     a.start = a.digits + 256 * (int64_t)a.tiles;
     a.heavy = a.start + a.rows + 1;
-    bool aligned = (size_t)a.inner * size % 16 == 0 && km_cuda_aligned(a.dy, 16) &&
-                   km_cuda_aligned(a.out, 16);
+    bool aligned =
+        (size_t)a.inner * size % 16 == 0 && km_cuda_aligned(a.dy, 16) && km_cuda_aligned(a.out, 16);
     int64_t packs = aligned ? a.inner * (int64_t)size / 16 : a.inner;
     int threads = packs > 96 ? 128 : packs > 64 ? 96 : packs > 32 ? 64 : 32;
     km_status s = sort(lane, &a, room);
     if (s == KM_OK)
-        s = km_cuda_launch1(lane, &starts, KM_DIM(km_cuda_ceil(a.items + 1, 256)), KM_DIM(256), 0, &a);
+        s = km_cuda_launch1(lane, &starts, KM_DIM(km_cuda_ceil(a.items + 1, 256)), KM_DIM(256), 0,
+                            &a);
     if (s == KM_OK)
         s = km_cuda_launch1(lane, &light[aligned][slot],
                             KM_DIM(a.rows, km_cuda_ceil(packs, threads)), KM_DIM(threads), 0, &a);

@@ -6,7 +6,8 @@
 #include "backend/cuda/walker.h"
 #include "backend/trellis.h"
 
-#define ONE(module_, name_) {.module = module_, .name = name_, .waits = true}
+#define ONE(module_, name_)                                                                        \
+    { .module = module_, .name = name_, .waits = true }
 static km_cuda_kernel levels = ONE("encode", "encode_levels");
 static km_cuda_kernel prepare = ONE("trellis", "trellis_prepare");
 static km_cuda_kernel classes = ONE("trellis", "trellis_classes");
@@ -23,12 +24,21 @@ static km_status run_levels(km_ctx *ctx, const km_call *c) {
     int64_t n = c->in[Z]->shape.dim[0], d = c->in[Z]->shape.dim[1];
     (void)ctx;
     if (d > INT32_MAX - 64 || c->p->n[1] > INT32_MAX) return KM_ERR_UNSUPPORTED;
-    km_levels_args a = {.z = km_tensor_ptr(c->in[Z]), .square = km_tensor_ptr(c->in[SQUARE]),
-                        .bits = km_tensor_ptr(c->in[BITS]), .at = km_tensor_ptr(c->in[AT]),
-                        .amp = km_tensor_ptr(c->in[AMP]), .tables = km_tensor_ptr(c->in[TABLES]),
-                        .codes = km_tensor_ptr(c->out[0]), .n = n, .bytes = c->p->n[0], .d = (int32_t)d,
-                        .dim = (int32_t)c->p->n[1], .low = (float)c->p->f[0], .step = (float)c->p->f[1]};
-    return km_cuda_launch1(km_cuda_lane(c), &levels, KM_DIM(km_cuda_ceil(n, 32)), KM_DIM(256), 0, &a);
+    km_levels_args a = {.z = km_tensor_ptr(c->in[Z]),
+                        .square = km_tensor_ptr(c->in[SQUARE]),
+                        .bits = km_tensor_ptr(c->in[BITS]),
+                        .at = km_tensor_ptr(c->in[AT]),
+                        .amp = km_tensor_ptr(c->in[AMP]),
+                        .tables = km_tensor_ptr(c->in[TABLES]),
+                        .codes = km_tensor_ptr(c->out[0]),
+                        .n = n,
+                        .bytes = c->p->n[0],
+                        .d = (int32_t)d,
+                        .dim = (int32_t)c->p->n[1],
+                        .low = (float)c->p->f[0],
+                        .step = (float)c->p->f[1]};
+    return km_cuda_launch1(km_cuda_lane(c), &levels, KM_DIM(km_cuda_ceil(n, 32)), KM_DIM(256), 0,
+                           &a);
 }
 
 /* ---- Trellises ---- */
@@ -57,20 +67,33 @@ static km_status run_trellis(km_ctx *ctx, const km_call *c) {
     const km_cuda_dev *dev = km_cuda_dev_of(lane);
     int64_t n = c->in[Z]->shape.dim[0], width = c->in[Z]->shape.dim[1], most = c->p->n[3];
     int64_t kinds = c->in[WATER]->shape.dim[0];
-    if (n > INT32_MAX - 64 || width > INT32_MAX / 16 || c->p->n[1] > INT32_MAX || most > INT32_MAX / 64)
+    if (n > INT32_MAX - 64 || width > INT32_MAX / 16 || c->p->n[1] > INT32_MAX ||
+        most > INT32_MAX / 64)
         return KM_ERR_UNSUPPORTED;
     int64_t rows = KM_TRELLIS_SHARED(4, most) + STATIC_SHARED <= (int64_t)dev->shared_max ? 4 : 2;
-    if (KM_TRELLIS_SHARED(rows, most) + STATIC_SHARED > (int64_t)dev->shared_max) return KM_ERR_UNSUPPORTED;
+    if (KM_TRELLIS_SHARED(rows, most) + STATIC_SHARED > (int64_t)dev->shared_max)
+        return KM_ERR_UNSUPPORTED;
     if (n == 0) return KM_OK;
-    km_trellis_args a = {.z = km_tensor_ptr(c->in[Z]), .square = km_tensor_ptr(c->in[SQUARE]),
-                         .amp = km_tensor_ptr(c->in[AMP]), .rate = km_tensor_ptr(c->in[RATE]),
-                         .classes = km_tensor_ptr(c->in[CLASSES]), .water = km_tensor_ptr(c->in[WATER]),
-                         .tables = km_tensor_ptr(c->in[TABLES]), .codes = km_tensor_ptr(c->out[0]),
-                         .n = n, .bytes = c->p->n[0], .width = (int32_t)width, .count = (int32_t)kinds,
-                         .dim = (int32_t)c->p->n[1], .class_bits = (int32_t)c->p->n[2],
-                         .most = (int32_t)most, .low = (float)c->p->f[0], .step = (float)c->p->f[1]};
+    km_trellis_args a = {.z = km_tensor_ptr(c->in[Z]),
+                         .square = km_tensor_ptr(c->in[SQUARE]),
+                         .amp = km_tensor_ptr(c->in[AMP]),
+                         .rate = km_tensor_ptr(c->in[RATE]),
+                         .classes = km_tensor_ptr(c->in[CLASSES]),
+                         .water = km_tensor_ptr(c->in[WATER]),
+                         .tables = km_tensor_ptr(c->in[TABLES]),
+                         .codes = km_tensor_ptr(c->out[0]),
+                         .n = n,
+                         .bytes = c->p->n[0],
+                         .width = (int32_t)width,
+                         .count = (int32_t)kinds,
+                         .dim = (int32_t)c->p->n[1],
+                         .class_bits = (int32_t)c->p->n[2],
+                         .most = (int32_t)most,
+                         .low = (float)c->p->f[0],
+                         .step = (float)c->p->f[1]};
     int64_t shared = KM_TRELLIS_SHARED(rows, most);
-    a.tables_held = (int32_t)(((int64_t)dev->shared_max - STATIC_SHARED - shared) / KM_TRELLIS_TABLE);
+    a.tables_held =
+        (int32_t)(((int64_t)dev->shared_max - STATIC_SHARED - shared) / KM_TRELLIS_TABLE);
     if (a.tables_held > KM_TRELLIS_RATE + 1) a.tables_held = KM_TRELLIS_RATE + 1;
     shared += a.tables_held * KM_TRELLIS_TABLE;
     /* Two exchanges in a row take in more than four bits. */
@@ -85,7 +108,8 @@ static km_status run_trellis(km_ctx *ctx, const km_call *c) {
     if (!scratch) return ctx->error.code;
     place_scratch(&a, blocks, scratch);
     km_status s = km_cuda_launch1(lane, &prepare, KM_DIM(kinds), KM_DIM(256), 0, &a);
-    if (s == KM_OK) s = km_cuda_launch1(lane, &classes, KM_DIM(km_cuda_ceil(n, 8)), KM_DIM(256), 0, &a);
+    if (s == KM_OK)
+        s = km_cuda_launch1(lane, &classes, KM_DIM(km_cuda_ceil(n, 8)), KM_DIM(256), 0, &a);
     if (s == KM_OK)
         s = km_cuda_launch1(lane, rows == 4 ? &search_4 : &search_2, KM_DIM(blocks),
                             KM_DIM(KM_TRELLIS_THREADS), (unsigned)shared, &a);

@@ -12,8 +12,8 @@ typedef struct slot {
     char *pinned;
     km_cu_ptr device;
     km_cu_event arrived, used;
-    bool pending;     /* a copy out of the pinned memory may not have ended */
-    uint64_t stamp;   /* when it was last asked for */
+    bool pending;   /* a copy out of the pinned memory may not have ended */
+    uint64_t stamp; /* when it was last asked for */
 } slot;
 
 typedef struct weight {

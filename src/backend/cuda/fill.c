@@ -23,16 +23,19 @@ static km_status run_full(km_ctx *ctx, const km_call *c) {
         return km_cuda_walk(lane, &fill_walk[km_cuda_size_slot(it.size[0])], &it, &args, 1);
     }
     for (size_t size = it.size[0]; size < 8; size *= 2) bits |= bits << (8 * size);
-    km_fill_args args = {.out = it.base[0], .bytes = it.dim[0] * (int64_t)it.size[0],
-                         .pattern = {bits, bits}};
+    km_fill_args args = {
+        .out = it.base[0], .bytes = it.dim[0] * (int64_t)it.size[0], .pattern = {bits, bits}};
     km_cuda_grid g = km_cuda_grid_for(lane, args.bytes / 16, 4);
     return km_cuda_launch1(lane, &fill_bytes, g.blocks, g.threads, 0, &args);
 }
 
 static km_status run_arange(km_ctx *ctx, const km_call *c) {
     const km_tensor *out = c->out[0];
-    km_arange_args args = {.out = km_tensor_ptr(out), .n = km_shape_count(out->shape),
-                           .start = c->p->f[0], .step = c->p->f[1], .dtype = (int)out->dtype};
+    km_arange_args args = {.out = km_tensor_ptr(out),
+                           .n = km_shape_count(out->shape),
+                           .start = c->p->f[0],
+                           .step = c->p->f[1],
+                           .dtype = (int)out->dtype};
     if (args.n == 0) return KM_OK;
     km_cuda_grid g = km_cuda_grid_for(km_cuda_lane(c), args.n, 1);
     return km_cuda_launch1(km_cuda_lane(c), &arange, g.blocks, g.threads, 0, &args);
@@ -43,9 +46,13 @@ static km_status run_random(km_ctx *ctx, const km_call *c) {
     km_lane *lane = km_cuda_lane(c);
     int slot = km_cuda_slot(out->dtype);
     if (slot < 0) return KM_ERR_UNSUPPORTED;
-    km_random_args args = {.out = km_tensor_ptr(out), .n = km_shape_count(out->shape),
-                           .seed = c->p->seed, .stream = c->p->stream, .draws = km_cuda_draws(lane),
-                           .f0 = c->p->f[0], .f1 = c->p->f[1]};
+    km_random_args args = {.out = km_tensor_ptr(out),
+                           .n = km_shape_count(out->shape),
+                           .seed = c->p->seed,
+                           .stream = c->p->stream,
+                           .draws = km_cuda_draws(lane),
+                           .f0 = c->p->f[0],
+                           .f1 = c->p->f[1]};
     if (args.n == 0) return KM_OK;
     args.aligned = km_cuda_aligned(args.out, 4 * km_dtype_size(out->dtype));
     km_cuda_grid g = km_cuda_grid_for(lane, km_cuda_ceil(args.n, 4), 1);

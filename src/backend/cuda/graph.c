@@ -18,7 +18,7 @@ struct km_cuda_graph {
     struct km_cuda_graph *next;
     held_block *blocks; /* sorted by address once captured */
     int n, cap;
-    bool failed;        /* no memory for the list */
+    bool failed; /* no memory for the list */
     int nodes;
     uint64_t seed, draws, n_draws, kernels; /* the context's when captured, and what one run adds */
 };

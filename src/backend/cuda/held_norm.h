@@ -17,7 +17,7 @@ typedef struct km_cuda_held_norm {
 km_status km_cuda_held_flush(km_lane *lane);
 /* Whether the norm held back makes x, (rows, n), and nothing that is written to out[0..n_out-1]
  * beside it is read by it. Then it is the caller's to make. */
-bool km_cuda_held_take(km_lane *lane, const void *x, int64_t rows, int64_t n,
-                       km_tensor *const *out, int n_out, km_norm_args *a);
+bool km_cuda_held_take(km_lane *lane, const void *x, int64_t rows, int64_t n, km_tensor *const *out,
+                       int n_out, km_norm_args *a);
 
 #endif

@@ -32,8 +32,8 @@ static km_status launch_take(km_lane *lane, km_index_args *a) {
         slot++;
     }
     int64_t threads = a->outer * a->items * (a->bytes / unit);
-    return km_cuda_launch1(lane, &take_rows[slot], KM_DIM(km_cuda_ceil(threads, 256)), KM_DIM(256), 0,
-                           a);
+    return km_cuda_launch1(lane, &take_rows[slot], KM_DIM(km_cuda_ceil(threads, 256)), KM_DIM(256),
+                           0, a);
 }
 
 static int64_t product(km_shape s, int from, int to) {
@@ -44,10 +44,14 @@ static int64_t product(km_shape s, int from, int to) {
 
 static km_status run_embedding(km_ctx *ctx, const km_call *c) {
     const km_tensor *table = c->in[0], *ids = c->in[1];
-    km_index_args a = {.x = km_tensor_ptr(table), .index = km_tensor_ptr(ids),
-                       .out = km_tensor_ptr(c->out[0]), .outer = 1,
-                       .items = km_shape_count(ids->shape), .wide = ids->dtype == KM_I64,
-                       .axis = table->shape.dim[0], .limit = table->shape.dim[0]};
+    km_index_args a = {.x = km_tensor_ptr(table),
+                       .index = km_tensor_ptr(ids),
+                       .out = km_tensor_ptr(c->out[0]),
+                       .outer = 1,
+                       .items = km_shape_count(ids->shape),
+                       .wide = ids->dtype == KM_I64,
+                       .axis = table->shape.dim[0],
+                       .limit = table->shape.dim[0]};
     a.bytes = table->shape.dim[1] * (int64_t)km_dtype_size(table->dtype);
     return launch_take(km_cuda_lane(c), &a);
 }
@@ -55,10 +59,14 @@ static km_status run_embedding(km_ctx *ctx, const km_call *c) {
 static km_status run_index_select(km_ctx *ctx, const km_call *c) {
     const km_tensor *x = c->in[0], *index = c->in[1];
     int axis = c->p->axis;
-    km_index_args a = {.x = km_tensor_ptr(x), .index = km_tensor_ptr(index),
-                       .out = km_tensor_ptr(c->out[0]), .outer = product(x->shape, 0, axis),
-                       .items = index->shape.dim[0], .wide = index->dtype == KM_I64,
-                       .axis = x->shape.dim[axis], .limit = x->shape.dim[axis]};
+    km_index_args a = {.x = km_tensor_ptr(x),
+                       .index = km_tensor_ptr(index),
+                       .out = km_tensor_ptr(c->out[0]),
+                       .outer = product(x->shape, 0, axis),
+                       .items = index->shape.dim[0],
+                       .wide = index->dtype == KM_I64,
+                       .axis = x->shape.dim[axis],
+                       .limit = x->shape.dim[axis]};
     a.bytes = product(x->shape, axis + 1, x->shape.ndim) * (int64_t)km_dtype_size(x->dtype);
     return launch_take(km_cuda_lane(c), &a);
 }
@@ -66,10 +74,15 @@ static km_status run_index_select(km_ctx *ctx, const km_call *c) {
 /* gather and scatter_add: index's axes, and where they lie in x (contiguous). */
 static km_index_args along(const km_call *c, const km_tensor *x, const km_tensor *index) {
     int axis = c->p->axis;
-    km_index_args a = {.x = km_tensor_ptr(x), .index = km_tensor_ptr(index),
-                       .out = km_tensor_ptr(c->out[0]), .items = km_shape_count(index->shape),
-                       .limit = x->shape.dim[axis], .ndim = x->shape.ndim, .axis_at = axis,
-                       .x_axis = x->stride[axis], .wide = index->dtype == KM_I64,
+    km_index_args a = {.x = km_tensor_ptr(x),
+                       .index = km_tensor_ptr(index),
+                       .out = km_tensor_ptr(c->out[0]),
+                       .items = km_shape_count(index->shape),
+                       .limit = x->shape.dim[axis],
+                       .ndim = x->shape.ndim,
+                       .axis_at = axis,
+                       .x_axis = x->stride[axis],
+                       .wide = index->dtype == KM_I64,
                        .outer = product(index->shape, 0, axis),
                        .inner = product(index->shape, axis + 1, index->shape.ndim)};
     for (int i = 0; i < a.ndim; i++) {
@@ -130,7 +143,8 @@ static km_cuda_kernel compact_nonzero[] = {{.module = "compact", .name = "compac
                                            {.module = "compact", .name = "compact_nonzero_8"}};
 
 /* Tiles are counted, the counts turned into where each tile's results begin, and the tiles written. */
-static km_status launch_compact(km_lane *lane, km_compact_args *a, km_dtype flags, km_cuda_kernel *write) {
+static km_status launch_compact(km_lane *lane, km_compact_args *a, km_dtype flags,
+                                km_cuda_kernel *write) {
     size_t cap;
     int64_t tiles = km_cuda_ceil(a->n, KM_COMPACT_TILE);
     if (a->n == 0 || a->limit == 0) return KM_OK;
@@ -158,9 +172,12 @@ static km_status clear(km_lane *lane, const km_tensor *out) {
 
 static km_status run_masked_select(km_ctx *ctx, const km_call *c) {
     const km_tensor *x = c->in[0];
-    km_compact_args a = {.x = km_tensor_ptr(x), .flags = km_tensor_ptr(c->in[1]),
-                         .out = km_tensor_ptr(c->out[0]), .n = km_shape_count(x->shape),
-                         .limit = c->out[0]->shape.dim[0], .relevant = ~UINT64_C(0)};
+    km_compact_args a = {.x = km_tensor_ptr(x),
+                         .flags = km_tensor_ptr(c->in[1]),
+                         .out = km_tensor_ptr(c->out[0]),
+                         .n = km_shape_count(x->shape),
+                         .limit = c->out[0]->shape.dim[0],
+                         .relevant = ~UINT64_C(0)};
     km_status s = clear(km_cuda_lane(c), c->out[0]);
     if (s != KM_OK) return s;
     return launch_compact(km_cuda_lane(c), &a, KM_BOOL,
@@ -169,9 +186,12 @@ static km_status run_masked_select(km_ctx *ctx, const km_call *c) {
 
 static km_status run_masked_scatter(km_ctx *ctx, const km_call *c) {
     const km_tensor *x = c->in[0];
-    km_compact_args a = {.x = km_tensor_ptr(c->in[2]), .flags = km_tensor_ptr(c->in[1]),
-                         .out = km_tensor_ptr(c->out[0]), .n = km_shape_count(x->shape),
-                         .limit = c->in[2]->shape.dim[0], .relevant = ~UINT64_C(0)};
+    km_compact_args a = {.x = km_tensor_ptr(c->in[2]),
+                         .flags = km_tensor_ptr(c->in[1]),
+                         .out = km_tensor_ptr(c->out[0]),
+                         .n = km_shape_count(x->shape),
+                         .limit = c->in[2]->shape.dim[0],
+                         .relevant = ~UINT64_C(0)};
     km_status s = km_cuda_copy(km_cuda_lane(c), x, c->out[0]);
     if (s != KM_OK) return s;
     return launch_compact(km_cuda_lane(c), &a, KM_BOOL,
@@ -181,12 +201,14 @@ static km_status run_masked_scatter(km_ctx *ctx, const km_call *c) {
 static km_status run_nonzero(km_ctx *ctx, const km_call *c) {
     const km_tensor *x = c->in[0];
     size_t size = km_dtype_size(x->dtype);
-    km_compact_args a = {.flags = km_tensor_ptr(x), .out = km_tensor_ptr(c->out[0]),
-                         .n = km_shape_count(x->shape), .limit = c->out[0]->shape.dim[0],
+    km_compact_args a = {.flags = km_tensor_ptr(x),
+                         .out = km_tensor_ptr(c->out[0]),
+                         .n = km_shape_count(x->shape),
+                         .limit = c->out[0]->shape.dim[0],
                          .ndim = x->shape.ndim,
                          /* -0 is a zero, too */
-                         .relevant = km_dtype_is_float(x->dtype)
-                                         ? ~(UINT64_C(1) << (8 * size - 1)) : ~UINT64_C(0)};
+                         .relevant = km_dtype_is_float(x->dtype) ? ~(UINT64_C(1) << (8 * size - 1))
+                                                                 : ~UINT64_C(0)};
     for (int i = 0; i < a.ndim; i++) a.dim[i] = x->shape.dim[i];
     km_status s = clear(km_cuda_lane(c), c->out[0]);
     if (s != KM_OK) return s;

@@ -43,7 +43,8 @@ static void look_at_gpu(km_cuda_gpu *gpu, int index) {
         api->device_attr(&gpu->cc_major, KM_CU_ATTR_CC_MAJOR, handle);
         api->device_attr(&gpu->cc_minor, KM_CU_ATTR_CC_MINOR, handle);
         api->device_attr(&gpu->multiprocessors, KM_CU_ATTR_SMS, handle);
-        if (api->device_attr(&value, KM_CU_ATTR_L2_BYTES, handle) == KM_CU_OK) gpu->l2 = (size_t)value;
+        if (api->device_attr(&value, KM_CU_ATTR_L2_BYTES, handle) == KM_CU_OK)
+            gpu->l2 = (size_t)value;
     }
     km_error err = {0};
     km_device *d = km_cuda_device(index, &err);

@@ -21,8 +21,9 @@ km_status km_cuda_fail(km_lane *lane, km_cu_result code, const char *doing) {
     char text[200];
     km_cuda_dev *dev = km_cuda_dev_of(lane);
     km_cuda_note_error(dev, code, doing);
-    return km_fail(lane->ctx, code == KM_CU_OUT_OF_MEMORY ? KM_ERR_MEMORY : KM_ERR_GPU, "%s: %s: %s",
-                   lane->device->name, doing, km_cuda_error_text(code, text, sizeof text));
+    return km_fail(lane->ctx, code == KM_CU_OUT_OF_MEMORY ? KM_ERR_MEMORY : KM_ERR_GPU,
+                   "%s: %s: %s", lane->device->name, doing,
+                   km_cuda_error_text(code, text, sizeof text));
 }
 
 km_status km_cuda_ready(km_lane *lane) {
@@ -190,8 +191,7 @@ static km_status lane_upload(km_lane *lane, void *dst, const void *src, size_t b
         }
         size_t room = KM_CUDA_STAGE_BYTES - s->used, part = bytes < room ? bytes : room;
         km_cuda_copy_host(lane, s->data + s->used, src, part);
-        km_cu_result r = KM_CU(copy_in, (km_cu_ptr)(uintptr_t)dst, s->data + s->used, part,
-                               stream);
+        km_cu_result r = KM_CU(copy_in, (km_cu_ptr)(uintptr_t)dst, s->data + s->used, part, stream);
         if (r == KM_CU_OK) r = KM_CU(event_record, s->done, stream);
         if (r != KM_CU_OK) return km_cuda_fail(lane, r, "an upload");
         s->pending = true;
@@ -215,8 +215,8 @@ static km_status lane_download(km_lane *lane, void *dst, const void *src, size_t
             km_cuda_stage *s = &q->stage[(asked / KM_CUDA_STAGE_BYTES) % 2];
             size_t part = bytes - asked;
             if (part > KM_CUDA_STAGE_BYTES) part = KM_CUDA_STAGE_BYTES;
-            km_cu_result r = KM_CU(copy_out, s->data, (km_cu_ptr)(uintptr_t)src + asked, part,
-                                   stream);
+            km_cu_result r =
+                KM_CU(copy_out, s->data, (km_cu_ptr)(uintptr_t)src + asked, part, stream);
             if (r == KM_CU_OK) r = KM_CU(event_record, s->done, stream);
             if (r != KM_CU_OK) return km_cuda_fail(lane, r, "a download");
             s->pending = true;

@@ -13,7 +13,7 @@ typedef struct km_cuda_stage {
     char *data;
     size_t used;
     km_cu_event done;
-    bool pending;          /* the event was recorded and not yet waited for */
+    bool pending; /* the event was recorded and not yet waited for */
 } km_cuda_stage;
 
 struct km_cuda_graph;
@@ -23,8 +23,8 @@ typedef struct km_cuda_queue {
     km_cuda_chain chain;     /* ops held back */
     km_cuda_held_norm held;  /* a norm held back; never both */
     km_cuda_stage stage[2];
-    int filling;           /* the half that the next upload goes to */
-    km_cu_ptr shared;      /* counters, then the draws word; made on first use */
+    int filling;                     /* the half that the next upload goes to */
+    km_cu_ptr shared;                /* counters, then the draws word; made on first use */
     struct km_cuda_graph *capturing; /* NULL when not */
     struct km_cuda_graph *graphs;    /* all of this lane */
     km_mempool_watch watch;

@@ -30,7 +30,8 @@ static km_cu_function find(km_lane *lane, km_cuda_kernel *k) {
     km_cu_function f = NULL;
     if (!module) return NULL;
     km_cu_result r = KM_CU(module_function, &f, module, k->name);
-    if (r == KM_CU_OK && k->beside) KM_CU(func_set, f, KM_CU_FUNC_SHARED_CARVEOUT, 100); /* a wish */
+    if (r == KM_CU_OK && k->beside)
+        KM_CU(func_set, f, KM_CU_FUNC_SHARED_CARVEOUT, 100); /* a wish */
     if (r == KM_CU_OK) {
         atomic_store_explicit(&dev->function[id], f, memory_order_release);
         return f;
@@ -46,8 +47,7 @@ static km_cu_function find(km_lane *lane, km_cuda_kernel *k) {
 km_cu_function km_cuda_function(km_lane *lane, km_cuda_kernel *k) {
     int id = atomic_load_explicit(&k->id, memory_order_acquire);
     km_cu_function f = NULL;
-    if (id)
-        f = atomic_load_explicit(&km_cuda_dev_of(lane)->function[id], memory_order_acquire);
+    if (id) f = atomic_load_explicit(&km_cuda_dev_of(lane)->function[id], memory_order_acquire);
     return f ? f : find(lane, k);
 }
 
@@ -96,8 +96,8 @@ km_status km_cuda_launch_with(km_lane *lane, km_cuda_kernel *k, km_dim grid, km_
     }
     km_cu_result r;
     if (n == 0) {
-        r = KM_CU(launch, f, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared,
-                  stream, params, NULL);
+        r = KM_CU(launch, f, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared, stream,
+                  params, NULL);
     } else if (!km_cuda_api()->launch_ex) {
         return km_fail(lane->ctx, KM_ERR_GPU, "%s: %s needs a newer driver", lane->device->name,
                        k->name);

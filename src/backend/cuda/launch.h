@@ -14,9 +14,9 @@ typedef struct km_cuda_kernel {
     const char *name;   /* the kernel's extern "C" name */
     bool waits;         /* it begins with wait_for_previous() (kernels/common.cuh), so it may be
                          * started before the kernel in front of it has ended */
-    bool beside;        /* blocks of other kernels are to find shared memory beside its own: how much
+    bool beside;   /* blocks of other kernels are to find shared memory beside its own: how much
                          * a multiprocessor has is set when it is idle */
-    atomic_int id;      /* given on first use; 0 before */
+    atomic_int id; /* given on first use; 0 before */
 } km_cuda_kernel;
 
 typedef struct km_dim {
@@ -27,8 +27,8 @@ typedef struct km_dim {
 
 /* What a launch may ask for beyond its sizes. All zero by default. */
 typedef struct km_launch_options {
-    km_dim cluster;     /* blocks to a cluster; x 0 for none */
-    bool alone;         /* not before the kernel in front has ended, although it waits */
+    km_dim cluster; /* blocks to a cluster; x 0 for none */
+    bool alone;     /* not before the kernel in front has ended, although it waits */
 } km_launch_options;
 
 /* The lane a call runs on: that of its first output. */

@@ -13,7 +13,8 @@ static void *try_open(const char *folder, size_t length, const char *stem, int v
                       size_t size) {
     char path[512];
     struct link_map *map = NULL;
-    snprintf(path, sizeof path, "%.*s%s%s.%d", (int)length, folder, length ? "/" : "", stem, version);
+    snprintf(path, sizeof path, "%.*s%s%s.%d", (int)length, folder, length ? "/" : "", stem,
+             version);
     /* Left in memory once loaded: NVIDIA's libraries do not all clean up after themselves. */
     void *handle = dlopen(path, RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE);
     if (!handle) return NULL;
@@ -25,9 +26,12 @@ static void *try_open(const char *folder, size_t length, const char *stem, int v
 }
 
 void *km_cuda_library_open(const char *stem, const int *versions, char *note, size_t size) {
-    static const char *const folders[] = {
-        "", "/usr/local/cuda/lib64", "/usr/local/cuda/targets/x86_64-linux/lib",
-        "/usr/local/cuda/targets/sbsa-linux/lib", "/opt/cuda/lib64", "/usr/lib/wsl/lib"};
+    static const char *const folders[] = {"",
+                                          "/usr/local/cuda/lib64",
+                                          "/usr/local/cuda/targets/x86_64-linux/lib",
+                                          "/usr/local/cuda/targets/sbsa-linux/lib",
+                                          "/opt/cuda/lib64",
+                                          "/usr/lib/wsl/lib"};
     const char *mine = getenv("KERMES_CUDA_LIBS");
     void *handle;
     for (const int *v = versions; *v; v++) {

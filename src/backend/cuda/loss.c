@@ -7,8 +7,9 @@ static km_row_kernels rows_kernel = KM_ROW_KERNELS("loss", "cross_entropy");
 static km_cuda_kernel wide[] = KM_CUDA_PER_TYPE("wide_rows", "wide_cross_entropy");
 static km_cuda_kernel count_rows = {.module = "loss", .name = "cross_entropy_count"};
 static km_cuda_kernel finish_rows = {.module = "loss", .name = "cross_entropy_finish"};
-static km_cuda_kernel rows_grad[2][KM_CUDA_SLOTS] = {KM_CUDA_PER_TYPE("loss", "cross_entropy_grad1"),
-                                                     KM_CUDA_PER_TYPE("loss", "cross_entropy_grad")};
+static km_cuda_kernel rows_grad[2][KM_CUDA_SLOTS] = {
+    KM_CUDA_PER_TYPE("loss", "cross_entropy_grad1"),
+    KM_CUDA_PER_TYPE("loss", "cross_entropy_grad")};
 static km_cuda_kernel pair[] = KM_CUDA_PER_TYPE("loss", "pair_loss");
 static km_cuda_kernel pair_grad[] = KM_CUDA_PER_TYPE("loss", "pair_loss_grad");
 static km_cuda_kernel finish_pair = {.module = "loss", .name = "pair_loss_finish"};
@@ -30,7 +31,8 @@ static bool describe(km_loss_args *a, const km_tensor *logits, const km_tensor *
 static km_status run_cross_entropy(km_ctx *ctx, const km_call *c) {
     km_lane *lane = km_cuda_lane(c);
     const km_tensor *x = c->in[0];
-    km_loss_args a = {.loss = km_tensor_ptr(c->out[0]), .lse = km_tensor_ptr(c->out[1]),
+    km_loss_args a = {.loss = km_tensor_ptr(c->out[0]),
+                      .lse = km_tensor_ptr(c->out[1]),
                       .dx = c->n_out > 2 ? km_tensor_ptr(c->out[2]) : NULL};
     if (!describe(&a, x, c->in[1], c->p)) return KM_ERR_UNSUPPORTED;
     size_t size = km_dtype_size(x->dtype), cap;
@@ -55,7 +57,8 @@ static km_status run_cross_entropy(km_ctx *ctx, const km_call *c) {
 static km_status run_cross_entropy_grad(km_ctx *ctx, const km_call *c) {
     km_lane *lane = km_cuda_lane(c);
     const km_tensor *x = c->in[1];
-    km_loss_args a = {.dloss = km_tensor_ptr(c->in[0]), .lse_in = km_tensor_ptr(c->in[3]),
+    km_loss_args a = {.dloss = km_tensor_ptr(c->in[0]),
+                      .lse_in = km_tensor_ptr(c->in[3]),
                       .dx = km_tensor_ptr(c->out[0])};
     if (!describe(&a, x, c->in[2], c->p) || c->in[0]->dtype != KM_F32) return KM_ERR_UNSUPPORTED;
     if (a.rows == 0 || a.n == 0) return KM_OK;
@@ -78,9 +81,12 @@ static km_status run_pair(km_ctx *ctx, const km_call *c) {
     km_lane *lane = km_cuda_lane(c);
     int slot = km_cuda_slot(c->in[0]->dtype);
     size_t cap;
-    km_loss_args a = {.x = km_tensor_ptr(c->in[0]), .targets = km_tensor_ptr(c->in[1]),
-                      .loss = km_tensor_ptr(c->out[0]), .total = km_shape_count(c->in[0]->shape),
-                      .mean = c->p->n[1] == KM_MEAN, .bce = c->op == KM_OP_BCE};
+    km_loss_args a = {.x = km_tensor_ptr(c->in[0]),
+                      .targets = km_tensor_ptr(c->in[1]),
+                      .loss = km_tensor_ptr(c->out[0]),
+                      .total = km_shape_count(c->in[0]->shape),
+                      .mean = c->p->n[1] == KM_MEAN,
+                      .bce = c->op == KM_OP_BCE};
     if (slot < 0) return KM_ERR_UNSUPPORTED;
     int64_t blocks = km_cuda_ceil(a.total, 4096);
     a.parts = (int32_t)(blocks < 1 ? 1 : blocks > PARTS ? PARTS : blocks);
@@ -94,9 +100,12 @@ static km_status run_pair(km_ctx *ctx, const km_call *c) {
 
 static km_status run_pair_grad(km_ctx *ctx, const km_call *c) {
     int slot = km_cuda_slot(c->in[1]->dtype);
-    km_loss_args a = {.dloss = km_tensor_ptr(c->in[0]), .x = km_tensor_ptr(c->in[1]),
-                      .targets = km_tensor_ptr(c->in[2]), .dx = km_tensor_ptr(c->out[0]),
-                      .total = km_shape_count(c->in[1]->shape), .mean = c->p->n[1] == KM_MEAN,
+    km_loss_args a = {.dloss = km_tensor_ptr(c->in[0]),
+                      .x = km_tensor_ptr(c->in[1]),
+                      .targets = km_tensor_ptr(c->in[2]),
+                      .dx = km_tensor_ptr(c->out[0]),
+                      .total = km_shape_count(c->in[1]->shape),
+                      .mean = c->p->n[1] == KM_MEAN,
                       .bce = c->op == KM_OP_BCE_GRAD};
     if (slot < 0 || c->in[0]->dtype != KM_F32) return KM_ERR_UNSUPPORTED;
     return km_cuda_launch1(km_cuda_lane(c), &pair_grad[slot], KM_DIM(km_cuda_ceil(a.total, 256)),

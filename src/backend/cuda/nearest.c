@@ -10,9 +10,10 @@
 #include "backend/cuda/walker.h"
 #include <math.h>
 
-#define ONE(module_, name_) {.module = module_, .name = name_, .waits = true}
+#define ONE(module_, name_)                                                                        \
+    { .module = module_, .name = name_, .waits = true }
 #define EACH(name_)                                                                                \
-    {ONE("nearest", name_ "_f32"), ONE("nearest", name_ "_f16"), ONE("nearest", name_ "_bf16")}
+    { ONE("nearest", name_ "_f32"), ONE("nearest", name_ "_f16"), ONE("nearest", name_ "_bf16") }
 static km_cuda_kernel mean[] = EACH("nearest_mean"), reach[] = EACH("nearest_reach");
 static km_cuda_kernel round_rows[] = EACH("nearest_round"), pair[] = EACH("nearest_pair");
 static km_cuda_kernel full[] = EACH("nearest_full"), distances[] = EACH("nearest_distances");
@@ -58,10 +59,17 @@ static size_t place_call(km_nearest_args *a, char *at) {
 
 static km_status note_rows(km_lane *lane, const km_nearest_args *a, int slot) {
     int64_t sample = a->n < KM_NEAREST_SAMPLE ? a->n : KM_NEAREST_SAMPLE;
-    km_nearest_round_args r = {.from = a->x, .mean = a->mean, .info = a->info, .tiles = a->x_tiles,
-                               .norm = a->x_norm, .past = 0, .n = a->n,
-                               .padded = (int64_t)a->row_blocks * KM_NEAREST_ROWS, .d = a->d,
-                               .slices = a->slices, .tile_rows = KM_NEAREST_ROWS,
+    km_nearest_round_args r = {.from = a->x,
+                               .mean = a->mean,
+                               .info = a->info,
+                               .tiles = a->x_tiles,
+                               .norm = a->x_norm,
+                               .past = 0,
+                               .n = a->n,
+                               .padded = (int64_t)a->row_blocks * KM_NEAREST_ROWS,
+                               .d = a->d,
+                               .slices = a->slices,
+                               .tile_rows = KM_NEAREST_ROWS,
                                .aligned = a->aligned};
     km_status s = km_cuda_launch1(lane, &mean[slot], KM_DIM(a->slices * 2), KM_DIM(256), 0, a);
     if (s == KM_OK)
@@ -71,11 +79,19 @@ static km_status note_rows(km_lane *lane, const km_nearest_args *a, int slot) {
 }
 
 static km_status round_centres(km_lane *lane, const km_nearest_args *a) {
-    km_nearest_round_args r = {.from = a->centre, .mean = a->mean, .info = a->info,
-                               .tiles = a->c_tiles, .norm = a->c_norm, .size = a->c_size,
-                               .counts = a->counts, .past = 3e38f, .n = a->k,
-                               .padded = (int64_t)a->centre_tiles * KM_NEAREST_CENTRES, .d = a->d,
-                               .slices = a->slices, .tile_rows = KM_NEAREST_CENTRES,
+    km_nearest_round_args r = {.from = a->centre,
+                               .mean = a->mean,
+                               .info = a->info,
+                               .tiles = a->c_tiles,
+                               .norm = a->c_norm,
+                               .size = a->c_size,
+                               .counts = a->counts,
+                               .past = 3e38f,
+                               .n = a->k,
+                               .padded = (int64_t)a->centre_tiles * KM_NEAREST_CENTRES,
+                               .d = a->d,
+                               .slices = a->slices,
+                               .tile_rows = KM_NEAREST_CENTRES,
                                .aligned = a->d % 8 == 0 && km_cuda_aligned(a->centre, 16)};
     return km_cuda_launch1(lane, &round_rows[0], KM_DIM(r.padded / 8), KM_DIM(256), 0, &r);
 }
@@ -83,7 +99,8 @@ static km_status round_centres(km_lane *lane, const km_nearest_args *a) {
 static km_status search(km_lane *lane, const km_nearest_args *a) {
     const km_cuda_dev *dev = km_cuda_dev_of(lane);
     if (dev->cc != 90 || !km_cuda_has_module("nearest_hopper"))
-        return km_cuda_launch1(lane, &mma, KM_DIM(a->row_blocks), KM_DIM(256), 3 * (16384 + 8192), a);
+        return km_cuda_launch1(lane, &mma, KM_DIM(a->row_blocks), KM_DIM(256), 3 * (16384 + 8192),
+                               a);
     int blocks = a->row_blocks < dev->sms ? a->row_blocks : dev->sms;
     km_cuda_kernel *k = &hopper[a->slices <= 2 ? 0 : a->slices <= KM_NEAREST_RESIDENT ? 1 : 2];
     return km_cuda_launch1(lane, k, KM_DIM(blocks), KM_DIM(KM_NEAREST_THREADS),
@@ -96,13 +113,16 @@ static km_status look_again(km_lane *lane, const km_nearest_args *a, int slot, b
     int64_t most = km_cuda_ceil(a->n, 8), wide = 4 * (int64_t)dev->sms;
     int64_t parts = km_cuda_ceil(a->k, 64), blocks = most < dev->sms ? most : dev->sms;
     unsigned shared = (unsigned)(KM_NEAREST_TOGETHER * a->d * (int32_t)sizeof(float));
-    km_status s = km_cuda_launch1(lane, &pair[slot], KM_DIM(most < wide ? most : wide), KM_DIM(256), 0, a);
+    km_status s =
+        km_cuda_launch1(lane, &pair[slot], KM_DIM(most < wide ? most : wide), KM_DIM(256), 0, a);
     if (s == KM_OK)
-        s = km_cuda_launch1(lane, &full[slot], KM_DIM(blocks, parts < 8 ? parts : 8), KM_DIM(256), shared, a);
+        s = km_cuda_launch1(lane, &full[slot], KM_DIM(blocks, parts < 8 ? parts : 8), KM_DIM(256),
+                            shared, a);
     if (s == KM_OK)
-        s = km_cuda_launch1(lane, &full_end, KM_DIM(km_cuda_ceil(most * 8, 256) < wide
-                                                        ? km_cuda_ceil(most * 8, 256) : wide),
-                            KM_DIM(256), 0, a);
+        s = km_cuda_launch1(
+            lane, &full_end,
+            KM_DIM(km_cuda_ceil(most * 8, 256) < wide ? km_cuda_ceil(most * 8, 256) : wide),
+            KM_DIM(256), 0, a);
     if (s == KM_OK && !quick)
         s = km_cuda_launch1(lane, &distances[slot], KM_DIM(most), KM_DIM(256), 0, a);
     return s;
@@ -117,9 +137,13 @@ static km_status run_nearest(km_ctx *ctx, const km_call *c) {
     if (n == 0) return KM_OK;
     const void *rows = km_cuda_bytes_of(lane, x); /* they may be lent */
     if (!rows) return ctx->error.code;
-    km_nearest_args a = {.x = rows, .centre = km_tensor_ptr(centre),
-                         .id = km_tensor_ptr(c->out[0]), .dist = km_tensor_ptr(c->out[1]),
-                         .n = n, .d = (int32_t)d, .k = (int32_t)k,
+    km_nearest_args a = {.x = rows,
+                         .centre = km_tensor_ptr(centre),
+                         .id = km_tensor_ptr(c->out[0]),
+                         .dist = km_tensor_ptr(c->out[1]),
+                         .n = n,
+                         .d = (int32_t)d,
+                         .k = (int32_t)k,
                          .slices = (int32_t)km_cuda_ceil(d, KM_NEAREST_DEPTH),
                          .row_blocks = (int32_t)km_cuda_ceil(n, KM_NEAREST_ROWS),
                          .centre_tiles = (int32_t)km_cuda_ceil(k, KM_NEAREST_CENTRES),

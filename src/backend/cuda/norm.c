@@ -44,16 +44,15 @@ km_status km_cuda_held_flush(km_lane *lane) {
     held->on = false;
     km_norm_args a = held->a;
     bool sound = !km_failed(lane->ctx);
-    km_status s =
-        km_cuda_launch_rows(lane, norm, km_cuda_slot(KM_F32), 4, a.rows, a.n, true, &a);
+    km_status s = km_cuda_launch_rows(lane, norm, km_cuda_slot(KM_F32), 4, a.rows, a.n, true, &a);
     if (s == KM_OK || !sound) return s;
     km_params p = {.f = {a.eps}};
     km_shape rows = KM_SHAPE(a.rows, a.n), row = KM_SHAPE(a.n), stats = KM_SHAPE(a.rows);
     bool fused = a.residual != NULL;
-    const km_cuda_operand in[] = {{(void *)(uintptr_t)a.x, KM_F32, rows},
-                                  {(void *)(uintptr_t)(fused ? a.residual : a.w), KM_F32,
-                                   fused ? rows : row},
-                                  {(void *)(uintptr_t)a.w, KM_F32, row}};
+    const km_cuda_operand in[] = {
+        {(void *)(uintptr_t)a.x, KM_F32, rows},
+        {(void *)(uintptr_t)(fused ? a.residual : a.w), KM_F32, fused ? rows : row},
+        {(void *)(uintptr_t)a.w, KM_F32, row}};
     const km_cuda_operand out[] = {{a.y, KM_F32, rows},
                                    {fused ? a.sum : a.rstd, KM_F32, fused ? rows : stats},
                                    {a.rstd, KM_F32, stats}};
@@ -66,8 +65,8 @@ static bool apart(const void *p, size_t p_bytes, const void *q, size_t q_bytes) 
            (const char *)q + q_bytes <= (const char *)p;
 }
 
-bool km_cuda_held_take(km_lane *lane, const void *x, int64_t rows, int64_t n,
-                       km_tensor *const *out, int n_out, km_norm_args *a) {
+bool km_cuda_held_take(km_lane *lane, const void *x, int64_t rows, int64_t n, km_tensor *const *out,
+                       int n_out, km_norm_args *a) {
     km_cuda_held_norm *held = &km_cuda_queue_of(lane)->held;
     if (!held->on || held->a.y != x || held->a.rows != rows || held->a.n != n) return false;
     size_t bytes = (size_t)(rows * n) * sizeof(float);
@@ -88,10 +87,15 @@ static km_status run_norm(km_ctx *ctx, const km_call *c) {
     bool layer = c->op == KM_OP_LAYER_NORM || c->op == KM_OP_ADD_LAYER_NORM;
     const km_tensor *x = c->in[0];
     int w = fused ? 2 : 1, stats = fused ? 2 : 1;
-    km_norm_args a = {.x = ptr(x), .residual = fused ? ptr(c->in[1]) : NULL, .w = ptr(c->in[w]),
-                      .b = c->n_in > w + 1 ? ptr(c->in[w + 1]) : NULL, .y = ptr(c->out[0]),
-                      .sum = fused ? ptr(c->out[1]) : NULL, .mean = layer ? ptr(c->out[stats]) : NULL,
-                      .rstd = ptr(c->out[stats + layer]), .eps = (float)c->p->f[0]};
+    km_norm_args a = {.x = ptr(x),
+                      .residual = fused ? ptr(c->in[1]) : NULL,
+                      .w = ptr(c->in[w]),
+                      .b = c->n_in > w + 1 ? ptr(c->in[w + 1]) : NULL,
+                      .y = ptr(c->out[0]),
+                      .sum = fused ? ptr(c->out[1]) : NULL,
+                      .mean = layer ? ptr(c->out[stats]) : NULL,
+                      .rstd = ptr(c->out[stats + layer]),
+                      .eps = (float)c->p->f[0]};
     if (!shape_of(x, &a.rows, &a.n)) return KM_ERR_UNSUPPORTED;
     size_t size = km_dtype_size(x->dtype);
     bool aligned = km_cuda_rows_aligned(c->in, c->n_in, a.n, size) &&
@@ -106,7 +110,8 @@ static km_status run_norm(km_ctx *ctx, const km_call *c) {
     }
     int blocks = fused ? 0 : km_cuda_wide_blocks(lane, a.n, size, aligned, weights);
     if (blocks)
-        return km_cuda_launch_wide(lane, &wide[layer][slot], blocks, a.rows, a.n, size, weights, &a);
+        return km_cuda_launch_wide(lane, &wide[layer][slot], blocks, a.rows, a.n, size, weights,
+                                   &a);
     return km_cuda_launch_rows(lane, norm, slot, size, a.rows, a.n, aligned, &a);
 }
 
@@ -123,10 +128,14 @@ static km_status run_norm_grad(km_ctx *ctx, const km_call *c) {
     int extra = layer ? 5 : 4;
     const km_tensor *x = c->in[1];
     km_lane *lane = km_cuda_lane(c);
-    km_norm_grad_args a = {.dy = ptr(c->in[0]), .x = ptr(x), .w = ptr(c->in[2]),
+    km_norm_grad_args a = {.dy = ptr(c->in[0]),
+                           .x = ptr(x),
+                           .w = ptr(c->in[2]),
                            .dsum = c->n_in > extra ? ptr(c->in[extra]) : NULL,
-                           .mean = layer ? ptr(c->in[3]) : NULL, .rstd = ptr(c->in[layer ? 4 : 3]),
-                           .dx = ptr(c->out[0]), .dw = ptr(c->out[1]),
+                           .mean = layer ? ptr(c->in[3]) : NULL,
+                           .rstd = ptr(c->in[layer ? 4 : 3]),
+                           .dx = ptr(c->out[0]),
+                           .dw = ptr(c->out[1]),
                            .db = layer ? ptr(c->out[2]) : NULL};
     if (!shape_of(x, &a.rows, &a.n)) return KM_ERR_UNSUPPORTED;
     if (a.n == 0) return KM_OK;

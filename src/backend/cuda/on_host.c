@@ -14,8 +14,9 @@ static km_status run(km_ctx *ctx, km_device *device, const km_call *c) {
     return s == KM_ERR_UNSUPPORTED && device->fallback ? run(ctx, device->fallback, c) : s;
 }
 
-static km_status copy_and_run(km_lane *lane, km_op op, const km_params *p, const km_cuda_operand *in,
-                              int n_in, const km_cuda_operand *out, int n_out) {
+static km_status copy_and_run(km_lane *lane, km_op op, const km_params *p,
+                              const km_cuda_operand *in, int n_in, const km_cuda_operand *out,
+                              int n_out) {
     km_ctx *ctx = lane->ctx;
     km_lane *host = km_ctx_lane(ctx, lane->device->fallback);
     km_tensor *from[MOST], *to[MOST];

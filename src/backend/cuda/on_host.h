@@ -13,6 +13,7 @@ typedef struct km_cuda_operand { /* contiguous, in the GPU's memory */
 /* After a launch that gave `failed`: the op by the CPU's kernel, operands copied there and results back.
  * KM_OK with the context's error taken away; `failed` where the fallback rule does not allow it. */
 km_status km_cuda_on_host(km_lane *lane, km_status failed, km_op op, const km_params *p,
-                          const km_cuda_operand *in, int n_in, const km_cuda_operand *out, int n_out);
+                          const km_cuda_operand *in, int n_in, const km_cuda_operand *out,
+                          int n_out);
 
 #endif

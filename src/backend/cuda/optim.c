@@ -22,7 +22,8 @@ static void put_settings(km_optim_args *a, const km_call *c) {
     memset(a, 0, offsetof(km_optim_args, t));
     a->lr = (float)f[0];
     if (c->op == KM_OP_ADAMW) {
-        a->beta1 = (float)f[1], a->beta2 = (float)f[2], a->eps = (float)f[3], a->decay = (float)f[4];
+        a->beta1 = (float)f[1], a->beta2 = (float)f[2], a->eps = (float)f[3],
+        a->decay = (float)f[4];
         a->scale1 = (float)(1 / (1 - pow(f[1], t)));
         a->scale2 = (float)(1 / (1 - pow(f[2], t)));
         a->decoupled = c->p->n[1] != 0;
@@ -45,11 +46,19 @@ static km_status run_kind(const km_call *c, km_optim_args *a, bool wide) {
         more = km_optim_next(&parts, &t);
         int64_t n = more ? km_shape_count(t.p->shape) : 0;
         if (n > 0 && (t.g->dtype != t.p->dtype) == wide) {
-            a->t[a->count++] = (km_optim_tensor){
-                .p = data(t.p), .g = data(t.g), .m = data(t.m), .v = data(t.v), .w = data(t.w),
-                .p_out = data(t.p_out), .m_out = data(t.m_out), .v_out = data(t.v_out),
-                .w_out = data(t.w_out), .n = n, .first = (int32_t)blocks,
-                .index = pairs ? (int32_t)c->p->n[2] + t.index : -1};
+            a->t[a->count++] =
+                (km_optim_tensor){.p = data(t.p),
+                                  .g = data(t.g),
+                                  .m = data(t.m),
+                                  .v = data(t.v),
+                                  .w = data(t.w),
+                                  .p_out = data(t.p_out),
+                                  .m_out = data(t.m_out),
+                                  .v_out = data(t.v_out),
+                                  .w_out = data(t.w_out),
+                                  .n = n,
+                                  .first = (int32_t)blocks,
+                                  .index = pairs ? (int32_t)c->p->n[2] + t.index : -1};
             blocks += km_cuda_ceil(n, KM_OPTIM_BLOCK);
         }
         if (a->count == 0 || (more && a->count < KM_OPTIM_MOST)) continue;
@@ -69,7 +78,8 @@ static km_status run_optim(km_ctx *ctx, const km_call *c) {
     (void)ctx;
     if (km_cuda_slot(c->in[0]->dtype) < 0) return KM_ERR_UNSUPPORTED;
     km_optim_parts parts = {.c = c};
-    for (km_optim_part t; km_optim_next(&parts, &t);) *(t.g->dtype == t.p->dtype ? &same : &wide) = true;
+    for (km_optim_part t; km_optim_next(&parts, &t);)
+        *(t.g->dtype == t.p->dtype ? &same : &wide) = true;
     put_settings(&a, c);
     if (same) s = run_kind(c, &a, false);
     if (wide && s == KM_OK) s = run_kind(c, &a, true);
@@ -85,12 +95,12 @@ static km_status run_sumsq_chunks(km_ctx *ctx, const km_call *c) {
     for (int k = 0; k < c->n_in; k++) {
         int64_t n = km_shape_count(c->in[k]->shape);
         if (n > 0)
-            a.t[a.count++] = (km_sumsq_tensor){data(c->in[k]), n, (int32_t)blocks,
-                                               (int32_t)c->in[k]->dtype};
+            a.t[a.count++] =
+                (km_sumsq_tensor){data(c->in[k]), n, (int32_t)blocks, (int32_t)c->in[k]->dtype};
         blocks += km_cuda_ceil(n, KM_SUMSQ_CHUNK);
         if (a.count == 0 || (a.count < KM_SUMSQ_MOST && k + 1 < c->n_in)) continue;
-        km_status s = km_cuda_launch1(km_cuda_lane(c), &sumsq_chunks, KM_DIM(blocks), KM_DIM(256), 0,
-                                      &a);
+        km_status s =
+            km_cuda_launch1(km_cuda_lane(c), &sumsq_chunks, KM_DIM(blocks), KM_DIM(256), 0, &a);
         if (s != KM_OK) return s;
         a.out += blocks;
         a.count = 0;
@@ -100,10 +110,16 @@ static km_status run_sumsq_chunks(km_ctx *ctx, const km_call *c) {
 }
 
 static km_status run_control(km_ctx *ctx, const km_call *c) {
-    km_control_args a = {.sums = data(c->in[0]), .knobs = data(c->in[1]), .old = data(c->in[2]),
-                         .out = data(c->out[0]), .n_sums = c->in[0]->shape.dim[0],
-                         .n = c->out[0]->shape.dim[0], .most = c->p->f[0], .beta1 = c->p->f[1],
-                         .beta2 = c->p->f[2], .growth = c->p->n[0]};
+    km_control_args a = {.sums = data(c->in[0]),
+                         .knobs = data(c->in[1]),
+                         .old = data(c->in[2]),
+                         .out = data(c->out[0]),
+                         .n_sums = c->in[0]->shape.dim[0],
+                         .n = c->out[0]->shape.dim[0],
+                         .most = c->p->f[0],
+                         .beta1 = c->p->f[1],
+                         .beta2 = c->p->f[2],
+                         .growth = c->p->n[0]};
     (void)ctx;
     return km_cuda_launch1(km_cuda_lane(c), &optim_control, KM_DIM(1), KM_DIM(1024), 0, &a);
 }

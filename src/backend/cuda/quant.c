@@ -16,8 +16,8 @@ static int type_of(km_dtype d) {
 size_t km_quant_item_bytes(int type) {
 #define ITEM(name, bytes) [KM_QUANT_##name] = bytes,
     static const uint8_t items[KM_PLAIN_TYPES] = {
-        KM_QUANT_ITEMS(ITEM)[KM_PLAIN_F16] = 16 * KM_PLAIN_PIECES,
-        [KM_PLAIN_BF16] = 16 * KM_PLAIN_PIECES};
+        KM_QUANT_ITEMS(ITEM)[KM_PLAIN_F16] = 16 * KM_PLAIN_PIECES, [KM_PLAIN_BF16] =
+                                                                       16 * KM_PLAIN_PIECES};
 #undef ITEM
     return items[type];
 }

@@ -19,7 +19,7 @@ typedef struct km_quant_layer {
     const float *bias;
     float *out;
     int64_t n;
-    size_t step;         /* of a row, in shared memory (quant_bulk.cuh), and its groups */
+    size_t step; /* of a row, in shared memory (quant_bulk.cuh), and its groups */
     int64_t step_groups;
 } km_quant_layer;
 

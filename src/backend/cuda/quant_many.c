@@ -9,8 +9,10 @@
 #define PLAIN_TILES(module_)                                                                       \
     {[KM_PLAIN_F16] = KERNEL(module_, "tiles_F16"),                                                \
      [KM_PLAIN_BF16] = KERNEL(module_, "tiles_BF16")},                                             \
-        {[KM_PLAIN_F16] = KERNEL(module_, "tiles_gated_F16"),                                      \
-         [KM_PLAIN_BF16] = KERNEL(module_, "tiles_gated_BF16")}
+    {                                                                                              \
+        [KM_PLAIN_F16] = KERNEL(module_, "tiles_gated_F16"), [KM_PLAIN_BF16] = KERNEL(             \
+                                                                 module_, "tiles_gated_BF16")      \
+    }
 static km_cuda_kernel tiles[2][KM_PLAIN_TYPES] = {{KM_QUANT_PLANES(TILE)},
                                                   {KM_QUANT_PLANES(TILE_GATED)}};
 static km_cuda_kernel plain_tiles[2][2][KM_PLAIN_TYPES] = {{PLAIN_TILES("quant_tiles")},
@@ -142,7 +144,8 @@ km_status km_quant_many(km_quant_call *q) {
         while (in_regs && i + n < q->layers && l[n].type == l->type && l[n].n > 0) n++;
         int order = in_regs ? 1 + km_quant_is_apart(l->type) : 0;
         if (!r[order].x) s = round_x(q, order, order ? tokens_of[size] : 64, &r[order]);
-        if (s == KM_OK) s = in_regs ? run_regs(q, i, n, &r[order], size) : run_tiles(q, l, &r[order]);
+        if (s == KM_OK)
+            s = in_regs ? run_regs(q, i, n, &r[order], size) : run_tiles(q, l, &r[order]);
     }
     for (int i = 0; i < 3; i++) km_cuda_scratch_free(q->lane, r[i].x, r[i].cap);
     return s;

@@ -9,7 +9,8 @@ typedef struct layout {
     km_quant_field field[KM_QUANT_FIELDS];
 } layout;
 
-#define LAYOUT(name, blocks_, elements_, ...) [KM_QUANT_##name] = {blocks_, elements_, {__VA_ARGS__}},
+#define LAYOUT(name, blocks_, elements_, ...)                                                      \
+    [KM_QUANT_##name] = {blocks_, elements_, {__VA_ARGS__}},
 static const layout layouts[KM_QUANT_TYPES] = {KM_QUANT_PLANES(LAYOUT)};
 #undef LAYOUT
 
@@ -39,8 +40,13 @@ static km_status rearrange(km_lane *lane, km_dtype d, const void *from, void *to
                            int64_t padded, int64_t end, bool back) {
     static km_cuda_kernel kernel = {.module = "quant_planes", .name = "quant_planes"};
     const layout *l = &layouts[km_cuda_quant_type(d)];
-    km_planes_args a = {.from = from, .to = to, .groups = groups, .padded = padded,
-                        .end = end, .bytes = l->blocks * (int32_t)km_dtype_size(d), .back = back};
+    km_planes_args a = {.from = from,
+                        .to = to,
+                        .groups = groups,
+                        .padded = padded,
+                        .end = end,
+                        .bytes = l->blocks * (int32_t)km_dtype_size(d),
+                        .back = back};
     memcpy(a.field, l->field, sizeof a.field);
     return km_cuda_launch1(lane, &kernel, KM_DIM((groups + 127) / 128), KM_DIM(128), 0, &a);
 }
@@ -69,8 +75,9 @@ km_status km_cuda_quant_flat(km_lane *lane, const km_tensor *t, km_cuda_quant *o
     out->m = (km_quant_matrix){out->scratch, padded, 0};
     const void *from = km_cuda_bytes_of(lane, t);
     int64_t end = km_dtype_bytes(t->dtype, km_shape_count(t->shape));
-    km_status status = from ? rearrange(lane, t->dtype, from, out->scratch, groups, padded, end, false)
-                            : lane->ctx->error.code;
+    km_status status =
+        from ? rearrange(lane, t->dtype, from, out->scratch, groups, padded, end, false)
+             : lane->ctx->error.code;
     if (status != KM_OK) km_cuda_quant_put(lane, out);
     return status;
 }

@@ -8,15 +8,15 @@ enum { BLOCK, WARP, COLUMNS, COLUMN, KINDS }; /* columns by vectors, or one to a
 
 #define KINDS_OF(name)                                                                             \
     {                                                                                              \
-        KM_CUDA_WAITING("reduce", "reduce_block_" name),                                          \
-            KM_CUDA_WAITING("reduce", "reduce_warp_" name),                                       \
-            KM_CUDA_WAITING("reduce", "reduce_columns_" name),                                    \
-            KM_CUDA_WAITING("reduce", "reduce_column_" name)                                      \
+        KM_CUDA_WAITING("reduce", "reduce_block_" name),                                           \
+            KM_CUDA_WAITING("reduce", "reduce_warp_" name),                                        \
+            KM_CUDA_WAITING("reduce", "reduce_columns_" name),                                     \
+            KM_CUDA_WAITING("reduce", "reduce_column_" name)                                       \
     }
 static km_cuda_kernel kernels[KM_OP_COUNT][KINDS][KM_CUDA_SLOTS] = {
-    [KM_OP_SUM] = KINDS_OF("sum"),     [KM_OP_MEAN] = KINDS_OF("sum"),
-    [KM_OP_SUMSQ] = KINDS_OF("sumsq"), [KM_OP_MAX] = KINDS_OF("max"),
-    [KM_OP_VAR] = KINDS_OF("var"),     [KM_OP_LOGSUMEXP] = KINDS_OF("logsumexp"),
+    [KM_OP_SUM] = KINDS_OF("sum"),      [KM_OP_MEAN] = KINDS_OF("sum"),
+    [KM_OP_SUMSQ] = KINDS_OF("sumsq"),  [KM_OP_MAX] = KINDS_OF("max"),
+    [KM_OP_VAR] = KINDS_OF("var"),      [KM_OP_LOGSUMEXP] = KINDS_OF("logsumexp"),
     [KM_OP_ARGMAX] = KINDS_OF("argmax")};
 static km_cuda_kernel integers = {.module = "reduce", .name = "reduce_warp_int", .waits = true};
 
@@ -60,7 +60,9 @@ static axes pick_axes(const km_tensor *x, uint32_t set, bool reduced, bool sorte
     return a;
 }
 
-static void to_walk(km_walk *w, const axes *a) { km_cuda_walk_make(w, a->ndim, a->dim, 1, a->stride); }
+static void to_walk(km_walk *w, const axes *a) {
+    km_cuda_walk_make(w, a->ndim, a->dim, 1, a->stride);
+}
 
 static bool multiples(const axes *a, int upto, int64_t of) {
     for (int i = 0; i < upto; i++)
@@ -69,13 +71,13 @@ static bool multiples(const axes *a, int upto, int64_t of) {
 }
 
 /* Where several blocks share outputs: room for their parts, and counters. */
-static km_status launch_parts(km_lane *lane, km_cuda_kernel *k, km_reduce_args *args, int64_t groups,
-                              km_dim threads, int64_t states) {
+static km_status launch_parts(km_lane *lane, km_cuda_kernel *k, km_reduce_args *args,
+                              int64_t groups, km_dim threads, int64_t states) {
     size_t cap = 0;
     if (args->parts > 1) {
         args->counters = km_cuda_counters(lane);
-        args->partial = args->counters ? km_cuda_scratch(lane, (size_t)states * KM_REDUCE_STATE, &cap)
-                                       : NULL;
+        args->partial =
+            args->counters ? km_cuda_scratch(lane, (size_t)states * KM_REDUCE_STATE, &cap) : NULL;
         if (!args->partial) return lane->ctx->error.code;
     }
     km_status s = km_cuda_launch1(lane, k, KM_DIM(groups * args->parts), threads, 0, args);
@@ -113,7 +115,8 @@ static km_status by_columns(km_lane *lane, km_cuda_kernel (*k)[KM_CUDA_SLOTS], i
 static km_status by_blocks(km_lane *lane, km_cuda_kernel *k, km_reduce_args *args, int64_t items) {
     int64_t sms = km_cuda_dev_of(lane)->sms, threads = 256;
     args->parts = 1;
-    if (args->outputs < 2 * sms) /* four items a thread, or as many as fill the device eight times */
+    if (args->outputs <
+        2 * sms) /* four items a thread, or as many as fill the device eight times */
         args->parts = (int32_t)clamp(km_cuda_ceil(items, 4 * threads), 1,
                                      clamp(8 * sms / args->outputs, 1, 8 * sms));
     else
@@ -138,12 +141,18 @@ static km_status run_reduce(km_ctx *ctx, const km_call *c) {
     if (kept.count == 0) return KM_OK;
     if (slot < 0 && km_dtype_is_float(x->dtype)) return KM_ERR_UNSUPPORTED;
     bool rows = reduced.ndim == 1 && reduced.stride[0][0] == 1;
-    if (kept.count >= KM_WALK_MAX || (!rows && reduced.count >= KM_WALK_MAX)) return KM_ERR_UNSUPPORTED;
+    if (kept.count >= KM_WALK_MAX || (!rows && reduced.count >= KM_WALK_MAX))
+        return KM_ERR_UNSUPPORTED;
     if (reduced.count >= KM_WALK_MAX && slot < 0) return KM_ERR_UNSUPPORTED;
 
     double n = (double)reduced.count, spread = n - (double)c->p->n[0];
-    km_reduce_args args = {.x = km_tensor_ptr(x), .out = km_tensor_ptr(out), .n = reduced.count,
-                           .outputs = kept.count, .divisor = 1, .parts = 1, .op = (int)c->op,
+    km_reduce_args args = {.x = km_tensor_ptr(x),
+                           .out = km_tensor_ptr(out),
+                           .n = reduced.count,
+                           .outputs = kept.count,
+                           .divisor = 1,
+                           .parts = 1,
+                           .op = (int)c->op,
                            .dtype = (int)x->dtype};
     if (c->op == KM_OP_MEAN) args.divisor = (float)n;
     if (c->op == KM_OP_VAR) args.divisor = spread > 0 ? (float)spread : 0;
@@ -154,17 +163,19 @@ static km_status run_reduce(km_ctx *ctx, const km_call *c) {
         return by_columns(lane, kernels[c->op], slot, &args, &kept, &reduced, size);
     to_walk(&args.kept, &kept);
     if (slot < 0) return by_warps(lane, &integers, &args, INT64_MAX); /* whole warps */
-    args.vectors = rows && km_cuda_aligned(args.x, 16) && multiples(&kept, kept.ndim, 16 / (int64_t)size);
+    args.vectors =
+        rows && km_cuda_aligned(args.x, 16) && multiples(&kept, kept.ndim, 16 / (int64_t)size);
     bool few = args.outputs < 4 * (int64_t)km_cuda_dev_of(lane)->sms;
     int64_t items = args.vectors ? args.n * (int64_t)size / 16 : args.n;
-    if (args.n >= KM_WALK_MAX && (!args.vectors || c->op == KM_OP_ARGMAX)) return KM_ERR_UNSUPPORTED;
+    if (args.n >= KM_WALK_MAX && (!args.vectors || c->op == KM_OP_ARGMAX))
+        return KM_ERR_UNSUPPORTED;
     if (args.n >= (few || args.vectors ? 1024 : 65536))
         return by_blocks(lane, &kernels[c->op][BLOCK][slot], &args, items);
     return by_warps(lane, &kernels[c->op][WARP][slot], &args, items);
 }
 
 void km_cuda_register_reduce(km_kernel *table) {
-    static const km_op ops[] = {KM_OP_SUM, KM_OP_MEAN, KM_OP_MAX, KM_OP_LOGSUMEXP, KM_OP_VAR,
-                                KM_OP_SUMSQ, KM_OP_ARGMAX};
+    static const km_op ops[] = {KM_OP_SUM, KM_OP_MEAN,  KM_OP_MAX,   KM_OP_LOGSUMEXP,
+                                KM_OP_VAR, KM_OP_SUMSQ, KM_OP_ARGMAX};
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) table[ops[i]] = run_reduce;
 }

@@ -11,10 +11,14 @@ static km_status run_rope(km_ctx *ctx, const km_call *c) {
     int slot = km_cuda_slot(x->dtype), last = x->shape.ndim - 1;
     if (slot < 0 || (c->n_in > 2 && c->in[2])) return KM_ERR_UNSUPPORTED;
     if (km_cuda_empty(x)) return KM_OK;
-    km_rope_args a = {.x = km_tensor_ptr(x), .positions = positions ? km_tensor_ptr(positions) : NULL,
-                      .out = km_tensor_ptr(c->out[0]), .t = (int32_t)x->shape.dim[last - 1],
-                      .d = (int32_t)x->shape.dim[last], .dims = (int32_t)c->p->n[0],
-                      .adjacent = c->p->n[1] == KM_ROPE_ADJACENT, .inverse = c->p->n[2] != 0,
+    km_rope_args a = {.x = km_tensor_ptr(x),
+                      .positions = positions ? km_tensor_ptr(positions) : NULL,
+                      .out = km_tensor_ptr(c->out[0]),
+                      .t = (int32_t)x->shape.dim[last - 1],
+                      .d = (int32_t)x->shape.dim[last],
+                      .dims = (int32_t)c->p->n[0],
+                      .adjacent = c->p->n[1] == KM_ROPE_ADJACENT,
+                      .inverse = c->p->n[2] != 0,
                       .wide = positions && positions->dtype == KM_I64,
                       .log2_base = log2(c->p->f[0])};
     a.batch = km_shape_count(x->shape) / ((int64_t)a.t * a.d);
@@ -22,8 +26,8 @@ static km_status run_rope(km_ctx *ctx, const km_call *c) {
     /* Enough blocks for the device; beyond that a thread serves several heads. */
     int64_t enough = km_cuda_ceil((int64_t)km_cuda_dev_for(c)->sms * 16, blocks);
     int64_t heads = a.batch < enough ? a.batch : enough;
-    return km_cuda_launch1(km_cuda_lane(c), &rope[slot], KM_DIM(blocks, heads < 65535 ? heads : 65535),
-                           KM_DIM(128), 0, &a);
+    return km_cuda_launch1(km_cuda_lane(c), &rope[slot],
+                           KM_DIM(blocks, heads < 65535 ? heads : 65535), KM_DIM(128), 0, &a);
 }
 
 void km_cuda_register_rope(km_kernel *table) { table[KM_OP_ROPE] = run_rope; }

@@ -21,8 +21,8 @@ km_status km_cuda_launch_rows(km_lane *lane, km_row_kernels k, int slot, size_t 
     if (rows == 0 || n == 0) return KM_OK;
     if (packs <= 32 * KM_WARP_PACKS)
         return km_cuda_launch1(lane, &k[slot][KM_TEAM_WARP][aligned],
-                               KM_DIM(km_cuda_ceil(rows, KM_WARP_ROWS)), KM_DIM(32 * KM_WARP_ROWS), 0,
-                               args);
+                               KM_DIM(km_cuda_ceil(rows, KM_WARP_ROWS)), KM_DIM(32 * KM_WARP_ROWS),
+                               0, args);
     if (packs <= 1024 * KM_BLOCK_PACKS)
         return km_cuda_launch1(lane, &k[slot][KM_TEAM_BLOCK][aligned], KM_DIM(rows),
                                KM_DIM(threads_for(packs, KM_BLOCK_PACKS)), 0, args);
@@ -30,7 +30,8 @@ km_status km_cuda_launch_rows(km_lane *lane, km_row_kernels k, int slot, size_t 
         rows < INT32_MAX / KM_CLUSTER_MOST) {
         /* The fewest blocks that hold a row with 256 threads each. */
         int blocks = 2;
-        while (blocks < KM_CLUSTER_MOST && packs > (int64_t)blocks * 256 * KM_CLUSTER_PACKS) blocks *= 2;
+        while (blocks < KM_CLUSTER_MOST && packs > (int64_t)blocks * 256 * KM_CLUSTER_PACKS)
+            blocks *= 2;
         int threads = threads_for(km_cuda_ceil(packs, blocks), KM_CLUSTER_PACKS);
         void *params[] = {(void *)args};
         km_launch_options o = {.cluster = KM_DIM(blocks)};

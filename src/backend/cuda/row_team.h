@@ -9,12 +9,19 @@ enum { KM_TEAM_WARP, KM_TEAM_BLOCK, KM_TEAM_CLUSTER, KM_TEAM_STREAM, KM_TEAMS };
 /* The instances of a row kernel: by float type, team, and whether rows are 16-byte aligned. */
 typedef km_cuda_kernel km_row_kernels[KM_CUDA_SLOTS][KM_TEAMS][2];
 #define KM_ROW_KERNELS(module_, name_)                                                             \
-    {KM_ROW_OF_TYPE(module_, name_ "_f32"), KM_ROW_OF_TYPE(module_, name_ "_f16"),                 \
-     KM_ROW_OF_TYPE(module_, name_ "_bf16")}
+    {                                                                                              \
+        KM_ROW_OF_TYPE(module_, name_ "_f32"), KM_ROW_OF_TYPE(module_, name_ "_f16"),              \
+            KM_ROW_OF_TYPE(module_, name_ "_bf16")                                                 \
+    }
 #define KM_ROW_OF_TYPE(m, n)                                                                       \
-    {KM_ROW_OF_TEAM(m, n "_warp"), KM_ROW_OF_TEAM(m, n "_block"), KM_ROW_OF_TEAM(m, n "_cluster"), \
-     KM_ROW_OF_TEAM(m, n "_stream")}
-#define KM_ROW_OF_TEAM(m, n) {{.module = m, .name = n "1"}, {.module = m, .name = n}}
+    {                                                                                              \
+        KM_ROW_OF_TEAM(m, n "_warp"), KM_ROW_OF_TEAM(m, n "_block"),                               \
+            KM_ROW_OF_TEAM(m, n "_cluster"), KM_ROW_OF_TEAM(m, n "_stream")                        \
+    }
+#define KM_ROW_OF_TEAM(m, n)                                                                       \
+    {                                                                                              \
+        {.module = m, .name = n "1"}, { .module = m, .name = n }                                   \
+    }
 
 /* Launches the right instance for `rows` rows of n elements. `aligned`: every operand's rows lie at
  * multiples of 16 bytes. */

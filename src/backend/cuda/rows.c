@@ -14,8 +14,11 @@ static km_status run_softmax(km_ctx *ctx, const km_call *c) {
     const km_tensor *x = c->in[back ? 1 : 0], *out = c->out[0];
     km_lane *lane = km_cuda_lane(c);
     int slot = km_cuda_slot(x->dtype);
-    km_softmax_args a = {.x = km_tensor_ptr(x), .dy = back ? km_tensor_ptr(c->in[0]) : NULL,
-                         .out = km_tensor_ptr(out), .rows = 1, .inner = 1};
+    km_softmax_args a = {.x = km_tensor_ptr(x),
+                         .dy = back ? km_tensor_ptr(c->in[0]) : NULL,
+                         .out = km_tensor_ptr(out),
+                         .rows = 1,
+                         .inner = 1};
     a.log = c->op == KM_OP_LOG_SOFTMAX || c->op == KM_OP_LOG_SOFTMAX_GRAD;
     int64_t n = x->shape.ndim ? x->shape.dim[c->p->axis] : 1;
     if (slot < 0 || n > INT32_MAX) return KM_ERR_UNSUPPORTED;
@@ -29,12 +32,12 @@ static km_status run_softmax(km_ctx *ctx, const km_call *c) {
         return km_cuda_launch1(lane, back ? &grad_columns[slot] : &columns[slot],
                                KM_DIM(km_cuda_ceil(a.rows * a.inner, 256)), KM_DIM(256), 0, &a);
     size_t size = km_dtype_size(x->dtype);
-    bool aligned = km_cuda_rows_aligned(c->in, c->n_in, n, size) &&
-                   km_cuda_rows_aligned(c->out, 1, n, size);
+    bool aligned =
+        km_cuda_rows_aligned(c->in, c->n_in, n, size) && km_cuda_rows_aligned(c->out, 1, n, size);
     int blocks = back ? 0 : km_cuda_wide_blocks(lane, n, size, aligned, 0);
     if (blocks) return km_cuda_launch_wide(lane, &wide[slot], blocks, a.rows, n, size, 0, &a);
-    return km_cuda_launch_rows(lane, back ? softmax_grad : softmax, slot, size, a.rows, a.n, aligned,
-                               &a);
+    return km_cuda_launch_rows(lane, back ? softmax_grad : softmax, slot, size, a.rows, a.n,
+                               aligned, &a);
 }
 
 void km_cuda_register_rows(km_kernel *table) {

@@ -8,14 +8,17 @@
 #include "backend/cuda/modules.h"
 #include "backend/cuda/walker.h"
 
-#define ONE(module_, name_) {.module = module_, .name = name_, .waits = true}
+#define ONE(module_, name_)                                                                        \
+    { .module = module_, .name = name_, .waits = true }
 static km_cuda_kernel begin = ONE("scan", "scan_begin"), reach = ONE("scan", "scan_reach"),
                       queries = ONE("scan", "scan_queries"), choose = ONE("scan", "scan_select");
 static km_cuda_kernel decode[] = {ONE("scan", "scan_decode"), ONE("scan", "scan_decode_trellis")};
 static km_cuda_kernel finish[] = {ONE("scan", "scan_finish"), ONE("scan", "scan_finish_trellis")};
 static km_cuda_kernel mma[] = {ONE("scan", "scan_mma"), ONE("scan", "scan_mma_sample")};
-#define TWO(name_) {ONE("scan_hopper", name_), ONE("scan_hopper", name_ "_sample")}
-static km_cuda_kernel hopper[][2] = {TWO("scan_hopper_6"), TWO("scan_hopper_8"), TWO("scan_hopper_many")};
+#define TWO(name_)                                                                                 \
+    { ONE("scan_hopper", name_), ONE("scan_hopper", name_ "_sample") }
+static km_cuda_kernel hopper[][2] = {TWO("scan_hopper_6"), TWO("scan_hopper_8"),
+                                     TWO("scan_hopper_many")};
 
 #define CHUNK_BYTES ((int64_t)128 << 20) /* of decoded rows */
 #define MOST_COLUMNS 65536
@@ -52,8 +55,8 @@ static km_status pass(km_lane *lane, km_scan_args *a, int64_t first, int64_t row
     a->first = first, a->rows = rows, a->step = step, a->sample = sample;
     a->tiles = (int32_t)km_cuda_ceil(rows, KM_SCAN_ROWS);
     int blocks = (int)km_cuda_ceil(a->queries, KM_SCAN_QUERIES);
-    km_status s = km_cuda_launch1(lane, &decode[a->rate != NULL], KM_DIM(a->tiles * (KM_SCAN_ROWS / 32)),
-                                  KM_DIM(256), 0, a);
+    km_status s = km_cuda_launch1(lane, &decode[a->rate != NULL],
+                                  KM_DIM(a->tiles * (KM_SCAN_ROWS / 32)), KM_DIM(256), 0, a);
     if (s != KM_OK) return s;
     if (dev->cc == 90 && km_cuda_has_module("scan_hopper")) {
         int parts = dev->sms / blocks > 0 ? dev->sms / blocks : 1;
@@ -62,7 +65,8 @@ static km_status pass(km_lane *lane, km_scan_args *a, int64_t first, int64_t row
                             KM_DIM(KM_SCAN_THREADS), (unsigned)KM_SCAN_SHARED(a->slices), a);
     } else {
         int parts = 2 * dev->sms / blocks > 0 ? 2 * dev->sms / blocks : 1;
-        s = km_cuda_launch1(lane, &mma[sample], KM_DIM(4 * a->tiles < parts ? 4 * a->tiles : parts, blocks),
+        s = km_cuda_launch1(lane, &mma[sample],
+                            KM_DIM(4 * a->tiles < parts ? 4 * a->tiles : parts, blocks),
                             KM_DIM(256), 3 * (16384 + 8192), a);
     }
     if (s == KM_OK) s = km_cuda_launch1(lane, &choose, KM_DIM(a->queries), KM_DIM(256), 0, a);
@@ -70,7 +74,8 @@ static km_status pass(km_lane *lane, km_scan_args *a, int64_t first, int64_t row
 }
 
 /* Chunks of equal size, each of whole tiles to every block. */
-static int64_t chunk_rows(const km_cuda_dev *dev, int64_t n, int slices, int64_t batch, int64_t asked) {
+static int64_t chunk_rows(const km_cuda_dev *dev, int64_t n, int slices, int64_t batch,
+                          int64_t asked) {
     int64_t unit = KM_SCAN_ROWS, most = CHUNK_BYTES / (slices * (int64_t)KM_SCAN_DEPTH * 2);
     if (asked > 0) return up(asked, unit);
     int64_t parts = dev->sms / km_cuda_ceil(batch, KM_SCAN_QUERIES);
@@ -89,7 +94,8 @@ static km_status run_batch(km_lane *lane, km_scan_args *a, int64_t chunk) {
         s = pass(lane, a, 0, sample, a->n / sample, true);
     for (int64_t i = 0; !a->exact && s == KM_OK && i < a->n; i += chunk)
         s = pass(lane, a, i, a->n - i < chunk ? a->n - i : chunk, 1, false);
-    if (s == KM_OK) s = km_cuda_launch1(lane, &finish[a->rate != NULL], KM_DIM(a->queries), KM_DIM(256), 0, a);
+    if (s == KM_OK)
+        s = km_cuda_launch1(lane, &finish[a->rate != NULL], KM_DIM(a->queries), KM_DIM(256), 0, a);
     return s;
 }
 
@@ -104,13 +110,23 @@ static km_status run_scan(km_ctx *ctx, const km_call *c) {
     if (codes) scale = km_cuda_bytes_of(lane, c->in[SCALE]);
     if (scale) cell = km_cuda_bytes_of(lane, c->in[CELL]);
     if (km_failed(ctx)) return ctx->error.code;
-    km_scan_args a = {.codes = codes, .scale = scale, .cell = cell, .place = km_tensor_ptr(c->in[PLACE]),
-                      .amp = km_tensor_ptr(c->in[AMP]), .tables = km_tensor_ptr(c->in[TABLES]),
-                      .centre = km_tensor_ptr(c->in[CENTRE]), .stride = c->in[CODES]->shape.dim[1],
-                      .n = n, .d = (int32_t)d, .cells = (int32_t)c->in[CENTRE]->shape.dim[0],
-                      .slices = (int32_t)km_cuda_ceil(d, KM_SCAN_DEPTH), .k = (int32_t)k,
-                      .keep = (int32_t)(k + 16 + k / 8), .product = c->p->n[1] != 0,
-                      .exact = c->p->n[2] != 0, .lost = (float)c->p->f[0]};
+    km_scan_args a = {.codes = codes,
+                      .scale = scale,
+                      .cell = cell,
+                      .place = km_tensor_ptr(c->in[PLACE]),
+                      .amp = km_tensor_ptr(c->in[AMP]),
+                      .tables = km_tensor_ptr(c->in[TABLES]),
+                      .centre = km_tensor_ptr(c->in[CENTRE]),
+                      .stride = c->in[CODES]->shape.dim[1],
+                      .n = n,
+                      .d = (int32_t)d,
+                      .cells = (int32_t)c->in[CENTRE]->shape.dim[0],
+                      .slices = (int32_t)km_cuda_ceil(d, KM_SCAN_DEPTH),
+                      .k = (int32_t)k,
+                      .keep = (int32_t)(k + 16 + k / 8),
+                      .product = c->p->n[1] != 0,
+                      .exact = c->p->n[2] != 0,
+                      .lost = (float)c->p->f[0]};
     a.aligned = d % 8 == 0 && km_cuda_aligned(a.centre, 16);
     if (c->n_in > RATE) {
         a.rate = km_tensor_ptr(c->in[RATE]);

@@ -15,16 +15,18 @@ static inline int km_cuda_slot(km_dtype d) {
 /* A kernel for each of them, f(module, name_f32) and so on. */
 #define KM_CUDA_PER_TYPE(module_, name_)                                                           \
     {                                                                                              \
-        {.module = module_, .name = name_ "_f32"}, {.module = module_, .name = name_ "_f16"},      \
-            {.module = module_, .name = name_ "_bf16"}                                             \
+        {.module = module_, .name = name_ "_f32"}, {.module = module_, .name = name_ "_f16"}, {    \
+            .module = module_, .name = name_ "_bf16"                                               \
+        }                                                                                          \
     }
 
 /* The same for kernels that wait for the one before (launch.h). */
 #define KM_CUDA_WAITING(module_, name_)                                                            \
     {                                                                                              \
         {.module = module_, .name = name_ "_f32", .waits = true},                                  \
-            {.module = module_, .name = name_ "_f16", .waits = true},                              \
-            {.module = module_, .name = name_ "_bf16", .waits = true}                              \
+            {.module = module_, .name = name_ "_f16", .waits = true}, {                            \
+            .module = module_, .name = name_ "_bf16", .waits = true                                \
+        }                                                                                          \
     }
 
 /* 0 to 3 for elements of 1, 2, 4, 8 bytes. */

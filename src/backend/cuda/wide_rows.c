@@ -68,5 +68,6 @@ km_status km_cuda_launch_wide(km_lane *lane, km_cuda_kernel *k, int blocks, int6
     void *params[] = {(void *)args};
     km_launch_options o = {.cluster = KM_DIM(blocks)};
     return km_cuda_launch_with(lane, k, KM_DIM(clusters * blocks), KM_DIM(KM_WIDE_BLOCK),
-                               (unsigned)shared_for(n * (int64_t)size, blocks, weights), params, &o);
+                               (unsigned)shared_for(n * (int64_t)size, blocks, weights), params,
+                               &o);
 }

@@ -3,6 +3,7 @@
 #include "backend/compose.h"
 #include "backend/ref/ref.h"
 
+/* clang-format off */
 const km_backend km_ref_backend = {
     .name = "ref",
     .kernel = {
@@ -130,3 +131,4 @@ const km_backend km_ref_backend = {
         [KM_OP_BCE_GRAD] = km_ref_pair_loss_grad,
     },
 };
+/* clang-format on */

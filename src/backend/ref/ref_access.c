@@ -33,8 +33,10 @@ void km_ref_store_int(const km_tensor *t, int64_t pos, int64_t v) {
 }
 
 void km_ref_store(const km_tensor *t, int64_t pos, double v) {
-    if (km_dtype_is_float(t->dtype)) store_float(t, km_ref_ptr(t, pos), v);
-    else km_ref_store_int(t, pos, km_ref_to_int(t->dtype, v));
+    if (km_dtype_is_float(t->dtype))
+        store_float(t, km_ref_ptr(t, pos), v);
+    else
+        km_ref_store_int(t, pos, km_ref_to_int(t->dtype, v));
 }
 
 int64_t km_ref_to_int(km_dtype d, double v) {

@@ -5,8 +5,8 @@
 #include "tensor/quant.h"
 
 /* Head h of row r of x, normalised by w? and rotated to `position`. */
-static void head(const km_attend_call *a, const km_tensor *x, int64_t r, int64_t h, int64_t position,
-                 const km_tensor *w, const km_tensor *divisors, double *out) {
+static void head(const km_attend_call *a, const km_tensor *x, int64_t r, int64_t h,
+                 int64_t position, const km_tensor *w, const km_tensor *divisors, double *out) {
     int64_t at = x->offset + r * x->stride[0] + h * a->d * x->stride[1];
     double sum = 0;
     for (int64_t i = 0; i < a->d; i++) {
@@ -55,8 +55,8 @@ km_status km_ref_attend(km_ctx *ctx, const km_call *c) {
     for (int64_t r = 0; r < a.rows; r++) {
         if (!km_attend_place(&a, r, &pages, &position)) continue;
         for (int64_t h = 0; h < a.kv_heads; h++) {
-            head(&a, c->in[KM_ATTEND_K], r, h, position, km_attend_in(c, KM_ATTEND_K_NORM), divisors,
-                 q);
+            head(&a, c->in[KM_ATTEND_K], r, h, position, km_attend_in(c, KM_ATTEND_K_NORM),
+                 divisors, q);
             put(&a, ck, pages, position, h, q, one);
             const km_tensor *v = c->in[KM_ATTEND_V];
             for (int64_t i = 0; i < a.d; i++)

@@ -84,10 +84,10 @@ km_status km_ref_compare(km_ctx *ctx, const km_call *c) {
         bool yes;
         if (km_dtype_is_float(a->dtype)) {
             double x = km_ref_get(a, i), y = km_ref_get(b, i);
-            yes = comparison(c->op, x < y, x == y, x > y);
+            yes = comparison(c->op, x<y, x == y, x> y);
         } else {
             int64_t x = km_ref_get_int(a, i), y = km_ref_get_int(b, i);
-            yes = comparison(c->op, x < y, x == y, x > y);
+            yes = comparison(c->op, x<y, x == y, x> y);
         }
         km_ref_set_int(out, i, yes);
     }
@@ -112,8 +112,10 @@ km_status km_ref_masked_fill(km_ctx *ctx, const km_call *c) {
     const km_tensor *x = c->in[0], *mask = c->in[1], *out = c->out[0];
     int64_t i[KM_MAX_DIMS];
     KM_REF_EACH(i, out->shape) {
-        if (km_ref_get(mask, i) != 0) km_ref_set(out, i, c->p->f[0]);
-        else km_ref_move(out, km_ref_pos(out, i), x, km_ref_pos(x, i));
+        if (km_ref_get(mask, i) != 0)
+            km_ref_set(out, i, c->p->f[0]);
+        else
+            km_ref_move(out, km_ref_pos(out, i), x, km_ref_pos(x, i));
     }
     return KM_OK;
 }

@@ -9,7 +9,9 @@ enum { L = KM_TRELLIS_LENGTH, S = KM_TRELLIS_STATES };
 
 static double get1(const km_tensor *t, int64_t i) { return km_ref_get(t, &i); }
 static int64_t int1(const km_tensor *t, int64_t i) { return km_ref_get_int(t, &i); }
-static double get2(const km_tensor *t, int64_t i, int64_t j) { return km_ref_get(t, (int64_t[]){i, j}); }
+static double get2(const km_tensor *t, int64_t i, int64_t j) {
+    return km_ref_get(t, (int64_t[]){i, j});
+}
 static int64_t int2(const km_tensor *t, int64_t i, int64_t j) {
     return km_ref_get_int(t, (int64_t[]){i, j});
 }
@@ -66,7 +68,8 @@ km_status km_ref_encode_levels(km_ctx *ctx, const km_call *c) {
             norm += v * v;
         }
         if (s > 0)
-            km_ref_set_int(c->out[0], (int64_t[]){i, 0}, scale_code(c->p, norm > 0 ? s * along / norm : 0));
+            km_ref_set_int(c->out[0], (int64_t[]){i, 0},
+                           scale_code(c->p, norm > 0 ? s * along / norm : 0));
     }
     return KM_OK;
 }
@@ -78,8 +81,8 @@ typedef struct search {
     int64_t axes;
     const float *x, *amp;
     const int64_t *rate;
-    float *cost, *next;  /* (S) */
-    uint8_t *back;       /* (axes, S): the bits that left the window */
+    float *cost, *next; /* (S) */
+    uint8_t *back;      /* (axes, S): the bits that left the window */
 } search;
 
 static void walk(search *s, int64_t from, int64_t to) {
@@ -194,7 +197,8 @@ km_status km_ref_encode_trellis(km_ctx *ctx, const km_call *c) {
             norm += v * v;
             state = before(&s, state, j);
         }
-        km_ref_set_int(c->out[0], (int64_t[]){i, 0}, scale_code(c->p, norm > 0 ? scale * along / norm : 0));
+        km_ref_set_int(c->out[0], (int64_t[]){i, 0},
+                       scale_code(c->p, norm > 0 ? scale * along / norm : 0));
     }
     return KM_OK;
 }

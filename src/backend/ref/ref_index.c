@@ -14,8 +14,10 @@ km_status km_ref_embedding(km_ctx *ctx, const km_call *c) {
         bool ok = in_range(id, table->shape.dim[0]);
         for (int64_t j = 0; j < width; j++) {
             int64_t to = km_ref_row(out, r) + j * km_ref_step(out);
-            if (ok) km_ref_move(out, to, table, km_ref_row(table, id) + j * km_ref_step(table));
-            else km_ref_store_int(out, to, 0);
+            if (ok)
+                km_ref_move(out, to, table, km_ref_row(table, id) + j * km_ref_step(table));
+            else
+                km_ref_store_int(out, to, 0);
         }
     }
     return KM_OK;
@@ -78,15 +80,20 @@ km_status km_ref_scatter_add(km_ctx *ctx, const km_call *c) {
     km_shape lines = x->shape;
     lines.dim[axis] = 1;
     if (n == 0) return KM_OK;
-    union { double real; uint64_t whole; } *sum = km_ctx_scratch(ctx, (size_t)n * sizeof *sum);
+    union {
+        double real;
+        uint64_t whole;
+    } *sum = km_ctx_scratch(ctx, (size_t)n * sizeof *sum);
     if (!sum) return KM_ERR_MEMORY;
 
     int64_t i[KM_MAX_DIMS];
     KM_REF_EACH(i, lines) {
         int64_t x_pos = km_ref_pos(x, i), o_pos = km_ref_pos(out, i);
         for (int64_t j = 0; j < n; j++) {
-            if (real) sum[j].real = km_ref_load(x, x_pos + j * x->stride[axis]);
-            else sum[j].whole = (uint64_t)km_ref_load_int(x, x_pos + j * x->stride[axis]);
+            if (real)
+                sum[j].real = km_ref_load(x, x_pos + j * x->stride[axis]);
+            else
+                sum[j].whole = (uint64_t)km_ref_load_int(x, x_pos + j * x->stride[axis]);
         }
         bool indexed = true; /* does the line lie within index? */
         for (int a = 0; a < lines.ndim; a++)
@@ -95,12 +102,16 @@ km_status km_ref_scatter_add(km_ctx *ctx, const km_call *c) {
             int64_t id = km_ref_load_int(index, km_ref_pos(index, i) + j * index->stride[axis]);
             int64_t from = km_ref_pos(src, i) + j * src->stride[axis];
             if (!in_range(id, n)) continue;
-            if (real) sum[id].real += km_ref_load(src, from);
-            else sum[id].whole += (uint64_t)km_ref_load_int(src, from);
+            if (real)
+                sum[id].real += km_ref_load(src, from);
+            else
+                sum[id].whole += (uint64_t)km_ref_load_int(src, from);
         }
         for (int64_t j = 0; j < n; j++) {
-            if (real) km_ref_store(out, o_pos + j * out->stride[axis], sum[j].real);
-            else km_ref_store_int(out, o_pos + j * out->stride[axis], (int64_t)sum[j].whole);
+            if (real)
+                km_ref_store(out, o_pos + j * out->stride[axis], sum[j].real);
+            else
+                km_ref_store_int(out, o_pos + j * out->stride[axis], (int64_t)sum[j].whole);
         }
     }
     return KM_OK;
@@ -130,8 +141,7 @@ km_status km_ref_concat(km_ctx *ctx, const km_call *c) {
         const km_tensor *part = c->in[k];
         int64_t i[KM_MAX_DIMS];
         KM_REF_EACH(i, part->shape)
-            km_ref_move(out, km_ref_pos(out, i) + start * out->stride[axis], part,
-                        km_ref_pos(part, i));
+        km_ref_move(out, km_ref_pos(out, i) + start * out->stride[axis], part, km_ref_pos(part, i));
         start += part->shape.dim[axis];
     }
     return KM_OK;
@@ -159,8 +169,8 @@ km_status km_ref_masked_select(km_ctx *ctx, const km_call *c) {
     const km_tensor *x = c->in[0], *mask = c->in[1], *out = c->out[0];
     int64_t i[KM_MAX_DIMS], at = 0, n = out->shape.dim[0];
     KM_REF_EACH(i, x->shape)
-        if (km_ref_get_int(mask, i) && at < n)
-            km_ref_move(out, km_ref_nth(out, at++), x, km_ref_pos(x, i));
+    if (km_ref_get_int(mask, i) && at < n)
+        km_ref_move(out, km_ref_nth(out, at++), x, km_ref_pos(x, i));
     for (; at < n; at++) km_ref_store_int(out, km_ref_nth(out, at), 0);
     return KM_OK;
 }

@@ -103,7 +103,7 @@ km_status km_ref_pair_loss(km_ctx *ctx, const km_call *c) {
     km_ref_sum sum = {0};
     int64_t i[KM_MAX_DIMS];
     KM_REF_EACH(i, x->shape)
-        km_ref_sum_add(&sum, pair_loss(c->op, km_ref_get(x, i), km_ref_get(target, i)));
+    km_ref_sum_add(&sum, pair_loss(c->op, km_ref_get(x, i), km_ref_get(target, i)));
     double n = c->p->n[1] == KM_SUM ? 1 : element_count(x);
     km_ref_store(loss, loss->offset, km_ref_sum_value(&sum) / n);
     return KM_OK;
@@ -116,6 +116,6 @@ km_status km_ref_pair_loss_grad(km_ctx *ctx, const km_call *c) {
     double n = c->p->n[1] == KM_SUM ? 1 : element_count(x);
     int64_t i[KM_MAX_DIMS];
     KM_REF_EACH(i, dx->shape)
-        km_ref_set(dx, i, pair_loss_grad(c->op, km_ref_get(x, i), km_ref_get(target, i)) * g / n);
+    km_ref_set(dx, i, pair_loss_grad(c->op, km_ref_get(x, i), km_ref_get(target, i)) * g / n);
     return KM_OK;
 }

@@ -11,7 +11,8 @@ km_status km_ref_nearest(km_ctx *ctx, const km_call *c) {
         for (int64_t j = 0; j < k; j++) {
             km_ref_sum sum = {0};
             for (int64_t e = 0; e < d; e++) {
-                double diff = km_ref_get(x, (int64_t[]){i, e}) - km_ref_get(centre, (int64_t[]){j, e});
+                double diff =
+                    km_ref_get(x, (int64_t[]){i, e}) - km_ref_get(centre, (int64_t[]){j, e});
                 km_ref_sum_add(&sum, diff * diff);
             }
             double dist = km_ref_sum_value(&sum);

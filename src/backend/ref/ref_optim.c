@@ -9,9 +9,7 @@ typedef struct rates {
     bool skip;
 } rates;
 
-static double control_at(const km_tensor *control, int64_t i) {
-    return km_ref_get(control, &i);
-}
+static double control_at(const km_tensor *control, int64_t i) { return km_ref_get(control, &i); }
 
 static rates rates_of(const km_call *c, int index, rates own) {
     const km_tensor *control = km_optim_control(c);
@@ -74,12 +72,15 @@ km_status km_ref_sgd(km_ctx *ctx, const km_call *c) {
 }
 
 km_status km_ref_adamw(km_ctx *ctx, const km_call *c) {
-    const double beta1 = c->p->f[1], beta2 = c->p->f[2], eps = c->p->f[3], t_now = (double)c->p->n[0];
+    const double beta1 = c->p->f[1], beta2 = c->p->f[2], eps = c->p->f[3],
+                 t_now = (double)c->p->n[0];
     bool decoupled = c->p->n[1] != 0;
     km_optim_parts parts = {.c = c};
     km_optim_part t;
     while (km_optim_next(&parts, &t)) {
-        rates own = {.lr = c->p->f[0], .decay = c->p->f[4], .scale1 = 1 / (1 - pow(beta1, t_now)),
+        rates own = {.lr = c->p->f[0],
+                     .decay = c->p->f[4],
+                     .scale1 = 1 / (1 - pow(beta1, t_now)),
                      .scale2 = 1 / (1 - pow(beta2, t_now))};
         rates r = rates_of(c, t.index, own);
         int64_t i[KM_MAX_DIMS];
@@ -140,11 +141,16 @@ km_status km_ref_optim_control(km_ctx *ctx, const km_call *c) {
         good = 0;
     }
     double t = fmax(steps, 1);
-    const double head[KM_CONTROL_TENSORS] = {
-        [KM_CONTROL_LR] = lr, [KM_CONTROL_SCALE1] = 1 / (1 - pow(beta1, t)),
-        [KM_CONTROL_SCALE2] = 1 / (1 - pow(beta2, t)), [KM_CONTROL_GRAD] = skip ? 0 : multiplier,
-        [KM_CONTROL_SKIP] = skip, [KM_CONTROL_NORM] = norm, [KM_CONTROL_STEPS] = steps,
-        [KM_CONTROL_SKIPS] = skips, [KM_CONTROL_LOSS] = loss, [KM_CONTROL_GOOD] = good};
+    const double head[KM_CONTROL_TENSORS] = {[KM_CONTROL_LR] = lr,
+                                             [KM_CONTROL_SCALE1] = 1 / (1 - pow(beta1, t)),
+                                             [KM_CONTROL_SCALE2] = 1 / (1 - pow(beta2, t)),
+                                             [KM_CONTROL_GRAD] = skip ? 0 : multiplier,
+                                             [KM_CONTROL_SKIP] = skip,
+                                             [KM_CONTROL_NORM] = norm,
+                                             [KM_CONTROL_STEPS] = steps,
+                                             [KM_CONTROL_SKIPS] = skips,
+                                             [KM_CONTROL_LOSS] = loss,
+                                             [KM_CONTROL_GOOD] = good};
     for (int64_t i = 0; i < out->shape.dim[0]; i++)
         km_ref_set(out, &i, i < KM_CONTROL_TENSORS ? head[i] : control_at(old, i));
     return KM_OK;

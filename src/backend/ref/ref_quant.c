@@ -34,8 +34,10 @@ static double product(const km_tensor *x, int64_t r, const km_tensor *w, int64_t
     double sum = 0;
     float v[256];
     for (int64_t i = 0; i < n; i += step) {
-        if (km_dtype_is_block(w->dtype)) km_dequantise(w->dtype, block_at(w, o * n + i), step, v);
-        else v[0] = (float)km_ref_load(w, w->offset + o * n + i);
+        if (km_dtype_is_block(w->dtype))
+            km_dequantise(w->dtype, block_at(w, o * n + i), step, v);
+        else
+            v[0] = (float)km_ref_load(w, w->offset + o * n + i);
         for (int64_t k = 0; k < step; k++)
             sum += (double)v[k] * km_ref_load(x, x->offset + r * n + i + k);
     }

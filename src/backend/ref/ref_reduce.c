@@ -68,20 +68,14 @@ km_status km_ref_reduce(km_ctx *ctx, const km_call *c) {
             else
                 km_ref_store_int(out, to, whole_sum_of(x, base, inner));
             break;
-        case KM_OP_MEAN:
-            km_ref_store(out, to, sum_of(x, base, inner, 0, false) / n);
-            break;
+        case KM_OP_MEAN: km_ref_store(out, to, sum_of(x, base, inner, 0, false) / n); break;
         case KM_OP_VAR:
             mean = sum_of(x, base, inner, 0, false) / n;
-            km_ref_store(out, to, sum_of(x, base, inner, mean, true) /
-                                      fmax(n - (double)c->p->n[0], 0));
+            km_ref_store(out, to,
+                         sum_of(x, base, inner, mean, true) / fmax(n - (double)c->p->n[0], 0));
             break;
-        case KM_OP_SUMSQ:
-            km_ref_store(out, to, sum_of(x, base, inner, 0, true));
-            break;
-        default: /* KM_OP_LOGSUMEXP */
-            km_ref_store(out, to, logsumexp_of(x, base, inner));
-            break;
+        case KM_OP_SUMSQ: km_ref_store(out, to, sum_of(x, base, inner, 0, true)); break;
+        default: /* KM_OP_LOGSUMEXP */ km_ref_store(out, to, logsumexp_of(x, base, inner)); break;
         }
     }
     return KM_OK;
@@ -118,8 +112,10 @@ km_status km_ref_reduce_max(km_ctx *ctx, const km_call *c) {
     int64_t i[KM_MAX_DIMS], k = 0, pos = 0;
     KM_REF_EACH(i, outer) {
         int64_t to = km_ref_nth(out, k++);
-        if (largest(x, km_ref_pos(x, i), inner, &pos) >= 0) km_ref_move(out, to, x, pos);
-        else km_ref_store(out, to, -INFINITY);
+        if (largest(x, km_ref_pos(x, i), inner, &pos) >= 0)
+            km_ref_move(out, to, x, pos);
+        else
+            km_ref_store(out, to, -INFINITY);
     }
     return KM_OK;
 }

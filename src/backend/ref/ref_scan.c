@@ -15,12 +15,14 @@ static int64_t field(const km_tensor *codes, int64_t row, int64_t at, int64_t n)
 }
 
 static double value(const km_call *c, int64_t row, int64_t cell, double scale, int64_t j) {
-    int64_t at = km_ref_get_int(c->in[PLACE], &j), end = km_ref_get_int(c->in[PLACE], (int64_t[]){j + 1});
+    int64_t at = km_ref_get_int(c->in[PLACE], &j),
+            end = km_ref_get_int(c->in[PLACE], (int64_t[]){j + 1});
     bool trellis = c->n_in > RATE;
     int64_t table = trellis ? km_ref_get_int(c->in[RATE], &j) : end - at;
     int64_t number = field(c->in[CODES], row, at, trellis ? KM_TRELLIS_LENGTH : end - at);
     double level = km_ref_get(c->in[trellis ? WINDOWS : TABLES], (int64_t[]){table, number});
-    return km_ref_get(c->in[CENTRE], (int64_t[]){cell, j}) + scale * km_ref_get(c->in[AMP], &j) * level;
+    return km_ref_get(c->in[CENTRE], (int64_t[]){cell, j}) +
+           scale * km_ref_get(c->in[AMP], &j) * level;
 }
 
 km_status km_ref_scan_codes(km_ctx *ctx, const km_call *c) {

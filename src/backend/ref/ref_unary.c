@@ -105,8 +105,10 @@ km_status km_ref_unary(km_ctx *ctx, const km_call *c) {
     int64_t a = km_ref_to_int(x->dtype, f[0]), b = km_ref_to_int(x->dtype, f[1]);
     int64_t i[KM_MAX_DIMS];
     KM_REF_EACH(i, out->shape) {
-        if (whole) km_ref_set_int(out, i, unary_whole(c->op, km_ref_get_int(x, i), a, b));
-        else km_ref_set(out, i, unary_real(c->op, km_ref_get(x, i), f));
+        if (whole)
+            km_ref_set_int(out, i, unary_whole(c->op, km_ref_get_int(x, i), a, b));
+        else
+            km_ref_set(out, i, unary_real(c->op, km_ref_get(x, i), f));
     }
     return KM_OK;
 }
@@ -137,6 +139,6 @@ km_status km_ref_unary_grad(km_ctx *ctx, const km_call *c) {
     const km_tensor *dy = c->in[0], *v = c->in[1], *dx = c->out[0];
     int64_t i[KM_MAX_DIMS];
     KM_REF_EACH(i, dx->shape)
-        km_ref_set(dx, i, unary_grad(c->op, km_ref_get(dy, i), km_ref_get(v, i), c->p->f));
+    km_ref_set(dx, i, unary_grad(c->op, km_ref_get(dy, i), km_ref_get(v, i), c->p->f));
     return KM_OK;
 }

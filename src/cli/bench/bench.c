@@ -99,35 +99,23 @@ void km_bench_close(km_bench *b) {
 
 static int count_suite(const km_bench *b, int suite) {
     switch (suite) {
-    case KM_SUITE_MATMUL:
-        return km_bench_matmul_count(b);
-    case KM_SUITE_ATTENTION:
-        return km_bench_attention_count(b);
-    case KM_SUITE_STEP:
-        return km_bench_step_count(b);
-    case KM_SUITE_MEMORY:
-        return 1;
-    case KM_SUITE_POOL:
-        return km_bench_pool_count(b);
-    default:
-        return km_bench_ops_count(b, suite);
+    case KM_SUITE_MATMUL: return km_bench_matmul_count(b);
+    case KM_SUITE_ATTENTION: return km_bench_attention_count(b);
+    case KM_SUITE_STEP: return km_bench_step_count(b);
+    case KM_SUITE_MEMORY: return 1;
+    case KM_SUITE_POOL: return km_bench_pool_count(b);
+    default: return km_bench_ops_count(b, suite);
     }
 }
 
 static bool run_suite(km_bench *b, int suite) {
     switch (suite) {
-    case KM_SUITE_MATMUL:
-        return km_bench_matmul(b);
-    case KM_SUITE_ATTENTION:
-        return km_bench_attention(b);
-    case KM_SUITE_STEP:
-        return km_bench_step(b);
-    case KM_SUITE_MEMORY:
-        return km_bench_memory(b);
-    case KM_SUITE_POOL:
-        return km_bench_pool(b);
-    default:
-        return km_bench_ops(b, suite);
+    case KM_SUITE_MATMUL: return km_bench_matmul(b);
+    case KM_SUITE_ATTENTION: return km_bench_attention(b);
+    case KM_SUITE_STEP: return km_bench_step(b);
+    case KM_SUITE_MEMORY: return km_bench_memory(b);
+    case KM_SUITE_POOL: return km_bench_pool(b);
+    default: return km_bench_ops(b, suite);
     }
 }
 

@@ -189,8 +189,9 @@ static void add_step(const km_bench *b, km_text *page) {
     km_html_section(page, "Training step", text);
     snprintf(v[2], sizeof v[2], "%g", f->heap_allocs);
     char step_spread[96];
-    snprintf(step_spread, sizeof step_spread, "a step, the best; median %.1f, quartiles %.1f to %.1f",
-             1e3 * f->seconds.median, 1e3 * f->seconds.quarter, 1e3 * f->seconds.three_quarters);
+    snprintf(step_spread, sizeof step_spread,
+             "a step, the best; median %.1f, quartiles %.1f to %.1f", 1e3 * f->seconds.median,
+             1e3 * f->seconds.quarter, 1e3 * f->seconds.three_quarters);
     const km_tile tiles[] = {
         {km_format_number(v[0], 1e3 * f->seconds.best), "ms", step_spread},
         {km_format_si(v[1], m->batch * m->tokens / f->seconds.best), "tokens/s", "trained on"},

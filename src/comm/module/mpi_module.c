@@ -20,8 +20,10 @@ static int explain(int code, char *why, size_t room) {
 static int init(int *rank, int *size, int *threads, char *why, size_t room) {
     int given = MPI_THREAD_SINGLE, up = 0;
     int code = MPI_Initialized(&up);
-    if (code == MPI_SUCCESS && up) code = MPI_Query_thread(&given);
-    else if (code == MPI_SUCCESS) code = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &given);
+    if (code == MPI_SUCCESS && up)
+        code = MPI_Query_thread(&given);
+    else if (code == MPI_SUCCESS)
+        code = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &given);
     if (code == MPI_SUCCESS) code = MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     if (code == MPI_SUCCESS) code = MPI_Comm_rank(MPI_COMM_WORLD, rank);
     if (code == MPI_SUCCESS) code = MPI_Comm_size(MPI_COMM_WORLD, size);
@@ -112,5 +114,5 @@ static int exchange(const km_mpi_part *send, int n_send, const km_mpi_part *rece
 }
 
 extern const km_mpi_module km_mpi_calls;
-__attribute__((visibility("default"))) const km_mpi_module km_mpi_calls = {
-    KM_MPI_ABI, init, finalize, barrier, broadcast, exchange};
+__attribute__((visibility("default")))
+const km_mpi_module km_mpi_calls = {KM_MPI_ABI, init, finalize, barrier, broadcast, exchange};

@@ -52,9 +52,10 @@ KM_INLINE vf kv_load(const void *p, int64_t i, int64_t m, const km_dtype cache) 
         codes = i % 32 < 16 ? codes & vi_set1(15) : codes >> 4;
         return vi_to_float(codes - vi_set1(8)) * v_set1(half_scale(b));
     }
-    return row_load_n(p, i, m, cache == KM_F32   ? KM_SLOT_F32
-                               : cache == KM_F16 ? KM_SLOT_F16
-                                                 : KM_SLOT_BF16);
+    return row_load_n(p, i, m,
+                      cache == KM_F32   ? KM_SLOT_F32
+                      : cache == KM_F16 ? KM_SLOT_F16
+                                        : KM_SLOT_BF16);
 }
 
 KM_INLINE int64_t kv_bytes(int64_t d, const km_dtype cache) {
@@ -167,22 +168,23 @@ KM_INLINE void four_sums(vf a, vf b, vf c, vf e, float *to) {
     __m256 h = _mm256_add_ps(v_half(s, 0), v_half(s, 1));
     _mm_storeu_ps(to, _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1)));
 #elif defined(KM_AVX2)
-    _mm_storeu_ps(to, _mm_add_ps(_mm256_castps256_ps128((__m256)s),
-                                 _mm256_extractf128_ps((__m256)s, 1)));
+    _mm_storeu_ps(
+        to, _mm_add_ps(_mm256_castps256_ps128((__m256)s), _mm256_extractf128_ps((__m256)s, 1)));
 #else
     v_store(to, s);
 #endif
 }
 
 #if defined(KM_AVX512)
-#define HEADS 4 /* queries at a time */
+#define HEADS 4   /* queries at a time */
 #define VECTORS 4 /* of values at a time */
 #else
 #define HEADS 2
 #define VECTORS 2
 #endif
 
-#define AHEAD 2048 /* bytes by which memory is asked for: a page is short for the processor to see */
+#define AHEAD                                                                                      \
+    2048 /* bytes by which memory is asked for: a page is short for the processor to see */
 
 /* G queries, keys four at a time; the last few are some of the four twice. */
 KM_INLINE void scores_of(const char *keys, int64_t n, int64_t d, const float *q, float *s,
@@ -194,9 +196,8 @@ KM_INLINE void scores_of(const char *keys, int64_t n, int64_t d, const float *q,
         for (int64_t at = 0; at < 4 * each; at += 64) KM_FETCH(k[0] + AHEAD + at);
         vf sum[HEADS][4];
         KM_UNROLL
-        for (int g = 0; g < G; g++)
-            KM_UNROLL
-            for (int t = 0; t < 4; t++) sum[g][t] = v_zero();
+        for (int g = 0; g < G; g++) KM_UNROLL
+        for (int t = 0; t < 4; t++) sum[g][t] = v_zero();
         for (int64_t i = 0; i < d; i += KM_VF) {
             int64_t m = whole ? KM_VF : row_min(d - i, KM_VF);
             vf x[HEADS];
@@ -243,9 +244,8 @@ KM_INLINE void scores_as(const void *keys, int64_t n, int64_t d, const float *q,
 }
 
 static void scores(km_dtype cache, const void *keys, int64_t n, int64_t d, const float *q,
-                   int64_t group, float *s, int64_t lds) {
-    BY_CACHE(cache, scores_as, keys, n, d, q, group, s, lds)
-}
+                   int64_t group, float *s,
+                   int64_t lds){BY_CACHE(cache, scores_as, keys, n, d, q, group, s, lds)}
 
 /* ---- Weighted sums of values ---- */
 
@@ -255,9 +255,8 @@ KM_INLINE void values_of(const char *values, int64_t n, int64_t d, const float *
     for (; i + VECTORS * KM_VF <= d; i += VECTORS * KM_VF) {
         vf sum[HEADS][VECTORS];
         KM_UNROLL
-        for (int g = 0; g < G; g++)
-            KM_UNROLL
-            for (int u = 0; u < VECTORS; u++) sum[g][u] = v_load(acc + g * d + i + u * KM_VF);
+        for (int g = 0; g < G; g++) KM_UNROLL
+        for (int u = 0; u < VECTORS; u++) sum[g][u] = v_load(acc + g * d + i + u * KM_VF);
         for (int64_t j = 0; j < n; j++) {
             vf y[VECTORS];
             for (int64_t at = 0; at < each && i == 0; at += 64)
@@ -273,9 +272,8 @@ KM_INLINE void values_of(const char *values, int64_t n, int64_t d, const float *
             }
         }
         KM_UNROLL
-        for (int g = 0; g < G; g++)
-            KM_UNROLL
-            for (int u = 0; u < VECTORS; u++) v_store(acc + g * d + i + u * KM_VF, sum[g][u]);
+        for (int g = 0; g < G; g++) KM_UNROLL
+        for (int u = 0; u < VECTORS; u++) v_store(acc + g * d + i + u * KM_VF, sum[g][u]);
     }
     for (; i < d; i += KM_VF) {
         int64_t m = row_min(d - i, KM_VF);

@@ -56,15 +56,16 @@ KM_INLINE void soften_lanes(float *s, int64_t keys, const int32_t *seen, const b
     v_store(max, m);
     v_store(sum, v_fma(v_load(sum), factor, t0 + t1));
     if (vm_any(v_ne(factor, v_set1(1.0f))))
-        for (int64_t i = 0; i < d; i++)
-            v_store(acc + i * KM_NR, v_load(acc + i * KM_NR) * factor);
+        for (int64_t i = 0; i < d; i++) v_store(acc + i * KM_NR, v_load(acc + i * KM_NR) * factor);
 }
 
 static void soften(float *s, int64_t keys, const int32_t *seen, bool masked, int64_t vecs,
                    float *max, float *sum, float *acc, int64_t d) {
     for (int64_t v = 0; v < vecs * KM_VF; v += KM_VF) {
-        if (masked) soften_lanes(s + v, keys, seen + v, true, max + v, sum + v, acc + v, d);
-        else soften_lanes(s + v, keys, seen, false, max + v, sum + v, acc + v, d);
+        if (masked)
+            soften_lanes(s + v, keys, seen + v, true, max + v, sum + v, acc + v, d);
+        else
+            soften_lanes(s + v, keys, seen, false, max + v, sum + v, acc + v, d);
     }
 }
 
@@ -143,8 +144,8 @@ static void row_dots(float *out, const void *a, int64_t lda, const void *b, int6
     }
 }
 
-static void grad_scores(float *s, float *dp, int64_t ld, int64_t rows, int64_t first,
-                        int64_t width, const int64_t *seen, const float *lse, const float *delta) {
+static void grad_scores(float *s, float *dp, int64_t ld, int64_t rows, int64_t first, int64_t width,
+                        const int64_t *seen, const float *lse, const float *delta) {
     for (int64_t i = 0; i < rows; i++) {
         float *si = s + i * ld, *di = dp + i * ld;
         vf base = v_set1(lse[i]), less = v_set1(delta[i]);

@@ -7,7 +7,7 @@
 #define BINARY_LIST(X)                                                                             \
     X(ADD, KM_MAP, a + b)                                                                          \
     X(SUB, KM_MAP, a - b)                                                                          \
-    X(MUL, KM_MAP, a * b)                                                                          \
+    X(MUL, KM_MAP, a *b)                                                                           \
     X(DIV, KM_MAP, a / b)                                                                          \
     X(MAXIMUM, KM_MAP, v_max_nan(a, b))                                                            \
     X(MINIMUM, KM_MAP, v_min_nan(a, b))                                                            \
@@ -18,15 +18,15 @@
     X(ABS_GRAD, KM_MAP, sign_times(a, b))                                                          \
     X(SQRT_GRAD, KM_MAP, a * 0.5f / b)                                                             \
     X(RSQRT_GRAD, KM_MAP, a * -0.5f * b * b * b)                                                   \
-    X(TANH_GRAD, KM_MAP, a * (1.0f - b) * (1.0f + b))                                              \
-    X(SIGMOID_GRAD, KM_MAP, a * (1.0f - b) * b)                                                    \
+    X(TANH_GRAD, KM_MAP, a *(1.0f - b) * (1.0f + b))                                               \
+    X(SIGMOID_GRAD, KM_MAP, a *(1.0f - b) * b)                                                     \
     X(RELU_GRAD, KM_MAP, v_keep(v_gt(b, v_zero()), a))                                             \
     X(CLAMP_GRAD, KM_MAP, v_keep(vm_and(v_ge(b, f0), v_le(b, f1)), a))                             \
-    X(SIN_GRAD, KM_MAP_LONG, a * v_cos(b))                                                         \
-    X(COS_GRAD, KM_MAP_LONG, -a * v_sin(b))                                                        \
-    X(GELU_GRAD, KM_MAP_LONG, a * v_gelu_deriv(b))                                                 \
-    X(GELU_ERF_GRAD, KM_MAP_LONG, a * v_gelu_erf_deriv(b))                                         \
-    X(SILU_GRAD, KM_MAP_LONG, a * v_silu_deriv(b))
+    X(SIN_GRAD, KM_MAP_LONG, a *v_cos(b))                                                          \
+    X(COS_GRAD, KM_MAP_LONG, -a *v_sin(b))                                                         \
+    X(GELU_GRAD, KM_MAP_LONG, a *v_gelu_deriv(b))                                                  \
+    X(GELU_ERF_GRAD, KM_MAP_LONG, a *v_gelu_erf_deriv(b))                                          \
+    X(SILU_GRAD, KM_MAP_LONG, a *v_silu_deriv(b))
 
 /* a sign(b), with sign(0) = sign(NaN) = 0 */
 KM_INLINE vf sign_times(vf a, vf b) {
@@ -81,8 +81,8 @@ KM_INLINE void store_bools(uint8_t *out, vm mask) {
 }
 
 #define COMPARE_LIST(X)                                                                            \
-    X(EQ, v_eq(a, b)) X(NE, v_ne(a, b)) X(LT, v_lt(a, b)) X(LE, v_le(a, b)) X(GT, v_gt(a, b))      \
-    X(GE, v_ge(a, b))
+    X(EQ, v_eq(a, b))                                                                              \
+    X(NE, v_ne(a, b)) X(LT, v_lt(a, b)) X(LE, v_le(a, b)) X(GT, v_gt(a, b)) X(GE, v_ge(a, b))
 
 #define COMPARE_ROW(OP, value)                                                                     \
     KM_INLINE vm mask_##OP(vf a, vf b) { return value; }                                           \

@@ -134,8 +134,8 @@ void KM_SIMD(km_code_tables)(int64_t planes, const int32_t (*plane)[2], const fl
                                       {-1, -1, -1, -1, -1, -1, -1, -1, 1, 1, 1, 1, 1, 1, 1, 1}};
     float top = 0, low = 0;
     for (int64_t i = 0; i < 2 * groups; i++)
-        quad[i] = (fabsf(p[4 * i]) + fabsf(p[4 * i + 1])) +
-                  (fabsf(p[4 * i + 2]) + fabsf(p[4 * i + 3]));
+        quad[i] =
+            (fabsf(p[4 * i]) + fabsf(p[4 * i + 1])) + (fabsf(p[4 * i + 2]) + fabsf(p[4 * i + 3]));
     for (int64_t j = 0; j < planes; j++) {
         const float *q = quad + 2 * plane[j][0];
         float half = fabsf(weight[j]) * (q[0] > q[1] ? q[0] : q[1]);
@@ -148,7 +148,8 @@ void KM_SIMD(km_code_tables)(int64_t planes, const int32_t (*plane)[2], const fl
     for (int64_t j = 0; j < 2 * planes; j++, lut += 16) {
         int64_t at = 2 * plane[j / 2][0] + j % 2;
         const float *x = p + 4 * at;
-        vf w = v_set1(weight[j / 2] * scale), more = v_set1(fabsf(weight[j / 2]) * scale * quad[at]);
+        vf w = v_set1(weight[j / 2] * scale),
+           more = v_set1(fabsf(weight[j / 2]) * scale * quad[at]);
         for (int i = 0; i < 16; i += KM_VF) {
             vf a = v_fma(v_load(sign[0] + i), v_set1(x[0]), v_load(sign[1] + i) * v_set1(x[1]));
             vf b = v_fma(v_load(sign[2] + i), v_set1(x[2]), v_load(sign[3] + i) * v_set1(x[3]));
@@ -178,7 +179,8 @@ KM_INLINE int32_t least_sum(const km_stage_query *q, const km_stage_rows *rows, 
 
 /* Two lists of 16-bit sums, each over the four lanes: one in lanes 0 and 1, the other in 2 and 3. */
 KM_INLINE __m512i over_lanes(__m512i a, __m512i b) {
-    __m512i x = _mm512_add_epi16(_mm512_shuffle_i64x2(a, b, 0x44), _mm512_shuffle_i64x2(a, b, 0xee));
+    __m512i x =
+        _mm512_add_epi16(_mm512_shuffle_i64x2(a, b, 0x44), _mm512_shuffle_i64x2(a, b, 0xee));
     return _mm512_add_epi16(x, _mm512_shuffle_i64x2(x, x, 0xb1));
 }
 

@@ -105,13 +105,13 @@ static void add4(float *sum, const float *const x[4], const float w[4], int64_t 
 KM_INLINE vf spread(vf m, int first, int rate) {
 #if defined(KM_AVX512)
     const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-    __m512i from = _mm512_srl_epi32(_mm512_add_epi32(lane, _mm512_set1_epi32(first)),
-                                    _mm_cvtsi32_si128(rate));
+    __m512i from =
+        _mm512_srl_epi32(_mm512_add_epi32(lane, _mm512_set1_epi32(first)), _mm_cvtsi32_si128(rate));
     return (vf)_mm512_permutexvar_ps(from, (__m512)m);
 #elif defined(KM_AVX2)
     const __m256i lane = _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0);
-    __m256i from = _mm256_srl_epi32(_mm256_add_epi32(lane, _mm256_set1_epi32(first)),
-                                    _mm_cvtsi32_si128(rate));
+    __m256i from =
+        _mm256_srl_epi32(_mm256_add_epi32(lane, _mm256_set1_epi32(first)), _mm_cvtsi32_si128(rate));
     return (vf)_mm256_permutevar8x32_ps((__m256)m, from);
 #elif defined(__aarch64__)
     const uint32x4_t lane = {0, 1, 2, 3};

@@ -25,7 +25,7 @@ static void from_bf16(float *out, const uint16_t *x, int64_t n, bool stream) {
             for (i = m, m = KM_VF; i + KM_VF <= (n); i += KM_VF) vh_stream((out) + i, value);      \
         }                                                                                          \
         for (; i + KM_VF <= (n); i += KM_VF) vh_store((out) + i, value);                           \
-        m = (n) - i;                                                                               \
+        m = (n)-i;                                                                                 \
         if (m > 0) vh_store_n((out) + i, value, m);                                                \
     } while (0)
 
@@ -54,8 +54,10 @@ KM_INLINE void transpose_block(float *out, int64_t so, const float *x, int64_t s
         for (int k = 0; k < 4; k++) v[k] = v_load_quads(x + k * sx + r, 4 * sx);
         v_transpose4(v);
         for (int k = 0; k < 4; k++) {
-            if (stream) v_stream(out + (r + k) * so, v[k]);
-            else v_store(out + (r + k) * so, v[k]);
+            if (stream)
+                v_stream(out + (r + k) * so, v[k]);
+            else
+                v_store(out + (r + k) * so, v[k]);
         }
     }
 }
@@ -68,8 +70,10 @@ static void transpose(float *out, int64_t so, const float *x, int64_t sx, int64_
     for (int64_t c = 0; c < full_wide; c += KM_VF) {
         for (int64_t r = 0; r < full_down; r += 16) {
             for (int k = 0; k < KM_VF; k++) KM_FETCH(x + (c + KM_VF + k) * sx + r);
-            if (lines) transpose_block(out + r * so + c, so, x + c * sx + r, sx, true);
-            else transpose_block(out + r * so + c, so, x + c * sx + r, sx, false);
+            if (lines)
+                transpose_block(out + r * so + c, so, x + c * sx + r, sx, true);
+            else
+                transpose_block(out + r * so + c, so, x + c * sx + r, sx, false);
         }
     }
     for (int64_t r = 0; r < down; r++)

@@ -9,7 +9,7 @@ typedef struct km_convert_rows {
     void (*from_bf16)(float *out, const uint16_t *x, int64_t n, bool stream);
     void (*to_f16)(uint16_t *out, const float *x, int64_t n, bool stream);
     void (*to_bf16)(uint16_t *out, const float *x, int64_t n, bool stream);
-    void (*copy)(float *out, const float *x, int64_t n, bool stream);     /* four-byte elements */
+    void (*copy)(float *out, const float *x, int64_t n, bool stream); /* four-byte elements */
     void (*fill)(float *out, float value, int64_t n, bool stream);
     /* out[r * so + c] = x[c * sx + r] for r < down, c < wide; four-byte elements */
     void (*transpose)(float *out, int64_t so, const float *x, int64_t sx, int64_t down,

@@ -11,11 +11,11 @@ typedef void (*km_binary_row)(float *out, const float *a, const float *b, int64_
 typedef void (*km_compare_row)(uint8_t *out, const float *a, const float *b, int64_t n);
 
 typedef struct km_unary_rows {
-    km_unary_row row[KM_OP_COUNT];  /* NULL where op is no unary op */
+    km_unary_row row[KM_OP_COUNT]; /* NULL where op is no unary op */
 } km_unary_rows;
 
 typedef struct km_binary_rows {
-    km_binary_row both[KM_OP_COUNT];   /* a[i], b[i]; gradients of unary ops too */
+    km_binary_row both[KM_OP_COUNT];    /* a[i], b[i]; gradients of unary ops too */
     km_binary_row fixed_b[KM_OP_COUNT]; /* a[i], b[0]; binary ops only, likewise the next */
     km_binary_row fixed_a[KM_OP_COUNT]; /* a[0], b[i] */
     km_compare_row compare[KM_OP_COUNT];

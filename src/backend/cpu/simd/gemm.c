@@ -63,10 +63,12 @@ KM_INLINE void tile(const int rows, const int vecs, int64_t k, const float *a, i
     }
 #if KM_NV == 4
 #define TILES(ROWS) TILE(ROWS, 1) TILE(ROWS, 2) TILE(ROWS, 3) TILE(ROWS, 4)
-#define NAMES(ROWS) {tile_##ROWS##_1, tile_##ROWS##_2, tile_##ROWS##_3, tile_##ROWS##_4}
+#define NAMES(ROWS)                                                                                \
+    { tile_##ROWS##_1, tile_##ROWS##_2, tile_##ROWS##_3, tile_##ROWS##_4 }
 #else
 #define TILES(ROWS) TILE(ROWS, 1) TILE(ROWS, 2)
-#define NAMES(ROWS) {tile_##ROWS##_1, tile_##ROWS##_2}
+#define NAMES(ROWS)                                                                                \
+    { tile_##ROWS##_1, tile_##ROWS##_2 }
 #endif
 
 TILES(1)
@@ -146,10 +148,12 @@ typedef void tall_fn(int64_t k, const float *a, int64_t a_row, int64_t a_col, co
     }
 #if KM_NV == 4
 #define TALLS(ROWS) TALL_TILE(ROWS, 1) TALL_TILE(ROWS, 2)
-#define TALL_NAMES(ROWS) {tall_##ROWS##_1, tall_##ROWS##_2}
+#define TALL_NAMES(ROWS)                                                                           \
+    { tall_##ROWS##_1, tall_##ROWS##_2 }
 #else
 #define TALLS(ROWS) TALL_TILE(ROWS, 1)
-#define TALL_NAMES(ROWS) {tall_##ROWS##_1}
+#define TALL_NAMES(ROWS)                                                                           \
+    { tall_##ROWS##_1 }
 #endif
 
 #if KM_MR == 4
@@ -176,14 +180,14 @@ TALLS(16)
 
 static tall_fn *const tall_tiles[TALL - KM_MR + 1][TALL_NV] = {
 #if KM_MR == 4
-    TALL_NAMES(4), TALL_NAMES(5),
+    TALL_NAMES(4),  TALL_NAMES(5),
 #endif
 #if KM_MR <= 6
-    TALL_NAMES(6), TALL_NAMES(7),
+    TALL_NAMES(6),  TALL_NAMES(7),
 #endif
     TALL_NAMES(8),
 #if KM_MR >= 6
-    TALL_NAMES(9), TALL_NAMES(10), TALL_NAMES(11), TALL_NAMES(12),
+    TALL_NAMES(9),  TALL_NAMES(10), TALL_NAMES(11), TALL_NAMES(12),
 #endif
 #if KM_MR == 8
     TALL_NAMES(13), TALL_NAMES(14), TALL_NAMES(15), TALL_NAMES(16),
@@ -265,9 +269,8 @@ static void panel_biased(int64_t m, int64_t n, int64_t k, const float *a, int64_
     panel(m, n, k, a, a_row, a_col, KM_MR * a_row, b, ldb, next_b, bias, c, ldc, alpha, beta);
 }
 
-static void panel_laid(int64_t m, int64_t n, int64_t k, const float *a, const float *b,
-                       int64_t ldb, const float *next_b, float *c, int64_t ldc, float alpha,
-                       float beta) {
+static void panel_laid(int64_t m, int64_t n, int64_t k, const float *a, const float *b, int64_t ldb,
+                       const float *next_b, float *c, int64_t ldc, float alpha, float beta) {
     panel(m, n, k, a, 1, KM_LAID, km_laid_step(k), b, ldb, next_b, NULL, c, ldc, alpha, beta);
 }
 

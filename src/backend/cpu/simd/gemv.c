@@ -119,8 +119,10 @@ KM_INLINE void sums_step(const void *w, int64_t ldw, int64_t p, int64_t j, int64
             vf s = row_load_n(y, r * ldy + c, take, KM_SLOT_F32), t = v_zero();
             KM_UNROLL
             for (int i = 0; i < deep; i++) {
-                if (i & 1) t = v_fma(xv[r * deep + i], wv[i], t);
-                else s = v_fma(xv[r * deep + i], wv[i], s);
+                if (i & 1)
+                    t = v_fma(xv[r * deep + i], wv[i], t);
+                else
+                    s = v_fma(xv[r * deep + i], wv[i], s);
             }
             row_store_n(y, r * ldy + c, s + t, take, KM_SLOT_F32);
         }

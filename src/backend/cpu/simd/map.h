@@ -62,7 +62,7 @@ KM_INLINE vf v_load_m(const float *p, int64_t m) {
             for (; i_ + KM_VF <= (n); i_ += KM_VF) KM_MAP_FULL(v_stream, out, i_, value);          \
         }                                                                                          \
         for (; i_ + KM_VF <= (n); i_ += KM_VF) KM_MAP_FULL(v_store, out, i_, value);               \
-        KM_MAP_PART(out, i_, (n) - i_, value);                                                     \
+        KM_MAP_PART(out, i_, (n)-i_, value);                                                       \
     } while (0)
 
 /* For long ones, which compute more than they wait, provided their operands arrive early. */
@@ -74,12 +74,11 @@ KM_INLINE vf v_load_m(const float *p, int64_t m) {
             KM_MAP_PART(out, 0, i_, value);                                                        \
             for (; i_ + 16 <= (n); i_ += 16) {                                                     \
                 KM_MAP_TOUCH(i_ + KM_AHEAD, touch);                                                \
-                for (int u_ = 0; u_ < 16; u_ += KM_VF)                                             \
-                    KM_MAP_FULL(v_stream, out, i_ + u_, value);                                    \
+                for (int u_ = 0; u_ < 16; u_ += KM_VF) KM_MAP_FULL(v_stream, out, i_ + u_, value); \
             }                                                                                      \
         }                                                                                          \
         for (; i_ + KM_VF <= (n); i_ += KM_VF) KM_MAP_FULL(v_store, out, i_, value);               \
-        KM_MAP_PART(out, i_, (n) - i_, value);                                                     \
+        KM_MAP_PART(out, i_, (n)-i_, value);                                                       \
     } while (0)
 
 #endif

@@ -60,8 +60,7 @@ static float square(const float *x, int64_t d) {
 static void add(float *sum, const float *x, float w, int64_t d) {
     int64_t j = 0;
     vf wv = v_set1(w);
-    for (; j + KM_VF <= d; j += KM_VF)
-        v_store(sum + j, v_fma(wv, v_load(x + j), v_load(sum + j)));
+    for (; j + KM_VF <= d; j += KM_VF) v_store(sum + j, v_fma(wv, v_load(x + j), v_load(sum + j)));
     if (j < d)
         v_store_n(sum + j, v_fma(wv, v_load_n(x + j, d - j), v_load_n(sum + j, d - j)), d - j);
 }

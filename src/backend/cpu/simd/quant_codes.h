@@ -16,7 +16,8 @@
 
 KM_INLINE int step_bytes(const km_dtype d) {
     switch (d) {
-    case KM_Q4_0: case KM_IQ4_NL: return 8 * 18;
+    case KM_Q4_0:
+    case KM_IQ4_NL: return 8 * 18;
     case KM_Q4_1: return 8 * 20;
     case KM_Q5_0: return 8 * 22;
     case KM_Q5_1: return 8 * 24;
@@ -38,9 +39,7 @@ KM_INLINE bool in_small_blocks(const km_dtype d) {
 }
 
 /* A scale for each 16 elements, not 32. */
-KM_INLINE bool by_halves(const km_dtype d) {
-    return d == KM_Q2_K || d == KM_Q3_K || d == KM_Q6_K;
-}
+KM_INLINE bool by_halves(const km_dtype d) { return d == KM_Q2_K || d == KM_Q3_K || d == KM_Q6_K; }
 
 /* Codes may be above 127. */
 KM_INLINE bool is_wide(const km_dtype d) {
@@ -55,7 +54,9 @@ KM_INLINE int offset_of(const km_dtype d) {
     case KM_Q3_K: return 4;
     case KM_Q6_K: return 32;
     case KM_MXFP4: return 12;
-    case KM_Q8_0: case KM_IQ4_NL: case KM_IQ4_XS: return KM_WIDE_OFFSET;
+    case KM_Q8_0:
+    case KM_IQ4_NL:
+    case KM_IQ4_XS: return KM_WIDE_OFFSET;
     default: return 0;
     }
 }
@@ -154,9 +155,8 @@ KM_INLINE void step_codes(const km_dtype d, const uint8_t *b, const int v, vb c[
         case KM_Q5_0: c[h] |= fifth_bits(b + 2, v, 22, h); break;
         case KM_Q5_1: c[h] |= fifth_bits(b + 4, v, 24, h); break;
         case KM_Q8_0: c[h] = pieces(b + 2 + 16 * h, v, 34) ^ vb_set1(KM_WIDE_OFFSET); break;
-        case KM_IQ4_NL: case KM_IQ4_XS:
-            c[h] = vb_lookup(c[h], km_iq4_values) ^ vb_set1(KM_WIDE_OFFSET);
-            break;
+        case KM_IQ4_NL:
+        case KM_IQ4_XS: c[h] = vb_lookup(c[h], km_iq4_values) ^ vb_set1(KM_WIDE_OFFSET); break;
         case KM_MXFP4: c[h] = vb_lookup(c[h], mxfp4); break;
         case KM_Q2_K: c[h] = pairs_of_bits(b + 16, v, h); break;
         case KM_Q3_K: c[h] = pairs_of_bits(b + 32, v, h) | group_bit(b, v, h, 4); break;
@@ -188,7 +188,7 @@ KM_INLINE uint32_t u32_at(const uint8_t *p) {
     return v;
 }
 
-#define KM_EACH_BYTE(x) ((x) * 0x0101010101010101ull)
+#define KM_EACH_BYTE(x) ((x)*0x0101010101010101ull)
 
 /* The eight scales and eight minima in the 12 bytes of q4_k and q5_k; see km_k4_scale. */
 KM_INLINE void k4_scales(const uint8_t *b, q16 *scale, q16 *least) {
@@ -249,15 +249,12 @@ KM_INLINE void step_scales(const km_dtype d, const uint8_t *b, int valid, q16 *s
     case KM_Q4_0:
     case KM_Q5_0:
     case KM_Q8_0:
-    case KM_IQ4_NL:
-        *scale = q16_f16(b, step_bytes(d) / 8);
-        break;
+    case KM_IQ4_NL: *scale = q16_f16(b, step_bytes(d) / 8); break;
     case KM_Q4_1:
-    case KM_Q5_1:
-        q16_f16_pairs(b, step_bytes(d) / 8, scale, least);
-        break;
+    case KM_Q5_1: q16_f16_pairs(b, step_bytes(d) / 8, scale, least); break;
     case KM_MXFP4: *scale = mxfp4_scales(b); break;
-    case KM_Q4_K: case KM_Q5_K: k4_scales(b, scale, least); break;
+    case KM_Q4_K:
+    case KM_Q5_K: k4_scales(b, scale, least); break;
     case KM_Q2_K: {
         uint64_t lo = u64_at(b), hi = u64_at(b + 8), m = KM_EACH_BYTE(15);
         *scale = q16_times(q16_bytes(lo & m, hi & m, false), f16_at(b + 80));

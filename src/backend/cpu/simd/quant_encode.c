@@ -8,8 +8,8 @@ KM_INLINE void put_bytes(int8_t *p, const vi v[KM_Q16]) {
 #elif defined(KM_AVX2)
     __m256i h = _mm256_packs_epi32((__m256i)v[0], (__m256i)v[1]);
     h = _mm256_permute4x64_epi64(h, 0xd8);
-    _mm_storeu_si128((__m128i *)(void *)p, _mm_packs_epi16(_mm256_castsi256_si128(h),
-                                                           _mm256_extracti128_si256(h, 1)));
+    _mm_storeu_si128((__m128i *)(void *)p,
+                     _mm_packs_epi16(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1)));
 #else
     for (int i = 0; i < 16; i++) p[i] = (int8_t)v[i / 4][i % 4];
 #endif
@@ -68,5 +68,6 @@ void KM_SIMD(km_quant_encode)(const float *x, int64_t n, km_quant_x *out, km_qua
         }
         low = low ? low + 1 : NULL;
     }
-    if (n > 0 && vm_any(v_isnan(odd))) out[0].scale[0] = __builtin_nanf(""); /* so will results be */
+    if (n > 0 && vm_any(v_isnan(odd)))
+        out[0].scale[0] = __builtin_nanf(""); /* so will results be */
 }

@@ -126,12 +126,9 @@ void KM_SIMD(km_quant_few)(km_dtype d, const uint8_t *w, const uint8_t *end, int
                            int64_t n, int64_t outs, const km_quant_rows *x, float *y, int64_t ldy) {
     switch (d) {
 #define CASE(d_, name)                                                                             \
-    case d_:                                                                                       \
-        name(w, end, bytes, n, outs, x, y, ldy);                                                   \
-        break;
+    case d_: name(w, end, bytes, n, outs, x, y, ldy); break;
         KM_QUANT_TYPES(CASE)
 #undef CASE
-    default:
-        break;
+    default: break;
     }
 }

@@ -48,8 +48,9 @@ KM_INLINE void dots(const void *w, int64_t k, int64_t outs, const float *x, int6
     for (; j < outs; j++) dots_rows(row_at(w, j * k, slot), k, 1, x, ldx, rows, y + j, ldy, slot);
 }
 
-void KM_SIMD(km_quant_few_floats)(km_dtype d, const void *w, int64_t n, int64_t outs, const float *x,
-                                  int64_t ldx, int64_t rows, float *y, int64_t ldy) {
+void KM_SIMD(km_quant_few_floats)(km_dtype d, const void *w, int64_t n, int64_t outs,
+                                  const float *x, int64_t ldx, int64_t rows, float *y,
+                                  int64_t ldy) {
     switch (km_float_slot(d)) {
     case KM_SLOT_F32: dots(w, n, outs, x, ldx, rows, y, ldy, KM_SLOT_F32); break;
     case KM_SLOT_F16: dots(w, n, outs, x, ldx, rows, y, ldy, KM_SLOT_F16); break;

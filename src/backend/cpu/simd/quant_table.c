@@ -10,8 +10,8 @@ void KM_SIMD(km_quant_tile_words)(const km_quant_word_panel *panel, const void *
                                   int64_t rows, int64_t n, bool add, float *y, int64_t ldy);
 void KM_SIMD(km_quant_few)(km_dtype d, const uint8_t *w, const uint8_t *end, int64_t bytes,
                            int64_t n, int64_t outs, const km_quant_rows *x, float *y, int64_t ldy);
-void KM_SIMD(km_quant_few_floats)(km_dtype d, const void *w, int64_t n, int64_t outs, const float *x,
-                                  int64_t ldx, int64_t rows, float *y, int64_t ldy);
+void KM_SIMD(km_quant_few_floats)(km_dtype d, const void *w, int64_t n, int64_t outs,
+                                  const float *x, int64_t ldx, int64_t rows, float *y, int64_t ldy);
 void KM_SIMD(km_quant_unpack)(km_dtype d, const uint8_t *w, int64_t bytes, int64_t n, int first,
                               int outs, km_quant_panel *panel);
 void KM_SIMD(km_quant_tile)(km_dtype d, const km_quant_panel *panel, const km_quant_rows *x,

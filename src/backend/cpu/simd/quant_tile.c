@@ -85,8 +85,15 @@ KM_INLINE void unpack_of(const km_dtype d, const uint8_t *w, int64_t bytes, int6
 /* How many products of pairs of bytes fit into 16 bits together, where they are made so. */
 KM_INLINE int pairs_together(const km_dtype d) {
     switch (d) {
-    case KM_Q4_0: case KM_Q4_1: case KM_Q4_K: case KM_Q2_K: case KM_Q3_K: return 8;
-    case KM_Q5_0: case KM_Q5_1: case KM_Q5_K: case KM_MXFP4: return 4;
+    case KM_Q4_0:
+    case KM_Q4_1:
+    case KM_Q4_K:
+    case KM_Q2_K:
+    case KM_Q3_K: return 8;
+    case KM_Q5_0:
+    case KM_Q5_1:
+    case KM_Q5_K:
+    case KM_MXFP4: return 4;
     case KM_Q6_K: return 2;
     default: return 1;
     }
@@ -118,7 +125,8 @@ KM_INLINE void group_products(const km_dtype d, const uint8_t *w, const int8_t *
             for (int v = 0; v < WIDE; v++) {
                 if (!pairs) sum[r][v] = vi_dot(sum[r][v], wv[v], xv, is_wide(d));
 #if (defined(KM_AVX2) || defined(KM_AVX512)) && !defined(KM_VNNI)
-                else few[r][v] = vi_add_pairs(few[r][v], wv[v], xv);
+                else
+                    few[r][v] = vi_add_pairs(few[r][v], wv[v], xv);
                 if (pairs && i % together == together - 1) {
                     sum[r][v] += vi_join_pairs(few[r][v]);
                     few[r][v] = (vi){0};
@@ -138,7 +146,8 @@ KM_INLINE void tile_rows(const km_dtype d, const km_quant_panel *panel, int64_t 
     vf acc[TILE][WIDE];
     KM_UNROLL
     for (int i = 0; i < n * WIDE; i++)
-        acc[i / WIDE][i % WIDE] = add ? v_load(y + i / WIDE * ldy + o + i % WIDE * KM_VF) : v_zero();
+        acc[i / WIDE][i % WIDE] =
+            add ? v_load(y + i / WIDE * ldy + o + i % WIDE * KM_VF) : v_zero();
     for (int64_t s = 0; s < steps; s++, panel++, x++) {
         for (int gh = 0; gh < 8 * halves; gh++) {
             const int g = gh / halves, h = gh % halves;
@@ -205,7 +214,8 @@ KM_QUANT_TYPES(OF_TYPE)
 void KM_SIMD(km_quant_unpack)(km_dtype d, const uint8_t *w, int64_t bytes, int64_t n, int first,
                               int outs, km_quant_panel *panel) {
     switch (d) {
-#define CASE(d_, name) case d_: unpack_##name(w, bytes, n, first, outs, panel); break;
+#define CASE(d_, name)                                                                             \
+    case d_: unpack_##name(w, bytes, n, first, outs, panel); break;
         KM_QUANT_TYPES(CASE)
 #undef CASE
     default: break;
@@ -215,7 +225,8 @@ void KM_SIMD(km_quant_unpack)(km_dtype d, const uint8_t *w, int64_t bytes, int64
 void KM_SIMD(km_quant_tile)(km_dtype d, const km_quant_panel *panel, const km_quant_rows *x,
                             bool add, float *y, int64_t ldy) {
     switch (d) {
-#define CASE(d_, name) case d_: tile_##name(panel, x, add, y, ldy); break;
+#define CASE(d_, name)                                                                             \
+    case d_: tile_##name(panel, x, add, y, ldy); break;
         KM_QUANT_TYPES(CASE)
 #undef CASE
     default: break;

@@ -11,9 +11,9 @@
 #include <arm_neon.h>
 #endif
 
-#define KM_QG (KM_VF / 4)      /* groups in a vector of bytes */
-#define KM_QV (8 / KM_QG)      /* pairs of such vectors in a step */
-#define KM_Q16 (16 / KM_VF)    /* float vectors that hold 16 values */
+#define KM_QG (KM_VF / 4)   /* groups in a vector of bytes */
+#define KM_QV (8 / KM_QG)   /* pairs of such vectors in a step */
+#define KM_Q16 (16 / KM_VF) /* float vectors that hold 16 values */
 /* Before loops of a constant few turns, where what they index are registers. */
 #if KM_QG == 1
 #define KM_UNROLL
@@ -127,12 +127,12 @@ KM_INLINE vb vb_raise(vb v, int n) {
 KM_INLINE vb vb_where_bit(vb v, const int bit[4], uint8_t value) {
 #if defined(KM_AVX512)
     __m512i m = _mm512_inserti64x4(
-        _mm512_castsi256_si512(_mm256_inserti128_si256(
-            _mm256_set1_epi8((char)(1 << bit[0])), _mm_set1_epi8((char)(1 << bit[1])), 1)),
+        _mm512_castsi256_si512(_mm256_inserti128_si256(_mm256_set1_epi8((char)(1 << bit[0])),
+                                                       _mm_set1_epi8((char)(1 << bit[1])), 1)),
         _mm256_inserti128_si256(_mm256_set1_epi8((char)(1 << bit[2])),
-                                _mm_set1_epi8((char)(1 << bit[3])), 1), 1);
-    return (vb)_mm512_maskz_mov_epi8(_mm512_test_epi8_mask((__m512i)v, m),
-                                     (__m512i)vb_set1(value));
+                                _mm_set1_epi8((char)(1 << bit[3])), 1),
+        1);
+    return (vb)_mm512_maskz_mov_epi8(_mm512_test_epi8_mask((__m512i)v, m), (__m512i)vb_set1(value));
 #elif defined(KM_AVX2)
     __m256i m = _mm256_inserti128_si256(_mm256_set1_epi8((char)(1 << bit[0])),
                                         _mm_set1_epi8((char)(1 << bit[1])), 1);
@@ -145,8 +145,8 @@ KM_INLINE vb vb_where_bit(vb v, const int bit[4], uint8_t value) {
 /* `value` for byte i of group q where bit i of bits[q] is set, else 0. */
 KM_INLINE vb vb_from_bits(const uint16_t bits[4], uint8_t value) {
 #if defined(KM_AVX512)
-    uint64_t m = bits[0] | (uint64_t)bits[1] << 16 | (uint64_t)bits[2] << 32 |
-                 (uint64_t)bits[3] << 48;
+    uint64_t m =
+        bits[0] | (uint64_t)bits[1] << 16 | (uint64_t)bits[2] << 32 | (uint64_t)bits[3] << 48;
     return (vb)_mm512_maskz_set1_epi8(m, (char)value);
 #elif defined(KM_AVX2)
     __m256i v = _mm256_set1_epi32((int)(bits[0] | (uint32_t)bits[1] << 16));
@@ -307,9 +307,9 @@ KM_INLINE void q16_f16_pairs(const uint8_t *p, const int stride, q16 *first, q16
 #if defined(KM_AVX512) || defined(KM_AVX2)
     __m256i v = q_eight_fours(p, stride);
     /* In each half of the vector the four firsts, then the four seconds. */
-    v = _mm256_shuffle_epi8(v, _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15,
-                                                0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14,
-                                                15));
+    v = _mm256_shuffle_epi8(v,
+                            _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15,
+                                             0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
     v = _mm256_permute4x64_epi64(v, 0xd8);
 #ifdef KM_AVX512
     vf wide = (vf)_mm512_cvtph_ps(v);

@@ -174,13 +174,10 @@ void KM_SIMD(km_quant_unpack_words)(km_dtype d, const uint8_t *w, int64_t bytes,
                                     int first, int outs, km_quant_word_panel *panel) {
     switch (d) {
 #define CASE(d_, name)                                                                             \
-    case d_:                                                                                       \
-        unpack_##name(w, bytes, n, first, outs, panel);                                            \
-        break;
+    case d_: unpack_##name(w, bytes, n, first, outs, panel); break;
         KM_QUANT_TYPES(CASE)
 #undef CASE
-    default:
-        break;
+    default: break;
     }
 }
 

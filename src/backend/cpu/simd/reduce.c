@@ -38,7 +38,7 @@ KM_INLINE vf load_padded(const float *p, int64_t n, vf pad) {
             s0 += term;                                                                            \
         }                                                                                          \
         if (i < (n)) {                                                                             \
-            vf x = load_padded((p) + i, (n) - i, pad);                                             \
+            vf x = load_padded((p) + i, (n)-i, pad);                                               \
             s1 += term;                                                                            \
         }                                                                                          \
         (s) = v_reduce_add((s0 + s1) + (s2 + s3));                                                 \
@@ -119,19 +119,31 @@ static km_block row_argmax(const float *p, int64_t n) {
 
 /* ---- Down columns ---- */
 
-#define COLUMNS                                                                                    \
-    const float *const *rows, int n_rows, int64_t cols, float *a, float *b, float *c
+#define COLUMNS const float *const *rows, int n_rows, int64_t cols, float *a, float *b, float *c
 
 KM_INLINE vf load_m(const float *p, int64_t m) {
     return __builtin_constant_p(m) && m == KM_VF ? v_load(p) : v_load_n(p, m);
 }
 KM_INLINE void store_m(float *p, vf v, int64_t m) {
-    if (__builtin_constant_p(m) && m == KM_VF) v_store(p, v);
-    else v_store_n(p, v, m);
+    if (__builtin_constant_p(m) && m == KM_VF)
+        v_store(p, v);
+    else
+        v_store_n(p, v, m);
 }
 
 /* Does `step` for every vector of columns: j the first of them, m how many. */
-#define EACH_VECTOR(step)                                                                              do {                                                                                                   int64_t j = 0;                                                                                     for (; j + KM_VF <= cols; j += KM_VF) {                                                                const int64_t m = KM_VF;                                                                           step;                                                                                          }                                                                                                  if (j < cols) {                                                                                        const int64_t m = cols - j;                                                                        step;                                                                                          }                                                                                              } while (0)
+#define EACH_VECTOR(step)                                                                          \
+    do {                                                                                           \
+        int64_t j = 0;                                                                             \
+        for (; j + KM_VF <= cols; j += KM_VF) {                                                    \
+            const int64_t m = KM_VF;                                                               \
+            step;                                                                                  \
+        }                                                                                          \
+        if (j < cols) {                                                                            \
+            const int64_t m = cols - j;                                                            \
+            step;                                                                                  \
+        }                                                                                          \
+    } while (0)
 
 /* Rows from r on, up to four of them, added pairwise. */
 #define FOUR_ROWS(term)                                                                            \
@@ -154,7 +166,12 @@ KM_INLINE void store_m(float *p, vf v, int64_t m) {
     })
 
 /* sum[j] = the sum of `term`, an expression of the vector x of a row's columns j on (m of them). */
-#define COLUMN_SUM(sum, term)                                                                          for (int r = 0; r < n_rows; r += 4)                                                                EACH_VECTOR({                                                                                          vf part = FOUR_ROWS(term);                                                                         store_m((sum) + j, r ? load_m((sum) + j, m) + part : part, m);                                 })
+#define COLUMN_SUM(sum, term)                                                                      \
+    for (int r = 0; r < n_rows; r += 4)                                                            \
+    EACH_VECTOR({                                                                                  \
+        vf part = FOUR_ROWS(term);                                                                 \
+        store_m((sum) + j, r ? load_m((sum) + j, m) + part : part, m);                             \
+    })
 
 static void columns_sum(COLUMNS) {
     (void)b, (void)c;
@@ -163,7 +180,7 @@ static void columns_sum(COLUMNS) {
 
 static void columns_sumsq(COLUMNS) {
     (void)b, (void)c;
-    COLUMN_SUM(a, x *x);
+    COLUMN_SUM(a, x * x);
 }
 
 static void columns_var(COLUMNS) {

@@ -425,14 +425,14 @@ KM_INLINE void v_transpose4(vf v[4]) {
 /* Four floats from p into the first 128 bits, four from p + step into the next, and so on. */
 KM_INLINE vf v_load_quads(const float *p, int64_t step) {
 #if defined(KM_AVX512)
-    __m256 lo = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)),
-                                     _mm_loadu_ps(p + step), 1);
+    __m256 lo =
+        _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), _mm_loadu_ps(p + step), 1);
     __m256 hi = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p + 2 * step)),
                                      _mm_loadu_ps(p + 3 * step), 1);
     return (vf)_mm512_insertf32x8(_mm512_castps256_ps512(lo), hi, 1);
 #elif defined(KM_AVX2)
-    return (vf)_mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)),
-                                    _mm_loadu_ps(p + step), 1);
+    return (vf)_mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), _mm_loadu_ps(p + step),
+                                    1);
 #else
     (void)step;
     return v_load(p);

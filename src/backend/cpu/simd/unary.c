@@ -10,7 +10,7 @@
     X(RELU, KM_MAP, v_max(v_zero(), x)) /* x when x is NaN or -0 */                                \
     X(CLAMP, KM_MAP, v_min(f1, v_max(f0, x)))                                                      \
     X(ADD_SCALAR, KM_MAP, (x + f0) + f1) /* the scalar in two parts */                             \
-    X(MUL_SCALAR, KM_MAP, x * f0)                                                                  \
+    X(MUL_SCALAR, KM_MAP, x *f0)                                                                   \
     X(POW_SCALAR, KM_MAP_LONG, v_pow(x, f0))                                                       \
     X(SQRT, KM_MAP_LONG, v_sqrt(x))                                                                \
     X(RSQRT, KM_MAP_LONG, v_rsqrt(x))                                                              \

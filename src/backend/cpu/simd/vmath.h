@@ -192,8 +192,8 @@ KM_INLINE void v_sincos_core(vf r, vf *s, vf *c) {
     vf z = r * r;
     vf p = v_fma(v_fma(v_set1(-0.0001951694955f), z, v_set1(0.008332176259f)), z,
                  v_set1(-0.1666665493f));
-    vf q = v_fma(v_fma(v_set1(2.443875923e-5f), z, v_set1(-0.001388737184f)), z,
-                 v_set1(0.041666647f));
+    vf q =
+        v_fma(v_fma(v_set1(2.443875923e-5f), z, v_set1(-0.001388737184f)), z, v_set1(0.041666647f));
     *s = v_fma(r * z, p, r);
     *c = v_fma(z * z, q, v_fma(z, v_set1(-0.5f), v_set1(1.0f)));
 }
@@ -317,8 +317,9 @@ KM_INLINE vf v_pow(vf x, vf y) {
     /* Far out, and for a base of zero or infinity, the result is 0 or infinite by two signs. */
     vm flat = vm_or(v_eq(a, v_zero()), v_eq(a, v_set1(INFINITY)));
     vm far = vm_or(v_gt(v_abs(t), v_set1(200.0f)), flat);
-    n = v_select(far, v_select(v_lt(a, one), -v_copysign(v_set1(200.0f), y),
-                               v_copysign(v_set1(200.0f), y)), n);
+    n = v_select(
+        far, v_select(v_lt(a, one), -v_copysign(v_set1(200.0f), y), v_copysign(v_set1(200.0f), y)),
+        n);
     f = v_select(far, v_zero(), f);
     vf r = v_ldexp(v_exp2_core(f), n);
     /* 1^y, (-1)^inf and x^0 are 1; a negative base wants a whole exponent and takes its parity. */

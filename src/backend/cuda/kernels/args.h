@@ -86,11 +86,11 @@ typedef struct km_transpose_args {
 typedef struct km_reduce_args {
     const void *x;
     void *out;
-    void *partial;         /* (outputs, parts) or (outer, parts, inner) states, where parts > 1 */
-    uint32_t *counters;    /* one for each output or group of columns; zero before and after */
-    int64_t n;             /* elements that go into one output */
+    void *partial;      /* (outputs, parts) or (outer, parts, inner) states, where parts > 1 */
+    uint32_t *counters; /* one for each output or group of columns; zero before and after */
+    int64_t n;          /* elements that go into one output */
     int64_t outputs;
-    float divisor;         /* mean: n; var: n - correction, at least 0; otherwise 1 */
+    float divisor; /* mean: n; var: n - correction, at least 0; otherwise 1 */
     int32_t parts;
     int32_t vectors;       /* block, warp: reduced elements are contiguous, 16-byte aligned */
     int32_t lanes;         /* warp: of a warp for one output; 4, 8, 16 or 32 */

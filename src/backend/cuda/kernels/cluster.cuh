@@ -29,10 +29,11 @@ __device__ __forceinline__ float4 far_four(uint32_t address) {
 }
 // Into another block's shared memory; `bar` there counts the bytes that have come.
 __device__ __forceinline__ void send_two(uint32_t address, float2 v, uint32_t bar) {
-    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, "
-                 "[%3];" ::"r"(address),
-                 "f"(v.x), "f"(v.y), "r"(bar)
-                 : "memory");
+    asm volatile(
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, "
+        "[%3];" ::"r"(address),
+        "f"(v.x), "f"(v.y), "r"(bar)
+        : "memory");
 }
 
 #endif

@@ -37,13 +37,17 @@ __device__ __forceinline__ float to_f32(bf16 x) { return __bfloat162float(x); }
 template <class T> __device__ __forceinline__ T from_f32(float x);
 template <> __device__ __forceinline__ float from_f32<float>(float x) { return x; }
 template <> __device__ __forceinline__ f16 from_f32<f16>(float x) { return __float2half_rn(x); }
-template <> __device__ __forceinline__ bf16 from_f32<bf16>(float x) { return __float2bfloat16_rn(x); }
+template <> __device__ __forceinline__ bf16 from_f32<bf16>(float x) {
+    return __float2bfloat16_rn(x);
+}
 
 // One rounding from double.
 template <class T> __device__ __forceinline__ T from_f64(double x);
 template <> __device__ __forceinline__ float from_f64<float>(double x) { return (float)x; }
 template <> __device__ __forceinline__ f16 from_f64<f16>(double x) { return __double2half(x); }
-template <> __device__ __forceinline__ bf16 from_f64<bf16>(double x) { return __double2bfloat16(x); }
+template <> __device__ __forceinline__ bf16 from_f64<bf16>(double x) {
+    return __double2bfloat16(x);
+}
 
 // ---- 16 bytes at a time ----
 

@@ -50,8 +50,14 @@ __device__ __forceinline__ void store_float(int dtype, void *p, int64_t i, doubl
 __device__ __forceinline__ int64_t to_int(int dtype, double v) {
     if (dtype == KM_BOOL) return v != 0;
     if (v != v) return 0;
-    double lo = dtype == KM_I32 ? -0x1p31 : dtype == KM_I8 ? -128.0 : dtype == KM_U8 ? 0.0 : -0x1p63;
-    double hi = dtype == KM_I32 ? 0x1p31 - 1 : dtype == KM_I8 ? 127.0 : dtype == KM_U8 ? 255.0 : 0x1p63;
+    double lo = dtype == KM_I32  ? -0x1p31
+                : dtype == KM_I8 ? -128.0
+                : dtype == KM_U8 ? 0.0
+                                 : -0x1p63;
+    double hi = dtype == KM_I32  ? 0x1p31 - 1
+                : dtype == KM_I8 ? 127.0
+                : dtype == KM_U8 ? 255.0
+                                 : 0x1p63;
     if (v <= lo) return dtype == KM_I64 ? INT64_MIN : (int64_t)lo;
     if (v >= hi) return dtype == KM_I64 ? INT64_MAX : (int64_t)hi;
     return (int64_t)v;
@@ -67,8 +73,10 @@ __device__ __forceinline__ double sticky_double(int64_t v) {
 
 // Any number into any dtype.
 __device__ __forceinline__ void store_number(int dtype, void *p, int64_t i, double v) {
-    if (is_float(dtype)) store_float(dtype, p, i, v);
-    else store_int(dtype, p, i, to_int(dtype, v));
+    if (is_float(dtype))
+        store_float(dtype, p, i, v);
+    else
+        store_int(dtype, p, i, to_int(dtype, v));
 }
 
 #endif

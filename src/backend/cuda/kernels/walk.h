@@ -24,9 +24,9 @@ static inline km_divisor km_divisor_make(uint32_t d) {
 /* Axis 0 is the outermost; the last one is the fastest. Strides are in elements of the operand. */
 typedef struct km_walk {
     int32_t ndim;
-    uint32_t count;                      /* elements: the product of the dims */
+    uint32_t count; /* elements: the product of the dims */
     km_divisor dim[KM_WALK_DIMS];
-    int64_t stride[4][KM_WALK_DIMS];     /* of up to four operands */
+    int64_t stride[4][KM_WALK_DIMS]; /* of up to four operands */
 } km_walk;
 
 #endif

@@ -182,8 +182,8 @@ __device__ __forceinline__ float capped(const km_attend_args &a, float s) {
 }
 
 // A block of 256: the turns of row r's place, and its queries turned by them to a.turned.
-__device__ __forceinline__ void turn_queries(const km_attend_args &a, int r, const Place &p, int warp,
-                                             float2 *turns) {
+__device__ __forceinline__ void turn_queries(const km_attend_args &a, int r, const Place &p,
+                                             int warp, float2 *turns) {
     for (int i = threadIdx.x; i < a.dims / 2; i += blockDim.x)
         turns[i] = turn_of(a, max(p.position, 0), i);
     __syncthreads();

@@ -3,14 +3,14 @@
 #define KM_CUDA_ATTEND_ARGS_H
 #include <stdint.h>
 
-#define KM_ATTEND_PAGE 64      /* tokens in a page */
-#define KM_ATTEND_HEADS 16     /* query heads of one key head that a block takes at once */
+#define KM_ATTEND_PAGE 64  /* tokens in a page */
+#define KM_ATTEND_HEADS 16 /* query heads of one key head that a block takes at once */
 #define KM_ATTEND_FEW_THREADS 256
-#define KM_ATTEND_CLUSTER 8    /* blocks that share a key head in the kernel for one token */
+#define KM_ATTEND_CLUSTER 8 /* blocks that share a key head in the kernel for one token */
 #define KM_ATTEND_ONE_SHARED(dp)                                                                   \
     (8 * KM_ATTEND_PAGE * (dp) + KM_ATTEND_HEADS * (4 * KM_ATTEND_PAGE + 10 * (dp) + 12 * 4) +     \
-     (dp) * 8 + 16)
-#define KM_ATTEND_TILE 64      /* (token, head) rows of a block in the kernel for prompts */
+     (dp)*8 + 16)
+#define KM_ATTEND_TILE 64 /* (token, head) rows of a block in the kernel for prompts */
 
 #define KM_ATTEND_PLAIN_THREADS 128 /* of the kernel for heads of any size */
 #define KM_ATTEND_PLAIN_SHARED(d) ((2 * (d) + KM_ATTEND_PLAIN_THREADS) * 4)
@@ -18,23 +18,24 @@
 enum { KM_CACHE_F32, KM_CACHE_F16, KM_CACHE_BF16, KM_CACHE_Q8_0, KM_CACHE_Q4_0 };
 
 typedef struct km_attend_args {
-    const void *q, *k, *v;     /* f32; q after km_attend_append: f32 of its own */
-    int64_t ldq, ldk, ldv;     /* from row to row, in elements */
-    float *out;                /* (rows, heads d) */
-    float *turned;             /* (rows, heads d): q normalised and rotated, made by append */
+    const void *q, *k, *v; /* f32; q after km_attend_append: f32 of its own */
+    int64_t ldq, ldk, ldv; /* from row to row, in elements */
+    float *out;            /* (rows, heads d) */
+    float *turned;         /* (rows, heads d): q normalised and rotated, made by append */
     uint8_t *cache_k, *cache_v;
     const int32_t *row, *table;
     const float *q_norm, *k_norm, *divisors;
-    float *partial;            /* (rows, kv_heads * parts, splits, KM_ATTEND_HEADS, d + 2); in
+    float *partial;     /* (rows, kv_heads * parts, splits, KM_ATTEND_HEADS, d + 2); in
                                 * attend_plain_append keys on their way, (rows, kv_heads, d) */
-    uint32_t *counters;        /* (rows, kv_heads * parts) */
-    int32_t rows, heads, kv_heads, d, group, parts; /* parts: blocks that share a key head's heads */
+    uint32_t *counters; /* (rows, kv_heads * parts) */
+    int32_t rows, heads, kv_heads, d, group,
+        parts; /* parts: blocks that share a key head's heads */
     int32_t pages, sequences, max_pages, window, splits, cache;
-    int32_t dims, adjacent;    /* rotation; dims 0: none */
+    int32_t dims, adjacent; /* rotation; dims 0: none */
     double log2_base;
     float scale, softcap, eps;
-    float magnitude;           /* of rotated elements */
-    int32_t early;             /* what the cache holds may be read before the kernel in front ends */
+    float magnitude; /* of rotated elements */
+    int32_t early;   /* what the cache holds may be read before the kernel in front ends */
 } km_attend_args;
 
 #endif

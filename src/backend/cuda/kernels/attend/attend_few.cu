@@ -46,7 +46,7 @@ template <int DP, bool ALONE> __device__ __forceinline__ void attend_few(const k
     uint8_t *tile_p = tile_q + M * DP * 2;
     float *red = reinterpret_cast<float *>(tile_p + M * PAGE * 2); // (2, WARPS, M)
     float2 *turns = reinterpret_cast<float2 *>(red + 2 * WARPS * M);
-    float *vector = reinterpret_cast<float *>(turns + DP / 2);     // (2, DP): key and value
+    float *vector = reinterpret_cast<float *>(turns + DP / 2); // (2, DP): key and value
     __shared__ bool last;
     wait_for_previous();
     int split = blockIdx.x, kvh = blockIdx.y / a.parts, part = blockIdx.y % a.parts, r = blockIdx.z;
@@ -79,10 +79,12 @@ template <int DP, bool ALONE> __device__ __forceinline__ void attend_few(const k
     for (int i = threadIdx.x; i < M * CHUNKS; i += THREADS)
         *reinterpret_cast<uint4 *>(tile_q + i * 16) = make_uint4(0, 0, 0, 0);
     if (ALONE)
-        for (int i = threadIdx.x; i < a.dims / 2; i += THREADS) turns[i] = turn_of(a, p.position, i);
+        for (int i = threadIdx.x; i < a.dims / 2; i += THREADS)
+            turns[i] = turn_of(a, p.position, i);
     __syncthreads();
     auto put_q = [&](int h, int i, float v) {
-        *reinterpret_cast<f16 *>(tile_q + swizzle<CHUNKS>(h, i / 8) + i % 8 * 2) = __float2half_rn(v);
+        *reinterpret_cast<f16 *>(tile_q + swizzle<CHUNKS>(h, i / 8) + i % 8 * 2) =
+            __float2half_rn(v);
     };
     for (int h = warp; h < heads; h += WARPS) {
         if (ALONE) {
@@ -135,8 +137,8 @@ template <int DP, bool ALONE> __device__ __forceinline__ void attend_few(const k
             ldmatrix_x4(fk, smem_addr(tile_k) + swizzle<CHUNKS>(warp * KEYS + within, k / 8 + i8));
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                ldmatrix_x4(fq, smem_addr(tile_q) + swizzle<CHUNKS>(i8 % 2 * 8 + within,
-                                                                    k / 8 + 2 * e + i8 / 2));
+                ldmatrix_x4(fq, smem_addr(tile_q) +
+                                    swizzle<CHUNKS>(i8 % 2 * 8 + within, k / 8 + 2 * e + i8 / 2));
                 mma_m16n8k16<f16>(s, fq, fk[2 * e], fk[2 * e + 1]);
             }
         }
@@ -248,7 +250,7 @@ template <int DP, bool ALONE> __device__ __forceinline__ void attend_few(const k
     __threadfence();
     const float *all = a.partial + who * a.splits * stride;
     float *weight = reinterpret_cast<float *>(tile_k); // (heads, 32)
-    for (int h = warp; h < heads; h += WARPS) { // of each head its weights, one to a split
+    for (int h = warp; h < heads; h += WARPS) {        // of each head its weights, one to a split
         float top = -INFINITY, sum = 0, m = -INFINITY, l = 0;
         if (lane < active) {
             m = __ldcg(all + lane * stride + M * a.d + h);

@@ -22,8 +22,8 @@ static_assert(BLOCKS == 8 && M == 2 * BLOCKS, "row g of a tile, and row g + 8, a
 
 // A page into shared memory by the 128 threads of a half.
 template <int DP>
-__device__ __forceinline__ void ask_page(const km_attend_args &a, uint32_t tile, const uint8_t *page,
-                                         int seen) {
+__device__ __forceinline__ void ask_page(const km_attend_args &a, uint32_t tile,
+                                         const uint8_t *page, int seen) {
     constexpr int CHUNKS = DP / 8;
 #pragma unroll 4
     for (int c = threadIdx.x % HALF; c < PAGE * CHUNKS; c += HALF) {
@@ -115,8 +115,8 @@ template <int DP> __device__ __forceinline__ void attend_one(const km_attend_arg
             lo[k][j] = x[first], hi[k][j] = x[second];
         }
     }
-    int64_t row_at = page_at(a, p.pages[p.position / PAGE], kvh) +
-                     (int64_t)(p.position % PAGE) * a.d * 2;
+    int64_t row_at =
+        page_at(a, p.pages[p.position / PAGE], kvh) + (int64_t)(p.position % PAGE) * a.d * 2;
 #pragma unroll
     for (int k = 0; k < TASKS; k++) {
         int task = warp + k * WARPS;
@@ -143,9 +143,10 @@ template <int DP> __device__ __forceinline__ void attend_one(const km_attend_arg
             }
             f16 a16 = __float2half_rn(u), b16 = __float2half_rn(w);
             if (task < heads) {
-                *reinterpret_cast<f16 *>(tile_q + swizzle<CHUNKS>(task, first / 8) + first % 8 * 2) = a16;
-                *reinterpret_cast<f16 *>(tile_q + swizzle<CHUNKS>(task, second / 8) + second % 8 * 2) =
-                    b16;
+                *reinterpret_cast<f16 *>(tile_q + swizzle<CHUNKS>(task, first / 8) +
+                                         first % 8 * 2) = a16;
+                *reinterpret_cast<f16 *>(tile_q + swizzle<CHUNKS>(task, second / 8) +
+                                         second % 8 * 2) = b16;
             } else {
                 f16 *to = patch + (task - heads) * DP;
                 to[first] = a16, to[second] = b16;
@@ -179,7 +180,8 @@ template <int DP> __device__ __forceinline__ void attend_one(const km_attend_arg
             }
         }
         half_sync();
-        float s[2][2][4] = {}, high[2] = {-INFINITY, -INFINITY}; // two sums, so that neither is a long chain
+        float s[2][2][4] = {},
+              high[2] = {-INFINITY, -INFINITY}; // two sums, so that neither is a long chain
 #pragma unroll
         for (int k = 0; k < DP; k += 16) {
             uint32_t fq[4], fk[4];
@@ -210,7 +212,8 @@ template <int DP> __device__ __forceinline__ void attend_one(const km_attend_arg
         for (int e = 0; e < 2; e++) {
             high[e] = most[e];
 #pragma unroll
-            for (int w = 0; w < 4; w++) high[e] = fmaxf(high[e], tops[(half * 4 + w) * M + 8 * e + g]);
+            for (int w = 0; w < 4; w++)
+                high[e] = fmaxf(high[e], tops[(half * 4 + w) * M + 8 * e + g]);
             by[e] = high[e] > -INFINITY ? fast_exp2(most[e] - high[e]) : 1;
             most[e] = high[e];
         }
@@ -236,7 +239,8 @@ template <int DP> __device__ __forceinline__ void attend_one(const km_attend_arg
         for (int k = 0; k < PAGE; k += 16) {
             const uint32_t ones = 0x3c003c00u;
             uint32_t fp[4];
-            ldmatrix_x4(fp, smem_addr(tile_p) + swizzle<PAGE / 8>(i8 % 2 * 8 + within, k / 8 + i8 / 2));
+            ldmatrix_x4(fp,
+                        smem_addr(tile_p) + swizzle<PAGE / 8>(i8 % 2 * 8 + within, k / 8 + i8 / 2));
             mma_m16n8k16<f16>(sum, fp, ones, ones);
 #pragma unroll
             for (int c = 0; c < COLS / 8; c += 2) {
@@ -259,7 +263,8 @@ template <int DP> __device__ __forceinline__ void attend_one(const km_attend_arg
     for (int e = 0; e < 2; e++) {
         if (from >= pages || 8 * e + g >= heads) break;
         uint32_t bar = in_block(all_sent, g);
-        uint32_t to = in_block(smem_addr(sent + (2 * from + e) * DP), g) + (warp % 4 * COLS + 2 * t) * 4;
+        uint32_t to =
+            in_block(smem_addr(sent + (2 * from + e) * DP), g) + (warp % 4 * COLS + 2 * t) * 4;
 #pragma unroll
         for (int c = 0; c < COLS / 8; c++)
             send_two(to + 32 * c, make_float2(o[c][2 * e], o[c][2 * e + 1]), bar);

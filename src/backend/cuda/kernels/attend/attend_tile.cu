@@ -12,8 +12,10 @@ constexpr int ROWS = KM_ATTEND_TILE, THREADS = 128;
 template <int DP> __device__ __forceinline__ void attend_tile(const km_attend_args &a) {
     constexpr int CHUNKS = DP / 8;
     extern __shared__ __align__(1024) uint8_t shared[];
-    uint8_t *tile_q = shared, *tile_k = tile_q + ROWS * DP * 2, *tile_v = tile_k + 2 * PAGE * DP * 2;
-    __shared__ int where[ROWS], from[ROWS], seq[ROWS]; // of each token: position, first key, sequence
+    uint8_t *tile_q = shared, *tile_k = tile_q + ROWS * DP * 2,
+            *tile_v = tile_k + 2 * PAGE * DP * 2;
+    __shared__ int where[ROWS], from[ROWS],
+        seq[ROWS]; // of each token: position, first key, sequence
     wait_for_previous();
     int kvh = blockIdx.y / a.parts, part = blockIdx.y % a.parts;
     int each = min(a.group, ROWS); // heads of a token in this block
@@ -33,7 +35,8 @@ template <int DP> __device__ __forceinline__ void attend_tile(const km_attend_ar
         uint32_t v[4] = {0, 0, 0, 0};
         if (row < tokens * each && token0 + token < a.rows && part * each + h < a.group &&
             chunk * 8 < a.d) {
-            const float *q = a.turned + ((int64_t)(token0 + token) * a.heads + head0 + h) * a.d + chunk * 8;
+            const float *q =
+                a.turned + ((int64_t)(token0 + token) * a.heads + head0 + h) * a.d + chunk * 8;
 #pragma unroll
             for (int e = 0; e < 4; e++) v[e] = pack2<f16>(q[2 * e], q[2 * e + 1]);
         }
@@ -90,8 +93,8 @@ template <int DP> __device__ __forceinline__ void attend_tile(const km_attend_ar
 #pragma unroll
                 for (int n = 0; n < 4; n++) {
                     uint32_t fk[4];
-                    ldmatrix_x4(fk, at_k + swizzle<CHUNKS>(16 * n + i8 / 2 * 8 + within,
-                                                           k / 8 + i8 % 2));
+                    ldmatrix_x4(
+                        fk, at_k + swizzle<CHUNKS>(16 * n + i8 / 2 * 8 + within, k / 8 + i8 % 2));
                     mma_m16n8k16<f16>(s[2 * n], fq, fk[0], fk[1]);
                     mma_m16n8k16<f16>(s[2 * n + 1], fq, fk[2], fk[3]);
                 }
@@ -109,7 +112,8 @@ template <int DP> __device__ __forceinline__ void attend_tile(const km_attend_ar
                 for (int e = 0; e < 4; e++) {
                     int key = page * PAGE + 8 * n + 2 * t + e % 2;
                     bool seen = mine[e / 2] && key <= at[e / 2] && key >= begin[e / 2];
-                    float v = a.softcap > 0 ? capped(a, s[n][e] * a.scale) * LOG2E : s[n][e] * scale;
+                    float v =
+                        a.softcap > 0 ? capped(a, s[n][e] * a.scale) * LOG2E : s[n][e] * scale;
                     s[n][e] = seen ? v : -INFINITY;
                     top[e / 2] = fmaxf(top[e / 2], s[n][e]);
                 }
@@ -144,8 +148,8 @@ template <int DP> __device__ __forceinline__ void attend_tile(const km_attend_ar
 #pragma unroll
                 for (int c = 0; c < DP / 16; c++) {
                     uint32_t fv[4];
-                    ldmatrix_x4_trans(fv, at_v + swizzle<CHUNKS>(16 * k + i8 % 2 * 8 + within,
-                                                                 2 * c + i8 / 2));
+                    ldmatrix_x4_trans(
+                        fv, at_v + swizzle<CHUNKS>(16 * k + i8 % 2 * 8 + within, 2 * c + i8 / 2));
                     mma_m16n8k16<f16>(o[2 * c], fp, fv[0], fv[1]);
                     mma_m16n8k16<f16>(o[2 * c + 1], fp, fv[2], fv[3]);
                 }
@@ -159,7 +163,8 @@ template <int DP> __device__ __forceinline__ void attend_tile(const km_attend_ar
         all += __shfl_xor_sync(ALL_LANES, all, 1);
         all += __shfl_xor_sync(ALL_LANES, all, 2);
         int row = warp * 16 + 8 * e + g, h = row % each;
-        if (my_token[e] < 0 || token0 + my_token[e] >= a.rows || part * each + h >= a.group) continue;
+        if (my_token[e] < 0 || token0 + my_token[e] >= a.rows || part * each + h >= a.group)
+            continue;
         float inverse = all > 0 ? 1 / all : 0;
         float *out = a.out + ((int64_t)(token0 + my_token[e]) * a.heads + head0 + h) * a.d;
 #pragma unroll

@@ -61,26 +61,21 @@ template <class T, int N> __device__ __forceinline__ void gemm_act(int act, floa
     constexpr bool quick = sizeof(T) == 2;
 #define EACH(f) _Pragma("unroll") for (int i = 0; i < N; i++) v[i] = f(v[i])
     switch (act) {
-    case 1:
-        EACH(relu);
-        break;
+    case 1: EACH(relu); break;
     case 2:
         if constexpr (quick)
             EACH(quick_gelu);
         else
             EACH(gelu);
         break;
-    case 3:
-        EACH(gelu_erf);
-        break;
+    case 3: EACH(gelu_erf); break;
     case 4:
         if constexpr (quick)
             EACH(quick_silu);
         else
             EACH(silu);
         break;
-    default:
-        break;
+    default: break;
     }
 #undef EACH
 }

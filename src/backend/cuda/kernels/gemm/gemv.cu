@@ -212,8 +212,10 @@ __device__ __forceinline__ void gemv_columns(const km_gemv_args &g,
 
     if (VEC && begin + (int)threadIdx.x < end && (!LATE || (int)threadIdx.x < g.ahead))
         call_into_l2(w - lane % B::LANES * V + (begin + (int)threadIdx.x) * g.ldw);
-    if constexpr (LATE) wait_for_results();
-    else wait_for_previous();
+    if constexpr (LATE)
+        wait_for_results();
+    else
+        wait_for_previous();
 
     int let_in = max(rounds - g.late, 0);
     // A row beyond `end` or a column beyond n is none of ours. With VEC n is a multiple of V.

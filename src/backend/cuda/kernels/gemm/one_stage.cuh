@@ -50,7 +50,8 @@ __device__ __forceinline__ void stage_one(const km_quant_few_args &a, STAGE &x) 
     };
     float rstd = 1;
     Some<N> f = {};
-    int first = threadIdx.x * N, end = (a.k + 32 * N - 1) / (32 * N) * (32 * N); // warps go together
+    int first = threadIdx.x * N,
+        end = (a.k + 32 * N - 1) / (32 * N) * (32 * N); // warps go together
     Some<N> w = {};
     if (first < a.k) read(first, f);
     if (a.norm_w) {

@@ -18,7 +18,7 @@ template <class T> struct Row {
     Stage x;
     int lanes, sub;
     __device__ __forceinline__ Row(const km_quant_few_args &a, const km_quant_matrix &m,
-                                        uint8_t *room)
+                                   uint8_t *room)
         : w(reinterpret_cast<const T *>(m.planes)), x{reinterpret_cast<float4 *>(room), a.k},
           lanes(1 << a.lane_bits), sub(threadIdx.x & (lanes - 1)) {}
     __device__ __forceinline__ int steps() const {
@@ -40,7 +40,8 @@ template <class T> struct Row {
 #pragma unroll
         for (int i = 0; i < PIECES; i++) {
             int at = min(piece(step, i), x.k / 8 - 1); // those beyond are zeros in the ring
-            uint4 raw = *reinterpret_cast<const uint4 *>(place + (i * KM_FEW_THREADS + threadIdx.x) * 16);
+            uint4 raw =
+                *reinterpret_cast<const uint4 *>(place + (i * KM_FEW_THREADS + threadIdx.x) * 16);
             T v[8];
             memcpy(v, &raw, 16);
             float4 a = x.x[at], b = x.x[x.k / 8 + at];
@@ -53,9 +54,11 @@ template <class T> struct Row {
     }
 };
 
-template <class T, bool GATED> __device__ __forceinline__ void plain_one(const km_quant_few_args &a) {
+template <class T, bool GATED>
+__device__ __forceinline__ void plain_one(const km_quant_few_args &a) {
     extern __shared__ __align__(16) uint8_t room[];
-    constexpr int TAKES = GATED ? 2 : 1, PLACE = Row<T>::ITEM * KM_FEW_THREADS, SLOT = TAKES * PLACE;
+    constexpr int TAKES = GATED ? 2 : 1, PLACE = Row<T>::ITEM * KM_FEW_THREADS,
+                  SLOT = TAKES * PLACE;
     constexpr int SLOTS = KM_ONE_PLACES(Row<T>::ITEM, WIDE) / TAKES;
     int p = 0, begin, end;
     while (p + 1 < a.parts && (int)blockIdx.x >= a.part[p + 1].first) p++;

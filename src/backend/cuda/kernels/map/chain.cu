@@ -44,8 +44,7 @@ __device__ __forceinline__ Vec<T> chain_step(const km_chain_step &p, const Vec<T
         break;
         KM_BINARY_CHAIN_LIST(BINARY)
 #undef BINARY
-    default:
-        r = va;
+    default: r = va;
     }
     return r;
 }
@@ -53,7 +52,8 @@ __device__ __forceinline__ Vec<T> chain_step(const km_chain_step &p, const Vec<T
 template <class T> __device__ __forceinline__ void chain(const km_chain_args &p) {
     constexpr int N = Vec<T>::N;
     extern __shared__ __align__(16) unsigned char places[];
-    Vec<T> *place = reinterpret_cast<Vec<T> *>(places) + threadIdx.x; // the next one is blockDim.x on
+    Vec<T> *place =
+        reinterpret_cast<Vec<T> *>(places) + threadIdx.x; // the next one is blockDim.x on
     int64_t first = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N;
     if (first >= p.n) return;
     int left = (int)min(p.n - first, (int64_t)N); // elements of this vector
@@ -84,8 +84,8 @@ template <class T> __device__ __forceinline__ void chain(const km_chain_args &p)
 }
 
 #define KERNEL(T, type)                                                                            \
-    KM_KERNEL __launch_bounds__(KM_CHAIN_THREADS) chain_##type(                                    \
-        const __grid_constant__ km_chain_args p) {                                                 \
+    KM_KERNEL __launch_bounds__(KM_CHAIN_THREADS)                                                  \
+        chain_##type(const __grid_constant__ km_chain_args p) {                                    \
         chain<T>(p);                                                                               \
     }
 KM_EACH_FLOAT(KERNEL)

@@ -11,11 +11,11 @@
 
 /* Operands are places: first the inputs, then the results that are kept for a later step. */
 typedef struct km_chain_step {
-    double f0, f1;   /* the op's numbers */
-    void *out;       /* where the result is stored; NULL: nowhere */
-    uint16_t op;     /* a km_op */
-    uint8_t a, b;    /* places of the operands */
-    uint8_t keep;    /* the place of the result, or KM_CHAIN_LAST */
+    double f0, f1; /* the op's numbers */
+    void *out;     /* where the result is stored; NULL: nowhere */
+    uint16_t op;   /* a km_op */
+    uint8_t a, b;  /* places of the operands */
+    uint8_t keep;  /* the place of the result, or KM_CHAIN_LAST */
 } km_chain_step;
 
 typedef struct km_chain_args {

@@ -79,7 +79,8 @@ template <class T> __device__ __forceinline__ void transpose(const km_transpose_
 }
 
 #define TRANSPOSE(T, size)                                                                         \
-    KM_KERNEL __launch_bounds__(256) transpose_##size(const __grid_constant__ km_transpose_args p) {\
+    KM_KERNEL __launch_bounds__(256)                                                               \
+        transpose_##size(const __grid_constant__ km_transpose_args p) {                            \
         transpose<T>(p);                                                                           \
     }
 TRANSPOSE(uint8_t, 1)
@@ -131,8 +132,11 @@ KM_KERNEL cast_walk(const __grid_constant__ km_walk_args p) {
         store_number(p.dtype, p.out, at[0], load_float(p.op, p.a, at[1]));
     } else {
         int64_t v = load_int(p.op, p.a, at[1]);
-        if (!is_float(p.dtype)) store_int(p.dtype, p.out, at[0], v);
-        else if (p.dtype == KM_F64) ((double *)p.out)[at[0]] = (double)v;
-        else store_float(p.dtype, p.out, at[0], sticky_double(v));
+        if (!is_float(p.dtype))
+            store_int(p.dtype, p.out, at[0], v);
+        else if (p.dtype == KM_F64)
+            ((double *)p.out)[at[0]] = (double)v;
+        else
+            store_float(p.dtype, p.out, at[0], sticky_double(v));
     }
 }

@@ -94,7 +94,8 @@ template <class T> __device__ __forceinline__ void normal(const km_random_args &
     T v[4];
 #pragma unroll
     for (int k = 0; k < 4; k += 2) {
-        float u = (float)((word[k] >> 8) + 1) * 0x1p-24f, angle = (float)(word[k + 1] >> 8) * 0x1p-23f;
+        float u = (float)((word[k] >> 8) + 1) * 0x1p-24f,
+              angle = (float)(word[k + 1] >> 8) * 0x1p-23f;
         float radius = sqrtf(-2.0f * logf(u)), s, c;
         sincospif(angle, &s, &c);
         v[k] = from_f32<T>(fmaf(sd, radius * c, mean));

@@ -43,7 +43,8 @@ template <class T, class Op> __device__ __forceinline__ void map2(const km_map_a
 }
 
 // out[i] = op(a[i], b[i]), bytes
-template <class T, class Op> __device__ __forceinline__ void map2_bool(const km_map_args &p, Op op) {
+template <class T, class Op>
+__device__ __forceinline__ void map2_bool(const km_map_args &p, Op op) {
     constexpr int N = Vec<T>::N;
     struct alignas(N) Bytes {
         uint8_t v[N];

@@ -29,25 +29,25 @@
 
 /* dy, and v: the op's input x or its output y, whichever op_list.h names. */
 #define KM_UNARY_GRAD_CHAIN_LIST(X)                                                                \
-    X(ABS_GRAD, abs_grad, dy * (float)((v > 0) - (v < 0)))                                         \
+    X(ABS_GRAD, abs_grad, dy *(float)((v > 0) - (v < 0)))                                          \
     X(SQRT_GRAD, sqrt_grad, dy / (2 * v))                                                          \
     X(RSQRT_GRAD, rsqrt_grad, -0.5f * dy * v * v * v)                                              \
-    X(TANH_GRAD, tanh_grad, dy * fmaf(-v, v, 1.0f))                                                \
-    X(SIGMOID_GRAD, sigmoid_grad, dy * v * (1.0f - v))                                             \
+    X(TANH_GRAD, tanh_grad, dy *fmaf(-v, v, 1.0f))                                                 \
+    X(SIGMOID_GRAD, sigmoid_grad, dy *v *(1.0f - v))                                               \
     X(RELU_GRAD, relu_grad, v > 0 ? dy : 0.0f)                                                     \
-    X(GELU_GRAD, gelu_grad, dy * gelu_grad<sizeof(T) == 2>(v))                                     \
-    X(GELU_ERF_GRAD, gelu_erf_grad, dy * gelu_erf_grad<sizeof(T) == 2>(v))                         \
-    X(SILU_GRAD, silu_grad, dy * silu_grad(v))                                                     \
+    X(GELU_GRAD, gelu_grad, dy *gelu_grad<sizeof(T) == 2>(v))                                      \
+    X(GELU_ERF_GRAD, gelu_erf_grad, dy *gelu_erf_grad<sizeof(T) == 2>(v))                          \
+    X(SILU_GRAD, silu_grad, dy *silu_grad(v))                                                      \
     X(CLAMP_GRAD, clamp_grad, v >= (float)p.f0 && v <= (float)p.f1 ? dy : 0.0f)
 #define KM_UNARY_GRAD_LIST(X)                                                                      \
     KM_UNARY_GRAD_CHAIN_LIST(X)                                                                    \
-    X(SIN_GRAD, sin_grad, dy * cosf(v))                                                            \
-    X(COS_GRAD, cos_grad, -dy * sinf(v))
+    X(SIN_GRAD, sin_grad, dy *cosf(v))                                                             \
+    X(COS_GRAD, cos_grad, -dy *sinf(v))
 
 #define KM_BINARY_CHAIN_LIST(X)                                                                    \
     X(ADD, add, a + b)                                                                             \
     X(SUB, sub, a - b)                                                                             \
-    X(MUL, mul, a * b)                                                                             \
+    X(MUL, mul, a *b)                                                                              \
     X(DIV, div, a / b)                                                                             \
     X(MAXIMUM, maximum, nan_max(a, b))                                                             \
     X(MINIMUM, minimum, nan_min(a, b))

@@ -11,8 +11,10 @@ template <class T> __device__ __forceinline__ const T &tensor_of(const T *t, int
     int low = 0, high = count - 1;
     while (low < high) {
         int mid = (low + high + 1) / 2;
-        if (t[mid].first <= block) low = mid;
-        else high = mid - 1;
+        if (t[mid].first <= block)
+            low = mid;
+        else
+            high = mid - 1;
     }
     return t[low];
 }
@@ -27,8 +29,9 @@ struct Rates {
 __device__ __forceinline__ Rates rates_of(const km_optim_args &a, int index) {
     if (!a.control) return {a.lr, a.decay, a.scale1, a.scale2, 1, false};
     const float *c = a.control;
-    Rates r = {c[KM_CONTROL_LR], a.decay, c[KM_CONTROL_SCALE1], c[KM_CONTROL_SCALE2],
-               c[KM_CONTROL_GRAD], c[KM_CONTROL_SKIP] != 0};
+    Rates r = {c[KM_CONTROL_LR],     a.decay,
+               c[KM_CONTROL_SCALE1], c[KM_CONTROL_SCALE2],
+               c[KM_CONTROL_GRAD],   c[KM_CONTROL_SKIP] != 0};
     if (index >= 0) {
         r.lr *= c[KM_CONTROL_TENSORS + 2 * index];
         r.decay = c[KM_CONTROL_TENSORS + 2 * index + 1];
@@ -37,8 +40,8 @@ __device__ __forceinline__ Rates rates_of(const km_optim_args &a, int index) {
 }
 
 template <bool ADAM>
-__device__ __forceinline__ void update(const km_optim_args &a, const Rates &r, bool moving, float &p,
-                                       float g, float &m, float &v) {
+__device__ __forceinline__ void update(const km_optim_args &a, const Rates &r, bool moving,
+                                       float &p, float g, float &m, float &v) {
     g *= r.multiplier;
     if (ADAM) {
         float d = a.decoupled ? g : fmaf(r.decay, p, g);
@@ -56,9 +59,7 @@ __device__ __forceinline__ void update(const km_optim_args &a, const Rates &r, b
     }
 }
 
-template <class T> struct alignas(4 * sizeof(T)) Four {
-    T v[4];
-};
+template <class T> struct alignas(4 * sizeof(T)) Four { T v[4]; };
 
 // Up to four elements from i on, by one access where they are aligned.
 template <class T>
@@ -83,13 +84,14 @@ __device__ __forceinline__ void store4(void *x, int64_t i, int n, bool whole, co
 }
 
 // A skipped step: nothing to do in place, a copy otherwise.
-template <class T>
-__device__ void leave(const void *from, void *to, int64_t first, int64_t last) {
+template <class T> __device__ void leave(const void *from, void *to, int64_t first, int64_t last) {
     if (!from || from == to) return;
-    for (int64_t i = first + threadIdx.x; i < last; i += blockDim.x) ((T *)to)[i] = ((const T *)from)[i];
+    for (int64_t i = first + threadIdx.x; i < last; i += blockDim.x)
+        ((T *)to)[i] = ((const T *)from)[i];
 }
 
-template <class T, class G, bool ADAM> __device__ __forceinline__ void optim(const km_optim_args &a) {
+template <class T, class G, bool ADAM>
+__device__ __forceinline__ void optim(const km_optim_args &a) {
     wait_for_previous();
     const km_optim_tensor &t = tensor_of(a.t, a.count, blockIdx.x);
     const Rates rates = rates_of(a, t.index);
@@ -105,7 +107,9 @@ template <class T, class G, bool ADAM> __device__ __forceinline__ void optim(con
     bool aligned = ((uintptr_t)t.p | (uintptr_t)t.p_out) % sizeof(Four<T>) == 0 &&
                    (uintptr_t)t.g % sizeof(Four<G>) == 0 &&
                    ((uintptr_t)t.m | (uintptr_t)t.v | (uintptr_t)t.w | (uintptr_t)t.m_out |
-                    (uintptr_t)t.v_out | (uintptr_t)t.w_out) % 16 == 0;
+                    (uintptr_t)t.v_out | (uintptr_t)t.w_out) %
+                           16 ==
+                       0;
     for (int64_t i = first + threadIdx.x * 4; i < last; i += blockDim.x * 4) {
         int n = last - i < 4 ? (int)(last - i) : 4;
         bool whole = aligned && n == 4;
@@ -134,7 +138,9 @@ template <class T, class G, bool ADAM> __device__ __forceinline__ void optim(con
 }
 
 #define OPTIM(T, t, G, suffix)                                                                     \
-    KM_KERNEL sgd##suffix##_##t(const __grid_constant__ km_optim_args a) { optim<T, G, false>(a); } \
+    KM_KERNEL sgd##suffix##_##t(const __grid_constant__ km_optim_args a) {                         \
+        optim<T, G, false>(a);                                                                     \
+    }                                                                                              \
     KM_KERNEL adamw##suffix##_##t(const __grid_constant__ km_optim_args a) { optim<T, G, true>(a); }
 #define OPTIM_SAME(T, t) OPTIM(T, t, T, )
 #define OPTIM_WIDE(T, t) OPTIM(T, t, float, _wide)

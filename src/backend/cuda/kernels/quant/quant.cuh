@@ -40,18 +40,12 @@ struct Fields {
 
 // x of a unit: its four runs, or their upper and lower halves.
 template <bool FINE> struct Halves;
-template <> struct Halves<false> {
-    uint4 x[4];
-};
-template <> struct Halves<true> {
-    uint4 x[4], low[4];
-};
+template <> struct Halves<false> { uint4 x[4]; };
+template <> struct Halves<true> { uint4 x[4], low[4]; };
 // And what a group of 32 elements shares: its scale, and the sum of its elements times that. Runs side
 // by side make two groups.
 template <bool APART, bool FINE> struct Unit;
-template <bool FINE> struct Unit<false, FINE> : Halves<FINE> {
-    float2 scale, total;
-};
+template <bool FINE> struct Unit<false, FINE> : Halves<FINE> { float2 scale, total; };
 // Runs that stand apart are of four groups; only half of each group's elements are in the unit.
 template <bool FINE> struct Unit<true, FINE> : Halves<FINE> {
     int4 sum;
@@ -74,7 +68,8 @@ template <int THREADS> struct Ask {
             asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(p) : "memory");
         else
             asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(p),
-                         "n"(sizeof(T)) : "memory");
+                         "n"(sizeof(T))
+                         : "memory");
         place += THREADS * (uint32_t)sizeof(T);
     }
 };
@@ -168,12 +163,10 @@ __device__ __forceinline__ void dot_nibbles(const uint4 &w, const Halves<FINE> &
         high.add_unsigned(word(w, i) & 0xf0f0f0f0u, x, b, i);
     }
 }
-template <bool FINE>
-__device__ __forceinline__ int run_sum(const Unit<true, FINE> &x, int r) {
+template <bool FINE> __device__ __forceinline__ int run_sum(const Unit<true, FINE> &x, int r) {
     return r == 0 ? x.sum.x : r == 1 ? x.sum.y : r == 2 ? x.sum.z : x.sum.w;
 }
-template <bool FINE>
-__device__ __forceinline__ float run_scale(const Unit<true, FINE> &x, int r) {
+template <bool FINE> __device__ __forceinline__ float run_scale(const Unit<true, FINE> &x, int r) {
     return r == 0 ? x.scale.x : r == 1 ? x.scale.y : r == 2 ? x.scale.z : x.scale.w;
 }
 
@@ -229,7 +222,8 @@ __device__ __forceinline__ float dot_runs(const Runs &w, const Unit<false, FINE>
     return fmaf(-w.m[0], x.total.x, fmaf(-w.m[2], x.total.y, sum));
 }
 
-template <class Q, class X> __device__ __forceinline__ float dot_unpacked(const Q &raw, const X &x) {
+template <class Q, class X>
+__device__ __forceinline__ float dot_unpacked(const Q &raw, const X &x) {
     Runs w;
     raw.unpack(w);
     return dot_runs(w, x);
@@ -443,8 +437,7 @@ template <> struct Quant<KM_QUANT_MXFP4> : Pair {
 #pragma unroll
             for (int k = 0; k < 4; k++) look_up(word(q[i], k), t, r.q[2 * i][k], r.q[2 * i + 1][k]);
             uint32_t x = byte_of(around >> (8 * odd), i);
-            r.d[2 * i] = r.d[2 * i + 1] =
-                __uint_as_float(x < 2 ? 0x00200000u << x : (x - 1) << 23);
+            r.d[2 * i] = r.d[2 * i + 1] = __uint_as_float(x < 2 ? 0x00200000u << x : (x - 1) << 23);
             r.m[2 * i] = r.m[2 * i + 1] = 0;
         }
     }
@@ -579,8 +572,8 @@ template <> struct Quant<KM_QUANT_Q4_K> {
         dot_nibbles<FINE>(q[0], x, 0, 2, low, high);
         dot_nibbles<FINE>(q[1], x, 1, 3, low, high);
         k4_scales(head, c, s0, s1, m0, m1);
-        float all = fmaf(x.scale.x, (float)(s0 * low.all()),
-                         x.scale.y * (float)(s1 * (high.all() >> 4)));
+        float all =
+            fmaf(x.scale.x, (float)(s0 * low.all()), x.scale.y * (float)(s1 * (high.all() >> 4)));
         float less = fmaf(x.total.x, (float)m0, x.total.y * (float)m1);
         return fmaf(half_low(head.x), all, -half_high(head.x) * less);
     }

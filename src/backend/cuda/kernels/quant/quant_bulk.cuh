@@ -115,7 +115,6 @@ __device__ __forceinline__ float stage_norm(const km_quant_few_args &a, LINE &x,
     return factor;
 }
 
-
 // Sums of one, two or four values over a warp: of value i, in the lanes that are i modulo their number.
 template <int N> __device__ __forceinline__ float warp_sums(const float (&v)[N]) {
     if constexpr (N == 1) {
@@ -202,7 +201,8 @@ __device__ __forceinline__ void bulk_rows(const km_quant_few_args &a, const km_q
                 for (int r = 0; r < ROWS; r++) {
                     if (r >= rows) break;
                     ask_of(part.w, ask_row + r, 1, to + r * BYTES, bar);
-                    if constexpr (GATED) ask_of(part.up, ask_row + r, 1, to + (ROWS + r) * BYTES, bar);
+                    if constexpr (GATED)
+                        ask_of(part.up, ask_row + r, 1, to + (ROWS + r) * BYTES, bar);
                 }
             }
             mbar_arrive(bar);
@@ -234,8 +234,10 @@ __device__ __forceinline__ void bulk_rows(const km_quant_few_args &a, const km_q
     // Fewer instructions; but a gated layer, which takes long anyway, would have so few registers that
     // three of its blocks crowd (below).
     constexpr bool SLIM = WHOLE && !GATED;
-    if (a.norm_w) factor = stage_norm<THREADS, SLIM>(a, x, sums);
-    else stage_plain<THREADS, SLIM, SHARES == 2 ? 3 : GATED ? 7 : 6>(a, x); // as registers allow
+    if (a.norm_w)
+        factor = stage_norm<THREADS, SLIM>(a, x, sums);
+    else
+        stage_plain<THREADS, SLIM, SHARES == 2 ? 3 : GATED ? 7 : 6>(a, x); // as registers allow
     for (; asked < a.stages && asked < steps; asked++) ask(asked);
     if (a.late) asm volatile("griddepcontrol.launch_dependents;");
 
@@ -315,7 +317,8 @@ __device__ __forceinline__ void bulk_part(const km_quant_few_args &a, const km_q
     constexpr int ROWS = rows_of<TYPE, false>();
     if (a.k == 32 * KM_QUANT_UNIT && part.w.first % Chunk<TYPE>::GROUPS == 0)
         bulk_rows<TYPE, KM_FINE, false, true, ROWS>(a, part, room);
-    else bulk_rows<TYPE, KM_FINE, false, false, ROWS>(a, part, room);
+    else
+        bulk_rows<TYPE, KM_FINE, false, false, ROWS>(a, part, room);
 }
 
 // Few rows that are long: half of each to a warp, so that there are warps enough.
@@ -341,8 +344,7 @@ __device__ __forceinline__ void bulk_long(const km_quant_few_args &a, uint8_t *r
 #define BULK_KERNEL(name, blocks, ...)                                                             \
     BULK_KERNEL_OF(name, __launch_bounds__(KM_BULK_THREADS, blocks), __VA_ARGS__)
 #define BULK_KERNEL_OF(name, bounds, ...)                                                          \
-    extern "C" __global__ void bounds                                                              \
-        name(const __grid_constant__ km_quant_few_args a) {                                        \
+    extern "C" __global__ void bounds name(const __grid_constant__ km_quant_few_args a) {          \
         extern __shared__ __align__(128) uint8_t room[];                                           \
         __VA_ARGS__                                                                                \
     }
@@ -358,15 +360,17 @@ __device__ __forceinline__ void bulk_long(const km_quant_few_args &a, uint8_t *r
             a, a.part[0], room);                                                                   \
     })                                                                                             \
     BULK_KERNEL_OF(bulk_gated_whole_##TYPE, whole_bounds,                                          \
-                { bulk_rows<KM_QUANT_##TYPE, KM_FINE, true, true, 1>(a, a.part[0], room); })       \
+                   { bulk_rows<KM_QUANT_##TYPE, KM_FINE, true, true, 1>(a, a.part[0], room); })    \
     BULK_KERNEL_OF(bulk_long_##TYPE, LONG_BOUNDS, { bulk_long<KM_QUANT_##TYPE>(a, room); })
 // Layers of two types over one x, as mixes have them.
 #define BULK_TWO(FIRST, SECOND)                                                                    \
     BULK_KERNEL(bulk_##FIRST##_##SECOND, 3, {                                                      \
         int p = 0;                                                                                 \
         while (p + 1 < a.parts && (int)blockIdx.x >= a.part[p + 1].first) p++;                     \
-        if (a.part[p].second) bulk_part<KM_QUANT_##SECOND>(a, a.part[p], room);                    \
-        else bulk_part<KM_QUANT_##FIRST>(a, a.part[p], room);                                      \
+        if (a.part[p].second)                                                                      \
+            bulk_part<KM_QUANT_##SECOND>(a, a.part[p], room);                                      \
+        else                                                                                       \
+            bulk_part<KM_QUANT_##FIRST>(a, a.part[p], room);                                       \
     })
 
 #endif

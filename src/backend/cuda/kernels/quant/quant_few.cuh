@@ -38,11 +38,14 @@ template <bool FINE> struct Steps {
     // off by that and carries into the upper one when it has to.
     __device__ __forceinline__ Four<FINE> round(float a, float b, float c, float d) const {
         const float top = 12582912.0f + (FINE ? 128 : 0);
-        uint32_t v[4] = {__float_as_uint(fmaf(a, inverse, top)), __float_as_uint(fmaf(b, inverse, top)),
-                         __float_as_uint(fmaf(c, inverse, top)), __float_as_uint(fmaf(d, inverse, top))};
-        uint32_t low = __byte_perm(__byte_perm(v[0], v[1], 0x0040), __byte_perm(v[2], v[3], 0x0040), 0x5410);
+        uint32_t v[4] = {
+            __float_as_uint(fmaf(a, inverse, top)), __float_as_uint(fmaf(b, inverse, top)),
+            __float_as_uint(fmaf(c, inverse, top)), __float_as_uint(fmaf(d, inverse, top))};
+        uint32_t low =
+            __byte_perm(__byte_perm(v[0], v[1], 0x0040), __byte_perm(v[2], v[3], 0x0040), 0x5410);
         if constexpr (!FINE) return {low, 0};
-        uint32_t high = __byte_perm(__byte_perm(v[0], v[1], 0x0051), __byte_perm(v[2], v[3], 0x0051), 0x5410);
+        uint32_t high =
+            __byte_perm(__byte_perm(v[0], v[1], 0x0051), __byte_perm(v[2], v[3], 0x0051), 0x5410);
         return {high, low ^ 0x80808080u};
     }
 };
@@ -257,8 +260,10 @@ __device__ __forceinline__ void few(const km_quant_few_args &a) {
     extern __shared__ __align__(16) uint8_t room[];
     int p = 0;
     while (p + 1 < a.parts && (int)blockIdx.x >= a.part[p + 1].first) p++;
-    if (FIRST == SECOND || !a.part[p].second) few_rows<FIRST, FINE, M, GATED>(a, a.part[p], room);
-    else few_rows<SECOND, FINE, M, GATED>(a, a.part[p], room);
+    if (FIRST == SECOND || !a.part[p].second)
+        few_rows<FIRST, FINE, M, GATED>(a, a.part[p], room);
+    else
+        few_rows<SECOND, FINE, M, GATED>(a, a.part[p], room);
 }
 
 #define FEW_KERNEL(name, FIRST, SECOND, M, GATED)                                                  \

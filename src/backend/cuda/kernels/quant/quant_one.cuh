@@ -102,7 +102,8 @@ __device__ __forceinline__ void one_line(const km_quant_few_args &a, const km_qu
     constexpr int THREAD_BITS = 9;
     static_assert(KM_FEW_THREADS == 1 << THREAD_BITS, "groups are shifts");
     int bits = HOW == ANY ? a.lane_bits : 5, lanes = 1 << bits, group = threadIdx.x >> bits;
-    int sub = threadIdx.x & (lanes - 1), units = HOW == SINGLE ? 32 : a.k / KM_QUANT_UNIT, begin, end;
+    int sub = threadIdx.x & (lanes - 1), units = HOW == SINGLE ? 32 : a.k / KM_QUANT_UNIT, begin,
+        end;
     rows_of_block(part, begin, end);
     int count = end - begin, row = begin + (count * group >> (THREAD_BITS - bits));
     int rows = begin + (count * (group + 1) >> (THREAD_BITS - bits)) - row;
@@ -132,7 +133,8 @@ __device__ __forceinline__ void one_line(const km_quant_few_args &a, const km_qu
     stage_one<8>(a, x);
 
     float now[2] = {0, 0}, next[2] = {0, 0}; // sums of this row and the next one, of w and up
-    int steps = (rows * units + lanes - 1) >> bits, at = 0; // at: where the first lane is in the row
+    int steps = (rows * units + lanes - 1) >> bits,
+        at = 0; // at: where the first lane is in the row
     uint32_t slot = 0;
     for (int s = 0; s < steps; s++) {
         cp_async_wait<SLOTS - 1>();
@@ -171,7 +173,8 @@ __device__ __forceinline__ void one_line(const km_quant_few_args &a, const km_qu
             if (GATED) other = __shfl_xor_sync(ALL_LANES, f[0], 1);
         } else {
             unsigned mask = ((1u << lanes) - 1) << (threadIdx.x & (32 - lanes));
-            f[0] = GATED ? lanes_sum_two(now[0], now[1], lanes, mask) : lanes_sum(now[0], lanes, mask);
+            f[0] =
+                GATED ? lanes_sum_two(now[0], now[1], lanes, mask) : lanes_sum(now[0], lanes, mask);
             if (GATED) other = __shfl_xor_sync(mask, f[0], 1);
         }
         if (sub == 0) {
@@ -193,9 +196,12 @@ template <int TYPE, bool FINE, bool GATED>
 __device__ __forceinline__ void one_row(const km_quant_few_args &a, const km_quant_part &part,
                                         uint8_t *room) {
     constexpr int WHOLE = 32 * KM_QUANT_UNIT; // a step of a warp
-    if (a.k == WHOLE) one_line<TYPE, FINE, GATED, SINGLE>(a, part, room);
-    else if (a.k % WHOLE == 0) one_line<TYPE, FINE, GATED, STRAIGHT>(a, part, room);
-    else one_line<TYPE, FINE, GATED, ANY>(a, part, room);
+    if (a.k == WHOLE)
+        one_line<TYPE, FINE, GATED, SINGLE>(a, part, room);
+    else if (a.k % WHOLE == 0)
+        one_line<TYPE, FINE, GATED, STRAIGHT>(a, part, room);
+    else
+        one_line<TYPE, FINE, GATED, ANY>(a, part, room);
 }
 
 template <int FIRST, int SECOND, bool FINE, bool GATED>
@@ -203,8 +209,10 @@ __device__ __forceinline__ void one(const km_quant_few_args &a) {
     extern __shared__ __align__(16) uint8_t room[];
     int p = 0;
     while (p + 1 < a.parts && (int)blockIdx.x >= a.part[p + 1].first) p++;
-    if (FIRST == SECOND || !a.part[p].second) one_row<FIRST, FINE, GATED>(a, a.part[p], room);
-    else one_row<SECOND, FINE, GATED>(a, a.part[p], room);
+    if (FIRST == SECOND || !a.part[p].second)
+        one_row<FIRST, FINE, GATED>(a, a.part[p], room);
+    else
+        one_row<SECOND, FINE, GATED>(a, a.part[p], room);
 }
 
 #define ONE_KERNEL(name, FIRST, SECOND, GATED)                                                     \

@@ -10,9 +10,12 @@ extern "C" __global__ void quant_planes(const __grid_constant__ km_planes_args a
         int64_t there = plane + g * (d.length * d.count);
         for (int n = 0; n < d.count; n++)
             for (int i = 0; i < d.length; i++) {
-                int64_t here = g * a.bytes + d.place + n * d.stride + i, at = there + n * d.length + i;
-                if (a.back) a.to[here] = a.from[at];
-                else a.to[at] = here < a.end ? a.from[here] : 0;
+                int64_t here = g * a.bytes + d.place + n * d.stride + i,
+                        at = there + n * d.length + i;
+                if (a.back)
+                    a.to[here] = a.from[at];
+                else
+                    a.to[at] = here < a.end ? a.from[here] : 0;
             }
         plane += a.padded * (d.length * d.count);
     }

@@ -22,7 +22,8 @@ constexpr int THREADS = KM_REGS_THREADS;
 
 // Four weights, 2^8 times, as two pairs of f16.
 template <bool SIGNED>
-__device__ __forceinline__ void as_f16(uint32_t q, __half2 d, __half2 m, uint32_t &low, uint32_t &high) {
+__device__ __forceinline__ void as_f16(uint32_t q, __half2 d, __half2 m, uint32_t &low,
+                                       uint32_t &high) {
     const __half2 bias = __float2half2_rn(SIGNED ? 1152.0f : 1024.0f);
     if (SIGNED) q ^= 0x80808080u; // int8 as 0 to 255
     uint32_t u = __byte_perm(q, 0x64646464u, 0x4140), v = __byte_perm(q, 0x64646464u, 0x4342);
@@ -61,14 +62,16 @@ template <int TYPE> struct TwoRows {
         }
     }
     // Run R of both rows: the left operands of four products.
-    template <int R> __device__ __forceinline__ void make(const Q (&raw)[2], uint32_t (&out)[4][4]) const {
+    template <int R>
+    __device__ __forceinline__ void make(const Q (&raw)[2], uint32_t (&out)[4][4]) const {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             Runs w;
             raw[i].unpack(w);
             __half2 d = __float2half2_rn(w.d[R] * 256), m = __float2half2_rn(-w.m[R] * 256);
 #pragma unroll
-            for (int k = 0; k < 4; k++) as_f16<Q::SIGNED>(w.q[R][k], d, m, out[k][i], out[k][2 + i]);
+            for (int k = 0; k < 4; k++)
+                as_f16<Q::SIGNED>(w.q[R][k], d, m, out[k][i], out[k][2 + i]);
         }
     }
 };
@@ -98,7 +101,8 @@ template <int TYPE, int N, bool GATED> __device__ __forceinline__ void regs(cons
     // The layer of this block.
     km_tile_more layer = {a.w, a.bias, a.out, a.n, 0};
     if constexpr (!GATED)
-        for (int i = 1; i < a.layers && (int)blockIdx.y >= a.more[i - 1].first; i++) layer = a.more[i - 1];
+        for (int i = 1; i < a.layers && (int)blockIdx.y >= a.more[i - 1].first; i++)
+            layer = a.more[i - 1];
     int tile = blockIdx.y - layer.first;
     // Rows of a thread: g and g + 8 of a warp's 16. In a gated layer the second 8 are those of `up`.
     int row = tile * (GATED ? KM_REGS_ROWS / 2 : KM_REGS_ROWS) + warp * (GATED ? 8 : 16) + g;
@@ -119,8 +123,8 @@ template <int TYPE, int N, bool GATED> __device__ __forceinline__ void regs(cons
 
     // x: step i of this block goes to stage i % STAGES. It is asked for two steps after the one that
     // had the stage before it, so that nobody waits for the slower warpgroup.
-    const uint8_t *x = (const uint8_t *)a.x + 4 * s0 * (int64_t)a.padded * 128 +
-                       (int64_t)blockIdx.x * STAGE;
+    const uint8_t *x =
+        (const uint8_t *)a.x + 4 * s0 * (int64_t)a.padded * 128 + (int64_t)blockIdx.x * STAGE;
     int steps = 4 * (s1 - s0);
     auto ask_x = [&](int i) {
         uint32_t bar = full + 8 * (i % STAGES);
@@ -186,8 +190,10 @@ template <int TYPE, int N, bool GATED> __device__ __forceinline__ void regs(cons
             int at = GATED ? e / 2 * (ROWS / 2) + warp * 8 + g : warp * 16 + e / 2 * 8 + g;
             mine[(8 * j + 2 * t + e % 2) * STRIDE + at] = sum[4 * j + e];
         }
-    if (splits > 1) cluster_sync();
-    else __syncthreads();
+    if (splits > 1)
+        cluster_sync();
+    else
+        __syncthreads();
     constexpr int COLS = GATED ? ROWS / 2 : ROWS, FOURS = COLS / 4;
     int tokens = N / splits, token0 = blockIdx.z * tokens, col0 = tile * COLS;
     uint32_t here = smem_addr(mine);

@@ -3,6 +3,6 @@
 #include "backend/cuda/kernels/quant/quant_regs.cuh"
 
 #define REGS(TYPE, ...)                                                                            \
-    REGS_KERNEL(regs_##TYPE, TYPE, 256, false)                                                      \
+    REGS_KERNEL(regs_##TYPE, TYPE, 256, false)                                                     \
     REGS_KERNEL(regs_gated_##TYPE, TYPE, 256, true)
 KM_QUANT_PLANES(REGS)

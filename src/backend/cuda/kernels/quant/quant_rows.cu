@@ -28,9 +28,12 @@ template <int TYPE> __device__ __forceinline__ void quant_rows(const km_quant_ro
 #pragma unroll
     for (int r = 0; r < 4; r++) {
         int64_t to = at * a.k + Order<Quant<TYPE>::APART>::at(unit, r);
-        if (a.dtype == 0) write_run((float *)a.out + to, w.q[r], w.d[r], w.m[r]);
-        else if (a.dtype == 1) write_run((f16 *)a.out + to, w.q[r], w.d[r], w.m[r]);
-        else write_run((bf16 *)a.out + to, w.q[r], w.d[r], w.m[r]);
+        if (a.dtype == 0)
+            write_run((float *)a.out + to, w.q[r], w.d[r], w.m[r]);
+        else if (a.dtype == 1)
+            write_run((f16 *)a.out + to, w.q[r], w.d[r], w.m[r]);
+        else
+            write_run((bf16 *)a.out + to, w.q[r], w.d[r], w.m[r]);
     }
 }
 

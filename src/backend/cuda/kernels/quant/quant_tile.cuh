@@ -20,7 +20,8 @@ __device__ __forceinline__ void put_run(uint8_t *tile, int row, int at, const ui
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         uint32_t v = q[i] ^ 0x80808080u; // int8 as 0 to 255
-        uint32_t low = __byte_perm(v, 0x64646464u, 0x4140), high = __byte_perm(v, 0x64646464u, 0x4342);
+        uint32_t low = __byte_perm(v, 0x64646464u, 0x4140),
+                 high = __byte_perm(v, 0x64646464u, 0x4342);
         __half2 a, b;
         memcpy(&a, &low, 4);
         memcpy(&b, &high, 4);
@@ -65,8 +66,10 @@ template <int TYPE> struct Packed {
     }
     __device__ __forceinline__ void put(uint8_t *tile, int row, int s, int half) const {
         if (!there) return;
-        if (half == 0) put_half<TYPE, 0>(raw, tile, row, s);
-        else put_half<TYPE, 1>(raw, tile, row, s);
+        if (half == 0)
+            put_half<TYPE, 0>(raw, tile, row, s);
+        else
+            put_half<TYPE, 1>(raw, tile, row, s);
     }
 };
 
@@ -97,8 +100,7 @@ template <class T> struct Plain {
 };
 
 // Which row of which matrix this thread's tile row is.
-template <bool GATED>
-__device__ __forceinline__ int source_row(int row_in_tile, bool &second) {
+template <bool GATED> __device__ __forceinline__ int source_row(int row_in_tile, bool &second) {
     second = GATED && row_in_tile / 8 % 2;
     return GATED ? blockIdx.y * (SIDE / 2) + row_in_tile / 16 * 8 + row_in_tile % 8
                  : blockIdx.y * SIDE + row_in_tile;

@@ -14,13 +14,13 @@
  * multiprocessor; all by the tokens of a tile. */
 #define KM_REGS_ROWS 128
 #define KM_REGS_THREADS 256
-#define KM_REGS_DEPTH 256      /* elements of a super-step: four steps of 64 */
+#define KM_REGS_DEPTH 256 /* elements of a super-step: four steps of 64 */
 #define KM_REGS_PLACES(item) ((item) > 48 ? 2 : 3)
 #define KM_REGS_STAGES 4
 #define KM_REGS_BLOCKS(tokens) ((tokens) > 64 ? 1 : 2)
 #define KM_REGS_SHARED(tokens, item)                                                               \
-    (1024 + KM_REGS_STAGES * (tokens) * 128 + KM_REGS_PLACES(item) * 2 * (item) * KM_REGS_THREADS)
-#define KM_REGS_SPLITS 8       /* blocks of a cluster that share a tile, at most: 1, 2, 4 or 8 */
+    (1024 + KM_REGS_STAGES * (tokens)*128 + KM_REGS_PLACES(item) * 2 * (item)*KM_REGS_THREADS)
+#define KM_REGS_SPLITS 8 /* blocks of a cluster that share a tile, at most: 1, 2, 4 or 8 */
 
 /* x (rows, k) as f16; of each row the factor that gives back x, 2^-8 of it. */
 typedef struct km_round_args {
@@ -28,9 +28,9 @@ typedef struct km_round_args {
     void *out;
     float *scale;
     int32_t k;
-    int32_t rows;             /* of x; blocks beyond make rows of zeros */
-    int32_t order;            /* 0: as x has it; 1, 2: in the order of quant_regs.cuh, runs apart */
-    int32_t padded;           /* rows of out, with an order */
+    int32_t rows;   /* of x; blocks beyond make rows of zeros */
+    int32_t order;  /* 0: as x has it; 1, 2: in the order of quant_regs.cuh, runs apart */
+    int32_t padded; /* rows of out, with an order */
 } km_round_args;
 
 /* Another layer over the same x, of the same type (quant_regs.cuh). */
@@ -39,22 +39,22 @@ typedef struct km_tile_more {
     const float *bias;
     float *out;
     int32_t n;
-    int32_t first;            /* its first tile of rows */
+    int32_t first; /* its first tile of rows */
 } km_tile_more;
 
 typedef struct km_tile_args {
-    const void *x;            /* (m, k) f16 */
-    const float *scale;       /* (m) */
-    km_quant_matrix w, up;    /* up: of a gated layer; planes: the elements, for plain weights */
+    const void *x;         /* (m, k) f16 */
+    const float *scale;    /* (m) */
+    km_quant_matrix w, up; /* up: of a gated layer; planes: the elements, for plain weights */
     const float *bias;
-    float *out;               /* (m, n) */
+    float *out; /* (m, n) */
     km_tile_more more[KM_FEW_PARTS - 1];
-    float *partial;           /* (tiles, splits, KM_TILE_FLOATS) where blocks share tiles */
-    uint32_t *counters;       /* one to a tile */
+    float *partial;     /* (tiles, splits, KM_TILE_FLOATS) where blocks share tiles */
+    uint32_t *counters; /* one to a tile */
     int32_t m, n, k, act;
-    int32_t padded;           /* rows of x, with those that only fill tiles */
-    int32_t early;            /* weights may be read before the kernel in front has ended */
-    int32_t layers;           /* with those of `more` */
+    int32_t padded; /* rows of x, with those that only fill tiles */
+    int32_t early;  /* weights may be read before the kernel in front has ended */
+    int32_t layers; /* with those of `more` */
 } km_tile_args;
 
 #endif

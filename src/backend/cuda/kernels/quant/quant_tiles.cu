@@ -15,7 +15,8 @@ static_assert(STAGES * X_BYTES + 2 * W_BYTES == KM_TILE_SHARED, "as the host ask
 // The order of quant_regs.cuh: steps of 64 elements, all rows of a step together. Piece j of step c:
 // of the 4 units of super-step c / 4, two elements each, of those that run c % 4 has at 4 (j / 2).
 template <bool APART>
-__device__ __forceinline__ void round_in_order(const km_round_args &a, const float *x, float inverse) {
+__device__ __forceinline__ void round_in_order(const km_round_args &a, const float *x,
+                                               float inverse) {
     int row = blockIdx.x, units = row < a.rows ? a.k / KM_QUANT_UNIT : 0; // none: zeros
     int pieces = (a.k + 255) / 256 * 32;
     for (int p = threadIdx.x; p < pieces; p += 256) {
@@ -26,8 +27,8 @@ __device__ __forceinline__ void round_in_order(const km_round_args &a, const flo
             int unit = c / 4 * 4 + t;
             float2 v = make_float2(0, 0);
             if (unit < units)
-                v = *reinterpret_cast<const float2 *>(x + Order<APART>::at(unit, c % 4) + 4 * (j / 2) +
-                                                      2 * (j % 2));
+                v = *reinterpret_cast<const float2 *>(x + Order<APART>::at(unit, c % 4) +
+                                                      4 * (j / 2) + 2 * (j % 2));
             h[t] = pack2<f16>(v.x * inverse, v.y * inverse);
         }
         f16 *out = (f16 *)a.out + ((int64_t)c * a.padded + row) * 64 + (j ^ (row & 7)) * 8;
@@ -55,8 +56,10 @@ extern "C" __global__ void __launch_bounds__(256)
     int e = 0;
     frexpf(most, &e); // most < 2^e
     float scale = most > 0 ? exp2f((float)(e - 10)) : 1, inverse = 1 / scale;
-    if (a.order == 1) round_in_order<false>(a, x, inverse);
-    else if (a.order == 2) round_in_order<true>(a, x, inverse);
+    if (a.order == 1)
+        round_in_order<false>(a, x, inverse);
+    else if (a.order == 2)
+        round_in_order<true>(a, x, inverse);
     else
         for (int p = threadIdx.x * 4; p < a.k; p += 1024) {
             float4 v = *reinterpret_cast<const float4 *>(x + p);

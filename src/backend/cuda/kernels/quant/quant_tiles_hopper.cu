@@ -30,7 +30,8 @@ __device__ __forceinline__ void tiles(const km_tile_args &a, W &weights, int row
             for (int i = 0; i < SIDE * DEPTH / 8 / THREADS; i++) {
                 int c = threadIdx.x + i * THREADS, row = c / 8, chunk = c % 8;
                 bool valid = row0 + row < a.m;
-                const f16 *from = x + (int64_t)(valid ? row0 + row : 0) * a.k + s * DEPTH + chunk * 8;
+                const f16 *from =
+                    x + (int64_t)(valid ? row0 + row : 0) * a.k + s * DEPTH + chunk * 8;
                 cp_async_16(tiles_x + s % X_STAGES * X_BYTES + swizzle<8>(row, chunk), from, valid);
             }
         }
@@ -78,8 +79,8 @@ __device__ __forceinline__ void tiles(const km_tile_args &a, W &weights, int row
                        ((int64_t)tile * splits + blockIdx.z) * 16 * THREADS + threadIdx.x;
 #pragma unroll
         for (int i = 0; i < 16; i++)
-            __stcg(mine + i * THREADS, make_float4(sum[4 * i], sum[4 * i + 1], sum[4 * i + 2],
-                                                   sum[4 * i + 3]));
+            __stcg(mine + i * THREADS,
+                   make_float4(sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]));
         __threadfence();
         __syncthreads();
         if (threadIdx.x == 0) {

@@ -13,7 +13,8 @@ template <int BYTES> KM_DEVICE void ask_tile(uint32_t to, const char *from) {
 }
 
 // d (16 rows of this warp, 64) += rows of a (128, 64) with those of b (64, 64).
-__device__ __forceinline__ void add_slice(float (&d)[32], uint32_t a, uint32_t b, int warp, int lane) {
+__device__ __forceinline__ void add_slice(float (&d)[32], uint32_t a, uint32_t b, int warp,
+                                          int lane) {
 #pragma unroll
     for (int k = 0; k < 4; k++) {
         uint32_t left[4];

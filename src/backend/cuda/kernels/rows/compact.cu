@@ -4,10 +4,11 @@
 #include "backend/cuda/kernels/common.cuh"
 #include "backend/cuda/kernels/rows/row_args.h"
 
-constexpr int THREADS = KM_COMPACT_THREADS, WARPS = THREADS / 32, ROUNDS = KM_COMPACT_TILE / THREADS;
+constexpr int THREADS = KM_COMPACT_THREADS, WARPS = THREADS / 32,
+              ROUNDS = KM_COMPACT_TILE / THREADS;
 
 template <class F> __device__ __forceinline__ bool picked(const km_compact_args &p, int64_t i) {
-    return i < p.n && ((uint64_t)((const F *)p.flags)[i] & p.relevant & (F)~(F)0) != 0;
+    return i < p.n && ((uint64_t)((const F *)p.flags)[i] & p.relevant & (F) ~(F)0) != 0;
 }
 
 template <class F> __device__ __forceinline__ void count_tile(const km_compact_args &p) {
@@ -50,7 +51,8 @@ KM_KERNEL __launch_bounds__(1024) compact_offsets(const __grid_constant__ km_com
 }
 
 // Calls write(element, its number among those picked) for all of a tile's.
-template <class F, class W> __device__ __forceinline__ void each_picked(const km_compact_args &p, W write) {
+template <class F, class W>
+__device__ __forceinline__ void each_picked(const km_compact_args &p, W write) {
     __shared__ int each[2][WARPS];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int64_t base = (int64_t)blockIdx.x * KM_COMPACT_TILE, at = p.first[blockIdx.x];
@@ -73,10 +75,12 @@ template <class F, class W> __device__ __forceinline__ void each_picked(const km
 }
 
 template <class T> __device__ __forceinline__ void select(const km_compact_args &p) {
-    each_picked<uint8_t>(p, [&](int64_t i, int64_t number) { ((T *)p.out)[number] = ((const T *)p.x)[i]; });
+    each_picked<uint8_t>(
+        p, [&](int64_t i, int64_t number) { ((T *)p.out)[number] = ((const T *)p.x)[i]; });
 }
 template <class T> __device__ __forceinline__ void put(const km_compact_args &p) {
-    each_picked<uint8_t>(p, [&](int64_t i, int64_t number) { ((T *)p.out)[i] = ((const T *)p.x)[number]; });
+    each_picked<uint8_t>(
+        p, [&](int64_t i, int64_t number) { ((T *)p.out)[i] = ((const T *)p.x)[number]; });
 }
 template <class T> __device__ __forceinline__ void nonzero(const km_compact_args &p) {
     each_picked<T>(p, [&](int64_t i, int64_t number) {
@@ -89,16 +93,20 @@ template <class T> __device__ __forceinline__ void nonzero(const km_compact_args
 }
 
 #define COMPACT(size, T)                                                                           \
-    KM_KERNEL __launch_bounds__(THREADS) compact_count_##size(const __grid_constant__ km_compact_args p) { \
+    KM_KERNEL __launch_bounds__(THREADS)                                                           \
+        compact_count_##size(const __grid_constant__ km_compact_args p) {                          \
         count_tile<T>(p);                                                                          \
     }                                                                                              \
-    KM_KERNEL __launch_bounds__(THREADS) compact_select_##size(const __grid_constant__ km_compact_args p) { \
+    KM_KERNEL __launch_bounds__(THREADS)                                                           \
+        compact_select_##size(const __grid_constant__ km_compact_args p) {                         \
         select<T>(p);                                                                              \
     }                                                                                              \
-    KM_KERNEL __launch_bounds__(THREADS) compact_place_##size(const __grid_constant__ km_compact_args p) { \
+    KM_KERNEL __launch_bounds__(THREADS)                                                           \
+        compact_place_##size(const __grid_constant__ km_compact_args p) {                          \
         put<T>(p);                                                                                 \
     }                                                                                              \
-    KM_KERNEL __launch_bounds__(THREADS) compact_nonzero_##size(const __grid_constant__ km_compact_args p) { \
+    KM_KERNEL __launch_bounds__(THREADS)                                                           \
+        compact_nonzero_##size(const __grid_constant__ km_compact_args p) {                        \
         nonzero<T>(p);                                                                             \
     }
 COMPACT(1, uint8_t)

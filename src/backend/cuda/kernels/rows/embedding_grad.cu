@@ -105,8 +105,8 @@ KM_KERNEL embedding_grad_starts(const __grid_constant__ Args p) {
 
 // Rows of dy from sorted place `first` to `last`, one after the other, several on their way at once.
 template <class T, int W>
-__device__ __forceinline__ void add_rows(const Args &p, uint32_t first, uint32_t last, int64_t packs,
-                                         int64_t pack, float (&s)[W]) {
+__device__ __forceinline__ void add_rows(const Args &p, uint32_t first, uint32_t last,
+                                         int64_t packs, int64_t pack, float (&s)[W]) {
     constexpr int AHEAD = 8;
     const Pack<T, W> *dy = (const Pack<T, W> *)p.dy + pack;
     for (uint32_t i = first; i < last; i += AHEAD) {
@@ -136,7 +136,8 @@ template <class T, int W> __device__ void light_rows(const Args &p) { // a block
     int64_t pack = (int64_t)blockIdx.y * blockDim.x + threadIdx.x;
     uint32_t first = p.start[row], last = p.start[row + 1];
     if (last - first > KM_HEAVY) {
-        if (blockIdx.y == 0 && threadIdx.x == 0) p.heavy[1 + atomicAdd(&p.heavy[0], 1u)] = (uint32_t)row;
+        if (blockIdx.y == 0 && threadIdx.x == 0)
+            p.heavy[1 + atomicAdd(&p.heavy[0], 1u)] = (uint32_t)row;
         return;
     }
     if (pack >= packs || (p.accumulate && first == last)) return;

@@ -65,7 +65,8 @@ template <class T, int W, Team K, int N> __device__ void grad_rows(const km_norm
                 sums.db[i][k] += d;
             }
         }
-        crew.turn = crew.turn >= 2 ? 0 : crew.turn; // two places in turn are enough between barriers
+        crew.turn =
+            crew.turn >= 2 ? 0 : crew.turn; // two places in turn are enough between barriers
         s = crew.sum2(s);
         float mg = p.mean ? s.x * share : 0, mh = s.y * share;
         Pack<T, W> *out = (Pack<T, W> *)((T *)p.dx + row * p.n);
@@ -115,7 +116,9 @@ template <class T, int W, Team K, int N> __device__ void grad_rows(const km_norm
 }
 
 #define WARP_ROWS(T, t, N)                                                                         \
-    extern "C" __global__ void __launch_bounds__(32 * KM_WARP_ROWS, N < 3 ? 4 : N < 4 ? 3 : 2)      \
+    extern "C" __global__ void __launch_bounds__(32 * KM_WARP_ROWS, N < 3   ? 4                    \
+                                                                    : N < 4 ? 3                    \
+                                                                            : 2)                   \
         norm_grad_##t##_warp##N(const __grid_constant__ km_norm_grad_args p) {                     \
         grad_rows<T, WIDE<T>, WARP, N>(p);                                                         \
     }

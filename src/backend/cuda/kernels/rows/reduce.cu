@@ -83,7 +83,8 @@ template <class Op, class T> __device__ __forceinline__ void reduce_block(const 
         if (!last_block<true>(p.counters + output, p.parts)) return;
         s = Op::empty();
 #pragma unroll 1
-        for (int i = threadIdx.x; i < p.parts; i += blockDim.x) Op::merge(s, load_fresh(partial + i));
+        for (int i = threadIdx.x; i < p.parts; i += blockDim.x)
+            Op::merge(s, load_fresh(partial + i));
         merge_block<Op>(s);
     }
     if (threadIdx.x == 0) Result<Op, T>::put(p.out, output, Op::value(s, p.divisor));
@@ -115,9 +116,7 @@ template <class Op, class T> __device__ __forceinline__ void reduce_warp(const k
 
 // ---- Columns: the fastest axis is kept ----
 
-template <class T, int N> struct alignas(N * sizeof(T)) Columns {
-    T v[N];
-};
+template <class T, int N> struct alignas(N * sizeof(T)) Columns { T v[N]; };
 
 // Merges what the block's rows of threads have of each column; thread i gets column i.
 template <class Op, int N>
@@ -141,7 +140,8 @@ __device__ __forceinline__ typename Op::State merge_rows(const typename Op::Stat
 template <class Op, class T, int N>
 __device__ __forceinline__ void reduce_columns(const km_reduce_args &p) {
     typedef typename Op::State State;
-    __shared__ __align__(16) unsigned char room[KM_COLUMN_ROWS * KM_COLUMN_LANES * N * sizeof(State)];
+    __shared__ __align__(
+        16) unsigned char room[KM_COLUMN_ROWS * KM_COLUMN_LANES * N * sizeof(State)];
     int groups = (int)((p.inner + KM_COLUMN_LANES * N - 1) / (KM_COLUMN_LANES * N));
     int part = blockIdx.x % p.parts;
     int64_t rest = blockIdx.x / p.parts, outer = rest / groups;
@@ -175,7 +175,7 @@ __device__ __forceinline__ void reduce_columns(const km_reduce_args &p) {
         State *partial = (State *)p.partial + outer * p.parts * p.inner + group * WIDE;
         if (mine) partial[part * p.inner + thread] = whole;
         if (!last_block<false>(p.counters + rest, p.parts)) return;
-        // All rows of threads share the parts, as they shared the rows of x.
+            // All rows of threads share the parts, as they shared the rows of x.
 #pragma unroll
         for (int k = 0; k < N; k++) s[k] = Op::empty();
         if (inside) {
@@ -238,7 +238,10 @@ KM_KERNEL reduce_warp_int(const __grid_constant__ km_reduce_args p) {
         }
     }
     if (lane) return;
-    if (p.op == KM_OP_SUM) store_int(p.dtype, p.out, output, sum);
-    else if (p.op == KM_OP_MAX) store_int(p.dtype, p.out, output, best);
-    else ((int64_t *)p.out)[output] = where == INT64_MAX ? 0 : where;
+    if (p.op == KM_OP_SUM)
+        store_int(p.dtype, p.out, output, sum);
+    else if (p.op == KM_OP_MAX)
+        store_int(p.dtype, p.out, output, best);
+    else
+        ((int64_t *)p.out)[output] = where == INT64_MAX ? 0 : where;
 }

@@ -5,7 +5,7 @@
 #define KM_CUDA_REDUCE_CUH
 #include "backend/cuda/kernels/common.cuh"
 
-struct Sum { // and mean, by the divisor
+struct Sum {                         // and mean, by the divisor
     static constexpr int UNROLL = 4; // 16-byte loads before their first use
     typedef float State;
     static __device__ __forceinline__ State empty() { return 0.0f; }
@@ -136,7 +136,8 @@ template <class Op> __device__ __forceinline__ void merge_block(typename Op::Sta
 // Counts this block as done; true in all threads of the last of `parts` blocks, which then sees
 // what the others wrote before. Resets the counter. With ONE_WRITER only thread 0 of each block
 // wrote anything.
-template <bool ONE_WRITER> __device__ __forceinline__ bool last_block(uint32_t *counter, int parts) {
+template <bool ONE_WRITER>
+__device__ __forceinline__ bool last_block(uint32_t *counter, int parts) {
     __shared__ bool last;
     if (!ONE_WRITER) {
         __threadfence(); // what this thread wrote is visible before the tick

@@ -14,7 +14,8 @@ template <class T> __device__ void rope(const km_rope_args &p) {
     T *out = (T *)p.out + (int64_t)t * p.d;
     if (pair >= half) {
         int at = p.dims + pair - half;
-        for (int64_t b = blockIdx.y; b < p.batch; b += gridDim.y) out[b * step + at] = x[b * step + at];
+        for (int64_t b = blockIdx.y; b < p.batch; b += gridDim.y)
+            out[b * step + at] = x[b * step + at];
         return;
     }
     int64_t position = !p.positions ? t

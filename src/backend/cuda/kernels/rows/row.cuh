@@ -11,15 +11,15 @@
 
 enum Team { WARP, BLOCK, CLUSTER, STREAM };
 
-template <class T, int W> struct alignas(W * sizeof(T)) Pack {
-    T v[W];
-};
+template <class T, int W> struct alignas(W * sizeof(T)) Pack { T v[W]; };
 
 // W elements of 16 bytes together, or 1 where rows are not aligned.
 template <class T> constexpr int WIDE = 16 / (int)sizeof(T);
 
 template <Team K>
-constexpr int PACKS = K == WARP ? KM_WARP_PACKS : K == CLUSTER ? KM_CLUSTER_PACKS : KM_BLOCK_PACKS;
+constexpr int PACKS = K == WARP      ? KM_WARP_PACKS
+                      : K == CLUSTER ? KM_CLUSTER_PACKS
+                                     : KM_BLOCK_PACKS;
 
 // ---- Messages between the blocks of a cluster ----
 // A message is a store that counts itself off at a barrier of the receiver, which is quicker than a
@@ -34,10 +34,15 @@ __device__ __forceinline__ uint32_t shared_address(const void *p) {
 __device__ __forceinline__ void send_message(float2 v, float2 *slot, uint64_t *arrived, int rank) {
 #if __CUDA_ARCH__ >= 900
     uint32_t there, bar;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(slot)), "r"(rank));
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(bar) : "r"(shared_address(arrived)), "r"(rank));
+    asm("mapa.shared::cluster.u32 %0, %1, %2;"
+        : "=r"(there)
+        : "r"(shared_address(slot)), "r"(rank));
+    asm("mapa.shared::cluster.u32 %0, %1, %2;"
+        : "=r"(bar)
+        : "r"(shared_address(arrived)), "r"(rank));
     asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 "
-                 "[%0], {%1, %2}, [%3];" ::"r"(there), "f"(v.x), "f"(v.y), "r"(bar)
+                 "[%0], {%1, %2}, [%3];" ::"r"(there),
+                 "f"(v.x), "f"(v.y), "r"(bar)
                  : "memory");
     asm volatile("mbarrier.arrive.expect_tx.shared::cluster.b64 _, [%0], 8;" ::"r"(bar) : "memory");
 #endif
@@ -236,7 +241,7 @@ __device__ __forceinline__ float exp_fast(float x) { return __expf(x); }
 #define KM_ROW_TEAM(name, body, Args, T, t, K, k, most)                                            \
     extern "C" __global__ void __launch_bounds__(most)                                             \
         name##_##t##_##k(const __grid_constant__ Args p) {                                         \
-        body<T, WIDE<T>, K>(p);                                                                  \
+        body<T, WIDE<T>, K>(p);                                                                    \
     }                                                                                              \
     extern "C" __global__ void __launch_bounds__(most)                                             \
         name##_##t##_##k##1(const __grid_constant__ Args p) {                                      \

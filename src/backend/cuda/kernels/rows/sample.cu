@@ -166,7 +166,8 @@ __device__ Cut select(Shared *s, const S &all, Cut within, const Odds *odds, u64
             uint32_t those = __ballot_sync(ALL_LANES, in);
             if (!in) continue;
             uint32_t same = __match_any_sync(those, digit);
-            if ((int)threadIdx.x % 32 == __ffs(same) - 1) atomicAdd(&s->bin[digit], (u64)__popc(same));
+            if ((int)threadIdx.x % 32 == __ffs(same) - 1)
+                atomicAdd(&s->bin[digit], (u64)__popc(same));
         }
         __syncthreads();
         prefix |= find_digit(s, left, &above) << shift;

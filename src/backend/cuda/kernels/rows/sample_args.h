@@ -9,11 +9,11 @@
 #define KM_SAMPLE_LIST 2048    /* candidates that are looked at in shared memory */
 
 typedef struct km_sample_args {
-    const float *logits;    /* (rows, v) */
-    float *edited;          /* (rows, v): with penalties; or NULL */
-    const float *settings;  /* (rows, KM_SAMPLE_SETTINGS) */
-    const int32_t *before;  /* (rows, KM_SAMPLE_STATE) */
-    float *peaks;           /* (rows, blocks): the largest of each block of logits; never NaN */
+    const float *logits;   /* (rows, v) */
+    float *edited;         /* (rows, v): with penalties; or NULL */
+    const float *settings; /* (rows, KM_SAMPLE_SETTINGS) */
+    const int32_t *before; /* (rows, KM_SAMPLE_STATE) */
+    float *peaks;          /* (rows, blocks): the largest of each block of logits; never NaN */
     int32_t *ids, *after;
     int32_t v, blocks;
 } km_sample_args;

@@ -21,7 +21,9 @@
 
 constexpr int THREADS = KM_WIDE_THREADS, WARPS = THREADS / 32;
 constexpr int JOIN = 1, EMPTY = 2; // named barriers; EMPTY is two of them
-constexpr int WARP_SLOTS = WARPS > 16 ? 32 : WARPS > 8 ? 16 : 8; // lanes that join the warps' numbers
+constexpr int WARP_SLOTS = WARPS > 16  ? 32
+                           : WARPS > 8 ? 16
+                                       : 8; // lanes that join the warps' numbers
 
 // exp(x) for x <= 0; what is below 1e-38 comes out as 0.
 __device__ __forceinline__ float exp_down(float x) {
@@ -49,11 +51,11 @@ template <class T> struct Wide {
         float2 by_warp[2][WARPS], by_block[2][KM_WIDE_MOST], joined[2];
     };
 
-    int blocks, me;        // of the cluster
+    int blocks, me;               // of the cluster
     int packs, per, first, count; // of the row; to a block, at most; where mine begin; how many
-    int64_t row, step;     // of this cluster
-    int k = 0;             // rows done
-    const P *room;         // two parts of rows, then the weights' parts
+    int64_t row, step;            // of this cluster
+    int k = 0;                    // rows done
+    const P *room;                // two parts of rows, then the weights' parts
 
     __device__ Wide(int n) : packs(n / W) {
         extern __shared__ __align__(128) unsigned char dynamic[];
@@ -131,9 +133,7 @@ template <class T> struct Wide {
         for (; i + (N - 1) * THREADS < count; i += N * THREADS) f(i, Times<N>());
         for (; i < count; i += THREADS) f(i, Times<1>());
     }
-    template <int N> struct Times {
-        static constexpr int n = N;
-    };
+    template <int N> struct Times { static constexpr int n = N; };
 
     // Joins all threads' v. join.warp, .block and .cluster put the numbers of 32 lanes, of the warps
     // and of the blocks together; lanes without one get join.empty().
@@ -185,7 +185,8 @@ struct Exps {
     __device__ static float2 cluster(float2 v) { return lanes<KM_WIDE_MOST>(v); }
 
     // Of this block's part; N packs at a time share a largest element.
-    template <class T> __device__ static float2 of_thread(Wide<T> &wide, const Pack<T, WIDE<T>> *x) {
+    template <class T>
+    __device__ static float2 of_thread(Wide<T> &wide, const Pack<T, WIDE<T>> *x) {
         constexpr int W = WIDE<T>;
         float2 v = empty();
         wide.template each<16 / W>([&](int i, auto times) {
@@ -216,7 +217,8 @@ template <bool CENTRED> struct Spread {
     // How many elements, and one over it (0 for none).
     struct Count {
         float n, one;
-        __device__ Count(int packs, int width) : n((float)(packs * width)), one(packs ? 1 / n : 0) {}
+        __device__ Count(int packs, int width)
+            : n((float)(packs * width)), one(packs ? 1 / n : 0) {}
     };
     // Of this thread; of the warp and the block whose numbers this lane joins; of each whole.
     Count thread, slot_warp, slot_block, in_warp, in_block, in_row;
@@ -248,9 +250,7 @@ template <bool CENTRED> struct Spread {
     }
     __device__ float2 warp(float2 v) const { return lanes<32>(v, thread, in_warp); }
     __device__ float2 block(float2 v) const { return lanes<WARP_SLOTS>(v, slot_warp, in_block); }
-    __device__ float2 cluster(float2 v) const {
-        return lanes<KM_WIDE_MOST>(v, slot_block, in_row);
-    }
+    __device__ float2 cluster(float2 v) const { return lanes<KM_WIDE_MOST>(v, slot_block, in_row); }
 
     template <class T> __device__ float2 of_thread(Wide<T> &wide, const Pack<T, WIDE<T>> *x) const {
         constexpr int W = WIDE<T>;

@@ -26,7 +26,8 @@ KM_KERNEL cells_count(const __grid_constant__ Args p) { // 256 threads to a tile
         if (c >= 0) atomicAdd(&many[c], 1u);
     }
     __syncthreads();
-    for (int c = threadIdx.x; c < p.k; c += 256) p.tile_count[(int64_t)blockIdx.x * p.k + c] = many[c];
+    for (int c = threadIdx.x; c < p.k; c += 256)
+        p.tile_count[(int64_t)blockIdx.x * p.k + c] = many[c];
 }
 
 // Counts of tiles become places within the cell.
@@ -70,7 +71,8 @@ KM_KERNEL cells_starts(const __grid_constant__ Args p) {
         uint32_t rows = many, blocks = chunks;
 #pragma unroll
         for (int by = 1; by < 32; by *= 2) {
-            uint32_t r = __shfl_up_sync(ALL_LANES, rows, by), b = __shfl_up_sync(ALL_LANES, blocks, by);
+            uint32_t r = __shfl_up_sync(ALL_LANES, rows, by),
+                     b = __shfl_up_sync(ALL_LANES, blocks, by);
             if (lane >= by) rows += r, blocks += b;
         }
         if (lane == 31) rows_by_warp[warp] = rows, chunks_by_warp[warp] = blocks;
@@ -105,7 +107,8 @@ KM_KERNEL cells_place(const __grid_constant__ Args p) {
     wait_for_previous();
     int64_t first = (int64_t)blockIdx.x * p.tile_rows + warp * each;
     uint16_t *own = place + warp * p.k;
-    for (int i = lane; i < each; i += 32) { // rows of one cell among 32: the first of them counts all
+    for (int i = lane; i < each;
+         i += 32) { // rows of one cell among 32: the first of them counts all
         int c = cell_of(p, first + i);
         unsigned same = __match_any_sync(ALL_LANES, c);
         if (c >= 0 && !(same & ((1u << lane) - 1))) own[c] += (uint16_t)__popc(same);
@@ -138,12 +141,15 @@ KM_KERNEL cells_place(const __grid_constant__ Args p) {
 
 // ---- Adding up ----
 
-__device__ __forceinline__ int cell_of_block(const Args &p, uint32_t b) { // chunk[c] <= b < chunk[c + 1]
+__device__ __forceinline__ int cell_of_block(const Args &p,
+                                             uint32_t b) { // chunk[c] <= b < chunk[c + 1]
     int lo = 0, hi = p.k - 1;
     while (lo < hi) {
         int mid = (lo + hi + 1) / 2;
-        if (p.chunk[mid] <= b) lo = mid;
-        else hi = mid - 1;
+        if (p.chunk[mid] <= b)
+            lo = mid;
+        else
+            hi = mid - 1;
     }
     return lo;
 }
@@ -214,7 +220,8 @@ template <class T, int W> __device__ void add_cells(const Args &p) {
         for (int g = 1; g < p.groups; g++)
 #pragma unroll
             for (int e = 0; e < W; e++) s[e] += part[(g * p.columns + column) * W + e];
-        float *to = parts == 1 ? p.sum + (int64_t)cell * p.d : p.part + (int64_t)blockIdx.x * stride;
+        float *to =
+            parts == 1 ? p.sum + (int64_t)cell * p.d : p.part + (int64_t)blockIdx.x * stride;
 #pragma unroll
         for (int e = 0; e < W; e++)
             if (pack * W + e < p.d) to[pack * W + e] = s[e];
@@ -239,9 +246,12 @@ template <class T, int W> __device__ void add_cells(const Args &p) {
     for (int e = threadIdx.x; e < p.d + 2; e += 256) {
         float sum = 0;
         for (uint32_t c = 0; c < parts; c++) sum += __ldcg(all + (int64_t)c * stride + e);
-        if (e < p.d) p.sum[(int64_t)cell * p.d + e] = sum;
-        else if (e == p.d && p.weight) p.mass[cell] = sum;
-        else if (e == p.d + 1) p.spread[cell] = sum;
+        if (e < p.d)
+            p.sum[(int64_t)cell * p.d + e] = sum;
+        else if (e == p.d && p.weight)
+            p.mass[cell] = sum;
+        else if (e == p.d + 1)
+            p.spread[cell] = sum;
     }
 }
 

@@ -18,7 +18,8 @@ KM_KERNEL __launch_bounds__(256) encode_levels(const __grid_constant__ km_levels
     wait_for_previous();
     for (int i = threadIdx.x; i < 9 * 256; i += 256) {
         levels[i] = p.tables[i];
-        borders[i] = i % 256 ? 0.5f * (p.tables[i - 1] + p.tables[i]) : 0.0f; // between a level and the last
+        borders[i] =
+            i % 256 ? 0.5f * (p.tables[i - 1] + p.tables[i]) : 0.0f; // between a level and the last
     }
     __syncthreads();
     int64_t first = ((int64_t)blockIdx.x * 8 + threadIdx.x / 32) * TOGETHER;
@@ -61,7 +62,8 @@ KM_KERNEL __launch_bounds__(256) encode_levels(const __grid_constant__ km_levels
             uint32_t mine = 0;
 #pragma unroll
             for (int l = 0; l < 8; l++) {
-                uint32_t votes = __ballot_sync(ALL_LANES, l < bits && (level >> (bits - 1 - l) & 1));
+                uint32_t votes =
+                    __ballot_sync(ALL_LANES, l < bits && (level >> (bits - 1 - l) & 1));
                 if (plane == l) mine = votes;
             }
             if (plane < own_bits && scale[r] > 0)

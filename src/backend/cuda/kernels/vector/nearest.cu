@@ -73,7 +73,8 @@ template <class T> __device__ void round_rows(const km_nearest_round_args &p) { 
         int e = chunk * 8;
         if (row < p.n && e < p.d) {
             if (p.aligned) {
-                const Vec<T> *from = reinterpret_cast<const Vec<T> *>((const T *)p.from + row * p.d + e);
+                const Vec<T> *from =
+                    reinterpret_cast<const Vec<T> *>((const T *)p.from + row * p.d + e);
 #pragma unroll
                 for (int u = 0; u < 8 / Vec<T>::N; u++) {
                     Vec<T> w = from[u];
@@ -104,7 +105,8 @@ template <class T> __device__ void round_rows(const km_nearest_round_args &p) { 
     sum = warp_sum(sum);
     over = __any_sync(ALL_LANES, over);
     if (lane) return;
-    if (over) sum = sum != sum ? sum : INFINITY; // NaN is never the nearest; far away, all is looked at
+    if (over)
+        sum = sum != sum ? sum : INFINITY; // NaN is never the nearest; far away, all is looked at
     p.norm[row] = row < p.n ? sum : p.past;
     if (p.size) p.size[row] = row < p.n && sum == sum ? sqrtf(sum) : 0.0f;
 }
@@ -128,7 +130,8 @@ KM_KERNEL __launch_bounds__(256) nearest_mma(const __grid_constant__ Args p) {
             uint32_t to = base + s % STAGES * (X_BYTES + C_BYTES);
             const char *x = (const char *)p.x_tiles + ((int64_t)block * p.slices + slice) * X_BYTES;
             const char *c = (const char *)p.c_tiles +
-                            ((int64_t)(group / 4) * p.slices + slice) * (4 * C_BYTES) + group % 4 * C_BYTES;
+                            ((int64_t)(group / 4) * p.slices + slice) * (4 * C_BYTES) +
+                            group % 4 * C_BYTES;
             ask_tile<X_BYTES>(to, x);
             ask_tile<C_BYTES>(to + X_BYTES, c);
         }
@@ -149,7 +152,8 @@ KM_KERNEL __launch_bounds__(256) nearest_mma(const __grid_constant__ Args p) {
             for (int i = 0; i < 32; i++) d[i] = 0;
         uint32_t x = base + s % STAGES * (X_BYTES + C_BYTES);
         add_slice(d, x, x + X_BYTES, warp, lane);
-        if (s % p.slices == p.slices - 1) search_tile<8>(d, p.c_norm, lane, s / p.slices * 64, best);
+        if (s % p.slices == p.slices - 1)
+            search_tile<8>(d, p.c_norm, lane, s / p.slices * 64, best);
     }
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -162,7 +166,8 @@ KM_KERNEL __launch_bounds__(256) nearest_mma(const __grid_constant__ Args p) {
 // ---- The second look ----
 
 // |x_row - c_i|^2 by a whole warp, in all lanes.
-template <class T> __device__ __forceinline__ float exact(const Args &p, int64_t row, int i, int lane) {
+template <class T>
+__device__ __forceinline__ float exact(const Args &p, int64_t row, int i, int lane) {
     float sum = 0;
     const float *c = p.centre + (int64_t)i * p.d;
     if (p.aligned) {
@@ -236,7 +241,8 @@ template <class T> __device__ void full_search(const Args &p) {
 #pragma unroll
             for (int r = 0; r < R; r++) {
                 float dist = warp_sum(sum[r]);
-                unsigned long long key = (unsigned long long)__float_as_uint(dist) << 32 | (unsigned)c;
+                unsigned long long key =
+                    (unsigned long long)__float_as_uint(dist) << 32 | (unsigned)c;
                 if (dist == dist && key < best[r]) best[r] = key;
             }
         }
@@ -249,7 +255,8 @@ template <class T> __device__ void full_search(const Args &p) {
 KM_KERNEL nearest_full_end(const __grid_constant__ Args p) {
     wait_for_previous();
     uint32_t many = p.counts[1];
-    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < many; i += gridDim.x * blockDim.x) {
+    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < many;
+         i += gridDim.x * blockDim.x) {
         int64_t row = p.full[i];
         unsigned long long key = p.key[row];
         p.id[row] = key == ~0ull ? 0 : (int32_t)(key & 0xffffffffu);

@@ -74,8 +74,8 @@ struct RowBest {
 
 // Values of a tile of 8 * PIECES columns from the sums d: |c'|^2 - 2 x'.c'.
 template <int PIECES>
-__device__ __forceinline__ void search_tile(const float (&d)[4 * PIECES], const float *c_norm, int lane,
-                                            int first, RowBest (&best)[2]) {
+__device__ __forceinline__ void search_tile(const float (&d)[4 * PIECES], const float *c_norm,
+                                            int lane, int first, RowBest (&best)[2]) {
     const float2 *norm = reinterpret_cast<const float2 *>(c_norm + first) + lane % 4;
     TileBest t[2];
     t[0].clear();
@@ -104,12 +104,12 @@ __device__ __forceinline__ float largest_centre(const km_nearest_args &p, float 
 }
 
 // What becomes of a row: its answer, or a place on the list of those that are looked at again.
-__device__ __forceinline__ void settle_row(const km_nearest_args &p, const RowBest &best, int64_t row,
-                                           float largest, float scale) {
+__device__ __forceinline__ void settle_row(const km_nearest_args &p, const RowBest &best,
+                                           int64_t row, float largest, float scale) {
     float square = p.x_norm[row], size = sqrtf(square);
     // Both products' errors, what the codes took, sums in f32, and f16 below its normal range.
-    float slack = p.slack * size * largest + 0x1p-15f * fabsf(best.a) + 0x1p-20f * largest * largest +
-                  0x1p-23f * p.root * (size + largest);
+    float slack = p.slack * size * largest + 0x1p-15f * fabsf(best.a) +
+                  0x1p-20f * largest * largest + 0x1p-23f * p.root * (size + largest);
     float limit = best.a + slack;
     bool sure = slack < 1e38f && best.a < 1e38f; // not NaN, not beyond f16, not past the last
     p.id[row] = best.ia;

@@ -60,7 +60,8 @@ template <int STAGES, bool RESIDENT> KM_DEVICE void search(const km_nearest_args
                     mbar_expect(bar, C_TILE + (RESIDENT ? 0 : X_TILE));
                     bulk_load(tiles_c + ring.stage * C_TILE, c, C_TILE, bar);
                     if (!RESIDENT)
-                        bulk_load(tiles_x + ring.stage * X_TILE, x + (int64_t)s * X_TILE, X_TILE, bar);
+                        bulk_load(tiles_x + ring.stage * X_TILE, x + (int64_t)s * X_TILE, X_TILE,
+                                  bar);
                 }
         }
     } else {
@@ -84,8 +85,8 @@ template <int STAGES, bool RESIDENT> KM_DEVICE void search(const km_nearest_args
                     wgmma_fence();
 #pragma unroll
                     for (int k = 0; k < 4; k++)
-                        wgmma_ss<f16, 256, 0, 0>(d, wgmma_desc_k(x + k * 32), wgmma_desc_k(c + k * 32),
-                                                 s > 0 || k > 0);
+                        wgmma_ss<f16, 256, 0, 0>(d, wgmma_desc_k(x + k * 32),
+                                                 wgmma_desc_k(c + k * 32), s > 0 || k > 0);
                     wgmma_commit();
                     wgmma_wait<1>();
                     if (s > 0 && lane == 0) mbar_arrive(empty + 8 * before);
@@ -103,7 +104,8 @@ template <int STAGES, bool RESIDENT> KM_DEVICE void search(const km_nearest_args
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 best[h].join();
-                int64_t row = (int64_t)b * KM_NEAREST_ROWS + group * 64 + warp % 4 * 16 + h * 8 + lane / 4;
+                int64_t row =
+                    (int64_t)b * KM_NEAREST_ROWS + group * 64 + warp % 4 * 16 + h * 8 + lane / 4;
                 if (lane % 4 == 0 && row < p.n) settle_row(p, best[h], row, largest, scale);
             }
         }

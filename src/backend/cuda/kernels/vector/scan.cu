@@ -55,7 +55,8 @@ KM_KERNEL scan_reach(const __grid_constant__ Args p) {
     for (int64_t i = blockIdx.x * 256 + threadIdx.x; i < all; i += (int64_t)gridDim.x * 256)
         most = fmaxf(most, fabsf(p.centre[i]));
     most = warp_max(most);
-    if (threadIdx.x % 32 == 0) atomicMax(&p.reach[1], __float_as_uint(most)); // order does not matter
+    if (threadIdx.x % 32 == 0)
+        atomicMax(&p.reach[1], __float_as_uint(most)); // order does not matter
 }
 
 // ---- Queries ----
@@ -77,9 +78,10 @@ KM_KERNEL scan_queries(const __grid_constant__ Args p) { // a warp to a query
             h[u] = pack2<f16>(there && e < p.d ? from[e] * unit : 0.0f,
                               there && e + 1 < p.d ? from[e + 1] * unit : 0.0f);
         }
-        char *to = (char *)p.query_tiles +
-                   ((int64_t)(row / KM_SCAN_QUERIES) * p.slices + chunk / 8) * KM_SCAN_QUERIES * 128 +
-                   swizzle<8>(row % KM_SCAN_QUERIES, chunk % 8);
+        char *to =
+            (char *)p.query_tiles +
+            ((int64_t)(row / KM_SCAN_QUERIES) * p.slices + chunk / 8) * KM_SCAN_QUERIES * 128 +
+            swizzle<8>(row % KM_SCAN_QUERIES, chunk % 8);
         *reinterpret_cast<uint4 *>(to) = make_uint4(h[0], h[1], h[2], h[3]);
     }
     if (lane) return;
@@ -127,7 +129,8 @@ __device__ __forceinline__ void centre_values(const Args &p, int cell, int chunk
 
 // Their values in a row: centre + scale * amp * level.
 __device__ __forceinline__ void row_values(const Args &p, const Columns &c, const float *levels,
-                                           int64_t row, int cell, float scale, int chunk, float (&v)[8]) {
+                                           int64_t row, int cell, float scale, int chunk,
+                                           float (&v)[8]) {
     const uint8_t *code = p.codes + row * p.stride;
     int w = c.place >> 5;
     uint32_t a = word_of(p, code, w), b = word_of(p, code, w + 1);
@@ -166,8 +169,9 @@ struct Windows {
     }
 };
 
-__device__ __forceinline__ void row_values(const Args &p, const Windows &c, const float *, int64_t row,
-                                           int cell, float scale, int chunk, float (&v)[8]) {
+__device__ __forceinline__ void row_values(const Args &p, const Windows &c, const float *,
+                                           int64_t row, int cell, float scale, int chunk,
+                                           float (&v)[8]) {
     const uint8_t *code = p.codes + row * p.stride;
     centre_values(p, cell, chunk, v);
 #pragma unroll
@@ -215,7 +219,8 @@ template <class C> __device__ __forceinline__ void decode(const Args &p) {
 #pragma unroll
             for (int u = 0; u < 8; u++) v[u] = 0;
             if (any && cell[r] >= 0)
-                row_values(p, c, levels, p.first + (first + r) * p.step, cell[r], scale[r], chunk, v);
+                row_values(p, c, levels, p.first + (first + r) * p.step, cell[r], scale[r], chunk,
+                           v);
             uint32_t h[4];
 #pragma unroll
             for (int u = 0; u < 4; u++) {
@@ -223,7 +228,8 @@ template <class C> __device__ __forceinline__ void decode(const Args &p) {
                 sum[r] = fmaf(v[2 * u + 1], v[2 * u + 1], sum[r]);
                 h[u] = pack2<f16>(v[2 * u] * unit, v[2 * u + 1] * unit);
             }
-            *reinterpret_cast<uint4 *>(to + swizzle<8>((int)((first + r) % KM_SCAN_ROWS), chunk % 8)) =
+            *reinterpret_cast<uint4 *>(to +
+                                       swizzle<8>((int)((first + r) % KM_SCAN_ROWS), chunk % 8)) =
                 make_uint4(h[0], h[1], h[2], h[3]);
         }
     }
@@ -232,12 +238,15 @@ template <class C> __device__ __forceinline__ void decode(const Args &p) {
         float norm = warp_sum(sum[r]);
         if (lane == r)
             p.add[first + r] = cell[r] < 0 ? INFINITY
-                               : p.product ? 0.0f : fmaf(p.lost * scale[r], scale[r], norm);
+                               : p.product ? 0.0f
+                                           : fmaf(p.lost * scale[r], scale[r], norm);
     }
 }
 
 KM_KERNEL __launch_bounds__(256) scan_decode(const __grid_constant__ Args p) { decode<Columns>(p); }
-KM_KERNEL __launch_bounds__(256) scan_decode_trellis(const __grid_constant__ Args p) { decode<Windows>(p); }
+KM_KERNEL __launch_bounds__(256) scan_decode_trellis(const __grid_constant__ Args p) {
+    decode<Windows>(p);
+}
 
 // ---- Products, before Hopper ----
 
@@ -252,17 +261,19 @@ template <bool SAMPLE> __device__ void multiply(const Args &p) {
     ScanRows own;
     own.load(p, blockIdx.y * KM_SCAN_QUERIES + warp * 16 + lane / 4);
     int quarters = p.tiles * 4, mine = ((int)blockIdx.x < quarters)
-                                           ? (quarters - blockIdx.x + gridDim.x - 1) / gridDim.x : 0;
+                                           ? (quarters - blockIdx.x + gridDim.x - 1) / gridDim.x
+                                           : 0;
     int steps = mine * p.slices;
     auto quarter = [&](int s) { return (int)blockIdx.x + s / p.slices * (int)gridDim.x; };
     auto load = [&](int s) {
         if (s < steps) {
             int group = quarter(s), slice = s % p.slices;
             uint32_t to = base + s % STAGES * (Q_BYTES + R_BYTES);
-            const char *q = (const char *)p.query_tiles +
-                            ((int64_t)blockIdx.y * p.slices + slice) * Q_BYTES;
+            const char *q =
+                (const char *)p.query_tiles + ((int64_t)blockIdx.y * p.slices + slice) * Q_BYTES;
             const char *r = (const char *)p.row_tiles +
-                            ((int64_t)(group / 4) * p.slices + slice) * (4 * R_BYTES) + group % 4 * R_BYTES;
+                            ((int64_t)(group / 4) * p.slices + slice) * (4 * R_BYTES) +
+                            group % 4 * R_BYTES;
             ask_tile<Q_BYTES>(to, q);
             ask_tile<R_BYTES>(to + Q_BYTES, r);
         }
@@ -285,7 +296,9 @@ template <bool SAMPLE> __device__ void multiply(const Args &p) {
 }
 
 KM_KERNEL __launch_bounds__(256) scan_mma(const __grid_constant__ Args p) { multiply<false>(p); }
-KM_KERNEL __launch_bounds__(256) scan_mma_sample(const __grid_constant__ Args p) { multiply<true>(p); }
+KM_KERNEL __launch_bounds__(256) scan_mma_sample(const __grid_constant__ Args p) {
+    multiply<true>(p);
+}
 
 // ---- Lists ----
 
@@ -332,7 +345,8 @@ KM_KERNEL __launch_bounds__(256) scan_select(const __grid_constant__ Args p) {
 
 // The distance of a row as defined, by a whole warp, in all lanes.
 template <class C>
-__device__ __forceinline__ float exact(const Args &p, const float *levels, int64_t row, int q, int lane) {
+__device__ __forceinline__ float exact(const Args &p, const float *levels, int64_t row, int q,
+                                       int lane) {
     int cell = p.cell[row];
     if (cell < 0 || cell >= p.cells) return INFINITY;
     float scale = levels[9 * 256 + p.scale[row]], sum = 0;
@@ -367,7 +381,8 @@ template <class C> __device__ __forceinline__ void finish(const Args &p) {
             __syncthreads();
             for (int i = warp; i < here; i += 8) {
                 float v = exact<C>(p, levels, first + i, q, lane);
-                if (lane == 0) key[have + i] = v < SCAN_HUGE ? scan_key(v, (uint32_t)(first + i)) : ~0ull;
+                if (lane == 0)
+                    key[have + i] = v < SCAN_HUGE ? scan_key(v, (uint32_t)(first + i)) : ~0ull;
             }
             for (int i = have + here + threadIdx.x; i < room; i += 256) key[i] = ~0ull;
             sort_keys(key, room);
@@ -392,4 +407,6 @@ template <class C> __device__ __forceinline__ void finish(const Args &p) {
 }
 
 KM_KERNEL __launch_bounds__(256) scan_finish(const __grid_constant__ Args p) { finish<Columns>(p); }
-KM_KERNEL __launch_bounds__(256) scan_finish_trellis(const __grid_constant__ Args p) { finish<Windows>(p); }
+KM_KERNEL __launch_bounds__(256) scan_finish_trellis(const __grid_constant__ Args p) {
+    finish<Windows>(p);
+}

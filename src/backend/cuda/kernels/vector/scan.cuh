@@ -60,7 +60,8 @@ __device__ __forceinline__ void look_at(const km_scan_args &p, float (&d)[4 * PI
                 int group = first / KM_SCAN_ROWS * KM_SCAN_GROUPS +
                             (first % KM_SCAN_ROWS / 64 + g / 8) * 4 + lane % 4;
                 if (own.query[h] < p.queries)
-                    p.list[(int64_t)own.query[h] * KM_SCAN_LIST + group] = scan_key(least[h], group);
+                    p.list[(int64_t)own.query[h] * KM_SCAN_LIST + group] =
+                        scan_key(least[h], group);
             } else if (least[h] <= own.limit[h]) {
 #pragma unroll
                 for (int j = g; j < g + 8; j++)

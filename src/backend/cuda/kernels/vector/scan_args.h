@@ -8,15 +8,15 @@
 #define KM_CUDA_SCAN_ARGS_H
 #include <stdint.h>
 
-#define KM_SCAN_QUERIES 128   /* in a tile */
-#define KM_SCAN_ROWS 256      /* in a tile */
-#define KM_SCAN_DEPTH 64      /* columns of a tile */
-#define KM_SCAN_BATCH 1024    /* queries that are searched for together, at most */
-#define KM_SCAN_LIST 4096     /* rows a list holds */
-#define KM_SCAN_KEEP 256      /* rows kept of a list, at most */
-#define KM_SCAN_SAMPLE 16384  /* rows that give a first limit */
-#define KM_SCAN_GROUPS 16     /* groups of rows in a tile of the sample, whose smallest values count */
-#define KM_SCAN_THREADS 384   /* of the Hopper kernel: one warpgroup copies, two multiply */
+#define KM_SCAN_QUERIES 128  /* in a tile */
+#define KM_SCAN_ROWS 256     /* in a tile */
+#define KM_SCAN_DEPTH 64     /* columns of a tile */
+#define KM_SCAN_BATCH 1024   /* queries that are searched for together, at most */
+#define KM_SCAN_LIST 4096    /* rows a list holds */
+#define KM_SCAN_KEEP 256     /* rows kept of a list, at most */
+#define KM_SCAN_SAMPLE 16384 /* rows that give a first limit */
+#define KM_SCAN_GROUPS 16 /* groups of rows in a tile of the sample, whose smallest values count */
+#define KM_SCAN_THREADS 384 /* of the Hopper kernel: one warpgroup copies, two multiply */
 
 /* Queries stay in shared memory where they have few columns. */
 #define KM_SCAN_RESIDENT 8
@@ -26,28 +26,28 @@
      ((slices) <= KM_SCAN_RESIDENT ? (slices) : KM_SCAN_STAGES(slices)) * 16384)
 
 typedef struct km_scan_args {
-    const uint8_t *codes;       /* (n, stride): the columns' levels, one after the other */
-    const uint8_t *scale;       /* (n): which of the scales */
-    const int32_t *cell;        /* (n): rows of no cell are left out */
-    const int32_t *place;       /* (d + 1): the bit at which a column's level begins */
-    const float *amp;           /* (d) */
-    const float *tables;        /* (10, 256): levels of 0 to 8 bits, and the scales */
-    const float *centre;        /* (cells, d) */
-    const int32_t *rate;        /* (d), of trellises: which windows a column looks into; or NULL */
-    const float *windows;       /* (9, 4096) */
-    const float *query;         /* (queries, d) of this batch */
-    int32_t *id;                /* (queries, k) */
+    const uint8_t *codes; /* (n, stride): the columns' levels, one after the other */
+    const uint8_t *scale; /* (n): which of the scales */
+    const int32_t *cell;  /* (n): rows of no cell are left out */
+    const int32_t *place; /* (d + 1): the bit at which a column's level begins */
+    const float *amp;     /* (d) */
+    const float *tables;  /* (10, 256): levels of 0 to 8 bits, and the scales */
+    const float *centre;  /* (cells, d) */
+    const int32_t *rate;  /* (d), of trellises: which windows a column looks into; or NULL */
+    const float *windows; /* (9, 4096) */
+    const float *query;   /* (queries, d) of this batch */
+    int32_t *id;          /* (queries, k) */
     float *dist;
-    uint32_t *reach;            /* 2: the largest residual and the largest centre there can be, as bits */
+    uint32_t *reach; /* 2: the largest residual and the largest centre there can be, as bits */
     void *query_tiles, *row_tiles;
-    float *factor;              /* (padded queries): of a product */
-    float *add;                 /* (padded rows): of a row */
-    unsigned long long *list;   /* (queries, KM_SCAN_LIST) value and row */
-    uint32_t *count;            /* (queries): rows on the list, or offered to it */
-    uint32_t *over;             /* (queries): not 0: some were lost */
-    float *limit;               /* (padded queries): what is above it is not among the best */
-    int64_t stride, first;      /* the first row of this pass, */
-    int64_t rows, step;         /* how many, and how far apart */
+    float *factor;            /* (padded queries): of a product */
+    float *add;               /* (padded rows): of a row */
+    unsigned long long *list; /* (queries, KM_SCAN_LIST) value and row */
+    uint32_t *count;          /* (queries): rows on the list, or offered to it */
+    uint32_t *over;           /* (queries): not 0: some were lost */
+    float *limit;             /* (padded queries): what is above it is not among the best */
+    int64_t stride, first;    /* the first row of this pass, */
+    int64_t rows, step;       /* how many, and how far apart */
     int64_t n;
     int32_t d, cells, slices, queries, k, keep, tiles, product, aligned, sample, exact;
     float lost;

@@ -17,7 +17,8 @@ template <int STAGES, bool RESIDENT, bool SAMPLE> KM_DEVICE void multiply(const 
     uint8_t *aligned = shared + (1024 - smem_addr(shared) % 1024) % 1024;
     int slices = p.slices, q_tiles = RESIDENT ? slices : STAGES;
     uint32_t tiles_r = smem_addr(aligned), tiles_q = tiles_r + STAGES * ROW_TILE;
-    uint32_t full = tiles_q + q_tiles * Q_TILE, empty = full + STAGES * 8, q_full = empty + STAGES * 8;
+    uint32_t full = tiles_q + q_tiles * Q_TILE, empty = full + STAGES * 8,
+             q_full = empty + STAGES * 8;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; s++) {
@@ -37,7 +38,8 @@ template <int STAGES, bool RESIDENT, bool SAMPLE> KM_DEVICE void multiply(const 
         if (threadIdx.x != 0) return;
         if (RESIDENT) {
             mbar_expect(q_full, slices * Q_TILE);
-            for (int s = 0; s < slices; s++) bulk_load(tiles_q + s * Q_TILE, q + s * Q_TILE, Q_TILE, q_full);
+            for (int s = 0; s < slices; s++)
+                bulk_load(tiles_q + s * Q_TILE, q + s * Q_TILE, Q_TILE, q_full);
         }
         for (int t = blockIdx.x; t < p.tiles; t += gridDim.x) {
             const char *r = (const char *)p.row_tiles + (int64_t)t * slices * ROW_TILE;

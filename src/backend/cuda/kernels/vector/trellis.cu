@@ -49,8 +49,10 @@ KM_KERNEL __launch_bounds__(256) trellis_prepare(const __grid_constant__ Args p)
         if (k > 0 && in > 0 && in + k > 4) in = 0, exchange++;
         p.place[first + i] = KM_TRELLIS_PLACE(k, in, exchange);
         for (int bit = k - 1; bit >= 0; bit--) p.owner[(int64_t)first * 8 + ring++] = 16 * i + bit;
-        if (k > 4) exchange++;
-        else if ((in += k) == 4) in = 0, exchange++;
+        if (k > 4)
+            exchange++;
+        else if ((in += k) == 4)
+            in = 0, exchange++;
     }
     km_trellis_class kind = {first, axes, ring, axes, 0};
     int bits = 0;
@@ -59,7 +61,8 @@ KM_KERNEL __launch_bounds__(256) trellis_prepare(const __grid_constant__ Args p)
     if (ring < SETTLE) kind.tail = -1;
     for (int k = 0; k <= 8; k++) {
         kind.spot[k] = 0;
-        for (int o = 0; o <= 8; o++) kind.spot[k] += used[o] > used[k] || (used[o] == used[k] && o < k);
+        for (int o = 0; o <= 8; o++)
+            kind.spot[k] += used[o] > used[k] || (used[o] == used[k] && o < k);
     }
     p.kind[c] = kind;
 }
@@ -110,8 +113,10 @@ __device__ __forceinline__ void least_of(float (&c)[M], float (&w)[M]) {
 #pragma unroll
         for (int i = 0; i < N / 2; i++) {
             bool second = c[2 * i + 1] < c[2 * i];
-            if (BIT == 1) w[i] = second ? 1.0f : 0.0f;
-            else w[i] = second ? w[2 * i + 1] + (float)BIT : w[2 * i];
+            if (BIT == 1)
+                w[i] = second ? 1.0f : 0.0f;
+            else
+                w[i] = second ? w[2 * i + 1] + (float)BIT : w[2 * i];
             c[i] = fminf(c[2 * i], c[2 * i + 1]);
         }
         least_of<N / 2, 2 * BIT>(c, w);
@@ -154,7 +159,8 @@ __device__ __forceinline__ void step(float (&c)[16], const float (&v)[16], float
 }
 
 // Costs to shared memory, B bits having come in.
-template <int B> __device__ __forceinline__ void put(const float (&c)[16], float *room, int thread) {
+template <int B>
+__device__ __forceinline__ void put(const float (&c)[16], float *room, int thread) {
 #pragma unroll
     for (int h = 0; h < 1 << (4 - B); h++) {
         int s = h << (8 + B) | thread << B;
@@ -178,18 +184,18 @@ __device__ __forceinline__ void take(float (&c)[16], const float *room, int thre
 // ---- A block ----
 
 template <int ROWS> struct Search {
-    static constexpr int SET = ROWS * STATES;   // floats of one set of costs
+    static constexpr int SET = ROWS * STATES;                // floats of one set of costs
     static constexpr int CHUNK = 2 * SET / (THREADS * ROWS); // exchanges whose ways fit into both
     const Args &p;
-    float *costs;      // (2, ROWS, STATES)
-    float *x;          // (axes, ROWS)
-    float *amp;        // (axes)
-    int32_t *place;    // (axes)
-    uint16_t *path;    // (ROWS, most): states after each column
-    uint32_t *back;    // of this block
-    float *tables;     // (tables_held, STATES): values of the rates that are used most
-    int *table_of;     // (9): which of them, or beyond
-    int thread, now;   // which set of costs was written last
+    float *costs;    // (2, ROWS, STATES)
+    float *x;        // (axes, ROWS)
+    float *amp;      // (axes)
+    int32_t *place;  // (axes)
+    uint16_t *path;  // (ROWS, most): states after each column
+    uint32_t *back;  // of this block
+    float *tables;   // (tables_held, STATES): values of the rates that are used most
+    int *table_of;   // (9): which of them, or beyond
+    int thread, now; // which set of costs was written last
     float c[ROWS][16];
     uint32_t word[ROWS];
 
@@ -241,7 +247,8 @@ template <int ROWS> struct Search {
     __device__ __forceinline__ void keep_words(int exchange) {
         uint32_t *to = back + ((int64_t)exchange * THREADS + thread) * ROWS;
         if (ROWS == 4)
-            *reinterpret_cast<uint4 *>(to) = make_uint4(word[0], word[1], word[2 % ROWS], word[3 % ROWS]);
+            *reinterpret_cast<uint4 *>(to) =
+                make_uint4(word[0], word[1], word[2 % ROWS], word[3 % ROWS]);
         else
             *reinterpret_cast<uint2 *>(to) = make_uint2(word[0], word[1]);
     }
@@ -273,7 +280,8 @@ template <int ROWS> struct Search {
     }
 
     // A column of 5 to 8 bits: the states before a state are those of 2^(k - 4) threads.
-    __device__ __forceinline__ void wide(int k, const float (&v)[16], int i, int number, bool store) {
+    __device__ __forceinline__ void wide(int k, const float (&v)[16], int i, int number,
+                                         bool store) {
         Key *keys = reinterpret_cast<Key *>(costs + (now ^ 1) * SET);
 #pragma unroll
         for (int w = 0; w < ROWS; w++) {
@@ -316,10 +324,18 @@ template <int ROWS> struct Search {
             }
             load_values(v, k, k > 4 ? 4 : in + k);
             switch (k * 4 + in) {
-            case 0: if (amp[i] != 0) step_rows<0, 0>(v, i); break;
-            case 1: if (amp[i] != 0) step_rows<0, 1>(v, i); break;
-            case 2: if (amp[i] != 0) step_rows<0, 2>(v, i); break;
-            case 3: if (amp[i] != 0) step_rows<0, 3>(v, i); break;
+            case 0:
+                if (amp[i] != 0) step_rows<0, 0>(v, i);
+                break;
+            case 1:
+                if (amp[i] != 0) step_rows<0, 1>(v, i);
+                break;
+            case 2:
+                if (amp[i] != 0) step_rows<0, 2>(v, i);
+                break;
+            case 3:
+                if (amp[i] != 0) step_rows<0, 3>(v, i);
+                break;
             case 4: step_rows<1, 0>(v, i); break;
             case 5: step_rows<1, 1>(v, i); break;
             case 6: step_rows<1, 2>(v, i); break;
@@ -382,17 +398,20 @@ template <int ROWS> struct Search {
         uint32_t *ways = reinterpret_cast<uint32_t *>(costs);
         for (int high = to > 0 ? (place[to - 1] >> 8) + 1 : 0; high > 0; high -= CHUNK) {
             int low = high > CHUNK ? high - CHUNK : 0;
-            const uint4 *from = reinterpret_cast<const uint4 *>(back + (int64_t)low * THREADS * ROWS);
+            const uint4 *from =
+                reinterpret_cast<const uint4 *>(back + (int64_t)low * THREADS * ROWS);
             __syncthreads();
             for (int q = thread; q < (high - low) * (THREADS * ROWS / 4); q += THREADS)
                 reinterpret_cast<uint4 *>(ways)[q] = from[q];
             __syncthreads();
             for (; mine && i >= 0 && place[i] >> 8 >= low; i--) {
-                int k = place[i] & 15, b = place[i] >> 4 & 15, number = place[i] >> 8, after = b + k;
+                int k = place[i] & 15, b = place[i] >> 4 & 15, number = place[i] >> 8,
+                    after = b + k;
                 path[w * (p.most + 8) + i] = (uint16_t)s;
                 if (k == 0) continue;
                 int u = s >> k, at = k > 4 ? u : s >> after & 255;
-                if (number != held || k > 4) bits = ways[((number - low) * THREADS + at) * ROWS + w];
+                if (number != held || k > 4)
+                    bits = ways[((number - low) * THREADS + at) * ROWS + w];
                 held = number;
                 int shift = k > 4 ? 0 : 8 * b + k * (s >> (8 + after) << b | (u & ((1 << b) - 1)));
                 s = u | (int)(bits >> shift & ((1u << k) - 1)) << (12 - k);
@@ -423,11 +442,14 @@ template <int ROWS> __device__ __forceinline__ void encode(const Args &p) {
         }
         if (kind == p.count) return;
         const km_trellis_class &of = p.kind[kind];
-        struct { int first, axes, ring, tail, head; } k = {of.first, of.axes, of.ring, of.tail, of.head};
+        struct {
+            int first, axes, ring, tail, head;
+        } k = {of.first, of.axes, of.ring, of.tail, of.head};
         int64_t many = p.counts[kind];
         __syncthreads();
         if (thread < ROWS) {
-            int64_t i = at + thread < many ? at + thread : many - 1; // the last ones may be the same row
+            int64_t i =
+                at + thread < many ? at + thread : many - 1; // the last ones may be the same row
             int row = p.list[(int64_t)kind * p.n + i];
             row_of[thread] = row;
             scale[thread] = row_scale(p.low, p.step, p.square[row], p.dim);
@@ -457,9 +479,12 @@ template <int ROWS> __device__ __forceinline__ void encode(const Args &p) {
         int last = brief ? TRIES + 1 : 2;
         for (int pass = 0; pass <= last; pass++) {
             int from = !brief && pass == 0 ? k.tail : 0, to = !brief && pass == 1 ? k.head : k.axes;
-            if (pass == 0) s.begin(nullptr);
-            else if (pass == last) s.begin(found);
-            else if (brief) s.begin(tries[pass - 1]);
+            if (pass == 0)
+                s.begin(nullptr);
+            else if (pass == last)
+                s.begin(found);
+            else if (brief)
+                s.begin(tries[pass - 1]);
             s.walk(from, to, pass == last || (!brief && pass == 1));
             if (pass == last) {
                 s.trace(k.axes, found);
@@ -493,7 +518,8 @@ template <int ROWS> __device__ __forceinline__ void encode(const Args &p) {
             const uint16_t *path = s.path + warp * (p.most + 8);
             double along = 0, norm = 0;
             for (int i = lane; i < k.axes; i += 32) {
-                double v = (double)s.amp[i] * __ldg(p.tables + (s.place[i] & 15) * STATES + path[i]);
+                double v =
+                    (double)s.amp[i] * __ldg(p.tables + (s.place[i] & 15) * STATES + path[i]);
                 along += s.x[i * ROWS + warp] * v;
                 norm += v * v;
             }
@@ -502,7 +528,8 @@ template <int ROWS> __device__ __forceinline__ void encode(const Args &p) {
             uint8_t *code = p.codes + (int64_t)row_of[warp] * p.bytes;
             for (int64_t b = lane; b < p.bytes; b += 32) {
                 uint32_t byte = 0;
-                if (b == 0) byte = scale_code(p.low, p.step, norm > 0 ? scale[warp] * along / norm : 0.0);
+                if (b == 0)
+                    byte = scale_code(p.low, p.step, norm > 0 ? scale[warp] * along / norm : 0.0);
                 for (int bit = 0; bit < 8; bit++) {
                     int64_t i = 8 * b + bit - head;
                     if (i < 0) {
@@ -518,5 +545,9 @@ template <int ROWS> __device__ __forceinline__ void encode(const Args &p) {
     }
 }
 
-KM_KERNEL __launch_bounds__(THREADS, 1) trellis_encode_4(const __grid_constant__ Args p) { encode<4>(p); }
-KM_KERNEL __launch_bounds__(THREADS, 1) trellis_encode_2(const __grid_constant__ Args p) { encode<2>(p); }
+KM_KERNEL __launch_bounds__(THREADS, 1) trellis_encode_4(const __grid_constant__ Args p) {
+    encode<4>(p);
+}
+KM_KERNEL __launch_bounds__(THREADS, 1) trellis_encode_2(const __grid_constant__ Args p) {
+    encode<2>(p);
+}
