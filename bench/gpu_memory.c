@@ -4,7 +4,7 @@
  *
  * usage: gpu_memory [SHAPE [TYPE [CONTEXT]]]     default: qwen2.5-3b q4_k_m 4096 */
 #include "backend/cuda/device.h"
-#include "infer/session.h"
+#include "infer/sequence.h"
 #include "model/synthetic.h"
 #include "tensor/dtype.h"
 #include <stdio.h>
@@ -43,21 +43,21 @@ int main(int argc, char **argv) {
     if (!device) check(KM_ERR_DEVICE, &err);
     double before = unused(device->impl);
     km_ctx *ctx = km_ctx_new("cuda:0", 0);
-    km_model *m = ctx ? km_synthetic_model(ctx, &c, mix, 1, NULL, NULL, NULL, &err) : NULL;
+    km_net *m = ctx ? km_synthetic_model(ctx, &c, mix, 1, NULL, NULL, NULL, &err) : NULL;
     if (!m) check(KM_ERR_DEVICE, &err);
     double loaded = unused(device->impl), weights = 0;
     for (int i = 0; i < m->params.n; i++)
         weights += (double)km_dtype_bytes(m->params.at[i].t->dtype,
                                           km_shape_count(m->params.at[i].t->shape));
-    km_batch_options how = km_batch_defaults();
+    km_sequences_options how = km_sequences_defaults();
     how.context = context;
-    km_session *s = km_session_open(ctx, m, &how, &err);
+    km_sequence *s = km_sequence_open(ctx, m, &how, &err);
     if (!s) check(KM_ERR_DEVICE, &err);
     double cached = unused(device->impl);
     static int32_t ids[512];
     for (int i = 0; i < 512; i++) ids[i] = i * 7 % 256;
-    check(km_session_read(s, ids, 480, &err), &err);
-    for (int i = 0; i < 16; i++) check(km_session_next(s, ids[i], &err), &err);
+    check(km_sequence_read(s, ids, 480, &err), &err);
+    for (int i = 0; i < 16; i++) check(km_sequence_next(s, ids[i], &err), &err);
     double after = unused(device->impl);
     km_cache_options cache = {how.cache, 1, context};
     printf("{\"shape\": \"%s\", \"type\": \"%s\", \"context\": %lld, \"weights_bytes\": %.0f, "
@@ -66,8 +66,8 @@ int main(int argc, char **argv) {
            "\"in_use_with_the_context_of_cuda\": %.0f}\n",
            shape, type, (long long)context, weights, (double)km_cache_bytes(&c, &cache),
            before - loaded, loaded - cached, cached - after, before - after, (double)total - after);
-    km_session_free(s);
-    km_model_free(m);
+    km_sequence_free(s);
+    km_net_free(m);
     km_ctx_free(ctx);
     return 0;
 }

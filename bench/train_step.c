@@ -8,7 +8,7 @@
  * forward_ms, backward_ms and update_ms are those parts by themselves, each waited for: a little more
  * than the step in all. */
 #include "base/progress.h"
-#include "model/model.h"
+#include "model/net.h"
 #include "nn/optim.h"
 #include "ops/op.h"
 #include <math.h>
@@ -48,7 +48,7 @@ static int slower(const void *a, const void *b) {
 }
 
 typedef struct job {
-    km_model *model;
+    km_net *model;
     km_optimizer *optim;
     km_tensor *ids, *targets, *loss;
     int accumulate;
@@ -56,7 +56,7 @@ typedef struct job {
 
 static void step(km_ctx *ctx, job *j) {
     for (int i = 0; i < j->accumulate; i++) {
-        km_tensor *loss = km_model_loss(ctx, j->model, j->ids, j->targets);
+        km_tensor *loss = km_net_loss(ctx, j->model, j->ids, j->targets);
         if (i == j->accumulate - 1) km_optimizer_last_backward(ctx, j->optim);
         km_backward(ctx, km_optimizer_scale_loss(ctx, j->optim, loss));
         km_assign(ctx, j->loss, loss);
@@ -74,7 +74,7 @@ static void time_parts(km_ctx *ctx, job *j, double best[3]) {
         double at[4];
         km_sync(ctx);
         at[0] = km_now();
-        km_tensor *loss = km_model_loss(ctx, j->model, j->ids, j->targets);
+        km_tensor *loss = km_net_loss(ctx, j->model, j->ids, j->targets);
         km_sync(ctx);
         at[1] = km_now();
         km_optimizer_last_backward(ctx, j->optim);
@@ -143,12 +143,12 @@ int main(int argc, char **argv) {
     c.vocab_pad = 128;
     km_dtype d = !strcmp(dtype, "f32") ? KM_F32 : !strcmp(dtype, "f16") ? KM_F16 : KM_BF16;
     job j = {.accumulate = accumulate};
-    j.model = km_model_new(ctx, &c, d);
+    j.model = km_net_new(ctx, &c, d);
     if (!j.model) {
         fprintf(stderr, "%s\n", km_ctx_error(ctx));
         return 1;
     }
-    km_model_init(j.model, 1);
+    km_net_init(j.model, 1);
     j.model->train = j.model->every_target = true;
     j.model->recompute = recompute;
     km_optim_settings how = km_optim_defaults();
@@ -188,14 +188,14 @@ int main(int argc, char **argv) {
            "\"tokens_per_s\": %.0f, \"tflops\": %.1f, \"peak_gib\": %.2f, \"held_gib\": %.2f, "
            "\"loss\": %.4f, \"forward_ms\": %.3f, \"backward_ms\": %.3f, \"update_ms\": %.3f}\n",
            preset, dtype, (long long)batch, (long long)context, best * 1e3, all * 1e3, each / best,
-           each * km_model_flops_per_token(j.model, context) / best / 1e12,
+           each * km_net_flops_per_token(j.model, context) / best / 1e12,
            (double)s.peak_bytes / 0x1p30, (double)s.held_bytes / 0x1p30, loss, part[0] * 1e3,
            part[1] * 1e3, part[2] * 1e3);
     km_optimizer_free(j.optim);
     km_release(j.ids);
     km_release(j.targets);
     km_release(j.loss);
-    km_model_free(j.model);
+    km_net_free(j.model);
     km_ctx_free(ctx);
     return 0;
 }

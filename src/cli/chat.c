@@ -123,7 +123,7 @@ static void greet(const km_chat *c) {
     const char *name = strrchr(c->m.path, '/');
     if (!c->terminal) return;
     km_chat_say(c, "%s, %lld tokens of context", name ? name + 1 : c->m.path,
-                (long long)km_session_context(c->session));
+                (long long)km_sequence_context(c->session));
     km_chat_say(c, "/help lists the commands, Ctrl-C stops an answer, Ctrl-D leaves");
 }
 
@@ -168,7 +168,7 @@ static int chat(km_chat *c) {
         greet(c);
         converse(c);
         km_interrupts_leave();
-        km_session *session = c->session;
+        km_sequence *session = c->session;
         c->session = NULL;
         if (km_cli_session_close(session, &c->room, &err) != KM_OK)
             code = km_cli_fail("%s", err.text);
@@ -180,7 +180,7 @@ static int chat(km_chat *c) {
     km_lines_close(c->lines);
     json_decref(c->log);
     km_talk_end(&c->talk);
-    km_session_free(c->session);
+    km_sequence_free(c->session);
     km_chat_template_free(c->template);
     km_cli_sampling_close(&c->sampling);
     km_cli_draft_close(&c->draft);

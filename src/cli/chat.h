@@ -19,7 +19,7 @@ typedef struct km_chat {
     /* what is open */
     km_cli_model m;
     km_cli_draft draft;
-    km_session *session;
+    km_sequence *session;
     km_chat_template *template;
     km_talk talk;
     km_lines *lines;

@@ -39,10 +39,10 @@ static bool on_text(void *user, int32_t id, const char *text, size_t bytes) {
 }
 
 /* The rest of the answer, and of the conversation, on the CPU; guesses end with the device. */
-static km_session *rescue(void *user, km_session *failed, const km_error *why) {
+static km_sequence *rescue(void *user, km_sequence *failed, const km_error *why) {
     km_chat *c = ((answer *)user)->chat;
     (void)failed; /* c->session */
-    km_session *other = km_cli_rescue(&c->m, &c->room, &c->session, why);
+    km_sequence *other = km_cli_rescue(&c->m, &c->room, &c->session, why);
     if (other) km_cli_draft_close(&c->draft);
     if (!c->session) c->quit = true;
     return other;
@@ -95,7 +95,7 @@ static km_status render(const km_chat *c, km_text *out, size_t *tokens, km_error
 /* The text to go on with, and room for an answer after it. With --shift the oldest turns are left
  * out until there is. */
 static km_status make_prompt(km_chat *c, km_text *out, km_error *err) {
-    int64_t context = km_session_context(c->session), room = c->room.shift ? context / 4 : 1;
+    int64_t context = km_sequence_context(c->session), room = c->room.shift ? context / 4 : 1;
     if (room > c->tokens) room = c->tokens;
     if (room < 1) room = 1;
     size_t tokens = 0;
@@ -152,7 +152,7 @@ static void finish(km_chat *c, const answer *a) {
         km_chat_say(c, "(cut after %lld tokens)", (long long)g->tokens);
     if (g->end == KM_END_CONTEXT)
         km_chat_say(c, "(the context of %lld tokens is full; --shift goes on)",
-                    (long long)km_session_context(c->session));
+                    (long long)km_sequence_context(c->session));
     if (c->stats) km_chat_tell_last(c);
     if (c->log) log_figures(c);
 }

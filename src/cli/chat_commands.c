@@ -77,8 +77,8 @@ static void show_stats(km_chat *c, const char *value) {
     (void)value;
     char rate[KM_NUMBER_TEXT];
     km_chat_say(c, "%s on %s", c->m.path, km_ctx_device(c->m.ctx));
-    km_chat_say(c, "context: %lld of %lld tokens", (long long)km_session_length(c->session),
-                (long long)km_session_context(c->session));
+    km_chat_say(c, "context: %lld of %lld tokens", (long long)km_sequence_length(c->session),
+                (long long)km_sequence_context(c->session));
     if (c->answers == 0) return;
     km_chat_tell_last(c);
     km_chat_say(

@@ -17,10 +17,10 @@ static bool same_tokens(const km_token *a, const km_token *b) {
 static km_status open_model(km_cli_draft *d, const char *given, const km_cli_model *m,
                             const km_common *common, km_error *err) {
     km_common own = *common;
-    own.device = km_ctx_device(km_model_end(m->model)->ctx); /* where the text is chosen from */
-    km_open_options how = {.context = km_model_end(m->model)->config.context,
+    own.device = km_ctx_device(km_net_end(m->model)->ctx); /* where the text is chosen from */
+    km_open_options how = {.context = km_net_end(m->model)->config.context,
                            .dtype = KM_DTYPE_COUNT};
-    km_batch_options room = km_batch_defaults();
+    km_sequences_options room = km_sequences_defaults();
     km_cli_where where = {.activations = km_ctx_activations(m->ctx)};
     km_status s = km_cli_model_open_at(&d->m, given, NULL, &own, &where, room.cache, 1, &how, err);
     if (s != KM_OK) return s;
@@ -28,7 +28,7 @@ static km_status open_model(km_cli_draft *d, const char *given, const km_cli_mod
         return km_error_set(
             err, KM_ERR_STATE,
             "--draft: %.160s has other tokens than the model; it cannot guess for it", d->m.path);
-    km_session *session = km_session_open(d->m.ctx, d->m.model, &room, err);
+    km_sequence *session = km_sequence_open(d->m.ctx, d->m.model, &room, err);
     if (session) d->drafter = km_drafter_model(session, err);
     return d->drafter ? KM_OK : err->code;
 }

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-bool km_model_folder(char out[PATH_MAX]) {
+bool km_models_folder(char out[PATH_MAX]) {
     const char *mine = getenv("KERMES_MODELS"), *data = getenv("XDG_DATA_HOME");
     const char *home = getenv("HOME");
     int n = 0;
@@ -73,10 +73,10 @@ static void look(search *s, const char *folder, int depth) {
     closedir(d);
 }
 
-km_status km_model_default(char out[PATH_MAX], int *others, km_error *err) {
+km_status km_models_default(char out[PATH_MAX], int *others, km_error *err) {
     char folder[PATH_MAX];
     search s = {.found = 0};
-    if (!km_model_folder(folder))
+    if (!km_models_folder(folder))
         return km_error_set(err, KM_ERR_FILE, "no model is named: give one with -m FILE");
     look(&s, folder, 1);
     if (!s.found)
@@ -89,10 +89,10 @@ km_status km_model_default(char out[PATH_MAX], int *others, km_error *err) {
     return KM_OK;
 }
 
-bool km_model_named(const char *name, char out[PATH_MAX]) {
+bool km_models_named(const char *name, char out[PATH_MAX]) {
     char folder[PATH_MAX];
     struct stat st;
-    if (!*name || strchr(name, '/') || name[0] == '.' || !km_model_folder(folder)) return false;
+    if (!*name || strchr(name, '/') || name[0] == '.' || !km_models_folder(folder)) return false;
     for (int i = 0; i < 2; i++) {
         int n = snprintf(out, PATH_MAX, "%s/%s%s", folder, name, i ? ".gguf" : "");
         if (n > 0 && n < PATH_MAX && stat(out, &st) == 0) return true;

@@ -7,14 +7,14 @@
 #include <limits.h>
 
 /* The folder's path, whether or not it is there; false when it cannot be told (no HOME). */
-bool km_model_folder(char out[PATH_MAX]);
+bool km_models_folder(char out[PATH_MAX]);
 
 /* The only model in it, or the newest: a .gguf file (of a split model, the first part) or a folder
  * with a config.json, in the folder itself or one below. *others, if not NULL, gets how many more
  * there are. */
-km_status km_model_default(char out[PATH_MAX], int *others, km_error *err);
+km_status km_models_default(char out[PATH_MAX], int *others, km_error *err);
 
 /* A model in the folder by its name, with or without .gguf; false when there is none. */
-bool km_model_named(const char *name, char out[PATH_MAX]);
+bool km_models_named(const char *name, char out[PATH_MAX]);
 
 #endif

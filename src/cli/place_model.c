@@ -154,13 +154,13 @@ static km_status open_on(km_cli_model *m, const char *device, const km_open_spli
     if (m->activations) km_ctx_set_activations(m->ctx, m->activations);
     how.split = split;
     if (bar) how.progress = km_cli_loading, how.user = bar;
-    m->model = km_model_open(m->ctx, m->path, &how, err);
+    m->model = km_net_open(m->ctx, m->path, &how, err);
     if (!m->model) {
         km_ctx_free(m->ctx);
         m->ctx = NULL;
         return err->code;
     }
-    km_model_devices(m->model, m->devices, sizeof m->devices);
+    km_net_devices(m->model, m->devices, sizeof m->devices);
     return KM_OK;
 }
 
@@ -197,7 +197,7 @@ km_status km_cli_model_open_at(km_cli_model *m, const char *given, const char *t
 }
 
 km_status km_cli_model_to_cpu(km_cli_model *m, km_error *err) {
-    km_model_free(m->model);
+    km_net_free(m->model);
     km_ctx_free(m->ctx);
     m->model = NULL;
     m->ctx = NULL;

@@ -65,7 +65,7 @@ typedef struct output {
     bool reading;
     km_cli_model *m;
     const km_cli_session *room;
-    km_session *session;
+    km_sequence *session;
 } output;
 
 static bool on_prompt(void *user, int64_t done, int64_t total) {
@@ -82,7 +82,7 @@ static bool on_text(void *user, int32_t id, const char *text, size_t bytes) {
     return km_cli_show(&o->text, id, text, bytes);
 }
 
-static km_session *rescue(void *user, km_session *failed, const km_error *why) {
+static km_sequence *rescue(void *user, km_sequence *failed, const km_error *why) {
     output *o = user;
     (void)failed; /* o->session */
     return km_cli_rescue(o->m, o->room, &o->session, why);
@@ -135,7 +135,7 @@ static km_status generate(settings *o, km_cli_model *m, km_drafter *draft, const
                        .user = out};
     g.draft = draft;
     km_cli_sampling_apply(&o->sampling, &g);
-    km_session *session = km_cli_session_open(m, &o->session, err);
+    km_sequence *session = km_cli_session_open(m, &o->session, err);
     if (!session) return err->code;
     out->m = m;
     out->room = &o->session;
@@ -146,7 +146,7 @@ static km_status generate(settings *o, km_cli_model *m, km_drafter *draft, const
         km_generate_in(session, m->model, m->token, km_text_str(prompt), prompt->len, &g, got, err);
     if (out->reading) km_progress_end(&out->bar);
     if (s == KM_OK) return km_cli_session_close(out->session, &o->session, err);
-    km_session_free(out->session);
+    km_sequence_free(out->session);
     return s;
 }
 

@@ -154,7 +154,7 @@ static km_status load(km_cli_model *m, const km_common *common, km_error *err) {
     bool shown = !m->ctx->device->host;
     if (shown) km_progress_begin(&bar, "loading", "MiB", 1, common->quiet || m->silent);
     if (shown) how.progress = km_cli_loading, how.user = &bar;
-    m->model = km_model_open(m->ctx, m->path, &how, err);
+    m->model = km_net_open(m->ctx, m->path, &how, err);
     if (shown) km_progress_end(&bar);
     return m->model ? KM_OK : err->code;
 }

@@ -22,7 +22,7 @@ static bool is_model(const char *folder) {
 
 static km_status find_default(char out[PATH_MAX], km_error *err) {
     int others = 0;
-    km_status s = km_model_default(out, &others, err);
+    km_status s = km_models_default(out, &others, err);
     if (s == KM_OK && others == 0) km_note(KM_LOG_INFO, "the model is %s", out);
     if (s == KM_OK && others > 0)
         km_note(KM_LOG_INFO, "the model is %s, the newest of %d there; -m names another", out,
@@ -34,7 +34,7 @@ static km_status find_model(const char *given, char out[PATH_MAX], km_error *err
     static const char *const parts[] = {"", "/model", "/best"};
     struct stat st;
     if (!given) return find_default(out, err);
-    if (stat(given, &st) != 0 && km_model_named(given, out)) {
+    if (stat(given, &st) != 0 && km_models_named(given, out)) {
         km_note(KM_LOG_INFO, "the model is %s", out);
         return KM_OK;
     }
@@ -73,7 +73,7 @@ km_status km_cli_model_find(km_cli_model *m, const char *given, const char *toke
 
 void km_cli_model_close(km_cli_model *m) {
     km_lead_dismiss(m->model);
-    km_model_free(m->model);
+    km_net_free(m->model);
     km_comm_close(m->comm);
     km_ctx_free(m->ctx);
     km_token_free(m->token);
@@ -102,45 +102,45 @@ km_status km_cli_session_check(const km_cli_session *o, km_error *err) {
 }
 
 /* An empty one. */
-static km_session *new_session(const km_cli_model *m, const km_cli_session *o, km_error *err) {
-    km_batch_options how = km_batch_defaults();
+static km_sequence *new_session(const km_cli_model *m, const km_cli_session *o, km_error *err) {
+    km_sequences_options how = km_sequences_defaults();
     if (km_cli_cache_type(o->cache_type, &how.cache, err) != KM_OK) return NULL;
     how.shift = o->shift;
     how.keep = km_token_bos(m->token) >= 0; /* texts begin with it, shifted or not */
-    return km_session_open(m->ctx, m->model, &how, err);
+    return km_sequence_open(m->ctx, m->model, &how, err);
 }
 
-km_session *km_cli_session_open(const km_cli_model *m, const km_cli_session *o, km_error *err) {
+km_sequence *km_cli_session_open(const km_cli_model *m, const km_cli_session *o, km_error *err) {
     if (m->comm && o->file) {
         km_error_set(err, KM_ERR_UNSUPPORTED,
                      "--session keeps no file where ranks share the model");
         return NULL;
     }
-    km_session *s = new_session(m, o, err);
+    km_sequence *s = new_session(m, o, err);
     struct stat st;
-    if (s && o->file && stat(o->file, &st) == 0 && km_session_restore(s, o->file, err) != KM_OK) {
-        km_session_free(s);
+    if (s && o->file && stat(o->file, &st) == 0 && km_sequence_restore(s, o->file, err) != KM_OK) {
+        km_sequence_free(s);
         return NULL;
     }
     return s;
 }
 
-km_session *km_cli_rescue(km_cli_model *m, const km_cli_session *o, km_session **session,
-                          const km_error *why) {
-    km_session *failed = *session;
+km_sequence *km_cli_rescue(km_cli_model *m, const km_cli_session *o, km_sequence **session,
+                           const km_error *why) {
+    km_sequence *failed = *session;
     km_error err = {0};
     if (m->comm || strcmp(m->devices, "cpu") == 0) return NULL; /* ranks cannot move alone */
     if (m->ctx->no_fallback) return NULL;
-    size_t n = (size_t)km_session_length(failed), bytes = sizeof(int32_t) * n;
+    size_t n = (size_t)km_sequence_length(failed), bytes = sizeof(int32_t) * n;
     int32_t *ids = malloc(bytes + 1);
     if (!ids) return NULL;
-    memcpy(ids, km_session_tokens(failed), bytes);
+    memcpy(ids, km_sequence_tokens(failed), bytes);
     km_note(KM_LOG_WARN, "%s; going on with the CPU", why->text);
-    km_session_free(failed);
-    km_session *s = NULL;
+    km_sequence_free(failed);
+    km_sequence *s = NULL;
     if (km_cli_model_to_cpu(m, &err) == KM_OK) s = new_session(m, o, &err);
-    if (s && km_session_read(s, ids, n, &err) != KM_OK) {
-        km_session_free(s);
+    if (s && km_sequence_read(s, ids, n, &err) != KM_OK) {
+        km_sequence_free(s);
         s = NULL;
     }
     if (!s) km_note(KM_LOG_WARN, "the CPU cannot go on either: %s", err.text);
@@ -148,9 +148,9 @@ km_session *km_cli_rescue(km_cli_model *m, const km_cli_session *o, km_session *
     return *session = s;
 }
 
-km_status km_cli_session_close(km_session *s, const km_cli_session *o, km_error *err) {
-    km_status status = s && o->file ? km_session_save(s, o->file, err) : KM_OK;
-    km_session_free(s);
+km_status km_cli_session_close(km_sequence *s, const km_cli_session *o, km_error *err) {
+    km_status status = s && o->file ? km_sequence_save(s, o->file, err) : KM_OK;
+    km_sequence_free(s);
     return status;
 }
 

@@ -40,7 +40,7 @@ typedef struct km_cli_model {
     char path[PATH_MAX]; /* where it was found */
     km_token *token;
     km_ctx *ctx; /* of the model's first part */
-    km_model *model;
+    km_net *model;
     bool planned; /* a GPU is used, or could have been */
     km_memory_plan plan;
     char devices[160];        /* "cuda:0", "cpu 20 + cuda:0 16" */
@@ -124,15 +124,15 @@ km_status km_cli_session_check(const km_cli_session *o, km_error *err);
 /* The dtype of a --cache-type (NULL: f16). */
 km_status km_cli_cache_type(const char *name, km_dtype *out, km_error *err);
 /* A session over the model, with what the file holds if it is there; NULL with *err set. */
-km_session *km_cli_session_open(const km_cli_model *m, const km_cli_session *o, km_error *err);
+km_sequence *km_cli_session_open(const km_cli_model *m, const km_cli_session *o, km_error *err);
 /* Writes the file, if one was named, and frees the session. */
-km_status km_cli_session_close(km_session *s, const km_cli_session *o, km_error *err);
+km_status km_cli_session_close(km_sequence *s, const km_cli_session *o, km_error *err);
 
 /* After a failure of the model's device: the model again, on the CPU, and a session there that
  * holds what *session did, which it takes the place of. NULL where there is no other device to go
  * to, or that fails too; *session is NULL then. For km_generation's rescue. */
-km_session *km_cli_rescue(km_cli_model *m, const km_cli_session *o, km_session **session,
-                          const km_error *why);
+km_sequence *km_cli_rescue(km_cli_model *m, const km_cli_session *o, km_sequence **session,
+                           const km_error *why);
 
 /* ---- Drafts ---- */
 

@@ -55,7 +55,7 @@ size_t km_cache_bytes(const km_config *c, const km_cache_options *o) {
     return 2 * (size_t)c->layers * (size_t)km_dtype_bytes(o->dtype, tokens * c->head_dim);
 }
 
-static km_status check(km_ctx *ctx, const km_model *m, const km_cache_options *o) {
+static km_status check(km_ctx *ctx, const km_net *m, const km_cache_options *o) {
     const km_config *c = &m->config;
     if (km_failed(ctx)) return km_ctx_status(ctx);
     if (o->sequences < 1 || o->sequences > 4096 || o->context < 1 || o->context > c->context)
@@ -80,7 +80,7 @@ static km_status note_error(km_cache *c, const km_ctx *ctx) {
     return km_ctx_status(c->ctx);
 }
 
-static void reserve_part(km_cache *c, const km_model *m, km_dtype dtype, km_shape s) {
+static void reserve_part(km_cache *c, const km_net *m, km_dtype dtype, km_shape s) {
     km_ctx *ctx = m->ctx;
     km_lane *lane = ctx->lanes[0];
     stock *p = &c->part[c->n_parts++];
@@ -99,7 +99,7 @@ static void reserve_part(km_cache *c, const km_model *m, km_dtype dtype, km_shap
     note_error(c, ctx);
 }
 
-km_cache *km_cache_new(km_ctx *ctx, const km_model *m, const km_cache_options *o) {
+km_cache *km_cache_new(km_ctx *ctx, const km_net *m, const km_cache_options *o) {
     if (check(ctx, m, o) != KM_OK) return NULL;
     const km_config *cfg = &m->config;
     km_cache *c = km_calloc(1, sizeof *c);
@@ -126,7 +126,7 @@ km_cache *km_cache_new(km_ctx *ctx, const km_model *m, const km_cache_options *o
     for (int64_t i = 0; i < c->n_pages; i++) c->unused[i] = (int32_t)(c->n_pages - 1 - i);
     c->n_unused = c->n_pages;
     km_shape s = KM_SHAPE(c->n_pages, cfg->kv_heads, KM_KV_PAGE, cfg->head_dim);
-    for (const km_model *p = m; p && !km_failed(ctx); p = p->next) reserve_part(c, p, o->dtype, s);
+    for (const km_net *p = m; p && !km_failed(ctx); p = p->next) reserve_part(c, p, o->dtype, s);
     if (!km_failed(ctx)) return c;
     km_cache_free(c);
     return NULL;
@@ -290,14 +290,13 @@ bool km_cache_cut(km_cache *c, int s, int64_t length) {
 
 /* ---- Steps ---- */
 
-km_status km_cache_place(km_cache *c, int part, km_tensor *rows, int64_t last,
-                         km_model_place *out) {
+km_status km_cache_place(km_cache *c, int part, km_tensor *rows, int64_t last, km_net_place *out) {
     stock *p = &c->part[part];
     if (p->changed && km_write(p->ctx, p->table, c->host,
                                sizeof *c->host * (size_t)(c->n_seq * c->max_pages)) != KM_OK)
         return note_error(c, p->ctx);
     p->changed = false;
-    *out = (km_model_place){.kv = c->kv, .at = {.rows = rows, .table = p->table, .last = last}};
+    *out = (km_net_place){.kv = c->kv, .at = {.rows = rows, .table = p->table, .last = last}};
     return KM_OK;
 }
 

@@ -16,7 +16,7 @@ typedef struct km_cache_options {
 
 /* Each layer's pools are where the layer is: a model in parts has a cache in parts. NULL with the
  * context's error set. */
-km_cache *km_cache_new(km_ctx *ctx, const km_model *m, const km_cache_options *o);
+km_cache *km_cache_new(km_ctx *ctx, const km_net *m, const km_cache_options *o);
 void km_cache_free(km_cache *c); /* NULL is fine */
 /* What it reserves: the most that the cache can come to hold. */
 size_t km_cache_bytes(const km_config *c, const km_cache_options *o);
@@ -36,7 +36,7 @@ bool km_cache_can_cut(const km_cache *c, int sequence, int64_t length);
 
 /* Pools and table for a step of the model's nth part (0: the only one, as a rule); the table is
  * brought up to date. rows is the caller's, of that part's context. */
-km_status km_cache_place(km_cache *c, int part, km_tensor *rows, int64_t last, km_model_place *out);
+km_status km_cache_place(km_cache *c, int part, km_tensor *rows, int64_t last, km_net_place *out);
 
 /* For files: page i of a sequence (of those that hold its tokens) in one of the 2 * layers pools,
  * out of it or into it; 0 bytes behind the window. */

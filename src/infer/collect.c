@@ -15,7 +15,7 @@ typedef struct watched {
 
 struct km_collector {
     km_ctx *ctx;
-    km_model *m;
+    km_net *m;
     watched *at; /* one for each of the model's parameters */
     float *row;  /* an input, where it does not lie on the host as f32 */
     size_t row_bytes;
@@ -86,7 +86,7 @@ static void free_collector(km_collector *c) {
     km_free(c);
 }
 
-km_collector *km_collect_begin(km_ctx *ctx, km_model *m, km_error *err) {
+km_collector *km_collect_begin(km_ctx *ctx, km_net *m, km_error *err) {
     km_collector *c = km_calloc(1, sizeof *c);
     if (c) {
         *c = (km_collector){.ctx = ctx, .m = m};

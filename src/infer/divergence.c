@@ -24,7 +24,7 @@ static uint64_t hash(uint64_t h, const void *data, size_t n) { /* FNV-1a */
     return h;
 }
 
-km_logits_about km_logits_of(const km_model *m, const km_ids *ids, const km_perplexity_options *o) {
+km_logits_about km_logits_of(const km_net *m, const km_ids *ids, const km_perplexity_options *o) {
     uint64_t h = hash(0xcbf29ce484222325u, ids->data, ids->len * sizeof *ids->data);
     h = hash(h, &o->bos, sizeof o->bos);
     return (km_logits_about){.vocab = m->config.vocab,

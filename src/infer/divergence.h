@@ -9,7 +9,7 @@ typedef struct km_logits_about {
     int64_t vocab, context, rows; /* rows: predictions */
     uint64_t text;                /* a hash of the token ids and where pieces begin */
 } km_logits_about;
-km_logits_about km_logits_of(const km_model *m, const km_ids *ids, const km_perplexity_options *o);
+km_logits_about km_logits_of(const km_net *m, const km_ids *ids, const km_perplexity_options *o);
 
 /* ---- Saving: `row` of km_perplexity_options with the writer as its user ---- */
 

@@ -6,15 +6,15 @@
 #define LONGEST (KM_FEW_ROWS - 1)
 
 struct km_drafter {
-    km_session *session; /* of the smaller model; NULL: look-up */
-    km_sampler *shadow;  /* of the samplers that choose */
-    int length;          /* guesses at a time */
+    km_sequence *session; /* of the smaller model; NULL: look-up */
+    km_sampler *shadow;   /* of the samplers that choose */
+    int length;           /* guesses at a time */
 };
 
-static km_drafter *made(km_session *session, int length, km_error *err) {
+static km_drafter *made(km_sequence *session, int length, km_error *err) {
     km_drafter *d = km_calloc(1, sizeof *d);
     if (!d) {
-        km_session_free(session);
+        km_sequence_free(session);
         km_error_set(err, KM_ERR_MEMORY, "draft: out of memory");
         return NULL;
     }
@@ -24,11 +24,11 @@ static km_drafter *made(km_session *session, int length, km_error *err) {
 
 km_drafter *km_drafter_lookup(km_error *err) { return made(NULL, 8, err); }
 
-km_drafter *km_drafter_model(km_session *session, km_error *err) { return made(session, 4, err); }
+km_drafter *km_drafter_model(km_sequence *session, km_error *err) { return made(session, 4, err); }
 
 void km_drafter_free(km_drafter *d) {
     if (!d) return;
-    km_session_free(d->session);
+    km_sequence_free(d->session);
     km_sampler_free(d->shadow);
     km_free(d);
 }
@@ -73,35 +73,35 @@ static int look_back(const int32_t *tokens, int64_t n, int32_t id, int most, int
 /* The smaller model has read tokens and id, and nothing else. */
 static km_status catch_up(km_drafter *d, const int32_t *tokens, int64_t n, int32_t id,
                           km_error *err) {
-    int64_t same = km_session_match(d->session, tokens, (size_t)n);
-    km_session_rewind(d->session, same);
-    same = km_session_length(d->session);
+    int64_t same = km_sequence_match(d->session, tokens, (size_t)n);
+    km_sequence_rewind(d->session, same);
+    same = km_sequence_length(d->session);
     int64_t behind = n - same + 1;
     if (behind > KM_FEW_ROWS) {
-        km_status s = km_session_read(d->session, tokens + same, (size_t)(n - same), err);
+        km_status s = km_sequence_read(d->session, tokens + same, (size_t)(n - same), err);
         if (s != KM_OK) return s;
         behind = 1, same = n;
     }
     int32_t ids[KM_FEW_ROWS];
     for (int64_t i = 0; i < behind; i++) ids[i] = at(tokens, n, id, same + i);
-    if (!km_session_try(d->session, ids, (int)behind, err)) return err->code;
-    km_session_take(d->session, ids, (int)behind);
+    if (!km_sequence_try(d->session, ids, (int)behind, err)) return err->code;
+    km_sequence_take(d->session, ids, (int)behind);
     return KM_OK;
 }
 
 /* A session that has filled up, or failed, guesses nothing. */
 static int ask_model(km_drafter *d, const int32_t *tokens, int64_t n, int32_t id,
                      const km_sampler *sampler, int most, int32_t *out, km_error *err) {
-    int64_t room = km_session_context(d->session) - n - 1;
+    int64_t room = km_sequence_context(d->session) - n - 1;
     if (most > room) most = (int)(room > 0 ? room : 0);
     if (most < 1) return 0;
     if (!d->shadow && !(d->shadow = km_sampler_shadow(sampler, err))) return -1;
     if (catch_up(d, tokens, n, id, err) != KM_OK) return -1;
     km_sampler_follow(d->shadow, sampler);
     for (int k = 0; k < most; k++) {
-        out[k] = km_sampler_pick(d->shadow, km_session_logits(d->session), NULL);
+        out[k] = km_sampler_pick(d->shadow, km_sequence_logits(d->session), NULL);
         if (out[k] < 0) return k;
-        if (k + 1 < most && km_session_next(d->session, out[k], err) != KM_OK) return -1;
+        if (k + 1 < most && km_sequence_next(d->session, out[k], err) != KM_OK) return -1;
     }
     return most;
 }

@@ -7,7 +7,7 @@
 #ifndef KM_INFER_DRAFT_H
 #define KM_INFER_DRAFT_H
 #include "infer/sample.h"
-#include "infer/session.h"
+#include "infer/sequence.h"
 
 typedef struct km_drafter km_drafter;
 
@@ -17,7 +17,7 @@ typedef struct km_drafter km_drafter;
 km_drafter *km_drafter_lookup(km_error *err);
 /* Guesses with a smaller model of the same vocabulary, in a session that is the drafter's from now
  * on, also if this fails. With a temperature it draws the numbers that the model's sampler will. */
-km_drafter *km_drafter_model(km_session *session, km_error *err);
+km_drafter *km_drafter_model(km_sequence *session, km_error *err);
 void km_drafter_free(km_drafter *d); /* NULL is fine */
 
 /* Guesses of what comes after tokens (n) and id, at most `most` of them and KM_FEW_ROWS - 1; how

@@ -50,7 +50,7 @@ static void put(bytes *b, const void *data, size_t n) {
 /* ---- Rank 0 ---- */
 
 struct km_lead {
-    const km_model *m;
+    const km_net *m;
     bytes body; /* the notes so far, and then the step */
     int notes;
 };
@@ -66,8 +66,7 @@ static km_status send_frame(km_comm *c, frame *f, const bytes *body, km_error *e
     return s;
 }
 
-km_status km_lead_begin(const km_model *m, const km_cache_options *o, km_lead **out,
-                        km_error *err) {
+km_status km_lead_begin(const km_net *m, const km_cache_options *o, km_lead **out, km_error *err) {
     *out = NULL;
     if (!m->comm) return KM_OK;
     km_lead *l = km_calloc(1, sizeof *l);
@@ -90,7 +89,7 @@ void km_lead_end(km_lead *l) {
     km_free(l);
 }
 
-void km_lead_dismiss(const km_model *m) {
+void km_lead_dismiss(const km_net *m) {
     if (m && m->comm && m->share.rank == 0)
         send_frame(m->comm, &(frame){.kind = DISMISS}, NULL, NULL);
 }
@@ -141,7 +140,7 @@ km_status km_lead_prompt(km_lead *l, const int32_t *ids, int64_t n, int sequence
 /* ---- The others ---- */
 
 typedef struct follower {
-    km_model *m;
+    km_net *m;
     km_ctx *ctx;
     km_cache *cache;
     km_plan *plan;
@@ -242,7 +241,7 @@ static km_status obey(follower *w, const frame *f, km_error *err) {
     return s;
 }
 
-km_status km_follow(km_model *m, km_error *err) {
+km_status km_follow(km_net *m, km_error *err) {
     follower w = {.m = m, .ctx = m->ctx};
     frame f;
     km_error own = {0};

@@ -12,7 +12,7 @@ typedef struct km_lead km_lead;
 /* ---- Rank 0, for batch.c. A NULL leader has nobody to tell: all of it does nothing. ---- */
 
 /* *out NULL where the model is whole. The others make their caches. */
-km_status km_lead_begin(const km_model *m, const km_cache_options *o, km_lead **out, km_error *err);
+km_status km_lead_begin(const km_net *m, const km_cache_options *o, km_lead **out, km_error *err);
 void km_lead_end(km_lead *l); /* and let go of them */
 
 /* What was done to a sequence of the cache, with success; told with the next step. */
@@ -35,11 +35,11 @@ km_status km_lead_prompt(km_lead *l, const int32_t *ids, int64_t n, int sequence
                          bool logits);
 
 /* Sends the followers home: km_follow returns. Nothing, where the model is whole. */
-void km_lead_dismiss(const km_model *m);
+void km_lead_dismiss(const km_net *m);
 
 /* ---- The other ranks ---- */
 
 /* Does what rank 0 says until it is dismissed. The error of a step that failed here. */
-km_status km_follow(km_model *m, km_error *err);
+km_status km_follow(km_net *m, km_error *err);
 
 #endif

@@ -43,7 +43,7 @@ km_status km_prompt_ids(const km_token *token, const char *prompt, size_t bytes,
 }
 
 typedef struct run {
-    km_session *session;
+    km_sequence *session;
     const km_generation *how;
     const km_token *token;
     int64_t context;
@@ -75,7 +75,7 @@ static bool rescued(run *r, km_error *err) {
     bool device = err->code == KM_ERR_GPU || err->code == KM_ERR_MEMORY ||
                   err->code == KM_ERR_DEVICE || err->code == KM_ERR_UNSUPPORTED;
     if (!r->how->rescue || !device) return false;
-    km_session *other = r->how->rescue(r->how->user, r->session, err);
+    km_sequence *other = r->how->rescue(r->how->user, r->session, err);
     if (!other) return false;
     r->session = other;
     r->n_tried = r->n_chosen = r->taken = 0;
@@ -87,20 +87,20 @@ static bool rescued(run *r, km_error *err) {
 
 /* Reads what the session does not hold yet; a part at a time where somebody watches. */
 static km_status read_prompt(run *r, const km_ids *ids, km_generated *out, km_error *err) {
-    int64_t n = (int64_t)ids->len, most = km_session_chunk(r->session);
-    int64_t same = r->how->exact ? km_session_settled(r->session, ids->data, ids->len)
-                                 : km_session_match(r->session, ids->data, ids->len);
+    int64_t n = (int64_t)ids->len, most = km_sequence_chunk(r->session);
+    int64_t same = r->how->exact ? km_sequence_settled(r->session, ids->data, ids->len)
+                                 : km_sequence_match(r->session, ids->data, ids->len);
     if (same == n) same = n - 1; /* the last is read for its logits */
-    km_session_rewind(r->session, same);
-    same = km_session_length(r->session); /* a window may have let go of more */
+    km_sequence_rewind(r->session, same);
+    same = km_sequence_length(r->session); /* a window may have let go of more */
     out->prompt_tokens = n;
     out->reused = same;
     while (same < n) {
         int64_t part = most - same % most; /* to a bound of the sequence */
         if (!r->how->on_prompt || part > n - same) part = n - same;
-        km_status s = km_session_read(r->session, ids->data + same, (size_t)part, err);
+        km_status s = km_sequence_read(r->session, ids->data + same, (size_t)part, err);
         if (s != KM_OK && rescued(r, err)) {
-            same = km_session_length(r->session);
+            same = km_sequence_length(r->session);
             continue;
         }
         if (s != KM_OK) return s;
@@ -160,14 +160,14 @@ static km_status take(run *r, int32_t id, km_error *err) {
 
 /* What was tried and turned out right is the session's; what was chosen and never taken is not. */
 static void keep_tried(run *r) {
-    if (r->n_tried) km_session_take(r->session, r->tried, r->at);
-    if (r->taken < r->n_chosen) km_session_rewind(r->session, r->base + r->taken);
+    if (r->n_tried) km_sequence_take(r->session, r->tried, r->at);
+    if (r->taken < r->n_chosen) km_sequence_rewind(r->session, r->base + r->taken);
     r->n_tried = r->n_chosen = r->taken = 0;
 }
 
 /* The device chooses the next tokens, as many as make a blink. */
 static km_status run_ahead(run *r, int32_t id, int64_t left, km_error *err) {
-    int64_t room = r->context - km_session_length(r->session), n = km_session_ahead(r->session);
+    int64_t room = r->context - km_sequence_length(r->session), n = km_sequence_ahead(r->session);
     if (n > (int64_t)(sizeof r->chosen / sizeof *r->chosen))
         n = sizeof r->chosen / sizeof *r->chosen;
     if (r->pace <= 0 || r->draft)
@@ -178,8 +178,8 @@ static km_status run_ahead(run *r, int32_t id, int64_t left, km_error *err) {
     if (n > room) n = room;
     if (n < 1) n = 1;
     double start = km_now();
-    r->base = km_session_length(r->session);
-    km_status s = km_session_choose(r->session, id, n, &r->chooser, r->chosen, err);
+    r->base = km_sequence_length(r->session);
+    km_status s = km_sequence_choose(r->session, id, n, &r->chooser, r->chosen, err);
     if (s != KM_OK) return s;
     double pace = (km_now() - start) / (double)n;
     r->pace = r->pace > 0 ? (3 * r->pace + pace) / 4 : pace;
@@ -190,8 +190,8 @@ static km_status run_ahead(run *r, int32_t id, int64_t left, km_error *err) {
 
 /* The device checks the guesses: what it has chosen up to the first wrong one was run ahead. */
 static km_status check_guesses(run *r, int n, km_generated *out, km_error *err) {
-    r->base = km_session_length(r->session);
-    int right = km_session_check(r->session, r->tried, n + 1, &r->chooser, r->chosen, err);
+    r->base = km_sequence_length(r->session);
+    int right = km_sequence_check(r->session, r->tried, n + 1, &r->chooser, r->chosen, err);
     if (right < 0) return err->code;
     r->n_chosen = right;
     out->accepted += right - 1;
@@ -204,16 +204,17 @@ static km_status check_guesses(run *r, int n, km_generated *out, km_error *err) 
 static km_status advance_with_guesses(run *r, int32_t id, km_generated *out, bool *done,
                                       km_error *err) {
     int64_t left = r->how->tokens - out->tokens - 1;
-    int64_t room = r->context - 1 - km_session_length(r->session);
-    int n = km_drafter_guess(r->draft, km_session_tokens(r->session), km_session_length(r->session),
-                             id, r->sampler, left < room ? left : room, r->tried + 1, err);
+    int64_t room = r->context - 1 - km_sequence_length(r->session);
+    int n =
+        km_drafter_guess(r->draft, km_sequence_tokens(r->session), km_sequence_length(r->session),
+                         id, r->sampler, left < room ? left : room, r->tried + 1, err);
     *done = n != 0;
     if (n < 0) return err->code;
     if (n == 0) return KM_OK;
     r->tried[0] = id;
     out->guessed += n;
     if (r->ahead) return check_guesses(r, n, out, err);
-    r->rows = km_session_try(r->session, r->tried, n + 1, err);
+    r->rows = km_sequence_try(r->session, r->tried, n + 1, err);
     if (!r->rows) return err->code;
     r->n_tried = n + 1;
     r->at = 1;
@@ -236,22 +237,22 @@ static km_status advance(run *r, int32_t id, km_generated *out, km_error *err) {
     km_status s = KM_OK;
     if (r->draft) s = advance_with_guesses(r, id, out, &done, err);
     if (s != KM_OK || done) return s;
-    if (r->ahead && km_session_length(r->session) < r->context)
+    if (r->ahead && km_sequence_length(r->session) < r->context)
         return run_ahead(r, id, r->how->tokens - out->tokens, err);
     r->ahead = false; /* a context that is shifted: the host goes on */
-    s = km_session_next(r->session, id, err);
-    r->logits = km_session_logits(r->session);
+    s = km_sequence_next(r->session, id, err);
+    r->logits = km_sequence_logits(r->session);
     return s;
 }
 
 /* Tokens that the session holds, or will when what was tried is kept. */
 static int64_t length_of(const run *r) {
     if (r->n_chosen) return r->base + r->taken;
-    return km_session_length(r->session) + (r->n_tried ? r->at : 0);
+    return km_sequence_length(r->session) + (r->n_tried ? r->at : 0);
 }
 
 static km_status go_on(run *r, km_generated *out, km_error *err) {
-    r->logits = km_session_logits(r->session);
+    r->logits = km_sequence_logits(r->session);
     while (out->tokens < r->how->tokens) {
         int32_t id = -1;
         km_status s = choose(r, &id, err);
@@ -324,13 +325,13 @@ static km_status prepare(run *r, int64_t vocab, km_error *err) {
     r->draft = r->how->draft;
     /* The first token is the host's, which has the prompt's logits: it draws the first number. */
     r->ahead = !r->how->guide && r->how->choose != KM_CHOOSE_HOST &&
-               (r->how->choose == KM_CHOOSE_DEVICE || !km_session_on_host(r->session)) &&
+               (r->how->choose == KM_CHOOSE_DEVICE || !km_sequence_on_host(r->session)) &&
                km_chooser_begin(&r->chooser, &r->how->sampling, vocab, 1);
     r->stream = km_token_stream_begin(r->token, r->how->rendered ? KM_TOKEN_SKIP_SPECIAL : 0);
     return KM_OK;
 }
 
-km_status km_generate_in(km_session *session, const km_model *m, const km_token *token,
+km_status km_generate_in(km_sequence *session, const km_net *m, const km_token *token,
                          const char *prompt, size_t bytes, const km_generation *how,
                          km_generated *out, km_error *err) {
     km_generated none, *got = out ? out : &none;
@@ -338,7 +339,7 @@ km_status km_generate_in(km_session *session, const km_model *m, const km_token 
     if (!err) err = &own;
     *got = (km_generated){0};
     int64_t vocab = m->config.vocab, known = km_token_vocab(token);
-    int64_t context = km_session_context(session);
+    int64_t context = km_sequence_context(session);
     if (known > vocab)
         return km_error_set(err, KM_ERR_RANGE,
                             "the tokenizer has %lld tokens and the model only %lld; they do not "
@@ -375,13 +376,13 @@ km_status km_generate_in(km_session *session, const km_model *m, const km_token 
     return s;
 }
 
-km_status km_generate(km_ctx *ctx, km_model *m, const km_token *token, const char *prompt,
+km_status km_generate(km_ctx *ctx, km_net *m, const km_token *token, const char *prompt,
                       size_t bytes, const km_generation *how, km_generated *out, km_error *err) {
     km_error own = {0};
     if (!err) err = &own;
-    km_session *session = km_session_new(ctx, m, err);
+    km_sequence *session = km_sequence_new(ctx, m, err);
     if (!session) return err->code != KM_OK ? err->code : KM_ERR_MEMORY;
     km_status s = km_generate_in(session, m, token, prompt, bytes, how, out, err);
-    km_session_free(session);
+    km_sequence_free(session);
     return s;
 }

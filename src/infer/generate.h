@@ -4,7 +4,7 @@
 #include "infer/draft.h"
 #include "text/grammar.h"
 #include "infer/sample.h"
-#include "infer/session.h"
+#include "infer/sequence.h"
 #include "base/text.h"
 #include "token/token.h"
 
@@ -25,7 +25,7 @@ typedef struct km_generation {
                      * special tokens in the answer are no text */
     bool shift;     /* a full context goes on from its second half */
     bool exact;     /* the text is, bit for bit, the one that a session which holds nothing gives:
-                     * what this one chose before is read again (km_batch_settled) */
+                     * what this one chose before is read again (km_sequences_settled) */
     km_sampling sampling;
     const char *const *stops; /* n_stops texts at which it ends; they are not shown */
     size_t n_stops;
@@ -37,7 +37,7 @@ typedef struct km_generation {
     enum { KM_CHOOSE_AUTO, KM_CHOOSE_HOST, KM_CHOOSE_DEVICE } choose;
     /* Called when the session's device fails: another session that holds the same tokens, to go on
      * with; the failed one is the callee's. NULL, or when it returns NULL: the error is the end. */
-    km_session *(*rescue)(void *user, km_session *failed, const km_error *why);
+    km_sequence *(*rescue)(void *user, km_sequence *failed, const km_error *why);
     km_guide *guide; /* over this tokenizer's trie, put to its beginning first; NULL: any text */
     /* Called while a long prompt is read, with how much of it is. Returning false stops. */
     bool (*on_prompt)(void *user, int64_t done, int64_t total);
@@ -59,11 +59,10 @@ typedef struct km_generated {
 /* Reads the prompt (an empty one stands for the tokenizer's beginning or end of text, or a newline)
  * and goes on with it. What the session holds of the prompt's beginning is not read again; the rest
  * of it is forgotten. A prompt beyond the context is an error that gives both counts. */
-km_status km_generate_in(km_session *s, const km_model *m, const km_token *token,
-                         const char *prompt, size_t bytes, const km_generation *how,
-                         km_generated *out, km_error *err);
+km_status km_generate_in(km_sequence *s, const km_net *m, const km_token *token, const char *prompt,
+                         size_t bytes, const km_generation *how, km_generated *out, km_error *err);
 /* The same in a session of its own. */
-km_status km_generate(km_ctx *ctx, km_model *m, const km_token *token, const char *prompt,
+km_status km_generate(km_ctx *ctx, km_net *m, const km_token *token, const char *prompt,
                       size_t bytes, const km_generation *how, km_generated *out, km_error *err);
 
 /* The prompt's ids, as the two above read them. */

@@ -325,10 +325,10 @@ void km_memory_tell(const km_memory_plan *p, km_text *t) {
 
 /* ---- A step's bytes ---- */
 
-double km_step_bytes(const km_model *whole_, km_dtype cache, int64_t sequences, int64_t tokens) {
+double km_step_bytes(const km_net *whole_, km_dtype cache, int64_t sequences, int64_t tokens) {
     const km_config *c = &whole_->config;
     double bytes = 0;
-    for (const km_model *m = whole_; m; m = m->next)
+    for (const km_net *m = whole_; m; m = m->next)
         for (int i = 0; i < m->params.n; i++) {
             const km_tensor *t = m->params.at[i].t;
             bool table = (t == m->wte.w || t == m->wpe.w) && t != m->head.w;

@@ -5,7 +5,7 @@
  * each time: whichever is faster by measurement (infer/streaming.h). */
 #ifndef KM_INFER_MEMORY_H
 #define KM_INFER_MEMORY_H
-#include "infer/batch.h"
+#include "infer/sequences.h"
 #include "model/weigh.h"
 #include "base/text.h"
 
@@ -48,7 +48,7 @@ double km_device_room(const char *device);
  * more layers than fit. */
 km_status km_memory_plan_make(const km_weighed *w, const km_memory_ask *ask, km_memory_plan *out,
                               km_error *err);
-/* The model's layers, as the plan has them, for km_model_open. */
+/* The model's layers, as the plan has them, for km_net_open. */
 km_open_split km_memory_split(const km_memory_plan *p);
 /* "cuda:0: weights 1.9 GB, KV 0.3 GB, scratch 0.1 GB: fits in 138 GB"; a part after the other. */
 void km_memory_tell(const km_memory_plan *p, km_text *out);
@@ -56,6 +56,6 @@ bool km_memory_on_gpu(const km_memory_plan *p); /* some part is counted */
 
 /* Bytes that a step of so many sequences must read, each with so many tokens in the cache: all
  * weights but those of a table looked up in, and the cache. */
-double km_step_bytes(const km_model *m, km_dtype cache, int64_t sequences, int64_t tokens);
+double km_step_bytes(const km_net *m, km_dtype cache, int64_t sequences, int64_t tokens);
 
 #endif

@@ -2,18 +2,18 @@
  * time, so that a large vocabulary does not need them all in memory. Or token by token. */
 #include "infer/perplexity.h"
 #include "base/alloc.h"
-#include "infer/session.h"
+#include "infer/sequence.h"
 #include "model/parts.h"
 #include <math.h>
 
 #define ROWS 64 /* of logits at a time */
 
 typedef struct job {
-    km_ctx *ctx;       /* of the end */
-    km_model *m, *end; /* the first part and the last; the same as a rule */
+    km_ctx *ctx;     /* of the end */
+    km_net *m, *end; /* the first part and the last; the same as a rule */
     const km_perplexity_options *o;
-    float *logits;       /* (ROWS, vocab) on the host, where somebody wants to see them */
-    km_session *session; /* with decode */
+    float *logits;        /* (ROWS, vocab) on the host, where somebody wants to see them */
+    km_sequence *session; /* with decode */
     double sum;
     km_error *err;
 } job;
@@ -30,12 +30,12 @@ static km_status show(job *j, km_tensor *y, const int32_t *came, int64_t rows) {
 }
 
 /* What the last layer gives for each token, part after part. */
-static km_tensor *read_all(km_model *m, const int32_t *ids, int64_t n) {
+static km_tensor *read_all(km_net *m, const int32_t *ids, int64_t n) {
     km_tensor *x = km_from_data(m->ctx, KM_I32, KM_SHAPE(1, n), ids);
-    for (km_model *p = m; p; p = p->next) {
+    for (km_net *p = m; p; p = p->next) {
         km_no_grad_begin(p->ctx);
-        if (p != m) x = km_model_pass(p->ctx, x);
-        x = km_model_forward(p->ctx, p, x, NULL);
+        if (p != m) x = km_net_pass(p->ctx, x);
+        x = km_net_forward(p->ctx, p, x, NULL);
         km_no_grad_end(p->ctx);
     }
     return x;
@@ -51,7 +51,7 @@ static km_status piece(job *j, const int32_t *ids, int64_t n) {
     for (int64_t at = 0; at < n - 1 && !km_failed(ctx) && s == KM_OK; at += ROWS) {
         int64_t rows = n - 1 - at < ROWS ? n - 1 - at : ROWS;
         km_scope_begin(ctx);
-        km_tensor *y = km_model_logits(ctx, j->end, km_narrow(ctx, h, 1, at, rows));
+        km_tensor *y = km_net_logits(ctx, j->end, km_narrow(ctx, h, 1, at, rows));
         km_tensor *t = km_narrow(ctx, targets, 1, at, rows);
         y = km_cast(ctx, y, KM_F32);
         j->sum += km_item(ctx, km_cross_entropy(ctx, y, t, KM_NO_IGNORE, KM_SUM));
@@ -72,11 +72,11 @@ static double loss_of(const float *logits, int64_t vocab, int32_t came) {
 /* The same, each token by itself. */
 static km_status piece_by_token(job *j, const int32_t *ids, int64_t n) {
     km_status s = KM_OK;
-    km_session_reset(j->session);
+    km_sequence_reset(j->session);
     for (int64_t i = 0; i < n - 1 && s == KM_OK; i++) {
-        s = km_session_read(j->session, ids + i, 1, j->err);
+        s = km_sequence_read(j->session, ids + i, 1, j->err);
         if (s != KM_OK) break;
-        const float *logits = km_session_logits(j->session);
+        const float *logits = km_sequence_logits(j->session);
         j->sum += loss_of(logits, j->m->config.vocab, ids[i + 1]);
         if (j->o->row) s = j->o->row(j->o->row_user, logits, ids[i + 1], j->err);
     }
@@ -95,7 +95,7 @@ int64_t km_perplexity_count(const km_ids *ids, const km_perplexity_options *o) {
     return n;
 }
 
-static km_status check(const km_model *m, const km_ids *ids, const km_perplexity_options *o,
+static km_status check(const km_net *m, const km_ids *ids, const km_perplexity_options *o,
                        km_error *err) {
     if (o->context < 2 || o->context > m->config.context)
         return km_error_set(err, KM_ERR_RANGE,
@@ -108,21 +108,21 @@ static km_status check(const km_model *m, const km_ids *ids, const km_perplexity
     return KM_OK;
 }
 
-km_status km_perplexity_of(km_ctx *ctx, km_model *m, const km_ids *ids,
+km_status km_perplexity_of(km_ctx *ctx, km_net *m, const km_ids *ids,
                            const km_perplexity_options *o, km_perplexity *out, km_error *err) {
     *out = (km_perplexity){0};
     km_status s = check(m, ids, o, err);
     if (s != KM_OK) return s;
     int64_t total = (int64_t)ids->len, fresh = fresh_of(o), lead = o->bos >= 0;
-    job j = {.m = m, .end = km_model_end(m), .o = o, .err = err};
+    job j = {.m = m, .end = km_net_end(m), .o = o, .err = err};
     j.ctx = j.end->ctx;
     int32_t *row = km_alloc(sizeof *row * (size_t)o->context);
     if (o->row) j.logits = km_alloc(sizeof *j.logits * (size_t)(ROWS * m->config.vocab));
     if (!row || (o->row && !j.logits))
         s = km_error_set(err, KM_ERR_MEMORY, "perplexity: out of memory");
-    km_batch_options each = km_batch_defaults();
+    km_sequences_options each = km_sequences_defaults();
     each.context = o->context;
-    if (s == KM_OK && o->decode && !(j.session = km_session_open(ctx, m, &each, err)))
+    if (s == KM_OK && o->decode && !(j.session = km_sequence_open(ctx, m, &each, err)))
         s = err->code;
     for (int64_t at = 0; at < total && s == KM_OK; at += fresh) {
         int64_t n = total - at < fresh ? total - at : fresh;
@@ -134,13 +134,13 @@ km_status km_perplexity_of(km_ctx *ctx, km_model *m, const km_ids *ids,
             out->tokens += n + lead - 1;
         }
         out->pieces++;
-        if (!km_model_failed(m))
-            for (km_model *p = m; p; p = p->next) km_step_end(p->ctx);
+        if (!km_net_failed(m))
+            for (km_net *p = m; p; p = p->next) km_step_end(p->ctx);
         if (km_failed(ctx)) s = km_error_set(err, km_ctx_status(ctx), "%s", km_ctx_error(ctx));
         if (s == KM_OK && o->progress && !o->progress(o->user, at + n, total))
             s = km_error_set(err, KM_ERR_STATE, "stopped");
     }
-    km_session_free(j.session);
+    km_sequence_free(j.session);
     km_free(row);
     km_free(j.logits);
     out->loss = out->tokens ? j.sum / (double)out->tokens : 0;

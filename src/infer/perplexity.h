@@ -1,7 +1,7 @@
 /* How well a model predicts a text. */
 #ifndef KM_INFER_PERPLEXITY_H
 #define KM_INFER_PERPLEXITY_H
-#include "model/model.h"
+#include "model/net.h"
 #include "token/token.h"
 
 typedef struct km_perplexity {
@@ -28,7 +28,7 @@ typedef struct km_perplexity_options {
 /* Cuts the ids into pieces of `context` tokens (the last may be shorter) and predicts each token of
  * a piece but its first from those before it in the piece. With bos the first token is not lost: it
  * is predicted from bos. */
-km_status km_perplexity_of(km_ctx *ctx, km_model *m, const km_ids *ids,
+km_status km_perplexity_of(km_ctx *ctx, km_net *m, const km_ids *ids,
                            const km_perplexity_options *o, km_perplexity *out, km_error *err);
 
 /* How many tokens that predicts, and the piece that comes first: the same for every model. */

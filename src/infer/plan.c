@@ -16,11 +16,11 @@ static bool faulty(void) {
 }
 
 typedef struct piece { /* of a step: what one part of the model does */
-    km_model *m;
+    km_net *m;
     km_tensor *in, *rows; /* kept: ids (n) or the residual stream (n, C); (n, 2) */
     km_tensor *out;       /* kept: the residual stream, or the last part's logits (n, vocab) */
     km_graph *graph;
-    km_model_place place;
+    km_net_place place;
     /* Of the last part, when tokens are chosen where they are made: */
     km_tensor *settings, *state, *next; /* kept; next (n, 2): what a row's place grows by */
     bool penalties;
@@ -34,7 +34,7 @@ typedef struct shape { /* a step of so many rows */
 
 struct km_plan {
     km_ctx *ctx;
-    km_model *m;
+    km_net *m;
     km_cache *cache;
     shape few[KM_STEP_ROWS + 1];
     int32_t *rows; /* (KM_PROMPT_CHUNK, 2), of a prompt's chunk */
@@ -42,7 +42,7 @@ struct km_plan {
     int most;
 };
 
-km_plan *km_plan_new(km_ctx *ctx, km_model *m, km_cache *cache) {
+km_plan *km_plan_new(km_ctx *ctx, km_net *m, km_cache *cache) {
     if (km_failed(ctx)) return NULL;
     km_plan *p = km_calloc(1, sizeof *p);
     if (p) p->rows = km_calloc(2 * KM_PROMPT_CHUNK, sizeof *p->rows);
@@ -58,7 +58,7 @@ km_plan *km_plan_new(km_ctx *ctx, km_model *m, km_cache *cache) {
     p->m = m;
     p->cache = cache;
     p->most = KM_STEP_ROWS;
-    for (const km_model *part = m; part; part = part->next)
+    for (const km_net *part = m; part; part = part->next)
         if (part->ctx->device->host) p->most = KM_FEW_ROWS;
     return p;
 }
@@ -85,11 +85,11 @@ void km_plan_free(km_plan *p) {
 int km_plan_rows(const km_plan *p) { return p->most; }
 
 /* What a part makes of its rows: logits f32 after those that `place` wants, or the stream. */
-static km_tensor *run_part(km_model *m, km_tensor *in, const km_model_place *place) {
+static km_tensor *run_part(km_net *m, km_tensor *in, const km_net_place *place) {
     km_ctx *ctx = m->ctx;
     km_no_grad_begin(ctx);
-    km_tensor *y = km_model_forward(ctx, m, in, place);
-    if (!m->next) y = km_cast(ctx, km_model_logits(ctx, m, y), KM_F32);
+    km_tensor *y = km_net_forward(ctx, m, in, place);
+    if (!m->next) y = km_cast(ctx, km_net_logits(ctx, m, y), KM_F32);
     km_no_grad_end(ctx);
     return y;
 }
@@ -116,7 +116,7 @@ static void step_and_choose(km_ctx *ctx, void *user) {
 }
 
 static km_status failed(km_plan *p) {
-    km_model_failed(p->m);
+    km_net_failed(p->m);
     return km_ctx_status(p->ctx);
 }
 
@@ -124,7 +124,7 @@ static shape *shape_of(km_plan *p, int64_t n) {
     shape *s = &p->few[n];
     if (s->made) return s;
     int k = 0;
-    for (km_model *m = p->m; m; m = m->next, k++) {
+    for (km_net *m = p->m; m; m = m->next, k++) {
         km_ctx *ctx = m->ctx;
         piece *a = &s->part[k];
         a->m = m;
@@ -135,7 +135,7 @@ static shape *shape_of(km_plan *p, int64_t n) {
         if (!a->rows) a->rows = km_keep(ctx, km_zeros(ctx, KM_I32, KM_SHAPE(n, 2)));
         km_scope_end(ctx, NULL);
     }
-    if (km_model_failed(p->m)) return NULL;
+    if (km_net_failed(p->m)) return NULL;
     s->made = true;
     return s;
 }
@@ -168,7 +168,7 @@ static km_status run_parts(km_plan *p, shape *s, const int32_t *rows, int64_t n,
                            size_t *bytes, int *last) {
     size_t stream = sizeof *p->stream * (size_t)(n * p->m->config.dim);
     int k = 0;
-    for (km_model *m = p->m; m->next; m = m->next, k++) {
+    for (km_net *m = p->m; m->next; m = m->next, k++) {
         if (run_piece(p, &s->part[k], k, *in, *bytes, rows, n) != KM_OK)
             return km_ctx_status(p->ctx);
         if (km_read(m->ctx, s->part[k].out, p->stream, stream) != KM_OK) return failed(p);
@@ -281,20 +281,20 @@ km_status km_plan_prompt(km_plan *p, const int32_t *ids, int64_t n, int sequence
     if (faulty()) km_fail(p->ctx, KM_ERR_GPU, "%s: a fault was asked for", km_ctx_device(p->ctx));
     km_tensor *x = km_from_data(p->ctx, KM_I32, KM_SHAPE(n), ids);
     int k = 0;
-    for (km_model *m = p->m; m && !km_model_failed(p->m); m = m->next, k++) {
-        km_model_place place;
+    for (km_net *m = p->m; m && !km_net_failed(p->m); m = m->next, k++) {
+        km_net_place place;
         km_tensor *rows = km_from_data(m->ctx, KM_I32, KM_SHAPE(n, 2), p->rows);
-        if (k > 0) x = km_model_pass(m->ctx, x);
+        if (k > 0) x = km_net_pass(m->ctx, x);
         /* The last layer alone can do with the last row. */
         if (km_cache_place(p->cache, k, rows, m->next ? 0 : 1, &place) != KM_OK) break;
         if (m->next || logits)
             x = run_part(m, x, &place);
         else
-            km_model_forward(m->ctx, m, x, &place);
+            km_net_forward(m->ctx, m, x, &place);
         if (!m->next && logits && !km_failed(m->ctx))
             km_read(m->ctx, x, logits, sizeof *logits * (size_t)p->m->config.vocab);
     }
-    for (km_model *m = p->m; m; m = m->next)
+    for (km_net *m = p->m; m; m = m->next)
         if (!km_failed(m->ctx)) km_step_end(m->ctx);
     return failed(p);
 }

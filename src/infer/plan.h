@@ -18,7 +18,7 @@ static inline int64_t km_prompt_chunk(const km_device *d) {
 typedef struct km_plan km_plan;
 
 /* The model and the cache must outlive it. NULL with the context's error set. */
-km_plan *km_plan_new(km_ctx *ctx, km_model *m, km_cache *cache);
+km_plan *km_plan_new(km_ctx *ctx, km_net *m, km_cache *cache);
 void km_plan_free(km_plan *p); /* NULL is fine */
 
 /* How many rows a step can have: KM_FEW_ROWS where kernels for few rows treat each by itself, as

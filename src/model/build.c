@@ -1,13 +1,13 @@
 /* Building a model from its configuration: new, or over parameters that exist already. */
 #include "base/alloc.h"
 #include "model/arch.h"
-#include "model/model.h"
+#include "model/net.h"
 #include "model/rope.h"
 #include <math.h>
 #include <stdio.h>
 
 /* The table of tokens is where ids come in, and where a tied head is. */
-static bool has_table(const km_model *m) {
+static bool has_table(const km_net *m) {
     return m->first == 0 || (m->last == m->config.layers && m->config.tied);
 }
 
@@ -36,7 +36,7 @@ static km_nn_block gpt2_block(const km_nn *nn, const km_config *c, int i) {
     return b;
 }
 
-static void build_gpt2(km_model *m, const km_nn *nn) {
+static void build_gpt2(km_net *m, const km_nn *nn) {
     const km_config *c = &m->config;
     if (has_table(m))
         m->wte = km_nn_embedding_new(nn, km_config_rows(c), c->dim, "transformer.wte");
@@ -71,7 +71,7 @@ static km_nn_norm norm(maker *k, int64_t dim, const char *part) {
     return km_nn_norm_new(k->nn, KM_NN_RMS_NORM, dim, false, k->c->norm_eps, named(k, part));
 }
 
-static km_nn_attention attention(maker *k, const km_model *m, km_rope_pairs pairs) {
+static km_nn_attention attention(maker *k, const km_net *m, km_rope_pairs pairs) {
     const km_config *c = k->c;
     const km_traits *t = k->t;
     bool window = km_config_layer_has_window(c, k->layer);
@@ -121,7 +121,7 @@ static km_nn_mlp mlp(maker *k) {
     return m;
 }
 
-static km_nn_block rotary_block(const km_nn *nn, const km_model *m, int i, km_rope_pairs pairs) {
+static km_nn_block rotary_block(const km_nn *nn, const km_net *m, int i, km_rope_pairs pairs) {
     maker k = {.nn = nn, .c = &m->config, .t = km_arch_traits(m->config.arch), .layer = i};
     int64_t dim = k.c->dim;
     km_nn_block b = {0};
@@ -166,7 +166,7 @@ static km_tensor *divisors_of(km_ctx *ctx, const km_config *c, const float *give
     return t;
 }
 
-static void build_rotary(km_model *m, const km_nn *nn, const km_model_source *source) {
+static void build_rotary(km_net *m, const km_nn *nn, const km_net_source *source) {
     const km_config *c = &m->config;
     if (!source) { /* one that only runs rotates in the op that attends */
         m->q_rows = positions_of_rows(nn->ctx, c->context, c->heads);
@@ -183,8 +183,7 @@ static void build_rotary(km_model *m, const km_nn *nn, const km_model_source *so
 
 /* ---- The whole ---- */
 
-km_model *km_model_from(km_ctx *ctx, const km_config *c, km_dtype dtype,
-                        const km_model_source *source) {
+km_net *km_net_from(km_ctx *ctx, const km_config *c, km_dtype dtype, const km_net_source *source) {
     if (km_failed(ctx)) return NULL;
     km_error err = {0};
     km_config full = *c;
@@ -196,7 +195,7 @@ km_model *km_model_from(km_ctx *ctx, const km_config *c, km_dtype dtype,
         km_fail(ctx, KM_ERR_DTYPE, "model: parameters cannot be %s", km_dtype_name(dtype));
         return NULL;
     }
-    km_model *m = km_calloc(1, sizeof *m);
+    km_net *m = km_calloc(1, sizeof *m);
     km_nn_block *block = m ? km_calloc((size_t)full.layers, sizeof *block) : NULL;
     if (!block) {
         km_free(m);
@@ -205,15 +204,15 @@ km_model *km_model_from(km_ctx *ctx, const km_config *c, km_dtype dtype,
     }
     bool part = source && source->last > 0;
     if (source) full = km_share_config(&full, &source->share);
-    *m = (km_model){.ctx = ctx,
-                    .config = full,
-                    .dtype = dtype,
-                    .block = block,
-                    .borrowed = source != NULL,
-                    .first = part ? source->first : 0,
-                    .last = part ? source->last : full.layers,
-                    .comm = source ? source->comm : NULL,
-                    .share = source ? source->share : (km_share){0}};
+    *m = (km_net){.ctx = ctx,
+                  .config = full,
+                  .dtype = dtype,
+                  .block = block,
+                  .borrowed = source != NULL,
+                  .first = part ? source->first : 0,
+                  .last = part ? source->last : full.layers,
+                  .comm = source ? source->comm : NULL,
+                  .share = source ? source->share : (km_share){0}};
     km_nn nn = {ctx, &m->params, dtype, source ? &source->params : NULL};
     if (full.arch == KM_ARCH_GPT2)
         build_gpt2(m, &nn);
@@ -227,19 +226,19 @@ km_model *km_model_from(km_ctx *ctx, const km_config *c, km_dtype dtype,
     else if (m->last == full.layers)
         m->head = km_nn_linear_new(&nn, full.dim, rows, false, "lm_head");
     if (km_failed(ctx)) {
-        km_model_free(m);
+        km_net_free(m);
         return NULL;
     }
     return m;
 }
 
-km_model *km_model_new(km_ctx *ctx, const km_config *c, km_dtype dtype) {
-    return km_model_from(ctx, c, dtype, NULL);
+km_net *km_net_new(km_ctx *ctx, const km_config *c, km_dtype dtype) {
+    return km_net_from(ctx, c, dtype, NULL);
 }
 
-void km_model_free(km_model *m) {
+void km_net_free(km_net *m) {
     if (!m) return;
-    km_model_free(m->next);
+    km_net_free(m->next);
     km_param_clear(&m->params);
     km_release(m->q_rows);
     km_release(m->k_rows);

@@ -3,7 +3,7 @@
  * dtype nor the order of the parameters has a say in them. */
 #include "base/alloc.h"
 #include "base/rng.h"
-#include "model/model.h"
+#include "model/net.h"
 #include <string.h>
 
 /* A stream of random numbers for each name (FNV-1a). */
@@ -77,7 +77,7 @@ static double deviation(const km_config *c, const char *name) {
     return into_residual(name) ? sd / sqrt(2.0 * c->layers) : sd;
 }
 
-km_status km_model_init(km_model *m, uint64_t seed) {
+km_status km_net_init(km_net *m, uint64_t seed) {
     km_ctx *ctx = m->ctx;
     for (int i = 0; i < m->params.n && !km_failed(ctx); i++) {
         km_param *p = &m->params.at[i];

@@ -17,7 +17,7 @@ static const km_st_tensor *find(const km_safetensors *f, const km_param *p) {
 }
 
 /* The shape that a file has for a parameter: without padding of the vocabulary, and transposed. */
-static km_shape file_shape(const km_model *m, const km_param *p) {
+static km_shape file_shape(const km_net *m, const km_param *p) {
     km_shape s = p->t->shape;
     if (p->t == m->wte.w || p->t == m->head.w) s.dim[0] = m->config.vocab;
     if (p->conv1d) s = KM_SHAPE(s.dim[1], s.dim[0]);
@@ -26,7 +26,7 @@ static km_shape file_shape(const km_model *m, const km_param *p) {
 
 /* Tensors that older files carry along and nobody needs: causal masks, rotation frequencies, and
  * the head's weights when they are the embedding's. */
-static bool is_ballast(const km_model *m, const char *name) {
+static bool is_ballast(const km_net *m, const char *name) {
     static const char *const ends[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
     size_t n = strlen(name);
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
@@ -36,7 +36,7 @@ static bool is_ballast(const km_model *m, const char *name) {
     return m->config.tied && strcmp(name, "lm_head.weight") == 0;
 }
 
-static bool is_known(const km_model *m, const char *name) {
+static bool is_known(const km_net *m, const char *name) {
     if (is_ballast(m, name)) return true;
     for (int i = 0; i < m->params.n; i++) {
         const char *mine = m->params.at[i].name;
@@ -45,13 +45,13 @@ static bool is_known(const km_model *m, const char *name) {
     return false;
 }
 
-static bool is_zero_bias(const km_model *m, const char *name) {
+static bool is_zero_bias(const km_net *m, const char *name) {
     size_t n = strlen(name);
     return !m->config.bias && m->config.arch == KM_ARCH_GPT2 && n > 5 &&
            strcmp(name + n - 5, ".bias") == 0;
 }
 
-static km_status check(const km_model *m, const km_safetensors *f, km_error *err) {
+static km_status check(const km_net *m, const km_safetensors *f, km_error *err) {
     const char *file = km_safetensors_file(f, 0);
     char a[KM_SHAPE_TEXT], b[KM_SHAPE_TEXT], name[KM_SHOWN];
     for (int i = 0; i < m->params.n; i++) {
@@ -78,7 +78,7 @@ static km_status check(const km_model *m, const km_safetensors *f, km_error *err
     return KM_OK;
 }
 
-static void fill(km_ctx *ctx, const km_model *m, km_param *p, const km_st_tensor *t) {
+static void fill(km_ctx *ctx, const km_net *m, km_param *p, const km_st_tensor *t) {
     km_scope_begin(ctx);
     km_no_grad_begin(ctx);
     km_tensor *x = km_from_data(ctx, t->dtype, t->shape, t->data);
@@ -93,7 +93,7 @@ static void fill(km_ctx *ctx, const km_model *m, km_param *p, const km_st_tensor
     km_scope_end(ctx, NULL);
 }
 
-km_status km_model_read(km_model *m, const km_safetensors *f, km_error *err) {
+km_status km_net_read(km_net *m, const km_safetensors *f, km_error *err) {
     km_status s = check(m, f, err);
     for (int i = 0; i < m->params.n && s == KM_OK; i++) {
         km_param *p = &m->params.at[i];
@@ -116,16 +116,16 @@ static km_dtype common_dtype(const km_safetensors *f) {
     return d == KM_F16 || d == KM_BF16 ? d : KM_F32;
 }
 
-km_model *km_model_load(km_ctx *ctx, const char *folder, km_dtype dtype, km_error *err) {
+km_net *km_net_load(km_ctx *ctx, const char *folder, km_dtype dtype, km_error *err) {
     km_config c;
     if (km_config_load(&c, folder, err) != KM_OK) return NULL;
     km_safetensors *f = km_safetensors_open(folder, err);
     if (!f) return NULL;
-    km_model *m = km_model_new(ctx, &c, dtype == KM_DTYPE_COUNT ? common_dtype(f) : dtype);
+    km_net *m = km_net_new(ctx, &c, dtype == KM_DTYPE_COUNT ? common_dtype(f) : dtype);
     if (!m)
         km_error_set(err, km_ctx_status(ctx), "%s", km_ctx_error(ctx));
-    else if (km_model_read(m, f, err) != KM_OK) {
-        km_model_free(m);
+    else if (km_net_read(m, f, err) != KM_OK) {
+        km_net_free(m);
         m = NULL;
     }
     km_safetensors_close(f);

@@ -9,7 +9,7 @@
 /* ---- Layers by name ---- */
 
 /* The name of the layer whose weight is w: the parameter's without ".weight". */
-static bool layer_name(const km_model *m, const km_tensor *w, char *out, size_t size) {
+static bool layer_name(const km_net *m, const km_tensor *w, char *out, size_t size) {
     for (int i = 0; i < m->params.n; i++) {
         const km_param *p = &m->params.at[i];
         size_t n = strlen(p->name);
@@ -20,7 +20,7 @@ static bool layer_name(const km_model *m, const km_tensor *w, char *out, size_t 
     return false;
 }
 
-void km_lora_each(km_model *m, km_lora_visit visit, void *user) {
+void km_lora_each(km_net *m, km_lora_visit visit, void *user) {
     char name[256];
     for (int i = 0; i < m->config.layers; i++) {
         km_nn_linear *l[KM_NN_BLOCK_LINEARS];
@@ -37,7 +37,7 @@ static bool is_target(const char *pattern, const char *name) {
 
 /* ---- Adding ---- */
 
-void km_lora_attach(km_model *m, km_nn_linear *l, const char *name, int rank, double alpha) {
+void km_lora_attach(km_net *m, km_nn_linear *l, const char *name, int rank, double alpha) {
     int64_t out = l->w->shape.dim[0], in = l->w->shape.dim[1];
     km_nn_lora r = {.scale = alpha / rank};
     r.a = km_param_add(m->ctx, &m->params, m->dtype, KM_SHAPE(rank, in), true, "%s.lora_A.weight",
@@ -48,7 +48,7 @@ void km_lora_attach(km_model *m, km_nn_linear *l, const char *name, int rank, do
 }
 
 typedef struct adding {
-    km_model *m;
+    km_net *m;
     const km_lora_config *c;
     const char *targets;
     double alpha;
@@ -78,7 +78,7 @@ static void seek(void *user, km_nn_linear *l, const char *name) {
     s->found |= is_target(s->pattern, name);
 }
 
-static km_status check_targets(km_model *m, const char *targets, km_error *err) {
+static km_status check_targets(km_net *m, const char *targets, km_error *err) {
     char one[256];
     for (const char *p = targets; *p;) {
         size_t n = strcspn(p, ",");
@@ -92,7 +92,7 @@ static km_status check_targets(km_model *m, const char *targets, km_error *err) 
     return KM_OK;
 }
 
-km_status km_lora_add(km_model *m, const km_lora_config *c, uint64_t seed, km_error *err) {
+km_status km_lora_add(km_net *m, const km_lora_config *c, uint64_t seed, km_error *err) {
     adding a = {.m = m, .c = c, .seed = seed, .alpha = c->alpha > 0 ? c->alpha : 2.0 * c->rank};
     a.targets = c->targets && *c->targets        ? c->targets
                 : m->config.arch == KM_ARCH_GPT2 ? "c_attn"
@@ -105,7 +105,7 @@ km_status km_lora_add(km_model *m, const km_lora_config *c, uint64_t seed, km_er
     if (!isfinite(a.alpha)) return km_error_set(err, KM_ERR_RANGE, "lora: alpha is not a number");
     km_status s = check_targets(m, a.targets, err);
     if (s != KM_OK) return s;
-    km_model_freeze(m, "*", true);
+    km_net_freeze(m, "*", true);
     km_lora_each(m, add_one, &a);
     m->lora_rank = c->rank;
     m->lora_alpha = a.alpha;
@@ -132,7 +132,7 @@ static void fold(void *user, km_nn_linear *l, const char *name) {
     *r = (km_nn_lora){0};
 }
 
-km_status km_lora_merge(km_model *m, km_error *err) {
+km_status km_lora_merge(km_net *m, km_error *err) {
     if (!m->lora_rank) return km_error_set(err, KM_ERR_STATE, "lora: the model has no corrections");
     km_lora_each(m, fold, m->ctx);
     int left = 0;
@@ -147,7 +147,7 @@ km_status km_lora_merge(km_model *m, km_error *err) {
     }
     m->params.n = left;
     m->lora_rank = 0;
-    km_model_freeze(m, "*", false);
+    km_net_freeze(m, "*", false);
     return km_failed(m->ctx) ? km_error_set(err, km_ctx_status(m->ctx), "%s", km_ctx_error(m->ctx))
                              : KM_OK;
 }

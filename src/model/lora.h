@@ -2,7 +2,7 @@
  * correction of low rank, W + alpha/rank B A, which alone is trained. */
 #ifndef KM_MODEL_LORA_H
 #define KM_MODEL_LORA_H
-#include "model/model.h"
+#include "model/net.h"
 
 typedef struct km_lora_config {
     int rank;            /* of the corrections */
@@ -14,13 +14,13 @@ typedef struct km_lora_config {
 /* Freezes all parameters and adds "<layer>.lora_A.weight" (rank, in), drawn from the seed, and
  * "<layer>.lora_B.weight" (out, rank), zero: the model computes what it did before. To be called
  * before an optimiser is made. A pattern that fits no layer is an error. */
-km_status km_lora_add(km_model *m, const km_lora_config *c, uint64_t seed, km_error *err);
+km_status km_lora_add(km_net *m, const km_lora_config *c, uint64_t seed, km_error *err);
 /* Adds the corrections to the weights they belong to, removes them, and frees the parameters. */
-km_status km_lora_merge(km_model *m, km_error *err);
+km_status km_lora_merge(km_net *m, km_error *err);
 
 /* adapter_config.json and adapter_model.safetensors, as Hugging Face's PEFT reads them. */
-km_status km_lora_save(km_model *m, const char *folder, km_error *err);
+km_status km_lora_save(km_net *m, const char *folder, km_error *err);
 /* Adds the corrections in a folder to a model that has none, as km_lora_add does. */
-km_status km_lora_load(km_model *m, const char *folder, km_error *err);
+km_status km_lora_load(km_net *m, const char *folder, km_error *err);
 
 #endif

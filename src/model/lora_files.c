@@ -32,7 +32,7 @@ static void add_name(void *user, km_nn_linear *l, const char *name) {
     if (l->lora.a) json_array_append_new(((list *)user)->names, json_string(name));
 }
 
-static km_status save_config(km_model *m, const char *path, km_error *err) {
+static km_status save_config(km_net *m, const char *path, km_error *err) {
     list l = {json_array()};
     km_lora_each(m, add_name, &l);
     json_t *o =
@@ -55,7 +55,7 @@ static km_status save_config(km_model *m, const char *path, km_error *err) {
 }
 
 /* The corrections, all brought to the host: they are small. */
-static km_status save_tensors(km_model *m, const char *path, km_error *err) {
+static km_status save_tensors(km_net *m, const char *path, km_error *err) {
     km_st_item *item = km_calloc((size_t)m->params.n, sizeof *item);
     km_error why = {0};
     int n = 0;
@@ -84,7 +84,7 @@ static km_status save_tensors(km_model *m, const char *path, km_error *err) {
     return why.code == KM_OK ? KM_OK : km_error_set(err, why.code, "%s", why.text);
 }
 
-km_status km_lora_save(km_model *m, const char *folder, km_error *err) {
+km_status km_lora_save(km_net *m, const char *folder, km_error *err) {
     char config[4096], tensors[4096];
     if (!m->lora_rank) return km_error_set(err, KM_ERR_STATE, "lora: the model has no corrections");
     km_status s = path_in(config, sizeof config, folder, "adapter_config.json", err);
@@ -96,7 +96,7 @@ km_status km_lora_save(km_model *m, const char *folder, km_error *err) {
 /* ---- Reading ---- */
 
 typedef struct reading {
-    km_model *m;
+    km_net *m;
     const km_safetensors *f;
     int rank;
     double alpha;
@@ -160,7 +160,7 @@ static km_status read_config(const char *path, int64_t *rank, double *alpha, km_
     return s;
 }
 
-km_status km_lora_load(km_model *m, const char *folder, km_error *err) {
+km_status km_lora_load(km_net *m, const char *folder, km_error *err) {
     char path[4096], shown[KM_SHOWN];
     int64_t rank;
     double alpha;
@@ -186,7 +186,7 @@ km_status km_lora_load(km_model *m, const char *folder, km_error *err) {
                          t ? km_shown(shown, t->name) : "");
     }
     if (r.status == KM_OK) {
-        km_model_freeze(m, "*", true);
+        km_net_freeze(m, "*", true);
         r.attach = true;
         km_lora_each(m, read_one, &r);
         m->lora_rank = r.rank;

@@ -5,8 +5,8 @@
 
 /* Every linear layer of the blocks with its name ("transformer.h.0.attn.c_attn"). */
 typedef void (*km_lora_visit)(void *user, km_nn_linear *l, const char *name);
-void km_lora_each(km_model *m, km_lora_visit visit, void *user);
+void km_lora_each(km_net *m, km_lora_visit visit, void *user);
 /* Adds A and B of zero; the last two of m->params. */
-void km_lora_attach(km_model *m, km_nn_linear *l, const char *name, int rank, double alpha);
+void km_lora_attach(km_net *m, km_nn_linear *l, const char *name, int rank, double alpha);
 
 #endif

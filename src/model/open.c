@@ -171,17 +171,16 @@ static km_status find_all(shelf *s, km_error *err) {
 }
 
 static void expect_all(const shelf *s, km_ctx *ctx) {
-    km_expecting e = km_model_expecting(ctx, s->how->split);
+    km_expecting e = km_net_expecting(ctx, s->how->split);
     for (int i = 0; i < s->layout.n; i++) {
         km_cut cut = km_share_cut(&s->config, &s->share, &s->layout.row[i]);
-        km_model_expect(&e, s->stored[i].dtype, km_cut_bytes(&cut, s->stored[i].dtype));
+        km_net_expect(&e, s->stored[i].dtype, km_cut_bytes(&cut, s->stored[i].dtype));
     }
 }
 
-km_model *km_model_over_gguf(km_ctx *ctx, km_gguf *g, const km_open_options *options,
-                             km_error *err) {
+km_net *km_net_over_gguf(km_ctx *ctx, km_gguf *g, const km_open_options *options, km_error *err) {
     static const km_open_options none;
-    km_model *m = NULL;
+    km_net *m = NULL;
     shelf s = {.map = km_calloc(1, sizeof *s.map), .how = options ? options : &none};
     int64_t context = s.how->context;
     if (!s.map) {
@@ -196,17 +195,17 @@ km_model *km_model_over_gguf(km_ctx *ctx, km_gguf *g, const km_open_options *opt
     bool shorter = context > 0 && context < c.context;
     if (status == KM_OK && shorter && c.arch != KM_ARCH_GPT2) c.context = context;
     if (status == KM_OK) {
-        km_model_source source = {.params = {take, &s},
-                                  .pairs = km_arch_traits(c.arch)->gguf_pairs,
-                                  .divisors = divisors(g, &c),
-                                  .comm = s.share.ranks ? s.how->comm : NULL,
-                                  .share = s.share};
+        km_net_source source = {.params = {take, &s},
+                                .pairs = km_arch_traits(c.arch)->gguf_pairs,
+                                .divisors = divisors(g, &c),
+                                .comm = s.share.ranks ? s.how->comm : NULL,
+                                .share = s.share};
         expect_all(&s, ctx);
-        m = km_model_parts(ctx, &c, KM_F32, &source, s.how->split, err);
-        for (km_model *part = m; part && shorter; part = part->next) part->config.context = context;
+        m = km_net_parts(ctx, &c, KM_F32, &source, s.how->split, err);
+        for (km_net *part = m; part && shorter; part = part->next) part->config.context = context;
     }
     if (m && km_gguf_check(g, err) != KM_OK) { /* the tokens' names, rotations: what is no tensor */
-        km_model_free(m);
+        km_net_free(m);
         m = NULL;
     }
     km_layout_free(&s.layout);
@@ -215,12 +214,11 @@ km_model *km_model_over_gguf(km_ctx *ctx, km_gguf *g, const km_open_options *opt
     return m;
 }
 
-km_model *km_model_open(km_ctx *ctx, const char *path, const km_open_options *options,
-                        km_error *err) {
+km_net *km_net_open(km_ctx *ctx, const char *path, const km_open_options *options, km_error *err) {
     km_open_options o = options ? *options : (km_open_options){.dtype = KM_DTYPE_COUNT};
     if (km_names_gguf(path)) {
         km_gguf *g = km_gguf_open(path, err);
-        return g ? km_model_over_gguf(ctx, g, &o, err) : NULL;
+        return g ? km_net_over_gguf(ctx, g, &o, err) : NULL;
     }
     bool ranks = km_comm_size(o.comm) > 1;
     if (ranks || (o.split && o.split->n > 1)) {
@@ -229,7 +227,7 @@ km_model *km_model_open(km_ctx *ctx, const char *path, const km_open_options *op
                      ranks ? "ranks" : "devices");
         return NULL;
     }
-    km_model *m = km_model_load(ctx, path, o.dtype, err);
+    km_net *m = km_net_load(ctx, path, o.dtype, err);
     if (m && o.context > 0 && o.context < m->config.context) m->config.context = o.context;
     return m;
 }

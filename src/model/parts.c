@@ -45,7 +45,7 @@ static int layer_of(const char *name) {
 }
 
 /* What layers can bring over: km_wrap says so. */
-bool km_model_can_lend(km_dtype dtype, km_shape shape) {
+bool km_net_can_lend(km_dtype dtype, km_shape shape) {
     bool kind = km_dtype_is_block(dtype) || dtype == KM_F16 || dtype == KM_BF16;
     return kind && shape.ndim == 2 && shape.dim[1] % 64 == 0;
 }
@@ -71,14 +71,14 @@ static km_tensor *take(void *user, km_ctx *ctx, const char *name, km_shape shape
         return s->from->take(s->from->user, ctx, name, shape);
     km_tensor *t = s->from->take(s->from->user, s->lender->host, name, shape), *here = NULL;
     if (!t) km_fail(ctx, km_ctx_status(s->lender->host), "%s", km_ctx_error(s->lender->host));
-    if (t && km_model_can_lend(t->dtype, t->shape)) here = lent(s, ctx, name, t);
+    if (t && km_net_can_lend(t->dtype, t->shape)) here = lent(s, ctx, name, t);
     if (here) return here;
     km_release(t);
     return km_failed(ctx) ? NULL : s->from->take(s->from->user, ctx, name, shape);
 }
 
-static km_model *streamed_part(km_ctx *ctx, const km_config *c, km_dtype dtype,
-                               const km_model_source *source, int layers, km_error *err) {
+static km_net *streamed_part(km_ctx *ctx, const km_config *c, km_dtype dtype,
+                             const km_net_source *source, int layers, km_error *err) {
     lender *l = km_calloc(1, sizeof *l);
     if (l) l->host = km_ctx_new("cpu", 1);
     if (!l || !l->host) {
@@ -88,9 +88,9 @@ static km_model *streamed_part(km_ctx *ctx, const km_config *c, km_dtype dtype,
     }
     l->users = 1; /* this function */
     streaming s = {&source->params, l, source->first, source->first + layers};
-    km_model_source own = *source;
+    km_net_source own = *source;
     own.params = (km_nn_source){take, &s};
-    km_model *m = km_model_from(ctx, c, dtype, &own);
+    km_net *m = km_net_from(ctx, c, dtype, &own);
     if (!m) km_error_set(err, km_ctx_status(ctx), "%s", km_ctx_error(ctx));
     settle_up(l);
     return m;
@@ -98,12 +98,12 @@ static km_model *streamed_part(km_ctx *ctx, const km_config *c, km_dtype dtype,
 
 /* ---- Parts ---- */
 
-km_expecting km_model_expecting(km_ctx *ctx, const km_open_split *split) {
+km_expecting km_net_expecting(km_ctx *ctx, const km_open_split *split) {
     bool whole = !split || split->n < 1 || (split->n == 1 && split->streamed[0] == 0);
     return (km_expecting){.ctx = whole ? ctx : NULL};
 }
 
-void km_model_expect(km_expecting *e, km_dtype dtype, size_t bytes) {
+void km_net_expect(km_expecting *e, km_dtype dtype, size_t bytes) {
     if (!e->ctx || bytes == 0) return;
     km_expect_bytes(e->ctx, bytes);
     if (!km_dtype_is_block(dtype)) return;
@@ -114,24 +114,24 @@ void km_model_expect(km_expecting *e, km_dtype dtype, size_t bytes) {
     km_expect_bytes(e->ctx, bytes);
 }
 
-static km_model *one_part(km_ctx *ctx, const km_config *c, km_dtype dtype,
-                          const km_model_source *source, int streamed, km_error *err) {
-    km_model *m = streamed > 0 ? streamed_part(ctx, c, dtype, source, streamed, err)
-                               : km_model_from(ctx, c, dtype, source);
+static km_net *one_part(km_ctx *ctx, const km_config *c, km_dtype dtype,
+                        const km_net_source *source, int streamed, km_error *err) {
+    km_net *m = streamed > 0 ? streamed_part(ctx, c, dtype, source, streamed, err)
+                             : km_net_from(ctx, c, dtype, source);
     if (!m && !streamed) km_error_set(err, km_ctx_status(ctx), "%s", km_ctx_error(ctx));
     km_expect_bytes(ctx, 0);
     if (!ctx->device->host) km_trim(ctx); /* what laying weights out took */
     return m;
 }
 
-km_model *km_model_parts(km_ctx *ctx, const km_config *c, km_dtype dtype,
-                         const km_model_source *source, const km_open_split *split, km_error *err) {
+km_net *km_net_parts(km_ctx *ctx, const km_config *c, km_dtype dtype, const km_net_source *source,
+                     const km_open_split *split, km_error *err) {
     if (!split || split->n < 1) return one_part(ctx, c, dtype, source, 0, err);
     if (split->n == 1) return one_part(ctx, c, dtype, source, split->streamed[0], err);
-    km_model *whole = NULL, **next = &whole;
+    km_net *whole = NULL, **next = &whole;
     int first = 0;
     for (int i = 0; i < split->n; i++) {
-        km_model_source part = *source;
+        km_net_source part = *source;
         part.first = first;
         part.last = first += split->layers[i];
         bool wrong =
@@ -143,11 +143,10 @@ km_model *km_model_parts(km_ctx *ctx, const km_config *c, km_dtype dtype,
                          c->layers);
         else if (!own)
             km_error_set(err, KM_ERR_DEVICE, "%s", km_last_error());
-        km_model *m =
-            own && !wrong ? one_part(own, c, dtype, &part, split->streamed[i], err) : NULL;
+        km_net *m = own && !wrong ? one_part(own, c, dtype, &part, split->streamed[i], err) : NULL;
         if (!m) {
             if (own != ctx) km_ctx_free(own);
-            km_model_free(whole);
+            km_net_free(whole);
             return NULL;
         }
         m->own_ctx = i > 0;
@@ -157,8 +156,8 @@ km_model *km_model_parts(km_ctx *ctx, const km_config *c, km_dtype dtype,
     return whole;
 }
 
-km_model *km_model_failed(km_model *m) {
-    for (km_model *p = m; p; p = p->next) {
+km_net *km_net_failed(km_net *m) {
+    for (km_net *p = m; p; p = p->next) {
         if (!km_failed(p->ctx)) continue;
         if (!km_failed(m->ctx)) km_fail(m->ctx, km_ctx_status(p->ctx), "%s", km_ctx_error(p->ctx));
         return p;
@@ -166,12 +165,12 @@ km_model *km_model_failed(km_model *m) {
     return NULL;
 }
 
-km_model *km_model_end(km_model *m) {
+km_net *km_net_end(km_net *m) {
     while (m->next) m = m->next;
     return m;
 }
 
-km_tensor *km_model_pass(km_ctx *to, km_tensor *t) {
+km_tensor *km_net_pass(km_ctx *to, km_tensor *t) {
     if (!t || km_failed(to)) return NULL;
     size_t bytes = (size_t)km_dtype_bytes(t->dtype, km_shape_count(t->shape));
     void *room = km_alloc(bytes ? bytes : 1);
@@ -186,13 +185,13 @@ km_tensor *km_model_pass(km_ctx *to, km_tensor *t) {
     return there;
 }
 
-const char *km_model_devices(const km_model *m, char *buf, size_t n) {
+const char *km_net_devices(const km_net *m, char *buf, size_t n) {
     size_t at = 0;
     if (!m->next) {
         snprintf(buf, n, "%s", km_ctx_device(m->ctx));
         return buf;
     }
-    for (const km_model *p = m; p && at < n; p = p->next) {
+    for (const km_net *p = m; p && at < n; p = p->next) {
         int w = snprintf(buf + at, n - at, "%s%s %d", at ? " + " : "", km_ctx_device(p->ctx),
                          p->last - p->first);
         at += w > 0 ? (size_t)w : 0;

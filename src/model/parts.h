@@ -3,7 +3,7 @@
  * first part's context; the others' go with the model. */
 #ifndef KM_MODEL_PARTS_H
 #define KM_MODEL_PARTS_H
-#include "model/model.h"
+#include "model/net.h"
 
 #define KM_MAX_PARTS 8
 
@@ -19,29 +19,29 @@ typedef struct km_open_split {
 
 /* A model from a source, in parts; ctx is on the first device of the split (NULL: no split). NULL
  * with *err set. */
-km_model *km_model_parts(km_ctx *ctx, const km_config *c, km_dtype dtype,
-                         const km_model_source *source, const km_open_split *split, km_error *err);
+km_net *km_net_parts(km_ctx *ctx, const km_config *c, km_dtype dtype, const km_net_source *source,
+                     const km_open_split *split, km_error *err);
 
 /* Tells the device's memory which tensors are about to come, so that it is laid out for them. Each
- * once, before km_model_parts, which is the end of it. Does nothing if the model is split. */
+ * once, before km_net_parts, which is the end of it. Does nothing if the model is split. */
 typedef struct km_expecting {
     km_ctx *ctx;      /* NULL: nobody is told */
     size_t spare[32]; /* sizes of matrices that are settled: one block more for all of a size */
     int n;
 } km_expecting;
-km_expecting km_model_expecting(km_ctx *ctx, const km_open_split *split);
-void km_model_expect(km_expecting *e, km_dtype dtype, size_t bytes);
+km_expecting km_net_expecting(km_ctx *ctx, const km_open_split *split);
+void km_net_expect(km_expecting *e, km_dtype dtype, size_t bytes);
 
 /* Whether a matrix of a layer can stay in the host's memory, as `streamed` has it. */
-bool km_model_can_lend(km_dtype dtype, km_shape shape);
+bool km_net_can_lend(km_dtype dtype, km_shape shape);
 
 /* The part whose context has failed, or NULL. Its error is set on the first part's context too, if
  * that has none. */
-km_model *km_model_failed(km_model *m);
-km_model *km_model_end(km_model *m); /* the last part, which has the head */
+km_net *km_net_failed(km_net *m);
+km_net *km_net_end(km_net *m); /* the last part, which has the head */
 /* t of one context in another, by way of the host. NULL with an error set on one of them. */
-km_tensor *km_model_pass(km_ctx *to, km_tensor *t);
+km_tensor *km_net_pass(km_ctx *to, km_tensor *t);
 /* Layers and devices: "cuda:0", or "cpu 20 + cuda:0 16". */
-const char *km_model_devices(const km_model *m, char *buf, size_t n);
+const char *km_net_devices(const km_net *m, char *buf, size_t n);
 
 #endif

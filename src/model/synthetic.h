@@ -22,9 +22,9 @@ km_status km_synthetic_write(const char *path, const km_config *c, const km_mix 
 /* The same kind of model in the memory of the context's device, without a file: matrices in the
  * types that the mix gives them, all made of a few MiB of random blocks over and over. split (may
  * be NULL): over several devices. NULL with *err set. */
-km_model *km_synthetic_model(km_ctx *ctx, const km_config *c, const km_mix *mix, uint64_t seed,
-                             const km_open_split *split, km_synthetic_progress progress, void *user,
-                             km_error *err);
+km_net *km_synthetic_model(km_ctx *ctx, const km_config *c, const km_mix *mix, uint64_t seed,
+                           const km_open_split *split, km_synthetic_progress progress, void *user,
+                           km_error *err);
 
 /* Random elements of a dtype with that spread (0: ones); whole blocks. */
 void km_synthetic_fill(km_dtype dtype, uint64_t key, float sd, void *dst, size_t bytes);

@@ -75,22 +75,22 @@ static km_tensor *take(void *user, km_ctx *ctx, const char *name, km_shape shape
     return t;
 }
 
-km_model *km_synthetic_model(km_ctx *ctx, const km_config *c, const km_mix *mix, uint64_t seed,
-                             const km_open_split *split, km_synthetic_progress progress, void *user,
-                             km_error *err) {
+km_net *km_synthetic_model(km_ctx *ctx, const km_config *c, const km_mix *mix, uint64_t seed,
+                           const km_open_split *split, km_synthetic_progress progress, void *user,
+                           km_error *err) {
     maker k = {.c = c, .mix = mix, .seed = seed, .progress = progress, .user = user};
     if (km_synthetic_check(c, err) != KM_OK || km_layout_of(c, &k.layout, err) != KM_OK)
         return NULL;
-    km_expecting e = km_model_expecting(ctx, split);
+    km_expecting e = km_net_expecting(ctx, split);
     for (int i = 0; i < k.layout.n; i++) {
         const km_layout_row *r = &k.layout.row[i];
         km_dtype d = dtype_of(&k, r);
         size_t bytes = (size_t)km_dtype_bytes(d, km_shape_count(r->shape));
-        km_model_expect(&e, d, bytes);
+        km_net_expect(&e, d, bytes);
         k.total += bytes;
     }
-    km_model_source source = {.params = {take, &k}, .pairs = km_arch_traits(c->arch)->gguf_pairs};
-    km_model *m = km_model_parts(ctx, c, KM_F32, &source, split, err);
+    km_net_source source = {.params = {take, &k}, .pairs = km_arch_traits(c->arch)->gguf_pairs};
+    km_net *m = km_net_parts(ctx, c, KM_F32, &source, split, err);
     km_layout_free(&k.layout);
     km_free(k.room);
     return m;

@@ -23,7 +23,7 @@ static void add(km_weighed *w, const km_layout_row *r, km_shape shape, km_dtype 
     int layer = strncmp(r->gguf, "blk.", 4) == 0 ? atoi(r->gguf + 4) : -1;
     if (layer >= 0 && layer < w->config.layers) {
         w->layer[layer] += bytes;
-        if (km_model_can_lend(d, shape)) w->stays[layer] += bytes;
+        if (km_net_can_lend(d, shape)) w->stays[layer] += bytes;
     } else if (strncmp(r->gguf, "output", 6) == 0)
         w->head += bytes;
     else

@@ -40,12 +40,12 @@ static km_status no_memory(km_error *err) {
 /* Padding of the vocabulary and corrections (LoRA) are no part of a Hugging Face folder. */
 static bool correction(const km_param *p) { return strstr(p->name, ".lora_"); }
 
-static bool apart(const km_model *m, const km_param *p) {
+static bool apart(const km_net *m, const km_param *p) {
     bool table = p->t == m->wte.w || p->t == m->head.w;
     return correction(p) || (table && km_config_rows(&m->config) != m->config.vocab);
 }
 
-static bool corrected(const km_model *m) {
+static bool corrected(const km_net *m) {
     for (int i = 0; i < m->params.n; i++)
         if (correction(&m->params.at[i])) return true;
     return false;
@@ -340,7 +340,7 @@ static km_status save_model(const char *folder, const km_checkpoint_parts *p, bo
     char path[PATH_MAX];
     km_status s = km_folder_make(folder, err);
     if (s == KM_OK)
-        s = adapter ? km_lora_save(p->model, folder, err) : km_model_save(p->model, folder, err);
+        s = adapter ? km_lora_save(p->model, folder, err) : km_net_save(p->model, folder, err);
     km_folder_join(path, folder, "tokenizer.json");
     return s == KM_OK ? km_token_save(p->token, path, err) : s;
 }
@@ -371,15 +371,15 @@ km_status km_checkpoint_load(const char *out, int64_t step, const km_checkpoint_
         km_folder_join(path, folder, "model.safetensors");
         km_safetensors *f = km_safetensors_open(path, err);
         if (!f) return KM_ERR_FORMAT;
-        s = km_model_read(p->model, f, err);
+        s = km_net_read(p->model, f, err);
         km_safetensors_close(f);
     }
     km_folder_join(path, folder, "optimizer.safetensors");
     return s == KM_OK ? load_optimizer(path, p, err) : s;
 }
 
-km_status km_model_export(const char *path, const km_checkpoint_parts *p, bool adapter,
-                          km_error *err) {
+km_status km_net_export(const char *path, const km_checkpoint_parts *p, bool adapter,
+                        km_error *err) {
     char temp[PATH_MAX];
     if (p->rank != 0) return KM_OK;
     km_folder_temp(temp, path);

@@ -4,7 +4,7 @@
  * state holds a checksum of every other file. docs/formats/checkpoint.md has the details. */
 #ifndef KM_TRAIN_CHECKPOINT_H
 #define KM_TRAIN_CHECKPOINT_H
-#include "model/model.h"
+#include "model/net.h"
 #include "nn/optim.h"
 #include "token/token.h"
 
@@ -25,7 +25,7 @@ typedef struct km_train_state {
 
 typedef struct km_checkpoint_parts {
     km_ctx *ctx;
-    km_model *model;
+    km_net *model;
     km_optimizer *optimizer;
     const km_token *token;
     int rank, ranks; /* all ranks call; rank 0 writes */
@@ -48,8 +48,8 @@ void km_checkpoint_prune(const char *out, int64_t keep); /* all but the last `ke
 
 /* A Hugging Face folder at `path` in place of one that may be there; what was there is gone only
  * when the new one is whole. adapter: the corrections (LoRA) alone, as PEFT stores them. */
-km_status km_model_export(const char *path, const km_checkpoint_parts *p, bool adapter,
-                          km_error *err);
+km_status km_net_export(const char *path, const km_checkpoint_parts *p, bool adapter,
+                        km_error *err);
 
 /* ---- Folders ---- */
 

@@ -142,7 +142,7 @@ static km_status save_best(km_trainer *t) {
     km_checkpoint_parts parts = km_trainer_parts(t);
     km_trainer_path(t, path, "best");
     if (t->s->no_best || t->s->overfit_batch) return KM_OK;
-    return km_trainer_agree(t, km_model_export(path, &parts, t->s->lora_rank > 0, t->err));
+    return km_trainer_agree(t, km_net_export(path, &parts, t->s->lora_rank > 0, t->err));
 }
 
 static km_status evaluate(km_trainer *t) {
@@ -231,7 +231,7 @@ static km_status take_best(km_trainer *t) {
         return KM_OK;
     km_trainer_path(t, path, "best/model.safetensors");
     km_safetensors *f = km_safetensors_open(path, t->err);
-    km_status s = f ? km_model_read(t->model, f, t->err) : t->err->code;
+    km_status s = f ? km_net_read(t->model, f, t->err) : t->err->code;
     km_safetensors_close(f);
     if (s == KM_OK) t->result->status.val_loss = state->best_val;
     return s;
@@ -245,14 +245,14 @@ static km_status export(km_trainer *t) {
     if (s != KM_OK) return s;
     if (t->s->lora_rank) {
         km_trainer_path(t, path, "adapter");
-        s = km_model_export(path, &parts, true, t->err);
+        s = km_net_export(path, &parts, true, t->err);
         km_stepper_close(&t->stepper); /* merging takes parameters away from both */
         km_optimizer_free(t->optimizer);
         t->optimizer = NULL;
         if (s == KM_OK) s = km_lora_merge(t->model, t->err);
     }
     km_trainer_path(t, path, "model");
-    return s == KM_OK ? km_model_export(path, &parts, false, t->err) : s;
+    return s == KM_OK ? km_net_export(path, &parts, false, t->err) : s;
 }
 
 static km_status finish(km_trainer *t) {

@@ -302,13 +302,13 @@ static km_status new_model(km_trainer *t) {
     char folder[PATH_MAX];
     km_dtype dtype = km_train_dtype(t->s);
     if (weights_folder(t, folder)) {
-        t->model = km_model_load(t->ctx, folder, dtype, t->err);
+        t->model = km_net_load(t->ctx, folder, dtype, t->err);
         if (!t->model) return t->err->code;
         if (t->s->dropout >= 0) t->model->config.dropout = t->s->dropout;
         return KM_OK;
     }
-    t->model = km_model_new(t->ctx, &t->config, dtype);
-    if (!t->model || km_model_init(t->model, (uint64_t)t->s->seed) != KM_OK) return ctx_failed(t);
+    t->model = km_net_new(t->ctx, &t->config, dtype);
+    if (!t->model || km_net_init(t->model, (uint64_t)t->s->seed) != KM_OK) return ctx_failed(t);
     return KM_OK;
 }
 
@@ -320,7 +320,7 @@ static km_status choose_trained(km_trainer *t) {
             .rank = (int)o->lora_rank, .alpha = o->lora_alpha, .targets = o->lora_targets};
         return km_lora_add(t->model, &c, (uint64_t)o->seed, t->err);
     }
-    if (o->freeze && km_model_freeze(t->model, o->freeze, true) == 0)
+    if (o->freeze && km_net_freeze(t->model, o->freeze, true) == 0)
         return km_error_set(t->err, KM_ERR_RANGE,
                             "--freeze '%s' fits no parameter; they have names such as %s",
                             o->freeze, t->model->params.at[0].name);
@@ -476,7 +476,7 @@ km_status km_trainer_open(km_trainer *t) {
     if (status == KM_OK) status = begin_or_resume(t);
     if (status == KM_OK) status = open_stepper(t);
     if (status != KM_OK) return status;
-    t->flops = km_model_flops_per_token(t->model, t->context);
+    t->flops = km_net_flops_per_token(t->model, t->context);
     describe(t);
     return KM_OK;
 }
@@ -485,7 +485,7 @@ void km_trainer_close(km_trainer *t) {
     km_history_close(&t->history);
     km_stepper_close(&t->stepper);
     km_optimizer_free(t->optimizer);
-    km_model_free(t->model);
+    km_net_free(t->model);
     km_dataset_close(&t->data);
     km_token_free(t->token);
     km_sources_close(t->sources, t->s->data.n);

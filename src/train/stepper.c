@@ -19,7 +19,7 @@ static size_t input_bytes(const km_stepper *p) {
     return 2 * (size_t)p->o.accumulate * pass_tokens(p) * sizeof(int32_t);
 }
 
-km_status km_stepper_open(km_stepper *p, km_ctx *ctx, km_model *model, km_optimizer *optimizer,
+km_status km_stepper_open(km_stepper *p, km_ctx *ctx, km_net *model, km_optimizer *optimizer,
                           const km_sampler *sampler, const km_stepper_options *o, km_error *err) {
     *p = (km_stepper){.ctx = ctx, .model = model, .optimizer = optimizer, .sampler = sampler};
     p->o = *o;
@@ -84,7 +84,7 @@ static void run_step(km_ctx *ctx, void *user) {
     for (int i = 0; i < n; i++) {
         km_scope_begin(ctx);
         km_tensor *loss =
-            km_model_loss(ctx, p->model, km_select(ctx, ids, 0, i), km_select(ctx, targets, 0, i));
+            km_net_loss(ctx, p->model, km_select(ctx, ids, 0, i), km_select(ctx, targets, 0, i));
         km_assign(ctx, n == 1 ? p->loss : km_select(ctx, p->losses, 0, i), loss);
         if (i == n - 1) km_optimizer_last_backward(ctx, p->optimizer);
         km_backward(ctx, km_optimizer_scale_loss(ctx, p->optimizer, loss));
@@ -136,8 +136,8 @@ km_status km_stepper_drain(km_stepper *p, float *out, int *n, km_error *err) {
 
 static void run_eval(km_ctx *ctx, void *user) {
     km_stepper *p = user;
-    km_tensor *loss = km_model_loss(ctx, p->model, km_select(ctx, p->eval_input, 0, 0),
-                                    km_select(ctx, p->eval_input, 0, 1));
+    km_tensor *loss = km_net_loss(ctx, p->model, km_select(ctx, p->eval_input, 0, 0),
+                                  km_select(ctx, p->eval_input, 0, 1));
     km_assign(ctx, p->eval_loss, loss);
 }
 

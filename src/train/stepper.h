@@ -3,7 +3,7 @@
  * step draws no random numbers, the whole of it is captured once and replayed. */
 #ifndef KM_TRAIN_STEPPER_H
 #define KM_TRAIN_STEPPER_H
-#include "model/model.h"
+#include "model/net.h"
 #include "nn/optim.h"
 #include "nn/schedule.h"
 #include "train/dataset.h"
@@ -20,7 +20,7 @@ typedef struct km_stepper_options {
 
 typedef struct km_stepper {
     km_ctx *ctx;
-    km_model *model;
+    km_net *model;
     km_optimizer *optimizer;
     const km_sampler *sampler;
     km_stepper_options o;
@@ -36,7 +36,7 @@ typedef struct km_stepper {
 } km_stepper;
 
 /* Makes the buffers. The other four stay the caller's and must outlive the stepper. */
-km_status km_stepper_open(km_stepper *p, km_ctx *ctx, km_model *model, km_optimizer *optimizer,
+km_status km_stepper_open(km_stepper *p, km_ctx *ctx, km_net *model, km_optimizer *optimizer,
                           const km_sampler *sampler, const km_stepper_options *o, km_error *err);
 void km_stepper_close(km_stepper *p);
 

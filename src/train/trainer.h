@@ -26,7 +26,7 @@ typedef struct km_trainer {
     km_config config;
     int64_t context; /* tokens of a sample, at most the model's */
     int64_t from;    /* the step of the checkpoint to go on from; -1: none */
-    km_model *model;
+    km_net *model;
     km_optimizer *optimizer;
     km_schedule schedule;
     km_stepper stepper;

@@ -6,7 +6,7 @@
 
 enum { VOCAB = 1000, CONTEXT = 512, TOKENS = 64 };
 
-static km_model *made(km_ctx *ctx, const km_open_split *split) {
+static km_net *made(km_ctx *ctx, const km_open_split *split) {
     km_config c = random_config((km_config){.arch = KM_ARCH_QWEN2,
                                             .layers = 4,
                                             .heads = 8,
@@ -18,16 +18,16 @@ static km_model *made(km_ctx *ctx, const km_open_split *split) {
 }
 
 /* Logits after a prompt and some tokens. */
-static void talk(km_model *m, float *out) {
+static void talk(km_net *m, float *out) {
     km_error err = {0};
     int32_t ids[140];
     random_ids(ids, 140, VOCAB);
-    km_session *s = km_session_open(m->ctx, m, NULL, &err);
+    km_sequence *s = km_sequence_open(m->ctx, m, NULL, &err);
     if (!s) fail_msg("%s", err.text);
-    assert_int_equal(km_session_read(s, ids, 130, &err), KM_OK);
-    for (int i = 130; i < 140; i++) assert_int_equal(km_session_next(s, ids[i], &err), KM_OK);
-    memcpy(out, km_session_logits(s), sizeof *out * VOCAB);
-    km_session_free(s);
+    assert_int_equal(km_sequence_read(s, ids, 130, &err), KM_OK);
+    for (int i = 130; i < 140; i++) assert_int_equal(km_sequence_next(s, ids[i], &err), KM_OK);
+    memcpy(out, km_sequence_logits(s), sizeof *out * VOCAB);
+    km_sequence_free(s);
 }
 
 static void parts_on_both_sides_give_what_one_gives(void **state) {
@@ -47,9 +47,9 @@ static void parts_on_both_sides_give_what_one_gives(void **state) {
                {GPU, &hosts, both}};
     for (int i = 0; i < 5; i++) {
         km_ctx *ctx = km_ctx_new(way[i].device, 2);
-        km_model *m = made(ctx, way[i].split);
+        km_net *m = made(ctx, way[i].split);
         talk(m, way[i].out);
-        km_model_free(m);
+        km_net_free(m);
         km_ctx_free(ctx);
         double apart = i ? logits_apart(cpu, way[i].out, VOCAB) : 0;
         if (apart > 0.05) fail_msg("%d: %g", i, apart);
@@ -73,10 +73,10 @@ static bool hear(void *user, int32_t id, const char *text, size_t bytes) {
 
 static km_generated last;
 
-static km_session *said(km_model *m, const km_sampling *s, int where, km_drafter *d, heard *h) {
+static km_sequence *said(km_net *m, const km_sampling *s, int where, km_drafter *d, heard *h) {
     km_error err = {0};
     km_token *token = km_token_bytes(&err);
-    km_session *session = km_session_open(m->ctx, m, NULL, &err);
+    km_sequence *session = km_sequence_open(m->ctx, m, NULL, &err);
     if (!session) fail_msg("%s", err.text);
     *h = (heard){.n = 0};
     km_generation g = {
@@ -85,8 +85,8 @@ static km_session *said(km_model *m, const km_sampling *s, int where, km_drafter
     if (km_generate_in(session, m, token, "once upon a time", 16, &g, &last, &err) != KM_OK)
         fail_msg("%s", err.text);
     assert_int_equal(h->n, TOKENS);
-    assert_int_equal(km_session_length(session), 16 + TOKENS - 1);
-    assert_memory_equal(km_session_tokens(session) + 16, h->id, sizeof *h->id * (TOKENS - 1));
+    assert_int_equal(km_sequence_length(session), 16 + TOKENS - 1);
+    assert_memory_equal(km_sequence_tokens(session) + 16, h->id, sizeof *h->id * (TOKENS - 1));
     km_token_free(token);
     return session;
 }
@@ -94,63 +94,63 @@ static km_session *said(km_model *m, const km_sampling *s, int where, km_drafter
 static void tokens_chosen_there_are_those_the_host_would_choose(void **state) {
     (void)state;
     km_ctx *ctx = km_ctx_new(GPU, 1);
-    km_model *m = made(ctx, NULL);
+    km_net *m = made(ctx, NULL);
     heard a, b;
     km_sampling s = km_sampling_defaults();
     for (int kind = 0; kind < 2; kind++) {
         s.temperature = 0;
         s.repeat_penalty = kind ? 1.2 : 1;
-        km_session_free(said(m, &s, KM_CHOOSE_HOST, NULL, &a));
-        km_session_free(said(m, &s, KM_CHOOSE_AUTO, NULL, &b));
+        km_sequence_free(said(m, &s, KM_CHOOSE_HOST, NULL, &a));
+        km_sequence_free(said(m, &s, KM_CHOOSE_AUTO, NULL, &b));
         assert_memory_equal(a.id, b.id, sizeof *a.id * TOKENS);
     }
     s = km_sampling_defaults();
     s.temperature = 0.8, s.top_k = 40, s.top_p = 0.95, s.min_p = 0.05;
-    km_session_free(said(m, &s, KM_CHOOSE_AUTO, NULL, &a));
-    km_session_free(said(m, &s, KM_CHOOSE_AUTO, NULL, &b)); /* the same seed, the same text */
+    km_sequence_free(said(m, &s, KM_CHOOSE_AUTO, NULL, &a));
+    km_sequence_free(said(m, &s, KM_CHOOSE_AUTO, NULL, &b)); /* the same seed, the same text */
     assert_memory_equal(a.id, b.id, sizeof *a.id * TOKENS);
     uint64_t before = km_ctx_stats(ctx).fallbacks;
     assert_int_equal(before, 0);
-    km_model_free(m);
+    km_net_free(m);
     km_ctx_free(ctx);
 }
 
 static void guesses_of_the_model_itself_are_mostly_right(void **state) {
     (void)state;
     km_ctx *ctx = km_ctx_new(GPU, 1);
-    km_model *m = made(ctx, NULL);
+    km_net *m = made(ctx, NULL);
     km_error err = {0};
     heard h;
     km_sampling s = km_sampling_defaults();
     s.temperature = 0;
-    km_session *own = km_session_open(ctx, m, NULL, &err);
+    km_sequence *own = km_sequence_open(ctx, m, NULL, &err);
     km_drafter *d = km_drafter_model(own, &err);
-    km_session_free(said(m, &s, KM_CHOOSE_AUTO, d, &h));
+    km_sequence_free(said(m, &s, KM_CHOOSE_AUTO, d, &h));
     assert_true(last.guessed > 0 && 2 * last.accepted > last.guessed);
     km_drafter_free(d);
-    km_model_free(m);
+    km_net_free(m);
     km_ctx_free(ctx);
 }
 
-static km_session *spare;
+static km_sequence *spare;
 
-static km_session *rescue(void *user, km_session *failed, const km_error *why) {
+static km_sequence *rescue(void *user, km_sequence *failed, const km_error *why) {
     km_error err = {0};
     (void)user, (void)why;
-    assert_int_equal(
-        km_session_read(spare, km_session_tokens(failed), (size_t)km_session_length(failed), &err),
-        KM_OK);
+    assert_int_equal(km_sequence_read(spare, km_sequence_tokens(failed),
+                                      (size_t)km_sequence_length(failed), &err),
+                     KM_OK);
     return spare;
 }
 
 static void a_fault_in_the_middle_leaves_the_text_to_the_cpu(void **state) {
     (void)state;
     km_ctx *ctx = km_ctx_new(GPU, 1), *cpu = km_ctx_new("cpu", 2);
-    km_model *m = made(ctx, NULL), *other = made(cpu, NULL);
+    km_net *m = made(ctx, NULL), *other = made(cpu, NULL);
     km_error err = {0};
     km_token *token = km_token_bytes(&err);
-    km_session *session = km_session_open(ctx, m, NULL, &err);
-    spare = km_session_open(cpu, other, NULL, &err);
+    km_sequence *session = km_sequence_open(ctx, m, NULL, &err);
+    spare = km_sequence_open(cpu, other, NULL, &err);
     heard h = {.n = 0};
     km_generation g = {.tokens = TOKENS,
                        .past_end = true,
@@ -163,12 +163,12 @@ static void a_fault_in_the_middle_leaves_the_text_to_the_cpu(void **state) {
     assert_int_equal(km_generate_in(session, m, token, "once upon", 9, &g, &got, &err), KM_OK);
     km_plan_fail_at(0);
     assert_int_equal(h.n, TOKENS);
-    assert_int_equal(km_session_length(spare), 9 + TOKENS - 1);
-    km_session_free(session);
-    km_session_free(spare);
+    assert_int_equal(km_sequence_length(spare), 9 + TOKENS - 1);
+    km_sequence_free(session);
+    km_sequence_free(spare);
     km_token_free(token);
-    km_model_free(m);
-    km_model_free(other);
+    km_net_free(m);
+    km_net_free(other);
     km_ctx_free(ctx);
     km_ctx_free(cpu);
 }

@@ -4,7 +4,7 @@
  * seeds: tests/fixtures/formats/importance.dat tests/fixtures/formats/importance.gguf tests/fixtures/token/chars.json
  */
 #include "base/file.h"
-#include "infer/session.h"
+#include "infer/sequence.h"
 #include "model/open.h"
 #include "model/synthetic.h"
 #include <stdint.h>
@@ -18,7 +18,7 @@
 enum { HEADER = 128, PAYLOAD_HASH = 80, HASH = 120, MOST = 1 << 18 };
 
 static km_ctx *ctx;
-static km_session *session;
+static km_sequence *session;
 static uint8_t whole[MOST];
 static size_t whole_bytes;
 static const int32_t read_before[] = {72, 105, 33};
@@ -48,11 +48,11 @@ static void prepare(void) {
     ctx = km_ctx_new("cpu", 1);
     must(km_config_complete(&c, &err) == KM_OK);
     must(km_synthetic_write(model, &c, km_mix_find("q8_0"), 1, NULL, NULL, &err) == KM_OK);
-    km_model *m = km_model_open(ctx, model, NULL, &err);
+    km_net *m = km_net_open(ctx, model, NULL, &err);
     must(m != NULL);
-    session = km_session_new(ctx, m, &err);
-    must(session && km_session_read(session, read_before, 3, &err) == KM_OK);
-    must(km_session_save(session, saved, &err) == KM_OK);
+    session = km_sequence_new(ctx, m, &err);
+    must(session && km_sequence_read(session, read_before, 3, &err) == KM_OK);
+    must(km_sequence_save(session, saved, &err) == KM_OK);
     must(km_map_open(&map, saved, &err) == KM_OK && map.size > HEADER && map.size <= MOST);
     memcpy(whole, map.data, map.size);
     whole_bytes = map.size;
@@ -90,13 +90,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     int fd = memfd_create("session", 0);
     must(fd >= 0 && write(fd, file, n) == (ssize_t)n);
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    km_session_reset(session);
-    must(km_session_read(session, read_before, 2, &err) == KM_OK);
-    km_status s = km_session_restore(session, path, &err);
+    km_sequence_reset(session);
+    must(km_sequence_read(session, read_before, 2, &err) == KM_OK);
+    km_status s = km_sequence_restore(session, path, &err);
     if (s != KM_OK && err.code == KM_OK) __builtin_trap(); /* a refusal without a reason */
-    if (s != KM_OK && km_session_length(session) != 2) __builtin_trap();
+    if (s != KM_OK && km_sequence_length(session) != 2) __builtin_trap();
     km_error later = {0};
-    if (km_session_length(session) < 100) must(km_session_next(session, 7, &later) == KM_OK);
+    if (km_sequence_length(session) < 100) must(km_sequence_next(session, 7, &later) == KM_OK);
     close(fd);
     return 0;
 }

@@ -127,7 +127,7 @@ static bool hear(void *user, int32_t id, const char *text, size_t bytes) {
     return h->n != h->stop_after;
 }
 
-static km_model *made(km_ctx *ctx, const km_open_split *split) {
+static km_net *made(km_ctx *ctx, const km_open_split *split) {
     km_config c = random_config((km_config){.arch = KM_ARCH_LLAMA,
                                             .layers = 2,
                                             .heads = 2,
@@ -139,10 +139,10 @@ static km_model *made(km_ctx *ctx, const km_open_split *split) {
 }
 
 /* A text, and the session's length after it. */
-static int64_t said(km_model *m, const km_sampling *s, int where, int stop_after, heard *h) {
+static int64_t said(km_net *m, const km_sampling *s, int where, int stop_after, heard *h) {
     km_error err = {0};
     km_token *token = km_token_bytes(&err);
-    km_session *session = km_session_open(m->ctx, m, NULL, &err);
+    km_sequence *session = km_sequence_open(m->ctx, m, NULL, &err);
     if (!session) fail_msg("%s", err.text);
     *h = (heard){.stop_after = stop_after};
     km_generation g = {
@@ -151,16 +151,16 @@ static int64_t said(km_model *m, const km_sampling *s, int where, int stop_after
     km_generated got;
     if (km_generate_in(session, m, token, "once upon", 9, &g, &got, &err) != KM_OK)
         fail_msg("%s", err.text);
-    int64_t length = km_session_length(session);
-    assert_memory_equal(km_session_tokens(session) + 9, h->id,
+    int64_t length = km_sequence_length(session);
+    assert_memory_equal(km_sequence_tokens(session) + 9, h->id,
                         sizeof *h->id * (size_t)(length - 9));
-    km_session_free(session);
+    km_sequence_free(session);
     km_token_free(token);
     return length;
 }
 
 static void texts_are_those_of_the_host(void **state) {
-    km_model *m = made(*state, NULL);
+    km_net *m = made(*state, NULL);
     heard a, b;
     km_sampling s = km_sampling_defaults();
     s.temperature = 0;
@@ -175,12 +175,12 @@ static void texts_are_those_of_the_host(void **state) {
     /* A text that is stopped leaves what was shown and no more. */
     for (int stop = 1; stop < 30; stop += 7)
         assert_int_equal(said(m, &s, KM_CHOOSE_DEVICE, stop, &b), 9 + stop - 1);
-    km_model_free(m);
+    km_net_free(m);
 }
 
 static void steps_ahead_are_steps(void **state) {
     km_ctx *ctx = *state;
-    km_model *m = made(ctx, NULL);
+    km_net *m = made(ctx, NULL);
     km_error err = {0};
     km_sampling s = km_sampling_defaults();
     s.top_k = 30;
@@ -189,23 +189,23 @@ static void steps_ahead_are_steps(void **state) {
     for (int way = 0; way < 2; way++) {
         km_chooser c;
         int32_t last = 65, *out = way ? many : one;
-        km_session *session = km_session_open(ctx, m, NULL, &err);
+        km_sequence *session = km_sequence_open(ctx, m, NULL, &err);
         assert_true(km_chooser_begin(&c, &s, VOCAB, 0));
-        assert_int_equal(km_session_read(session, (int32_t[]){1, 2, 3}, 3, &err), KM_OK);
+        assert_int_equal(km_sequence_read(session, (int32_t[]){1, 2, 3}, 3, &err), KM_OK);
         for (int i = 0; i < 24; i += way ? 8 : 1) {
-            assert_int_equal(km_session_choose(session, last, way ? 8 : 1, &c, out + i, &err),
+            assert_int_equal(km_sequence_choose(session, last, way ? 8 : 1, &c, out + i, &err),
                              KM_OK);
             last = out[i + (way ? 7 : 0)];
         }
-        assert_int_equal(km_session_length(session), 27);
-        assert_int_equal(km_session_tokens(session)[3], 65);
-        assert_memory_equal(km_session_tokens(session) + 4, out, sizeof *out * 23);
-        assert_int_equal(km_session_choose(session, last, 65, &c, out, &err), KM_ERR_RANGE);
-        km_session_free(session);
+        assert_int_equal(km_sequence_length(session), 27);
+        assert_int_equal(km_sequence_tokens(session)[3], 65);
+        assert_memory_equal(km_sequence_tokens(session) + 4, out, sizeof *out * 23);
+        assert_int_equal(km_sequence_choose(session, last, 65, &c, out, &err), KM_ERR_RANGE);
+        km_sequence_free(session);
         err = (km_error){0};
     }
     assert_memory_equal(one, many, sizeof one);
-    km_model_free(m);
+    km_net_free(m);
 }
 
 static void parts_choose_where_they_end(void **state) {
@@ -214,27 +214,27 @@ static void parts_choose_where_they_end(void **state) {
     km_sampling s = km_sampling_defaults();
     s.top_k = 20;
     s.seed = 8;
-    km_model *m = made(*state, NULL);
+    km_net *m = made(*state, NULL);
     said(m, &s, KM_CHOOSE_DEVICE, -1, &a);
-    km_model_free(m);
+    km_net_free(m);
     m = made(*state, &split);
     said(m, &s, KM_CHOOSE_DEVICE, -1, &b);
-    km_model_free(m);
+    km_net_free(m);
     assert_memory_equal(a.id, b.id, sizeof *a.id * TOKENS);
 }
 
 /* ---- A device that fails ---- */
 
-static km_session *other_session;
+static km_sequence *other_session;
 static int rescues;
 
-static km_session *rescue(void *user, km_session *failed, const km_error *why) {
+static km_sequence *rescue(void *user, km_sequence *failed, const km_error *why) {
     km_error err = {0};
     (void)user;
     assert_int_equal(why->code, KM_ERR_GPU);
     rescues++;
-    km_session *s = other_session;
-    if (km_session_read(s, km_session_tokens(failed), (size_t)km_session_length(failed), &err) !=
+    km_sequence *s = other_session;
+    if (km_sequence_read(s, km_sequence_tokens(failed), (size_t)km_sequence_length(failed), &err) !=
         KM_OK)
         fail_msg("%s", err.text);
     return s;
@@ -244,16 +244,16 @@ static void a_text_goes_on_elsewhere(void **state) {
     km_ctx *spare = *state;
     km_error err = {0};
     km_token *token = km_token_bytes(&err);
-    km_model *second = made(spare, NULL);
+    km_net *second = made(spare, NULL);
     heard plain, h;
     km_sampling s = km_sampling_defaults();
     s.seed = 4;
     said(second, &s, KM_CHOOSE_HOST, -1, &plain);
     for (int at = 1; at < 40; at += 12) { /* while the prompt is read, and later */
         km_ctx *ctx = km_ctx_new("cpu", 1);
-        km_model *m = made(ctx, NULL);
-        km_session *session = km_session_open(ctx, m, NULL, &err);
-        other_session = km_session_open(spare, second, NULL, &err);
+        km_net *m = made(ctx, NULL);
+        km_sequence *session = km_sequence_open(ctx, m, NULL, &err);
+        other_session = km_sequence_open(spare, second, NULL, &err);
         h = (heard){.stop_after = -1};
         rescues = 0;
         km_generation g = {.tokens = TOKENS,
@@ -268,13 +268,13 @@ static void a_text_goes_on_elsewhere(void **state) {
         assert_int_equal(rescues, 1);
         assert_int_equal(h.n, TOKENS);
         assert_memory_equal(h.id, plain.id, sizeof *h.id * TOKENS);
-        km_session_free(session);
-        km_session_free(other_session);
-        km_model_free(m);
+        km_sequence_free(session);
+        km_sequence_free(other_session);
+        km_net_free(m);
         km_ctx_free(ctx);
     }
     km_plan_fail_at(0);
-    km_model_free(second);
+    km_net_free(second);
     km_token_free(token);
 }
 

@@ -1,6 +1,6 @@
 /* Model files that become shorter while they are used: loading, running and converting fail with a
  * line that names the file, and the process goes on. */
-#include "infer/session.h"
+#include "infer/sequence.h"
 #include "model/convert.h"
 #include "model/open.h"
 #include "support/engine.h"
@@ -47,17 +47,17 @@ static void a_step_of_a_model_that_is_cut_short_fails_and_names_the_file(void **
     km_ctx *ctx = *state;
     for (int before = 0; before <= 6; before += 2) {
         km_error err = {0};
-        km_batch_options o = km_batch_defaults();
+        km_sequences_options o = km_sequences_defaults();
         write_model();
-        km_model *m = km_model_open(ctx, path, NULL, &err);
-        km_session *s = m ? km_session_open(ctx, m, &o, &err) : NULL;
+        km_net *m = km_net_open(ctx, path, NULL, &err);
+        km_sequence *s = m ? km_sequence_open(ctx, m, &o, &err) : NULL;
         if (!s) fail_msg("%s", err.text);
-        for (int i = 0; i < before; i++) assert_int_equal(km_session_next(s, i + 1, &err), KM_OK);
+        for (int i = 0; i < before; i++) assert_int_equal(km_sequence_next(s, i + 1, &err), KM_OK);
         assert_int_equal(truncate(path, 8192), 0);
-        assert_int_not_equal(km_session_next(s, 7, &err), KM_OK);
+        assert_int_not_equal(km_sequence_next(s, 7, &err), KM_OK);
         names_the_file(&err);
-        km_session_free(s);
-        km_model_free(m);
+        km_sequence_free(s);
+        km_net_free(m);
         km_ctx_clear_error(ctx);
         km_step_end(ctx);
         assert_elements(ctx, km_ones(ctx, KM_F32, KM_SHAPE(2)), 1, 1); /* the context goes on */
@@ -76,14 +76,14 @@ static void a_model_that_is_cut_short_while_it_is_loaded_is_refused(void **state
     km_error err = {0};
     write_model();
     km_open_options how = {.dtype = KM_DTYPE_COUNT, .progress = cut};
-    km_model *m = km_model_open(ctx, path, &how, &err);
+    km_net *m = km_net_open(ctx, path, &how, &err);
     if (m) { /* its matrices are used where they lie: the first step meets it */
-        km_batch_options o = km_batch_defaults();
-        km_session *s = km_session_open(ctx, m, &o, &err);
+        km_sequences_options o = km_sequences_defaults();
+        km_sequence *s = km_sequence_open(ctx, m, &o, &err);
         assert_non_null(s);
-        assert_int_not_equal(km_session_next(s, 7, &err), KM_OK);
-        km_session_free(s);
-        km_model_free(m);
+        assert_int_not_equal(km_sequence_next(s, 7, &err), KM_OK);
+        km_sequence_free(s);
+        km_net_free(m);
     }
     names_the_file(&err);
     km_ctx_clear_error(ctx);

@@ -8,7 +8,7 @@
 
 enum { VOCAB = 300, CONTEXT = 512, TOKENS = 100 };
 
-static km_model *made(km_ctx *ctx, uint64_t seed, int layers) {
+static km_net *made(km_ctx *ctx, uint64_t seed, int layers) {
     km_config c = random_config((km_config){.arch = KM_ARCH_LLAMA,
                                             .layers = layers,
                                             .heads = 2,
@@ -34,7 +34,7 @@ static bool hear(void *user, int32_t id, const char *text, size_t bytes) {
 typedef struct fixture {
     km_ctx *ctx;
     km_token *token;
-    km_model *m;
+    km_net *m;
 } fixture;
 
 static fixture begin(void **state) {
@@ -45,7 +45,7 @@ static fixture begin(void **state) {
 }
 
 static void end(fixture *f) {
-    km_model_free(f->m);
+    km_net_free(f->m);
     km_token_free(f->token);
 }
 
@@ -70,7 +70,7 @@ static int where; /* tokens are chosen: by the host, or by the op */
 /* Two texts in one session, as in a chat. */
 static km_generated said(fixture *f, const km_sampling *how, km_drafter *d, heard *h) {
     km_error err = {0};
-    km_session *s = km_session_open(f->ctx, f->m, NULL, &err);
+    km_sequence *s = km_sequence_open(f->ctx, f->m, NULL, &err);
     if (!s) fail_msg("%s", err.text);
     km_generated got = {0}, sum = {0};
     static const char *const prompts[] = {"once upon a time there",
@@ -90,11 +90,11 @@ static km_generated said(fixture *f, const km_sampling *how, km_drafter *d, hear
         sum.guessed += got.guessed;
         sum.accepted += got.accepted;
         /* What the session holds is the prompt and all but the last token. */
-        assert_int_equal(km_session_length(s), strlen(prompts[i]) + TOKENS - 1);
-        assert_memory_equal(km_session_tokens(s) + strlen(prompts[i]), h->id + i * TOKENS,
+        assert_int_equal(km_sequence_length(s), strlen(prompts[i]) + TOKENS - 1);
+        assert_memory_equal(km_sequence_tokens(s) + strlen(prompts[i]), h->id + i * TOKENS,
                             sizeof *h->id * (TOKENS - 1));
     }
-    km_session_free(s);
+    km_sequence_free(s);
     return sum;
 }
 
@@ -112,9 +112,9 @@ static void same_text(fixture *f, const km_sampling *how, km_drafter *d, double 
     km_drafter_free(d);
 }
 
-static km_drafter *of_model(fixture *f, km_model *m) {
+static km_drafter *of_model(fixture *f, km_net *m) {
     km_error err = {0};
-    km_session *s = km_session_open(f->ctx, m, NULL, &err);
+    km_sequence *s = km_sequence_open(f->ctx, m, NULL, &err);
     if (!s) fail_msg("%s", err.text);
     return km_drafter_model(s, &err);
 }
@@ -141,11 +141,11 @@ static void the_model_itself_guesses_all(void **state) {
 
 static void another_model_changes_no_token(void **state) {
     fixture f = begin(state);
-    km_model *other = made(f.ctx, 99, 1);
+    km_net *other = made(f.ctx, 99, 1);
     km_sampling a = greedy(), b = drawn();
     same_text(&f, &a, of_model(&f, other), 0, 0.9);
     same_text(&f, &b, of_model(&f, other), 0, 0.9);
-    km_model_free(other);
+    km_net_free(other);
     end(&f);
 }
 
@@ -179,8 +179,8 @@ static void look_up_guesses_what_followed(void **state) {
 static void guesses_are_accepted_with_their_probability(void **state) {
     fixture f = begin(state);
     km_error err = {0};
-    km_session *s = km_session_open(f.ctx, f.m, NULL, &err);
-    assert_int_equal(km_session_read(s, (int32_t[]){10, 20, 30}, 3, &err), KM_OK);
+    km_sequence *s = km_sequence_open(f.ctx, f.m, NULL, &err);
+    assert_int_equal(km_sequence_read(s, (int32_t[]){10, 20, 30}, 3, &err), KM_OK);
     km_sampling how = km_sampling_defaults();
     how.top_k = 3;
     km_odds odds[3];
@@ -188,40 +188,40 @@ static void guesses_are_accepted_with_their_probability(void **state) {
     for (int i = 0; i < tries; i++) {
         how.seed = (uint64_t)i + 1;
         km_sampler *k = km_sampler_new(&how, VOCAB, NULL, &err);
-        int32_t id = km_sampler_pick(k, km_session_logits(s), NULL);
+        int32_t id = km_sampler_pick(k, km_sequence_logits(s), NULL);
         assert_int_equal(km_sampler_odds(k, odds, 3), 3);
         hits += id == odds[0].id;
         km_sampler_free(k);
     }
     double p = odds[0].p, sd = sqrt(p * (1 - p) / tries);
     assert_true(fabs((double)hits / tries - p) < 4 * sd);
-    km_session_free(s);
+    km_sequence_free(s);
     end(&f);
 }
 
 static void tokens_that_were_tried_can_be_dropped(void **state) {
     fixture f = begin(state);
     km_error err = {0};
-    km_session *a = km_session_open(f.ctx, f.m, NULL, &err),
-               *b = km_session_open(f.ctx, f.m, NULL, &err);
+    km_sequence *a = km_sequence_open(f.ctx, f.m, NULL, &err),
+                *b = km_sequence_open(f.ctx, f.m, NULL, &err);
     const int32_t ids[] = {5, 6, 7, 8, 9};
-    assert_int_equal(km_session_read(a, ids, 1, &err), KM_OK);
-    assert_int_equal(km_session_read(b, ids, 1, &err), KM_OK);
-    const float *rows = km_session_try(a, ids + 1, 4, &err);
+    assert_int_equal(km_sequence_read(a, ids, 1, &err), KM_OK);
+    assert_int_equal(km_sequence_read(b, ids, 1, &err), KM_OK);
+    const float *rows = km_sequence_try(a, ids + 1, 4, &err);
     assert_non_null(rows);
-    assert_int_equal(km_session_length(a), 1);
-    km_session_take(a, ids + 1, 2);
-    assert_int_equal(km_session_length(a), 3);
-    assert_int_equal(km_session_next(b, 6, &err), KM_OK);
-    assert_int_equal(km_session_next(b, 7, &err), KM_OK);
-    assert_memory_equal(km_session_logits(a), km_session_logits(b), sizeof(float) * VOCAB);
-    assert_int_equal(km_session_next(a, 40, &err), KM_OK);
-    assert_int_equal(km_session_next(b, 40, &err), KM_OK);
-    assert_memory_equal(km_session_logits(a), km_session_logits(b), sizeof(float) * VOCAB);
-    assert_null(km_session_try(a, (int32_t[]){1, VOCAB}, 2, &err));
+    assert_int_equal(km_sequence_length(a), 1);
+    km_sequence_take(a, ids + 1, 2);
+    assert_int_equal(km_sequence_length(a), 3);
+    assert_int_equal(km_sequence_next(b, 6, &err), KM_OK);
+    assert_int_equal(km_sequence_next(b, 7, &err), KM_OK);
+    assert_memory_equal(km_sequence_logits(a), km_sequence_logits(b), sizeof(float) * VOCAB);
+    assert_int_equal(km_sequence_next(a, 40, &err), KM_OK);
+    assert_int_equal(km_sequence_next(b, 40, &err), KM_OK);
+    assert_memory_equal(km_sequence_logits(a), km_sequence_logits(b), sizeof(float) * VOCAB);
+    assert_null(km_sequence_try(a, (int32_t[]){1, VOCAB}, 2, &err));
     assert_int_equal(err.code, KM_ERR_RANGE);
-    km_session_free(a);
-    km_session_free(b);
+    km_sequence_free(a);
+    km_sequence_free(b);
     end(&f);
 }
 

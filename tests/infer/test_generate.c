@@ -26,8 +26,8 @@ static void text_is_streamed_and_the_same_for_the_same_seed(void **state) {
     assert_non_null(token);
     km_config c = small_config(KM_ARCH_GPT2);
     c.vocab = 256;
-    km_model *m = km_model_new(ctx, &c, KM_F32);
-    km_model_init(m, 4);
+    km_net *m = km_net_new(ctx, &c, KM_F32);
+    km_net_init(m, 4);
     heard h[3] = {{.stop_after = -1}, {.stop_after = -1}, {.stop_after = 5}};
     for (int i = 0; i < 3; i++) {
         km_generation how = {.tokens = 30,
@@ -50,31 +50,31 @@ static void text_is_streamed_and_the_same_for_the_same_seed(void **state) {
     assert_int_equal(km_generate(ctx, m, token, "0123456789abc", 13, &how, &got, &err),
                      KM_ERR_RANGE);
     assert_string_equal(err.text, "the prompt has 13 tokens and the model's context 12");
-    km_model_free(m);
-    km_model *few = small_model(ctx, KM_ARCH_GPT2, KM_F32);
+    km_net_free(m);
+    km_net *few = small_model(ctx, KM_ARCH_GPT2, KM_F32);
     err = (km_error){0};
     assert_int_equal(km_generate(ctx, few, token, "a", 1, &how, &got, &err), KM_ERR_RANGE);
     assert_string_equal(err.text, "the tokenizer has 256 tokens and the model only 29; they do not "
                                   "belong together");
-    km_model_free(few);
+    km_net_free(few);
     km_token_free(token);
 }
 
 /* A model over bytes, with room for `context` of them. */
-static km_model *bytes_model(km_ctx *ctx, int64_t context) {
+static km_net *bytes_model(km_ctx *ctx, int64_t context) {
     km_config c = small_config(KM_ARCH_GPT2);
     c.vocab = 256;
     c.context = context;
-    km_model *m = km_model_new(ctx, &c, KM_F32);
+    km_net *m = km_net_new(ctx, &c, KM_F32);
     assert_ok(ctx);
-    assert_int_equal(km_model_init(m, 4), KM_OK);
+    assert_int_equal(km_net_init(m, 4), KM_OK);
     return m;
 }
 
 typedef struct scene {
     km_token *token;
-    km_model *model;
-    km_session *session;
+    km_net *model;
+    km_sequence *session;
     heard h;
     km_generated got;
 } scene;
@@ -82,14 +82,14 @@ typedef struct scene {
 static scene scene_begin(km_ctx *ctx, int64_t context) {
     km_error err = {0};
     scene s = {.token = km_token_bytes(&err), .model = bytes_model(ctx, context)};
-    s.session = km_session_new(ctx, s.model, &err);
+    s.session = km_sequence_new(ctx, s.model, &err);
     assert_non_null(s.session);
     return s;
 }
 
 static void scene_end(scene *s) {
-    km_session_free(s->session);
-    km_model_free(s->model);
+    km_sequence_free(s->session);
+    km_net_free(s->model);
     km_token_free(s->token);
 }
 
@@ -170,7 +170,7 @@ static void what_the_session_holds_is_not_read_again(void **state) {
     assert_string_equal(text, say(&fresh, more, how));
     strcpy(text, say(&s, "one", how)); /* shorter than what is there: its last token is read */
     assert_int_equal(s.got.reused, 2);
-    km_session_reset(fresh.session);
+    km_sequence_reset(fresh.session);
     assert_string_equal(text, say(&fresh, "one", how));
     assert_int_equal(fresh.got.reused, 0);
     scene_end(&s);

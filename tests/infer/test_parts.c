@@ -2,7 +2,7 @@
  * plan puts on a device what fits there and refuses what does not. */
 #include "infer/memory.h"
 #include "infer/perplexity.h"
-#include "infer/session.h"
+#include "infer/sequence.h"
 #include "infer/streaming.h"
 #include "support/engine.h"
 #include "support/random_model.h"
@@ -21,30 +21,30 @@ static km_config config(void) {
                                      .vocab = VOCAB});
 }
 
-static km_model *made(km_ctx *ctx, const km_open_split *split) {
+static km_net *made(km_ctx *ctx, const km_open_split *split) {
     km_config c = config();
     return random_model(ctx, &c, "q8_0", 5, split);
 }
 
 /* A prompt longer than a page, some tokens, back, others; the logits at the end. */
-static void talk(km_model *m, float *out) {
+static void talk(km_net *m, float *out) {
     km_error err = {0};
     int32_t ids[90];
     random_ids(ids, 90, VOCAB);
-    km_batch_options o = km_batch_defaults();
+    km_sequences_options o = km_sequences_defaults();
     o.cache = KM_F32;
     o.sequences = 2;
-    km_session *s = km_session_open(m->ctx, m, &o, &err);
+    km_sequence *s = km_sequence_open(m->ctx, m, &o, &err);
     if (!s) fail_msg("%s", err.text);
-    assert_int_equal(km_session_read(s, ids, 70, &err), KM_OK);
-    for (int i = 70; i < 80; i++) assert_int_equal(km_session_next(s, ids[i], &err), KM_OK);
-    km_session *fork = km_session_fork(s, &err);
-    assert_int_equal(km_session_next(fork, 7, &err), KM_OK);
-    km_session_rewind(s, 75);
-    assert_int_equal(km_session_read(s, ids + 75, 15, &err), KM_OK);
-    memcpy(out, km_session_logits(s), sizeof *out * VOCAB);
-    km_session_free(fork);
-    km_session_free(s);
+    assert_int_equal(km_sequence_read(s, ids, 70, &err), KM_OK);
+    for (int i = 70; i < 80; i++) assert_int_equal(km_sequence_next(s, ids[i], &err), KM_OK);
+    km_sequence *fork = km_sequence_fork(s, &err);
+    assert_int_equal(km_sequence_next(fork, 7, &err), KM_OK);
+    km_sequence_rewind(s, 75);
+    assert_int_equal(km_sequence_read(s, ids + 75, 15, &err), KM_OK);
+    memcpy(out, km_sequence_logits(s), sizeof *out * VOCAB);
+    km_sequence_free(fork);
+    km_sequence_free(s);
 }
 
 static double furthest(const float *a, const float *b) {
@@ -58,19 +58,19 @@ static void parts_give_what_the_whole_gives(void **state) {
     float whole[VOCAB], parts[VOCAB];
     km_open_split same = {.device = {"cpu", "cpu", "cpu"}, .layers = {1, 2, 1}, .n = 3};
     km_open_split other = {.device = {"cpu", "ref"}, .layers = {1, 3}, .n = 2};
-    km_model *m = made(ctx, NULL);
+    km_net *m = made(ctx, NULL);
     talk(m, whole);
-    km_model_free(m);
+    km_net_free(m);
     m = made(ctx, &same);
-    assert_ptr_equal(m->next->next, km_model_end(m));
+    assert_ptr_equal(m->next->next, km_net_end(m));
     talk(m, parts);
-    km_model_free(m);
+    km_net_free(m);
     assert_memory_equal(whole, parts, sizeof whole); /* the same kernels: the same bits */
     m = made(ctx, &other);
     char text[64];
-    assert_string_equal(km_model_devices(m, text, sizeof text), "cpu 1 + ref 3");
+    assert_string_equal(km_net_devices(m, text, sizeof text), "cpu 1 + ref 3");
     talk(m, parts);
-    km_model_free(m);
+    km_net_free(m);
     assert_true(furthest(whole, parts) < 0.2); /* ref does not round activations to 8 bits */
 }
 
@@ -79,13 +79,13 @@ static void weights_of_the_host_give_what_a_devices_own_give(void **state) {
     float own[VOCAB], hosts[VOCAB];
     km_open_split one = {.device = {"cpu"}, .layers = {LAYERS}, .streamed = {3}, .n = 1};
     km_open_split two = {.device = {"cpu", "cpu"}, .layers = {1, 3}, .streamed = {0, 2}, .n = 2};
-    km_model *m = made(ctx, NULL);
+    km_net *m = made(ctx, NULL);
     talk(m, own);
-    km_model_free(m);
+    km_net_free(m);
     for (int i = 0; i < 2; i++) {
         int64_t live = km_alloc_live();
         m = made(ctx, i ? &two : &one);
-        km_model *part = i ? m->next : m;
+        km_net *part = i ? m->next : m;
         int first = i ? 1 : 0, streamed = i ? 2 : 3;
         for (int l = part->first; l < part->last; l++) { /* matrices stay, norms do not */
             assert_int_equal(part->block[l].mlp.up.w->storage->drop != NULL, l < first + streamed);
@@ -93,7 +93,7 @@ static void weights_of_the_host_give_what_a_devices_own_give(void **state) {
         }
         assert_null(m->wte.w->storage->drop);
         talk(m, hosts);
-        km_model_free(m);
+        km_net_free(m);
         km_step_end(ctx);
         assert_memory_equal(own, hosts, sizeof own);
         assert_true(km_alloc_live() <= live + 8); /* nothing of the lender's is left */
@@ -109,12 +109,12 @@ static void perplexity_is_that_of_the_whole(void **state) {
     km_open_split split = {.device = {"cpu", "cpu"}, .layers = {3, 1}, .n = 2};
     km_perplexity a, b;
     km_error err = {0};
-    km_model *m = made(ctx, NULL);
+    km_net *m = made(ctx, NULL);
     assert_int_equal(km_perplexity_of(ctx, m, &ids, &how, &a, &err), KM_OK);
-    km_model_free(m);
+    km_net_free(m);
     m = made(ctx, &split);
     assert_int_equal(km_perplexity_of(ctx, m, &ids, &how, &b, &err), KM_OK);
-    km_model_free(m);
+    km_net_free(m);
     assert_true(fabs(a.loss - b.loss) < 1e-6 && a.tokens == b.tokens);
 }
 

@@ -13,7 +13,7 @@
 
 typedef struct rig {
     km_ctx *ctx;
-    km_model *m;
+    km_net *m;
     km_ids ids;
     int32_t data[TOKENS];
     km_perplexity_options how;
@@ -46,14 +46,14 @@ static void begin(rig *f, const char *mix) {
         snprintf(path, sizeof path, "%s", out);
     }
     *f = (rig){.ctx = km_ctx_new("cpu", 1), .how = {.context = 16, .bos = -1}};
-    f->m = km_model_open(f->ctx, path, NULL, &err);
+    f->m = km_net_open(f->ctx, path, NULL, &err);
     if (!f->m) fail_msg("%s", err.text);
     for (int i = 0; i < TOKENS; i++) f->data[i] = (i * 37 + i * i) % 256;
     f->ids = (km_ids){.data = f->data, .len = TOKENS};
 }
 
 static void end(rig *f) {
-    km_model_free(f->m);
+    km_net_free(f->m);
     km_ctx_free(f->ctx);
 }
 
@@ -160,7 +160,7 @@ static void the_cpu_stays_close_to_exact_activations(void **state) {
         snprintf(logits, sizeof logits, "%s", in_folder("exact"));
         rig exact = f;
         exact.ctx = km_ctx_new("ref", 1);
-        exact.m = km_model_open(exact.ctx, path, NULL, &err);
+        exact.m = km_net_open(exact.ctx, path, NULL, &err);
         if (!exact.m) fail_msg("%s", err.text);
         exact.ids.data = f.data;
         saved(&exact, logits);

@@ -30,37 +30,37 @@ static char file[] = "/tmp/kermes-shares-XXXXXX.gguf";
         _exit(1);                                                                                  \
     } while (0)
 
-static km_model *opened(const char *path, km_comm *c) {
+static km_net *opened(const char *path, km_comm *c) {
     km_error err = {0};
-    km_model *m = km_model_open(ctx, path, &(km_open_options){.comm = c}, &err);
+    km_net *m = km_net_open(ctx, path, &(km_open_options){.comm = c}, &err);
     must(m, "%s", err.text);
     return m;
 }
 
 /* Opens the file on all ranks and runs `lead` on rank 0, with the whole model beside it. */
-static void together(const char *path, void (*lead)(km_model *shared, km_model *whole, void *user),
+static void together(const char *path, void (*lead)(km_net *shared, km_net *whole, void *user),
                      void *user) {
     km_error err = {0};
-    km_model *shared = opened(path, comm);
+    km_net *shared = opened(path, comm);
     must(shared->comm == comm && shared->share.ranks == 2, "the model is not shared");
     if (rank != 0) {
         must(km_follow(shared, &err) == KM_OK, "%s", err.text);
     } else {
-        km_model *whole = opened(path, NULL);
+        km_net *whole = opened(path, NULL);
         lead(shared, whole, user);
-        km_model_free(whole);
+        km_net_free(whole);
         km_lead_dismiss(shared);
     }
-    km_model_free(shared);
+    km_net_free(shared);
     must(!km_failed(ctx), "%s", km_ctx_error(ctx));
 }
 
-static km_session *session_of(km_model *m, km_dtype cache, int64_t sequences) {
-    km_batch_options o = km_batch_defaults();
+static km_sequence *session_of(km_net *m, km_dtype cache, int64_t sequences) {
+    km_sequences_options o = km_sequences_defaults();
     km_error err = {0};
     o.cache = cache;
     o.sequences = sequences;
-    km_session *s = km_session_open(ctx, m, &o, &err);
+    km_sequence *s = km_sequence_open(ctx, m, &o, &err);
     must(s, "%s", err.text);
     return s;
 }
@@ -70,12 +70,12 @@ static km_session *session_of(km_model *m, km_dtype cache, int64_t sequences) {
  * may fall to the other side, by 2^-10 of itself at most: once for values and once for weights of the
  * softmax, and for queries and keys twice as much as scores are large, which is about 1 here. So a
  * layer may add 4 / 1024 of its size; in truth few elements fall to the other side. */
-static double heads_in_f16(const km_model *m) {
+static double heads_in_f16(const km_net *m) {
     return gpu && m->config.head_dim % 8 == 0 ? m->config.layers * 4 / 1024.0 : 0;
 }
 
-static void near(const km_model *m, const char *what, const float *got, const float *want,
-                 int64_t n, double bound) {
+static void near(const km_net *m, const char *what, const float *got, const float *want, int64_t n,
+                 double bound) {
     double apart = logits_apart(got, want, n);
     bound += heads_in_f16(m);
     must(apart <= bound, "%s: logits are %.3g apart, and may be %.3g", what, apart, bound);
@@ -83,7 +83,7 @@ static void near(const km_model *m, const char *what, const float *got, const fl
 
 /* ---- Against transformers ---- */
 
-static void compare_with_fixture(km_model *shared, km_model *whole, void *user) {
+static void compare_with_fixture(km_net *shared, km_net *whole, void *user) {
     const char *name = user;
     km_error err = {0};
     km_safetensors *f = km_safetensors_open(fixture(name, ".safetensors"), &err);
@@ -91,14 +91,14 @@ static void compare_with_fixture(km_model *shared, km_model *whole, void *user) 
     const int32_t *ids = km_safetensors_find(f, "ids")->data;
     const km_st_tensor *logits = km_safetensors_find(f, "logits");
     int64_t t = logits->shape.dim[1], v = logits->shape.dim[2];
-    km_session *s = session_of(shared, KM_F32, 1);
+    km_sequence *s = session_of(shared, KM_F32, 1);
     must(v == whole->config.vocab && shared->config.heads < whole->config.heads, "no share");
     for (int64_t at = 0, n = 5; at < t; at += n, n = at == 5 ? 6 : 1) { /* 5, 6, then one by one */
-        must(km_session_read(s, ids + at, (size_t)n, &err) == KM_OK, "%s", err.text);
-        near(whole, name, km_session_logits(s), (const float *)logits->data + (at + n - 1) * v, v,
+        must(km_sequence_read(s, ids + at, (size_t)n, &err) == KM_OK, "%s", err.text);
+        near(whole, name, km_sequence_logits(s), (const float *)logits->data + (at + n - 1) * v, v,
              2e-5);
     }
-    km_session_free(s);
+    km_sequence_free(s);
     km_safetensors_close(f);
 }
 
@@ -149,26 +149,26 @@ static void write_model(const km_config *c, const char *mix) {
 }
 
 /* A prompt longer than a page, tokens one by one, a fork, back again and on. */
-static void talk(km_model *m, float out[4][VOCAB]) {
+static void talk(km_net *m, float out[4][VOCAB]) {
     km_error err = {0};
     int32_t ids[CONTEXT];
     random_ids(ids, CONTEXT, VOCAB);
-    km_session *s = session_of(m, KM_F32, 2);
+    km_sequence *s = session_of(m, KM_F32, 2);
 #define SAY(call) must((call) == KM_OK, "%s", err.text)
-#define KEEP(i, from) memcpy(out[i], km_session_logits(from), sizeof out[i])
-    SAY(km_session_read(s, ids, PROMPT, &err));
+#define KEEP(i, from) memcpy(out[i], km_sequence_logits(from), sizeof out[i])
+    SAY(km_sequence_read(s, ids, PROMPT, &err));
     KEEP(0, s);
-    for (int i = PROMPT; i < PROMPT + 6; i++) SAY(km_session_next(s, ids[i], &err));
+    for (int i = PROMPT; i < PROMPT + 6; i++) SAY(km_sequence_next(s, ids[i], &err));
     KEEP(1, s);
-    km_session *fork = km_session_fork(s, &err);
+    km_sequence *fork = km_sequence_fork(s, &err);
     must(fork, "%s", err.text);
-    SAY(km_session_next(fork, 7, &err));
+    SAY(km_sequence_next(fork, 7, &err));
     KEEP(2, fork);
-    km_session_free(fork);
-    km_session_rewind(s, PROMPT - 3);
-    SAY(km_session_read(s, ids + PROMPT, 12, &err));
+    km_sequence_free(fork);
+    km_sequence_rewind(s, PROMPT - 3);
+    SAY(km_sequence_read(s, ids + PROMPT, 12, &err));
     KEEP(3, s);
-    km_session_free(s);
+    km_sequence_free(s);
 }
 
 typedef struct trial {
@@ -176,7 +176,7 @@ typedef struct trial {
     double bound;
 } trial;
 
-static void compare_talks(km_model *shared, km_model *whole, void *user) {
+static void compare_talks(km_net *shared, km_net *whole, void *user) {
     static float a[4][VOCAB], b[4][VOCAB];
     const trial *t = user;
     talk(whole, a);
@@ -226,9 +226,9 @@ static void a_text_is_as_likely_as_for_the_whole_model(void **state) {
         write_model(&c, "f32");
         for (int shared = 0; shared < 2; shared++) {
             km_error err = {0};
-            km_model *m = opened(file, shared ? comm : NULL);
+            km_net *m = opened(file, shared ? comm : NULL);
             SAY(km_perplexity_of(ctx, m, &ids, &how, &loss[shared], &err));
-            km_model_free(m);
+            km_net_free(m);
         }
         must(fabs(loss[0].loss - loss[1].loss) < 1e-5, "%s: %.6f, not %.6f",
              km_arch_name((km_arch)arch), loss[1].loss, loss[0].loss);
@@ -250,20 +250,20 @@ static km_config config_for_tokens(km_arch arch) {
 
 static km_dtype cache_for_tokens(void) { return gpu ? KM_F32 : KM_F16; }
 
-static void take_greedily(km_model *m, int32_t *out, int n) {
+static void take_greedily(km_net *m, int32_t *out, int n) {
     km_error err = {0};
     int32_t ids[CONTEXT];
     random_ids(ids, CONTEXT, VOCAB);
-    km_session *s = session_of(m, cache_for_tokens(), 1);
-    SAY(km_session_read(s, ids, 20, &err));
+    km_sequence *s = session_of(m, cache_for_tokens(), 1);
+    SAY(km_sequence_read(s, ids, 20, &err));
     for (int i = 0; i < n; i++) {
-        out[i] = km_likeliest(km_session_logits(s), VOCAB);
-        SAY(km_session_next(s, out[i], &err));
+        out[i] = km_likeliest(km_sequence_logits(s), VOCAB);
+        SAY(km_sequence_next(s, out[i], &err));
     }
-    km_session_free(s);
+    km_sequence_free(s);
 }
 
-static void compare_tokens(km_model *shared, km_model *whole, void *user) {
+static void compare_tokens(km_net *shared, km_net *whole, void *user) {
     int32_t a[40], b[40];
     take_greedily(whole, a, 40);
     take_greedily(shared, b, 40);
@@ -280,12 +280,12 @@ static void greedy_tokens_are_those_of_the_whole_model(void **state) {
 }
 
 /* Through km_generate: drawn tokens, tokens chosen by the op ahead of the host, and guesses. */
-static void generate(km_model *m, int choose, bool lookup, double temperature, int32_t *out,
+static void generate(km_net *m, int choose, bool lookup, double temperature, int32_t *out,
                      int64_t *n) {
     km_error err = {0};
     km_token *token = km_token_load(file, &err);
     must(token, "%s", err.text);
-    km_session *s = session_of(m, cache_for_tokens(), 1);
+    km_sequence *s = session_of(m, cache_for_tokens(), 1);
     km_generation g = {
         .tokens = 32, .past_end = true, .choose = choose, .sampling = km_sampling_defaults()};
     g.sampling.temperature = temperature;
@@ -296,14 +296,14 @@ static void generate(km_model *m, int choose, bool lookup, double temperature, i
     km_generated got;
     static const char prompt[] = "one two one two one two one";
     SAY(km_generate_in(s, m, token, prompt, sizeof prompt - 1, &g, &got, &err));
-    *n = km_session_length(s);
-    memcpy(out, km_session_tokens(s), sizeof *out * (size_t)*n);
+    *n = km_sequence_length(s);
+    memcpy(out, km_sequence_tokens(s), sizeof *out * (size_t)*n);
     km_drafter_free(g.draft);
-    km_session_free(s);
+    km_sequence_free(s);
     km_token_free(token);
 }
 
-static void compare_texts(km_model *shared, km_model *whole, void *user) {
+static void compare_texts(km_net *shared, km_net *whole, void *user) {
     static const struct {
         int choose;
         bool lookup;
@@ -330,39 +330,39 @@ static void drawn_and_guessed_texts_are_those_of_the_whole_model(void **state) {
 
 /* ---- Several sequences; what cannot be ---- */
 
-static void step_together(km_model *m, float out[3][VOCAB]) {
+static void step_together(km_net *m, float out[3][VOCAB]) {
     km_error err = {0};
-    km_batch_options o = {.cache = KM_Q8_0, .sequences = 3};
+    km_sequences_options o = {.cache = KM_Q8_0, .sequences = 3};
     int32_t ids[CONTEXT];
     int at[3];
     random_ids(ids, CONTEXT, VOCAB);
-    km_batch *b = km_batch_new(ctx, m, &o, &err);
+    km_sequences *b = km_sequences_new(ctx, m, &o, &err);
     must(b, "%s", err.text);
     for (int i = 0; i < 3; i++) {
-        at[i] = km_batch_join(b, &err);
+        at[i] = km_sequences_join(b, &err);
         must(at[i] >= 0, "%s", err.text);
-        SAY(km_batch_read(b, at[i], ids + i, (size_t)(3 + 5 * i), &err));
+        SAY(km_sequences_read(b, at[i], ids + i, (size_t)(3 + 5 * i), &err));
     }
-    km_batch_leave(b, at[1]); /* its place is another's then */
-    at[1] = km_batch_fork(b, at[2], &err);
+    km_sequences_leave(b, at[1]); /* its place is another's then */
+    at[1] = km_sequences_fork(b, at[2], &err);
     for (int k = 0; k < 4; k++) {
-        km_batch_token t[3];
-        for (int i = 0; i < 3; i++) t[i] = (km_batch_token){at[i], ids[30 + 3 * k + i]};
-        SAY(km_batch_step(b, t, 3, &err));
+        km_sequences_token t[3];
+        for (int i = 0; i < 3; i++) t[i] = (km_sequences_token){at[i], ids[30 + 3 * k + i]};
+        SAY(km_sequences_step(b, t, 3, &err));
     }
-    for (int i = 0; i < 3; i++) memcpy(out[i], km_batch_logits(b, at[i]), sizeof out[i]);
+    for (int i = 0; i < 3; i++) memcpy(out[i], km_sequences_logits(b, at[i]), sizeof out[i]);
     km_error why = {0};
     if (m->comm) {
-        must(km_batch_save(b, at[0], "/tmp/kermes-no-session", &why) == KM_ERR_UNSUPPORTED,
+        must(km_sequences_save(b, at[0], "/tmp/kermes-no-session", &why) == KM_ERR_UNSUPPORTED,
              "saved");
-        must(km_batch_pretend(b, at[0], 8, &why) == KM_ERR_UNSUPPORTED, "pretended");
+        must(km_sequences_pretend(b, at[0], 8, &why) == KM_ERR_UNSUPPORTED, "pretended");
     }
     /* A token that is none is refused before anybody is told. */
-    must(km_batch_read(b, at[0], (int32_t[]){VOCAB}, 1, &why) == KM_ERR_RANGE, "read");
-    km_batch_free(b);
+    must(km_sequences_read(b, at[0], (int32_t[]){VOCAB}, 1, &why) == KM_ERR_RANGE, "read");
+    km_sequences_free(b);
 }
 
-static void compare_batches(km_model *shared, km_model *whole, void *user) {
+static void compare_batches(km_net *shared, km_net *whole, void *user) {
     static float a[3][VOCAB], b[3][VOCAB];
     (void)user;
     step_together(whole, a);
@@ -384,18 +384,18 @@ static void what_cannot_be_shared_is_refused_by_all_ranks(void **state) {
     km_config c = config_of(KM_ARCH_LLAMA);
     c.heads = 4, c.kv_heads = 1;
     write_model(&c, "f32");
-    must(!km_model_open(ctx, file, &(km_open_options){.comm = comm}, &err), "one head was shared");
+    must(!km_net_open(ctx, file, &(km_open_options){.comm = comm}, &err), "one head was shared");
     must(!strcmp(err.text, "2 ranks cannot share 1 key/value heads; 1 is the most for this model"),
          "%s", err.text);
     km_open_split both = {.device = {"cpu", "cpu"}, .layers = {1, 1}, .n = 2};
     err = (km_error){0};
-    must(!km_model_open(ctx, file, &(km_open_options){.comm = comm, .split = &both}, &err),
+    must(!km_net_open(ctx, file, &(km_open_options){.comm = comm, .split = &both}, &err),
          "split in both ways");
     must(!strcmp(err.text, "a model can be split over devices or over ranks, not over both"), "%s",
          err.text);
     err = (km_error){0};
-    must(!km_model_open(ctx, fixture("models/gpt2", ""),
-                        &(km_open_options){.comm = comm, .dtype = KM_F32}, &err),
+    must(!km_net_open(ctx, fixture("models/gpt2", ""),
+                      &(km_open_options){.comm = comm, .dtype = KM_F32}, &err),
          "a folder was shared");
     must(!strcmp(err.text, "only a GGUF file can be split over ranks; kermes convert makes one"),
          "%s", err.text);

@@ -1,7 +1,7 @@
 /* Small models for tests: two layers, a few heads, and batches that a formula makes. */
 #ifndef KM_TESTS_MODEL_SMALL_H
 #define KM_TESTS_MODEL_SMALL_H
-#include "model/model.h"
+#include "model/net.h"
 #include "support/engine.h"
 #include <math.h>
 
@@ -32,11 +32,11 @@ static inline km_tensor *small_ids(km_ctx *ctx, int64_t rows, int64_t length, in
     return km_from_data(ctx, KM_I32, KM_SHAPE(rows, length), ids);
 }
 
-static inline km_model *small_model(km_ctx *ctx, km_arch arch, km_dtype dtype) {
+static inline km_net *small_model(km_ctx *ctx, km_arch arch, km_dtype dtype) {
     km_config c = small_config(arch);
-    km_model *m = km_model_new(ctx, &c, dtype);
+    km_net *m = km_net_new(ctx, &c, dtype);
     assert_ok(ctx);
-    assert_int_equal(km_model_init(m, 7), KM_OK);
+    assert_int_equal(km_net_init(m, 7), KM_OK);
     return m;
 }
 

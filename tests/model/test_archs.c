@@ -4,7 +4,7 @@
 #include "backend/backend.h"
 #include "base/alloc.h"
 #include "format/safetensors.h"
-#include "infer/session.h"
+#include "infer/sequence.h"
 #include "model/convert.h"
 #include "model/files.h"
 #include "model/layout.h"
@@ -17,9 +17,9 @@
 
 #define BOUND 1e-4
 
-static km_model *opened(km_ctx *ctx, const char *path) {
+static km_net *opened(km_ctx *ctx, const char *path) {
     km_error err = {0};
-    km_model *m = km_model_open(ctx, path, NULL, &err);
+    km_net *m = km_net_open(ctx, path, NULL, &err);
     if (!m) fail_msg("%s", err.text);
     return m;
 }
@@ -53,27 +53,27 @@ static void near(const char *what, const float *got, const float *want, int64_t 
             fail_msg("%s: element %lld is %.9g, not %.9g", what, (long long)i, got[i], want[i]);
 }
 
-static void compare(km_ctx *ctx, const char *what, km_model *m, const expected *e) {
+static void compare(km_ctx *ctx, const char *what, km_net *m, const expected *e) {
     assert_int_equal(m->config.vocab, e->v);
     km_no_grad_begin(ctx);
     km_tensor *x = km_from_data(ctx, KM_I32, KM_SHAPE(1, e->t), e->ids);
-    float *all = small_floats(ctx, km_model_logits(ctx, m, km_model_forward(ctx, m, x, NULL)));
+    float *all = small_floats(ctx, km_net_logits(ctx, m, km_net_forward(ctx, m, x, NULL)));
     km_no_grad_end(ctx);
     km_step_end(ctx);
     near(what, all, e->logits, e->t * e->v, BOUND);
     km_free(all);
 
     km_error err = {0};
-    km_batch_options exact = km_batch_defaults();
+    km_sequences_options exact = km_sequences_defaults();
     exact.cache = KM_F32;
-    km_session *s = km_session_open(ctx, m, &exact, &err);
+    km_sequence *s = km_sequence_open(ctx, m, &exact, &err);
     assert_non_null(s);
     for (int64_t at = 0, n = 5; at < e->t;
          at += n, n = at == 5 ? 6 : 1) { /* 5, 6, then one by one */
-        if (km_session_read(s, e->ids + at, (size_t)n, &err) != KM_OK) fail_msg("%s", err.text);
-        near(what, km_session_logits(s), e->logits + (at + n - 1) * e->v, e->v, BOUND);
+        if (km_sequence_read(s, e->ids + at, (size_t)n, &err) != KM_OK) fail_msg("%s", err.text);
+        near(what, km_sequence_logits(s), e->logits + (at + n - 1) * e->v, e->v, BOUND);
     }
-    km_session_free(s);
+    km_sequence_free(s);
 }
 
 static void logits_of_gguf_models_are_those_of_transformers(void **state) {
@@ -85,9 +85,9 @@ static void logits_of_gguf_models_are_those_of_transformers(void **state) {
         char name[64];
         snprintf(name, sizeof name, "archs/%s", names[i]);
         expected e = open_expected(name);
-        km_model *m = opened(ctx, fixture(name, ".gguf"));
+        km_net *m = opened(ctx, fixture(name, ".gguf"));
         compare(ctx, names[i], m, &e);
-        km_model_free(m);
+        km_net_free(m);
         km_safetensors_close(e.file);
     }
 }
@@ -99,9 +99,9 @@ static void logits_of_folders_are_those_of_transformers(void **state) {
         char name[64];
         snprintf(name, sizeof name, "archs/%s", names[i]);
         expected e = open_expected(name);
-        km_model *m = opened(ctx, fixture(name, ""));
+        km_net *m = opened(ctx, fixture(name, ""));
         compare(ctx, names[i], m, &e);
-        km_model_free(m);
+        km_net_free(m);
         km_safetensors_close(e.file);
     }
 }
@@ -111,22 +111,22 @@ static void both_forms_of_a_model_give_the_same_logits(void **state) {
     km_ctx *ctx = *state;
     static const char *const names[] = {"models/gpt2", "models/llama"};
     for (int i = 0; i < 2; i++) {
-        km_model *a = opened(ctx, fixture(names[i], "")),
-                 *b = opened(ctx, fixture(names[i], ".gguf"));
+        km_net *a = opened(ctx, fixture(names[i], "")),
+               *b = opened(ctx, fixture(names[i], ".gguf"));
         float *v[2];
         for (int j = 0; j < 2; j++) {
-            km_model *m = j ? b : a;
+            km_net *m = j ? b : a;
             km_no_grad_begin(ctx);
             km_tensor *x = small_ids(ctx, 1, SMALL_T, 0);
-            v[j] = small_floats(ctx, km_model_logits(ctx, m, km_model_forward(ctx, m, x, NULL)));
+            v[j] = small_floats(ctx, km_net_logits(ctx, m, km_net_forward(ctx, m, x, NULL)));
             km_no_grad_end(ctx);
             km_step_end(ctx);
         }
         near(names[i], v[1], v[0], SMALL_T * SMALL_VOCAB, 1e-5);
         km_free(v[0]);
         km_free(v[1]);
-        km_model_free(a);
-        km_model_free(b);
+        km_net_free(a);
+        km_net_free(b);
     }
 }
 
@@ -147,9 +147,9 @@ static void converted_folders_give_the_same_logits(void **state) {
         km_convert_options o = {
             .in = fixture(name, i < 6 ? "" : ".gguf"), .out = out, .dtype = KM_DTYPE_COUNT};
         if (km_convert(&o, NULL, &err) != KM_OK) fail_msg("%s", err.text);
-        km_model *m = opened(ctx, out);
+        km_net *m = opened(ctx, out);
         compare(ctx, names[i], m, &e);
-        km_model_free(m);
+        km_net_free(m);
         km_safetensors_close(e.file);
     }
     unlink(out);
@@ -237,7 +237,7 @@ static void quantised_weights_stay_in_the_file_and_compute_alike(void **state) {
     float *v[2];
     for (int decoded = 0; decoded < 2; decoded++) {
         write_quantised(made, decoded, NULL, NULL);
-        km_model *m = opened(ctx, made);
+        km_net *m = opened(ctx, made);
         for (int i = 0; i < m->params.n; i++) {
             const km_tensor *t = m->params.at[i].t;
             assert_true(t->storage->drop != NULL); /* in the mapping, f32 norms as well */
@@ -246,15 +246,15 @@ static void quantised_weights_stay_in_the_file_and_compute_alike(void **state) {
         int32_t ids[] = {1, 5, 9, 33};
         km_no_grad_begin(ctx);
         km_tensor *x = km_from_data(ctx, KM_I32, KM_SHAPE(1, 4), ids);
-        v[decoded] = small_floats(ctx, km_model_logits(ctx, m, km_model_forward(ctx, m, x, NULL)));
+        v[decoded] = small_floats(ctx, km_net_logits(ctx, m, km_net_forward(ctx, m, x, NULL)));
         km_no_grad_end(ctx);
         km_step_end(ctx);
         km_write(ctx, m->wte.w, v[0], m->wte.w->storage->bytes);
         assert_int_equal(km_ctx_status(ctx), KM_ERR_STATE); /* and cannot be written to */
         km_ctx_clear_error(ctx);
         km_error err = {0};
-        assert_int_equal(km_model_save(m, "/tmp", &err), KM_ERR_UNSUPPORTED);
-        km_model_free(m);
+        assert_int_equal(km_net_save(m, "/tmp", &err), KM_ERR_UNSUPPORTED);
+        km_net_free(m);
     }
     near("quantised", v[0], v[1], 4 * ROWS, 0.03); /* activations may be rounded to 8 bits */
     km_free(v[0]);
@@ -266,7 +266,7 @@ static void quantised_weights_stay_in_the_file_and_compute_alike(void **state) {
 static void refused(km_ctx *ctx, const char *why) {
     km_error err = {0};
     int64_t live = km_alloc_live();
-    km_model *m = km_model_open(ctx, made, NULL, &err);
+    km_net *m = km_net_open(ctx, made, NULL, &err);
     assert_null(m);
     assert_null(strchr(err.text, '\n'));
     if (!strstr(err.text, why)) fail_msg("'%s' lacks '%s'", err.text, why);
@@ -351,9 +351,9 @@ static void a_factor_without_a_type_of_scaling_divides_frequencies(void **state)
     km_ctx *ctx = *state;
     expected e = open_expected("archs/linear");
     write_with(fixture("archs/linear", ".gguf"), "llama.rope.scaling.type", NULL);
-    km_model *m = opened(ctx, made);
+    km_net *m = opened(ctx, made);
     compare(ctx, "without a type", m, &e);
-    km_model_free(m);
+    km_net_free(m);
     km_safetensors_close(e.file);
 }
 
@@ -369,13 +369,13 @@ static void an_attention_factor_counts_whatever_the_type_of_scaling(void **state
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         char key[64];
         snprintf(key, sizeof key, "%s.rope.scaling.attn_factor", list[i].arch);
-        km_model *plain = opened(ctx, fixture(list[i].name, ".gguf"));
+        km_net *plain = opened(ctx, fixture(list[i].name, ".gguf"));
         write_with(fixture(list[i].name, ".gguf"), key, &by);
-        km_model *m = opened(ctx, made);
+        km_net *m = opened(ctx, made);
         double was = plain->block[0].attention.scale, is = m->block[0].attention.scale;
         assert_true(fabs(is / was - 1.25 * 1.25) < 1e-6);
-        km_model_free(plain);
-        km_model_free(m);
+        km_net_free(plain);
+        km_net_free(m);
     }
     /* Between folders and GGUF only YaRN has words for it. */
     km_error err = {0};
@@ -395,12 +395,11 @@ static void short_contexts_rotate_by_their_own_divisors(void **state) {
         const km_st_tensor *s = km_safetensors_find(e.file, "short");
         e.t = s->shape.dim[1];
         e.logits = s->data;
-        km_model *m =
-            km_model_open(ctx, fixture(names[i], ".gguf"),
-                          &(km_open_options){.context = e.t, .dtype = KM_DTYPE_COUNT}, &err);
+        km_net *m = km_net_open(ctx, fixture(names[i], ".gguf"),
+                                &(km_open_options){.context = e.t, .dtype = KM_DTYPE_COUNT}, &err);
         assert_non_null(m);
         compare(ctx, names[i], m, &e);
-        km_model_free(m);
+        km_net_free(m);
         km_safetensors_close(e.file);
     }
 }
@@ -408,16 +407,16 @@ static void short_contexts_rotate_by_their_own_divisors(void **state) {
 static void a_shorter_context_is_kept_to(void **state) {
     km_ctx *ctx = *state;
     km_error err = {0};
-    km_model *m = km_model_open(ctx, fixture("archs/qwen3", ".gguf"),
-                                &(km_open_options){.context = 8, .dtype = KM_DTYPE_COUNT}, &err);
+    km_net *m = km_net_open(ctx, fixture("archs/qwen3", ".gguf"),
+                            &(km_open_options){.context = 8, .dtype = KM_DTYPE_COUNT}, &err);
     assert_non_null(m);
-    km_session *s = km_session_new(ctx, m, &err);
+    km_sequence *s = km_sequence_new(ctx, m, &err);
     int32_t ids[9] = {0};
-    assert_int_equal(km_session_read(s, ids, 9, &err), KM_ERR_RANGE);
+    assert_int_equal(km_sequence_read(s, ids, 9, &err), KM_ERR_RANGE);
     assert_string_equal(err.text, "the prompt has 9 tokens and the model's context 8");
-    assert_int_equal(km_session_read(s, ids, 8, &err), KM_OK);
-    km_session_free(s);
-    km_model_free(m);
+    assert_int_equal(km_sequence_read(s, ids, 8, &err), KM_OK);
+    km_sequence_free(s);
+    km_net_free(m);
 }
 
 static int cpu(void **state) {

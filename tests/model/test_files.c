@@ -14,7 +14,7 @@ static const char *fixture(char out[512], const char *name) {
     return out;
 }
 
-static void same_parameters(km_ctx *ctx, const km_model *a, const km_model *b) {
+static void same_parameters(km_ctx *ctx, const km_net *a, const km_net *b) {
     assert_int_equal(a->params.n, b->params.n);
     for (int i = 0; i < a->params.n; i++) {
         assert_string_equal(a->params.at[i].name, b->params.at[i].name);
@@ -24,9 +24,9 @@ static void same_parameters(km_ctx *ctx, const km_model *a, const km_model *b) {
     }
 }
 
-static km_model *load(km_ctx *ctx, const char *path, km_dtype dtype) {
+static km_net *load(km_ctx *ctx, const char *path, km_dtype dtype) {
     km_error err = {0};
-    km_model *m = km_model_load(ctx, path, dtype, &err);
+    km_net *m = km_net_load(ctx, path, dtype, &err);
     if (!m) print_error("%s\n", err.text);
     assert_non_null(m);
     return m;
@@ -37,7 +37,7 @@ static void transposed_matrices_are_turned(void **state) {
     km_ctx *ctx = *state;
     char path[512];
     km_error err = {0};
-    km_model *m = load(ctx, fixture(path, "gpt2"), KM_DTYPE_COUNT);
+    km_net *m = load(ctx, fixture(path, "gpt2"), KM_DTYPE_COUNT);
     assert_int_equal(m->dtype, KM_F32);
     km_safetensors *f = km_safetensors_open(path, &err);
     const km_st_tensor *t = km_safetensors_find(f, "transformer.h.1.mlp.c_fc.weight");
@@ -48,7 +48,7 @@ static void transposed_matrices_are_turned(void **state) {
             assert_true(v[out * 16 + in] == ((const float *)t->data)[in * 64 + out]);
     km_free(v);
     km_safetensors_close(f);
-    km_model_free(m);
+    km_net_free(m);
 }
 
 static void what_is_written_is_read_back(void **state) {
@@ -58,13 +58,13 @@ static void what_is_written_is_read_back(void **state) {
         char path[512];
         km_error err = {0};
         km_dtype dtype = i < 2 ? KM_F32 : KM_BF16;
-        km_model *m = load(ctx, fixture(path, names[i % 2]), dtype);
-        assert_int_equal(km_model_save(m, folder, &err), KM_OK);
-        km_model *back = load(ctx, folder, KM_DTYPE_COUNT);
+        km_net *m = load(ctx, fixture(path, names[i % 2]), dtype);
+        assert_int_equal(km_net_save(m, folder, &err), KM_OK);
+        km_net *back = load(ctx, folder, KM_DTYPE_COUNT);
         assert_int_equal(back->dtype, dtype);
         assert_memory_equal(&m->config, &back->config, sizeof m->config);
         same_parameters(ctx, m, back);
-        km_model_free(m), km_model_free(back);
+        km_net_free(m), km_net_free(back);
     }
 }
 
@@ -75,9 +75,9 @@ static void padding_and_missing_biases_do_not_show_in_files(void **state) {
     km_config c = small_config(KM_ARCH_GPT2);
     c.bias = false;
     c.vocab_pad = 32;
-    km_model *m = km_model_new(ctx, &c, KM_F32);
-    km_model_init(m, 5);
-    assert_int_equal(km_model_save(m, folder, &err), KM_OK);
+    km_net *m = km_net_new(ctx, &c, KM_F32);
+    km_net_init(m, 5);
+    assert_int_equal(km_net_save(m, folder, &err), KM_OK);
     km_safetensors *f = km_safetensors_open(folder, &err);
     const km_st_tensor *wte = km_safetensors_find(f, "transformer.wte.weight");
     const km_st_tensor *bias = km_safetensors_find(f, "transformer.h.1.attn.c_attn.bias");
@@ -87,13 +87,13 @@ static void padding_and_missing_biases_do_not_show_in_files(void **state) {
     assert_non_null(km_safetensors_find(f, "transformer.ln_f.bias"));
     assert_int_equal(km_safetensors_count(f), 2 + 2 * 12 + 2);
     km_safetensors_close(f);
-    km_model *back = load(ctx, folder, KM_F32);
+    km_net *back = load(ctx, folder, KM_F32);
     assert_false(back->config.bias);
     float *x = small_floats(ctx, m->wte.w), *y = small_floats(ctx, back->wte.w);
     assert_memory_equal(x, y, sizeof(float) * SMALL_VOCAB * 16);
     for (int i = SMALL_VOCAB * 16; i < 32 * 16; i++) assert_true(y[i] == 0);
     km_free(x), km_free(y);
-    km_model_free(m), km_model_free(back);
+    km_net_free(m), km_net_free(back);
 }
 
 /* ---- Files that do not fit ---- */
@@ -140,7 +140,7 @@ static void refused(km_ctx *ctx, const char *name, tensor_change how, const char
     km_error err = {0};
     char want[600];
     write_changed(name, how);
-    assert_null(km_model_load(ctx, folder, KM_F32, &err));
+    assert_null(km_net_load(ctx, folder, KM_F32, &err));
     snprintf(want, sizeof want, "'%s/model.safetensors': %s", folder, text);
     assert_string_equal(err.text, want);
     assert_ok(ctx);
@@ -158,7 +158,7 @@ static void a_file_that_does_not_fit_is_refused_with_the_tensors_name(void **sta
             "the tensor 'lm_head.weight' [29, 16] is missing");
     km_error err = {0};
     write_changed("gpt2", (tensor_change){.integers = true});
-    assert_null(km_model_load(ctx, folder, KM_F32, &err));
+    assert_null(km_net_load(ctx, folder, KM_F32, &err));
     assert_non_null(strstr(err.text, "is of type I32"));
 }
 
@@ -167,35 +167,35 @@ static void older_names_and_ballast_are_accepted(void **state) {
     km_ctx *ctx = *state;
     char path[512];
     write_changed("gpt2", (tensor_change){.prefix = "transformer.", .add = "h.0.attn.bias"});
-    km_model *m = load(ctx, folder, KM_F32), *want = load(ctx, fixture(path, "gpt2"), KM_F32);
+    km_net *m = load(ctx, folder, KM_F32), *want = load(ctx, fixture(path, "gpt2"), KM_F32);
     same_parameters(ctx, m, want);
-    km_model_free(m), km_model_free(want);
+    km_net_free(m), km_net_free(want);
 }
 
 static void a_read_that_fails_changes_nothing(void **state) {
     km_ctx *ctx = *state;
     km_error err = {0};
     char path[512];
-    km_model *m = load(ctx, fixture(path, "gpt2"), KM_F32), *want = load(ctx, path, KM_F32);
+    km_net *m = load(ctx, fixture(path, "gpt2"), KM_F32), *want = load(ctx, path, KM_F32);
     write_changed("gpt2", (tensor_change){.drop = "transformer.ln_f.bias"});
     km_safetensors *f = km_safetensors_open(folder, &err);
-    assert_int_not_equal(km_model_read(m, f, &err), KM_OK);
+    assert_int_not_equal(km_net_read(m, f, &err), KM_OK);
     same_parameters(ctx, m, want);
     km_safetensors_close(f);
-    km_model_free(m), km_model_free(want);
+    km_net_free(m), km_net_free(want);
 }
 
 static void a_folder_that_is_missing_or_not_writable_is_named(void **state) {
     km_ctx *ctx = *state;
     km_error err = {0};
     char path[512];
-    assert_null(km_model_load(ctx, "/nowhere", KM_F32, &err));
+    assert_null(km_net_load(ctx, "/nowhere", KM_F32, &err));
     assert_non_null(strstr(err.text, "/nowhere"));
-    km_model *m = load(ctx, fixture(path, "gpt2"), KM_F32);
+    km_net *m = load(ctx, fixture(path, "gpt2"), KM_F32);
     err = (km_error){0};
-    assert_int_equal(km_model_save(m, "/nowhere", &err), KM_ERR_FILE);
+    assert_int_equal(km_net_save(m, "/nowhere", &err), KM_ERR_FILE);
     assert_non_null(strstr(err.text, "/nowhere/model.safetensors"));
-    km_model_free(m);
+    km_net_free(m);
 }
 
 int main(void) {

@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static float *logits_of(km_ctx *ctx, km_model *m) {
+static float *logits_of(km_ctx *ctx, km_net *m) {
     km_no_grad_begin(ctx);
-    km_tensor *h = km_model_forward(ctx, m, small_ids(ctx, 1, SMALL_T, 0), NULL);
-    float *v = small_floats(ctx, km_model_logits(ctx, m, h));
+    km_tensor *h = km_net_forward(ctx, m, small_ids(ctx, 1, SMALL_T, 0), NULL);
+    float *v = small_floats(ctx, km_net_logits(ctx, m, h));
     km_no_grad_end(ctx);
     km_step_end(ctx);
     return v;
@@ -21,9 +21,9 @@ static double far_apart(const float *a, const float *b) {
     return worst;
 }
 
-static void step(km_ctx *ctx, km_model *m) {
-    km_backward(ctx, km_model_loss(ctx, m, small_ids(ctx, SMALL_B, SMALL_T, 0),
-                                   small_ids(ctx, SMALL_B, SMALL_T, 1)));
+static void step(km_ctx *ctx, km_net *m) {
+    km_backward(ctx, km_net_loss(ctx, m, small_ids(ctx, SMALL_B, SMALL_T, 0),
+                                 small_ids(ctx, SMALL_B, SMALL_T, 1)));
     for (int i = 0; i < m->params.n; i++) {
         km_param *p = &m->params.at[i];
         assert_true((km_grad(p->t) != NULL) == (strstr(p->name, ".lora_") != NULL));
@@ -38,7 +38,7 @@ static void corrections_start_as_nothing_train_alone_and_fold_in(void **state) {
     km_ctx *ctx = *state;
     for (int arch = KM_ARCH_GPT2; arch <= KM_ARCH_LLAMA; arch++) {
         km_error err = {0};
-        km_model *m = small_model(ctx, arch, KM_F32);
+        km_net *m = small_model(ctx, arch, KM_F32);
         int before = m->params.n;
         float *plain = logits_of(ctx, m), *weight = small_floats(ctx, m->block[0].mlp.up.w);
         km_lora_config c = {.rank = 3,
@@ -63,19 +63,19 @@ static void corrections_start_as_nothing_train_alone_and_fold_in(void **state) {
         assert_true(touched == (arch == KM_ARCH_LLAMA)); /* gpt2: only layer 1's MLP was a target */
         km_free(plain), km_free(same), km_free(trained), km_free(merged);
         km_free(weight), km_free(after);
-        km_model_free(m);
+        km_net_free(m);
     }
 }
 
 static void corrections_go_through_files(void **state) {
     km_ctx *ctx = *state;
     km_error err = {0};
-    km_model *m = small_model(ctx, KM_ARCH_GPT2, KM_F32);
+    km_net *m = small_model(ctx, KM_ARCH_GPT2, KM_F32);
     km_lora_config c = {.rank = 2};
     assert_int_equal(km_lora_add(m, &c, 3, &err), KM_OK);
     for (int i = 0; i < 2; i++) step(ctx, m);
     assert_int_equal(km_lora_save(m, folder, &err), KM_OK);
-    km_model *other = small_model(ctx, KM_ARCH_GPT2, KM_F32); /* the same base */
+    km_net *other = small_model(ctx, KM_ARCH_GPT2, KM_F32); /* the same base */
     assert_int_equal(km_lora_load(other, folder, &err), KM_OK);
     assert_int_equal(other->lora_rank, 2);
     assert_true(other->lora_alpha == 4);
@@ -85,12 +85,12 @@ static void corrections_go_through_files(void **state) {
     km_free(a), km_free(b);
     assert_int_equal(km_lora_load(other, folder, &err), KM_ERR_STATE);
     assert_string_equal(err.text, "lora: the model has corrections already");
-    km_model_free(m), km_model_free(other);
+    km_net_free(m), km_net_free(other);
 }
 
 static void what_does_not_fit_is_refused(void **state) {
     km_ctx *ctx = *state;
-    km_model *m = small_model(ctx, KM_ARCH_GPT2, KM_F32);
+    km_net *m = small_model(ctx, KM_ARCH_GPT2, KM_F32);
     static const struct {
         km_lora_config c;
         const char *text;
@@ -113,19 +113,19 @@ static void what_does_not_fit_is_refused(void **state) {
     err = (km_error){0};
     assert_int_equal(km_lora_add(m, &c, 3, &err), KM_OK);
     assert_int_equal(km_lora_save(m, folder, &err), KM_OK);
-    km_model *other = small_model(ctx, KM_ARCH_LLAMA, KM_F32);
+    km_net *other = small_model(ctx, KM_ARCH_LLAMA, KM_F32);
     assert_int_equal(km_lora_load(other, folder, &err), KM_ERR_FORMAT);
     assert_non_null(strstr(err.text, "4 of the 4 tensors fit no layer of the model"));
     assert_int_equal(other->lora_rank, 0);
     km_config wide = small_config(KM_ARCH_GPT2);
     wide.dim = 32;
-    km_model *wider = km_model_new(ctx, &wide, KM_F32);
+    km_net *wider = km_net_new(ctx, &wide, KM_F32);
     err = (km_error){0};
     assert_int_equal(km_lora_load(wider, folder, &err), KM_ERR_SHAPE);
     assert_string_equal(
         err.text, "lora: the tensor 'base_model.model.transformer.h.0.attn.c_attn.lora_A.weight' "
                   "is F32 [2, 16], not [2, 32] of floats");
-    km_model_free(m), km_model_free(other), km_model_free(wider);
+    km_net_free(m), km_net_free(other), km_net_free(wider);
 }
 
 int main(void) {

@@ -2,9 +2,9 @@
 #include "backend/backend.h"
 #include "model/small.h"
 
-static double loss_of(km_ctx *ctx, km_model *m) {
-    km_tensor *loss = km_model_loss(ctx, m, small_ids(ctx, SMALL_B, SMALL_T, 0),
-                                    small_ids(ctx, SMALL_B, SMALL_T, 1));
+static double loss_of(km_ctx *ctx, km_net *m) {
+    km_tensor *loss = km_net_loss(ctx, m, small_ids(ctx, SMALL_B, SMALL_T, 0),
+                                  small_ids(ctx, SMALL_B, SMALL_T, 1));
     double v = km_item(ctx, loss);
     assert_ok(ctx);
     km_step_end(ctx);
@@ -16,7 +16,7 @@ typedef struct trainer {
     int n;
 } trainer;
 
-static trainer trainer_of(km_ctx *ctx, km_model *m) {
+static trainer trainer_of(km_ctx *ctx, km_net *m) {
     trainer t = {.n = m->params.n};
     assert_true(t.n <= 64);
     for (int i = 0; i < t.n; i++) {
@@ -31,9 +31,9 @@ static void trainer_free(trainer *t) {
     for (int i = 0; i < t->n; i++) km_release(t->m[i]), km_release(t->v[i]);
 }
 
-static double train_step(km_ctx *ctx, km_model *m, trainer *t, int64_t step) {
-    km_tensor *loss = km_model_loss(ctx, m, small_ids(ctx, SMALL_B, SMALL_T, 0),
-                                    small_ids(ctx, SMALL_B, SMALL_T, 1));
+static double train_step(km_ctx *ctx, km_net *m, trainer *t, int64_t step) {
+    km_tensor *loss = km_net_loss(ctx, m, small_ids(ctx, SMALL_B, SMALL_T, 0),
+                                  small_ids(ctx, SMALL_B, SMALL_T, 1));
     km_backward(ctx, loss);
     double v = km_item(ctx, loss);
     km_adamw how = {.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .step = step};
@@ -45,7 +45,7 @@ static double train_step(km_ctx *ctx, km_model *m, trainer *t, int64_t step) {
 }
 
 static void first_loss_is_that_of_guessing_and_falls(km_ctx *ctx, km_arch arch) {
-    km_model *m = small_model(ctx, arch, KM_F32);
+    km_net *m = small_model(ctx, arch, KM_F32);
     trainer t = trainer_of(ctx, m);
     m->train = true;
     double first = train_step(ctx, m, &t, 1), last = first;
@@ -53,7 +53,7 @@ static void first_loss_is_that_of_guessing_and_falls(km_ctx *ctx, km_arch arch) 
     for (int i = 2; i <= 30; i++) last = train_step(ctx, m, &t, i);
     assert_true(last < 0.5 * first);
     trainer_free(&t);
-    km_model_free(m);
+    km_net_free(m);
 }
 
 static void gpt2_starts_at_guessing_and_learns(void **state) {
@@ -69,7 +69,7 @@ static void llama_starts_at_guessing_and_learns(void **state) {
 static void no_token_sees_a_later_one(void **state) {
     km_ctx *ctx = *state;
     for (int arch = KM_ARCH_GPT2; arch <= KM_ARCH_LLAMA; arch++) {
-        km_model *m = small_model(ctx, arch, KM_F32);
+        km_net *m = small_model(ctx, arch, KM_F32);
         int32_t ids[SMALL_T];
         for (int i = 0; i < SMALL_T; i++) ids[i] = small_token(0, i);
         float *before = NULL;
@@ -77,8 +77,7 @@ static void no_token_sees_a_later_one(void **state) {
             int32_t was = at < SMALL_T ? ids[at] : 0;
             if (at < SMALL_T) ids[at] = (was + 5) % SMALL_VOCAB;
             km_tensor *x = km_from_data(ctx, KM_I32, KM_SHAPE(1, SMALL_T), ids);
-            float *now =
-                small_floats(ctx, km_model_logits(ctx, m, km_model_forward(ctx, m, x, NULL)));
+            float *now = small_floats(ctx, km_net_logits(ctx, m, km_net_forward(ctx, m, x, NULL)));
             km_step_end(ctx);
             if (at == SMALL_T) {
                 before = now;
@@ -92,7 +91,7 @@ static void no_token_sees_a_later_one(void **state) {
             km_free(now);
         }
         km_free(before);
-        km_model_free(m);
+        km_net_free(m);
     }
 }
 
@@ -100,7 +99,7 @@ static void no_token_sees_a_later_one(void **state) {
 static void recomputing_changes_no_bit_of_any_gradient(void **state) {
     km_ctx *ctx = *state;
     for (int arch = KM_ARCH_GPT2; arch <= KM_ARCH_LLAMA; arch++) {
-        km_model *m = small_model(ctx, arch, KM_F32);
+        km_net *m = small_model(ctx, arch, KM_F32);
         m->config.dropout = 0.25;
         m->train = true;
         float *want[64];
@@ -108,8 +107,8 @@ static void recomputing_changes_no_bit_of_any_gradient(void **state) {
         for (int again = 0; again < 2; again++) {
             m->recompute = again;
             km_seed(ctx, 99);
-            km_tensor *l = km_model_loss(ctx, m, small_ids(ctx, SMALL_B, SMALL_T, 0),
-                                         small_ids(ctx, SMALL_B, SMALL_T, 1));
+            km_tensor *l = km_net_loss(ctx, m, small_ids(ctx, SMALL_B, SMALL_T, 0),
+                                       small_ids(ctx, SMALL_B, SMALL_T, 1));
             uint64_t draws = ctx->draws;
             km_backward(ctx, l);
             assert_int_equal(ctx->draws, draws);
@@ -130,7 +129,7 @@ static void recomputing_changes_no_bit_of_any_gradient(void **state) {
             km_step_end(ctx);
         }
         assert_true(loss[0] == loss[1]);
-        km_model_free(m);
+        km_net_free(m);
     }
 }
 
@@ -138,13 +137,13 @@ static void recomputing_needs_less_memory(void **state) {
     km_ctx *ctx = *state;
     km_config c = small_config(KM_ARCH_GPT2);
     c.layers = 6;
-    km_model *m = km_model_new(ctx, &c, KM_F32);
-    km_model_init(m, 1);
+    km_net *m = km_net_new(ctx, &c, KM_F32);
+    km_net_init(m, 1);
     size_t peak[2];
     for (int again = 0; again < 2; again++) {
         m->recompute = again;
         km_stats_reset_peak(ctx);
-        km_tensor *l = km_model_loss(ctx, m, small_ids(ctx, 8, 12, 0), small_ids(ctx, 8, 12, 1));
+        km_tensor *l = km_net_loss(ctx, m, small_ids(ctx, 8, 12, 0), small_ids(ctx, 8, 12, 1));
         assert_ok(ctx);
         assert_non_null(l);
         peak[again] = km_ctx_stats(ctx).live_bytes;
@@ -152,7 +151,7 @@ static void recomputing_needs_less_memory(void **state) {
     }
     size_t weights = sizeof(float) * (size_t)km_param_elements(&m->params, false);
     assert_true(2 * (peak[1] - weights) < peak[0] - weights);
-    km_model_free(m);
+    km_net_free(m);
 }
 
 /* What the tape holds of one layer more, in widths of a token: two sums and their norms, q k v,
@@ -165,19 +164,19 @@ static void a_layer_holds_on_to_no_more_than_its_gradient_needs(void **state) {
         km_config c = small_config(KM_ARCH_GPT2);
         c.layers = 2 + i;
         c.dim = c.context = 64;
-        km_model *m = km_model_new(ctx, &c, KM_F32);
-        km_model_init(m, 1);
+        km_net *m = km_net_new(ctx, &c, KM_F32);
+        km_net_init(m, 1);
         km_step_end(ctx);
         int32_t ids[4 * 64] = {0};
         km_tensor *x = km_from_data(ctx, KM_I32, KM_SHAPE(4, 64), ids);
-        km_tensor *loss = km_model_loss(ctx, m, x, x);
+        km_tensor *loss = km_net_loss(ctx, m, x, x);
         assert_ok(ctx);
         size_t weights = sizeof(float) * (size_t)km_param_elements(&m->params, false);
         live[i] = km_ctx_stats(ctx).live_bytes - weights;
         km_backward(ctx, loss); /* and that suffices */
         assert_ok(ctx);
         km_step_end(ctx);
-        km_model_free(m);
+        km_net_free(m);
     }
     double widths = (double)(live[1] - live[0]) / (4 * 64 * 64 * sizeof(float));
     if (!(widths >= 16 && widths < 16.25)) print_error("%.3f widths\n", widths);
@@ -187,9 +186,9 @@ static void a_layer_holds_on_to_no_more_than_its_gradient_needs(void **state) {
 /* The same numbers from the same seed on another device, and rounded in another dtype. */
 static void first_values_depend_on_seed_and_name_alone(void **state) {
     km_ctx *ctx = *state, *other = km_ctx_new("ref", 1);
-    km_model *a = small_model(ctx, KM_ARCH_GPT2, KM_F32),
-             *b = small_model(other, KM_ARCH_GPT2, KM_F32);
-    km_model *low = small_model(ctx, KM_ARCH_GPT2, KM_BF16);
+    km_net *a = small_model(ctx, KM_ARCH_GPT2, KM_F32),
+           *b = small_model(other, KM_ARCH_GPT2, KM_F32);
+    km_net *low = small_model(ctx, KM_ARCH_GPT2, KM_BF16);
     for (int i = 0; i < a->params.n; i++) {
         float *x = small_floats(ctx, a->params.at[i].t),
               *y = small_floats(other, b->params.at[i].t);
@@ -199,15 +198,15 @@ static void first_values_depend_on_seed_and_name_alone(void **state) {
         for (int64_t k = 0; k < n; k++) assert_true(fabsf(x[k] - z[k]) <= fabsf(x[k]) / 256);
         km_free(x), km_free(y), km_free(z);
     }
-    assert_int_equal(km_model_init(b, 8), KM_OK);
+    assert_int_equal(km_net_init(b, 8), KM_OK);
     float *x = small_floats(ctx, a->wte.w), *y = small_floats(other, b->wte.w);
     assert_true(memcmp(x, y, sizeof(float) * 16));
     km_free(x), km_free(y);
-    km_model_free(a), km_model_free(b), km_model_free(low);
+    km_net_free(a), km_net_free(b), km_net_free(low);
     km_ctx_free(other);
 }
 
-static void spread(km_ctx *ctx, km_model *m, const char *name, double sd) {
+static void spread(km_ctx *ctx, km_net *m, const char *name, double sd) {
     km_param *p = km_param_find(&m->params, name);
     assert_non_null(p);
     float *v = small_floats(ctx, p->t);
@@ -229,43 +228,43 @@ static void first_values_are_spread_as_in_gpt2(void **state) {
                    .vocab = 99,
                    .tied = true,
                    .bias = true};
-    km_model *m = km_model_new(ctx, &c, KM_F32);
+    km_net *m = km_net_new(ctx, &c, KM_F32);
     assert_non_null(m);
-    assert_int_equal(km_model_init(m, 1), KM_OK);
+    assert_int_equal(km_net_init(m, 1), KM_OK);
     spread(ctx, m, "transformer.wte.weight", 0.02);
     spread(ctx, m, "transformer.h.0.attn.c_attn.weight", 0.02);
     spread(ctx, m, "transformer.h.0.mlp.c_proj.weight", 0.02 / sqrt(2));
     km_tensor *bias = km_param_find(&m->params, "transformer.h.0.mlp.c_fc.bias")->t;
     assert_true(engine_element(ctx, bias, 3) == 0);
     assert_true(engine_element(ctx, m->norm.w, 3) == 1);
-    km_model_free(m);
+    km_net_free(m);
 }
 
 static void narrow_models_begin_with_larger_weights(void **state) {
     km_ctx *ctx = *state;
-    km_model *m = small_model(ctx, KM_ARCH_GPT2, KM_F32);
+    km_net *m = small_model(ctx, KM_ARCH_GPT2, KM_F32);
     spread(ctx, m, "transformer.wte.weight", 0.02);
     spread(ctx, m, "transformer.h.1.attn.c_attn.weight", 0.05);
     spread(ctx, m, "transformer.h.1.mlp.c_proj.weight", 0.025); /* 0.05 / sqrt(2 * 2) */
-    km_model_free(m);
+    km_net_free(m);
     km_config c = small_config(KM_ARCH_GPT2);
     c.dim = 96;
-    m = km_model_new(ctx, &c, KM_F32);
+    m = km_net_new(ctx, &c, KM_F32);
     assert_non_null(m);
-    assert_int_equal(km_model_init(m, 1), KM_OK);
+    assert_int_equal(km_net_init(m, 1), KM_OK);
     spread(ctx, m, "transformer.h.1.attn.c_attn.weight", 0.04); /* 0.02 sqrt(384 / 96) */
-    km_model_free(m);
+    km_net_free(m);
 }
 
 static void frozen_parameters_get_no_gradient(void **state) {
     km_ctx *ctx = *state;
-    km_model *m = small_model(ctx, KM_ARCH_GPT2, KM_F32);
-    assert_int_equal(km_model_freeze(m, "*.h.0.*,*.wpe.*", true), 13);
-    assert_int_equal(km_model_freeze(m, "nothing*", true), 0);
+    km_net *m = small_model(ctx, KM_ARCH_GPT2, KM_F32);
+    assert_int_equal(km_net_freeze(m, "*.h.0.*,*.wpe.*", true), 13);
+    assert_int_equal(km_net_freeze(m, "nothing*", true), 0);
     for (int again = 0; again < 2; again++) {
         m->recompute = again;
-        km_backward(ctx, km_model_loss(ctx, m, small_ids(ctx, SMALL_B, SMALL_T, 0),
-                                       small_ids(ctx, SMALL_B, SMALL_T, 1)));
+        km_backward(ctx, km_net_loss(ctx, m, small_ids(ctx, SMALL_B, SMALL_T, 0),
+                                     small_ids(ctx, SMALL_B, SMALL_T, 1)));
         assert_ok(ctx);
         for (int i = 0; i < m->params.n; i++) {
             km_param *p = &m->params.at[i];
@@ -276,23 +275,23 @@ static void frozen_parameters_get_no_gradient(void **state) {
         }
         km_step_end(ctx);
     }
-    km_model_free(m);
+    km_net_free(m);
 }
 
 /* With everything below the last block frozen, nothing below it is recorded. */
 static void recomputing_reaches_parameters_behind_frozen_inputs(void **state) {
     km_ctx *ctx = *state;
-    km_model *m = small_model(ctx, KM_ARCH_GPT2, KM_F32);
-    km_model_freeze(m, "*", true);
-    km_model_freeze(m, "*.h.1.mlp.*", false);
+    km_net *m = small_model(ctx, KM_ARCH_GPT2, KM_F32);
+    km_net_freeze(m, "*", true);
+    km_net_freeze(m, "*.h.1.mlp.*", false);
     m->recompute = true;
-    km_backward(ctx, km_model_loss(ctx, m, small_ids(ctx, SMALL_B, SMALL_T, 0),
-                                   small_ids(ctx, SMALL_B, SMALL_T, 1)));
+    km_backward(ctx, km_net_loss(ctx, m, small_ids(ctx, SMALL_B, SMALL_T, 0),
+                                 small_ids(ctx, SMALL_B, SMALL_T, 1)));
     assert_ok(ctx);
     assert_non_null(km_grad(km_param_find(&m->params, "transformer.h.1.mlp.c_fc.weight")->t));
     assert_null(km_grad(m->wte.w));
     km_step_end(ctx);
-    km_model_free(m);
+    km_net_free(m);
 }
 
 /* Rows of the table above the vocabulary change nothing. */
@@ -302,34 +301,34 @@ static void padding_of_the_vocabulary_is_never_seen(void **state) {
     for (int i = 0; i < 2; i++) {
         km_config c = small_config(KM_ARCH_GPT2);
         c.vocab_pad = i ? 64 : 0;
-        km_model *m = km_model_new(ctx, &c, KM_F32);
-        km_model_init(m, 3);
+        km_net *m = km_net_new(ctx, &c, KM_F32);
+        km_net_init(m, 3);
         assert_int_equal(km_tensor_dim(m->wte.w, 0), i ? 64 : SMALL_VOCAB);
         loss[i] = loss_of(ctx, m);
-        km_tensor *h = km_model_forward(ctx, m, small_ids(ctx, 1, 3, 0), NULL);
-        assert_shape(km_model_logits(ctx, m, h), KM_SHAPE(1, 3, SMALL_VOCAB));
+        km_tensor *h = km_net_forward(ctx, m, small_ids(ctx, 1, 3, 0), NULL);
+        assert_shape(km_net_logits(ctx, m, h), KM_SHAPE(1, 3, SMALL_VOCAB));
         km_step_end(ctx);
-        km_model_free(m);
+        km_net_free(m);
     }
     assert_true(fabs(loss[0] - loss[1]) < 1e-6);
 }
 
 static void wrong_calls_are_refused_in_one_line(void **state) {
     km_ctx *ctx = *state;
-    km_model *m = small_model(ctx, KM_ARCH_GPT2, KM_F32);
-    assert_refused(ctx, km_model_forward(ctx, m, NULL, NULL), KM_ERR_NULL, "model: no ids");
-    assert_refused(ctx, km_model_forward(ctx, m, small_ids(ctx, 1, 13, 0), NULL), KM_ERR_RANGE,
+    km_net *m = small_model(ctx, KM_ARCH_GPT2, KM_F32);
+    assert_refused(ctx, km_net_forward(ctx, m, NULL, NULL), KM_ERR_NULL, "model: no ids");
+    assert_refused(ctx, km_net_forward(ctx, m, small_ids(ctx, 1, 13, 0), NULL), KM_ERR_RANGE,
                    "model: 13 tokens after 0 do not fit the context of 12");
-    assert_refused(ctx, km_model_forward(ctx, m, km_zeros(ctx, KM_I32, KM_SHAPE(4)), NULL),
+    assert_refused(ctx, km_net_forward(ctx, m, km_zeros(ctx, KM_I32, KM_SHAPE(4)), NULL),
                    KM_ERR_SHAPE, "model: ids must be [B, T], not [4]");
     km_config bad = small_config(KM_ARCH_GPT2);
     bad.heads = 3;
-    assert_refused(ctx, km_model_new(ctx, &bad, KM_F32), KM_ERR_RANGE,
+    assert_refused(ctx, km_net_new(ctx, &bad, KM_F32), KM_ERR_RANGE,
                    "model: dim 16 is no multiple of heads 3");
     bad = small_config(KM_ARCH_GPT2);
-    assert_refused(ctx, km_model_new(ctx, &bad, KM_I32), KM_ERR_DTYPE,
+    assert_refused(ctx, km_net_new(ctx, &bad, KM_I32), KM_ERR_DTYPE,
                    "model: parameters cannot be i32");
-    km_model_free(m);
+    km_net_free(m);
 }
 
 /* Whatever allocation fails, nothing is left behind; the fixture counts. */
@@ -338,12 +337,12 @@ static void running_out_of_memory_leaves_nothing_behind(void **state) {
     km_config c = small_config(KM_ARCH_LLAMA);
     for (int64_t n = 0; n < 400; n += 3) {
         km_alloc_fail_nth(n);
-        km_model *m = km_model_new(ctx, &c, KM_F32);
-        if (m) km_model_init(m, 1);
+        km_net *m = km_net_new(ctx, &c, KM_F32);
+        if (m) km_net_init(m, 1);
         km_alloc_fail_nth(-1);
         bool failed = km_ctx_status(ctx) != KM_OK;
         km_ctx_clear_error(ctx);
-        km_model_free(m);
+        km_net_free(m);
         km_step_end(ctx);
         if (!failed && n > 100) break;
     }

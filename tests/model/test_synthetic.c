@@ -1,7 +1,7 @@
 /* Models of random weights: files that open, run and hold what their type promises. */
 #include "base/file.h"
 #include "format/formats.h"
-#include "infer/session.h"
+#include "infer/sequence.h"
 #include "model/layout.h"
 #include "model/open.h"
 #include "model/synthetic.h"
@@ -82,19 +82,19 @@ static void a_random_model_runs(void **state) {
         const char *path = written("b.gguf", "q4_k_m", archs[i], 2);
         km_error err = {0};
         km_ctx *ctx = km_ctx_new("cpu", 1);
-        km_model *m = km_model_open(ctx, path, NULL, &err);
+        km_net *m = km_net_open(ctx, path, NULL, &err);
         if (!m) fail_msg("%s", err.text);
-        km_session *s = km_session_new(ctx, m, &err);
-        assert_int_equal(km_session_read(s, (int32_t[]){72, 105, 33}, 3, &err), KM_OK);
-        const float *y = km_session_logits(s);
+        km_sequence *s = km_sequence_new(ctx, m, &err);
+        assert_int_equal(km_sequence_read(s, (int32_t[]){72, 105, 33}, 3, &err), KM_OK);
+        const float *y = km_sequence_logits(s);
         float least = INFINITY, most = -INFINITY;
         for (int64_t k = 0; k < m->config.vocab; k++) {
             assert_true(isfinite(y[k]));
             least = fminf(least, y[k]), most = fmaxf(most, y[k]);
         }
         assert_true(most - least > 0.1f && most - least < 1e3f);
-        km_session_free(s);
-        km_model_free(m);
+        km_sequence_free(s);
+        km_net_free(m);
         km_ctx_free(ctx);
     }
 }

@@ -15,7 +15,7 @@
 typedef struct fixture {
     char folder[512];
     km_safetensors *expected;
-    km_model *m;
+    km_net *m;
     km_tensor *ids, *targets; /* kept */
 } fixture;
 
@@ -40,7 +40,7 @@ static fixture open_fixture(km_ctx *ctx, km_arch arch, km_dtype dtype) {
              km_arch_name(arch));
     snprintf(path, sizeof path, "%s/expected.safetensors", f.folder);
     f.expected = km_safetensors_open(path, &err);
-    if (f.expected) f.m = km_model_load(ctx, f.folder, dtype, &err);
+    if (f.expected) f.m = km_net_load(ctx, f.folder, dtype, &err);
     if (!f.m) print_error("%s\n", err.text);
     assert_non_null(f.m);
     f.ids = kept(ctx, &f, "ids");
@@ -52,7 +52,7 @@ static fixture open_fixture(km_ctx *ctx, km_arch arch, km_dtype dtype) {
 static void close_fixture(fixture *f) {
     km_release(f->ids);
     km_release(f->targets);
-    km_model_free(f->m);
+    km_net_free(f->m);
     km_safetensors_close(f->expected);
 }
 
@@ -88,10 +88,10 @@ static void check(km_ctx *ctx, const fixture *f, const char *name, km_tensor *t,
 }
 
 static void check_all(km_ctx *ctx, fixture *f) {
-    km_tensor *h = km_model_forward(ctx, f->m, f->ids, NULL);
-    check(ctx, f, "logits", km_model_logits(ctx, f->m, h), false);
+    km_tensor *h = km_net_forward(ctx, f->m, f->ids, NULL);
+    check(ctx, f, "logits", km_net_logits(ctx, f->m, h), false);
     km_step_end(ctx);
-    km_tensor *loss = km_model_loss(ctx, f->m, f->ids, f->targets);
+    km_tensor *loss = km_net_loss(ctx, f->m, f->ids, f->targets);
     km_backward(ctx, loss);
     check(ctx, f, "loss", loss, false);
     for (int i = 0; i < f->m->params.n; i++) {
@@ -155,7 +155,7 @@ static void ten_adamw_steps_follow_pytorch_loss_by_loss(void **state) {
             v[i] = km_keep(ctx, km_zeros(ctx, KM_F32, s));
         }
         for (int step = 0; step < 10; step++) {
-            km_tensor *loss = km_model_loss(ctx, f.m, f.ids, f.targets);
+            km_tensor *loss = km_net_loss(ctx, f.m, f.ids, f.targets);
             km_backward(ctx, loss);
             double got = km_item(ctx, loss);
             adamw(ctx, &f, m, v, step + 1);

@@ -62,24 +62,25 @@ static int rows_of(const compare_work *w) {
 }
 
 /* Logits after the prompts, then after each step of all sequences; returns where the next go. */
-static float *hear_group(km_batch *b, const compare_group *g, const int32_t *ids, int64_t vocab,
+static float *hear_group(km_sequences *b, const compare_group *g, const int32_t *ids, int64_t vocab,
                          float *out) {
     km_error err = {0};
     int n = size_of(g), at[COMPARE_SEQUENCES];
     for (int i = 0; i < n; i++) {
-        at[i] = km_batch_join(b, &err);
-        if (at[i] < 0 || km_batch_read(b, at[i], ids + i, (size_t)g->length[i], &err) != KM_OK)
+        at[i] = km_sequences_join(b, &err);
+        if (at[i] < 0 || km_sequences_read(b, at[i], ids + i, (size_t)g->length[i], &err) != KM_OK)
             fail_msg("%s", err.text);
     }
     for (int step = 0; step <= COMPARE_AFTER; step++) {
-        km_batch_token t[COMPARE_SEQUENCES];
+        km_sequences_token t[COMPARE_SEQUENCES];
         for (int i = 0; i < n; i++, out += vocab) {
-            memcpy(out, km_batch_logits(b, at[i]), sizeof *out * (size_t)vocab);
-            t[i] = (km_batch_token){at[i], ids[i + g->length[i] + step]};
+            memcpy(out, km_sequences_logits(b, at[i]), sizeof *out * (size_t)vocab);
+            t[i] = (km_sequences_token){at[i], ids[i + g->length[i] + step]};
         }
-        if (step < COMPARE_AFTER && km_batch_step(b, t, n, &err) != KM_OK) fail_msg("%s", err.text);
+        if (step < COMPARE_AFTER && km_sequences_step(b, t, n, &err) != KM_OK)
+            fail_msg("%s", err.text);
     }
-    for (int i = 0; i < n; i++) km_batch_leave(b, at[i]);
+    for (int i = 0; i < n; i++) km_sequences_leave(b, at[i]);
     return out;
 }
 
@@ -90,15 +91,15 @@ static float *hear(km_ctx *ctx, const km_config *c, const char *mix, const compa
     float *heard = malloc(sizeof *heard * (size_t)(rows_of(w) * c->vocab)), *out = heard;
     assert_true(ids && heard);
     random_ids(ids, n, c->vocab);
-    km_batch_options o = km_batch_defaults();
+    km_sequences_options o = km_sequences_defaults();
     o.sequences = COMPARE_SEQUENCES;
     o.cache = w->cache;
-    km_model *m = random_model(ctx, c, mix, 3, NULL);
-    km_batch *b = km_batch_new(ctx, m, &o, &err);
+    km_net *m = random_model(ctx, c, mix, 3, NULL);
+    km_sequences *b = km_sequences_new(ctx, m, &o, &err);
     if (!b) fail_msg("%s", err.text);
     for (int i = 0; i < w->groups; i++) out = hear_group(b, &w->group[i], ids, c->vocab, out);
-    km_batch_free(b);
-    km_model_free(m);
+    km_sequences_free(b);
+    km_net_free(m);
     free(ids);
     return heard;
 }

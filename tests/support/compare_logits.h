@@ -2,7 +2,7 @@
  * several sequences together. */
 #ifndef KM_TESTS_SUPPORT_COMPARE_LOGITS_H
 #define KM_TESTS_SUPPORT_COMPARE_LOGITS_H
-#include "infer/batch.h"
+#include "infer/sequences.h"
 #include "support/random_model.h"
 
 enum { COMPARE_SEQUENCES = 8, COMPARE_AFTER = 3 /* tokens that follow each prompt */ };

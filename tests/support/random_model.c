@@ -11,11 +11,11 @@ km_config random_config(km_config c) {
     return c;
 }
 
-km_model *random_model(km_ctx *ctx, const km_config *c, const char *mix, uint64_t seed,
-                       const km_open_split *split) {
+km_net *random_model(km_ctx *ctx, const km_config *c, const char *mix, uint64_t seed,
+                     const km_open_split *split) {
     km_error err = {0};
     assert_non_null(km_mix_find(mix));
-    km_model *m = km_synthetic_model(ctx, c, km_mix_find(mix), seed, split, NULL, NULL, &err);
+    km_net *m = km_synthetic_model(ctx, c, km_mix_find(mix), seed, split, NULL, NULL, &err);
     if (!m) fail_msg("%s: %s", mix, err.text);
     return m;
 }

@@ -9,8 +9,8 @@
 km_config random_config(km_config c);
 
 /* Such a model, in the types of a mix ("q4_k_m"); split: over several devices, or NULL. */
-km_model *random_model(km_ctx *ctx, const km_config *c, const char *mix, uint64_t seed,
-                       const km_open_split *split);
+km_net *random_model(km_ctx *ctx, const km_config *c, const char *mix, uint64_t seed,
+                     const km_open_split *split);
 
 /* The first n tokens of a text that repeats nothing soon. */
 void random_ids(int32_t *ids, int64_t n, int64_t vocab);

@@ -140,7 +140,7 @@ static bool measure_all(km_bench *b) {
 static void print_step(const km_bench *b, FILE *out) {
     const km_step_figures *f = &b->step;
     char peak[KM_NUMBER_TEXT], rate[KM_NUMBER_TEXT];
-    const km_model_size *m = &f->model;
+    const km_net_size *m = &f->model;
     double tokens = (double)m->batch * m->tokens;
     fprintf(
         out,

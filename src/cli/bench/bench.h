@@ -59,7 +59,7 @@ typedef struct km_limits { /* of the threads together */
 
 typedef struct km_step_figures {
     bool measured;
-    km_model_size model;
+    km_net_size model;
     int steps;
     double parameters, flops; /* of one step */
     km_spread seconds;
@@ -151,7 +151,7 @@ bool km_bench_memory(km_bench *b); /* counts as one */
 int km_bench_pool_count(const km_bench *b);
 bool km_bench_pool(km_bench *b);
 /* The model whose memory is recorded. */
-const km_model_size *km_bench_model_size(const km_bench *b);
+const km_net_size *km_bench_model_size(const km_bench *b);
 
 /* Running language models (bench_infer.c): the words decode, prompt and batch. */
 typedef struct km_infer_bench {

@@ -178,7 +178,7 @@ static void add_suite(const km_bench *b, drawing *d, int suite, km_text *page) {
 static void add_step(const km_bench *b, km_text *page) {
     const km_step_figures *f = &b->step;
     if (!f->measured) return;
-    const km_model_size *m = &f->model;
+    const km_net_size *m = &f->model;
     char v[4][KM_NUMBER_TEXT], text[200];
     snprintf(
         text, sizeof text,

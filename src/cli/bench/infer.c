@@ -5,7 +5,7 @@
 #include "base/cpu.h"
 #include "base/log.h"
 #include "cli/bench/bench.h"
-#include "infer/batch.h"
+#include "infer/sequences.h"
 #include "infer/sample.h"
 #include "ops/op.h"
 #include "report/json.h"
@@ -99,14 +99,14 @@ static km_status open_model(infer *f, km_error *err) {
     km_open_options how = {
         .dtype = KM_DTYPE_COUNT, .split = &split, .progress = km_cli_loading, .user = &bar};
     f->m.model = o->model
-                     ? km_model_open(f->m.ctx, o->model, &how, err)
+                     ? km_net_open(f->m.ctx, o->model, &how, err)
                      : km_synthetic_model(f->m.ctx, &c, mix, 1, &split, km_cli_loading, &bar, err);
     km_progress_end(&bar);
     if (!f->m.model) return err->code;
-    km_model_devices(f->m.model, f->m.devices, sizeof f->m.devices);
+    km_net_devices(f->m.model, f->m.devices, sizeof f->m.devices);
     snprintf(f->name, sizeof f->name, o->model ? "%.150s" : "%.80s %s",
              o->model ? o->model : o->shape, mix->name);
-    for (const km_model *p = f->m.model; p; p = p->next)
+    for (const km_net *p = f->m.model; p; p = p->next)
         for (int i = 0; i < p->params.n; i++)
             f->weights += (double)km_dtype_bytes(p->params.at[i].t->dtype,
                                                  km_shape_count(p->params.at[i].t->shape));
@@ -117,8 +117,8 @@ static km_status open_model(infer *f, km_error *err) {
 
 typedef struct round {
     infer *f;
-    km_batch *batch;
-    km_batch_token *token; /* one a sequence */
+    km_sequences *batch;
+    km_sequences_token *token; /* one a sequence */
     int64_t n, context;
     int32_t *ids; /* of a prompt */
     /* Where the logits are on a GPU tokens are chosen there, as kermes run does: */
@@ -129,9 +129,9 @@ typedef struct round {
 /* Each sequence goes on with its likeliest token. */
 static km_status step(round_ *r, km_error *err) {
     int64_t vocab = r->f->m.model->config.vocab;
-    km_status s = km_batch_step(r->batch, r->token, (int)r->n, err);
+    km_status s = km_sequences_step(r->batch, r->token, (int)r->n, err);
     for (int64_t i = 0; i < r->n && s == KM_OK; i++) {
-        r->token[i].id = km_likeliest(km_batch_logits(r->batch, r->token[i].sequence), vocab);
+        r->token[i].id = km_likeliest(km_sequences_logits(r->batch, r->token[i].sequence), vocab);
         if (r->token[i].id < 0) r->token[i].id = 0;
     }
     return s;
@@ -144,7 +144,7 @@ static km_status steps_ahead(round_ *r, int64_t steps, km_error *err) {
     for (int64_t from = 0; from < r->n && s == KM_OK; from += KM_STEP_ROWS) {
         int n = (int)(r->n - from < KM_STEP_ROWS ? r->n - from : KM_STEP_ROWS);
         for (int i = 0; i < n; i++) chooser[i] = &r->chooser[from + i];
-        s = km_batch_choose(r->batch, r->token + from, n, steps, chooser, r->out, err);
+        s = km_sequences_choose(r->batch, r->token + from, n, steps, chooser, r->out, err);
         for (int i = 0; i < n && s == KM_OK; i++) {
             int32_t id = r->out[(i + 1) * steps - 1];
             r->token[from + i].id = id < 0 ? 0 : id;
@@ -154,18 +154,19 @@ static km_status steps_ahead(round_ *r, int64_t steps, km_error *err) {
 }
 
 static void back(round_ *r) {
-    for (int64_t i = 0; i < r->n; i++) km_batch_rewind(r->batch, r->token[i].sequence, r->context);
+    for (int64_t i = 0; i < r->n; i++)
+        km_sequences_rewind(r->batch, r->token[i].sequence, r->context);
 }
 
 static km_status run(round_ *r, int job, int64_t times, double *seconds, km_error *err) {
     km_status s = KM_OK;
     double start = km_now();
-    int64_t ahead = r->chooser && job != PROMPT ? km_batch_ahead(r->batch) : 1;
+    int64_t ahead = r->chooser && job != PROMPT ? km_sequences_ahead(r->batch) : 1;
     for (int64_t i = 0; r->chooser && job != PROMPT && i < times && s == KM_OK; i += ahead)
         s = steps_ahead(r, times - i < ahead ? times - i : ahead, err);
     for (int64_t i = 0; (!r->chooser || job == PROMPT) && i < times && s == KM_OK; i++) {
         if (job == PROMPT) back(r);
-        s = job == PROMPT ? km_batch_read(r->batch, 0, r->ids, (size_t)r->f->o->prompt, err)
+        s = job == PROMPT ? km_sequences_read(r->batch, 0, r->ids, (size_t)r->f->o->prompt, err)
                           : step(r, err);
     }
     *seconds = (km_now() - start) / (double)times;
@@ -190,15 +191,15 @@ static void note(void *user, const km_call *c, double seconds) {
 static km_status time_ops(round_ *r, int job, figures *g, km_error *err) {
     double ignored;
     km_status s = KM_OK;
-    for (km_model *p = r->f->m.model; p; p = p->next)
+    for (km_net *p = r->f->m.model; p; p = p->next)
         p->ctx->timed = note, p->ctx->timed_user = g->op;
     /* On a GPU some ops run by themselves for the first time, and their kernels are loaded. */
-    int runs = km_model_end(r->f->m.model)->ctx->device->host ? 1 : 2;
+    int runs = km_net_end(r->f->m.model)->ctx->device->host ? 1 : 2;
     for (int i = 0; i < runs && s == KM_OK; i++) {
         memset(g->op, 0, sizeof g->op);
         s = run(r, job, 1, &ignored, err);
     }
-    for (km_model *p = r->f->m.model; p; p = p->next) p->ctx->timed = NULL;
+    for (km_net *p = r->f->m.model; p; p = p->next) p->ctx->timed = NULL;
     return s;
 }
 
@@ -232,9 +233,9 @@ static km_status rounds(round_ *r, int job, figures *g, km_error *err) {
 
 static km_status measure(infer *f, int job, km_error *err) {
     const km_infer_bench *o = f->o;
-    km_model *m = f->m.model;
+    km_net *m = f->m.model;
     figures *g = &f->job[job];
-    km_batch_options how = km_batch_defaults();
+    km_sequences_options how = km_sequences_defaults();
     round_ r = {
         .f = f, .n = job == BATCH ? o->batch : 1, .context = job == PROMPT ? 0 : o->context};
     how.cache = f->cache;
@@ -243,10 +244,10 @@ static km_status measure(infer *f, int job, km_error *err) {
     g->sequences = r.n;
     g->context = r.context;
     g->tokens = job == PROMPT ? o->prompt : r.n;
-    r.batch = km_batch_new(m->ctx, m, &how, err);
+    r.batch = km_sequences_new(m->ctx, m, &how, err);
     r.token = km_calloc((size_t)r.n, sizeof *r.token);
     r.ids = km_calloc((size_t)o->prompt, sizeof *r.ids);
-    if (!km_model_end(m)->ctx->device->host) {
+    if (!km_net_end(m)->ctx->device->host) {
         km_sampling how_to = km_sampling_defaults();
         how_to.temperature = 0; /* the likeliest, as the host's side of this bench takes it */
         r.chooser = km_calloc((size_t)r.n, sizeof *r.chooser);
@@ -260,18 +261,18 @@ static km_status measure(infer *f, int job, km_error *err) {
     for (int64_t i = 0; i < o->prompt && s == KM_OK; i++)
         r.ids[i] = (int32_t)((uint64_t)i * 7919 % (uint64_t)m->config.vocab);
     for (int64_t i = 0; i < r.n && s == KM_OK; i++) {
-        r.token[i] = (km_batch_token){km_batch_join(r.batch, err), (int32_t)(i % 256)};
+        r.token[i] = (km_sequences_token){km_sequences_join(r.batch, err), (int32_t)(i % 256)};
         s = r.token[i].sequence < 0 ? err->code : KM_OK;
         if (s == KM_OK && r.context)
-            s = km_batch_pretend(r.batch, r.token[i].sequence, r.context, err);
+            s = km_sequences_pretend(r.batch, r.token[i].sequence, r.context, err);
     }
     if (s == KM_OK) s = rounds(&r, job, g, err);
     if (s == KM_OK) s = time_ops(&r, job, g, err);
     g->bytes = job == PROMPT ? NAN : km_step_bytes(m, f->cache, r.n, r.context);
-    g->flops = km_model_flops_per_token(m, job == PROMPT ? o->prompt : 2 * r.context) / 3 *
+    g->flops = km_net_flops_per_token(m, job == PROMPT ? o->prompt : 2 * r.context) / 3 *
                (double)g->tokens;
     g->measured = s == KM_OK;
-    km_batch_free(r.batch);
+    km_sequences_free(r.batch);
     km_free(r.token);
     km_free(r.ids);
     km_free(r.chooser);
@@ -409,7 +410,7 @@ int km_bench_infer(km_bench *b, const km_infer_bench *o, const km_args *args) {
     if (b->budget == 0) b->budget = 0.1;
     int code = all(&f, &err) == KM_OK ? b->common.json ? print_json(&f) : print_all(&f)
                                       : km_cli_fail("bench: %s", err.text);
-    km_model_free(f.m.model);
+    km_net_free(f.m.model);
     km_ctx_free(f.m.ctx);
     km_bench_close(b);
     return code;

@@ -53,7 +53,7 @@ static json_t *sample_json(const km_bench *b, const km_sample *s) {
 static json_t *step_json(const km_bench *b) {
     const km_step_figures *f = &b->step;
     if (!f->measured) return json_null();
-    const km_model_size *m = &f->model;
+    const km_net_size *m = &f->model;
     double tokens = (double)m->batch * m->tokens;
     json_t *v = json_pack(
         "{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",

@@ -6,12 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const km_model_size full_size = {
+static const km_net_size full_size = {
     .layers = 6, .width = 384, .heads = 6, .vocabulary = 65, .batch = 4, .tokens = 256};
-static const km_model_size quick_size = {
+static const km_net_size quick_size = {
     .layers = 2, .width = 128, .heads = 2, .vocabulary = 65, .batch = 2, .tokens = 64};
 
-const km_model_size *km_bench_model_size(const km_bench *b) {
+const km_net_size *km_bench_model_size(const km_bench *b) {
     return b->quick || km_bench_is_ref(b) ? &quick_size : &full_size;
 }
 
@@ -82,7 +82,7 @@ static json_t *at_peak(const km_memory_event *e, size_t peak) {
 
 static json_t *profile_json(const km_bench *b, const km_bench_model *m, const km_memory_event *e,
                             size_t n) {
-    const km_model_size *s = km_bench_model_size(b);
+    const km_net_size *s = km_bench_model_size(b);
     size_t peak = peak_of(e, n);
     bool held = n > 0 && strcmp(e[0].op, "before") == 0;
     return json_pack(

@@ -12,7 +12,7 @@ typedef struct layer {
 } layer;
 
 struct km_bench_model {
-    km_model_size size;
+    km_net_size size;
     km_tensor *tokens, *positions; /* (vocabulary, width), (tokens, width) */
     km_tensor *norm_w, *norm_b;
     km_tensor *ids, *targets; /* (batch, tokens) i32 */
@@ -41,7 +41,7 @@ static km_tensor *vector(km_ctx *ctx, km_bench_model *m, int64_t n, double value
     return parameter(ctx, m, km_full(ctx, KM_F32, KM_SHAPE(n), value));
 }
 
-static km_tensor *random_ids(km_ctx *ctx, const km_model_size *s) {
+static km_tensor *random_ids(km_ctx *ctx, const km_net_size *s) {
     km_tensor *u = km_uniform(ctx, KM_F32, KM_SHAPE(s->batch, s->tokens), 0, s->vocabulary);
     return km_keep(ctx, km_cast(ctx, km_clamp(ctx, u, 0, s->vocabulary - 1), KM_I32));
 }
@@ -58,7 +58,7 @@ void km_bench_model_free(km_ctx *ctx, km_bench_model *m) {
     km_free(m);
 }
 
-km_bench_model *km_bench_model_new(km_ctx *ctx, const km_model_size *size) {
+km_bench_model *km_bench_model_new(km_ctx *ctx, const km_net_size *size) {
     km_bench_model *m = km_calloc(1, sizeof *m);
     if (m) m->layers = km_calloc((size_t)size->layers, sizeof *m->layers);
     if (m) m->all = km_calloc((size_t)(4 + 12 * size->layers), sizeof *m->all);
@@ -103,7 +103,7 @@ double km_bench_model_parameters(const km_bench_model *m) { return m->parameters
 /* Products: 2 operations a weight and position, three times with the backward pass; attention: the
  * lower half of (T, T), two products forward and five backward. */
 double km_bench_model_flops(const km_bench_model *m) {
-    const km_model_size *s = &m->size;
+    const km_net_size *s = &m->size;
     double positions = (double)s->batch * s->tokens;
     return 6 * m->in_products * positions + 7.0 * s->layers * positions * s->tokens * s->width;
 }
@@ -111,8 +111,7 @@ double km_bench_model_flops(const km_bench_model *m) {
 /* ---- The step ---- */
 
 /* h (B, T, C) -> (B, T, C) */
-static km_tensor *self_attention(km_ctx *ctx, const km_model_size *s, const layer *l,
-                                 km_tensor *h) {
+static km_tensor *self_attention(km_ctx *ctx, const km_net_size *s, const layer *l, km_tensor *h) {
     km_scope_begin(ctx);
     km_tensor *qkv = km_linear(ctx, h, l->qkv_w, l->qkv_b, KM_ACT_NONE); /* (B, T, 3C) */
     qkv = km_reshape(ctx, qkv, KM_SHAPE(s->batch, s->tokens, 3, s->heads, s->width / s->heads));

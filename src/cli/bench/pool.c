@@ -8,7 +8,7 @@
 
 enum { ROUNDS = 7, POOL_CALLS = 20000, WARM_STEPS = 3, STEPS = 20 };
 static const size_t sizes[] = {256, 4 << 10, 64 << 10, 1 << 20, 3 << 20, 64 << 20};
-static const km_model_size model_size = {
+static const km_net_size model_size = {
     .layers = 2, .width = 128, .heads = 2, .vocabulary = 65, .batch = 2, .tokens = 64};
 
 /* Seconds for one buffer by the raw allocator; NaN when it has none. */

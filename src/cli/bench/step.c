@@ -3,7 +3,7 @@
 #include <math.h>
 
 enum { WARM_STEPS = 2, MAX_STEPS = 50 };
-static const km_model_size size = {
+static const km_net_size size = {
     .layers = 6, .width = 384, .heads = 6, .vocabulary = 65, .batch = 4, .tokens = 256};
 
 int km_bench_step_count(const km_bench *b) {

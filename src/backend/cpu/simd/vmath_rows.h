@@ -6,7 +6,8 @@
 #define KM_VMATH_LIST(X)                                                                           \
     X(exp)                                                                                         \
     X(expm1)                                                                                       \
-    X(log) X(log1p) X(sin) X(cos) X(tanh) X(sigmoid) X(erf) X(sqrt) X(rsqrt) X(silu) X(silu_deriv) \
+    X(log)                                                                                         \
+    X(log1p) X(sin) X(cos) X(tanh) X(sigmoid) X(erf) X(sqrt) X(rsqrt) X(silu) X(silu_deriv)        \
         X(gelu) X(gelu_deriv) X(gelu_erf) X(gelu_erf_deriv)
 
 typedef struct km_vmath_rows {

@@ -1,5 +1,5 @@
 /* Running a model: forward, logits, loss. build.c makes one. */
-#include "model/model.h"
+#include "model/net.h"
 #include "autograd/recompute.h"
 #include "model/arch.h"
 #include <math.h>
@@ -30,8 +30,8 @@ static km_tensor *block_again(km_ctx *ctx, const km_nn_block *block, km_tensor *
     return out[0];
 }
 
-static km_status check_ids(km_ctx *ctx, const km_model *m, const km_tensor *ids,
-                           const km_model_place *place) {
+static km_status check_ids(km_ctx *ctx, const km_net *m, const km_tensor *ids,
+                           const km_net_place *place) {
     char text[KM_SHAPE_TEXT];
     if (km_failed(ctx)) return km_ctx_status(ctx);
     if (!ids) return km_fail(ctx, KM_ERR_NULL, "model: no ids");
@@ -60,7 +60,7 @@ static void only(km_ctx *ctx, int mark, km_tensor *a, km_tensor *b) {
 }
 
 /* The embeddings of positions: (T, C) of the first T, or (rows, C) of the rows' own. */
-static km_tensor *positions(km_ctx *ctx, km_model *m, int64_t t, const km_model_place *place) {
+static km_tensor *positions(km_ctx *ctx, km_net *m, int64_t t, const km_net_place *place) {
     if (place) {
         km_tensor *own = km_reshape(ctx, km_narrow(ctx, place->at.rows, 1, 1, 1), KM_SHAPE(-1));
         return km_nn_embedding_forward(ctx, &m->wpe, own);
@@ -69,12 +69,12 @@ static km_tensor *positions(km_ctx *ctx, km_model *m, int64_t t, const km_model_
 }
 
 /* A file's table of 16-bit floats gives rows of these; the model goes on in its own dtype. */
-static km_tensor *own(km_ctx *ctx, const km_model *m, km_tensor *x) {
+static km_tensor *own(km_ctx *ctx, const km_net *m, km_tensor *x) {
     return x && x->dtype != m->dtype && m->borrowed ? km_cast(ctx, x, m->dtype) : x;
 }
 
 /* What the first layer gets: (..., C). */
-static km_tensor *embed(km_ctx *ctx, km_model *m, km_tensor *ids, const km_model_place *place,
+static km_tensor *embed(km_ctx *ctx, km_net *m, km_tensor *ids, const km_net_place *place,
                         double dropout) {
     const km_config *c = &m->config;
     km_tensor *x = own(ctx, m, km_nn_embedding_forward(ctx, &m->wte, ids));
@@ -83,7 +83,7 @@ static km_tensor *embed(km_ctx *ctx, km_model *m, km_tensor *ids, const km_model
     return km_nn_dropout(ctx, x, dropout);
 }
 
-static km_tensor *run(km_ctx *ctx, km_model *m, km_tensor *ids, const km_model_place *place) {
+static km_tensor *run(km_ctx *ctx, km_net *m, km_tensor *ids, const km_net_place *place) {
     const km_config *c = &m->config;
     double dropout = m->train && !place ? c->dropout : 0;
     bool again = m->recompute && !place && !ctx->no_grad;
@@ -106,7 +106,7 @@ static km_tensor *run(km_ctx *ctx, km_model *m, km_tensor *ids, const km_model_p
     return km_failed(ctx) ? NULL : h;
 }
 
-km_tensor *km_model_forward(km_ctx *ctx, km_model *m, km_tensor *ids, const km_model_place *place) {
+km_tensor *km_net_forward(km_ctx *ctx, km_net *m, km_tensor *ids, const km_net_place *place) {
     if (check_ids(ctx, m, ids, place) != KM_OK) return NULL;
     if (place) km_no_grad_begin(ctx);
     km_tensor *h = run(ctx, m, ids, place);
@@ -115,7 +115,7 @@ km_tensor *km_model_forward(km_ctx *ctx, km_model *m, km_tensor *ids, const km_m
 }
 
 /* Each rank's tokens, brought together: (..., vocab). */
-static km_tensor *logits_of_ranks(km_ctx *ctx, const km_model *m, km_tensor *hidden) {
+static km_tensor *logits_of_ranks(km_ctx *ctx, const km_net *m, km_tensor *hidden) {
     const km_share *own = &m->share;
     km_tensor *w = m->head.w;
     if (m->config.tied) w = km_narrow(ctx, w, 0, own->token_first, own->tokens);
@@ -135,7 +135,7 @@ static km_tensor *logits_of_ranks(km_ctx *ctx, const km_model *m, km_tensor *hid
     return km_reshape(ctx, km_contiguous(ctx, row), s);
 }
 
-km_tensor *km_model_logits(km_ctx *ctx, km_model *m, km_tensor *hidden) {
+km_tensor *km_net_logits(km_ctx *ctx, km_net *m, km_tensor *hidden) {
     km_tensor *w = m->head.w;
     if (!m->comm && km_config_rows(&m->config) != m->config.vocab)
         w = km_narrow(ctx, w, 0, 0, m->config.vocab);
@@ -146,13 +146,13 @@ km_tensor *km_model_logits(km_ctx *ctx, km_model *m, km_tensor *hidden) {
     return km_mul_scalar(ctx, km_tanh(ctx, km_mul_scalar(ctx, y, 1 / cap)), cap);
 }
 
-km_tensor *km_model_loss(km_ctx *ctx, km_model *m, km_tensor *ids, km_tensor *targets) {
+km_tensor *km_net_loss(km_ctx *ctx, km_net *m, km_tensor *ids, km_tensor *targets) {
     if (m->borrowed || m->config.logit_softcap > 0) {
         km_fail(ctx, KM_ERR_UNSUPPORTED, "model: this one cannot be trained");
         return NULL;
     }
     int mark = ctx->n_step;
-    km_tensor *hidden = km_model_forward(ctx, m, ids, NULL);
+    km_tensor *hidden = km_net_forward(ctx, m, ids, NULL);
     int64_t ignored = m->every_target ? KM_NO_IGNORE : KM_IGNORE_TARGET;
     km_tensor *loss =
         km_linear_cross_entropy(ctx, hidden, m->head.w, targets, m->config.vocab, ignored, KM_MEAN);
@@ -160,11 +160,11 @@ km_tensor *km_model_loss(km_ctx *ctx, km_model *m, km_tensor *ids, km_tensor *ta
     return loss;
 }
 
-int km_model_freeze(km_model *m, const char *pattern, bool frozen) {
+int km_net_freeze(km_net *m, const char *pattern, bool frozen) {
     return km_param_freeze(m->ctx, &m->params, pattern, frozen);
 }
 
-double km_model_flops_per_token(const km_model *m, int64_t t) {
+double km_net_flops_per_token(const km_net *m, int64_t t) {
     const km_config *c = &m->config;
     double q = (double)c->heads * (double)c->head_dim,
            kv = (double)c->kv_heads * (double)c->head_dim;

@@ -5,7 +5,7 @@
 #include "base/cpu.h"
 #include "base/file.h"
 #include "format/shown.h"
-#include "infer/batch_impl.h"
+#include "infer/sequences_impl.h"
 #include <string.h>
 #include <xxhash.h>
 
@@ -19,7 +19,7 @@ typedef struct header { /* 128 bytes, little-endian */
     int64_t page_bytes, vocab;
     uint64_t logits; /* 1: they are there */
     uint64_t payload, payload_hash;
-    int64_t settled;   /* tokens: km_batch_seq; 0 in files of before */
+    int64_t settled;   /* tokens: km_sequence_state; 0 in files of before */
     uint64_t numerics; /* of what computed them */
     uint64_t unused[2];
     uint64_t hash; /* of all above */
@@ -45,8 +45,8 @@ static void add_values(XXH3_state_t *h, km_ctx *ctx, const km_tensor *t) {
     }
 }
 
-static uint64_t fingerprint(km_batch *b) {
-    const km_model *m = b->m;
+static uint64_t fingerprint(km_sequences *b) {
+    const km_net *m = b->m;
     const km_config *c = &m->config;
     XXH3_state_t *h = XXH3_createState();
     if (!h) return 0;
@@ -74,9 +74,9 @@ static uint64_t fingerprint(km_batch *b) {
 }
 
 /* What decides about the last bits: a file that was made elsewhere goes on, but none of it is settled. */
-static uint64_t numerics(const km_batch *b) {
+static uint64_t numerics(const km_sequences *b) {
     uint64_t hash = b->alone;
-    for (const km_model *m = b->m; m; m = m->next) {
+    for (const km_net *m = b->m; m; m = m->next) {
         const char *parts[] = {m->ctx->device->name, km_isa_name(km_cpu_isa()),
                                km_cpu_info()->name};
         for (int i = 0; i < 3; i++)
@@ -86,8 +86,8 @@ static uint64_t numerics(const km_batch *b) {
     return hash;
 }
 
-static void end_steps(km_batch *b) {
-    for (km_model *m = b->m; m; m = m->next)
+static void end_steps(km_sequences *b) {
+    for (km_net *m = b->m; m; m = m->next)
         if (!km_failed(m->ctx)) km_step_end(m->ctx);
 }
 
@@ -95,7 +95,7 @@ static void end_steps(km_batch *b) {
 
 static int64_t pages_of(int64_t tokens) { return (tokens + KM_KV_PAGE - 1) / KM_KV_PAGE; }
 
-static header describe(km_batch *b, int s) {
+static header describe(km_sequences *b, int s) {
     header h = {.dtype = (uint32_t)b->how.cache,
                 .page = KM_KV_PAGE,
                 .model = fingerprint(b),
@@ -114,7 +114,7 @@ static header describe(km_batch *b, int s) {
 }
 
 /* Zeros where the last page holds no tokens: what lay there before is nobody's business. */
-static void blank(const km_batch *b, const header *h, int64_t page, char *bytes) {
+static void blank(const km_sequences *b, const header *h, int64_t page, char *bytes) {
     int64_t held = h->tokens - page * KM_KV_PAGE, heads = b->m->config.kv_heads;
     if (held >= KM_KV_PAGE) return;
     int64_t each = h->page_bytes / heads / KM_KV_PAGE;
@@ -123,9 +123,9 @@ static void blank(const km_batch *b, const header *h, int64_t page, char *bytes)
 }
 
 /* Hands the payload piece by piece to the writer, or only to the hash (w NULL). */
-static km_status each_piece(km_batch *b, int s, const header *h, km_writer *w, XXH3_state_t *hash,
-                            char *room) {
-    const km_batch_seq *q = &b->seq[s];
+static km_status each_piece(km_sequences *b, int s, const header *h, km_writer *w,
+                            XXH3_state_t *hash, char *room) {
+    const km_sequence_state *q = &b->seq[s];
     struct {
         const void *p;
         size_t n;
@@ -151,13 +151,13 @@ static km_status each_piece(km_batch *b, int s, const header *h, km_writer *w, X
 }
 
 /* A rank has the keys and values of its own heads alone. */
-static km_status whole(const km_batch *b, const char *path, km_error *err) {
+static km_status whole(const km_sequences *b, const char *path, km_error *err) {
     if (!b->m->comm) return KM_OK;
     return km_error_set(err, KM_ERR_UNSUPPORTED,
                         "%s: there are no session files where ranks share the model", path);
 }
 
-km_status km_batch_save(km_batch *b, int s, const char *path, km_error *err) {
+km_status km_sequences_save(km_sequences *b, int s, const char *path, km_error *err) {
     if (whole(b, path, err) != KM_OK) return KM_ERR_UNSUPPORTED;
     header h = describe(b, s);
     XXH3_state_t *hash = XXH3_createState();
@@ -194,7 +194,7 @@ done:
 
 /* ---- Reading ---- */
 
-static km_status check(const header *h, km_batch *b, const km_map *map, const char *path,
+static km_status check(const header *h, km_sequences *b, const km_map *map, const char *path,
                        km_error *err) {
     char shown[KM_SHOWN];
     header own = describe(b, 0); /* for its sizes and its model */
@@ -234,8 +234,8 @@ static km_status check(const header *h, km_batch *b, const km_map *map, const ch
     return KM_OK;
 }
 
-static km_status take(km_batch *b, int s, const header *h, const uint8_t *p, km_error *err) {
-    km_batch_seq *q = &b->seq[s];
+static km_status take(km_sequences *b, int s, const header *h, const uint8_t *p, km_error *err) {
+    km_sequence_state *q = &b->seq[s];
     km_cache_cut(b->cache, s, 0);
     q->ready = false;
     q->settled = 0;
@@ -255,7 +255,7 @@ static km_status take(km_batch *b, int s, const header *h, const uint8_t *p, km_
     return KM_OK;
 }
 
-km_status km_batch_restore(km_batch *b, int s, const char *path, km_error *err) {
+km_status km_sequences_restore(km_sequences *b, int s, const char *path, km_error *err) {
     if (whole(b, path, err) != KM_OK) return KM_ERR_UNSUPPORTED;
     km_map map = {0};
     header h = {0};

@@ -2,7 +2,7 @@
  * this very model is taken. */
 #include "base/alloc.h"
 #include "base/file.h"
-#include "infer/session.h"
+#include "infer/sequence.h"
 #include "model/small.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 
 enum { VOCAB = 37, TOKENS = 75 };
 
-static km_model *made(km_ctx *ctx, uint64_t seed, int64_t window) {
+static km_net *made(km_ctx *ctx, uint64_t seed, int64_t window) {
     km_config c = {.arch = KM_ARCH_LLAMA,
                    .layers = 2,
                    .heads = 2,
@@ -24,27 +24,27 @@ static km_model *made(km_ctx *ctx, uint64_t seed, int64_t window) {
                    .vocab = VOCAB,
                    .tied = true,
                    .window = window};
-    km_model *m = km_model_new(ctx, &c, KM_F32);
-    assert_int_equal(km_model_init(m, seed), KM_OK);
+    km_net *m = km_net_new(ctx, &c, KM_F32);
+    assert_int_equal(km_net_init(m, seed), KM_OK);
     km_step_end(ctx);
     return m;
 }
 
-static km_session *opened(km_ctx *ctx, km_model *m, km_dtype cache, int64_t context) {
+static km_sequence *opened(km_ctx *ctx, km_net *m, km_dtype cache, int64_t context) {
     km_error err = {0};
-    km_batch_options o = km_batch_defaults();
+    km_sequences_options o = km_sequences_defaults();
     o.cache = cache;
     o.context = context;
-    km_session *s = km_session_open(ctx, m, &o, &err);
+    km_sequence *s = km_sequence_open(ctx, m, &o, &err);
     if (!s) fail_msg("%s", err.text);
     return s;
 }
 
-static void read_some(km_session *s, int n) {
+static void read_some(km_sequence *s, int n) {
     km_error err = {0};
     int32_t ids[200];
     for (int i = 0; i < n; i++) ids[i] = (i * 7 + i * i) % VOCAB;
-    assert_int_equal(km_session_read(s, ids, (size_t)n, &err), KM_OK);
+    assert_int_equal(km_sequence_read(s, ids, (size_t)n, &err), KM_OK);
 }
 
 static const char *path(void) {
@@ -60,47 +60,50 @@ static void what_is_read_back_goes_on_as_what_was_saved(void **state) {
     for (int window = 0; window <= 40; window += 40)
         for (int k = 0; k < 5; k++) {
             km_error err = {0};
-            km_model *m = made(ctx, 3, window);
-            km_session *a = opened(ctx, m, caches[k], 0), *b = opened(ctx, m, caches[k], 180);
+            km_net *m = made(ctx, 3, window);
+            km_sequence *a = opened(ctx, m, caches[k], 0), *b = opened(ctx, m, caches[k], 180);
             read_some(a, 150);
             read_some(b, 9); /* which is forgotten */
-            if (km_session_save(a, path(), &err) != KM_OK) fail_msg("%s", err.text);
-            if (km_session_restore(b, path(), &err) != KM_OK) fail_msg("%s", err.text);
-            assert_int_equal(km_session_length(b), 150);
-            assert_memory_equal(km_session_tokens(a), km_session_tokens(b), 150 * sizeof(int32_t));
-            assert_memory_equal(km_session_logits(a), km_session_logits(b), VOCAB * sizeof(float));
+            if (km_sequence_save(a, path(), &err) != KM_OK) fail_msg("%s", err.text);
+            if (km_sequence_restore(b, path(), &err) != KM_OK) fail_msg("%s", err.text);
+            assert_int_equal(km_sequence_length(b), 150);
+            assert_memory_equal(km_sequence_tokens(a), km_sequence_tokens(b),
+                                150 * sizeof(int32_t));
+            assert_memory_equal(km_sequence_logits(a), km_sequence_logits(b),
+                                VOCAB * sizeof(float));
             for (int i = 0; i < 20; i++) {
-                assert_int_equal(km_session_next(a, i, &err), KM_OK);
-                assert_int_equal(km_session_next(b, i, &err), KM_OK);
+                assert_int_equal(km_sequence_next(a, i, &err), KM_OK);
+                assert_int_equal(km_sequence_next(b, i, &err), KM_OK);
             }
-            assert_memory_equal(km_session_logits(a), km_session_logits(b), VOCAB * sizeof(float));
-            km_session_free(a);
-            km_session_free(b);
-            km_model_free(m);
+            assert_memory_equal(km_sequence_logits(a), km_sequence_logits(b),
+                                VOCAB * sizeof(float));
+            km_sequence_free(a);
+            km_sequence_free(b);
+            km_net_free(m);
         }
     unlink(path());
 }
 
-static void refused(km_session *s, const char *why) {
+static void refused(km_sequence *s, const char *why) {
     km_error err = {0};
     float before[VOCAB];
-    memcpy(before, km_session_logits(s), sizeof before);
-    assert_int_not_equal(km_session_restore(s, path(), &err), KM_OK);
+    memcpy(before, km_sequence_logits(s), sizeof before);
+    assert_int_not_equal(km_sequence_restore(s, path(), &err), KM_OK);
     if (!strstr(err.text, why)) fail_msg("'%s' does not say '%s'", err.text, why);
     assert_null(strchr(err.text, '\n'));
-    assert_int_equal(km_session_length(s), 5);
-    assert_memory_equal(km_session_logits(s), before, sizeof before);
+    assert_int_equal(km_sequence_length(s), 5);
+    assert_memory_equal(km_sequence_logits(s), before, sizeof before);
 }
 
 static void files_of_other_sessions_are_refused(void **state) {
     km_ctx *ctx = *state;
     km_error err = {0};
-    km_model *m = made(ctx, 3, 0), *other = made(ctx, 4, 0);
-    km_session *a = opened(ctx, m, KM_F16, 0);
+    km_net *m = made(ctx, 3, 0), *other = made(ctx, 4, 0);
+    km_sequence *a = opened(ctx, m, KM_F16, 0);
     read_some(a, TOKENS);
-    assert_int_equal(km_session_save(a, path(), &err), KM_OK);
+    assert_int_equal(km_sequence_save(a, path(), &err), KM_OK);
     struct {
-        km_model *m;
+        km_net *m;
         km_dtype d;
         int64_t context;
         const char *why;
@@ -108,19 +111,19 @@ static void files_of_other_sessions_are_refused(void **state) {
                  {m, KM_Q8_0, 0, "has a cache of f16, and this session q8_0"},
                  {m, KM_F16, 70, "has 75 tokens, and the context 70"}};
     for (int i = 0; i < 3; i++) {
-        km_session *s = opened(ctx, tries[i].m, tries[i].d, tries[i].context);
+        km_sequence *s = opened(ctx, tries[i].m, tries[i].d, tries[i].context);
         read_some(s, 5);
         refused(s, tries[i].why);
-        km_session_free(s);
+        km_sequence_free(s);
     }
     unlink(path());
-    km_session_free(a);
+    km_sequence_free(a);
     a = opened(ctx, m, KM_F16, 0);
     read_some(a, 5);
     refused(a, "No such file");
-    km_session_free(a);
-    km_model_free(m);
-    km_model_free(other);
+    km_sequence_free(a);
+    km_net_free(m);
+    km_net_free(other);
 }
 
 static void put(const uint8_t *bytes, size_t n) {
@@ -138,11 +141,11 @@ static void hash_header(uint8_t *bytes) {
 static void damaged_and_hostile_files_are_refused(void **state) {
     km_ctx *ctx = *state;
     km_error err = {0};
-    km_model *m = made(ctx, 3, 0);
-    km_session *a = opened(ctx, m, KM_F16, 0), *s = opened(ctx, m, KM_F16, 0);
+    km_net *m = made(ctx, 3, 0);
+    km_sequence *a = opened(ctx, m, KM_F16, 0), *s = opened(ctx, m, KM_F16, 0);
     read_some(a, TOKENS);
     read_some(s, 5);
-    assert_int_equal(km_session_save(a, path(), &err), KM_OK);
+    assert_int_equal(km_sequence_save(a, path(), &err), KM_OK);
     km_map map;
     assert_int_equal(km_map_open(&map, path(), &err), KM_OK);
     size_t n = map.size;
@@ -191,30 +194,30 @@ static void damaged_and_hostile_files_are_refused(void **state) {
     refused(s, "token -1 is not in the vocabulary");
 
     put(good, n);
-    assert_int_equal(km_session_restore(s, path(), &err), KM_OK);
-    assert_int_equal(km_session_length(s), TOKENS);
+    assert_int_equal(km_sequence_restore(s, path(), &err), KM_OK);
+    assert_int_equal(km_sequence_length(s), TOKENS);
     unlink(path());
     km_free(good);
     km_free(bad);
-    km_session_free(a);
-    km_session_free(s);
-    km_model_free(m);
+    km_sequence_free(a);
+    km_sequence_free(s);
+    km_net_free(m);
 }
 
 static void an_empty_session_is_saved_too_and_a_bad_place_is_an_error(void **state) {
     km_ctx *ctx = *state;
     km_error err = {0};
-    km_model *m = made(ctx, 3, 0);
-    km_session *a = opened(ctx, m, KM_F16, 0);
-    assert_int_equal(km_session_save(a, path(), &err), KM_OK);
+    km_net *m = made(ctx, 3, 0);
+    km_sequence *a = opened(ctx, m, KM_F16, 0);
+    assert_int_equal(km_sequence_save(a, path(), &err), KM_OK);
     read_some(a, 5);
-    assert_int_equal(km_session_restore(a, path(), &err), KM_OK);
-    assert_int_equal(km_session_length(a), 0);
-    assert_null(km_session_logits(a));
-    assert_int_equal(km_session_save(a, "/nonexistent/place", &err), KM_ERR_FILE);
+    assert_int_equal(km_sequence_restore(a, path(), &err), KM_OK);
+    assert_int_equal(km_sequence_length(a), 0);
+    assert_null(km_sequence_logits(a));
+    assert_int_equal(km_sequence_save(a, "/nonexistent/place", &err), KM_ERR_FILE);
     unlink(path());
-    km_session_free(a);
-    km_model_free(m);
+    km_sequence_free(a);
+    km_net_free(m);
 }
 
 int main(void) {

@@ -1,25 +1,25 @@
 /* What batch.c and session_file.c share. */
-#ifndef KM_INFER_BATCH_IMPL_H
-#define KM_INFER_BATCH_IMPL_H
-#include "infer/batch.h"
+#ifndef KM_INFER_SEQUENCES_IMPL_H
+#define KM_INFER_SEQUENCES_IMPL_H
+#include "infer/sequences.h"
 #include "infer/follow.h"
 
-typedef struct km_batch_seq {
+typedef struct km_sequence_state {
     bool used, ready; /* ready: logits are those after the last token */
     int32_t *seen;    /* (context): the tokens in the cache */
     float *logits;    /* (vocab) */
     /* So many tokens, from the first on, have the keys and values that reading any longer text that
      * begins with them gives: those read by kernels for many rows, and none that was chosen. */
     int64_t settled;
-} km_batch_seq;
+} km_sequence_state;
 
-struct km_batch {
+struct km_sequences {
     km_ctx *ctx;
-    km_model *m;
-    km_batch_options how;
+    km_net *m;
+    km_sequences_options how;
     km_cache *cache;
     km_plan *plan;
-    km_batch_seq *seq;
+    km_sequence_state *seq;
     km_lead *lead; /* of ranks that share the model; NULL: it is whole */
     float *rows;   /* (km_plan_rows, vocab) where a step has more than one row */
     bool alone;    /* kernels for many rows treat each by itself, however many there are */

@@ -1,15 +1,15 @@
 /* Sequences: their tokens, their logits, and the order of things when they go on. */
-#include "infer/batch_impl.h"
+#include "infer/sequences_impl.h"
 #include "base/alloc.h"
 #include <string.h>
 
-km_batch_options km_batch_defaults(void) {
-    return (km_batch_options){.cache = KM_F16, .sequences = 1};
+km_sequences_options km_sequences_defaults(void) {
+    return (km_sequences_options){.cache = KM_F16, .sequences = 1};
 }
 
 /* The host's kernels for weights in blocks do; products of floats (a library's, maybe) and a GPU's may
  * go another way for another number of rows. */
-static bool rows_are_alone(const km_model *m) {
+static bool rows_are_alone(const km_net *m) {
     for (; m; m = m->next) {
         if (!m->ctx->device->host) return false;
         for (int i = 0; i < m->params.n; i++)
@@ -19,12 +19,13 @@ static bool rows_are_alone(const km_model *m) {
     return true;
 }
 
-static km_status failed(km_batch *b, km_error *err) {
+static km_status failed(km_sequences *b, km_error *err) {
     return km_error_set(err, km_ctx_status(b->ctx), "%s", km_ctx_error(b->ctx));
 }
 
-km_batch *km_batch_new(km_ctx *ctx, km_model *m, const km_batch_options *o, km_error *err) {
-    km_batch *b = km_calloc(1, sizeof *b);
+km_sequences *km_sequences_new(km_ctx *ctx, km_net *m, const km_sequences_options *o,
+                               km_error *err) {
+    km_sequences *b = km_calloc(1, sizeof *b);
     if (!b) {
         km_error_set(err, KM_ERR_MEMORY, "session: out of memory");
         return NULL;
@@ -32,7 +33,7 @@ km_batch *km_batch_new(km_ctx *ctx, km_model *m, const km_batch_options *o, km_e
     b->ctx = ctx;
     b->m = m;
     b->alone = rows_are_alone(m);
-    b->how = o ? *o : km_batch_defaults();
+    b->how = o ? *o : km_sequences_defaults();
     if (b->how.context <= 0 || b->how.context > m->config.context)
         b->how.context = m->config.context;
     if (b->how.sequences < 1) b->how.sequences = 1;
@@ -47,11 +48,11 @@ km_batch *km_batch_new(km_ctx *ctx, km_model *m, const km_batch_options *o, km_e
         failed(b, err);
     else if (told == KM_OK)
         km_error_set(err, KM_ERR_MEMORY, "session: out of memory");
-    km_batch_free(b);
+    km_sequences_free(b);
     return NULL;
 }
 
-void km_batch_free(km_batch *b) {
+void km_sequences_free(km_sequences *b) {
     if (!b) return;
     for (int64_t i = 0; i < b->how.sequences && b->seq; i++) {
         km_free(b->seq[i].seen);
@@ -65,52 +66,53 @@ void km_batch_free(km_batch *b) {
     km_free(b);
 }
 
-const km_batch_options *km_batch_how(const km_batch *b) { return &b->how; }
+const km_sequences_options *km_sequences_how(const km_sequences *b) { return &b->how; }
 
-void km_batch_on_progress(km_batch *b, bool (*progress)(void *user, int64_t done, int64_t total),
-                          void *user) {
+void km_sequences_on_progress(km_sequences *b,
+                              bool (*progress)(void *user, int64_t done, int64_t total),
+                              void *user) {
     b->how.progress = progress;
     b->how.user = user;
 }
 
 /* ---- The cache and the plan, of which ranks that follow are told ---- */
 
-static km_status reserve(km_batch *b, int s, int64_t n, km_error *err) {
+static km_status reserve(km_sequences *b, int s, int64_t n, km_error *err) {
     km_status status = km_cache_reserve(b->cache, s, n, err);
     if (status == KM_OK) km_lead_note(b->lead, KM_LEAD_RESERVE, s, n);
     return status;
 }
 
-static void add(km_batch *b, int s, int64_t n) {
+static void add(km_sequences *b, int s, int64_t n) {
     km_cache_add(b->cache, s, n);
     km_lead_note(b->lead, KM_LEAD_ADD, s, n);
 }
 
-static bool cut(km_batch *b, int s, int64_t length) {
+static bool cut(km_sequences *b, int s, int64_t length) {
     if (!km_cache_cut(b->cache, s, length)) return false;
     if (b->seq[s].settled > length) b->seq[s].settled = length;
     km_lead_note(b->lead, KM_LEAD_CUT, s, length);
     return true;
 }
 
-static void leave(km_batch *b, int s) {
+static void leave(km_sequences *b, int s) {
     km_cache_leave(b->cache, s);
     km_lead_note(b->lead, KM_LEAD_LEAVE, s, 0);
 }
 
-static km_status run_few(km_batch *b, const int32_t *ids, const int32_t *rows, int64_t n,
+static km_status run_few(km_sequences *b, const int32_t *ids, const int32_t *rows, int64_t n,
                          float *logits) {
     km_status status = km_lead_few(b->lead, ids, rows, n);
     return status == KM_OK ? km_plan_few(b->plan, ids, rows, n, logits) : status;
 }
 
-static km_status run_prompt(km_batch *b, const int32_t *ids, int64_t n, int s, int64_t position,
+static km_status run_prompt(km_sequences *b, const int32_t *ids, int64_t n, int s, int64_t position,
                             float *logits) {
     km_status status = km_lead_prompt(b->lead, ids, n, s, position, logits != NULL);
     return status == KM_OK ? km_plan_prompt(b->plan, ids, n, s, position, logits) : status;
 }
 
-static km_status run_choose(km_batch *b, const int32_t *ids, const int32_t *rows, int64_t n,
+static km_status run_choose(km_sequences *b, const int32_t *ids, const int32_t *rows, int64_t n,
                             int64_t steps, km_chooser *const *chooser) {
     km_status status = km_lead_choose(b->lead, ids, rows, n, steps, chooser);
     return status == KM_OK ? km_plan_choose(b->plan, ids, rows, n, steps, chooser) : status;
@@ -118,9 +120,9 @@ static km_status run_choose(km_batch *b, const int32_t *ids, const int32_t *rows
 
 /* ---- Sequences ---- */
 
-static int begin(km_batch *b, int s, km_error *err) {
+static int begin(km_sequences *b, int s, km_error *err) {
     if (s < 0) return s;
-    km_batch_seq *q = &b->seq[s];
+    km_sequence_state *q = &b->seq[s];
     if (!q->seen) q->seen = km_calloc((size_t)b->how.context, sizeof *q->seen);
     if (!q->logits) q->logits = km_calloc((size_t)b->m->config.vocab, sizeof *q->logits);
     if (!q->seen || !q->logits) {
@@ -134,18 +136,18 @@ static int begin(km_batch *b, int s, km_error *err) {
     return s;
 }
 
-int km_batch_join(km_batch *b, km_error *err) {
+int km_sequences_join(km_sequences *b, km_error *err) {
     int s = km_cache_join(b->cache, err);
     if (s >= 0) km_lead_note(b->lead, KM_LEAD_JOIN, s, 0);
     return begin(b, s, err);
 }
 
-int km_batch_fork(km_batch *b, int from, km_error *err) {
+int km_sequences_fork(km_sequences *b, int from, km_error *err) {
     int s = km_cache_fork(b->cache, from, err);
     if (s >= 0) km_lead_note(b->lead, KM_LEAD_FORK, s, from);
     s = begin(b, s, err);
     if (s < 0) return s;
-    const km_batch_seq *f = &b->seq[from];
+    const km_sequence_state *f = &b->seq[from];
     memcpy(b->seq[s].seen, f->seen, sizeof *f->seen * (size_t)km_cache_length(b->cache, from));
     memcpy(b->seq[s].logits, f->logits, sizeof *f->logits * (size_t)b->m->config.vocab);
     b->seq[s].ready = f->ready;
@@ -153,19 +155,19 @@ int km_batch_fork(km_batch *b, int from, km_error *err) {
     return s;
 }
 
-void km_batch_leave(km_batch *b, int s) {
+void km_sequences_leave(km_sequences *b, int s) {
     leave(b, s);
     b->seq[s].used = b->seq[s].ready = false;
 }
 
-const float *km_batch_logits(const km_batch *b, int s) {
+const float *km_sequences_logits(const km_sequences *b, int s) {
     return b->seq[s].ready ? b->seq[s].logits : NULL;
 }
 
-int64_t km_batch_length(const km_batch *b, int s) { return km_cache_length(b->cache, s); }
-const int32_t *km_batch_tokens(const km_batch *b, int s) { return b->seq[s].seen; }
+int64_t km_sequences_length(const km_sequences *b, int s) { return km_cache_length(b->cache, s); }
+const int32_t *km_sequences_tokens(const km_sequences *b, int s) { return b->seq[s].seen; }
 
-int64_t km_batch_match(const km_batch *b, int s, const int32_t *ids, size_t n) {
+int64_t km_sequences_match(const km_sequences *b, int s, const int32_t *ids, size_t n) {
     int64_t length = km_cache_length(b->cache, s), same = 0;
     while (same < length && (size_t)same < n && b->seq[s].seen[same] == ids[same]) same++;
     return km_cache_can_cut(b->cache, s, same) ? same : 0;
@@ -173,10 +175,10 @@ int64_t km_batch_match(const km_batch *b, int s, const int32_t *ids, size_t n) {
 
 /* Reading all of n tokens runs them in chunks whose bounds are multiples of `most`; the last one, where
  * it has few rows, by other kernels than the rest. What is read now must run likewise. */
-int64_t km_batch_settled(const km_batch *b, int s, const int32_t *ids, size_t n) {
-    int64_t total = (int64_t)n, most = km_batch_chunk(b);
+int64_t km_sequences_settled(const km_sequences *b, int s, const int32_t *ids, size_t n) {
+    int64_t total = (int64_t)n, most = km_sequences_chunk(b);
     if (total == 0) return 0;
-    int64_t last = (total - 1) / most * most, from = km_batch_match(b, s, ids, n);
+    int64_t last = (total - 1) / most * most, from = km_sequences_match(b, s, ids, n);
     if (from > b->seq[s].settled) from = b->seq[s].settled;
     if (from > total - 1) from = total - 1; /* it is read for its logits */
     if (!b->alone) {
@@ -191,13 +193,13 @@ int64_t km_batch_settled(const km_batch *b, int s, const int32_t *ids, size_t n)
     return km_cache_can_cut(b->cache, s, from) ? from : 0;
 }
 
-void km_batch_rewind(km_batch *b, int s, int64_t length) {
+void km_sequences_rewind(km_sequences *b, int s, int64_t length) {
     if (length < 0 || length >= km_cache_length(b->cache, s)) return;
     if (!cut(b, s, length)) cut(b, s, 0);
     b->seq[s].ready = false;
 }
 
-km_status km_batch_pretend(km_batch *b, int s, int64_t n, km_error *err) {
+km_status km_sequences_pretend(km_sequences *b, int s, int64_t n, km_error *err) {
     if (b->lead)
         return km_error_set(err, KM_ERR_UNSUPPORTED, "session: not where ranks share the model");
     void *zeros = km_calloc(1, km_cache_page_bytes(b->cache));
@@ -211,20 +213,20 @@ km_status km_batch_pretend(km_batch *b, int s, int64_t n, km_error *err) {
     b->seq[s].ready = false;
     b->seq[s].settled = 0;
     km_free(zeros);
-    for (km_model *m = b->m; m; m = m->next)
+    for (km_net *m = b->m; m; m = m->next)
         if (!km_failed(m->ctx)) km_step_end(m->ctx);
     return status;
 }
 
 /* ---- Going on ---- */
 
-static km_status check_id(const km_batch *b, int32_t id, km_error *err) {
+static km_status check_id(const km_sequences *b, int32_t id, km_error *err) {
     if (id >= 0 && id < b->m->config.vocab) return KM_OK;
     return km_error_set(err, KM_ERR_RANGE, "token %d is not in the model's vocabulary of %lld",
                         (int)id, (long long)b->m->config.vocab);
 }
 
-static km_status too_long(const km_batch *b, int64_t past, size_t n, km_error *err) {
+static km_status too_long(const km_sequences *b, int64_t past, size_t n, km_error *err) {
     if (past)
         return km_error_set(err, KM_ERR_RANGE,
                             "%zu tokens after %lld do not fit the model's context of %lld", n,
@@ -233,14 +235,14 @@ static km_status too_long(const km_batch *b, int64_t past, size_t n, km_error *e
                         n, (long long)b->how.context);
 }
 
-int64_t km_batch_chunk(const km_batch *b) {
-    return km_prompt_chunk(km_model_end(b->m)->ctx->device);
+int64_t km_sequences_chunk(const km_sequences *b) {
+    return km_prompt_chunk(km_net_end(b->m)->ctx->device);
 }
 
 /* Chunk after chunk, each up to a bound of the sequence; what was read before a failure stays. */
-static km_status read_chunks(km_batch *b, int s, const int32_t *ids, int64_t n, km_error *err) {
-    km_batch_seq *q = &b->seq[s];
-    int64_t most = km_batch_chunk(b);
+static km_status read_chunks(km_sequences *b, int s, const int32_t *ids, int64_t n, km_error *err) {
+    km_sequence_state *q = &b->seq[s];
+    int64_t most = km_sequences_chunk(b);
     for (int64_t at = 0, take; at < n; at += take) {
         int64_t past = km_cache_length(b->cache, s), room = most - past % most;
         take = n - at < room ? n - at : room;
@@ -264,7 +266,7 @@ static km_status read_chunks(km_batch *b, int s, const int32_t *ids, int64_t n, 
     return KM_OK;
 }
 
-km_status km_batch_read(km_batch *b, int s, const int32_t *ids, size_t n, km_error *err) {
+km_status km_sequences_read(km_sequences *b, int s, const int32_t *ids, size_t n, km_error *err) {
     int64_t past = km_cache_length(b->cache, s);
     if (n == 0) return KM_OK;
     for (size_t i = 0; i < n; i++)
@@ -276,8 +278,8 @@ km_status km_batch_read(km_batch *b, int s, const int32_t *ids, size_t n, km_err
 
 /* The first `keep` tokens and the second half of the others, read anew: their positions change, and
  * with them all that was kept of them. */
-static km_status shift(km_batch *b, int s, km_error *err) {
-    km_batch_seq *q = &b->seq[s];
+static km_status shift(km_sequences *b, int s, km_error *err) {
+    km_sequence_state *q = &b->seq[s];
     int64_t full = km_cache_length(b->cache, s), keep = b->how.keep, half = (full - keep) / 2;
     memmove(q->seen + keep, q->seen + full - half, sizeof *q->seen * (size_t)half);
     if (!cut(b, s, keep)) {
@@ -295,21 +297,21 @@ static km_status shift(km_batch *b, int s, km_error *err) {
     return status;
 }
 
-static km_status make_room(km_batch *b, int s, km_error *err) {
+static km_status make_room(km_sequences *b, int s, km_error *err) {
     int64_t past = km_cache_length(b->cache, s);
     if (past < b->how.context) return KM_OK;
     return b->how.shift ? shift(b, s, err) : too_long(b, past, 1, err);
 }
 
 /* Host memory for the logits of a step's rows. */
-static bool rows_ready(km_batch *b) {
+static bool rows_ready(km_sequences *b) {
     size_t each = sizeof *b->rows * (size_t)b->m->config.vocab;
     if (!b->rows) b->rows = km_alloc(each * (size_t)km_plan_rows(b->plan));
     return b->rows != NULL;
 }
 
 /* At most km_plan_rows of them. */
-static km_status step_few(km_batch *b, const km_batch_token *t, int n, km_error *err) {
+static km_status step_few(km_sequences *b, const km_sequences_token *t, int n, km_error *err) {
     int32_t ids[KM_STEP_ROWS], rows[2 * KM_STEP_ROWS];
     size_t vocab = (size_t)b->m->config.vocab;
     if (n > 1 && !rows_ready(b)) return km_error_set(err, KM_ERR_MEMORY, "session: out of memory");
@@ -324,7 +326,7 @@ static km_status step_few(km_batch *b, const km_batch_token *t, int n, km_error 
     float *to = n == 1 ? b->seq[t[0].sequence].logits : b->rows;
     if (run_few(b, ids, rows, n, to) != KM_OK) return failed(b, err);
     for (int i = 0; i < n; i++) {
-        km_batch_seq *q = &b->seq[t[i].sequence];
+        km_sequence_state *q = &b->seq[t[i].sequence];
         if (n > 1) memcpy(q->logits, b->rows + (size_t)i * vocab, sizeof *b->rows * vocab);
         q->seen[rows[2 * i + 1]] = ids[i];
         q->ready = true;
@@ -333,12 +335,12 @@ static km_status step_few(km_batch *b, const km_batch_token *t, int n, km_error 
     return KM_OK;
 }
 
-int64_t km_batch_ahead(const km_batch *b) { return b->m->next ? 1 : 64; }
+int64_t km_sequences_ahead(const km_sequences *b) { return b->m->next ? 1 : 64; }
 
-km_status km_batch_choose(km_batch *b, const km_batch_token *t, int n, int64_t steps,
-                          km_chooser *const *chooser, int32_t *out, km_error *err) {
+km_status km_sequences_choose(km_sequences *b, const km_sequences_token *t, int n, int64_t steps,
+                              km_chooser *const *chooser, int32_t *out, km_error *err) {
     int32_t ids[KM_STEP_ROWS], rows[2 * KM_STEP_ROWS];
-    if (n < 1 || n > km_plan_rows(b->plan) || steps < 1 || steps > km_batch_ahead(b))
+    if (n < 1 || n > km_plan_rows(b->plan) || steps < 1 || steps > km_sequences_ahead(b))
         return km_error_set(err, KM_ERR_RANGE, "%lld steps of %d sequences at once",
                             (long long)steps, n);
     for (int i = 0; i < n; i++) {
@@ -371,8 +373,8 @@ static int32_t last_of(const km_chooser *c) {
     return c->state[KM_SAMPLE_TOKEN_AT + (c->state[KM_SAMPLE_SEEN] - 1) % KM_SAMPLE_RING];
 }
 
-int km_batch_check(km_batch *b, int s, const int32_t *ids, int n, km_chooser *chooser, int32_t *out,
-                   km_error *err) {
+int km_sequences_check(km_sequences *b, int s, const int32_t *ids, int n, km_chooser *chooser,
+                       int32_t *out, km_error *err) {
     km_chooser each[KM_FEW_ROWS], *at[KM_FEW_ROWS];
     int32_t rows[2 * KM_FEW_ROWS];
     int64_t past = km_cache_length(b->cache, s);
@@ -404,7 +406,7 @@ int km_batch_check(km_batch *b, int s, const int32_t *ids, int n, km_chooser *ch
     return right;
 }
 
-const float *km_batch_try(km_batch *b, int s, const int32_t *ids, int n, km_error *err) {
+const float *km_sequences_try(km_sequences *b, int s, const int32_t *ids, int n, km_error *err) {
     int32_t rows[2 * KM_FEW_ROWS];
     int64_t past = km_cache_length(b->cache, s);
     for (int i = 0; i < n; i++) {
@@ -427,8 +429,8 @@ const float *km_batch_try(km_batch *b, int s, const int32_t *ids, int n, km_erro
     return NULL;
 }
 
-void km_batch_take(km_batch *b, int s, const int32_t *ids, int keep) {
-    km_batch_seq *q = &b->seq[s];
+void km_sequences_take(km_sequences *b, int s, const int32_t *ids, int keep) {
+    km_sequence_state *q = &b->seq[s];
     size_t vocab = (size_t)b->m->config.vocab;
     if (keep < 1) return;
     memcpy(q->seen + km_cache_length(b->cache, s), ids, sizeof *ids * (size_t)keep);
@@ -437,7 +439,7 @@ void km_batch_take(km_batch *b, int s, const int32_t *ids, int keep) {
     q->ready = true;
 }
 
-km_status km_batch_step(km_batch *b, const km_batch_token *t, int n, km_error *err) {
+km_status km_sequences_step(km_sequences *b, const km_sequences_token *t, int n, km_error *err) {
     km_status status = KM_OK;
     for (int i = 0; i < n; i++) {
         if (check_id(b, t[i].id, err) != KM_OK) return KM_ERR_RANGE;

@@ -2,13 +2,13 @@
  * share a common beginning after a fork, and go on by a token each in one step. What a sequence
  * gets is the same, bit for bit, whatever else is in the step. Each call ends the context's step,
  * and nothing is recorded. */
-#ifndef KM_INFER_BATCH_H
-#define KM_INFER_BATCH_H
+#ifndef KM_INFER_SEQUENCES_H
+#define KM_INFER_SEQUENCES_H
 #include "infer/plan.h"
 
-typedef struct km_batch km_batch;
+typedef struct km_sequences km_sequences;
 
-typedef struct km_batch_options {
+typedef struct km_sequences_options {
     km_dtype cache;    /* of keys and values: f16 by default; f32, bf16, q8_0, q4_0 */
     int64_t sequences; /* at most so many at once; 1 by default */
     int64_t context;   /* tokens of one; 0: the model's */
@@ -19,78 +19,83 @@ typedef struct km_batch_options {
      * tokens read so far stay. NULL: nobody asks. */
     bool (*progress)(void *user, int64_t done, int64_t total);
     void *user;
-} km_batch_options;
+} km_sequences_options;
 
-km_batch_options km_batch_defaults(void);
+km_sequences_options km_sequences_defaults(void);
 
 /* The model must outlive it. NULL with *err set. */
-km_batch *km_batch_new(km_ctx *ctx, km_model *m, const km_batch_options *o, km_error *err);
-void km_batch_free(km_batch *b); /* NULL is fine */
-const km_batch_options *km_batch_how(const km_batch *b);
-void km_batch_on_progress(km_batch *b, bool (*progress)(void *user, int64_t done, int64_t total),
-                          void *user);
+km_sequences *km_sequences_new(km_ctx *ctx, km_net *m, const km_sequences_options *o,
+                               km_error *err);
+void km_sequences_free(km_sequences *b); /* NULL is fine */
+const km_sequences_options *km_sequences_how(const km_sequences *b);
+void km_sequences_on_progress(km_sequences *b,
+                              bool (*progress)(void *user, int64_t done, int64_t total),
+                              void *user);
 
 /* A new sequence, empty or (fork) with all that another holds, logits included; -1 with *err. */
-int km_batch_join(km_batch *b, km_error *err);
-int km_batch_fork(km_batch *b, int sequence, km_error *err);
-void km_batch_leave(km_batch *b, int sequence);
+int km_sequences_join(km_sequences *b, km_error *err);
+int km_sequences_fork(km_sequences *b, int sequence, km_error *err);
+void km_sequences_leave(km_sequences *b, int sequence);
 
 /* Reads tokens after those that the sequence holds, in chunks. */
-km_status km_batch_read(km_batch *b, int sequence, const int32_t *ids, size_t n, km_error *err);
+km_status km_sequences_read(km_sequences *b, int sequence, const int32_t *ids, size_t n,
+                            km_error *err);
 
-typedef struct km_batch_token {
+typedef struct km_sequences_token {
     int sequence;
     int32_t id;
-} km_batch_token;
+} km_sequences_token;
 /* One more token for each of n different sequences, km_plan_rows at a time. */
-km_status km_batch_step(km_batch *b, const km_batch_token *t, int n, km_error *err);
+km_status km_sequences_step(km_sequences *b, const km_sequences_token *t, int n, km_error *err);
 
 /* `steps` tokens for each of n different sequences (km_plan_rows at most), chosen where the logits
  * are: t[i].id and then what was chosen goes through the model, and out (n, steps) receives what
  * was chosen. The last one has not been through it, and there are no logits on the host. Every
- * sequence must have room for `steps` tokens, which are at most km_batch_ahead. */
-km_status km_batch_choose(km_batch *b, const km_batch_token *t, int n, int64_t steps,
-                          km_chooser *const *chooser, int32_t *out, km_error *err);
+ * sequence must have room for `steps` tokens, which are at most km_sequences_ahead. */
+km_status km_sequences_choose(km_sequences *b, const km_sequences_token *t, int n, int64_t steps,
+                              km_chooser *const *chooser, int32_t *out, km_error *err);
 /* Guesses checked where the logits are: ids (n, 2 to KM_FEW_ROWS) are a token of the sequence and
  * guesses of what comes after it. out (n) receives what was chosen after each of them up to the
  * first that was not guessed; how many, or -1 with *err set. The sequence then holds as many of the
  * ids, all of them right, and chooser has seen what was chosen. */
-int km_batch_check(km_batch *b, int sequence, const int32_t *ids, int n, km_chooser *chooser,
-                   int32_t *out, km_error *err);
+int km_sequences_check(km_sequences *b, int sequence, const int32_t *ids, int n,
+                       km_chooser *chooser, int32_t *out, km_error *err);
 /* How many steps can be taken at once: 1 where the model is in parts. */
-int64_t km_batch_ahead(const km_batch *b);
+int64_t km_sequences_ahead(const km_sequences *b);
 
 /* n (1 to KM_FEW_ROWS) tokens after those that the sequence holds, in one step, each with its
  * logits (n, vocab), the batch's until the next call; NULL with *err set. They are not the
- * sequence's yet: km_batch_take makes the first `keep` of them so. For guesses that are checked
+ * sequence's yet: km_sequences_take makes the first `keep` of them so. For guesses that are checked
  * together. */
-const float *km_batch_try(km_batch *b, int sequence, const int32_t *ids, int n, km_error *err);
-void km_batch_take(km_batch *b, int sequence, const int32_t *ids, int keep);
+const float *km_sequences_try(km_sequences *b, int sequence, const int32_t *ids, int n,
+                              km_error *err);
+void km_sequences_take(km_sequences *b, int sequence, const int32_t *ids, int keep);
 
 /* Of the token after the last: (vocab), on the host; NULL when there are none. Valid until the
  * sequence goes on. */
-const float *km_batch_logits(const km_batch *b, int sequence);
-int64_t km_batch_length(const km_batch *b, int sequence);
-const int32_t *km_batch_tokens(const km_batch *b, int sequence); /* that many */
+const float *km_sequences_logits(const km_sequences *b, int sequence);
+int64_t km_sequences_length(const km_sequences *b, int sequence);
+const int32_t *km_sequences_tokens(const km_sequences *b, int sequence); /* that many */
 /* How many of these tokens, from the first on, need not be read again. */
-int64_t km_batch_match(const km_batch *b, int sequence, const int32_t *ids, size_t n);
+int64_t km_sequences_match(const km_sequences *b, int sequence, const int32_t *ids, size_t n);
 /* The same, where the logits after these tokens, and all that is chosen from then on, are to be, bit
  * for bit, those of a sequence that read all of them at once: what was chosen by this one, one token
  * at a time, is read again (by kernels for many rows, which round in another order), and at least the
  * last token is. */
-int64_t km_batch_settled(const km_batch *b, int sequence, const int32_t *ids, size_t n);
-int64_t km_batch_chunk(const km_batch *b); /* tokens of a prompt that run at once, at most */
+int64_t km_sequences_settled(const km_sequences *b, int sequence, const int32_t *ids, size_t n);
+int64_t km_sequences_chunk(
+    const km_sequences *b); /* tokens of a prompt that run at once, at most */
 /* Forgets what comes after the first `length` tokens (all, where what those need is gone: behind a
  * window that every layer has). There are no logits until the next read. */
-void km_batch_rewind(km_batch *b, int sequence, int64_t length);
+void km_sequences_rewind(km_sequences *b, int sequence, int64_t length);
 
 /* For measuring: the sequence holds n tokens that nobody read, with keys and values of zeros. */
-km_status km_batch_pretend(km_batch *b, int sequence, int64_t n, km_error *err);
+km_status km_sequences_pretend(km_sequences *b, int sequence, int64_t n, km_error *err);
 
 /* A sequence to a file and back (docs/formats/session.md). Reading replaces what the sequence
  * holds; a file of another model, of another dtype of cache, too long or damaged is refused and
  * changes nothing. */
-km_status km_batch_save(km_batch *b, int sequence, const char *path, km_error *err);
-km_status km_batch_restore(km_batch *b, int sequence, const char *path, km_error *err);
+km_status km_sequences_save(km_sequences *b, int sequence, const char *path, km_error *err);
+km_status km_sequences_restore(km_sequences *b, int sequence, const char *path, km_error *err);
 
 #endif

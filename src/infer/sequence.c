@@ -1,0 +1,158 @@
+/* One sequence of a batch, which lives as long as any session over it. */
+#include "infer/sequence.h"
+#include "base/alloc.h"
+#include "infer/sequences_impl.h"
+
+typedef struct shared {
+    km_sequences *batch;
+    int users;
+} shared;
+
+struct km_sequence {
+    shared *over;
+    int at; /* its sequence */
+};
+
+static km_sequence *session_at(shared *over, int sequence, km_error *err) {
+    km_sequence *s = sequence >= 0 ? km_calloc(1, sizeof *s) : NULL;
+    if (!s) {
+        if (sequence >= 0) {
+            km_sequences_leave(over->batch, sequence);
+            km_error_set(err, KM_ERR_MEMORY, "session: out of memory");
+        }
+        return NULL;
+    }
+    over->users++;
+    *s = (km_sequence){over, sequence};
+    return s;
+}
+
+static void drop(shared *over) {
+    if (over->users > 0) return;
+    km_sequences_free(over->batch);
+    km_free(over);
+}
+
+km_sequence *km_sequence_open(km_ctx *ctx, km_net *m, const km_sequences_options *o,
+                              km_error *err) {
+    shared *over = km_calloc(1, sizeof *over);
+    if (!over) {
+        km_error_set(err, KM_ERR_MEMORY, "session: out of memory");
+        return NULL;
+    }
+    over->batch = km_sequences_new(ctx, m, o, err);
+    km_sequence *s =
+        over->batch ? session_at(over, km_sequences_join(over->batch, err), err) : NULL;
+    if (!s) drop(over);
+    return s;
+}
+
+km_sequence *km_sequence_new(km_ctx *ctx, km_net *m, km_error *err) {
+    km_sequences_options o = km_sequences_defaults();
+    o.shift = true;
+    return km_sequence_open(ctx, m, &o, err);
+}
+
+km_sequence *km_sequence_fork(km_sequence *s, km_error *err) {
+    return session_at(s->over, km_sequences_fork(s->over->batch, s->at, err), err);
+}
+
+void km_sequence_free(km_sequence *s) {
+    if (!s) return;
+    km_sequences_leave(s->over->batch, s->at);
+    s->over->users--;
+    drop(s->over);
+    km_free(s);
+}
+
+km_status km_sequence_read(km_sequence *s, const int32_t *ids, size_t n, km_error *err) {
+    return km_sequences_read(s->over->batch, s->at, ids, n, err);
+}
+
+km_status km_sequence_prompt(km_sequence *s, const int32_t *ids, size_t n, int64_t *reused,
+                             km_error *err) {
+    if (reused) *reused = 0;
+    if (n > (size_t)km_sequence_context(s))
+        return km_error_set(err, KM_ERR_RANGE,
+                            "the prompt has %zu tokens and the model's context %lld", n,
+                            (long long)km_sequence_context(s));
+    int64_t same = km_sequence_match(s, ids, n > 0 ? n - 1 : 0);
+    km_sequence_rewind(s, same);
+    if (reused) *reused = same;
+    return km_sequence_read(s, ids + same, n - (size_t)same, err);
+}
+
+km_status km_sequence_next(km_sequence *s, int32_t id, km_error *err) {
+    return km_sequences_step(s->over->batch, &(km_sequences_token){s->at, id}, 1, err);
+}
+
+km_status km_sequence_choose(km_sequence *s, int32_t id, int64_t steps, km_chooser *chooser,
+                             int32_t *out, km_error *err) {
+    return km_sequences_choose(s->over->batch, &(km_sequences_token){s->at, id}, 1, steps, &chooser,
+                               out, err);
+}
+
+int km_sequence_check(km_sequence *s, const int32_t *ids, int n, km_chooser *chooser, int32_t *out,
+                      km_error *err) {
+    return km_sequences_check(s->over->batch, s->at, ids, n, chooser, out, err);
+}
+
+int64_t km_sequence_ahead(const km_sequence *s) { return km_sequences_ahead(s->over->batch); }
+
+bool km_sequence_on_host(const km_sequence *s) {
+    return km_net_end(s->over->batch->m)->ctx->device->host;
+}
+
+const float *km_sequence_try(km_sequence *s, const int32_t *ids, int n, km_error *err) {
+    return km_sequences_try(s->over->batch, s->at, ids, n, err);
+}
+
+void km_sequence_take(km_sequence *s, const int32_t *ids, int keep) {
+    km_sequences_take(s->over->batch, s->at, ids, keep);
+}
+
+void km_sequence_on_progress(km_sequence *s,
+                             bool (*progress)(void *user, int64_t done, int64_t total),
+                             void *user) {
+    km_sequences_on_progress(s->over->batch, progress, user);
+}
+
+const float *km_sequence_logits(const km_sequence *s) {
+    return km_sequences_logits(s->over->batch, s->at);
+}
+
+int64_t km_sequence_length(const km_sequence *s) {
+    return km_sequences_length(s->over->batch, s->at);
+}
+
+const int32_t *km_sequence_tokens(const km_sequence *s) {
+    return km_sequences_tokens(s->over->batch, s->at);
+}
+
+int64_t km_sequence_context(const km_sequence *s) {
+    return km_sequences_how(s->over->batch)->context;
+}
+
+void km_sequence_reset(km_sequence *s) { km_sequence_rewind(s, 0); }
+
+int64_t km_sequence_match(const km_sequence *s, const int32_t *ids, size_t n) {
+    return km_sequences_match(s->over->batch, s->at, ids, n);
+}
+
+int64_t km_sequence_settled(const km_sequence *s, const int32_t *ids, size_t n) {
+    return km_sequences_settled(s->over->batch, s->at, ids, n);
+}
+
+int64_t km_sequence_chunk(const km_sequence *s) { return km_sequences_chunk(s->over->batch); }
+
+void km_sequence_rewind(km_sequence *s, int64_t length) {
+    km_sequences_rewind(s->over->batch, s->at, length);
+}
+
+km_status km_sequence_save(km_sequence *s, const char *path, km_error *err) {
+    return km_sequences_save(s->over->batch, s->at, path, err);
+}
+
+km_status km_sequence_restore(km_sequence *s, const char *path, km_error *err) {
+    return km_sequences_restore(s->over->batch, s->at, path, err);
+}
