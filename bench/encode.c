@@ -84,7 +84,7 @@ int main(int argc, char **argv) {
     km_index *index =
         c ? km_index_frame(ctx->threads, KM_METRIC_L2, KM_RERANK_NONE, d, anchors, cells, c, &err)
           : NULL;
-    km_encoder *e = index ? km_encoder_new(ctx, index, block, &err) : NULL;
+    km_index_encoder *e = index ? km_index_encoder_new(ctx, index, block, &err) : NULL;
     if (!e) return fprintf(stderr, "bench_encode: %s\n", err.text), 1;
     double alone = encode_alone(ctx, c, x, block, codes), took = 0;
     km_status s = KM_OK;
@@ -93,7 +93,7 @@ int main(int argc, char **argv) {
         int64_t m = at < 0 || n - at > block ? block : n - at,
                 from = at < 0 ? 0 : at % (made - made % block);
         double begin = km_now();
-        s = km_encoder_run(e, x + (from + m <= made ? from : 0) * d, m, false, &got, &err);
+        s = km_index_encoder_run(e, x + (from + m <= made ? from : 0) * d, m, false, &got, &err);
         if (at >= 0) took += km_now() - begin;
     }
     if (s != KM_OK || !isfinite(alone)) return fprintf(stderr, "bench_encode: %s\n", err.text), 1;
@@ -102,7 +102,7 @@ int main(int argc, char **argv) {
         "\"seconds\": %.4f, \"rows_per_s\": %.0f, \"encode_ms\": %.3f, \"encode_rows_per_s\": %.0f}\n",
         km_ctx_device(ctx), (long long)n, (long long)d, km_coder_bytes(c), dense ? "dense" : "fast",
         (long long)cells, took, (double)n / took, alone * 1e3, (double)block / alone);
-    km_encoder_free(e);
+    km_index_encoder_free(e);
     km_index_close(index);
     km_free(x);
     km_free(codes);

@@ -5,12 +5,12 @@
 #include "ops/op.h"
 #include <string.h>
 
-typedef struct piece {
+typedef struct recomputed {
     km_recompute_fn fn;
     void *user;
     int n_out;
     uint64_t seed, draws; /* where the random sequence stood */
-} piece;
+} recomputed;
 
 /* ---- The op at the end of the inner tape ---- */
 
@@ -39,7 +39,8 @@ static km_tensor *stand_in(km_ctx *ctx, km_tensor *x, km_node *gate, int i) {
 }
 
 /* fn once more, recorded on an empty tape; returns the end of that tape. */
-static km_tensor *run_again(km_ctx *ctx, const piece *p, km_tensor *const *in, km_node *outer) {
+static km_tensor *run_again(km_ctx *ctx, const recomputed *p, km_tensor *const *in,
+                            km_node *outer) {
     km_tensor *out[KM_MAX_OUTPUTS] = {0};
     uint64_t seed = ctx->seed, draws = ctx->draws;
     int depth = ctx->no_grad;
@@ -89,7 +90,7 @@ km_status km_recompute(km_ctx *ctx, km_recompute_fn fn, const void *user, size_t
         return km_fail(ctx, KM_ERR_RANGE, "recompute: %d inputs and %d outputs are too many or few",
                        n_in, n_out);
     bool record = trains ? ctx->no_grad == 0 : km_recording(ctx, in, n_in);
-    piece now = {fn, NULL, n_out, ctx->seed, ctx->draws};
+    recomputed now = {fn, NULL, n_out, ctx->seed, ctx->draws};
     int mark = ctx->n_step;
     ctx->no_grad++;
     fn(ctx, user, in, out);
@@ -97,7 +98,7 @@ km_status km_recompute(km_ctx *ctx, km_recompute_fn fn, const void *user, size_t
     if (km_failed(ctx)) return ctx->error.code;
     km_step_drop(ctx, mark, out, n_out);
     if (!record) return KM_OK;
-    piece *p = km_arena_alloc(&ctx->arena, sizeof *p);
+    recomputed *p = km_arena_alloc(&ctx->arena, sizeof *p);
     km_custom_op *op = km_arena_alloc(&ctx->arena, sizeof *op);
     now.user = km_arena_alloc(&ctx->arena, user_bytes ? user_bytes : 1);
     if (!p || !op || !now.user) return km_fail(ctx, KM_ERR_MEMORY, "recompute: out of memory");

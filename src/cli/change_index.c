@@ -9,15 +9,15 @@
 #include <inttypes.h>
 #include <string.h>
 
-typedef struct line {
+typedef struct change_line {
     km_common common;
     km_input_line input;
     const char *out, *ids;
     bool compact, missing_ok, skip_bad, shift;
-} line;
+} change_line;
 
 /* Writes x to `path` and says what there is now. */
-static int finish(const line *l, const char *command, km_index *x, const char *path,
+static int finish(const change_line *l, const char *command, km_index *x, const char *path,
                   const char *verb, int64_t count, km_error *err) {
     uint64_t bytes = 0;
     km_status s = err->code;
@@ -92,7 +92,7 @@ static km_status add_all(km_ctx *ctx, km_index *x, km_input *in, const uint64_t 
 }
 
 int km_command_add(int argc, char **argv) {
-    line l = {.common = KM_COMMON_DEFAULTS, .input = KM_INPUT_DEFAULTS};
+    change_line l = {.common = KM_COMMON_DEFAULTS, .input = KM_INPUT_DEFAULTS};
     const km_option options[] = {
         {"ids", KM_OPTION_TEXT, "FILE", &l.ids, 0, 0,
          "the vectors' ids, .npy or one a line (default: counted on)"},
@@ -139,7 +139,7 @@ int km_command_add(int argc, char **argv) {
 /* ---- delete ---- */
 
 int km_command_delete(int argc, char **argv) {
-    line l = {.common = KM_COMMON_DEFAULTS};
+    change_line l = {.common = KM_COMMON_DEFAULTS};
     const km_option options[] = {
         {"ids", KM_OPTION_TEXT, "IDS", &l.ids, 0, 0, "3,7,10-19, or a file (.npy, or one a line)"},
         {"missing-ok", KM_OPTION_FLAG, NULL, &l.missing_ok, 0, 0,
@@ -196,7 +196,7 @@ static void merge_one(km_ctx *ctx, km_index *x, const char *path, bool shift, km
 }
 
 int km_command_merge(int argc, char **argv) {
-    line l = {.common = KM_COMMON_DEFAULTS, .compact = true};
+    change_line l = {.common = KM_COMMON_DEFAULTS, .compact = true};
     const km_option options[] = {
         KM_NEW_INDEX_ROW(l.out),
         {"shift-ids", KM_OPTION_FLAG, NULL, &l.shift, 0, 0,

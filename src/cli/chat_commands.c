@@ -3,10 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct command {
+typedef struct chat_command {
     const char *name, *value, *about;
     void (*run)(km_chat *c, const char *value);
-} command;
+} chat_command;
 
 static void show_help(km_chat *c, const char *value);
 
@@ -92,7 +92,7 @@ static void quit(km_chat *c, const char *value) {
     c->quit = true;
 }
 
-static const command commands[] = {
+static const chat_command commands[] = {
     {"help", "", "this list", show_help},
     {"system", "[TEXT]", "set the system message ('none': without one), or show it", set_system},
     {"clear", "", "begin a new conversation", clear},

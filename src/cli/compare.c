@@ -14,7 +14,7 @@
 #include <math.h>
 #include <string.h>
 
-typedef struct line {
+typedef struct compare_line {
     km_common common;
     km_input_line input;
     km_anchor_line training;
@@ -22,7 +22,7 @@ typedef struct line {
     int64_t anchors, seed;
     bool small, large, verbose;
     const char *html;
-} line;
+} compare_line;
 
 typedef struct outcome {
     bool there;
@@ -50,8 +50,8 @@ static float *synthetic(int64_t n, int64_t dim, int64_t centres, uint64_t seed) 
     return x;
 }
 
-static km_status learn(const char *device, const line *l, const float *x, int64_t n, int64_t dim,
-                       outcome *out, km_round_log *log, km_error *err) {
+static km_status learn(const char *device, const compare_line *l, const float *x, int64_t n,
+                       int64_t dim, outcome *out, km_round_log *log, km_error *err) {
     km_ctx *ctx = km_ctx_new(device, (int)l->common.threads);
     if (!ctx) return km_error_set(err, KM_ERR_DEVICE, "%s", km_last_error());
     km_progress bar;
@@ -143,7 +143,7 @@ static void add_chart(km_text *page, const char *title, const km_round_log *logs
     km_chart_html(&c, page);
 }
 
-static km_status write_page(const line *l, const outcome *cpu, const outcome *gpu,
+static km_status write_page(const compare_line *l, const outcome *cpu, const outcome *gpu,
                             const km_round_log logs[2], int64_t n, int64_t dim, km_error *err) {
     const km_round_log *both[2] = {&logs[0], &logs[1]};
     const outcome *of[2] = {cpu, gpu};
@@ -178,8 +178,8 @@ static km_status write_page(const line *l, const outcome *cpu, const outcome *gp
 
 /* ---- The text ---- */
 
-static int tell(const line *l, const outcome *cpu, const outcome *gpu, const km_round_log *rounds,
-                const char *why, int64_t n, int64_t dim) {
+static int tell(const compare_line *l, const outcome *cpu, const outcome *gpu,
+                const km_round_log *rounds, const char *why, int64_t n, int64_t dim) {
     if (l->common.json) {
         json_t *o =
             json_pack("{s:s, s:I, s:I, s:o, s:o}", "kermes", km_version(), "vectors", (json_int_t)n,
@@ -206,7 +206,7 @@ static int tell(const line *l, const outcome *cpu, const outcome *gpu, const km_
     return ok ? KM_EXIT_OK : km_cli_fail("out of memory");
 }
 
-static int run(line *l, const char *path) {
+static int run(compare_line *l, const char *path) {
     km_error err = {0}, gpu_err = {0};
     int64_t n = l->large ? 100000 : l->small ? 1000 : 10000;
     int64_t dim = l->large ? 384 : l->small ? 64 : 128;
@@ -249,9 +249,9 @@ static int run(line *l, const char *path) {
 }
 
 int km_command_compare(int argc, char **argv) {
-    line l = {.common = KM_COMMON_DEFAULTS,
-              .input = KM_INPUT_DEFAULTS,
-              .training = KM_ANCHOR_DEFAULTS(31, 0)};
+    compare_line l = {.common = KM_COMMON_DEFAULTS,
+                      .input = KM_INPUT_DEFAULTS,
+                      .training = KM_ANCHOR_DEFAULTS(31, 0)};
     const km_option options[] = {
         {"small", KM_OPTION_FLAG, NULL, &l.small, 0, 0,
          "1,000 x 64 and 32 anchors instead of 10,000 x 128 and 256"},

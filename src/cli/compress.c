@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-typedef struct line { /* the command line */
+typedef struct compress_line { /* the command line */
     km_common common;
     km_input_line input;
     km_anchor_line training;
@@ -25,7 +25,7 @@ typedef struct line { /* the command line */
     int64_t seed;
     km_sizes memory;
     bool skip_bad, lloyd, verbose;
-} line;
+} compress_line;
 
 static volatile sig_atomic_t interrupted;
 
@@ -34,15 +34,15 @@ static void on_signal(int number) {
     interrupted = 1;
 }
 
-typedef struct show {
+typedef struct compress_show {
     km_progress bar;
     const char *stage;
     bool quiet;
     km_round_log rounds;
-} show;
+} compress_show;
 
 static bool on_progress(void *user, const char *stage, int64_t done, int64_t total) {
-    show *w = user;
+    compress_show *w = user;
     if (!w->stage || strcmp(w->stage, stage) != 0) {
         if (w->stage) km_progress_end(&w->bar);
         km_progress_begin(&w->bar, stage, "", total, w->quiet);
@@ -52,7 +52,7 @@ static bool on_progress(void *user, const char *stage, int64_t done, int64_t tot
     return !interrupted;
 }
 
-static bool parse_options(const line *l, km_index_options *o, km_error *err) {
+static bool parse_options(const compress_line *l, km_index_options *o, km_error *err) {
     int metric, mode, rerank;
     if (!km_choose_3("metric", l->metric, km_metric_names, &metric, err) ||
         !km_choose_3("mode", l->mode, km_mode_names, &mode, err) ||
@@ -85,8 +85,8 @@ static bool parse_options(const line *l, km_index_options *o, km_error *err) {
     return true;
 }
 
-static json_t *report(const line *l, const char *in, const km_made *m, const km_round_log *rounds,
-                      double raw, double seconds) {
+static json_t *report(const compress_line *l, const char *in, const km_made *m,
+                      const km_round_log *rounds, double raw, double seconds) {
     json_t *o = json_pack(
         "{s:s, s:o, s:o, s:I, s:I, s:I, s:I, s:i, s:o, s:o, s:o, s:I, s:o, s:o, s:o, "
         "s:i, s:o, s:s, s:s, s:o}",
@@ -107,8 +107,8 @@ static json_t *report(const line *l, const char *in, const km_made *m, const km_
     return o;
 }
 
-static void print_made(const line *l, const km_made *m, const km_round_log *rounds, double raw,
-                       double seconds) {
+static void print_made(const compress_line *l, const km_made *m, const km_round_log *rounds,
+                       double raw, double seconds) {
     char a[KM_NUMBER_TEXT], b[KM_NUMBER_TEXT];
     printf("%s: %lld vectors of %lld dimensions, %lld anchor%s, ", l->out, (long long)m->rows,
            (long long)m->dim, (long long)m->anchors, m->anchors == 1 ? "" : "s");
@@ -147,10 +147,10 @@ static bool first_to_fail(km_comm *comm, km_status s, const km_error *err) {
     return first;
 }
 
-static int run(const line *l, const char *in_path, km_index_options *o) {
+static int run(const compress_line *l, const char *in_path, km_index_options *o) {
     km_error err = {0};
     km_made made;
-    show w = {.quiet = l->common.quiet || km_comm_env_rank() != 0};
+    compress_show w = {.quiet = l->common.quiet || km_comm_env_rank() != 0};
     o->progress = on_progress;
     o->user = &w;
     bool tells = km_comm_env_rank() == 0;
@@ -197,13 +197,13 @@ static int run(const line *l, const char *in_path, km_index_options *o) {
 }
 
 int km_command_compress(int argc, char **argv) {
-    line l = {.common = KM_COMMON_DEFAULTS,
-              .input = KM_INPUT_DEFAULTS,
-              .training = KM_ANCHOR_DEFAULTS(25, 1e-4),
-              .anchors = "auto",
-              .metric = "l2",
-              .mode = "fast",
-              .rerank = "none"};
+    compress_line l = {.common = KM_COMMON_DEFAULTS,
+                       .input = KM_INPUT_DEFAULTS,
+                       .training = KM_ANCHOR_DEFAULTS(25, 1e-4),
+                       .anchors = "auto",
+                       .metric = "l2",
+                       .mode = "fast",
+                       .rerank = "none"};
     const km_option options[] = {
         KM_NEW_INDEX_ROW(l.out),
         {"anchors", KM_OPTION_TEXT, "M", &l.anchors, 0, 0,

@@ -45,14 +45,15 @@ static km_status convert_folder(km_convert_options *o, const char *out, km_conve
     return s;
 }
 
-typedef struct settings {
+typedef struct convert_settings {
     km_common common;
     km_convert_options o;
     const char *type, *out;
     bool force;
-} settings;
+} convert_settings;
 
-static json_t *report(const settings *s, const char *in, const char *out, const km_converted *d) {
+static json_t *report(const convert_settings *s, const char *in, const char *out,
+                      const km_converted *d) {
     const char *type = s->o.mix ? s->o.mix->name : s->type ? km_dtype_name(s->o.dtype) : NULL;
     return json_pack("{s:s, s:o, s:o, s:s, s:s, s:s, s:i, s:I, s:I, s:I, s:s?}", "kermes",
                      km_version(), "in", km_json_text(in), "out", km_json_text(out), "from",
@@ -73,7 +74,7 @@ static void print_result(const char *out, const km_converted *d) {
         printf("no tokenizer\n");
 }
 
-static int check_type(settings *s, const char *out) {
+static int check_type(convert_settings *s, const char *out) {
     const char *names[32];
     int n = 0;
     km_error err = {0};
@@ -95,7 +96,7 @@ static int check_type(settings *s, const char *out) {
 }
 
 /* What is wrong with the line itself; the exit code, or KM_EXIT_OK. */
-static int check_line(const km_args *args, settings *s) {
+static int check_line(const km_args *args, convert_settings *s) {
     if (args->n_words != 2 - (s->out != NULL))
         return km_cli_usage("convert takes two names, as in 'kermes convert gpt2/ gpt2.gguf'");
     if (!s->out) s->out = args->words[1];
@@ -109,7 +110,7 @@ static int check_line(const km_args *args, settings *s) {
 }
 
 int km_command_convert(int argc, char **argv) {
-    settings set = {.common = KM_COMMON_DEFAULTS};
+    convert_settings set = {.common = KM_COMMON_DEFAULTS};
     const km_option options[] = {
         {"type", KM_OPTION_TEXT, "TYPE", &set.type, 0, 0,
          "f32, f16, bf16, or for GGUF q8_0, q6_k, q5_k_m, q5_k_s, q5_1, q5_0, q4_k_m, q4_k_s,\n"

@@ -12,10 +12,10 @@
 
 enum { BLOCK = 32768 };
 
-typedef struct line {
+typedef struct decompress_line {
     km_common common;
     const char *out, *anchors, *assignments, *ids, *ids_out, *dtype;
-} line;
+} decompress_line;
 
 /* rows of dim numbers (0: a list of them) of `size` bytes. */
 static km_status write_npy(const char *path, const char *type, size_t size, const void *data,
@@ -41,12 +41,12 @@ static km_status write_assignments(const char *path, km_index *x, const uint64_t
     return s;
 }
 
-static km_status write_rows(const line *l, km_index *x, const uint64_t *ids, int64_t n, bool half,
-                            km_error *err) {
+static km_status write_rows(const decompress_line *l, km_index *x, const uint64_t *ids, int64_t n,
+                            bool half, km_error *err) {
     char head[KM_NPY_HEAD];
     int64_t block = n < BLOCK ? n : BLOCK;
     km_snapshot *v = km_index_rows(x);
-    km_place *places = km_index_places(x, v, ids, n, err);
+    km_row_place *places = km_index_places(x, v, ids, n, err);
     if (!places) {
         km_snapshot_drop(v);
         return err->code;
@@ -83,7 +83,7 @@ static km_status write_rows(const line *l, km_index *x, const uint64_t *ids, int
 }
 
 int km_command_decompress(int argc, char **argv) {
-    line l = {.common = KM_COMMON_DEFAULTS, .dtype = "f32"};
+    decompress_line l = {.common = KM_COMMON_DEFAULTS, .dtype = "f32"};
     const km_option options[] = {
         {"out", KM_OPTION_TEXT, "FILE", &l.out, 0, 0, "the .npy to write (-o)"},
         {"anchors", KM_OPTION_TEXT, "FILE", &l.anchors, 0, 0,

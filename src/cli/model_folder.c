@@ -20,11 +20,11 @@ bool km_models_folder(char out[PATH_MAX]) {
     return n > 0 && n < PATH_MAX;
 }
 
-typedef struct search {
+typedef struct folder_search {
     char best[PATH_MAX];
     struct timespec when;
     int found;
-} search;
+} folder_search;
 
 /* "-00002-of-00003.gguf": a later part of a split model. */
 static bool later_part(const char *name) {
@@ -33,12 +33,12 @@ static bool later_part(const char *name) {
            strncmp(of - 5, "00001", 5) != 0;
 }
 
-static bool newer(const struct stat *st, const search *s) {
+static bool newer(const struct stat *st, const folder_search *s) {
     return st->st_mtim.tv_sec != s->when.tv_sec ? st->st_mtim.tv_sec > s->when.tv_sec
                                                 : st->st_mtim.tv_nsec > s->when.tv_nsec;
 }
 
-static void found(search *s, const char *path, const struct stat *st) {
+static void found(folder_search *s, const char *path, const struct stat *st) {
     /* of two as old as each other the first by name, so that the choice does not hang on the order
      * in which a file system lists them */
     bool equal =
@@ -50,7 +50,7 @@ static void found(search *s, const char *path, const struct stat *st) {
     s->found++;
 }
 
-static void look(search *s, const char *folder, int depth) {
+static void look(folder_search *s, const char *folder, int depth) {
     DIR *d = opendir(folder);
     if (!d) return;
     for (struct dirent *e; (e = readdir(d));) {
@@ -75,7 +75,7 @@ static void look(search *s, const char *folder, int depth) {
 
 km_status km_models_default(char out[PATH_MAX], int *others, km_error *err) {
     char folder[PATH_MAX];
-    search s = {.found = 0};
+    folder_search s = {.found = 0};
     if (!km_models_folder(folder))
         return km_error_set(err, KM_ERR_FILE, "no model is named: give one with -m FILE");
     look(&s, folder, 1);

@@ -9,14 +9,14 @@
 #include "report/json.h"
 #include <math.h>
 
-typedef struct settings {
+typedef struct perplexity_settings {
     km_common common;
     const char *model, *file;
     const char *save, *against, *imatrix; /* files; or NULL */
     int64_t context, pieces;
     bool decode;
     km_cli_where where;
-} settings;
+} perplexity_settings;
 
 typedef struct results {
     km_perplexity p;
@@ -61,7 +61,7 @@ static json_t *divergence_json(const km_divergence *d) {
                      km_json_number(d->rms_p, 5));
 }
 
-static int print(const settings *o, const results *r, int64_t context) {
+static int print(const perplexity_settings *o, const results *r, int64_t context) {
     const km_perplexity *p = &r->p;
     const km_divergence *d = &r->d;
     double value = exp(p->loss);
@@ -102,7 +102,7 @@ static km_status on_row(void *user, const float *logits, int32_t came, km_error 
     return s;
 }
 
-static km_status open_extras(const settings *o, const km_cli_model *m, const km_ids *ids,
+static km_status open_extras(const perplexity_settings *o, const km_cli_model *m, const km_ids *ids,
                              km_perplexity_options *how, extras *e, km_error *err) {
     km_logits_about about = km_logits_of(m->model, ids, how);
     if (o->against && !(e->comparison = km_compare_open(o->against, &about, err))) return err->code;
@@ -115,7 +115,7 @@ static km_status open_extras(const settings *o, const km_cli_model *m, const km_
     return KM_OK;
 }
 
-static km_status save_imatrix(const settings *o, extras *e, int64_t context, results *r,
+static km_status save_imatrix(const perplexity_settings *o, extras *e, int64_t context, results *r,
                               km_error *err) {
     km_imatrix *m = km_collect_end(e->collector, err);
     e->collector = NULL;
@@ -130,7 +130,7 @@ static km_status save_imatrix(const settings *o, extras *e, int64_t context, res
 }
 
 /* Finishes what went well, and drops the rest. */
-static km_status close_extras(const settings *o, extras *e, int64_t context, km_status s,
+static km_status close_extras(const perplexity_settings *o, extras *e, int64_t context, km_status s,
                               results *r, km_error *err) {
     if (s == KM_OK && e->comparison) s = km_compare_result(e->comparison, &r->d, err);
     km_compare_close(e->comparison);
@@ -141,8 +141,8 @@ static km_status close_extras(const settings *o, extras *e, int64_t context, km_
     return s;
 }
 
-static km_status measure(const settings *o, const km_cli_model *m, int64_t context, results *r,
-                         km_error *err) {
+static km_status measure(const perplexity_settings *o, const km_cli_model *m, int64_t context,
+                         results *r, km_error *err) {
     km_ids ids = {0};
     extras e = {0};
     km_progress bar;
@@ -166,7 +166,7 @@ static km_status measure(const settings *o, const km_cli_model *m, int64_t conte
     return s;
 }
 
-static int run(const settings *o) {
+static int run(const perplexity_settings *o) {
     km_error err = {0};
     results got = {0};
     km_cli_model m;
@@ -187,7 +187,7 @@ static int run(const settings *o) {
 }
 
 int km_command_perplexity(int argc, char **argv) {
-    settings o = {
+    perplexity_settings o = {
         .common = KM_COMMON_DEFAULTS,
     };
     const km_option options[] = {

@@ -12,14 +12,15 @@
 #include <math.h>
 #include <string.h>
 
-typedef struct line {
+typedef struct recall_line {
     km_common common;
     km_input_line input;
     km_look_line look;
     const char *base, *queries, *html, *beside;
-} line;
+} recall_line;
 
-static json_t *report(const line *l, const char *path, const km_index *x, const km_measured *m) {
+static json_t *report(const recall_line *l, const char *path, const km_index *x,
+                      const km_measured *m) {
     char name[32];
     double live = (double)km_index_live(x), bytes = km_index_size(x);
     json_t *o = json_pack(
@@ -41,7 +42,8 @@ static json_t *report(const line *l, const char *path, const km_index *x, const 
     return o;
 }
 
-static void print_report(const line *l, const char *path, const km_index *x, const km_measured *m) {
+static void print_report(const recall_line *l, const char *path, const km_index *x,
+                         const km_measured *m) {
     char a[KM_NUMBER_TEXT], b[KM_NUMBER_TEXT], c[KM_NUMBER_TEXT], d[KM_NUMBER_TEXT];
     double live = (double)km_index_live(x), bytes = km_index_size(x);
     printf("%s: %.0f vectors, %lld queries", path, live, (long long)m->queries);
@@ -70,7 +72,7 @@ static bool on_size(void *user, int done, int all) {
     return true;
 }
 
-static int run(const line *l, const char *path) {
+static int run(const recall_line *l, const char *path) {
     km_error err = {0};
     km_index *x = km_index_load(path, &err);
     km_input *base = x ? km_open_vectors(l->base, &l->input, &err) : NULL;
@@ -103,7 +105,8 @@ static int run(const line *l, const char *path) {
 }
 
 int km_command_recall(int argc, char **argv) {
-    line l = {.common = KM_COMMON_DEFAULTS, .input = KM_INPUT_DEFAULTS, .look = KM_LOOK_DEFAULTS};
+    recall_line l = {
+        .common = KM_COMMON_DEFAULTS, .input = KM_INPUT_DEFAULTS, .look = KM_LOOK_DEFAULTS};
     const km_option options[] = {
         {"base", KM_OPTION_TEXT, "FILE", &l.base, 0, 0, "the vectors that the index was made from"},
         {"queries", KM_OPTION_TEXT, "FILE", &l.queries, 0, 0, "vectors to look for"},

@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-typedef struct settings {
+typedef struct run_settings {
     km_common common;
     const char *model, *prompt, *file, *template, *system, *draft;
     int64_t tokens;
@@ -17,11 +17,11 @@ typedef struct settings {
     km_cli_where where;
     km_cli_session session;
     km_cli_sampling sampling;
-} settings;
+} run_settings;
 
 /* ---- The prompt ---- */
 
-static km_status render(const settings *o, const km_cli_model *m, const km_text *prompt,
+static km_status render(const run_settings *o, const km_cli_model *m, const km_text *prompt,
                         km_text *out, km_error *err) {
     km_chat_template *t = km_cli_template(m, o->template, err);
     if (!t) return err->code;
@@ -35,7 +35,7 @@ static km_status render(const settings *o, const km_cli_model *m, const km_text 
     return s;
 }
 
-static km_status read_prompt(const settings *o, const km_cli_model *m, km_text *out,
+static km_status read_prompt(const run_settings *o, const km_cli_model *m, km_text *out,
                              km_error *err) {
     km_text plain = {0};
     km_map map = {0};
@@ -92,7 +92,7 @@ static double rate(int64_t tokens, double seconds) {
     return tokens > 0 && seconds > 0 ? (double)tokens / seconds : NAN;
 }
 
-static int finish(const settings *o, const km_cli_model *m, const km_text *text,
+static int finish(const run_settings *o, const km_cli_model *m, const km_text *text,
                   const km_generated *got) {
     double prompt = rate(got->prompt_tokens - got->reused, got->prompt_seconds);
     double decode = rate(got->tokens - 1, got->seconds); /* the first comes with the prompt */
@@ -123,8 +123,8 @@ static int finish(const settings *o, const km_cli_model *m, const km_text *text,
     return KM_EXIT_OK;
 }
 
-static km_status generate(settings *o, km_cli_model *m, km_drafter *draft, const km_text *prompt,
-                          output *out, km_generated *got, km_error *err) {
+static km_status generate(run_settings *o, km_cli_model *m, km_drafter *draft,
+                          const km_text *prompt, output *out, km_generated *got, km_error *err) {
     km_generation g = {.tokens = o->tokens,
                        .rendered = o->chat,
                        .shift = o->session.shift,
@@ -150,7 +150,7 @@ static km_status generate(settings *o, km_cli_model *m, km_drafter *draft, const
     return s;
 }
 
-static int run(settings *o) {
+static int run(run_settings *o) {
     km_error err = {0};
     km_generated got = {0};
     output out = {.text = {.json = o->common.json}};
@@ -187,9 +187,9 @@ static int run(settings *o) {
 }
 
 int km_command_run(int argc, char **argv) {
-    settings o = {.common = KM_COMMON_DEFAULTS,
-                  .tokens = 256,
-                  .sampling = km_cli_sampling_defaults(40, 0.95, 0.05)};
+    run_settings o = {.common = KM_COMMON_DEFAULTS,
+                      .tokens = 256,
+                      .sampling = km_cli_sampling_defaults(40, 0.95, 0.05)};
     const km_option options[] = {
         {"model", KM_OPTION_TEXT, "PATH", &o.model, 0, 0,
          "a GGUF file, a Hugging Face folder, or a training run's; also -m\n"

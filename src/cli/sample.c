@@ -7,13 +7,13 @@
 #include <math.h>
 #include <string.h>
 
-typedef struct settings {
+typedef struct sample_settings {
     km_common common;
     const char *model, *tokenizer, *adapter, *dtype, *prompt;
     int64_t tokens;
     bool only_new;
     km_cli_sampling sampling;
-} settings;
+} sample_settings;
 
 static km_status parse_dtype(const char *name, km_dtype *out, km_error *err) {
     static const km_dtype known[] = {KM_F32, KM_BF16, KM_F16};
@@ -28,7 +28,7 @@ static km_status parse_dtype(const char *name, km_dtype *out, km_error *err) {
 
 /* ---- Running ---- */
 
-static void tell(const settings *o, const km_generated *got) {
+static void tell(const sample_settings *o, const km_generated *got) {
     char a[KM_NUMBER_TEXT], b[KM_NUMBER_TEXT];
     if (o->common.quiet || o->common.json) return;
     fprintf(stderr, "kermes: %lld tokens in %s (%s a second) after a prompt of %lld\n",
@@ -37,7 +37,7 @@ static void tell(const settings *o, const km_generated *got) {
             (long long)got->prompt_tokens);
 }
 
-static int print_json(const settings *o, const char *folder, const km_ctx *ctx,
+static int print_json(const sample_settings *o, const char *folder, const km_ctx *ctx,
                       const km_cli_text *out, const km_generated *got) {
     return km_cli_print_json(json_pack(
         "{s:o, s:s, s:o, s:o, s:I, s:I, s:I, s:b, s:o, s:o, s:o}", "model", km_json_text(folder),
@@ -49,7 +49,7 @@ static int print_json(const settings *o, const char *folder, const km_ctx *ctx,
         km_json_number(got->seconds > 0 ? (double)got->tokens / got->seconds : NAN, 4)));
 }
 
-static km_status sample(const settings *o, const km_cli_model *m, km_cli_text *out,
+static km_status sample(const sample_settings *o, const km_cli_model *m, km_cli_text *out,
                         km_generated *got, km_error *err) {
     km_generation how = {.tokens = o->tokens, .shift = true, .on_text = km_cli_show, .user = out};
     km_cli_sampling_apply(&o->sampling, &how);
@@ -62,7 +62,7 @@ static km_status sample(const settings *o, const km_cli_model *m, km_cli_text *o
     return s;
 }
 
-static int run(settings *o, km_dtype dtype) {
+static int run(sample_settings *o, km_dtype dtype) {
     km_error err = {0};
     km_generated got = {0};
     km_cli_text out = {.json = o->common.json};
@@ -87,10 +87,10 @@ static int run(settings *o, km_dtype dtype) {
 }
 
 int km_command_sample(int argc, char **argv) {
-    settings o = {.common = KM_COMMON_DEFAULTS,
-                  .prompt = "",
-                  .tokens = 200,
-                  .sampling = km_cli_sampling_defaults(200, 1, 0)};
+    sample_settings o = {.common = KM_COMMON_DEFAULTS,
+                         .prompt = "",
+                         .tokens = 200,
+                         .sampling = km_cli_sampling_defaults(200, 1, 0)};
     const km_option options[] = {
         {"model", KM_OPTION_TEXT, "PATH", &o.model, 0, 0,
          "a GGUF file; or a folder with config.json, model.safetensors and\n"

@@ -12,12 +12,12 @@
 #include <math.h>
 #include <string.h>
 
-typedef struct line {
+typedef struct search_line {
     km_common common;
     km_input_line input;
     km_look_line look;
     const char *queries, *query, *allow, *deny, *format, *out, *base;
-} line;
+} search_line;
 
 typedef struct answers {
     int64_t n, k;
@@ -92,7 +92,7 @@ static void distances_path(char out[PATH_MAX], const char *path) {
     snprintf(out, PATH_MAX, "%.*s-distances%s", stem, path, path + stem);
 }
 
-static int give(const line *l, const char *format, const answers *a, const km_index *x) {
+static int give(const search_line *l, const char *format, const answers *a, const km_index *x) {
     km_error err = {0};
     char other[PATH_MAX];
     if (strcmp(format, "text") == 0) print_text(a);
@@ -107,7 +107,7 @@ static int give(const line *l, const char *format, const answers *a, const km_in
 
 /* ---- Searching ---- */
 
-static km_status find(const line *l, km_index *x, km_device_index *on, const float *queries,
+static km_status find(const search_line *l, km_index *x, km_device_index *on, const float *queries,
                       const km_search_options *o, km_threads *t, answers *a, km_error *err) {
     if (!l->base) return km_find_anywhere(on, x, queries, a->n, a->k, o, t, a->ids, a->dist, err);
     int64_t m = o->rerank < a->k ? a->k : o->rerank;
@@ -129,7 +129,7 @@ static km_status find(const line *l, km_index *x, km_device_index *on, const flo
     return s;
 }
 
-static int run(const line *l, const char *path, const char *format) {
+static int run(const search_line *l, const char *path, const char *format) {
     km_error err = {0};
     km_index *x = km_index_load(path, &err);
     answers a = {.k = l->look.k};
@@ -174,7 +174,7 @@ static int run(const line *l, const char *path, const char *format) {
     return code;
 }
 
-static int check_line(const line *l, const km_args *args, const char *format) {
+static int check_line(const search_line *l, const km_args *args, const char *format) {
     bool to_file = strcmp(format, "npy") == 0 || strcmp(format, "ivecs") == 0;
     if (args->n_words != 1)
         return km_cli_usage("search takes one index, as in 'kermes search v.kmx --queries q.npy'");
@@ -189,7 +189,8 @@ static int check_line(const line *l, const km_args *args, const char *format) {
 }
 
 int km_command_search(int argc, char **argv) {
-    line l = {.common = KM_COMMON_DEFAULTS, .input = KM_INPUT_DEFAULTS, .look = KM_LOOK_DEFAULTS};
+    search_line l = {
+        .common = KM_COMMON_DEFAULTS, .input = KM_INPUT_DEFAULTS, .look = KM_LOOK_DEFAULTS};
     const km_option options[] = {
         {"queries", KM_OPTION_TEXT, "FILE", &l.queries, 0, 0,
          "vectors to look for; - reads stdin: .npy, or lines of numbers"},

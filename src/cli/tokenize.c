@@ -12,11 +12,11 @@
 #include <string.h>
 #include <unistd.h>
 
-typedef struct settings {
+typedef struct tokenize_settings {
     km_common common;
     const char *tokenizer, *file, *train, *out, *special;
     bool decode, count, pieces, ids, no_special;
-} settings;
+} tokenize_settings;
 
 /* ---- Text in ---- */
 
@@ -41,7 +41,8 @@ static km_status read_stdin(km_text *text, km_error *err) {
                             : km_error_set(err, KM_ERR_MEMORY, "the text is too large for memory");
 }
 
-static km_status open_source(source *s, const settings *o, const km_args *args, km_error *err) {
+static km_status open_source(source *s, const tokenize_settings *o, const km_args *args,
+                             km_error *err) {
     if (args->n_words) {
         for (int i = 0; i < args->n_words; i++)
             km_text_printf(&s->text, "%s%s", i ? " " : "", args->words[i]);
@@ -68,7 +69,7 @@ static bool show_progress(void *user, const char *stage, int64_t done, int64_t t
     return true;
 }
 
-static km_token *train(const settings *o, const km_span *texts, size_t n, km_error *err) {
+static km_token *train(const tokenize_settings *o, const km_span *texts, size_t n, km_error *err) {
     if (strcmp(o->train, "bytes") == 0) return km_token_bytes(err);
     if (strcmp(o->train, "chars") == 0) return km_token_chars(texts, n, err);
     km_progress bar;
@@ -85,7 +86,8 @@ static km_token *train(const settings *o, const km_span *texts, size_t n, km_err
     return t;
 }
 
-static int tell_trained(const settings *o, const km_token *t, size_t bytes, double seconds) {
+static int tell_trained(const tokenize_settings *o, const km_token *t, size_t bytes,
+                        double seconds) {
     if (o->common.json)
         return km_cli_print_json(
             json_pack("{s:s, s:o, s:I, s:o, s:o, s:o}", "kind", km_token_kind(t), "out",
@@ -102,7 +104,7 @@ static bool is_size(const char *word) {
     return *word && strspn(word, "0123456789") == strlen(word) && strlen(word) < 12;
 }
 
-static int run_train(const settings *o, const km_args *args) {
+static int run_train(const tokenize_settings *o, const km_args *args) {
     if (!o->out) return km_cli_usage("tokenize: --train needs --out FILE");
     if (!is_size(o->train) && strcmp(o->train, "bytes") != 0 && strcmp(o->train, "chars") != 0)
         return km_cli_usage("tokenize: --train takes a number of tokens, 'chars' or 'bytes', not "
@@ -141,7 +143,7 @@ static int run_train(const settings *o, const km_args *args) {
 
 typedef struct listing {
     const km_token *t;
-    const settings *o;
+    const tokenize_settings *o;
     json_t *ids, *pieces;
     int64_t n;
 } listing;
@@ -201,7 +203,7 @@ static int tell_ids(listing *l, size_t bytes) {
     return KM_EXIT_OK;
 }
 
-static int run_encode(const settings *o, const km_token *t, const source *s) {
+static int run_encode(const tokenize_settings *o, const km_token *t, const source *s) {
     km_error err = {0};
     listing l = {.t = t, .o = o, .ids = json_array(), .pieces = json_array()};
     km_encode_options options = {
@@ -238,7 +240,7 @@ static km_status read_ids(const km_span *text, km_ids *ids, km_error *err) {
     }
 }
 
-static int run_decode(const settings *o, const km_token *t, const source *s) {
+static int run_decode(const tokenize_settings *o, const km_token *t, const source *s) {
     km_error err = {0};
     km_ids ids = {0};
     km_text text = {0};
@@ -261,7 +263,7 @@ static int run_decode(const settings *o, const km_token *t, const source *s) {
 
 /* ---- The command ---- */
 
-static int run_with_tokenizer(const settings *o, const km_args *args) {
+static int run_with_tokenizer(const tokenize_settings *o, const km_args *args) {
     km_error err = {0};
     source s = {0};
     km_token *t = strcmp(o->tokenizer, "bytes") == 0 ? km_token_bytes(&err)
@@ -280,7 +282,7 @@ static int run_with_tokenizer(const settings *o, const km_args *args) {
 }
 
 int km_command_tokenize(int argc, char **argv) {
-    settings o = {.common = KM_COMMON_DEFAULTS, .special = KM_TOKEN_END};
+    tokenize_settings o = {.common = KM_COMMON_DEFAULTS, .special = KM_TOKEN_END};
     const km_option options[] = {
         {"tokenizer", KM_OPTION_TEXT, "FILE", &o.tokenizer, 0, 0,
          "a tokenizer.json, a folder with one, a .gguf, or 'bytes'"},

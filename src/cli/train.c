@@ -89,14 +89,14 @@ static bool stop(void *user) {
     return interrupted;
 }
 
-typedef struct show {
+typedef struct train_show {
     const km_common *common;
     km_progress progress;
     const char *stage; /* whose progress is shown; NULL: none */
     char note[100];
-} show;
+} train_show;
 
-static void begin(show *w, const char *stage, const char *unit, int64_t total) {
+static void begin(train_show *w, const char *stage, const char *unit, int64_t total) {
     if (w->stage && strcmp(w->stage, stage) == 0 && w->progress.total == total) return;
     km_progress_end(&w->progress);
     km_progress_begin(&w->progress, stage, unit, total, w->common->quiet);
@@ -104,14 +104,14 @@ static void begin(show *w, const char *stage, const char *unit, int64_t total) {
 }
 
 /* Short, so that the time left still fits on a line of 80: "loss 1.92/2.11  6.5k/s". */
-static void make_note(show *w, const km_train_status *s) {
+static void make_note(train_show *w, const km_train_status *s) {
     char speed[KM_NUMBER_TEXT], loss[KM_NUMBER_TEXT], val[KM_NUMBER_TEXT] = "";
     if (!isnan(s->val_loss)) km_format_number(val, s->val_loss);
     snprintf(w->note, sizeof w->note, "loss %s%s%s  %s/s", km_format_number(loss, s->train_loss),
              *val ? "/" : "", val, km_format_si(speed, s->tokens_per_s));
 }
 
-static void say_eval(show *w, const km_train_status *s) {
+static void say_eval(train_show *w, const km_train_status *s) {
     char speed[KM_NUMBER_TEXT], number[KM_NUMBER_TEXT];
     km_progress_hide(&w->progress);
     printf("step %-7" PRId64 " loss %.4f  val %.4f%s  lr %s  %s tokens/s", s->step, s->train_loss,
@@ -123,7 +123,7 @@ static void say_eval(show *w, const km_train_status *s) {
 }
 
 static void on_event(void *user, km_train_event e, const km_train_status *s, const char *text) {
-    show *w = user;
+    train_show *w = user;
     bool words = !w->common->json && !w->common->quiet;
     switch (e) {
     case KM_TRAIN_PREPARE:
@@ -216,7 +216,7 @@ static km_status write_demo(km_train_settings *s, char path[PATH_MAX], km_error 
 static int run(const km_train_settings *s, const km_common *common) {
     km_error err = {0};
     km_train_result r;
-    show w = {.common = common};
+    train_show w = {.common = common};
     km_train_hooks hooks = {.event = on_event, .stop = stop, .user = &w};
     struct sigaction act = {.sa_handler = on_signal, .sa_flags = SA_RESETHAND};
     sigaction(SIGINT, &act, NULL); /* a second one ends it at once */

@@ -5,20 +5,20 @@
 #include "base/alloc.h"
 #include "comm/mpi.h"
 
-typedef struct staged {
+typedef struct staged_job {
     km_mpi_job job; /* first: a ticket is a pointer to it */
     km_tensor t;    /* what it is about; its storage is held */
     km_lane *lane;  /* of a GPU; NULL for host memory */
     void *stage;    /* pinned */
     size_t room;
-    km_cu_event ready;   /* the copy out is done, later the copy back */
-    bool returning;      /* a copy back was queued from this stage */
-    struct staged *next; /* among those not in use */
-} staged;
+    km_cu_event ready;       /* the copy out is done, later the copy back */
+    bool returning;          /* a copy back was queued from this stage */
+    struct staged_job *next; /* among those not in use */
+} staged_job;
 
 /* ---- Tickets, kept for reuse with their pinned memory ---- */
 
-static void drop(staged *s) {
+static void drop(staged_job *s) {
     if (s->lane) {
         km_cuda_enter(km_cuda_dev_of(s->lane));
         if (s->returning) km_cuda_api()->event_sync(s->ready);
@@ -28,7 +28,7 @@ static void drop(staged *s) {
     km_free(s);
 }
 
-static km_status make_stage(km_ctx *ctx, staged *s, km_lane *lane, size_t bytes) {
+static km_status make_stage(km_ctx *ctx, staged_job *s, km_lane *lane, size_t bytes) {
     (void)ctx;
     s->lane = lane;
     km_cu_result r = km_cuda_enter(km_cuda_dev_of(lane));
@@ -39,14 +39,14 @@ static km_status make_stage(km_ctx *ctx, staged *s, km_lane *lane, size_t bytes)
 }
 
 /* A ticket whose stage holds `bytes`; lane NULL: one without. */
-static staged *take(km_ctx *ctx, km_comm *c, km_lane *lane, size_t bytes) {
-    for (staged **at = (staged **)&c->impl; *at; at = &(*at)->next) {
-        staged *s = *at;
+static staged_job *take(km_ctx *ctx, km_comm *c, km_lane *lane, size_t bytes) {
+    for (staged_job **at = (staged_job **)&c->impl; *at; at = &(*at)->next) {
+        staged_job *s = *at;
         if (s->lane != lane || (lane && (s->room < bytes || s->room / 2 > bytes))) continue;
         *at = s->next;
         return s;
     }
-    staged *s = km_calloc(1, sizeof *s);
+    staged_job *s = km_calloc(1, sizeof *s);
     if (!s) {
         km_fail(ctx, KM_ERR_MEMORY, "comm: out of memory");
         return NULL;
@@ -58,7 +58,7 @@ static staged *take(km_ctx *ctx, km_comm *c, km_lane *lane, size_t bytes) {
     return s;
 }
 
-static void put_back(km_comm *c, staged *s) {
+static void put_back(km_comm *c, staged_job *s) {
     s->next = c->impl;
     c->impl = s;
 }
@@ -66,12 +66,13 @@ static void put_back(km_comm *c, staged *s) {
 /* ---- Start and wait ---- */
 
 static void wait_for_copy(void *user) {
-    staged *s = user;
+    staged_job *s = user;
     if (km_cuda_enter(km_cuda_dev_of(s->lane)) == KM_CU_OK) km_cuda_api()->event_sync(s->ready);
 }
 
 /* The bytes that must travel from the device before, or to it after. */
-static void span_of(const km_comm *c, const staged *s, bool before, size_t *first, size_t *bytes) {
+static void span_of(const km_comm *c, const staged_job *s, bool before, size_t *first,
+                    size_t *bytes) {
     size_t all = (size_t)s->job.count * km_dtype_size(s->job.dtype), part = all / (size_t)c->size;
     bool own = s->job.op == (before ? KM_COMM_ALL_GATHER : KM_COMM_REDUCE_SCATTER);
     *first = own ? part * (size_t)c->rank : 0;
@@ -79,7 +80,7 @@ static void span_of(const km_comm *c, const staged *s, bool before, size_t *firs
     if (s->job.op == KM_COMM_BROADCAST && (c->rank == 0) != before) *bytes = 0;
 }
 
-static km_status copy_out(km_comm *c, staged *s) {
+static km_status copy_out(km_comm *c, staged_job *s) {
     km_lane *lane = s->lane;
     size_t first, bytes;
     if (km_cuda_queue_of(lane)->capturing)
@@ -97,7 +98,7 @@ static km_status copy_out(km_comm *c, staged *s) {
     return r == KM_CU_OK ? KM_OK : km_cuda_fail(lane, r, "copying to other ranks");
 }
 
-static km_status copy_back(km_comm *c, staged *s) {
+static km_status copy_back(km_comm *c, staged_job *s) {
     km_lane *lane = s->lane;
     size_t first, bytes;
     if (km_cuda_ready(lane) != KM_OK) return lane->ctx->error.code;
@@ -115,7 +116,7 @@ static km_comm_work *start(km_ctx *ctx, km_comm *c, km_comm_op op, km_tensor *t)
     km_lane *lane = km_tensor_dev(t)->host ? NULL : t->storage->lane;
     int64_t count = km_shape_count(t->shape);
     size_t bytes = (size_t)count * km_dtype_size(t->dtype);
-    staged *s = take(ctx, c, lane, bytes ? bytes : 1);
+    staged_job *s = take(ctx, c, lane, bytes ? bytes : 1);
     if (!s) return NULL;
     s->t = *t;
     s->job = (km_mpi_job){.op = op,
@@ -134,7 +135,7 @@ static km_comm_work *start(km_ctx *ctx, km_comm *c, km_comm_op op, km_tensor *t)
 }
 
 static km_status wait(km_ctx *ctx, km_comm *c, km_comm_work *w) {
-    staged *s = (staged *)w;
+    staged_job *s = (staged_job *)w;
     km_error err = {0};
     if (km_mpi_await(c->mpi, &s->job, &err) != KM_OK) km_fail(ctx, err.code, "%s", err.text);
     if (s->lane && err.code == KM_OK) copy_back(c, s);
@@ -153,7 +154,7 @@ static km_status run(km_ctx *ctx, km_comm *c, km_comm_op op, km_tensor *t) {
 
 static void close_all(km_comm *c) {
     while (c->impl) {
-        staged *s = c->impl;
+        staged_job *s = c->impl;
         c->impl = s->next;
         drop(s);
     }

@@ -4,7 +4,7 @@
 #include "base/guard.h"
 #include "format/shown.h"
 
-km_status km_piece_open(km_piece *p, size_t most, const char *path, km_error *err) {
+km_status km_fill_buffer_open(km_fill_buffer *p, size_t most, const char *path, km_error *err) {
     p->size = most < KM_FILL_PIECE ? most : KM_FILL_PIECE;
     p->data = p->size ? km_alloc_aligned(p->size) : NULL;
     if (p->data || !p->size) return KM_OK;
@@ -12,12 +12,12 @@ km_status km_piece_open(km_piece *p, size_t most, const char *path, km_error *er
     return km_error_set(err, KM_ERR_MEMORY, "cannot write '%s': out of memory", path);
 }
 
-void km_piece_close(km_piece *p) {
+void km_fill_buffer_close(km_fill_buffer *p) {
     if (p->data) km_free_aligned(p->data, p->size);
-    *p = (km_piece){0};
+    *p = (km_fill_buffer){0};
 }
 
-km_status km_put_source(km_writer *w, const km_source *s, km_piece *piece, km_error *err) {
+km_status km_put_source(km_writer *w, const km_source *s, km_fill_buffer *piece, km_error *err) {
     char text[KM_SHOWN];
     if (s->data || s->bytes == 0) {
         km_status status = km_writer_put(w, s->data, s->bytes);

@@ -12,12 +12,12 @@
 typedef km_status (*km_fill_fn)(void *user, size_t offset, void *dst, size_t bytes, km_error *err);
 
 /* Memory for pieces of a tensor of up to `most` bytes; NULL with size 0 when none is needed. */
-typedef struct km_piece {
+typedef struct km_fill_buffer {
     void *data;
     size_t size;
-} km_piece;
-km_status km_piece_open(km_piece *p, size_t most, const char *path, km_error *err);
-void km_piece_close(km_piece *p);
+} km_fill_buffer;
+km_status km_fill_buffer_open(km_fill_buffer *p, size_t most, const char *path, km_error *err);
+void km_fill_buffer_close(km_fill_buffer *p);
 
 typedef struct km_source { /* a tensor's bytes */
     const char *name;      /* for messages */
@@ -28,6 +28,6 @@ typedef struct km_source { /* a tensor's bytes */
 } km_source;
 
 /* Writes the tensor. A failed fill is in *err; a failed write is in w, whose commit tells it. */
-km_status km_put_source(km_writer *w, const km_source *s, km_piece *piece, km_error *err);
+km_status km_put_source(km_writer *w, const km_source *s, km_fill_buffer *piece, km_error *err);
 
 #endif

@@ -19,22 +19,22 @@
 #define MIN_TENSOR (8 + 1 + 4 + 4 + 8) /* a name of one letter, no dimensions, type, offset */
 #define MAX_TENSOR_DIMS 4
 
-typedef struct pair {
+typedef struct gguf_pair {
     const char *key;
     km_gguf_value value;
-} pair;
+} gguf_pair;
 
-typedef struct part { /* one file */
+typedef struct gguf_file { /* one file */
     char *path;
     km_map map;
-    pair *pairs; /* in file order */
+    gguf_pair *pairs; /* in file order */
     int n_pairs;
-    const pair **by_key;
+    const gguf_pair **by_key;
     int64_t alignment;
-} part;
+} gguf_file;
 
 struct km_gguf {
-    part *parts;
+    gguf_file *parts;
     int n_parts, version;
     km_gguf_tensor *tensors;
     int n;
@@ -46,7 +46,7 @@ static km_status out_of_memory(const char *shown, km_error *err) {
     return km_error_set(err, KM_ERR_MEMORY, "'%s': out of memory", shown);
 }
 
-static km_status cut_short(const part *p, const char *what, km_error *err) {
+static km_status cut_short(const gguf_file *p, const char *what, km_error *err) {
     return km_error_set(err, KM_ERR_FORMAT,
                         "'%s': %s reaches beyond the end of the file: it is cut short or damaged",
                         p->path, what);
@@ -58,7 +58,8 @@ typedef struct counts {
     uint64_t tensors, pairs;
 } counts;
 
-static km_status read_head(km_gguf *g, const part *p, km_gguf_cursor *c, counts *n, km_error *err) {
+static km_status read_head(km_gguf *g, const gguf_file *p, km_gguf_cursor *c, counts *n,
+                           km_error *err) {
     uint32_t version;
     if (p->map.size < 4 || memcmp(p->map.data, "GGUF", 4) != 0)
         return km_error_set(err, KM_ERR_FORMAT, "'%s' is not GGUF", p->path);
@@ -94,8 +95,8 @@ static const char *copy_text(km_gguf *g, const char *data, size_t size) {
 }
 
 /* A key or tensor name: not empty, and no NUL inside, so that it is a C string. */
-static km_status read_name(km_gguf *g, const part *p, km_gguf_cursor *c, const char *what, int i,
-                           const char **name, km_error *err) {
+static km_status read_name(km_gguf *g, const gguf_file *p, km_gguf_cursor *c, const char *what,
+                           int i, const char **name, km_error *err) {
     const char *data;
     size_t size;
     char text[64];
@@ -109,17 +110,18 @@ static km_status read_name(km_gguf *g, const part *p, km_gguf_cursor *c, const c
 }
 
 static int by_key(const void *a, const void *b) {
-    const pair *const *x = a, *const *y = b;
+    const gguf_pair *const *x = a, *const *y = b;
     return strcmp((*x)->key, (*y)->key);
 }
 
-static km_status read_pairs(km_gguf *g, part *p, km_gguf_cursor *c, uint64_t n, km_error *err) {
+static km_status read_pairs(km_gguf *g, gguf_file *p, km_gguf_cursor *c, uint64_t n,
+                            km_error *err) {
     char text[KM_SHOWN];
     p->pairs = km_calloc(n ? n : 1, sizeof *p->pairs);
     p->by_key = km_calloc(n ? n : 1, sizeof *p->by_key);
     if (!p->pairs || !p->by_key) return out_of_memory(p->path, err);
     for (int i = 0; i < (int)n; i++) {
-        pair *v = &p->pairs[i];
+        gguf_pair *v = &p->pairs[i];
         uint32_t type;
         const char *why = "reaches beyond the end of the file";
         km_status status = read_name(g, p, c, "metadata pair", i, &v->key, err);
@@ -141,24 +143,26 @@ static km_status read_pairs(km_gguf *g, part *p, km_gguf_cursor *c, uint64_t n, 
     return KM_OK;
 }
 
-static const km_gguf_value *find_pair(const part *p, const char *key) {
-    pair wanted = {.key = key};
-    const pair *at = &wanted;
-    const pair **found = bsearch(&at, p->by_key, (size_t)p->n_pairs, sizeof *p->by_key, by_key);
+static const km_gguf_value *find_pair(const gguf_file *p, const char *key) {
+    gguf_pair wanted = {.key = key};
+    const gguf_pair *at = &wanted;
+    const gguf_pair **found =
+        bsearch(&at, p->by_key, (size_t)p->n_pairs, sizeof *p->by_key, by_key);
     return found ? &(*found)->value : NULL;
 }
 
 /* A whole number of the part's own metadata; `fallback` when absent. */
-static km_status part_int(const part *p, const char *key, int64_t lo, int64_t hi, int64_t *value,
-                          km_error *err) {
+static km_status part_int(const gguf_file *p, const char *key, int64_t lo, int64_t hi,
+                          int64_t *value, km_error *err) {
     /* A file of one part, so that the checks live in one place. */
-    const km_gguf alone = {.parts = (part *)(uintptr_t)p, .n_parts = 1};
+    const km_gguf alone = {.parts = (gguf_file *)(uintptr_t)p, .n_parts = 1};
     return km_gguf_int(&alone, key, lo, hi, value, err);
 }
 
 /* ---- Tensors ---- */
 
-static km_status read_dims(const part *p, km_gguf_cursor *c, km_gguf_tensor *t, km_error *err) {
+static km_status read_dims(const gguf_file *p, km_gguf_cursor *c, km_gguf_tensor *t,
+                           km_error *err) {
     char text[KM_SHOWN];
     uint32_t n;
     if (!km_gguf_take_u32(c, &n)) return cut_short(p, "a tensor's shape", err);
@@ -179,8 +183,8 @@ static km_status read_dims(const part *p, km_gguf_cursor *c, km_gguf_tensor *t, 
 }
 
 /* The offset stays in *offset until the end of the front part is known. */
-static km_status read_tensor(km_gguf *g, const part *p, km_gguf_cursor *c, km_gguf_tensor *t, int i,
-                             uint64_t *offset, km_error *err) {
+static km_status read_tensor(km_gguf *g, const gguf_file *p, km_gguf_cursor *c, km_gguf_tensor *t,
+                             int i, uint64_t *offset, km_error *err) {
     char text[KM_SHOWN];
     uint32_t type;
     km_status status = read_name(g, p, c, "tensor", i, &t->name, err);
@@ -216,7 +220,7 @@ static int by_place(const void *a, const void *b) {
     return (*x)->bytes < (*y)->bytes ? -1 : (*x)->bytes > (*y)->bytes;
 }
 
-static km_status check_overlap(const part *p, km_gguf_tensor *tensors, int n, km_error *err) {
+static km_status check_overlap(const gguf_file *p, km_gguf_tensor *tensors, int n, km_error *err) {
     char text[KM_SHOWN];
     const km_gguf_tensor **order = km_alloc((n ? (size_t)n : 1) * sizeof *order);
     if (!order) return out_of_memory(p->path, err);
@@ -236,7 +240,7 @@ static km_status check_overlap(const part *p, km_gguf_tensor *tensors, int n, km
 }
 
 /* Puts the tensors in their places, now that the data is known to begin after `c`. */
-static km_status place_tensors(const part *p, const km_gguf_cursor *c, km_gguf_tensor *tensors,
+static km_status place_tensors(const gguf_file *p, const km_gguf_cursor *c, km_gguf_tensor *tensors,
                                const uint64_t *offsets, int n, km_error *err) {
     char text[KM_SHOWN];
     uint64_t front = (uint64_t)(c->at - p->map.data), align = (uint64_t)p->alignment;
@@ -258,7 +262,7 @@ static km_status place_tensors(const part *p, const km_gguf_cursor *c, km_gguf_t
 }
 
 static km_status read_tensors(km_gguf *g, int which, km_gguf_cursor *c, uint64_t n, km_error *err) {
-    const part *p = &g->parts[which];
+    const gguf_file *p = &g->parts[which];
     km_gguf_tensor *grown = km_realloc(g->tensors, (size_t)(g->n + (int)n + 1) * sizeof *grown);
     if (!grown) return out_of_memory(p->path, err);
     g->tensors = grown;
@@ -277,7 +281,7 @@ static km_status read_tensors(km_gguf *g, int which, km_gguf_cursor *c, uint64_t
 }
 
 static km_status read_part(km_gguf *g, int which, km_error *err) {
-    part *p = &g->parts[which];
+    gguf_file *p = &g->parts[which];
     km_gguf_cursor c = {p->map.data, p->map.data + p->map.size};
     counts n = {0, 0};
     km_status status = read_head(g, p, &c, &n, err);
@@ -350,7 +354,7 @@ const km_gguf_value *km_gguf_get(const km_gguf *g, const char *key) {
 void km_gguf_close(km_gguf *g) {
     if (!g) return;
     for (int i = 0; i < g->n_parts; i++) {
-        part *p = &g->parts[i];
+        gguf_file *p = &g->parts[i];
         km_map_close(&p->map);
         km_free(p->path);
         km_free(p->pairs);
@@ -365,7 +369,7 @@ void km_gguf_close(km_gguf *g) {
 
 static km_gguf *new_gguf(const char *path, km_error *err) {
     km_gguf *g = km_calloc(1, sizeof *g);
-    part *first = g ? km_calloc(1, sizeof *first) : NULL;
+    gguf_file *first = g ? km_calloc(1, sizeof *first) : NULL;
     if (first) first->path = km_strdup(path);
     if (first && first->path) {
         g->parts = first;
@@ -412,12 +416,12 @@ static km_status open_split(km_gguf *g, int64_t count, km_error *err) {
         return km_error_set(err, KM_ERR_FORMAT,
                             "'%s' is the first of %d files, and its name should end in '%s'", path,
                             (int)count, tail);
-    part *grown = km_realloc(g->parts, (size_t)count * sizeof *grown);
+    gguf_file *grown = km_realloc(g->parts, (size_t)count * sizeof *grown);
     if (!grown) return out_of_memory(path, err);
     g->parts = grown;
     for (int i = 1; i < count; i++) {
-        part *p = &g->parts[i];
-        *p = (part){.path = km_strdup(path)};
+        gguf_file *p = &g->parts[i];
+        *p = (gguf_file){.path = km_strdup(path)};
         g->n_parts++;
         if (!p->path) return out_of_memory(path, err);
         snprintf(p->path + length - n, n + 1, "-%05d-of-%05d.gguf", i + 1, (int)count);

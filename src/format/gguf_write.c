@@ -13,28 +13,28 @@
 #error "numbers are written as they lie in memory, which must be little-endian"
 #endif
 
-typedef struct bytes {
+typedef struct gguf_bytes {
     uint8_t *data;
     size_t n, room;
-} bytes;
+} gguf_bytes;
 
-typedef struct item {
+typedef struct gguf_item {
     char *name;
     const km_ggml_info *info;
     km_shape shape;
     km_source source;
-} item;
+} gguf_item;
 
-typedef struct pair {
+typedef struct written_pair {
     char *name;
     size_t at; /* where the pair begins in the metadata's bytes */
-} pair;
+} written_pair;
 
 struct km_gguf_out {
-    bytes meta;
-    pair *keys;
+    gguf_bytes meta;
+    written_pair *keys;
     size_t n_keys, room_keys;
-    item *items;
+    gguf_item *items;
     size_t n, room;
     km_error error;
 };
@@ -64,7 +64,7 @@ static void no_memory(km_gguf_out *o) {
 }
 
 static void put(km_gguf_out *o, const void *data, size_t n) {
-    bytes *b = &o->meta;
+    gguf_bytes *b = &o->meta;
     if (failed(o) || n == 0) return;
     if (n > b->room - b->n) {
         size_t room = b->n + n + b->room / 2 + 256;
@@ -107,7 +107,7 @@ static void put_key(km_gguf_out *o, const char *name, km_gguf_type type) {
         return;
     }
     if (!grow(o, (void **)&o->keys, o->n_keys, &o->room_keys, sizeof *o->keys)) return;
-    o->keys[o->n_keys] = (pair){km_strdup(name), o->meta.n};
+    o->keys[o->n_keys] = (written_pair){km_strdup(name), o->meta.n};
     if (!o->keys[o->n_keys].name) {
         no_memory(o);
         return;
@@ -221,7 +221,7 @@ void km_gguf_drop(km_gguf_out *o, const char *key) {
     km_free(o->keys[i].name);
     o->n_keys--;
     for (; i < o->n_keys; i++)
-        o->keys[i] = (pair){o->keys[i + 1].name, o->keys[i + 1].at - (end - at)};
+        o->keys[i] = (written_pair){o->keys[i + 1].name, o->keys[i + 1].at - (end - at)};
 }
 
 /* ---- Tensors ---- */
@@ -230,7 +230,7 @@ void km_gguf_add(km_gguf_out *o, const char *name, km_ggml_type type, km_shape s
                  const void *data, km_fill_fn fill, void *user) {
     char text[KM_SHOWN];
     if (failed(o)) return;
-    item it = {.info = km_ggml_info_of((uint32_t)type), .shape = shape};
+    gguf_item it = {.info = km_ggml_info_of((uint32_t)type), .shape = shape};
     size_t n_bytes = 0;
     bool ok = it.info && shape.ndim >= 0 && shape.ndim <= 4;
     for (int i = 0; ok && i < shape.ndim; i++) ok = shape.dim[i] >= 0;
@@ -304,7 +304,7 @@ static void put_front(km_writer *w, const km_gguf_out *o) {
     km_writer_put(w, &n_keys, 8);
     km_writer_put(w, o->meta.data, o->meta.n);
     for (size_t i = 0; i < o->n; i++) {
-        const item *it = &o->items[i];
+        const gguf_item *it = &o->items[i];
         uint64_t length = strlen(it->name);
         uint32_t ndim = (uint32_t)it->shape.ndim, type = it->info->type;
         km_writer_put(w, &length, 8);
@@ -325,15 +325,15 @@ static km_status write_all(km_gguf_out *o, const char *path, km_error *err) {
     for (size_t i = 0; i < o->n; i++)
         if (!o->items[i].source.data && o->items[i].source.bytes > most)
             most = o->items[i].source.bytes;
-    km_piece piece;
-    status = km_piece_open(&piece, most, path, err);
+    km_fill_buffer piece;
+    status = km_fill_buffer_open(&piece, most, path, err);
     km_writer *w = status == KM_OK ? km_writer_open(path, err) : NULL;
     if (w) put_front(w, o);
     for (size_t i = 0; w && i < o->n && status == KM_OK; i++) {
         status = km_put_source(w, &o->items[i].source, &piece, err);
         put_padding(w);
     }
-    km_piece_close(&piece);
+    km_fill_buffer_close(&piece);
     if (err->code == KM_OK) return km_writer_commit(w, err);
     km_writer_abort(w);
     return err->code;

@@ -6,22 +6,22 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef struct cursor {
+typedef struct npy_cursor {
     const char *at, *end;
-} cursor;
+} npy_cursor;
 
-static void skip_space(cursor *c) {
+static void skip_space(npy_cursor *c) {
     while (c->at < c->end && (*c->at == ' ' || *c->at == '\n' || *c->at == '\t')) c->at++;
 }
 
-static bool take(cursor *c, char wanted) {
+static bool take(npy_cursor *c, char wanted) {
     skip_space(c);
     if (c->at == c->end || *c->at != wanted) return false;
     c->at++;
     return true;
 }
 
-static bool take_word(cursor *c, const char *word) {
+static bool take_word(npy_cursor *c, const char *word) {
     size_t n = strlen(word);
     skip_space(c);
     if ((size_t)(c->end - c->at) < n || memcmp(c->at, word, n) != 0) return false;
@@ -30,7 +30,7 @@ static bool take_word(cursor *c, const char *word) {
 }
 
 /* A string in either quotes, without escapes. */
-static bool take_string(cursor *c, const char **text, size_t *n) {
+static bool take_string(npy_cursor *c, const char **text, size_t *n) {
     skip_space(c);
     if (c->at == c->end || (*c->at != '\'' && *c->at != '"')) return false;
     char quote = *c->at++;
@@ -42,7 +42,7 @@ static bool take_string(cursor *c, const char **text, size_t *n) {
 }
 
 /* A tuple of sizes: all but the first are multiplied. One size is one vector. */
-static bool take_shape(cursor *c, km_row_layout *l) {
+static bool take_shape(npy_cursor *c, km_row_layout *l) {
     int axes = 0;
     if (!take(c, '(')) return false;
     l->rows = l->dim = 1;
@@ -99,7 +99,7 @@ static km_status bad(const char *shown, const char *why, km_error *err) {
                         why);
 }
 
-static km_status parse_header(km_row_layout *l, cursor c, const char *shown, km_error *err) {
+static km_status parse_header(km_row_layout *l, npy_cursor c, const char *shown, km_error *err) {
     bool type = false, order = false, shape = false;
     const char *text;
     size_t n;
@@ -154,7 +154,7 @@ km_status km_npy_parse(km_row_layout *l, const void *head, size_t n, uint64_t si
                             shown, b[6]);
     if (b[6] > 1) length |= (size_t)b[10] << 16 | (size_t)b[11] << 24;
     if (length > n - at) return bad(shown, "its header is longer than can be", err);
-    cursor c = {(const char *)b + at, (const char *)b + at + length};
+    npy_cursor c = {(const char *)b + at, (const char *)b + at + length};
     km_status s = parse_header(l, c, shown, err);
     if (s != KM_OK) return s;
     l->offset = at + length;

@@ -16,14 +16,14 @@
 #define MAX_HEADER ((uint64_t)100 << 20) /* as in the reference implementation */
 #define MAX_FILES 4096
 
-typedef struct part { /* one file */
+typedef struct st_file { /* one file */
     char *path;
     km_map map;
     json_t *header;
-} part;
+} st_file;
 
 struct km_safetensors {
-    part *parts;
+    st_file *parts;
     int n_parts, room_parts;
     km_st_tensor *tensors;
     int n, room;
@@ -90,7 +90,7 @@ static bool offset_at(const json_t *pair, size_t i, uint64_t *offset) {
     return true;
 }
 
-static km_status read_tensor(const part *p, size_t start, const char *name, const json_t *v,
+static km_status read_tensor(const st_file *p, size_t start, const char *name, const json_t *v,
                              km_st_tensor *t, km_error *err) {
     char text[KM_SHOWN], word[KM_SHOWN];
     const char *type = json_string_value(json_object_get(v, "dtype"));
@@ -143,7 +143,7 @@ static int by_offset(const void *a, const void *b) {
 }
 
 /* The tensors from `first` on, in order of offsets, must tile the data. */
-static km_status check_tiling(km_safetensors *f, int first, const part *p, size_t start,
+static km_status check_tiling(km_safetensors *f, int first, const st_file *p, size_t start,
                               km_error *err) {
     char text[KM_SHOWN];
     if (f->n > first)
@@ -168,7 +168,7 @@ static km_status check_tiling(km_safetensors *f, int first, const part *p, size_
     return KM_OK;
 }
 
-static km_status read_meta(const part *p, const json_t *meta, km_error *err) {
+static km_status read_meta(const st_file *p, const json_t *meta, km_error *err) {
     char text[KM_SHOWN];
     if (!json_is_object(meta))
         return km_error_set(err, KM_ERR_FORMAT, "'%s': __metadata__ must be an object", p->path);
@@ -179,7 +179,7 @@ static km_status read_meta(const part *p, const json_t *meta, km_error *err) {
     return KM_OK;
 }
 
-static km_status load_header(part *p, size_t *start, km_error *err) {
+static km_status load_header(st_file *p, size_t *start, km_error *err) {
     const uint8_t *data = p->map.data;
     size_t size = p->map.size;
     if (size < 8)
@@ -222,7 +222,7 @@ static km_status reserve(km_safetensors *f, size_t more, const char *shown, km_e
 
 /* Reads the last part's header and adds its tensors. */
 static km_status read_part(km_safetensors *f, km_error *err) {
-    part *p = &f->parts[f->n_parts - 1];
+    st_file *p = &f->parts[f->n_parts - 1];
     size_t start = 0;
     int first = f->n;
     km_status status = load_header(p, &start, err);
@@ -251,7 +251,7 @@ static int by_name(const void *a, const void *b) {
 
 static km_status index_names(km_safetensors *f, km_error *err) {
     char text[KM_SHOWN];
-    const part *first = &f->parts[0];
+    const st_file *first = &f->parts[0];
     f->by_name = km_alloc((f->n ? (size_t)f->n : 1) * sizeof *f->by_name);
     if (!f->by_name) return out_of_memory(first->path, err);
     for (int i = 0; i < f->n; i++) f->by_name[i] = &f->tensors[i];
@@ -328,7 +328,7 @@ void km_safetensors_close(km_safetensors *f) {
     km_free(f);
 }
 
-static part *add_part(km_safetensors *f, const char *path, km_error *err) {
+static st_file *add_part(km_safetensors *f, const char *path, km_error *err) {
     if (f->n_parts == MAX_FILES) {
         km_error_set(err, KM_ERR_FORMAT, "'%s' would be file %d of the model: too many", path,
                      MAX_FILES + 1);
@@ -336,7 +336,7 @@ static part *add_part(km_safetensors *f, const char *path, km_error *err) {
     }
     if (f->n_parts == f->room_parts) {
         int room = f->room_parts ? 2 * f->room_parts : 1;
-        part *grown = km_realloc(f->parts, (size_t)room * sizeof *grown);
+        st_file *grown = km_realloc(f->parts, (size_t)room * sizeof *grown);
         if (!grown) {
             out_of_memory(path, err);
             return NULL;
@@ -344,8 +344,8 @@ static part *add_part(km_safetensors *f, const char *path, km_error *err) {
         f->parts = grown;
         f->room_parts = room;
     }
-    part *p = &f->parts[f->n_parts];
-    *p = (part){.path = km_strdup(path)};
+    st_file *p = &f->parts[f->n_parts];
+    *p = (st_file){.path = km_strdup(path)};
     if (!p->path) {
         out_of_memory(path, err);
         return NULL;
@@ -379,7 +379,7 @@ km_safetensors *km_safetensors_parse(const void *data, size_t bytes, const char 
     km_error own = {0};
     km_safetensors *f = new_file(shown, err);
     if (!f) return NULL;
-    part *p = add_part(f, shown, &own);
+    st_file *p = add_part(f, shown, &own);
     if (!p) return finish(f, own.code, &own, err);
     p->map = (km_map){.data = data, .size = bytes};
     km_status status = read_part(f, &own);
@@ -388,7 +388,7 @@ km_safetensors *km_safetensors_parse(const void *data, size_t bytes, const char 
 }
 
 static km_status open_part(km_safetensors *f, const char *path, km_error *err) {
-    part *p = add_part(f, path, err);
+    st_file *p = add_part(f, path, err);
     if (!p) return err->code;
     km_status status = km_map_open(&p->map, path, err);
     return status == KM_OK ? read_part(f, err) : status;

@@ -58,19 +58,19 @@ km_dtype km_safetensors_dtype(const char *type) {
 
 /* ---- The plan ---- */
 
-typedef struct place {
+typedef struct st_place {
     const km_st_item *item;
     size_t element, bytes;
     int turn; /* as given, to keep the order among equals */
-} place;
+} st_place;
 
 static int by_size(const void *a, const void *b) {
-    const place *x = a, *y = b;
+    const st_place *x = a, *y = b;
     if (x->element != y->element) return x->element > y->element ? -1 : 1;
     return x->turn - y->turn;
 }
 
-static km_status plan_item(place *p, const char *path, km_error *err) {
+static km_status plan_item(st_place *p, const char *path, km_error *err) {
     char text[KM_SHOWN];
     const km_st_item *item = p->item;
     if (!item->name || strcmp(item->name, "__metadata__") == 0)
@@ -96,7 +96,7 @@ static km_status plan_item(place *p, const char *path, km_error *err) {
 
 /* ---- The header ---- */
 
-static json_t *describe(const place *p, uint64_t offset) {
+static json_t *describe(const st_place *p, uint64_t offset) {
     json_t *shape = json_array();
     for (int i = 0; i < p->item->shape.ndim; i++)
         json_array_append_new(shape, json_integer(p->item->shape.dim[i]));
@@ -111,7 +111,7 @@ static km_status bad_name(const char *what, const char *name, const char *path, 
 }
 
 /* Both pairs of the header as one object; json_object_set_new refuses what is not UTF-8. */
-static json_t *make_header(const place *places, int n, const km_st_pair *meta, int n_meta,
+static json_t *make_header(const st_place *places, int n, const km_st_pair *meta, int n_meta,
                            const char *path, km_error *err) {
     json_t *root = json_object();
     json_t *texts = n_meta > 0 ? json_object() : NULL;
@@ -161,24 +161,24 @@ static km_status put_header(km_writer *w, json_t *root, const char *path, km_err
 
 /* ---- The data ---- */
 
-static km_status put_items(km_writer *w, const place *places, int n, const char *path,
+static km_status put_items(km_writer *w, const st_place *places, int n, const char *path,
                            km_error *err) {
     size_t most = 0;
     for (int i = 0; i < n; i++)
         if (!places[i].item->data && places[i].bytes > most) most = places[i].bytes;
-    km_piece piece;
-    km_status status = km_piece_open(&piece, most, path, err);
+    km_fill_buffer piece;
+    km_status status = km_fill_buffer_open(&piece, most, path, err);
     for (int i = 0; i < n && status == KM_OK; i++) {
         const km_st_item *item = places[i].item;
         km_source source = {item->name, item->data,      item->fill,
                             item->user, places[i].bytes, places[i].element};
         status = km_put_source(w, &source, &piece, err);
     }
-    km_piece_close(&piece);
+    km_fill_buffer_close(&piece);
     return status;
 }
 
-static km_status write_all(const char *path, const place *places, int n, const km_st_pair *meta,
+static km_status write_all(const char *path, const st_place *places, int n, const km_st_pair *meta,
                            int n_meta, km_error *err) {
     json_t *root = make_header(places, n, meta, n_meta, path, err);
     if (!root) return err->code;
@@ -196,11 +196,11 @@ km_status km_safetensors_write(const char *path, const km_st_item *items, int n,
     km_error own = {0};
     if (!path || n < 0 || (n > 0 && !items) || (n_meta > 0 && !meta))
         return km_error_set(err, KM_ERR_NULL, "cannot write safetensors: missing argument");
-    place *places = km_calloc(n ? (size_t)n : 1, sizeof *places);
+    st_place *places = km_calloc(n ? (size_t)n : 1, sizeof *places);
     if (!places) return km_error_set(err, KM_ERR_MEMORY, "cannot write '%s': out of memory", path);
     km_status status = KM_OK;
     for (int i = 0; i < n && status == KM_OK; i++) {
-        places[i] = (place){.item = &items[i], .turn = i};
+        places[i] = (st_place){.item = &items[i], .turn = i};
         status = plan_item(&places[i], path, &own);
     }
     if (status == KM_OK) {

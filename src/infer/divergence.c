@@ -12,11 +12,11 @@
 #define STEPS 65535.0
 static const char magic[8] = "KMLOGIT1";
 
-typedef struct head {
+typedef struct logits_head {
     char magic[8];
     int64_t vocab, context, rows;
     uint64_t text;
-} head;
+} logits_head;
 
 static uint64_t hash(uint64_t h, const void *data, size_t n) { /* FNV-1a */
     const uint8_t *p = data;
@@ -59,7 +59,7 @@ km_logits_writer *km_logits_create(const char *path, const km_logits_about *abou
         km_logits_abort(w);
         return NULL;
     }
-    head h = {
+    logits_head h = {
         .vocab = about->vocab, .context = about->context, .rows = about->rows, .text = about->text};
     memcpy(h.magic, magic, sizeof magic);
     w->about = *about;
@@ -115,7 +115,7 @@ void km_logits_abort(km_logits_writer *w) {
 
 struct km_comparison {
     km_map map;
-    head about;
+    logits_head about;
     const uint8_t *at;
     int64_t rows, same;
     double loss, saved_loss, squares, p;
@@ -126,7 +126,7 @@ static size_t row_bytes(int64_t vocab) { return 8 + (size_t)vocab * sizeof(uint1
 
 static km_status check(const km_comparison *c, const char *path, const km_logits_about *about,
                        km_error *err) {
-    const head *h = &c->about;
+    const logits_head *h = &c->about;
     if (c->map.size < sizeof *h || memcmp(h->magic, magic, sizeof magic) != 0)
         return km_error_set(err, KM_ERR_FORMAT, "'%s' holds no saved predictions", path);
     if (h->vocab != about->vocab)

@@ -4,7 +4,7 @@
 #include "base/alloc.h"
 #include <string.h>
 
-typedef enum kind { BEGIN, END, FEW, CHOOSE, PROMPT, DISMISS } kind;
+typedef enum note_kind { BEGIN, END, FEW, CHOOSE, PROMPT, DISMISS } note_kind;
 
 typedef struct note {
     int32_t what, sequence;
@@ -25,13 +25,13 @@ typedef struct frame {
 _Static_assert(sizeof(frame) == 256, "a frame is four cache lines");
 
 /* Bytes that grow. */
-typedef struct bytes {
+typedef struct message {
     unsigned char *at;
     size_t len, cap;
     bool failed;
-} bytes;
+} message;
 
-static void put(bytes *b, const void *data, size_t n) {
+static void put(message *b, const void *data, size_t n) {
     if (b->failed || n == 0) return;
     if (b->len + n > b->cap) {
         size_t cap = (b->len + n) * 2;
@@ -51,11 +51,11 @@ static void put(bytes *b, const void *data, size_t n) {
 
 struct km_lead {
     const km_net *m;
-    bytes body; /* the notes so far, and then the step */
+    message body; /* the notes so far, and then the step */
     int notes;
 };
 
-static km_status send_frame(km_comm *c, frame *f, const bytes *body, km_error *err) {
+static km_status send_frame(km_comm *c, frame *f, const message *body, km_error *err) {
     if (body) {
         f->bytes = body->len;
         if (body->len) memcpy(f->inside, body->at, body->len < INSIDE ? body->len : INSIDE);
@@ -144,7 +144,7 @@ typedef struct follower {
     km_ctx *ctx;
     km_cache *cache;
     km_plan *plan;
-    bytes body;
+    message body;
     float *logits; /* (KM_STEP_ROWS or fewer, vocab): they come here too, and nobody looks */
 } follower;
 

@@ -42,7 +42,7 @@ km_status km_prompt_ids(const km_token *token, const char *prompt, size_t bytes,
     return km_ids_put(ids, &(int32_t){0}, 1, err);
 }
 
-typedef struct run {
+typedef struct generate_run {
     km_sequence *session;
     const km_generation *how;
     const km_token *token;
@@ -67,11 +67,11 @@ typedef struct run {
     int n_chosen, taken;
     int64_t base;
     double pace; /* seconds of a token; 0: not known yet */
-} run;
+} generate_run;
 
 /* A device that failed in the middle: its session's tokens go on elsewhere, if somebody can see to
  * that. Guesses, and what was tried, are forgotten. */
-static bool rescued(run *r, km_error *err) {
+static bool rescued(generate_run *r, km_error *err) {
     bool device = err->code == KM_ERR_GPU || err->code == KM_ERR_MEMORY ||
                   err->code == KM_ERR_DEVICE || err->code == KM_ERR_UNSUPPORTED;
     if (!r->how->rescue || !device) return false;
@@ -86,7 +86,7 @@ static bool rescued(run *r, km_error *err) {
 }
 
 /* Reads what the session does not hold yet; a part at a time where somebody watches. */
-static km_status read_prompt(run *r, const km_ids *ids, km_generated *out, km_error *err) {
+static km_status read_prompt(generate_run *r, const km_ids *ids, km_generated *out, km_error *err) {
     int64_t n = (int64_t)ids->len, most = km_sequence_chunk(r->session);
     int64_t same = r->how->exact ? km_sequence_settled(r->session, ids->data, ids->len)
                                  : km_sequence_match(r->session, ids->data, ids->len);
@@ -118,7 +118,7 @@ static km_status read_prompt(run *r, const km_ids *ids, km_generated *out, km_er
 /* ---- The answer ---- */
 
 /* Hands on what can be shown. */
-static bool show(run *r, int32_t id) {
+static bool show(generate_run *r, int32_t id) {
     bool on = !r->how->on_text ||
               r->how->on_text(r->how->user, id, r->text.data ? r->text.data : "", r->text.len);
     r->text.len = 0;
@@ -126,7 +126,7 @@ static bool show(run *r, int32_t id) {
 }
 
 /* The text that became whole goes through the stops; true when one of them is complete. */
-static bool pass_on(run *r) {
+static bool pass_on(generate_run *r) {
     bool stopped = false;
     if (r->stop)
         stopped = km_stop_put(r->stop, km_text_str(&r->raw), r->raw.len, &r->text);
@@ -136,7 +136,7 @@ static bool pass_on(run *r) {
     return stopped;
 }
 
-static km_status choose(run *r, int32_t *id, km_error *err) {
+static km_status choose(generate_run *r, int32_t *id, km_error *err) {
     const uint64_t *mask = NULL;
     if (r->how->guide && !(mask = km_guide_mask(r->how->guide, err)))
         return err && err->code != KM_OK ? err->code : KM_ERR_STATE;
@@ -151,7 +151,7 @@ static km_status choose(run *r, int32_t *id, km_error *err) {
 }
 
 /* Takes the token in: what the grammar, the sampler and the text make of it. */
-static km_status take(run *r, int32_t id, km_error *err) {
+static km_status take(generate_run *r, int32_t id, km_error *err) {
     km_status s = km_sampler_see(r->sampler, &id, 1, err);
     if (s == KM_OK && r->how->guide) s = km_guide_accept(r->how->guide, id, err);
     if (s == KM_OK) s = km_token_stream_put(&r->stream, id, &r->raw, err);
@@ -159,14 +159,14 @@ static km_status take(run *r, int32_t id, km_error *err) {
 }
 
 /* What was tried and turned out right is the session's; what was chosen and never taken is not. */
-static void keep_tried(run *r) {
+static void keep_tried(generate_run *r) {
     if (r->n_tried) km_sequence_take(r->session, r->tried, r->at);
     if (r->taken < r->n_chosen) km_sequence_rewind(r->session, r->base + r->taken);
     r->n_tried = r->n_chosen = r->taken = 0;
 }
 
 /* The device chooses the next tokens, as many as make a blink. */
-static km_status run_ahead(run *r, int32_t id, int64_t left, km_error *err) {
+static km_status run_ahead(generate_run *r, int32_t id, int64_t left, km_error *err) {
     int64_t room = r->context - km_sequence_length(r->session), n = km_sequence_ahead(r->session);
     if (n > (int64_t)(sizeof r->chosen / sizeof *r->chosen))
         n = sizeof r->chosen / sizeof *r->chosen;
@@ -189,7 +189,7 @@ static km_status run_ahead(run *r, int32_t id, int64_t left, km_error *err) {
 }
 
 /* The device checks the guesses: what it has chosen up to the first wrong one was run ahead. */
-static km_status check_guesses(run *r, int n, km_generated *out, km_error *err) {
+static km_status check_guesses(generate_run *r, int n, km_generated *out, km_error *err) {
     r->base = km_sequence_length(r->session);
     int right = km_sequence_check(r->session, r->tried, n + 1, &r->chooser, r->chosen, err);
     if (right < 0) return err->code;
@@ -201,7 +201,7 @@ static km_status check_guesses(run *r, int n, km_generated *out, km_error *err) 
 }
 
 /* The token that was chosen goes through the model, with guesses of what comes after it. */
-static km_status advance_with_guesses(run *r, int32_t id, km_generated *out, bool *done,
+static km_status advance_with_guesses(generate_run *r, int32_t id, km_generated *out, bool *done,
                                       km_error *err) {
     int64_t left = r->how->tokens - out->tokens - 1;
     int64_t room = r->context - 1 - km_sequence_length(r->session);
@@ -224,7 +224,7 @@ static km_status advance_with_guesses(run *r, int32_t id, km_generated *out, boo
 
 /* The token that was chosen goes through the model, or has been through it already: if it was
  * guessed, or a device has run ahead. */
-static km_status advance(run *r, int32_t id, km_generated *out, km_error *err) {
+static km_status advance(generate_run *r, int32_t id, km_generated *out, km_error *err) {
     if (r->taken < r->n_chosen) return KM_OK;
     if (r->at < r->n_tried && r->tried[r->at] == id) {
         r->logits = r->rows + (int64_t)r->at++ * r->vocab;
@@ -246,12 +246,12 @@ static km_status advance(run *r, int32_t id, km_generated *out, km_error *err) {
 }
 
 /* Tokens that the session holds, or will when what was tried is kept. */
-static int64_t length_of(const run *r) {
+static int64_t length_of(const generate_run *r) {
     if (r->n_chosen) return r->base + r->taken;
     return km_sequence_length(r->session) + (r->n_tried ? r->at : 0);
 }
 
-static km_status go_on(run *r, km_generated *out, km_error *err) {
+static km_status go_on(generate_run *r, km_generated *out, km_error *err) {
     r->logits = km_sequence_logits(r->session);
     while (out->tokens < r->how->tokens) {
         int32_t id = -1;
@@ -289,7 +289,7 @@ static km_status go_on(run *r, km_generated *out, km_error *err) {
 }
 
 /* What the stream and the stops still hold is text after all, unless a stop ended it. */
-static void finish(run *r, km_end end) {
+static void finish(generate_run *r, km_end end) {
     km_token_stream_end(&r->stream, &r->raw);
     if (end != KM_END_STOP && !pass_on(r) && r->stop) km_stop_end(r->stop, &r->text);
     if (r->text.len && end != KM_END_CALLER) show(r, -1);
@@ -312,7 +312,7 @@ static uint64_t *dry_breaks(const km_token *token, int64_t vocab) {
     return bits;
 }
 
-static km_status prepare(run *r, int64_t vocab, km_error *err) {
+static km_status prepare(generate_run *r, int64_t vocab, km_error *err) {
     uint64_t *breaks = NULL;
     if (r->how->sampling.dry_multiplier > 0 && !(breaks = dry_breaks(r->token, vocab)))
         return km_error_set(err, KM_ERR_MEMORY, "sampling: out of memory");
@@ -346,12 +346,12 @@ km_status km_generate_in(km_sequence *session, const km_net *m, const km_token *
                             "belong together",
                             (long long)known, (long long)vocab);
     km_ids ids = {0};
-    run r = {.session = session,
-             .how = how,
-             .token = token,
-             .context = context,
-             .vocab = vocab,
-             .start = km_now()};
+    generate_run r = {.session = session,
+                      .how = how,
+                      .token = token,
+                      .context = context,
+                      .vocab = vocab,
+                      .start = km_now()};
     km_status s = prepare(&r, known, err); /* ids that are no token are never chosen */
     if (s == KM_OK) s = km_prompt_ids(token, prompt, bytes, how->rendered, &ids, err);
     if (s == KM_OK && (int64_t)ids.len > context)

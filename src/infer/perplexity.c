@@ -8,7 +8,7 @@
 
 #define ROWS 64 /* of logits at a time */
 
-typedef struct job {
+typedef struct perplexity_job {
     km_ctx *ctx;     /* of the end */
     km_net *m, *end; /* the first part and the last; the same as a rule */
     const km_perplexity_options *o;
@@ -16,9 +16,9 @@ typedef struct job {
     km_sequence *session; /* with decode */
     double sum;
     km_error *err;
-} job;
+} perplexity_job;
 
-static km_status show(job *j, km_tensor *y, const int32_t *came, int64_t rows) {
+static km_status show(perplexity_job *j, km_tensor *y, const int32_t *came, int64_t rows) {
     int64_t vocab = j->m->config.vocab;
     if (!j->o->row) return KM_OK;
     if (km_read(j->ctx, y, j->logits, sizeof *j->logits * (size_t)(rows * vocab)) != KM_OK)
@@ -42,7 +42,7 @@ static km_tensor *read_all(km_net *m, const int32_t *ids, int64_t n) {
 }
 
 /* Adds -log p of ids[1 ..] given what is before them; n >= 2. */
-static km_status piece(job *j, const int32_t *ids, int64_t n) {
+static km_status piece(perplexity_job *j, const int32_t *ids, int64_t n) {
     km_ctx *ctx = j->ctx;
     km_status s = KM_OK;
     km_no_grad_begin(ctx);
@@ -70,7 +70,7 @@ static double loss_of(const float *logits, int64_t vocab, int32_t came) {
 }
 
 /* The same, each token by itself. */
-static km_status piece_by_token(job *j, const int32_t *ids, int64_t n) {
+static km_status piece_by_token(perplexity_job *j, const int32_t *ids, int64_t n) {
     km_status s = KM_OK;
     km_sequence_reset(j->session);
     for (int64_t i = 0; i < n - 1 && s == KM_OK; i++) {
@@ -114,7 +114,7 @@ km_status km_perplexity_of(km_ctx *ctx, km_net *m, const km_ids *ids,
     km_status s = check(m, ids, o, err);
     if (s != KM_OK) return s;
     int64_t total = (int64_t)ids->len, fresh = fresh_of(o), lead = o->bos >= 0;
-    job j = {.m = m, .end = km_net_end(m), .o = o, .err = err};
+    perplexity_job j = {.m = m, .end = km_net_end(m), .o = o, .err = err};
     j.ctx = j.end->ctx;
     int32_t *row = km_alloc(sizeof *row * (size_t)o->context);
     if (o->row) j.logits = km_alloc(sizeof *j.logits * (size_t)(ROWS * m->config.vocab));

@@ -15,7 +15,7 @@ static bool faulty(void) {
     return atomic_fetch_sub(&fails_at, 1) == 1;
 }
 
-typedef struct piece { /* of a step: what one part of the model does */
+typedef struct plan_piece { /* of a step: what one part of the model does */
     km_net *m;
     km_tensor *in, *rows; /* kept: ids (n) or the residual stream (n, C); (n, 2) */
     km_tensor *out;       /* kept: the residual stream, or the last part's logits (n, vocab) */
@@ -25,10 +25,10 @@ typedef struct piece { /* of a step: what one part of the model does */
     km_tensor *settings, *state, *next; /* kept; next (n, 2): what a row's place grows by */
     bool penalties;
     km_graph *chosen;
-} piece;
+} plan_piece;
 
 typedef struct shape { /* a step of so many rows */
-    piece part[KM_MAX_PARTS];
+    plan_piece part[KM_MAX_PARTS];
     bool made;
 } shape;
 
@@ -67,7 +67,7 @@ void km_plan_free(km_plan *p) {
     if (!p) return;
     for (int i = 0; i <= KM_STEP_ROWS; i++)
         for (int k = 0; k < KM_MAX_PARTS; k++) {
-            piece *a = &p->few[i].part[k];
+            plan_piece *a = &p->few[i].part[k];
             km_graph_free(a->graph);
             km_graph_free(a->chosen);
             km_release(a->settings);
@@ -95,7 +95,7 @@ static km_tensor *run_part(km_net *m, km_tensor *in, const km_net_place *place) 
 }
 
 static void step(km_ctx *ctx, void *user) {
-    piece *a = user;
+    plan_piece *a = user;
     km_tensor *y = run_part(a->m, a->in, &a->place);
     km_release(a->out); /* of the run before */
     a->out = km_keep(ctx, y);
@@ -103,7 +103,7 @@ static void step(km_ctx *ctx, void *user) {
 
 /* The same, and on: the tokens chosen are the next step's. */
 static void step_and_choose(km_ctx *ctx, void *user) {
-    piece *a = user;
+    plan_piece *a = user;
     km_tensor *after = NULL, *y = run_part(a->m, a->in, &a->place);
     km_no_grad_begin(ctx);
     km_tensor *ids = km_sample_rows(ctx, y, a->settings, a->state, a->penalties, &after);
@@ -126,7 +126,7 @@ static shape *shape_of(km_plan *p, int64_t n) {
     int k = 0;
     for (km_net *m = p->m; m; m = m->next, k++) {
         km_ctx *ctx = m->ctx;
-        piece *a = &s->part[k];
+        plan_piece *a = &s->part[k];
         a->m = m;
         km_scope_begin(ctx);
         if (!a->in)
@@ -140,7 +140,7 @@ static shape *shape_of(km_plan *p, int64_t n) {
     return s;
 }
 
-static km_status put_piece(km_plan *p, piece *a, int part, const void *in, size_t bytes,
+static km_status put_piece(km_plan *p, plan_piece *a, int part, const void *in, size_t bytes,
                            const int32_t *rows, int64_t n) {
     km_ctx *ctx = a->m->ctx;
     if (faulty()) km_fail(ctx, KM_ERR_GPU, "%s: a fault was asked for", km_ctx_device(ctx));
@@ -151,7 +151,7 @@ static km_status put_piece(km_plan *p, piece *a, int part, const void *in, size_
 }
 
 /* One part's share of a step, from what is in the host's memory. */
-static km_status run_piece(km_plan *p, piece *a, int part, const void *in, size_t bytes,
+static km_status run_piece(km_plan *p, plan_piece *a, int part, const void *in, size_t bytes,
                            const int32_t *rows, int64_t n) {
     km_ctx *ctx = a->m->ctx;
     if (put_piece(p, a, part, in, bytes, rows, n) != KM_OK) return km_ctx_status(p->ctx);
@@ -191,7 +191,7 @@ km_status km_plan_few(km_plan *p, const int32_t *ids, const int32_t *rows, int64
         run_piece(p, &s->part[last], last, in, bytes, rows, n) != KM_OK)
         return km_ctx_status(p->ctx);
     if (!logits) return KM_OK;
-    piece *end = &s->part[last];
+    plan_piece *end = &s->part[last];
     km_read(end->m->ctx, end->out, logits, sizeof *logits * (size_t)(n * p->m->config.vocab));
     return failed(p);
 }
@@ -203,7 +203,7 @@ static bool has_penalties(const float *h) {
                                      h[KM_SAMPLE_FREQUENCY] != 0 || h[KM_SAMPLE_PRESENCE] != 0);
 }
 
-static km_status make_chooser(km_plan *p, piece *a, int64_t n) {
+static km_status make_chooser(km_plan *p, plan_piece *a, int64_t n) {
     km_ctx *ctx = a->m->ctx;
     if (a->next) return KM_OK;
     int32_t one[2 * KM_STEP_ROWS];
@@ -217,7 +217,7 @@ static km_status make_chooser(km_plan *p, piece *a, int64_t n) {
 }
 
 /* Row by row to the device, and back: the rows of choosers do not lie side by side. */
-static km_status put_choosers(km_plan *p, piece *a, int64_t n, km_chooser *const *c) {
+static km_status put_choosers(km_plan *p, plan_piece *a, int64_t n, km_chooser *const *c) {
     km_ctx *ctx = a->m->ctx;
     float settings[KM_STEP_ROWS * KM_SAMPLE_SETTINGS];
     int32_t *state = km_alloc(sizeof *state * (size_t)n * KM_SAMPLE_STATE);
@@ -235,7 +235,7 @@ static km_status put_choosers(km_plan *p, piece *a, int64_t n, km_chooser *const
     return failed(p);
 }
 
-static km_status get_choosers(km_plan *p, piece *a, int64_t n, km_chooser *const *c) {
+static km_status get_choosers(km_plan *p, plan_piece *a, int64_t n, km_chooser *const *c) {
     int32_t *state = km_alloc(sizeof *state * (size_t)n * KM_SAMPLE_STATE);
     if (!state) return km_fail(p->ctx, KM_ERR_MEMORY, "plan: out of memory");
     km_read(a->m->ctx, a->state, state, sizeof *state * (size_t)n * KM_SAMPLE_STATE);
@@ -256,7 +256,7 @@ km_status km_plan_choose(km_plan *p, const int32_t *ids, const int32_t *rows, in
     if (steps < 1 || steps > (p->m->next ? 1 : KM_SAMPLE_RING))
         return km_fail(p->ctx, KM_ERR_RANGE, "plan: %lld steps at once", (long long)steps);
     if (run_parts(p, s, rows, n, &in, &bytes, &last) != KM_OK) return km_ctx_status(p->ctx);
-    piece *a = &s->part[last];
+    plan_piece *a = &s->part[last];
     km_ctx *ctx = a->m->ctx;
     if (make_chooser(p, a, n) != KM_OK || put_choosers(p, a, n, chooser) != KM_OK ||
         put_piece(p, a, last, in, bytes, rows, n) != KM_OK)

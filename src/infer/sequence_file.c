@@ -11,7 +11,7 @@
 
 #define MAGIC "KMSESSN1"
 
-typedef struct header { /* 128 bytes, little-endian */
+typedef struct sequence_header { /* 128 bytes, little-endian */
     char magic[8];
     uint32_t dtype, page;          /* of the cache; tokens of a page */
     uint64_t model;                /* fingerprint */
@@ -23,9 +23,9 @@ typedef struct header { /* 128 bytes, little-endian */
     uint64_t numerics; /* of what computed them */
     uint64_t unused[2];
     uint64_t hash; /* of all above */
-} header;
+} sequence_header;
 
-_Static_assert(sizeof(header) == 128, "the header's size is part of the format");
+_Static_assert(sizeof(sequence_header) == 128, "the header's size is part of the format");
 
 /* ---- Which model ---- */
 
@@ -95,17 +95,17 @@ static void end_steps(km_sequences *b) {
 
 static int64_t pages_of(int64_t tokens) { return (tokens + KM_KV_PAGE - 1) / KM_KV_PAGE; }
 
-static header describe(km_sequences *b, int s) {
-    header h = {.dtype = (uint32_t)b->how.cache,
-                .page = KM_KV_PAGE,
-                .model = fingerprint(b),
-                .tokens = km_cache_length(b->cache, s),
-                .pools = km_cache_pools(b->cache),
-                .page_bytes = (int64_t)km_cache_page_bytes(b->cache),
-                .vocab = b->m->config.vocab,
-                .logits = b->seq[s].ready,
-                .settled = b->seq[s].settled,
-                .numerics = numerics(b)};
+static sequence_header describe(km_sequences *b, int s) {
+    sequence_header h = {.dtype = (uint32_t)b->how.cache,
+                         .page = KM_KV_PAGE,
+                         .model = fingerprint(b),
+                         .tokens = km_cache_length(b->cache, s),
+                         .pools = km_cache_pools(b->cache),
+                         .page_bytes = (int64_t)km_cache_page_bytes(b->cache),
+                         .vocab = b->m->config.vocab,
+                         .logits = b->seq[s].ready,
+                         .settled = b->seq[s].settled,
+                         .numerics = numerics(b)};
     memcpy(h.magic, MAGIC, 8);
     while (h.absent < pages_of(h.tokens) && !km_cache_has_page(b->cache, s, h.absent)) h.absent++;
     h.payload = (uint64_t)(h.tokens * 4 + (h.logits ? h.vocab * 4 : 0) +
@@ -114,7 +114,7 @@ static header describe(km_sequences *b, int s) {
 }
 
 /* Zeros where the last page holds no tokens: what lay there before is nobody's business. */
-static void blank(const km_sequences *b, const header *h, int64_t page, char *bytes) {
+static void blank(const km_sequences *b, const sequence_header *h, int64_t page, char *bytes) {
     int64_t held = h->tokens - page * KM_KV_PAGE, heads = b->m->config.kv_heads;
     if (held >= KM_KV_PAGE) return;
     int64_t each = h->page_bytes / heads / KM_KV_PAGE;
@@ -123,7 +123,7 @@ static void blank(const km_sequences *b, const header *h, int64_t page, char *by
 }
 
 /* Hands the payload piece by piece to the writer, or only to the hash (w NULL). */
-static km_status each_piece(km_sequences *b, int s, const header *h, km_writer *w,
+static km_status each_piece(km_sequences *b, int s, const sequence_header *h, km_writer *w,
                             XXH3_state_t *hash, char *room) {
     const km_sequence_state *q = &b->seq[s];
     struct {
@@ -159,7 +159,7 @@ static km_status whole(const km_sequences *b, const char *path, km_error *err) {
 
 km_status km_sequences_save(km_sequences *b, int s, const char *path, km_error *err) {
     if (whole(b, path, err) != KM_OK) return KM_ERR_UNSUPPORTED;
-    header h = describe(b, s);
+    sequence_header h = describe(b, s);
     XXH3_state_t *hash = XXH3_createState();
     char *room = km_alloc((size_t)h.page_bytes);
     km_status status = KM_OK;
@@ -170,7 +170,7 @@ km_status km_sequences_save(km_sequences *b, int s, const char *path, km_error *
     XXH3_64bits_reset(hash);
     if (each_piece(b, s, &h, NULL, hash, room) != KM_OK) goto failed;
     h.payload_hash = XXH3_64bits_digest(hash);
-    h.hash = XXH3_64bits(&h, offsetof(header, hash));
+    h.hash = XXH3_64bits(&h, offsetof(sequence_header, hash));
     km_writer *w = km_writer_open(path, err);
     if (!w) {
         status = err ? err->code : KM_ERR_FILE;
@@ -194,14 +194,14 @@ done:
 
 /* ---- Reading ---- */
 
-static km_status check(const header *h, km_sequences *b, const km_map *map, const char *path,
-                       km_error *err) {
+static km_status check(const sequence_header *h, km_sequences *b, const km_map *map,
+                       const char *path, km_error *err) {
     char shown[KM_SHOWN];
-    header own = describe(b, 0); /* for its sizes and its model */
+    sequence_header own = describe(b, 0); /* for its sizes and its model */
     km_shown(shown, path);
     if (map->size < sizeof *h || memcmp(h->magic, MAGIC, 8) != 0)
         return km_error_set(err, KM_ERR_FORMAT, "%s is not a session file", shown);
-    if (XXH3_64bits(h, offsetof(header, hash)) != h->hash)
+    if (XXH3_64bits(h, offsetof(sequence_header, hash)) != h->hash)
         return km_error_set(err, KM_ERR_FORMAT, "%s: the header is damaged", shown);
     if (h->model != own.model)
         return km_error_set(err, KM_ERR_STATE, "%s was saved with another model", shown);
@@ -234,7 +234,8 @@ static km_status check(const header *h, km_sequences *b, const km_map *map, cons
     return KM_OK;
 }
 
-static km_status take(km_sequences *b, int s, const header *h, const uint8_t *p, km_error *err) {
+static km_status take(km_sequences *b, int s, const sequence_header *h, const uint8_t *p,
+                      km_error *err) {
     km_sequence_state *q = &b->seq[s];
     km_cache_cut(b->cache, s, 0);
     q->ready = false;
@@ -258,7 +259,7 @@ static km_status take(km_sequences *b, int s, const header *h, const uint8_t *p,
 km_status km_sequences_restore(km_sequences *b, int s, const char *path, km_error *err) {
     if (whole(b, path, err) != KM_OK) return KM_ERR_UNSUPPORTED;
     km_map map = {0};
-    header h = {0};
+    sequence_header h = {0};
     km_status status = km_map_open(&map, path, err);
     if (status != KM_OK) return status;
     if (map.size >= sizeof h) memcpy(&h, map.data, sizeof h);

@@ -50,28 +50,28 @@ static void build_gpt2(km_net *m, const km_nn *nn) {
 /* ---- All others ---- */
 
 /* A layer's place while it is built. */
-typedef struct maker {
+typedef struct block_maker {
     const km_nn *nn;
     const km_config *c;
     const km_traits *t;
     int layer;
     char name[64];
-} maker;
+} block_maker;
 
-static const char *named(maker *k, const char *part) {
+static const char *named(block_maker *k, const char *part) {
     snprintf(k->name, sizeof k->name, "model.layers.%d.%s", k->layer, part);
     return k->name;
 }
 
-static km_nn_linear linear(maker *k, int64_t in, int64_t out, bool bias, const char *part) {
+static km_nn_linear linear(block_maker *k, int64_t in, int64_t out, bool bias, const char *part) {
     return km_nn_linear_new(k->nn, in, out, bias, named(k, part));
 }
 
-static km_nn_norm norm(maker *k, int64_t dim, const char *part) {
+static km_nn_norm norm(block_maker *k, int64_t dim, const char *part) {
     return km_nn_norm_new(k->nn, KM_NN_RMS_NORM, dim, false, k->c->norm_eps, named(k, part));
 }
 
-static km_nn_attention attention(maker *k, const km_net *m, km_rope_pairs pairs) {
+static km_nn_attention attention(block_maker *k, const km_net *m, km_rope_pairs pairs) {
     const km_config *c = k->c;
     const km_traits *t = k->t;
     bool window = km_config_layer_has_window(c, k->layer);
@@ -108,7 +108,7 @@ static km_nn_attention attention(maker *k, const km_net *m, km_rope_pairs pairs)
     return a;
 }
 
-static km_nn_mlp mlp(maker *k) {
+static km_nn_mlp mlp(block_maker *k) {
     const km_config *c = k->c;
     km_nn_mlp m = {.joined = k->t->joined_up, .act = k->t->act};
     if (m.joined) {
@@ -122,7 +122,7 @@ static km_nn_mlp mlp(maker *k) {
 }
 
 static km_nn_block rotary_block(const km_nn *nn, const km_net *m, int i, km_rope_pairs pairs) {
-    maker k = {.nn = nn, .c = &m->config, .t = km_arch_traits(m->config.arch), .layer = i};
+    block_maker k = {.nn = nn, .c = &m->config, .t = km_arch_traits(m->config.arch), .layer = i};
     int64_t dim = k.c->dim;
     km_nn_block b = {0};
     b.norm1 = norm(&k, dim, "input_layernorm");

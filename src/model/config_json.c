@@ -16,56 +16,56 @@
 
 /* ---- Reading ---- */
 
-typedef struct reader {
+typedef struct json_reader {
     const json_t *o;
     const char *shown;
     km_error *err;
     km_status status;
-} reader;
+} json_reader;
 
-static int64_t up_to(reader *r, const char *key, int64_t lo, int64_t hi, int64_t value) {
+static int64_t up_to(json_reader *r, const char *key, int64_t lo, int64_t hi, int64_t value) {
     if (r->status == KM_OK) r->status = km_json_int(r->o, key, lo, hi, &value, r->shown, r->err);
     return value;
 }
 
-static int64_t whole(reader *r, const char *key, int64_t lo, int64_t value) {
+static int64_t whole(json_reader *r, const char *key, int64_t lo, int64_t value) {
     return up_to(r, key, lo, MOST, value);
 }
 
-static double real(reader *r, const char *key, double lo, double hi, double value) {
+static double real(json_reader *r, const char *key, double lo, double hi, double value) {
     if (r->status == KM_OK) r->status = km_json_real(r->o, key, lo, hi, &value, r->shown, r->err);
     return value;
 }
 
-static bool truth(reader *r, const char *key, bool value) {
+static bool truth(json_reader *r, const char *key, bool value) {
     if (r->status == KM_OK) r->status = km_json_bool(r->o, key, &value, r->shown, r->err);
     return value;
 }
 
-static const char *word(reader *r, const char *key, const char *value) {
+static const char *word(json_reader *r, const char *key, const char *value) {
     if (r->status == KM_OK) r->status = km_json_string(r->o, key, &value, r->shown, r->err);
     return value;
 }
 
 /* A size without which there is no model. */
-static int64_t needed_up_to(reader *r, const char *key, int64_t hi) {
+static int64_t needed_up_to(json_reader *r, const char *key, int64_t hi) {
     int64_t v = up_to(r, key, 1, hi, 0);
     if (r->status == KM_OK && v == 0)
         r->status = km_error_set(r->err, KM_ERR_FORMAT, "'%s': \"%s\" is missing", r->shown, key);
     return v;
 }
 
-static int64_t needed(reader *r, const char *key) { return needed_up_to(r, key, MOST); }
-static int count(reader *r, const char *key) { return (int)needed_up_to(r, key, 65536); }
+static int64_t needed(json_reader *r, const char *key) { return needed_up_to(r, key, MOST); }
+static int count(json_reader *r, const char *key) { return (int)needed_up_to(r, key, 65536); }
 
 /* A switch that Kermes knows in one position only. */
-static void fixed(reader *r, const char *key, bool must_be) {
+static void fixed(json_reader *r, const char *key, bool must_be) {
     if (truth(r, key, must_be) != must_be && r->status == KM_OK)
         r->status = km_error_set(r->err, KM_ERR_UNSUPPORTED, "'%s': \"%s\": %s is not supported",
                                  r->shown, key, must_be ? "false" : "true");
 }
 
-static void one_of(reader *r, const char *key, const char *first, const char *second) {
+static void one_of(json_reader *r, const char *key, const char *first, const char *second) {
     char text[KM_SHOWN];
     const char *v = word(r, key, first);
     if (r->status != KM_OK || strcmp(v, first) == 0 || strcmp(v, second) == 0) return;
@@ -74,7 +74,7 @@ static void one_of(reader *r, const char *key, const char *first, const char *se
                      r->shown, key, km_shown(text, v), first);
 }
 
-static void read_gpt2(reader *r, km_config *c) {
+static void read_gpt2(json_reader *r, km_config *c) {
     c->arch = KM_ARCH_GPT2;
     c->layers = count(r, "n_layer");
     c->heads = count(r, "n_head");
@@ -94,7 +94,7 @@ static void read_gpt2(reader *r, km_config *c) {
 }
 
 /* The kind of stretching that an object names, with its numbers. */
-static void read_stretch(reader *in, const char *key, const char *kind, km_config *c) {
+static void read_stretch(json_reader *in, const char *key, const char *kind, km_config *c) {
     km_rope_config *p = &c->rope;
     char text[KM_SHOWN];
     if (in->status != KM_OK || strcmp(kind, "default") == 0) return;
@@ -123,10 +123,10 @@ static void read_stretch(reader *in, const char *key, const char *kind, km_confi
 }
 
 /* "rope_scaling" (older) and "rope_parameters" (newer files) may stretch the rotation. */
-static void read_rope(reader *r, const char *key, km_config *c) {
+static void read_rope(json_reader *r, const char *key, km_config *c) {
     const json_t *o = json_object_get(r->o, key);
     if (r->status != KM_OK || !o || json_is_null(o)) return;
-    reader in = {o, r->shown, r->err, KM_OK};
+    json_reader in = {o, r->shown, r->err, KM_OK};
     if (!json_is_object(o))
         in.status =
             km_error_set(r->err, KM_ERR_FORMAT, "'%s': \"%s\" must be an object", r->shown, key);
@@ -136,7 +136,7 @@ static void read_rope(reader *r, const char *key, km_config *c) {
 }
 
 /* llama, and those that are llama with more or less. */
-static void read_rotary(reader *r, km_config *c) {
+static void read_rotary(json_reader *r, km_config *c) {
     const km_traits *t = km_arch_traits(c->arch);
     c->layers = count(r, "num_hidden_layers");
     c->heads = count(r, "num_attention_heads");
@@ -159,7 +159,7 @@ static void read_rotary(reader *r, km_config *c) {
 }
 
 /* Mistral: llama, whose older models look no further back than a window. */
-static void read_mistral(reader *r, km_config *c) {
+static void read_mistral(json_reader *r, km_config *c) {
     c->arch = KM_ARCH_LLAMA;
     read_rotary(r, c);
     c->window = whole(r, "sliding_window", 1, 0);
@@ -167,7 +167,7 @@ static void read_mistral(reader *r, km_config *c) {
 }
 
 static km_status read_config(km_config *c, const json_t *o, const char *shown, km_error *err) {
-    reader r = {o, shown, err, KM_OK};
+    json_reader r = {o, shown, err, KM_OK};
     char text[KM_SHOWN];
     *c = (km_config){0};
     if (!json_is_object(o))

@@ -28,16 +28,16 @@ void km_convert_fill_close(km_convert_job *j) {
     km_free(j->whole);
 }
 
-typedef struct work {
+typedef struct convert_work {
     const km_convert_item *it;
     km_stored from; /* the item's, or the whole of it as floats */
     int64_t first;  /* element of the tensor that dst begins with */
     uint8_t *dst;
     atomic_int status;
-} work;
+} convert_work;
 
 /* Elements [first, first + n) as floats, which need not lie at the start of x. */
-static const float *floats_of(const work *w, int64_t first, int64_t n, float *x) {
+static const float *floats_of(const convert_work *w, int64_t first, int64_t n, float *x) {
     const km_convert_item *it = w->it;
     if (!km_dtype_is_block(w->from.dtype)) {
         km_layout_copy(it->row, &w->from, it->job->from, it->job->to, KM_F32, (size_t)first,
@@ -64,7 +64,7 @@ static void encode(const km_convert_item *it, const float *x, int64_t first, int
 }
 
 static void do_runs(void *arg, int64_t begin, int64_t end, int worker) {
-    work *w = arg;
+    convert_work *w = arg;
     const km_convert_item *it = w->it;
     float *x = it->job->scratch + (size_t)worker * (RUN + 2 * MARGIN);
     int64_t first = w->first + begin, n = end - begin;
@@ -121,7 +121,7 @@ km_status km_convert_fill(void *user, size_t offset, void *dst, size_t bytes, km
     km_convert_job *j = it->job;
     int64_t block = km_dtype_block(it->dtype), size = (int64_t)km_dtype_size(it->dtype);
     int64_t first = (int64_t)offset / size * block, n = (int64_t)bytes / size * block;
-    work w = {.it = it, .from = *it->stored};
+    convert_work w = {.it = it, .from = *it->stored};
     km_status s = KM_OK;
     bool moves = j->from != j->to && it->row->shape.ndim == 2;
     if (km_dtype_is_block(w.from.dtype) && moves) s = decode_whole(it, &w.from, err);

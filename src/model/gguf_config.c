@@ -7,19 +7,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct reader {
+typedef struct gguf_reader {
     const km_gguf *g;
     const char *arch;
     km_error *err;
     km_status status;
-} reader;
+} gguf_reader;
 
-static const char *key_of(const reader *r, const char *name, char *key, size_t n) {
+static const char *key_of(const gguf_reader *r, const char *name, char *key, size_t n) {
     snprintf(key, n, "%s.%s", r->arch, name);
     return key;
 }
 
-static int64_t whole(reader *r, const char *name, int64_t value) {
+static int64_t whole(gguf_reader *r, const char *name, int64_t value) {
     char key[96];
     if (r->status == KM_OK)
         r->status =
@@ -27,7 +27,7 @@ static int64_t whole(reader *r, const char *name, int64_t value) {
     return value;
 }
 
-static int64_t needed(reader *r, const char *name) {
+static int64_t needed(gguf_reader *r, const char *name) {
     int64_t v = whole(r, name, 0);
     if (r->status == KM_OK && v == 0)
         r->status = km_error_set(r->err, KM_ERR_FORMAT, "'%s': %s.%s is missing",
@@ -45,14 +45,14 @@ static double shortest(double v) {
     return v;
 }
 
-static double real(reader *r, const char *name, double lo, double hi, double value) {
+static double real(gguf_reader *r, const char *name, double lo, double hi, double value) {
     char key[96];
     if (r->status == KM_OK)
         r->status = km_gguf_real(r->g, key_of(r, name, key, sizeof key), lo, hi, &value, r->err);
     return shortest(value);
 }
 
-static const char *word(reader *r, const char *name, const char *value) {
+static const char *word(gguf_reader *r, const char *name, const char *value) {
     char key[96];
     if (r->status == KM_OK)
         r->status = km_gguf_string(r->g, key_of(r, name, key, sizeof key), &value, r->err);
@@ -60,7 +60,7 @@ static const char *word(reader *r, const char *name, const char *value) {
 }
 
 /* A tensor of divisors, one a pair, as Llama 3 and Phi 3 have. */
-static bool has_divisors(reader *r, const km_config *c, const char *name) {
+static bool has_divisors(gguf_reader *r, const km_config *c, const char *name) {
     const km_gguf_tensor *t = km_gguf_find(r->g, name);
     int64_t pairs = (c->rope_dims ? c->rope_dims : c->head_dim) / 2;
     if (!t || r->status != KM_OK) return false;
@@ -76,7 +76,7 @@ static double usual_magnitude(double factor) { return factor > 1 ? 0.1 * log(fac
 /* What a file says of stretched rotation means what it does to llama.cpp: without a type a factor
  * divides all frequencies, and attn_factor is there for every type, none among them (converters of
  * Phi 3 write it beside the divisors, and no type). */
-static void read_scaling(reader *r, km_config *c) {
+static void read_scaling(gguf_reader *r, km_config *c) {
     char text[KM_SHOWN];
     const char *type = word(r, "rope.scaling.type", "linear");
     km_rope_config *s = &c->rope;
@@ -114,7 +114,7 @@ static void read_scaling(reader *r, km_config *c) {
     if (s->kind == KM_ROPE_PLAIN) *s = (km_rope_config){.magnitude = s->magnitude};
 }
 
-static void read_rotation(reader *r, km_config *c, const km_traits *t) {
+static void read_rotation(gguf_reader *r, km_config *c, const km_traits *t) {
     int64_t head = c->head_dim ? c->head_dim : c->heads ? c->dim / c->heads : 0;
     int64_t dims = whole(r, "rope.dimension_count", head);
     if (dims != head && t->gguf_pairs == KM_ROPE_ADJACENT && r->status == KM_OK)
@@ -128,7 +128,7 @@ static void read_rotation(reader *r, km_config *c, const km_traits *t) {
     read_scaling(r, c);
 }
 
-static void read_windows(reader *r, km_config *c, const km_traits *t) {
+static void read_windows(gguf_reader *r, km_config *c, const km_traits *t) {
     char key[96];
     if (r->status == KM_OK) /* 0: none */
         r->status = km_gguf_int(r->g, key_of(r, "attention.sliding_window", key, sizeof key), 0,
@@ -143,7 +143,7 @@ static void read_windows(reader *r, km_config *c, const km_traits *t) {
 }
 
 /* What would change the model if it were ignored. */
-static void refuse_others(reader *r, const km_config *c) {
+static void refuse_others(gguf_reader *r, const km_config *c) {
     char key[96];
     bool causal = true;
     if (r->status == KM_OK)
@@ -170,7 +170,7 @@ static void refuse_others(reader *r, const km_config *c) {
 
 km_status km_config_from_gguf(km_config *c, const km_gguf *g, km_error *err) {
     char text[KM_SHOWN];
-    reader r = {g, "", err, KM_OK};
+    gguf_reader r = {g, "", err, KM_OK};
     *c = (km_config){0};
     r.status = km_gguf_string(g, "general.architecture", &r.arch, err);
     if (r.status != KM_OK) return r.status;

@@ -116,14 +116,14 @@ static km_imatrix *load_gguf(const char *path, km_error *err) {
     return NULL;
 }
 
-typedef struct sums { /* a row as it goes into the file */
+typedef struct imatrix_sums { /* a row as it goes into the file */
     float *values;
     float count;
-} sums;
+} imatrix_sums;
 
 static km_status save_gguf(const km_imatrix *m, const char *path, km_error *err) {
     km_gguf_out *out = km_gguf_out_new(err);
-    sums *s = km_calloc((size_t)m->n + 1, sizeof *s);
+    imatrix_sums *s = km_calloc((size_t)m->n + 1, sizeof *s);
     const char *dataset = m->dataset ? m->dataset : "text";
     char name[160];
     bool ok = out && s;
@@ -135,7 +135,7 @@ static km_status save_gguf(const km_imatrix *m, const char *path, km_error *err)
     }
     for (int i = 0; ok && i < m->n; i++) {
         const km_imatrix_row *r = &m->row[i];
-        s[i] = (sums){km_alloc((size_t)r->in * sizeof(float)), (float)r->count};
+        s[i] = (imatrix_sums){km_alloc((size_t)r->in * sizeof(float)), (float)r->count};
         ok = s[i].values != NULL;
         for (int64_t k = 0; ok && k < r->in; k++) s[i].values[k] = (float)(r->mean[k] * r->count);
         snprintf(name, sizeof name, "%s" SUMS, r->name);
@@ -152,22 +152,23 @@ static km_status save_gguf(const km_imatrix *m, const char *path, km_error *err)
 
 /* ---- The older form ---- */
 
-typedef struct cursor {
+typedef struct imatrix_cursor {
     const uint8_t *at, *end;
-} cursor;
+} imatrix_cursor;
 
-static bool take(cursor *c, void *to, size_t n) {
+static bool take(imatrix_cursor *c, void *to, size_t n) {
     if ((size_t)(c->end - c->at) < n) return false;
     memcpy(to, c->at, n);
     c->at += n;
     return true;
 }
 
-static bool take_size(cursor *c, int32_t *n, size_t unit) { /* of things that must be there yet */
+static bool take_size(imatrix_cursor *c, int32_t *n,
+                      size_t unit) { /* of things that must be there yet */
     return take(c, n, 4) && *n > 0 && (size_t)*n <= (size_t)(c->end - c->at) / unit;
 }
 
-static km_imatrix *load_dat(const char *path, cursor *c, km_error *err) {
+static km_imatrix *load_dat(const char *path, imatrix_cursor *c, km_error *err) {
     int32_t n, length, calls, in;
     if (!take_size(c, &n, 13)) { /* a row has 12 bytes at least, and a letter */
         km_error_set(err, KM_ERR_FORMAT, "'%s' is no importance matrix", path);
@@ -231,7 +232,7 @@ km_imatrix *km_imatrix_load(const char *path, km_error *err) {
     km_map map;
     if (km_map_open(&map, path, err) != KM_OK) return NULL;
     bool gguf = map.size >= 4 && memcmp(map.data, "GGUF", 4) == 0;
-    cursor c = {map.data, map.data + map.size};
+    imatrix_cursor c = {map.data, map.data + map.size};
     km_imatrix *m = gguf ? NULL : load_dat(path, &c, err);
     if (km_map_done(&map, KM_OK, err) != KM_OK) {
         km_imatrix_free(m);

@@ -12,12 +12,13 @@
 
 enum { PLAIN = 0, CONV1D = 1, FULL = 2, BIAS = 4 };
 
-typedef struct maker {
+typedef struct layout_maker {
     km_layout *l;
     const char *name, *gguf; /* prefixes, with the layer's number */
-} maker;
+} layout_maker;
 
-static km_layout_row *row(maker *m, const char *name, const char *gguf, km_shape shape, int flags) {
+static km_layout_row *row(layout_maker *m, const char *name, const char *gguf, km_shape shape,
+                          int flags) {
     km_layout_row *r = &m->l->row[m->l->n++];
     *r = (km_layout_row){
         .shape = shape, .conv1d = flags & CONV1D, .full = flags & FULL, .bias = flags & BIAS};
@@ -27,7 +28,8 @@ static km_layout_row *row(maker *m, const char *name, const char *gguf, km_shape
 }
 
 /* "x.weight" and "x.bias" of a Conv1D or a LayerNorm of GPT-2. */
-static void with_bias(maker *m, const char *name, const char *gguf, km_shape shape, int flags) {
+static void with_bias(layout_maker *m, const char *name, const char *gguf, km_shape shape,
+                      int flags) {
     char a[64], b[64];
     snprintf(a, sizeof a, "%s.weight", name);
     snprintf(b, sizeof b, "%s.weight", gguf);
@@ -40,7 +42,7 @@ static void with_bias(maker *m, const char *name, const char *gguf, km_shape sha
 static void gpt2_rows(const km_config *c, km_layout *l) {
     int64_t d = c->dim;
     char name[48], gguf[32];
-    maker top = {l, "", ""}, m = {l, name, gguf};
+    layout_maker top = {l, "", ""}, m = {l, name, gguf};
     row(&top, "transformer.wte.weight", "token_embd.weight", KM_SHAPE(c->vocab, d), PLAIN);
     row(&top, "transformer.wpe.weight", "position_embd.weight", KM_SHAPE(c->context, d), FULL);
     for (int i = 0; i < c->layers; i++) {
@@ -57,7 +59,7 @@ static void gpt2_rows(const km_config *c, km_layout *l) {
 }
 
 /* q, k and v: as one matrix or as three, with biases or without. */
-static void qkv_rows(maker *m, const km_config *c, const km_traits *t) {
+static void qkv_rows(layout_maker *m, const km_config *c, const km_traits *t) {
     int64_t d = c->dim, q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
     if (t->joined_qkv) {
         row(m, "self_attn.qkv_proj.weight", "attn_qkv.weight", KM_SHAPE(q + 2 * kv, d), PLAIN);
@@ -84,7 +86,7 @@ static void rotary_rows(const km_config *c, km_layout *l) {
     const km_traits *t = km_arch_traits(c->arch);
     int64_t d = c->dim, q = c->heads * c->head_dim, h = c->hidden;
     char name[48], gguf[32];
-    maker top = {l, "", ""}, m = {l, name, gguf};
+    layout_maker top = {l, "", ""}, m = {l, name, gguf};
     row(&top, "model.embed_tokens.weight", "token_embd.weight", KM_SHAPE(c->vocab, d), PLAIN);
     for (int i = 0; i < c->layers; i++) {
         snprintf(name, sizeof name, "model.layers.%d.", i);
@@ -121,7 +123,7 @@ km_status km_layout_of(const km_config *c, km_layout *l, km_error *err) {
         gpt2_rows(c, l);
     else
         rotary_rows(c, l);
-    maker top = {l, "", ""};
+    layout_maker top = {l, "", ""};
     if (!c->tied) row(&top, "lm_head.weight", "output.weight", KM_SHAPE(c->vocab, c->dim), PLAIN);
     return KM_OK;
 }

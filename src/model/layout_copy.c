@@ -8,12 +8,12 @@
 
 #define BLOCK 16 /* rows of a transposed matrix at a time */
 
-typedef struct job {
+typedef struct layout_job {
     const uint8_t *src;
     km_dtype from, as;
     size_t in, out; /* bytes of an element */
     bool overflow;  /* f16 could not hold one */
-} job;
+} layout_job;
 
 static float load(km_dtype d, const uint8_t *p) {
     uint16_t h;
@@ -33,7 +33,7 @@ static float load(km_dtype d, const uint8_t *p) {
     }
 }
 
-static void store(job *j, float v, uint8_t *p) {
+static void store(layout_job *j, float v, uint8_t *p) {
     uint16_t h;
     if (j->as == KM_F32) {
         memcpy(p, &v, 4);
@@ -45,7 +45,7 @@ static void store(job *j, float v, uint8_t *p) {
 }
 
 /* n elements from `at` on, lying together. */
-static void copy_run(job *j, size_t at, size_t n, uint8_t *dst) {
+static void copy_run(layout_job *j, size_t at, size_t n, uint8_t *dst) {
     const uint8_t *p = j->src + at * j->in;
     if (j->from == j->as) {
         memcpy(dst, p, n * j->in);
@@ -54,7 +54,7 @@ static void copy_run(job *j, size_t at, size_t n, uint8_t *dst) {
     for (size_t i = 0; i < n; i++) store(j, load(j->from, p + i * j->in), dst + i * j->out);
 }
 
-static void copy_one(job *j, size_t at, uint8_t *dst) {
+static void copy_one(layout_job *j, size_t at, uint8_t *dst) {
     if (j->from == j->as)
         memcpy(dst, j->src + at * j->in, j->in);
     else
@@ -68,7 +68,7 @@ static size_t rope_row(size_t g, size_t head, bool to_gguf) {
 }
 
 /* (rows, columns) as written; the source has the transpose, (columns, rows). */
-static void copy_transposed(job *j, size_t rows, size_t columns, size_t first, size_t n,
+static void copy_transposed(layout_job *j, size_t rows, size_t columns, size_t first, size_t n,
                             uint8_t *dst) {
     for (size_t done = 0; done < n;) {
         size_t e = first + done, i = e / columns, k = e % columns;
@@ -88,7 +88,7 @@ static void copy_transposed(job *j, size_t rows, size_t columns, size_t first, s
 
 km_status km_layout_copy(const km_layout_row *r, const km_stored *s, km_store from, km_store to,
                          km_dtype as, size_t first, size_t n, void *dst, km_error *err) {
-    job j = {s->data, s->dtype, as, km_dtype_size(s->dtype), km_dtype_size(as), false};
+    layout_job j = {s->data, s->dtype, as, km_dtype_size(s->dtype), km_dtype_size(as), false};
     km_shape shape = km_layout_shape(r, to);
     size_t columns = (size_t)(shape.ndim == 2 ? shape.dim[1] : 1);
     if (!s->data) {

@@ -24,16 +24,16 @@ static km_status failed(const km_ctx *ctx, km_error *err) {
 
 /* ---- Writing ---- */
 
-typedef struct list {
+typedef struct name_list {
     json_t *names;
-} list;
+} name_list;
 
 static void add_name(void *user, km_nn_linear *l, const char *name) {
-    if (l->lora.a) json_array_append_new(((list *)user)->names, json_string(name));
+    if (l->lora.a) json_array_append_new(((name_list *)user)->names, json_string(name));
 }
 
 static km_status save_config(km_net *m, const char *path, km_error *err) {
-    list l = {json_array()};
+    name_list l = {json_array()};
     km_lora_each(m, add_name, &l);
     json_t *o =
         json_pack("{s:s, s:s, s:i, s:f, s:f, s:s, s:b, s:n, s:o}", "peft_type", "LORA", "task_type",

@@ -192,18 +192,18 @@ static void plain(km_dtype d, uint8_t *b, size_t n, float sd) { /* evenly over +
 
 /* ---- Tensors ---- */
 
-typedef struct job {
+typedef struct random_job {
     km_synthetic_progress progress;
     void *user;
     uint64_t done, total;
-} job;
+} random_job;
 
-typedef struct item {
-    job *job;
+typedef struct random_item {
+    random_job *job;
     km_dtype dtype;
     uint64_t key;
     float sd; /* 0: a norm, of ones */
-} item;
+} random_item;
 
 void km_synthetic_fill(km_dtype dtype, uint64_t key, float sd, void *dst, size_t bytes) {
     size_t block = km_dtype_size(dtype);
@@ -225,7 +225,7 @@ float km_synthetic_spread(const char *gguf, km_shape shape) {
 }
 
 static km_status fill(void *user, size_t offset, void *dst, size_t bytes, km_error *err) {
-    const item *it = user;
+    const random_item *it = user;
     km_synthetic_fill(it->dtype, it->key + offset, it->sd, dst, bytes);
     it->job->done += bytes;
     if (it->job->progress && !it->job->progress(it->job->user, it->job->done, it->job->total))
@@ -234,14 +234,14 @@ static km_status fill(void *user, size_t offset, void *dst, size_t bytes, km_err
 }
 
 static void add_tensors(km_gguf_out *out, const km_config *c, const km_mix *mix, uint64_t seed,
-                        const km_layout *l, item *items, job *j) {
+                        const km_layout *l, random_item *items, random_job *j) {
     km_mix_model model = {c->layers, c->heads / c->kv_heads, c->tied, false};
     for (int i = 0; i < l->n; i++) {
         const km_layout_row *r = &l->row[i];
-        items[i] = (item){.job = j,
-                          .dtype = km_mix_dtype(mix, &model, r->gguf, r->shape),
-                          .key = mixed(seed + 1) + (uint64_t)(i + 1) * 0x632be59bd9b4e019u,
-                          .sd = km_synthetic_spread(r->gguf, r->shape)};
+        items[i] = (random_item){.job = j,
+                                 .dtype = km_mix_dtype(mix, &model, r->gguf, r->shape),
+                                 .key = mixed(seed + 1) + (uint64_t)(i + 1) * 0x632be59bd9b4e019u,
+                                 .sd = km_synthetic_spread(r->gguf, r->shape)};
         km_ggml_type type = KM_GGML_F32;
         size_t bytes = 0;
         km_ggml_of_dtype(items[i].dtype, &type);
@@ -304,8 +304,8 @@ km_status km_synthetic_write(const char *path, const km_config *c, const km_mix 
     if (km_synthetic_check(c, err) != KM_OK) return KM_ERR_UNSUPPORTED;
     km_error own = {0};
     km_layout l = {0};
-    job j = {progress, user, 0, 0};
-    item *items = NULL;
+    random_job j = {progress, user, 0, 0};
+    random_item *items = NULL;
     km_gguf_out *out = km_gguf_out_new(&own);
     if (out && km_layout_of(c, &l, &own) == KM_OK) items = km_calloc((size_t)l.n, sizeof *items);
     if (items && put_tokenizer(out, c)) {

@@ -9,7 +9,7 @@
 
 #define PIECE ((size_t)1 << 20) /* bytes of random blocks, about */
 
-typedef struct maker {
+typedef struct model_maker {
     const km_config *c;
     const km_mix *mix;
     uint64_t seed;
@@ -19,21 +19,22 @@ typedef struct maker {
     km_synthetic_progress progress;
     void *user;
     uint64_t done, total;
-} maker;
+} model_maker;
 
-static km_dtype dtype_of(const maker *k, const km_layout_row *r) {
+static km_dtype dtype_of(const model_maker *k, const km_layout_row *r) {
     km_mix_model model = {k->c->layers, k->c->heads / k->c->kv_heads, k->c->tied, false};
     return km_mix_dtype(k->mix, &model, r->gguf, r->shape);
 }
 
-static const km_layout_row *row_named(const maker *k, const char *name) {
+static const km_layout_row *row_named(const model_maker *k, const char *name) {
     for (int i = 0; i < k->layout.n; i++)
         if (strcmp(k->layout.row[i].name, name) == 0) return &k->layout.row[i];
     return NULL;
 }
 
 /* A piece of whole blocks, then copies of it. */
-static void fill(const maker *k, const km_layout_row *r, km_dtype d, char *dst, size_t bytes) {
+static void fill(const model_maker *k, const km_layout_row *r, km_dtype d, char *dst,
+                 size_t bytes) {
     size_t piece = PIECE / km_dtype_size(d) * km_dtype_size(d);
     if (piece > bytes) piece = bytes;
     km_synthetic_fill(d, k->seed + (uint64_t)(r - k->layout.row),
@@ -42,7 +43,7 @@ static void fill(const maker *k, const km_layout_row *r, km_dtype d, char *dst, 
         memcpy(dst + at, dst, bytes - at < piece ? bytes - at : piece);
 }
 
-static char *room_for(maker *k, km_ctx *ctx, size_t bytes) {
+static char *room_for(model_maker *k, km_ctx *ctx, size_t bytes) {
     if (bytes <= k->cap) return k->room;
     km_free(k->room);
     k->room = km_alloc(bytes);
@@ -52,7 +53,7 @@ static char *room_for(maker *k, km_ctx *ctx, size_t bytes) {
 }
 
 static km_tensor *take(void *user, km_ctx *ctx, const char *name, km_shape shape) {
-    maker *k = user;
+    model_maker *k = user;
     const km_layout_row *r = row_named(k, name);
     if (!r) {
         km_fail(ctx, KM_ERR_STATE, "random model: '%s' has no place in it", name);
@@ -78,7 +79,7 @@ static km_tensor *take(void *user, km_ctx *ctx, const char *name, km_shape shape
 km_net *km_synthetic_model(km_ctx *ctx, const km_config *c, const km_mix *mix, uint64_t seed,
                            const km_open_split *split, km_synthetic_progress progress, void *user,
                            km_error *err) {
-    maker k = {.c = c, .mix = mix, .seed = seed, .progress = progress, .user = user};
+    model_maker k = {.c = c, .mix = mix, .seed = seed, .progress = progress, .user = user};
     if (km_synthetic_check(c, err) != KM_OK || km_layout_of(c, &k.layout, err) != KM_OK)
         return NULL;
     km_expecting e = km_net_expecting(ctx, split);

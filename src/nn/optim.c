@@ -87,7 +87,7 @@ static km_status cut_pieces(km_ctx *ctx, km_optimizer *o) {
     if (!o->piece || !o->in || !o->out)
         return km_fail(ctx, KM_ERR_MEMORY, "optimizer: out of memory");
     for (int i = 0; i < most; i++) {
-        km_piece *p = &o->piece[o->n_pieces];
+        km_optim_piece *p = &o->piece[o->n_pieces];
         p->param = i;
         if (o->reducer)
             p->param = km_reducer_piece(o->reducer, i, &p->first, &p->count);
@@ -106,7 +106,7 @@ static km_status make_state(km_ctx *ctx, km_optimizer *o) {
     for (int kind = 0; kind < KM_STATES; kind++) {
         int64_t count = 0;
         for (int i = 0; i < o->n_pieces; i++) {
-            km_piece *p = &o->piece[i];
+            km_optim_piece *p = &o->piece[i];
             p->at[kind] = km_optimizer_has(o, p->param, kind) ? count : -1;
             if (p->at[kind] >= 0) count += (p->count + 15) / 16 * 16; /* so that each is aligned */
         }
@@ -212,7 +212,7 @@ bool km_optimizer_capturable(const km_optimizer *o) {
 }
 
 /* The piece's views of what it is about to change. False when there is no gradient. */
-static bool aim(km_optimizer *o, km_piece *p) {
+static bool aim(km_optimizer *o, km_optim_piece *p) {
     km_tensor *t = o->param[p->param]->t, *g = km_grad(t);
     if (o->reducer) {
         if (!km_reducer_gradient(o->reducer, p->param, p->first, p->count, &p->g)) return false;
@@ -250,7 +250,7 @@ static km_status update(km_ctx *ctx, km_optimizer *o, int first, int end) {
     int n_in = 0, n_out = 0;
     const km_optim_settings *h = &o->how;
     for (int i = first; i < end; i++) {
-        km_piece *p = &o->piece[i];
+        km_optim_piece *p = &o->piece[i];
         o->in[n_in++] = &p->p;
         o->in[n_in++] = &p->g;
         o->out[n_out++] = &p->p;
@@ -277,7 +277,7 @@ km_status km_optimizer_step(km_ctx *ctx, km_optimizer *o) {
     int first = 0;
     for (int i = 0; i <= o->n_pieces && !km_failed(ctx); i++) {
         bool there = i < o->n_pieces && aim(o, &o->piece[i]);
-        const km_piece *p = &o->piece[i], *q = &o->piece[first];
+        const km_optim_piece *p = &o->piece[i], *q = &o->piece[first];
         if (there && i > first && p->p.dtype == q->p.dtype && p->g.dtype == q->g.dtype) continue;
         if (i > first) update(ctx, o, first, i);
         first = there ? i : i + 1;

@@ -7,12 +7,12 @@
 enum { KM_STATE_M, KM_STATE_V, KM_STATE_W, KM_STATES };
 
 /* A run of one parameter's elements that this rank updates, and where its state is. */
-typedef struct km_piece {
+typedef struct km_optim_piece {
     int param;                    /* in the optimiser's own list */
     int64_t first, count;         /* elements of the parameter */
     int64_t at[KM_STATES];        /* where its state begins in state[]; -1: it has none */
     km_tensor p, g, s[KM_STATES]; /* flat views, filled anew for each step */
-} km_piece;
+} km_optim_piece;
 
 struct km_reducer;
 
@@ -21,7 +21,7 @@ struct km_optimizer {
     km_optim_settings how;
     km_param **param; /* those that are not frozen, by dtype */
     int n;
-    km_piece *piece;
+    km_optim_piece *piece;
     int n_pieces;
     km_tensor *state[KM_STATES]; /* kept, flat, f32; NULL where nothing needs it */
     km_tensor *knobs;            /* kept, (KM_KNOBS) */

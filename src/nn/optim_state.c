@@ -60,7 +60,7 @@ km_status km_optimizer_read_state(km_ctx *ctx, km_optimizer *o, int i, float *ds
     if (km_failed(ctx)) return km_ctx_status(ctx);
     if (param < 0) return km_read(ctx, o->head, dst, KM_CONTROL_TENSORS * sizeof *dst);
     for (int k = 0; k < o->n_pieces && !km_failed(ctx); k++) {
-        const km_piece *p = &o->piece[k];
+        const km_optim_piece *p = &o->piece[k];
         if (p->param != param) continue;
         km_tensor view = km_flat_view(o->state[kind], p->at[kind], p->count);
         km_read(ctx, &view, dst + p->first, (size_t)p->count * sizeof *dst);
@@ -78,7 +78,7 @@ km_status km_optimizer_write_state(km_ctx *ctx, km_optimizer *o, int i, const fl
         return km_write(ctx, o->head, f, sizeof f);
     }
     for (int k = 0; k < o->n_pieces && !km_failed(ctx); k++) {
-        const km_piece *p = &o->piece[k];
+        const km_optim_piece *p = &o->piece[k];
         if (p->param != param) continue;
         km_tensor view = km_flat_view(o->state[kind], p->at[kind], p->count);
         km_write(ctx, &view, src + p->first, (size_t)p->count * sizeof *src);
@@ -88,7 +88,7 @@ km_status km_optimizer_write_state(km_ctx *ctx, km_optimizer *o, int i, const fl
 
 km_status km_optimizer_adopt(km_ctx *ctx, km_optimizer *o) {
     for (int k = 0; k < o->n_pieces && !km_failed(ctx); k++) {
-        const km_piece *p = &o->piece[k];
+        const km_optim_piece *p = &o->piece[k];
         if (p->at[KM_STATE_W] < 0) continue;
         km_tensor from = km_flat_view(o->param[p->param]->t, p->first, p->count), *in = &from;
         km_tensor to = km_flat_view(o->state[KM_STATE_W], p->at[KM_STATE_W], p->count);

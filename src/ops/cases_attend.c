@@ -3,15 +3,15 @@
 #include "backend/attend.h"
 #include "ops/cases.h"
 
-typedef struct form {
+typedef struct attend_form {
     int64_t rows, heads, kv_heads, d, sequences, pages; /* pages: of one sequence */
     int64_t past;                                       /* tokens there already; -1: one row each */
     int64_t window, dims;
     double base, softcap, magnitude;
     bool adjacent, norms, divided;
-} form;
+} attend_form;
 
-static const form forms[] = {
+static const attend_form forms[] = {
     {1, 1, 1, 16, 1, 1, 0, .base = 0},
     {1, 4, 2, 32, 1, 2, 70, .base = 10000, .dims = 32},
     {5, 6, 2, 64, 5, 3, -1, .base = 500000, .dims = 64},
@@ -38,7 +38,7 @@ static const form forms[] = {
 
 /* in[ROWS] and in[TABLE]: p.axis is the form. */
 static void derive_places(km_ctx *ctx, const km_case *c, km_tensor **in) {
-    const form *f = &forms[c->p.axis];
+    const attend_form *f = &forms[c->p.axis];
     km_lane *lane = km_ctx_lane(ctx, km_ref_device());
     km_tensor *rows = km_tensor_new(ctx, lane, "case", KM_I32, KM_SHAPE(f->rows, 2));
     km_tensor *table = km_tensor_new(ctx, lane, "case", KM_I32, KM_SHAPE(f->sequences, f->pages));
@@ -66,7 +66,7 @@ void km_cases_attend(km_case_fn fn, void *user) {
     static const km_case_in absent = {.absent = true, .dtype = -1};
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
         for (int k = 0; k < 5; k++) {
-            const form *f = &forms[i];
+            const attend_form *f = &forms[i];
             if (km_dtype_is_block(caches[k]) && f->d % 32) continue;
             km_shape cache = KM_SHAPE(f->sequences * f->pages + 1, f->kv_heads, KM_KV_PAGE, f->d);
             km_case c = {

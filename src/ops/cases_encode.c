@@ -5,37 +5,37 @@
 #include "base/rng.h"
 #include "ops/cases.h"
 
-typedef struct form {
+typedef struct encode_form {
     int64_t rows, d; /* columns of a class */
     int bits;        /* 9: mixed; 10: 0, 1, 2 in turn */
     int64_t classes;
-} form;
+} encode_form;
 
-static const form levels[] = {{1, 1, 1, 1},   {3, 8, 4, 1},   {5, 33, 9, 1}, {70, 64, 4, 1},
-                              {9, 100, 9, 1}, {2, 384, 4, 1}, {4, 40, 8, 1}, {6, 17, 2, 1},
-                              {0, 8, 4, 1},   {300, 24, 3, 1}};
-static const form trellises[] = {{1, 12, 1, 1}, {2, 90, 1, 1},   {5, 40, 2, 1},  {3, 30, 3, 1},
-                                 {2, 26, 4, 1}, {2, 20, 5, 1},   {3, 14, 6, 1},  {2, 12, 8, 1},
-                                 {3, 60, 9, 1}, {7, 100, 10, 1}, {4, 30, 10, 1}, {6, 80, 10, 4},
-                                 {3, 16, 7, 2}, {0, 20, 1, 1}};
+static const encode_form levels[] = {{1, 1, 1, 1},   {3, 8, 4, 1},   {5, 33, 9, 1}, {70, 64, 4, 1},
+                                     {9, 100, 9, 1}, {2, 384, 4, 1}, {4, 40, 8, 1}, {6, 17, 2, 1},
+                                     {0, 8, 4, 1},   {300, 24, 3, 1}};
+static const encode_form trellises[] = {
+    {1, 12, 1, 1},  {2, 90, 1, 1},  {5, 40, 2, 1}, {3, 30, 3, 1}, {2, 26, 4, 1},
+    {2, 20, 5, 1},  {3, 14, 6, 1},  {2, 12, 8, 1}, {3, 60, 9, 1}, {7, 100, 10, 1},
+    {4, 30, 10, 1}, {6, 80, 10, 4}, {3, 16, 7, 2}, {0, 20, 1, 1}};
 
 static uint32_t draw(int64_t stream, int64_t i) {
     return km_philox(12, (uint64_t)stream, (uint64_t)i).v[0];
 }
 
 /* The same within groups of eight. */
-static int column_bits(const form *f, int64_t j) {
+static int column_bits(const encode_form *f, int64_t j) {
     return f->bits == 9 ? (int)(draw(1, j / 8) % 9) : f->bits == 10 ? (int)(j % 3) : f->bits;
 }
 
-static int64_t sum_bits(const form *f, int64_t unit) {
+static int64_t sum_bits(const encode_form *f, int64_t unit) {
     int64_t bits = 0;
     for (int64_t j = 0; j < f->d; j += unit) bits += column_bits(f, j);
     return bits;
 }
 
 /* Rows: whole numbers, some all zero; `square` such that the scale is a power of two. */
-static void fill_rows(const form *f, float *z, float *square, int64_t width, int64_t dim) {
+static void fill_rows(const encode_form *f, float *z, float *square, int64_t width, int64_t dim) {
     for (int64_t i = 0; i < f->rows; i++) {
         float scale = (float)(1 << draw(2, i) % 3);
         bool zero = i % 5 == 4;
@@ -54,7 +54,7 @@ static bool open_inputs(km_ctx *ctx, const km_case *c, km_tensor **in) {
 }
 
 static void derive_levels(km_ctx *ctx, const km_case *c, km_tensor **in) {
-    const form *f = &levels[c->p.axis];
+    const encode_form *f = &levels[c->p.axis];
     if (!open_inputs(ctx, c, in)) return;
     int32_t *bits = km_tensor_ptr(in[2]), *at = km_tensor_ptr(in[3]), byte = 1;
     float *amp = km_tensor_ptr(in[4]), *tables = km_tensor_ptr(in[5]);
@@ -71,7 +71,7 @@ static void derive_levels(km_ctx *ctx, const km_case *c, km_tensor **in) {
 }
 
 static void derive_trellis(km_ctx *ctx, const km_case *c, km_tensor **in) {
-    const form *f = &trellises[c->p.axis];
+    const encode_form *f = &trellises[c->p.axis];
     if (!open_inputs(ctx, c, in)) return;
     float *amp = km_tensor_ptr(in[2]), *water = km_tensor_ptr(in[5]),
           *tables = km_tensor_ptr(in[6]);
@@ -102,7 +102,7 @@ static void set_inputs(km_case *c, const input *in) {
 
 void km_cases_encode_levels(km_case_fn fn, void *user) {
     for (size_t i = 0; i < sizeof levels / sizeof *levels; i++) {
-        const form *f = &levels[i];
+        const encode_form *f = &levels[i];
         km_case c = {.op = KM_OP_ENCODE_LEVELS,
                      .n_in = 6,
                      .dtypes = KM_BIT(KM_F32),
@@ -122,7 +122,7 @@ void km_cases_encode_levels(km_case_fn fn, void *user) {
 
 void km_cases_encode_trellis(km_case_fn fn, void *user) {
     for (size_t i = 0; i < sizeof trellises / sizeof *trellises; i++) {
-        const form *f = &trellises[i];
+        const encode_form *f = &trellises[i];
         int64_t class_bits = f->classes > 2 ? 2 : f->classes > 1 ? 1 : 0, w = f->d * f->classes;
         int64_t bytes = (8 + class_bits + sum_bits(f, 1) + 7) / 8 + (int64_t)i % 2;
         km_case c = {

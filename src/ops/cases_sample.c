@@ -4,13 +4,13 @@
 #include "ops/cases.h"
 #include <string.h>
 
-typedef struct form {
+typedef struct sample_form {
     int64_t rows, vocab;
     float temperature, top_k, top_p, min_p, repeat, frequency, presence, last, tokens;
     km_values values;
-} form;
+} sample_form;
 
-static const form forms[] = {
+static const sample_form forms[] = {
     {1, 1, 1, 0, 1, 0, 1, 0, 0, 0, 0, KM_V_NORMAL},
     {3, 70, 0, 0, 1, 0, 1, 0, 0, 0, 0, KM_V_NORMAL},
     {2, 1000, 0, 0, 1, 0, 1, 0, 0, 0, 0, KM_V_SPECIAL},
@@ -27,7 +27,7 @@ static const form forms[] = {
 };
 
 static void derive(km_ctx *ctx, const km_case *c, km_tensor **in) {
-    const form *f = &forms[c->p.axis];
+    const sample_form *f = &forms[c->p.axis];
     km_lane *lane = km_ctx_lane(ctx, km_ref_device());
     in[1] = km_tensor_new(ctx, lane, "case", KM_F32, KM_SHAPE(f->rows, KM_SAMPLE_SETTINGS));
     in[2] = km_tensor_new(ctx, lane, "case", KM_I32, KM_SHAPE(f->rows, KM_SAMPLE_STATE));
@@ -56,7 +56,7 @@ static void derive(km_ctx *ctx, const km_case *c, km_tensor **in) {
 
 void km_cases_sample(km_case_fn fn, void *user) {
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
-        const form *f = &forms[i];
+        const sample_form *f = &forms[i];
         km_case c = {.op = KM_OP_SAMPLE,
                      .n_in = 3,
                      .dtypes = KM_BIT(KM_F32),

@@ -6,14 +6,14 @@
 #include "base/rng.h"
 #include <string.h>
 
-typedef struct form {
+typedef struct scan_form {
     int64_t queries, rows, d, cells, k;
     int bits; /* 9: mixed; 12: windows of a trellis */
     bool product, exact;
     int64_t chunk;
-} form;
+} scan_form;
 
-static const form forms[] = {
+static const scan_form forms[] = {
     {1, 1, 1, 1, 1, 1, false, false, 0},           {3, 5, 7, 2, 8, 9, false, false, 0},
     {2, 40, 3, 1, 3, 8, true, false, 0},           {5, 300, 64, 4, 10, 4, false, false, 0},
     {4, 700, 65, 3, 5, 4, false, false, 256},      {3, 1500, 100, 7, 10, 9, false, false, 512},
@@ -32,18 +32,18 @@ static uint32_t draw(int64_t stream, int64_t i) {
 }
 
 /* Bits that a column adds to a code. */
-static int column_bits(const form *f, int64_t j) {
+static int column_bits(const scan_form *f, int64_t j) {
     return f->bits == 9 || f->bits == 12 ? (int)(draw(1, j) % 9) : f->bits;
 }
 
-static int64_t stride_of(const form *f) {
+static int64_t stride_of(const scan_form *f) {
     int64_t bits = f->bits == 12 ? 12 : 0;
     for (int64_t j = 0; j < f->d; j++) bits += column_bits(f, j);
     return (bits + 31) / 32 * 4;
 }
 
 static void derive(km_ctx *ctx, const km_case *c, km_tensor **in) {
-    const form *f = &forms[c->p.axis];
+    const scan_form *f = &forms[c->p.axis];
     km_lane *lane = km_ctx_lane(ctx, km_ref_device());
     for (int i = 0; i < c->n_in; i++)
         if (!(in[i] = km_tensor_new(ctx, lane, "case", (km_dtype)c->in[i].dtype, c->in[i].shape)))
@@ -77,7 +77,7 @@ static void derive(km_ctx *ctx, const km_case *c, km_tensor **in) {
 
 void km_cases_scan_codes(km_case_fn fn, void *user) {
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
-        const form *f = &forms[i];
+        const scan_form *f = &forms[i];
         km_case c = {
             .op = KM_OP_SCAN_CODES,
             .n_in = f->bits == 12 ? 10 : 8,

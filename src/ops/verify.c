@@ -89,7 +89,7 @@ static void compare(const km_tensor *want, const km_tensor *got, km_tol tol, dou
     }
 }
 
-typedef struct run {
+typedef struct verify_run {
     km_ctx *ctx;
     const char *device;
     const km_verify_how *how;
@@ -98,7 +98,7 @@ typedef struct run {
     km_verify_result r;
     double sum;
     int64_t elements;
-} run;
+} verify_run;
 
 /* The longest sum in the call: what its error bound grows with. */
 static int64_t length_of(const km_case *c, km_tensor *const *in) {
@@ -129,7 +129,7 @@ static double size_of_layer(const km_case *c) {
 
 /* What a quick run leaves out: most of the larger cases, spread evenly over their forms, and all of
  * the largest. */
-static bool left_out(run *r, const km_case *c) {
+static bool left_out(verify_run *r, const km_case *c) {
     int64_t elements = km_shape_count(c->p.shape);
     if (c->kept) return false;
     for (int i = 0; i < c->n_in; i++) elements += km_shape_count(c->in[i].shape);
@@ -138,7 +138,7 @@ static bool left_out(run *r, const km_case *c) {
 }
 
 /* Layers with weights in blocks: on the host, activations keep 16 bits unless 8 were asked for. */
-static double allowed_error(const run *r, const km_case *c, km_tol tol, km_dtype d,
+static double allowed_error(const verify_run *r, const km_case *c, km_tol tol, km_dtype d,
                             int64_t length) {
     bool layer = c->op == KM_OP_QUANT_LINEAR || c->op == KM_OP_LINEARS || c->op == KM_OP_GATED;
     if (tol == KM_TOL_BITS && layer && r->ctx->device->host && r->ctx->activations == 16)
@@ -147,7 +147,7 @@ static double allowed_error(const run *r, const km_case *c, km_tol tol, km_dtype
 }
 
 static bool one_case(void *user, const km_case *c) {
-    run *r = user;
+    verify_run *r = user;
     km_ctx *ctx = r->ctx;
     if (!((c->dtypes >> r->dtype) & 1u)) return true;
     if (r->how->quick && left_out(r, c)) return true;
@@ -237,7 +237,7 @@ km_status km_verify(const char *device, const km_verify_how *how, km_verify_fn f
     for (int op = 0; op < KM_OP_COUNT; op++)
         for (int d = 0; d < KM_DTYPE_COUNT; d++) {
             if (!((kinds[op] >> d) & 1u)) continue;
-            run r = {.ctx = ctx, .device = found->name, .how = how, .dtype = (km_dtype)d};
+            verify_run r = {.ctx = ctx, .device = found->name, .how = how, .dtype = (km_dtype)d};
             r.r.op = km_op_name((km_op)op);
             r.r.dtype = km_dtype_name((km_dtype)d);
             snprintf(r.r.detail, sizeof r.r.detail, "%s", km_op_get((km_op)op)->formula);

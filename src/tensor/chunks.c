@@ -9,14 +9,14 @@
 #define GROWTH 16 /* a new chunk is about this part of what is held */
 #define AHEAD 6   /* what is expected lies in chunks of at most so many times c->most */
 
-typedef struct range {
+typedef struct byte_range {
     size_t begin, bytes;
-} range;
+} byte_range;
 
 struct km_chunk {
     char *base;
     size_t bytes;
-    range *range; /* free ones, by place; no two touch */
+    byte_range *range; /* free ones, by place; no two touch */
     int n, cap;
     int blocks; /* in use */
 };
@@ -54,7 +54,7 @@ static bool reserve_chunk(km_chunks *c) {
 static bool reserve_ranges(km_chunk *k) {
     if (k->blocks + 2 <= k->cap) return true;
     int cap = k->cap ? 2 * k->cap : 8;
-    range *more = km_realloc(k->range, (size_t)cap * sizeof *more);
+    byte_range *more = km_realloc(k->range, (size_t)cap * sizeof *more);
     if (!more) return false;
     k->range = more;
     k->cap = cap;
@@ -106,7 +106,7 @@ static km_chunk *add_chunk(km_chunks *c, size_t bytes) {
         km_free(k.range);
         return NULL;
     }
-    k.range[k.n++] = (range){0, large ? bytes : k.bytes};
+    k.range[k.n++] = (byte_range){0, large ? bytes : k.bytes};
     c->held += k.bytes;
     int i = above(c, k.base);
     memmove(c->at + i + 1, c->at + i, (size_t)(c->n - i) * sizeof *c->at);
@@ -135,7 +135,7 @@ void km_chunks_close(km_chunks *c) {
 
 /* Cuts a block off the front of a range. */
 static void *cut(km_chunk *k, int i, size_t bytes) {
-    range *r = &k->range[i];
+    byte_range *r = &k->range[i];
     char *p = k->base + r->begin;
     r->begin += bytes;
     r->bytes -= bytes;
@@ -211,7 +211,7 @@ void km_chunks_put(km_chunks *c, void *p, size_t bytes) {
         k->range[j].bytes += bytes;
     } else if (!before) {
         memmove(k->range + j + 1, k->range + j, (size_t)(k->n - j) * sizeof *k->range);
-        k->range[j] = (range){begin, bytes};
+        k->range[j] = (byte_range){begin, bytes};
         k->n++;
     }
 }

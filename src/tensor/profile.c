@@ -37,13 +37,13 @@ static void record(void *user, void *block, int64_t bytes, size_t live) {
 
 /* ---- Who made what was given back ---- */
 
-typedef struct place {
+typedef struct block_place {
     uintptr_t block;
     size_t event;
-} place;
+} block_place;
 
 static int by_block_and_time(const void *a, const void *b) {
-    const place *x = a, *y = b;
+    const block_place *x = a, *y = b;
     if (x->block != y->block) return x->block < y->block ? -1 : 1;
     return (x->event > y->event) - (x->event < y->event);
 }
@@ -51,9 +51,9 @@ static int by_block_and_time(const void *a, const void *b) {
 /* A release takes the name of the event before it on the same block; without one the block was
  * there before the recording. */
 static bool name_releases(km_profile *p) {
-    place *at = km_alloc((p->n + 1) * sizeof *at);
+    block_place *at = km_alloc((p->n + 1) * sizeof *at);
     if (!at) return false;
-    for (size_t i = 0; i < p->n; i++) at[i] = (place){(uintptr_t)p->blocks[i], i};
+    for (size_t i = 0; i < p->n; i++) at[i] = (block_place){(uintptr_t)p->blocks[i], i};
     qsort(at, p->n, sizeof *at, by_block_and_time);
     for (size_t i = 0; i < p->n; i++) {
         km_memory_event *e = &p->events[at[i].event];

@@ -70,12 +70,12 @@ static void find_empty(const km_grammar *g, waits *w, bool *empty) {
 
 /* ---- Which rules begin with which ---- */
 
-typedef struct place { /* where the walk is in a rule */
+typedef struct rule_place { /* where the walk is in a rule */
     uint32_t rule, alt, item;
-} place;
+} rule_place;
 
 /* The next rule that `p->rule` can begin with; false when there is no more. */
-static bool next_edge(const km_grammar *g, const bool *empty, place *p, uint32_t *to,
+static bool next_edge(const km_grammar *g, const bool *empty, rule_place *p, uint32_t *to,
                       bool *harmless) {
     const km_grammar_rule *r = &g->rules[p->rule];
     while (p->alt < r->n_alts) {
@@ -97,25 +97,25 @@ static bool next_edge(const km_grammar *g, const bool *empty, place *p, uint32_t
     return false;
 }
 
-typedef struct walk { /* Tarjan's components, without recursion */
+typedef struct component_walk { /* Tarjan's components, without recursion */
     uint32_t *order, *low, *component, *open;
-    place *path;
+    rule_place *path;
     uint32_t n_order, n_open, n_components;
     size_t n_path;
-} walk;
+} component_walk;
 
-static void enter(walk *w, uint32_t rule) {
+static void enter(component_walk *w, uint32_t rule) {
     w->order[rule] = w->low[rule] = ++w->n_order;
     w->open[w->n_open++] = rule;
-    w->path[w->n_path++] = (place){rule, 0, 0};
+    w->path[w->n_path++] = (rule_place){rule, 0, 0};
 }
 
-static void find_components(const km_grammar *g, const bool *empty, walk *w) {
+static void find_components(const km_grammar *g, const bool *empty, component_walk *w) {
     for (uint32_t start = 0; start < g->n_rules; start++) {
         if (w->order[start]) continue;
         enter(w, start);
         while (w->n_path) {
-            place *p = &w->path[w->n_path - 1];
+            rule_place *p = &w->path[w->n_path - 1];
             uint32_t to, from = p->rule;
             bool harmless;
             if (next_edge(g, empty, p, &to, &harmless)) {
@@ -139,7 +139,8 @@ static void find_components(const km_grammar *g, const bool *empty, walk *w) {
     }
 }
 
-static km_status refuse(const km_grammar *g, const walk *w, uint32_t rule, km_error *err) {
+static km_status refuse(const km_grammar *g, const component_walk *w, uint32_t rule,
+                        km_error *err) {
     uint32_t shown = rule; /* one with a name, if the circle has any */
     for (uint32_t r = 0; r < g->n_rules && !g->rules[shown].name[0]; r++)
         if (w->component[r] == w->component[rule] && g->rules[r].name[0]) shown = r;
@@ -154,10 +155,11 @@ static km_status refuse(const km_grammar *g, const walk *w, uint32_t rule, km_er
                         g->rules[shown].line, name);
 }
 
-static km_status find_circle(const km_grammar *g, const bool *empty, walk *w, km_error *err) {
+static km_status find_circle(const km_grammar *g, const bool *empty, component_walk *w,
+                             km_error *err) {
     find_components(g, empty, w);
     for (uint32_t r = 0; r < g->n_rules; r++) {
-        place p = {r, 0, 0};
+        rule_place p = {r, 0, 0};
         uint32_t to;
         bool harmless;
         while (next_edge(g, empty, &p, &to, &harmless))
@@ -168,7 +170,7 @@ static km_status find_circle(const km_grammar *g, const bool *empty, walk *w, km
 
 km_status km_grammar_check(const km_grammar *g, km_error *err) {
     waits w = {0};
-    walk k = {0};
+    component_walk k = {0};
     size_t n = g->n_rules + 1;
     bool *empty = km_calloc(n, sizeof *empty);
     k.order = km_calloc(n, sizeof *k.order);

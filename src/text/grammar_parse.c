@@ -12,25 +12,25 @@ typedef struct row { /* items of an alternative being read */
     size_t n, cap;
 } row;
 
-typedef struct reader {
+typedef struct grammar_reader {
     km_grammar *g;
     const char *at, *end;
     int line, depth;
     uint32_t *named; /* rules with names, plus 1, hashed by these */
     size_t n_named, slots;
     km_error *err;
-} reader;
+} grammar_reader;
 
-static bool fail(reader *r, km_status code, const char *what) {
+static bool fail(grammar_reader *r, km_status code, const char *what) {
     km_error_set(r->err, code, "grammar, line %d: %s", r->line, what);
     return false;
 }
 
-static bool no_memory(reader *r) { return fail(r, KM_ERR_MEMORY, "out of memory"); }
+static bool no_memory(grammar_reader *r) { return fail(r, KM_ERR_MEMORY, "out of memory"); }
 
 /* ---- Rows, rules ---- */
 
-static bool put(reader *r, row *to, km_grammar_item item) {
+static bool put(grammar_reader *r, row *to, km_grammar_item item) {
     if (to->n == to->cap) {
         size_t cap = to->cap ? to->cap * 2 : 8;
         km_grammar_item *data = km_realloc(to->data, cap * sizeof *data);
@@ -43,7 +43,7 @@ static bool put(reader *r, row *to, km_grammar_item item) {
     return true;
 }
 
-static bool new_rule(reader *r, const char *name, size_t bytes, uint32_t *rule) {
+static bool new_rule(grammar_reader *r, const char *name, size_t bytes, uint32_t *rule) {
     km_grammar *g = r->g;
     if (g->n_rules >= KM_GRAMMAR_ITEMS)
         return fail(r, KM_ERR_RANGE, "the grammar has too many rules");
@@ -69,7 +69,7 @@ static uint64_t hash_name(const char *name, size_t n) {
     return h ^ h >> 32;
 }
 
-static bool grow_names(reader *r) {
+static bool grow_names(grammar_reader *r) {
     size_t slots = r->slots ? r->slots * 2 : 64;
     uint32_t *named = km_calloc(slots, sizeof *named);
     if (!named) return no_memory(r);
@@ -87,7 +87,7 @@ static bool grow_names(reader *r) {
 }
 
 /* The rule of this name, made if it was not heard of yet. */
-static bool rule_of(reader *r, const char *name, size_t bytes, uint32_t *rule) {
+static bool rule_of(grammar_reader *r, const char *name, size_t bytes, uint32_t *rule) {
     if (r->n_named * 2 >= r->slots && !grow_names(r)) return false;
     size_t at = hash_name(name, bytes) & (r->slots - 1);
     for (; r->named[at]; at = (at + 1) & (r->slots - 1)) {
@@ -102,7 +102,7 @@ static bool rule_of(reader *r, const char *name, size_t bytes, uint32_t *rule) {
 }
 
 /* Gives the rule one alternative more: n items. */
-static bool add_alt(reader *r, uint32_t rule, const km_grammar_item *items, size_t n) {
+static bool add_alt(grammar_reader *r, uint32_t rule, const km_grammar_item *items, size_t n) {
     km_grammar *g = r->g;
     km_grammar_rule *to = &g->rules[rule];
     if (n + 1 > KM_GRAMMAR_ITEMS - g->n_items)
@@ -133,7 +133,7 @@ static bool add_alt(reader *r, uint32_t rule, const km_grammar_item *items, size
 /* ---- Characters ---- */
 
 /* Space and comments; newlines only where they do not end a rule. */
-static void skip(reader *r, bool newlines) {
+static void skip(grammar_reader *r, bool newlines) {
     while (r->at < r->end) {
         char c = *r->at;
         if (c == '#') {
@@ -152,13 +152,13 @@ static bool name_char(char c) {
            c == '_';
 }
 
-static size_t name_length(const reader *r) {
+static size_t name_length(const grammar_reader *r) {
     size_t n = 0;
     while (r->at + n < r->end && name_char(r->at[n])) n++;
     return n;
 }
 
-static bool hex(reader *r, int digits, uint32_t *cp) {
+static bool hex(grammar_reader *r, int digits, uint32_t *cp) {
     *cp = 0;
     for (int i = 0; i < digits; i++, r->at++) {
         char c = r->at < r->end ? *r->at : 0;
@@ -175,7 +175,7 @@ static bool hex(reader *r, int digits, uint32_t *cp) {
 }
 
 /* One character of a literal or a class. */
-static bool character(reader *r, uint32_t *cp) {
+static bool character(grammar_reader *r, uint32_t *cp) {
     if (*r->at != '\\') {
         int n = km_utf8_read(r->at, (size_t)(r->end - r->at), cp);
         if (!n) return fail(r, KM_ERR_FORMAT, "the grammar is not valid UTF-8");
@@ -200,7 +200,7 @@ static bool character(reader *r, uint32_t *cp) {
     return hex(r, digits, cp);
 }
 
-static bool chars(reader *r, row *to, km_char_range *ranges, size_t n, bool negated) {
+static bool chars(grammar_reader *r, row *to, km_char_range *ranges, size_t n, bool negated) {
     uint16_t node;
     km_error inner = {0};
     if (km_char_nodes_class(&r->g->nodes, ranges, n, negated, &node, &inner) != KM_OK)
@@ -208,7 +208,7 @@ static bool chars(reader *r, row *to, km_char_range *ranges, size_t n, bool nega
     return put(r, to, (km_grammar_item){KM_ITEM_CHARS, node});
 }
 
-static bool literal(reader *r, row *to) {
+static bool literal(grammar_reader *r, row *to) {
     r->at++;
     for (;;) {
         uint32_t cp;
@@ -222,7 +222,7 @@ static bool literal(reader *r, row *to) {
     return true;
 }
 
-static bool class_body(reader *r, km_char_range **ranges, size_t *n) {
+static bool class_body(grammar_reader *r, km_char_range **ranges, size_t *n) {
     size_t cap = 0;
     for (;;) {
         km_char_range c;
@@ -247,7 +247,7 @@ static bool class_body(reader *r, km_char_range **ranges, size_t *n) {
     return true;
 }
 
-static bool class_item(reader *r, row *to) {
+static bool class_item(grammar_reader *r, row *to) {
     km_char_range *ranges = NULL;
     size_t n = 0;
     r->at++;
@@ -260,7 +260,7 @@ static bool class_item(reader *r, row *to) {
 
 /* ---- Repetition ---- */
 
-static bool number(reader *r, int64_t *v) {
+static bool number(grammar_reader *r, int64_t *v) {
     if (r->at >= r->end || *r->at < '0' || *r->at > '9')
         return fail(r, KM_ERR_FORMAT, "a number is missing in {m,n}");
     *v = 0;
@@ -277,7 +277,7 @@ static bool number(reader *r, int64_t *v) {
 }
 
 /* The bounds of an operator at r->at, which is taken; most = -1: none. */
-static bool bounds(reader *r, int64_t *least, int64_t *most) {
+static bool bounds(grammar_reader *r, int64_t *least, int64_t *most) {
     char c = *r->at++;
     *least = c == '+';
     *most = c == '?' ? 1 : -1;
@@ -301,7 +301,7 @@ static bool bounds(reader *r, int64_t *least, int64_t *most) {
 }
 
 /* A rule "what, then the rule `then`, or nothing at all"; then -1: itself, -2: nothing more. */
-static bool optional(reader *r, const row *what, int64_t then, uint32_t *rule) {
+static bool optional(grammar_reader *r, const row *what, int64_t then, uint32_t *rule) {
     row all = {0};
     bool ok = new_rule(r, "", 0, rule);
     for (size_t i = 0; ok && i < what->n; i++) ok = put(r, &all, what->data[i]);
@@ -314,7 +314,7 @@ static bool optional(reader *r, const row *what, int64_t then, uint32_t *rule) {
 }
 
 /* Replaces the items from `from` on by their repetition. */
-static bool repeat(reader *r, row *items, size_t from, int64_t least, int64_t most) {
+static bool repeat(grammar_reader *r, row *items, size_t from, int64_t least, int64_t most) {
     row what = {0};
     bool ok = true;
     uint32_t rule = 0;
@@ -343,9 +343,9 @@ static bool repeat(reader *r, row *items, size_t from, int64_t least, int64_t mo
 
 /* ---- Alternatives ---- */
 
-static bool alternatives(reader *r, uint32_t rule, bool nested);
+static bool alternatives(grammar_reader *r, uint32_t rule, bool nested);
 
-static bool item(reader *r, row *items, bool *any) {
+static bool item(grammar_reader *r, row *items, bool *any) {
     size_t n;
     uint32_t rule;
     *any = true;
@@ -380,7 +380,7 @@ static bool item(reader *r, row *items, bool *any) {
     return true;
 }
 
-static bool sequence(reader *r, row *items, bool nested) {
+static bool sequence(grammar_reader *r, row *items, bool nested) {
     while (r->at < r->end) {
         size_t from = items->n;
         bool any;
@@ -397,7 +397,7 @@ static bool sequence(reader *r, row *items, bool nested) {
     return true;
 }
 
-static bool alternatives(reader *r, uint32_t rule, bool nested) {
+static bool alternatives(grammar_reader *r, uint32_t rule, bool nested) {
     for (;;) {
         row items = {0};
         bool ok = sequence(r, &items, nested) && add_alt(r, rule, items.data, items.n);
@@ -409,7 +409,7 @@ static bool alternatives(reader *r, uint32_t rule, bool nested) {
     }
 }
 
-static bool rule(reader *r) {
+static bool rule(grammar_reader *r) {
     size_t n = name_length(r);
     uint32_t made;
     if (!n) return fail(r, KM_ERR_FORMAT, "the name of a rule is missing");
@@ -439,7 +439,7 @@ static bool rule(reader *r) {
     return true;
 }
 
-static bool all_defined(reader *r) {
+static bool all_defined(grammar_reader *r) {
     km_grammar *g = r->g;
     bool found = false;
     for (size_t i = 0; i < g->n_rules; i++) {
@@ -466,7 +466,7 @@ km_grammar *km_grammar_parse(const char *text, size_t bytes, km_error *err) {
         return NULL;
     }
     if (!text) text = "", bytes = 0;
-    reader r = {.g = g, .at = text, .end = text + bytes, .line = 1, .err = err};
+    grammar_reader r = {.g = g, .at = text, .end = text + bytes, .line = 1, .err = err};
     bool ok =
         bytes <= (size_t)16 << 20 || fail(&r, KM_ERR_RANGE, "the grammar has more than 16 MiB");
     ok = ok && km_char_nodes_begin(&g->nodes, err) == KM_OK;

@@ -25,14 +25,14 @@ int km_trie_group(uint8_t c) {
     return c < '0' ? 11 + c - ' ' : c < 'A' ? 27 + c - ':' : c < 'a' ? 34 + c - '[' : 40 + c - '{';
 }
 
-typedef struct entry {
+typedef struct token_entry {
     const char *text;
     uint32_t bytes;
     int32_t id;
-} entry;
+} token_entry;
 
 static int by_bytes(const void *a, const void *b) {
-    const entry *x = a, *y = b;
+    const token_entry *x = a, *y = b;
     uint32_t n = x->bytes < y->bytes ? x->bytes : y->bytes;
     int c = memcmp(x->text, y->text, n);
     if (c) return c;
@@ -59,7 +59,7 @@ static void mark(km_trie_node *node, uint64_t groups, uint32_t characters) {
 }
 
 /* Marks on each node of a token's path what comes after it. */
-static void mark_path(km_trie *t, const uint32_t *path, const entry *e) {
+static void mark_path(km_trie *t, const uint32_t *path, const token_entry *e) {
     uint64_t groups = 0;
     uint32_t characters = 0;
     for (uint32_t i = e->bytes; i-- > 0; characters++) {
@@ -81,10 +81,10 @@ static void mark_path(km_trie *t, const uint32_t *path, const entry *e) {
     }
 }
 
-static bool build(km_trie *t, const entry *entries, size_t n, uint32_t *path) {
+static bool build(km_trie *t, const token_entry *entries, size_t n, uint32_t *path) {
     uint32_t depth = 0;
     for (size_t i = 0; i < n; i++) {
-        const entry *e = &entries[i];
+        const token_entry *e = &entries[i];
         uint32_t common = 0;
         while (i && common < e->bytes && common < entries[i - 1].bytes &&
                e->text[common] == entries[i - 1].text[common])
@@ -113,7 +113,8 @@ static bool build(km_trie *t, const entry *entries, size_t n, uint32_t *path) {
     return true;
 }
 
-static bool copy_texts(km_trie *t, const km_span *texts, int64_t n, entry *entries, size_t *used) {
+static bool copy_texts(km_trie *t, const km_span *texts, int64_t n, token_entry *entries,
+                       size_t *used) {
     size_t total = 0;
     for (int64_t i = 0; i < n; i++) total += texts[i].bytes <= MAX_TOKEN ? texts[i].bytes : 0;
     if (total > UINT32_MAX) return false;
@@ -127,7 +128,7 @@ static bool copy_texts(km_trie *t, const km_span *texts, int64_t n, entry *entri
         t->at[i] = (uint32_t)total;
         t->length[i] = (uint32_t)texts[i].bytes;
         memcpy(t->bytes + total, texts[i].data, texts[i].bytes);
-        entries[(*used)++] = (entry){t->bytes + total, t->length[i], (int32_t)i};
+        entries[(*used)++] = (token_entry){t->bytes + total, t->length[i], (int32_t)i};
         total += texts[i].bytes;
     }
     return true;
@@ -141,7 +142,7 @@ km_trie *km_trie_of(const km_span *texts, int64_t n, const int32_t *ends, size_t
         return NULL;
     }
     km_trie *t = km_calloc(1, sizeof *t);
-    entry *entries = km_alloc(((size_t)n + 1) * sizeof *entries);
+    token_entry *entries = km_alloc(((size_t)n + 1) * sizeof *entries);
     uint32_t *path = km_alloc((MAX_TOKEN + 1) * sizeof *path);
     size_t used = 0;
     bool ok = t && entries && path;

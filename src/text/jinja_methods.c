@@ -294,8 +294,8 @@ static bool s_count(km_jrun *r, km_jv *v, const km_jargs *a, km_jv *out) {
 }
 
 /* Whether the text has characters and all are of some kind; of letters, only those with case. */
-typedef enum kind { DIGIT, ALPHA, ALNUM, SPACE, UPPER, LOWER } kind;
-static bool all_are(km_jrun *r, const km_jv *v, kind want, km_jv *out) {
+typedef enum letter_kind { DIGIT, ALPHA, ALNUM, SPACE, UPPER, LOWER } letter_kind;
+static bool all_are(km_jrun *r, const km_jv *v, letter_kind want, km_jv *out) {
     bool all = v->bytes > 0, any = false;
     for (size_t i = 0; all && i < v->bytes; i += (size_t)km_utf8_length(v->text[i])) {
         uint32_t cp = 0;

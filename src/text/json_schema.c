@@ -25,7 +25,7 @@ typedef struct reference {
     int number;
 } reference;
 
-typedef struct maker {
+typedef struct schema_maker {
     const json_t *root;
     km_text *rules; /* finished ones */
     reference *refs;
@@ -36,18 +36,19 @@ typedef struct maker {
     const char *loose[16]; /* formats that were noted */
     size_t n_loose;
     km_error *err;
-} maker;
+} schema_maker;
 
-static bool fail(maker *m, km_status code, const char *what) {
+static bool fail(schema_maker *m, km_status code, const char *what) {
     km_error_set(m->err, code, "JSON schema, at #%s: %s", km_text_str(&m->path), what);
     return false;
 }
 
-static bool expression(maker *m, const json_t *schema, km_text *out);
+static bool expression(schema_maker *m, const json_t *schema, km_text *out);
 
 /* The expression of a part of the schema, whose place is shown in messages: a key, and a name or
  * number under it or NULL. */
-static bool part(maker *m, const char *key, const char *name, const json_t *schema, km_text *out) {
+static bool part(schema_maker *m, const char *key, const char *name, const json_t *schema,
+                 km_text *out) {
     size_t length = m->path.len;
     km_text_printf(&m->path, "/%s%s%.100s", key, name ? "/" : "", name ? name : "");
     bool ok = expression(m, schema, out);
@@ -58,14 +59,14 @@ static bool part(maker *m, const char *key, const char *name, const json_t *sche
     return ok;
 }
 
-static bool new_rule(maker *m, int *number) {
+static bool new_rule(schema_maker *m, int *number) {
     if (++m->n_rules > MAX_RULES || m->rules->len > MAX_TEXT)
         return fail(m, KM_ERR_RANGE, "the schema is too large");
     *number = m->n_rules;
     return true;
 }
 
-static void finish_rule(maker *m, const char *kind, int number, const km_text *body) {
+static void finish_rule(schema_maker *m, const char *kind, int number, const km_text *body) {
     km_text_printf(m->rules, "%s-%d ::= ", kind, number);
     km_text_put(m->rules, km_text_str(body), body->len);
     km_text_add(m->rules, "\n");
@@ -75,7 +76,7 @@ static void finish_rule(maker *m, const char *kind, int number, const km_text *b
 /* ---- Texts ---- */
 
 /* Notes a format that nothing is known of, once; an error where the schema is to be strict. */
-static bool loose_format(maker *m, const char *name, const char *what) {
+static bool loose_format(schema_maker *m, const char *name, const char *what) {
     if (m->strict) {
         char line[200];
         snprintf(line, sizeof line, "format '%.60s' %s", name, what);
@@ -90,7 +91,7 @@ static bool loose_format(maker *m, const char *name, const char *what) {
     return true;
 }
 
-static bool check_format(maker *m, const json_t *schema) {
+static bool check_format(schema_maker *m, const json_t *schema) {
     const json_t *format = json_object_get(schema, "format");
     const char *name = json_string_value(format);
     if (!format) return true;
@@ -103,7 +104,7 @@ static bool check_format(maker *m, const json_t *schema) {
 }
 
 /* A count such as minLength; `otherwise` when it is not there. */
-static bool count(maker *m, const json_t *schema, const char *key, int64_t otherwise,
+static bool count(schema_maker *m, const json_t *schema, const char *key, int64_t otherwise,
                   int64_t *value) {
     const json_t *v = json_object_get(schema, key);
     *value = otherwise;
@@ -118,7 +119,7 @@ static bool count(maker *m, const json_t *schema, const char *key, int64_t other
     return true;
 }
 
-static bool repetition(maker *m, km_text *out, int64_t least, int64_t most) {
+static bool repetition(schema_maker *m, km_text *out, int64_t least, int64_t most) {
     if (least > 10000 || most > 10000)
         return fail(m, KM_ERR_RANGE, "a length or number of items beyond 10000");
     if (most >= 0 && most < least)
@@ -132,7 +133,7 @@ static bool repetition(maker *m, km_text *out, int64_t least, int64_t most) {
     return true;
 }
 
-static bool string(maker *m, const json_t *schema, km_text *out) {
+static bool string(schema_maker *m, const json_t *schema, km_text *out) {
     const json_t *pattern = json_object_get(schema, "pattern");
     const char *format = json_string_value(json_object_get(schema, "format"));
     const char *text = json_string_value(pattern);
@@ -163,7 +164,8 @@ static bool string(maker *m, const json_t *schema, km_text *out) {
 
 /* ---- Numbers ---- */
 
-static bool bound(maker *m, const json_t *schema, const char *key, double *value, bool *there) {
+static bool bound(schema_maker *m, const json_t *schema, const char *key, double *value,
+                  bool *there) {
     const json_t *v = json_object_get(schema, key);
     *there = v != NULL;
     if (!v) return true;
@@ -172,7 +174,7 @@ static bool bound(maker *m, const json_t *schema, const char *key, double *value
     return true;
 }
 
-static bool integer(maker *m, const json_t *schema, km_text *out) {
+static bool integer(schema_maker *m, const json_t *schema, km_text *out) {
     static const double far = 999999999999999999.0; /* 18 digits */
     double lo = -far, hi = far, v = 0;
     const char *format = json_string_value(json_object_get(schema, "format"));
@@ -199,7 +201,7 @@ static bool integer(maker *m, const json_t *schema, km_text *out) {
     return true;
 }
 
-static bool number(maker *m, const json_t *schema, km_text *out) {
+static bool number(schema_maker *m, const json_t *schema, km_text *out) {
     double v = 0, lo, hi;
     bool there;
     const char *rule = "number", *format = json_string_value(json_object_get(schema, "format"));
@@ -222,7 +224,7 @@ static bool number(maker *m, const json_t *schema, km_text *out) {
 
 /* ---- Arrays ---- */
 
-static bool array(maker *m, const json_t *schema, km_text *out) {
+static bool array(schema_maker *m, const json_t *schema, km_text *out) {
     const json_t *prefix = json_object_get(schema, "prefixItems"),
                  *items = json_object_get(schema, "items");
     int64_t least, most;
@@ -314,8 +316,8 @@ static size_t char_length(const char *s) {
 
 /* Strings other than the names, of which `depth` bytes are read: what may come then, with the quote
  * at the end. Names with characters that JSON escapes are left aside. */
-static bool other_keys(maker *m, const char *const *names, size_t n, size_t depth, km_text *out,
-                       int level) {
+static bool other_keys(schema_maker *m, const char *const *names, size_t n, size_t depth,
+                       km_text *out, int level) {
     if (level > MAX_DEPTH * 4 || out->len > MAX_TEXT)
         return fail(m, KM_ERR_RANGE, "a name is too long");
     bool ends = false, ok = true;
@@ -350,7 +352,7 @@ static bool other_keys(maker *m, const char *const *names, size_t n, size_t dept
     return ok;
 }
 
-static bool additional_key(maker *m, const json_t *properties, km_text *out) {
+static bool additional_key(schema_maker *m, const json_t *properties, km_text *out) {
     const char **names = km_alloc((json_object_size(properties) + 1) * sizeof *names);
     size_t n = 0;
     if (!names) return fail(m, KM_ERR_MEMORY, "out of memory");
@@ -371,7 +373,8 @@ static bool additional_key(maker *m, const json_t *properties, km_text *out) {
 
 /* Members in order: rule N-i is what may come from property i on when some have come already, and
  * N-i-first when none has. */
-static bool members(maker *m, const json_t *schema, const json_t *properties, int rule, size_t *n) {
+static bool members(schema_maker *m, const json_t *schema, const json_t *properties, int rule,
+                    size_t *n) {
     json_t *o = (json_t *)(uintptr_t)properties;
     km_text line = {0};
     bool ok = true;
@@ -399,7 +402,7 @@ static bool members(maker *m, const json_t *schema, const json_t *properties, in
     return ok;
 }
 
-static bool object(maker *m, const json_t *schema, km_text *out) {
+static bool object(schema_maker *m, const json_t *schema, km_text *out) {
     const json_t *properties = json_object_get(schema, "properties"),
                  *more = json_object_get(schema, "additionalProperties"), *item;
     size_t n, i;
@@ -464,7 +467,7 @@ static void constant(const json_t *v, km_text *out) {
     free(text);
 }
 
-static bool of_type(maker *m, const json_t *schema, const char *type, km_text *out) {
+static bool of_type(schema_maker *m, const json_t *schema, const char *type, km_text *out) {
     if (strcmp(type, "object") == 0) return object(m, schema, out);
     if (strcmp(type, "array") == 0) return array(m, schema, out);
     if (strcmp(type, "string") == 0) return string(m, schema, out);
@@ -480,7 +483,8 @@ static bool of_type(maker *m, const json_t *schema, const char *type, km_text *o
 }
 
 /* The rule of a schema: *made says whether it has one already, or its text is still to come. */
-static bool rule_of(maker *m, const json_t *target, const char *kind, int *number_of, bool *made) {
+static bool rule_of(schema_maker *m, const json_t *target, const char *kind, int *number_of,
+                    bool *made) {
     for (size_t i = 0; i < m->n_refs; i++)
         if (m->refs[i].target == target && strcmp(m->refs[i].kind, kind) == 0) {
             *number_of = m->refs[i].number;
@@ -501,7 +505,7 @@ static bool rule_of(maker *m, const json_t *target, const char *kind, int *numbe
 }
 
 /* A rule, because a union may contain itself and its branches are not always references. */
-static bool choices(maker *m, const json_t *schema, const char *key, km_text *out) {
+static bool choices(schema_maker *m, const json_t *schema, const char *key, km_text *out) {
     char why[KM_SCHEMA_WHY];
     int number_of;
     bool made, ok = true;
@@ -523,7 +527,7 @@ static bool choices(maker *m, const json_t *schema, const char *key, km_text *ou
     return ok;
 }
 
-static bool merged(maker *m, const json_t *schema, km_text *out) {
+static bool merged(schema_maker *m, const json_t *schema, km_text *out) {
     json_t *all = json_copy((json_t *)(uintptr_t)schema);
     const json_t *list = json_object_get(schema, "allOf");
     if (!all || json_object_del(all, "allOf") != 0) {
@@ -541,7 +545,7 @@ static bool merged(maker *m, const json_t *schema, km_text *out) {
     return ok;
 }
 
-static bool by_reference(maker *m, const json_t *schema, km_text *out) {
+static bool by_reference(schema_maker *m, const json_t *schema, km_text *out) {
     const char *wrong = NULL;
     const json_t *target =
         km_schema_find(m->root, json_string_value(json_object_get(schema, "$ref")), &wrong);
@@ -573,7 +577,7 @@ static bool by_reference(maker *m, const json_t *schema, km_text *out) {
 }
 
 /* Constants, of which those stay that the keywords beside them allow. */
-static bool listed(maker *m, const json_t *schema, const char *key, km_text *out) {
+static bool listed(schema_maker *m, const json_t *schema, const char *key, km_text *out) {
     const json_t *given = json_object_get(schema, key);
     bool one = strcmp(key, "const") == 0, ok = false;
     size_t n = one ? 1 : json_array_size(given);
@@ -591,7 +595,7 @@ static bool listed(maker *m, const json_t *schema, const char *key, km_text *out
                       "no value of const or enum fits the keywords beside it, such as type");
 }
 
-static bool plain(maker *m, const json_t *schema, km_text *out) {
+static bool plain(schema_maker *m, const json_t *schema, km_text *out) {
     const json_t *type = json_object_get(schema, "type"), *item;
     size_t i;
     const char *implied = km_schema_implied_type(schema);
@@ -612,7 +616,7 @@ static bool plain(maker *m, const json_t *schema, km_text *out) {
     return true;
 }
 
-static bool schema_expression(maker *m, const json_t *schema, km_text *out) {
+static bool schema_expression(schema_maker *m, const json_t *schema, km_text *out) {
     if (json_is_true(schema)) {
         km_text_add(out, "value");
         return true;
@@ -634,7 +638,7 @@ static bool schema_expression(maker *m, const json_t *schema, km_text *out) {
     return check_format(m, schema) && plain(m, schema, out);
 }
 
-static bool expression(maker *m, const json_t *schema, km_text *out) {
+static bool expression(schema_maker *m, const json_t *schema, km_text *out) {
     if (++m->depth > MAX_DEPTH) return fail(m, KM_ERR_RANGE, "the schema is nested too deeply");
     if (out->len > MAX_TEXT) return fail(m, KM_ERR_RANGE, "the schema is too large");
     bool ok = schema_expression(m, schema, out);
@@ -669,7 +673,7 @@ km_status km_json_schema_gbnf(const json_t *schema, bool strict, km_text *out, k
     km_error own = {0};
     if (!err) err = &own;
     km_text rules = {0}, body = {0};
-    maker m = {.root = schema, .rules = &rules, .strict = strict, .err = err};
+    schema_maker m = {.root = schema, .rules = &rules, .strict = strict, .err = err};
     bool ok = expression(&m, schema, &body);
     if (ok) {
         km_text_printf(out, "root ::= %s\n", km_text_str(&body));

@@ -35,26 +35,26 @@ void km_gbnf_literal(km_text *out, const char *s, size_t n) {
 /* ---- Sets of characters ---- */
 
 #define MAX_RANGES 200
-typedef struct range {
+typedef struct char_range {
     uint32_t lo, hi;
-} range;
-typedef struct set {
-    range r[MAX_RANGES];
+} char_range;
+typedef struct char_set {
+    char_range r[MAX_RANGES];
     size_t n;
-} set;
+} char_set;
 
-static bool add(set *s, uint32_t lo, uint32_t hi) {
+static bool add(char_set *s, uint32_t lo, uint32_t hi) {
     if (s->n >= MAX_RANGES) return false;
-    s->r[s->n++] = (range){lo, hi};
+    s->r[s->n++] = (char_range){lo, hi};
     return true;
 }
 
 static int by_low(const void *a, const void *b) {
-    const range *x = a, *y = b;
+    const char_range *x = a, *y = b;
     return (x->lo > y->lo) - (x->lo < y->lo);
 }
 
-static void tidy(set *s) {
+static void tidy(char_set *s) {
     size_t n = 0;
     if (s->n > 1) qsort(s->r, s->n, sizeof *s->r, by_low);
     for (size_t i = 0; i < s->n; i++) {
@@ -67,8 +67,8 @@ static void tidy(set *s) {
     s->n = n;
 }
 
-static bool negate(set *s) {
-    set other = {.n = 0};
+static bool negate(char_set *s) {
+    char_set other = {.n = 0};
     uint32_t from = 0;
     tidy(s);
     for (size_t i = 0; i < s->n; i++) {
@@ -80,14 +80,14 @@ static bool negate(set *s) {
     return true;
 }
 
-static bool has(const set *s, uint32_t c) {
+static bool has(const char_set *s, uint32_t c) {
     for (size_t i = 0; i < s->n; i++)
         if (s->r[i].lo <= c && c <= s->r[i].hi) return true;
     return false;
 }
 
 /* One character of the set as JSON writes it: quotes, backslashes and controls by their escapes. */
-static void put_set(km_text *out, set *s) {
+static void put_set(km_text *out, char_set *s) {
     static const char special[] = "\"\\\b\f\n\r\t", letter[] = "\"\\bfnrt";
     bool any = false;
     tidy(s);
@@ -138,8 +138,8 @@ static bool fail(regex *r, const char *what) {
     return false;
 }
 
-static bool class_letter(regex *r, set *s, char c) {
-    set own = {.n = 0};
+static bool class_letter(regex *r, char_set *s, char c) {
+    char_set own = {.n = 0};
     switch (c | 32) {
     case 'd': add(&own, '0', '9'); break;
     case 'w':
@@ -157,7 +157,7 @@ static bool class_letter(regex *r, set *s, char c) {
 }
 
 /* An escape, after its backslash: one character, or a whole class added to s. */
-static bool escape(regex *r, set *s, uint32_t *cp, bool *single) {
+static bool escape(regex *r, char_set *s, uint32_t *cp, bool *single) {
     if (r->at >= r->end) return fail(r, "it ends with a backslash");
     char c = *r->at++;
     *single = true;
@@ -198,7 +198,7 @@ static bool code(regex *r, uint32_t *cp) {
     return true;
 }
 
-static bool class_member(regex *r, set *s, uint32_t *cp, bool *single) {
+static bool class_member(regex *r, char_set *s, uint32_t *cp, bool *single) {
     *single = true;
     if (*r->at != '\\') return code(r, cp);
     r->at++;
@@ -210,7 +210,7 @@ static bool class_member(regex *r, set *s, uint32_t *cp, bool *single) {
     return escape(r, s, cp, single);
 }
 
-static bool class_set(regex *r, set *s) {
+static bool class_set(regex *r, char_set *s) {
     bool negated = r->at < r->end && *r->at == '^';
     r->at += negated;
     while (r->at < r->end && *r->at != ']') {
@@ -265,7 +265,7 @@ static bool quantifier(regex *r, km_lengths *lengths) {
 }
 
 static bool atom(regex *r, km_lengths *lengths) {
-    set s = {.n = 0};
+    char_set s = {.n = 0};
     uint32_t cp;
     bool single;
     char c = *r->at;

@@ -25,7 +25,7 @@ typedef struct counting {
 
 static bool grow(km_pieces *p) {
     size_t size = p->size ? 2 * p->size : 1 << 14;
-    km_piece *slot = km_calloc(size, sizeof *slot);
+    km_counted_piece *slot = km_calloc(size, sizeof *slot);
     if (!slot) return false;
     for (size_t i = 0; i < p->size; i++) {
         if (!p->slot[i].count) continue;
@@ -40,11 +40,11 @@ static bool grow(km_pieces *p) {
 }
 
 /* Adds the count of e to the piece of its text. */
-static bool add(km_pieces *p, const km_piece *e) {
+static bool add(km_pieces *p, const km_counted_piece *e) {
     if (2 * p->used >= p->size && !grow(p)) return false;
     size_t k = e->hash & (p->size - 1);
     for (; p->slot[k].count; k = (k + 1) & (p->size - 1)) {
-        km_piece *known = &p->slot[k];
+        km_counted_piece *known = &p->slot[k];
         if (known->hash == e->hash && known->len == e->len && known->start == e->start &&
             (e->len <= 8 || memcmp(known->text + 8, e->text + 8, e->len - 8) == 0)) {
             known->count += e->count;
@@ -56,8 +56,8 @@ static bool add(km_pieces *p, const km_piece *e) {
     return true;
 }
 
-static km_piece piece_of(const char *text, size_t n) {
-    km_piece e = {.text = text, .len = (uint32_t)n, .count = 1};
+static km_counted_piece piece_of(const char *text, size_t n) {
+    km_counted_piece e = {.text = text, .len = (uint32_t)n, .count = 1};
     if (n >= 8)
         memcpy(&e.start, text, 8);
     else
@@ -89,7 +89,7 @@ static size_t sure_border(const km_span *text, size_t at) {
 /* Pieces are added a few at a time: the table is larger than the caches, so the places of the
  * next ones are fetched while these are worked on. */
 typedef struct batch {
-    km_piece piece[BATCH];
+    km_counted_piece piece[BATCH];
     int n;
 } batch;
 
@@ -111,7 +111,7 @@ static bool count_part(km_pieces *table, const km_span *text, size_t begin, size
         for (size_t from = 0, to; from < valid && at + from < end; from = to) {
             to = km_scan_gpt2(s, valid, from);
             if (to - from > LONGEST) continue;
-            km_piece *e = &b.piece[b.n++];
+            km_counted_piece *e = &b.piece[b.n++];
             *e = piece_of(s + from, to - from);
             if (table->size) __builtin_prefetch(&table->slot[e->hash & (table->size - 1)], 1);
             if (b.n == BATCH && !add_batch(table, &b)) return false;
@@ -153,7 +153,7 @@ static bool add_up(km_pieces *tables, int n, km_pieces *out) {
     tables[0] = (km_pieces){0};
     for (int w = 1; w < n; w++) {
         for (size_t i = 0; i < tables[w].size; i++) {
-            const km_piece *e = &tables[w].slot[i];
+            const km_counted_piece *e = &tables[w].slot[i];
             if (e->count && !add(out, e)) return false;
         }
         km_pieces_free(&tables[w]);

@@ -5,15 +5,15 @@
 #include "base/threads.h"
 #include "token/token.h"
 
-typedef struct km_piece {
+typedef struct km_counted_piece {
     const char *text;
     uint32_t len, hash;
     uint64_t start; /* its first bytes, up to eight: short pieces are told apart without a look */
     int64_t count;
-} km_piece;
+} km_counted_piece;
 
-typedef struct km_pieces { /* all-zero is valid and empty */
-    km_piece *slot;        /* open addressing; count 0: empty. After counting: a plain list */
+typedef struct km_pieces {  /* all-zero is valid and empty */
+    km_counted_piece *slot; /* open addressing; count 0: empty. After counting: a plain list */
     size_t used, size;
 } km_pieces;
 

@@ -71,7 +71,7 @@ void km_scratch_free(km_scratch *s) {
 /* ---- Text ---- */
 
 /* Text after the normaliser: added tokens that are looked for there, then the pre-tokeniser. */
-static km_status encode_normalized(km_encoder *e, km_place place, const char *text, size_t n) {
+static km_status encode_normalized(km_encoder *e, km_text_place place, const char *text, size_t n) {
     const km_token *t = e->t;
     bool special = e->flags & KM_TOKEN_PARSE_SPECIAL;
     km_status s = KM_OK;
@@ -91,7 +91,7 @@ static km_status encode_normalized(km_encoder *e, km_place place, const char *te
     return s;
 }
 
-km_status km_encode_stretch(km_encoder *e, km_place place, const char *text, size_t n) {
+km_status km_encode_stretch(km_encoder *e, km_text_place place, const char *text, size_t n) {
     const km_token *t = e->t;
     km_status s = KM_OK;
     while (s == KM_OK && n > 0) {
@@ -116,7 +116,7 @@ km_status km_encode_stretch(km_encoder *e, km_place place, const char *text, siz
 km_status km_encode_all(km_encoder *e, const char *text, size_t n) {
     const km_token *t = e->t;
     bool special = e->flags & KM_TOKEN_PARSE_SPECIAL;
-    km_place place = KM_PLACE_TEXT;
+    km_text_place place = KM_PLACE_TEXT;
     km_status s = KM_OK;
     for (size_t at = 0; s == KM_OK && at < n;) {
         size_t begin = n, end = n;

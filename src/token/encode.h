@@ -44,15 +44,15 @@ void km_scratch_free(km_scratch *s);
 
 /* For encoding from the middle of a text: borders between pieces where the rest of the text can be
  * taken up by somebody else with the same result. */
-typedef struct km_cut {
+typedef struct km_encode_cut {
     const char *limit; /* stop at the first border here or later */
     const char *stop;  /* where that was; NULL: the text ended first */
-    struct km_cut_mark {
+    struct km_encode_mark {
         const char *at;
         size_t ids; /* how many there were before it */
     } * mark;       /* the first borders met */
     int n_marks, room;
-} km_cut;
+} km_encode_cut;
 
 typedef struct km_encoder { /* one call, on one thread */
     const km_token *t;
@@ -62,7 +62,7 @@ typedef struct km_encoder { /* one call, on one thread */
     size_t origin_bytes;
     unsigned flags;
     km_error *err;
-    km_cut *cut;                                                          /* NULL: none */
+    km_encode_cut *cut;                                                   /* NULL: none */
     km_status (*large)(struct km_encoder *e, const char *text, size_t n); /* NULL: encode here */
 } km_encoder;
 
@@ -80,7 +80,7 @@ size_t km_border_next(const km_token *t, const char *text, size_t n, size_t from
 
 /* encode.c: a whole text; and a stretch of it without added tokens, from the normaliser on. */
 km_status km_encode_all(km_encoder *e, const char *text, size_t n);
-km_status km_encode_stretch(km_encoder *e, km_place place, const char *text, size_t n);
+km_status km_encode_stretch(km_encoder *e, km_text_place place, const char *text, size_t n);
 
 static inline km_status km_put_id(km_encoder *e, int32_t id) {
     km_ids *o = e->out;

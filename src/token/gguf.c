@@ -11,7 +11,7 @@
 
 enum { NORMAL = 1, UNKNOWN, CONTROL, USER, UNUSED, BYTE }; /* tokenizer.ggml.token_type */
 
-typedef struct loader {
+typedef struct gguf_loader {
     const km_gguf *g;
     km_token *t;
     const char *name;
@@ -19,13 +19,13 @@ typedef struct loader {
     bool byte_level, wordpiece;
     km_text text, joined; /* a token's text; both halves of a merge */
     km_error *err;
-} loader;
+} gguf_loader;
 
-static km_status wrong(const loader *l, const char *what) {
+static km_status wrong(const gguf_loader *l, const char *what) {
     return km_error_set(l->err, KM_ERR_FORMAT, "%s: %s", l->name, what);
 }
 
-static km_status no_memory(const loader *l) {
+static km_status no_memory(const gguf_loader *l) {
     return km_error_set(l->err, KM_ERR_MEMORY, "%s: out of memory for the tokenizer", l->name);
 }
 
@@ -36,7 +36,7 @@ static const km_gguf_value *array_of(const km_gguf *g, const char *key, km_gguf_
 
 /* ---- Tokens ---- */
 
-static km_status read_types(loader *l, size_t n) {
+static km_status read_types(gguf_loader *l, size_t n) {
     const km_gguf_value *types = array_of(l->g, "tokenizer.ggml.token_type", KM_GGUF_I32);
     l->type = km_alloc(n + 1);
     if (!l->type) return no_memory(l);
@@ -52,7 +52,7 @@ static km_status read_types(loader *l, size_t n) {
 
 /* The text of a token in the form of a tokenizer.json, in l->text; true when it stands for
  * itself in a byte-level vocabulary. */
-static bool convert_text(loader *l, const char *text, size_t n, int type) {
+static bool convert_text(gguf_loader *l, const char *text, size_t n, int type) {
     l->text.len = 0;
     if (l->byte_level && type != CONTROL && type != USER) {
         km_text_put(&l->text, text, n);
@@ -72,7 +72,7 @@ static bool convert_text(loader *l, const char *text, size_t n, int type) {
     return l->byte_level;
 }
 
-static unsigned marks_of(const loader *l, int type, bool literal) {
+static unsigned marks_of(const gguf_loader *l, int type, bool literal) {
     unsigned marks = literal ? KM_MARK_LITERAL : 0;
     if (type == CONTROL || type == UNKNOWN) return marks | KM_MARK_SPECIAL | KM_MARK_ADDED;
     if (type == USER) return marks | KM_MARK_ADDED | (l->byte_level ? 0u : KM_MARK_MODEL);
@@ -80,7 +80,7 @@ static unsigned marks_of(const loader *l, int type, bool literal) {
     return marks | KM_MARK_MODEL;
 }
 
-static km_status read_tokens(loader *l) {
+static km_status read_tokens(gguf_loader *l) {
     const km_gguf_value *tokens = array_of(l->g, "tokenizer.ggml.tokens", KM_GGUF_STRING);
     if (!tokens || tokens->array.count == 0) return wrong(l, "it holds no tokens");
     if (tokens->array.count > KM_VOCAB_MAX) return wrong(l, "it holds too many tokens");
@@ -102,12 +102,12 @@ static km_status read_tokens(loader *l) {
 }
 
 /* A half of a merge: its token, or -1. */
-static int32_t find_part(loader *l, const char *text, size_t n) {
+static int32_t find_part(gguf_loader *l, const char *text, size_t n) {
     convert_text(l, text, n, NORMAL);
     return km_vocab_find(&l->t->vocab, km_text_str(&l->text), l->text.len);
 }
 
-static km_status read_merges(loader *l) {
+static km_status read_merges(gguf_loader *l) {
     const km_gguf_value *merges = array_of(l->g, "tokenizer.ggml.merges", KM_GGUF_STRING);
     if (!merges) return wrong(l, "it holds no merges");
     km_gguf_value item;
@@ -138,7 +138,7 @@ static km_status read_merges(loader *l) {
     return s;
 }
 
-static km_status read_scores(loader *l) {
+static km_status read_scores(gguf_loader *l) {
     const km_gguf_value *scores = array_of(l->g, "tokenizer.ggml.scores", KM_GGUF_F32);
     if (!scores || scores->array.count != (uint64_t)l->t->vocab.count)
         return wrong(l, "it has not one score for each token");
@@ -153,7 +153,7 @@ static km_status read_scores(loader *l) {
 
 /* ---- Special tokens ---- */
 
-static km_status read_id(loader *l, const char *key, int32_t *id) {
+static km_status read_id(gguf_loader *l, const char *key, int32_t *id) {
     int64_t v = *id;
     km_status s = km_gguf_int(l->g, key, -1, (int64_t)UINT32_MAX, &v, l->err);
     if (s != KM_OK) return s;
@@ -187,7 +187,7 @@ static json_t *template_of(const km_token *t, bool bos, bool eos) {
                      pair, "special_tokens", tokens);
 }
 
-static km_status read_special(loader *l, bool add_bos, bool add_eos) {
+static km_status read_special(gguf_loader *l, bool add_bos, bool add_eos) {
     km_token *t = l->t;
     if (l->wordpiece) {
         km_status s = read_id(l, "tokenizer.ggml.cls_token_id", &t->bos);
@@ -210,7 +210,7 @@ static km_status read_special(loader *l, bool add_bos, bool add_eos) {
 
 /* ---- The three models ---- */
 
-static km_status load_bpe(loader *l) {
+static km_status load_bpe(gguf_loader *l) {
     const char *pre = NULL, *arch = NULL;
     km_status s = km_gguf_string(l->g, "tokenizer.ggml.pre", &pre, l->err);
     if (s == KM_OK) s = km_gguf_string(l->g, "general.architecture", &arch, l->err);
@@ -238,7 +238,7 @@ static km_status load_bpe(loader *l) {
     return s == KM_OK ? read_special(l, family->add_bos, false) : s;
 }
 
-static km_status load_spm(loader *l) {
+static km_status load_spm(gguf_loader *l) {
     km_token *t = l->t;
     bool prefix = true;
     t->model = KM_MODEL_SPM;
@@ -267,7 +267,7 @@ static km_status load_spm(loader *l) {
     return t->normalizer && t->decoder ? KM_OK : no_memory(l);
 }
 
-static km_status load_bert(loader *l) {
+static km_status load_bert(gguf_loader *l) {
     km_token *t = l->t;
     t->model = KM_MODEL_WORDPIECE;
     t->kind = "wordpiece";
@@ -285,7 +285,7 @@ static km_status load_bert(loader *l) {
 
 km_token *km_token_from_gguf(const km_gguf *g, km_error *err) {
     km_error own = {0};
-    loader l = {.g = g, .name = km_gguf_path(g), .err = &own};
+    gguf_loader l = {.g = g, .name = km_gguf_path(g), .err = &own};
     const char *model = NULL;
     char shown[KM_SHOWN];
     km_status s = KM_ERR_MEMORY;

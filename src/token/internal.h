@@ -177,15 +177,15 @@ int32_t km_finder_next(const km_finder *f, const km_token *t, const char *text, 
                        size_t from, bool special, size_t *begin, size_t *end);
 
 /* Where a stretch of text lies: prefixes are for the first two. */
-typedef enum km_place {
+typedef enum km_text_place {
     KM_PLACE_TEXT,    /* at the start of the whole text */
     KM_PLACE_SEGMENT, /* after an added token */
     KM_PLACE_INSIDE   /* after bytes that are no characters */
-} km_place;
+} km_text_place;
 
 /* normal.c: runs steps [first, last) over valid UTF-8; the result is *text, which is the text
  * given, or lies in one of the two buffers. */
-km_status km_normal_run(const km_token *t, int first, int last, km_place place, km_matcher *m,
+km_status km_normal_run(const km_token *t, int first, int last, km_text_place place, km_matcher *m,
                         km_text buffer[2], const char **text, size_t *n, km_error *err);
 void km_normal_free(km_normal_step *n);
 

@@ -15,21 +15,21 @@
 #define WINDOW (64u << 20) /* text that is changed before it is cut is taken in windows of this */
 #define FLUSH ((size_t)1 << 20)
 
-typedef struct part {
+typedef struct text_part {
     km_encoder e;
-    km_cut cut;
-    struct km_cut_mark mark[MARKS];
+    km_encode_cut cut;
+    struct km_encode_mark mark[MARKS];
     km_ids ids;
     km_error err;
     const char *begin, *limit;
     km_status status; /* with cut.stop NULL: it is not known how this part ends */
-} part;
+} text_part;
 
-typedef struct job {
+typedef struct large_job {
     km_encoder e; /* first, so that one is the other */
     km_ids ids;   /* joined and not yet given away */
     km_threads *threads;
-    part *parts;
+    text_part *parts;
     int n_parts;
     const char *text, *end; /* what the parts are of */
     km_ids_sink sink;
@@ -38,7 +38,7 @@ typedef struct job {
     void *user;
     size_t done, total;
     size_t part; /* bytes of one */
-} job;
+} large_job;
 
 /* ---- May it be done at all? ---- */
 
@@ -117,8 +117,8 @@ static km_status encode_within(km_encoder *e, const char *begin, const char *lim
 }
 
 /* The same for sure, however far a piece reaches: from *at, which moves on to the border. */
-static km_status encode_on(job *j, const char **at, const char *limit) {
-    km_cut cut = {0};
+static km_status encode_on(large_job *j, const char **at, const char *limit) {
+    km_encode_cut cut = {0};
     km_status s = KM_OK;
     size_t ids = j->ids.len;
     j->e.cut = &cut;
@@ -133,9 +133,9 @@ static km_status encode_on(job *j, const char **at, const char *limit) {
 
 static void run_parts(void *arg, int64_t begin, int64_t end, int worker) {
     (void)worker;
-    job *j = arg;
+    large_job *j = arg;
     for (int64_t i = begin; i < end; i++) {
-        part *p = &j->parts[i];
+        text_part *p = &j->parts[i];
         p->e = j->e;
         p->e.large = NULL;
         p->e.out = &p->ids;
@@ -143,7 +143,7 @@ static void run_parts(void *arg, int64_t begin, int64_t end, int worker) {
         p->e.cut = &p->cut;
         p->ids.len = 0;
         p->err = (km_error){0};
-        p->cut = (km_cut){.mark = p->mark, .room = MARKS};
+        p->cut = (km_encode_cut){.mark = p->mark, .room = MARKS};
         p->e.s = km_scratch_take(j->e.t, &p->err);
         p->status =
             p->e.s ? encode_within(&p->e, p->begin, p->limit, j->part / 4, j->end) : KM_ERR_MEMORY;
@@ -151,7 +151,7 @@ static void run_parts(void *arg, int64_t begin, int64_t end, int worker) {
     }
 }
 
-static km_status give(job *j, bool all) {
+static km_status give(large_job *j, bool all) {
     if (j->ids.len == 0 || (!all && j->ids.len < FLUSH)) return KM_OK;
     km_status s = j->sink(j->sink_user, j->ids.data, j->ids.len, j->e.err);
     j->ids.len = 0;
@@ -160,17 +160,17 @@ static km_status give(job *j, bool all) {
 
 /* ---- Joining ---- */
 
-static const struct km_cut_mark *mark_from(const part *p, const char *at) {
+static const struct km_encode_mark *mark_from(const text_part *p, const char *at) {
     for (int i = 0; i < p->cut.n_marks; i++)
         if (p->mark[i].at >= at) return &p->mark[i];
     return NULL;
 }
 
 /* Joins part p to what ends at *at, which moves on to where p ended. */
-static km_status join(job *j, const part *p, const char **at) {
+static km_status join(large_job *j, const text_part *p, const char **at) {
     if (p->limit <= *at && p->begin < *at) return KM_OK; /* all of it is done already */
     if (p->status == KM_OK && !p->cut.stop) return encode_on(j, at, p->limit);
-    const struct km_cut_mark *m;
+    const struct km_encode_mark *m;
     while ((m = mark_from(p, *at)) && m->at != *at) {
         km_status s = encode_on(j, at, m->at);
         if (s != KM_OK) return s;
@@ -182,13 +182,13 @@ static km_status join(job *j, const part *p, const char **at) {
     return km_ids_put(&j->ids, p->ids.data + m->ids, p->ids.len - m->ids, j->e.err);
 }
 
-static km_status report(job *j, size_t done) {
+static km_status report(large_job *j, size_t done) {
     if (j->progress && !j->progress(j->user, "encoding", (int64_t)done, (int64_t)j->total))
         return km_error_set(j->e.err, KM_ERR_STATE, "stopped while encoding");
     return KM_OK;
 }
 
-static km_status encode_round(job *j, const char **at) {
+static km_status encode_round(large_job *j, const char **at) {
     int n = 0;
     const char *begin = *at;
     for (; n < j->n_parts && begin < j->end; n++) {
@@ -205,7 +205,7 @@ static km_status encode_round(job *j, const char **at) {
 }
 
 static km_status encode_in_parts(km_encoder *e, const char *text, size_t n) {
-    job *j = (job *)(void *)e;
+    large_job *j = (large_job *)(void *)e;
     if (n < 2 * j->part) {
         km_status s = km_encode_split(e, text, n);
         return s == KM_OK ? give(j, false) : s;
@@ -237,10 +237,10 @@ static size_t window_of(const km_token *t, const char *text, size_t n) {
     return n;
 }
 
-static km_status encode_stretches(job *j, const char *text, size_t n) {
+static km_status encode_stretches(large_job *j, const char *text, size_t n) {
     const km_token *t = j->e.t;
     bool special = j->e.flags & KM_TOKEN_PARSE_SPECIAL;
-    km_place place = KM_PLACE_TEXT;
+    km_text_place place = KM_PLACE_TEXT;
     km_status s = KM_OK;
     for (size_t at = 0; s == KM_OK && at < n;) {
         size_t begin = n, end = n;
@@ -262,12 +262,12 @@ static km_status encode_stretches(job *j, const char *text, size_t n) {
     return s;
 }
 
-static km_status put_around(job *j, const int32_t *ids, int n) {
+static km_status put_around(large_job *j, const int32_t *ids, int n) {
     return j->e.flags & KM_TOKEN_ADD_SPECIAL ? km_ids_put(&j->ids, ids, (size_t)n, j->e.err)
                                              : KM_OK;
 }
 
-static km_status start_threads(job *j, int threads) {
+static km_status start_threads(large_job *j, int threads) {
     j->threads = km_threads_new(threads);
     j->n_parts = 8 * km_threads_count(j->threads);
     j->parts = km_calloc((size_t)j->n_parts, sizeof *j->parts);
@@ -281,7 +281,7 @@ km_status km_token_encode_large(const km_token *t, const char *text, size_t byte
     if (!options) options = &none;
     if (!t || !sink || (!text && bytes)) return km_error_set(err, KM_ERR_NULL, "no text to encode");
     km_error own = {0};
-    job j = {
+    large_job j = {
         .e = {.t = t, .origin = text, .origin_bytes = bytes, .flags = options->flags, .err = &own},
         .sink = sink,
         .sink_user = user,

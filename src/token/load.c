@@ -12,7 +12,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-typedef struct loader {
+typedef struct json_loader {
     km_token *t;
     const char *name;
     km_error *err;
@@ -21,22 +21,22 @@ typedef struct loader {
     km_span added, normalizer, pre_tokenizer, post_processor, decoder, model; /* slices */
     km_span vocab, merges;
     json_t *settings; /* of the model: all but the two lists */
-} loader;
+} json_loader;
 
-static km_status wrong(const loader *l, const char *what) {
+static km_status wrong(const json_loader *l, const char *what) {
     return km_error_set(l->err, KM_ERR_FORMAT, "%s: %s", l->name, what);
 }
 
-static km_json_scan scan_of(const loader *l, km_span part) {
+static km_json_scan scan_of(const json_loader *l, km_span part) {
     const char *data = part.data ? part.data : l->whole.data; /* a missing part is empty */
     return (km_json_scan){l->whole.data, data, data + part.bytes, l->name, l->err};
 }
 
 /* ---- Slices ---- */
 
-typedef km_status (*member_fn)(loader *l, const char *key, km_span value);
+typedef km_status (*member_fn)(json_loader *l, const char *key, km_span value);
 
-static km_status each_member(loader *l, km_span object, member_fn fn) {
+static km_status each_member(json_loader *l, km_span object, member_fn fn) {
     km_json_scan s = scan_of(l, object);
     km_status status = km_json_expect(&s, '{');
     bool more = status == KM_OK && km_json_peek(&s) != '}';
@@ -51,7 +51,7 @@ static km_status each_member(loader *l, km_span object, member_fn fn) {
     return status;
 }
 
-static km_status top_member(loader *l, const char *key, km_span value) {
+static km_status top_member(json_loader *l, const char *key, km_span value) {
     const struct {
         const char *key;
         km_span *slice;
@@ -63,7 +63,7 @@ static km_status top_member(loader *l, const char *key, km_span value) {
     return KM_OK;
 }
 
-static json_t *parse_small(const loader *l, km_span part, km_status *status) {
+static json_t *parse_small(const json_loader *l, km_span part, km_status *status) {
     if (!part.data) return NULL;
     json_error_t why;
     json_t *v = json_loadb(part.data, part.bytes, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
@@ -78,7 +78,7 @@ static json_t *parse_small(const loader *l, km_span part, km_status *status) {
     return v;
 }
 
-static km_status model_member(loader *l, const char *key, km_span value) {
+static km_status model_member(json_loader *l, const char *key, km_span value) {
     if (strcmp(key, "vocab") == 0) {
         l->vocab = value;
     } else if (strcmp(key, "merges") == 0) {
@@ -94,11 +94,11 @@ static km_status model_member(loader *l, const char *key, km_span value) {
 
 /* ---- The model ---- */
 
-static bool setting(const loader *l, const char *key) {
+static bool setting(const json_loader *l, const char *key) {
     return json_is_true(json_object_get(l->settings, key));
 }
 
-static km_status read_settings(loader *l) {
+static km_status read_settings(json_loader *l) {
     km_token *t = l->t;
     const char *type = json_string_value(json_object_get(l->settings, "type"));
     char shown[KM_SHOWN];
@@ -144,7 +144,7 @@ static km_status read_settings(loader *l) {
 }
 
 /* A text as the vocabulary keeps it: of a byte-level model, the bytes it stands for. */
-static const char *inner_text(loader *l, const km_text *text, size_t *n, unsigned *marks) {
+static const char *inner_text(json_loader *l, const km_text *text, size_t *n, unsigned *marks) {
     *n = text->len;
     if (!l->t->byte_level) return km_text_str(text);
     l->raw.len = 0;
@@ -160,7 +160,7 @@ static const char *inner_text(loader *l, const km_text *text, size_t *n, unsigne
     return km_text_str(&l->raw);
 }
 
-static km_status read_vocab(loader *l) {
+static km_status read_vocab(json_loader *l) {
     km_json_scan s = scan_of(l, l->vocab);
     if (!l->vocab.data || km_json_peek(&s) != '{') return wrong(l, "the model has no vocabulary");
     s.at++;
@@ -189,14 +189,14 @@ static km_status read_vocab(loader *l) {
     return km_vocab_index(&l->t->vocab, NULL, l->err);
 }
 
-static int32_t find_text(loader *l, const km_text *text) {
+static int32_t find_text(json_loader *l, const km_text *text) {
     size_t n;
     const char *inner = inner_text(l, text, &n, NULL);
     return km_vocab_find(&l->t->vocab, inner, n);
 }
 
 /* One merge: "a b", or ["a", "b"]. */
-static km_status read_pair(loader *l, km_json_scan *s) {
+static km_status read_pair(json_loader *l, km_json_scan *s) {
     if (km_json_peek(s) == '[') {
         s->at++;
         km_status status = km_json_read_string(s, &l->a);
@@ -216,7 +216,7 @@ static km_status read_pair(loader *l, km_json_scan *s) {
     return KM_OK;
 }
 
-static km_status read_merge(loader *l, km_json_scan *s) {
+static km_status read_merge(json_loader *l, km_json_scan *s) {
     km_status status = read_pair(l, s);
     if (status != KM_OK) return status;
     char shown[KM_SHOWN];
@@ -235,7 +235,7 @@ static km_status read_merge(loader *l, km_json_scan *s) {
     return km_merges_put(&l->t->merges, left, right, to, l->err);
 }
 
-static km_status read_merges(loader *l) {
+static km_status read_merges(json_loader *l) {
     km_json_scan s = scan_of(l, l->merges);
     if (l->t->model != KM_MODEL_BPE || !l->merges.data) return KM_OK;
     km_status status = km_json_expect(&s, '[');
@@ -247,7 +247,7 @@ static km_status read_merges(loader *l) {
     return status;
 }
 
-static km_status read_unk(loader *l) {
+static km_status read_unk(json_loader *l) {
     const json_t *v = json_object_get(l->settings, "unk_token");
     if (!json_is_string(v)) return KM_OK;
     l->a.len = 0;
@@ -258,7 +258,7 @@ static km_status read_unk(loader *l) {
 
 /* ---- Added tokens ---- */
 
-static km_status read_added(loader *l) {
+static km_status read_added(json_loader *l) {
     km_status status = KM_OK;
     json_t *list = parse_small(l, l->added, &status);
     if (list && !json_is_array(list)) status = wrong(l, "added_tokens is no list");
@@ -334,7 +334,7 @@ static void guess_special(km_token *t) {
 
 /* ---- All ---- */
 
-static km_status load_all(loader *l) {
+static km_status load_all(json_loader *l) {
     km_json_scan s = scan_of(l, l->whole);
     km_span object;
     if (km_json_peek(&s) != '{') return wrong(l, "not a tokenizer.json: it is no JSON object");
@@ -375,7 +375,7 @@ km_token *km_token_parse(const char *json, size_t bytes, const char *name, km_er
         return NULL;
     }
     km_error own = {0};
-    loader l = {.name = name, .err = &own, .whole = {json, bytes}};
+    json_loader l = {.name = name, .err = &own, .whole = {json, bytes}};
     l.t = km_token_new("bpe", KM_MODEL_BPE, &own);
     l.settings = json_object();
     km_status s = l.t && l.settings ? load_all(&l) : KM_ERR_MEMORY;

@@ -171,7 +171,7 @@ static void strip(const km_normal_step *s, const char **text, size_t *n) {
     }
 }
 
-static bool prepend(const km_normal_step *s, km_place place, const char *text, size_t n,
+static bool prepend(const km_normal_step *s, km_text_place place, const char *text, size_t n,
                     km_text *out) {
     if (n == 0 || place == KM_PLACE_INSIDE) return false;
     if (s->kind == KM_NORMAL_PREFIX &&
@@ -187,7 +187,7 @@ static bool lies_in(const km_text *buffer, const char *text) {
     return buffer->data && at >= begin && at <= begin + buffer->len;
 }
 
-km_status km_normal_run(const km_token *t, int first, int last, km_place place, km_matcher *m,
+km_status km_normal_run(const km_token *t, int first, int last, km_text_place place, km_matcher *m,
                         km_text buffer[2], const char **text, size_t *n, km_error *err) {
     for (int i = first; i < last; i++) {
         const km_normal_step *s = &t->normal[i];

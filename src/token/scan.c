@@ -5,7 +5,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-typedef enum kind { OTHER, LETTER, NUMBER, BLANK } kind;
+typedef enum scan_kind { OTHER, LETTER, NUMBER, BLANK } scan_kind;
 
 static const unsigned char ascii[128] = {
     ['\t'] = BLANK, ['\n'] = BLANK, ['\v'] = BLANK, ['\f'] = BLANK, ['\r'] = BLANK, [' '] = BLANK,
@@ -22,7 +22,7 @@ static const unsigned char ascii[128] = {
     ['y'] = LETTER, ['z'] = LETTER,
 };
 
-static kind kind_beyond_ascii(const char *text, size_t n, size_t *length) {
+static scan_kind kind_beyond_ascii(const char *text, size_t n, size_t *length) {
     uint32_t cp = 0;
     *length = (size_t)km_utf8_read(text, n, &cp);
     utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)cp);
@@ -32,17 +32,17 @@ static kind kind_beyond_ascii(const char *text, size_t n, size_t *length) {
     return cp == 0x85 ? BLANK : OTHER;
 }
 
-static inline kind kind_at(const char *text, size_t n, size_t at, size_t *length) {
+static inline scan_kind kind_at(const char *text, size_t n, size_t at, size_t *length) {
     unsigned char c = (unsigned char)text[at];
     if (c < 0x80) {
         *length = 1;
-        return (kind)ascii[c];
+        return (scan_kind)ascii[c];
     }
     return kind_beyond_ascii(text + at, n - at, length);
 }
 
 /* The end of the run of characters of this kind that starts at `at`. */
-static inline size_t run_of(kind k, const char *text, size_t n, size_t at) {
+static inline size_t run_of(scan_kind k, const char *text, size_t n, size_t at) {
     for (;;) {
         while (at < n && (unsigned char)text[at] < 0x80 && ascii[(unsigned char)text[at]] == k)
             at++;
@@ -80,7 +80,7 @@ size_t km_scan_gpt2(const char *text, size_t n, size_t from) {
     if (text[at] == '\'' && (length = contraction(text + at, n - at, false)) > 0)
         return at + length;
     if (text[at] == ' ' && at + 1 < n) at++;
-    kind k = kind_at(text, n, at, &length);
+    scan_kind k = kind_at(text, n, at, &length);
     return k == BLANK ? blank_run(text, n, from) : run_of(k, text, n, at + length);
 }
 
@@ -95,7 +95,7 @@ static inline size_t scan_llama3(const char *text, size_t n, size_t from, int di
     size_t length, next_length, end;
     if (text[from] == '\'' && (length = contraction(text + from, n - from, true)) > 0)
         return from + length;
-    kind k = kind_at(text, n, from, &length), next = BLANK;
+    scan_kind k = kind_at(text, n, from, &length), next = BLANK;
     if (k == LETTER) return run_of(LETTER, text, n, from + length);
     if (k == NUMBER) {
         end = from + length;

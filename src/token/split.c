@@ -21,7 +21,7 @@ size_t km_border_next(const km_token *t, const char *text, size_t n, size_t from
 
 /* Notes a border; true when this is the place to stop. */
 static bool at_border(km_encoder *e, const char *at) {
-    km_cut *c = e->cut;
+    km_encode_cut *c = e->cut;
     if (!c) return false;
     if (at >= c->limit) {
         c->stop = at;
@@ -53,7 +53,7 @@ static km_status encode_step(km_encoder *e, int step, bool open, const char *tex
 
 /* The pieces of one step, as they come: whether they match, and one held back for steps that put
  * neighbours together. */
-typedef struct pieces {
+typedef struct split_pieces {
     km_encoder *e;
     int step;
     bool open; /* what encloses them is matched by no step, so that one may start within it */
@@ -61,14 +61,14 @@ typedef struct pieces {
     km_split_kind kind;
     size_t begin, end; /* held; empty: nothing is */
     bool match;        /* what is held matches */
-} pieces;
+} split_pieces;
 
-static km_status pass_on(const pieces *p, size_t begin, size_t end, bool match) {
+static km_status pass_on(const split_pieces *p, size_t begin, size_t end, bool match) {
     if (begin == end) return KM_OK;
     return encode_step(p->e, p->step + 1, p->open && !match, p->text + begin, end - begin);
 }
 
-static km_status hold(pieces *p, size_t begin, size_t end, bool match) {
+static km_status hold(split_pieces *p, size_t begin, size_t end, bool match) {
     size_t old_begin = p->begin, old_end = p->end;
     p->begin = begin;
     p->end = end;
@@ -76,7 +76,7 @@ static km_status hold(pieces *p, size_t begin, size_t end, bool match) {
     return pass_on(p, old_begin, old_end, true);
 }
 
-static km_status take(pieces *p, size_t begin, size_t end, bool match) {
+static km_status take(split_pieces *p, size_t begin, size_t end, bool match) {
     if (begin == end) return KM_OK;
     bool held = p->end > p->begin;
     switch (p->kind) {
@@ -103,7 +103,7 @@ static km_status take(pieces *p, size_t begin, size_t end, bool match) {
 static km_status encode_step(km_encoder *e, int step, bool open, const char *text, size_t n) {
     if (step == e->t->n_split) return km_encode_piece(e, text, n);
     const km_split_step *how = &e->t->split[step];
-    pieces p = {.e = e, .step = step, .open = open, .text = text, .kind = how->kind};
+    split_pieces p = {.e = e, .step = step, .open = open, .text = text, .kind = how->kind};
     bool borders = open && step + 1 == e->t->n_split;
     km_status s = KM_OK;
     size_t done = 0, from = 0, begin, end;

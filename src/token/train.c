@@ -18,43 +18,43 @@
 #define BORDER INT32_MAX /* between pieces */
 #define DEAD INT32_MIN   /* inside of a token */
 
-typedef struct pair {
+typedef struct token_pair {
     int32_t left, right;
     int64_t count;
     uint32_t *place; /* where it occurs or once did, ascending */
     uint32_t n;
     bool own; /* place is its own block */
-} pair;
+} token_pair;
 
-typedef struct entry { /* of the heap */
+typedef struct heap_entry { /* of the heap */
     int64_t count;
     int32_t left, right;
     uint32_t pair;
-} entry;
+} heap_entry;
 
-typedef struct run { /* pieces of one count lie together */
+typedef struct count_run { /* pieces of one count lie together */
     uint32_t begin;
     int64_t count;
-} run;
+} count_run;
 
 typedef struct near_pair { /* a pair that a merge makes: a place, and the neighbour there */
     int32_t other;
     uint32_t at;
 } near_pair;
 
-typedef struct trainer {
+typedef struct bpe_trainer {
     int32_t *symbol; /* by byte: a token, DEAD, -length at the last byte of a token, or BORDER */
     uint32_t n;
     uint32_t *initial; /* the places of pairs of bytes */
-    run *runs;
+    count_run *runs;
     size_t n_runs;
     uint32_t *length; /* by token, in bytes */
     int32_t tokens, vocab;
-    pair *pairs;
+    token_pair *pairs;
     uint32_t n_pairs, room_pairs;
     uint32_t *slot; /* of pairs; UINT32_MAX: empty */
     uint32_t mask;
-    entry *heap;
+    heap_entry *heap;
     size_t heap_n, heap_room;
     /* Of the merge at work, for neighbours on the left (0) and on the right (1), by token: what
      * the old pairs lost, what the new ones won, and in which merge that was last touched. */
@@ -67,19 +67,19 @@ typedef struct trainer {
     km_vocab texts;
     int32_t *by_text; /* tokens by the hash of their text; -1: none */
     uint32_t by_text_mask;
-} trainer;
+} bpe_trainer;
 
 /* ---- The heap ---- */
 
-static bool above(const entry *a, const entry *b) {
+static bool above(const heap_entry *a, const heap_entry *b) {
     if (a->count != b->count) return a->count > b->count;
     return a->left != b->left ? a->left < b->left : a->right < b->right;
 }
 
-static bool heap_put(trainer *t, entry e) {
+static bool heap_put(bpe_trainer *t, heap_entry e) {
     if (t->heap_n == t->heap_room) {
         size_t room = t->heap_room ? 2 * t->heap_room : 4096;
-        entry *more = km_realloc(t->heap, room * sizeof *more);
+        heap_entry *more = km_realloc(t->heap, room * sizeof *more);
         if (!more) return false;
         t->heap = more;
         t->heap_room = room;
@@ -91,7 +91,7 @@ static bool heap_put(trainer *t, entry e) {
     return true;
 }
 
-static void heap_sink(trainer *t, entry e) { /* from the top */
+static void heap_sink(bpe_trainer *t, heap_entry e) { /* from the top */
     size_t i = 0;
     for (size_t child; (child = 2 * i + 1) < t->heap_n; i = child) {
         if (child + 1 < t->heap_n && above(&t->heap[child + 1], &t->heap[child])) child++;
@@ -101,13 +101,13 @@ static void heap_sink(trainer *t, entry e) { /* from the top */
     t->heap[i] = e;
 }
 
-static void heap_drop(trainer *t) {
+static void heap_drop(bpe_trainer *t) {
     if (--t->heap_n) heap_sink(t, t->heap[t->heap_n]);
 }
 
 /* ---- Pairs ---- */
 
-static uint32_t find_slot(const trainer *t, int32_t left, int32_t right) {
+static uint32_t find_slot(const bpe_trainer *t, int32_t left, int32_t right) {
     uint32_t i = km_pair_hash(left, right) & t->mask;
     while (t->slot[i] != UINT32_MAX &&
            (t->pairs[t->slot[i]].left != left || t->pairs[t->slot[i]].right != right))
@@ -115,15 +115,15 @@ static uint32_t find_slot(const trainer *t, int32_t left, int32_t right) {
     return i;
 }
 
-static pair *find_pair(const trainer *t, int32_t left, int32_t right) {
+static token_pair *find_pair(const bpe_trainer *t, int32_t left, int32_t right) {
     uint32_t i = t->slot[find_slot(t, left, right)];
     return i == UINT32_MAX ? NULL : &t->pairs[i];
 }
 
-static bool room_for_pair(trainer *t) {
+static bool room_for_pair(bpe_trainer *t) {
     if (t->n_pairs == t->room_pairs) {
         uint32_t room = t->room_pairs ? 2 * t->room_pairs : 8192;
-        pair *more = km_realloc(t->pairs, room * sizeof *more);
+        token_pair *more = km_realloc(t->pairs, room * sizeof *more);
         if (!more) return false;
         t->pairs = more;
         t->room_pairs = room;
@@ -142,8 +142,8 @@ static bool room_for_pair(trainer *t) {
 }
 
 /* A new pair, and its entry in the heap. Takes over place, if it is its own. */
-static bool add_pair(trainer *t, pair p) {
-    if (!room_for_pair(t) || !heap_put(t, (entry){p.count, p.left, p.right, t->n_pairs})) {
+static bool add_pair(bpe_trainer *t, token_pair p) {
+    if (!room_for_pair(t) || !heap_put(t, (heap_entry){p.count, p.left, p.right, t->n_pairs})) {
         if (p.own) km_free(p.place);
         return false;
     }
@@ -155,12 +155,12 @@ static bool add_pair(trainer *t, pair p) {
 /* ---- The start ---- */
 
 static int by_count_down(const void *a, const void *b) {
-    int64_t x = ((const km_piece *)a)->count, y = ((const km_piece *)b)->count;
+    int64_t x = ((const km_counted_piece *)a)->count, y = ((const km_counted_piece *)b)->count;
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
 /* Lays out the pieces, the most frequent first. Those of one byte have no pairs. */
-static km_status lay_out(trainer *t, km_pieces *p, km_error *err) {
+static km_status lay_out(bpe_trainer *t, km_pieces *p, km_error *err) {
     size_t bytes = 1;
     for (size_t i = 0; i < p->used; i++)
         if (p->slot[i].len > 1) bytes += p->slot[i].len + 1;
@@ -181,7 +181,7 @@ static km_status lay_out(trainer *t, km_pieces *p, km_error *err) {
     for (size_t i = 0; i < p->used; i++) {
         if (p->slot[i].len < 2) continue;
         if (t->n_runs == 0 || t->runs[t->n_runs - 1].count != p->slot[i].count)
-            t->runs[t->n_runs++] = (run){t->n, p->slot[i].count};
+            t->runs[t->n_runs++] = (count_run){t->n, p->slot[i].count};
         for (uint32_t k = 0; k < p->slot[i].len; k++)
             t->symbol[t->n++] = id_of[(unsigned char)p->slot[i].text[k]];
         t->symbol[t->n++] = BORDER;
@@ -190,7 +190,7 @@ static km_status lay_out(trainer *t, km_pieces *p, km_error *err) {
 }
 
 /* How often the piece at this place occurs; *r is the run of the last one asked for. */
-static int64_t weight(const trainer *t, uint32_t at, size_t *r) {
+static int64_t weight(const bpe_trainer *t, uint32_t at, size_t *r) {
     size_t lo = *r, hi = t->n_runs - 1;
     if (lo < hi && t->runs[lo + 1].begin <= at) {
         lo++;
@@ -207,7 +207,7 @@ static int64_t weight(const trainer *t, uint32_t at, size_t *r) {
 }
 
 /* The pairs of bytes with their places, sorted by counting them first. */
-static bool first_pairs(trainer *t) {
+static bool first_pairs(bpe_trainer *t) {
     uint32_t *at = km_calloc(65537, sizeof *at);
     int64_t *count = km_calloc(65536, sizeof *count);
     bool ok = at && count;
@@ -224,8 +224,8 @@ static bool first_pairs(trainer *t) {
     ok = ok && t->initial;
     for (uint32_t k = 0; ok && k < 65536; k++)
         if (count[k])
-            ok = add_pair(t, (pair){(int32_t)(k >> 8), (int32_t)(k & 255), count[k],
-                                    t->initial + at[k], at[k + 1] - at[k], false});
+            ok = add_pair(t, (token_pair){(int32_t)(k >> 8), (int32_t)(k & 255), count[k],
+                                          t->initial + at[k], at[k + 1] - at[k], false});
     for (uint32_t i = 1; ok && i + 1 < t->n; i++) {
         if (t->symbol[i] == BORDER || t->symbol[i + 1] == BORDER) continue;
         t->initial[at[(uint32_t)t->symbol[i] << 8 | (uint32_t)t->symbol[i + 1]]++] = i;
@@ -237,13 +237,13 @@ static bool first_pairs(trainer *t) {
 
 /* ---- Merging one pair ---- */
 
-static void touch(trainer *t, int side, int32_t other, int32_t made) {
+static void touch(bpe_trainer *t, int side, int32_t other, int32_t made) {
     if (t->stamp[side][other] == made) return;
     t->stamp[side][other] = made;
     t->touched[side][t->n_touched[side]++] = other;
 }
 
-static bool arise(trainer *t, int side, int32_t other, uint32_t at) {
+static bool arise(bpe_trainer *t, int side, int32_t other, uint32_t at) {
     if (t->n_arisen[side] == t->room_arisen[side]) {
         size_t room = t->room_arisen[side] ? 2 * t->room_arisen[side] : 4096;
         near_pair *more = km_realloc(t->arisen[side], room * sizeof *more);
@@ -256,13 +256,13 @@ static bool arise(trainer *t, int side, int32_t other, uint32_t at) {
 }
 
 /* The pairs that a merge made get their lists; those that it broke lose their counts. */
-static bool settle(trainer *t, const pair *merged, int32_t made) {
+static bool settle(bpe_trainer *t, const token_pair *merged, int32_t made) {
     for (int side = 0; side < 2; side++) {
         /* How many places each neighbour has, then the places in their order. */
         for (size_t i = 0; i < t->n_arisen[side]; i++) t->fill[t->arisen[side][i].other]++;
         for (int32_t i = 0; i < t->n_touched[side]; i++) {
             int32_t other = t->touched[side][i];
-            pair *old =
+            token_pair *old =
                 side ? find_pair(t, merged->right, other) : find_pair(t, other, merged->left);
             if (old) old->count -= t->lost[side][other];
             int64_t won = t->won[side][other];
@@ -272,8 +272,8 @@ static bool settle(trainer *t, const pair *merged, int32_t made) {
             if (won <= 0) continue;
             uint32_t *place = km_alloc(n * sizeof *place);
             t->fill[other] = t->n_pairs; /* the pair whose list is being written */
-            if (!place ||
-                !add_pair(t, (pair){side ? made : other, side ? other : made, won, place, 0, true}))
+            if (!place || !add_pair(t, (token_pair){side ? made : other, side ? other : made, won,
+                                                    place, 0, true}))
                 return false;
         }
         for (size_t i = 0; i < t->n_arisen[side]; i++) {
@@ -289,8 +289,8 @@ static bool settle(trainer *t, const pair *merged, int32_t made) {
 
 /* Makes token `made` of the pair wherever that still occurs. Where merges stand side by side, the
  * second finds the first as its neighbour, which has counted (made, a) for what is (made, made). */
-static bool merge_pair(trainer *t, uint32_t index, int32_t made) {
-    const pair merged = t->pairs[index];
+static bool merge_pair(bpe_trainer *t, uint32_t index, int32_t made) {
+    const token_pair merged = t->pairs[index];
     const int32_t a = merged.left, b = merged.right;
     const uint32_t len_a = t->length[a], len = len_a + t->length[b];
     int32_t *s = t->symbol;
@@ -334,7 +334,7 @@ static bool merge_pair(trainer *t, uint32_t index, int32_t made) {
 /* ---- The merges, one by one ---- */
 
 /* The text of the pair as a new token; false when there is a token of that text already. */
-static km_status put_text(trainer *t, const pair *p, bool *is_new, km_error *err) {
+static km_status put_text(bpe_trainer *t, const token_pair *p, bool *is_new, km_error *err) {
     size_t n_left, n_right;
     km_text text = {0};
     const char *left = km_vocab_text(&t->texts, p->left, &n_left);
@@ -360,11 +360,11 @@ static km_status put_text(trainer *t, const pair *p, bool *is_new, km_error *err
     return s == KM_ERR_MEMORY ? km_error_set(err, s, "out of memory while merging") : s;
 }
 
-static km_status merge_all(trainer *t, int64_t min_count, km_token_progress progress, void *user,
-                           km_merges *merges, km_error *err) {
+static km_status merge_all(bpe_trainer *t, int64_t min_count, km_token_progress progress,
+                           void *user, km_merges *merges, km_error *err) {
     while (t->tokens < t->vocab && t->heap_n) {
-        entry e = t->heap[0];
-        const pair p = t->pairs[e.pair];
+        heap_entry e = t->heap[0];
+        const token_pair p = t->pairs[e.pair];
         if (e.count != p.count) { /* it lost some since it was put there */
             e.count = p.count;
             if (p.count > 0)
@@ -393,7 +393,7 @@ static km_status merge_all(trainer *t, int64_t min_count, km_token_progress prog
 
 /* ---- The call ---- */
 
-static bool make_room(trainer *t) {
+static bool make_room(bpe_trainer *t) {
     size_t n = (size_t)t->vocab;
     uint32_t size = 1024;
     while (size < 2 * (uint32_t)t->vocab) size *= 2;
@@ -423,7 +423,7 @@ static bool make_room(trainer *t) {
     return true;
 }
 
-static void trainer_free(trainer *t) {
+static void trainer_free(bpe_trainer *t) {
     for (uint32_t i = 0; i < t->n_pairs; i++)
         if (t->pairs[i].own) km_free(t->pairs[i].place);
     for (int side = 0; side < 2; side++) {
@@ -446,7 +446,8 @@ static void trainer_free(trainer *t) {
 }
 
 /* The tokenizer of what was learnt: bytes, merges, special tokens. */
-static km_status build(km_token *made, const trainer *t, const km_bpe_options *o, km_error *err) {
+static km_status build(km_token *made, const bpe_trainer *t, const km_bpe_options *o,
+                       km_error *err) {
     km_status s = km_token_byte_sections(made, true, err);
     for (int32_t id = 0; s == KM_OK && id < t->tokens; id++) {
         size_t n;
@@ -488,7 +489,7 @@ static km_status check(const km_span *texts, size_t n, const km_bpe_options *o, 
 km_token *km_token_train_bpe(const km_span *texts, size_t n, const km_bpe_options *options,
                              km_error *err) {
     if (check(texts, n, options, err) != KM_OK) return NULL;
-    trainer t = {.vocab = (int32_t)(options->vocab - (int64_t)options->n_special)};
+    bpe_trainer t = {.vocab = (int32_t)(options->vocab - (int64_t)options->n_special)};
     km_pieces pieces = {0};
     km_threads *threads = km_threads_new(options->threads);
     km_token *made = km_token_new("bpe", KM_MODEL_BPE, err);

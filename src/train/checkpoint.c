@@ -51,17 +51,17 @@ static bool corrected(const km_net *m) {
     return false;
 }
 
-typedef struct piece {
+typedef struct saved_piece {
     const km_checkpoint_parts *parts;
     const km_param *param; /* or, when NULL, */
     int state;             /* of the optimiser */
     char *name;            /* of a parameter here: "model." and its name */
     char **buffer;         /* shared: what is being written, whole */
     int *read;             /* shared: how many states were read so far */
-} piece;
+} saved_piece;
 
 static km_status fill(void *user, size_t offset, void *dst, size_t bytes, km_error *err) {
-    piece *x = user;
+    saved_piece *x = user;
     const km_checkpoint_parts *p = x->parts;
     km_status s = KM_OK;
     if (offset == 0 && x->param) {
@@ -77,14 +77,15 @@ static km_status fill(void *user, size_t offset, void *dst, size_t bytes, km_err
     return KM_OK;
 }
 
-typedef struct pieces {
+typedef struct saved_pieces {
     km_st_item *item;
-    piece *at;
+    saved_piece *at;
     int n, states;
     size_t largest; /* bytes */
-} pieces;
+} saved_pieces;
 
-static void add_piece(pieces *all, piece x, const char *name, km_dtype dtype, km_shape shape) {
+static void add_piece(saved_pieces *all, saved_piece x, const char *name, km_dtype dtype,
+                      km_shape shape) {
     all->at[all->n] = x;
     all->item[all->n] = (km_st_item){
         .name = name, .dtype = dtype, .shape = shape, .fill = fill, .user = &all->at[all->n]};
@@ -93,24 +94,24 @@ static void add_piece(pieces *all, piece x, const char *name, km_dtype dtype, km
     all->n++;
 }
 
-static void free_pieces(pieces *all) {
+static void free_pieces(saved_pieces *all) {
     for (int i = 0; all->at && i < all->n; i++) km_free(all->at[i].name);
     km_free(all->at);
     km_free(all->item);
 }
 
-static km_status list_pieces(pieces *all, const km_checkpoint_parts *p, char **buffer, int *read,
-                             km_error *err) {
+static km_status list_pieces(saved_pieces *all, const km_checkpoint_parts *p, char **buffer,
+                             int *read, km_error *err) {
     int states = km_optimizer_states(p->optimizer);
     size_t most = (size_t)(states + p->model->params.n);
-    *all = (pieces){.item = km_calloc(most, sizeof *all->item),
-                    .at = km_calloc(most, sizeof *all->at),
-                    .states = states,
-                    .largest = 1};
+    *all = (saved_pieces){.item = km_calloc(most, sizeof *all->item),
+                          .at = km_calloc(most, sizeof *all->at),
+                          .states = states,
+                          .largest = 1};
     if (!all->item || !all->at) return no_memory(err);
     for (int i = 0; i < states; i++) {
         km_optim_state s = km_optimizer_state(p->optimizer, i);
-        add_piece(all, (piece){p, NULL, i, NULL, buffer, read}, s.name, KM_F32, s.shape);
+        add_piece(all, (saved_piece){p, NULL, i, NULL, buffer, read}, s.name, KM_F32, s.shape);
     }
     for (int i = 0; i < p->model->params.n; i++) {
         const km_param *param = &p->model->params.at[i];
@@ -119,15 +120,15 @@ static km_status list_pieces(pieces *all, const km_checkpoint_parts *p, char **b
         char *name = km_alloc(size);
         if (!name) return no_memory(err);
         snprintf(name, size, "model.%s", param->name);
-        add_piece(all, (piece){p, param, -1, name, buffer, read}, name, km_tensor_dtype(param->t),
-                  km_tensor_shape(param->t));
+        add_piece(all, (saved_piece){p, param, -1, name, buffer, read}, name,
+                  km_tensor_dtype(param->t), km_tensor_shape(param->t));
     }
     return KM_OK;
 }
 
 /* path NULL: nothing is written, but what other ranks wait for happens. */
 static km_status save_optimizer(const char *path, const km_checkpoint_parts *p, km_error *err) {
-    pieces all;
+    saved_pieces all;
     char *buffer = NULL;
     int read = 0;
     km_status s = list_pieces(&all, p, &buffer, &read, err);
@@ -141,14 +142,14 @@ static km_status save_optimizer(const char *path, const km_checkpoint_parts *p, 
     return s;
 }
 
-static km_status load_piece(const piece *x, const void *data, size_t bytes) {
+static km_status load_piece(const saved_piece *x, const void *data, size_t bytes) {
     const km_checkpoint_parts *p = x->parts;
     if (x->param) return km_write(p->ctx, x->param->t, data, bytes);
     return km_optimizer_write_state(p->ctx, p->optimizer, x->state, data);
 }
 
 static km_status load_optimizer(const char *path, const km_checkpoint_parts *p, km_error *err) {
-    pieces all;
+    saved_pieces all;
     km_safetensors *f = km_safetensors_open(path, err);
     if (!f) return KM_ERR_FORMAT;
     km_status s = list_pieces(&all, p, NULL, NULL, err);

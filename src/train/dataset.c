@@ -50,24 +50,24 @@ static bool fits(const km_tokens_meta *m, const km_text_source *s, const km_toke
 
 /* ---- Tokenising ---- */
 
-typedef struct job {
+typedef struct tokenize_job {
     km_tokens_writer *out;
     const km_dataset_options *options;
     int64_t done, total; /* bytes, of the source */
-} job;
+} tokenize_job;
 
 static km_status take(void *user, const int32_t *ids, size_t n, km_error *err) {
-    return km_tokens_put(((job *)user)->out, ids, n, err);
+    return km_tokens_put(((tokenize_job *)user)->out, ids, n, err);
 }
 
 static bool forward_progress(void *user, const char *stage, int64_t done, int64_t total) {
-    job *j = user;
+    tokenize_job *j = user;
     (void)total;
     return !j->options->progress ||
            j->options->progress(j->options->user, stage, j->done + done, j->total);
 }
 
-static km_status encode_files(job *j, const km_text_source *s, const km_token *token,
+static km_status encode_files(tokenize_job *j, const km_text_source *s, const km_token *token,
                               km_error *err) {
     const km_dataset_options *o = j->options;
     km_encode_options how = {.flags = o->special ? KM_TOKEN_PARSE_SPECIAL : KM_TOKEN_PLAIN,
@@ -111,7 +111,7 @@ static km_status describe(km_tokens_meta *m, const km_text_source *s, const km_t
 
 static km_status tokenise(const char *path, const km_text_source *s, const km_token *token,
                           const km_dataset_options *o, km_error *err) {
-    job j = {.options = o, .total = (int64_t)s->bytes};
+    tokenize_job j = {.options = o, .total = (int64_t)s->bytes};
     km_tokens_meta meta;
     km_status status = describe(&meta, s, token, o, err);
     if (status == KM_OK) {

@@ -44,22 +44,22 @@ uint64_t km_dataset_hash(const km_dataset *d);
 
 /* ---- Samples: windows of context + 1 tokens, the targets one ahead of the ids ---- */
 
-typedef struct km_sampler {
+typedef struct km_window_sampler {
     const km_dataset *data;
     uint64_t seed;
     int64_t context;
-} km_sampler;
+} km_window_sampler;
 
 /* Sample number k of the endless sequence, a pure function of seed and k: in each pass over a part
  * its windows come once each, shuffled, at a new phase; parts alternate by their weights.
  * ids and targets: (context). */
-void km_sampler_train(const km_sampler *s, int64_t k, int32_t *ids, int32_t *targets);
+void km_window_sampler_train(const km_window_sampler *s, int64_t k, int32_t *ids, int32_t *targets);
 
 /* How many windows the validation parts have, and window i of them. Where fewer than context
  * tokens are left the rest are token 0 with the target `ignore`. Returns how many targets count. */
-int64_t km_sampler_val_count(const km_sampler *s);
-int64_t km_sampler_val(const km_sampler *s, int64_t i, int32_t ignore, int32_t *ids,
-                       int32_t *targets);
+int64_t km_window_sampler_val_count(const km_window_sampler *s);
+int64_t km_window_sampler_val(const km_window_sampler *s, int64_t i, int32_t ignore, int32_t *ids,
+                              int32_t *targets);
 
 /* Element i of a shuffled 0 .. n-1 (a permutation of its own for each seed and stream). */
 int64_t km_shuffled(uint64_t seed, uint64_t stream, int64_t n, int64_t i);

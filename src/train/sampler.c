@@ -42,7 +42,7 @@ static int64_t quota(const km_dataset *d, int p, int heaviest, int64_t blocks) {
 }
 
 /* The part of sample k, and which of that part's samples it is. */
-static int part_of(const km_sampler *s, int64_t k, int64_t *index) {
+static int part_of(const km_window_sampler *s, int64_t k, int64_t *index) {
     const km_dataset *d = s->data;
     *index = k;
     if (d->n == 1) return 0;
@@ -65,7 +65,8 @@ static int part_of(const km_sampler *s, int64_t k, int64_t *index) {
 
 /* ---- Which window ---- */
 
-void km_sampler_train(const km_sampler *s, int64_t k, int32_t *ids, int32_t *targets) {
+void km_window_sampler_train(const km_window_sampler *s, int64_t k, int32_t *ids,
+                             int32_t *targets) {
     int64_t index, t = s->context;
     int p = part_of(s, k, &index);
     const km_dataset_part *part = &s->data->parts[p];
@@ -88,14 +89,14 @@ static int64_t val_windows(const km_dataset_part *p, int64_t t) {
     return targets < 1 ? 0 : targets < t ? 1 : targets / t;
 }
 
-int64_t km_sampler_val_count(const km_sampler *s) {
+int64_t km_window_sampler_val_count(const km_window_sampler *s) {
     int64_t n = 0;
     for (int i = 0; i < s->data->n; i++) n += val_windows(&s->data->parts[i], s->context);
     return n;
 }
 
-int64_t km_sampler_val(const km_sampler *s, int64_t i, int32_t ignore, int32_t *ids,
-                       int32_t *targets) {
+int64_t km_window_sampler_val(const km_window_sampler *s, int64_t i, int32_t ignore, int32_t *ids,
+                              int32_t *targets) {
     int64_t t = s->context;
     for (int k = 0; k < s->data->n; k++) {
         const km_dataset_part *p = &s->data->parts[k];

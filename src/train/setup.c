@@ -251,7 +251,7 @@ static km_status open_data(km_trainer *t) {
     if (s == KM_OK && t->rank != 0)
         s = km_dataset_open(&t->data, t->sources, t->s->data.n, t->token, &o, t->err);
     t->sampler =
-        (km_sampler){.data = &t->data, .seed = (uint64_t)t->s->seed, .context = t->context};
+        (km_window_sampler){.data = &t->data, .seed = (uint64_t)t->s->seed, .context = t->context};
     return s;
 }
 

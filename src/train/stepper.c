@@ -20,7 +20,8 @@ static size_t input_bytes(const km_stepper *p) {
 }
 
 km_status km_stepper_open(km_stepper *p, km_ctx *ctx, km_net *model, km_optimizer *optimizer,
-                          const km_sampler *sampler, const km_stepper_options *o, km_error *err) {
+                          const km_window_sampler *sampler, const km_stepper_options *o,
+                          km_error *err) {
     *p = (km_stepper){.ctx = ctx, .model = model, .optimizer = optimizer, .sampler = sampler};
     p->o = *o;
     p->host = km_alloc(input_bytes(p));
@@ -69,7 +70,7 @@ static void fill(km_stepper *p, int64_t step) {
     for (int64_t pass = 0; pass < o->accumulate; pass++)
         for (int64_t b = 0; b < o->batch; b++) {
             int64_t k = ((step * o->accumulate + pass) * o->ranks + o->rank) * o->batch + b;
-            km_sampler_train(p->sampler, k, ids, targets);
+            km_window_sampler_train(p->sampler, k, ids, targets);
             ids += o->context;
             targets += o->context;
         }
@@ -149,7 +150,7 @@ static int64_t fill_eval(km_stepper *p, int64_t i, int64_t windows, int64_t chos
         int64_t k = i * p->o.batch + b;
         int64_t window =
             k >= chosen ? windows : (int64_t)((double)k * (double)windows / (double)chosen);
-        count += km_sampler_val(p->sampler, window, KM_IGNORE_TARGET, ids, targets);
+        count += km_window_sampler_val(p->sampler, window, KM_IGNORE_TARGET, ids, targets);
         ids += p->o.context;
         targets += p->o.context;
     }
@@ -160,7 +161,7 @@ static int64_t fill_eval(km_stepper *p, int64_t i, int64_t windows, int64_t chos
 km_status km_stepper_eval(km_stepper *p, int64_t batches, double *sum, double *targets,
                           km_error *err) {
     km_ctx *ctx = p->ctx;
-    int64_t windows = km_sampler_val_count(p->sampler), batch = p->o.batch;
+    int64_t windows = km_window_sampler_val_count(p->sampler), batch = p->o.batch;
     int64_t all = (windows + batch - 1) / batch;
     if (batches == 0 || batches > all) batches = all;
     int64_t chosen = batches * batch < windows ? batches * batch : windows;

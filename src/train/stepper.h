@@ -22,7 +22,7 @@ typedef struct km_stepper {
     km_ctx *ctx;
     km_net *model;
     km_optimizer *optimizer;
-    const km_sampler *sampler;
+    const km_window_sampler *sampler;
     km_stepper_options o;
     km_tensor *input;  /* kept (2, accumulate, batch, context) i32: ids and targets */
     km_tensor *losses; /* kept (accumulate) f32: of the passes of a step */
@@ -37,7 +37,8 @@ typedef struct km_stepper {
 
 /* Makes the buffers. The other four stay the caller's and must outlive the stepper. */
 km_status km_stepper_open(km_stepper *p, km_ctx *ctx, km_net *model, km_optimizer *optimizer,
-                          const km_sampler *sampler, const km_stepper_options *o, km_error *err);
+                          const km_window_sampler *sampler, const km_stepper_options *o,
+                          km_error *err);
 void km_stepper_close(km_stepper *p);
 
 /* Queues step number `step` (from 0) at this learning rate; its loss goes into the ring. */

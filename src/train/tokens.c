@@ -13,11 +13,11 @@
 enum { VERSION = 1, ALIGN = 64, MAX_SECTIONS = 16, MAX_META = 64 << 20 };
 static const char magic[8] = {'K', 'M', 'T', 'O', 'K', 'E', 'N', 'S'};
 
-typedef struct header { /* at byte 0 */
+typedef struct tokens_header { /* at byte 0 */
     char magic[8];
     uint32_t version, width;
     uint8_t zero[48];
-} header;
+} tokens_header;
 
 typedef struct section { /* a row of the table */
     char name[8];        /* NUL-padded */
@@ -30,7 +30,7 @@ typedef struct trailer { /* the last 64 bytes */
     char magic[8];
 } trailer;
 
-_Static_assert(sizeof(header) == 64 && sizeof(section) == 32 && sizeof(trailer) == 64,
+_Static_assert(sizeof(tokens_header) == 64 && sizeof(section) == 32 && sizeof(trailer) == 64,
                "the format's sizes");
 
 /* ---- Reading ---- */
@@ -107,7 +107,7 @@ static bool parse_meta(const void *data, size_t bytes, km_tokens_meta *m) {
 }
 
 static km_status check(km_tokens *t, const char *path, km_error *err) {
-    header h;
+    tokens_header h;
     trailer end;
     if (t->map.size < sizeof h + sizeof end || memcmp(t->map.data, magic, 8) != 0)
         return km_error_set(err, KM_ERR_FORMAT, "'%s' is not a token file of Kermes", path);
@@ -201,7 +201,7 @@ km_tokens_writer *km_tokens_create(const char *path, int64_t vocab, km_error *er
         return NULL;
     }
     XXH3_64bits_reset(w->hash);
-    header h = {.version = VERSION, .width = (uint32_t)w->width};
+    tokens_header h = {.version = VERSION, .width = (uint32_t)w->width};
     memcpy(h.magic, magic, sizeof magic);
     km_writer_put(w->file, &h, sizeof h); /* a failure sticks until commit */
     return w;
@@ -254,7 +254,7 @@ static json_t *meta_json(const km_tokens_meta *m, int64_t count) {
 
 km_status km_tokens_commit(km_tokens_writer *w, const km_tokens_meta *meta, km_error *err) {
     section table[2] = {{.name = "TOKENS"}, {.name = "META"}};
-    table[0].offset = sizeof(header);
+    table[0].offset = sizeof(tokens_header);
     table[0].bytes = w->bytes;
     table[0].hash = XXH3_64bits_digest(w->hash);
     json_t *o = meta_json(meta, (int64_t)(w->bytes / (uint64_t)w->width));

@@ -21,7 +21,7 @@ typedef struct km_trainer {
     km_text_source *sources;
     km_token *token;
     km_dataset data;
-    km_sampler sampler;
+    km_window_sampler sampler;
     km_ctx *ctx;
     km_config config;
     int64_t context; /* tokens of a sample, at most the model's */

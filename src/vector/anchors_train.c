@@ -16,12 +16,12 @@ enum { NEWS_ENERGY, NEWS_CHANGED, NEWS };
 
 #define SLOTS 5 /* pieces that a device may hold at once */
 
-typedef struct piece { /* of the vectors: all of them, or what is lent at a time */
-    km_tensor *x;      /* (n, d) */
+typedef struct lent_rows { /* of the vectors: all of them, or what is lent at a time */
+    km_tensor *x;          /* (n, d) */
     int64_t first, n;
-} piece;
+} lent_rows;
 
-typedef struct trainer {
+typedef struct anchor_trainer {
     km_ctx *ctx;
     km_comm *comm;
     const km_anchor_options *o;
@@ -29,7 +29,7 @@ typedef struct trainer {
     double total;  /* rows of all ranks */
     float *sample; /* (sample_rows, d), the same on all ranks */
     int64_t sample_rows;
-    piece *pieces;
+    lent_rows *pieces;
     int n_pieces;
     km_tensor *work; /* the device's notes on vectors that stay there */
     bool noted;
@@ -40,16 +40,16 @@ typedef struct trainer {
     km_tensor *knobs, *news;
     bool warm; /* robust means, partial steps */
     km_graph *graph;
-} trainer;
+} anchor_trainer;
 
-static km_tensor *knob(km_ctx *ctx, trainer *t, int i) {
+static km_tensor *knob(km_ctx *ctx, anchor_trainer *t, int i) {
     return km_reshape(ctx, km_narrow(ctx, t->knobs, 0, i, 1), KM_SHAPE(1, 1));
 }
 
 static km_tensor *scalar(km_ctx *ctx, double v) { return km_full(ctx, KM_F32, KM_SHAPE(1, 1), v); }
 
 /* How much a vector's pull counts: all of it up to `reach` times its cell's radius. (n, 1) */
-static km_tensor *pull(km_ctx *ctx, trainer *t, int64_t n, km_tensor *id, km_tensor *dist) {
+static km_tensor *pull(km_ctx *ctx, anchor_trainer *t, int64_t n, km_tensor *id, km_tensor *dist) {
     if (!t->warm || t->o->training.robust == KM_ROBUST_MEAN) return NULL;
     km_tensor *far = km_mul(ctx, km_index_select(ctx, t->radius, 0, id), knob(ctx, t, KNOB_REACH));
     km_tensor *at = km_sqrt(ctx, km_reshape(ctx, dist, KM_SHAPE(n, 1))), *one = scalar(ctx, 1);
@@ -59,12 +59,12 @@ static km_tensor *pull(km_ctx *ctx, trainer *t, int64_t n, km_tensor *id, km_ten
     return km_reshape(ctx, km_where(ctx, inside, one, beyond), KM_SHAPE(n));
 }
 
-static void sum_ranks(km_ctx *ctx, trainer *t, km_tensor *x) {
+static void sum_ranks(km_ctx *ctx, anchor_trainer *t, km_tensor *x) {
     if (x && !km_comm_alone(t->comm)) km_comm_run(ctx, t->comm, KM_COMM_ALL_REDUCE, x);
 }
 
 /* Each anchor towards its cell's mean; one without a cell stays. */
-static km_tensor *move(km_ctx *ctx, trainer *t, km_tensor *target) {
+static km_tensor *move(km_ctx *ctx, anchor_trainer *t, km_tensor *target) {
     if (t->warm) {
         km_tensor *step = km_mul(ctx, km_sub(ctx, target, t->centre), knob(ctx, t, KNOB_STEP));
         step = km_add(ctx, step, km_mul(ctx, t->speed, knob(ctx, t, KNOB_MOMENTUM)));
@@ -76,11 +76,11 @@ static km_tensor *move(km_ctx *ctx, trainer *t, km_tensor *target) {
 
 /* Vectors to their nearest anchors: what the cells add up to, and how many vectors went to another. The
  * sums' mass is NULL where all weigh the same. */
-static km_status assign_all(km_ctx *ctx, trainer *t, km_cell_sums_result *all,
+static km_status assign_all(km_ctx *ctx, anchor_trainer *t, km_cell_sums_result *all,
                             km_tensor **changed) {
     bool fresh = !t->noted;
     for (int i = 0; i < t->n_pieces; i++) {
-        const piece *p = &t->pieces[i];
+        const lent_rows *p = &t->pieces[i];
         km_tensor *id = NULL, *dist = NULL;
         km_cell_sums_result r = {0};
         if (km_nearest_of(ctx, p->x, t->centre, t->work, fresh, true, &id, &dist) != KM_OK) break;
@@ -103,7 +103,7 @@ static km_status assign_all(km_ctx *ctx, trainer *t, km_cell_sums_result *all,
 }
 
 static void round_step(km_ctx *ctx, void *user) {
-    trainer *t = user;
+    anchor_trainer *t = user;
     km_tensor *changed = NULL;
     km_cell_sums_result r = {0};
     if (assign_all(ctx, t, &r, &changed) != KM_OK) return;
@@ -144,7 +144,7 @@ static km_tensor *kept(km_ctx *ctx, km_dtype dtype, km_shape shape) {
     return km_keep(ctx, km_zeros(ctx, dtype, shape));
 }
 
-static void drop_cells(trainer *t) {
+static void drop_cells(anchor_trainer *t) {
     km_release(t->centre);
     km_release(t->speed);
     km_release(t->radius);
@@ -154,7 +154,7 @@ static void drop_cells(trainer *t) {
 }
 
 /* k anchors at centre (k, d). */
-static km_status take_cells(trainer *t, const float *centre, int64_t k) {
+static km_status take_cells(anchor_trainer *t, const float *centre, int64_t k) {
     km_ctx *ctx = t->ctx;
     drop_cells(t);
     t->k = k;
@@ -168,7 +168,7 @@ static km_status take_cells(trainer *t, const float *centre, int64_t k) {
 }
 
 /* Rows spread evenly over all ranks' rows, a random one of each stretch. */
-static km_status take_sample(trainer *t, const float *x, int64_t k) {
+static km_status take_sample(anchor_trainer *t, const float *x, int64_t k) {
     km_ctx *ctx = t->ctx;
     int64_t all = (int64_t)t->total, first = 0;
     if (!km_comm_alone(t->comm)) {
@@ -198,7 +198,7 @@ static km_status take_sample(trainer *t, const float *x, int64_t k) {
     return km_ctx_status(ctx);
 }
 
-static km_status first_anchors(trainer *t, int64_t k) {
+static km_status first_anchors(anchor_trainer *t, int64_t k) {
     km_ctx *ctx = t->ctx;
     int64_t *pick = km_alloc(sizeof *pick * (size_t)k), got = -1;
     float *centre = km_alloc(sizeof *centre * (size_t)(k * t->d));
@@ -215,7 +215,7 @@ static km_status first_anchors(trainer *t, int64_t k) {
 }
 
 /* Temperatures fall over the first half of the rounds, in a straight line or by a factor each. */
-static double heat_at(const trainer *t, int round, int rounds) {
+static double heat_at(const anchor_trainer *t, int round, int rounds) {
     double heat = t->o->training.temperature > 0 ? t->o->training.temperature : 0.5,
            part = (double)round / (0.5 * rounds);
     if (t->o->lloyd || part >= 1) return 0;
@@ -223,7 +223,8 @@ static double heat_at(const trainer *t, int round, int rounds) {
                                       : heat * (1 - part);
 }
 
-static km_status run_round(trainer *t, int round, int rounds, double *energy, double *changed) {
+static km_status run_round(anchor_trainer *t, int round, int rounds, double *energy,
+                           double *changed) {
     km_ctx *ctx = t->ctx;
     double heat = heat_at(t, round, rounds);
     float knobs[KNOBS] = {[KNOB_STEP] = (float)(1 - 0.5 * heat),
@@ -247,7 +248,7 @@ static km_status run_round(trainer *t, int round, int rounds, double *energy, do
 }
 
 /* Every few rounds until two thirds of them are done, so that the rest can settle. */
-static bool due(const trainer *t, int round, int rounds) {
+static bool due(const anchor_trainer *t, int round, int rounds) {
     int every = t->o->training.maintain_every ? t->o->training.maintain_every
                 : rounds / 8 > 2              ? rounds / 8
                                               : 2;
@@ -255,7 +256,7 @@ static bool due(const trainer *t, int round, int rounds) {
            round + 1 <= rounds * 2 / 3;
 }
 
-static km_status maintain(trainer *t, int round, km_anchors *out) {
+static km_status maintain(anchor_trainer *t, int round, km_anchors *out) {
     km_ctx *ctx = t->ctx;
     size_t cells = (size_t)t->k, bytes = sizeof(float) * cells * (size_t)t->d;
     float *centre = km_alloc(bytes + sizeof(float) * cells), *count = centre + cells * (size_t)t->d;
@@ -290,14 +291,14 @@ static km_status maintain(trainer *t, int round, km_anchors *out) {
 }
 
 /* Whether a cold round leaves nothing to do. */
-static bool settled(const trainer *t, int round, int rounds, const km_anchor_round *r,
+static bool settled(const anchor_trainer *t, int round, int rounds, const km_anchor_round *r,
                     double before) {
     if (t->warm || (!t->o->lloyd && round + 1 < rounds * 2 / 3)) return false;
     return (round > 0 && r->reassigned == 0) ||
            (t->o->training.tolerance > 0 && before - r->energy < t->o->training.tolerance * before);
 }
 
-static km_status all_rounds(trainer *t, km_anchors *out) {
+static km_status all_rounds(anchor_trainer *t, km_anchors *out) {
     int rounds = t->o->training.rounds > 0 ? t->o->training.rounds : 25;
     double before = INFINITY, last = 0;
     for (int i = 0; i < rounds; i++) {
@@ -328,7 +329,7 @@ static km_status all_rounds(trainer *t, km_anchors *out) {
 
 /* Vectors of a piece, n for all at once. Beside vectors the device has notes on them, half as large, and
  * a few numbers for each. */
-static int64_t piece_rows(const trainer *t) {
+static int64_t piece_rows(const anchor_trainer *t) {
     double room = km_room_left(t->ctx) - 32.0 * (double)t->k * (double)t->d;
     if (t->o->piece > 0) return t->o->piece < t->n ? t->o->piece : t->n;
     double row = 4.0 * (double)t->d, notes = 0.5 * row + 256;
@@ -341,14 +342,14 @@ static int64_t piece_rows(const trainer *t) {
 
 static void nothing(void *owner) { (void)owner; }
 
-static km_status open_data(trainer *t, const float *x) {
+static km_status open_data(anchor_trainer *t, const float *x) {
     km_ctx *ctx = t->ctx;
     int64_t rows = piece_rows(t);
     int64_t count = rows >= t->n ? 1 : (t->n + rows - 1) / rows;
     t->pieces = km_calloc((size_t)count, sizeof *t->pieces);
     if (!t->pieces) return km_fail(ctx, KM_ERR_MEMORY, "anchors: out of memory");
     for (int64_t i = 0; i < count && !km_failed(ctx); i++) {
-        piece *p = &t->pieces[t->n_pieces++];
+        lent_rows *p = &t->pieces[t->n_pieces++];
         p->first = i * rows;
         p->n = count == 1 || t->n - p->first < rows ? t->n - p->first : rows;
         p->x = count == 1 ? km_vectors_in(ctx, x, t->n, t->d)
@@ -378,7 +379,7 @@ static float *scaled_rows(km_ctx *ctx, const float *x, int64_t n, int64_t d) {
 /* From the first anchors to the last. x is scaled where the metric wants it. */
 static km_status train(km_ctx *ctx, const float *x, int64_t n, int64_t d, double total, int64_t k,
                        const km_anchor_options *o, km_comm *comm, km_anchors *out) {
-    trainer t = {.ctx = ctx, .comm = comm, .o = o, .n = n, .d = d, .total = total};
+    anchor_trainer t = {.ctx = ctx, .comm = comm, .o = o, .n = n, .d = d, .total = total};
     *out = (km_anchors){0};
     if (take_sample(&t, x, k) == KM_OK && first_anchors(&t, k) == KM_OK &&
         open_data(&t, x) == KM_OK && all_rounds(&t, out) == KM_OK) {

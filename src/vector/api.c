@@ -134,7 +134,7 @@ km_status km_index_decode(km_index *index, const uint64_t *ids, int64_t n, float
     km_error err = {0};
     if (!index || ((!ids || !x) && n > 0) || n < 0) return missing("km_index_decode");
     km_snapshot *v = km_index_rows(index);
-    km_place *places = km_index_places(index, v, ids, n, &err);
+    km_row_place *places = km_index_places(index, v, ids, n, &err);
     km_status s = places ? km_index_restore(index, v, NULL, places, n, x, &err) : err.code;
     km_snapshot_drop(v);
     km_free(places);
@@ -152,7 +152,7 @@ km_status km_index_assignments(km_index *index, const uint64_t *ids, int64_t n, 
     km_error err = {0};
     if (!index || ((!ids || !anchors) && n > 0) || n < 0) return missing("km_index_assignments");
     km_snapshot *v = km_index_rows(index);
-    km_place *places = km_index_places(index, v, ids, n, &err);
+    km_row_place *places = km_index_places(index, v, ids, n, &err);
     if (places) km_index_cells(index, v, places, n, anchors);
     km_snapshot_drop(v);
     km_free(places);

@@ -18,7 +18,7 @@ static km_status no_memory(km_error *err) {
 
 typedef struct found {
     uint64_t id;
-    km_place at;
+    km_row_place at;
 } found;
 
 int km_by_id(const void *a, const void *b) {
@@ -85,7 +85,7 @@ static km_status note_places(const km_snapshot *v, const km_snapshot *known, loo
             uint64_t id = km_id_get(s->ids, r, s->id_bits);
             if (id < least || id > most || km_segment_is_dead(s, r)) continue;
             found *f = look(l, id);
-            if (f) f->at = (km_place){i, r};
+            if (f) f->at = (km_row_place){i, r};
         }
     }
     return km_snapshot_intact(v, KM_OK, err);
@@ -113,7 +113,7 @@ static km_status look_up(const km_snapshot *v, const uint64_t *ids, int64_t n, l
 static km_status look_again(const km_snapshot *then, const km_snapshot *now, lookup *l,
                             km_error *err) {
     for (int64_t i = 0; i < l->n; i++) {
-        km_place *at = &l->list[i].at;
+        km_row_place *at = &l->list[i].at;
         if (at->segment < 0) continue;
         const km_segment *s = then->at[at->segment];
         at->segment = -1;
@@ -123,12 +123,12 @@ static km_status look_again(const km_snapshot *then, const km_snapshot *now, loo
     return note_places(now, then, l, err);
 }
 
-km_place *km_index_places(const km_index *x, const km_snapshot *v, const uint64_t *ids, int64_t n,
-                          km_error *err) {
+km_row_place *km_index_places(const km_index *x, const km_snapshot *v, const uint64_t *ids,
+                              int64_t n, km_error *err) {
     lookup l;
     (void)x;
     if (look_up(v, ids, n, &l, err) != KM_OK) return NULL;
-    km_place *places = km_alloc(sizeof *places * (size_t)(n + 1));
+    km_row_place *places = km_alloc(sizeof *places * (size_t)(n + 1));
     if (!places) no_memory(err);
     for (int64_t i = 0; places && i < n; i++) {
         places[i] = look(&l, ids[i])->at;
@@ -170,7 +170,7 @@ km_status km_index_remove(km_index *x, const uint64_t *ids, int64_t n, bool miss
                              l.list[i].id);
     if (s == KM_OK && l.n) s = forget_files(x, err); /* the last that can fail */
     for (int64_t i = 0; s == KM_OK && i < l.n; i++) {
-        km_place at = l.list[i].at;
+        km_row_place at = l.list[i].at;
         if (at.segment >= 0) *removed += km_segment_kill(x->rows->at[at.segment], at.row);
     }
     pthread_mutex_unlock(&x->change);
@@ -240,7 +240,7 @@ static km_status let_in(km_index *x, newcomers *r, const km_snapshot *then, look
 }
 
 /* Rows become a segment beside the index, which is then let in. */
-static km_status add_rows(km_index *x, const km_rows *rows, const uint64_t *ids,
+static km_status add_rows(km_index *x, const km_new_rows *rows, const uint64_t *ids,
                           const km_snapshot *then, lookup *l, km_error *err) {
     newcomers r = {.n = rows->n, .ids = ids};
     r.segment = km_segment_new(x, rows, &r.order, err);
@@ -268,20 +268,20 @@ static void encode_rows(void *arg, int64_t begin, int64_t end, int worker) {
     (void)begin, (void)end, (void)worker;
     int64_t block = c->n < BLOCK ? c->n : BLOCK;
     size_t code = x->code_bytes, vector = x->vector_bytes;
-    km_encoder *e = km_encoder_new(c->ctx, x, block, c->err);
+    km_index_encoder *e = km_index_encoder_new(c->ctx, x, block, c->err);
     float *copy = km_alloc(sizeof *copy * (size_t)(block * x->dim));
     c->status = !e ? c->err->code : copy ? KM_OK : no_memory(c->err);
     for (int64_t i = 0; c->status == KM_OK && i < c->n; i += block) {
         int64_t m = c->n - i < block ? c->n - i : block;
         km_encoded got;
         memcpy(copy, c->rows + i * x->dim, sizeof *copy * (size_t)(m * x->dim));
-        c->status = km_encoder_run(e, copy, m, false, &got, c->err);
+        c->status = km_index_encoder_run(e, copy, m, false, &got, c->err);
         if (c->status != KM_OK) break;
         memcpy(c->cell + i, got.cell, sizeof *c->cell * (size_t)m);
         if (code) memcpy(c->codes + (size_t)i * code, got.codes, (size_t)m * code);
         if (vector) memcpy(c->vectors + (size_t)i * vector, got.vectors, (size_t)m * vector);
     }
-    km_encoder_free(e);
+    km_index_encoder_free(e);
     km_free(copy);
 }
 
@@ -313,7 +313,8 @@ km_status km_index_append(km_ctx *ctx, km_index *x, const float *rows, int64_t n
             encode_rows(&c, 0, 1, 0);
         s = c.status;
     }
-    if (s == KM_OK) s = add_rows(x, &(km_rows){n, c.cell, c.codes, c.vectors}, ids, then, &l, &own);
+    if (s == KM_OK)
+        s = add_rows(x, &(km_new_rows){n, c.cell, c.codes, c.vectors}, ids, then, &l, &own);
     if (s != KM_OK) km_error_set(err, s, "%s", own.text);
     km_snapshot_drop(then);
     km_free(l.list);
@@ -400,7 +401,8 @@ static km_status copy_rows(km_index *x, const km_index *other, const km_snapshot
     km_snapshot *then = km_index_rows(x);
     if (s == KM_OK) s = shift_ids(then, id, n, shift, &l, err);
     if (s == KM_OK && n) km_index_mix(x, other);
-    if (s == KM_OK && n) s = add_rows(x, &(km_rows){n, cell, codes, vectors}, id, then, &l, err);
+    if (s == KM_OK && n)
+        s = add_rows(x, &(km_new_rows){n, cell, codes, vectors}, id, then, &l, err);
     km_snapshot_drop(then);
     km_free(l.list);
     km_free(cell);
@@ -412,7 +414,7 @@ static km_status copy_rows(km_index *x, const km_index *other, const km_snapshot
 }
 
 /* All live rows of a frozen snapshot by their ids, which is one order however segments were joined. */
-static int64_t live_rows(const km_snapshot *v, found *list, km_place *places, uint64_t *ids) {
+static int64_t live_rows(const km_snapshot *v, found *list, km_row_place *places, uint64_t *ids) {
     int64_t n = 0;
     for (int i = 0; i < v->n; i++)
         for (int64_t r = 0; r < v->at[i]->rows; r++)
@@ -431,7 +433,7 @@ static km_status recode_rows(km_ctx *ctx, km_index *x, const km_index *other, co
                              uint64_t shift, km_error *err) {
     int64_t dead, n = km_snapshot_count(v, &dead);
     uint64_t *ids = km_alloc(sizeof *ids * (size_t)(n + 1));
-    km_place *places = km_alloc(sizeof *places * (size_t)(n + 1));
+    km_row_place *places = km_alloc(sizeof *places * (size_t)(n + 1));
     found *list = km_alloc(sizeof *list * (size_t)(n + 1));
     float *rows = km_alloc(sizeof *rows * (size_t)((n - dead) * x->dim + 1));
     km_status s = ids && places && list && rows ? KM_OK : no_memory(err);

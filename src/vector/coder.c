@@ -108,7 +108,7 @@ static int scale_code(const km_coder *c, double s) {
     return i < 0 ? 1 : i >= KM_SCALE_STEPS ? KM_SCALE_STEPS : (int)i + 1;
 }
 
-typedef struct work {
+typedef struct coder_work {
     const km_coder *c;
     const float *in;
     const uint8_t *codes_in;
@@ -117,7 +117,7 @@ typedef struct work {
     float *out;
     uint8_t *space; /* (workers, stride) */
     int64_t stride;
-} work;
+} coder_work;
 
 /* z (padded) of one row in its class, of squared norm dim in all; s is the row's scale. */
 static void encode_axes(const km_coder *c, const km_axes *a, const float *z, double s, float *value,
@@ -144,7 +144,7 @@ static void encode_axes(const km_coder *c, const km_axes *a, const float *z, dou
 }
 
 static void encode_rows(void *arg, int64_t begin, int64_t end, int worker) {
-    work *w = arg;
+    coder_work *w = arg;
     const km_coder *c = w->c;
     float *rows = (float *)(w->space + worker * w->stride);
     float *turned = rows + KM_TURN_ROWS * c->dim, *value = turned + KM_TURN_ROWS * c->turned;
@@ -186,7 +186,8 @@ km_status km_coder_encode(const km_coder *c, km_threads *t, const float *residua
     size_t all = stride * (size_t)km_threads_count(t);
     uint8_t *space = km_alloc_aligned(all);
     if (!space) return KM_ERR_MEMORY;
-    work w = {.c = c, .in = residuals, .codes = codes, .space = space, .stride = (int64_t)stride};
+    coder_work w = {
+        .c = c, .in = residuals, .codes = codes, .space = space, .stride = (int64_t)stride};
     km_threads_for(t, n, ROWS, encode_rows, &w);
     km_free_aligned(space, all);
     return KM_OK;
@@ -218,7 +219,7 @@ void km_code_values(const km_coder *c, const km_axes *a, const uint8_t *code, fl
 }
 
 static void decode_rows(void *arg, int64_t begin, int64_t end, int worker) {
-    work *w = arg;
+    coder_work *w = arg;
     const km_coder *c = w->c;
     uint8_t *ready = w->space + worker * w->stride;
     float *values = (float *)(ready + (c->bytes + KM_CODER_PAD + 63) / 64 * 64);
@@ -247,7 +248,8 @@ km_status km_coder_decode(const km_coder *c, km_threads *t, const uint8_t *codes
     size_t all = stride * (size_t)km_threads_count(t);
     uint8_t *space = km_alloc_aligned(all);
     if (!space) return KM_ERR_MEMORY;
-    work w = {.c = c, .codes_in = codes, .out = out, .space = space, .stride = (int64_t)stride};
+    coder_work w = {
+        .c = c, .codes_in = codes, .out = out, .space = space, .stride = (int64_t)stride};
     km_threads_for(t, n, ROWS, decode_rows, &w);
     km_free_aligned(space, all);
     return KM_OK;

@@ -12,26 +12,27 @@
 #define MAGIC 0x44434d4b
 #define VERSION 1
 
-typedef struct head {
+typedef struct coder_head {
     uint32_t magic, version, mode, turn;
     uint64_t dim, bytes, seed;
     double error;
     float scale_low, scale_step, lost;
     uint32_t classes, trellis, zero;
-} head;
+} coder_head;
 
-typedef struct part {
+typedef struct coder_class {
     uint64_t count;
     float water;
     uint32_t zero;
-} part;
+} coder_class;
 
 static size_t part_bytes(const km_coder *c, int64_t count) {
-    return sizeof(part) + (size_t)count * (5 + (c->turn == KM_TURN_PCA ? (size_t)c->dim : 0));
+    return sizeof(coder_class) +
+           (size_t)count * (5 + (c->turn == KM_TURN_PCA ? (size_t)c->dim : 0));
 }
 
 size_t km_coder_written(const km_coder *c) {
-    size_t n = sizeof(head);
+    size_t n = sizeof(coder_head);
     for (int k = 0; k < c->classes; k++) n += part_bytes(c, c->axes[k].count);
     return n;
 }
@@ -42,23 +43,23 @@ static uint8_t *put(uint8_t *p, const void *from, size_t n) {
 }
 
 void km_coder_write(const km_coder *c, void *out) {
-    head h = {.magic = MAGIC,
-              .version = VERSION,
-              .mode = c->mode,
-              .turn = c->turn,
-              .dim = (uint64_t)c->dim,
-              .bytes = (uint64_t)c->bytes,
-              .seed = c->seed,
-              .error = c->error,
-              .scale_low = c->scale_low,
-              .scale_step = c->scale_step,
-              .lost = c->lost,
-              .classes = (uint32_t)c->classes,
-              .trellis = c->trellis};
+    coder_head h = {.magic = MAGIC,
+                    .version = VERSION,
+                    .mode = c->mode,
+                    .turn = c->turn,
+                    .dim = (uint64_t)c->dim,
+                    .bytes = (uint64_t)c->bytes,
+                    .seed = c->seed,
+                    .error = c->error,
+                    .scale_low = c->scale_low,
+                    .scale_step = c->scale_step,
+                    .lost = c->lost,
+                    .classes = (uint32_t)c->classes,
+                    .trellis = c->trellis};
     uint8_t *p = put(out, &h, sizeof h);
     for (int k = 0; k < c->classes; k++) {
         const km_axes *a = &c->axes[k];
-        part one = {.count = (uint64_t)a->count, .water = a->water};
+        coder_class one = {.count = (uint64_t)a->count, .water = a->water};
         p = put(p, &one, sizeof one);
         p = put(p, a->amp, (size_t)a->count * sizeof *a->amp);
         p = put(p, a->bits, (size_t)a->count);
@@ -74,7 +75,7 @@ static km_coder *refuse(km_coder *c, km_error *err, km_status code, const char *
 
 /* One class from *p on; NULL, or what is wrong. */
 static const char *read_class(km_coder *c, int k, const uint8_t **p, const uint8_t *end) {
-    part one;
+    coder_class one;
     km_axes *a = &c->axes[k];
     if ((size_t)(end - *p) < sizeof one) return "truncated";
     memcpy(&one, *p, sizeof one);
@@ -107,7 +108,7 @@ static const char *read_class(km_coder *c, int k, const uint8_t **p, const uint8
 }
 
 km_coder *km_coder_read(const void *bytes, size_t size, km_error *err) {
-    head h;
+    coder_head h;
     if (size < sizeof h) return refuse(NULL, err, KM_ERR_FORMAT, "truncated");
     memcpy(&h, bytes, sizeof h);
     if (h.magic != MAGIC) return refuse(NULL, err, KM_ERR_FORMAT, "not a coder");

@@ -18,11 +18,11 @@
 #define SCRATCH ((double)(208 << 20))    /* of a scan: decoded rows and lists of candidates */
 
 /* Rows of one class, on the device or lent to it. */
-typedef struct part {
+typedef struct class_part {
     int kind;
     int64_t first, n;
     km_tensor *codes, *scale, *cell;
-} part;
+} class_part;
 
 struct km_device_index {
     km_ctx *ctx;
@@ -33,7 +33,7 @@ struct km_device_index {
     km_tensor
         *mean; /* (1, dim): taken from anchors and queries where only differences count; or NULL */
     km_tensor *tables, *windows;
-    part *parts;
+    class_part *parts;
     int n_parts;
     float length;  /* of all rows, or 0 (vector/index.h) */
     bool gaps;     /* squared distances are asked for; else products */
@@ -205,8 +205,8 @@ static km_status put_parts(km_device_index *d, int64_t most, km_error *err) {
         int64_t end = r->start[k + 1];
         for (int64_t i = r->start[k], n; i < end; i += n) {
             n = d->lent && most < end - i ? most : end - i;
-            part *p = &d->parts[d->n_parts++];
-            *p = (part){.kind = k, .first = i, .n = n};
+            class_part *p = &d->parts[d->n_parts++];
+            *p = (class_part){.kind = k, .first = i, .n = n};
             p->codes = rows_of(d, KM_U8, KM_SHAPE(n, r->stride), r->codes + i * r->stride);
             p->scale = rows_of(d, KM_U8, KM_SHAPE(n), r->scale + i);
             p->cell = rows_of(d, KM_I32, KM_SHAPE(n), r->cell + i);
@@ -280,10 +280,10 @@ bool km_device_index_can(const km_device_index *d, int64_t k, const km_search_op
 }
 
 /* What a part has found of some queries, on the device. */
-typedef struct answer {
-    const part *from;
+typedef struct part_answer {
+    const class_part *from;
     km_tensor *id, *dist;
-} answer;
+} part_answer;
 
 /* The room that merging takes: what a part found, and a list of k. */
 typedef struct merge {
@@ -295,7 +295,7 @@ typedef struct merge {
 } merge;
 
 /* The nearest k of row and dist (queries, k), sorted, and of an answer, which is given back. */
-static km_status take_in(km_device_index *d, merge *m, answer *a, int32_t *row, float *dist) {
+static km_status take_in(km_device_index *d, merge *m, part_answer *a, int32_t *row, float *dist) {
     int64_t k = m->k;
     km_read(d->ctx, a->id, m->found, sizeof *m->found * (size_t)(m->queries * k));
     km_read(d->ctx, a->dist, m->far, sizeof *m->far * (size_t)(m->queries * k));
@@ -326,7 +326,7 @@ static km_status take_in(km_device_index *d, merge *m, answer *a, int32_t *row, 
 static km_status find_some(km_device_index *d, const float *queries, merge *m, int32_t *row,
                            float *dist) {
     km_ctx *ctx = d->ctx;
-    answer some[ANSWERS];
+    part_answer some[ANSWERS];
     int64_t room = ANSWER_BYTES / (m->queries * m->k * 8), waiting = 0;
     room = room < 2 ? 2 : room > ANSWERS ? ANSWERS : room;
     km_tensor *q = km_from_data(ctx, KM_F32, KM_SHAPE(m->queries, d->x->dim), queries),
@@ -338,12 +338,12 @@ static km_status find_some(km_device_index *d, const float *queries, merge *m, i
         dist[i] = INFINITY;
     }
     for (int i = 0; i < d->n_parts && !km_failed(ctx); i++) {
-        const part *p = &d->parts[i];
+        const class_part *p = &d->parts[i];
         if (!turned || p->kind != p[-1].kind) turned = km_matmul(ctx, q, d->turn[p->kind]);
         km_coded rows = d->frame[p->kind];
         rows.codes = p->codes, rows.scale = p->scale, rows.cell = p->cell;
-        answer *next = &some[waiting++];
-        *next = (answer){.from = p};
+        part_answer *next = &some[waiting++];
+        *next = (part_answer){.from = p};
         km_scope_begin(ctx);
         km_scan_coded(ctx, turned, &rows, m->k, &o, &next->id, &next->dist);
         next->id = km_keep(ctx, next->id);

@@ -16,7 +16,7 @@ enum {
     FEW = 16
 }; /* rows that meet the anchors as they lie: laying them out for more takes longer */
 
-struct km_encoder {
+struct km_index_encoder {
     const km_index *x;
     km_ctx *ctx;
     km_anchors anchors;
@@ -30,10 +30,11 @@ struct km_encoder {
     uint8_t *codes, *vectors;
 };
 
-km_encoder *km_encoder_new(km_ctx *ctx, const km_index *x, int64_t block, km_error *err) {
-    km_encoder *e = km_calloc(1, sizeof *e);
+km_index_encoder *km_index_encoder_new(km_ctx *ctx, const km_index *x, int64_t block,
+                                       km_error *err) {
+    km_index_encoder *e = km_calloc(1, sizeof *e);
     if (e) {
-        *e = (km_encoder){.x = x, .ctx = ctx, .block = block};
+        *e = (km_index_encoder){.x = x, .ctx = ctx, .block = block};
         e->cell = km_alloc(sizeof *e->cell * (size_t)block);
         e->dist = km_alloc(sizeof *e->dist * (size_t)block);
         e->residual = km_alloc(sizeof *e->residual * (size_t)(block * x->dim));
@@ -43,7 +44,7 @@ km_encoder *km_encoder_new(km_ctx *ctx, const km_index *x, int64_t block, km_err
     if (!e || !e->cell || !e->dist || !e->residual || !e->codes || !e->vectors) {
         km_error_set(err, KM_ERR_MEMORY, "no memory to encode %lld vectors at a time",
                      (long long)block);
-        km_encoder_free(e);
+        km_index_encoder_free(e);
         return NULL;
     }
     if (ctx->device->host && block <= FEW) return e;
@@ -59,7 +60,7 @@ km_encoder *km_encoder_new(km_ctx *ctx, const km_index *x, int64_t block, km_err
         km_anchors_from(ctx, x->anchors, x->cells, x->dim, KM_METRIC_L2, &e->anchors);
     if (!e->anchors.centre) {
         km_error_set(err, km_ctx_status(ctx), "%s", km_ctx_error(ctx));
-        km_encoder_free(e);
+        km_index_encoder_free(e);
         return NULL;
     }
     if (x->coder && !ctx->device->host) {
@@ -72,7 +73,7 @@ km_encoder *km_encoder_new(km_ctx *ctx, const km_index *x, int64_t block, km_err
     return e;
 }
 
-void km_encoder_free(km_encoder *e) {
+void km_index_encoder_free(km_index_encoder *e) {
     if (!e) return;
     km_anchors_release(&e->anchors);
     km_device_coder_free(e->device);
@@ -86,7 +87,7 @@ void km_encoder_free(km_encoder *e) {
 }
 
 typedef struct rows_job {
-    km_encoder *e;
+    km_index_encoder *e;
     const float *rows;
     bool residuals;
 } rows_job;
@@ -112,7 +113,7 @@ static void keep_vector(const km_index *x, const float *v, uint8_t *out) {
 
 static void keep_rows(void *arg, int64_t begin, int64_t end, int worker) {
     const rows_job *j = arg;
-    km_encoder *e = j->e;
+    km_index_encoder *e = j->e;
     int64_t dim = e->x->dim;
     (void)worker;
     for (int64_t i = begin; i < end; i++) {
@@ -123,7 +124,7 @@ static void keep_rows(void *arg, int64_t begin, int64_t end, int worker) {
     }
 }
 
-static km_status measure(km_encoder *e, int64_t n, km_encoded *out, km_error *err) {
+static km_status measure(km_index_encoder *e, int64_t n, km_encoded *out, km_error *err) {
     const km_index *x = e->x;
     if (!x->coder) {
         out->lost = out->energy;
@@ -140,7 +141,7 @@ static km_status measure(km_encoder *e, int64_t n, km_encoded *out, km_error *er
 }
 
 /* Cells, distances and codes of rows that are uploaded once. */
-static km_status run_on_device(km_encoder *e, const float *rows, int64_t first, int64_t n) {
+static km_status run_on_device(km_index_encoder *e, const float *rows, int64_t first, int64_t n) {
     km_ctx *ctx = e->ctx;
     int64_t dim = e->x->dim;
     km_tensor *id, *dist;
@@ -158,7 +159,7 @@ static km_status run_on_device(km_encoder *e, const float *rows, int64_t first, 
 }
 
 /* What the nearest op says of the same rows. */
-static void assign_few(km_encoder *e, const float *rows, int64_t n) {
+static void assign_few(km_index_encoder *e, const float *rows, int64_t n) {
     const km_nearest_kernels *k = km_simd_nearest();
     int64_t dim = e->x->dim;
     for (int64_t c = 0; c < e->x->cells; c++)
@@ -170,7 +171,7 @@ static void assign_few(km_encoder *e, const float *rows, int64_t n) {
         }
 }
 
-static km_status assign_rows(km_encoder *e, const float *rows, int64_t n) {
+static km_status assign_rows(km_index_encoder *e, const float *rows, int64_t n) {
     km_status s = KM_OK;
     if (!e->anchors.centre) {
         assign_few(e, rows, n);
@@ -188,8 +189,8 @@ static km_status assign_rows(km_encoder *e, const float *rows, int64_t n) {
     return km_anchors_assign(e->ctx, &e->anchors, rows, n, e->cell, e->dist);
 }
 
-km_status km_encoder_run(km_encoder *e, float *rows, int64_t n, bool measured, km_encoded *out,
-                         km_error *err) {
+km_status km_index_encoder_run(km_index_encoder *e, float *rows, int64_t n, bool measured,
+                               km_encoded *out, km_error *err) {
     const km_index *x = e->x;
     *out = (km_encoded){e->cell, e->codes, e->vectors, 0, 0};
     if (x->metric == KM_METRIC_COSINE) km_unit(rows, n, x->dim);
@@ -208,7 +209,7 @@ km_status km_encoder_run(km_encoder *e, float *rows, int64_t n, bool measured, k
 /* ---- Back ---- */
 
 typedef struct wanted {
-    km_place at;
+    km_row_place at;
     int64_t index; /* where it goes */
 } wanted;
 
@@ -230,7 +231,7 @@ static int64_t cell_of(const km_index *x, const km_segment *g, int64_t row) {
     return lo;
 }
 
-void km_index_cells(const km_index *x, const km_snapshot *v, const km_place *places, int64_t n,
+void km_index_cells(const km_index *x, const km_snapshot *v, const km_row_place *places, int64_t n,
                     int32_t *cells) {
     for (int64_t i = 0; i < n; i++)
         cells[i] = (int32_t)cell_of(x, v->at[places[i].segment], places[i].row);
@@ -265,7 +266,7 @@ static km_status gather(const km_index *x, const km_snapshot *v, const wanted *l
 }
 
 km_status km_index_restore(const km_index *x, const km_snapshot *v, km_threads *t,
-                           const km_place *places, int64_t n, float *out, km_error *err) {
+                           const km_row_place *places, int64_t n, float *out, km_error *err) {
     size_t code = x->code_bytes;
     uint8_t *codes = km_alloc((size_t)n * code + 1);
     int32_t *cells = km_alloc(sizeof *cells * (size_t)(n + 1));

@@ -10,10 +10,10 @@
 /* Rows that meet all queries at once: their products stay in the cache. */
 enum { BLOCK = 4096, LEAST = 64, PRODUCTS = 1 << 19 };
 
-typedef struct hit {
+typedef struct exact_hit {
     float dist;
     uint64_t id;
-} hit;
+} exact_hit;
 
 struct km_exact {
     km_ctx *ctx;
@@ -21,7 +21,7 @@ struct km_exact {
     int64_t n, dim, k, block;
     km_tensor *queries;   /* kept: (n, dim) */
     float *norms;         /* (n) */
-    hit *best;            /* (n, k), sorted */
+    exact_hit *best;      /* (n, k), sorted */
     int64_t *filled;      /* (n) */
     float *products;      /* (n, block) */
     float *row_norms;     /* (block) */
@@ -44,7 +44,7 @@ km_exact *km_exact_new(km_ctx *ctx, const float *queries, int64_t n, int64_t dim
                    : PRODUCTS / (n + 1) < BLOCK ? PRODUCTS / (n + 1)
                                                 : BLOCK;
         e->norms = km_alloc(sizeof(float) * (size_t)n);
-        e->best = km_alloc(sizeof(hit) * (size_t)(n * k));
+        e->best = km_alloc(sizeof(exact_hit) * (size_t)(n * k));
         e->filled = km_calloc((size_t)n, sizeof(int64_t));
         e->products = km_alloc(sizeof(float) * (size_t)(n * e->block));
         e->row_norms = km_alloc(sizeof(float) * (size_t)e->block);
@@ -79,19 +79,19 @@ void km_exact_free(km_exact *e) {
     km_free(e);
 }
 
-typedef struct job {
+typedef struct exact_job {
     km_exact *e;
     int64_t n;
     uint64_t first;
     const uint64_t *ids; /* NULL: first, first + 1, ... */
-} job;
+} exact_job;
 
 static void take(void *arg, int64_t begin, int64_t end, int worker) {
-    const job *j = arg;
+    const exact_job *j = arg;
     km_exact *e = j->e;
     (void)worker;
     for (int64_t q = begin; q < end; q++) {
-        hit *best = e->best + q * e->k;
+        exact_hit *best = e->best + q * e->k;
         int64_t have = e->filled[q];
         const float *p = e->products + q * j->n;
         for (int64_t i = 0; i < j->n; i++) {
@@ -104,7 +104,7 @@ static void take(void *arg, int64_t begin, int64_t end, int worker) {
             if (e->self && id == e->self[q]) continue;
             int64_t at = have < e->k ? have : have - 1;
             for (; at > 0 && d < best[at - 1].dist; at--) best[at] = best[at - 1];
-            best[at] = (hit){d, id};
+            best[at] = (exact_hit){d, id};
             if (have < e->k) have++;
         }
         e->filled[q] = have;
@@ -126,7 +126,7 @@ static km_status feed(km_exact *e, float *rows, int64_t n, uint64_t first, const
         km_step_end(e->ctx);
         if (km_ctx_status(e->ctx) != KM_OK)
             return km_error_set(err, km_ctx_status(e->ctx), "%s", km_ctx_error(e->ctx));
-        job j = {e, m, first + (uint64_t)i, ids ? ids + i : NULL};
+        exact_job j = {e, m, first + (uint64_t)i, ids ? ids + i : NULL};
         km_threads_for(e->ctx->threads, e->n, 4, take, &j);
     }
     return KM_OK;

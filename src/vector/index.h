@@ -95,15 +95,15 @@ double km_file_size(const km_kmx_head *h, double meta, double coder);
 
 /* ---- Rows ---- */
 
-typedef struct km_rows { /* rows to become a segment, in any order */
+typedef struct km_new_rows { /* rows to become a segment, in any order */
     int64_t n;
     const int32_t *cell;    /* (n) */
     const uint8_t *codes;   /* (n, code_bytes), not packed */
     const uint8_t *vectors; /* (n, vector_bytes) */
-} km_rows;
+} km_new_rows;
 
 /* The rows sorted by cell, without ids yet; (n) where each row went, which the caller frees. */
-km_segment *km_segment_new(const km_index *x, const km_rows *r, int64_t **order, km_error *err);
+km_segment *km_segment_new(const km_index *x, const km_new_rows *r, int64_t **order, km_error *err);
 /* Gives the rows their ids. */
 km_status km_segment_name(km_segment *s, const uint64_t *ids, const int64_t *order, km_error *err);
 /* The same rows with bits of their own, which later deletions do not change. */
@@ -143,12 +143,12 @@ void km_index_tidy(km_index *x);
 void km_index_end_joins(km_index *x); /* waits for that thread */
 
 /* Live rows of a cell, over all segments, as places; `places` has room for km_cell_rows. */
-typedef struct km_place {
+typedef struct km_row_place {
     int32_t segment; /* of the snapshot */
     int64_t row;
-} km_place;
+} km_row_place;
 int64_t km_cell_rows(const km_snapshot *v, int64_t cell);
-int64_t km_cell_live(const km_snapshot *v, int64_t cell, bool with_dead, km_place *places);
+int64_t km_cell_live(const km_snapshot *v, int64_t cell, bool with_dead, km_row_place *places);
 
 /* ---- What one does with an index; the public calls are these with their arguments checked ---- */
 
@@ -158,12 +158,13 @@ typedef struct km_encoded {
     uint8_t *codes, *vectors;
     double energy, lost; /* sums of squared distances: to anchors, and to what codes give back */
 } km_encoded;
-typedef struct km_encoder km_encoder; /* anchors on the context's device, and buffers */
-km_encoder *km_encoder_new(km_ctx *ctx, const km_index *x, int64_t block, km_error *err);
-void km_encoder_free(km_encoder *e);
+typedef struct km_index_encoder km_index_encoder; /* anchors on the context's device, and buffers */
+km_index_encoder *km_index_encoder_new(km_ctx *ctx, const km_index *x, int64_t block,
+                                       km_error *err);
+void km_index_encoder_free(km_index_encoder *e);
 /* At most `block` rows. `lost` is worked out only with measure. */
-km_status km_encoder_run(km_encoder *e, float *rows, int64_t n, bool measure, km_encoded *out,
-                         km_error *err);
+km_status km_index_encoder_run(km_index_encoder *e, float *rows, int64_t n, bool measure,
+                               km_encoded *out, km_error *err);
 
 km_status km_index_append(km_ctx *ctx, km_index *x, const float *rows, int64_t n,
                           const uint64_t *ids, km_error *err);
@@ -179,12 +180,12 @@ int km_by_id(const void *a, const void *b);
 /* All live ids, ascending; the caller frees them. */
 uint64_t *km_index_ids(const km_index *x, int64_t *n, km_error *err);
 /* Vectors by id: places of many ids at once, then decoding block by block. */
-km_place *km_index_places(const km_index *x, const km_snapshot *v, const uint64_t *ids, int64_t n,
-                          km_error *err);
+km_row_place *km_index_places(const km_index *x, const km_snapshot *v, const uint64_t *ids,
+                              int64_t n, km_error *err);
 km_status km_index_restore(const km_index *x, const km_snapshot *v, km_threads *t,
-                           const km_place *places, int64_t n, float *out, km_error *err);
+                           const km_row_place *places, int64_t n, float *out, km_error *err);
 /* The cell, which is its anchor, of each place. */
-void km_index_cells(const km_index *x, const km_snapshot *v, const km_place *places, int64_t n,
+void km_index_cells(const km_index *x, const km_snapshot *v, const km_row_place *places, int64_t n,
                     int32_t *cells);
 km_status km_index_find(km_index *x, const float *queries, int64_t n, int64_t k,
                         const km_search_options *o, km_threads *t, uint64_t *ids, float *dist,

@@ -352,7 +352,7 @@ typedef struct saving {
     const km_index *x;
     const km_snapshot *v; /* frozen: every pass meets the same rows */
     bool with_dead;
-    km_place *places;
+    km_row_place *places;
     uint8_t *plain, *packed, *out; /* a cell's codes: of one segment, of all, packed */
     int64_t rows, dead;
     int id_bits;

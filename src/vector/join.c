@@ -96,7 +96,7 @@ static km_status copy_rows(const km_index *x, joint *j, km_error *err) {
             }
         }
     if (status == KM_OK) {
-        j->both = km_segment_new(x, &(km_rows){at, cell, codes, vectors}, &order, err);
+        j->both = km_segment_new(x, &(km_new_rows){at, cell, codes, vectors}, &order, err);
         status = j->both ? km_segment_name(j->both, id, order, err) : KM_ERR_MEMORY;
     }
     km_free(cell);

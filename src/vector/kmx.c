@@ -15,10 +15,10 @@ static const char *const names[KM_KMX_SECTIONS] = {"META",  "CELLS", "ANCHORS", 
 
 enum { ROW = 64, TRAILER = 64 };
 
-typedef struct part {
+typedef struct kmx_section {
     char name[9];
     uint64_t offset, bytes, hash, first; /* first: its first block */
-} part;
+} kmx_section;
 
 struct km_kmx {
     km_map map;
@@ -26,7 +26,7 @@ struct km_kmx {
     size_t size;
     char *shown;
     km_kmx_head head;
-    part parts[KM_KMX_MAX_SECTIONS];
+    kmx_section parts[KM_KMX_MAX_SECTIONS];
     int n_parts;
     int known[KM_KMX_SECTIONS]; /* index into parts, or -1 */
     const uint8_t *hashes;
@@ -147,7 +147,7 @@ static uint64_t wanted_bytes(const km_kmx_head *h, km_kmx_section s) {
 
 static km_status read_row(km_kmx *f, const uint8_t *p, uint64_t table, uint64_t *end,
                           uint64_t *block, km_error *err) {
-    part *s = &f->parts[f->n_parts];
+    kmx_section *s = &f->parts[f->n_parts];
     memcpy(s->name, p, 8);
     s->offset = u64(p + 8);
     s->bytes = u64(p + 16);
@@ -279,7 +279,7 @@ const uint8_t *km_kmx_data(const km_kmx *f, km_kmx_section s, size_t *bytes) {
     return *bytes ? f->data + f->parts[i].offset : NULL;
 }
 
-static km_status check_blocks(km_kmx *f, const part *p, uint64_t first, uint64_t last,
+static km_status check_blocks(km_kmx *f, const kmx_section *p, uint64_t first, uint64_t last,
                               km_error *err) {
     for (uint64_t b = first; b <= last; b++) {
         _Atomic uint8_t *mark = &f->checked[p->first + b];
@@ -308,7 +308,7 @@ km_status km_kmx_check(km_kmx *f, km_kmx_section s, size_t at, size_t n, km_erro
 km_status km_kmx_verify(km_kmx *f, int64_t *blocks, km_error *err) {
     km_status s = KM_OK;
     for (int i = 0; s == KM_OK && i < f->n_parts; i++) {
-        const part *p = &f->parts[i];
+        const kmx_section *p = &f->parts[i];
         if (p->bytes) s = check_blocks(f, p, 0, (p->bytes - 1) / KM_KMX_BLOCK, err);
         if (s == KM_OK && XXH3_64bits(f->data + p->offset, (size_t)p->bytes) != p->hash)
             s = bad(f, err, "the checksum of a whole section is wrong");

@@ -16,10 +16,10 @@
 #define MERGE_BELOW 1e-9 /* of a mean cell's energy: two anchors at one place, or no vectors */
 #define SPLIT_ABOVE 1.1  /* by which a gain must exceed its cost */
 
-typedef struct choice { /* a merge with `other`, or a split; worth is its cost or gain */
+typedef struct cell_change { /* a merge with `other`, or a split; worth is its cost or gain */
     double worth;
     int64_t cell, other;
-} choice;
+} cell_change;
 
 typedef struct pass {
     km_ctx *ctx;
@@ -30,7 +30,7 @@ typedef struct pass {
     double *energy;       /* (k) in the sample */
     int32_t *near;        /* (k): the nearest other anchor, and its squared distance */
     float *apart;
-    choice *merge, *split;
+    cell_change *merge, *split;
     float *halves; /* (k, 2, d): where a split would put its two anchors */
     bool *used;    /* (k) */
 } pass;
@@ -196,7 +196,7 @@ static void split_range(void *arg, int64_t begin, int64_t end, int worker) {
     double whole = m->total / (double)m->rows; /* vectors for each row of the sample */
     for (int64_t cell = begin; cell < end; cell++) {
         int64_t many = p->start[cell + 1] - p->start[cell];
-        p->split[cell] = (choice){0, cell, -1};
+        p->split[cell] = (cell_change){0, cell, -1};
         if (many < 2 || !(p->energy[cell] > 0)) continue;
         double before, left = two_means(p, cell, room, &before);
         /* Two means fit a few members better than they fit the cell: of m members about two parts in
@@ -222,13 +222,13 @@ static km_status find_splits(pass *p) {
 /* ---- The exchange ---- */
 
 static int cheapest_first(const void *a, const void *b) {
-    const choice *x = a, *y = b;
+    const cell_change *x = a, *y = b;
     if (x->worth != y->worth) return x->worth < y->worth ? -1 : 1;
     return (x->cell > y->cell) - (x->cell < y->cell);
 }
 
 static int best_first(const void *a, const void *b) {
-    const choice *x = a, *y = b;
+    const cell_change *x = a, *y = b;
     if (x->worth != y->worth) return x->worth > y->worth ? -1 : 1;
     return (x->cell > y->cell) - (x->cell < y->cell);
 }
@@ -239,7 +239,7 @@ static void list_merges(pass *p) {
         double a = (double)m->count[j], b = p->near[j] >= 0 ? (double)m->count[p->near[j]] : 0;
         double cost = a + b > 0 ? a * b / (a + b) * (double)p->apart[j] : 0;
         if (p->near[j] < 0) cost = INFINITY;
-        p->merge[j] = (choice){cost, j, p->near[j]};
+        p->merge[j] = (cell_change){cost, j, p->near[j]};
     }
     qsort(p->merge, (size_t)m->k, sizeof *p->merge, cheapest_first);
     qsort(p->split, (size_t)m->k, sizeof *p->split, best_first);

@@ -189,7 +189,7 @@ static km_status encode_all(making *m, const km_index *x, km_spill *spill, km_er
     int64_t block = (int64_t)(0.25 * (double)m->memory / each);
     block = block > 32768 ? 32768 : block < 1 ? 1 : block;
     if (block > m->rows) block = m->rows;
-    km_encoder *e = km_encoder_new(m->ctx, x, block, err);
+    km_index_encoder *e = km_index_encoder_new(m->ctx, x, block, err);
     if (!e) return err->code;
     float *rows = km_alloc(sizeof *rows * (size_t)(block * m->dim));
     uint64_t *ids = km_alloc(sizeof *ids * (size_t)block * 2), *number = ids + block;
@@ -205,7 +205,7 @@ static km_status encode_all(making *m, const km_index *x, km_spill *spill, km_er
         if (s != KM_OK || good == 0) continue;
         km_encoded got;
         bool measured = m->measured < MEASURED;
-        s = km_encoder_run(e, rows, good, measured, &got, err);
+        s = km_index_encoder_run(e, rows, good, measured, &got, err);
         if (s == KM_OK) s = km_spill_put(spill, ids, &got, good, err);
         if (s == KM_OK && m->held && !m->known)
             s = km_heldout_feed(m->held, rows, number, good, err);
@@ -217,7 +217,7 @@ static km_status encode_all(making *m, const km_index *x, km_spill *spill, km_er
     }
     km_free(rows);
     km_free(ids);
-    km_encoder_free(e);
+    km_index_encoder_free(e);
     km_trim(m->ctx);
     km_alloc_trim();
     return s;
@@ -283,12 +283,12 @@ static km_status measure_file(making *m, const char *path, const char *final, ui
 
 /* ---- Ranks ---- */
 
-typedef struct part { /* what rank 0 hears of a rank */
+typedef struct rank_part { /* what rank 0 hears of a rank */
     uint64_t hash;
     int64_t rows;
-} part;
+} rank_part;
 
-static km_status write_manifest(const char *path, const part *parts, int n, int64_t rows,
+static km_status write_manifest(const char *path, const rank_part *parts, int n, int64_t rows,
                                 km_error *err) {
     json_t *list = json_array();
     for (int r = 0; r < n; r++) {
@@ -312,7 +312,7 @@ static km_status write_manifest(const char *path, const part *parts, int n, int6
 }
 
 /* Sums what the ranks made; rank 0 writes the manifest. All fail when one does. */
-static km_status join_ranks(making *m, const char *path, km_status s, part own, double bytes,
+static km_status join_ranks(making *m, const char *path, km_status s, rank_part own, double bytes,
                             km_error *err) {
     int n = km_comm_size(m->comm), rank = km_comm_rank(m->comm);
     if (n == 1) {
@@ -347,10 +347,10 @@ static km_status join_ranks(making *m, const char *path, km_status s, part own, 
     m->measured = x[6];
     m->made->parts = n;
     if (s == KM_OK && rank == 0) {
-        part *parts = km_calloc((size_t)n, sizeof *parts);
+        rank_part *parts = km_calloc((size_t)n, sizeof *parts);
         for (int r = 0; parts && r < n; r++) {
             const double *p = x + 7 + 4 * r;
-            parts[r] = (part){(uint64_t)p[0] << 32 | (uint64_t)p[1], (int64_t)p[2]};
+            parts[r] = (rank_part){(uint64_t)p[0] << 32 | (uint64_t)p[1], (int64_t)p[2]};
         }
         s = parts ? write_manifest(path, parts, n, m->made->rows, err)
                   : km_error_set(err, KM_ERR_MEMORY, "out of memory");
@@ -364,8 +364,8 @@ static km_status join_ranks(making *m, const char *path, km_status s, part own, 
 }
 
 /* Codes of all rows, sorted, as the file `path`. */
-static km_status make_file(making *m, km_index *x, const char *path, uint64_t *bytes, part *own,
-                           km_error *err) {
+static km_status make_file(making *m, km_index *x, const char *path, uint64_t *bytes,
+                           rank_part *own, km_error *err) {
     km_spill *spill = km_spill_new(x, path, err);
     km_status s = spill ? encode_all(m, x, spill, err) : err->code;
     bool measured = m->held && km_comm_size(m->comm) == 1;
@@ -438,7 +438,7 @@ km_status km_index_make(km_ctx *ctx, km_comm *comm, km_input *in, const uint64_t
         snprintf(own_path, sizeof own_path, "%s", path);
     km_alloc_thrifty(budget < THRIFTY);
     uint64_t bytes = 0;
-    part own = {0};
+    rank_part own = {0};
     km_index *x = NULL;
     km_index_options longer = *o;
     for (int grown = 0;; grown++) {

@@ -71,7 +71,7 @@ static km_status find_mse(km_ctx *ctx, const km_index *x, km_input *base, double
     for (int64_t i = 0; i < n; i++) ids[i] = ids[(int64_t)((double)i * (double)n_ids / (double)n)];
     while (n > 0 && ids[n - 1] >= (uint64_t)all) n--; /* added later */
     km_snapshot *v = km_index_rows(x);
-    km_place *places = km_index_places(x, v, ids, n, err);
+    km_row_place *places = km_index_places(x, v, ids, n, err);
     float *got = km_alloc(sizeof *got * (size_t)(n * dim + 1)), *row = km_alloc(4 * (size_t)dim);
     km_status s = !places ? err->code : got && row ? KM_OK : no_memory(err);
     if (s == KM_OK) s = km_index_restore(x, v, ctx->threads, places, n, got, err);
@@ -167,13 +167,13 @@ km_status km_index_measure(km_ctx *ctx, km_index *x, km_input *base, const float
 
 /* ---- Re-ranking from the original vectors ---- */
 
-typedef struct hit {
+typedef struct measure_hit {
     float dist;
     uint64_t id;
-} hit;
+} measure_hit;
 
 static int nearer(const void *a, const void *b) {
-    const hit *x = a, *y = b;
+    const measure_hit *x = a, *y = b;
     if (x->dist != y->dist) return x->dist < y->dist ? -1 : 1;
     return (x->id > y->id) - (x->id < y->id);
 }
@@ -183,7 +183,7 @@ km_status km_rerank_from(km_input *base, km_metric metric, const float *queries,
                          float *dist, km_error *err) {
     int64_t dim = km_input_dim(base);
     float *row = km_alloc(8 * (size_t)dim), *query = row ? row + dim : NULL;
-    hit *list = km_alloc(sizeof *list * (size_t)(m + 1));
+    measure_hit *list = km_alloc(sizeof *list * (size_t)(m + 1));
     km_status s = row && list ? KM_OK : km_error_set(err, KM_ERR_MEMORY, "out of memory");
     for (int64_t q = 0; s == KM_OK && q < n; q++) {
         int64_t have = 0;
@@ -198,7 +198,7 @@ km_status km_rerank_from(km_input *base, km_metric metric, const float *queries,
             }
             s = km_input_read(base, (int64_t)id, 1, row, err);
             if (metric == KM_METRIC_COSINE) km_unit(row, 1, dim);
-            list[have++] = (hit){km_distance(metric, query, row, dim), id};
+            list[have++] = (measure_hit){km_distance(metric, query, row, dim), id};
         }
         qsort(list, (size_t)have, sizeof *list, nearer);
         for (int64_t i = 0; i < k; i++) {

@@ -28,13 +28,13 @@ typedef struct scan_plan {
     float *error;  /* (TIERS + 1, padded) */
 } scan_plan;
 
-typedef struct staged { /* a query's tables in one tier */
+typedef struct staged_query { /* a query's tables in one tier */
     km_stage_query query;
     uint8_t *lut;       /* (nibbles, 16), 64 bytes of 0 behind */
     float spread;       /* variance of stage one's error in <p, r^> / scale; below 0: not known */
     float least, slack; /* sums of the tables so far */
     int ready;          /* stages with tables */
-} staged;
+} staged_query;
 
 struct km_scan {
     const km_coder *c;
@@ -53,7 +53,7 @@ struct km_scan {
     /* Of fast codes. */
     float *quad;    /* room for tables */
     uint8_t *block; /* the rows behind the last whole block */
-    staged staged[TIERS];
+    staged_query staged[TIERS];
     int tier; /* that this cell is met with; -1: not chosen */
 };
 
@@ -138,12 +138,12 @@ static scan_plan *plan_new(const km_coder *c) {
     return p;
 }
 
-typedef struct room { /* lays one allocation out */
+typedef struct scan_room { /* lays one allocation out */
     uint8_t *p;
     size_t used;
-} room;
+} scan_room;
 
-static void *take(room *r, size_t bytes) {
+static void *take(scan_room *r, size_t bytes) {
     uint8_t *at = r->p ? r->p + r->used : NULL;
     r->used += (bytes + 63) / 64 * 64;
     return at;
@@ -151,7 +151,7 @@ static void *take(room *r, size_t bytes) {
 
 static size_t lay_out(km_scan *s, uint8_t *p) {
     const km_coder *c = s->c;
-    room r = {p, 0};
+    scan_room r = {p, 0};
     size_t axes = (size_t)c->axes[0].padded, row = (size_t)c->bytes + KM_CODER_PAD;
     s->query = take(&r, (size_t)(c->dim + c->turned) * sizeof(float));
     s->p = take(&r, (size_t)c->turned * sizeof(float));
@@ -278,7 +278,7 @@ static float least_ahead(const km_scan *s, float most) {
 }
 
 static float stage_one_spread(km_scan *s, int i) {
-    staged *t = &s->staged[i];
+    staged_query *t = &s->staged[i];
     if (t->spread < 0)
         t->spread = km_simd_codes()->spread(s->p, s->plan->tier[i].error[0], s->c->axes[0].padded);
     return t->spread;
@@ -303,7 +303,7 @@ static int choose_tier(km_scan *s, float most) {
 static void prepare_stage(km_scan *s, int i) {
     const km_stage *g = &s->c->stage;
     const tier *r = &s->plan->tier[s->tier];
-    staged *t = &s->staged[s->tier];
+    staged_query *t = &s->staged[s->tier];
     km_stage_query *q = &t->query;
     int64_t at = i ? r->planes[0] : 0;
     float spread = i ? km_simd_codes()->spread(s->p, r->error[1], s->c->axes[0].padded)
@@ -429,7 +429,7 @@ static int64_t near_levels(km_scan *s, rows *r, float limit, int64_t first, km_n
     if (ahead > limit) return 0;
     if (!s->entered) enter(s);
     if (s->tier < 0) s->tier = choose_tier(s, most);
-    staged *t = &s->staged[s->tier];
+    staged_query *t = &s->staged[s->tier];
     if (t->ready < 1) prepare_stage(s, 0);
     t->query.base = s->base;
     int64_t left = pass_all(s, r, limit);

@@ -26,30 +26,30 @@ enum {
     STEP = 256        /* rows scanned with one limit, or a block of the coder's */
 };
 
-typedef struct hit {
+typedef struct search_hit {
     float key, dist;
     uint64_t id;
-    km_place at;
-} hit;
+    km_row_place at;
+} search_hit;
 
 /* The lower id at equal keys: one order for every number of threads. */
-static bool before(const hit *a, const hit *b) {
+static bool before(const search_hit *a, const search_hit *b) {
     return a->key < b->key || (a->key == b->key && a->id < b->id);
 }
 
 static int nearer(const void *a, const void *b) {
-    const hit *x = a, *y = b;
+    const search_hit *x = a, *y = b;
     if (x->dist != y->dist) return x->dist < y->dist ? -1 : 1;
     return (x->id > y->id) - (x->id < y->id);
 }
 
 typedef struct heap { /* the worst on top */
-    hit *at;
+    search_hit *at;
     int64_t n, cap;
 } heap;
 
 static void sift_down(heap *h, int64_t i) {
-    hit v = h->at[i];
+    search_hit v = h->at[i];
     for (int64_t c; (c = 2 * i + 1) < h->n; i = c) {
         if (c + 1 < h->n && before(&h->at[c], &h->at[c + 1])) c++;
         if (!before(&v, &h->at[c])) break;
@@ -58,7 +58,7 @@ static void sift_down(heap *h, int64_t i) {
     h->at[i] = v;
 }
 
-static void push(heap *h, hit v) {
+static void push(heap *h, search_hit v) {
     if (h->n == h->cap) {
         if (!before(&v, &h->at[0])) return;
         h->at[0] = v;
@@ -143,7 +143,7 @@ static km_status seeker_open(seeker *s, const km_index *x, const km_snapshot *v,
         q->apart = km_alloc(sizeof *q->apart * (size_t)x->cells);
         q->cells = km_alloc(sizeof *q->cells * (size_t)x->cells);
         q->later = km_alloc(sizeof *q->later * (size_t)x->cells);
-        q->best = (heap){km_alloc(sizeof(hit) * (size_t)keep), 0, keep};
+        q->best = (heap){km_alloc(sizeof(search_hit) * (size_t)keep), 0, keep};
         q->near = km_alloc(sizeof *q->near * (size_t)s->step);
         if (x->coder && i == 0) q->scan = km_scan_new(x->coder, &s->error);
         if (s->asked[0].scan && i > 0) q->scan = km_scan_like(s->asked[0].scan, &s->error);
@@ -251,7 +251,8 @@ static void take_rows(seeker *s, asked *q, int segment, int64_t first, int64_t c
         km_near r = q->near[k];
         if (r.key > worst(&q->best) || km_segment_is_dead(g, first + r.row)) continue;
         uint64_t id = km_id_get(g->ids, first + r.row, g->id_bits);
-        if (wanted(s->o, id)) push(&q->best, (hit){r.key, r.dist, id, {segment, first + r.row}});
+        if (wanted(s->o, id))
+            push(&q->best, (search_hit){r.key, r.dist, id, {segment, first + r.row}});
     }
 }
 
@@ -359,7 +360,7 @@ float km_distance(km_metric metric, const float *a, const float *b, int64_t dim)
 static km_status rerank(seeker *s, asked *q) {
     const km_index *x = s->x;
     for (int64_t i = 0; i < q->best.n; i++) {
-        hit *h = &q->best.at[i];
+        search_hit *h = &q->best.at[i];
         const km_segment *g = s->v->at[h->at.segment];
         km_status status = km_segment_check(x, g, h->at.row, 1, true, &s->error);
         if (status != KM_OK) return status;
@@ -378,7 +379,7 @@ static km_status rerank(seeker *s, asked *q) {
 static km_gate gate = KM_GATE(0);
 #define MUCH 1e6 /* bytes to scan, for all queries */
 
-typedef struct job {
+typedef struct search_job {
     const km_index *x;
     const km_snapshot *v;
     const km_search_options *o;
@@ -388,7 +389,7 @@ typedef struct job {
     uint64_t *ids;
     float *dist;
     bool much; /* goes by the gate */
-} job;
+} search_job;
 
 /* From squared distances to what the metric says. */
 static void tell_products(const seeker *s, asked *q) {
@@ -398,11 +399,11 @@ static void tell_products(const seeker *s, asked *q) {
         q->best.at[i].dist = by * as_product(s, q, q->best.at[i].dist) + add;
 }
 
-static km_status give(const job *j, seeker *s, asked *q, int64_t query) {
+static km_status give(const search_job *j, seeker *s, asked *q, int64_t query) {
     heap *best = &q->best;
     km_status status = j->o->rerank > 0 ? rerank(s, q) : KM_OK;
     if (j->o->rerank <= 0 && s->length > 0) tell_products(s, q);
-    qsort(best->at, (size_t)best->n, sizeof(hit), nearer);
+    qsort(best->at, (size_t)best->n, sizeof(search_hit), nearer);
     for (int64_t i = 0; i < j->k; i++) {
         bool there = i < best->n;
         j->ids[query * j->k + i] = there ? best->at[i].id : KM_NO_ID;
@@ -424,7 +425,7 @@ static km_status look_ahead(seeker *s, asked *q) {
     return KM_OK;
 }
 
-static void answer_group(job *j, seeker *s, int64_t begin, int n) {
+static void answer_group(search_job *j, seeker *s, int64_t begin, int n) {
     const km_index *x = j->x;
     for (int i = 0; i < n; i++) set_query(s, &s->asked[i], j->queries + (begin + i) * x->dim);
     measure_cells(s, s->asked, n);
@@ -446,7 +447,7 @@ static void answer_group(job *j, seeker *s, int64_t begin, int n) {
 
 /* A group of queries, at most as many as a seeker takes; between groups others have their turn. */
 static void search_group(void *arg, int64_t begin, int64_t end, int worker) {
-    job *j = arg;
+    search_job *j = arg;
     seeker *s = &j->seekers[worker];
     if (s->error.code != KM_OK) return;
     int taken = j->much ? km_gate_enter(&gate, 1) : 0;
@@ -456,7 +457,7 @@ static void search_group(void *arg, int64_t begin, int64_t end, int worker) {
 
 /* Those of some cells that one query has not looked at yet. */
 static void search_cells(void *arg, int64_t begin, int64_t end, int worker) {
-    job *j = arg;
+    search_job *j = arg;
     seeker *s = &j->seekers[worker];
     const asked *first = &j->seekers[0].asked[0];
     asked *q = &s->asked[0];
@@ -473,14 +474,14 @@ static void search_cells(void *arg, int64_t begin, int64_t end, int worker) {
     }
 }
 
-static km_status first_error(const job *j, int n, km_error *err) {
+static km_status first_error(const search_job *j, int n, km_error *err) {
     for (int i = 0; i < n; i++)
         if (j->seekers[i].error.code != KM_OK)
             return km_error_set(err, j->seekers[i].error.code, "%s", j->seekers[i].error.text);
     return KM_OK;
 }
 
-static km_status search_one(job *j, km_threads *t, int workers, km_error *err) {
+static km_status search_one(search_job *j, km_threads *t, int workers, km_error *err) {
     seeker *s = &j->seekers[0];
     asked *q = &s->asked[0];
     set_query(s, q, j->queries);
@@ -532,15 +533,15 @@ static km_status find(const km_index *x, const km_snapshot *v, const float *quer
     most = most < 1 ? 1 : most > top ? top : most;
     int64_t rounds = (n + workers * most - 1) / (workers * most);
     int group = (int)((n + workers * rounds - 1) / (workers * rounds));
-    job j = {.x = x,
-             .v = v,
-             .o = o,
-             .queries = queries,
-             .n = n,
-             .k = k,
-             .ids = ids,
-             .dist = dist,
-             .much = (double)n * bytes >= MUCH};
+    search_job j = {.x = x,
+                    .v = v,
+                    .o = o,
+                    .queries = queries,
+                    .n = n,
+                    .k = k,
+                    .ids = ids,
+                    .dist = dist,
+                    .much = (double)n * bytes >= MUCH};
     j.seekers = km_calloc((size_t)workers, sizeof *j.seekers);
     if (!j.seekers) return km_error_set(err, KM_ERR_MEMORY, "no memory for a search");
     for (int i = 0; i < workers && status == KM_OK; i++) {

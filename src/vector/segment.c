@@ -97,7 +97,8 @@ static km_status no_memory(km_error *err) {
     return km_error_set(err, KM_ERR_MEMORY, "no memory for more vectors in the index");
 }
 
-km_segment *km_segment_new(const km_index *x, const km_rows *r, int64_t **order, km_error *err) {
+km_segment *km_segment_new(const km_index *x, const km_new_rows *r, int64_t **order,
+                           km_error *err) {
     size_t n = (size_t)r->n, code = x->code_bytes, vector = x->vector_bytes;
     km_segment *s = km_calloc(1, sizeof *s);
     uint64_t *start = km_calloc((size_t)x->cells + 2, sizeof *start);

@@ -105,13 +105,13 @@ int64_t km_cell_rows(const km_snapshot *v, int64_t cell) {
     return n;
 }
 
-int64_t km_cell_live(const km_snapshot *v, int64_t cell, bool with_dead, km_place *places) {
+int64_t km_cell_live(const km_snapshot *v, int64_t cell, bool with_dead, km_row_place *places) {
     int64_t n = 0;
     for (int i = 0; i < v->n; i++) {
         const km_segment *s = v->at[i];
         for (uint64_t r = s->start[cell]; r < s->start[cell + 1]; r++)
             if (with_dead || !km_segment_is_dead(s, (int64_t)r))
-                places[n++] = (km_place){i, (int64_t)r};
+                places[n++] = (km_row_place){i, (int64_t)r};
     }
     return n;
 }

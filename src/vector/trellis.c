@@ -81,20 +81,20 @@ void km_trellis_windows(int64_t axes, const uint8_t *rates, int64_t bits, int32_
 
 size_t km_trellis_space(int64_t axes) { return 2 * S * sizeof(float) + (size_t)axes * (S / 2); }
 
-typedef struct search {
+typedef struct trellis_search {
     const km_trellis *t;
     const float *x, *amp;
     const uint8_t *rates;
     float *cost, *next;
     uint8_t *back; /* (axes, S / 2) */
-} search;
+} trellis_search;
 
-static void begin(search *s, int start) {
+static void begin(trellis_search *s, int start) {
     for (int i = 0; i < S; i++) s->cost[i] = start < 0 || i == start ? 0 : KM_TRELLIS_NEVER;
 }
 
 /* Takes axes [from, to), the way back of axis i at place i - from + place. */
-static void walk(search *s, int64_t from, int64_t to, int64_t place) {
+static void walk(trellis_search *s, int64_t from, int64_t to, int64_t place) {
     void (*step)(int, const float *, float, float, float *, float *, uint8_t *) =
         km_simd_codes()->step;
     for (int64_t i = from; i < to; i++, place++) {
@@ -109,14 +109,14 @@ static void walk(search *s, int64_t from, int64_t to, int64_t place) {
     }
 }
 
-static int cheapest(const search *s) {
+static int cheapest(const trellis_search *s) {
     int best = 0;
     for (int i = 1; i < S; i++)
         if (s->cost[i] < s->cost[best]) best = i;
     return best;
 }
 
-static int before(const search *s, int state, int rate, int64_t place) {
+static int before(const trellis_search *s, int state, int rate, int64_t place) {
     if (rate == 0) return state;
     int u = state >> rate;
     return u | s->back[place * (S / 2) + u] << (L - rate);
@@ -124,7 +124,7 @@ static int before(const search *s, int state, int rate, int64_t place) {
 
 /* The state in which the ring closes: that of a search that comes round from the end of the ring
  * and goes on into its beginning. */
-static int closing_state(search *s, int64_t axes) {
+static int closing_state(trellis_search *s, int64_t axes) {
     int64_t tail = axes, head = 0, bits = 0;
     while (tail > 0 && bits < SETTLE) bits += s->rates[--tail];
     for (bits = 0; head < tail && bits < SETTLE;) bits += s->rates[head++];
@@ -138,7 +138,7 @@ static int closing_state(search *s, int64_t axes) {
 
 /* A ring too short for that: of the states that a search round it ends in most cheaply, the one that
  * is cheapest when it begins there too. */
-static int short_closing_state(search *s, int64_t axes) {
+static int short_closing_state(trellis_search *s, int64_t axes) {
     int some[TRIES];
     begin(s, -1);
     walk(s, 0, axes, 0);
@@ -162,7 +162,7 @@ static int short_closing_state(search *s, int64_t axes) {
 void km_trellis_encode(const km_trellis *t, int64_t axes, const float *x, const float *amp,
                        const uint8_t *rates, int64_t bits, uint8_t *code, int64_t first,
                        float *value, void *space) {
-    search s = {.t = t, .x = x, .amp = amp, .rates = rates, .cost = space};
+    trellis_search s = {.t = t, .x = x, .amp = amp, .rates = rates, .cost = space};
     s.next = s.cost + S;
     s.back = (uint8_t *)(s.next + S);
     int start = bits < SETTLE ? short_closing_state(&s, axes) : closing_state(&s, axes);

@@ -124,7 +124,7 @@ static void indexes_are_as_good_as_the_cpus(void **state) {
             uint64_t *ids = malloc(8 * N);
             for (int64_t i = 0; i < N; i++) ids[i] = (uint64_t)i;
             km_snapshot *v = km_index_rows(index);
-            km_place *places = km_index_places(index, v, ids, N, &err);
+            km_row_place *places = km_index_places(index, v, ids, N, &err);
             assert_non_null(places);
             assert_int_equal(km_index_restore(index, v, ctx->threads, places, N, back, &err),
                              KM_OK);

@@ -61,7 +61,7 @@ static void use(km_index *x) {
     if (all && n && x->dim <= 64) {
         if (n > 100) n = 100;
         km_snapshot *v = km_index_rows(x);
-        km_place *places = km_index_places(x, v, all, n, &err);
+        km_row_place *places = km_index_places(x, v, all, n, &err);
         float *out = malloc(sizeof *out * (size_t)(n * x->dim));
         if (places) km_index_restore(x, v, NULL, places, n, out, &err);
         km_snapshot_drop(v);

@@ -41,7 +41,7 @@ static void a_pass_takes_each_window_once(void **state) {
     km_dataset_part part;
     fake_part(&part, 0, N, 100, 1);
     km_dataset d = {.parts = &part, .n = 1};
-    km_sampler s = {.data = &d, .seed = 3, .context = T};
+    km_window_sampler s = {.data = &d, .seed = 3, .context = T};
     int windows = (N - 1) / T - 1;
     int32_t ids[T], targets[T];
     int first_phase = -1, phases = 0;
@@ -49,7 +49,7 @@ static void a_pass_takes_each_window_once(void **state) {
         bool seen[N] = {false};
         int phase = -1;
         for (int i = 0; i < windows; i++) {
-            km_sampler_train(&s, pass * windows + i, ids, targets);
+            km_window_sampler_train(&s, pass * windows + i, ids, targets);
             assert_in_range(ids[0], 0, N - T - 1);
             if (phase < 0) phase = ids[0] % T;
             assert_int_equal(ids[0] % T, phase);
@@ -72,14 +72,14 @@ static void the_shortest_text_that_fits_gives_one_window(void **state) {
     km_dataset_part part;
     fake_part(&part, 0, T + 1, 0, 1);
     km_dataset d = {.parts = &part, .n = 1};
-    km_sampler s = {.data = &d, .seed = 3, .context = T};
+    km_window_sampler s = {.data = &d, .seed = 3, .context = T};
     int32_t ids[T], targets[T];
     for (int k = 0; k < 20; k++) {
-        km_sampler_train(&s, k, ids, targets);
+        km_window_sampler_train(&s, k, ids, targets);
         assert_int_equal(ids[0], 0);
         assert_int_equal(targets[T - 1], T);
     }
-    assert_int_equal(km_sampler_val_count(&s), 0);
+    assert_int_equal(km_window_sampler_val_count(&s), 0);
     free((void *)(uintptr_t)part.tokens.data);
 }
 
@@ -90,10 +90,10 @@ static void sources_get_the_shares_of_their_weights(void **state) {
     fake_part(&parts[1], 1, 500, 100, 0.299);
     fake_part(&parts[2], 2, 200, 100, 0.001);
     km_dataset d = {.parts = parts, .n = 3};
-    km_sampler s = {.data = &d, .seed = 3, .context = T};
+    km_window_sampler s = {.data = &d, .seed = 3, .context = T};
     int32_t ids[T], targets[T], count[3] = {0}, early[3] = {0};
     for (int k = 0; k < 20480; k++) {
-        km_sampler_train(&s, k, ids, targets);
+        km_window_sampler_train(&s, k, ids, targets);
         count[ids[0] / 100000]++;
         if (k < 100) early[ids[0] / 100000]++;
     }
@@ -109,14 +109,14 @@ static void another_seed_gives_another_order(void **state) {
     km_dataset_part part;
     fake_part(&part, 0, N, 0, 1);
     km_dataset d = {.parts = &part, .n = 1};
-    km_sampler a = {.data = &d, .seed = 3, .context = T}, b = a;
+    km_window_sampler a = {.data = &d, .seed = 3, .context = T}, b = a;
     b.seed = 4;
     int32_t x[T], y[T], again[T], targets[T];
     int same = 0;
     for (int k = 0; k < 50; k++) {
-        km_sampler_train(&a, k, x, targets);
-        km_sampler_train(&b, k, y, targets);
-        km_sampler_train(&a, k, again, targets);
+        km_window_sampler_train(&a, k, x, targets);
+        km_window_sampler_train(&b, k, y, targets);
+        km_window_sampler_train(&a, k, again, targets);
         same += x[0] == y[0];
         assert_int_equal(x[0], again[0]);
     }
@@ -130,20 +130,20 @@ static void validation_windows_cover_the_end_and_pad_what_is_short(void **state)
     fake_part(&parts[0], 0, N, 3 * T + 5, 0.5);
     fake_part(&parts[1], 1, N, 6, 0.5);
     km_dataset d = {.parts = parts, .n = 2};
-    km_sampler s = {.data = &d, .seed = 3, .context = T};
+    km_window_sampler s = {.data = &d, .seed = 3, .context = T};
     int32_t ids[T], targets[T];
-    assert_int_equal(km_sampler_val_count(&s), 4);
+    assert_int_equal(km_window_sampler_val_count(&s), 4);
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(km_sampler_val(&s, i, -100, ids, targets), T);
+        assert_int_equal(km_window_sampler_val(&s, i, -100, ids, targets), T);
         assert_int_equal(ids[0], N + i * T);
         assert_int_equal(targets[T - 1], N + (i + 1) * T);
     }
-    assert_int_equal(km_sampler_val(&s, 3, -100, ids, targets), 5);
+    assert_int_equal(km_window_sampler_val(&s, 3, -100, ids, targets), 5);
     assert_int_equal(ids[0], 100000 + N);
     assert_int_equal(targets[4], 100000 + N + 5);
     assert_int_equal(targets[5], -100);
     assert_int_equal(ids[5], 0);
-    assert_int_equal(km_sampler_val(&s, 4, -100, ids, targets), 0);
+    assert_int_equal(km_window_sampler_val(&s, 4, -100, ids, targets), 0);
     assert_int_equal(targets[0], -100);
     for (int i = 0; i < 2; i++) free((void *)(uintptr_t)parts[i].tokens.data);
 }

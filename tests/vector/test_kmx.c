@@ -46,7 +46,7 @@ static km_error use(const uint8_t *data, size_t size) {
             int64_t n;
             uint64_t *all = km_index_ids(x, &n, &err);
             km_snapshot *v = km_index_rows(x);
-            km_place *places = all ? km_index_places(x, v, all, n, &err) : NULL;
+            km_row_place *places = all ? km_index_places(x, v, all, n, &err) : NULL;
             float *out = malloc(sizeof *out * (size_t)(n * DIM + 1));
             if (places) km_index_restore(x, v, NULL, places, n, out, &err);
             km_snapshot_drop(v);

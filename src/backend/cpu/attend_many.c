@@ -8,39 +8,39 @@
 #define KEYS 192 /* of a block: whole pages, and a multiple of every tile's rows */
 #define PANELS 4 /* of a task at most */
 
-typedef struct run {
+typedef struct attend_run {
     int64_t row, n;       /* rows row .. row + n - 1 */
     const int32_t *pages; /* of their sequence */
     int64_t position;     /* of the first; the others follow */
     int64_t tasks;        /* before it, to a key head */
-} run;
+} attend_run;
 
 typedef struct many {
     km_attend_job *j;
     const km_gemm_kernels *gemm;
     const km_attention_kernels *soft;
-    run *runs;
+    attend_run *runs;
     int64_t n_runs, tasks, panels;
     float *scratch;
     int64_t each; /* floats of scratch, for each thread */
 } many;
 
 /* Lane i is query (lane + i) % group of row (lane + i) / group of the run. */
-typedef struct panel {
+typedef struct attend_panel {
     int64_t lane, lanes;
     int64_t most;     /* keys that any of them sees */
     float *q, *acc;   /* (d, nr) */
     float *max, *sum; /* (nr) */
-} panel;
+} attend_panel;
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-static int64_t position_of(const many *m, const run *r, int64_t lane) {
+static int64_t position_of(const many *m, const attend_run *r, int64_t lane) {
     return r->position + min64(lane / m->j->a.group, r->n - 1);
 }
 
-static void begin_panel(const many *m, const run *r, panel *p, int64_t h) {
+static void begin_panel(const many *m, const attend_run *r, attend_panel *p, int64_t h) {
     const km_attend_call *a = &m->j->a;
     int64_t nr = m->gemm->nr;
     const float *q = m->j->q + ((h * a->rows + r->row) * a->group + p->lane) * a->d;
@@ -54,7 +54,8 @@ static void begin_panel(const many *m, const run *r, panel *p, int64_t h) {
 }
 
 /* -inf where a lane's window has not begun. */
-static void hide(const many *m, const run *r, const panel *p, int64_t first, int64_t n, float *s) {
+static void hide(const many *m, const attend_run *r, const attend_panel *p, int64_t first,
+                 int64_t n, float *s) {
     int64_t nr = m->gemm->nr;
     for (int64_t i = 0; i < p->lanes; i++) {
         int64_t begins = km_attend_first(&m->j->a, position_of(m, r, p->lane + i)) - first;
@@ -62,8 +63,8 @@ static void hide(const many *m, const run *r, const panel *p, int64_t first, int
     }
 }
 
-static void meet(const many *m, const run *r, panel *p, int64_t first, int64_t n, const float *k,
-                 const float *v, float *s) {
+static void meet(const many *m, const attend_run *r, attend_panel *p, int64_t first, int64_t n,
+                 const float *k, const float *v, float *s) {
     const km_attend_call *a = &m->j->a;
     int64_t nr = m->gemm->nr, vl = m->gemm->vl, vecs = ceil_div(p->lanes, vl);
     int32_t seen[128];
@@ -84,7 +85,7 @@ static void meet(const many *m, const run *r, panel *p, int64_t first, int64_t n
     m->gemm->panel(a->d, vecs * vl, n, v, 1, a->d, s, nr, NULL, p->acc, nr, 1, 1);
 }
 
-static void end_panel(const many *m, const run *r, panel *p, int64_t h, float *rows) {
+static void end_panel(const many *m, const attend_run *r, attend_panel *p, int64_t h, float *rows) {
     const km_attend_call *a = &m->j->a;
     float by[128], log_sum[128];
     m->soft->settle(p->max, p->sum, m->gemm->nr, log_sum, by);
@@ -97,8 +98,8 @@ static void end_panel(const many *m, const run *r, panel *p, int64_t h, float *r
 }
 
 /* Keys or values first .. first + n - 1 of key head h as floats. */
-static void bring(const many *m, const run *r, int cache, int64_t h, int64_t first, int64_t n,
-                  float *to) {
+static void bring(const many *m, const attend_run *r, int cache, int64_t h, int64_t first,
+                  int64_t n, float *to) {
     const km_attend_call *a = &m->j->a;
     const char *from = km_tensor_ptr(m->j->c->in[cache]);
     for (int64_t t = first, step; t < first + n; t += step) {
@@ -117,15 +118,15 @@ static void run_task(const many *m, int64_t index, float *scratch) {
     int64_t task = m->tasks - 1 - index / a->kv_heads, h = index % a->kv_heads, nr = m->gemm->nr;
     int64_t k = m->n_runs - 1;
     while (m->runs[k].tasks > task) k--;
-    const run *r = &m->runs[k];
-    panel panels[PANELS];
+    const attend_run *r = &m->runs[k];
+    attend_panel panels[PANELS];
     int64_t count = 0, most = 0, lanes = r->n * a->group;
     float *s = scratch, *keys = s + KEYS * nr, *values = keys + KEYS * a->d;
     float *rows = values + KEYS * a->d, *next = rows + nr * a->d;
     for (int64_t lane = (task - r->tasks) * m->panels * nr; count < m->panels && lane < lanes;
          lane += nr) {
-        panel *p = &panels[count++];
-        *p = (panel){.lane = lane, .lanes = min64(nr, lanes - lane)};
+        attend_panel *p = &panels[count++];
+        *p = (attend_panel){.lane = lane, .lanes = min64(nr, lanes - lane)};
         p->q = next;
         p->acc = p->q + a->d * nr;
         p->max = p->acc + a->d * nr;
@@ -160,12 +161,13 @@ static void find_runs(many *m) {
                    (size_t)(a->heads * a->d) * km_dtype_size(a->dtype));
             continue;
         }
-        run *last = m->n_runs ? &m->runs[m->n_runs - 1] : NULL;
+        attend_run *last = m->n_runs ? &m->runs[m->n_runs - 1] : NULL;
         if (last && last->row + last->n == r && last->pages == pages &&
             last->position + last->n == position)
             last->n++;
         else
-            m->runs[m->n_runs++] = (run){.row = r, .n = 1, .pages = pages, .position = position};
+            m->runs[m->n_runs++] =
+                (attend_run){.row = r, .n = 1, .pages = pages, .position = position};
     }
 }
 
@@ -185,10 +187,10 @@ km_status km_cpu_attend_many(km_ctx *ctx, km_attend_job *j) {
     int64_t nr = m.gemm->nr, threads = km_threads_count(ctx->threads);
     m.each = KEYS * nr + 2 * KEYS * a->d + nr * a->d + PANELS * nr * (2 * a->d + 2);
     m.each = (m.each + 31) & ~(int64_t)15;
-    size_t list = ((size_t)a->rows * sizeof(run) / sizeof(float) + 31) & ~(size_t)15;
+    size_t list = ((size_t)a->rows * sizeof(attend_run) / sizeof(float) + 31) & ~(size_t)15;
     float *room = km_attend_scratch(ctx, j, list + (size_t)(threads * m.each));
     if (!room) return KM_ERR_MEMORY;
-    m.runs = (run *)(void *)room;
+    m.runs = (attend_run *)(void *)room;
     m.scratch = room + list;
     find_runs(&m);
     if (km_attend_prepare(ctx, j) != KM_OK) return ctx->error.code;

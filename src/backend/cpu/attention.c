@@ -54,7 +54,7 @@ bool km_attention_describe(km_attention_call *a, const km_call *c, int first_in)
 
 /* ---- A task ---- */
 
-typedef struct job {
+typedef struct attention_job {
     const km_attention_call *a;
     const km_call *c;
     int64_t rows;   /* queries that share a key head: group * Tq */
@@ -62,23 +62,23 @@ typedef struct job {
     int64_t tasks;  /* to a key head */
     float *scratch;
     size_t floats; /* of scratch, for each thread */
-} job;
+} attention_job;
 
 /* A panel's running state; lane i is query row + i of the rows that share the key head. */
-typedef struct panel {
+typedef struct attention_panel {
     int64_t row, lanes;
     int64_t seen_most; /* keys, by any lane */
     int64_t seen_least;
     float *q;         /* (D, nr) */
     float *acc;       /* (D, nr) */
     float *max, *sum; /* (nr) */
-} panel;
+} attention_panel;
 
 static size_t panel_floats(const km_attention_call *a) {
     return (size_t)a->gemm->nr * (2 * (size_t)a->D + 2);
 }
 
-static size_t task_floats(const job *j) {
+static size_t task_floats(const attention_job *j) {
     const km_attention_call *a = j->a;
     size_t nr = (size_t)a->gemm->nr, d = (size_t)a->D;
     size_t floats = (size_t)j->panels * panel_floats(a);
@@ -89,23 +89,25 @@ static size_t task_floats(const job *j) {
 }
 
 /* Lanes i .. i + n - 1 are queries t .. t + n - 1 of head h. */
-typedef struct run {
+typedef struct lane_run {
     int64_t i, n, h, t;
-} run;
+} lane_run;
 
 /* The run that begins at lane i. */
-static run run_at(const km_attention_call *a, const panel *p, int64_t hk, int64_t i) {
+static lane_run run_at(const km_attention_call *a, const attention_panel *p, int64_t hk,
+                       int64_t i) {
     int64_t row = p->row + i, t = row % a->Tq;
-    return (run){i, min64(p->lanes - i, a->Tq - t), hk * a->group + row / a->Tq, t};
+    return (lane_run){i, min64(p->lanes - i, a->Tq - t), hk * a->group + row / a->Tq, t};
 }
 
-static void begin_panel(const job *j, panel *p, int64_t b, int64_t hk, float *rows) {
+static void begin_panel(const attention_job *j, attention_panel *p, int64_t b, int64_t hk,
+                        float *rows) {
     const km_attention_call *a = j->a;
     const km_tensor *q = j->c->in[0];
     int64_t nr = a->gemm->nr;
     p->seen_most = 0;
     p->seen_least = a->Tk;
-    for (run r = run_at(a, p, hk, 0); r.n > 0; r = run_at(a, p, hk, r.i + r.n)) {
+    for (lane_run r = run_at(a, p, hk, 0); r.n > 0; r = run_at(a, p, hk, r.i + r.n)) {
         int64_t least = km_attention_seen(a, r.t), most = km_attention_seen(a, r.t + r.n - 1);
         const void *from = km_attention_vec(q, b, r.h, r.t);
         if (most > p->seen_most) p->seen_most = most;
@@ -132,7 +134,7 @@ static int64_t first_to_see(const int32_t *seen, int64_t lanes, int64_t j) {
 }
 
 /* Keys first .. first + n - 1, whose rows are k and v. */
-static void meet_keys(const km_attention_call *a, panel *p, int64_t first, int64_t n,
+static void meet_keys(const km_attention_call *a, attention_panel *p, int64_t first, int64_t n,
                       const float *k, int64_t ldk, const float *v, int64_t ldv, float *s) {
     int64_t nr = a->gemm->nr, vl = a->gemm->vl, vecs = ceil_div(p->lanes, vl);
     n = min64(n, p->seen_most - first);
@@ -161,17 +163,18 @@ static void meet_keys(const km_attention_call *a, panel *p, int64_t first, int64
                    1);
 }
 
-static void end_panel(const job *j, panel *p, int64_t b, int64_t hk, float *rows) {
+static void end_panel(const attention_job *j, attention_panel *p, int64_t b, int64_t hk,
+                      float *rows) {
     const km_attention_call *a = j->a;
     const km_tensor *o = j->c->out[0], *lse = j->c->n_out > 1 ? j->c->out[1] : NULL;
     km_finish end = {.dtype = a->dtype};
     float by[64], log_sum[64];
-    run whole = run_at(a, p, hk, 0);
+    lane_run whole = run_at(a, p, hk, 0);
     bool straight = a->dtype == KM_F32 && whole.n == p->lanes;
     a->kern->settle(p->max, p->sum, a->gemm->nr, log_sum, by);
     a->kern->turn_back(straight ? km_attention_vec(o, b, whole.h, whole.t) : rows,
                        straight ? o->stride[2] : a->D, p->acc, a->D, p->lanes, by);
-    for (run r = whole; r.n > 0; r = run_at(a, p, hk, r.i + r.n)) {
+    for (lane_run r = whole; r.n > 0; r = run_at(a, p, hk, r.i + r.n)) {
         if (!straight)
             a->gemm->finish(&end, rows + r.i * a->D, a->D, km_attention_vec(o, b, r.h, r.t), NULL,
                             o->stride[2], r.n, a->D);
@@ -181,20 +184,20 @@ static void end_panel(const job *j, panel *p, int64_t b, int64_t hk, float *rows
     }
 }
 
-static void run_task(const job *j, int64_t index, float *scratch) {
+static void run_task(const attention_job *j, int64_t index, float *scratch) {
     const km_attention_call *a = j->a;
     const km_tensor *k = j->c->in[1], *v = j->c->in[2];
     /* The last queries of a causal call see the most: they come first. */
     int64_t part = j->tasks - 1 - index % j->tasks, head = index / j->tasks;
     int64_t b = head / a->Hkv, hk = head % a->Hkv, nr = a->gemm->nr;
-    panel panels[PANELS];
+    attention_panel panels[PANELS];
     int64_t count = 0, most = 0;
 
     float *s = scratch, *k_copy = s + KEYS * nr, *v_copy = k_copy + KEYS * a->D;
     float *rows = v_copy + KEYS * a->D, *next = rows + nr * a->D;
     for (int64_t row = part * j->panels * nr; count < j->panels && row < j->rows; row += nr) {
-        panel *p = &panels[count++];
-        *p = (panel){.row = row, .lanes = min64(nr, j->rows - row)};
+        attention_panel *p = &panels[count++];
+        *p = (attention_panel){.row = row, .lanes = min64(nr, j->rows - row)};
         p->q = next;
         p->acc = p->q + a->D * nr;
         p->max = p->acc + a->D * nr;
@@ -213,7 +216,7 @@ static void run_task(const job *j, int64_t index, float *scratch) {
 }
 
 static void run_tasks(void *arg, int64_t begin, int64_t end, int worker) {
-    const job *j = arg;
+    const attention_job *j = arg;
     for (int64_t i = begin; i < end; i++) run_task(j, i, j->scratch + (size_t)worker * j->floats);
 }
 
@@ -223,7 +226,7 @@ static km_status attention(km_ctx *ctx, const km_call *c) {
     if (a.B * a.H * a.Tq == 0) return KM_OK;
     if (a.group * a.Tq <= FEW_ROWS) return km_cpu_attention_few(ctx, &a, c);
     int64_t threads = km_threads_count(ctx->threads);
-    job j = {.a = &a, .c = c, .rows = a.group * a.Tq, .panels = PANELS};
+    attention_job j = {.a = &a, .c = c, .rows = a.group * a.Tq, .panels = PANELS};
     do {
         j.tasks = ceil_div(j.rows, j.panels * a.gemm->nr);
     } while (a.B * a.Hkv * j.tasks < 4 * threads && (j.panels /= 2) > 0);

@@ -7,7 +7,7 @@
 #define STRETCH 512   /* keys at a time: their scores stay in the cache */
 #define PART_KEYS 256 /* at least, for a part to be worth a thread */
 
-typedef struct job {
+typedef struct attention_few_job {
     const km_attention_call *a;
     const km_call *c;
     int64_t rows; /* queries that share a key head: group * Tq */
@@ -15,16 +15,16 @@ typedef struct job {
     float *sums; /* (B, Hkv, parts, rows, D + 2): weighted sum, maximum, sum */
     float *scratch;
     size_t floats; /* of scratch, for each thread */
-} job;
+} attention_few_job;
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 
-static float *sums_of(const job *j, int64_t head, int64_t part, int64_t row) {
+static float *sums_of(const attention_few_job *j, int64_t head, int64_t part, int64_t row) {
     return j->sums + ((head * j->parts + part) * j->rows + row) * (j->a->D + 2);
 }
 
 /* One part: keys [part * part_keys, ...) against all the rows. */
-static void run_part(const job *j, int64_t index, float *scratch) {
+static void run_part(const attention_few_job *j, int64_t index, float *scratch) {
     const km_attention_call *a = j->a;
     const km_tensor *q = j->c->in[0], *k = j->c->in[1], *v = j->c->in[2];
     int64_t D = a->D, head = index / j->parts, part = index % j->parts;
@@ -65,12 +65,12 @@ static void run_part(const job *j, int64_t index, float *scratch) {
 }
 
 static void run_parts(void *arg, int64_t begin, int64_t end, int worker) {
-    const job *j = arg;
+    const attention_few_job *j = arg;
     for (int64_t i = begin; i < end; i++) run_part(j, i, j->scratch + (size_t)worker * j->floats);
 }
 
 /* Brings the parts of one query to their common maximum, in order, and writes the result. */
-static void join_parts(const job *j, int64_t head, int64_t r) {
+static void join_parts(const attention_few_job *j, int64_t head, int64_t r) {
     const km_attention_call *a = j->a;
     const km_tensor *o = j->c->out[0], *lse = j->c->n_out > 1 ? j->c->out[1] : NULL;
     int64_t D = a->D, b = head / a->Hkv, h = head % a->Hkv * a->group + r / a->Tq, t = r % a->Tq;
@@ -95,7 +95,7 @@ static void join_parts(const job *j, int64_t head, int64_t r) {
 
 km_status km_cpu_attention_few(km_ctx *ctx, const km_attention_call *a, const km_call *c) {
     int64_t heads = a->B * a->Hkv, threads = km_threads_count(ctx->threads);
-    job j = {.a = a, .c = c, .rows = a->group * a->Tq, .parts = 1};
+    attention_few_job j = {.a = a, .c = c, .rows = a->group * a->Tq, .parts = 1};
     if (heads < threads) j.parts = min64((threads + heads - 1) / heads, a->Tk / PART_KEYS);
     if (j.parts < 1) j.parts = 1;
     j.part_keys = (a->Tk + j.parts - 1) / j.parts;

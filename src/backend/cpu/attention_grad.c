@@ -14,7 +14,7 @@
 #define QUERIES 96 /* of a block */
 #define STEP 2     /* tiles of queries that go on to the last key that one of them sees */
 
-typedef struct job {
+typedef struct attention_grad_job {
     const km_attention_call *a;
     const km_tensor *d_o, *q, *k, *v, *o, *lse, *dq, *dk, *dv;
     int64_t rows;   /* queries that share a key head: group * Tq */
@@ -26,10 +26,10 @@ typedef struct job {
     size_t dq_floats;
     float *scratch;
     size_t floats; /* of scratch, for each thread */
-} job;
+} attention_grad_job;
 
 /* What a task works with. */
-typedef struct block {
+typedef struct grad_block {
     int64_t b, hk;
     float *dq;               /* (rows, D); NULL: straight into its tensor */
     float *kt, *vt;          /* k^T and v^T in panels: (panels, D, nr) */
@@ -38,7 +38,7 @@ typedef struct block {
     float *s, *dp;           /* (QUERIES, ld) */
     int64_t ld;              /* KEYS, or less where there are few: what is at hand stays near */
     float *q_copy, *do_copy; /* (QUERIES, D), for 16-bit operands; the first also dk, dv rows */
-} block;
+} grad_block;
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -46,7 +46,7 @@ static int64_t up(int64_t x, int64_t unit) { return ceil_div(x, unit) * unit; }
 static size_t pad(int64_t floats) { return ((size_t)floats + 15) & ~(size_t)15; }
 
 /* The block's buffers in `at`, or their total size when at is NULL. */
-static size_t lay_out(const km_attention_call *a, block *t, float *at) {
+static size_t lay_out(const km_attention_call *a, grad_block *t, float *at) {
     int64_t nr = a->gemm->nr, wide = ceil_div(KEYS, nr) * nr * a->D;
     int64_t cols = ceil_div(a->D, nr) * nr, rows = KEYS > QUERIES ? KEYS : QUERIES;
     float **part[] = {&t->kt, &t->vt, &t->dkt,    &t->dvt,    &t->kp,
@@ -64,7 +64,7 @@ static size_t lay_out(const km_attention_call *a, block *t, float *at) {
 /* ---- delta = do . o ---- */
 
 static void run_delta(void *arg, int64_t begin, int64_t end, int worker) {
-    const job *j = arg;
+    const attention_grad_job *j = arg;
     const km_attention_call *a = j->a;
     for (int64_t i = begin; i < end; i++) { /* (b, h) */
         int64_t b = i / a->H, h = i % a->H;
@@ -84,8 +84,8 @@ static int64_t first_to_see(const int64_t *seen, int64_t n, int64_t key) {
 }
 
 /* Queries t .. t + n - 1 of head h against keys first .. first + keys - 1. */
-static void meet(const job *j, const block *x, int64_t h, int64_t t, int64_t n, int64_t first,
-                 int64_t keys) {
+static void meet(const attention_grad_job *j, const grad_block *x, int64_t h, int64_t t, int64_t n,
+                 int64_t first, int64_t keys) {
     const km_attention_call *a = j->a;
     const km_gemm_kernels *g = a->gemm;
     int64_t nr = g->nr, D = a->D, ld = x->ld, ldq, ldo, seen[QUERIES];
@@ -139,7 +139,7 @@ static void meet(const job *j, const block *x, int64_t h, int64_t t, int64_t n, 
 }
 
 /* dk or dv of one block of keys, out of its panels. */
-static void put_keys(const km_attention_call *a, const block *x, const km_tensor *out,
+static void put_keys(const km_attention_call *a, const grad_block *x, const km_tensor *out,
                      const float *sums, int64_t first, int64_t keys) {
     static const float ones[64] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
                                    1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
@@ -155,7 +155,7 @@ static void put_keys(const km_attention_call *a, const block *x, const km_tensor
                         a->D);
 }
 
-static void run_keys(const job *j, block *x, int64_t first, int64_t keys) {
+static void run_keys(const attention_grad_job *j, grad_block *x, int64_t first, int64_t keys) {
     const km_attention_call *a = j->a;
     int64_t D = a->D, nr = a->gemm->nr;
     const void *k = km_attention_vec(j->k, x->b, x->hk, first);
@@ -182,7 +182,7 @@ static void run_keys(const job *j, block *x, int64_t first, int64_t keys) {
 
 /* ---- dq ---- */
 
-static void put_queries(const job *j, int64_t head, const float *sums) {
+static void put_queries(const attention_grad_job *j, int64_t head, const float *sums) {
     const km_attention_call *a = j->a;
     int64_t b = head / a->Hkv, hk = head % a->Hkv;
     for (int64_t g = 0; g < a->group; g++)
@@ -192,9 +192,9 @@ static void put_queries(const job *j, int64_t head, const float *sums) {
 }
 
 static void run_tasks(void *arg, int64_t begin, int64_t end, int worker) {
-    const job *j = arg;
+    const attention_grad_job *j = arg;
     const km_attention_call *a = j->a;
-    block x;
+    grad_block x;
     lay_out(a, &x, j->scratch + (size_t)worker * j->floats);
     for (int64_t i = begin; i < end; i++) {
         int64_t head = i / j->parts, part = i % j->parts;
@@ -215,7 +215,7 @@ static void run_tasks(void *arg, int64_t begin, int64_t end, int worker) {
 
 /* Adds up the parts' dq of key heads begin .. end - 1. */
 static void join_parts(void *arg, int64_t begin, int64_t end, int worker) {
-    const job *j = arg;
+    const attention_grad_job *j = arg;
     for (int64_t head = begin; head < end; head++) {
         float *sum = j->dq_sums + (size_t)(head * j->parts) * j->dq_floats;
         for (int64_t p = 1; p < j->parts; p++) {
@@ -229,18 +229,18 @@ static void join_parts(void *arg, int64_t begin, int64_t end, int worker) {
 km_status km_cpu_attention_grad(km_ctx *ctx, const km_call *c) {
     km_attention_call a;
     if (!km_attention_describe(&a, c, 1)) return KM_ERR_UNSUPPORTED;
-    job j = {.a = &a,
-             .d_o = c->in[0],
-             .q = c->in[1],
-             .k = c->in[2],
-             .v = c->in[3],
-             .o = c->in[4],
-             .lse = c->in[5],
-             .dq = c->out[0],
-             .dk = c->out[1],
-             .dv = c->out[2],
-             .rows = a.group * a.Tq,
-             .parts = 1};
+    attention_grad_job j = {.a = &a,
+                            .d_o = c->in[0],
+                            .q = c->in[1],
+                            .k = c->in[2],
+                            .v = c->in[3],
+                            .o = c->in[4],
+                            .lse = c->in[5],
+                            .dq = c->out[0],
+                            .dk = c->out[1],
+                            .dv = c->out[2],
+                            .rows = a.group * a.Tq,
+                            .parts = 1};
     int64_t heads = a.B * a.Hkv, threads = km_threads_count(ctx->threads);
     if (heads == 0) return KM_OK;
 
@@ -255,7 +255,7 @@ km_status km_cpu_attention_grad(km_ctx *ctx, const km_call *c) {
 
     j.straight = j.parts == 1 && a.dtype == KM_F32 && a.Tk > 0 && (!a.causal || a.Tk >= a.Tq);
     j.dq_floats = j.straight ? 0 : pad(j.rows * a.D);
-    j.floats = lay_out(&a, &(block){0}, NULL);
+    j.floats = lay_out(&a, &(grad_block){0}, NULL);
     size_t delta = pad(a.B * a.H * a.Tq);
     size_t dq = j.dq_floats * (size_t)(j.parts > 1 ? heads * j.parts : threads);
     j.delta = km_ctx_scratch(ctx, sizeof(float) * (delta + dq + j.floats * (size_t)threads));

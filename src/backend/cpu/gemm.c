@@ -82,7 +82,7 @@ static void fold_batches(km_gemm *g) {
 
 typedef enum way { WAY_GEMV, WAY_BLAS, WAY_PACK } way;
 
-typedef struct plan {
+typedef struct gemm_plan {
     const km_gemm *g;
     const km_gemm_kernels *kern;
     way way;
@@ -98,7 +98,7 @@ typedef struct plan {
     float *sums;           /* of c's columns: (units of rows, n) */
     float *scratch;
     size_t floats; /* of scratch, for each thread */
-} plan;
+} gemm_plan;
 
 /* Before a thread's scratch: which columns of b it holds. */
 typedef struct held {
@@ -107,7 +107,7 @@ typedef struct held {
 #define HELD (sizeof(held) / sizeof(float))
 
 /* Rows whose column sums are taken together: as many as a block keeps at hand. */
-static int64_t unit_rows(const plan *p) { return KM_GEMM_MC * p->kern->mr; }
+static int64_t unit_rows(const gemm_plan *p) { return KM_GEMM_MC * p->kern->mr; }
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -148,7 +148,7 @@ bool km_gemm_sums(const km_gemm *g) {
 #define WORK_PER_THREAD 400000.0
 #define READS_PER_THREAD 32768.0
 
-static int64_t useful_threads(const plan *p, int threads) {
+static int64_t useful_threads(const gemm_plan *p, int threads) {
     const km_gemm *g = p->g;
     double items = (double)p->batches * (double)g->m * (double)g->n * (double)g->k;
     double unit = WORK_PER_THREAD;
@@ -166,7 +166,7 @@ static int64_t gcd(int64_t a, int64_t b) { return b ? gcd(b, a % b) : a; }
 #define PACKING 16.0
 
 /* How long one block takes, in multiply-adds per step of k, when c is cut `down` by `across`. */
-static double block_time(const plan *p, int64_t down, int64_t across) {
+static double block_time(const gemm_plan *p, int64_t down, int64_t across) {
     const km_gemm *g = p->g;
     double rows = (double)up((g->m + down - 1) / down, p->kern->mr);
     double cols = (double)up((g->n + across - 1) / across, p->kern->nr);
@@ -184,7 +184,7 @@ static double block_time(const plan *p, int64_t down, int64_t across) {
 #define ROWS_EACH 96          /* fewer rows to a thread are not worth packing all of b for */
 
 /* How one part of k would be cut for all rows; *whole: with all of b packed at once. */
-static km_gemm_cut cut_of_part(const plan *p, bool *whole) {
+static km_gemm_cut cut_of_part(const gemm_plan *p, bool *whole) {
     km_gemm g = *p->g;
     g.k = p->depth;
     km_gemm_cut cut = km_gemm_cut_for(&g, p->kern, g.m);
@@ -192,13 +192,13 @@ static km_gemm_cut cut_of_part(const plan *p, bool *whole) {
     return cut;
 }
 
-static bool packs_once(const plan *p) {
+static bool packs_once(const gemm_plan *p) {
     bool whole;
     cut_of_part(p, &whole);
     return whole;
 }
 
-static int64_t refine(const plan *p, int64_t down) {
+static int64_t refine(const gemm_plan *p, int64_t down) {
     const km_gemm *g = p->g;
     bool whole;
     km_gemm_cut cut = cut_of_part(p, &whole);
@@ -211,7 +211,7 @@ static int64_t refine(const plan *p, int64_t down) {
 }
 
 /* Few rows of many columns: each block packs columns of its own. */
-static int64_t refine_across(const plan *p, int64_t across) {
+static int64_t refine_across(const gemm_plan *p, int64_t across) {
     int64_t each = p->g->n / across / COLUMNS_PER_BLOCK;
     return each < 1 ? across : across * min64(each, BLOCKS_EACH);
 }
@@ -223,7 +223,7 @@ static int64_t refine_across(const plan *p, int64_t across) {
 #define SPLIT_FROM 512          /* rows */
 #define SPLIT_MOST (256 * 1024) /* elements of c */
 
-static void split_sum(plan *p) {
+static void split_sum(gemm_plan *p) {
     const km_gemm *g = p->g;
     bool f32 = g->a.dtype == KM_F32 && g->b.dtype == KM_F32 && g->end.dtype == KM_F32;
     bool plain = !g->end.bias && g->end.act == KM_ACT_NONE && !g->pre && !g->slope;
@@ -235,7 +235,7 @@ static void split_sum(plan *p) {
 }
 
 /* Cuts c so that each thread gets the same number of blocks, of the shape that is done first. */
-static void cut_blocks(plan *p, int64_t threads) {
+static void cut_blocks(gemm_plan *p, int64_t threads) {
     const km_gemm *g = p->g;
     int64_t unit_m = p->kern->mr, unit_n = p->kern->nr, best = 1;
     int64_t same = p->batches * p->splits; /* products of the same size */
@@ -272,7 +272,7 @@ static const void *shift(const void *p, km_dtype d, int64_t i) {
 }
 
 /* Makes g, the block at (i, j), the sum over part s of k. */
-static void take_split(const plan *p, km_gemm *g, int64_t i, int64_t j, int64_t s) {
+static void take_split(const gemm_plan *p, km_gemm *g, int64_t i, int64_t j, int64_t s) {
     int64_t first = s * p->depth;
     g->a.data = (const float *)g->a.data + first * g->a.col;
     g->b.data = (const float *)g->b.data + first * g->b.row;
@@ -286,7 +286,7 @@ static void take_split(const plan *p, km_gemm *g, int64_t i, int64_t j, int64_t 
 }
 
 /* Block `index` as a product of its own. */
-static km_gemm part_of(const plan *p, int64_t index) {
+static km_gemm part_of(const gemm_plan *p, int64_t index) {
     km_gemm g = *p->g;
     int64_t j = index / p->down % p->across * p->cols, i = index % p->down * p->rows;
     int64_t batch = p->splits > 1 ? 0 : index / (p->across * p->down);
@@ -318,7 +318,7 @@ static km_gemm part_of(const plan *p, int64_t index) {
  * the cache still, enough to be worth packing b for. */
 #define BLAS_ROWS 256
 
-static void run_blas(const plan *p, const km_gemm *g) {
+static void run_blas(const gemm_plan *p, const km_gemm *g) {
     bool ta = g->a.col != 1, tb = g->b.col != 1;
     bool plain = !g->end.bias && g->end.act == KM_ACT_NONE && !g->pre;
     int64_t lda = ta ? g->a.col : g->a.row, ldb = tb ? g->b.col : g->b.row;
@@ -339,7 +339,7 @@ static void run_blas(const plan *p, const km_gemm *g) {
 }
 
 static void run_blocks(void *arg, int64_t begin, int64_t end, int worker) {
-    const plan *p = arg;
+    const gemm_plan *p = arg;
     float *scratch = p->scratch + (size_t)worker * p->floats;
     held *h = (held *)scratch;
     for (int64_t i = begin; i < end; i++) {
@@ -358,7 +358,7 @@ static void run_blocks(void *arg, int64_t begin, int64_t end, int worker) {
 
 /* Rows begin .. end - 1 of the parts, added to the first. */
 static void add_parts(void *arg, int64_t begin, int64_t end, int worker) {
-    const plan *p = arg;
+    const gemm_plan *p = arg;
     const km_gemm *g = p->g;
     (void)worker;
     for (int64_t s = 1; s < p->splits; s++) {
@@ -382,7 +382,7 @@ km_status km_gemm_run(km_ctx *ctx, const km_gemm *given) {
     settle(&g->a, g->m, g->k);
     settle(&g->b, g->k, g->n);
     fold_batches(g);
-    plan p = {.g = g, .kern = km_gemm_kernels_of(km_gemm_isa()), .batches = 1};
+    gemm_plan p = {.g = g, .kern = km_gemm_kernels_of(km_gemm_isa()), .batches = 1};
     for (int d = 0; d < g->batch_dims; d++) p.batches *= g->batch[d];
     if (p.batches == 0 || g->m == 0 || g->n == 0) return KM_OK;
     p.way = choose_way(g);

@@ -79,7 +79,7 @@ static void *at(const void *p, km_dtype d, int64_t i) {
     return (char *)p + i * (int64_t)km_dtype_size(d);
 }
 
-typedef struct block {
+typedef struct gemm_block {
     const km_gemm *g;
     const km_gemm_kernels *kern;
     const km_gemm_cut *cut;
@@ -92,9 +92,9 @@ typedef struct block {
     int64_t sum_i;    /* the first row in the f32 sums of a 16-bit c */
     bool first, last; /* of the steps along k */
     int64_t sums_ld;
-} block;
+} gemm_block;
 
-static const float *b_panel(const block *b, int64_t j, int64_t *ld) {
+static const float *b_panel(const gemm_block *b, int64_t j, int64_t *ld) {
     const km_gemm *g = b->g;
     int64_t nr = b->kern->nr;
     if (b->cut->b_lies && b->cols - j >= nr) {
@@ -105,7 +105,7 @@ static const float *b_panel(const block *b, int64_t j, int64_t *ld) {
     return b->scratch + b->cut->b_at + j * b->depth;
 }
 
-static void pack_b(const block *b) {
+static void pack_b(const gemm_block *b) {
     const km_gemm *g = b->g;
     const km_gemm_kernels *kern = b->kern;
     int64_t skip = b->cut->b_lies ? b->cols / kern->nr * kern->nr : 0;
@@ -118,7 +118,7 @@ static void pack_b(const block *b) {
         kern->pack_turned(dst, src, g->b.dtype, g->b.col, b->depth, b->cols - skip);
 }
 
-static void take_a(block *b) {
+static void take_a(gemm_block *b) {
     const km_gemm *g = b->g;
     const void *src = at(g->a.data, g->a.dtype, b->i * g->a.row + b->p * g->a.col);
     float *dst = b->scratch + b->cut->a_at;
@@ -147,15 +147,15 @@ static bool has_end(const km_gemm *g) {
 }
 
 /* What the tile adds by itself as it stores. */
-static bool ends_in_tile(const block *b) {
+static bool ends_in_tile(const gemm_block *b) {
     const km_gemm *g = b->g;
     return b->first && b->last && !b->laid && g->end.bias && g->end.dtype == KM_F32 &&
            g->end.act == KM_ACT_NONE && !g->pre;
 }
 
 /* `rows` rows of the block from row r on, columns j .. j + cols: into sum. */
-static void multiply(const block *b, int64_t r, int64_t rows, int64_t j, int64_t cols, float *sum,
-                     int64_t ld, float beta, const float *bias) {
+static void multiply(const gemm_block *b, int64_t r, int64_t rows, int64_t j, int64_t cols,
+                     float *sum, int64_t ld, float beta, const float *bias) {
     const km_gemm *g = b->g;
     int64_t ldb, ld_next, nr = b->kern->nr;
     const float *panel = b_panel(b, j, &ldb);
@@ -171,7 +171,7 @@ static void multiply(const block *b, int64_t r, int64_t rows, int64_t j, int64_t
 }
 
 /* What becomes of finished sums: rows from row r on, columns j .. j + cols. */
-static void end_rows(const block *b, int64_t r, int64_t rows, int64_t j, int64_t cols,
+static void end_rows(const gemm_block *b, int64_t r, int64_t rows, int64_t j, int64_t cols,
                      const float *sum, int64_t ld, float beta) {
     const km_gemm *g = b->g;
     km_finish end = g->end;
@@ -192,7 +192,7 @@ static void end_rows(const block *b, int64_t r, int64_t rows, int64_t j, int64_t
 
 /* Rows i .. i + rows of c, columns j .. j + cols of the block: the panel's product and, after the
  * last step of k, what becomes of it. */
-static void strip(const block *b, int64_t j, int64_t cols) {
+static void strip(const gemm_block *b, int64_t j, int64_t cols) {
     const km_gemm *g = b->g;
     int64_t nr = b->kern->nr;
     float *scratch = b->scratch + b->cut->c_at;
@@ -221,7 +221,7 @@ static void strip(const block *b, int64_t j, int64_t cols) {
 
 void km_gemm_block(const km_gemm *g, const km_gemm_kernels *kern, const km_gemm_cut *cut,
                    int64_t sums_ld, bool b_packed, float *scratch) {
-    block b = {.g = g, .kern = kern, .cut = cut, .scratch = scratch, .sums_ld = sums_ld};
+    gemm_block b = {.g = g, .kern = kern, .cut = cut, .scratch = scratch, .sums_ld = sums_ld};
     for (b.j = 0; b.j < g->n; b.j += cut->nc) {
         b.cols = min64(cut->nc, g->n - b.j);
         for (b.sum_i = 0; b.sum_i < g->m; b.sum_i += cut->mb) {

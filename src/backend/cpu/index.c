@@ -64,7 +64,7 @@ static km_status index_select(km_ctx *ctx, const km_call *c) {
 /* ---- Single elements: gather ---- */
 
 typedef struct gather_job {
-    km_lines l;
+    km_axis_lines l;
     char *out; /* like ids */
     const char *x;
     const void *ids;
@@ -76,9 +76,9 @@ typedef struct gather_job {
 static inline __attribute__((always_inline)) void gather_places(const gather_job *j, int64_t begin,
                                                                 int64_t end, int64_t size,
                                                                 bool wide) {
-    const km_lines *l = &j->l;
-    km_line_at row = km_lines_seek(l, begin / l->m);
-    for (int64_t k = begin % l->m, e = begin; e < end; k = 0, km_lines_next(l, &row)) {
+    const km_axis_lines *l = &j->l;
+    km_line_at row = km_axis_lines_seek(l, begin / l->m);
+    for (int64_t k = begin % l->m, e = begin; e < end; k = 0, km_axis_lines_next(l, &row)) {
         int64_t stop = l->m - k < end - e ? l->m : k + end - e;
         e += stop - k;
         if (l->cols == 1) {
@@ -125,7 +125,7 @@ static void gather_range(void *arg, int64_t begin, int64_t end, int worker) {
 
 static km_status gather(km_ctx *ctx, const km_call *c) {
     const km_tensor *x = c->in[0], *ids = c->in[1];
-    gather_job j = {.l = km_lines_make(x, ids, c->p->axis),
+    gather_job j = {.l = km_axis_lines_make(x, ids, c->p->axis),
                     .out = km_tensor_ptr(c->out[0]),
                     .x = km_tensor_ptr(x),
                     .ids = km_tensor_ptr(ids),

@@ -6,21 +6,22 @@
 #define KM_BACKEND_CPU_LINES_H
 #include "backend/cpu/split.h"
 
-typedef struct km_lines {
+typedef struct km_axis_lines {
     int64_t n, m;           /* x's and the index's size along the axis */
     int64_t x_axis, i_axis; /* elements from one place along the axis to the next */
     int64_t cols;           /* lines side by side, from column to column one element apart */
     int64_t rows;           /* groups of such lines: the product of dim */
     int ndim;
     int64_t dim[KM_MAX_DIMS], x_step[KM_MAX_DIMS], i_step[KM_MAX_DIMS];
-} km_lines;
+} km_axis_lines;
 
 /* Where a row begins in x and in the index. */
 typedef struct km_line_at {
     int64_t x, i, at[KM_MAX_DIMS];
 } km_line_at;
 
-static inline void km_lines_put(km_lines *l, int64_t dim, int64_t x_step, int64_t i_step) {
+static inline void km_axis_lines_put(km_axis_lines *l, int64_t dim, int64_t x_step,
+                                     int64_t i_step) {
     int last = l->ndim - 1;
     if (dim == 1) return;
     if (last >= 0 && l->x_step[last] == x_step * dim && l->i_step[last] == i_step * dim) {
@@ -34,13 +35,14 @@ static inline void km_lines_put(km_lines *l, int64_t dim, int64_t x_step, int64_
     l->i_step[l->ndim++] = i_step;
 }
 
-static inline km_lines km_lines_make(const km_tensor *x, const km_tensor *index, int axis) {
-    km_lines l = {.n = x->shape.dim[axis], .m = index->shape.dim[axis], .cols = 1, .rows = 1};
+static inline km_axis_lines km_axis_lines_make(const km_tensor *x, const km_tensor *index,
+                                               int axis) {
+    km_axis_lines l = {.n = x->shape.dim[axis], .m = index->shape.dim[axis], .cols = 1, .rows = 1};
     int64_t x_step[KM_MAX_DIMS], i_step[KM_MAX_DIMS];
     km_shape_strides(x->shape, x_step);
     km_shape_strides(index->shape, i_step);
     for (int a = 0; a < x->shape.ndim; a++)
-        if (a != axis) km_lines_put(&l, index->shape.dim[a], x_step[a], i_step[a]);
+        if (a != axis) km_axis_lines_put(&l, index->shape.dim[a], x_step[a], i_step[a]);
     l.x_axis = x_step[axis];
     l.i_axis = i_step[axis];
     int last = l.ndim - 1;
@@ -53,7 +55,7 @@ static inline km_lines km_lines_make(const km_tensor *x, const km_tensor *index,
     return l;
 }
 
-static inline km_line_at km_lines_seek(const km_lines *l, int64_t row) {
+static inline km_line_at km_axis_lines_seek(const km_axis_lines *l, int64_t row) {
     km_line_at p = {0};
     for (int a = l->ndim - 1; a >= 0; a--) {
         p.at[a] = row % l->dim[a];
@@ -64,7 +66,7 @@ static inline km_line_at km_lines_seek(const km_lines *l, int64_t row) {
     return p;
 }
 
-static inline void km_lines_next(const km_lines *l, km_line_at *p) {
+static inline void km_axis_lines_next(const km_axis_lines *l, km_line_at *p) {
     for (int a = l->ndim - 1; a >= 0; a--) {
         p->x += l->x_step[a];
         p->i += l->i_step[a];

@@ -126,17 +126,17 @@ static km_status run_optim(km_ctx *ctx, const km_call *c) {
 
 /* ---- Before the step ---- */
 
-typedef struct sums {
+typedef struct norm_sums {
     const km_call *c;
     float *out;
-} sums;
+} norm_sums;
 
 static int64_t sum_count(const km_tensor *x) {
     return km_ceil_div(km_shape_count(x->shape), KM_SUMSQ_CHUNK);
 }
 
 static void sum_chunks(void *arg, int64_t begin, int64_t end, int worker) {
-    const sums *s = arg;
+    const norm_sums *s = arg;
     int k = 0;
     int64_t first = 0; /* the first chunk of tensor k */
     (void)worker;
@@ -153,7 +153,7 @@ static void sum_chunks(void *arg, int64_t begin, int64_t end, int worker) {
 }
 
 static km_status run_sumsq_chunks(km_ctx *ctx, const km_call *c) {
-    sums s = {.c = c, .out = data(c->out[0])};
+    norm_sums s = {.c = c, .out = data(c->out[0])};
     int64_t chunks = 0;
     for (int k = 0; k < c->n_in; k++) {
         if (km_float_slot(c->in[k]->dtype) < 0) return KM_ERR_UNSUPPORTED;

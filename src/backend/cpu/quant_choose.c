@@ -7,11 +7,11 @@
 #include <sys/auxv.h>
 #endif
 
-typedef struct set {
+typedef struct kernel_set {
     const char *name;
     const km_quant_kernels *kernels;
     bool (*runs)(void);
-} set;
+} kernel_set;
 
 static bool always(void) { return true; }
 
@@ -25,10 +25,10 @@ static bool has_dotprod(void) {
     return false;
 #endif
 }
-static const set sets[] = {{"base", &km_quant_kernels_base, always},
-                           {"dotprod", &km_quant_kernels_dotprod, has_dotprod}};
+static const kernel_set sets[] = {{"base", &km_quant_kernels_base, always},
+                                  {"dotprod", &km_quant_kernels_dotprod, has_dotprod}};
 #elif defined(KM_ISA_ONLY_BASE)
-static const set sets[] = {{"base", &km_quant_kernels_base, always}};
+static const kernel_set sets[] = {{"base", &km_quant_kernels_base, always}};
 #else
 extern const km_quant_kernels km_quant_kernels_avx2, km_quant_kernels_avxvnni,
     km_quant_kernels_avx512, km_quant_kernels_avx512vnni;
@@ -36,11 +36,11 @@ static bool has_avx2(void) { return km_cpu_isa() >= KM_ISA_AVX2; }
 static bool has_avxvnni(void) { return has_avx2() && km_cpu_info()->avx_vnni; }
 static bool has_avx512(void) { return km_cpu_isa() >= KM_ISA_AVX512; }
 static bool has_avx512vnni(void) { return has_avx512() && km_cpu_info()->avx512_vnni; }
-static const set sets[] = {{"base", &km_quant_kernels_base, always},
-                           {"avx2", &km_quant_kernels_avx2, has_avx2},
-                           {"avxvnni", &km_quant_kernels_avxvnni, has_avxvnni},
-                           {"avx512", &km_quant_kernels_avx512, has_avx512},
-                           {"avx512vnni", &km_quant_kernels_avx512vnni, has_avx512vnni}};
+static const kernel_set sets[] = {{"base", &km_quant_kernels_base, always},
+                                  {"avx2", &km_quant_kernels_avx2, has_avx2},
+                                  {"avxvnni", &km_quant_kernels_avxvnni, has_avxvnni},
+                                  {"avx512", &km_quant_kernels_avx512, has_avx512},
+                                  {"avx512vnni", &km_quant_kernels_avx512vnni, has_avx512vnni}};
 #endif
 
 #define SETS ((int)(sizeof sets / sizeof *sets))

@@ -13,16 +13,16 @@
 #define STRETCH 2         /* steps unpacked at a time: a panel of them fits the nearest cache */
 
 /* Outputs y = act(x w^T + b), or with up: act(x w^T) * (x up^T). */
-typedef struct part {
+typedef struct quant_part {
     const km_tensor *w, *up, *b, *y;
     int64_t from, up_from; /* the rows of w and up that give output 0 */
     int64_t outs, strip;   /* of outputs to a strip */
     int64_t first, strips; /* among those of all parts */
     km_act act;
-} part;
+} quant_part;
 
-typedef struct job {
-    part part[3];
+typedef struct quant_job {
+    quant_part part[3];
     int n;
     const km_tensor *x;
     int64_t rows, in, steps;
@@ -36,9 +36,9 @@ typedef struct job {
     size_t each;
     const km_quant_kernels *k;
     const km_gemm_kernels *fk;
-} job;
+} quant_job;
 
-static bool few(const job *j) { return j->rows <= KM_FEW_ROWS; }
+static bool few(const quant_job *j) { return j->rows <= KM_FEW_ROWS; }
 
 static const uint8_t *row_at(const km_tensor *w, int64_t row) {
     return (const uint8_t *)km_tensor_ptr(w) + km_dtype_bytes(w->dtype, row * w->shape.dim[1]);
@@ -51,7 +51,7 @@ static void *element_at(const km_tensor *t, int64_t i) {
 /* ---- x ---- */
 
 static void encode_rows(void *arg, int64_t begin, int64_t end, int worker) {
-    const job *j = arg;
+    const quant_job *j = arg;
     (void)worker;
     for (int64_t r = begin; r < end; r++) {
         if (j->xf_room)
@@ -63,12 +63,12 @@ static void encode_rows(void *arg, int64_t begin, int64_t end, int worker) {
     }
 }
 
-static char *tile_at(const job *j, int64_t tile, int64_t step) {
+static char *tile_at(const quant_job *j, int64_t tile, int64_t step) {
     return j->xw + (size_t)(tile * j->steps + step) * j->k->word_bytes;
 }
 
 static void encode_tiles(void *arg, int64_t begin, int64_t end, int worker) {
-    const job *j = arg;
+    const quant_job *j = arg;
     int64_t each = j->k->word_rows;
     for (int64_t t = begin; t < end; t++) {
         int64_t r = t * each, rows = j->rows - r < each ? j->rows - r : each;
@@ -80,8 +80,8 @@ static void encode_tiles(void *arg, int64_t begin, int64_t end, int worker) {
 /* ---- The end of a strip ---- */
 
 /* v and, where there is an up, u: (rows, ld) sums of outputs o to o + outs - 1. */
-static void finish(const job *j, const part *p, float *v, const float *u, int64_t ld, int64_t o,
-                   int64_t outs) {
+static void finish(const quant_job *j, const quant_part *p, float *v, const float *u, int64_t ld,
+                   int64_t o, int64_t outs) {
     km_finish end = {.act = p->act, .dtype = p->y->dtype};
     void *out = element_at(p->y, o);
     if (p->up) { /* it has no bias */
@@ -95,15 +95,15 @@ static void finish(const job *j, const part *p, float *v, const float *u, int64_
     j->fk->finish(&end, v, ld, out, NULL, p->outs, j->rows, outs);
 }
 
-static const part *part_of(const job *j, int64_t strip) {
-    const part *p = j->part;
+static const quant_part *part_of(const quant_job *j, int64_t strip) {
+    const quant_part *p = j->part;
     while (strip >= p->first + p->strips) p++;
     return p;
 }
 
 /* ---- Few rows ---- */
 
-static void few_rows(const job *j, const km_tensor *w, int64_t row, int64_t outs, float *y) {
+static void few_rows(const quant_job *j, const km_tensor *w, int64_t row, int64_t outs, float *y) {
     if (!km_dtype_is_block(w->dtype)) {
         j->k->few_floats(w->dtype, row_at(w, row), j->in, outs, j->xf, j->in, j->rows, y, STRIP);
         return;
@@ -115,11 +115,11 @@ static void few_rows(const job *j, const km_tensor *w, int64_t row, int64_t outs
 }
 
 static void few_strips(void *arg, int64_t begin, int64_t end, int worker) {
-    const job *j = arg;
+    const quant_job *j = arg;
     (void)worker;
     _Alignas(64) float v[KM_FEW_ROWS * STRIP], u[KM_FEW_ROWS * STRIP];
     for (int64_t s = begin; s < end; s++) {
-        const part *p = part_of(j, s);
+        const quant_part *p = part_of(j, s);
         int64_t o = (s - p->first) * p->strip;
         int64_t outs = p->outs - o < p->strip ? p->outs - o : p->strip;
         few_rows(j, p->w, p->from + o, outs, v);
@@ -131,7 +131,7 @@ static void few_strips(void *arg, int64_t begin, int64_t end, int worker) {
 /* ---- Many rows ---- */
 
 /* `outs` rows of w from `row` on, as outputs `first` on of a panel. */
-static void unpack(const job *j, const km_tensor *w, int64_t row, int64_t outs, int64_t step,
+static void unpack(const quant_job *j, const km_tensor *w, int64_t row, int64_t outs, int64_t step,
                    int64_t n, int first, void *panel) {
     const uint8_t *at = row_at(w, row) + km_dtype_bytes(w->dtype, step * KM_QUANT_STEP);
     int64_t bytes = km_dtype_bytes(w->dtype, j->in);
@@ -142,8 +142,8 @@ static void unpack(const job *j, const km_tensor *w, int64_t row, int64_t outs, 
 }
 
 /* All rows of x, n elements from a step on, times a panel. */
-static void multiply(const job *j, const km_tensor *w, int64_t step, int64_t n, const void *panel,
-                     float *y) {
+static void multiply(const quant_job *j, const km_tensor *w, int64_t step, int64_t n,
+                     const void *panel, float *y) {
     if (j->xw) {
         j->k->tile_words(panel, tile_at(j, 0, step), j->steps, j->rows, n, step > 0, y, STRIP);
         return;
@@ -154,11 +154,11 @@ static void multiply(const job *j, const km_tensor *w, int64_t step, int64_t n, 
 }
 
 static void many_strips(void *arg, int64_t begin, int64_t end, int worker) {
-    const job *j = arg;
+    const quant_job *j = arg;
     char *room = j->room + (size_t)worker * j->each;
     float *y = (float *)(void *)(room + STRETCH * j->panel); /* (rows, KM_QUANT_OUTS) */
     for (int64_t s = begin; s < end; s++) {
-        const part *p = part_of(j, s);
+        const quant_part *p = part_of(j, s);
         int64_t o = (s - p->first) * p->strip;
         int64_t outs = p->outs - o < p->strip ? p->outs - o : p->strip;
         for (int64_t at = 0; at < j->steps; at += STRETCH) {
@@ -174,7 +174,7 @@ static void many_strips(void *arg, int64_t begin, int64_t end, int worker) {
 
 /* ---- Floats against many rows: the product engine's work ---- */
 
-static km_status float_part(km_ctx *ctx, const job *j, const part *p) {
+static km_status float_part(km_ctx *ctx, const quant_job *j, const quant_part *p) {
     km_gemm g = {
         .m = j->rows,
         .n = p->outs,
@@ -192,15 +192,15 @@ static km_status float_part(km_ctx *ctx, const job *j, const part *p) {
 /* ---- A call ---- */
 
 /* The tile kernels take it. */
-static bool in_blocks(const part *p) {
+static bool in_blocks(const quant_part *p) {
     return km_dtype_is_block(p->w->dtype) && (!p->up || p->up->dtype == p->w->dtype);
 }
 
 /* The strips of the parts that the kernels here take, in order. */
-static int64_t cut(job *j) {
+static int64_t cut(quant_job *j) {
     int64_t total = 0;
     for (int i = 0; i < j->n; i++) {
-        part *p = &j->part[i];
+        quant_part *p = &j->part[i];
         p->strip = !few(j) && p->up ? STRIP / 2 : STRIP;
         p->first = total;
         p->strips = few(j) || in_blocks(p) ? km_ceil_div(p->outs, p->strip) : 0;
@@ -209,7 +209,7 @@ static int64_t cut(job *j) {
     return total;
 }
 
-static int64_t bytes_of(const job *j) {
+static int64_t bytes_of(const quant_job *j) {
     int64_t bytes = 0;
     for (int i = 0; i < j->n; i++)
         bytes +=
@@ -218,10 +218,10 @@ static int64_t bytes_of(const job *j) {
 }
 
 /* Weights are read straight from their blocks, or as floats when rows are few. */
-static km_status run_strips(km_ctx *ctx, job *j, int64_t strips) {
+static km_status run_strips(km_ctx *ctx, quant_job *j, int64_t strips) {
     bool convert = j->x->dtype != KM_F32, blocks = false;
     for (int i = 0; i < j->n; i++) {
-        const part *p = &j->part[i];
+        const quant_part *p = &j->part[i];
         if (p->strips) blocks |= km_dtype_is_block(p->w->dtype);
         if (p->strips && p->up) blocks |= km_dtype_is_block(p->up->dtype);
     }
@@ -259,7 +259,7 @@ static km_status run_strips(km_ctx *ctx, job *j, int64_t strips) {
     return KM_OK;
 }
 
-static km_status run(km_ctx *ctx, job *j) {
+static km_status run(km_ctx *ctx, quant_job *j) {
     km_status s = KM_OK;
     j->rows = j->x->shape.dim[0];
     j->in = j->x->shape.dim[1];
@@ -276,36 +276,37 @@ static km_status run(km_ctx *ctx, job *j) {
 static const km_tensor *optional(const km_call *c, int i) { return i < c->n_in ? c->in[i] : NULL; }
 
 km_status km_cpu_quant_linear(km_ctx *ctx, const km_call *c) {
-    job j = {.x = c->in[0],
-             .n = 1,
-             .part = {{.w = c->in[1],
-                       .b = optional(c, 2),
-                       .y = c->out[0],
-                       .act = c->p->act,
-                       .outs = c->in[1]->shape.dim[0]}}};
+    quant_job j = {.x = c->in[0],
+                   .n = 1,
+                   .part = {{.w = c->in[1],
+                             .b = optional(c, 2),
+                             .y = c->out[0],
+                             .act = c->p->act,
+                             .outs = c->in[1]->shape.dim[0]}}};
     return run(ctx, &j);
 }
 
 km_status km_cpu_linears(km_ctx *ctx, const km_call *c) {
-    job j = {.x = c->in[0], .n = c->n_out};
+    quant_job j = {.x = c->in[0], .n = c->n_out};
     for (int i = 0; i < j.n; i++)
-        j.part[i] = (part){.w = c->in[1 + 2 * i],
-                           .b = optional(c, 2 + 2 * i),
-                           .y = c->out[i],
-                           .outs = c->in[1 + 2 * i]->shape.dim[0]};
+        j.part[i] = (quant_part){.w = c->in[1 + 2 * i],
+                                 .b = optional(c, 2 + 2 * i),
+                                 .y = c->out[i],
+                                 .outs = c->in[1 + 2 * i]->shape.dim[0]};
     return run(ctx, &j);
 }
 
 /* As two layers and their product: many rows against weights that are not of one block type. */
-static km_status gated_apart(km_ctx *ctx, const km_tensor *x, part p) {
+static km_status gated_apart(km_ctx *ctx, const km_tensor *x, quant_part p) {
     int64_t count = km_shape_count(p.y->shape), size = (int64_t)km_dtype_size(p.y->dtype);
     km_storage hold = {.data = km_alloc((size_t)(count * size) + 1)};
     if (!hold.data) return km_fail(ctx, KM_ERR_MEMORY, "gated: out of memory");
     km_tensor u = *p.y;
     u.storage = &hold;
     u.offset = 0;
-    job gate = {.x = x, .n = 1, .part = {{.w = p.w, .y = p.y, .act = p.act, .outs = p.outs}}};
-    job up = {.x = x, .n = 1, .part = {{.w = p.up, .from = p.up_from, .y = &u, .outs = p.outs}}};
+    quant_job gate = {.x = x, .n = 1, .part = {{.w = p.w, .y = p.y, .act = p.act, .outs = p.outs}}};
+    quant_job up = {
+        .x = x, .n = 1, .part = {{.w = p.up, .from = p.up_from, .y = &u, .outs = p.outs}}};
     km_status s = run(ctx, &gate);
     if (s == KM_OK) s = run(ctx, &up);
     const km_lanes *lanes = km_simd_lanes();
@@ -325,14 +326,14 @@ static km_status gated_apart(km_ctx *ctx, const km_tensor *x, part p) {
 km_status km_cpu_gated(km_ctx *ctx, const km_call *c) {
     const km_tensor *up = optional(c, 2);
     int64_t outs = c->out[0]->shape.dim[1];
-    job j = {.x = c->in[0],
-             .n = 1,
-             .part = {{.w = c->in[1],
-                       .up = up ? up : c->in[1],
-                       .up_from = up ? 0 : outs,
-                       .y = c->out[0],
-                       .act = c->p->act,
-                       .outs = outs}}};
+    quant_job j = {.x = c->in[0],
+                   .n = 1,
+                   .part = {{.w = c->in[1],
+                             .up = up ? up : c->in[1],
+                             .up_from = up ? 0 : outs,
+                             .y = c->out[0],
+                             .act = c->p->act,
+                             .outs = outs}}};
     if (c->in[0]->shape.dim[0] > KM_FEW_ROWS && !in_blocks(&j.part[0]))
         return gated_apart(ctx, c->in[0], j.part[0]);
     return run(ctx, &j);

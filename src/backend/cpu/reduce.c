@@ -70,7 +70,7 @@ static void merge(km_op op, state *s, const state *t) {
 
 /* ---- The job ---- */
 
-typedef struct job {
+typedef struct reduce_job {
     const km_call *c;
     km_op op;
     km_dtype dtype;
@@ -80,10 +80,10 @@ typedef struct job {
     int64_t chunk, chunks; /* reduced elements (rows, for columns) per chunk, and how many */
     int64_t col_blocks;    /* columns only: blocks of KM_STAGE along the last kept axis */
     state *states;         /* of all chunks, when there is more than one */
-} job;
+} reduce_job;
 
 /* What a result is, of so many elements. Over none: 0, NaN, NaN, 0, -inf, -inf. */
-static double value(const job *j, const state *s) {
+static double value(const reduce_job *j, const state *s) {
     double n = (double)j->reduced.count;
     switch (j->op) {
     case KM_OP_MEAN: return s->a / n;
@@ -95,7 +95,7 @@ static double value(const job *j, const state *s) {
 }
 
 /* Results out_at and on, `stride` apart; at most KM_STAGE. */
-static void finish(const job *j, const state *s, int64_t out_at, int64_t stride, int64_t n) {
+static void finish(const reduce_job *j, const state *s, int64_t out_at, int64_t stride, int64_t n) {
     const km_tensor *out = j->c->out[0];
     char *p = (char *)km_tensor_ptr(out) + out_at * (int64_t)km_dtype_size(out->dtype);
     double v[KM_STAGE];
@@ -110,7 +110,8 @@ static void finish(const job *j, const state *s, int64_t out_at, int64_t stride,
 /* ---- Along rows ---- */
 
 /* Elements [at, at + n) of the reduced ones, seen from base, as contiguous f32. */
-static const float *gather(const job *j, const char *base, int64_t at, int64_t n, float *buf) {
+static const float *gather(const reduce_job *j, const char *base, int64_t at, int64_t n,
+                           float *buf) {
     const km_reduce_axes *r = &j->reduced;
     int64_t inner = r->dim[r->n - 1], stride = r->x[r->n - 1], done = 0;
     while (done < n) {
@@ -124,7 +125,7 @@ static const float *gather(const job *j, const char *base, int64_t at, int64_t n
     return buf;
 }
 
-static state reduce_elements(const job *j, const char *base, int64_t begin, int64_t end) {
+static state reduce_elements(const reduce_job *j, const char *base, int64_t begin, int64_t end) {
     const km_reduce_axes *r = &j->reduced;
     bool dense = j->dtype == KM_F32 && r->n == 1 && r->x[0] == 1;
     int64_t step = dense ? ROW_BLOCK : KM_STAGE;
@@ -141,7 +142,7 @@ static state reduce_elements(const job *j, const char *base, int64_t begin, int6
 }
 
 static void row_items(void *arg, int64_t begin, int64_t end, int worker) {
-    const job *j = arg;
+    const reduce_job *j = arg;
     (void)worker;
     for (int64_t i = begin; i < end; i++) {
         int64_t result = i / j->chunks, first = i % j->chunks * j->chunk, out_at;
@@ -156,7 +157,7 @@ static void row_items(void *arg, int64_t begin, int64_t end, int worker) {
     }
 }
 
-static void along_rows(km_ctx *ctx, job *j) {
+static void along_rows(km_ctx *ctx, reduce_job *j) {
     int64_t results = j->kept.count, count = j->reduced.count;
     j->chunk = count > 0 ? count : 1;
     if (results < FEW && count > MIN_CHUNK) {
@@ -183,8 +184,8 @@ static void along_rows(km_ctx *ctx, job *j) {
 /* ---- Down columns ---- */
 
 /* Rows [begin, end) of `cols` columns from base on, merged into s[0 .. cols). */
-static void reduce_rows(const job *j, const char *base, int64_t begin, int64_t end, int64_t cols,
-                        state *s) {
+static void reduce_rows(const reduce_job *j, const char *base, int64_t begin, int64_t end,
+                        int64_t cols, state *s) {
     int64_t stride = j->kept.x[j->kept.n - 1];
     bool dense = j->dtype == KM_F32 && stride == 1;
     int step = dense ? COLUMN_ROWS : STAGED_ROWS;
@@ -208,20 +209,20 @@ static void reduce_rows(const job *j, const char *base, int64_t begin, int64_t e
 }
 
 /* Columns of block i: where they begin among the results, and how many. */
-static int64_t column_block(const job *j, int64_t i, int64_t *first) {
+static int64_t column_block(const reduce_job *j, int64_t i, int64_t *first) {
     int64_t width = j->kept.dim[j->kept.n - 1], col = i % j->col_blocks * KM_STAGE;
     *first = i / j->col_blocks * width + col;
     return width - col < KM_STAGE ? width - col : KM_STAGE;
 }
 
-static void finish_columns(const job *j, int64_t first, int64_t cols, const state *s) {
+static void finish_columns(const reduce_job *j, int64_t first, int64_t cols, const state *s) {
     int64_t out_at, stride = j->kept.out[j->kept.n - 1];
     km_reduce_at(&j->kept, first, &out_at);
     finish(j, s, out_at, stride, cols);
 }
 
 static void column_items(void *arg, int64_t begin, int64_t end, int worker) {
-    const job *j = arg;
+    const reduce_job *j = arg;
     (void)worker;
     for (int64_t i = begin; i < end; i++) {
         int64_t first, cols = column_block(j, i / j->chunks, &first);
@@ -235,7 +236,7 @@ static void column_items(void *arg, int64_t begin, int64_t end, int worker) {
     }
 }
 
-static km_status down_columns(km_ctx *ctx, job *j) {
+static km_status down_columns(km_ctx *ctx, reduce_job *j) {
     int64_t width = j->kept.dim[j->kept.n - 1], rows = j->reduced.count;
     int64_t block = width < KM_STAGE ? width : KM_STAGE;
     j->col_blocks = (width + KM_STAGE - 1) / KM_STAGE;
@@ -270,11 +271,11 @@ static km_status reduce(km_ctx *ctx, const km_call *c) {
     if (!km_stageable(x->dtype)) return km_cpu_reduce_integers(ctx, c);
     if (c->op == KM_OP_ARGMAX ? out->dtype != KM_I64 : !km_stageable(out->dtype))
         return KM_ERR_UNSUPPORTED;
-    job j = {.c = c,
-             .op = c->op,
-             .dtype = x->dtype,
-             .size = (int64_t)km_dtype_size(x->dtype),
-             .x = x->storage->data ? km_tensor_ptr(x) : NULL};
+    reduce_job j = {.c = c,
+                    .op = c->op,
+                    .dtype = x->dtype,
+                    .size = (int64_t)km_dtype_size(x->dtype),
+                    .x = x->storage->data ? km_tensor_ptr(x) : NULL};
     km_reduce_plan(c, &j.kept, &j.reduced);
     if (j.kept.count == 0) return KM_OK;
     int64_t kept_step = j.kept.x[j.kept.n - 1], reduced_step = j.reduced.x[j.reduced.n - 1];

@@ -26,15 +26,15 @@ RUN(int64_t)
 RUN(uint8_t)
 RUN(int8_t)
 
-typedef struct job {
+typedef struct reduce_integers_job {
     const km_call *c;
     const char *x;
     km_reduce_axes kept, reduced;
     void (*run)(whole *w, const void *p, int64_t stride, int64_t n, int64_t at);
-} job;
+} reduce_integers_job;
 
 static void items(void *arg, int64_t begin, int64_t end, int worker) {
-    const job *j = arg;
+    const reduce_integers_job *j = arg;
     const km_tensor *out = j->c->out[0];
     int64_t size = (int64_t)km_dtype_size(j->c->in[0]->dtype);
     int64_t inner = j->reduced.dim[j->reduced.n - 1];
@@ -56,7 +56,7 @@ static void items(void *arg, int64_t begin, int64_t end, int worker) {
 
 km_status km_cpu_reduce_integers(km_ctx *ctx, const km_call *c) {
     const km_tensor *x = c->in[0], *out = c->out[0];
-    job j = {.c = c, .x = x->storage->data ? km_tensor_ptr(x) : NULL};
+    reduce_integers_job j = {.c = c, .x = x->storage->data ? km_tensor_ptr(x) : NULL};
     switch (x->dtype) {
     case KM_I32: j.run = run_int32_t; break;
     case KM_I64: j.run = run_int64_t; break;

@@ -27,11 +27,11 @@ enum {
 
 typedef void (*km_rows_fn)(const km_rows_job *job);
 
-typedef struct km_rows {
+typedef struct km_rows_kernels {
     km_rows_fn rows[KM_ROWS_OPS][KM_SLOTS];    /* contiguous rows */
     km_rows_fn columns[KM_ROWS_OPS][KM_SLOTS]; /* down the columns, cols <= KM_ROWS_COLS */
-} km_rows;
+} km_rows_kernels;
 
-KM_SIMD_TABLE(km_rows, km_simd_rows)
+KM_SIMD_TABLE(km_rows_kernels, km_simd_rows)
 
 #endif

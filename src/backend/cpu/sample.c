@@ -11,27 +11,27 @@
 
 #define BLOCK 64
 
-typedef struct choice {
+typedef struct cpu_choice {
     float x;
     int32_t id;
     double p; /* next to the likeliest */
-} choice;
+} cpu_choice;
 
-typedef struct room {
-    float *x;     /* (v) logits, edited */
-    float *peak;  /* (blocks) */
-    float *order; /* (blocks) */
-    choice *list; /* (v) */
-} room;
+typedef struct sample_room {
+    float *x;         /* (v) logits, edited */
+    float *peak;      /* (blocks) */
+    float *order;     /* (blocks) */
+    cpu_choice *list; /* (v) */
+} sample_room;
 
 static int by_likelihood(const void *a, const void *b) {
-    const choice *x = a, *y = b;
+    const cpu_choice *x = a, *y = b;
     if (x->x != y->x) return x->x < y->x ? 1 : -1;
     return (x->id > y->id) - (x->id < y->id);
 }
 
 static int by_id(const void *a, const void *b) {
-    const choice *x = a, *y = b;
+    const cpu_choice *x = a, *y = b;
     return (x->id > y->id) - (x->id < y->id);
 }
 
@@ -60,20 +60,20 @@ static void penalise(const float *how, const int32_t *state, float *x, int64_t n
     }
 }
 
-static int64_t gather(room *m, int64_t n, float bound) {
+static int64_t gather(sample_room *m, int64_t n, float bound) {
     int64_t count = 0;
     for (int64_t b = 0; b * BLOCK < n; b++) {
         if (m->peak[b] < bound) continue;
         int64_t end = (b + 1) * BLOCK < n ? (b + 1) * BLOCK : n;
         for (int64_t i = b * BLOCK; i < end; i++)
             if (m->x[i] >= bound && m->x[i] > -INFINITY)
-                m->list[count++] = (choice){.x = m->x[i], .id = (int32_t)i};
+                m->list[count++] = (cpu_choice){.x = m->x[i], .id = (int32_t)i};
     }
     return count;
 }
 
 /* Those left by top-k, top-p and min-p, in front of the list; top is the largest logit. */
-static int64_t cut(room *m, const float *how, int64_t n, float top) {
+static int64_t cut(sample_room *m, const float *how, int64_t n, float top) {
     double t = how[KM_SAMPLE_TEMPERATURE], top_p = how[KM_SAMPLE_TOP_P], mass = 0, sum = 0;
     int64_t k = (int64_t)how[KM_SAMPLE_TOP_K], blocks = (n + BLOCK - 1) / BLOCK, left;
     float bound = -INFINITY;
@@ -104,7 +104,7 @@ static int64_t cut(room *m, const float *how, int64_t n, float top) {
     return kept;
 }
 
-static int32_t pick(room *m, const float *how, int32_t *state, int64_t n) {
+static int32_t pick(sample_room *m, const float *how, int32_t *state, int64_t n) {
     float top = -INFINITY;
     int32_t best = -1;
     for (int64_t b = 0; b * BLOCK < n; b++) {
@@ -135,9 +135,10 @@ static int32_t pick(room *m, const float *how, int32_t *state, int64_t n) {
 static km_status sample(km_ctx *ctx, const km_call *c) {
     int64_t rows = c->in[0]->shape.dim[0], v = c->in[0]->shape.dim[1], blocks = v / BLOCK + 1;
     size_t n = (size_t)v;
-    char *p = km_ctx_scratch(ctx, n * sizeof(choice) + (n + 2 * (size_t)blocks) * sizeof(float));
+    char *p =
+        km_ctx_scratch(ctx, n * sizeof(cpu_choice) + (n + 2 * (size_t)blocks) * sizeof(float));
     if (!p) return ctx->error.code;
-    room m = {.list = (choice *)(void *)p};
+    sample_room m = {.list = (cpu_choice *)(void *)p};
     m.x = (float *)(void *)(m.list + v);
     m.peak = m.x + v;
     m.order = m.peak + blocks;

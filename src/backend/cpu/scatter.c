@@ -13,7 +13,7 @@
 #define LEAST_PLACES 4096 /* of a part of a line */
 
 typedef struct scatter_job {
-    km_lines l;
+    km_axis_lines l;
     char *out;       /* like x */
     const char *src; /* like ids */
     const void *ids;
@@ -108,7 +108,7 @@ static void scatter_units(const scatter_job *j, int64_t begin, int64_t end, bool
     for (int64_t e = begin; e < end; e++) {
         int64_t part = e % j->parts, rest = e / j->parts;
         int64_t col = rest % j->col_blocks * j->cols;
-        km_line_at row = km_lines_seek(&j->l, rest / j->col_blocks);
+        km_line_at row = km_axis_lines_seek(&j->l, rest / j->col_blocks);
         unit u = {.x = row.x + col, .i = row.i + col, .lo = part * j->places};
         u.cols = j->l.cols - col < j->cols ? j->l.cols - col : j->cols;
         u.hi = j->l.n - u.lo < j->places ? j->l.n : u.lo + j->places;
@@ -123,13 +123,13 @@ static void add_range(void *arg, int64_t begin, int64_t end, int worker) {
     scatter_units(arg, begin, end, true, worker);
 }
 
-typedef struct copy_job {
+typedef struct scatter_copy {
     char *to;
     const char *from;
-} copy_job;
+} scatter_copy;
 
 static void copy_range(void *arg, int64_t begin, int64_t end, int worker) {
-    const copy_job *j = arg;
+    const scatter_copy *j = arg;
     (void)worker;
     memcpy(j->to + begin, j->from + begin, (size_t)(end - begin));
 }
@@ -137,7 +137,7 @@ static void copy_range(void *arg, int64_t begin, int64_t end, int worker) {
 /* Units of about the same work: columns, and where that leaves few units, parts of the lines. How
  * they are cut changes no bit, since a place belongs to one of them. */
 static void cut(scatter_job *j, int threads, bool halves) {
-    const km_lines *l = &j->l;
+    const km_axis_lines *l = &j->l;
     j->cols = l->cols < COLS ? l->cols : COLS;
     j->places = l->n;
     if (halves) {
@@ -158,7 +158,7 @@ km_status km_cpu_scatter(km_ctx *ctx, const km_call *c) {
     const km_tensor *x = c->in[0], *ids = c->in[1], *src = c->in[2];
     bool adds = c->op == KM_OP_SCATTER_ADD, halves = x->dtype == KM_F16 || x->dtype == KM_BF16;
     int64_t size = (int64_t)km_dtype_size(x->dtype), bytes = km_shape_count(x->shape) * size;
-    scatter_job j = {.l = km_lines_make(x, ids, c->p->axis),
+    scatter_job j = {.l = km_axis_lines_make(x, ids, c->p->axis),
                      .out = km_tensor_ptr(c->out[0]),
                      .src = km_tensor_ptr(src),
                      .ids = km_tensor_ptr(ids),
@@ -166,7 +166,7 @@ km_status km_cpu_scatter(km_ctx *ctx, const km_call *c) {
                      .dtype = x->dtype,
                      .size = size};
     if (bytes == 0) return KM_OK;
-    copy_job copy = {j.out, km_tensor_ptr(x)};
+    scatter_copy copy = {j.out, km_tensor_ptr(x)};
     km_threads_for(ctx->threads, bytes, 1 << 20, copy_range, &copy);
     if (km_shape_count(ids->shape) == 0) return KM_OK;
     int threads = km_threads_count(ctx->threads);

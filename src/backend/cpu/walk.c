@@ -18,11 +18,11 @@ bool km_cpu_streams(int64_t bytes) {
     return bytes > limit;
 }
 
-typedef struct walk {
+typedef struct strided_walk {
     const km_iter *it;
     km_run_fn fn;
     void *arg;
-} walk;
+} strided_walk;
 
 /* Moves to the next run: the innermost axis but one advances, and carries. */
 static void next_row(const km_iter *it, int64_t index[], char *ptr[]) {
@@ -38,7 +38,7 @@ static void next_row(const km_iter *it, int64_t index[], char *ptr[]) {
 }
 
 static void walk_range(void *arg, int64_t begin, int64_t end, int worker) {
-    const walk *w = arg;
+    const strided_walk *w = arg;
     const km_iter *it = w->it;
     int last = it->ndim - 1;
     int64_t inner = it->dim[last], row = begin / inner, col = begin % inner;
@@ -66,7 +66,7 @@ static void walk_range(void *arg, int64_t begin, int64_t end, int worker) {
 void km_cpu_walk(km_ctx *ctx, const km_iter *it, int cost, km_run_fn fn, void *arg) {
     int64_t total = it->rows * it->dim[it->ndim - 1];
     if (total == 0) return;
-    walk w = {it, fn, arg};
+    strided_walk w = {it, fn, arg};
     int64_t grain = km_cpu_grain(ctx, total, cost);
     /* Whole runs where that leaves enough chunks; bounds that keep vectors aligned where not. */
     int64_t inner = it->dim[it->ndim - 1];

@@ -26,15 +26,15 @@ typedef struct plan_key {
     bool turn_a, turn_b;
 } plan_key;
 
-typedef struct plan {
-    struct plan *next;
+typedef struct cublas_plan {
+    struct cublas_plan *next;
     plan_key key;
     bool usable; /* false: there is no kernel for it */
     km_lt_desc desc;
     km_lt_layout a, b, o; /* cuBLASLt's A is our b */
     km_lt_algo algo;
     size_t workspace;
-} plan;
+} cublas_plan;
 
 /* One device's handle and plans. The lock is held over a launch, since a plan's desc holds the
  * pointers of bias and pre. */
@@ -42,7 +42,7 @@ typedef struct lt_device {
     pthread_mutex_t lock;
     bool tried;
     km_lt_handle handle; /* NULL when it would not start */
-    plan *slot[PLAN_SLOTS];
+    cublas_plan *slot[PLAN_SLOTS];
     int plans;
 } lt_device;
 
@@ -105,7 +105,7 @@ bool km_cublas_present(km_lane *lane) {
 
 /* ---- Plans ---- */
 
-static void plan_clear(plan *p) {
+static void plan_clear(cublas_plan *p) {
     if (p->desc) lt.desc_destroy(p->desc);
     if (p->a) lt.layout_destroy(p->a);
     if (p->b) lt.layout_destroy(p->b);
@@ -118,7 +118,7 @@ static void plan_clear(plan *p) {
 static void plans_free(lt_device *dev) {
     for (int i = 0; i < PLAN_SLOTS; i++)
         while (dev->slot[i]) {
-            plan *p = dev->slot[i];
+            cublas_plan *p = dev->slot[i];
             dev->slot[i] = p->next;
             plan_clear(p);
             km_free(p);
@@ -166,7 +166,7 @@ static bool make_layout(km_lt_layout *out, const plan_key *k, int64_t rows, int6
             lt.layout_set(*out, KM_LT_BATCH_STRIDE, &stride, sizeof stride) == KM_LT_OK);
 }
 
-static bool describe(plan *p) {
+static bool describe(cublas_plan *p) {
     const plan_key *k = &p->key;
     int32_t turn_a = k->turn_b, turn_b = k->turn_a; /* in its words */
     uint32_t epilogue = (uint32_t)k->epilogue;
@@ -187,7 +187,7 @@ static bool describe(plan *p) {
            make_layout(&p->o, k, k->n, k->m, k->ldo, k->batch_o);
 }
 
-static bool set_pointers(const plan *p, const km_cuda_gemm *g) {
+static bool set_pointers(const cublas_plan *p, const km_cuda_gemm *g) {
     const void *aux = g->slope ? g->slope : g->pre;
     if (g->bias && lt.desc_set(p->desc, KM_LT_BIAS, &g->bias, sizeof g->bias) != KM_LT_OK)
         return false;
@@ -195,7 +195,7 @@ static bool set_pointers(const plan *p, const km_cuda_gemm *g) {
 }
 
 /* Its candidates for the plan, best first by its own reckoning. */
-static int candidates(lt_device *dev, const plan *p, int asked, km_lt_found *found) {
+static int candidates(lt_device *dev, const cublas_plan *p, int asked, km_lt_found *found) {
     const plan_key *k = &p->key;
     bool half = k->dtype == KM_F16 || k->dtype == KM_BF16;
     uint64_t workspace = WORKSPACE_BYTES;
@@ -220,8 +220,8 @@ static int candidates(lt_device *dev, const plan *p, int asked, km_lt_found *fou
     return usable;
 }
 
-static int launch(lt_device *dev, km_lane *lane, const plan *p, const km_cuda_gemm *g, void *out,
-                  void *workspace) {
+static int launch(lt_device *dev, km_lane *lane, const cublas_plan *p, const km_cuda_gemm *g,
+                  void *out, void *workspace) {
     float alpha = (float)g->alpha, beta = (float)g->beta;
     bool wide = g->dtype == KM_F64;
     return lt.matmul(dev->handle, p->desc, wide ? (const void *)&g->alpha : &alpha, g->b, p->a,
@@ -232,7 +232,7 @@ static int launch(lt_device *dev, km_lane *lane, const plan *p, const km_cuda_ge
 /* ---- Tuning ---- */
 
 /* Milliseconds of `count` products by the plan's algorithm; negative when it fails. */
-static float time_some(lt_device *dev, km_lane *lane, const plan *p, const km_cuda_gemm *g,
+static float time_some(lt_device *dev, km_lane *lane, const cublas_plan *p, const km_cuda_gemm *g,
                        void *out, void *workspace, const km_cu_event event[2], int count) {
     float ms = -1;
     bool ok = KM_CU(event_record, event[0], km_cuda_stream(lane)) == KM_CU_OK;
@@ -245,7 +245,7 @@ static float time_some(lt_device *dev, km_lane *lane, const plan *p, const km_cu
 }
 
 /* Milliseconds of one product: the best of a few runs, each long enough to drown its start. */
-static float time_plan(lt_device *dev, km_lane *lane, const plan *p, const km_cuda_gemm *g,
+static float time_plan(lt_device *dev, km_lane *lane, const cublas_plan *p, const km_cuda_gemm *g,
                        void *out, void *workspace, const km_cu_event event[2]) {
     if (time_some(dev, lane, p, g, out, workspace, event, 1) < 0) return -1; /* warms up */
     float one = time_some(dev, lane, p, g, out, workspace, event, 4) / 4, best = -1;
@@ -260,7 +260,7 @@ static float time_plan(lt_device *dev, km_lane *lane, const plan *p, const km_cu
 
 /* Times the candidates and leaves the quickest in the plan. Results go to out itself, or to a
  * copy where out is also an input. */
-static void tune(lt_device *dev, km_lane *lane, plan *p, const km_cuda_gemm *g,
+static void tune(lt_device *dev, km_lane *lane, cublas_plan *p, const km_cuda_gemm *g,
                  const km_lt_found *found, int count) {
     km_cu_event event[2] = {NULL, NULL};
     size_t out_cap = 0, work_cap = 0;
@@ -302,13 +302,14 @@ static uint64_t hash(const plan_key *k) {
     return h;
 }
 
-static plan *plan_for(lt_device *dev, km_lane *lane, const plan_key *key, const km_cuda_gemm *g) {
+static cublas_plan *plan_for(lt_device *dev, km_lane *lane, const plan_key *key,
+                             const km_cuda_gemm *g) {
     km_lt_found found[CANDIDATES];
     uint64_t slot = hash(key) % PLAN_SLOTS;
-    for (plan *p = dev->slot[slot]; p; p = p->next)
+    for (cublas_plan *p = dev->slot[slot]; p; p = p->next)
         if (memcmp(&p->key, key, sizeof *key) == 0) return p;
     if (dev->plans >= MOST_PLANS) plans_free(dev); /* shapes without end: start over */
-    plan *p = km_calloc(1, sizeof *p);
+    cublas_plan *p = km_calloc(1, sizeof *p);
     if (!p) return NULL;
     p->key = *key;
     bool timed = km_cuda_gemm_settings()->tune && !km_cuda_queue_of(lane)->capturing;
@@ -382,7 +383,7 @@ km_status km_cublas_gemm(km_lane *lane, const km_cuda_gemm *g) {
     key.turn_a = g->turn_a, key.turn_b = g->turn_b;
 
     km_status s = KM_ERR_UNSUPPORTED;
-    plan *p = plan_for(dev, lane, &key, g);
+    cublas_plan *p = plan_for(dev, lane, &key, g);
     if (p && p->usable && set_pointers(p, g)) {
         s = KM_OK;
         if (p->workspace && !(workspace = km_cuda_scratch(lane, p->workspace, &cap)))

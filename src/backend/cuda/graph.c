@@ -6,17 +6,17 @@
 #include "base/alloc.h"
 #include <stdlib.h>
 
-typedef struct held_block {
+typedef struct cuda_held_block {
     void *p;
     size_t cap;
     bool ours; /* out of the pool; otherwise somebody still uses it */
-} held_block;
+} cuda_held_block;
 
 struct km_cuda_graph {
     km_lane *lane;
     km_cu_graph_exec exec;
     struct km_cuda_graph *next;
-    held_block *blocks; /* sorted by address once captured */
+    cuda_held_block *blocks; /* sorted by address once captured */
     int n, cap;
     bool failed; /* no memory for the list */
     int nodes;
@@ -33,7 +33,7 @@ static void block_got(void *user, void *p, size_t cap) {
     if (!g || g->failed) return;
     if (g->n == g->cap) {
         int more = g->cap ? g->cap * 2 : 256;
-        held_block *grown = km_realloc(g->blocks, (size_t)more * sizeof *grown);
+        cuda_held_block *grown = km_realloc(g->blocks, (size_t)more * sizeof *grown);
         if (!grown) {
             g->failed = true;
             return;
@@ -41,19 +41,20 @@ static void block_got(void *user, void *p, size_t cap) {
         g->blocks = grown;
         g->cap = more;
     }
-    g->blocks[g->n++] = (held_block){p, cap, false};
+    g->blocks[g->n++] = (cuda_held_block){p, cap, false};
 }
 
 static int by_address(const void *a, const void *b) {
-    uintptr_t x = (uintptr_t)((const held_block *)a)->p, y = (uintptr_t)((const held_block *)b)->p;
+    uintptr_t x = (uintptr_t)((const cuda_held_block *)a)->p,
+              y = (uintptr_t)((const cuda_held_block *)b)->p;
     return (x > y) - (x < y);
 }
 
 static bool block_keeps(void *user, void *p, size_t cap) {
     km_cuda_queue *q = user;
-    held_block key = {p, cap, false};
+    cuda_held_block key = {p, cap, false};
     for (km_cuda_graph *g = q->graphs; g; g = g->next) {
-        held_block *b = bsearch(&key, g->blocks, (size_t)g->n, sizeof key, by_address);
+        cuda_held_block *b = bsearch(&key, g->blocks, (size_t)g->n, sizeof key, by_address);
         if (b && !b->ours) {
             b->ours = true;
             return true;

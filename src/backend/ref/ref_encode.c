@@ -76,16 +76,16 @@ km_status km_ref_encode_levels(km_ctx *ctx, const km_call *c) {
 
 /* ---- Trellises ---- */
 
-typedef struct search {
+typedef struct ref_trellis_search {
     const km_tensor *tables;
     int64_t axes;
     const float *x, *amp;
     const int64_t *rate;
     float *cost, *next; /* (S) */
     uint8_t *back;      /* (axes, S): the bits that left the window */
-} search;
+} ref_trellis_search;
 
-static void walk(search *s, int64_t from, int64_t to) {
+static void walk(ref_trellis_search *s, int64_t from, int64_t to) {
     for (int64_t i = from; i < to; i++) {
         int64_t k = s->rate[i], u_count = S >> k;
         if (k == 0 && s->amp[i] == 0) continue;
@@ -105,23 +105,23 @@ static void walk(search *s, int64_t from, int64_t to) {
     }
 }
 
-static void begin(search *s, int64_t start) {
+static void begin(ref_trellis_search *s, int64_t start) {
     for (int64_t i = 0; i < S; i++) s->cost[i] = start < 0 || i == start ? 0 : KM_TRELLIS_NEVER;
 }
 
-static int64_t cheapest(const search *s) {
+static int64_t cheapest(const ref_trellis_search *s) {
     int64_t best = 0;
     for (int64_t i = 1; i < S; i++)
         if (s->cost[i] < s->cost[best]) best = i;
     return best;
 }
 
-static int64_t before(const search *s, int64_t state, int64_t axis) {
+static int64_t before(const ref_trellis_search *s, int64_t state, int64_t axis) {
     int64_t k = s->rate[axis], u = state >> k;
     return k == 0 ? state : u | (int64_t)s->back[axis * S + u] << (L - k);
 }
 
-static int64_t closing_state(search *s, int64_t ring) {
+static int64_t closing_state(ref_trellis_search *s, int64_t ring) {
     int64_t tail = s->axes, head = 0, bits = 0, tries[KM_TRELLIS_TRIES], best = 0;
     begin(s, -1);
     if (ring >= KM_TRELLIS_SETTLE) {
@@ -158,7 +158,8 @@ km_status km_ref_encode_trellis(km_ctx *ctx, const km_call *c) {
     if (!room) return KM_ERR_MEMORY;
     int64_t *rate = (int64_t *)room;
     float *x = (float *)(rate + most), *amp = x + most;
-    search s = {.tables = c->in[TABLES], .x = x, .amp = amp, .rate = rate, .cost = amp + most};
+    ref_trellis_search s = {
+        .tables = c->in[TABLES], .x = x, .amp = amp, .rate = rate, .cost = amp + most};
     s.next = s.cost + S;
     s.back = (uint8_t *)(s.next + S);
     for (int64_t i = 0; i < n; i++) {

@@ -7,23 +7,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct choice {
+typedef struct ref_choice {
     double x, p;
     int32_t id;
-} choice;
+} ref_choice;
 
 static int by_likelihood(const void *a, const void *b) {
-    const choice *x = a, *y = b;
+    const ref_choice *x = a, *y = b;
     if (x->x != y->x) return x->x < y->x ? 1 : -1;
     return (x->id > y->id) - (x->id < y->id);
 }
 
 static int by_id(const void *a, const void *b) {
-    const choice *x = a, *y = b;
+    const ref_choice *x = a, *y = b;
     return (x->id > y->id) - (x->id < y->id);
 }
 
-static void penalise(const float *how, const int32_t *state, choice *c, int64_t n) {
+static void penalise(const float *how, const int32_t *state, ref_choice *c, int64_t n) {
     int32_t seen = state[KM_SAMPLE_SEEN], last = (int32_t)how[KM_SAMPLE_LAST];
     if (last > KM_SAMPLE_RING) last = KM_SAMPLE_RING;
     if (last > seen) last = seen;
@@ -44,7 +44,7 @@ static void penalise(const float *how, const int32_t *state, choice *c, int64_t 
 }
 
 /* How many of the sorted are left. */
-static int64_t left_of(const float *how, choice *c, int64_t n) {
+static int64_t left_of(const float *how, ref_choice *c, int64_t n) {
     double t = how[KM_SAMPLE_TEMPERATURE], total = 0, sum = 0;
     int64_t k = (int64_t)how[KM_SAMPLE_TOP_K];
     if (k > 0 && k < n) n = k;
@@ -58,7 +58,7 @@ static int64_t left_of(const float *how, choice *c, int64_t n) {
     return n;
 }
 
-static int32_t pick(const float *how, int32_t *state, choice *c, int64_t n) {
+static int32_t pick(const float *how, int32_t *state, ref_choice *c, int64_t n) {
     qsort(c, (size_t)n, sizeof *c, by_likelihood);
     while (n > 0 && c[n - 1].x == -INFINITY) n--;
     if (n == 0) return -1;
@@ -80,7 +80,7 @@ static int32_t pick(const float *how, int32_t *state, choice *c, int64_t n) {
 
 km_status km_ref_sample(km_ctx *ctx, const km_call *call) {
     int64_t rows = call->in[0]->shape.dim[0], v = call->in[0]->shape.dim[1];
-    choice *c = km_alloc(sizeof *c * (size_t)v);
+    ref_choice *c = km_alloc(sizeof *c * (size_t)v);
     if (!c) return km_fail(ctx, KM_ERR_MEMORY, "sample: out of memory");
     const float *logits = km_tensor_ptr(call->in[0]), *how = km_tensor_ptr(call->in[1]);
     const int32_t *before = km_tensor_ptr(call->in[2]);
@@ -93,7 +93,7 @@ km_status km_ref_sample(km_ctx *ctx, const km_call *call) {
         if (n < 1 || n > v) n = v;
         for (int64_t i = 0; i < n; i++) {
             float x = logits[r * v + i];
-            c[i] = (choice){isnan(x) ? -INFINITY : (double)x, 0, (int32_t)i};
+            c[i] = (ref_choice){isnan(x) ? -INFINITY : (double)x, 0, (int32_t)i};
         }
         if (call->p->n[0]) penalise(h, s, c, n);
         ids[r] = pick(h, s, c, n);

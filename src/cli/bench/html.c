@@ -14,11 +14,11 @@
 #define NAIVE_COLOR 3
 
 /* How an engine is drawn: the same colour in every chart. */
-typedef struct line {
+typedef struct engine_line {
     const char *engine, *name;
     int color;
     km_series_kind kind;
-} line;
+} engine_line;
 
 typedef struct drawing {
     km_series series[MAX_LINES];
@@ -28,7 +28,8 @@ typedef struct drawing {
     int n;
 } drawing;
 
-static void draw_engine(const km_bench *b, drawing *d, int suite, const char *op, const line *l) {
+static void draw_engine(const km_bench *b, drawing *d, int suite, const char *op,
+                        const engine_line *l) {
     const char *name = km_suite_names[suite];
     double sizes[MAX_POINTS];
     int n_sizes = km_bench_sizes_of(b, name, sizes, MAX_POINTS), at = d->n, n = 0;
@@ -71,7 +72,7 @@ static const char *limit_of(const km_bench *b, int suite, const char *op) {
 }
 
 static void draw_all(const km_bench *b, drawing *d, int suite, const char *op) {
-    const line lines[] = {
+    const engine_line lines[] = {
         {KM_ENGINE_NAIVE, "plain C, one thread", NAIVE_COLOR, KM_SERIES_LINE},
         {KM_ENGINE_BLAS, "OpenBLAS directly", 2, KM_SERIES_LINE},
         {KM_ENGINE_OWN, "Kermes without BLAS", 4, KM_SERIES_LINE},

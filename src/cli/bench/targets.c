@@ -6,13 +6,14 @@
 
 #define MI (1024.0 * 1024.0)
 
-typedef struct list {
+typedef struct target_list {
     const km_bench *bench;
     km_target *targets;
     int n;
-} list;
+} target_list;
 
-static km_target *add(list *l, double value, bool at_least, double bound, const char *missing) {
+static km_target *add(target_list *l, double value, bool at_least, double bound,
+                      const char *missing) {
     if (l->n == KM_MAX_TARGETS) return &l->targets[l->n - 1];
     km_target *t = &l->targets[l->n++];
     *t = (km_target){.value = value, .bound = bound, .at_least = at_least};
@@ -29,7 +30,7 @@ static const char *not_run(const km_bench *b, int suite) {
     return b->suite[suite] ? "that size was not measured" : "that suite was not run";
 }
 
-static void matmul_targets(list *l) {
+static void matmul_targets(target_list *l) {
     const km_bench *b = l->bench;
     const char *missing = not_run(b, KM_SUITE_MATMUL);
     const char *no_blas =
@@ -47,8 +48,8 @@ static void matmul_targets(list *l) {
     snprintf(t->name, sizeof t->name, "matmul 1024, times the triple loop");
 }
 
-static void memory_targets(list *l, int suite, double size, const char *size_name, double bound,
-                           const char *const *ops, int n) {
+static void memory_targets(target_list *l, int suite, double size, const char *size_name,
+                           double bound, const char *const *ops, int n) {
     const km_bench *b = l->bench;
     const char *name = km_suite_names[suite];
     for (int i = 0; i < n; i++) {
@@ -58,7 +59,7 @@ static void memory_targets(list *l, int suite, double size, const char *size_nam
     }
 }
 
-static void core_targets(list *l) {
+static void core_targets(target_list *l) {
     const km_bench *b = l->bench;
     const char *missing = not_run(b, KM_SUITE_ELEMENTWISE);
     km_target *t =
@@ -70,7 +71,7 @@ static void core_targets(list *l) {
 }
 
 int km_bench_targets(const km_bench *b, km_target *targets) {
-    list l = {b, targets, 0};
+    target_list l = {b, targets, 0};
     matmul_targets(&l);
     memory_targets(&l, KM_SUITE_ELEMENTWISE, 64 * MI, "64M", 0.9,
                    (const char *const[]){"add", "mul", "relu"}, 3);

@@ -88,7 +88,7 @@ KM_PER_SLOT(log_softmax_columns, km_rows_job)
 KM_PER_SLOT(softmax_grad_columns, km_rows_job)
 KM_PER_SLOT(log_softmax_grad_columns, km_rows_job)
 
-const km_rows KM_SIMD(km_simd_rows) = {
+const km_rows_kernels KM_SIMD(km_simd_rows) = {
     .rows = {[KM_ROWS_SOFTMAX] = KM_SLOT_TABLE(softmax_rows),
              [KM_ROWS_LOG_SOFTMAX] = KM_SLOT_TABLE(log_softmax_rows),
              [KM_ROWS_SOFTMAX_GRAD] = KM_SLOT_TABLE(softmax_grad_rows),

@@ -7,20 +7,21 @@
 // common word would keep one warp busy long after the rest is done.
 #include "backend/cuda/kernels/rows/row.cuh"
 
-typedef km_embedding_grad_args Args;
+typedef km_embedding_grad_args EmbeddingGradArgs;
 
 // ---- Sorting ----
 
-__device__ __forceinline__ uint32_t key_of(const Args &p, int64_t i) {
+__device__ __forceinline__ uint32_t key_of(const EmbeddingGradArgs &p, int64_t i) {
     if (p.key_in) return p.key_in[i];
     int64_t id = p.wide ? ((const int64_t *)p.index)[i] : ((const int32_t *)p.index)[i];
     return (uint32_t)(id >= 0 && id < p.rows ? id : p.rows); // bad ones go to the end
 }
-__device__ __forceinline__ int digit_of(const Args &p, uint32_t key) {
+__device__ __forceinline__ int digit_of(const EmbeddingGradArgs &p, uint32_t key) {
     return (key >> p.shift) & 255;
 }
 
-KM_KERNEL embedding_grad_count(const __grid_constant__ Args p) { // 256 threads to a tile
+KM_KERNEL embedding_grad_count(
+    const __grid_constant__ EmbeddingGradArgs p) { // 256 threads to a tile
     __shared__ uint32_t many[256];
     many[threadIdx.x] = 0;
     __syncthreads();
@@ -32,7 +33,7 @@ KM_KERNEL embedding_grad_count(const __grid_constant__ Args p) { // 256 threads 
 }
 
 // Turns counts into where each begins: one block of 1024, each thread a stretch of them.
-KM_KERNEL embedding_grad_scan(const __grid_constant__ Args p) {
+KM_KERNEL embedding_grad_scan(const __grid_constant__ EmbeddingGradArgs p) {
     __shared__ uint32_t by_warp[32];
     int64_t n = 256 * (int64_t)p.tiles, each = (n + 1023) / 1024, first = threadIdx.x * each;
     int64_t last = first + each < n ? first + each : n;
@@ -59,7 +60,7 @@ KM_KERNEL embedding_grad_scan(const __grid_constant__ Args p) {
 
 // Each id to its place. A warp takes 256 ids of the tile in order, 32 at a time; lanes with the same
 // digit line up behind each other.
-KM_KERNEL embedding_grad_place(const __grid_constant__ Args p) {
+KM_KERNEL embedding_grad_place(const __grid_constant__ EmbeddingGradArgs p) {
     constexpr int WARPS = 8, EACH = KM_SORT_TILE / WARPS;
     __shared__ uint32_t place[WARPS][256];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -94,7 +95,7 @@ KM_KERNEL embedding_grad_place(const __grid_constant__ Args p) {
 }
 
 // start[r]: the first of the sorted ids that is r or more.
-KM_KERNEL embedding_grad_starts(const __grid_constant__ Args p) {
+KM_KERNEL embedding_grad_starts(const __grid_constant__ EmbeddingGradArgs p) {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i > p.items) return;
     int64_t from = i ? (int64_t)p.key[i - 1] + 1 : 0, to = i < p.items ? p.key[i] : p.rows;
@@ -105,7 +106,7 @@ KM_KERNEL embedding_grad_starts(const __grid_constant__ Args p) {
 
 // Rows of dy from sorted place `first` to `last`, one after the other, several on their way at once.
 template <class T, int W>
-__device__ __forceinline__ void add_rows(const Args &p, uint32_t first, uint32_t last,
+__device__ __forceinline__ void add_rows(const EmbeddingGradArgs &p, uint32_t first, uint32_t last,
                                          int64_t packs, int64_t pack, float (&s)[W]) {
     constexpr int AHEAD = 8;
     const Pack<T, W> *dy = (const Pack<T, W> *)p.dy + pack;
@@ -123,7 +124,8 @@ __device__ __forceinline__ void add_rows(const Args &p, uint32_t first, uint32_t
 }
 
 template <class T, int W>
-__device__ __forceinline__ void put(const Args &p, Pack<T, W> *out, const float (&s)[W]) {
+__device__ __forceinline__ void put(const EmbeddingGradArgs &p, Pack<T, W> *out,
+                                    const float (&s)[W]) {
     Pack<T, W> r;
     if (p.accumulate) r = *out;
 #pragma unroll
@@ -131,7 +133,8 @@ __device__ __forceinline__ void put(const Args &p, Pack<T, W> *out, const float 
     *out = r;
 }
 
-template <class T, int W> __device__ void light_rows(const Args &p) { // a block to a row
+template <class T, int W>
+__device__ void light_rows(const EmbeddingGradArgs &p) { // a block to a row
     int64_t row = blockIdx.x, packs = p.inner / W;
     int64_t pack = (int64_t)blockIdx.y * blockDim.x + threadIdx.x;
     uint32_t first = p.start[row], last = p.start[row + 1];
@@ -147,7 +150,7 @@ template <class T, int W> __device__ void light_rows(const Args &p) { // a block
 }
 
 // 8 warps share a row and 32 packs of it: each adds an eighth of the rows of dy.
-template <class T, int W> __device__ void heavy_rows(const Args &p) {
+template <class T, int W> __device__ void heavy_rows(const EmbeddingGradArgs &p) {
     __shared__ float part[8][32][W + 1];
     int64_t packs = p.inner / W, wide = (packs + 31) / 32, work = p.heavy[0] * wide;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -171,12 +174,16 @@ template <class T, int W> __device__ void heavy_rows(const Args &p) {
 }
 
 #define BY_FLOAT(T, t)                                                                             \
-    KM_KERNEL embedding_grad_light_##t(const __grid_constant__ Args p) {                           \
+    KM_KERNEL embedding_grad_light_##t(const __grid_constant__ EmbeddingGradArgs p) {              \
         light_rows<T, WIDE<T>>(p);                                                                 \
     }                                                                                              \
-    KM_KERNEL embedding_grad_light1_##t(const __grid_constant__ Args p) { light_rows<T, 1>(p); }   \
-    KM_KERNEL embedding_grad_heavy_##t(const __grid_constant__ Args p) {                           \
+    KM_KERNEL embedding_grad_light1_##t(const __grid_constant__ EmbeddingGradArgs p) {             \
+        light_rows<T, 1>(p);                                                                       \
+    }                                                                                              \
+    KM_KERNEL embedding_grad_heavy_##t(const __grid_constant__ EmbeddingGradArgs p) {              \
         heavy_rows<T, WIDE<T>>(p);                                                                 \
     }                                                                                              \
-    KM_KERNEL embedding_grad_heavy1_##t(const __grid_constant__ Args p) { heavy_rows<T, 1>(p); }
+    KM_KERNEL embedding_grad_heavy1_##t(const __grid_constant__ EmbeddingGradArgs p) {             \
+        heavy_rows<T, 1>(p);                                                                       \
+    }
 KM_EACH_FLOAT(BY_FLOAT)

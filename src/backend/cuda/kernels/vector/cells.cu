@@ -6,16 +6,16 @@
 #include "backend/cuda/kernels/rows/row.cuh"
 #include "backend/cuda/kernels/vector/nearest_args.h"
 
-typedef km_cells_args Args;
+typedef km_cells_args CellsArgs;
 
-__device__ __forceinline__ int cell_of(const Args &p, int64_t i) { // -1: in none
+__device__ __forceinline__ int cell_of(const CellsArgs &p, int64_t i) { // -1: in none
     int id = i < p.n ? p.id[i] : -1;
     return id >= 0 && id < p.k ? id : -1;
 }
 
 // ---- Sorting: counters of all cells in shared memory ----
 
-KM_KERNEL cells_count(const __grid_constant__ Args p) { // 256 threads to a tile
+KM_KERNEL cells_count(const __grid_constant__ CellsArgs p) { // 256 threads to a tile
     extern __shared__ uint32_t many[];
     for (int c = threadIdx.x; c < p.k; c += 256) many[c] = 0;
     __syncthreads();
@@ -31,7 +31,7 @@ KM_KERNEL cells_count(const __grid_constant__ Args p) { // 256 threads to a tile
 }
 
 // Counts of tiles become places within the cell.
-KM_KERNEL cells_scan(const __grid_constant__ Args p) {
+KM_KERNEL cells_scan(const __grid_constant__ CellsArgs p) {
     int c = blockIdx.x * blockDim.x + threadIdx.x;
     wait_for_previous();
     if (c >= p.k) return;
@@ -53,7 +53,7 @@ KM_KERNEL cells_scan(const __grid_constant__ Args p) {
 
 // Where cells begin, and how many blocks come before each: one block of 1024 threads. With total NULL
 // the starts are there already.
-KM_KERNEL cells_starts(const __grid_constant__ Args p) {
+KM_KERNEL cells_starts(const __grid_constant__ CellsArgs p) {
     __shared__ uint32_t rows_by_warp[32], chunks_by_warp[32];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     wait_for_previous();
@@ -99,7 +99,7 @@ KM_KERNEL cells_starts(const __grid_constant__ Args p) {
 
 // Each row to its place. A warp takes its part of the tile in order, 32 rows at a time; rows of the same
 // cell line up behind each other.
-KM_KERNEL cells_place(const __grid_constant__ Args p) {
+KM_KERNEL cells_place(const __grid_constant__ CellsArgs p) {
     extern __shared__ uint16_t place[]; // (warps, k)
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, each = p.tile_rows / KM_CELLS_WARPS;
     for (int c = threadIdx.x; c < p.k * KM_CELLS_WARPS; c += 256) place[c] = 0;
@@ -141,7 +141,7 @@ KM_KERNEL cells_place(const __grid_constant__ Args p) {
 
 // ---- Adding up ----
 
-__device__ __forceinline__ int cell_of_block(const Args &p,
+__device__ __forceinline__ int cell_of_block(const CellsArgs &p,
                                              uint32_t b) { // chunk[c] <= b < chunk[c + 1]
     int lo = 0, hi = p.k - 1;
     while (lo < hi) {
@@ -155,7 +155,7 @@ __device__ __forceinline__ int cell_of_block(const Args &p,
 }
 
 // The weights and distances of rows first .. last, by 256 threads in a fixed order: in thread 0.
-__device__ __forceinline__ float2 add_numbers(const Args &p, uint32_t first, uint32_t last,
+__device__ __forceinline__ float2 add_numbers(const CellsArgs &p, uint32_t first, uint32_t last,
                                               float2 *by_warp) {
     float mass = 0, spread = 0;
     for (uint32_t i = first + threadIdx.x; i < last; i += 256) {
@@ -174,7 +174,7 @@ __device__ __forceinline__ float2 add_numbers(const Args &p, uint32_t first, uin
 }
 
 // 256 threads: `groups` of rows side by side, `columns` packs of W elements each.
-template <class T, int W> __device__ void add_cells(const Args &p) {
+template <class T, int W> __device__ void add_cells(const CellsArgs &p) {
     __shared__ float part[256 * W];
     __shared__ float2 by_warp[8];
     __shared__ bool last_block;
@@ -256,10 +256,10 @@ template <class T, int W> __device__ void add_cells(const Args &p) {
 }
 
 #define BY_FLOAT(T, t)                                                                             \
-    KM_KERNEL __launch_bounds__(256) cells_sum_##t(const __grid_constant__ Args p) {               \
+    KM_KERNEL __launch_bounds__(256) cells_sum_##t(const __grid_constant__ CellsArgs p) {          \
         add_cells<T, WIDE<T>>(p);                                                                  \
     }                                                                                              \
-    KM_KERNEL __launch_bounds__(256) cells_sum1_##t(const __grid_constant__ Args p) {              \
+    KM_KERNEL __launch_bounds__(256) cells_sum1_##t(const __grid_constant__ CellsArgs p) {         \
         add_cells<T, 1>(p);                                                                        \
     }
 KM_EACH_FLOAT(BY_FLOAT)

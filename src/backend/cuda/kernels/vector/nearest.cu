@@ -7,23 +7,23 @@
 #include "backend/cuda/kernels/vector/nearest.cuh"
 #include "backend/cuda/kernels/quant/tile_products.cuh"
 
-typedef km_nearest_args Args;
+typedef km_nearest_args NearestArgs;
 
 template <class T> __device__ __forceinline__ float at(const void *x, int64_t i) {
     return to_f32(((const T *)x)[i]);
 }
 
-__device__ __forceinline__ int64_t sample_row(const Args &p, int64_t i) {
+__device__ __forceinline__ int64_t sample_row(const NearestArgs &p, int64_t i) {
     return p.n <= KM_NEAREST_SAMPLE ? i : i * (p.n / KM_NEAREST_SAMPLE);
 }
-__device__ __forceinline__ int64_t sample_rows(const Args &p) {
+__device__ __forceinline__ int64_t sample_rows(const NearestArgs &p) {
     return p.n < KM_NEAREST_SAMPLE ? p.n : KM_NEAREST_SAMPLE;
 }
 
 // ---- Where the data lie ----
 
 // 32 columns to a block of 8 warps.
-template <class T> __device__ void sample_mean(const Args &p) {
+template <class T> __device__ void sample_mean(const NearestArgs &p) {
     __shared__ float part[8][33];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, column = blockIdx.x * 32 + lane;
     int64_t rows = sample_rows(p);
@@ -40,7 +40,7 @@ template <class T> __device__ void sample_mean(const Args &p) {
     p.mean[column] = isfinite(mean) ? mean : 0.0f;
 }
 
-template <class T> __device__ void sample_reach(const Args &p) { // a warp to a row
+template <class T> __device__ void sample_reach(const NearestArgs &p) { // a warp to a row
     int lane = threadIdx.x % 32;
     int64_t i = (int64_t)blockIdx.x * 8 + threadIdx.x / 32;
     wait_for_previous();
@@ -116,7 +116,7 @@ template <class T> __device__ void round_rows(const km_nearest_round_args &p) { 
 // 8 warps of 16 rows each against 64 centres at a time.
 constexpr int X_BYTES = KM_NEAREST_ROWS * 128, C_BYTES = 64 * 128, STAGES = 3;
 
-KM_KERNEL __launch_bounds__(256) nearest_mma(const __grid_constant__ Args p) {
+KM_KERNEL __launch_bounds__(256) nearest_mma(const __grid_constant__ NearestArgs p) {
     extern __shared__ __align__(1024) uint8_t shared[];
     __shared__ float by_warp[8];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, block = blockIdx.x;
@@ -167,7 +167,7 @@ KM_KERNEL __launch_bounds__(256) nearest_mma(const __grid_constant__ Args p) {
 
 // |x_row - c_i|^2 by a whole warp, in all lanes.
 template <class T>
-__device__ __forceinline__ float exact(const Args &p, int64_t row, int i, int lane) {
+__device__ __forceinline__ float exact(const NearestArgs &p, int64_t row, int i, int lane) {
     float sum = 0;
     const float *c = p.centre + (int64_t)i * p.d;
     if (p.aligned) {
@@ -195,7 +195,8 @@ __device__ __forceinline__ float exact(const Args &p, int64_t row, int i, int la
     return warp_sum(sum);
 }
 
-template <class T> __device__ void second_look(const Args &p) { // a warp to a row of the list
+template <class T>
+__device__ void second_look(const NearestArgs &p) { // a warp to a row of the list
     int lane = threadIdx.x % 32;
     wait_for_previous();
     uint32_t many = p.counts[0], all = gridDim.x * 8;
@@ -211,7 +212,7 @@ template <class T> __device__ void second_look(const Args &p) { // a warp to a r
 }
 
 // Rows that meet every centre: some of them at once, in shared memory, against a part of the centres.
-template <class T> __device__ void full_search(const Args &p) {
+template <class T> __device__ void full_search(const NearestArgs &p) {
     extern __shared__ __align__(16) float rows[]; // (KM_NEAREST_TOGETHER, d)
     constexpr int R = KM_NEAREST_TOGETHER;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -252,7 +253,7 @@ template <class T> __device__ void full_search(const Args &p) {
     }
 }
 
-KM_KERNEL nearest_full_end(const __grid_constant__ Args p) {
+KM_KERNEL nearest_full_end(const __grid_constant__ NearestArgs p) {
     wait_for_previous();
     uint32_t many = p.counts[1];
     for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < many;
@@ -265,7 +266,7 @@ KM_KERNEL nearest_full_end(const __grid_constant__ Args p) {
 }
 
 // Distances as defined, of all rows.
-template <class T> __device__ void all_distances(const Args &p) {
+template <class T> __device__ void all_distances(const NearestArgs &p) {
     int lane = threadIdx.x % 32;
     int64_t row = (int64_t)blockIdx.x * 8 + threadIdx.x / 32;
     wait_for_previous();
@@ -275,12 +276,12 @@ template <class T> __device__ void all_distances(const Args &p) {
 }
 
 #define BY_FLOAT(T, t)                                                                             \
-    KM_KERNEL nearest_mean_##t(const __grid_constant__ Args p) { sample_mean<T>(p); }              \
-    KM_KERNEL nearest_reach_##t(const __grid_constant__ Args p) { sample_reach<T>(p); }            \
+    KM_KERNEL nearest_mean_##t(const __grid_constant__ NearestArgs p) { sample_mean<T>(p); }       \
+    KM_KERNEL nearest_reach_##t(const __grid_constant__ NearestArgs p) { sample_reach<T>(p); }     \
     KM_KERNEL nearest_round_##t(const __grid_constant__ km_nearest_round_args p) {                 \
         round_rows<T>(p);                                                                          \
     }                                                                                              \
-    KM_KERNEL nearest_pair_##t(const __grid_constant__ Args p) { second_look<T>(p); }              \
-    KM_KERNEL nearest_full_##t(const __grid_constant__ Args p) { full_search<T>(p); }              \
-    KM_KERNEL nearest_distances_##t(const __grid_constant__ Args p) { all_distances<T>(p); }
+    KM_KERNEL nearest_pair_##t(const __grid_constant__ NearestArgs p) { second_look<T>(p); }       \
+    KM_KERNEL nearest_full_##t(const __grid_constant__ NearestArgs p) { full_search<T>(p); }       \
+    KM_KERNEL nearest_distances_##t(const __grid_constant__ NearestArgs p) { all_distances<T>(p); }
 KM_EACH_FLOAT(BY_FLOAT)

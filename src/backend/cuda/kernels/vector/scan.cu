@@ -7,7 +7,7 @@
 #include "backend/cuda/kernels/vector/scan.cuh"
 #include "backend/cuda/kernels/quant/tile_products.cuh"
 
-typedef km_scan_args Args;
+typedef km_scan_args ScanArgs;
 
 // A power of two that brings `reach` to about 2^8, far from both ends of f16.
 __device__ __forceinline__ float scan_unit(float reach) {
@@ -16,13 +16,13 @@ __device__ __forceinline__ float scan_unit(float reach) {
     e = e < -100 ? -100 : e;
     return ldexpf(1.0f, 8 - e);
 }
-__device__ __forceinline__ float row_unit(const Args &p) {
+__device__ __forceinline__ float row_unit(const ScanArgs &p) {
     return scan_unit(__uint_as_float(p.reach[0]) + __uint_as_float(p.reach[1]));
 }
 
 // ---- How large rows can be ----
 
-KM_KERNEL scan_begin(const __grid_constant__ Args p) { // one block
+KM_KERNEL scan_begin(const __grid_constant__ ScanArgs p) { // one block
     __shared__ float part[3][8];
     float amp = 0, level = 0, scale = 0;
     wait_for_previous();
@@ -48,7 +48,7 @@ KM_KERNEL scan_begin(const __grid_constant__ Args p) { // one block
     p.reach[1] = 0;
 }
 
-KM_KERNEL scan_reach(const __grid_constant__ Args p) {
+KM_KERNEL scan_reach(const __grid_constant__ ScanArgs p) {
     float most = 0;
     int64_t all = (int64_t)p.cells * p.d;
     wait_for_previous();
@@ -61,7 +61,7 @@ KM_KERNEL scan_reach(const __grid_constant__ Args p) {
 
 // ---- Queries ----
 
-KM_KERNEL scan_queries(const __grid_constant__ Args p) { // a warp to a query
+KM_KERNEL scan_queries(const __grid_constant__ ScanArgs p) { // a warp to a query
     int lane = threadIdx.x % 32;
     int row = blockIdx.x * 8 + threadIdx.x / 32;
     bool there = row < p.queries;
@@ -97,7 +97,7 @@ struct Columns {
     int place;
     uint32_t bits; // four bits for each
     float amp[8];
-    __device__ __forceinline__ void load(const Args &p, int chunk) {
+    __device__ __forceinline__ void load(const ScanArgs &p, int chunk) {
         int e = 8 * chunk, at = place = p.place[e < p.d ? e : p.d];
         bits = 0;
 #pragma unroll
@@ -110,11 +110,12 @@ struct Columns {
     }
 };
 
-__device__ __forceinline__ uint32_t word_of(const Args &p, const uint8_t *code, int i) {
+__device__ __forceinline__ uint32_t word_of(const ScanArgs &p, const uint8_t *code, int i) {
     return 4 * (int64_t)i < p.stride ? __ldg(reinterpret_cast<const uint32_t *>(code) + i) : 0u;
 }
 
-__device__ __forceinline__ void centre_values(const Args &p, int cell, int chunk, float (&v)[8]) {
+__device__ __forceinline__ void centre_values(const ScanArgs &p, int cell, int chunk,
+                                              float (&v)[8]) {
     const float *centre = p.centre + (int64_t)cell * p.d + 8 * chunk;
     if (p.aligned) {
         float4 lo = __ldg(reinterpret_cast<const float4 *>(centre));
@@ -128,7 +129,7 @@ __device__ __forceinline__ void centre_values(const Args &p, int cell, int chunk
 }
 
 // Their values in a row: centre + scale * amp * level.
-__device__ __forceinline__ void row_values(const Args &p, const Columns &c, const float *levels,
+__device__ __forceinline__ void row_values(const ScanArgs &p, const Columns &c, const float *levels,
                                            int64_t row, int cell, float scale, int chunk,
                                            float (&v)[8]) {
     const uint8_t *code = p.codes + row * p.stride;
@@ -157,7 +158,7 @@ __device__ __forceinline__ void row_values(const Args &p, const Columns &c, cons
 struct Windows {
     int place[8], table[8];
     float amp[8];
-    __device__ __forceinline__ void load(const Args &p, int chunk) {
+    __device__ __forceinline__ void load(const ScanArgs &p, int chunk) {
 #pragma unroll
         for (int u = 0; u < 8; u++) {
             int e = 8 * chunk + u;
@@ -169,7 +170,7 @@ struct Windows {
     }
 };
 
-__device__ __forceinline__ void row_values(const Args &p, const Windows &c, const float *,
+__device__ __forceinline__ void row_values(const ScanArgs &p, const Windows &c, const float *,
                                            int64_t row, int cell, float scale, int chunk,
                                            float (&v)[8]) {
     const uint8_t *code = p.codes + row * p.stride;
@@ -185,12 +186,12 @@ __device__ __forceinline__ void row_values(const Args &p, const Windows &c, cons
 
 constexpr int TOGETHER = 4; // rows of a warp
 
-__device__ __forceinline__ void load_tables(const Args &p, float *levels) {
+__device__ __forceinline__ void load_tables(const ScanArgs &p, float *levels) {
     for (int i = threadIdx.x; i < 10 * 256; i += blockDim.x) levels[i] = p.tables[i];
     __syncthreads();
 }
 
-template <class C> __device__ __forceinline__ void decode(const Args &p) {
+template <class C> __device__ __forceinline__ void decode(const ScanArgs &p) {
     __shared__ float levels[10 * 256];
     int lane = threadIdx.x % 32;
     int64_t first = ((int64_t)blockIdx.x * 8 + threadIdx.x / 32) * TOGETHER;
@@ -243,8 +244,10 @@ template <class C> __device__ __forceinline__ void decode(const Args &p) {
     }
 }
 
-KM_KERNEL __launch_bounds__(256) scan_decode(const __grid_constant__ Args p) { decode<Columns>(p); }
-KM_KERNEL __launch_bounds__(256) scan_decode_trellis(const __grid_constant__ Args p) {
+KM_KERNEL __launch_bounds__(256) scan_decode(const __grid_constant__ ScanArgs p) {
+    decode<Columns>(p);
+}
+KM_KERNEL __launch_bounds__(256) scan_decode_trellis(const __grid_constant__ ScanArgs p) {
     decode<Windows>(p);
 }
 
@@ -253,7 +256,7 @@ KM_KERNEL __launch_bounds__(256) scan_decode_trellis(const __grid_constant__ Arg
 // 8 warps of 16 queries each against 64 rows at a time.
 constexpr int Q_BYTES = KM_SCAN_QUERIES * 128, R_BYTES = 64 * 128, STAGES = 3;
 
-template <bool SAMPLE> __device__ void multiply(const Args &p) {
+template <bool SAMPLE> __device__ void multiply(const ScanArgs &p) {
     extern __shared__ __align__(1024) uint8_t shared[];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     uint32_t base = smem_addr(shared);
@@ -295,8 +298,10 @@ template <bool SAMPLE> __device__ void multiply(const Args &p) {
     }
 }
 
-KM_KERNEL __launch_bounds__(256) scan_mma(const __grid_constant__ Args p) { multiply<false>(p); }
-KM_KERNEL __launch_bounds__(256) scan_mma_sample(const __grid_constant__ Args p) {
+KM_KERNEL __launch_bounds__(256) scan_mma(const __grid_constant__ ScanArgs p) {
+    multiply<false>(p);
+}
+KM_KERNEL __launch_bounds__(256) scan_mma_sample(const __grid_constant__ ScanArgs p) {
     multiply<true>(p);
 }
 
@@ -325,7 +330,7 @@ __device__ __forceinline__ int two_to(int n) { // the least power of two that is
 
 // A block to a query: the best of its list stay, and its limit falls. Of the sample, the list holds the
 // smallest values of groups: as many rows as are kept are at or below the last of them.
-KM_KERNEL __launch_bounds__(256) scan_select(const __grid_constant__ Args p) {
+KM_KERNEL __launch_bounds__(256) scan_select(const __grid_constant__ ScanArgs p) {
     __shared__ unsigned long long key[KM_SCAN_LIST];
     int q = blockIdx.x;
     wait_for_previous();
@@ -345,7 +350,7 @@ KM_KERNEL __launch_bounds__(256) scan_select(const __grid_constant__ Args p) {
 
 // The distance of a row as defined, by a whole warp, in all lanes.
 template <class C>
-__device__ __forceinline__ float exact(const Args &p, const float *levels, int64_t row, int q,
+__device__ __forceinline__ float exact(const ScanArgs &p, const float *levels, int64_t row, int q,
                                        int lane) {
     int cell = p.cell[row];
     if (cell < 0 || cell >= p.cells) return INFINITY;
@@ -368,7 +373,7 @@ __device__ __forceinline__ float exact(const Args &p, const float *levels, int64
 
 // A block to a query: its rows in f32, the k best of them in order. Where a list had no room for all,
 // every row there is.
-template <class C> __device__ __forceinline__ void finish(const Args &p) {
+template <class C> __device__ __forceinline__ void finish(const ScanArgs &p) {
     __shared__ unsigned long long key[KM_SCAN_LIST];
     __shared__ float levels[10 * 256];
     int q = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32, have = 0;
@@ -406,7 +411,9 @@ template <class C> __device__ __forceinline__ void finish(const Args &p) {
     }
 }
 
-KM_KERNEL __launch_bounds__(256) scan_finish(const __grid_constant__ Args p) { finish<Columns>(p); }
-KM_KERNEL __launch_bounds__(256) scan_finish_trellis(const __grid_constant__ Args p) {
+KM_KERNEL __launch_bounds__(256) scan_finish(const __grid_constant__ ScanArgs p) {
+    finish<Columns>(p);
+}
+KM_KERNEL __launch_bounds__(256) scan_finish_trellis(const __grid_constant__ ScanArgs p) {
     finish<Windows>(p);
 }

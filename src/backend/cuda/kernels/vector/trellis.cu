@@ -19,7 +19,7 @@
 // all bits of a stretch are in the word of one thread.
 #include "backend/cuda/kernels/vector/encode.cuh"
 
-typedef km_trellis_args Args;
+typedef km_trellis_args TrellisArgs;
 typedef unsigned long long Key; // a cost, which is never negative, and a state or a way
 
 constexpr int STATES = 4096, SETTLE = 72, TRIES = 16, THREADS = KM_TRELLIS_THREADS;
@@ -33,7 +33,7 @@ __device__ __forceinline__ Key lesser(Key a, Key b) { return a < b ? a : b; }
 // ---- Tables and places ----
 
 // A block to each class.
-KM_KERNEL __launch_bounds__(256) trellis_prepare(const __grid_constant__ Args p) {
+KM_KERNEL __launch_bounds__(256) trellis_prepare(const __grid_constant__ TrellisArgs p) {
     wait_for_previous();
     int c = blockIdx.x, first = p.classes[2 * c], axes = p.classes[2 * c + 1];
     for (int i = threadIdx.x; i < axes; i += 256) {
@@ -68,7 +68,7 @@ KM_KERNEL __launch_bounds__(256) trellis_prepare(const __grid_constant__ Args p)
 }
 
 // A warp to a row: the class that suits it, as vector/coder.c's km_coder_class.
-KM_KERNEL __launch_bounds__(256) trellis_classes(const __grid_constant__ Args p) {
+KM_KERNEL __launch_bounds__(256) trellis_classes(const __grid_constant__ TrellisArgs p) {
     int lane = threadIdx.x % 32;
     int64_t row = (int64_t)blockIdx.x * 8 + threadIdx.x / 32;
     wait_for_previous();
@@ -186,7 +186,7 @@ __device__ __forceinline__ void take(float (&c)[16], const float *room, int thre
 template <int ROWS> struct Search {
     static constexpr int SET = ROWS * STATES;                // floats of one set of costs
     static constexpr int CHUNK = 2 * SET / (THREADS * ROWS); // exchanges whose ways fit into both
-    const Args &p;
+    const TrellisArgs &p;
     float *costs;    // (2, ROWS, STATES)
     float *x;        // (axes, ROWS)
     float *amp;      // (axes)
@@ -199,7 +199,7 @@ template <int ROWS> struct Search {
     float c[ROWS][16];
     uint32_t word[ROWS];
 
-    __device__ __forceinline__ Search(const Args &args, char *shared, int *which)
+    __device__ __forceinline__ Search(const TrellisArgs &args, char *shared, int *which)
         : p(args), costs((float *)shared), table_of(which), thread(threadIdx.x), now(0) {
         tables = costs + 2 * SET;
         x = tables + p.tables_held * STATES;
@@ -423,7 +423,7 @@ template <int ROWS> struct Search {
     }
 };
 
-template <int ROWS> __device__ __forceinline__ void encode(const Args &p) {
+template <int ROWS> __device__ __forceinline__ void encode(const TrellisArgs &p) {
     extern __shared__ __align__(16) char shared[];
     __shared__ Key part[ROWS][8];
     __shared__ int found[ROWS], tries[TRIES][ROWS], row_of[ROWS], table_of[9];
@@ -545,9 +545,9 @@ template <int ROWS> __device__ __forceinline__ void encode(const Args &p) {
     }
 }
 
-KM_KERNEL __launch_bounds__(THREADS, 1) trellis_encode_4(const __grid_constant__ Args p) {
+KM_KERNEL __launch_bounds__(THREADS, 1) trellis_encode_4(const __grid_constant__ TrellisArgs p) {
     encode<4>(p);
 }
-KM_KERNEL __launch_bounds__(THREADS, 1) trellis_encode_2(const __grid_constant__ Args p) {
+KM_KERNEL __launch_bounds__(THREADS, 1) trellis_encode_2(const __grid_constant__ TrellisArgs p) {
     encode<2>(p);
 }
