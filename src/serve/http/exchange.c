@@ -1,0 +1,216 @@
+/* Answers: whole ones, and streams in chunks with bounded buffers and heartbeats. */
+#include "serve/http/internal.h"
+#include "base/alloc.h"
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+struct km_exchange {
+    km_connection *connection;
+    void *user;
+    void (*on_gone)(void *user);
+    char *headers; /* of the answer, as they go out */
+    size_t n_headers;
+    const char *beat;
+    double began, last; /* the last put of a stream */
+    uint64_t bytes;
+    int status;
+    bool begun, chunked, keep_alive, head_only;
+    km_exchange *prev, *next; /* streams */
+};
+
+double km_http_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+const char *km_http_status_text(int status) {
+    static const struct {
+        int status;
+        const char *text;
+    } all[] = {{200, "OK"},
+               {204, "No Content"},
+               {304, "Not Modified"},
+               {400, "Bad Request"},
+               {401, "Unauthorized"},
+               {403, "Forbidden"},
+               {404, "Not Found"},
+               {405, "Method Not Allowed"},
+               {408, "Request Timeout"},
+               {413, "Content Too Large"},
+               {414, "URI Too Long"},
+               {417, "Expectation Failed"},
+               {421, "Misdirected Request"},
+               {422, "Unprocessable Content"},
+               {429, "Too Many Requests"},
+               {431, "Request Header Fields Too Large"},
+               {500, "Internal Server Error"},
+               {501, "Not Implemented"},
+               {503, "Service Unavailable"},
+               {504, "Gateway Timeout"},
+               {505, "HTTP Version Not Supported"}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i].status == status) return all[i].text;
+    return "Status";
+}
+
+km_exchange *km_exchange_new(km_connection *c) {
+    km_exchange *x = km_calloc(1, sizeof *x);
+    if (!x) return NULL;
+    const km_http_request *r = km_http_parser_request(c->parser);
+    x->connection = c;
+    x->keep_alive = r->keep_alive;
+    x->head_only = strcmp(r->method, "HEAD") == 0;
+    x->began = km_http_now();
+    return x;
+}
+
+const km_http_request *km_exchange_request(const km_exchange *x) {
+    return km_http_parser_request(x->connection->parser);
+}
+
+const char *km_exchange_peer(const km_exchange *x) { return x->connection->peer; }
+bool km_exchange_secure(const km_exchange *x) { return x->connection->http->tls != NULL; }
+bool km_exchange_begun(const km_exchange *x) { return x->begun; }
+void *km_exchange_user(const km_exchange *x) { return x->user; }
+
+void km_exchange_keep(km_exchange *x, void *user, void (*on_gone)(void *user)) {
+    x->user = user;
+    x->on_gone = on_gone;
+}
+
+void km_exchange_header(km_exchange *x, const char *name, const char *value) {
+    size_t n = strlen(name) + strlen(value) + 4;
+    if (strpbrk(value, "\r\n")) return; /* a value from a request never splits the answer */
+    char *more = km_realloc(x->headers, x->n_headers + n + 1);
+    if (!more) return;
+    x->headers = more;
+    x->n_headers += (size_t)snprintf(more + x->n_headers, n + 1, "%s: %s\r\n", name, value);
+}
+
+static void stop_streaming(km_exchange *x) {
+    km_http *h = x->connection->http;
+    if (x->prev)
+        x->prev->next = x->next;
+    else if (h->streams == x)
+        h->streams = x->next;
+    if (x->next) x->next->prev = x->prev;
+    x->prev = x->next = NULL;
+    h->counts.streams--;
+}
+
+static void ended(km_exchange *x, int status) {
+    km_http *h = x->connection->http;
+    if (h->options.on_end)
+        h->options.on_end(h->options.user, x, status, x->bytes, km_http_now() - x->began);
+    km_free(x->headers);
+    km_free(x);
+}
+
+void km_exchange_leave(km_exchange *x) {
+    void (*on_gone)(void *) = x->on_gone;
+    void *user = x->user;
+    if (x->begun) stop_streaming(x);
+    x->connection->exchange = NULL;
+    x->on_gone = NULL;
+    if (on_gone) on_gone(user);
+    ended(x, 499);
+}
+
+static void send_head(km_exchange *x, int status, const char *type, const char *length) {
+    struct evbuffer *out = bufferevent_get_output(x->connection->bev);
+    if (x->connection->http->draining) x->keep_alive = false;
+    evbuffer_add_printf(out, "HTTP/1.1 %d %s\r\n", status, km_http_status_text(status));
+    if (type) evbuffer_add_printf(out, "Content-Type: %s\r\n", type);
+    evbuffer_add_printf(out, "%s%s%s\r\n", length, x->keep_alive ? "" : "Connection: close\r\n",
+                        x->headers ? x->headers : "");
+    x->status = status;
+}
+
+static void done(km_exchange *x) {
+    km_connection *c = x->connection;
+    bool keep = x->keep_alive;
+    x->on_gone = NULL;
+    ended(x, x->status);
+    km_connection_next(c, keep);
+}
+
+void km_exchange_send(km_exchange *x, int status, const char *type, const char *body,
+                      size_t bytes) {
+    char length[64];
+    bool none = status == 204 || status == 304;
+    snprintf(length, sizeof length, "Content-Length: %zu\r\n", bytes);
+    send_head(x, status, type, none ? "" : length);
+    if (!x->head_only && !none) {
+        bufferevent_write(x->connection->bev, body, bytes);
+        x->bytes = bytes;
+        x->connection->http->counts.bytes_out += bytes;
+    }
+    done(x);
+}
+
+void km_exchange_begin(km_exchange *x, int status, const char *type, const char *beat) {
+    km_http *h = x->connection->http;
+    /* A client of HTTP/1.0 knows no chunks: for it the end of the connection is the end. */
+    x->chunked = !km_http_parser_request(x->connection->parser)->old;
+    if (!x->chunked) x->keep_alive = false;
+    km_exchange_header(x, "Cache-Control", "no-cache");
+    km_exchange_header(x, "X-Accel-Buffering", "no"); /* nginx passes pieces on as they come */
+    send_head(x, status, type, x->chunked ? "Transfer-Encoding: chunked\r\n" : "");
+    x->begun = true;
+    x->beat = beat;
+    x->last = km_http_now();
+    x->next = h->streams;
+    if (x->next) x->next->prev = x;
+    h->streams = x;
+    h->counts.streams++;
+}
+
+static void put_chunk(struct evbuffer *out, const char *data, size_t bytes) {
+    char size[24];
+    int n = snprintf(size, sizeof size, "%zx\r\n", bytes);
+    size_t whole = (size_t)n + bytes + 2;
+    struct evbuffer_iovec room;
+    if (evbuffer_reserve_space(out, (ev_ssize_t)whole, &room, 1) != 1) return;
+    char *to = room.iov_base;
+    memcpy(to, size, (size_t)n);
+    memcpy(to + n, data, bytes);
+    memcpy(to + n + bytes, "\r\n", 2);
+    room.iov_len = whole;
+    evbuffer_commit_space(out, &room, 1);
+}
+
+bool km_exchange_put(km_exchange *x, const char *data, size_t bytes) {
+    km_connection *c = x->connection;
+    struct evbuffer *out = bufferevent_get_output(c->bev);
+    if (bytes == 0 || x->head_only) return true;
+    if (x->chunked)
+        put_chunk(out, data, bytes);
+    else
+        evbuffer_add(out, data, bytes);
+    x->bytes += bytes;
+    x->last = km_http_now();
+    c->http->counts.bytes_out += bytes;
+    if (evbuffer_get_length(out) <= c->http->options.backlog) return true;
+    km_connection_free(c); /* reads too slowly */
+    return false;
+}
+
+void km_exchange_end(km_exchange *x) {
+    if (!x->head_only && x->chunked) bufferevent_write(x->connection->bev, "0\r\n\r\n", 5);
+    stop_streaming(x);
+    done(x);
+}
+
+void km_exchange_beats(km_http *h) {
+    double now = km_http_now();
+    for (km_exchange *x = h->streams, *next; x; x = next) {
+        next = x->next;
+        struct evbuffer *out = bufferevent_get_output(x->connection->bev);
+        if (evbuffer_get_length(out) > 0 && now - x->last > h->options.write_seconds)
+            km_connection_free(x->connection); /* takes nothing */
+        else if (x->beat && *x->beat && now - x->last >= h->options.beat_seconds)
+            km_exchange_put(x, x->beat, strlen(x->beat));
+    }
+}
