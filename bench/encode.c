@@ -7,7 +7,7 @@
  * coder is trained on some of them, anchors are some of them. `encode_ms` is encoding alone, of residuals
  * that are on the device (on the CPU: in its memory). */
 #include "base/alloc.h"
-#include "base/progress.h"
+#include "base/clock.h"
 #include "base/rng.h"
 #include "tensor/tensor.h"
 #include "vector/device_coder.h"

@@ -4,8 +4,8 @@
  * were read and the result written once.
  *
  * usage: gpu_chain DEVICE [substring of the names to run] */
-#include "base/progress.h"
 #include "ops/op.h"
+#include "base/clock.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

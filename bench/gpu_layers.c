@@ -3,8 +3,8 @@
  * of every type. Prints one JSON object a line.
  *
  * usage: bench_gpu_layers DEVICE [rows, default 1] [position, default 512] */
-#include "base/progress.h"
 #include "ops/infer.h"
+#include "base/clock.h"
 #include "ops/op.h"
 #include <stdio.h>
 #include <stdlib.h>

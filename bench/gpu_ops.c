@@ -4,8 +4,8 @@
  * for PyTorch; scripts/gpu-check runs both and puts them side by side.
  *
  * usage: bench_gpu_ops DEVICE [substring of the names to run | "matmul f32 MxKxN"] */
-#include "base/progress.h"
 #include "ops/op.h"
+#include "base/clock.h"
 #include <stdio.h>
 #include <string.h>
 

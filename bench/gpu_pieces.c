@@ -2,8 +2,8 @@
  * kernels compete with. Prints one JSON object a line: name, microseconds, rate, unit.
  *
  * usage: bench_gpu_pieces DEVICE [batch of 1024 tokens, default 64] [substring] */
-#include "base/progress.h"
 #include "ops/op.h"
+#include "base/clock.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -7,7 +7,7 @@
  * device holds them), `copied_gb_s` how fast these come over, and `same` the part of the answers to
  * CHECKED queries (16) that the CPU gives too. */
 #include "base/alloc.h"
-#include "base/progress.h"
+#include "base/clock.h"
 #include "base/rng.h"
 #include "tensor/tensor.h"
 #include "vector/device_index.h"

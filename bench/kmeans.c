@@ -5,7 +5,7 @@
  *   bench_kmeans DEVICE file PATH.f32 N D K ROUNDS     a training on a file of N x D floats
  *   bench_kmeans DEVICE anneal PATH.f32 N D K ROUNDS   the same, annealed; the others are plain Lloyd */
 #include "base/alloc.h"
-#include "base/progress.h"
+#include "base/clock.h"
 #include "ops/nearest.h"
 #include "vector/anchors.h"
 #include <stdio.h>

@@ -6,8 +6,8 @@
  * 100,000 rows of 128 dimensions, 10 rows a call, 3 s each part, 2 threads that add and 8 that search for the 10
  * nearest of one query; THREADS is for a search (1; 0: all cores). After ten calls a thread that adds
  * deletes one of the first rows. */
-#include "base/progress.h"
 #include "base/rng.h"
+#include "base/clock.h"
 #include "kermes.h"
 #include <math.h>
 #include <pthread.h>

@@ -1,7 +1,7 @@
 /* Writes a model of random weights in the size of a well-known one, to measure speed with:
  *     build/release/bench/random_model llama-3.2-1b q4_k_m model.gguf [layers] */
-#include "base/progress.h"
 #include "model/synthetic.h"
+#include "cli/progress.c"
 #include <stdio.h>
 #include <stdlib.h>
 

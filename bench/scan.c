@@ -7,7 +7,7 @@
  * too; limit_ms is what 2 * queries * rows * dim operations take at 790 TFLOP/s (the best product
  * measured on an H200), or what reading the codes takes at 4.24 TB/s where that is longer. */
 #include "base/alloc.h"
-#include "base/progress.h"
+#include "base/clock.h"
 #include "base/rng.h"
 #include "ops/scan_codes.h"
 #include "vector/levels.h"

@@ -7,8 +7,8 @@
  *
  * forward_ms, backward_ms and update_ms are those parts by themselves, each waited for: a little more
  * than the step in all. */
-#include "base/progress.h"
 #include "model/net.h"
+#include "base/clock.h"
 #include "nn/optim.h"
 #include "ops/op.h"
 #include <math.h>

@@ -6,6 +6,7 @@
  *
  * Prints one JSON object. bench/peers/vectors.py puts FAISS beside it. */
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/rng.h"
 #include "base/threads.h"
 #include "kermes.h"
@@ -20,12 +21,6 @@
 #include <time.h>
 
 #define K 10
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void stop(const char *what) {
     fprintf(stderr, "vectors: %s\n", what);
@@ -102,7 +97,7 @@ static int find(char **v) {
     km_error err = {0};
     km_anchors a = {0};
     km_anchor_options how = {.count = cells, .seed = 1};
-    double t0 = now();
+    double t0 = km_now();
     if (km_anchors_train(ctx, base, n, dim, &how, NULL, &a) != KM_OK) stop(km_ctx_error(ctx));
     cells = a.count;
     float *centre = room((size_t)(cells * dim) * 4), *dist = room((size_t)n * 4 + 65536);
@@ -113,7 +108,7 @@ static int find(char **v) {
     for (int64_t i = 0; i < n; i++)
         for (int64_t j = 0; j < dim; j++)
             r[i * dim + j] = base[i * dim + j] - centre[id[i] * dim + j];
-    double t1 = now();
+    double t1 = km_now();
     km_coder_options o = {.dim = dim,
                           .bytes = atof(v[3]),
                           .seed = 1,
@@ -122,10 +117,10 @@ static int find(char **v) {
     km_coder *c = km_coder_train(t, r, n, &o, &err);
     if (!c) stop(err.text);
     size_t bytes = km_coder_bytes(c);
-    double t2 = now();
+    double t2 = km_now();
     uint8_t *codes = room((size_t)n * bytes), *sorted = room((size_t)n * bytes);
     if (km_coder_encode(c, t, r, n, codes)) stop("out of memory");
-    double t3 = now();
+    double t3 = km_now();
     int64_t *start = calloc((size_t)cells + 1, sizeof *start), at = 0;
     uint8_t *list = room((size_t)n * bytes);
     for (int64_t k = 0; k < cells; k++) {
@@ -146,7 +141,7 @@ static int find(char **v) {
     if (!s) stop(err.text);
     FILE *out = fopen(v[6], "wb");
     if (!out) stop(v[6]);
-    double t4 = now();
+    double t4 = km_now();
     for (int64_t q = 0; q < nq; q++) {
         hit best[K];
         int count = 0;
@@ -158,7 +153,7 @@ static int find(char **v) {
         }
         for (int i = 0; i < K; i++) fwrite(&best[i].id, 4, 1, out);
     }
-    double t5 = now(), energy = 0;
+    double t5 = km_now(), energy = 0;
     fclose(out);
     for (int64_t i = 0; i < n * dim; i++) energy += (double)r[i] * r[i];
     printf(
@@ -214,10 +209,10 @@ static int speed(char **v) {
     for (int q = 0; q < 24; q++) {
         hit best[K];
         int count = 0;
-        double t0 = now();
+        double t0 = km_now();
         km_scan_query(s, x + (block + q) * dim, KM_METRIC_L2);
         scan_list(s, packed, n, bytes, step_of(c), NULL, dist, best, &count);
-        double e = now() - t0;
+        double e = km_now() - t0;
         sum += e;
         if (e < best_s) best_s = e;
     }
@@ -245,15 +240,15 @@ static int search(char **v) {
     uint64_t *ids = room((size_t)(n * K) * 8);
     double *took = room((size_t)n * sizeof *took), all = 1e9;
     for (int run = 0; run < 6; run++) {
-        double t0 = now();
+        double t0 = km_now();
         if (km_index_find(x, q, n, K, NULL, t, ids, dist, &err) != KM_OK) stop(err.text);
-        double e = now() - t0;
+        double e = km_now() - t0;
         if (run && e < all) all = e; /* the first reads the file */
     }
     for (int64_t i = 0; i < n; i++) {
-        double t0 = now();
+        double t0 = km_now();
         km_index_find(x, q + i * x->dim, 1, K, NULL, t, ids + i * K, dist, &err);
-        took[i] = now() - t0;
+        took[i] = km_now() - t0;
     }
     qsort(took, (size_t)n, sizeof *took, by_size);
     FILE *out = fopen(v[3], "wb");

@@ -2,8 +2,8 @@
  * pool, because every replay writes to them. */
 #include "backend/host_graph.h"
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/guard.h"
-#include "base/progress.h"
 #include <stdlib.h>
 
 typedef struct held_block {

@@ -38,3 +38,14 @@ km_status km_error_set(km_error *err, km_status code, const char *fmt, ...) {
     va_end(ap);
     return code;
 }
+
+km_status km_no_memory(km_error *err) { return km_error_set(err, KM_ERR_MEMORY, "out of memory"); }
+
+km_status km_no_memory_for(km_error *err, const char *fmt, ...) {
+    char what[KM_ERROR_TEXT];
+    va_list ap;
+    va_start(ap, fmt);
+    if (vsnprintf(what, sizeof what, fmt, ap) < 0) what[0] = 0;
+    va_end(ap);
+    return km_error_set(err, KM_ERR_MEMORY, "out of memory for %s", what);
+}

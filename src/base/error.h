@@ -16,6 +16,10 @@ typedef struct km_error {
 km_status km_error_set(km_error *err, km_status code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 km_status km_error_setv(km_error *err, km_status code, const char *fmt, va_list ap);
+/* KM_ERR_MEMORY: "out of memory", and for what ("the checkpoint", "'%s'"). */
+km_status km_no_memory(km_error *err);
+km_status km_no_memory_for(km_error *err, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
 /* What km_last_error says from now on in this thread: of public calls without a context. */
 void km_last_error_set(const km_error *err);
 

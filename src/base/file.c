@@ -89,10 +89,6 @@ struct km_writer {
     uint8_t buffer[BUFFER];
 };
 
-static km_status no_memory(const char *path, km_error *err) {
-    return km_error_set(err, KM_ERR_MEMORY, "cannot write '%s': out of memory", path);
-}
-
 static char *folder_of(const char *path) {
     const char *slash = strrchr(path, '/');
     if (!slash) return km_strdup(".");
@@ -107,7 +103,7 @@ static km_status open_temp(km_writer *w, const char *shown, km_error *err) {
     static _Atomic unsigned serial;
     size_t size = strlen(w->folder) + 64;
     w->temp = km_alloc(size);
-    if (!w->temp) return no_memory(shown, err);
+    if (!w->temp) return km_no_memory_for(err, "'%s'", shown);
     for (int attempt = 0; attempt < 100; attempt++) {
         struct timespec ts;
         clock_gettime(CLOCK_REALTIME, &ts);
@@ -148,7 +144,7 @@ static km_status open_target(km_writer *w, const char *path, km_error *err) {
     }
     w->path = km_strdup(target);
     w->folder = folder_of(target);
-    if (!w->path || !w->folder) return no_memory(path, err);
+    if (!w->path || !w->folder) return km_no_memory_for(err, "'%s'", path);
     return w->fd >= 0 ? KM_OK : open_temp(w, path, err);
 }
 
@@ -168,7 +164,7 @@ km_writer *km_writer_open(const char *path, km_error *err) {
     }
     km_writer *w = km_alloc(sizeof *w);
     if (!w) {
-        no_memory(path, err);
+        km_no_memory_for(err, "'%s'", path);
         return NULL;
     }
     w->fd = -1;
@@ -240,7 +236,7 @@ km_status km_writer_printf(km_writer *w, const char *fmt, ...) {
     if (n < 0) return fail(w, errno);
     if ((size_t)n >= sizeof small) {
         text = km_alloc((size_t)n + 1);
-        if (!text) return no_memory(w->path, &w->error);
+        if (!text) return km_no_memory_for(&w->error, "'%s'", w->path);
         va_start(ap, fmt);
         vsnprintf(text, (size_t)n + 1, fmt, ap);
         va_end(ap);

@@ -11,6 +11,7 @@
 #endif
 #include "base/threads.h"
 #include "base/alloc.h"
+#include "base/clock.h"
 #include <limits.h>
 #include <pthread.h>
 #include <signal.h>
@@ -116,12 +117,6 @@ static void pause_a_little(void) {
     }
 }
 
-static int64_t now_ns(void) {
-    struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
-}
-
 /* ---- Chunks ---- */
 
 static void run_chunk(int64_t n, int64_t grain, int64_t chunk, km_range_fn fn, void *arg,
@@ -146,11 +141,11 @@ static void take_chunks(km_threads *t, int index) {
 
 static void await_signal(km_threads *t, uint32_t seen) {
     if (t->spin) {
-        int64_t until = now_ns() + SPIN_NS;
+        int64_t until = km_now_ns() + SPIN_NS;
         do {
             pause_a_little();
             if (atomic_load_explicit(&t->signal, memory_order_acquire) != seen) return;
-        } while (now_ns() < until);
+        } while (km_now_ns() < until);
     }
     /* Either the caller sees this sleeper, or the sleeper sees the new signal: both orders
      * go through sequentially consistent operations. */
@@ -207,12 +202,12 @@ static void close_and_wait(km_threads *t) {
     uint32_t s = atomic_fetch_and_explicit(&t->state, ~OPEN, memory_order_acq_rel) & ~OPEN;
     if (!(s & INSIDE)) return;
     if (t->spin) {
-        int64_t until = now_ns() + SPIN_NS;
+        int64_t until = km_now_ns() + SPIN_NS;
         do {
             pause_a_little();
             s = atomic_load_explicit(&t->state, memory_order_acquire);
             if (!(s & INSIDE)) return;
-        } while (now_ns() < until);
+        } while (km_now_ns() < until);
     }
     s = atomic_fetch_or_explicit(&t->state, CALLER_SLEEPS, memory_order_acq_rel) | CALLER_SLEEPS;
     while (s & INSIDE) {

@@ -2,8 +2,8 @@
  * they go and kept for JSON and pages. */
 #ifndef KM_CLI_ANCHOR_LINE_H
 #define KM_CLI_ANCHOR_LINE_H
-#include "base/progress.h"
 #include "cli/cli.h"
+#include "cli/progress.h"
 
 typedef struct km_anchor_line {
     const char *robust, *cooling;

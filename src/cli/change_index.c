@@ -68,7 +68,7 @@ static km_status add_all(km_ctx *ctx, km_index *x, km_input *in, const uint64_t 
     int64_t block = n < BLOCK ? n : BLOCK;
     float *rows = km_alloc(sizeof *rows * (size_t)(block * dim));
     uint64_t *own = km_alloc(sizeof *own * (size_t)block);
-    km_status s = rows && own ? KM_OK : km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    km_status s = rows && own ? KM_OK : km_no_memory(err);
     for (int64_t i = 0; s == KM_OK && i < n; i += block) {
         int64_t m = n - i < block ? n - i : block, good = 0;
         s = km_input_read(in, i, m, rows, err);

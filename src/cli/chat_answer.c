@@ -1,8 +1,8 @@
 /* Answers: the conversation through its template, the model, and onto the screen, with Ctrl-C as
  * the way to stop. */
-#include "base/progress.h"
 #include "cli/chat.h"
 #include "cli/interrupt.h"
+#include "cli/progress.h"
 #include "report/json.h"
 #include <math.h>
 #include <string.h>

@@ -1,9 +1,10 @@
 /* kermes compare: the same anchors learnt on the CPU and on a GPU: time, rounds, energy, speed-up. */
 #include "base/alloc.h"
-#include "base/progress.h"
+#include "base/clock.h"
 #include "base/rng.h"
 #include "cli/anchor_line.h"
 #include "cli/cli.h"
+#include "cli/progress.h"
 #include "cli/vectors.h"
 #include "report/chart.h"
 #include "report/html.h"
@@ -148,7 +149,7 @@ static km_status write_page(const compare_line *l, const outcome *cpu, const out
     const km_round_log *both[2] = {&logs[0], &logs[1]};
     const outcome *of[2] = {cpu, gpu};
     double *room = km_alloc(sizeof *room * (size_t)(2 * (logs[0].n + logs[1].n) + 1));
-    if (!room) return km_error_set(err, KM_ERR_MEMORY, "no memory for the page");
+    if (!room) return km_no_memory_for(err, "the page");
     char lead[200];
     snprintf(lead, sizeof lead,
              "%lld anchors of %lld vectors of %lld dimensions; cooling %.40s, robust %.20s.",
@@ -218,7 +219,7 @@ static int run(compare_line *l, const char *path) {
             dim = km_input_dim(in);
             x = km_alloc(sizeof *x * (size_t)(n * dim));
             if (!x)
-                km_error_set(&err, KM_ERR_MEMORY, "no memory for %lld vectors", (long long)n);
+                km_no_memory_for(&err, "%lld vectors", (long long)n);
             else if (km_input_read(in, 0, n, x, &err) == KM_OK) {
                 int64_t bad = km_first_bad_row(x, n, dim);
                 if (bad >= 0)
@@ -228,7 +229,7 @@ static int run(compare_line *l, const char *path) {
         }
         km_input_close(in);
     } else if (!(x = synthetic(n, dim, l->large ? 2000 : l->small ? 50 : 500, (uint64_t)l->seed))) {
-        km_error_set(&err, KM_ERR_MEMORY, "no memory for %lld vectors", (long long)n);
+        km_no_memory_for(&err, "%lld vectors", (long long)n);
     }
     if (!l->anchors) l->anchors = path ? 0 : l->large ? 1024 : l->small ? 32 : 256;
     outcome cpu = {0}, gpu = {0};

@@ -1,8 +1,9 @@
 /* kermes compress: from a file of vectors to a searchable index. */
 #include "base/alloc.h"
-#include "base/progress.h"
+#include "base/clock.h"
 #include "cli/anchor_line.h"
 #include "cli/cli.h"
+#include "cli/progress.h"
 #include "cli/vectors.h"
 #include "report/json.h"
 #include "base/text.h"

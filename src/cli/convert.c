@@ -2,9 +2,9 @@
  * made beside its target and renamed when it is whole. */
 #include "model/convert.h"
 #include "base/log.h"
-#include "base/progress.h"
 #include "cli/cli.h"
 #include "cli/info.h"
+#include "cli/progress.h"
 #include "report/json.h"
 #include "base/text.h"
 #include "train/checkpoint.h"

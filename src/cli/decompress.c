@@ -1,8 +1,8 @@
 /* kermes decompress: an index back to vectors, as .npy. */
 #include "base/alloc.h"
 #include "base/file.h"
-#include "base/progress.h"
 #include "cli/cli.h"
+#include "cli/progress.h"
 #include "cli/vectors.h"
 #include "report/json.h"
 #include "base/text.h"
@@ -31,7 +31,7 @@ static km_status write_npy(const char *path, const char *type, size_t size, cons
 static km_status write_assignments(const char *path, km_index *x, const uint64_t *ids, int64_t n,
                                    km_error *err) {
     int32_t *anchors = km_alloc(sizeof *anchors * (size_t)(n + 1));
-    if (!anchors) return km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    if (!anchors) return km_no_memory(err);
     km_status s = km_index_assignments(x, ids, n, anchors);
     if (s != KM_OK)
         km_error_set(err, s, "%s", km_last_error());
@@ -54,7 +54,7 @@ static km_status write_rows(const decompress_line *l, km_index *x, const uint64_
     float *rows = km_alloc(sizeof *rows * (size_t)(block * x->dim + 1));
     km_threads *t = km_threads_new((int)l->common.threads);
     km_writer *w = rows ? km_writer_open(l->out, err) : NULL;
-    km_status s = w ? KM_OK : rows ? err->code : km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    km_status s = w ? KM_OK : rows ? err->code : km_no_memory(err);
     km_progress bar;
     km_progress_begin(&bar, "decompress", "vectors", n, l->common.quiet);
     if (w) km_writer_put(w, head, km_npy_head(head, half ? "<f2" : "<f4", n, x->dim));

@@ -2,7 +2,7 @@
 #include "infer/perplexity.h"
 #include "base/alloc.h"
 #include "base/file.h"
-#include "base/progress.h"
+#include "cli/progress.h"
 #include "cli/use_model.h"
 #include "infer/collect.h"
 #include "infer/divergence.h"

@@ -2,7 +2,7 @@
  * a bar while weights go there. */
 #include "backend/backend.h"
 #include "base/log.h"
-#include "base/progress.h"
+#include "cli/progress.h"
 #include "cli/use_model.h"
 #include "report/json.h"
 #include <math.h>

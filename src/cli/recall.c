@@ -1,7 +1,7 @@
 /* kermes recall: how good and how fast an index is, against exact search. */
 #include "base/alloc.h"
-#include "base/progress.h"
 #include "cli/cli.h"
+#include "cli/progress.h"
 #include "cli/vectors.h"
 #include "report/json.h"
 #include "base/text.h"

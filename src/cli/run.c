@@ -1,7 +1,7 @@
 /* kermes run: one prompt, one answer, from a model file that is used where it lies. */
 #include "base/file.h"
 #include "base/log.h"
-#include "base/progress.h"
+#include "cli/progress.h"
 #include "cli/sampling.h"
 #include "cli/use_model.h"
 #include "report/json.h"

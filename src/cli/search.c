@@ -117,7 +117,7 @@ static km_status find(const search_line *l, km_index *x, km_device_index *on, co
     float *dist = km_alloc(sizeof *dist * (size_t)(a->n * m));
     km_input *base = km_open_vectors(l->base, &l->input, err);
     km_status s = !base ? err->code : KM_OK;
-    if (s == KM_OK && (!ids || !dist)) s = km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    if (s == KM_OK && (!ids || !dist)) s = km_no_memory(err);
     if (s == KM_OK && km_input_dim(base) != x->dim)
         s = km_error_set(err, KM_ERR_SHAPE, "'%s' holds vectors of another dimension", l->base);
     if (s == KM_OK) s = km_find_anywhere(on, x, queries, a->n, m, &first, t, ids, dist, err);
@@ -153,8 +153,7 @@ static int run(const search_line *l, const char *path, const char *format) {
         a.dist = km_alloc(sizeof *a.dist * (size_t)(a.n * a.k));
         t = km_threads_new((int)l->common.threads);
         if (!a.ids || !a.dist)
-            km_error_set(&err, KM_ERR_MEMORY, "no memory for %lld answers of %lld", (long long)a.n,
-                         (long long)a.k);
+            km_no_memory_for(&err, "%lld answers of %lld", (long long)a.n, (long long)a.k);
         else if (strcmp(l->common.device, "auto") != 0 &&
                  !(ctx = km_ctx_new(l->common.device, (int)l->common.threads)))
             km_error_set(&err, KM_ERR_DEVICE, "%s", km_last_error());

@@ -3,7 +3,7 @@
 #include "backend/backend.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "base/progress.h"
+#include "cli/progress.h"
 #include "cli/use_model.h"
 #include "infer/follow.h"
 #include <stdlib.h>
@@ -57,7 +57,7 @@ static double *from_all(km_cli_model *m, double own, km_error *err) {
     int size = km_comm_size(m->comm);
     double *all = calloc((size_t)size, sizeof *all);
     if (!all) {
-        km_error_set(err, KM_ERR_MEMORY, "out of memory");
+        km_no_memory(err);
         return NULL;
     }
     all[km_comm_rank(m->comm)] = own;

@@ -1,8 +1,9 @@
 /* kermes tokenize: text to ids and back, and tokenizers made from text. */
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/file.h"
-#include "base/progress.h"
 #include "cli/cli.h"
+#include "cli/progress.h"
 #include "report/json.h"
 #include "base/text.h"
 #include "token/token.h"
@@ -46,7 +47,7 @@ static km_status open_source(source *s, const tokenize_settings *o, const km_arg
     if (args->n_words) {
         for (int i = 0; i < args->n_words; i++)
             km_text_printf(&s->text, "%s%s", i ? " " : "", args->words[i]);
-        if (!km_text_ok(&s->text)) return km_error_set(err, KM_ERR_MEMORY, "out of memory");
+        if (!km_text_ok(&s->text)) return km_no_memory(err);
     } else if (o->file) {
         km_status status = km_map_open(&s->map, o->file, err);
         if (status != KM_OK) return status;

@@ -1,7 +1,7 @@
 /* kermes train: from a text to a model. The options are the table of train/settings.h. */
 #include "train/train.h"
-#include "base/progress.h"
 #include "cli/cli.h"
+#include "cli/progress.h"
 #include "comm/comm.h"
 #include "format/json_read.h"
 #include "report/json.h"

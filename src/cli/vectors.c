@@ -89,7 +89,7 @@ static float *parse_text(const char *text, int64_t dim, int64_t *n, km_error *er
             break;
         }
         if (!put(&v, x)) {
-            km_error_set(err, KM_ERR_MEMORY, "no memory for the queries");
+            km_no_memory_for(err, "the queries");
             break;
         }
         in_row++;
@@ -124,7 +124,7 @@ static char *read_stdin(size_t *size, km_error *err) {
         }
     }
     if (!text) {
-        km_error_set(err, KM_ERR_MEMORY, "no memory for the queries");
+        km_no_memory_for(err, "the queries");
         return NULL;
     }
     text[n] = 0;
@@ -140,7 +140,7 @@ static float *read_all(km_input *in, int64_t dim, int64_t *n, km_error *err) {
         km_error_set(err, KM_ERR_SHAPE, "'%s' holds queries of %lld dimensions, the index has %lld",
                      km_input_name(in), (long long)km_input_dim(in), (long long)dim);
     else if (!(x = km_alloc(sizeof *x * (size_t)(*n * dim))))
-        km_error_set(err, KM_ERR_MEMORY, "no memory for the queries");
+        km_no_memory_for(err, "the queries");
     else if (km_input_read(in, 0, *n, x, err) != KM_OK) {
         km_free(x);
         x = NULL;
@@ -227,7 +227,7 @@ static uint64_t *read_id_file(const char *path, int64_t wanted, int64_t *n, km_e
         if (in) {
             *n = km_input_rows(in) * km_input_dim(in);
             ids = km_alloc(sizeof *ids * (size_t)*n);
-            if (!ids) km_error_set(err, KM_ERR_MEMORY, "no memory for the ids");
+            if (!ids) km_no_memory_for(err, "the ids");
             if (ids && km_input_read_ids(in, wanted >= 0 ? wanted : *n, ids, err) != KM_OK) {
                 km_free(ids);
                 ids = NULL;
@@ -241,7 +241,7 @@ static uint64_t *read_id_file(const char *path, int64_t wanted, int64_t *n, km_e
             text[m.size] = 0;
             ids = parse_ids(text, n, path, err);
         } else {
-            km_error_set(err, KM_ERR_MEMORY, "no memory for the ids");
+            km_no_memory_for(err, "the ids");
         }
         km_free(text);
     }

@@ -2,8 +2,8 @@
 #include "ops/verify.h"
 #include "backend/backend.h"
 #include "base/alloc.h"
-#include "base/progress.h"
 #include "cli/cli.h"
+#include "cli/progress.h"
 #include "report/json.h"
 #include "report/table.h"
 #include <string.h>

@@ -42,10 +42,6 @@ struct km_gguf {
     km_arena texts; /* keys, names and string values, with a NUL at the end */
 };
 
-static km_status out_of_memory(const char *shown, km_error *err) {
-    return km_error_set(err, KM_ERR_MEMORY, "'%s': out of memory", shown);
-}
-
 static km_status cut_short(const gguf_file *p, const char *what, km_error *err) {
     return km_error_set(err, KM_ERR_FORMAT,
                         "'%s': %s reaches beyond the end of the file: it is cut short or damaged",
@@ -106,7 +102,7 @@ static km_status read_name(km_gguf *g, const gguf_file *p, km_gguf_cursor *c, co
         return km_error_set(err, KM_ERR_FORMAT, "'%s': %s is empty, too long or holds a NUL",
                             p->path, text);
     *name = copy_text(g, data, size);
-    return *name ? KM_OK : out_of_memory(p->path, err);
+    return *name ? KM_OK : km_no_memory_for(err, "'%s'", p->path);
 }
 
 static int by_key(const void *a, const void *b) {
@@ -119,7 +115,7 @@ static km_status read_pairs(km_gguf *g, gguf_file *p, km_gguf_cursor *c, uint64_
     char text[KM_SHOWN];
     p->pairs = km_calloc(n ? n : 1, sizeof *p->pairs);
     p->by_key = km_calloc(n ? n : 1, sizeof *p->by_key);
-    if (!p->pairs || !p->by_key) return out_of_memory(p->path, err);
+    if (!p->pairs || !p->by_key) return km_no_memory_for(err, "'%s'", p->path);
     for (int i = 0; i < (int)n; i++) {
         gguf_pair *v = &p->pairs[i];
         uint32_t type;
@@ -131,7 +127,7 @@ static km_status read_pairs(km_gguf *g, gguf_file *p, km_gguf_cursor *c, uint64_
                                 km_shown(text, v->key), why);
         if (v->value.type == KM_GGUF_STRING) {
             v->value.text.data = copy_text(g, v->value.text.data, v->value.text.size);
-            if (!v->value.text.data) return out_of_memory(p->path, err);
+            if (!v->value.text.data) return km_no_memory_for(err, "'%s'", p->path);
         }
         p->by_key[p->n_pairs++] = v;
     }
@@ -223,7 +219,7 @@ static int by_place(const void *a, const void *b) {
 static km_status check_overlap(const gguf_file *p, km_gguf_tensor *tensors, int n, km_error *err) {
     char text[KM_SHOWN];
     const km_gguf_tensor **order = km_alloc((n ? (size_t)n : 1) * sizeof *order);
-    if (!order) return out_of_memory(p->path, err);
+    if (!order) return km_no_memory_for(err, "'%s'", p->path);
     for (int i = 0; i < n; i++) order[i] = &tensors[i];
     qsort(order, (size_t)n, sizeof *order, by_place);
     km_status status = KM_OK;
@@ -264,10 +260,10 @@ static km_status place_tensors(const gguf_file *p, const km_gguf_cursor *c, km_g
 static km_status read_tensors(km_gguf *g, int which, km_gguf_cursor *c, uint64_t n, km_error *err) {
     const gguf_file *p = &g->parts[which];
     km_gguf_tensor *grown = km_realloc(g->tensors, (size_t)(g->n + (int)n + 1) * sizeof *grown);
-    if (!grown) return out_of_memory(p->path, err);
+    if (!grown) return km_no_memory_for(err, "'%s'", p->path);
     g->tensors = grown;
     uint64_t *offsets = km_alloc((n ? n : 1) * sizeof *offsets);
-    if (!offsets) return out_of_memory(p->path, err);
+    if (!offsets) return km_no_memory_for(err, "'%s'", p->path);
     km_status status = KM_OK;
     for (int i = 0; i < (int)n && status == KM_OK; i++) {
         km_gguf_tensor *t = &g->tensors[g->n + i];
@@ -305,7 +301,7 @@ static int by_name(const void *a, const void *b) {
 static km_status index_names(km_gguf *g, km_error *err) {
     char text[KM_SHOWN];
     g->by_name = km_alloc((g->n ? (size_t)g->n : 1) * sizeof *g->by_name);
-    if (!g->by_name) return out_of_memory(g->parts[0].path, err);
+    if (!g->by_name) return km_no_memory_for(err, "'%s'", g->parts[0].path);
     for (int i = 0; i < g->n; i++) g->by_name[i] = &g->tensors[i];
     qsort(g->by_name, (size_t)g->n, sizeof *g->by_name, by_name);
     for (int i = 1; i < g->n; i++)
@@ -378,7 +374,7 @@ static km_gguf *new_gguf(const char *path, km_error *err) {
     }
     km_free(first);
     km_free(g);
-    out_of_memory(path, err);
+    km_no_memory_for(err, "'%s'", path);
     return NULL;
 }
 
@@ -417,13 +413,13 @@ static km_status open_split(km_gguf *g, int64_t count, km_error *err) {
                             "'%s' is the first of %d files, and its name should end in '%s'", path,
                             (int)count, tail);
     gguf_file *grown = km_realloc(g->parts, (size_t)count * sizeof *grown);
-    if (!grown) return out_of_memory(path, err);
+    if (!grown) return km_no_memory_for(err, "'%s'", path);
     g->parts = grown;
     for (int i = 1; i < count; i++) {
         gguf_file *p = &g->parts[i];
         *p = (gguf_file){.path = km_strdup(path)};
         g->n_parts++;
-        if (!p->path) return out_of_memory(path, err);
+        if (!p->path) return km_no_memory_for(err, "'%s'", path);
         snprintf(p->path + length - n, n + 1, "-%05d-of-%05d.gguf", i + 1, (int)count);
         int64_t no = -1, of = -1;
         km_status status = km_map_open(&p->map, p->path, err);

@@ -41,7 +41,7 @@ struct km_gguf_out {
 
 km_gguf_out *km_gguf_out_new(km_error *err) {
     km_gguf_out *o = km_calloc(1, sizeof *o);
-    if (!o) km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    if (!o) km_no_memory(err);
     return o;
 }
 

@@ -34,10 +34,6 @@ struct km_safetensors {
 
 /* ---- The header ---- */
 
-static km_status out_of_memory(const char *shown, km_error *err) {
-    return km_error_set(err, KM_ERR_MEMORY, "'%s': out of memory", shown);
-}
-
 static const char *lfs_hint(const uint8_t *data, size_t size) {
     static const char pointer[] = "version https://git-lfs";
     size_t n = sizeof pointer - 1;
@@ -214,7 +210,7 @@ static km_status reserve(km_safetensors *f, size_t more, const char *shown, km_e
         return km_error_set(err, KM_ERR_FORMAT, "'%s': too many tensors", shown);
     if (want <= (size_t)f->room) return KM_OK;
     km_st_tensor *grown = km_realloc(f->tensors, want * sizeof *grown);
-    if (!grown) return out_of_memory(shown, err);
+    if (!grown) return km_no_memory_for(err, "'%s'", shown);
     f->tensors = grown;
     f->room = (int)want;
     return KM_OK;
@@ -253,7 +249,7 @@ static km_status index_names(km_safetensors *f, km_error *err) {
     char text[KM_SHOWN];
     const st_file *first = &f->parts[0];
     f->by_name = km_alloc((f->n ? (size_t)f->n : 1) * sizeof *f->by_name);
-    if (!f->by_name) return out_of_memory(first->path, err);
+    if (!f->by_name) return km_no_memory_for(err, "'%s'", first->path);
     for (int i = 0; i < f->n; i++) f->by_name[i] = &f->tensors[i];
     qsort(f->by_name, (size_t)f->n, sizeof *f->by_name, by_name);
     for (int i = 1; i < f->n; i++) {
@@ -266,7 +262,7 @@ static km_status index_names(km_safetensors *f, km_error *err) {
     json_t *meta = json_object_get(first->header, "__metadata__");
     size_t n = json_object_size(meta);
     f->meta_keys = km_alloc((n ? n : 1) * sizeof *f->meta_keys);
-    if (!f->meta_keys) return out_of_memory(first->path, err);
+    if (!f->meta_keys) return km_no_memory_for(err, "'%s'", first->path);
     const char *key;
     json_t *v;
     json_object_foreach(meta, key, v) f->meta_keys[f->n_meta++] = key;
@@ -338,7 +334,7 @@ static st_file *add_part(km_safetensors *f, const char *path, km_error *err) {
         int room = f->room_parts ? 2 * f->room_parts : 1;
         st_file *grown = km_realloc(f->parts, (size_t)room * sizeof *grown);
         if (!grown) {
-            out_of_memory(path, err);
+            km_no_memory_for(err, "'%s'", path);
             return NULL;
         }
         f->parts = grown;
@@ -347,7 +343,7 @@ static st_file *add_part(km_safetensors *f, const char *path, km_error *err) {
     st_file *p = &f->parts[f->n_parts];
     *p = (st_file){.path = km_strdup(path)};
     if (!p->path) {
-        out_of_memory(path, err);
+        km_no_memory_for(err, "'%s'", path);
         return NULL;
     }
     f->n_parts++;
@@ -370,7 +366,7 @@ static km_safetensors *finish(km_safetensors *f, km_status status, km_error *own
 
 static km_safetensors *new_file(const char *shown, km_error *err) {
     km_safetensors *f = km_calloc(1, sizeof *f);
-    if (!f) out_of_memory(shown, err);
+    if (!f) km_no_memory_for(err, "'%s'", shown);
     return f;
 }
 

@@ -2,6 +2,7 @@
  * copy is written when a step needs it and something has changed. */
 #include "infer/cache.h"
 #include "base/alloc.h"
+#include "base/util.h"
 #include "ops/infer.h"
 
 #define CHUNK 512 /* tokens that are added at once, at most: what a window must leave room for */
@@ -35,8 +36,6 @@ struct km_cache {
     int64_t n_unused;
 };
 
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 /* The window that all layers have, or 0. */
 static int64_t window_of(const km_config *c) {
     for (int i = 0; i < c->layers; i++)
@@ -45,8 +44,8 @@ static int64_t window_of(const km_config *c) {
 }
 
 static int64_t pages_of(const km_config *c, const km_cache_options *o) {
-    int64_t window = window_of(c), each = ceil_div(o->context, KM_KV_PAGE);
-    int64_t most = window > 0 ? ceil_div(window + CHUNK, KM_KV_PAGE) + 2 : each;
+    int64_t window = window_of(c), each = km_ceil_div(o->context, KM_KV_PAGE);
+    int64_t most = window > 0 ? km_ceil_div(window + CHUNK, KM_KV_PAGE) + 2 : each;
     return o->sequences * (most < each ? most : each);
 }
 
@@ -111,7 +110,7 @@ km_cache *km_cache_new(km_ctx *ctx, const km_net *m, const km_cache_options *o) 
                     .layers = cfg->layers,
                     .window = window_of(cfg),
                     .n_seq = o->sequences,
-                    .max_pages = ceil_div(o->context, KM_KV_PAGE),
+                    .max_pages = km_ceil_div(o->context, KM_KV_PAGE),
                     .n_pages = pages_of(cfg, o)};
     c->kv = km_calloc((size_t)cfg->layers, sizeof *c->kv);
     c->host = km_calloc((size_t)(c->n_seq * c->max_pages), sizeof *c->host);
@@ -222,7 +221,8 @@ int km_cache_fork(km_cache *c, int from, km_error *err) {
     int s = km_cache_join(c, err);
     if (s < 0) return s;
     c->seq[s] = c->seq[from];
-    c->seq[s].pages = ceil_div(c->seq[s].length, KM_KV_PAGE); /* not those that wait for tokens */
+    c->seq[s].pages =
+        km_ceil_div(c->seq[s].length, KM_KV_PAGE); /* not those that wait for tokens */
     for (int64_t i = 0; i < c->seq[s].pages; i++) {
         int32_t page = table_of(c, from)[i];
         table_of(c, s)[i] = page;
@@ -241,7 +241,7 @@ int64_t km_cache_length(const km_cache *c, int s) { return c->seq[s].length; }
 km_status km_cache_reserve(km_cache *c, int s, int64_t n, km_error *err) {
     sequence *q = &c->seq[s];
     int32_t *table = table_of(c, s);
-    int64_t pages = ceil_div(q->length + n, KM_KV_PAGE), partial = q->length / KM_KV_PAGE;
+    int64_t pages = km_ceil_div(q->length + n, KM_KV_PAGE), partial = q->length / KM_KV_PAGE;
     if (pages > c->max_pages)
         return km_error_set(err, KM_ERR_RANGE, "%lld tokens after %lld do not fit a cache of %lld",
                             (long long)n, (long long)q->length,
@@ -282,7 +282,7 @@ bool km_cache_can_cut(const km_cache *c, int s, int64_t length) {
 bool km_cache_cut(km_cache *c, int s, int64_t length) {
     sequence *q = &c->seq[s];
     if (!km_cache_can_cut(c, s, length)) return false;
-    int64_t pages = ceil_div(length, KM_KV_PAGE);
+    int64_t pages = km_ceil_div(length, KM_KV_PAGE);
     for (; q->pages > pages; q->pages--) give_back(c, &table_of(c, s)[q->pages - 1]);
     q->length = length;
     return true;
@@ -331,7 +331,7 @@ km_status km_cache_page_write(km_cache *c, int s, int64_t i, int pool, const voi
 
 km_status km_cache_restore(km_cache *c, int s, int64_t length, int64_t absent, km_error *err) {
     sequence *q = &c->seq[s];
-    int64_t pages = ceil_div(length, KM_KV_PAGE);
+    int64_t pages = km_ceil_div(length, KM_KV_PAGE);
     if (pages > c->max_pages || absent < 0 || absent > pages)
         return km_error_set(err, KM_ERR_RANGE, "%lld tokens do not fit a cache of %lld",
                             (long long)length, (long long)(c->max_pages * KM_KV_PAGE));

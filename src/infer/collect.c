@@ -93,7 +93,7 @@ km_collector *km_collect_begin(km_ctx *ctx, km_net *m, km_error *err) {
         c->at = km_calloc((size_t)m->params.n + 1, sizeof *c->at);
     }
     if (!c || !c->at) {
-        km_error_set(err, KM_ERR_MEMORY, "out of memory for an importance matrix");
+        km_no_memory_for(err, "an importance matrix");
         free_collector(c);
         return NULL;
     }
@@ -121,7 +121,7 @@ static km_status copy_rows(km_collector *c, const km_layout *l, km_imatrix *m, k
                               .mean = km_alloc((size_t)in * sizeof *r->mean),
                               .in = in,
                               .count = one->count};
-        if (!r->name || !r->mean) return km_error_set(err, KM_ERR_MEMORY, "out of memory");
+        if (!r->name || !r->mean) return km_no_memory(err);
         for (int64_t k = 0; k < in; k++) r->mean[k] = (float)(one->sum[k] / one->count);
     }
     return KM_OK;
@@ -131,7 +131,7 @@ km_imatrix *km_collect_end(km_collector *c, km_error *err) {
     km_layout l = {0};
     c->ctx->timed = NULL;
     c->ctx->timed_user = NULL;
-    km_status s = c->failed ? km_error_set(err, KM_ERR_MEMORY, "out of memory") : KM_OK;
+    km_status s = c->failed ? km_no_memory(err) : KM_OK;
     if (s == KM_OK) s = km_layout_of(&c->m->config, &l, err);
     km_imatrix *m = s == KM_OK ? km_imatrix_new(c->m->params.n, err) : NULL;
     if (m && copy_rows(c, &l, m, err) != KM_OK) {

@@ -147,7 +147,7 @@ static km_status check(const km_comparison *c, const char *path, const km_logits
 km_comparison *km_compare_open(const char *path, const km_logits_about *about, km_error *err) {
     km_comparison *c = km_calloc(1, sizeof *c);
     if (!c) {
-        km_error_set(err, KM_ERR_MEMORY, "out of memory");
+        km_no_memory(err);
         return NULL;
     }
     km_status s = km_map_open(&c->map, path, err);
@@ -157,7 +157,7 @@ km_comparison *km_compare_open(const char *path, const km_logits_about *about, k
     if (s == KM_OK) {
         c->at = c->map.data + sizeof c->about;
         c->kl = km_calloc((size_t)c->about.rows, sizeof *c->kl);
-        if (!c->kl) s = km_error_set(err, KM_ERR_MEMORY, "out of memory");
+        if (!c->kl) s = km_no_memory(err);
     }
     if (s == KM_OK) return c;
     km_compare_close(c);

@@ -2,7 +2,7 @@
  * grammar, the tokenizer's stream and the texts to stop at. */
 #include "infer/generate.h"
 #include "base/alloc.h"
-#include "base/progress.h"
+#include "base/clock.h"
 #include "infer/stop.h"
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* Rates of the bus and of the CPU, and what a turn takes by them. */
 #include "infer/streaming.h"
 #include "base/alloc.h"
-#include "base/progress.h"
+#include "base/clock.h"
 #include "ops/infer.h"
 #include "tensor/tensor.h"
 #include <math.h>
@@ -54,7 +54,7 @@ km_status km_stream_measure(const char *device, km_stream_rates *out, km_error *
     if (!there)
         s = km_error_set(err, KM_ERR_DEVICE, "%s", km_last_error());
     else if (!data)
-        s = km_error_set(err, KM_ERR_MEMORY, "out of memory");
+        s = km_no_memory(err);
     if (s == KM_OK) {
         memset(data, 1, bytes);
         km_scope_begin(cpu);

@@ -101,7 +101,7 @@ static km_status keep_tensors(km_convert_job *j, km_error *err) {
     km_free(j->stored);
     j->stored = stored;
     j->layout = (km_layout){rows, 0};
-    if (!rows || !stored) return km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    if (!rows || !stored) return km_no_memory(err);
     for (int i = 0; i < km_gguf_count(g); i++) {
         const km_gguf_tensor *t = km_gguf_at(g, i);
         km_layout_row *r = &rows[j->layout.n++];
@@ -119,12 +119,12 @@ static km_status open_source(km_convert_job *j, km_error *err) {
     if (s == KM_OK) s = km_layout_of(&j->config, &j->layout, err);
     if (s != KM_OK) return s;
     j->stored = km_calloc((size_t)j->layout.n, sizeof *j->stored);
-    if (!j->stored) return km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    if (!j->stored) return km_no_memory(err);
     s = km_weights_find(&j->weights, &j->config, &j->layout, j->stored, err);
     if (s == KM_OK && j->from == KM_STORE_GGUF && j->to == KM_STORE_GGUF) s = keep_tensors(j, err);
     if (s != KM_OK) return s;
     j->items = km_calloc((size_t)j->layout.n, sizeof *j->items);
-    if (!j->items) return km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    if (!j->items) return km_no_memory(err);
     if (j->o->imatrix && !(j->imatrix = km_imatrix_load(j->o->imatrix, err))) return err->code;
     return km_convert_fill_open(j, err);
 }
@@ -245,7 +245,7 @@ static km_status put_divisors(const km_convert_job *j, km_gguf_out *out, float *
     int64_t n = (c->rope_dims ? c->rope_dims : c->head_dim) / 2;
     if (j->from == KM_STORE_GGUF || c->rope.kind != KM_ROPE_LLAMA3) return KM_OK;
     *divisors = km_alloc((size_t)n * sizeof **divisors);
-    if (!*divisors) return km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    if (!*divisors) return km_no_memory(err);
     km_rope_divisors(c, *divisors);
     km_gguf_add(out, "rope_freqs.weight", KM_GGML_F32, KM_SHAPE(n), *divisors, NULL, NULL);
     return KM_OK;
@@ -310,7 +310,7 @@ static km_status write_config(km_convert_job *j, km_error *err) {
 static km_status write_folder(km_convert_job *j, km_error *err) {
     char path[PATH_MAX];
     km_st_item *items = km_calloc((size_t)j->layout.n, sizeof *items);
-    if (!items) return km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    if (!items) return km_no_memory(err);
     for (int i = 0; i < j->layout.n; i++)
         items[i] = (km_st_item){.name = j->layout.row[i].name,
                                 .dtype = j->items[i].dtype,
@@ -331,7 +331,7 @@ km_status km_convert_save_json(const char *folder, const char *name, json_t *o, 
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/%s", folder, name);
     char *text = json_dumps(o, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
-    if (!text) return km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    if (!text) return km_no_memory(err);
     km_writer *w = km_writer_open(path, err);
     if (w) {
         km_writer_put(w, text, strlen(text));

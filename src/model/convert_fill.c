@@ -19,7 +19,7 @@ km_status km_convert_fill_open(km_convert_job *j, km_error *err) {
     size_t n = (size_t)km_threads_count(j->threads) * (RUN + 2 * MARGIN);
     j->scratch = j->threads ? km_alloc(n * sizeof *j->scratch) : NULL;
     if (j->scratch) return KM_OK;
-    return km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    return km_no_memory(err);
 }
 
 void km_convert_fill_close(km_convert_job *j) {
@@ -96,7 +96,7 @@ static km_status decode_whole(const km_convert_item *it, km_stored *from, km_err
         km_free(j->whole);
         j->whole_of = NULL;
         j->whole = km_alloc((size_t)n * sizeof *j->whole);
-        if (!j->whole) return km_error_set(err, KM_ERR_MEMORY, "out of memory");
+        if (!j->whole) return km_no_memory(err);
         km_dequantise(it->stored->dtype, it->stored->data, n, j->whole);
         j->whole_of = it;
     }

@@ -54,7 +54,7 @@ static km_status pad_tokens(const km_convert_job *j, km_gguf_out *out, km_error 
     int32_t *type = km_calloc(want, sizeof *type);
     km_status s = KM_OK;
     if (!text || !size || !names || !copy || !numbers || !type) {
-        s = km_error_set(err, KM_ERR_MEMORY, "out of memory");
+        s = km_no_memory(err);
     } else {
         char *to = copy; /* the array moves when more is put */
         for (km_gguf_iter it = km_gguf_begin(&v); km_gguf_next(&it, &item); n++) {
@@ -163,8 +163,8 @@ static km_status write_token_config(const km_convert_job *j, const km_token *t, 
     const km_gguf_value *v = km_gguf_get(j->weights.gguf, "tokenizer.chat_template");
     if (o && v && v->type == KM_GGUF_STRING)
         json_object_set_new(o, "chat_template", json_stringn(v->text.data, v->text.size));
-    km_status s = o ? km_convert_save_json(j->o->out, "tokenizer_config.json", o, err)
-                    : km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    km_status s =
+        o ? km_convert_save_json(j->o->out, "tokenizer_config.json", o, err) : km_no_memory(err);
     json_decref(o);
     return s;
 }

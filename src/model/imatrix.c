@@ -18,7 +18,7 @@ km_imatrix *km_imatrix_new(int rows, km_error *err) {
     if (m) m->row = km_calloc((size_t)(rows > 0 ? rows : 1), sizeof *m->row);
     if (m && m->row) return m;
     km_free(m);
-    km_error_set(err, KM_ERR_MEMORY, "out of memory for an importance matrix");
+    km_no_memory_for(err, "an importance matrix");
     return NULL;
 }
 
@@ -59,10 +59,6 @@ static km_status check(const km_imatrix_row *r, const char *path, km_error *err)
     return KM_OK;
 }
 
-static km_status no_memory(const char *path, km_error *err) {
-    return km_error_set(err, KM_ERR_MEMORY, "'%s': out of memory", path);
-}
-
 /* ---- GGUF ---- */
 
 static km_status take_gguf(km_imatrix *m, const km_gguf *g, const km_gguf_tensor *t,
@@ -77,7 +73,7 @@ static km_status take_gguf(km_imatrix *m, const km_gguf *g, const km_gguf_tensor
         return km_error_set(err, KM_ERR_FORMAT, "'%s': '%s' is no row of f32 with a count",
                             km_gguf_path(g), km_shown(text, t->name));
     km_imatrix_row *r = add(m, t->name, length, in);
-    if (!r) return no_memory(km_gguf_path(g), err);
+    if (!r) return km_no_memory_for(err, "'%s'", km_gguf_path(g));
     float count;
     memcpy(&count, c->data, sizeof count);
     memcpy(r->mean, t->data, t->bytes);
@@ -143,7 +139,7 @@ static km_status save_gguf(const km_imatrix *m, const char *path, km_error *err)
         snprintf(name, sizeof name, "%s" COUNTS, r->name);
         if (ok) km_gguf_add(out, name, KM_GGML_F32, KM_SHAPE(1, 1), &s[i].count, NULL, NULL);
     }
-    km_status status = ok ? km_gguf_write(out, path, err) : no_memory(path, err);
+    km_status status = ok ? km_gguf_write(out, path, err) : km_no_memory_for(err, "'%s'", path);
     for (int i = 0; s && i < m->n; i++) km_free(s[i].values);
     km_free(s);
     km_gguf_out_free(out);
@@ -186,7 +182,7 @@ static km_imatrix *load_dat(const char *path, imatrix_cursor *c, km_error *err) 
             s = km_error_set(err, KM_ERR_FORMAT, "'%s' is cut off in entry %d of %d", path, i + 1,
                              (int)n);
         } else if (!r) {
-            s = no_memory(path, err);
+            s = km_no_memory_for(err, "'%s'", path);
         } else {
             take(c, r->mean, (size_t)in * sizeof(float));
             r->count = calls > 0 ? calls : 1;

@@ -118,7 +118,7 @@ static void rotary_rows(const km_config *c, km_layout *l) {
 km_status km_layout_of(const km_config *c, km_layout *l, km_error *err) {
     enum { A_LAYER = 16, OUTSIDE = 5 }; /* rows at most */
     *l = (km_layout){km_calloc((size_t)c->layers * A_LAYER + OUTSIDE, sizeof *l->row), 0};
-    if (!l->row) return km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    if (!l->row) return km_no_memory(err);
     if (c->arch == KM_ARCH_GPT2)
         gpt2_rows(c, l);
     else

@@ -155,7 +155,7 @@ static km_status find_all(shelf *s, km_error *err) {
     km_status status = km_layout_of(c, &s->layout, err);
     if (status != KM_OK) return status;
     s->stored = km_calloc((size_t)s->layout.n, sizeof *s->stored);
-    if (!s->stored) return km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    if (!s->stored) return km_no_memory(err);
     status = km_weights_find(&w, c, &s->layout, s->stored, err);
     if (status == KM_OK && ranks > 1 && s->how->split && s->how->split->n > 1)
         status = km_error_set(err, KM_ERR_UNSUPPORTED,
@@ -185,7 +185,7 @@ km_net *km_net_over_gguf(km_ctx *ctx, km_gguf *g, const km_open_options *options
     int64_t context = s.how->context;
     if (!s.map) {
         km_gguf_close(g);
-        km_error_set(err, KM_ERR_MEMORY, "out of memory");
+        km_no_memory(err);
         return NULL;
     }
     *s.map = (mapping){g, 1};

@@ -18,7 +18,7 @@ typedef struct km_net_item {
 static km_status bring(km_net_item *it, size_t bytes, km_error *err) {
     km_ctx *ctx = it->m->ctx;
     it->host = km_alloc(bytes ? bytes : 1);
-    if (!it->host) return km_error_set(err, KM_ERR_MEMORY, "out of memory for %zu bytes", bytes);
+    if (!it->host) return km_no_memory_for(err, "%zu bytes", bytes);
     km_scope_begin(ctx);
     km_no_grad_begin(ctx);
     km_tensor *x = it->t;
@@ -65,7 +65,7 @@ static km_status add_zero_bias(km_net_items *out, km_net *m, const km_param *p, 
         p->t == m->head.w)
         return KM_OK;
     char *name = km_strdup(p->name);
-    if (!name) return km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    if (!name) return km_no_memory(err);
     strcpy(name + n - 7, ".bias");
     add(out, (km_net_item){.m = m, .shape = KM_SHAPE(p->t->shape.dim[0]), .name = name}, name);
     return KM_OK;
@@ -79,8 +79,7 @@ km_status km_net_items_of(km_net *m, km_net_items *out, km_error *err) {
     size_t most = 2 * (size_t)m->params.n;
     *out =
         (km_net_items){km_calloc(most, sizeof *out->item), 0, km_calloc(most, sizeof *out->user)};
-    km_status s =
-        out->item && out->user ? KM_OK : km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    km_status s = out->item && out->user ? KM_OK : km_no_memory(err);
     bool no_bias = m->config.arch == KM_ARCH_GPT2 && !m->config.bias;
     for (int i = 0; i < m->params.n && s == KM_OK; i++) {
         const km_param *p = &m->params.at[i];

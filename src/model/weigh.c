@@ -32,7 +32,7 @@ static void add(km_weighed *w, const km_layout_row *r, km_shape shape, km_dtype 
 
 static km_status begin(km_weighed *w, km_layout *l, km_error *err) {
     w->layer = km_calloc(2 * (size_t)w->config.layers, sizeof *w->layer);
-    if (!w->layer) return km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    if (!w->layer) return km_no_memory(err);
     w->stays = w->layer + w->config.layers;
     return km_layout_of(&w->config, l, err);
 }
@@ -46,8 +46,7 @@ static km_status weigh_gguf(const char *path, const km_comm *comm, km_weighed *w
     km_weights file = {.gguf = g, .blocks = true};
     km_status s = km_config_from_gguf(&w->config, g, err);
     if (s == KM_OK) s = begin(w, &l, err);
-    if (s == KM_OK && !(found = km_calloc((size_t)l.n, sizeof *found)))
-        s = km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    if (s == KM_OK && !(found = km_calloc((size_t)l.n, sizeof *found))) s = km_no_memory(err);
     if (s == KM_OK) s = km_weights_find(&file, &w->config, &l, found, err);
     if (s == KM_OK && km_comm_size(comm) > 1)
         s = km_share_of(&w->config, &l, found, km_comm_rank(comm), km_comm_size(comm), &share, err);

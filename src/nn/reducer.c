@@ -2,6 +2,7 @@
 #include "nn/reducer.h"
 #include "autograd/ready.h"
 #include "base/alloc.h"
+#include "base/util.h"
 #include "ops/op.h"
 #include <string.h>
 
@@ -30,7 +31,6 @@ struct km_reducer {
     km_tensor *sums; /* kept, (ranks) */
 };
 
-static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 static int64_t count_of(const km_reducer *r, int i) {
     return km_shape_count(r->param[i]->t->shape);
 }
@@ -52,9 +52,9 @@ static void plan(km_reducer *r) {
         }
         r->at[i] = room;
         r->home[i] = r->n_buckets - 1;
-        room += round_up(count_of(r, i), ALIGN);
+        room += km_round_up(count_of(r, i), ALIGN);
         b->end = i + 1;
-        b->part = round_up((room + ranks - 1) / ranks, ALIGN);
+        b->part = km_round_up((room + ranks - 1) / ranks, ALIGN);
     }
 }
 

@@ -2,9 +2,9 @@
  * the call goes to the device that holds them or, where that one has no kernel or the kernel fails,
  * to its fallback. A fallback across memories copies operands there and results back. */
 #include "backend/host.h"
+#include "base/clock.h"
 #include "base/guard.h"
 #include "base/log.h"
-#include "base/progress.h"
 #include "ops/run.h"
 #include <stdatomic.h>
 #include <string.h>

@@ -3,6 +3,7 @@
  * chunk of k blocks has at most k + 1 free ranges. */
 #include "tensor/chunks.h"
 #include "base/alloc.h"
+#include "base/util.h"
 #include <stdint.h>
 #include <string.h>
 
@@ -21,9 +22,9 @@ struct km_chunk {
     int blocks; /* in use */
 };
 
-static size_t round_up(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
-
-static size_t rounded(size_t bytes) { return round_up(bytes ? bytes : 1, KM_CHUNK_ALIGN); }
+static size_t rounded(size_t bytes) {
+    return (size_t)km_round_up(bytes ? bytes : 1, KM_CHUNK_ALIGN);
+}
 
 /* ---- Chunks ---- */
 
@@ -81,12 +82,12 @@ static size_t next_chunk(const km_chunks *c, size_t bytes) {
         size_t room = all_free(c);
         size = c->expected > room ? c->expected - room : 0;
         if (size > AHEAD * c->most) size = AHEAD * c->most;
-        return round_up(size < bytes ? bytes : size, c->grain);
+        return (size_t)km_round_up(size < bytes ? bytes : size, c->grain);
     }
     if (size > c->most) size = c->most;
     if (size < bytes) size = bytes;
     if (bytes > size / 8) size = (size + bytes / 2) / bytes * bytes;
-    return round_up(size, c->grain);
+    return (size_t)km_round_up(size, c->grain);
 }
 
 /* A new chunk for a block of that size, all of it free but the rounded end of a large one; NULL when
@@ -95,10 +96,10 @@ static km_chunk *add_chunk(km_chunks *c, size_t bytes) {
     km_chunk k = {0};
     bool large = is_large(c, bytes);
     if (!reserve_chunk(c) || !reserve_ranges(&k)) return NULL;
-    k.bytes = large ? round_up(bytes, c->grain) : next_chunk(c, bytes);
+    k.bytes = large ? (size_t)km_round_up(bytes, c->grain) : next_chunk(c, bytes);
     k.base = c->raw_alloc(c->owner, k.bytes);
     while (!k.base && k.bytes > bytes) {
-        size_t half = round_up(k.bytes / 2, c->grain);
+        size_t half = (size_t)km_round_up(k.bytes / 2, c->grain);
         k.bytes = half > bytes && half < k.bytes ? half : bytes;
         k.base = c->raw_alloc(c->owner, k.bytes);
     }

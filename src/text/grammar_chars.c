@@ -5,10 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static km_status no_memory(km_error *err) {
-    return km_error_set(err, KM_ERR_MEMORY, "cannot read a grammar: out of memory");
-}
-
 static uint64_t hash_node(const uint16_t next[256]) {
     uint64_t h = 1469598103934665603u;
     for (int i = 0; i < 256; i++) h = (h ^ next[i]) * 1099511628211u;
@@ -32,7 +28,7 @@ static bool grow_table(km_char_nodes *k) {
 
 /* The node with these ways out, made if there is none yet. */
 static km_status intern(km_char_nodes *k, const uint16_t next[256], uint16_t *node, km_error *err) {
-    if (k->n * 2 >= k->slots && !grow_table(k)) return no_memory(err);
+    if (k->n * 2 >= k->slots && !grow_table(k)) return km_no_memory_for(err, "a grammar");
     size_t at = hash_node(next) & (k->slots - 1);
     for (; k->table[at]; at = (at + 1) & (k->slots - 1))
         if (memcmp(k->next[k->table[at]], next, sizeof *k->next) == 0) {
@@ -45,7 +41,7 @@ static km_status intern(km_char_nodes *k, const uint16_t next[256], uint16_t *no
     if (k->n == k->cap) {
         size_t cap = k->cap ? k->cap * 2 : 16;
         void *grown = km_realloc(k->next, cap * sizeof *k->next);
-        if (!grown) return no_memory(err);
+        if (!grown) return km_no_memory_for(err, "a grammar");
         k->next = grown;
         k->cap = cap;
     }
@@ -59,7 +55,7 @@ km_status km_char_nodes_begin(km_char_nodes *k, km_error *err) {
     static const uint16_t nowhere[256] = {0};
     *k = (km_char_nodes){0};
     k->next = km_alloc(16 * sizeof *k->next);
-    if (!k->next) return no_memory(err);
+    if (!k->next) return km_no_memory_for(err, "a grammar");
     k->cap = 16;
     k->n = 2; /* DEAD and DONE, which are not found by their ways out */
     memcpy(k->next[KM_NODE_DEAD], nowhere, sizeof nowhere);
@@ -150,7 +146,7 @@ km_status km_char_nodes_class(km_char_nodes *k, km_char_range *ranges, size_t n,
                               uint16_t *node, km_error *err) {
     n = tidy(ranges, n);
     km_char_range *all = km_alloc((n + 3) * 3 * sizeof *all);
-    if (!all) return no_memory(err);
+    if (!all) return km_no_memory_for(err, "a grammar");
     size_t count = 0;
     uint32_t from = 0;
     for (size_t i = 0; i <= n && negated; i++) {
@@ -190,7 +186,7 @@ km_status km_grammar_compress(km_grammar *g, km_error *err) {
     }
     g->n_nodes = k->n;
     g->step = km_alloc(k->n * (size_t)g->n_classes * sizeof *g->step);
-    if (!g->step) return no_memory(err);
+    if (!g->step) return km_no_memory_for(err, "a grammar");
     for (size_t i = 0; i < k->n; i++)
         for (int c = 0; c < g->n_classes; c++)
             g->step[i * (size_t)g->n_classes + (size_t)c] = k->next[i][representative[c]];

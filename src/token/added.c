@@ -10,10 +10,6 @@ static int by_length_down(const void *a, const void *b) {
     return (int)*(const uint16_t *)b - (int)*(const uint16_t *)a;
 }
 
-static km_status no_memory(km_error *err) {
-    return km_error_set(err, KM_ERR_MEMORY, "out of memory for added tokens");
-}
-
 /* Adds a length to the list of a first byte, if it is not there yet. */
 static bool put_length(uint16_t **list, uint16_t length) {
     size_t n = 0;
@@ -48,7 +44,7 @@ km_status km_finder_build(km_finder *f, const km_token *t, bool normalized, km_e
         }
         s = km_vocab_put(&f->texts, i, text, n, err);
         if (s == KM_OK && !put_length(&f->length[(unsigned char)text[0]], (uint16_t)n))
-            s = no_memory(err);
+            s = km_no_memory_for(err, "added tokens");
         f->count++;
         f->plain += !(t->mark[t->added[i].id] & KM_MARK_SPECIAL);
     }

@@ -124,7 +124,7 @@ static km_status show_tokens(km_token *t, const rules *r, km_error *err) {
                 apply_rule(&text, &other, r->from[i], r->to[i]);
         }
         if (!km_text_ok(&text) || !km_text_ok(&other))
-            s = km_error_set(err, KM_ERR_MEMORY, "out of memory for a tokenizer");
+            s = km_no_memory_for(err, "a tokenizer");
         else
             s = km_vocab_put(&t->shown, id, km_text_str(&text), text.len, err);
     }

@@ -15,7 +15,7 @@ km_status km_ids_put(km_ids *ids, const int32_t *more, size_t n, km_error *err) 
             cap *= 2;
         }
         int32_t *data = km_realloc(ids->data, cap * sizeof *data);
-        if (!data) return km_error_set(err, KM_ERR_MEMORY, "out of memory for %zu ids", cap);
+        if (!data) return km_no_memory_for(err, "%zu ids", cap);
         ids->data = data;
         ids->cap = cap;
     }

@@ -203,5 +203,5 @@ km_status km_token_put_gguf(const km_token *t, km_gguf_out *out, km_error *err) 
                             t->kind);
     }
     put_special(t, out);
-    return ok ? KM_OK : km_error_set(err, KM_ERR_MEMORY, "out of memory for the tokenizer");
+    return ok ? KM_OK : km_no_memory_for(err, "the tokenizer");
 }

@@ -446,7 +446,7 @@ km_token *km_token_load(const char *path, km_error *err) {
         km_text_printf(&file, "%s/tokenizer.json", path);
         km_token *t = NULL;
         if (!km_text_ok(&file))
-            km_error_set(err, KM_ERR_MEMORY, "out of memory");
+            km_no_memory(err);
         else if (stat(km_text_str(&file), &st) != 0)
             km_error_set(err, KM_ERR_FILE, "folder '%s' holds no tokenizer.json", path);
         else

@@ -10,7 +10,7 @@ km_status km_merges_put(km_merges *m, int32_t left, int32_t right, int32_t to, k
             return km_error_set(err, KM_ERR_FORMAT, "more than %d merges", MOST_MERGES);
         int32_t room = m->room ? 2 * m->room : 1024;
         km_merge *list = km_realloc(m->list, (size_t)room * sizeof *list);
-        if (!list) return km_error_set(err, KM_ERR_MEMORY, "out of memory for merges");
+        if (!list) return km_no_memory_for(err, "merges");
         m->list = list;
         m->room = room;
     }
@@ -24,7 +24,7 @@ km_status km_merges_index(km_merges *m, km_error *err) {
     while (size < 2 * (uint32_t)m->count) size *= 2;
     km_free(m->slot);
     m->slot = km_alloc(size * sizeof *m->slot);
-    if (!m->slot) return km_error_set(err, KM_ERR_MEMORY, "out of memory for merges");
+    if (!m->slot) return km_no_memory_for(err, "merges");
     m->mask = size - 1;
     for (uint32_t i = 0; i < size; i++) m->slot[i].left = -1;
     for (int32_t rank = 0; rank < m->count; rank++) {

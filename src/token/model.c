@@ -11,10 +11,6 @@
 #define NONE UINT32_MAX
 #define LONGEST_WHOLE 64 /* bytes; hardly a longer piece is one token */
 
-static km_status no_memory(km_error *err) {
-    return km_error_set(err, KM_ERR_MEMORY, "out of memory while encoding");
-}
-
 /* ---- Unknown text ---- */
 
 km_status km_encode_unknown(const km_encoder *e, const char *text, size_t n) {
@@ -209,7 +205,7 @@ static km_status merge_long(km_encoder *e, const char *text, uint32_t *count) {
         symbol[i].next = i + 1 < n ? i + 1 : NONE;
     }
     for (uint32_t i = 0; i + 1 < n; i++)
-        if (!propose(e, text, i, i + 1)) return no_memory(e->err);
+        if (!propose(e, text, i, i + 1)) return km_no_memory_for(e->err, "the text to encode");
     while (e->s->heap_len) {
         km_candidate c = heap_take(e->s);
         km_symbol *a = &symbol[c.at];
@@ -222,7 +218,7 @@ static km_status merge_long(km_encoder *e, const char *text, uint32_t *count) {
         a->next = b->next;
         if (a->next != NONE) symbol[a->next].before = c.at;
         if (!propose(e, text, a->before, c.at) || !propose(e, text, c.at, a->next))
-            return no_memory(e->err);
+            return km_no_memory_for(e->err, "the text to encode");
     }
     uint32_t made = 0;
     for (uint32_t i = 0; i < n; i++)
@@ -243,7 +239,7 @@ static km_status encode_merging(km_encoder *e, const char *text, size_t n) {
     if (n >= NONE)
         return km_error_set(e->err, KM_ERR_RANGE, "a piece of text of %zu bytes without a border",
                             n);
-    if (!room_for_symbols(e->s, n)) return no_memory(e->err);
+    if (!room_for_symbols(e->s, n)) return km_no_memory_for(e->err, "the text to encode");
     uint32_t count = 0;
     km_status s = read_symbols(e, text, n, &count);
     if (s != KM_OK) return s;
@@ -306,7 +302,7 @@ static km_status encode_wordpiece(km_encoder *e, const char *text, size_t n) {
     w->len = 0;
     km_text_put(w, t->continuing, prefix);
     km_text_put(w, text, n);
-    if (!km_text_ok(w)) return no_memory(e->err);
+    if (!km_text_ok(w)) return km_no_memory_for(e->err, "the text to encode");
     for (size_t at = 0; at < n;) {
         char *begin = w->data + prefix + at;
         if (at > 0) {

@@ -13,10 +13,6 @@ void km_normal_free(km_normal_step *n) {
     km_pattern_free(n->pattern);
 }
 
-static km_status no_memory(km_error *err) {
-    return km_error_set(err, KM_ERR_MEMORY, "out of memory for the normalised text");
-}
-
 static void put_char(km_text *out, uint32_t cp) {
     char c[4];
     km_text_put(out, c, (size_t)km_utf8_write(c, cp));
@@ -216,7 +212,7 @@ km_status km_normal_run(const km_token *t, int first, int last, km_text_place pl
         }
         if (status != KM_OK) return status;
         if (!changed) continue;
-        if (!km_text_ok(out)) return no_memory(err);
+        if (!km_text_ok(out)) return km_no_memory_for(err, "the normalised text");
         *text = out->data ? out->data : "";
         *n = out->len;
     }

@@ -28,7 +28,7 @@ struct km_matcher {
 static km_pattern *make(const char *source, size_t n, uint32_t options, km_error *err) {
     km_pattern *p = km_calloc(1, sizeof *p);
     if (!p) {
-        km_error_set(err, KM_ERR_MEMORY, "out of memory for a pattern");
+        km_no_memory_for(err, "a pattern");
         return NULL;
     }
     int code;
@@ -47,7 +47,7 @@ static km_pattern *make(const char *source, size_t n, uint32_t options, km_error
     p->source = km_alloc(n + 1);
     if (!p->source) {
         km_pattern_free(p);
-        km_error_set(err, KM_ERR_MEMORY, "out of memory for a pattern");
+        km_no_memory_for(err, "a pattern");
         return NULL;
     }
     memcpy(p->source, source, n);
@@ -88,7 +88,7 @@ km_matcher *km_matcher_new(km_error *err) {
     return m;
 fail:
     km_matcher_free(m);
-    km_error_set(err, KM_ERR_MEMORY, "out of memory for matching");
+    km_no_memory_for(err, "matching");
     return NULL;
 }
 

@@ -57,9 +57,7 @@ static char *copy(const char *text, size_t n) {
     return s;
 }
 
-static km_status no_memory(const compiler *c) {
-    return km_error_set(c->err, KM_ERR_MEMORY, "out of memory for a tokenizer");
-}
+static km_status no_memory(const compiler *c) { return km_no_memory_for(c->err, "a tokenizer"); }
 
 /* A step more, with its texts copied; NULL when there are too many or no memory. */
 static km_normal_step *add_normal(compiler *c, km_normal_kind kind, const char *a, size_t n_a,

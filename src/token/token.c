@@ -9,16 +9,12 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-static km_status no_memory(km_error *err) {
-    return km_error_set(err, KM_ERR_MEMORY, "out of memory for a tokenizer");
-}
-
 /* ---- Parts ---- */
 
 km_token *km_token_new(const char *kind, km_token_model model, km_error *err) {
     km_token *t = km_calloc(1, sizeof *t);
     if (!t) {
-        no_memory(err);
+        km_no_memory_for(err, "a tokenizer");
         return NULL;
     }
     t->kind = kind;
@@ -36,7 +32,7 @@ km_status km_token_put(km_token *t, int64_t id, const char *text, size_t n, unsi
     if (s != KM_OK) return s;
     if (!t->mark || t->vocab.room_items != room) {
         uint8_t *mark = km_realloc(t->mark, (size_t)t->vocab.room_items);
-        if (!mark) return no_memory(err);
+        if (!mark) return km_no_memory_for(err, "a tokenizer");
         t->mark = mark;
     }
     if (t->vocab.count > had) memset(t->mark + had, 0, (size_t)(t->vocab.count - had));
@@ -48,7 +44,7 @@ km_status km_token_put_added(km_token *t, const km_added *a, km_error *err) {
     if ((t->n_added & (t->n_added - 1)) == 0) { /* full at every power of two */
         size_t room = t->n_added ? 2 * (size_t)t->n_added : 1;
         km_added *more = km_realloc(t->added, room * sizeof *more);
-        if (!more) return no_memory(err);
+        if (!more) return km_no_memory_for(err, "a tokenizer");
         t->added = more;
     }
     t->added[t->n_added++] = *a;
@@ -59,7 +55,7 @@ km_status km_token_put_added(km_token *t, const km_added *a, km_error *err) {
 
 static km_status index_model(km_token *t, km_error *err) {
     bool *listed = km_alloc((size_t)t->vocab.count + 1);
-    if (!listed) return no_memory(err);
+    if (!listed) return km_no_memory_for(err, "a tokenizer");
     for (int32_t i = 0; i < t->vocab.count; i++) listed[i] = t->mark[i] & KM_MARK_MODEL;
     km_status s = km_vocab_index(&t->vocab, listed, err);
     km_free(listed);
@@ -114,7 +110,7 @@ static void hash_section(XXH3_state_t *h, const json_t *section) {
  * with merges for scores, so there neither counts: its vocabulary is enough. */
 static km_status hash_all(km_token *t, km_error *err) {
     XXH3_state_t *h = XXH3_createState();
-    if (!h) return no_memory(err);
+    if (!h) return km_no_memory_for(err, "a tokenizer");
     XXH3_64bits_reset(h);
     bool sentencepiece = t->byte_fallback && !t->byte_level;
     const int32_t plain[] = {t->model == KM_MODEL_SPM ? KM_MODEL_BPE : (int32_t)t->model,
@@ -160,7 +156,7 @@ km_status km_token_finish(km_token *t, const char *name, km_error *err) {
     if (s == KM_OK) s = km_finder_build(&t->normalized, t, true, err);
     t->border = find_border(t);
     t->whole = km_calloc((size_t)t->vocab.count, 1);
-    if (s == KM_OK && !t->whole) s = no_memory(err);
+    if (s == KM_OK && !t->whole) s = km_no_memory_for(err, "a tokenizer");
     return s == KM_OK ? hash_all(t, err) : s;
 }
 
@@ -205,7 +201,7 @@ km_status km_token_byte_sections(km_token *t, bool regex, km_error *err) {
                                  "trim_offsets", 1, "use_regex", (int)regex);
     t->decoder = json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space", 1,
                            "trim_offsets", 1, "use_regex", 1);
-    return t->pre_tokenizer && t->decoder ? KM_OK : no_memory(err);
+    return t->pre_tokenizer && t->decoder ? KM_OK : km_no_memory_for(err, "a tokenizer");
 }
 
 km_token *km_token_bytes(km_error *err) {
@@ -240,7 +236,7 @@ km_token *km_token_chars(const km_span *texts, size_t n, km_error *err) {
     }
     km_token *t = km_token_new("chars", KM_MODEL_BPE, err);
     uint8_t *seen = t ? km_calloc(0x110000 / 8, 1) : NULL;
-    km_status s = seen ? KM_OK : no_memory(err);
+    km_status s = seen ? KM_OK : km_no_memory_for(err, "a tokenizer");
     for (size_t i = 0; s == KM_OK && i < n; i++) s = see_characters(&texts[i], i, seen, err);
     int32_t id = 0;
     for (uint32_t cp = 0; s == KM_OK && cp < 0x110000; cp++) {
@@ -251,7 +247,8 @@ km_token *km_token_chars(const km_span *texts, size_t n, km_error *err) {
     km_free(seen);
     if (s == KM_OK && id == 0)
         s = km_error_set(err, KM_ERR_RANGE, "an empty text has no characters to make tokens of");
-    if (s == KM_OK && !(t->decoder = json_pack("{s:s}", "type", "Fuse"))) s = no_memory(err);
+    if (s == KM_OK && !(t->decoder = json_pack("{s:s}", "type", "Fuse")))
+        s = km_no_memory_for(err, "a tokenizer");
     return t ? finished(t, s, "chars", err) : NULL;
 }
 

@@ -175,8 +175,7 @@ static km_status lay_out(bpe_trainer *t, km_pieces *p, km_error *err) {
     for (size_t i = 0; i < p->used; i++) runs += i == 0 || p->slot[i].count != p->slot[i - 1].count;
     t->runs = km_alloc((runs + 1) * sizeof *t->runs);
     t->symbol = km_alloc(bytes * sizeof *t->symbol);
-    if (!t->symbol || !t->runs)
-        return km_error_set(err, KM_ERR_MEMORY, "out of memory for %zu bytes of words", bytes);
+    if (!t->symbol || !t->runs) return km_no_memory_for(err, "%zu bytes of words", bytes);
     t->symbol[t->n++] = BORDER;
     for (size_t i = 0; i < p->used; i++) {
         if (p->slot[i].len < 2) continue;

@@ -6,16 +6,12 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-static km_status no_memory(km_error *err) {
-    return km_error_set(err, KM_ERR_MEMORY, "out of memory for a vocabulary");
-}
-
 static km_status grow(km_vocab *v, int32_t count, size_t bytes, km_error *err) {
     if (count > v->room_items) {
         int32_t room = v->room_items ? v->room_items : 512;
         while (room < count) room *= 2;
         km_vocab_item *item = km_realloc(v->item, (size_t)room * sizeof *item);
-        if (!item) return no_memory(err);
+        if (!item) return km_no_memory_for(err, "a vocabulary");
         v->item = item;
         v->room_items = room;
     }
@@ -25,7 +21,7 @@ static km_status grow(km_vocab *v, int32_t count, size_t bytes, km_error *err) {
         if (room >= KM_VOCAB_HOLE)
             return km_error_set(err, KM_ERR_RANGE, "a vocabulary of more than 2 GiB");
         char *block = km_realloc(v->block, room);
-        if (!block) return no_memory(err);
+        if (!block) return km_no_memory_for(err, "a vocabulary");
         v->block = block;
         v->room = room;
     }
@@ -64,7 +60,7 @@ km_status km_vocab_index(km_vocab *v, const bool *listed, km_error *err) {
     while (size < 2 * (uint32_t)v->count) size *= 2;
     km_free(v->slot);
     v->slot = km_alloc(size * sizeof *v->slot);
-    if (!v->slot) return no_memory(err);
+    if (!v->slot) return km_no_memory_for(err, "a vocabulary");
     memset(v->slot, 0xFF, size * sizeof *v->slot);
     v->mask = size - 1;
     for (int32_t id = 0; id < v->count; id++) {

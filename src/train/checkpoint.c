@@ -31,10 +31,6 @@ static void step_path(char path[PATH_MAX], const char *out, int64_t step) {
     km_folder_join(path, out, name);
 }
 
-static km_status no_memory(km_error *err) {
-    return km_error_set(err, KM_ERR_MEMORY, "out of memory for the checkpoint");
-}
-
 /* ---- The optimiser's file: its state, and parameters that the model's file lacks ---- */
 
 /* Padding of the vocabulary and corrections (LoRA) are no part of a Hugging Face folder. */
@@ -108,7 +104,7 @@ static km_status list_pieces(saved_pieces *all, const km_checkpoint_parts *p, ch
                           .at = km_calloc(most, sizeof *all->at),
                           .states = states,
                           .largest = 1};
-    if (!all->item || !all->at) return no_memory(err);
+    if (!all->item || !all->at) return km_no_memory_for(err, "the checkpoint");
     for (int i = 0; i < states; i++) {
         km_optim_state s = km_optimizer_state(p->optimizer, i);
         add_piece(all, (saved_piece){p, NULL, i, NULL, buffer, read}, s.name, KM_F32, s.shape);
@@ -118,7 +114,7 @@ static km_status list_pieces(saved_pieces *all, const km_checkpoint_parts *p, ch
         if (!apart(p->model, param)) continue;
         size_t size = strlen(param->name) + sizeof "model.";
         char *name = km_alloc(size);
-        if (!name) return no_memory(err);
+        if (!name) return km_no_memory_for(err, "the checkpoint");
         snprintf(name, size, "model.%s", param->name);
         add_piece(all, (saved_piece){p, param, -1, name, buffer, read}, name,
                   km_tensor_dtype(param->t), km_tensor_shape(param->t));
@@ -132,7 +128,8 @@ static km_status save_optimizer(const char *path, const km_checkpoint_parts *p, 
     char *buffer = NULL;
     int read = 0;
     km_status s = list_pieces(&all, p, &buffer, &read, err);
-    if (s == KM_OK && !(buffer = km_alloc_aligned(all.largest))) s = no_memory(err);
+    if (s == KM_OK && !(buffer = km_alloc_aligned(all.largest)))
+        s = km_no_memory_for(err, "the checkpoint");
     if (s == KM_OK && path) s = km_safetensors_write(path, all.item, all.n, NULL, 0, err);
     /* Reading gathers, so every rank reads all, also after a failure. */
     while (p->ranks > 1 && buffer && read < all.states)
@@ -231,7 +228,7 @@ static km_status save_state(const char *folder, const km_train_state *state, km_
         text = json_dumps(o, JSON_INDENT(1));
     }
     json_decref(o);
-    if (s == KM_OK && !text) s = no_memory(err);
+    if (s == KM_OK && !text) s = km_no_memory_for(err, "the checkpoint");
     km_folder_join(path, folder, "state.json");
     km_writer *w = s == KM_OK ? km_writer_open(path, err) : NULL;
     if (s == KM_OK && !w) s = KM_ERR_FILE;
@@ -297,7 +294,7 @@ static km_status read_state(const json_t *o, km_train_state *s, km_error *err) {
                           .seconds = number(o, "seconds"),
                           .tokens = number(o, "tokens"),
                           .losses = km_alloc((n + 1) * sizeof(float))};
-    if (!s->losses) return no_memory(err);
+    if (!s->losses) return km_no_memory_for(err, "the checkpoint");
     for (; s->n_losses < (int)n; s->n_losses++) {
         json_t *v = json_array_get(losses, (size_t)s->n_losses);
         s->losses[s->n_losses] = json_is_number(v) ? (float)json_number_value(v) : NAN;

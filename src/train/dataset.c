@@ -11,10 +11,6 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-static km_status no_memory(km_error *err) {
-    return km_error_set(err, KM_ERR_MEMORY, "out of memory for the dataset");
-}
-
 /* ---- The cache ---- */
 
 static uint64_t hash_text(uint64_t hash, const char *s) {
@@ -97,14 +93,14 @@ static km_status describe(km_tokens_meta *m, const km_text_source *s, const km_t
                           .vocab = km_token_vocab(token),
                           .special = o->special,
                           .sources = km_calloc((size_t)s->n_files, sizeof *m->sources)};
-    if (!m->sources) return no_memory(err);
+    if (!m->sources) return km_no_memory_for(err, "the dataset");
     for (int i = 0; i < s->n_files; i++) {
         const km_text_file *f = &s->files[i];
         m->sources[m->n_sources++] = (km_tokens_source){.path = km_strdup(f->path),
                                                         .bytes = f->text.size,
                                                         .mtime = f->mtime,
                                                         .hash = hash_file(f)};
-        if (!m->sources[i].path) return no_memory(err);
+        if (!m->sources[i].path) return km_no_memory_for(err, "the dataset");
     }
     return KM_OK;
 }
@@ -144,7 +140,7 @@ static km_status open_given(km_dataset_part *p, const km_text_source *s, const k
 static km_status open_part(km_dataset_part *p, const km_text_source *s, const km_token *token,
                            const km_dataset_options *o, km_error *err) {
     p->name = km_strdup(s->path);
-    if (!p->name) return no_memory(err);
+    if (!p->name) return km_no_memory_for(err, "the dataset");
     if (s->tokenised) return open_given(p, s, token, err);
     char path[PATH_MAX];
     cache_path(path, sizeof path, s, token, o);
@@ -207,7 +203,7 @@ km_status km_dataset_open(km_dataset *d, const km_text_source *sources, int n,
         return km_error_set(err, KM_ERR_RANGE, "--data can be given %d times at most",
                             KM_DATASET_MAX_PARTS);
     d->parts = km_calloc((size_t)n, sizeof *d->parts);
-    if (!d->parts) return no_memory(err);
+    if (!d->parts) return km_no_memory_for(err, "the dataset");
     km_status status = KM_OK;
     for (int i = 0; i < n && status == KM_OK; i++) {
         d->n = i + 1;

@@ -81,7 +81,7 @@ km_status km_demo_write(const char *path, uint64_t seed, size_t bytes, km_error 
     km_text text = {0};
     km_demo_text(&text, seed, bytes);
     km_status s = KM_OK;
-    if (!km_text_ok(&text)) s = km_error_set(err, KM_ERR_MEMORY, "out of memory for the text");
+    if (!km_text_ok(&text)) s = km_no_memory_for(err, "the text");
     km_writer *w = s == KM_OK ? km_writer_open(path, err) : NULL;
     if (s == KM_OK && !w) s = KM_ERR_FILE;
     if (w) km_writer_put(w, text.data, text.len);

@@ -11,7 +11,7 @@ static km_status remember(km_train_history *h, const km_train_point *p, km_error
     if (h->n == h->cap) {
         int cap = h->cap ? 2 * h->cap : 256;
         km_train_point *more = km_realloc(h->at, (size_t)cap * sizeof *more);
-        if (!more) return km_error_set(err, KM_ERR_MEMORY, "out of memory for the log");
+        if (!more) return km_no_memory_for(err, "the log");
         h->at = more;
         h->cap = cap;
     }
@@ -61,7 +61,7 @@ static km_status cut_back(km_train_history *h, int64_t step, km_error *err) {
 
 km_status km_history_open(km_train_history *h, const char *path, int64_t step, km_error *err) {
     *h = (km_train_history){.path = km_strdup(path)};
-    if (!h->path) return km_error_set(err, KM_ERR_MEMORY, "out of memory for the log");
+    if (!h->path) return km_no_memory_for(err, "the log");
     km_status s = step >= 0 ? cut_back(h, step, err) : KM_OK;
     if (s == KM_OK) {
         h->file = fopen(path, step >= 0 ? "ae" : "we");
@@ -94,7 +94,7 @@ km_status km_history_add(km_train_history *h, const km_train_point *p, const km_
     if (s->loss_scale != 1) put(o, "loss_scale", s->loss_scale, 9);
     char *line = json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(9));
     json_decref(o);
-    if (!line) return km_error_set(err, KM_ERR_MEMORY, "out of memory for the log");
+    if (!line) return km_no_memory_for(err, "the log");
     errno = 0;
     bool ok = fputs(line, h->file) >= 0 && fputc('\n', h->file) != EOF && fflush(h->file) == 0;
     free(line);

@@ -1,7 +1,7 @@
 /* The training loop: steps are queued on the device; every few of them their losses are read, and
  * then everything that needs the host happens: the log, validation, samples, checkpoints. */
-#include "base/progress.h"
 #include "model/files.h"
+#include "base/clock.h"
 #include "model/lora.h"
 #include "train/trainer.h"
 #include <inttypes.h>

@@ -123,7 +123,7 @@ km_status km_train_report(const km_train_history *h, const km_train_settings *s,
                           km_error *err) {
     curve *c = km_calloc(2, sizeof *c);
     km_text page = {0};
-    if (!c) return km_error_set(err, KM_ERR_MEMORY, "out of memory for '%s'", path);
+    if (!c) return km_no_memory_for(err, "'%s'", path);
     km_html_begin(&page, "Kermes training run", lead);
     add_tiles(r, &page);
     km_html_section(&page, "Curves", NULL);

@@ -33,7 +33,7 @@ km_status km_trainer_sample(km_trainer *t) {
     size_t prompt = text.len;
     char *copy = NULL;
     if (prompt && !(copy = km_strdup(km_text_str(&text))))
-        return km_error_set(t->err, KM_ERR_MEMORY, "out of memory for a sample");
+        return km_no_memory_for(t->err, "a sample");
     km_generation how = {.tokens = t->s->sample_tokens,
                          .past_end = true,
                          .shift = true,

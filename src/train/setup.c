@@ -5,7 +5,6 @@
 #endif
 #include "backend/backend.h"
 #include "base/alloc.h"
-#include "base/progress.h"
 #include "format/json_read.h"
 #include "model/files.h"
 #include "model/lora.h"
@@ -135,7 +134,7 @@ km_status km_trainer_write_run(km_trainer *t, int64_t finished) {
     if (finished >= 0) json_object_set_new(o, "finished", json_integer(finished));
     char *text = json_dumps(o, JSON_INDENT(2));
     json_decref(o);
-    if (!text) return km_error_set(t->err, KM_ERR_MEMORY, "out of memory for '%s'", path);
+    if (!text) return km_no_memory_for(t->err, "'%s'", path);
     km_writer *w = km_writer_open(path, t->err);
     km_status s = w ? KM_OK : KM_ERR_FILE;
     if (w) km_writer_printf(w, "%s\n", text);
@@ -183,7 +182,7 @@ static km_token *learn_tokenizer(km_trainer *t, const char *kind) {
     }
     km_span *spans = km_calloc(n, sizeof *spans);
     if (!spans) {
-        km_error_set(t->err, KM_ERR_MEMORY, "out of memory for the list of texts");
+        km_no_memory_for(t->err, "the list of texts");
         return NULL;
     }
     for (int i = 0; i < t->s->data.n; i++)
@@ -391,7 +390,7 @@ static km_status begin_or_resume(km_trainer *t) {
     state->data = km_dataset_hash(&t->data);
     float *losses =
         km_realloc(state->losses, (size_t)(t->s->log_every + state->n_losses) * sizeof *losses);
-    if (!losses) return km_error_set(t->err, KM_ERR_MEMORY, "out of memory for the losses");
+    if (!losses) return km_no_memory_for(t->err, "the losses");
     state->losses = losses;
     if (t->rank == 0) {
         s = km_trainer_write_run(t, -1);

@@ -18,10 +18,6 @@
 
 enum { MAX_FILES = 50000, MAX_DEPTH = 32 }; /* a process may hold about 65,000 mappings */
 
-static km_status no_memory(km_error *err) {
-    return km_error_set(err, KM_ERR_MEMORY, "out of memory for the list of text files");
-}
-
 /* ---- Files and folders ---- */
 
 static km_status add_file(km_text_source *s, const char *path, const struct stat *st, bool given,
@@ -37,14 +33,14 @@ static km_status add_file(km_text_source *s, const char *path, const struct stat
     if ((s->n_files & (s->n_files - 1)) == 0) { /* a power of two: full */
         km_text_file *more =
             km_realloc(s->files, (size_t)(s->n_files ? 2 * s->n_files : 1) * sizeof *more);
-        if (!more) return no_memory(err);
+        if (!more) return km_no_memory_for(err, "the list of text files");
         s->files = more;
     }
     km_text_file *f = &s->files[s->n_files];
     *f = (km_text_file){.mtime = (int64_t)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec};
     char full[PATH_MAX];
     f->path = km_strdup(realpath(path, full) ? full : path);
-    if (!f->path) return no_memory(err);
+    if (!f->path) return km_no_memory_for(err, "the list of text files");
     s->n_files++;
     km_status status = km_map_open(&f->text, path, err);
     s->bytes += f->text.size;
@@ -97,7 +93,7 @@ static km_status split_weight(const char *argument, km_text_source *s, km_error 
         return km_error_set(err, KM_ERR_RANGE, "--data '%s': a weight is a number above 0",
                             argument);
     s->path = km_strdup(argument);
-    if (!s->path) return no_memory(err);
+    if (!s->path) return km_no_memory_for(err, "the list of text files");
     if (weighted) {
         s->path[colon - argument] = 0;
         s->weight = weight;
@@ -126,7 +122,7 @@ km_status km_sources_open(km_text_source **sources, const char *const *arguments
     *sources = NULL;
     if (n < 1) return km_error_set(err, KM_ERR_NULL, "no text was given: use --data FILE");
     km_text_source *list = km_calloc((size_t)n, sizeof *list);
-    if (!list) return no_memory(err);
+    if (!list) return km_no_memory_for(err, "the list of text files");
     for (int i = 0; i < n; i++) {
         km_status s = open_source(&list[i], arguments[i], err);
         if (s == KM_OK) continue;

@@ -2,7 +2,7 @@
 #include "train/stepper.h"
 #include "backend/cpu/peak.h"
 #include "base/alloc.h"
-#include "base/progress.h"
+#include "base/clock.h"
 #include "base/rng.h"
 #include <math.h>
 #include <string.h>
@@ -25,7 +25,7 @@ km_status km_stepper_open(km_stepper *p, km_ctx *ctx, km_net *model, km_optimize
     *p = (km_stepper){.ctx = ctx, .model = model, .optimizer = optimizer, .sampler = sampler};
     p->o = *o;
     p->host = km_alloc(input_bytes(p));
-    if (!p->host) return km_error_set(err, KM_ERR_MEMORY, "out of memory for the batches");
+    if (!p->host) return km_no_memory_for(err, "the batches");
     km_shape all = KM_SHAPE(2, o->accumulate, o->batch, o->context);
     p->input = km_keep(ctx, km_zeros(ctx, KM_I32, all));
     p->losses = km_keep(ctx, km_zeros(ctx, KM_F32, KM_SHAPE(o->accumulate)));

@@ -262,7 +262,7 @@ km_status km_tokens_commit(km_tokens_writer *w, const km_tokens_meta *meta, km_e
     json_decref(o);
     km_status s = KM_OK;
     if (!text) {
-        s = km_error_set(err, KM_ERR_MEMORY, "out of memory for a token file's description");
+        s = km_no_memory_for(err, "a token file's description");
         km_tokens_abort(w);
         return s;
     }

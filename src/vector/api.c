@@ -60,7 +60,7 @@ km_index *km_index_build(km_ctx *ctx, const float *x, int64_t n, int64_t dim, co
         if (sample && err.code == KM_OK)
             index = km_index_learn(&l, &err);
         else if (!sample)
-            km_error_set(&err, KM_ERR_MEMORY, "no memory for a sample");
+            km_no_memory_for(&err, "a sample");
         km_free(sample);
         km_crowd_free(&crowd);
         km_heldout_free(held);

@@ -10,10 +10,6 @@
 
 enum { BLOCK = 8192, FEW = 64 };
 
-static km_status no_memory(km_error *err) {
-    return km_error_set(err, KM_ERR_MEMORY, "out of memory");
-}
-
 /* ---- Ids ---- */
 
 typedef struct found {
@@ -36,7 +32,7 @@ uint64_t *km_index_ids(const km_index *x, int64_t *n, km_error *err) {
     km_snapshot *v = km_index_rows(x);
     int64_t dead, rows = km_snapshot_count(v, &dead), count = 0;
     uint64_t *ids = km_alloc(sizeof *ids * (size_t)(rows + 1));
-    km_status status = ids ? KM_OK : no_memory(err);
+    km_status status = ids ? KM_OK : km_no_memory(err);
     for (int i = 0; status == KM_OK && i < v->n; i++) {
         const km_segment *s = v->at[i];
         status = check_ids(s, err);
@@ -95,7 +91,7 @@ static km_status look_up(const km_snapshot *v, const uint64_t *ids, int64_t n, l
                          km_error *err) {
     l->list = km_alloc(sizeof *l->list * (size_t)(n + 1));
     l->n = 0;
-    if (!l->list) return no_memory(err);
+    if (!l->list) return km_no_memory(err);
     for (int64_t i = 0; i < n; i++) l->list[i] = (found){ids[i], {-1, 0}};
     qsort(l->list, (size_t)n, sizeof *l->list, km_by_id);
     for (int64_t i = 0; i < n; i++)
@@ -129,7 +125,7 @@ km_row_place *km_index_places(const km_index *x, const km_snapshot *v, const uin
     (void)x;
     if (look_up(v, ids, n, &l, err) != KM_OK) return NULL;
     km_row_place *places = km_alloc(sizeof *places * (size_t)(n + 1));
-    if (!places) no_memory(err);
+    if (!places) km_no_memory(err);
     for (int64_t i = 0; places && i < n; i++) {
         places[i] = look(&l, ids[i])->at;
         if (places[i].segment >= 0) continue;
@@ -219,7 +215,7 @@ static km_status count_ids(uint64_t first, uint64_t *counted, int64_t n, km_erro
 static km_status let_in(km_index *x, newcomers *r, const km_snapshot *then, lookup *l,
                         km_error *err) {
     uint64_t *counted = r->ids ? NULL : km_alloc(sizeof *counted * (size_t)(r->n + 1)), most = 0;
-    km_status s = r->ids || counted ? KM_OK : no_memory(err);
+    km_status s = r->ids || counted ? KM_OK : km_no_memory(err);
     for (int64_t i = 0; r->ids && i < r->n; i++) most = r->ids[i] > most ? r->ids[i] : most;
     pthread_mutex_lock(&x->change);
     uint64_t next = x->rows->next_id;
@@ -270,7 +266,7 @@ static void encode_rows(void *arg, int64_t begin, int64_t end, int worker) {
     size_t code = x->code_bytes, vector = x->vector_bytes;
     km_index_encoder *e = km_index_encoder_new(c->ctx, x, block, c->err);
     float *copy = km_alloc(sizeof *copy * (size_t)(block * x->dim));
-    c->status = !e ? c->err->code : copy ? KM_OK : no_memory(c->err);
+    c->status = !e ? c->err->code : copy ? KM_OK : km_no_memory(c->err);
     for (int64_t i = 0; c->status == KM_OK && i < c->n; i += block) {
         int64_t m = c->n - i < block ? c->n - i : block;
         km_encoded got;
@@ -302,7 +298,7 @@ km_status km_index_append(km_ctx *ctx, km_index *x, const float *rows, int64_t n
         c.cell = km_alloc(sizeof *c.cell * (size_t)n);
         c.codes = km_alloc((size_t)n * x->code_bytes + 1);
         c.vectors = km_alloc((size_t)n * x->vector_bytes + 1);
-        if (!c.cell || !c.codes || !c.vectors) s = no_memory(&own);
+        if (!c.cell || !c.codes || !c.vectors) s = km_no_memory(&own);
     }
     if (s == KM_OK) {
         /* Few rows are encoded by this thread alone: on a busy machine, waiting for a worker at the
@@ -379,7 +375,7 @@ static km_status copy_rows(km_index *x, const km_index *other, const km_snapshot
     uint64_t *id = km_alloc(sizeof *id * (size_t)(live + 1));
     uint8_t *codes = km_alloc((size_t)live * code + 1), *plain = km_alloc((size_t)most * code + 1);
     uint8_t *vectors = km_alloc((size_t)live * vector + 1);
-    km_status s = cell && id && codes && vectors && plain ? KM_OK : no_memory(err);
+    km_status s = cell && id && codes && vectors && plain ? KM_OK : km_no_memory(err);
     for (int64_t c = 0; s == KM_OK && c < other->cells; c++)
         for (int i = 0; s == KM_OK && i < v->n; i++) {
             const km_segment *g = v->at[i];
@@ -436,7 +432,7 @@ static km_status recode_rows(km_ctx *ctx, km_index *x, const km_index *other, co
     km_row_place *places = km_alloc(sizeof *places * (size_t)(n + 1));
     found *list = km_alloc(sizeof *list * (size_t)(n + 1));
     float *rows = km_alloc(sizeof *rows * (size_t)((n - dead) * x->dim + 1));
-    km_status s = ids && places && list && rows ? KM_OK : no_memory(err);
+    km_status s = ids && places && list && rows ? KM_OK : km_no_memory(err);
     for (int i = 0; s == KM_OK && i < v->n; i++) s = check_ids(v->at[i], err);
     if (s == KM_OK) n = live_rows(v, list, places, ids);
     lookup l = {0};

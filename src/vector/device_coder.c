@@ -113,7 +113,7 @@ km_device_coder *km_device_coder_new(km_ctx *ctx, const km_coder *c, km_error *e
         axes = all_axes(c, d->width);
     }
     if (!d || !axes || !fill_lists(c, d->width, &l)) {
-        km_error_set(err, KM_ERR_MEMORY, "no memory for a coder on a device");
+        km_no_memory_for(err, "a coder on a device");
     } else {
         put_coder(d, &l, axes);
         km_step_end(ctx);

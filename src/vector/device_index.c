@@ -41,10 +41,6 @@ struct km_device_index {
     bool lent;
 };
 
-static km_status no_memory(km_error *err) {
-    return km_error_set(err, KM_ERR_MEMORY, "no memory for an index on a device");
-}
-
 /* ---- Frames ---- */
 
 static void take_away(float *v, const float *axis, int64_t dim) {
@@ -95,7 +91,7 @@ static km_status put_columns(km_device_index *d, const km_axes *a, km_coded *f, 
     int32_t *place = km_calloc((size_t)dim + 1, sizeof *place),
             *rate = km_calloc((size_t)dim, sizeof *rate);
     float *amp = km_calloc((size_t)dim, sizeof *amp);
-    km_status s = place && rate && amp ? KM_OK : no_memory(err);
+    km_status s = place && rate && amp ? KM_OK : km_no_memory_for(err, "an index on a device");
     for (int64_t i = 0; s == KM_OK && i < dim; i++) {
         bool there = i < a->count;
         rate[i] = there ? a->bits[i] : 0;
@@ -123,7 +119,8 @@ static km_status put_frame(km_device_index *d, int kind, km_error *err) {
     km_coded *f = &d->frame[kind];
     float *axes = km_alloc(sizeof *axes * (size_t)(dim * dim));
     float *space = km_calloc((size_t)(dim + km_coder_turned(x->coder)), sizeof *space);
-    km_status s = axes && space ? put_columns(d, &x->coder->axes[kind], f, err) : no_memory(err);
+    km_status s = axes && space ? put_columns(d, &x->coder->axes[kind], f, err)
+                                : km_no_memory_for(err, "an index on a device");
     if (s == KM_OK) {
         fill_axes(x->coder, &x->coder->axes[kind], axes, space);
         km_tensor *a = km_from_data(ctx, KM_F32, KM_SHAPE(dim, dim), axes);
@@ -147,7 +144,7 @@ static km_status put_tables(km_device_index *d, km_error *err) {
     const km_coder *c = x->coder;
     float *tables = km_calloc(KM_SCAN_TABLES * 256, sizeof *tables);
     float *mean = km_calloc((size_t)x->dim, sizeof *mean);
-    km_status s = tables && mean ? KM_OK : no_memory(err);
+    km_status s = tables && mean ? KM_OK : km_no_memory_for(err, "an index on a device");
     if (s == KM_OK) {
         for (int b = 1; b <= KM_LEVEL_BITS && !c->trellis; b++)
             memcpy(tables + b * 256, c->levels[b], sizeof(float) << b);
@@ -200,7 +197,7 @@ static km_status put_parts(km_device_index *d, int64_t most, km_error *err) {
         count += !d->lent ? n > 0 : (n + most - 1) / most;
     }
     d->parts = km_calloc((size_t)count + 1, sizeof *d->parts);
-    if (!d->parts) return no_memory(err);
+    if (!d->parts) return km_no_memory_for(err, "an index on a device");
     for (int k = 0; k < d->x->coder->classes; k++) {
         int64_t end = r->start[k + 1];
         for (int64_t i = r->start[k], n; i < end; i += n) {
@@ -228,7 +225,7 @@ km_device_index *km_device_index_split(km_ctx *ctx, km_index *x, int64_t rows, k
         return NULL;
     }
     km_device_index *d = km_calloc(1, sizeof *d);
-    if (!d) return no_memory(err), NULL;
+    if (!d) return km_no_memory_for(err, "an index on a device"), NULL;
     *d = (km_device_index){.ctx = ctx, .x = x};
     km_status s = km_device_rows_read(x, ctx->threads, &d->rows, err);
     d->length = km_index_is_mixed(x) ? 0 : x->length;
@@ -389,7 +386,7 @@ km_status km_device_index_find(km_device_index *d, const float *queries, int64_t
     km_status s = row && (unit || !scaled) && (stretch || !(d->length > 0)) && m.found && m.far &&
                           m.row && m.dist
                       ? KM_OK
-                      : no_memory(err);
+                      : km_no_memory_for(err, "an index on a device");
     for (int64_t i = 0; s == KM_OK && i < n; i += block) {
         m.queries = n - i < block ? n - i : block;
         const float *q = queries + i * dim;

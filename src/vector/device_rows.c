@@ -110,7 +110,7 @@ static km_status read_rows(const km_index *x, const km_snapshot *v, km_threads *
     km_status s = KM_OK;
     if (!place || !out->codes || !out->scale || !out->cell || !out->ids ||
         (c->classes > 1 && (!kind || !to)))
-        s = km_error_set(err, KM_ERR_MEMORY, "no memory for the rows of an index");
+        s = km_no_memory_for(err, "the rows of an index");
     unpack_job j = {.x = x, .v = v, .kind = kind, .place = place};
     for (int k = 1; k <= KM_CODER_CLASSES; k++) out->start[k] = out->n;
     if (s == KM_OK && kind) {

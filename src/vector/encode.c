@@ -252,8 +252,7 @@ static km_status gather(const km_index *x, const km_snapshot *v, const wanted *l
             km_free(plain);
             plain = km_alloc(room = need);
         }
-        s = plain ? km_segment_codes(x, g, c, plain, err)
-                  : km_error_set(err, KM_ERR_MEMORY, "out of memory");
+        s = plain ? km_segment_codes(x, g, c, plain, err) : km_no_memory(err);
         for (int32_t seg = list[i].at.segment; s == KM_OK && i < n; i++) {
             if (list[i].at.segment != seg || list[i].at.row >= (int64_t)g->start[c + 1]) break;
             cells[list[i].index] = (int32_t)c;
@@ -272,12 +271,12 @@ km_status km_index_restore(const km_index *x, const km_snapshot *v, km_threads *
     int32_t *cells = km_alloc(sizeof *cells * (size_t)(n + 1));
     wanted *list = km_alloc(sizeof *list * (size_t)(n + 1));
     km_status s = KM_OK;
-    if (!codes || !cells || !list) s = km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    if (!codes || !cells || !list) s = km_no_memory(err);
     for (int64_t i = 0; s == KM_OK && i < n; i++) list[i] = (wanted){places[i], i};
     if (s == KM_OK) qsort(list, (size_t)n, sizeof *list, by_place);
     if (s == KM_OK) s = gather(x, v, list, n, codes, cells, err);
     if (s == KM_OK && code && km_coder_decode(x->coder, t, codes, n, out) != KM_OK)
-        s = km_error_set(err, KM_ERR_MEMORY, "out of memory");
+        s = km_no_memory(err);
     for (int64_t i = 0; s == KM_OK && i < n; i++) {
         const float *a = x->anchors + cells[i] * x->dim;
         float *o = out + i * x->dim;

@@ -62,8 +62,7 @@ km_exact *km_exact_new(km_ctx *ctx, const float *queries, int64_t n, int64_t dim
     if (ok)
         km_error_set(err, km_ctx_status(ctx), "%s", km_ctx_error(ctx));
     else
-        km_error_set(err, KM_ERR_MEMORY, "no memory for an exact search of %lld queries",
-                     (long long)n);
+        km_no_memory_for(err, "an exact search of %lld queries", (long long)n);
     km_exact_free(e);
     return NULL;
 }

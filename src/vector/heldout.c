@@ -11,10 +11,6 @@ enum { K = KM_HELDOUT_K, BLOCK = 1024 };
 
 #define TIED 1e-6f /* of the distance: as near, but for rounding */
 
-static km_status no_memory(km_error *err) {
-    return km_error_set(err, KM_ERR_MEMORY, "no memory to measure recall");
-}
-
 void km_mean_interval(const double *x, int64_t n, double *mean, double *low, double *high) {
     double sum = 0, square = 0, z = 1.96;
     for (int64_t i = 0; i < n; i++) {
@@ -49,7 +45,9 @@ km_heldout *km_heldout_new(km_ctx *ctx, km_input *in, km_input *from, km_metric 
         h->near = km_alloc(sizeof *h->near * (size_t)(n * deep));
         h->dist = km_alloc(sizeof *h->dist * (size_t)(n * deep));
     }
-    km_status s = h && h->queries && h->self && h->near && h->dist ? KM_OK : no_memory(err);
+    km_status s = h && h->queries && h->self && h->near && h->dist
+                      ? KM_OK
+                      : km_no_memory_for(err, "measuring recall");
     for (int64_t i = 0; s == KM_OK && i < n; i++) {
         int64_t row = (int64_t)(((double)i + 0.5) * (double)rows / (double)n);
         float *to = h->queries + h->n * dim;
@@ -87,7 +85,7 @@ km_status km_heldout_feed_all(km_heldout *h, km_input *in, const km_index_option
     block = block < 16 ? 16 : block > 8192 ? 8192 : block;
     float *rows = km_alloc(sizeof *rows * (size_t)(block * dim));
     uint64_t *number = km_alloc(sizeof *number * (size_t)block);
-    km_status s = rows && number ? KM_OK : no_memory(err);
+    km_status s = rows && number ? KM_OK : km_no_memory_for(err, "measuring recall");
     for (int64_t at = 0; s == KM_OK && at < all; at += block) {
         int64_t n = all - at < block ? all - at : block;
         if (!km_tell(o, "neighbours", at, all)) s = km_stopped(err);
@@ -151,7 +149,7 @@ km_status km_heldout_measure(const km_heldout *h, km_index *x, const uint64_t *i
     float *dist = km_alloc(sizeof *dist * (size_t)(h->n * (K + 1)));
     km_status s = found && dist
                       ? km_index_find(x, h->queries, h->n, K + 1, NULL, t, found, dist, err)
-                      : no_memory(err);
+                      : km_no_memory_for(err, "measuring recall");
     if (s == KM_OK) *told = score(h, h->n, found, ids);
     km_free(found);
     km_free(dist);
@@ -166,7 +164,7 @@ km_status km_crowd_read(const km_heldout *h, km_input *in, double bytes, km_crow
     *c = (km_crowd){.queries = room < (double)h->n ? (int64_t)room : h->n};
     if (c->queries < 1) c->queries = 1;
     uint64_t *number = c->number = km_alloc(sizeof *number * (size_t)(c->queries * (h->deep + 1)));
-    if (!number) return no_memory(err);
+    if (!number) return km_no_memory_for(err, "measuring recall");
     int64_t n = 0;
     for (int64_t q = 0; q < c->queries; q++) {
         if (h->self[q] != KM_NO_ID) number[n++] = h->self[q]; /* it stands in others' way */
@@ -177,7 +175,7 @@ km_status km_crowd_read(const km_heldout *h, km_input *in, double bytes, km_crow
     for (int64_t i = 0; i < n; i++)
         if (c->n == 0 || number[i] != number[c->n - 1]) number[c->n++] = number[i];
     c->rows = km_alloc(sizeof *c->rows * (size_t)(c->n * h->dim + 1));
-    km_status s = c->rows ? KM_OK : no_memory(err);
+    km_status s = c->rows ? KM_OK : km_no_memory_for(err, "measuring recall");
     for (int64_t i = 0, m; s == KM_OK && i < c->n; i += m) { /* runs of rows at once */
         for (m = 1; i + m < c->n && m < BLOCK && number[i + m] == number[i] + (uint64_t)m;) m++;
         s = km_input_read(in, (int64_t)number[i], m, c->rows + i * h->dim, err);

@@ -87,8 +87,7 @@ km_index *km_index_frame(km_threads *t, km_metric metric, km_rerank rerank, int6
         km_free(x);
         km_free(anchors);
         km_coder_free(coder);
-        km_error_set(err, KM_ERR_MEMORY, "no memory for an index of %lld anchors",
-                     (long long)cells);
+        km_no_memory_for(err, "an index of %lld anchors", (long long)cells);
         return NULL;
     }
     pthread_mutex_init(&x->swap, NULL);

@@ -10,10 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static km_status no_memory(const char *path, km_error *err) {
-    return km_error_set(err, KM_ERR_MEMORY, "no memory for the index '%s'", path);
-}
-
 /* ---- Opening ---- */
 
 static bool cells_fit(const uint64_t *start, int64_t cells, int64_t rows) {
@@ -51,7 +47,7 @@ static km_segment *segment_of(const km_index *x, km_kmx *f, km_error *err) {
         km_free(s);
         km_free(dead);
         km_kmx_close(f);
-        no_memory("", err);
+        km_no_memory_for(err, "the index");
         return NULL;
     }
     size_t n;
@@ -65,7 +61,7 @@ static km_segment *segment_of(const km_index *x, km_kmx *f, km_error *err) {
     km_status status = km_kmx_check(f, KM_KMX_CELLS, 0, n, err);
     s->start = s->owned[0] = status == KM_OK ? km_alloc(n) : NULL;
     if (s->owned[0]) memcpy(s->owned[0], cells, n);
-    if (status == KM_OK && !s->start) status = no_memory("", err);
+    if (status == KM_OK && !s->start) status = km_no_memory_for(err, "the index");
     s->codes = km_kmx_data(f, KM_KMX_CODES, &n);
     s->ids = km_kmx_data(f, KM_KMX_IDS, &n);
     s->vectors = km_kmx_data(f, KM_KMX_VECTORS, &n);
@@ -95,7 +91,7 @@ static float *read_anchors(km_kmx *f, km_error *err) {
     if (km_kmx_check(f, KM_KMX_ANCHORS, 0, bytes, err) != KM_OK) return NULL;
     int64_t n = h->cells * h->dim;
     float *a = km_alloc(sizeof *a * (size_t)n);
-    if (!a) no_memory("", err);
+    if (!a) km_no_memory_for(err, "the index");
     for (int64_t i = 0; a && i < n; i++) {
         uint16_t half;
         if (h->anchor_dtype == KM_F16) {
@@ -232,7 +228,8 @@ static km_status join(km_index *x, km_index *other, const char *path, km_error *
         uint64_t next = from->next_id > now->next_id ? from->next_id : now->next_id;
         double bytes = now->file_bytes + (i == 0 ? from->file_bytes : 0);
         km_segment_hold(from->at[i]);
-        if (km_index_list(x, from->at[i], next, bytes, err) != KM_OK) return no_memory(path, err);
+        if (km_index_list(x, from->at[i], next, bytes, err) != KM_OK)
+            return km_no_memory_for(err, "the index '%s'", path);
     }
     return KM_OK;
 }
@@ -340,7 +337,7 @@ km_status km_index_put_frame(const km_index *x, km_kmx_writer *w, km_error *err)
     if (!x->coder) return KM_OK;
     size_t bytes = km_coder_written(x->coder);
     uint8_t *coder = km_alloc(bytes);
-    if (!coder) return no_memory("", err);
+    if (!coder) return km_no_memory_for(err, "the index");
     km_coder_write(x->coder, coder);
     km_kmx_begin(w, KM_KMX_CODER);
     km_kmx_put(w, coder, bytes);
@@ -371,7 +368,8 @@ static km_status open_saving(saving *v, km_error *err) {
     v->plain = km_alloc(room);
     v->packed = km_alloc(room);
     v->out = km_alloc(room);
-    if (!v->places || !v->plain || !v->packed || !v->out) return no_memory("", err);
+    if (!v->places || !v->plain || !v->packed || !v->out)
+        return km_no_memory_for(err, "the index");
     for (int i = 0; i < v->v->n; i++) {
         const km_segment *s = v->v->at[i];
         km_status status = km_segment_check(x, s, 0, s->rows, true, err);
@@ -423,7 +421,7 @@ static km_status put_ids(saving *v, km_kmx_writer *w, bool dead, km_error *err) 
     enum { PIECE = 4096 };
     size_t room = km_id_bytes(PIECE, 64);
     uint8_t *piece = km_calloc(room, 1);
-    if (!piece) return no_memory("", err);
+    if (!piece) return km_no_memory_for(err, "the index");
     int bits = dead ? 1 : v->id_bits;
     int64_t n = 0;
     km_kmx_begin(w, dead ? KM_KMX_DEAD : KM_KMX_IDS);

@@ -93,7 +93,7 @@ static km_status safetensors_layout(km_row_layout *l, const char *path, const ch
                 l->dim *= t->shape.dim[i];
         l->offset = base ? (uint64_t)((const uint8_t *)t->data - base) : 0;
         *file = km_strdup(km_safetensors_file(f, t->file));
-        if (!*file) s = km_error_set(err, KM_ERR_MEMORY, "out of memory");
+        if (!*file) s = km_no_memory(err);
     }
     km_safetensors_close(f);
     return s;
@@ -102,7 +102,7 @@ static km_status safetensors_layout(km_row_layout *l, const char *path, const ch
 static km_status find_layout(km_input *in, const char *path, const km_input_options *o,
                              uint64_t size, km_error *err) {
     uint8_t *head = km_alloc(KM_LAYOUT_HEAD);
-    if (!head) return km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    if (!head) return km_no_memory(err);
     size_t n = size < KM_LAYOUT_HEAD ? (size_t)size : KM_LAYOUT_HEAD;
     km_row_layout *l = &in->layout;
     km_status s = read_at(in->fd, head, n, 0, path, err);
@@ -165,7 +165,7 @@ static km_input *make(const char *name, km_error *err) {
         km_free(in);
         in = NULL;
     }
-    if (!in) km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    if (!in) km_no_memory(err);
     return in;
 }
 
@@ -220,7 +220,7 @@ static km_status fetch(km_input *in, void *dst, size_t n, uint64_t at, km_error 
 
 static uint8_t *stage_of(km_input *in, km_error *err) {
     if (!in->stage) in->stage = km_alloc(STAGE);
-    if (!in->stage) km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    if (!in->stage) km_no_memory(err);
     return in->stage;
 }
 
@@ -299,7 +299,7 @@ static km_status read_long_rows(km_input *in, int64_t first, int64_t count, floa
                                 km_error *err) {
     size_t row = (size_t)km_row_layout_bytes(&in->layout);
     uint8_t *whole = km_alloc(row);
-    if (!whole) return km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    if (!whole) return km_no_memory(err);
     km_status s = KM_OK;
     for (int64_t i = 0; s == KM_OK && i < count; i++) {
         s = fetch(in, whole, row, in->layout.offset + (uint64_t)(first + i) * row, err);

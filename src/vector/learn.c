@@ -127,7 +127,7 @@ static float *learn_anchors(const km_learn *l, int64_t *cells, int *rounds, doub
     if (!centre && km_ctx_status(l->ctx) != KM_OK)
         km_error_set(err, km_ctx_status(l->ctx), "%s", km_ctx_error(l->ctx));
     else if (!centre)
-        km_error_set(err, KM_ERR_MEMORY, "no memory for the anchors");
+        km_no_memory_for(err, "the anchors");
     km_anchors_release(&a);
     return centre;
 }
@@ -150,7 +150,7 @@ static float common_length(const km_learn *l, float **anchors, int64_t *cells, k
     if (!(length > 0) || zeros == 0 || *cells < 2) return length;
     float *more = km_realloc(*anchors, sizeof *more * (size_t)((*cells + 1) * l->dim));
     if (!more) {
-        km_error_set(err, KM_ERR_MEMORY, "no memory for the anchors");
+        km_no_memory_for(err, "the anchors");
         return 0;
     }
     memset(more + *cells * l->dim, 0, sizeof *more * (size_t)l->dim);
@@ -178,7 +178,7 @@ static km_status take_residuals(coding *c, km_error *err) {
     int32_t *cell = km_alloc(sizeof *cell * (size_t)(n + 1));
     km_anchors a = {0};
     km_status s = KM_OK;
-    if (!rows || !cell) s = km_error_set(err, KM_ERR_MEMORY, "no memory for a sample of residuals");
+    if (!rows || !cell) s = km_no_memory_for(err, "a sample of residuals");
     for (int64_t i = 0; s == KM_OK && i < n; i++) {
         int64_t from = (int64_t)((double)i * (double)l->n / (double)n);
         memcpy(rows + i * dim, l->sample + from * dim, sizeof *rows * (size_t)dim);
@@ -218,7 +218,7 @@ static km_index *frame(const coding *c, km_coder *coder, km_error *err) {
     float *anchors = km_alloc(n);
     if (!anchors) {
         km_coder_free(coder);
-        km_error_set(err, KM_ERR_MEMORY, "no memory for the anchors");
+        km_no_memory_for(err, "the anchors");
         return NULL;
     }
     memcpy(anchors, c->anchors, n);
@@ -242,7 +242,7 @@ static double try_index(const coding *c, km_index *x, km_error *err) {
     int64_t n = w->queries * K;
     uint64_t *found = km_alloc(sizeof *found * (size_t)n);
     float *dist = km_alloc(sizeof *dist * (size_t)n);
-    km_status s = found && dist ? KM_OK : km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    km_status s = found && dist ? KM_OK : km_no_memory(err);
     double recall = NAN;
     if (s == KM_OK) s = km_index_append(l->ctx, x, w->rows, w->n, NULL, err);
     if (s == KM_OK)
@@ -375,8 +375,7 @@ static km_coder *share_coder(km_comm *comm, km_coder *coder, km_error *err) {
     }
     uint8_t *bytes = km_alloc((size_t)n);
     if (bytes && coder) km_coder_write(coder, bytes);
-    km_status s = bytes ? km_comm_broadcast(comm, 0, bytes, (size_t)n, err)
-                        : km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    km_status s = bytes ? km_comm_broadcast(comm, 0, bytes, (size_t)n, err) : km_no_memory(err);
     if (s == KM_OK && !coder) coder = km_coder_read(bytes, (size_t)n, err);
     km_free(bytes);
     return coder;

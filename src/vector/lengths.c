@@ -23,7 +23,7 @@ static int by_value(const void *a, const void *b) {
 float km_common_length(const float *rows, int64_t n, int64_t dim, km_error *err) {
     double *length = km_alloc(sizeof *length * (size_t)(n + 1));
     if (!length) {
-        km_error_set(err, KM_ERR_MEMORY, "out of memory");
+        km_no_memory(err);
         return 0;
     }
     for (int64_t i = 0; i < n; i++) length[i] = length_of(rows + i * dim, dim);

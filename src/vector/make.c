@@ -131,9 +131,7 @@ static km_index *learn(making *m, km_error *err) {
     int64_t n = sample ? read_sample(m, share, sample, err) : -1;
     if (n >= 0 && hold_out(m, err) != KM_OK) n = -1;
     km_index *x = NULL;
-    if (!sample)
-        km_error_set(err, KM_ERR_MEMORY, "no memory for a sample of %lld vectors",
-                     (long long)share);
+    if (!sample) km_no_memory_for(err, "a sample of %lld vectors", (long long)share);
     double left[2] = {n < 0 ? 1 : 0, n > 0 ? (double)n : 0}; /* all ranks go on, or none */
     if (m->comm && km_comm_size(m->comm) > 1 && km_comm_sum(m->comm, left, 2, err) != KM_OK) n = -1;
     if (n >= 0 && left[0] > 0) {
@@ -193,9 +191,7 @@ static km_status encode_all(making *m, const km_index *x, km_spill *spill, km_er
     if (!e) return err->code;
     float *rows = km_alloc(sizeof *rows * (size_t)(block * m->dim));
     uint64_t *ids = km_alloc(sizeof *ids * (size_t)block * 2), *number = ids + block;
-    km_status s = rows && ids ? KM_OK
-                              : km_error_set(err, KM_ERR_MEMORY, "no memory for %lld vectors",
-                                             (long long)block);
+    km_status s = rows && ids ? KM_OK : km_no_memory_for(err, "%lld vectors", (long long)block);
     for (int64_t at = 0; s == KM_OK && at < m->rows; at += block) {
         int64_t n = m->rows - at < block ? m->rows - at : block;
         if (!km_tell(m->o, "encoding", at, m->rows)) s = km_stopped(err);
@@ -303,7 +299,7 @@ static km_status write_manifest(const char *path, const rank_part *parts, int n,
                           "kmx-manifest", "version", 1, "rows", (json_int_t)rows, "parts", list);
     char *text = o ? json_dumps(o, JSON_INDENT(1)) : NULL;
     json_decref(o);
-    if (!text) return km_error_set(err, KM_ERR_MEMORY, "no memory for the manifest");
+    if (!text) return km_no_memory_for(err, "the manifest");
     km_writer *w = km_writer_open(path, err);
     if (w) km_writer_put(w, text, strlen(text));
     if (w) km_writer_put(w, "\n", 1);
@@ -324,7 +320,7 @@ static km_status join_ranks(making *m, const char *path, km_status s, rank_part 
     /* Counts travel as doubles, hashes in halves, so that they come through whole. */
     size_t slots = 7 + 4 * (size_t)n;
     double *x = km_calloc(slots, sizeof *x);
-    if (!x) return km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    if (!x) return km_no_memory(err);
     x[0] = s == KM_OK ? 0 : 1;
     x[1] = bytes;
     x[2] = (double)own.rows;
@@ -352,8 +348,7 @@ static km_status join_ranks(making *m, const char *path, km_status s, rank_part 
             const double *p = x + 7 + 4 * r;
             parts[r] = (rank_part){(uint64_t)p[0] << 32 | (uint64_t)p[1], (int64_t)p[2]};
         }
-        s = parts ? write_manifest(path, parts, n, m->made->rows, err)
-                  : km_error_set(err, KM_ERR_MEMORY, "out of memory");
+        s = parts ? write_manifest(path, parts, n, m->made->rows, err) : km_no_memory(err);
         km_free(parts);
     }
     km_free(x);
@@ -380,7 +375,7 @@ static km_status make_file(making *m, km_index *x, const char *path, uint64_t *b
 
 static km_status check_ids(const uint64_t *ids, int64_t n, km_error *err) {
     uint64_t *copy = km_alloc(sizeof *copy * (size_t)n);
-    if (!copy) return km_error_set(err, KM_ERR_MEMORY, "no memory for the ids");
+    if (!copy) return km_no_memory_for(err, "the ids");
     memcpy(copy, ids, sizeof *copy * (size_t)n);
     qsort(copy, (size_t)n, sizeof *copy, km_by_id);
     km_status s = KM_OK;

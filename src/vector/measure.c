@@ -1,9 +1,9 @@
 /* Measuring an index, and re-ranking from the original vectors. */
 #include "vector/measure.h"
+#include "base/clock.h"
 #include "vector/device_index.h"
 #include "base/alloc.h"
 #include "base/log.h"
-#include "base/progress.h"
 #include "tensor/tensor.h"
 #include "vector/exact.h"
 #include <inttypes.h>
@@ -12,10 +12,6 @@
 #include <string.h>
 
 enum { BLOCK = 4096, MSE_ROWS = 10000, TIMED = 1000 };
-
-static km_status no_memory(km_error *err) {
-    return km_error_set(err, KM_ERR_MEMORY, "no memory to measure");
-}
 
 /* ---- Truth ---- */
 
@@ -43,7 +39,7 @@ static km_status find_truth(km_ctx *ctx, const km_index *x, km_input *base, cons
                 live[n_live - 1]);
     float *rows = km_alloc(sizeof *rows * (size_t)(BLOCK * x->dim));
     km_exact *e = rows ? km_exact_new(ctx, queries, n, x->dim, k, x->metric, err) : NULL;
-    km_status s = e ? KM_OK : rows ? err->code : no_memory(err);
+    km_status s = e ? KM_OK : rows ? err->code : km_no_memory_for(err, "measuring");
     double start = km_now();
     for (int64_t i = 0; s == KM_OK && i < all; i += BLOCK) {
         int64_t m = all - i < BLOCK ? all - i : BLOCK;
@@ -73,7 +69,7 @@ static km_status find_mse(km_ctx *ctx, const km_index *x, km_input *base, double
     km_snapshot *v = km_index_rows(x);
     km_row_place *places = km_index_places(x, v, ids, n, err);
     float *got = km_alloc(sizeof *got * (size_t)(n * dim + 1)), *row = km_alloc(4 * (size_t)dim);
-    km_status s = !places ? err->code : got && row ? KM_OK : no_memory(err);
+    km_status s = !places ? err->code : got && row ? KM_OK : km_no_memory_for(err, "measuring");
     if (s == KM_OK) s = km_index_restore(x, v, ctx->threads, places, n, got, err);
     double sum = 0;
     for (int64_t i = 0; s == KM_OK && i < n; i++) {
@@ -107,7 +103,7 @@ static km_status find_speed(km_ctx *ctx, km_index *x, km_device_index *on, const
                             float *dist, km_measured *out, km_error *err) {
     int64_t timed = n < TIMED ? n : TIMED;
     double *each = km_alloc(sizeof *each * (size_t)timed), start;
-    if (!each) return no_memory(err);
+    if (!each) return km_no_memory_for(err, "measuring");
     km_status s = KM_OK;
     for (int64_t i = 0; s == KM_OK && i < timed; i++) {
         start = km_now();
@@ -147,7 +143,7 @@ km_status km_index_measure(km_ctx *ctx, km_index *x, km_input *base, const float
     float *dist = km_alloc(sizeof *dist * cells);
     double seconds = 0;
     *out = (km_measured){.queries = n, .k = k};
-    km_status s = wanted && found && dist ? KM_OK : no_memory(err);
+    km_status s = wanted && found && dist ? KM_OK : km_no_memory_for(err, "measuring");
     if (s == KM_OK) s = find_truth(ctx, x, base, queries, n, depth, wanted, dist, &seconds, err);
     out->exact_qps = (double)n / seconds;
     km_device_index *on = s == KM_OK ? km_device_index_for(ctx, x) : NULL;
@@ -184,7 +180,7 @@ km_status km_rerank_from(km_input *base, km_metric metric, const float *queries,
     int64_t dim = km_input_dim(base);
     float *row = km_alloc(8 * (size_t)dim), *query = row ? row + dim : NULL;
     measure_hit *list = km_alloc(sizeof *list * (size_t)(m + 1));
-    km_status s = row && list ? KM_OK : km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    km_status s = row && list ? KM_OK : km_no_memory(err);
     for (int64_t q = 0; s == KM_OK && q < n; q++) {
         int64_t have = 0;
         memcpy(query, queries + q * dim, 4 * (size_t)dim);

@@ -2,7 +2,7 @@
  * every size from a part of the vectors, so that it also holds for sizes nobody asked for. */
 #include "vector/report.h"
 #include "base/alloc.h"
-#include "base/progress.h"
+#include "base/clock.h"
 #include "format/json_read.h"
 #include "report/chart.h"
 #include "report/html.h"
@@ -41,8 +41,7 @@ static km_status sweep_sizes(km_ctx *ctx, const km_index *x, const float *rows, 
     uint64_t *wanted = km_alloc(sizeof *wanted * (size_t)(20 * q)), *found = NULL;
     float *dist = km_alloc(sizeof *dist * (size_t)(10 * q));
     float *copy = km_alloc(sizeof *copy * (size_t)(n * x->dim));
-    km_status s =
-        wanted && dist && copy ? KM_OK : km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    km_status s = wanted && dist && copy ? KM_OK : km_no_memory(err);
     if (s == KM_OK) {
         found = wanted + 10 * q;
         memcpy(copy, rows, sizeof *copy * (size_t)(n * x->dim));
@@ -108,7 +107,7 @@ static km_status sweep_probes(km_ctx *ctx, km_index *x, const float *queries, in
                               page_data *d, km_error *err) {
     uint64_t *all = km_alloc(sizeof *all * (size_t)(20 * q)), *some = all + 10 * q;
     float *dist = km_alloc(sizeof *dist * (size_t)(10 * q));
-    km_status s = all && dist ? KM_OK : km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    km_status s = all && dist ? KM_OK : km_no_memory(err);
     if (s == KM_OK) s = km_index_find(x, queries, q, 10, NULL, ctx->threads, all, dist, err);
     for (int64_t p = 1; s == KM_OK && d->n_probes < PROBES; p *= 2) {
         if (p > x->cells) p = x->cells;
@@ -253,7 +252,7 @@ km_status km_index_report(km_ctx *ctx, km_index *x, km_input *base, const float 
     page_data *d = km_calloc(1, sizeof *d);
     int64_t all = km_input_rows(base), rows = all < ROWS ? all : ROWS, dim = x->dim, good = 0;
     float *some = km_alloc(sizeof *some * (size_t)(rows * dim));
-    km_status s = d && some ? KM_OK : km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    km_status s = d && some ? KM_OK : km_no_memory(err);
     for (int64_t i = 0; s == KM_OK && i < rows; i++) {
         int64_t from = (int64_t)((double)i * (double)all / (double)rows);
         s = km_input_read(base, from, 1, some + good * dim, err);

@@ -150,7 +150,7 @@ static km_status seeker_open(seeker *s, const km_index *x, const km_snapshot *v,
         ok = ok && q->query && q->apart && q->cells && q->later && q->best.at && q->near &&
              (!x->coder || q->scan);
     }
-    return ok ? KM_OK : km_error_set(&s->error, KM_ERR_MEMORY, "no memory for a search");
+    return ok ? KM_OK : km_no_memory_for(&s->error, "a search");
 }
 
 static void set_query(const seeker *s, asked *q, const float *query) {
@@ -543,7 +543,7 @@ static km_status find(const km_index *x, const km_snapshot *v, const float *quer
                     .dist = dist,
                     .much = (double)n * bytes >= MUCH};
     j.seekers = km_calloc((size_t)workers, sizeof *j.seekers);
-    if (!j.seekers) return km_error_set(err, KM_ERR_MEMORY, "no memory for a search");
+    if (!j.seekers) return km_no_memory_for(err, "a search");
     for (int i = 0; i < workers && status == KM_OK; i++) {
         status = seeker_open(&j.seekers[i], x, v, o, group, keep);
         if (status != KM_OK) km_error_set(err, status, "%s", j.seekers[i].error.text);

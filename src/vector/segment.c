@@ -93,10 +93,6 @@ km_status km_segment_codes(const km_index *x, const km_segment *s, int64_t cell,
 
 /* ---- Making one ---- */
 
-static km_status no_memory(km_error *err) {
-    return km_error_set(err, KM_ERR_MEMORY, "no memory for more vectors in the index");
-}
-
 km_segment *km_segment_new(const km_index *x, const km_new_rows *r, int64_t **order,
                            km_error *err) {
     size_t n = (size_t)r->n, code = x->code_bytes, vector = x->vector_bytes;
@@ -114,7 +110,7 @@ km_segment *km_segment_new(const km_index *x, const km_new_rows *r, int64_t **or
         km_free(plain);
         km_free(at);
         km_free(dead);
-        no_memory(err);
+        km_no_memory_for(err, "more vectors in the index");
         return NULL;
     }
     for (int64_t i = 0; i < r->n; i++) start[r->cell[i] + 2]++;
@@ -150,7 +146,7 @@ km_status km_segment_name(km_segment *s, const uint64_t *ids, const int64_t *ord
     }
     s->id_bits = km_id_bits(most);
     uint8_t *packed = s->owned[2] = km_calloc(km_id_bytes(s->rows, s->id_bits), 1);
-    if (!packed) return no_memory(err);
+    if (!packed) return km_no_memory_for(err, "more vectors in the index");
     for (int64_t i = 0; i < s->rows; i++) km_id_put(packed, order[i], s->id_bits, ids[i]);
     s->ids = packed;
     s->least = least;

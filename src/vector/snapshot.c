@@ -5,7 +5,7 @@
 km_snapshot *km_snapshot_new(int n, km_error *err) {
     km_snapshot *v = km_calloc(1, sizeof *v + sizeof *v->at * (size_t)n);
     if (!v) {
-        km_error_set(err, KM_ERR_MEMORY, "no memory for a list of segments");
+        km_no_memory_for(err, "a list of segments");
         return NULL;
     }
     atomic_init(&v->refs, 1);
@@ -58,7 +58,7 @@ km_snapshot *km_index_frozen(km_index *x, km_error *err) {
     km_snapshot *v = km_snapshot_new(now->n, err);
     for (int i = 0; v && i < now->n; i++) {
         if ((v->at[i] = km_segment_frozen(now->at[i]))) continue;
-        km_error_set(err, KM_ERR_MEMORY, "no memory for a copy of what is deleted");
+        km_no_memory_for(err, "a copy of what is deleted");
         v->n = i;
         km_snapshot_drop(v);
         v = NULL;

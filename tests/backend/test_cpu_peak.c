@@ -2,7 +2,7 @@
  * programs can only slow both down, so each figure is the best of a few. */
 #include "backend/backend.h"
 #include "backend/cpu/peak.h"
-#include "base/progress.h"
+#include "base/clock.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <cmocka.h>

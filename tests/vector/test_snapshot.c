@@ -1,7 +1,7 @@
 /* An index that is searched, changed, joined and saved at the same time: nobody waits for another's work,
  * nothing is lost or there twice, and a file shows one moment. */
 #include "base/alloc.h"
-#include "base/progress.h"
+#include "base/clock.h"
 #include "support/sanitized.h"
 #include "vector/index.h"
 #include "vector/vectors.h"

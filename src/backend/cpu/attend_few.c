@@ -3,6 +3,7 @@
  * size, which are work for threads; their maxima and sums meet at the end, in order. */
 #include "backend/cpu/attend.h"
 #include "backend/cpu/attention.h"
+#include "base/util.h"
 
 #define PART 128 /* keys: whole pages */
 
@@ -14,8 +15,6 @@ typedef struct look {
     float *scratch; /* (threads, group, PART) */
     int64_t each;
 } look;
-
-static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static float *sums_of(const look *l, int64_t r, int64_t h, int64_t part, int64_t g) {
     const km_attend_call *a = &l->j->a;
@@ -37,7 +36,7 @@ static void run_part(const look *l, int64_t r, int64_t h, int64_t part, const in
     int64_t n = last - first, step;
     float acc[KM_FEW_ROWS * 64], *sum = acc;
     for (int64_t t = first; t < last; t += step) {
-        step = min64(last - t, KM_KV_PAGE - t % KM_KV_PAGE);
+        step = km_min64(last - t, KM_KV_PAGE - t % KM_KV_PAGE);
         /* What comes after this page: the next one's keys, or the first one's values. */
         fetch(t + step < last ? keys + km_attend_at(a, pages, t + step, h)
                               : values + km_attend_at(a, pages, first, h));
@@ -54,7 +53,7 @@ static void run_part(const look *l, int64_t r, int64_t h, int64_t part, const in
         l->soft->soften_row(s + g * PART, n, &to[a->d], &to[a->d + 1]);
     }
     for (int64_t t = first; t < last; t += step) {
-        step = min64(last - t, KM_KV_PAGE - t % KM_KV_PAGE);
+        step = km_min64(last - t, KM_KV_PAGE - t % KM_KV_PAGE);
         if (t + step < last) fetch(values + km_attend_at(a, pages, t + step, h));
         j->kern->values(a->cache, values + km_attend_at(a, pages, t, h), step, a->d,
                         s + (t - first), PART, a->group, sum);
@@ -72,7 +71,7 @@ static void run_parts(void *arg, int64_t begin, int64_t end, int worker) {
         const int32_t *pages;
         if (!km_attend_place(a, r, &pages, &position)) continue;
         if (first < km_attend_first(a, position)) first = km_attend_first(a, position);
-        last = min64(last, position + 1);
+        last = km_min64(last, position + 1);
         if (first < last)
             run_part(l, r, h, part, pages, first, last, l->scratch + worker * l->each);
     }

@@ -4,6 +4,7 @@
  * at multiples of their size, so that a row's result does not depend on its neighbours. */
 #include "backend/cpu/attend.h"
 #include "backend/cpu/attention.h"
+#include "base/util.h"
 
 #define KEYS 192 /* of a block: whole pages, and a multiple of every tile's rows */
 #define PANELS 4 /* of a task at most */
@@ -33,11 +34,8 @@ typedef struct attend_panel {
     float *max, *sum; /* (nr) */
 } attend_panel;
 
-static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 static int64_t position_of(const many *m, const attend_run *r, int64_t lane) {
-    return r->position + min64(lane / m->j->a.group, r->n - 1);
+    return r->position + km_min64(lane / m->j->a.group, r->n - 1);
 }
 
 static void begin_panel(const many *m, const attend_run *r, attend_panel *p, int64_t h) {
@@ -66,9 +64,9 @@ static void hide(const many *m, const attend_run *r, const attend_panel *p, int6
 static void meet(const many *m, const attend_run *r, attend_panel *p, int64_t first, int64_t n,
                  const float *k, const float *v, float *s) {
     const km_attend_call *a = &m->j->a;
-    int64_t nr = m->gemm->nr, vl = m->gemm->vl, vecs = ceil_div(p->lanes, vl);
+    int64_t nr = m->gemm->nr, vl = m->gemm->vl, vecs = km_ceil_div(p->lanes, vl);
     int32_t seen[128];
-    n = min64(n, p->most - first);
+    n = km_min64(n, p->most - first);
     if (n <= 0) return;
     int64_t last = position_of(m, r, p->lane + p->lanes - 1);
     if (km_attend_first(a, position_of(m, r, p->lane)) >= first + n)
@@ -76,7 +74,7 @@ static void meet(const many *m, const attend_run *r, attend_panel *p, int64_t fi
     bool masked = position_of(m, r, p->lane) + 1 < first + n;
     for (int64_t i = 0; i < vecs * vl && masked; i++) {
         int64_t sees = position_of(m, r, p->lane + i) + 1 - first;
-        seen[i] = (int32_t)(sees < 0 ? 0 : min64(sees, n));
+        seen[i] = (int32_t)(sees < 0 ? 0 : km_min64(sees, n));
     }
     m->gemm->panel(n, vecs * vl, a->d, k, a->d, 1, p->q, nr, NULL, s, nr, 1, 0);
     if (a->softcap > 0) m->j->kern->cap(s, nr, n, vecs * vl, (float)a->softcap);
@@ -103,7 +101,7 @@ static void bring(const many *m, const attend_run *r, int cache, int64_t h, int6
     const km_attend_call *a = &m->j->a;
     const char *from = km_tensor_ptr(m->j->c->in[cache]);
     for (int64_t t = first, step; t < first + n; t += step) {
-        step = min64(first + n - t, KM_KV_PAGE - t % KM_KV_PAGE);
+        step = km_min64(first + n - t, KM_KV_PAGE - t % KM_KV_PAGE);
         int64_t page = r->pages[t / KM_KV_PAGE];
         if (page < 0 || page >= a->pages) /* before every window, and given back */
             memset(to + (t - first) * a->d, 0, sizeof *to * (size_t)(step * a->d));
@@ -126,7 +124,7 @@ static void run_task(const many *m, int64_t index, float *scratch) {
     for (int64_t lane = (task - r->tasks) * m->panels * nr; count < m->panels && lane < lanes;
          lane += nr) {
         attend_panel *p = &panels[count++];
-        *p = (attend_panel){.lane = lane, .lanes = min64(nr, lanes - lane)};
+        *p = (attend_panel){.lane = lane, .lanes = km_min64(nr, lanes - lane)};
         p->q = next;
         p->acc = p->q + a->d * nr;
         p->max = p->acc + a->d * nr;
@@ -137,7 +135,7 @@ static void run_task(const many *m, int64_t index, float *scratch) {
     }
     int64_t from = km_attend_first(a, position_of(m, r, panels[0].lane));
     for (int64_t first = from / KEYS * KEYS; first < most; first += KEYS) {
-        int64_t n = min64(KEYS, most - first);
+        int64_t n = km_min64(KEYS, most - first);
         bring(m, r, KM_ATTEND_CACHE_K, h, first, n, keys);
         bring(m, r, KM_ATTEND_CACHE_V, h, first, n, values);
         for (int64_t i = 0; i < count; i++) meet(m, r, &panels[i], first, n, keys, values, s);
@@ -175,7 +173,7 @@ static void count_tasks(many *m) {
     m->tasks = 0;
     for (int64_t i = 0; i < m->n_runs; i++) {
         m->runs[i].tasks = m->tasks;
-        m->tasks += ceil_div(m->runs[i].n * m->j->a.group, m->panels * m->gemm->nr);
+        m->tasks += km_ceil_div(m->runs[i].n * m->j->a.group, m->panels * m->gemm->nr);
     }
 }
 

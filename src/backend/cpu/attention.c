@@ -3,15 +3,13 @@
  * sum of values for each query. Query heads that share a key head count as more queries. */
 #include "backend/cpu/attention.h"
 #include "backend/cpu/cpu.h"
+#include "base/util.h"
 #include <math.h>
 
 #define KEYS 96    /* of a block: a multiple of every tile's rows */
 #define PANELS 4   /* of a task at most */
 #define STEP 2     /* tiles of keys that begin at the first query that sees one of them */
 #define FEW_ROWS 4 /* up to here a query's weights are computed by dot products */
-
-static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /* ---- Choosing kernels ---- */
 
@@ -97,7 +95,7 @@ typedef struct lane_run {
 static lane_run run_at(const km_attention_call *a, const attention_panel *p, int64_t hk,
                        int64_t i) {
     int64_t row = p->row + i, t = row % a->Tq;
-    return (lane_run){i, min64(p->lanes - i, a->Tq - t), hk * a->group + row / a->Tq, t};
+    return (lane_run){i, km_min64(p->lanes - i, a->Tq - t), hk * a->group + row / a->Tq, t};
 }
 
 static void begin_panel(const attention_job *j, attention_panel *p, int64_t b, int64_t hk,
@@ -136,21 +134,21 @@ static int64_t first_to_see(const int32_t *seen, int64_t lanes, int64_t j) {
 /* Keys first .. first + n - 1, whose rows are k and v. */
 static void meet_keys(const km_attention_call *a, attention_panel *p, int64_t first, int64_t n,
                       const float *k, int64_t ldk, const float *v, int64_t ldv, float *s) {
-    int64_t nr = a->gemm->nr, vl = a->gemm->vl, vecs = ceil_div(p->lanes, vl);
-    n = min64(n, p->seen_most - first);
+    int64_t nr = a->gemm->nr, vl = a->gemm->vl, vecs = km_ceil_div(p->lanes, vl);
+    n = km_min64(n, p->seen_most - first);
     if (n <= 0) return;
     int32_t seen[64];
     bool masked = p->seen_least < first + n;
     if (masked) {
         for (int64_t i = 0, t = p->row % a->Tq; i < vecs * vl; i++) {
             int64_t sees = km_attention_seen(a, t) - first;
-            seen[i] = (int32_t)(sees < 0 ? 0 : min64(sees, n));
+            seen[i] = (int32_t)(sees < 0 ? 0 : km_min64(sees, n));
             if (++t == a->Tq) t = 0;
         }
     }
     bool corner = masked && a->group == 1; /* lanes are queries in order */
     for (int64_t j = 0, rows; j < n; j += rows) {
-        rows = min64(corner ? STEP * a->gemm->mr : n, n - j);
+        rows = km_min64(corner ? STEP * a->gemm->mr : n, n - j);
         int64_t from = corner ? first_to_see(seen, vecs * vl, j) / vl * vl : 0;
         a->gemm->panel(rows, vecs * vl - from, a->D, k + j * ldk, ldk, 1, p->q + from, nr, NULL,
                        s + j * nr + from, nr, a->scale, 0);
@@ -197,7 +195,7 @@ static void run_task(const attention_job *j, int64_t index, float *scratch) {
     float *rows = v_copy + KEYS * a->D, *next = rows + nr * a->D;
     for (int64_t row = part * j->panels * nr; count < j->panels && row < j->rows; row += nr) {
         attention_panel *p = &panels[count++];
-        *p = (attention_panel){.row = row, .lanes = min64(nr, j->rows - row)};
+        *p = (attention_panel){.row = row, .lanes = km_min64(nr, j->rows - row)};
         p->q = next;
         p->acc = p->q + a->D * nr;
         p->max = p->acc + a->D * nr;
@@ -207,7 +205,7 @@ static void run_task(const attention_job *j, int64_t index, float *scratch) {
         if (p->seen_most > most) most = p->seen_most;
     }
     for (int64_t first = 0; first < most; first += KEYS) {
-        int64_t n = min64(KEYS, most - first), ldk, ldv;
+        int64_t n = km_min64(KEYS, most - first), ldk, ldv;
         const float *kr = km_attention_rows(a, k, b, hk, first, n, k_copy, &ldk);
         const float *vr = km_attention_rows(a, v, b, hk, first, n, v_copy, &ldv);
         for (int64_t i = 0; i < count; i++) meet_keys(a, &panels[i], first, n, kr, ldk, vr, ldv, s);
@@ -228,7 +226,7 @@ static km_status attention(km_ctx *ctx, const km_call *c) {
     int64_t threads = km_threads_count(ctx->threads);
     attention_job j = {.a = &a, .c = c, .rows = a.group * a.Tq, .panels = PANELS};
     do {
-        j.tasks = ceil_div(j.rows, j.panels * a.gemm->nr);
+        j.tasks = km_ceil_div(j.rows, j.panels * a.gemm->nr);
     } while (a.B * a.Hkv * j.tasks < 4 * threads && (j.panels /= 2) > 0);
     if (j.panels == 0) j.panels = 1;
     j.floats = task_floats(&j);

@@ -2,6 +2,7 @@
  * read once, in their own dtype, and that is the work. With fewer key heads than threads the keys
  * are cut as well, and the parts' maxima and sums meet at the end. */
 #include "backend/cpu/attention.h"
+#include "base/util.h"
 #include <math.h>
 
 #define STRETCH 512   /* keys at a time: their scores stay in the cache */
@@ -16,8 +17,6 @@ typedef struct attention_few_job {
     float *scratch;
     size_t floats; /* of scratch, for each thread */
 } attention_few_job;
-
-static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static float *sums_of(const attention_few_job *j, int64_t head, int64_t part, int64_t row) {
     return j->sums + ((head * j->parts + part) * j->rows + row) * (j->a->D + 2);
@@ -42,13 +41,13 @@ static void run_part(const attention_few_job *j, int64_t index, float *scratch) 
         int64_t seen = km_attention_seen(a, t);
         if (seen > most) most = seen;
     }
-    int64_t last = min64(most, (part + 1) * j->part_keys);
+    int64_t last = km_min64(most, (part + 1) * j->part_keys);
     for (int64_t first = part * j->part_keys; first < last; first += STRETCH) {
-        int64_t n = min64(STRETCH, last - first);
+        int64_t n = km_min64(STRETCH, last - first);
         a->gemm->dots(km_attention_vec(k, b, hk, first), a->dtype, k->stride[2], n, D, qs, D,
                       j->rows, s, STRETCH);
         for (int64_t r = 0; r < j->rows; r++) {
-            int64_t sees = min64(n, km_attention_seen(a, r % a->Tq) - first);
+            int64_t sees = km_min64(n, km_attention_seen(a, r % a->Tq) - first);
             float *acc = sums_of(j, head, part, r), *sr = s + r * STRETCH;
             if (sees < 0) sees = 0;
             float factor = a->kern->soften_row(sr, sees, &acc[D], &acc[D + 1]);
@@ -96,7 +95,7 @@ static void join_parts(const attention_few_job *j, int64_t head, int64_t r) {
 km_status km_cpu_attention_few(km_ctx *ctx, const km_attention_call *a, const km_call *c) {
     int64_t heads = a->B * a->Hkv, threads = km_threads_count(ctx->threads);
     attention_few_job j = {.a = a, .c = c, .rows = a->group * a->Tq, .parts = 1};
-    if (heads < threads) j.parts = min64((threads + heads - 1) / heads, a->Tk / PART_KEYS);
+    if (heads < threads) j.parts = km_min64((threads + heads - 1) / heads, a->Tk / PART_KEYS);
     if (j.parts < 1) j.parts = 1;
     j.part_keys = (a->Tk + j.parts - 1) / j.parts;
     j.floats = ((size_t)j.rows * (2 * (size_t)a->D + STRETCH) + 15) & ~(size_t)15;

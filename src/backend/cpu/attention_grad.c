@@ -8,6 +8,7 @@
  * buffer of its own; where a head's keys are cut into several tasks these buffers are added up in
  * order afterwards. Nothing depends on which thread is faster. */
 #include "backend/cpu/attention.h"
+#include "base/util.h"
 #include <math.h>
 
 #define KEYS 128   /* of a block */
@@ -40,15 +41,13 @@ typedef struct grad_block {
     float *q_copy, *do_copy; /* (QUERIES, D), for 16-bit operands; the first also dk, dv rows */
 } grad_block;
 
-static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-static int64_t up(int64_t x, int64_t unit) { return ceil_div(x, unit) * unit; }
+static int64_t up(int64_t x, int64_t unit) { return km_ceil_div(x, unit) * unit; }
 static size_t pad(int64_t floats) { return ((size_t)floats + 15) & ~(size_t)15; }
 
 /* The block's buffers in `at`, or their total size when at is NULL. */
 static size_t lay_out(const km_attention_call *a, grad_block *t, float *at) {
-    int64_t nr = a->gemm->nr, wide = ceil_div(KEYS, nr) * nr * a->D;
-    int64_t cols = ceil_div(a->D, nr) * nr, rows = KEYS > QUERIES ? KEYS : QUERIES;
+    int64_t nr = a->gemm->nr, wide = km_ceil_div(KEYS, nr) * nr * a->D;
+    int64_t cols = km_ceil_div(a->D, nr) * nr, rows = KEYS > QUERIES ? KEYS : QUERIES;
     float **part[] = {&t->kt, &t->vt, &t->dkt,    &t->dvt,    &t->kp,
                       &t->s,  &t->dp, &t->q_copy, &t->do_copy};
     int64_t size[] = {wide,           wide,           wide,        wide,          cols * KEYS,
@@ -99,13 +98,13 @@ static void meet(const attention_grad_job *j, const grad_block *x, int64_t h, in
         seen[i] = km_attention_seen(a, t + i);
         lse[i] = all[(t + i) * j->lse->stride[2]];
     }
-    keys = min64(keys, seen[n - 1] - first); /* later queries see no less */
+    keys = km_min64(keys, seen[n - 1] - first); /* later queries see no less */
     for (int64_t c = 0; c < keys; c += nr) {
-        int64_t width = min64(nr, up(keys - c, g->vl));
+        int64_t width = km_min64(nr, up(keys - c, g->vl));
         float *s = x->s + c, *dp = x->dp + c;
         for (int64_t i = first_to_see(seen, n, first + c), rows; i < n; i += rows) {
-            rows = min64(a->causal ? STEP * g->mr : n, n - i);
-            int64_t sees = min64(width, up(seen[i + rows - 1] - first - c, g->vl));
+            rows = km_min64(a->causal ? STEP * g->mr : n, n - i);
+            int64_t sees = km_min64(width, up(seen[i + rows - 1] - first - c, g->vl));
             g->panel(rows, sees, D, q + i * ldq, ldq, 1, x->kt + c * D, nr, NULL, s + i * ld, ld,
                      a->scale, 0);
             g->panel(rows, sees, D, d_o + i * ldo, ldo, 1, x->vt + c * D, nr, NULL, dp + i * ld, ld,
@@ -129,11 +128,11 @@ static void meet(const attention_grad_job *j, const grad_block *x, int64_t h, in
     float *dq = x->dq ? x->dq + ((h - x->hk * a->group) * a->Tq + t) * D
                       : km_attention_vec(j->dq, x->b, h, t);
     for (int64_t i = 0, rows; i < n; i += rows) {
-        rows = min64(a->causal ? STEP * g->mr : n, n - i);
-        int64_t sees = min64(keys, seen[i + rows - 1] - first);
+        rows = km_min64(a->causal ? STEP * g->mr : n, n - i);
+        int64_t sees = km_min64(keys, seen[i + rows - 1] - first);
         if (sees <= 0) continue;
         for (int64_t c = 0; c < D; c += nr)
-            g->panel(rows, min64(nr, D - c), sees, x->dp + i * ld, ld, 1, x->kp + c * KEYS, nr,
+            g->panel(rows, km_min64(nr, D - c), sees, x->dp + i * ld, ld, 1, x->kp + c * KEYS, nr,
                      NULL, dq + i * ldd + c, ldd, a->scale, begins ? 0 : 1);
     }
 }
@@ -149,7 +148,7 @@ static void put_keys(const km_attention_call *a, const grad_block *x, const km_t
     float *rows = straight ? to : x->q_copy;
     int64_t nr = a->gemm->nr, ld = straight ? out->stride[2] : a->D;
     for (int64_t c = 0; c < keys; c += nr)
-        a->kern->turn_back(rows + c * ld, ld, sums + c * a->D, a->D, min64(nr, keys - c), ones);
+        a->kern->turn_back(rows + c * ld, ld, sums + c * a->D, a->D, km_min64(nr, keys - c), ones);
     if (!straight)
         a->gemm->finish(&(km_finish){.dtype = a->dtype}, rows, a->D, to, NULL, out->stride[2], keys,
                         a->D);
@@ -160,14 +159,14 @@ static void run_keys(const attention_grad_job *j, grad_block *x, int64_t first, 
     int64_t D = a->D, nr = a->gemm->nr;
     const void *k = km_attention_vec(j->k, x->b, x->hk, first);
     const void *v = km_attention_vec(j->v, x->b, x->hk, first);
-    size_t sums = sizeof(float) * (size_t)(ceil_div(keys, nr) * nr * D);
+    size_t sums = sizeof(float) * (size_t)(km_ceil_div(keys, nr) * nr * D);
     a->gemm->pack_turned(x->kt, k, a->dtype, j->k->stride[2], D, keys);
     a->gemm->pack_turned(x->vt, v, a->dtype, j->v->stride[2], D, keys);
     for (int64_t c = 0; c < D; c += nr) {
         const void *col = (const char *)k + c * (int64_t)km_dtype_size(a->dtype);
-        a->gemm->pack(x->kp + c * KEYS, col, a->dtype, j->k->stride[2], keys, min64(nr, D - c));
+        a->gemm->pack(x->kp + c * KEYS, col, a->dtype, j->k->stride[2], keys, km_min64(nr, D - c));
     }
-    x->ld = min64(KEYS, up(keys, nr));
+    x->ld = km_min64(KEYS, up(keys, nr));
     memset(x->dkt, 0, sums);
     memset(x->dvt, 0, sums);
     int64_t start = 0; /* the first query that sees a key of the block */
@@ -175,7 +174,7 @@ static void run_keys(const attention_grad_job *j, grad_block *x, int64_t first, 
     if (start < 0) start = 0;
     for (int64_t g = 0; g < a->group; g++)
         for (int64_t t = start; t < a->Tq; t += QUERIES)
-            meet(j, x, x->hk * a->group + g, t, min64(QUERIES, a->Tq - t), first, keys);
+            meet(j, x, x->hk * a->group + g, t, km_min64(QUERIES, a->Tq - t), first, keys);
     put_keys(a, x, j->dk, x->dkt, first, keys);
     put_keys(a, x, j->dv, x->dvt, first, keys);
 }
@@ -206,9 +205,9 @@ static void run_tasks(void *arg, int64_t begin, int64_t end, int worker) {
             memset(x.dq, 0, sizeof(float) * (size_t)(j->rows * a->D));
         }
         if (j->parts == 1) run_delta(arg, head * a->group, (head + 1) * a->group, worker);
-        int64_t last = min64(a->Tk, (part + 1) * j->span);
+        int64_t last = km_min64(a->Tk, (part + 1) * j->span);
         for (int64_t first = part * j->span; first < last; first += KEYS)
-            run_keys(j, &x, first, min64(KEYS, last - first));
+            run_keys(j, &x, first, km_min64(KEYS, last - first));
         if (j->parts == 1 && !j->straight) put_queries(j, head, x.dq);
     }
 }
@@ -245,12 +244,12 @@ km_status km_cpu_attention_grad(km_ctx *ctx, const km_call *c) {
     if (heads == 0) return KM_OK;
 
     /* Enough tasks that each thread gets about the same, though a causal mask makes them uneven. */
-    int64_t blocks = ceil_div(a.Tk, KEYS);
+    int64_t blocks = km_ceil_div(a.Tk, KEYS);
     if (heads % threads && heads < 4 * threads)
-        j.parts = min64(blocks, ceil_div(4 * threads, heads));
+        j.parts = km_min64(blocks, km_ceil_div(4 * threads, heads));
     if (j.parts < 1) j.parts = 1;
-    j.span = ceil_div(blocks, j.parts) * KEYS;
-    if (j.span > 0) j.parts = ceil_div(a.Tk, j.span);
+    j.span = km_ceil_div(blocks, j.parts) * KEYS;
+    if (j.span > 0) j.parts = km_ceil_div(a.Tk, j.span);
     if (j.parts < 1) j.parts = 1;
 
     j.straight = j.parts == 1 && a.dtype == KM_F32 && a.Tk > 0 && (!a.causal || a.Tk >= a.Tq);
@@ -264,7 +263,7 @@ km_status km_cpu_attention_grad(km_ctx *ctx, const km_call *c) {
     j.scratch = j.dq_sums + dq;
 
     if (j.parts > 1)
-        km_threads_for(ctx->threads, a.B * a.H, ceil_div(a.B * a.H, 2 * threads), run_delta, &j);
+        km_threads_for(ctx->threads, a.B * a.H, km_ceil_div(a.B * a.H, 2 * threads), run_delta, &j);
     km_threads_for(ctx->threads, heads * j.parts, 1, run_tasks, &j);
     if (j.parts > 1) km_threads_for(ctx->threads, heads, 1, join_parts, &j);
     return KM_OK;

@@ -3,6 +3,7 @@
 #include "backend/cpu/gemm.h"
 #include "backend/cpu/blas.h"
 #include "backend/cpu/gemm_block.h"
+#include "base/util.h"
 #include <limits.h>
 #include <pthread.h>
 #include <string.h>
@@ -109,8 +110,6 @@ typedef struct held {
 /* Rows whose column sums are taken together: as many as a block keeps at hand. */
 static int64_t unit_rows(const gemm_plan *p) { return KM_GEMM_MC * p->kern->mr; }
 
-static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
 
 static bool blas_can(const km_gemm *g) {
@@ -153,7 +152,7 @@ static int64_t useful_threads(const gemm_plan *p, int threads) {
     double items = (double)p->batches * (double)g->m * (double)g->n * (double)g->k;
     double unit = WORK_PER_THREAD;
     if (p->way == WAY_GEMV) {
-        items /= (double)min64(g->m, g->n);
+        items /= (double)km_min64(g->m, g->n);
         unit = READS_PER_THREAD;
     }
     double n = items / unit;
@@ -204,16 +203,16 @@ static int64_t refine(const gemm_plan *p, int64_t down) {
     km_gemm_cut cut = cut_of_part(p, &whole);
     if (!whole) return down;
     double work = (double)g->m / (double)down * (double)g->n * (double)p->depth;
-    int64_t each = min64((int64_t)(work / WORK_PER_BLOCK), g->m / down / ROWS_PER_BLOCK);
+    int64_t each = km_min64((int64_t)(work / WORK_PER_BLOCK), g->m / down / ROWS_PER_BLOCK);
     /* Who takes a block of another part of k packs b anew, unless it is read as it lies. */
     if (p->splits > 1 && !cut.b_lies && each < BLOCKS_WORTH_PACKING) return down;
-    return each < 1 ? down : down * min64(each, BLOCKS_EACH);
+    return each < 1 ? down : down * km_min64(each, BLOCKS_EACH);
 }
 
 /* Few rows of many columns: each block packs columns of its own. */
 static int64_t refine_across(const gemm_plan *p, int64_t across) {
     int64_t each = p->g->n / across / COLUMNS_PER_BLOCK;
-    return each < 1 ? across : across * min64(each, BLOCKS_EACH);
+    return each < 1 ? across : across * km_min64(each, BLOCKS_EACH);
 }
 
 /* A gradient of weights sums over many rows of two activations. Each thread then does best with the
@@ -230,7 +229,7 @@ static void split_sum(gemm_plan *p) {
     bool split = p->way == WAY_PACK && p->batches == 1 && f32 && plain && g->a.col != 1 &&
                  g->b.col == 1 && g->k >= SPLIT_FROM && g->m * g->n <= SPLIT_MOST;
     p->splits = split ? SPLITS : 1;
-    p->depth = split ? up(ceil_div(g->k, SPLITS), 8) : g->k;
+    p->depth = split ? up(km_ceil_div(g->k, SPLITS), 8) : g->k;
     p->partial_floats = split ? (size_t)up(g->m * g->n + g->m, 16) : 0;
 }
 
@@ -259,8 +258,8 @@ static void cut_blocks(gemm_plan *p, int64_t threads) {
         best = finer;
     }
     if (g->col_sums) unit_m = unit_rows(p); /* the same sums however it is cut */
-    p->rows = min64(g->m, up((g->m + best - 1) / best, unit_m));
-    p->cols = min64(g->n, up((g->n + across - 1) / across, unit_n));
+    p->rows = km_min64(g->m, up((g->m + best - 1) / best, unit_m));
+    p->cols = km_min64(g->n, up((g->n + across - 1) / across, unit_n));
     p->down = (g->m + p->rows - 1) / p->rows;
     p->across = (g->n + p->cols - 1) / p->cols;
 }
@@ -276,7 +275,7 @@ static void take_split(const gemm_plan *p, km_gemm *g, int64_t i, int64_t j, int
     int64_t first = s * p->depth;
     g->a.data = (const float *)g->a.data + first * g->a.col;
     g->b.data = (const float *)g->b.data + first * g->b.row;
-    g->k = min64(p->depth, g->k - first);
+    g->k = km_min64(p->depth, g->k - first);
     if (s == 0) return;
     float *partial = p->partial + (size_t)(s - 1) * p->partial_floats;
     if (g->row_sums) g->row_sums = partial + p->g->m * p->g->n + i;
@@ -308,8 +307,8 @@ static km_gemm part_of(const gemm_plan *p, int64_t index) {
     if (g.col_sums) g.col_sums = p->sums + i / unit_rows(p) * g.n + j;
     if (g.row_sums) g.row_sums = j == 0 ? g.row_sums + i : NULL;
     if (p->splits > 1) take_split(p, &g, i, j, index / (p->across * p->down));
-    g.m = min64(p->rows, g.m - i);
-    g.n = min64(p->cols, g.n - j);
+    g.m = km_min64(p->rows, g.m - i);
+    g.n = km_min64(p->cols, g.n - j);
     g.batch_dims = 0;
     return g;
 }
@@ -326,7 +325,7 @@ static void run_blas(const gemm_plan *p, const km_gemm *g) {
     km_finish end = g->end;
     end.beta = 0;
     for (int64_t i = 0; i < g->m; i += step) {
-        int64_t rows = min64(step, g->m - i);
+        int64_t rows = km_min64(step, g->m - i);
         const float *a = (const float *)g->a.data + i * g->a.row;
         float *c = (float *)g->c + i * g->ldc;
         km_blas_sgemm(ta, tb, rows, g->n, g->k, g->alpha, a, lda, g->b.data, ldb, g->end.beta, c,
@@ -396,7 +395,7 @@ km_status km_gemm_run(km_ctx *ctx, const km_gemm *given) {
     if (grain < 1) grain = 1;
     p.sums = g->col_sums; /* for a first block that knows of them */
     km_gemm first = part_of(&p, 0);
-    int64_t meets = packs_once(&p) ? ceil_div(g->m, threads) : first.m;
+    int64_t meets = packs_once(&p) ? km_ceil_div(g->m, threads) : first.m;
     p.cut = km_gemm_cut_for(&first, p.kern, meets > first.m ? meets : first.m);
     if (p.way == WAY_GEMV) p.floats = km_gemv_floats(&first, p.turned);
     if (p.way == WAY_PACK) p.floats = p.cut.floats + HELD;
@@ -420,7 +419,7 @@ km_status km_gemm_run(km_ctx *ctx, const km_gemm *given) {
     if (p.splits > 1 && threads == 1)
         add_parts(&p, 0, g->m, 0);
     else if (p.splits > 1)
-        km_threads_for(ctx->threads, g->m, ceil_div(g->m, 8), add_parts, &p);
+        km_threads_for(ctx->threads, g->m, km_ceil_div(g->m, 8), add_parts, &p);
     if (units) add_units(g->col_sums, p.sums, units, g->n);
     return KM_OK;
 }

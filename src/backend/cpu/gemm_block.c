@@ -2,16 +2,14 @@
  * of b meets them in turn while both are in the caches. a is read where it lies when it is rows of
  * f32, and laid out by tiles when it lies by columns. */
 #include "backend/cpu/gemm_block.h"
+#include "base/util.h"
 #include <string.h>
 
-static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 /* The largest even share of `whole`, at most `most`, in steps of `unit`. */
 static int64_t share(int64_t whole, int64_t most, int64_t unit) {
     if (whole <= most) return whole > 0 ? whole : 1;
-    return up(ceil_div(whole, ceil_div(whole, most)), unit);
+    return up(km_ceil_div(whole, km_ceil_div(whole, most)), unit);
 }
 
 #define END_TILES 2 /* tiles of rows between the sums and what becomes of them */
@@ -58,7 +56,7 @@ km_gemm_cut km_gemm_cut_for(const km_gemm *g, const km_gemm_kernels *kern, int64
     if (!a_direct(g) && g->a.col == 1)
         floats += (size_t)(c.mc * a_stride(c.kc));
     else if (!a_direct(g))
-        floats += (size_t)(ceil_div(c.mc, kern->mr) * km_laid_step(c.kc));
+        floats += (size_t)(km_ceil_div(c.mc, kern->mr) * km_laid_step(c.kc));
     c.c_at = floats;
     if (c.kc >= g->k) {
         floats += (size_t)(END_TILES * kern->mr * kern->nr);
@@ -203,7 +201,7 @@ static void strip(const gemm_block *b, int64_t j, int64_t cols) {
     } else if (b->first && b->last && has_end(g)) {
         /* few rows at a time, which stay in the first cache */
         for (int64_t r = 0, step = END_TILES * b->kern->mr; r < b->rows; r += step) {
-            int64_t rows = min64(step, b->rows - r);
+            int64_t rows = km_min64(step, b->rows - r);
             multiply(b, r, rows, j, cols, scratch, nr, 0, NULL);
             end_rows(b, r, rows, j, cols, scratch, nr, g->end.beta);
         }
@@ -223,20 +221,20 @@ void km_gemm_block(const km_gemm *g, const km_gemm_kernels *kern, const km_gemm_
                    int64_t sums_ld, bool b_packed, float *scratch) {
     gemm_block b = {.g = g, .kern = kern, .cut = cut, .scratch = scratch, .sums_ld = sums_ld};
     for (b.j = 0; b.j < g->n; b.j += cut->nc) {
-        b.cols = min64(cut->nc, g->n - b.j);
+        b.cols = km_min64(cut->nc, g->n - b.j);
         for (b.sum_i = 0; b.sum_i < g->m; b.sum_i += cut->mb) {
-            int64_t end = min64(g->m, b.sum_i + cut->mb);
+            int64_t end = km_min64(g->m, b.sum_i + cut->mb);
             b.p = 0;
             do { /* once even for k = 0: beta and bias still apply */
-                b.depth = min64(cut->kc, g->k - b.p);
+                b.depth = km_min64(cut->kc, g->k - b.p);
                 b.first = b.p == 0;
                 b.last = b.p + b.depth >= g->k;
                 if (!b_packed) pack_b(&b);
                 for (b.i = b.sum_i; b.i < end; b.i += cut->mc) {
-                    b.rows = min64(cut->mc, end - b.i);
+                    b.rows = km_min64(cut->mc, end - b.i);
                     take_a(&b);
                     for (int64_t j = 0; j < b.cols; j += kern->nr)
-                        strip(&b, j, min64(kern->nr, b.cols - j));
+                        strip(&b, j, km_min64(kern->nr, b.cols - j));
                 }
                 b.p += b.depth;
             } while (b.p < g->k);

@@ -2,7 +2,7 @@
  * multiply-add loop in short bursts, all at the same time, and its fastest burst counts: another
  * program that takes a core away for a while slows many bursts, but hardly all. */
 #include "backend/cpu/peak.h"
-#include "base/progress.h"
+#include "base/clock.h"
 #include <stdatomic.h>
 
 #define BURST 4096 /* rounds of the loop: some ten microseconds */

@@ -5,6 +5,7 @@
 #define KM_BACKEND_CPU_SPLIT_H
 #include "backend/backend.h"
 #include "base/cpu.h"
+#include "base/util.h"
 
 /* Bytes of input a chunk should touch: enough to hide the cost of handing it out, few enough to
  * stay in the second-level cache and to leave each thread several. */
@@ -26,8 +27,6 @@ static inline km_axis_split km_split_at(km_shape s, int axis) {
     }
     return r;
 }
-
-static inline int64_t km_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /* Items per chunk when one item touches `bytes` bytes. */
 static inline int64_t km_grain(int64_t bytes) {

@@ -5,6 +5,7 @@
 #include "backend/cuda/kernels/attention/attention_params.h"
 #include "backend/cuda/modules.h"
 #include "backend/cuda/walker.h"
+#include "base/util.h"
 
 typedef enum family { SIMPLE, MMA, HOPPER, FAMILIES } family;
 enum { FWD = KM_ATTENTION_FWD, DQ = KM_ATTENTION_DQ, DKDV = KM_ATTENTION_DKDV, PASSES };
@@ -106,7 +107,7 @@ static bool describe(km_attention_args *a, const km_call *c, const km_tensor *q,
                              .tk = (int32_t)k->shape.dim[2],
                              .d = (int32_t)d,
                              .causal = c->p->causal};
-    a->tq_pad = (int32_t)km_cuda_ceil(a->tq, KM_ATTENTION_PAD) * KM_ATTENTION_PAD;
+    a->tq_pad = (int32_t)km_ceil_div(a->tq, KM_ATTENTION_PAD) * KM_ATTENTION_PAD;
     return true;
 }
 
@@ -140,11 +141,11 @@ static km_status run_pass(km_lane *lane, family f, int p, int slot,
     }
     if (f == MMA)
         return km_cuda_launch1(
-            lane, k, KM_DIM(km_cuda_ceil(rows, KM_ATTENTION_MMA_ROWS), heads, a->batch),
+            lane, k, KM_DIM(km_ceil_div(rows, KM_ATTENTION_MMA_ROWS), heads, a->batch),
             KM_DIM(p == FWD ? KM_ATTENTION_MMA_FWD_THREADS : KM_ATTENTION_MMA_BWD_THREADS),
             p == FWD ? KM_ATTENTION_MMA_FWD_SMEM(d) : KM_ATTENTION_MMA_BWD_SMEM(d), a);
     int dmax = sizes[SIMPLE][size], tile = KM_ATTENTION_SIMPLE_TILE(dmax);
-    return km_cuda_launch1(lane, k, KM_DIM(km_cuda_ceil(rows, tile), heads, a->batch),
+    return km_cuda_launch1(lane, k, KM_DIM(km_ceil_div(rows, tile), heads, a->batch),
                            KM_DIM(KM_ATTENTION_SIMPLE_THREADS),
                            KM_ATTENTION_SIMPLE_SMEM(dmax, d, p == FWD ? 2 : 4), a);
 }

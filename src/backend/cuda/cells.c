@@ -6,6 +6,7 @@
 #include "backend/cuda/kernels/rows/row_args.h"
 #include "backend/cuda/launch.h"
 #include "backend/cuda/walker.h"
+#include "base/util.h"
 
 #define ONE(name_)                                                                                 \
     { .module = "cells", .name = name_, .waits = true }
@@ -25,7 +26,7 @@ static km_status order_few(km_lane *lane, km_cells_args *a, uint32_t *room) {
     km_status s =
         km_cuda_launch1(lane, &count, KM_DIM(a->tiles), KM_DIM(256), (unsigned)a->k * 4, a);
     if (s == KM_OK)
-        s = km_cuda_launch1(lane, &scan, KM_DIM(km_cuda_ceil(a->k, 128)), KM_DIM(128), 0, a);
+        s = km_cuda_launch1(lane, &scan, KM_DIM(km_ceil_div(a->k, 128)), KM_DIM(128), 0, a);
     if (s == KM_OK) s = km_cuda_launch1(lane, &starts, KM_DIM(1), KM_DIM(1024), 0, a);
     if (s == KM_OK)
         s = km_cuda_launch1(lane, &place, KM_DIM(a->tiles), KM_DIM(256),
@@ -38,7 +39,7 @@ static km_status order_many(km_lane *lane, km_cells_args *a, uint32_t *room) {
     km_embedding_grad_args e = {.index = a->id, .items = a->n, .rows = a->k, .start = a->start};
     km_status s = KM_OK;
     int turn = 0;
-    e.tiles = (int32_t)km_cuda_ceil(a->n, KM_SORT_TILE);
+    e.tiles = (int32_t)km_ceil_div(a->n, KM_SORT_TILE);
     if (e.tiles < 1) e.tiles = 1;
     e.heavy = room;
     e.digits = room + 1;
@@ -54,7 +55,7 @@ static km_status order_many(km_lane *lane, km_cells_args *a, uint32_t *room) {
         turn = !turn;
     }
     if (s == KM_OK)
-        s = km_cuda_launch1(lane, &sort_starts, KM_DIM(km_cuda_ceil(a->n + 1, 256)), KM_DIM(256), 0,
+        s = km_cuda_launch1(lane, &sort_starts, KM_DIM(km_ceil_div(a->n + 1, 256)), KM_DIM(256), 0,
                             &e);
     a->order = e.at;
     a->total = NULL;
@@ -62,7 +63,7 @@ static km_status order_many(km_lane *lane, km_cells_args *a, uint32_t *room) {
 }
 
 static int64_t tile_rows_for(const km_cuda_dev *dev, int64_t n) {
-    int64_t rows = km_cuda_ceil(km_cuda_ceil(n, 2 * (int64_t)dev->sms), 256) * 256;
+    int64_t rows = km_ceil_div(km_ceil_div(n, 2 * (int64_t)dev->sms), 256) * 256;
     return rows < 512 ? 512 : rows > 8192 ? 8192 : rows;
 }
 
@@ -93,12 +94,12 @@ km_status km_cuda_cell_sums(km_ctx *ctx, const km_call *c) {
     a.columns = (int32_t)(packs < 256 ? packs : 256);
     if (a.columns > 128 && packs % 256 && packs % 192 == 0) a.columns = 192;
     a.groups = 256 / a.columns;
-    a.slabs = (int32_t)km_cuda_ceil(packs, a.columns);
+    a.slabs = (int32_t)km_ceil_div(packs, a.columns);
     a.tile_rows = (int32_t)tile_rows_for(km_cuda_dev_of(lane), n);
-    a.tiles = (int32_t)km_cuda_ceil(n, a.tile_rows);
+    a.tiles = (int32_t)km_ceil_div(n, a.tile_rows);
     a.chunks = (int32_t)(k + n / KM_CELLS_CHUNK);
     bool few = k <= KM_CELLS_MOST;
-    int64_t sort_tiles = km_cuda_ceil(n, KM_SORT_TILE) + 1;
+    int64_t sort_tiles = km_ceil_div(n, KM_SORT_TILE) + 1;
     int64_t sorting = few ? a.tiles * k : 4 * n + 256 * sort_tiles + 1;
     int64_t words = (k + 1) + (k + 1) + k + k + n + sorting + 4;
     size_t cap, part_cap;

@@ -9,6 +9,7 @@
 #include "backend/cuda/on_host.h"
 #include "backend/cuda/walker.h"
 #include "base/log.h"
+#include "base/util.h"
 
 static const bool may_join[KM_OP_COUNT] = {
 #define ROW(OP, name, expression) [KM_OP_##OP] = true,
@@ -202,7 +203,7 @@ km_status km_cuda_chain_flush(km_lane *lane) {
     q->chain.kernels++;
     int slot = q->chain.link[0].slot;
     int64_t per = slot == 0 ? 4 : 8;
-    km_cuda_grid g = km_cuda_grid_for(lane, km_cuda_ceil(args.n, per), 1);
+    km_cuda_grid g = km_cuda_grid_for(lane, km_ceil_div(args.n, per), 1);
     bool sound = !km_failed(lane->ctx);
     km_status s = km_cuda_launch1(lane, &kernels[slot], g.blocks, g.threads,
                                   (unsigned)places * g.threads.x * 16, &args);

@@ -3,6 +3,7 @@
  * are sorted by where out's elements lie. */
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/walker.h"
+#include "base/util.h"
 
 static km_cuda_kernel copy_bytes = {.module = "copy", .name = "copy_bytes", .waits = true};
 static km_cuda_kernel cast_walk = {.module = "copy", .name = "cast_walk", .waits = true};
@@ -77,7 +78,7 @@ static bool try_transpose(km_lane *lane, const km_iter *it, km_status *result) {
         args.x_batch[n] = it->stride[1][a];
         args.out_batch[n++] = it->stride[0][a];
     }
-    int64_t tiles_r = km_cuda_ceil(rows, KM_TILE), tiles_c = km_cuda_ceil(cols, KM_TILE);
+    int64_t tiles_r = km_ceil_div(rows, KM_TILE), tiles_c = km_ceil_div(cols, KM_TILE);
     int64_t blocks = tiles_r * tiles_c * (it->rows / rows);
     if (blocks >= KM_WALK_MAX) return false;
     args.tiles_r = km_divisor_make((uint32_t)tiles_r);

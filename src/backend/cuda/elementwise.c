@@ -4,6 +4,7 @@
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/kernels/map/map_list.h"
 #include "backend/cuda/walker.h"
+#include "base/util.h"
 #include <math.h>
 
 typedef struct float_op {
@@ -257,7 +258,7 @@ static km_status run_dropout(km_ctx *ctx, const km_call *c) {
                            .f0 = 1 / (1 - p),
                            .threshold = (uint32_t)ceil(p * 0x1p24)};
     args.aligned = km_cuda_aligned(args.x, four) && km_cuda_aligned(args.out, four);
-    km_cuda_grid g = km_cuda_grid_for(lane, km_cuda_ceil(n, 4), 1);
+    km_cuda_grid g = km_cuda_grid_for(lane, km_ceil_div(n, 4), 1);
     return km_cuda_launch1(lane, &dropout[slot], g.blocks, g.threads, 0, &args);
 }
 

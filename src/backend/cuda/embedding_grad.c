@@ -3,6 +3,7 @@
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/kernels/rows/row_args.h"
 #include "backend/cuda/walker.h"
+#include "base/util.h"
 
 #define KERNEL(name_)                                                                              \
     { .module = "embedding_grad", .name = "embedding_grad_" name_ }
@@ -52,7 +53,7 @@ static km_status run(km_ctx *ctx, const km_call *c) {
                                 .accumulate = c->p->accumulate};
     if (slot < 0 || a.items >= INT32_MAX || a.rows >= INT32_MAX) return KM_ERR_UNSUPPORTED;
     if (km_cuda_empty(out)) return KM_OK;
-    a.tiles = (int32_t)km_cuda_ceil(a.items, KM_SORT_TILE);
+    a.tiles = (int32_t)km_ceil_div(a.items, KM_SORT_TILE);
     if (a.tiles < 1) a.tiles = 1;
     /* Keys and positions twice, digits, starts, and the rows that may be heavy. */
     int64_t words = 4 * a.items + 256 * (int64_t)a.tiles + a.rows + 1 + 1 + a.items / KM_HEAVY + 1;
@@ -67,11 +68,11 @@ static km_status run(km_ctx *ctx, const km_call *c) {
     int threads = packs > 96 ? 128 : packs > 64 ? 96 : packs > 32 ? 64 : 32;
     km_status s = sort(lane, &a, room);
     if (s == KM_OK)
-        s = km_cuda_launch1(lane, &starts, KM_DIM(km_cuda_ceil(a.items + 1, 256)), KM_DIM(256), 0,
+        s = km_cuda_launch1(lane, &starts, KM_DIM(km_ceil_div(a.items + 1, 256)), KM_DIM(256), 0,
                             &a);
     if (s == KM_OK)
         s = km_cuda_launch1(lane, &light[aligned][slot],
-                            KM_DIM(a.rows, km_cuda_ceil(packs, threads)), KM_DIM(threads), 0, &a);
+                            KM_DIM(a.rows, km_ceil_div(packs, threads)), KM_DIM(threads), 0, &a);
     if (s == KM_OK && a.items > KM_HEAVY)
         s = km_cuda_launch1(lane, &heavy[aligned][slot],
                             KM_DIM(2 * (int64_t)km_cuda_dev_of(lane)->sms), KM_DIM(256), 0, &a);

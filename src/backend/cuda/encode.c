@@ -5,6 +5,7 @@
 #include "backend/cuda/launch.h"
 #include "backend/cuda/walker.h"
 #include "backend/trellis.h"
+#include "base/util.h"
 
 #define ONE(module_, name_)                                                                        \
     { .module = module_, .name = name_, .waits = true }
@@ -37,7 +38,7 @@ static km_status run_levels(km_ctx *ctx, const km_call *c) {
                         .dim = (int32_t)c->p->n[1],
                         .low = (float)c->p->f[0],
                         .step = (float)c->p->f[1]};
-    return km_cuda_launch1(km_cuda_lane(c), &levels, KM_DIM(km_cuda_ceil(n, 32)), KM_DIM(256), 0,
+    return km_cuda_launch1(km_cuda_lane(c), &levels, KM_DIM(km_ceil_div(n, 32)), KM_DIM(256), 0,
                            &a);
 }
 
@@ -99,7 +100,7 @@ static km_status run_trellis(km_ctx *ctx, const km_call *c) {
     /* Two exchanges in a row take in more than four bits. */
     int64_t exchanges = 2 * (a.bytes * 8 / 5 + 1) + 1;
     a.back_words = (exchanges < most + 1 ? exchanges : most + 1) * KM_TRELLIS_THREADS * rows;
-    int64_t blocks = km_cuda_ceil(n, rows) + kinds, most_bytes = (int64_t)(dev->limit / 4);
+    int64_t blocks = km_ceil_div(n, rows) + kinds, most_bytes = (int64_t)(dev->limit / 4);
     int64_t room = (most_bytes < BACK_BYTES ? most_bytes : BACK_BYTES) / (a.back_words * 4);
     if (blocks > dev->sms) blocks = dev->sms;
     if (blocks > room) blocks = room > 0 ? room : 1;
@@ -109,7 +110,7 @@ static km_status run_trellis(km_ctx *ctx, const km_call *c) {
     place_scratch(&a, blocks, scratch);
     km_status s = km_cuda_launch1(lane, &prepare, KM_DIM(kinds), KM_DIM(256), 0, &a);
     if (s == KM_OK)
-        s = km_cuda_launch1(lane, &classes, KM_DIM(km_cuda_ceil(n, 8)), KM_DIM(256), 0, &a);
+        s = km_cuda_launch1(lane, &classes, KM_DIM(km_ceil_div(n, 8)), KM_DIM(256), 0, &a);
     if (s == KM_OK)
         s = km_cuda_launch1(lane, rows == 4 ? &search_4 : &search_2, KM_DIM(blocks),
                             KM_DIM(KM_TRELLIS_THREADS), (unsigned)shared, &a);

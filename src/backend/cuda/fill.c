@@ -1,6 +1,7 @@
 /* Fills: a value, counting, random numbers. */
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/walker.h"
+#include "base/util.h"
 
 static km_cuda_kernel fill_bytes = {.module = "fill", .name = "fill_bytes", .waits = true};
 static km_cuda_kernel arange = {.module = "fill", .name = "arange", .waits = true};
@@ -55,7 +56,7 @@ static km_status run_random(km_ctx *ctx, const km_call *c) {
                            .f1 = c->p->f[1]};
     if (args.n == 0) return KM_OK;
     args.aligned = km_cuda_aligned(args.out, 4 * km_dtype_size(out->dtype));
-    km_cuda_grid g = km_cuda_grid_for(lane, km_cuda_ceil(args.n, 4), 1);
+    km_cuda_grid g = km_cuda_grid_for(lane, km_ceil_div(args.n, 4), 1);
     return km_cuda_launch1(lane, c->op == KM_OP_NORMAL ? &normal[slot] : &uniform[slot], g.blocks,
                            g.threads, 0, &args);
 }

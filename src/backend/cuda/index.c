@@ -2,6 +2,7 @@
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/kernels/rows/row_args.h"
 #include "backend/cuda/walker.h"
+#include "base/util.h"
 
 static km_cuda_kernel take_rows[] = {{.module = "index", .name = "take_rows_1"},
                                      {.module = "index", .name = "take_rows_4"},
@@ -32,7 +33,7 @@ static km_status launch_take(km_lane *lane, km_index_args *a) {
         slot++;
     }
     int64_t threads = a->outer * a->items * (a->bytes / unit);
-    return km_cuda_launch1(lane, &take_rows[slot], KM_DIM(km_cuda_ceil(threads, 256)), KM_DIM(256),
+    return km_cuda_launch1(lane, &take_rows[slot], KM_DIM(km_ceil_div(threads, 256)), KM_DIM(256),
                            0, a);
 }
 
@@ -95,7 +96,7 @@ static km_index_args along(const km_call *c, const km_tensor *x, const km_tensor
 static km_status run_gather(km_ctx *ctx, const km_call *c) {
     km_index_args a = along(c, c->in[0], c->in[1]);
     int slot = km_cuda_size_slot(km_dtype_size(c->in[0]->dtype));
-    return km_cuda_launch1(km_cuda_lane(c), &gather[slot], KM_DIM(km_cuda_ceil(a.items, 256)),
+    return km_cuda_launch1(km_cuda_lane(c), &gather[slot], KM_DIM(km_ceil_div(a.items, 256)),
                            KM_DIM(256), 0, &a);
 }
 
@@ -119,7 +120,7 @@ static km_status run_scatter(km_ctx *ctx, const km_call *c) {
     if (s != KM_OK || a.items == 0) return s;
     int64_t lines = a.outer * a.inner * (slot ? a.limit : 1);
     return km_cuda_launch1(lane, slot ? &scatter_seek[slot - 1] : line_kernel(c),
-                           KM_DIM(km_cuda_ceil(lines, 128)), KM_DIM(128), 0, &a);
+                           KM_DIM(km_ceil_div(lines, 128)), KM_DIM(128), 0, &a);
 }
 
 /* ---- What a mask picks ---- */
@@ -146,7 +147,7 @@ static km_cuda_kernel compact_nonzero[] = {{.module = "compact", .name = "compac
 static km_status launch_compact(km_lane *lane, km_compact_args *a, km_dtype flags,
                                 km_cuda_kernel *write) {
     size_t cap;
-    int64_t tiles = km_cuda_ceil(a->n, KM_COMPACT_TILE);
+    int64_t tiles = km_ceil_div(a->n, KM_COMPACT_TILE);
     if (a->n == 0 || a->limit == 0) return KM_OK;
     if (tiles > INT32_MAX) return KM_ERR_UNSUPPORTED;
     a->tiles = (int32_t)tiles;

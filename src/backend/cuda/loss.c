@@ -2,6 +2,7 @@
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/row_team.h"
 #include "backend/cuda/wide_rows.h"
+#include "base/util.h"
 
 static km_row_kernels rows_kernel = KM_ROW_KERNELS("loss", "cross_entropy");
 static km_cuda_kernel wide[] = KM_CUDA_PER_TYPE("wide_rows", "wide_cross_entropy");
@@ -88,7 +89,7 @@ static km_status run_pair(km_ctx *ctx, const km_call *c) {
                       .mean = c->p->n[1] == KM_MEAN,
                       .bce = c->op == KM_OP_BCE};
     if (slot < 0) return KM_ERR_UNSUPPORTED;
-    int64_t blocks = km_cuda_ceil(a.total, 4096);
+    int64_t blocks = km_ceil_div(a.total, 4096);
     a.parts = (int32_t)(blocks < 1 ? 1 : blocks > PARTS ? PARTS : blocks);
     a.row_loss = km_cuda_scratch(lane, (size_t)a.parts * sizeof(float), &cap);
     if (!a.row_loss) return ctx->error.code;
@@ -108,7 +109,7 @@ static km_status run_pair_grad(km_ctx *ctx, const km_call *c) {
                       .mean = c->p->n[1] == KM_MEAN,
                       .bce = c->op == KM_OP_BCE_GRAD};
     if (slot < 0 || c->in[0]->dtype != KM_F32) return KM_ERR_UNSUPPORTED;
-    return km_cuda_launch1(km_cuda_lane(c), &pair_grad[slot], KM_DIM(km_cuda_ceil(a.total, 256)),
+    return km_cuda_launch1(km_cuda_lane(c), &pair_grad[slot], KM_DIM(km_ceil_div(a.total, 256)),
                            KM_DIM(256), 0, &a);
 }
 

@@ -8,6 +8,7 @@
 #include "backend/cuda/launch.h"
 #include "backend/cuda/modules.h"
 #include "backend/cuda/walker.h"
+#include "base/util.h"
 #include <math.h>
 
 #define ONE(module_, name_)                                                                        \
@@ -73,7 +74,7 @@ static km_status note_rows(km_lane *lane, const km_nearest_args *a, int slot) {
                                .aligned = a->aligned};
     km_status s = km_cuda_launch1(lane, &mean[slot], KM_DIM(a->slices * 2), KM_DIM(256), 0, a);
     if (s == KM_OK)
-        s = km_cuda_launch1(lane, &reach[slot], KM_DIM(km_cuda_ceil(sample, 8)), KM_DIM(256), 0, a);
+        s = km_cuda_launch1(lane, &reach[slot], KM_DIM(km_ceil_div(sample, 8)), KM_DIM(256), 0, a);
     if (s != KM_OK) return s;
     return km_cuda_launch1(lane, &round_rows[slot], KM_DIM(r.padded / 8), KM_DIM(256), 0, &r);
 }
@@ -110,8 +111,8 @@ static km_status search(km_lane *lane, const km_nearest_args *a) {
 /* Rows that are not sure, in f32; the grid does not know how many there are. */
 static km_status look_again(km_lane *lane, const km_nearest_args *a, int slot, bool quick) {
     const km_cuda_dev *dev = km_cuda_dev_of(lane);
-    int64_t most = km_cuda_ceil(a->n, 8), wide = 4 * (int64_t)dev->sms;
-    int64_t parts = km_cuda_ceil(a->k, 64), blocks = most < dev->sms ? most : dev->sms;
+    int64_t most = km_ceil_div(a->n, 8), wide = 4 * (int64_t)dev->sms;
+    int64_t parts = km_ceil_div(a->k, 64), blocks = most < dev->sms ? most : dev->sms;
     unsigned shared = (unsigned)(KM_NEAREST_TOGETHER * a->d * (int32_t)sizeof(float));
     km_status s =
         km_cuda_launch1(lane, &pair[slot], KM_DIM(most < wide ? most : wide), KM_DIM(256), 0, a);
@@ -121,7 +122,7 @@ static km_status look_again(km_lane *lane, const km_nearest_args *a, int slot, b
     if (s == KM_OK)
         s = km_cuda_launch1(
             lane, &full_end,
-            KM_DIM(km_cuda_ceil(most * 8, 256) < wide ? km_cuda_ceil(most * 8, 256) : wide),
+            KM_DIM(km_ceil_div(most * 8, 256) < wide ? km_ceil_div(most * 8, 256) : wide),
             KM_DIM(256), 0, a);
     if (s == KM_OK && !quick)
         s = km_cuda_launch1(lane, &distances[slot], KM_DIM(most), KM_DIM(256), 0, a);
@@ -144,9 +145,9 @@ static km_status run_nearest(km_ctx *ctx, const km_call *c) {
                          .n = n,
                          .d = (int32_t)d,
                          .k = (int32_t)k,
-                         .slices = (int32_t)km_cuda_ceil(d, KM_NEAREST_DEPTH),
-                         .row_blocks = (int32_t)km_cuda_ceil(n, KM_NEAREST_ROWS),
-                         .centre_tiles = (int32_t)km_cuda_ceil(k, KM_NEAREST_CENTRES),
+                         .slices = (int32_t)km_ceil_div(d, KM_NEAREST_DEPTH),
+                         .row_blocks = (int32_t)km_ceil_div(n, KM_NEAREST_ROWS),
+                         .centre_tiles = (int32_t)km_ceil_div(k, KM_NEAREST_CENTRES),
                          .root = sqrtf((float)d)};
     a.aligned = d % 8 == 0 && km_cuda_aligned(a.x, 16) && km_cuda_aligned(a.centre, 16);
     /* Rounding to f16 is off by at most 2^-12 of an element. The errors of a row's products add up like

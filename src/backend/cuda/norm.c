@@ -4,6 +4,7 @@
 #include "backend/cuda/on_host.h"
 #include "backend/cuda/row_team.h"
 #include "backend/cuda/wide_rows.h"
+#include "base/util.h"
 
 static km_row_kernels norm = KM_ROW_KERNELS("norm", "norm");
 static km_cuda_kernel wide[2][KM_CUDA_SLOTS] = {KM_CUDA_PER_TYPE("wide_rows", "wide_rms_norm"),
@@ -119,7 +120,7 @@ static km_status run_norm(km_ctx *ctx, const km_call *c) {
  * once, so that the parts to add up stay few. */
 static int64_t parts_for(const km_lane *lane, int64_t rows, int rows_at_once, int held) {
     int64_t most = (int64_t)km_cuda_dev_of(lane)->sms * (rows_at_once > 1 ? held : 2);
-    int64_t useful = km_cuda_ceil(rows, rows_at_once);
+    int64_t useful = km_ceil_div(rows, rows_at_once);
     return useful < most ? (useful > 0 ? useful : 1) : most;
 }
 
@@ -158,16 +159,16 @@ static km_status run_norm_grad(km_ctx *ctx, const km_call *c) {
     if (warp) {
         s = km_cuda_launch1(lane, by_warp, KM_DIM(a.parts), KM_DIM(32 * KM_WARP_ROWS), shared, &a);
     } else if (block) {
-        int64_t threads = km_cuda_ceil(km_cuda_ceil(packs, KM_BLOCK_PACKS), 32) * 32;
+        int64_t threads = km_ceil_div(km_ceil_div(packs, KM_BLOCK_PACKS), 32) * 32;
         s = km_cuda_launch1(lane, &grad_block[slot], KM_DIM(a.parts), KM_DIM(threads), 0, &a);
     } else {
         s = km_cuda_launch1(lane, &grad_stream[slot], KM_DIM(a.rows), KM_DIM(512), 0, &a);
         if (s == KM_OK)
-            s = km_cuda_launch1(lane, &grad_columns[slot], KM_DIM(km_cuda_ceil(a.n, 32), a.parts),
+            s = km_cuda_launch1(lane, &grad_columns[slot], KM_DIM(km_ceil_div(a.n, 32), a.parts),
                                 KM_DIM(32, 8), 0, &a);
     }
     if (s == KM_OK)
-        s = km_cuda_launch1(lane, &grad_finish[slot], KM_DIM(km_cuda_ceil(a.n, KM_FINISH_COLUMNS)),
+        s = km_cuda_launch1(lane, &grad_finish[slot], KM_DIM(km_ceil_div(a.n, KM_FINISH_COLUMNS)),
                             KM_DIM(KM_FINISH_COLUMNS, KM_FINISH_GROUPS), 0, &a);
     km_cuda_scratch_free(lane, a.partial, cap);
     return s;

@@ -4,6 +4,7 @@
 #include "backend/cuda/kernels/map/optim_args.h"
 #include "backend/cuda/walker.h"
 #include "backend/optim_call.h"
+#include "base/util.h"
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
@@ -59,7 +60,7 @@ static km_status run_kind(const km_call *c, km_optim_args *a, bool wide) {
                                   .n = n,
                                   .first = (int32_t)blocks,
                                   .index = pairs ? (int32_t)c->p->n[2] + t.index : -1};
-            blocks += km_cuda_ceil(n, KM_OPTIM_BLOCK);
+            blocks += km_ceil_div(n, KM_OPTIM_BLOCK);
         }
         if (a->count == 0 || (more && a->count < KM_OPTIM_MOST)) continue;
         km_status s = km_cuda_launch1(km_cuda_lane(c), &k[km_cuda_slot(c->in[0]->dtype)],
@@ -97,7 +98,7 @@ static km_status run_sumsq_chunks(km_ctx *ctx, const km_call *c) {
         if (n > 0)
             a.t[a.count++] =
                 (km_sumsq_tensor){data(c->in[k]), n, (int32_t)blocks, (int32_t)c->in[k]->dtype};
-        blocks += km_cuda_ceil(n, KM_SUMSQ_CHUNK);
+        blocks += km_ceil_div(n, KM_SUMSQ_CHUNK);
         if (a.count == 0 || (a.count < KM_SUMSQ_MOST && k + 1 < c->n_in)) continue;
         km_status s =
             km_cuda_launch1(km_cuda_lane(c), &sumsq_chunks, KM_DIM(blocks), KM_DIM(256), 0, &a);

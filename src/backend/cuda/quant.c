@@ -3,6 +3,7 @@
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/feed.h"
 #include "backend/cuda/quant_call.h"
+#include "base/util.h"
 
 #define ROWS(type, ...)                                                                            \
     [KM_QUANT_##type] = {.module = "quant_rows", .name = "quant_rows_" #type, .waits = true},
@@ -166,7 +167,7 @@ km_status km_cuda_quant_floats(km_lane *lane, const km_tensor *t, float *to) {
     km_status s = km_cuda_quant_flat(lane, t, &q);
     if (s != KM_OK) return s;
     /* Every group a row: how its units stand in it depends on the type. */
-    int64_t k = km_cuda_quant_group(t->dtype), n = km_cuda_ceil(km_shape_count(t->shape), k);
+    int64_t k = km_cuda_quant_group(t->dtype), n = km_ceil_div(km_shape_count(t->shape), k);
     int64_t units = n * (k / KM_QUANT_UNIT);
     km_quant_rows_args a = {.w = q.m, .out = to, .rows = n, .count = n, .k = (int32_t)k};
     s = km_cuda_launch1(lane, &rows[km_cuda_quant_type(t->dtype)], KM_DIM((units + 127) / 128),

@@ -2,6 +2,7 @@
  * row on Hopper, which is what decoding a token does, is taken by the copy engine
  * (kernels/quant_bulk.cuh). */
 #include "backend/cuda/quant_call.h"
+#include "base/util.h"
 
 /* ---- Kernels by type ---- */
 
@@ -237,7 +238,7 @@ static int least_shared(const km_quant_call *q, int64_t all, int64_t sms, int64_
 static km_status launch_bulk(km_quant_call *q, km_cuda_kernel *kernel, int first, int count) {
     int64_t all = 0, sms = km_cuda_dev_of(q->lane)->sms, held = sms, warps = KM_BULK_THREADS / 32;
     int64_t shares = is_long(q) ? 2 : 1; /* of a row; and its steps, and stages of a ring */
-    int64_t pace = km_cuda_ceil(q->k, 32 * KM_QUANT_UNIT * shares), want = 0;
+    int64_t pace = km_ceil_div(q->k, 32 * KM_QUANT_UNIT * shares), want = 0;
     km_quant_few_args a = {
         .x = q->x, .parts = count, .m = 1, .k = (int32_t)q->k, .act = (int32_t)q->act};
     size_t slot = 0, x = 0;
@@ -246,14 +247,14 @@ static km_status launch_bulk(km_quant_call *q, km_cuda_kernel *kernel, int first
     if (all >= 40 * sms)
         held = 2 * sms;
     else if (all > 3 * warps * sms)
-        held = km_cuda_ceil(all, 2 * warps); /* two rows to a warp */
+        held = km_ceil_div(all, 2 * warps); /* two rows to a warp */
     int32_t blocks = share_out(q, &a, first, 0, held, warps);
     for (int i = 0; i < count; i++) {
         const km_quant_layer *l = &q->l[first + i];
         const km_quant_part *part = &a.part[i];
         int64_t at_once = is_whole(q) ? 1 : KM_BULK_ROWS(l->step),
                 each = part->each + (part->more > 0);
-        int64_t steps = km_cuda_ceil(km_cuda_ceil(each, at_once), warps) * pace;
+        int64_t steps = km_ceil_div(km_ceil_div(each, at_once), warps) * pace;
         size_t room = one_x_bytes(q, l->type);
         if ((size_t)at_once * l->step > slot) slot = (size_t)at_once * l->step;
         if (room > x) x = room;

@@ -2,6 +2,7 @@
  * on Hopper and in tiles of shared memory elsewhere. */
 #include "backend/cuda/kernels/quant/quant_tile_args.h"
 #include "backend/cuda/quant_call.h"
+#include "base/util.h"
 
 #define KERNEL KM_QUANT_KERNEL
 #define TILE(name, ...) [KM_QUANT_##name] = KERNEL("quant_tiles", "tiles_" #name),
@@ -49,8 +50,8 @@ typedef struct rounded {
 
 static km_status round_x(km_quant_call *q, int order, int64_t tokens, rounded *r) {
     static km_cuda_kernel kernel = KERNEL("quant_tiles", "quant_round");
-    int64_t k = order ? km_cuda_ceil(q->k, KM_REGS_DEPTH) * KM_REGS_DEPTH : q->k;
-    r->padded = km_cuda_ceil(q->m, tokens) * tokens;
+    int64_t k = order ? km_ceil_div(q->k, KM_REGS_DEPTH) * KM_REGS_DEPTH : q->k;
+    r->padded = km_ceil_div(q->m, tokens) * tokens;
     r->x = km_cuda_scratch(q->lane, (size_t)r->padded * (size_t)(2 * k + 4), &r->cap);
     if (!r->x) return q->lane->ctx->error.code;
     r->scale = (float *)(r->x + r->padded * 2 * k);
@@ -83,8 +84,8 @@ static km_status run_tiles(km_quant_call *q, const km_quant_layer *l, const roun
     const km_cuda_dev *dev = km_cuda_dev_of(q->lane);
     km_tile_args a = tile_args(q, l, r);
     bool plain = l->type >= KM_QUANT_TYPES, hopper = plain && km_quant_has_hopper(dev);
-    int64_t tall = km_cuda_ceil(q->m, KM_TILE_SIDE);
-    int64_t wide = km_cuda_ceil(l->n, q->gated ? KM_TILE_SIDE / 2 : KM_TILE_SIDE);
+    int64_t tall = km_ceil_div(q->m, KM_TILE_SIDE);
+    int64_t wide = km_ceil_div(l->n, q->gated ? KM_TILE_SIDE / 2 : KM_TILE_SIDE);
     int64_t splits = hopper ? splits_for(tall * wide, 2 * (int64_t)dev->sms, q->k / 256) : 1;
     km_cuda_kernel *kernel =
         plain ? &plain_tiles[hopper][q->gated][l->type] : &tiles[q->gated][l->type];
@@ -112,16 +113,16 @@ static km_status run_regs(km_quant_call *q, int first, int count, const rounded 
     int tokens = tokens_of[size], rows = q->gated ? KM_REGS_ROWS / 2 : KM_REGS_ROWS;
     a.early = km_cuda_queue_of(q->lane)->capturing != NULL;
     a.layers = count;
-    int64_t tall = r->padded / tokens, wide = km_cuda_ceil(l->n, rows);
+    int64_t tall = r->padded / tokens, wide = km_ceil_div(l->n, rows);
     for (int i = 1; i < count; i++) {
         a.more[i - 1] = (km_tile_more){.w = l[i].w.m,
                                        .bias = l[i].bias,
                                        .out = l[i].out,
                                        .n = (int32_t)l[i].n,
                                        .first = (int32_t)wide};
-        wide += km_cuda_ceil(l[i].n, rows);
+        wide += km_ceil_div(l[i].n, rows);
     }
-    int64_t supers = km_cuda_ceil(q->k, KM_REGS_DEPTH);
+    int64_t supers = km_ceil_div(q->k, KM_REGS_DEPTH);
     int64_t most = splits_for(tall * wide, KM_REGS_BLOCKS(tokens) * (int64_t)dev->sms, supers / 2);
     unsigned splits = 1;
     while (2 * splits <= most && 2 * splits <= KM_REGS_SPLITS) splits *= 2;

@@ -3,6 +3,7 @@
  * across it (columns), or anyhow (the same blocks and warps through strides). */
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/walker.h"
+#include "base/util.h"
 
 enum { BLOCK, WARP, COLUMNS, COLUMN, KINDS }; /* columns by vectors, or one to a thread */
 
@@ -85,8 +86,6 @@ static km_status launch_parts(km_lane *lane, km_cuda_kernel *k, km_reduce_args *
     return s;
 }
 
-static int64_t clamp(int64_t v, int64_t lo, int64_t hi) { return v < lo ? lo : v > hi ? hi : v; }
-
 /* x as (outer, n, inner) with inner kept: threads side by side take columns side by side. */
 static km_status by_columns(km_lane *lane, km_cuda_kernel (*k)[KM_CUDA_SLOTS], int slot,
                             km_reduce_args *args, axes *kept, const axes *reduced, size_t size) {
@@ -103,9 +102,9 @@ static km_status by_columns(km_lane *lane, km_cuda_kernel (*k)[KM_CUDA_SLOTS], i
     bool vectors = args->inner % per == 0 && args->row % per == 0 && multiples(kept, last, per) &&
                    km_cuda_aligned(args->x, 16);
     int64_t wide = KM_COLUMN_LANES * (vectors ? per : 1);
-    int64_t outer = args->outputs / args->inner, groups = outer * km_cuda_ceil(args->inner, wide);
+    int64_t outer = args->outputs / args->inner, groups = outer * km_ceil_div(args->inner, wide);
     int64_t want = 4 * (int64_t)km_cuda_dev_of(lane)->sms / groups;
-    args->parts = (int32_t)clamp(want, 1, clamp(args->n / (4 * KM_COLUMN_ROWS), 1, 256));
+    args->parts = (int32_t)km_clamp64(want, 1, km_clamp64(args->n / (4 * KM_COLUMN_ROWS), 1, 256));
     if (groups > KM_CUDA_COUNTERS) args->parts = 1;
     to_walk(&args->kept, kept);
     return launch_parts(lane, &k[vectors ? COLUMNS : COLUMN][slot], args, groups,
@@ -117,17 +116,17 @@ static km_status by_blocks(km_lane *lane, km_cuda_kernel *k, km_reduce_args *arg
     args->parts = 1;
     if (args->outputs <
         2 * sms) /* four items a thread, or as many as fill the device eight times */
-        args->parts = (int32_t)clamp(km_cuda_ceil(items, 4 * threads), 1,
-                                     clamp(8 * sms / args->outputs, 1, 8 * sms));
+        args->parts = (int32_t)km_clamp64(km_ceil_div(items, 4 * threads), 1,
+                                          km_clamp64(8 * sms / args->outputs, 1, 8 * sms));
     else
-        threads = clamp(km_cuda_ceil(items, 4 * 32) * 32, 64, 512);
+        threads = km_clamp64(km_ceil_div(items, 4 * 32) * 32, 64, 512);
     return launch_parts(lane, k, args, args->outputs, KM_DIM(threads), args->outputs * args->parts);
 }
 
 /* Four items a lane, so that short rows share a warp and loads overlap. */
 static km_status by_warps(km_lane *lane, km_cuda_kernel *k, km_reduce_args *args, int64_t items) {
     args->lanes = items > 64 ? 32 : items > 32 ? 16 : items > 16 ? 8 : 4;
-    return km_cuda_launch1(lane, k, KM_DIM(km_cuda_ceil(args->outputs * args->lanes, 256)),
+    return km_cuda_launch1(lane, k, KM_DIM(km_ceil_div(args->outputs * args->lanes, 256)),
                            KM_DIM(256), 0, args);
 }
 

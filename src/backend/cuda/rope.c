@@ -2,6 +2,7 @@
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/kernels/rows/row_args.h"
 #include "backend/cuda/walker.h"
+#include "base/util.h"
 #include <math.h>
 
 static km_cuda_kernel rope[] = KM_CUDA_PER_TYPE("rope", "rope");
@@ -22,9 +23,9 @@ static km_status run_rope(km_ctx *ctx, const km_call *c) {
                       .wide = positions && positions->dtype == KM_I64,
                       .log2_base = log2(c->p->f[0])};
     a.batch = km_shape_count(x->shape) / ((int64_t)a.t * a.d);
-    int64_t pairs = (int64_t)a.t * (a.dims / 2 + a.d - a.dims), blocks = km_cuda_ceil(pairs, 128);
+    int64_t pairs = (int64_t)a.t * (a.dims / 2 + a.d - a.dims), blocks = km_ceil_div(pairs, 128);
     /* Enough blocks for the device; beyond that a thread serves several heads. */
-    int64_t enough = km_cuda_ceil((int64_t)km_cuda_dev_for(c)->sms * 16, blocks);
+    int64_t enough = km_ceil_div((int64_t)km_cuda_dev_for(c)->sms * 16, blocks);
     int64_t heads = a.batch < enough ? a.batch : enough;
     return km_cuda_launch1(km_cuda_lane(c), &rope[slot],
                            KM_DIM(blocks, heads < 65535 ? heads : 65535), KM_DIM(128), 0, &a);

@@ -1,6 +1,7 @@
 /* The smallest team that can hold a row in its registers: a warp, a block, a cluster of blocks
  * (Hopper and later); longer rows are streamed. */
 #include "backend/cuda/row_team.h"
+#include "base/util.h"
 
 bool km_cuda_rows_aligned(km_tensor *const *t, int count, int64_t n, size_t size) {
     bool ok = (size_t)n * size % 16 == 0;
@@ -10,18 +11,18 @@ bool km_cuda_rows_aligned(km_tensor *const *t, int count, int64_t n, size_t size
 
 /* Threads, in whole warps, that hold n packs of a row, `each` to a thread. */
 static int threads_for(int64_t packs, int each) {
-    int64_t t = km_cuda_ceil(km_cuda_ceil(packs, each), 32) * 32;
+    int64_t t = km_ceil_div(km_ceil_div(packs, each), 32) * 32;
     return (int)(t < 32 ? 32 : t);
 }
 
 km_status km_cuda_launch_rows(km_lane *lane, km_row_kernels k, int slot, size_t size, int64_t rows,
                               int n, bool aligned, const void *args) {
     int width = aligned ? (int)(16 / size) : 1;
-    int64_t packs = km_cuda_ceil(n, width);
+    int64_t packs = km_ceil_div(n, width);
     if (rows == 0 || n == 0) return KM_OK;
     if (packs <= 32 * KM_WARP_PACKS)
         return km_cuda_launch1(lane, &k[slot][KM_TEAM_WARP][aligned],
-                               KM_DIM(km_cuda_ceil(rows, KM_WARP_ROWS)), KM_DIM(32 * KM_WARP_ROWS),
+                               KM_DIM(km_ceil_div(rows, KM_WARP_ROWS)), KM_DIM(32 * KM_WARP_ROWS),
                                0, args);
     if (packs <= 1024 * KM_BLOCK_PACKS)
         return km_cuda_launch1(lane, &k[slot][KM_TEAM_BLOCK][aligned], KM_DIM(rows),
@@ -32,7 +33,7 @@ km_status km_cuda_launch_rows(km_lane *lane, km_row_kernels k, int slot, size_t 
         int blocks = 2;
         while (blocks < KM_CLUSTER_MOST && packs > (int64_t)blocks * 256 * KM_CLUSTER_PACKS)
             blocks *= 2;
-        int threads = threads_for(km_cuda_ceil(packs, blocks), KM_CLUSTER_PACKS);
+        int threads = threads_for(km_ceil_div(packs, blocks), KM_CLUSTER_PACKS);
         void *params[] = {(void *)args};
         km_launch_options o = {.cluster = KM_DIM(blocks)};
         return km_cuda_launch_with(lane, &k[slot][KM_TEAM_CLUSTER][aligned], KM_DIM(rows * blocks),

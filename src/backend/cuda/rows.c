@@ -2,6 +2,7 @@
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/row_team.h"
 #include "backend/cuda/wide_rows.h"
+#include "base/util.h"
 
 static km_row_kernels softmax = KM_ROW_KERNELS("softmax", "softmax");
 static km_row_kernels softmax_grad = KM_ROW_KERNELS("softmax", "softmax_grad");
@@ -30,7 +31,7 @@ static km_status run_softmax(km_ctx *ctx, const km_call *c) {
     if (km_cuda_empty(x)) return KM_OK;
     if (a.inner > 1)
         return km_cuda_launch1(lane, back ? &grad_columns[slot] : &columns[slot],
-                               KM_DIM(km_cuda_ceil(a.rows * a.inner, 256)), KM_DIM(256), 0, &a);
+                               KM_DIM(km_ceil_div(a.rows * a.inner, 256)), KM_DIM(256), 0, &a);
     size_t size = km_dtype_size(x->dtype);
     bool aligned =
         km_cuda_rows_aligned(c->in, c->n_in, n, size) && km_cuda_rows_aligned(c->out, 1, n, size);

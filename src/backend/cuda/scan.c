@@ -7,6 +7,7 @@
 #include "backend/cuda/launch.h"
 #include "backend/cuda/modules.h"
 #include "backend/cuda/walker.h"
+#include "base/util.h"
 
 #define ONE(module_, name_)                                                                        \
     { .module = module_, .name = name_, .waits = true }
@@ -53,8 +54,8 @@ static km_status pass(km_lane *lane, km_scan_args *a, int64_t first, int64_t row
                       bool sample) {
     const km_cuda_dev *dev = km_cuda_dev_of(lane);
     a->first = first, a->rows = rows, a->step = step, a->sample = sample;
-    a->tiles = (int32_t)km_cuda_ceil(rows, KM_SCAN_ROWS);
-    int blocks = (int)km_cuda_ceil(a->queries, KM_SCAN_QUERIES);
+    a->tiles = (int32_t)km_ceil_div(rows, KM_SCAN_ROWS);
+    int blocks = (int)km_ceil_div(a->queries, KM_SCAN_QUERIES);
     km_status s = km_cuda_launch1(lane, &decode[a->rate != NULL],
                                   KM_DIM(a->tiles * (KM_SCAN_ROWS / 32)), KM_DIM(256), 0, a);
     if (s != KM_OK) return s;
@@ -78,10 +79,10 @@ static int64_t chunk_rows(const km_cuda_dev *dev, int64_t n, int slices, int64_t
                           int64_t asked) {
     int64_t unit = KM_SCAN_ROWS, most = CHUNK_BYTES / (slices * (int64_t)KM_SCAN_DEPTH * 2);
     if (asked > 0) return up(asked, unit);
-    int64_t parts = dev->sms / km_cuda_ceil(batch, KM_SCAN_QUERIES);
+    int64_t parts = dev->sms / km_ceil_div(batch, KM_SCAN_QUERIES);
     if (parts > 1 && most >= 4 * unit * parts) unit *= parts;
-    int64_t chunks = km_cuda_ceil(n, most / unit > 0 ? most / unit * unit : unit);
-    int64_t rows = up(km_cuda_ceil(n, chunks > 0 ? chunks : 1), unit), all = up(n, KM_SCAN_ROWS);
+    int64_t chunks = km_ceil_div(n, most / unit > 0 ? most / unit * unit : unit);
+    int64_t rows = up(km_ceil_div(n, chunks > 0 ? chunks : 1), unit), all = up(n, KM_SCAN_ROWS);
     return rows < all ? rows : all;
 }
 
@@ -121,7 +122,7 @@ static km_status run_scan(km_ctx *ctx, const km_call *c) {
                       .n = n,
                       .d = (int32_t)d,
                       .cells = (int32_t)c->in[CENTRE]->shape.dim[0],
-                      .slices = (int32_t)km_cuda_ceil(d, KM_SCAN_DEPTH),
+                      .slices = (int32_t)km_ceil_div(d, KM_SCAN_DEPTH),
                       .k = (int32_t)k,
                       .keep = (int32_t)(k + 16 + k / 8),
                       .product = c->p->n[1] != 0,
@@ -139,7 +140,7 @@ static km_status run_scan(km_ctx *ctx, const km_call *c) {
     if (!room) return ctx->error.code;
     place_scratch(&a, batch, chunk, room);
     km_status s = km_cuda_launch1(lane, &begin, KM_DIM(1), KM_DIM(256), 0, &a);
-    int64_t blocks = km_cuda_ceil(a.cells * d, 1024);
+    int64_t blocks = km_ceil_div(a.cells * d, 1024);
     if (s == KM_OK)
         s = km_cuda_launch1(lane, &reach, KM_DIM(blocks < 264 ? blocks : 264), KM_DIM(256), 0, &a);
     for (int64_t q = 0; s == KM_OK && q < all; q += batch) {

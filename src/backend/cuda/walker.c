@@ -1,5 +1,6 @@
 /* Making walks from merged axes, and cutting what is too long for one launch. */
 #include "backend/cuda/walker.h"
+#include "base/util.h"
 #include <math.h>
 
 bool km_cuda_is_flat(const km_iter *it) {
@@ -11,8 +12,8 @@ bool km_cuda_is_flat(const km_iter *it) {
 
 km_cuda_grid km_cuda_grid_for(const km_lane *lane, int64_t items, int per_thread) {
     int64_t threads = KM_MAP_THREADS, enough = km_cuda_dev_of(lane)->sms;
-    while (threads > 64 && km_cuda_ceil(items, threads * per_thread) < enough) threads /= 2;
-    int64_t blocks = km_cuda_ceil(items, threads * per_thread);
+    while (threads > 64 && km_ceil_div(items, threads * per_thread) < enough) threads /= 2;
+    int64_t blocks = km_ceil_div(items, threads * per_thread);
     return (km_cuda_grid){KM_DIM(blocks > 0 ? blocks : 1), KM_DIM(threads)};
 }
 

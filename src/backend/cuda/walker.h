@@ -5,6 +5,7 @@
 #include "backend/cuda/kernels/args.h"
 #include "backend/cuda/launch.h"
 #include "backend/iter.h"
+#include "base/util.h"
 
 /* 0, 1, 2 for f32, f16, bf16: the float types that kernels compute with; -1 for others. */
 static inline int km_cuda_slot(km_dtype d) {
@@ -36,8 +37,6 @@ static inline int km_cuda_size_slot(size_t size) {
 
 static inline bool km_cuda_aligned(const void *p, size_t to) { return (uintptr_t)p % to == 0; }
 static inline bool km_cuda_empty(const km_tensor *t) { return km_shape_count(t->shape) == 0; }
-static inline int64_t km_cuda_ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 /* One run, contiguous in every operand and aligned to 16 bytes. */
 bool km_cuda_is_flat(const km_iter *it);
 

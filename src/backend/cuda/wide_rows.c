@@ -3,6 +3,7 @@
 #include "backend/cuda/wide_rows.h"
 #include "backend/cuda/kernels/rows/wide_args.h"
 #include "backend/cuda/modules.h"
+#include "base/util.h"
 
 #define NARROW 65536 /* bytes of a row that a block's registers hold */
 
@@ -11,7 +12,7 @@ static bool built(void) { return km_cuda_has_module("wide_rows"); }
 
 /* Shared memory of a block: two parts of rows and those of the weights. */
 static int64_t shared_for(int64_t bytes, int blocks, int weights) {
-    return km_cuda_ceil(bytes / 16, blocks) * 16 * (2 + weights);
+    return km_ceil_div(bytes / 16, blocks) * 16 * (2 + weights);
 }
 
 int km_cuda_wide_blocks(const km_lane *lane, int64_t n, size_t size, bool aligned, int weights) {

@@ -1,5 +1,6 @@
 /* Causal attention, forward and backward, over the length of the sequence. */
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "cli/bench/bench.h"
 #include "cli/bench/naive.h"
 #include <string.h>

@@ -2,9 +2,9 @@
  * leave samples; tables, JSON, HTML and the list of targets are all made from the samples. */
 #ifndef KM_CLI_BENCH_H
 #define KM_CLI_BENCH_H
-#include "base/progress.h"
 #include "base/threads.h"
 #include "cli/bench/model.h"
+#include "cli/progress.h"
 #include "cli/use_model.h"
 #include "kermes.h"
 #include "report/table.h"

@@ -72,7 +72,7 @@ static bool add_sample(km_bench *b, const km_sample *s) {
         int cap = b->cap_samples ? 2 * b->cap_samples : 256;
         km_sample *samples = km_realloc(b->samples, (size_t)cap * sizeof *samples);
         if (!samples) {
-            km_error_set(&b->error, KM_ERR_MEMORY, "out of memory");
+            km_no_memory(&b->error);
             return false;
         }
         b->samples = samples;

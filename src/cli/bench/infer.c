@@ -2,6 +2,7 @@
  * does it; tokens a second, the bytes a token must read against the memory's speed, time of each
  * op. */
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/cpu.h"
 #include "base/log.h"
 #include "cli/bench/bench.h"
@@ -257,7 +258,7 @@ static km_status measure(infer *f, int job, km_error *err) {
     }
     km_status s = !r.batch ? err->code : KM_OK;
     if (s == KM_OK && (!r.token || !r.ids || (r.out == NULL) != (r.chooser == NULL)))
-        s = km_error_set(err, KM_ERR_MEMORY, "out of memory");
+        s = km_no_memory(err);
     for (int64_t i = 0; i < o->prompt && s == KM_OK; i++)
         r.ids[i] = (int32_t)((uint64_t)i * 7919 % (uint64_t)m->config.vocab);
     for (int64_t i = 0; i < r.n && s == KM_OK; i++) {

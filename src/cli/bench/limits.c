@@ -2,6 +2,7 @@
  * reading memory, by all threads together. */
 #include "backend/cpu/peak.h"
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "cli/bench/bench.h"
 #include <math.h>
 #include <string.h>

@@ -2,6 +2,7 @@
 #include "backend/cpu/blas.h"
 #include "backend/cpu/gemm.h"
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "cli/bench/bench.h"
 #include "cli/bench/naive.h"
 #include <string.h>
@@ -142,7 +143,7 @@ bool km_bench_matmul(km_bench *b) {
         }
         float *c = km_alloc_aligned(bytes);
         if (!c) {
-            km_error_set(&b->error, KM_ERR_MEMORY, "out of memory");
+            km_no_memory(&b->error);
             return false;
         }
         memset(c, 0, bytes);

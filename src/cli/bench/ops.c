@@ -1,6 +1,7 @@
 /* The suites elementwise, rows and reduce: one table of ops, each timed at several sizes against
  * plain C and against memory itself, moving the same bytes in the same rounds. */
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "cli/bench/bench.h"
 #include "cli/bench/naive.h"
 #include <math.h>
@@ -247,7 +248,7 @@ static bool measure_core(km_bench *b) {
     size_t bytes = CORE_FLOATS * sizeof(float);
     float *out = km_alloc_aligned(bytes);
     bool ok = make_inputs(b->cpu_one, CORE_FLOATS, 1024, &in) && out;
-    if (!ok) km_error_set(&b->error, KM_ERR_MEMORY, "out of memory");
+    if (!ok) km_no_memory(&b->error);
     for (int i = 0; i < N_OPS && ok; i++)
         for (int k = 0; k < 4 && ok; k++) {
             if (strcmp(ops[i].name, names[k]) != 0) continue;
@@ -306,7 +307,7 @@ static bool measure_size(km_bench *b, int suite, int64_t n) {
     float *out = km_alloc_aligned(bytes);
     inputs in = {0}, there = {0};
     bool ok = out != NULL;
-    if (!ok) km_error_set(&b->error, KM_ERR_MEMORY, "out of memory");
+    if (!ok) km_no_memory(&b->error);
     if (ok) memset(out, 0, bytes);
     km_ctx *failed = NULL;
     if (ok && !make_inputs(b->cpu, n, cols, &in)) failed = b->cpu;

@@ -2,6 +2,7 @@
  * directly from the system (on a GPU: the driver), and what a steady training loop still takes from
  * there, which should be nothing. */
 #include "cli/bench/bench.h"
+#include "base/clock.h"
 #include "report/json.h"
 #include "tensor/tensor.h"
 #include <math.h>

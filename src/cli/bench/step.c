@@ -1,5 +1,6 @@
 /* A whole training step: how long it takes, and that it allocates nothing once it is warm. */
 #include "cli/bench/bench.h"
+#include "base/clock.h"
 #include <math.h>
 
 enum { WARM_STEPS = 2, MAX_STEPS = 50 };

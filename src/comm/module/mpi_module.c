@@ -1,6 +1,7 @@
 /* kermes-mpi.so: bytes between ranks by MPI. Opened by comm/mpi.c when a process runs under mpirun,
  * so that Kermes itself needs no MPI. */
 #include "comm/mpi_module.h"
+#include "base/clock.h"
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,12 +37,6 @@ static void finalize(void) {
     if (MPI_Finalized(&down) == MPI_SUCCESS && !down) MPI_Finalize();
 }
 
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* MPI's own waits keep a core busy for as long as they last. What comes soon is waited for in the
  * same way here; a rank that has long had nothing to do, while somebody thinks of a question, sleeps
  * between two looks. */
@@ -52,7 +47,7 @@ static int wait_for(int n, MPI_Request *request) {
         code = MPI_Testall(n, request, &done, MPI_STATUSES_IGNORE);
         if (done || code != MPI_SUCCESS) return code;
         if (++looks % 64) continue;
-        double now = seconds();
+        double now = km_now();
         if (begin == 0) begin = now;
         if (now - begin < 2e-3) continue;
         long pause = now - begin < 1 ? 50 : 1000; /* microseconds */

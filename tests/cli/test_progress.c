@@ -1,6 +1,7 @@
 /* The progress bar: silent in a file, drawn in a terminal. Each case runs in a child whose
  * stderr is a pseudo-terminal or a pipe, and looks at the bytes that came out. */
-#include "base/progress.h"
+#include "cli/progress.c"
+#include "base/clock.h"
 #include <fcntl.h>
 #include <poll.h>
 #include <setjmp.h>

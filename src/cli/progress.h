@@ -1,8 +1,8 @@
 /* A progress bar on stderr, drawn only when stderr is a terminal and the job is not quick
  * (nothing appears in the first half second; redrawn at most ten times a second):
  *   verify  [==========>         ]  52%  41/79 ops  softmax   3 s left */
-#ifndef KM_BASE_PROGRESS_H
-#define KM_BASE_PROGRESS_H
+#ifndef KM_CLI_PROGRESS_H
+#define KM_CLI_PROGRESS_H
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -19,7 +19,5 @@ void km_progress_begin(km_progress *p, const char *label, const char *unit, int6
 void km_progress_step(km_progress *p, int64_t done, const char *note); /* note may be NULL */
 void km_progress_hide(km_progress *p); /* erases the bar until the next step, for a line of text */
 void km_progress_end(km_progress *p);  /* erases the bar */
-
-double km_now(void); /* monotonic seconds */
 
 #endif

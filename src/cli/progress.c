@@ -3,7 +3,8 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "base/progress.h"
+#include "cli/progress.h"
+#include "base/clock.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,12 +16,6 @@
 #define REDRAW_EVERY 0.1
 #define BAR_WIDTH 20
 #define ERASE "\r\033[K"
-
-double km_now(void) {
-    struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
-}
 
 void km_progress_begin(km_progress *p, const char *label, const char *unit, int64_t total,
                        bool quiet) {
