@@ -200,16 +200,37 @@ static bool asks_for_help(const char *arg) {
     return strcmp(arg, "--help") == 0 || strcmp(arg, "-h") == 0;
 }
 
-/* The long form of "-m", "-n", "-o" and "-k", or the argument itself. */
-static const char *spelled_out(const km_spec *spec, const char *arg) {
-    static const char *const forms[][2] = {
-        {"-m", "--model"}, {"-n", "--tokens"}, {"-o", "--out"}, {"-k", "--k"}};
-    for (int i = 0; i < 4; i++) {
-        const char *full = forms[i][1];
-        if (strcmp(arg, forms[i][0]) == 0 && find_option(spec, full + 2, strlen(full + 2)))
-            return full;
+/* Other names by which people know an option: one letter, or what other programs call it. */
+static const struct {
+    const char *known, *name;
+} other_names[] = {
+    {"-m", "model"},
+    {"-n", "tokens"},
+    {"-o", "out"},
+    {"-k", "k"},
+    {"-p", "prompt"},
+    {"-f", "file"},
+    {"-c", "context"},
+    {"-t", "threads"},
+    {"-s", "seed"},
+    {"--temp", "temperature"},
+    {"--max-tokens", "tokens"},
+    {"--n-predict", "tokens"},
+    {"--ctx-size", "context"},
+    {"--n-ctx", "context"},
+    {"--system-prompt", "system"},
+    {"--n-gpu-layers", "gpu-layers"},
+    {"--repeat-last-n", "repeat-last"},
+};
+
+/* The option that `arg` of that length, dashes included, is another name of; or NULL. */
+static const km_option *find_other(const km_spec *spec, const char *arg, size_t length) {
+    for (size_t i = 0; i < sizeof other_names / sizeof *other_names; i++) {
+        const char *known = other_names[i].known, *name = other_names[i].name;
+        if (strlen(known) == length && strncmp(known, arg, length) == 0)
+            return find_option(spec, name, strlen(name));
     }
-    return arg;
+    return NULL;
 }
 
 km_status km_args_parse(const km_spec *spec, int argc, char **argv, km_args *args, km_error *err) {
@@ -222,14 +243,15 @@ km_status km_args_parse(const km_spec *spec, int argc, char **argv, km_args *arg
         }
     bool options = true;
     for (int i = 0; i < argc; i++) {
-        const char *arg = options ? spelled_out(spec, argv[i]) : argv[i];
+        const char *arg = argv[i], *value = strchr(arg, '=');
+        size_t length = value ? (size_t)(value - arg) : strlen(arg);
+        bool twice = strncmp(arg, "--", 2) == 0;
+        const km_option *o = !options ? NULL : find_other(spec, arg, length);
+        if (!o && options && twice) o = find_option(spec, arg + 2, length - 2);
         if (options && strcmp(arg, "--") == 0) {
             options = false;
-        } else if (options && strncmp(arg, "--", 2) == 0) {
-            const char *name = arg + 2, *value = strchr(name, '=');
-            size_t length = value ? (size_t)(value - name) : strlen(name);
-            const km_option *o = find_option(spec, name, length);
-            if (!o) return unknown_option(spec, name, length, err);
+        } else if (options && (o || twice)) {
+            if (!o) return unknown_option(spec, arg + 2, length - 2, err);
             if (value) value++;
             if (o->kind == KM_OPTION_FLAG && value)
                 return km_error_set(err, KM_ERR_RANGE, "--%s takes no value", o->name);
@@ -245,7 +267,9 @@ km_status km_args_parse(const km_spec *spec, int argc, char **argv, km_args *arg
             args->given[row] = true;
         } else if (options && arg[0] == '-' && arg[1]) {
             return km_error_set(err, KM_ERR_RANGE,
-                                "options start with two dashes, and '%.60s' with one", arg);
+                                "%s has no option '%.60s'; most begin with two dashes, and 'kermes "
+                                "%s --help' lists them",
+                                spec->name, arg, spec->name);
         } else if (!spec->words) {
             return km_error_set(err, KM_ERR_RANGE, "%s takes options only, not '%.60s'", spec->name,
                                 arg);

@@ -1,6 +1,7 @@
 /* Command lines: each command states its options once, as a table, from which both the parsing
  * and the help page come. Options are long ones, as --name value or --name=value; -h means --help,
- * -m --model, -n --tokens, -o --out and -k --k where a command has these; -- ends the options. */
+ * and where a command has these, -m is --model, -n --tokens, -o --out, -k --k, -p --prompt, -f
+ * --file, -c --context, -t --threads, -s --seed, --temp --temperature; -- ends the options. */
 #ifndef KM_CLI_ARGS_H
 #define KM_CLI_ARGS_H
 #include "base/error.h"

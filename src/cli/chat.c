@@ -101,12 +101,13 @@ static void converse(km_chat *c) {
             break;
         }
         if (got == KM_LINE_CANCELLED) {
-            if (!told) km_chat_say(c, "Ctrl-D or /quit leaves");
+            if (!told) km_chat_say(c, "Ctrl-D or /bye leaves");
             told = true;
             continue;
         }
         if (is_blank(&text)) continue;
-        bool slash = text.data[0] == '/' && text.len > 1, twice = slash && text.data[1] == '/';
+        bool slash = text.data[0] == '/' && text.len > 1 && !memchr(text.data, '\n', text.len),
+             twice = slash && text.data[1] == '/';
         if (slash && !twice)
             km_chat_command(c, text.data);
         else
@@ -143,6 +144,7 @@ static km_status open_chat(km_chat *c, km_error *err) {
         km_cli_model_open_at(&c->m, c->model, NULL, &c->common, &c->where, cache, 1, &how, err);
     if (s == KM_OK && km_cli_follows(&c->m)) return s; /* rank 0 talks */
     if (s == KM_OK) km_cli_context_told(c->room.context, c->m.model->config.context);
+    if (s == KM_OK) km_cli_sampling_of_model(&c->sampling, c->m.path);
     if (s == KM_OK) s = km_cli_sampling_open(&c->sampling, c->m.token, err);
     if (s == KM_OK && !(c->template = km_cli_template(&c->m, c->template_name, err))) s = err->code;
     if (s == KM_OK && !(c->session = km_cli_session_open(&c->m, &c->room, err))) s = err->code;
@@ -152,6 +154,7 @@ static km_status open_chat(km_chat *c, km_error *err) {
     if (s == KM_OK && c->common.json) c->log = json_array();
     if (s == KM_OK && !(c->lines = km_lines_open(c->terminal, c->colour)))
         s = km_error_set(err, KM_ERR_MEMORY, "chat: out of memory");
+    if (s == KM_OK) km_lines_complete(c->lines, km_chat_complete, c);
     return s;
 }
 
@@ -200,8 +203,10 @@ int km_command_chat(int argc, char **argv) {
          "a built-in chat template (chatml, llama3, mistral, ...) in place of\n"
          "the model's own"},
         {"tokens", KM_OPTION_INT, "N", &c.tokens, 1, 1e9,
-         "at most this many for an answer (default: what the context holds);\nalso -n"},
+         "at most this many for an answer (default 2048); also -n"},
         KM_OPTION_SESSION_ROWS(c.room, "leave out the oldest turns when the context is full"),
+        {"allow-loops", KM_OPTION_FLAG, NULL, &c.allow_loops, 0, 0,
+         "do not end an answer that repeats itself over and over"},
         {"stats", KM_OPTION_FLAG, NULL, &c.stats, 0, 0,
          "after each answer: tokens a second, time to the first token"},
         KM_OPTION_SAMPLING_ROWS(c.sampling, "40", "0.95", "0.05"),
@@ -215,6 +220,7 @@ int km_command_chat(int argc, char **argv) {
     };
     const km_spec spec = {
         .name = "chat",
+        .words = "[MODEL]",
         .summary = "Talks with a model.",
         .details =
             "Type a question; the answer appears as it is made, and Ctrl-C stops it. Lines that\n"
@@ -222,9 +228,9 @@ int km_command_chat(int argc, char **argv) {
             "in the next one, and \"\"\" begins and ends a text of many lines. Without a terminal\n"
             "each line of the input is a question, and only the answers go to stdout.\n",
         .options = options,
-        .examples = "  kermes chat -m SmolLM2.gguf\n"
+        .examples = "  kermes chat SmolLM2\n"
                     "  kermes chat --system 'You answer like a pirate.' --stats\n"
-                    "  echo 'What is the capital of France?' | kermes chat --temperature 0\n"
+                    "  echo 'What is the capital of France?' | kermes chat --temp 0\n"
                     "  kermes chat -m model.gguf --template chatml --context 4096 --shift\n"
                     "  kermes chat -m large.gguf --device cuda --gpu-layers 20\n"
                     "  mpirun -n 2 kermes chat -m large.gguf --split tensor\n"
@@ -234,7 +240,12 @@ int km_command_chat(int argc, char **argv) {
     km_error err = {0};
     int code;
     if (!km_begin(&spec, argc, argv, &args, &code)) return code;
-    if (c.tokens == 0) c.tokens = INT64_MAX;
+    if (args.n_words > 1 || (args.n_words == 1 && c.model))
+        return km_cli_usage("chat: one model is enough: '%.60s' is one more",
+                            args.words[args.n_words - 1]);
+    if (args.n_words == 1) c.model = args.words[0];
+    if (c.tokens == 0) c.tokens = KM_CHAT_TOKENS;
+    km_cli_sampling_said(&c.sampling, &spec, &args);
     if (km_cli_session_check(&c.room, &err) != KM_OK ||
         km_cli_where_check(&c.where, &err) != KM_OK ||
         km_cli_sampling_check(&c.sampling, &err) != KM_OK)

@@ -1,11 +1,14 @@
 /* Answers: the conversation through its template, the model, and onto the screen, with Ctrl-C as
  * the way to stop. */
+#include "cli/progress.h"
 #include "cli/chat.h"
 #include "cli/interrupt.h"
-#include "cli/progress.h"
+#include "cli/loop.h"
+#include "cli/word_wrap.h"
 #include "report/json.h"
 #include <math.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- What is shown ---- */
 
@@ -14,7 +17,11 @@ typedef struct answer {
     km_text text;
     km_progress bar; /* while the prompt is read */
     bool reading, begun;
+    km_loop loop;
+    km_word_wrap wrap;
 } answer;
+
+static bool put_on_screen(const char *text, size_t bytes) { return km_cli_put(text, bytes, true); }
 
 static bool on_prompt(void *user, int64_t done, int64_t total) {
     answer *a = user;
@@ -34,7 +41,10 @@ static bool on_text(void *user, int32_t id, const char *text, size_t bytes) {
         a->begun = true;
     }
     km_text_put(&a->text, text, bytes);
-    bool shown = a->chat->common.json || km_cli_put(text, bytes, a->chat->screen);
+    bool shown = a->chat->common.json || (a->chat->screen ? km_word_wrap_put(&a->wrap, text, bytes)
+                                                          : km_cli_put(text, bytes, false));
+    bool watch = !a->chat->common.json && !a->chat->allow_loops;
+    if (watch && km_loop_put(&a->loop, text, bytes)) return false;
     return shown && km_text_ok(&a->text) && !km_interrupted();
 }
 
@@ -56,11 +66,11 @@ void km_chat_tell_last(const km_chat *c) {
     double reading = g->prompt_seconds > 0 ? (double)read / g->prompt_seconds : NAN;
     km_chat_say(
         c,
-        "read %lld tokens after %lld known (%s/s); first token after %s; answer %lld tokens "
+        "read %lld token%s after %lld known (%s/s); first token after %s; answer %lld token%s "
         "(%s/s)",
-        (long long)read, (long long)g->reused, km_format_number(prompt, reading),
-        km_format_seconds(first, g->first_seconds), (long long)g->tokens,
-        km_format_number(rate, decode));
+        (long long)read, read == 1 ? "" : "s", (long long)g->reused,
+        km_format_number(prompt, reading), km_format_seconds(first, g->first_seconds),
+        (long long)g->tokens, g->tokens == 1 ? "" : "s", km_format_number(rate, decode));
     if (g->guessed)
         km_chat_say(c, "%lld of %lld guesses were right (%.0f%%)", (long long)g->accepted,
                     (long long)g->guessed, 100.0 * (double)g->accepted / (double)g->guessed);
@@ -139,20 +149,33 @@ static km_status generate(km_chat *c, const km_text *prompt, answer *a, km_error
     return s;
 }
 
-static void finish(km_chat *c, const answer *a) {
+/* Why the answer ends here, where it is not by its own end. */
+static void tell_end(km_chat *c, const answer *a) {
     const km_generated *g = &c->last;
-    c->tokens_made += g->tokens;
-    c->seconds_made += g->seconds;
-    if (!c->common.json && (a->text.len == 0 || a->text.data[a->text.len - 1] != '\n'))
-        putchar('\n');
-    fflush(stdout);
-    if (a->text.len == 0 && g->end != KM_END_CALLER) km_chat_say(c, "(an empty answer)");
-    if (g->end == KM_END_CALLER) km_chat_say(c, "(stopped)");
-    if (g->end == KM_END_TOKENS && c->tokens < INT64_MAX)
-        km_chat_say(c, "(cut after %lld tokens)", (long long)g->tokens);
+    if (a->loop.period)
+        km_chat_say(c, "(the answer repeats itself and was ended; /retry gives another)");
+    else if (g->end == KM_END_CALLER)
+        km_chat_say(c, "(stopped)");
+    else if (a->text.len == 0)
+        km_chat_say(c, "(an empty answer)");
+    if (g->end == KM_END_TOKENS)
+        km_chat_say(c, "(cut after %lld token%s; /set tokens N allows more)", (long long)g->tokens,
+                    g->tokens == 1 ? "" : "s");
     if (g->end == KM_END_CONTEXT)
         km_chat_say(c, "(the context of %lld tokens is full; --shift goes on)",
                     (long long)km_sequence_context(c->session));
+}
+
+static void finish(km_chat *c, answer *a) {
+    const km_generated *g = &c->last;
+    c->tokens_made += g->tokens;
+    c->seconds_made += g->seconds;
+    if (c->screen && !c->common.json) km_word_wrap_end(&a->wrap);
+    if (!c->common.json && (a->text.len == 0 || a->text.data[a->text.len - 1] != '\n'))
+        putchar('\n');
+    fflush(stdout);
+    tell_end(c, a);
+    c->cleared = false;
     if (c->stats) km_chat_tell_last(c);
     if (c->log) log_figures(c);
 }
@@ -160,13 +183,16 @@ static void finish(km_chat *c, const answer *a) {
 void km_chat_answer(km_chat *c) {
     km_error err = {0};
     km_text prompt = {0};
-    answer a = {.chat = c};
+    answer a = {.chat = c, .wrap = {.put = put_on_screen}};
+    if (c->screen) a.wrap.width = km_word_wrap_width(STDOUT_FILENO);
     if (c->terminal) km_interrupts_catch(false);
     km_status s = make_prompt(c, &prompt, &err);
     if (s == KM_OK) s = generate(c, &prompt, &a, &err);
     if (s == KM_OK) finish(c, &a);
     if (s == KM_OK && a.text.len > 0)
-        s = km_talk_add(&c->talk, "assistant", a.text.data, a.text.len, &err);
+        /* of a loop once is enough: what the model reads again, it says again */
+        s = km_talk_add(&c->talk, "assistant", a.text.data, km_loop_keep(&a.loop, a.text.len),
+                        &err);
     if (!km_talk_ends_with(&c->talk, "assistant")) km_talk_drop_last(&c->talk);
     if (s != KM_OK) km_chat_complain(c, "%s", err.text);
     km_text_free(&prompt);

@@ -1,5 +1,6 @@
 /* Lines with a slash: what can be done to a conversation besides going on with it. */
 #include "cli/chat.h"
+#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,6 +27,7 @@ static void set_system(km_chat *c, const char *value) {
 static void clear(km_chat *c, const char *value) {
     (void)value;
     km_talk_clear(&c->talk);
+    c->cleared = true;
     km_chat_say(c, "a new conversation");
 }
 
@@ -53,38 +55,51 @@ static bool path_of(km_chat *c, const char *what, const char *value, char out[PA
     return false;
 }
 
+/* "1 message is", "3 messages are" */
+static const char *counted(const km_chat *c, char out[48], const char *one, const char *many) {
+    size_t n = json_array_size(c->talk.messages);
+    snprintf(out, 48, "%zu message%s", n, n == 1 ? one : many);
+    return out;
+}
+
 static void save(km_chat *c, const char *value) {
-    char path[PATH_MAX];
+    char path[PATH_MAX], count[48];
     km_error err = {0};
     if (!path_of(c, "save", value, path)) return;
     if (km_talk_save(&c->talk, path, c->m.path, &err) != KM_OK)
         km_chat_complain(c, "%s", err.text);
     else
-        km_chat_say(c, "%zu messages are in %s", json_array_size(c->talk.messages), path);
+        km_chat_say(c, "%s in %s", counted(c, count, " is", "s are"), path);
 }
 
 static void load(km_chat *c, const char *value) {
-    char path[PATH_MAX];
+    char path[PATH_MAX], count[48];
     km_error err = {0};
     if (!path_of(c, "load", value, path)) return;
     if (km_talk_load(&c->talk, path, &err) != KM_OK)
         km_chat_complain(c, "%s", err.text);
     else
-        km_chat_say(c, "%zu messages from %s", json_array_size(c->talk.messages), path);
+        km_chat_say(c, "%s from %s", counted(c, count, "", "s"), path);
 }
 
 static void show_stats(km_chat *c, const char *value) {
     (void)value;
     char rate[KM_NUMBER_TEXT];
     km_chat_say(c, "%s on %s", c->m.path, km_ctx_device(c->m.ctx));
-    km_chat_say(c, "context: %lld of %lld tokens", (long long)km_sequence_length(c->session),
+    km_chat_say(c, "context: %lld of %lld tokens",
+                c->cleared ? 0 : (long long)km_sequence_length(c->session),
                 (long long)km_sequence_context(c->session));
     if (c->answers == 0) return;
     km_chat_tell_last(c);
     km_chat_say(
-        c, "in all %llu answers, %lld tokens (%s a second)", (unsigned long long)c->answers,
-        (long long)c->tokens_made,
+        c, "in all %llu answer%s, %lld token%s (%s a second)", (unsigned long long)c->answers,
+        c->answers == 1 ? "" : "s", (long long)c->tokens_made, c->tokens_made == 1 ? "" : "s",
         km_format_number(rate, c->seconds_made > 0 ? (double)c->tokens_made / c->seconds_made : 0));
+}
+
+static void settings(km_chat *c, const char *value) {
+    (void)value;
+    km_chat_show_settings(c);
 }
 
 static void quit(km_chat *c, const char *value) {
@@ -100,7 +115,11 @@ static const chat_command commands[] = {
     {"save", "FILE", "write the conversation, as JSON", save},
     {"load", "FILE", "go on with a conversation that was saved", load},
     {"stats", "", "figures: model, context, speed", show_stats},
-    {"quit", "", "leave; so does Ctrl-D", quit},
+    {"settings", "", "how answers are made", settings},
+    {"set", "NAME VALUE", "change a setting, as /set temperature 0.7", km_chat_set},
+    {"bye", "", "leave; so do /exit, /quit and Ctrl-D", quit},
+    {"exit", "", NULL, quit}, /* not listed */
+    {"quit", "", NULL, quit},
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
@@ -108,14 +127,16 @@ static void show_help(km_chat *c, const char *value) {
     (void)value;
     for (int i = 0; i < N_COMMANDS; i++) {
         char left[32];
+        if (!commands[i].about) continue;
         snprintf(left, sizeof left, "/%s %s", commands[i].name, commands[i].value);
-        km_chat_say(c, "%-16s %s", left, commands[i].about);
+        km_chat_say(c, "%-18s %s", left, commands[i].about);
     }
     km_chat_say(
         c, "A line that ends with \\ goes on in the next one; \"\"\" begins and ends a text of "
            "many lines.");
     if (km_lines_edited(c->lines))
-        km_chat_say(c, "Up and Down bring back earlier lines, Ctrl-R searches them.");
+        km_chat_say(c,
+                    "Up and Down bring back earlier lines, Ctrl-R searches them, Tab completes.");
     km_chat_say(c, "A line that begins with // is sent with one slash. Ctrl-C stops an answer.");
 }
 
@@ -143,4 +164,38 @@ void km_chat_command(km_chat *c, const char *line) {
                          "there is no /%s; /help lists the commands, and // sends a line that "
                          "begins with a slash",
                          word);
+}
+
+/* ---- Tab ---- */
+
+static void add_files(const char *begin, km_text *out) {
+    char folder[PATH_MAX], typed[PATH_MAX];
+    const char *slash = strrchr(begin, '/'), *home = getenv("HOME");
+    bool tilde = begin[0] == '~' && begin[1] == '/' && home;
+    int n = snprintf(typed, sizeof typed, "%.*s", slash ? (int)(slash - begin + 1) : 0, begin);
+    if (n < 0 || n >= (int)sizeof typed) return;
+    n = snprintf(folder, sizeof folder, "%s%s", tilde ? home : "", tilde ? typed + 1 : typed);
+    if (n < 0 || n >= (int)sizeof folder) return;
+    DIR *d = opendir(*folder ? folder : ".");
+    const char *name = slash ? slash + 1 : begin;
+    for (struct dirent *e; d && (e = readdir(d));)
+        if (strncmp(e->d_name, name, strlen(name)) == 0 &&
+            (e->d_name[0] != '.' || name[0] == '.') && !strchr(e->d_name, '\n'))
+            km_text_printf(out, "%s%s%s\n", typed, e->d_name, e->d_type == DT_DIR ? "/" : "");
+    if (d) closedir(d);
+}
+
+void km_chat_complete(void *user, const char *line, km_text *out) {
+    (void)user;
+    if (line[0] != '/') return;
+    const char *space = strchr(line, ' ');
+    if (!space) {
+        for (int i = 0; i < N_COMMANDS; i++)
+            if (strncmp(commands[i].name, line + 1, strlen(line + 1)) == 0)
+                km_text_printf(out, "/%s%s\n", commands[i].name, *commands[i].value ? " " : "");
+        return;
+    }
+    const char *value = space + strspn(space, " ");
+    if (strncmp(line, "/save ", 6) == 0 || strncmp(line, "/load ", 6) == 0) add_files(value, out);
+    if (strncmp(line, "/set ", 5) == 0) km_chat_setting_names(value, out);
 }

@@ -30,6 +30,10 @@ void km_lines_close(km_lines *l) {
 
 bool km_lines_edited(const km_lines *l) { return l->edit != NULL; }
 
+void km_lines_complete(km_lines *l, km_complete_fn complete, void *user) {
+    if (l->edit) km_edit_complete(l->edit, complete, user);
+}
+
 static km_line take_up_to(km_lines *l, size_t end, km_text *out, size_t first, km_error *err) {
     km_text_put(out, l->buffer + l->from, end - l->from);
     l->from = end;

@@ -21,6 +21,11 @@ km_lines *km_lines_open(bool terminal, bool colour);
 void km_lines_close(km_lines *l);        /* NULL is fine; writes the history */
 bool km_lines_edited(const km_lines *l); /* by libedit */
 
+/* What Tab makes of a line, given up to the cursor: adds what its last word could become, with a
+ * newline after each. */
+typedef void (*km_complete_fn)(void *user, const char *line, km_text *out);
+void km_lines_complete(km_lines *l, km_complete_fn complete, void *user);
+
 /* Adds the next line, without its end, to *out. */
 km_line km_lines_read(km_lines *l, const char *prompt, km_text *out, km_error *err);
 
@@ -28,6 +33,7 @@ km_line km_lines_read(km_lines *l, const char *prompt, km_text *out, km_error *e
 typedef struct km_edit km_edit;
 km_edit *km_edit_open(bool colour);
 void km_edit_close(km_edit *e);
+void km_edit_complete(km_edit *e, km_complete_fn complete, void *user);
 km_line km_edit_read(km_edit *e, const char *prompt, km_text *out, km_error *err);
 
 #endif

@@ -8,6 +8,9 @@ km_edit *km_edit_open(bool colour) {
     return NULL;
 }
 void km_edit_close(km_edit *e) { (void)e; }
+void km_edit_complete(km_edit *e, km_complete_fn complete, void *user) {
+    (void)e, (void)complete, (void)user;
+}
 km_line km_edit_read(km_edit *e, const char *prompt, km_text *out, km_error *err) {
     (void)e, (void)prompt, (void)out, (void)err;
     return KM_LINE_END;
@@ -32,6 +35,8 @@ struct km_edit {
     char file[PATH_MAX]; /* of the history; "": none */
     char prompt[64];
     bool colour;
+    km_complete_fn complete; /* or NULL */
+    void *user;
 };
 
 static char *show_prompt(EditLine *line) {
@@ -58,6 +63,95 @@ static int next_character(EditLine *line, wchar_t *out) {
         if (used <= 1) return 1;
         if (used == (size_t)-1) state = (mbstate_t){0};
     }
+}
+
+/* ---- Pastes ---- */
+
+/* The terminal brackets a paste by ESC [200~ and ESC [201~, so that its newlines are text and end
+ * no line. The last one is left out: who pastes a line still says when it is sent. */
+static unsigned char take_paste(EditLine *line, int key) {
+    static const wchar_t end[] = L"\033[201~";
+    const size_t mark = sizeof end / sizeof *end - 1;
+    size_t n = 0, room = 1024;
+    wchar_t *text = km_alloc(room * sizeof *text);
+    (void)key;
+    while (text) {
+        if (n + 2 > room) {
+            wchar_t *more = km_realloc(text, (room *= 2) * sizeof *text);
+            if (!more) break;
+            text = more;
+        }
+        if (el_wgetc(line, &text[n]) != 1) break;
+        if (text[n] == L'\r') text[n] = L'\n';
+        n++;
+        if (n >= mark && wmemcmp(text + n - mark, end, mark) == 0) {
+            n -= mark;
+            break;
+        }
+        if (n * sizeof *text > KM_LINE_MOST) break;
+    }
+    while (n > 0 && text[n - 1] == L'\n') n--;
+    if (text) text[n] = 0;
+    int failed = n > 0 ? el_winsertstr(line, text) : 0;
+    km_free(text);
+    return failed ? CC_ERROR : CC_REFRESH;
+}
+
+/* ---- Tab ---- */
+
+static void list_choices(const km_text *all) {
+    fputc('\n', stdout);
+    for (const char *at = all->data; *at;) {
+        size_t n = strcspn(at, "\n");
+        printf("%.*s  ", (int)n, at);
+        at += n + (at[n] == '\n');
+    }
+    fputc('\n', stdout);
+}
+
+/* The longest beginning that all choices have, its length; *n: how many there are. */
+static size_t common_beginning(const km_text *all, int *n) {
+    size_t common = 0;
+    *n = 0;
+    for (const char *at = km_text_str(all); *at; (*n)++) {
+        size_t length = strcspn(at, "\n"), same = 0;
+        while (same < length && (*n == 0 || (same < common && at[same] == all->data[same]))) same++;
+        common = same;
+        at += length + (at[length] == '\n');
+    }
+    return common;
+}
+
+static unsigned char take_tab(EditLine *line, int key) {
+    km_edit *e = NULL;
+    km_text before = {0}, all = {0};
+    int n = 0;
+    unsigned char result = CC_ERROR;
+    (void)key;
+    el_get(line, EL_CLIENTDATA, &e);
+    const LineInfo *info = el_line(line);
+    km_text_put(&before, info->buffer, (size_t)(info->cursor - info->buffer));
+    if (e->complete && km_text_ok(&before)) e->complete(e->user, km_text_str(&before), &all);
+    size_t common = km_text_ok(&all) ? common_beginning(&all, &n) : 0;
+    const char *space = strrchr(km_text_str(&before), ' ');
+    size_t typed = strlen(space ? space + 1 : km_text_str(&before));
+    if (n > 0 && common > typed) {
+        km_text rest = {0};
+        km_text_put(&rest, all.data + typed, common - typed);
+        result = el_insertstr(line, km_text_str(&rest)) == 0 ? CC_REFRESH : CC_ERROR;
+        km_text_free(&rest);
+    } else if (n > 1) {
+        list_choices(&all);
+        result = CC_REDISPLAY;
+    }
+    km_text_free(&before);
+    km_text_free(&all);
+    return result;
+}
+
+void km_edit_complete(km_edit *e, km_complete_fn complete, void *user) {
+    e->complete = complete;
+    e->user = user;
 }
 
 /* KERMES_HISTORY, or kermes/history under XDG_STATE_HOME or ~/.local/state; the folders are made. */
@@ -107,6 +201,10 @@ km_edit *km_edit_open(bool colour) {
     el_set(e->line, EL_EDITOR, "emacs");
     el_set(e->line, EL_GETCFN, next_character);
     el_set(e->line, EL_HIST, history, e->history);
+    el_set(e->line, EL_ADDFN, "kermes-paste", "takes a bracketed paste", take_paste);
+    el_set(e->line, EL_ADDFN, "kermes-complete", "completes a command", take_tab);
+    el_set(e->line, EL_BIND, "\\e[200~", "kermes-paste", NULL);
+    el_set(e->line, EL_BIND, "^I", "kermes-complete", NULL);
     el_set(e->line, EL_BIND, "^R", "em-inc-search-prev", NULL);
     el_set(e->line, EL_BIND, "\\e[3~", "ed-delete-next-char", NULL);
     el_set(e->line, EL_BIND, "\\e[H", "ed-move-to-beg", NULL);
@@ -134,7 +232,12 @@ km_line km_edit_read(km_edit *e, const char *prompt, km_text *out, km_error *err
              prompt);
     int n = 0;
     errno = 0;
+    fputs("\033[?2004h", stdout); /* brackets around pastes */
     const char *text = el_gets(e->line, &n);
+    int failed = errno;
+    fputs("\033[?2004l", stdout);
+    fflush(stdout);
+    errno = failed;
     if (n < 0 && errno == EINTR) { /* Ctrl-C */
         fputs("^C\n", stdout);
         fflush(stdout);

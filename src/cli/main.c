@@ -22,9 +22,9 @@ static const command commands[] = {
     {"train", "train a language model on text, or go on with one", km_command_train},
     {"info", "what a file or folder is: its model, weights, tokenizer, metadata", km_command_info},
     {"convert", "turn a model from one format into another", km_command_convert},
-    {"sample", "let a model go on with a prompt", km_command_sample},
+    {"sample", "the same as run, for a model that was just trained", km_command_sample},
     {"chat", "talk with a model", km_command_chat},
-    {"run", "answer one prompt with a model file", km_command_run},
+    {"run", "go on with one prompt, or answer it", km_command_run},
     {"perplexity", "how well a model predicts a text", km_command_perplexity},
     {"compress", "turn embeddings into a small index that can be searched", km_command_compress},
     {"search", "find the nearest vectors in an index", km_command_search},
@@ -159,7 +159,7 @@ static int run(int argc, char **argv) {
     const char *word = argv[1];
     if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) return run_help(0, NULL);
     if (strcmp(word, "help") == 0) return run_help(argc - 2, argv + 2);
-    if (strcmp(word, "--version") == 0) {
+    if (strcmp(word, "--version") == 0 || strcmp(word, "-v") == 0 || strcmp(word, "-V") == 0) {
         printf("kermes %s\n", km_version());
         return KM_EXIT_OK;
     }

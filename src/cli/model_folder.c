@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 
 bool km_models_folder(char out[PATH_MAX]) {
@@ -21,7 +22,8 @@ bool km_models_folder(char out[PATH_MAX]) {
 }
 
 typedef struct folder_search {
-    char best[PATH_MAX];
+    const char *prefix; /* only names that begin so; NULL: all */
+    char best[PATH_MAX], second[PATH_MAX];
     struct timespec when;
     int found;
 } folder_search;
@@ -38,14 +40,23 @@ static bool newer(const struct stat *st, const folder_search *s) {
                                                 : st->st_mtim.tv_nsec > s->when.tv_nsec;
 }
 
+static const char *last_name(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
 static void found(folder_search *s, const char *path, const struct stat *st) {
+    if (s->prefix && strncasecmp(last_name(path), s->prefix, strlen(s->prefix)) != 0) return;
     /* of two as old as each other the first by name, so that the choice does not hang on the order
      * in which a file system lists them */
     bool equal =
         s->found && st->st_mtim.tv_sec == s->when.tv_sec && st->st_mtim.tv_nsec == s->when.tv_nsec;
     if (s->found == 0 || newer(st, s) || (equal && strcmp(path, s->best) < 0)) {
+        memcpy(s->second, s->best, sizeof s->second);
         snprintf(s->best, sizeof s->best, "%s", path);
         s->when = st->st_mtim;
+    } else {
+        snprintf(s->second, sizeof s->second, "%s", path);
     }
     s->found++;
 }
@@ -89,13 +100,38 @@ km_status km_models_default(char out[PATH_MAX], int *others, km_error *err) {
     return KM_OK;
 }
 
-bool km_models_named(const char *name, char out[PATH_MAX]) {
-    char folder[PATH_MAX];
+static bool named_exactly(const char *folder, const char *name, char out[PATH_MAX]) {
     struct stat st;
-    if (!*name || strchr(name, '/') || name[0] == '.' || !km_models_folder(folder)) return false;
     for (int i = 0; i < 2; i++) {
         int n = snprintf(out, PATH_MAX, "%s/%s%s", folder, name, i ? ".gguf" : "");
         if (n > 0 && n < PATH_MAX && stat(out, &st) == 0) return true;
     }
     return false;
+}
+
+bool km_models_named(const char *name, char out[PATH_MAX], km_error *err) {
+    char folder[PATH_MAX];
+    if (!*name || strchr(name, '/') || name[0] == '.' || !km_models_folder(folder)) return false;
+    if (named_exactly(folder, name, out)) return true;
+    folder_search s = {.prefix = name};
+    look(&s, folder, 1);
+    if (s.found > 1)
+        km_error_set(err, KM_ERR_FILE, "'%.60s' could be %.100s, %.100s%s; name one of them", name,
+                     last_name(s.best), last_name(s.second), s.found > 2 ? " and more" : "");
+    if (s.found == 1) memcpy(out, s.best, sizeof s.best);
+    return s.found == 1;
+}
+
+bool km_models_is(const char *word, bool exact) {
+    char path[PATH_MAX], folder[PATH_MAX];
+    struct stat st;
+    if (stat(word, &st) == 0 && S_ISREG(st.st_mode)) return km_is_gguf(word);
+    static const char *const inside[] = {"config.json", "model/config.json"};
+    for (int i = 0; i < 2; i++) {
+        int n = snprintf(path, sizeof path, "%s/%s", word, inside[i]);
+        if (n > 0 && n < (int)sizeof path && stat(path, &st) == 0) return true;
+    }
+    if (!*word || strchr(word, '/') || word[0] == '.' || !km_models_folder(folder)) return false;
+    km_error err = {0};
+    return exact ? named_exactly(folder, word, path) : km_models_named(word, path, &err);
 }

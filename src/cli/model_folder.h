@@ -14,7 +14,12 @@ bool km_models_folder(char out[PATH_MAX]);
  * there are. */
 km_status km_models_default(char out[PATH_MAX], int *others, km_error *err);
 
-/* A model in the folder by its name, with or without .gguf; false when there is none. */
-bool km_models_named(const char *name, char out[PATH_MAX]);
+/* A model in the folder by its name, with or without .gguf, or by the beginning of its name, letters
+ * large or small, where only one begins so. False when there is none; *err is set (and not
+ * otherwise) when several could be meant. */
+bool km_models_named(const char *name, char out[PATH_MAX], km_error *err);
+/* Whether a word of the line is a model: a .gguf file, a folder with one, or a name as above;
+ * `exact`: no beginnings of names. */
+bool km_models_is(const char *word, bool exact);
 
 #endif

@@ -192,7 +192,8 @@ int km_command_perplexity(int argc, char **argv) {
     };
     const km_option options[] = {
         {"model", KM_OPTION_TEXT, "PATH", &o.model, 0, 0,
-         "a GGUF file, a Hugging Face folder, or a training run's; also -m"},
+         "a GGUF file, a Hugging Face folder, or a training run's; also -m\n"
+         "(default: the newest in the model folder)"},
         {"file", KM_OPTION_TEXT, "FILE", &o.file, 0, 0, "the text"},
         {"context", KM_OPTION_INT, "N", &o.context, 2, 1 << 24,
          "tokens in a piece (default 512; never more than the model's)"},
@@ -231,7 +232,6 @@ int km_command_perplexity(int argc, char **argv) {
     int code;
     if (!km_begin(&spec, argc, argv, &args, &code)) return code;
     if (km_cli_where_check(&o.where, &err) != KM_OK) return km_cli_usage("%s", err.text);
-    if (!o.model) return km_cli_usage("perplexity: --model PATH is missing");
     if (!o.file) return km_cli_usage("perplexity: --file FILE is missing");
     if (o.decode && o.imatrix)
         return km_cli_usage("perplexity: --imatrix-out reads pieces at once; leave --decode out");

@@ -1,19 +1,25 @@
-/* kermes run: one prompt, one answer, from a model file that is used where it lies. */
-#include "base/file.h"
+/* kermes run, which is kermes sample too: one prompt, one answer, from a model file that is used
+ * where it lies. As sample it shows the prompt before the text and goes on when the context is
+ * full. */
 #include "base/log.h"
 #include "cli/progress.h"
+#include "base/text.h"
+#include "cli/loop.h"
+#include "cli/run_prompt.h"
 #include "cli/sampling.h"
 #include "cli/use_model.h"
+#include "model/lora.h"
 #include "report/json.h"
-#include "base/text.h"
 #include <math.h>
 #include <string.h>
 
 typedef struct run_settings {
     km_common common;
-    const char *model, *prompt, *file, *template, *system, *draft;
+    const char *name; /* run or sample */
+    const char *model, *template, *system, *draft, *tokenizer, *adapter, *dtype;
+    km_run_prompt prompt;
     int64_t tokens;
-    bool chat;
+    bool chat, echo, only_new, allow_loops;
     km_cli_where where;
     km_cli_session session;
     km_cli_sampling sampling;
@@ -35,25 +41,14 @@ static km_status render(const run_settings *o, const km_cli_model *m, const km_t
     return s;
 }
 
-static km_status read_prompt(const run_settings *o, const km_cli_model *m, km_text *out,
-                             km_error *err) {
-    km_text plain = {0};
-    km_map map = {0};
+static km_status make_prompt(const run_settings *o, const km_cli_model *m, const km_text *plain,
+                             km_text *out, km_error *err) {
     km_status s = KM_OK;
-    if (o->file) {
-        s = km_map_open(&map, o->file, err);
-        if (s == KM_OK) km_text_put(&plain, (const char *)map.data, map.size);
-        s = km_map_done(&map, s, err);
-    } else {
-        km_text_put(&plain, o->prompt, strlen(o->prompt));
-    }
-    if (s == KM_OK && o->chat)
-        s = render(o, m, &plain, out, err);
-    else if (s == KM_OK)
-        km_text_put(out, plain.data ? plain.data : "", plain.len);
-    if (s == KM_OK && (!km_text_ok(&plain) || !km_text_ok(out)))
-        s = km_error_set(err, KM_ERR_MEMORY, "run: out of memory");
-    km_text_free(&plain);
+    if (o->chat)
+        s = render(o, m, plain, out, err);
+    else
+        km_text_put(out, km_text_str(plain), plain->len);
+    if (s == KM_OK && !km_text_ok(out)) s = km_error_set(err, KM_ERR_MEMORY, "run: out of memory");
     return s;
 }
 
@@ -61,6 +56,8 @@ static km_status read_prompt(const run_settings *o, const km_cli_model *m, km_te
 
 typedef struct output {
     km_cli_text text;
+    km_loop loop;
+    bool watch;      /* for loops */
     km_progress bar; /* while the prompt is read */
     bool reading;
     km_cli_model *m;
@@ -79,7 +76,8 @@ static bool on_prompt(void *user, int64_t done, int64_t total) {
 
 static bool on_text(void *user, int32_t id, const char *text, size_t bytes) {
     output *o = user;
-    return km_cli_show(&o->text, id, text, bytes);
+    return km_cli_show(&o->text, id, text, bytes) &&
+           !(o->watch && km_loop_put(&o->loop, text, bytes));
 }
 
 static km_sequence *rescue(void *user, km_sequence *failed, const km_error *why) {
@@ -92,35 +90,49 @@ static double rate(int64_t tokens, double seconds) {
     return tokens > 0 && seconds > 0 ? (double)tokens / seconds : NAN;
 }
 
-static int finish(const run_settings *o, const km_cli_model *m, const km_text *text,
-                  const km_generated *got) {
-    double prompt = rate(got->prompt_tokens - got->reused, got->prompt_seconds);
+static int print_json(const run_settings *o, const km_cli_model *m, const km_text *prompt,
+                      const km_text *text, const km_generated *got) {
+    double reading = rate(got->prompt_tokens - got->reused, got->prompt_seconds);
     double decode = rate(got->tokens - 1, got->seconds); /* the first comes with the prompt */
-    if (o->common.json)
-        return km_cli_print_json(json_pack(
-            "{s:o, s:s, s:I, s:o, s:o, s:I, s:I, s:I, s:b, s:s, s:o, s:o, s:o, s:o, s:o, s:I, s:I}",
-            "model", km_json_text(m->path), "device", m->devices, "context",
-            (json_int_t)m->model->config.context, "context_asked",
-            o->session.context ? json_integer(o->session.context) : json_null(), "text",
-            km_json_text(km_text_str(text)), "prompt_tokens", (json_int_t)got->prompt_tokens,
-            "reused", (json_int_t)got->reused, "tokens", (json_int_t)got->tokens, "ended",
-            got->end == KM_END_TEXT, "end", km_end_name(got->end), "prompt_seconds",
-            km_json_number(got->prompt_seconds, 4), "seconds", km_json_number(got->seconds, 4),
-            "first_token_seconds", km_json_number(got->tokens ? got->first_seconds : NAN, 4),
-            "prompt_tokens_per_s", km_json_number(prompt, 4), "decode_tokens_per_s",
-            km_json_number(decode, 4), "guessed", (json_int_t)got->guessed, "accepted",
-            (json_int_t)got->accepted));
-    putchar('\n');
+    return km_cli_print_json(json_pack(
+        "{s:o, s:s, s:I, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:b, s:s, s:o, s:o, s:o, s:o, s:o, "
+        "s:o, s:I, s:I}",
+        "model", km_json_text(m->path), "device", m->devices, "context",
+        (json_int_t)m->model->config.context, "context_asked",
+        o->session.context ? json_integer(o->session.context) : json_null(), "prompt",
+        km_json_text(km_text_str(prompt)), "text", km_json_text(km_text_str(text)), "seed",
+        (json_int_t)o->sampling.seed, "prompt_tokens", (json_int_t)got->prompt_tokens, "reused",
+        (json_int_t)got->reused, "tokens", (json_int_t)got->tokens, "ended",
+        got->end == KM_END_TEXT, "end", km_end_name(got->end), "prompt_seconds",
+        km_json_number(got->prompt_seconds, 4), "seconds", km_json_number(got->seconds, 4),
+        "first_token_seconds", km_json_number(got->tokens ? got->first_seconds : NAN, 4),
+        "prompt_tokens_per_s", km_json_number(reading, 4), "decode_tokens_per_s",
+        km_json_number(decode, 4), "tokens_per_s",
+        km_json_number(rate(got->tokens, got->seconds), 4), "guessed", (json_int_t)got->guessed,
+        "accepted", (json_int_t)got->accepted));
+}
+
+/* The end of the text, and then the figures. */
+static void tell(const run_settings *o, const km_cli_model *m, const output *out,
+                 const km_generated *got) {
     char a[KM_NUMBER_TEXT], b[KM_NUMBER_TEXT];
-    if (!o->common.quiet)
-        fprintf(stderr, "kermes: prompt %lld tokens (%s a second), answer %lld (%s a second)\n",
-                (long long)got->prompt_tokens, km_format_number(a, prompt), (long long)got->tokens,
-                km_format_number(b, decode));
-    if (!o->common.quiet && got->guessed)
+    if (!o->common.json) putchar('\n');
+    fflush(stdout);
+    if (out->loop.period)
+        km_note(KM_LOG_WARN, "the text repeats itself and was ended; --allow-loops lets it go on");
+    else if (got->end == KM_END_CONTEXT)
+        km_note(KM_LOG_WARN,
+                "the answer ends where the context of %lld tokens is full; --shift goes on",
+                (long long)m->model->config.context);
+    if (o->common.quiet || o->common.json) return;
+    fprintf(stderr, "kermes: prompt %lld token%s (%s a second), answer %lld (%s a second)\n",
+            (long long)got->prompt_tokens, got->prompt_tokens == 1 ? "" : "s",
+            km_format_number(a, rate(got->prompt_tokens - got->reused, got->prompt_seconds)),
+            (long long)got->tokens, km_format_number(b, rate(got->tokens - 1, got->seconds)));
+    if (got->guessed)
         fprintf(stderr, "kermes: %lld of %lld guesses were right (%.0f%%)\n",
                 (long long)got->accepted, (long long)got->guessed,
                 100.0 * (double)got->accepted / (double)got->guessed);
-    return KM_EXIT_OK;
 }
 
 static km_status generate(run_settings *o, km_cli_model *m, km_drafter *draft,
@@ -150,33 +162,41 @@ static km_status generate(run_settings *o, km_cli_model *m, km_drafter *draft,
     return s;
 }
 
-static int run(run_settings *o) {
+static km_status open_model(run_settings *o, km_cli_model *m, km_dtype dtype, km_error *err) {
+    km_open_options how = {.context = o->session.context, .dtype = dtype};
+    km_dtype cache = KM_F16;
+    km_cli_cache_type(o->session.cache_type, &cache, err); /* checked before */
+    km_status s =
+        km_cli_model_open_at(m, o->model, o->tokenizer, &o->common, &o->where, cache, 1, &how, err);
+    if (s == KM_OK && o->adapter) s = km_lora_load(m->model, o->adapter, err);
+    if (s == KM_OK && o->adapter) s = km_lora_merge(m->model, err);
+    if (s != KM_OK || km_cli_follows(m)) return s;
+    km_cli_context_told(o->session.context, m->model->config.context);
+    km_cli_sampling_of_model(&o->sampling, m->path);
+    return km_cli_sampling_open(&o->sampling, m->token, err);
+}
+
+static int run(run_settings *o, km_dtype dtype, const km_text *plain) {
     km_error err = {0};
     km_generated got = {0};
-    output out = {.text = {.json = o->common.json}};
+    output out = {.text = {.json = o->common.json},
+                  .watch = !o->common.json && !o->allow_loops && !o->sampling.past_end};
     km_text prompt = {0};
     km_cli_model m;
     km_cli_draft draft = {0};
-    km_open_options how = {.context = o->session.context, .dtype = KM_DTYPE_COUNT};
-    km_dtype cache = KM_F16;
-    int code = KM_EXIT_FAILED;
-    km_cli_cache_type(o->session.cache_type, &cache, &err); /* checked before */
-    km_status s =
-        km_cli_model_open_at(&m, o->model, NULL, &o->common, &o->where, cache, 1, &how, &err);
+    int code = KM_EXIT_OK;
+    km_status s = open_model(o, &m, dtype, &err);
     if (s == KM_OK && km_cli_follows(&m)) return km_cli_follow(&m);
-    if (s == KM_OK) km_cli_context_told(o->session.context, m.model->config.context);
-    if (s == KM_OK) s = km_cli_sampling_open(&o->sampling, m.token, &err);
-    if (s == KM_OK) s = read_prompt(o, &m, &prompt, &err);
+    if (s == KM_OK) s = make_prompt(o, &m, plain, &prompt, &err);
     if (s == KM_OK) s = km_cli_draft_open(&draft, o->draft, &m, &o->common, &err);
+    if (o->echo && !o->only_new && !o->common.json) out.text.before = km_text_str(plain);
     if (s == KM_OK) s = generate(o, &m, draft.drafter, &prompt, &out, &got, &err);
     if (s == KM_OK) {
-        code = finish(o, &m, &out.text.text, &got);
-        if (got.end == KM_END_CONTEXT)
-            km_note(KM_LOG_WARN,
-                    "the answer ends where the context of %lld tokens is full; --shift goes on",
-                    (long long)m.model->config.context);
+        km_cli_show_before(&out.text);
+        tell(o, &m, &out, &got);
+        if (o->common.json) code = print_json(o, &m, plain, &out.text.text, &got);
     } else {
-        km_cli_model_fail(&m, &err);
+        code = km_cli_model_fail(&m, &err);
     }
     km_text_free(&prompt);
     km_text_free(&out.text.text);
@@ -186,61 +206,125 @@ static int run(run_settings *o) {
     return code;
 }
 
-int km_command_run(int argc, char **argv) {
-    run_settings o = {.common = KM_COMMON_DEFAULTS,
-                      .tokens = 256,
-                      .sampling = km_cli_sampling_defaults(40, 0.95, 0.05)};
+/* ---- The command ---- */
+
+static km_status parse_dtype(const char *name, km_dtype *out, km_error *err) {
+    static const km_dtype known[] = {KM_F32, KM_BF16, KM_F16};
+    *out = KM_DTYPE_COUNT;
+    if (!name) return KM_OK;
+    for (int i = 0; i < 3; i++)
+        if (strcmp(name, km_dtype_name(known[i])) == 0) *out = known[i];
+    if (*out != KM_DTYPE_COUNT) return KM_OK;
+    return km_error_set(err, KM_ERR_RANGE, "--dtype takes f32, bf16 or f16, not '%.40s'", name);
+}
+
+static km_status check(run_settings *o, km_dtype *dtype, km_error *err) {
+    if ((o->template || o->system) && !o->chat)
+        return km_error_set(err, KM_ERR_RANGE, "%s: --%s needs --chat", o->name,
+                            o->template ? "template" : "system");
+    km_status s = km_cli_session_check(&o->session, err);
+    if (s == KM_OK) s = km_cli_where_check(&o->where, err);
+    if (s == KM_OK) s = km_cli_sampling_check(&o->sampling, err);
+    return s == KM_OK ? parse_dtype(o->dtype, dtype, err) : s;
+}
+
+static int command(run_settings *o, int argc, char **argv) {
     const km_option options[] = {
-        {"model", KM_OPTION_TEXT, "PATH", &o.model, 0, 0,
+        {"model", KM_OPTION_TEXT, "PATH", &o->model, 0, 0,
          "a GGUF file, a Hugging Face folder, or a training run's; also -m\n"
          "(default: the newest in the model folder)"},
-        {"prompt", KM_OPTION_TEXT, "TEXT", &o.prompt, 0, 0, "what to go on with"},
-        {"file", KM_OPTION_TEXT, "FILE", &o.file, 0, 0, "the prompt is what this file holds"},
-        {"chat", KM_OPTION_FLAG, NULL, &o.chat, 0, 0,
+        {"prompt", KM_OPTION_TEXT, "TEXT", &o->prompt.given, 0, 0, "what to go on with; also -p"},
+        {"file", KM_OPTION_TEXT, "FILE", &o->prompt.file, 0, 0,
+         "the prompt is what this file holds; - is standard input"},
+        {"chat", KM_OPTION_FLAG, NULL, &o->chat, 0, 0,
          "the prompt is a question: put it into the model's chat template"},
-        {"template", KM_OPTION_TEXT, "NAME", &o.template, 0, 0,
+        {"template", KM_OPTION_TEXT, "NAME", &o->template, 0, 0,
          "with --chat: a built-in template (chatml, llama3, mistral, ...)"},
-        {"system", KM_OPTION_TEXT, "TEXT", &o.system, 0, 0, "with --chat: the system message"},
-        {"tokens", KM_OPTION_INT, "N", &o.tokens, 0, 1e9,
+        {"system", KM_OPTION_TEXT, "TEXT", &o->system, 0, 0, "with --chat: the system message"},
+        {"tokens", KM_OPTION_INT, "N", &o->tokens, 0, 1e9,
          "at most this many more (default 256); also -n"},
-        KM_OPTION_SESSION_ROWS(o.session,
-                               "go on from the second half of the context when it is full"),
-        KM_OPTION_SAMPLING_ROWS(o.sampling, "40", "0.95", "0.05"),
-        KM_OPTION_DRAFT_ROW(o.draft),
-        KM_OPTION_DEVICE_ROW(o.common, "where to compute (default: auto, a GPU if there is one)"),
-        KM_OPTION_WHERE_ROWS(o.where),
-        KM_OPTION_SPLIT_ROWS(o.where),
-        KM_OPTION_THREADS_ROW(o.common),
-        KM_OPTION_OUTPUT_ROWS(o.common),
+        {"echo", KM_OPTION_FLAG, NULL, &o->echo, 0, 0,
+         "print the prompt before the text (sample does)"},
+        {"only-new", KM_OPTION_FLAG, NULL, &o->only_new, 0, 0, "do not print the prompt"},
+        KM_OPTION_SESSION_ROWS(
+            o->session, "go on from the second half of the context when it is full (sample does)"),
+        {"allow-loops", KM_OPTION_FLAG, NULL, &o->allow_loops, 0, 0,
+         "do not end a text that repeats itself over and over"},
+        KM_OPTION_SAMPLING_ROWS(o->sampling, "40", "0.95", "0.05"),
+        KM_OPTION_DRAFT_ROW(o->draft),
+        {"adapter", KM_OPTION_TEXT, "DIR", &o->adapter, 0, 0,
+         "low-rank corrections (LoRA) to add to the model"},
+        {"tokenizer", KM_OPTION_TEXT, "FILE", &o->tokenizer, 0, 0,
+         "another tokenizer.json than the model's own"},
+        {"dtype", KM_OPTION_TEXT, "T", &o->dtype, 0, 0,
+         "compute in f32, bf16 or f16 (default: as the weights are stored)"},
+        KM_OPTION_DEVICE_ROW(o->common, "where to compute (default: auto, a GPU if there is one)"),
+        KM_OPTION_WHERE_ROWS(o->where),
+        KM_OPTION_SPLIT_ROWS(o->where),
+        KM_OPTION_THREADS_ROW(o->common),
+        KM_OPTION_OUTPUT_ROWS(o->common),
         {0},
     };
     const km_spec spec = {
-        .name = "run",
-        .summary = "Answers one prompt with a model file.",
-        .details = "The file is used where it lies, its weights in the form they have there. The\n"
-                   "prompt is text to go on with, unless --chat makes it a question.\n",
+        .name = o->name,
+        .words = "[MODEL] [PROMPT]",
+        .summary = "Goes on with a prompt, or answers it.",
+        .details =
+            "The model is used where it lies, its weights in the form they have there. The prompt\n"
+            "is the words of the line, a file, or what a pipe brings; it is text to go on with,\n"
+            "unless --chat makes it a question. The same seed, settings and device give the same\n"
+            "text. 'kermes sample' is the same command with --echo and --shift, for models that\n"
+            "were just trained; without a prompt it begins from nothing.\n",
         .options = options,
-        .examples = "  kermes run -m SmolLM2.gguf --prompt 'The sea is' -n 64 --temperature 0\n"
-                    "  kermes run -m SmolLM2.gguf --chat --prompt 'Name three colours.' --json\n"
+        .examples = "  kermes run 'The sea is' -n 64 --temperature 0\n"
+                    "  echo 'Name three colours.' | kermes run --chat\n"
+                    "  kermes run -m SmolLM2 --chat -p 'Name three colours.' --json\n"
                     "  kermes run --chat --file question.txt --system 'Answer in one sentence.'\n"
                     "  kermes run --chat --prompt 'A cat, as JSON.' --json-schema cat.schema.json\n"
                     "  kermes run --prompt '1, 2, 3,' --stop '10' --logit-bias ' 7=-inf'\n"
                     "  kermes run -m large.gguf --prompt 'Once' --device cuda --gpu-layers auto\n"
                     "  mpirun -n 2 kermes run -m large.gguf --split tensor --prompt 'Once'\n"
                     "  kermes run -m Qwen2.5-7B.gguf --draft Qwen2.5-0.5B.gguf --prompt 'Once'\n"
-                    "  kermes run --chat --file code.txt --draft lookup\n",
+                    "  kermes run --chat --file code.txt --draft lookup\n"
+                    "  kermes sample --model runs/shakespeare --prompt 'ROMEO:' --tokens 300\n",
     };
     km_args args;
     km_error err = {0};
+    km_text joined = {0}, plain = {0};
+    km_dtype dtype;
     int code;
     if (!km_begin(&spec, argc, argv, &args, &code)) return code;
-    if (!o.prompt == !o.file) return km_cli_usage("run: give one of --prompt TEXT and --file FILE");
-    if ((o.template || o.system) && !o.chat)
-        return km_cli_usage("run: --%s needs --chat", o.template ? "template" : "system");
-    if (km_cli_session_check(&o.session, &err) != KM_OK ||
-        km_cli_where_check(&o.where, &err) != KM_OK ||
-        km_cli_sampling_check(&o.sampling, &err) != KM_OK)
-        return km_cli_silent(&o.where) ? KM_EXIT_USAGE : km_cli_usage("%s", err.text);
-    km_cli_notes(o.common.quiet || km_cli_silent(&o.where));
-    return run(&o);
+    km_cli_sampling_said(&o->sampling, &spec, &args);
+    km_status s = check(o, &dtype, &err);
+    if (s == KM_OK) s = km_run_prompt_words(&o->prompt, &args, &o->model, &joined, &err);
+    if (s == KM_OK) km_cli_notes(o->common.quiet || km_cli_silent(&o->where));
+    if (s == KM_OK) s = km_run_prompt_read(&o->prompt, &plain, &err);
+    if (s == KM_OK)
+        code = run(o, dtype, &plain);
+    else if (km_cli_silent(&o->where))
+        code = KM_EXIT_USAGE;
+    else
+        code = s == KM_ERR_RANGE ? km_cli_usage("%s", err.text) : km_cli_fail("%s", err.text);
+    km_text_free(&joined);
+    km_text_free(&plain);
+    return code;
+}
+
+int km_command_run(int argc, char **argv) {
+    run_settings o = {.common = KM_COMMON_DEFAULTS,
+                      .name = "run",
+                      .tokens = 256,
+                      .prompt = {.piped = true},
+                      .sampling = km_cli_sampling_defaults(40, 0.95, 0.05)};
+    return command(&o, argc, argv);
+}
+
+int km_command_sample(int argc, char **argv) {
+    run_settings o = {.common = KM_COMMON_DEFAULTS,
+                      .name = "sample",
+                      .tokens = 256,
+                      .echo = true,
+                      .session = {.shift = true},
+                      .sampling = km_cli_sampling_defaults(40, 0.95, 0.05)};
+    return command(&o, argc, argv);
 }

@@ -16,6 +16,28 @@ km_cli_sampling km_cli_sampling_defaults(int64_t top_k, double top_p, double min
     return s;
 }
 
+void km_cli_sampling_said(km_cli_sampling *s, const km_spec *spec, const km_args *args) {
+    const void *fields[KM_SUGGEST_COUNT] = {&s->set.temperature, &s->set.top_k, &s->set.top_p,
+                                            &s->set.min_p, &s->set.repeat_penalty};
+    for (int i = 0; spec->options[i].name; i++)
+        for (int f = 0; f < KM_SUGGEST_COUNT; f++)
+            if (args->given[i] && spec->options[i].dest == fields[f]) s->said[f] = true;
+}
+
+void km_cli_sampling_of_model(km_cli_sampling *s, const char *path) {
+    km_model_sampling m = km_model_sampling_of(path);
+    double *reals[KM_SUGGEST_COUNT] = {&s->set.temperature, NULL, &s->set.top_p, &s->set.min_p,
+                                       &s->set.repeat_penalty};
+    for (int i = 0; i < KM_SUGGEST_COUNT; i++) {
+        if (s->said[i] || isnan(m.value[i])) continue;
+        if (reals[i])
+            *reals[i] = m.value[i];
+        else
+            s->set.top_k = (int64_t)m.value[i];
+        snprintf(s->from, sizeof s->from, "%s", m.from);
+    }
+}
+
 km_status km_cli_sampling_check(km_cli_sampling *s, km_error *err) {
     s->set.seed = (uint64_t)s->seed;
     s->set.mirostat = (int)s->mirostat;

@@ -3,6 +3,7 @@
 #ifndef KM_CLI_SAMPLING_H
 #define KM_CLI_SAMPLING_H
 #include "cli/args.h"
+#include "cli/model_sampling.h"
 #include "infer/generate.h"
 
 typedef struct km_cli_sampling {
@@ -11,6 +12,8 @@ typedef struct km_cli_sampling {
     bool past_end, strict_schema;
     km_words bias, stop;
     const char *grammar, *schema;
+    bool said[KM_SUGGEST_COUNT]; /* on the line: the model has no say in these */
+    char from[64];               /* whose the other settings are; "": the command's */
     /* made by km_cli_sampling_open: */
     km_bias *biases;
     km_grammar *rules;
@@ -25,7 +28,8 @@ km_cli_sampling km_cli_sampling_defaults(int64_t top_k, double top_p, double min
 /* Rows of a command's options; k, p, m: its defaults, as text. */
 #define KM_OPTION_SAMPLING_ROWS(s, k, p, m)                                                        \
     {"temperature", KM_OPTION_NUMBER, "X", &(s).set.temperature, 0, 100,                           \
-     "0 takes the likeliest token each time (default 0.8)"},                                       \
+     "0 takes the likeliest token each time (default 0.8; this, top-k, top-p,\n"                   \
+     "min-p and repeat-penalty are the model's own where it has some)"},                                       \
     {"top-k", KM_OPTION_INT, "K", &(s).set.top_k, 0, 1e9,                                          \
      "only the K likeliest tokens; 0: all (default " k ")"},                                       \
     {"typical", KM_OPTION_NUMBER, "P", &(s).set.typical, 0, 1,                                     \
@@ -71,6 +75,11 @@ km_cli_sampling km_cli_sampling_defaults(int64_t top_k, double top_p, double min
      "a note names them"},                                                                         \
     {"past-end", KM_OPTION_FLAG, NULL, &(s).past_end, 0, 0, "go on after an end-of-text token"}
 /* clang-format on */
+
+/* Which settings the line gave, so that the model's own do not replace them. */
+void km_cli_sampling_said(km_cli_sampling *s, const km_spec *spec, const km_args *args);
+/* Takes the settings that the model at `path` asks for, but for those of the line. */
+void km_cli_sampling_of_model(km_cli_sampling *s, const char *path);
 
 /* What can be told without a model: a usage error if not KM_OK. */
 km_status km_cli_sampling_check(km_cli_sampling *s, km_error *err);

@@ -79,9 +79,12 @@ static bool overlay(const km_spec *spec, int argc, char **argv, km_train_setting
 
 static volatile sig_atomic_t interrupted;
 
+static const char *stopping; /* what a signal says; NULL: nothing */
+
 static void on_signal(int number) {
     (void)number;
     interrupted = 1;
+    if (stopping && write(STDERR_FILENO, stopping, strlen(stopping)) < 0) interrupted = 1;
 }
 
 static bool stop(void *user) {
@@ -101,6 +104,17 @@ static void begin(train_show *w, const char *stage, const char *unit, int64_t to
     km_progress_end(&w->progress);
     km_progress_begin(&w->progress, stage, unit, total, w->common->quiet);
     w->stage = stage;
+}
+
+/* "40 s", "8 min", "3.5 h", for the time that is to come. */
+static const char *about_time(char out[32], double seconds) {
+    if (seconds < 90)
+        snprintf(out, 32, "%.0f s", seconds);
+    else if (seconds < 5400)
+        snprintf(out, 32, "%.0f min", seconds / 60);
+    else
+        snprintf(out, 32, "%.3g h", seconds / 3600);
+    return out;
 }
 
 /* Short, so that the time left still fits on a line of 80: "loss 1.92/2.11  6.5k/s". */
@@ -130,14 +144,21 @@ static void on_event(void *user, km_train_event e, const km_train_status *s, con
         begin(w, strcmp(text, "encoding") == 0 ? "tokenising" : text, "", s->steps);
         km_progress_step(&w->progress, s->step, NULL);
         break;
-    case KM_TRAIN_START:
+    case KM_TRAIN_START: {
         km_progress_end(&w->progress);
         if (words) printf("%s\n", text);
+        char time[32];
+        if (words && isfinite(s->left))
+            printf("%" PRId64
+                   " steps: about %s, by this machine's rate; Ctrl-C saves a checkpoint and "
+                   "stops\n",
+                   s->steps - s->step, about_time(time, s->left));
         if (words && s->step) printf("going on after step %" PRId64 "\n", s->step);
         fflush(stdout);
         begin(w, "train", "", s->steps);
         w->progress.first = s->step;
         break;
+    }
     case KM_TRAIN_LOG:
         make_note(w, s);
         km_progress_step(&w->progress, s->step, w->note);
@@ -219,6 +240,9 @@ static int run(const km_train_settings *s, const km_common *common) {
     train_show w = {.common = common};
     km_train_hooks hooks = {.event = on_event, .stop = stop, .user = &w};
     struct sigaction act = {.sa_handler = on_signal, .sa_flags = SA_RESETHAND};
+    if (!common->quiet && km_comm_env_rank() == 0)
+        stopping =
+            "\nkermes: stopping after this step, with a checkpoint; Ctrl-C again ends at once\n";
     sigaction(SIGINT, &act, NULL); /* a second one ends it at once */
     sigaction(SIGTERM, &act, NULL);
     km_status status = km_train(s, &hooks, &r, &err);

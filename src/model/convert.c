@@ -16,6 +16,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+bool km_is_gguf(const char *path) {
+    char head[4] = "";
+    if (km_names_gguf(path)) return true;
+    FILE *f = fopen(path, "rb");
+    bool yes = f && fread(head, 1, 4, f) == 4 && memcmp(head, "GGUF", 4) == 0;
+    if (f) fclose(f);
+    return yes;
+}
+
 bool km_names_gguf(const char *path) {
     size_t n = strlen(path);
     return n > 5 && strcasecmp(path + n - 5, ".gguf") == 0;

@@ -37,5 +37,7 @@ km_status km_convert(const km_convert_options *o, km_converted *done, km_error *
 
 /* "file.gguf" or "FILE.GGUF" */
 bool km_names_gguf(const char *path);
+/* The same by name, or by the first bytes of the file there: stores of models name files by sums. */
+bool km_is_gguf(const char *path);
 
 #endif

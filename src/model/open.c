@@ -216,7 +216,7 @@ km_net *km_net_over_gguf(km_ctx *ctx, km_gguf *g, const km_open_options *options
 
 km_net *km_net_open(km_ctx *ctx, const char *path, const km_open_options *options, km_error *err) {
     km_open_options o = options ? *options : (km_open_options){.dtype = KM_DTYPE_COUNT};
-    if (km_names_gguf(path)) {
+    if (km_is_gguf(path)) {
         km_gguf *g = km_gguf_open(path, err);
         return g ? km_net_over_gguf(ctx, g, &o, err) : NULL;
     }

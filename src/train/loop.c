@@ -202,6 +202,17 @@ static km_status save(km_trainer *t) {
 
 static bool due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
 
+/* The page of the run so far. */
+static km_status write_report(km_trainer *t) {
+    char path[PATH_MAX];
+    km_trainer_path(t, path, "report.html");
+    double busy = training_time(t);
+    t->result->tokens_per_s = t->part_tokens / busy;
+    t->result->status.seconds = t->earlier_seconds + busy;
+    if (t->rank != 0) return KM_OK;
+    return km_train_report(&t->history, t->s, t->result, t->about, path, t->err);
+}
+
 /* What happens between steps; the device waits meanwhile. */
 static km_status between(km_trainer *t) {
     const km_train_settings *o = t->s;
@@ -214,6 +225,7 @@ static km_status between(km_trainer *t) {
     s = drain(t); /* waits for the device, so that its work counts as training */
     double start = km_now();
     if (s == KM_OK && eval) s = evaluate(t);
+    if (s == KM_OK && eval) s = km_trainer_agree(t, write_report(t));
     if (s == KM_OK && saving) s = save(t);
     if (s == KM_OK && sample) s = km_trainer_sample(t);
     t->pause += km_now() - start;
@@ -256,7 +268,6 @@ static km_status export(km_trainer *t) {
 }
 
 static km_status finish(km_trainer *t) {
-    char path[PATH_MAX];
     km_status s = t->state.n_losses + t->stepper.used ? log_line(t) : KM_OK;
     double start = km_now();
     bool stopped = t->result->end == KM_TRAIN_STOPPED;
@@ -265,12 +276,7 @@ static km_status finish(km_trainer *t) {
     t->result->last_val = t->state.val_loss;
     if (s == KM_OK && !stopped) s = km_trainer_agree(t, export(t));
     t->pause += km_now() - start;
-    double busy = training_time(t);
-    t->result->tokens_per_s = t->part_tokens / busy;
-    t->result->status.seconds = t->earlier_seconds + busy;
-    km_trainer_path(t, path, "report.html");
-    if (s == KM_OK && t->rank == 0)
-        s = km_train_report(&t->history, t->s, t->result, t->about, path, t->err);
+    if (s == KM_OK) s = write_report(t);
     if (s == KM_OK && t->rank == 0 && !stopped) s = km_trainer_write_run(t, t->state.step);
     return km_trainer_agree(t, s);
 }
@@ -315,6 +321,12 @@ static km_status loop(km_trainer *t) {
     return s == KM_OK ? finish(t) : s;
 }
 
+/* Seconds for the steps to come, before the first: at two fifths of the device's rate. */
+static double first_guess(const km_trainer *t) {
+    double steps = (double)(t->s->steps - t->state.step);
+    return steps * step_tokens(t) * t->flops / (0.4 * t->peak * t->ranks);
+}
+
 km_status km_train(const km_train_settings *settings, const km_train_hooks *hooks,
                    km_train_result *r, km_error *err) {
     km_error own = {0};
@@ -340,6 +352,7 @@ km_status km_train(const km_train_settings *settings, const km_train_hooks *hook
         now->val_loss = t.state.val_loss;
         now->train_loss = t.state.train_loss;
         t.earlier_seconds = t.state.seconds;
+        now->left = first_guess(&t);
         km_trainer_tell(&t, KM_TRAIN_START, t.about);
         s = loop(&t);
     }

@@ -24,7 +24,7 @@ typedef struct km_train_status {
     int64_t skipped;     /* steps so far whose gradients were not finite */
     double tokens_per_s; /* of late */
     double mfu;          /* share of the device's rate; see km_measure_products */
-    double left;         /* seconds, estimated */
+    double left;         /* seconds, estimated; at the start a guess from the device's rate */
     double seconds;      /* of training so far, earlier parts of the run included */
 } km_train_status;
 

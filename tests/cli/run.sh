@@ -72,9 +72,56 @@ says err "goes with --json-schema"
 expect_error 1 run --prompt a
 says err "no model is named and there is none in $work/models"
 expect_error 2 run
-says err "give one of --prompt TEXT and --file FILE"
+says err "there is no prompt: the input is empty"
 expect_error 2 run -m "$model"
-says err "give one of --prompt TEXT and --file FILE"
+says err "there is no prompt: the input is empty"
+expect_error 2 run -m "$model" --prompt a --file "$work/prompt"
+says err "give one prompt"
+expect_error 2 run -m "$model" --prompt a abc
+says err "give one prompt"
+mkdir "$work/empty"
+expect_error 1 run -m "$work/empty" abc
+says err "the folder '$work/empty' holds no model"
+expect_error 1 run -m "$work/letters.txt" abc
+says err "is a text file; a model is a GGUF file or a folder"
+printf '\x89PNG\r\n\x1a\n\0\0' >"$work/picture"
+expect_error 1 run -m "$work/picture" abc
+says err "is a PNG picture; a model is"
+expect_error 1 run -m nowhere abc
+says err "there is no model 'nowhere': no such file, and no model of that name in $work/models"
+
+# The habits people bring: words of the line, a pipe, short flags, names without .gguf.
+same() { cmp -s "$work/out" "$work/greedy" || fail "another text for $*"; }
+mkdir -p "$work/models/deep"
+cp "$SRC_DIR/models/kermes-tiny.gguf" "$work/models/deep/Tiny-One.gguf"
+cp "$work/models/deep/Tiny-One.gguf" "$work/no-name"
+expect 0 run "$model" abc -n 8 --temp 0 --quiet
+same "words"
+expect 0 run -m "$model" -p abc --max-tokens 8 --temp=0 -t 1 -s 3 --quiet
+same "short flags"
+echo abc | "$KERMES" run -m "$model" -n 8 --temp 0 --quiet >"$work/out" || fail "a pipe failed"
+same "a pipe"
+"$KERMES" run -m "$model" --file - -n 8 --temp 0 --quiet <"$work/prompt" >"$work/out" ||
+    fail "--file - failed"
+same "--file -"
+expect 0 run -m "$work/models/deep/Tiny-One" a -n 1 --quiet # .gguf is added
+expect 0 run -m "$work/no-name" a -n 1 --quiet              # known by its first bytes
+expect 0 run -m tiny a -n 1 --quiet
+expect 0 run tiny-one a b -n 1 --json --quiet
+json_says 'prompt=a b'
+cp "$work/no-name" "$work/models/tiny-two.gguf"
+expect_error 1 run -m tiny a -n 1
+says err "'tiny' could be"
+rm -r "$work/models"
+
+# A loop is ended, and said; never with --json.
+expect 0 run -m "$model" --prompt abc --logit-bias z=99 -n 2000 --shift
+says err "the text repeats itself and was ended"
+[ "$(wc -c <"$work/out")" -lt 500 ] || fail "a loop went on"
+expect 0 run -m "$model" --prompt abc --logit-bias z=99 -n 600 --shift --json
+json_says tokens=600
+expect 0 run -m "$model" --prompt abc --logit-bias z=99 -n 600 --shift --allow-loops --quiet
+[ "$(wc -c <"$work/out")" -eq 601 ] || fail "--allow-loops did nothing"
 expect_error 2 run -m "$model" --prompt a --template chatml
 says err "--template needs --chat"
 expect_error 2 run -x

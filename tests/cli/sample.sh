@@ -56,12 +56,12 @@ expect 0 convert "$model" "$work/model.gguf" --no-tokenizer --quiet
 model=$work/model.gguf sample --tokenizer "$model/tokenizer.json" --prompt abc --tokens 40
 cmp -s "$work/out" "$work/first" || fail "the GGUF file gave another text"
 
-expect_error 2 sample
-says err "--model PATH is missing"
+KERMES_MODELS=$work/none expect_error 1 sample
+says err "no model is named and there is none in $work/none"
 expect_error 2 sample --model "$model" --top-p 0
 expect_error 2 sample --model "$model" --dtype int4
 expect_error 1 sample --model "$work/nothing"
-says err "holds no model"
+says err "there is no model"
 expect_error 1 sample --model "$model" --device cpu --prompt 'a prompt longer than the context'
 says err "the prompt has 32 tokens and the model's context 12"
 expect_error 1 sample --model "$model" --device cpu --prompt 'A'

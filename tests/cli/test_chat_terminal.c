@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <termios.h>
@@ -22,7 +23,7 @@
 
 #include "support/sanitized.h"
 
-static char kermes[PATH_MAX + 8], folder[PATH_MAX], model[PATH_MAX + 8];
+static char kermes[PATH_MAX + 8], folder[PATH_MAX], model[PATH_MAX + 8], grammar[PATH_MAX + 16];
 
 typedef struct terminal {
     pid_t pid;
@@ -170,6 +171,9 @@ static int make_model(void **state) {
         "'%s' train --data text --out run --tokenizer bytes --layers 1 --heads 2 --dim 16 "
         "--context 512 --batch 1 --steps 1 --eval-every 0 --device cpu --threads 1 --quiet >log",
         folder, kermes);
+    snprintf(grammar, sizeof grammar, "%s/words.gbnf", folder);
+    FILE *f = fopen(grammar, "w");
+    if (!f || fputs("root ::= (\"abcdefg \")*\n", f) < 0 || fclose(f) != 0) return -1;
     return sh(line);
 }
 
@@ -191,7 +195,7 @@ static void a_question_is_answered_and_the_prompt_comes_back(void **state) {
     expect("answer 5 tokens");
     expect("> ");
     type("/stats\r");
-    expect("in all 1 answers");
+    expect("in all 1 answer,");
     expect("> ");
     type("/qiut\r");
     expect("did you mean /quit?");
@@ -200,7 +204,8 @@ static void a_question_is_answered_and_the_prompt_comes_back(void **state) {
 
 static void ctrl_c_stops_the_answer_and_not_the_program(void **state) {
     (void)state;
-    start("xterm", (const char *[]){"--shift", "--logit-bias", "q=50", NULL});
+    start("xterm", (const char *[]){"--shift", "--logit-bias", "q=50", "--allow-loops", "-n",
+                                    "1000000", NULL});
     expect("> ");
     bool editor = true;
     for (int i = 0; i < 100; i++) {
@@ -232,7 +237,7 @@ static void ctrl_c_at_the_prompt_drops_the_line(void **state) {
         expect("> ");
         type("half a thought");
         expect("thought");
-        press("\003", "Ctrl-D or /quit leaves");
+        press("\003", "Ctrl-D or /bye leaves");
         expect("> ");
         if (!plain) listens();
         type("/stats\r");
@@ -271,6 +276,56 @@ static void earlier_lines_come_back(void **state) {
     if (!edited) skip();
 }
 
+static void a_paste_is_one_question(void **state) {
+    (void)state;
+    start("xterm", (const char *[]){"-n", "2", NULL});
+    expect("> ");
+    bool edited = listens();
+    if (edited) {
+        type("\033[200~one line\rand another\r/help\r\033[201~\r");
+        expect("(cut after 2 tokens;");
+        expect("> ");
+        listens();
+        type("/stats\r");
+        expect("in all 1 answer,");
+    }
+    ends(0, "/bye\r");
+    if (!edited) skip();
+}
+
+static void tab_completes_commands_and_settings(void **state) {
+    (void)state;
+    start("xterm", (const char *[]){"-n", "2", NULL});
+    expect("> ");
+    bool edited = listens();
+    if (edited) {
+        type("/stat\t\r");
+        expect("context: 0 of 512");
+        expect("> ");
+        listens();
+        type("/se\t"); /* /settings, /set */
+        expect("t");
+        type("\t");
+        expect("/settings");
+        type(" temper\t0.25\r");
+        expect("temperature is 0.25");
+        expect("> ");
+    }
+    ends(0, "/exit\r");
+    if (!edited) skip();
+}
+
+static void words_are_not_cut_at_the_edge(void **state) {
+    (void)state;
+    /* Words of seven letters and a blank on 40 columns: five fit, the sixth would be cut. */
+    start("xterm", (const char *[]){"-n", "60", "--quiet", "--grammar", grammar, NULL});
+    struct winsize size = {.ws_row = 24, .ws_col = 40};
+    ioctl(t.fd, TIOCSWINSZ, &size);
+    type("words\r");
+    expect("abcdefg abcdefg abcdefg abcdefg abcdefg\r\nabcdefg ");
+    ends(0, "/bye\r");
+}
+
 static void a_dumb_terminal_gets_no_escapes_whatever_the_model_says(void **state) {
     (void)state;
     start("dumb", (const char *[]){"-n", "400", "--temperature", "3", "--top-k", "0", "--top-p",
@@ -306,7 +361,7 @@ static void broken_characters_and_huge_lines_are_survived(void **state) {
         start(plain ? "dumb" : "xterm", (const char *[]){"-n", "2", NULL});
         expect("> ");
         type("a\377\376b\303(\r");
-        expect("(cut after 2 tokens)");
+        expect("(cut after 2 tokens;");
         expect("> ");
         char part[101] = {0};
         memset(part, 'x', 100);
@@ -325,7 +380,8 @@ static void broken_characters_and_huge_lines_are_survived(void **state) {
 
 static void a_terminal_that_goes_away_ends_the_program(void **state) {
     (void)state;
-    start("xterm", (const char *[]){"--shift", "--logit-bias", "q=50", NULL});
+    start("xterm", (const char *[]){"--shift", "--logit-bias", "q=50", "--allow-loops", "-n",
+                                    "1000000", NULL});
     expect("> ");
     type("go on\r");
     expect("qqqqqqqqqqqqqqqq");
@@ -344,6 +400,9 @@ int main(void) {
         cmocka_unit_test(ctrl_c_stops_the_answer_and_not_the_program),
         cmocka_unit_test(ctrl_c_at_the_prompt_drops_the_line),
         cmocka_unit_test(earlier_lines_come_back),
+        cmocka_unit_test(a_paste_is_one_question),
+        cmocka_unit_test(tab_completes_commands_and_settings),
+        cmocka_unit_test(words_are_not_cut_at_the_edge),
         cmocka_unit_test(a_dumb_terminal_gets_no_escapes_whatever_the_model_says),
         cmocka_unit_test(a_text_of_many_lines_is_one_question),
         cmocka_unit_test(broken_characters_and_huge_lines_are_survived),
