@@ -30,5 +30,7 @@ km_status km_writer_printf(km_writer *w, const char *fmt, ...)
 uint64_t km_writer_offset(const km_writer *w);           /* bytes put so far */
 km_status km_writer_commit(km_writer *w, km_error *err); /* frees w either way */
 void km_writer_abort(km_writer *w);                      /* NULL is fine */
+/* The file is read once and gone before a crash could matter: commit does not flush it. */
+void km_writer_passing(km_writer *w);
 
 #endif

@@ -35,10 +35,18 @@ static json_t *report(const recall_line *l, const char *path, const km_index *x,
         km_json_number(m->p99, 5), "probe", (json_int_t)l->look.probe, "metric",
         km_metric_names[x->metric], "mode", km_mode_names[x->mode]);
     static const char *const names[] = {"recall@1", "recall@10", "recall@100"};
-    for (int i = 0; i < 3; i++)
-        if (!isnan(m->recall[i])) json_object_set_new(o, names[i], km_json_number(m->recall[i], 6));
+    json_t *interval = json_object();
     snprintf(name, sizeof name, "recall@%lld", (long long)m->k);
-    json_object_set_new(o, name, km_json_number(m->recall_k, 6));
+    for (int i = 0; i < 4; i++) {
+        double recall = i < 3 ? m->recall[i] : m->recall_k;
+        const char *key = i < 3 ? names[i] : name;
+        if (isnan(recall)) continue;
+        json_object_set_new(o, key, km_json_number(recall, 6));
+        json_object_set_new(
+            interval, key,
+            json_pack("[o, o]", km_json_number(m->low[i], 6), km_json_number(m->high[i], 6)));
+    }
+    json_object_set_new(o, "interval", interval);
     return o;
 }
 
@@ -55,6 +63,11 @@ static void print_report(const recall_line *l, const char *path, const km_index 
         if (!isnan(m->recall[i])) printf("  @%d %.4f", at[i], m->recall[i]);
     if (m->k != 1 && m->k != 10 && m->k != 100)
         printf("  @%lld %.4f", (long long)m->k, m->recall_k);
+    printf("\n  %-10s", "95%");
+    for (int i = 0; i < 3; i++)
+        if (!isnan(m->recall[i])) printf("  @%d %.4f to %.4f", at[i], m->low[i], m->high[i]);
+    if (m->k != 1 && m->k != 10 && m->k != 100)
+        printf("  @%lld %.4f to %.4f", (long long)m->k, m->low[3], m->high[3]);
     printf("\n  %-10s  %.1f bytes a vector all counted, %zu of code, %.1f times smaller\n", "size",
            bytes / live, x->code_bytes,
            live * (double)x->dim * (double)km_dtype_size(x->dtype) / bytes);
@@ -128,9 +141,10 @@ int km_command_recall(int argc, char **argv) {
         .name = "recall",
         .words = "INDEX",
         .summary = "Measures an index against exact search: recall, error, latency, queries/s.",
-        .details = "recall@k is the part of the k true neighbours that are among the k found. "
-                   "Row numbers\nof the base must be the ids of the index, as compress gives "
-                   "them; rows that were\ndeleted are not asked for.\n",
+        .details = "recall@k is the part of the k true neighbours that are among the k found, with "
+                   "the 95%\ninterval that so many queries leave. Row numbers of the base must be "
+                   "the ids of the\nindex, as compress gives them; rows that were deleted are not "
+                   "asked for.\n",
         .options = options,
         .examples = "kermes recall v.kmx --base vectors.npy --queries q.npy\n"
                     "kermes recall v.kmx --base vectors.npy --queries q.npy -k 20 --probe 8 "

@@ -21,8 +21,11 @@ void km_exact_pass_over(km_exact *e, const uint64_t *self);
 /* ids and distances (queries, k), best first; KM_NO_ID and infinity where there are fewer. */
 void km_exact_result(const km_exact *e, uint64_t *ids, float *dist);
 
-/* The part of wanted (n, k) that is in found (n, k_found), looking at the first k of both. */
+/* The part of wanted (n, stride) that is in found (n, stride), looking at the first k of both. */
 double km_recall(const uint64_t *wanted, const uint64_t *found, int64_t n, int64_t stride,
                  int64_t k);
+/* The same of each query, in parts[n]. */
+void km_recall_each(const uint64_t *wanted, const uint64_t *found, int64_t n, int64_t stride,
+                    int64_t k, double *parts);
 
 #endif

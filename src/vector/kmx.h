@@ -75,7 +75,8 @@ void km_kmx_put(km_kmx_writer *w, const void *data, size_t n);
 /* Puts all in place, or nothing: `path` changes only when the file is whole and on disk. Frees w
  * either way. *bytes and *table_hash may be NULL. */
 km_status km_kmx_commit(km_kmx_writer *w, uint64_t *bytes, uint64_t *table_hash, km_error *err);
-void km_kmx_abort(km_kmx_writer *w); /* NULL is fine */
+void km_kmx_abort(km_kmx_writer *w);   /* NULL is fine */
+void km_kmx_passing(km_kmx_writer *w); /* as km_writer_passing */
 
 /* ---- Packed ids ---- */
 

@@ -183,6 +183,8 @@ km_status km_kmx_commit(km_kmx_writer *w, uint64_t *bytes, uint64_t *table_hash,
     return s;
 }
 
+void km_kmx_passing(km_kmx_writer *w) { km_writer_passing(w->file); }
+
 void km_kmx_abort(km_kmx_writer *w) {
     if (!w) return;
     km_writer_abort(w->file);

@@ -234,7 +234,7 @@ static void fill_meta(const making *m, km_index *x) {
     if (source) json_object_set_new(x->meta, "source", source);
 }
 
-static km_status write_file(making *m, km_index *x, km_spill *spill, const char *path,
+static km_status write_file(making *m, km_index *x, km_spill *spill, const char *path, bool passing,
                             uint64_t *bytes, uint64_t *hash, km_error *err) {
     int64_t rows = km_spill_rows(spill);
     x->energy = rows ? m->energy / (double)rows : 0;
@@ -246,6 +246,7 @@ static km_status write_file(making *m, km_index *x, km_spill *spill, const char 
     if (!km_tell(m->o, "writing", 0, 1)) return km_stopped(err);
     km_kmx_writer *w = km_kmx_create(path, &h, err);
     if (!w) return err->code;
+    if (passing) km_kmx_passing(w);
     km_status s = km_index_put_frame(x, w, err);
     if (s == KM_OK) s = km_spill_write(spill, w, bits, m->memory / 2, err);
     if (s == KM_OK) return km_kmx_commit(w, bytes, hash, err);
@@ -366,7 +367,7 @@ static km_status make_file(making *m, km_index *x, const char *path, uint64_t *b
     bool measured = m->held && km_comm_size(m->comm) == 1;
     char first[PATH_MAX + 16];
     snprintf(first, sizeof first, measured ? "%s.%ld~" : "%s", path, (long)getpid());
-    if (s == KM_OK) s = write_file(m, x, spill, first, bytes, &own->hash, err);
+    if (s == KM_OK) s = write_file(m, x, spill, first, measured, bytes, &own->hash, err);
     own->rows = spill ? km_spill_rows(spill) : 0;
     km_spill_free(spill);
     if (s == KM_OK && measured) s = measure_file(m, first, path, bytes, &own->hash, err);

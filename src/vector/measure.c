@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "tensor/tensor.h"
 #include "vector/exact.h"
+#include "vector/heldout.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -141,20 +142,26 @@ km_status km_index_measure(km_ctx *ctx, km_index *x, km_input *base, const float
     size_t cells = (size_t)(n * depth);
     uint64_t *wanted = km_alloc(sizeof *wanted * cells), *found = km_alloc(sizeof *found * cells);
     float *dist = km_alloc(sizeof *dist * cells);
-    double seconds = 0;
+    double seconds = 0, *each = km_alloc(sizeof *each * (size_t)n);
     *out = (km_measured){.queries = n, .k = k};
-    km_status s = wanted && found && dist ? KM_OK : km_no_memory_for(err, "measuring");
+    km_status s = wanted && found && dist && each ? KM_OK : km_no_memory_for(err, "measuring");
     if (s == KM_OK) s = find_truth(ctx, x, base, queries, n, depth, wanted, dist, &seconds, err);
     out->exact_qps = (double)n / seconds;
     km_device_index *on = s == KM_OK ? km_device_index_for(ctx, x) : NULL;
     if (s == KM_OK)
         s = km_find_anywhere(on, x, queries, n, depth, o, ctx->threads, found, dist, err);
-    for (int i = 0; s == KM_OK && i < 3; i++)
-        out->recall[i] = at[i] <= live ? km_recall(wanted, found, n, depth, at[i]) : NAN;
-    if (s == KM_OK) out->recall_k = km_recall(wanted, found, n, depth, k);
+    for (int i = 0; s == KM_OK && i < 4; i++) {
+        int64_t deep = i < 3 ? at[i] : k;
+        double *recall = i < 3 ? &out->recall[i] : &out->recall_k;
+        *recall = out->low[i] = out->high[i] = NAN;
+        if (i < 3 && deep > live) continue;
+        km_recall_each(wanted, found, n, depth, deep, each);
+        km_mean_interval(each, n, recall, &out->low[i], &out->high[i]);
+    }
     if (s == KM_OK) s = find_speed(ctx, x, on, queries, n, k, o, found, dist, out, err);
     km_device_index_free(on);
     if (s == KM_OK) s = find_mse(ctx, x, base, &out->mse, err);
+    km_free(each);
     km_free(wanted);
     km_free(found);
     km_free(dist);

@@ -10,9 +10,9 @@ tests=$(dirname "$KERMES")/tests
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 for name in json_schema json_schema_format json_schema_choice; do
-    [ -x "$tests/test_infer_$name" ] || { echo "no $tests/test_infer_$name: skipped"; exit 77; }
+    [ -x "$tests/test_text_$name" ] || { echo "no $tests/test_text_$name: skipped"; exit 77; }
     KERMES_SCHEMA_TEXTS=$work/texts KERMES_SCHEMA_ROUNDS=${ROUNDS:-100} \
-        "$tests/test_infer_$name" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+        "$tests/test_text_$name" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 done
 "$python" - "$work/texts" <<'PY'
 import collections, json, sys

@@ -63,6 +63,27 @@ typedef struct km_quant_word_panel {
     float scale[KM_QUANT_OUTS];
 } km_quant_word_panel;
 
+/* Rows of vectors before many queries, in bytes: a product within known bounds tells which rows cannot
+ * be near (vector/exact.c). Row r of a tile is about scale * code, its codes in fours beside those of
+ * the tile's other rows. */
+#define KM_NEAR_ROWS 32    /* of a tile */
+#define KM_NEAR_QUERIES 12 /* that meet a tile together */
+
+typedef struct km_near_tile {
+    uint8_t *code; /* (steps, KM_NEAR_ROWS, 4), four elements a step; zeros behind the last */
+    int64_t steps;
+    float scale[KM_NEAR_ROWS];
+    float lost[KM_NEAR_ROWS]; /* |row - scale code| */
+    float size[KM_NEAR_ROWS]; /* |scale code| */
+    float rest[KM_NEAR_ROWS]; /* what is subtracted */
+} km_near_tile;
+
+typedef struct km_near_query {
+    const int8_t *code; /* (steps, 4) */
+    int32_t sum;        /* of the codes */
+    float scale, lost, size, limit;
+} km_near_query;
+
 typedef struct km_quant_kernels {
     km_isa floats; /* the set whose float kernels go with these */
 
@@ -95,6 +116,14 @@ typedef struct km_quant_kernels {
      * written, too. */
     void (*tile_words)(const km_quant_word_panel *panel, const void *x, int64_t ldx, int64_t rows,
                        int64_t n, bool add, float *y, int64_t ldy);
+
+    int near_offset; /* that codes of rows have */
+    /* Row r of a tile from x (n), with its scale, size and what is lost. */
+    void (*near_row)(const float *x, int64_t n, int r, km_near_tile *tile);
+    /* The rows of a tile, as bits of left[i], for which
+     *   <row, query i> (as codes) + query.size row.lost + query.lost row.size - row.rest >= limit. */
+    void (*near_tile)(const km_near_query q[KM_NEAR_QUERIES], const km_near_tile *tile,
+                      uint32_t left[KM_NEAR_QUERIES]);
 } km_quant_kernels;
 
 /* The sets built for this kind of processor, best last. km_quant_kernels_at gives the ith, or NULL

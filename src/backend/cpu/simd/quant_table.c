@@ -16,6 +16,9 @@ void KM_SIMD(km_quant_unpack)(km_dtype d, const uint8_t *w, int64_t bytes, int64
                               int outs, km_quant_panel *panel);
 void KM_SIMD(km_quant_tile)(km_dtype d, const km_quant_panel *panel, const km_quant_rows *x,
                             bool add, float *y, int64_t ldy);
+void KM_SIMD(km_near_row)(const float *x, int64_t n, int r, km_near_tile *tile);
+void KM_SIMD(km_near_meet)(const km_near_query q[KM_NEAR_QUERIES], const km_near_tile *tile,
+                           uint32_t left[KM_NEAR_QUERIES]);
 
 extern const km_quant_kernels KM_SIMD(km_quant_kernels);
 
@@ -32,6 +35,9 @@ const km_quant_kernels KM_SIMD(km_quant_kernels) = {
     .few_floats = KM_SIMD(km_quant_few_floats),
     .unpack = KM_SIMD(km_quant_unpack),
     .tile = KM_SIMD(km_quant_tile),
+    .near_offset = KM_WIDE_OFFSET,
+    .near_row = KM_SIMD(km_near_row),
+    .near_tile = KM_SIMD(km_near_meet),
 #ifndef __ARM_FEATURE_DOTPROD
     .word_rows = KM_WORD_ROWS,
     .word_bytes = sizeof(km_word_tile),
