@@ -2,6 +2,7 @@
  * pool, because every replay writes to them. */
 #include "backend/host_graph.h"
 #include "base/alloc.h"
+#include "base/array.h"
 #include "base/clock.h"
 #include "base/guard.h"
 #include <stdlib.h>
@@ -34,21 +35,10 @@ typedef struct km_host_graph {
 
 /* ---- The pool's blocks ---- */
 
-/* Room for one more entry of `size` bytes. */
-static bool grow(void **list, int n, int *cap, size_t size) {
-    if (n < *cap) return true;
-    int more = *cap ? *cap * 2 : 256;
-    void *grown = km_realloc(*list, (size_t)more * size);
-    if (!grown) return false;
-    *list = grown;
-    *cap = more;
-    return true;
-}
-
 static void block_got(void *user, void *p, size_t cap) {
     km_host_graph *g = ((km_host_queue *)user)->capturing;
     if (!g || g->spoiled) return;
-    if (!grow((void **)&g->blocks, g->n_blocks, &g->cap_blocks, sizeof *g->blocks))
+    if (!km_array_reserve(&g->blocks, &g->cap_blocks, g->n_blocks + 1))
         g->spoiled = true;
     else
         g->blocks[g->n_blocks++] = (held_block){p, cap, false};
@@ -107,7 +97,7 @@ static km_tensor *copy_operand(const km_tensor *t, km_tensor **tensor, km_storag
 
 static bool keep_call(km_host_graph *g, km_kernel k, const km_call *c) {
     size_t n = (size_t)(c->n_in + c->n_out);
-    if (!grow((void **)&g->calls, g->n_calls, &g->cap_calls, sizeof *g->calls)) return false;
+    if (!km_array_reserve(&g->calls, &g->cap_calls, g->n_calls + 1)) return false;
     kept_call *kept =
         km_alloc(sizeof *kept + n * (sizeof(km_tensor) + sizeof(km_storage) + sizeof(km_tensor *)));
     if (!kept) return false;

@@ -1,6 +1,7 @@
 /* Options of the training of anchors, and its rounds. */
 #include "cli/anchor_line.h"
 #include "base/alloc.h"
+#include "base/array.h"
 #include "base/error.h"
 #include "report/json.h"
 #include <stdio.h>
@@ -66,13 +67,8 @@ void km_round_keep(void *user, const km_anchor_round *r) {
     snprintf(log->note, sizeof log->note, "temperature %.2g, energy %.4g, %lld reassigned",
              r->temperature, r->energy, (long long)r->reassigned);
     if (log->bar) km_progress_step(log->bar, r->round, log->note);
-    if (log->n == log->room) {
-        int room = log->room ? 2 * log->room : 32;
-        km_anchor_round *more = km_realloc(log->at, sizeof *more * (size_t)room);
-        if (!more) return; /* told less of it, but trained all the same */
-        log->at = more;
-        log->room = room;
-    }
+    if (!km_array_reserve(&log->at, &log->room, log->n + 1))
+        return; /* told less, trained all the same */
     log->at[log->n++] = *r;
 }
 

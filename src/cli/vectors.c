@@ -1,6 +1,7 @@
 /* Inputs of the commands on vectors. */
 #include "cli/vectors.h"
 #include "base/alloc.h"
+#include "base/array.h"
 #include "base/file.h"
 #include "vector/index.h"
 #include <ctype.h>
@@ -49,13 +50,7 @@ typedef struct numbers {
 } numbers;
 
 static bool put(numbers *v, float x) {
-    if (v->n == v->cap) {
-        int64_t cap = v->cap ? 2 * v->cap : 1024;
-        float *more = km_realloc(v->at, sizeof *more * (size_t)cap);
-        if (!more) return false;
-        v->at = more;
-        v->cap = cap;
-    }
+    if (!km_array_reserve(&v->at, &v->cap, v->n + 1)) return false;
     v->at[v->n++] = x;
     return true;
 }
@@ -170,13 +165,7 @@ typedef struct id_list {
 } id_list;
 
 static bool put_id(id_list *v, uint64_t id) {
-    if (v->n == v->cap) {
-        int64_t cap = v->cap ? 2 * v->cap : 1024;
-        uint64_t *more = km_realloc(v->at, sizeof *more * (size_t)cap);
-        if (!more) return false;
-        v->at = more;
-        v->cap = cap;
-    }
+    if (!km_array_reserve(&v->at, &v->cap, v->n + 1)) return false;
     v->at[v->n++] = id;
     return true;
 }

@@ -2,6 +2,7 @@
 #include "ops/verify.h"
 #include "backend/backend.h"
 #include "base/alloc.h"
+#include "base/array.h"
 #include "cli/cli.h"
 #include "cli/progress.h"
 #include "report/json.h"
@@ -19,15 +20,9 @@ static void collect(void *user, const km_verify_result *r, int index, int total)
     collection *c = user;
     c->progress.total = total;
     km_progress_step(&c->progress, index + 1, r->op);
-    if (c->n == c->cap) {
-        int cap = c->cap ? 2 * c->cap : 128;
-        km_verify_result *results = km_realloc(c->results, (size_t)cap * sizeof *results);
-        if (!results) {
-            c->out_of_memory = true;
-            return;
-        }
-        c->results = results;
-        c->cap = cap;
+    if (!km_array_reserve(&c->results, &c->cap, c->n + 1)) {
+        c->out_of_memory = true;
+        return;
     }
     c->results[c->n++] = *r;
 }

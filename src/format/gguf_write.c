@@ -1,6 +1,7 @@
 /* Writing GGUF version 3. Metadata is turned into the file's bytes as it is put, tensors are
  * listed; writing lays them out in the given order, each at a multiple of the alignment. */
 #include "base/alloc.h"
+#include "base/array.h"
 #include "format/gguf_meta.h"
 #include "format/shown.h"
 #include <stdlib.h>
@@ -66,15 +67,9 @@ static void no_memory(km_gguf_out *o) {
 static void put(km_gguf_out *o, const void *data, size_t n) {
     gguf_bytes *b = &o->meta;
     if (failed(o) || n == 0) return;
-    if (n > b->room - b->n) {
-        size_t room = b->n + n + b->room / 2 + 256;
-        uint8_t *grown = room > n ? km_realloc(b->data, room) : NULL;
-        if (!grown) {
-            no_memory(o);
-            return;
-        }
-        b->data = grown;
-        b->room = room;
+    if (n > SIZE_MAX - b->n || !km_array_reserve(&b->data, &b->room, b->n + n)) {
+        no_memory(o);
+        return;
     }
     memcpy(b->data + b->n, data, n);
     b->n += n;
@@ -86,27 +81,16 @@ static void put_text(km_gguf_out *o, const char *data, size_t size) {
     put(o, data, size);
 }
 
-/* Room for one more of `size` bytes; false with the error set when there is none. */
-static bool grow(km_gguf_out *o, void **list, size_t n, size_t *room, size_t size) {
-    if (n < *room) return true;
-    size_t more = *room ? 2 * *room : 32;
-    void *grown = km_realloc(*list, more * size);
-    if (!grown) {
-        no_memory(o);
-        return false;
-    }
-    *list = grown;
-    *room = more;
-    return true;
-}
-
 static void put_key(km_gguf_out *o, const char *name, km_gguf_type type) {
     if (failed(o)) return;
     if (!name || !*name || strlen(name) > UINT16_MAX) {
         km_error_set(&o->error, KM_ERR_RANGE, "cannot write GGUF: a metadata key is empty or long");
         return;
     }
-    if (!grow(o, (void **)&o->keys, o->n_keys, &o->room_keys, sizeof *o->keys)) return;
+    if (!km_array_reserve(&o->keys, &o->room_keys, o->n_keys + 1)) {
+        no_memory(o);
+        return;
+    }
     o->keys[o->n_keys] = (written_pair){km_strdup(name), o->meta.n};
     if (!o->keys[o->n_keys].name) {
         no_memory(o);
@@ -245,7 +229,11 @@ void km_gguf_add(km_gguf_out *o, const char *name, km_ggml_type type, km_shape s
     else if (n_bytes && !data && !fill)
         km_error_set(&o->error, KM_ERR_NULL, "cannot write GGUF: tensor '%s' has no data",
                      km_shown(text, name));
-    if (failed(o) || !grow(o, (void **)&o->items, o->n, &o->room, sizeof *o->items)) return;
+    if (failed(o)) return;
+    if (!km_array_reserve(&o->items, &o->room, o->n + 1)) {
+        no_memory(o);
+        return;
+    }
     it.name = km_strdup(name);
     if (!it.name) {
         no_memory(o);

@@ -3,6 +3,7 @@
  * file. Names and texts stay in the parsed header, which lives as long as the file. */
 #include "format/safetensors.h"
 #include "base/alloc.h"
+#include "base/array.h"
 #include "base/file.h"
 #include "format/json_read.h"
 #include "format/safetensors_types.h"
@@ -330,15 +331,9 @@ static st_file *add_part(km_safetensors *f, const char *path, km_error *err) {
                      MAX_FILES + 1);
         return NULL;
     }
-    if (f->n_parts == f->room_parts) {
-        int room = f->room_parts ? 2 * f->room_parts : 1;
-        st_file *grown = km_realloc(f->parts, (size_t)room * sizeof *grown);
-        if (!grown) {
-            km_no_memory_for(err, "'%s'", path);
-            return NULL;
-        }
-        f->parts = grown;
-        f->room_parts = room;
+    if (!km_array_reserve(&f->parts, &f->room_parts, f->n_parts + 1)) {
+        km_no_memory_for(err, "'%s'", path);
+        return NULL;
     }
     st_file *p = &f->parts[f->n_parts];
     *p = (st_file){.path = km_strdup(path)};

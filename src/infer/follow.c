@@ -2,6 +2,7 @@
  * size, which holds a step of one token with room to spare; what does not fit comes after it. */
 #include "infer/follow.h"
 #include "base/alloc.h"
+#include "base/array.h"
 #include <string.h>
 
 typedef enum note_kind { BEGIN, END, FEW, CHOOSE, PROMPT, DISMISS } note_kind;
@@ -33,15 +34,9 @@ typedef struct message {
 
 static void put(message *b, const void *data, size_t n) {
     if (b->failed || n == 0) return;
-    if (b->len + n > b->cap) {
-        size_t cap = (b->len + n) * 2;
-        unsigned char *more = km_realloc(b->at, cap);
-        if (!more) {
-            b->failed = true;
-            return;
-        }
-        b->at = more;
-        b->cap = cap;
+    if (!km_array_reserve(&b->at, &b->cap, b->len + n)) {
+        b->failed = true;
+        return;
     }
     memcpy(b->at + b->len, data, n);
     b->len += n;

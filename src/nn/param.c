@@ -1,21 +1,15 @@
 /* Lists of named parameters, and patterns over their names. */
 #include "nn/param.h"
 #include "base/alloc.h"
+#include "base/array.h"
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 static bool make_room(km_ctx *ctx, km_param_list *list) {
-    if (list->n < list->cap) return true;
-    int cap = list->cap ? 2 * list->cap : 64;
-    km_param *at = km_realloc(list->at, sizeof *at * (size_t)cap);
-    if (!at) {
-        km_fail(ctx, KM_ERR_MEMORY, "parameters: out of memory");
-        return false;
-    }
-    list->at = at;
-    list->cap = cap;
-    return true;
+    if (km_array_reserve(&list->at, &list->cap, list->n + 1)) return true;
+    km_fail(ctx, KM_ERR_MEMORY, "parameters: out of memory");
+    return false;
 }
 
 km_tensor *km_param_add(km_ctx *ctx, km_param_list *list, km_dtype dtype, km_shape shape,

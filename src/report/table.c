@@ -1,6 +1,7 @@
 /* Tables as plain text and as HTML. */
 #include "report/table.h"
 #include "base/alloc.h"
+#include "base/array.h"
 #include <string.h>
 
 void km_table_init(km_table *t, const char *align, const char *const *titles) {
@@ -14,15 +15,9 @@ void km_table_init(km_table *t, const char *align, const char *const *titles) {
 }
 
 void km_table_cell(km_table *t, const char *fmt, ...) {
-    if (t->n_cells == t->cap_cells) {
-        int cap = t->cap_cells ? 2 * t->cap_cells : 64;
-        size_t *offsets = km_realloc(t->offsets, (size_t)cap * sizeof *offsets);
-        if (!offsets) {
-            t->failed = true;
-            return;
-        }
-        t->offsets = offsets;
-        t->cap_cells = cap;
+    if (!km_array_reserve(&t->offsets, &t->cap_cells, t->n_cells + 1)) {
+        t->failed = true;
+        return;
     }
     t->offsets[t->n_cells++] = t->cells.len;
     va_list ap;

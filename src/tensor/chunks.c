@@ -3,6 +3,7 @@
  * chunk of k blocks has at most k + 1 free ranges. */
 #include "tensor/chunks.h"
 #include "base/alloc.h"
+#include "base/array.h"
 #include "base/util.h"
 #include <stdint.h>
 #include <string.h>
@@ -41,25 +42,11 @@ static int above(const km_chunks *c, const void *p) {
     return low;
 }
 
-static bool reserve_chunk(km_chunks *c) {
-    if (c->n < c->cap) return true;
-    int cap = c->cap ? 2 * c->cap : 16;
-    km_chunk *more = km_realloc(c->at, (size_t)cap * sizeof *more);
-    if (!more) return false;
-    c->at = more;
-    c->cap = cap;
-    return true;
-}
+static bool reserve_chunk(km_chunks *c) { return km_array_reserve(&c->at, &c->cap, c->n + 1); }
 
 /* For one block more than there are now. */
 static bool reserve_ranges(km_chunk *k) {
-    if (k->blocks + 2 <= k->cap) return true;
-    int cap = k->cap ? 2 * k->cap : 8;
-    byte_range *more = km_realloc(k->range, (size_t)cap * sizeof *more);
-    if (!more) return false;
-    k->range = more;
-    k->cap = cap;
-    return true;
+    return km_array_reserve(&k->range, &k->cap, k->blocks + 2);
 }
 
 /* Large blocks have chunks of their own: small ones would keep them from going back. */

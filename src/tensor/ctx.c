@@ -2,6 +2,7 @@
  * storage made in it; ending the step or a scope drops those references, and whatever nothing
  * else needs goes back to the pool. */
 #include "base/alloc.h"
+#include "base/array.h"
 #include "base/log.h"
 #include "tensor/profile.h"
 #include <math.h>
@@ -185,13 +186,7 @@ static km_storage *storage_record(km_ctx *ctx) {
 }
 
 static bool step_reserve(km_ctx *ctx) {
-    if (ctx->n_step < ctx->cap_step) return true;
-    int cap = ctx->cap_step ? ctx->cap_step * 2 : 256;
-    km_storage **step = km_realloc(ctx->step, (size_t)cap * sizeof *step);
-    if (!step) return false;
-    ctx->step = step;
-    ctx->cap_step = cap;
-    return true;
+    return km_array_reserve(&ctx->step, &ctx->cap_step, ctx->n_step + 1);
 }
 
 void km_storage_retain(km_storage *s) { s->refs++; }

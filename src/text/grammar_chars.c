@@ -1,52 +1,26 @@
 /* Sets of characters as automata over bytes. UTF-8 puts the high bits first, so a range of code
  * points becomes a tree of byte ranges; equal parts of it are one node. */
 #include "base/alloc.h"
+#include "base/array.h"
 #include "text/grammar_rules.h"
 #include <stdlib.h>
 #include <string.h>
 
-static uint64_t hash_node(const uint16_t next[256]) {
-    uint64_t h = 1469598103934665603u;
-    for (int i = 0; i < 256; i++) h = (h ^ next[i]) * 1099511628211u;
-    return h ^ h >> 29;
-}
-
-static bool grow_table(km_char_nodes *k) {
-    size_t slots = k->slots ? k->slots * 2 : 256;
-    uint32_t *table = km_calloc(slots, sizeof *table);
-    if (!table) return false;
-    for (size_t i = 2; i < k->n; i++) {
-        size_t at = hash_node(k->next[i]) & (slots - 1);
-        while (table[at]) at = (at + 1) & (slots - 1);
-        table[at] = (uint32_t)i;
-    }
-    km_free(k->table);
-    k->table = table;
-    k->slots = slots;
-    return true;
-}
-
 /* The node with these ways out, made if there is none yet. */
 static km_status intern(km_char_nodes *k, const uint16_t next[256], uint16_t *node, km_error *err) {
-    if (k->n * 2 >= k->slots && !grow_table(k)) return km_no_memory_for(err, "a grammar");
-    size_t at = hash_node(next) & (k->slots - 1);
-    for (; k->table[at]; at = (at + 1) & (k->slots - 1))
-        if (memcmp(k->next[k->table[at]], next, sizeof *k->next) == 0) {
-            *node = (uint16_t)k->table[at];
+    uint32_t hash = km_hash_bytes(next, sizeof *k->next), number;
+    for (size_t step = 0; (number = km_hash_next(&k->table, hash, &step)) != KM_HASH_NONE;)
+        if (memcmp(k->next[number], next, sizeof *k->next) == 0) {
+            *node = (uint16_t)number;
             return KM_OK;
         }
     if (k->n >= KM_GRAMMAR_NODES)
         return km_error_set(err, KM_ERR_RANGE,
                             "the grammar has too many different sets of characters");
-    if (k->n == k->cap) {
-        size_t cap = k->cap ? k->cap * 2 : 16;
-        void *grown = km_realloc(k->next, cap * sizeof *k->next);
-        if (!grown) return km_no_memory_for(err, "a grammar");
-        k->next = grown;
-        k->cap = cap;
-    }
+    if (!km_array_reserve(&k->next, &k->cap, k->n + 1) ||
+        !km_hash_put(&k->table, hash, (uint32_t)k->n))
+        return km_no_memory_for(err, "a grammar");
     memcpy(k->next[k->n], next, sizeof *k->next);
-    k->table[at] = (uint32_t)k->n;
     *node = (uint16_t)k->n++;
     return KM_OK;
 }
@@ -65,7 +39,7 @@ km_status km_char_nodes_begin(km_char_nodes *k, km_error *err) {
 
 void km_char_nodes_free(km_char_nodes *k) {
     km_free(k->next);
-    km_free(k->table);
+    km_hash_free(&k->table);
     *k = (km_char_nodes){0};
 }
 

@@ -2,6 +2,7 @@
  * x{2,4} is x x r with r ::= x s | nothing, s ::= x | nothing; so that what matches knows only rows
  * of items. */
 #include "base/alloc.h"
+#include "base/array.h"
 #include "text/grammar_rules.h"
 #include "base/utf8.h"
 #include <stdio.h>
@@ -16,8 +17,7 @@ typedef struct grammar_reader {
     km_grammar *g;
     const char *at, *end;
     int line, depth;
-    uint32_t *named; /* rules with names, plus 1, hashed by these */
-    size_t n_named, slots;
+    km_hash named; /* rules by their names */
     km_error *err;
 } grammar_reader;
 
@@ -31,13 +31,7 @@ static bool no_memory(grammar_reader *r) { return fail(r, KM_ERR_MEMORY, "out of
 /* ---- Rows, rules ---- */
 
 static bool put(grammar_reader *r, row *to, km_grammar_item item) {
-    if (to->n == to->cap) {
-        size_t cap = to->cap ? to->cap * 2 : 8;
-        km_grammar_item *data = km_realloc(to->data, cap * sizeof *data);
-        if (!data) return no_memory(r);
-        to->data = data;
-        to->cap = cap;
-    }
+    if (!km_array_reserve(&to->data, &to->cap, to->n + 1)) return no_memory(r);
     if (to->n >= KM_GRAMMAR_ITEMS) return fail(r, KM_ERR_RANGE, "the grammar is too large");
     to->data[to->n++] = item;
     return true;
@@ -47,13 +41,7 @@ static bool new_rule(grammar_reader *r, const char *name, size_t bytes, uint32_t
     km_grammar *g = r->g;
     if (g->n_rules >= KM_GRAMMAR_ITEMS)
         return fail(r, KM_ERR_RANGE, "the grammar has too many rules");
-    if (g->n_rules == g->cap_rules) {
-        size_t cap = g->cap_rules ? g->cap_rules * 2 : 32;
-        km_grammar_rule *rules = km_realloc(g->rules, cap * sizeof *rules);
-        if (!rules) return no_memory(r);
-        g->rules = rules;
-        g->cap_rules = cap;
-    }
+    if (!km_array_reserve(&g->rules, &g->cap_rules, g->n_rules + 1)) return no_memory(r);
     char *copy = km_alloc(bytes + 1);
     if (!copy) return no_memory(r);
     if (bytes) memcpy(copy, name, bytes);
@@ -63,42 +51,15 @@ static bool new_rule(grammar_reader *r, const char *name, size_t bytes, uint32_t
     return true;
 }
 
-static uint64_t hash_name(const char *name, size_t n) {
-    uint64_t h = 1469598103934665603u;
-    for (size_t i = 0; i < n; i++) h = (h ^ (unsigned char)name[i]) * 1099511628211u;
-    return h ^ h >> 32;
-}
-
-static bool grow_names(grammar_reader *r) {
-    size_t slots = r->slots ? r->slots * 2 : 64;
-    uint32_t *named = km_calloc(slots, sizeof *named);
-    if (!named) return no_memory(r);
-    for (size_t i = 0; i < r->slots; i++) {
-        if (!r->named[i]) continue;
-        const char *name = r->g->rules[r->named[i] - 1].name;
-        size_t at = hash_name(name, strlen(name)) & (slots - 1);
-        while (named[at]) at = (at + 1) & (slots - 1);
-        named[at] = r->named[i];
-    }
-    km_free(r->named);
-    r->named = named;
-    r->slots = slots;
-    return true;
-}
-
 /* The rule of this name, made if it was not heard of yet. */
 static bool rule_of(grammar_reader *r, const char *name, size_t bytes, uint32_t *rule) {
-    if (r->n_named * 2 >= r->slots && !grow_names(r)) return false;
-    size_t at = hash_name(name, bytes) & (r->slots - 1);
-    for (; r->named[at]; at = (at + 1) & (r->slots - 1)) {
-        *rule = r->named[at] - 1;
+    uint32_t hash = km_hash_bytes(name, bytes);
+    for (size_t step = 0; (*rule = km_hash_next(&r->named, hash, &step)) != KM_HASH_NONE;) {
         const char *other = r->g->rules[*rule].name;
         if (strlen(other) == bytes && memcmp(other, name, bytes) == 0) return true;
     }
     if (!new_rule(r, name, bytes, rule)) return false;
-    r->named[at] = *rule + 1;
-    r->n_named++;
-    return true;
+    return km_hash_put(&r->named, hash, *rule) || no_memory(r);
 }
 
 /* Gives the rule one alternative more: n items. */
@@ -107,21 +68,8 @@ static bool add_alt(grammar_reader *r, uint32_t rule, const km_grammar_item *ite
     km_grammar_rule *to = &g->rules[rule];
     if (n + 1 > KM_GRAMMAR_ITEMS - g->n_items)
         return fail(r, KM_ERR_RANGE, "the grammar is too large");
-    if (g->n_items + n + 1 > g->cap_items) {
-        size_t cap = g->cap_items ? g->cap_items * 2 : 256;
-        while (cap < g->n_items + n + 1) cap *= 2;
-        km_grammar_item *grown = km_realloc(g->items, cap * sizeof *grown);
-        if (!grown) return no_memory(r);
-        g->items = grown;
-        g->cap_items = cap;
-    }
-    if (to->n_alts == to->cap) {
-        uint32_t cap = to->cap ? to->cap * 2 : 2;
-        uint32_t *alts = km_realloc(to->alts, cap * sizeof *alts);
-        if (!alts) return no_memory(r);
-        to->alts = alts;
-        to->cap = cap;
-    }
+    if (!km_array_reserve(&g->items, &g->cap_items, g->n_items + n + 1)) return no_memory(r);
+    if (!km_array_reserve(&to->alts, &to->cap, to->n_alts + 1)) return no_memory(r);
     to->alts[to->n_alts++] = (uint32_t)g->n_items;
     to->defined = true;
     if (n) memcpy(g->items + g->n_items, items, n * sizeof *items);
@@ -235,12 +183,7 @@ static bool class_body(grammar_reader *r, km_char_range **ranges, size_t *n) {
             if (!character(r, &c.hi)) return false;
             if (c.hi < c.lo) return fail(r, KM_ERR_FORMAT, "a range of characters runs backwards");
         }
-        if (*n == cap) {
-            cap = cap ? cap * 2 : 8;
-            km_char_range *grown = km_realloc(*ranges, cap * sizeof *grown);
-            if (!grown) return no_memory(r);
-            *ranges = grown;
-        }
+        if (!km_array_reserve(ranges, &cap, *n + 1)) return no_memory(r);
         (*ranges)[(*n)++] = c;
     }
     r->at++;
@@ -474,7 +417,7 @@ km_grammar *km_grammar_parse(const char *text, size_t bytes, km_error *err) {
     while (ok && r.at < r.end) ok = rule(&r);
     ok = ok && all_defined(&r) && km_grammar_check(g, err) == KM_OK &&
          km_grammar_compress(g, err) == KM_OK;
-    km_free(r.named);
+    km_hash_free(&r.named);
     if (ok) return g;
     km_grammar_free(g);
     return NULL;

@@ -3,6 +3,7 @@
 #ifndef KM_TEXT_GRAMMAR_RULES_H
 #define KM_TEXT_GRAMMAR_RULES_H
 #include "text/grammar.h"
+#include "base/hash.h"
 
 #define KM_GRAMMAR_ITEMS ((size_t)1 << 20) /* of one grammar; so that positions fit in 20 bits */
 #define KM_GRAMMAR_NODES ((size_t)1 << 15)
@@ -37,8 +38,7 @@ enum { KM_NODE_DEAD, KM_NODE_DONE };
 typedef struct km_char_nodes {
     uint16_t (*next)[256];
     size_t n, cap;
-    uint32_t *table; /* hash of nodes by their ways out */
-    size_t slots;
+    km_hash table; /* nodes by their ways out */
 } km_char_nodes;
 
 km_status km_char_nodes_begin(km_char_nodes *k, km_error *err);

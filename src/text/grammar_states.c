@@ -3,6 +3,7 @@
  * leave itself on the stack, so lists as long as one likes take no room. */
 #include "text/grammar_states.h"
 #include "base/alloc.h"
+#include "base/array.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,50 +27,19 @@ static bool too_ambiguous(km_states *s) {
     return false;
 }
 
-/* Room for one more element of `size` bytes. */
-static bool reserve(km_states *s, void *array, size_t n, size_t *cap, size_t size) {
-    if (n < *cap) return true;
-    size_t wanted = *cap ? *cap * 2 : 64;
-    void *old, *grown;
-    memcpy(&old, array, sizeof old);
-    grown = km_realloc(old, wanted * size);
-    if (!grown) return no_memory(s);
-    memcpy(array, &grown, sizeof grown);
-    *cap = wanted;
-    return true;
-}
-
 /* ---- Stacks ---- */
-
-static bool grow_stack_table(km_states *s) {
-    size_t slots = s->stack_slots ? s->stack_slots * 2 : 1024;
-    uint32_t *table = km_calloc(slots, sizeof *table);
-    if (!table) return no_memory(s);
-    for (size_t i = 1; i < s->n_stacks; i++) {
-        size_t at = mix(s->stacks[i]) & (slots - 1);
-        while (table[at]) at = (at + 1) & (slots - 1);
-        table[at] = (uint32_t)i;
-    }
-    km_free(s->stack_table);
-    s->stack_table = table;
-    s->stack_slots = slots;
-    return true;
-}
 
 static bool push(km_states *s, uint32_t item, uint32_t below, uint32_t *stack) {
     uint64_t key = (uint64_t)item << 32 | below;
-    if (s->n_stacks * 2 >= s->stack_slots && !grow_stack_table(s)) return false;
-    size_t at = mix(key) & (s->stack_slots - 1);
-    for (; s->stack_table[at]; at = (at + 1) & (s->stack_slots - 1))
-        if (s->stacks[s->stack_table[at]] == key) {
-            *stack = s->stack_table[at];
-            return true;
-        }
+    uint32_t hash = km_hash_u64(key);
+    for (size_t step = 0; (*stack = km_hash_next(&s->stack_table, hash, &step)) != KM_HASH_NONE;)
+        if (s->stacks[*stack] == key) return true;
     if (s->n_stacks >= MAX_STACKS) return too_ambiguous(s);
-    if (!reserve(s, &s->stacks, s->n_stacks, &s->cap_stacks, sizeof *s->stacks)) return false;
-    s->stacks[s->n_stacks] = key;
-    s->stack_table[at] = (uint32_t)s->n_stacks;
-    *stack = (uint32_t)s->n_stacks++;
+    *stack = (uint32_t)s->n_stacks;
+    if (!km_array_reserve(&s->stacks, &s->cap_stacks, s->n_stacks + 1) ||
+        !km_hash_put(&s->stack_table, hash, *stack))
+        return no_memory(s);
+    s->stacks[s->n_stacks++] = key;
     return true;
 }
 
@@ -109,14 +79,14 @@ static bool later(km_states *s, uint32_t item, uint32_t stack) {
     if (--s->budget < 0) return too_ambiguous(s);
     if (!seen(s, key, &was)) return false;
     if (was) return true;
-    if (!reserve(s, &s->work, s->n_work, &s->cap_work, sizeof *s->work)) return false;
+    if (!km_array_reserve(&s->work, &s->cap_work, s->n_work + 1)) return no_memory(s);
     s->work[s->n_work++] = key;
     return true;
 }
 
 static bool find(km_states *s, uint64_t place) {
     if (s->n_found >= KM_STATE_PLACES * 4) return too_ambiguous(s);
-    if (!reserve(s, &s->found, s->n_found, &s->cap_found, sizeof *s->found)) return false;
+    if (!km_array_reserve(&s->found, &s->cap_found, s->n_found + 1)) return no_memory(s);
     s->found[s->n_found++] = place;
     return true;
 }
@@ -162,22 +132,6 @@ static uint64_t hash_places(const uint64_t *p, size_t n, bool ends) {
     return mix(h);
 }
 
-static bool grow_table(km_states *s) {
-    size_t slots = s->slots ? s->slots * 2 : 1024;
-    uint32_t *table = km_calloc(slots, sizeof *table);
-    if (!table) return no_memory(s);
-    for (size_t i = 1; i < s->n; i++) {
-        const km_state *k = &s->states[i];
-        size_t at = hash_places(s->places + k->first, k->n, k->may_end) & (slots - 1);
-        while (table[at]) at = (at + 1) & (slots - 1);
-        table[at] = (uint32_t)i;
-    }
-    km_free(s->table);
-    s->table = table;
-    s->slots = slots;
-    return true;
-}
-
 static bool add_state(km_states *s, km_state k) {
     if (s->n * (size_t)s->g->n_classes > ((size_t)1 << 25) || s->n_places > ((size_t)1 << 24))
         return too_ambiguous(s);
@@ -207,22 +161,21 @@ static int32_t close_state(km_states *s) {
     s->n_seen = 0;
     if (n == 0 && !s->ends) return KM_STATE_DEAD;
     if (n > KM_STATE_PLACES) return too_ambiguous(s) ? 0 : -1;
-    if (s->n * 2 >= s->slots && !grow_table(s)) return -1;
-    size_t at = hash_places(s->found, n, s->ends) & (s->slots - 1);
-    for (; s->table[at]; at = (at + 1) & (s->slots - 1)) {
-        const km_state *k = &s->states[s->table[at]];
+    uint32_t hash = (uint32_t)hash_places(s->found, n, s->ends), number;
+    for (size_t step = 0; (number = km_hash_next(&s->table, hash, &step)) != KM_HASH_NONE;) {
+        const km_state *k = &s->states[number];
         if (k->n == n && k->may_end == s->ends &&
             (n == 0 || memcmp(s->places + k->first, s->found, n * sizeof *s->found) == 0))
-            return (int32_t)s->table[at];
+            return (int32_t)number;
     }
-    while (s->n_places + n > s->cap_places)
-        if (!reserve(s, &s->places, s->cap_places, &s->cap_places, sizeof *s->places)) return -1;
+    if (!km_array_reserve(&s->places, &s->cap_places, s->n_places + n))
+        return no_memory(s) ? 0 : -1;
     if (!add_state(
             s, (km_state){.first = s->n_places, .n = (uint32_t)n, .may_end = s->ends, .mask = -1}))
         return -1;
     if (n) memcpy(s->places + s->n_places, s->found, n * sizeof *s->found);
     s->n_places += n;
-    s->table[at] = (uint32_t)(s->n - 1);
+    if (!km_hash_put(&s->table, hash, (uint32_t)(s->n - 1))) return no_memory(s) ? 0 : -1;
     return (int32_t)(s->n - 1);
 }
 
@@ -271,7 +224,7 @@ static bool make_first_states(km_states *s) {
     if (!add_state(s, (km_state){.mask = -1})) return false; /* dead, and stays so */
     memset(s->next, 0, classes * sizeof *s->next);
     s->n_stacks = 1;
-    if (!reserve(s, &s->stacks, 1, &s->cap_stacks, sizeof *s->stacks)) return false;
+    if (!km_array_reserve(&s->stacks, &s->cap_stacks, 1)) return no_memory(s);
     s->stacks[0] = 0;
     s->ends = false;
     for (uint32_t a = 0; a < root->n_alts; a++)
@@ -291,10 +244,10 @@ km_status km_states_begin(km_states *s, const km_grammar *g, km_error *err) {
 void km_states_free(km_states *s) {
     km_free(s->states);
     km_free(s->next);
-    km_free(s->table);
+    km_hash_free(&s->table);
     km_free(s->places);
     km_free(s->stacks);
-    km_free(s->stack_table);
+    km_hash_free(&s->stack_table);
     km_free(s->work);
     km_free(s->seen);
     km_free(s->found);

@@ -4,6 +4,7 @@
 #ifndef KM_TEXT_GRAMMAR_STATES_H
 #define KM_TEXT_GRAMMAR_STATES_H
 #include "text/grammar_rules.h"
+#include "base/hash.h"
 
 enum { KM_STATE_DEAD, KM_STATE_START };
 #define KM_RUN_ANY 255
@@ -29,14 +30,12 @@ typedef struct km_states {
     km_state *states;
     int32_t *next; /* (states, classes): the state after a byte of a class; -1: not known yet */
     size_t n, cap;
-    uint32_t *table; /* hash of states by their places */
-    size_t slots;
+    km_hash table;    /* states by their places */
     uint64_t *places; /* item << 44 | node << 29 | stack, sorted in each state */
     size_t n_places, cap_places;
     uint64_t *stacks; /* item to come back to << 32 | the stack below; stack 0 is empty */
     size_t n_stacks, cap_stacks;
-    uint32_t *stack_table;
-    size_t stack_slots;
+    km_hash stack_table;
     /* the closure in the making */
     uint64_t *work, *seen, *found;
     size_t n_work, cap_work, n_seen, seen_slots, n_found, cap_found;

@@ -1,6 +1,7 @@
 /* Builds the tree of a vocabulary. */
 #include "text/grammar_trie.h"
 #include "base/alloc.h"
+#include "base/array.h"
 #include "base/utf8.h"
 #include <stdlib.h>
 #include <string.h>
@@ -41,13 +42,7 @@ static int by_bytes(const void *a, const void *b) {
 }
 
 static bool add_node(km_trie *t, km_trie_node node) {
-    if (t->n + 1 >= t->cap) {
-        size_t cap = t->cap ? t->cap * 2 : 1024;
-        km_trie_node *nodes = km_realloc(t->nodes, cap * sizeof *nodes);
-        if (!nodes) return false;
-        t->nodes = nodes;
-        t->cap = cap;
-    }
+    if (!km_array_reserve(&t->nodes, &t->cap, t->n + 2)) return false;
     t->nodes[t->n++] = node;
     return true;
 }

@@ -2,6 +2,7 @@
  * sign eats it, the newline after a block goes (trim_blocks), and so does the indent before one
  * that begins its line (lstrip_blocks). */
 #include "base/alloc.h"
+#include "base/array.h"
 #include "text/jinja_chars.h"
 #include "text/jinja_parse.h"
 #include "base/utf8.h"
@@ -29,13 +30,8 @@ static bool fail(lexer *x, const char *what) {
 
 static bool add(lexer *x, km_jtoken t) {
     km_jtokens *out = x->out;
-    if (out->n == out->cap) {
-        size_t cap = out->cap ? out->cap * 2 : 256;
-        km_jtoken *data = km_realloc(out->data, cap * sizeof *data);
-        if (!data) return km_jinja_fail(x->r, KM_ERR_MEMORY, "out of memory");
-        out->data = data;
-        out->cap = cap;
-    }
+    if (!km_array_reserve(&out->data, &out->cap, out->n + 1))
+        return km_jinja_fail(x->r, KM_ERR_MEMORY, "out of memory");
     out->data[out->n++] = t;
     return true;
 }

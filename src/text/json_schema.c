@@ -2,6 +2,7 @@
  * become rules, so that schemas that contain themselves do too. */
 #include "text/json_schema.h"
 #include "base/alloc.h"
+#include "base/array.h"
 #include "base/log.h"
 #include "format/json_read.h"
 #include "text/json_schema_choice.h"
@@ -492,13 +493,8 @@ static bool rule_of(schema_maker *m, const json_t *target, const char *kind, int
             return true;
         }
     *made = false;
-    if (m->n_refs == m->cap_refs) {
-        size_t cap = m->cap_refs ? m->cap_refs * 2 : 16;
-        reference *refs = km_realloc(m->refs, cap * sizeof *refs);
-        if (!refs) return fail(m, KM_ERR_MEMORY, "out of memory");
-        m->refs = refs;
-        m->cap_refs = cap;
-    }
+    if (!km_array_reserve(&m->refs, &m->cap_refs, m->n_refs + 1))
+        return fail(m, KM_ERR_MEMORY, "out of memory");
     if (!new_rule(m, number_of)) return false;
     m->refs[m->n_refs++] = (reference){json_incref((json_t *)(uintptr_t)target), kind, *number_of};
     return true;

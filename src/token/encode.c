@@ -2,23 +2,15 @@
  * and given to the model. Bytes that are not UTF-8 are set aside before that. */
 #include "token/encode.h"
 #include "base/alloc.h"
+#include "base/array.h"
 #include "base/utf8.h"
 #include <string.h>
 
 /* ---- Lists of ids ---- */
 
 km_status km_ids_put(km_ids *ids, const int32_t *more, size_t n, km_error *err) {
-    if (n > ids->cap - ids->len) {
-        size_t cap = ids->cap ? ids->cap : 64;
-        while (cap - ids->len < n) {
-            if (cap > SIZE_MAX / 8) return km_error_set(err, KM_ERR_MEMORY, "too many ids");
-            cap *= 2;
-        }
-        int32_t *data = km_realloc(ids->data, cap * sizeof *data);
-        if (!data) return km_no_memory_for(err, "%zu ids", cap);
-        ids->data = data;
-        ids->cap = cap;
-    }
+    if (n > SIZE_MAX - ids->len || !km_array_reserve(&ids->data, &ids->cap, ids->len + n))
+        return km_no_memory_for(err, "%zu more ids", n);
     if (n) memcpy(ids->data + ids->len, more, n * sizeof *more);
     ids->len += n;
     return KM_OK;

@@ -1,19 +1,14 @@
 /* The table of merges. */
 #include "token/merges.h"
 #include "base/alloc.h"
+#include "base/array.h"
 
 #define MOST_MERGES (1 << 26)
 
 km_status km_merges_put(km_merges *m, int32_t left, int32_t right, int32_t to, km_error *err) {
-    if (m->count == m->room) {
-        if (m->room >= MOST_MERGES)
-            return km_error_set(err, KM_ERR_FORMAT, "more than %d merges", MOST_MERGES);
-        int32_t room = m->room ? 2 * m->room : 1024;
-        km_merge *list = km_realloc(m->list, (size_t)room * sizeof *list);
-        if (!list) return km_no_memory_for(err, "merges");
-        m->list = list;
-        m->room = room;
-    }
+    if (m->count >= MOST_MERGES)
+        return km_error_set(err, KM_ERR_FORMAT, "more than %d merges", MOST_MERGES);
+    if (!km_array_reserve(&m->list, &m->room, m->count + 1)) return km_no_memory_for(err, "merges");
     m->list[m->count++] = (km_merge){left, right, to};
     return KM_OK;
 }

@@ -2,6 +2,7 @@
  * pair first and of equals the leftmost; a short piece by looking at all pairs each time, a long
  * one with a heap, so that time grows with n log n whatever the text. */
 #include "base/alloc.h"
+#include "base/array.h"
 #include "token/encode.h"
 #include "base/utf8.h"
 #include <stdatomic.h>
@@ -162,13 +163,7 @@ static bool earlier(const km_candidate *a, const km_candidate *b) {
 }
 
 static bool heap_put(km_scratch *s, km_candidate c) {
-    if (s->heap_len == s->heap_room) {
-        size_t room = s->heap_room ? 2 * s->heap_room : 256;
-        km_candidate *more = km_realloc(s->heap, room * sizeof *more);
-        if (!more) return false;
-        s->heap = more;
-        s->heap_room = room;
-    }
+    if (!km_array_reserve(&s->heap, &s->heap_room, s->heap_len + 1)) return false;
     size_t i = s->heap_len++;
     for (; i > 0 && earlier(&c, &s->heap[(i - 1) / 2]); i = (i - 1) / 2)
         s->heap[i] = s->heap[(i - 1) / 2];

@@ -1,5 +1,6 @@
 /* Writing a tokenizer.json as Hugging Face's `tokenizers` reads it. */
 #include "base/alloc.h"
+#include "base/array.h"
 #include "base/file.h"
 #include "token/internal.h"
 #include "base/utf8.h"
@@ -140,13 +141,8 @@ static bool derive_merges(const km_token *t, km_merges *out) {
             int32_t left = km_vocab_find(&t->vocab, text, cut);
             int32_t right = left < 0 ? -1 : km_vocab_find(&t->vocab, text + cut, length - cut);
             if (right < 0) continue;
-            if (n == room) {
-                room = room ? 2 * room : 4096;
-                derived *more = km_realloc(list, room * sizeof *more);
-                ok = more != NULL;
-                if (!ok) break;
-                list = more;
-            }
+            ok = km_array_reserve(&list, &room, n + 1);
+            if (!ok) break;
             list[n++] = (derived){t->score[id], id, left, right};
         }
     }

@@ -7,13 +7,13 @@
  * The next pair is the most frequent one, of equals the one with the smallest ids. It comes from a
  * heap whose counts may be too high: a pair that lost some since goes back with its true count. */
 #include "base/alloc.h"
+#include "base/array.h"
+#include "base/hash.h"
 #include "token/count.h"
 #include "token/internal.h"
 #include "base/utf8.h"
 #include <stdlib.h>
 #include <string.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #define BORDER INT32_MAX /* between pieces */
 #define DEAD INT32_MIN   /* inside of a token */
@@ -65,8 +65,7 @@ typedef struct bpe_trainer {
     size_t n_arisen[2], room_arisen[2];
     uint32_t *fill; /* by token: how many places, then the pair whose list is being written */
     km_vocab texts;
-    int32_t *by_text; /* tokens by the hash of their text; -1: none */
-    uint32_t by_text_mask;
+    km_hash by_text; /* tokens by their texts */
 } bpe_trainer;
 
 /* ---- The heap ---- */
@@ -77,13 +76,7 @@ static bool above(const heap_entry *a, const heap_entry *b) {
 }
 
 static bool heap_put(bpe_trainer *t, heap_entry e) {
-    if (t->heap_n == t->heap_room) {
-        size_t room = t->heap_room ? 2 * t->heap_room : 4096;
-        heap_entry *more = km_realloc(t->heap, room * sizeof *more);
-        if (!more) return false;
-        t->heap = more;
-        t->heap_room = room;
-    }
+    if (!km_array_reserve(&t->heap, &t->heap_room, t->heap_n + 1)) return false;
     size_t i = t->heap_n++;
     for (; i > 0 && above(&e, &t->heap[(i - 1) / 2]); i = (i - 1) / 2)
         t->heap[i] = t->heap[(i - 1) / 2];
@@ -121,13 +114,7 @@ static token_pair *find_pair(const bpe_trainer *t, int32_t left, int32_t right) 
 }
 
 static bool room_for_pair(bpe_trainer *t) {
-    if (t->n_pairs == t->room_pairs) {
-        uint32_t room = t->room_pairs ? 2 * t->room_pairs : 8192;
-        token_pair *more = km_realloc(t->pairs, room * sizeof *more);
-        if (!more) return false;
-        t->pairs = more;
-        t->room_pairs = room;
-    }
+    if (!km_array_reserve(&t->pairs, &t->room_pairs, t->n_pairs + 1)) return false;
     if (t->slot && 2 * (t->n_pairs + 1) <= t->mask) return true;
     uint32_t size = t->slot ? 2 * (t->mask + 1) : 1 << 15;
     uint32_t *slot = km_alloc(size * sizeof *slot);
@@ -243,13 +230,8 @@ static void touch(bpe_trainer *t, int side, int32_t other, int32_t made) {
 }
 
 static bool arise(bpe_trainer *t, int side, int32_t other, uint32_t at) {
-    if (t->n_arisen[side] == t->room_arisen[side]) {
-        size_t room = t->room_arisen[side] ? 2 * t->room_arisen[side] : 4096;
-        near_pair *more = km_realloc(t->arisen[side], room * sizeof *more);
-        if (!more) return false;
-        t->arisen[side] = more;
-        t->room_arisen[side] = room;
-    }
+    if (!km_array_reserve(&t->arisen[side], &t->room_arisen[side], t->n_arisen[side] + 1))
+        return false;
     t->arisen[side][t->n_arisen[side]++] = (near_pair){other, at};
     return true;
 }
@@ -341,20 +323,17 @@ static km_status put_text(bpe_trainer *t, const token_pair *p, bool *is_new, km_
     const char *right = km_vocab_text(&t->texts, p->right, &n_right);
     km_text_put(&text, right, n_right);
     km_status s = km_text_ok(&text) ? KM_OK : KM_ERR_MEMORY;
-    uint32_t i = (uint32_t)XXH3_64bits(km_text_str(&text), text.len) & t->by_text_mask;
+    uint32_t hash = km_hash_bytes(km_text_str(&text), text.len), other;
     *is_new = true;
-    for (; s == KM_OK && t->by_text[i] >= 0; i = (i + 1) & t->by_text_mask) {
+    for (size_t step = 0; s == KM_OK && *is_new &&
+                          (other = km_hash_next(&t->by_text, hash, &step)) != KM_HASH_NONE;) {
         size_t n;
-        const char *other = km_vocab_text(&t->texts, t->by_text[i], &n);
-        if (n == text.len && memcmp(other, text.data, n) == 0) {
-            *is_new = false;
-            break;
-        }
+        const char *known = km_vocab_text(&t->texts, (int32_t)other, &n);
+        *is_new = n != text.len || memcmp(known, text.data, n) != 0;
     }
-    if (s == KM_OK && *is_new) {
-        t->by_text[i] = t->tokens;
-        s = km_vocab_put(&t->texts, t->tokens, text.data, text.len, err);
-    }
+    if (s == KM_OK && *is_new && !km_hash_put(&t->by_text, hash, (uint32_t)t->tokens))
+        s = KM_ERR_MEMORY;
+    if (s == KM_OK && *is_new) s = km_vocab_put(&t->texts, t->tokens, text.data, text.len, err);
     km_text_free(&text);
     return s == KM_ERR_MEMORY ? km_error_set(err, s, "out of memory while merging") : s;
 }
@@ -394,13 +373,9 @@ static km_status merge_all(bpe_trainer *t, int64_t min_count, km_token_progress 
 
 static bool make_room(bpe_trainer *t) {
     size_t n = (size_t)t->vocab;
-    uint32_t size = 1024;
-    while (size < 2 * (uint32_t)t->vocab) size *= 2;
     t->length = km_alloc(n * sizeof *t->length);
     t->fill = km_calloc(n, sizeof *t->fill);
-    t->by_text = km_alloc(size * sizeof *t->by_text);
-    t->by_text_mask = size - 1;
-    bool ok = t->length && t->fill && t->by_text;
+    bool ok = t->length && t->fill;
     for (int side = 0; side < 2; side++) {
         t->lost[side] = km_calloc(n, sizeof(int64_t));
         t->won[side] = km_calloc(n, sizeof(int64_t));
@@ -409,13 +384,10 @@ static bool make_room(bpe_trainer *t) {
         ok = ok && t->lost[side] && t->won[side] && t->stamp[side] && t->touched[side];
     }
     if (!ok) return false;
-    memset(t->by_text, 0xFF, size * sizeof *t->by_text);
     for (int i = 0; i < 256; i++) {
         char byte = (char)km_byte_order[i];
         if (km_vocab_put(&t->texts, i, &byte, 1, NULL) != KM_OK) return false;
-        uint32_t k = (uint32_t)XXH3_64bits(&byte, 1) & t->by_text_mask;
-        while (t->by_text[k] >= 0) k = (k + 1) & t->by_text_mask;
-        t->by_text[k] = i;
+        if (!km_hash_put(&t->by_text, km_hash_bytes(&byte, 1), (uint32_t)i)) return false;
         t->length[i] = 1;
     }
     t->tokens = 256;
@@ -440,7 +412,7 @@ static void trainer_free(bpe_trainer *t) {
     km_free(t->slot);
     km_free(t->heap);
     km_free(t->fill);
-    km_free(t->by_text);
+    km_hash_free(&t->by_text);
     km_vocab_free(&t->texts);
 }
 

@@ -1,30 +1,19 @@
 /* Token texts in one block, found through a hash table. */
 #include "token/vocab.h"
 #include "base/alloc.h"
+#include "base/array.h"
 #include "format/shown.h"
 #include <string.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
 static km_status grow(km_vocab *v, int32_t count, size_t bytes, km_error *err) {
-    if (count > v->room_items) {
-        int32_t room = v->room_items ? v->room_items : 512;
-        while (room < count) room *= 2;
-        km_vocab_item *item = km_realloc(v->item, (size_t)room * sizeof *item);
-        if (!item) return km_no_memory_for(err, "a vocabulary");
-        v->item = item;
-        v->room_items = room;
-    }
-    if (bytes > v->room - v->used) {
-        size_t room = v->room ? v->room : 4096;
-        while (room - v->used < bytes) room *= 2;
-        if (room >= KM_VOCAB_HOLE)
-            return km_error_set(err, KM_ERR_RANGE, "a vocabulary of more than 2 GiB");
-        char *block = km_realloc(v->block, room);
-        if (!block) return km_no_memory_for(err, "a vocabulary");
-        v->block = block;
-        v->room = room;
-    }
+    if (!km_array_reserve(&v->item, &v->room_items, count))
+        return km_no_memory_for(err, "a vocabulary");
+    if (bytes >= KM_VOCAB_HOLE / 2 - v->used)
+        return km_error_set(err, KM_ERR_RANGE, "a vocabulary of more than 2 GiB");
+    if (!km_array_reserve(&v->block, &v->room, v->used + bytes))
+        return km_no_memory_for(err, "a vocabulary");
     return KM_OK;
 }
 

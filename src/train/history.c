@@ -1,6 +1,7 @@
 /* The log of a run as lines of JSON. */
 #include "train/history.h"
 #include "base/alloc.h"
+#include "base/array.h"
 #include "base/file.h"
 #include "report/json.h"
 #include <errno.h>
@@ -8,13 +9,7 @@
 #include <string.h>
 
 static km_status remember(km_train_history *h, const km_train_point *p, km_error *err) {
-    if (h->n == h->cap) {
-        int cap = h->cap ? 2 * h->cap : 256;
-        km_train_point *more = km_realloc(h->at, (size_t)cap * sizeof *more);
-        if (!more) return km_no_memory_for(err, "the log");
-        h->at = more;
-        h->cap = cap;
-    }
+    if (!km_array_reserve(&h->at, &h->cap, h->n + 1)) return km_no_memory_for(err, "the log");
     h->at[h->n++] = *p;
     return KM_OK;
 }

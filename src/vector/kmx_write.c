@@ -1,6 +1,7 @@
 /* Writing .kmx files in one pass: sections as they come, their checksums on the way, the table at
  * the end. */
 #include "base/alloc.h"
+#include "base/array.h"
 #include "base/file.h"
 #include "vector/kmx.h"
 #include <string.h>
@@ -74,15 +75,9 @@ km_kmx_writer *km_kmx_create(const char *path, const km_kmx_head *h, km_error *e
 }
 
 static void end_block(km_kmx_writer *w) {
-    if (w->n_hashes == w->room) {
-        uint64_t room = w->room ? 2 * w->room : 64;
-        uint64_t *more = km_realloc(w->hashes, (size_t)room * 8);
-        if (!more) {
-            km_error_set(&w->error, KM_ERR_MEMORY, "cannot write the index: out of memory");
-            return;
-        }
-        w->hashes = more;
-        w->room = room;
+    if (!km_array_reserve(&w->hashes, &w->room, w->n_hashes + 1)) {
+        km_error_set(&w->error, KM_ERR_MEMORY, "cannot write the index: out of memory");
+        return;
     }
     w->hashes[w->n_hashes++] = XXH3_64bits_digest(w->block);
     XXH3_64bits_reset(w->block);

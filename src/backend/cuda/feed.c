@@ -4,6 +4,7 @@
 #include "backend/cuda/feed.h"
 #include "backend/cuda/lane.h"
 #include "base/alloc.h"
+#include "base/array.h"
 #include "base/guard.h"
 
 typedef struct slot {
@@ -142,13 +143,8 @@ static bool follow(feed *f, weight now, weight *w) {
     if (i >= f->n || f->order[i].data != now.data)
         for (i = 0; i < f->n && f->order[i].data != now.data; i++) {}
     if (i == f->n) { /* seen for the first time */
-        if (f->n == f->cap) {
-            int cap = f->cap ? 2 * f->cap : 64;
-            weight *more = km_realloc(f->order, sizeof *more * (size_t)cap);
-            if (!more) return false; /* then it is not sent for ahead of time */
-            f->order = more;
-            f->cap = cap;
-        }
+        if (!km_array_reserve(&f->order, &f->cap, f->n + 1))
+            return false; /* not sent ahead, then */
         f->order[f->n++] = now;
         f->next = f->n;
         return false;

@@ -4,6 +4,7 @@
 #include "backend/cuda/graph.h"
 #include "backend/cuda/lane.h"
 #include "base/alloc.h"
+#include "base/array.h"
 #include <stdlib.h>
 
 typedef struct cuda_held_block {
@@ -31,15 +32,9 @@ static void block_got(void *user, void *p, size_t cap) {
     km_cuda_queue *q = user;
     km_cuda_graph *g = q->capturing;
     if (!g || g->failed) return;
-    if (g->n == g->cap) {
-        int more = g->cap ? g->cap * 2 : 256;
-        cuda_held_block *grown = km_realloc(g->blocks, (size_t)more * sizeof *grown);
-        if (!grown) {
-            g->failed = true;
-            return;
-        }
-        g->blocks = grown;
-        g->cap = more;
+    if (!km_array_reserve(&g->blocks, &g->cap, g->n + 1)) {
+        g->failed = true;
+        return;
     }
     g->blocks[g->n++] = (cuda_held_block){p, cap, false};
 }

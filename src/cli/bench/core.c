@@ -1,5 +1,6 @@
 /* Timing: runners in turns, warm-up, best round and quartiles; and the collection of samples. */
 #include "base/alloc.h"
+#include "base/array.h"
 #include "cli/bench/bench.h"
 #include <math.h>
 #include <stdlib.h>
@@ -68,15 +69,9 @@ static void warm_up(const km_bench *b, km_runner *r, timing *t) {
 }
 
 static bool add_sample(km_bench *b, const km_sample *s) {
-    if (b->n_samples == b->cap_samples) {
-        int cap = b->cap_samples ? 2 * b->cap_samples : 256;
-        km_sample *samples = km_realloc(b->samples, (size_t)cap * sizeof *samples);
-        if (!samples) {
-            km_no_memory(&b->error);
-            return false;
-        }
-        b->samples = samples;
-        b->cap_samples = cap;
+    if (!km_array_reserve(&b->samples, &b->cap_samples, b->n_samples + 1)) {
+        km_no_memory(&b->error);
+        return false;
     }
     b->samples[b->n_samples++] = *s;
     return true;
