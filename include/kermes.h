@@ -74,6 +74,7 @@ KM_API const char *km_status_text(km_status s); /* "shapes do not fit" */
 
 typedef enum km_log_level { KM_LOG_INFO, KM_LOG_WARN } km_log_level;
 typedef void (*km_log_fn)(void *user, km_log_level level, const char *line);
+KM_API void km_string_free(char *text);           /* a text that a call gave out; NULL is fine */
 KM_API void km_set_log(km_log_fn fn, void *user); /* NULL: silence, which is the default */
 
 /* ---- Dtypes ---- */
@@ -91,7 +92,7 @@ KM_API void km_set_log(km_log_fn fn, void *user); /* NULL: silence, which is the
     X(BOOL, "bool", 1, 0)
 
 /* Weights of a few bits, in blocks along the last axis, laid out as GGUF files store them. They can
- * be the weights of km_linear and the table of km_embedding, and be cast to floats.
+ * be the weights of km_linear and the table of km_embedding. km_cast makes them from floats and back.
  * X(name, text, bytes of a block, elements in a block) */
 #define KM_BLOCK_LIST(X)                                                                           \
     X(Q4_0, "q4_0", 18, 32)                                                                        \
@@ -274,6 +275,77 @@ KM_API km_tensor *km_to(km_ctx *ctx, km_tensor *t, const char *device);
 /* dst = src, converted and broadcast as needed. dst must not be an intermediate of the tape. */
 KM_API km_status km_assign(km_ctx *ctx, km_tensor *dst, const km_tensor *src);
 
+/* No copies from and to other libraries: DLPack, as NumPy, PyTorch, JAX and others speak it, in both
+ * forms of its ABI. Memory of the host and of CUDA devices; strides of any sign; whatever dtypes Kermes
+ * has but weights in blocks.
+ * from: a kept tensor over the other's memory, on a context of the same device; what changes it in
+ *   place changes that memory, unless it is marked as read-only. The context takes it over and calls its
+ *   deleter when the last tensor over it is gone; on failure it stays the caller's. Work of the other
+ *   library on it must be done by then.
+ * to: t's own memory, lent out until the deleter is called, which any thread may do, after
+ *   km_ctx_free too. Everything the context has been asked for so far is done when it returns. Mapped
+ *   weights, which nobody may change, go out in the versioned form alone. */
+struct DLManagedTensor;
+struct DLManagedTensorVersioned;
+KM_API km_tensor *km_from_dlpack(km_ctx *ctx, struct DLManagedTensor *managed);
+KM_API km_tensor *km_from_dlpack_versioned(km_ctx *ctx, struct DLManagedTensorVersioned *managed);
+KM_API struct DLManagedTensor *km_to_dlpack(km_ctx *ctx, km_tensor *t);
+KM_API struct DLManagedTensorVersioned *km_to_dlpack_versioned(km_ctx *ctx, km_tensor *t);
+
+/* ---- Files of tensors: safetensors, GGUF and npy ---- */
+
+/* A file, or a folder or index of several, mapped and checked to its last byte. Any threads may read it
+ * at once. npy holds one tensor, of the name "". */
+typedef struct km_file km_file;
+typedef struct km_file_tensor {
+    const char *name;
+    const char *type; /* as the file says it: "BF16", "Q4_K", "<f4" */
+    km_dtype dtype;   /* KM_DTYPE_COUNT: Kermes cannot load it */
+    km_shape shape;
+    const void *data; /* as in the file, perhaps unaligned; NULL when bytes is 0 */
+    size_t bytes;
+} km_file_tensor;
+
+KM_API km_file *km_file_open(const char *path); /* NULL on failure */
+KM_API void km_file_close(km_file *file);       /* names and data go with it; NULL is fine */
+KM_API int km_file_count(const km_file *file);
+KM_API const km_file_tensor *km_file_at(const km_file *file, int i); /* NULL: no such */
+KM_API const km_file_tensor *km_file_find(const km_file *file, const char *name); /* likewise */
+/* A text of the file's metadata; NULL: none under that key, or no text. */
+KM_API const char *km_file_meta(const km_file *file, const char *key);
+/* A copy on the context's device. name NULL: of a file that holds one tensor, that one. */
+KM_API km_tensor *km_file_load(km_ctx *ctx, const km_file *file, const char *name);
+KM_API km_tensor *km_load(km_ctx *ctx, const char *path, const char *name); /* open, load, close */
+
+typedef struct km_named_tensor {
+    const char *name;
+    km_tensor *tensor;
+} km_named_tensor;
+/* Writes the tensors as the name's ending says: .safetensors, .gguf, or .npy, which holds one and no
+ * name. meta: a JSON object of texts (in GGUF of numbers and booleans too), or NULL. The file changes
+ * only when all of the new one is on disk. */
+KM_API km_status km_save(km_ctx *ctx, const char *path, const km_named_tensor *tensors, int n,
+                         const char *meta);
+
+/* ---- Devices ---- */
+
+typedef struct km_device_info {
+    const char *name;   /* as km_ctx_new takes it: "cpu", "ref", "cuda:0" */
+    const char *title;  /* "NVIDIA H200" */
+    const char *kind;   /* "cpu", "reference", "gpu" */
+    const char *driver; /* "580.159.04, CUDA 13.0"; "" where there is none */
+    uint64_t memory;    /* bytes; 0: unknown */
+    uint64_t memory_free;
+    bool usable;
+    const char *note; /* why it is not usable, "" if it is */
+} km_device_info;
+KM_API int km_device_count(void); /* all that this machine shows, usable or not */
+/* Valid until this thread's next call. NULL: no such device. */
+KM_API const km_device_info *km_device_describe(int i);
+/* All there is to know of machine, drivers and libraries, and which device `asked` ("auto") is, as
+ * `kermes devices --json` prints it; km_string_free. NULL on failure, as when it cannot be used. */
+KM_API char *km_devices_json(const char *asked);
+
 /* ---- Creation ---- */
 
 KM_API km_tensor *km_zeros(km_ctx *ctx, km_dtype dtype, km_shape shape);
@@ -418,6 +490,20 @@ KM_API km_tensor *km_masked_scatter(km_ctx *ctx, km_tensor *x, km_tensor *mask, 
 KM_API km_tensor *km_nonzero(km_ctx *ctx, km_tensor *x);
 KM_API km_tensor *km_concat(km_ctx *ctx, km_tensor *const *parts, int n, int axis);
 KM_API km_tensor *km_stack(km_ctx *ctx, km_tensor *const *parts, int n, int axis); /* a new axis */
+/* x n times, one after another, along axis; repeat_each: each element n times in a row. */
+KM_API km_tensor *km_repeat(km_ctx *ctx, km_tensor *x, int axis, int64_t n);
+KM_API km_tensor *km_repeat_each(km_ctx *ctx, km_tensor *x, int axis, int64_t n);
+KM_API km_tensor *km_one_hot(km_ctx *ctx, km_tensor *ids, int64_t classes,
+                             km_dtype dtype); /* (...) -> (..., classes): y[i][j] = ids[i] == j */
+
+/* ---- Order. Equals stay in the order they were in; NaN is larger than all numbers. ---- */
+
+/* x in rising or falling order along axis; *index (i64, may be NULL) receives where each was. */
+KM_API km_tensor *km_sort(km_ctx *ctx, km_tensor *x, int axis, bool descending, km_tensor **index);
+/* The k largest (smallest), in falling (rising) order: the axis has k elements then. */
+KM_API km_tensor *km_topk(km_ctx *ctx, km_tensor *x, int64_t k, int axis, bool largest,
+                          km_tensor **index);
+KM_API km_tensor *km_cumsum(km_ctx *ctx, km_tensor *x, int axis); /* y[i] = x[0] + ... + x[i] */
 
 /* ---- Transformers ---- */
 

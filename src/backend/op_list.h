@@ -115,6 +115,10 @@
      * mask picks replaced by src, as far as it goes. nonzero: x -> i64 (n[0], x's rank): where x   \
      * is not 0 (NaN is not). */                                                                   \
     X(MASKED_SELECT, masked_select) X(MASKED_SCATTER, masked_scatter) X(NONZERO, nonzero)          \
+    /* Order along axis. sort: x -> the first n[0] of it in rising (n[1] 1: falling) order, and    \
+     * their places, i64; equals stay in order, NaN is larger than all. cumsum: x -> sums up to    \
+     * each element (n[0] 1: from the end). one_hot: ids -> (..., n[0]); dtype. */                 \
+    X(SORT, sort) X(CUMSUM, cumsum) X(ONE_HOT, one_hot)                                            \
     /* x (batch..., T, d), positions? (T), divisors? f32 (n[0] / 2); n[0] rotated dims (even), n[1]\
      * km_rope_pairs, n[2] 1 for the inverse rotation (the gradient), f[0] base. positions NULL:   \
      * 0, 1, 2, ... divisors: the frequency of pair i is divided by the ith. */                    \

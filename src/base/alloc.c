@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #endif
 #include "base/alloc.h"
+#include "kermes.h"
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -73,6 +74,8 @@ char *km_strdup(const char *s) {
     char *copy = km_alloc(n);
     return copy ? memcpy(copy, s, n) : NULL;
 }
+
+void km_string_free(char *text) { km_free(text); }
 
 void km_free(void *p) {
     if (!p) return;

@@ -60,11 +60,5 @@ void km_cli_notes(bool quiet);    /* the library's notes go to stderr, or nowher
 int km_cli_print_json(json_t *v); /* prints and frees v; the exit code */
 /* Whether a file can be written there: better to hear it now than after two minutes. */
 bool km_cli_can_write(const char *path, km_error *err);
-json_t *km_cli_machine(void); /* CPU, cores, kernel set, BLAS, memory */
-
-typedef struct km_memory {
-    double total, available; /* bytes; NaN where unknown */
-} km_memory;
-km_memory km_cli_memory(void);
 
 #endif

@@ -52,6 +52,8 @@ static bool take_shape(npy_cursor *c, km_row_layout *l) {
         if (c->at == c->end || *c->at < '0' || *c->at > '9') return false;
         for (; c->at < c->end && *c->at >= '0' && *c->at <= '9'; c->at++)
             if (v <= INT64_MAX / 10 - 1) v = v * 10 + (*c->at - '0');
+        if (axes < KM_MAX_DIMS) l->shape.dim[axes] = v;
+        l->shape.ndim = axes + 1;
         if (axes++ == 0)
             l->rows = v;
         else if (v == 0 || l->dim <= KM_MAX_VECTOR_DIM / v)
@@ -79,7 +81,7 @@ static bool set_type(km_row_layout *l, const char *text, size_t n) {
         {"f4", KM_F32, false, false}, {"f2", KM_F16, false, false}, {"f8", KM_F64, false, false},
         {"u1", KM_U8, true, false},   {"i1", KM_I8, false, false},  {"i2", KM_F16, false, true},
         {"u2", KM_F16, true, true},   {"i4", KM_I32, false, false}, {"u4", KM_I32, true, false},
-        {"i8", KM_I64, false, false}, {"u8", KM_I64, true, false}};
+        {"i8", KM_I64, false, false}, {"u8", KM_I64, true, false},  {"b1", KM_BOOL, true, false}};
     if (n != 3 || !strchr("<>|=", text[0])) return false;
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         if (memcmp(text + 1, types[i].name, 2) != 0) continue;
@@ -87,6 +89,7 @@ static bool set_type(km_row_layout *l, const char *text, size_t n) {
         l->is_unsigned = types[i].is_unsigned;
         l->words = types[i].words;
         l->swapped = text[0] == '>' && km_dtype_size(l->dtype) > 1;
+        memcpy(l->type, text, 3);
         return true;
     }
     return false;
@@ -99,7 +102,8 @@ static km_status bad(const char *shown, const char *why, km_error *err) {
                         why);
 }
 
-static km_status parse_header(km_row_layout *l, npy_cursor c, const char *shown, km_error *err) {
+static km_status parse_header(km_row_layout *l, npy_cursor c, bool tensor, const char *shown,
+                              km_error *err) {
     bool type = false, order = false, shape = false;
     const char *text;
     size_t n;
@@ -112,7 +116,7 @@ static km_status parse_header(km_row_layout *l, npy_cursor c, const char *shown,
             size_t length;
             if (!take_string(&c, &name, &length))
                 return bad(shown, "its elements are records, not numbers", err);
-            if (!set_type(l, name, length)) {
+            if (!set_type(l, name, length) || (l->dtype == KM_BOOL && !tensor)) {
                 char buffer[KM_SHOWN];
                 return km_error_set(err, KM_ERR_FORMAT,
                                     "'%s' holds elements of type '%s'; f4, f2, f8, u1, i1, i4 and "
@@ -142,8 +146,8 @@ static km_status parse_header(km_row_layout *l, npy_cursor c, const char *shown,
     return KM_OK;
 }
 
-km_status km_npy_parse(km_row_layout *l, const void *head, size_t n, uint64_t size,
-                       const char *shown, km_error *err) {
+static km_status parse(km_row_layout *l, const void *head, size_t n, bool tensor, const char *shown,
+                       km_error *err) {
     const uint8_t *b = head;
     *l = (km_row_layout){0};
     if (!km_npy_is(head, n)) return bad(shown, "it does not begin as one", err);
@@ -155,10 +159,35 @@ km_status km_npy_parse(km_row_layout *l, const void *head, size_t n, uint64_t si
     if (b[6] > 1) length |= (size_t)b[10] << 16 | (size_t)b[11] << 24;
     if (length > n - at) return bad(shown, "its header is longer than can be", err);
     npy_cursor c = {(const char *)b + at, (const char *)b + at + length};
-    km_status s = parse_header(l, c, shown, err);
-    if (s != KM_OK) return s;
     l->offset = at + length;
-    return km_row_layout_check(l, size, false, shown, err);
+    return parse_header(l, c, tensor, shown, err);
+}
+
+km_status km_npy_parse(km_row_layout *l, const void *head, size_t n, uint64_t size,
+                       const char *shown, km_error *err) {
+    km_status s = parse(l, head, n, false, shown, err);
+    return s == KM_OK ? km_row_layout_check(l, size, false, shown, err) : s;
+}
+
+km_status km_npy_parse_tensor(km_row_layout *l, const void *head, size_t n, uint64_t size,
+                              size_t *bytes, const char *shown, km_error *err) {
+    km_status s = parse(l, head, n, true, shown, err);
+    if (s != KM_OK) return s;
+    if (l->shape.ndim > KM_MAX_DIMS)
+        return km_error_set(err, KM_ERR_SHAPE, "'%s' has %d axes; at most %d are possible", shown,
+                            l->shape.ndim, KM_MAX_DIMS);
+    uint64_t total = km_dtype_size(l->dtype), none = 0;
+    for (int i = 0; i < l->shape.ndim; i++) {
+        none |= l->shape.dim[i] == 0;
+        if (l->shape.dim[i] && total > size / (uint64_t)l->shape.dim[i])
+            total = size + 1;
+        else if (l->shape.dim[i])
+            total *= (uint64_t)l->shape.dim[i];
+    }
+    if (none) total = 0;
+    if (total > size - l->offset) return bad(shown, "it is cut short", err);
+    *bytes = total;
+    return KM_OK;
 }
 
 size_t km_npy_head(char out[KM_NPY_HEAD], const char *type, int64_t rows, int64_t dim) {

@@ -15,6 +15,8 @@ typedef struct km_row_layout {
     int64_t rows, dim; /* elements beyond the first axis count as one row */
     uint64_t offset;   /* of the first row */
     uint64_t prefix;   /* bytes in front of each row, which repeat `dim` as i32 */
+    km_shape shape;    /* of npy: all axes; ndim may be more than there is room for */
+    char type[4];      /* of npy: "<f4" */
 } km_row_layout;
 
 #define KM_MAX_VECTOR_DIM ((int64_t)1 << 20)
@@ -34,6 +36,9 @@ km_status km_row_layout_check(const km_row_layout *l, uint64_t size, bool exact,
 bool km_npy_is(const void *head, size_t n);
 km_status km_npy_parse(km_row_layout *l, const void *head, size_t n, uint64_t size,
                        const char *shown, km_error *err);
+/* The same as one tensor of any shape, booleans too; *bytes: of its elements. */
+km_status km_npy_parse_tensor(km_row_layout *l, const void *head, size_t n, uint64_t size,
+                              size_t *bytes, const char *shown, km_error *err);
 /* Puts the head of an array of `rows` x `dim` (dim 0: one axis) into out; returns its length. `type`
  * is NumPy's name, "<f4". */
 #define KM_NPY_HEAD 128

@@ -601,6 +601,59 @@ static void masks(sink *s, km_op op) {
         }
 }
 
+/* Lines of every length that a kernel treats in a way of its own; equals and NaN among them. */
+static void orders(sink *s, km_op op) {
+    const struct {
+        km_shape x;
+        int axis;
+        int64_t k;
+        km_values values;
+    } list[] = {{KM_SHAPE(1), 0, 1, 0},
+                {KM_SHAPE(17), 0, 17, 0},
+                {KM_SHAPE(5, 7), 1, 3, 0},
+                {KM_SHAPE(5, 7), 0, 5, 0},
+                {KM_SHAPE(2, 3, 4), 1, 2, 0},
+                {KM_SHAPE(0, 4), 1, 4, 0},
+                {KM_SHAPE(4, 0), 1, 0, 0},
+                {KM_SHAPE(3, 1000), 1, 1000, 0},
+                {KM_SHAPE(3, 1000), 1, 40, KM_V_SPECIAL},
+                {KM_SHAPE(2, 5000), 1, 900, KM_V_SPECIAL},
+                {KM_SHAPE(300, 9), 0, 300, KM_V_LOW}};
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+        for (int flip = 0; flip < 2; flip++) {
+            km_case c = {.op = op,
+                         .n_in = 1,
+                         .p = {.axis = list[i].axis, .n = {list[i].k, flip}},
+                         .dtypes = (KM_FLOATS & ~KM_BIT(KM_F64)) | SMALL_INTS,
+                         .no_gradient = i > 6};
+            km_values values = list[i].values;
+            if (op == KM_OP_CUMSUM) { /* nothing to agree on once a sum is NaN or infinite */
+                c.p.n[0] = flip;
+                c.p.n[1] = 0;
+                values = KM_V_NORMAL;
+            } else {
+                c.dtypes |= KM_BIT(KM_BOOL);
+            }
+            if (values) c.dtypes &= HALVES;
+            c.in[0] = in(list[i].x, values, i == 2 ? KM_L_TURNED : KM_L_PLAIN);
+            put(s, &c);
+        }
+}
+
+static void one_hots(sink *s, km_op op) {
+    static const km_shape shapes[] = {{0, {0}}, {1, {0}}, {1, {7}}, {3, {2, 3, 4}}};
+    for (int i = 0; i < 4; i++)
+        for (int d = 0; d < KM_PLAIN_COUNT; d++) {
+            if (d == KM_F64) continue;
+            km_case c = {.op = op,
+                         .n_in = 1,
+                         .in = {typed(shapes[i], KM_V_INDEX, d & 1 ? KM_I32 : KM_I64, 5)},
+                         .p = {.n = {5}, .dtype = (km_dtype)d},
+                         .dtypes = KM_BIT(KM_I32)};
+            put(s, &c);
+        }
+}
+
 static void concats(sink *s, km_op op) {
     const struct {
         km_case_in a, b, c;
@@ -966,6 +1019,9 @@ void km_cases_each(km_op op, km_case_fn fn, void *user) {
     case KM_OP_MASKED_SCATTER:
     case KM_OP_NONZERO: masks(&s, op); break;
     case KM_OP_CONCAT: concats(&s, op); break;
+    case KM_OP_SORT:
+    case KM_OP_CUMSUM: orders(&s, op); break;
+    case KM_OP_ONE_HOT: one_hots(&s, op); break;
     case KM_OP_ROPE: ropes(&s, op); break;
     case KM_OP_ATTENTION:
     case KM_OP_ATTENTION_GRAD: attentions(&s, op); break;

@@ -11,6 +11,7 @@ void km_rows_matmul(km_op_row *t);
 void km_rows_softmax(km_op_row *t);
 void km_rows_norm(km_op_row *t);
 void km_rows_index(km_op_row *t);
+void km_rows_order(km_op_row *t);
 void km_rows_attention(km_op_row *t);
 void km_rows_loss(km_op_row *t);
 void km_rows_views(km_op_row *t);

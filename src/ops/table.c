@@ -13,6 +13,7 @@ static void fill_table(void) {
     km_rows_softmax(table);
     km_rows_norm(table);
     km_rows_index(table);
+    km_rows_order(table);
     km_rows_attention(table);
     km_rows_loss(table);
     km_rows_views(table);

@@ -104,7 +104,7 @@ km_tensor *km_sum_to(km_ctx *ctx, km_tensor *g, km_shape shape) {
 
 /* Only one holder: it may be changed in place. */
 static bool is_ours(const km_tensor *g) {
-    return g->storage->refs == 1 && km_is_contiguous(g) &&
+    return g->storage->refs == 1 && !g->storage->give_back && km_is_contiguous(g) &&
            (size_t)km_shape_count(g->shape) * km_dtype_size(g->dtype) == g->storage->bytes;
 }
 

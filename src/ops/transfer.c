@@ -29,6 +29,8 @@ static km_status changeable(km_ctx *ctx, const char *what, const km_tensor *t) {
     if (t->storage->drop)
         return km_fail(ctx, KM_ERR_STATE, "%s: the memory of a mapped file cannot be changed",
                        what);
+    if (t->storage->read_only)
+        return km_fail(ctx, KM_ERR_STATE, "%s: memory that its owner marked as read-only", what);
     for (int i = 0; i < t->shape.ndim && km_shape_count(t->shape) > 0; i++)
         if (t->stride[i] == 0 && t->shape.dim[i] > 1)
             return km_fail(ctx, KM_ERR_STATE, "%s: a broadcast tensor cannot be changed", what);

@@ -32,3 +32,11 @@ bool km_json_print(const json_t *v, FILE *out) {
     if (!v || json_dumpf(v, out, JSON_INDENT(2) | JSON_REAL_PRECISION(12)) != 0) return false;
     return fputc('\n', out) != EOF;
 }
+
+char *km_json_give(json_t *v) {
+    char *text = v ? json_dumps(v, JSON_INDENT(2) | JSON_REAL_PRECISION(12)) : NULL;
+    char *own = text ? km_strdup(text) : NULL; /* the heap's one door */
+    free(text);
+    json_decref(v);
+    return own;
+}

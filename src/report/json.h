@@ -14,5 +14,8 @@ json_t *km_json_count(double v);
 json_t *km_json_text(const char *s);
 /* Writes the value, indented, with a final newline; false when it is NULL or writing failed. */
 bool km_json_print(const json_t *v, FILE *out);
+/* The same as a text for the caller of the library (km_string_free); v goes. NULL: v is, or there is no
+ * memory. */
+char *km_json_give(json_t *v);
 
 #endif

@@ -89,6 +89,7 @@ km_ctx *km_ctx_make(km_device *device, int threads, km_error *err) {
     km_ctx *ctx = km_calloc(1, sizeof *ctx);
     if (!ctx) goto fail;
     ctx->device = device;
+    atomic_init(&ctx->holders, 1);
     ctx->activations = default_activations();
     const char *fallback = getenv("KERMES_FALLBACK");
     ctx->no_fallback = fallback && strcmp(fallback, "0") == 0;
@@ -109,7 +110,12 @@ fail:
 }
 
 void km_ctx_free(km_ctx *ctx) {
-    if (!ctx) return;
+    if (ctx) km_ctx_unhold(ctx);
+}
+
+void km_ctx_unhold(km_ctx *ctx) {
+    if (atomic_fetch_sub(&ctx->holders, 1) > 1) return;
+    km_loans_settle(ctx);
     km_step_end(ctx);
     km_profile_free(ctx);
     for (int i = 0; i < ctx->n_lanes; i++) {
@@ -195,6 +201,8 @@ void km_storage_release(km_ctx *ctx, km_storage *s) {
     if (--s->refs > 0) return;
     if (s->drop)
         s->drop(s->owner);
+    else if (s->give_back)
+        s->give_back(s->owner);
     else
         km_mempool_put(&s->lane->pool, s->data, s->cap);
     s->data = NULL;
@@ -263,6 +271,25 @@ km_tensor *km_wrap(km_ctx *ctx, const char *what, km_dtype dtype, km_shape shape
     return t;
 }
 
+km_tensor *km_wrap_lent(km_ctx *ctx, void *data, size_t bytes, void (*back)(void *owner),
+                        void *owner) {
+    km_tensor *t = km_calloc(1, sizeof *t);
+    km_storage *s = t ? storage_record(ctx) : NULL;
+    if (!s) {
+        km_free(t);
+        km_fail(ctx, KM_ERR_MEMORY, "out of memory for a tensor's record");
+        return NULL;
+    }
+    *s = (km_storage){.lane = ctx->lanes[0],
+                      .data = data,
+                      .bytes = bytes,
+                      .refs = 1,
+                      .give_back = back,
+                      .owner = owner};
+    *t = (km_tensor){.ctx = ctx, .storage = s, .kept = true};
+    return t;
+}
+
 km_tensor *km_tensor_view(km_ctx *ctx, const km_tensor *t, km_shape shape, const int64_t *stride,
                           int64_t offset) {
     km_tensor *v = km_arena_alloc(&ctx->arena, sizeof *v);
@@ -318,6 +345,7 @@ km_tensor *km_scope_end(km_ctx *ctx, km_tensor *result) {
 
 void km_step_end(km_ctx *ctx) {
     if (!ctx) return;
+    if (atomic_load_explicit(&ctx->loans_ended, memory_order_relaxed)) km_loans_settle(ctx);
     if (ctx->tape_reset) ctx->tape_reset(ctx);
     km_step_drop(ctx, 0, NULL, 0);
     ctx->n_scopes = 0;

@@ -12,6 +12,7 @@
 #include "base/threads.h"
 #include "tensor/device.h"
 #include "tensor/dtype.h"
+#include <stdatomic.h>
 
 typedef struct km_storage {
     km_lane *lane;
@@ -23,6 +24,8 @@ typedef struct km_storage {
     bool settled;              /* blocks lie as the device's kernels like them (km_settle) */
     void (*drop)(void *owner); /* set: the bytes are another's (km_wrap), and only to be read */
     void *owner;
+    void (*give_back)(void *owner); /* set: the bytes are another library's (tensor/dlpack.c) */
+    bool read_only;                 /* of these, not to be changed */
 } km_storage;
 
 struct km_node;
@@ -84,9 +87,16 @@ struct km_ctx {
     void *timed_user;
     void *scratch; /* km_ctx_scratch */
     size_t scratch_bytes;
+    atomic_int holders;                  /* the caller, and whoever has memory of it on loan */
+    struct km_loan *_Atomic loans_ended; /* given back by any thread, until the next step's end */
 };
 
 /* ---- Contexts ---- */
+
+/* Lets go of the tensors whose loans have ended (tensor/dlpack.c). */
+void km_loans_settle(km_ctx *ctx);
+/* One holder fewer; the last one's call frees the context. */
+void km_ctx_unhold(km_ctx *ctx);
 
 km_ctx *km_ctx_make(km_device *device, int threads, km_error *err); /* NULL with *err set */
 
@@ -124,6 +134,10 @@ km_tensor *km_tensor_new(km_ctx *ctx, km_lane *lane, const char *what, km_dtype 
  * set; drop is not called then. */
 km_tensor *km_wrap(km_ctx *ctx, const char *what, km_dtype dtype, km_shape shape, const void *data,
                    void (*drop)(void *owner), void *owner);
+/* A kept scalar of f32 over memory of the context's device that another library lends, for the caller
+ * to give a dtype and a layout. give_back as drop above. */
+km_tensor *km_wrap_lent(km_ctx *ctx, void *data, size_t bytes, void (*give_back)(void *owner),
+                        void *owner);
 /* A kept tensor with a copy of data, on the context's device. */
 static inline km_tensor *km_keep_data(km_ctx *ctx, km_dtype dtype, km_shape shape,
                                       const void *data) {

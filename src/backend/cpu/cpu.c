@@ -15,6 +15,7 @@ static void fill_table(void) {
     km_cpu_register_rows(k);
     km_cpu_register_norm(k);
     km_cpu_register_index(k);
+    km_cpu_register_order(k);
     km_cpu_register_loss(k);
     km_cpu_register_rope(k);
     km_cpu_register_quant(k);

@@ -19,6 +19,7 @@ void km_cpu_register_attention(km_kernel *k);
 void km_cpu_register_rows(km_kernel *k);  /* softmax, log_softmax and gradients */
 void km_cpu_register_norm(km_kernel *k);  /* layer_norm, rms_norm, fused and gradients */
 void km_cpu_register_index(km_kernel *k); /* embedding, gather, scatter_add, ..., concat */
+void km_cpu_register_order(km_kernel *k); /* sort, cumsum, one_hot */
 void km_cpu_register_loss(km_kernel *k);  /* cross_entropy, mse, bce and gradients */
 void km_cpu_register_rope(km_kernel *k);
 void km_cpu_register_quant(km_kernel *k);   /* layers over weights of a few bits */

@@ -107,6 +107,9 @@ const km_backend km_ref_backend = {
         [KM_OP_MASKED_SELECT] = km_ref_masked_select,
         [KM_OP_MASKED_SCATTER] = km_ref_masked_scatter,
         [KM_OP_NONZERO] = km_ref_nonzero,
+        [KM_OP_SORT] = km_ref_sort,
+        [KM_OP_CUMSUM] = km_ref_cumsum,
+        [KM_OP_ONE_HOT] = km_ref_one_hot,
 
         [KM_OP_ROPE] = km_ref_rope,
         [KM_OP_SGD] = km_ref_sgd,

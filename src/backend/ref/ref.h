@@ -158,6 +158,7 @@ km_ref_kernel km_ref_layer_norm, km_ref_layer_norm_grad, km_ref_rms_norm, km_ref
 km_ref_kernel km_ref_add_layer_norm, km_ref_add_rms_norm;
 km_ref_kernel km_ref_embedding, km_ref_embedding_grad, km_ref_gather, km_ref_scatter_add;
 km_ref_kernel km_ref_index_select, km_ref_concat, km_ref_scatter;
+km_ref_kernel km_ref_sort, km_ref_cumsum, km_ref_one_hot;
 km_ref_kernel km_ref_masked_select, km_ref_masked_scatter, km_ref_nonzero;
 km_ref_kernel km_ref_rope, km_ref_attention, km_ref_attention_grad, km_ref_attend, km_ref_sample;
 km_ref_kernel km_ref_nearest, km_ref_cell_sums, km_ref_scan_codes;

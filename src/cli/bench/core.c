@@ -1,4 +1,5 @@
 /* Timing: runners in turns, warm-up, best round and quartiles; and the collection of samples. */
+#include "backend/devices.h"
 #include "base/alloc.h"
 #include "base/array.h"
 #include "cli/bench/bench.h"
@@ -138,7 +139,7 @@ double km_bench_rate(const km_bench *b, const char *suite, const char *op, doubl
     return km_sample_rate(km_bench_find(b, suite, op, size, engine));
 }
 
-bool km_bench_fits(double bytes) { return !(bytes > 0.8 * km_cli_memory().available); }
+bool km_bench_fits(double bytes) { return !(bytes > 0.8 * km_host_memory_get().available); }
 
 bool km_bench_is_ref(const km_bench *b) {
     return b->device && strcmp(km_ctx_device(b->device), "ref") == 0;

@@ -10,6 +10,7 @@
 #include "infer/sample.h"
 #include "ops/op.h"
 #include "report/json.h"
+#include "report/machine.h"
 #include <math.h>
 #include <string.h>
 
@@ -329,12 +330,12 @@ static int print_json(const infer *f) {
         if (f->job[i].measured) json_array_append_new(jobs, job_json(f, i));
     return km_cli_print_json(json_pack(
         "{s:s, s:o, s:s, s:i, s:o, s:o, s:s, s:{s:o, s:o, s:o}, s:o, s:o, s:o}", "kermes",
-        km_version(), "machine", km_cli_machine(), "device", f->m.devices, "threads", f->b->threads,
-        "model", km_json_text(f->name), "weights_bytes", km_json_count(f->weights), "cache_type",
-        km_dtype_name(f->cache), "limits", "read_gbs", km_json_number(l->read / 1e9, 5), "copy_gbs",
-        km_json_number(l->copy / 1e9, 5), "device_copy_gbs",
-        km_json_number(l->device_copy > 0 ? l->device_copy / 1e9 : NAN, 5), "memory",
-        km_cli_plan_json(&f->m.plan), "results", jobs, "peak_memory_bytes",
+        km_version(), "machine", km_machine_json(), "device", f->m.devices, "threads",
+        f->b->threads, "model", km_json_text(f->name), "weights_bytes", km_json_count(f->weights),
+        "cache_type", km_dtype_name(f->cache), "limits", "read_gbs",
+        km_json_number(l->read / 1e9, 5), "copy_gbs", km_json_number(l->copy / 1e9, 5),
+        "device_copy_gbs", km_json_number(l->device_copy > 0 ? l->device_copy / 1e9 : NAN, 5),
+        "memory", km_cli_plan_json(&f->m.plan), "results", jobs, "peak_memory_bytes",
         km_json_count(km_peak_memory())));
 }
 

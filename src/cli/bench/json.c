@@ -1,6 +1,7 @@
 /* The results of a benchmark as JSON; docs/cli.md describes it. */
 #include "cli/bench/bench.h"
 #include "report/json.h"
+#include "report/machine.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -102,7 +103,7 @@ json_t *km_bench_json(const km_bench *b) {
         json_array_append_new(results, sample_json(b, &b->samples[i]));
     return json_pack(
         "{s:s, s:o, s:s, s:i, s:b, s:s, s:{s:o, s:o, s:o, s:o}, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
-        "kermes", km_version(), "machine", km_cli_machine(), "device", km_bench_engine(b),
+        "kermes", km_version(), "machine", km_machine_json(), "device", km_bench_engine(b),
         "threads", b->threads, "quick", b->quick, "timing",
         "after a warm-up, engines in turns; rate and seconds are of the best round, q1, median and q3 "
         "the quartiles of all, max the slowest",
