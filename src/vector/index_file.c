@@ -349,6 +349,7 @@ typedef struct saving {
     const km_index *x;
     const km_snapshot *v; /* frozen: every pass meets the same rows */
     bool with_dead;
+    bool as_they_are; /* one segment, all of whose rows are written */
     km_row_place *places;
     uint8_t *plain, *packed, *out; /* a cell's codes: of one segment, of all, packed */
     int64_t rows, dead;
@@ -363,13 +364,13 @@ static km_status open_saving(saving *v, km_error *err) {
         int64_t n = km_cell_rows(v->v, c);
         most = n > most ? n : most;
     }
-    size_t room = (size_t)most * x->code_bytes + 1;
+    v->as_they_are = v->v->n == 1 && (v->with_dead || !atomic_load(&v->v->at[0]->dead_rows));
+    size_t room = v->as_they_are ? 1 : (size_t)most * x->code_bytes + 1;
     v->places = km_alloc(sizeof *v->places * (size_t)(most + 1));
     v->plain = km_alloc(room);
     v->packed = km_alloc(room);
     v->out = km_alloc(room);
-    if (!v->places || !v->plain || !v->packed || !v->out)
-        return km_no_memory_for(err, "the index");
+    if (!v->places || !v->plain || !v->packed || !v->out) return km_no_memory_for(err, "the index");
     for (int i = 0; i < v->v->n; i++) {
         const km_segment *s = v->v->at[i];
         km_status status = km_segment_check(x, s, 0, s->rows, true, err);
@@ -400,6 +401,10 @@ static km_status put_codes(saving *v, km_kmx_writer *w, km_error *err) {
     const km_index *x = v->x;
     size_t code = x->code_bytes;
     km_kmx_begin(w, KM_KMX_CODES);
+    if (v->as_they_are) { /* checked by open_saving */
+        km_kmx_put(w, v->v->at[0]->codes, (size_t)v->v->at[0]->rows * code);
+        return KM_OK;
+    }
     for (int64_t c = 0; c < x->cells; c++) {
         int64_t n = 0;
         for (int i = 0; i < v->v->n; i++) {

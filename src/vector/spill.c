@@ -117,9 +117,10 @@ km_status km_spill_put(km_spill *s, const uint64_t *ids, const km_encoded *e, in
     return KM_OK;
 }
 
-/* Bytes [from, from + size) of the records of cells [a, b), in the order of cells, to out. */
-static km_status gather(km_spill *s, int64_t a, int64_t b, size_t from, size_t size, uint64_t *next,
-                        uint8_t *out, km_error *err) {
+/* Bytes [from, from + size) of the records of cells [a, b), in the order of cells, to out: `rows` of
+ * them behind the first `skip`. */
+static km_status gather(km_spill *s, int64_t a, int64_t b, uint64_t skip, uint64_t rows,
+                        size_t from, size_t size, uint64_t *next, uint8_t *out, km_error *err) {
     uint64_t at = 0;
     for (int64_t c = a; c < b; c++) {
         next[c] = at;
@@ -138,7 +139,9 @@ static km_status gather(km_spill *s, int64_t a, int64_t b, size_t from, size_t s
         for (const uint8_t *p = s->buffer; p < s->buffer + n; p += s->record) {
             uint32_t cell;
             memcpy(&cell, p + 8, 4);
-            if (cell >= a && cell < b) memcpy(out + next[cell]++ * size, p + from, size);
+            if (cell < a || cell >= b) continue;
+            uint64_t place = next[cell]++ - skip; /* wraps around before the first */
+            if (place < rows) memcpy(out + place * size, p + from, size);
         }
         done += n;
     }
@@ -169,14 +172,15 @@ static void put_ids(writing *v, const uint8_t *ids, uint64_t n) {
     }
 }
 
-static void put_codes(writing *v, int64_t a, int64_t b) {
+/* Cells [a, b), or `rows` of one cell. */
+static void put_codes(writing *v, int64_t a, int64_t b, uint64_t rows) {
     const km_index *x = v->s->x;
     const uint8_t *p = v->out;
     for (int64_t c = a; c < b; c++) {
-        size_t n = (size_t)v->s->counts[c] * x->code_bytes;
-        km_coder_pack(x->coder, p, (int64_t)v->s->counts[c], v->packed);
-        km_kmx_put(v->w, v->packed, n);
-        p += n;
+        uint64_t n = b == a + 1 ? rows : v->s->counts[c];
+        km_coder_pack(x->coder, p, (int64_t)n, v->packed);
+        km_kmx_put(v->w, v->packed, (size_t)n * x->code_bytes);
+        p += (size_t)n * x->code_bytes;
     }
 }
 
@@ -184,24 +188,36 @@ static km_status write_section(writing *v, km_kmx_section section, size_t from, 
                                size_t memory, km_error *err) {
     km_spill *s = v->s;
     km_kmx_begin(v->w, section);
+    bool codes = section == KM_KMX_CODES;
+    size_t spare = codes ? 2 : 1; /* codes stand there packed, too, a cell at a time */
     for (int64_t a = 0, b; a < s->x->cells; a = b) {
         uint64_t rows = 0, most = 0;
         for (b = a; b < s->x->cells; b++) { /* as many cells as fit, at least one */
-            if (b > a && (rows + s->counts[b]) * size > memory) break;
+            uint64_t more = s->counts[b] > most ? s->counts[b] : most;
+            if (b > a && (rows + s->counts[b] + (spare - 1) * more) * size > memory) break;
             rows += s->counts[b];
-            most = s->counts[b] > most ? s->counts[b] : most;
+            most = more;
         }
         if (rows == 0) continue;
-        v->out = km_alloc((size_t)rows * size);
-        v->packed = section == KM_KMX_CODES ? km_alloc((size_t)most * size) : NULL;
+        /* A cell that does not fit comes in pieces, in whole blocks of codes. */
+        uint64_t piece = rows, block = codes ? (uint64_t)km_coder_block_rows(s->x->coder) : 1;
+        if (b == a + 1 && rows * size * spare > memory) {
+            piece = memory / (size * spare) / block * block;
+            piece = most = piece < block ? block : piece;
+        }
+        v->out = km_alloc((size_t)piece * size);
+        v->packed = codes ? km_alloc((size_t)most * size) : NULL;
         km_status status = KM_OK;
-        if (!v->out || (section == KM_KMX_CODES && !v->packed))
+        if (!v->out || (codes && !v->packed))
             status = km_error_set(err, KM_ERR_MEMORY, "no memory to sort the vectors");
-        if (status == KM_OK) status = gather(s, a, b, from, size, v->next, v->out, err);
-        if (status == KM_OK && section == KM_KMX_CODES) put_codes(v, a, b);
-        if (status == KM_OK && section == KM_KMX_IDS) put_ids(v, v->out, rows);
-        if (status == KM_OK && section == KM_KMX_VECTORS)
-            km_kmx_put(v->w, v->out, (size_t)rows * size);
+        for (uint64_t at = 0; status == KM_OK && at < rows; at += piece) {
+            uint64_t n = rows - at < piece ? rows - at : piece;
+            status = gather(s, a, b, at, n, from, size, v->next, v->out, err);
+            if (status != KM_OK) break;
+            if (codes) put_codes(v, a, b, n);
+            if (section == KM_KMX_IDS) put_ids(v, v->out, n);
+            if (section == KM_KMX_VECTORS) km_kmx_put(v->w, v->out, (size_t)n * size);
+        }
         km_free(v->out);
         km_free(v->packed);
         if (status != KM_OK) return status;

@@ -14,7 +14,7 @@ km_status km_spill_put(km_spill *s, const uint64_t *ids, const km_encoded *e, in
                        km_error *err);
 int64_t km_spill_rows(const km_spill *s);
 uint64_t km_spill_largest_id(const km_spill *s);
-/* Writes the sections that hold rows, with at most `memory` bytes at a time (or a cell's). */
+/* Writes the sections that hold rows, with at most `memory` bytes of them at a time. */
 km_status km_spill_write(km_spill *s, km_kmx_writer *w, int id_bits, size_t memory, km_error *err);
 
 #endif
