@@ -2,7 +2,7 @@
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 KERMES = build/release/kermes
 
-.PHONY: release demo test test-long coverage bench install format clean help
+.PHONY: release demo test test-long coverage bench install install-built uninstall format clean help
 .NOTPARALLEL:
 
 release: ## Build the library, the command and the examples (build/release)
@@ -18,9 +18,9 @@ demo: ## Set up, build, fetch a small model and chat with it
 	@cmake --build --preset release -j $(JOBS) --target kermes
 	@scripts/demo $(KERMES)
 
-test: ## Set up, build and run all tests: with sanitizers, then in release
+test: ## Set up, build and run all tests: with sanitizers, then in release (20 minutes, 4 GB)
 	@scripts/setup test
-	@JOBS=$(JOBS) scripts/run-tests asan tsan test
+	@JOBS=$(JOBS) scripts/run-tests asan tsan release
 
 test-long: ## Release tests with the long ones, at their full size
 	@scripts/setup test
@@ -42,8 +42,21 @@ bench: ## Measure everything; leaves build/release/bench.html
 	@cmake --build --preset release -j $(JOBS) --target kermes
 	$(KERMES) bench --html build/release/bench.html
 
-install: release ## Install under PREFIX (default /usr/local)
+# What is installed, and nothing else, is built: after `make test` that is nothing.
+INSTALLED = $(shell sed -n 's/^KERMES_INSTALLED:INTERNAL=//p' build/release/CMakeCache.txt 2>/dev/null | tr ';' ' ')
+
+install: ## Install under PREFIX (default /usr/local)
+	@scripts/setup demo
+	@[ -f build/release/build.ninja ] || cmake --preset release
+	@$(MAKE) --no-print-directory install-built
+
+install-built:
+	@cmake --build --preset release -j $(JOBS) --target $(INSTALLED)
 	@cmake --install build/release --prefix $(or $(PREFIX),/usr/local)
+	@scripts/after-install $(or $(PREFIX),/usr/local)
+
+uninstall: ## Remove what `make install` put there
+	@scripts/uninstall $(or $(PREFIX),/usr/local)
 
 format: ## Lay out all C and CUDA sources by .clang-format
 	@git ls-files '*.c' '*.h' '*.cpp' '*.cu' '*.cuh' | xargs -r clang-format -i
