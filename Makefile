@@ -2,7 +2,7 @@
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 KERMES = build/release/kermes
 
-.PHONY: release demo test test-long coverage bench install install-built uninstall format clean help
+.PHONY: release demo test test-long coverage bench wheel install install-built uninstall format clean help
 .NOTPARALLEL:
 
 release: ## Build the library, the command and the examples (build/release)
@@ -35,6 +35,10 @@ coverage: ## Which lines and branches the tests run, by room (build/coverage)
 	@find build/coverage -name '*.gcda' -delete
 	@ctest --preset coverage -j $(JOBS) || echo "make coverage: some tests failed; the figures are of what ran" >&2
 	@scripts/coverage build/coverage --json build/coverage/coverage.json --missing 20
+
+wheel: ## Build the Python wheel, with the library inside (dist/)
+	@scripts/setup demo
+	@scripts/wheel
 
 bench: ## Measure everything; leaves build/release/bench.html
 	@scripts/setup demo

@@ -131,6 +131,7 @@ typedef struct km_tensor km_tensor;
 KM_API km_ctx *km_ctx_new(const char *device, int threads);
 KM_API void km_ctx_free(km_ctx *ctx);   /* kept tensors must be released before */
 KM_API const char *km_last_error(void); /* of the last km_ctx_new or index call here */
+KM_API km_status km_last_status(void);  /* of the same call */
 
 KM_API km_status km_ctx_status(const km_ctx *ctx);  /* the sticky error */
 KM_API const char *km_ctx_error(const km_ctx *ctx); /* its text, "" when there is none */

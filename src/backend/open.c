@@ -5,6 +5,7 @@
 static _Thread_local km_error last_error;
 
 const char *km_last_error(void) { return last_error.text; }
+km_status km_last_status(void) { return last_error.code; }
 
 void km_last_error_set(const km_error *err) { last_error = *err; }
 
