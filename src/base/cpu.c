@@ -16,6 +16,7 @@
 #ifdef __linux__
 #include <sched.h>
 #include <sys/auxv.h>
+#include <sys/syscall.h>
 #endif
 #if defined(__x86_64__) || defined(__i386__)
 #define KM_X86 1
@@ -85,26 +86,75 @@ static void read_brand(void) {
     tidy_name(cpu.name);
 }
 
-static void read_features(void) {
-    cpu.arch = sizeof(void *) == 8 ? "x86-64" : "x86";
-    read_brand();
-    uint32_t a, b, c, d;
-    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c >> 27 & 1)) return; /* OSXSAVE */
-    uint64_t saved = xgetbv0();
+/* ---- Tiles ---- */
+
+#define TILES 18                /* their data's number among the states a system saves */
+#define TILE_STATE (3ull << 17) /* their shapes and their data, in XCR0 */
+
+/* Their data is 8 KiB a thread, so Linux saves it only for processes that ask. */
+static bool ask_for_tiles(void) {
+#if defined(__linux__) && defined(__x86_64__)
+    const long request = 0x1023; /* ARCH_REQ_XCOMP_PERM */
+    return syscall(SYS_arch_prctl, request, TILES) == 0;
+#else
+    return false;
+#endif
+}
+
+/* Eight tiles of 16 rows of 64 bytes, products of bytes and of bf16: all that the kernels use. */
+static void read_tiles(const km_cpu_source *from, km_cpu *c, uint32_t edx) {
+    bool tiles = edx >> 24 & 1, bytes = edx >> 25 & 1, bf16 = edx >> 22 & 1;
+    uint32_t r[4];
+    if (!tiles) return;
+    if (!bytes || !bf16)
+        c->amx_why = "its products of bytes or of bf16 are missing";
+    else if (!c->avx512_vnni || !c->avx512_bf16)
+        c->amx_why = "AVX-512 beside it is missing";
+    else if ((from->saved() & TILE_STATE) != TILE_STATE)
+        c->amx_why = "the operating system does not save its tiles";
+    else if (from->leaf(0x1d, 1, r) &&
+             r[0] && /* hypervisors may leave it out: palette 1 is fixed */
+             (r[1] >> 16 < 8 || (r[1] & 0xffff) < 64 || (r[2] & 0xffff) < 16))
+        c->amx_why = "its tiles are not 8 of 16 rows of 64 bytes";
+    else if (!from->permit_tiles())
+        c->amx_why = "the operating system refuses this process its tiles";
+    else
+        c->amx = true;
+}
+
+void km_cpu_read_features(const km_cpu_source *from, km_cpu *c) {
+    uint32_t r[4];
+    if (!from->leaf(1, 0, r) || !(r[2] >> 27 & 1)) return; /* OSXSAVE */
+    uint64_t saved = from->saved();
     bool ymm = (saved & 0x06) == 0x06; /* SSE and AVX state */
     bool zmm = (saved & 0xE6) == 0xE6; /* and masks, upper halves, upper sixteen */
-    if (!ymm || !(c >> 28 & 1)) return;
-    cpu.fma = c >> 12 & 1;
-    cpu.f16c = c >> 29 & 1;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return;
-    cpu.avx2 = b >> 5 & 1;
-    cpu.avx512 = zmm && (b >> 16 & 1) && (b >> 17 & 1) && (b >> 30 & 1) && (b >> 31 & 1);
-    cpu.avx512_vnni = cpu.avx512 && (c >> 11 & 1);
-    if (a < 1 || !__get_cpuid_count(7, 1, &a, &b, &c, &d)) return;
-    cpu.avx_vnni = a >> 4 & 1;
-    cpu.avx512_bf16 = cpu.avx512 && (a >> 5 & 1);
+    if (!ymm || !(r[2] >> 28 & 1)) return;
+    c->fma = r[2] >> 12 & 1;
+    c->f16c = r[2] >> 29 & 1;
+    if (!from->leaf(7, 0, r)) return;
+    c->avx2 = r[1] >> 5 & 1;
+    c->avx512 = zmm && (r[1] >> 16 & 1) && (r[1] >> 17 & 1) && (r[1] >> 30 & 1) && (r[1] >> 31 & 1);
+    c->avx512_vnni = c->avx512 && (r[2] >> 11 & 1);
+    uint32_t tiles = r[3];
+    if (r[0] < 1 || !from->leaf(7, 1, r)) return;
+    c->avx_vnni = r[0] >> 4 & 1;
+    c->avx512_bf16 = c->avx512 && (r[0] >> 5 & 1);
+    read_tiles(from, c, tiles);
+}
+
+static bool leaf_here(uint32_t leaf, uint32_t sub, uint32_t r[4]) {
+    return __get_cpuid_count(leaf, sub, &r[0], &r[1], &r[2], &r[3]) != 0;
+}
+
+static void read_features(void) {
+    static const km_cpu_source here = {leaf_here, xgetbv0, ask_for_tiles};
+    cpu.arch = sizeof(void *) == 8 ? "x86-64" : "x86";
+    read_brand();
+    km_cpu_read_features(&here, &cpu);
 }
 #else
+void km_cpu_read_features(const km_cpu_source *from, km_cpu *c) { (void)from, (void)c; }
+
 static void read_features(void) {
 #if defined(__aarch64__)
     cpu.arch = "aarch64";
@@ -188,9 +238,9 @@ int km_cpu_count(void) {
 
 /* ---- The kernel set ---- */
 
-static km_isa best_isa(void) {
-    bool avx2 = cpu.avx2 && cpu.fma && cpu.f16c;
-    return avx2 && cpu.avx512 ? KM_ISA_AVX512 : avx2 ? KM_ISA_AVX2 : KM_ISA_BASE;
+km_isa km_cpu_best_isa(const km_cpu *c) {
+    if (!c->avx2 || !c->fma || !c->f16c) return KM_ISA_BASE;
+    return !c->avx512 ? KM_ISA_AVX2 : c->amx ? KM_ISA_AMX : KM_ISA_AVX512;
 }
 
 static km_isa wished_isa(km_isa best) {
@@ -203,7 +253,7 @@ static km_isa wished_isa(km_isa best) {
                     km_isa_name(best));
         return i < (int)best ? (km_isa)i : best;
     }
-    km_note(KM_LOG_WARN, "KERMES_ISA=%s: unknown (base, avx2 or avx512); using %s", wish,
+    km_note(KM_LOG_WARN, "KERMES_ISA=%s: unknown (base, avx2, avx512 or amx); using %s", wish,
             km_isa_name(best));
     return best;
 }
@@ -213,7 +263,7 @@ static void read_cpu(void) {
     if (!cpu.name[0]) strcpy(cpu.name, "unknown");
     cpu.cores = km_cpu_count();
     read_caches();
-    isa = wished_isa(best_isa());
+    isa = wished_isa(km_cpu_best_isa(&cpu));
 }
 
 const km_cpu *km_cpu_info(void) {
@@ -227,6 +277,6 @@ km_isa km_cpu_isa(void) {
 }
 
 const char *km_isa_name(km_isa set) {
-    static const char *const names[KM_ISA_COUNT] = {"base", "avx2", "avx512"};
+    static const char *const names[KM_ISA_COUNT] = {"base", "avx2", "avx512", "amx"};
     return (unsigned)set < KM_ISA_COUNT ? names[set] : "unknown";
 }

@@ -29,6 +29,7 @@ static void print_cpu(const json_t *m) {
     printf("  cores     %d usable\n", whole(at(m, "cores")));
     printf("  features  %s\n", *text_of(m, "features") ? text_of(m, "features") : "baseline only");
     printf("  kernels   %s\n", text_of(m, "kernels"));
+    if (at(m, "amx_not_used")) printf("  AMX       not used: %s\n", text_of(m, "amx_not_used"));
     if (json_integer_value(l1d) || json_integer_value(l2) || json_integer_value(l3))
         printf("  caches    L1d %s, L2 %s, L3 %s\n", bytes_of(a, l1d, true), bytes_of(b, l2, true),
                bytes_of(c, l3, true));

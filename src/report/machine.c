@@ -22,6 +22,7 @@ static void describe_features(const km_cpu *cpu, km_text *out) {
         {cpu->avx512, "AVX-512"},
         {cpu->avx512_vnni, "AVX-512-VNNI"},
         {cpu->avx512_bf16, "AVX-512-BF16"},
+        {cpu->amx, "AMX"},
         {cpu->neon, "NEON"},
     };
     for (size_t i = 0; i < sizeof features / sizeof *features; i++)
@@ -41,6 +42,7 @@ json_t *km_machine_json(void) {
                   (json_int_t)cpu->l3, "memory_bytes", km_json_count(m.total),
                   "memory_available_bytes", km_json_count(m.available), "blas", "available",
                   km_blas_available(), "name", km_json_text(km_blas_name()));
+    if (cpu->amx_why) json_object_set_new(v, "amx_not_used", json_string(cpu->amx_why));
     km_text_free(&features);
     return v;
 }

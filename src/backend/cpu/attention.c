@@ -24,7 +24,8 @@ const km_attention_kernels *km_attention_kernels_of(km_isa isa) {
     return &km_attention_kernels_base;
 #else
     static const km_attention_kernels *const tables[KM_ISA_COUNT] = {
-        &km_attention_kernels_base, &km_attention_kernels_avx2, &km_attention_kernels_avx512};
+        &km_attention_kernels_base, &km_attention_kernels_avx2, &km_attention_kernels_avx512,
+        &km_attention_kernels_avx512};
     return tables[isa];
 #endif
 }

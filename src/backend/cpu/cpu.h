@@ -29,7 +29,8 @@ void km_cpu_register_nearest(km_kernel *k); /* nearest, cell_sums */
 void km_cpu_register_optim(km_kernel *k);   /* sgd, adamw, and the norm before them */
 
 /* Declares a table of inner loops that simd/ defines as `const type KM_SIMD(name) = {...}`, and
- * name(), which gives the one for this processor. */
+ * name(), which gives the one for this processor. Only products know tiles (AMX): where a table is
+ * not theirs, AVX-512 serves. */
 #ifdef KM_ISA_ONLY_BASE
 #define KM_SIMD_TABLE(type, name)                                                                  \
     extern const type name##_base;                                                                 \
@@ -39,7 +40,7 @@ void km_cpu_register_optim(km_kernel *k);   /* sgd, adamw, and the norm before t
     extern const type name##_base, name##_avx2, name##_avx512;                                     \
     static inline const type *name(void) {                                                         \
         static const type *const tables[KM_ISA_COUNT] = {&name##_base, &name##_avx2,               \
-                                                         &name##_avx512};                          \
+                                                         &name##_avx512, &name##_avx512};          \
         return tables[km_cpu_isa()];                                                               \
     }
 #endif

@@ -27,7 +27,8 @@ const km_gemm_kernels *km_gemm_kernels_of(km_isa isa) {
     return &km_gemm_kernels_base;
 #else
     static const km_gemm_kernels *const tables[KM_ISA_COUNT] = {
-        &km_gemm_kernels_base, &km_gemm_kernels_avx2, &km_gemm_kernels_avx512};
+        &km_gemm_kernels_base, &km_gemm_kernels_avx2, &km_gemm_kernels_avx512,
+        &km_gemm_kernels_avx512};
     return tables[isa];
 #endif
 }

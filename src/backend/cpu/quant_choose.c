@@ -1,6 +1,7 @@
 /* Which kernels for weights in blocks this processor runs. Instructions for products of bytes came
  * apart from the wider sets, so these sets are finer than km_isa. */
 #include "backend/cpu/quant_kernels.h"
+#include <pthread.h>
 #include <stddef.h>
 #include <stdatomic.h>
 #if defined(__aarch64__) && defined(__linux__)
@@ -12,6 +13,9 @@ typedef struct kernel_set {
     const km_quant_kernels *kernels;
     bool (*runs)(void);
 } kernel_set;
+
+static km_quant_kernels with_tiles; /* AVX-512's with VNNI, and tiles for many rows */
+static pthread_once_t tiles_once = PTHREAD_ONCE_INIT;
 
 static bool always(void) { return true; }
 
@@ -36,12 +40,23 @@ static bool has_avx2(void) { return km_cpu_isa() >= KM_ISA_AVX2; }
 static bool has_avxvnni(void) { return has_avx2() && km_cpu_info()->avx_vnni; }
 static bool has_avx512(void) { return km_cpu_isa() >= KM_ISA_AVX512; }
 static bool has_avx512vnni(void) { return has_avx512() && km_cpu_info()->avx512_vnni; }
+static bool has_amx(void) { return km_cpu_isa() >= KM_ISA_AMX; }
 static const kernel_set sets[] = {{"base", &km_quant_kernels_base, always},
                                   {"avx2", &km_quant_kernels_avx2, has_avx2},
                                   {"avxvnni", &km_quant_kernels_avxvnni, has_avxvnni},
                                   {"avx512", &km_quant_kernels_avx512, has_avx512},
-                                  {"avx512vnni", &km_quant_kernels_avx512vnni, has_avx512vnni}};
+                                  {"avx512vnni", &km_quant_kernels_avx512vnni, has_avx512vnni},
+                                  {"amx", &with_tiles, has_amx}};
+extern const km_quant_tiles km_quant_tiles_amx;
+#define KM_TILES 1
 #endif
+
+static void join_tiles(void) {
+#ifdef KM_TILES
+    with_tiles = km_quant_kernels_avx512vnni;
+    with_tiles.tiles = &km_quant_tiles_amx;
+#endif
+}
 
 #define SETS ((int)(sizeof sets / sizeof *sets))
 
@@ -50,6 +65,7 @@ static _Atomic(const km_quant_kernels *) chosen;
 const char *km_quant_kernels_name(int i) { return i >= 0 && i < SETS ? sets[i].name : NULL; }
 
 const km_quant_kernels *km_quant_kernels_at(int i) {
+    pthread_once(&tiles_once, join_tiles);
     return i >= 0 && i < SETS && sets[i].runs() ? sets[i].kernels : NULL;
 }
 

@@ -31,12 +31,21 @@ typedef struct quant_job {
     km_quant_x *xq;   /* (rows, steps); NULL when no weight is in blocks, or x is in words */
     km_quant_low *xl; /* their second planes; NULL: 8 bits */
     char *xw;         /* in words (tiles, steps), where rows are many; or NULL */
-    size_t panel;     /* bytes of a panel */
-    char *room;       /* of each thread `each` bytes */
+    char *xt;         /* for products by tiles (tiles, steps); or NULL */
+    const km_quant_tiles *tiles;
+    int64_t group;                 /* strips that a thread works on together */
+    int64_t row_parts, part_tiles; /* all rows are cut into so many parts, of so many tiles */
+    size_t panel;                  /* bytes of a panel */
+    char *room;                    /* of each thread `each` bytes */
     size_t each;
     const km_quant_kernels *k;
     const km_gemm_kernels *fk;
 } quant_job;
+
+/* The kernels for many rows take it. */
+static bool in_blocks(const quant_part *p) {
+    return km_dtype_is_block(p->w->dtype) && (!p->up || p->up->dtype == p->w->dtype);
+}
 
 static bool few(const quant_job *j) { return j->rows <= KM_FEW_ROWS; }
 
@@ -79,20 +88,20 @@ static void encode_tiles(void *arg, int64_t begin, int64_t end, int worker) {
 
 /* ---- The end of a strip ---- */
 
-/* v and, where there is an up, u: (rows, ld) sums of outputs o to o + outs - 1. */
-static void finish(const quant_job *j, const quant_part *p, float *v, const float *u, int64_t ld,
-                   int64_t o, int64_t outs) {
+/* v and, where there is an up, u: (rows, ld) sums of outputs o to o + outs - 1, rows from `first` on. */
+static void finish(const quant_job *j, const quant_part *p, int64_t first, int64_t rows, float *v,
+                   const float *u, int64_t ld, int64_t o, int64_t outs) {
     km_finish end = {.act = p->act, .dtype = p->y->dtype};
-    void *out = element_at(p->y, o);
+    void *out = element_at(p->y, first * p->outs + o);
     if (p->up) { /* it has no bias */
         km_finish gate = {.act = p->act, .dtype = KM_F32};
-        j->fk->finish(&gate, v, ld, v, NULL, ld, j->rows, outs);
-        for (int64_t r = 0; r < j->rows; r++)
+        j->fk->finish(&gate, v, ld, v, NULL, ld, rows, outs);
+        for (int64_t r = 0; r < rows; r++)
             for (int64_t i = 0; i < outs; i++) v[r * ld + i] *= u[r * ld + i];
         end.act = KM_ACT_NONE;
     }
     if (p->b) end.bias = element_at(p->b, o);
-    j->fk->finish(&end, v, ld, out, NULL, p->outs, j->rows, outs);
+    j->fk->finish(&end, v, ld, out, NULL, p->outs, rows, outs);
 }
 
 static const quant_part *part_of(const quant_job *j, int64_t strip) {
@@ -124,7 +133,7 @@ static void few_strips(void *arg, int64_t begin, int64_t end, int worker) {
         int64_t outs = p->outs - o < p->strip ? p->outs - o : p->strip;
         few_rows(j, p->w, p->from + o, outs, v);
         if (p->up) few_rows(j, p->up, p->up_from + o, outs, u);
-        finish(j, p, v, u, STRIP, o, outs);
+        finish(j, p, 0, j->rows, v, u, STRIP, o, outs);
     }
 }
 
@@ -168,8 +177,139 @@ static void many_strips(void *arg, int64_t begin, int64_t end, int worker) {
             if (p->up) unpack(j, p->up, p->up_from + o, outs, at, n, STRIP / 2, room);
             multiply(j, p->w, at, n, room, y);
         }
-        finish(j, p, y, y + STRIP / 2, STRIP, o, outs);
+        finish(j, p, 0, j->rows, y, y + STRIP / 2, STRIP, o, outs);
     }
+}
+
+/* ---- Many rows, by tiles ---- */
+
+#define TILE_STRIP KM_QUANT_TILE_OUTS
+#define SLAB 2               /* steps of x that pass by a group of strips before the next ones do */
+#define GROUP 8              /* strips of a group at most */
+#define GROUP_NEAR 4         /* where all of x is near: results are written side by side */
+#define X_NEAR (1024 * 1024) /* bytes of x that stay in a core's cache */
+#define PART_TILES 8         /* rows fewer than these are not worth unpacking weights for */
+
+static char *x_tiles_at(const quant_job *j, int64_t tile, int64_t step) {
+    return j->xt + (size_t)(tile * j->steps + step) * j->tiles->x_bytes;
+}
+
+static void encode_x_tiles(void *arg, int64_t begin, int64_t end, int worker) {
+    const quant_job *j = arg;
+    for (int64_t t = begin; t < end; t++) {
+        int64_t r = t * KM_QUANT_TILE_ROWS, rows = j->rows - r;
+        if (rows > KM_QUANT_TILE_ROWS) rows = KM_QUANT_TILE_ROWS;
+        encode_rows(arg, r, r + rows, worker); /* to floats */
+        j->tiles->encode(j->xf + r * j->in, j->in, rows, x_tiles_at(j, t, 0));
+    }
+}
+
+/* Outputs of a strip: `outs` of them from o on. */
+typedef struct quant_strip {
+    const quant_part *p;
+    int64_t o, outs;
+} quant_strip;
+
+static quant_strip place_of(const quant_job *j, int64_t strip) {
+    const quant_part *p = part_of(j, strip);
+    int64_t o = (strip - p->first) * p->strip;
+    return (quant_strip){p, o, p->outs - o < p->strip ? p->outs - o : p->strip};
+}
+
+/* Step `at` of a strip times `tiles` tiles of x from `tile` on, added to its sums. */
+static void tiled_step(const quant_job *j, quant_strip s, int64_t at, int64_t tile, int64_t tiles,
+                       void *panel, float *sums) {
+    const quant_part *p = s.p;
+    int64_t n = j->in - at * KM_QUANT_STEP, bytes = km_dtype_bytes(p->w->dtype, j->in);
+    int64_t skip = km_dtype_bytes(p->w->dtype, at * KM_QUANT_STEP);
+    if (n > KM_QUANT_STEP) n = KM_QUANT_STEP;
+    j->tiles->unpack(p->w->dtype, row_at(p->w, p->from + s.o) + skip, bytes, n, 0, (int)s.outs,
+                     panel);
+    if (p->up)
+        j->tiles->unpack(p->up->dtype, row_at(p->up, p->up_from + s.o) + skip, bytes, n,
+                         TILE_STRIP / 2, (int)s.outs, panel);
+    j->tiles->multiply(panel, x_tiles_at(j, tile, at), j->steps, tiles, n, at > 0, sums);
+}
+
+static void end_tiled(const quant_job *j, quant_strip s, int64_t first, int64_t rows,
+                      const float *sums, float *room) {
+    const quant_part *p = s.p;
+    if (!p->up && !p->b && p->act == KM_ACT_NONE && p->y->dtype == KM_F32 && s.outs == TILE_STRIP) {
+        j->tiles->turn(sums, rows, element_at(p->y, first * p->outs + s.o), p->outs);
+        return;
+    }
+    j->tiles->turn(sums, rows, room, TILE_STRIP);
+    finish(j, p, first, rows, room, room + TILE_STRIP / 2, TILE_STRIP, s.o, s.outs);
+}
+
+/* Groups of strips, of each as many parts of the rows as there are. A slab of x stays near while all
+ * strips of a group pass by. */
+static void tiled_groups(void *arg, int64_t begin, int64_t end, int worker) {
+    const quant_job *j = arg;
+    char *panel = j->room + (size_t)worker * j->each;
+    int64_t strips = j->part[j->n - 1].first + j->part[j->n - 1].strips;
+    int64_t floats = j->part_tiles * KM_QUANT_TILE_ROWS * TILE_STRIP;
+    float *sums = (float *)(void *)(panel + j->tiles->panel_bytes); /* (group, tiles, strip, 16) */
+    for (int64_t i = begin; i < end; i++) {
+        int64_t from = i / j->row_parts * j->group, to = from + j->group;
+        int64_t tile = i % j->row_parts * j->part_tiles, first = tile * KM_QUANT_TILE_ROWS;
+        int64_t rows = j->rows - first, most = j->part_tiles * KM_QUANT_TILE_ROWS;
+        if (rows <= 0) continue;
+        if (rows > most) rows = most;
+        if (to > strips) to = strips;
+        for (int64_t slab = 0; slab < j->steps; slab += SLAB)
+            for (int64_t s = from; s < to; s++)
+                for (int64_t at = slab; at < slab + SLAB && at < j->steps; at++)
+                    tiled_step(j, place_of(j, s), at, tile, km_ceil_div(rows, KM_QUANT_TILE_ROWS),
+                               panel, sums + (s - from) * floats);
+        for (int64_t r = 0; r < rows; r += KM_QUANT_TILE_ROWS)
+            for (int64_t s = from; s < to; s++)
+                end_tiled(j, place_of(j, s), first + r,
+                          rows - r < KM_QUANT_TILE_ROWS ? rows - r : KM_QUANT_TILE_ROWS,
+                          sums + (s - from) * floats + r * TILE_STRIP, sums + j->group * floats);
+    }
+}
+
+/* Strips go in groups where x is too large to stay in a core's cache, but each thread is to have some
+ * to the end. Where strips are too few for that, rows are parted, and each part unpacks the weights
+ * for itself. Nothing of this changes a bit. */
+static int64_t cut_tiles(quant_job *j, int threads) {
+    int64_t total = 0, tiles = km_ceil_div(j->rows, KM_QUANT_TILE_ROWS), parts = 1;
+    for (int i = 0; i < j->n; i++) {
+        quant_part *p = &j->part[i];
+        p->strip = p->up ? TILE_STRIP / 2 : TILE_STRIP;
+        p->first = total;
+        p->strips = in_blocks(p) ? km_ceil_div(p->outs, p->strip) : 0;
+        total += p->strips;
+    }
+    while (total * parts < 2 * threads && tiles / (parts + 1) >= PART_TILES) parts++;
+    j->part_tiles = km_ceil_div(tiles, parts);
+    j->row_parts = parts;
+    int64_t most = total / (4 * threads);
+    bool far = (size_t)(j->part_tiles * j->steps) * j->tiles->x_bytes > X_NEAR;
+    int64_t group = far ? GROUP : GROUP_NEAR;
+    j->group = most < 1 ? 1 : most < group ? most : group;
+    return total;
+}
+
+static km_status run_tiles(km_ctx *ctx, quant_job *j, int64_t strips) {
+    int64_t tiles = km_ceil_div(j->rows, KM_QUANT_TILE_ROWS);
+    bool convert = j->x->dtype != KM_F32;
+    size_t for_floats = convert ? ((size_t)(j->rows * j->in) * sizeof(float) + 63) / 64 * 64 : 0;
+    size_t for_x = (size_t)(tiles * j->steps) * j->tiles->x_bytes;
+    size_t threads = (size_t)km_threads_count(ctx->threads);
+    size_t sums = (size_t)(j->part_tiles * KM_QUANT_TILE_ROWS * TILE_STRIP) * sizeof(float);
+    j->each = j->tiles->panel_bytes + (size_t)(j->group + 1) * sums;
+    char *scratch = km_ctx_scratch(ctx, for_floats + for_x + threads * j->each + 64);
+    if (!scratch) return KM_ERR_MEMORY;
+    scratch += (64 - (uintptr_t)scratch % 64) % 64;
+    j->xf_room = convert ? (float *)(void *)scratch : NULL;
+    j->xf = convert ? j->xf_room : km_tensor_ptr(j->x);
+    j->xt = scratch + for_floats;
+    j->room = j->xt + for_x;
+    km_threads_for(ctx->threads, tiles, 1, encode_x_tiles, j);
+    km_threads_for(ctx->threads, km_ceil_div(strips, j->group) * j->row_parts, 1, tiled_groups, j);
+    return KM_OK;
 }
 
 /* ---- Floats against many rows: the product engine's work ---- */
@@ -190,11 +330,6 @@ static km_status float_part(km_ctx *ctx, const quant_job *j, const quant_part *p
 }
 
 /* ---- A call ---- */
-
-/* The tile kernels take it. */
-static bool in_blocks(const quant_part *p) {
-    return km_dtype_is_block(p->w->dtype) && (!p->up || p->up->dtype == p->w->dtype);
-}
 
 /* The strips of the parts that the kernels here take, in order. */
 static int64_t cut(quant_job *j) {
@@ -267,10 +402,12 @@ static km_status run(km_ctx *ctx, quant_job *j) {
     j->k = km_quant_kernels_now();
     j->fk = km_gemm_kernels_of(j->k->floats);
     if (j->rows == 0) return KM_OK;
-    int64_t strips = cut(j);
+    j->tiles = few(j) ? NULL : j->k->tiles;
+    int64_t strips = j->tiles ? cut_tiles(j, km_threads_count(ctx->threads)) : cut(j);
     for (int i = 0; i < j->n && s == KM_OK; i++)
         if (!j->part[i].strips && j->part[i].outs) s = float_part(ctx, j, &j->part[i]);
-    return s == KM_OK && strips ? run_strips(ctx, j, strips) : s;
+    if (s != KM_OK || !strips) return s;
+    return j->tiles ? run_tiles(ctx, j, strips) : run_strips(ctx, j, strips);
 }
 
 static const km_tensor *optional(const km_call *c, int i) { return i < c->n_in ? c->in[i] : NULL; }
