@@ -125,7 +125,8 @@ int main(int argc, char **argv) {
     km_ctx *ctx = km_ctx_new("cpu", 0);
     if (!rows || !ctx) return 1;
     fill(rows, n, d, 1);
-    km_index *x = km_index_build(ctx, rows, n, d, NULL, &(km_index_options){.bytes = 32});
+    km_index *x = km_index_build(
+        ctx, rows, n, d, NULL, &(km_index_options){.size = sizeof(km_index_options), .bytes = 32});
     if (!x) return fprintf(stderr, "bench_live_index: %s\n", km_last_error()), 1;
     part base = {
         .x = x, .rows = rows, .n = n, .dim = d, .batch = (int64_t)v[2], .threads = (int)v[6]};

@@ -20,7 +20,9 @@ int main(void) {
     make_vectors(x, N);
     km_ctx *ctx = km_ctx_new("auto", 0);
     km_index *index =
-        ctx ? km_index_build(ctx, x, N, DIM, NULL, &(km_index_options){.bytes = 16}) : NULL;
+        ctx ? km_index_build(ctx, x, N, DIM, NULL,
+                             &(km_index_options){.size = sizeof(km_index_options), .bytes = 16})
+            : NULL;
     if (!index) {
         fprintf(stderr, "%s\n", km_last_error());
         km_ctx_free(ctx);

@@ -562,16 +562,20 @@ KM_API double km_clip_grad_norm(km_ctx *ctx, km_tensor *const *parameters, int n
 /* ---- Optimisers: parameters updated in place from their gradients, all in one go ---- */
 
 typedef struct km_sgd {
+    size_t size;
     double lr, momentum, weight_decay;
     bool nesterov;
     km_tensor *const *master; /* may be NULL: see below */
 } km_sgd;
+KM_API km_sgd km_sgd_defaults(void); /* lr 0.01, and nothing else */
 typedef struct km_adamw {
+    size_t size;
     double lr, beta1, beta2, eps, weight_decay;
     int64_t step; /* counted from 1 */
     bool coupled; /* decay through the gradient, as in Adam, instead of AdamW's own term */
     km_tensor *const *master; /* may be NULL: see below */
 } km_adamw;
+KM_API km_adamw km_adamw_defaults(void); /* lr 1e-3, beta 0.9 and 0.999, eps 1e-8, decay 0.01 */
 /* Kept contiguous parameters; those without a gradient stay as they are. The state (m, v) is kept
  * f32 (f64 for f64) tensors of the parameters' shapes, zero at the start; m may be NULL for sgd
  * without momentum. A 16-bit parameter loses small updates to rounding; master[i], a kept f32 tensor
@@ -606,6 +610,274 @@ typedef struct km_grad_report {
 } km_grad_report;
 KM_API km_status km_check_grad(km_ctx *ctx, km_grad_fn fn, void *user, km_tensor *const *inputs,
                                int n, double tolerance, km_grad_report *report);
+
+/* ---- Training: a language model from texts ---- */
+
+/*     km_train_settings s = km_train_defaults();
+ *     s.data.at[s.data.n++] = "book.txt";
+ *     s.out = "run";
+ *     if (km_train(&s, NULL, NULL) != KM_OK) puts(km_last_error());
+ *
+ * The folder `out` then holds model/ (a Hugging Face folder, which km_model_open takes), best/, step-N/
+ * (checkpoints), run.json (the settings), log.jsonl and report.html. With `resume`, what is in `out`
+ * goes on to the same bits as a run that was never stopped. Under mpirun all ranks call. */
+#define KM_TRAIN_MAX_DATA 32
+typedef struct km_train_list {
+    const char *at[KM_TRAIN_MAX_DATA];
+    int n;
+} km_train_list;
+
+typedef struct km_train_settings {
+    size_t size;
+    /* The text and how it is read */
+    km_train_list data;    /* "FILE", "FOLDER" or either with ":WEIGHT" */
+    const char *out;       /* the run's folder */
+    const char *cache;     /* for token files; NULL: OUT/cache */
+    const char *tokenizer; /* "char", "bytes", "bpe:N" or a file; NULL: init's, or "char" */
+    bool special;          /* "<|endoftext|>" in a text is that token */
+    double val;            /* share of the text kept for validation */
+
+    /* The model */
+    const char *model; /* a preset: "tiny", "small", ... */
+    const char *init;  /* a folder to start from; NULL: random weights */
+    int64_t layers, heads, kv_heads, dim, hidden, context, vocab_pad; /* 0: the preset's */
+    double dropout;                                                   /* below 0: the preset's */
+    int64_t lora_rank;        /* 0: all weights are trained */
+    double lora_alpha;        /* 0: twice the rank */
+    const char *lora_targets; /* patterns with commas between them; NULL: attention and MLP */
+    const char *freeze;       /* likewise: weights that stay as they are */
+    bool recompute;           /* activations are made again in the backward pass: less memory */
+
+    /* The steps */
+    int64_t batch, accumulate, steps, warmup, decay_steps;
+    double lr;                                /* below 0: by the model's width */
+    double min_lr;                            /* below 0: a tenth of lr */
+    const char *schedule, *optimizer, *dtype; /* "cosine", "adamw", "f32" */
+    double weight_decay, beta1, beta2, eps, momentum, grad_clip, loss_scale;
+    bool nesterov;
+    int64_t seed;
+
+    /* What happens along the way; every N steps, 0: never */
+    int64_t eval_every, eval_batches, save_every, keep, log_every, patience;
+    int64_t sample_every, sample_tokens;
+    const char *sample_prompt;
+    double sample_temperature;
+    bool overfit_batch, no_best, no_graph, resume;
+    const char *device; /* as for km_ctx_new */
+    int64_t threads;
+    const char *comm; /* "auto", "none", "mpi" or "nccl": how ranks talk */
+    void *held;       /* texts that km_train_read_json brought; km_train_settings_free */
+} km_train_settings;
+KM_API km_train_settings km_train_defaults(void);
+/* Overlays a JSON object of settings, {"steps": 500, "data": ["a.txt"]}, or a run.json. What belongs to
+ * a call and not to a run (out, resume, threads, ...: km_train_setting) is not among them. `shown` names
+ * it in errors; NULL: "the settings". Nothing is changed on failure. */
+KM_API km_status km_train_read_json(km_train_settings *s, const char *json, size_t bytes,
+                                    const char *shown);
+KM_API km_status km_train_read_file(km_train_settings *s,
+                                    const char *path); /* the same in a file */
+/* Overlays the settings that the run in the folder `out` was made with, to go on with it. */
+KM_API km_status km_train_read_run(km_train_settings *s, const char *out);
+KM_API void km_train_settings_free(km_train_settings *s); /* what read_json and read_run brought */
+/* What can be checked before anything is made: fails where km_train would fail at once. */
+KM_API km_status km_train_check(const km_train_settings *s);
+
+/* The settings as a table, to make a form, flags or documentation from. */
+typedef enum km_setting_kind {
+    KM_SETTING_FLAG,   /* bool */
+    KM_SETTING_INT,    /* int64_t */
+    KM_SETTING_NUMBER, /* double */
+    KM_SETTING_TEXT,   /* const char * */
+    KM_SETTING_LIST    /* km_train_list */
+} km_setting_kind;
+typedef enum km_setting_rule {
+    KM_SETTING_FIXED, /* belongs to the run: resuming may not change it */
+    KM_SETTING_FREE,  /* may change from one part of the run to the next */
+    KM_SETTING_CALL   /* of this call alone; not stored */
+} km_setting_rule;
+typedef struct km_setting {
+    const char *name; /* "eval-every"; in JSON with underscores, too */
+    km_setting_kind kind;
+    km_setting_rule rule;
+    const char *value; /* how help names it: "N" */
+    size_t offset;     /* in km_train_settings */
+    double lo, hi;     /* of numbers, inclusive; both 0: any */
+    const char *help;
+} km_setting;
+KM_API const km_setting *km_train_setting(int i); /* NULL after the last */
+
+/* Where a run stands; a figure that is not known is NaN. */
+typedef struct km_train_status {
+    int64_t step, steps;
+    double train_loss; /* mean since the line before */
+    double val_loss;   /* the last one */
+    double best_val;   /* the lowest */
+    int64_t best_step;
+    double lr, norm;     /* of the last step; the norm is before clipping */
+    double loss_scale;   /* 1 without one */
+    int64_t skipped;     /* steps so far whose gradients were not finite */
+    double tokens_per_s; /* of late */
+    double mfu;          /* share of the device's rate in large products */
+    double left;         /* seconds, estimated; at the start a guess from the device's rate */
+    double seconds;      /* of training so far, earlier parts of the run included */
+} km_train_status;
+
+typedef enum km_train_event {
+    KM_TRAIN_PREPARE, /* text: what is being done ("tokenising"); step of steps */
+    KM_TRAIN_START,   /* text: one line on model, data and device */
+    KM_TRAIN_STEP,    /* a step was queued: step alone is up to date */
+    KM_TRAIN_LOG,     /* figures are up to date */
+    KM_TRAIN_EVAL,    /* val_loss is new */
+    KM_TRAIN_SAVE,    /* text: the checkpoint's folder */
+    KM_TRAIN_SAMPLE,  /* text: what the model wrote */
+    KM_TRAIN_NOTE     /* text: something to know, such as skipped steps */
+} km_train_event;
+
+/* Either may be NULL. They may use the library, but not start this run again. */
+typedef struct km_train_hooks {
+    size_t size; /* sizeof(km_train_hooks) */
+    void (*event)(void *user, km_train_event e, const km_train_status *s, const char *text);
+    bool (*stop)(void *user); /* asked after each step; true: save a checkpoint and stop */
+    void *user;
+} km_train_hooks;
+
+typedef enum km_train_end {
+    KM_TRAIN_DONE,   /* all steps */
+    KM_TRAIN_EARLY,  /* patience ran out */
+    KM_TRAIN_STOPPED /* the stop hook said so */
+} km_train_end;
+
+typedef struct km_train_result {
+    size_t size;     /* sizeof(km_train_result), set by the caller */
+    double last_val; /* validation loss of the last step; status.val_loss is that of OUT/model */
+    km_train_end end;
+    double tokens_per_s; /* over this part of the run; evaluation and saving not counted */
+    double wall;         /* seconds of this call, all included */
+    int64_t parameters, trained;
+    int rank;   /* of this process; only rank 0 should print */
+    bool tells; /* an error: rank 0 tells it, or the rank on which alone it happened */
+    char device[24];
+    km_train_status status;
+} km_train_result;
+
+/* Trains until the end, or until `stop`. hooks and result may be NULL; *result is filled as far as the
+ * run got, also on failure. */
+KM_API km_status km_train(const km_train_settings *s, const km_train_hooks *hooks,
+                          km_train_result *result);
+/* The same with all settings, those of the call too, as one JSON object; with "resume" it need only tell
+ * those that change. */
+KM_API km_status km_train_json(const char *settings, const km_train_hooks *hooks,
+                               km_train_result *result);
+/* A text to try it with: small stories that a grammar writes. Folders on the way are made. */
+KM_API km_status km_train_demo_text(const char *path, uint64_t seed, size_t bytes);
+KM_API int km_rank(void); /* of this process under mpirun; 0 otherwise */
+
+/* ---- Training: a model of one's own ---- */
+
+/* Named parameters: what an optimiser updates, a checkpoint stores and a pattern freezes.
+ *
+ *     km_param_list *params = km_param_list_new();
+ *     km_tensor *w = km_param_add(ctx, params, KM_F32, KM_SHAPE(16, 2), true, "layer.%d.weight", 0);
+ *     km_assign(ctx, w, km_normal(ctx, KM_F32, KM_SHAPE(16, 2), 0, 0.1));
+ *     km_optimizer *o = km_optimizer_new(ctx, params, NULL);
+ *     for (int step = 0; step < 500; step++) {
+ *         km_optimizer_set(ctx, o, km_schedule_lr(&schedule, step), 1);
+ *         km_backward(ctx, km_optimizer_scale_loss(ctx, o, loss_of(ctx, w)));
+ *         km_optimizer_step(ctx, o);
+ *         km_optimizer_zero_grad(ctx, o);
+ *         km_step_end(ctx);
+ *     }
+ */
+typedef struct km_param_list km_param_list;
+KM_API km_param_list *km_param_list_new(void);         /* NULL: out of memory */
+KM_API void km_param_list_free(km_param_list *params); /* releases them all; NULL is fine */
+/* A kept tensor of zeros that requires a gradient, under a name made as by printf, which is new in the
+ * list; the list owns it. decay: weight decay applies, as to matrices and not to norms and biases. */
+KM_API km_tensor *km_param_add(km_ctx *ctx, km_param_list *params, km_dtype dtype, km_shape shape,
+                               bool decay, const char *name, ...)
+#if defined(__GNUC__)
+    __attribute__((format(printf, 6, 7)))
+#endif
+    ;
+KM_API int km_param_count(const km_param_list *params);
+KM_API km_tensor *km_param_at(const km_param_list *params, int i); /* NULL: no such */
+KM_API const char *km_param_name(const km_param_list *params, int i);
+KM_API km_tensor *km_param_named(const km_param_list *params, const char *name);
+/* Freezes (or frees again) all whose whole name fits the pattern: '*' stands for any characters, '?'
+ * for one, commas part several patterns. A frozen one has no gradient. How many did; -1 on failure. */
+KM_API int km_param_freeze(km_ctx *ctx, km_param_list *params, const char *pattern, bool frozen);
+
+typedef enum km_optim_kind {
+    KM_OPTIM_ADAMW, /* decay apart from the gradient */
+    KM_OPTIM_ADAM,  /* decay through the gradient */
+    KM_OPTIM_SGD
+} km_optim_kind;
+typedef struct km_optim_settings {
+    size_t size;
+    km_optim_kind kind;
+    double beta1, beta2, eps; /* adam */
+    double momentum;          /* sgd */
+    bool nesterov;
+    double weight_decay;  /* of parameters that are marked for it */
+    double max_norm;      /* gradients are scaled down to this global 2-norm; 0: never */
+    bool no_master;       /* update 16-bit parameters without f32 weights behind them */
+    double loss_scale;    /* the first one, for f16; 0: none. 65536 is usual. */
+    int64_t growth_every; /* good steps after which the loss scale doubles; 0: 2000 */
+} km_optim_settings;
+/* AdamW with beta 0.9 and 0.95, eps 1e-8, decay 0.1, clipping at 1, momentum 0.9 for sgd. */
+KM_API km_optim_settings km_optim_defaults(void);
+
+/* Over the parameters that are not frozen; the list must outlive it and gets no more of them. The state
+ * (moments, and f32 weights behind 16-bit parameters) is on the device, and a step reads nothing back:
+ * it can be captured (km_graph_run), all but km_optimizer_set. A step whose gradient norm is not finite
+ * changes nothing but a count, and halves the loss scale. */
+typedef struct km_optimizer km_optimizer;
+KM_API km_optimizer *km_optimizer_new(km_ctx *ctx, const km_param_list *params,
+                                      const km_optim_settings *settings);
+KM_API void km_optimizer_free(km_optimizer *o); /* before the list and the context; NULL is fine */
+/* For the steps from now on. accumulate: backward passes to a step; gradients are divided by it. */
+KM_API km_status km_optimizer_set(km_ctx *ctx, km_optimizer *o, double lr, int accumulate);
+/* The loss times the loss scale; the loss itself where there is none. */
+KM_API km_tensor *km_optimizer_scale_loss(km_ctx *ctx, km_optimizer *o, km_tensor *loss);
+KM_API km_status km_optimizer_step(km_ctx *ctx, km_optimizer *o);
+KM_API void km_optimizer_zero_grad(km_ctx *ctx, km_optimizer *o);
+typedef struct km_optim_report {
+    size_t size; /* sizeof(km_optim_report), set by the caller */
+    double lr;
+    double norm;       /* of the gradients, before clipping */
+    bool skipped;      /* the norm was not finite: nothing was changed */
+    int64_t steps;     /* done, those skipped not counted */
+    int64_t skips;     /* in all */
+    double loss_scale; /* for the next step; 1 when there is none */
+} km_optim_report;
+KM_API km_status km_optimizer_report(km_ctx *ctx, km_optimizer *o,
+                                     km_optim_report *report); /* of the last step; waits */
+
+/* The learning rate as a function of the step, from 0. All rise linearly over the first `warmup` steps,
+ * lr (step + 1) / warmup; then constant: lr; linear: down to min_lr at the last step; cosine: min_lr +
+ * (lr - min_lr) (1 + cos(pi x)) / 2, x from 0 to 1 over the rest; wsd: lr, and over the last `decay`
+ * steps linearly down to min_lr. After the last step it stays where it ended. */
+typedef enum km_schedule_kind {
+    KM_SCHEDULE_CONSTANT,
+    KM_SCHEDULE_LINEAR,
+    KM_SCHEDULE_COSINE,
+    KM_SCHEDULE_WSD
+} km_schedule_kind;
+typedef struct km_schedule {
+    km_schedule_kind kind;
+    double lr, min_lr;
+    int64_t warmup, decay, steps; /* steps: in all, the warm-up and decay included */
+} km_schedule;
+KM_API double km_schedule_lr(const km_schedule *schedule, int64_t step); /* NaN: no schedule */
+
+/* A checkpoint: all parameters by name, the optimiser's state (NULL: without) and the count of steps in
+ * one safetensors file, which changes only when all of the new one is on disk. Loading fills the tensors
+ * that are there: names, shapes and dtypes must be the same, and so must the optimiser's kind; what a
+ * file lacks is an error before anything is changed. *step may be NULL. */
+KM_API km_status km_param_list_save(km_ctx *ctx, const char *path, const km_param_list *params,
+                                    km_optimizer *o, int64_t step);
+KM_API km_status km_param_list_load(km_ctx *ctx, const char *path, km_param_list *params,
+                                    km_optimizer *o, int64_t *step);
 
 /* ---- Vectors: compression and search ---- */
 
@@ -646,8 +918,9 @@ typedef struct km_anchor_round { /* what a round of training did */
 } km_anchor_round;
 
 /* How anchors are learnt: k-means whose steps to robust means grow as a temperature falls, with anchors
- * merged and cells split now and then. All zero is a good choice. */
+ * merged and cells split now and then. All zero but the size is a good choice. */
 typedef struct km_anchor_training {
+    size_t size;
     int rounds; /* at most; 0: 25 */
     km_robust robust;
     double temperature; /* the first, up to 1; 0: 0.5. It is 0 in the second half of the rounds */
@@ -664,9 +937,11 @@ typedef struct km_anchor_training {
     void (*report)(void *user, const km_anchor_round *round);
     void *user;
 } km_anchor_training;
+KM_API km_anchor_training km_anchor_training_defaults(void);
 
-/* All zero is a good choice: L2, half a byte for each dimension. */
+/* All zero but the size is a good choice: L2, half a byte for each dimension. */
 typedef struct km_index_options {
+    size_t size;
     km_metric metric;
     km_index_mode mode;
     int64_t anchors; /* 0: chosen from the number of vectors */
@@ -681,12 +956,14 @@ typedef struct km_index_options {
     bool skip_bad; /* leave vectors with NaN or infinity out, instead of refusing them */
     bool lloyd;    /* anchors by plain Lloyd, instead of annealed and maintained ones */
     const km_anchor_training *training; /* NULL: the defaults */
-    /* Told from time to time; false stops. NULL: nobody asks. */
+    /* Told from time to time; false stops. NULL: no callback. */
     bool (*progress)(void *user, const char *stage, int64_t done, int64_t total);
     void *user;
 } km_index_options;
+KM_API km_index_options km_index_defaults(void);
 
 typedef struct km_search_options {
+    size_t size;
     int64_t probe;         /* cells looked at; 0: all */
     int64_t rerank;        /* so many candidates are compared again by the kept vectors; 0: none */
     const uint64_t *allow; /* only these ids, ascending; NULL: all */
@@ -694,6 +971,7 @@ typedef struct km_search_options {
     const uint64_t *deny; /* none of these, ascending */
     size_t n_deny;
 } km_search_options;
+KM_API km_search_options km_search_defaults(void);
 
 typedef struct km_index_info {
     int64_t count, deleted; /* vectors that can be found, and deleted ones that still take room */
@@ -727,6 +1005,18 @@ KM_API km_index_info km_index_describe(km_index *index);
 KM_API km_status km_index_search(km_index *index, const float *queries, int64_t n, int64_t k,
                                  const km_search_options *options, int threads, uint64_t *ids,
                                  float *distances);
+/* The same on a context's device. Where that is a GPU, the codes of all vectors are brought there once,
+ * in parts where they do not fit, and again after a change; whole batches of queries meet them at the
+ * speed of its memory. What a GPU does not do (anchors alone, probes, filters, re-ranking, k beyond 1024)
+ * and a context on the CPU are searched by the context's threads: the answers are the same within
+ * rounding. One thread at a time, as the context. */
+typedef struct km_searcher km_searcher;
+KM_API km_searcher *km_searcher_new(km_ctx *ctx, km_index *index); /* both must outlive it */
+KM_API void km_searcher_free(km_searcher *s);                      /* NULL is fine */
+KM_API km_status km_searcher_search(km_searcher *s, const float *queries, int64_t n, int64_t k,
+                                    const km_search_options *options, uint64_t *ids,
+                                    float *distances);
+KM_API bool km_searcher_on_gpu(const km_searcher *s); /* whether the last search was done there */
 KM_API km_status km_index_add(km_ctx *ctx, km_index *index, const float *x, int64_t n,
                               const uint64_t *ids); /* ids as for build, but counted on */
 /* All of them, or with an id that is not there none. */
@@ -743,6 +1033,56 @@ KM_API km_status km_index_assignments(km_index *index, const uint64_t *ids, int6
 KM_API km_status km_index_merge(km_ctx *ctx, km_index *index, km_index *other, uint64_t *shift);
 /* Writes beside, flushes, renames. Deleted vectors are dropped with `compact`, or when they are many. */
 KM_API km_status km_index_save(km_index *index, const char *path, bool compact);
+
+/* ---- Files of every kind: conversion and description ---- */
+
+typedef struct km_convert_options {
+    size_t size;
+    const char
+        *type; /* f32, f16, bf16; into GGUF also q8_0, q4_k_m, ... (km_convert_type); NULL: as
+                            * stored. GGUF keeps norms, biases and positions in f32. */
+    const char
+        *imatrix; /* with types of a few bits: a file that says which weights matter; or NULL */
+    const char *tokenizer; /* a tokenizer.json or GGUF; NULL: the model's own */
+    bool no_tokenizer;     /* leave it out */
+    bool replace;          /* what is at `out` already; else that is KM_ERR_STATE */
+    int threads;           /* 0: one per core; the result does not depend on it */
+    void (*progress)(void *user, uint64_t done, uint64_t total); /* bytes; NULL: no callback */
+    void *user;
+} km_convert_options;
+KM_API km_convert_options km_convert_defaults(void);
+KM_API const char *km_convert_type(int i); /* the names of types, one by one; NULL after the last */
+/* The type that a name means, in any case, "q4_k" being "q4_k_m"; NULL: none. */
+KM_API const char *km_convert_type_named(const char *name);
+
+typedef struct km_converted {
+    size_t size; /* sizeof(km_converted), set by the caller */
+    bool from_gguf, to_gguf;
+    const char *architecture; /* "llama" */
+    const char *in; /* the folder or file that was read; until this thread's next conversion */
+    int tensors;
+    uint64_t parameters, bytes; /* of tensors written */
+    int64_t tokens;             /* of the tokenizer that was written; 0: none */
+    int unweighed;              /* matrices that the importance matrix does not know */
+} km_converted;
+/* A model from one format into another, little memory needed. in: a Hugging Face folder, a checkpoint or
+ * run of km_train, or a GGUF file; out: a GGUF file when its name ends in .gguf, a Hugging Face folder
+ * otherwise. out changes only when all of the new one is on disk. done may be NULL. */
+KM_API km_status km_convert(const char *in, const char *out, const km_convert_options *options,
+                            km_converted *done);
+
+typedef struct km_describe_options {
+    size_t size;
+    bool tensors;    /* list them all */
+    bool verify;     /* check every block of an index */
+    int64_t context; /* tokens, for the memory that a model's cache takes; 0: its own */
+    km_dtype cache;  /* of its keys and values */
+} km_describe_options;
+KM_API km_describe_options km_describe_defaults(void); /* a cache of f16, and nothing else */
+/* What any file or folder that Kermes knows is and holds, as a JSON object, after checking its structure:
+ * GGUF, safetensors, tokenizer.json, config.json, Hugging Face folders, checkpoints and runs, vectors and
+ * indexes. km_string_free; NULL on failure. */
+KM_API char *km_describe_file(const char *path, const km_describe_options *options);
 
 #ifdef __cplusplus
 }

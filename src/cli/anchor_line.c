@@ -31,7 +31,8 @@ static bool parse_cooling(const char *name, double *rate) {
 }
 
 bool km_anchor_parse(const km_anchor_line *line, km_anchor_training *out, km_error *err) {
-    *out = (km_anchor_training){.rounds = (int)line->rounds,
+    *out = (km_anchor_training){.size = sizeof(km_anchor_training),
+                                .rounds = (int)line->rounds,
                                 .temperature = line->temperature,
                                 .momentum = line->momentum,
                                 .maintain_every = (int)line->maintain_every,

@@ -59,7 +59,8 @@ static bool parse_options(const compress_line *l, km_index_options *o, km_error 
         !km_choose_3("mode", l->mode, km_mode_names, &mode, err) ||
         !km_choose_3("kind of re-ranking", l->rerank, km_rerank_names, &rerank, err))
         return false;
-    *o = (km_index_options){.metric = (km_metric)metric,
+    *o = (km_index_options){.size = sizeof(km_index_options),
+                            .metric = (km_metric)metric,
                             .mode = (km_index_mode)mode,
                             .rerank = (km_index_vectors)rerank,
                             .bytes = l->bytes,

@@ -1,7 +1,5 @@
 /* kermes info: what a file or folder is and what it holds, as text or as JSON. */
-#include "cli/info.h"
 #include "cli/cli.h"
-#include "cli/info_parts.h"
 #include "format/shown.h"
 #include "report/json.h"
 #include "report/table.h"
@@ -133,6 +131,45 @@ static void print_text(const json_t *t) {
         printf("  %-11s %s\n", i ? "" : "made from", json_string_value(path));
 }
 
+static void print_index(const json_t *x) {
+    if (!x) return;
+    char a[KM_NUMBER_TEXT];
+    printf("  %-11s %.0f of %.0f dimensions, %s, %s", "vectors", number(x, "vectors"),
+           number(x, "dim"), text_of(x, "dtype"), text_of(x, "metric"));
+    if (number(x, "deleted") > 0) printf(", %.0f more are deleted", number(x, "deleted"));
+    if (number(x, "parts") > 1) printf(", in %.0f parts", number(x, "parts"));
+    printf("\n  %-11s %.0f anchors, %.0f bytes each, %s", "codes", number(x, "anchors"),
+           number(x, "code_bytes"), text_of(x, "mode"));
+    if (strcmp(text_of(x, "rerank"), "none") != 0)
+        printf(", vectors kept as %s", text_of(x, "rerank"));
+    printf("\n  %-11s %s, %.1f bytes a vector all counted, %.1f times smaller\n", "size",
+           km_format_bytes(a, number(x, "bytes")), number(x, "bytes_per_vector"),
+           number(x, "ratio"));
+    printf("  %-11s energy %s", "measured", km_format_number(a, number(x, "energy")));
+    const json_t *m = json_object_get(json_object_get(x, "meta"), "measured");
+    if (json_is_number(json_object_get(m, "mse")))
+        printf(", mse %s", km_format_number(a, number(m, "mse")));
+    if (json_is_number(json_object_get(m, "recall@10")))
+        printf(", recall@10 %.3f", number(m, "recall@10"));
+    printf("\n  %-11s next %.0f\n", "ids", number(x, "next_id"));
+    size_t i;
+    json_t *s;
+    json_array_foreach(json_object_get(x, "sections"), i, s)
+        printf("  %-11s %-8s %s\n", i ? "" : "sections", text_of(s, "name"),
+               km_format_bytes(a, number(s, "bytes")));
+    if (json_object_get(x, "verified_blocks"))
+        printf("  %-11s all %.0f blocks are as they were written\n", "verified",
+               number(x, "verified_blocks"));
+}
+
+static void print_rows(const json_t *r) {
+    if (!r) return;
+    printf("  %-11s %.0f of %.0f dimensions, %s%s%s\n", "vectors", number(r, "vectors"),
+           number(r, "dim"), text_of(r, "dtype"),
+           json_is_true(json_object_get(r, "big_endian")) ? ", big-endian" : "",
+           strcmp(text_of(r, "order"), "columns") == 0 ? ", column after column" : "");
+}
+
 static void print_metadata(const json_t *meta) {
     if (json_object_size(meta) == 0) return;
     printf("  metadata\n");
@@ -186,17 +223,9 @@ static km_dtype cache_type(const char *name, km_error *err) {
     return i < 0 ? KM_DTYPE_COUNT : types[i];
 }
 
-/* What the weights and the cache take together. */
-static void add_total(json_t *v) {
-    json_t *m = json_object_get(v, "model");
-    if (m && json_object_get(m, "cache_bytes") && json_object_get(v, "bytes"))
-        json_object_set_new(m, "memory_bytes",
-                            km_json_count(number(v, "bytes") + number(m, "cache_bytes")));
-}
-
 int km_command_info(int argc, char **argv) {
     km_common common = KM_COMMON_DEFAULTS;
-    km_info_options o = {0};
+    km_describe_options o = km_describe_defaults();
     const char *cache = "f16";
     const km_option options[] = {
         {"tensors", KM_OPTION_FLAG, NULL, &o.tensors, 0, 0, "list every tensor"},
@@ -236,21 +265,24 @@ int km_command_info(int argc, char **argv) {
     o.cache = cache_type(cache, &err);
     if (o.cache == KM_DTYPE_COUNT)
         return km_cli_usage("%s; there are f16, bf16, q8_0, q4_0 and f32", err.text);
-    json_t *v = km_info_gather(args.words[0], &o, &err);
-    if (!v) return km_cli_fail("%s", err.text);
-    add_total(v);
+    char *all = km_describe_file(args.words[0], &o);
+    if (!all) return km_cli_fail("%s", km_last_error());
     if (common.json) {
-        json_object_set_new(v, "kermes", json_string(km_version()));
-        return km_cli_print_json(v);
+        puts(all);
+        km_string_free(all);
+        return KM_EXIT_OK;
     }
+    json_t *v = json_loads(all, 0, NULL);
+    km_string_free(all);
+    if (!v) return km_cli_fail("out of memory");
     print_head(v);
     print_model(json_object_get(v, "model"));
     print_weights(v);
     print_tokenizer(json_object_get(v, "tokenizer"));
     print_state(json_object_get(v, "state"));
     print_text(json_object_get(v, "text"));
-    km_info_print_index(json_object_get(v, "index"));
-    km_info_print_rows(json_object_get(v, "rows"));
+    print_index(json_object_get(v, "index"));
+    print_rows(json_object_get(v, "rows"));
     print_metadata(json_object_get(v, "metadata"));
     bool ok = print_tensors(json_object_get(v, "tensor_list"));
     json_decref(v);

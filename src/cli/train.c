@@ -1,4 +1,4 @@
-/* kermes train: from a text to a model. The options are the table of train/settings.h. */
+/* kermes train: from a text to a model. The options are the library's table of settings. */
 #include "train/train.h"
 #include "cli/cli.h"
 #include "cli/progress.h"
@@ -26,7 +26,8 @@ static void make_options(km_option *out, km_train_settings *s, km_words *data, c
         [KM_SETTING_NUMBER] = KM_OPTION_NUMBER, [KM_SETTING_TEXT] = KM_OPTION_TEXT,
         [KM_SETTING_LIST] = KM_OPTION_LIST,
     };
-    for (const km_setting *r = km_train_table; r->name; r++) {
+    const km_setting *r;
+    for (int i = 0; (r = km_train_setting(i)); i++) {
         km_option o = {r->name, kinds[r->kind], r->value, (char *)s + r->offset,
                        r->lo,   r->hi,          r->help};
         if (r->kind == KM_SETTING_LIST) o.dest = data;
@@ -44,35 +45,28 @@ static void make_options(km_option *out, km_train_settings *s, km_words *data, c
     memcpy(out + n, rest, sizeof rest);
 }
 
-/* Settings come from the defaults, then from the run that is resumed or from --config, then from
- * the line. The JSON values own texts that the settings point to. */
-typedef struct sources {
-    json_t *config, *run;
-} sources;
+/* What a call of the library that failed says. */
+static bool failed(km_status status, km_error *err) {
+    if (status != KM_OK) km_error_set(err, status, "%s", km_last_error());
+    return status != KM_OK;
+}
 
+/* Settings come from the defaults, then from --config or the run that is resumed, then from the
+ * line. */
 static bool overlay(const km_spec *spec, int argc, char **argv, km_train_settings *s,
-                    km_words *data, const char *config, sources *from, km_error *err) {
-    km_train_settings line = *s, stored;
+                    km_words *data, const char *config, km_error *err) {
+    km_train_settings line = *s;
     km_args args;
     *s = km_train_defaults();
     *data = (km_words){.n = 0};
-    if (config) {
-        from->config = km_json_load(config, err);
-        json_t *inner = json_object_get(from->config, "settings"); /* a run.json serves, too */
-        if (!from->config ||
-            km_train_from_json(s, inner ? inner : from->config, config, err) != KM_OK)
-            return false;
-    }
-    if (line.resume && line.out) {
-        if (km_train_stored(line.out, s, &from->run, err) != KM_OK) return false;
-        stored = *s;
-    }
+    if (config && failed(km_train_read_file(s, config), err)) return false;
+    if (line.resume && line.out && failed(km_train_read_run(s, line.out), err)) return false;
     data->n = s->data.n;
     memcpy(data->at, s->data.at, sizeof data->at);
     if (km_args_parse(spec, argc, argv, &args, err) != KM_OK) return false;
     s->data.n = data->n;
     memcpy(s->data.at, data->at, sizeof data->at);
-    return !from->run || km_train_same_run(s, &stored, err) == KM_OK;
+    return true;
 }
 
 /* ---- While it runs ---- */
@@ -224,30 +218,29 @@ static void print_end(const km_train_settings *s, const km_train_result *r) {
 }
 
 /* The demo's text, in the run's folder; `path` must stay. */
-static km_status write_demo(km_train_settings *s, char path[PATH_MAX], km_error *err) {
-    if (!s->out || s->resume) return KM_OK; /* told later, or there already */
-    km_status status = km_folder_make(s->out, err);
-    km_folder_join(path, s->out, "demo.txt");
-    if (status == KM_OK && access(path, F_OK) != 0)
-        status = km_demo_write(path, 1, (size_t)256 << 10, err);
+static bool write_demo(km_train_settings *s, char path[PATH_MAX], km_error *err) {
+    if (!s->out || s->resume) return true; /* told later, or there already */
+    snprintf(path, PATH_MAX, "%s/demo.txt", s->out);
+    if (access(path, F_OK) != 0 && failed(km_train_demo_text(path, 1, (size_t)256 << 10), err))
+        return false;
     s->data = (km_train_list){.at = {path}, .n = 1};
-    return status;
+    return true;
 }
 
 static int run(const km_train_settings *s, const km_common *common) {
-    km_error err = {0};
-    km_train_result r;
+    km_train_result r = {.size = sizeof r};
     train_show w = {.common = common};
-    km_train_hooks hooks = {.event = on_event, .stop = stop, .user = &w};
+    km_train_hooks hooks = {.size = sizeof hooks, .event = on_event, .stop = stop, .user = &w};
     struct sigaction act = {.sa_handler = on_signal, .sa_flags = SA_RESETHAND};
-    if (!common->quiet && km_comm_env_rank() == 0)
+    if (!common->quiet && km_rank() == 0)
         stopping =
             "\nkermes: stopping after this step, with a checkpoint; Ctrl-C again ends at once\n";
     sigaction(SIGINT, &act, NULL); /* a second one ends it at once */
     sigaction(SIGTERM, &act, NULL);
-    km_status status = km_train(s, &hooks, &r, &err);
+    km_status status = km_train(s, &hooks, &r);
     km_progress_end(&w.progress);
-    if (status != KM_OK) return r.tells ? km_cli_fail("train: %s", err.text) : KM_EXIT_FAILED;
+    if (status != KM_OK)
+        return r.tells ? km_cli_fail("train: %s", km_last_error()) : KM_EXIT_FAILED;
     if (r.rank != 0) return KM_EXIT_OK;
     if (common->json) return print_json(s, &r);
     print_end(s, &r);
@@ -285,17 +278,15 @@ int km_command_train(int argc, char **argv) {
     if (!km_begin(&spec, argc, argv, &args, &code)) return code;
     km_cli_notes(common.quiet);
     km_error err = {0};
-    sources from = {0};
-    if (overlay(&spec, argc, argv, &s, &data, config, &from, &err) &&
-        (!demo || write_demo(&s, demo_path, &err) == KM_OK) && km_train_check(&s, &err) == KM_OK)
+    if (overlay(&spec, argc, argv, &s, &data, config, &err) &&
+        (!demo || write_demo(&s, demo_path, &err)) && !failed(km_train_check(&s), &err))
         code = run(&s, &common);
-    else if (km_comm_env_rank() != 0) /* rank 0 says the same */
+    else if (km_rank() != 0) /* rank 0 says the same */
         code = KM_EXIT_USAGE;
     else
         code = err.code == KM_ERR_FILE || err.code == KM_ERR_FORMAT || err.code == KM_ERR_STATE
                    ? km_cli_fail("train: %s", err.text)
                    : km_cli_usage("train: %s", err.text);
-    json_decref(from.config);
-    json_decref(from.run);
+    km_train_settings_free(&s);
     return code;
 }

@@ -22,7 +22,7 @@ bool km_choose_3(const char *what, const char *word, const char *const names[3],
 }
 
 km_search_options km_look_options(const km_look_line *line) {
-    km_search_options o = {.probe = line->probe};
+    km_search_options o = {.size = sizeof(km_search_options), .probe = line->probe};
     if (line->rerank) o.rerank = line->candidates ? line->candidates : 10 * line->k;
     return o;
 }

@@ -351,7 +351,7 @@ km_status km_convert_save_json(const char *folder, const char *name, json_t *o, 
     return err->code;
 }
 
-km_status km_convert(const km_convert_options *o, km_converted *done, km_error *err) {
+km_status km_convert_weights(const km_conversion *o, km_conversion_done *done, km_error *err) {
     km_error own = {0};
     km_convert_job j = {.o = o};
     if (strlen(o->in) + 64 > PATH_MAX || strlen(o->out) + 64 > PATH_MAX)
@@ -363,14 +363,14 @@ km_status km_convert(const km_convert_options *o, km_converted *done, km_error *
         s = j.to == KM_STORE_GGUF ? write_gguf(&j, &own) : write_folder(&j, &own);
     }
     if (s == KM_OK && done)
-        *done = (km_converted){.config = j.config,
-                               .from_gguf = j.from == KM_STORE_GGUF,
-                               .to_gguf = j.to == KM_STORE_GGUF,
-                               .tensors = j.layout.n,
-                               .parameters = j.parameters,
-                               .bytes = j.total,
-                               .tokens = j.tokens,
-                               .unweighed = j.unweighed};
+        *done = (km_conversion_done){.config = j.config,
+                                     .from_gguf = j.from == KM_STORE_GGUF,
+                                     .to_gguf = j.to == KM_STORE_GGUF,
+                                     .tensors = j.layout.n,
+                                     .parameters = j.parameters,
+                                     .bytes = j.total,
+                                     .tokens = j.tokens,
+                                     .unweighed = j.unweighed};
     close_job(&j);
     return s == KM_OK ? KM_OK : km_error_set(err, own.code, "%s", own.text);
 }

@@ -9,7 +9,7 @@
 
 typedef void (*km_convert_progress)(void *user, uint64_t done, uint64_t total); /* bytes */
 
-typedef struct km_convert_options {
+typedef struct km_conversion {
     const char *in;        /* a folder with config.json and model.safetensors, or a GGUF file */
     const char *out;       /* a name that ends in .gguf, or a folder that exists and is empty */
     km_dtype dtype;        /* f32, f16, bf16, or KM_DTYPE_COUNT: as stored. GGUF keeps norms, biases
@@ -21,19 +21,19 @@ typedef struct km_convert_options {
     bool no_tokenizer;     /* leave it out */
     km_convert_progress progress; /* may be NULL */
     void *user;
-} km_convert_options;
+} km_conversion;
 
-typedef struct km_converted {
+typedef struct km_conversion_done {
     km_config config;
     bool from_gguf, to_gguf;
     int tensors;
     uint64_t parameters, bytes; /* of tensors written */
     int64_t tokens;             /* of the tokenizer that was written; 0: none */
     int unweighed;              /* matrices that the importance matrix does not know */
-} km_converted;
+} km_conversion_done;
 
 /* A failure leaves a GGUF target as it was; a folder may hold some of the new files. */
-km_status km_convert(const km_convert_options *o, km_converted *done, km_error *err);
+km_status km_convert_weights(const km_conversion *o, km_conversion_done *done, km_error *err);
 
 /* "file.gguf" or "FILE.GGUF" */
 bool km_names_gguf(const char *path);

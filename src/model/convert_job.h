@@ -16,7 +16,7 @@ typedef struct km_convert_item {
 } km_convert_item;
 
 typedef struct km_convert_job {
-    const km_convert_options *o;
+    const km_conversion *o;
     km_config config;
     km_store from, to;
     km_weights weights;

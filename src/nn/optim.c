@@ -3,6 +3,7 @@
  * exchange before and after. */
 #include "nn/optim_impl.h"
 #include "base/alloc.h"
+#include "base/sized.h"
 #include "comm/comm.h"
 #include "nn/reducer.h"
 #include "ops/run.h"
@@ -10,7 +11,8 @@
 #include <string.h>
 
 km_optim_settings km_optim_defaults(void) {
-    return (km_optim_settings){.kind = KM_OPTIM_ADAMW,
+    return (km_optim_settings){.size = sizeof(km_optim_settings),
+                               .kind = KM_OPTIM_ADAMW,
                                .beta1 = 0.9,
                                .beta2 = 0.95,
                                .eps = 1e-8,
@@ -135,12 +137,34 @@ static km_status make_control(km_ctx *ctx, km_optimizer *o) {
 }
 
 km_optimizer *km_optimizer_new(km_ctx *ctx, const km_param_list *params,
-                               const km_optim_settings *how) {
+                               const km_optim_settings *settings) {
     if (km_failed(ctx)) return NULL;
-    if (!params || !how) {
-        km_fail(ctx, KM_ERR_NULL, "optimizer: parameters and settings are needed");
+    km_optim_settings how = km_optim_defaults();
+    if (km_take_sized(&how, sizeof how, settings, "km_optim_settings", &ctx->error) != KM_OK)
+        return NULL;
+    return km_optimizer_new_ranks(ctx, params, &how, NULL);
+}
+
+km_status km_optimizer_check(km_ctx *ctx, const km_optimizer *o) {
+    if (km_failed(ctx)) return km_ctx_status(ctx);
+    if (!o) return km_fail(ctx, KM_ERR_NULL, "optimizer: there is none");
+    if (o->ctx != ctx) return km_fail(ctx, KM_ERR_STATE, "optimizer: of another context");
+    return KM_OK;
+}
+
+km_optimizer *km_optimizer_new_ranks(km_ctx *ctx, const km_param_list *params,
+                                     const km_optim_settings *how, struct km_comm *comm) {
+    if (km_failed(ctx)) return NULL;
+    if (!params) {
+        km_fail(ctx, KM_ERR_NULL, "optimizer: a list of parameters is needed");
         return NULL;
     }
+    for (int i = 0; i < params->n; i++)
+        if (params->at[i].t->ctx != ctx) {
+            km_fail(ctx, KM_ERR_STATE, "optimizer: parameter %.100s is of another context",
+                    params->at[i].name);
+            return NULL;
+        }
     if (check_settings(ctx, how) != KM_OK) return NULL;
     km_optimizer *o = km_calloc(1, sizeof *o);
     if (!o) {
@@ -152,8 +176,11 @@ km_optimizer *km_optimizer_new(km_ctx *ctx, const km_param_list *params,
     o->how = *how;
     if (how->loss_scale > 0 && how->growth_every == 0) o->how.growth_every = 2000;
     if (how->loss_scale == 0) o->how.growth_every = 0;
-    if (take_params(ctx, o, params) == KM_OK && !km_comm_alone(how->comm))
-        o->reducer = km_reducer_new(ctx, o->param, o->n, how->comm);
+    o->comm = comm;
+    o->list = (km_param_list *)(uintptr_t)params; /* only its count of users changes */
+    km_param_list_use(o->list);
+    if (take_params(ctx, o, params) == KM_OK && !km_comm_alone(comm))
+        o->reducer = km_reducer_new(ctx, o->param, o->n, comm);
     if (!km_failed(ctx) && cut_pieces(ctx, o) == KM_OK && make_state(ctx, o) == KM_OK &&
         make_control(ctx, o) == KM_OK && km_optimizer_name_states(ctx, o) == KM_OK)
         km_optimizer_adopt(ctx, o);
@@ -177,17 +204,18 @@ void km_optimizer_free(km_optimizer *o) {
     km_free(o->piece);
     km_free(o->in);
     km_free(o->out);
+    km_param_list_unuse(o->list);
     km_free(o);
 }
 
 /* ---- A step ---- */
 
 km_status km_optimizer_set(km_ctx *ctx, km_optimizer *o, double lr, int accumulate) {
-    if (km_failed(ctx)) return km_ctx_status(ctx);
+    if (km_optimizer_check(ctx, o) != KM_OK) return km_ctx_status(ctx);
     if (!(lr >= 0) || !isfinite(lr) || accumulate < 1)
         return km_fail(ctx, KM_ERR_RANGE, "optimizer: learning rate %g, %d backward passes", lr,
                        accumulate);
-    int ranks = km_comm_size(o->how.comm);
+    int ranks = km_comm_size(o->comm);
     float knob[KM_KNOBS] = {
         [KM_KNOB_LR] = (float)lr, [KM_KNOB_GRAD] = (float)(1.0 / ((double)ranks * accumulate))};
     if (memcmp(knob, o->knob, sizeof knob) == 0) return KM_OK;
@@ -196,6 +224,7 @@ km_status km_optimizer_set(km_ctx *ctx, km_optimizer *o, double lr, int accumula
 }
 
 km_tensor *km_optimizer_scale_loss(km_ctx *ctx, km_optimizer *o, km_tensor *loss) {
+    if (km_optimizer_check(ctx, o) != KM_OK) return NULL;
     return o->how.loss_scale > 0 ? km_mul(ctx, loss, o->loss_scale) : loss;
 }
 
@@ -204,11 +233,15 @@ void km_optimizer_last_backward(km_ctx *ctx, km_optimizer *o) {
 }
 
 void km_optimizer_zero_grad(km_ctx *ctx, km_optimizer *o) {
+    if (!o || o->ctx != ctx) {
+        km_optimizer_check(ctx, o);
+        return;
+    }
     for (int i = 0; i < o->n; i++) km_zero_grad(ctx, &o->param[i]->t, 1);
 }
 
 bool km_optimizer_capturable(const km_optimizer *o) {
-    return !o->reducer || km_comm_capturable(o->how.comm);
+    return !o->reducer || km_comm_capturable(o->comm);
 }
 
 /* The piece's views of what it is about to change. False when there is no gradient. */
@@ -269,7 +302,7 @@ static km_status update(km_ctx *ctx, km_optimizer *o, int first, int end) {
 }
 
 km_status km_optimizer_step(km_ctx *ctx, km_optimizer *o) {
-    if (km_failed(ctx)) return km_ctx_status(ctx);
+    if (km_optimizer_check(ctx, o) != KM_OK) return km_ctx_status(ctx);
     int mark = ctx->n_step;
     ctx->no_grad++;
     if (o->reducer) km_reducer_finish(ctx, o->reducer);
@@ -288,15 +321,20 @@ km_status km_optimizer_step(km_ctx *ctx, km_optimizer *o) {
     return km_ctx_status(ctx);
 }
 
-km_status km_optimizer_report(km_ctx *ctx, km_optimizer *o, km_optim_report *r) {
+km_status km_optimizer_report(km_ctx *ctx, km_optimizer *o, km_optim_report *to) {
     float f[KM_CONTROL_TENSORS];
+    if (km_optimizer_check(ctx, o) != KM_OK) return km_ctx_status(ctx);
+    if (!to) return km_fail(ctx, KM_ERR_NULL, "optimizer: no report to fill");
+    if (km_check_sized(to, sizeof *to, "km_optim_report", &ctx->error) != KM_OK)
+        return km_ctx_status(ctx);
     if (km_read(ctx, o->head, f, sizeof f) != KM_OK) return km_ctx_status(ctx);
-    *r = (km_optim_report){.lr = (double)f[KM_CONTROL_LR],
-                           .norm = (double)f[KM_CONTROL_NORM],
-                           .skipped = f[KM_CONTROL_SKIP] != 0,
-                           .steps = (int64_t)f[KM_CONTROL_STEPS],
-                           .skips = (int64_t)f[KM_CONTROL_SKIPS],
-                           .loss_scale = (double)f[KM_CONTROL_LOSS]};
+    km_optim_report r = {.lr = (double)f[KM_CONTROL_LR],
+                         .norm = (double)f[KM_CONTROL_NORM],
+                         .skipped = f[KM_CONTROL_SKIP] != 0,
+                         .steps = (int64_t)f[KM_CONTROL_STEPS],
+                         .skips = (int64_t)f[KM_CONTROL_SKIPS],
+                         .loss_scale = (double)f[KM_CONTROL_LOSS]};
+    km_give_sized(to, &r, sizeof r);
     return KM_OK;
 }
 

@@ -18,7 +18,7 @@
  * learning rate is written from outside. A step whose gradient norm is not finite changes no
  * parameter and no state; it is counted, and halves the loss scale where there is one.
  *
- * With several ranks (how->comm) the gradients are summed over them while the backward pass still
+ * With several ranks the gradients are summed over them while the backward pass still
  * runs, each rank keeps and updates its part of the state (ZeRO-1), and the parameters are put
  * together again. All ranks must make the same calls. */
 #ifndef KM_NN_OPTIM_H
@@ -27,59 +27,18 @@
 
 struct km_comm;
 
-typedef enum km_optim_kind {
-    KM_OPTIM_ADAMW, /* decay apart from the gradient */
-    KM_OPTIM_ADAM,  /* decay through the gradient */
-    KM_OPTIM_SGD
-} km_optim_kind;
-
-typedef struct km_optim_settings {
-    km_optim_kind kind;
-    double beta1, beta2, eps; /* adam */
-    double momentum;          /* sgd */
-    bool nesterov;
-    double weight_decay;  /* of parameters that are marked for it */
-    double max_norm;      /* gradients are scaled down to this global 2-norm; 0: never */
-    bool no_master;       /* update 16-bit parameters without f32 weights behind them */
-    double loss_scale;    /* the first one, for f16; 0: none. 65536 is usual. */
-    int64_t growth_every; /* good steps after which the loss scale doubles; 0: 2000 */
-    struct km_comm *comm; /* NULL: one rank */
-} km_optim_settings;
-
-/* AdamW with beta 0.9 and 0.95, eps 1e-8, decay 0.1, clipping at 1, momentum 0.9 for sgd. */
-km_optim_settings km_optim_defaults(void);
-
-typedef struct km_optimizer km_optimizer;
-
 /* Makes the state of all parameters in the list that are not frozen (nn/param.h); the list and its
- * names must outlive the optimiser. The settings are copied. With several ranks the parameters move
- * into common memory (their handles stay) and take rank 0's values. NULL with the context's error
- * set. */
-km_optimizer *km_optimizer_new(km_ctx *ctx, const km_param_list *params,
-                               const km_optim_settings *how);
-void km_optimizer_free(km_optimizer *o); /* before its context; NULL is fine */
-
-/* For the steps from now on. accumulate: backward passes to a step; gradients are divided by it. */
-km_status km_optimizer_set(km_ctx *ctx, km_optimizer *o, double lr, int accumulate);
-/* The loss times the loss scale; the loss itself where there is none. */
-km_tensor *km_optimizer_scale_loss(km_ctx *ctx, km_optimizer *o, km_tensor *loss);
+ * names must outlive the optimiser. The settings are copied. With several ranks (comm; NULL: one) the
+ * parameters move into common memory (their handles stay) and take rank 0's values. NULL with the
+ * context's error set. */
+km_optimizer *km_optimizer_new_ranks(km_ctx *ctx, const km_param_list *params,
+                                     const km_optim_settings *how, struct km_comm *comm);
 /* The next km_backward is the last before the step: gradients may be reduced as they get ready. */
 void km_optimizer_last_backward(km_ctx *ctx, km_optimizer *o);
-km_status km_optimizer_step(km_ctx *ctx, km_optimizer *o);
-void km_optimizer_zero_grad(km_ctx *ctx, km_optimizer *o);
 /* Whether a step can be captured in a graph (always, but for ranks that talk through the host). */
 bool km_optimizer_capturable(const km_optimizer *o);
-
-/* What the last step did. Waits for the device. */
-typedef struct km_optim_report {
-    double lr;
-    double norm;       /* of the gradients, before clipping */
-    bool skipped;      /* the norm was not finite: nothing was changed */
-    int64_t steps;     /* done, those skipped not counted */
-    int64_t skips;     /* in all */
-    double loss_scale; /* for the next step; 1 when there is none */
-} km_optim_report;
-km_status km_optimizer_report(km_ctx *ctx, km_optimizer *o, km_optim_report *r);
+/* The optimiser is there and of this context; else the context fails. */
+km_status km_optimizer_check(km_ctx *ctx, const km_optimizer *o);
 
 int64_t km_optimizer_trained(const km_optimizer *o);    /* elements that are not frozen */
 size_t km_optimizer_state_bytes(const km_optimizer *o); /* on this rank */

@@ -18,6 +18,8 @@ struct km_reducer;
 
 struct km_optimizer {
     km_ctx *ctx;
+    km_param_list *list;
+    struct km_comm *comm; /* NULL: one rank */
     km_optim_settings how;
     km_param **param; /* those that are not frozen, by dtype */
     int n;

@@ -14,12 +14,25 @@ static bool make_room(km_ctx *ctx, km_param_list *list) {
 
 km_tensor *km_param_add(km_ctx *ctx, km_param_list *list, km_dtype dtype, km_shape shape,
                         bool decay, const char *name, ...) {
-    char text[256];
+    char text[256] = "";
     va_list ap;
     va_start(ap, name);
-    vsnprintf(text, sizeof text, name, ap);
+    int length = name ? vsnprintf(text, sizeof text, name, ap) : 0;
     va_end(ap);
-    if (km_failed(ctx) || !make_room(ctx, list)) return NULL;
+    if (length < 0 || length >= (int)sizeof text) *text = 0; /* no name that could be kept */
+    if (km_failed(ctx)) return NULL;
+    if (!list || *text == 0) {
+        km_fail(ctx, list ? KM_ERR_RANGE : KM_ERR_NULL, "param_add: no %s", list ? "name" : "list");
+        return NULL;
+    }
+    if (list->users || km_param_find(list, text)) {
+        km_fail(ctx, KM_ERR_STATE,
+                list->users ? "param_add: '%.100s' comes too late: an optimiser has the list"
+                            : "param_add: there is a parameter '%.100s' already",
+                text);
+        return NULL;
+    }
+    if (!make_room(ctx, list)) return NULL;
     km_scope_begin(ctx);
     km_tensor *t = km_keep(ctx, km_zeros(ctx, dtype, shape));
     km_scope_end(ctx, NULL);
@@ -92,6 +105,13 @@ bool km_name_matches(const char *pattern, const char *name) {
 
 int km_param_freeze(km_ctx *ctx, km_param_list *list, const char *pattern, bool frozen) {
     int n = 0;
+    if (km_failed(ctx)) return -1;
+    if (!list || !pattern || list->users) {
+        km_fail(ctx, list && pattern ? KM_ERR_STATE : KM_ERR_NULL,
+                list && pattern ? "param_freeze: an optimiser has the list"
+                                : "param_freeze: an argument is missing");
+        return -1;
+    }
     for (int i = 0; i < list->n; i++) {
         km_param *p = &list->at[i];
         if (!km_name_matches(pattern, p->name)) continue;
@@ -108,4 +128,45 @@ int64_t km_param_elements(const km_param_list *list, bool trainable_only) {
     for (int i = 0; i < list->n; i++)
         if (!trainable_only || !list->at[i].frozen) n += km_shape_count(list->at[i].t->shape);
     return n;
+}
+
+/* ---- Lists of the user's own ---- */
+
+km_param_list *km_param_list_new(void) {
+    km_param_list *list = km_calloc(1, sizeof *list);
+    km_error err = {0};
+    if (list) return list;
+    km_error_set(&err, KM_ERR_MEMORY, "out of memory for a list of parameters");
+    km_last_error_set(&err);
+    return NULL;
+}
+
+void km_param_list_free(km_param_list *list) {
+    if (!list) return;
+    list->doomed = true;
+    if (list->users) return;
+    km_param_clear(list);
+    km_free(list);
+}
+
+void km_param_list_use(km_param_list *list) { list->users++; }
+
+void km_param_list_unuse(km_param_list *list) {
+    list->users--;
+    if (list->doomed) km_param_list_free(list);
+}
+
+int km_param_count(const km_param_list *list) { return list ? list->n : 0; }
+
+km_tensor *km_param_at(const km_param_list *list, int i) {
+    return list && i >= 0 && i < list->n ? list->at[i].t : NULL;
+}
+
+const char *km_param_name(const km_param_list *list, int i) {
+    return list && i >= 0 && i < list->n ? list->at[i].name : NULL;
+}
+
+km_tensor *km_param_named(const km_param_list *list, const char *name) {
+    const km_param *p = list && name ? km_param_find(list, name) : NULL;
+    return p ? p->t : NULL;
 }

@@ -12,15 +12,13 @@ typedef struct km_param {
     bool conv1d;  /* Hugging Face stores it transposed, (in, out) */
 } km_param;
 
-typedef struct km_param_list {
+struct km_param_list {
     km_param *at;
     int n, cap;
-} km_param_list;
+    int users;   /* optimisers that point into it: it may not grow */
+    bool doomed; /* freed by its owner; the last user's end frees it */
+};
 
-/* Adds a kept zero tensor under a name made as by printf, and returns it; the list owns it. NULL
- * with the context's error set. */
-km_tensor *km_param_add(km_ctx *ctx, km_param_list *list, km_dtype dtype, km_shape shape,
-                        bool decay, const char *name, ...) __attribute__((format(printf, 6, 7)));
 /* Adds a kept tensor as a frozen parameter; the list owns it from now on, also if this fails (NULL
  * with the context's error set). */
 km_tensor *km_param_adopt(km_ctx *ctx, km_param_list *list, km_tensor *t, const char *name);
@@ -30,8 +28,9 @@ void km_param_clear(km_param_list *list);                             /* release
 /* Whether `name` fits a pattern: '*' stands for any run of characters, '?' for one; several
  * patterns may be given with commas between them. The whole name must fit. */
 bool km_name_matches(const char *pattern, const char *name);
-/* Freezes (or frees again) all that fit the pattern; returns how many did. */
-int km_param_freeze(km_ctx *ctx, km_param_list *list, const char *pattern, bool frozen);
+/* An optimiser comes, and goes. */
+void km_param_list_use(km_param_list *list);
+void km_param_list_unuse(km_param_list *list);
 int64_t km_param_elements(const km_param_list *list, bool trainable_only);
 
 #endif

@@ -9,6 +9,7 @@ enum { KINDS = sizeof names / sizeof *names };
 static double between(double from, double to, double x) { return from + (to - from) * x; }
 
 double km_schedule_lr(const km_schedule *s, int64_t step) {
+    if (!s) return NAN;
     if (step < s->warmup) return s->lr * (double)(step + 1) / (double)s->warmup;
     int64_t last = s->steps - 1;
     if (step > last) step = last;

@@ -10,20 +10,6 @@
 #define KM_NN_SCHEDULE_H
 #include "base/error.h"
 
-typedef enum km_schedule_kind {
-    KM_SCHEDULE_CONSTANT,
-    KM_SCHEDULE_LINEAR,
-    KM_SCHEDULE_COSINE,
-    KM_SCHEDULE_WSD
-} km_schedule_kind;
-
-typedef struct km_schedule {
-    km_schedule_kind kind;
-    double lr, min_lr;
-    int64_t warmup, decay, steps; /* steps: in all, the warm-up and decay included */
-} km_schedule;
-
-double km_schedule_lr(const km_schedule *s, int64_t step);
 km_status km_schedule_check(const km_schedule *s, km_error *err);
 /* By name: "constant", "linear", "cosine", "wsd"; false when there is none of that name. */
 bool km_schedule_named(const char *name, km_schedule_kind *kind);

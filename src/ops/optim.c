@@ -1,6 +1,7 @@
 /* Optimiser steps. As ops of the table they make new tensors, which is how they are verified; the
  * public calls run the same kernels in place, on all parameters at once. */
 #include "backend/control.h"
+#include "base/sized.h"
 #include "ops/families.h"
 #include "ops/run.h"
 #include "tensor/profile.h"
@@ -179,10 +180,25 @@ static km_status step_all(km_ctx *ctx, km_op op, km_tensor *const *parameters,
     return KM_OK;
 }
 
+km_sgd km_sgd_defaults(void) { return (km_sgd){.size = sizeof(km_sgd), .lr = 0.01}; }
+
+km_adamw km_adamw_defaults(void) {
+    return (km_adamw){.size = sizeof(km_adamw),
+                      .lr = 1e-3,
+                      .beta1 = 0.9,
+                      .beta2 = 0.999,
+                      .eps = 1e-8,
+                      .weight_decay = 0.01,
+                      .step = 1};
+}
+
 km_status km_sgd_step(km_ctx *ctx, km_tensor *const *parameters, km_tensor *const *m, int n,
-                      const km_sgd *how) {
+                      const km_sgd *given) {
     if (km_failed(ctx)) return km_ctx_status(ctx);
-    if (!how) return km_fail(ctx, KM_ERR_NULL, "sgd: no settings");
+    if (!given) return km_fail(ctx, KM_ERR_NULL, "sgd: no settings");
+    km_sgd own = km_sgd_defaults(), *how = &own;
+    if (km_take_sized(&own, sizeof own, given, "km_sgd", &ctx->error) != KM_OK)
+        return ctx->error.code;
     if (!m && how->momentum != 0)
         return km_fail(ctx, KM_ERR_NULL, "sgd: momentum needs a state to keep it in");
     km_params p = {.f = {how->lr, how->momentum, how->weight_decay}, .n = {how->nesterov}};
@@ -190,9 +206,13 @@ km_status km_sgd_step(km_ctx *ctx, km_tensor *const *parameters, km_tensor *cons
 }
 
 km_status km_adamw_step(km_ctx *ctx, km_tensor *const *parameters, km_tensor *const *m,
-                        km_tensor *const *v, int n, const km_adamw *how) {
+                        km_tensor *const *v, int n, const km_adamw *given) {
     if (km_failed(ctx)) return km_ctx_status(ctx);
-    if (!how || !m || !v) return km_fail(ctx, KM_ERR_NULL, "adamw: settings and state are needed");
+    if (!given || !m || !v)
+        return km_fail(ctx, KM_ERR_NULL, "adamw: settings and state are needed");
+    km_adamw own = km_adamw_defaults(), *how = &own;
+    if (km_take_sized(&own, sizeof own, given, "km_adamw", &ctx->error) != KM_OK)
+        return ctx->error.code;
     if (how->step < 1)
         return km_fail(ctx, KM_ERR_RANGE, "adamw: step %lld; they count from 1",
                        (long long)how->step);

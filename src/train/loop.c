@@ -103,7 +103,7 @@ static double mean_loss(const km_train_state *state) {
 static km_status log_line(km_trainer *t) {
     km_train_state *state = &t->state;
     km_train_status *now = &t->result->status;
-    km_optim_report r;
+    km_optim_report r = {.size = sizeof r};
     km_status s = drain(t);
     if (s == KM_OK && km_optimizer_report(t->ctx, t->optimizer, &r) != KM_OK)
         s = km_error_set(t->err, km_ctx_status(t->ctx), "%s", km_ctx_error(t->ctx));
@@ -327,10 +327,11 @@ static double first_guess(const km_trainer *t) {
     return steps * step_tokens(t) * t->flops / (0.4 * t->peak * t->ranks);
 }
 
-km_status km_train(const km_train_settings *settings, const km_train_hooks *hooks,
-                   km_train_result *r, km_error *err) {
+km_status km_train_run(const km_train_settings *settings, const km_train_hooks *hooks,
+                       km_train_result *r, km_error *err) {
     km_error own = {0};
-    *r = (km_train_result){.status = {.train_loss = NAN,
+    *r = (km_train_result){.size = sizeof *r,
+                           .status = {.train_loss = NAN,
                                       .val_loss = NAN,
                                       .best_val = NAN,
                                       .lr = NAN,

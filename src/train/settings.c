@@ -8,7 +8,8 @@
 #include <string.h>
 
 km_train_settings km_train_defaults(void) {
-    return (km_train_settings){.val = 0.1,
+    return (km_train_settings){.size = sizeof(km_train_settings),
+                               .val = 0.1,
                                .model = "tiny",
                                .dropout = -1,
                                .batch = 12,
@@ -225,7 +226,7 @@ static km_status set_one(km_train_settings *s, const km_setting *r, const json_t
     return KM_OK;
 }
 
-km_status km_train_from_json(km_train_settings *s, const json_t *o, const char *shown,
+km_status km_train_from_json(km_train_settings *s, const json_t *o, bool call, const char *shown,
                              km_error *err) {
     const char *key;
     json_t *v;
@@ -234,7 +235,7 @@ km_status km_train_from_json(km_train_settings *s, const json_t *o, const char *
     json_object_foreach((json_t *)(uintptr_t)o, key, v) {
         const km_setting *r = km_train_table;
         while (r->name && !same_name(key, r->name)) r++;
-        if (!r->name || r->rule == KM_SETTING_CALL)
+        if (!r->name || (r->rule == KM_SETTING_CALL && !call))
             return wrong(shown, key, r->name ? "belongs on the command line" : "is no setting",
                          err);
         km_status status = set_one(s, r, v, key, shown, err);
@@ -302,7 +303,7 @@ km_status km_train_stored(const char *out, km_train_settings *s, json_t **run, k
     *run = km_json_load(path, &why);
     if (!*run)
         return km_error_set(err, KM_ERR_FILE, "no run to resume in '%s': %.200s", out, why.text);
-    return km_train_from_json(s, json_object_get(*run, "settings"), path, err);
+    return km_train_from_json(s, json_object_get(*run, "settings"), false, path, err);
 }
 
 /* ---- Checks ---- */
@@ -394,7 +395,7 @@ static km_status check_tokenizer(const char *t, km_error *err) {
     return KM_OK;
 }
 
-km_status km_train_check(const km_train_settings *s, km_error *err) {
+km_status km_train_settings_check(const km_train_settings *s, km_error *err) {
     km_schedule_kind kind;
     if (!s->out) return km_error_set(err, KM_ERR_NULL, "no folder for the run: use --out DIR");
     if (s->data.n == 0)

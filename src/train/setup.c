@@ -335,8 +335,7 @@ static km_status make_model(km_trainer *t) {
     if (s != KM_OK) return s;
     t->model->recompute = t->s->recompute;
     km_optim_settings how = km_train_optim(t->s);
-    how.comm = t->comm;
-    t->optimizer = km_optimizer_new(t->ctx, &t->model->params, &how);
+    t->optimizer = km_optimizer_new_ranks(t->ctx, &t->model->params, &how, t->comm);
     return t->optimizer ? KM_OK : ctx_failed(t);
 }
 
@@ -456,7 +455,7 @@ km_status km_trainer_open(km_trainer *t) {
     const km_train_settings *s = t->s;
     t->lock = -1;
     t->ranks = 1;
-    km_status status = km_train_check(s, t->err);
+    km_status status = km_train_settings_check(s, t->err);
     if (status == KM_OK) status = open_device(t);
     if (status == KM_OK) status = km_sources_open(&t->sources, s->data.at, s->data.n, t->err);
     if (status == KM_OK && t->rank == 0) status = prepare_folder(t);

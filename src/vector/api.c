@@ -1,6 +1,8 @@
 /* The public calls on indexes: arguments checked, the error told. */
 #include "base/alloc.h"
+#include "base/sized.h"
 #include "tensor/tensor.h"
+#include "vector/device_index.h"
 #include "vector/index.h"
 #include "vector/learn.h"
 #include "vector/make.h"
@@ -18,6 +20,32 @@ static km_status missing(const char *call) {
     return told(KM_ERR_NULL, &err);
 }
 
+/* ---- Options ---- */
+
+km_anchor_training km_anchor_training_defaults(void) {
+    return (km_anchor_training){.size = sizeof(km_anchor_training)};
+}
+
+km_index_options km_index_defaults(void) {
+    return (km_index_options){.size = sizeof(km_index_options)};
+}
+
+km_search_options km_search_defaults(void) {
+    return (km_search_options){.size = sizeof(km_search_options)};
+}
+
+static km_status take_options(const km_index_options *given, km_index_options *own,
+                              km_anchor_training *training, km_error *err) {
+    *own = km_index_defaults();
+    *training = km_anchor_training_defaults();
+    km_status s = km_take_sized(own, sizeof *own, given, "km_index_options", err);
+    if (s == KM_OK && own->training) {
+        s = km_take_sized(training, sizeof *training, own->training, "km_anchor_training", err);
+        own->training = training;
+    }
+    return s;
+}
+
 /* What the recall asked for is tried on: held-out vectors, and those near them. */
 static km_heldout *neighbours(km_ctx *ctx, const float *x, int64_t n, int64_t dim,
                               const km_index_options *o, km_crowd *crowd, km_error *err) {
@@ -32,15 +60,20 @@ static km_heldout *neighbours(km_ctx *ctx, const float *x, int64_t n, int64_t di
 
 km_index *km_index_build(km_ctx *ctx, const float *x, int64_t n, int64_t dim, const uint64_t *ids,
                          const km_index_options *options) {
-    static const km_index_options plain;
-    const km_index_options *o = options ? options : &plain;
+    km_index_options own, *o = &own;
+    km_anchor_training training;
     km_error err = {0};
     if (!ctx || !x || n < 1 || dim < 1) {
         missing("km_index_build");
         return NULL;
     }
     km_index *index = NULL;
-    km_status s = km_index_check_options(o, n, dim, &err);
+    km_status s = take_options(options, &own, &training, &err);
+    if (s == KM_OK && dim > INT64_MAX / n / (int64_t)sizeof *x)
+        s = km_error_set(&err, KM_ERR_RANGE,
+                         "%lld vectors of %lld dimensions are beyond all memory", (long long)n,
+                         (long long)dim);
+    if (s == KM_OK) s = km_index_check_options(o, n, dim, &err);
     int64_t bad = s == KM_OK ? km_first_unfit_row(x, n, dim, o->metric) : -1;
     char why[KM_TROUBLE_TEXT];
     if (bad >= 0)
@@ -75,14 +108,14 @@ km_index *km_index_build(km_ctx *ctx, const float *x, int64_t n, int64_t dim, co
 
 km_status km_index_compress(km_ctx *ctx, const char *vectors, const char *path,
                             const km_index_options *options) {
-    static const km_index_options plain;
+    km_index_options own;
+    km_anchor_training training;
     km_error err = {0};
     km_made made;
     if (!ctx || !vectors || !path) return missing("km_index_compress");
-    km_input *in = km_input_open(vectors, NULL, &err);
-    km_status s =
-        in ? km_index_make(ctx, NULL, in, NULL, path, options ? options : &plain, &made, &err)
-           : err.code;
+    km_status s = take_options(options, &own, &training, &err);
+    km_input *in = s == KM_OK ? km_input_open(vectors, NULL, &err) : NULL;
+    s = in ? km_index_make(ctx, NULL, in, NULL, path, &own, &made, &err) : err.code;
     km_input_close(in);
     return told(s, &err);
 }
@@ -98,22 +131,111 @@ km_index *km_index_open(const char *path) {
     return x;
 }
 
+/* The options of a search whose arguments are there, and whose sizes fit into memory. */
+static km_status check_search(const km_index *index, int64_t n, int64_t k,
+                              const km_search_options *given, km_search_options *own,
+                              km_error *err) {
+    *own = km_search_defaults();
+    km_status s = km_take_sized(own, sizeof *own, given, "km_search_options", err);
+    if (s != KM_OK) return s;
+    if ((own->n_allow && !own->allow) || (own->n_deny && !own->deny))
+        return km_error_set(err, KM_ERR_NULL, "a list of ids is missing");
+    if (n > 0 && (k > INT64_MAX / 16 / n || index->dim > INT64_MAX / 16 / n))
+        return km_error_set(err, KM_ERR_RANGE, "%lld queries for %lld each are beyond all memory",
+                            (long long)n, (long long)k);
+    return KM_OK;
+}
+
 km_status km_index_search(km_index *index, const float *queries, int64_t n, int64_t k,
                           const km_search_options *options, int threads, uint64_t *ids,
                           float *distances) {
     km_error err = {0};
+    km_search_options own;
     if (!index || !queries || !ids || !distances || n < 0 || threads < 0)
         return missing("km_index_search");
-    km_threads *own = threads > 1 ? km_threads_new(threads) : NULL, *t = own;
+    if (check_search(index, n, k, options, &own, &err) != KM_OK) return told(err.code, &err);
+    km_threads *pool = threads > 1 ? km_threads_new(threads) : NULL, *t = pool;
     if (threads == 0) { /* all cores: one pool that stays */
         pthread_mutex_lock(&index->pool_lock);
         if (!index->pool) index->pool = km_threads_new(0);
         t = index->pool;
         pthread_mutex_unlock(&index->pool_lock);
     }
-    km_status s = km_index_find(index, queries, n, k, options, t, ids, distances, &err);
-    km_threads_free(own);
+    km_status s = km_index_find(index, queries, n, k, &own, t, ids, distances, &err);
+    km_threads_free(pool);
     return told(s, &err);
+}
+
+/* ---- On a context's device ---- */
+
+struct km_searcher {
+    km_ctx *ctx;
+    km_index *index;
+    km_device_index *there; /* NULL: nothing is on a GPU */
+    km_snapshot *rows;      /* of which it was made, held so that another cannot look the same */
+    int64_t deleted;
+    bool on_gpu;
+};
+
+km_searcher *km_searcher_new(km_ctx *ctx, km_index *index) {
+    km_error err = {0};
+    if (!ctx || !index) {
+        missing("km_searcher_new");
+        return NULL;
+    }
+    km_searcher *s = km_calloc(1, sizeof *s);
+    if (s)
+        *s = (km_searcher){.ctx = ctx, .index = index};
+    else
+        told(km_error_set(&err, KM_ERR_MEMORY, "out of memory for a searcher"), &err);
+    return s;
+}
+
+static void forget(km_searcher *s) {
+    km_device_index_free(s->there);
+    km_snapshot_drop(s->rows);
+    s->there = NULL;
+    s->rows = NULL;
+}
+
+void km_searcher_free(km_searcher *s) {
+    if (!s) return;
+    forget(s);
+    km_free(s);
+}
+
+bool km_searcher_on_gpu(const km_searcher *s) { return s && s->on_gpu; }
+
+/* Brings the index to the device when it is not there, or not as it is now. */
+static void refresh(km_searcher *s) {
+    km_snapshot *now = km_index_rows(s->index);
+    int64_t dead;
+    km_snapshot_count(now, &dead);
+    if (s->rows == now && s->deleted == dead) {
+        km_snapshot_drop(now);
+        return;
+    }
+    forget(s);
+    s->rows = now;
+    s->deleted = dead;
+    s->there = km_device_index_for(s->ctx, s->index);
+}
+
+km_status km_searcher_search(km_searcher *s, const float *queries, int64_t n, int64_t k,
+                             const km_search_options *options, uint64_t *ids, float *distances) {
+    km_error err = {0};
+    km_search_options own;
+    if (!s || !queries || !ids || !distances || n < 0) return missing("km_searcher_search");
+    if (check_search(s->index, n, k, options, &own, &err) != KM_OK) return told(err.code, &err);
+    if (km_failed(s->ctx)) {
+        km_error_set(&err, km_ctx_status(s->ctx), "%s", km_ctx_error(s->ctx));
+        return told(err.code, &err);
+    }
+    if (!s->ctx->device->host) refresh(s);
+    s->on_gpu = s->there && km_device_index_can(s->there, k, &own);
+    return told(km_find_anywhere(s->there, s->index, queries, n, k, &own, s->ctx->threads, ids,
+                                 distances, &err),
+                &err);
 }
 
 km_status km_index_add(km_ctx *ctx, km_index *index, const float *x, int64_t n,

@@ -167,6 +167,7 @@ double km_index_size(const km_index *x) {
 }
 
 km_index_info km_index_describe(km_index *x) {
+    if (!x) return (km_index_info){0};
     km_snapshot *v = km_index_rows(x);
     int64_t dead, rows = km_snapshot_count(v, &dead);
     km_index_info i = {.count = rows - dead,

@@ -103,7 +103,8 @@ static float *learn_anchors(const km_learn *l, int64_t *cells, int *rounds, doub
                             km_error *err) {
     const km_index_options *o = l->options;
     km_anchors a = {0};
-    km_anchor_training training = o->training ? *o->training : (km_anchor_training){0};
+    km_anchor_training training =
+        o->training ? *o->training : (km_anchor_training){.size = sizeof(km_anchor_training)};
     if (training.tolerance == 0) training.tolerance = TOLERANCE;
     km_anchor_options how = {.count = choose_anchors(o, l->total, l->dim),
                              .metric = KM_METRIC_L2, /* cosine: of rows scaled to length 1 */

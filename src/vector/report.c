@@ -57,8 +57,11 @@ static km_status sweep_sizes(km_ctx *ctx, const km_index *x, const float *rows, 
             double bytes = ceil(parts[i] * (double)x->dim) + 1;
             sweep *w = &d->codes[mode];
             if (s != KM_OK || (w->n && bytes <= w->bytes[w->n - 1])) continue;
-            km_index_options o = {
-                .metric = x->metric, .mode = (km_index_mode)mode, .bytes = bytes, .seed = x->seed};
+            km_index_options o = {.size = sizeof(km_index_options),
+                                  .metric = x->metric,
+                                  .mode = (km_index_mode)mode,
+                                  .bytes = bytes,
+                                  .seed = x->seed};
             km_index *small = km_index_build(ctx, rows, n, x->dim, NULL, &o);
             if (!small) {
                 s = km_error_set(err, KM_ERR_STATE, "%s", km_last_error());
@@ -114,8 +117,9 @@ static km_status sweep_probes(km_ctx *ctx, km_index *x, const float *queries, in
         double best = INFINITY;
         for (int run = 0; s == KM_OK && run < 2; run++) {
             double start = km_now();
-            s = km_index_find(x, queries, q, 10, &(km_search_options){.probe = p}, ctx->threads,
-                              some, dist, err);
+            s = km_index_find(x, queries, q, 10,
+                              &(km_search_options){.size = sizeof(km_search_options), .probe = p},
+                              ctx->threads, some, dist, err);
             best = fmin(best, km_now() - start);
         }
         d->probe[d->n_probes] = p;

@@ -56,7 +56,8 @@ static void adamw_on(const char *device) {
     for (int t = 0; t < TENSORS; t++)
         for (int i = 0; i < SIZE; i++) p[t][i] = (double)start(t, i);
     for (int step = 1; step <= 4; step++) {
-        km_adamw how = {.lr = 0.05,
+        km_adamw how = {.size = sizeof(km_adamw),
+                        .lr = 0.05,
                         .beta1 = 0.9,
                         .beta2 = 0.95,
                         .eps = 1e-8,
@@ -94,8 +95,11 @@ static void sgd_with_and_without_momentum_follows_its_formula(void **state) {
         model x = make("cpu");
         double momentum = form ? 0.9 : 0, p = (double)start(1, 3), m = 0;
         for (int step = 0; step < 3; step++) {
-            km_sgd how = {
-                .lr = 0.1, .momentum = momentum, .weight_decay = 0.5, .nesterov = form == 2};
+            km_sgd how = {.size = sizeof(km_sgd),
+                          .lr = 0.1,
+                          .momentum = momentum,
+                          .weight_decay = 0.5,
+                          .nesterov = form == 2};
             give_gradients(&x);
             assert_int_equal(km_sgd_step(x.ctx, x.p, form ? x.m : NULL, TENSORS, &how), KM_OK);
             km_step_end(x.ctx);
@@ -120,7 +124,7 @@ static void master_weights_keep_what_half_precision_would_lose(void **state) {
     float got[3];
     uint16_t half[3];
     for (int step = 0; step < 100; step++) {
-        km_sgd how = {.lr = 1e-4, .master = &w};
+        km_sgd how = {.size = sizeof(km_sgd), .lr = 1e-4, .master = &w};
         km_backward(ctx, km_sum(ctx, p, NULL, 0, false));
         assert_int_equal(km_sgd_step(ctx, &p, NULL, 1, &how), KM_OK);
         km_zero_grad(ctx, &p, 1);
@@ -131,7 +135,7 @@ static void master_weights_keep_what_half_precision_would_lose(void **state) {
     assert_true(fabs((double)got[1] - 0.99) < 1e-5);
     assert_int_equal(half[1], km_f32_to_bf16(got[1]));
     km_tensor *wrong = km_keep(ctx, km_ones(ctx, KM_BF16, KM_SHAPE(3)));
-    km_sgd how = {.lr = 1e-4, .master = &wrong};
+    km_sgd how = {.size = sizeof(km_sgd), .lr = 1e-4, .master = &wrong};
     km_backward(ctx, km_sum(ctx, p, NULL, 0, false));
     assert_int_equal(km_sgd_step(ctx, &p, NULL, 1, &how), KM_ERR_DTYPE);
     km_release(p);
@@ -143,8 +147,13 @@ static void master_weights_keep_what_half_precision_would_lose(void **state) {
 static void a_parameter_without_a_gradient_stays_as_it_is(void **state) {
     (void)state;
     model x = make("cpu");
-    km_adamw how = {
-        .lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 1, .step = 1};
+    km_adamw how = {.size = sizeof(km_adamw),
+                    .lr = 0.1,
+                    .beta1 = 0.9,
+                    .beta2 = 0.99,
+                    .eps = 1e-8,
+                    .weight_decay = 1,
+                    .step = 1};
     float got[SIZE];
     give_gradients(&x);
     km_adamw_step(x.ctx, x.p, x.m, x.v, TENSORS, &how);
@@ -156,7 +165,8 @@ static void a_parameter_without_a_gradient_stays_as_it_is(void **state) {
 static void missing_or_misshapen_state_is_refused(void **state) {
     (void)state;
     model x = make("cpu");
-    km_adamw how = {.lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .step = 1};
+    km_adamw how = {
+        .size = sizeof(km_adamw), .lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .step = 1};
     give_gradients(&x);
     assert_int_equal(km_adamw_step(x.ctx, x.p, NULL, x.v, TENSORS, &how), KM_ERR_NULL);
     km_ctx_clear_error(x.ctx);
@@ -170,7 +180,7 @@ static void missing_or_misshapen_state_is_refused(void **state) {
     how.step = 0;
     assert_int_equal(km_adamw_step(x.ctx, x.p, x.m, x.v, TENSORS, &how), KM_ERR_RANGE);
     km_ctx_clear_error(x.ctx);
-    km_sgd sgd = {.lr = 1, .momentum = 0.9};
+    km_sgd sgd = {.size = sizeof(km_sgd), .lr = 1, .momentum = 0.9};
     assert_int_equal(km_sgd_step(x.ctx, x.p, NULL, TENSORS, &sgd), KM_ERR_NULL);
     km_ctx_clear_error(x.ctx);
     how.step = 1;

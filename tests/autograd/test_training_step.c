@@ -75,7 +75,8 @@ static double step(km_ctx *ctx, model *m, double rate) {
     km_tensor *loss = forward(ctx, m);
     km_backward(ctx, loss);
     km_clip_grad_norm(ctx, parameters(m), PARAMETERS, 0.5);
-    km_adamw how = {.lr = rate, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .step = 1};
+    km_adamw how = {
+        .size = sizeof(km_adamw), .lr = rate, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .step = 1};
     km_adamw_step(ctx, parameters(m), m->m, m->v, PARAMETERS, &how);
     return km_item(ctx, loss);
 }

@@ -92,7 +92,8 @@ static inline void net_step(km_ctx *ctx, void *user) {
     km_tensor *loss = km_cross_entropy(ctx, logits, n->targets, -1, KM_MEAN);
     km_backward(ctx, loss);
     /* A step counter would be frozen into a graph, so the bias correction stays that of step 1. */
-    km_adamw how = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .step = 1};
+    km_adamw how = {
+        .size = sizeof(km_adamw), .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .step = 1};
     km_adamw_step(ctx, n->p, n->m, n->v, 4, &how);
     km_zero_grad(ctx, n->p, 4);
     km_assign(ctx, n->loss, loss);

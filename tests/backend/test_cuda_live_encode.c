@@ -116,7 +116,10 @@ static void indexes_are_as_good_as_the_cpus(void **state) {
         for (int on = 0; on < 2; on++) {
             km_ctx *ctx = km_ctx_new(on ? GPU : "cpu", 0);
             assert_non_null(ctx);
-            km_index_options o = {.mode = (km_index_mode)mode, .anchors = 32, .bytes = 25};
+            km_index_options o = {.size = sizeof(km_index_options),
+                                  .mode = (km_index_mode)mode,
+                                  .anchors = 32,
+                                  .bytes = 25};
             km_index *index = km_index_build(ctx, x, N, D, NULL, &o);
             if (!index) fail_msg("%s", km_last_error());
             float *back = malloc(4 * N * D);

@@ -60,12 +60,18 @@ static void the_gpu_finds_rows_as_near_as_the_cpu_does(void **state) {
     float *base = clustered(30000, 96, 5);
     for (int metric = 0; metric < 3; metric++)
         compare(base, 30000, 96,
-                (km_index_options){
-                    .metric = (km_metric)metric, .mode = KM_INDEX_FAST, .anchors = 64, .bytes = 49},
+                (km_index_options){.size = sizeof(km_index_options),
+                                   .metric = (km_metric)metric,
+                                   .mode = KM_INDEX_FAST,
+                                   .anchors = 64,
+                                   .bytes = 49},
                 10);
     for (int64_t i = 0; i < 30000 * 96; i++) base[i] += 100;
-    compare(base, 30000, 96, (km_index_options){.mode = KM_INDEX_FAST, .anchors = 64, .bytes = 49},
-            100);
+    compare(
+        base, 30000, 96,
+        (km_index_options){
+            .size = sizeof(km_index_options), .mode = KM_INDEX_FAST, .anchors = 64, .bytes = 49},
+        100);
     free(base);
 }
 
@@ -74,7 +80,11 @@ static void thousands_of_equal_rows_lose_nothing(void **state) {
     enum { N = 20000, D = 32 };
     float *base = clustered(N, D, 5);
     for (int64_t i = 1; i < N; i += 2) memcpy(base + i * D, base, sizeof *base * D);
-    compare(base, N, D, (km_index_options){.mode = KM_INDEX_FAST, .anchors = 16, .bytes = 17}, 20);
+    compare(
+        base, N, D,
+        (km_index_options){
+            .size = sizeof(km_index_options), .mode = KM_INDEX_FAST, .anchors = 16, .bytes = 17},
+        20);
     free(base);
 }
 
@@ -83,7 +93,8 @@ static void dense_codes_are_found_as_well(void **state) {
     float *base = clustered(20000, 64, 5);
     for (int metric = 0; metric < 3; metric++)
         compare(base, 20000, 64,
-                (km_index_options){.metric = (km_metric)metric,
+                (km_index_options){.size = sizeof(km_index_options),
+                                   .metric = (km_metric)metric,
                                    .mode = KM_INDEX_DENSE,
                                    .anchors = 32,
                                    .bytes = 9 + 12 * metric},
@@ -94,10 +105,16 @@ static void dense_codes_are_found_as_well(void **state) {
 static void rows_can_be_lent_in_parts(void **state) {
     (void)state;
     float *base = clustered(30000, 96, 5);
-    compare_split(base, 30000, 96,
-                  (km_index_options){.mode = KM_INDEX_FAST, .anchors = 64, .bytes = 49}, 10, 4096);
-    compare_split(base, 30000, 96,
-                  (km_index_options){.mode = KM_INDEX_DENSE, .anchors = 64, .bytes = 25}, 20, 7001);
+    compare_split(
+        base, 30000, 96,
+        (km_index_options){
+            .size = sizeof(km_index_options), .mode = KM_INDEX_FAST, .anchors = 64, .bytes = 49},
+        10, 4096);
+    compare_split(
+        base, 30000, 96,
+        (km_index_options){
+            .size = sizeof(km_index_options), .mode = KM_INDEX_DENSE, .anchors = 64, .bytes = 25},
+        20, 7001);
     free(base);
 }
 

@@ -69,9 +69,8 @@ static void train(bool nccl, bool graph, double *losses, float *weights) {
     t.x = km_keep(ctx, km_normal(ctx, KM_BF16, KM_SHAPE(ROWS, IN), 0, 1));
     t.loss = km_keep(ctx, km_zeros(ctx, KM_F32, KM_SCALAR));
     km_optim_settings how = km_optim_defaults();
-    how.comm = c;
     how.max_norm = 0; /* the norm itself is summed in another order */
-    t.o = km_optimizer_new(ctx, &t.params, &how);
+    t.o = km_optimizer_new_ranks(ctx, &t.params, &how, c);
     assert_non_null(t.o);
     assert_true(km_optimizer_capturable(t.o));
     for (int i = 0; i < STEPS; i++) {

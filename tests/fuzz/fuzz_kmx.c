@@ -29,8 +29,10 @@ static void prepare(void) {
     km_ctx *ctx = km_ctx_new("cpu", 1);
     must(fd >= 0 && ctx);
     for (int mode = 0; mode < 3; mode++) {
-        km_index_options o = {
-            .mode = (km_index_mode)mode, .rerank = (km_index_vectors)mode, .anchors = 4};
+        km_index_options o = {.size = sizeof(km_index_options),
+                              .mode = (km_index_mode)mode,
+                              .rerank = (km_index_vectors)mode,
+                              .anchors = 4};
         if (mode != KM_INDEX_ANCHORS_ONLY) o.bytes = 5;
         km_index *index = km_index_build(ctx, x, N, DIM, NULL, &o);
         uint64_t gone = 7;
@@ -52,7 +54,7 @@ static void use(km_index *x) {
     km_error err = {0};
     uint64_t ids[5];
     float dist[5], *query = calloc((size_t)x->dim, sizeof *query);
-    km_search_options o = {.rerank = x->vector_bytes ? 5 : 0};
+    km_search_options o = {.size = sizeof(km_search_options), .rerank = x->vector_bytes ? 5 : 0};
     must(query != NULL);
     if (km_index_find(x, query, 1, 5, &o, NULL, ids, dist, &err) != KM_OK) must(err.code != KM_OK);
     err = (km_error){0};

@@ -93,15 +93,15 @@ static void a_conversion_of_such_a_file_writes_nothing(void **state) {
     static const char *const mixes[] = {"q8_0", "q4_0"}; /* blocks as they are, and coded anew */
     for (int i = 0; i < 2; i++) {
         km_error err = {0};
-        km_converted done;
+        km_conversion_done done;
         write_model();
-        km_convert_options o = {.in = path,
-                                .out = in_tmp(target, "out.gguf"),
-                                .mix = km_mix_find(mixes[i]),
-                                .dtype = KM_DTYPE_COUNT,
-                                .threads = 2,
-                                .progress = cut_it};
-        assert_int_not_equal(km_convert(&o, &done, &err), KM_OK);
+        km_conversion o = {.in = path,
+                           .out = in_tmp(target, "out.gguf"),
+                           .mix = km_mix_find(mixes[i]),
+                           .dtype = KM_DTYPE_COUNT,
+                           .threads = 2,
+                           .progress = cut_it};
+        assert_int_not_equal(km_convert_weights(&o, &done, &err), KM_OK);
         names_the_file(&err);
         assert_int_not_equal(access(target, F_OK), 0);
     }

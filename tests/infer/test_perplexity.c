@@ -40,9 +40,9 @@ static void begin(rig *f, const char *mix) {
     if (strcmp(mix, "f32") != 0) {
         char out[PATH_MAX];
         snprintf(out, sizeof out, "%s", in_folder("q.gguf"));
-        km_convert_options o = {.in = path, .out = out, .dtype = KM_DTYPE_COUNT, .threads = 1};
+        km_conversion o = {.in = path, .out = out, .dtype = KM_DTYPE_COUNT, .threads = 1};
         o.mix = km_mix_find(mix);
-        if (km_convert(&o, NULL, &err) != KM_OK) fail_msg("%s", err.text);
+        if (km_convert_weights(&o, NULL, &err) != KM_OK) fail_msg("%s", err.text);
         snprintf(path, sizeof path, "%s", out);
     }
     *f = (rig){.ctx = km_ctx_new("cpu", 1), .how = {.context = 16, .bos = -1}};

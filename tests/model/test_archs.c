@@ -144,9 +144,9 @@ static void converted_folders_give_the_same_logits(void **state) {
         km_error err = {0};
         snprintf(name, sizeof name, "archs/%s", names[i]);
         expected e = open_expected(name);
-        km_convert_options o = {
+        km_conversion o = {
             .in = fixture(name, i < 6 ? "" : ".gguf"), .out = out, .dtype = KM_DTYPE_COUNT};
-        if (km_convert(&o, NULL, &err) != KM_OK) fail_msg("%s", err.text);
+        if (km_convert_weights(&o, NULL, &err) != KM_OK) fail_msg("%s", err.text);
         km_net *m = opened(ctx, out);
         compare(ctx, names[i], m, &e);
         km_net_free(m);
@@ -380,8 +380,8 @@ static void an_attention_factor_counts_whatever_the_type_of_scaling(void **state
     /* Between folders and GGUF only YaRN has words for it. */
     km_error err = {0};
     write_with(fixture("archs/qwen3", ".gguf"), "qwen3.rope.scaling.attn_factor", &by);
-    km_convert_options o = {.in = made, .out = "/tmp/kermes-archs-none", .dtype = KM_DTYPE_COUNT};
-    assert_int_equal(km_convert(&o, NULL, &err), KM_ERR_UNSUPPORTED);
+    km_conversion o = {.in = made, .out = "/tmp/kermes-archs-none", .dtype = KM_DTYPE_COUNT};
+    assert_int_equal(km_convert_weights(&o, NULL, &err), KM_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, "an attention factor, which config.json has no words for"));
 }
 

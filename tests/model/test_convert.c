@@ -32,11 +32,11 @@ static int clean(void **state) { /* folders in the test's folder, too */
 }
 
 static void convert(const char *in, const char *out, km_dtype dtype) {
-    km_convert_options o = {.in = in, .out = out, .dtype = dtype};
-    km_converted done;
+    km_conversion o = {.in = in, .out = out, .dtype = dtype};
+    km_conversion_done done;
     km_error err = {0};
     int64_t live = km_alloc_live();
-    if (km_convert(&o, &done, &err) != KM_OK) fail_msg("%s", err.text);
+    if (km_convert_weights(&o, &done, &err) != KM_OK) fail_msg("%s", err.text);
     assert_true(done.tensors > 20 && done.parameters > 1000 && done.bytes > done.parameters);
     assert_int_equal(km_alloc_live(), live);
 }
@@ -300,10 +300,10 @@ static void the_tokenizer_comes_along_through_gguf_and_back(void **state) {
         km_token_free(t);
         write_model("m", n + 7); /* rows that no token uses */
         copy_token(names[i], "m/tokenizer.json");
-        km_converted done;
-        km_convert_options o = {
+        km_conversion_done done;
+        km_conversion o = {
             .in = in_folder("m"), .out = in_folder("a.gguf"), .dtype = KM_DTYPE_COUNT};
-        if (km_convert(&o, &done, &err) != KM_OK) fail_msg("%s", err.text);
+        if (km_convert_weights(&o, &done, &err) != KM_OK) fail_msg("%s", err.text);
         assert_int_equal(done.tokens, n);
         km_gguf *g = km_gguf_open(in_folder("a.gguf"), NULL);
         assert_int_equal(km_gguf_get(g, "tokenizer.ggml.tokens")->array.count, n + 7);
@@ -312,9 +312,9 @@ static void the_tokenizer_comes_along_through_gguf_and_back(void **state) {
         if (scores) assert_int_equal(scores->array.count, n + 7);
         km_gguf_close(g);
         assert_same_tokens(token_path(names[i]), in_folder("a.gguf"));
-        o = (km_convert_options){
+        o = (km_conversion){
             .in = in_folder("a.gguf"), .out = new_folder("back"), .dtype = KM_DTYPE_COUNT};
-        if (km_convert(&o, &done, &err) != KM_OK) fail_msg("%s", err.text);
+        if (km_convert_weights(&o, &done, &err) != KM_OK) fail_msg("%s", err.text);
         assert_same_tokens(token_path(names[i]), in_folder("back"));
         clean(NULL);
     }
@@ -324,10 +324,9 @@ static void a_folder_keeps_its_tokenizer_files(void **state) {
     write_model("m", 2000);
     copy_token("gpt2.json", "m/tokenizer.json");
     write_blob(in_folder("m/merges.txt"), "a b\n", 4);
-    km_convert_options o = {
-        .in = in_folder("m"), .out = new_folder("copy"), .dtype = KM_DTYPE_COUNT};
+    km_conversion o = {.in = in_folder("m"), .out = new_folder("copy"), .dtype = KM_DTYPE_COUNT};
     km_error err = {0};
-    if (km_convert(&o, NULL, &err) != KM_OK) fail_msg("%s", err.text);
+    if (km_convert_weights(&o, NULL, &err) != KM_OK) fail_msg("%s", err.text);
     static const char *const files[] = {"tokenizer.json", "merges.txt"};
     for (int i = 0; i < 2; i++) {
         char path[64];
@@ -348,17 +347,17 @@ static void a_folder_keeps_its_tokenizer_files(void **state) {
 static void another_tokenizer_may_be_given_or_none(void **state) {
     write_model("m", 2000);
     copy_token("llama3.json", "m/tokenizer.json");
-    km_convert_options o = {.in = in_folder("m"),
-                            .out = in_folder("a.gguf"),
-                            .dtype = KM_DTYPE_COUNT,
-                            .tokenizer = token_path("gpt2.json")};
+    km_conversion o = {.in = in_folder("m"),
+                       .out = in_folder("a.gguf"),
+                       .dtype = KM_DTYPE_COUNT,
+                       .tokenizer = token_path("gpt2.json")};
     km_error err = {0};
-    if (km_convert(&o, NULL, &err) != KM_OK) fail_msg("%s", err.text);
+    if (km_convert_weights(&o, NULL, &err) != KM_OK) fail_msg("%s", err.text);
     assert_same_tokens(token_path("gpt2.json"), in_folder("a.gguf"));
     o.tokenizer = NULL;
     o.no_tokenizer = true;
-    km_converted done;
-    assert_int_equal(km_convert(&o, &done, &err), KM_OK);
+    km_conversion_done done;
+    assert_int_equal(km_convert_weights(&o, &done, &err), KM_OK);
     assert_int_equal(done.tokens, 0);
     km_gguf *g = km_gguf_open(in_folder("a.gguf"), NULL);
     assert_null(km_gguf_get(g, "tokenizer.ggml.model"));
@@ -369,13 +368,12 @@ static void a_tokenizer_that_does_not_fit_is_refused(void **state) {
     write_model("m", 100);
     copy_token("gpt2.json", "m/tokenizer.json");
     km_error err = {0};
-    km_convert_options o = {
-        .in = in_folder("m"), .out = in_folder("a.gguf"), .dtype = KM_DTYPE_COUNT};
-    assert_int_equal(km_convert(&o, NULL, &err), KM_ERR_RANGE);
+    km_conversion o = {.in = in_folder("m"), .out = in_folder("a.gguf"), .dtype = KM_DTYPE_COUNT};
+    assert_int_equal(km_convert_weights(&o, NULL, &err), KM_ERR_RANGE);
     assert_non_null(strstr(err.text, "but the model was made for 100"));
     write_blob(in_folder("m/tokenizer.json"), "{", 1);
     err = (km_error){0};
-    assert_int_not_equal(km_convert(&o, NULL, &err), KM_OK);
+    assert_int_not_equal(km_convert_weights(&o, NULL, &err), KM_OK);
     assert_one_line(&err);
     clean(NULL);
     write_model("m", 2000);
@@ -383,7 +381,7 @@ static void a_tokenizer_that_does_not_fit_is_refused(void **state) {
     err = (km_error){0};
     o.in = in_folder("m");
     o.out = in_folder("a.gguf");
-    assert_int_equal(km_convert(&o, NULL, &err), KM_ERR_UNSUPPORTED);
+    assert_int_equal(km_convert_weights(&o, NULL, &err), KM_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, "--no-tokenizer"));
     assert_int_not_equal(access(in_folder("a.gguf"), F_OK), 0);
 }
@@ -391,10 +389,10 @@ static void a_tokenizer_that_does_not_fit_is_refused(void **state) {
 /* ---- Models that do not fit ---- */
 
 static km_status try(const char *in, const char *out, km_dtype dtype, km_error *err) {
-    km_convert_options o = {.in = in, .out = out, .dtype = dtype};
+    km_conversion o = {.in = in, .out = out, .dtype = dtype};
     int64_t live = km_alloc_live();
     *err = (km_error){0};
-    km_status s = km_convert(&o, NULL, err);
+    km_status s = km_convert_weights(&o, NULL, err);
     assert_int_equal(km_alloc_live(), live);
     return s;
 }

@@ -150,15 +150,15 @@ static void errors_move_to_where_they_do_not_matter(void **state) {
         double much[2], little[2];
         for (int with = 0; with < 2; with++) {
             const char *out = in_folder("q.gguf");
-            km_convert_options o = {.in = exact,
-                                    .out = out,
-                                    .dtype = KM_DTYPE_COUNT,
-                                    .mix = km_mix_find(mixes[i]),
-                                    .imatrix = with ? in_folder("m.dat") : NULL,
-                                    .threads = 2};
-            km_converted done;
+            km_conversion o = {.in = exact,
+                               .out = out,
+                               .dtype = KM_DTYPE_COUNT,
+                               .mix = km_mix_find(mixes[i]),
+                               .imatrix = with ? in_folder("m.dat") : NULL,
+                               .threads = 2};
+            km_conversion_done done;
             int64_t live = km_alloc_live();
-            if (km_convert(&o, &done, &err) != KM_OK) fail_msg("%s", err.text);
+            if (km_convert_weights(&o, &done, &err) != KM_OK) fail_msg("%s", err.text);
             assert_int_equal(km_alloc_live(), live);
             if (with) assert_true(done.unweighed > 0);
             errors_of(out, exact, &much[with], &little[with]);
@@ -175,12 +175,12 @@ static void a_matrix_of_another_model_is_refused(void **state) {
     km_imatrix *m = made(two, 1, 96);
     assert_int_equal(km_imatrix_save(m, in_folder("other.gguf"), &err), KM_OK);
     km_imatrix_free(m);
-    km_convert_options o = {.in = exact,
-                            .out = in_folder("never.gguf"),
-                            .dtype = KM_DTYPE_COUNT,
-                            .mix = km_mix_find("q8_0"),
-                            .imatrix = in_folder("other.gguf")};
-    assert_int_equal(km_convert(&o, NULL, &err), KM_ERR_SHAPE);
+    km_conversion o = {.in = exact,
+                       .out = in_folder("never.gguf"),
+                       .dtype = KM_DTYPE_COUNT,
+                       .mix = km_mix_find("q8_0"),
+                       .imatrix = in_folder("other.gguf")};
+    assert_int_equal(km_convert_weights(&o, NULL, &err), KM_ERR_SHAPE);
     assert_non_null(strstr(err.text, "another model's"));
 }
 

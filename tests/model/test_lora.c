@@ -27,7 +27,7 @@ static void step(km_ctx *ctx, km_net *m) {
     for (int i = 0; i < m->params.n; i++) {
         km_param *p = &m->params.at[i];
         assert_true((km_grad(p->t) != NULL) == (strstr(p->name, ".lora_") != NULL));
-        km_sgd_step(ctx, &p->t, NULL, 1, &(km_sgd){.lr = 0.5});
+        km_sgd_step(ctx, &p->t, NULL, 1, &(km_sgd){.size = sizeof(km_sgd), .lr = 0.5});
         km_zero_grad(ctx, &p->t, 1);
     }
     assert_ok(ctx);

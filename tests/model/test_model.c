@@ -36,7 +36,12 @@ static double train_step(km_ctx *ctx, km_net *m, trainer *t, int64_t step) {
                                   small_ids(ctx, SMALL_B, SMALL_T, 1));
     km_backward(ctx, loss);
     double v = km_item(ctx, loss);
-    km_adamw how = {.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .step = step};
+    km_adamw how = {.size = sizeof(km_adamw),
+                    .lr = 1e-2,
+                    .beta1 = 0.9,
+                    .beta2 = 0.95,
+                    .eps = 1e-8,
+                    .step = step};
     km_adamw_step(ctx, t->p, t->m, t->v, t->n, &how);
     assert_ok(ctx);
     km_zero_grad(ctx, t->p, t->n);

@@ -132,7 +132,8 @@ static void adamw(km_ctx *ctx, fixture *f, km_tensor **m, km_tensor **v, int64_t
             p[n] = f->m->params.at[i].t, pm[n] = m[i], pv[n] = v[i];
             n++;
         }
-        km_adamw how = {.lr = 1e-3,
+        km_adamw how = {.size = sizeof(km_adamw),
+                        .lr = 1e-3,
                         .beta1 = 0.9,
                         .beta2 = 0.95,
                         .eps = 1e-8,

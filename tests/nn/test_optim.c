@@ -122,7 +122,7 @@ static void close_to(float got, double want, double tolerance) {
 static void one_case(FILE *f, const char *device) {
     char kind[8], dtype[8];
     float start[ALL], g[ALL], want[ALL], got[ALL];
-    km_optim_settings how = {0};
+    km_optim_settings how = {.size = sizeof how};
     int nesterov;
     assert_int_equal(fscanf(f, "%7s %7s %lf %d %lf %lf %lf %lf %lf", kind, dtype, &how.momentum,
                             &nesterov, &how.beta1, &how.beta2, &how.eps, &how.weight_decay,
@@ -140,7 +140,7 @@ static void one_case(FILE *f, const char *device) {
     for (int step = 0; step < 10; step++) {
         char word[16];
         double lr, norm;
-        km_optim_report r;
+        km_optim_report r = {.size = sizeof r};
         assert_true(next_word(f, word));
         assert_int_equal(fscanf(f, "%lf %lf", &lr, &norm), 2);
         read_values(f, "grad", g);
@@ -200,7 +200,7 @@ static void a_gradient_that_is_not_finite_changes_nothing(void **state) {
         model m = make("cpu", KM_F32, ones);
         km_optim_settings how = km_optim_defaults();
         km_optimizer *o = km_optimizer_new(m.ctx, &m.params, &how);
-        km_optim_report r;
+        km_optim_report r = {.size = sizeof r};
         memcpy(g, ones, sizeof g);
         train(&m, o, 0.1, g);
         read_all(&m, before);
@@ -236,7 +236,7 @@ static void the_loss_scale_grows_and_is_halved_by_overflow(void **state) {
     km_optimizer *o = km_optimizer_new(m.ctx, &m.params, &how);
     const double scale[] = {1024, 1024, 2048, 2048, 2048, 4096};
     float g[ALL], a[ALL], b[ALL];
-    km_optim_report r;
+    km_optim_report r = {.size = sizeof r};
     for (int step = 0; step < 6; step++) {
         train(&m, o, 0.01, ones);
         train(&plain, reference, 0.01, ones);
@@ -283,7 +283,7 @@ static void a_frozen_parameter_has_no_state_and_stays(void **state) {
 static void accumulated_gradients_are_averaged(void **state) {
     (void)state;
     model one = make("cpu", KM_F32, ones), two = make("cpu", KM_F32, ones);
-    km_optim_settings how = {.kind = KM_OPTIM_SGD, .weight_decay = 0.1};
+    km_optim_settings how = {.size = sizeof how, .kind = KM_OPTIM_SGD, .weight_decay = 0.1};
     km_optimizer *a = km_optimizer_new(one.ctx, &one.params, &how);
     km_optimizer *b = km_optimizer_new(two.ctx, &two.params, &how);
     float g[ALL], x[ALL], y[ALL];
@@ -350,7 +350,7 @@ static void state_written_back_continues_bit_for_bit(void **state) {
             read_all(&b, y);
             assert_memory_equal(x, y, sizeof x);
         }
-        km_optim_report r;
+        km_optim_report r = {.size = sizeof r};
         km_optimizer_report(b.ctx, to, &r);
         assert_int_equal(r.steps, 6);
         assert_true(r.loss_scale == (dtypes[d] == KM_F16 ? 512 : 1));

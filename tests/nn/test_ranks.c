@@ -62,9 +62,8 @@ static km_tensor *loss_of(const model *m, int step, int first, int count) {
     return km_add(ctx, loss, more);
 }
 
-static km_optim_settings settings(km_comm *c) {
+static km_optim_settings settings(void) {
     km_optim_settings how = km_optim_defaults();
-    how.comm = c;
     how.max_norm = 0.5;
     return how;
 }
@@ -113,9 +112,9 @@ static void two_ranks_learn_what_one_learns(void **state) {
         for (int accumulate = 1; accumulate <= 2; accumulate++) {
             static float start[ALL], want[ALL], got[ALL], other[ALL];
             model one = make(forms[f].d, 0), two = make(forms[f].d, rank * 100);
-            km_optim_settings alone = settings(NULL), both = settings(comm);
-            km_optimizer *a = km_optimizer_new(ctx, &one.params, &alone);
-            km_optimizer *b = km_optimizer_new(ctx, &two.params, &both);
+            km_optim_settings how = settings();
+            km_optimizer *a = km_optimizer_new(ctx, &one.params, &how);
+            km_optimizer *b = km_optimizer_new_ranks(ctx, &two.params, &how, comm);
             assert_non_null(a);
             assert_non_null(b);
             read_params(&one, start);
@@ -129,7 +128,7 @@ static void two_ranks_learn_what_one_learns(void **state) {
             memcpy(other, got, sizeof other);
             km_comm_broadcast(comm, 0, other, sizeof other, NULL);
             assert_memory_equal(got, other, sizeof got);
-            km_optim_report r, s;
+            km_optim_report r = {.size = sizeof r}, s = {.size = sizeof s};
             km_optimizer_report(ctx, a, &r);
             km_optimizer_report(ctx, b, &s);
             assert_true(fabs(r.norm - s.norm) < 1e-2 * r.norm);
@@ -144,8 +143,8 @@ static void reducing_early_or_late_gives_the_same_bits_every_time(void **state) 
     static float first[ALL], again[ALL];
     for (int run = 0; run < 3; run++) {
         model m = make(KM_BF16, 0);
-        km_optim_settings how = settings(comm);
-        km_optimizer *o = km_optimizer_new(ctx, &m.params, &how);
+        km_optim_settings how = settings();
+        km_optimizer *o = km_optimizer_new_ranks(ctx, &m.params, &how, comm);
         train(&m, o, false, run != 1, 1);
         read_params(&m, run ? again : first);
         if (run) assert_memory_equal(first, again, sizeof first);
@@ -156,9 +155,9 @@ static void reducing_early_or_late_gives_the_same_bits_every_time(void **state) 
 static void each_rank_keeps_about_half_of_the_state(void **state) {
     (void)state;
     model one = make(KM_BF16, 0), two = make(KM_BF16, 0);
-    km_optim_settings alone = settings(NULL), both = settings(comm);
-    km_optimizer *a = km_optimizer_new(ctx, &one.params, &alone);
-    km_optimizer *b = km_optimizer_new(ctx, &two.params, &both);
+    km_optim_settings how = settings();
+    km_optimizer *a = km_optimizer_new(ctx, &one.params, &how);
+    km_optimizer *b = km_optimizer_new_ranks(ctx, &two.params, &how, comm);
     assert_true((double)km_optimizer_state_bytes(b) < 0.6 * (double)km_optimizer_state_bytes(a));
     assert_int_equal(km_optimizer_states(a), km_optimizer_states(b));
     clear(&one, a);
@@ -169,10 +168,10 @@ static void the_state_is_complete_on_both_ranks_and_comes_back(void **state) {
     (void)state;
     static float x[ALL], y[ALL], buffer[HIDDEN * IN], other[HIDDEN * IN];
     model m = make(KM_BF16, 0), n = make(KM_BF16, 5);
-    km_optim_settings how = settings(comm);
-    km_optimizer *from = km_optimizer_new(ctx, &m.params, &how);
+    km_optim_settings how = settings();
+    km_optimizer *from = km_optimizer_new_ranks(ctx, &m.params, &how, comm);
     train(&m, from, false, true, 1);
-    km_optimizer *to = km_optimizer_new(ctx, &n.params, &how);
+    km_optimizer *to = km_optimizer_new_ranks(ctx, &n.params, &how, comm);
     for (int i = 0; i < PARAMS; i++) km_assign(ctx, n.params.at[i].t, m.params.at[i].t);
     for (int i = 0; i < km_optimizer_states(from); i++) {
         memset(buffer, 0xff, sizeof buffer);
@@ -196,9 +195,9 @@ static void a_bad_gradient_on_one_rank_stops_the_step_on_all(void **state) {
     (void)state;
     static float before[ALL], after[ALL];
     model m = make(KM_F32, 0);
-    km_optim_settings how = settings(comm);
-    km_optimizer *o = km_optimizer_new(ctx, &m.params, &how);
-    km_optim_report r;
+    km_optim_settings how = settings();
+    km_optimizer *o = km_optimizer_new_ranks(ctx, &m.params, &how, comm);
+    km_optim_report r = {.size = sizeof r};
     read_params(&m, before);
     km_optimizer_set(ctx, o, 0.1, 1);
     km_optimizer_last_backward(ctx, o);

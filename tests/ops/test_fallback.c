@@ -225,13 +225,17 @@ static void optimisers_change_parameters_where_they_are(void **state) {
         km_backward(ctx, km_mul_scalar(ctx, sum(ctx, p[i]), 2));
     }
     km_step_end(ctx);
-    assert_int_equal(km_sgd_step(ctx, p, NULL, 3, &(km_sgd){.lr = 0.25}), KM_OK);
+    assert_int_equal(km_sgd_step(ctx, p, NULL, 3, &(km_sgd){.size = sizeof(km_sgd), .lr = 0.25}),
+                     KM_OK);
     assert_elements(ctx, p[1], 0.5, 0.5);
-    assert_int_equal(km_sgd_step(ctx, p, m, 3, &(km_sgd){.lr = 0.25, .momentum = 0.5}), KM_OK);
+    assert_int_equal(
+        km_sgd_step(ctx, p, m, 3, &(km_sgd){.size = sizeof(km_sgd), .lr = 0.25, .momentum = 0.5}),
+        KM_OK);
     assert_elements(ctx, p[2], 0, 0, 0);
     assert_elements(ctx, m[2], 2, 2, 2);
     km_assign(ctx, m[0], km_zeros(ctx, KM_F32, KM_SCALAR));
-    km_adamw how = {.lr = 0.5, .beta1 = 0.5, .beta2 = 0.5, .eps = 0, .step = 1};
+    km_adamw how = {
+        .size = sizeof(km_adamw), .lr = 0.5, .beta1 = 0.5, .beta2 = 0.5, .eps = 0, .step = 1};
     assert_int_equal(km_adamw_step(ctx, p, m, v, 1, &how), KM_OK);
     assert_elements_near(ctx, p[0], 1e-6, -0.5);
     for (int i = 0; i < 3; i++) {

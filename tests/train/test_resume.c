@@ -38,7 +38,7 @@ static km_train_settings small(const char *out) {
 static km_status train(const km_train_settings *s) {
     err = (km_error){0};
     steps = 0;
-    return km_train(s, &hooks, &result, &err);
+    return km_train_run(s, &hooks, &result, &err);
 }
 
 /* The same run in one go and in three parts: all figures and weights must be the same bits. */

@@ -15,13 +15,13 @@ static km_train_settings usable(void) {
 static km_status read_json(km_train_settings *s, const char *text, json_t **o) {
     *o = json_loads(text, 0, NULL);
     assert_non_null(*o);
-    return km_train_from_json(s, *o, "f.json", &err);
+    return km_train_from_json(s, *o, false, "f.json", &err);
 }
 
 static void defaults_and_two_names_are_enough(void **state) {
     (void)state;
     km_train_settings s = usable();
-    assert_done(km_train_check(&s, &err));
+    assert_done(km_train_settings_check(&s, &err));
 }
 
 static void settings_survive_json(void **state) {
@@ -33,7 +33,7 @@ static void settings_survive_json(void **state) {
     s.recompute = true;
     s.tokenizer = "bpe:512";
     json_t *o = km_train_to_json(&s);
-    assert_done(km_train_from_json(&back, o, "run.json", &err));
+    assert_done(km_train_from_json(&back, o, false, "run.json", &err));
     assert_int_equal(back.layers, 7);
     assert_true(back.lr == s.lr);
     assert_int_equal(back.data.n, 2);
@@ -110,7 +110,7 @@ static void the_learning_rate_follows_the_width(void **state) {
     do {                                                                                           \
         km_train_settings s = usable();                                                            \
         __VA_ARGS__;                                                                               \
-        assert_says(km_train_check(&s, &err), part);                                               \
+        assert_says(km_train_settings_check(&s, &err), part);                                      \
     } while (0)
 
 static void what_makes_no_run_is_refused(void **state) {
@@ -145,7 +145,7 @@ static void schedules_follow_the_settings(void **state) {
     w = km_train_schedule(&s, 384);
     assert_int_equal(w.warmup, 50);
     assert_int_equal(w.decay, 0);
-    assert_done(km_train_check(&s, &err));
+    assert_done(km_train_settings_check(&s, &err));
 }
 
 int main(void) {

@@ -31,7 +31,7 @@ static km_train_settings small(const char *out) {
 static km_status train(const km_train_settings *s) {
     err = (km_error){0};
     notes[0] = samples[0] = 0;
-    return km_train(s, &hooks, &result, &err);
+    return km_train_run(s, &hooks, &result, &err);
 }
 
 static void a_small_model_learns_the_grammar(void **state) {

@@ -304,8 +304,11 @@ static void what_is_merged_and_split_is_a_matter_of_thresholds(void **state) {
     const struct { double merge, split; } told[] = {{0, 0}, {1, 0}, {0, 1e9}};
     int64_t count[3], split[3];
     for (int i = 0; i < 3; i++) {
-        km_anchor_training how = {
-            .rounds = 16, .momentum = 0.1, .merge = told[i].merge, .split = told[i].split};
+        km_anchor_training how = {.size = sizeof(km_anchor_training),
+                                  .rounds = 16,
+                                  .momentum = 0.1,
+                                  .merge = told[i].merge,
+                                  .split = told[i].split};
         km_anchors a =
             learn(ctx, x, N, D, (km_anchor_options){.count = K, .seed = 4, .training = how});
         count[i] = a.count;

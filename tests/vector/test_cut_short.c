@@ -20,8 +20,11 @@ static void use_while_it_is_cut(off_t left, bool searched, const float *base, co
     if (searched) assert_int_equal(km_index_search(x, base, 200, K, NULL, 2, ids, dist), KM_OK);
     assert_int_equal(truncate(path, left), 0);
     names_the_file(km_index_search(x, base, 200, K, NULL, 2, ids, dist), path);
-    names_the_file(km_index_search(x, base, 1, K, &(km_search_options){.rerank = 50}, 1, ids, dist),
-                   path);
+    names_the_file(
+        km_index_search(x, base, 1, K,
+                        &(km_search_options){.size = sizeof(km_search_options), .rerank = 50}, 1,
+                        ids, dist),
+        path);
     uint64_t one = 17;
     names_the_file(km_index_decode(x, &one, 1, out), path);
     names_the_file(km_index_delete(x, &one, 1), path);
@@ -34,7 +37,9 @@ static void an_index_that_is_cut_short_in_use_is_named(void **state) {
     km_ctx *ctx = km_ctx_new("cpu", 2);
     float *base = clustered(N, DIM, 3);
     km_index *x = km_index_build(ctx, base, N, DIM, NULL,
-                                 &(km_index_options){.bytes = 30, .rerank = KM_VECTORS_INT8});
+                                 &(km_index_options){.size = sizeof(km_index_options),
+                                                     .bytes = 30,
+                                                     .rerank = KM_VECTORS_INT8});
     char path[300];
     snprintf(path, sizeof path, "%s", in_folder("cut.kmx"));
     assert_non_null(x);

@@ -52,7 +52,8 @@ static void devices_find_what_the_index_finds(void **state) {
     for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
         for (int metric = 0; metric < 3; metric++) {
             float *base = clustered(N, dims[i], 5), *queries = clustered(QUERIES, dims[i], 6);
-            km_index_options o = {.metric = (km_metric)metric,
+            km_index_options o = {.size = sizeof(km_index_options),
+                                  .metric = (km_metric)metric,
                                   .mode = KM_INDEX_FAST,
                                   .anchors = 4,
                                   .bytes = metric == 1 ? 1 + (double)dims[i] / 4 : (double)dims[i]};
@@ -113,7 +114,8 @@ static void dense_codes_of_several_classes_are_found_as_well(void **state) {
 static void fewer_rows_than_asked_for_leave_the_rest_empty(void **state) {
     ctx = *state;
     float *base = clustered(6, 8, 5), *queries = clustered(QUERIES, 8, 6);
-    km_index_options o = {.mode = KM_INDEX_FAST, .anchors = 1, .bytes = 5};
+    km_index_options o = {
+        .size = sizeof(km_index_options), .mode = KM_INDEX_FAST, .anchors = 1, .bytes = 5};
     km_index *x = km_index_build(ctx, base, 6, 8, NULL, &o);
     if (!x) fail_msg("%s", km_last_error());
     agree(x, queries, 20);
@@ -126,20 +128,24 @@ static void what_a_device_cannot_do_is_declined(void **state) {
     ctx = *state;
     float *base = clustered(N, 16, 5);
     km_error err = {0};
-    km_index_options o = {.mode = KM_INDEX_ANCHORS_ONLY, .anchors = 4};
+    km_index_options o = {
+        .size = sizeof(km_index_options), .mode = KM_INDEX_ANCHORS_ONLY, .anchors = 4};
     km_index *x = km_index_build(ctx, base, N, 16, NULL, &o);
     assert_non_null(x);
     assert_null(km_device_index_new(ctx, x, &err));
     assert_int_equal(err.code, KM_ERR_UNSUPPORTED);
     km_index_close(x);
-    o = (km_index_options){.mode = KM_INDEX_FAST, .anchors = 4, .bytes = 9};
+    o = (km_index_options){
+        .size = sizeof(km_index_options), .mode = KM_INDEX_FAST, .anchors = 4, .bytes = 9};
     x = km_index_build(ctx, base, N, 16, NULL, &o);
     assert_non_null(x);
     km_device_index *d = km_device_index_new(ctx, x, &(km_error){0});
     assert_non_null(d);
     assert_false(km_device_index_can(d, 100000, NULL));
-    assert_false(km_device_index_can(d, 10, &(km_search_options){.probe = 1}));
-    assert_true(km_device_index_can(d, 10, &(km_search_options){.probe = 1 << 20}));
+    assert_false(km_device_index_can(
+        d, 10, &(km_search_options){.size = sizeof(km_search_options), .probe = 1}));
+    assert_true(km_device_index_can(
+        d, 10, &(km_search_options){.size = sizeof(km_search_options), .probe = 1 << 20}));
     uint64_t id;
     float dist, bad[16] = {NAN};
     assert_int_equal(km_device_index_find(d, bad, 1, 1, &id, &dist, &err), KM_ERR_RANGE);

@@ -68,7 +68,8 @@ static km_made make(const float *rows, int64_t n, km_index_options o, double *re
 static void the_recall_told_is_that_of_all_vectors(void **state) {
     (void)state;
     double real;
-    km_made m = make(base, N, (km_index_options){.bytes = 3}, &real);
+    km_made m =
+        make(base, N, (km_index_options){.size = sizeof(km_index_options), .bytes = 3}, &real);
     assert_int_equal(m.recall.queries, 1000);
     assert_true(m.recall.low <= m.recall.recall && m.recall.recall <= m.recall.high);
     assert_true(m.recall.high - m.recall.low < 0.05);
@@ -80,10 +81,11 @@ static void the_recall_told_is_that_of_all_vectors(void **state) {
 static void the_recall_asked_for_is_reached(void **state) {
     (void)state;
     double real, of_default;
-    km_made m = make(base, N, (km_index_options){.recall = 0.9}, &real);
+    km_made m =
+        make(base, N, (km_index_options){.size = sizeof(km_index_options), .recall = 0.9}, &real);
     if (real < 0.88 || m.recall.recall < 0.898)
         fail_msg("told %g, %g in truth", m.recall.recall, real);
-    km_made d = make(base, N, (km_index_options){0}, &of_default);
+    km_made d = make(base, N, (km_index_options){.size = sizeof(km_index_options)}, &of_default);
     assert_true(m.bytes <= d.bytes);
 }
 
@@ -94,11 +96,13 @@ static void no_vector_finds_itself_and_copies_count_as_one_another(void **state)
     double real;
     for (int i = 0; i < COPIES * FEW; i++)
         memcpy(x + i * DIM, base + i % FEW * DIM, sizeof *x * DIM);
-    km_made m = make(x, COPIES * FEW, (km_index_options){.bytes = DIM}, &real);
+    km_made m = make(x, COPIES * FEW,
+                     (km_index_options){.size = sizeof(km_index_options), .bytes = DIM}, &real);
     assert_true(m.recall.recall > 0.999);
     free(x);
     /* A query is a row, and would be found at once: with one bit for a vector it tells nothing more. */
-    m = make(base, 1500, (km_index_options){.bytes = 1, .anchors = 1}, &real);
+    m = make(base, 1500,
+             (km_index_options){.size = sizeof(km_index_options), .bytes = 1, .anchors = 1}, &real);
     assert_true(m.recall.recall < 0.1);
 }
 

@@ -57,8 +57,10 @@ static void vectors_find_themselves_in_every_mode_and_metric(void **state) {
     (void)state;
     for (int mode = 0; mode < 2; mode++)
         for (int metric = 0; metric < 3; metric++) {
-            km_index *x = build((km_index_options){
-                .mode = (km_index_mode)mode, .metric = (km_metric)metric, .bytes = DIM});
+            km_index *x = build((km_index_options){.size = sizeof(km_index_options),
+                                                   .mode = (km_index_mode)mode,
+                                                   .metric = (km_metric)metric,
+                                                   .bytes = DIM});
             km_index_info d = km_index_describe(x);
             assert_int_equal(d.count, N);
             assert_int_equal(d.dim, DIM);
@@ -74,7 +76,8 @@ static void vectors_find_themselves_in_every_mode_and_metric(void **state) {
 
 static void anchors_alone_give_the_cell(void **state) {
     (void)state;
-    km_index *x = build((km_index_options){.mode = KM_INDEX_ANCHORS_ONLY, .anchors = 13});
+    km_index *x = build((km_index_options){
+        .size = sizeof(km_index_options), .mode = KM_INDEX_ANCHORS_ONLY, .anchors = 13});
     uint64_t ids[K];
     float dist[K];
     assert_int_equal(km_index_describe(x).code_bytes, 0);
@@ -85,7 +88,8 @@ static void anchors_alone_give_the_cell(void **state) {
 
 static void answers_are_the_same_for_any_number_of_threads(void **state) {
     (void)state;
-    km_index *x = build((km_index_options){.bytes = 12, .anchors = 40}); /* more than come first */
+    km_index *x = build((km_index_options){
+        .size = sizeof(km_index_options), .bytes = 12, .anchors = 40}); /* more than come first */
     uint64_t *a = malloc(sizeof *a * N * K), *b = malloc(sizeof *b * N * K);
     float *da = malloc(sizeof *da * N * K), *db = malloc(sizeof *db * N * K);
     assert_done(km_index_search(x, base, N, K, NULL, 1, a, da));
@@ -112,8 +116,9 @@ static void the_same_bytes_for_any_number_of_threads(void **state) {
         km_ctx *c = km_ctx_new("cpu", threads);
         char name[8];
         snprintf(name, sizeof name, "%d", threads);
-        assert_done(km_index_compress(c, in_folder("x.npy"), in_folder(name),
-                                      &(km_index_options){.bytes = 12}));
+        assert_done(
+            km_index_compress(c, in_folder("x.npy"), in_folder(name),
+                              &(km_index_options){.size = sizeof(km_index_options), .bytes = 12}));
         km_ctx_free(c);
     }
     blob a = read_blob(in_folder("1")), b = read_blob(in_folder("2")),
@@ -129,7 +134,8 @@ static void the_same_bytes_for_any_number_of_threads(void **state) {
 
 static void ids_survive_adding_deleting_merging_compaction_and_reload(void **state) {
     (void)state;
-    km_index *x = build((km_index_options){.bytes = 20, .rerank = KM_VECTORS_INT8});
+    km_index *x = build((km_index_options){
+        .size = sizeof(km_index_options), .bytes = 20, .rerank = KM_VECTORS_INT8});
     float *more = clustered(200, DIM, 6);
     assert_done(km_index_add(ctx, x, more, 100, NULL)); /* N .. N + 99 */
     uint64_t own[100];
@@ -164,13 +170,15 @@ static void ids_survive_adding_deleting_merging_compaction_and_reload(void **sta
         assert_int_equal(km_index_describe(x).deleted, round ? 0 : 3);
     }
 
-    km_index *other = build((km_index_options){.bytes = 20}); /* other coder: coded anew */
+    km_index *other = build((km_index_options){.size = sizeof(km_index_options),
+                                               .bytes = 20}); /* other coder: coded anew */
     assert_refused(km_index_merge(ctx, x, other, NULL), "already");
     km_index_close(other);
     float *third = clustered(150, DIM, 7);
     uint64_t ids[150];
     for (int i = 0; i < 150; i++) ids[i] = 5000 + (uint64_t)i;
-    other = km_index_build(ctx, third, 150, DIM, ids, &(km_index_options){.bytes = 20});
+    other = km_index_build(ctx, third, 150, DIM, ids,
+                           &(km_index_options){.size = sizeof(km_index_options), .bytes = 20});
     assert_non_null(other);
     assert_done(km_index_merge(ctx, x, other, NULL));
     assert_int_equal(km_index_describe(x).count, N + 197 + 150);
@@ -189,7 +197,8 @@ static void rows_added_one_by_one_are_coded_as_those_added_at_once(void **state)
     float *more = clustered(MORE, DIM, 9);
     memcpy(more, base, sizeof *more * DIM);
     for (int metric = 0; metric < 3; metric++) {
-        km_index_options o = {.metric = (km_metric)metric, .bytes = DIM / 2};
+        km_index_options o = {
+            .size = sizeof(km_index_options), .metric = (km_metric)metric, .bytes = DIM / 2};
         km_index *one = build(o), *all = build(o);
         km_ctx *own = km_ctx_new("cpu", 1);
         assert_non_null(own);
@@ -213,7 +222,8 @@ static void rows_added_one_by_one_are_coded_as_those_added_at_once(void **state)
 
 static void halves_of_an_index_merge_without_loss(void **state) {
     (void)state;
-    km_index *x = build((km_index_options){.bytes = 9, .rerank = KM_VECTORS_F16});
+    km_index *x = build(
+        (km_index_options){.size = sizeof(km_index_options), .bytes = 9, .rerank = KM_VECTORS_F16});
     assert_done(km_index_save(x, in_folder("whole.kmx"), false));
     km_index *half[2];
     for (int h = 0; h < 2; h++) {
@@ -239,9 +249,10 @@ static void halves_of_an_index_merge_without_loss(void **state) {
 static void indexes_with_the_same_ids_merge_when_these_are_moved(void **state) {
     (void)state;
     for (int other_coder = 0; other_coder < 2; other_coder++) {
-        km_index *x = build((km_index_options){.bytes = 20});
-        km_index *y =
-            build((km_index_options){.bytes = other_coder ? 16 : 20, .lloyd = other_coder});
+        km_index *x = build((km_index_options){.size = sizeof(km_index_options), .bytes = 20});
+        km_index *y = build((km_index_options){.size = sizeof(km_index_options),
+                                               .bytes = other_coder ? 16 : 20,
+                                               .lloyd = other_coder});
         uint64_t shift = 7;
         km_error err = {0};
         assert_int_equal(km_index_absorb(ctx, x, y, KM_NO_ID - 5, &err), KM_ERR_RANGE);
@@ -271,8 +282,9 @@ static void the_ratio_asked_for_is_the_ratio_of_the_file(void **state) {
     (void)state;
     float *x = clustered(4000, DIM, 12);
     write_npy(in_folder("x.npy"), x, 4000, DIM);
-    assert_done(km_index_compress(ctx, in_folder("x.npy"), in_folder("x.kmx"),
-                                  &(km_index_options){.ratio = 5}));
+    assert_done(
+        km_index_compress(ctx, in_folder("x.npy"), in_folder("x.kmx"),
+                          &(km_index_options){.size = sizeof(km_index_options), .ratio = 5}));
     blob b = read_blob(in_folder("x.kmx"));
     double ratio = 4000.0 * DIM * 4 / (double)b.size;
     if (ratio < 5 || ratio > 6) fail_msg("ratio %g", ratio);
@@ -282,7 +294,7 @@ static void the_ratio_asked_for_is_the_ratio_of_the_file(void **state) {
 
 static void what_is_decoded_is_near_what_was_given(void **state) {
     (void)state;
-    km_index *x = build((km_index_options){.bytes = DIM + 2});
+    km_index *x = build((km_index_options){.size = sizeof(km_index_options), .bytes = DIM + 2});
     uint64_t ids[] = {N - 1, 0, 17, 17};
     float out[4 * DIM];
     assert_done(km_index_decode(x, ids, 4, out));
@@ -301,8 +313,10 @@ static void what_is_decoded_is_near_what_was_given(void **state) {
 static void anchors_and_assignments_come_out(void **state) {
     (void)state;
     for (int metric = 0; metric < 3; metric++) {
-        km_index *x = build((km_index_options){
-            .metric = (km_metric)metric, .mode = KM_INDEX_ANCHORS_ONLY, .anchors = 20});
+        km_index *x = build((km_index_options){.size = sizeof(km_index_options),
+                                               .metric = (km_metric)metric,
+                                               .mode = KM_INDEX_ANCHORS_ONLY,
+                                               .anchors = 20});
         km_index_info info = km_index_describe(x);
         float *anchors = malloc(sizeof *anchors * (size_t)(info.anchors * DIM)), out[DIM];
         int32_t of[N];
@@ -332,27 +346,35 @@ static void count_round(void *user, const km_anchor_round *r) {
 static void the_training_of_anchors_is_the_callers_to_set(void **state) {
     (void)state;
     int rounds = 0;
-    km_anchor_training how = {
-        .rounds = 4, .cooling = 0.5, .tolerance = -1, .report = count_round, .user = &rounds};
-    km_index *x = build((km_index_options){.anchors = 20, .training = &how});
+    km_anchor_training how = {.size = sizeof(km_anchor_training),
+                              .rounds = 4,
+                              .cooling = 0.5,
+                              .tolerance = -1,
+                              .report = count_round,
+                              .user = &rounds};
+    km_index *x = build(
+        (km_index_options){.size = sizeof(km_index_options), .anchors = 20, .training = &how});
     assert_true(rounds > 0 && rounds <= 4);
     km_index_close(x);
     const struct {
         km_anchor_training how;
         const char *says;
-    } wrong[] = {{{.rounds = -1}, "rounds -1 is out of range: it is 1 or more, or 0 for 25"},
-                 {{.robust = (km_robust)3}, "robust 3"},
-                 {{.temperature = 1.5}, "temperature 1.5"},
-                 {{.temperature = NAN}, "temperature nan"},
-                 {{.cooling = 1}, "cooling 1 is out of range: it is above 0 and below 1"},
-                 {{.momentum = 1}, "momentum 1"},
-                 {{.maintain_every = -2}, "maintain_every -2"},
-                 {{.merge = 2}, "merge 2"},
-                 {{.split = 0.5}, "split 0.5 is out of range: it is 1 or more, or 0 for 1.1"},
-                 {{.split = INFINITY}, "split inf"},
-                 {{.tolerance = -2}, "tolerance -2"}};
+    } wrong[] = {{{.size = sizeof(km_anchor_training), .rounds = -1},
+                  "rounds -1 is out of range: it is 1 or more, or 0 for 25"},
+                 {{.size = sizeof(km_anchor_training), .robust = (km_robust)3}, "robust 3"},
+                 {{.size = sizeof(km_anchor_training), .temperature = 1.5}, "temperature 1.5"},
+                 {{.size = sizeof(km_anchor_training), .temperature = NAN}, "temperature nan"},
+                 {{.size = sizeof(km_anchor_training), .cooling = 1},
+                  "cooling 1 is out of range: it is above 0 and below 1"},
+                 {{.size = sizeof(km_anchor_training), .momentum = 1}, "momentum 1"},
+                 {{.size = sizeof(km_anchor_training), .maintain_every = -2}, "maintain_every -2"},
+                 {{.size = sizeof(km_anchor_training), .merge = 2}, "merge 2"},
+                 {{.size = sizeof(km_anchor_training), .split = 0.5},
+                  "split 0.5 is out of range: it is 1 or more, or 0 for 1.1"},
+                 {{.size = sizeof(km_anchor_training), .split = INFINITY}, "split inf"},
+                 {{.size = sizeof(km_anchor_training), .tolerance = -2}, "tolerance -2"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        km_index_options o = {.training = &wrong[i].how};
+        km_index_options o = {.size = sizeof(km_index_options), .training = &wrong[i].how};
         assert_null(km_index_build(ctx, base, N, DIM, NULL, &o));
         if (!strstr(km_last_error(), wrong[i].says)) fail_msg("%s", km_last_error());
     }
@@ -360,18 +382,19 @@ static void the_training_of_anchors_is_the_callers_to_set(void **state) {
 
 static void filters_and_probes_choose_what_is_looked_at(void **state) {
     (void)state;
-    km_index *x = build((km_index_options){.bytes = DIM, .anchors = 12});
+    km_index *x =
+        build((km_index_options){.size = sizeof(km_index_options), .bytes = DIM, .anchors = 12});
     uint64_t ids[K], allow[] = {5, 6, 7}, deny[] = {9};
     float dist[K];
-    km_search_options o = {.allow = allow, .n_allow = 3};
+    km_search_options o = {.size = sizeof(km_search_options), .allow = allow, .n_allow = 3};
     assert_done(km_index_search(x, base, 1, K, &o, 1, ids, dist));
     for (int i = 0; i < K; i++)
         assert_true(i < 3 ? ids[i] >= 5 && ids[i] <= 7 : ids[i] == KM_NO_ID);
     assert_true(isinf(dist[3]));
-    o = (km_search_options){.deny = deny, .n_deny = 1};
+    o = (km_search_options){.size = sizeof(km_search_options), .deny = deny, .n_deny = 1};
     assert_done(km_index_search(x, base + 9 * DIM, 1, K, &o, 1, ids, dist));
     for (int i = 0; i < K; i++) assert_true(ids[i] != 9);
-    o = (km_search_options){.probe = 1};
+    o = (km_search_options){.size = sizeof(km_search_options), .probe = 1};
     assert_true(found(x, base, N, 0, &o) > N * 9 / 10);
     km_index_close(x);
 }
@@ -380,13 +403,15 @@ static void kept_vectors_make_the_ranking_exact(void **state) {
     (void)state;
     float *queries = clustered(100, DIM, 8);
     for (int kind = 1; kind <= 2; kind++) {
-        km_index *x =
-            build((km_index_options){.bytes = 3, .rerank = (km_index_vectors)kind, .anchors = 8});
+        km_index *x = build((km_index_options){.size = sizeof(km_index_options),
+                                               .bytes = 3,
+                                               .rerank = (km_index_vectors)kind,
+                                               .anchors = 8});
         uint64_t ids[100];
         float dist[100];
         int hits[2] = {0};
         for (int with = 0; with < 2; with++) {
-            km_search_options o = {.rerank = with ? 100 : 0};
+            km_search_options o = {.size = sizeof(km_search_options), .rerank = with ? 100 : 0};
             assert_done(km_index_search(x, queries, 100, 1, &o, 2, ids, dist));
             for (int i = 0; i < 100; i++)
                 hits[with] += (int64_t)ids[i] == nearest(base, N, DIM, queries + i * DIM);
@@ -394,11 +419,14 @@ static void kept_vectors_make_the_ranking_exact(void **state) {
         assert_true(hits[1] >= 95 && hits[1] > hits[0]);
         km_index_close(x);
     }
-    km_index *x = build((km_index_options){.bytes = 3});
+    km_index *x = build((km_index_options){.size = sizeof(km_index_options), .bytes = 3});
     uint64_t id;
     float d;
-    assert_refused(km_index_search(x, queries, 1, 1, &(km_search_options){.rerank = 5}, 1, &id, &d),
-                   "keeps no vectors");
+    assert_refused(
+        km_index_search(x, queries, 1, 1,
+                        &(km_search_options){.size = sizeof(km_search_options), .rerank = 5}, 1,
+                        &id, &d),
+        "keeps no vectors");
     km_index_close(x);
     free(queries);
 }
@@ -419,7 +447,8 @@ static void odd_data_is_taken(void **state) {
                 {one, 1, 3, 5},   {same, 3, 4, 100}, {grid, 64, 2, 1}};
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++)
         for (int mode = 0; mode < 3; mode++) {
-            km_index_options o = {.mode = (km_index_mode)mode,
+            km_index_options o = {.size = sizeof(km_index_options),
+                                  .mode = (km_index_mode)mode,
                                   .anchors = sets[i].anchors,
                                   .bytes = mode == KM_INDEX_ANCHORS_ONLY ? 0 : 8};
             km_index *x = km_index_build(ctx, sets[i].x, sets[i].n, sets[i].dim, NULL, &o);
@@ -458,8 +487,11 @@ static void bad_vectors_and_options_are_refused(void **state) {
     assert_null(km_index_build(ctx, x, 40, 4, NULL, NULL));
     assert_non_null(strstr(km_last_error(), "vector 17"));
     x[4 * 17 + 2] = 0;
-    assert_null(km_index_build(ctx, x, 40, 4, NULL, &(km_index_options){.bytes = 4, .ratio = 8}));
-    assert_null(km_index_build(ctx, x, 40, 4, NULL, &(km_index_options){.recall = 1.5}));
+    assert_null(km_index_build(
+        ctx, x, 40, 4, NULL,
+        &(km_index_options){.size = sizeof(km_index_options), .bytes = 4, .ratio = 8}));
+    assert_null(km_index_build(
+        ctx, x, 40, 4, NULL, &(km_index_options){.size = sizeof(km_index_options), .recall = 1.5}));
     assert_null(km_index_build(ctx, x, 0, 4, NULL, NULL));
     assert_null(km_index_build(ctx, NULL, 40, 4, NULL, NULL));
     km_index *i = km_index_build(ctx, x, 40, 4, NULL, NULL);
@@ -482,13 +514,16 @@ static void an_option_out_of_range_names_itself_and_its_range(void **state) {
     const struct {
         km_index_options o;
         const char *says;
-    } wrong[] = {
-        {{.bytes = 4000}, "bytes 4000 is out of range: codes of 24 dimensions take 1 to 208"},
-        {{.bytes = -1}, "bytes -1"},
-        {{.bytes = NAN}, "bytes nan"},
-        {{.ratio = -2}, "ratio -2 is out of range: it is above 0"},
-        {{.recall = 1.5}, "recall 1.5 is out of range: it is above 0 and below 1"},
-        {{.anchors = -3}, "anchors -3 is out of range: it is 1 to 16777216"}};
+    } wrong[] = {{{.size = sizeof(km_index_options), .bytes = 4000},
+                  "bytes 4000 is out of range: codes of 24 dimensions take 1 to 208"},
+                 {{.size = sizeof(km_index_options), .bytes = -1}, "bytes -1"},
+                 {{.size = sizeof(km_index_options), .bytes = NAN}, "bytes nan"},
+                 {{.size = sizeof(km_index_options), .ratio = -2},
+                  "ratio -2 is out of range: it is above 0"},
+                 {{.size = sizeof(km_index_options), .recall = 1.5},
+                  "recall 1.5 is out of range: it is above 0 and below 1"},
+                 {{.size = sizeof(km_index_options), .anchors = -3},
+                  "anchors -3 is out of range: it is 1 to 16777216"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         assert_null(km_index_build(ctx, base, N, DIM, NULL, &wrong[i].o));
         if (!strstr(km_last_error(), wrong[i].says)) fail_msg("%s", km_last_error());
@@ -503,10 +538,14 @@ static void rows_out_of_the_reach_of_squares_are_refused_by_row(void **state) {
             bool cosine = metric == KM_METRIC_COSINE;
             float *x = clustered(N, DIM, 5), *row = x + 7 * DIM, factor = small ? 1e-30f : 1e30f;
             km_index *whole = NULL,
-                     *normal = build((km_index_options){.metric = (km_metric)metric, .bytes = DIM});
+                     *normal = build((km_index_options){.size = sizeof(km_index_options),
+                                                        .metric = (km_metric)metric,
+                                                        .bytes = DIM});
             for (int64_t i = 0; i < N * DIM; i++) x[i] *= factor;
             whole = km_index_build(ctx, x, N, DIM, NULL,
-                                   &(km_index_options){.metric = (km_metric)metric, .bytes = DIM});
+                                   &(km_index_options){.size = sizeof(km_index_options),
+                                                       .metric = (km_metric)metric,
+                                                       .bytes = DIM});
             uint64_t id;
             float d;
             if (cosine) {
@@ -521,9 +560,11 @@ static void rows_out_of_the_reach_of_squares_are_refused_by_row(void **state) {
                 assert_refused(km_index_search(normal, row, 1, 1, NULL, 1, &id, &d),
                                "query 0 has ");
                 write_npy(in_folder("far.npy"), x, N, DIM);
-                assert_refused(km_index_compress(ctx, in_folder("far.npy"), in_folder("far.kmx"),
-                                                 &(km_index_options){.metric = (km_metric)metric}),
-                               "vector 0 has ");
+                assert_refused(
+                    km_index_compress(ctx, in_folder("far.npy"), in_folder("far.kmx"),
+                                      &(km_index_options){.size = sizeof(km_index_options),
+                                                          .metric = (km_metric)metric}),
+                    "vector 0 has ");
             }
             km_index_close(whole);
             km_index_close(normal);
@@ -553,7 +594,7 @@ static void *keep_searching(void *arg) {
 
 static void many_threads_search_while_one_adds_and_deletes(void **state) {
     (void)state;
-    km_index *x = build((km_index_options){.bytes = DIM});
+    km_index *x = build((km_index_options){.size = sizeof(km_index_options), .bytes = DIM});
     float *more = clustered(64, DIM, 11);
     worker w[3];
     pthread_t t[3];
@@ -578,7 +619,8 @@ static void many_threads_search_while_one_adds_and_deletes(void **state) {
 
 static void the_size_that_is_told_is_the_size_of_the_file(void **state) {
     (void)state;
-    km_index *x = build((km_index_options){.bytes = 7, .rerank = KM_VECTORS_F16});
+    km_index *x = build(
+        (km_index_options){.size = sizeof(km_index_options), .bytes = 7, .rerank = KM_VECTORS_F16});
     double told = km_index_describe(x).total_bytes;
     assert_done(km_index_save(x, in_folder("x.kmx"), false));
     km_index_close(x);

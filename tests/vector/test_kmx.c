@@ -14,7 +14,9 @@ static int set_up(void **state) {
     km_ctx *ctx = km_ctx_new("cpu", 2);
     base = clustered(N, DIM, 3);
     km_index *x = km_index_build(ctx, base, N, DIM, NULL,
-                                 &(km_index_options){.bytes = 30, .rerank = KM_VECTORS_INT8});
+                                 &(km_index_options){.size = sizeof(km_index_options),
+                                                     .bytes = 30,
+                                                     .rerank = KM_VECTORS_INT8});
     uint64_t gone[] = {1, 2, 2999};
     int failed = make_folder(state) || !x || km_index_delete(x, gone, 3) != KM_OK ||
                  km_index_save(x, in_folder("true.kmx"), false) != KM_OK;
@@ -41,7 +43,8 @@ static km_error use(const uint8_t *data, size_t size) {
     if (x && x->dim == DIM) {
         uint64_t ids[20];
         float dist[20];
-        km_search_options o = {.rerank = x->vector_bytes ? N : 0};
+        km_search_options o = {.size = sizeof(km_search_options),
+                               .rerank = x->vector_bytes ? N : 0};
         if (km_index_find(x, base, 1, 20, &o, NULL, ids, dist, &err) == KM_OK) {
             int64_t n;
             uint64_t *all = km_index_ids(x, &n, &err);

@@ -50,8 +50,10 @@ static void metrics_that_rank_alike_find_alike(void **state) {
     for (int mode = 0; mode < (SANITIZED ? 1 : 2); mode++) {
         double recall[3];
         for (int metric = 0; metric < 3; metric++) {
-            km_index_options o = {
-                .bytes = 8, .metric = (km_metric)metric, .mode = (km_index_mode)mode};
+            km_index_options o = {.size = sizeof(km_index_options),
+                                  .bytes = 8,
+                                  .metric = (km_metric)metric,
+                                  .mode = (km_index_mode)mode};
             km_index *x = km_index_build(ctx, base, N, DIM, NULL, &o);
             assert_non_null(x);
             recall[metric] = recall_of(x, base, N, q);
@@ -85,7 +87,8 @@ static void rows_of_another_length_are_told_as_what_they_are(void **state) {
     memset(base + 7 * DIM, 0, sizeof zero); /* in the sample */
     for (int j = 0; j < DIM; j++) longer[j] = 1.2f * base[8 * DIM + j];
     for (int metric = 1; metric < 3; metric++) {
-        km_index_options o = {.bytes = DIM, .metric = (km_metric)metric};
+        km_index_options o = {
+            .size = sizeof(km_index_options), .bytes = DIM, .metric = (km_metric)metric};
         km_index *x = km_index_build(ctx, base, N, DIM, NULL, &o);
         assert_non_null(x);
         assert_int_equal(km_index_add(ctx, x, zero, 1, NULL), KM_OK);   /* N */
@@ -117,7 +120,7 @@ static void rows_of_another_length_are_told_as_what_they_are(void **state) {
 static void lengths_outlive_a_merge(void **state) {
     (void)state;
     float *a = unit_rows(N + QUERIES, 6), *q = a + N * DIM;
-    km_index_options o = {.bytes = 16, .metric = KM_METRIC_IP};
+    km_index_options o = {.size = sizeof(km_index_options), .bytes = 16, .metric = KM_METRIC_IP};
     km_index *whole = km_index_build(ctx, a, N, DIM, NULL, &o);
     km_index *x = km_index_build(ctx, a, N / 2, DIM, NULL, &o);
     o.seed = 9; /* other anchors: the second is coded anew */

@@ -9,7 +9,7 @@ static km_measured measured(km_ctx *ctx, km_index *x, const float *base, int64_t
                             const float *q) {
     km_error err = {0};
     km_measured m;
-    km_search_options o = {0};
+    km_search_options o = {.size = sizeof(km_search_options)};
     km_input *in = km_input_memory(base, n, DIM, &err);
     assert_non_null(in);
     if (km_index_measure(ctx, x, in, q, QUERIES, K, &o, &m, &err) != KM_OK)
@@ -33,7 +33,10 @@ static void deleted_vectors_are_not_asked_for(void **state) {
             memcpy(kept + n_kept++ * DIM, base + i * DIM, 4 * DIM);
     }
     for (int metric = 0; metric < (SANITIZED ? 1 : 3); metric++) {
-        km_index_options o = {.bytes = 16, .metric = (km_metric)metric, .anchors = 8};
+        km_index_options o = {.size = sizeof(km_index_options),
+                              .bytes = 16,
+                              .metric = (km_metric)metric,
+                              .anchors = 8};
         km_index *x = km_index_build(ctx, base, N, DIM, NULL, &o);
         km_index *fresh = km_index_build(ctx, kept, n_kept, DIM, NULL, &o);
         assert_non_null(x);
@@ -56,7 +59,8 @@ static void exact_answers_have_full_recall_after_deletes(void **state) {
     (void)state;
     km_ctx *ctx = km_ctx_new("cpu", 1);
     float *base = clustered(N, DIM, 4);
-    km_index_options o = {.bytes = DIM, .rerank = KM_VECTORS_F16, .anchors = 8};
+    km_index_options o = {
+        .size = sizeof(km_index_options), .bytes = DIM, .rerank = KM_VECTORS_F16, .anchors = 8};
     km_index *x = km_index_build(ctx, base, N, DIM, NULL, &o);
     assert_non_null(x);
     uint64_t gone[N / 3];
@@ -64,7 +68,7 @@ static void exact_answers_have_full_recall_after_deletes(void **state) {
     assert_int_equal(km_index_delete(x, gone, N / 3), KM_OK);
     km_error err = {0};
     km_measured m;
-    km_search_options again = {.rerank = 200};
+    km_search_options again = {.size = sizeof(km_search_options), .rerank = 200};
     km_input *in = km_input_memory(base, N, DIM, &err);
     assert_int_equal(km_index_measure(ctx, x, in, base, QUERIES, K, &again, &m, &err), KM_OK);
     assert_true(m.recall_k > 0.995);

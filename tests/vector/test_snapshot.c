@@ -35,7 +35,9 @@ static int open_index(void **state) {
     stop = false;
     failures = 0;
     x = km_index_build(ctx, base, N, DIM, NULL,
-                       &(km_index_options){.bytes = DIM, .rerank = KM_VECTORS_F16});
+                       &(km_index_options){.size = sizeof(km_index_options),
+                                           .bytes = DIM,
+                                           .rerank = KM_VECTORS_F16});
     if (!x) fail_msg("%s", km_last_error());
     return 0;
 }
@@ -162,8 +164,9 @@ static void nothing_is_lost_or_there_twice_after_joins(void **state) {
     uint64_t got[2];
     float d[2];
     for (int i = 100; i < 120; i++) { /* each is there, and the copy of the rows that was kept */
-        assert_done(
-            km_index_search(x, base + i * DIM, 1, 1, &(km_search_options){.rerank = 8}, 1, got, d));
+        assert_done(km_index_search(
+            x, base + i * DIM, 1, 1,
+            &(km_search_options){.size = sizeof(km_search_options), .rerank = 8}, 1, got, d));
         assert_true(got[0] == (uint64_t)i);
     }
 }

@@ -1,7 +1,7 @@
 /* Finding out what a file or folder is and what it holds. */
+#include "engine/describe.h"
 #include "base/file.h"
-#include "cli/info.h"
-#include "cli/info_parts.h"
+#include "base/sized.h"
 #include "format/json_read.h"
 #include "format/row_layout.h"
 #include "report/json.h"
@@ -32,7 +32,7 @@ bool km_run_folder(const char *path, char *out) {
 
 /* ---- Files ---- */
 
-static json_t *gather_safetensors(const char *path, const km_info_options *o, km_error *err) {
+static json_t *gather_safetensors(const char *path, const km_describe_options *o, km_error *err) {
     km_safetensors *f = km_safetensors_open(path, err);
     if (!f) return NULL;
     json_t *v = km_info_safetensors(f, o->tensors);
@@ -41,7 +41,7 @@ static json_t *gather_safetensors(const char *path, const km_info_options *o, km
     return v;
 }
 
-static json_t *gather_gguf(const char *path, const km_info_options *o, km_error *err) {
+static json_t *gather_gguf(const char *path, const km_describe_options *o, km_error *err) {
     km_gguf *g = km_gguf_open(path, err);
     if (!g) return NULL;
     json_t *v = km_info_gguf(g, o);
@@ -50,7 +50,7 @@ static json_t *gather_gguf(const char *path, const km_info_options *o, km_error 
     return v;
 }
 
-static json_t *gather_json(const char *path, const km_info_options *o, km_error *err) {
+static json_t *gather_json(const char *path, const km_describe_options *o, km_error *err) {
     json_t *file = km_json_load(path, err);
     if (!file) return NULL;
     json_t *v = NULL;
@@ -90,7 +90,7 @@ static bool ends(const char *path, const char *end) {
     return n > m && strcmp(path + n - m, end) == 0;
 }
 
-static json_t *gather_file(const char *path, const km_info_options *o, km_error *err) {
+static json_t *gather_file(const char *path, const km_describe_options *o, km_error *err) {
     km_map m;
     if (km_map_open(&m, path, err) != KM_OK) return NULL;
     enum { UNKNOWN, GGUF, SAFETENSORS, JSON, INDEX, ROWS } kind = UNKNOWN;
@@ -141,7 +141,7 @@ static json_t *gather_state(const char *folder, km_error *err) {
     return v;
 }
 
-static json_t *gather_model(const char *folder, const km_info_options *o, km_error *err) {
+static json_t *gather_model(const char *folder, const km_describe_options *o, km_error *err) {
     char path[PATH_MAX], index[PATH_MAX];
     bool weights = exists(folder, "model.safetensors", path) ||
                    exists(folder, "model.safetensors.index.json", index);
@@ -169,7 +169,7 @@ static json_t *gather_model(const char *folder, const km_info_options *o, km_err
     return NULL;
 }
 
-static json_t *gather_folder(const char *path, const km_info_options *o, km_error *err) {
+static json_t *gather_folder(const char *path, const km_describe_options *o, km_error *err) {
     char file[PATH_MAX], inner[PATH_MAX];
     if (exists(path, "config.json", file)) return gather_model(path, o, err);
     if (km_run_folder(path, inner)) {
@@ -187,10 +187,47 @@ static json_t *gather_folder(const char *path, const km_info_options *o, km_erro
     return NULL;
 }
 
-json_t *km_info_gather(const char *path, const km_info_options *o, km_error *err) {
+/* What the weights and the cache take together. */
+static void add_total(json_t *v) {
+    json_t *m = json_object_get(v, "model"), *cache = json_object_get(m, "cache_bytes");
+    json_t *bytes = json_object_get(v, "bytes");
+    if (cache && bytes)
+        json_object_set_new(m, "memory_bytes",
+                            km_json_count(json_number_value(bytes) + json_number_value(cache)));
+}
+
+km_describe_options km_describe_defaults(void) {
+    return (km_describe_options){.size = sizeof(km_describe_options), .cache = KM_F16};
+}
+
+static json_t *gather(const char *path, const km_describe_options *o, km_error *err) {
     struct stat st;
     bool folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
     json_t *v = folder ? gather_folder(path, o, err) : gather_file(path, o, err);
-    if (v) json_object_set_new(v, "path", km_json_text(path));
+    if (!v) {
+        if (err->code == KM_OK) km_error_set(err, KM_ERR_MEMORY, "out of memory");
+        return NULL;
+    }
+    json_object_set_new(v, "path", km_json_text(path));
+    add_total(v);
+    json_object_set_new(v, "kermes", json_string(km_version()));
     return v;
+}
+
+char *km_describe_file(const char *path, const km_describe_options *options) {
+    km_error err = {0};
+    km_describe_options o = km_describe_defaults();
+    char *text = NULL;
+    if (!path)
+        km_error_set(&err, KM_ERR_NULL, "km_describe_file: no path");
+    else if (km_take_sized(&o, sizeof o, options, "km_describe_options", &err) == KM_OK &&
+             ((unsigned)o.cache >= KM_DTYPE_COUNT || o.context < 0))
+        km_error_set(&err, KM_ERR_RANGE, "km_describe_file: no such cache type or context");
+    if (err.code == KM_OK) {
+        json_t *v = gather(path, &o, &err);
+        text = v ? km_json_give(v) : NULL;
+        if (v && !text) km_error_set(&err, KM_ERR_MEMORY, "out of memory for a description");
+    }
+    if (!text) km_last_error_set(&err);
+    return text;
 }

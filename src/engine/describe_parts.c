@@ -1,5 +1,5 @@
-/* The parts of kermes info. */
-#include "cli/info_parts.h"
+/* The parts of a description. */
+#include "engine/describe.h"
 #include "base/log.h"
 #include "format/json_read.h"
 #include "model/config.h"
@@ -73,7 +73,7 @@ typedef struct sizes {
     int64_t layers, kv_heads, key, value, context;
 } sizes;
 
-static void add_memory(json_t *model, const sizes *s, const km_info_options *o) {
+static void add_memory(json_t *model, const sizes *s, const km_describe_options *o) {
     double element = (double)km_dtype_size(o->cache) / (double)km_dtype_block(o->cache);
     double token = element * (double)s->layers * (double)s->kv_heads * (double)(s->key + s->value);
     int64_t context = o->context ? o->context : s->context;
@@ -87,7 +87,7 @@ static void add_memory(json_t *model, const sizes *s, const km_info_options *o) 
     json_object_set_new(model, "cache_bytes", km_json_count(token * (double)context));
 }
 
-static json_t *describe(const km_config *c, const km_info_options *o) {
+static json_t *describe(const km_config *c, const km_describe_options *o) {
     json_t *v = json_pack("{s:s, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:b}", "architecture",
                           km_arch_name(c->arch), "layers", c->layers, "heads", c->heads, "kv_heads",
                           c->kv_heads, "head_dim", (json_int_t)c->head_dim, "dim",
@@ -98,7 +98,7 @@ static json_t *describe(const km_config *c, const km_info_options *o) {
     return v;
 }
 
-json_t *km_info_config(const char *path, const json_t *config, const km_info_options *o) {
+json_t *km_info_config(const char *path, const json_t *config, const km_describe_options *o) {
     km_config c;
     km_error why = {0};
     if (km_config_load(&c, path, &why) == KM_OK) return describe(&c, o);
@@ -118,7 +118,7 @@ static int64_t gguf_size(const km_gguf *g, const char *arch, const char *name, i
 }
 
 /* Of any architecture, since the keys are alike. */
-static json_t *describe_gguf(const km_gguf *g, const km_info_options *o, km_error *why) {
+static json_t *describe_gguf(const km_gguf *g, const km_describe_options *o, km_error *why) {
     const char *arch = "unknown";
     km_gguf_string(g, "general.architecture", &arch, NULL);
     int64_t heads = gguf_size(g, arch, "attention.head_count", 0);
@@ -196,7 +196,7 @@ static json_t *gguf_tokenizer(const km_gguf *g) {
     return v;
 }
 
-json_t *km_info_gguf(const km_gguf *g, const km_info_options *o) {
+json_t *km_info_gguf(const km_gguf *g, const km_describe_options *o) {
     json_t *v = begin(km_gguf_files(g), o->tensors), *meta = json_object();
     json_object_set_new(v, "version", json_integer(km_gguf_version(g)));
     for (int i = 0; i < km_gguf_count(g); i++) {
