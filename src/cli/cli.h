@@ -47,6 +47,10 @@ int km_command_merge(int argc, char **argv);
 int km_command_decompress(int argc, char **argv);
 int km_command_recall(int argc, char **argv);
 int km_command_compare(int argc, char **argv);
+int km_command_pull(int argc, char **argv);
+int km_command_models(int argc, char **argv);
+int km_command_rm(int argc, char **argv);
+int km_command_doctor(int argc, char **argv);
 
 /* Parses; prints help or the error. Returns true when the command should go on; otherwise
  * *exit_code is what to return. */

@@ -26,6 +26,10 @@ static const command commands[] = {
     {"chat", "talk with a model", km_command_chat},
     {"run", "go on with one prompt, or answer it", km_command_run},
     {"perplexity", "how well a model predicts a text", km_command_perplexity},
+    {"pull", "fetch a model", km_command_pull},
+    {"models", "the models on this machine", km_command_models},
+    {"rm", "remove a model", km_command_rm},
+    {"doctor", "what is here, what is missing, and what to do", km_command_doctor},
     {"compress", "turn embeddings into a small index that can be searched", km_command_compress},
     {"search", "find the nearest vectors in an index", km_command_search},
     {"add", "add vectors to an index", km_command_add},
@@ -113,7 +117,7 @@ static void print_help(FILE *out) {
         fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].summary);
     fputs("\n"
           "'kermes COMMAND --help' has a command's options and examples. Every command takes\n"
-          "--device auto|ref|cpu|gpu|metal|cuda|cuda:N, --json and --quiet.\n"
+          "--json and --quiet, and where it computes --device auto|ref|cpu|gpu|metal|cuda|cuda:N.\n"
           "Exit codes: 0 done, 1 failed, 2 wrong usage.\n"
           "\n"
           "Examples:\n"
