@@ -172,6 +172,7 @@ static km_cu_result fake_launch_kernel(km_cu_function f, unsigned gx, unsigned g
                : strcmp(w.kernel, "copy_bytes") == 0                   ? sizeof(km_cast_args)
                : strcmp(w.kernel, "uniform_f32") == 0                  ? sizeof(km_random_args)
                : fake_named(&w, "chain_")                              ? sizeof(km_chain_args)
+               : fake_named(&w, "transpose_")                          ? sizeof(km_transpose_args)
                : fake_named(&w, "unary_") || fake_named(&w, "binary_") ? sizeof(km_map_args)
                                                                        : 8);
     fake.last = w;
