@@ -106,13 +106,14 @@ km_tensor *km_normal(km_ctx *ctx, km_dtype dtype, km_shape shape, double mean, d
 km_tensor *km_copy(km_ctx *ctx, km_tensor *t) { return km_apply1(ctx, KM_OP_COPY, t, NULL); }
 
 km_tensor *km_contiguous(km_ctx *ctx, km_tensor *t) {
-    if (km_failed(ctx)) return NULL;
-    return t && km_is_contiguous(t) ? t : km_copy(ctx, t);
+    if (km_failed(ctx) || km_want_input(ctx, "contiguous", 0, t) != KM_OK) return NULL;
+    return km_is_contiguous(t) ? t : km_copy(ctx, t);
 }
 
 km_tensor *km_cast(km_ctx *ctx, km_tensor *t, km_dtype dtype) {
-    if (!km_failed(ctx) && t && t->dtype == dtype) return t;
-    km_op op = t && km_dtype_is_block(t->dtype)                               ? KM_OP_DEQUANTISE
+    if (km_failed(ctx) || km_want_input(ctx, "cast", 0, t) != KM_OK) return NULL;
+    if (t->dtype == dtype) return t;
+    km_op op = km_dtype_is_block(t->dtype)                                    ? KM_OP_DEQUANTISE
                : (unsigned)dtype < KM_DTYPE_COUNT && km_dtype_is_block(dtype) ? KM_OP_QUANTISE
                                                                               : KM_OP_CAST;
     return km_apply1(ctx, op, t, &(km_params){.dtype = dtype});

@@ -309,7 +309,7 @@ static void copies_are_contiguous_and_apart(void **state) {
     assert_elements(ctx, c, 0, 3, 1, 4, 2, 5);
     assert_ptr_equal(km_contiguous(ctx, t), t);
     assert_false(shares(km_copy(ctx, t), t));
-    assert_refused(ctx, km_contiguous(ctx, NULL), KM_ERR_NULL, "copy: argument 1 is NULL");
+    assert_refused(ctx, km_contiguous(ctx, NULL), KM_ERR_NULL, "contiguous: argument 1 is NULL");
 }
 
 static void changes_are_seen_through_views(void **state) {
