@@ -12,6 +12,9 @@ function(kermes_compile target)
     target_compile_options(${target} PRIVATE
         -Wall -Wextra -Wshadow -Wno-unused-parameter
         $<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes>)
+    if(KERMES_OLD_GLIBC)
+        target_compile_options(${target} PRIVATE -include ${PROJECT_SOURCE_DIR}/cmake/old_glibc.h)
+    endif()
     if(KERMES_ISA_ONLY_BASE)
         target_compile_definitions(${target} PRIVATE KM_ISA_ONLY_BASE)
     endif()

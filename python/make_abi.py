@@ -32,7 +32,7 @@ def main() -> None:
     header, output = sys.argv[1:3]
     cc = sys.argv[3] if len(sys.argv) == 4 else "cc"
     ffi = cffi.FFI()
-    ffi.cdef(declarations(header, cc))
+    ffi.cdef(declarations(header, cc), override=True)
     ffi.set_source("kermes._abi", None)
     beside = f"{output}.{os.getpid()}"
     ffi.emit_python_code(beside)

@@ -62,6 +62,9 @@ class _Local(threading.local):
 _local = _Local()
 
 
+_blank = object.__new__
+
+
 class _Context:
     """The one context of all tensors: its lock, its step, and handles to be released."""
 
@@ -108,14 +111,15 @@ class _Context:
 
     def wrap(self, made: Any, operands: Any = ()) -> "Tensor":
         """A new temporary as a tensor of the user's; the lock is held."""
-        if made == NULL:
+        lib = k.lib
+        if not made:
             raise self.failed()
-        kept = k.lib.km_keep(self.pointer, made)
-        if kept == NULL:
+        kept = lib.km_keep(self.pointer, made)
+        if not kept:
             raise self.failed()
-        t = Tensor.__new__(Tensor)
+        t = _blank(Tensor)
         t._kept = kept
-        if k.lib.km_requires_grad(made):
+        if lib.km_requires_grad(made):
             t._place, t._step = None, -1
             self.record(operands)
             t._place, t._step = made, self.step
@@ -123,7 +127,8 @@ class _Context:
         else:
             t._place, t._step = None, -1
             if self.taped == 0:
-                self.end_step()
+                lib.km_step_end(self.pointer)
+                self.step += 1
         return t
 
 
@@ -267,13 +272,20 @@ class Tensor:
         return self._place if self._step == _ctx.step else self._kept
 
     def __del__(self) -> None:
-        kept = getattr(self, "_kept", None)
-        if kept is None or k.forked or k.lib is None:
+        try:
+            kept = self._kept
+        except AttributeError:  # never made
             return
-        ctx = _ctx
-        ctx.garbage.append((kept, self._step))
+        lib, ctx = k.lib, _ctx
+        if lib is None or k.forked:
+            return
         # An op may be under way, in this thread even; it will find the handle in the list.
-        if ctx.lock.acquire(blocking=False):
+        if self._step < 0 and not ctx.garbage and ctx.lock.acquire(False):
+            lib.km_release(kept)
+            ctx.lock.release()
+            return
+        ctx.garbage.append((kept, self._step))
+        if ctx.lock.acquire(False):
             try:
                 ctx.drain()
             finally:
@@ -675,6 +687,8 @@ class _Memory:
 
 
 def _is_number(x: Any) -> bool:
+    if x.__class__ is float or x.__class__ is int:
+        return True
     return isinstance(x, numbers.Real) and not isinstance(x, np.ndarray)
 
 

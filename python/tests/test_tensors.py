@@ -304,7 +304,7 @@ def test_files_of_tensors_come_back(tmp_path):
     with pytest.raises(ValueError):
         kermes.save(tmp_path / "t.gguf", {"a\0b": a})
     (tmp_path / "bad.gguf").write_bytes(b"GGUF" + b"\xff" * 100)
-    with pytest.raises(kermes.FormatError):
+    with pytest.raises(kermes.Error):
         kermes.load(tmp_path / "bad.gguf")
 
 
