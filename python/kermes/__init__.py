@@ -1,5 +1,5 @@
-"""Kermes: a local AI engine. Tensors with gradients, and vectors compressed and searched, on the CPU
-or on an NVIDIA GPU, by one C library that comes with this package.
+"""Kermes: a local AI engine. Language models trained, vectors compressed and searched, and tensors
+with gradients, on the CPU or on an NVIDIA GPU, by one C library that comes with this package.
 
 Tensors, as in NumPy, with gradients:
 
@@ -9,6 +9,10 @@ Tensors, as in NumPy, with gradients:
     loss = kermes.mse(x @ w, np.ones((64, 1)))
     loss.backward()                        # w.grad
     (x @ w).numpy()                        # shares memory, nothing is copied
+
+Training, from a text to a model:
+
+    kermes.train(data="book.txt", out="run", tokenizer="bpe:4096", on_step=print)
 
 Vectors, a few bytes each:
 
@@ -38,6 +42,7 @@ from .ops import (attention, attention_qkv, bce_with_logits, clamp, clip_grad_no
 from .optim import SGD, AdamW
 from .tensors import (Tensor, arange, from_dlpack, full, no_grad, normal, ones, seed, tensor, uniform,
                       zeros)
+from .training import TrainResult, TrainStatus, train, train_settings
 
 __version__ = _library.ffi.string(_library.lib.km_version()).decode()
 __all__ = [
@@ -53,6 +58,8 @@ __all__ = [
     "scatter_add", "sigmoid", "silu", "sin", "softmax", "sort", "sqrt", "stack", "tanh", "topk",
     "tril", "triu",
     "where",
+    # training
+    "train", "train_settings", "TrainResult", "TrainStatus",
     # files and devices
     "load", "save", "devices", "Device",
     # vectors

@@ -32,8 +32,8 @@ def test_hints_are_on_every_function():
 def test_examples_in_docstrings_run():
     import doctest
     import numpy as np
-    from kermes import files, indexes, optim, tensors
-    for module in (tensors, indexes, optim, files):
+    from kermes import files, indexes, optim, tensors, training
+    for module in (tensors, indexes, optim, files, training):
         result = doctest.testmod(module, extraglobs={"kermes": kermes, "np": np})
         assert result.attempted and not result.failed, module.__name__
 
