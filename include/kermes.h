@@ -8,7 +8,11 @@
  *     km_step_end(ctx);                                        // a, b and c are gone
  *     km_ctx_free(ctx);
  *
- * Three rules carry most of it:
+ * Errors are told in one way: a call that fails returns a km_status other than KM_OK, or NULL, or -1,
+ * and km_last_status() and km_last_error() tell of it, in the thread that made the call. Nothing else
+ * changes; the library never prints, exits or aborts. A context in addition remembers its first error.
+ *
+ * Three rules carry most of what is done with tensors:
  * 1. Work happens in a context. The first error sticks to it; from then on every call does
  *    nothing and returns NULL (a NULL argument is then harmless), so a chain of calls needs one
  *    check at its end. km_ctx_clear_error makes the context usable again.
@@ -61,7 +65,8 @@ KM_API const char *km_version(void); /* of the library at run time */
     X(ERR_FORMAT, "file is not in the expected format")                                            \
     X(ERR_STATE, "call not possible in this state")                                                \
     X(ERR_UNSUPPORTED, "not supported")                                                            \
-    X(ERR_GPU, "GPU error")
+    X(ERR_GPU, "GPU error")                                                                        \
+    X(ERR_PEER, "another rank failed, and tells why")
 
 typedef enum km_status {
 #define KM_STATUS_ENUM(name, text) KM_##name,
@@ -71,6 +76,10 @@ typedef enum km_status {
 
 KM_API const char *km_status_name(km_status s); /* "ERR_SHAPE" */
 KM_API const char *km_status_text(km_status s); /* "shapes do not fit" */
+/* The last call of this thread that failed, whatever it was: its status and one line of text. A call
+ * that works leaves both as they are. */
+KM_API km_status km_last_status(void);
+KM_API const char *km_last_error(void);
 
 typedef enum km_log_level { KM_LOG_INFO, KM_LOG_WARN } km_log_level;
 typedef void (*km_log_fn)(void *user, km_log_level level, const char *line);
@@ -129,9 +138,7 @@ typedef struct km_tensor km_tensor;
  * (both are the best accelerator here, and a note says which) or "auto" (never fails for want of a
  * device). threads: 0 for one per core. NULL on failure; km_last_error then says why. */
 KM_API km_ctx *km_ctx_new(const char *device, int threads);
-KM_API void km_ctx_free(km_ctx *ctx);   /* kept tensors must be released before */
-KM_API const char *km_last_error(void); /* of the last km_ctx_new or index call here */
-KM_API km_status km_last_status(void);  /* of the same call */
+KM_API void km_ctx_free(km_ctx *ctx); /* kept tensors must be released before */
 
 KM_API km_status km_ctx_status(const km_ctx *ctx);  /* the sticky error */
 KM_API const char *km_ctx_error(const km_ctx *ctx); /* its text, "" when there is none */
@@ -878,6 +885,365 @@ KM_API km_status km_param_list_save(km_ctx *ctx, const char *path, const km_para
                                     km_optimizer *o, int64_t step);
 KM_API km_status km_param_list_load(km_ctx *ctx, const char *path, km_param_list *params,
                                     km_optimizer *o, int64_t *step);
+
+/* ---- Models ---- */
+
+/* A model opened and ready for use: weights placed on devices, tokenizer, chat template, draft and
+ * adapters. Any number of threads may use one at once: each with a session of its own, or through a
+ * batch; steps over the weights take turns, everything else runs beside them.
+ *
+ *     km_model *m = km_model_open("SmolLM2-135M-Instruct.Q4_1.gguf", NULL);
+ *     char *text = km_generate_text(m, "The sea is", NULL);
+ *     puts(text ? text : km_last_error());
+ *     km_string_free(text);
+ *     km_model_close(m);
+ *
+ * Structs that begin with `size` may grow in later versions: take one from its _defaults() call,
+ * which sets size, and change what you like. A NULL in their place means the defaults. What an older
+ * program does not know of has its default; a size of 0, or one beyond this library's, is KM_ERR_RANGE.
+ *
+ * Callbacks run in the thread that made the call. They may use the library, also other sessions of the
+ * same model, but not the session or batch that called them (KM_ERR_STATE), and may not free it.
+ * Leaving one by longjmp or an exception is undefined. */
+typedef struct km_model km_model;
+
+typedef struct km_adapter { /* a LoRA: W + scale alpha/rank B A */
+    const char *path;       /* PEFT's folder: adapter_config.json and adapter_model.safetensors */
+    double scale;           /* 0: 1 */
+} km_adapter;
+
+typedef struct km_model_options {
+    size_t size;
+    const char *device;  /* as for km_ctx_new; NULL: "auto" */
+    const char *devices; /* several, "cuda:0,cuda:1": layers are spread over them; NULL: device */
+    int gpu_layers;      /* how many layers the GPU takes, the others are the CPU's; -1: as many as
+                                * fit with this context; -2, the default: all if weights fit, else those
+                                * that do */
+    int threads;         /* 0: one per core */
+    int activations;     /* 8 or 16 bits: km_ctx_set_activations; 0: the default */
+    size_t memory;       /* bytes of a GPU that may be used at most; 0: what is free */
+    int64_t context;     /* tokens of a sequence; 0: the model's, or on a GPU what fits */
+    int64_t sequences;   /* that sessions hold at once, forks included; 0: 16, or as many as fit */
+    km_dtype cache;      /* of keys and values: KM_F16; also f32, bf16, q8_0, q4_0 */
+    km_dtype dtype;      /* of a folder's weights: KM_F32, KM_BF16, KM_F16; KM_DTYPE_COUNT, the
+                                * default: as stored */
+    const char *tokenizer; /* a tokenizer.json, a folder with one, a .gguf; NULL: the model's own */
+    const char
+        *chat_template; /* a built-in's name, a .jinja file, or Jinja itself; NULL: its own */
+    const char *draft;  /* "lookup", or a smaller model of the same vocabulary: several tokens are
+                                * guessed and checked at once, and the text stays the same; NULL: none */
+    const km_adapter *adapters; /* n_adapters, all of which correct the weights together; and
+                                 * km_generation.adapters chooses others for one generation */
+    size_t n_adapters;
+    bool no_rescue;      /* a GPU that fails is an error; else the CPU goes on with everything */
+    bool tokenizer_only; /* no weights: for tokens, templates and descriptions */
+    bool tensor; /* the ranks of mpirun hold the model together (GGUF only): km_model_follows */
+    const char *comm; /* how they talk: "auto" (NULL), "mpi", "nccl" */
+    bool (*progress)(void *user, uint64_t done, uint64_t total); /* bytes loaded; false stops */
+    void *user;
+} km_model_options;
+KM_API km_model_options km_model_defaults(void);
+
+/* path: a GGUF file (of a split one, its first part), a Hugging Face folder, a training run's folder,
+ * which stands for its model, its best or its newest checkpoint, or a name in the model folder
+ * (KERMES_MODELS, else ~/.local/share/kermes/models); NULL: the newest there. NULL on failure. */
+KM_API km_model *km_model_open(const char *path, const km_model_options *options);
+/* A GGUF file by its descriptor, which stays the caller's and may be closed after the call. */
+KM_API km_model *km_model_open_fd(int fd, const km_model_options *options);
+/* One that lies in memory, which must outlive the model and not change. */
+KM_API km_model *km_model_open_memory(const void *gguf, size_t bytes,
+                                      const km_model_options *options);
+typedef struct km_reader { /* a file in a place that has none */
+    uint64_t bytes;
+    /* n bytes from offset on; anything but KM_OK fails the opening. Not called after it. */
+    km_status (*read)(void *user, uint64_t offset, void *to, size_t n);
+    void *user;
+} km_reader;
+KM_API km_model *km_model_open_reader(const km_reader *reader, const km_model_options *options);
+/* Sessions and batches keep it alive until they are freed; NULL is fine. */
+KM_API void km_model_close(km_model *m);
+
+typedef struct km_model_info {
+    size_t size;
+    const char *path;         /* where it was found; "" if not in a file */
+    const char *name;         /* as the file calls it, or the last part of the path */
+    const char *architecture; /* "llama" */
+    const char *devices;      /* "cpu", "cpu 20 + cuda:0 16" */
+    const char *file_type;    /* of most weights: "q4_1" */
+    int64_t parameters;
+    int64_t bytes;   /* of weights */
+    int64_t context; /* of a sequence here, and what it was trained for */
+    int64_t trained_context;
+    int64_t vocab, dim, layers, heads, kv_heads;
+    bool has_template;
+    bool can_embed; /* km_embed_tokens */
+    const char
+        *sampling_from; /* whose km_model_sampling is: "the smollm2 family"; "": nobody said */
+} km_model_info;
+/* Texts live as long as the model. size 0: km_last_error says why. */
+KM_API km_model_info km_model_describe(km_model *m);
+/* The same and all metadata of its file, as JSON; km_string_free. */
+KM_API char *km_model_describe_json(km_model *m);
+
+/* With `tensor`, ranks other than 0 follow: km_model_follow returns when rank 0 closes the model, and
+ * is all that such a rank may do with it. */
+KM_API bool km_model_follows(const km_model *m);
+KM_API km_status km_model_follow(km_model *m);
+KM_API int km_ranks(void); /* that mpirun started; 1 without it */
+
+/* ---- Tokens ---- */
+
+enum {
+    KM_TOKENS_PLAIN = 0,
+    KM_TOKENS_ADD_SPECIAL = 1,   /* what the tokenizer wants before and after a text */
+    KM_TOKENS_PARSE_SPECIAL = 2, /* "<|im_end|>" in the text is that token, not its letters */
+    KM_TOKENS_SKIP_SPECIAL = 4   /* detokenize: special tokens are no text */
+};
+/* The text's ids: how many there are, of which at most cap are written (ids may be NULL with cap 0);
+ * -1 on failure. */
+KM_API int64_t km_tokenize(km_model *m, const char *text, size_t bytes, unsigned flags,
+                           int32_t *ids, size_t cap);
+/* The text of ids, in bytes; likewise. Nothing is written after it. */
+KM_API int64_t km_detokenize(km_model *m, const int32_t *ids, size_t n, unsigned flags, char *text,
+                             size_t cap);
+/* What a token stands for: bytes, part of a character perhaps. It lives as long as m. NULL: no such
+ * token, which is no error. */
+KM_API const char *km_token_piece(km_model *m, int32_t id, size_t *bytes);
+KM_API int32_t km_model_bos(km_model *m);              /* the token before a text; -1: none */
+KM_API int32_t km_model_eos(km_model *m);              /* after it */
+KM_API bool km_token_ends(km_model *m, int32_t id);    /* a generation ends there */
+KM_API bool km_token_special(km_model *m, int32_t id); /* it is no text */
+
+/* ---- Chats ---- */
+
+typedef struct km_render_options {
+    size_t size;
+    const char *chat_template; /* in place of the model's, as in km_model_options */
+    const char *tools;         /* a JSON array; NULL: none */
+    const char *variables;     /* a JSON object: more for the template to see; NULL: none */
+    bool no_answer;            /* the text ends with the last message, not where an answer begins */
+    int thinking;              /* 1: on, -1: off, 0: as the template has it */
+    int64_t now; /* seconds since 1970, for templates that tell the date; 0: the clock */
+} km_render_options;
+KM_API km_render_options km_render_defaults(void);
+/* Messages, a JSON array of {"role": ..., "content": ...} and what else a template reads, as the text
+ * to go on with, which holds special tokens as written: km_tokenize it with KM_TOKENS_PARSE_SPECIAL
+ * alone, or generate with `rendered`. km_string_free. */
+KM_API char *km_render_chat(km_model *m, const char *messages, const km_render_options *options);
+
+/* Hidden states after the last norm: out (n, dim). n is at most the context. */
+KM_API km_status km_embed_tokens(km_model *m, const int32_t *ids, size_t n, float *out);
+
+/* ---- Generation ---- */
+
+typedef struct km_logit_bias {
+    int32_t id;
+    float add; /* -INFINITY: never */
+} km_logit_bias;
+
+/* How the next token is chosen. In this order, each on what the ones before it left, x being logits
+ * and p their softmax:
+ *
+ *     bias              x += bias
+ *     repeat penalty    x = x > 0 ? x / r : x r      for tokens among the last ones
+ *     frequency         x -= f n                     n: how often among the last ones
+ *     presence          x -= q                       where n > 0
+ *     DRY               x -= m b^(l - a)             l: length of the repetition, where l >= a
+ *     grammar           x = -inf                     where the token may not come
+ *     temperature       x = x / T                    0: the likeliest is taken, and no more
+ *     mirostat 2        only -log2 p <= mu; then mu -= eta (surprise - tau); in place of these:
+ *     top-k             only the k likeliest
+ *     typical           those nearest to |-ln p - H| = 0 that together reach the share
+ *     top-p (nucleus)   the likeliest that together reach the share
+ *     min-p             only p >= share * the likeliest's
+ *
+ * Draws are made by a counter: the same seed, settings and logits give the same tokens. */
+typedef struct km_sampling {
+    size_t size;
+    double temperature;    /* 0: always the likeliest token */
+    int64_t top_k;         /* 0: all */
+    double typical;        /* 0 or 1: all */
+    double top_p;          /* 1: all */
+    double min_p;          /* 0: all */
+    double repeat_penalty; /* 0 or 1: none */
+    double frequency_penalty, presence_penalty;
+    int64_t repeat_last;   /* how many tokens the three look back; -1: all, the prompt included */
+    double dry_multiplier; /* 0: off */
+    double dry_base;
+    int64_t dry_allowed_length;
+    int mirostat; /* 0 or 2 */
+    double mirostat_tau, mirostat_eta;
+    const km_logit_bias *bias; /* n_bias of them */
+    size_t n_bias;
+    uint64_t seed;
+    int64_t reserved[8]; /* 0 */
+} km_sampling;
+/* Temperature 1, nothing left out, no penalty, seed 1; for what is off: the last 64 tokens, DRY's base
+ * 1.75 and length 2, tau 5, eta 0.1. */
+KM_API km_sampling km_sampling_defaults(void);
+/* What the model's file recommends (GGUF's general.sampling.*, generation_config.json), and for the
+ * rest what the command does: temperature 0.8, top-k 40, top-p 0.95, min-p 0.05. */
+KM_API km_sampling km_model_sampling(km_model *m);
+
+typedef enum km_end_reason {
+    KM_ENDED_NOT,
+    KM_ENDED_TOKENS,   /* max_tokens are there */
+    KM_ENDED_TEXT,     /* an end-of-text token, which is not counted */
+    KM_ENDED_STOP,     /* one of the texts to stop at */
+    KM_ENDED_GRAMMAR,  /* the grammar is at its end */
+    KM_ENDED_CONTEXT,  /* the context is full, and is not to be shifted */
+    KM_ENDED_CANCELLED /* a callback, km_session_cancel or km_batch_stop */
+} km_end_reason;
+KM_API const char *km_end_name(km_end_reason end); /* "tokens", "end", "stop", "grammar", "context",
+                                                    * "stopped"; "" for KM_ENDED_NOT */
+
+typedef struct km_logprob {
+    int32_t id;
+    float logprob; /* natural logarithm of the softmax of the model's logits */
+} km_logprob;
+
+typedef struct km_piece_event { /* a token, and the text that became whole with it */
+    int sequence;               /* in a batch; 0 in a session */
+    int32_t id;                 /* -1: no token, only what was held back, or the end */
+    const char *text; /* whole UTF-8 characters, maybe none; until the next step or callback */
+    size_t bytes;
+    float logprob;         /* with logprobs asked for: of the token, */
+    const km_logprob *top; /* and of the n_top likeliest, from the first */
+    int n_top;
+    km_end_reason end; /* other than KM_ENDED_NOT: this is the last event */
+    km_status status;  /* of a sequence of a batch that failed; text says why */
+} km_piece_event;
+
+typedef struct km_generation {
+    size_t size;
+    int64_t max_tokens;       /* 0: until the context is full */
+    const char *const *stops; /* n_stops texts at which it ends; they are not given out */
+    size_t n_stops;
+    const char *grammar; /* GBNF; NULL: any text */
+    const char *schema;  /* a JSON schema, "{}": any JSON; NULL: any text */
+    bool strict_schema;  /* refuse one with formats that cannot be held to */
+    bool past_end;       /* goes on after an end-of-text token */
+    bool shift;          /* a full context goes on from its second half */
+    bool exact;    /* the text is, bit for bit, that of a session which holds nothing yet: what
+                          * was chosen one by one before is read again */
+    bool rendered; /* the prompt is a chat template's: special tokens in it are such, nothing is put
+                          * before it, and those in the answer are no text */
+    int logprobs;  /* -1: none; n: of the chosen token and the n likeliest, up to 1000 */
+    const km_adapter
+        *adapters; /* n_adapters, in place of those the model was opened with: each has the
+                                 * path of one of them. n_adapters -1: as it was opened */
+    int64_t n_adapters;
+    bool (*on_token)(void *user, const km_piece_event *event);  /* false stops */
+    bool (*on_prompt)(void *user, int64_t done, int64_t total); /* tokens read; false stops */
+    void *user;
+    km_sampling sampling;
+} km_generation;
+/* With km_model_sampling; m may be NULL. */
+KM_API km_generation km_generation_defaults(km_model *m);
+
+/* Whether a grammar (GBNF) or a schema (JSON) can be generated by; one of them is NULL. */
+KM_API km_status km_grammar_check(const char *grammar, const char *schema, bool strict_schema);
+
+typedef struct km_generated {
+    size_t size;
+    int64_t prompt_tokens, reused; /* reused: of these, what the session held already */
+    int64_t tokens;
+    double prompt_seconds, seconds; /* reading the prompt; making the tokens */
+    double first_seconds;           /* until the first token was chosen */
+    int64_t guessed, accepted;      /* with a draft: tokens guessed, and those that were chosen */
+    km_end_reason end;
+} km_generated;
+
+/* A session: what a model has read, to go on from. One thread at a time, but for km_session_cancel. */
+typedef struct km_session km_session;
+KM_API km_session *km_session_new(km_model *m);
+KM_API void km_session_free(km_session *s); /* NULL is fine */
+/* Another that holds what this one does; pages of the KV cache are shared until one of them goes on. */
+KM_API km_session *km_session_fork(km_session *s);
+KM_API km_status km_session_read(km_session *s, const int32_t *ids,
+                                 size_t n); /* after those there */
+/* Of the token after the last: (vocab), until the session goes on; NULL where there are none. */
+KM_API const float *km_session_logits(km_session *s);
+KM_API int64_t km_session_length(const km_session *s); /* tokens that it holds; -1: s is NULL */
+KM_API const int32_t *km_session_tokens(const km_session *s); /* these, until it goes on */
+/* Forgets what comes after the first `length` tokens. */
+KM_API km_status km_session_rewind(km_session *s, int64_t length);
+KM_API km_status km_session_save(km_session *s, const char *path); /* docs/formats/session.md */
+KM_API km_status km_session_restore(km_session *s, const char *path);
+/* Ends the generation under way with KM_ENDED_CANCELLED, from any thread; nothing, if there is none. */
+KM_API void km_session_cancel(km_session *s);
+
+/* Reads the prompt, of which the session's beginning is not read again, and goes on with it; what the
+ * session held beyond is forgotten. An empty prompt stands for the tokenizer's beginning of text.
+ * on_token gets every token; its last call has an end. out may be NULL. */
+KM_API km_status km_generate(km_session *s, const char *prompt, size_t bytes,
+                             const km_generation *how, km_generated *out);
+/* The same for messages, rendered as by km_render_chat; how->rendered is taken as set. */
+KM_API km_status km_generate_chat(km_session *s, const char *messages,
+                                  const km_render_options *render, const km_generation *how,
+                                  km_generated *out);
+/* The whole text of a prompt, in a session of its own; km_string_free. NULL on failure. */
+KM_API char *km_generate_text(km_model *m, const char *prompt, const km_generation *how);
+
+/* Step by step: begin reads the prompt; each next gives an event until it returns 0. Texts that `how`
+ * points to are copied. A session that goes on otherwise drops the generation under way. */
+KM_API km_status km_generate_begin(km_session *s, const char *prompt, size_t bytes,
+                                   const km_generation *how);
+KM_API km_status km_generate_begin_ids(km_session *s, const int32_t *ids, size_t n,
+                                       const km_generation *how);
+/* 1: an event, the last one with an end; 0: ended before; -1: failed. */
+KM_API int km_generate_next(km_session *s, km_piece_event *event);
+KM_API km_generated km_generate_state(const km_session *s); /* of the last generation, so far */
+
+/* ---- Batches ---- */
+
+/* Many sequences that go on together, a step at a time, with a KV cache of their own: each step is a
+ * token of every sequence that runs and a chunk of the prompts that are being read. Sequences join and
+ * leave between steps. One thread steps; every other call may come from any thread at any time.
+ *
+ *     int s = km_batch_join(b);
+ *     km_batch_start(b, s, ids, n, &how);
+ *     km_piece_event e[8];
+ *     for (int n; (n = km_batch_step(b, e, 8)) > 0;)
+ *         for (int i = 0; i < n; i++) fwrite(e[i].text, 1, e[i].bytes, stdout); */
+typedef struct km_batch km_batch;
+typedef struct km_batch_options {
+    size_t size;
+    int64_t sequences; /* at most so many; 0: 16 */
+    int64_t context;   /* of one; 0: the model's */
+    size_t memory;     /* of the KV cache, bytes, at most; 0: no limit */
+    int64_t chunk;     /* prompt tokens in a step beside tokens that are made; 0: chosen */
+} km_batch_options;
+KM_API km_batch_options km_batch_defaults(void);
+KM_API km_batch *km_batch_new(km_model *m, const km_batch_options *options);
+KM_API void km_batch_free(km_batch *b); /* NULL is fine */
+KM_API int km_batch_join(km_batch *b);  /* an empty sequence; -1: KM_ERR_MEMORY, none is free */
+/* A new sequence with the first `length` tokens that another holds (-1: all): pages are shared. */
+KM_API int km_batch_fork(km_batch *b, int sequence, int64_t length);
+KM_API km_status km_batch_leave(km_batch *b, int sequence); /* what it holds is gone */
+/* ids: the whole prompt, of which the beginning that the sequence holds is not read again. how is
+ * copied; its callbacks are not called, since events tell. */
+KM_API km_status km_batch_start(km_batch *b, int sequence, const int32_t *ids, size_t n,
+                                const km_generation *how);
+/* It ends, with an event that says KM_ENDED_CANCELLED; what it holds stays for a start or a fork. */
+KM_API km_status km_batch_stop(km_batch *b, int sequence);
+/* One step: how many events were written, at most `most`; the rest comes with the next call. 0: nothing
+ * runs; -1: the call was wrong. A sequence that fails has an event with a status, and has ended; the
+ * others go on. Texts live until the next step. A step that only reads prompts has one event, of
+ * sequence -1, so that 0 means the end. */
+KM_API int km_batch_step(km_batch *b, km_piece_event *events, int most);
+
+typedef struct km_batch_state {
+    size_t size;
+    int64_t sequences, joined, running, reading; /* running: those that read included */
+    int64_t page_tokens, pages, pages_free;
+} km_batch_state;
+KM_API km_batch_state km_batch_describe(km_batch *b);
+KM_API int64_t km_batch_length(km_batch *b, int sequence); /* tokens that it holds; -1: none such */
+/* Copies at most cap of them; how many there are, or -1. */
+KM_API int64_t km_batch_tokens(km_batch *b, int sequence, int32_t *ids, size_t cap);
+/* The generation of a sequence, so far. */
+KM_API km_generated km_batch_generated(km_batch *b, int sequence);
 
 /* ---- Vectors: compression and search ---- */
 

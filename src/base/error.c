@@ -49,3 +49,23 @@ km_status km_no_memory_for(km_error *err, const char *fmt, ...) {
     va_end(ap);
     return km_error_set(err, KM_ERR_MEMORY, "out of memory for %s", what);
 }
+
+/* ---- The last failure of a thread ---- */
+
+static _Thread_local km_error last_error;
+
+km_status km_last_status(void) { return last_error.code; }
+const char *km_last_error(void) { return last_error.text; }
+
+void km_last_error_set(const km_error *err) {
+    if (err->code != KM_OK) last_error = *err;
+}
+
+km_status km_public_fail(km_status code, const char *fmt, ...) {
+    va_list ap;
+    last_error = (km_error){0};
+    va_start(ap, fmt);
+    km_error_setv(&last_error, code, fmt, ap);
+    va_end(ap);
+    return code;
+}

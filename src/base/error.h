@@ -20,7 +20,10 @@ km_status km_error_setv(km_error *err, km_status code, const char *fmt, va_list 
 km_status km_no_memory(km_error *err);
 km_status km_no_memory_for(km_error *err, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
-/* What km_last_error says from now on in this thread: of public calls without a context. */
+/* What km_last_status and km_last_error say from now on in this thread; nothing, for KM_OK. */
 void km_last_error_set(const km_error *err);
+/* The same for a public call that fails here; returns `code`. */
+km_status km_public_fail(km_status code, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
 
 #endif

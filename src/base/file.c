@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #endif
 #include "base/file.h"
+#include "base/file_lent.h"
 #include "base/alloc.h"
 #include "base/guard.h"
 #include <errno.h>
@@ -28,8 +29,12 @@
 km_status km_map_open(km_map *m, const char *path, km_error *err) {
     *m = (km_map){0};
     if (!path) return km_error_set(err, KM_ERR_NULL, "no file name given");
-    /* Not blocking: opening a pipe nobody writes to must fail below, not hang here. */
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int fd = -1;
+    if (km_file_lent(path, m, &fd)) {
+        if (fd < 0) return KM_OK;
+    } else { /* Not blocking: opening a pipe nobody writes to must fail below, not hang here. */
+        fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    }
     if (fd < 0)
         return km_error_set(err, KM_ERR_FILE, "cannot open '%s': %s", path, strerror(errno));
     km_status status = KM_OK;
@@ -59,7 +64,7 @@ km_status km_map_open(km_map *m, const char *path, km_error *err) {
 
 void km_map_close(km_map *m) {
     km_guard_drop(m->guard);
-    if (m->data) munmap((void *)(uintptr_t)m->data, m->size);
+    if (m->data && !m->lent) munmap((void *)(uintptr_t)m->data, m->size);
     *m = (km_map){0};
 }
 

@@ -2,12 +2,14 @@
 #ifndef KM_BASE_FILE_H
 #define KM_BASE_FILE_H
 #include "base/error.h"
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 typedef struct km_map { /* a read-only mapping; all-zero when closed */
     const uint8_t *data;
     size_t size; /* 0 is a valid size: data is then NULL */
+    bool lent;   /* the memory is somebody else's: km_file_lend */
     int guard;   /* base/guard.h: what a file that shrinks no longer has reads as zeros */
 } km_map;
 
@@ -18,6 +20,12 @@ void km_map_close(km_map *m);
 km_status km_map_check(const km_map *m, km_error *err);
 /* Closes the mapping after a reader that returned `status`: that, or km_map_check's. */
 km_status km_map_done(km_map *m, km_status status, km_error *err);
+
+/* Files without a name get one, under which km_map_open finds them until they are taken back: memory
+ * that stays as it is until then, or a descriptor, of which a copy is kept. */
+km_status km_file_lend(const void *data, size_t bytes, char *name, size_t room, km_error *err);
+km_status km_file_lend_fd(int fd, char *name, size_t room, km_error *err);
+void km_file_take_back(const char *name);
 
 /* An atomic write: the bytes go to a temporary file in the same folder; commit flushes it to
  * disk, renames it over `path` and flushes the folder. Abort (or a crash) leaves `path` as it was. */

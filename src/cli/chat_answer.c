@@ -130,21 +130,22 @@ static km_status make_prompt(km_chat *c, km_text *out, km_error *err) {
 }
 
 static km_status generate(km_chat *c, const km_text *prompt, answer *a, km_error *err) {
-    km_generation g = {.tokens = c->tokens,
-                       .rendered = true,
-                       .shift = c->room.shift,
-                       .exact = c->room.file && !c->room.no_reread,
-                       .on_prompt = on_prompt,
-                       .on_text = on_text,
-                       .rescue = rescue,
-                       .user = a};
+    km_making g = {.tokens = c->tokens,
+                   .rendered = true,
+                   .shift = c->room.shift,
+                   .exact = c->room.file && !c->room.no_reread,
+                   .on_prompt = on_prompt,
+                   .on_text = on_text,
+                   .rescue = rescue,
+                   .rescuer = a,
+                   .user = a};
     g.draft = c->draft.drafter;
     km_cli_sampling_apply(&c->sampling, &g);
     g.sampling.seed += c->answers++;
     km_progress_begin(&a->bar, "reading", "tokens", 1, c->common.quiet);
     a->reading = true;
-    km_status s = km_generate_in(c->session, c->m.model, c->m.token, km_text_str(prompt),
-                                 prompt->len, &g, &c->last, err);
+    km_status s = km_make_text_in(c->session, c->m.model, c->m.token, km_text_str(prompt),
+                                  prompt->len, &g, &c->last, err);
     if (a->reading) km_progress_end(&a->bar);
     return s;
 }
@@ -154,14 +155,14 @@ static void tell_end(km_chat *c, const answer *a) {
     const km_generated *g = &c->last;
     if (a->loop.period)
         km_chat_say(c, "(the answer repeats itself and was ended; /retry gives another)");
-    else if (g->end == KM_END_CALLER)
+    else if (g->end == KM_ENDED_CANCELLED)
         km_chat_say(c, "(stopped)");
     else if (a->text.len == 0)
         km_chat_say(c, "(an empty answer)");
-    if (g->end == KM_END_TOKENS)
+    if (g->end == KM_ENDED_TOKENS)
         km_chat_say(c, "(cut after %lld token%s; /set tokens N allows more)", (long long)g->tokens,
                     g->tokens == 1 ? "" : "s");
-    if (g->end == KM_END_CONTEXT)
+    if (g->end == KM_ENDED_CONTEXT)
         km_chat_say(c, "(the context of %lld tokens is full; --shift goes on)",
                     (long long)km_sequence_context(c->session));
 }

@@ -1,7 +1,7 @@
 /* kermes doctor: what is here, what is missing, and what to do about it. */
 #include "base/text.h"
 #include "cli/cli.h"
-#include "cli/model_folder.h"
+#include "engine/model_folder.h"
 #include "cli/model_stores.h"
 #include "cli/pull/web.h"
 #include "infer/generate.h"

@@ -2,7 +2,7 @@
  * as expected is passed over. */
 #include "cli/model_stores.h"
 #include "base/alloc.h"
-#include "cli/model_folder.h"
+#include "engine/model_folder.h"
 #include "format/json_read.h"
 #include "model/convert.h"
 #include <dirent.h>

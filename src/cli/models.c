@@ -1,7 +1,7 @@
 /* kermes models and kermes rm: what is here, and taking it away. */
 #include "base/text.h"
 #include "cli/cli.h"
-#include "cli/model_folder.h"
+#include "engine/model_folder.h"
 #include "cli/model_stores.h"
 #include "format/gguf.h"
 #include "format/json_read.h"

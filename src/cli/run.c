@@ -103,7 +103,7 @@ static int print_json(const run_settings *o, const km_cli_model *m, const km_tex
         km_json_text(km_text_str(prompt)), "text", km_json_text(km_text_str(text)), "seed",
         (json_int_t)o->sampling.seed, "prompt_tokens", (json_int_t)got->prompt_tokens, "reused",
         (json_int_t)got->reused, "tokens", (json_int_t)got->tokens, "ended",
-        got->end == KM_END_TEXT, "end", km_end_name(got->end), "prompt_seconds",
+        got->end == KM_ENDED_TEXT, "end", km_end_name(got->end), "prompt_seconds",
         km_json_number(got->prompt_seconds, 4), "seconds", km_json_number(got->seconds, 4),
         "first_token_seconds", km_json_number(got->tokens ? got->first_seconds : NAN, 4),
         "prompt_tokens_per_s", km_json_number(reading, 4), "decode_tokens_per_s",
@@ -120,7 +120,7 @@ static void tell(const run_settings *o, const km_cli_model *m, const output *out
     fflush(stdout);
     if (out->loop.period)
         km_note(KM_LOG_WARN, "the text repeats itself and was ended; --allow-loops lets it go on");
-    else if (got->end == KM_END_CONTEXT)
+    else if (got->end == KM_ENDED_CONTEXT)
         km_note(KM_LOG_WARN,
                 "the answer ends where the context of %lld tokens is full; --shift goes on",
                 (long long)m->model->config.context);
@@ -137,14 +137,15 @@ static void tell(const run_settings *o, const km_cli_model *m, const output *out
 
 static km_status generate(run_settings *o, km_cli_model *m, km_drafter *draft,
                           const km_text *prompt, output *out, km_generated *got, km_error *err) {
-    km_generation g = {.tokens = o->tokens,
-                       .rendered = o->chat,
-                       .shift = o->session.shift,
-                       .exact = o->session.file && !o->session.no_reread,
-                       .on_prompt = on_prompt,
-                       .on_text = on_text,
-                       .rescue = rescue,
-                       .user = out};
+    km_making g = {.tokens = o->tokens,
+                   .rendered = o->chat,
+                   .shift = o->session.shift,
+                   .exact = o->session.file && !o->session.no_reread,
+                   .on_prompt = on_prompt,
+                   .on_text = on_text,
+                   .rescue = rescue,
+                   .rescuer = out,
+                   .user = out};
     g.draft = draft;
     km_cli_sampling_apply(&o->sampling, &g);
     km_sequence *session = km_cli_session_open(m, &o->session, err);
@@ -154,8 +155,8 @@ static km_status generate(run_settings *o, km_cli_model *m, km_drafter *draft,
     out->session = session;
     km_progress_begin(&out->bar, "prompt", "tokens", 1, o->common.quiet);
     out->reading = true;
-    km_status s =
-        km_generate_in(session, m->model, m->token, km_text_str(prompt), prompt->len, &g, got, err);
+    km_status s = km_make_text_in(session, m->model, m->token, km_text_str(prompt), prompt->len, &g,
+                                  got, err);
     if (out->reading) km_progress_end(&out->bar);
     if (s == KM_OK) return km_cli_session_close(out->session, &o->session, err);
     km_sequence_free(out->session);

@@ -1,7 +1,7 @@
 /* Prompts for kermes run. */
 #include "cli/run_prompt.h"
 #include "base/file.h"
-#include "cli/model_folder.h"
+#include "engine/model_folder.h"
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>

@@ -25,7 +25,7 @@ void km_cli_sampling_said(km_cli_sampling *s, const km_spec *spec, const km_args
 }
 
 void km_cli_sampling_of_model(km_cli_sampling *s, const char *path) {
-    km_model_sampling m = km_model_sampling_of(path);
+    km_suggested m = km_suggested_of(path);
     double *reals[KM_SUGGEST_COUNT] = {&s->set.temperature, NULL, &s->set.top_p, &s->set.min_p,
                                        &s->set.repeat_penalty};
     for (int i = 0; i < KM_SUGGEST_COUNT; i++) {
@@ -152,7 +152,7 @@ void km_cli_sampling_close(km_cli_sampling *s) {
     s->biases = NULL;
 }
 
-void km_cli_sampling_apply(const km_cli_sampling *s, km_generation *g) {
+void km_cli_sampling_apply(const km_cli_sampling *s, km_making *g) {
     g->sampling = s->set;
     g->past_end = s->past_end;
     g->stops = s->stop.at;

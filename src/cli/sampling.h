@@ -3,7 +3,7 @@
 #ifndef KM_CLI_SAMPLING_H
 #define KM_CLI_SAMPLING_H
 #include "cli/args.h"
-#include "cli/model_sampling.h"
+#include "engine/model_sampling.h"
 #include "infer/generate.h"
 
 typedef struct km_cli_sampling {
@@ -15,7 +15,7 @@ typedef struct km_cli_sampling {
     bool said[KM_SUGGEST_COUNT]; /* on the line: the model has no say in these */
     char from[64];               /* whose the other settings are; "": the command's */
     /* made by km_cli_sampling_open: */
-    km_bias *biases;
+    km_logit_bias *biases;
     km_grammar *rules;
     km_trie *trie;
     km_guide *guide;
@@ -87,6 +87,6 @@ km_status km_cli_sampling_check(km_cli_sampling *s, km_error *err);
 km_status km_cli_sampling_open(km_cli_sampling *s, const km_token *token, km_error *err);
 void km_cli_sampling_close(km_cli_sampling *s);
 /* Sampling, stops, grammar and past_end of a generation. */
-void km_cli_sampling_apply(const km_cli_sampling *s, km_generation *g);
+void km_cli_sampling_apply(const km_cli_sampling *s, km_making *g);
 
 #endif

@@ -130,7 +130,7 @@ km_status km_cli_session_close(km_sequence *s, const km_cli_session *o, km_error
 
 /* After a failure of the model's device: the model again, on the CPU, and a session there that
  * holds what *session did, which it takes the place of. NULL where there is no other device to go
- * to, or that fails too; *session is NULL then. For km_generation's rescue. */
+ * to, or that fails too; *session is NULL then. For km_making's rescue. */
 km_sequence *km_cli_rescue(km_cli_model *m, const km_cli_session *o, km_sequence **session,
                            const km_error *why);
 
@@ -170,7 +170,7 @@ json_t *km_cli_message(const char *role, const char *text, size_t bytes);
  * from strangers. False when it could not be written. */
 bool km_cli_put(const char *text, size_t bytes, bool terminal);
 
-/* For km_generation's on_text. */
+/* For km_making's on_text. */
 typedef struct km_cli_text {
     const char *before; /* still to be printed, once there is something to follow it; or NULL */
     bool json;          /* collect instead of printing */

@@ -236,6 +236,11 @@ void km_cache_leave(km_cache *c, int s) {
     c->seq[s] = (sequence){0};
 }
 
+void km_cache_pages(const km_cache *c, int64_t *all, int64_t *unused) {
+    *all = c->n_pages;
+    *unused = c->n_unused;
+}
+
 int64_t km_cache_length(const km_cache *c, int s) { return c->seq[s].length; }
 
 km_status km_cache_reserve(km_cache *c, int s, int64_t n, km_error *err) {

@@ -25,6 +25,7 @@ size_t km_cache_bytes(const km_config *c, const km_cache_options *o);
 int km_cache_join(km_cache *c, km_error *err);
 int km_cache_fork(km_cache *c, int sequence, km_error *err);
 void km_cache_leave(km_cache *c, int sequence);
+void km_cache_pages(const km_cache *c, int64_t *all, int64_t *unused);
 int64_t km_cache_length(const km_cache *c, int sequence);
 /* Pages for n more tokens, of the sequence alone where they will be written. */
 km_status km_cache_reserve(km_cache *c, int sequence, int64_t n, km_error *err);

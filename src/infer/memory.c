@@ -36,6 +36,11 @@ double km_device_room(const char *name) {
     return isnan(room) || most < room ? most : room;
 }
 
+static double room_on(const km_memory_ask *ask, const char *device) {
+    double room = km_device_room(device);
+    return ask->memory > 0 && room > ask->memory ? ask->memory : room;
+}
+
 /* ---- What is needed ---- */
 
 static double pooled(double bytes) { return (double)km_mempool_rounded((size_t)bytes); }
@@ -70,7 +75,7 @@ static km_memory_part part_of(const km_weighed *w, const km_memory_ask *ask, con
                         .weights = weights_of(w, first, last),
                         .cache = cache_bytes(c, ask, context, last - first),
                         .scratch = scratch_bytes(c, ask, d, last == c->layers),
-                        .room = km_device_room(device)};
+                        .room = room_on(ask, device)};
     if (!d || !d->host) p.scratch += (p.weights + p.cache) / 64; /* what chunks leave over */
     snprintf(p.device, sizeof p.device, "%s", d ? d->name : device);
     return p;
@@ -111,7 +116,7 @@ static void spread(const km_weighed *w, const km_memory_ask *ask, int first, int
     int n = ask->split.n, layers = w->config.layers, at = first;
     double room[KM_MAX_PARTS], all = 0, total = 0, sum = 0, given = 0;
     for (int i = 0; i < n; i++) {
-        room[i] = km_device_room(ask->split.device[i]);
+        room[i] = room_on(ask, ask->split.device[i]);
         if (!(room[i] >= 0)) room[i] = 1; /* not counted: equal shares */
         all += room[i];
     }

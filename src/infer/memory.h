@@ -20,6 +20,7 @@ typedef struct km_memory_ask {
     int64_t context;     /* asked for; 0: the model's, or what fits */
     int64_t sequences;
     km_dtype cache;
+    double memory; /* bytes of a device that may be used at most; 0: what is free */
 } km_memory_ask;
 
 typedef struct km_memory_part {

@@ -19,7 +19,8 @@ struct km_sampler {
 /* ---- Settings ---- */
 
 km_sampling km_sampling_defaults(void) {
-    return (km_sampling){.temperature = 1,
+    return (km_sampling){.size = sizeof(km_sampling),
+                         .temperature = 1,
                          .top_p = 1,
                          .repeat_last = 64,
                          .dry_base = 1.75,

@@ -2,24 +2,7 @@
  * (for the penalties) and how surprising it was (for mirostat), and draws by a counter, so that the
  * same seed, settings and logits give the same tokens.
  *
- * The order, each step working on what the ones before it left, x being logits and p their softmax:
- *
- *     bias              x += bias
- *     repeat penalty    x = x > 0 ? x / r : x r           for tokens among the last ones
- *     frequency         x -= f n                          n: how often among the last ones
- *     presence          x -= q                            where n > 0
- *     DRY               x -= m b^(l - a)                  l: how long a repetition it would go on
- *                                                         with, where l >= a
- *     grammar           x = -inf                          where the token may not come
- *     temperature       x = x / T                         0: the likeliest is taken, and no more
- *     mirostat 2        only -log2 p <= mu; then draw, and mu -= eta (surprise - tau); in place of
- *                       the four below
- *     top-k             only the k likeliest
- *     typical           only those nearest to |-ln p - H| = 0 that together reach the share
- *     top-p             only the likeliest that together reach the share
- *     min-p             only p >= share * the likeliest's
- *
- * Among equals the lowest id counts as likelier. */
+ * km_sampling and the order of its steps are in kermes.h. Among equals the lowest id counts as likelier. */
 #ifndef KM_INFER_SAMPLE_H
 #define KM_INFER_SAMPLE_H
 #include "base/error.h"
@@ -27,33 +10,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef struct km_bias {
-    int32_t id;
-    float add; /* -INFINITY: never */
-} km_bias;
-
-typedef struct km_sampling {
-    double temperature;    /* 0: always the likeliest token */
-    int64_t top_k;         /* 0: all */
-    double typical;        /* 0 or 1: all */
-    double top_p;          /* 1: all */
-    double min_p;          /* 0: all */
-    double repeat_penalty; /* 0 or 1: none */
-    double frequency_penalty, presence_penalty;
-    int64_t repeat_last;   /* how many tokens the three look back; -1: all, the prompt included */
-    double dry_multiplier; /* 0: off */
-    double dry_base;
-    int64_t dry_allowed_length;
-    int mirostat; /* 0 or 2 */
-    double mirostat_tau, mirostat_eta;
-    const km_bias *bias; /* n_bias of them; must outlive their use */
-    size_t n_bias;
-    uint64_t seed;
-} km_sampling;
-
-/* Temperature 1, nothing left out, no penalty, seed 1; what belongs to the rest as people know it:
- * the last 64 tokens, DRY's base 1.75 and length 2, tau 5, eta 0.1. */
-km_sampling km_sampling_defaults(void);
 /* Whether the settings make sense; the error names the one that does not. */
 km_status km_sampling_check(const km_sampling *s, km_error *err);
 

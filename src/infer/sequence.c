@@ -6,12 +6,34 @@
 typedef struct shared {
     km_sequences *batch;
     int users;
+    bool borrowed; /* the batch is somebody else's */
 } shared;
 
 struct km_sequence {
     shared *over;
     int at; /* its sequence */
 };
+
+/* A turn at the model, where several threads want one. */
+static int enter(const shared *over) {
+    km_gate *gate = km_sequences_how(over->batch)->gate;
+    return gate ? km_gate_enter(gate, 1) : 0;
+}
+
+static void leave(const shared *over, int taken) {
+    km_gate *gate = km_sequences_how(over->batch)->gate;
+    if (gate) km_gate_leave(gate, taken);
+}
+
+/* The value of `call`, made in a turn. */
+#define IN_TURN(type, s, call)                                                                     \
+    do {                                                                                           \
+        shared *over_ = (s)->over;                                                                 \
+        int taken_ = enter(over_);                                                                 \
+        type got_ = (call);                                                                        \
+        leave(over_, taken_);                                                                      \
+        return got_;                                                                               \
+    } while (0)
 
 static km_sequence *session_at(shared *over, int sequence, km_error *err) {
     km_sequence *s = sequence >= 0 ? km_calloc(1, sizeof *s) : NULL;
@@ -29,7 +51,7 @@ static km_sequence *session_at(shared *over, int sequence, km_error *err) {
 
 static void drop(shared *over) {
     if (over->users > 0) return;
-    km_sequences_free(over->batch);
+    if (!over->borrowed) km_sequences_free(over->batch);
     km_free(over);
 }
 
@@ -47,6 +69,20 @@ km_sequence *km_sequence_open(km_ctx *ctx, km_net *m, const km_sequences_options
     return s;
 }
 
+km_sequence *km_sequence_of(km_sequences *b, km_error *err) {
+    shared *over = km_calloc(1, sizeof *over);
+    if (!over) {
+        km_error_set(err, KM_ERR_MEMORY, "session: out of memory");
+        return NULL;
+    }
+    *over = (shared){.batch = b, .borrowed = true};
+    int taken = enter(over);
+    km_sequence *s = session_at(over, km_sequences_join(b, err), err);
+    leave(over, taken);
+    if (!s) drop(over);
+    return s;
+}
+
 km_sequence *km_sequence_new(km_ctx *ctx, km_net *m, km_error *err) {
     km_sequences_options o = km_sequences_defaults();
     o.shift = true;
@@ -54,19 +90,24 @@ km_sequence *km_sequence_new(km_ctx *ctx, km_net *m, km_error *err) {
 }
 
 km_sequence *km_sequence_fork(km_sequence *s, km_error *err) {
-    return session_at(s->over, km_sequences_fork(s->over->batch, s->at, err), err);
+    IN_TURN(km_sequence *, s,
+            session_at(s->over, km_sequences_fork(s->over->batch, s->at, err), err));
 }
 
 void km_sequence_free(km_sequence *s) {
     if (!s) return;
-    km_sequences_leave(s->over->batch, s->at);
-    s->over->users--;
-    drop(s->over);
+    shared *over = s->over;
+    km_gate *gate = km_sequences_how(over->batch)->gate; /* outlives the batch */
+    int taken = enter(over);
+    km_sequences_leave(over->batch, s->at);
+    over->users--;
+    drop(over);
+    if (gate) km_gate_leave(gate, taken);
     km_free(s);
 }
 
 km_status km_sequence_read(km_sequence *s, const int32_t *ids, size_t n, km_error *err) {
-    return km_sequences_read(s->over->batch, s->at, ids, n, err);
+    IN_TURN(km_status, s, km_sequences_read(s->over->batch, s->at, ids, n, err));
 }
 
 km_status km_sequence_prompt(km_sequence *s, const int32_t *ids, size_t n, int64_t *reused,
@@ -83,18 +124,23 @@ km_status km_sequence_prompt(km_sequence *s, const int32_t *ids, size_t n, int64
 }
 
 km_status km_sequence_next(km_sequence *s, int32_t id, km_error *err) {
-    return km_sequences_step(s->over->batch, &(km_sequences_token){s->at, id}, 1, err);
+    km_sequences_token t = {s->at, id};
+    IN_TURN(km_status, s, km_sequences_step(s->over->batch, &t, 1, err));
 }
 
 km_status km_sequence_choose(km_sequence *s, int32_t id, int64_t steps, km_chooser *chooser,
                              int32_t *out, km_error *err) {
-    return km_sequences_choose(s->over->batch, &(km_sequences_token){s->at, id}, 1, steps, &chooser,
-                               out, err);
+    km_sequences_token t = {s->at, id};
+    IN_TURN(km_status, s, km_sequences_choose(s->over->batch, &t, 1, steps, &chooser, out, err));
 }
 
 int km_sequence_check(km_sequence *s, const int32_t *ids, int n, km_chooser *chooser, int32_t *out,
                       km_error *err) {
-    return km_sequences_check(s->over->batch, s->at, ids, n, chooser, out, err);
+    IN_TURN(int, s, km_sequences_check(s->over->batch, s->at, ids, n, chooser, out, err));
+}
+
+void km_sequence_set_shift(km_sequence *s, bool on, int64_t keep) {
+    km_sequences_set_shift(s->over->batch, s->at, on, keep);
 }
 
 int64_t km_sequence_ahead(const km_sequence *s) { return km_sequences_ahead(s->over->batch); }
@@ -104,11 +150,13 @@ bool km_sequence_on_host(const km_sequence *s) {
 }
 
 const float *km_sequence_try(km_sequence *s, const int32_t *ids, int n, km_error *err) {
-    return km_sequences_try(s->over->batch, s->at, ids, n, err);
+    IN_TURN(const float *, s, km_sequences_try(s->over->batch, s->at, ids, n, err));
 }
 
 void km_sequence_take(km_sequence *s, const int32_t *ids, int keep) {
+    int taken = enter(s->over);
     km_sequences_take(s->over->batch, s->at, ids, keep);
+    leave(s->over, taken);
 }
 
 void km_sequence_on_progress(km_sequence *s,
@@ -146,13 +194,15 @@ int64_t km_sequence_settled(const km_sequence *s, const int32_t *ids, size_t n) 
 int64_t km_sequence_chunk(const km_sequence *s) { return km_sequences_chunk(s->over->batch); }
 
 void km_sequence_rewind(km_sequence *s, int64_t length) {
+    int taken = enter(s->over);
     km_sequences_rewind(s->over->batch, s->at, length);
+    leave(s->over, taken);
 }
 
 km_status km_sequence_save(km_sequence *s, const char *path, km_error *err) {
-    return km_sequences_save(s->over->batch, s->at, path, err);
+    IN_TURN(km_status, s, km_sequences_save(s->over->batch, s->at, path, err));
 }
 
 km_status km_sequence_restore(km_sequence *s, const char *path, km_error *err) {
-    return km_sequences_restore(s->over->batch, s->at, path, err);
+    IN_TURN(km_status, s, km_sequences_restore(s->over->batch, s->at, path, err));
 }

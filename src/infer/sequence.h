@@ -1,6 +1,6 @@
 /* A session: a model reading a prompt and going on with it, one token at a time; one sequence of a
  * batch (infer/sequences.h), which it may share with its forks. Each call ends the context's step, and
- * nothing is recorded. */
+ * nothing is recorded. Several may go on in several threads, if the batch has a gate. */
 #ifndef KM_INFER_SEQUENCE_H
 #define KM_INFER_SEQUENCE_H
 #include "infer/sequences.h"
@@ -11,6 +11,8 @@ typedef struct km_sequence km_sequence;
 km_sequence *km_sequence_open(km_ctx *ctx, km_net *m, const km_sequences_options *o, km_error *err);
 /* The defaults (f16 cache, the model's context), and a full context is shifted. */
 km_sequence *km_sequence_new(km_ctx *ctx, km_net *m, km_error *err);
+/* An empty one of sequences that are there already, and outlive it. */
+km_sequence *km_sequence_of(km_sequences *b, km_error *err);
 void km_sequence_free(km_sequence *s); /* NULL is fine */
 /* Another session that holds what this one does, over the same pages until one of them goes on;
  * o->sequences must have left room for it. NULL with *err set. */
@@ -32,6 +34,8 @@ km_status km_sequence_choose(km_sequence *s, int32_t id, int64_t steps, km_choos
 /* Guesses checked there: km_sequences_check. */
 int km_sequence_check(km_sequence *s, const int32_t *ids, int n, km_chooser *chooser, int32_t *out,
                       km_error *err);
+/* km_sequences_set_shift. */
+void km_sequence_set_shift(km_sequence *s, bool on, int64_t keep);
 int64_t km_sequence_ahead(const km_sequence *s); /* steps at once, at most */
 bool km_sequence_on_host(const km_sequence *s);  /* logits are made in the host's memory */
 /* Tokens that may turn out to be wrong: km_sequences_try and km_sequences_take. */

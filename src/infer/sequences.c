@@ -57,6 +57,7 @@ void km_sequences_free(km_sequences *b) {
     for (int64_t i = 0; i < b->how.sequences && b->seq; i++) {
         km_free(b->seq[i].seen);
         km_free(b->seq[i].logits);
+        km_free(b->seq[i].tried);
     }
     km_lead_end(b->lead);
     km_plan_free(b->plan);
@@ -133,7 +134,14 @@ static int begin(km_sequences *b, int s, km_error *err) {
     q->used = true;
     q->ready = false;
     q->settled = 0;
+    q->shift = b->how.shift;
+    q->keep = b->how.keep;
     return s;
+}
+
+void km_sequences_set_shift(km_sequences *b, int s, bool on, int64_t keep) {
+    b->seq[s].shift = on;
+    b->seq[s].keep = keep < 0 || keep > b->how.context / 2 ? b->how.context / 2 : keep;
 }
 
 int km_sequences_join(km_sequences *b, km_error *err) {
@@ -152,6 +160,8 @@ int km_sequences_fork(km_sequences *b, int from, km_error *err) {
     memcpy(b->seq[s].logits, f->logits, sizeof *f->logits * (size_t)b->m->config.vocab);
     b->seq[s].ready = f->ready;
     b->seq[s].settled = f->settled;
+    b->seq[s].shift = f->shift;
+    b->seq[s].keep = f->keep;
     return s;
 }
 
@@ -166,6 +176,10 @@ const float *km_sequences_logits(const km_sequences *b, int s) {
 
 int64_t km_sequences_length(const km_sequences *b, int s) { return km_cache_length(b->cache, s); }
 const int32_t *km_sequences_tokens(const km_sequences *b, int s) { return b->seq[s].seen; }
+
+void km_sequences_pages(const km_sequences *b, int64_t *all, int64_t *unused) {
+    km_cache_pages(b->cache, all, unused);
+}
 
 int64_t km_sequences_match(const km_sequences *b, int s, const int32_t *ids, size_t n) {
     int64_t length = km_cache_length(b->cache, s), same = 0;
@@ -280,12 +294,12 @@ km_status km_sequences_read(km_sequences *b, int s, const int32_t *ids, size_t n
  * with them all that was kept of them. */
 static km_status shift(km_sequences *b, int s, km_error *err) {
     km_sequence_state *q = &b->seq[s];
-    int64_t full = km_cache_length(b->cache, s), keep = b->how.keep, half = (full - keep) / 2;
+    int64_t full = km_cache_length(b->cache, s), keep = q->keep, half = (full - keep) / 2;
     memmove(q->seen + keep, q->seen + full - half, sizeof *q->seen * (size_t)half);
     if (!cut(b, s, keep)) {
         cut(b, s, 0);
         keep = 0;
-        half += b->how.keep;
+        half += q->keep;
     }
     q->ready = false;
     if (half == 0) return KM_OK;
@@ -300,7 +314,7 @@ static km_status shift(km_sequences *b, int s, km_error *err) {
 static km_status make_room(km_sequences *b, int s, km_error *err) {
     int64_t past = km_cache_length(b->cache, s);
     if (past < b->how.context) return KM_OK;
-    return b->how.shift ? shift(b, s, err) : too_long(b, past, 1, err);
+    return b->seq[s].shift ? shift(b, s, err) : too_long(b, past, 1, err);
 }
 
 /* Host memory for the logits of a step's rows. */
@@ -418,13 +432,15 @@ const float *km_sequences_try(km_sequences *b, int s, const int32_t *ids, int n,
         too_long(b, past, (size_t)n, err);
         return NULL;
     }
-    if (!rows_ready(b)) {
+    km_sequence_state *q = &b->seq[s];
+    if (!q->tried) q->tried = km_alloc(sizeof *q->tried * KM_FEW_ROWS * (size_t)b->m->config.vocab);
+    if (!q->tried) {
         km_error_set(err, KM_ERR_MEMORY, "session: out of memory");
         return NULL;
     }
     if (reserve(b, s, n, err) != KM_OK) return NULL;
-    b->seq[s].ready = false;
-    if (run_few(b, ids, rows, n, b->rows) == KM_OK) return b->rows;
+    q->ready = false;
+    if (run_few(b, ids, rows, n, q->tried) == KM_OK) return q->tried;
     failed(b, err);
     return NULL;
 }
@@ -434,7 +450,7 @@ void km_sequences_take(km_sequences *b, int s, const int32_t *ids, int keep) {
     size_t vocab = (size_t)b->m->config.vocab;
     if (keep < 1) return;
     memcpy(q->seen + km_cache_length(b->cache, s), ids, sizeof *ids * (size_t)keep);
-    memcpy(q->logits, b->rows + (size_t)(keep - 1) * vocab, sizeof *b->rows * vocab);
+    memcpy(q->logits, q->tried + (size_t)(keep - 1) * vocab, sizeof *q->tried * vocab);
     add(b, s, keep);
     q->ready = true;
 }

@@ -4,6 +4,7 @@
  * and nothing is recorded. */
 #ifndef KM_INFER_SEQUENCES_H
 #define KM_INFER_SEQUENCES_H
+#include "base/gate.h"
 #include "infer/plan.h"
 
 typedef struct km_sequences km_sequences;
@@ -19,6 +20,9 @@ typedef struct km_sequences_options {
      * tokens read so far stay. NULL: nobody asks. */
     bool (*progress)(void *user, int64_t done, int64_t total);
     void *user;
+    km_gate
+        *gate; /* of one place, where several threads run the model: km_sequence's calls take their
+                    * turns. NULL: there is one thread */
 } km_sequences_options;
 
 km_sequences_options km_sequences_defaults(void);
@@ -36,6 +40,8 @@ void km_sequences_on_progress(km_sequences *b,
 int km_sequences_join(km_sequences *b, km_error *err);
 int km_sequences_fork(km_sequences *b, int sequence, km_error *err);
 void km_sequences_leave(km_sequences *b, int sequence);
+/* In place of the options' shift and keep, for one sequence. */
+void km_sequences_set_shift(km_sequences *b, int sequence, bool on, int64_t keep);
 
 /* Reads tokens after those that the sequence holds, in chunks. */
 km_status km_sequences_read(km_sequences *b, int sequence, const int32_t *ids, size_t n,
@@ -64,7 +70,7 @@ int km_sequences_check(km_sequences *b, int sequence, const int32_t *ids, int n,
 int64_t km_sequences_ahead(const km_sequences *b);
 
 /* n (1 to KM_FEW_ROWS) tokens after those that the sequence holds, in one step, each with its
- * logits (n, vocab), the batch's until the next call; NULL with *err set. They are not the
+ * logits (n, vocab), the sequence's until its next call; NULL with *err set. They are not the
  * sequence's yet: km_sequences_take makes the first `keep` of them so. For guesses that are checked
  * together. */
 const float *km_sequences_try(km_sequences *b, int sequence, const int32_t *ids, int n,
@@ -75,7 +81,8 @@ void km_sequences_take(km_sequences *b, int sequence, const int32_t *ids, int ke
  * sequence goes on. */
 const float *km_sequences_logits(const km_sequences *b, int sequence);
 int64_t km_sequences_length(const km_sequences *b, int sequence);
-const int32_t *km_sequences_tokens(const km_sequences *b, int sequence); /* that many */
+const int32_t *km_sequences_tokens(const km_sequences *b, int sequence);       /* that many */
+void km_sequences_pages(const km_sequences *b, int64_t *all, int64_t *unused); /* of the cache */
 /* How many of these tokens, from the first on, need not be read again. */
 int64_t km_sequences_match(const km_sequences *b, int sequence, const int32_t *ids, size_t n);
 /* The same, where the logits after these tokens, and all that is chosen from then on, are to be, bit

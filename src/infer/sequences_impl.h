@@ -1,4 +1,4 @@
-/* What batch.c and session_file.c share. */
+/* What sequences.c, sequence.c and sequence_file.c share. */
 #ifndef KM_INFER_SEQUENCES_IMPL_H
 #define KM_INFER_SEQUENCES_IMPL_H
 #include "infer/sequences.h"
@@ -8,6 +8,9 @@ typedef struct km_sequence_state {
     bool used, ready; /* ready: logits are those after the last token */
     int32_t *seen;    /* (context): the tokens in the cache */
     float *logits;    /* (vocab) */
+    float *tried;     /* (KM_FEW_ROWS, vocab): of km_sequences_try; NULL: never asked for */
+    bool shift;       /* a full context goes on, with its first `keep` tokens */
+    int64_t keep;
     /* So many tokens, from the first on, have the keys and values that reading any longer text that
      * begins with them gives: those read by kernels for many rows, and none that was chosen. */
     int64_t settled;

@@ -19,17 +19,21 @@ struct km_storage_block {
 km_status km_fail(km_ctx *ctx, km_status code, const char *fmt, ...) {
     va_list ap;
     va_start(ap, fmt);
-    if (ctx) km_error_setv(&ctx->error, code, fmt, ap);
+    if (ctx && ctx->error.code == KM_OK) {
+        km_error_setv(&ctx->error, code, fmt, ap);
+        km_last_error_set(&ctx->error);
+    }
     va_end(ap);
     return code;
 }
 
 km_status km_ctx_fail(km_ctx *ctx, km_status code, const char *fmt, ...) {
-    if (!ctx || code == KM_OK) return code;
+    if (!ctx || code == KM_OK || ctx->error.code != KM_OK) return code;
     va_list ap;
     va_start(ap, fmt);
     km_error_setv(&ctx->error, code, fmt, ap);
     va_end(ap);
+    km_last_error_set(&ctx->error);
     return code;
 }
 

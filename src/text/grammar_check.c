@@ -168,7 +168,7 @@ static km_status find_circle(const km_grammar *g, const bool *empty, component_w
     return KM_OK;
 }
 
-km_status km_grammar_check(const km_grammar *g, km_error *err) {
+km_status km_grammar_bounded(const km_grammar *g, km_error *err) {
     waits w = {0};
     component_walk k = {0};
     size_t n = g->n_rules + 1;

@@ -415,7 +415,7 @@ km_grammar *km_grammar_parse(const char *text, size_t bytes, km_error *err) {
     ok = ok && km_char_nodes_begin(&g->nodes, err) == KM_OK;
     if (ok) skip(&r, true);
     while (ok && r.at < r.end) ok = rule(&r);
-    ok = ok && all_defined(&r) && km_grammar_check(g, err) == KM_OK &&
+    ok = ok && all_defined(&r) && km_grammar_bounded(g, err) == KM_OK &&
          km_grammar_compress(g, err) == KM_OK;
     km_hash_free(&r.named);
     if (ok) return g;

@@ -65,6 +65,6 @@ struct km_grammar {
 /* Makes `step` from the nodes. */
 km_status km_grammar_compress(km_grammar *g, km_error *err);
 /* Refuses rules that begin with themselves. */
-km_status km_grammar_check(const km_grammar *g, km_error *err);
+km_status km_grammar_bounded(const km_grammar *g, km_error *err);
 
 #endif

@@ -220,14 +220,37 @@ static void put_certain(km_token_stream *s, const char *text, size_t n, km_text 
     s->n_held = (int)tail;
 }
 
-km_status km_token_stream_put(km_token_stream *s, int32_t id, km_text *out, km_error *err) {
+/* Bytes that are no whole characters, or the first of which were held back. */
+static void put_pieces(km_token_stream *s, const char *more, size_t n, km_text *out) {
     km_text text = {0};
     km_text_put(&text, (const char *)s->held, (size_t)s->n_held);
-    km_status status = put_token(s->token, id, s->flags, &s->started, &text, err);
-    if (status == KM_OK && km_text_ok(&text)) put_certain(s, km_text_str(&text), text.len, out);
-    if (status == KM_OK && (!km_text_ok(&text) || !km_text_ok(out)))
-        status = km_error_set(err, KM_ERR_MEMORY, "out of memory while decoding");
+    km_text_put(&text, more, n);
+    if (km_text_ok(&text))
+        put_certain(s, km_text_str(&text), text.len, out);
+    else
+        out->failed = true;
     km_text_free(&text);
+}
+
+/* Most tokens are whole characters, and go to *out without a stop between. */
+km_status km_token_stream_put(km_token_stream *s, int32_t id, km_text *out, km_error *err) {
+    size_t before = out->len;
+    km_status status = put_token(s->token, id, s->flags, &s->started, out, err);
+    size_t n = out->len - before;
+    if (status == KM_OK && km_text_ok(out) &&
+        (s->n_held > 0 || km_utf8_valid(km_text_str(out) + before, n) < n)) {
+        char few[64], *bytes = n <= sizeof few ? few : km_alloc(n);
+        if (bytes) {
+            if (n) memcpy(bytes, out->data + before, n);
+            if (out->data) out->data[out->len = before] = 0;
+            put_pieces(s, bytes, n, out);
+        } else {
+            out->failed = true;
+        }
+        if (bytes != few) km_free(bytes);
+    }
+    if (status == KM_OK && !km_text_ok(out))
+        status = km_error_set(err, KM_ERR_MEMORY, "out of memory while decoding");
     return status;
 }
 

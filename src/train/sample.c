@@ -33,18 +33,18 @@ km_status km_trainer_sample(km_trainer *t) {
     size_t prompt = text.len;
     char *copy = NULL;
     if (prompt && !(copy = km_strdup(km_text_str(&text))))
-        return km_no_memory_for(t->err, "a sample");
-    km_generation how = {.tokens = t->s->sample_tokens,
-                         .past_end = true,
-                         .shift = true,
-                         .sampling = km_sampling_defaults(),
-                         .on_text = collect,
-                         .user = &text};
+        return km_error_set(t->err, KM_ERR_MEMORY, "out of memory for a sample");
+    km_making how = {.tokens = t->s->sample_tokens,
+                     .past_end = true,
+                     .shift = true,
+                     .sampling = km_sampling_defaults(),
+                     .on_text = collect,
+                     .user = &text};
     how.sampling.temperature = t->s->sample_temperature;
     how.sampling.seed = (uint64_t)t->s->seed;
     t->model->train = false;
     km_status s =
-        km_generate(t->ctx, t->model, t->token, copy ? copy : "", prompt, &how, &made, t->err);
+        km_make_text(t->ctx, t->model, t->token, copy ? copy : "", prompt, &how, &made, t->err);
     t->model->train = true;
     if (s == KM_OK) km_trainer_tell(t, KM_TRAIN_SAMPLE, km_text_str(&text));
     km_free(copy);

@@ -79,10 +79,10 @@ static km_sequence *said(km_net *m, const km_sampling *s, int where, km_drafter 
     km_sequence *session = km_sequence_open(m->ctx, m, NULL, &err);
     if (!session) fail_msg("%s", err.text);
     *h = (heard){.n = 0};
-    km_generation g = {
+    km_making g = {
         .tokens = TOKENS, .past_end = true, .sampling = *s, .draft = d, .on_text = hear, .user = h};
     g.choose = where;
-    if (km_generate_in(session, m, token, "once upon a time", 16, &g, &last, &err) != KM_OK)
+    if (km_make_text_in(session, m, token, "once upon a time", 16, &g, &last, &err) != KM_OK)
         fail_msg("%s", err.text);
     assert_int_equal(h->n, TOKENS);
     assert_int_equal(km_sequence_length(session), 16 + TOKENS - 1);
@@ -152,15 +152,15 @@ static void a_fault_in_the_middle_leaves_the_text_to_the_cpu(void **state) {
     km_sequence *session = km_sequence_open(ctx, m, NULL, &err);
     spare = km_sequence_open(cpu, other, NULL, &err);
     heard h = {.n = 0};
-    km_generation g = {.tokens = TOKENS,
-                       .past_end = true,
-                       .sampling = km_sampling_defaults(),
-                       .on_text = hear,
-                       .rescue = rescue,
-                       .user = &h};
+    km_making g = {.tokens = TOKENS,
+                   .past_end = true,
+                   .sampling = km_sampling_defaults(),
+                   .on_text = hear,
+                   .rescue = rescue,
+                   .user = &h};
     km_generated got;
     km_plan_fail_at(2); /* the prompt is read; then many steps run at once */
-    assert_int_equal(km_generate_in(session, m, token, "once upon", 9, &g, &got, &err), KM_OK);
+    assert_int_equal(km_make_text_in(session, m, token, "once upon", 9, &g, &got, &err), KM_OK);
     km_plan_fail_at(0);
     assert_int_equal(h.n, TOKENS);
     assert_int_equal(km_sequence_length(spare), 9 + TOKENS - 1);

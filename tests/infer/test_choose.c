@@ -145,11 +145,10 @@ static int64_t said(km_net *m, const km_sampling *s, int where, int stop_after, 
     km_sequence *session = km_sequence_open(m->ctx, m, NULL, &err);
     if (!session) fail_msg("%s", err.text);
     *h = (heard){.stop_after = stop_after};
-    km_generation g = {
-        .tokens = TOKENS, .past_end = true, .sampling = *s, .on_text = hear, .user = h};
+    km_making g = {.tokens = TOKENS, .past_end = true, .sampling = *s, .on_text = hear, .user = h};
     g.choose = where;
     km_generated got;
-    if (km_generate_in(session, m, token, "once upon", 9, &g, &got, &err) != KM_OK)
+    if (km_make_text_in(session, m, token, "once upon", 9, &g, &got, &err) != KM_OK)
         fail_msg("%s", err.text);
     int64_t length = km_sequence_length(session);
     assert_memory_equal(km_sequence_tokens(session) + 9, h->id,
@@ -256,15 +255,15 @@ static void a_text_goes_on_elsewhere(void **state) {
         other_session = km_sequence_open(spare, second, NULL, &err);
         h = (heard){.stop_after = -1};
         rescues = 0;
-        km_generation g = {.tokens = TOKENS,
-                           .past_end = true,
-                           .sampling = s,
-                           .on_text = hear,
-                           .rescue = rescue,
-                           .user = &h};
+        km_making g = {.tokens = TOKENS,
+                       .past_end = true,
+                       .sampling = s,
+                       .on_text = hear,
+                       .rescue = rescue,
+                       .user = &h};
         km_generated got;
         km_plan_fail_at(at);
-        assert_int_equal(km_generate_in(session, m, token, "once upon", 9, &g, &got, &err), KM_OK);
+        assert_int_equal(km_make_text_in(session, m, token, "once upon", 9, &g, &got, &err), KM_OK);
         assert_int_equal(rescues, 1);
         assert_int_equal(h.n, TOKENS);
         assert_memory_equal(h.id, plain.id, sizeof *h.id * TOKENS);

@@ -76,14 +76,14 @@ static km_generated said(fixture *f, const km_sampling *how, km_drafter *d, hear
     static const char *const prompts[] = {"once upon a time there",
                                           "once upon a time, again and again"};
     for (int i = 0; i < 2; i++) {
-        km_generation g = {.tokens = TOKENS,
-                           .past_end = true,
-                           .sampling = *how,
-                           .draft = d,
-                           .on_text = hear,
-                           .user = h};
+        km_making g = {.tokens = TOKENS,
+                       .past_end = true,
+                       .sampling = *how,
+                       .draft = d,
+                       .on_text = hear,
+                       .user = h};
         g.choose = where;
-        if (km_generate_in(s, f->m, f->token, prompts[i], strlen(prompts[i]), &g, &got, &err) !=
+        if (km_make_text_in(s, f->m, f->token, prompts[i], strlen(prompts[i]), &g, &got, &err) !=
             KM_OK)
             fail_msg("%s", err.text);
         sum.tokens += got.tokens;

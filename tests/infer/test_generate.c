@@ -30,30 +30,30 @@ static void text_is_streamed_and_the_same_for_the_same_seed(void **state) {
     km_net_init(m, 4);
     heard h[3] = {{.stop_after = -1}, {.stop_after = -1}, {.stop_after = 5}};
     for (int i = 0; i < 3; i++) {
-        km_generation how = {.tokens = 30,
-                             .shift = true,
-                             .sampling = km_sampling_defaults(),
-                             .on_text = hear,
-                             .user = &h[i]};
+        km_making how = {.tokens = 30,
+                         .shift = true,
+                         .sampling = km_sampling_defaults(),
+                         .on_text = hear,
+                         .user = &h[i]};
         km_generated got;
-        assert_int_equal(km_generate(ctx, m, token, "abc", 3, &how, &got, &err), KM_OK);
+        assert_int_equal(km_make_text(ctx, m, token, "abc", 3, &how, &got, &err), KM_OK);
         assert_int_equal(got.prompt_tokens, 3);
         assert_int_equal(got.tokens, i == 2 ? 5 : 30); /* more than the context of 12 holds */
     }
     assert_int_equal(h[0].bytes, h[1].bytes);
     assert_memory_equal(h[0].text, h[1].text, h[0].bytes);
     assert_memory_equal(h[0].text, h[2].text, 1);
-    km_generation how = {.tokens = 2, .sampling = km_sampling_defaults()};
+    km_making how = {.tokens = 2, .sampling = km_sampling_defaults()};
     km_generated got;
-    assert_int_equal(km_generate(ctx, m, token, "", 0, &how, &got, &err), KM_OK);
+    assert_int_equal(km_make_text(ctx, m, token, "", 0, &how, &got, &err), KM_OK);
     assert_int_equal(got.prompt_tokens, 1);
-    assert_int_equal(km_generate(ctx, m, token, "0123456789abc", 13, &how, &got, &err),
+    assert_int_equal(km_make_text(ctx, m, token, "0123456789abc", 13, &how, &got, &err),
                      KM_ERR_RANGE);
     assert_string_equal(err.text, "the prompt has 13 tokens and the model's context 12");
     km_net_free(m);
     km_net *few = small_model(ctx, KM_ARCH_GPT2, KM_F32);
     err = (km_error){0};
-    assert_int_equal(km_generate(ctx, few, token, "a", 1, &how, &got, &err), KM_ERR_RANGE);
+    assert_int_equal(km_make_text(ctx, few, token, "a", 1, &how, &got, &err), KM_ERR_RANGE);
     assert_string_equal(err.text, "the tokenizer has 256 tokens and the model only 29; they do not "
                                   "belong together");
     km_net_free(few);
@@ -94,13 +94,13 @@ static void scene_end(scene *s) {
 }
 
 /* What follows the prompt. */
-static const char *say(scene *s, const char *prompt, km_generation how) {
+static const char *say(scene *s, const char *prompt, km_making how) {
     km_error err = {0};
     s->h = (heard){.stop_after = -1};
     how.on_text = hear;
     how.user = &s->h;
-    km_status status =
-        km_generate_in(s->session, s->model, s->token, prompt, strlen(prompt), &how, &s->got, &err);
+    km_status status = km_make_text_in(s->session, s->model, s->token, prompt, strlen(prompt), &how,
+                                       &s->got, &err);
     if (status != KM_OK) print_error("%s\n", err.text);
     assert_int_equal(status, KM_OK);
     return s->h.text;
@@ -108,8 +108,8 @@ static const char *say(scene *s, const char *prompt, km_generation how) {
 
 static void a_bias_and_a_stop_shape_the_text(void **state) {
     scene s = scene_begin(*state, 64);
-    km_bias abc[] = {{'a', 100}, {'b', 100}};
-    km_generation how = {.tokens = 20, .sampling = km_sampling_defaults()};
+    km_logit_bias abc[] = {{'a', 100}, {'b', 100}};
+    km_making how = {.tokens = 20, .sampling = km_sampling_defaults()};
     how.sampling.bias = abc, how.sampling.n_bias = 2;
     assert_int_equal(strspn(say(&s, "x", how), "ab"), 20);
     char whole[32];
@@ -118,13 +118,13 @@ static void a_bias_and_a_stop_shape_the_text(void **state) {
     assert_non_null(first);
     how.stops = &stop, how.n_stops = 1;
     say(&s, "x", how);
-    assert_int_equal(s.got.end, KM_END_STOP);
+    assert_int_equal(s.got.end, KM_ENDED_STOP);
     assert_int_equal(s.h.bytes, first - whole);
     assert_memory_equal(s.h.text, whole, s.h.bytes);
     assert_int_equal(s.got.tokens, first - whole + 2);
     stop = "abx"; /* held back, but text after all */
     assert_string_equal(say(&s, "x", how), whole);
-    assert_int_equal(s.got.end, KM_END_TOKENS);
+    assert_int_equal(s.got.end, KM_ENDED_TOKENS);
     scene_end(&s);
 }
 
@@ -136,7 +136,7 @@ static void a_grammar_holds_the_text_to_it(void **state) {
     km_trie *trie = km_trie_new(s.token, &err);
     km_guide *guide = km_guide_new(g, trie, &err);
     assert_non_null(guide);
-    km_generation how = {.tokens = 50, .guide = guide, .sampling = km_sampling_defaults()};
+    km_making how = {.tokens = 50, .guide = guide, .sampling = km_sampling_defaults()};
     for (uint64_t seed = 1; seed < 6; seed++) {
         how.sampling.seed = seed;
         say(&s, "x", how);
@@ -145,10 +145,10 @@ static void a_grammar_holds_the_text_to_it(void **state) {
                                    : i % 2            ? ","
                                                       : "0123456789",
                                    s.h.text[i]));
-        if (s.got.end == KM_END_GRAMMAR)
+        if (s.got.end == KM_ENDED_GRAMMAR)
             assert_int_equal(s.h.text[s.h.bytes - 1], ';');
         else
-            assert_int_equal(s.got.end, KM_END_TOKENS);
+            assert_int_equal(s.got.end, KM_ENDED_TOKENS);
     }
     km_guide_free(guide);
     km_trie_free(trie);
@@ -158,7 +158,7 @@ static void a_grammar_holds_the_text_to_it(void **state) {
 
 static void what_the_session_holds_is_not_read_again(void **state) {
     scene s = scene_begin(*state, 64), fresh = scene_begin(*state, 64);
-    km_generation how = {.tokens = 5, .sampling = {.temperature = 0, .top_p = 1}};
+    km_making how = {.tokens = 5, .sampling = {.temperature = 0, .top_p = 1}};
     say(&s, "one two", how);
     assert_int_equal(s.got.reused, 0);
     char more[64];
@@ -179,13 +179,13 @@ static void what_the_session_holds_is_not_read_again(void **state) {
 
 static void a_full_context_ends_the_text_unless_it_may_shift(void **state) {
     scene s = scene_begin(*state, 12);
-    km_generation how = {.tokens = 30, .sampling = km_sampling_defaults()};
+    km_making how = {.tokens = 30, .sampling = km_sampling_defaults()};
     say(&s, "abcd", how);
-    assert_int_equal(s.got.end, KM_END_CONTEXT);
+    assert_int_equal(s.got.end, KM_ENDED_CONTEXT);
     assert_int_equal(s.got.tokens, 9); /* the last one is not read any more */
     how.shift = true;
     say(&s, "abcd", how);
-    assert_int_equal(s.got.end, KM_END_TOKENS);
+    assert_int_equal(s.got.end, KM_ENDED_TOKENS);
     assert_int_equal(s.got.tokens, 30);
     scene_end(&s);
 }
@@ -207,17 +207,17 @@ static void a_long_prompt_can_be_watched_and_stopped(void **state) {
     memset(prompt, 'a', sizeof prompt);
     watch w = {0};
     km_error err = {0};
-    km_generation how = {
+    km_making how = {
         .tokens = 3, .sampling = km_sampling_defaults(), .on_prompt = watch_prompt, .user = &w};
     assert_int_equal(
-        km_generate_in(s.session, s.model, s.token, prompt, sizeof prompt, &how, &s.got, &err),
+        km_make_text_in(s.session, s.model, s.token, prompt, sizeof prompt, &how, &s.got, &err),
         KM_OK);
-    assert_int_equal(s.got.end, KM_END_CALLER);
+    assert_int_equal(s.got.end, KM_ENDED_CANCELLED);
     assert_int_equal(s.got.tokens, 0);
     assert_int_equal(w.last, 1024);
     how.on_prompt = NULL;
     assert_int_equal(
-        km_generate_in(s.session, s.model, s.token, prompt, sizeof prompt, &how, &s.got, &err),
+        km_make_text_in(s.session, s.model, s.token, prompt, sizeof prompt, &how, &s.got, &err),
         KM_OK);
     assert_int_equal(s.got.reused, 1024);
     assert_int_equal(s.got.tokens, 3);

@@ -216,7 +216,7 @@ static void penalties_are_their_formulas(void **state) {
     static plain want;
     float x[V];
     uint64_t breaks[1] = {1 << 3 | 1 << 7};
-    km_bias bias[] = {{5, 2.5f}, {9, -1.5f}, {5, 0.25f}};
+    km_logit_bias bias[] = {{5, 2.5f}, {9, -1.5f}, {5, 0.25f}};
     for (int trial = 0; trial < 300; trial++) {
         int32_t said[LENGTH];
         int n = (int)(next_chance() % LENGTH), period = 2 + trial % 9;
@@ -366,7 +366,7 @@ static void each_setting_leaves_out_what_it_says(void **state) {
     s.top_p = 0.6;
     expect(s, (int[]){3}, 1);
     s = km_sampling_defaults();
-    km_bias never = {3, -INFINITY};
+    km_logit_bias never = {3, -INFINITY};
     s.bias = &never, s.n_bias = 1, s.top_k = 1;
     expect(s, (int[]){7}, 1);
 }
@@ -464,7 +464,7 @@ static void choosing_allocates_nothing(void **state) {
 
 static void senseless_settings_are_named(void **state) {
     (void)state;
-    km_bias nan = {1, NAN}, far = {9, 1};
+    km_logit_bias nan = {1, NAN}, far = {9, 1};
     static const char *const text[] = {
         "the temperature is -1 and must be in 0 .. 100",
         "the temperature is nan and must be in 0 .. 100",

@@ -201,7 +201,7 @@ static void keep_and_follow(km_sequence *s, float out[2][WORDS]) {
     memcpy(out[1], km_sequence_logits(s), sizeof out[1]);
 }
 
-/* As km_generate_in reads a prompt exactly. */
+/* As km_make_text_in reads a prompt exactly. */
 static int64_t read_settled(km_sequence *s, const int32_t *ids, int n) {
     km_error err = {0};
     int64_t same = km_sequence_settled(s, ids, (size_t)n);

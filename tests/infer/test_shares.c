@@ -279,14 +279,14 @@ static void greedy_tokens_are_those_of_the_whole_model(void **state) {
     }
 }
 
-/* Through km_generate: drawn tokens, tokens chosen by the op ahead of the host, and guesses. */
+/* Through km_make_text: drawn tokens, tokens chosen by the op ahead of the host, and guesses. */
 static void generate(km_net *m, int choose, bool lookup, double temperature, int32_t *out,
                      int64_t *n) {
     km_error err = {0};
     km_token *token = km_token_load(file, &err);
     must(token, "%s", err.text);
     km_sequence *s = session_of(m, cache_for_tokens(), 1);
-    km_generation g = {
+    km_making g = {
         .tokens = 32, .past_end = true, .choose = choose, .sampling = km_sampling_defaults()};
     g.sampling.temperature = temperature;
     g.sampling.top_k = 20;
@@ -295,7 +295,7 @@ static void generate(km_net *m, int choose, bool lookup, double temperature, int
     must(!lookup || g.draft, "%s", err.text);
     km_generated got;
     static const char prompt[] = "one two one two one two one";
-    SAY(km_generate_in(s, m, token, prompt, sizeof prompt - 1, &g, &got, &err));
+    SAY(km_make_text_in(s, m, token, prompt, sizeof prompt - 1, &g, &got, &err));
     *n = km_sequence_length(s);
     memcpy(out, km_sequence_tokens(s), sizeof *out * (size_t)*n);
     km_drafter_free(g.draft);

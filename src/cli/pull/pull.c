@@ -1,7 +1,7 @@
 /* kermes pull: a model from a hub, or from any address, into the model folder. */
 #include "base/log.h"
 #include "cli/cli.h"
-#include "cli/model_folder.h"
+#include "engine/model_folder.h"
 #include "cli/pull/fetch.h"
 #include "cli/pull/hub.h"
 #include "report/json.h"

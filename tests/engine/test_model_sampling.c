@@ -12,7 +12,8 @@
 
 #include <cmocka.h>
 
-#include "cli/model_sampling.c"
+#include "engine/model_sampling.h"
+#include "format/gguf.h"
 
 static char folder[64], path[96];
 
@@ -39,7 +40,7 @@ static void write_text(const char *name, const char *text) {
 }
 
 /* A GGUF file of metadata only: a name, a temperature, a top-k as they are, or none (NAN). */
-static km_model_sampling of_file(const char *name, double temperature, double k) {
+static km_suggested of_file(const char *name, double temperature, double k) {
     km_error err = {0};
     km_gguf_out *o = km_gguf_out_new(&err);
     assert_non_null(o);
@@ -50,12 +51,12 @@ static km_model_sampling of_file(const char *name, double temperature, double k)
     snprintf(path, sizeof path, "%s/x.gguf", folder);
     assert_int_equal(km_gguf_write(o, path, &err), KM_OK);
     km_gguf_out_free(o);
-    return km_model_sampling_of(path);
+    return km_suggested_of(path);
 }
 
 static void a_file_says_how_it_is_sampled(void **state) {
     (void)state;
-    km_model_sampling s = of_file("SmolLM2 135M", 0.5, 17);
+    km_suggested s = of_file("SmolLM2 135M", 0.5, 17);
     assert_true(s.value[KM_SUGGEST_TEMPERATURE] == 0.5);
     assert_true(s.value[KM_SUGGEST_TOP_K] == 17);
     assert_true(isnan(s.value[KM_SUGGEST_TOP_P])); /* the family is not asked as well */
@@ -76,32 +77,32 @@ static void a_family_is_known_by_its_name(void **state) {
 
 static void nonsense_is_left_out(void **state) {
     (void)state;
-    km_model_sampling s = of_file("a model", -3, -1);
+    km_suggested s = of_file("a model", -3, -1);
     for (int i = 0; i < KM_SUGGEST_COUNT; i++) assert_true(isnan(s.value[i]));
     s = of_file("a model", INFINITY, 5);
     assert_true(isnan(s.value[KM_SUGGEST_TEMPERATURE]) && s.value[KM_SUGGEST_TOP_K] == 5);
-    assert_true(isnan(km_model_sampling_of("/nowhere").value[0]));
-    assert_true(isnan(km_model_sampling_of("/dev/null").value[0]));
+    assert_true(isnan(km_suggested_of("/nowhere").value[0]));
+    assert_true(isnan(km_suggested_of("/dev/null").value[0]));
 }
 
 static void a_folder_has_a_generation_config(void **state) {
     (void)state;
     write_text("config.json", "{\"_name_or_path\": \"HuggingFaceTB/SmolLM2-135M\"}");
-    assert_true(km_model_sampling_of(folder).value[KM_SUGGEST_TEMPERATURE] == 0.2);
+    assert_true(km_suggested_of(folder).value[KM_SUGGEST_TEMPERATURE] == 0.2);
     write_text("generation_config.json",
                "{\"temperature\": 0.7, \"top_p\": 4, \"top_k\": null, \"min_p\": \"x\", "
                "\"repetition_penalty\": 1.05}");
-    km_model_sampling s = km_model_sampling_of(folder);
+    km_suggested s = km_suggested_of(folder);
     assert_true(s.value[KM_SUGGEST_TEMPERATURE] == 0.7);
     assert_true(s.value[KM_SUGGEST_REPEAT_PENALTY] == 1.05);
     assert_true(isnan(s.value[KM_SUGGEST_TOP_P]) && isnan(s.value[KM_SUGGEST_TOP_K]));
     assert_true(isnan(s.value[KM_SUGGEST_MIN_P]));
     assert_string_equal(s.from, "generation_config.json");
     write_text("generation_config.json", "{\"temperature\": ");
-    assert_true(km_model_sampling_of(folder).value[KM_SUGGEST_TEMPERATURE] == 0.2);
+    assert_true(km_suggested_of(folder).value[KM_SUGGEST_TEMPERATURE] == 0.2);
     write_text("generation_config.json", "[1]");
     write_text("config.json", "3");
-    assert_true(isnan(km_model_sampling_of(folder).value[KM_SUGGEST_TEMPERATURE]));
+    assert_true(isnan(km_suggested_of(folder).value[KM_SUGGEST_TEMPERATURE]));
 }
 
 int main(void) {

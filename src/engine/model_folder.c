@@ -1,5 +1,5 @@
 /* Finding models in the model folder. */
-#include "cli/model_folder.h"
+#include "engine/model_folder.h"
 #include "model/convert.h"
 #include <dirent.h>
 #include <stdio.h>

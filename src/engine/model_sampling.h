@@ -1,7 +1,7 @@
 /* How a model wants to be sampled: what its file says (GGUF's general.sampling.*, or a folder's
  * generation_config.json), or else what its makers say of the family. */
-#ifndef KM_CLI_MODEL_SAMPLING_H
-#define KM_CLI_MODEL_SAMPLING_H
+#ifndef KM_ENGINE_MODEL_SAMPLING_H
+#define KM_ENGINE_MODEL_SAMPLING_H
 #include "base/error.h"
 #include <stdbool.h>
 #include <stdint.h>
@@ -15,13 +15,13 @@ typedef enum km_suggestion {
     KM_SUGGEST_COUNT
 } km_suggestion;
 
-typedef struct km_model_sampling {
+typedef struct km_suggested {
     double value[KM_SUGGEST_COUNT]; /* NaN: nothing is said */
     char from[64]; /* "general.sampling", "generation_config.json", "the smollm2 family" */
-} km_model_sampling;
+} km_suggested;
 
 /* path: a GGUF file or a model's folder. What cannot be read or is out of range is left out; a value
  * out of range is also noted. */
-km_model_sampling km_model_sampling_of(const char *path);
+km_suggested km_suggested_of(const char *path);
 
 #endif

@@ -1,5 +1,5 @@
 /* A model's own sampling settings, from its file or a small table of families. */
-#include "cli/model_sampling.h"
+#include "engine/model_sampling.h"
 #include "base/log.h"
 #include "format/gguf.h"
 #include "format/json_read.h"
@@ -41,12 +41,12 @@ static const struct {
     {"phi-4", {0.8, 50, 0.95, NAN, NAN}},
 };
 
-static void clear(km_model_sampling *s) {
+static void clear(km_suggested *s) {
     for (int i = 0; i < KM_SUGGEST_COUNT; i++) s->value[i] = NAN;
     s->from[0] = 0;
 }
 
-static bool any(const km_model_sampling *s) {
+static bool any(const km_suggested *s) {
     for (int i = 0; i < KM_SUGGEST_COUNT; i++)
         if (!isnan(s->value[i])) return true;
     return false;
@@ -54,14 +54,14 @@ static bool any(const km_model_sampling *s) {
 
 /* ---- What files say ---- */
 
-static void set(km_model_sampling *s, int i, const char *key, double v) {
+static void set(km_suggested *s, int i, const char *key, double v) {
     if (v >= keys[i].lo && v <= keys[i].hi)
         s->value[i] = v;
     else
         km_note(KM_LOG_WARN, "the model's %s is %g, which makes no sense and is left out", key, v);
 }
 
-static void read_gguf(const km_gguf *g, km_model_sampling *s) {
+static void read_gguf(const km_gguf *g, km_suggested *s) {
     for (int i = 0; i < KM_SUGGEST_COUNT; i++) {
         const km_gguf_value *v = km_gguf_get(g, keys[i].gguf);
         if (!v) continue;
@@ -82,7 +82,7 @@ static void read_gguf(const km_gguf *g, km_model_sampling *s) {
     if (any(s)) snprintf(s->from, sizeof s->from, "general.sampling");
 }
 
-static void read_json(const json_t *o, km_model_sampling *s) {
+static void read_json(const json_t *o, km_suggested *s) {
     for (int i = 0; i < KM_SUGGEST_COUNT; i++) {
         const json_t *v = json_object_get(o, keys[i].json);
         if (json_is_number(v)) set(s, i, keys[i].json, json_number_value(v));
@@ -107,7 +107,7 @@ static bool names_family(const char *name, const char *family) {
     return false;
 }
 
-static bool find_family(const char *name, km_model_sampling *s) {
+static bool find_family(const char *name, km_suggested *s) {
     for (size_t f = 0; name && f < sizeof families / sizeof *families; f++) {
         if (!names_family(name, families[f].name)) continue;
         memcpy(s->value, families[f].value, sizeof s->value);
@@ -129,7 +129,7 @@ static const char *last_name(const char *path) {
 
 /* ---- A model ---- */
 
-static void of_gguf(const char *path, km_model_sampling *s) {
+static void of_gguf(const char *path, km_suggested *s) {
     km_error err = {0};
     km_gguf *g = km_gguf_open(path, &err);
     if (!g) return;
@@ -151,7 +151,7 @@ static json_t *load(const char *folder, const char *name) {
     return v;
 }
 
-static void of_folder(const char *folder, km_model_sampling *s) {
+static void of_folder(const char *folder, km_suggested *s) {
     json_t *o = load(folder, "generation_config.json");
     if (o) read_json(o, s);
     json_decref(o);
@@ -162,12 +162,11 @@ static void of_folder(const char *folder, km_model_sampling *s) {
     json_decref(o);
 }
 
-km_model_sampling km_model_sampling_of(const char *path) {
-    km_model_sampling s;
+km_suggested km_suggested_of(const char *path) {
+    km_suggested s;
     struct stat st;
     clear(&s);
-    if (stat(path, &st) != 0) return s;
-    if (S_ISDIR(st.st_mode))
+    if (S_ISDIR(stat(path, &st) == 0 ? st.st_mode : 0))
         of_folder(path, &s);
     else if (km_is_gguf(path))
         of_gguf(path, &s);

@@ -1,8 +1,8 @@
 /* The model folder: where Kermes looks when no model is named. KERMES_MODELS names it, else it is
  * kermes/models under XDG_DATA_HOME, else ~/.local/share/kermes/models. Nothing is ever copied into
  * it by Kermes but by `kermes pull`, and no other place is searched. */
-#ifndef KM_CLI_MODEL_FOLDER_H
-#define KM_CLI_MODEL_FOLDER_H
+#ifndef KM_ENGINE_MODEL_FOLDER_H
+#define KM_ENGINE_MODEL_FOLDER_H
 #include "base/error.h"
 #include <limits.h>
 

@@ -1,0 +1,235 @@
+/* Tokens, chat templates and embeddings of a model. */
+#include "base/alloc.h"
+#include "base/utf8.h"
+#include "engine/engine.h"
+#include <string.h>
+#include <sys/stat.h>
+
+/* ---- Tokens ---- */
+
+int64_t km_tokenize(km_model *m, const char *text, size_t bytes, unsigned flags, int32_t *ids,
+                    size_t cap) {
+    km_error err = {0};
+    km_ids all = {0};
+    if (!km_model_usable("km_tokenize", m, false)) return -1;
+    if ((!text && bytes) || (!ids && cap)) {
+        km_public_fail(KM_ERR_NULL, "km_tokenize: no %s given", text ? "room for ids" : "text");
+        return -1;
+    }
+    km_status s = km_token_encode(m->token, text ? text : "", bytes, flags, &all, &err);
+    int64_t n = s == KM_OK ? (int64_t)all.len : -1;
+    if (s == KM_OK && cap) memcpy(ids, all.data, sizeof *ids * (cap < all.len ? cap : all.len));
+    km_last_error_set(&err);
+    km_ids_free(&all);
+    return n;
+}
+
+int64_t km_detokenize(km_model *m, const int32_t *ids, size_t n, unsigned flags, char *text,
+                      size_t cap) {
+    km_error err = {0};
+    km_text all = {0};
+    if (!km_model_usable("km_detokenize", m, false)) return -1;
+    if ((!ids && n) || (!text && cap)) {
+        km_public_fail(KM_ERR_NULL, "km_detokenize: no %s given", ids ? "room for text" : "ids");
+        return -1;
+    }
+    km_status s = km_token_decode(m->token, ids, n, flags, &all, &err);
+    if (s == KM_OK && !km_text_ok(&all)) s = km_no_memory_for(&err, "a text");
+    if (s == KM_OK && cap && all.len) memcpy(text, all.data, cap < all.len ? cap : all.len);
+    int64_t bytes = s == KM_OK ? (int64_t)all.len : -1;
+    km_last_error_set(&err);
+    km_text_free(&all);
+    return bytes;
+}
+
+const char *km_token_piece(km_model *m, int32_t id, size_t *bytes) {
+    size_t n = 0;
+    if (!km_model_usable("km_token_piece", m, false)) return NULL;
+    const char *text = km_token_text(m->token, id, &n);
+    if (bytes) *bytes = text ? n : 0;
+    return text;
+}
+
+int32_t km_model_bos(km_model *m) {
+    return km_model_usable("km_model_bos", m, false) ? km_token_bos(m->token) : -1;
+}
+
+int32_t km_model_eos(km_model *m) {
+    return km_model_usable("km_model_eos", m, false) ? km_token_eos(m->token) : -1;
+}
+
+static bool has_token(const char *call, km_model *m, int32_t id) {
+    return km_model_usable(call, m, false) && id >= 0 && id < km_token_vocab(m->token);
+}
+
+bool km_token_ends(km_model *m, int32_t id) {
+    return has_token("km_token_ends", m, id) && km_token_is_end(m->token, id);
+}
+
+bool km_token_special(km_model *m, int32_t id) {
+    return has_token("km_token_special", m, id) && km_token_is_special(m->token, id);
+}
+
+/* ---- Templates ---- */
+
+/* Jinja has its marks, a file its ending; anything else is a name. */
+km_chat_template *km_template_of(const char *given, km_error *err) {
+    size_t n = strlen(given);
+    if (strstr(given, "{{") || strstr(given, "{%"))
+        return km_chat_template_parse(given, n, "chat template", err);
+    struct stat st;
+    if ((n > 6 && strcmp(given + n - 6, ".jinja") == 0) || strchr(given, '/') ||
+        (strchr(given, '.') && stat(given, &st) == 0))
+        return km_chat_template_load(given, err);
+    return km_chat_template_named(given, err);
+}
+
+const km_chat_template *km_model_template(km_model *m, km_error *err) {
+    pthread_mutex_lock(&m->lock);
+    if (!m->template && !m->template_sought) {
+        m->template = km_chat_template_load(m->path, &m->no_template);
+        m->template_sought = m->template || m->no_template.code != KM_ERR_MEMORY;
+    }
+    const km_chat_template *t = m->template;
+    km_error why = m->no_template;
+    if (!t && !m->template_sought) m->no_template = (km_error){0};
+    pthread_mutex_unlock(&m->lock);
+    if (t) return t;
+    if (why.code == KM_ERR_STATE)
+        km_error_set(err, why.code,
+                     "%.200s has no chat template; choose one with --template NAME, such as chatml",
+                     m->lent ? "the model" : m->path);
+    else
+        km_error_set(err, why.code, "%.400s; --template NAME takes a built-in one", why.text);
+    return NULL;
+}
+
+/* ---- Rendering ---- */
+
+km_render_options km_render_defaults(void) {
+    return (km_render_options){.size = sizeof(km_render_options)};
+}
+
+static const char *token_text(const km_token *t, int32_t id, km_text *room) {
+    size_t bytes = 0;
+    const char *text = id >= 0 ? km_token_text(t, id, &bytes) : NULL;
+    if (!text) return NULL;
+    km_text_put(room, text, bytes);
+    return km_text_ok(room) ? km_text_str(room) : NULL;
+}
+
+/* JSON of one kind; *out NULL where there is no text. */
+static km_status parse(const char *what, const char *text, bool array, json_t **out,
+                       km_error *err) {
+    json_error_t where;
+    *out = NULL;
+    if (!text) return KM_OK;
+    *out = json_loads(text, JSON_ALLOW_NUL, &where);
+    if (!*out)
+        return km_error_set(err, KM_ERR_FORMAT, "%s are no JSON: %s, line %d", what, where.text,
+                            where.line);
+    if (array ? json_is_array(*out) : json_is_object(*out)) return KM_OK;
+    return km_error_set(err, KM_ERR_FORMAT, "%s are a JSON %s", what, array ? "array" : "object");
+}
+
+static km_status render(km_model *m, const json_t *messages, const json_t *tools,
+                        const json_t *more, const km_render_options *o, km_text *out,
+                        km_error *err) {
+    km_text bos = {0}, eos = {0};
+    km_chat_template *own = NULL;
+    const km_chat_template *t = NULL;
+    if (o->chat_template)
+        t = own = km_template_of(o->chat_template, err);
+    else
+        t = km_model_template(m, err);
+    if (!t) return err->code;
+    km_chat_options how = {.bos = token_text(m->token, km_token_bos(m->token), &bos),
+                           .eos = token_text(m->token, km_token_eos(m->token), &eos),
+                           .complete = o->no_answer,
+                           .fold_system = true,
+                           .thinking = o->thinking > 0   ? KM_THINKING_ON
+                                       : o->thinking < 0 ? KM_THINKING_OFF
+                                                         : KM_THINKING_DEFAULT,
+                           .tools = tools,
+                           .more = more,
+                           .now = o->now};
+    km_status s = km_chat_render_json(t, messages, &how, out, err);
+    km_text_free(&bos);
+    km_text_free(&eos);
+    km_chat_template_free(own);
+    return s;
+}
+
+char *km_render_chat(km_model *m, const char *messages, const km_render_options *options) {
+    return km_model_usable("km_render_chat", m, false) ? km_render_held(m, messages, options)
+                                                       : NULL;
+}
+
+char *km_render_held(km_model *m, const char *messages, const km_render_options *options) {
+    km_render_options o = km_render_defaults();
+    km_error err = {0};
+    km_text out = {0};
+    json_t *list = NULL, *tools = NULL, *more = NULL;
+    if (km_take_options("km_render_chat", &o, sizeof o, options) != KM_OK) return NULL;
+    if (!messages) {
+        km_public_fail(KM_ERR_NULL, "km_render_chat: no messages given");
+        return NULL;
+    }
+    km_status s = parse("messages", messages, true, &list, &err);
+    if (s == KM_OK) s = parse("tools", o.tools, true, &tools, &err);
+    if (s == KM_OK) s = parse("variables", o.variables, false, &more, &err);
+    if (s == KM_OK) s = render(m, list, tools, more, &o, &out, &err);
+    json_decref(list);
+    json_decref(tools);
+    json_decref(more);
+    if (s == KM_OK) km_text_put(&out, "", 0);
+    if (s == KM_OK && (!km_text_ok(&out) || (!out.data && !(out.data = km_strdup("")))))
+        s = km_no_memory_for(&err, "a conversation");
+    km_last_error_set(&err);
+    if (s == KM_OK) return out.data;
+    km_text_free(&out);
+    return NULL;
+}
+
+/* ---- Embeddings ---- */
+
+static km_status embed(km_model *m, km_ground *g, const int32_t *ids, size_t n, float *out,
+                       km_error *err) {
+    km_ctx *ctx = g->ctx;
+    int64_t dim = g->net->config.dim;
+    int turn = km_gate_enter(&m->gate, 1);
+    km_no_grad_begin(ctx);
+    km_tensor *x = km_from_data(ctx, KM_I32, KM_SHAPE(1, (int64_t)n), ids);
+    km_tensor *y = km_cast(ctx, km_net_forward(ctx, g->net, x, NULL), KM_F32);
+    km_no_grad_end(ctx);
+    km_status s = km_read(ctx, y, out, sizeof *out * n * (size_t)dim);
+    if (s != KM_OK) {
+        km_error_set(err, s, "%s", km_ctx_error(ctx));
+        km_ctx_clear_error(ctx);
+    }
+    km_step_end(ctx);
+    km_gate_leave(&m->gate, turn);
+    return s;
+}
+
+km_status km_embed_tokens(km_model *m, const int32_t *ids, size_t n, float *out) {
+    km_error err = {0};
+    if (!km_model_usable("km_embed_tokens", m, true)) return km_last_status();
+    if (!ids || !out || n == 0)
+        return km_public_fail(KM_ERR_NULL, "km_embed_tokens: no tokens, or no room for them");
+    if (n > (size_t)m->config.context)
+        return km_public_fail(KM_ERR_RANGE, "km_embed_tokens: %zu tokens, and a context of %lld", n,
+                              (long long)m->config.context);
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] < 0 || ids[i] >= m->config.vocab)
+            return km_public_fail(KM_ERR_RANGE, "token %d is not in the model's vocabulary of %lld",
+                                  (int)ids[i], (long long)m->config.vocab);
+    km_ground *g = km_ground_hold(m);
+    if (g->net->next || m->comm)
+        km_error_set(&err, KM_ERR_UNSUPPORTED,
+                     "km_embed_tokens: not where the model is split over devices or ranks");
+    else
+        embed(m, g, ids, n, out, &err);
+    km_ground_drop(g);
+    return km_told("km_embed_tokens", &err);
+}

@@ -1,0 +1,162 @@
+/* What a caller wants of a generation, made ready: texts copied, biases checked, grammar parsed. */
+#include "base/alloc.h"
+#include "engine/engine.h"
+#include "engine/model_sampling.h"
+#include "text/json_schema.h"
+#include <math.h>
+#include <string.h>
+
+/* ---- Defaults ---- */
+
+km_sampling km_sampling_suggested(const char *path, char from[64]) {
+    km_sampling s = km_sampling_defaults();
+    s.temperature = 0.8;
+    s.top_k = 40;
+    s.top_p = 0.95;
+    s.min_p = 0.05;
+    if (!path) return s;
+    km_suggested of = km_suggested_of(path);
+    const double *v = of.value;
+    memcpy(from, of.from, sizeof of.from);
+    if (!isnan(v[KM_SUGGEST_TEMPERATURE])) s.temperature = v[KM_SUGGEST_TEMPERATURE];
+    if (!isnan(v[KM_SUGGEST_TOP_K])) s.top_k = (int64_t)v[KM_SUGGEST_TOP_K];
+    if (!isnan(v[KM_SUGGEST_TOP_P])) s.top_p = v[KM_SUGGEST_TOP_P];
+    if (!isnan(v[KM_SUGGEST_MIN_P])) s.min_p = v[KM_SUGGEST_MIN_P];
+    if (!isnan(v[KM_SUGGEST_REPEAT_PENALTY])) s.repeat_penalty = v[KM_SUGGEST_REPEAT_PENALTY];
+    return s;
+}
+
+km_sampling km_model_sampling(km_model *m) {
+    return m && km_model_usable("km_model_sampling", m, false) ? m->sampling
+                                                               : km_sampling_suggested(NULL, NULL);
+}
+
+static km_generation defaults_with(km_sampling sampling) {
+    return (km_generation){
+        .size = sizeof(km_generation), .logprobs = -1, .n_adapters = -1, .sampling = sampling};
+}
+
+km_generation km_generation_defaults(km_model *m) { return defaults_with(km_model_sampling(m)); }
+
+/* ---- Copies ---- */
+
+static km_status copy_stops(const km_generation *how, km_wish *w, km_error *err) {
+    if (how->n_stops == 0) return KM_OK;
+    if (!how->stops)
+        return km_error_set(err, KM_ERR_NULL, "%zu stops, and none given", how->n_stops);
+    if (how->n_stops > 1 << 16)
+        return km_error_set(err, KM_ERR_RANGE, "%zu texts to stop at are too many", how->n_stops);
+    w->stops = km_calloc(how->n_stops + 1, sizeof *w->stops);
+    if (!w->stops) return km_no_memory_for(err, "stops");
+    for (size_t i = 0; i < how->n_stops; i++) {
+        if (!how->stops[i]) return km_error_set(err, KM_ERR_NULL, "stop %zu is missing", i);
+        if (!(w->stops[i] = km_strdup(how->stops[i]))) return km_no_memory_for(err, "stops");
+    }
+    w->making.stops = (const char *const *)w->stops;
+    w->making.n_stops = how->n_stops;
+    return KM_OK;
+}
+
+static km_status copy_biases(const km_model *m, const km_sampling *s, km_wish *w, km_error *err) {
+    if (s->n_bias == 0) return KM_OK;
+    int64_t vocab = km_token_vocab(m->token);
+    if (!s->bias) return km_error_set(err, KM_ERR_NULL, "%zu biases, and none given", s->n_bias);
+    if (s->n_bias > (size_t)vocab)
+        return km_error_set(err, KM_ERR_RANGE, "%zu biases, and a vocabulary of %lld", s->n_bias,
+                            (long long)vocab);
+    w->biases = km_calloc(s->n_bias, sizeof *w->biases);
+    if (!w->biases) return km_no_memory_for(err, "biases");
+    memcpy(w->biases, s->bias, sizeof *w->biases * s->n_bias);
+    for (size_t i = 0; i < s->n_bias; i++) {
+        if (w->biases[i].id < 0 || w->biases[i].id >= vocab)
+            return km_error_set(err, KM_ERR_RANGE, "a bias for token %d, and a vocabulary of %lld",
+                                (int)w->biases[i].id, (long long)vocab);
+        if (isnan(w->biases[i].add) || w->biases[i].add == INFINITY)
+            return km_error_set(err, KM_ERR_RANGE, "the bias of token %d is no number",
+                                (int)w->biases[i].id);
+    }
+    w->making.sampling.bias = w->biases;
+    return KM_OK;
+}
+
+/* ---- Grammars ---- */
+
+/* Of all tokens, made once for all grammars. */
+static const km_trie *trie_of(km_model *m, km_error *err) {
+    pthread_mutex_lock(&m->lock);
+    if (!m->trie) m->trie = km_trie_new(m->token, err);
+    const km_trie *t = m->trie;
+    pthread_mutex_unlock(&m->lock);
+    return t;
+}
+
+static km_grammar *parse(const char *grammar, const char *schema, bool strict, km_error *err) {
+    return schema ? km_json_schema_grammar(schema, strlen(schema), strict, err)
+                  : km_grammar_parse(grammar, strlen(grammar), err);
+}
+
+km_status km_grammar_check(const char *grammar, const char *schema, bool strict_schema) {
+    km_error err = {0};
+    if (!grammar == !schema)
+        return km_public_fail(grammar ? KM_ERR_RANGE : KM_ERR_NULL,
+                              "km_grammar_check: give one of a grammar and a schema");
+    km_grammar_free(parse(grammar, schema, strict_schema, &err));
+    return km_told("km_grammar_check", &err);
+}
+
+static km_status make_guide(km_model *m, const km_generation *how, km_wish *w, km_error *err) {
+    if (!how->grammar && !how->schema) return KM_OK;
+    if (how->grammar && how->schema)
+        return km_error_set(err, KM_ERR_RANGE, "a grammar and a schema exclude each other");
+    w->grammar = parse(how->grammar, how->schema, how->strict_schema, err);
+    const km_trie *t = w->grammar ? trie_of(m, err) : NULL;
+    if (t) w->guide = km_guide_new(w->grammar, t, err);
+    w->making.guide = w->guide;
+    return w->guide ? KM_OK : err->code;
+}
+
+/* ---- All of it ---- */
+
+km_status km_wish_make(const char *call, km_model *m, const km_generation *given, km_wish *w,
+                       km_error *err) {
+    *w = (km_wish){.how = defaults_with(m->sampling)};
+    km_generation *how = &w->how;
+    if (km_take_options(call, how, sizeof *how, given) != KM_OK)
+        return km_error_set(err, km_last_status(), "%s", km_last_error());
+    if (how->max_tokens < 0)
+        return km_error_set(err, KM_ERR_RANGE, "%lld tokens at most", (long long)how->max_tokens);
+    if (how->logprobs < -1 || how->logprobs > KM_MAX_LOGPROBS)
+        return km_error_set(err, KM_ERR_RANGE, "logprobs of %d tokens; -1 to %d are possible",
+                            how->logprobs, KM_MAX_LOGPROBS);
+    if (how->n_adapters >= 0)
+        return km_error_set(err, KM_ERR_UNSUPPORTED, "adapters of a generation: not of this model");
+    km_status s = km_sampling_check(&how->sampling, err);
+    if (s != KM_OK) return s;
+    int top = how->logprobs;
+    if (top > km_token_vocab(m->token)) top = (int)km_token_vocab(m->token);
+    w->making = (km_making){.tokens = how->max_tokens ? how->max_tokens : INT64_MAX,
+                            .past_end = how->past_end,
+                            .rendered = how->rendered,
+                            .shift = how->shift,
+                            .exact = how->exact,
+                            .sampling = how->sampling,
+                            .logprobs = how->logprobs >= 0,
+                            .top_logprobs = top};
+    if (s == KM_OK) s = copy_stops(how, w, err);
+    if (s == KM_OK) s = copy_biases(m, &how->sampling, w, err);
+    if (s == KM_OK) s = make_guide(m, how, w, err);
+    /* what the caller may take back once this returns */
+    how->stops = NULL;
+    how->grammar = how->schema = NULL;
+    how->sampling.bias = NULL;
+    return s;
+}
+
+void km_wish_free(km_wish *w) {
+    km_guide_free(w->guide);
+    km_grammar_free(w->grammar);
+    for (size_t i = 0; w->stops && w->stops[i]; i++) km_free(w->stops[i]);
+    km_free(w->stops);
+    km_free(w->biases);
+    *w = (km_wish){0};
+}

@@ -1,0 +1,233 @@
+/* Batches: each sequence gets the text that it would get alone, whoever joins, leaves, forks or
+ * stops meanwhile; failures are told to those they belong to. */
+#include "engine/tiny_model.h"
+
+enum { MANY = 5, TOKENS = 24 };
+
+static const char *const prompts[MANY] = {
+    "Once upon a time", "The sea is", "A small dog ran to the house because",
+    "One day a girl named Lily went to the park with her mom. She saw a big tree and said", "I"};
+
+typedef struct told {
+    char text[2048];
+    size_t n;
+    int tokens, ends;
+    km_end_reason end;
+    km_status status;
+} told;
+
+static void tell(told *t, const km_piece_event *e) {
+    assert_true(t->n + e->bytes < sizeof t->text);
+    memcpy(t->text + t->n, e->text, e->bytes);
+    t->n += e->bytes;
+    t->text[t->n] = 0;
+    t->tokens += e->id >= 0;
+    t->ends += e->end != KM_ENDED_NOT;
+    t->end = e->end;
+    t->status = e->status;
+}
+
+/* Steps until nothing runs; by_sequence (n) receives the texts. */
+static void run(km_batch *b, told *by_sequence, int n, int most) {
+    km_piece_event e[64];
+    for (int k; (k = km_batch_step(b, e, most)) != 0;) {
+        assert_true(k > 0);
+        for (int i = 0; i < k; i++)
+            if (e[i].sequence >= 0) {
+                assert_true(e[i].sequence < n);
+                tell(&by_sequence[e[i].sequence], &e[i]);
+            }
+    }
+}
+
+static void each_gets_the_text_that_it_gets_alone(void **state) {
+    (void)state;
+    km_model *m = tiny_model();
+    km_generation g = tiny_greedy(m, TOKENS);
+    km_batch_options o = km_batch_defaults();
+    o.sequences = MANY;
+    o.chunk = 4;
+    for (int most = 1; most < 64; most += 50) { /* events come one by one, or all at once */
+        km_batch *b = km_batch_new(m, &o);
+        assert_non_null(b);
+        told t[MANY] = {{.n = 0}};
+        for (int i = 0; i < MANY; i++) {
+            int32_t ids[64];
+            int64_t n = tiny_ids(m, prompts[i], ids, 64);
+            assert_int_equal(km_batch_join(b), i);
+            assert_int_equal(km_batch_start(b, i, ids, (size_t)n, &g), KM_OK);
+        }
+        assert_int_equal(km_batch_join(b), -1);
+        assert_int_equal(km_last_status(), KM_ERR_MEMORY);
+        assert_int_equal(km_batch_describe(b).running, MANY);
+        run(b, t, MANY, most);
+        for (int i = 0; i < MANY; i++) {
+            char *alone = km_generate_text(m, prompts[i], &g);
+            assert_string_equal(t[i].text, alone);
+            assert_int_equal(t[i].tokens, TOKENS);
+            assert_int_equal(t[i].ends, 1);
+            assert_int_equal(t[i].end, KM_ENDED_TOKENS);
+            assert_int_equal(km_batch_generated(b, i).tokens, TOKENS);
+            km_string_free(alone);
+        }
+        assert_int_equal(km_batch_describe(b).running, 0);
+        km_batch_free(b);
+    }
+    km_model_close(m);
+}
+
+static void a_fork_shares_pages_and_a_start_reads_only_what_is_new(void **state) {
+    (void)state;
+    km_model *m = tiny_model();
+    km_generation g = tiny_greedy(m, 8);
+    km_batch *b = km_batch_new(m, NULL);
+    int32_t ids[128];
+    int64_t n = tiny_ids(m, prompts[3], ids, 128);
+    told t[4] = {{.n = 0}};
+    int a = km_batch_join(b);
+    assert_int_equal(km_batch_start(b, a, ids, (size_t)n, &g), KM_OK);
+    run(b, t, 4, 64);
+    int64_t used = km_batch_describe(b).pages - km_batch_describe(b).pages_free;
+    assert_true(used > 0);
+    int f = km_batch_fork(b, a, n);
+    assert_int_equal(km_batch_length(b, f), n);
+    assert_int_equal(km_batch_start(b, f, ids, (size_t)n, &g), KM_OK);
+    run(b, t, 4, 64);
+    assert_int_equal(km_batch_generated(b, f).reused, n - 1);
+    assert_string_equal(t[a].text, t[f].text);
+    int32_t held[256];
+    int64_t length = km_batch_tokens(b, f, held, 256);
+    assert_int_equal(length, n + 7);
+    assert_memory_equal(held, ids, sizeof *ids * (size_t)n);
+    assert_int_equal(km_batch_leave(b, a), KM_OK);
+    assert_int_equal(km_batch_leave(b, f), KM_OK);
+    run(b, t, 4, 64);
+    assert_int_equal(km_batch_describe(b).pages, km_batch_describe(b).pages_free);
+    assert_int_equal(km_batch_length(b, f), -1);
+    km_batch_free(b);
+    km_model_close(m);
+}
+
+static void sequences_stop_leave_and_start_again(void **state) {
+    (void)state;
+    km_model *m = tiny_model();
+    km_generation g = tiny_greedy(m, 30);
+    km_batch_options o = km_batch_defaults();
+    o.sequences = 2;
+    km_batch *b = km_batch_new(m, &o);
+    int32_t ids[64];
+    int64_t n = tiny_ids(m, prompts[0], ids, 64);
+    km_piece_event e[8];
+    told t[2] = {{.n = 0}};
+    assert_int_equal(km_batch_join(b), 0);
+    assert_int_equal(km_batch_start(b, 0, ids, (size_t)n, &g), KM_OK);
+    assert_int_equal(km_batch_start(b, 0, ids, (size_t)n, &g), KM_ERR_STATE); /* it runs */
+    for (int i = 0; i < 5; i++) assert_int_equal(km_batch_step(b, e, 8), 1);
+    assert_int_equal(km_batch_stop(b, 0), KM_OK);
+    assert_int_equal(km_batch_step(b, e, 8), 1);
+    assert_int_equal(e[0].end, KM_ENDED_CANCELLED);
+    assert_int_equal(km_batch_step(b, e, 8), 0);
+    assert_int_equal(km_batch_length(b, 0), n + 4);
+    assert_int_equal(km_batch_start(b, 0, ids, (size_t)n, &g), KM_OK);
+    run(b, t, 2, 8);
+    assert_int_equal(t[0].tokens, 30);
+    for (int i = 0; i < 40; i++) { /* nobody steps meanwhile */
+        int s = km_batch_join(b);
+        assert_int_equal(s, 1);
+        assert_int_equal(km_batch_leave(b, s), KM_OK);
+    }
+    assert_int_equal(km_batch_join(b), 1);
+    assert_int_equal(km_batch_start(b, 1, ids, (size_t)n, &g), KM_OK);
+    assert_int_equal(km_batch_leave(b, 1), KM_OK);
+    assert_int_equal(km_batch_step(b, e, 8), 1);
+    assert_int_equal(e[0].end, KM_ENDED_CANCELLED);
+    assert_int_equal(km_batch_step(b, e, 8), 0);
+    km_model_close(m);
+    km_batch_free(b);
+}
+
+static void what_is_wrong_is_told_before_it_runs(void **state) {
+    (void)state;
+    km_model *m = tiny_model();
+    km_generation g = tiny_greedy(m, 4);
+    km_batch_options o = km_batch_defaults();
+    o.memory = 1;
+    assert_null(km_batch_new(m, &o));
+    assert_int_equal(km_last_status(), KM_ERR_MEMORY);
+    o.memory = 0;
+    o.sequences = -1;
+    assert_null(km_batch_new(m, &o));
+    o.sequences = INT64_MAX;
+    assert_null(km_batch_new(m, &o));
+    o.sequences = 1;
+    km_batch *b = km_batch_new(m, &o);
+    int32_t id = 5, bad = 1 << 29;
+    km_piece_event e;
+    assert_int_equal(km_batch_start(b, 0, &id, 1, &g), KM_ERR_RANGE); /* nobody joined */
+    assert_int_equal(km_batch_join(b), 0);
+    assert_int_equal(km_batch_start(b, 0, NULL, 1, &g), KM_ERR_NULL);
+    assert_int_equal(km_batch_start(b, 0, &id, 0, &g), KM_ERR_NULL);
+    assert_int_equal(km_batch_start(b, 0, &bad, 1, &g), KM_ERR_RANGE);
+    assert_int_equal(km_batch_start(b, 0, &id, SIZE_MAX / 8, &g), KM_ERR_RANGE);
+    g.grammar = "root ::= (";
+    assert_int_equal(km_batch_start(b, 0, &id, 1, &g), KM_ERR_FORMAT);
+    g.grammar = NULL;
+    assert_int_equal(km_batch_fork(b, 0, 5), -1);
+    assert_int_equal(km_batch_fork(b, 7, 0), -1);
+    assert_int_equal(km_batch_step(b, NULL, 1), -1);
+    assert_int_equal(km_batch_step(b, &e, 0), -1);
+    assert_int_equal(km_batch_step(b, &e, 1), 0);
+    assert_int_equal(km_batch_start(b, 0, &id, 1, &g), KM_OK);
+    for (int i = 0; i < 4; i++) assert_int_equal(km_batch_step(b, &e, 1), 1);
+    assert_int_equal(km_batch_step(b, &e, 1), 0);
+    km_batch_free(b);
+    km_batch_free(b);
+    km_model_close(m);
+}
+
+static void schemas_and_logprobs_are_each_ones_own(void **state) {
+    (void)state;
+    km_model *m = tiny_model();
+    km_batch *b = km_batch_new(m, NULL);
+    km_generation g = tiny_greedy(m, 40);
+    int32_t ids[64];
+    int64_t n = tiny_ids(m, prompts[1], ids, 64);
+    told t[2] = {{.n = 0}};
+    g.grammar = "root ::= \"yes\" | \"no\"";
+    assert_int_equal(km_batch_join(b), 0);
+    assert_int_equal(km_batch_start(b, 0, ids, (size_t)n, &g), KM_OK);
+    g.grammar = NULL;
+    g.logprobs = 2;
+    g.max_tokens = 3;
+    assert_int_equal(km_batch_join(b), 1);
+    assert_int_equal(km_batch_start(b, 1, ids, (size_t)n, &g), KM_OK);
+    km_piece_event e[4];
+    for (int k; (k = km_batch_step(b, e, 4)) > 0;)
+        for (int i = 0; i < k; i++) {
+            if (e[i].sequence >= 0) tell(&t[e[i].sequence], &e[i]);
+            if (e[i].sequence == 1) assert_int_equal(e[i].n_top, 2);
+            if (e[i].sequence == 1) assert_true(e[i].logprob <= 0 && e[i].top[0].id == e[i].id);
+        }
+    assert_true(strcmp(t[0].text, "yes") == 0 || strcmp(t[0].text, "no") == 0);
+    assert_int_equal(t[1].tokens, 3);
+    km_batch_free(b);
+    km_model_close(m);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_gets_the_text_that_it_gets_alone),
+        cmocka_unit_test(a_fork_shares_pages_and_a_start_reads_only_what_is_new),
+        cmocka_unit_test(sequences_stop_leave_and_start_again),
+        cmocka_unit_test(what_is_wrong_is_told_before_it_runs),
+        cmocka_unit_test(schemas_and_logprobs_are_each_ones_own),
+    };
+    int64_t before = km_alloc_live();
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    if (!failed && km_alloc_live() != before) {
+        fprintf(stderr, "%lld heap blocks were left behind\n",
+                (long long)(km_alloc_live() - before));
+        return 1;
+    }
+    return failed;
+}
