@@ -172,6 +172,33 @@ static void sums_longer_than_a_block_are_rounded_once(void **state) {
     }
 }
 
+static void products_of_bf16_match_over_many_blocks_and_depths(void **state) {
+    (void)state;
+    for (int way = 0; way < KM_ISA_COUNT; way++) {
+        if (!cp_choose(way)) continue;
+        static const struct {
+            int64_t m, n, k;
+        } sizes[] = {{257, 300, 100}, {64, 160, 1056}, {273, 33, 544}, {17, 16, 1024}};
+        for (int i = 0; i < 8; i++) {
+            problem t = {.m = sizes[i / 2].m,
+                         .n = sizes[i / 2].n,
+                         .k = sizes[i / 2].k,
+                         .ta = i & 1,
+                         .tb = i % 3 == 1,
+                         .pad = i % 2,
+                         .a = KM_BF16,
+                         .b = KM_BF16,
+                         .c = i % 4 == 3 ? KM_F32 : KM_BF16,
+                         .alpha = i == 5 ? 0.5 : 1,
+                         .beta = i == 2 ? 1 : 0,
+                         .bias = i == 1,
+                         .pre = i == 1,
+                         .act = i == 1 ? KM_ACT_GELU : KM_ACT_NONE};
+            check(i % 2 ? &one : &three, &t);
+        }
+    }
+}
+
 static void products_larger_than_every_cache_block_match(void **state) {
     (void)state;
     if (!km_gemm_choose(km_cpu_isa(), KM_GEMM_BLAS_NEVER)) fail();
@@ -428,6 +455,7 @@ int main(void) {
         cmocka_unit_test(each_layout_and_dtype_gives_the_same_product),
         cmocka_unit_test(operands_may_differ_in_dtype),
         cmocka_unit_test(sums_longer_than_a_block_are_rounded_once),
+        cmocka_unit_test(products_of_bf16_match_over_many_blocks_and_depths),
         cmocka_unit_test(products_larger_than_every_cache_block_match),
         cmocka_unit_test(bias_activation_and_the_value_before_it_are_fused),
         cmocka_unit_test(vectors_against_matrices_match_in_every_layout),

@@ -3,6 +3,7 @@
 #include "backend/cpu/gemm.h"
 #include "backend/cpu/blas.h"
 #include "backend/cpu/gemm_block.h"
+#include "backend/cpu/gemm_tiles.h"
 #include "base/util.h"
 #include <limits.h>
 #include <pthread.h>
@@ -385,6 +386,7 @@ km_status km_gemm_run(km_ctx *ctx, const km_gemm *given) {
     gemm_plan p = {.g = g, .kern = km_gemm_kernels_of(km_gemm_isa()), .batches = 1};
     for (int d = 0; d < g->batch_dims; d++) p.batches *= g->batch[d];
     if (p.batches == 0 || g->m == 0 || g->n == 0) return KM_OK;
+    if (km_gemm_tiles_suit(g)) return km_gemm_tiles_run(ctx, g);
     p.way = choose_way(g);
     p.turned = km_gemv_turned(g);
     int64_t threads = useful_threads(&p, km_threads_count(ctx->threads));

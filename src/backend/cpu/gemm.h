@@ -1,6 +1,7 @@
-/* Matrix products on the CPU: c = act(alpha a b + beta c + bias), in one of three ways. Products
- * with few rows or columns read their weights once (gemv); f32 goes to OpenBLAS where that is here
- * and better; the rest, 16-bit operands among it, to the packing GEMM below. The threads share out
+/* Matrix products on the CPU: c = act(alpha a b + beta c + bias), in one of four ways. Products
+ * with few rows or columns read their weights once (gemv); bf16 goes by tiles where there are some
+ * (gemm_tiles.h); f32 goes to OpenBLAS where that is here and better; the rest, 16-bit operands
+ * among it, to the packing GEMM below. The threads share out
  * blocks of c, each of whose elements is one sum over k: with our own kernels the bits do not even
  * depend on the number of threads. */
 #ifndef KM_BACKEND_CPU_GEMM_H
