@@ -1,5 +1,14 @@
-"""Kermes: a local AI engine. Language models trained, vectors compressed and searched, and tensors
-with gradients, on the CPU or on an NVIDIA GPU, by one C library that comes with this package.
+"""Kermes: a local AI engine. Language models, vectors compressed and searched, and tensors with
+gradients, on the CPU or on an NVIDIA GPU, by one C library that comes with this package.
+
+Models:
+
+    import kermes
+    m = kermes.Model("SmolLM2-135M-Instruct.Q4_1.gguf")
+    for piece in m.chat("Why is the sky blue?", stream=True): print(piece, end="")
+    person = m.generate(prompt, schema=Person)         # a pydantic model or a JSON schema; a dict
+    answers = m.batch(["One", "Two", "Three"])         # together
+    s = m.session(); s.chat("Hello"); s.fork().chat("Who are you?")
 
 Tensors, as in NumPy, with gradients:
 
@@ -32,7 +41,9 @@ from ._library import (DeviceError, DtypeError, Error, FileError, FileMissing, F
                        MissingError, OutOfMemory, RangeError, ShapeError, StateError,
                        UnsupportedError)
 from .files import Device, devices, load, save
+from .generation import Logprob, Settings, Stats, Stream, Text
 from .indexes import NO_ID, Index, IndexInfo
+from .models import Model, ModelInfo
 from .ops import (attention, attention_qkv, bce_with_logits, clamp, clip_grad_norm, concat, cos,
                   cross_entropy, cumsum, dropout, embedding, exp, gather, gelu, gelu_erf, index_select,
                   layer_norm, linear, log, log_softmax, masked_fill, masked_scatter, masked_select,
@@ -40,12 +51,15 @@ from .ops import (attention, attention_qkv, bce_with_logits, clamp, clip_grad_no
                   rsqrt, scatter, scatter_add, sigmoid, silu, sin, softmax, sort, sqrt, stack, tanh,
                   topk, tril, triu, where)
 from .optim import SGD, AdamW
+from .sessions import Session
 from .tensors import (Tensor, arange, from_dlpack, full, no_grad, normal, ones, seed, tensor, uniform,
                       zeros)
 from .training import TrainResult, TrainStatus, train, train_settings
 
 __version__ = _library.ffi.string(_library.lib.km_version()).decode()
 __all__ = [
+    # models
+    "Model", "ModelInfo", "Session", "Settings", "Stream", "Text", "Logprob", "Stats",
     # tensors
     "Tensor", "tensor", "from_dlpack", "zeros", "ones", "full", "arange", "uniform", "normal", "seed",
     "no_grad", "SGD", "AdamW", "clip_grad_norm",

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Any, Optional
+from typing import Any, NoReturn, Optional
 
-from ._abi import ffi
+from ._abi import ffi  # type: ignore[import-not-found, unused-ignore]
 
 __all__ = ["ffi", "lib", "NULL", "Error", "check", "fail", "text", "path", "Handle"]
 
@@ -88,7 +88,7 @@ _BY_STATUS = {c.status: c for c in (
     FormatError, StateError, UnsupportedError, GpuError)}
 
 
-def error(status: int, message: str, file: Optional[str] = None) -> Error:
+def error(status: int, message: str, file: Any = None) -> Error:
     """The exception for a status; `file` is the path that the call was about."""
     name = ffi.string(_loaded.km_status_name(status)).decode()
     cls = _BY_STATUS.get(name, Error)
@@ -100,7 +100,7 @@ def error(status: int, message: str, file: Optional[str] = None) -> Error:
     return made
 
 
-def last_error(file: Optional[str] = None, status: Optional[int] = None) -> Error:
+def last_error(file: Any = None, status: Optional[int] = None) -> Error:
     """The exception for the last failure of this thread."""
     if status is None:
         status = _loaded.km_last_status()
@@ -108,13 +108,13 @@ def last_error(file: Optional[str] = None, status: Optional[int] = None) -> Erro
     return error(status, message, file)
 
 
-def check(status: int, file: Optional[str] = None) -> None:
+def check(status: int, file: Any = None) -> None:
     """Raises unless the status of a call is KM_OK."""
     if status:
         raise last_error(file, status)
 
 
-def fail(file: Optional[str] = None) -> None:
+def fail(file: Any = None) -> NoReturn:
     """Raises for a call that returned NULL or -1."""
     raise last_error(file)
 
@@ -276,7 +276,7 @@ class _Using:
         self._handle = weakref.ref(handle)
 
     def __enter__(self) -> Any:
-        h = self._handle()
+        h: Any = self._handle()
         with h._guard:
             if h._closed:
                 raise StateError(f"this {h._kind} is closed")
@@ -284,7 +284,7 @@ class _Using:
             return h._pointer
 
     def __exit__(self, *_: Any) -> None:
-        h = self._handle()
+        h: Any = self._handle()
         with h._guard:
             h._users -= 1
             pointer = h._take()

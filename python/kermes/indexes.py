@@ -18,7 +18,7 @@ _RERANK = {None: 0, "none": 0, "f16": 1, "int8": 2}
 
 class IndexInfo(NamedTuple):
     """What an index holds."""
-    count: int
+    vectors: int
     deleted: int
     dim: int
     anchors: int
@@ -220,7 +220,7 @@ class Index(Handle):
         if self.closed:
             return "<kermes.Index, closed>"
         i = self.info
-        return f"<kermes.Index of {i.count} vectors x {i.dim}, {i.metric}, {i.code_bytes} bytes each>"
+        return f"<kermes.Index of {i.vectors} vectors x {i.dim}, {i.metric}, {i.code_bytes} bytes each>"
 
     def search(self, queries: Any, k: int = 10, *, probe: int = 0, rerank: int = 0,
                allow: Any = None, deny: Any = None, threads: int = 0,

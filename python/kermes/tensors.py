@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 import numbers
 import threading
-from typing import Any, Iterator, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -24,9 +24,9 @@ Axis = Union[int, Sequence[int], None]
 _MAX_DIMS = 5
 _END = -(2**63)
 
-_NUMPY = {"f32": np.dtype(np.float32), "f16": np.dtype(np.float16), "f64": np.dtype(np.float64),
-          "i32": np.dtype(np.int32), "i64": np.dtype(np.int64), "u8": np.dtype(np.uint8),
-          "i8": np.dtype(np.int8), "bool": np.dtype(np.bool_)}
+_NUMPY: Dict[str, Any] = {name: np.dtype(kind) for name, kind in (
+    ("f32", np.float32), ("f16", np.float16), ("f64", np.float64), ("i32", np.int32),
+    ("i64", np.int64), ("u8", np.uint8), ("i8", np.int8), ("bool", np.bool_))}
 _FROM_NUMPY = {v: n for n, v in _NUMPY.items()}
 _CODE = {ffi.string(k.lib.km_dtype_name(i)).decode(): i for i in range(k.lib.KM_DTYPE_COUNT)}
 _NAME = {i: n for n, i in _CODE.items()}
@@ -47,9 +47,9 @@ def dtype_name(dtype: Any) -> str:
         return "i64"
     else:
         try:
-            name = _FROM_NUMPY.get(np.dtype(dtype))
-            if name:
-                return name
+            known = _FROM_NUMPY.get(np.dtype(dtype))
+            if known:
+                return known
         except TypeError:
             pass
     raise k.DtypeError(f"no such dtype: {dtype!r} (f32, f16, bf16, f64, i32, i64, u8, i8, bool)")
@@ -231,9 +231,8 @@ def _shape(shape: Any) -> Any:
 def _axes(axis: Axis) -> Tuple[Any, int]:
     if axis is None:
         return NULL, 0
-    if isinstance(axis, numbers.Integral):
-        axis = (axis,)
-    axes = [int(a) for a in axis]
+    many: Any = (axis,) if isinstance(axis, numbers.Integral) else axis
+    axes = [int(a) for a in many]
     return ffi.new("int[]", axes), len(axes)
 
 
@@ -261,6 +260,9 @@ class Tensor:
     """
 
     __slots__ = ("_kept", "_place", "_step", "__weakref__")
+    _kept: Any
+    _place: Any
+    _step: int
     __array_priority__ = 1000
     __array_ufunc__ = None  # NumPy leaves `array * tensor` to us
 
@@ -564,10 +566,10 @@ class Tensor:
                     out = _call("km_slice", out, axis, start, stop, step)
                 axis += 1
             elif isinstance(i, numbers.Integral):
-                length = out.shape[axis]
+                length, i = out.shape[axis], int(i)
                 if not -length <= i < length:  # IndexError also ends `for row in tensor`
                     raise IndexError(f"index {i} is out of range for an axis of {length}")
-                out = _call("km_select", out, axis, int(i))
+                out = _call("km_select", out, axis, i)
             else:
                 raise TypeError(f"tensors cannot be indexed by {type(i).__name__}")
         return out

@@ -51,7 +51,8 @@ def train_settings() -> Dict[str, str]:
     >>> kermes.train_settings()["steps"] != ""
     True
     """
-    found, i = {}, 0
+    found: Dict[str, str] = {}
+    i = 0
     while True:
         row = k.lib.km_train_setting(i)
         if row == NULL:
