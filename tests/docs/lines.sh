@@ -59,8 +59,9 @@ prepare() {
         "$KERMES" compress tiny/model.safetensors --tensor model.embed_tokens.weight \
             -o tiny/v.kmx --quiet && "$KERMES" decompress tiny/v.kmx -o vectors.npy --quiet &&
         cp vectors.npy q.npy && cp vectors.npy more.npy && rm -r tiny) >/dev/null || exit 1
-    # A C example of the page, under the name by which its commands call it.
-    awk '/^```c$/ { on = 1; next } /^```/ { on = 0 } on' "$2" >"$place/fit.c"
+    # The last C program of the page, under the name by which its commands call it.
+    awk '/^```c$/ { on = 1; text = ""; next } /^```/ { on = 0 } on { text = text $0 "\n" }
+        END { printf "%s", text }' "$2" >"$place/fit.c"
     # Installing is done by what the Makefile calls; it is built already.
     cat >"$place/bin/make" <<MAKE
 #!/bin/sh
