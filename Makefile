@@ -2,7 +2,7 @@
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 KERMES = build/release/kermes
 
-.PHONY: release demo test test-long coverage bench wheel install install-built uninstall format clean help
+.PHONY: release demo test test-long coverage bench wheel install install-built uninstall deb tarball docs format clean help
 .NOTPARALLEL:
 
 release: ## Build the library, the command and the examples (build/release)
@@ -61,6 +61,17 @@ install-built:
 
 uninstall: ## Remove what `make install` put there
 	@scripts/uninstall $(or $(PREFIX),/usr/local)
+
+deb: ## Debian packages (build/packages): kermes, libkermes0, libkermes-dev
+	@scripts/setup demo
+	@JOBS=$(JOBS) scripts/make-deb
+
+tarball: ## One folder that runs where it is put, packed (build/packages)
+	@scripts/setup demo
+	@JOBS=$(JOBS) scripts/make-tarball
+
+docs: ## The docs as a site with a search (build/docs)
+	@scripts/make-docs
 
 format: ## Lay out all C and CUDA sources by .clang-format
 	@git ls-files '*.c' '*.h' '*.cpp' '*.cu' '*.cuh' | xargs -r clang-format -i

@@ -53,7 +53,7 @@ endif()
 
 # test_cli_json_file stays: scripts read JSON with it.
 set(kermes_one_thread "^(api|format|fuzz|report)/"
-    "^cli/(args|bench|chat_terminal|devices|info|loop|model_sampling|pull|pull_names|tokenize|usage|vectors_bad|verify)$"
+    "^cli/(args|bench|chat_terminal|devices|info|loop|model_sampling|completion|pull|pull_names|tokenize|usage|vectors_bad|verify)$"
     "^infer/stop$" "^text/"
     "^model/(config|files|mix)$" "^nn/(optim|schedule)$"
     "^token/(families|gguf|hostile|huggingface|save|scan|simple)$")

@@ -51,6 +51,19 @@ int km_command_pull(int argc, char **argv);
 int km_command_models(int argc, char **argv);
 int km_command_rm(int argc, char **argv);
 int km_command_doctor(int argc, char **argv);
+int km_command_completion(int argc, char **argv);
+int km_command_complete(int argc, char **argv); /* what the shells ask; not listed */
+int km_command_man(int argc, char **argv);      /* manual pages, for the build; not listed */
+
+/* The commands, in the order of the help. */
+typedef struct km_cli_command {
+    const char *name, *summary;
+    int (*run)(int argc, char **argv);
+} km_cli_command;
+const km_cli_command *km_cli_at(int i); /* NULL behind the last */
+/* Shows a command's options to `visit`, and runs nothing. */
+typedef void (*km_spec_visitor)(void *user, const km_spec *spec);
+void km_cli_visit(const km_cli_command *c, km_spec_visitor visit, void *user);
 
 /* Parses; prints help or the error. Returns true when the command should go on; otherwise
  * *exit_code is what to return. */

@@ -223,6 +223,20 @@ static km_dtype cache_type(const char *name, km_error *err) {
     return i < 0 ? KM_DTYPE_COUNT : types[i];
 }
 
+/* Whether kermes chat and run can use it, and if not, why. */
+static void print_runs(const json_t *v) {
+    const json_t *m = json_object_get(v, "model");
+    if (!m) return;
+    if (!whole(m, "layers"))
+        printf("  %-11s no: the architecture '%s' is not known here\n", "runs",
+               safe(text_of(m, "architecture")));
+    else if (!json_is_object(json_object_get(v, "tokenizer")))
+        printf("  %-11s only with a tokenizer from elsewhere: it has none (run --tokenizer FILE)\n",
+               "runs");
+    else
+        printf("  %-11s yes, by kermes chat and kermes run\n", "runs");
+}
+
 int km_command_info(int argc, char **argv) {
     km_common common = KM_COMMON_DEFAULTS;
     km_describe_options o = km_describe_defaults();
@@ -279,6 +293,7 @@ int km_command_info(int argc, char **argv) {
     print_model(json_object_get(v, "model"));
     print_weights(v);
     print_tokenizer(json_object_get(v, "tokenizer"));
+    print_runs(v);
     print_state(json_object_get(v, "state"));
     print_text(json_object_get(v, "text"));
     print_index(json_object_get(v, "index"));

@@ -8,12 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-typedef struct command {
-    const char *name, *summary;
-    int (*run)(int argc, char **argv);
-} command;
-
-static const command commands[] = {
+static const km_cli_command commands[] = {
     {"devices", "what is here: CPU, BLAS, GPUs, and why something is missing", km_command_devices},
     {"verify", "check every op on a device against the reference", km_command_verify},
     {"bench", "measure the speed of ops against plain C and the hardware's limit",
@@ -30,6 +25,7 @@ static const command commands[] = {
     {"models", "the models on this machine", km_command_models},
     {"rm", "remove a model", km_command_rm},
     {"doctor", "what is here, what is missing, and what to do", km_command_doctor},
+    {"completion", "completion of commands for bash, zsh and fish", km_command_completion},
     {"compress", "turn embeddings into a small index that can be searched", km_command_compress},
     {"search", "find the nearest vectors in an index", km_command_search},
     {"add", "add vectors to an index", km_command_add},
@@ -66,8 +62,25 @@ int km_cli_usage(const char *fmt, ...) {
     return KM_EXIT_USAGE;
 }
 
+const km_cli_command *km_cli_at(int i) { return i < N_COMMANDS ? &commands[i] : NULL; }
+
+static km_spec_visitor visitor;
+static void *visitor_user;
+
+void km_cli_visit(const km_cli_command *c, km_spec_visitor visit, void *user) {
+    visitor = visit;
+    visitor_user = user;
+    c->run(0, (char *[]){NULL});
+    visitor = NULL;
+}
+
 bool km_begin(const km_spec *spec, int argc, char **argv, km_args *args, int *exit_code) {
     km_error err = {0};
+    if (visitor) {
+        visitor(visitor_user, spec);
+        *exit_code = KM_EXIT_OK;
+        return false;
+    }
     if (km_args_parse(spec, argc, argv, args, &err) != KM_OK) {
         *exit_code = km_cli_usage("%s", err.text);
         return false;
@@ -130,7 +143,7 @@ static void print_help(FILE *out) {
           out);
 }
 
-static const command *find_command(const char *name) {
+static const km_cli_command *find_command(const char *name) {
     for (int i = 0; i < N_COMMANDS; i++)
         if (strcmp(name, commands[i].name) == 0) return &commands[i];
     return NULL;
@@ -149,7 +162,7 @@ static int run_help(int argc, char **argv) {
         print_help(stdout);
         return KM_EXIT_OK;
     }
-    const command *c = find_command(argv[0]);
+    const km_cli_command *c = find_command(argv[0]);
     if (!c) return unknown_command(argv[0]);
     char help[] = "--help";
     return c->run(1, (char *[]){help, NULL});
@@ -170,7 +183,9 @@ static int run(int argc, char **argv) {
     if (word[0] == '-')
         return km_cli_usage("kermes itself has no option %.60s; 'kermes --help' shows what it does",
                             word);
-    const command *c = find_command(word);
+    if (strcmp(word, "man") == 0) return km_command_man(argc - 2, argv + 2);
+    if (strcmp(word, "complete") == 0) return km_command_complete(argc - 2, argv + 2);
+    const km_cli_command *c = find_command(word);
     return c ? c->run(argc - 2, argv + 2) : unknown_command(word);
 }
 
