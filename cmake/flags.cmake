@@ -11,7 +11,8 @@ function(kermes_compile target)
     target_compile_definitions(${target} PRIVATE _GNU_SOURCE)
     target_compile_options(${target} PRIVATE
         -Wall -Wextra -Wshadow -Wno-unused-parameter
-        $<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes>)
+        $<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes>
+        $<$<BOOL:${KERMES_WERROR}>:-Werror>)
     if(KERMES_OLD_GLIBC)
         target_compile_options(${target} PRIVATE -include ${PROJECT_SOURCE_DIR}/cmake/old_glibc.h)
     endif()

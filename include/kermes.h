@@ -125,9 +125,9 @@ typedef enum km_dtype {
         KM_DTYPE_COUNT
 } km_dtype;
 
-KM_API const char *km_dtype_name(km_dtype d);
-KM_API size_t km_dtype_size(km_dtype d);   /* bytes of an element, or of a block of them */
-KM_API int64_t km_dtype_block(km_dtype d); /* elements in a block; 1 for plain types */
+KM_API const char *km_dtype_name(km_dtype d); /* "f32", "q4_k"; "?" for none */
+KM_API size_t km_dtype_size(km_dtype d);      /* bytes of an element, or of a block of them */
+KM_API int64_t km_dtype_block(km_dtype d);    /* elements in a block; 1 for plain types */
 
 /* ---- Contexts ---- */
 
@@ -204,9 +204,9 @@ typedef struct km_stats {
     size_t held_bytes;       /* live plus cached for reuse */
 } km_stats;
 
-KM_API km_stats km_ctx_stats(const km_ctx *ctx);
-KM_API void km_stats_reset_peak(km_ctx *ctx);
-KM_API void km_trim(km_ctx *ctx); /* gives cached memory back */
+KM_API km_stats km_ctx_stats(const km_ctx *ctx); /* since the context began */
+KM_API void km_stats_reset_peak(km_ctx *ctx);    /* peak_bytes from now on */
+KM_API void km_trim(km_ctx *ctx);                /* gives cached memory back */
 
 /* A memory profile: between begin and end every buffer taken or given back on the context's device
  * is written down, in the order it happens. bytes add up to live; what was live at the begin is the
@@ -220,7 +220,7 @@ typedef struct km_memory_event {
     size_t live;         /* in use after it */
 } km_memory_event;
 
-KM_API km_status km_profile_begin(km_ctx *ctx);
+KM_API km_status km_profile_begin(km_ctx *ctx); /* KM_ERR_STATE: one is on */
 /* The events, the context's until the next begin; *n receives how many. NULL with the error set
  * when nothing was being recorded or there was no memory for the list. */
 KM_API const km_memory_event *km_profile_end(km_ctx *ctx, size_t *n);
@@ -244,8 +244,8 @@ typedef struct km_shape {
 #define KM_SCALAR ((km_shape){0, {0}})
 #endif
 
-KM_API km_shape km_tensor_shape(const km_tensor *t);
-KM_API int km_tensor_ndim(const km_tensor *t);
+KM_API km_shape km_tensor_shape(const km_tensor *t);        /* all dimensions */
+KM_API int km_tensor_ndim(const km_tensor *t);              /* how many; 0: a scalar */
 KM_API int64_t km_tensor_dim(const km_tensor *t, int axis); /* negative counts from the end */
 KM_API int64_t km_tensor_count(const km_tensor *t);         /* elements */
 KM_API km_dtype km_tensor_dtype(const km_tensor *t);
@@ -356,6 +356,8 @@ KM_API char *km_devices_json(const char *asked);
 
 /* ---- Creation ---- */
 
+/* Filled with 0, 1 or a value; start + i step; uniform in [lo, hi); normal with this mean and
+ * standard deviation. Random numbers follow the seed of the context. */
 KM_API km_tensor *km_zeros(km_ctx *ctx, km_dtype dtype, km_shape shape);
 KM_API km_tensor *km_ones(km_ctx *ctx, km_dtype dtype, km_shape shape);
 KM_API km_tensor *km_full(km_ctx *ctx, km_dtype dtype, km_shape shape, double value);
@@ -390,6 +392,7 @@ KM_API km_status km_split(km_ctx *ctx, km_tensor *t, int axis, int n, km_tensor 
 
 /* ---- Elementwise. Two operands broadcast as in NumPy and must share a dtype. ---- */
 
+/* a + b, a - b, a b, a / b, a^b; whole numbers wrap, and divide towards zero */
 KM_API km_tensor *km_add(km_ctx *ctx, km_tensor *a, km_tensor *b);
 KM_API km_tensor *km_sub(km_ctx *ctx, km_tensor *a, km_tensor *b);
 KM_API km_tensor *km_mul(km_ctx *ctx, km_tensor *a, km_tensor *b);
@@ -401,6 +404,7 @@ KM_API km_tensor *km_add_scalar(km_ctx *ctx, km_tensor *a, double s);
 KM_API km_tensor *km_mul_scalar(km_ctx *ctx, km_tensor *a, double s);
 KM_API km_tensor *km_pow_scalar(km_ctx *ctx, km_tensor *a, double s); /* a^s; floats */
 
+/* -x, |x|, sqrt(x), e^x, ln(x) and so on, element by element */
 KM_API km_tensor *km_neg(km_ctx *ctx, km_tensor *x);
 KM_API km_tensor *km_abs(km_ctx *ctx, km_tensor *x);
 KM_API km_tensor *km_sqrt(km_ctx *ctx, km_tensor *x);
@@ -433,6 +437,7 @@ KM_API km_tensor *km_dropout(km_ctx *ctx, km_tensor *x, double p);
 
 /* ---- Reductions over a list of axes (n_axes 0: over all) ---- */
 
+/* Over these axes, which keepdim leaves in the shape with 1 element. Of max, NaN wins. */
 KM_API km_tensor *km_sum(km_ctx *ctx, km_tensor *x, const int *axes, int n_axes, bool keepdim);
 KM_API km_tensor *km_mean(km_ctx *ctx, km_tensor *x, const int *axes, int n_axes, bool keepdim);
 KM_API km_tensor *km_max(km_ctx *ctx, km_tensor *x, const int *axes, int n_axes, bool keepdim);
@@ -461,6 +466,7 @@ KM_API km_tensor *km_mlp(km_ctx *ctx, km_tensor *x, km_tensor *w1, km_tensor *b1
 
 /* ---- Rows ---- */
 
+/* exp(x - max) / sum(exp(x - max)) along the axis, and its logarithm */
 KM_API km_tensor *km_softmax(km_ctx *ctx, km_tensor *x, int axis);
 KM_API km_tensor *km_log_softmax(km_ctx *ctx, km_tensor *x, int axis);
 /* Over the last axis (n): (x - mean) / sqrt(var + eps) * w + b; w, b (n), b may be NULL. */

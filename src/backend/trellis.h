@@ -1,6 +1,8 @@
-/* The trellis of dense codes (vector/trellis.h): what every backend knows of it. */
+/* Codes of vectors, the trellis of dense ones (vector/trellis.h): what every backend knows of them. */
 #ifndef KM_BACKEND_TRELLIS_H
 #define KM_BACKEND_TRELLIS_H
+
+#define KM_ENCODE_SCALES 255 /* steps of the geometric row of scales */
 
 #define KM_TRELLIS_LENGTH 12 /* bits of the window */
 #define KM_TRELLIS_STATES (1 << KM_TRELLIS_LENGTH)

@@ -9,8 +9,6 @@
 #define KM_OPS_ENCODE_CODES_H
 #include "kermes.h"
 
-#define KM_ENCODE_SCALES 255 /* steps of the geometric row */
-
 typedef struct km_code_form {
     int64_t bytes;   /* of a code */
     int64_t dim;     /* of a residual before it was turned */

@@ -170,3 +170,7 @@ km_tensor *km_grad_buffer(km_ctx *ctx, km_tensor *input) {
                           : km_fill_on(ctx, km_tensor_dev(input), input->dtype, input->shape, 0);
     return own ? hold(ctx, input, own) : NULL;
 }
+
+km_tensor *km_grad(km_tensor *t) {
+    return t && t->kept && t->grad && t->grad->storage ? t->grad : NULL;
+}

@@ -89,7 +89,7 @@ static km_status read_layout(km_ctx *ctx, const km_dl_tensor *d, km_tensor *t, i
 static km_tensor *bring_in(km_ctx *ctx, const km_dl_tensor *d, loan_in from, bool read_only) {
     static char nothing[64]; /* where a tensor without elements may be */
     km_tensor layout = {0};
-    int64_t extent;
+    int64_t extent = 0;
     if (check_place(ctx, d) != KM_OK || read_layout(ctx, d, &layout, &extent) != KM_OK) return NULL;
     size_t size = km_dtype_size(layout.dtype);
     char *first = (char *)d->data + (d->data ? d->byte_offset : 0);

@@ -36,6 +36,12 @@ if [ "$(uniq -d "$tmp/declared")" ]; then
     failed=1
 fi
 
+# Each under the version that cmake/kermes.map gives it.
+if nm -D --defined-only "$lib" | awk '$3 ~ /^km_/ && $3 !~ /@@KERMES_[0-9]+$/ { print $3; bad = 1 } END { exit !bad }'; then
+    echo "exported without a version"
+    failed=1
+fi
+
 if command -v readelf >/dev/null 2>&1; then
     major=$(sed -n 's/^#define KM_VERSION_MAJOR //p' "$header")
     readelf -d "$lib" >"$tmp/dynamic"
