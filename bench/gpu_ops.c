@@ -29,20 +29,23 @@ static km_tensor *make(km_ctx *ctx, km_dtype d, km_shape s) {
 }
 
 static void run_op(km_ctx *ctx, work *w) {
-    km_params p = {.f = {1, 0}};
+    km_params p = {.f = {[KM_F_ALPHA] = 1}};
     if (w->op == KM_OP_SUM) p.axes = 1;
-    if (w->op == KM_OP_LAYER_NORM || w->op == KM_OP_RMS_NORM) p.f[0] = 1e-5;
+    if (w->op == KM_OP_LAYER_NORM || w->op == KM_OP_RMS_NORM) p.f[KM_F_EPS] = 1e-5;
     if (w->op == KM_OP_SOFTMAX) p.axis = 1;
-    if (w->op == KM_OP_CROSS_ENTROPY) p = (km_params){.n = {-100, KM_MEAN, 1}};
+    if (w->op == KM_OP_CROSS_ENTROPY)
+        p = (km_params){
+            .n = {[KM_N_IGNORE] = -100, [KM_N_REDUCTION] = KM_MEAN, [KM_N_WITH_GRADIENT] = 1}};
     if (w->op == KM_OP_ATTENTION || w->op == KM_OP_ATTENTION_GRAD)
-        p = (km_params){.causal = true, .f = {w->dim[4] == 64 ? 0.125 : 0.08838834764831845}};
+        p = (km_params){.causal = true,
+                        .f = {[KM_F_SCALE] = w->dim[4] == 64 ? 0.125 : 0.08838834764831845}};
     km_apply(ctx, w->op, w->in, w->n_in, &p, NULL);
 }
 
 /* a against one matrix after the other. */
 static void run_turns(km_ctx *ctx, work *w) {
     km_tensor *in[2] = {w->in[0], w->in[1 + w->at++ % w->turns]};
-    km_params p = {.f = {1, 0}};
+    km_params p = {.f = {[KM_F_ALPHA] = 1}};
     km_apply(ctx, w->op, in, 2, &p, NULL);
 }
 
@@ -118,7 +121,8 @@ static void prepare(km_ctx *ctx, work *w) {
             for (int i = 0; i < 3; i++) w->in[w->n_in++] = qkv[i];
             break;
         }
-        km_params p = {.causal = true, .f = {d[4] == 64 ? 0.125 : 0.08838834764831845}};
+        km_params p = {.causal = true,
+                       .f = {[KM_F_SCALE] = d[4] == 64 ? 0.125 : 0.08838834764831845}};
         km_apply(ctx, KM_OP_ATTENTION, qkv, 3, &p, out);
         w->in[0] = km_keep(ctx, km_copy(ctx, out[0]));
         for (int i = 0; i < 3; i++) w->in[1 + i] = qkv[i];

@@ -115,13 +115,16 @@ int main(int argc, char **argv) {
 #define BY(x) (double)(x)
 #define FORWARD(label, in_, out_, act_, keep)                                                      \
     {                                                                                              \
-        label, KM_OP_LINEAR, {S(r, in_), S(out_, in_), S(out_)}, 3, {.act = act_, .n = {keep}},    \
-            FL(r, in_, out_), 0                                                                    \
+        label, KM_OP_LINEAR, {S(r, in_), S(out_, in_), S(out_)}, 3,                                \
+            {.act = act_, .n = {[KM_N_BOTH] = keep}}, FL(r, in_, out_), 0                          \
     }
 #define DX(label, in_, out_)                                                                       \
     { label, KM_OP_LINEAR_DX, {S(r, out_), S(out_, in_)}, 2, {0}, FL(r, in_, out_), 0 }
 #define DW(label, in_, out_, sums)                                                                 \
-    { label, KM_OP_LINEAR_DW, {S(r, out_), S(r, in_)}, 2, {.n = {sums}}, FL(r, in_, out_), 0 }
+    {                                                                                              \
+        label, KM_OP_LINEAR_DW, {S(r, out_), S(r, in_)}, 2, {.n = {[KM_N_BOTH] = sums}},           \
+            FL(r, in_, out_), 0                                                                    \
+    }
     const piece list[] = {
         FORWARD("forward qkv", c, 3 * c, KM_ACT_NONE, 0),
         FORWARD("forward proj", c, c, KM_ACT_NONE, 0),
@@ -144,7 +147,7 @@ int main(int argc, char **argv) {
          KM_OP_LINEAR_DX,
          {S(r, c), S(c, f), S(r, f)},
          3,
-         {.act = KM_ACT_GELU, .n = {1}},
+         {.act = KM_ACT_GELU, .n = {[KM_N_BOTH] = 1}},
          FL(r, c, f),
          0},
         DW("dw qkv", c, 3 * c, 0),
@@ -164,14 +167,14 @@ int main(int argc, char **argv) {
          KM_OP_ADD_LAYER_NORM,
          {S(r, c), S(r, c), S(c), S(c)},
          4,
-         {.f = {1e-5}},
+         {.f = {[KM_F_EPS] = 1e-5}},
          0,
          BY(r * c * 8)},
         {"layer_norm_grad",
          KM_OP_LAYER_NORM_GRAD,
          {S(r, c), S(r, c), S(c), S(r), S(r), S(r, c)},
          6,
-         {.f = {1e-5}},
+         {.f = {[KM_F_EPS] = 1e-5}},
          0,
          BY(r * c * 8)},
         {"embedding", KM_OP_EMBEDDING, {S(v, c), S(r)}, 2, {0}, 0, BY(r * c * 4)},
@@ -179,7 +182,7 @@ int main(int argc, char **argv) {
          KM_OP_EMBEDDING_GRAD,
          {S(r, c), S(r)},
          2,
-         {.n = {v}},
+         {.n = {[KM_N_TABLE_ROWS] = v}},
          0,
          BY(r * c * 2 + v * c * 2)},
         {"head forward", KM_OP_LINEAR, {S(part, c), S(v, c)}, 2, {0}, FL(part, c, v), 0},
@@ -187,7 +190,7 @@ int main(int argc, char **argv) {
          KM_OP_CROSS_ENTROPY,
          {S(part, v), S(part)},
          2,
-         {.n = {-100, KM_SUM, 1}},
+         {.n = {[KM_N_IGNORE] = -100, [KM_N_REDUCTION] = KM_SUM, [KM_N_WITH_GRADIENT] = 1}},
          0,
          BY(part * v * 4)},
         {"head dx", KM_OP_LINEAR_DX, {S(part, v), S(v, c)}, 2, {0}, FL(part, c, v), 0},

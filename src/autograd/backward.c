@@ -38,9 +38,9 @@ static void run_rule(km_ctx *ctx, km_node *n) {
     km_step_drop(ctx, mark, NULL, 0);
 }
 
-/* A rule may count on the gradient of its first output. */
+/* A rule may count on the gradient of its first output, unless its row says otherwise. */
 static km_status fill_missing(km_ctx *ctx, km_node *n) {
-    if (n->grad[0] || n->op == KM_OP_ADD_LAYER_NORM || n->op == KM_OP_ADD_RMS_NORM) return KM_OK;
+    if (n->grad[0] || km_op_get(n->op)->flags & KM_OP_ANY_GRADIENT) return KM_OK;
     km_tensor *y = n->out[0];
     km_tensor *zero = km_fill_on(ctx, km_tensor_dev(y), y->dtype, y->shape, 0);
     if (!zero) return ctx->error.code;

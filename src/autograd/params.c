@@ -16,10 +16,6 @@ km_status km_require_grad(km_ctx *ctx, km_tensor *t, bool on) {
     return KM_OK;
 }
 
-km_tensor *km_grad(km_tensor *t) {
-    return t && t->kept && t->grad && t->grad->storage ? t->grad : NULL;
-}
-
 /* The memory goes back to the pool, and the next backward finds it there. */
 void km_zero_grad(km_ctx *ctx, km_tensor *const *parameters, int n) {
     if (!ctx || !parameters) return;
@@ -53,7 +49,7 @@ double km_clip_grad_norm(km_ctx *ctx, km_tensor *const *parameters, int n, doubl
     }
     double norm = total ? sqrt(km_item(ctx, total)) : 0;
     if (norm > max_norm && isfinite(norm)) {
-        km_params p = {.f = {max_norm / norm}};
+        km_params p = {.f = {[KM_F_VALUE] = max_norm / norm}};
         for (int i = 0; i < n; i++) {
             km_tensor *g = km_grad(parameters[i]);
             if (g) km_apply_into(ctx, KM_OP_MUL_SCALAR, &g, 1, &p, g);

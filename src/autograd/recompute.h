@@ -1,4 +1,4 @@
-/* Recomputation: a piece of the forward pass that keeps only its inputs. It runs without the tape,
+/* Recomputation (activation checkpointing): a piece of the forward pass that keeps only its inputs. It runs without the tape,
  * and when its gradient is wanted it runs once more with it. */
 #ifndef KM_AUTOGRAD_RECOMPUTE_H
 #define KM_AUTOGRAD_RECOMPUTE_H

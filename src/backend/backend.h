@@ -4,22 +4,10 @@
 #ifndef KM_BACKEND_BACKEND_H
 #define KM_BACKEND_BACKEND_H
 #include "backend/op_list.h"
+#include "backend/params.h"
 #include "tensor/tensor.h"
 
 #define KM_MAX_OUTPUTS 4
-
-/* The settings of a call. Which op reads which field: op_list.h. All zero by default. */
-typedef struct km_params {
-    int axis;      /* in [0, ndim) */
-    uint32_t axes; /* bit set of reduced axes */
-    bool keepdim, causal, accumulate;
-    km_act act;
-    int64_t n[4];
-    double f[6];
-    uint64_t seed, stream;
-    km_dtype dtype; /* of the output, for fills and casts */
-    km_shape shape; /* of the output, for fills and views */
-} km_params;
 
 /* One call of a kernel. Shapes, dtypes and devices were checked; outputs are allocated. Every
  * size may be zero: a kernel then has nothing to do (or writes the neutral element). */

@@ -36,7 +36,7 @@ km_status km_compose_linear_dx(km_ctx *ctx, const km_call *c) {
     if (c->p->act == KM_ACT_NONE) pre = NULL;
     if (pre) product = km_tensor_new(ctx, dx->storage->lane, "linear_dx", dx->dtype, dx->shape);
     if (!product) return ctx->error.code;
-    km_params one = {.f = {1, 0}}, none = {0};
+    km_params one = {.f = {[KM_F_ALPHA] = 1}}, none = {0};
     km_status s = run(ctx, KM_OP_MATMUL, c->in, 2, &one, product);
     if (s == KM_OK && pre)
         s = then(ctx, km_act_grad(c->p->act), (km_tensor *[]){product, pre}, 2, &none, dx);
@@ -49,7 +49,7 @@ km_status km_compose_linear_dw(km_ctx *ctx, const km_call *c) {
     turned.shape.dim[1] = c->in[0]->shape.dim[0];
     turned.stride[0] = c->in[0]->stride[1];
     turned.stride[1] = c->in[0]->stride[0];
-    km_params one = {.f = {1, 0}};
+    km_params one = {.f = {[KM_F_ALPHA] = 1}};
     km_status s = run(ctx, KM_OP_MATMUL, in, 2, &one, c->out[0]);
     return s == KM_OK && c->n_out > 1 ? km_compose_column_sums(ctx, c->in[0], c->out[1]) : s;
 }

@@ -173,7 +173,7 @@ km_status km_comm_wait(km_ctx *ctx, km_comm *c, km_comm_work *w) {
 /* Both, as a kernel: so a host that captures a step remembers it and does it again. */
 static km_status run_kernel(km_ctx *ctx, const km_call *call) {
     km_comm *c = (km_comm *)(uintptr_t)call->p->stream;
-    km_comm_op op = (km_comm_op)call->p->n[0];
+    km_comm_op op = (km_comm_op)call->p->n[KM_N_COMM_OP];
     km_tensor *t = call->in[0];
     if (!c->transport->run || !km_tensor_dev(t)->host)
         return km_comm_wait(ctx, c, km_comm_start(ctx, c, op, t));
@@ -183,7 +183,7 @@ static km_status run_kernel(km_ctx *ctx, const km_call *call) {
 
 km_status km_comm_run(km_ctx *ctx, km_comm *c, km_comm_op op, km_tensor *t) {
     if (km_failed(ctx) || !c) return km_ctx_status(ctx);
-    km_params p = {.n = {op}, .stream = (uint64_t)(uintptr_t)c};
+    km_params p = {.n = {[KM_N_COMM_OP] = op}, .stream = (uint64_t)(uintptr_t)c};
     km_call call = {.op = KM_OP_CUSTOM, .n_in = 1, .in = &t, .p = &p};
     km_lane *lane = t->storage->lane;
     return lane->device->host ? km_host_run(ctx, lane, run_kernel, &call) : run_kernel(ctx, &call);

@@ -271,8 +271,10 @@ static km_status control_step(km_ctx *ctx, km_optimizer *o) {
     if (o->reducer) sums = km_reducer_sums(ctx, o->reducer, sums);
     if (!sums) return km_ctx_status(ctx);
     bool adam = o->how.kind != KM_OPTIM_SGD;
-    km_params p = {.f = {o->how.max_norm, adam ? o->how.beta1 : 0, adam ? o->how.beta2 : 0},
-                   .n = {o->how.growth_every}};
+    km_params p = {.f = {[KM_F_MAX_NORM] = o->how.max_norm,
+                         [KM_F_BETA1] = adam ? o->how.beta1 : 0,
+                         [KM_F_BETA2] = adam ? o->how.beta2 : 0},
+                   .n = {[KM_N_GROWTH] = o->how.growth_every}};
     km_tensor *in[] = {sums, o->knobs, o->control};
     return km_apply_into(ctx, KM_OP_OPTIM_CONTROL, in, 3, &p, o->control);
 }
@@ -295,9 +297,12 @@ static km_status update(km_ctx *ctx, km_optimizer *o, int first, int end) {
         p->p.storage->version++;
     }
     o->in[n_in++] = o->control;
-    km_params how = {.f = {0, h->beta1, h->beta2, h->eps},
-                     .n = {1, h->kind == KM_OPTIM_ADAMW, first}};
-    if (sgd) how = (km_params){.f = {0, h->momentum}, .n = {h->nesterov, 0, first}};
+    km_params how = {
+        .f = {[KM_F_BETA1] = h->beta1, [KM_F_BETA2] = h->beta2, [KM_F_ADAM_EPS] = h->eps},
+        .n = {[KM_N_STEP] = 1, [KM_N_DECOUPLED] = h->kind == KM_OPTIM_ADAMW, [KM_N_FIRST] = first}};
+    if (sgd)
+        how = (km_params){.f = {[KM_F_MOMENTUM] = h->momentum},
+                          .n = {[KM_N_NESTEROV] = h->nesterov, [KM_N_FIRST] = first}};
     return km_run(ctx, sgd ? KM_OP_SGD : KM_OP_ADAMW, o->in, n_in, &how, o->out, n_out);
 }
 

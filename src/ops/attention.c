@@ -10,14 +10,16 @@ static km_status infer_rope(km_ctx *ctx, const char *name, km_tensor *const *in,
     if (s.ndim < 2)
         return km_fail(ctx, KM_ERR_SHAPE, "%s: x must be [..., T, d], not %s", name,
                        km_shape_text(text, s));
-    if (p->n[0] < 0 || p->n[0] > s.dim[s.ndim - 1] || p->n[0] % 2)
+    if (p->n[KM_N_ROPE_DIMS] < 0 || p->n[KM_N_ROPE_DIMS] > s.dim[s.ndim - 1] ||
+        p->n[KM_N_ROPE_DIMS] % 2)
         return km_fail(ctx, KM_ERR_RANGE, "%s: cannot rotate %lld of the dimensions of %s", name,
-                       (long long)p->n[0], km_shape_text(text, s));
-    if (!(p->f[0] > 0))
-        return km_fail(ctx, KM_ERR_RANGE, "%s: base %g is not positive", name, p->f[0]);
-    if (p->n[1] != KM_ROPE_HALVES && p->n[1] != KM_ROPE_ADJACENT)
+                       (long long)p->n[KM_N_ROPE_DIMS], km_shape_text(text, s));
+    if (!(p->f[KM_F_ROPE_BASE] > 0))
+        return km_fail(ctx, KM_ERR_RANGE, "%s: base %g is not positive", name,
+                       p->f[KM_F_ROPE_BASE]);
+    if (p->n[KM_N_ROPE_PAIRS] != KM_ROPE_HALVES && p->n[KM_N_ROPE_PAIRS] != KM_ROPE_ADJACENT)
         return km_fail(ctx, KM_ERR_RANGE, "%s: no such pair layout: %lld", name,
-                       (long long)p->n[1]);
+                       (long long)p->n[KM_N_ROPE_PAIRS]);
     if (n_in > 1 && in[1]) {
         if (km_want_dtype(ctx, name, "positions", in[1], KM_INDICES) != KM_OK)
             return ctx->error.code;
@@ -27,7 +29,8 @@ static km_status infer_rope(km_ctx *ctx, const char *name, km_tensor *const *in,
     if (n_in > 2 && in[2]) {
         if (km_want_dtype(ctx, name, "divisors", in[2], KM_BIT(KM_F32)) != KM_OK)
             return ctx->error.code;
-        if (km_want_shape(ctx, name, "divisors", in[2], KM_SHAPE(p->n[0] / 2)) != KM_OK)
+        if (km_want_shape(ctx, name, "divisors", in[2], KM_SHAPE(p->n[KM_N_ROPE_DIMS] / 2)) !=
+            KM_OK)
             return ctx->error.code;
     }
     *out = (km_outputs){.n = 1, .dtype = {in[0]->dtype}, .shape = {s}};
@@ -36,7 +39,7 @@ static km_status infer_rope(km_ctx *ctx, const char *name, km_tensor *const *in,
 
 static void grad_rope(km_ctx *ctx, km_node *n) { /* a rotation's transpose is its inverse */
     km_params p = n->p;
-    p.n[2] = !p.n[2];
+    p.n[KM_N_ROPE_INVERSE] = !p.n[KM_N_ROPE_INVERSE];
     km_tensor *in[] = {n->grad[0], n->n_in > 1 ? n->in[1] : NULL, n->n_in > 2 ? n->in[2] : NULL};
     km_grad_add(ctx, n->in[0], km_apply(ctx, KM_OP_ROPE, in, n->n_in > 2 ? 3 : 2, &p, NULL));
 }
@@ -111,6 +114,7 @@ void km_rows_attention(km_op_row *t) {
                                      .min_in = 3,
                                      .max_in = 3,
                                      .dtypes = KM_FLOATS,
+                                     .flags = KM_OP_HEADS,
                                      .infer = infer_attention,
                                      .grad = grad_attention,
                                      .save_in = 7,
@@ -120,6 +124,7 @@ void km_rows_attention(km_op_row *t) {
                                           .min_in = 6,
                                           .max_in = 6,
                                           .dtypes = KM_FLOATS,
+                                          .flags = KM_OP_HEADS,
                                           .infer = infer_attention_grad,
                                           .tol = KM_TOL_SUM};
 }
@@ -128,20 +133,25 @@ void km_rows_attention(km_op_row *t) {
 
 km_tensor *km_rope(km_ctx *ctx, km_tensor *x, km_tensor *positions, km_rope_pairs pairs,
                    double base, int n_dims) {
-    km_params p = {.n = {n_dims ? n_dims : km_tensor_dim(x, -1), pairs}, .f = {base}};
+    km_params p = {
+        .n = {[KM_N_ROPE_DIMS] = n_dims ? n_dims : km_tensor_dim(x, -1), [KM_N_ROPE_PAIRS] = pairs},
+        .f = {[KM_F_ROPE_BASE] = base}};
     return km_apply2(ctx, KM_OP_ROPE, x, positions, &p);
 }
 
 km_tensor *km_rope_divided(km_ctx *ctx, km_tensor *x, km_tensor *positions, km_tensor *divisors,
                            km_rope_pairs pairs, double base, int n_dims) {
     if (!divisors) return km_rope(ctx, x, positions, pairs, base, n_dims);
-    km_params p = {.n = {n_dims ? n_dims : km_tensor_dim(x, -1), pairs}, .f = {base}};
+    km_params p = {
+        .n = {[KM_N_ROPE_DIMS] = n_dims ? n_dims : km_tensor_dim(x, -1), [KM_N_ROPE_PAIRS] = pairs},
+        .f = {[KM_F_ROPE_BASE] = base}};
     return km_apply(ctx, KM_OP_ROPE, (km_tensor *[]){x, positions, divisors}, 3, &p, NULL);
 }
 
 km_tensor *km_attention(km_ctx *ctx, km_tensor *q, km_tensor *k, km_tensor *v, bool causal,
                         double scale) {
     int64_t d = km_tensor_dim(q, -1);
-    km_params p = {.causal = causal, .f = {scale != 0 ? scale : 1 / sqrt(d > 0 ? (double)d : 1)}};
+    km_params p = {.causal = causal,
+                   .f = {[KM_F_SCALE] = scale != 0 ? scale : 1 / sqrt(d > 0 ? (double)d : 1)}};
     return km_apply(ctx, KM_OP_ATTENTION, (km_tensor *[]){q, k, v}, 3, &p, NULL);
 }

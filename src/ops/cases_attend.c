@@ -76,10 +76,17 @@ void km_cases_attend(km_case_fn fn, void *user) {
                 .no_gradient = true,
                 .derive = derive_places,
                 .p = {.axis = (int)i,
-                      .n = {f->heads, f->kv_heads, f->window,
-                            f->dims | (int64_t)(f->adjacent ? KM_ROPE_ADJACENT : KM_ROPE_HALVES)
-                                          << 32},
-                      .f = {1 / sqrt((double)f->d), f->base, f->softcap, 1e-5, f->magnitude}}};
+                      .n = {[KM_N_HEADS] = f->heads,
+                            [KM_N_KV_HEADS] = f->kv_heads,
+                            [KM_N_WINDOW] = f->window,
+                            [KM_N_ROTATION] =
+                                f->dims | (int64_t)(f->adjacent ? KM_ROPE_ADJACENT : KM_ROPE_HALVES)
+                                              << 32},
+                      .f = {[KM_F_SCALE] = 1 / sqrt((double)f->d),
+                            [KM_F_ATTEND_BASE] = f->base,
+                            [KM_F_SOFTCAP] = f->softcap,
+                            [KM_F_ATTEND_EPS] = 1e-5,
+                            [KM_F_MAGNITUDE] = f->magnitude}}};
             c.in[KM_ATTEND_Q] = some(KM_SHAPE(f->rows, f->heads * f->d), -1);
             c.in[KM_ATTEND_K] = some(KM_SHAPE(f->rows, f->kv_heads * f->d), -1);
             c.in[KM_ATTEND_V] = some(KM_SHAPE(f->rows, f->kv_heads * f->d), -1);

@@ -58,7 +58,7 @@ static void derive_levels(km_ctx *ctx, const km_case *c, km_tensor **in) {
     if (!open_inputs(ctx, c, in)) return;
     int32_t *bits = km_tensor_ptr(in[2]), *at = km_tensor_ptr(in[3]), byte = 1;
     float *amp = km_tensor_ptr(in[4]), *tables = km_tensor_ptr(in[5]);
-    fill_rows(f, km_tensor_ptr(in[0]), km_tensor_ptr(in[1]), f->d, c->p.n[1]);
+    fill_rows(f, km_tensor_ptr(in[0]), km_tensor_ptr(in[1]), f->d, c->p.n[KM_N_DIM]);
     for (int64_t j = 0; j < f->d; j++) {
         bits[j] = column_bits(f, j);
         amp[j] = j % 11 == 10 ? 0 : (float)(1 << j % 2);
@@ -76,7 +76,7 @@ static void derive_trellis(km_ctx *ctx, const km_case *c, km_tensor **in) {
     float *amp = km_tensor_ptr(in[2]), *water = km_tensor_ptr(in[5]),
           *tables = km_tensor_ptr(in[6]);
     int32_t *rate = km_tensor_ptr(in[3]), *classes = km_tensor_ptr(in[4]);
-    fill_rows(f, km_tensor_ptr(in[0]), km_tensor_ptr(in[1]), f->d * f->classes, c->p.n[1]);
+    fill_rows(f, km_tensor_ptr(in[0]), km_tensor_ptr(in[1]), f->d * f->classes, c->p.n[KM_N_DIM]);
     for (int64_t k = 0; k < f->classes; k++) {
         classes[2 * k] = (int32_t)(k * f->d);
         classes[2 * k + 1] = (int32_t)f->d;
@@ -103,14 +103,15 @@ static void set_inputs(km_case *c, const input *in) {
 void km_cases_encode_levels(km_case_fn fn, void *user) {
     for (size_t i = 0; i < sizeof levels / sizeof *levels; i++) {
         const encode_form *f = &levels[i];
-        km_case c = {.op = KM_OP_ENCODE_LEVELS,
-                     .n_in = 6,
-                     .dtypes = KM_BIT(KM_F32),
-                     .no_gradient = true,
-                     .derive = derive_levels,
-                     .p = {.axis = (int)i,
-                           .n = {1 + sum_bits(f, 8) + (int64_t)i % 2, f->d},
-                           .f = {0.01, 0.03125}}};
+        km_case c = {
+            .op = KM_OP_ENCODE_LEVELS,
+            .n_in = 6,
+            .dtypes = KM_BIT(KM_F32),
+            .no_gradient = true,
+            .derive = derive_levels,
+            .p = {.axis = (int)i,
+                  .n = {[KM_N_CODE_BYTES] = 1 + sum_bits(f, 8) + (int64_t)i % 2, [KM_N_DIM] = f->d},
+                  .f = {[KM_F_LOW] = 0.01, [KM_F_SCALE_STEP] = 0.03125}}};
         const input in[] = {
             {KM_SHAPE(f->rows, f->d), KM_F32}, {KM_SHAPE(f->rows), KM_F32},
             {KM_SHAPE(f->d), KM_I32},          {KM_SHAPE((f->d + 7) / 8, 8), KM_I32},
@@ -125,13 +126,17 @@ void km_cases_encode_trellis(km_case_fn fn, void *user) {
         const encode_form *f = &trellises[i];
         int64_t class_bits = f->classes > 2 ? 2 : f->classes > 1 ? 1 : 0, w = f->d * f->classes;
         int64_t bytes = (8 + class_bits + sum_bits(f, 1) + 7) / 8 + (int64_t)i % 2;
-        km_case c = {
-            .op = KM_OP_ENCODE_TRELLIS,
-            .n_in = 7,
-            .dtypes = KM_BIT(KM_F32),
-            .no_gradient = true,
-            .derive = derive_trellis,
-            .p = {.axis = (int)i, .n = {bytes, f->d, class_bits, f->d}, .f = {0.01, 0.03125}}};
+        km_case c = {.op = KM_OP_ENCODE_TRELLIS,
+                     .n_in = 7,
+                     .dtypes = KM_BIT(KM_F32),
+                     .no_gradient = true,
+                     .derive = derive_trellis,
+                     .p = {.axis = (int)i,
+                           .n = {[KM_N_CODE_BYTES] = bytes,
+                                 [KM_N_DIM] = f->d,
+                                 [KM_N_CLASS_BITS] = class_bits,
+                                 [KM_N_MOST] = f->d},
+                           .f = {[KM_F_LOW] = 0.01, [KM_F_SCALE_STEP] = 0.03125}}};
         const input in[] = {{KM_SHAPE(f->rows, w), KM_F32},
                             {KM_SHAPE(f->rows), KM_F32},
                             {KM_SHAPE(w), KM_F32},

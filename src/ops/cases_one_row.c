@@ -46,7 +46,7 @@ static bool linears(km_case_fn fn, void *user) {
         for (int i = 0; i < LENGTHS; i++) {
             int layers = mixes[m][2] < 0 ? 2 : 3;
             km_case c = one_row(KM_OP_LINEARS, lengths[i], 1 + 2 * layers);
-            c.p.n[0] = layers;
+            c.p.n[KM_N_LAYERS] = layers;
             for (int l = 0; l < layers; l++) {
                 c.in[1 + 2 * l] = some(KM_SHAPE(rows[i][l], lengths[i]), mixes[m][l]);
                 c.in[2 + 2 * l] = (i + l) % 2 ? absent : some(KM_SHAPE(rows[i][l]), -1);
@@ -55,7 +55,7 @@ static bool linears(km_case_fn fn, void *user) {
             if (!fn(user, &c)) return false;
         }
     km_case tall = one_row(KM_OP_LINEARS, 2048, 7);
-    tall.p.n[0] = 3;
+    tall.p.n[KM_N_LAYERS] = 3;
     tall.in[1] = some(KM_SHAPE(4096, 2048), KM_Q4_K);
     tall.in[3] = some(KM_SHAPE(701, 2048), KM_Q4_K);
     tall.in[5] = some(KM_SHAPE(701, 2048), KM_Q6_K);

@@ -62,7 +62,7 @@ void km_cases_sample(km_case_fn fn, void *user) {
                      .dtypes = KM_BIT(KM_F32),
                      .no_gradient = true,
                      .derive = derive,
-                     .p = {.axis = (int)i, .n = {f->last > 0}}};
+                     .p = {.axis = (int)i, .n = {[KM_N_PENALTIES] = f->last > 0}}};
         c.in[0] =
             (km_case_in){.shape = KM_SHAPE(f->rows, f->vocab), .values = f->values, .dtype = -1};
         c.in[1] = (km_case_in){.shape = KM_SHAPE(f->rows, KM_SAMPLE_SETTINGS),

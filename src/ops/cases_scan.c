@@ -78,13 +78,17 @@ static void derive(km_ctx *ctx, const km_case *c, km_tensor **in) {
 void km_cases_scan_codes(km_case_fn fn, void *user) {
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
         const scan_form *f = &forms[i];
-        km_case c = {
-            .op = KM_OP_SCAN_CODES,
-            .n_in = f->bits == 12 ? 10 : 8,
-            .dtypes = KM_BIT(KM_F32),
-            .no_gradient = true,
-            .derive = derive,
-            .p = {.axis = (int)i, .n = {f->k, f->product, f->exact, f->chunk}, .f = {0.5}}};
+        km_case c = {.op = KM_OP_SCAN_CODES,
+                     .n_in = f->bits == 12 ? 10 : 8,
+                     .dtypes = KM_BIT(KM_F32),
+                     .no_gradient = true,
+                     .derive = derive,
+                     .p = {.axis = (int)i,
+                           .n = {[KM_N_NEAREST] = f->k,
+                                 [KM_N_PRODUCT] = f->product,
+                                 [KM_N_EXACT] = f->exact,
+                                 [KM_N_CHUNK] = f->chunk},
+                           .f = {[KM_F_LOST] = 0.5}}};
         const struct {
             km_shape shape;
             km_dtype dtype;

@@ -36,8 +36,9 @@ static km_status infer_triangle(km_ctx *ctx, const char *name, km_tensor *const 
 
 static km_status infer_dropout(km_ctx *ctx, const char *name, km_tensor *const *in, int n_in,
                                const km_params *p, km_outputs *out) {
-    if (!(p->f[0] >= 0 && p->f[0] < 1))
-        return km_fail(ctx, KM_ERR_RANGE, "%s: probability %g is not in [0, 1)", name, p->f[0]);
+    if (!(p->f[KM_F_DROP] >= 0 && p->f[KM_F_DROP] < 1))
+        return km_fail(ctx, KM_ERR_RANGE, "%s: probability %g is not in [0, 1)", name,
+                       p->f[KM_F_DROP]);
     *out = (km_outputs){.n = 1, .dtype = {in[0]->dtype}, .shape = {in[0]->shape}};
     return KM_OK;
 }
@@ -199,19 +200,19 @@ km_tensor *km_where(km_ctx *ctx, km_tensor *cond, km_tensor *a, km_tensor *b) {
 }
 
 km_tensor *km_masked_fill(km_ctx *ctx, km_tensor *x, km_tensor *mask, double value) {
-    return km_apply2(ctx, KM_OP_MASKED_FILL, x, mask, &(km_params){.f = {value}});
+    return km_apply2(ctx, KM_OP_MASKED_FILL, x, mask, &(km_params){.f = {[KM_F_VALUE] = value}});
 }
 
 km_tensor *km_triu(km_ctx *ctx, km_tensor *x, int diagonal) {
-    return km_apply1(ctx, KM_OP_TRIU, x, &(km_params){.n = {diagonal}});
+    return km_apply1(ctx, KM_OP_TRIU, x, &(km_params){.n = {[KM_N_DIAGONAL] = diagonal}});
 }
 
 km_tensor *km_tril(km_ctx *ctx, km_tensor *x, int diagonal) {
-    return km_apply1(ctx, KM_OP_TRIL, x, &(km_params){.n = {diagonal}});
+    return km_apply1(ctx, KM_OP_TRIL, x, &(km_params){.n = {[KM_N_DIAGONAL] = diagonal}});
 }
 
 km_tensor *km_dropout(km_ctx *ctx, km_tensor *x, double p) {
     if (km_failed(ctx)) return NULL;
-    km_params params = {.f = {p}, .seed = ctx->seed, .stream = ctx->draws++};
+    km_params params = {.f = {[KM_F_DROP] = p}, .seed = ctx->seed, .stream = ctx->draws++};
     return km_apply1(ctx, KM_OP_DROPOUT, x, &params);
 }

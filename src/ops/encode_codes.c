@@ -17,9 +17,10 @@ static km_status rows_in(km_ctx *ctx, const char *name, km_tensor *const *in, co
     if (in[Z]->shape.ndim != 2 || in[Z]->shape.dim[1] < 1)
         return km_fail(ctx, KM_ERR_SHAPE, "%s: rows are a matrix, not %s", name,
                        km_shape_text(text, in[Z]->shape));
-    if (p->n[0] < 1 || p->n[1] < 1 || !(p->f[0] > 0) || !(p->f[1] >= 0))
+    if (p->n[KM_N_CODE_BYTES] < 1 || p->n[KM_N_DIM] < 1 || !(p->f[KM_F_LOW] > 0) ||
+        !(p->f[KM_F_SCALE_STEP] >= 0))
         return km_fail(ctx, KM_ERR_RANGE, "%s: codes of %lld bytes for %lld dimensions", name,
-                       (long long)p->n[0], (long long)p->n[1]);
+                       (long long)p->n[KM_N_CODE_BYTES], (long long)p->n[KM_N_DIM]);
     return want(ctx, name, "square", in[SQUARE], KM_F32, KM_SHAPE(in[Z]->shape.dim[0]));
 }
 
@@ -33,8 +34,8 @@ static km_status infer_levels(km_ctx *ctx, const char *name, km_tensor *const *i
         want(ctx, name, "amp", in[LEVEL_AMP], KM_F32, KM_SHAPE(d)) != KM_OK ||
         want(ctx, name, "tables", in[LEVELS], KM_F32, KM_SHAPE(9, 256)) != KM_OK)
         return ctx->error.code;
-    *out =
-        (km_outputs){.n = 1, .dtype = {KM_U8}, .shape = {KM_SHAPE(in[Z]->shape.dim[0], p->n[0])}};
+    *out = (km_outputs){
+        .n = 1, .dtype = {KM_U8}, .shape = {KM_SHAPE(in[Z]->shape.dim[0], p->n[KM_N_CODE_BYTES])}};
     return KM_OK;
 }
 
@@ -43,9 +44,11 @@ static km_status infer_trellis(km_ctx *ctx, const char *name, km_tensor *const *
     (void)n_in;
     if (rows_in(ctx, name, in, p) != KM_OK) return ctx->error.code;
     int64_t w = in[Z]->shape.dim[1], classes = in[WATER]->shape.ndim ? in[WATER]->shape.dim[0] : 0;
-    if (classes < 1 || classes > 1 << p->n[2] || p->n[2] > 8 || p->n[3] < 1 || p->n[3] > w)
+    if (classes < 1 || classes > 1 << p->n[KM_N_CLASS_BITS] || p->n[KM_N_CLASS_BITS] > 8 ||
+        p->n[KM_N_MOST] < 1 || p->n[KM_N_MOST] > w)
         return km_fail(ctx, KM_ERR_RANGE, "%s: %lld classes in %lld bits, of at most %lld columns",
-                       name, (long long)classes, (long long)p->n[2], (long long)p->n[3]);
+                       name, (long long)classes, (long long)p->n[KM_N_CLASS_BITS],
+                       (long long)p->n[KM_N_MOST]);
     if (want(ctx, name, "amp", in[AMP], KM_F32, KM_SHAPE(w)) != KM_OK ||
         want(ctx, name, "rate", in[RATE], KM_I32, KM_SHAPE(w)) != KM_OK ||
         want(ctx, name, "classes", in[CLASSES], KM_I32, KM_SHAPE(classes, 2)) != KM_OK ||
@@ -53,8 +56,8 @@ static km_status infer_trellis(km_ctx *ctx, const char *name, km_tensor *const *
         want(ctx, name, "tables", in[TABLES], KM_F32,
              KM_SHAPE(KM_TRELLIS_RATE + 1, KM_TRELLIS_STATES)) != KM_OK)
         return ctx->error.code;
-    *out =
-        (km_outputs){.n = 1, .dtype = {KM_U8}, .shape = {KM_SHAPE(in[Z]->shape.dim[0], p->n[0])}};
+    *out = (km_outputs){
+        .n = 1, .dtype = {KM_U8}, .shape = {KM_SHAPE(in[Z]->shape.dim[0], p->n[KM_N_CODE_BYTES])}};
     return KM_OK;
 }
 
@@ -80,7 +83,8 @@ km_tensor *km_encode_levels(km_ctx *ctx, km_tensor *z, km_tensor *square,
                             const km_level_code *how) {
     km_tensor *in[LEVEL_INPUTS] = {z, square, how->bits, how->at, how->amp, how->tables};
     km_tensor *out[KM_MAX_OUTPUTS] = {0};
-    km_params p = {.n = {how->form.bytes, how->form.dim}, .f = {how->form.low, how->form.step}};
+    km_params p = {.n = {[KM_N_CODE_BYTES] = how->form.bytes, [KM_N_DIM] = how->form.dim},
+                   .f = {[KM_F_LOW] = how->form.low, [KM_F_SCALE_STEP] = how->form.step}};
     km_apply(ctx, KM_OP_ENCODE_LEVELS, in, LEVEL_INPUTS, &p, out);
     return out[0];
 }
@@ -90,8 +94,11 @@ km_tensor *km_encode_trellis(km_ctx *ctx, km_tensor *z, km_tensor *square,
     km_tensor *in[TRELLIS_INPUTS] = {z,          square,     how->amp, how->rate, how->classes,
                                      how->water, how->tables};
     km_tensor *out[KM_MAX_OUTPUTS] = {0};
-    km_params p = {.n = {how->form.bytes, how->form.dim, how->class_bits, how->most},
-                   .f = {how->form.low, how->form.step}};
+    km_params p = {.n = {[KM_N_CODE_BYTES] = how->form.bytes,
+                         [KM_N_DIM] = how->form.dim,
+                         [KM_N_CLASS_BITS] = how->class_bits,
+                         [KM_N_MOST] = how->most},
+                   .f = {[KM_F_LOW] = how->form.low, [KM_F_SCALE_STEP] = how->form.step}};
     km_apply(ctx, KM_OP_ENCODE_TRELLIS, in, TRELLIS_INPUTS, &p, out);
     return out[0];
 }

@@ -44,21 +44,21 @@ void km_rows_fill(km_op_row *t) {
                                 .min_in = 1,
                                 .max_in = 1,
                                 .dtypes = KM_ANY,
-                                .flags = KM_OP_STRIDED,
+                                .flags = KM_OP_STRIDED | KM_OP_BACKWARDS,
                                 .infer = infer_copy,
                                 .grad = grad_copy};
     t[KM_OP_CAST] = (km_op_row){.formula = "y = dtype(x)",
                                 .min_in = 1,
                                 .max_in = 1,
                                 .dtypes = KM_ANY,
-                                .flags = KM_OP_STRIDED,
+                                .flags = KM_OP_STRIDED | KM_OP_BACKWARDS,
                                 .infer = infer_cast,
                                 .grad = grad_copy};
 }
 
 km_tensor *km_fill_on(km_ctx *ctx, km_device *device, km_dtype dtype, km_shape shape,
                       double value) {
-    km_params p = {.dtype = dtype, .shape = shape, .f = {value}};
+    km_params p = {.dtype = dtype, .shape = shape, .f = {[KM_F_VALUE] = value}};
     return km_apply_on(ctx, device, KM_OP_FULL, NULL, 0, &p, NULL);
 }
 
@@ -83,15 +83,19 @@ static bool is_float_or_fail(km_ctx *ctx, const char *name, km_dtype dtype, uint
 
 km_tensor *km_arange(km_ctx *ctx, km_dtype dtype, int64_t count, double start, double step) {
     if (!is_float_or_fail(ctx, "arange", dtype, KM_NUMBERS)) return NULL;
-    km_params p = {.dtype = dtype, .shape = KM_SHAPE(count), .f = {start, step}};
+    km_params p = {
+        .dtype = dtype, .shape = KM_SHAPE(count), .f = {[KM_F_START] = start, [KM_F_STEP] = step}};
     return km_apply(ctx, KM_OP_ARANGE, NULL, 0, &p, NULL);
 }
 
 static km_tensor *random_fill(km_ctx *ctx, km_op op, km_dtype dtype, km_shape shape, double a,
                               double b) {
     if (!is_float_or_fail(ctx, km_op_name(op), dtype, KM_FLOATS)) return NULL;
-    km_params p = {
-        .dtype = dtype, .shape = shape, .f = {a, b}, .seed = ctx->seed, .stream = ctx->draws++};
+    km_params p = {.dtype = dtype,
+                   .shape = shape,
+                   .f = {[KM_F_LO] = a, [KM_F_HI] = b},
+                   .seed = ctx->seed,
+                   .stream = ctx->draws++};
     return km_apply(ctx, op, NULL, 0, &p, NULL);
 }
 

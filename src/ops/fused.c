@@ -17,9 +17,10 @@ static km_tensor *heads_of(km_ctx *ctx, const km_tensor *t, int64_t first, int64
 
 /* p: n[0] heads, n[1] heads of k and v, n[2] their size. */
 static void parts_of(km_ctx *ctx, const km_tensor *t, const km_params *p, km_tensor *part[3]) {
-    part[0] = heads_of(ctx, t, 0, p->n[0], p->n[2]);
-    part[1] = heads_of(ctx, t, p->n[0], p->n[1], p->n[2]);
-    part[2] = heads_of(ctx, t, p->n[0] + p->n[1], p->n[1], p->n[2]);
+    part[0] = heads_of(ctx, t, 0, p->n[KM_N_HEADS], p->n[KM_N_HEAD_DIM]);
+    part[1] = heads_of(ctx, t, p->n[KM_N_HEADS], p->n[KM_N_KV_HEADS], p->n[KM_N_HEAD_DIM]);
+    part[2] = heads_of(ctx, t, p->n[KM_N_HEADS] + p->n[KM_N_KV_HEADS], p->n[KM_N_KV_HEADS],
+                       p->n[KM_N_HEAD_DIM]);
 }
 
 static void grad_attention_qkv(km_ctx *ctx, km_node *n) {
@@ -30,8 +31,8 @@ static void grad_attention_qkv(km_ctx *ctx, km_node *n) {
     if (!dy || !whole) return;
     parts_of(ctx, qkv, &n->p, part);
     parts_of(ctx, whole, &n->p, d);
-    km_tensor *back = heads_of(ctx, dy, 0, n->p.n[0], n->p.n[2]);
-    km_tensor *o = heads_of(ctx, n->out[0], 0, n->p.n[0], n->p.n[2]);
+    km_tensor *back = heads_of(ctx, dy, 0, n->p.n[KM_N_HEADS], n->p.n[KM_N_HEAD_DIM]);
+    km_tensor *o = heads_of(ctx, n->out[0], 0, n->p.n[KM_N_HEADS], n->p.n[KM_N_HEAD_DIM]);
     if (km_failed(ctx)) return;
     km_tensor *in[] = {back, part[0], part[1], part[2], o, n->out[1]};
     if (km_run(ctx, KM_OP_ATTENTION_GRAD, in, 6, &n->p, d, 3) == KM_OK)
@@ -53,8 +54,8 @@ km_tensor *km_attention_qkv(km_ctx *ctx, km_tensor *qkv, int heads, int kv_heads
     }
     int64_t d = qkv->shape.dim[2] / all;
     km_params p = {.causal = causal,
-                   .n = {heads, kv_heads, d},
-                   .f = {scale != 0 ? scale : 1 / sqrt(d > 0 ? (double)d : 1)}};
+                   .n = {[KM_N_HEADS] = heads, [KM_N_KV_HEADS] = kv_heads, [KM_N_HEAD_DIM] = d},
+                   .f = {[KM_F_SCALE] = scale != 0 ? scale : 1 / sqrt(d > 0 ? (double)d : 1)}};
     qkv = km_contiguous(ctx, qkv);
     if (!qkv) return NULL;
     km_tensor *part[3], *out[KM_MAX_OUTPUTS];
@@ -100,18 +101,19 @@ static void head_rows(km_ctx *ctx, const head_call *h, int64_t first, int64_t co
     km_tensor *x = rows_of(ctx, h->x, first, count), *t = rows_of(ctx, h->targets, first, count);
     km_tensor *lin[] = {x, h->w, h->bias}, *out[KM_MAX_OUTPUTS] = {0};
     km_tensor *logits = km_apply(ctx, KM_OP_LINEAR, lin, h->bias ? 3 : 2, NULL, NULL);
-    km_params p = {.n = {h->ignore, KM_SUM, back}};
+    km_params p = {
+        .n = {[KM_N_IGNORE] = h->ignore, [KM_N_REDUCTION] = KM_SUM, [KM_N_WITH_GRADIENT] = back}};
     km_apply(ctx, KM_OP_CROSS_ENTROPY, (km_tensor *[]){logits, t}, 2, &p, out);
     if (out[0]) km_apply_into(ctx, KM_OP_ADD, (km_tensor *[]){h->total, out[0]}, 2, NULL, h->total);
     km_tensor *d = out[2];
     if (h->dx && d) {
         km_tensor *part = rows_of(ctx, h->dx, first, count);
-        km_params one = {.f = {h->alpha, 0}};
+        km_params one = {.f = {[KM_F_ALPHA] = h->alpha}};
         if (part) km_run(ctx, KM_OP_MATMUL, (km_tensor *[]){d, h->w}, 2, &one, &part, 1);
     }
     if (h->dw && d) {
         km_tensor *turned = km_transpose(ctx, d, 0, 1), *dw = h->dw;
-        km_params more = {.f = {h->alpha, first > 0}};
+        km_params more = {.f = {[KM_F_ALPHA] = h->alpha, [KM_F_BETA] = first > 0}};
         if (turned) km_run(ctx, KM_OP_MATMUL, (km_tensor *[]){turned, x}, 2, &more, &dw, 1);
     }
     km_step_drop(ctx, mark, NULL, 0);
@@ -122,7 +124,7 @@ static km_tensor *padding_bias(km_ctx *ctx, const km_tensor *w, int64_t classes)
     km_tensor *bias = km_fill_on(ctx, km_tensor_dev(w), w->dtype, KM_SHAPE(w->shape.dim[0]), 0);
     if (!bias) return NULL;
     km_tensor *rest = rows_of(ctx, bias, classes, w->shape.dim[0] - classes);
-    km_params p = {.f = {-INFINITY}, .dtype = w->dtype};
+    km_params p = {.f = {[KM_F_VALUE] = -INFINITY}, .dtype = w->dtype};
     if (!rest || km_run(ctx, KM_OP_FULL, NULL, 0, &p, &rest, 1) != KM_OK) return NULL;
     return bias;
 }
@@ -141,10 +143,10 @@ static km_tensor *scaled(km_ctx *ctx, km_tensor *d, km_tensor *by) {
     return km_cast(ctx, km_mul(ctx, km_cast(ctx, d, by->dtype), by), d->dtype);
 }
 
-/* p: n[0] and n[1] say at which output dx and dw are, n[2] the factor both still need; 0: none. */
 static void grad_linear_cross_entropy(km_ctx *ctx, km_node *n) {
     km_tensor *by = n->grad[0]->is_one ? NULL : n->grad[0];
-    if (n->p.n[2]) by = by ? km_mul(ctx, by, n->out[n->p.n[2]]) : n->out[n->p.n[2]];
+    if (n->p.n[KM_N_FACTOR_AT])
+        by = by ? km_mul(ctx, by, n->out[n->p.n[KM_N_FACTOR_AT]]) : n->out[n->p.n[KM_N_FACTOR_AT]];
     for (int i = 0; i < 2 && !km_failed(ctx); i++)
         if (n->p.n[i]) km_grad_add(ctx, n->in[i], scaled(ctx, n->out[n->p.n[i]], by));
 }
@@ -223,12 +225,12 @@ km_tensor *km_linear_cross_entropy(km_ctx *ctx, km_tensor *x, km_tensor *w, km_t
     if (record && x->requires_grad) {
         made[n] = h.dx = rows ? km_tensor_new(ctx, x->storage->lane, name, d, x->shape)
                               : km_fill_on(ctx, dev, d, x->shape, 0);
-        p.n[0] = n++;
+        p.n[KM_N_DX_AT] = n++;
     }
     if (record && w->requires_grad) {
         made[n] = h.dw = rows ? km_tensor_new(ctx, w->storage->lane, name, d, w->shape)
                               : km_fill_on(ctx, dev, d, w->shape, 0);
-        p.n[1] = n++;
+        p.n[KM_N_DW_AT] = n++;
     }
     int64_t step = chunk_rows(w, rows);
     for (int64_t at = 0; at < rows && !km_failed(ctx); at += step)
@@ -238,7 +240,7 @@ km_tensor *km_linear_cross_entropy(km_ctx *ctx, km_tensor *x, km_tensor *w, km_t
         made[0] = km_mul_scalar(ctx, h.total, 1 / (double)rows);
         if (late && record) {
             made[n] = km_fill_on(ctx, dev, wide, KM_SCALAR, rows ? 1 / (double)rows : 0);
-            p.n[2] = n++;
+            p.n[KM_N_FACTOR_AT] = n++;
         }
     } else if (mean) { /* the rows that count are known to the device alone */
         km_tensor *count = counted(ctx, targets, ignore_index, wide);
@@ -246,7 +248,7 @@ km_tensor *km_linear_cross_entropy(km_ctx *ctx, km_tensor *x, km_tensor *w, km_t
         if (record) {
             km_tensor *was = km_fill_on(ctx, dev, wide, KM_SCALAR, late ? 1 : (double)rows);
             made[n] = km_div(ctx, was, count);
-            p.n[2] = n++;
+            p.n[KM_N_FACTOR_AT] = n++;
         }
     }
     ctx->no_grad--;

@@ -26,10 +26,11 @@ static km_status infer_embedding(km_ctx *ctx, const char *name, km_tensor *const
 static km_status infer_embedding_grad(km_ctx *ctx, const char *name, km_tensor *const *in, int n_in,
                                       const km_params *p, km_outputs *out) {
     km_shape s = in[1]->shape;
-    if (km_want_indices(ctx, name, in[1], p->n[0], 0, false) != KM_OK) return ctx->error.code;
+    if (km_want_indices(ctx, name, in[1], p->n[KM_N_TABLE_ROWS], 0, false) != KM_OK)
+        return ctx->error.code;
     s.dim[s.ndim++] = km_tensor_dim(in[0], -1);
     if (km_want_shape(ctx, name, "dy", in[0], s) != KM_OK) return ctx->error.code;
-    return same(out, in[0]->dtype, KM_SHAPE(p->n[0], km_tensor_dim(in[0], -1)));
+    return same(out, in[0]->dtype, KM_SHAPE(p->n[KM_N_TABLE_ROWS], km_tensor_dim(in[0], -1)));
 }
 
 /* index has x's rank and no more than its size along the other axes. */
@@ -99,7 +100,7 @@ static km_status want_mask(km_ctx *ctx, const char *name, const km_tensor *x,
 static km_status infer_masked_select(km_ctx *ctx, const char *name, km_tensor *const *in, int n_in,
                                      const km_params *p, km_outputs *out) {
     if (want_mask(ctx, name, in[0], in[1]) != KM_OK) return ctx->error.code;
-    return same(out, in[0]->dtype, KM_SHAPE(p->n[0]));
+    return same(out, in[0]->dtype, KM_SHAPE(p->n[KM_N_ROOM]));
 }
 
 static km_status infer_masked_scatter(km_ctx *ctx, const char *name, km_tensor *const *in, int n_in,
@@ -115,7 +116,7 @@ static km_status infer_masked_scatter(km_ctx *ctx, const char *name, km_tensor *
 
 static km_status infer_nonzero(km_ctx *ctx, const char *name, km_tensor *const *in, int n_in,
                                const km_params *p, km_outputs *out) {
-    return same(out, KM_I64, KM_SHAPE(p->n[0], in[0]->shape.ndim));
+    return same(out, KM_I64, KM_SHAPE(p->n[KM_N_ROOM], in[0]->shape.ndim));
 }
 
 /* ---- Gradients ---- */
@@ -124,7 +125,7 @@ static km_status infer_nonzero(km_ctx *ctx, const char *name, km_tensor *const *
  * in use are then touched. */
 static void grad_embedding(km_ctx *ctx, km_node *n) {
     km_tensor *table = n->in[0], *in[] = {n->grad[0], n->in[1]};
-    km_params p = {.n = {table->shape.dim[0]}};
+    km_params p = {.n = {[KM_N_TABLE_ROWS] = table->shape.dim[0]}};
     if (!km_needs(n, 0)) return;
     if (!km_grad_held(table)) {
         km_grad_add(ctx, table, km_apply(ctx, KM_OP_EMBEDDING_GRAD, in, 2, &p, NULL));
@@ -163,7 +164,7 @@ static void grad_scatter(km_ctx *ctx, km_node *n) {
     if (km_needs(n, 0)) km_grad_add(ctx, n->in[0], km_scatter(ctx, dy, axis, index, zeros));
     if (!km_needs(n, 2)) return;
     int64_t count = km_shape_count(index->shape);
-    km_params p = {.dtype = KM_I64, .shape = KM_SHAPE(count), .f = {0, 1}};
+    km_params p = {.dtype = KM_I64, .shape = KM_SHAPE(count), .f = {[KM_F_STEP] = 1}};
     km_tensor *own = km_apply_on(ctx, dev, KM_OP_ARANGE, NULL, 0, &p, NULL);
     own = own ? km_reshape(ctx, own, index->shape) : NULL;
     km_tensor *none = km_fill_on(ctx, dev, KM_I64, dy->shape, -1);
@@ -183,7 +184,7 @@ static void grad_masked_scatter(km_ctx *ctx, km_node *n) {
     km_tensor *mask = n->in[1], *dy = n->grad[0];
     if (km_needs(n, 0)) km_grad_add(ctx, n->in[0], km_masked_fill(ctx, dy, mask, 0));
     if (!km_needs(n, 2)) return;
-    km_params p = {.n = {n->in[2]->shape.dim[0]}};
+    km_params p = {.n = {[KM_N_ROOM] = n->in[2]->shape.dim[0]}};
     km_grad_add(ctx, n->in[2], km_apply2(ctx, KM_OP_MASKED_SELECT, dy, mask, &p));
 }
 
@@ -300,7 +301,8 @@ km_tensor *km_masked_select(km_ctx *ctx, km_tensor *x, km_tensor *mask) {
     x = km_broadcast(ctx, x, s);
     int64_t count = mask && x ? count_true(ctx, mask) : -1;
     return count < 0 ? NULL
-                     : km_apply2(ctx, KM_OP_MASKED_SELECT, x, mask, &(km_params){.n = {count}});
+                     : km_apply2(ctx, KM_OP_MASKED_SELECT, x, mask,
+                                 &(km_params){.n = {[KM_N_ROOM] = count}});
 }
 
 km_tensor *km_masked_scatter(km_ctx *ctx, km_tensor *x, km_tensor *mask, km_tensor *src) {
@@ -328,7 +330,8 @@ km_tensor *km_nonzero(km_ctx *ctx, km_tensor *x) {
     if (x->dtype != KM_BOOL)
         set = km_ne(ctx, x, km_fill_on(ctx, km_tensor_dev(x), x->dtype, KM_SCALAR, 0));
     int64_t count = set ? count_true(ctx, set) : -1;
-    return count < 0 ? NULL : km_apply1(ctx, KM_OP_NONZERO, x, &(km_params){.n = {count}});
+    return count < 0 ? NULL
+                     : km_apply1(ctx, KM_OP_NONZERO, x, &(km_params){.n = {[KM_N_ROOM] = count}});
 }
 
 km_tensor *km_index_select(km_ctx *ctx, km_tensor *x, int axis, km_tensor *index) {

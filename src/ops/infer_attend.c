@@ -23,7 +23,8 @@ static km_status infer_attend(km_ctx *ctx, const char *name, km_tensor *const *i
     char text[KM_SHAPE_TEXT];
     const km_tensor *q = in[KM_ATTEND_Q], *ck = in[KM_ATTEND_CACHE_K], *cv = in[KM_ATTEND_CACHE_V];
     const km_tensor *rows = in[KM_ATTEND_ROWS], *table = in[KM_ATTEND_TABLE];
-    int64_t heads = p->n[0], kv = p->n[1], dims = p->n[3] & 0xffffffff, pairs = p->n[3] >> 32;
+    int64_t heads = p->n[KM_N_HEADS], kv = p->n[KM_N_KV_HEADS],
+            dims = p->n[KM_N_ROTATION] & 0xffffffff, pairs = p->n[KM_N_ROTATION] >> 32;
     if (heads < 1 || kv < 1 || heads % kv)
         return km_fail(ctx, KM_ERR_RANGE, "%s: %lld heads cannot share %lld", name,
                        (long long)heads, (long long)kv);
@@ -52,13 +53,13 @@ static km_status infer_attend(km_ctx *ctx, const char *name, km_tensor *const *i
     if (table->shape.ndim != 2)
         return km_fail(ctx, KM_ERR_SHAPE, "%s: the table must be [sequences, pages], not %s", name,
                        km_shape_text(text, table->shape));
-    if (p->f[1] > 0 && (dims < 2 || dims % 2 || dims > d ||
-                        (pairs != KM_ROPE_HALVES && pairs != KM_ROPE_ADJACENT)))
+    if (p->f[KM_F_ATTEND_BASE] > 0 && (dims < 2 || dims % 2 || dims > d ||
+                                       (pairs != KM_ROPE_HALVES && pairs != KM_ROPE_ADJACENT)))
         return km_fail(ctx, KM_ERR_RANGE, "%s: cannot rotate %lld of %lld dimensions", name,
                        (long long)dims, (long long)d);
-    if (p->n[2] < 0 || !(p->f[2] >= 0) || !(p->f[4] >= 0))
+    if (p->n[KM_N_WINDOW] < 0 || !(p->f[KM_F_SOFTCAP] >= 0) || !(p->f[KM_F_MAGNITUDE] >= 0))
         return km_fail(ctx, KM_ERR_RANGE, "%s: window %lld, soft cap %g, magnitude %g", name,
-                       (long long)p->n[2], p->f[2], p->f[4]);
+                       (long long)p->n[KM_N_WINDOW], p->f[KM_F_SOFTCAP], p->f[KM_F_MAGNITUDE]);
     if ((n_in > KM_ATTEND_Q_NORM &&
          want_norm(ctx, name, "q_norm", in[KM_ATTEND_Q_NORM], d) != KM_OK) ||
         (n_in > KM_ATTEND_K_NORM &&
@@ -75,6 +76,8 @@ void km_rows_attend(km_op_row *t) {
                                   .min_in = 7,
                                   .max_in = KM_ATTEND_INPUTS,
                                   .dtypes = KM_BIT(KM_F32) | KM_BIT(KM_F16) | KM_BIT(KM_BF16),
+                                  .flags = KM_OP_ROWS,
+                                  .changes = 1u << KM_ATTEND_CACHE_K | 1u << KM_ATTEND_CACHE_V,
                                   .infer = infer_attend,
                                   .tol = KM_TOL_BITS};
 }
@@ -102,8 +105,15 @@ km_tensor *km_attend(km_ctx *ctx, const km_attend_spec *s, km_tensor *q, km_tens
                                        as_f32(ctx, s->k_norm),
                                        s->rope_base > 0 ? s->divisors : NULL};
     int64_t d = km_tensor_dim(q, -1) / s->heads, dims = s->rope_dims ? s->rope_dims : d;
-    km_params p = {.n = {s->heads, s->kv_heads, s->window, dims | (int64_t)s->pairs << 32},
-                   .f = {s->scale, s->rope_base, s->softcap, s->eps, s->rope_magnitude}};
+    km_params p = {.n = {[KM_N_HEADS] = s->heads,
+                         [KM_N_KV_HEADS] = s->kv_heads,
+                         [KM_N_WINDOW] = s->window,
+                         [KM_N_ROTATION] = dims | (int64_t)s->pairs << 32},
+                   .f = {[KM_F_SCALE] = s->scale,
+                         [KM_F_ATTEND_BASE] = s->rope_base,
+                         [KM_F_SOFTCAP] = s->softcap,
+                         [KM_F_ATTEND_EPS] = s->eps,
+                         [KM_F_MAGNITUDE] = s->rope_magnitude}};
     km_tensor *y = km_apply(ctx, KM_OP_ATTEND, in, KM_ATTEND_INPUTS, &p, NULL);
     if (y) {
         cache_k->storage->version++;

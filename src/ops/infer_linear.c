@@ -22,10 +22,10 @@ static km_status want_weight(km_ctx *ctx, const char *name, const km_tensor *x,
 static km_status infer_linears(km_ctx *ctx, const char *name, km_tensor *const *in, int n_in,
                                const km_params *p, km_outputs *out) {
     km_tensor *x = in[0];
-    if (p->n[0] < 1 || p->n[0] > 3 || n_in < 2 * p->n[0])
+    if (p->n[KM_N_LAYERS] < 1 || p->n[KM_N_LAYERS] > 3 || n_in < 2 * p->n[KM_N_LAYERS])
         return km_fail(ctx, KM_ERR_RANGE, "%s: takes 1 to 3 layers, not %lld", name,
-                       (long long)p->n[0]);
-    *out = (km_outputs){.n = (int)p->n[0]};
+                       (long long)p->n[KM_N_LAYERS]);
+    *out = (km_outputs){.n = (int)p->n[KM_N_LAYERS]};
     for (int i = 0; i < out->n; i++) {
         km_tensor *w = in[1 + 2 * i], *b = 2 + 2 * i < n_in ? in[2 + 2 * i] : NULL;
         if (km_want_input(ctx, name, 1 + 2 * i, w) != KM_OK) return ctx->error.code;
@@ -63,12 +63,14 @@ void km_rows_infer_linear(km_op_row *t) {
                                    .min_in = 2,
                                    .max_in = 7,
                                    .dtypes = dtypes,
+                                   .flags = KM_OP_BLOCK_LAYER,
                                    .infer = infer_linears,
                                    .tol = KM_TOL_BITS};
     t[KM_OP_GATED] = (km_op_row){.formula = "act(x g^T) * (x u^T)",
                                  .min_in = 2,
                                  .max_in = 3,
                                  .dtypes = dtypes,
+                                 .flags = KM_OP_BLOCK_LAYER,
                                  .infer = infer_gated,
                                  .tol = KM_TOL_BITS};
 }
@@ -95,7 +97,7 @@ km_status km_linears(km_ctx *ctx, km_tensor *x, km_tensor *const *w, km_tensor *
     if (n < 1 || n > 3)
         return km_fail(ctx, KM_ERR_RANGE, "linears: takes 1 to 3 layers, not %d", n);
     if (at_once(ctx, KM_OP_LINEARS, in, 1 + 2 * n)) {
-        km_apply(ctx, KM_OP_LINEARS, in, 1 + 2 * n, &(km_params){.n = {n}}, made);
+        km_apply(ctx, KM_OP_LINEARS, in, 1 + 2 * n, &(km_params){.n = {[KM_N_LAYERS] = n}}, made);
         for (int i = 0; i < n; i++) out[i] = made[i];
     } else {
         for (int i = 0; i < n; i++) out[i] = km_linear(ctx, x, w[i], b ? b[i] : NULL, KM_ACT_NONE);

@@ -35,7 +35,7 @@ void km_rows_sample(km_op_row *t) {
 km_tensor *km_sample_rows(km_ctx *ctx, km_tensor *logits, km_tensor *settings, km_tensor *state,
                           bool penalties, km_tensor **after) {
     km_tensor *in[] = {logits, settings, state}, *out[KM_MAX_OUTPUTS] = {NULL};
-    km_apply(ctx, KM_OP_SAMPLE, in, 3, &(km_params){.n = {penalties}}, out);
+    km_apply(ctx, KM_OP_SAMPLE, in, 3, &(km_params){.n = {[KM_N_PENALTIES] = penalties}}, out);
     if (after) *after = out[1];
     return out[0];
 }

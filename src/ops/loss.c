@@ -4,8 +4,9 @@
 static km_dtype loss_dtype(km_dtype d) { return d == KM_F64 ? KM_F64 : KM_F32; }
 
 static km_status check_reduction(km_ctx *ctx, const char *name, const km_params *p) {
-    if (p->n[1] == KM_MEAN || p->n[1] == KM_SUM) return KM_OK;
-    return km_fail(ctx, KM_ERR_RANGE, "%s: no such reduction: %lld", name, (long long)p->n[1]);
+    if (p->n[KM_N_REDUCTION] == KM_MEAN || p->n[KM_N_REDUCTION] == KM_SUM) return KM_OK;
+    return km_fail(ctx, KM_ERR_RANGE, "%s: no such reduction: %lld", name,
+                   (long long)p->n[KM_N_REDUCTION]);
 }
 
 static km_status check_targets(km_ctx *ctx, const char *name, const km_tensor *logits,
@@ -16,14 +17,14 @@ static km_status check_targets(km_ctx *ctx, const char *name, const km_tensor *l
         logits->shape.dim[0] != targets->shape.dim[0])
         return km_fail(ctx, KM_ERR_SHAPE, "%s: logits %s need one target a row, not %s", name,
                        km_shape_text(a, logits->shape), km_shape_text(b, targets->shape));
-    return km_want_indices(ctx, name, targets, logits->shape.dim[1], p->n[0], true);
+    return km_want_indices(ctx, name, targets, logits->shape.dim[1], p->n[KM_N_IGNORE], true);
 }
 
 static km_status infer_cross_entropy(km_ctx *ctx, const char *name, km_tensor *const *in, int n_in,
                                      const km_params *p, km_outputs *out) {
     if (check_targets(ctx, name, in[0], in[1], p) != KM_OK) return ctx->error.code;
     km_dtype d = in[0]->dtype;
-    *out = (km_outputs){.n = p->n[2] ? 3 : 2,
+    *out = (km_outputs){.n = p->n[KM_N_WITH_GRADIENT] ? 3 : 2,
                         .dtype = {loss_dtype(d), loss_dtype(d), d},
                         .shape = {KM_SCALAR, KM_SHAPE(in[0]->shape.dim[0]), in[0]->shape}};
     return KM_OK;
@@ -81,7 +82,7 @@ static void grad_bce(km_ctx *ctx, km_node *n) { /* by the target: -x dloss / n *
     if (km_needs(n, 0))
         km_grad_add(ctx, n->in[0], km_apply(ctx, KM_OP_BCE_GRAD, in, 3, &n->p, NULL));
     if (km_needs(n, 1)) {
-        int64_t count = n->p.n[1] == KM_MEAN ? km_shape_count(n->in[0]->shape) : 1;
+        int64_t count = n->p.n[KM_N_REDUCTION] == KM_MEAN ? km_shape_count(n->in[0]->shape) : 1;
         km_tensor *each = km_mul_scalar(ctx, n->grad[0], count ? -1.0 / (double)count : 0);
         km_grad_add(ctx, n->in[1], km_mul(ctx, n->in[0], km_cast(ctx, each, n->in[0]->dtype)));
     }
@@ -101,10 +102,13 @@ void km_rows_loss(km_op_row *t) {
     LOSS(CROSS_ENTROPY, "-ln softmax(logits)[target]", 2, infer_cross_entropy, grad_cross_entropy,
          3, 2);
     t[KM_OP_CROSS_ENTROPY].saves = saves_cross_entropy;
+    t[KM_OP_CROSS_ENTROPY].flags |= KM_OP_WHOLE;
     LOSS(CROSS_ENTROPY_GRAD, "dloss (softmax(logits) - onehot) / n", 4, infer_cross_entropy_grad,
          NULL, 0, 0);
     LOSS(MSE, "mean (x - t)^2", 2, infer_pair_loss, grad_mse, 3, 0);
     LOSS(BCE, "mean max(x, 0) - x t + ln(1 + exp(-|x|))", 2, infer_pair_loss, grad_bce, 3, 0);
+    t[KM_OP_MSE].flags |= KM_OP_WHOLE;
+    t[KM_OP_BCE].flags |= KM_OP_WHOLE;
     LOSS(MSE_GRAD, "2 dloss (x - t) / n", 3, infer_pair_grad, NULL, 0, 0);
     LOSS(BCE_GRAD, "dloss (sigmoid(x) - t) / n", 3, infer_pair_grad, NULL, 0, 0);
 }
@@ -114,7 +118,7 @@ void km_rows_loss(km_op_row *t) {
 km_tensor *km_cross_entropy(km_ctx *ctx, km_tensor *logits, km_tensor *targets,
                             int64_t ignore_index, km_reduction reduction) {
     if (km_failed(ctx)) return NULL;
-    km_params p = {.n = {ignore_index, reduction}};
+    km_params p = {.n = {[KM_N_IGNORE] = ignore_index, [KM_N_REDUCTION] = reduction}};
     int d = km_tensor_ndim(logits);
     if (logits && targets && d != 2 && d > 0 && km_tensor_ndim(targets) == d - 1) {
         km_shape rest = logits->shape; /* all leading axes are rows */
@@ -127,16 +131,16 @@ km_tensor *km_cross_entropy(km_ctx *ctx, km_tensor *logits, km_tensor *targets,
     }
     /* While a row of logits is at hand its gradient costs one write; later it costs a read too. The
      * reference device keeps to the plain rule. */
-    p.n[2] = logits && km_recording(ctx, &logits, 1) && logits->storage &&
-             km_tensor_dev(logits) != km_ref_device();
+    p.n[KM_N_WITH_GRADIENT] = logits && km_recording(ctx, &logits, 1) && logits->storage &&
+                              km_tensor_dev(logits) != km_ref_device();
     return km_apply2(ctx, KM_OP_CROSS_ENTROPY, logits, targets, &p);
 }
 
 km_tensor *km_mse(km_ctx *ctx, km_tensor *x, km_tensor *target, km_reduction reduction) {
-    return km_apply2(ctx, KM_OP_MSE, x, target, &(km_params){.n = {0, reduction}});
+    return km_apply2(ctx, KM_OP_MSE, x, target, &(km_params){.n = {[KM_N_REDUCTION] = reduction}});
 }
 
 km_tensor *km_bce_with_logits(km_ctx *ctx, km_tensor *x, km_tensor *target,
                               km_reduction reduction) {
-    return km_apply2(ctx, KM_OP_BCE, x, target, &(km_params){.n = {0, reduction}});
+    return km_apply2(ctx, KM_OP_BCE, x, target, &(km_params){.n = {[KM_N_REDUCTION] = reduction}});
 }

@@ -29,7 +29,7 @@ static km_status infer_matmul(km_ctx *ctx, const char *name, km_tensor *const *i
 static km_tensor *turned(km_ctx *ctx, km_tensor *t) { return km_transpose(ctx, t, -1, -2); }
 
 static km_tensor *product(km_ctx *ctx, km_tensor *a, km_tensor *b) {
-    return km_apply2(ctx, KM_OP_MATMUL, a, b, &(km_params){.f = {1, 0}});
+    return km_apply2(ctx, KM_OP_MATMUL, a, b, &(km_params){.f = {[KM_F_ALPHA] = 1}});
 }
 
 static void grad_matmul(km_ctx *ctx, km_node *n) { /* da = dy b^T, db = a^T dy */
@@ -55,7 +55,7 @@ static km_status infer_linear(km_ctx *ctx, const char *name, km_tensor *const *i
         return km_fail(ctx, KM_ERR_RANGE, "%s: no such activation: %d", name, (int)p->act);
     *out = (km_outputs){.n = 1, .dtype = {x->dtype, x->dtype}, .shape = {y, y}};
     /* relu's gradient needs only y; the others need the value before the activation. */
-    if (p->n[0] || (p->act > KM_ACT_RELU && km_recording(ctx, in, n_in))) out->n = 2;
+    if (p->n[KM_N_BOTH] || (p->act > KM_ACT_RELU && km_recording(ctx, in, n_in))) out->n = 2;
     return KM_OK;
 }
 
@@ -73,8 +73,9 @@ static km_status infer_linear_dx(km_ctx *ctx, const char *name, km_tensor *const
         return ctx->error.code;
     if ((unsigned)p->act > KM_ACT_SILU || p->act == KM_ACT_RELU)
         return km_fail(ctx, KM_ERR_RANGE, "%s: no slope of activation %d", name, (int)p->act);
-    *out = (km_outputs){
-        .n = p->n[0] ? 2 : 1, .dtype = {dy->dtype, dy->dtype}, .shape = {dx, KM_SHAPE(dx.dim[1])}};
+    *out = (km_outputs){.n = p->n[KM_N_BOTH] ? 2 : 1,
+                        .dtype = {dy->dtype, dy->dtype},
+                        .shape = {dx, KM_SHAPE(dx.dim[1])}};
     return KM_OK;
 }
 
@@ -87,7 +88,7 @@ static km_status infer_linear_dw(km_ctx *ctx, const char *name, km_tensor *const
         return km_fail(ctx, KM_ERR_SHAPE, "%s: dy %s and x %s are not [rows, out] and [rows, in]",
                        name, km_shape_text(ta, dy->shape), km_shape_text(tb, x->shape));
     *out = (km_outputs){
-        .n = p->n[0] ? 2 : 1,
+        .n = p->n[KM_N_BOTH] ? 2 : 1,
         .dtype = {dy->dtype, dy->dtype},
         .shape = {KM_SHAPE(dy->shape.dim[1], x->shape.dim[1]), KM_SHAPE(dy->shape.dim[1])}};
     return KM_OK;
@@ -99,7 +100,8 @@ void km_linear_backward(km_ctx *ctx, km_tensor *dy, km_tensor *x, km_tensor *w, 
     bool bias = b && b->requires_grad;
     if (to_x && x->requires_grad) km_grad_add(ctx, x, product(ctx, dy, w));
     if (w->requires_grad) {
-        km_apply(ctx, KM_OP_LINEAR_DW, (km_tensor *[]){dy, x}, 2, &(km_params){.n = {bias}}, d);
+        km_apply(ctx, KM_OP_LINEAR_DW, (km_tensor *[]){dy, x}, 2,
+                 &(km_params){.n = {[KM_N_BOTH] = bias}}, d);
         km_grad_add(ctx, w, d[0]);
         if (bias) km_grad_add(ctx, b, d[1]);
     } else if (bias) {
@@ -124,7 +126,7 @@ void km_rows_matmul(km_op_row *t) {
                                   .min_in = 2,
                                   .max_in = 2,
                                   .dtypes = KM_FLOATS,
-                                  .flags = KM_OP_MATRIX,
+                                  .flags = KM_OP_MATRIX | KM_OP_SCALES_OUT,
                                   .infer = infer_matmul,
                                   .grad = grad_matmul,
                                   .save_in = 3,

@@ -16,7 +16,7 @@ static void grad_mlp(km_ctx *ctx, km_node *n) {
         dpre = km_apply2(ctx, KM_OP_RELU_GRAD, d[0], hidden, NULL);
         if (bias) km_grad_add(ctx, n->in[B1], km_sum(ctx, dpre, (int[]){0}, 1, false));
     } else {
-        km_params p = {.act = n->p.act, .n = {bias}};
+        km_params p = {.act = n->p.act, .n = {[KM_N_BOTH] = bias}};
         dpre = km_apply(ctx, KM_OP_LINEAR_DX, (km_tensor *[]){dy, n->in[W2], pre}, 3, &p, d);
         if (bias) km_grad_add(ctx, n->in[B1], d[1]);
     }
@@ -58,7 +58,7 @@ km_tensor *km_mlp(km_ctx *ctx, km_tensor *x, km_tensor *w1, km_tensor *b1, km_ac
     in[W2] = km_contiguous(ctx, w2);
     if (!in[X] || !in[W1] || !in[W2]) return NULL;
     ctx->no_grad++; /* the parts; n[0] asks the first for what its activation was given */
-    km_params p = {.act = act, .n = {act > KM_ACT_RELU}};
+    km_params p = {.act = act, .n = {[KM_N_BOTH] = act > KM_ACT_RELU}};
     km_tensor *lin[] = {in[X], in[W1], b1};
     km_apply(ctx, KM_OP_LINEAR, lin, b1 ? 3 : 2, &p, out);
     km_tensor *hidden = out[0], *pre = out[1] ? out[1] : out[0];

@@ -50,7 +50,7 @@ static km_status infer_cell_sums(km_ctx *ctx, const char *name, km_tensor *const
                                  const km_params *p, km_outputs *out) {
     const km_tensor *x = in[0], *id = in[1];
     if (want_rows(ctx, name, x) != KM_OK) return ctx->error.code;
-    int64_t n = x->shape.dim[0], d = x->shape.dim[1], k = p->n[0];
+    int64_t n = x->shape.dim[0], d = x->shape.dim[1], k = p->n[KM_N_CELLS];
     if (k < 0 || k > INT32_MAX)
         return km_fail(ctx, KM_ERR_RANGE, "%s: %lld cells", name, (long long)k);
     if (km_want_dtype(ctx, name, "id", id, KM_BIT(KM_I32)) != KM_OK ||
@@ -93,7 +93,7 @@ km_tensor *km_nearest_work(km_ctx *ctx, const km_tensor *x) {
 km_status km_nearest_of(km_ctx *ctx, km_tensor *x, km_tensor *c, km_tensor *work, bool fresh,
                         bool quick, km_tensor **id, km_tensor **dist) {
     km_tensor *in[] = {x, c, work}, *out[KM_MAX_OUTPUTS];
-    km_params p = {.n = {work && !fresh, quick}};
+    km_params p = {.n = {[KM_N_NOTED] = work && !fresh, [KM_N_QUICK] = quick}};
     km_apply(ctx, KM_OP_NEAREST, in, 3, &p, out);
     *id = out[0];
     *dist = out[1];
@@ -103,7 +103,7 @@ km_status km_nearest_of(km_ctx *ctx, km_tensor *x, km_tensor *c, km_tensor *work
 km_status km_cell_sums(km_ctx *ctx, km_tensor *x, km_tensor *id, km_tensor *weight, km_tensor *dist,
                        int64_t k, km_cell_sums_result *r) {
     km_tensor *in[] = {x, id, weight, dist}, *out[KM_MAX_OUTPUTS];
-    km_params p = {.n = {k}};
+    km_params p = {.n = {[KM_N_CELLS] = k}};
     km_apply(ctx, KM_OP_CELL_SUMS, in, 4, &p, out);
     *r = (km_cell_sums_result){out[0], out[1], out[2], out[3]};
     return km_ctx_status(ctx);

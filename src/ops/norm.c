@@ -152,6 +152,7 @@ void km_rows_norm(km_op_row *t) {
                                           .min_in = 3,
                                           .max_in = 4,
                                           .dtypes = KM_FLOATS,
+                                          .flags = KM_OP_ANY_GRADIENT,
                                           .infer = infer_add_layer_norm,
                                           .grad = grad_add_norm,
                                           .save_in = 4,
@@ -161,6 +162,7 @@ void km_rows_norm(km_op_row *t) {
                                         .min_in = 3,
                                         .max_in = 3,
                                         .dtypes = KM_FLOATS,
+                                        .flags = KM_OP_ANY_GRADIENT,
                                         .infer = infer_add_rms_norm,
                                         .grad = grad_add_norm,
                                         .save_in = 4,
@@ -183,18 +185,19 @@ void km_rows_norm(km_op_row *t) {
 /* ---- Public ---- */
 
 km_tensor *km_layer_norm(km_ctx *ctx, km_tensor *x, km_tensor *w, km_tensor *b, double eps) {
-    return km_apply(ctx, KM_OP_LAYER_NORM, (km_tensor *[]){x, w, b}, 3, &(km_params){.f = {eps}},
-                    NULL);
+    return km_apply(ctx, KM_OP_LAYER_NORM, (km_tensor *[]){x, w, b}, 3,
+                    &(km_params){.f = {[KM_F_EPS] = eps}}, NULL);
 }
 
 km_tensor *km_rms_norm(km_ctx *ctx, km_tensor *x, km_tensor *w, double eps) {
-    return km_apply2(ctx, KM_OP_RMS_NORM, x, w, &(km_params){.f = {eps}});
+    return km_apply2(ctx, KM_OP_RMS_NORM, x, w, &(km_params){.f = {[KM_F_EPS] = eps}});
 }
 
 km_tensor *km_add_layer_norm(km_ctx *ctx, km_tensor *x, km_tensor *residual, km_tensor *w,
                              km_tensor *b, double eps, km_tensor **sum) {
     km_tensor *out[KM_MAX_OUTPUTS], *in[] = {x, residual, w, b};
-    km_tensor *y = km_apply(ctx, KM_OP_ADD_LAYER_NORM, in, 4, &(km_params){.f = {eps}}, out);
+    km_tensor *y =
+        km_apply(ctx, KM_OP_ADD_LAYER_NORM, in, 4, &(km_params){.f = {[KM_F_EPS] = eps}}, out);
     if (sum) *sum = out[1];
     return y;
 }
@@ -202,7 +205,8 @@ km_tensor *km_add_layer_norm(km_ctx *ctx, km_tensor *x, km_tensor *residual, km_
 km_tensor *km_add_rms_norm(km_ctx *ctx, km_tensor *x, km_tensor *residual, km_tensor *w, double eps,
                            km_tensor **sum) {
     km_tensor *out[KM_MAX_OUTPUTS], *in[] = {x, residual, w};
-    km_tensor *y = km_apply(ctx, KM_OP_ADD_RMS_NORM, in, 3, &(km_params){.f = {eps}}, out);
+    km_tensor *y =
+        km_apply(ctx, KM_OP_ADD_RMS_NORM, in, 3, &(km_params){.f = {[KM_F_EPS] = eps}}, out);
     if (sum) *sum = out[1];
     return y;
 }

@@ -52,10 +52,18 @@ typedef enum km_tol {
 
 enum {
     KM_OP_ELEMENTWISE = 1, /* inputs broadcast to out's shape by strides */
-    KM_OP_STRIDED = 2,   /* kernels take inputs with any strides; else inputs are made contiguous */
-    KM_OP_MATRIX = 4,    /* inputs are matrices: strides as matmul wants them */
-    KM_OP_VIEW = 8,      /* no kernel */
-    KM_OP_GPU_ALONE = 16 /* only GPUs use it, so on the host the reference serves on purpose */
+    KM_OP_STRIDED = 2, /* kernels take inputs with any strides; else inputs are made contiguous */
+    KM_OP_MATRIX = 4,  /* inputs are matrices: strides as matmul wants them */
+    KM_OP_VIEW = 8,    /* no kernel */
+    KM_OP_GPU_ALONE = 16,     /* only GPUs use it, so on the host the reference serves on purpose */
+    KM_OP_BACKWARDS = 32,     /* kernels take negative strides, too */
+    KM_OP_HEADS = 64,         /* inputs (B, H, T, D): any strides but 1 along D */
+    KM_OP_ROWS = 128,         /* inputs (rows, n) of floats: any stride along rows, 1 along n */
+    KM_OP_IN_PLACE = 256,     /* reads what its outputs hold and changes it */
+    KM_OP_SCALES_OUT = 512,   /* reads what its output holds where f[KM_F_BETA] is not 0 */
+    KM_OP_BLOCK_LAYER = 1024, /* a layer with weights in blocks: inputs may be rounded */
+    KM_OP_WHOLE = 2048,       /* sums over all elements of its inputs */
+    KM_OP_ANY_GRADIENT = 4096 /* the rule does without the first output's gradient */
 };
 
 typedef km_status (*km_infer_fn)(km_ctx *ctx, const char *name, km_tensor *const *in, int n_in,
@@ -71,6 +79,7 @@ typedef struct km_op_row {
     km_infer_fn infer;          /* checks what is special to the op, fills the outputs */
     km_rule_fn grad;            /* NULL: not differentiable */
     uint32_t save_in, save_out; /* bit sets: whose data the rule reads */
+    uint32_t changes;           /* bit set: inputs that the kernel changes */
     void (*saves)(km_node *n);  /* narrows n->save_in and save_out where it depends on the call */
     km_tol tol;
 } km_op_row;

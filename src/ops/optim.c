@@ -42,7 +42,7 @@ static km_status infer(km_ctx *ctx, const char *name, km_tensor *const *in, int 
         const km_tensor *control = in[each];
         if (km_want_dtype(ctx, name, "control", control, KM_BIT(KM_F32)) != KM_OK)
             return ctx->error.code;
-        int64_t n = control->shape.dim[0], need = KM_CONTROL_TENSORS + 2 * (p->n[2] + 1);
+        int64_t n = control->shape.dim[0], need = KM_CONTROL_TENSORS + 2 * (p->n[KM_N_FIRST] + 1);
         if (control->shape.ndim != 1 || (n != KM_CONTROL_TENSORS && n < need))
             return km_fail(ctx, KM_ERR_SHAPE, "%s: the control is too short", name);
     }
@@ -56,9 +56,9 @@ static km_status infer_sgd(km_ctx *ctx, const char *name, km_tensor *const *in, 
 
 static km_status infer_adamw(km_ctx *ctx, const char *name, km_tensor *const *in, int n_in,
                              const km_params *p, km_outputs *out) {
-    if (p->n[0] < 1)
+    if (p->n[KM_N_STEP] < 1)
         return km_fail(ctx, KM_ERR_RANGE, "%s: step %lld; they count from 1", name,
-                       (long long)p->n[0]);
+                       (long long)p->n[KM_N_STEP]);
     return infer(ctx, name, in, n_in, 5, p, out);
 }
 
@@ -93,12 +93,14 @@ void km_rows_optim(km_op_row *t) {
                                .min_in = 2,
                                .max_in = 5,
                                .dtypes = KM_FLOATS,
+                               .flags = KM_OP_IN_PLACE,
                                .infer = infer_sgd,
                                .tol = KM_TOL_SUM};
     t[KM_OP_ADAMW] = (km_op_row){.formula = "p -= lr (m^ / (sqrt(v^) + eps) + decay p)",
                                  .min_in = 4,
                                  .max_in = 6,
                                  .dtypes = KM_FLOATS,
+                                 .flags = KM_OP_IN_PLACE,
                                  .infer = infer_adamw,
                                  .tol = KM_TOL_SUM};
     t[KM_OP_SUMSQ_CHUNKS] = (km_op_row){.formula = "sums of x^2, by chunks of many tensors",
@@ -111,6 +113,7 @@ void km_rows_optim(km_op_row *t) {
                                          .min_in = 3,
                                          .max_in = 3,
                                          .dtypes = KM_BIT(KM_F32),
+                                         .flags = KM_OP_IN_PLACE,
                                          .infer = infer_control,
                                          .tol = KM_TOL_TRANS};
 }
@@ -201,7 +204,10 @@ km_status km_sgd_step(km_ctx *ctx, km_tensor *const *parameters, km_tensor *cons
         return ctx->error.code;
     if (!m && how->momentum != 0)
         return km_fail(ctx, KM_ERR_NULL, "sgd: momentum needs a state to keep it in");
-    km_params p = {.f = {how->lr, how->momentum, how->weight_decay}, .n = {how->nesterov}};
+    km_params p = {.f = {[KM_F_LR] = how->lr,
+                         [KM_F_MOMENTUM] = how->momentum,
+                         [KM_F_SGD_DECAY] = how->weight_decay},
+                   .n = {[KM_N_NESTEROV] = how->nesterov}};
     return step_all(ctx, KM_OP_SGD, parameters, &m, m ? 1 : 0, how->master, n, &p);
 }
 
@@ -216,8 +222,12 @@ km_status km_adamw_step(km_ctx *ctx, km_tensor *const *parameters, km_tensor *co
     if (how->step < 1)
         return km_fail(ctx, KM_ERR_RANGE, "adamw: step %lld; they count from 1",
                        (long long)how->step);
-    km_params p = {.f = {how->lr, how->beta1, how->beta2, how->eps, how->weight_decay},
-                   .n = {how->step, !how->coupled}};
+    km_params p = {.f = {[KM_F_LR] = how->lr,
+                         [KM_F_BETA1] = how->beta1,
+                         [KM_F_BETA2] = how->beta2,
+                         [KM_F_ADAM_EPS] = how->eps,
+                         [KM_F_ADAM_DECAY] = how->weight_decay},
+                   .n = {[KM_N_STEP] = how->step, [KM_N_DECOUPLED] = !how->coupled}};
     km_tensor *const *states[] = {m, v};
     return step_all(ctx, KM_OP_ADAMW, parameters, states, 2, how->master, n, &p);
 }

@@ -6,10 +6,10 @@ static km_status infer_sort(km_ctx *ctx, const char *name, km_tensor *const *in,
                             const km_params *p, km_outputs *out) {
     char text[KM_SHAPE_TEXT];
     km_shape s = in[0]->shape;
-    if (p->n[0] < 0 || p->n[0] > s.dim[p->axis])
-        return km_fail(ctx, KM_ERR_RANGE, "%s: %lld of %s along axis %d", name, (long long)p->n[0],
-                       km_shape_text(text, s), p->axis);
-    s.dim[p->axis] = p->n[0];
+    if (p->n[KM_N_TOP_K] < 0 || p->n[KM_N_TOP_K] > s.dim[p->axis])
+        return km_fail(ctx, KM_ERR_RANGE, "%s: %lld of %s along axis %d", name,
+                       (long long)p->n[KM_N_TOP_K], km_shape_text(text, s), p->axis);
+    s.dim[p->axis] = p->n[KM_N_TOP_K];
     *out = (km_outputs){.n = 2, .dtype = {in[0]->dtype, KM_I64}, .shape = {s, s}};
     return KM_OK;
 }
@@ -27,10 +27,11 @@ static km_status infer_one_hot(km_ctx *ctx, const char *name, km_tensor *const *
     if (s.ndim == KM_MAX_DIMS)
         return km_fail(ctx, KM_ERR_SHAPE, "%s: ids %s leave no axis for the classes", name,
                        km_shape_text(text, s));
-    if (p->n[0] < 0)
-        return km_fail(ctx, KM_ERR_RANGE, "%s: %lld classes", name, (long long)p->n[0]);
-    if (km_want_indices(ctx, name, in[0], p->n[0], 0, false) != KM_OK) return ctx->error.code;
-    s.dim[s.ndim++] = p->n[0];
+    if (p->n[KM_N_CLASSES] < 0)
+        return km_fail(ctx, KM_ERR_RANGE, "%s: %lld classes", name, (long long)p->n[KM_N_CLASSES]);
+    if (km_want_indices(ctx, name, in[0], p->n[KM_N_CLASSES], 0, false) != KM_OK)
+        return ctx->error.code;
+    s.dim[s.ndim++] = p->n[KM_N_CLASSES];
     *out = (km_outputs){.n = 1, .dtype = {p->dtype}, .shape = {s}};
     return KM_OK;
 }
@@ -45,7 +46,7 @@ static void grad_sort(km_ctx *ctx, km_node *n) {
 
 /* An element is part of all sums from its own on. */
 static void grad_cumsum(km_ctx *ctx, km_node *n) {
-    km_params p = {.axis = n->p.axis, .n = {!n->p.n[0]}};
+    km_params p = {.axis = n->p.axis, .n = {[KM_N_FROM_END] = !n->p.n[KM_N_FROM_END]}};
     km_grad_add(ctx, n->in[0], km_apply1(ctx, KM_OP_CUMSUM, n->grad[0], &p));
 }
 
@@ -76,12 +77,12 @@ void km_rows_order(km_op_row *t) {
 static km_tensor *sorted(km_ctx *ctx, const char *name, km_tensor *x, int64_t k, int axis,
                          bool descending, km_tensor **index) {
     km_tensor *out[KM_MAX_OUTPUTS] = {0};
-    km_params p = {.n = {k, descending}};
+    km_params p = {.n = {[KM_N_TOP_K] = k, [KM_N_FALLING] = descending}};
     if (index) *index = NULL;
     if (km_want_input(ctx, name, 0, x) != KM_OK ||
         km_want_axis(ctx, name, axis, x->shape, &p.axis) != KM_OK)
         return NULL;
-    if (k == KM_END) p.n[0] = x->shape.dim[p.axis];
+    if (k == KM_END) p.n[KM_N_TOP_K] = x->shape.dim[p.axis];
     km_tensor *values = km_apply(ctx, KM_OP_SORT, &x, 1, &p, out);
     if (index && values) *index = out[1];
     return values;
@@ -112,7 +113,8 @@ km_tensor *km_one_hot(km_ctx *ctx, km_tensor *ids, int64_t classes, km_dtype dty
                 (unsigned)dtype < KM_DTYPE_COUNT ? km_dtype_name(dtype) : "an unknown dtype");
         return NULL;
     }
-    return km_apply1(ctx, KM_OP_ONE_HOT, ids, &(km_params){.n = {classes}, .dtype = dtype});
+    return km_apply1(ctx, KM_OP_ONE_HOT, ids,
+                     &(km_params){.n = {[KM_N_CLASSES] = classes}, .dtype = dtype});
 }
 
 /* As (outer, n, inner), with an axis of `times` before or behind n that strides of 0 make. */

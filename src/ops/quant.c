@@ -100,6 +100,7 @@ void km_rows_quant(km_op_row *t) {
                                         .min_in = 2,
                                         .max_in = 3,
                                         .dtypes = KM_FLOATS & ~KM_BIT(KM_F64),
+                                        .flags = KM_OP_BLOCK_LAYER,
                                         .infer = infer_quant_linear,
                                         .grad = grad_quant_linear,
                                         .save_in = 2,

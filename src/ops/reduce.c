@@ -72,7 +72,7 @@ static void grad_max(km_ctx *ctx, km_node *n) { /* equals share */
 
 static void grad_var(km_ctx *ctx, km_node *n) { /* 2 (x - mean) dy / (n - correction) */
     km_tensor *x = n->in[0];
-    double count = (double)(reduced_count(x, n->p.axes) - n->p.n[0]);
+    double count = (double)(reduced_count(x, n->p.axes) - n->p.n[KM_N_CORRECTION]);
     km_params p = {.axes = n->p.axes, .keepdim = true};
     km_tensor *off = km_sub(ctx, x, km_apply1(ctx, KM_OP_MEAN, x, &p));
     km_tensor *dy = km_mul_scalar(ctx, with_axes(ctx, n, n->grad[0]), 2 / count);
@@ -114,7 +114,7 @@ static km_tensor *reduce(km_ctx *ctx, km_op op, km_tensor *x, const int *axes, i
         km_fail(ctx, KM_ERR_NULL, "%s: argument 1 is NULL", km_op_name(op));
         return NULL;
     }
-    km_params p = {.keepdim = keepdim, .n = {correction}};
+    km_params p = {.keepdim = keepdim, .n = {[KM_N_CORRECTION] = correction}};
     if (n_axes < 0 || (n_axes > 0 && !axes)) {
         km_fail(ctx, KM_ERR_NULL, "%s: no axes given", km_op_name(op));
         return NULL;

@@ -27,13 +27,13 @@ static bool is_reversed(const km_tensor *t) {
     return false;
 }
 
-static bool needs_copy(const km_op_row *row, km_op op, const km_tensor *t) {
-    if (is_reversed(t)) return op != KM_OP_COPY && op != KM_OP_CAST;
+static bool needs_copy(const km_op_row *row, const km_tensor *t) {
+    if (is_reversed(t)) return !(row->flags & KM_OP_BACKWARDS);
     if (row->flags & (KM_OP_ELEMENTWISE | KM_OP_STRIDED)) return false;
     if (row->flags & KM_OP_MATRIX) return !is_matrix(t);
-    if ((op == KM_OP_ATTENTION || op == KM_OP_ATTENTION_GRAD) && t->shape.ndim == 4)
+    if (row->flags & KM_OP_HEADS && t->shape.ndim == 4)
         return t->stride[3] != 1 && t->shape.dim[3] > 1;
-    if (op == KM_OP_ATTEND && t->shape.ndim == 2 && km_dtype_is_float(t->dtype))
+    if (row->flags & KM_OP_ROWS && t->shape.ndim == 2 && km_dtype_is_float(t->dtype))
         return t->stride[1] != 1 && t->shape.dim[1] > 1;
     return !km_is_contiguous(t);
 }
@@ -96,6 +96,11 @@ static km_tensor *bring(km_ctx *ctx, km_lane *there, km_op op, km_tensor *t) {
     return t ? twin(ctx, there, km_op_name(op), t, true) : NULL;
 }
 
+static bool adds_to_output(const km_call *c) {
+    bool scales = km_op_get(c->op)->flags & KM_OP_SCALES_OUT;
+    return c->p->accumulate || (scales && c->p->f[KM_F_BETA] != 0);
+}
+
 /* The same call with all operands copied to `device`'s memory, and the outputs copied back. */
 static km_status run_elsewhere(km_ctx *ctx, km_device *device, const km_call *c) {
     km_lane *there = km_ctx_lane(ctx, device);
@@ -111,7 +116,7 @@ static km_status run_elsewhere(km_ctx *ctx, km_device *device, const km_call *c)
         const km_tensor *o = c->out[i];
         if (!o) continue; /* an optimiser without state */
         /* What is there is needed by a call that adds to it, and to fill the gaps again. */
-        bool reads = c->p->accumulate || (c->op == KM_OP_MATMUL && c->p->f[1] != 0);
+        bool reads = adds_to_output(c);
         bool gaps = span_of(o) != km_shape_count(o->shape);
         out[i] = twin(ctx, there, km_op_name(c->op), o, reads || gaps);
         if (!out[i]) return ctx->error.code;
@@ -126,7 +131,9 @@ static km_status run_elsewhere(km_ctx *ctx, km_device *device, const km_call *c)
         size_t bytes = (size_t)km_dtype_bytes(out[i]->dtype, span_of(out[i]));
         if (bytes) s = lane->device->ops->upload(lane, lowest(c->out[i]), lowest(out[i]), bytes);
     }
-    for (int i = 3; i < 5 && s == KM_OK && c->op == KM_OP_ATTEND; i++) { /* the caches it changed */
+    uint32_t changed = km_op_get(c->op)->changes; /* a cache, say */
+    for (int i = 0; i < c->n_in && i < 32 && s == KM_OK; i++) {
+        if (!(changed >> i & 1)) continue;
         km_lane *lane = c->in[i]->storage->lane;
         s = lane->device->ops->upload(lane, km_tensor_ptr(c->in[i]), km_tensor_ptr(in[i]),
                                       (size_t)km_dtype_bytes(in[i]->dtype, span_of(in[i])));
@@ -154,8 +161,7 @@ static km_status run_timed(km_ctx *ctx, km_kernel k, const km_call *c) {
 
 /* The call changes what its outputs hold: once half done, it cannot be done again. */
 static bool in_place(const km_call *c) {
-    return c->p->accumulate || (c->op == KM_OP_MATMUL && c->p->f[1] != 0) || c->op == KM_OP_SGD ||
-           c->op == KM_OP_ADAMW || c->op == KM_OP_OPTIM_CONTROL;
+    return adds_to_output(c) || (km_op_get(c->op)->flags & KM_OP_IN_PLACE);
 }
 
 /* Whether a call whose kernel failed can be done by another device: what it needs can still be read,
@@ -261,7 +267,7 @@ km_status km_run(km_ctx *ctx, km_op op, km_tensor *const *in, int n_in, const km
             views[i].shape = out[0]->shape;
             km_broadcast_strides(in[i], out[0]->shape, views[i].stride);
             ptr[i] = &views[i];
-        } else if (needs_copy(row, op, in[i])) {
+        } else if (needs_copy(row, in[i])) {
             ptr[i] = km_to_contiguous(ctx, in[i]);
             if (!ptr[i]) s = ctx->error.code;
         }

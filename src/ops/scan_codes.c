@@ -21,11 +21,11 @@ static km_status infer_scan(km_ctx *ctx, const char *name, km_tensor *const *in,
                            name, km_shape_text(text, in[wanted[i]]->shape));
     int64_t q = in[QUERY]->shape.dim[0], d = in[QUERY]->shape.dim[1], n = in[CODES]->shape.dim[0];
     int64_t stride = in[CODES]->shape.dim[1], cells = in[CENTRE]->shape.dim[0];
-    if (d < 1 || n > INT32_MAX || cells > INT32_MAX || stride % 4 || p->n[0] < 1 ||
-        p->n[0] > KM_SCAN_MOST)
-        return km_fail(ctx, KM_ERR_RANGE,
-                       "%s: %lld columns, %lld rows of %lld bytes, the nearest %lld", name,
-                       (long long)d, (long long)n, (long long)stride, (long long)p->n[0]);
+    if (d < 1 || n > INT32_MAX || cells > INT32_MAX || stride % 4 || p->n[KM_N_NEAREST] < 1 ||
+        p->n[KM_N_NEAREST] > KM_SCAN_MOST)
+        return km_fail(
+            ctx, KM_ERR_RANGE, "%s: %lld columns, %lld rows of %lld bytes, the nearest %lld", name,
+            (long long)d, (long long)n, (long long)stride, (long long)p->n[KM_N_NEAREST]);
     if (want(ctx, name, "codes", in[CODES], KM_U8, KM_SHAPE(n, stride)) != KM_OK ||
         want(ctx, name, "scale", in[SCALE], KM_U8, KM_SHAPE(n)) != KM_OK ||
         want(ctx, name, "cell", in[CELL], KM_I32, KM_SHAPE(n)) != KM_OK ||
@@ -39,8 +39,10 @@ static km_status infer_scan(km_ctx *ctx, const char *name, km_tensor *const *in,
          want(ctx, name, "windows", in[WINDOWS], KM_F32,
               KM_SHAPE(KM_TRELLIS_RATE + 1, KM_TRELLIS_STATES)) != KM_OK))
         return km_fail(ctx, KM_ERR_SHAPE, "%s: rates and windows come together", name);
-    *out = (km_outputs){
-        .n = 2, .dtype = {KM_I32, KM_F32}, .shape = {KM_SHAPE(q, p->n[0]), KM_SHAPE(q, p->n[0])}};
+    *out =
+        (km_outputs){.n = 2,
+                     .dtype = {KM_I32, KM_F32},
+                     .shape = {KM_SHAPE(q, p->n[KM_N_NEAREST]), KM_SHAPE(q, p->n[KM_N_NEAREST])}};
     return KM_OK;
 }
 
@@ -61,7 +63,11 @@ km_status km_scan_coded(km_ctx *ctx, km_tensor *query, const km_coded *r, int64_
     km_tensor *in[INPUTS] = {query,  r->codes,  r->scale,  r->cell, r->place,
                              r->amp, r->tables, r->centre, r->rate, r->windows};
     km_tensor *out[KM_MAX_OUTPUTS] = {0};
-    km_params p = {.n = {k, o->product, o->exact, o->chunk}, .f = {r->lost}};
+    km_params p = {.n = {[KM_N_NEAREST] = k,
+                         [KM_N_PRODUCT] = o->product,
+                         [KM_N_EXACT] = o->exact,
+                         [KM_N_CHUNK] = o->chunk},
+                   .f = {[KM_F_LOST] = r->lost}};
     km_apply(ctx, KM_OP_SCAN_CODES, in, r->rate ? INPUTS : RATE, &p, out);
     *id = out[0];
     *dist = out[1];

@@ -9,9 +9,9 @@ static km_status infer_pair(km_ctx *ctx, const char *name, km_tensor *const *in,
 
 static km_status infer_clamp(km_ctx *ctx, const char *name, km_tensor *const *in, int n_in,
                              const km_params *p, km_outputs *out) {
-    if (!(p->f[0] <= p->f[1]))
-        return km_fail(ctx, KM_ERR_RANGE, "%s: bounds %g and %g are not in order", name, p->f[0],
-                       p->f[1]);
+    if (!(p->f[KM_F_LO] <= p->f[KM_F_HI]))
+        return km_fail(ctx, KM_ERR_RANGE, "%s: bounds %g and %g are not in order", name,
+                       p->f[KM_F_LO], p->f[KM_F_HI]);
     return KM_OK;
 }
 
@@ -30,12 +30,12 @@ static void grad_log(km_ctx *ctx, km_node *n) {
 static void grad_add_scalar(km_ctx *ctx, km_node *n) { km_grad_add(ctx, n->in[0], n->grad[0]); }
 
 static void grad_mul_scalar(km_ctx *ctx, km_node *n) {
-    km_grad_add(ctx, n->in[0], km_mul_scalar(ctx, n->grad[0], n->p.f[0]));
+    km_grad_add(ctx, n->in[0], km_mul_scalar(ctx, n->grad[0], n->p.f[KM_F_VALUE]));
 }
 
 /* y = x^s: dx = dy s x^(s-1), and 0 for s = 0, even where x^(-1) is infinite. */
 static void grad_pow_scalar(km_ctx *ctx, km_node *n) {
-    double s = n->p.f[0];
+    double s = n->p.f[KM_F_VALUE];
     km_tensor *slope = km_mul_scalar(ctx, km_pow_scalar(ctx, n->in[0], s == 0 ? 0 : s - 1), s);
     km_grad_add(ctx, n->in[0], km_mul(ctx, n->grad[0], slope));
 }
@@ -126,17 +126,17 @@ PUBLIC1(gelu_erf, GELU_ERF)
 PUBLIC1(silu, SILU)
 
 km_tensor *km_clamp(km_ctx *ctx, km_tensor *x, double lo, double hi) {
-    return km_apply1(ctx, KM_OP_CLAMP, x, &(km_params){.f = {lo, hi}});
+    return km_apply1(ctx, KM_OP_CLAMP, x, &(km_params){.f = {[KM_F_LO] = lo, [KM_F_HI] = hi}});
 }
 
 km_tensor *km_add_scalar(km_ctx *ctx, km_tensor *a, double s) {
-    return km_apply1(ctx, KM_OP_ADD_SCALAR, a, &(km_params){.f = {s}});
+    return km_apply1(ctx, KM_OP_ADD_SCALAR, a, &(km_params){.f = {[KM_F_VALUE] = s}});
 }
 
 km_tensor *km_mul_scalar(km_ctx *ctx, km_tensor *a, double s) {
-    return km_apply1(ctx, KM_OP_MUL_SCALAR, a, &(km_params){.f = {s}});
+    return km_apply1(ctx, KM_OP_MUL_SCALAR, a, &(km_params){.f = {[KM_F_VALUE] = s}});
 }
 
 km_tensor *km_pow_scalar(km_ctx *ctx, km_tensor *a, double s) {
-    return km_apply1(ctx, KM_OP_POW_SCALAR, a, &(km_params){.f = {s}});
+    return km_apply1(ctx, KM_OP_POW_SCALAR, a, &(km_params){.f = {[KM_F_VALUE] = s}});
 }

@@ -105,8 +105,7 @@ static int64_t length_of(const km_case *c, km_tensor *const *in) {
     int64_t longest = 1;
     for (int i = 0; i < c->n_in; i++) {
         if (!in[i]) continue;
-        bool all = c->op == KM_OP_MSE || c->op == KM_OP_BCE || (c->p.axes != 0) ||
-                   c->op == KM_OP_CROSS_ENTROPY;
+        bool all = km_op_get(c->op)->flags & KM_OP_WHOLE || c->p.axes != 0;
         int64_t n = all ? km_shape_count(in[i]->shape) : 1;
         for (int k = 0; !all && k < in[i]->shape.ndim; k++)
             if (in[i]->shape.dim[k] > n) n = in[i]->shape.dim[k];
@@ -140,7 +139,7 @@ static bool left_out(verify_run *r, const km_case *c) {
 /* Layers with weights in blocks: on the host, activations keep 16 bits unless 8 were asked for. */
 static double allowed_error(const verify_run *r, const km_case *c, km_tol tol, km_dtype d,
                             int64_t length) {
-    bool layer = c->op == KM_OP_QUANT_LINEAR || c->op == KM_OP_LINEARS || c->op == KM_OP_GATED;
+    bool layer = km_op_get(c->op)->flags & KM_OP_BLOCK_LAYER;
     if (tol == KM_TOL_BITS && layer && r->ctx->device->host && r->ctx->activations == 16)
         return km_tolerance(KM_TOL_WORDS, d, length);
     return km_tolerance(tol, d, length);

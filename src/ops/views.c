@@ -29,7 +29,7 @@ static void grad_slice(km_ctx *ctx, km_node *n) {
     km_tensor *whole = km_grad_buffer(ctx, n->in[0]);
     if (!whole) return;
     const km_params *p = &n->p; /* axis, n: start, step */
-    int64_t stride[KM_MAX_DIMS], start = p->n[0], step = p->n[1];
+    int64_t stride[KM_MAX_DIMS], start = p->n[KM_N_SLICE_START], step = p->n[KM_N_SLICE_STEP];
     km_tensor *dy = n->grad[0];
     if (step < 0) { /* what is written to lies forwards */
         start += step * (n->out[0]->shape.dim[p->axis] - 1);
@@ -101,8 +101,8 @@ km_tensor *km_slice(km_ctx *ctx, km_tensor *t, int axis, int64_t start, int64_t 
     int64_t offset = t->offset + from * stride[p.axis];
     /* One element needs no stride, and a huge step must not overflow it. */
     if (s.dim[p.axis] > 1) stride[p.axis] *= step;
-    p.n[0] = from;
-    p.n[1] = s.dim[p.axis] > 1 ? step : 1; /* < 0 only where it matters */
+    p.n[KM_N_SLICE_START] = from;
+    p.n[KM_N_SLICE_STEP] = s.dim[p.axis] > 1 ? step : 1; /* < 0 only where it matters */
     return view(ctx, KM_OP_SLICE, t, s, stride, offset, &p);
 }
 

@@ -42,7 +42,7 @@ bool km_attention_describe(km_attention_call *a, const km_call *c, int first_in)
         .Tk = k->shape.dim[2],
         .D = q->shape.dim[3],
         .causal = c->p->causal,
-        .scale = (float)c->p->f[0],
+        .scale = (float)c->p->f[KM_F_SCALE],
         .dtype = d,
         .gemm = km_gemm_kernels_of(km_gemm_isa()),
         .kern = km_attention_kernels_of(km_gemm_isa()),

@@ -75,7 +75,7 @@ km_status km_cpu_cell_sums(km_ctx *ctx, const km_call *c) {
     const km_tensor *x = c->in[0];
     const km_tensor *weight = c->n_in > 2 ? c->in[2] : NULL, *dist = c->n_in > 3 ? c->in[3] : NULL;
     const int32_t *id = km_tensor_ptr(c->in[1]);
-    int64_t n = x->shape.dim[0], k = c->p->n[0];
+    int64_t n = x->shape.dim[0], k = c->p->n[KM_N_CELLS];
     cells_job j = {.kern = km_simd_nearest(),
                    .lanes = km_simd_lanes(),
                    .slot = km_float_slot(x->dtype),

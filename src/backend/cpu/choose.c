@@ -72,7 +72,7 @@ km_status km_cpu_masked_fill(km_ctx *ctx, const km_call *c) {
                     .sc = it.stride[1][last],
                     .sa = 0,
                     .sb = it.stride[2][last]};
-    km_cast_doubles(out->dtype, j.value, 1, &c->p->f[0], 1);
+    km_cast_doubles(out->dtype, j.value, 1, &c->p->f[KM_F_VALUE], 1);
     km_cpu_walk(ctx, &it, 4, masked_run, &j);
     return KM_OK;
 }
@@ -117,7 +117,7 @@ km_status km_cpu_triangle(km_ctx *ctx, const km_call *c) {
         .out = km_tensor_ptr(out),
         .rows = rows,
         .cols = cols,
-        .diagonal = between(c->p->n[0], -rows, cols), /* beyond these nothing changes */
+        .diagonal = between(c->p->n[KM_N_DIAGONAL], -rows, cols), /* beyond these nothing changes */
         .size = km_dtype_size(x->dtype),
         .upper = c->op == KM_OP_TRIU,
     };

@@ -81,15 +81,15 @@ static km_status unary(km_ctx *ctx, const km_call *c) {
         .dtype = x->dtype,
         .so = it.stride[0][it.ndim - 1],
         .sx = it.stride[1][it.ndim - 1],
-        .f = {(float)c->p->f[0], (float)c->p->f[1]},
+        .f = {(float)c->p->f[KM_F_LO], (float)c->p->f[KM_F_HI]},
         .stream = streams(c),
     };
     /* What x + s leaves when most of it cancels depends on all of s, not on its nearest float. */
     if (c->op == KM_OP_ADD_SCALAR)
-        j.f[1] = isfinite(j.f[0]) ? (float)(c->p->f[0] - (double)j.f[0]) : 0;
-    if (c->op == KM_OP_POW_SCALAR && c->p->f[0] == 1)
+        j.f[1] = isfinite(j.f[0]) ? (float)(c->p->f[KM_F_VALUE] - (double)j.f[0]) : 0;
+    if (c->op == KM_OP_POW_SCALAR && c->p->f[KM_F_VALUE] == 1)
         j.row = km_simd_unary()->row[KM_OP_MUL_SCALAR];
-    if (c->op == KM_OP_POW_SCALAR && c->p->f[0] == 2) j.row = square;
+    if (c->op == KM_OP_POW_SCALAR && c->p->f[KM_F_VALUE] == 2) j.row = square;
     km_cpu_walk(ctx, &it, cost(c->op), unary_run, &j);
     return KM_OK;
 }

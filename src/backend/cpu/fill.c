@@ -51,7 +51,7 @@ static km_status full(km_ctx *ctx, const km_call *c) {
         .stream = km_cpu_streams(km_shape_count(out->shape) * (int64_t)it.size[0]),
     };
     for (size_t i = 0; i < sizeof j.value; i += j.size)
-        km_cast_doubles(out->dtype, j.value + i, 1, &c->p->f[0], 1);
+        km_cast_doubles(out->dtype, j.value + i, 1, &c->p->f[KM_F_VALUE], 1);
     km_cpu_walk(ctx, &it, 2, full_run, &j);
     return KM_OK;
 }
@@ -72,7 +72,8 @@ static void arange_chunk(void *arg, int64_t begin, int64_t end, int worker) {
     (void)worker;
     for (int64_t at = begin; at < end; at += KM_STAGE) {
         int64_t n = end - at < KM_STAGE ? end - at : KM_STAGE;
-        for (int64_t i = 0; i < n; i++) block[i] = j->p->f[0] + (double)(at + i) * j->p->f[1];
+        for (int64_t i = 0; i < n; i++)
+            block[i] = j->p->f[KM_F_START] + (double)(at + i) * j->p->f[KM_F_STEP];
         km_cast_doubles(j->dtype, j->out + at * (int64_t)km_dtype_size(j->dtype), 1, block, n);
     }
 }
@@ -90,14 +91,16 @@ static void random_chunk(void *arg, int64_t begin, int64_t end, int worker) {
         uint64_t block = (uint64_t)at / 4;
         float *out = km_stage_at(j->dtype, j->out + at * size, 1, obuf);
         if (j->op == KM_OP_UNIFORM) {
-            rows->uniform(out, n, p->seed, p->stream, block, p->f[0], p->f[1]);
+            rows->uniform(out, n, p->seed, p->stream, block, p->f[KM_F_LO], p->f[KM_F_HI]);
         } else if (j->op == KM_OP_NORMAL) {
-            rows->normal(out, n, p->seed, p->stream, block, (float)p->f[0], (float)p->f[1]);
+            rows->normal(out, n, p->seed, p->stream, block, (float)p->f[KM_F_MEAN],
+                         (float)p->f[KM_F_SD]);
         } else {
             const float *x = km_stage_in(j->dtype, j->x + at * size, 1, n, xbuf);
             /* A word lives when (word >> 8) * 2^-24 >= p. */
-            rows->dropout(out, x, n, p->seed, p->stream, block, (uint32_t)ceil(p->f[0] * 0x1p24),
-                          (float)(1 / (1 - p->f[0])));
+            rows->dropout(out, x, n, p->seed, p->stream, block,
+                          (uint32_t)ceil(p->f[KM_F_DROP] * 0x1p24),
+                          (float)(1 / (1 - p->f[KM_F_DROP])));
         }
         km_stage_out(j->dtype, j->out + at * size, 1, n, out, false);
     }

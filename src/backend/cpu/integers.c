@@ -160,8 +160,8 @@ km_status km_cpu_unary_integers(km_ctx *ctx, const km_call *c) {
     default: return KM_ERR_UNSUPPORTED;
     }
     if (c->op == KM_OP_CLAMP || c->op == KM_OP_ADD_SCALAR || c->op == KM_OP_MUL_SCALAR) {
-        km_cast_doubles(d, j.first, 1, &c->p->f[0], 1);
-        km_cast_doubles(d, j.second, 1, &c->p->f[1], 1);
+        km_cast_doubles(d, j.first, 1, &c->p->f[KM_F_LO], 1);
+        km_cast_doubles(d, j.second, 1, &c->p->f[KM_F_HI], 1);
     }
     km_cpu_walk(ctx, &it, 4, unary_run, &j);
     return KM_OK;

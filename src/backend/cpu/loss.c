@@ -50,9 +50,9 @@ static cross_entropy_call cross_entropy_call_of(const km_call *c, const km_tenso
                                       .wide = targets->dtype == KM_I64,
                                       .rows = km_shape_count(targets->shape),
                                       .v = logits->shape.dim[logits->shape.ndim - 1],
-                                      .ignore = c->p->n[0],
+                                      .ignore = c->p->n[KM_N_IGNORE],
                                       .lse = km_tensor_ptr(lse)};
-    call.job.scale = row_scale(&call.job, c->p->n[1]);
+    call.job.scale = row_scale(&call.job, c->p->n[KM_N_REDUCTION]);
     call.job.stream = km_worth_streaming(call.job.rows * call.job.v * call.size);
     return call;
 }
@@ -121,7 +121,7 @@ static void pair_range(void *arg, int64_t begin, int64_t end, int worker) {
 }
 
 static double pair_divisor(const km_call *c, int64_t n) {
-    return c->p->n[1] == KM_SUM ? 1 : (double)n;
+    return c->p->n[KM_N_REDUCTION] == KM_SUM ? 1 : (double)n;
 }
 
 static km_status pair_loss(km_ctx *ctx, const km_call *c, const km_pair_fn fn[KM_SLOTS]) {

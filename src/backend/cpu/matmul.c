@@ -38,8 +38,8 @@ static km_status matmul(km_ctx *ctx, const km_call *c) {
         .b = matrix_of(b),
         .c = km_tensor_ptr(out),
         .ldc = out->shape.dim[d - 1],
-        .alpha = (float)c->p->f[0],
-        .end = {.beta = (float)c->p->f[1], .dtype = out->dtype},
+        .alpha = (float)c->p->f[KM_F_ALPHA],
+        .end = {.beta = (float)c->p->f[KM_F_BETA], .dtype = out->dtype},
         .batch_dims = d - 2,
     };
     for (int i = 0; i < d - 2; i++) {

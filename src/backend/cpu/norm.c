@@ -81,23 +81,23 @@ static km_status norm(km_ctx *ctx, const km_tensor *x, const km_tensor *residual
 }
 
 static km_status layer_norm(km_ctx *ctx, const km_call *c) {
-    return norm(ctx, c->in[0], NULL, c->in[1], input(c, 2), c->p->f[0], c->out[0], NULL,
+    return norm(ctx, c->in[0], NULL, c->in[1], input(c, 2), c->p->f[KM_F_EPS], c->out[0], NULL,
                 output(c, 1), output(c, 2), true);
 }
 
 static km_status rms_norm(km_ctx *ctx, const km_call *c) {
-    return norm(ctx, c->in[0], NULL, c->in[1], NULL, c->p->f[0], c->out[0], NULL, NULL,
+    return norm(ctx, c->in[0], NULL, c->in[1], NULL, c->p->f[KM_F_EPS], c->out[0], NULL, NULL,
                 output(c, 1), false);
 }
 
 static km_status add_layer_norm(km_ctx *ctx, const km_call *c) {
-    return norm(ctx, c->in[0], c->in[1], c->in[2], input(c, 3), c->p->f[0], c->out[0], c->out[1],
-                output(c, 2), output(c, 3), true);
+    return norm(ctx, c->in[0], c->in[1], c->in[2], input(c, 3), c->p->f[KM_F_EPS], c->out[0],
+                c->out[1], output(c, 2), output(c, 3), true);
 }
 
 static km_status add_rms_norm(km_ctx *ctx, const km_call *c) {
-    return norm(ctx, c->in[0], c->in[1], c->in[2], NULL, c->p->f[0], c->out[0], c->out[1], NULL,
-                output(c, 2), false);
+    return norm(ctx, c->in[0], c->in[1], c->in[2], NULL, c->p->f[KM_F_EPS], c->out[0], c->out[1],
+                NULL, output(c, 2), false);
 }
 
 /* ---- Gradients ---- */

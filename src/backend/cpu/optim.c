@@ -52,20 +52,20 @@ static void *data(const km_tensor *t) { return t ? km_tensor_ptr(t) : NULL; }
 
 /* The call's own settings. */
 static km_optim_job settings(const km_call *c) {
-    const double *f = c->p->f, t = (double)c->p->n[0];
-    km_optim_job job = {.lr = (float)f[0], .multiplier = 1};
+    const double *f = c->p->f, t = (double)c->p->n[KM_N_STEP];
+    km_optim_job job = {.lr = (float)f[KM_F_LR], .multiplier = 1};
     if (c->op == KM_OP_ADAMW) {
         job.beta1 = (float)f[1];
         job.beta2 = (float)f[2];
-        job.eps = (float)f[3];
-        job.decay = (float)f[4];
-        job.scale1 = (float)(1 / (1 - pow(f[1], t)));
-        job.scale2 = (float)(1 / (1 - pow(f[2], t)));
-        job.decoupled = c->p->n[1] != 0;
+        job.eps = (float)f[KM_F_ADAM_EPS];
+        job.decay = (float)f[KM_F_ADAM_DECAY];
+        job.scale1 = (float)(1 / (1 - pow(f[KM_F_BETA1], t)));
+        job.scale2 = (float)(1 / (1 - pow(f[KM_F_BETA2], t)));
+        job.decoupled = c->p->n[KM_N_DECOUPLED] != 0;
     } else {
-        job.momentum = (float)f[1];
-        job.decay = (float)f[2];
-        job.nesterov = c->p->n[0] != 0;
+        job.momentum = (float)f[KM_F_MOMENTUM];
+        job.decay = (float)f[KM_F_SGD_DECAY];
+        job.nesterov = c->p->n[KM_N_NESTEROV] != 0;
     }
     return job;
 }
@@ -114,7 +114,7 @@ static km_status run_optim(km_ctx *ctx, const km_call *c) {
                     .job = own,
                     .n = km_shape_count(t.p->shape),
                     .first = all.chunks};
-        if (control) take_control(&s->job, control, c->p->n[2] + t.index);
+        if (control) take_control(&s->job, control, c->p->n[KM_N_FIRST] + t.index);
         s->job.p = data(t.p), s->job.g = data(t.g), s->job.m = data(t.m), s->job.v = data(t.v);
         s->job.w = data(t.w), s->job.p_out = data(t.p_out), s->job.m_out = data(t.m_out);
         s->job.v_out = data(t.v_out), s->job.w_out = data(t.w_out);
@@ -175,19 +175,20 @@ static km_status run_control(km_ctx *ctx, const km_call *c) {
     float loss = old[KM_CONTROL_LOSS], good = old[KM_CONTROL_GOOD];
     double multiplier = (double)knob[KM_KNOB_GRAD] / (double)loss, norm = sqrt(total) * multiplier;
     bool skip = !isfinite((float)norm);
-    if (c->p->f[0] > 0 && norm > c->p->f[0]) multiplier *= c->p->f[0] / norm;
+    if (c->p->f[KM_F_MAX_NORM] > 0 && norm > c->p->f[KM_F_MAX_NORM])
+        multiplier *= c->p->f[KM_F_MAX_NORM] / norm;
     float steps = old[KM_CONTROL_STEPS] + (skip ? 0 : 1);
     double t = steps > 1 ? (double)steps : 1;
     good = skip ? 0 : good + 1;
-    if (c->p->n[0] > 0 && skip) loss = fmaxf(loss / 2, KM_LOSS_SCALE_MIN);
-    if (c->p->n[0] > 0 && good >= (float)c->p->n[0]) {
+    if (c->p->n[KM_N_GROWTH] > 0 && skip) loss = fmaxf(loss / 2, KM_LOSS_SCALE_MIN);
+    if (c->p->n[KM_N_GROWTH] > 0 && good >= (float)c->p->n[KM_N_GROWTH]) {
         loss = fminf(loss * 2, KM_LOSS_SCALE_MAX);
         good = 0;
     }
     float head[KM_CONTROL_TENSORS] = {0};
     head[KM_CONTROL_LR] = knob[KM_KNOB_LR];
-    head[KM_CONTROL_SCALE1] = (float)(1 / (1 - pow(c->p->f[1], t)));
-    head[KM_CONTROL_SCALE2] = (float)(1 / (1 - pow(c->p->f[2], t)));
+    head[KM_CONTROL_SCALE1] = (float)(1 / (1 - pow(c->p->f[KM_F_BETA1], t)));
+    head[KM_CONTROL_SCALE2] = (float)(1 / (1 - pow(c->p->f[KM_F_BETA2], t)));
     head[KM_CONTROL_GRAD] = skip ? 0 : (float)multiplier;
     head[KM_CONTROL_SKIP] = skip;
     head[KM_CONTROL_NORM] = (float)norm;

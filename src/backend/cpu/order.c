@@ -184,9 +184,9 @@ static km_status sort(km_ctx *ctx, const km_call *call) {
                     .dtype = x->dtype,
                     .size = km_dtype_size(x->dtype),
                     .n = s.n,
-                    .k = call->p->n[0],
+                    .k = call->p->n[KM_N_TOP_K],
                     .inner = s.inner,
-                    .flip = call->p->n[1] != 0};
+                    .flip = call->p->n[KM_N_FALLING] != 0};
     int64_t lines = s.outer * s.inner;
     if (lines == 0 || c.k == 0) return KM_OK;
     c.each = ((size_t)s.n * 2 * (wide ? sizeof(wide_key) : sizeof(uint64_t)) + 127) / 64 * 64;
@@ -240,7 +240,7 @@ static km_status cumsum(km_ctx *ctx, const km_call *call) {
                     .dtype = x->dtype,
                     .n = s.n,
                     .inner = s.inner,
-                    .flip = call->p->n[0] != 0};
+                    .flip = call->p->n[KM_N_FROM_END] != 0};
     if (s.outer * s.n * s.inner == 0) return KM_OK;
     km_threads_for(ctx->threads, s.outer * s.inner,
                    km_grain(s.n * (int64_t)km_dtype_size(x->dtype)), sum_lines, &c);
@@ -251,7 +251,7 @@ static km_status cumsum(km_ctx *ctx, const km_call *call) {
 
 static km_status one_hot(km_ctx *ctx, const km_call *call) {
     const km_tensor *ids = call->in[0], *out = call->out[0];
-    int64_t rows = km_shape_count(ids->shape), n = call->p->n[0];
+    int64_t rows = km_shape_count(ids->shape), n = call->p->n[KM_N_CLASSES];
     size_t size = km_dtype_size(out->dtype);
     char *to = km_tensor_ptr(out);
     const void *from = km_tensor_ptr(ids);

@@ -87,7 +87,7 @@ static double value(const reduce_job *j, const state *s) {
     double n = (double)j->reduced.count;
     switch (j->op) {
     case KM_OP_MEAN: return s->a / n;
-    case KM_OP_VAR: return s->n ? s->b / fmax(n - (double)j->c->p->n[0], 0) : NAN;
+    case KM_OP_VAR: return s->n ? s->b / fmax(n - (double)j->c->p->n[KM_N_CORRECTION], 0) : NAN;
     case KM_OP_MAX: return s->n ? s->a : -INFINITY;
     case KM_OP_LOGSUMEXP: return !s->n ? -INFINITY : isfinite(s->a) ? s->a + log(s->b) : s->a;
     default: return s->a;

@@ -108,11 +108,11 @@ static km_status rope(km_ctx *ctx, const km_call *c) {
                    .batch = s.outer,
                    .t = s.n,
                    .d = s.inner,
-                   .dims = c->p->n[0],
+                   .dims = c->p->n[KM_N_ROPE_DIMS],
                    .positions = positions ? km_tensor_ptr(positions) : NULL,
                    .wide = positions && positions->dtype == KM_I64,
-                   .adjacent = c->p->n[1] == KM_ROPE_ADJACENT,
-                   .inverse = c->p->n[2] != 0};
+                   .adjacent = c->p->n[KM_N_ROPE_PAIRS] == KM_ROPE_ADJACENT,
+                   .inverse = c->p->n[KM_N_ROPE_INVERSE] != 0};
     r.fn = r.adjacent ? km_simd_rope()->adjacent[slot] : km_simd_rope()->halves[slot];
     int64_t half = r.dims / 2, rows = r.t < POSITIONS ? r.t : POSITIONS;
     int64_t line = rows * r.d * r.size; /* bytes of a block in one matrix */
@@ -128,7 +128,8 @@ static km_status rope(km_ctx *ctx, const km_call *c) {
     int64_t threads = km_useful_threads(ctx, items, grain);
     double *frequency = km_ctx_scratch(ctx, (size_t)(tables + threads * r.each));
     if (!frequency) return KM_ERR_MEMORY;
-    double *step_cos = frequency + half, *step_sin = step_cos + half, log_base = log(c->p->f[0]);
+    double *step_cos = frequency + half, *step_sin = step_cos + half,
+           log_base = log(c->p->f[KM_F_ROPE_BASE]);
     for (int64_t i = 0; i < half; i++) {
         frequency[i] = exp(-2.0 * (double)i / (double)r.dims * log_base);
         if (divisors) frequency[i] /= (double)divisors[i];

@@ -153,7 +153,7 @@ static km_status sample(km_ctx *ctx, const km_call *c) {
         memcpy(m.x, logits + r * v, n * sizeof *m.x);
         for (int64_t i = 0; i < tokens; i++)
             if (isnan(m.x[i])) m.x[i] = -INFINITY;
-        if (c->p->n[0]) penalise(how, state, m.x, tokens);
+        if (c->p->n[KM_N_PENALTIES]) penalise(how, state, m.x, tokens);
         ids[r] = pick(&m, how, state, tokens);
         state[KM_SAMPLE_TOKEN_AT + state[KM_SAMPLE_SEEN] % KM_SAMPLE_RING] = ids[r];
         state[KM_SAMPLE_SEEN]++;

@@ -69,7 +69,7 @@ static bool rows_fit(const km_tensor *t, bool copy_engine) {
 /* t[0..n-1] are all tensors of the call but lse; t[0] is (B, H, Tq, D), t[1] k. */
 static family choose(const km_cuda_dev *dev, const km_call *c, km_tensor *const *t, int n) {
     int64_t d = t[0]->shape.dim[3];
-    float scale = (float)c->p->f[0];
+    float scale = (float)c->p->f[KM_F_SCALE];
     if (t[0]->dtype == KM_F32 || !(scale > 0) || size_of(MMA, d) < 0) return SIMPLE;
     bool hopper = dev->cc == 90 && size_of(HOPPER, d) >= 0 && t[0]->shape.dim[2] > 0 &&
                   t[1]->shape.dim[2] > 0 && km_cuda_api()->map_tiled &&
@@ -99,7 +99,7 @@ static bool describe(km_attention_args *a, const km_call *c, const km_tensor *q,
     int64_t d = q->shape.dim[3];
     if (km_cuda_slot(q->dtype) < 0 || d == 0 || size_of(SIMPLE, d) < 0) return false;
     if (!is_small(q) || !is_small(k)) return false;
-    *a = (km_attention_args){.scale = (float)c->p->f[0],
+    *a = (km_attention_args){.scale = (float)c->p->f[KM_F_SCALE],
                              .batch = (int32_t)q->shape.dim[0],
                              .heads = (int32_t)q->shape.dim[1],
                              .kv_heads = (int32_t)k->shape.dim[1],

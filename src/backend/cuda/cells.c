@@ -72,7 +72,7 @@ km_status km_cuda_cell_sums(km_ctx *ctx, const km_call *c) {
     const km_tensor *dist = c->n_in > 3 ? c->in[3] : NULL;
     km_lane *lane = km_cuda_lane(c);
     int slot = km_cuda_slot(x->dtype);
-    int64_t n = x->shape.dim[0], d = x->shape.dim[1], k = c->p->n[0];
+    int64_t n = x->shape.dim[0], d = x->shape.dim[1], k = c->p->n[KM_N_CELLS];
     if (slot < 0 || d > INT32_MAX / 8 || n >= INT32_MAX) return KM_ERR_UNSUPPORTED;
     if (k == 0) return KM_OK;
     const void *rows = km_cuda_bytes_of(lane, x); /* they may be lent */

@@ -165,7 +165,7 @@ static km_status run_held(km_lane *lane, const km_cuda_link *held) {
     bool sound = !km_failed(lane->ctx);
     km_status s = launch_alone(lane, &l);
     if (s == KM_OK || !sound) return s;
-    km_params p = {.f = {l.args.f0, l.args.f1}};
+    km_params p = {.f = {[KM_F_LO] = l.args.f0, [KM_F_HI] = l.args.f1}};
     km_dtype d = types[l.slot];
     const km_cuda_operand in[] = {{(void *)(uintptr_t)l.args.a, d, KM_SHAPE(l.args.n)},
                                   {(void *)(uintptr_t)l.args.b, d, KM_SHAPE(l.args.n)}},

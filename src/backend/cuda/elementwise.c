@@ -92,10 +92,11 @@ static km_status run_unary(km_ctx *ctx, const km_call *c) {
     if (it.rows == 0) return KM_OK;
     if (slot >= 0 && km_cuda_is_flat(&it))
         return push_flat(c, &unary[c->op].flat[slot], slot, &it, c->p->f);
-    km_walk_args args = {.f0 = c->p->f[0], .f1 = c->p->f[1], .op = (int)c->op, .dtype = (int)d};
+    km_walk_args args = {
+        .f0 = c->p->f[KM_F_LO], .f1 = c->p->f[KM_F_HI], .op = (int)c->op, .dtype = (int)d};
     if (slot < 0) {
-        args.i0 = km_cuda_whole(d, c->p->f[0]);
-        args.i1 = km_cuda_whole(d, c->p->f[1]);
+        args.i0 = km_cuda_whole(d, c->p->f[KM_F_LO]);
+        args.i1 = km_cuda_whole(d, c->p->f[KM_F_HI]);
     }
     return km_cuda_walk(lane, slot < 0 ? &unary_int : &unary_walk[slot], &it, &args, 1);
 }
@@ -103,7 +104,7 @@ static km_status run_unary(km_ctx *ctx, const km_call *c) {
 static km_status run_unary_grad(km_ctx *ctx, const km_call *c) {
     km_lane *lane = km_cuda_lane(c);
     int slot = km_cuda_slot(c->in[0]->dtype);
-    double f[2] = {c->p->f[0], c->p->f[1]};
+    double f[2] = {c->p->f[KM_F_LO], c->p->f[KM_F_HI]};
     km_iter it;
     if (slot < 0) return KM_ERR_UNSUPPORTED;
     iter_of(&it, c, 2);
@@ -207,7 +208,7 @@ static km_status run_where(km_ctx *ctx, const km_call *c) {
 
 static km_status run_masked_fill(km_ctx *ctx, const km_call *c) {
     km_iter it;
-    km_walk_args args = {.i0 = (int64_t)km_cuda_bits(c->out[0]->dtype, c->p->f[0])};
+    km_walk_args args = {.i0 = (int64_t)km_cuda_bits(c->out[0]->dtype, c->p->f[KM_F_VALUE])};
     iter_of(&it, c, 2);
     return km_cuda_walk(km_cuda_lane(c), &masked_fill[km_cuda_size_slot(it.size[0])], &it, &args,
                         1);
@@ -223,7 +224,7 @@ static km_status run_triangle(km_ctx *ctx, const km_call *c) {
     if (ndim < 2 || count >= KM_WALK_MAX) return KM_ERR_UNSUPPORTED;
     km_walk_args args = {.a = km_tensor_ptr(x),
                          .out = km_tensor_ptr(out),
-                         .i0 = c->p->n[0],
+                         .i0 = c->p->n[KM_N_DIAGONAL],
                          .op = c->op == KM_OP_TRIU};
     for (int a = 0; a < KM_MAX_DIMS; a++) {
         stride[0][a] = out->stride[a];
@@ -240,7 +241,7 @@ static km_status run_dropout(km_ctx *ctx, const km_call *c) {
     km_lane *lane = km_cuda_lane(c);
     int slot = km_cuda_slot(x->dtype);
     int64_t n = km_shape_count(out->shape);
-    double p = c->p->f[0];
+    double p = c->p->f[KM_F_DROP];
     if (slot < 0) return KM_ERR_UNSUPPORTED;
     if (n == 0) return KM_OK;
     if (!km_is_contiguous(x)) { /* numbers go by position: lay it out first, into out itself */

@@ -24,7 +24,7 @@ static km_status run_levels(km_ctx *ctx, const km_call *c) {
     enum { BITS = 2, AT, AMP, TABLES };
     int64_t n = c->in[Z]->shape.dim[0], d = c->in[Z]->shape.dim[1];
     (void)ctx;
-    if (d > INT32_MAX - 64 || c->p->n[1] > INT32_MAX) return KM_ERR_UNSUPPORTED;
+    if (d > INT32_MAX - 64 || c->p->n[KM_N_DIM] > INT32_MAX) return KM_ERR_UNSUPPORTED;
     km_levels_args a = {.z = km_tensor_ptr(c->in[Z]),
                         .square = km_tensor_ptr(c->in[SQUARE]),
                         .bits = km_tensor_ptr(c->in[BITS]),
@@ -33,11 +33,11 @@ static km_status run_levels(km_ctx *ctx, const km_call *c) {
                         .tables = km_tensor_ptr(c->in[TABLES]),
                         .codes = km_tensor_ptr(c->out[0]),
                         .n = n,
-                        .bytes = c->p->n[0],
+                        .bytes = c->p->n[KM_N_CODE_BYTES],
                         .d = (int32_t)d,
-                        .dim = (int32_t)c->p->n[1],
-                        .low = (float)c->p->f[0],
-                        .step = (float)c->p->f[1]};
+                        .dim = (int32_t)c->p->n[KM_N_DIM],
+                        .low = (float)c->p->f[KM_F_LOW],
+                        .step = (float)c->p->f[KM_F_SCALE_STEP]};
     return km_cuda_launch1(km_cuda_lane(c), &levels, KM_DIM(km_ceil_div(n, 32)), KM_DIM(256), 0,
                            &a);
 }
@@ -66,9 +66,9 @@ static km_status run_trellis(km_ctx *ctx, const km_call *c) {
     enum { AMP = 2, RATE, CLASSES, WATER, TABLES };
     km_lane *lane = km_cuda_lane(c);
     const km_cuda_dev *dev = km_cuda_dev_of(lane);
-    int64_t n = c->in[Z]->shape.dim[0], width = c->in[Z]->shape.dim[1], most = c->p->n[3];
+    int64_t n = c->in[Z]->shape.dim[0], width = c->in[Z]->shape.dim[1], most = c->p->n[KM_N_MOST];
     int64_t kinds = c->in[WATER]->shape.dim[0];
-    if (n > INT32_MAX - 64 || width > INT32_MAX / 16 || c->p->n[1] > INT32_MAX ||
+    if (n > INT32_MAX - 64 || width > INT32_MAX / 16 || c->p->n[KM_N_DIM] > INT32_MAX ||
         most > INT32_MAX / 64)
         return KM_ERR_UNSUPPORTED;
     int64_t rows = KM_TRELLIS_SHARED(4, most) + STATIC_SHARED <= (int64_t)dev->shared_max ? 4 : 2;
@@ -84,14 +84,14 @@ static km_status run_trellis(km_ctx *ctx, const km_call *c) {
                          .tables = km_tensor_ptr(c->in[TABLES]),
                          .codes = km_tensor_ptr(c->out[0]),
                          .n = n,
-                         .bytes = c->p->n[0],
+                         .bytes = c->p->n[KM_N_CODE_BYTES],
                          .width = (int32_t)width,
                          .count = (int32_t)kinds,
-                         .dim = (int32_t)c->p->n[1],
-                         .class_bits = (int32_t)c->p->n[2],
+                         .dim = (int32_t)c->p->n[KM_N_DIM],
+                         .class_bits = (int32_t)c->p->n[KM_N_CLASS_BITS],
                          .most = (int32_t)most,
-                         .low = (float)c->p->f[0],
-                         .step = (float)c->p->f[1]};
+                         .low = (float)c->p->f[KM_F_LOW],
+                         .step = (float)c->p->f[KM_F_SCALE_STEP]};
     int64_t shared = KM_TRELLIS_SHARED(rows, most);
     a.tables_held =
         (int32_t)(((int64_t)dev->shared_max - STATIC_SHARED - shared) / KM_TRELLIS_TABLE);

@@ -1,6 +1,6 @@
 /* Weights that stay in the host's memory, of models larger than the GPU's: brought over as layers
  * use them, through pinned memory and a stream of copies of its own. A model uses its weights in the
- * same order in every step, so the next one is sent for while the last one is computed with, across
+ * same order in every step, so the next one is prefetched while the last one is computed with, across
  * the end of a step as well. */
 #ifndef KM_BACKEND_CUDA_FEED_H
 #define KM_BACKEND_CUDA_FEED_H

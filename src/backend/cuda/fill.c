@@ -16,7 +16,7 @@ static km_status run_full(km_ctx *ctx, const km_call *c) {
     const km_tensor *out = c->out[0];
     km_lane *lane = km_cuda_lane(c);
     km_iter it;
-    uint64_t bits = km_cuda_bits(out->dtype, c->p->f[0]);
+    uint64_t bits = km_cuda_bits(out->dtype, c->p->f[KM_F_VALUE]);
     km_iter_init(&it, 1, &out);
     if (it.rows == 0) return KM_OK;
     if (!km_cuda_is_flat(&it)) {
@@ -34,8 +34,8 @@ static km_status run_arange(km_ctx *ctx, const km_call *c) {
     const km_tensor *out = c->out[0];
     km_arange_args args = {.out = km_tensor_ptr(out),
                            .n = km_shape_count(out->shape),
-                           .start = c->p->f[0],
-                           .step = c->p->f[1],
+                           .start = c->p->f[KM_F_START],
+                           .step = c->p->f[KM_F_STEP],
                            .dtype = (int)out->dtype};
     if (args.n == 0) return KM_OK;
     km_cuda_grid g = km_cuda_grid_for(km_cuda_lane(c), args.n, 1);
@@ -52,8 +52,8 @@ static km_status run_random(km_ctx *ctx, const km_call *c) {
                            .seed = c->p->seed,
                            .stream = c->p->stream,
                            .draws = km_cuda_draws(lane),
-                           .f0 = c->p->f[0],
-                           .f1 = c->p->f[1]};
+                           .f0 = c->p->f[KM_F_LO],
+                           .f1 = c->p->f[KM_F_HI]};
     if (args.n == 0) return KM_OK;
     args.aligned = km_cuda_aligned(args.out, 4 * km_dtype_size(out->dtype));
     km_cuda_grid g = km_cuda_grid_for(lane, km_ceil_div(args.n, 4), 1);

@@ -22,8 +22,8 @@ static bool describe(km_loss_args *a, const km_tensor *logits, const km_tensor *
     a->targets = km_tensor_ptr(targets);
     a->rows = logits->shape.dim[0];
     a->n = (int32_t)logits->shape.dim[1];
-    a->ignore = p->n[0];
-    a->mean = p->n[1] == KM_MEAN;
+    a->ignore = p->n[KM_N_IGNORE];
+    a->mean = p->n[KM_N_REDUCTION] == KM_MEAN;
     a->wide = targets->dtype == KM_I64;
     return km_cuda_slot(logits->dtype) >= 0 && logits->shape.dim[1] <= INT32_MAX;
 }
@@ -86,7 +86,7 @@ static km_status run_pair(km_ctx *ctx, const km_call *c) {
                       .targets = km_tensor_ptr(c->in[1]),
                       .loss = km_tensor_ptr(c->out[0]),
                       .total = km_shape_count(c->in[0]->shape),
-                      .mean = c->p->n[1] == KM_MEAN,
+                      .mean = c->p->n[KM_N_REDUCTION] == KM_MEAN,
                       .bce = c->op == KM_OP_BCE};
     if (slot < 0) return KM_ERR_UNSUPPORTED;
     int64_t blocks = km_ceil_div(a.total, 4096);
@@ -106,7 +106,7 @@ static km_status run_pair_grad(km_ctx *ctx, const km_call *c) {
                       .targets = km_tensor_ptr(c->in[2]),
                       .dx = km_tensor_ptr(c->out[0]),
                       .total = km_shape_count(c->in[1]->shape),
-                      .mean = c->p->n[1] == KM_MEAN,
+                      .mean = c->p->n[KM_N_REDUCTION] == KM_MEAN,
                       .bce = c->op == KM_OP_BCE_GRAD};
     if (slot < 0 || c->in[0]->dtype != KM_F32) return KM_ERR_UNSUPPORTED;
     return km_cuda_launch1(km_cuda_lane(c), &pair_grad[slot], KM_DIM(km_ceil_div(a.total, 256)),

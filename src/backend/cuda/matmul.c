@@ -57,8 +57,8 @@ static km_status matmul(km_ctx *ctx, const km_call *c) {
                       .m = out->shape.dim[row],
                       .n = out->shape.dim[col],
                       .k = a->shape.dim[col],
-                      .alpha = c->p->f[0],
-                      .beta = c->p->f[1],
+                      .alpha = c->p->f[KM_F_ALPHA],
+                      .beta = c->p->f[KM_F_BETA],
                       .batch = 1};
     if (km_shape_count(out->shape) == 0) return KM_OK;
     if (out->stride[col] != 1 && g.n > 1) return KM_ERR_UNSUPPORTED;

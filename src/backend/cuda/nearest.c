@@ -160,10 +160,10 @@ static km_status run_nearest(km_ctx *ctx, const km_call *c) {
     place_notes(&a, work ? km_tensor_ptr(work) : room);
     place_call(&a, room + notes);
     km_status s = KM_OK;
-    if (!work || !c->p->n[0]) s = note_rows(lane, &a, slot);
+    if (!work || !c->p->n[KM_N_NOTED]) s = note_rows(lane, &a, slot);
     if (s == KM_OK) s = round_centres(lane, &a);
     if (s == KM_OK) s = search(lane, &a);
-    if (s == KM_OK) s = look_again(lane, &a, slot, c->p->n[1] != 0);
+    if (s == KM_OK) s = look_again(lane, &a, slot, c->p->n[KM_N_QUICK] != 0);
     km_cuda_scratch_free(lane, room, cap);
     return s;
 }

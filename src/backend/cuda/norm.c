@@ -47,7 +47,7 @@ km_status km_cuda_held_flush(km_lane *lane) {
     bool sound = !km_failed(lane->ctx);
     km_status s = km_cuda_launch_rows(lane, norm, km_cuda_slot(KM_F32), 4, a.rows, a.n, true, &a);
     if (s == KM_OK || !sound) return s;
-    km_params p = {.f = {a.eps}};
+    km_params p = {.f = {[KM_F_EPS] = a.eps}};
     km_shape rows = KM_SHAPE(a.rows, a.n), row = KM_SHAPE(a.n), stats = KM_SHAPE(a.rows);
     bool fused = a.residual != NULL;
     const km_cuda_operand in[] = {
@@ -96,7 +96,7 @@ static km_status run_norm(km_ctx *ctx, const km_call *c) {
                       .sum = fused ? ptr(c->out[1]) : NULL,
                       .mean = layer ? ptr(c->out[stats]) : NULL,
                       .rstd = ptr(c->out[stats + layer]),
-                      .eps = (float)c->p->f[0]};
+                      .eps = (float)c->p->f[KM_F_EPS]};
     if (!shape_of(x, &a.rows, &a.n)) return KM_ERR_UNSUPPORTED;
     size_t size = km_dtype_size(x->dtype);
     bool aligned = km_cuda_rows_aligned(c->in, c->n_in, a.n, size) &&

@@ -19,17 +19,18 @@ static km_cuda_kernel optim_control = {.module = "optim", .name = "optim_control
 static void *data(const km_tensor *t) { return t ? km_tensor_ptr(t) : NULL; }
 
 static void put_settings(km_optim_args *a, const km_call *c) {
-    const double *f = c->p->f, t = (double)c->p->n[0];
+    const double *f = c->p->f, t = (double)c->p->n[KM_N_STEP];
     memset(a, 0, offsetof(km_optim_args, t));
-    a->lr = (float)f[0];
+    a->lr = (float)f[KM_F_LR];
     if (c->op == KM_OP_ADAMW) {
-        a->beta1 = (float)f[1], a->beta2 = (float)f[2], a->eps = (float)f[3],
-        a->decay = (float)f[4];
-        a->scale1 = (float)(1 / (1 - pow(f[1], t)));
-        a->scale2 = (float)(1 / (1 - pow(f[2], t)));
-        a->decoupled = c->p->n[1] != 0;
+        a->beta1 = (float)f[KM_F_BETA1], a->beta2 = (float)f[KM_F_BETA2];
+        a->eps = (float)f[KM_F_ADAM_EPS], a->decay = (float)f[KM_F_ADAM_DECAY];
+        a->scale1 = (float)(1 / (1 - pow(f[KM_F_BETA1], t)));
+        a->scale2 = (float)(1 / (1 - pow(f[KM_F_BETA2], t)));
+        a->decoupled = c->p->n[KM_N_DECOUPLED] != 0;
     } else {
-        a->momentum = (float)f[1], a->decay = (float)f[2], a->nesterov = c->p->n[0] != 0;
+        a->momentum = (float)f[KM_F_MOMENTUM], a->decay = (float)f[KM_F_SGD_DECAY];
+        a->nesterov = c->p->n[KM_N_NESTEROV] != 0;
     }
 }
 
@@ -59,7 +60,7 @@ static km_status run_kind(const km_call *c, km_optim_args *a, bool wide) {
                                   .w_out = data(t.w_out),
                                   .n = n,
                                   .first = (int32_t)blocks,
-                                  .index = pairs ? (int32_t)c->p->n[2] + t.index : -1};
+                                  .index = pairs ? (int32_t)c->p->n[KM_N_FIRST] + t.index : -1};
             blocks += km_ceil_div(n, KM_OPTIM_BLOCK);
         }
         if (a->count == 0 || (more && a->count < KM_OPTIM_MOST)) continue;
@@ -117,10 +118,10 @@ static km_status run_control(km_ctx *ctx, const km_call *c) {
                          .out = data(c->out[0]),
                          .n_sums = c->in[0]->shape.dim[0],
                          .n = c->out[0]->shape.dim[0],
-                         .most = c->p->f[0],
-                         .beta1 = c->p->f[1],
-                         .beta2 = c->p->f[2],
-                         .growth = c->p->n[0]};
+                         .most = c->p->f[KM_F_MAX_NORM],
+                         .beta1 = c->p->f[KM_F_BETA1],
+                         .beta2 = c->p->f[KM_F_BETA2],
+                         .growth = c->p->n[KM_N_GROWTH]};
     (void)ctx;
     return km_cuda_launch1(km_cuda_lane(c), &optim_control, KM_DIM(1), KM_DIM(1024), 0, &a);
 }

@@ -144,7 +144,7 @@ static km_status run_reduce(km_ctx *ctx, const km_call *c) {
         return KM_ERR_UNSUPPORTED;
     if (reduced.count >= KM_WALK_MAX && slot < 0) return KM_ERR_UNSUPPORTED;
 
-    double n = (double)reduced.count, spread = n - (double)c->p->n[0];
+    double n = (double)reduced.count, spread = n - (double)c->p->n[KM_N_CORRECTION];
     km_reduce_args args = {.x = km_tensor_ptr(x),
                            .out = km_tensor_ptr(out),
                            .n = reduced.count,

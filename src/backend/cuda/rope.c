@@ -17,11 +17,11 @@ static km_status run_rope(km_ctx *ctx, const km_call *c) {
                       .out = km_tensor_ptr(c->out[0]),
                       .t = (int32_t)x->shape.dim[last - 1],
                       .d = (int32_t)x->shape.dim[last],
-                      .dims = (int32_t)c->p->n[0],
-                      .adjacent = c->p->n[1] == KM_ROPE_ADJACENT,
-                      .inverse = c->p->n[2] != 0,
+                      .dims = (int32_t)c->p->n[KM_N_ROPE_DIMS],
+                      .adjacent = c->p->n[KM_N_ROPE_PAIRS] == KM_ROPE_ADJACENT,
+                      .inverse = c->p->n[KM_N_ROPE_INVERSE] != 0,
                       .wide = positions && positions->dtype == KM_I64,
-                      .log2_base = log2(c->p->f[0])};
+                      .log2_base = log2(c->p->f[KM_F_ROPE_BASE])};
     a.batch = km_shape_count(x->shape) / ((int64_t)a.t * a.d);
     int64_t pairs = (int64_t)a.t * (a.dims / 2 + a.d - a.dims), blocks = km_ceil_div(pairs, 128);
     /* Enough blocks for the device; beyond that a thread serves several heads. */

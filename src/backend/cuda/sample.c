@@ -23,7 +23,7 @@ static km_status run_sample(km_ctx *ctx, const km_call *c) {
     km_status s = KM_OK;
     a.peaks = km_cuda_scratch(lane, sizeof *a.peaks * (size_t)(rows * a.blocks), &cap);
     if (!a.peaks) return ctx->error.code;
-    if (c->p->n[0]) {
+    if (c->p->n[KM_N_PENALTIES]) {
         a.edited = km_cuda_scratch(lane, sizeof *a.edited * (size_t)(rows * v), &edited_cap);
         s = a.edited ? km_cuda_launch1(lane, &penalise, KM_DIM((v + 4095) / 4096, rows),
                                        KM_DIM(256), 0, &a)

@@ -102,7 +102,8 @@ static km_status run_batch(km_lane *lane, km_scan_args *a, int64_t chunk) {
 
 static km_status run_scan(km_ctx *ctx, const km_call *c) {
     km_lane *lane = km_cuda_lane(c);
-    int64_t all = c->in[QUERY]->shape.dim[0], d = c->in[QUERY]->shape.dim[1], k = c->p->n[0];
+    int64_t all = c->in[QUERY]->shape.dim[0], d = c->in[QUERY]->shape.dim[1],
+            k = c->p->n[KM_N_NEAREST];
     int64_t n = c->in[CODES]->shape.dim[0], batch = all < KM_SCAN_BATCH ? all : KM_SCAN_BATCH;
     if (d > MOST_COLUMNS || k + 16 + k / 8 > KM_SCAN_KEEP) return KM_ERR_UNSUPPORTED;
     if (all == 0) return KM_OK;
@@ -125,16 +126,16 @@ static km_status run_scan(km_ctx *ctx, const km_call *c) {
                       .slices = (int32_t)km_ceil_div(d, KM_SCAN_DEPTH),
                       .k = (int32_t)k,
                       .keep = (int32_t)(k + 16 + k / 8),
-                      .product = c->p->n[1] != 0,
-                      .exact = c->p->n[2] != 0,
-                      .lost = (float)c->p->f[0]};
+                      .product = c->p->n[KM_N_PRODUCT] != 0,
+                      .exact = c->p->n[KM_N_EXACT] != 0,
+                      .lost = (float)c->p->f[KM_F_LOST]};
     a.aligned = d % 8 == 0 && km_cuda_aligned(a.centre, 16);
     if (c->n_in > RATE) {
         a.rate = km_tensor_ptr(c->in[RATE]);
         a.windows = km_tensor_ptr(c->in[WINDOWS]);
     }
     if (!km_cuda_aligned(a.codes, 4)) return KM_ERR_UNSUPPORTED;
-    int64_t chunk = chunk_rows(km_cuda_dev_of(lane), n, a.slices, batch, c->p->n[3]);
+    int64_t chunk = chunk_rows(km_cuda_dev_of(lane), n, a.slices, batch, c->p->n[KM_N_CHUNK]);
     size_t cap;
     char *room = km_cuda_scratch(lane, (size_t)place_scratch(&a, batch, chunk, NULL), &cap);
     if (!room) return ctx->error.code;

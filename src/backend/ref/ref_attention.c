@@ -9,9 +9,9 @@ km_status km_ref_rope(km_ctx *ctx, const km_call *c) {
     const km_tensor *x = c->in[0], *positions = km_ref_in(c, 1), *out = c->out[0];
     const km_tensor *divisors = km_ref_in(c, 2);
     int time = x->shape.ndim - 2, last = x->shape.ndim - 1;
-    int64_t d = x->shape.dim[last], n = c->p->n[0];
-    bool adjacent = c->p->n[1] == KM_ROPE_ADJACENT;
-    double direction = c->p->n[2] ? -1 : 1, base = c->p->f[0];
+    int64_t d = x->shape.dim[last], n = c->p->n[KM_N_ROPE_DIMS];
+    bool adjacent = c->p->n[KM_N_ROPE_PAIRS] == KM_ROPE_ADJACENT;
+    double direction = c->p->n[KM_N_ROPE_INVERSE] ? -1 : 1, base = c->p->f[KM_F_ROPE_BASE];
 
     km_shape rows = x->shape;
     rows.dim[last] = d > 0;
@@ -64,7 +64,7 @@ km_status km_ref_attention(km_ctx *ctx, const km_call *c) {
     const km_tensor *o = c->out[0], *lse = km_ref_out(c, 1);
     int64_t B = q->shape.dim[0], H = q->shape.dim[1], Tq = q->shape.dim[2];
     int64_t Hkv = k->shape.dim[1], Tk = k->shape.dim[2], D = o->shape.dim[3];
-    double scale = c->p->f[0];
+    double scale = c->p->f[KM_F_SCALE];
     double *score = km_ctx_scratch(ctx, (size_t)(Tk + 1) * sizeof *score); /* (Tk) */
     if (!score) return KM_ERR_MEMORY;
 
@@ -103,7 +103,7 @@ km_status km_ref_attention_grad(km_ctx *ctx, const km_call *c) {
     const km_tensor *dq = c->out[0], *dk = c->out[1], *dv = c->out[2];
     int64_t B = q->shape.dim[0], H = q->shape.dim[1], Tq = q->shape.dim[2], D = q->shape.dim[3];
     int64_t Hkv = k->shape.dim[1], Tk = k->shape.dim[2], Dv = v->shape.dim[3];
-    double scale = c->p->f[0];
+    double scale = c->p->f[KM_F_SCALE];
     double *ds = km_ctx_scratch(ctx, (size_t)(Tk * (1 + D + Dv) + 1) * sizeof *ds); /* (Tk) */
     if (!ds) return KM_ERR_MEMORY;
     double *sum_dk = ds + Tk, *sum_dv = sum_dk + Tk * D; /* (Tk, D), (Tk, Dv) */

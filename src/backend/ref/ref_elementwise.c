@@ -113,7 +113,7 @@ km_status km_ref_masked_fill(km_ctx *ctx, const km_call *c) {
     int64_t i[KM_MAX_DIMS];
     KM_REF_EACH(i, out->shape) {
         if (km_ref_get(mask, i) != 0)
-            km_ref_set(out, i, c->p->f[0]);
+            km_ref_set(out, i, c->p->f[KM_F_VALUE]);
         else
             km_ref_move(out, km_ref_pos(out, i), x, km_ref_pos(x, i));
     }
@@ -123,7 +123,7 @@ km_status km_ref_masked_fill(km_ctx *ctx, const km_call *c) {
 /* triu and tril: x (..., r, c) -> out, 0 below (above) the diagonal n[0] */
 km_status km_ref_triangle(km_ctx *ctx, const km_call *c) {
     const km_tensor *x = c->in[0], *out = c->out[0];
-    int64_t i[KM_MAX_DIMS], diagonal = c->p->n[0];
+    int64_t i[KM_MAX_DIMS], diagonal = c->p->n[KM_N_DIAGONAL];
     int row = out->shape.ndim - 2, col = out->shape.ndim - 1;
     KM_REF_EACH(i, out->shape) {
         int64_t d = i[col] - i[row];
@@ -138,7 +138,7 @@ km_status km_ref_triangle(km_ctx *ctx, const km_call *c) {
 /* x -> out: element n (row-major) lives when its uniform number is at least p */
 km_status km_ref_dropout(km_ctx *ctx, const km_call *c) {
     const km_tensor *x = c->in[0], *out = c->out[0];
-    double p = c->p->f[0], scale = 1 / (1 - p);
+    double p = c->p->f[KM_F_DROP], scale = 1 / (1 - p);
     int64_t i[KM_MAX_DIMS];
     uint64_t n = 0;
     KM_REF_EACH(i, out->shape) {

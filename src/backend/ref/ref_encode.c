@@ -2,7 +2,6 @@
  * code, as ops/encode_codes.h defines them. */
 #include "backend/ref/ref.h"
 #include "backend/trellis.h"
-#include "ops/encode_codes.h"
 #include <string.h>
 
 enum { L = KM_TRELLIS_LENGTH, S = KM_TRELLIS_STATES };
@@ -23,15 +22,16 @@ static void put(const km_call *c, int64_t row, int64_t at, int64_t bit) {
 }
 
 static int64_t scale_code(const km_params *p, double s) {
-    if (!(2 * s >= p->f[0])) return 0;
-    double i = round(log(s / p->f[0]) / fmax(p->f[1], 1e-9));
+    if (!(2 * s >= p->f[KM_F_LOW])) return 0;
+    double i = round(log(s / p->f[KM_F_LOW]) / fmax(p->f[KM_F_SCALE_STEP], 1e-9));
     return i < 0 ? 1 : i >= KM_ENCODE_SCALES ? KM_ENCODE_SCALES : (int64_t)i + 1;
 }
 
 /* Clears the code; the row's scale, or 0 where it stays so. */
 static double begin_row(const km_call *c, int64_t row) {
-    for (int64_t b = 0; b < c->p->n[0]; b++) km_ref_set_int(c->out[0], (int64_t[]){row, b}, 0);
-    double s = sqrt(get1(c->in[1], row) / (double)c->p->n[1]);
+    for (int64_t b = 0; b < c->p->n[KM_N_CODE_BYTES]; b++)
+        km_ref_set_int(c->out[0], (int64_t[]){row, b}, 0);
+    double s = sqrt(get1(c->in[1], row) / (double)c->p->n[KM_N_DIM]);
     return scale_code(c->p, s) > 0 ? s : 0;
 }
 
@@ -152,7 +152,8 @@ static int64_t closing_state(ref_trellis_search *s, int64_t ring) {
 
 km_status km_ref_encode_trellis(km_ctx *ctx, const km_call *c) {
     enum { AMP = 2, RATE, CLASSES, WATER, TABLES };
-    int64_t n = c->in[0]->shape.dim[0], most = c->p->n[3], classes = c->in[WATER]->shape.dim[0];
+    int64_t n = c->in[0]->shape.dim[0], most = c->p->n[KM_N_MOST],
+            classes = c->in[WATER]->shape.dim[0];
     size_t each = (size_t)most * (2 * sizeof(float) + sizeof(int64_t) + S);
     char *room = km_ctx_scratch(ctx, each + 2 * S * sizeof(float));
     if (!room) return KM_ERR_MEMORY;
@@ -174,7 +175,7 @@ km_status km_ref_encode_trellis(km_ctx *ctx, const km_call *c) {
                 kept += v * v;
                 excess += v * v / (a * a + water);
             }
-            double cost = (double)c->p->n[1] - kept + 0.5 * water * ((double)count + excess);
+            double cost = (double)c->p->n[KM_N_DIM] - kept + 0.5 * water * ((double)count + excess);
             if (cost < least) {
                 least = cost;
                 best = k;
@@ -187,8 +188,8 @@ km_status km_ref_encode_trellis(km_ctx *ctx, const km_call *c) {
             amp[j] = (float)get1(c->in[AMP], first + j);
             ring += rate[j] = int1(c->in[RATE], first + j);
         }
-        int64_t state = closing_state(&s, ring), at = 8 + c->p->n[2] + ring;
-        for (int64_t b = 0; b < c->p->n[2]; b++) put(c, i, 8 + b, best >> b & 1);
+        int64_t state = closing_state(&s, ring), at = 8 + c->p->n[KM_N_CLASS_BITS] + ring;
+        for (int64_t b = 0; b < c->p->n[KM_N_CLASS_BITS]; b++) put(c, i, 8 + b, best >> b & 1);
         begin(&s, state);
         walk(&s, 0, s.axes);
         for (int64_t j = s.axes - 1; j >= 0; j--) {

@@ -6,13 +6,13 @@
 km_status km_ref_full(km_ctx *ctx, const km_call *c) {
     const km_tensor *out = c->out[0];
     int64_t i[KM_MAX_DIMS];
-    KM_REF_EACH(i, out->shape) km_ref_set(out, i, c->p->f[0]);
+    KM_REF_EACH(i, out->shape) km_ref_set(out, i, c->p->f[KM_F_VALUE]);
     return KM_OK;
 }
 
 km_status km_ref_arange(km_ctx *ctx, const km_call *c) {
     const km_tensor *out = c->out[0]; /* (count) */
-    double start = c->p->f[0], step = c->p->f[1];
+    double start = c->p->f[KM_F_START], step = c->p->f[KM_F_STEP];
     int64_t i[KM_MAX_DIMS], n = 0;
     KM_REF_EACH(i, out->shape) km_ref_set(out, i, start + (double)n++ * step);
     return KM_OK;
@@ -20,7 +20,7 @@ km_status km_ref_arange(km_ctx *ctx, const km_call *c) {
 
 km_status km_ref_uniform(km_ctx *ctx, const km_call *c) {
     const km_tensor *out = c->out[0];
-    double lo = c->p->f[0], hi = c->p->f[1];
+    double lo = c->p->f[KM_F_LO], hi = c->p->f[KM_F_HI];
     int64_t i[KM_MAX_DIMS];
     uint64_t n = 0;
     KM_REF_EACH(i, out->shape) {
@@ -33,7 +33,7 @@ km_status km_ref_uniform(km_ctx *ctx, const km_call *c) {
 
 km_status km_ref_normal(km_ctx *ctx, const km_call *c) {
     const km_tensor *out = c->out[0];
-    double mean = c->p->f[0], sd = c->p->f[1];
+    double mean = c->p->f[KM_F_MEAN], sd = c->p->f[KM_F_SD];
     int64_t i[KM_MAX_DIMS];
     uint64_t n = 0;
     KM_REF_EACH(i, out->shape) {

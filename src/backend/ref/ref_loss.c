@@ -20,9 +20,9 @@ static double logit(const km_tensor *logits, int64_t r, int64_t j) {
 
 /* What the sum of the rows' losses is multiplied by: 1, or 1 / (number of rows that count). */
 static double loss_scale(const km_tensor *targets, const km_params *p, int64_t rows, int64_t v) {
-    if (p->n[1] == KM_SUM) return 1;
+    if (p->n[KM_N_REDUCTION] == KM_SUM) return 1;
     double n = 0;
-    for (int64_t r = 0; r < rows; r++) n += counts(target_of(targets, r), p->n[0], v);
+    for (int64_t r = 0; r < rows; r++) n += counts(target_of(targets, r), p->n[KM_N_IGNORE], v);
     return 1 / n;
 }
 
@@ -55,7 +55,7 @@ km_status km_ref_cross_entropy(km_ctx *ctx, const km_call *c) {
     km_ref_sum sum = {0};
     for (int64_t r = 0; r < rows; r++) {
         int64_t target = target_of(targets, r);
-        bool counted = counts(target, c->p->n[0], v);
+        bool counted = counts(target, c->p->n[KM_N_IGNORE], v);
         double l = row_lse(logits, r);
         if (counted) km_ref_sum_add(&sum, l - logit(logits, r, target));
         if (lse) km_ref_store(lse, km_ref_nth(lse, r), l);
@@ -74,7 +74,7 @@ km_status km_ref_cross_entropy_grad(km_ctx *ctx, const km_call *c) {
     for (int64_t r = 0; r < rows; r++) {
         int64_t target = target_of(targets, r);
         row_grad(logits, dlogits, r, km_ref_load(lse, km_ref_nth(lse, r)), target,
-                 counts(target, c->p->n[0], v), scale);
+                 counts(target, c->p->n[KM_N_IGNORE], v), scale);
     }
     return KM_OK;
 }
@@ -104,7 +104,7 @@ km_status km_ref_pair_loss(km_ctx *ctx, const km_call *c) {
     int64_t i[KM_MAX_DIMS];
     KM_REF_EACH(i, x->shape)
     km_ref_sum_add(&sum, pair_loss(c->op, km_ref_get(x, i), km_ref_get(target, i)));
-    double n = c->p->n[1] == KM_SUM ? 1 : element_count(x);
+    double n = c->p->n[KM_N_REDUCTION] == KM_SUM ? 1 : element_count(x);
     km_ref_store(loss, loss->offset, km_ref_sum_value(&sum) / n);
     return KM_OK;
 }
@@ -113,7 +113,7 @@ km_status km_ref_pair_loss(km_ctx *ctx, const km_call *c) {
 km_status km_ref_pair_loss_grad(km_ctx *ctx, const km_call *c) {
     const km_tensor *dloss = c->in[0], *x = c->in[1], *target = c->in[2], *dx = c->out[0];
     double g = km_ref_load(dloss, dloss->offset);
-    double n = c->p->n[1] == KM_SUM ? 1 : element_count(x);
+    double n = c->p->n[KM_N_REDUCTION] == KM_SUM ? 1 : element_count(x);
     int64_t i[KM_MAX_DIMS];
     KM_REF_EACH(i, dx->shape)
     km_ref_set(dx, i, pair_loss_grad(c->op, km_ref_get(x, i), km_ref_get(target, i)) * g / n);

@@ -6,7 +6,7 @@ km_status km_ref_matmul(km_ctx *ctx, const km_call *c) {
     const km_tensor *a = c->in[0], *b = c->in[1], *out = c->out[0];
     int row = out->shape.ndim - 2, col = out->shape.ndim - 1;
     int64_t k = a->shape.dim[col];
-    double alpha = c->p->f[0], beta = c->p->f[1];
+    double alpha = c->p->f[KM_F_ALPHA], beta = c->p->f[KM_F_BETA];
     int64_t i[KM_MAX_DIMS]; /* of out: batch..., m, n */
     KM_REF_EACH(i, out->shape) {
         int64_t a_pos = km_ref_pos(a, i) - i[col] * a->stride[col]; /* batch..., m, 0 */

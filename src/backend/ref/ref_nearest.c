@@ -30,7 +30,7 @@ km_status km_ref_nearest(km_ctx *ctx, const km_call *c) {
 km_status km_ref_cell_sums(km_ctx *ctx, const km_call *c) {
     const km_tensor *x = c->in[0], *id = c->in[1];
     const km_tensor *weight = km_ref_in(c, 2), *dist = km_ref_in(c, 3);
-    int64_t n = x->shape.dim[0], d = x->shape.dim[1], k = c->p->n[0];
+    int64_t n = x->shape.dim[0], d = x->shape.dim[1], k = c->p->n[KM_N_CELLS];
     /* Of a cell: d sums, mass, count, spread. */
     double *all = km_ctx_scratch(ctx, (size_t)(k * (d + 3) + 1) * sizeof *all);
     if (!all) return KM_ERR_MEMORY;

@@ -46,14 +46,14 @@ static void rms_norm(const km_tensor *x, const km_tensor *w, double eps, const k
 
 /* x, w, b? -> y, mean, rstd */
 km_status km_ref_layer_norm(km_ctx *ctx, const km_call *c) {
-    layer_norm(c->in[0], c->in[1], km_ref_in(c, 2), c->p->f[0], c->out[0], km_ref_out(c, 1),
+    layer_norm(c->in[0], c->in[1], km_ref_in(c, 2), c->p->f[KM_F_EPS], c->out[0], km_ref_out(c, 1),
                km_ref_out(c, 2));
     return KM_OK;
 }
 
 /* x, w -> y, rstd */
 km_status km_ref_rms_norm(km_ctx *ctx, const km_call *c) {
-    rms_norm(c->in[0], c->in[1], c->p->f[0], c->out[0], km_ref_out(c, 1));
+    rms_norm(c->in[0], c->in[1], c->p->f[KM_F_EPS], c->out[0], km_ref_out(c, 1));
     return KM_OK;
 }
 
@@ -68,7 +68,7 @@ static void add(const km_tensor *x, const km_tensor *residual, const km_tensor *
 km_status km_ref_add_layer_norm(km_ctx *ctx, const km_call *c) {
     const km_tensor *sum = c->out[1];
     add(c->in[0], c->in[1], sum);
-    layer_norm(sum, c->in[2], km_ref_in(c, 3), c->p->f[0], c->out[0], km_ref_out(c, 2),
+    layer_norm(sum, c->in[2], km_ref_in(c, 3), c->p->f[KM_F_EPS], c->out[0], km_ref_out(c, 2),
                km_ref_out(c, 3));
     return KM_OK;
 }
@@ -77,7 +77,7 @@ km_status km_ref_add_layer_norm(km_ctx *ctx, const km_call *c) {
 km_status km_ref_add_rms_norm(km_ctx *ctx, const km_call *c) {
     const km_tensor *sum = c->out[1];
     add(c->in[0], c->in[1], sum);
-    rms_norm(sum, c->in[2], c->p->f[0], c->out[0], km_ref_out(c, 2));
+    rms_norm(sum, c->in[2], c->p->f[KM_F_EPS], c->out[0], km_ref_out(c, 2));
     return KM_OK;
 }
 

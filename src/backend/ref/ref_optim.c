@@ -21,7 +21,7 @@ static rates rates_of(const km_call *c, int index, rates own) {
     own.multiplier = control_at(control, KM_CONTROL_GRAD);
     own.skip = control_at(control, KM_CONTROL_SKIP) != 0;
     if (control->shape.dim[0] > KM_CONTROL_TENSORS) {
-        int64_t at = KM_CONTROL_TENSORS + 2 * (c->p->n[2] + index);
+        int64_t at = KM_CONTROL_TENSORS + 2 * (c->p->n[KM_N_FIRST] + index);
         own.lr *= control_at(control, at);
         own.decay = control_at(control, at + 1);
     }
@@ -47,11 +47,12 @@ static void store_weight(const km_optim_part *t, const int64_t i[], double w) {
 }
 
 km_status km_ref_sgd(km_ctx *ctx, const km_call *c) {
-    const double momentum = c->p->f[1];
+    const double momentum = c->p->f[KM_F_MOMENTUM];
     km_optim_parts parts = {.c = c};
     km_optim_part t;
     while (km_optim_next(&parts, &t)) {
-        rates r = rates_of(c, t.index, (rates){.lr = c->p->f[0], .decay = c->p->f[2]});
+        rates r =
+            rates_of(c, t.index, (rates){.lr = c->p->f[KM_F_LR], .decay = c->p->f[KM_F_SGD_DECAY]});
         int64_t i[KM_MAX_DIMS];
         if (r.skip) {
             leave(&t);
@@ -62,7 +63,7 @@ km_status km_ref_sgd(km_ctx *ctx, const km_call *c) {
             double d = km_ref_get(t.g, i) * r.multiplier + r.decay * w, step = d;
             if (t.m) {
                 double moved = momentum * km_ref_get(t.m, i) + d;
-                step = c->p->n[0] ? d + momentum * moved : moved;
+                step = c->p->n[KM_N_NESTEROV] ? d + momentum * moved : moved;
                 km_ref_set(t.m_out, i, moved);
             }
             store_weight(&t, i, w - r.lr * step);
@@ -72,14 +73,14 @@ km_status km_ref_sgd(km_ctx *ctx, const km_call *c) {
 }
 
 km_status km_ref_adamw(km_ctx *ctx, const km_call *c) {
-    const double beta1 = c->p->f[1], beta2 = c->p->f[2], eps = c->p->f[3],
-                 t_now = (double)c->p->n[0];
-    bool decoupled = c->p->n[1] != 0;
+    const double beta1 = c->p->f[KM_F_BETA1], beta2 = c->p->f[KM_F_BETA2],
+                 eps = c->p->f[KM_F_ADAM_EPS], t_now = (double)c->p->n[KM_N_STEP];
+    bool decoupled = c->p->n[KM_N_DECOUPLED] != 0;
     km_optim_parts parts = {.c = c};
     km_optim_part t;
     while (km_optim_next(&parts, &t)) {
-        rates own = {.lr = c->p->f[0],
-                     .decay = c->p->f[4],
+        rates own = {.lr = c->p->f[KM_F_LR],
+                     .decay = c->p->f[KM_F_ADAM_DECAY],
                      .scale1 = 1 / (1 - pow(beta1, t_now)),
                      .scale2 = 1 / (1 - pow(beta2, t_now))};
         rates r = rates_of(c, t.index, own);
@@ -122,7 +123,8 @@ km_status km_ref_sumsq_chunks(km_ctx *ctx, const km_call *c) {
 /* sums (n), knobs, control -> control */
 km_status km_ref_optim_control(km_ctx *ctx, const km_call *c) {
     const km_tensor *sums = c->in[0], *knobs = c->in[1], *old = c->in[2], *out = c->out[0];
-    const double most = c->p->f[0], beta1 = c->p->f[1], beta2 = c->p->f[2];
+    const double most = c->p->f[KM_F_MAX_NORM], beta1 = c->p->f[KM_F_BETA1],
+                 beta2 = c->p->f[KM_F_BETA2];
     const double lr = control_at(knobs, KM_KNOB_LR), grad = control_at(knobs, KM_KNOB_GRAD);
     double loss = control_at(old, KM_CONTROL_LOSS), good = control_at(old, KM_CONTROL_GOOD);
     double steps = control_at(old, KM_CONTROL_STEPS), skips = control_at(old, KM_CONTROL_SKIPS);
@@ -135,8 +137,8 @@ km_status km_ref_optim_control(km_ctx *ctx, const km_call *c) {
     steps += !skip;
     skips += skip;
     good = skip ? 0 : good + 1;
-    if (c->p->n[0] > 0 && skip) loss = fmax(loss / 2, KM_LOSS_SCALE_MIN);
-    if (c->p->n[0] > 0 && good >= (double)c->p->n[0]) {
+    if (c->p->n[KM_N_GROWTH] > 0 && skip) loss = fmax(loss / 2, KM_LOSS_SCALE_MIN);
+    if (c->p->n[KM_N_GROWTH] > 0 && good >= (double)c->p->n[KM_N_GROWTH]) {
         loss = fmin(loss * 2, KM_LOSS_SCALE_MAX);
         good = 0;
     }

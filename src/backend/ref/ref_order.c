@@ -39,14 +39,14 @@ static void sort_line(const km_tensor *x, int64_t at, int64_t step, int64_t n, b
 km_status km_ref_sort(km_ctx *ctx, const km_call *c) {
     const km_tensor *x = c->in[0], *out = c->out[0], *index = c->out[1];
     int axis = c->p->axis;
-    int64_t n = x->shape.dim[axis], k = c->p->n[0], xs = x->stride[axis];
+    int64_t n = x->shape.dim[axis], k = c->p->n[KM_N_TOP_K], xs = x->stride[axis];
     if (n == 0 || k == 0) return KM_OK;
     int64_t *place = km_alloc(2 * (size_t)n * sizeof *place);
     if (!place) return km_fail(ctx, KM_ERR_MEMORY, "sort: out of memory");
     int64_t i[KM_MAX_DIMS];
     KM_REF_EACH(i, lines_of(x->shape, axis)) {
         int64_t at = km_ref_pos(x, i), o = km_ref_pos(out, i), d = km_ref_pos(index, i);
-        sort_line(x, at, xs, n, c->p->n[1], place, place + n);
+        sort_line(x, at, xs, n, c->p->n[KM_N_FALLING], place, place + n);
         for (int64_t j = 0; j < k; j++) {
             km_ref_move(out, o + j * out->stride[axis], x, at + place[j] * xs);
             km_ref_store_int(index, d + j * index->stride[axis], place[j]);
@@ -69,7 +69,7 @@ km_status km_ref_cumsum(km_ctx *ctx, const km_call *c) {
         double sum = 0;
         uint64_t whole = 0; /* wraps */
         for (int64_t k = 0; k < n; k++) {
-            int64_t j = c->p->n[0] ? n - 1 - k : k;
+            int64_t j = c->p->n[KM_N_FROM_END] ? n - 1 - k : k;
             if (real)
                 km_ref_store(out, o + j * out->stride[axis],
                              sum += km_ref_load(x, at + j * x->stride[axis]));
@@ -85,7 +85,7 @@ km_status km_ref_cumsum(km_ctx *ctx, const km_call *c) {
 /* ids -> out (..., n[0]): 1 at the id, 0 elsewhere */
 km_status km_ref_one_hot(km_ctx *ctx, const km_call *c) {
     const km_tensor *ids = c->in[0], *out = c->out[0];
-    int64_t rows = km_shape_count(ids->shape), n = c->p->n[0];
+    int64_t rows = km_shape_count(ids->shape), n = c->p->n[KM_N_CLASSES];
     for (int64_t r = 0; r < rows; r++) {
         int64_t id = km_ref_load_int(ids, km_ref_nth(ids, r));
         for (int64_t j = 0; j < n; j++) km_ref_store_int(out, out->offset + r * n + j, id == j);

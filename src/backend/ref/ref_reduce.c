@@ -72,7 +72,8 @@ km_status km_ref_reduce(km_ctx *ctx, const km_call *c) {
         case KM_OP_VAR:
             mean = sum_of(x, base, inner, 0, false) / n;
             km_ref_store(out, to,
-                         sum_of(x, base, inner, mean, true) / fmax(n - (double)c->p->n[0], 0));
+                         sum_of(x, base, inner, mean, true) /
+                             fmax(n - (double)c->p->n[KM_N_CORRECTION], 0));
             break;
         case KM_OP_SUMSQ: km_ref_store(out, to, sum_of(x, base, inner, 0, true)); break;
         default: /* KM_OP_LOGSUMEXP */ km_ref_store(out, to, logsumexp_of(x, base, inner)); break;

@@ -95,7 +95,7 @@ km_status km_ref_sample(km_ctx *ctx, const km_call *call) {
             float x = logits[r * v + i];
             c[i] = (ref_choice){isnan(x) ? -INFINITY : (double)x, 0, (int32_t)i};
         }
-        if (call->p->n[0]) penalise(h, s, c, n);
+        if (call->p->n[KM_N_PENALTIES]) penalise(h, s, c, n);
         ids[r] = pick(h, s, c, n);
         s[KM_SAMPLE_TOKEN_AT + s[KM_SAMPLE_SEEN] % KM_SAMPLE_RING] = ids[r];
         s[KM_SAMPLE_SEEN]++;

@@ -27,7 +27,8 @@ static double value(const km_call *c, int64_t row, int64_t cell, double scale, i
 
 km_status km_ref_scan_codes(km_ctx *ctx, const km_call *c) {
     int64_t queries = c->in[QUERY]->shape.dim[0], d = c->in[QUERY]->shape.dim[1];
-    int64_t n = c->in[CODES]->shape.dim[0], cells = c->in[CENTRE]->shape.dim[0], k = c->p->n[0];
+    int64_t n = c->in[CODES]->shape.dim[0], cells = c->in[CENTRE]->shape.dim[0],
+            k = c->p->n[KM_N_NEAREST];
     double *dist = km_ctx_scratch(ctx, (size_t)(queries * n + 1) * sizeof *dist);
     if (!dist) return KM_ERR_MEMORY;
     for (int64_t i = 0; i < n; i++) {
@@ -36,12 +37,12 @@ km_status km_ref_scan_codes(km_ctx *ctx, const km_call *c) {
         if (cell < 0 || cell >= cells) continue;
         double scale = km_ref_get(c->in[TABLES], (int64_t[]){9, km_ref_get_int(c->in[SCALE], &i)});
         for (int64_t q = 0; q < queries; q++)
-            dist[q * n + i] = c->p->n[1] ? 0 : c->p->f[0] * scale * scale;
+            dist[q * n + i] = c->p->n[KM_N_PRODUCT] ? 0 : c->p->f[KM_F_LOST] * scale * scale;
         for (int64_t j = 0; j < d; j++) {
             double y = value(c, i, cell, scale, j);
             for (int64_t q = 0; q < queries; q++) {
                 double x = km_ref_get(c->in[QUERY], (int64_t[]){q, j});
-                dist[q * n + i] += c->p->n[1] ? -x * y : (x - y) * (x - y);
+                dist[q * n + i] += c->p->n[KM_N_PRODUCT] ? -x * y : (x - y) * (x - y);
             }
         }
     }
