@@ -1,4 +1,4 @@
-/* The cache of keys and values of many sequences: for each layer a pool of pages, and for each
+/* The paged KV cache of many sequences: for each layer a pool of pages, and for each
  * sequence a table of the pages that hold its tokens. The pools are reserved when the cache is made
  * and never move or grow; on the host the system gives memory as pages are first written. Sequences
  * that share a beginning share its pages; one that goes on in a shared page gets its own copy first. */

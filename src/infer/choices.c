@@ -1,5 +1,5 @@
-/* Who is left of a vocabulary: bounds from the peaks of blocks, and fronts of an order that is
- * never worked out beyond the place where the front ends. */
+/* Top-k, nucleus (top-p), min-p and typical by partial selection: bounds from the peaks of blocks
+ * leave few candidates, and these are put in order only as far as the cut needs. */
 #include "infer/choices.h"
 #include "base/alloc.h"
 #include "base/cpu.h"

@@ -1,5 +1,5 @@
-/* Passes over a vocabulary's logits: who is left of them, and the draw. Nothing here sorts a
- * vocabulary. Logits are looked at in blocks of 64 with the largest of each kept, from which
+/* Truncation samplers (top-k, nucleus, min-p, typical) over a vocabulary's logits, and the draw.
+ * Nothing here sorts a vocabulary. Logits are looked at in blocks of 64 with the largest of each kept, from which
  * follows a bound that few exceed; only those are gathered, weighed and ordered. */
 #ifndef KM_INFER_CHOICES_H
 #define KM_INFER_CHOICES_H

@@ -17,7 +17,7 @@ typedef struct km_sequences_options {
                         * others are read anew. Otherwise it is an error that says both counts. */
     int64_t keep;
     /* Called after each chunk of a prompt with how much of it is read. Returning false stops: the
-     * tokens read so far stay. NULL: nobody asks. */
+     * tokens read so far stay. NULL: no callback. */
     bool (*progress)(void *user, int64_t done, int64_t total);
     void *user;
     km_gate

@@ -1,4 +1,4 @@
-/* Whether layers that do not fit on a GPU are computed there all the same, over weights that come
+/* Weight streaming: whether layers that do not fit on a GPU are computed there all the same, over weights that come
  * from the host's memory each time, or by the CPU. One token after another the CPU does well: it
  * reads the same bytes from the same memory. A prompt's tokens share the weights that come over, and
  * a GPU computes them in no time. So a turn of a conversation decides, by rates measured here. */

@@ -1,4 +1,4 @@
-/* A rank's share of a model's tensors: how it is worked out from what a file holds, and cut out of
+/* Tensor parallelism: a rank's share of a model's tensors, how it is worked out from what a file holds, and cut out of
  * the tensors there. A cut by rows stays in place where it is one run of them; one by columns, or of
  * joined matrices, is put together anew, and never goes through a block. */
 #ifndef KM_MODEL_CUT_H

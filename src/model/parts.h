@@ -1,4 +1,4 @@
-/* A model over several devices: a chain of parts, each holding some layers in a context of its own.
+/* A model over several devices (layer offload): a chain of parts, each holding some layers in a context of its own.
  * The residual stream goes from part to part through the host. What belongs to the caller is the
  * first part's context; the others' go with the model. */
 #ifndef KM_MODEL_PARTS_H
@@ -25,7 +25,7 @@ km_net *km_net_parts(km_ctx *ctx, const km_config *c, km_dtype dtype, const km_n
 /* Tells the device's memory which tensors are about to come, so that it is laid out for them. Each
  * once, before km_net_parts, which is the end of it. Does nothing if the model is split. */
 typedef struct km_expecting {
-    km_ctx *ctx;      /* NULL: nobody is told */
+    km_ctx *ctx;      /* NULL: expectations are dropped */
     size_t spare[32]; /* sizes of matrices that are settled: one block more for all of a size */
     int n;
 } km_expecting;

@@ -1,4 +1,4 @@
-/* A rank's share of a model that several ranks hold together. Heads are shared out by groups, a
+/* Tensor parallelism: a rank's share of a model that several ranks hold together. Heads are shared out by groups, a
  * key/value head with the query heads that look at it; the MLP by its hidden columns; the head by
  * tokens. What makes heads and columns is cut by rows (q, k, v, gate, up), what brings them back to
  * the residual stream by columns (output, down), and there the ranks add up what each of them has.

@@ -1,4 +1,4 @@
-/* Several ranks, one model: gradients are summed over the ranks bucket by bucket while the backward
+/* Data parallelism with ZeRO-1: several ranks, one model. Gradients are summed over the ranks bucket by bucket while the backward
  * pass still runs, and each rank updates its share of every bucket.
  *
  * A bucket is a run of parameters of one dtype, about 25 MB, whose elements lie in one flat tensor,

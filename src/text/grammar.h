@@ -1,4 +1,4 @@
-/* Grammars that hold a model to a language: GBNF, the notation of llama.cpp, and masks of the
+/* Constrained decoding: grammars that hold a model to a language, GBNF, the notation of llama.cpp, and masks of the
  * tokens that may come next.
  *
  *     root ::= "yes" | "no" [!.]{1,3} | list     # alternatives, literals, classes, repetition

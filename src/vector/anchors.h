@@ -1,4 +1,5 @@
-/* Anchors: a few points that stand for many. They are learnt by rounds of assigning every vector to
+/* Anchors, the coarse centroids of an IVF index: a few points that stand for many. They are learnt
+ * by k-means with deterministic annealing: rounds of assigning every vector to
  * its nearest anchor and moving each anchor towards the (robust) mean of its cell, in steps that grow
  * as a temperature falls; now and then anchors that are close are merged and wide cells are split.
  * The last rounds are full steps to plain means. Plain Lloyd is an option.

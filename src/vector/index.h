@@ -1,5 +1,5 @@
-/* An index in memory: a frame that never changes (metric, anchors, coder) and segments of rows, each
- * sorted by cell. A file opened is one segment, mapped; every batch added is another, and small
+/* An IVF index in memory, kept like an LSM tree: a frame that never changes (metric, anchors, coder) and segments of rows, each
+ * sorted by cell (IVF list). A file opened is one segment, mapped; every batch added is another, and small
  * ones are joined. Saving writes all of them as one.
  *
  * Nobody waits for anybody's work. The list of segments is a snapshot, immutable and counted: whoever

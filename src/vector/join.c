@@ -1,4 +1,4 @@
-/* Joining small segments, so that a search meets few of them. Sizes double from the last segment back:
+/* Compaction: joining small segments, so that a search meets few of them. Sizes double from the last segment back:
  * one is joined with those behind it when it is at most twice as large as they are together, so that a
  * row is copied a number of times that is logarithmic.
  *

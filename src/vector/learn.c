@@ -167,7 +167,7 @@ typedef struct coding {
     const float *anchors;
     int64_t cells;
     bool half;
-    float length;    /* that rows have; 0: none, or nobody asks */
+    float length;    /* that rows have; 0: none, or not asked for */
     float *residual; /* (n, dim) of rows spread over the sample */
     int64_t n;
 } coding;

@@ -255,7 +255,7 @@ void km_scan_cell(km_scan *s, const float *turned_anchor, float add) {
     km_scan_cell_at(s, a ? a + n : NULL, own, add);
 }
 
-/* Of rows: scales, and what stage one reads of the first block and of those left over. */
+/* Prefetches, of rows, scales and what stage one reads of the first block and of those left over. */
 void km_scan_expect(const km_scan *s, const float *axes, const uint8_t *packed, int64_t n) {
     const km_coder *c = s->c;
     for (int64_t i = 0; i < c->turned; i += 16) __builtin_prefetch(axes + i);

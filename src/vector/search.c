@@ -326,7 +326,7 @@ static km_status scan_cell(seeker *s, asked *const *q, int queries, near_cell c)
     return KM_OK;
 }
 
-/* Brings a cell nearer that comes soon. */
+/* Prefetches the beginning of a cell that is scanned soon. */
 static void expect_cell(const seeker *s, const asked *q, int64_t cell) {
     const km_index *x = s->x;
     const km_segment *g = s->v->n ? s->v->at[0] : NULL;
