@@ -270,8 +270,10 @@ static void *open_module(char *why, size_t room) {
     char path[4096];
     void *handle = NULL;
     Dl_info info;
-    snprintf(why, room, "kermes-mpi.so was not found; it is built where MPI is installed (libopenmpi-dev): if MPI came "
-             "after Kermes, build Kermes again");
+    snprintf(
+        why, room,
+        "kermes-mpi.so was not found; it is built where MPI is installed (libopenmpi-dev): if MPI came "
+        "after Kermes, build Kermes again");
     if (asked) {
         handle = dlopen(asked, RTLD_NOW | RTLD_GLOBAL);
         if (!handle) snprintf(why, room, "%s", dlerror());

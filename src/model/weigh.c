@@ -84,7 +84,7 @@ km_status km_weigh(const char *path, const km_open_options *o, km_weighed *out, 
     if (!err) err = &own;
     *out = (km_weighed){0};
     km_status s = km_is_gguf(path) ? weigh_gguf(path, o ? o->comm : NULL, out, err)
-                                      : weigh_folder(path, o ? o->dtype : KM_DTYPE_COUNT, out, err);
+                                   : weigh_folder(path, o ? o->dtype : KM_DTYPE_COUNT, out, err);
     if (s == KM_OK && o && o->context > 0 && o->context < out->config.context)
         out->config.context = o->context;
     if (s != KM_OK) km_weighed_free(out);

@@ -29,8 +29,14 @@ typedef void (*km_naive_fn)(const km_naive_args *a);
     X(exp)                                                                                         \
     X(log)                                                                                         \
     X(sqrt)                                                                                        \
-    X(tanh) X(sigmoid) X(gelu) X(silu) X(softmax) X(log_softmax) X(layer_norm) X(rms_norm)         \
-        X(cross_entropy) X(sum) X(sum_rows) X(sum_columns) X(max) X(argmax) X(var)
+    X(tanh)                                                                                        \
+    X(sigmoid)                                                                                     \
+    X(gelu)                                                                                        \
+    X(silu)                                                                                        \
+    X(softmax)                                                                                     \
+    X(log_softmax)                                                                                 \
+    X(layer_norm)                                                                                  \
+    X(rms_norm) X(cross_entropy) X(sum) X(sum_rows) X(sum_columns) X(max) X(argmax) X(var)
 #define KM_NAIVE_DECLARE(name) void km_naive_##name(const km_naive_args *a);
 KM_NAIVE_LIST(KM_NAIVE_DECLARE)
 #undef KM_NAIVE_DECLARE

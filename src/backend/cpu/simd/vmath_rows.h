@@ -7,8 +7,13 @@
     X(exp)                                                                                         \
     X(expm1)                                                                                       \
     X(log)                                                                                         \
-    X(log1p) X(sin) X(cos) X(tanh) X(sigmoid) X(erf) X(sqrt) X(rsqrt) X(silu) X(silu_deriv)        \
-        X(gelu) X(gelu_deriv) X(gelu_erf) X(gelu_erf_deriv)
+    X(log1p)                                                                                       \
+    X(sin)                                                                                         \
+    X(cos)                                                                                         \
+    X(tanh)                                                                                        \
+    X(sigmoid)                                                                                     \
+    X(erf)                                                                                         \
+    X(sqrt) X(rsqrt) X(silu) X(silu_deriv) X(gelu) X(gelu_deriv) X(gelu_erf) X(gelu_erf_deriv)
 
 typedef struct km_vmath_rows {
 #define KM_VMATH_FIELD(name) void (*name)(float *out, const float *x, int64_t n);

@@ -80,8 +80,10 @@ typedef struct km_quant_matrix {
     X(Q4_0, 36)                                                                                    \
     X(Q4_1, 40)                                                                                    \
     X(Q5_0, 44)                                                                                    \
-    X(Q5_1, 48) X(Q8_0, 68) X(Q2_K, 28) X(Q3_K, 48) X(Q4_K, 48) X(Q5_K, 80) X(Q6_K, 60)            \
-        X(IQ4_NL, 36) X(IQ4_XS, 40) X(MXFP4, 36)
+    X(Q5_1, 48)                                                                                    \
+    X(Q8_0, 68)                                                                                    \
+    X(Q2_K, 28)                                                                                    \
+    X(Q3_K, 48) X(Q4_K, 48) X(Q5_K, 80) X(Q6_K, 60) X(IQ4_NL, 36) X(IQ4_XS, 40) X(MXFP4, 36)
 #define KM_PLAIN_PIECES 2 /* of 16 bytes, for 16-bit weights */
 #define KM_ONE_RING(item, wide) ((wide) && (item) != 16 * KM_PLAIN_PIECES ? 96 << 10 : 64 << 10)
 #define KM_ONE_FIT(item, wide) (KM_ONE_RING(item, wide) / ((item)*KM_FEW_THREADS))
