@@ -1087,6 +1087,7 @@ typedef struct km_sampling {
 /* Temperature 1, nothing left out, no penalty, seed 1; for what is off: the last 64 tokens, DRY's base
  * 1.75 and length 2, tau 5, eta 0.1. */
 KM_API km_sampling km_sampling_defaults(void);
+KM_API km_status km_sampling_check(const km_sampling *s); /* whether the settings make sense */
 /* What the model's file recommends (GGUF's general.sampling.*, generation_config.json), and for the
  * rest what the command does: temperature 0.8, top-k 40, top-p 0.95, min-p 0.05. */
 KM_API km_sampling km_model_sampling(km_model *m);
@@ -1122,7 +1123,7 @@ typedef struct km_piece_event { /* a token, and the text that became whole with 
 
 typedef struct km_generation {
     size_t size;
-    int64_t max_tokens;       /* 0: until the context is full */
+    int64_t max_tokens; /* 0: until the context is full; -1: the prompt is read, and no more */
     const char *const *stops; /* n_stops texts at which it ends; they are not given out */
     size_t n_stops;
     const char *grammar; /* GBNF; NULL: any text */

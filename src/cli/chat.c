@@ -121,34 +121,51 @@ static void converse(km_chat *c) {
 /* ---- The command ---- */
 
 static void greet(const km_chat *c) {
-    const char *name = strrchr(c->m.path, '/');
+    const char *name = strrchr(c->about.path, '/');
     if (!c->terminal) return;
-    km_chat_say(c, "%s, %lld tokens of context", name ? name + 1 : c->m.path,
-                (long long)km_sequence_context(c->session));
+    km_chat_say(c, "%s, %lld tokens of context", name ? name + 1 : c->about.path,
+                (long long)c->about.context);
     km_chat_say(c, "/help lists the commands, Ctrl-C stops an answer, Ctrl-D leaves");
 }
 
 static int print_json(const km_chat *c) {
     return km_cli_print_json(
-        json_pack("{s:s, s:s, s:I, s:o, s:O, s:O}", "model", c->m.path, "device", c->m.devices,
-                  "context", (json_int_t)(c->m.model ? c->m.model->config.context : 0),
+        json_pack("{s:s, s:s, s:I, s:o, s:O, s:O}", "model", c->about.path, "device",
+                  km_model_describe(c->m).devices, "context", (json_int_t)c->about.context,
                   "context_asked", c->room.context ? json_integer(c->room.context) : json_null(),
                   "messages", c->talk.messages, "answers", c->log));
 }
 
+static km_status open_model(km_chat *c, km_error *err) {
+    km_model_options how;
+    km_status s = km_cli_model_options(&c->common, &c->where, &c->room, &how, err);
+    if (s != KM_OK) return s;
+    how.draft = c->draft_name;
+    c->m = km_cli_model_open(c->model, &how, &c->common);
+    if (!c->m) return km_error_set(err, km_last_status(), "%s", km_last_error());
+    c->about = km_model_describe(c->m);
+    return KM_OK;
+}
+
+/* Whether there is a template, before anybody types a question. */
+static km_status check_template(km_chat *c, km_error *err) {
+    km_text text = {0};
+    json_t *none = json_pack("[{s:s, s:s}]", "role", "user", "content", "?");
+    km_status s = km_cli_render(c->m, c->template_name, none, &text, err);
+    json_decref(none);
+    km_text_free(&text);
+    return s;
+}
+
 static km_status open_chat(km_chat *c, km_error *err) {
-    km_open_options how = {.context = c->room.context, .dtype = KM_DTYPE_COUNT};
-    km_dtype cache = KM_F16;
-    km_cli_cache_type(c->room.cache_type, &cache, err); /* checked before */
-    km_status s =
-        km_cli_model_open_at(&c->m, c->model, NULL, &c->common, &c->where, cache, 1, &how, err);
-    if (s == KM_OK && km_cli_follows(&c->m)) return s; /* rank 0 talks */
-    if (s == KM_OK) km_cli_context_told(c->room.context, c->m.model->config.context);
-    if (s == KM_OK) km_cli_sampling_of_model(&c->sampling, c->m.path);
-    if (s == KM_OK) s = km_cli_sampling_open(&c->sampling, c->m.token, err);
-    if (s == KM_OK && !(c->template = km_cli_template(&c->m, c->template_name, err))) s = err->code;
-    if (s == KM_OK && !(c->session = km_cli_session_open(&c->m, &c->room, err))) s = err->code;
-    if (s == KM_OK) s = km_cli_draft_open(&c->draft, c->draft_name, &c->m, &c->common, err);
+    km_status s = open_model(c, err);
+    if (s == KM_OK && km_model_follows(c->m)) return s; /* rank 0 talks */
+    if (s == KM_OK) km_cli_context_told(c->room.context, c->about.context);
+    if (s == KM_OK) km_cli_sampling_of_model(&c->sampling, c->m);
+    if (s == KM_OK) s = km_cli_sampling_open(&c->sampling, c->m, err);
+    if (s == KM_OK) s = check_template(c, err);
+    if (s == KM_OK && !(c->session = km_cli_session_open(c->m, &c->room)))
+        s = km_error_set(err, km_last_status(), "%s", km_last_error());
     if (s == KM_OK) s = km_talk_begin(&c->talk, err);
     if (s == KM_OK) s = km_talk_system(&c->talk, c->system, err);
     if (s == KM_OK && c->common.json) c->log = json_array();
@@ -166,28 +183,26 @@ static int chat(km_chat *c) {
     c->colour = c->screen && !(no_colour && *no_colour) && term && strcmp(term, "dumb") != 0;
     int code = KM_EXIT_OK;
     km_status opened = open_chat(c, &err);
-    if (opened == KM_OK && km_cli_follows(&c->m)) return km_cli_follow(&c->m);
+    if (opened == KM_OK && km_model_follows(c->m)) return km_cli_follow(c->m);
     if (opened == KM_OK) {
         greet(c);
         converse(c);
         km_interrupts_leave();
-        km_sequence *session = c->session;
+        km_session *session = c->session;
         c->session = NULL;
-        if (km_cli_session_close(session, &c->room, &err) != KM_OK)
-            code = km_cli_fail("%s", err.text);
+        if (km_cli_session_close(session, &c->room) != KM_OK)
+            code = km_cli_fail("%s", km_last_error());
         if (c->failed && !c->terminal) code = KM_EXIT_FAILED;
         if (c->common.json && print_json(c) != KM_EXIT_OK) code = KM_EXIT_FAILED;
     } else {
-        code = km_cli_model_fail(&c->m, &err);
+        code = opened == KM_ERR_PEER ? KM_EXIT_FAILED : km_cli_fail("%s", err.text);
     }
     km_lines_close(c->lines);
     json_decref(c->log);
     km_talk_end(&c->talk);
-    km_sequence_free(c->session);
-    km_chat_template_free(c->template);
+    km_session_free(c->session);
     km_cli_sampling_close(&c->sampling);
-    km_cli_draft_close(&c->draft);
-    km_cli_model_close(&c->m);
+    km_model_close(c->m);
     return code;
 }
 

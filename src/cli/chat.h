@@ -19,10 +19,9 @@ typedef struct km_chat {
     km_cli_session room;
     km_cli_sampling sampling;
     /* what is open */
-    km_cli_model m;
-    km_cli_draft draft;
-    km_sequence *session;
-    km_chat_template *template;
+    km_model *m;
+    km_model_info about;
+    km_session *session;
     km_talk talk;
     km_lines *lines;
     bool terminal; /* somebody types */

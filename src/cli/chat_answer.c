@@ -32,9 +32,10 @@ static bool on_prompt(void *user, int64_t done, int64_t total) {
     return !km_interrupted();
 }
 
-static bool on_text(void *user, int32_t id, const char *text, size_t bytes) {
+static bool on_token(void *user, const km_piece_event *e) {
     answer *a = user;
-    (void)id;
+    const char *text = e->text;
+    size_t bytes = e->bytes;
     if (!a->begun) { /* answers that begin with a space or a newline are not meant to */
         while (bytes > 0 && (*text == ' ' || *text == '\n')) text++, bytes--;
         if (bytes == 0) return !km_interrupted();
@@ -46,16 +47,6 @@ static bool on_text(void *user, int32_t id, const char *text, size_t bytes) {
     bool watch = !a->chat->common.json && !a->chat->allow_loops;
     if (watch && km_loop_put(&a->loop, text, bytes)) return false;
     return shown && km_text_ok(&a->text) && !km_interrupted();
-}
-
-/* The rest of the answer, and of the conversation, on the CPU; guesses end with the device. */
-static km_sequence *rescue(void *user, km_sequence *failed, const km_error *why) {
-    km_chat *c = ((answer *)user)->chat;
-    (void)failed; /* c->session */
-    km_sequence *other = km_cli_rescue(&c->m, &c->room, &c->session, why);
-    if (other) km_cli_draft_close(&c->draft);
-    if (!c->session) c->quit = true;
-    return other;
 }
 
 void km_chat_tell_last(const km_chat *c) {
@@ -93,19 +84,19 @@ static void log_figures(km_chat *c) {
 /* ---- The prompt ---- */
 
 static km_status render(const km_chat *c, km_text *out, size_t *tokens, km_error *err) {
-    km_ids ids = {0};
     out->len = 0;
-    km_status s = km_cli_render(&c->m, c->template, c->talk.messages, out, err);
-    if (s == KM_OK) s = km_prompt_ids(c->m.token, km_text_str(out), out->len, true, &ids, err);
-    *tokens = ids.len;
-    km_ids_free(&ids);
-    return s;
+    km_status s = km_cli_render(c->m, c->template_name, c->talk.messages, out, err);
+    if (s != KM_OK) return s;
+    int64_t n = km_tokenize(c->m, km_text_str(out), out->len, KM_TOKENS_PARSE_SPECIAL, NULL, 0);
+    if (n < 0) return km_error_set(err, km_last_status(), "%s", km_last_error());
+    *tokens = (size_t)n;
+    return KM_OK;
 }
 
 /* The text to go on with, and room for an answer after it. With --shift the oldest turns are left
  * out until there is. */
 static km_status make_prompt(km_chat *c, km_text *out, km_error *err) {
-    int64_t context = km_sequence_context(c->session), room = c->room.shift ? context / 4 : 1;
+    int64_t context = c->about.context, room = c->room.shift ? context / 4 : 1;
     if (room > c->tokens) room = c->tokens;
     if (room < 1) room = 1;
     size_t tokens = 0;
@@ -130,24 +121,22 @@ static km_status make_prompt(km_chat *c, km_text *out, km_error *err) {
 }
 
 static km_status generate(km_chat *c, const km_text *prompt, answer *a, km_error *err) {
-    km_making g = {.tokens = c->tokens,
-                   .rendered = true,
-                   .shift = c->room.shift,
-                   .exact = c->room.file && !c->room.no_reread,
-                   .on_prompt = on_prompt,
-                   .on_text = on_text,
-                   .rescue = rescue,
-                   .rescuer = a,
-                   .user = a};
-    g.draft = c->draft.drafter;
+    km_generation g = km_generation_defaults(NULL);
+    g.max_tokens = c->tokens == INT64_MAX ? 0 : c->tokens;
+    g.rendered = true;
+    g.shift = c->room.shift;
+    g.exact = c->room.file && !c->room.no_reread;
+    g.on_prompt = on_prompt;
+    g.on_token = on_token;
+    g.user = a;
     km_cli_sampling_apply(&c->sampling, &g);
     g.sampling.seed += c->answers++;
     km_progress_begin(&a->bar, "reading", "tokens", 1, c->common.quiet);
     a->reading = true;
-    km_status s = km_make_text_in(c->session, c->m.model, c->m.token, km_text_str(prompt),
-                                  prompt->len, &g, &c->last, err);
+    c->last = (km_generated){.size = sizeof c->last};
+    km_status s = km_generate(c->session, km_text_str(prompt), prompt->len, &g, &c->last);
     if (a->reading) km_progress_end(&a->bar);
-    return s;
+    return s == KM_OK ? s : km_error_set(err, s, "%s", km_last_error());
 }
 
 /* Why the answer ends here, where it is not by its own end. */
@@ -164,7 +153,7 @@ static void tell_end(km_chat *c, const answer *a) {
                     g->tokens == 1 ? "" : "s");
     if (g->end == KM_ENDED_CONTEXT)
         km_chat_say(c, "(the context of %lld tokens is full; --shift goes on)",
-                    (long long)km_sequence_context(c->session));
+                    (long long)c->about.context);
 }
 
 static void finish(km_chat *c, answer *a) {

@@ -66,7 +66,7 @@ static void save(km_chat *c, const char *value) {
     char path[PATH_MAX], count[48];
     km_error err = {0};
     if (!path_of(c, "save", value, path)) return;
-    if (km_talk_save(&c->talk, path, c->m.path, &err) != KM_OK)
+    if (km_talk_save(&c->talk, path, c->about.path, &err) != KM_OK)
         km_chat_complain(c, "%s", err.text);
     else
         km_chat_say(c, "%s in %s", counted(c, count, " is", "s are"), path);
@@ -85,10 +85,10 @@ static void load(km_chat *c, const char *value) {
 static void show_stats(km_chat *c, const char *value) {
     (void)value;
     char rate[KM_NUMBER_TEXT];
-    km_chat_say(c, "%s on %s", c->m.path, km_ctx_device(c->m.ctx));
+    km_chat_say(c, "%s on %s", c->about.path, km_model_describe(c->m).devices);
     km_chat_say(c, "context: %lld of %lld tokens",
-                c->cleared ? 0 : (long long)km_sequence_length(c->session),
-                (long long)km_sequence_context(c->session));
+                c->cleared ? 0 : (long long)km_session_length(c->session),
+                (long long)c->about.context);
     if (c->answers == 0) return;
     km_chat_tell_last(c);
     km_chat_say(

@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "cli/progress.h"
 #include "cli/use_model.h"
+#include "engine/engine.h"
 #include "infer/collect.h"
 #include "infer/divergence.h"
 #include "report/json.h"
@@ -102,12 +103,13 @@ static km_status on_row(void *user, const float *logits, int32_t came, km_error 
     return s;
 }
 
-static km_status open_extras(const perplexity_settings *o, const km_cli_model *m, const km_ids *ids,
+static km_status open_extras(const perplexity_settings *o, km_model *m, const km_ids *ids,
                              km_perplexity_options *how, extras *e, km_error *err) {
-    km_logits_about about = km_logits_of(m->model, ids, how);
+    km_logits_about about = km_logits_of(m->ground->net, ids, how);
     if (o->against && !(e->comparison = km_compare_open(o->against, &about, err))) return err->code;
     if (o->save && !(e->writer = km_logits_create(o->save, &about, err))) return err->code;
-    if (o->imatrix && !(e->collector = km_collect_begin(m->ctx, m->model, err))) return err->code;
+    if (o->imatrix && !(e->collector = km_collect_begin(m->ground->ctx, m->ground->net, err)))
+        return err->code;
     if (e->writer || e->comparison) {
         how->row = on_row;
         how->row_user = e;
@@ -141,8 +143,8 @@ static km_status close_extras(const perplexity_settings *o, extras *e, int64_t c
     return s;
 }
 
-static km_status measure(const perplexity_settings *o, const km_cli_model *m, int64_t context,
-                         results *r, km_error *err) {
+static km_status measure(const perplexity_settings *o, km_model *m, int64_t context, results *r,
+                         km_error *err) {
     km_ids ids = {0};
     extras e = {0};
     km_progress bar;
@@ -158,7 +160,7 @@ static km_status measure(const perplexity_settings *o, const km_cli_model *m, in
         int64_t most = o->pieces ? o->pieces * context : (int64_t)ids.len;
         km_progress_begin(&bar, "perplexity", "tokens",
                           most < (int64_t)ids.len ? most : (int64_t)ids.len, o->common.quiet);
-        s = km_perplexity_of(m->ctx, m->model, &ids, &how, &r->p, err);
+        s = km_perplexity_of(m->ground->ctx, m->ground->net, &ids, &how, &r->p, err);
         km_progress_end(&bar);
     }
     s = close_extras(o, &e, context, s, r, err);
@@ -169,20 +171,20 @@ static km_status measure(const perplexity_settings *o, const km_cli_model *m, in
 static int run(const perplexity_settings *o) {
     km_error err = {0};
     results got = {0};
-    km_cli_model m;
     int code = KM_EXIT_FAILED;
-    km_open_options how = {.dtype = KM_DTYPE_COUNT};
-    km_status s =
-        km_cli_model_open_at(&m, o->model, NULL, &o->common, &o->where, KM_F16, 1, &how, &err);
+    km_model_options how;
+    km_status s = km_cli_model_options(&o->common, &o->where, NULL, &how, &err);
+    km_model *m = s == KM_OK ? km_cli_model_open(o->model, &how, &o->common) : NULL;
+    if (!m && s == KM_OK) s = km_error_set(&err, km_last_status(), "%s", km_last_error());
     if (s == KM_OK) {
-        int64_t most = m.model->config.context, context = o->context ? o->context : 512;
+        int64_t most = km_model_describe(m).context, context = o->context ? o->context : 512;
         if (context > most) context = most;
         km_cli_context_told(o->context, most);
-        s = measure(o, &m, context, &got, &err);
+        s = measure(o, m, context, &got, &err);
         if (s == KM_OK) code = print(o, &got, context);
     }
     if (s != KM_OK) km_cli_fail("%s", err.text);
-    km_cli_model_close(&m);
+    km_model_close(m);
     return code;
 }
 

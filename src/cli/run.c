@@ -8,7 +8,6 @@
 #include "cli/run_prompt.h"
 #include "cli/sampling.h"
 #include "cli/use_model.h"
-#include "model/lora.h"
 #include "report/json.h"
 #include <math.h>
 #include <string.h>
@@ -27,22 +26,19 @@ typedef struct run_settings {
 
 /* ---- The prompt ---- */
 
-static km_status render(const run_settings *o, const km_cli_model *m, const km_text *prompt,
-                        km_text *out, km_error *err) {
-    km_chat_template *t = km_cli_template(m, o->template, err);
-    if (!t) return err->code;
+static km_status render(const run_settings *o, km_model *m, const km_text *prompt, km_text *out,
+                        km_error *err) {
     json_t *messages = json_array();
     if (o->system)
         json_array_append_new(messages, km_cli_message("system", o->system, strlen(o->system)));
     json_array_append_new(messages, km_cli_message("user", km_text_str(prompt), prompt->len));
-    km_status s = km_cli_render(m, t, messages, out, err);
+    km_status s = km_cli_render(m, o->template, messages, out, err);
     json_decref(messages);
-    km_chat_template_free(t);
     return s;
 }
 
-static km_status make_prompt(const run_settings *o, const km_cli_model *m, const km_text *plain,
-                             km_text *out, km_error *err) {
+static km_status make_prompt(const run_settings *o, km_model *m, const km_text *plain, km_text *out,
+                             km_error *err) {
     km_status s = KM_OK;
     if (o->chat)
         s = render(o, m, plain, out, err);
@@ -60,9 +56,6 @@ typedef struct output {
     bool watch;      /* for loops */
     km_progress bar; /* while the prompt is read */
     bool reading;
-    km_cli_model *m;
-    const km_cli_session *room;
-    km_sequence *session;
 } output;
 
 static bool on_prompt(void *user, int64_t done, int64_t total) {
@@ -74,35 +67,28 @@ static bool on_prompt(void *user, int64_t done, int64_t total) {
     return true;
 }
 
-static bool on_text(void *user, int32_t id, const char *text, size_t bytes) {
+static bool on_token(void *user, const km_piece_event *e) {
     output *o = user;
-    return km_cli_show(&o->text, id, text, bytes) &&
-           !(o->watch && km_loop_put(&o->loop, text, bytes));
-}
-
-static km_sequence *rescue(void *user, km_sequence *failed, const km_error *why) {
-    output *o = user;
-    (void)failed; /* o->session */
-    return km_cli_rescue(o->m, o->room, &o->session, why);
+    return km_cli_show(&o->text, e->text, e->bytes) &&
+           !(o->watch && km_loop_put(&o->loop, e->text, e->bytes));
 }
 
 static double rate(int64_t tokens, double seconds) {
     return tokens > 0 && seconds > 0 ? (double)tokens / seconds : NAN;
 }
 
-static int print_json(const run_settings *o, const km_cli_model *m, const km_text *prompt,
+static int print_json(const run_settings *o, const km_model_info *m, const km_text *prompt,
                       const km_text *text, const km_generated *got) {
     double reading = rate(got->prompt_tokens - got->reused, got->prompt_seconds);
     double decode = rate(got->tokens - 1, got->seconds); /* the first comes with the prompt */
     return km_cli_print_json(json_pack(
         "{s:o, s:s, s:I, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:b, s:s, s:o, s:o, s:o, s:o, s:o, "
         "s:o, s:I, s:I}",
-        "model", km_json_text(m->path), "device", m->devices, "context",
-        (json_int_t)m->model->config.context, "context_asked",
-        o->session.context ? json_integer(o->session.context) : json_null(), "prompt",
-        km_json_text(km_text_str(prompt)), "text", km_json_text(km_text_str(text)), "seed",
-        (json_int_t)o->sampling.seed, "prompt_tokens", (json_int_t)got->prompt_tokens, "reused",
-        (json_int_t)got->reused, "tokens", (json_int_t)got->tokens, "ended",
+        "model", km_json_text(m->path), "device", m->devices, "context", (json_int_t)m->context,
+        "context_asked", o->session.context ? json_integer(o->session.context) : json_null(),
+        "prompt", km_json_text(km_text_str(prompt)), "text", km_json_text(km_text_str(text)),
+        "seed", (json_int_t)o->sampling.seed, "prompt_tokens", (json_int_t)got->prompt_tokens,
+        "reused", (json_int_t)got->reused, "tokens", (json_int_t)got->tokens, "ended",
         got->end == KM_ENDED_TEXT, "end", km_end_name(got->end), "prompt_seconds",
         km_json_number(got->prompt_seconds, 4), "seconds", km_json_number(got->seconds, 4),
         "first_token_seconds", km_json_number(got->tokens ? got->first_seconds : NAN, 4),
@@ -113,7 +99,7 @@ static int print_json(const run_settings *o, const km_cli_model *m, const km_tex
 }
 
 /* The end of the text, and then the figures. */
-static void tell(const run_settings *o, const km_cli_model *m, const output *out,
+static void tell(const run_settings *o, const km_model_info *m, const output *out,
                  const km_generated *got) {
     char a[KM_NUMBER_TEXT], b[KM_NUMBER_TEXT];
     if (!o->common.json) putchar('\n');
@@ -123,7 +109,7 @@ static void tell(const run_settings *o, const km_cli_model *m, const output *out
     else if (got->end == KM_ENDED_CONTEXT)
         km_note(KM_LOG_WARN,
                 "the answer ends where the context of %lld tokens is full; --shift goes on",
-                (long long)m->model->config.context);
+                (long long)m->context);
     if (o->common.quiet || o->common.json) return;
     fprintf(stderr, "kermes: prompt %lld token%s (%s a second), answer %lld (%s a second)\n",
             (long long)got->prompt_tokens, got->prompt_tokens == 1 ? "" : "s",
@@ -135,75 +121,80 @@ static void tell(const run_settings *o, const km_cli_model *m, const output *out
                 100.0 * (double)got->accepted / (double)got->guessed);
 }
 
-static km_status generate(run_settings *o, km_cli_model *m, km_drafter *draft,
-                          const km_text *prompt, output *out, km_generated *got, km_error *err) {
-    km_making g = {.tokens = o->tokens,
-                   .rendered = o->chat,
-                   .shift = o->session.shift,
-                   .exact = o->session.file && !o->session.no_reread,
-                   .on_prompt = on_prompt,
-                   .on_text = on_text,
-                   .rescue = rescue,
-                   .rescuer = out,
-                   .user = out};
-    g.draft = draft;
-    km_cli_sampling_apply(&o->sampling, &g);
-    km_sequence *session = km_cli_session_open(m, &o->session, err);
-    if (!session) return err->code;
-    out->m = m;
-    out->room = &o->session;
-    out->session = session;
-    km_progress_begin(&out->bar, "prompt", "tokens", 1, o->common.quiet);
-    out->reading = true;
-    km_status s = km_make_text_in(session, m->model, m->token, km_text_str(prompt), prompt->len, &g,
-                                  got, err);
-    if (out->reading) km_progress_end(&out->bar);
-    if (s == KM_OK) return km_cli_session_close(out->session, &o->session, err);
-    km_sequence_free(out->session);
-    return s;
+static km_status last(km_error *err) {
+    return km_error_set(err, km_last_status(), "%s", km_last_error());
 }
 
-static km_status open_model(run_settings *o, km_cli_model *m, km_dtype dtype, km_error *err) {
-    km_open_options how = {.context = o->session.context, .dtype = dtype};
-    km_dtype cache = KM_F16;
-    km_cli_cache_type(o->session.cache_type, &cache, err); /* checked before */
-    km_status s =
-        km_cli_model_open_at(m, o->model, o->tokenizer, &o->common, &o->where, cache, 1, &how, err);
-    if (s == KM_OK && o->adapter) s = km_lora_load(m->model, o->adapter, err);
-    if (s == KM_OK && o->adapter) s = km_lora_merge(m->model, err);
-    if (s != KM_OK || km_cli_follows(m)) return s;
-    km_cli_context_told(o->session.context, m->model->config.context);
-    km_cli_sampling_of_model(&o->sampling, m->path);
-    return km_cli_sampling_open(&o->sampling, m->token, err);
+static km_status generate(run_settings *o, km_model *m, const km_text *prompt, output *out,
+                          km_generated *got, km_error *err) {
+    km_generation g = km_generation_defaults(NULL);
+    g.max_tokens = o->tokens ? o->tokens : -1;
+    g.rendered = o->chat;
+    g.shift = o->session.shift;
+    g.exact = o->session.file && !o->session.no_reread;
+    g.on_prompt = on_prompt;
+    g.on_token = on_token;
+    g.user = out;
+    km_cli_sampling_apply(&o->sampling, &g);
+    km_session *session = km_cli_session_open(m, &o->session);
+    if (!session) return last(err);
+    km_progress_begin(&out->bar, "prompt", "tokens", 1, o->common.quiet);
+    out->reading = true;
+    km_status s = km_generate(session, km_text_str(prompt), prompt->len, &g, got);
+    if (out->reading) km_progress_end(&out->bar);
+    if (s != KM_OK) {
+        last(err);
+        km_session_free(session);
+        return s;
+    }
+    return km_cli_session_close(session, &o->session) == KM_OK ? KM_OK : last(err);
+}
+
+static km_model *open_model(run_settings *o, km_dtype dtype, km_error *err) {
+    km_model_options how;
+    km_adapter adapter = {.path = o->adapter};
+    if (km_cli_model_options(&o->common, &o->where, &o->session, &how, err) != KM_OK) return NULL;
+    how.dtype = dtype;
+    how.tokenizer = o->tokenizer;
+    how.draft = o->draft;
+    how.adapters = &adapter;
+    how.n_adapters = o->adapter != NULL;
+    km_model *m = km_cli_model_open(o->model, &how, &o->common);
+    if (!m) last(err);
+    return m;
+}
+
+static km_status prepare(run_settings *o, km_model *m, km_error *err) {
+    km_cli_context_told(o->session.context, km_model_describe(m).context);
+    km_cli_sampling_of_model(&o->sampling, m);
+    return km_cli_sampling_open(&o->sampling, m, err);
 }
 
 static int run(run_settings *o, km_dtype dtype, const km_text *plain) {
     km_error err = {0};
-    km_generated got = {0};
+    km_generated got = {.size = sizeof got};
     output out = {.text = {.json = o->common.json},
                   .watch = !o->common.json && !o->allow_loops && !o->sampling.past_end};
     km_text prompt = {0};
-    km_cli_model m;
-    km_cli_draft draft = {0};
     int code = KM_EXIT_OK;
-    km_status s = open_model(o, &m, dtype, &err);
-    if (s == KM_OK && km_cli_follows(&m)) return km_cli_follow(&m);
-    if (s == KM_OK) s = make_prompt(o, &m, plain, &prompt, &err);
-    if (s == KM_OK) s = km_cli_draft_open(&draft, o->draft, &m, &o->common, &err);
+    km_model *m = open_model(o, dtype, &err);
+    if (m && km_model_follows(m)) return km_cli_follow(m);
+    km_status s = m ? prepare(o, m, &err) : err.code;
+    if (s == KM_OK) s = make_prompt(o, m, plain, &prompt, &err);
     if (o->echo && !o->only_new && !o->common.json) out.text.before = km_text_str(plain);
-    if (s == KM_OK) s = generate(o, &m, draft.drafter, &prompt, &out, &got, &err);
+    if (s == KM_OK) s = generate(o, m, &prompt, &out, &got, &err);
     if (s == KM_OK) {
+        km_model_info about = km_model_describe(m);
         km_cli_show_before(&out.text);
-        tell(o, &m, &out, &got);
-        if (o->common.json) code = print_json(o, &m, plain, &out.text.text, &got);
+        tell(o, &about, &out, &got);
+        if (o->common.json) code = print_json(o, &about, plain, &out.text.text, &got);
     } else {
-        code = km_cli_model_fail(&m, &err);
+        code = s == KM_ERR_PEER ? KM_EXIT_FAILED : km_cli_fail("%s", err.text);
     }
     km_text_free(&prompt);
     km_text_free(&out.text.text);
     km_cli_sampling_close(&o->sampling);
-    km_cli_draft_close(&draft);
-    km_cli_model_close(&m);
+    km_model_close(m);
     return code;
 }
 

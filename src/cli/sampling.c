@@ -2,7 +2,6 @@
 #include "cli/sampling.h"
 #include "base/alloc.h"
 #include "base/file.h"
-#include "text/json_schema.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,25 +16,22 @@ km_cli_sampling km_cli_sampling_defaults(int64_t top_k, double top_p, double min
 }
 
 void km_cli_sampling_said(km_cli_sampling *s, const km_spec *spec, const km_args *args) {
-    const void *fields[KM_SUGGEST_COUNT] = {&s->set.temperature, &s->set.top_k, &s->set.top_p,
-                                            &s->set.min_p, &s->set.repeat_penalty};
+    const void *fields[KM_SAID_COUNT] = {&s->set.temperature, &s->set.top_k, &s->set.top_p,
+                                         &s->set.min_p, &s->set.repeat_penalty};
     for (int i = 0; spec->options[i].name; i++)
-        for (int f = 0; f < KM_SUGGEST_COUNT; f++)
+        for (int f = 0; f < KM_SAID_COUNT; f++)
             if (args->given[i] && spec->options[i].dest == fields[f]) s->said[f] = true;
 }
 
-void km_cli_sampling_of_model(km_cli_sampling *s, const char *path) {
-    km_suggested m = km_suggested_of(path);
-    double *reals[KM_SUGGEST_COUNT] = {&s->set.temperature, NULL, &s->set.top_p, &s->set.min_p,
-                                       &s->set.repeat_penalty};
-    for (int i = 0; i < KM_SUGGEST_COUNT; i++) {
-        if (s->said[i] || isnan(m.value[i])) continue;
-        if (reals[i])
-            *reals[i] = m.value[i];
-        else
-            s->set.top_k = (int64_t)m.value[i];
-        snprintf(s->from, sizeof s->from, "%s", m.from);
-    }
+void km_cli_sampling_of_model(km_cli_sampling *s, km_model *m) {
+    km_sampling of = km_model_sampling(m);
+    if (!s->said[0]) s->set.temperature = of.temperature;
+    if (!s->said[1]) s->set.top_k = of.top_k;
+    if (!s->said[2]) s->set.top_p = of.top_p;
+    if (!s->said[3]) s->set.min_p = of.min_p;
+    if (!s->said[4]) s->set.repeat_penalty = of.repeat_penalty;
+    bool all = s->said[0] && s->said[1] && s->said[2] && s->said[3] && s->said[4];
+    snprintf(s->from, sizeof s->from, "%s", all ? "" : km_model_describe(m).sampling_from);
 }
 
 km_status km_cli_sampling_check(km_cli_sampling *s, km_error *err) {
@@ -56,48 +52,47 @@ km_status km_cli_sampling_check(km_cli_sampling *s, km_error *err) {
                                 "not '%.60s'",
                                 s->bias.at[i]);
     }
-    return km_sampling_check(&s->set, err);
+    if (km_sampling_check(&s->set) == KM_OK) return KM_OK;
+    return km_error_set(err, km_last_status(), "%s", km_last_error());
 }
 
 /* The token that is meant by what stands before the '='. */
-static km_status find_token(const km_token *token, const char *word, size_t length, int32_t *id,
+static km_status find_token(km_model *m, const char *word, size_t length, int32_t *id,
                             km_error *err) {
-    int64_t vocab = km_token_vocab(token);
+    int32_t ids[16];
     if (length < 10 && strspn(word, "0123456789") == length) {
         long v = strtol(word, NULL, 10);
-        if (v >= vocab)
+        if (!km_token_piece(m, (int32_t)v, NULL))
             return km_error_set(err, KM_ERR_RANGE,
                                 "--logit-bias: there is no token %ld; the vocabulary has %lld", v,
-                                (long long)vocab);
+                                (long long)km_model_describe(m).vocab);
         *id = (int32_t)v;
         return KM_OK;
     }
-    km_ids ids = {0};
-    km_status s = km_token_encode(token, word, length, KM_TOKEN_PARSE_SPECIAL, &ids, err);
-    if (s == KM_OK && ids.len != 1) {
-        km_text list = {0};
-        for (size_t i = 0; i < ids.len && i < 16; i++)
-            km_text_printf(&list, "%s%d", i ? ", " : "", (int)ids.data[i]);
-        s = km_error_set(err, KM_ERR_RANGE,
-                         "--logit-bias: '%.*s' is not one token but %zu (%s%s); name them by their "
-                         "ids",
-                         (int)(length < 60 ? length : 60), word, ids.len, km_text_str(&list),
-                         ids.len > 16 ? ", ..." : "");
-        km_text_free(&list);
-    }
-    if (s == KM_OK) *id = ids.data[0];
-    km_ids_free(&ids);
-    return s;
+    int64_t n = km_tokenize(m, word, length, KM_TOKENS_PARSE_SPECIAL, ids, 16);
+    if (n < 0) return km_error_set(err, km_last_status(), "%s", km_last_error());
+    *id = ids[0];
+    if (n == 1) return KM_OK;
+    km_text list = {0};
+    for (int64_t i = 0; i < n && i < 16; i++)
+        km_text_printf(&list, "%s%d", i ? ", " : "", (int)ids[i]);
+    km_error_set(err, KM_ERR_RANGE,
+                 "--logit-bias: '%.*s' is not one token but %lld (%s%s); name them by their "
+                 "ids",
+                 (int)(length < 60 ? length : 60), word, (long long)n, km_text_str(&list),
+                 n > 16 ? ", ..." : "");
+    km_text_free(&list);
+    return err->code;
 }
 
-static km_status open_biases(km_cli_sampling *s, const km_token *token, km_error *err) {
+static km_status open_biases(km_cli_sampling *s, km_model *m, km_error *err) {
     if (s->bias.n == 0) return KM_OK;
     s->biases = km_calloc((size_t)s->bias.n, sizeof *s->biases);
     if (!s->biases) return km_error_set(err, KM_ERR_MEMORY, "sampling: out of memory");
     for (int i = 0; i < s->bias.n; i++) {
         const char *word = s->bias.at[i], *equals = strrchr(word, '=');
         s->biases[i].add = (float)strtod(equals + 1, NULL);
-        km_status e = find_token(token, word, (size_t)(equals - word), &s->biases[i].id, err);
+        km_status e = find_token(m, word, (size_t)(equals - word), &s->biases[i].id, err);
         if (e != KM_OK) return e;
     }
     s->set.bias = s->biases;
@@ -111,51 +106,44 @@ static bool is_json_text(const char *given) {
 }
 
 /* Errors of what a file holds name the file. */
-static km_grammar *parse_file(const char *path, bool schema, bool strict, km_error *err) {
+static km_status open_grammar(km_cli_sampling *s, km_error *err) {
+    const char *given = s->schema ? s->schema : s->grammar;
+    bool text = s->schema && is_json_text(s->schema);
     km_map map = {0};
-    if (km_map_open(&map, path, err) != KM_OK) return NULL;
-    const char *text = map.data ? (const char *)map.data : "";
-    km_error inside = {0};
-    km_grammar *g = schema ? km_json_schema_grammar(text, map.size, strict, &inside)
-                           : km_grammar_parse(text, map.size, &inside);
-    if (!g) km_error_set(err, inside.code, "%.200s: %s", path, inside.text);
-    if (km_map_done(&map, KM_OK, err) == KM_OK) return g;
-    km_grammar_free(g);
-    return NULL;
+    km_status e = KM_OK;
+    if (text)
+        km_text_add(&s->rules, given);
+    else if ((e = km_map_open(&map, given, err)) == KM_OK)
+        km_text_put(&s->rules, map.data ? (const char *)map.data : "", map.size);
+    if (!text) e = km_map_done(&map, e, err);
+    if (e == KM_OK && !km_text_ok(&s->rules))
+        e = km_error_set(err, KM_ERR_MEMORY, "sampling: out of memory");
+    if (e != KM_OK) return e;
+    const char *rules = km_text_str(&s->rules);
+    e = km_grammar_check(s->schema ? NULL : rules, s->schema ? rules : NULL, s->strict_schema);
+    if (e == KM_OK) return e;
+    return text ? km_error_set(err, e, "%s", km_last_error())
+                : km_error_set(err, e, "%.200s: %s", given, km_last_error());
 }
 
-static km_status open_grammar(km_cli_sampling *s, const km_token *token, km_error *err) {
-    if (s->schema && is_json_text(s->schema))
-        s->rules = km_json_schema_grammar(s->schema, strlen(s->schema), s->strict_schema, err);
-    else
-        s->rules = parse_file(s->schema ? s->schema : s->grammar, s->schema != NULL,
-                              s->strict_schema, err);
-    if (s->rules) s->trie = km_trie_new(token, err);
-    if (s->trie) s->guide = km_guide_new(s->rules, s->trie, err);
-    return s->guide ? KM_OK : err->code;
-}
-
-km_status km_cli_sampling_open(km_cli_sampling *s, const km_token *token, km_error *err) {
-    km_status e = open_biases(s, token, err);
-    if (e == KM_OK && (s->grammar || s->schema)) e = open_grammar(s, token, err);
+km_status km_cli_sampling_open(km_cli_sampling *s, km_model *m, km_error *err) {
+    km_status e = open_biases(s, m, err);
+    if (e == KM_OK && (s->grammar || s->schema)) e = open_grammar(s, err);
     return e;
 }
 
 void km_cli_sampling_close(km_cli_sampling *s) {
-    km_guide_free(s->guide);
-    km_trie_free(s->trie);
-    km_grammar_free(s->rules);
+    km_text_free(&s->rules);
     km_free(s->biases);
-    s->guide = NULL;
-    s->trie = NULL;
-    s->rules = NULL;
     s->biases = NULL;
 }
 
-void km_cli_sampling_apply(const km_cli_sampling *s, km_making *g) {
+void km_cli_sampling_apply(const km_cli_sampling *s, km_generation *g) {
     g->sampling = s->set;
     g->past_end = s->past_end;
     g->stops = s->stop.at;
     g->n_stops = (size_t)s->stop.n;
-    g->guide = s->guide;
+    g->strict_schema = s->strict_schema;
+    if (s->schema) g->schema = km_text_str(&s->rules);
+    if (s->grammar) g->grammar = km_text_str(&s->rules);
 }

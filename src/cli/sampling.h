@@ -3,8 +3,9 @@
 #ifndef KM_CLI_SAMPLING_H
 #define KM_CLI_SAMPLING_H
 #include "cli/args.h"
-#include "engine/model_sampling.h"
-#include "infer/generate.h"
+#include "base/text.h"
+
+enum { KM_SAID_COUNT = 5 }; /* temperature, top-k, top-p, min-p, repeat penalty */
 
 typedef struct km_cli_sampling {
     km_sampling set; /* with the command's defaults before parsing */
@@ -12,13 +13,11 @@ typedef struct km_cli_sampling {
     bool past_end, strict_schema;
     km_words bias, stop;
     const char *grammar, *schema;
-    bool said[KM_SUGGEST_COUNT]; /* on the line: the model has no say in these */
-    char from[64];               /* whose the other settings are; "": the command's */
+    bool said[KM_SAID_COUNT]; /* on the line: the model has no say in these */
+    char from[64];            /* whose the other settings are; "": the command's */
     /* made by km_cli_sampling_open: */
     km_logit_bias *biases;
-    km_grammar *rules;
-    km_trie *trie;
-    km_guide *guide;
+    km_text rules; /* of the grammar or schema */
 } km_cli_sampling;
 
 /* Temperature 0.8 and these; the rest as km_sampling_defaults has it. */
@@ -78,15 +77,15 @@ km_cli_sampling km_cli_sampling_defaults(int64_t top_k, double top_p, double min
 
 /* Which settings the line gave, so that the model's own do not replace them. */
 void km_cli_sampling_said(km_cli_sampling *s, const km_spec *spec, const km_args *args);
-/* Takes the settings that the model at `path` asks for, but for those of the line. */
-void km_cli_sampling_of_model(km_cli_sampling *s, const char *path);
+/* Takes the settings that the model asks for, but for those of the line. */
+void km_cli_sampling_of_model(km_cli_sampling *s, km_model *m);
 
 /* What can be told without a model: a usage error if not KM_OK. */
 km_status km_cli_sampling_check(km_cli_sampling *s, km_error *err);
 /* Reads the grammar, finds the tokens of biases. Close in either case. */
-km_status km_cli_sampling_open(km_cli_sampling *s, const km_token *token, km_error *err);
+km_status km_cli_sampling_open(km_cli_sampling *s, km_model *m, km_error *err);
 void km_cli_sampling_close(km_cli_sampling *s);
 /* Sampling, stops, grammar and past_end of a generation. */
-void km_cli_sampling_apply(const km_cli_sampling *s, km_making *g);
+void km_cli_sampling_apply(const km_cli_sampling *s, km_generation *g);
 
 #endif

@@ -1,38 +1,130 @@
-/* Commands that use a model: finding it, opening it, its template, showing its text. */
+/* Commands that use a model: what the line says of it, its session, showing its text. */
 #include "cli/use_model.h"
 #include "base/log.h"
-#include "engine/find.h"
-#include "infer/follow.h"
-#include "model/convert.h"
 #include "base/utf8.h"
-#include "train/checkpoint.h"
+#include "cli/progress.h"
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- Finding and opening ---- */
+/* ---- Where it runs ---- */
 
-km_status km_cli_model_open(km_cli_model *m, const char *given, const char *tokenizer,
-                            const km_common *common, const km_open_options *how, km_error *err) {
-    return km_cli_model_open_at(m, given, tokenizer, common, &(km_cli_where){0}, KM_F16, 1, how,
-                                err);
+#define MOST_DEVICES 8
+
+static km_status layers_of(const char *text, int64_t *out, km_error *err) {
+    *out = -2; /* all that fit, as kermes.h has it */
+    if (!text) return KM_OK;
+    *out = -1;
+    if (strcmp(text, "auto") == 0) return KM_OK;
+    char *end = NULL;
+    long n = strtol(text, &end, 10);
+    if (*text < '0' || *text > '9' || *end || n > 100000)
+        return km_error_set(err, KM_ERR_RANGE, "--gpu-layers takes a number or auto, not '%.40s'",
+                            text);
+    *out = n;
+    return KM_OK;
 }
 
-km_status km_cli_model_find(km_cli_model *m, const char *given, const char *tokenizer,
-                            km_error *err) {
-    *m = (km_cli_model){0};
-    if (km_find_model(given, m->path, err) != KM_OK) return err->code;
-    m->token = km_token_load(tokenizer ? tokenizer : m->path, err);
-    return m->token ? KM_OK : err->code;
+/* Names with commas between them. */
+static km_status check_devices(const char *list, km_error *err) {
+    int n = 0;
+    for (const char *at = list;; at++) {
+        size_t length = strcspn(at, ",");
+        if (length == 0 || length >= 24)
+            return km_error_set(err, KM_ERR_RANGE,
+                                "--devices takes names with commas between them, not '%.60s'",
+                                list);
+        if (n++ == MOST_DEVICES)
+            return km_error_set(err, KM_ERR_RANGE, "--devices takes %d at most", MOST_DEVICES);
+        at += length;
+        if (!*at) return KM_OK;
+    }
 }
 
-void km_cli_model_close(km_cli_model *m) {
-    km_lead_dismiss(m->model);
-    km_net_free(m->model);
-    km_comm_close(m->comm);
-    km_ctx_free(m->ctx);
-    km_token_free(m->token);
+km_status km_cli_where_check(const km_cli_where *w, km_error *err) {
+    int64_t layers;
+    km_status s = layers_of(w->gpu_layers, &layers, err);
+    if (s == KM_OK && w->split && strcmp(w->split, "layers") && strcmp(w->split, "tensor"))
+        s = km_error_set(err, KM_ERR_RANGE, "--split takes layers or tensor, not '%.40s'",
+                         w->split);
+    bool tensor = w->split && strcmp(w->split, "tensor") == 0;
+    if (s == KM_OK && tensor && (w->devices || w->gpu_layers))
+        s = km_error_set(err, KM_ERR_RANGE,
+                         "--split tensor gives every rank a device; --%s splits by layers",
+                         w->devices ? "devices" : "gpu-layers");
+    if (s == KM_OK && w->activations && w->activations != 8 && w->activations != 16)
+        s = km_error_set(err, KM_ERR_RANGE, "--activations takes 8 or 16, not %lld",
+                         (long long)w->activations);
+    if (s == KM_OK && w->comm && !tensor)
+        s = km_error_set(err, KM_ERR_RANGE, "--comm is for ranks: add --split tensor");
+    return s == KM_OK && w->devices ? check_devices(w->devices, err) : s;
+}
+
+static bool asks_for_shares(const km_cli_where *where) {
+    return where->split && strcmp(where->split, "tensor") == 0;
+}
+
+bool km_cli_silent(const km_cli_where *where) { return asks_for_shares(where) && km_rank() > 0; }
+
+/* ---- Opening ---- */
+
+km_status km_cli_model_options(const km_common *common, const km_cli_where *where,
+                               const km_cli_session *session, km_model_options *out,
+                               km_error *err) {
+    int64_t layers = -2;
+    *out = km_model_defaults();
+    out->device = common->device;
+    out->devices = where->devices;
+    out->threads = (int)common->threads;
+    out->activations = (int)where->activations;
+    out->sequences = 1;
+    out->tensor = asks_for_shares(where);
+    out->comm = where->comm;
+    km_status s = layers_of(where->gpu_layers, &layers, err);
+    out->gpu_layers = (int)layers;
+    if (s != KM_OK || !session) return s;
+    out->context = session->context;
+    return km_cli_cache_type(session->cache_type, &out->cache, err);
+}
+
+static bool on_loading(void *user, uint64_t done, uint64_t total) {
+    km_progress *bar = user;
+    bar->total = (int64_t)(total >> 20) + 1;
+    km_progress_step(bar, (int64_t)(done >> 20), NULL);
+    return true;
+}
+
+km_model *km_cli_model_open(const char *given, km_model_options *o, const km_common *common) {
+    km_progress bar;
+    if (!o->tensor && km_ranks() > 1 && km_rank() == 0)
+        km_note(KM_LOG_WARN,
+                "mpirun started %d ranks, and each runs the whole model; kermes run --split "
+                "tensor shares it",
+                km_ranks());
+    km_progress_begin(&bar, "loading", "MiB", 1, common->quiet);
+    o->progress = on_loading;
+    o->user = &bar;
+    km_model *m = km_model_open(given, o);
+    km_progress_end(&bar);
+    return m;
+}
+
+int km_cli_model_fail(void) {
+    return km_last_status() == KM_ERR_PEER ? KM_EXIT_FAILED : km_cli_fail("%s", km_last_error());
+}
+
+int km_cli_follow(km_model *m) {
+    int code = km_model_follow(m) == KM_OK ? KM_EXIT_OK : km_cli_fail("%s", km_last_error());
+    km_model_close(m);
+    return code;
+}
+
+void km_cli_context_told(int64_t asked, int64_t models) {
+    if (asked > models)
+        km_note(KM_LOG_WARN,
+                "--context %lld is beyond the model's context of %lld tokens, which is used",
+                (long long)asked, (long long)models);
 }
 
 /* ---- Sessions ---- */
@@ -57,92 +149,38 @@ km_status km_cli_session_check(const km_cli_session *o, km_error *err) {
     return km_cli_cache_type(o->cache_type, &dtype, err);
 }
 
-/* An empty one. */
-static km_sequence *new_session(const km_cli_model *m, const km_cli_session *o, km_error *err) {
-    km_sequences_options how = km_sequences_defaults();
-    if (km_cli_cache_type(o->cache_type, &how.cache, err) != KM_OK) return NULL;
-    how.shift = o->shift;
-    how.keep = km_token_bos(m->token) >= 0; /* texts begin with it, shifted or not */
-    return km_sequence_open(m->ctx, m->model, &how, err);
-}
-
-km_sequence *km_cli_session_open(const km_cli_model *m, const km_cli_session *o, km_error *err) {
-    if (m->comm && o->file) {
-        km_error_set(err, KM_ERR_UNSUPPORTED,
-                     "--session keeps no file where ranks share the model");
-        return NULL;
-    }
-    km_sequence *s = new_session(m, o, err);
+km_session *km_cli_session_open(km_model *m, const km_cli_session *o) {
+    km_session *s = km_session_new(m);
     struct stat st;
-    if (s && o->file && stat(o->file, &st) == 0 && km_sequence_restore(s, o->file, err) != KM_OK) {
-        km_sequence_free(s);
+    if (s && o->file && stat(o->file, &st) == 0 && km_session_restore(s, o->file) != KM_OK) {
+        km_session_free(s);
         return NULL;
     }
     return s;
 }
 
-km_sequence *km_cli_rescue(km_cli_model *m, const km_cli_session *o, km_sequence **session,
-                           const km_error *why) {
-    km_sequence *failed = *session;
-    km_error err = {0};
-    if (m->comm || strcmp(m->devices, "cpu") == 0) return NULL; /* ranks cannot move alone */
-    if (m->ctx->no_fallback) return NULL;
-    size_t n = (size_t)km_sequence_length(failed), bytes = sizeof(int32_t) * n;
-    int32_t *ids = malloc(bytes + 1);
-    if (!ids) return NULL;
-    memcpy(ids, km_sequence_tokens(failed), bytes);
-    km_note(KM_LOG_WARN, "%s; going on with the CPU", why->text);
-    km_sequence_free(failed);
-    km_sequence *s = NULL;
-    if (km_cli_model_to_cpu(m, &err) == KM_OK) s = new_session(m, o, &err);
-    if (s && km_sequence_read(s, ids, n, &err) != KM_OK) {
-        km_sequence_free(s);
-        s = NULL;
-    }
-    if (!s) km_note(KM_LOG_WARN, "the CPU cannot go on either: %s", err.text);
-    free(ids);
-    return *session = s;
-}
-
-km_status km_cli_session_close(km_sequence *s, const km_cli_session *o, km_error *err) {
-    km_status status = s && o->file ? km_sequence_save(s, o->file, err) : KM_OK;
-    km_sequence_free(s);
+km_status km_cli_session_close(km_session *s, const km_cli_session *o) {
+    km_status status = s && o->file ? km_session_save(s, o->file) : KM_OK;
+    km_session_free(s);
     return status;
 }
 
 /* ---- Conversations ---- */
 
-km_chat_template *km_cli_template(const km_cli_model *m, const char *name, km_error *err) {
-    if (name) return km_chat_template_named(name, err);
-    km_error inside = {0};
-    km_chat_template *t = km_chat_template_load(m->path, &inside);
-    if (!t && inside.code == KM_ERR_STATE)
-        km_error_set(err, inside.code,
-                     "%.200s has no chat template; choose one with --template NAME, such as chatml",
-                     m->path);
-    else if (!t)
-        km_error_set(err, inside.code, "%.400s; --template NAME takes a built-in one", inside.text);
-    return t;
-}
-
-static const char *token_text(const km_token *t, int32_t id, km_text *room) {
-    size_t bytes = 0;
-    const char *text = id >= 0 ? km_token_text(t, id, &bytes) : NULL;
-    if (!text) return NULL;
-    km_text_put(room, text, bytes);
-    return km_text_ok(room) ? km_text_str(room) : NULL;
-}
-
-km_status km_cli_render(const km_cli_model *m, const km_chat_template *t, const json_t *messages,
-                        km_text *out, km_error *err) {
-    km_text bos = {0}, eos = {0};
-    km_chat_options how = {.bos = token_text(m->token, km_token_bos(m->token), &bos),
-                           .eos = token_text(m->token, km_token_eos(m->token), &eos),
-                           .fold_system = true};
-    km_status s = km_chat_render_json(t, messages, &how, out, err);
-    km_text_free(&bos);
-    km_text_free(&eos);
-    return s;
+km_status km_cli_render(km_model *m, const char *name, const json_t *messages, km_text *out,
+                        km_error *err) {
+    km_render_options o = km_render_defaults();
+    o.chat_template = name;
+    char *json = json_dumps(messages, JSON_COMPACT);
+    char *text = json ? km_render_chat(m, json, &o) : NULL;
+    if (text)
+        km_text_add(out, text);
+    else
+        km_error_set(err, json ? km_last_status() : KM_ERR_MEMORY, "%s",
+                     json ? km_last_error() : "out of memory for the conversation");
+    free(json);
+    km_string_free(text);
+    return err->code;
 }
 
 json_t *km_cli_message(const char *role, const char *text, size_t bytes) {
@@ -187,9 +225,7 @@ void km_cli_show_before(km_cli_text *t) {
     t->before = NULL;
 }
 
-bool km_cli_show(void *user, int32_t id, const char *text, size_t bytes) {
-    km_cli_text *t = user;
-    (void)id;
+bool km_cli_show(km_cli_text *t, const char *text, size_t bytes) {
     if (t->json) {
         km_text_put(&t->text, text, bytes);
         return km_text_ok(&t->text);

@@ -3,10 +3,8 @@
 #ifndef KM_CLI_USE_MODEL_H
 #define KM_CLI_USE_MODEL_H
 #include "cli/cli.h"
-#include "text/chat_template.h"
-#include "infer/generate.h"
-#include "infer/memory.h"
-#include <limits.h>
+#include "base/text.h"
+#include <jansson.h>
 
 /* Which devices a model's layers go to, and how they compute there. */
 typedef struct km_cli_where {
@@ -36,62 +34,23 @@ typedef struct km_cli_where {
      "how the ranks talk: auto (default), mpi, nccl"}
 /* clang-format on */
 
-typedef struct km_cli_model {
-    char path[PATH_MAX]; /* where it was found */
-    km_token *token;
-    km_ctx *ctx; /* of the model's first part */
-    km_net *model;
-    bool planned; /* a GPU is used, or could have been */
-    km_memory_plan plan;
-    char devices[160];        /* "cuda:0", "cpu 20 + cuda:0 16" */
-    int64_t context;          /* as asked for; 0: none was */
-    int threads, activations; /* 0: the default */
-    km_open_options how;
-    km_comm *comm; /* of the ranks that share the model; NULL: it is whole */
-    bool silent;   /* an error is another rank's to tell */
-} km_cli_model;
-
-/* given: a GGUF file, a folder with a model, or a training run's, which stands for its model, its
- * best, or its newest checkpoint; or a name in the model folder; NULL: the only or newest model
- * there. tokenizer NULL: the model's own. KM_OK, or the error; close in either case. */
-km_status km_cli_model_open(km_cli_model *m, const char *given, const char *tokenizer,
-                            const km_common *common, const km_open_options *how, km_error *err);
-/* The same on the devices that `where` says, with a plan of their memory, which is told as a note
- * where a GPU is used; cache and sequences are those of the session to come. */
-km_status km_cli_model_open_at(km_cli_model *m, const char *given, const char *tokenizer,
-                               const km_common *common, const km_cli_where *where, km_dtype cache,
-                               int64_t sequences, const km_open_options *how, km_error *err);
-/* Closes the model where it is and opens it on the CPU. */
-km_status km_cli_model_to_cpu(km_cli_model *m, km_error *err);
-void km_cli_model_close(km_cli_model *m);
-
-/* ---- Ranks: --split tensor ---- */
-
-/* The model's share of this rank, if the line asks for shares and there are ranks. Rank 0 goes on as
- * if it had the whole model; the others follow it, which is all they do, and then leave. */
-bool km_cli_shares(const km_cli_where *where);
-km_status km_cli_model_share(km_cli_model *m, const km_common *common, const km_cli_where *where,
-                             km_dtype cache, int64_t sequences, km_error *err);
-bool km_cli_silent(const km_cli_where *where); /* notes and mistakes are rank 0's to tell */
-bool km_cli_follows(const km_cli_model *m);
-int km_cli_follow(km_cli_model *m); /* closes it; the exit code */
-/* Says what was wrong, unless another rank says so; the exit code. */
-int km_cli_model_fail(const km_cli_model *m, const km_error *err);
-
-/* The first half of opening: the path and the tokenizer. */
-km_status km_cli_model_find(km_cli_model *m, const char *given, const char *tokenizer,
-                            km_error *err);
 /* What can be told without a model: a usage error if not KM_OK. */
 km_status km_cli_where_check(const km_cli_where *w, km_error *err);
-/* The plan for a model that was weighed, told as a note if a GPU is in it. */
-km_status km_cli_plan(const km_weighed *w, const km_common *common, const km_cli_where *where,
-                      int64_t context, int64_t sequences, km_dtype cache, km_memory_plan *out,
-                      km_error *err);
-json_t *km_cli_plan_json(const km_memory_plan *p);
+bool km_cli_silent(const km_cli_where *where); /* notes and mistakes are rank 0's to tell */
+
+struct km_cli_session;
+/* The options that the line asks for; session may be NULL. */
+km_status km_cli_model_options(const km_common *common, const km_cli_where *where,
+                               const struct km_cli_session *session, km_model_options *out,
+                               km_error *err);
+/* Opens it, with a bar where that takes long; NULL: km_cli_model_fail tells why. */
+km_model *km_cli_model_open(const char *given, km_model_options *o, const km_common *common);
+/* Says what was wrong with the last call of the library, unless another rank says so; the exit code. */
+int km_cli_model_fail(void);
+/* A rank that follows: until rank 0 is done. Closes it; the exit code. */
+int km_cli_follow(km_model *m);
 /* Says so when more was asked for (0: nothing was) than the model's context. */
 void km_cli_context_told(int64_t asked, int64_t models);
-/* A bar for loading, as km_open_options and km_synthetic_model take it; user is a km_progress. */
-bool km_cli_loading(void *user, uint64_t done, uint64_t total);
 
 /* ---- Sessions ---- */
 
@@ -123,24 +82,10 @@ typedef struct km_cli_session {
 km_status km_cli_session_check(const km_cli_session *o, km_error *err);
 /* The dtype of a --cache-type (NULL: f16). */
 km_status km_cli_cache_type(const char *name, km_dtype *out, km_error *err);
-/* A session over the model, with what the file holds if it is there; NULL with *err set. */
-km_sequence *km_cli_session_open(const km_cli_model *m, const km_cli_session *o, km_error *err);
+/* A session over the model, with what the file holds if it is there; NULL: km_last_error. */
+km_session *km_cli_session_open(km_model *m, const km_cli_session *o);
 /* Writes the file, if one was named, and frees the session. */
-km_status km_cli_session_close(km_sequence *s, const km_cli_session *o, km_error *err);
-
-/* After a failure of the model's device: the model again, on the CPU, and a session there that
- * holds what *session did, which it takes the place of. NULL where there is no other device to go
- * to, or that fails too; *session is NULL then. For km_making's rescue. */
-km_sequence *km_cli_rescue(km_cli_model *m, const km_cli_session *o, km_sequence **session,
-                           const km_error *why);
-
-/* ---- Drafts ---- */
-
-/* What --draft opened: a drafter, and its model if it has one. */
-typedef struct km_cli_draft {
-    km_cli_model m;
-    km_drafter *drafter;
-} km_cli_draft;
+km_status km_cli_session_close(km_session *s, const km_cli_session *o);
 
 #define KM_OPTION_DRAFT_ROW(dest)                                                                  \
     {                                                                                              \
@@ -149,18 +94,12 @@ typedef struct km_cli_draft {
             "vocabulary, or by looking back in the text; the text stays the same"                  \
     }
 
-/* given NULL: none, which is fine. Close in either case. */
-km_status km_cli_draft_open(km_cli_draft *d, const char *given, const km_cli_model *m,
-                            const km_common *common, km_error *err);
-void km_cli_draft_close(km_cli_draft *d);
-
 /* ---- Conversations ---- */
 
-/* The model's own template, or the built-in of that name; NULL with *err set. */
-km_chat_template *km_cli_template(const km_cli_model *m, const char *name, km_error *err);
-/* Messages (an array of objects with role and content) as the text to go on with. */
-km_status km_cli_render(const km_cli_model *m, const km_chat_template *t, const json_t *messages,
-                        km_text *out, km_error *err);
+/* Messages (an array of objects with role and content) as the text to go on with, in the model's own
+ * template or the built-in of that name. */
+km_status km_cli_render(km_model *m, const char *name, const json_t *messages, km_text *out,
+                        km_error *err);
 /* A message; bytes that are no UTF-8, and NUL, become U+FFFD. NULL when out of memory. */
 json_t *km_cli_message(const char *role, const char *text, size_t bytes);
 
@@ -170,13 +109,13 @@ json_t *km_cli_message(const char *role, const char *text, size_t bytes);
  * from strangers. False when it could not be written. */
 bool km_cli_put(const char *text, size_t bytes, bool terminal);
 
-/* For km_making's on_text. */
+/* For km_generation's on_token. */
 typedef struct km_cli_text {
     const char *before; /* still to be printed, once there is something to follow it; or NULL */
     bool json;          /* collect instead of printing */
     km_text text;
 } km_cli_text;
 void km_cli_show_before(km_cli_text *t);
-bool km_cli_show(void *km_cli_text_, int32_t id, const char *text, size_t bytes);
+bool km_cli_show(km_cli_text *t, const char *text, size_t bytes);
 
 #endif

@@ -31,6 +31,15 @@ km_sampling km_model_sampling(km_model *m) {
                                                                : km_sampling_suggested(NULL, NULL);
 }
 
+km_status km_sampling_check(const km_sampling *given) {
+    km_sampling s = km_sampling_defaults();
+    km_error err = {0};
+    if (!given) return km_public_fail(KM_ERR_NULL, "km_sampling_check: no settings given");
+    if (km_take_options("km_sampling_check", &s, sizeof s, given) != KM_OK) return km_last_status();
+    km_sampling_sound(&s, &err);
+    return km_told("km_sampling_check", &err);
+}
+
 static km_generation defaults_with(km_sampling sampling) {
     return (km_generation){
         .size = sizeof(km_generation), .logprobs = -1, .n_adapters = -1, .sampling = sampling};
@@ -123,18 +132,20 @@ km_status km_wish_make(const char *call, km_model *m, const km_generation *given
     km_generation *how = &w->how;
     if (km_take_options(call, how, sizeof *how, given) != KM_OK)
         return km_error_set(err, km_last_status(), "%s", km_last_error());
-    if (how->max_tokens < 0)
+    if (how->max_tokens < -1)
         return km_error_set(err, KM_ERR_RANGE, "%lld tokens at most", (long long)how->max_tokens);
     if (how->logprobs < -1 || how->logprobs > KM_MAX_LOGPROBS)
         return km_error_set(err, KM_ERR_RANGE, "logprobs of %d tokens; -1 to %d are possible",
                             how->logprobs, KM_MAX_LOGPROBS);
     if (how->n_adapters >= 0)
         return km_error_set(err, KM_ERR_UNSUPPORTED, "adapters of a generation: not of this model");
-    km_status s = km_sampling_check(&how->sampling, err);
+    km_status s = km_sampling_sound(&how->sampling, err);
     if (s != KM_OK) return s;
     int top = how->logprobs;
     if (top > km_token_vocab(m->token)) top = (int)km_token_vocab(m->token);
-    w->making = (km_making){.tokens = how->max_tokens ? how->max_tokens : INT64_MAX,
+    w->making = (km_making){.tokens = how->max_tokens > 0   ? how->max_tokens
+                                      : how->max_tokens < 0 ? 0
+                                                            : INT64_MAX,
                             .past_end = how->past_end,
                             .rendered = how->rendered,
                             .shift = how->shift,

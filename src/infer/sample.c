@@ -35,7 +35,7 @@ static km_status range(const char *what, double v, double lo, double hi, km_erro
     return km_error_set(err, KM_ERR_RANGE, "%s is %g and must be in %g .. %g", what, v, lo, hi);
 }
 
-km_status km_sampling_check(const km_sampling *s, km_error *err) {
+km_status km_sampling_sound(const km_sampling *s, km_error *err) {
     km_status e = range("the temperature", s->temperature, 0, 100, err);
     if (s->top_k < 0)
         return km_error_set(err, KM_ERR_RANGE, "top-k is %lld and must not be negative",
@@ -85,7 +85,7 @@ int32_t km_likeliest(const float *logits, int64_t n) {
 
 km_sampler *km_sampler_new(const km_sampling *set, int64_t vocab, const uint64_t *breaks,
                            km_error *err) {
-    if (km_sampling_check(set, err) != KM_OK) return NULL;
+    if (km_sampling_sound(set, err) != KM_OK) return NULL;
     for (size_t i = 0; i < set->n_bias; i++)
         if (set->bias[i].id < 0 || set->bias[i].id >= vocab) {
             km_error_set(err, KM_ERR_RANGE,

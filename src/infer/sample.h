@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 /* Whether the settings make sense; the error names the one that does not. */
-km_status km_sampling_check(const km_sampling *s, km_error *err);
+km_status km_sampling_sound(const km_sampling *s, km_error *err);
 
 /* The likeliest, the lowest id among equals; -1 when no logit is a number. */
 int32_t km_likeliest(const float *logits, int64_t n);

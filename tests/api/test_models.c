@@ -403,7 +403,7 @@ static void nothing_foreign_is_looked_into(void **state) {
     assert_fails(km_generate(s, "a", 1, &g, NULL), KM_ERR_RANGE);
     g.size = sizeof g + 1;
     assert_fails(km_generate(s, "a", 1, &g, NULL), KM_ERR_RANGE);
-    g = greedy(m, -1);
+    g = greedy(m, -2);
     assert_fails(km_generate(s, "a", 1, &g, NULL), KM_ERR_RANGE);
     g = greedy(m, 4);
     g.logprobs = 100000;

@@ -501,7 +501,7 @@ static void senseless_settings_are_named(void **state) {
         assert_string_equal(err.text, text[i]);
     }
     km_sampling fine = km_sampling_defaults();
-    assert_int_equal(km_sampling_check(&fine, NULL), KM_OK);
+    assert_int_equal(km_sampling_sound(&fine, NULL), KM_OK);
 }
 
 int main(void) {

@@ -6,6 +6,7 @@
 #include "base/cpu.h"
 #include "base/log.h"
 #include "cli/bench/bench.h"
+#include "engine/engine.h"
 #include "infer/sequences.h"
 #include "infer/sample.h"
 #include "ops/op.h"
@@ -38,7 +39,12 @@ typedef struct infer {
     km_bench *b;
     const km_infer_bench *o;
     km_dtype cache;
-    km_cli_model m; /* ctx, model, plan; no tokenizer */
+    struct {
+        km_ctx *ctx;
+        km_net *model;
+        km_memory_plan plan;
+        char devices[160];
+    } m;
     char name[160];
     double weights; /* bytes */
     figures job[JOBS];
@@ -73,6 +79,29 @@ static km_status weigh(infer *f, const km_mix *mix, km_config *c, km_weighed *w,
     return s == KM_OK ? km_weigh_mix(c, mix, w, err) : s;
 }
 
+static bool on_loading(void *user, uint64_t done, uint64_t total) {
+    km_progress *bar = user;
+    bar->total = (int64_t)(total >> 20) + 1;
+    km_progress_step(bar, (int64_t)(done >> 20), NULL);
+    return true;
+}
+
+static json_t *plan_json(const km_memory_plan *p) {
+    json_t *list = json_array();
+    for (int i = 0; i < p->n; i++) {
+        const km_memory_part *a = &p->part[i];
+        json_array_append_new(
+            list,
+            json_pack("{s:s, s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:o}", "device", a->device,
+                      "first_layer", a->first, "layers", a->last - a->first, "streamed_layers",
+                      a->streamed, "weights_bytes", km_json_count(a->weights), "streamed_bytes",
+                      km_json_count(a->streamed_weights), "cache_bytes", km_json_count(a->cache),
+                      "scratch_bytes", km_json_count(a->scratch), "free_bytes",
+                      km_json_count(a->room)));
+    }
+    return list;
+}
+
 static km_status open_model(infer *f, km_error *err) {
     const km_infer_bench *o = f->o;
     const km_mix *mix = km_mix_find(o->type ? o->type : "q4_k_m");
@@ -87,9 +116,13 @@ static km_status open_model(infer *f, km_error *err) {
         s = km_error_set(err, KM_ERR_RANGE,
                          "%lld tokens are asked for and the model's context is %lld",
                          (long long)context, (long long)w.config.context);
-    if (s == KM_OK)
-        s = km_cli_plan(&w, &f->b->common, &o->where, context, sequences, f->cache, &f->m.plan,
-                        err);
+    km_model_options asked;
+    if (s == KM_OK) s = km_cli_model_options(&f->b->common, &o->where, NULL, &asked, err);
+    km_placing where = {.device = f->b->common.device, .devices = o->where.devices};
+    if (s == KM_OK) {
+        where.gpu_layers = asked.gpu_layers;
+        s = km_placing_plan(&w, &where, context, sequences, f->cache, &f->m.plan, err);
+    }
     km_weighed_free(&w);
     if (s != KM_OK) return s;
     km_open_split split = km_memory_split(&f->m.plan);
@@ -99,10 +132,9 @@ static km_status open_model(infer *f, km_error *err) {
     km_progress bar;
     km_progress_begin(&bar, "loading", "MiB", 1, f->b->common.quiet);
     km_open_options how = {
-        .dtype = KM_DTYPE_COUNT, .split = &split, .progress = km_cli_loading, .user = &bar};
-    f->m.model = o->model
-                     ? km_net_open(f->m.ctx, o->model, &how, err)
-                     : km_synthetic_model(f->m.ctx, &c, mix, 1, &split, km_cli_loading, &bar, err);
+        .dtype = KM_DTYPE_COUNT, .split = &split, .progress = on_loading, .user = &bar};
+    f->m.model = o->model ? km_net_open(f->m.ctx, o->model, &how, err)
+                          : km_synthetic_model(f->m.ctx, &c, mix, 1, &split, on_loading, &bar, err);
     km_progress_end(&bar);
     if (!f->m.model) return err->code;
     km_net_devices(f->m.model, f->m.devices, sizeof f->m.devices);
@@ -335,7 +367,7 @@ static int print_json(const infer *f) {
         "cache_type", km_dtype_name(f->cache), "limits", "read_gbs",
         km_json_number(l->read / 1e9, 5), "copy_gbs", km_json_number(l->copy / 1e9, 5),
         "device_copy_gbs", km_json_number(l->device_copy > 0 ? l->device_copy / 1e9 : NAN, 5),
-        "memory", km_cli_plan_json(&f->m.plan), "results", jobs, "peak_memory_bytes",
+        "memory", plan_json(&f->m.plan), "results", jobs, "peak_memory_bytes",
         km_json_count(km_peak_memory())));
 }
 
