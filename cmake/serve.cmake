@@ -20,6 +20,10 @@ if(KERMES_SERVE_FOUND)
     file(GLOB_RECURSE kermes_serve_sources CONFIGURE_DEPENDS src/serve/*.c)
     add_library(kermes_serve STATIC ${kermes_serve_sources})
     kermes_compile(kermes_serve)
+    set(kermes_page_folder ${PROJECT_SOURCE_DIR}/src/serve/page)
+    set_source_files_properties(src/serve/page/page.c PROPERTIES
+        COMPILE_DEFINITIONS KERMES_PAGE_FOLDER="${kermes_page_folder}"
+        OBJECT_DEPENDS "${kermes_page_folder}/chat.html;${kermes_page_folder}/status.html")
     target_link_libraries(kermes_serve PUBLIC PkgConfig::LIBEVENT ${KERMES_PACKAGES})
     if(LIBEVENT_TLS_FOUND)
         target_compile_definitions(kermes_serve PRIVATE KERMES_TLS)

@@ -38,6 +38,7 @@ int km_command_convert(int argc, char **argv);
 int km_command_sample(int argc, char **argv);
 int km_command_run(int argc, char **argv);
 int km_command_chat(int argc, char **argv);
+int km_command_serve(int argc, char **argv);
 int km_command_perplexity(int argc, char **argv);
 int km_command_compress(int argc, char **argv);
 int km_command_search(int argc, char **argv);

@@ -19,6 +19,8 @@ static const km_cli_command commands[] = {
     {"convert", "turn a model from one format into another", km_command_convert},
     {"sample", "the same as run, for a model that was just trained", km_command_sample},
     {"chat", "talk with a model", km_command_chat},
+    {"serve", "serve a model to programs that speak to OpenAI, Anthropic or Ollama",
+     km_command_serve},
     {"run", "go on with one prompt, or answer it", km_command_run},
     {"perplexity", "how well a model predicts a text", km_command_perplexity},
     {"pull", "fetch a model", km_command_pull},

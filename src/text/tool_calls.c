@@ -623,6 +623,27 @@ bool km_answer_parser_put(km_answer_parser *p, const char *text, size_t bytes) {
     return true;
 }
 
+static bool begins(const char *marker, const char *text, size_t n) {
+    return strncmp(marker, text, n) == 0;
+}
+
+bool km_answer_parser_special(km_answer_parser *p, const char *text, size_t n) {
+    static const char *const inner[] = {deep_end, deep_sep, "[ARGS]", "</tool_call>",
+                                        "<|/tool_call|>"};
+    static const char *const harmony[] = {"<|message|>", "<|call|>", "<|constrain|>", "<|end|>",
+                                          think_end};
+    bool known = false;
+    for (int i = 0; i < N_MARKERS && n; i++)
+        known |= begins(markers[i].text, text, n) && (!markers[i].tools || p->o.n_tools) &&
+                 (markers[i].mode != IN_TEXT || markers[i].tools || p->harmony);
+    for (size_t i = 0; i < sizeof inner / sizeof *inner && n; i++)
+        known |= p->o.n_tools && begins(inner[i], text, n);
+    for (size_t i = 0; i < sizeof harmony / sizeof *harmony && n; i++)
+        known |= begins(harmony[i], text, n) &&
+                 (p->mode == IN_CHANNEL || p->mode == IN_THOUGHT || p->harmony);
+    return !known || km_answer_parser_put(p, text, n);
+}
+
 bool km_answer_parser_end(km_answer_parser *p) {
     while (read_some(p, true)) {}
     if (p->scan.streaming && p->scan.object)

@@ -48,6 +48,8 @@ km_answer_parser *km_answer_parser_new(const km_answer_options *options, km_answ
 void km_answer_parser_free(km_answer_parser *p); /* NULL is fine */
 /* False: out of memory. */
 bool km_answer_parser_put(km_answer_parser *p, const char *text, size_t bytes);
+/* The text of a special token, which is no text of the answer: taken where it marks something. */
+bool km_answer_parser_special(km_answer_parser *p, const char *text, size_t bytes);
 bool km_answer_parser_end(km_answer_parser *p);        /* what is held back comes out */
 int km_answer_parser_calls(const km_answer_parser *p); /* how many there are so far */
 

@@ -3,6 +3,8 @@
 #include "base/alloc.h"
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
 #include <time.h>
 
 struct km_exchange {
@@ -167,18 +169,32 @@ void km_exchange_begin(km_exchange *x, int status, const char *type, const char 
     h->counts.streams++;
 }
 
-static void put_chunk(struct evbuffer *out, const char *data, size_t bytes) {
+/* What the socket takes at once needs no event to be sent by: a token of a stream is one system call.
+ * How many bytes went out. */
+static size_t send_now(km_connection *c, const struct iovec *parts, int n) {
+    struct msghdr m = {.msg_iov = (struct iovec *)(uintptr_t)parts, .msg_iovlen = (size_t)n};
+    if (c->http->tls || evbuffer_get_length(bufferevent_get_output(c->bev)) > 0) return 0;
+    ssize_t sent = sendmsg(bufferevent_getfd(c->bev), &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+    return sent > 0 ? (size_t)sent : 0; /* an error comes back when the rest is written */
+}
+
+static void put_parts(km_connection *c, const struct iovec *parts, int n) {
+    struct evbuffer *out = bufferevent_get_output(c->bev);
+    size_t sent = send_now(c, parts, n);
+    for (int i = 0; i < n; i++) {
+        size_t skip = sent < parts[i].iov_len ? sent : parts[i].iov_len;
+        sent -= skip;
+        if (skip < parts[i].iov_len)
+            evbuffer_add(out, (const char *)parts[i].iov_base + skip, parts[i].iov_len - skip);
+    }
+}
+
+static void put_chunk(km_connection *c, const char *data, size_t bytes) {
     char size[24];
     int n = snprintf(size, sizeof size, "%zx\r\n", bytes);
-    size_t whole = (size_t)n + bytes + 2;
-    struct evbuffer_iovec room;
-    if (evbuffer_reserve_space(out, (ev_ssize_t)whole, &room, 1) != 1) return;
-    char *to = room.iov_base;
-    memcpy(to, size, (size_t)n);
-    memcpy(to + n, data, bytes);
-    memcpy(to + n + bytes, "\r\n", 2);
-    room.iov_len = whole;
-    evbuffer_commit_space(out, &room, 1);
+    const struct iovec parts[] = {
+        {size, (size_t)n}, {(void *)(uintptr_t)data, bytes}, {(void *)(uintptr_t) "\r\n", 2}};
+    put_parts(c, parts, 3);
 }
 
 bool km_exchange_put(km_exchange *x, const char *data, size_t bytes) {
@@ -186,9 +202,9 @@ bool km_exchange_put(km_exchange *x, const char *data, size_t bytes) {
     struct evbuffer *out = bufferevent_get_output(c->bev);
     if (bytes == 0 || x->head_only) return true;
     if (x->chunked)
-        put_chunk(out, data, bytes);
+        put_chunk(c, data, bytes);
     else
-        evbuffer_add(out, data, bytes);
+        put_parts(c, &(struct iovec){(void *)(uintptr_t)data, bytes}, 1);
     x->bytes += bytes;
     x->last = km_http_now();
     c->http->counts.bytes_out += bytes;

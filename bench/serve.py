@@ -1,0 +1,217 @@
+#!/usr/bin/env python3
+"""Load on `kermes serve`: users in a closed loop or requests at a rate, with fixed seeds.
+
+Starts a server, and measures: output tokens a second of many users beside those of one; the time to the
+first token and between tokens; what the server itself (everything but the engine's threads) costs in CPU
+for each token; what thousands of idle streams take in memory; and how long the next turn of a conversation
+takes, beside reading it anew.
+
+Usage: bench/serve.py KERMES MODEL [--users 16] [--tokens 64] [--rate R] [--idle 2000] [--out FILE.json]
+"""
+import argparse
+import asyncio
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+
+WORDS = "sea sky ship bird wind salt rope sail star moon sand wave storm light night day fish net coast harbour".split()
+
+
+def quantile(values, share):
+    values = sorted(values)
+    return values[min(len(values) - 1, int(share * len(values)))] if values else None
+
+
+class Server:
+    def __init__(self, kermes, model, *options):
+        self.process = subprocess.Popen([kermes, "serve", "-m", model, "--port", "0", *options], stderr=subprocess.PIPE, text=True)
+        for line in self.process.stderr:
+            found = re.search(r"served at http://([^:]+):(\d+)/", line)
+            if found:
+                self.port = int(found[2])
+                return
+        sys.exit("the server did not start")
+
+    def cpu(self):
+        """Seconds of CPU: of the loop and the workers, and of all threads."""
+        own, total, tick = 0, 0, os.sysconf("SC_CLK_TCK")
+        folder = f"/proc/{self.process.pid}/task"
+        for task in os.listdir(folder):
+            with open(f"{folder}/{task}/schedstat") as f:
+                seconds = int(f.read().split()[0]) / 1e9
+            with open(f"{folder}/{task}/comm") as f:
+                name = f.read().strip()
+            total += seconds
+            if name in ("km-loop", "km-worker"):
+                own += seconds
+        return own, total
+
+    def memory(self):
+        with open(f"/proc/{self.process.pid}/status") as f:
+            return int(re.search(r"VmRSS:\s+(\d+)", f.read())[1]) * 1024
+
+    def stop(self):
+        self.process.terminate()
+        try:
+            self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+
+
+async def ask(port, body, times=None):
+    """Streams one answer: tokens (by usage), when each piece came, and the prompt's counts."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    data = json.dumps({**body, "stream": True, "stream_options": {"include_usage": True}}).encode()
+    began = time.perf_counter()
+    writer.write(f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
+    head = await reader.readuntil(b"\r\n\r\n")
+    usage, stamps = None, []
+    if b" 200 " in head.split(b"\r\n")[0]:
+        while (size := int(await reader.readline(), 16)):
+            chunk = await reader.readexactly(size + 2)
+            if b'"content":"' in chunk:
+                stamps.append(time.perf_counter() - began)
+            if b'"usage":{' in chunk:
+                usage = json.loads(chunk.decode().split("data: ")[1].strip())["usage"]
+    writer.close()
+    return usage, stamps, head.split()[1].decode()
+
+
+def question(rng, words=24):
+    return [{"role": "user", "content": "Write about " + " ".join(rng.choice(WORDS) for _ in range(words)) + "."}]
+
+
+async def closed_loop(port, users, tokens, rounds, seed=1):
+    firsts, gaps, made, statuses = [], [], 0, {}
+
+    async def user(i):
+        nonlocal made
+        rng = random.Random(seed * 1000 + i)
+        for _ in range(rounds):
+            usage, stamps, status = await ask(port, {"messages": question(rng), "max_tokens": tokens, "seed": i, "ignore_eos": True})
+            statuses[status] = statuses.get(status, 0) + 1
+            if usage:
+                made += usage["completion_tokens"]
+                firsts.append(stamps[0])
+                gaps.extend(b - a for a, b in zip(stamps, stamps[1:]))
+    began = time.perf_counter()
+    await asyncio.gather(*(user(i) for i in range(users)))
+    return result(made, time.perf_counter() - began, firsts, gaps, statuses)
+
+
+async def open_loop(port, rate, tokens, seconds, seed=2):
+    rng, firsts, gaps, made, statuses, tasks = random.Random(seed), [], [], 0, {}, []
+
+    async def one(i):
+        nonlocal made
+        usage, stamps, status = await ask(port, {"messages": question(random.Random(i)), "max_tokens": tokens, "seed": i, "ignore_eos": True})
+        statuses[status] = statuses.get(status, 0) + 1
+        if usage:
+            made += usage["completion_tokens"]
+            firsts.append(stamps[0])
+            gaps.extend(b - a for a, b in zip(stamps, stamps[1:]))
+    began = time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        tasks.append(asyncio.create_task(one(len(tasks))))
+        await asyncio.sleep(rng.expovariate(rate))
+    await asyncio.gather(*tasks)
+    return result(made, time.perf_counter() - began, firsts, gaps, statuses)
+
+
+def result(made, seconds, firsts, gaps, statuses):
+    return {"tokens": made, "seconds": round(seconds, 3), "tokens_per_second": round(made / seconds, 2), "answers": statuses,
+            "first_token_seconds": {"p50": quantile(firsts, 0.5), "p99": quantile(firsts, 0.99)},
+            "between_tokens_seconds": {"p50": quantile(gaps, 0.5), "p99": quantile(gaps, 0.99)}}
+
+
+async def next_turn(port, length):
+    """The first token of a prompt of about `length` tokens, read anew; and of the turn after it."""
+    rng = random.Random(3)
+    talk = question(rng, length)
+    usage, cold, _ = await ask(port, {"messages": talk, "max_tokens": 8, "temperature": 0})
+    talk += [{"role": "assistant", "content": "I see."}, {"role": "user", "content": "Go on."}]
+    usage2, warm, _ = await ask(port, {"messages": talk, "max_tokens": 8, "temperature": 0})
+    return {"prompt_tokens": usage["prompt_tokens"], "read_seconds": cold[0], "next_turn_seconds": warm[0],
+            "next_turn_share": warm[0] / cold[0], "reused_tokens": usage2["prompt_tokens_details"]["cached_tokens"]}
+
+
+async def idle_streams(server, count):
+    """Streams that wait behind one long answer: memory, and heartbeats that came."""
+    before = server.memory()
+    body = json.dumps({"messages": question(random.Random(4)), "max_tokens": 2, "stream": True}).encode()
+    long = json.dumps({"messages": question(random.Random(5)), "max_tokens": 100000, "stream": True, "ignore_eos": True}).encode()
+    streams = []
+
+    async def one(data):
+        r, w = await asyncio.open_connection("127.0.0.1", server.port)
+        w.write(f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
+        streams.append((r, w))
+    await one(long)
+    await asyncio.sleep(0.5)
+    for _ in range(0, count, 50):
+        await asyncio.gather(*(one(body) for _ in range(min(50, count))))
+    beats = 0
+
+    async def listen(r):
+        nonlocal beats
+        try:
+            while True:
+                if b": ping" in await asyncio.wait_for(r.readline(), 20):
+                    beats += 1
+                    return
+        except (asyncio.TimeoutError, ConnectionError):
+            pass
+    await asyncio.gather(*(listen(r) for r, _ in streams[1:]))
+    after = server.memory()
+    for _, w in streams:
+        w.close()
+    return {"streams": len(streams) - 1, "heartbeats": beats, "megabytes": round((after - before) / 1e6, 1)}
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("kermes")
+    p.add_argument("model")
+    p.add_argument("--users", type=int, default=16)
+    p.add_argument("--tokens", type=int, default=64)
+    p.add_argument("--rounds", type=int, default=2)
+    p.add_argument("--rate", type=float, default=0)
+    p.add_argument("--turn", type=int, default=2000, help="words of the long prompt; 0: none")
+    p.add_argument("--idle", type=int, default=0)
+    p.add_argument("--out")
+    a = p.parse_args()
+    out = {"model": os.path.basename(a.model), "cpus": os.cpu_count()}
+    server = Server(a.kermes, a.model, "--parallel", str(max(a.users, 1)))
+    try:
+        asyncio.run(closed_loop(server.port, 1, 8, 1))  # warm
+        own, _ = server.cpu()
+        out["one_user"] = asyncio.run(closed_loop(server.port, 1, 4 * a.tokens, 1))
+        out["one_user"]["server_cpu_us_per_token"] = round((server.cpu()[0] - own) / out["one_user"]["tokens"] * 1e6, 2)
+        own, _ = server.cpu()
+        out[f"{a.users}_users"] = many = asyncio.run(closed_loop(server.port, a.users, a.tokens, a.rounds))
+        many["server_cpu_us_per_token"] = round((server.cpu()[0] - own) / many["tokens"] * 1e6, 2)
+        if a.rate:
+            out["open_loop"] = {"rate": a.rate, **asyncio.run(open_loop(server.port, a.rate, a.tokens, 20))}
+        if a.turn:
+            out["next_turn"] = asyncio.run(next_turn(server.port, a.turn))
+    finally:
+        server.stop()
+    if a.idle:
+        server = Server(a.kermes, a.model, "--parallel", "1", "--queue", str(2 * a.idle), "--connections", str(2 * a.idle))
+        try:
+            asyncio.run(closed_loop(server.port, 1, 8, 1))
+            out["idle"] = asyncio.run(idle_streams(server, a.idle))
+        finally:
+            server.stop()
+    text = json.dumps(out, indent=1)
+    print(text)
+    if a.out:
+        with open(a.out, "w") as f:
+            f.write(text + "\n")
+
+
+main()

@@ -1,0 +1,192 @@
+/* kermes serve: a model behind HTTP, for programs that speak to OpenAI, Anthropic or Ollama. */
+#include "cli/cli.h"
+#ifdef KERMES_SERVE
+#include "serve/serve.h"
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct serve_settings {
+    km_common common;
+    const char *model, *template, *new_key, *cache_type;
+    km_words listen, origins, hosts;
+    km_serve_options o;
+    int64_t parallel, kept, queue, connections, cache_mb, body_mb, port, activations;
+} serve_settings;
+
+/* Sockets that systemd has opened for us: LISTEN_FDS from descriptor 3 on. */
+static void take_activation(km_serve_options *o) {
+    const char *pid = getenv("LISTEN_PID"), *n = getenv("LISTEN_FDS");
+    if (!pid || !n || atol(pid) != (long)getpid()) return;
+    o->first_fd = 3;
+    o->n_fds = atoi(n) > 0 && atoi(n) <= 8 ? atoi(n) : 0;
+}
+
+static int make_key(const char *name) {
+    char *key = NULL, *line = NULL;
+    km_error err = {0};
+    if (km_serve_new_key(name, &key, &line, &err) != KM_OK)
+        return km_cli_usage("serve: %s", err.text);
+    printf("%s\n", line);
+    fprintf(
+        stderr,
+        "kermes: this line goes into the file for --keys; the key itself, shown only now, is\n%s\n",
+        key);
+    km_string_free(key);
+    km_string_free(line);
+    return KM_EXIT_OK;
+}
+
+static km_model *open_model(const serve_settings *o) {
+    km_model_options m = km_model_defaults();
+    m.device = o->common.device;
+    m.threads = (int)o->common.threads;
+    m.activations = (int)o->activations;
+    m.context = o->o.context;
+    m.chat_template = o->template;
+    m.sequences = 1; /* sessions; the batch has a cache of its own */
+    return km_model_open(o->model, &m);
+}
+
+static int run_server(serve_settings *o) {
+    km_error err = {0};
+    km_model *m = open_model(o);
+    if (!m) return km_cli_fail("%s", km_last_error());
+    km_serve *s = km_serve_open(m, &o->o, &err);
+    if (!s) {
+        km_model_close(m);
+        return km_cli_fail("%s", err.text);
+    }
+    const char *at = o->o.n_listen ? o->o.listen[0] : "the given socket";
+    if (!o->common.quiet && km_serve_port(s))
+        fprintf(stderr, "kermes: %s is served at http%s://%.*s:%d/\n", km_model_describe(m).name,
+                o->o.tls_cert ? "s" : "", (int)(strrchr(at, ':') - at), at, km_serve_port(s));
+    else if (!o->common.quiet)
+        fprintf(stderr, "kermes: %s is served at %s\n", km_model_describe(m).name, at);
+    km_serve_run(s);
+    km_serve_free(s);
+    km_model_close(m);
+    return KM_EXIT_OK;
+}
+
+int km_command_serve(int argc, char **argv) {
+    serve_settings o = {.common = KM_COMMON_DEFAULTS, .port = 8080, .parallel = 16};
+    char address[64];
+    const km_option options[] = {
+        {"model", KM_OPTION_TEXT, "PATH", &o.model, 0, 0,
+         "a GGUF file, a Hugging Face folder, or a training run's; also -m\n(default: the newest in the model folder)"},
+        {"port", KM_OPTION_INT, "N", &o.port, 0, 65535,
+         "at 127.0.0.1 (default 8080; 0: any free one)"},
+        {"listen", KM_OPTION_LIST, "ADDRESS", &o.listen, 0, 0,
+         "HOST:PORT or unix:PATH in place of --port; may be given several times"},
+        {"keys", KM_OPTION_TEXT, "FILE", &o.o.keys, 0, 0,
+         "only those with a key of this file may ask"},
+        {"new-key", KM_OPTION_TEXT, "NAME", &o.new_key, 0, 0,
+         "print a line for the file of keys, and a new key"},
+        {"insecure", KM_OPTION_FLAG, NULL, &o.o.insecure, 0, 0,
+         "a public address without keys is fine"},
+        {"allow-host", KM_OPTION_LIST, "NAME", &o.hosts, 0, 0,
+         "a name that requests may address without a key (*: any)"},
+        {"allow-origin", KM_OPTION_LIST, "URL", &o.origins, 0, 0,
+         "web pages from there may ask (*: all)"},
+        {"tls-cert", KM_OPTION_TEXT, "FILE", &o.o.tls_cert, 0, 0,
+         "serve https with this certificate (PEM)"},
+        {"tls-key", KM_OPTION_TEXT, "FILE", &o.o.tls_key, 0, 0, "and this key"},
+        {"name", KM_OPTION_TEXT, "NAME", &o.o.name, 0, 0,
+         "what clients call the model (default: its file's name)"},
+        {"template", KM_OPTION_TEXT, "NAME", &o.template, 0, 0,
+         "a built-in chat template (chatml, llama3, mistral, ...)"},
+        {"parallel", KM_OPTION_INT, "N", &o.parallel, 1, 4096, "answers made at once (default 16)"},
+        {"context", KM_OPTION_INT, "N", &o.o.context, 1, 1e9,
+         "tokens of one conversation (default: the model's)"},
+        {"cache-memory", KM_OPTION_INT, "MB", &o.cache_mb, 1, 1e9,
+         "of keys and values, at most (default: no limit)"},
+        {"keep", KM_OPTION_INT, "N", &o.kept, -1, 4096,
+         "conversations kept for their next turn (default: as --parallel; -1: none)"},
+        {"share-cache", KM_OPTION_FLAG, NULL, &o.o.share_cache, 0, 0,
+         "what is kept serves all keys"},
+        {"chunk", KM_OPTION_INT, "N", &o.o.chunk, 0, 1e6,
+         "prompt tokens read in one step (default: chosen)"},
+        {"queue", KM_OPTION_INT, "N", &o.queue, 1, 1e6,
+         "requests that may wait; more get 429 (default 256)"},
+        {"timeout", KM_OPTION_NUMBER, "S", &o.o.timeout, 0, 1e6,
+         "seconds for one answer (default: no limit)"},
+        {"tokens", KM_OPTION_INT, "N", &o.o.max_tokens, 0, 1e9,
+         "of an answer that asks for no number (default: no limit); also -n"},
+        {"connections", KM_OPTION_INT, "N", &o.connections, 1, 1e6, "at most (default 10000)"},
+        {"max-body", KM_OPTION_INT, "MB", &o.body_mb, 1, 4096, "of one request (default 64)"},
+        {"drain", KM_OPTION_NUMBER, "S", &o.o.drain_seconds, 0, 1e6,
+         "seconds that answers have to end after SIGTERM (default 30)"},
+        {"log", KM_OPTION_TEXT, "FILE", &o.o.log, 0, 0,
+         "a line of JSON for each request, without its contents (-: stderr)"},
+        {"no-page", KM_OPTION_FLAG, NULL, &o.o.no_page, 0, 0,
+         "no chat page at / and no status page"},
+        {"activations", KM_OPTION_INT, "BITS", &o.activations, 8, 16,
+         "what activations keep: 16 (default), or 8"},
+        KM_OPTION_DEVICE_ROW(o.common, "where to compute (default: auto, a GPU if there is one)"),
+        KM_OPTION_THREADS_ROW(o.common),
+        KM_OPTION_OUTPUT_ROWS(o.common),
+        {0},
+    };
+    const km_spec spec = {
+        .name = "serve",
+        .summary = "Serves a model to programs that speak to OpenAI, Anthropic or Ollama.",
+        .details =
+            "Answers to many users are made together. A chat page is at /, figures at /status\n"
+            "and /metrics. Without --keys only this machine can ask.\n",
+        .options = options,
+        .examples =
+            "  kermes serve -m SmolLM2.gguf\n"
+            "  kermes serve -m model.gguf --port 9000 --parallel 32 --context 8192\n"
+            "  kermes serve --new-key alice >> keys.txt\n"
+            "  kermes serve -m model.gguf --listen 0.0.0.0:8080 --keys keys.txt --log -\n"
+            "  kermes serve -m model.gguf --listen unix:/run/kermes.sock\n"
+            "  curl localhost:8080/v1/chat/completions -d '{\"messages\": [{\"role\": \"user\",\n"
+            "      \"content\": \"Hello\"}]}'\n",
+    };
+    km_args args;
+    int code;
+    if (!km_begin(&spec, argc, argv, &args, &code)) return code;
+    if (args.n_words)
+        return km_cli_usage("serve: '%.60s' is no option; a model is given by -m", args.words[0]);
+    if (o.new_key) return make_key(o.new_key);
+    take_activation(&o.o);
+    snprintf(address, sizeof address, "127.0.0.1:%d", (int)o.port);
+    if (!o.listen.n && !o.o.n_fds) o.listen.at[o.listen.n++] = address;
+    o.o.listen = o.listen.at;
+    o.o.n_listen = o.listen.n;
+    o.o.origins = o.origins.at;
+    o.o.n_origins = o.origins.n;
+    o.o.hosts = o.hosts.at;
+    o.o.n_hosts = o.hosts.n;
+    o.o.parallel = (int)o.parallel;
+    o.o.kept = (int)o.kept;
+    o.o.queue = (int)o.queue;
+    o.o.connections = (int)o.connections;
+    o.o.cache_memory = (size_t)o.cache_mb << 20;
+    o.o.body = (size_t)o.body_mb << 20;
+    km_cli_notes(o.common.quiet);
+    return run_server(&o);
+}
+
+#else
+
+int km_command_serve(int argc, char **argv) {
+    km_common common = KM_COMMON_DEFAULTS;
+    const km_option options[] = {KM_OPTION_OUTPUT_ROWS(common), {0}};
+    const km_spec spec = {
+        .name = "serve",
+        .summary = "Serves a model to programs that speak to OpenAI, Anthropic or Ollama.",
+        .details = "But this build has no server, since libevent was missing.\n",
+        .options = options,
+        .examples = "  scripts/setup && make\n",
+    };
+    km_args args;
+    int code;
+    if (argc > 0 && !km_begin(&spec, 1, argv, &args, &code)) return code;
+    return km_cli_fail(
+        "this build has no server, since libevent was missing: run scripts/setup (or "
+        "install libevent-dev) and build again");
+}
+
+#endif

@@ -1,0 +1,200 @@
+/* What the files of the API share: the server, a call (one request for text and its answers), and the
+ * dialects, which read requests and write answers.
+ *
+ * A call travels: the loop makes it, a worker reads and tokenises it, the loop submits its tasks, the
+ * engine's events come back to the loop. Only one thread has it at a time, and the loop alone frees it. */
+#ifndef KM_SERVE_API_API_H
+#define KM_SERVE_API_API_H
+#include "base/text.h"
+#include "serve/api/keys.h"
+#include "serve/api/metrics.h"
+#include "serve/http/server.h"
+#include "serve/scheduler/scheduler.h"
+#include "serve/serve.h"
+#include "text/tool_calls.h"
+#include <jansson.h>
+#include <pthread.h>
+
+typedef struct km_call km_call;
+typedef struct km_dialect km_dialect;
+
+typedef struct km_special { /* a control token's text */
+    const char *text;
+    size_t bytes;
+} km_special;
+
+struct km_serve {
+    km_serve_options o;
+    km_http *http;
+    km_model *model;
+    km_model_info info;
+    char name[256]; /* of the model, as clients know it */
+    km_scheduler *scheduler;
+    km_keys *keys; /* NULL: nobody needs one */
+    km_metrics metrics;
+    km_special *special;
+    size_t n_special;
+    bool special_first[256]; /* bytes with which one begins */
+    double began;            /* by km_scheduler_now */
+    int64_t created;         /* seconds since 1970 */
+    bool draining;
+    int port;
+    uint64_t ids;    /* of answers */
+    uint64_t salt;   /* makes them unlike those of another run */
+    km_text scratch; /* of the loop */
+    km_call *calls;  /* all that are alive */
+    int log_fd;      /* -1: no log */
+    pthread_t workers[4];
+    int n_workers;
+    pthread_mutex_t lock; /* of what follows */
+    pthread_cond_t wake;
+    km_call *jobs, **jobs_end;
+    bool stop;
+};
+
+/* ---- Calls ---- */
+
+typedef struct km_tool_use { /* a call of a tool, in an answer that is sent whole */
+    char id[32];
+    char *name;
+    km_text arguments;
+} km_tool_use;
+
+typedef struct km_choice {
+    km_call *call;
+    int index;
+    km_task task;
+    km_generation how; /* the call's, with a seed of its own */
+    km_answer_parser *parser;
+    km_text content, reasoning, logprobs;
+    size_t logprobs_sent; /* of these, in streams */
+    km_tool_use *uses;
+    int n_uses;
+    km_end_reason end;
+    bool submitted, ended, begun;
+    int64_t text_at; /* bytes of text so far: completions' text_offset */
+    int block;       /* Anthropic: the content block that is open, and its kind */
+    int block_kind;
+} km_choice;
+
+typedef struct km_prompt {
+    int32_t *ids;
+    size_t n;
+    char *text; /* for echo */
+} km_prompt;
+
+struct km_call {
+    km_serve *serve;
+    km_exchange *exchange; /* NULL: the client is gone, or has its answer */
+    const km_dialect *dialect;
+    char *body;
+    size_t bytes;
+    char id[48];
+    int64_t created;
+    double began;
+    km_key key; /* all-zero: none was needed */
+    uint64_t owner;
+    /* Read from the request. */
+    json_t *request;
+    char *messages, *tools, *variables; /* JSON */
+    const char **tool_names;
+    size_t n_tools;
+    km_prompt *prompts;
+    int n_prompts, n;
+    km_generation how;
+    const char **stops;
+    km_logit_bias *bias;
+    char *schema, *grammar;
+    int thinking; /* as km_render_options has it */
+    bool chat, stream, usage, echo, opened_thought, plain, forced_tool, random_seed, count_only;
+    bool keep_reasoning;
+    int logprobs; /* -1: none */
+    bool has_logprobs;
+    double timeout;
+    /* Its answer. */
+    km_choice *choices;
+    int n_choices, n_ended;
+    int status; /* of a failure; 0: none */
+    char error[600], param[64];
+    bool working; /* a worker has it */
+    bool begun;   /* the stream */
+    km_call *next_job, *prev, *next;
+};
+
+struct km_dialect {
+    const char *name;
+    const char *stream_type;
+    const char *beat;
+    /* By a worker: fills the call from call->request. */
+    km_status (*read)(km_call *c, km_error *err);
+    /* By the loop, into the stream. */
+    void (*begin)(km_call *c);
+    void (*part)(km_choice *ch, const km_answer_part *part);
+    void (*end_choice)(km_choice *ch);
+    void (*end)(km_call *c);
+    void (*whole)(km_call *c, km_text *out);
+    void (*error)(km_text *out, int status, const char *param, const char *message, bool stream);
+};
+extern const km_dialect km_dialect_chat, km_dialect_completions, km_dialect_messages,
+    km_dialect_count_tokens, km_dialect_ollama_chat, km_dialect_ollama_generate;
+
+void km_call_start(km_serve *s, km_exchange *x, const km_dialect *d, const km_key *key);
+void km_call_on_events(void *serve, const km_task_event *events, size_t n);
+void km_call_tick(void *serve); /* streams that wait get their beginning */
+void km_call_put(km_call *c, const km_text *t);
+bool km_workers_start(km_serve *s);
+void km_workers_stop(km_serve *s);
+/* Sets the call's error; returns KM_ERR_RANGE. */
+km_status km_call_refuse(km_call *c, int status, const char *param, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+int64_t km_call_prompt_tokens(const km_call *c);
+int64_t km_call_tokens(const km_call *c);
+int64_t km_call_reused(const km_call *c);
+bool km_finish_is_length(const km_choice *ch); /* ended for want of tokens, not by itself */
+
+/* ---- Reading requests (fields.c) ---- */
+
+/* Each reads a field that may be absent or null, and refuses what is not of its type or range. */
+bool km_field_number(km_call *c, const char *key, double lo, double hi, double *out);
+bool km_field_int(km_call *c, const char *key, int64_t lo, int64_t hi, int64_t *out);
+bool km_field_bool(km_call *c, const char *key, bool *out);
+km_status km_fields_sampling(km_call *c); /* all samplers, stop, seed, logit_bias, limits */
+km_status km_fields_format(km_call *c);   /* response_format, grammar, json_schema */
+km_status km_fields_tools(km_call *c, const json_t *tools, const json_t *choice);
+km_status km_fields_messages(km_call *c, const json_t *messages); /* keeps them as OpenAI's */
+km_status km_force_tool(km_call *c, const char *name);            /* NULL: any of them */
+
+/* ---- Prompts (prompt.c) ---- */
+
+km_status km_call_prompt_chat(km_call *c, km_error *err);
+km_status km_call_prompt_text(km_call *c, const char *text, size_t bytes, km_error *err);
+km_status km_call_prompt_ids(km_call *c, const json_t *ids, km_error *err);
+km_status km_guard_open(km_serve *s, km_error *err);
+json_t *km_guard_mark(const km_serve *s, const json_t *v, bool assistant); /* a new reference */
+km_status km_guard_tokenize(const km_serve *s, const char *text, size_t bytes, int32_t **ids,
+                            size_t *n, km_error *err);
+
+/* ---- Writing ---- */
+
+void km_put_string(km_text *t, const char *s, size_t n); /* as JSON, with its quotes */
+void km_put_string0(km_text *t, const char *s);
+void km_send_json(km_exchange *x, int status, json_t *v); /* frees v */
+void km_send_error(km_exchange *x, const km_dialect *d, int status, const char *param,
+                   const char *message);
+const char *km_error_type(int status); /* "invalid_request_error" */
+
+/* ---- Endpoints that answer at once ---- */
+
+void km_route(void *serve, km_exchange *x);
+void km_endpoint_models(km_serve *s, km_exchange *x, const char *name);
+void km_endpoint_tokenize(km_serve *s, km_exchange *x);
+void km_endpoint_detokenize(km_serve *s, km_exchange *x);
+void km_endpoint_template(km_serve *s, km_exchange *x);
+void km_endpoint_ollama(km_serve *s, km_exchange *x, const char *what);
+void km_endpoint_metrics(km_serve *s, km_exchange *x);
+void km_endpoint_status(km_serve *s, km_exchange *x);
+void km_endpoint_openapi(km_serve *s, km_exchange *x);
+void km_endpoint_page(km_serve *s, km_exchange *x, bool status_page);
+void km_log_end(void *serve, km_exchange *x, int status, uint64_t bytes, double seconds);
+
+#endif

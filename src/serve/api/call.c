@@ -1,0 +1,490 @@
+/* The life of a call: made by the loop, read by a worker, submitted, fed by events, and ended by its
+ * answer or by its client's leaving. */
+#include "serve/api/api.h"
+#include "base/alloc.h"
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static void free_choice(km_choice *ch) {
+    km_answer_parser_free(ch->parser);
+    km_text_free(&ch->content);
+    km_text_free(&ch->reasoning);
+    km_text_free(&ch->logprobs);
+    for (int i = 0; i < ch->n_uses; i++) {
+        km_free(ch->uses[i].name);
+        km_text_free(&ch->uses[i].arguments);
+    }
+    km_free(ch->uses);
+}
+
+static void free_call(km_call *c) {
+    for (int i = 0; i < c->n_choices; i++) free_choice(&c->choices[i]);
+    for (int i = 0; i < c->n_prompts; i++) {
+        km_free(c->prompts[i].ids);
+        km_free(c->prompts[i].text);
+    }
+    if (c->prev)
+        c->prev->next = c->next;
+    else
+        c->serve->calls = c->next;
+    if (c->next) c->next->prev = c->prev;
+    km_free(c->choices);
+    km_free(c->prompts);
+    km_free(c->tool_names);
+    km_free(c->stops);
+    km_free(c->bias);
+    free(c->messages);
+    free(c->tools);
+    free(c->variables);
+    free(c->schema);
+    free(c->grammar);
+    json_decref(c->request);
+    km_free(c->body);
+    km_free(c);
+}
+
+/* Nobody is interested any more; it goes once nobody works on it. */
+static void maybe_free(km_call *c) {
+    if (c->exchange || c->working) return;
+    for (int i = 0; i < c->n_choices; i++)
+        if (c->choices[i].submitted && !c->choices[i].ended) return;
+    free_call(c);
+}
+
+static void cancel_tasks(km_call *c) {
+    for (int i = 0; i < c->n_choices; i++)
+        if (c->choices[i].submitted && !c->choices[i].ended)
+            km_scheduler_cancel(c->serve->scheduler, &c->choices[i].task);
+}
+
+static void client_left(void *user) {
+    km_call *c = user;
+    c->exchange = NULL;
+    if (c->working) return; /* a worker has it: it comes back, and goes then */
+    cancel_tasks(c);
+    maybe_free(c);
+}
+
+km_status km_call_refuse(km_call *c, int status, const char *param, const char *fmt, ...) {
+    if (c->status) return KM_ERR_RANGE; /* the first reason stays */
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(c->error, sizeof c->error, fmt, ap);
+    va_end(ap);
+    c->status = status;
+    snprintf(c->param, sizeof c->param, "%s", param ? param : "");
+    return KM_ERR_RANGE;
+}
+
+/* ---- Errors ---- */
+
+static void answer_error(km_call *c) {
+    km_exchange *x = c->exchange;
+    c->exchange = NULL;
+    if (c->status == 429) {
+        km_exchange_header(x, "Retry-After", "2");
+        c->serve->metrics.refused_queue++;
+    }
+    if (!c->begun) {
+        km_send_error(x, c->dialect, c->status, c->param[0] ? c->param : NULL, c->error);
+        return;
+    }
+    km_text t = {0};
+    c->dialect->error(&t, c->status, NULL, c->error, true);
+    if (km_exchange_put(x, km_text_str(&t), t.len)) km_exchange_end(x);
+    km_text_free(&t);
+}
+
+static void fail(km_call *c) {
+    if (c->exchange) answer_error(c);
+    cancel_tasks(c);
+}
+
+/* ---- Workers ---- */
+
+static bool make_choices(km_call *c) {
+    int n = c->n_prompts * c->n;
+    c->choices = km_calloc((size_t)n, sizeof *c->choices);
+    if (!c->choices) return false;
+    c->n_choices = n;
+    for (int i = 0; i < n; i++) {
+        km_choice *ch = &c->choices[i];
+        const km_prompt *p = &c->prompts[i / c->n];
+        ch->call = c;
+        ch->index = i;
+        ch->block = -1;
+        ch->how = c->how;
+        ch->how.sampling.seed += (uint64_t)i;
+        ch->task.ids = p->ids;
+        ch->task.n_ids = p->n;
+        ch->task.how = &ch->how;
+        ch->task.owner = c->owner;
+        ch->task.domain = c->serve->o.share_cache ? 0 : c->key.number;
+        ch->task.priority = c->key.priority;
+        ch->task.user = ch;
+    }
+    return true;
+}
+
+static void check_room(km_call *c) {
+    int64_t context = km_scheduler_count(c->serve->scheduler).context;
+    for (int i = 0; i < c->n_prompts; i++) {
+        if ((int64_t)c->prompts[i].n >= context)
+            km_call_refuse(c, 400, c->chat ? "messages" : "prompt",
+                           "the prompt has %zu tokens, and the context holds %lld", c->prompts[i].n,
+                           (long long)context);
+        if (c->prompts[i].n == 0) km_call_refuse(c, 400, "prompt", "the prompt is empty");
+    }
+}
+
+static void prepare(km_call *c) {
+    json_error_t where;
+    km_error err = {0};
+    c->request = json_loadb(c->body, c->bytes, 0, &where);
+    if (!json_is_object(c->request)) {
+        if (c->request)
+            km_call_refuse(c, 400, NULL, "the request's body is no JSON object");
+        else
+            km_call_refuse(c, 400, NULL, "the request's body is no JSON: %s (line %d, column %d)",
+                           where.text, where.line, where.column);
+        return;
+    }
+    c->n = 1;
+    c->logprobs = -1;
+    c->how = km_generation_defaults(c->serve->model);
+    km_status s = c->dialect->read(c, &err);
+    if (s != KM_OK && !c->status)
+        km_call_refuse(c, s == KM_ERR_MEMORY ? 503 : 400, NULL, "%s", err.text);
+    if (!c->status) check_room(c);
+    if (!c->status && !c->count_only && !make_choices(c))
+        km_call_refuse(c, 503, NULL, "out of memory");
+    km_free(c->body);
+    c->body = NULL;
+}
+
+static void prepared(void *arg);
+
+static void *worker(void *user) {
+    km_serve *s = user;
+    pthread_setname_np(pthread_self(), "km-worker");
+    for (;;) {
+        pthread_mutex_lock(&s->lock);
+        while (!s->jobs && !s->stop) pthread_cond_wait(&s->wake, &s->lock);
+        km_call *c = s->jobs;
+        if (c) {
+            s->jobs = c->next_job;
+            if (!s->jobs) s->jobs_end = &s->jobs;
+        }
+        pthread_mutex_unlock(&s->lock);
+        if (!c) return NULL;
+        prepare(c);
+        while (!km_http_post(s->http, prepared, c)) {}
+    }
+}
+
+bool km_workers_start(km_serve *s) {
+    s->jobs_end = &s->jobs;
+    for (s->n_workers = 0; s->n_workers < 2; s->n_workers++)
+        if (pthread_create(&s->workers[s->n_workers], NULL, worker, s) != 0) break;
+    return s->n_workers > 0;
+}
+
+void km_workers_stop(km_serve *s) {
+    pthread_mutex_lock(&s->lock);
+    s->stop = true;
+    pthread_cond_broadcast(&s->wake);
+    pthread_mutex_unlock(&s->lock);
+    for (int i = 0; i < s->n_workers; i++) pthread_join(s->workers[i], NULL);
+    s->n_workers = 0;
+}
+
+/* ---- Starting ---- */
+
+static uint64_t hash_text(const char *s) {
+    uint64_t h = 0xcbf29ce484222325u;
+    for (; *s; s++) h = (h ^ (unsigned char)*s) * 0x100000001b3u;
+    return h | 1;
+}
+
+static int running_of_key(const km_serve *s, uint64_t number) {
+    int n = 0;
+    for (const km_call *c = s->calls; c; c = c->next) n += c->exchange && c->key.number == number;
+    return n;
+}
+
+void km_call_start(km_serve *s, km_exchange *x, const km_dialect *d, const km_key *key) {
+    const km_http_request *r = km_exchange_request(x);
+    km_call *c = NULL;
+    if (key && key->parallel && running_of_key(s, key->number) >= key->parallel) {
+        km_exchange_header(x, "Retry-After", "1");
+        s->metrics.refused_queue++;
+        km_send_error(x, d, 429, NULL, "this key has as many requests under way as it may");
+        return;
+    }
+    c = km_calloc(1, sizeof *c);
+    if (c) c->body = km_alloc(r->bytes + 1);
+    if (!c || !c->body) {
+        km_free(c);
+        km_send_error(x, d, 503, NULL, "out of memory");
+        return;
+    }
+    memcpy(c->body, r->body, r->bytes);
+    c->bytes = r->bytes;
+    c->serve = s;
+    c->exchange = x;
+    c->dialect = d;
+    c->created = (int64_t)time(NULL);
+    c->began = km_scheduler_now();
+    if (key) c->key = *key;
+    c->owner = key ? key->number : hash_text(km_exchange_peer(x));
+    snprintf(c->id, sizeof c->id, "%08llx%08llx", (unsigned long long)(s->salt & 0xffffffffu),
+             (unsigned long long)++s->ids);
+    c->next = s->calls;
+    if (c->next) c->next->prev = c;
+    s->calls = c;
+    c->working = true;
+    km_exchange_keep(x, c, client_left);
+    pthread_mutex_lock(&s->lock);
+    *s->jobs_end = c;
+    s->jobs_end = &c->next_job;
+    pthread_cond_signal(&s->wake);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void begin_stream(km_call *c) {
+    if (c->begun || !c->stream || !c->exchange) return;
+    c->begun = true;
+    km_exchange_begin(c->exchange, 200, c->dialect->stream_type, c->dialect->beat);
+    if (c->dialect->begin) c->dialect->begin(c);
+}
+
+static void on_part(void *user, const km_answer_part *part);
+
+static void submit(km_call *c) {
+    km_serve *s = c->serve;
+    for (int i = 0; i < c->n_choices && !c->status; i++) {
+        km_choice *ch = &c->choices[i];
+        km_error err = {0};
+        km_answer_options o = {.tools = c->tool_names,
+                               .n_tools = c->n_tools,
+                               .thinking = c->opened_thought && !c->how.schema && !c->how.grammar,
+                               .keep_reasoning = c->keep_reasoning};
+        if (c->chat && !c->plain) ch->parser = km_answer_parser_new(&o, on_part, ch);
+        double timeout = c->timeout > 0 ? c->timeout : s->o.timeout;
+        ch->task.deadline = timeout > 0 ? km_scheduler_now() + timeout : 0;
+        if (c->chat && !c->plain && !ch->parser)
+            km_call_refuse(c, 503, NULL, "out of memory");
+        else if (km_scheduler_submit(s->scheduler, &ch->task, &err) == KM_OK)
+            ch->submitted = true;
+        else
+            km_call_refuse(c, 429, NULL, "%s", err.text);
+    }
+    if (c->status) fail(c);
+}
+
+static void prepared(void *arg) {
+    km_call *c = arg;
+    c->working = false;
+    if (c->exchange && c->status) {
+        fail(c);
+    } else if (c->exchange && c->count_only) {
+        km_exchange *x = c->exchange;
+        km_text *t = &c->serve->scratch;
+        c->exchange = NULL;
+        t->len = 0;
+        c->dialect->whole(c, t);
+        km_exchange_send(x, 200, "application/json", km_text_str(t), t->len);
+    } else if (c->exchange) {
+        submit(c);
+    }
+    maybe_free(c);
+}
+
+void km_call_tick(void *serve) {
+    km_serve *s = serve;
+    double now = km_scheduler_now();
+    for (km_call *c = s->calls, *next; c; c = next) {
+        next = c->next;
+        if (!c->working && c->n_choices && now - c->began > 1) begin_stream(c);
+    }
+    km_scheduler_counts n = km_scheduler_count(s->scheduler);
+    double passed = now - s->metrics.last_seconds;
+    if (passed > 0 && s->metrics.last_seconds > 0)
+        s->metrics.rate = (double)(n.tokens - s->metrics.last_tokens) / passed;
+    s->metrics.last_seconds = now;
+    s->metrics.last_tokens = n.tokens;
+}
+
+/* ---- Events ---- */
+
+void km_call_put(km_call *c, const km_text *t) {
+    /* A client that is gone or too slow: client_left has set exchange to NULL. */
+    if (c->exchange) km_exchange_put(c->exchange, km_text_str(t), t->len);
+}
+
+static void keep_call_part(km_choice *ch, const km_answer_part *part) {
+    if (part->kind == KM_ANSWER_CALL) {
+        km_tool_use *more = km_realloc(ch->uses, (size_t)(ch->n_uses + 1) * sizeof *more);
+        if (!more) return;
+        ch->uses = more;
+        km_tool_use *u = &more[ch->n_uses++];
+        *u = (km_tool_use){.name = km_alloc(part->bytes + 1)};
+        if (u->name) memcpy(u->name, part->text, part->bytes), u->name[part->bytes] = '\0';
+        snprintf(u->id, sizeof u->id, "call_%.12s%02d%02d", ch->call->id + 4, ch->index,
+                 ch->n_uses);
+        ch->call->serve->metrics.tool_calls++;
+    } else if (part->kind == KM_ANSWER_ARGUMENTS && ch->n_uses) {
+        km_text_put(&ch->uses[ch->n_uses - 1].arguments, part->text, part->bytes);
+    }
+}
+
+static void on_part(void *user, const km_answer_part *part) {
+    km_choice *ch = user;
+    km_call *c = ch->call;
+    if (part->kind == KM_ANSWER_TEXT && (!c->stream || c->forced_tool))
+        km_text_put(&ch->content, part->text, part->bytes);
+    else if (part->kind == KM_ANSWER_REASONING && !c->stream)
+        km_text_put(&ch->reasoning, part->text, part->bytes);
+    keep_call_part(ch, part);
+    if (c->stream && c->exchange) c->dialect->part(ch, part);
+}
+
+/* {"token":...,"logprob":...,"bytes":[...]} */
+static void put_logprob(km_serve *s, km_text *t, int32_t id, float logprob) {
+    size_t n = 0;
+    const char *piece = km_token_piece(s->model, id, &n);
+    km_text_add(t, "{\"token\":");
+    km_put_string(t, piece ? piece : "", n);
+    km_text_printf(t, ",\"logprob\":%.6g,\"bytes\":[", logprob < -9999 ? -9999.0 : (double)logprob);
+    for (size_t i = 0; i < n; i++) km_text_printf(t, "%s%u", i ? "," : "", (unsigned char)piece[i]);
+    km_text_add(t, "]");
+}
+
+static void keep_logprobs(km_choice *ch, const km_task_event *e) {
+    km_text *t = &ch->logprobs;
+    if (ch->call->logprobs < 0 || e->id < 0) return;
+    if (t->len > ch->logprobs_sent) km_text_add(t, ",");
+    put_logprob(ch->call->serve, t, e->id, e->logprob);
+    km_text_add(t, ",\"top_logprobs\":[");
+    for (int i = 0; i < e->n_top; i++) {
+        if (i) km_text_add(t, ",");
+        put_logprob(ch->call->serve, t, e->top[i].id, e->top[i].logprob);
+        km_text_add(t, "}");
+    }
+    km_text_add(t, "]}");
+}
+
+static void take_text(km_choice *ch, const km_task_event *e) {
+    km_serve *s = ch->call->serve;
+    keep_logprobs(ch, e);
+    if (!ch->parser) {
+        if (e->bytes) on_part(ch, &(km_answer_part){KM_ANSWER_TEXT, e->text, e->bytes, 0});
+        return;
+    }
+    if (e->bytes) {
+        km_answer_parser_put(ch->parser, e->text, e->bytes);
+    } else if (e->id >= 0 && km_token_special(s->model, e->id)) {
+        size_t n = 0;
+        const char *piece = km_token_piece(s->model, e->id, &n);
+        if (piece) km_answer_parser_special(ch->parser, piece, n);
+    }
+}
+
+static void note_times(km_serve *s, const km_task *t) {
+    if (t->started > 0) km_histogram_add(&s->metrics.queued, t->started - t->submitted);
+    if (t->first > 0) km_histogram_add(&s->metrics.first_token, t->first - t->submitted);
+    if (t->tokens > 1)
+        km_histogram_add(&s->metrics.between_tokens,
+                         (t->ended - t->first) / (double)(t->tokens - 1));
+    km_histogram_add(&s->metrics.whole, t->ended - t->submitted);
+    s->metrics.late += t->late;
+}
+
+static void end_call(km_call *c) {
+    km_exchange *x = c->exchange;
+    if (c->stream) {
+        begin_stream(c);
+        c->dialect->end(c);
+        x = c->exchange; /* it may have left meanwhile */
+        c->exchange = NULL;
+        if (x) km_exchange_end(x);
+        return;
+    }
+    km_text *t = &c->serve->scratch;
+    t->len = 0;
+    c->dialect->whole(c, t);
+    c->exchange = NULL;
+    if (km_text_ok(t))
+        km_exchange_send(x, 200, "application/json", km_text_str(t), t->len);
+    else
+        km_send_error(x, c->dialect, 503, NULL, "out of memory");
+}
+
+static void take_end(km_choice *ch, const km_task_event *e) {
+    km_call *c = ch->call;
+    ch->ended = true;
+    ch->end = e->end;
+    c->n_ended++;
+    note_times(c->serve, &ch->task);
+    if (!c->exchange) return;
+    if (e->status != KM_OK) {
+        bool mine = e->status == KM_ERR_FORMAT || e->status == KM_ERR_RANGE ||
+                    e->status == KM_ERR_UNSUPPORTED;
+        km_call_refuse(c, mine ? 400 : 500, NULL, "%.*s", (int)e->bytes, e->text);
+        fail(c);
+        return;
+    }
+    if (ch->task.late && ch->task.tokens == 0) {
+        km_call_refuse(c, 504, NULL, "the request's time was over before its answer began");
+        fail(c);
+        return;
+    }
+    if (ch->parser) km_answer_parser_end(ch->parser);
+    if (c->stream && c->exchange) begin_stream(c);
+    if (c->stream && c->exchange && c->dialect->end_choice) c->dialect->end_choice(ch);
+    if (c->exchange && c->n_ended == c->n_choices) end_call(c);
+}
+
+void km_call_on_events(void *serve, const km_task_event *events, size_t n) {
+    (void)serve;
+    for (size_t i = 0; i < n; i++) {
+        const km_task_event *e = &events[i];
+        km_choice *ch = e->task->user;
+        km_call *c = ch->call;
+        /* The call stays while this task has not ended: its last event comes last. */
+        if (c->exchange && e->end == KM_ENDED_NOT) {
+            begin_stream(c);
+            take_text(ch, e);
+        }
+        if (e->end == KM_ENDED_NOT) continue;
+        take_end(ch, e);
+        maybe_free(c);
+    }
+}
+
+/* ---- Figures ---- */
+
+int64_t km_call_prompt_tokens(const km_call *c) {
+    int64_t n = 0;
+    for (int i = 0; i < c->n_prompts; i++) n += (int64_t)c->prompts[i].n;
+    return n;
+}
+
+int64_t km_call_tokens(const km_call *c) {
+    int64_t n = 0;
+    for (int i = 0; i < c->n_choices; i++) n += c->choices[i].task.tokens;
+    return n;
+}
+
+int64_t km_call_reused(const km_call *c) {
+    int64_t n = 0;
+    for (int i = 0; i < c->n_choices; i += c->n) n += c->choices[i].task.reused;
+    return n;
+}
+
+bool km_finish_is_length(const km_choice *ch) {
+    return ch->end == KM_ENDED_TOKENS || ch->end == KM_ENDED_CONTEXT || ch->task.late;
+}

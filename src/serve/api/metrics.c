@@ -1,0 +1,123 @@
+/* /metrics in Prometheus' text form, /status.json for the page, and histograms. */
+#include "serve/api/api.h"
+#include <string.h>
+
+/* From 1 ms on, each a half-decade or so apart. */
+static const double bounds[KM_HISTOGRAM_BUCKETS] = {
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300};
+
+double km_histogram_bound(int bucket) { return bounds[bucket]; }
+
+void km_histogram_add(km_histogram *h, double seconds) {
+    int i = 0;
+    while (i < KM_HISTOGRAM_BUCKETS && seconds > bounds[i]) i++;
+    h->count[i]++;
+    h->n++;
+    h->sum += seconds;
+}
+
+double km_histogram_quantile(const km_histogram *h, double share) {
+    double want = share * (double)h->n, seen = 0;
+    for (int i = 0; i <= KM_HISTOGRAM_BUCKETS && h->n; i++) {
+        double low = i ? bounds[i - 1] : 0, high = i < KM_HISTOGRAM_BUCKETS ? bounds[i] : low;
+        if (seen + (double)h->count[i] >= want && h->count[i])
+            return low + (high - low) * (want - seen) / (double)h->count[i];
+        seen += (double)h->count[i];
+    }
+    return 0;
+}
+
+static void put(km_text *t, const char *name, const char *type, const char *help, double value) {
+    km_text_printf(t, "# HELP kermes_%s %s\n# TYPE kermes_%s %s\nkermes_%s %.17g\n", name, help,
+                   name, type, name, value);
+}
+
+static void put_histogram(km_text *t, const char *name, const char *help, const km_histogram *h) {
+    int64_t sum = 0;
+    km_text_printf(t, "# HELP kermes_%s %s\n# TYPE kermes_%s histogram\n", name, help, name);
+    for (int i = 0; i < KM_HISTOGRAM_BUCKETS; i++) {
+        sum += h->count[i];
+        km_text_printf(t, "kermes_%s_bucket{le=\"%g\"} %lld\n", name, bounds[i], (long long)sum);
+    }
+    km_text_printf(t,
+                   "kermes_%s_bucket{le=\"+Inf\"} %lld\nkermes_%s_sum %.9g\nkermes_%s_count %lld\n",
+                   name, (long long)h->n, name, h->sum, name, (long long)h->n);
+}
+
+void km_endpoint_metrics(km_serve *s, km_exchange *x) {
+    km_scheduler_counts c = km_scheduler_count(s->scheduler);
+    km_http_counts h = km_http_count(s->http);
+    km_metrics *m = &s->metrics;
+    km_text *t = &s->scratch;
+    static const char *const classes[] = {"client_left", "1xx", "2xx", "3xx", "4xx", "5xx"};
+    t->len = 0;
+    put(t, "requests_running", "gauge", "Answers that are being made.", (double)c.running);
+    put(t, "requests_reading", "gauge", "Of these, whose prompts are still being read.",
+        (double)c.reading);
+    put(t, "requests_queued", "gauge", "Requests that wait.", (double)c.queued);
+    put(t, "connections", "gauge", "Open connections.", (double)h.connections);
+    put(t, "streams", "gauge", "Of these, that carry a stream.", (double)h.streams);
+    put(t, "prompt_tokens_total", "counter", "Tokens of prompts.", (double)c.prompt_tokens);
+    put(t, "prompt_tokens_reused_total", "counter", "Of these, found in the prefix cache.",
+        (double)c.reused_tokens);
+    put(t, "tokens_total", "counter", "Tokens made.", (double)c.tokens);
+    put(t, "steps_total", "counter", "Steps of the engine.", (double)c.steps);
+    put(t, "busy_seconds_total", "counter", "Time spent in steps.", c.busy);
+    put(t, "answers_finished_total", "counter", "Answers that came to their end.",
+        (double)c.finished);
+    put(t, "answers_cancelled_total", "counter", "Answers cut short by clients or time.",
+        (double)c.cancelled);
+    put(t, "answers_failed_total", "counter", "Answers that failed.", (double)c.failed);
+    put(t, "answers_set_aside_total", "counter",
+        "Answers set aside for want of pages, and resumed.", (double)c.set_aside);
+    put(t, "prefixes_kept", "gauge", "Sequences in the prefix cache.", (double)c.kept);
+    put(t, "prefixes_evicted_total", "counter", "Sequences dropped from it.", (double)c.evicted);
+    put(t, "pages", "gauge", "Pages of the KV cache.", (double)c.pages);
+    put(t, "pages_free", "gauge", "Of these, free.", (double)c.pages_free);
+    put(t, "refused_queue_total", "counter", "Requests refused since too many were waiting.",
+        (double)m->refused_queue);
+    put(t, "refused_key_total", "counter", "Requests refused for want of a key.",
+        (double)m->refused_key);
+    put(t, "late_total", "counter", "Answers whose time was over.", (double)m->late);
+    put(t, "tool_calls_total", "counter", "Calls of tools in answers.", (double)m->tool_calls);
+    put(t, "received_bytes_total", "counter", "Bytes of requests.", (double)h.bytes_in);
+    put(t, "sent_bytes_total", "counter", "Bytes of answers' bodies.", (double)h.bytes_out);
+    km_text_add(
+        t,
+        "# HELP kermes_http_requests_total Requests by the class of their status.\n# TYPE kermes_http_requests_total counter\n");
+    for (int i = 0; i < 6; i++)
+        km_text_printf(t, "kermes_http_requests_total{class=\"%s\"} %lld\n", classes[i],
+                       (long long)m->by_status[i]);
+    put_histogram(t, "queue_seconds", "From a request to its beginning.", &m->queued);
+    put_histogram(t, "first_token_seconds", "From a request to its first token.", &m->first_token);
+    put_histogram(t, "token_seconds", "Between two tokens of an answer, on average.",
+                  &m->between_tokens);
+    put_histogram(t, "request_seconds", "From a request to its end.", &m->whole);
+    km_exchange_send(x, 200, "text/plain; version=0.0.4; charset=utf-8", km_text_str(t), t->len);
+}
+
+static json_t *latency(const km_histogram *h) {
+    return json_pack("{s:f, s:f, s:f, s:I}", "p50", km_histogram_quantile(h, 0.5), "p90",
+                     km_histogram_quantile(h, 0.9), "p99", km_histogram_quantile(h, 0.99), "count",
+                     (json_int_t)h->n);
+}
+
+void km_endpoint_status(km_serve *s, km_exchange *x) {
+    km_scheduler_counts c = km_scheduler_count(s->scheduler);
+    km_http_counts h = km_http_count(s->http);
+    km_metrics *m = &s->metrics;
+    json_t *v = json_pack(
+        "{s:s, s:s, s:s, s:I, s:I, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:o, s:o, s:o, s:o}",
+        "model", s->name, "devices", s->info.devices, "version", KM_VERSION, "context",
+        (json_int_t)c.context, "parameters", (json_int_t)s->info.parameters, "uptime",
+        km_scheduler_now() - s->began, "tokens_per_second", m->rate, "running",
+        (json_int_t)c.running, "queued", (json_int_t)c.queued, "reading", (json_int_t)c.reading,
+        "kept", (json_int_t)c.kept, "connections", (json_int_t)h.connections, "streams",
+        (json_int_t)h.streams, "prompt_tokens", (json_int_t)c.prompt_tokens, "reused_tokens",
+        (json_int_t)c.reused_tokens, "tokens", (json_int_t)c.tokens, "finished",
+        (json_int_t)c.finished, "pages", (json_int_t)c.pages, "pages_free",
+        (json_int_t)c.pages_free, "busy", c.busy, "first_token", latency(&m->first_token),
+        "between_tokens", latency(&m->between_tokens), "queue", latency(&m->queued), "request",
+        latency(&m->whole));
+    km_send_json(x, 200, v);
+}

@@ -1,0 +1,218 @@
+/* Ollama's dialect: /api/chat and /api/generate as lines of JSON, and what its clients ask about models. */
+#include "serve/api/api.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* ---- Reading ---- */
+
+static km_status read_shared(km_call *c) {
+    json_t *format = json_object_get(c->request, "format"),
+           *think = json_object_get(c->request, "think");
+    c->stream = true; /* unless told otherwise */
+    if (!km_field_bool(c, "stream", &c->stream) || km_fields_sampling(c) != KM_OK)
+        return KM_ERR_RANGE;
+    c->n = 1;
+    if (json_is_boolean(think)) c->thinking = json_is_true(think) ? 1 : -1;
+    if (json_is_object(format) ||
+        (json_is_string(format) && strcmp(json_string_value(format), "json") == 0)) {
+        json_t *any = json_pack("{s:s}", "type", "object");
+        json_object_set(c->request, "json_schema", json_is_object(format) ? format : any);
+        json_decref(any);
+        return km_fields_format(c);
+    }
+    if (format && !json_is_null(format) &&
+        !(json_is_string(format) && json_string_length(format) == 0))
+        return km_call_refuse(c, 400, "format", "'format' is \"json\" or a JSON schema");
+    return KM_OK;
+}
+
+/* Calls in earlier messages have no id and no type here. */
+static void complete_calls(json_t *messages) {
+    size_t i, k;
+    json_t *m, *call;
+    json_array_foreach(messages, i, m) {
+        json_array_foreach(json_object_get(m, "tool_calls"), k, call) {
+            if (json_is_object(call) && !json_object_get(call, "type"))
+                json_object_set_new(call, "type", json_string("function"));
+        }
+    }
+}
+
+static km_status read_chat(km_call *c, km_error *err) {
+    json_t *messages = json_object_get(c->request, "messages");
+    complete_calls(messages);
+    if (read_shared(c) != KM_OK ||
+        km_fields_tools(c, json_object_get(c->request, "tools"), NULL) != KM_OK ||
+        km_fields_messages(c, messages) != KM_OK)
+        return KM_ERR_RANGE;
+    return km_call_prompt_chat(c, err);
+}
+
+static km_status read_generate(km_call *c, km_error *err) {
+    json_t *prompt = json_object_get(c->request, "prompt"),
+           *system = json_object_get(c->request, "system");
+    bool raw = false;
+    if (read_shared(c) != KM_OK || !km_field_bool(c, "raw", &raw)) return KM_ERR_RANGE;
+    if (prompt && !json_is_string(prompt))
+        return km_call_refuse(c, 400, "prompt", "'prompt' is a text");
+    if (raw || !c->serve->info.has_template)
+        return km_call_prompt_text(c, prompt ? json_string_value(prompt) : "",
+                                   json_string_length(prompt), err);
+    json_t *messages = json_array();
+    if (json_is_string(system) && json_string_length(system))
+        json_array_append_new(messages,
+                              json_pack("{s:s, s:O}", "role", "system", "content", system));
+    json_array_append_new(messages, json_pack("{s:s, s:o}", "role", "user", "content",
+                                              prompt ? json_incref(prompt) : json_string("")));
+    km_status s = km_fields_messages(c, messages);
+    json_decref(messages);
+    return s == KM_OK ? km_call_prompt_chat(c, err) : s;
+}
+
+/* ---- Writing ---- */
+
+static void put_time(km_text *t, int64_t seconds) {
+    time_t when = (time_t)seconds;
+    struct tm tm;
+    char text[40];
+    gmtime_r(&when, &tm);
+    strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &tm);
+    km_text_printf(t, "\"%s\"", text);
+}
+
+static km_text *line(km_call *c) {
+    km_text *t = &c->serve->scratch;
+    t->len = 0;
+    km_text_add(t, "{\"model\":");
+    km_put_string0(t, c->serve->name);
+    km_text_add(t, ",\"created_at\":");
+    put_time(t, c->created);
+    return t;
+}
+
+static bool is_chat(const km_call *c) { return c->dialect == &km_dialect_ollama_chat; }
+
+static void put_uses(const km_choice *ch, km_text *t, int from) {
+    for (int i = from; i < ch->n_uses; i++) {
+        const km_tool_use *u = &ch->uses[i];
+        json_t *a = json_loads(km_text_str(&u->arguments), 0, NULL);
+        char *text = json_is_object(a) ? json_dumps(a, JSON_COMPACT) : NULL;
+        km_text_add(t, i > from ? "," : ",\"tool_calls\":[");
+        km_text_printf(t, "{\"function\":{\"name\":");
+        km_put_string0(t, u->name ? u->name : "");
+        km_text_printf(t, ",\"arguments\":%s}}", text ? text : "{}");
+        free(text);
+        json_decref(a);
+    }
+    if (ch->n_uses > from) km_text_add(t, "]");
+}
+
+static void put_answer(const km_choice *ch, km_text *t, const char *text, size_t n,
+                       const char *thought, size_t k, int uses_from) {
+    bool chat = is_chat(ch->call);
+    km_text_add(t, chat ? ",\"message\":{\"role\":\"assistant\",\"content\":" : ",\"response\":");
+    km_put_string(t, text, n);
+    if (k) {
+        km_text_add(t, ",\"thinking\":");
+        km_put_string(t, thought, k);
+    }
+    if (chat) put_uses(ch, t, uses_from);
+    if (chat) km_text_add(t, "}");
+}
+
+static void part(km_choice *ch, const km_answer_part *p) {
+    if (p->kind == KM_ANSWER_CALL || p->kind == KM_ANSWER_ARGUMENTS)
+        return; /* calls are sent whole */
+    km_text *t = line(ch->call);
+    bool text = p->kind == KM_ANSWER_TEXT, thought = p->kind == KM_ANSWER_REASONING;
+    put_answer(ch, t, text ? p->text : "", text ? p->bytes : 0, thought ? p->text : "",
+               thought ? p->bytes : 0, p->kind == KM_ANSWER_CALL_END ? ch->n_uses - 1 : ch->n_uses);
+    km_text_add(t, ",\"done\":false}\n");
+    km_call_put(ch->call, t);
+}
+
+static void put_done(const km_call *c, km_text *t) {
+    const km_choice *ch = &c->choices[0];
+    const km_task *k = &ch->task;
+    double first = k->first > 0 ? k->first : k->ended;
+    km_text_printf(
+        t,
+        ",\"done\":true,\"done_reason\":\"%s\",\"total_duration\":%lld,\"load_duration\":0,\"prompt_eval_count\":%lld,\"prompt_eval_duration\":%lld,\"eval_count\":%lld,\"eval_duration\":%lld}\n",
+        km_finish_is_length(ch) ? "length" : "stop", (long long)((k->ended - c->began) * 1e9),
+        (long long)km_call_prompt_tokens(c), (long long)((first - k->submitted) * 1e9),
+        (long long)k->tokens, (long long)((k->ended - first) * 1e9));
+}
+
+static void end(km_call *c) {
+    km_text *t = line(c);
+    put_answer(&c->choices[0], t, "", 0, "", 0, c->choices[0].n_uses);
+    put_done(c, t);
+    km_call_put(c, t);
+}
+
+static void whole(km_call *c, km_text *t) {
+    const km_choice *ch = &c->choices[0];
+    line(c); /* t is the scratch */
+    put_answer(ch, t, km_text_str(&ch->content), ch->content.len, km_text_str(&ch->reasoning),
+               ch->reasoning.len, 0);
+    put_done(c, t);
+}
+
+static void put_error(km_text *t, int status, const char *param, const char *message, bool stream) {
+    (void)status;
+    (void)param;
+    (void)stream;
+    km_text_add(t, "{\"error\":");
+    km_put_string0(t, message);
+    km_text_add(t, "}\n");
+}
+
+const km_dialect km_dialect_ollama_chat = {.name = "ollama",
+                                           .stream_type = "application/x-ndjson",
+                                           .read = read_chat,
+                                           .part = part,
+                                           .end = end,
+                                           .whole = whole,
+                                           .error = put_error};
+const km_dialect km_dialect_ollama_generate = {.name = "ollama",
+                                               .stream_type = "application/x-ndjson",
+                                               .read = read_generate,
+                                               .part = part,
+                                               .end = end,
+                                               .whole = whole,
+                                               .error = put_error};
+
+/* ---- About models ---- */
+
+static json_t *describe(const km_serve *s) {
+    char size[32];
+    snprintf(size, sizeof size, "%.0fM", (double)s->info.parameters / 1e6);
+    return json_pack("{s:s, s:s, s:s, s:[s], s:s, s:s}", "parent_model", "", "format", "gguf",
+                     "family", s->info.architecture, "families", s->info.architecture,
+                     "parameter_size", size, "quantization_level", s->info.file_type);
+}
+
+void km_endpoint_ollama(km_serve *s, km_exchange *x, const char *what) {
+    km_text when = {0};
+    put_time(&when, s->created);
+    char *stamp = when.data ? when.data + 1 : NULL; /* without its quotes */
+    if (stamp) stamp[strlen(stamp) - 1] = '\0';
+    json_t *v = NULL;
+    if (strcmp(what, "version") == 0)
+        v = json_pack("{s:s}", "version", KM_VERSION);
+    else if (strcmp(what, "show") == 0)
+        v = json_pack("{s:s, s:s, s:s, s:o, s:{s:s, s:I, s:I}, s:[s], s:s?}", "modelfile", "",
+                      "parameters", "", "template", "", "details", describe(s), "model_info",
+                      "general.architecture", s->info.architecture, "general.parameter_count",
+                      (json_int_t)s->info.parameters, "context_length", (json_int_t)s->info.context,
+                      "capabilities", "completion", "modified_at", stamp);
+    else
+        v = json_pack("{s:[{s:s, s:s, s:s?, s:I, s:s, s:o, s:I, s:s?}]}", "models", "name", s->name,
+                      "model", s->name, "modified_at", stamp, "size", (json_int_t)s->info.bytes,
+                      "digest", "", "details", describe(s), "size_vram", (json_int_t)0,
+                      "expires_at", stamp);
+    km_text_free(&when);
+    km_send_json(x, 200, v);
+}

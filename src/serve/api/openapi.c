@@ -1,0 +1,118 @@
+/* /openapi.json: what this server understands, for tools that read OpenAPI 3. It is made from one small
+ * table of schemas, so that it stays near the code that reads the fields. */
+#include "serve/api/api.h"
+#include <stdlib.h>
+#include <string.h>
+
+static const char sampling[] =
+    "\"temperature\":{\"type\":\"number\",\"minimum\":0,\"maximum\":100},"
+    "\"top_p\":{\"type\":\"number\",\"minimum\":0,\"maximum\":1},"
+    "\"top_k\":{\"type\":\"integer\",\"minimum\":-1,\"maximum\":1073741824},"
+    "\"min_p\":{\"type\":\"number\",\"minimum\":0,\"maximum\":1},"
+    "\"frequency_penalty\":{\"type\":\"number\",\"minimum\":-2,\"maximum\":2},"
+    "\"presence_penalty\":{\"type\":\"number\",\"minimum\":-2,\"maximum\":2},"
+    "\"repeat_penalty\":{\"type\":\"number\",\"minimum\":0,\"maximum\":100},"
+    "\"seed\":{\"type\":\"integer\"},\"stream\":{\"type\":\"boolean\"},"
+    "\"max_tokens\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":1073741824},"
+    "\"stop\":{\"anyOf\":[{\"type\":\"string\",\"maxLength\":1000},{\"type\":\"array\",\"maxItems\":64,\"items\":{\"type\":\"string\",\"maxLength\":1000}}]},"
+    "\"logit_bias\":{\"type\":\"object\",\"additionalProperties\":{\"type\":\"number\",\"minimum\":-100,\"maximum\":100}}";
+
+static const char message[] =
+    "{\"type\":\"object\",\"required\":[\"role\",\"content\"],\"properties\":{\"role\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":40},"
+    "\"content\":{\"type\":\"string\"}}}";
+
+static const struct km_openapi_row {
+    const char *method, *path, *about, *request, *response;
+} rows[] = {
+    {"post", "/v1/chat/completions", "An answer to a conversation (OpenAI).",
+     "{\"type\":\"object\",\"required\":[\"messages\"],\"properties\":{\"model\":{\"type\":\"string\"},\"messages\":{\"type\":\"array\",\"minItems\":1,\"items\":%M},%S,"
+     "\"n\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":16},\"logprobs\":{\"type\":\"boolean\"},\"top_logprobs\":{\"type\":\"integer\",\"minimum\":0,\"maximum\":20},"
+     "\"tools\":{\"type\":\"array\",\"items\":{\"type\":\"object\"}},\"tool_choice\":{},\"response_format\":{\"type\":\"object\"},\"stream_options\":{\"type\":\"object\"}}}",
+     "{\"type\":\"object\",\"required\":[\"id\",\"object\",\"created\",\"model\",\"choices\",\"usage\"]}"},
+    {"post", "/v1/completions", "A text gone on with (OpenAI).",
+     "{\"type\":\"object\",\"required\":[\"prompt\"],\"properties\":{\"model\":{\"type\":\"string\"},\"prompt\":{\"type\":\"string\"},%S,\"echo\":{\"type\":\"boolean\"}}}",
+     "{\"type\":\"object\",\"required\":[\"id\",\"object\",\"choices\",\"usage\"]}"},
+    {"post", "/v1/messages", "An answer to a conversation (Anthropic).",
+     "{\"type\":\"object\",\"required\":[\"messages\",\"max_tokens\"],\"properties\":{\"model\":{\"type\":\"string\"},\"system\":{\"type\":\"string\"},"
+     "\"messages\":{\"type\":\"array\",\"minItems\":1,\"items\":{\"type\":\"object\",\"required\":[\"role\",\"content\"],\"properties\":{\"role\":{\"enum\":[\"user\",\"assistant\"]},"
+     "\"content\":{\"type\":\"string\"}}}},%S}}",
+     "{\"type\":\"object\",\"required\":[\"id\",\"type\",\"role\",\"content\",\"stop_reason\",\"usage\"]}"},
+    {"post", "/v1/messages/count_tokens", "How many tokens a conversation has (Anthropic).",
+     "{\"type\":\"object\",\"required\":[\"messages\"],\"properties\":{\"messages\":{\"type\":\"array\",\"minItems\":1,\"items\":{\"type\":\"object\"}}}}",
+     "{\"type\":\"object\",\"required\":[\"input_tokens\"]}"},
+    {"post", "/api/chat", "An answer to a conversation (Ollama).",
+     "{\"type\":\"object\",\"required\":[\"messages\"],\"properties\":{\"model\":{\"type\":\"string\"},\"messages\":{\"type\":\"array\",\"minItems\":1,\"items\":%M},\"stream\":{\"type\":\"boolean\"},"
+     "\"options\":{\"type\":\"object\"}}}",
+     "{\"type\":\"object\"}"},
+    {"post", "/api/generate", "An answer to a prompt (Ollama).",
+     "{\"type\":\"object\",\"properties\":{\"model\":{\"type\":\"string\"},\"prompt\":{\"type\":\"string\"},\"stream\":{\"type\":\"boolean\"},\"options\":{\"type\":\"object\"}}}",
+     "{\"type\":\"object\"}"},
+    {"post", "/tokenize", "Text to tokens.",
+     "{\"type\":\"object\",\"required\":[\"content\"],\"properties\":{\"content\":{\"type\":\"string\"},\"add_special\":{\"type\":\"boolean\"},\"parse_special\":{\"type\":\"boolean\"},"
+     "\"with_pieces\":{\"type\":\"boolean\"}}}",
+     "{\"type\":\"object\",\"required\":[\"count\",\"tokens\"]}"},
+    {"post", "/detokenize", "Tokens to text.",
+     "{\"type\":\"object\",\"required\":[\"tokens\"],\"properties\":{\"tokens\":{\"type\":\"array\",\"items\":{\"type\":\"integer\",\"minimum\":0}}}}",
+     "{\"type\":\"object\",\"required\":[\"content\"]}"},
+    {"post", "/apply-template", "The text that a conversation becomes.",
+     "{\"type\":\"object\",\"required\":[\"messages\"],\"properties\":{\"messages\":{\"type\":\"array\",\"items\":%M}}}",
+     "{\"type\":\"object\",\"required\":[\"prompt\"]}"},
+    {"get", "/v1/models", "The models here.", NULL,
+     "{\"type\":\"object\",\"required\":[\"object\",\"data\"]}"},
+    {"get", "/api/tags", "The models here (Ollama).", NULL,
+     "{\"type\":\"object\",\"required\":[\"models\"]}"},
+    {"get", "/api/version", "The version (Ollama).", NULL,
+     "{\"type\":\"object\",\"required\":[\"version\"]}"},
+    {"get", "/health", "Is the server alive?", NULL,
+     "{\"type\":\"object\",\"required\":[\"status\"]}"},
+    {"get", "/ready", "Does it take requests?", NULL,
+     "{\"type\":\"object\",\"required\":[\"status\"]}"},
+    {"get", "/status.json", "Figures, for the status page.", NULL,
+     "{\"type\":\"object\",\"required\":[\"model\"]}"},
+};
+
+static void put_schema(km_text *t, const char *pattern) {
+    for (const char *c = pattern; *c; c++) {
+        if (c[0] == '%' && c[1] == 'S')
+            km_text_add(t, sampling), c++;
+        else if (c[0] == '%' && c[1] == 'M')
+            km_text_add(t, message), c++;
+        else
+            km_text_put(t, c, 1);
+    }
+}
+
+void km_endpoint_openapi(km_serve *s, km_exchange *x) {
+    km_text *t = &s->scratch;
+    t->len = 0;
+    km_text_add(t, "{\"openapi\":\"3.0.3\",\"info\":{\"title\":\"Kermes\",\"version\":\"" KM_VERSION
+                   "\"},\"paths\":{");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct km_openapi_row *r = &rows[i];
+        km_text_printf(t, "%s\"%s\":{\"%s\":{\"summary\":\"%s\",", i ? "," : "", r->path, r->method,
+                       r->about);
+        if (r->request) {
+            km_text_add(
+                t,
+                "\"requestBody\":{\"required\":true,\"content\":{\"application/json\":{\"schema\":");
+            put_schema(t, r->request);
+            km_text_add(t, "}}},");
+        }
+        km_text_printf(
+            t,
+            "\"responses\":{\"200\":{\"description\":\"done\",\"content\":{\"application/json\":{\"schema\":%s}",
+            r->response);
+        if (r->request)
+            km_text_add(
+                t,
+                ",\"text/event-stream\":{\"schema\":{\"type\":\"string\"}},\"application/x-ndjson\":{\"schema\":{\"type\":\"string\"}}");
+        km_text_add(t, "}}");
+        km_text_add(
+            t,
+            ",\"default\":{\"description\":\"why not\",\"content\":{\"application/json\":{\"schema\":{\"type\":\"object\"}}}}}}}");
+    }
+    km_text_add(
+        t,
+        "},\"components\":{\"securitySchemes\":{\"key\":{\"type\":\"http\",\"scheme\":\"bearer\"}}}}\n");
+    km_exchange_send(x, 200, "application/json", km_text_str(t), t->len);
+}

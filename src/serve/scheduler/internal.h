@@ -1,0 +1,72 @@
+/* What the scheduler's files share. All of it but the locked part belongs to the engine's thread. */
+#ifndef KM_SERVE_SCHEDULER_INTERNAL_H
+#define KM_SERVE_SCHEDULER_INTERNAL_H
+#include "serve/scheduler/scheduler.h"
+#include "base/text.h"
+#include <pthread.h>
+
+typedef enum km_slot_state { KM_SLOT_FREE, KM_SLOT_RUNNING, KM_SLOT_KEPT } km_slot_state;
+
+/* A sequence of the batch. */
+typedef struct km_slot {
+    km_slot_state state;
+    km_task *task; /* that runs */
+    int32_t *ids;  /* that it holds (KEPT), or reads (RUNNING; the task's) */
+    size_t n;
+    uint64_t domain;
+    uint64_t used; /* a clock of uses */
+} km_slot;
+
+/* The events of a step on their way to the submitter. */
+typedef struct km_event_block {
+    struct km_scheduler *scheduler;
+    km_task_event *events;
+    size_t n, cap;
+    km_text text; /* offsets until it is sent */
+    km_logprob *top;
+    size_t n_top, cap_top;
+} km_event_block;
+
+struct km_scheduler {
+    km_scheduler_options o;
+    km_model *model;
+    km_batch *batch;
+    int64_t context;
+    km_slot *slots;
+    int n_slots, n_running;
+    uint64_t clock;
+    km_task *waiting; /* in order of arrival */
+    km_event_block *block;
+    km_piece_event *pieces;
+    int n_pieces;
+    pthread_t thread;
+    pthread_mutex_t lock; /* of what follows */
+    pthread_cond_t wake;
+    km_task *incoming;
+    km_scheduler_counts counts;
+    bool stop, cancels, clear, started;
+};
+
+/* ---- prefix.c: what is kept, and who can use it ---- */
+
+/* The slot whose tokens have the longest beginning in common with the task's prompt, and how long that
+ * is; -1: none worth it. Of a sequence that still reads, only what it has read counts; *wait: one reads
+ * just now what this task needs, so that it is better to wait. */
+int km_prefix_find(km_scheduler *s, const km_task *t, size_t *length, bool *wait);
+bool km_prefix_evict(km_scheduler *s,
+                     int except);               /* the least recently used; false: there is none */
+void km_prefix_keep(km_scheduler *s, int slot); /* a sequence that has ended */
+void km_prefix_drop(km_scheduler *s, int slot);
+km_slot *km_slot_at(km_scheduler *s, int sequence); /* NULL: out of memory */
+
+/* ---- admit.c ---- */
+
+void km_admit(km_scheduler *s);
+void km_make_room(km_scheduler *s); /* before a step: pages for every sequence that runs */
+
+/* ---- scheduler.c ---- */
+
+void km_emit(km_scheduler *s, const km_task_event *e);
+void km_emit_end(km_scheduler *s, km_task *t, km_end_reason end, km_status status, const char *why);
+
+#endif

@@ -1,0 +1,381 @@
+/* The engine's thread: takes what is new, lets in whom it can, steps, and sends the events of the step
+ * in one block. */
+#include "serve/scheduler/internal.h"
+#include "base/alloc.h"
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+double km_scheduler_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* ---- Events on their way ---- */
+
+static void deliver(void *arg) {
+    km_event_block *b = arg;
+    const char *text = km_text_str(&b->text);
+    for (size_t i = 0; i < b->n; i++) { /* offsets become addresses, now that nothing moves */
+        b->events[i].text = text + (uintptr_t)b->events[i].text;
+        if (b->events[i].n_top) b->events[i].top = b->top + (uintptr_t)b->events[i].top;
+    }
+    b->scheduler->o.on_events(b->scheduler->o.user, b->events, b->n);
+    km_text_free(&b->text);
+    km_free(b->top);
+    km_free(b->events);
+    km_free(b);
+}
+
+static bool put_top(km_event_block *b, const km_task_event *e) {
+    if (b->n_top + (size_t)e->n_top > b->cap_top) {
+        size_t cap = 2 * (b->n_top + (size_t)e->n_top);
+        km_logprob *more = km_realloc(b->top, cap * sizeof *more);
+        if (!more) return false;
+        b->top = more;
+        b->cap_top = cap;
+    }
+    memcpy(b->top + b->n_top, e->top, (size_t)e->n_top * sizeof *e->top);
+    return true;
+}
+
+void km_emit(km_scheduler *s, const km_task_event *e) {
+    km_event_block *b = s->block;
+    if (b->n == b->cap) {
+        size_t cap = b->cap ? 2 * b->cap : 16;
+        km_task_event *more = km_realloc(b->events, cap * sizeof *more);
+        if (!more) return;
+        b->events = more;
+        b->cap = cap;
+    }
+    km_task_event *to = &b->events[b->n++];
+    *to = *e;
+    to->text = (const char *)(uintptr_t)b->text.len;
+    km_text_put(&b->text, e->text ? e->text : "", e->text ? e->bytes : 0);
+    if (!e->text) to->bytes = 0;
+    to->n_top = e->n_top > 0 && put_top(b, e) ? e->n_top : 0;
+    to->top = (const km_logprob *)(uintptr_t)b->n_top;
+    b->n_top += (size_t)to->n_top;
+}
+
+void km_emit_end(km_scheduler *s, km_task *t, km_end_reason end, km_status status,
+                 const char *why) {
+    t->ended = km_scheduler_now();
+    km_free(t->more);
+    t->more = NULL;
+    km_emit(s, &(km_task_event){.task = t,
+                                .id = -1,
+                                .text = why,
+                                .bytes = why ? strlen(why) : 0,
+                                .end = end,
+                                .status = status});
+    pthread_mutex_lock(&s->lock);
+    if (status != KM_OK)
+        s->counts.failed++;
+    else if (end == KM_ENDED_CANCELLED)
+        s->counts.cancelled++;
+    else
+        s->counts.finished++;
+    s->counts.queued--;
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* A block that cannot be sent for want of memory is tried again: nobody waits in vain. */
+static void send_block(km_scheduler *s) {
+    if (s->block->n == 0) return;
+    while (!s->o.post(s->o.user, deliver, s->block)) usleep(2000);
+    while (!(s->block = km_calloc(1, sizeof *s->block))) usleep(2000);
+    s->block->scheduler = s;
+}
+
+/* ---- Steps ---- */
+
+/* A task that was set aside waits in front, with all it has so far as its prompt. */
+static bool set_aside(km_scheduler *s, km_task *t, int i) {
+    int64_t held = km_batch_length(s->batch, i);
+    int32_t *all = held > 0 ? km_alloc((size_t)held * sizeof *all) : NULL;
+    int64_t n = all ? km_batch_tokens(s->batch, i, all, (size_t)held) : -1;
+    if (n < (int64_t)t->n_ids) {
+        km_free(all);
+        return false;
+    }
+    km_free(t->more);
+    t->more = all;
+    t->n_more = (size_t)n;
+    t->again = *t->how;
+    if (t->how->max_tokens > 0) {
+        t->again.max_tokens = t->how->max_tokens - (n - (int64_t)t->n_ids);
+        if (t->again.max_tokens < 1) t->again.max_tokens = 1;
+    }
+    t->next = s->waiting;
+    s->waiting = t;
+    pthread_mutex_lock(&s->lock);
+    s->counts.set_aside++;
+    pthread_mutex_unlock(&s->lock);
+    return true;
+}
+
+static void take_piece(km_scheduler *s, const km_piece_event *p) {
+    if (p->sequence < 0 || p->sequence >= s->n_slots) return;
+    km_slot *slot = &s->slots[p->sequence];
+    km_task *t = slot->state == KM_SLOT_RUNNING ? slot->task : NULL;
+    if (!t) return;
+    if (p->id >= 0) {
+        t->tokens++;
+        if (t->first == 0) t->first = km_scheduler_now();
+    }
+    km_task_event e = {.task = t,
+                       .id = p->id,
+                       .text = p->text,
+                       .bytes = p->bytes,
+                       .logprob = p->logprob,
+                       .top = p->top,
+                       .n_top = p->n_top,
+                       .end = p->end,
+                       .status = p->status};
+    if (p->end == KM_ENDED_NOT) {
+        km_emit(s, &e);
+        return;
+    }
+    s->n_running--;
+    if (t->aside && !atomic_load(&t->cancelled) && p->end == KM_ENDED_CANCELLED &&
+        p->status == KM_OK && set_aside(s, t, p->sequence)) {
+        e.end = KM_ENDED_NOT;
+        if (e.bytes) km_emit(s, &e);
+        slot->state = KM_SLOT_RUNNING;
+        km_prefix_drop(s, p->sequence);
+        return;
+    }
+    if (p->status == KM_OK && (p->bytes || p->id >= 0)) { /* the last text, then the end */
+        e.end = KM_ENDED_NOT;
+        km_emit(s, &e);
+    }
+    int i = p->sequence;
+    km_end_reason end = p->end;
+    if (p->status != KM_OK) {
+        char why[KM_ERROR_TEXT];
+        size_t n = p->bytes < sizeof why - 1 ? p->bytes : sizeof why - 1;
+        memcpy(why, p->text ? p->text : "", p->text ? n : 0);
+        why[p->text ? n : 0] = '\0';
+        km_emit_end(s, t, end, p->status, why);
+        km_prefix_drop(s, i);
+        return;
+    }
+    km_emit_end(s, t, end, KM_OK, NULL);
+    km_prefix_keep(s, i);
+}
+
+static void fail_all(km_scheduler *s, const char *why) {
+    char text[KM_ERROR_TEXT];
+    strncpy(text, why, sizeof text - 1);
+    text[sizeof text - 1] = '\0';
+    for (int i = 0; i < s->n_slots; i++) {
+        if (s->slots[i].state != KM_SLOT_RUNNING) continue;
+        km_emit_end(s, s->slots[i].task, KM_ENDED_CANCELLED, KM_ERR_STATE, text);
+        km_prefix_drop(s, i);
+    }
+    s->n_running = 0;
+}
+
+static void step(km_scheduler *s) {
+    if (s->n_running == 0) return;
+    km_make_room(s);
+    double began = km_scheduler_now();
+    int n = km_batch_step(s->batch, s->pieces, s->n_pieces);
+    if (n < 0) fail_all(s, km_last_error());
+    int64_t tokens = 0;
+    for (int i = 0; i < n; i++) {
+        tokens += s->pieces[i].id >= 0 && s->pieces[i].sequence >= 0;
+        take_piece(s, &s->pieces[i]);
+    }
+    if (n == 0) fail_all(s, "the batch has lost this request");
+    km_batch_state b = km_batch_describe(s->batch);
+    int64_t kept = 0;
+    for (int i = 0; i < s->n_slots; i++) kept += s->slots[i].state == KM_SLOT_KEPT;
+    pthread_mutex_lock(&s->lock);
+    km_scheduler_counts *c = &s->counts;
+    c->steps++;
+    c->tokens += tokens;
+    c->busy += km_scheduler_now() - began;
+    c->running = s->n_running;
+    c->reading = b.reading;
+    c->kept = kept;
+    c->pages = b.pages;
+    c->pages_free = b.pages_free;
+    c->page_tokens = b.page_tokens;
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* ---- The thread ---- */
+
+static bool is_over(km_task *t, double now) {
+    if (t->deadline > 0 && now > t->deadline && !atomic_load(&t->cancelled)) t->late = true;
+    return t->late || atomic_load(&t->cancelled);
+}
+
+static void end_those_that_are_over(km_scheduler *s) {
+    double now = km_scheduler_now();
+    for (km_task **at = &s->waiting; *at;) {
+        km_task *t = *at;
+        if (!is_over(t, now)) {
+            at = &t->next;
+            continue;
+        }
+        *at = t->next;
+        km_emit_end(s, t, KM_ENDED_CANCELLED, KM_OK, NULL);
+    }
+    for (int i = 0; i < s->n_slots; i++) {
+        km_task *t = s->slots[i].state == KM_SLOT_RUNNING ? s->slots[i].task : NULL;
+        if (!t || !is_over(t, now)) continue;
+        t->aside = false;
+        if (!t->stopping) km_batch_stop(s->batch, i);
+        t->stopping = true;
+    }
+}
+
+static void append(km_task **list, km_task *more) {
+    while (*list) list = &(*list)->next;
+    *list = more;
+}
+
+/* Waits until there is something to do; false: the thread ends. */
+static bool take_incoming(km_scheduler *s) {
+    pthread_mutex_lock(&s->lock);
+    while (!s->stop && !s->incoming && !s->cancels && !s->clear && !s->n_running && !s->waiting)
+        pthread_cond_wait(&s->wake, &s->lock);
+    bool clear = s->clear, go_on = !s->stop;
+    append(&s->waiting, s->incoming);
+    s->incoming = NULL;
+    s->cancels = s->clear = false;
+    pthread_mutex_unlock(&s->lock);
+    while (clear && km_prefix_evict(s, -1)) {}
+    return go_on;
+}
+
+static void *engine(void *user) {
+    km_scheduler *s = user;
+    pthread_setname_np(pthread_self(), "km-engine");
+    while (take_incoming(s)) {
+        end_those_that_are_over(s);
+        km_admit(s);
+        step(s);
+        send_block(s);
+    }
+    while (s->waiting) {
+        km_task *t = s->waiting;
+        s->waiting = t->next;
+        km_emit_end(s, t, KM_ENDED_CANCELLED, KM_ERR_STATE, "the server ends");
+    }
+    fail_all(s, "the server ends");
+    send_block(s);
+    return NULL;
+}
+
+/* ---- From the submitter ---- */
+
+km_status km_scheduler_submit(km_scheduler *s, km_task *t, km_error *err) {
+    t->next = NULL;
+    t->submitted = km_scheduler_now();
+    t->started = t->first = t->ended = 0;
+    t->more = NULL;
+    pthread_mutex_lock(&s->lock);
+    bool full = s->counts.queued - s->counts.running >= s->o.queue || s->stop;
+    if (!full) {
+        append(&s->incoming, t);
+        s->counts.queued++;
+        pthread_cond_signal(&s->wake);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return full ? km_error_set(err, KM_ERR_STATE, "the queue is full: %d requests wait", s->o.queue)
+                : KM_OK;
+}
+
+void km_scheduler_cancel(km_scheduler *s, km_task *t) {
+    atomic_store(&t->cancelled, true);
+    pthread_mutex_lock(&s->lock);
+    s->cancels = true;
+    pthread_cond_signal(&s->wake);
+    pthread_mutex_unlock(&s->lock);
+}
+
+void km_scheduler_clear(km_scheduler *s) {
+    pthread_mutex_lock(&s->lock);
+    s->clear = true;
+    pthread_cond_signal(&s->wake);
+    pthread_mutex_unlock(&s->lock);
+}
+
+km_scheduler_counts km_scheduler_count(km_scheduler *s) {
+    pthread_mutex_lock(&s->lock);
+    km_scheduler_counts c = s->counts;
+    pthread_mutex_unlock(&s->lock);
+    c.context = s->context;
+    c.queued -= c.running; /* those that wait */
+    return c;
+}
+
+/* ---- Making and ending ---- */
+
+km_scheduler *km_scheduler_new(km_model *m, const km_scheduler_options *options, km_error *err) {
+    km_scheduler *s = km_calloc(1, sizeof *s);
+    if (!s) {
+        km_error_set(err, KM_ERR_MEMORY, "serve: out of memory");
+        return NULL;
+    }
+    s->o = *options;
+    s->model = m;
+    if (s->o.parallel <= 0) s->o.parallel = 16;
+    if (s->o.kept == 0) s->o.kept = s->o.parallel;
+    if (s->o.queue <= 0) s->o.queue = 256;
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->wake, NULL);
+    km_batch_options b = km_batch_defaults();
+    b.sequences = s->o.parallel + (s->o.kept > 0 ? s->o.kept : 0);
+    b.context = s->o.context;
+    b.memory = s->o.memory;
+    b.chunk = s->o.chunk;
+    s->batch = km_batch_new(m, &b);
+    s->context = km_model_describe(m).context;
+    if (s->o.context > 0 && s->o.context < s->context) s->context = s->o.context;
+    s->n_pieces = 4 * s->o.parallel;
+    s->pieces = km_calloc((size_t)s->n_pieces, sizeof *s->pieces);
+    s->block = km_calloc(1, sizeof *s->block);
+    if (!s->batch)
+        km_error_set(err, km_last_status(), "%s", km_last_error());
+    else if (!s->pieces || !s->block)
+        km_error_set(err, KM_ERR_MEMORY, "serve: out of memory");
+    else {
+        s->block->scheduler = s;
+        s->started = pthread_create(&s->thread, NULL, engine, s) == 0;
+        if (s->started) return s;
+        km_error_set(err, KM_ERR_STATE, "serve: cannot start a thread");
+    }
+    km_scheduler_free(s);
+    return NULL;
+}
+
+void km_scheduler_stop(km_scheduler *s) {
+    if (!s) return;
+    pthread_mutex_lock(&s->lock);
+    s->stop = true;
+    pthread_cond_signal(&s->wake);
+    pthread_mutex_unlock(&s->lock);
+    if (s->started) pthread_join(s->thread, NULL);
+    s->started = false;
+}
+
+void km_scheduler_free(km_scheduler *s) {
+    if (!s) return;
+    km_scheduler_stop(s);
+    for (int i = 0; i < s->n_slots; i++)
+        if (s->slots[i].state == KM_SLOT_KEPT) km_free(s->slots[i].ids);
+    km_free(s->slots);
+    km_batch_free(s->batch);
+    km_free(s->pieces);
+    km_free(s->block);
+    pthread_mutex_destroy(&s->lock);
+    pthread_cond_destroy(&s->wake);
+    km_free(s);
+}

@@ -1,0 +1,42 @@
+/* kermes serve: a model behind HTTP, in the dialects of OpenAI, Anthropic and Ollama. */
+#ifndef KM_SERVE_SERVE_H
+#define KM_SERVE_SERVE_H
+#include "base/error.h"
+
+typedef struct km_serve km_serve;
+
+typedef struct km_serve_options { /* all-zero but for listen is valid */
+    const char *const *listen; /* n_listen addresses: "127.0.0.1:8080", "unix:/run/kermes.sock" */
+    int n_listen;
+    int first_fd, n_fds;        /* sockets of systemd's socket activation; 0: none */
+    const char *name;           /* of the model, for clients; NULL: the file's */
+    const char *keys;           /* a file of hashed keys (docs/serving.md); NULL: no keys */
+    const char *log;            /* a file of JSON lines, "-": standard error; NULL: none */
+    const char *const *origins; /* n_origins that web pages may call from; "*": all */
+    int n_origins;
+    const char *const *hosts; /* n_hosts names that requests may address, beside local ones */
+    int n_hosts;
+    const char *tls_cert, *tls_key;
+    bool insecure;     /* a public address without keys is fine */
+    bool share_cache;  /* prefixes are shared between keys */
+    bool log_contents; /* requests with what they say */
+    bool no_page;
+    int parallel, kept, queue, connections;
+    int64_t context, chunk;
+    size_t cache_memory, body;
+    double timeout;       /* seconds for one answer; 0: no limit */
+    double drain_seconds; /* at most, after SIGTERM: 30 */
+    int64_t max_tokens;   /* of an answer that does not say; 0: to the context's end */
+} km_serve_options;
+
+/* The model stays the caller's, and must outlive the server. */
+km_serve *km_serve_open(km_model *m, const km_serve_options *options, km_error *err);
+int km_serve_port(const km_serve *s); /* of the first address; 0: a unix socket */
+void km_serve_run(km_serve *s);       /* until SIGTERM, SIGINT or km_serve_stop */
+void km_serve_stop(km_serve *s);      /* from any thread */
+void km_serve_free(km_serve *s);      /* NULL is fine */
+
+/* A line for the file of keys, and the key itself (km_string_free both). */
+km_status km_serve_new_key(const char *name, char **key, char **line, km_error *err);
+
+#endif

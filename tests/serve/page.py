@@ -1,0 +1,128 @@
+"""The chat page in a headless Chromium. Arguments: the server, a folder for screenshots (optional)."""
+import sys
+import time
+
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+url, shots = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
+options = webdriver.ChromeOptions()
+for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1100,800"):
+    options.add_argument(flag)
+options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+page = webdriver.Chrome(service=Service("/usr/bin/chromedriver"), options=options)
+page.set_script_timeout(30)
+
+
+def wait(what, seconds=60):
+    end = time.time() + seconds
+    while time.time() < end:
+        try:
+            got = what()
+            if got:
+                return got
+        except Exception:
+            pass
+        time.sleep(0.05)
+    shot("failed")
+    raise AssertionError("waited in vain, line %d" % sys._getframe(1).f_lineno)
+
+
+def shot(name):
+    if shots:
+        page.save_screenshot(f"{shots}/{name}.png")
+
+
+def find(css):
+    return page.find_element(By.CSS_SELECTOR, css)
+
+
+def all_of(css):
+    return page.find_elements(By.CSS_SELECTOR, css)
+
+
+def click(css_or_label):
+    for b in all_of("button"):
+        if b.get_attribute("aria-label") == css_or_label and b.is_displayed():
+            b.click()
+            return
+    find(css_or_label).click()
+
+
+def idle():
+    return find("#send").text == "Send"
+
+
+def ask(text):
+    find("#input").send_keys(text, Keys.ENTER)
+    wait(lambda: all_of(".message.assistant"))
+    wait(idle)
+
+
+try:
+    page.get(url + "/")
+    wait(lambda: "parameters" in find("#model").text)
+    click("#settings")
+    find("#s-max_tokens").clear()
+    find("#s-max_tokens").send_keys("24")
+    find("#s-temperature").clear()
+    find("#s-temperature").send_keys("1.2")
+    click("dialog button.main")
+
+    # A question, its answer, and its figures.
+    ask("What is the sea?")
+    assert find(".message.user .text").text == "What is the sea?"
+    assert "tokens" in find(".message.assistant .tools").text
+    # Regenerating makes a second version, and one can go back to the first.
+    click("Answer once more")
+    wait(lambda: "2/2" in find(".message.assistant .tools").text and idle())
+    click("The version before")
+    wait(lambda: "1/2" in find(".message.assistant .tools").text)
+    # Editing a question makes a branch.
+    click("Edit and ask again")
+    find(".message.user textarea").clear()
+    find(".message.user textarea").send_keys("What is the sky?", Keys.ENTER)
+    wait(lambda: find(".message.user .text").text == "What is the sky?" and idle())
+    assert "2/2" in find(".message.user .tools").text
+    shot("answer")
+    # Stopping.
+    page.execute_script("const old = request; window.request = () => ({...old(), ignore_eos: true, max_tokens: 100000});")
+    find("#input").send_keys("Tell me everything.", Keys.ENTER)
+    wait(lambda: find("#send").text == "Stop")
+    find("#send").click()
+    wait(idle)
+    # Conversations stay after a reload; text of users is never markup.
+    click("#new")
+    page.execute_script("settings.max_tokens = '4';")
+    ask("<img src=x onerror=alert(1)> **no**")
+    assert not all_of(".message img") and "<img" in find(".message.user .text").text
+    page.refresh()
+    wait(lambda: len(all_of("#list li")) == 2 and all_of(".message.user"))
+    # Markdown, made without HTML text.
+    page.execute_script("""const d = document.createElement('div'); d.id = 'sample'; markdown(
+        '# Title\\n\\nSome **bold**, *soft* and `code`. [good](https://a.example) [bad](javascript:alert(1))\\n\\n' +
+        '1. one\\n2. two\\n   - inner\\n\\n| a | b |\\n|---|---|\\n| 1 | 2 |\\n\\n```c\\nint x = 1 < 2;\\n```\\n> said\\n\\n<script>bad()</' + 'script>', d);
+        document.getElementById('log').append(d);""")
+    sample = find("#sample")
+    for css, n in (("h2", 1), ("strong", 1), ("em", 1), ("ol > li", 2), ("ul > li", 1), ("td", 2), ("pre code", 1), ("blockquote", 1), ("a", 1), ("script", 0), ("pre .copy", 1)):
+        assert len(sample.find_elements(By.CSS_SELECTOR, css)) == n, css
+    assert sample.find_element(By.CSS_SELECTOR, "pre code").text == "int x = 1 < 2;"
+    shot("markdown")
+    # Dark, and on a phone.
+    click("Light or dark")
+    page.set_window_size(420, 800)
+    assert not find("#new").is_displayed()
+    shot("phone")
+    click("#menu")
+    wait(lambda: find("#new").is_displayed())
+    # The status page.
+    page.set_window_size(1100, 800)
+    page.get(url + "/status")
+    wait(lambda: len(all_of(".card")) >= 8 and all_of("polyline"))
+    shot("status")
+    bad = [e for e in page.get_log("browser") if e["level"] == "SEVERE" and "favicon" not in e["message"]]
+    assert not bad, bad
+finally:
+    page.quit()
