@@ -576,6 +576,28 @@ def codes(data, path):
     return text
 
 
+def instructions(data, path):
+    """A results file of bench/isa.py: AVX-512 and AMX in turns."""
+    text = (f"## AMX on {data['processor']}\n\n"
+            f"{data['threads']} threads, {data['rounds']} rounds in turns, one build; from "
+            f"[`{path.name}`](../bench/results/{path.name}), written by `bench/isa.py`. Prompts of "
+            f"{data['prompt_tokens']} tokens with 16-bit activations, tokens a second of the best round; "
+            "the ratio of the medians in brackets.\n\n"
+            + table(["model", "AVX-512", "AMX", "times faster"],
+                    [[p["model"], number(p["avx512"]["best"]), number(p["amx"]["best"]),
+                      f"{p['ratio_best']:.2f} ({p['ratio_median']:.2f})"] for p in data["prompts"]]))
+    if data["steps"]:
+        text += ("\nA training step of GPT-2 124M, 4 x 256 tokens.\n\n"
+                 + table(["dtype", "kernels", "best, ms", "median, ms", "loss after it"],
+                         [[s["dtype"], s["kernels"], number(s["ms_best"]), number(s["ms_median"]),
+                           f"{s['loss']:.3f}"] for s in data["steps"]]))
+    if data.get("divergence"):
+        d = data["divergence"]
+        text += (f"\nDivergence of the first model from exact products: {d['avx512']:.1e} with AVX-512, "
+                 f"{d['amx']:.1e} with AMX.\n")
+    return text
+
+
 def main():
     paths = sorted((ROOT / "bench" / "results").glob("*.json"))
     pages = []
@@ -583,6 +605,8 @@ def main():
         data = json.loads(path.read_text())
         if "results" in data and "limits" in data:
             pages.append(machine(data, path))
+        elif "prompts" in data and "steps" in data:
+            pages.append(instructions(data, path))
         elif "training" in data:
             pages.append(training(data, path))
         elif "models" in data:

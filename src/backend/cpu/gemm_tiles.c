@@ -6,11 +6,11 @@
 #include "base/util.h"
 #include <string.h>
 
-#ifndef KM_ISA_ONLY_BASE
-extern const km_gemm_tiles km_gemm_tiles_amx;
-#define TILES (&km_gemm_tiles_amx)
+#ifdef KM_ISA_ONLY_BASE
+static const km_gemm_tiles *const tiles = NULL;
 #else
-#define TILES ((const km_gemm_tiles *)NULL)
+extern const km_gemm_tiles km_gemm_tiles_amx;
+static const km_gemm_tiles *const tiles = &km_gemm_tiles_amx;
 #endif
 
 #define BLOCK_ROWS 256    /* of c, in multiples of 32; fewer where threads would have none */
@@ -20,7 +20,7 @@ extern const km_gemm_tiles km_gemm_tiles_amx;
 #define LEAST_WORK (64.0 * 64 * 64)
 
 bool km_gemm_tiles_suit(const km_gemm *g) {
-    if (!TILES || km_gemm_isa() < KM_ISA_AMX) return false;
+    if (!tiles || km_gemm_isa() < KM_ISA_AMX) return false;
     if (g->a.dtype != KM_BF16 || g->b.dtype != KM_BF16) return false;
     if (g->batch_dims || g->slope || g->col_sums || g->row_sums) return false;
     return g->m > KM_FEW_ROWS && g->n >= 16 && g->k >= 32 &&
@@ -55,7 +55,7 @@ static void lay_b(void *arg, int64_t begin, int64_t end, int worker) {
         for (int64_t k = 0; k < j->depths; k++) {
             int64_t col = j->first + 16 * c, p = k * KM_TILE_DEPTH;
             const uint16_t *src = (const uint16_t *)g->b.data + p * g->b.row + col * g->b.col;
-            TILES->pack_b(j->b + (c * j->depths + k) * 512, src, ld, turned,
+            tiles->pack_b(j->b + (c * j->depths + k) * 512, src, ld, turned,
                           km_min64(g->k - p, KM_TILE_DEPTH), km_min64(j->count - 16 * c, 16));
         }
 }
@@ -67,7 +67,7 @@ static void lay_a_row(const tile_job *j, int64_t r, uint16_t *to) {
     for (int64_t k = 0; k < j->depths; k++) {
         int64_t row = 16 * r, p = k * KM_TILE_DEPTH;
         const uint16_t *src = (const uint16_t *)g->a.data + row * g->a.row + p * g->a.col;
-        TILES->pack_a(to + k * 512, src, ld, turned, km_min64(g->m - row, 16),
+        tiles->pack_a(to + k * 512, src, ld, turned, km_min64(g->m - row, 16),
                       km_min64(g->k - p, KM_TILE_DEPTH));
     }
 }
@@ -100,7 +100,7 @@ static void sum_block(const tile_job *j, int64_t r, int64_t r1, int64_t c, int64
                 int rows = x + 1 < r1 ? 2 : 1, cols = y + 1 < c1 ? 2 : 1;
                 km_tile_rows a[2] = {rows_at(j, x, k)};
                 if (rows == 2) a[1] = rows_at(j, x + 1, k);
-                TILES->multiply(a, rows, j->b + (y * j->depths + k) * 512, j->depths * 1024, cols,
+                tiles->multiply(a, rows, j->b + (y * j->depths + k) * 512, j->depths * 1024, cols,
                                 km_min64(j->depths - k, STRETCH_DEPTHS), k > 0,
                                 sums + 16 * (x - r) * ld + 16 * (y - c), ld);
             }
@@ -121,7 +121,7 @@ static void end_block(const tile_job *j, int64_t row, int64_t rows, int64_t col,
 static void run_tile_blocks(void *arg, int64_t begin, int64_t end, int worker) {
     const tile_job *j = arg;
     float *sums = j->sums + (size_t)worker * BLOCK_ROWS * BLOCK_COLS;
-    TILES->begin();
+    tiles->begin();
     for (int64_t i = begin; i < end; i++) {
         int64_t r = i % j->down * j->block_rows, c = i / j->down * j->block_cols;
         int64_t r1 = km_min64(r + j->block_rows, j->rows),
@@ -130,7 +130,7 @@ static void run_tile_blocks(void *arg, int64_t begin, int64_t end, int worker) {
         end_block(j, 16 * r, km_min64(16 * r1, j->g->m) - 16 * r, j->first + 16 * c,
                   km_min64(16 * c1, j->count) - 16 * c, sums, BLOCK_COLS);
     }
-    TILES->end();
+    tiles->end();
 }
 
 /* Blocks small enough that each thread has some of them to the end. */
