@@ -59,7 +59,7 @@ int main(int argc, char **argv) {
     check(km_sequence_read(s, ids, 480, &err), &err);
     for (int i = 0; i < 16; i++) check(km_sequence_next(s, ids[i], &err), &err);
     double after = unused(device->impl);
-    km_cache_options cache = {how.cache, 1, context};
+    km_cache_options cache = {how.cache, 1, context, 0};
     printf("{\"shape\": \"%s\", \"type\": \"%s\", \"context\": %lld, \"weights_bytes\": %.0f, "
            "\"cache_bytes\": %.0f,\n\"taken_by_weights\": %.0f, \"taken_by_cache\": %.0f, "
            "\"taken_by_a_prompt_and_steps\": %.0f, \"taken_bytes\": %.0f, "

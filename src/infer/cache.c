@@ -46,12 +46,22 @@ static int64_t window_of(const km_config *c) {
 static int64_t pages_of(const km_config *c, const km_cache_options *o) {
     int64_t window = window_of(c), each = km_ceil_div(o->context, KM_KV_PAGE);
     int64_t most = window > 0 ? km_ceil_div(window + CHUNK, KM_KV_PAGE) + 2 : each;
-    return o->sequences * (most < each ? most : each);
+    int64_t all = o->sequences * (most < each ? most : each);
+    return o->pages > 0 && o->pages < all ? o->pages : all;
 }
 
 size_t km_cache_bytes(const km_config *c, const km_cache_options *o) {
     int64_t tokens = pages_of(c, o) * KM_KV_PAGE * c->kv_heads;
     return 2 * (size_t)c->layers * (size_t)km_dtype_bytes(o->dtype, tokens * c->head_dim);
+}
+
+int64_t km_cache_pages_in(const km_config *c, const km_cache_options *o, size_t bytes) {
+    km_cache_options one = *o;
+    one.pages = 1;
+    size_t page = km_cache_bytes(c, &one);
+    one.pages = 0;
+    int64_t most = pages_of(c, &one);
+    return bytes / page < (size_t)most ? (int64_t)(bytes / page) : most;
 }
 
 static km_status check(km_ctx *ctx, const km_net *m, const km_cache_options *o) {
@@ -243,6 +253,15 @@ void km_cache_pages(const km_cache *c, int64_t *all, int64_t *unused) {
 
 int64_t km_cache_length(const km_cache *c, int s) { return c->seq[s].length; }
 
+int64_t km_cache_pages_left(const km_cache *c) { return c->n_unused; }
+
+int64_t km_cache_pages_for(const km_cache *c, int s, int64_t n) {
+    const sequence *q = &c->seq[s];
+    int64_t pages = km_ceil_div(q->length + n, KM_KV_PAGE), partial = q->length / KM_KV_PAGE;
+    bool shared = n > 0 && q->length % KM_KV_PAGE && c->users[table_of(c, s)[partial]] > 1;
+    return (pages > q->pages ? pages - q->pages : 0) + shared;
+}
+
 km_status km_cache_reserve(km_cache *c, int s, int64_t n, km_error *err) {
     sequence *q = &c->seq[s];
     int32_t *table = table_of(c, s);
@@ -251,6 +270,7 @@ km_status km_cache_reserve(km_cache *c, int s, int64_t n, km_error *err) {
         return km_error_set(err, KM_ERR_RANGE, "%lld tokens after %lld do not fit a cache of %lld",
                             (long long)n, (long long)q->length,
                             (long long)(c->max_pages * KM_KV_PAGE));
+    if (km_cache_pages_for(c, s, n) > c->n_unused) return full(c, err);
     if (n > 0 && q->length % KM_KV_PAGE && c->users[table[partial]] > 1) {
         int32_t shared = table[partial], own;
         if (!take(c, &own)) return full(c, err);
@@ -262,8 +282,7 @@ km_status km_cache_reserve(km_cache *c, int s, int64_t n, km_error *err) {
         table[partial] = own;
     }
     for (; q->pages < pages; q->pages++)
-        if (!take(c, &table[q->pages]))
-            return full(c, err); /* what was taken stays for next time */
+        if (!take(c, &table[q->pages])) return full(c, err);
     return KM_OK;
 }
 

@@ -12,6 +12,7 @@ typedef struct km_cache_options {
     km_dtype dtype;    /* f32, f16, bf16, q8_0, q4_0 */
     int64_t sequences; /* at most so many at once */
     int64_t context;   /* tokens of one at most */
+    int64_t pages;     /* of KM_KV_PAGE tokens, for all; 0: so many that none ever lacks one */
 } km_cache_options;
 
 /* Each layer's pools are where the layer is: a model in parts has a cache in parts. NULL with the
@@ -20,6 +21,8 @@ km_cache *km_cache_new(km_ctx *ctx, const km_net *m, const km_cache_options *o);
 void km_cache_free(km_cache *c); /* NULL is fine */
 /* What it reserves: the most that the cache can come to hold. */
 size_t km_cache_bytes(const km_config *c, const km_cache_options *o);
+/* How many pages so many bytes hold, in all layers together; no more than could be used. */
+int64_t km_cache_pages_in(const km_config *c, const km_cache_options *o, size_t bytes);
 
 /* A new sequence, empty or (fork) with all that another holds; -1 with *err set. */
 int km_cache_join(km_cache *c, km_error *err);
@@ -27,7 +30,11 @@ int km_cache_fork(km_cache *c, int sequence, km_error *err);
 void km_cache_leave(km_cache *c, int sequence);
 void km_cache_pages(const km_cache *c, int64_t *all, int64_t *unused);
 int64_t km_cache_length(const km_cache *c, int sequence);
-/* Pages for n more tokens, of the sequence alone where they will be written. */
+int64_t km_cache_pages_left(const km_cache *c); /* that no sequence has */
+/* How many of these n more tokens would take. */
+int64_t km_cache_pages_for(const km_cache *c, int sequence, int64_t n);
+/* Pages for n more tokens, of the sequence alone where they will be written. KM_ERR_MEMORY, with
+ * nothing changed, when too few are left: whoever leaves or is cut gives some back. */
 km_status km_cache_reserve(km_cache *c, int sequence, int64_t n, km_error *err);
 void km_cache_add(km_cache *c, int sequence, int64_t n); /* they are in it now */
 /* Forgets what comes after the first `length` tokens. False, and nothing done, when what they need

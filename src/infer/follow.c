@@ -67,8 +67,11 @@ km_status km_lead_begin(const km_net *m, const km_cache_options *o, km_lead **ou
     km_lead *l = km_calloc(1, sizeof *l);
     if (!l) return km_error_set(err, KM_ERR_MEMORY, "session: out of memory");
     l->m = m;
-    frame f = {
-        .kind = BEGIN, .n = o->dtype, .sequence = (int32_t)o->sequences, .position = o->context};
+    frame f = {.kind = BEGIN,
+               .n = o->dtype,
+               .sequence = (int32_t)o->sequences,
+               .position = o->context,
+               .steps = (int32_t)o->pages};
     km_status s = send_frame(m->comm, &f, NULL, err);
     if (s == KM_OK)
         *out = l;
@@ -151,7 +154,7 @@ static void let_go(follower *w) {
 }
 
 static km_status begin(follower *w, const frame *f) {
-    km_cache_options o = {(km_dtype)f->n, f->sequence, f->position};
+    km_cache_options o = {(km_dtype)f->n, f->sequence, f->position, f->steps};
     let_go(w);
     w->cache = km_cache_new(w->ctx, w->m, &o);
     w->plan = w->cache ? km_plan_new(w->ctx, w->m, w->cache) : NULL;

@@ -47,7 +47,7 @@ static double pooled(double bytes) { return (double)km_mempool_rounded((size_t)b
 
 static double cache_bytes(const km_config *c, const km_memory_ask *ask, int64_t context,
                           int layers) {
-    km_cache_options o = {ask->cache, ask->sequences, context};
+    km_cache_options o = {ask->cache, ask->sequences, context, 0};
     double pools = 2.0 * c->layers, each = (double)km_cache_bytes(c, &o) / pools;
     return 2.0 * layers * pooled(each);
 }

@@ -38,7 +38,14 @@ km_sequences *km_sequences_new(km_ctx *ctx, km_net *m, const km_sequences_option
         b->how.context = m->config.context;
     if (b->how.sequences < 1) b->how.sequences = 1;
     if (b->how.keep < 0 || b->how.keep > b->how.context / 2) b->how.keep = b->how.context / 2;
-    km_cache_options c = {b->how.cache, b->how.sequences, b->how.context};
+    km_cache_options c = {b->how.cache, b->how.sequences, b->how.context, 0};
+    if (b->how.memory) c.pages = km_cache_pages_in(&m->config, &c, b->how.memory);
+    if (b->how.memory && c.pages == 0) {
+        km_error_set(err, KM_ERR_RANGE, "session: %zu bytes hold no page of the cache",
+                     b->how.memory);
+        km_free(b);
+        return NULL;
+    }
     b->cache = km_cache_new(ctx, m, &c);
     b->plan = b->cache ? km_plan_new(ctx, m, b->cache) : NULL;
     b->seq = km_calloc((size_t)b->how.sequences, sizeof *b->seq);
@@ -165,6 +172,12 @@ int km_sequences_fork(km_sequences *b, int from, km_error *err) {
     return s;
 }
 
+int64_t km_sequences_pages_left(const km_sequences *b) { return km_cache_pages_left(b->cache); }
+
+int64_t km_sequences_pages_for(const km_sequences *b, int s, int64_t n) {
+    return km_cache_pages_for(b->cache, s, n);
+}
+
 void km_sequences_leave(km_sequences *b, int s) {
     leave(b, s);
     b->seq[s].used = b->seq[s].ready = false;
@@ -263,6 +276,7 @@ static km_status read_chunks(km_sequences *b, int s, const int32_t *ids, int64_t
         bool last = at + take == n;
         km_status status = reserve(b, s, take, err);
         if (status != KM_OK) return status;
+        q->ready = false;
         if (n == 1)
             status = run_few(b, ids, (int32_t[]){s, (int32_t)past}, 1, q->logits);
         else
@@ -286,7 +300,6 @@ km_status km_sequences_read(km_sequences *b, int s, const int32_t *ids, size_t n
     for (size_t i = 0; i < n; i++)
         if (check_id(b, ids[i], err) != KM_OK) return KM_ERR_RANGE;
     if (n > (size_t)(b->how.context - past)) return too_long(b, past, n, err);
-    b->seq[s].ready = false;
     return read_chunks(b, s, ids, (int64_t)n, err);
 }
 
@@ -324,14 +337,23 @@ static bool rows_ready(km_sequences *b) {
     return b->rows != NULL;
 }
 
-/* At most km_plan_rows of them. */
+/* Pages for `steps` more tokens of each, or of none. */
+static km_status reserve_all(km_sequences *b, const km_sequences_token *t, int n, int64_t steps,
+                             km_error *err) {
+    km_status status = KM_OK;
+    int had = 0;
+    while (had < n && (status = reserve(b, t[had].sequence, steps, err)) == KM_OK) had++;
+    for (int i = 0; status != KM_OK && i < had; i++)
+        cut(b, t[i].sequence, km_cache_length(b->cache, t[i].sequence));
+    return status;
+}
+
+/* At most km_plan_rows of them, which have pages. */
 static km_status step_few(km_sequences *b, const km_sequences_token *t, int n, km_error *err) {
     int32_t ids[KM_STEP_ROWS], rows[2 * KM_STEP_ROWS];
     size_t vocab = (size_t)b->m->config.vocab;
     if (n > 1 && !rows_ready(b)) return km_error_set(err, KM_ERR_MEMORY, "session: out of memory");
     for (int i = 0; i < n; i++) {
-        km_status status = reserve(b, t[i].sequence, 1, err);
-        if (status != KM_OK) return status;
         ids[i] = t[i].id;
         rows[2 * i] = t[i].sequence;
         rows[2 * i + 1] = (int32_t)km_cache_length(b->cache, t[i].sequence);
@@ -361,13 +383,12 @@ km_status km_sequences_choose(km_sequences *b, const km_sequences_token *t, int 
         int64_t past = km_cache_length(b->cache, t[i].sequence);
         if (check_id(b, t[i].id, err) != KM_OK) return KM_ERR_RANGE;
         if (steps > b->how.context - past) return too_long(b, past, (size_t)steps, err);
-        km_status status = reserve(b, t[i].sequence, steps, err);
-        if (status != KM_OK) return status;
         ids[i] = t[i].id;
         rows[2 * i] = t[i].sequence;
         rows[2 * i + 1] = (int32_t)past;
-        b->seq[t[i].sequence].ready = false;
     }
+    if (reserve_all(b, t, n, steps, err) != KM_OK) return err->code;
+    for (int i = 0; i < n; i++) b->seq[t[i].sequence].ready = false;
     if (run_choose(b, ids, rows, n, steps, chooser) != KM_OK) return failed(b, err);
     for (int i = 0; i < n; i++) {
         const int32_t *state = chooser[i]->state;
@@ -465,6 +486,7 @@ km_status km_sequences_step(km_sequences *b, const km_sequences_token *t, int n,
                                     t[i].sequence);
     }
     for (int i = 0; i < n && status == KM_OK; i++) status = make_room(b, t[i].sequence, err);
+    if (status == KM_OK) status = reserve_all(b, t, n, 1, err);
     int most = km_plan_rows(b->plan);
     for (int i = 0; i < n && status == KM_OK; i += most)
         status = step_few(b, t + i, n - i < most ? n - i : most, err);

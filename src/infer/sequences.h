@@ -13,6 +13,8 @@ typedef struct km_sequences_options {
     km_dtype cache;    /* of keys and values: f16 by default; f32, bf16, q8_0, q4_0 */
     int64_t sequences; /* at most so many at once; 1 by default */
     int64_t context;   /* tokens of one; 0: the model's */
+    size_t memory;     /* of the cache, whose pages sequences get as they grow; 0: as much as all of
+                        * them need at their longest */
     bool shift;        /* a full context goes on: its first `keep` tokens and the second half of the
                         * others are read anew. Otherwise it is an error that says both counts. */
     int64_t keep;
@@ -42,6 +44,13 @@ int km_sequences_fork(km_sequences *b, int sequence, km_error *err);
 void km_sequences_leave(km_sequences *b, int sequence);
 /* In place of the options' shift and keep, for one sequence. */
 void km_sequences_set_shift(km_sequences *b, int sequence, bool on, int64_t keep);
+
+/* Pages of the cache (KM_KV_PAGE tokens each) that no sequence has, and how many of them n more tokens
+ * of a sequence would take. A call that finds too few returns KM_ERR_MEMORY while the context is fine,
+ * and has read what it could: somebody has to leave or be rewound, and then it can be made again. A
+ * step that finds too few has done nothing. */
+int64_t km_sequences_pages_left(const km_sequences *b);
+int64_t km_sequences_pages_for(const km_sequences *b, int sequence, int64_t n);
 
 /* Reads tokens after those that the sequence holds, in chunks. */
 km_status km_sequences_read(km_sequences *b, int sequence, const int32_t *ids, size_t n,

@@ -4,6 +4,7 @@
  * noted and run when the graph is. */
 #ifndef KM_TESTS_BACKEND_FAKE_CUDA_H
 #define KM_TESTS_BACKEND_FAKE_CUDA_H
+#include "backend/backend.h"
 #include "backend/cuda/device.h"
 #include "backend/cuda/driver.h"
 #include "backend/cuda/kernels/args.h"
@@ -389,11 +390,58 @@ static void *fake_symbol(const char *symbol) {
     return p;
 }
 
+/* ---- Kernels of elementwise ops ---- */
+
+typedef float (*fake_value)(int op, float a, float b, double f0, double f1);
+
+static inline int fake_op(const char *kernel) { /* unary_relu_f32 */
+    char name[40];
+    snprintf(name, sizeof name, "%s", strchr(kernel, '_') + 1);
+    name[strlen(name) - 4] = 0;
+    for (int op = 0; op < KM_OP_COUNT; op++)
+        if (strcmp(km_op_name((km_op)op), name) == 0) return op;
+    fail_msg("no op for kernel %s", kernel);
+    return -1;
+}
+
+/* Chains and single ops over f32, of which `value` knows what they give; others do nothing. */
+static inline void fake_run_ops(const fake_launch *w, fake_value value) {
+    if (fake_named(w, "chain_")) {
+        const km_chain_args *p = (const km_chain_args *)w->args;
+        for (int64_t i = 0; i < p->n; i++) {
+            float place[KM_CHAIN_INPUTS + KM_CHAIN_STEPS] = {0}, last = -1e30f;
+            for (int k = 0; k < p->n_in; k++) place[k] = ((const float *)p->in[k])[i];
+            for (int k = 0; k < p->n_steps; k++) {
+                const km_chain_step *s = &p->step[k];
+                bool two = s->op < KM_OP_NEG; /* by op_list.h; no gradients here */
+                float a = s->a == KM_CHAIN_LAST ? last : place[s->a];
+                float b = !two ? 0 : s->b == KM_CHAIN_LAST ? last : place[s->b];
+                last = value(s->op, a, b, s->f0, s->f1);
+                if (s->keep != KM_CHAIN_LAST) place[s->keep] = last;
+                if (s->out) ((float *)s->out)[i] = last;
+            }
+        }
+    } else if ((fake_named(w, "unary_") || fake_named(w, "binary_")) &&
+               !strstr(w->kernel, "walk")) {
+        const km_map_args *p = (const km_map_args *)w->args;
+        int op = fake_op(w->kernel);
+        for (int64_t i = 0; i < p->n; i++)
+            ((float *)p->out)[i] = value(op, ((const float *)p->a)[i],
+                                         p->b ? ((const float *)p->b)[i] : 0, p->f0, p->f1);
+    }
+}
+
 /* ---- For each test ---- */
 
 static inline int fake_open(void **state) {
     fake_reset();
     km_cuda_use_symbols(fake_symbol);
+    return 0;
+}
+
+static inline int fake_open_with(void **state, void (*kernels)(const fake_launch *w)) {
+    fake_open(state);
+    fake.other = kernels;
     return 0;
 }
 

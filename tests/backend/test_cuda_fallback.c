@@ -5,7 +5,7 @@
 #include "backend/backend.h"
 #include <math.h>
 
-static float value(int op, float a, float b) {
+static float value(int op, float a, float b, double f0, double f1) {
     return op == KM_OP_ADD    ? a + b
            : op == KM_OP_MUL  ? a * b
            : op == KM_OP_NEG  ? -a
@@ -13,38 +13,7 @@ static float value(int op, float a, float b) {
                               : NAN;
 }
 
-static int op_named(const char *kernel) { /* unary_relu_f32 */
-    char name[40];
-    snprintf(name, sizeof name, "%s", strchr(kernel, '_') + 1);
-    name[strlen(name) - 4] = 0;
-    for (int op = 0; op < KM_OP_COUNT; op++)
-        if (strcmp(km_op_name((km_op)op), name) == 0) return op;
-    fail_msg("no op for kernel %s", kernel);
-    return -1;
-}
-
-static void run_kernel(const fake_launch *w) {
-    if (fake_named(w, "chain_")) {
-        const km_chain_args *p = (const km_chain_args *)w->args;
-        for (int64_t i = 0; i < p->n; i++) {
-            float place[KM_CHAIN_INPUTS + KM_CHAIN_STEPS], last = 0;
-            for (int k = 0; k < p->n_in; k++) place[k] = ((const float *)p->in[k])[i];
-            for (int k = 0; k < p->n_steps; k++) {
-                const km_chain_step *s = &p->step[k];
-                last = value(s->op, s->a == KM_CHAIN_LAST ? last : place[s->a],
-                             s->b == KM_CHAIN_LAST ? last : place[s->b]);
-                if (s->keep != KM_CHAIN_LAST) place[s->keep] = last;
-                if (s->out) ((float *)s->out)[i] = last;
-            }
-        }
-    } else if (fake_named(w, "unary_") || fake_named(w, "binary_")) {
-        const km_map_args *p = (const km_map_args *)w->args;
-        int op = op_named(w->kernel);
-        for (int64_t i = 0; i < p->n; i++)
-            ((float *)p->out)[i] =
-                value(op, ((const float *)p->a)[i], p->b ? ((const float *)p->b)[i] : 0);
-    }
-}
+static void run_kernel(const fake_launch *w) { fake_run_ops(w, value); }
 
 #define N 37
 
@@ -57,8 +26,7 @@ static void note(void *user, km_log_level level, const char *line) {
 }
 
 static int open_ctx(void **state) {
-    fake_open(state);
-    fake.other = run_kernel;
+    fake_open_with(state, run_kernel);
     ctx = km_ctx_new("cuda:0", 2);
     noted[0] = 0;
     km_set_log(note, NULL);

@@ -12,41 +12,7 @@ static float made_up(int op, float a, float b, double f0, double f1) {
     return 0.625f * a - 0.375f * b + 0.01f * (float)op + 0.125f * (float)(f0 - f1);
 }
 
-static int op_named(const char *kernel) { /* unary_relu_f32 */
-    char name[40];
-    snprintf(name, sizeof name, "%s", strchr(kernel, '_') + 1);
-    name[strlen(name) - 4] = 0;
-    for (int op = 0; op < KM_OP_COUNT; op++)
-        if (strcmp(km_op_name((km_op)op), name) == 0) return op;
-    fail_msg("no op for kernel %s", kernel);
-    return -1;
-}
-
-static void run_kernel(const fake_launch *w) {
-    if (fake_named(w, "chain_")) {
-        const km_chain_args *p = (const km_chain_args *)w->args;
-        for (int64_t i = 0; i < p->n; i++) {
-            float place[KM_CHAIN_INPUTS + KM_CHAIN_STEPS], last = -1e30f;
-            for (int k = 0; k < p->n_in; k++) place[k] = ((const float *)p->in[k])[i];
-            for (int k = 0; k < p->n_steps; k++) {
-                const km_chain_step *s = &p->step[k];
-                bool two = s->op < KM_OP_NEG; /* by op_list.h; no gradients here */
-                float a = s->a == KM_CHAIN_LAST ? last : place[s->a];
-                float b = s->b == KM_CHAIN_LAST ? last : place[s->b];
-                last = made_up(s->op, a, two ? b : 0, s->f0, s->f1);
-                if (s->keep != KM_CHAIN_LAST) place[s->keep] = last;
-                if (s->out) ((float *)s->out)[i] = last;
-            }
-        }
-    } else if ((fake_named(w, "unary_") || fake_named(w, "binary_")) &&
-               !strstr(w->kernel, "walk")) {
-        const km_map_args *p = (const km_map_args *)w->args;
-        int op = op_named(w->kernel);
-        for (int64_t i = 0; i < p->n; i++)
-            ((float *)p->out)[i] = made_up(op, ((const float *)p->a)[i],
-                                           p->b ? ((const float *)p->b)[i] : 0, p->f0, p->f1);
-    }
-}
+static void run_kernel(const fake_launch *w) { fake_run_ops(w, made_up); }
 
 /* ---- A context with two kept inputs ---- */
 
@@ -64,8 +30,7 @@ static km_tensor *some(float from) {
 }
 
 static int open_chain(void **state) {
-    fake_open(state);
-    fake.other = run_kernel;
+    fake_open_with(state, run_kernel);
     ctx = km_ctx_new("cuda:0", 1);
     a = some(1);
     b = some(-3);

@@ -134,11 +134,11 @@ static void what_does_not_fit_is_refused_and_changes_nothing(void **state) {
     assert_null(km_sequence_logits(s));
     assert_int_equal(km_sequence_length(s), 0);
     km_sequence_free(s);
-    assert_refused(ctx, km_cache_new(ctx, m, &(km_cache_options){KM_F32, 1, 13}), KM_ERR_RANGE,
+    assert_refused(ctx, km_cache_new(ctx, m, &(km_cache_options){KM_F32, 1, 13, 0}), KM_ERR_RANGE,
                    "cache: 1 sequences of 13 tokens; the model's context is 12");
-    assert_refused(ctx, km_cache_new(ctx, m, &(km_cache_options){KM_Q8_0, 1, 12}), KM_ERR_DTYPE,
+    assert_refused(ctx, km_cache_new(ctx, m, &(km_cache_options){KM_Q8_0, 1, 12, 0}), KM_ERR_DTYPE,
                    "cache: heads of 4 elements cannot be kept as q8_0; f16 takes any");
-    assert_refused(ctx, km_cache_new(ctx, m, &(km_cache_options){KM_Q4_K, 1, 12}), KM_ERR_DTYPE,
+    assert_refused(ctx, km_cache_new(ctx, m, &(km_cache_options){KM_Q4_K, 1, 12, 0}), KM_ERR_DTYPE,
                    "cache: it can be f32, f16, bf16, q8_0 or q4_0, not q4_k");
     km_net_free(m);
 }

@@ -21,12 +21,12 @@ static int tear_down(void **state) {
 }
 
 /* Nearly all rows are in one cell. */
-static km_index *frame(const float *rows, km_code_mode mode) {
+static km_index *frame(const float *rows) {
     km_error err = {0};
     float *anchors = km_calloc(CELLS * DIM, sizeof *anchors);
     memcpy(anchors + 2 * DIM, rows, sizeof *anchors * DIM);
     for (int j = 0; j < DIM; j++) anchors[j] = 1000;
-    km_coder_options how = {.dim = DIM, .bytes = BYTES, .mode = mode, .rows = N};
+    km_coder_options how = {.dim = DIM, .bytes = BYTES, .rows = N};
     km_coder *coder = km_coder_train(ctx->threads, rows, N, &how, &err);
     km_index *x = coder ? km_index_frame(ctx->threads, KM_METRIC_L2, KM_RERANK_INT8, DIM, anchors,
                                          CELLS, coder, &err)
@@ -66,8 +66,8 @@ static char *written(const km_index *x, const float *rows, size_t memory, size_t
 static void a_cell_beyond_the_memory_comes_in_pieces(void **state) {
     (void)state;
     float *rows = clustered(N, DIM, 5);
-    for (int mode = 0; mode < 2; mode++) {
-        km_index *x = frame(rows, mode ? KM_CODE_DENSE : KM_CODE_FAST);
+    {
+        km_index *x = frame(rows);
         size_t size, other;
         char *whole = written(x, rows, 1 << 20, &size);
         for (size_t memory = 1; memory < 40000; memory = 3 * memory + 1000) {
