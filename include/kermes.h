@@ -781,6 +781,25 @@ KM_API km_status km_train(const km_train_settings *s, const km_train_hooks *hook
  * those that change. */
 KM_API km_status km_train_json(const char *settings, const km_train_hooks *hooks,
                                km_train_result *result);
+/* A tokenizer from texts, in files or in memory, as a tokenizer.json at `out` that Hugging Face's library
+ * loads: how many tokens it has; -1 on failure. */
+typedef struct km_text_input {
+    const char *path; /* NULL: data */
+    const char *data;
+    size_t bytes;
+} km_text_input;
+typedef struct km_tokenizer_options {
+    size_t size;
+    const char *kind;    /* "bpe:4096" (byte-level, so many tokens in all), "chars", "bytes" */
+    const char *special; /* the text of its special token, "<|endoftext|>"; "": none */
+    int threads;         /* 0: one per core; the result does not depend on it */
+    bool (*progress)(void *user, const char *stage, int64_t done, int64_t total); /* false stops */
+    void *user;
+} km_tokenizer_options;
+KM_API km_tokenizer_options km_tokenizer_defaults(void); /* bpe:4096 */
+KM_API int64_t km_tokenizer_train(const char *out, const km_text_input *texts, int n,
+                                  const km_tokenizer_options *options);
+
 /* A text to try it with: small stories that a grammar writes. Folders on the way are made. */
 KM_API km_status km_train_demo_text(const char *path, uint64_t seed, size_t bytes);
 KM_API int km_rank(void); /* of this process under mpirun; 0 otherwise */
@@ -1360,6 +1379,24 @@ typedef struct km_index_info {
 } km_index_info;
 
 #define KM_NO_ID UINT64_MAX /* no vector has it */
+
+/* Vectors in a file, read in blocks as f32, so that a file may be larger than memory: npy, fvecs, bvecs,
+ * ivecs, safetensors (one tensor), IDX, and raw numbers. One thread at a time. */
+typedef struct km_vectors km_vectors;
+typedef struct km_vectors_options {
+    size_t size;
+    const char *tensor; /* of a safetensors file; NULL: the only one with two axes */
+    int64_t dim;        /* of a file without a head; 0: raw numbers are refused */
+    km_dtype dtype;     /* of raw numbers */
+} km_vectors_options;
+KM_API km_vectors_options km_vectors_defaults(void);
+KM_API km_vectors *km_vectors_open(const char *path, const km_vectors_options *options);
+KM_API void km_vectors_close(km_vectors *v); /* NULL is fine */
+KM_API int64_t km_vectors_count(const km_vectors *v);
+KM_API int64_t km_vectors_dim(const km_vectors *v);
+KM_API const char *km_vectors_type(const km_vectors *v); /* as stored: "f32", "u8" */
+/* Vectors first to first + n - 1: x (n, dim). */
+KM_API km_status km_vectors_read(km_vectors *v, int64_t first, int64_t n, float *x);
 
 /* Builds an index of x (n, dim) in memory. ids (n) may be NULL: 0, 1, 2, ... NULL on failure. */
 KM_API km_index *km_index_build(km_ctx *ctx, const float *x, int64_t n, int64_t dim,

@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 typedef struct tokenize_settings {
@@ -70,33 +71,17 @@ static bool show_progress(void *user, const char *stage, int64_t done, int64_t t
     return true;
 }
 
-static km_token *train(const tokenize_settings *o, const km_span *texts, size_t n, km_error *err) {
-    if (strcmp(o->train, "bytes") == 0) return km_token_bytes(err);
-    if (strcmp(o->train, "chars") == 0) return km_token_chars(texts, n, err);
-    km_progress bar;
-    const char *special[] = {o->special};
-    km_progress_begin(&bar, "tokenize", "", 0, o->common.quiet);
-    km_bpe_options options = {.vocab = strtoll(o->train, NULL, 10),
-                              .threads = (int)o->common.threads,
-                              .special = special,
-                              .n_special = strcmp(o->special, "none") != 0,
-                              .progress = show_progress,
-                              .user = &bar};
-    km_token *t = km_token_train_bpe(texts, n, &options, err);
-    km_progress_end(&bar);
-    return t;
-}
-
-static int tell_trained(const tokenize_settings *o, const km_token *t, size_t bytes,
-                        double seconds) {
+static int tell_trained(const tokenize_settings *o, int64_t tokens, size_t bytes, double seconds) {
+    const char *kind = strcmp(o->train, "bytes") == 0   ? "bytes"
+                       : strcmp(o->train, "chars") == 0 ? "chars"
+                                                        : "bpe";
     if (o->common.json)
-        return km_cli_print_json(
-            json_pack("{s:s, s:o, s:I, s:o, s:o, s:o}", "kind", km_token_kind(t), "out",
-                      km_json_text(o->out), "vocab", (json_int_t)km_token_vocab(t), "bytes",
-                      km_json_count((double)bytes), "seconds", km_json_number(seconds, 4),
-                      "bytes_per_s", km_json_number((double)bytes / seconds, 4)));
+        return km_cli_print_json(json_pack(
+            "{s:s, s:o, s:I, s:o, s:o, s:o}", "kind", kind, "out", km_json_text(o->out), "vocab",
+            (json_int_t)tokens, "bytes", km_json_count((double)bytes), "seconds",
+            km_json_number(seconds, 4), "bytes_per_s", km_json_number((double)bytes / seconds, 4)));
     char size[KM_NUMBER_TEXT], time[KM_NUMBER_TEXT];
-    printf("%s: %lld tokens from %s of text in %s\n", o->out, (long long)km_token_vocab(t),
+    printf("%s: %lld tokens from %s of text in %s\n", o->out, (long long)tokens,
            km_format_bytes(size, (double)bytes), km_format_seconds(time, seconds));
     return KM_EXIT_OK;
 }
@@ -113,29 +98,38 @@ static int run_train(const tokenize_settings *o, const km_args *args) {
                             o->train);
     km_error err = {0};
     source in = {0};
-    km_map maps[KM_MAX_WORDS] = {{0}};
-    km_span texts[KM_MAX_WORDS];
-    size_t n = 0, bytes = 0;
-    km_status s = KM_OK;
-    for (int i = 0; s == KM_OK && i < args->n_words; i++) {
-        s = km_map_open(&maps[i], args->words[i], &err);
-        texts[n++] = (km_span){(const char *)maps[i].data, maps[i].size};
+    km_text_input texts[KM_MAX_WORDS + 1];
+    int n = 0;
+    size_t bytes = 0;
+    for (; n < args->n_words; n++) {
+        struct stat st;
+        texts[n] = (km_text_input){.path = args->words[n]};
+        if (stat(args->words[n], &st) == 0) bytes += (size_t)st.st_size;
     }
     if (n == 0 && strcmp(o->train, "bytes") != 0) {
-        s = open_source(&in, o, args, &err);
-        texts[n++] = in.span;
+        if (open_source(&in, o, args, &err) != KM_OK) {
+            source_free(&in);
+            return km_cli_fail("tokenize: %s", err.text);
+        }
+        texts[n++] = (km_text_input){.data = in.span.data, .bytes = in.span.bytes};
+        bytes = in.span.bytes;
     }
-    for (size_t i = 0; s == KM_OK && i < n; i++) bytes += texts[i].bytes;
+    char kind[24];
+    snprintf(kind, sizeof kind, "%s%.12s", is_size(o->train) ? "bpe:" : "", o->train);
+    km_progress bar;
+    km_tokenizer_options how = km_tokenizer_defaults();
+    how.kind = kind;
+    how.special = strcmp(o->special, "none") == 0 ? "" : o->special;
+    how.threads = (int)o->common.threads;
+    how.progress = show_progress;
+    how.user = &bar;
+    km_progress_begin(&bar, "tokenize", "", 0, o->common.quiet);
     double start = km_now();
-    km_token *t = s == KM_OK ? train(o, texts, n, &err) : NULL;
+    int64_t tokens = km_tokenizer_train(o->out, texts, n, &how);
     double seconds = km_now() - start;
-    for (int i = 0; t && s == KM_OK && i < args->n_words; i++) s = km_map_check(&maps[i], &err);
-    if (t && s == KM_OK) s = km_map_check(&in.map, &err);
-    if (t && s == KM_OK) s = km_token_save(t, o->out, &err);
-    int code = t && s == KM_OK ? tell_trained(o, t, bytes, seconds)
-                               : km_cli_fail("tokenize: %s", err.text);
-    km_token_free(t);
-    for (int i = 0; i < args->n_words; i++) km_map_close(&maps[i]);
+    km_progress_end(&bar);
+    int code = tokens >= 0 ? tell_trained(o, tokens, bytes, seconds)
+                           : km_cli_fail("tokenize: %s", km_last_error());
     source_free(&in);
     return code;
 }

@@ -4,6 +4,7 @@
 #include "tensor/tensor.h"
 #include "vector/device_index.h"
 #include "vector/index.h"
+#include "vector/input.h"
 #include "vector/learn.h"
 #include "vector/make.h"
 #include <math.h>
@@ -44,6 +45,58 @@ static km_status take_options(const km_index_options *given, km_index_options *o
         own->training = training;
     }
     return s;
+}
+
+/* ---- Files of vectors ---- */
+
+struct km_vectors {
+    km_input *in;
+};
+
+km_vectors_options km_vectors_defaults(void) {
+    return (km_vectors_options){.size = sizeof(km_vectors_options)};
+}
+
+km_vectors *km_vectors_open(const char *path, const km_vectors_options *options) {
+    km_error err = {0};
+    km_vectors_options o = km_vectors_defaults();
+    km_vectors *v = NULL;
+    if (!path)
+        km_error_set(&err, KM_ERR_NULL, "km_vectors_open: no path");
+    else if (km_take_sized(&o, sizeof o, options, "km_vectors_options", &err) == KM_OK &&
+             (o.dim < 0 || (unsigned)o.dtype > KM_I8))
+        km_error_set(&err, KM_ERR_RANGE, "km_vectors_open: no such dimension or dtype");
+    if (err.code == KM_OK && !(v = km_calloc(1, sizeof *v)))
+        km_error_set(&err, KM_ERR_MEMORY, "out of memory for a file of vectors");
+    if (v) v->in = km_input_open(path, &(km_input_options){o.tensor, o.dim, o.dtype}, &err);
+    if (v && v->in) return v;
+    km_free(v);
+    told(err.code, &err);
+    return NULL;
+}
+
+void km_vectors_close(km_vectors *v) {
+    if (!v) return;
+    km_input_close(v->in);
+    km_free(v);
+}
+
+int64_t km_vectors_count(const km_vectors *v) { return v ? km_input_rows(v->in) : 0; }
+int64_t km_vectors_dim(const km_vectors *v) { return v ? km_input_dim(v->in) : 0; }
+const char *km_vectors_type(const km_vectors *v) {
+    return v ? km_row_layout_type(km_input_layout(v->in)) : "";
+}
+
+km_status km_vectors_read(km_vectors *v, int64_t first, int64_t n, float *x) {
+    km_error err = {0};
+    if (!v || (n && !x)) return missing("km_vectors_read");
+    int64_t count = km_input_rows(v->in);
+    if (first < 0 || n < 0 || first > count || n > count - first)
+        km_error_set(&err, KM_ERR_RANGE, "vectors %lld to %lld of %lld", (long long)first,
+                     (long long)first + (long long)n - 1, (long long)count);
+    else if (n)
+        km_input_read(v->in, first, n, x, &err);
+    return err.code == KM_OK ? KM_OK : told(err.code, &err);
 }
 
 /* What the recall asked for is tried on: held-out vectors, and those near them. */

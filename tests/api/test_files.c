@@ -100,6 +100,81 @@ static void files_describe_themselves(void **state) {
     assert_null(km_describe_file("/dev/null", NULL));
 }
 
+static bool stop_at_once(void *user, const char *stage, int64_t done, int64_t total) {
+    (void)user, (void)stage, (void)done, (void)total;
+    return false;
+}
+
+static void tokenizers_are_made_from_files_and_from_memory(void **state) {
+    (void)state;
+    const char *out = in_folder("tok.json"), *none = in_folder("none.json");
+    km_text_input texts[] = {{.path = in_folder("text.txt")}, {.data = "abcabc", .bytes = 6}};
+    km_tokenizer_options o = km_tokenizer_defaults();
+    o.kind = "bpe:300";
+    assert_int_equal(km_tokenizer_train(out, texts, 2, &o), 300);
+    o.kind = "chars";
+    assert_int_equal(km_tokenizer_train(out, texts + 1, 1, &o), 3);
+    o.kind = "bytes";
+    assert_int_equal(km_tokenizer_train(out, NULL, 0, &o), 256);
+    char *text = km_describe_file(out, NULL);
+    assert_non_null(text);
+    km_string_free(text);
+    o.kind = "words";
+    assert_int_equal(km_tokenizer_train(none, texts, 2, &o), -1);
+    o.kind = "bpe:3";
+    assert_int_equal(km_tokenizer_train(none, texts, 2, &o), -1);
+    o.kind = NULL;
+    assert_int_equal(km_tokenizer_train(none, texts, 2, &o), -1);
+    o = km_tokenizer_defaults();
+    o.progress = stop_at_once;
+    assert_int_equal(km_tokenizer_train(none, texts, 2, &o), -1);
+    o.size = 0;
+    assert_int_equal(km_tokenizer_train(none, texts, 2, &o), -1);
+    assert_int_equal(km_tokenizer_train(NULL, texts, 2, NULL), -1);
+    assert_int_equal(km_tokenizer_train(none, NULL, 2, NULL), -1);
+    assert_int_equal(km_tokenizer_train(none, texts, -1, NULL), -1);
+    texts[1] = (km_text_input){.bytes = 5};
+    assert_int_equal(km_tokenizer_train(none, texts, 2, NULL), -1);
+    texts[0].path = in_folder("no.txt");
+    assert_int_equal(km_tokenizer_train(none, texts, 1, NULL), -1);
+    assert_non_null(strstr(km_last_error(), "no.txt"));
+    assert_int_not_equal(access(none, F_OK), 0);
+}
+
+static void vectors_are_read_from_files_in_parts(void **state) {
+    (void)state;
+    const float x[] = {1, 2, 3, 4, 5, 6};
+    float got[4];
+    const char *path = in_folder("v.npy");
+    km_ctx *ctx = km_ctx_new("cpu", 1);
+    km_named_tensor t = {NULL, km_from_data(ctx, KM_F32, KM_SHAPE(3, 2), x)};
+    assert_int_equal(km_save(ctx, path, &t, 1, NULL), KM_OK);
+    km_ctx_free(ctx);
+    km_vectors *v = km_vectors_open(path, NULL);
+    assert_non_null(v);
+    assert_int_equal(km_vectors_count(v), 3);
+    assert_int_equal(km_vectors_dim(v), 2);
+    assert_string_equal(km_vectors_type(v), "f32");
+    assert_int_equal(km_vectors_read(v, 1, 2, got), KM_OK);
+    assert_memory_equal(got, x + 2, sizeof got);
+    assert_int_equal(km_vectors_read(v, 3, 0, NULL), KM_OK);
+    assert_int_equal(km_vectors_read(v, 2, 2, got), KM_ERR_RANGE);
+    assert_int_equal(km_vectors_read(v, -1, 1, got), KM_ERR_RANGE);
+    assert_int_equal(km_vectors_read(v, 1, INT64_MAX, got), KM_ERR_RANGE);
+    assert_int_equal(km_vectors_read(v, 0, 1, NULL), KM_ERR_NULL);
+    assert_int_equal(km_vectors_read(NULL, 0, 1, got), KM_ERR_NULL);
+    km_vectors_close(v);
+    km_vectors_close(NULL);
+    assert_int_equal(km_vectors_count(NULL), 0);
+    assert_null(km_vectors_open(NULL, NULL));
+    assert_null(km_vectors_open(in_folder("none.npy"), NULL));
+    km_vectors_options o = {0};
+    assert_null(km_vectors_open(path, &o));
+    o = km_vectors_defaults();
+    o.dim = -3;
+    assert_null(km_vectors_open(path, &o));
+}
+
 static int make_run(void **state) {
     (void)state;
     snprintf(folder, sizeof folder, "/tmp/kermes-files-XXXXXX");
@@ -134,6 +209,8 @@ int main(void) {
         cmocka_unit_test(models_go_from_format_to_format),
         cmocka_unit_test(bad_conversions_are_errors_and_leave_no_file),
         cmocka_unit_test(files_describe_themselves),
+        cmocka_unit_test(tokenizers_are_made_from_files_and_from_memory),
+        cmocka_unit_test(vectors_are_read_from_files_in_parts),
     };
     return cmocka_run_group_tests(tests, make_run, remove_run);
 }
