@@ -341,7 +341,10 @@ km_status km_generate_chat(km_session *s, const char *messages, const km_render_
 /* ---- Step by step ---- */
 
 static km_status begun(km_session *s, km_status status, km_error *err) {
-    if (status != KM_OK) failed(s, err);
+    if (status == KM_OK)
+        s->last = km_maker_got(s->maker);
+    else
+        failed(s, err);
     return leave(s, err);
 }
 
