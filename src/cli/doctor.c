@@ -8,6 +8,7 @@
 #include "report/json.h"
 #include <dlfcn.h>
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
@@ -45,8 +46,10 @@ static void check_processor(check_list *c) {
     bool fast = strcmp(kernels, "base") != 0 && strcmp(kernels, "generic") != 0;
     say(c, "processor", fast ? HEALTH_GOOD : HEALTH_LACKING, found,
         "without AVX2 or NEON everything is several times slower");
-    double total = json_number_value(json_object_get(m, "memory_bytes"));
-    double available = json_number_value(json_object_get(m, "memory_available_bytes"));
+    const json_t *all_of = json_object_get(m, "memory_bytes");
+    const json_t *left = json_object_get(m, "memory_available_bytes");
+    double total = json_is_number(all_of) ? json_number_value(all_of) : NAN;
+    double available = json_is_number(left) ? json_number_value(left) : NAN; /* no /proc */
     snprintf(found, sizeof found, "%s, %s free", km_format_bytes(a, total),
              km_format_bytes(b, available));
     say(c, "memory", available < 1e9 ? HEALTH_LACKING : HEALTH_GOOD, found,
