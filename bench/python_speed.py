@@ -56,10 +56,34 @@ def main():
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json")
+    parser.add_argument("--json", help="add what was found to this file")
+    parser.add_argument("--only", choices=("generation", "search"))
     args = parser.parse_args()
-    command, threads = os.path.abspath(args.command), args.threads
+    command = os.path.abspath(args.command)
+    found = {}
+    if args.only != "search":
+        found["generation"] = generation(command, args)
+    if args.only != "generation":
+        found["search"] = search(command, args)
+    print(json.dumps(found, indent=2))
+    if args.json:
+        if os.path.exists(args.json):
+            with open(args.json, encoding="utf-8") as f:
+                found = {**json.load(f), **found}
+        with open(args.json, "w", encoding="utf-8") as f:
+            json.dump(found, f, indent=2)
+            f.write("\n")
 
+
+def told(seen, what, best, about):
+    return {what: {n: round(statistics.median(v), 4) for n, v in seen.items()},
+            "best": {n: round(best(v), 4) for n, v in seen.items()},
+            "python_over_command": round(statistics.median(
+                y / x for x, y in zip(seen["command"], seen["python"])), 4), **about}
+
+
+def generation(command, args):
+    threads = args.threads
     speeds = {"command": [], "python": []}
     with kermes.Model(args.model, device="cpu", threads=threads) as model:
         by_python(model, 8)
@@ -70,9 +94,16 @@ def main():
             speeds["command"].append(a)
             speeds["python"].append(b)
 
+    return told(speeds, "tokens_per_s", max, {
+        "rounds": args.rounds, "threads": threads, "tokens": args.tokens,
+        "model": os.path.basename(args.model)})
+
+
+def search(command, args):
+    threads = args.threads
     searches = {"command": [], "python": []}
     with tempfile.TemporaryDirectory() as folder:
-        x = np.random.default_rng(0).normal(size=(100_000, 96)).astype(np.float32)
+        x = np.random.default_rng(0).normal(size=(50_000, 96)).astype(np.float32)
         q = x[:4000].copy()
         np.save(f"{folder}/q.npy", q)
         np.save(f"{folder}/one.npy", q[:1])
@@ -86,23 +117,8 @@ def main():
             index.search(q, k=10, threads=threads)
             searches["python"].append(time.perf_counter() - began)
 
-    def ratio(a, b):
-        return statistics.median(y / x for x, y in zip(a, b))
-    found = {
-        "tokens_per_s": {n: round(statistics.median(v), 2) for n, v in speeds.items()},
-        "generation_python_over_command": round(ratio(speeds["command"], speeds["python"]), 4),
-        "generation_best": {n: round(max(v), 2) for n, v in speeds.items()},
-        "search_seconds": {n: round(statistics.median(v), 4) for n, v in searches.items()},
-        "search_best_seconds": {n: round(min(v), 4) for n, v in searches.items()},
-        "search_python_over_command": round(ratio(searches["command"], searches["python"]), 4),
-        "rounds": args.rounds, "threads": threads, "tokens": args.tokens,
-        "model": os.path.basename(args.model), "queries": 4000, "vectors": 100_000, "dim": 96,
-    }
-    print(json.dumps(found, indent=2))
-    if args.json:
-        with open(args.json, "w", encoding="utf-8") as f:
-            json.dump(found, f, indent=2)
-            f.write("\n")
+    return told(searches, "seconds", min, {
+        "rounds": args.rounds, "threads": threads, "queries": 4000, "vectors": 50_000, "dim": 96})
 
 
 if __name__ == "__main__":

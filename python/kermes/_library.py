@@ -177,8 +177,7 @@ def touch() -> None:
 
 def options(struct: str, defaults: str, *args: Any) -> Any:
     """A struct of settings, new, as its _defaults() call of the library makes it."""
-    call = getattr(lib, defaults, None)
-    return ffi.new(f"{struct} *", call(*args)) if call is not None else ffi.new(f"{struct} *")
+    return ffi.new(f"{struct} *", getattr(lib, defaults)(*args))
 
 
 # ---- Texts ----
