@@ -93,7 +93,7 @@ static km_status fit(km_model *m, km_batch_options *o) {
                               (long long)o->sequences, (long long)o->context);
     if (o->context == 0 || o->context > m->config.context) o->context = m->config.context;
     if (o->sequences == 0) o->sequences = 16;
-    km_cache_options c = {m->how.cache, 1, o->context};
+    km_cache_options c = {.dtype = m->how.cache, .sequences = 1, .context = o->context};
     size_t each = km_cache_bytes(&m->config, &c);
     if (o->memory && each > o->memory)
         return km_public_fail(KM_ERR_MEMORY,

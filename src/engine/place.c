@@ -159,7 +159,7 @@ static int64_t sequences_on_host(const km_config *c, const km_cache_options *eac
 km_sequences *km_ground_pool(km_model *m, km_ground *g, km_error *err) {
     if (g->pool) return g->pool;
     const km_config *c = &g->net->config;
-    km_cache_options each = {m->how.cache, 1, c->context};
+    km_cache_options each = {.dtype = m->how.cache, .sequences = 1, .context = c->context};
     km_sequences_options o = km_sequences_defaults();
     o.cache = m->how.cache;
     o.sequences = m->how.sequences ? m->how.sequences : sequences_on_host(c, &each);

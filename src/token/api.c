@@ -57,21 +57,26 @@ int64_t km_tokenizer_train(const char *out, const km_text_input *texts, int n,
     km_span *spans = NULL;
     km_token *t = NULL;
     int64_t tokens = -1;
-    if (!out || n < 0 || (n && !texts))
+    if (!out || n < 0 || (n && !texts)) {
         km_error_set(&err, KM_ERR_NULL, "km_tokenizer_train: an argument is missing or negative");
-    else if (km_take_sized(&o, sizeof o, options, "km_tokenizer_options", &err) == KM_OK &&
-             (!o.kind || o.threads < 0))
-        km_error_set(&err, KM_ERR_RANGE, "km_tokenizer_train: no kind, or %d threads", o.threads);
-    if (err.code == KM_OK) {
-        maps = km_calloc((size_t)n + 1, sizeof *maps);
-        spans = km_calloc((size_t)n + 1, sizeof *spans);
-        if (!maps || !spans) km_error_set(&err, KM_ERR_MEMORY, "out of memory for texts");
+        goto done;
     }
-    if (err.code == KM_OK) open_texts(texts, n, maps, spans, &err);
-    if (err.code == KM_OK) t = make(&o, spans, (size_t)n, &err);
-    for (int i = 0; maps && i < n; i++)
+    if (km_take_sized(&o, sizeof o, options, "km_tokenizer_options", &err) != KM_OK) goto done;
+    if (!o.kind || o.threads < 0) {
+        km_error_set(&err, KM_ERR_RANGE, "km_tokenizer_train: no kind, or %d threads", o.threads);
+        goto done;
+    }
+    maps = km_calloc((size_t)n + 1, sizeof *maps);
+    spans = km_calloc((size_t)n + 1, sizeof *spans);
+    if (!maps || !spans) {
+        km_error_set(&err, KM_ERR_MEMORY, "out of memory for texts");
+        goto done;
+    }
+    if (open_texts(texts, n, maps, spans, &err) == KM_OK) t = make(&o, spans, (size_t)n, &err);
+    for (int i = 0; i < n; i++)
         if (texts[i].path) km_map_done(&maps[i], err.code, &err);
     if (t && err.code == KM_OK && km_token_save(t, out, &err) == KM_OK) tokens = km_token_vocab(t);
+done:
     km_token_free(t);
     km_free(maps);
     km_free(spans);

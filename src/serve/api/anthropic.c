@@ -25,7 +25,7 @@ static json_t *text_of(const json_t *content) {
 }
 
 /* One message may hold text, calls of tools, and their results, which are messages of their own. */
-static km_status convert(km_call *c, const json_t *m, json_t *all, size_t number) {
+static km_status convert(km_api_call *c, const json_t *m, json_t *all, size_t number) {
     const char *role = json_string_value(json_object_get(m, "role"));
     const json_t *content = json_object_get(m, "content");
     if (!role || (strcmp(role, "user") != 0 && strcmp(role, "assistant") != 0))
@@ -79,7 +79,7 @@ static km_status convert(km_call *c, const json_t *m, json_t *all, size_t number
     return c->status ? KM_ERR_RANGE : KM_OK;
 }
 
-static km_status read_messages(km_call *c) {
+static km_status read_messages(km_api_call *c) {
     json_t *messages = json_object_get(c->request, "messages"),
            *system = json_object_get(c->request, "system");
     json_t *all = json_array();
@@ -99,7 +99,7 @@ static km_status read_messages(km_call *c) {
 }
 
 /* The converted tools stay in the request, since names are kept as they lie there. */
-static km_status read_tools(km_call *c) {
+static km_status read_tools(km_api_call *c) {
     json_t *tools = json_object_get(c->request, "tools"),
            *choice = json_object_get(c->request, "tool_choice");
     json_t *all = json_array(), *word = NULL;
@@ -123,7 +123,7 @@ static km_status read_tools(km_call *c) {
     return s;
 }
 
-static km_status read_request(km_call *c, km_error *err) {
+static km_status read_request(km_api_call *c, km_error *err) {
     if (km_fields_sampling(c) != KM_OK || !km_field_bool(c, "stream", &c->stream) ||
         read_tools(c) != KM_OK || read_messages(c) != KM_OK)
         return KM_ERR_RANGE;
@@ -135,7 +135,7 @@ static km_status read_request(km_call *c, km_error *err) {
     return km_call_prompt_chat(c, err);
 }
 
-static km_status read_count(km_call *c, km_error *err) {
+static km_status read_count(km_api_call *c, km_error *err) {
     c->count_only = true;
     if (read_tools(c) != KM_OK || read_messages(c) != KM_OK) return KM_ERR_RANGE;
     return km_call_prompt_chat(c, err);
@@ -145,31 +145,31 @@ static km_status read_count(km_call *c, km_error *err) {
 
 enum { NO_BLOCK, TEXT_BLOCK, THINKING_BLOCK, TOOL_BLOCK };
 
-static const char *stop_reason(const km_choice *ch) {
+static const char *stop_reason(const km_api_choice *ch) {
     if (km_finish_is_length(ch)) return "max_tokens";
     if (ch->n_uses) return "tool_use";
     return ch->end == KM_ENDED_STOP ? "stop_sequence" : "end_turn";
 }
 
-static km_text *event(km_call *c, const char *name) {
+static km_text *event(km_api_call *c, const char *name) {
     km_text *t = &c->serve->scratch;
     t->len = 0;
     km_text_printf(t, "event: %s\ndata: {\"type\":\"%s\"", name, name);
     return t;
 }
 
-static void send(km_call *c, km_text *t) {
+static void send(km_api_call *c, km_text *t) {
     km_text_add(t, "}\n\n");
     km_call_put(c, t);
 }
 
-static void put_message_head(const km_call *c, km_text *t) {
+static void put_message_head(const km_api_call *c, km_text *t) {
     km_text_printf(
         t, "\"id\":\"msg_%s\",\"type\":\"message\",\"role\":\"assistant\",\"model\":", c->id);
     km_put_string0(t, c->serve->name);
 }
 
-static void begin(km_call *c) {
+static void begin(km_api_call *c) {
     km_text *t = event(c, "message_start");
     km_text_add(t, ",\"message\":{");
     put_message_head(c, t);
@@ -182,7 +182,7 @@ static void begin(km_call *c) {
     send(c, t);
 }
 
-static void close_block(km_choice *ch) {
+static void close_block(km_api_choice *ch) {
     if (ch->block_kind == NO_BLOCK) return;
     km_text *t = event(ch->call, "content_block_stop");
     km_text_printf(t, ",\"index\":%d", ch->block);
@@ -190,7 +190,7 @@ static void close_block(km_choice *ch) {
     ch->block_kind = NO_BLOCK;
 }
 
-static void open_block(km_choice *ch, int kind, const char *name, size_t n) {
+static void open_block(km_api_choice *ch, int kind, const char *name, size_t n) {
     if (ch->block_kind == kind && kind != TOOL_BLOCK) return;
     close_block(ch);
     ch->block++;
@@ -209,7 +209,7 @@ static void open_block(km_choice *ch, int kind, const char *name, size_t n) {
     send(ch->call, t);
 }
 
-static void part(km_choice *ch, const km_answer_part *p) {
+static void part(km_api_choice *ch, const km_answer_part *p) {
     static const char *const deltas[] = {"text_delta\",\"text", "thinking_delta\",\"thinking", "",
                                          "input_json_delta\",\"partial_json"};
     if (p->kind == KM_ANSWER_TEXT) open_block(ch, TEXT_BLOCK, NULL, 0);
@@ -224,9 +224,9 @@ static void part(km_choice *ch, const km_answer_part *p) {
     send(ch->call, t);
 }
 
-static void end_choice(km_choice *ch) { close_block(ch); }
+static void end_choice(km_api_choice *ch) { close_block(ch); }
 
-static void end(km_call *c) {
+static void end(km_api_call *c) {
     km_text *t = event(c, "message_delta");
     km_text_printf(
         t,
@@ -238,8 +238,8 @@ static void end(km_call *c) {
     send(c, t);
 }
 
-static void whole(km_call *c, km_text *t) {
-    const km_choice *ch = &c->choices[0];
+static void whole(km_api_call *c, km_text *t) {
+    const km_api_choice *ch = &c->choices[0];
     const char *comma = "";
     km_text_add(t, "{");
     put_message_head(c, t);
@@ -275,7 +275,7 @@ static void whole(km_call *c, km_text *t) {
         (long long)km_call_reused(c));
 }
 
-static void whole_count(km_call *c, km_text *t) {
+static void whole_count(km_api_call *c, km_text *t) {
     km_text_printf(t, "{\"input_tokens\":%lld}\n", (long long)km_call_prompt_tokens(c));
 }
 

@@ -15,7 +15,7 @@
 #include <jansson.h>
 #include <pthread.h>
 
-typedef struct km_call km_call;
+typedef struct km_api_call km_api_call;
 typedef struct km_dialect km_dialect;
 
 typedef struct km_special { /* a control token's text */
@@ -39,16 +39,16 @@ struct km_serve {
     int64_t created;         /* seconds since 1970 */
     bool draining;
     int port;
-    uint64_t ids;    /* of answers */
-    uint64_t salt;   /* makes them unlike those of another run */
-    km_text scratch; /* of the loop */
-    km_call *calls;  /* all that are alive */
-    int log_fd;      /* -1: no log */
+    uint64_t ids;       /* of answers */
+    uint64_t salt;      /* makes them unlike those of another run */
+    km_text scratch;    /* of the loop */
+    km_api_call *calls; /* all that are alive */
+    int log_fd;         /* -1: no log */
     pthread_t workers[4];
     int n_workers;
     pthread_mutex_t lock; /* of what follows */
     pthread_cond_t wake;
-    km_call *jobs, **jobs_end;
+    km_api_call *jobs, **jobs_end;
     bool stop;
 };
 
@@ -60,8 +60,8 @@ typedef struct km_tool_use { /* a call of a tool, in an answer that is sent whol
     km_text arguments;
 } km_tool_use;
 
-typedef struct km_choice {
-    km_call *call;
+typedef struct km_api_choice {
+    km_api_call *call;
     int index;
     km_task task;
     km_generation how; /* the call's, with a seed of its own */
@@ -75,7 +75,7 @@ typedef struct km_choice {
     int64_t text_at; /* bytes of text so far: completions' text_offset */
     int block;       /* Anthropic: the content block that is open, and its kind */
     int block_kind;
-} km_choice;
+} km_api_choice;
 
 typedef struct km_prompt {
     int32_t *ids;
@@ -83,7 +83,7 @@ typedef struct km_prompt {
     char *text; /* for echo */
 } km_prompt;
 
-struct km_call {
+struct km_api_call {
     km_serve *serve;
     km_exchange *exchange; /* NULL: the client is gone, or has its answer */
     const km_dialect *dialect;
@@ -112,13 +112,13 @@ struct km_call {
     bool has_logprobs;
     double timeout;
     /* Its answer. */
-    km_choice *choices;
+    km_api_choice *choices;
     int n_choices, n_ended;
     int status; /* of a failure; 0: none */
     char error[600], param[64];
     bool working; /* a worker has it */
     bool begun;   /* the stream */
-    km_call *next_job, *prev, *next;
+    km_api_call *next_job, *prev, *next;
 };
 
 struct km_dialect {
@@ -126,13 +126,13 @@ struct km_dialect {
     const char *stream_type;
     const char *beat;
     /* By a worker: fills the call from call->request. */
-    km_status (*read)(km_call *c, km_error *err);
+    km_status (*read)(km_api_call *c, km_error *err);
     /* By the loop, into the stream. */
-    void (*begin)(km_call *c);
-    void (*part)(km_choice *ch, const km_answer_part *part);
-    void (*end_choice)(km_choice *ch);
-    void (*end)(km_call *c);
-    void (*whole)(km_call *c, km_text *out);
+    void (*begin)(km_api_call *c);
+    void (*part)(km_api_choice *ch, const km_answer_part *part);
+    void (*end_choice)(km_api_choice *ch);
+    void (*end)(km_api_call *c);
+    void (*whole)(km_api_call *c, km_text *out);
     void (*error)(km_text *out, int status, const char *param, const char *message, bool stream);
 };
 extern const km_dialect km_dialect_chat, km_dialect_completions, km_dialect_messages,
@@ -141,34 +141,34 @@ extern const km_dialect km_dialect_chat, km_dialect_completions, km_dialect_mess
 void km_call_start(km_serve *s, km_exchange *x, const km_dialect *d, const km_key *key);
 void km_call_on_events(void *serve, const km_task_event *events, size_t n);
 void km_call_tick(void *serve); /* streams that wait get their beginning */
-void km_call_put(km_call *c, const km_text *t);
+void km_call_put(km_api_call *c, const km_text *t);
 bool km_workers_start(km_serve *s);
 void km_workers_stop(km_serve *s);
 /* Sets the call's error; returns KM_ERR_RANGE. */
-km_status km_call_refuse(km_call *c, int status, const char *param, const char *fmt, ...)
+km_status km_call_refuse(km_api_call *c, int status, const char *param, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
-int64_t km_call_prompt_tokens(const km_call *c);
-int64_t km_call_tokens(const km_call *c);
-int64_t km_call_reused(const km_call *c);
-bool km_finish_is_length(const km_choice *ch); /* ended for want of tokens, not by itself */
+int64_t km_call_prompt_tokens(const km_api_call *c);
+int64_t km_call_tokens(const km_api_call *c);
+int64_t km_call_reused(const km_api_call *c);
+bool km_finish_is_length(const km_api_choice *ch); /* ended for want of tokens, not by itself */
 
 /* ---- Reading requests (fields.c) ---- */
 
 /* Each reads a field that may be absent or null, and refuses what is not of its type or range. */
-bool km_field_number(km_call *c, const char *key, double lo, double hi, double *out);
-bool km_field_int(km_call *c, const char *key, int64_t lo, int64_t hi, int64_t *out);
-bool km_field_bool(km_call *c, const char *key, bool *out);
-km_status km_fields_sampling(km_call *c); /* all samplers, stop, seed, logit_bias, limits */
-km_status km_fields_format(km_call *c);   /* response_format, grammar, json_schema */
-km_status km_fields_tools(km_call *c, const json_t *tools, const json_t *choice);
-km_status km_fields_messages(km_call *c, const json_t *messages); /* keeps them as OpenAI's */
-km_status km_force_tool(km_call *c, const char *name);            /* NULL: any of them */
+bool km_field_number(km_api_call *c, const char *key, double lo, double hi, double *out);
+bool km_field_int(km_api_call *c, const char *key, int64_t lo, int64_t hi, int64_t *out);
+bool km_field_bool(km_api_call *c, const char *key, bool *out);
+km_status km_fields_sampling(km_api_call *c); /* all samplers, stop, seed, logit_bias, limits */
+km_status km_fields_format(km_api_call *c);   /* response_format, grammar, json_schema */
+km_status km_fields_tools(km_api_call *c, const json_t *tools, const json_t *choice);
+km_status km_fields_messages(km_api_call *c, const json_t *messages); /* keeps them as OpenAI's */
+km_status km_force_tool(km_api_call *c, const char *name);            /* NULL: any of them */
 
 /* ---- Prompts (prompt.c) ---- */
 
-km_status km_call_prompt_chat(km_call *c, km_error *err);
-km_status km_call_prompt_text(km_call *c, const char *text, size_t bytes, km_error *err);
-km_status km_call_prompt_ids(km_call *c, const json_t *ids, km_error *err);
+km_status km_call_prompt_chat(km_api_call *c, km_error *err);
+km_status km_call_prompt_text(km_api_call *c, const char *text, size_t bytes, km_error *err);
+km_status km_call_prompt_ids(km_api_call *c, const json_t *ids, km_error *err);
 km_status km_guard_open(km_serve *s, km_error *err);
 json_t *km_guard_mark(const km_serve *s, const json_t *v, bool assistant); /* a new reference */
 km_status km_guard_tokenize(const km_serve *s, const char *text, size_t bytes, int32_t **ids,

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <time.h>
 
-static void free_choice(km_choice *ch) {
+static void free_choice(km_api_choice *ch) {
     km_answer_parser_free(ch->parser);
     km_text_free(&ch->content);
     km_text_free(&ch->reasoning);
@@ -20,7 +20,7 @@ static void free_choice(km_choice *ch) {
     km_free(ch->uses);
 }
 
-static void free_call(km_call *c) {
+static void free_call(km_api_call *c) {
     for (int i = 0; i < c->n_choices; i++) free_choice(&c->choices[i]);
     for (int i = 0; i < c->n_prompts; i++) {
         km_free(c->prompts[i].ids);
@@ -47,28 +47,28 @@ static void free_call(km_call *c) {
 }
 
 /* Nobody is interested any more; it goes once nobody works on it. */
-static void maybe_free(km_call *c) {
+static void maybe_free(km_api_call *c) {
     if (c->exchange || c->working) return;
     for (int i = 0; i < c->n_choices; i++)
         if (c->choices[i].submitted && !c->choices[i].ended) return;
     free_call(c);
 }
 
-static void cancel_tasks(km_call *c) {
+static void cancel_tasks(km_api_call *c) {
     for (int i = 0; i < c->n_choices; i++)
         if (c->choices[i].submitted && !c->choices[i].ended)
             km_scheduler_cancel(c->serve->scheduler, &c->choices[i].task);
 }
 
 static void client_left(void *user) {
-    km_call *c = user;
+    km_api_call *c = user;
     c->exchange = NULL;
     if (c->working) return; /* a worker has it: it comes back, and goes then */
     cancel_tasks(c);
     maybe_free(c);
 }
 
-km_status km_call_refuse(km_call *c, int status, const char *param, const char *fmt, ...) {
+km_status km_call_refuse(km_api_call *c, int status, const char *param, const char *fmt, ...) {
     if (c->status) return KM_ERR_RANGE; /* the first reason stays */
     va_list ap;
     va_start(ap, fmt);
@@ -81,7 +81,7 @@ km_status km_call_refuse(km_call *c, int status, const char *param, const char *
 
 /* ---- Errors ---- */
 
-static void answer_error(km_call *c) {
+static void answer_error(km_api_call *c) {
     km_exchange *x = c->exchange;
     c->exchange = NULL;
     if (c->status == 429) {
@@ -98,20 +98,20 @@ static void answer_error(km_call *c) {
     km_text_free(&t);
 }
 
-static void fail(km_call *c) {
+static void fail(km_api_call *c) {
     if (c->exchange) answer_error(c);
     cancel_tasks(c);
 }
 
 /* ---- Workers ---- */
 
-static bool make_choices(km_call *c) {
+static bool make_choices(km_api_call *c) {
     int n = c->n_prompts * c->n;
     c->choices = km_calloc((size_t)n, sizeof *c->choices);
     if (!c->choices) return false;
     c->n_choices = n;
     for (int i = 0; i < n; i++) {
-        km_choice *ch = &c->choices[i];
+        km_api_choice *ch = &c->choices[i];
         const km_prompt *p = &c->prompts[i / c->n];
         ch->call = c;
         ch->index = i;
@@ -129,7 +129,7 @@ static bool make_choices(km_call *c) {
     return true;
 }
 
-static void check_room(km_call *c) {
+static void check_room(km_api_call *c) {
     int64_t context = km_scheduler_count(c->serve->scheduler).context;
     for (int i = 0; i < c->n_prompts; i++) {
         if ((int64_t)c->prompts[i].n >= context)
@@ -140,7 +140,7 @@ static void check_room(km_call *c) {
     }
 }
 
-static void prepare(km_call *c) {
+static void prepare(km_api_call *c) {
     json_error_t where;
     km_error err = {0};
     c->request = json_loadb(c->body, c->bytes, 0, &where);
@@ -173,7 +173,7 @@ static void *worker(void *user) {
     for (;;) {
         pthread_mutex_lock(&s->lock);
         while (!s->jobs && !s->stop) pthread_cond_wait(&s->wake, &s->lock);
-        km_call *c = s->jobs;
+        km_api_call *c = s->jobs;
         if (c) {
             s->jobs = c->next_job;
             if (!s->jobs) s->jobs_end = &s->jobs;
@@ -211,13 +211,14 @@ static uint64_t hash_text(const char *s) {
 
 static int running_of_key(const km_serve *s, uint64_t number) {
     int n = 0;
-    for (const km_call *c = s->calls; c; c = c->next) n += c->exchange && c->key.number == number;
+    for (const km_api_call *c = s->calls; c; c = c->next)
+        n += c->exchange && c->key.number == number;
     return n;
 }
 
 void km_call_start(km_serve *s, km_exchange *x, const km_dialect *d, const km_key *key) {
     const km_http_request *r = km_exchange_request(x);
-    km_call *c = NULL;
+    km_api_call *c = NULL;
     if (key && key->parallel && running_of_key(s, key->number) >= key->parallel) {
         km_exchange_header(x, "Retry-After", "1");
         s->metrics.refused_queue++;
@@ -254,7 +255,7 @@ void km_call_start(km_serve *s, km_exchange *x, const km_dialect *d, const km_ke
     pthread_mutex_unlock(&s->lock);
 }
 
-static void begin_stream(km_call *c) {
+static void begin_stream(km_api_call *c) {
     if (c->begun || !c->stream || !c->exchange) return;
     c->begun = true;
     km_exchange_begin(c->exchange, 200, c->dialect->stream_type, c->dialect->beat);
@@ -263,10 +264,10 @@ static void begin_stream(km_call *c) {
 
 static void on_part(void *user, const km_answer_part *part);
 
-static void submit(km_call *c) {
+static void submit(km_api_call *c) {
     km_serve *s = c->serve;
     for (int i = 0; i < c->n_choices && !c->status; i++) {
-        km_choice *ch = &c->choices[i];
+        km_api_choice *ch = &c->choices[i];
         km_error err = {0};
         km_answer_options o = {.tools = c->tool_names,
                                .n_tools = c->n_tools,
@@ -286,7 +287,7 @@ static void submit(km_call *c) {
 }
 
 static void prepared(void *arg) {
-    km_call *c = arg;
+    km_api_call *c = arg;
     c->working = false;
     if (c->exchange && c->status) {
         fail(c);
@@ -306,7 +307,7 @@ static void prepared(void *arg) {
 void km_call_tick(void *serve) {
     km_serve *s = serve;
     double now = km_scheduler_now();
-    for (km_call *c = s->calls, *next; c; c = next) {
+    for (km_api_call *c = s->calls, *next; c; c = next) {
         next = c->next;
         if (!c->working && c->n_choices && now - c->began > 1) begin_stream(c);
     }
@@ -320,12 +321,12 @@ void km_call_tick(void *serve) {
 
 /* ---- Events ---- */
 
-void km_call_put(km_call *c, const km_text *t) {
+void km_call_put(km_api_call *c, const km_text *t) {
     /* A client that is gone or too slow: client_left has set exchange to NULL. */
     if (c->exchange) km_exchange_put(c->exchange, km_text_str(t), t->len);
 }
 
-static void keep_call_part(km_choice *ch, const km_answer_part *part) {
+static void keep_call_part(km_api_choice *ch, const km_answer_part *part) {
     if (part->kind == KM_ANSWER_CALL) {
         km_tool_use *more = km_realloc(ch->uses, (size_t)(ch->n_uses + 1) * sizeof *more);
         if (!more) return;
@@ -342,8 +343,8 @@ static void keep_call_part(km_choice *ch, const km_answer_part *part) {
 }
 
 static void on_part(void *user, const km_answer_part *part) {
-    km_choice *ch = user;
-    km_call *c = ch->call;
+    km_api_choice *ch = user;
+    km_api_call *c = ch->call;
     if (part->kind == KM_ANSWER_TEXT && (!c->stream || c->forced_tool))
         km_text_put(&ch->content, part->text, part->bytes);
     else if (part->kind == KM_ANSWER_REASONING && !c->stream)
@@ -363,7 +364,7 @@ static void put_logprob(km_serve *s, km_text *t, int32_t id, float logprob) {
     km_text_add(t, "]");
 }
 
-static void keep_logprobs(km_choice *ch, const km_task_event *e) {
+static void keep_logprobs(km_api_choice *ch, const km_task_event *e) {
     km_text *t = &ch->logprobs;
     if (ch->call->logprobs < 0 || e->id < 0) return;
     if (t->len > ch->logprobs_sent) km_text_add(t, ",");
@@ -377,7 +378,7 @@ static void keep_logprobs(km_choice *ch, const km_task_event *e) {
     km_text_add(t, "]}");
 }
 
-static void take_text(km_choice *ch, const km_task_event *e) {
+static void take_text(km_api_choice *ch, const km_task_event *e) {
     km_serve *s = ch->call->serve;
     keep_logprobs(ch, e);
     if (!ch->parser) {
@@ -403,7 +404,7 @@ static void note_times(km_serve *s, const km_task *t) {
     s->metrics.late += t->late;
 }
 
-static void end_call(km_call *c) {
+static void end_call(km_api_call *c) {
     km_exchange *x = c->exchange;
     if (c->stream) {
         begin_stream(c);
@@ -423,8 +424,8 @@ static void end_call(km_call *c) {
         km_send_error(x, c->dialect, 503, NULL, "out of memory");
 }
 
-static void take_end(km_choice *ch, const km_task_event *e) {
-    km_call *c = ch->call;
+static void take_end(km_api_choice *ch, const km_task_event *e) {
+    km_api_call *c = ch->call;
     ch->ended = true;
     ch->end = e->end;
     c->n_ended++;
@@ -452,8 +453,8 @@ void km_call_on_events(void *serve, const km_task_event *events, size_t n) {
     (void)serve;
     for (size_t i = 0; i < n; i++) {
         const km_task_event *e = &events[i];
-        km_choice *ch = e->task->user;
-        km_call *c = ch->call;
+        km_api_choice *ch = e->task->user;
+        km_api_call *c = ch->call;
         /* The call stays while this task has not ended: its last event comes last. */
         if (c->exchange && e->end == KM_ENDED_NOT) {
             begin_stream(c);
@@ -467,24 +468,24 @@ void km_call_on_events(void *serve, const km_task_event *events, size_t n) {
 
 /* ---- Figures ---- */
 
-int64_t km_call_prompt_tokens(const km_call *c) {
+int64_t km_call_prompt_tokens(const km_api_call *c) {
     int64_t n = 0;
     for (int i = 0; i < c->n_prompts; i++) n += (int64_t)c->prompts[i].n;
     return n;
 }
 
-int64_t km_call_tokens(const km_call *c) {
+int64_t km_call_tokens(const km_api_call *c) {
     int64_t n = 0;
     for (int i = 0; i < c->n_choices; i++) n += c->choices[i].task.tokens;
     return n;
 }
 
-int64_t km_call_reused(const km_call *c) {
+int64_t km_call_reused(const km_api_call *c) {
     int64_t n = 0;
     for (int i = 0; i < c->n_choices; i += c->n) n += c->choices[i].task.reused;
     return n;
 }
 
-bool km_finish_is_length(const km_choice *ch) {
+bool km_finish_is_length(const km_api_choice *ch) {
     return ch->end == KM_ENDED_TOKENS || ch->end == KM_ENDED_CONTEXT || ch->task.late;
 }

@@ -7,13 +7,13 @@
 #include <string.h>
 
 /* Ollama keeps samplers in "options". */
-static json_t *find(const km_call *c, const char *key) {
+static json_t *find(const km_api_call *c, const char *key) {
     json_t *v = json_object_get(c->request, key);
     if (!v || json_is_null(v)) v = json_object_get(json_object_get(c->request, "options"), key);
     return json_is_null(v) ? NULL : v;
 }
 
-bool km_field_number(km_call *c, const char *key, double lo, double hi, double *out) {
+bool km_field_number(km_api_call *c, const char *key, double lo, double hi, double *out) {
     json_t *v = find(c, key);
     if (!v) return true;
     double d = json_number_value(v);
@@ -25,7 +25,7 @@ bool km_field_number(km_call *c, const char *key, double lo, double hi, double *
     return true;
 }
 
-bool km_field_int(km_call *c, const char *key, int64_t lo, int64_t hi, int64_t *out) {
+bool km_field_int(km_api_call *c, const char *key, int64_t lo, int64_t hi, int64_t *out) {
     json_t *v = find(c, key);
     if (!v) return true;
     double d = json_number_value(v);
@@ -41,7 +41,7 @@ bool km_field_int(km_call *c, const char *key, int64_t lo, int64_t hi, int64_t *
     return true;
 }
 
-bool km_field_bool(km_call *c, const char *key, bool *out) {
+bool km_field_bool(km_api_call *c, const char *key, bool *out) {
     json_t *v = find(c, key);
     if (!v) return true;
     if (!json_is_boolean(v)) {
@@ -54,7 +54,7 @@ bool km_field_bool(km_call *c, const char *key, bool *out) {
 
 /* ---- Samplers ---- */
 
-static bool read_stops(km_call *c) {
+static bool read_stops(km_api_call *c) {
     json_t *v = find(c, "stop");
     if (!v) v = find(c, "stop_sequences");
     if (!v) return true;
@@ -73,7 +73,7 @@ static bool read_stops(km_call *c) {
     return true;
 }
 
-static bool read_bias(km_call *c) {
+static bool read_bias(km_api_call *c) {
     json_t *v = find(c, "logit_bias"), *one;
     const char *key;
     if (!v) return true;
@@ -102,7 +102,7 @@ static bool read_bias(km_call *c) {
     return true;
 }
 
-static bool read_limit(km_call *c) {
+static bool read_limit(km_api_call *c) {
     static const char *const keys[] = {"max_tokens", "max_completion_tokens", "n_predict",
                                        "num_predict", "max_output_tokens"};
     int64_t most = 0;
@@ -125,7 +125,7 @@ static uint64_t hash_id(const char *s) {
     return h;
 }
 
-static bool read_seed(km_call *c) {
+static bool read_seed(km_api_call *c) {
     int64_t seed = -1;
     if (!km_field_int(c, "seed", INT64_MIN / 2, INT64_MAX / 2, &seed)) return false;
     if (find(c, "seed") && seed >= 0)
@@ -136,7 +136,7 @@ static bool read_seed(km_call *c) {
     return true;
 }
 
-km_status km_fields_sampling(km_call *c) {
+km_status km_fields_sampling(km_api_call *c) {
     km_sampling *p = &c->how.sampling;
     int64_t mirostat = p->mirostat, n = 1;
     bool past_end = false;
@@ -172,7 +172,7 @@ km_status km_fields_sampling(km_call *c) {
 
 /* ---- Formats ---- */
 
-static km_status take_schema(km_call *c, const json_t *schema, const char *param, bool strict) {
+static km_status take_schema(km_api_call *c, const json_t *schema, const char *param, bool strict) {
     if (!json_is_object(schema) && !json_is_boolean(schema))
         return km_call_refuse(c, 400, param, "a JSON schema is an object");
     c->schema = json_dumps(schema, JSON_COMPACT | JSON_ENCODE_ANY);
@@ -182,7 +182,7 @@ static km_status take_schema(km_call *c, const json_t *schema, const char *param
     return KM_OK;
 }
 
-km_status km_fields_format(km_call *c) {
+km_status km_fields_format(km_api_call *c) {
     json_t *format = find(c, "response_format"), *schema = find(c, "json_schema"),
            *grammar = find(c, "grammar");
     if (grammar) {
@@ -218,7 +218,7 @@ km_status km_fields_format(km_call *c) {
 /* ---- Tools ---- */
 
 /* The answer is then one call, valid by construction: {"name": one of them, "arguments": its schema}. */
-km_status km_force_tool(km_call *c, const char *name) {
+km_status km_force_tool(km_api_call *c, const char *name) {
     json_t *tools = json_loads(c->tools ? c->tools : "[]", 0, NULL), *forms = json_array(), *tool;
     size_t i;
     json_array_foreach(tools, i, tool) {
@@ -248,7 +248,7 @@ km_status km_force_tool(km_call *c, const char *name) {
     return s;
 }
 
-static km_status read_tool_choice(km_call *c, const json_t *choice) {
+static km_status read_tool_choice(km_api_call *c, const json_t *choice) {
     const char *word = json_string_value(choice);
     if (!choice || json_is_null(choice) || (word && strcmp(word, "auto") == 0)) return KM_OK;
     if (word && strcmp(word, "none") == 0) {
@@ -264,7 +264,7 @@ static km_status read_tool_choice(km_call *c, const json_t *choice) {
                           "'tool_choice' is auto, none, required or a function's name");
 }
 
-km_status km_fields_tools(km_call *c, const json_t *tools, const json_t *choice) {
+km_status km_fields_tools(km_api_call *c, const json_t *tools, const json_t *choice) {
     if (!tools || json_is_null(tools)) return KM_OK;
     if (!json_is_array(tools) || json_array_size(tools) > 512)
         return km_call_refuse(c, 400, "tools", "'tools' is a list of functions");
@@ -289,7 +289,7 @@ km_status km_fields_tools(km_call *c, const json_t *tools, const json_t *choice)
 /* ---- Messages ---- */
 
 /* Content in parts becomes one text; a part that is no text is refused. */
-static json_t *joined_content(km_call *c, const json_t *content, size_t i) {
+static json_t *joined_content(km_api_call *c, const json_t *content, size_t i) {
     if (!content || json_is_null(content)) return json_string("");
     if (json_is_string(content)) return json_incref((json_t *)(uintptr_t)content);
     km_text t = {0};
@@ -330,7 +330,7 @@ static void parse_arguments(json_t *message) {
     }
 }
 
-km_status km_fields_messages(km_call *c, const json_t *messages) {
+km_status km_fields_messages(km_api_call *c, const json_t *messages) {
     if (!json_is_array(messages) || json_array_size(messages) == 0)
         return km_call_refuse(c, 400, "messages", "'messages' is a list of at least one message");
     json_t *all = json_array();

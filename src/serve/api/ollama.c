@@ -7,7 +7,7 @@
 
 /* ---- Reading ---- */
 
-static km_status read_shared(km_call *c) {
+static km_status read_shared(km_api_call *c) {
     json_t *format = json_object_get(c->request, "format"),
            *think = json_object_get(c->request, "think");
     c->stream = true; /* unless told otherwise */
@@ -40,7 +40,7 @@ static void complete_calls(json_t *messages) {
     }
 }
 
-static km_status read_chat(km_call *c, km_error *err) {
+static km_status read_chat(km_api_call *c, km_error *err) {
     json_t *messages = json_object_get(c->request, "messages");
     complete_calls(messages);
     if (read_shared(c) != KM_OK ||
@@ -50,7 +50,7 @@ static km_status read_chat(km_call *c, km_error *err) {
     return km_call_prompt_chat(c, err);
 }
 
-static km_status read_generate(km_call *c, km_error *err) {
+static km_status read_generate(km_api_call *c, km_error *err) {
     json_t *prompt = json_object_get(c->request, "prompt"),
            *system = json_object_get(c->request, "system");
     bool raw = false;
@@ -82,7 +82,7 @@ static void put_time(km_text *t, int64_t seconds) {
     km_text_printf(t, "\"%s\"", text);
 }
 
-static km_text *line(km_call *c) {
+static km_text *line(km_api_call *c) {
     km_text *t = &c->serve->scratch;
     t->len = 0;
     km_text_add(t, "{\"model\":");
@@ -92,9 +92,9 @@ static km_text *line(km_call *c) {
     return t;
 }
 
-static bool is_chat(const km_call *c) { return c->dialect == &km_dialect_ollama_chat; }
+static bool is_chat(const km_api_call *c) { return c->dialect == &km_dialect_ollama_chat; }
 
-static void put_uses(const km_choice *ch, km_text *t, int from) {
+static void put_uses(const km_api_choice *ch, km_text *t, int from) {
     for (int i = from; i < ch->n_uses; i++) {
         const km_tool_use *u = &ch->uses[i];
         json_t *a = json_loads(km_text_str(&u->arguments), 0, NULL);
@@ -109,7 +109,7 @@ static void put_uses(const km_choice *ch, km_text *t, int from) {
     if (ch->n_uses > from) km_text_add(t, "]");
 }
 
-static void put_answer(const km_choice *ch, km_text *t, const char *text, size_t n,
+static void put_answer(const km_api_choice *ch, km_text *t, const char *text, size_t n,
                        const char *thought, size_t k, int uses_from) {
     bool chat = is_chat(ch->call);
     km_text_add(t, chat ? ",\"message\":{\"role\":\"assistant\",\"content\":" : ",\"response\":");
@@ -122,7 +122,7 @@ static void put_answer(const km_choice *ch, km_text *t, const char *text, size_t
     if (chat) km_text_add(t, "}");
 }
 
-static void part(km_choice *ch, const km_answer_part *p) {
+static void part(km_api_choice *ch, const km_answer_part *p) {
     if (p->kind == KM_ANSWER_CALL || p->kind == KM_ANSWER_ARGUMENTS)
         return; /* calls are sent whole */
     km_text *t = line(ch->call);
@@ -133,8 +133,8 @@ static void part(km_choice *ch, const km_answer_part *p) {
     km_call_put(ch->call, t);
 }
 
-static void put_done(const km_call *c, km_text *t) {
-    const km_choice *ch = &c->choices[0];
+static void put_done(const km_api_call *c, km_text *t) {
+    const km_api_choice *ch = &c->choices[0];
     const km_task *k = &ch->task;
     double first = k->first > 0 ? k->first : k->ended;
     km_text_printf(
@@ -145,15 +145,15 @@ static void put_done(const km_call *c, km_text *t) {
         (long long)k->tokens, (long long)((k->ended - first) * 1e9));
 }
 
-static void end(km_call *c) {
+static void end(km_api_call *c) {
     km_text *t = line(c);
     put_answer(&c->choices[0], t, "", 0, "", 0, c->choices[0].n_uses);
     put_done(c, t);
     km_call_put(c, t);
 }
 
-static void whole(km_call *c, km_text *t) {
-    const km_choice *ch = &c->choices[0];
+static void whole(km_api_call *c, km_text *t) {
+    const km_api_choice *ch = &c->choices[0];
     line(c); /* t is the scratch */
     put_answer(ch, t, km_text_str(&ch->content), ch->content.len, km_text_str(&ch->reasoning),
                ch->reasoning.len, 0);

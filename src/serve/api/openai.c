@@ -6,14 +6,14 @@
 
 /* ---- Reading ---- */
 
-static km_status read_stream(km_call *c) {
+static km_status read_stream(km_api_call *c) {
     const json_t *o = json_object_get(c->request, "stream_options");
     if (!km_field_bool(c, "stream", &c->stream)) return KM_ERR_RANGE;
     c->usage = json_is_true(json_object_get(o, "include_usage"));
     return KM_OK;
 }
 
-static km_status read_logprobs(km_call *c) {
+static km_status read_logprobs(km_api_call *c) {
     bool wanted = false;
     int64_t top = 0;
     if (!km_field_bool(c, "logprobs", &wanted) || !km_field_int(c, "top_logprobs", 0, 20, &top))
@@ -24,7 +24,7 @@ static km_status read_logprobs(km_call *c) {
     return KM_OK;
 }
 
-static km_status read_thinking(km_call *c) {
+static km_status read_thinking(km_api_call *c) {
     const json_t *kwargs = json_object_get(c->request, "chat_template_kwargs");
     const json_t *on = json_object_get(kwargs, "enable_thinking");
     const char *effort = json_string_value(json_object_get(c->request, "reasoning_effort"));
@@ -36,7 +36,7 @@ static km_status read_thinking(km_call *c) {
     return KM_OK;
 }
 
-static km_status read_chat(km_call *c, km_error *err) {
+static km_status read_chat(km_api_call *c, km_error *err) {
     json_t *r = c->request;
     if (km_fields_sampling(c) != KM_OK || read_stream(c) != KM_OK || read_logprobs(c) != KM_OK ||
         read_thinking(c) != KM_OK || km_fields_format(c) != KM_OK ||
@@ -47,7 +47,7 @@ static km_status read_chat(km_call *c, km_error *err) {
     return km_call_prompt_chat(c, err);
 }
 
-static km_status read_prompts(km_call *c, const json_t *v, km_error *err) {
+static km_status read_prompts(km_api_call *c, const json_t *v, km_error *err) {
     size_t n = json_array_size(v);
     if (json_is_string(v))
         return km_call_prompt_text(c, json_string_value(v), json_string_length(v), err);
@@ -69,7 +69,7 @@ static km_status read_prompts(km_call *c, const json_t *v, km_error *err) {
     return s;
 }
 
-static km_status read_completion(km_call *c, km_error *err) {
+static km_status read_completion(km_api_call *c, km_error *err) {
     int64_t top = -1;
     if (km_fields_sampling(c) != KM_OK || read_stream(c) != KM_OK || km_fields_format(c) != KM_OK ||
         !km_field_bool(c, "echo", &c->echo))
@@ -84,12 +84,12 @@ static km_status read_completion(km_call *c, km_error *err) {
 
 /* ---- Writing ---- */
 
-static const char *finish_reason(const km_choice *ch) {
+static const char *finish_reason(const km_api_choice *ch) {
     if (km_finish_is_length(ch)) return "length";
     return ch->n_uses ? "tool_calls" : "stop";
 }
 
-static void put_usage(const km_call *c, km_text *t) {
+static void put_usage(const km_api_call *c, km_text *t) {
     long long in = km_call_prompt_tokens(c), out = km_call_tokens(c);
     km_text_printf(t,
                    "{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld,"
@@ -97,14 +97,14 @@ static void put_usage(const km_call *c, km_text *t) {
                    in, out, in + out, (long long)km_call_reused(c));
 }
 
-static void put_head(const km_call *c, km_text *t, const char *object) {
+static void put_head(const km_api_call *c, km_text *t, const char *object) {
     km_text_printf(t, "{\"id\":\"%s-%s\",\"object\":\"%s\",\"created\":%lld,\"model\":",
                    c->chat ? "chatcmpl" : "cmpl", c->id, object, (long long)c->created);
     km_put_string0(t, c->serve->name);
     km_text_add(t, ",\"system_fingerprint\":\"kermes-" KM_VERSION "\"");
 }
 
-static km_text *chunk(km_call *c, const char *object) {
+static km_text *chunk(km_api_call *c, const char *object) {
     km_text *t = &c->serve->scratch;
     t->len = 0;
     km_text_add(t, "data: ");
@@ -112,13 +112,13 @@ static km_text *chunk(km_call *c, const char *object) {
     return t;
 }
 
-static void send_chunk(km_call *c, km_text *t) {
+static void send_chunk(km_api_call *c, km_text *t) {
     if (c->usage) km_text_add(t, ",\"usage\":null");
     km_text_add(t, "}\n\n");
     km_call_put(c, t);
 }
 
-static void put_logprobs(km_choice *ch, km_text *t) {
+static void put_logprobs(km_api_choice *ch, km_text *t) {
     if (ch->call->logprobs < 0) return;
     km_text_add(t, ",\"logprobs\":{\"content\":[");
     km_text_put(t, km_text_str(&ch->logprobs) + ch->logprobs_sent,
@@ -127,13 +127,13 @@ static void put_logprobs(km_choice *ch, km_text *t) {
     ch->logprobs_sent = ch->logprobs.len;
 }
 
-static void begin_delta(km_choice *ch, km_text *t) {
+static void begin_delta(km_api_choice *ch, km_text *t) {
     km_text_printf(t, ",\"choices\":[{\"index\":%d,\"delta\":{", ch->index);
     if (!ch->begun) km_text_add(t, "\"role\":\"assistant\",");
     ch->begun = true;
 }
 
-static void chat_part(km_choice *ch, const km_answer_part *p) {
+static void chat_part(km_api_choice *ch, const km_answer_part *p) {
     km_text *t = chunk(ch->call, "chat.completion.chunk");
     if (p->kind == KM_ANSWER_CALL_END) return;
     begin_delta(ch, t);
@@ -158,7 +158,7 @@ static void chat_part(km_choice *ch, const km_answer_part *p) {
     send_chunk(ch->call, t);
 }
 
-static void chat_end_choice(km_choice *ch) {
+static void chat_end_choice(km_api_choice *ch) {
     km_text *t = chunk(ch->call, "chat.completion.chunk");
     begin_delta(ch, t);
     if (t->data[t->len - 1] == ',') km_text_add(t, "\"content\":\"\"");
@@ -168,7 +168,7 @@ static void chat_end_choice(km_choice *ch) {
     send_chunk(ch->call, t);
 }
 
-static void end_stream(km_call *c) {
+static void end_stream(km_api_call *c) {
     km_text *t = &c->serve->scratch;
     if (c->usage) {
         t = chunk(c, c->chat ? "chat.completion.chunk" : "text_completion");
@@ -182,7 +182,7 @@ static void end_stream(km_call *c) {
     km_call_put(c, t);
 }
 
-static void put_message(const km_choice *ch, km_text *t) {
+static void put_message(const km_api_choice *ch, km_text *t) {
     km_text_add(t, "{\"role\":\"assistant\",\"content\":");
     if (ch->n_uses && ch->content.len == 0)
         km_text_add(t, "null");
@@ -206,11 +206,11 @@ static void put_message(const km_choice *ch, km_text *t) {
     km_text_add(t, "}");
 }
 
-static void chat_whole(km_call *c, km_text *t) {
+static void chat_whole(km_api_call *c, km_text *t) {
     put_head(c, t, "chat.completion");
     km_text_add(t, ",\"choices\":[");
     for (int i = 0; i < c->n_choices; i++) {
-        km_choice *ch = &c->choices[i];
+        km_api_choice *ch = &c->choices[i];
         km_text_printf(t, "%s{\"index\":%d,\"message\":", i ? "," : "", i);
         put_message(ch, t);
         if (c->logprobs >= 0)
@@ -227,7 +227,7 @@ static void chat_whole(km_call *c, km_text *t) {
 /* ---- Completions ---- */
 
 /* The older form of logprobs, out of the newer one. */
-static void put_old_logprobs(km_choice *ch, km_text *t) {
+static void put_old_logprobs(km_api_choice *ch, km_text *t) {
     km_text list = {0};
     if (ch->call->logprobs < 0) {
         km_text_add(t, ",\"logprobs\":null");
@@ -261,9 +261,9 @@ static void put_old_logprobs(km_choice *ch, km_text *t) {
     km_text_free(&list);
 }
 
-static void put_completion(km_choice *ch, km_text *t, const char *text, size_t n,
+static void put_completion(km_api_choice *ch, km_text *t, const char *text, size_t n,
                            const char *finish) {
-    const km_call *c = ch->call;
+    const km_api_call *c = ch->call;
     const km_prompt *p = &c->prompts[ch->index / c->n];
     km_text_printf(t, "{\"index\":%d,\"text\":", ch->index);
     if (c->echo && p->text && !ch->begun) {
@@ -283,7 +283,7 @@ static void put_completion(km_choice *ch, km_text *t, const char *text, size_t n
         km_text_add(t, ",\"finish_reason\":null}");
 }
 
-static void completion_part(km_choice *ch, const km_answer_part *p) {
+static void completion_part(km_api_choice *ch, const km_answer_part *p) {
     km_text *t = chunk(ch->call, "text_completion");
     km_text_add(t, ",\"choices\":[");
     put_completion(ch, t, p->text, p->bytes, NULL);
@@ -291,7 +291,7 @@ static void completion_part(km_choice *ch, const km_answer_part *p) {
     send_chunk(ch->call, t);
 }
 
-static void completion_end_choice(km_choice *ch) {
+static void completion_end_choice(km_api_choice *ch) {
     km_text *t = chunk(ch->call, "text_completion");
     km_text_add(t, ",\"choices\":[");
     put_completion(ch, t, "", 0, finish_reason(ch));
@@ -299,11 +299,11 @@ static void completion_end_choice(km_choice *ch) {
     send_chunk(ch->call, t);
 }
 
-static void completion_whole(km_call *c, km_text *t) {
+static void completion_whole(km_api_call *c, km_text *t) {
     put_head(c, t, "text_completion");
     km_text_add(t, ",\"choices\":[");
     for (int i = 0; i < c->n_choices; i++) {
-        km_choice *ch = &c->choices[i];
+        km_api_choice *ch = &c->choices[i];
         if (i) km_text_add(t, ",");
         put_completion(ch, t, km_text_str(&ch->content), ch->content.len, finish_reason(ch));
     }

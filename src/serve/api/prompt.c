@@ -152,7 +152,7 @@ km_status km_guard_tokenize(const km_serve *s, const char *text, size_t bytes, i
     return status;
 }
 
-static km_prompt *add_prompt(km_call *c, km_error *err) {
+static km_prompt *add_prompt(km_api_call *c, km_error *err) {
     km_prompt *more = km_realloc(c->prompts, (size_t)(c->n_prompts + 1) * sizeof *more);
     if (!more) {
         km_error_set(err, KM_ERR_MEMORY, "out of memory for a prompt");
@@ -169,7 +169,7 @@ static bool ends_in_thought(const char *text, size_t n) {
     return n >= 7 && memcmp(text + n - 7, "<think>", 7) == 0;
 }
 
-km_status km_call_prompt_chat(km_call *c, km_error *err) {
+km_status km_call_prompt_chat(km_api_call *c, km_error *err) {
     km_render_options o = km_render_defaults();
     o.tools = c->tools;
     o.variables = c->variables;
@@ -188,7 +188,7 @@ km_status km_call_prompt_chat(km_call *c, km_error *err) {
     return s;
 }
 
-km_status km_call_prompt_text(km_call *c, const char *text, size_t bytes, km_error *err) {
+km_status km_call_prompt_text(km_api_call *c, const char *text, size_t bytes, km_error *err) {
     km_prompt *p = add_prompt(c, err);
     if (!p) return KM_ERR_MEMORY;
     bool special = false;
@@ -209,7 +209,7 @@ km_status km_call_prompt_text(km_call *c, const char *text, size_t bytes, km_err
     return s;
 }
 
-km_status km_call_prompt_ids(km_call *c, const json_t *ids, km_error *err) {
+km_status km_call_prompt_ids(km_api_call *c, const json_t *ids, km_error *err) {
     km_prompt *p = add_prompt(c, err);
     size_t n = json_array_size(ids);
     if (p) p->ids = km_alloc((n + 1) * sizeof *p->ids);
