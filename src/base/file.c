@@ -178,6 +178,7 @@ km_writer *km_writer_open(const char *path, km_error *err) {
     w->offset = 0;
     w->filled = 0;
     w->error.code = KM_OK;
+    w->passing = false;
     if (open_target(w, path, err) != KM_OK) {
         writer_free(w);
         return NULL;

@@ -341,20 +341,20 @@ static batch_text *new_text(km_batch *b, const int32_t *ids, size_t n, const km_
     int32_t *copy = km_alloc(sizeof *ids * n);
     km_status s = t && copy ? KM_OK : km_no_memory_for(err, "a text");
     if (t) t->ids = copy;
-    if (s == KM_OK) {
+    if (t && copy) {
         memcpy(copy, ids, sizeof *ids * n);
         t->n = n;
         t->start = km_now();
         t->got = (km_generated){.size = sizeof t->got, .prompt_tokens = (int64_t)n};
         s = km_wish_make("km_batch_start", b->m, how, &t->wish, err);
     }
-    if (s == KM_OK && t->wish.how.shift)
+    if (s == KM_OK && t && t->wish.how.shift)
         s = km_error_set(err, KM_ERR_UNSUPPORTED,
                          "km_batch_start: a batch does not shift contexts");
-    if (s == KM_OK)
+    if (s == KM_OK && t)
         s = km_voice_open(&t->voice, &t->wish.making, b->m->token, km_token_vocab(b->m->token),
                           err);
-    if (s == KM_OK) s = km_voice_read(&t->voice, ids, n, err);
+    if (s == KM_OK && t) s = km_voice_read(&t->voice, ids, n, err);
     if (s == KM_OK) return t;
     if (!t) km_free(copy);
     text_free(t);
@@ -418,11 +418,11 @@ static void fail_text(km_batch *b, int i, const km_error *err) {
 /* What the slot's sequence holds, so that every thread can see it. */
 static void mirror(km_batch *b, int i) {
     batch_slot *s = &b->slot[i];
-    int64_t n = s->at >= 0 ? km_sequences_length(b->seq, s->at) : 0;
+    const int32_t *ids = s->at >= 0 ? km_sequences_tokens(b->seq, s->at) : NULL;
+    int64_t n = ids ? km_sequences_length(b->seq, s->at) : 0;
     int64_t same = km_min64(n, s->length);
-    const int32_t *ids = n ? km_sequences_tokens(b->seq, s->at) : NULL;
-    while (same > 0 && s->tokens[same - 1] != ids[same - 1]) same--;
-    if (n > same) memcpy(s->tokens + same, ids + same, sizeof *ids * (size_t)(n - same));
+    while (ids && same > 0 && s->tokens[same - 1] != ids[same - 1]) same--;
+    if (ids && n > same) memcpy(s->tokens + same, ids + same, sizeof *ids * (size_t)(n - same));
     s->length = n;
 }
 

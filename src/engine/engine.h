@@ -49,6 +49,7 @@ typedef struct km_ground {
     km_ctx *ctx; /* of the first part */
     km_net *net;
     km_sequences *pool; /* of sessions; NULL until the first */
+    km_comm *comm;      /* of ranks that hold the net together, which ends before ctx; or NULL */
     bool planned;       /* a GPU is used, or could have been */
     km_memory_plan plan;
     char devices[160]; /* "cuda:0", "cpu 20 + cuda:0 16" */

@@ -29,7 +29,6 @@ static void destroy(km_model *m) {
     if (m->draft) km_model_drop(m->draft);
     if (m->ground && m->ground->net) km_lead_dismiss(m->ground->net);
     km_ground_drop(m->ground);
-    km_comm_close(m->comm);
     km_chat_template_free(m->template);
     km_trie_free(m->trie);
     km_token_free(m->token);

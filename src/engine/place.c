@@ -141,6 +141,7 @@ void km_ground_drop(km_ground *g) {
     if (!g || atomic_fetch_sub(&g->users, 1) > 1) return;
     km_sequences_free(g->pool);
     km_net_free(g->net);
+    km_comm_close(g->comm);
     km_ctx_free(g->ctx);
     km_free(g);
 }

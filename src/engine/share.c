@@ -123,7 +123,7 @@ static km_status share(km_model *m, km_ground *g, const km_placing *where, const
     /* Without a device a rank still has to say so: on the CPU it can. */
     if (!g->ctx && !(g->ctx = km_ctx_new("cpu", 1))) return s;
     km_error trouble = {0};
-    m->comm = km_comm_open(comm ? comm : "auto", g->ctx, &trouble);
+    m->comm = g->comm = km_comm_open(comm ? comm : "auto", g->ctx, &trouble);
     if (!m->comm) return s == KM_OK ? km_error_set(err, trouble.code, "%s", trouble.text) : s;
     m->open.comm = m->comm;
     if (s == KM_OK) s = make_plan(m, g, where, err);
@@ -157,9 +157,6 @@ km_status km_share_model(km_model *m, const km_placing *where, const char *comm,
         m->ground = g;
         return KM_OK;
     }
-    km_net_free(g->net); /* before the ranks part */
-    g->net = NULL;
-    km_comm_close(m->comm);
     m->comm = NULL;
     km_ground_drop(g);
     return s;

@@ -66,7 +66,7 @@ prepare() {
     cat >"$place/bin/make" <<MAKE
 #!/bin/sh
 for word in "\$@"; do case \$word in PREFIX=*) prefix=\${word#PREFIX=} ;; esac; done
-[ "\$1" = install ] && cmake --install "$build" --prefix "\${prefix:-/nowhere}" >/dev/null
+[ "\$1" = install ] && cmake --install "$build" --prefix "\${prefix:-$place/prefix}" >/dev/null
 MAKE
     chmod +x "$place/bin/make"
 }

@@ -211,6 +211,10 @@ def a_full_queue_is_told_with_429():
         c.socket.shutdown(2)
     for t in threads:
         t.join()
+    began = time.time()
+    while metric("requests_running") + metric("requests_queued") > 0:
+        assert time.time() - began < 20, "places are not freed"
+        time.sleep(0.01)
     assert refused and all("retry-after" in head for head in refused), answers
 
 

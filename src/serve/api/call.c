@@ -360,7 +360,8 @@ static void put_logprob(km_serve *s, km_text *t, int32_t id, float logprob) {
     km_text_add(t, "{\"token\":");
     km_put_string(t, piece ? piece : "", n);
     km_text_printf(t, ",\"logprob\":%.6g,\"bytes\":[", logprob < -9999 ? -9999.0 : (double)logprob);
-    for (size_t i = 0; i < n; i++) km_text_printf(t, "%s%u", i ? "," : "", (unsigned char)piece[i]);
+    for (size_t i = 0; piece && i < n; i++)
+        km_text_printf(t, "%s%u", i ? "," : "", (unsigned char)piece[i]);
     km_text_add(t, "]");
 }
 
