@@ -39,8 +39,8 @@ static void a_word_or_a_sentence_for_ever_is_a_loop(void **state) {
         "a",
         ". ",
         "I am sorry, but I cannot answer that question.\n",
-        "He went to the door and opened it, and there was nobody. He closed it and went back to his "
-        "chair by the fire, where he had sat all evening, and he thought about what he had heard.\n\n",
+        ("He went to the door and opened it, and there was nobody. He closed it and went back to his "
+         "chair by the fire, where he had sat all evening, and he thought about what he had heard.\n\n"),
     };
     for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
         size_t keep = 0;

@@ -148,7 +148,8 @@ static void step_some(km_sequences *b, life *all, int *full) {
         if (at >= CONTEXT || l->n == DEEDS) continue;
         d[n] = (deed){STEP, 1, draw(1 << 20)};
         who[n] = l;
-        t[n++] = (km_sequences_token){l->sequence, id_of(d[n].salt, at)};
+        t[n] = (km_sequences_token){l->sequence, id_of(d[n].salt, at)};
+        n++;
     }
     for (int i = 0; i < n; i++) t[i].id = id_of(d[i].salt, km_sequences_length(b, t[i].sequence));
     while (n && km_sequences_step(b, t, n, &err) != KM_OK) {
