@@ -92,8 +92,8 @@ km_status km_vectors_read(km_vectors *v, int64_t first, int64_t n, float *x) {
     if (!v || (n && !x)) return missing("km_vectors_read");
     int64_t count = km_input_rows(v->in);
     if (first < 0 || n < 0 || first > count || n > count - first)
-        km_error_set(&err, KM_ERR_RANGE, "vectors %lld to %lld of %lld", (long long)first,
-                     (long long)first + (long long)n - 1, (long long)count);
+        km_error_set(&err, KM_ERR_RANGE, "%lld vectors from %lld on, of %lld", (long long)n,
+                     (long long)first, (long long)count);
     else if (n)
         km_input_read(v->in, first, n, x, &err);
     return err.code == KM_OK ? KM_OK : told(err.code, &err);
