@@ -195,7 +195,7 @@ static int chat(km_chat *c) {
         if (c->failed && !c->terminal) code = KM_EXIT_FAILED;
         if (c->common.json && print_json(c) != KM_EXIT_OK) code = KM_EXIT_FAILED;
     } else {
-        code = opened == KM_ERR_PEER ? KM_EXIT_FAILED : km_cli_fail("%s", err.text);
+        code = opened == KM_ERR_PEER ? km_cli_peer_failed() : km_cli_fail("%s", err.text);
     }
     km_lines_close(c->lines);
     json_decref(c->log);

@@ -189,7 +189,7 @@ static int run(run_settings *o, km_dtype dtype, const km_text *plain) {
         tell(o, &about, &out, &got);
         if (o->common.json) code = print_json(o, &about, plain, &out.text.text, &got);
     } else {
-        code = s == KM_ERR_PEER ? KM_EXIT_FAILED : km_cli_fail("%s", err.text);
+        code = s == KM_ERR_PEER ? km_cli_peer_failed() : km_cli_fail("%s", err.text);
     }
     km_text_free(&prompt);
     km_text_free(&out.text.text);

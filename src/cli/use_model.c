@@ -65,6 +65,11 @@ static bool asks_for_shares(const km_cli_where *where) {
     return where->split && strcmp(where->split, "tensor") == 0;
 }
 
+int km_cli_peer_failed(void) {
+    sleep(2);
+    return KM_EXIT_FAILED;
+}
+
 bool km_cli_silent(const km_cli_where *where) { return asks_for_shares(where) && km_rank() > 0; }
 
 /* ---- Opening ---- */
@@ -111,7 +116,8 @@ km_model *km_cli_model_open(const char *given, km_model_options *o, const km_com
 }
 
 int km_cli_model_fail(void) {
-    return km_last_status() == KM_ERR_PEER ? KM_EXIT_FAILED : km_cli_fail("%s", km_last_error());
+    return km_last_status() == KM_ERR_PEER ? km_cli_peer_failed()
+                                           : km_cli_fail("%s", km_last_error());
 }
 
 int km_cli_follow(km_model *m) {

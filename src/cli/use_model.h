@@ -36,6 +36,9 @@ typedef struct km_cli_where {
 
 /* What can be told without a model: a usage error if not KM_OK. */
 km_status km_cli_where_check(const km_cli_where *w, km_error *err);
+/* Another rank tells what failed; the exit code. mpirun ends all ranks when the first one leaves
+ * with an error, so this waits for the one that tells. */
+int km_cli_peer_failed(void);
 bool km_cli_silent(const km_cli_where *where); /* notes and mistakes are rank 0's to tell */
 
 struct km_cli_session;

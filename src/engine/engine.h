@@ -71,6 +71,7 @@ struct km_model {
     km_open_options open;
     km_token *token;
     km_comm *comm;        /* of the ranks that share it; NULL: it is whole */
+    bool met;             /* ranks have talked, so that one of them tells what fails */
     km_gate gate;         /* one thread at a time runs the net */
     pthread_mutex_t lock; /* of what follows */
     km_ground *ground;    /* NULL: tokenizer_only */
@@ -95,6 +96,8 @@ km_status km_place_model(km_model *m, const km_placing *where, km_error *err);
 km_status km_place_on_cpu(km_model *m, km_ground **out, km_error *err);
 /* This rank's share of it. */
 km_status km_share_model(km_model *m, const km_placing *where, const char *comm, km_error *err);
+/* A failure `s` before there was a share: the ranks settle who of them tells it, as above. */
+km_status km_share_failed(km_model *m, km_status s, const char *comm, km_error *err);
 km_ground *km_ground_hold(km_model *m);             /* the model's, one user more */
 void km_ground_drop(km_ground *g);                  /* NULL is fine */
 bool km_ground_is(km_model *m, const km_ground *g); /* the model's, still */

@@ -191,6 +191,7 @@ static km_model *opened(km_model *m, km_status s, const km_model_options *o, km_
         m->how = *o;
         s = open_parts(m, o, err);
     }
+    if (s != KM_OK && o->tensor) s = km_share_failed(m, s, o->comm, err);
     m->how.progress = NULL; /* what the caller had for the opening is not used again */
     m->how.device = m->how.devices = m->how.tokenizer = m->how.chat_template = NULL;
     m->how.draft = m->how.comm = NULL;

@@ -120,6 +120,7 @@ static km_status load(km_model *m, km_ground *g, km_error *err) {
 static km_status share(km_model *m, km_ground *g, const km_placing *where, const char *comm,
                        km_error *err) {
     km_status s = open_device(m, g, where, err);
+    m->met = true;
     /* Without a device a rank still has to say so: on the CPU it can. */
     if (!g->ctx && !(g->ctx = km_ctx_new("cpu", 1))) return s;
     km_error trouble = {0};
@@ -159,5 +160,17 @@ km_status km_share_model(km_model *m, const km_placing *where, const char *comm,
     }
     m->comm = NULL;
     km_ground_drop(g);
+    return s;
+}
+
+km_status km_share_failed(km_model *m, km_status s, const char *comm, km_error *err) {
+    if (m->met || km_comm_env_size() < 2) return s;
+    km_error trouble = {0};
+    km_ctx *ctx = km_ctx_new("cpu", 1);
+    m->comm = ctx ? km_comm_open(comm ? comm : "auto", ctx, &trouble) : NULL;
+    if (m->comm) s = agree(m, s, err);
+    km_comm_close(m->comm);
+    m->comm = NULL;
+    km_ctx_free(ctx);
     return s;
 }

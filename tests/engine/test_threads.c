@@ -163,7 +163,7 @@ static void every_allocation_may_fail(void **state) {
     (void)state;
     assert_true(use_it_all());
     int64_t live = km_alloc_live();
-    int step = SANITIZED ? 37 : 5, failures = 0;
+    int step = SANITIZED ? 11 : 5, failures = 0;
     bool done = false;
     for (int64_t nth = 0; !done; nth += step) {
         km_alloc_fail_nth(nth);
