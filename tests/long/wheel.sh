@@ -54,7 +54,7 @@ for suite in bullseye bookworm trixie; do
     if [ ! -e "$root/usr/bin/python3" ]; then
         mkdir -p "$root"
         debootstrap --variant=minbase --include=python3,python3-venv,ca-certificates "$suite" "$root" \
-            http://deb.debian.org/debian >"$work/log" 2>&1 || {
+            >"$work/log" 2>&1 || {
             tail -n 3 "$work/log"
             skip "debootstrap cannot make $suite here"
         }
