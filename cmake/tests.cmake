@@ -64,7 +64,7 @@ function(kermes_wants_test name result)
     set(wanted ON)
     if(KERMES_TSAN AND name MATCHES "${kermes_one_thread}")
         set(wanted OFF)
-    elseif(KERMES_SANITIZED AND name MATCHES "^(api/exports$|house/)") # of the sources and of release
+    elseif(KERMES_SANITIZED AND name MATCHES "^(api/exports$|docs/|house/)") # of the sources and of release
         set(wanted OFF)
     endif()
     set(${result} ${wanted} PARENT_SCOPE)
