@@ -1171,7 +1171,7 @@ KM_API km_generation km_generation_defaults(km_model *m);
 KM_API km_status km_grammar_check(const char *grammar, const char *schema, bool strict_schema);
 
 typedef struct km_generated {
-    size_t size;
+    size_t size;                   /* set by the caller: sizeof(km_generated) */
     int64_t prompt_tokens, reused; /* reused: of these, what the session held already */
     int64_t tokens;
     double prompt_seconds, seconds; /* reading the prompt; making the tokens */

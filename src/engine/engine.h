@@ -29,8 +29,6 @@ bool km_handle_is(const void *h, km_handle_kind kind);
 /* *out receives the caller's struct of `size` bytes (its first member), over the defaults that are in
  * it; NULL: the defaults stay. KM_ERR_RANGE for a size that cannot be. */
 km_status km_take_options(const char *call, void *out, size_t bytes, const void *given);
-/* Copies what fits into a caller's struct whose size it told; 0: it is that of this version. */
-void km_give_result(void *to, const void *from, size_t bytes);
 
 /* ---- Where a model runs ---- */
 

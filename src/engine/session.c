@@ -1,6 +1,7 @@
 /* Sessions: what a model has read, and generations in it, all at once or step by step. */
 #include "base/alloc.h"
 #include "base/log.h"
+#include "base/sized.h"
 #include "engine/engine.h"
 #include <string.h>
 
@@ -315,7 +316,7 @@ static km_status generate(km_session *s, const char *call, const char *prompt, s
         ready(s, &err);
     else
         failed(s, &err);
-    km_give_result(out, &s->last, sizeof s->last);
+    km_give_sized(out, &s->last, sizeof s->last);
     return leave(s, &err);
 }
 

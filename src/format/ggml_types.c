@@ -28,12 +28,6 @@ const km_ggml_info *km_ggml_info_of(uint32_t type) {
     return NULL;
 }
 
-const km_ggml_info *km_ggml_info_named(const char *name) {
-    for (int i = 0; i < N_INFOS; i++)
-        if (strcasecmp(infos[i].name, name) == 0) return &infos[i];
-    return NULL;
-}
-
 bool km_ggml_of_dtype(km_dtype dtype, km_ggml_type *type) {
     for (int i = 0; i < N_INFOS; i++)
         if (infos[i].dtype == dtype && dtype != KM_DTYPE_COUNT) {

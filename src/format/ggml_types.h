@@ -56,7 +56,6 @@ typedef struct km_ggml_info {
 } km_ggml_info;
 
 const km_ggml_info *km_ggml_info_of(uint32_t type);        /* NULL: no such type */
-const km_ggml_info *km_ggml_info_named(const char *name);  /* by "q4_k" or "Q4_K"; NULL: none */
 bool km_ggml_of_dtype(km_dtype dtype, km_ggml_type *type); /* false: GGUF cannot hold it */
 
 /* The bytes of a tensor of that shape; false when its rows are no whole blocks or on overflow. */

@@ -66,8 +66,7 @@ typedef struct km_st_pair {
 km_status km_safetensors_write(const char *path, const km_st_item *items, int n,
                                const km_st_pair *meta, int n_meta, km_error *err);
 
-/* The safetensors name of a dtype ("F32"), and back; KM_DTYPE_COUNT for one Kermes lacks. */
+/* The safetensors name of a dtype ("F32"). */
 const char *km_safetensors_type(km_dtype dtype);
-km_dtype km_safetensors_dtype(const char *type);
 
 #endif

@@ -51,11 +51,6 @@ const char *km_safetensors_type(km_dtype dtype) {
     return NULL;
 }
 
-km_dtype km_safetensors_dtype(const char *type) {
-    const km_st_type *t = type ? km_st_type_find(type) : NULL;
-    return t ? t->dtype : KM_DTYPE_COUNT;
-}
-
 /* ---- The plan ---- */
 
 typedef struct st_place {

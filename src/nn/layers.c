@@ -115,14 +115,6 @@ km_tensor *km_nn_apply_linear_gelu(km_ctx *ctx, const void *layer, km_tensor *x)
     return km_nn_linear_forward(ctx, layer, x, KM_ACT_GELU);
 }
 
-km_tensor *km_nn_apply_linear_relu(km_ctx *ctx, const void *layer, km_tensor *x) {
-    return km_nn_linear_forward(ctx, layer, x, KM_ACT_RELU);
-}
-
 km_tensor *km_nn_apply_norm(km_ctx *ctx, const void *layer, km_tensor *x) {
     return km_nn_norm_forward(ctx, layer, x);
-}
-
-km_tensor *km_nn_apply_embedding(km_ctx *ctx, const void *layer, km_tensor *ids) {
-    return km_nn_embedding_forward(ctx, layer, ids);
 }

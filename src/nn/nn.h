@@ -162,8 +162,6 @@ km_tensor *km_nn_sequential_forward(km_ctx *ctx, const km_nn_sequential *s, km_t
 /* Steps for the layers above: a linear without and with an activation, a norm, an embedding. */
 km_tensor *km_nn_apply_linear(km_ctx *ctx, const void *km_nn_linear_, km_tensor *x);
 km_tensor *km_nn_apply_linear_gelu(km_ctx *ctx, const void *km_nn_linear_, km_tensor *x);
-km_tensor *km_nn_apply_linear_relu(km_ctx *ctx, const void *km_nn_linear_, km_tensor *x);
 km_tensor *km_nn_apply_norm(km_ctx *ctx, const void *km_nn_norm_, km_tensor *x);
-km_tensor *km_nn_apply_embedding(km_ctx *ctx, const void *km_nn_embedding_, km_tensor *ids);
 
 #endif

@@ -43,8 +43,6 @@ void *km_jinja_alloc(km_jrun *r, size_t bytes) {
 
 /* ---- What a value is ---- */
 
-km_jv km_jv_chars(const char *s) { return km_jv_text(s, strlen(s)); }
-
 bool km_jv_is(const km_jv *v, const char *text) {
     return v->kind == KM_JV_STRING && v->bytes == strlen(text) &&
            memcmp(v->text, text, v->bytes) == 0;

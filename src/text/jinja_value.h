@@ -105,7 +105,6 @@ static inline km_jv km_jv_float(double f) { return (km_jv){.kind = KM_JV_FLOAT, 
 static inline km_jv km_jv_text(const char *s, size_t n) {
     return (km_jv){.kind = KM_JV_STRING, .text = s, .bytes = n};
 }
-km_jv km_jv_chars(const char *s); /* of a literal */
 
 bool km_jv_is(const km_jv *v, const char *text); /* a string of this text */
 bool km_jv_number(const km_jv *v);               /* int, float or bool */

@@ -137,7 +137,6 @@ void km_index_swap(km_index *x, km_snapshot *next);
  * else knows x. */
 km_status km_index_list(km_index *x, km_segment *s, uint64_t next_id, double file_bytes,
                         km_error *err);
-void km_index_clear(km_index *x); /* all rows away, ids from 0 */
 /* Joins small segments, those that take a while in a thread of their own. */
 void km_index_tidy(km_index *x);
 void km_index_end_joins(km_index *x); /* waits for that thread */

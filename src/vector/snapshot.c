@@ -71,12 +71,6 @@ km_snapshot *km_index_frozen(km_index *x, km_error *err) {
     return v;
 }
 
-void km_index_clear(km_index *x) {
-    km_index_end_joins(x);
-    km_snapshot *none = km_snapshot_new(0, NULL);
-    if (none) km_index_swap(x, none);
-}
-
 /* ---- What is in one ---- */
 
 km_status km_snapshot_intact(const km_snapshot *v, km_status status, km_error *err) {

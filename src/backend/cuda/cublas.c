@@ -97,12 +97,6 @@ static lt_device *device_lock(km_lane *lane) {
     return NULL;
 }
 
-bool km_cublas_present(km_lane *lane) {
-    lt_device *dev = device_lock(lane);
-    if (dev) pthread_mutex_unlock(&dev->lock);
-    return dev != NULL;
-}
-
 /* ---- Plans ---- */
 
 static void plan_clear(cublas_plan *p) {

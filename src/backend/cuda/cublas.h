@@ -8,9 +8,6 @@
  * where there is no cuBLASLt or it has no kernel for that. */
 km_status km_cublas_gemm(km_lane *lane, const km_cuda_gemm *g);
 
-/* Whether products on this lane's device can go to cuBLASLt. */
-bool km_cublas_present(km_lane *lane);
-
 /* Gives back what is held for a device. No lane on it may be at work. For km_cuda_shutdown. */
 void km_cublas_close(int device);
 
