@@ -87,12 +87,21 @@ try:
     wait(lambda: find(".message.user .text").text == "What is the sky?" and idle())
     assert "2/2" in find(".message.user .tools").text
     shot("answer")
-    # Stopping.
-    page.execute_script("const old = request; window.request = () => ({...old(), ignore_eos: true, max_tokens: 100000});")
+    # Stopping, by the button, as soon as the answer's first bytes are there: the page itself clicks, since a
+    # small model may have said everything before anybody outside looks.
+    page.execute_script("""const old = request; window.request = () => ({...old(), ignore_eos: true, max_tokens: 100000});
+        const ask = window.fetch; window.fetch = async (url, o) => {
+            const r = await ask(url, o); window.fetch = ask;
+            return new Response(r.body.pipeThrough(new TransformStream({ transform(chunk, to) {
+                to.enqueue(chunk);
+                if (!window.seen) { window.seen = $("send").textContent; $("send").click(); window.stopped = o.signal.aborted; }
+            } })), r);
+        };""")
     find("#input").send_keys("Tell me everything.", Keys.ENTER)
-    wait(lambda: find("#send").text == "Stop")
-    find("#send").click()
+    wait(lambda: page.execute_script("return window.seen") == "Stop")
+    assert page.execute_script("return window.stopped")
     wait(idle)
+    assert not all_of(".error")
     # Conversations stay after a reload; text of users is never markup.
     click("#new")
     page.execute_script("settings.max_tokens = '4';")
