@@ -24,6 +24,15 @@ static bool gated_at_once(km_ctx *ctx, const km_nn_mlp *m, km_tensor *x) {
     return (m->joined || m->gate.w) && !m->up.b && !m->gate.b && !km_recording(ctx, in, 3);
 }
 
+/* Whether both products can be km_mlp, which wants floats of x's own dtype: a file's 16-bit weights
+ * meet f32 rows where a running model reads a text. */
+static bool as_one_op(const km_nn_mlp *m, const km_tensor *x) {
+    const km_tensor *up = m->up.w, *down = m->down.w;
+    if (!x || !up || !down || m->up.lora.a || m->down.lora.a || x->shape.ndim == 2) return false;
+    return (up->dtype == x->dtype || km_dtype_is_block(up->dtype)) &&
+           (down->dtype == x->dtype || km_dtype_is_block(down->dtype));
+}
+
 km_tensor *km_nn_mlp_forward(km_ctx *ctx, const km_nn_mlp *m, km_tensor *x) {
     if (gated_at_once(ctx, m, x)) {
         km_act kind = m->act == KM_ACT_NONE ? KM_ACT_SILU : m->act;
@@ -33,7 +42,7 @@ km_tensor *km_nn_mlp_forward(km_ctx *ctx, const km_nn_mlp *m, km_tensor *x) {
     }
     if (m->joined) return joined_forward(ctx, m, x);
     if (!m->gate.w) {
-        if (!m->up.lora.a && !m->down.lora.a && km_tensor_ndim(x) != 2)
+        if (as_one_op(m, x))
             return km_mlp(ctx, x, m->up.w, m->up.b, KM_ACT_GELU, m->down.w, m->down.b);
         km_tensor *h = km_nn_linear_forward(ctx, &m->up, x, KM_ACT_GELU);
         return km_nn_linear_forward(ctx, &m->down, h, KM_ACT_NONE);

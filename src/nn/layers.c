@@ -63,7 +63,7 @@ km_tensor *km_nn_product(km_ctx *ctx, km_tensor *x, km_tensor *w, km_tensor *b, 
 km_tensor *km_nn_linear_forward(km_ctx *ctx, const km_nn_linear *l, km_tensor *x, km_act act) {
     const km_nn_lora *r = &l->lora;
     if (!r->a) return km_nn_product(ctx, x, l->w, l->b, act);
-    km_tensor *y = km_linear(ctx, x, l->w, l->b, KM_ACT_NONE);
+    km_tensor *y = km_nn_product(ctx, x, l->w, l->b, KM_ACT_NONE);
     km_tensor *low = km_linear(ctx, x, r->a, NULL, KM_ACT_NONE);
     km_tensor *more = km_linear(ctx, km_mul_scalar(ctx, low, r->scale), r->b, NULL, KM_ACT_NONE);
     return activate(ctx, km_add(ctx, y, more), act);

@@ -19,12 +19,13 @@ typedef struct rig {
     km_perplexity_options how;
 } rig;
 
-static void begin(rig *f, const char *mix) {
+static void begin_as(rig *f, km_arch arch, const char *mix) {
     char path[PATH_MAX];
-    km_config c = {.arch = KM_ARCH_LLAMA,
+    km_config c = {.arch = arch,
                    .layers = 2,
                    .heads = 4,
-                   .kv_heads = 2,
+                   .kv_heads = arch == KM_ARCH_GPT2 ? 4 : 2,
+                   .bias = arch == KM_ARCH_GPT2,
                    .dim = 64,
                    .hidden = 96,
                    .context = 32,
@@ -51,6 +52,8 @@ static void begin(rig *f, const char *mix) {
     for (int i = 0; i < TOKENS; i++) f->data[i] = (i * 37 + i * i) % 256;
     f->ids = (km_ids){.data = f->data, .len = TOKENS};
 }
+
+static void begin(rig *f, const char *mix) { begin_as(f, KM_ARCH_LLAMA, mix); }
 
 static void end(rig *f) {
     km_net_free(f->m);
@@ -143,6 +146,28 @@ static void tokens_one_by_one_are_predicted_as_a_piece_at_once_is(void **state) 
     assert_true(fabs(d.mean) < 1e-5 && d.same_top > 0.9); /* the cache is f16 */
     assert_true(d.most > 0);                              /* other kernels have made them */
     end(&f);
+}
+
+/* A file's 16-bit weights meet activations of f32, whatever the blocks are made of. */
+static void weights_of_16_bits_predict_as_those_of_32_in_every_architecture(void **state) {
+    (void)state;
+    static const char *const mixes[] = {"f16", "bf16"};
+    for (int arch = 0; arch < KM_ARCH_COUNT; arch++) {
+        rig f;
+        begin_as(&f, (km_arch)arch, "f32");
+        double exact = measured(&f).loss;
+        end(&f);
+        for (int i = 0; i < 2; i++) {
+            begin_as(&f, (km_arch)arch, mixes[i]);
+            double near = measured(&f).loss;
+            f.how.decode = true;
+            double decoded = measured(&f).loss;
+            if (fabs(near - exact) > 0.02 || fabs(decoded - near) > 0.02)
+                fail_msg("architecture %d, %s: %g and %g by tokens, not %g", arch, mixes[i], near,
+                         decoded, exact);
+            end(&f);
+        }
+    }
 }
 
 /* Pieces of 16 are read by the kernels for few rows, as tokens are that follow one another, and
@@ -294,6 +319,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(the_loss_is_the_mean_over_all_rows, empty_folder),
         cmocka_unit_test_teardown(tokens_one_by_one_are_predicted_as_a_piece_at_once_is,
+                                  empty_folder),
+        cmocka_unit_test_teardown(weights_of_16_bits_predict_as_those_of_32_in_every_architecture,
                                   empty_folder),
         cmocka_unit_test_teardown(the_cpu_stays_close_to_exact_activations, empty_folder),
         cmocka_unit_test_teardown(a_model_does_not_diverge_from_itself, empty_folder),
