@@ -45,7 +45,8 @@ typedef struct km_trainer {
     int64_t saved;                      /* the step of the last checkpoint; -1: none */
     int64_t skips_told;                 /* skipped steps already reported */
     int64_t skips_in_a_row;
-    int bad_losses; /* losses in a row that are not finite */
+    bool prompt_told; /* that the samples' prompt is cut */
+    int bad_losses;   /* losses in a row that are not finite */
     km_train_result *result;
 } km_trainer;
 

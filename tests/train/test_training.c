@@ -10,11 +10,12 @@
 static km_error err;
 static km_train_result result;
 static char notes[2000], samples[4000];
+static int note_count;
 
 static void on_event(void *user, km_train_event e, const km_train_status *s, const char *text) {
     (void)user;
     (void)s;
-    if (e == KM_TRAIN_NOTE) snprintf(notes, sizeof notes, "%s", text);
+    if (e == KM_TRAIN_NOTE) snprintf(notes, sizeof notes, "%s", text), note_count++;
     if (e == KM_TRAIN_SAMPLE) snprintf(samples, sizeof samples, "%s", text);
 }
 
@@ -31,6 +32,7 @@ static km_train_settings small(const char *out) {
 static km_status train(const km_train_settings *s) {
     err = (km_error){0};
     notes[0] = samples[0] = 0;
+    note_count = 0;
     return km_train_run(s, &hooks, &result, &err);
 }
 
@@ -62,6 +64,27 @@ static void a_small_model_learns_the_grammar(void **state) {
                                         "run/run.json"};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         assert_int_equal(access(scratch(files[i]), F_OK), 0);
+}
+
+/* A context of 16 characters, and a line of more. */
+static void a_sample_whose_prompt_is_beyond_the_context_is_cut_and_that_is_said_once(void **state) {
+    (void)state;
+    km_train_settings s = small("own");
+    s.steps = 3;
+    s.sample_every = 1;
+    s.sample_tokens = 4;
+    assert_done(train(&s));
+    assert_int_equal(strlen(samples), 16 + 4);
+    assert_int_equal(note_count, 1);
+    assert_non_null(strstr(notes, "the context 16"));
+    km_train_settings given = small("given");
+    given.steps = 3;
+    given.sample_every = 1;
+    given.sample_tokens = 4;
+    given.sample_prompt = "once there was a long story of a small fox";
+    assert_done(train(&given));
+    assert_memory_equal(samples, "y of a small fox", 16);
+    assert_int_equal(note_count, 1);
 }
 
 /* The largest difference between two models' weights, next to the largest weight. */
@@ -261,6 +284,7 @@ static void without_validation_there_is_none(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         SCRATCH(a_small_model_learns_the_grammar),
+        SCRATCH(a_sample_whose_prompt_is_beyond_the_context_is_cut_and_that_is_said_once),
         SCRATCH(several_passes_to_a_step_equal_one_large_batch),
         SCRATCH(recomputing_changes_nothing),
         SCRATCH(one_batch_can_be_learnt_by_heart),
