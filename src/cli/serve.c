@@ -11,7 +11,7 @@ typedef struct serve_settings {
     const char *model, *template, *new_key, *cache_type;
     km_words listen, origins, hosts;
     km_serve_options o;
-    int64_t parallel, kept, queue, connections, cache_mb, body_mb, port, activations;
+    int64_t parallel, kept, queue, connections, responses, cache_mb, body_mb, port, activations;
 } serve_settings;
 
 /* Sockets that systemd has opened for us: LISTEN_FDS from descriptor 3 on. */
@@ -70,7 +70,8 @@ static int run_server(serve_settings *o) {
 }
 
 int km_command_serve(int argc, char **argv) {
-    serve_settings o = {.common = KM_COMMON_DEFAULTS, .port = 8080, .parallel = 16};
+    serve_settings o = {
+        .common = KM_COMMON_DEFAULTS, .port = 8080, .parallel = 16, .responses = 1000};
     char address[64];
     const km_option options[] = {
         {"model", KM_OPTION_TEXT, "PATH", &o.model, 0, 0,
@@ -103,6 +104,8 @@ int km_command_serve(int argc, char **argv) {
          "of keys and values, at most (default: no limit)"},
         {"keep", KM_OPTION_INT, "N", &o.kept, -1, 4096,
          "conversations kept for their next turn (default: as --parallel; -1: none)"},
+        {"responses", KM_OPTION_INT, "N", &o.responses, 0, 1e6,
+         "answers of /v1/responses kept for their next turn (default 1000)"},
         {"share-cache", KM_OPTION_FLAG, NULL, &o.o.share_cache, 0, 0,
          "what is kept serves all keys"},
         {"chunk", KM_OPTION_INT, "N", &o.o.chunk, 0, 1e6,
@@ -162,6 +165,7 @@ int km_command_serve(int argc, char **argv) {
     o.o.parallel = (int)o.parallel;
     o.o.kept = (int)o.kept;
     o.o.queue = (int)o.queue;
+    o.o.responses = (int)o.responses;
     o.o.connections = (int)o.connections;
     o.o.cache_memory = (size_t)o.cache_mb << 20;
     o.o.body = (size_t)o.body_mb << 20;

@@ -22,6 +22,7 @@ typedef struct km_serve_options { /* all-zero but for listen is valid */
     bool log_contents; /* requests with what they say */
     bool no_page;
     int parallel, kept, queue, connections;
+    int responses; /* kept for previous_response_id */
     int64_t context, chunk;
     size_t cache_memory, body;
     double timeout;       /* seconds for one answer; 0: no limit */

@@ -4,6 +4,7 @@
 . "$(dirname "$0")/serve.bash"
 start_server --parallel 4 --queue 8 --log "$tmp/log"
 python3 "$(dirname "$0")/api.py" "$url" || exit 1
+python3 "$(dirname "$0")/responses.py" "$url" || exit 1
 stop_server TERM
 
 # The log is lines of JSON, without what was said.

@@ -1,10 +1,12 @@
 """The official clients against a running server: openai, anthropic, ollama, and Prometheus' parser."""
 import json
 import sys
+import typing
 
 import anthropic
 import ollama
 import openai
+import pydantic
 from prometheus_client.parser import text_string_to_metric_families
 import urllib.request
 
@@ -42,6 +44,37 @@ def openai_chats_and_completes():
         raise AssertionError("a temperature of -1 was taken")
     except openai.BadRequestError as e:
         assert e.param == "temperature", e
+
+
+def openai_responds():
+    client = openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0)
+    first = client.responses.create(model="x", input="What is the sea?", instructions="Be brief.", max_output_tokens=12, temperature=0)
+    assert first.output_text and first.usage.total_tokens > 0
+    kinds, text = [], ""
+    with client.responses.stream(model="x", input="What is the sea?", instructions="Be brief.", max_output_tokens=12, temperature=0) as stream:
+        for e in stream:
+            kinds.append(e.type)
+            text += e.delta if e.type == "response.output_text.delta" else ""
+    assert text == first.output_text and kinds[0] == "response.created", kinds
+    second = client.responses.create(model="x", input="And?", previous_response_id=first.id, max_output_tokens=8)
+    assert client.responses.retrieve(second.id).output_text == second.output_text
+    assert [i.content[0].text for i in client.responses.input_items.list(second.id)] == ["And?"]
+    client.responses.delete(second.id)
+    look = {"type": "function", "name": "look", "parameters": parameters, "strict": True}
+    called = client.responses.create(model="x", input="Look!", tools=[look], tool_choice="required", max_output_tokens=600)
+    use = called.output[-1]
+    assert use.type == "function_call" and json.loads(use.arguments)["at"] in ("sea", "sky")
+    result = {"type": "function_call_output", "call_id": use.call_id, "output": "It is wet."}
+    assert client.responses.create(model="x", input=[result], previous_response_id=called.id, max_output_tokens=8).output
+
+    class Place(pydantic.BaseModel):
+        at: typing.Literal["sea", "sky"]
+    assert client.responses.parse(model="x", input="Where?", text_format=Place, max_output_tokens=600).output_parsed.at in ("sea", "sky")
+    try:
+        client.responses.retrieve("resp_none")
+        raise AssertionError("a response that is not there")
+    except openai.NotFoundError:
+        pass
 
 
 def anthropic_messages():

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "serve/api/keys.h"
 #include "serve/api/metrics.h"
+#include "serve/api/response_store.h"
 #include "serve/http/server.h"
 #include "serve/scheduler/scheduler.h"
 #include "serve/serve.h"
@@ -31,6 +32,7 @@ struct km_serve {
     char name[256]; /* of the model, as clients know it */
     km_scheduler *scheduler;
     km_keys *keys; /* NULL: nobody needs one */
+    km_response_store *responses;
     km_metrics metrics;
     km_special *special;
     size_t n_special;
@@ -75,6 +77,8 @@ typedef struct km_api_choice {
     int64_t text_at; /* bytes of text so far: completions' text_offset */
     int block;       /* Anthropic: the content block that is open, and its kind */
     int block_kind;
+    km_answer_kind last_kind;
+    int64_t reasoning_tokens;
 } km_api_choice;
 
 typedef struct km_prompt {
@@ -118,6 +122,8 @@ struct km_api_call {
     char error[600], param[64];
     bool working; /* a worker has it */
     bool begun;   /* the stream */
+    void *state;  /* of the dialect, and what frees it */
+    void (*free_state)(void *state);
     km_api_call *next_job, *prev, *next;
 };
 
@@ -125,6 +131,7 @@ struct km_dialect {
     const char *name;
     const char *stream_type;
     const char *beat;
+    bool all_parts; /* parts are given to `part` in whole answers too */
     /* By a worker: fills the call from call->request. */
     km_status (*read)(km_api_call *c, km_error *err);
     /* By the loop, into the stream. */
@@ -133,10 +140,12 @@ struct km_dialect {
     void (*end_choice)(km_api_choice *ch);
     void (*end)(km_api_call *c);
     void (*whole)(km_api_call *c, km_text *out);
+    void (*stream_error)(km_api_call *c); /* in a stream that has begun; NULL: error does it */
     void (*error)(km_text *out, int status, const char *param, const char *message, bool stream);
 };
 extern const km_dialect km_dialect_chat, km_dialect_completions, km_dialect_messages,
-    km_dialect_count_tokens, km_dialect_ollama_chat, km_dialect_ollama_generate;
+    km_dialect_count_tokens, km_dialect_responses, km_dialect_ollama_chat,
+    km_dialect_ollama_generate;
 
 void km_call_start(km_serve *s, km_exchange *x, const km_dialect *d, const km_key *key);
 void km_call_on_events(void *serve, const km_task_event *events, size_t n);
@@ -150,6 +159,7 @@ km_status km_call_refuse(km_api_call *c, int status, const char *param, const ch
 int64_t km_call_prompt_tokens(const km_api_call *c);
 int64_t km_call_tokens(const km_api_call *c);
 int64_t km_call_reused(const km_api_call *c);
+int64_t km_call_reasoning_tokens(const km_api_call *c);
 bool km_finish_is_length(const km_api_choice *ch); /* ended for want of tokens, not by itself */
 
 /* ---- Reading requests (fields.c) ---- */
@@ -187,6 +197,7 @@ const char *km_error_type(int status); /* "invalid_request_error" */
 
 void km_route(void *serve, km_exchange *x);
 void km_endpoint_models(km_serve *s, km_exchange *x, const char *name);
+void km_endpoint_response(km_serve *s, km_exchange *x, const char *id, const km_key *key);
 void km_endpoint_tokenize(km_serve *s, km_exchange *x);
 void km_endpoint_detokenize(km_serve *s, km_exchange *x);
 void km_endpoint_template(km_serve *s, km_exchange *x);

@@ -36,6 +36,7 @@ static void free_call(km_api_call *c) {
     km_free(c->tool_names);
     km_free(c->stops);
     km_free(c->bias);
+    if (c->state) c->free_state(c->state);
     free(c->messages);
     free(c->tools);
     free(c->variables);
@@ -83,6 +84,13 @@ km_status km_call_refuse(km_api_call *c, int status, const char *param, const ch
 
 static void answer_error(km_api_call *c) {
     km_exchange *x = c->exchange;
+    if (c->begun && c->dialect->stream_error) {
+        c->dialect->stream_error(c);
+        x = c->exchange; /* it may have left meanwhile */
+        c->exchange = NULL;
+        if (x) km_exchange_end(x);
+        return;
+    }
     c->exchange = NULL;
     if (c->status == 429) {
         km_exchange_header(x, "Retry-After", "2");
@@ -273,6 +281,7 @@ static void submit(km_api_call *c) {
                                .n_tools = c->n_tools,
                                .thinking = c->opened_thought && !c->how.schema && !c->how.grammar,
                                .keep_reasoning = c->keep_reasoning};
+        if (o.thinking) ch->last_kind = KM_ANSWER_REASONING;
         if (c->chat && !c->plain) ch->parser = km_answer_parser_new(&o, on_part, ch);
         double timeout = c->timeout > 0 ? c->timeout : s->o.timeout;
         ch->task.deadline = timeout > 0 ? km_scheduler_now() + timeout : 0;
@@ -350,7 +359,8 @@ static void on_part(void *user, const km_answer_part *part) {
     else if (part->kind == KM_ANSWER_REASONING && !c->stream)
         km_text_put(&ch->reasoning, part->text, part->bytes);
     keep_call_part(ch, part);
-    if (c->stream && c->exchange) c->dialect->part(ch, part);
+    ch->last_kind = part->kind;
+    if ((c->stream || c->dialect->all_parts) && c->exchange) c->dialect->part(ch, part);
 }
 
 /* {"token":...,"logprob":...,"bytes":[...]} */
@@ -393,6 +403,7 @@ static void take_text(km_api_choice *ch, const km_task_event *e) {
         const char *piece = km_token_piece(s->model, e->id, &n);
         if (piece) km_answer_parser_special(ch->parser, piece, n);
     }
+    ch->reasoning_tokens += e->id >= 0 && ch->last_kind == KM_ANSWER_REASONING;
 }
 
 static void note_times(km_serve *s, const km_task *t) {
@@ -446,7 +457,8 @@ static void take_end(km_api_choice *ch, const km_task_event *e) {
     }
     if (ch->parser) km_answer_parser_end(ch->parser);
     if (c->stream && c->exchange) begin_stream(c);
-    if (c->stream && c->exchange && c->dialect->end_choice) c->dialect->end_choice(ch);
+    if ((c->stream || c->dialect->all_parts) && c->exchange && c->dialect->end_choice)
+        c->dialect->end_choice(ch);
     if (c->exchange && c->n_ended == c->n_choices) end_call(c);
 }
 
@@ -484,6 +496,12 @@ int64_t km_call_tokens(const km_api_call *c) {
 int64_t km_call_reused(const km_api_call *c) {
     int64_t n = 0;
     for (int i = 0; i < c->n_choices; i += c->n) n += c->choices[i].task.reused;
+    return n;
+}
+
+int64_t km_call_reasoning_tokens(const km_api_call *c) {
+    int64_t n = 0;
+    for (int i = 0; i < c->n_choices; i++) n += c->choices[i].reasoning_tokens;
     return n;
 }
 

@@ -93,8 +93,10 @@ static void put_usage(const km_api_call *c, km_text *t) {
     long long in = km_call_prompt_tokens(c), out = km_call_tokens(c);
     km_text_printf(t,
                    "{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld,"
-                   "\"prompt_tokens_details\":{\"cached_tokens\":%lld}}",
-                   in, out, in + out, (long long)km_call_reused(c));
+                   "\"prompt_tokens_details\":{\"cached_tokens\":%lld},"
+                   "\"completion_tokens_details\":{\"reasoning_tokens\":%lld}}",
+                   in, out, in + out, (long long)km_call_reused(c),
+                   (long long)km_call_reasoning_tokens(c));
 }
 
 static void put_head(const km_api_call *c, km_text *t, const char *object) {

@@ -32,6 +32,12 @@ static const struct km_openapi_row {
     {"post", "/v1/completions", "A text gone on with (OpenAI).",
      "{\"type\":\"object\",\"required\":[\"prompt\"],\"properties\":{\"model\":{\"type\":\"string\"},\"prompt\":{\"type\":\"string\"},%S,\"echo\":{\"type\":\"boolean\"}}}",
      "{\"type\":\"object\",\"required\":[\"id\",\"object\",\"choices\",\"usage\"]}"},
+    {"post", "/v1/responses", "An answer to items (OpenAI).",
+     "{\"type\":\"object\",\"required\":[\"input\"],\"properties\":{\"model\":{\"type\":\"string\"},\"input\":{\"type\":\"string\"},\"instructions\":{\"type\":\"string\"},"
+     "\"previous_response_id\":{\"type\":\"string\"},\"store\":{\"type\":\"boolean\"},\"max_output_tokens\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":1073741824},"
+     "\"temperature\":{\"type\":\"number\",\"minimum\":0,\"maximum\":100},\"top_p\":{\"type\":\"number\",\"minimum\":0,\"maximum\":1},\"stream\":{\"type\":\"boolean\"},"
+     "\"tools\":{\"type\":\"array\",\"items\":{\"type\":\"object\"}},\"tool_choice\":{},\"metadata\":{\"type\":\"object\"}}}",
+     "{\"type\":\"object\",\"required\":[\"id\",\"object\",\"created_at\",\"status\",\"model\",\"output\",\"usage\"]}"},
     {"post", "/v1/messages", "An answer to a conversation (Anthropic).",
      "{\"type\":\"object\",\"required\":[\"messages\",\"max_tokens\"],\"properties\":{\"model\":{\"type\":\"string\"},\"system\":{\"type\":\"string\"},"
      "\"messages\":{\"type\":\"array\",\"minItems\":1,\"items\":{\"type\":\"object\",\"required\":[\"role\",\"content\"],\"properties\":{\"role\":{\"enum\":[\"user\",\"assistant\"]},"

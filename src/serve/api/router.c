@@ -12,9 +12,12 @@ typedef enum km_endpoint {
     TO_COMPLETIONS,
     TO_MESSAGES,
     TO_COUNT,
+    TO_RESPONSES,
     TO_OLLAMA_CHAT,
     TO_OLLAMA_GENERATE,
     TO_MODELS,
+    TO_MODEL,
+    TO_RESPONSE,
     TO_TOKENIZE,
     TO_DETOKENIZE,
     TO_TEMPLATE,
@@ -33,7 +36,7 @@ typedef enum km_endpoint {
 } km_endpoint;
 
 static const struct km_route_row {
-    const char *method, *path;
+    const char *method, *path; /* "/...": whatever follows the slash */
     km_endpoint to;
     bool open; /* needs no key */
 } routes[] = {
@@ -44,6 +47,7 @@ static const struct km_route_row {
     {"POST", "/api/chat", TO_OLLAMA_CHAT, false},
     {"POST", "/api/generate", TO_OLLAMA_GENERATE, false},
     {"GET", "/v1/models", TO_MODELS, false},
+    {"GET", "/v1/models/...", TO_MODEL, false},
     {"GET", "/api/tags", TO_TAGS, false},
     {"POST", "/api/show", TO_SHOW, false},
     {"GET", "/api/ps", TO_PS, false},
@@ -53,7 +57,9 @@ static const struct km_route_row {
     {"POST", "/apply-template", TO_TEMPLATE, false},
     {"POST", "/v1/embeddings", TO_UNABLE, false},
     {"POST", "/v1/rerank", TO_UNABLE, false},
-    {"POST", "/v1/responses", TO_UNABLE, false},
+    {"POST", "/v1/responses", TO_RESPONSES, false},
+    {"GET", "/v1/responses/...", TO_RESPONSE, false},
+    {"DELETE", "/v1/responses/...", TO_RESPONSE, false},
     {"POST", "/api/embed", TO_UNABLE, false},
     {"GET", "/metrics", TO_METRICS, false},
     {"GET", "/status.json", TO_STATUS, false},
@@ -119,9 +125,9 @@ static bool check_origin(km_serve *s, km_exchange *x, const km_http_request *r) 
         km_exchange_header(x, "Vary", "Origin");
     }
     if (!preflight) return true;
-    km_exchange_header(x, "Allow", "GET, POST, OPTIONS");
+    km_exchange_header(x, "Allow", "GET, POST, DELETE, OPTIONS");
     if (origin) {
-        km_exchange_header(x, "Access-Control-Allow-Methods", "GET, POST, OPTIONS");
+        km_exchange_header(x, "Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS");
         km_exchange_header(
             x, "Access-Control-Allow-Headers",
             "Authorization, Content-Type, X-Api-Key, Anthropic-Version, Anthropic-Beta");
@@ -152,14 +158,20 @@ static void answer_health(km_serve *s, km_exchange *x, bool ready) {
 }
 
 static void answer_unable(km_exchange *x, const km_http_request *r) {
-    const char *why =
-        strstr(r->path, "responses")
-            ? "this server speaks chat completions; it has no /v1/responses yet"
-            : "this server answers with text; it gives no embeddings and no ranking yet";
-    km_send_error(x, dialect_of(r->path), 501, NULL, why);
+    km_send_error(x, dialect_of(r->path), 501, NULL,
+                  "this server answers with text; it gives no embeddings and no ranking yet");
 }
 
-static void go(km_serve *s, km_exchange *x, km_endpoint to, const km_key *key) {
+/* Does the path match the row's? *rest: what follows, of a row that leaves it open. */
+static bool matches(const char *pattern, const char *path, const char **rest) {
+    size_t n = strlen(pattern);
+    if (n < 4 || strcmp(pattern + n - 4, "/...") != 0) return strcmp(pattern, path) == 0;
+    if (strncmp(pattern, path, n - 3) != 0 || !path[n - 3]) return false;
+    *rest = path + n - 3;
+    return true;
+}
+
+static void go(km_serve *s, km_exchange *x, km_endpoint to, const char *rest, const km_key *key) {
     const km_http_request *r = km_exchange_request(x);
     if (s->draining && to <= TO_OLLAMA_GENERATE) {
         km_exchange_header(x, "Retry-After", "5");
@@ -170,10 +182,13 @@ static void go(km_serve *s, km_exchange *x, km_endpoint to, const km_key *key) {
     case TO_CHAT: km_call_start(s, x, &km_dialect_chat, key); break;
     case TO_COMPLETIONS: km_call_start(s, x, &km_dialect_completions, key); break;
     case TO_MESSAGES: km_call_start(s, x, &km_dialect_messages, key); break;
+    case TO_RESPONSES: km_call_start(s, x, &km_dialect_responses, key); break;
     case TO_COUNT: km_call_start(s, x, &km_dialect_count_tokens, key); break;
     case TO_OLLAMA_CHAT: km_call_start(s, x, &km_dialect_ollama_chat, key); break;
     case TO_OLLAMA_GENERATE: km_call_start(s, x, &km_dialect_ollama_generate, key); break;
     case TO_MODELS: km_endpoint_models(s, x, NULL); break;
+    case TO_MODEL: km_endpoint_models(s, x, rest); break;
+    case TO_RESPONSE: km_endpoint_response(s, x, rest, key); break;
     case TO_TOKENIZE: km_endpoint_tokenize(s, x); break;
     case TO_DETOKENIZE: km_endpoint_detokenize(s, x); break;
     case TO_TEMPLATE: km_endpoint_template(s, x); break;
@@ -204,9 +219,9 @@ void km_route(void *serve, km_exchange *x) {
     }
     if (!check_origin(s, x, r)) return;
     const char *method = strcmp(r->method, "HEAD") == 0 ? "GET" : r->method;
-    const char *model = strncmp(r->path, "/v1/models/", 11) == 0 ? r->path + 11 : NULL;
+    const char *rest = NULL;
     for (int i = 0; i < N_ROUTES; i++) {
-        if (strcmp(routes[i].path, model ? "/v1/models" : r->path) != 0) continue;
+        if (!matches(routes[i].path, r->path, &rest)) continue;
         other = &routes[i];
         if (strcmp(routes[i].method, method) == 0) row = &routes[i];
     }
@@ -226,10 +241,8 @@ void km_route(void *serve, km_exchange *x) {
         km_send_error(x, dialect_of(r->path), 405, NULL, "this path takes another method");
     } else if (!row) {
         km_send_error(x, dialect_of(r->path), 404, NULL, "there is nothing at this path");
-    } else if (model) {
-        km_endpoint_models(s, x, model);
     } else {
-        go(s, x, row->to, key);
+        go(s, x, row->to, rest, key);
     }
 }
 

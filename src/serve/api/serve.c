@@ -11,6 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { RESPONSE_BYTES = 64 << 20 }; /* kept for previous_response_id, at most */
+
 static bool post(void *user, void (*fn)(void *arg), void *arg) {
     return km_http_post(((km_serve *)user)->http, fn, arg);
 }
@@ -147,6 +149,9 @@ km_serve *km_serve_open(km_model *m, const km_serve_options *options, km_error *
     km_status status = check_addresses(&s->o, err);
     if (status == KM_OK && s->o.keys && !(s->keys = km_keys_open(s->o.keys, err)))
         status = err->code;
+    if (status == KM_OK &&
+        !(s->responses = km_response_store_new((size_t)s->o.responses, RESPONSE_BYTES)))
+        status = km_no_memory(err);
     if (status == KM_OK) status = open_log(s, err);
     if (status == KM_OK) status = km_guard_open(s, err);
     if (status == KM_OK) status = open_http(s, err);
@@ -179,6 +184,7 @@ void km_serve_free(km_serve *s) {
     km_http_free(s->http);
     km_scheduler_free(s->scheduler);
     km_keys_free(s->keys);
+    km_response_store_free(s->responses);
     if (s->log_fd > 2) close(s->log_fd);
     km_free(s->special);
     km_text_free(&s->scratch);
