@@ -781,25 +781,6 @@ KM_API km_status km_train(const km_train_settings *s, const km_train_hooks *hook
  * those that change. */
 KM_API km_status km_train_json(const char *settings, const km_train_hooks *hooks,
                                km_train_result *result);
-/* A tokenizer from texts, in files or in memory, as a tokenizer.json at `out` that Hugging Face's library
- * loads: how many tokens it has; -1 on failure. */
-typedef struct km_text_input {
-    const char *path; /* NULL: data */
-    const char *data;
-    size_t bytes;
-} km_text_input;
-typedef struct km_tokenizer_options {
-    size_t size;
-    const char *kind;    /* "bpe:4096" (byte-level, so many tokens in all), "chars", "bytes" */
-    const char *special; /* the text of its special token, "<|endoftext|>"; "": none */
-    int threads;         /* 0: one per core; the result does not depend on it */
-    bool (*progress)(void *user, const char *stage, int64_t done, int64_t total); /* false stops */
-    void *user;
-} km_tokenizer_options;
-KM_API km_tokenizer_options km_tokenizer_defaults(void); /* bpe:4096 */
-KM_API int64_t km_tokenizer_train(const char *out, const km_text_input *texts, int n,
-                                  const km_tokenizer_options *options);
-
 /* A text to try it with: small stories that a grammar writes. Folders on the way are made. */
 KM_API km_status km_train_demo_text(const char *path, uint64_t seed, size_t bytes);
 KM_API int km_rank(void); /* of this process under mpirun; 0 otherwise */
@@ -1039,6 +1020,56 @@ KM_API int32_t km_model_eos(km_model *m);              /* after it */
 KM_API bool km_token_ends(km_model *m, int32_t id);    /* a generation ends there */
 KM_API bool km_token_special(km_model *m, int32_t id); /* it is no text */
 
+/* ---- Tokenizers ---- */
+
+/* A tokenizer by itself, without a model. It never changes, and any threads may use it at once.
+ * path: a tokenizer.json, a folder that holds one, a GGUF file, or "bytes": 256 tokens, each a byte.
+ * NULL on failure. */
+typedef struct km_tokenizer km_tokenizer;
+KM_API km_tokenizer *km_tokenizer_open(const char *path);
+KM_API void km_tokenizer_close(km_tokenizer *t); /* NULL is fine */
+/* Writes a tokenizer.json that Hugging Face's library loads, and that gives the same ids. */
+KM_API km_status km_tokenizer_save(const km_tokenizer *t, const char *path);
+
+typedef struct km_tokenizer_info {
+    size_t size;
+    const char *kind;           /* "bytes", "chars", "bpe", "spm", "wordpiece" or "words" */
+    int64_t vocab;              /* the largest id + 1 */
+    int32_t bos, eos, unk, pad; /* -1: none */
+} km_tokenizer_info;
+KM_API km_tokenizer_info km_tokenizer_describe(const km_tokenizer *t); /* size 0: it failed */
+/* As km_tokenize, km_detokenize and km_token_piece, with the same flags. */
+KM_API int64_t km_tokenizer_encode(const km_tokenizer *t, const char *text, size_t bytes,
+                                   unsigned flags, int32_t *ids, size_t cap);
+KM_API int64_t km_tokenizer_decode(const km_tokenizer *t, const int32_t *ids, size_t n,
+                                   unsigned flags, char *text, size_t cap);
+KM_API const char *km_tokenizer_piece(const km_tokenizer *t, int32_t id, size_t *bytes);
+/* The same ids for a large text, by several threads (0: one per core) and without holding them all:
+ * they come in order, some at a time, in the thread that made the call. A callback that returns false
+ * stops with KM_ERR_STATE. */
+typedef bool (*km_ids_fn)(void *user, const int32_t *ids, size_t n);
+KM_API km_status km_tokenizer_encode_large(const km_tokenizer *t, const char *text, size_t bytes,
+                                           unsigned flags, int threads, km_ids_fn fn, void *user);
+
+/* A tokenizer from texts, in files or in memory, as a tokenizer.json at `out` that Hugging Face's library
+ * loads: how many tokens it has; -1 on failure. */
+typedef struct km_text_input {
+    const char *path; /* NULL: data */
+    const char *data;
+    size_t bytes;
+} km_text_input;
+typedef struct km_tokenizer_options {
+    size_t size;
+    const char *kind;    /* "bpe:4096" (byte-level, so many tokens in all), "chars", "bytes" */
+    const char *special; /* the text of its special token, "<|endoftext|>"; "": none */
+    int threads;         /* 0: one per core; the result does not depend on it */
+    bool (*progress)(void *user, const char *stage, int64_t done, int64_t total); /* false stops */
+    void *user;
+} km_tokenizer_options;
+KM_API km_tokenizer_options km_tokenizer_defaults(void); /* bpe:4096 */
+KM_API int64_t km_tokenizer_train(const char *out, const km_text_input *texts, int n,
+                                  const km_tokenizer_options *options);
+
 /* ---- Chats ---- */
 
 typedef struct km_render_options {
@@ -1270,6 +1301,55 @@ KM_API int64_t km_batch_length(km_batch *b, int sequence); /* tokens that it hol
 KM_API int64_t km_batch_tokens(km_batch *b, int sequence, int32_t *ids, size_t cap);
 /* The generation of a sequence, so far. */
 KM_API km_generated km_batch_generated(km_batch *b, int sequence);
+
+/* ---- How well a model predicts a text ---- */
+
+/* The text, as tokens, is read in windows. Each token of a window is predicted from those before it in
+ * the window, and the loss is the mean of -ln p(token) over all predictions; perplexity is exp(loss).
+ * Where the tokenizer puts a token before every text, each window begins with it; otherwise a window's
+ * first token is not predicted. With a stride shorter than a window, windows overlap and each predicts
+ * only what the one before it did not reach, from more that comes before: slower, and nearer to what
+ * the model can do. */
+typedef struct km_perplexity_options {
+    size_t size;
+    int64_t context; /* tokens of a window; 0: 512, or the model's context where that is less */
+    int64_t stride;  /* tokens from one window's begin to the next's; 0: a window's */
+    int64_t windows; /* at most so many; 0: all of the text */
+    bool decode;     /* one token at a time through a KV cache, as text is made; else a window at
+                      * once, as prompts are read. Other kernels, other roundings. */
+    const char *save_logits; /* a file for the predictions (docs/formats/logits.md); or NULL */
+    const char *against;     /* such a file: how far the predictions are from it; or NULL */
+    const char *imatrix;     /* a file for an importance matrix, which km_convert takes; not with
+                              * decode. Nothing else uses the model meanwhile. Or NULL */
+    const char *dataset;     /* the text's name, for that file; or NULL */
+    /* Told after each window: tokens read, and those to read; false stops with KM_ERR_STATE. */
+    bool (*progress)(void *user, int64_t done, int64_t total);
+    void *user;
+} km_perplexity_options;
+KM_API km_perplexity_options km_perplexity_defaults(void);
+
+typedef struct km_divergence { /* of these predictions q from those saved p, in nats */
+    int64_t tokens;
+    double mean, error; /* of KL(p || q) = sum p ln(p / q), and the standard error of the mean */
+    double least, median, most;
+    double p90, p95, p99, p999; /* percentiles */
+    double same_top;            /* share of tokens with the same likeliest token */
+    double loss, saved_loss;    /* of this model and of the saved one */
+    double rms_p;               /* root mean square difference of the probability of what came */
+} km_divergence;
+
+typedef struct km_perplexity_result {
+    size_t size;              /* sizeof(km_perplexity_result), set by the caller */
+    int64_t tokens;           /* predicted */
+    int64_t bytes;            /* of text in these; loss tokens / bytes / ln 2: bits per byte */
+    int64_t windows, context; /* read, and the tokens of one */
+    double loss;              /* nats per token */
+    int imatrix_layers;       /* that the importance matrix knows */
+    km_divergence divergence; /* with `against` */
+} km_perplexity_result;
+/* Files appear only when all went well. A model that ranks share is KM_ERR_UNSUPPORTED. */
+KM_API km_status km_perplexity(km_model *m, const char *text, size_t bytes,
+                               const km_perplexity_options *options, km_perplexity_result *out);
 
 /* ---- Vectors: compression and search ---- */
 

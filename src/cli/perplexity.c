@@ -1,12 +1,7 @@
 /* kermes perplexity: how well a model predicts a text. */
-#include "infer/perplexity.h"
-#include "base/alloc.h"
 #include "base/file.h"
 #include "cli/progress.h"
 #include "cli/use_model.h"
-#include "engine/engine.h"
-#include "infer/collect.h"
-#include "infer/divergence.h"
 #include "report/json.h"
 #include <math.h>
 
@@ -14,40 +9,16 @@ typedef struct perplexity_settings {
     km_common common;
     const char *model, *file;
     const char *save, *against, *imatrix; /* files; or NULL */
-    int64_t context, pieces;
+    int64_t context, stride, pieces;
     bool decode;
     km_cli_where where;
 } perplexity_settings;
 
-typedef struct results {
-    km_perplexity p;
-    km_divergence d; /* with --against */
-    int layers;      /* with --imatrix-out: how many it knows */
-} results;
-
 static bool tick(void *user, int64_t done, int64_t total) {
-    (void)total;
-    km_progress_step(user, done, NULL);
+    km_progress *bar = user;
+    bar->total = total;
+    km_progress_step(bar, done, NULL);
     return true;
-}
-
-static km_status read_ids(const km_token *token, const char *file, km_ids *ids, km_error *err) {
-    km_map map = {0};
-    km_status s = km_map_open(&map, file, err);
-    if (s == KM_OK)
-        s = km_token_encode(token, (const char *)map.data, map.size, KM_TOKEN_PLAIN, ids, err);
-    return km_map_done(&map, s, err);
-}
-
-/* The beginning-of-text token, where the tokenizer puts it before every text. */
-static int32_t leading(const km_token *token) {
-    km_ids ids = {0};
-    km_error err = {0};
-    int32_t bos = km_token_bos(token);
-    km_token_encode(token, "a", 1, KM_TOKEN_ADD_SPECIAL, &ids, &err);
-    bool leads = ids.len > 0 && ids.data[0] == bos && bos >= 0;
-    km_ids_free(&ids);
-    return leads ? bos : -1;
 }
 
 static json_t *divergence_json(const km_divergence *d) {
@@ -62,22 +33,25 @@ static json_t *divergence_json(const km_divergence *d) {
                      km_json_number(d->rms_p, 5));
 }
 
-static int print(const perplexity_settings *o, const results *r, int64_t context) {
-    const km_perplexity *p = &r->p;
-    const km_divergence *d = &r->d;
-    double value = exp(p->loss);
+static int print(const perplexity_settings *o, const km_perplexity_result *r) {
+    const km_divergence *d = &r->divergence;
+    double value = exp(r->loss);
+    double bits = r->bytes ? r->loss * (double)r->tokens / (double)r->bytes / log(2) : NAN;
     if (o->common.json) {
         json_t *v = json_pack(
-            "{s:o, s:o, s:I, s:o, s:I, s:o, s:o}", "model", km_json_text(o->model), "file",
-            km_json_text(o->file), "context", (json_int_t)context, "context_asked",
-            o->context ? json_integer(o->context) : json_null(), "tokens", (json_int_t)p->tokens,
-            "loss", km_json_number(p->loss, 6), "perplexity", km_json_number(value, 6));
+            "{s:o, s:o, s:I, s:o, s:I, s:I, s:I, s:o, s:o, s:o}", "model", km_json_text(o->model),
+            "file", km_json_text(o->file), "context", (json_int_t)r->context, "context_asked",
+            o->context ? json_integer(o->context) : json_null(), "pieces", (json_int_t)r->windows,
+            "tokens", (json_int_t)r->tokens, "bytes", (json_int_t)r->bytes, "loss",
+            km_json_number(r->loss, 6), "perplexity", km_json_number(value, 6), "bits_per_byte",
+            km_json_number(bits, 6));
+        if (o->stride) json_object_set_new(v, "stride", json_integer(o->stride));
         if (o->against) json_object_set_new(v, "divergence", divergence_json(d));
-        if (o->imatrix) json_object_set_new(v, "imatrix_layers", json_integer(r->layers));
+        if (o->imatrix) json_object_set_new(v, "imatrix_layers", json_integer(r->imatrix_layers));
         return km_cli_print_json(v);
     }
-    printf("perplexity %.4f over %lld tokens (loss %.5f), in pieces of %lld\n", value,
-           (long long)p->tokens, p->loss, (long long)context);
+    printf("perplexity %.4f over %lld tokens (loss %.5f, %.4f bits per byte), in pieces of %lld\n",
+           value, (long long)r->tokens, r->loss, bits, (long long)r->context);
     if (o->against)
         printf("divergence %.6f +- %.6f from %s (perplexity %.4f, ratio %.5f)\n"
                "  median %.6f, 90%% %.6f, 95%% %.6f, 99%% %.6f, 99.9%% %.6f, most %.6f\n"
@@ -85,105 +59,44 @@ static int print(const perplexity_settings *o, const results *r, int64_t context
                d->mean, d->error, o->against, exp(d->saved_loss), exp(d->loss - d->saved_loss),
                d->median, d->p90, d->p95, d->p99, d->p999, d->most, 100 * d->same_top,
                100 * d->rms_p);
-    if (o->imatrix) printf("%s knows the inputs of %d layers\n", o->imatrix, r->layers);
+    if (o->imatrix) printf("%s knows the inputs of %d layers\n", o->imatrix, r->imatrix_layers);
     return KM_EXIT_OK;
 }
 
-/* What a run may do beside measuring: save predictions, compare them, watch layers. */
-typedef struct extras {
-    km_logits_writer *writer;
-    km_comparison *comparison;
-    km_collector *collector;
-} extras;
-
-static km_status on_row(void *user, const float *logits, int32_t came, km_error *err) {
-    extras *e = user;
-    km_status s = e->writer ? km_logits_put(e->writer, logits, came, err) : KM_OK;
-    if (s == KM_OK && e->comparison) s = km_compare_row(e->comparison, logits, came, err);
-    return s;
-}
-
-static km_status open_extras(const perplexity_settings *o, km_model *m, const km_ids *ids,
-                             km_perplexity_options *how, extras *e, km_error *err) {
-    km_logits_about about = km_logits_of(m->ground->net, ids, how);
-    if (o->against && !(e->comparison = km_compare_open(o->against, &about, err))) return err->code;
-    if (o->save && !(e->writer = km_logits_create(o->save, &about, err))) return err->code;
-    if (o->imatrix && !(e->collector = km_collect_begin(m->ground->ctx, m->ground->net, err)))
-        return err->code;
-    if (e->writer || e->comparison) {
-        how->row = on_row;
-        how->row_user = e;
-    }
-    return KM_OK;
-}
-
-static km_status save_imatrix(const perplexity_settings *o, extras *e, int64_t context, results *r,
-                              km_error *err) {
-    km_imatrix *m = km_collect_end(e->collector, err);
-    e->collector = NULL;
-    if (!m) return err->code;
-    m->chunks = r->p.pieces;
-    m->chunk_size = context;
-    m->dataset = km_strdup(o->file);
-    r->layers = m->n;
-    km_status s = km_imatrix_save(m, o->imatrix, err);
-    km_imatrix_free(m);
-    return s;
-}
-
-/* Finishes what went well, and drops the rest. */
-static km_status close_extras(const perplexity_settings *o, extras *e, int64_t context, km_status s,
-                              results *r, km_error *err) {
-    if (s == KM_OK && e->comparison) s = km_compare_result(e->comparison, &r->d, err);
-    km_compare_close(e->comparison);
-    if (s == KM_OK && e->collector) s = save_imatrix(o, e, context, r, err);
-    if (e->collector) km_imatrix_free(km_collect_end(e->collector, &(km_error){0}));
-    if (s == KM_OK && e->writer) return km_logits_commit(e->writer, err);
-    km_logits_abort(e->writer);
-    return s;
-}
-
-static km_status measure(const perplexity_settings *o, km_model *m, int64_t context, results *r,
-                         km_error *err) {
-    km_ids ids = {0};
-    extras e = {0};
+static int measure(const perplexity_settings *o, km_model *m) {
+    km_error err = {0};
+    km_map text = {0};
     km_progress bar;
-    km_status s = read_ids(m->token, o->file, &ids, err);
-    km_perplexity_options how = {.context = context,
-                                 .pieces = o->pieces,
-                                 .decode = o->decode,
-                                 .bos = leading(m->token),
-                                 .progress = tick,
-                                 .user = &bar};
-    if (s == KM_OK) s = open_extras(o, m, &ids, &how, &e, err);
-    if (s == KM_OK) {
-        int64_t most = o->pieces ? o->pieces * context : (int64_t)ids.len;
-        km_progress_begin(&bar, "perplexity", "tokens",
-                          most < (int64_t)ids.len ? most : (int64_t)ids.len, o->common.quiet);
-        s = km_perplexity_of(m->ground->ctx, m->ground->net, &ids, &how, &r->p, err);
-        km_progress_end(&bar);
-    }
-    s = close_extras(o, &e, context, s, r, err);
-    km_ids_free(&ids);
-    return s;
+    km_perplexity_result got = {.size = sizeof got};
+    km_perplexity_options how = km_perplexity_defaults();
+    int64_t most = km_model_describe(m).context;
+    km_cli_context_told(o->context, most);
+    how.context = o->context > most ? most : o->context;
+    how.stride = o->stride;
+    how.windows = o->pieces;
+    how.decode = o->decode;
+    how.save_logits = o->save;
+    how.against = o->against;
+    how.imatrix = o->imatrix;
+    how.dataset = o->file;
+    how.progress = tick;
+    how.user = &bar;
+    if (km_map_open(&text, o->file, &err) != KM_OK) return km_cli_fail("%s", err.text);
+    km_progress_begin(&bar, "perplexity", "tokens", 0, o->common.quiet);
+    km_status s = km_perplexity(m, text.data ? (const char *)text.data : "", text.size, &how, &got);
+    km_progress_end(&bar);
+    if (s != KM_OK) km_error_set(&err, s, "%s", km_last_error());
+    s = km_map_done(&text, s, &err);
+    return s == KM_OK ? print(o, &got) : km_cli_fail("%s", err.text);
 }
 
 static int run(const perplexity_settings *o) {
     km_error err = {0};
-    results got = {0};
-    int code = KM_EXIT_FAILED;
     km_model_options how;
-    km_status s = km_cli_model_options(&o->common, &o->where, NULL, &how, &err);
-    km_model *m = s == KM_OK ? km_cli_model_open(o->model, &how, &o->common) : NULL;
-    if (!m && s == KM_OK) s = km_error_set(&err, km_last_status(), "%s", km_last_error());
-    if (s == KM_OK) {
-        int64_t most = km_model_describe(m).context, context = o->context ? o->context : 512;
-        if (context > most) context = most;
-        km_cli_context_told(o->context, most);
-        s = measure(o, m, context, &got, &err);
-        if (s == KM_OK) code = print(o, &got, context);
-    }
-    if (s != KM_OK) km_cli_fail("%s", err.text);
+    if (km_cli_model_options(&o->common, &o->where, NULL, &how, &err) != KM_OK)
+        return km_cli_fail("%s", err.text);
+    km_model *m = km_cli_model_open(o->model, &how, &o->common);
+    int code = m ? measure(o, m) : km_cli_fail("%s", km_last_error());
     km_model_close(m);
     return code;
 }
@@ -199,6 +112,9 @@ int km_command_perplexity(int argc, char **argv) {
         {"file", KM_OPTION_TEXT, "FILE", &o.file, 0, 0, "the text"},
         {"context", KM_OPTION_INT, "N", &o.context, 2, 1 << 24,
          "tokens in a piece (default 512; never more than the model's)"},
+        {"stride", KM_OPTION_INT, "N", &o.stride, 1, 1 << 24,
+         "tokens from one piece's begin to the next's: pieces overlap, and each\n"
+         "predicts what the one before did not reach (default: a piece)"},
         {"pieces", KM_OPTION_INT, "N", &o.pieces, 1, 1e9, "read so many pieces at most"},
         {"decode", KM_OPTION_FLAG, NULL, &o.decode, 0, 0,
          "one token at a time, as text is written, not a piece at once"},

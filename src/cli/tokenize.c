@@ -1,18 +1,20 @@
 /* kermes tokenize: text to ids and back, and tokenizers made from text. */
 #include "base/alloc.h"
+#include "base/array.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/text.h"
+#include "base/utf8.h"
 #include "cli/cli.h"
 #include "cli/progress.h"
 #include "report/json.h"
-#include "base/text.h"
-#include "token/token.h"
-#include "base/utf8.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#define END_OF_TEXT "<|endoftext|>"
 
 typedef struct tokenize_settings {
     km_common common;
@@ -23,7 +25,8 @@ typedef struct tokenize_settings {
 /* ---- Text in ---- */
 
 typedef struct source { /* the text of an argument, a file or standard input */
-    km_span span;
+    const char *data;
+    size_t bytes;
     km_map map;
     km_text text;
 } source;
@@ -52,13 +55,15 @@ static km_status open_source(source *s, const tokenize_settings *o, const km_arg
     } else if (o->file) {
         km_status status = km_map_open(&s->map, o->file, err);
         if (status != KM_OK) return status;
-        s->span = (km_span){(const char *)s->map.data, s->map.size};
+        s->data = (const char *)s->map.data;
+        s->bytes = s->map.size;
         return KM_OK;
     } else {
         km_status status = read_stdin(&s->text, err);
         if (status != KM_OK) return status;
     }
-    s->span = (km_span){km_text_str(&s->text), s->text.len};
+    s->data = km_text_str(&s->text);
+    s->bytes = s->text.len;
     return KM_OK;
 }
 
@@ -111,8 +116,8 @@ static int run_train(const tokenize_settings *o, const km_args *args) {
             source_free(&in);
             return km_cli_fail("tokenize: %s", err.text);
         }
-        texts[n++] = (km_text_input){.data = in.span.data, .bytes = in.span.bytes};
-        bytes = in.span.bytes;
+        texts[n++] = (km_text_input){.data = in.data, .bytes = in.bytes};
+        bytes = in.bytes;
     }
     char kind[24];
     snprintf(kind, sizeof kind, "%s%.12s", is_size(o->train) ? "bpe:" : "", o->train);
@@ -137,16 +142,16 @@ static int run_train(const tokenize_settings *o, const km_args *args) {
 /* ---- Encoding ---- */
 
 typedef struct listing {
-    const km_token *t;
+    const km_tokenizer *t;
     const tokenize_settings *o;
     json_t *ids, *pieces;
     int64_t n;
 } listing;
 
 /* The token's text on one line: control characters and bytes that are not UTF-8 as \xNN. */
-static void put_piece(km_text *out, const km_token *t, int32_t id) {
+static void put_piece(km_text *out, const km_tokenizer *t, int32_t id) {
     size_t n;
-    const char *text = km_token_text(t, id, &n);
+    const char *text = km_tokenizer_piece(t, id, &n);
     for (size_t i = 0; text && i < n;) {
         uint32_t cp = 0;
         int length = km_utf8_read(text + i, n - i, &cp);
@@ -160,7 +165,7 @@ static void put_piece(km_text *out, const km_token *t, int32_t id) {
     }
 }
 
-static km_status list_ids(void *user, const int32_t *ids, size_t n, km_error *err) {
+static bool list_ids(void *user, const int32_t *ids, size_t n) {
     listing *l = user;
     km_text text = {0};
     for (size_t i = 0; i < n && !l->o->count; i++) {
@@ -180,7 +185,7 @@ static km_status list_ids(void *user, const int32_t *ids, size_t n, km_error *er
     }
     l->n += (int64_t)n;
     km_text_free(&text);
-    return ferror(stdout) ? km_error_set(err, KM_ERR_FILE, "cannot write the ids") : KM_OK;
+    return !ferror(stdout);
 }
 
 static int tell_ids(listing *l, size_t bytes) {
@@ -198,17 +203,21 @@ static int tell_ids(listing *l, size_t bytes) {
     return KM_EXIT_OK;
 }
 
-static int run_encode(const tokenize_settings *o, const km_token *t, const source *s) {
+static int run_encode(const tokenize_settings *o, const km_tokenizer *t, const source *s) {
     km_error err = {0};
     listing l = {.t = t, .o = o, .ids = json_array(), .pieces = json_array()};
-    km_encode_options options = {
-        .flags = o->no_special ? KM_TOKEN_PLAIN : KM_TOKEN_ADD_SPECIAL | KM_TOKEN_PARSE_SPECIAL,
-        .threads = (int)o->common.threads};
-    km_status status =
-        km_token_encode_large(t, s->span.data, s->span.bytes, &options, list_ids, &l, &err);
-    if (km_map_check(&s->map, &err) != KM_OK) status = err.code;
-    int code =
-        status == KM_OK ? tell_ids(&l, s->span.bytes) : km_cli_fail("tokenize: %s", err.text);
+    unsigned flags =
+        o->no_special ? KM_TOKENS_PLAIN : KM_TOKENS_ADD_SPECIAL | KM_TOKENS_PARSE_SPECIAL;
+    km_status status = km_tokenizer_encode_large(t, s->data, s->bytes, flags,
+                                                 (int)o->common.threads, list_ids, &l);
+    int code;
+    if (km_map_check(&s->map, &err) != KM_OK)
+        code = km_cli_fail("tokenize: %s", err.text);
+    else if (status != KM_OK)
+        code =
+            km_cli_fail("tokenize: %s", ferror(stdout) ? "cannot write the ids" : km_last_error());
+    else
+        code = tell_ids(&l, s->bytes);
     json_decref(l.ids);
     json_decref(l.pieces);
     return code;
@@ -216,7 +225,12 @@ static int run_encode(const tokenize_settings *o, const km_token *t, const sourc
 
 /* ---- Decoding ---- */
 
-static km_status read_ids(const km_span *text, km_ids *ids, km_error *err) {
+typedef struct token_list {
+    int32_t *at;
+    size_t n, room;
+} token_list;
+
+static km_status read_ids(const source *text, token_list *ids, km_error *err) {
     const char *at = text->data, *end = at + text->bytes;
     for (;;) {
         while (at < end && (*at == ' ' || *at == ',' || *at == '[' || *at == ']' ||
@@ -229,30 +243,45 @@ static km_status read_ids(const km_span *text, km_ids *ids, km_error *err) {
         if (at == first || v > INT32_MAX || (at < end && *at >= '0' && *at <= '9'))
             return km_error_set(err, KM_ERR_RANGE, "no id at byte %zu of the input",
                                 (size_t)(first - text->data));
-        int32_t id = (int32_t)v;
-        km_status s = km_ids_put(ids, &id, 1, err);
-        if (s != KM_OK) return s;
+        if (!km_array_reserve(&ids->at, &ids->room, ids->n + 1)) return km_no_memory(err);
+        ids->at[ids->n++] = (int32_t)v;
     }
 }
 
-static int run_decode(const tokenize_settings *o, const km_token *t, const source *s) {
+/* The text of the ids; the caller frees it. NULL with the error set. */
+static char *text_of(const km_tokenizer *t, const token_list *ids, unsigned flags, size_t *bytes,
+                     km_error *err) {
+    int64_t n = km_tokenizer_decode(t, ids->at, ids->n, flags, NULL, 0);
+    char *text = n >= 0 ? km_alloc((size_t)n + 1) : NULL;
+    if (n < 0)
+        km_error_set(err, km_last_status(), "%s", km_last_error());
+    else if (!text)
+        km_no_memory(err);
+    if (!text) return NULL;
+    km_tokenizer_decode(t, ids->at, ids->n, flags, text, (size_t)n);
+    text[n] = '\0';
+    *bytes = (size_t)n;
+    return text;
+}
+
+static int run_decode(const tokenize_settings *o, const km_tokenizer *t, const source *s) {
     km_error err = {0};
-    km_ids ids = {0};
-    km_text text = {0};
-    km_status status = read_ids(&s->span, &ids, &err);
-    if (status == KM_OK)
-        status = km_token_decode(t, ids.data, ids.len, o->no_special ? KM_TOKEN_SKIP_SPECIAL : 0,
-                                 &text, &err);
+    token_list ids = {0};
+    size_t bytes = 0;
+    char *text = NULL;
+    if (read_ids(s, &ids, &err) == KM_OK)
+        text = text_of(t, &ids, o->no_special ? KM_TOKENS_SKIP_SPECIAL : KM_TOKENS_PLAIN, &bytes,
+                       &err);
     int code = KM_EXIT_OK;
-    if (status != KM_OK)
+    if (!text)
         code = km_cli_fail("tokenize: %s", err.text);
     else if (o->common.json)
-        code = km_cli_print_json(json_pack("{s:I, s:o}", "tokens", (json_int_t)ids.len, "text",
-                                           km_json_text(km_text_str(&text))));
+        code = km_cli_print_json(
+            json_pack("{s:I, s:o}", "tokens", (json_int_t)ids.n, "text", km_json_text(text)));
     else
-        fwrite(km_text_str(&text), 1, text.len, stdout);
-    km_ids_free(&ids);
-    km_text_free(&text);
+        fwrite(text, 1, bytes, stdout);
+    km_free(ids.at);
+    km_free(text);
     return code;
 }
 
@@ -261,23 +290,24 @@ static int run_decode(const tokenize_settings *o, const km_token *t, const sourc
 static int run_with_tokenizer(const tokenize_settings *o, const km_args *args) {
     km_error err = {0};
     source s = {0};
-    km_token *t = strcmp(o->tokenizer, "bytes") == 0 ? km_token_bytes(&err)
-                                                     : km_token_load(o->tokenizer, &err);
+    km_tokenizer *t = km_tokenizer_open(o->tokenizer);
     int code;
-    if (!t || open_source(&s, o, args, &err) != KM_OK)
+    if (!t)
+        code = km_cli_fail("tokenize: %s", km_last_error());
+    else if (open_source(&s, o, args, &err) != KM_OK)
         code = km_cli_fail("tokenize: %s", err.text);
     else if (o->out)
-        code = km_token_save(t, o->out, &err) == KM_OK ? KM_EXIT_OK
-                                                       : km_cli_fail("tokenize: %s", err.text);
+        code = km_tokenizer_save(t, o->out) == KM_OK ? KM_EXIT_OK
+                                                     : km_cli_fail("tokenize: %s", km_last_error());
     else
         code = (o->decode ? run_decode : run_encode)(o, t, &s);
     source_free(&s);
-    km_token_free(t);
+    km_tokenizer_close(t);
     return code;
 }
 
 int km_command_tokenize(int argc, char **argv) {
-    tokenize_settings o = {.common = KM_COMMON_DEFAULTS, .special = KM_TOKEN_END};
+    tokenize_settings o = {.common = KM_COMMON_DEFAULTS, .special = END_OF_TEXT};
     const km_option options[] = {
         {"tokenizer", KM_OPTION_TEXT, "FILE", &o.tokenizer, 0, 0,
          "a tokenizer.json, a folder with one, a .gguf, or 'bytes'"},
@@ -294,7 +324,7 @@ int km_command_tokenize(int argc, char **argv) {
          "make a tokenizer of N tokens from text (the words name files):\n"
          "byte-level BPE; 'chars' or 'bytes' for those"},
         {"special", KM_OPTION_TEXT, "TEXT", &o.special, 0, 0,
-         "training: the special token it has (default " KM_TOKEN_END "; 'none')"},
+         "training: the special token it has (default " END_OF_TEXT "; 'none')"},
         {"out", KM_OPTION_TEXT, "FILE", &o.out, 0, 0,
          "write the tokenizer there, as a tokenizer.json"},
         KM_OPTION_DEVICE_ROW(o.common, "accepted for uniformity; tokenizers run on the CPU"),

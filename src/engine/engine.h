@@ -14,7 +14,12 @@
 
 /* Objects that callers hold, known by address, so that one that was closed, or never was one, is told
  * from one that is there without being looked into. */
-typedef enum km_handle_kind { KM_HANDLE_MODEL, KM_HANDLE_SESSION, KM_HANDLE_BATCH } km_handle_kind;
+typedef enum km_handle_kind {
+    KM_HANDLE_MODEL,
+    KM_HANDLE_SESSION,
+    KM_HANDLE_BATCH,
+    KM_HANDLE_TOKENIZER
+} km_handle_kind;
 typedef struct km_handle { /* the first member of such an object */
     struct km_handle *next;
     km_handle_kind kind;
@@ -114,6 +119,11 @@ void km_model_drop(km_model *m);
 
 /* Whether there is such a model, with weights if `weights`; otherwise the error is told. */
 bool km_model_usable(const char *call, const km_model *m, bool weights);
+/* km_tokenize and km_detokenize for any tokenizer; `call` names the public one in errors. */
+int64_t km_ids_of(const char *call, const km_token *token, const char *text, size_t bytes,
+                  unsigned flags, int32_t *ids, size_t cap);
+int64_t km_text_of(const char *call, const km_token *token, const int32_t *ids, size_t n,
+                   unsigned flags, char *text, size_t cap);
 /* The template that the options or the model have; NULL with *err set. */
 const km_chat_template *km_model_template(km_model *m, km_error *err);
 /* km_render_chat for who holds the model, which its owner may have closed. */

@@ -9,37 +9,14 @@
 
 int64_t km_tokenize(km_model *m, const char *text, size_t bytes, unsigned flags, int32_t *ids,
                     size_t cap) {
-    km_error err = {0};
-    km_ids all = {0};
     if (!km_model_usable("km_tokenize", m, false)) return -1;
-    if ((!text && bytes) || (!ids && cap)) {
-        km_public_fail(KM_ERR_NULL, "km_tokenize: no %s given", text ? "room for ids" : "text");
-        return -1;
-    }
-    km_status s = km_token_encode(m->token, text ? text : "", bytes, flags, &all, &err);
-    int64_t n = s == KM_OK ? (int64_t)all.len : -1;
-    if (s == KM_OK && cap) memcpy(ids, all.data, sizeof *ids * (cap < all.len ? cap : all.len));
-    km_last_error_set(&err);
-    km_ids_free(&all);
-    return n;
+    return km_ids_of("km_tokenize", m->token, text, bytes, flags, ids, cap);
 }
 
 int64_t km_detokenize(km_model *m, const int32_t *ids, size_t n, unsigned flags, char *text,
                       size_t cap) {
-    km_error err = {0};
-    km_text all = {0};
     if (!km_model_usable("km_detokenize", m, false)) return -1;
-    if ((!ids && n) || (!text && cap)) {
-        km_public_fail(KM_ERR_NULL, "km_detokenize: no %s given", ids ? "room for text" : "ids");
-        return -1;
-    }
-    km_status s = km_token_decode(m->token, ids, n, flags, &all, &err);
-    if (s == KM_OK && !km_text_ok(&all)) s = km_no_memory_for(&err, "a text");
-    if (s == KM_OK && cap && all.len) memcpy(text, all.data, cap < all.len ? cap : all.len);
-    int64_t bytes = s == KM_OK ? (int64_t)all.len : -1;
-    km_last_error_set(&err);
-    km_text_free(&all);
-    return bytes;
+    return km_text_of("km_detokenize", m->token, ids, n, flags, text, cap);
 }
 
 const char *km_token_piece(km_model *m, int32_t id, size_t *bytes) {

@@ -24,12 +24,13 @@ static uint64_t hash(uint64_t h, const void *data, size_t n) { /* FNV-1a */
     return h;
 }
 
-km_logits_about km_logits_of(const km_net *m, const km_ids *ids, const km_perplexity_options *o) {
+km_logits_about km_logits_of(const km_net *m, const km_ids *ids, const km_windows *o) {
     uint64_t h = hash(0xcbf29ce484222325u, ids->data, ids->len * sizeof *ids->data);
     h = hash(h, &o->bos, sizeof o->bos);
+    if (o->stride) h = hash(h, &o->stride, sizeof o->stride);
     return (km_logits_about){.vocab = m->config.vocab,
                              .context = o->context,
-                             .rows = km_perplexity_count(ids, o),
+                             .rows = km_windows_count(ids, o),
                              .text = h};
 }
 
@@ -135,7 +136,7 @@ static km_status check(const km_comparison *c, const char *path, const km_logits
                             (long long)h->vocab, (long long)about->vocab);
     if (h->rows != about->rows || h->context != about->context || h->text != about->text)
         return km_error_set(err, KM_ERR_SHAPE,
-                            "'%s' was saved from another text, in other pieces, or with another "
+                            "'%s' was saved from another text, in other windows, or with another "
                             "tokenizer",
                             path);
     if ((c->map.size - sizeof *h) / row_bytes(h->vocab) != (size_t)h->rows ||

@@ -9,9 +9,9 @@ typedef struct km_logits_about {
     int64_t vocab, context, rows; /* rows: predictions */
     uint64_t text;                /* a hash of the token ids and where pieces begin */
 } km_logits_about;
-km_logits_about km_logits_of(const km_net *m, const km_ids *ids, const km_perplexity_options *o);
+km_logits_about km_logits_of(const km_net *m, const km_ids *ids, const km_windows *o);
 
-/* ---- Saving: `row` of km_perplexity_options with the writer as its user ---- */
+/* ---- Saving: `row` of km_windows with the writer as its user ---- */
 
 typedef struct km_logits_writer km_logits_writer;
 km_logits_writer *km_logits_create(const char *path, const km_logits_about *about, km_error *err);
@@ -20,17 +20,7 @@ km_status km_logits_put(void *writer, const float *logits, int32_t came, km_erro
 km_status km_logits_commit(km_logits_writer *w, km_error *err);
 void km_logits_abort(km_logits_writer *w); /* NULL is fine */
 
-/* ---- Comparing: likewise ---- */
-
-typedef struct km_divergence {
-    int64_t tokens;
-    double mean, error; /* of KL(saved || this), in nats, and the standard error of it */
-    double least, median, most;
-    double p90, p95, p99, p999; /* percentiles */
-    double same_top;            /* share of tokens with the same likeliest token */
-    double loss, saved_loss;    /* of this model and of the saved one */
-    double rms_p;               /* root mean square difference of the probability of what came */
-} km_divergence;
+/* ---- Comparing: likewise; the result is kermes.h's ---- */
 
 typedef struct km_comparison km_comparison;
 km_comparison *km_compare_open(const char *path, const km_logits_about *about, km_error *err);

@@ -1,7 +1,8 @@
-/* The loss of a text, piece by piece: a piece is read at once, its logits are made some rows at a
+/* The loss of a text, window by window: a window is read at once, its logits are made some rows at a
  * time, so that a large vocabulary does not need them all in memory. Or token by token. */
 #include "infer/perplexity.h"
 #include "base/alloc.h"
+#include "base/util.h"
 #include "infer/sequence.h"
 #include "model/parts.h"
 #include <math.h>
@@ -11,7 +12,7 @@
 typedef struct perplexity_job {
     km_ctx *ctx;     /* of the end */
     km_net *m, *end; /* the first part and the last; the same as a rule */
-    const km_perplexity_options *o;
+    const km_windows *o;
     float *logits;        /* (ROWS, vocab) on the host, where somebody wants to see them */
     km_sequence *session; /* with decode */
     double sum;
@@ -41,14 +42,14 @@ static km_tensor *read_all(km_net *m, const int32_t *ids, int64_t n) {
     return x;
 }
 
-/* Adds -log p of ids[1 ..] given what is before them; n >= 2. */
-static km_status piece(perplexity_job *j, const int32_t *ids, int64_t n) {
+/* Adds -log p of ids[first ..] given what is before them; 1 <= first < n. */
+static km_status read_window(perplexity_job *j, const int32_t *ids, int64_t n, int64_t first) {
     km_ctx *ctx = j->ctx;
     km_status s = KM_OK;
     km_no_grad_begin(ctx);
     km_tensor *targets = km_from_data(ctx, KM_I32, KM_SHAPE(1, n - 1), ids + 1);
     km_tensor *h = read_all(j->m, ids, n - 1); /* (1, n - 1, C) */
-    for (int64_t at = 0; at < n - 1 && !km_failed(ctx) && s == KM_OK; at += ROWS) {
+    for (int64_t at = first - 1; at < n - 1 && !km_failed(ctx) && s == KM_OK; at += ROWS) {
         int64_t rows = n - 1 - at < ROWS ? n - 1 - at : ROWS;
         km_scope_begin(ctx);
         km_tensor *y = km_net_logits(ctx, j->end, km_narrow(ctx, h, 1, at, rows));
@@ -70,12 +71,13 @@ static double loss_of(const float *logits, int64_t vocab, int32_t came) {
 }
 
 /* The same, each token by itself. */
-static km_status piece_by_token(perplexity_job *j, const int32_t *ids, int64_t n) {
+static km_status read_by_token(perplexity_job *j, const int32_t *ids, int64_t n, int64_t first) {
     km_status s = KM_OK;
     km_sequence_reset(j->session);
     for (int64_t i = 0; i < n - 1 && s == KM_OK; i++) {
         s = km_sequence_read(j->session, ids + i, 1, j->err);
         if (s != KM_OK) break;
+        if (i + 1 < first) continue;
         const float *logits = km_sequence_logits(j->session);
         j->sum += loss_of(logits, j->m->config.vocab, ids[i + 1]);
         if (j->o->row) s = j->o->row(j->o->row_user, logits, ids[i + 1], j->err);
@@ -83,64 +85,87 @@ static km_status piece_by_token(perplexity_job *j, const int32_t *ids, int64_t n
     return s;
 }
 
-/* Tokens of the text that a piece takes. */
-static int64_t fresh_of(const km_perplexity_options *o) { return o->context - (o->bos >= 0); }
+/* Tokens of the text that a window takes. */
+static int64_t fresh_of(const km_windows *o) { return o->context - (o->bos >= 0); }
 
-int64_t km_perplexity_count(const km_ids *ids, const km_perplexity_options *o) {
-    int64_t total = (int64_t)ids->len, fresh = fresh_of(o), lead = o->bos >= 0, n = 0, pieces = 0;
-    for (int64_t at = 0; at < total && (!o->pieces || pieces < o->pieces); at += fresh, pieces++) {
-        int64_t some = total - at < fresh ? total - at : fresh;
-        if (some + lead >= 2) n += some + lead - 1;
-    }
+bool km_windows_next(const km_windows *o, int64_t total, km_window *w) {
+    int64_t fresh = fresh_of(o), stride = o->stride ? o->stride : fresh, reached = w->end;
+    if (w->number == 0 ? total == 0 : w->end >= total || w->number == o->windows) return false;
+    w->begin = w->number ? w->begin + stride : 0;
+    w->end = total - w->begin < fresh ? total : w->begin + fresh;
+    w->first = km_max64(reached, w->begin + (o->bos < 0));
+    w->first = km_min64(w->first, w->end);
+    w->number++;
+    return true;
+}
+
+int64_t km_windows_count(const km_ids *ids, const km_windows *o) {
+    km_window w = {0};
+    int64_t n = 0;
+    while (km_windows_next(o, (int64_t)ids->len, &w)) n += w.end - w.first;
     return n;
 }
 
-static km_status check(const km_net *m, const km_ids *ids, const km_perplexity_options *o,
-                       km_error *err) {
+static km_status check(const km_net *m, const km_ids *ids, const km_windows *o, km_error *err) {
     if (o->context < 2 || o->context > m->config.context)
         return km_error_set(err, KM_ERR_RANGE,
-                            "pieces of %lld tokens; the model's context is %lld, and 2 the least",
+                            "windows of %lld tokens; the model's context is %lld, and 2 the least",
                             (long long)o->context, (long long)m->config.context);
-    if (km_perplexity_count(ids, o) < 1)
+    if (o->stride < 0 || o->stride > fresh_of(o))
+        return km_error_set(err, KM_ERR_RANGE,
+                            "a stride of %lld tokens, where a window takes %lld of the text",
+                            (long long)o->stride, (long long)fresh_of(o));
+    if (km_windows_count(ids, o) < 1)
         return km_error_set(err, KM_ERR_RANGE,
                             "the text has %lld tokens; there is nothing to predict",
                             (long long)ids->len);
     return KM_OK;
 }
 
-km_status km_perplexity_of(km_ctx *ctx, km_net *m, const km_ids *ids,
-                           const km_perplexity_options *o, km_perplexity *out, km_error *err) {
-    *out = (km_perplexity){0};
+/* One window, in its turn at the gate; row has room for it. */
+static km_status predict(perplexity_job *j, const km_ids *ids, const km_window *w, int32_t *row) {
+    int64_t lead = j->o->bos >= 0, n = w->end - w->begin;
+    km_status s = KM_OK;
+    if (lead) row[0] = j->o->bos;
+    for (int64_t i = 0; i < n; i++) row[lead + i] = ids->data[w->begin + i];
+    int64_t first = lead + w->first - w->begin;
+    if (first < lead + n) s = (j->o->decode ? read_by_token : read_window)(j, row, lead + n, first);
+    if (!km_net_failed(j->m))
+        for (km_net *p = j->m; p; p = p->next) km_step_end(p->ctx);
+    km_ctx *ctx = j->m->ctx;
+    return km_failed(ctx) ? km_error_set(j->err, km_ctx_status(ctx), "%s", km_ctx_error(ctx)) : s;
+}
+
+km_status km_windows_loss(km_ctx *ctx, km_net *m, const km_ids *ids, const km_windows *o,
+                          km_window_loss *out, km_error *err) {
+    *out = (km_window_loss){0};
     km_status s = check(m, ids, o, err);
     if (s != KM_OK) return s;
-    int64_t total = (int64_t)ids->len, fresh = fresh_of(o), lead = o->bos >= 0;
+    int64_t total = (int64_t)ids->len, last = 0;
     perplexity_job j = {.m = m, .end = km_net_end(m), .o = o, .err = err};
     j.ctx = j.end->ctx;
     int32_t *row = km_alloc(sizeof *row * (size_t)o->context);
     if (o->row) j.logits = km_alloc(sizeof *j.logits * (size_t)(ROWS * m->config.vocab));
-    if (!row || (o->row && !j.logits))
-        s = km_error_set(err, KM_ERR_MEMORY, "perplexity: out of memory");
+    if (!row || (o->row && !j.logits)) s = km_no_memory_for(err, "a window of text");
     km_sequences_options each = km_sequences_defaults();
     each.context = o->context;
+    int turn = o->gate ? km_gate_enter(o->gate, 1) : 0;
     if (s == KM_OK && o->decode && !(j.session = km_sequence_open(ctx, m, &each, err)))
         s = err->code;
-    for (int64_t at = 0; at < total && s == KM_OK; at += fresh) {
-        int64_t n = total - at < fresh ? total - at : fresh;
-        if (o->pieces && out->pieces == o->pieces) break;
-        if (lead) row[0] = o->bos;
-        for (int64_t i = 0; i < n; i++) row[lead + i] = ids->data[at + i];
-        if (n + lead >= 2) {
-            s = o->decode ? piece_by_token(&j, row, n + lead) : piece(&j, row, n + lead);
-            out->tokens += n + lead - 1;
-        }
-        out->pieces++;
-        if (!km_net_failed(m))
-            for (km_net *p = m; p; p = p->next) km_step_end(p->ctx);
-        if (km_failed(ctx)) s = km_error_set(err, km_ctx_status(ctx), "%s", km_ctx_error(ctx));
-        if (s == KM_OK && o->progress && !o->progress(o->user, at + n, total))
+    if (o->gate) km_gate_leave(o->gate, turn);
+    for (km_window w = {0}; km_windows_next(o, total, &w);) last = w.end;
+    for (km_window w = {0}; s == KM_OK && km_windows_next(o, total, &w);) {
+        turn = o->gate ? km_gate_enter(o->gate, 1) : 0;
+        s = predict(&j, ids, &w, row);
+        if (o->gate) km_gate_leave(o->gate, turn);
+        out->tokens += w.end - w.first;
+        out->windows++;
+        if (s == KM_OK && o->progress && !o->progress(o->user, w.end, last))
             s = km_error_set(err, KM_ERR_STATE, "stopped");
     }
+    turn = o->gate ? km_gate_enter(o->gate, 1) : 0;
     km_sequence_free(j.session);
+    if (o->gate) km_gate_leave(o->gate, turn);
     km_free(row);
     km_free(j.logits);
     out->loss = out->tokens ? j.sum / (double)out->tokens : 0;

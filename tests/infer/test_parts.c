@@ -105,15 +105,15 @@ static void perplexity_is_that_of_the_whole(void **state) {
     int32_t list[100];
     for (int i = 0; i < 100; i++) list[i] = (i * 31) % VOCAB;
     km_ids ids = {.data = list, .len = 100};
-    km_perplexity_options how = {.context = 64, .bos = -1};
+    km_windows how = {.context = 64, .bos = -1};
     km_open_split split = {.device = {"cpu", "cpu"}, .layers = {3, 1}, .n = 2};
-    km_perplexity a, b;
+    km_window_loss a, b;
     km_error err = {0};
     km_net *m = made(ctx, NULL);
-    assert_int_equal(km_perplexity_of(ctx, m, &ids, &how, &a, &err), KM_OK);
+    assert_int_equal(km_windows_loss(ctx, m, &ids, &how, &a, &err), KM_OK);
     km_net_free(m);
     m = made(ctx, &split);
-    assert_int_equal(km_perplexity_of(ctx, m, &ids, &how, &b, &err), KM_OK);
+    assert_int_equal(km_windows_loss(ctx, m, &ids, &how, &b, &err), KM_OK);
     km_net_free(m);
     assert_true(fabs(a.loss - b.loss) < 1e-6 && a.tokens == b.tokens);
 }

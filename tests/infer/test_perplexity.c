@@ -16,7 +16,7 @@ typedef struct rig {
     km_net *m;
     km_ids ids;
     int32_t data[TOKENS];
-    km_perplexity_options how;
+    km_windows how;
 } rig;
 
 static void begin_as(rig *f, km_arch arch, const char *mix) {
@@ -60,12 +60,12 @@ static void end(rig *f) {
     km_ctx_free(f->ctx);
 }
 
-static km_perplexity measured(rig *f) {
-    km_perplexity p;
+static km_window_loss measured(rig *f) {
+    km_window_loss p;
     km_error err = {0};
-    if (km_perplexity_of(f->ctx, f->m, &f->ids, &f->how, &p, &err) != KM_OK)
+    if (km_windows_loss(f->ctx, f->m, &f->ids, &f->how, &p, &err) != KM_OK)
         fail_msg("%s", err.text);
-    assert_int_equal(p.tokens, km_perplexity_count(&f->ids, &f->how));
+    assert_int_equal(p.tokens, km_windows_count(&f->ids, &f->how));
     return p;
 }
 
@@ -93,17 +93,17 @@ static void the_loss_is_the_mean_over_all_rows(void **state) {
     sums s = {.vocab = 300, .data = f.data};
     f.how.row = add_row;
     f.how.row_user = &s;
-    km_perplexity p = measured(&f);
+    km_window_loss p = measured(&f);
     assert_int_equal(p.tokens, 15 + 15 + 8);
-    assert_int_equal(p.pieces, 3);
+    assert_int_equal(p.windows, 3);
     assert_int_equal(s.rows, p.tokens);
     assert_true(fabs(s.loss / (double)s.rows - p.loss) < 1e-5);
-    f.how.pieces = 2;
+    f.how.windows = 2;
     s.rows = 0;
     assert_int_equal(measured(&f).tokens, 30);
     assert_int_equal(s.rows, 30);
     f.how.bos = 256; /* takes a place, and the first token is predicted from it */
-    f.how.pieces = 0;
+    f.how.windows = 0;
     assert_int_equal(measured(&f).tokens, TOKENS);
     end(&f);
 }
@@ -127,7 +127,7 @@ static km_divergence compared(rig *f, const char *path) {
     if (!c) fail_msg("%s", err.text);
     f->how.row = km_compare_row;
     f->how.row_user = c;
-    km_perplexity p = measured(f);
+    km_window_loss p = measured(f);
     f->how.row = NULL;
     assert_int_equal(km_compare_result(c, &d, &err), KM_OK);
     assert_true(fabs(d.loss - p.loss) < 1e-5);

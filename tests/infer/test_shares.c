@@ -219,15 +219,15 @@ static void a_text_is_as_likely_as_for_the_whole_model(void **state) {
     int32_t list[100];
     random_ids(list, 100, VOCAB);
     km_ids ids = {.data = list, .len = 100};
-    km_perplexity_options how = {.context = 64, .bos = -1};
+    km_windows how = {.context = 64, .bos = -1};
     for (int arch = 0; arch < KM_ARCH_COUNT; arch++) {
         km_config c = config_of((km_arch)arch);
-        km_perplexity loss[2];
+        km_window_loss loss[2];
         write_model(&c, "f32");
         for (int shared = 0; shared < 2; shared++) {
             km_error err = {0};
             km_net *m = opened(file, shared ? comm : NULL);
-            SAY(km_perplexity_of(ctx, m, &ids, &how, &loss[shared], &err));
+            SAY(km_windows_loss(ctx, m, &ids, &how, &loss[shared], &err));
             km_net_free(m);
         }
         must(fabs(loss[0].loss - loss[1].loss) < 1e-5, "%s: %.6f, not %.6f",
