@@ -86,7 +86,8 @@ km_batch_options km_batch_defaults(void) {
     return (km_batch_options){.size = sizeof(km_batch_options)};
 }
 
-/* Where nobody said how many: 16, or as many as half of the host's memory holds. */
+/* A ceiling of memory is one of pages, which sequences get as they grow; one sequence must be able to
+ * come to its longest. */
 static km_status fit(km_model *m, km_batch_options *o) {
     if (o->sequences < 0 || o->sequences > 4096 || o->context < 0 || o->chunk < 0)
         return km_public_fail(KM_ERR_RANGE, "km_batch_new: %lld sequences of %lld tokens",
@@ -100,8 +101,6 @@ static km_status fit(km_model *m, km_batch_options *o) {
                               "km_batch_new: a sequence of %lld tokens takes %zu bytes of cache, "
                               "and %zu are allowed",
                               (long long)o->context, each, o->memory);
-    if (o->memory && (size_t)o->sequences > o->memory / each)
-        o->sequences = (int64_t)(o->memory / each);
     return KM_OK;
 }
 
@@ -111,6 +110,7 @@ static km_status settle(km_batch *b, km_error *err) {
     o.cache = b->m->how.cache;
     o.sequences = b->how.sequences;
     o.context = b->how.context;
+    o.memory = b->how.memory;
     int turn = km_gate_enter(&b->m->gate, 1);
     km_sequences *seq = km_sequences_new(g->ctx, g->net, &o, err);
     if (!seq) km_ctx_clear_error(g->ctx);
