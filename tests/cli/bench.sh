@@ -109,6 +109,12 @@ json_says device=cpu model:string weights_bytes:number limits.read_gbs:number me
     results.0.of_limit:number results.0.ops.0.op:string results.0.ops.0.us:number \
     results.1.job=prompt results.1.tokens=12 results.1.tflops:number \
     results.2.job=batch results.2.sequences=3
+expect 0 bench batch -m "$tiny" --context 8 --batch 4,1,2 $small --json --device cpu --html "$work/curve.html"
+json_says results.0.sequences=1 results.1.sequences=2 results.2.sequences=4 results.2.tokens_per_s:number
+grep -q 'Tokens a second' "$work/curve.html" || fail "the page has no curve"
+expect 0 bench batch -m "$tiny" --context 8 --batch 1,2 $small --device cpu
+says out "batches after 8 tokens, all sequences together"
+expect_error 2 bench batch -m "$tiny" --batch 0
 expect 0 bench decode -m "$tiny" --context 8 --devices cpu,cpu $small
 says out "cpu 2 + cpu 2: weights"
 says out "of the memory's speed"

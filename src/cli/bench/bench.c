@@ -220,7 +220,7 @@ static int write_html(const km_bench *b, const char *path) {
 int km_command_bench(int argc, char **argv) {
     km_bench b = {.common = KM_COMMON_DEFAULTS, .repeat = 0, .exp_ulp = NAN};
     const char *html = NULL, *from = NULL;
-    km_infer_bench infer = {.context = 512, .batch = 64, .prompt = 512};
+    km_infer_bench infer = {.context = 512, .prompt = 512};
     const km_option options[] = {
         KM_OPTION_DEVICE_ROW(b.common, "what to measure beside the cpu (default: auto)"),
         KM_OPTION_THREADS_ROW(b.common),
@@ -246,7 +246,9 @@ int km_command_bench(int argc, char **argv) {
          "of its weights: q4_k_m, q8_0, bf16, ... (default q4_k_m)"},
         {"context", KM_OPTION_INT, "N", &infer.context, 0, 1 << 24,
          "tokens before the ones that decode and batch make (default 512)"},
-        {"batch", KM_OPTION_INT, "N", &infer.batch, 1, 4096, "sequences of batch (default 64)"},
+        {"batch", KM_OPTION_SIZES, "LIST", &infer.batch, 1, 4096,
+         "sequences of batch, as 64 or 1,8,64 (default: from 1 to 512, doubling;\n"
+         "quick: 1,4,16,64)"},
         {"prompt", KM_OPTION_INT, "N", &infer.prompt, 1, 1 << 24, "tokens of prompt (default 512)"},
         {"cache-type", KM_OPTION_TEXT, "T", &infer.cache_type, 0, 0,
          "keys and values in f32, f16, bf16, q8_0 or q4_0 (default f16)"},
@@ -265,10 +267,10 @@ int km_command_bench(int argc, char **argv) {
     if (!km_begin(&spec, argc, argv, &args, &code)) return code;
     km_error err = {0};
     if (args.n_words > 0 && km_bench_is_infer(args.words[0])) {
-        if (html || from || b.sizes.n || b.columns)
-            return km_cli_usage("bench: --html, --from, --sizes and --columns are not for %s",
+        if (from || b.sizes.n || b.columns)
+            return km_cli_usage("bench: --from, --sizes and --columns are not for %s",
                                 args.words[0]);
-        return km_bench_infer(&b, &infer, &args);
+        return km_bench_infer(&b, &infer, &args, html);
     }
     if (infer.model || infer.shape)
         return km_cli_usage("bench: --model and --shape are for decode, prompt and batch");

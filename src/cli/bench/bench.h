@@ -153,16 +153,18 @@ bool km_bench_pool(km_bench *b);
 /* The model whose memory is recorded. */
 const km_net_size *km_bench_model_size(const km_bench *b);
 
-/* Running language models (bench_infer.c): the words decode, prompt and batch. */
+/* Running language models (infer.c): the words decode, prompt and batch. */
 typedef struct km_infer_bench {
     const char *model;        /* a file or folder; or: */
     const char *shape, *type; /* a random model */
     const char *cache_type;
-    int64_t context, batch, prompt;
+    int64_t context, prompt;
+    km_sizes batch; /* n 0: from 1 to 512 */
     km_cli_where where;
 } km_infer_bench;
 bool km_bench_is_infer(const char *word);
-int km_bench_infer(km_bench *b, const km_infer_bench *o, const km_args *args); /* the exit code */
+/* The exit code. html: a page to write, or NULL. */
+int km_bench_infer(km_bench *b, const km_infer_bench *o, const km_args *args, const char *html);
 
 /* Contexts and threads of a benchmark; b->error says why not. Close in either case. */
 bool km_bench_open(km_bench *b);
