@@ -8,10 +8,11 @@
 
 typedef struct serve_settings {
     km_common common;
-    const char *model, *template, *new_key, *cache_type;
-    km_words listen, origins, hosts;
+    const char *template, *new_key, *keep_alive;
+    km_words models, listen, origins, hosts;
     km_serve_options o;
-    int64_t parallel, kept, queue, connections, responses, cache_mb, body_mb, port, activations;
+    int64_t parallel, kept, queue, connections, responses, cache_mb, body_mb, memory_mb, port,
+        activations;
 } serve_settings;
 
 /* Sockets that systemd has opened for us: LISTEN_FDS from descriptor 3 on. */
@@ -37,7 +38,7 @@ static int make_key(const char *name) {
     return KM_EXIT_OK;
 }
 
-static km_model *open_model(const serve_settings *o) {
+static km_model_options model_options(const serve_settings *o) {
     km_model_options m = km_model_defaults();
     m.device = o->common.device;
     m.threads = (int)o->common.threads;
@@ -45,27 +46,26 @@ static km_model *open_model(const serve_settings *o) {
     m.context = o->o.context;
     m.chat_template = o->template;
     m.sequences = 1; /* sessions; the batch has a cache of its own */
-    return km_model_open(o->model, &m);
+    return m;
 }
 
 static int run_server(serve_settings *o) {
     km_error err = {0};
-    km_model *m = open_model(o);
-    if (!m) return km_cli_fail("%s", km_last_error());
-    km_serve *s = km_serve_open(m, &o->o, &err);
-    if (!s) {
-        km_model_close(m);
-        return km_cli_fail("%s", err.text);
-    }
+    o->o.model = model_options(o);
+    km_serve *s = km_serve_open(&o->o, &err);
+    if (!s) return km_cli_fail("%s", err.text);
+    char what[300], several[40];
+    snprintf(several, sizeof several, "%d models", km_serve_models(s));
+    snprintf(what, sizeof what, "%s is", km_serve_model(s) ? km_serve_model(s) : "");
+    if (!km_serve_model(s)) snprintf(what, sizeof what, "%s are", several);
     const char *at = o->o.n_listen ? o->o.listen[0] : "the given socket";
     if (!o->common.quiet && km_serve_port(s))
-        fprintf(stderr, "kermes: %s is served at http%s://%.*s:%d/\n", km_model_describe(m).name,
-                o->o.tls_cert ? "s" : "", (int)(strrchr(at, ':') - at), at, km_serve_port(s));
+        fprintf(stderr, "kermes: %s served at http%s://%.*s:%d/\n", what, o->o.tls_cert ? "s" : "",
+                (int)(strrchr(at, ':') - at), at, km_serve_port(s));
     else if (!o->common.quiet)
-        fprintf(stderr, "kermes: %s is served at %s\n", km_model_describe(m).name, at);
+        fprintf(stderr, "kermes: %s served at %s\n", what, at);
     km_serve_run(s);
     km_serve_free(s);
-    km_model_close(m);
     return KM_EXIT_OK;
 }
 
@@ -74,8 +74,14 @@ int km_command_serve(int argc, char **argv) {
         .common = KM_COMMON_DEFAULTS, .port = 8080, .parallel = 16, .responses = 1000};
     char address[64];
     const km_option options[] = {
-        {"model", KM_OPTION_TEXT, "PATH", &o.model, 0, 0,
-         "a GGUF file, a Hugging Face folder, or a training run's; also -m\n(default: the newest in the model folder)"},
+        {"model", KM_OPTION_LIST, "PATH", &o.models, 0, 0,
+         "a GGUF file, a Hugging Face folder, or a training run's; also -m; given\nseveral times, each is loaded when a request names it\n(default: the newest in the model folder)"},
+        {"models", KM_OPTION_TEXT, "FOLDER", &o.o.folder, 0, 0,
+         "every GGUF file in it is a model to be asked for by name"},
+        {"keep-alive", KM_OPTION_TEXT, "TIME", &o.keep_alive, 0, 0,
+         "of several models, how long one stays loaded without requests: 90s, 5m\n(default), 1h, -1 for ever"},
+        {"memory", KM_OPTION_INT, "MB", &o.memory_mb, 1, 1e9,
+         "of all models that are loaded, with their caches (default: no limit);\nidle ones go when another needs the room"},
         {"port", KM_OPTION_INT, "N", &o.port, 0, 65535,
          "at 127.0.0.1 (default 8080; 0: any free one)"},
         {"listen", KM_OPTION_LIST, "ADDRESS", &o.listen, 0, 0,
@@ -141,6 +147,7 @@ int km_command_serve(int argc, char **argv) {
         .examples =
             "  kermes serve -m SmolLM2.gguf\n"
             "  kermes serve -m model.gguf --port 9000 --parallel 32 --context 8192\n"
+            "  kermes serve --models ~/models --memory 16000 --keep-alive 10m\n"
             "  kermes serve --new-key alice >> keys.txt\n"
             "  kermes serve -m model.gguf --listen 0.0.0.0:8080 --keys keys.txt --log -\n"
             "  kermes serve -m model.gguf --listen unix:/run/kermes.sock\n"
@@ -153,6 +160,16 @@ int km_command_serve(int argc, char **argv) {
     if (args.n_words)
         return km_cli_usage("serve: '%.60s' is no option; a model is given by -m", args.words[0]);
     if (o.new_key) return make_key(o.new_key);
+    if (o.o.name && (o.models.n > 1 || o.o.folder))
+        return km_cli_usage("serve: --name is for a single model; several have their files' names");
+    o.o.keep_alive = 300;
+    if (o.keep_alive && !km_serve_duration(o.keep_alive, &o.o.keep_alive))
+        return km_cli_usage("serve: --keep-alive is 90s, 5m, 1h or -1, and not '%.40s'",
+                            o.keep_alive);
+    if (!o.models.n && !o.o.folder) o.models.at[o.models.n++] = "";
+    o.o.models = o.models.at;
+    o.o.n_models = o.models.n;
+    o.o.memory = (size_t)o.memory_mb << 20;
     take_activation(&o.o);
     snprintf(address, sizeof address, "127.0.0.1:%d", (int)o.port);
     if (!o.listen.n && !o.o.n_fds) o.listen.at[o.listen.n++] = address;

@@ -8,8 +8,12 @@ typedef struct km_serve km_serve;
 typedef struct km_serve_options { /* all-zero but for listen is valid */
     const char *const *listen; /* n_listen addresses: "127.0.0.1:8080", "unix:/run/kermes.sock" */
     int n_listen;
-    int first_fd, n_fds;        /* sockets of systemd's socket activation; 0: none */
-    const char *name;           /* of the model, for clients; NULL: the file's */
+    int first_fd, n_fds;       /* sockets of systemd's socket activation; 0: none */
+    const char *const *models; /* n_models paths or names, as km_model_open takes them */
+    int n_models;
+    const char *folder;         /* every GGUF file in it is a model too; NULL: none */
+    km_model_options model;     /* how to open them; progress is the server's */
+    const char *name;           /* of a single model, for clients; NULL: the file's */
     const char *keys;           /* a file of hashed keys (docs/serving.md); NULL: no keys */
     const char *log;            /* a file of JSON lines, "-": standard error; NULL: none */
     const char *const *origins; /* n_origins that web pages may call from; "*": all */
@@ -25,17 +29,23 @@ typedef struct km_serve_options { /* all-zero but for listen is valid */
     int responses; /* kept for previous_response_id */
     int64_t context, chunk;
     size_t cache_memory, body;
+    size_t memory;        /* of all models that are loaded, with their caches; 0: no limit */
+    double keep_alive;    /* seconds that one of several stays without requests; < 0: for ever */
     double timeout;       /* seconds for one answer; 0: no limit */
     double drain_seconds; /* at most, after SIGTERM: 30 */
     int64_t max_tokens;   /* of an answer that does not say; 0: to the context's end */
 } km_serve_options;
 
-/* The model stays the caller's, and must outlive the server. */
-km_serve *km_serve_open(km_model *m, const km_serve_options *options, km_error *err);
-int km_serve_port(const km_serve *s); /* of the first address; 0: a unix socket */
-void km_serve_run(km_serve *s);       /* until SIGTERM, SIGINT or km_serve_stop */
-void km_serve_stop(km_serve *s);      /* from any thread */
-void km_serve_free(km_serve *s);      /* NULL is fine */
+km_serve *km_serve_open(const km_serve_options *options, km_error *err);
+const char *km_serve_model(const km_serve *s); /* its name, where there is one alone; else NULL */
+int km_serve_models(const km_serve *s);        /* how many there are */
+int km_serve_port(const km_serve *s);          /* of the first address; 0: a unix socket */
+void km_serve_run(km_serve *s);                /* until SIGTERM, SIGINT or km_serve_stop */
+void km_serve_stop(km_serve *s);               /* from any thread */
+void km_serve_free(km_serve *s);               /* NULL is fine */
+
+/* "90s", "5m", "1h30m", "2.5" (seconds), "-1" (for ever: -1 comes out). False: none of these. */
+bool km_serve_duration(const char *text, double *seconds);
 
 /* A line for the file of keys, and the key itself (km_string_free both). */
 km_status km_serve_new_key(const char *name, char **key, char **line, km_error *err);

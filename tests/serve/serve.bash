@@ -16,6 +16,10 @@ fi
 start_server() {
     "$kermes" serve -m "$root/models/kermes-tiny.gguf" --port 0 "$@" >"$tmp/out" 2>"$tmp/err" &
     server=$!
+    wait_for_server
+}
+
+wait_for_server() {
     for _ in $(seq 600); do
         url=$(sed -n 's,.* served at \(http[^ ]*\)/$,\1,p' "$tmp/err")
         [ -z "$url" ] || return 0

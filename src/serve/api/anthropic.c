@@ -136,7 +136,7 @@ static km_status read_request(km_api_call *c, km_error *err) {
 }
 
 static km_status read_count(km_api_call *c, km_error *err) {
-    c->count_only = true;
+    c->no_text = true;
     if (read_tools(c) != KM_OK || read_messages(c) != KM_OK) return KM_ERR_RANGE;
     return km_call_prompt_chat(c, err);
 }
@@ -166,7 +166,7 @@ static void send(km_api_call *c, km_text *t) {
 static void put_message_head(const km_api_call *c, km_text *t) {
     km_text_printf(
         t, "\"id\":\"msg_%s\",\"type\":\"message\",\"role\":\"assistant\",\"model\":", c->id);
-    km_put_string0(t, c->serve->name);
+    km_put_string0(t, c->served->name);
 }
 
 static void begin(km_api_call *c) {

@@ -9,6 +9,7 @@
 #include "serve/api/keys.h"
 #include "serve/api/metrics.h"
 #include "serve/api/response_store.h"
+#include "serve/api/served.h"
 #include "serve/http/server.h"
 #include "serve/scheduler/scheduler.h"
 #include "serve/serve.h"
@@ -19,26 +20,18 @@
 typedef struct km_api_call km_api_call;
 typedef struct km_dialect km_dialect;
 
-typedef struct km_special { /* a control token's text */
-    const char *text;
-    size_t bytes;
-} km_special;
-
 struct km_serve {
     km_serve_options o;
     km_http *http;
-    km_model *model;
-    km_model_info info;
-    char name[256]; /* of the model, as clients know it */
-    km_scheduler *scheduler;
-    km_keys *keys; /* NULL: nobody needs one */
+    km_served **served; /* the models, n_served of them; the first one is the default */
+    int n_served, cap_served;
+    km_served *starved; /* waits for memory that others use */
+    int64_t loads;      /* of models, so far */
+    km_keys *keys;      /* NULL: nobody needs one */
     km_response_store *responses;
     km_metrics metrics;
-    km_special *special;
-    size_t n_special;
-    bool special_first[256]; /* bytes with which one begins */
-    double began;            /* by km_scheduler_now */
-    int64_t created;         /* seconds since 1970 */
+    double began;    /* by km_scheduler_now */
+    int64_t created; /* seconds since 1970 */
     bool draining;
     int port;
     uint64_t ids;       /* of answers */
@@ -89,6 +82,7 @@ typedef struct km_prompt {
 
 struct km_api_call {
     km_serve *serve;
+    km_served *served;     /* its model; NULL: not known yet */
     km_exchange *exchange; /* NULL: the client is gone, or has its answer */
     const km_dialect *dialect;
     char *body;
@@ -110,17 +104,21 @@ struct km_api_call {
     km_logit_bias *bias;
     char *schema, *grammar;
     int thinking; /* as km_render_options has it */
-    bool chat, stream, usage, echo, opened_thought, plain, forced_tool, random_seed, count_only;
+    bool chat, stream, usage, echo, opened_thought, plain, forced_tool, random_seed;
+    bool no_text; /* the answer needs no tokens: `read` has made all of it */
     bool keep_reasoning;
     int logprobs; /* -1: none */
     bool has_logprobs;
-    double timeout;
+    double timeout, keep_alive;
+    bool has_keep_alive; /* Ollama: for its model */
     /* Its answer. */
     km_api_choice *choices;
     int n_choices, n_ended;
     int status; /* of a failure; 0: none */
     char error[600], param[64];
     bool working; /* a worker has it */
+    bool waiting; /* for its model */
+    bool using;   /* counted among its model's users */
     bool begun;   /* the stream */
     void *state;  /* of the dialect, and what frees it */
     void (*free_state)(void *state);
@@ -145,12 +143,14 @@ struct km_dialect {
 };
 extern const km_dialect km_dialect_chat, km_dialect_completions, km_dialect_messages,
     km_dialect_count_tokens, km_dialect_responses, km_dialect_ollama_chat,
-    km_dialect_ollama_generate;
+    km_dialect_ollama_generate, km_dialect_tokenize, km_dialect_detokenize, km_dialect_template;
 
 void km_call_start(km_serve *s, km_exchange *x, const km_dialect *d, const km_key *key);
 void km_call_on_events(void *serve, const km_task_event *events, size_t n);
 void km_call_tick(void *serve); /* streams that wait get their beginning */
 void km_call_put(km_api_call *c, const km_text *t);
+void km_call_enqueue(km_api_call *c); /* for a worker to read */
+void km_call_fail(km_api_call *c);    /* answers its error, and ends it */
 bool km_workers_start(km_serve *s);
 void km_workers_stop(km_serve *s);
 /* Sets the call's error; returns KM_ERR_RANGE. */
@@ -178,10 +178,13 @@ km_status km_force_tool(km_api_call *c, const char *name);            /* NULL: a
 
 km_status km_call_prompt_chat(km_api_call *c, km_error *err);
 km_status km_call_prompt_text(km_api_call *c, const char *text, size_t bytes, km_error *err);
+/* The text as it is, with what the tokenizer adds if `special`; an empty one has no tokens. */
+km_status km_call_prompt_tokens_of(km_api_call *c, const char *text, size_t bytes, bool special,
+                                   km_error *err);
 km_status km_call_prompt_ids(km_api_call *c, const json_t *ids, km_error *err);
-km_status km_guard_open(km_serve *s, km_error *err);
-json_t *km_guard_mark(const km_serve *s, const json_t *v, bool assistant); /* a new reference */
-km_status km_guard_tokenize(const km_serve *s, const char *text, size_t bytes, int32_t **ids,
+km_status km_guard_open(km_served *s, km_error *err);
+json_t *km_guard_mark(const km_served *s, const json_t *v, bool assistant); /* a new reference */
+km_status km_guard_tokenize(const km_served *s, const char *text, size_t bytes, int32_t **ids,
                             size_t *n, km_error *err);
 
 /* ---- Writing ---- */
@@ -196,12 +199,10 @@ const char *km_error_type(int status); /* "invalid_request_error" */
 /* ---- Endpoints that answer at once ---- */
 
 void km_route(void *serve, km_exchange *x);
-void km_endpoint_models(km_serve *s, km_exchange *x, const char *name);
+void km_endpoint_models(km_serve *s, km_exchange *x, const char *name, const km_key *key);
 void km_endpoint_response(km_serve *s, km_exchange *x, const char *id, const km_key *key);
-void km_endpoint_tokenize(km_serve *s, km_exchange *x);
-void km_endpoint_detokenize(km_serve *s, km_exchange *x);
-void km_endpoint_template(km_serve *s, km_exchange *x);
-void km_endpoint_ollama(km_serve *s, km_exchange *x, const char *what);
+void km_endpoint_ollama(km_serve *s, km_exchange *x, const char *what, const km_key *key);
+json_t *km_read_body(km_exchange *x); /* the request's object; NULL: an error was answered */
 void km_endpoint_metrics(km_serve *s, km_exchange *x);
 void km_endpoint_status(km_serve *s, km_exchange *x);
 void km_endpoint_openapi(km_serve *s, km_exchange *x);

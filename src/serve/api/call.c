@@ -21,6 +21,7 @@ static void free_choice(km_api_choice *ch) {
 }
 
 static void free_call(km_api_call *c) {
+    km_served_leave(c);
     for (int i = 0; i < c->n_choices; i++) free_choice(&c->choices[i]);
     for (int i = 0; i < c->n_prompts; i++) {
         km_free(c->prompts[i].ids);
@@ -58,7 +59,7 @@ static void maybe_free(km_api_call *c) {
 static void cancel_tasks(km_api_call *c) {
     for (int i = 0; i < c->n_choices; i++)
         if (c->choices[i].submitted && !c->choices[i].ended)
-            km_scheduler_cancel(c->serve->scheduler, &c->choices[i].task);
+            km_scheduler_cancel(c->served->scheduler, &c->choices[i].task);
 }
 
 static void client_left(void *user) {
@@ -111,6 +112,11 @@ static void fail(km_api_call *c) {
     cancel_tasks(c);
 }
 
+void km_call_fail(km_api_call *c) {
+    fail(c);
+    maybe_free(c);
+}
+
 /* ---- Workers ---- */
 
 static bool make_choices(km_api_call *c) {
@@ -138,7 +144,7 @@ static bool make_choices(km_api_call *c) {
 }
 
 static void check_room(km_api_call *c) {
-    int64_t context = km_scheduler_count(c->serve->scheduler).context;
+    int64_t context = km_scheduler_count(c->served->scheduler).context;
     for (int i = 0; i < c->n_prompts; i++) {
         if ((int64_t)c->prompts[i].n >= context)
             km_call_refuse(c, 400, c->chat ? "messages" : "prompt",
@@ -148,29 +154,32 @@ static void check_room(km_api_call *c) {
     }
 }
 
-static void prepare(km_api_call *c) {
+static void parse(km_api_call *c) {
     json_error_t where;
-    km_error err = {0};
     c->request = json_loadb(c->body, c->bytes, 0, &where);
-    if (!json_is_object(c->request)) {
-        if (c->request)
-            km_call_refuse(c, 400, NULL, "the request's body is no JSON object");
-        else
-            km_call_refuse(c, 400, NULL, "the request's body is no JSON: %s (line %d, column %d)",
-                           where.text, where.line, where.column);
-        return;
-    }
+    if (c->request && !json_is_object(c->request))
+        km_call_refuse(c, 400, NULL, "the request's body is no JSON object");
+    else if (!c->request)
+        km_call_refuse(c, 400, NULL, "the request's body is no JSON: %s (line %d, column %d)",
+                       where.text, where.line, where.column);
+    km_free(c->body);
+    c->body = NULL;
+}
+
+/* Where there are several models, a call comes twice: which one it names is known once it is parsed. */
+static void prepare(km_api_call *c) {
+    km_error err = {0};
+    if (!c->request) parse(c);
+    if (c->status || !c->using) return;
     c->n = 1;
     c->logprobs = -1;
-    c->how = km_generation_defaults(c->serve->model);
+    c->how = km_generation_defaults(c->served->model);
     km_status s = c->dialect->read(c, &err);
     if (s != KM_OK && !c->status)
         km_call_refuse(c, s == KM_ERR_MEMORY ? 503 : 400, NULL, "%s", err.text);
-    if (!c->status) check_room(c);
-    if (!c->status && !c->count_only && !make_choices(c))
+    if (!c->status && !c->no_text) check_room(c);
+    if (!c->status && !c->no_text && !make_choices(c))
         km_call_refuse(c, 503, NULL, "out of memory");
-    km_free(c->body);
-    c->body = NULL;
 }
 
 static void prepared(void *arg);
@@ -224,6 +233,17 @@ static int running_of_key(const km_serve *s, uint64_t number) {
     return n;
 }
 
+void km_call_enqueue(km_api_call *c) {
+    km_serve *s = c->serve;
+    c->working = true;
+    c->next_job = NULL;
+    pthread_mutex_lock(&s->lock);
+    *s->jobs_end = c;
+    s->jobs_end = &c->next_job;
+    pthread_cond_signal(&s->wake);
+    pthread_mutex_unlock(&s->lock);
+}
+
 void km_call_start(km_serve *s, km_exchange *x, const km_dialect *d, const km_key *key) {
     const km_http_request *r = km_exchange_request(x);
     km_api_call *c = NULL;
@@ -254,13 +274,13 @@ void km_call_start(km_serve *s, km_exchange *x, const km_dialect *d, const km_ke
     c->next = s->calls;
     if (c->next) c->next->prev = c;
     s->calls = c;
-    c->working = true;
     km_exchange_keep(x, c, client_left);
-    pthread_mutex_lock(&s->lock);
-    *s->jobs_end = c;
-    s->jobs_end = &c->next_job;
-    pthread_cond_signal(&s->wake);
-    pthread_mutex_unlock(&s->lock);
+    if (s->n_served > 1) {
+        km_call_enqueue(c);
+        return;
+    }
+    c->served = s->served[0];
+    km_served_route(c);
 }
 
 static void begin_stream(km_api_call *c) {
@@ -287,7 +307,7 @@ static void submit(km_api_call *c) {
         ch->task.deadline = timeout > 0 ? km_scheduler_now() + timeout : 0;
         if (c->chat && !c->plain && !ch->parser)
             km_call_refuse(c, 503, NULL, "out of memory");
-        else if (km_scheduler_submit(s->scheduler, &ch->task, &err) == KM_OK)
+        else if (km_scheduler_submit(c->served->scheduler, &ch->task, &err) == KM_OK)
             ch->submitted = true;
         else
             km_call_refuse(c, 429, NULL, "%s", err.text);
@@ -300,7 +320,10 @@ static void prepared(void *arg) {
     c->working = false;
     if (c->exchange && c->status) {
         fail(c);
-    } else if (c->exchange && c->count_only) {
+    } else if (c->exchange && !c->using) {
+        km_served_route(c); /* it may be gone behind this */
+        return;
+    } else if (c->exchange && c->no_text) {
         km_exchange *x = c->exchange;
         km_text *t = &c->serve->scratch;
         c->exchange = NULL;
@@ -320,7 +343,8 @@ void km_call_tick(void *serve) {
         next = c->next;
         if (!c->working && c->n_choices && now - c->began > 1) begin_stream(c);
     }
-    km_scheduler_counts n = km_scheduler_count(s->scheduler);
+    km_served_tick(s);
+    km_scheduler_counts n = km_served_counts(s);
     double passed = now - s->metrics.last_seconds;
     if (passed > 0 && s->metrics.last_seconds > 0)
         s->metrics.rate = (double)(n.tokens - s->metrics.last_tokens) / passed;
@@ -364,7 +388,7 @@ static void on_part(void *user, const km_answer_part *part) {
 }
 
 /* {"token":...,"logprob":...,"bytes":[...]} */
-static void put_logprob(km_serve *s, km_text *t, int32_t id, float logprob) {
+static void put_logprob(km_served *s, km_text *t, int32_t id, float logprob) {
     size_t n = 0;
     const char *piece = km_token_piece(s->model, id, &n);
     km_text_add(t, "{\"token\":");
@@ -379,18 +403,18 @@ static void keep_logprobs(km_api_choice *ch, const km_task_event *e) {
     km_text *t = &ch->logprobs;
     if (ch->call->logprobs < 0 || e->id < 0) return;
     if (t->len > ch->logprobs_sent) km_text_add(t, ",");
-    put_logprob(ch->call->serve, t, e->id, e->logprob);
+    put_logprob(ch->call->served, t, e->id, e->logprob);
     km_text_add(t, ",\"top_logprobs\":[");
     for (int i = 0; i < e->n_top; i++) {
         if (i) km_text_add(t, ",");
-        put_logprob(ch->call->serve, t, e->top[i].id, e->top[i].logprob);
+        put_logprob(ch->call->served, t, e->top[i].id, e->top[i].logprob);
         km_text_add(t, "}");
     }
     km_text_add(t, "]}");
 }
 
 static void take_text(km_api_choice *ch, const km_task_event *e) {
-    km_serve *s = ch->call->serve;
+    km_served *s = ch->call->served;
     keep_logprobs(ch, e);
     if (!ch->parser) {
         if (e->bytes) on_part(ch, &(km_answer_part){KM_ANSWER_TEXT, e->text, e->bytes, 0});

@@ -88,7 +88,7 @@ static bool read_bias(km_api_call *c) {
         char *end;
         long id = strtol(key, &end, 10);
         double add = json_number_value(one);
-        if (*end || end == key || id < 0 || id >= c->serve->info.vocab || !json_is_number(one) ||
+        if (*end || end == key || id < 0 || id >= c->served->info.vocab || !json_is_number(one) ||
             fabs(add) > 1000)
             return km_call_refuse(
                        c, 400, "logit_bias",
@@ -279,7 +279,7 @@ km_status km_fields_tools(km_api_call *c, const json_t *tools, const json_t *cho
                                   "tool %zu has no name, or one over 100 characters", i + 1);
         c->tool_names[c->n_tools++] = name;
     }
-    json_t *marked = km_guard_mark(c->serve, tools, false);
+    json_t *marked = km_guard_mark(c->served, tools, false);
     c->tools = marked ? json_dumps(marked, JSON_COMPACT) : NULL;
     json_decref(marked);
     if (!c->tools) return km_call_refuse(c, 503, NULL, "out of memory");
@@ -347,7 +347,7 @@ km_status km_fields_messages(km_api_call *c, const json_t *messages) {
         json_object_set_new(one, "content", content);
         if (strcmp(role, "developer") == 0) json_object_set_new(one, "role", json_string("system"));
         parse_arguments(one);
-        json_t *marked = km_guard_mark(c->serve, one, strcmp(role, "assistant") == 0);
+        json_t *marked = km_guard_mark(c->served, one, strcmp(role, "assistant") == 0);
         json_decref(one);
         json_array_append_new(all, marked);
     }

@@ -119,6 +119,11 @@ static bool read_setting(km_key *k, const char *word) {
         k->expires = (int64_t)timegm(&tm) + 86400; /* the day itself is included */
         return true;
     }
+    if (strncmp(word, "models=", 7) == 0) {
+        if (!*value || strlen(value) >= sizeof k->models) return false;
+        strcpy(k->models, value);
+        return true;
+    }
     long n = strtol(value, &end, 10);
     if (end == value || *end) return false;
     if (strncmp(word, "priority=", 9) == 0) return k->priority = (int)n, n >= -100 && n <= 100;
@@ -144,7 +149,7 @@ static km_status read_line(km_keys *k, char *line, int number, km_error *err) {
         if (!read_setting(&key, word))
             return km_error_set(
                 err, KM_ERR_FORMAT,
-                "%s, line %d: '%.60s' is none of expires=YYYY-MM-DD, parallel=N, tokens=N, priority=N",
+                "%s, line %d: '%.60s' is none of expires=YYYY-MM-DD, parallel=N, tokens=N, priority=N, models=A,B",
                 k->path, number, word);
     km_key *more = km_realloc(k->keys, (k->n + 1) * sizeof *more);
     if (!more) return km_error_set(err, KM_ERR_MEMORY, "out of memory for keys");

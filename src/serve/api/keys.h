@@ -14,7 +14,8 @@ typedef struct km_key {
     int64_t parallel; /* requests at once; 0: no limit */
     int64_t tokens;   /* of one answer; 0: no limit */
     int priority;
-    uint64_t number; /* stays the same while the file is read again: a hash of the hash */
+    char models[256]; /* names, with commas between; "": all */
+    uint64_t number;  /* stays the same while the file is read again: a hash of the hash */
 } km_key;
 
 typedef struct km_keys km_keys;

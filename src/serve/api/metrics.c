@@ -45,7 +45,7 @@ static void put_histogram(km_text *t, const char *name, const char *help, const 
 }
 
 void km_endpoint_metrics(km_serve *s, km_exchange *x) {
-    km_scheduler_counts c = km_scheduler_count(s->scheduler);
+    km_scheduler_counts c = km_served_counts(s);
     km_http_counts h = km_http_count(s->http);
     km_metrics *m = &s->metrics;
     km_text *t = &s->scratch;
@@ -55,6 +55,10 @@ void km_endpoint_metrics(km_serve *s, km_exchange *x) {
     put(t, "requests_reading", "gauge", "Of these, whose prompts are still being read.",
         (double)c.reading);
     put(t, "requests_queued", "gauge", "Requests that wait.", (double)c.queued);
+    int up = 0;
+    for (int i = 0; i < s->n_served; i++) up += s->served[i]->state == KM_SERVED_UP;
+    put(t, "models_loaded", "gauge", "Models that are loaded.", up);
+    put(t, "model_loads_total", "counter", "How often one was loaded.", (double)s->loads);
     put(t, "connections", "gauge", "Open connections.", (double)h.connections);
     put(t, "streams", "gauge", "Of these, that carry a stream.", (double)h.streams);
     put(t, "prompt_tokens_total", "counter", "Tokens of prompts.", (double)c.prompt_tokens);
@@ -102,14 +106,28 @@ static json_t *latency(const km_histogram *h) {
                      (json_int_t)h->n);
 }
 
+/* The one that was used last, of those that are up. */
+static const km_served *shown_model(const km_serve *s) {
+    const km_served *best = s->served[0];
+    for (int i = 0; i < s->n_served; i++) {
+        const km_served *m = s->served[i];
+        if (m->state != KM_SERVED_UP) continue;
+        if (best->state != KM_SERVED_UP || m->users > best->users ||
+            (m->users == best->users && m->used > best->used))
+            best = m;
+    }
+    return best;
+}
+
 void km_endpoint_status(km_serve *s, km_exchange *x) {
-    km_scheduler_counts c = km_scheduler_count(s->scheduler);
+    km_scheduler_counts c = km_served_counts(s);
     km_http_counts h = km_http_count(s->http);
     km_metrics *m = &s->metrics;
+    const km_served *m0 = shown_model(s);
     json_t *v = json_pack(
         "{s:s, s:s, s:s, s:I, s:I, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:o, s:o, s:o, s:o}",
-        "model", s->name, "devices", s->info.devices, "version", KM_VERSION, "context",
-        (json_int_t)c.context, "parameters", (json_int_t)s->info.parameters, "uptime",
+        "model", m0->name, "devices", m0->devices, "version", KM_VERSION, "context",
+        (json_int_t)c.context, "parameters", (json_int_t)m0->info.parameters, "uptime",
         km_scheduler_now() - s->began, "tokens_per_second", m->rate, "running",
         (json_int_t)c.running, "queued", (json_int_t)c.queued, "reading", (json_int_t)c.reading,
         "kept", (json_int_t)c.kept, "connections", (json_int_t)h.connections, "streams",

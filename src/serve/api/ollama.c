@@ -7,11 +7,25 @@
 
 /* ---- Reading ---- */
 
+/* How long the model stays: seconds or "5m"; 0: it goes after this answer, -1: it stays. */
+static km_status read_keep_alive(km_api_call *c) {
+    const json_t *v = json_object_get(c->request, "keep_alive");
+    double seconds = json_number_value(v);
+    if (!v || json_is_null(v)) return KM_OK;
+    if (!json_is_number(v) &&
+        !(json_is_string(v) && km_serve_duration(json_string_value(v), &seconds)))
+        return km_call_refuse(c, 400, "keep_alive", "'keep_alive' is seconds, or a time like 5m");
+    c->keep_alive = seconds < 0 ? -1 : seconds;
+    c->has_keep_alive = true;
+    return KM_OK;
+}
+
 static km_status read_shared(km_api_call *c) {
     json_t *format = json_object_get(c->request, "format"),
            *think = json_object_get(c->request, "think");
     c->stream = true; /* unless told otherwise */
-    if (!km_field_bool(c, "stream", &c->stream) || km_fields_sampling(c) != KM_OK)
+    if (!km_field_bool(c, "stream", &c->stream) || km_fields_sampling(c) != KM_OK ||
+        read_keep_alive(c) != KM_OK)
         return KM_ERR_RANGE;
     c->n = 1;
     if (json_is_boolean(think)) c->thinking = json_is_true(think) ? 1 : -1;
@@ -40,11 +54,20 @@ static void complete_calls(json_t *messages) {
     }
 }
 
+/* Nothing is asked: the model is to come up, or to go (keep_alive 0). */
+static bool only_loads(km_api_call *c, const char *key) {
+    const json_t *v = json_object_get(c->request, key);
+    bool nothing = !v || json_is_null(v) || (json_is_array(v) && json_array_size(v) == 0) ||
+                   (json_is_string(v) && json_string_length(v) == 0);
+    return c->no_text = nothing;
+}
+
 static km_status read_chat(km_api_call *c, km_error *err) {
     json_t *messages = json_object_get(c->request, "messages");
     complete_calls(messages);
-    if (read_shared(c) != KM_OK ||
-        km_fields_tools(c, json_object_get(c->request, "tools"), NULL) != KM_OK ||
+    if (read_shared(c) != KM_OK) return KM_ERR_RANGE;
+    if (only_loads(c, "messages")) return KM_OK;
+    if (km_fields_tools(c, json_object_get(c->request, "tools"), NULL) != KM_OK ||
         km_fields_messages(c, messages) != KM_OK)
         return KM_ERR_RANGE;
     return km_call_prompt_chat(c, err);
@@ -55,9 +78,10 @@ static km_status read_generate(km_api_call *c, km_error *err) {
            *system = json_object_get(c->request, "system");
     bool raw = false;
     if (read_shared(c) != KM_OK || !km_field_bool(c, "raw", &raw)) return KM_ERR_RANGE;
+    if (only_loads(c, "prompt")) return KM_OK;
     if (prompt && !json_is_string(prompt))
         return km_call_refuse(c, 400, "prompt", "'prompt' is a text");
-    if (raw || !c->serve->info.has_template)
+    if (raw || !c->served->info.has_template)
         return km_call_prompt_text(c, prompt ? json_string_value(prompt) : "",
                                    json_string_length(prompt), err);
     json_t *messages = json_array();
@@ -86,7 +110,7 @@ static km_text *line(km_api_call *c) {
     km_text *t = &c->serve->scratch;
     t->len = 0;
     km_text_add(t, "{\"model\":");
-    km_put_string0(t, c->serve->name);
+    km_put_string0(t, c->served->name);
     km_text_add(t, ",\"created_at\":");
     put_time(t, c->created);
     return t;
@@ -153,8 +177,15 @@ static void end(km_api_call *c) {
 }
 
 static void whole(km_api_call *c, km_text *t) {
-    const km_api_choice *ch = &c->choices[0];
     line(c); /* t is the scratch */
+    if (c->no_text) {
+        km_text_printf(t, "%s,\"done\":true,\"done_reason\":\"%s\"}\n",
+                       is_chat(c) ? ",\"message\":{\"role\":\"assistant\",\"content\":\"\"}"
+                                  : ",\"response\":\"\"",
+                       c->has_keep_alive && c->keep_alive == 0 ? "unload" : "load");
+        return;
+    }
+    const km_api_choice *ch = &c->choices[0];
     put_answer(ch, t, km_text_str(&ch->content), ch->content.len, km_text_str(&ch->reasoning),
                ch->reasoning.len, 0);
     put_done(c, t);
@@ -186,33 +217,79 @@ const km_dialect km_dialect_ollama_generate = {.name = "ollama",
 
 /* ---- About models ---- */
 
-static json_t *describe(const km_serve *s) {
+static json_t *details(const km_served *m) {
     char size[32];
-    snprintf(size, sizeof size, "%.0fM", (double)s->info.parameters / 1e6);
+    const km_model_info *i = &m->info;
+    snprintf(size, sizeof size, i->parameters < 1e9 ? "%.0fM" : "%.1fB",
+             (double)i->parameters / (i->parameters < 1e9 ? 1e6 : 1e9));
     return json_pack("{s:s, s:s, s:s, s:[s], s:s, s:s}", "parent_model", "", "format", "gguf",
-                     "family", s->info.architecture, "families", s->info.architecture,
-                     "parameter_size", size, "quantization_level", s->info.file_type);
+                     "family", i->architecture, "families", i->architecture, "parameter_size", size,
+                     "quantization_level", i->file_type);
 }
 
-void km_endpoint_ollama(km_serve *s, km_exchange *x, const char *what) {
-    km_text when = {0};
-    put_time(&when, s->created);
-    char *stamp = when.data ? when.data + 1 : NULL; /* without its quotes */
-    if (stamp) stamp[strlen(stamp) - 1] = '\0';
-    json_t *v = NULL;
+static json_t *time_json(int64_t seconds) {
+    km_text t = {0};
+    put_time(&t, seconds);
+    json_t *v = t.len > 2 ? json_stringn(t.data + 1, t.len - 2) : json_string("");
+    km_text_free(&t);
+    return v;
+}
+
+/* A model that is up and never goes is said to go in a hundred years, as Ollama does. */
+static json_t *expiry(const km_served *m) {
+    double left = m->keep_alive < 0 ? 3.15e9 : m->keep_alive;
+    if (m->keep_alive >= 0 && m->users == 0) left -= km_scheduler_now() - m->used;
+    return time_json((int64_t)time(NULL) + (int64_t)left);
+}
+
+static json_t *list_models(km_serve *s, bool up_only, const km_key *key) {
+    json_t *all = json_array();
+    for (int i = 0; i < s->n_served; i++) {
+        const km_served *m = s->served[i];
+        if ((up_only && m->state != KM_SERVED_UP) || !km_key_may_use(key, m->name)) continue;
+        json_t *one =
+            json_pack("{s:s, s:s, s:I, s:s, s:o}", "name", m->name, "model", m->name, "size",
+                      (json_int_t)m->info.bytes, "digest", "", "details", details(m));
+        if (up_only) {
+            json_object_set_new(one, "expires_at", expiry(m));
+            json_object_set_new(one, "size_vram",
+                                json_integer(strstr(m->devices, "cuda") ? m->info.bytes : 0));
+            json_object_set_new(one, "context_length", json_integer(m->info.context));
+        } else {
+            json_object_set_new(one, "modified_at", time_json(m->changed));
+        }
+        json_array_append_new(all, one);
+    }
+    return json_pack("{s:o}", "models", all);
+}
+
+static void show(km_serve *s, km_exchange *x, const km_key *key) {
+    json_t *body = km_read_body(x);
+    if (!body) return;
+    json_t *name = json_object_get(body, "model");
+    if (!name) name = json_object_get(body, "name");
+    const km_served *m = km_served_find(s, json_string_value(name));
+    json_decref(body);
+    if (!m || !km_key_may_use(key, m->name)) {
+        km_send_error(x, &km_dialect_ollama_chat, 404, "model", "there is no such model here");
+        return;
+    }
+    char key_context[96];
+    snprintf(key_context, sizeof key_context, "%s.context_length", m->info.architecture);
+    km_send_json(x, 200,
+                 json_pack("{s:s, s:s, s:s, s:o, s:{s:s, s:I, s:I}, s:[s, s], s:o}", "modelfile",
+                           "", "parameters", "", "template", "", "details", details(m),
+                           "model_info", "general.architecture", m->info.architecture,
+                           "general.parameter_count", (json_int_t)m->info.parameters, key_context,
+                           (json_int_t)m->info.trained_context, "capabilities", "completion",
+                           "tools", "modified_at", time_json(m->changed)));
+}
+
+void km_endpoint_ollama(km_serve *s, km_exchange *x, const char *what, const km_key *key) {
     if (strcmp(what, "version") == 0)
-        v = json_pack("{s:s}", "version", KM_VERSION);
+        km_send_json(x, 200, json_pack("{s:s}", "version", KM_VERSION));
     else if (strcmp(what, "show") == 0)
-        v = json_pack("{s:s, s:s, s:s, s:o, s:{s:s, s:I, s:I}, s:[s], s:s?}", "modelfile", "",
-                      "parameters", "", "template", "", "details", describe(s), "model_info",
-                      "general.architecture", s->info.architecture, "general.parameter_count",
-                      (json_int_t)s->info.parameters, "context_length", (json_int_t)s->info.context,
-                      "capabilities", "completion", "modified_at", stamp);
+        show(s, x, key);
     else
-        v = json_pack("{s:[{s:s, s:s, s:s?, s:I, s:s, s:o, s:I, s:s?}]}", "models", "name", s->name,
-                      "model", s->name, "modified_at", stamp, "size", (json_int_t)s->info.bytes,
-                      "digest", "", "details", describe(s), "size_vram", (json_int_t)0,
-                      "expires_at", stamp);
-    km_text_free(&when);
-    km_send_json(x, 200, v);
+        km_send_json(x, 200, list_models(s, strcmp(what, "ps") == 0, key));
 }

@@ -70,8 +70,7 @@ void km_send_error(km_exchange *x, const km_dialect *d, int status, const char *
     km_text_free(&t);
 }
 
-/* The request's object; NULL: an error was answered. */
-static json_t *read_body(km_exchange *x) {
+json_t *km_read_body(km_exchange *x) {
     const km_http_request *r = km_exchange_request(x);
     json_error_t where;
     json_t *v = json_loadb(r->body, r->bytes, 0, &where);
@@ -86,116 +85,116 @@ static json_t *read_body(km_exchange *x) {
 
 /* ---- Models ---- */
 
-void km_endpoint_models(km_serve *s, km_exchange *x, const char *name) {
-    json_t *one =
-        json_pack("{s:s, s:s, s:I, s:s, s:{s:I, s:I, s:I, s:I, s:s}}", "id", s->name, "object",
-                  "model", "created", (json_int_t)s->created, "owned_by", "kermes", "meta", "n_ctx",
-                  (json_int_t)s->info.context, "n_params", (json_int_t)s->info.parameters,
-                  "n_vocab", (json_int_t)s->info.vocab, "size", (json_int_t)s->info.bytes,
-                  "architecture", s->info.architecture);
-    if (!name) {
-        km_send_json(x, 200, json_pack("{s:s, s:[o]}", "object", "list", "data", one));
-    } else if (strcmp(name, s->name) == 0) {
-        km_send_json(x, 200, one);
-    } else {
-        json_decref(one);
-        km_send_error(x, NULL, 404, "model", "there is no such model here");
-    }
+static json_t *describe(const km_served *m) {
+    const km_model_info *i = &m->info;
+    return json_pack("{s:s, s:s, s:I, s:s, s:{s:I, s:I, s:I, s:I, s:s, s:b}}", "id", m->name,
+                     "object", "model", "created", (json_int_t)m->changed, "owned_by", "kermes",
+                     "meta", "n_ctx", (json_int_t)i->context, "n_params", (json_int_t)i->parameters,
+                     "n_vocab", (json_int_t)i->vocab, "size", (json_int_t)i->bytes, "architecture",
+                     i->architecture, "loaded", m->state == KM_SERVED_UP);
 }
 
-/* ---- Tokens ---- */
+void km_endpoint_models(km_serve *s, km_exchange *x, const char *name, const km_key *key) {
+    json_t *all = json_array(), *one = NULL;
+    for (int i = 0; i < s->n_served; i++) {
+        const km_served *m = s->served[i];
+        if (!km_key_may_use(key, m->name)) continue;
+        if (name && strcmp(name, m->name) == 0) one = describe(m);
+        if (!name) json_array_append_new(all, describe(m));
+    }
+    if (!name)
+        km_send_json(x, 200, json_pack("{s:s, s:O}", "object", "list", "data", all));
+    else if (one)
+        km_send_json(x, 200, one);
+    else
+        km_send_error(x, NULL, 404, "model", "there is no such model here");
+    json_decref(all);
+}
 
-void km_endpoint_tokenize(km_serve *s, km_exchange *x) {
-    json_t *v = read_body(x);
-    if (!v) return;
-    const json_t *text = json_object_get(v, "content");
-    if (!text) text = json_object_get(v, "text");
-    if (!text) text = json_object_get(v, "prompt");
-    unsigned flags =
-        (json_is_true(json_object_get(v, "add_special")) ? KM_TOKENS_ADD_SPECIAL : 0u) |
-        (json_is_true(json_object_get(v, "parse_special")) ? KM_TOKENS_PARSE_SPECIAL : 0u);
-    bool pieces = json_is_true(json_object_get(v, "with_pieces"));
-    if (!json_is_string(text)) {
-        km_send_error(x, NULL, 400, "content", "'content' is the text to tokenise");
-        json_decref(v);
-        return;
-    }
-    size_t bytes = json_string_length(text), cap = bytes + 16;
-    int32_t *ids = km_alloc(cap * sizeof *ids);
-    int64_t n = ids ? km_tokenize(s->model, json_string_value(text), bytes, flags, ids, cap) : -1;
-    json_decref(v);
-    if (n < 0 || n > (int64_t)cap) {
-        km_send_error(x, NULL, 500, NULL, ids ? km_last_error() : "out of memory");
-        km_free(ids);
-        return;
-    }
-    km_text *t = &s->scratch;
-    t->len = 0;
-    km_text_printf(t, "{\"count\":%lld,\"tokens\":[", (long long)n);
-    for (int64_t i = 0; i < n; i++) {
+/* ---- Tokens: answered by what a worker reads ---- */
+
+static km_status read_tokenize(km_api_call *c, km_error *err) {
+    const json_t *text = NULL;
+    static const char *const keys[] = {"content", "text", "prompt"};
+    for (int i = 0; i < 3 && !text; i++) text = json_object_get(c->request, keys[i]);
+    bool special = false;
+    c->no_text = true;
+    if (!km_field_bool(c, "add_special", &special) || !km_field_bool(c, "with_pieces", &c->echo))
+        return KM_ERR_RANGE;
+    if (!json_is_string(text))
+        return km_call_refuse(c, 400, "content", "'content' is the text to tokenise");
+    return km_call_prompt_tokens_of(c, json_string_value(text), json_string_length(text), special,
+                                    err);
+}
+
+static void whole_tokenize(km_api_call *c, km_text *t) {
+    const km_prompt *p = &c->prompts[0];
+    km_text_printf(t, "{\"count\":%zu,\"tokens\":[", p->n);
+    for (size_t i = 0; i < p->n; i++) {
         size_t k = 0;
-        const char *piece = pieces ? km_token_piece(s->model, ids[i], &k) : NULL;
-        km_text_printf(t, pieces ? "%s{\"id\":%d,\"piece\":" : "%s%d", i ? "," : "", ids[i]);
-        if (pieces) km_put_string(t, piece ? piece : "", k), km_text_add(t, "}");
+        const char *piece = c->echo ? km_token_piece(c->served->model, p->ids[i], &k) : NULL;
+        km_text_printf(t, c->echo ? "%s{\"id\":%d,\"piece\":" : "%s%d", i ? "," : "", p->ids[i]);
+        if (c->echo) km_put_string(t, piece ? piece : "", k), km_text_add(t, "}");
     }
     km_text_add(t, "]}\n");
-    km_free(ids);
-    km_exchange_send(x, 200, "application/json", km_text_str(t), t->len);
 }
 
-void km_endpoint_detokenize(km_serve *s, km_exchange *x) {
-    json_t *v = read_body(x);
-    if (!v) return;
-    const json_t *tokens = json_object_get(v, "tokens");
-    size_t n = json_array_size(tokens);
-    int32_t *ids = km_alloc((n + 1) * sizeof *ids);
-    bool ok = ids && json_is_array(tokens);
-    for (size_t i = 0; i < n && ok; i++) {
-        const json_t *one = json_array_get(tokens, i);
-        json_int_t id = json_integer_value(one);
-        ok = json_is_integer(one) && id >= 0 && id < s->info.vocab;
-        ids[i] = (int32_t)id;
+static km_status read_detokenize(km_api_call *c, km_error *err) {
+    const json_t *tokens = json_object_get(c->request, "tokens");
+    c->no_text = true;
+    if (!json_is_array(tokens))
+        return km_call_refuse(c, 400, "tokens", "'tokens' is a list of this model's tokens");
+    if (km_call_prompt_ids(c, tokens, err) != KM_OK) {
+        snprintf(c->param, sizeof c->param, "tokens");
+        return KM_ERR_RANGE;
     }
-    int64_t bytes = ok ? km_detokenize(s->model, ids, n, 0, NULL, 0) : -1;
-    char *text = bytes >= 0 ? km_alloc((size_t)bytes + 1) : NULL;
-    if (text) {
-        km_text *t = &s->scratch;
-        km_detokenize(s->model, ids, n, 0, text, (size_t)bytes);
-        t->len = 0;
-        km_text_add(t, "{\"content\":");
-        km_put_string(t, text, (size_t)bytes);
-        km_text_add(t, "}\n");
-        km_exchange_send(x, 200, "application/json", km_text_str(t), t->len);
-    } else {
-        km_send_error(x, NULL, 400, "tokens", "'tokens' is a list of this model's tokens");
-    }
-    km_free(text);
-    km_free(ids);
-    json_decref(v);
+    km_prompt *p = &c->prompts[0];
+    int64_t bytes = km_detokenize(c->served->model, p->ids, p->n, 0, NULL, 0);
+    p->text = bytes >= 0 ? km_alloc((size_t)bytes + 1) : NULL;
+    if (!p->text) return km_no_memory(err);
+    km_detokenize(c->served->model, p->ids, p->n, 0, p->text, (size_t)bytes);
+    p->n = (size_t)bytes;
+    return KM_OK;
 }
 
-void km_endpoint_template(km_serve *s, km_exchange *x) {
-    json_t *v = read_body(x);
-    if (!v) return;
+static void whole_detokenize(km_api_call *c, km_text *t) {
+    km_text_add(t, "{\"content\":");
+    km_put_string(t, c->prompts[0].text, c->prompts[0].n);
+    km_text_add(t, "}\n");
+}
+
+static km_status read_template(km_api_call *c, km_error *err) {
+    const json_t *messages = json_object_get(c->request, "messages"),
+                 *tools = json_object_get(c->request, "tools");
     km_render_options o = km_render_defaults();
-    json_t *messages = json_object_get(v, "messages"), *tools = json_object_get(v, "tools");
-    char *said = json_is_array(messages) ? json_dumps(messages, JSON_COMPACT) : NULL;
-    char *list = json_is_array(tools) ? json_dumps(tools, JSON_COMPACT) : NULL;
-    o.tools = list;
-    char *prompt = said ? km_render_chat(s->model, said, &o) : NULL;
-    if (prompt) {
-        km_text *t = &s->scratch;
-        t->len = 0;
-        km_text_add(t, "{\"prompt\":");
-        km_put_string0(t, prompt);
-        km_text_add(t, "}\n");
-        km_exchange_send(x, 200, "application/json", km_text_str(t), t->len);
-    } else {
-        km_send_error(x, NULL, 400, "messages",
-                      said ? km_last_error() : "'messages' is a list of messages");
-    }
+    c->no_text = true;
+    if (!json_is_array(messages))
+        return km_call_refuse(c, 400, "messages", "'messages' is a list of messages");
+    c->messages = json_dumps(messages, JSON_COMPACT);
+    c->tools = json_is_array(tools) ? json_dumps(tools, JSON_COMPACT) : NULL;
+    if (!c->messages) return km_no_memory(err);
+    o.tools = c->tools;
+    char *prompt = km_render_chat(c->served->model, c->messages, &o);
+    if (!prompt) return km_call_refuse(c, 400, "messages", "%s", km_last_error());
+    free(c->messages);
+    c->messages = strdup(prompt);
     km_string_free(prompt);
-    free(said);
-    free(list);
-    json_decref(v);
+    return c->messages ? KM_OK : km_no_memory(err);
 }
+
+static void whole_template(km_api_call *c, km_text *t) {
+    km_text_add(t, "{\"prompt\":");
+    km_put_string0(t, c->messages);
+    km_text_add(t, "}\n");
+}
+
+static void put_error(km_text *t, int status, const char *param, const char *message, bool stream) {
+    km_dialect_chat.error(t, status, param, message, stream);
+}
+
+const km_dialect km_dialect_tokenize = {
+    .name = "kermes", .read = read_tokenize, .whole = whole_tokenize, .error = put_error};
+const km_dialect km_dialect_detokenize = {
+    .name = "kermes", .read = read_detokenize, .whole = whole_detokenize, .error = put_error};
+const km_dialect km_dialect_template = {
+    .name = "kermes", .read = read_template, .whole = whole_template, .error = put_error};

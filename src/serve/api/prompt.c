@@ -11,7 +11,7 @@ enum { MARK = 3 };
 
 /* ---- Control tokens ---- */
 
-km_status km_guard_open(km_serve *s, km_error *err) {
+km_status km_guard_open(km_served *s, km_error *err) {
     size_t cap = 0;
     for (int32_t id = 0; id < s->info.vocab; id++) {
         size_t n = 0;
@@ -31,7 +31,7 @@ km_status km_guard_open(km_serve *s, km_error *err) {
 }
 
 /* The longest control token that the text begins with; 0: none. */
-static size_t special_at(const km_serve *s, const char *text, size_t n) {
+static size_t special_at(const km_served *s, const char *text, size_t n) {
     size_t best = 0;
     if (!s->special_first[(unsigned char)text[0]]) return 0;
     for (size_t i = 0; i < s->n_special; i++) {
@@ -50,7 +50,7 @@ static bool is_harmless(const char *text, size_t n) {
     return false;
 }
 
-static json_t *mark_string(const km_serve *s, const json_t *v, bool assistant) {
+static json_t *mark_string(const km_served *s, const json_t *v, bool assistant) {
     const char *text = json_string_value(v);
     size_t n = json_string_length(v), from = 0;
     km_text out = {0};
@@ -81,7 +81,7 @@ static json_t *mark_string(const km_serve *s, const json_t *v, bool assistant) {
     return marked;
 }
 
-json_t *km_guard_mark(const km_serve *s, const json_t *v, bool assistant) {
+json_t *km_guard_mark(const km_served *s, const json_t *v, bool assistant) {
     if (json_is_string(v)) return mark_string(s, v, assistant);
     if (json_is_array(v)) {
         json_t *all = json_array();
@@ -105,7 +105,7 @@ json_t *km_guard_mark(const km_serve *s, const json_t *v, bool assistant) {
 
 /* ---- Tokens ---- */
 
-static km_status put_ids(const km_serve *s, const char *text, size_t bytes, unsigned flags,
+static km_status put_ids(const km_served *s, const char *text, size_t bytes, unsigned flags,
                          int32_t **ids, size_t *n, size_t *cap, km_error *err) {
     if (bytes == 0) return KM_OK;
     for (;;) {
@@ -123,7 +123,7 @@ static km_status put_ids(const km_serve *s, const char *text, size_t bytes, unsi
     }
 }
 
-km_status km_guard_tokenize(const km_serve *s, const char *text, size_t bytes, int32_t **ids,
+km_status km_guard_tokenize(const km_served *s, const char *text, size_t bytes, int32_t **ids,
                             size_t *n, km_error *err) {
     size_t cap = bytes / 3 + 16, from = 0;
     *ids = km_alloc(cap * sizeof **ids);
@@ -174,13 +174,13 @@ km_status km_call_prompt_chat(km_api_call *c, km_error *err) {
     o.tools = c->tools;
     o.variables = c->variables;
     o.thinking = c->thinking;
-    char *text = km_render_chat(c->serve->model, c->messages, &o);
+    char *text = km_render_chat(c->served->model, c->messages, &o);
     if (!text)
         return km_error_set(err, km_last_status() == KM_ERR_MEMORY ? KM_ERR_MEMORY : KM_ERR_FORMAT,
                             "the chat template refuses these messages: %s", km_last_error());
     km_prompt *p = add_prompt(c, err);
     km_status s =
-        p ? km_guard_tokenize(c->serve, text, strlen(text), &p->ids, &p->n, err) : KM_ERR_MEMORY;
+        p ? km_guard_tokenize(c->served, text, strlen(text), &p->ids, &p->n, err) : KM_ERR_MEMORY;
     c->opened_thought = ends_in_thought(text, strlen(text));
     c->chat = true;
     c->how.rendered = true;
@@ -188,7 +188,8 @@ km_status km_call_prompt_chat(km_api_call *c, km_error *err) {
     return s;
 }
 
-km_status km_call_prompt_text(km_api_call *c, const char *text, size_t bytes, km_error *err) {
+km_status km_call_prompt_tokens_of(km_api_call *c, const char *text, size_t bytes, bool add_special,
+                                   km_error *err) {
     km_prompt *p = add_prompt(c, err);
     if (!p) return KM_ERR_MEMORY;
     bool special = false;
@@ -199,11 +200,17 @@ km_status km_call_prompt_text(km_api_call *c, const char *text, size_t bytes, km
     if (!p->ids || !p->text) return km_error_set(err, KM_ERR_MEMORY, "out of memory for a prompt");
     memcpy(p->text, text, bytes);
     p->text[bytes] = '\0';
-    unsigned flags = KM_TOKENS_ADD_SPECIAL | (special ? KM_TOKENS_PARSE_SPECIAL : 0);
-    km_status s = put_ids(c->serve, text, bytes, flags, &p->ids, &p->n, &cap, err);
+    unsigned flags =
+        (add_special ? KM_TOKENS_ADD_SPECIAL : 0u) | (special ? KM_TOKENS_PARSE_SPECIAL : 0u);
+    return put_ids(c->served, text, bytes, flags, &p->ids, &p->n, &cap, err);
+}
+
+km_status km_call_prompt_text(km_api_call *c, const char *text, size_t bytes, km_error *err) {
+    km_status s = km_call_prompt_tokens_of(c, text, bytes, true, err);
+    km_prompt *p = s == KM_OK ? &c->prompts[c->n_prompts - 1] : NULL;
     if (s == KM_OK && p->n == 0) { /* an empty prompt stands for the beginning of a text */
-        int32_t id = km_model_bos(c->serve->model);
-        if (id < 0) id = km_model_eos(c->serve->model);
+        int32_t id = km_model_bos(c->served->model);
+        if (id < 0) id = km_model_eos(c->served->model);
         if (id >= 0) p->ids[p->n++] = id;
     }
     return s;
@@ -217,7 +224,7 @@ km_status km_call_prompt_ids(km_api_call *c, const json_t *ids, km_error *err) {
     for (size_t i = 0; i < n; i++) {
         const json_t *v = json_array_get(ids, i);
         json_int_t id = json_integer_value(v);
-        if (!json_is_integer(v) || id < 0 || id >= c->serve->info.vocab)
+        if (!json_is_integer(v) || id < 0 || id >= c->served->info.vocab)
             return km_call_refuse(c, 400, "prompt", "prompt token %zu is none of this model's",
                                   i + 1);
         p->ids[p->n++] = (int32_t)id;

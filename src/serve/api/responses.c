@@ -67,7 +67,7 @@ static km_status read_rest(km_api_call *c) {
 /* "truncation": "auto" drops the oldest messages until the rest fits. */
 static km_status render(km_api_call *c, json_t *messages, km_error *err) {
     const char *truncation = json_string_value(json_object_get(c->request, "truncation"));
-    int64_t context = km_scheduler_count(c->serve->scheduler).context;
+    int64_t context = km_scheduler_count(c->served->scheduler).context;
     for (;;) {
         km_status s = km_fields_messages(c, messages);
         if (s == KM_OK) s = km_call_prompt_chat(c, err);
@@ -200,7 +200,7 @@ static void put_response(const km_api_call *c, km_text *t) {
     }
     km_text_printf(t, ",\"incomplete_details\":%s,\"model\":",
                    cut ? "{\"reason\":\"max_output_tokens\"}" : "null");
-    km_put_string0(t, c->serve->name);
+    km_put_string0(t, c->served->name);
     km_text_add(t, ",\"output\":[");
     for (size_t i = 0; i < st->n_items && !running; i++) {
         if (i) km_text_add(t, ",");

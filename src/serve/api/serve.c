@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <time.h>
@@ -13,16 +14,13 @@
 
 enum { RESPONSE_BYTES = 64 << 20 }; /* kept for previous_response_id, at most */
 
-static bool post(void *user, void (*fn)(void *arg), void *arg) {
-    return km_http_post(((km_serve *)user)->http, fn, arg);
-}
-
 /* ---- Signals ---- */
 
 static void reload(km_serve *s) {
     km_error err = {0};
     if (s->keys && km_keys_reload(s->keys, &err) != KM_OK)
         km_note(KM_LOG_WARN, "the keys stay as they were: %s", err.text);
+    km_catalogue_reload(s);
     if (s->o.log && strcmp(s->o.log, "-") != 0) { /* it may have been moved away */
         int fd = open(s->o.log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640);
         if (fd >= 0 && s->log_fd > 2) close(s->log_fd);
@@ -55,6 +53,29 @@ static void check_keys(void *user) {
     }
 }
 
+bool km_serve_duration(const char *text, double *seconds) {
+    double sum = 0;
+    const char *at = text;
+    while (*at) {
+        char *end;
+        double n = strtod(at, &end), unit = 1;
+        size_t k = strcspn(end, "0123456789.");
+        if (end == at || !(n > -1e9 && n < 1e9)) return false;
+        if (strncmp(end, "ms", k) == 0 && k == 2)
+            unit = 1e-3;
+        else if (k == 1 && (*end == 'm' || *end == 'h' || *end == 's'))
+            unit = *end == 'm' ? 60 : *end == 'h' ? 3600 : 1;
+        else if (k != 0)
+            return false;
+        sum += n * unit;
+        at = end + k;
+        if (n < 0) break;
+    }
+    if (at == text || *at) return false;
+    *seconds = sum < 0 ? -1 : sum;
+    return true;
+}
+
 /* ---- Opening ---- */
 
 static km_status check_addresses(const km_serve_options *o, km_error *err) {
@@ -67,17 +88,6 @@ static km_status check_addresses(const km_serve_options *o, km_error *err) {
     if (!o->tls_cert != !o->tls_key)
         return km_error_set(err, KM_ERR_NULL, "TLS needs --tls-cert and --tls-key");
     return KM_OK;
-}
-
-static void name_model(km_serve *s) {
-    const char *path = s->info.path ? s->info.path : "", *slash = strrchr(path, '/');
-    const char *name = s->o.name           ? s->o.name
-                       : slash && slash[1] ? slash + 1
-                       : *path             ? path
-                                           : s->info.name;
-    snprintf(s->name, sizeof s->name, "%s", name ? name : "model");
-    char *end = strstr(s->name, ".gguf");
-    if (!s->o.name && end && !end[5]) *end = '\0';
 }
 
 static km_status open_log(km_serve *s, km_error *err) {
@@ -115,29 +125,24 @@ static km_status open_http(km_serve *s, km_error *err) {
     return status;
 }
 
-static km_status open_engine(km_serve *s, km_error *err) {
-    km_scheduler_options o = {.parallel = s->o.parallel,
-                              .kept = s->o.kept,
-                              .queue = s->o.queue,
-                              .context = s->o.context,
-                              .memory = s->o.cache_memory,
-                              .chunk = s->o.chunk,
-                              .post = post,
-                              .on_events = km_call_on_events,
-                              .user = s};
-    s->scheduler = km_scheduler_new(s->model, &o, err);
-    return s->scheduler ? KM_OK : err->code;
+/* One model alone is loaded before anybody is let in; of several each when it is asked for. */
+static km_status open_first(km_serve *s, km_error *err) {
+    km_served *m = s->served[0];
+    if (s->n_served > 1 || s->o.folder) return KM_OK;
+    km_status status = km_served_open(m, err);
+    if (status != KM_OK) return status;
+    km_served_up(m);
+    s->loads++;
+    return KM_OK;
 }
 
-km_serve *km_serve_open(km_model *m, const km_serve_options *options, km_error *err) {
+km_serve *km_serve_open(const km_serve_options *options, km_error *err) {
     km_serve *s = km_calloc(1, sizeof *s);
     if (!s) {
         km_error_set(err, KM_ERR_MEMORY, "serve: out of memory");
         return NULL;
     }
     s->o = *options;
-    s->model = m;
-    s->info = km_model_describe(m);
     s->log_fd = -1;
     s->began = km_scheduler_now();
     s->created = (int64_t)time(NULL);
@@ -145,7 +150,6 @@ km_serve *km_serve_open(km_model *m, const km_serve_options *options, km_error *
     if (getrandom(&s->salt, sizeof s->salt, 0) != sizeof s->salt) s->salt = (uint64_t)time(NULL);
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->wake, NULL);
-    name_model(s);
     km_status status = check_addresses(&s->o, err);
     if (status == KM_OK && s->o.keys && !(s->keys = km_keys_open(s->o.keys, err)))
         status = err->code;
@@ -153,9 +157,9 @@ km_serve *km_serve_open(km_model *m, const km_serve_options *options, km_error *
         !(s->responses = km_response_store_new((size_t)s->o.responses, RESPONSE_BYTES)))
         status = km_no_memory(err);
     if (status == KM_OK) status = open_log(s, err);
-    if (status == KM_OK) status = km_guard_open(s, err);
+    if (status == KM_OK) status = km_catalogue_open(s, err);
     if (status == KM_OK) status = open_http(s, err);
-    if (status == KM_OK) status = open_engine(s, err);
+    if (status == KM_OK) status = open_first(s, err);
     if (status == KM_OK && !km_workers_start(s))
         status = km_error_set(err, KM_ERR_STATE, "serve: cannot start a thread");
     if (status == KM_OK) return s;
@@ -163,6 +167,10 @@ km_serve *km_serve_open(km_model *m, const km_serve_options *options, km_error *
     return NULL;
 }
 
+const char *km_serve_model(const km_serve *s) {
+    return s->n_served == 1 ? s->served[0]->name : NULL;
+}
+int km_serve_models(const km_serve *s) { return s->n_served; }
 int km_serve_port(const km_serve *s) { return s->port; }
 
 void km_serve_run(km_serve *s) {
@@ -180,13 +188,13 @@ void km_serve_stop(km_serve *s) { km_http_stop(s->http, 0); }
 void km_serve_free(km_serve *s) {
     if (!s) return;
     km_workers_stop(s);
-    km_scheduler_stop(s->scheduler);
+    km_served_stop(s);
     km_http_free(s->http);
-    km_scheduler_free(s->scheduler);
+    km_served_free(s);
+    km_catalogue_free(s);
     km_keys_free(s->keys);
     km_response_store_free(s->responses);
     if (s->log_fd > 2) close(s->log_fd);
-    km_free(s->special);
     km_text_free(&s->scratch);
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->wake);
