@@ -1,4 +1,5 @@
 /* kermes doctor: what is here, what is missing, and what to do about it. */
+#include "base/module.h"
 #include "base/text.h"
 #include "cli/cli.h"
 #include "engine/model_folder.h"
@@ -78,7 +79,8 @@ static void check_gpu(check_list *c) {
     say(c, "GPU", usable || !present ? HEALTH_GOOD : HEALTH_LACKING, text_of(gpu, "summary"),
         *note
             ? note
-            : "rebuild where nvcc and the GPU are: cmake --preset release -DKERMES_CUDA_ARCHS=native");
+            : "install the package kermes-cuda, or rebuild where nvcc and the GPU are: cmake --preset release "
+              "-DKERMES_CUDA_ARCHS=native");
     json_decref(v);
     km_string_free(text);
 }
@@ -133,16 +135,8 @@ static void check_tools(check_list *c) {
     say(c, "editing", HEALTH_LACKING, "lines in a chat cannot be edited",
         "apt-get install libedit-dev, and build again");
 #endif
-    char self[PATH_MAX], module[PATH_MAX];
-    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    self[n > 0 ? n : 0] = 0;
-    char *slash = strrchr(self, '/');
-    if (slash) *slash = 0;
-    bool found = false;
-    static const char *const places[] = {"kermes-mpi.so", "../lib/kermes/kermes-mpi.so"};
-    for (int i = 0; i < 2; i++)
-        found = found || (snprintf(module, sizeof module, "%s/%s", self, places[i]) < PATH_MAX &&
-                          access(module, R_OK) == 0);
+    char module[KM_MODULE_PATH];
+    bool found = km_module_find("kermes-mpi.so", "KERMES_MPI_MODULE", module);
     say(c, "ranks", found ? HEALTH_GOOD : HEALTH_LACKING, found ? "MPI can be used" : "no MPI",
         "only for several processes: apt-get install libopenmpi-dev openmpi-bin, and build again");
 }

@@ -6,13 +6,13 @@
 #include "backend/cpu/cast.h"
 #include "base/alloc.h"
 #include "base/log.h"
+#include "base/module.h"
 #include "comm/mpi_module.h"
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define SMALL ((size_t)64 << 10) /* bytes of all ranks together */
 
@@ -247,48 +247,6 @@ km_status km_mpi_gather(km_mpi *m, void *data, size_t bytes, km_error *err) {
 
 /* ---- Opening ---- */
 
-/* The module in a folder, or one level up in lib/kermes; NULL when it is not there. */
-static void *try_folder(const char *folder, size_t length, char *why, size_t room) {
-    static const char *const places[] = {"kermes-mpi.so", "../lib/kermes/kermes-mpi.so",
-                                         "../kermes-mpi.so", "kermes/kermes-mpi.so",
-                                         "../kermes/kermes-mpi.so"};
-    char path[4096];
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        snprintf(path, sizeof path, "%.*s/%s", (int)length, folder, places[i]);
-        if (access(path, R_OK) != 0) continue;
-        /* Global, because MPI's own plug-ins look for its symbols. */
-        void *handle = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
-        if (!handle) snprintf(why, room, "%s", dlerror());
-        return handle;
-    }
-    return NULL;
-}
-
-/* Beside the program, beside the library, or where KERMES_MPI_MODULE says. */
-static void *open_module(char *why, size_t room) {
-    const char *asked = getenv("KERMES_MPI_MODULE");
-    char path[4096];
-    void *handle = NULL;
-    Dl_info info;
-    snprintf(
-        why, room,
-        "kermes-mpi.so was not found; it is built where MPI is installed (libopenmpi-dev): if MPI came "
-        "after Kermes, build Kermes again");
-    if (asked) {
-        handle = dlopen(asked, RTLD_NOW | RTLD_GLOBAL);
-        if (!handle) snprintf(why, room, "%s", dlerror());
-        return handle;
-    }
-    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
-    path[n > 0 ? n : 0] = 0;
-    const char *slash = strrchr(path, '/');
-    if (slash) handle = try_folder(path, (size_t)(slash - path), why, room);
-    if (!handle && dladdr((void *)(uintptr_t)km_mpi_open, &info) && info.dli_fname &&
-        (slash = strrchr(info.dli_fname, '/')) != NULL)
-        handle = try_folder(info.dli_fname, (size_t)(slash - info.dli_fname), why, room);
-    return handle;
-}
-
 km_mpi *km_mpi_open(km_error *err) {
     static bool used;
     char why[512];
@@ -297,7 +255,14 @@ km_mpi *km_mpi_open(km_error *err) {
         km_error_set(err, KM_ERR_STATE, "comm: MPI can be opened only once in a process");
         return NULL;
     }
-    void *handle = open_module(why, sizeof why);
+    /* Global, because MPI's own plug-ins look for its symbols. */
+    void *handle = km_module_open("kermes-mpi.so", "KERMES_MPI_MODULE", RTLD_NOW | RTLD_GLOBAL, why,
+                                  sizeof why);
+    if (!handle && !*why)
+        snprintf(
+            why, sizeof why,
+            "kermes-mpi.so was not found; it is built where MPI is installed (libopenmpi-dev): if "
+            "MPI came after Kermes, build Kermes again");
     const km_mpi_module *call = handle ? dlsym(handle, KM_MPI_SYMBOL) : NULL;
     if (handle && (!call || call->abi != KM_MPI_ABI))
         snprintf(why, sizeof why, "kermes-mpi.so belongs to another version of Kermes");

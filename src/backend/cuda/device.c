@@ -35,7 +35,7 @@ static int attribute(km_cu_device handle, int attr) {
 }
 
 int km_cuda_device_count(void) {
-    int n = km_cuda_module_count > 0 ? count_devices(NULL) : 0, usable = 0;
+    int n = km_cuda_kernels_get()->count > 0 ? count_devices(NULL) : 0, usable = 0;
     for (int i = 0; i < n; i++) {
         km_cu_device handle;
         if (km_cuda_api()->device_get(&handle, i) != KM_CU_OK) continue;
@@ -85,25 +85,18 @@ km_status km_cuda_lost(km_cuda_dev *dev, km_error *err) {
                         dev->base.name, dev->lost_why);
 }
 
-static int module_index(const char *name) {
-    int i = 0;
-    while (i < km_cuda_module_count && strcmp(km_cuda_modules[i].name, name) != 0) i++;
-    return i;
-}
-
-bool km_cuda_has_module(const char *name) { return module_index(name) < km_cuda_module_count; }
-
 km_cu_module km_cuda_module_get(km_cuda_dev *dev, const char *name, km_error *err) {
     char text[200];
-    int i = module_index(name);
-    if (i == km_cuda_module_count) {
+    const km_cuda_kernels *kernels = km_cuda_kernels_get();
+    int i = km_cuda_module_index(name);
+    if (i < 0) {
         km_error_set(err, KM_ERR_GPU, "%s: the kernels %s.cu are not in this build (%s)",
-                     dev->base.name, name, km_cuda_build_note());
+                     dev->base.name, name, kernels->note);
         return NULL;
     }
     pthread_mutex_lock(&dev->lock);
     km_cu_result r = KM_CU_OK;
-    if (!dev->modules[i]) r = KM_CU(module_load, &dev->modules[i], km_cuda_modules[i].data);
+    if (!dev->modules[i]) r = KM_CU(module_load, &dev->modules[i], kernels->table[i].data);
     km_cu_module module = r == KM_CU_OK ? dev->modules[i] : NULL;
     pthread_mutex_unlock(&dev->lock);
     if (module) return module;
@@ -113,8 +106,7 @@ km_cu_module km_cuda_module_get(km_cuda_dev *dev, const char *name, km_error *er
         km_error_set(err, KM_ERR_DEVICE,
                      "%s (%s): the kernels of this build (%s) do not run on compute capability "
                      "%d.%d; rebuild with -DKERMES_CUDA_ARCHS=native (%s)",
-                     dev->base.name, dev->model, km_cuda_build_note(), dev->cc / 10, dev->cc % 10,
-                     text);
+                     dev->base.name, dev->model, kernels->note, dev->cc / 10, dev->cc % 10, text);
     else if (r == KM_CU_NEW_PTX || r == KM_CU_INVALID_SOURCE)
         km_error_set(err, KM_ERR_DEVICE,
                      "%s: the NVIDIA driver (CUDA %d.%d) is older than the compiler of these "
@@ -170,7 +162,7 @@ static void free_device(km_cuda_dev *dev) {
     const km_cu_api *api = km_cuda_api();
     if (dev->context) {
         api->context_use(dev->context);
-        for (int i = 0; i < km_cuda_module_count; i++)
+        for (int i = 0; i < km_cuda_kernels_get()->count; i++)
             if (dev->modules[i]) api->module_unload(dev->modules[i]);
         api->context_use(NULL);
         api->context_release(dev->handle);
@@ -189,7 +181,7 @@ static km_cuda_dev *make_device(int index, km_error *err) {
     }
     pthread_mutex_init(&dev->lock, NULL);
     if (!describe(dev, index, err)) goto fail;
-    dev->modules = km_calloc((size_t)km_cuda_module_count + 1, sizeof *dev->modules);
+    dev->modules = km_calloc((size_t)km_cuda_kernels_get()->count + 1, sizeof *dev->modules);
     if (!dev->modules) {
         km_error_set(err, KM_ERR_MEMORY, "cuda:%d: out of memory", index);
         goto fail;
@@ -220,11 +212,12 @@ km_device *km_cuda_device(int index, km_error *err) {
         no_such(index, n, err);
         return NULL;
     }
-    if (km_cuda_module_count == 0) {
-        km_error_set(err, KM_ERR_DEVICE,
-                     "cuda:%d: this Kermes has no GPU kernels (%s); install the CUDA toolkit and "
-                     "rebuild, or use cpu",
-                     index, km_cuda_build_note());
+    if (km_cuda_kernels_get()->count == 0) {
+        km_error_set(
+            err, KM_ERR_DEVICE,
+            "cuda:%d: this Kermes has no GPU kernels (%s); install the package kermes-cuda, "
+            "or the CUDA toolkit and rebuild, or use cpu",
+            index, km_cuda_kernels_get()->note);
         return NULL;
     }
     pthread_mutex_lock(&lock);

@@ -4,7 +4,6 @@
 #include "backend/cuda/kernels/gemm/gemm_params.h"
 #include "backend/cuda/kernels/gemm/tensor_map.h"
 #include "backend/cuda/modules.h"
-#include <string.h>
 
 /* By transposes: 2 * turn_a + turn_b. Kernels that come in a block to each multiprocessor may start
  * early; with smaller ones the early blocks would crowd on some and leave others idle. */
@@ -126,9 +125,7 @@ static km_status mma(km_lane *lane, const km_cuda_gemm *g) {
 
 static bool has_wgmma(const km_cuda_dev *dev) {
     if (dev->cc != 90 || !km_cuda_api()->map_tiled || !km_cuda_gemm_settings()->wgmma) return false;
-    for (int i = 0; i < km_cuda_module_count; i++)
-        if (strcmp(km_cuda_modules[i].name, "gemm_wgmma") == 0) return true;
-    return false;
+    return km_cuda_has_module("gemm_wgmma");
 }
 
 /* The copy engine's view of an operand: boxes of 64 columns by `box_rows`. */

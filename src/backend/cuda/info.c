@@ -68,8 +68,8 @@ void km_cuda_info_get(km_cuda_info *info) {
     km_error err = {0};
     int usable = 0, versions[3], nccl[] = {2, 0};
     *info = (km_cuda_info){0};
-    info->kernels = km_cuda_module_count > 0;
-    snprintf(info->kernels_note, sizeof info->kernels_note, "%s", km_cuda_build_note());
+    info->kernels = km_cuda_kernels_get()->count > 0;
+    snprintf(info->kernels_note, sizeof info->kernels_note, "%.255s", km_cuda_kernels_get()->note);
     info->driver = km_cuda_driver(&err) != NULL;
     read_release(info->driver_release, sizeof info->driver_release);
     if (info->driver) {
@@ -100,7 +100,7 @@ void km_cuda_info_get(km_cuda_info *info) {
         snprintf(info->summary, sizeof info->summary, "a driver, but no NVIDIA GPU; %s", rest);
     else if (!info->kernels)
         snprintf(info->summary, sizeof info->summary,
-                 "a GPU, but no kernels for it in this build; %s", rest);
+                 "a GPU, but no kernels for it (package kermes-cuda); %s", rest);
     else
         snprintf(info->summary, sizeof info->summary, "no GPU that Kermes can use; %s", rest);
 }
