@@ -62,13 +62,13 @@ install-built:
 uninstall: ## Remove what `make install` put there
 	@scripts/uninstall $(or $(PREFIX),/usr/local)
 
-deb: ## Debian packages (build/packages): kermes, libkermes0, libkermes-dev
+deb: ## Debian packages (build/packages): kermes, libkermes0, libkermes-dev, and kermes-cuda with nvcc
 	@scripts/setup demo
 	@JOBS=$(JOBS) scripts/make-deb
 
-tarball: ## One folder that runs where it is put, packed (build/packages)
+tarball: ## One folder that runs where it is put, packed (build/packages); ARCH="x86_64 aarch64"
 	@scripts/setup demo
-	@JOBS=$(JOBS) scripts/make-tarball
+	@JOBS=$(JOBS) scripts/make-tarball $(ARCH)
 
 docs: ## The docs as a site with a search (build/docs)
 	@scripts/make-docs

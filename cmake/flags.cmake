@@ -13,9 +13,6 @@ function(kermes_compile target)
         -Wall -Wextra -Wshadow -Wno-unused-parameter
         $<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes>
         $<$<BOOL:${KERMES_WERROR}>:-Werror>)
-    if(KERMES_OLD_GLIBC)
-        target_compile_options(${target} PRIVATE -include ${PROJECT_SOURCE_DIR}/cmake/old_glibc.h)
-    endif()
     if(KERMES_ISA_ONLY_BASE)
         target_compile_definitions(${target} PRIVATE KM_ISA_ONLY_BASE)
     endif()

@@ -1,14 +1,21 @@
 # Manual pages and completions, made by the command itself from the same text as its --help, and
 # installed with it.
-if(CMAKE_CROSSCOMPILING)
-    return()
-endif()
 set(manual ${PROJECT_BINARY_DIR}/manual)
+set(kermes_to_run $<TARGET_FILE:kermes>)
+if(CMAKE_CROSSCOMPILING)
+    if(NOT CMAKE_CROSSCOMPILING_EMULATOR)
+        return()
+    endif()
+    set(kermes_to_run ${PROJECT_BINARY_DIR}/run-kermes)
+    list(JOIN CMAKE_CROSSCOMPILING_EMULATOR " " emulator)
+    file(WRITE ${kermes_to_run} "#!/bin/sh\nexec ${emulator} ${PROJECT_BINARY_DIR}/kermes \"$@\"\n")
+    file(CHMOD ${kermes_to_run} PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE)
+endif()
 add_custom_command(OUTPUT ${manual}/kermes.1
-    COMMAND ${PROJECT_SOURCE_DIR}/scripts/make-man $<TARGET_FILE:kermes> ${manual}
-    COMMAND $<TARGET_FILE:kermes> completion bash > ${manual}/kermes.bash
-    COMMAND $<TARGET_FILE:kermes> completion zsh > ${manual}/_kermes
-    COMMAND $<TARGET_FILE:kermes> completion fish > ${manual}/kermes.fish
+    COMMAND ${PROJECT_SOURCE_DIR}/scripts/make-man ${kermes_to_run} ${manual}
+    COMMAND ${kermes_to_run} completion bash > ${manual}/kermes.bash
+    COMMAND ${kermes_to_run} completion zsh > ${manual}/_kermes
+    COMMAND ${kermes_to_run} completion fish > ${manual}/kermes.fish
     DEPENDS kermes ${PROJECT_SOURCE_DIR}/scripts/make-man ${PROJECT_SOURCE_DIR}/docs/cli.md
         ${PROJECT_SOURCE_DIR}/include/kermes.h
     COMMENT "Making manual pages and completions" VERBATIM)

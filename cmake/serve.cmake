@@ -1,10 +1,11 @@
 # `kermes serve`: src/serve, on libevent, with TLS where its OpenSSL part is installed too. It is no part
-# of the library, so that programs which use that need no libevent.
+# of the library, so that programs which use that need no libevent. A build to be carried elsewhere takes
+# libevent's archives along and opens OpenSSL at run time, as the system there keeps it up to date.
 set(KERMES_SERVE AUTO CACHE STRING "The server: AUTO (when libevent is found), ON or OFF")
 set_property(CACHE KERMES_SERVE PROPERTY STRINGS AUTO ON OFF)
 
 set(KERMES_SERVE_FOUND OFF)
-if(NOT KERMES_SERVE STREQUAL "OFF" AND NOT KERMES_STATIC_DEPS)
+if(NOT KERMES_SERVE STREQUAL "OFF")
     pkg_check_modules(LIBEVENT IMPORTED_TARGET libevent_core libevent_extra)
     pkg_check_modules(LIBEVENT_TLS IMPORTED_TARGET libevent_openssl openssl)
     if(LIBEVENT_FOUND)
@@ -16,6 +17,29 @@ if(NOT KERMES_SERVE STREQUAL "OFF" AND NOT KERMES_STATIC_DEPS)
     endif()
 endif()
 
+# The archives behind pkg-config's modules, as kermes_NAME; with others that they need after them.
+function(kermes_archives name prefix)
+    add_library(kermes_${name} INTERFACE)
+    target_include_directories(kermes_${name} INTERFACE ${${prefix}_INCLUDE_DIRS})
+    foreach(part IN LISTS ARGN)
+        find_library(KERMES_LIB${part}_ARCHIVE lib${part}.a HINTS ${${prefix}_LIBRARY_DIRS} REQUIRED)
+        mark_as_advanced(KERMES_LIB${part}_ARCHIVE)
+        target_link_libraries(kermes_${name} INTERFACE ${KERMES_LIB${part}_ARCHIVE})
+    endforeach()
+endfunction()
+set(events PkgConfig::LIBEVENT)
+set(events_tls PkgConfig::LIBEVENT_TLS)
+if(KERMES_SERVE_FOUND AND KERMES_STATIC_DEPS)
+    kermes_archives(events LIBEVENT event_extra event_core)
+    set(events kermes_events)
+    if(LIBEVENT_TLS_FOUND)
+        kermes_archives(events_tls LIBEVENT_TLS event_openssl event_core)
+        target_compile_definitions(kermes_events_tls INTERFACE KERMES_TLS_OPENED)
+        target_link_libraries(kermes_events_tls INTERFACE ${CMAKE_DL_LIBS})
+        set(events_tls kermes_events_tls)
+    endif()
+endif()
+
 if(KERMES_SERVE_FOUND)
     file(GLOB_RECURSE kermes_serve_sources CONFIGURE_DEPENDS src/serve/*.c)
     add_library(kermes_serve STATIC ${kermes_serve_sources})
@@ -24,10 +48,10 @@ if(KERMES_SERVE_FOUND)
     set_source_files_properties(src/serve/page/page.c PROPERTIES
         COMPILE_DEFINITIONS KERMES_PAGE_FOLDER="${kermes_page_folder}"
         OBJECT_DEPENDS "${kermes_page_folder}/chat.html;${kermes_page_folder}/status.html")
-    target_link_libraries(kermes_serve PUBLIC PkgConfig::LIBEVENT ${KERMES_PACKAGES})
+    target_link_libraries(kermes_serve PUBLIC ${events} ${KERMES_PACKAGES})
     if(LIBEVENT_TLS_FOUND)
         target_compile_definitions(kermes_serve PRIVATE KERMES_TLS)
-        target_link_libraries(kermes_serve PUBLIC PkgConfig::LIBEVENT_TLS)
+        target_link_libraries(kermes_serve PUBLIC ${events_tls})
     else()
         message(STATUS "Kermes: `kermes serve` has no TLS, since OpenSSL is missing (libssl-dev)")
     endif()

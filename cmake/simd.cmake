@@ -3,7 +3,12 @@
 # them is made at run time.
 file(GLOB kermes_simd_sources CONFIGURE_DEPENDS src/backend/cpu/simd/*.c)
 
+# Where there is more than the baseline, it is for x86-64 CPUs of before 2013: -O2 makes it a quarter
+# smaller, and compiles faster.
 set(KERMES_ISA_FLAGS_base)
+if(NOT KERMES_ISA_ONLY_BASE AND CMAKE_BUILD_TYPE STREQUAL "Release")
+    set(KERMES_ISA_FLAGS_base -O2)
+endif()
 set(KERMES_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c -ffp-contract=fast)
 set(KERMES_ISA_FLAGS_avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c
     -mprefer-vector-width=512 -ffp-contract=fast)

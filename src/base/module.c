@@ -28,8 +28,10 @@ bool km_module_find(const char *file, const char *variable, char path[KM_MODULE_
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     self[n > 0 ? n : 0] = 0;
     if (find_near(self, file, path)) return true;
-    return dladdr((void *)(uintptr_t)km_module_find, &info) && info.dli_fname &&
-           find_near(info.dli_fname, file, path);
+    if (dladdr((void *)(uintptr_t)km_module_find, &info) && info.dli_fname &&
+        find_near(info.dli_fname, file, path))
+        return true;
+    return find_near("/usr/bin/", file, path) || find_near("/usr/local/bin/", file, path);
 }
 
 void *km_module_open(const char *file, const char *variable, int flags, char *why, size_t room) {

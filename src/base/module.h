@@ -1,6 +1,7 @@
 /* Modules: shared objects of ours that are built and packaged apart (kermes-mpi.so, kermes-cuda.so),
  * opened at run time where they are installed. They are looked for beside the program and beside the
- * library, in the folders where a build, an installation, a package or a wheel puts them. */
+ * library, in the folders where a build, an installation, a package or a wheel puts them, and at last
+ * where packages of the system are. */
 #ifndef KM_BASE_MODULE_H
 #define KM_BASE_MODULE_H
 #include <stdbool.h>

@@ -1,5 +1,6 @@
 /* TLS by OpenSSL, where the build has libevent's part for it. */
 #include "serve/http/internal.h"
+#include "serve/http/openssl.h"
 #ifdef KERMES_TLS
 #include <event2/bufferevent_ssl.h>
 #include <openssl/err.h>
@@ -14,6 +15,8 @@ static km_status fail(km_http *h, const char *what, const char *path, km_error *
 km_status km_http_tls_open(km_http *h, km_error *err) {
     const km_http_options *o = &h->options;
     if (!o->tls_cert) return KM_OK;
+    km_status s = km_openssl_open(err);
+    if (s != KM_OK) return s;
     SSL_CTX *ctx = SSL_CTX_new(TLS_server_method());
     if (!ctx) return km_error_set(err, KM_ERR_MEMORY, "cannot set up TLS: out of memory");
     h->tls = ctx;
@@ -27,7 +30,9 @@ km_status km_http_tls_open(km_http *h, km_error *err) {
     return KM_OK;
 }
 
-void km_http_tls_close(km_http *h) { SSL_CTX_free(h->tls); }
+void km_http_tls_close(km_http *h) {
+    if (h->tls) SSL_CTX_free(h->tls);
+}
 
 struct bufferevent *km_http_bufferevent(km_http *h, int fd) {
     if (!h->tls) return bufferevent_socket_new(h->base, fd, BEV_OPT_CLOSE_ON_FREE);
