@@ -1284,6 +1284,14 @@ KM_API km_status km_batch_start(km_batch *b, int sequence, const int32_t *ids, s
                                 const km_generation *how);
 /* It ends, with an event that says KM_ENDED_CANCELLED; what it holds stays for a start or a fork. */
 KM_API km_status km_batch_stop(km_batch *b, int sequence);
+/* A sequence that runs gives its pages back and waits, for when there are too few of them. Resumed, it
+ * reads again what it held and goes on: its text is the one that it would have been. */
+KM_API km_status km_batch_pause(km_batch *b, int sequence);
+KM_API km_status km_batch_resume(km_batch *b, int sequence);
+/* What a sequence that does not run holds, to a file and back (docs/formats/session.md); KM_ERR_STATE
+ * while another thread steps. Restoring replaces what it held. */
+KM_API km_status km_batch_save(km_batch *b, int sequence, const char *path);
+KM_API km_status km_batch_restore(km_batch *b, int sequence, const char *path);
 /* One step: how many events were written, at most `most`; the rest comes with the next call. 0: nothing
  * runs; -1: the call was wrong. A sequence that fails has an event with a status, and has ended; the
  * others go on. Texts live until the next step. A step that only reads prompts has one event, of
@@ -1294,6 +1302,7 @@ typedef struct km_batch_state {
     size_t size;
     int64_t sequences, joined, running, reading; /* running: those that read included */
     int64_t page_tokens, pages, pages_free;
+    int64_t paused; /* not among those that run */
 } km_batch_state;
 KM_API km_batch_state km_batch_describe(km_batch *b);
 KM_API int64_t km_batch_length(km_batch *b, int sequence); /* tokens that it holds; -1: none such */

@@ -7,7 +7,14 @@
 #include "engine/engine.h"
 #include <string.h>
 
-typedef enum slot_state { SLOT_FREE, SLOT_IDLE, SLOT_READING, SLOT_RUNNING } slot_state;
+/* Those behind IDLE have a text that is being made; PAUSED ones hold nothing. */
+typedef enum slot_state {
+    SLOT_FREE,
+    SLOT_IDLE,
+    SLOT_PAUSED,
+    SLOT_READING,
+    SLOT_RUNNING
+} slot_state;
 
 /* One start: what it wants, its text in the making, and its prompt. */
 typedef struct batch_text {
@@ -16,6 +23,7 @@ typedef struct batch_text {
     km_generated got;
     int32_t *ids; /* the prompt, or what is to be read again after a rescue */
     size_t n;
+    int64_t again; /* tokens of the slot to be read again after a pause; 0: none */
     double start;
     struct batch_text *next; /* of those that wait to be freed */
 } batch_text;
@@ -30,7 +38,14 @@ typedef struct batch_slot {
     batch_text *text; /* NULL: none was started */
 } batch_slot;
 
-typedef enum batch_what { ASK_JOIN, ASK_FORK, ASK_LEAVE, ASK_START } batch_what;
+typedef enum batch_what {
+    ASK_JOIN,
+    ASK_FORK,
+    ASK_LEAVE,
+    ASK_START,
+    ASK_PAUSE,
+    ASK_RESUME
+} batch_what;
 typedef struct batch_ask { /* what the next step does first */
     struct batch_ask *next;
     batch_what what;
@@ -320,6 +335,67 @@ km_status km_batch_stop(km_batch *b, int sequence) {
     return KM_OK;
 }
 
+static km_status ask_slot(const char *call, km_batch *b, int sequence, batch_what what) {
+    batch_slot *s = slot_of(call, b, sequence);
+    if (!s) return km_last_status();
+    km_status status = KM_OK;
+    if (s->state <= SLOT_IDLE)
+        status = km_public_fail(KM_ERR_STATE, "%s: sequence %d makes no text", call, sequence);
+    else if (ask(b, (batch_ask){.what = what, .slot = sequence}) != KM_OK)
+        status = km_public_fail(KM_ERR_MEMORY, "%s: out of memory", call);
+    pthread_mutex_unlock(&b->lock);
+    return status;
+}
+
+km_status km_batch_pause(km_batch *b, int sequence) {
+    return ask_slot("km_batch_pause", b, sequence, ASK_PAUSE);
+}
+
+km_status km_batch_resume(km_batch *b, int sequence) {
+    return ask_slot("km_batch_resume", b, sequence, ASK_RESUME);
+}
+
+static void mirror(km_batch *b, int i);
+
+/* Between steps: what a slot that does not run holds, to a file or from it. */
+static km_status keep_slot(const char *call, km_batch *b, int sequence, const char *path,
+                           bool save) {
+    km_error err = {0};
+    if (!usable(call, b)) return km_last_status();
+    if (!path) return km_public_fail(KM_ERR_NULL, "%s: no path given", call);
+    if (atomic_exchange(&b->stepping, true))
+        return km_public_fail(KM_ERR_STATE, "%s: another thread steps this batch", call);
+    int turn = km_gate_enter(&b->m->gate, 1);
+    pthread_mutex_lock(&b->lock);
+    do_asks(b);
+    batch_slot *s = sequence >= 0 && sequence < b->how.sequences ? &b->slot[sequence] : NULL;
+    if (!s || s->state == SLOT_FREE || s->at < 0)
+        km_error_set(&err, KM_ERR_RANGE, "%s: there is no sequence %d", call, sequence);
+    else if (s->state != SLOT_IDLE)
+        km_error_set(&err, KM_ERR_STATE, "%s: sequence %d runs", call, sequence);
+    else if (save)
+        km_sequences_save(b->seq, s->at, path, &err);
+    else
+        km_sequences_restore(b->seq, s->at, path, &err);
+    if (err.code != KM_OK) /* of a device, it is the model's no longer than this call */
+        for (km_net *p = b->ground->net; p; p = p->next) km_ctx_clear_error(p->ctx);
+    if (s && s->state == SLOT_IDLE && s->at >= 0 && !save) mirror(b, sequence);
+    km_sequences_pages(b->seq, &b->pages, &b->pages_free);
+    pthread_mutex_unlock(&b->lock);
+    km_gate_leave(&b->m->gate, turn);
+    atomic_store(&b->stepping, false);
+    if (atomic_load(&b->doomed) && !atomic_exchange(&b->stepping, true)) destroy(b);
+    return km_told(call, &err);
+}
+
+km_status km_batch_save(km_batch *b, int sequence, const char *path) {
+    return keep_slot("km_batch_save", b, sequence, path, true);
+}
+
+km_status km_batch_restore(km_batch *b, int sequence, const char *path) {
+    return keep_slot("km_batch_restore", b, sequence, path, false);
+}
+
 static km_status check_prompt(const km_batch *b, const int32_t *ids, size_t n, km_error *err) {
     if (!ids || n == 0) return km_error_set(err, KM_ERR_NULL, "km_batch_start: no tokens given");
     if (n > (size_t)b->how.context)
@@ -438,7 +514,7 @@ static km_status do_ask(km_batch *b, batch_ask *a, km_error *err) {
         return s->at >= 0 ? KM_OK : err->code;
     case ASK_LEAVE:
         if (s->at >= 0) km_sequences_leave(b->seq, s->at);
-        if (s->state >= SLOT_READING)
+        if (s->state > SLOT_IDLE)
             put_event(b, a->slot,
                       &(km_piece_event){.id = -1, .text = "", .end = KM_ENDED_CANCELLED});
         bury(b, s->text);
@@ -459,6 +535,17 @@ static km_status do_ask(km_batch *b, batch_ask *a, km_error *err) {
             mirror(b, a->slot);
         }
         return KM_OK;
+    case ASK_PAUSE:
+        if (s->state < SLOT_READING || !s->text) return KM_OK; /* it has ended meanwhile */
+        /* A prompt that is still being read is read from its beginning. */
+        if (s->state == SLOT_RUNNING) s->text->again = s->length;
+        s->state = SLOT_PAUSED;
+        if (s->at >= 0) km_sequences_rewind(b->seq, s->at, 0);
+        s->length = 0;
+        return KM_OK;
+    case ASK_RESUME:
+        if (s->state == SLOT_PAUSED) s->state = SLOT_READING;
+        return KM_OK;
     }
     return KM_OK;
 }
@@ -476,7 +563,7 @@ static void do_asks(km_batch *b) {
     km_sequences_pages(b->seq, &b->pages, &b->pages_free);
     for (int i = 0; i < b->how.sequences; i++) {
         batch_slot *s = &b->slot[i];
-        if (!s->cancel || s->state < SLOT_READING || !s->text) continue;
+        if (!s->cancel || s->state <= SLOT_IDLE || !s->text) continue;
         km_error ignored = {0};
         s->text->voice.text.len = 0;
         km_voice_end(&s->text->voice, KM_ENDED_CANCELLED, &ignored);
@@ -587,30 +674,54 @@ static void run_rows(km_batch *b, int n) {
     pthread_mutex_unlock(&b->lock);
 }
 
-/* A chunk of a prompt; true when all of it is read. */
+/* Tokens of the next chunk, after `at`. Few rows go through other kernels than many, which round in
+ * another order: so a prompt is not cut such that few are left, and what was chosen one by one before a
+ * pause is read as few rows again. Then the text does not depend on where it was cut or paused. */
+static int64_t chunk_at(const km_batch *b, const batch_text *t, int64_t at, int64_t chunk) {
+    int64_t most = km_sequences_chunk(b->seq), left = (int64_t)t->n - at;
+    if (left <= 0) return km_min64(t->again - at, KM_FEW_ROWS);
+    left = km_min64(left, most - at % most);
+    int64_t n = km_min64(left, chunk), rest = left - n;
+    if (rest > 0 && rest <= KM_FEW_ROWS && n - (KM_FEW_ROWS + 1 - rest) > KM_FEW_ROWS)
+        n -= KM_FEW_ROWS + 1 - rest;
+    return n;
+}
+
+static void read_chunk(km_batch *b, batch_slot *s, int64_t chunk, km_error *err) {
+    batch_text *t = s->text;
+    int64_t at = km_sequences_length(b->seq, s->at);
+    const int32_t *from = at < (int64_t)t->n ? t->ids : s->tokens;
+    km_sequences_read(b->seq, s->at, from + at, (size_t)chunk_at(b, t, at, chunk), err);
+}
+
+/* A chunk of a prompt; true when all of it is read and the first token is to be chosen. */
 static bool run_prompt(km_batch *b, int i, int64_t chunk) {
     batch_slot *s = &b->slot[i];
     batch_text *t = s->text;
     km_error err = {0};
-    int64_t at = km_sequences_length(b->seq, s->at), most = km_sequences_chunk(b->seq);
-    int64_t n = km_min64(km_min64((int64_t)t->n - at, chunk), most - at % most);
-    if (km_sequences_read(b->seq, s->at, t->ids + at, (size_t)n, &err) != KM_OK &&
-        rescued(b, &err)) {
+    read_chunk(b, s, chunk, &err);
+    if (err.code != KM_OK && rescued(b, &err)) {
         err = (km_error){0};
-        at = km_sequences_length(b->seq, s->at);
-        n = km_min64((int64_t)t->n - at, chunk);
-        km_sequences_read(b->seq, s->at, t->ids + at, (size_t)n, &err);
+        read_chunk(b, s, chunk, &err);
     }
+    bool read = false;
     pthread_mutex_lock(&b->lock);
     if (err.code != KM_OK) {
         for (km_net *p = b->ground->net; p; p = p->next) km_ctx_clear_error(p->ctx);
         fail_text(b, i, &err);
     } else {
         mirror(b, i);
-        t->got.prompt_seconds = km_now() - t->start;
+        read = s->length == km_max64(t->again, (int64_t)t->n);
+        if (read && t->again) { /* its next token was chosen before the pause */
+            t->again = 0;
+            s->state = SLOT_RUNNING;
+            read = false;
+        } else if (!t->again) {
+            t->got.prompt_seconds = km_now() - t->start;
+        }
     }
     pthread_mutex_unlock(&b->lock);
-    return err.code == KM_OK && s->length == (int64_t)t->n;
+    return read;
 }
 
 static void step(km_batch *b) {
@@ -670,6 +781,7 @@ km_batch_state km_batch_describe(km_batch *b) {
         s.joined += q->state != SLOT_FREE;
         s.running += q->state >= SLOT_READING;
         s.reading += q->state == SLOT_READING;
+        s.paused += q->state == SLOT_PAUSED;
     }
     s.pages = b->pages;
     s.pages_free = b->pages_free;

@@ -1,6 +1,7 @@
 /* Batches: each sequence gets the text that it would get alone, whoever joins, leaves, forks or
  * stops meanwhile; failures are told to those they belong to. */
 #include "engine/tiny_model.h"
+#include <unistd.h>
 
 enum { MANY = 5, TOKENS = 24 };
 
@@ -214,6 +215,106 @@ static void schemas_and_logprobs_are_each_ones_own(void **state) {
     km_model_close(m);
 }
 
+/* Steps `steps` times, then pauses, lets the others go on for a while, and resumes. */
+static void a_pause_gives_pages_back_and_changes_no_letter(void **state) {
+    (void)state;
+    km_model *m = tiny_model();
+    km_generation g = tiny_greedy(m, 60);
+    g.sampling.temperature = 1.2;
+    g.sampling.seed = 7;
+    g.sampling.repeat_penalty = 1.2;
+    const char *stops[] = {"zzzz"};
+    g.stops = stops;
+    g.n_stops = 1;
+    told first[2] = {{.n = 0}};
+    for (int pause = -1; pause < 40; pause += pause < 0 ? 1 : 13) { /* -1: never */
+        km_batch_options o = km_batch_defaults();
+        o.sequences = 2;
+        o.chunk = 8;
+        km_batch *b = km_batch_new(m, &o);
+        told t[2] = {{.n = 0}};
+        km_piece_event e[8];
+        int32_t ids[64];
+        for (int i = 0; i < 2; i++) {
+            int64_t n = tiny_ids(m, prompts[3 - i], ids, 64);
+            assert_int_equal(km_batch_join(b), i);
+            assert_int_equal(km_batch_pause(b, i), KM_ERR_STATE); /* it makes no text yet */
+            assert_int_equal(km_batch_start(b, i, ids, (size_t)n, &g), KM_OK);
+        }
+        for (int k = 0; pause >= 0 && k < pause + 10; k++) {
+            int n = km_batch_step(b, e, 8);
+            assert_true(n > 0);
+            for (int i = 0; i < n; i++)
+                if (e[i].sequence >= 0) tell(&t[e[i].sequence], &e[i]);
+            if (k == pause) assert_int_equal(km_batch_pause(b, 0), KM_OK);
+            if (k > pause) assert_int_equal(km_batch_describe(b).paused, 1);
+            if (k > pause) assert_int_equal(km_batch_length(b, 0), 0);
+        }
+        if (pause >= 0) assert_int_equal(km_batch_resume(b, 0), KM_OK);
+        run(b, t, 2, 8);
+        if (pause < 0) memcpy(first, t, sizeof t);
+        for (int i = 0; i < 2; i++) {
+            assert_string_equal(t[i].text, first[i].text);
+            assert_int_equal(t[i].ends, 1);
+        }
+        assert_int_equal(km_batch_generated(b, 0).tokens, 60);
+        km_batch_free(b);
+    }
+    /* One that is stopped while it waits has its last event like any other. */
+    km_batch *b = km_batch_new(m, NULL);
+    km_piece_event e[4];
+    int32_t id = 5;
+    assert_int_equal(km_batch_join(b), 0);
+    assert_int_equal(km_batch_start(b, 0, &id, 1, &g), KM_OK);
+    assert_int_equal(km_batch_step(b, e, 4), 1);
+    assert_int_equal(km_batch_pause(b, 0), KM_OK);
+    assert_int_equal(km_batch_step(b, e, 4), 0);
+    assert_int_equal(km_batch_describe(b).pages, km_batch_describe(b).pages_free);
+    assert_int_equal(km_batch_stop(b, 0), KM_OK);
+    assert_int_equal(km_batch_step(b, e, 4), 1);
+    assert_int_equal(e[0].end, KM_ENDED_CANCELLED);
+    km_batch_free(b);
+    km_model_close(m);
+}
+
+static void what_a_sequence_holds_goes_to_a_file_and_back(void **state) {
+    (void)state;
+    km_model *m = tiny_model();
+    km_generation g = tiny_greedy(m, 12);
+    km_batch *b = km_batch_new(m, NULL);
+    char path[] = "/tmp/kermes-batch-XXXXXX";
+    close(mkstemp(path));
+    int32_t ids[128];
+    int64_t n = tiny_ids(m, prompts[3], ids, 128);
+    told t[3] = {{.n = 0}};
+    km_piece_event e[4];
+    assert_int_equal(km_batch_join(b), 0);
+    assert_int_equal(km_batch_start(b, 0, ids, (size_t)n, &g), KM_OK);
+    assert_true(km_batch_step(b, e, 4) > 0);
+    for (int i = 0; i < 1; i++) tell(&t[0], &e[i]);
+    assert_int_equal(km_batch_save(b, 0, path), KM_ERR_STATE); /* it runs */
+    run(b, t, 3, 4);
+    assert_int_equal(km_batch_save(b, 0, NULL), KM_ERR_NULL);
+    assert_int_equal(km_batch_save(b, 9, path), KM_ERR_RANGE);
+    assert_int_equal(km_batch_save(b, 0, path), KM_OK);
+    assert_int_equal(km_batch_join(b), 1);
+    assert_int_equal(km_batch_restore(b, 1, path), KM_OK);
+    assert_int_equal(km_batch_length(b, 1), n + 11);
+    assert_int_equal(km_batch_start(b, 1, ids, (size_t)n, &g), KM_OK);
+    run(b, t, 3, 4);
+    assert_int_equal(km_batch_generated(b, 1).reused, n - 1);
+    assert_string_equal(t[0].text, t[1].text);
+    assert_int_equal(truncate(path, 200), 0);
+    assert_int_equal(km_batch_join(b), 2);
+    assert_int_not_equal(km_batch_restore(b, 2, path), KM_OK);
+    assert_int_equal(km_batch_start(b, 2, ids, (size_t)n, &g), KM_OK);
+    run(b, t, 3, 4);
+    assert_string_equal(t[0].text, t[2].text);
+    unlink(path);
+    km_batch_free(b);
+    km_model_close(m);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_gets_the_text_that_it_gets_alone),
@@ -221,6 +322,8 @@ int main(void) {
         cmocka_unit_test(sequences_stop_leave_and_start_again),
         cmocka_unit_test(what_is_wrong_is_told_before_it_runs),
         cmocka_unit_test(schemas_and_logprobs_are_each_ones_own),
+        cmocka_unit_test(a_pause_gives_pages_back_and_changes_no_letter),
+        cmocka_unit_test(what_a_sequence_holds_goes_to_a_file_and_back),
     };
     int64_t before = km_alloc_live();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
