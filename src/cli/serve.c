@@ -114,6 +114,11 @@ int km_command_serve(int argc, char **argv) {
          "answers of /v1/responses kept for their next turn (default 1000)"},
         {"share-cache", KM_OPTION_FLAG, NULL, &o.o.share_cache, 0, 0,
          "what is kept serves all keys"},
+        {"reserve", KM_OPTION_INT, "N", &o.o.reserve, 1, 1e9,
+         "tokens to count on for an answer whose length nobody limits (default 512)"},
+        {"reproducible", KM_OPTION_FLAG, NULL, &o.o.reproducible, 0, 0,
+         "the same request with the same seed gives the same text, whatever was\n"
+         "answered before: answers in the prefix cache are read again"},
         {"chunk", KM_OPTION_INT, "N", &o.o.chunk, 0, 1e6,
          "prompt tokens read in one step (default: chosen)"},
         {"queue", KM_OPTION_INT, "N", &o.queue, 1, 1e6,

@@ -25,9 +25,11 @@ typedef struct km_serve_options { /* all-zero but for listen is valid */
     bool share_cache;  /* prefixes are shared between keys */
     bool log_contents; /* requests with what they say */
     bool no_page;
+    bool reproducible; /* an answer never depends on what is in the prefix cache */
     int parallel, kept, queue, connections;
     int responses; /* kept for previous_response_id */
     int64_t context, chunk;
+    int64_t reserve; /* tokens to count on for an answer whose length nobody limits; 0: 512 */
     size_t cache_memory, body;
     size_t memory;        /* of all models that are loaded, with their caches; 0: no limit */
     double keep_alive;    /* seconds that one of several stays without requests; < 0: for ever */

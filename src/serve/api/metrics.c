@@ -74,6 +74,7 @@ void km_endpoint_metrics(km_serve *s, km_exchange *x) {
     put(t, "answers_failed_total", "counter", "Answers that failed.", (double)c.failed);
     put(t, "answers_set_aside_total", "counter",
         "Answers set aside for want of pages, and resumed.", (double)c.set_aside);
+    put(t, "answers_paused", "gauge", "Of these, that wait for pages now.", (double)c.paused);
     put(t, "prefixes_kept", "gauge", "Sequences in the prefix cache.", (double)c.kept);
     put(t, "prefixes_evicted_total", "counter", "Sequences dropped from it.", (double)c.evicted);
     put(t, "pages", "gauge", "Pages of the KV cache.", (double)c.pages);

@@ -51,6 +51,8 @@ km_status km_served_open(km_served *m, km_error *err) {
                               .context = s->o.context,
                               .memory = s->o.cache_memory,
                               .chunk = s->o.chunk,
+                              .exact = s->o.reproducible,
+                              .reserve = s->o.reserve,
                               .post = post,
                               .on_events = km_call_on_events,
                               .user = s};
@@ -330,6 +332,7 @@ km_scheduler_counts km_served_counts(km_serve *s) {
         all.running += c.running;
         all.reading += c.reading;
         all.kept += c.kept;
+        all.paused += c.paused;
         all.pages += c.pages;
         all.pages_free += c.pages_free;
         all.page_tokens = c.page_tokens;

@@ -4,7 +4,7 @@
 #include "base/alloc.h"
 #include <string.h>
 
-enum { UNSAID = 512 }; /* tokens reserved for an answer whose length nobody limits */
+enum { CHUNK = 512 }; /* tokens of a prompt in a step, at most */
 
 static int running_of(const km_scheduler *s, uint64_t owner) {
     int n = 0;
@@ -29,7 +29,6 @@ static km_task **choose(km_scheduler *s, int *match, size_t *length) {
         best_running = running;
         *match = found;
         *length = n;
-        if (running == 0 && (*t)->priority == 0) break; /* nobody is more in turn */
     }
     return best;
 }
@@ -70,6 +69,7 @@ static int take_sequence(km_scheduler *s, int match, size_t length) {
         int i = from ? km_batch_fork(s->batch, match, (int64_t)length) : km_batch_join(s->batch);
         if (i >= 0) {
             if (from) from->used = ++s->clock; /* slots may move below, but not before */
+            if (from) from->shared = true;
             return i;
         }
         if (km_prefix_evict(s, match)) continue;
@@ -81,7 +81,7 @@ static int take_sequence(km_scheduler *s, int match, size_t length) {
 }
 
 static int64_t reserve_for(const km_scheduler *s, const km_task *t) {
-    int64_t most = t->how->max_tokens > 0 ? t->how->max_tokens : UNSAID;
+    int64_t most = t->how->max_tokens > 0 ? t->how->max_tokens : s->o.reserve;
     int64_t n = (int64_t)t->n_ids + most;
     return n < s->context ? n : s->context;
 }
@@ -90,10 +90,9 @@ static bool start(km_scheduler *s, km_task *t, int match, size_t length) {
     int i = take_sequence(s, match, length);
     if (i < 0) return false;
     km_slot *slot = km_slot_at(s, i);
-    const km_generation *how = t->more ? &t->again : t->how;
-    const int32_t *ids = t->more ? t->more : t->ids;
-    size_t n = t->more ? t->n_more : t->n_ids;
-    if (!slot || km_batch_start(s->batch, i, ids, n, how) != KM_OK) {
+    bool compiles = t->how->grammar || t->how->schema;
+    t->sequence = i;
+    if (!slot || (!compiles && km_start_task(s, t) != KM_OK)) {
         km_emit_end(s, t, KM_ENDED_CANCELLED, slot ? km_last_status() : KM_ERR_MEMORY,
                     slot ? km_last_error() : "out of memory");
         km_batch_leave(s->batch, i);
@@ -101,23 +100,51 @@ static bool start(km_scheduler *s, km_task *t, int match, size_t length) {
     }
     *slot = (km_slot){.state = KM_SLOT_RUNNING,
                       .task = t,
-                      .ids = (int32_t *)(uintptr_t)ids,
-                      .n = n,
+                      .ids = (int32_t *)(uintptr_t)t->ids,
+                      .n = t->n_ids,
+                      .shared = length > 0,
                       .domain = t->domain,
                       .used = ++s->clock};
-    if (!t->more)
-        t->reused = (int64_t)(length < n ? length : n - 1), t->started = km_scheduler_now();
-    t->sequence = i;
-    t->stopping = t->aside = false;
+    t->reused = (int64_t)(length < t->n_ids ? length : t->n_ids - 1);
+    t->started = km_scheduler_now();
+    t->stopping = false;
     s->n_running++;
+    if (compiles) km_starter_put(s, t);
     pthread_mutex_lock(&s->lock);
-    s->counts.prompt_tokens += (int64_t)n;
+    s->counts.prompt_tokens += (int64_t)t->n_ids;
     s->counts.reused_tokens += (int64_t)length;
     pthread_mutex_unlock(&s->lock);
     return true;
 }
 
+/* ---- Those that were set aside ---- */
+
+static int first_paused(const km_scheduler *s) {
+    int first = -1;
+    for (int i = 0; s->n_paused && i < s->n_slots; i++) {
+        const km_slot *p = &s->slots[i];
+        if (p->state != KM_SLOT_PAUSED || p->task->stopping) continue;
+        if (first < 0 || p->task->started < s->slots[first].task->started) first = i;
+    }
+    return first;
+}
+
+/* The oldest first, before anybody new; false: one still waits for room. */
+static bool resume(km_scheduler *s) {
+    for (int i; (i = first_paused(s)) >= 0;) {
+        km_slot *slot = &s->slots[i];
+        if (!has_room(s, slot->task, -1, 0)) return false;
+        if (km_batch_resume(s->batch, i) != KM_OK) return false;
+        slot->state = KM_SLOT_RUNNING;
+        slot->shared = false;
+        s->n_paused--;
+        s->n_running++;
+    }
+    return true;
+}
+
 void km_admit(km_scheduler *s) {
+    if (!resume(s)) return;
     while (s->waiting && s->n_running < s->o.parallel) {
         int match = -1;
         size_t length = 0;
@@ -142,30 +169,61 @@ void km_admit(km_scheduler *s) {
 
 /* ---- When pages run out all the same ---- */
 
-/* Grammars and schemas cannot be gone on with in the middle. */
-static bool can_resume(const km_task *t) {
-    return !t->stopping && !t->how->grammar && !t->how->schema && !t->how->past_end;
+static int youngest(const km_scheduler *s) {
+    int found = -1;
+    for (int i = 0; i < s->n_slots; i++) {
+        const km_slot *a = &s->slots[i];
+        if (a->state != KM_SLOT_RUNNING || a->task->stopping || a->task->starting) continue;
+        if (found < 0 || a->task->started > s->slots[found].task->started) found = i;
+    }
+    return found;
 }
 
-static km_task *youngest(const km_scheduler *s) {
-    km_task *t = NULL;
+/* Pages that the next step may take: one of each sequence whose last page is full or shared, and those of
+ * the longest chunk of a prompt. */
+static int64_t next_pages(km_scheduler *s, const km_batch_state *b) {
+    int64_t rows = 0, longest = 0;
     for (int i = 0; i < s->n_slots; i++) {
-        km_task *other = s->slots[i].state == KM_SLOT_RUNNING ? s->slots[i].task : NULL;
-        if (other && can_resume(other) && (!t || other->started > t->started)) t = other;
+        const km_slot *a = &s->slots[i];
+        if (a->state != KM_SLOT_RUNNING || a->task->starting) continue;
+        int64_t held = km_batch_length(s->batch, i);
+        bool reads = held < (int64_t)a->n || a->held > held;
+        int64_t left = reads ? (held < (int64_t)a->n ? (int64_t)a->n : a->held) - held : 0;
+        if (left > CHUNK) left = CHUNK;
+        if (reads && pages_for(b, left) + 1 > longest) longest = pages_for(b, left) + 1;
+        if (!reads) rows += held % b->page_tokens == 0 || a->shared;
     }
-    return t;
+    return rows + longest;
+}
+
+/* Its pages are free when the next step begins. */
+static void set_aside(km_scheduler *s, int i, const km_batch_state *b) {
+    km_slot *slot = &s->slots[i];
+    int64_t held = km_batch_length(s->batch, i);
+    if (km_batch_pause(s->batch, i) != KM_OK) return;
+    if (held > slot->held) slot->held = held;
+    slot->state = KM_SLOT_PAUSED;
+    /* It has come further than was thought: room for some more, so that it does not come and go. */
+    int64_t more = slot->held + 4 * b->page_tokens;
+    if (slot->task->reserve < more) slot->task->reserve = more < s->context ? more : s->context;
+    s->n_running--;
+    s->n_paused++;
+    pthread_mutex_lock(&s->lock);
+    s->counts.set_aside++;
+    pthread_mutex_unlock(&s->lock);
 }
 
 void km_make_room(km_scheduler *s) {
     km_batch_state b = km_batch_describe(s->batch);
     if (b.page_tokens <= 0 || b.pages <= 0) return;
-    while (b.pages_free < s->n_running) {
+    int64_t given =
+        0; /* by those set aside just now: at least one page each, since their last is theirs */
+    while (b.pages_free + given < next_pages(s, &b)) {
         if (!km_prefix_evict(s, -1)) {
-            km_task *t = s->n_running > 1 ? youngest(s) : NULL;
-            if (!t) return;
-            t->aside = t->stopping = true;
-            km_batch_stop(s->batch, t->sequence); /* its last event brings it back to the queue */
-            return;
+            int i = s->n_running > 1 ? youngest(s) : -1;
+            if (i < 0) return;
+            set_aside(s, i, &b);
+            given++;
         }
         b = km_batch_describe(s->batch);
     }

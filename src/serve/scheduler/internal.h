@@ -5,14 +5,21 @@
 #include "base/text.h"
 #include <pthread.h>
 
-typedef enum km_slot_state { KM_SLOT_FREE, KM_SLOT_RUNNING, KM_SLOT_KEPT } km_slot_state;
+typedef enum km_slot_state {
+    KM_SLOT_FREE,
+    KM_SLOT_RUNNING,
+    KM_SLOT_PAUSED, /* set aside: it holds no pages */
+    KM_SLOT_KEPT
+} km_slot_state;
 
 /* A sequence of the batch. */
 typedef struct km_slot {
     km_slot_state state;
-    km_task *task; /* that runs */
-    int32_t *ids;  /* that it holds (KEPT), or reads (RUNNING; the task's) */
+    km_task *task; /* that runs or is set aside */
+    int32_t *ids;  /* that it holds (KEPT), or reads (the task's) */
     size_t n;
+    int64_t held; /* tokens, when it was set aside */
+    bool shared;  /* its last page was forked just now: its next token takes a page */
     uint64_t domain;
     uint64_t used; /* a clock of uses */
 } km_slot;
@@ -33,7 +40,9 @@ struct km_scheduler {
     km_batch *batch;
     int64_t context;
     km_slot *slots;
-    int n_slots, n_running;
+    int n_slots, n_running, n_paused;
+    int n_starting; /* of those that run: their grammars are being compiled */
+    int n_leaving;  /* of those set aside: they were cancelled, which the next step tells */
     uint64_t clock;
     km_task *waiting; /* in order of arrival */
     km_event_block *block;
@@ -45,6 +54,10 @@ struct km_scheduler {
     km_task *incoming;
     km_scheduler_counts counts;
     bool stop, cancels, clear, started;
+    pthread_t starter;
+    pthread_cond_t to_start;
+    km_task *starts, *ready; /* to be started by that thread, and started or refused */
+    bool has_starter;
 };
 
 /* ---- prefix.c: what is kept, and who can use it ---- */
@@ -63,6 +76,13 @@ km_slot *km_slot_at(km_scheduler *s, int sequence); /* NULL: out of memory */
 
 void km_admit(km_scheduler *s);
 void km_make_room(km_scheduler *s); /* before a step: pages for every sequence that runs */
+
+/* ---- starter.c: km_batch_start where that takes its time ---- */
+
+km_status km_start_task(km_scheduler *s, const km_task *t); /* in its sequence; at once */
+bool km_starter_begin(km_scheduler *s);
+void km_starter_end(km_scheduler *s); /* what was not started is refused */
+void km_starter_put(km_scheduler *s, km_task *t);
 
 /* ---- scheduler.c ---- */
 

@@ -27,21 +27,17 @@ static size_t common(const int32_t *a, size_t n, const int32_t *b, size_t m) {
     return i;
 }
 
-static const int32_t *prompt_of(const km_task *t, size_t *n) {
-    *n = t->more ? t->n_more : t->n_ids;
-    return t->more ? t->more : t->ids;
-}
-
 int km_prefix_find(km_scheduler *s, const km_task *t, size_t *length, bool *wait) {
-    size_t n, best = 0;
-    const int32_t *ids = prompt_of(t, &n);
+    size_t n = t->n_ids, best = 0;
+    const int32_t *ids = t->ids;
     int found = -1;
     *wait = false;
     *length = 0;
     if (s->o.kept < 0) return -1;
     for (int i = 0; i < s->n_slots; i++) {
         const km_slot *slot = &s->slots[i];
-        if (slot->state == KM_SLOT_FREE || slot->domain != t->domain) continue;
+        bool holds = slot->state == KM_SLOT_RUNNING || slot->state == KM_SLOT_KEPT;
+        if (!holds || slot->domain != t->domain) continue;
         size_t k = common(ids, n, slot->ids, slot->n);
         if (k <= best) continue;
         if (slot->state == KM_SLOT_RUNNING) {

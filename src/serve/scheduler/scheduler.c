@@ -63,8 +63,6 @@ void km_emit(km_scheduler *s, const km_task_event *e) {
 void km_emit_end(km_scheduler *s, km_task *t, km_end_reason end, km_status status,
                  const char *why) {
     t->ended = km_scheduler_now();
-    km_free(t->more);
-    t->more = NULL;
     km_emit(s, &(km_task_event){.task = t,
                                 .id = -1,
                                 .text = why,
@@ -92,35 +90,11 @@ static void send_block(km_scheduler *s) {
 
 /* ---- Steps ---- */
 
-/* A task that was set aside waits in front, with all it has so far as its prompt. */
-static bool set_aside(km_scheduler *s, km_task *t, int i) {
-    int64_t held = km_batch_length(s->batch, i);
-    int32_t *all = held > 0 ? km_alloc((size_t)held * sizeof *all) : NULL;
-    int64_t n = all ? km_batch_tokens(s->batch, i, all, (size_t)held) : -1;
-    if (n < (int64_t)t->n_ids) {
-        km_free(all);
-        return false;
-    }
-    km_free(t->more);
-    t->more = all;
-    t->n_more = (size_t)n;
-    t->again = *t->how;
-    if (t->how->max_tokens > 0) {
-        t->again.max_tokens = t->how->max_tokens - (n - (int64_t)t->n_ids);
-        if (t->again.max_tokens < 1) t->again.max_tokens = 1;
-    }
-    t->next = s->waiting;
-    s->waiting = t;
-    pthread_mutex_lock(&s->lock);
-    s->counts.set_aside++;
-    pthread_mutex_unlock(&s->lock);
-    return true;
-}
-
 static void take_piece(km_scheduler *s, const km_piece_event *p) {
     if (p->sequence < 0 || p->sequence >= s->n_slots) return;
     km_slot *slot = &s->slots[p->sequence];
-    km_task *t = slot->state == KM_SLOT_RUNNING ? slot->task : NULL;
+    bool paused = slot->state == KM_SLOT_PAUSED;
+    km_task *t = slot->state == KM_SLOT_RUNNING || paused ? slot->task : NULL;
     if (!t) return;
     if (p->id >= 0) {
         t->tokens++;
@@ -139,14 +113,11 @@ static void take_piece(km_scheduler *s, const km_piece_event *p) {
         km_emit(s, &e);
         return;
     }
-    s->n_running--;
-    if (t->aside && !atomic_load(&t->cancelled) && p->end == KM_ENDED_CANCELLED &&
-        p->status == KM_OK && set_aside(s, t, p->sequence)) {
-        e.end = KM_ENDED_NOT;
-        if (e.bytes) km_emit(s, &e);
-        slot->state = KM_SLOT_RUNNING;
-        km_prefix_drop(s, p->sequence);
-        return;
+    if (paused) { /* it was cancelled, and holds nothing to be kept */
+        s->n_paused--;
+        s->n_leaving -= t->stopping;
+    } else {
+        s->n_running--;
     }
     if (p->status == KM_OK && (p->bytes || p->id >= 0)) { /* the last text, then the end */
         e.end = KM_ENDED_NOT;
@@ -154,6 +125,7 @@ static void take_piece(km_scheduler *s, const km_piece_event *p) {
     }
     int i = p->sequence;
     km_end_reason end = p->end;
+    t->reused = km_batch_generated(s->batch, i).reused;
     if (p->status != KM_OK) {
         char why[KM_ERROR_TEXT];
         size_t n = p->bytes < sizeof why - 1 ? p->bytes : sizeof why - 1;
@@ -164,7 +136,10 @@ static void take_piece(km_scheduler *s, const km_piece_event *p) {
         return;
     }
     km_emit_end(s, t, end, KM_OK, NULL);
-    km_prefix_keep(s, i);
+    if (paused)
+        km_prefix_drop(s, i);
+    else
+        km_prefix_keep(s, i);
 }
 
 static void fail_all(km_scheduler *s, const char *why) {
@@ -172,16 +147,40 @@ static void fail_all(km_scheduler *s, const char *why) {
     strncpy(text, why, sizeof text - 1);
     text[sizeof text - 1] = '\0';
     for (int i = 0; i < s->n_slots; i++) {
-        if (s->slots[i].state != KM_SLOT_RUNNING) continue;
-        km_emit_end(s, s->slots[i].task, KM_ENDED_CANCELLED, KM_ERR_STATE, text);
+        km_slot *slot = &s->slots[i];
+        if (slot->state != KM_SLOT_RUNNING && slot->state != KM_SLOT_PAUSED) continue;
+        if (slot->task->starting) continue; /* another thread has it; it ends by itself */
+        s->n_running -= slot->state == KM_SLOT_RUNNING;
+        s->n_paused -= slot->state == KM_SLOT_PAUSED;
+        km_emit_end(s, slot->task, KM_ENDED_CANCELLED, KM_ERR_STATE, text);
         km_prefix_drop(s, i);
     }
-    s->n_running = 0;
+    s->n_leaving = 0;
+}
+
+/* Tasks whose grammar is compiled, or could not be. */
+static void take_started(km_scheduler *s, km_task *ready) {
+    for (km_task *t = ready, *next; t; t = next) {
+        next = t->next;
+        t->next = NULL;
+        t->starting = false;
+        s->n_starting--;
+        if (t->refused == KM_OK) continue;
+        s->n_running--;
+        bool over = atomic_load(&t->cancelled);
+        km_emit_end(s, t, KM_ENDED_CANCELLED, over ? KM_OK : t->refused, over ? NULL : t->why);
+        km_prefix_drop(s, t->sequence);
+    }
+}
+
+static bool can_step(const km_scheduler *s) {
+    return s->n_running > s->n_starting || s->n_leaving > 0;
 }
 
 static void step(km_scheduler *s) {
-    if (s->n_running == 0) return;
+    if (!can_step(s)) return;
     km_make_room(s);
+    if (!can_step(s)) return;
     double began = km_scheduler_now();
     int n = km_batch_step(s->batch, s->pieces, s->n_pieces);
     if (n < 0) fail_all(s, km_last_error());
@@ -193,7 +192,10 @@ static void step(km_scheduler *s) {
     if (n == 0) fail_all(s, "the batch has lost this request");
     km_batch_state b = km_batch_describe(s->batch);
     int64_t kept = 0;
-    for (int i = 0; i < s->n_slots; i++) kept += s->slots[i].state == KM_SLOT_KEPT;
+    for (int i = 0; i < s->n_slots; i++) {
+        kept += s->slots[i].state == KM_SLOT_KEPT;
+        s->slots[i].shared = false;
+    }
     pthread_mutex_lock(&s->lock);
     km_scheduler_counts *c = &s->counts;
     c->steps++;
@@ -202,6 +204,7 @@ static void step(km_scheduler *s) {
     c->running = s->n_running;
     c->reading = b.reading;
     c->kept = kept;
+    c->paused = s->n_paused;
     c->pages = b.pages;
     c->pages_free = b.pages_free;
     c->page_tokens = b.page_tokens;
@@ -227,11 +230,12 @@ static void end_those_that_are_over(km_scheduler *s) {
         km_emit_end(s, t, KM_ENDED_CANCELLED, KM_OK, NULL);
     }
     for (int i = 0; i < s->n_slots; i++) {
-        km_task *t = s->slots[i].state == KM_SLOT_RUNNING ? s->slots[i].task : NULL;
-        if (!t || !is_over(t, now)) continue;
-        t->aside = false;
-        if (!t->stopping) km_batch_stop(s->batch, i);
+        bool paused = s->slots[i].state == KM_SLOT_PAUSED;
+        km_task *t = s->slots[i].state == KM_SLOT_RUNNING || paused ? s->slots[i].task : NULL;
+        if (!t || t->starting || !is_over(t, now) || t->stopping) continue;
+        km_batch_stop(s->batch, i);
         t->stopping = true;
+        s->n_leaving += paused;
     }
 }
 
@@ -243,13 +247,18 @@ static void append(km_task **list, km_task *more) {
 /* Waits until there is something to do; false: the thread ends. */
 static bool take_incoming(km_scheduler *s) {
     pthread_mutex_lock(&s->lock);
-    while (!s->stop && !s->incoming && !s->cancels && !s->clear && !s->n_running && !s->waiting)
+    /* With nothing to step, those that wait or were set aside can be let in, unless grammars are compiled. */
+    while (!s->stop && !s->incoming && !s->cancels && !s->clear && !s->ready && !can_step(s) &&
+           (s->n_starting || (!s->waiting && !s->n_paused)))
         pthread_cond_wait(&s->wake, &s->lock);
     bool clear = s->clear, go_on = !s->stop;
+    km_task *ready = s->ready;
+    s->ready = NULL;
     append(&s->waiting, s->incoming);
     s->incoming = NULL;
     s->cancels = s->clear = false;
     pthread_mutex_unlock(&s->lock);
+    take_started(s, ready);
     while (clear && km_prefix_evict(s, -1)) {}
     return go_on;
 }
@@ -268,6 +277,9 @@ static void *engine(void *user) {
         s->waiting = t->next;
         km_emit_end(s, t, KM_ENDED_CANCELLED, KM_ERR_STATE, "the server ends");
     }
+    km_starter_end(s);
+    take_started(s, s->ready);
+    s->ready = NULL;
     fail_all(s, "the server ends");
     send_block(s);
     return NULL;
@@ -279,9 +291,9 @@ km_status km_scheduler_submit(km_scheduler *s, km_task *t, km_error *err) {
     t->next = NULL;
     t->submitted = km_scheduler_now();
     t->started = t->first = t->ended = 0;
-    t->more = NULL;
+    t->starting = t->stopping = false;
     pthread_mutex_lock(&s->lock);
-    bool full = s->counts.queued - s->counts.running >= s->o.queue || s->stop;
+    bool full = s->counts.queued >= s->o.queue + s->o.parallel || s->stop;
     if (!full) {
         append(&s->incoming, t);
         s->counts.queued++;
@@ -329,8 +341,10 @@ km_scheduler *km_scheduler_new(km_model *m, const km_scheduler_options *options,
     if (s->o.parallel <= 0) s->o.parallel = 16;
     if (s->o.kept == 0) s->o.kept = s->o.parallel;
     if (s->o.queue <= 0) s->o.queue = 256;
+    if (s->o.reserve <= 0) s->o.reserve = 512;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->wake, NULL);
+    pthread_cond_init(&s->to_start, NULL);
     km_batch_options b = km_batch_defaults();
     b.sequences = s->o.parallel + (s->o.kept > 0 ? s->o.kept : 0);
     b.context = s->o.context;
@@ -348,7 +362,7 @@ km_scheduler *km_scheduler_new(km_model *m, const km_scheduler_options *options,
         km_error_set(err, KM_ERR_MEMORY, "serve: out of memory");
     else {
         s->block->scheduler = s;
-        s->started = pthread_create(&s->thread, NULL, engine, s) == 0;
+        s->started = km_starter_begin(s) && pthread_create(&s->thread, NULL, engine, s) == 0;
         if (s->started) return s;
         km_error_set(err, KM_ERR_STATE, "serve: cannot start a thread");
     }
@@ -364,6 +378,7 @@ void km_scheduler_stop(km_scheduler *s) {
     pthread_mutex_unlock(&s->lock);
     if (s->started) pthread_join(s->thread, NULL);
     s->started = false;
+    km_starter_end(s); /* where the other thread did not begin */
 }
 
 void km_scheduler_free(km_scheduler *s) {
@@ -377,5 +392,6 @@ void km_scheduler_free(km_scheduler *s) {
     km_free(s->block);
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->wake);
+    pthread_cond_destroy(&s->to_start);
     km_free(s);
 }

@@ -2,6 +2,7 @@
  * read in chunks beside answers that are being made. What a sequence holds at its end is kept as a prefix
  * cache, the least recently used of it dropped first. A task is admitted only when the pages it may come
  * to need are there; should they run out all the same, the youngest is set aside and resumed later.
+ * Grammars and schemas are compiled by a thread of their own, beside the steps.
  *
  * Tasks are submitted and cancelled by one thread, which also gets their events, by `post`. */
 #ifndef KM_SERVE_SCHEDULER_SCHEDULER_H
@@ -29,12 +30,12 @@ typedef struct km_task {
     /* The scheduler's. */
     atomic_bool cancelled;
     struct km_task *next;
-    km_generation again; /* how to go on after it was set aside */
-    int32_t *more;       /* the prompt and what was made of it, then; NULL: never set aside */
-    size_t n_more;
     int64_t reserve; /* tokens that it may come to hold */
     int sequence;
-    bool stopping, aside;
+    bool stopping;
+    bool starting;     /* its grammar is being compiled */
+    km_status refused; /* of that */
+    char why[256];
 } km_task;
 
 typedef struct km_task_event {
@@ -56,6 +57,8 @@ typedef struct km_scheduler_options {
     int64_t context; /* of one sequence; 0: the model's */
     size_t memory;   /* of the KV cache, bytes; 0: no limit */
     int64_t chunk;   /* prompt tokens in a step; 0: chosen */
+    bool exact;      /* what the cache holds has no say in a text (km_generation.exact) */
+    int64_t reserve; /* tokens to reserve for an answer whose length nobody limits: 512 */
     /* Hands fn(arg) to the submitter's thread; false: out of memory. */
     bool (*post)(void *user, void (*fn)(void *arg), void *arg);
     /* Called there with the events of a step; their texts live as long as the call. */
@@ -75,7 +78,7 @@ void km_scheduler_cancel(km_scheduler *s, km_task *task);
 void km_scheduler_clear(km_scheduler *s); /* drops the prefix cache */
 
 typedef struct km_scheduler_counts {
-    int64_t queued, running, reading, kept;
+    int64_t queued, running, reading, kept, paused;
     int64_t steps, prompt_tokens, reused_tokens, tokens;
     int64_t finished, cancelled, failed, set_aside, evicted;
     int64_t pages, pages_free, page_tokens, context;
