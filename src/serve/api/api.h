@@ -88,6 +88,7 @@ struct km_api_call {
     char *body;
     size_t bytes;
     char id[48];
+    km_text head; /* of a stream's chunks, which is the same in all of them */
     int64_t created;
     double began;
     km_key key; /* all-zero: none was needed */

@@ -44,6 +44,7 @@ static void free_call(km_api_call *c) {
     free(c->schema);
     free(c->grammar);
     json_decref(c->request);
+    km_text_free(&c->head);
     km_free(c->body);
     km_free(c);
 }

@@ -108,9 +108,12 @@ static void put_head(const km_api_call *c, km_text *t, const char *object) {
 
 static km_text *chunk(km_api_call *c, const char *object) {
     km_text *t = &c->serve->scratch;
+    if (c->head.len == 0) {
+        km_text_add(&c->head, "data: ");
+        put_head(c, &c->head, object);
+    }
     t->len = 0;
-    km_text_add(t, "data: ");
-    put_head(c, t, object);
+    km_text_put(t, km_text_str(&c->head), c->head.len);
     return t;
 }
 
@@ -130,7 +133,10 @@ static void put_logprobs(km_api_choice *ch, km_text *t) {
 }
 
 static void begin_delta(km_api_choice *ch, km_text *t) {
-    km_text_printf(t, ",\"choices\":[{\"index\":%d,\"delta\":{", ch->index);
+    if (ch->index == 0)
+        km_text_add(t, ",\"choices\":[{\"index\":0,\"delta\":{");
+    else
+        km_text_printf(t, ",\"choices\":[{\"index\":%d,\"delta\":{", ch->index);
     if (!ch->begun) km_text_add(t, "\"role\":\"assistant\",");
     ch->begun = true;
 }

@@ -190,10 +190,14 @@ static void put_parts(km_connection *c, const struct iovec *parts, int n) {
 }
 
 static void put_chunk(km_connection *c, const char *data, size_t bytes) {
-    char size[24];
-    int n = snprintf(size, sizeof size, "%zx\r\n", bytes);
-    const struct iovec parts[] = {
-        {size, (size_t)n}, {(void *)(uintptr_t)data, bytes}, {(void *)(uintptr_t) "\r\n", 2}};
+    char size[20], *at = size + sizeof size;
+    *--at = '\n';
+    *--at = '\r';
+    for (size_t n = bytes; n || at == size + sizeof size - 2; n >>= 4)
+        *--at = "0123456789abcdef"[n & 15];
+    const struct iovec parts[] = {{at, (size_t)(size + sizeof size - at)},
+                                  {(void *)(uintptr_t)data, bytes},
+                                  {(void *)(uintptr_t) "\r\n", 2}};
     put_parts(c, parts, 3);
 }
 

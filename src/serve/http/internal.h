@@ -47,6 +47,8 @@ struct km_http {
     bool draining;
     struct event *wake; /* an eventfd's */
     int wake_fd;
+    km_posted *taken; /* the list that the loop works off, while the other one fills */
+    size_t cap_taken;
     pthread_mutex_t lock; /* of what follows */
     km_posted *posted;
     size_t n_posted, cap_posted;

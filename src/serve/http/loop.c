@@ -47,14 +47,16 @@ static void on_wake(evutil_socket_t fd, short what, void *user) {
     (void)fd; /* edge-triggered: each write to it wakes once, and nothing needs to be read */
     pthread_mutex_lock(&h->lock);
     km_posted *posted = h->posted;
-    size_t count = h->n_posted;
+    size_t count = h->n_posted, cap = h->cap_posted;
     double stop = h->stop;
-    h->posted = NULL;
-    h->n_posted = h->cap_posted = 0;
+    h->posted = h->taken;
+    h->cap_posted = h->cap_taken;
+    h->n_posted = 0;
     h->stop = -1;
     pthread_mutex_unlock(&h->lock);
     for (size_t i = 0; i < count; i++) posted[i].fn(posted[i].arg);
-    km_free(posted);
+    h->taken = posted;
+    h->cap_taken = cap;
     if (stop >= 0) begin_drain(h, stop);
 }
 
@@ -188,6 +190,7 @@ void km_http_free(km_http *h) {
     if (h->unix_path) unlink(h->unix_path);
     km_free(h->unix_path);
     km_free(h->posted);
+    km_free(h->taken);
     km_http_tls_close(h);
     pthread_mutex_destroy(&h->lock);
     km_free(h);

@@ -32,6 +32,7 @@ typedef struct km_event_block {
     km_text text; /* offsets until it is sent */
     km_logprob *top;
     size_t n_top, cap_top;
+    struct km_event_block *next; /* of those that are not in use */
 } km_event_block;
 
 struct km_scheduler {
@@ -52,6 +53,7 @@ struct km_scheduler {
     pthread_mutex_t lock; /* of what follows */
     pthread_cond_t wake;
     km_task *incoming;
+    km_event_block *spare; /* delivered, and used again: a step allocates nothing */
     km_scheduler_counts counts;
     bool stop, cancels, clear, started;
     pthread_t starter;

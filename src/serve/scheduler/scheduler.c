@@ -22,7 +22,17 @@ static void deliver(void *arg) {
         b->events[i].text = text + (uintptr_t)b->events[i].text;
         if (b->events[i].n_top) b->events[i].top = b->top + (uintptr_t)b->events[i].top;
     }
-    b->scheduler->o.on_events(b->scheduler->o.user, b->events, b->n);
+    km_scheduler *s = b->scheduler;
+    s->o.on_events(s->o.user, b->events, b->n);
+    b->n = b->n_top = b->text.len = 0;
+    pthread_mutex_lock(&s->lock);
+    b->next = s->spare;
+    s->spare = b;
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void free_block(km_event_block *b) {
+    if (!b) return;
     km_text_free(&b->text);
     km_free(b->top);
     km_free(b->events);
@@ -84,7 +94,11 @@ void km_emit_end(km_scheduler *s, km_task *t, km_end_reason end, km_status statu
 static void send_block(km_scheduler *s) {
     if (s->block->n == 0) return;
     while (!s->o.post(s->o.user, deliver, s->block)) usleep(2000);
-    while (!(s->block = km_calloc(1, sizeof *s->block))) usleep(2000);
+    pthread_mutex_lock(&s->lock);
+    s->block = s->spare;
+    if (s->block) s->spare = s->block->next;
+    pthread_mutex_unlock(&s->lock);
+    while (!s->block && !(s->block = km_calloc(1, sizeof *s->block))) usleep(2000);
     s->block->scheduler = s;
 }
 
@@ -389,7 +403,11 @@ void km_scheduler_free(km_scheduler *s) {
     km_free(s->slots);
     km_batch_free(s->batch);
     km_free(s->pieces);
-    km_free(s->block);
+    free_block(s->block);
+    for (km_event_block *b; (b = s->spare);) {
+        s->spare = b->next;
+        free_block(b);
+    }
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->wake);
     pthread_cond_destroy(&s->to_start);
