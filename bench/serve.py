@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Load on `kermes serve`: users in a closed loop or requests at a rate, with fixed seeds.
 
-Starts a server, and measures: output tokens a second of many users beside those of one; the time to the
-first token and between tokens; what the server itself (everything but the engine's threads) costs in CPU
-for each token; what thousands of idle streams take in memory; and how long the next turn of a conversation
-takes, beside reading it anew.
+Starts a server, and measures: output tokens a second of many users beside those of one, and beside
+`kermes bench batch` with as many sequences, in turns; the time to the first token and between tokens; what the
+server itself (everything but the engine's threads) costs in CPU for each token; what thousands of idle
+streams take in memory; how long the next turn of a conversation takes, beside reading it anew; and the
+time from the start of the process to the first token. The settings are written beside the results.
 
 Usage: bench/serve.py KERMES MODEL [--users 16] [--tokens 64] [--rate R] [--idle 2000] [--out FILE.json]
 """
@@ -26,8 +27,20 @@ def quantile(values, share):
     return values[min(len(values) - 1, int(share * len(values)))] if values else None
 
 
+def shares(values):
+    return {f"p{round(100 * q)}": round(quantile(values, q), 6) if values else None for q in (0.5, 0.9, 0.99)}
+
+
+def bench_batch(kermes, model, users, context):
+    """Tokens a second of so many sequences that go on together, without a server."""
+    out = subprocess.run([kermes, "bench", "batch", "-m", model, "--batch", str(users), "--context", str(context), "--quick", "--json"],
+                         capture_output=True, check=True).stdout
+    return json.loads(out)["results"][0]["tokens_per_s_median"]
+
+
 class Server:
     def __init__(self, kermes, model, *options):
+        self.began = time.perf_counter()
         self.process = subprocess.Popen([kermes, "serve", "-m", model, "--port", "0", *options], stderr=subprocess.PIPE, text=True)
         for line in self.process.stderr:
             found = re.search(r"served at http://([^:]+):(\d+)/", line)
@@ -92,7 +105,7 @@ async def closed_loop(port, users, tokens, rounds, seed=1):
         nonlocal made
         rng = random.Random(seed * 1000 + i)
         for _ in range(rounds):
-            usage, stamps, status = await ask(port, {"messages": question(rng), "max_tokens": tokens, "seed": i, "ignore_eos": True})
+            usage, stamps, status = await ask(port, {"messages": question(rng), "max_tokens": tokens, "seed": i, "temperature": 0, "ignore_eos": True})
             statuses[status] = statuses.get(status, 0) + 1
             if usage:
                 made += usage["completion_tokens"]
@@ -124,8 +137,52 @@ async def open_loop(port, rate, tokens, seconds, seed=2):
 
 def result(made, seconds, firsts, gaps, statuses):
     return {"tokens": made, "seconds": round(seconds, 3), "tokens_per_second": round(made / seconds, 2), "answers": statuses,
-            "first_token_seconds": {"p50": quantile(firsts, 0.5), "p99": quantile(firsts, 0.99)},
-            "between_tokens_seconds": {"p50": quantile(gaps, 0.5), "p99": quantile(gaps, 0.99)}}
+            "first_token_seconds": shares(firsts), "between_tokens_seconds": shares(gaps)}
+
+
+def steady(port, users, tokens, words):
+    """Tokens a second while all users' answers are under way: from the last first token to the first end."""
+    ends = []
+
+    async def all_of():
+        async def user(i):
+            _, stamps, _ = await ask(port, {"messages": question(random.Random(i), words), "max_tokens": tokens, "seed": i, "temperature": 0,
+                                            "ignore_eos": True})
+            ends.append(stamps)
+        await asyncio.gather(*(user(i) for i in range(users)))
+    asyncio.run(all_of())
+    first, last = max(s[0] for s in ends), min(s[-1] for s in ends)
+    made = sum(1 for s in ends for at in s if first < at <= last)
+    return made / (last - first) if last > first else None
+
+
+def against_batch(server, a, rounds=3):
+    """The server's tokens a second against those of kermes bench batch, in turns, since machines are busy."""
+    words, turns = 4, []
+    for _ in range(rounds):
+        turns.append({"bench": bench_batch(a.kermes, a.model, a.users, 64 + a.tokens // 2), "server": steady(server.port, a.users, a.tokens, words)})
+    ratio = sorted(t["server"] / t["bench"] for t in turns)
+    return {"turns": turns, "ratio_median": round(ratio[len(ratio) // 2], 3), "ratio_best": round(ratio[-1], 3)}
+
+
+def start_time(a, rounds=3):
+    """From the start of the process to the first token of a short answer, the model in the page cache."""
+    with open(a.model, "rb") as f:
+        while f.read(1 << 24):
+            pass
+    times = []
+    for _ in range(rounds):
+        server = Server(a.kermes, a.model, "--context", "2048")
+        listening = time.perf_counter() - server.began
+
+        async def first():
+            _, stamps, _ = await ask(server.port, {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2, "temperature": 0, "ignore_eos": True})
+            return stamps
+        before = time.perf_counter() - server.began
+        stamps = asyncio.run(first())
+        times.append({"listening_seconds": round(listening, 4), "first_token_seconds": round(before + stamps[0], 4)})
+        server.stop()
+    return {"bytes": os.path.getsize(a.model), "runs": times, "best_seconds": min(t["first_token_seconds"] for t in times)}
 
 
 async def next_turn(port, length):
@@ -182,9 +239,16 @@ def main():
     p.add_argument("--rate", type=float, default=0)
     p.add_argument("--turn", type=int, default=2000, help="words of the long prompt; 0: none")
     p.add_argument("--idle", type=int, default=0)
+    p.add_argument("--batch", action="store_true", help="also against kermes bench batch")
+    p.add_argument("--start", action="store_true", help="only the time from start to the first token")
     p.add_argument("--out")
     a = p.parse_args()
-    out = {"model": os.path.basename(a.model), "cpus": os.cpu_count()}
+    settings = {k: v for k, v in vars(a).items() if k not in ("kermes", "model", "out")}
+    out = {"model": os.path.basename(a.model), "cpus": os.cpu_count(), "date": time.strftime("%Y-%m-%d"), "load_before": os.getloadavg()[0],
+           "settings": settings}
+    if a.start:
+        out["start"] = start_time(a)
+        return write(out, a.out)
     server = Server(a.kermes, a.model, "--parallel", str(max(a.users, 1)))
     try:
         asyncio.run(closed_loop(server.port, 1, 8, 1))  # warm
@@ -196,6 +260,8 @@ def main():
         many["server_cpu_us_per_token"] = round((server.cpu()[0] - own) / many["tokens"] * 1e6, 2)
         if a.rate:
             out["open_loop"] = {"rate": a.rate, **asyncio.run(open_loop(server.port, a.rate, a.tokens, 20))}
+        if a.batch:
+            out["against_bench_batch"] = against_batch(server, a)
         if a.turn:
             out["next_turn"] = asyncio.run(next_turn(server.port, a.turn))
     finally:
@@ -207,10 +273,15 @@ def main():
             out["idle"] = asyncio.run(idle_streams(server, a.idle))
         finally:
             server.stop()
+    write(out, a.out)
+
+
+def write(out, path):
+    out["load_after"] = os.getloadavg()[0]
     text = json.dumps(out, indent=1)
     print(text)
-    if a.out:
-        with open(a.out, "w") as f:
+    if path:
+        with open(path, "w") as f:
             f.write(text + "\n")
 
 
