@@ -3,7 +3,7 @@
 # connections that are cut, servers that lie, and stores that other programs have left.
 . "$(dirname "$0")/lib.bash"
 command -v python3 >/dev/null || exit 77
-"$KERMES" pull 127.0.0.1/x 2>&1 | grep -q 'this build cannot pull' && exit 77
+HF_ENDPOINT=http://127.0.0.1:1 KERMES_PULL_NO_WAIT=1 "$KERMES" pull a/b 2>&1 | grep -q 'this build cannot pull' && exit 77
 
 hub=$work/hub
 tiny=$SRC_DIR/models/kermes-tiny.gguf

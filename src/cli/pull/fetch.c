@@ -217,11 +217,10 @@ static km_status after(fetch_job *j, km_transfer *t, km_error *err) {
     bool wait = head.status == 429 || head.status / 100 == 5;
     int64_t seconds = wait ? (head.retry_after > 0 ? head.retry_after : 1 << j->failures) : 0;
     if (seconds > 300) seconds = 300;
-    if (getenv("KERMES_PULL_NO_WAIT") && seconds > 1) seconds = 1;
     if (seconds) {
         km_progress_hide(&j->bar);
         km_note(KM_LOG_INFO, "the server asks to wait; going on in %lld s", (long long)seconds);
-        sleep((unsigned)seconds);
+        km_web_pause(seconds);
     }
     km_web_head again;
     if (head.status == 401 || head.status == 403 || head.status == 404 || head.status == 410)

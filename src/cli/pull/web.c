@@ -339,12 +339,15 @@ static km_transfer *follow(km_web *h, char **url, const char *range, km_web_put 
     return NULL;
 }
 
+void km_web_pause(int64_t seconds) {
+    if (!getenv("KERMES_PULL_NO_WAIT")) sleep((unsigned)seconds);
+}
+
 static void wait_before(int try, int64_t asked, const char *why) {
     int64_t seconds = asked > 0 ? asked : (int64_t)1 << (try > 5 ? 5 : try);
     if (seconds > 300) seconds = 300;
-    if (getenv("KERMES_PULL_NO_WAIT")) seconds = asked > 0 ? 1 : 0;
     km_note(KM_LOG_INFO, "%s; trying again in %lld s", why, (long long)seconds);
-    sleep((unsigned)seconds);
+    km_web_pause(seconds);
 }
 
 static km_status status_error(long status, const char *url, bool token, km_error *err) {

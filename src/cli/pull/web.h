@@ -47,6 +47,8 @@ void *km_web_user(const km_transfer *t);
 /* Why it did not go through; NULL: it did. Status codes are the caller's to judge. */
 const char *km_web_failure(const km_transfer *t);
 void km_web_free(km_transfer *t);
+/* What a server or a failure asks to wait for; not at all with KERMES_PULL_NO_WAIT. */
+void km_web_pause(int64_t seconds);
 
 /* scheme://host:port of a URL, in small letters; false: that is no http or https URL. */
 bool km_web_origin(const char *url, char out[300]);
