@@ -126,14 +126,16 @@ static double size_of_layer(const km_case *c) {
     }
 }
 
-/* What a quick run leaves out: most of the larger cases, spread evenly over their forms, and all of
- * the largest. */
+/* What a shorter run leaves out: most of the larger cases, spread evenly over their forms, and all of
+ * the largest. The first of the larger ones stays. */
 static bool left_out(verify_run *r, const km_case *c) {
     int64_t elements = km_shape_count(c->p.shape);
+    unsigned one_in = r->how->one_in ? (unsigned)r->how->one_in : r->how->quick ? 4 : 1;
+    int64_t most = r->how->most ? r->how->most : r->how->quick ? 400000 : INT64_MAX;
     if (c->kept) return false;
     for (int i = 0; i < c->n_in; i++) elements += km_shape_count(c->in[i].shape);
     if (elements <= 3000) return false;
-    return elements > 400000 || (r->seen++ * 2654435761u >> 16) % 4 != 0;
+    return elements > most || (r->seen++ * 2654435761u >> 16) % one_in != 0;
 }
 
 /* Layers with weights in blocks: on the host, activations keep 16 bits unless 8 were asked for. */
@@ -149,7 +151,7 @@ static bool one_case(void *user, const km_case *c) {
     verify_run *r = user;
     km_ctx *ctx = r->ctx;
     if (!((c->dtypes >> r->dtype) & 1u)) return true;
-    if (r->how->quick && left_out(r, c)) return true;
+    if (left_out(r, c)) return true;
     km_tensor *ref_in[KM_CASE_INPUTS] = {0}, *dev_in[KM_CASE_INPUTS] = {0};
     km_tensor *want[KM_MAX_OUTPUTS], *got[KM_MAX_OUTPUTS];
     char text[96];

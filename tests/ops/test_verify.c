@@ -6,6 +6,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -29,11 +30,21 @@ static void collect(void *user, const km_verify_result *r, int index, int total)
     if (r->fallback) print_message("%s %s runs on ref\n", r->op, r->dtype);
 }
 
+/* The reference takes nearly all of the time, above all for large cases, which are there for GPUs.
+ * `make test` leaves out the 75 largest of 10,600; under sanitizers every op and dtype has all small
+ * cases and a sixteenth of the larger ones, where threads work. */
+static km_verify_how thorough(void) {
+    km_verify_how how = {.seed = 1};
+    if (!getenv("KERMES_TEST_LONG")) how.most = 400000;
+    if (SANITIZED) how.one_in = 16, how.most = 60000;
+    return how;
+}
+
 static void every_op_on_the_cpu_agrees_with_the_reference(void **state) {
     (void)state;
     seen s = {0};
     km_error err = {0};
-    const km_verify_how how = {.seed = 1, .quick = SANITIZED};
+    const km_verify_how how = thorough();
     assert_int_equal(km_verify("cpu", &how, collect, &s, &err), KM_OK);
     assert_true(s.results > KM_OP_COUNT);
     assert_int_equal(s.failed, 0);
@@ -49,7 +60,8 @@ static void layers_rounded_to_8_bits_pass_with_any_seed(void **state) {
         for (int i = 0; i < 3; i++) {
             seen s = {0};
             km_error err = {0};
-            const km_verify_how how = {.op = ops[i], .seed = seed, .quick = true};
+            km_verify_how how = {.op = ops[i], .seed = seed, .quick = true};
+            if (SANITIZED) how.one_in = 16, how.most = 60000;
             assert_int_equal(km_verify("cpu", &how, collect, &s, &err), KM_OK);
             assert_int_equal(s.failed, 0);
         }
@@ -57,7 +69,7 @@ static void layers_rounded_to_8_bits_pass_with_any_seed(void **state) {
 
 static void a_quick_run_leaves_out_cases_but_no_op_and_no_dtype(void **state) {
     (void)state;
-    static const char *const ops[] = {"add", "sum", "matmul", "attention"};
+    static const char *const ops[] = {"add", "sum", "softmax", "gather"};
     for (int i = 0; i < 4; i++) {
         seen all = {0}, few = {0};
         km_error err = {0};
