@@ -41,6 +41,15 @@ if(NOT KERMES_ISA_ONLY_BASE)
     set(KERMES_TILE_ISAS amx)
 endif()
 
+# A kernel is one large function after inlining, over which sanitizers take gcc minutes. Checks of
+# addresses by calls halve that, and of pointers that are NULL or beyond an object AddressSanitizer tells
+# anyway.
+set(kermes_simd_sanitized)
+if(KERMES_ASAN AND CMAKE_C_COMPILER_ID STREQUAL "GNU")
+    set(kermes_simd_sanitized -fno-sanitize=null,object-size
+        --param=asan-instrumentation-with-call-threshold=0)
+endif()
+
 if(kermes_simd_sources)
     foreach(isa IN LISTS KERMES_ISAS KERMES_BYTE_ISAS KERMES_TILE_ISAS)
         set(sources ${kermes_simd_sources})
@@ -54,7 +63,7 @@ if(kermes_simd_sources)
         kermes_compile(kermes_simd_${isa})
         target_compile_definitions(kermes_simd_${isa} PRIVATE KM_ISA_SUFFIX=${isa})
         target_compile_options(kermes_simd_${isa} PRIVATE
-            ${KERMES_MATH_FLAGS} ${KERMES_ISA_FLAGS_${isa}})
+            ${KERMES_MATH_FLAGS} ${KERMES_ISA_FLAGS_${isa}} ${kermes_simd_sanitized})
         set_target_properties(kermes_simd_${isa} PROPERTIES
             POSITION_INDEPENDENT_CODE ON C_VISIBILITY_PRESET ${KERMES_VISIBILITY})
         list(APPEND kermes_object_files $<TARGET_OBJECTS:kermes_simd_${isa}>)
