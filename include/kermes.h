@@ -134,9 +134,9 @@ KM_API int64_t km_dtype_block(km_dtype d);    /* elements in a block; 1 for plai
 typedef struct km_ctx km_ctx;
 typedef struct km_tensor km_tensor;
 
-/* A context on a device: "cpu", "ref" (slow, obvious, exact), "cuda", "cuda:N", "gpu" or "metal"
- * (both are the best accelerator here, and a note says which) or "auto" (never fails for want of a
- * device). threads: 0 for one per core. NULL on failure; km_last_error then says why. */
+/* A context on a device: "cpu", "ref" (slow, obvious, exact), "cuda", "cuda:N", "vulkan", "vulkan:N",
+ * "gpu" or "metal" (both are the best accelerator here, and a note says which) or "auto" (never fails
+ * for want of a device). threads: 0 for one per core. NULL on failure; km_last_error then says why. */
 KM_API km_ctx *km_ctx_new(const char *device, int threads);
 KM_API void km_ctx_free(km_ctx *ctx); /* kept tensors must be released before */
 

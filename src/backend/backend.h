@@ -1,6 +1,6 @@
 /* What a device must offer: memory (tensor/device.h) and kernels, one per op of op_list.h.
  * A kernel may be missing (NULL), or decline a call with KM_ERR_UNSUPPORTED and nothing done; the
- * call then goes to the device's fallback: cuda -> cpu -> ref. ref has every kernel. */
+ * call then goes to the device's fallback: cuda or vulkan -> cpu -> ref. ref has every kernel. */
 #ifndef KM_BACKEND_BACKEND_H
 #define KM_BACKEND_BACKEND_H
 #include "backend/op_list.h"

@@ -1,6 +1,7 @@
-/* The list of devices: the CPU, the reference, and every GPU that the driver shows. */
+/* The list of devices: the CPU, the reference, and every GPU that CUDA's driver and Vulkan show. */
 #include "backend/cuda/info.h"
 #include "backend/devices.h"
+#include "backend/vulkan/device.h"
 #include "base/cpu.h"
 #include "kermes.h"
 #include <math.h>
@@ -25,8 +26,29 @@ enum { HOSTS = 2 };
 
 int km_device_count(void) {
     static _Thread_local km_cuda_info info;
+    static _Thread_local km_vulkan_info vulkan;
     km_cuda_info_get(&info);
-    return HOSTS + info.n_gpus;
+    km_vulkan_info_get(&vulkan);
+    return HOSTS + info.n_gpus + vulkan.n;
+}
+
+static const km_device_info *describe_vulkan(int i) {
+    static _Thread_local km_device_info d;
+    static _Thread_local km_vulkan_info vulkan;
+    static _Thread_local char name[16];
+    km_vulkan_info_get(&vulkan);
+    if (i >= vulkan.n) return NULL;
+    const km_vulkan_device_info *v = &vulkan.device[i];
+    snprintf(name, sizeof name, "vulkan:%d", v->index);
+    d = (km_device_info){.name = name,
+                         .title = v->name,
+                         .kind = v->software ? "software" : "gpu",
+                         .driver = v->driver,
+                         .memory = v->memory,
+                         .memory_free = 0,
+                         .usable = v->usable,
+                         .note = v->note};
+    return &d;
 }
 
 const km_device_info *km_device_describe(int i) {
@@ -45,7 +67,7 @@ const km_device_info *km_device_describe(int i) {
                          .note = ""};
     if (i < HOSTS) return &d;
     km_cuda_info_get(&cuda);
-    if (i - HOSTS >= cuda.n_gpus) return NULL;
+    if (i - HOSTS >= cuda.n_gpus) return describe_vulkan(i - HOSTS - cuda.n_gpus);
     const km_cuda_gpu *g = &cuda.gpu[i - HOSTS];
     snprintf(name, sizeof name, "cuda:%d", g->index);
     snprintf(driver, sizeof driver, "%s%sCUDA %d.%d", cuda.driver_release,

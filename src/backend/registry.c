@@ -4,6 +4,7 @@
 #include "backend/cuda/device.h"
 #include "backend/host.h"
 #include "backend/ref/ref.h"
+#include "backend/vulkan/device.h"
 #include "base/log.h"
 #include <pthread.h>
 #include <stdatomic.h>
@@ -34,23 +35,34 @@ km_device *km_cpu_device(void) {
     return &cpu_device;
 }
 
-/* "cuda" and "cuda:N"; -1 for anything else. */
-static int cuda_index(const char *name) {
-    if (strcmp(name, "cuda") == 0) return 0;
-    if (strncmp(name, "cuda:", 5) != 0) return -1;
-    if (name[5] < '0' || name[5] > '9') return -1; /* strtol would take a sign or blanks */
+/* N of "cuda" and "cuda:N", or of another kind; -1 for anything else. */
+static int index_of(const char *name, const char *kind) {
+    size_t length = strlen(kind);
+    if (strcmp(name, kind) == 0) return 0;
+    if (strncmp(name, kind, length) != 0 || name[length] != ':') return -1;
+    name += length + 1;
+    if (*name < '0' || *name > '9') return -1; /* strtol would take a sign or blanks */
     char *end;
-    long n = strtol(name + 5, &end, 10);
+    long n = strtol(name, &end, 10);
     return *end == 0 && n < 1 << 20 ? (int)n : -1;
 }
 
-/* The best GPU: the driver lists the fastest first, so it is the first one that can be used. The
- * error is that of cuda:0. */
-static km_device *best_gpu(km_error *err) {
+/* The best NVIDIA GPU: the driver lists the fastest first, so it is the first one that can be used.
+ * The error is that of cuda:0. */
+static km_device *best_cuda(km_error *err) {
     km_device *gpu = km_cuda_device(0, err);
     if (gpu || km_cuda_device_count() == 0) return gpu;
     for (int i = 1; i < KM_CUDA_MAX_DEVICES && !gpu; i++) gpu = km_cuda_device(i, NULL);
     if (gpu && err) *err = (km_error){0};
+    return gpu;
+}
+
+/* CUDA first, then a GPU that has Vulkan; never software. The error is CUDA's. */
+static km_device *best_gpu(km_error *err) {
+    km_error none = {0};
+    km_device *gpu = best_cuda(&none);
+    if (!gpu && km_vulkan_likely()) gpu = km_vulkan_gpu(NULL);
+    if (!gpu && err) km_error_set(err, none.code, "%s", none.text);
     return gpu;
 }
 
@@ -70,21 +82,22 @@ km_device *km_device_find(const char *name, km_error *err) {
     }
     if (strcmp(name, "gpu") == 0) return say_choice(name, best_gpu(err), &said_gpu);
     if (strcmp(name, "metal") ==
-        0) { /* there is no Metal backend: the best accelerator of any make */
+        0) { /* Apple's GPUs by Vulkan (MoltenVK), else the best there is */
         km_error none = {0};
         km_device *gpu = say_choice(name, best_gpu(&none), &said_metal);
         if (!gpu)
             km_error_set(err, KM_ERR_DEVICE,
-                         "metal: Kermes has no Metal backend, and there is no "
-                         "other accelerator here: %s",
+                         "metal: Kermes has no Metal backend but Vulkan's (MoltenVK), and there is "
+                         "no accelerator here: %s",
                          none.text);
         return gpu;
     }
-    int index = cuda_index(name);
+    int index = index_of(name, "cuda");
     if (index >= 0) return km_cuda_device(index, err);
+    if ((index = index_of(name, "vulkan")) >= 0) return km_vulkan_device(index, err);
     km_error_set(err, KM_ERR_DEVICE,
                  "%.40s: no such device; there are auto, cpu, ref, gpu, metal, "
-                 "cuda and cuda:N",
+                 "cuda, cuda:N, vulkan and vulkan:N",
                  name);
     return NULL;
 }

@@ -129,16 +129,18 @@ static km_status parse_sizes(const km_option *o, const char *text, km_error *err
 }
 
 static km_status parse_device(const km_option *o, const char *text, km_error *err) {
-    static const char *const names[] = {"auto", "ref", "cpu", "gpu", "metal", "cuda"};
+    static const char *const names[] = {"auto", "ref", "cpu", "gpu", "metal", "cuda", "vulkan"};
     const int n = sizeof names / sizeof *names;
-    bool known = strncmp(text, "cuda:", 5) == 0 && text[5] &&
-                 strspn(text + 5, "0123456789") == strlen(text + 5) && strlen(text) < 9;
+    const char *number = strncmp(text, "cuda:", 5) == 0     ? text + 5
+                         : strncmp(text, "vulkan:", 7) == 0 ? text + 7
+                                                            : "";
+    bool known = *number && strspn(number, "0123456789") == strlen(number) && strlen(number) < 4;
     for (int i = 0; i < n; i++) known = known || strcmp(text, names[i]) == 0;
     if (!known) {
         const char *near = km_nearest(text, names, n);
         return km_error_set(err, KM_ERR_RANGE,
                             "--%s: no device is called '%.60s'%s%s%s; there are auto, ref, cpu, "
-                            "gpu, metal, cuda and cuda:N",
+                            "gpu, metal, cuda, cuda:N, vulkan and vulkan:N",
                             o->name, text, near ? "; did you mean '" : "", near ? near : "",
                             near ? "'?" : "");
     }

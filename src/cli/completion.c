@@ -83,7 +83,7 @@ static void offer_devices(const char *begin) {
     for (int k = 0; k < 4; k++) offer(fixed[k], begin);
     json_array_foreach(json_object_get(v, "devices"), i, name) {
         const char *s = json_string_value(name);
-        if (s && strncmp(s, "cuda", 4) == 0) offer(s, begin);
+        if (s && strchr(s, ':')) offer(s, begin);
     }
     json_decref(v);
     km_string_free(all);

@@ -65,10 +65,29 @@ static void print_gpus(const json_t *gpu) {
     printf("  NCCL      %s\n", text_of(json_array_get(libraries, 1), "note"));
 }
 
+static void print_vulkan(const json_t *vulkan) {
+    const json_t *list = at(vulkan, "devices");
+    printf("Vulkan    %s\n", text_of(vulkan, "summary"));
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *d = json_array_get(list, i);
+        char total[KM_NUMBER_TEXT];
+        printf("  %-9s %s (%s), %s\n", text_of(d, "device"), text_of(d, "name"), text_of(d, "kind"),
+               bytes_of(total, at(d, "memory_bytes"), true));
+        printf("            %s\n", text_of(d, "driver"));
+        printf("            %s\n", text_of(d, "features"));
+        if (!is(d, "usable"))
+            printf("            not usable: %s\n", text_of(d, "note"));
+        else if (is(d, "software"))
+            printf("            used only when it is named: software on the CPU\n");
+    }
+    if (json_array_size(list)) printf("  kernels   %s\n", text_of(at(vulkan, "kernels"), "note"));
+}
+
 static void print_text(const json_t *v) {
     const json_t *devices = at(v, "devices");
     print_cpu(at(v, "machine"));
     print_gpus(at(v, "gpu"));
+    print_vulkan(at(v, "vulkan"));
     printf("Devices   ");
     for (size_t i = 0; i < json_array_size(devices); i++)
         printf("%s%s", i ? ", " : "", json_string_value(json_array_get(devices, i)));

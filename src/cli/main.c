@@ -130,19 +130,20 @@ static void print_help(FILE *out) {
           out);
     for (int i = 0; i < N_COMMANDS; i++)
         fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].summary);
-    fputs("\n"
-          "'kermes COMMAND --help' has a command's options and examples. Every command takes\n"
-          "--json and --quiet, and where it computes --device auto|ref|cpu|gpu|metal|cuda|cuda:N.\n"
-          "Exit codes: 0 done, 1 failed, 2 wrong usage.\n"
-          "\n"
-          "Examples:\n"
-          "  kermes chat -m model.gguf\n"
-          "  echo 'What is a kermes?' | kermes chat\n"
-          "  kermes devices\n"
-          "  kermes verify --device cpu\n"
-          "  kermes bench --quick --html bench.html\n"
-          "  kermes compress vectors.npy -o v.kmx\n",
-          out);
+    fputs(
+        "\n"
+        "'kermes COMMAND --help' has a command's options and examples. Every command takes\n"
+        "--json and --quiet, and where it computes --device auto|ref|cpu|gpu|metal|cuda:N|vulkan:N.\n"
+        "Exit codes: 0 done, 1 failed, 2 wrong usage.\n"
+        "\n"
+        "Examples:\n"
+        "  kermes chat -m model.gguf\n"
+        "  echo 'What is a kermes?' | kermes chat\n"
+        "  kermes devices\n"
+        "  kermes verify --device cpu\n"
+        "  kermes bench --quick --html bench.html\n"
+        "  kermes compress vectors.npy -o v.kmx\n",
+        out);
 }
 
 static const km_cli_command *find_command(const char *name) {

@@ -131,8 +131,8 @@ int km_command_recall(int argc, char **argv) {
          "draw what other engines reached on data that the base is named after,\nfrom results of "
          "bench/peers/vectors.py"},
         KM_INPUT_ROWS(l.input),
-        KM_OPTION_DEVICE_ROW(l.common,
-                             "where the exact search runs: auto, cpu, gpu, metal, cuda:N"),
+        KM_OPTION_DEVICE_ROW(
+            l.common, "where the exact search runs: auto, cpu, gpu, metal, cuda:N, vulkan:N"),
         KM_OPTION_THREADS_ROW(l.common),
         KM_OPTION_OUTPUT_ROWS(l.common),
         {0},

@@ -43,7 +43,7 @@ typedef struct km_input_line { /* options of a command that reads vectors */
     { "out", KM_OPTION_TEXT, "FILE", &(dest), 0, 0, "the index to write (-o)" }
 /* Of a command that computes wherever it is told to. */
 #define KM_COMPUTE_ROWS(c)                                                                         \
-    KM_OPTION_DEVICE_ROW(c, "where to compute: auto, cpu, gpu, metal, cuda:N"),                    \
+    KM_OPTION_DEVICE_ROW(c, "where to compute: auto, cpu, gpu, metal, cuda:N, vulkan:N"),          \
         KM_OPTION_THREADS_ROW(c), KM_OPTION_OUTPUT_ROWS(c)
 
 typedef struct km_look_line { /* options of a command that searches */

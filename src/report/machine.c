@@ -3,6 +3,7 @@
 #include "backend/backend.h"
 #include "backend/cpu/blas.h"
 #include "backend/cuda/info.h"
+#include "backend/vulkan/device.h"
 #include "base/alloc.h"
 #include "base/cpu.h"
 #include "base/text.h"
@@ -81,16 +82,42 @@ static json_t *gpus_json(const km_cuda_info *info) {
                      list);
 }
 
+static json_t *vulkan_json(const km_vulkan_info *info) {
+    json_t *list = json_array();
+    for (int i = 0; i < info->n; i++) {
+        const km_vulkan_device_info *d = &info->device[i];
+        char name[16];
+        snprintf(name, sizeof name, "vulkan:%d", d->index);
+        json_array_append_new(list,
+                              json_pack("{s:s, s:o, s:s, s:o, s:o, s:o, s:b, s:b, s:o}", "device",
+                                        name, "name", km_json_text(d->name), "kind", d->kind,
+                                        "driver", km_json_text(d->driver), "memory_bytes",
+                                        km_json_count((double)d->memory), "features",
+                                        km_json_text(d->features), "software", d->software,
+                                        "usable", d->usable, "note", km_json_text(d->note)));
+    }
+    return json_pack("{s:b, s:o, s:{s:b, s:o}, s:o}", "loader", info->loader, "summary",
+                     km_json_text(info->summary), "kernels", "present", info->kernels, "note",
+                     km_json_text(info->build), "devices", list);
+}
+
 static json_t *all_json(const km_cuda_info *info, const char *picked, const char *asked) {
+    static _Thread_local km_vulkan_info vulkan;
     json_t *devices = json_pack("[s, s]", "ref", "cpu");
     for (int i = 0; i < info->n_gpus; i++) {
         char name[16];
         snprintf(name, sizeof name, "cuda:%d", info->gpu[i].index);
         if (info->gpu[i].usable) json_array_append_new(devices, json_string(name));
     }
-    return json_pack("{s:s, s:o, s:o, s:o, s:s, s:s}", "kermes", km_version(), "machine",
-                     km_machine_json(), "gpu", gpus_json(info), "devices", devices, "asked", asked,
-                     "device", picked);
+    km_vulkan_info_get(&vulkan);
+    for (int i = 0; i < vulkan.n; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "vulkan:%d", vulkan.device[i].index);
+        if (vulkan.device[i].usable) json_array_append_new(devices, json_string(name));
+    }
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:s, s:s}", "kermes", km_version(), "machine",
+                     km_machine_json(), "gpu", gpus_json(info), "vulkan", vulkan_json(&vulkan),
+                     "devices", devices, "asked", asked, "device", picked);
 }
 
 char *km_devices_json(const char *asked) {

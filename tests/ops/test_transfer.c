@@ -200,8 +200,9 @@ static void a_device_that_is_not_there_is_refused(void **state) {
     km_ctx *ctx = *state;
     km_tensor *t = km_ones(ctx, KM_F32, KM_SHAPE(1));
     assert_refused(ctx, km_to(ctx, t, NULL), KM_ERR_NULL, "to: no device named");
-    assert_refused(ctx, km_to(ctx, t, "moon"), KM_ERR_DEVICE,
-                   "moon: no such device; there are auto, cpu, ref, gpu, metal, cuda and cuda:N");
+    assert_refused(
+        ctx, km_to(ctx, t, "moon"), KM_ERR_DEVICE,
+        "moon: no such device; there are auto, cpu, ref, gpu, metal, cuda, cuda:N, vulkan and vulkan:N");
     assert_refused(ctx, km_to(ctx, NULL, "cpu"), KM_ERR_NULL, "to: no tensor");
 }
 

@@ -1,0 +1,93 @@
+/* Elementwise ops: f32, f16 and bf16 by one shader (shaders/map.comp), contiguous or through strides.
+ * Integers, comparisons and what needs sines or powers are the CPU's. */
+#include "backend/vulkan/launch.h"
+#include "backend/vulkan/vulkan.h"
+#include <math.h>
+
+/* The shader's number of an op, and how many operands it has; 0 operands: it is not there. */
+typedef struct map_code {
+    uint8_t code, operands;
+} map_code;
+
+static const map_code codes[KM_OP_COUNT] = {[KM_OP_NEG] = {0, 1},
+                                            [KM_OP_ABS] = {1, 1},
+                                            [KM_OP_SQRT] = {2, 1},
+                                            [KM_OP_RSQRT] = {3, 1},
+                                            [KM_OP_EXP] = {4, 1},
+                                            [KM_OP_LOG] = {5, 1},
+                                            [KM_OP_TANH] = {6, 1},
+                                            [KM_OP_SIGMOID] = {7, 1},
+                                            [KM_OP_RELU] = {8, 1},
+                                            [KM_OP_GELU] = {9, 1},
+                                            [KM_OP_GELU_ERF] = {10, 1},
+                                            [KM_OP_SILU] = {11, 1},
+                                            [KM_OP_CLAMP] = {12, 1},
+                                            [KM_OP_ADD_SCALAR] = {13, 1},
+                                            [KM_OP_MUL_SCALAR] = {14, 1},
+                                            [KM_OP_ADD] = {20, 2},
+                                            [KM_OP_SUB] = {21, 2},
+                                            [KM_OP_MUL] = {22, 2},
+                                            [KM_OP_DIV] = {23, 2},
+                                            [KM_OP_MAXIMUM] = {24, 2},
+                                            [KM_OP_MINIMUM] = {25, 2},
+                                            [KM_OP_ABS_GRAD] = {30, 2},
+                                            [KM_OP_SQRT_GRAD] = {31, 2},
+                                            [KM_OP_RSQRT_GRAD] = {32, 2},
+                                            [KM_OP_TANH_GRAD] = {33, 2},
+                                            [KM_OP_SIGMOID_GRAD] = {34, 2},
+                                            [KM_OP_RELU_GRAD] = {35, 2},
+                                            [KM_OP_GELU_GRAD] = {36, 2},
+                                            [KM_OP_GELU_ERF_GRAD] = {37, 2},
+                                            [KM_OP_SILU_GRAD] = {38, 2},
+                                            [KM_OP_CLAMP_GRAD] = {39, 2}};
+
+typedef struct map_push {
+    uint64_t a, b, o, walk;
+    uint32_t n;
+    float f0, f1, f0_low;
+} map_push;
+
+static km_status run_map(km_ctx *ctx, const km_call *c) {
+    const km_tensor *t[KM_ITER_MAX] = {c->out[0], c->in[0], c->in[1]};
+    const map_code code = codes[c->op];
+    km_lane *lane = km_vulkan_lane(c);
+    km_dtype d = c->in[0]->dtype;
+    double f0 = c->p->f[KM_F_LO], f1 = c->p->f[KM_F_HI];
+    km_iter it;
+    (void)ctx;
+    if (d != KM_F32 && d != KM_F16 && d != KM_BF16) return KM_ERR_UNSUPPORTED;
+    for (int k = 1; k <= code.operands; k++)
+        if (t[k]->dtype != d) return KM_ERR_UNSUPPORTED;
+    km_iter_init(&it, code.operands + 1, t);
+    if (it.rows == 0) return KM_OK;
+    /* Words of two elements: the result begins with one. */
+    if (d != KM_F32 && (!km_is_contiguous(c->out[0]) || (uintptr_t)it.base[0] % 4))
+        return KM_ERR_UNSUPPORTED;
+    if (c->op == KM_OP_CLAMP_GRAD) { /* the floats inside [lo, hi]: comparing them is exact */
+        float lo = (float)f0, hi = (float)f1;
+        f0 = (double)lo < f0 ? (double)nextafterf(lo, INFINITY) : (double)lo;
+        f1 = (double)hi > f1 ? (double)nextafterf(hi, -INFINITY) : (double)hi;
+    }
+    bool flat = km_vulkan_flat(&it);
+    map_push push = {.a = (uintptr_t)it.base[1],
+                     .b = (uintptr_t)it.base[code.operands],
+                     .o = (uintptr_t)it.base[0],
+                     .f0 = (float)f0,
+                     .f1 = (float)f1,
+                     .f0_low = isfinite(f0) && isfinite((float)f0) ? (float)(f0 - (float)f0) : 0};
+    km_vulkan_walk walk;
+    if (!km_vulkan_walk_make(&walk, &it)) return KM_ERR_UNSUPPORTED;
+    push.n = walk.n;
+    if (!flat && !(push.walk = km_vulkan_words(lane, &walk, sizeof walk)))
+        return lane->ctx->error.code;
+    uint32_t spec[] = {code.code, (uint32_t)d, flat, code.operands == 2};
+    int64_t threads = d == KM_F32 ? push.n : km_ceil_div(push.n, 2);
+    return km_vulkan_launch(lane, "map", spec, 4, &push, sizeof push,
+                            km_groups_for(km_ceil_div(threads, KM_VULKAN_THREADS)),
+                            (double)push.n * 8);
+}
+
+void km_vulkan_register_elementwise(km_kernel *table) {
+    for (int op = 0; op < KM_OP_COUNT; op++)
+        if (codes[op].operands) table[op] = run_map;
+}

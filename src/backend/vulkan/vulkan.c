@@ -1,0 +1,18 @@
+/* The table of kernels, filled once. */
+#include "backend/vulkan/vulkan.h"
+#include <pthread.h>
+
+static km_backend backend = {.name = "vulkan"};
+
+static void fill(void) {
+    km_vulkan_register_elementwise(backend.kernel);
+    km_vulkan_register_copy(backend.kernel);
+    km_vulkan_register_rows(backend.kernel);
+    km_vulkan_register_matmul(backend.kernel);
+}
+
+const km_backend *km_vulkan_backend(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, fill);
+    return &backend;
+}

@@ -1,0 +1,14 @@
+/* The Vulkan backend's table of kernels. Each family of ops fills its own entries; an entry left NULL,
+ * or a kernel that declines, sends the op to the CPU. */
+#ifndef KM_BACKEND_VULKAN_VULKAN_H
+#define KM_BACKEND_VULKAN_VULKAN_H
+#include "backend/backend.h"
+
+const km_backend *km_vulkan_backend(void);
+
+void km_vulkan_register_elementwise(km_kernel *table);
+void km_vulkan_register_copy(km_kernel *table); /* copy, cast, full, arange */
+void km_vulkan_register_rows(km_kernel *table); /* softmax, norms, reductions */
+void km_vulkan_register_matmul(km_kernel *table);
+
+#endif

@@ -1,0 +1,46 @@
+/* Every op that has a Vulkan kernel, against the reference, and which of them need no other device. */
+#include "live_vulkan.h"
+#include "ops/verify.h"
+#include "backend/vulkan/vulkan.h"
+
+typedef struct verdict {
+    int failed, fell_back;
+    char first[256];
+} verdict;
+
+static void note(void *user, const km_verify_result *r, int index, int total) {
+    verdict *v = user;
+    if (!r->passed && !v->failed++)
+        snprintf(v->first, sizeof v->first, "%s %s: %s", r->op, r->dtype, r->worst);
+    v->fell_back += r->fallback && strcmp(r->dtype, "f32") == 0;
+}
+
+static verdict verify(km_op op) {
+    km_verify_how how = {.seed = 1, .op = km_op_name(op), .quick = true};
+    km_error err = {0};
+    verdict v = {0};
+    if (km_verify(VULKAN, &how, note, &v, &err) != KM_OK) fail_msg("%s", err.text);
+    return v;
+}
+
+static void kernels_agree_with_the_reference(void **state) {
+    const km_backend *b = km_vulkan_device(0, NULL)->backend;
+    int ops = 0, elementwise = 0;
+    for (int op = 0; op < KM_OP_COUNT; op++) {
+        if (!b->kernel[op]) continue;
+        /* Elementwise ops share a shader: every third. `kermes verify --device vulkan` has them all. */
+        if (b->kernel[op] == b->kernel[KM_OP_ADD] && elementwise++ % 3) continue;
+        verdict v = verify((km_op)op);
+        if (v.failed) fail_msg("%d of %s: %s", v.failed, km_op_name((km_op)op), v.first);
+        ops++;
+    }
+    assert_true(ops >= 25);
+}
+
+int main(void) {
+    if (vulkan_missing()) return 77;
+    const struct CMUnitTest tests[] = {cmocka_unit_test(kernels_agree_with_the_reference)};
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    vulkan_clean();
+    return failed;
+}
