@@ -1090,6 +1090,29 @@ KM_API char *km_render_chat(km_model *m, const char *messages, const km_render_o
 /* Hidden states after the last norm: out (n, dim). n is at most the context. */
 KM_API km_status km_embed_tokens(km_model *m, const int32_t *ids, size_t n, float *out);
 
+typedef enum km_pooling {
+    KM_POOLING_AUTO,  /* as the model's file says (pooling_type), else the mean */
+    KM_POOLING_MEAN,  /* of all tokens' hidden states */
+    KM_POOLING_FIRST, /* the first token's */
+    KM_POOLING_LAST,  /* the last token's */
+    KM_POOLING_RANK   /* a model that ranks texts: it gives no embeddings */
+} km_pooling;
+KM_API km_pooling km_model_pooling(km_model *m); /* never AUTO, unless m is no model */
+
+typedef struct km_embed_options {
+    size_t size;
+    km_pooling pooling;
+    int64_t dimensions; /* only the first so many; 0: all, km_model_info.dim */
+    bool raw;           /* as pooled; else scaled to length 1 */
+    bool (*progress)(void *user, size_t done, size_t total); /* texts; false: KM_ERR_STATE */
+    void *user;
+} km_embed_options;
+KM_API km_embed_options km_embed_defaults(void);
+/* Embeddings of n texts given as tokens, ids[i] (lengths[i]), each at most the context: out (n,
+ * dimensions). Several go through the model together. Causal models only, as all that run here. */
+KM_API km_status km_embed(km_model *m, const int32_t *const *ids, const size_t *lengths, size_t n,
+                          const km_embed_options *options, float *out);
+
 /* ---- Generation ---- */
 
 typedef struct km_logit_bias {

@@ -84,6 +84,7 @@ struct km_model {
     km_trie *trie;
     struct km_model *draft; /* that guesses; NULL: none, or it looks back in the text */
     bool lookup;
+    int64_t pooling; /* GGUF's pooling_type: 0 none, 1 mean, 2 first, 3 last, 4 rank */
     char *name, *file_type;
     km_sampling sampling; /* as its file suggests */
     char sampling_from[64];

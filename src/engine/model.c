@@ -118,8 +118,13 @@ static km_status describe(km_model *m, km_error *err) {
         }
         km_config c;
         if (km_config_from_gguf(&c, g, &ignored) == KM_OK) {
+            char key[96];
             m->trained_context = c.context;
             m->config = c;
+            const char *arch = NULL;
+            km_gguf_string(g, "general.architecture", &arch, &ignored);
+            snprintf(key, sizeof key, "%.60s.pooling_type", arch ? arch : "");
+            km_gguf_int(g, key, 0, 4, &m->pooling, &ignored);
         }
     } else if (err->code == KM_OK) {
         km_config c;

@@ -1,4 +1,4 @@
-/* Tokens, chat templates and embeddings of a model. */
+/* Tokens and chat templates of a model. */
 #include "base/alloc.h"
 #include "base/utf8.h"
 #include "engine/engine.h"
@@ -166,47 +166,4 @@ char *km_render_held(km_model *m, const char *messages, const km_render_options 
     if (s == KM_OK) return out.data;
     km_text_free(&out);
     return NULL;
-}
-
-/* ---- Embeddings ---- */
-
-static km_status embed(km_model *m, km_ground *g, const int32_t *ids, size_t n, float *out,
-                       km_error *err) {
-    km_ctx *ctx = g->ctx;
-    int64_t dim = g->net->config.dim;
-    int turn = km_gate_enter(&m->gate, 1);
-    km_no_grad_begin(ctx);
-    km_tensor *x = km_from_data(ctx, KM_I32, KM_SHAPE(1, (int64_t)n), ids);
-    km_tensor *y = km_cast(ctx, km_net_forward(ctx, g->net, x, NULL), KM_F32);
-    km_no_grad_end(ctx);
-    km_status s = km_read(ctx, y, out, sizeof *out * n * (size_t)dim);
-    if (s != KM_OK) {
-        km_error_set(err, s, "%s", km_ctx_error(ctx));
-        km_ctx_clear_error(ctx);
-    }
-    km_step_end(ctx);
-    km_gate_leave(&m->gate, turn);
-    return s;
-}
-
-km_status km_embed_tokens(km_model *m, const int32_t *ids, size_t n, float *out) {
-    km_error err = {0};
-    if (!km_model_usable("km_embed_tokens", m, true)) return km_last_status();
-    if (!ids || !out || n == 0)
-        return km_public_fail(KM_ERR_NULL, "km_embed_tokens: no tokens, or no room for them");
-    if (n > (size_t)m->config.context)
-        return km_public_fail(KM_ERR_RANGE, "km_embed_tokens: %zu tokens, and a context of %lld", n,
-                              (long long)m->config.context);
-    for (size_t i = 0; i < n; i++)
-        if (ids[i] < 0 || ids[i] >= m->config.vocab)
-            return km_public_fail(KM_ERR_RANGE, "token %d is not in the model's vocabulary of %lld",
-                                  (int)ids[i], (long long)m->config.vocab);
-    km_ground *g = km_ground_hold(m);
-    if (g->net->next || m->comm)
-        km_error_set(&err, KM_ERR_UNSUPPORTED,
-                     "km_embed_tokens: not where the model is split over devices or ranks");
-    else
-        embed(m, g, ids, n, out, &err);
-    km_ground_drop(g);
-    return km_told("km_embed_tokens", &err);
 }

@@ -1,0 +1,167 @@
+/* Embeddings: hidden states of tokens, and of whole texts by pooling. Texts of about the same length go
+ * through the model together, padded on the right: no token sees what stands after it. */
+#include "base/alloc.h"
+#include "base/util.h"
+#include "engine/engine.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROWS = 512 }; /* tokens of several texts in one pass: others wait for their turn no longer */
+
+/* ids (b, t) to out (b, t, dim). */
+static km_status embed(km_model *m, km_ground *g, const int32_t *ids, size_t b, size_t t,
+                       float *out, km_error *err) {
+    km_ctx *ctx = g->ctx;
+    int64_t dim = g->net->config.dim;
+    int turn = km_gate_enter(&m->gate, 1);
+    km_no_grad_begin(ctx);
+    km_tensor *x = km_from_data(ctx, KM_I32, KM_SHAPE((int64_t)b, (int64_t)t), ids);
+    km_tensor *y = km_cast(ctx, km_net_forward(ctx, g->net, x, NULL), KM_F32);
+    km_no_grad_end(ctx);
+    km_status s = km_read(ctx, y, out, sizeof *out * b * t * (size_t)dim);
+    if (s != KM_OK) {
+        km_error_set(err, s, "%s", km_ctx_error(ctx));
+        km_ctx_clear_error(ctx);
+    }
+    km_step_end(ctx);
+    km_gate_leave(&m->gate, turn);
+    return s;
+}
+
+static km_status check_ids(const char *call, const km_model *m, const int32_t *ids, size_t n) {
+    if (!ids || n == 0) return km_public_fail(KM_ERR_NULL, "%s: no tokens given", call);
+    if (n > (size_t)m->config.context)
+        return km_public_fail(KM_ERR_RANGE, "%s: %zu tokens, and a context of %lld", call, n,
+                              (long long)m->config.context);
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] < 0 || ids[i] >= m->config.vocab)
+            return km_public_fail(KM_ERR_RANGE, "token %d is not in the model's vocabulary of %lld",
+                                  (int)ids[i], (long long)m->config.vocab);
+    return KM_OK;
+}
+
+static bool is_whole(const char *call, const km_model *m, const km_ground *g, km_error *err) {
+    if (!g->net->next && !m->comm) return true;
+    km_error_set(err, KM_ERR_UNSUPPORTED, "%s: not where the model is split over devices or ranks",
+                 call);
+    return false;
+}
+
+km_status km_embed_tokens(km_model *m, const int32_t *ids, size_t n, float *out) {
+    km_error err = {0};
+    if (!km_model_usable("km_embed_tokens", m, true)) return km_last_status();
+    if (!out) return km_public_fail(KM_ERR_NULL, "km_embed_tokens: no tokens, or no room for them");
+    if (check_ids("km_embed_tokens", m, ids, n) != KM_OK) return km_last_status();
+    km_ground *g = km_ground_hold(m);
+    if (is_whole("km_embed_tokens", m, g, &err)) embed(m, g, ids, 1, n, out, &err);
+    km_ground_drop(g);
+    return km_told("km_embed_tokens", &err);
+}
+
+/* ---- Whole texts ---- */
+
+km_embed_options km_embed_defaults(void) {
+    return (km_embed_options){.size = sizeof(km_embed_options)};
+}
+
+km_pooling km_model_pooling(km_model *m) {
+    if (!km_model_usable("km_model_pooling", m, false)) return KM_POOLING_AUTO;
+    switch (m->pooling) {
+    case 2: return KM_POOLING_FIRST;
+    case 3: return KM_POOLING_LAST;
+    case 4: return KM_POOLING_RANK;
+    default: return KM_POOLING_MEAN;
+    }
+}
+
+/* states (n, dim) to out (dimensions): the first ones of the pooled vector, of length 1 again. */
+static void pool(const float *states, size_t n, size_t dim, km_pooling how,
+                 const km_embed_options *o, float *out) {
+    size_t keep = o->dimensions > 0 ? (size_t)o->dimensions : dim;
+    double squares = 0;
+    for (size_t k = 0; k < keep; k++) {
+        double sum = 0;
+        if (how == KM_POOLING_FIRST) sum = states[k];
+        if (how == KM_POOLING_LAST) sum = states[(n - 1) * dim + k];
+        for (size_t i = 0; i < n && how == KM_POOLING_MEAN; i++) sum += states[i * dim + k];
+        if (how == KM_POOLING_MEAN) sum /= (double)n;
+        out[k] = (float)sum;
+        squares += sum * sum;
+    }
+    double scale = o->raw || squares <= 0 ? 1 : 1 / sqrt(squares);
+    for (size_t k = 0; k < keep; k++) out[k] = (float)(out[k] * scale);
+}
+
+typedef struct text_order { /* a text's place among those sorted by length */
+    size_t text, length;
+} text_order;
+
+static int by_length(const void *a, const void *b) {
+    const text_order *x = a, *y = b;
+    if (x->length != y->length) return x->length < y->length ? -1 : 1;
+    return x->text < y->text ? -1 : 1;
+}
+
+static km_status embed_texts(km_model *m, km_ground *g, const int32_t *const *ids,
+                             const size_t *lengths, size_t n, const km_embed_options *o, float *out,
+                             km_error *err) {
+    size_t dim = (size_t)g->net->config.dim, keep = o->dimensions > 0 ? (size_t)o->dimensions : dim;
+    km_pooling how = o->pooling == KM_POOLING_AUTO ? km_model_pooling(m) : o->pooling;
+    text_order *order = km_alloc(n * sizeof *order);
+    size_t longest = 0;
+    for (size_t i = 0; order && i < n; i++) {
+        order[i] = (text_order){i, lengths[i]};
+        longest = (size_t)km_max64((int64_t)longest, (int64_t)lengths[i]);
+    }
+    size_t rows = (size_t)km_max64((int64_t)longest, ROWS);
+    int32_t *batch = km_alloc(rows * sizeof *batch);       /* (b, t) */
+    float *states = km_alloc(rows * dim * sizeof *states); /* (b, t, dim) */
+    km_status s = order && batch && states ? KM_OK : km_no_memory_for(err, "embeddings");
+    if (s == KM_OK) qsort(order, n, sizeof *order, by_length);
+    for (size_t from = 0, b; from < n && s == KM_OK; from += b) {
+        size_t t = order[from].length;
+        for (b = 1; from + b < n && (b + 1) * order[from + b].length <= rows; b++)
+            t = order[from + b].length;
+        for (size_t i = 0; i < b; i++) {
+            const text_order *one = &order[from + i];
+            memcpy(batch + i * t, ids[one->text], one->length * sizeof *batch);
+            for (size_t k = one->length; k < t; k++) batch[i * t + k] = 0;
+        }
+        if (o->progress && !o->progress(o->user, from, n))
+            s = km_error_set(err, KM_ERR_STATE, "km_embed: stopped by the caller");
+        else
+            s = embed(m, g, batch, b, t, states, err);
+        for (size_t i = 0; i < b && s == KM_OK; i++)
+            pool(states + i * t * dim, order[from + i].length, dim, how, o,
+                 out + order[from + i].text * keep);
+    }
+    km_free(order);
+    km_free(batch);
+    km_free(states);
+    return s;
+}
+
+km_status km_embed(km_model *m, const int32_t *const *ids, const size_t *lengths, size_t n,
+                   const km_embed_options *options, float *out) {
+    km_embed_options o = km_embed_defaults();
+    km_error err = {0};
+    if (!km_model_usable("km_embed", m, true)) return km_last_status();
+    if (km_take_options("km_embed", &o, sizeof o, options) != KM_OK) return km_last_status();
+    if (!ids || !lengths || !out || n == 0)
+        return km_public_fail(KM_ERR_NULL, "km_embed: no texts, or no room for them");
+    for (size_t i = 0; i < n; i++)
+        if (check_ids("km_embed", m, ids[i], lengths[i]) != KM_OK) return km_last_status();
+    if (o.dimensions < 0 || o.dimensions > m->config.dim)
+        return km_public_fail(KM_ERR_RANGE, "km_embed: %lld dimensions, and the model has %lld",
+                              (long long)o.dimensions, (long long)m->config.dim);
+    if (o.pooling < KM_POOLING_AUTO || o.pooling >= KM_POOLING_RANK ||
+        (o.pooling == KM_POOLING_AUTO && km_model_pooling(m) == KM_POOLING_RANK))
+        return km_public_fail(KM_ERR_UNSUPPORTED,
+                              "km_embed: texts are pooled by their mean, first or last token; "
+                              "a model that ranks gives no embeddings");
+    km_ground *g = km_ground_hold(m);
+    if (is_whole("km_embed", m, g, &err)) embed_texts(m, g, ids, lengths, n, &o, out, &err);
+    km_ground_drop(g);
+    return km_told("km_embed", &err);
+}
