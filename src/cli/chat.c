@@ -151,14 +151,15 @@ static km_status open_model(km_chat *c, km_error *err) {
 static km_status check_template(km_chat *c, km_error *err) {
     km_text text = {0};
     json_t *none = json_pack("[{s:s, s:s}]", "role", "user", "content", "?");
-    km_status s = km_cli_render(c->m, c->template_name, none, &text, err);
+    km_status s = km_cli_render_tools(c->m, c->template_name, none, c->tools.text, &text, err);
     json_decref(none);
     km_text_free(&text);
     return s;
 }
 
 static km_status open_chat(km_chat *c, km_error *err) {
-    km_status s = open_model(c, err);
+    km_status s = c->tools_file ? km_chat_tools_open(&c->tools, c->tools_file, err) : KM_OK;
+    if (s == KM_OK) s = open_model(c, err);
     if (s == KM_OK && km_model_follows(c->m)) return s; /* rank 0 talks */
     if (s == KM_OK) km_cli_context_told(c->room.context, c->about.context);
     if (s == KM_OK) km_cli_sampling_of_model(&c->sampling, c->m);
@@ -200,6 +201,7 @@ static int chat(km_chat *c) {
     km_lines_close(c->lines);
     json_decref(c->log);
     km_talk_end(&c->talk);
+    km_chat_tools_close(&c->tools);
     km_session_free(c->session);
     km_cli_sampling_close(&c->sampling);
     km_model_close(c->m);
@@ -217,6 +219,8 @@ int km_command_chat(int argc, char **argv) {
         {"template", KM_OPTION_TEXT, "NAME", &c.template_name, 0, 0,
          "a built-in chat template (chatml, llama3, mistral, ...) in place of\n"
          "the model's own"},
+        {"tools", KM_OPTION_TEXT, "FILE", &c.tools_file, 0, 0,
+         "functions that the model may call, as OpenAI describes them (JSON);\na \"command\" beside one answers its calls, else you do"},
         {"tokens", KM_OPTION_INT, "N", &c.tokens, 1, 1e9,
          "at most this many for an answer (default 2048); also -n"},
         KM_OPTION_SESSION_ROWS(c.room, "leave out the oldest turns when the context is full"),
@@ -247,6 +251,7 @@ int km_command_chat(int argc, char **argv) {
                     "  kermes chat --system 'You answer like a pirate.' --stats\n"
                     "  echo 'What is the capital of France?' | kermes chat --temp 0\n"
                     "  kermes chat -m model.gguf --template chatml --context 4096 --shift\n"
+                    "  kermes chat -m model.gguf --tools tools.json\n"
                     "  kermes chat -m large.gguf --device cuda --gpu-layers 20\n"
                     "  mpirun -n 2 kermes chat -m large.gguf --split tensor\n"
                     "  kermes chat -m Qwen2.5-7B.gguf --draft Qwen2.5-0.5B.gguf --stats\n",

@@ -3,6 +3,7 @@
 #ifndef KM_CLI_CHAT_H
 #define KM_CLI_CHAT_H
 #include "cli/chat_talk.h"
+#include "cli/chat_tools.h"
 #include "cli/line.h"
 #include "cli/sampling.h"
 #include "cli/use_model.h"
@@ -12,7 +13,7 @@
 typedef struct km_chat {
     /* as the line said */
     km_common common;
-    const char *model, *template_name, *system, *draft_name;
+    const char *model, *template_name, *system, *draft_name, *tools_file;
     int64_t tokens;
     bool stats, allow_loops;
     km_cli_where where;
@@ -23,6 +24,7 @@ typedef struct km_chat {
     km_model_info about;
     km_session *session;
     km_talk talk;
+    km_chat_tools tools;
     km_lines *lines;
     bool terminal; /* somebody types */
     bool screen;   /* and reads: stdout is a terminal */

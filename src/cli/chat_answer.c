@@ -1,5 +1,7 @@
 /* Answers: the conversation through its template, the model, and onto the screen, with Ctrl-C as
  * the way to stop. */
+#include "base/alloc.h"
+#include "base/array.h"
 #include "cli/progress.h"
 #include "cli/chat.h"
 #include "cli/interrupt.h"
@@ -19,6 +21,11 @@ typedef struct answer {
     bool reading, begun;
     km_loop loop;
     km_word_wrap wrap;
+    /* With tools: what is text and what is a call. */
+    km_answer_parser *parser;
+    km_chat_call *calls;
+    size_t n_calls, cap_calls;
+    bool shown;
 } answer;
 
 static bool put_on_screen(const char *text, size_t bytes) { return km_cli_put(text, bytes, true); }
@@ -32,10 +39,7 @@ static bool on_prompt(void *user, int64_t done, int64_t total) {
     return !km_interrupted();
 }
 
-static bool on_token(void *user, const km_piece_event *e) {
-    answer *a = user;
-    const char *text = e->text;
-    size_t bytes = e->bytes;
+static bool show(answer *a, const char *text, size_t bytes) {
     if (!a->begun) { /* answers that begin with a space or a newline are not meant to */
         while (bytes > 0 && (*text == ' ' || *text == '\n')) text++, bytes--;
         if (bytes == 0) return !km_interrupted();
@@ -47,6 +51,43 @@ static bool on_token(void *user, const km_piece_event *e) {
     bool watch = !a->chat->common.json && !a->chat->allow_loops;
     if (watch && km_loop_put(&a->loop, text, bytes)) return false;
     return shown && km_text_ok(&a->text) && !km_interrupted();
+}
+
+static void on_part(void *user, const km_answer_part *p) {
+    answer *a = user;
+    if (p->kind == KM_ANSWER_TEXT || p->kind == KM_ANSWER_REASONING) {
+        a->shown = show(a, p->text, p->bytes) && a->shown;
+    } else if (p->kind == KM_ANSWER_CALL &&
+               km_array_reserve(&a->calls, &a->cap_calls, a->n_calls + 1)) {
+        km_chat_call *call = &a->calls[a->n_calls++];
+        *call = (km_chat_call){.name = km_alloc(p->bytes + 1)};
+        if (call->name) memcpy(call->name, p->text, p->bytes), call->name[p->bytes] = '\0';
+        a->shown = a->shown && call->name;
+    } else if (p->kind == KM_ANSWER_ARGUMENTS && a->n_calls) {
+        km_text_put(&a->calls[a->n_calls - 1].arguments, p->text, p->bytes);
+    }
+}
+
+static bool on_token(void *user, const km_piece_event *e) {
+    answer *a = user;
+    if (!a->parser) return show(a, e->text, e->bytes);
+    size_t n = 0;
+    a->shown = true;
+    const char *special = !e->bytes && km_token_special(a->chat->m, e->id)
+                              ? km_token_piece(a->chat->m, e->id, &n)
+                              : NULL;
+    bool fed = special ? km_answer_parser_special(a->parser, special, n)
+                       : km_answer_parser_put(a->parser, e->text, e->bytes);
+    return fed && a->shown && !km_interrupted();
+}
+
+static void forget_calls(answer *a) {
+    for (size_t i = 0; i < a->n_calls; i++) {
+        km_free(a->calls[i].name);
+        km_text_free(&a->calls[i].arguments);
+    }
+    km_free(a->calls);
+    km_answer_parser_free(a->parser);
 }
 
 void km_chat_tell_last(const km_chat *c) {
@@ -85,7 +126,8 @@ static void log_figures(km_chat *c) {
 
 static km_status render(const km_chat *c, km_text *out, size_t *tokens, km_error *err) {
     out->len = 0;
-    km_status s = km_cli_render(c->m, c->template_name, c->talk.messages, out, err);
+    km_status s =
+        km_cli_render_tools(c->m, c->template_name, c->talk.messages, c->tools.text, out, err);
     if (s != KM_OK) return s;
     int64_t n = km_tokenize(c->m, km_text_str(out), out->len, KM_TOKENS_PARSE_SPECIAL, NULL, 0);
     if (n < 0) return km_error_set(err, km_last_status(), "%s", km_last_error());
@@ -146,7 +188,7 @@ static void tell_end(km_chat *c, const answer *a) {
         km_chat_say(c, "(the answer repeats itself and was ended; /retry gives another)");
     else if (g->end == KM_ENDED_CANCELLED)
         km_chat_say(c, "(stopped)");
-    else if (a->text.len == 0)
+    else if (a->text.len == 0 && a->n_calls == 0)
         km_chat_say(c, "(an empty answer)");
     if (g->end == KM_ENDED_TOKENS)
         km_chat_say(c, "(cut after %lld token%s; /set tokens N allows more)", (long long)g->tokens,
@@ -161,7 +203,8 @@ static void finish(km_chat *c, answer *a) {
     c->tokens_made += g->tokens;
     c->seconds_made += g->seconds;
     if (c->screen && !c->common.json) km_word_wrap_end(&a->wrap);
-    if (!c->common.json && (a->text.len == 0 || a->text.data[a->text.len - 1] != '\n'))
+    if (!c->common.json && !(a->n_calls && a->text.len == 0) &&
+        (a->text.len == 0 || a->text.data[a->text.len - 1] != '\n'))
         putchar('\n');
     fflush(stdout);
     tell_end(c, a);
@@ -170,21 +213,47 @@ static void finish(km_chat *c, answer *a) {
     if (c->log) log_figures(c);
 }
 
-void km_chat_answer(km_chat *c) {
-    km_error err = {0};
+/* One answer of the model, which may be calls of tools instead of text; *again: these are answered, and
+ * it goes on. */
+static km_status answer_once(km_chat *c, bool *again, km_error *err) {
     km_text prompt = {0};
     answer a = {.chat = c, .wrap = {.put = put_on_screen}};
+    km_answer_options o = {.tools = c->tools.names, .n_tools = c->tools.n, .keep_reasoning = true};
+    *again = false;
     if (c->screen) a.wrap.width = km_word_wrap_width(STDOUT_FILENO);
-    if (c->terminal) km_interrupts_catch(false);
-    km_status s = make_prompt(c, &prompt, &err);
-    if (s == KM_OK) s = generate(c, &prompt, &a, &err);
+    if (c->tools.n && !(a.parser = km_answer_parser_new(&o, on_part, &a))) return km_no_memory(err);
+    km_status s = make_prompt(c, &prompt, err);
+    if (s == KM_OK) s = generate(c, &prompt, &a, err);
+    if (s == KM_OK && a.parser && !km_answer_parser_end(a.parser)) s = km_no_memory(err);
     if (s == KM_OK) finish(c, &a);
-    if (s == KM_OK && a.text.len > 0)
+    if (s == KM_OK && a.n_calls > 0 && c->last.end != KM_ENDED_CANCELLED)
+        *again = km_chat_tools_answer(c, km_text_str(&a.text), a.text.len, a.calls, a.n_calls);
+    else if (s == KM_OK && a.text.len > 0)
         /* of a loop once is enough: what the model reads again, it says again */
-        s = km_talk_add(&c->talk, "assistant", a.text.data, km_loop_keep(&a.loop, a.text.len),
-                        &err);
-    if (!km_talk_ends_with(&c->talk, "assistant")) km_talk_drop_last(&c->talk);
-    if (s != KM_OK) km_chat_complain(c, "%s", err.text);
+        s = km_talk_add(&c->talk, "assistant", a.text.data, km_loop_keep(&a.loop, a.text.len), err);
+    forget_calls(&a);
     km_text_free(&prompt);
     km_text_free(&a.text);
+    return s;
+}
+
+void km_chat_answer(km_chat *c) {
+    km_error err = {0};
+    bool again = true;
+    km_status s = KM_OK;
+    if (c->terminal) km_interrupts_catch(false);
+    for (int round = 0; s == KM_OK && again; round++) {
+        if (round == KM_CHAT_ROUNDS) {
+            km_chat_say(c, "(%d calls one after the other; ask again to go on)", KM_CHAT_ROUNDS);
+            break;
+        }
+        s = answer_once(c, &again, &err);
+    }
+    /* A question without an answer goes, and the calls that were made for it. */
+    if (!km_talk_ends_with(&c->talk, "assistant") && !(again && s == KM_OK)) {
+        while (json_array_size(c->talk.messages) && !km_talk_ends_with(&c->talk, "user"))
+            km_talk_drop_last(&c->talk);
+        km_talk_drop_last(&c->talk);
+    }
+    if (s != KM_OK) km_chat_complain(c, "%s", err.text);
 }

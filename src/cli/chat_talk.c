@@ -99,6 +99,7 @@ km_status km_talk_save(const km_talk *t, const char *path, const char *model, km
 
 static km_status check(const char *path, const json_t *messages, km_error *err) {
     const char *before = "";
+    bool calls = false; /* the message before this one calls tools, or answers a call */
     size_t n = json_array_size(messages);
     if (!json_is_array(messages))
         return km_error_set(err, KM_ERR_FORMAT,
@@ -107,20 +108,28 @@ static km_status check(const char *path, const json_t *messages, km_error *err) 
         const json_t *m = json_array_get(messages, i);
         const char *role = json_string_value(json_object_get(m, "role"));
         const json_t *content = json_object_get(m, "content");
-        if (!role || !json_is_string(content) || json_object_size(m) != 2)
+        size_t more = (json_object_get(m, "tool_calls") != NULL) +
+                      (json_object_get(m, "name") != NULL) +
+                      (json_object_get(m, "tool_call_id") != NULL);
+        if (!role || !json_is_string(content) || json_object_size(m) != 2 + more)
             return km_error_set(err, KM_ERR_FORMAT,
                                 "%.200s: message %zu is not a role and a content", path, i + 1);
         if (strlen(json_string_value(content)) != json_string_length(content))
             return km_error_set(err, KM_ERR_FORMAT, "%.200s: message %zu has a NUL in it", path,
                                 i + 1);
         bool system = strcmp(role, "system") == 0, user = strcmp(role, "user") == 0;
-        if (!system && !user && strcmp(role, "assistant") != 0)
+        bool tool = strcmp(role, "tool") == 0, after_tool = strcmp(before, "tool") == 0;
+        if (!system && !user && !tool && strcmp(role, "assistant") != 0)
             return km_error_set(err, KM_ERR_FORMAT,
-                                "%.200s: message %zu is of '%.40s'; there are system, user and "
-                                "assistant",
+                                "%.200s: message %zu is of '%.40s'; there are system, user, "
+                                "assistant and tool",
                                 path, i + 1, role);
         bool first = i == 0 || strcmp(before, "system") == 0;
-        bool fits = system ? i == 0 : first ? user : strcmp(role, before) != 0;
+        bool fits = system  ? i == 0
+                    : first ? user
+                    : tool  ? after_tool || (strcmp(before, "assistant") == 0 && calls)
+                            : strcmp(role, before) != 0;
+        calls = json_is_array(json_object_get(m, "tool_calls")) || (tool && calls);
         if (!fits)
             return km_error_set(
                 err, KM_ERR_FORMAT,

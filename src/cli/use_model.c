@@ -175,8 +175,14 @@ km_status km_cli_session_close(km_session *s, const km_cli_session *o) {
 
 km_status km_cli_render(km_model *m, const char *name, const json_t *messages, km_text *out,
                         km_error *err) {
+    return km_cli_render_tools(m, name, messages, NULL, out, err);
+}
+
+km_status km_cli_render_tools(km_model *m, const char *name, const json_t *messages,
+                              const char *tools, km_text *out, km_error *err) {
     km_render_options o = km_render_defaults();
     o.chat_template = name;
+    o.tools = tools;
     char *json = json_dumps(messages, JSON_COMPACT);
     char *text = json ? km_render_chat(m, json, &o) : NULL;
     if (text)

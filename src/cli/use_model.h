@@ -103,6 +103,9 @@ km_status km_cli_session_close(km_session *s, const km_cli_session *o);
  * template or the built-in of that name. */
 km_status km_cli_render(km_model *m, const char *name, const json_t *messages, km_text *out,
                         km_error *err);
+/* The same with tools for the model to call: a JSON array, as OpenAI has it; NULL: none. */
+km_status km_cli_render_tools(km_model *m, const char *name, const json_t *messages,
+                              const char *tools, km_text *out, km_error *err);
 /* A message; bytes that are no UTF-8, and NUL, become U+FFFD. NULL when out of memory. */
 json_t *km_cli_message(const char *role, const char *text, size_t bytes);
 
