@@ -9,7 +9,7 @@
 typedef struct serve_settings {
     km_common common;
     const char *template, *new_key, *keep_alive;
-    km_words models, listen, origins, hosts;
+    km_words models, indexes, listen, origins, hosts;
     km_serve_options o;
     int64_t parallel, kept, queue, connections, responses, cache_mb, body_mb, memory_mb, port,
         activations;
@@ -128,6 +128,8 @@ int km_command_serve(int argc, char **argv) {
         {"tokens", KM_OPTION_INT, "N", &o.o.max_tokens, 0, 1e9,
          "of an answer that asks for no number (default: no limit); also -n"},
         {"connections", KM_OPTION_INT, "N", &o.connections, 1, 1e6, "at most (default 10000)"},
+        {"index", KM_OPTION_LIST, "NAME=FILE", &o.indexes, 0, 0,
+         "an index of vectors to be searched by /v1/search; may be given several\ntimes"},
         {"max-body", KM_OPTION_INT, "MB", &o.body_mb, 1, 4096, "of one request (default 64)"},
         {"drain", KM_OPTION_NUMBER, "S", &o.o.drain_seconds, 0, 1e6,
          "seconds that answers have to end after SIGTERM (default 30)"},
@@ -172,6 +174,8 @@ int km_command_serve(int argc, char **argv) {
         return km_cli_usage("serve: --keep-alive is 90s, 5m, 1h or -1, and not '%.40s'",
                             o.keep_alive);
     if (!o.models.n && !o.o.folder) o.models.at[o.models.n++] = "";
+    o.o.indexes = o.indexes.at;
+    o.o.n_indexes = o.indexes.n;
     o.o.models = o.models.at;
     o.o.n_models = o.models.n;
     o.o.memory = (size_t)o.memory_mb << 20;

@@ -1,5 +1,7 @@
 """The dialects of a running server. Each check is a function whose name says what it checks."""
+import base64
 import json
+import struct
 import sys
 import threading
 import time
@@ -132,6 +134,36 @@ def ollama_streams_lines():
     assert call(url, "/api/show", {"model": "x"})[2]["model_info"] and call(url, "/api/version")[2]["version"]
 
 
+def texts_have_embeddings():
+    texts = ["The sea is wide.", "A cat", "The sea is wide."]
+    status, _, got = call(url, "/v1/embeddings", {"model": "x", "input": texts})
+    assert status == 200 and [d["index"] for d in got["data"]] == [0, 1, 2], got
+    a, b, c = (d["embedding"] for d in got["data"])
+    assert len(a) == 128 and abs(sum(v * v for v in a) - 1) < 1e-4 and max(abs(x - y) for x, y in zip(a, c)) < 1e-4 and a != b
+    packed = call(url, "/v1/embeddings", {"input": texts[0], "encoding_format": "base64"})[2]["data"][0]["embedding"]
+    floats = struct.unpack("<128f", base64.b64decode(packed))
+    assert max(abs(x - y) for x, y in zip(a, floats)) < 1e-4
+    short = call(url, "/v1/embeddings", {"input": texts[0], "dimensions": 8})[2]["data"][0]["embedding"]
+    assert len(short) == 8 and abs(sum(v * v for v in short) - 1) < 1e-4
+    ids = call(url, "/tokenize", {"content": texts[0], "add_special": True})[2]["tokens"]
+    by_ids = call(url, "/v1/embeddings", {"input": [ids, ids]})[2]
+    assert len(by_ids["data"]) == 2 and by_ids["usage"]["prompt_tokens"] == 2 * len(ids)
+    assert max(abs(x - y) for x, y in zip(a, by_ids["data"][1]["embedding"])) < 1e-4
+    many = call(url, "/api/embed", {"model": "x", "input": texts})[2]
+    assert len(many["embeddings"]) == 3 and many["prompt_eval_count"] == got["usage"]["prompt_tokens"]
+    assert len(call(url, "/api/embeddings", {"model": "x", "prompt": texts[0]})[2]["embedding"]) == 128
+    assert len(call(url, "/api/embed", {"input": "sea " * 3000})[2]["embeddings"]) == 1  # cut, as Ollama does
+    for body, param in [({}, "input"), ({"input": []}, "input"), ({"input": ""}, "input"), ({"input": [""]}, "input"), ({"input": [{}]}, "input"),
+                        ({"input": [-1]}, "input"), ({"input": "x", "dimensions": 0}, "dimensions"), ({"input": "x", "dimensions": 129}, "dimensions"),
+                        ({"input": "x", "encoding_format": "int8"}, "encoding_format"), ({"input": "sea " * 3000}, "input"),
+                        ({"input": ["x"] * 2049}, "input")]:
+        status, _, bad = call(url, "/v1/embeddings", body)
+        assert status == 400 and bad["error"]["param"] == param, (str(body)[:80], status, bad)
+    status, _, why = call(url, "/v1/rerank", {"query": "sea", "documents": texts})
+    assert status == 501 and "ranking head" in why["error"]["message"], why
+    assert call(url, "/v1/rerank", {"documents": texts})[0] == 400
+
+
 def users_cannot_write_control_tokens():
     def count(text):
         return call(url, "/v1/messages/count_tokens", {"messages": [{"role": "user", "content": text}]})[2]["input_tokens"]
@@ -163,7 +195,6 @@ def bad_requests_get_a_reason():
     status, _, answer = call(url, "/v1/chat/completions", {"messages": long})
     assert status == 400 and "context" in answer["error"]["message"], answer
     assert call(url, "/nothing")[0] == 404 and call(url, "/v1/chat/completions")[0] == 405
-    assert call(url, "/v1/embeddings", {"input": "x"})[0] == 501
     assert call(url, "/detokenize", {"tokens": [-1]})[0] == 400
     assert chat()[0] == 200  # and all is well
 

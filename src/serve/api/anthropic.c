@@ -151,18 +151,6 @@ static const char *stop_reason(const km_api_choice *ch) {
     return ch->end == KM_ENDED_STOP ? "stop_sequence" : "end_turn";
 }
 
-static km_text *event(km_api_call *c, const char *name) {
-    km_text *t = &c->serve->scratch;
-    t->len = 0;
-    km_text_printf(t, "event: %s\ndata: {\"type\":\"%s\"", name, name);
-    return t;
-}
-
-static void send(km_api_call *c, km_text *t) {
-    km_text_add(t, "}\n\n");
-    km_call_put(c, t);
-}
-
 static void put_message_head(const km_api_call *c, km_text *t) {
     km_text_printf(
         t, "\"id\":\"msg_%s\",\"type\":\"message\",\"role\":\"assistant\",\"model\":", c->id);
@@ -170,23 +158,23 @@ static void put_message_head(const km_api_call *c, km_text *t) {
 }
 
 static void begin(km_api_call *c) {
-    km_text *t = event(c, "message_start");
+    km_text *t = km_event_begin(c, "message_start");
     km_text_add(t, ",\"message\":{");
     put_message_head(c, t);
     km_text_printf(
         t,
         ",\"content\":[],\"stop_reason\":null,\"stop_sequence\":null,\"usage\":{\"input_tokens\":%lld,\"output_tokens\":0}}",
         (long long)km_call_prompt_tokens(c));
-    send(c, t);
-    t = event(c, "ping");
-    send(c, t);
+    km_event_send(c, t);
+    t = km_event_begin(c, "ping");
+    km_event_send(c, t);
 }
 
 static void close_block(km_api_choice *ch) {
     if (ch->block_kind == NO_BLOCK) return;
-    km_text *t = event(ch->call, "content_block_stop");
+    km_text *t = km_event_begin(ch->call, "content_block_stop");
     km_text_printf(t, ",\"index\":%d", ch->block);
-    send(ch->call, t);
+    km_event_send(ch->call, t);
     ch->block_kind = NO_BLOCK;
 }
 
@@ -195,7 +183,7 @@ static void open_block(km_api_choice *ch, int kind, const char *name, size_t n) 
     close_block(ch);
     ch->block++;
     ch->block_kind = kind;
-    km_text *t = event(ch->call, "content_block_start");
+    km_text *t = km_event_begin(ch->call, "content_block_start");
     km_text_printf(t, ",\"index\":%d,\"content_block\":", ch->block);
     if (kind == TEXT_BLOCK) km_text_add(t, "{\"type\":\"text\",\"text\":\"\"}");
     if (kind == THINKING_BLOCK)
@@ -206,7 +194,7 @@ static void open_block(km_api_choice *ch, int kind, const char *name, size_t n) 
         km_put_string(t, name, n);
         km_text_add(t, ",\"input\":{}}");
     }
-    send(ch->call, t);
+    km_event_send(ch->call, t);
 }
 
 static void part(km_api_choice *ch, const km_answer_part *p) {
@@ -217,25 +205,25 @@ static void part(km_api_choice *ch, const km_answer_part *p) {
     if (p->kind == KM_ANSWER_CALL) open_block(ch, TOOL_BLOCK, p->text, p->bytes);
     if (p->kind == KM_ANSWER_CALL_END) close_block(ch);
     if (p->kind == KM_ANSWER_CALL || p->kind == KM_ANSWER_CALL_END) return;
-    km_text *t = event(ch->call, "content_block_delta");
+    km_text *t = km_event_begin(ch->call, "content_block_delta");
     km_text_printf(t, ",\"index\":%d,\"delta\":{\"type\":\"%s\":", ch->block, deltas[p->kind]);
     km_put_string(t, p->text, p->bytes);
     km_text_add(t, "}");
-    send(ch->call, t);
+    km_event_send(ch->call, t);
 }
 
 static void end_choice(km_api_choice *ch) { close_block(ch); }
 
 static void end(km_api_call *c) {
-    km_text *t = event(c, "message_delta");
+    km_text *t = km_event_begin(c, "message_delta");
     km_text_printf(
         t,
         ",\"delta\":{\"stop_reason\":\"%s\",\"stop_sequence\":null},\"usage\":{\"input_tokens\":%lld,\"output_tokens\":%lld,\"cache_read_input_tokens\":%lld}",
         stop_reason(&c->choices[0]), (long long)km_call_prompt_tokens(c),
         (long long)km_call_tokens(c), (long long)km_call_reused(c));
-    send(c, t);
-    t = event(c, "message_stop");
-    send(c, t);
+    km_event_send(c, t);
+    t = km_event_begin(c, "message_stop");
+    km_event_send(c, t);
 }
 
 static void whole(km_api_call *c, km_text *t) {

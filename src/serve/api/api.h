@@ -20,6 +20,22 @@
 typedef struct km_api_call km_api_call;
 typedef struct km_dialect km_dialect;
 
+typedef struct km_open_index {
+    char name[64];
+    km_index *index;
+    km_index_info info;
+} km_open_index;
+
+typedef struct km_job_queue { /* calls that wait for one of its threads */
+    struct km_serve *serve;
+    km_api_call *first, **end;
+    pthread_cond_t wake;
+    void (*work)(km_api_call *c);
+    const char *name;
+    pthread_t threads[4];
+    int n_threads;
+} km_job_queue;
+
 struct km_serve {
     km_serve_options o;
     km_http *http;
@@ -29,21 +45,20 @@ struct km_serve {
     int64_t loads;      /* of models, so far */
     km_keys *keys;      /* NULL: nobody needs one */
     km_response_store *responses;
+    km_open_index *indexes; /* n_indexes */
+    int n_indexes, cap_indexes;
     km_metrics metrics;
     double began;    /* by km_scheduler_now */
     int64_t created; /* seconds since 1970 */
     bool draining;
     int port;
-    uint64_t ids;       /* of answers */
-    uint64_t salt;      /* makes them unlike those of another run */
-    km_text scratch;    /* of the loop */
-    km_api_call *calls; /* all that are alive */
-    int log_fd;         /* -1: no log */
-    pthread_t workers[4];
-    int n_workers;
+    uint64_t ids;         /* of answers */
+    uint64_t salt;        /* makes them unlike those of another run */
+    km_text scratch;      /* of the loop */
+    km_api_call *calls;   /* all that are alive */
+    int log_fd;           /* -1: no log */
     pthread_mutex_t lock; /* of what follows */
-    pthread_cond_t wake;
-    km_api_call *jobs, **jobs_end;
+    km_job_queue reading, computing;
     bool stop;
 };
 
@@ -117,11 +132,14 @@ struct km_api_call {
     int n_choices, n_ended;
     int status; /* of a failure; 0: none */
     char error[600], param[64];
-    bool working; /* a worker has it */
-    bool waiting; /* for its model */
-    bool using;   /* counted among its model's users */
-    bool begun;   /* the stream */
-    void *state;  /* of the dialect, and what frees it */
+    bool working;     /* a worker has it */
+    bool computed;    /* `compute` has been there */
+    atomic_bool gone; /* the client, for those that compute */
+    bool waiting;     /* for its model */
+    bool detached;    /* it needs no model */
+    bool using;       /* counted among its model's users */
+    bool begun;       /* the stream */
+    void *state;      /* of the dialect, and what frees it */
     void (*free_state)(void *state);
     km_api_call *next_job, *prev, *next;
 };
@@ -130,9 +148,12 @@ struct km_dialect {
     const char *name;
     const char *stream_type;
     const char *beat;
-    bool all_parts; /* parts are given to `part` in whole answers too */
+    bool all_parts;                            /* parts are given to `part` in whole answers too */
+    bool (*needs_model)(const km_api_call *c); /* NULL: it does */
     /* By a worker: fills the call from call->request. */
     km_status (*read)(km_api_call *c, km_error *err);
+    /* By the thread for long computations, behind `read`, of a call without text; or NULL. */
+    void (*compute)(km_api_call *c);
     /* By the loop, into the stream. */
     void (*begin)(km_api_call *c);
     void (*part)(km_api_choice *ch, const km_answer_part *part);
@@ -144,7 +165,9 @@ struct km_dialect {
 };
 extern const km_dialect km_dialect_chat, km_dialect_completions, km_dialect_messages,
     km_dialect_count_tokens, km_dialect_responses, km_dialect_ollama_chat,
-    km_dialect_ollama_generate, km_dialect_tokenize, km_dialect_detokenize, km_dialect_template;
+    km_dialect_ollama_generate, km_dialect_tokenize, km_dialect_detokenize, km_dialect_template,
+    km_dialect_embeddings, km_dialect_ollama_embed, km_dialect_ollama_embed_old, km_dialect_rerank,
+    km_dialect_search;
 
 void km_call_start(km_serve *s, km_exchange *x, const km_dialect *d, const km_key *key);
 void km_call_on_events(void *serve, const km_task_event *events, size_t n);
@@ -173,6 +196,7 @@ km_status km_fields_sampling(km_api_call *c); /* all samplers, stop, seed, logit
 km_status km_fields_format(km_api_call *c);   /* response_format, grammar, json_schema */
 km_status km_fields_tools(km_api_call *c, const json_t *tools, const json_t *choice);
 km_status km_fields_messages(km_api_call *c, const json_t *messages); /* keeps them as OpenAI's */
+km_status km_fields_keep_alive(km_api_call *c);                       /* Ollama's */
 km_status km_force_tool(km_api_call *c, const char *name);            /* NULL: any of them */
 
 /* ---- Prompts (prompt.c) ---- */
@@ -188,10 +212,27 @@ json_t *km_guard_mark(const km_served *s, const json_t *v, bool assistant); /* a
 km_status km_guard_tokenize(const km_served *s, const char *text, size_t bytes, int32_t **ids,
                             size_t *n, km_error *err);
 
+/* ---- Embeddings (embeddings.c) ---- */
+
+/* The texts of a field, as prompts; then, in the thread for computations, their embeddings
+ * (n_prompts, dimensions), which km_free frees. NULL: the call has its error. */
+km_status km_embeddings_read(km_api_call *c, const char *key, bool truncate, km_error *err);
+float *km_embeddings_compute(km_api_call *c, int64_t dimensions);
+
+/* ---- Indexes (search.c) ---- */
+
+km_status km_indexes_open(km_serve *s, km_error *err);
+void km_indexes_close(km_serve *s);
+km_open_index *km_indexes_find(km_serve *s, const char *name); /* NULL: the only one */
+
 /* ---- Writing ---- */
 
 void km_put_string(km_text *t, const char *s, size_t n); /* as JSON, with its quotes */
 void km_put_string0(km_text *t, const char *s);
+/* A named server-sent event whose data is an object with its name as "type", in the loop's scratch; more
+ * fields may follow, each after a comma. */
+km_text *km_event_begin(km_api_call *c, const char *name);
+void km_event_send(km_api_call *c, km_text *t);
 void km_send_json(km_exchange *x, int status, json_t *v); /* frees v */
 void km_send_error(km_exchange *x, const km_dialect *d, int status, const char *param,
                    const char *message);
@@ -201,6 +242,7 @@ const char *km_error_type(int status); /* "invalid_request_error" */
 
 void km_route(void *serve, km_exchange *x);
 void km_endpoint_models(km_serve *s, km_exchange *x, const char *name, const km_key *key);
+void km_endpoint_indexes(km_serve *s, km_exchange *x);
 void km_endpoint_response(km_serve *s, km_exchange *x, const char *id, const km_key *key);
 void km_endpoint_ollama(km_serve *s, km_exchange *x, const char *what, const km_key *key);
 json_t *km_read_body(km_exchange *x); /* the request's object; NULL: an error was answered */

@@ -66,6 +66,7 @@ static void cancel_tasks(km_api_call *c) {
 static void client_left(void *user) {
     km_api_call *c = user;
     c->exchange = NULL;
+    atomic_store(&c->gone, true);
     if (c->working) return; /* a worker has it: it comes back, and goes then */
     cancel_tasks(c);
     maybe_free(c);
@@ -171,7 +172,7 @@ static void parse(km_api_call *c) {
 static void prepare(km_api_call *c) {
     km_error err = {0};
     if (!c->request) parse(c);
-    if (c->status || !c->using) return;
+    if (c->status || (!c->using && !c->detached)) return;
     c->n = 1;
     c->logprobs = -1;
     c->how = km_generation_defaults(c->served->model);
@@ -185,38 +186,56 @@ static void prepare(km_api_call *c) {
 
 static void prepared(void *arg);
 
+static void compute(km_api_call *c) {
+    c->dialect->compute(c);
+    c->computed = true;
+}
+
 static void *worker(void *user) {
-    km_serve *s = user;
-    pthread_setname_np(pthread_self(), "km-worker");
+    km_job_queue *q = user;
+    km_serve *s = q->serve;
+    pthread_setname_np(pthread_self(), q->name);
     for (;;) {
         pthread_mutex_lock(&s->lock);
-        while (!s->jobs && !s->stop) pthread_cond_wait(&s->wake, &s->lock);
-        km_api_call *c = s->jobs;
+        while (!q->first && !s->stop) pthread_cond_wait(&q->wake, &s->lock);
+        km_api_call *c = q->first;
         if (c) {
-            s->jobs = c->next_job;
-            if (!s->jobs) s->jobs_end = &s->jobs;
+            q->first = c->next_job;
+            if (!q->first) q->end = &q->first;
         }
         pthread_mutex_unlock(&s->lock);
         if (!c) return NULL;
-        prepare(c);
+        q->work(c);
         while (!km_http_post(s->http, prepared, c)) {}
     }
 }
 
+static bool start_queue(km_serve *s, km_job_queue *q, const char *name, int threads,
+                        void (*work)(km_api_call *c)) {
+    q->serve = s;
+    q->name = name;
+    q->work = work;
+    q->end = &q->first;
+    for (; q->n_threads < threads; q->n_threads++)
+        if (pthread_create(&q->threads[q->n_threads], NULL, worker, q) != 0) break;
+    return q->n_threads > 0;
+}
+
 bool km_workers_start(km_serve *s) {
-    s->jobs_end = &s->jobs;
-    for (s->n_workers = 0; s->n_workers < 2; s->n_workers++)
-        if (pthread_create(&s->workers[s->n_workers], NULL, worker, s) != 0) break;
-    return s->n_workers > 0;
+    return start_queue(s, &s->reading, "km-worker", 2, prepare) &&
+           start_queue(s, &s->computing, "km-compute", 1, compute);
 }
 
 void km_workers_stop(km_serve *s) {
+    km_job_queue *const all[] = {&s->reading, &s->computing};
     pthread_mutex_lock(&s->lock);
     s->stop = true;
-    pthread_cond_broadcast(&s->wake);
+    for (int q = 0; q < 2; q++) pthread_cond_broadcast(&all[q]->wake);
     pthread_mutex_unlock(&s->lock);
-    for (int i = 0; i < s->n_workers; i++) pthread_join(s->workers[i], NULL);
-    s->n_workers = 0;
+    for (int q = 0; q < 2; q++) {
+        for (int i = 0; i < all[q]->n_threads; i++) pthread_join(all[q]->threads[i], NULL);
+        all[q]->n_threads = 0;
+    }
 }
 
 /* ---- Starting ---- */
@@ -234,16 +253,17 @@ static int running_of_key(const km_serve *s, uint64_t number) {
     return n;
 }
 
-void km_call_enqueue(km_api_call *c) {
-    km_serve *s = c->serve;
+static void enqueue(km_job_queue *q, km_api_call *c) {
     c->working = true;
     c->next_job = NULL;
-    pthread_mutex_lock(&s->lock);
-    *s->jobs_end = c;
-    s->jobs_end = &c->next_job;
-    pthread_cond_signal(&s->wake);
-    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_lock(&q->serve->lock);
+    *q->end = c;
+    q->end = &c->next_job;
+    pthread_cond_signal(&q->wake);
+    pthread_mutex_unlock(&q->serve->lock);
 }
+
+void km_call_enqueue(km_api_call *c) { enqueue(&c->serve->reading, c); }
 
 void km_call_start(km_serve *s, km_exchange *x, const km_dialect *d, const km_key *key) {
     const km_http_request *r = km_exchange_request(x);
@@ -321,8 +341,11 @@ static void prepared(void *arg) {
     c->working = false;
     if (c->exchange && c->status) {
         fail(c);
-    } else if (c->exchange && !c->using) {
+    } else if (c->exchange && !c->using && !c->detached) {
         km_served_route(c); /* it may be gone behind this */
+        return;
+    } else if (c->exchange && c->no_text && c->dialect->compute && !c->computed) {
+        enqueue(&c->serve->computing, c);
         return;
     } else if (c->exchange && c->no_text) {
         km_exchange *x = c->exchange;

@@ -8,7 +8,7 @@
 /* ---- Reading ---- */
 
 /* How long the model stays: seconds or "5m"; 0: it goes after this answer, -1: it stays. */
-static km_status read_keep_alive(km_api_call *c) {
+km_status km_fields_keep_alive(km_api_call *c) {
     const json_t *v = json_object_get(c->request, "keep_alive");
     double seconds = json_number_value(v);
     if (!v || json_is_null(v)) return KM_OK;
@@ -25,7 +25,7 @@ static km_status read_shared(km_api_call *c) {
            *think = json_object_get(c->request, "think");
     c->stream = true; /* unless told otherwise */
     if (!km_field_bool(c, "stream", &c->stream) || km_fields_sampling(c) != KM_OK ||
-        read_keep_alive(c) != KM_OK)
+        km_fields_keep_alive(c) != KM_OK)
         return KM_ERR_RANGE;
     c->n = 1;
     if (json_is_boolean(think)) c->thinking = json_is_true(think) ? 1 : -1;

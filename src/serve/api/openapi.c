@@ -53,6 +53,13 @@ static const struct km_openapi_row {
     {"post", "/api/generate", "An answer to a prompt (Ollama).",
      "{\"type\":\"object\",\"properties\":{\"model\":{\"type\":\"string\"},\"prompt\":{\"type\":\"string\"},\"stream\":{\"type\":\"boolean\"},\"options\":{\"type\":\"object\"}}}",
      "{\"type\":\"object\"}"},
+    {"post", "/v1/embeddings", "Vectors of texts (OpenAI).",
+     "{\"type\":\"object\",\"required\":[\"input\"],\"properties\":{\"model\":{\"type\":\"string\"},\"input\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":100},"
+     "\"encoding_format\":{\"enum\":[\"float\",\"base64\"]}}}",
+     "{\"type\":\"object\",\"required\":[\"object\",\"data\",\"model\",\"usage\"]}"},
+    {"post", "/api/embed", "Vectors of texts (Ollama).",
+     "{\"type\":\"object\",\"required\":[\"input\"],\"properties\":{\"model\":{\"type\":\"string\"},\"input\":{\"type\":\"string\",\"minLength\":1}}}",
+     "{\"type\":\"object\",\"required\":[\"model\",\"embeddings\"]}"},
     {"post", "/tokenize", "Text to tokens.",
      "{\"type\":\"object\",\"required\":[\"content\"],\"properties\":{\"content\":{\"type\":\"string\"},\"add_special\":{\"type\":\"boolean\"},\"parse_special\":{\"type\":\"boolean\"},"
      "\"with_pieces\":{\"type\":\"boolean\"}}}",

@@ -52,6 +52,18 @@ void km_send_json(km_exchange *x, int status, json_t *v) {
     free(text);
 }
 
+km_text *km_event_begin(km_api_call *c, const char *name) {
+    km_text *t = &c->serve->scratch;
+    t->len = 0;
+    km_text_printf(t, "event: %s\ndata: {\"type\":\"%s\"", name, name);
+    return t;
+}
+
+void km_event_send(km_api_call *c, km_text *t) {
+    km_text_add(t, "}\n\n");
+    km_call_put(c, t);
+}
+
 const char *km_error_type(int status) {
     switch (status) {
     case 401: return "authentication_error";

@@ -247,23 +247,16 @@ static void keep(km_api_call *c, const char *response) {
 
 static km_text *event(km_api_call *c, const char *name) {
     km_response_state *st = c->state;
-    km_text *t = &c->serve->scratch;
-    t->len = 0;
-    km_text_printf(t, "event: %s\ndata: {\"type\":\"%s\",\"sequence_number\":%lld", name, name,
-                   (long long)st->sequence++);
+    km_text *t = km_event_begin(c, name);
+    km_text_printf(t, ",\"sequence_number\":%lld", (long long)st->sequence++);
     return t;
-}
-
-static void send_event(km_api_call *c, km_text *t) {
-    km_text_add(t, "}\n\n");
-    km_call_put(c, t);
 }
 
 static void send_response(km_api_call *c, const char *name) {
     km_text *t = event(c, name);
     km_text_add(t, ",\"response\":");
     put_response(c, t);
-    send_event(c, t);
+    km_event_send(c, t);
 }
 
 static void begin(km_api_call *c) {
@@ -287,7 +280,7 @@ static void send_item(km_api_choice *ch, const char *name, const char *status) {
     km_text *t = event(ch->call, name);
     km_text_printf(t, ",\"output_index\":%zu,\"item\":", st->n_items - 1);
     put_item(ch, t, st->n_items - 1, status);
-    send_event(ch->call, t);
+    km_event_send(ch->call, t);
 }
 
 static void send_part(km_api_choice *ch, const char *name, bool empty) {
@@ -295,7 +288,7 @@ static void send_part(km_api_choice *ch, const char *name, bool empty) {
     km_text *t = item_event(ch->call, name, true);
     km_text_add(t, ",\"part\":");
     put_part(ch, t, st->n_items - 1, empty);
-    send_event(ch->call, t);
+    km_event_send(ch->call, t);
 }
 
 static void close_item(km_api_choice *ch, bool cut) {
@@ -317,7 +310,7 @@ static void close_item(km_api_choice *ch, bool cut) {
     km_text_add(t, is_call ? ",\"arguments\":" : ",\"text\":");
     km_put_string(t, km_text_str(&item->text), item->text.len);
     if (text) put_logprobs(ch, t, item->logprobs);
-    send_event(ch->call, t);
+    km_event_send(ch->call, t);
     if (!is_call) send_part(ch, "response.content_part.done", false);
     send_item(ch, "response.output_item.done", cut ? "incomplete" : "completed");
 }
@@ -365,7 +358,7 @@ static void part(km_api_choice *ch, const km_answer_part *p) {
     km_text_add(t, ",\"delta\":");
     km_put_string(t, p->text, p->bytes);
     if (text) put_logprobs(ch, t, from);
-    send_event(ch->call, t);
+    km_event_send(ch->call, t);
 }
 
 /* An answer without a word is a message without one. */

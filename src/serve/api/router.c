@@ -13,11 +13,17 @@ typedef enum km_endpoint {
     TO_MESSAGES,
     TO_COUNT,
     TO_RESPONSES,
+    TO_EMBEDDINGS,
+    TO_RERANK,
+    TO_SEARCH,
+    TO_OLLAMA_EMBED,
+    TO_OLLAMA_EMBED_OLD,
     TO_OLLAMA_CHAT,
     TO_OLLAMA_GENERATE,
     TO_MODELS,
     TO_MODEL,
     TO_RESPONSE,
+    TO_INDEXES,
     TO_TOKENIZE,
     TO_DETOKENIZE,
     TO_TEMPLATE,
@@ -25,7 +31,6 @@ typedef enum km_endpoint {
     TO_SHOW,
     TO_PS,
     TO_VERSION,
-    TO_UNABLE,
     TO_HEALTH,
     TO_READY,
     TO_METRICS,
@@ -55,12 +60,15 @@ static const struct km_route_row {
     {"POST", "/tokenize", TO_TOKENIZE, false},
     {"POST", "/detokenize", TO_DETOKENIZE, false},
     {"POST", "/apply-template", TO_TEMPLATE, false},
-    {"POST", "/v1/embeddings", TO_UNABLE, false},
-    {"POST", "/v1/rerank", TO_UNABLE, false},
+    {"POST", "/v1/embeddings", TO_EMBEDDINGS, false},
+    {"POST", "/v1/rerank", TO_RERANK, false},
+    {"POST", "/v1/search", TO_SEARCH, false},
+    {"GET", "/v1/indexes", TO_INDEXES, false},
     {"POST", "/v1/responses", TO_RESPONSES, false},
     {"GET", "/v1/responses/...", TO_RESPONSE, false},
     {"DELETE", "/v1/responses/...", TO_RESPONSE, false},
-    {"POST", "/api/embed", TO_UNABLE, false},
+    {"POST", "/api/embed", TO_OLLAMA_EMBED, false},
+    {"POST", "/api/embeddings", TO_OLLAMA_EMBED_OLD, false},
     {"GET", "/metrics", TO_METRICS, false},
     {"GET", "/status.json", TO_STATUS, false},
     {"GET", "/health", TO_HEALTH, true},
@@ -157,11 +165,6 @@ static void answer_health(km_serve *s, km_exchange *x, bool ready) {
     km_send_json(x, fine ? 200 : 503, json_pack("{s:s}", "status", fine ? "ok" : "draining"));
 }
 
-static void answer_unable(km_exchange *x, const km_http_request *r) {
-    km_send_error(x, dialect_of(r->path), 501, NULL,
-                  "this server answers with text; it gives no embeddings and no ranking yet");
-}
-
 /* Does the path match the row's? *rest: what follows, of a row that leaves it open. */
 static bool matches(const char *pattern, const char *path, const char **rest) {
     size_t n = strlen(pattern);
@@ -196,7 +199,12 @@ static void go(km_serve *s, km_exchange *x, km_endpoint to, const char *rest, co
     case TO_SHOW: km_endpoint_ollama(s, x, "show", key); break;
     case TO_PS: km_endpoint_ollama(s, x, "ps", key); break;
     case TO_VERSION: km_endpoint_ollama(s, x, "version", key); break;
-    case TO_UNABLE: answer_unable(x, r); break;
+    case TO_EMBEDDINGS: km_call_start(s, x, &km_dialect_embeddings, key); break;
+    case TO_SEARCH: km_call_start(s, x, &km_dialect_search, key); break;
+    case TO_INDEXES: km_endpoint_indexes(s, x); break;
+    case TO_RERANK: km_call_start(s, x, &km_dialect_rerank, key); break;
+    case TO_OLLAMA_EMBED: km_call_start(s, x, &km_dialect_ollama_embed, key); break;
+    case TO_OLLAMA_EMBED_OLD: km_call_start(s, x, &km_dialect_ollama_embed_old, key); break;
     case TO_HEALTH: answer_health(s, x, false); break;
     case TO_READY: answer_health(s, x, true); break;
     case TO_METRICS: km_endpoint_metrics(s, x); break;

@@ -149,7 +149,8 @@ km_serve *km_serve_open(const km_serve_options *options, km_error *err) {
     if (s->o.drain_seconds <= 0) s->o.drain_seconds = 30;
     if (getrandom(&s->salt, sizeof s->salt, 0) != sizeof s->salt) s->salt = (uint64_t)time(NULL);
     pthread_mutex_init(&s->lock, NULL);
-    pthread_cond_init(&s->wake, NULL);
+    pthread_cond_init(&s->reading.wake, NULL);
+    pthread_cond_init(&s->computing.wake, NULL);
     km_status status = check_addresses(&s->o, err);
     if (status == KM_OK && s->o.keys && !(s->keys = km_keys_open(s->o.keys, err)))
         status = err->code;
@@ -157,6 +158,7 @@ km_serve *km_serve_open(const km_serve_options *options, km_error *err) {
         !(s->responses = km_response_store_new((size_t)s->o.responses, RESPONSE_BYTES)))
         status = km_no_memory(err);
     if (status == KM_OK) status = open_log(s, err);
+    if (status == KM_OK) status = km_indexes_open(s, err);
     if (status == KM_OK) status = km_catalogue_open(s, err);
     if (status == KM_OK) status = open_http(s, err);
     if (status == KM_OK) status = open_first(s, err);
@@ -192,11 +194,13 @@ void km_serve_free(km_serve *s) {
     km_http_free(s->http);
     km_served_free(s);
     km_catalogue_free(s);
+    km_indexes_close(s);
     km_keys_free(s->keys);
     km_response_store_free(s->responses);
     if (s->log_fd > 2) close(s->log_fd);
     km_text_free(&s->scratch);
     pthread_mutex_destroy(&s->lock);
-    pthread_cond_destroy(&s->wake);
+    pthread_cond_destroy(&s->reading.wake);
+    pthread_cond_destroy(&s->computing.wake);
     km_free(s);
 }

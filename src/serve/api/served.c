@@ -256,6 +256,12 @@ static void take_turns(km_serve *s) {
 void km_served_route(km_api_call *c) {
     km_serve *s = c->serve;
     json_t *name = json_object_get(c->request, "model");
+    if (c->request && c->dialect->needs_model && !c->dialect->needs_model(c)) {
+        c->served = s->served[0];
+        c->detached = true;
+        km_call_enqueue(c);
+        return;
+    }
     if (!name) name = json_object_get(c->request, "name"); /* Ollama's older clients */
     if (!c->served) c->served = km_served_find(s, json_string_value(name));
     if (!c->served) {
