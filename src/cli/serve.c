@@ -8,7 +8,7 @@
 
 typedef struct serve_settings {
     km_common common;
-    const char *template, *new_key, *keep_alive;
+    const char *template, *new_key, *keep_alive, *compress;
     km_words models, indexes, listen, origins, hosts;
     km_serve_options o;
     int64_t parallel, kept, queue, connections, responses, cache_mb, body_mb, memory_mb, port,
@@ -130,6 +130,8 @@ int km_command_serve(int argc, char **argv) {
         {"connections", KM_OPTION_INT, "N", &o.connections, 1, 1e6, "at most (default 10000)"},
         {"index", KM_OPTION_LIST, "NAME=FILE", &o.indexes, 0, 0,
          "an index of vectors to be searched by /v1/search; may be given several\ntimes"},
+        {"compress", KM_OPTION_TEXT, "WHEN", &o.compress, 0, 0,
+         "gzip for clients that ask for it: remote (default: not for those on this\nmachine), always, never"},
         {"max-body", KM_OPTION_INT, "MB", &o.body_mb, 1, 4096, "of one request (default 64)"},
         {"drain", KM_OPTION_NUMBER, "S", &o.o.drain_seconds, 0, 1e6,
          "seconds that answers have to end after SIGTERM (default 30)"},
@@ -169,6 +171,12 @@ int km_command_serve(int argc, char **argv) {
     if (o.new_key) return make_key(o.new_key);
     if (o.o.name && (o.models.n > 1 || o.o.folder))
         return km_cli_usage("serve: --name is for a single model; several have their files' names");
+    static const char *const when[] = {"remote", "always", "never"};
+    while (o.compress && o.o.compress < 3 && strcmp(o.compress, when[o.o.compress]) != 0)
+        o.o.compress++;
+    if (o.o.compress == 3)
+        return km_cli_usage("serve: --compress is remote, always or never, and not '%.40s'",
+                            o.compress);
     o.o.keep_alive = 300;
     if (o.keep_alive && !km_serve_duration(o.keep_alive, &o.o.keep_alive))
         return km_cli_usage("serve: --keep-alive is 90s, 5m, 1h or -1, and not '%.40s'",

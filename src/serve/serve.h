@@ -23,6 +23,7 @@ typedef struct km_serve_options { /* all-zero but for listen is valid */
     const char *const *hosts; /* n_hosts names that requests may address, beside local ones */
     int n_hosts;
     const char *tls_cert, *tls_key;
+    int compress;      /* 0: for clients elsewhere that ask for it; 1: for all; 2: for none */
     bool insecure;     /* a public address without keys is fine */
     bool share_cache;  /* prefixes are shared between keys */
     bool log_contents; /* requests with what they say */

@@ -5,10 +5,19 @@ from urllib.parse import urlparse
 
 
 class Client:
+    tls = None  # an ssl.SSLContext, for https
+
     def __init__(self, url, timeout=60):
         at = urlparse(url)
-        self.host = at.netloc
-        self.socket = socket.create_connection((at.hostname, at.port), timeout)
+        self.host = at.netloc or "localhost"
+        if at.scheme == "unix":
+            self.socket = socket.socket(socket.AF_UNIX)
+            self.socket.settimeout(timeout)
+            self.socket.connect(at.path)
+        else:
+            self.socket = socket.create_connection((at.hostname, at.port), timeout)
+        if at.scheme == "https":
+            self.socket = Client.tls.wrap_socket(self.socket, server_hostname="localhost")
         self.file = self.socket.makefile("rb")
 
     def ask(self, method, path, body=None, headers=()):

@@ -21,6 +21,9 @@ static void reload(km_serve *s) {
     if (s->keys && km_keys_reload(s->keys, &err) != KM_OK)
         km_note(KM_LOG_WARN, "the keys stay as they were: %s", err.text);
     km_catalogue_reload(s);
+    km_error tls = {0};
+    if (km_http_reload(s->http, &tls) != KM_OK)
+        km_note(KM_LOG_WARN, "the certificate stays as it was: %s", tls.text);
     if (s->o.log && strcmp(s->o.log, "-") != 0) { /* it may have been moved away */
         int fd = open(s->o.log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640);
         if (fd >= 0 && s->log_fd > 2) close(s->log_fd);
@@ -108,6 +111,7 @@ static km_status open_http(km_serve *s, km_error *err) {
                          .connections = s->o.connections,
                          .tls_cert = s->o.tls_cert,
                          .tls_key = s->o.tls_key,
+                         .compress = (km_compress)s->o.compress,
                          .on_request = km_route,
                          .on_end = km_log_end,
                          .user = s};

@@ -1,11 +1,11 @@
 /* Answers: whole ones, and streams in chunks with bounded buffers and heartbeats. */
 #include "serve/http/internal.h"
 #include "base/alloc.h"
+#include "base/clock.h"
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <time.h>
 
 struct km_exchange {
     km_connection *connection;
@@ -18,14 +18,9 @@ struct km_exchange {
     uint64_t bytes;
     int status;
     bool begun, chunked, keep_alive, head_only;
+    km_gzip *gzip;            /* of a stream that is compressed */
     km_exchange *prev, *next; /* streams */
 };
-
-double km_http_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 const char *km_http_status_text(int status) {
     static const struct {
@@ -64,7 +59,7 @@ km_exchange *km_exchange_new(km_connection *c) {
     x->connection = c;
     x->keep_alive = r->keep_alive;
     x->head_only = strcmp(r->method, "HEAD") == 0;
-    x->began = km_http_now();
+    x->began = km_now();
     return x;
 }
 
@@ -105,7 +100,8 @@ static void stop_streaming(km_exchange *x) {
 static void ended(km_exchange *x, int status) {
     km_http *h = x->connection->http;
     if (h->options.on_end)
-        h->options.on_end(h->options.user, x, status, x->bytes, km_http_now() - x->began);
+        h->options.on_end(h->options.user, x, status, x->bytes, km_now() - x->began);
+    km_gzip_free(x->gzip);
     km_free(x->headers);
     km_free(x);
 }
@@ -138,9 +134,39 @@ static void done(km_exchange *x) {
     km_connection_next(c, keep);
 }
 
+/* ---- Compression ---- */
+
+enum { WORTH_IT = 1000 }; /* bytes of a whole answer; smaller ones fit into a packet anyway */
+
+static bool may_compress(const km_exchange *x) {
+    const km_connection *c = x->connection;
+    km_compress how = c->http->options.compress;
+    bool local = strcmp(c->peer, "unix") == 0 || strncmp(c->peer, "127.", 4) == 0 ||
+                 strcmp(c->peer, "::1") == 0;
+    if (how == KM_COMPRESS_NEVER || (how == KM_COMPRESS_REMOTE && local)) return false;
+    return km_gzip_able() &&
+           km_gzip_accepted(km_http_header_get(km_exchange_request(x), "accept-encoding"));
+}
+
+static void tell_compressed(km_exchange *x) {
+    km_exchange_header(x, "Content-Encoding", "gzip");
+    km_exchange_header(x, "Vary", "Accept-Encoding");
+}
+
+/* ---- Whole answers ---- */
+
 void km_exchange_send(km_exchange *x, int status, const char *type, const char *body,
                       size_t bytes) {
     char length[64];
+    km_gzip *g =
+        bytes >= WORTH_IT && bytes < UINT32_MAX && may_compress(x) ? km_gzip_new(false) : NULL;
+    size_t n = 0;
+    const char *small = g ? km_gzip_put(g, body, bytes, true, &n) : NULL;
+    if (small) {
+        tell_compressed(x);
+        body = small;
+        bytes = n;
+    }
     bool none = status == 204 || status == 304;
     snprintf(length, sizeof length, "Content-Length: %zu\r\n", bytes);
     send_head(x, status, type, none ? "" : length);
@@ -149,8 +175,11 @@ void km_exchange_send(km_exchange *x, int status, const char *type, const char *
         x->bytes = bytes;
         x->connection->http->counts.bytes_out += bytes;
     }
+    km_gzip_free(g);
     done(x);
 }
+
+/* ---- Streams ---- */
 
 void km_exchange_begin(km_exchange *x, int status, const char *type, const char *beat) {
     km_http *h = x->connection->http;
@@ -159,10 +188,12 @@ void km_exchange_begin(km_exchange *x, int status, const char *type, const char 
     if (!x->chunked) x->keep_alive = false;
     km_exchange_header(x, "Cache-Control", "no-cache");
     km_exchange_header(x, "X-Accel-Buffering", "no"); /* nginx passes pieces on as they come */
+    if (!x->head_only && may_compress(x)) x->gzip = km_gzip_new(true);
+    if (x->gzip) tell_compressed(x);
     send_head(x, status, type, x->chunked ? "Transfer-Encoding: chunked\r\n" : "");
     x->begun = true;
     x->beat = beat;
-    x->last = km_http_now();
+    x->last = km_now();
     x->next = h->streams;
     if (x->next) x->next->prev = x;
     h->streams = x;
@@ -201,30 +232,45 @@ static void put_chunk(km_connection *c, const char *data, size_t bytes) {
     put_parts(c, parts, 3);
 }
 
-bool km_exchange_put(km_exchange *x, const char *data, size_t bytes) {
+/* Bytes as they go out. */
+static void put_bytes(km_exchange *x, const char *data, size_t bytes) {
     km_connection *c = x->connection;
-    struct evbuffer *out = bufferevent_get_output(c->bev);
-    if (bytes == 0 || x->head_only) return true;
+    if (bytes == 0) return;
     if (x->chunked)
         put_chunk(c, data, bytes);
     else
         put_parts(c, &(struct iovec){(void *)(uintptr_t)data, bytes}, 1);
     x->bytes += bytes;
-    x->last = km_http_now();
     c->http->counts.bytes_out += bytes;
+}
+
+bool km_exchange_put(km_exchange *x, const char *data, size_t bytes) {
+    km_connection *c = x->connection;
+    struct evbuffer *out = bufferevent_get_output(c->bev);
+    if (bytes == 0 || x->head_only) return true;
+    if (x->gzip) data = km_gzip_put(x->gzip, data, bytes, false, &bytes);
+    if (!data) {
+        km_connection_free(c); /* a stream with a hole in it is none */
+        return false;
+    }
+    put_bytes(x, data, bytes);
+    x->last = km_now();
     if (evbuffer_get_length(out) <= c->http->options.backlog) return true;
     km_connection_free(c); /* reads too slowly */
     return false;
 }
 
 void km_exchange_end(km_exchange *x) {
+    size_t n = 0;
+    const char *rest = x->gzip ? km_gzip_put(x->gzip, "", 0, true, &n) : NULL;
+    if (rest) put_bytes(x, rest, n);
     if (!x->head_only && x->chunked) bufferevent_write(x->connection->bev, "0\r\n\r\n", 5);
     stop_streaming(x);
     done(x);
 }
 
 void km_exchange_beats(km_http *h) {
-    double now = km_http_now();
+    double now = km_now();
     for (km_exchange *x = h->streams, *next; x; x = next) {
         next = x->next;
         struct evbuffer *out = bufferevent_get_output(x->connection->bev);

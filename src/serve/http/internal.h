@@ -63,7 +63,15 @@ void km_connection_next(km_connection *c, bool keep_alive); /* its exchange has 
 km_exchange *km_exchange_new(km_connection *c);
 void km_exchange_leave(km_exchange *x); /* the client is gone */
 void km_exchange_beats(km_http *h);     /* heartbeats of silent streams */
-double km_http_now(void);
+
+typedef struct km_gzip km_gzip;
+bool km_gzip_accepted(const char *accepts); /* by the header Accept-Encoding; NULL: no */
+bool km_gzip_able(void);                    /* the build has zlib */
+km_gzip *km_gzip_new(bool stream);          /* NULL: out of memory */
+void km_gzip_free(km_gzip *g);              /* NULL is fine */
+/* The next piece, compressed and flushed; it lives until the next call. end: the last one. At most 4 GiB.
+ * NULL: out of memory. */
+const char *km_gzip_put(km_gzip *g, const char *data, size_t bytes, bool end, size_t *n);
 
 void km_http_maybe_end(km_http *h); /* of a server that drains: is everything done? */
 struct bufferevent *km_http_bufferevent(km_http *h, int fd);

@@ -1,6 +1,7 @@
 /* The loop itself: what other threads hand over, timers, signals, heartbeats, and the way it ends. */
 #include "serve/http/internal.h"
 #include "base/alloc.h"
+#include "base/array.h"
 #include <errno.h>
 #include <event2/thread.h>
 #include <signal.h>
@@ -67,13 +68,8 @@ static void wake(km_http *h) {
 
 bool km_http_post(km_http *h, void (*fn)(void *arg), void *arg) {
     pthread_mutex_lock(&h->lock);
-    bool ok = true, first = h->n_posted == 0;
-    if (h->n_posted == h->cap_posted) {
-        size_t cap = h->cap_posted ? 2 * h->cap_posted : 16;
-        km_posted *more = km_realloc(h->posted, cap * sizeof *more);
-        ok = more != NULL;
-        if (ok) h->posted = more, h->cap_posted = cap;
-    }
+    bool ok, first = h->n_posted == 0;
+    ok = km_array_reserve(&h->posted, &h->cap_posted, h->n_posted + 1);
     if (ok) h->posted[h->n_posted++] = (km_posted){fn, arg};
     pthread_mutex_unlock(&h->lock);
     if (ok && first) wake(h);

@@ -352,3 +352,5 @@ km_status km_http_listen_fd(km_http *h, int fd, km_error *err) {
     return add_listener(h, evconnlistener_new(h->base, on_accept, h, listen_flags, 0, fd),
                         "the socket given", err);
 }
+
+km_status km_http_reload(km_http *h, km_error *err) { return km_http_tls_open(h, err); }

@@ -12,6 +12,12 @@
 typedef struct km_http km_http;
 typedef struct km_exchange km_exchange;
 
+typedef enum km_compress {
+    KM_COMPRESS_REMOTE, /* not for clients on this machine: there bytes cost nothing, and time does */
+    KM_COMPRESS_ALWAYS,
+    KM_COMPRESS_NEVER
+} km_compress;
+
 typedef struct km_http_options { /* 0 anywhere means the default */
     km_http_limits limits;
     int connections;      /* at most so many at once: 10,000; further ones get 503 */
@@ -23,6 +29,7 @@ typedef struct km_http_options { /* 0 anywhere means the default */
     size_t backlog;       /* bytes of an answer that a client has not taken yet: 1 MiB, then it is
                             * let go; whole answers may be larger */
     const char *tls_cert, *tls_key; /* files; NULL: no TLS */
+    km_compress compress;           /* answers, for clients that ask for gzip */
     void (*on_request)(void *user, km_exchange *x);
     /* One line of the log, once an exchange has ended; status 499: the client left. NULL: none */
     void (*on_end)(void *user, km_exchange *x, int status, uint64_t bytes, double seconds);
@@ -39,6 +46,9 @@ km_status km_http_listen(km_http *h, const char *address, int *port, km_error *e
 km_status km_http_listen_fd(km_http *h, int fd, km_error *err);
 /* Can only this machine reach the address? A name that does not resolve is not local. */
 bool km_http_is_local(const char *address);
+
+/* Reads certificate and key again, for connections to come; on an error the old ones stay. */
+km_status km_http_reload(km_http *h, km_error *err);
 
 void km_http_run(km_http *h); /* until stopped */
 /* From any thread. Ends at once, or when no exchange is open and all answers are sent; idle connections

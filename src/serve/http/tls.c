@@ -6,27 +6,36 @@
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 
-static km_status fail(km_http *h, const char *what, const char *path, km_error *err) {
+static km_status fail(const char *what, const char *path, km_error *err) {
     char text[200];
     ERR_error_string_n(ERR_get_error(), text, sizeof text);
     return km_error_set(err, KM_ERR_FILE, "cannot use the %s '%.200s': %s", what, path, text);
 }
 
-km_status km_http_tls_open(km_http *h, km_error *err) {
-    const km_http_options *o = &h->options;
-    if (!o->tls_cert) return KM_OK;
-    km_status s = km_openssl_open(err);
-    if (s != KM_OK) return s;
-    SSL_CTX *ctx = SSL_CTX_new(TLS_server_method());
-    if (!ctx) return km_error_set(err, KM_ERR_MEMORY, "cannot set up TLS: out of memory");
-    h->tls = ctx;
+static km_status read_files(const km_http_options *o, SSL_CTX *ctx, km_error *err) {
     SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION);
     SSL_CTX_set_options(ctx, SSL_OP_NO_RENEGOTIATION);
     if (SSL_CTX_use_certificate_chain_file(ctx, o->tls_cert) != 1)
-        return fail(h, "certificate", o->tls_cert, err);
+        return fail("certificate", o->tls_cert, err);
     if (SSL_CTX_use_PrivateKey_file(ctx, o->tls_key, SSL_FILETYPE_PEM) != 1)
-        return fail(h, "key", o->tls_key, err);
-    if (SSL_CTX_check_private_key(ctx) != 1) return fail(h, "key", o->tls_key, err);
+        return fail("key", o->tls_key, err);
+    return SSL_CTX_check_private_key(ctx) == 1 ? KM_OK : fail("key", o->tls_key, err);
+}
+
+/* Connections that are open keep the certificate they began with. */
+km_status km_http_tls_open(km_http *h, km_error *err) {
+    if (!h->options.tls_cert) return KM_OK;
+    if (km_openssl_open(err) != KM_OK) return err->code;
+    SSL_CTX *ctx = SSL_CTX_new(TLS_server_method());
+    if (!ctx) return km_error_set(err, KM_ERR_MEMORY, "cannot set up TLS: out of memory");
+    ERR_clear_error();
+    km_status s = read_files(&h->options, ctx, err);
+    if (s != KM_OK) {
+        SSL_CTX_free(ctx);
+        return s;
+    }
+    if (h->tls) SSL_CTX_free(h->tls);
+    h->tls = ctx;
     return KM_OK;
 }
 
