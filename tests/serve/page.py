@@ -1,4 +1,6 @@
-"""The chat page in a headless Chromium. Arguments: the server, a folder for screenshots (optional)."""
+"""The chat page in a headless Chromium. Arguments: the server, a folder with a text file, a folder for
+screenshots (optional)."""
+import json
 import sys
 import time
 
@@ -7,7 +9,7 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-url, shots = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
+url, folder, shots = sys.argv[1], sys.argv[2], sys.argv[3] if len(sys.argv) > 3 else None
 options = webdriver.ChromeOptions()
 for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1100,800"):
     options.add_argument(flag)
@@ -119,6 +121,34 @@ try:
         assert len(sample.find_elements(By.CSS_SELECTOR, css)) == n, css
     assert sample.find_element(By.CSS_SELECTOR, "pre code").text == "int x = 1 < 2;"
     shot("markdown")
+    # Another model, chosen in the page and remembered.
+    find("#models option[value=second]").click()
+    click("#new")
+    ask("Which one are you?")
+    page.refresh()
+    wait(lambda: find("#models").get_attribute("value") == "second")
+    # A document, with its tokens counted, goes with the question.
+    find("#picker").send_keys(folder + "/sea.txt")
+    wait(lambda: "tokens" in find("#files").text)
+    shot("document")
+    ask("What does it say?")
+    assert "A page about the sea." in all_of(".message.user .text")[-1].text
+    # Everything goes out as a file and comes back from it; what is no such file is told.
+    chats = page.execute_script("return JSON.parse(localStorage.getItem('kermes.chats'))")
+    with open(folder + "/chats.json", "w") as f:
+        json.dump({"kermes": 1, "chats": [{**chats[0], "id": "other", "title": "From a file"}]}, f)
+    find("#importer").send_keys(folder + "/chats.json")
+    wait(lambda: any("From a file" in li.text for li in all_of("#list li")))
+    page.execute_script("const make = URL.createObjectURL; URL.createObjectURL = b => { b.text().then(t => window.exported = t); return make(b); };")
+    click("#export")
+    wait(lambda: "From a file" in (page.execute_script("return window.exported") or ""))
+    find("#importer").send_keys(folder + "/sea.txt")
+    wait(lambda: any("no conversations" in e.text for e in all_of(".error")))
+    # By keyboard alone: a new conversation, the question, and the skip link first.
+    page.refresh()
+    wait(lambda: all_of("#list li"))
+    find("body").send_keys(Keys.CONTROL, Keys.SHIFT, "o")
+    wait(lambda: page.execute_script("return document.activeElement.id") == "input" and not all_of(".message"))
     # Dark, and on a phone.
     click("Light or dark")
     page.set_window_size(420, 800)
