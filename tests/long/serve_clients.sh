@@ -1,10 +1,20 @@
 #!/bin/bash
-# The official clients of OpenAI, Anthropic and Ollama, and Prometheus' parser, in a virtual environment of
-# their own. Skipped where they cannot be fetched.
+# The official clients of OpenAI, Anthropic and Ollama, programs built on them, Prometheus' parser, and
+# schemathesis over our own OpenAPI document, in a virtual environment of their own. Skipped where they
+# cannot be fetched. KERMES_CLIENTS: an environment that has them already.
 . "$(dirname "$0")/../serve/serve.bash"
-python3 -m venv "$tmp/venv" >/dev/null 2>&1 || { echo "skipped: no python3-venv"; exit 77; }
-"$tmp/venv/bin/pip" install -q --disable-pip-version-check --timeout 20 --retries 1 \
-    openai anthropic ollama prometheus_client >"$tmp/pip" 2>&1 || { echo "skipped: pip could not fetch the clients"; exit 77; }
+here=$(dirname "$0")/../serve
+venv=${KERMES_CLIENTS:-$tmp/venv}
+if [ ! -x "$venv/bin/python" ]; then
+    python3 -m venv "$venv" >/dev/null 2>&1 || { echo "skipped: no python3-venv"; exit 77; }
+    "$venv/bin/pip" install -q --disable-pip-version-check --timeout 20 --retries 1 \
+        openai anthropic ollama prometheus_client litellm langchain-openai llm instructor schemathesis \
+        >"$tmp/pip" 2>&1 || { echo "skipped: pip could not fetch the clients"; exit 77; }
+fi
 start_server
-"$tmp/venv/bin/python" "$(dirname "$0")/../serve/clients.py" "$url" || exit 1
+"$venv/bin/python" "$here/clients.py" "$url" || exit 1
+"$venv/bin/python" "$here/frameworks.py" "$url" "$tmp" "$venv/bin" || exit 1
+(cd "$tmp" && "$venv/bin/schemathesis" run "$url/openapi.json" --max-examples "${KERMES_EXAMPLES:-50}" --seed 1 \
+    --checks not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance \
+    --suppress-health-check all --no-color) || exit 1
 stop_server TERM

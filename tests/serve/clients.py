@@ -39,6 +39,8 @@ def openai_chats_and_completes():
     form = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": parameters}}
     answer = client.chat.completions.create(model=model, messages=user, response_format=form, max_tokens=600)
     assert json.loads(answer.choices[0].message.content)["at"] in ("sea", "sky")
+    vectors = client.embeddings.create(model=model, input=["The sea", "The sky"]).data  # asks for base64
+    assert len(vectors) == 2 and len(vectors[1].embedding) == 128 and abs(sum(v * v for v in vectors[0].embedding) - 1) < 1e-4
     try:
         client.chat.completions.create(model=model, messages=user, temperature=-1)
         raise AssertionError("a temperature of -1 was taken")
@@ -105,6 +107,8 @@ def ollama_chats():
     assert client.generate(model=name, prompt="Hm", options=options).response is not None
     assert json.loads(client.chat(model=name, messages=user, format=parameters).message.content)["at"] in ("sea", "sky")
     assert client.show(name).modelinfo and client.ps().models
+    assert len(client.embed(model=name, input=["The sea", "The sky"]).embeddings[1]) == 128
+    assert len(client.embeddings(model=name, prompt="The sea").embedding) == 128
 
 
 def prometheus_reads_the_metrics():
@@ -113,6 +117,6 @@ def prometheus_reads_the_metrics():
     assert {"kermes_tokens", "kermes_first_token_seconds", "kermes_requests_running"} <= names, names
 
 
-for check in (openai_chats_and_completes, anthropic_messages, ollama_chats, prometheus_reads_the_metrics):
+for check in (openai_chats_and_completes, openai_responds, anthropic_messages, ollama_chats, prometheus_reads_the_metrics):
     check()
     print(check.__name__.replace("_", " "))
