@@ -21,7 +21,7 @@ start_server() {
 
 wait_for_server() {
     for _ in $(seq 600); do
-        url=$(sed -n 's,.* served at \(http[^ ]*\)/$,\1,p' "$tmp/err")
+        url=$(sed -n 's,.* served at \(http[^ ]*\)/$,\1,p' "$tmp/err" 2>/dev/null)
         [ -z "$url" ] || return 0
         kill -0 "$server" 2>/dev/null || break
         sleep 0.1
