@@ -598,6 +598,23 @@ def instructions(data, path):
     return text
 
 
+def batches(data, path):
+    """A results file of bench/batch.py: many sequences on the CPU, two builds in turns."""
+    text = (f"## Sequences together on {data['processor']}\n\n"
+            f"{data['date']}, {data['threads']} threads, a token of each sequence after "
+            f"{data['context']}, {data['rounds']} rounds of the two builds in turns; from "
+            f"[`{path.name}`](../bench/results/{path.name}), written by `bench/batch.py`. Tokens a second of "
+            f"all sequences, of the best round (median in brackets).{' ' + data['note'] if data['note'] else ''}\n")
+    for b in data["batches"]:
+        one = b["curve"][0]["after"]["best"]
+        text += (f"\n{b['model']}\n\n"
+                 + table(["sequences", "the build before", "this build", "times one sequence"],
+                         [[c["sequences"], f"{number(c['before']['best'])} ({number(c['before']['median'])})",
+                           f"{number(c['after']['best'])} ({number(c['after']['median'])})",
+                           f"{c['after']['best'] / one:.1f}"] for c in b["curve"]]))
+    return text
+
+
 def main():
     paths = sorted((ROOT / "bench" / "results").glob("*.json"))
     pages = []
@@ -607,6 +624,8 @@ def main():
             pages.append(machine(data, path))
         elif "prompts" in data and "steps" in data:
             pages.append(instructions(data, path))
+        elif "batches" in data:
+            pages.append(batches(data, path))
         elif "training" in data:
             pages.append(training(data, path))
         elif "models" in data:

@@ -1,6 +1,7 @@
 /* Steps of a running model. Their inputs are kept tensors that are written before each run, so that
  * nothing about a step but its number of rows is fixed when it is captured. */
 #include "infer/plan.h"
+#include "backend/cpu/alone.h"
 #include "base/alloc.h"
 #include <stdatomic.h>
 #include <string.h>
@@ -39,7 +40,6 @@ struct km_plan {
     shape few[KM_STEP_ROWS + 1];
     int32_t *rows; /* (KM_PROMPT_CHUNK, 2), of a prompt's chunk */
     float *stream; /* (KM_STEP_ROWS, C), between parts; NULL: there is one */
-    int most;
 };
 
 km_plan *km_plan_new(km_ctx *ctx, km_net *m, km_cache *cache) {
@@ -57,9 +57,6 @@ km_plan *km_plan_new(km_ctx *ctx, km_net *m, km_cache *cache) {
     p->ctx = ctx;
     p->m = m;
     p->cache = cache;
-    p->most = KM_STEP_ROWS;
-    for (const km_net *part = m; part; part = part->next)
-        if (part->ctx->device->host) p->most = KM_FEW_ROWS;
     return p;
 }
 
@@ -81,8 +78,6 @@ void km_plan_free(km_plan *p) {
     km_free(p->stream);
     km_free(p);
 }
-
-int km_plan_rows(const km_plan *p) { return p->most; }
 
 /* What a part makes of its rows: logits f32 after those that `place` wants, or the stream. */
 static km_tensor *run_part(km_net *m, km_tensor *in, const km_net_place *place) {
@@ -150,6 +145,13 @@ static km_status put_piece(km_plan *p, plan_piece *a, int part, const void *in, 
     return failed(p);
 }
 
+/* A step's rows are of many sequences: each is to have the bits that it has alone. */
+static void run_graph(km_ctx *ctx, km_graph **graph, uint64_t key, km_step_fn fn, plan_piece *a) {
+    km_cpu_set_rows_alone(KM_STEP_ROWS);
+    km_graph_run(ctx, graph, key, fn, a);
+    km_cpu_set_rows_alone(0);
+}
+
 /* One part's share of a step, from what is in the host's memory. */
 static km_status run_piece(km_plan *p, plan_piece *a, int part, const void *in, size_t bytes,
                            const int32_t *rows, int64_t n) {
@@ -159,7 +161,7 @@ static km_status run_piece(km_plan *p, plan_piece *a, int part, const void *in, 
         km_graph_free(a->graph);
         a->graph = NULL;
     }
-    km_graph_run(ctx, &a->graph, 1, step, a);
+    run_graph(ctx, &a->graph, 1, step, a);
     return failed(p);
 }
 
@@ -266,7 +268,7 @@ km_status km_plan_choose(km_plan *p, const int32_t *ids, const int32_t *rows, in
         a->chosen = NULL;
     }
     for (int64_t i = 0; i < steps && !km_failed(ctx); i++)
-        km_graph_run(ctx, &a->chosen, a->penalties ? 2 : 1, step_and_choose, a);
+        run_graph(ctx, &a->chosen, a->penalties ? 2 : 1, step_and_choose, a);
     return failed(p) == KM_OK ? get_choosers(p, a, n, chooser) : km_ctx_status(p->ctx);
 }
 

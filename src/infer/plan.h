@@ -13,7 +13,7 @@
 static inline int64_t km_prompt_chunk(const km_device *d) {
     return d && !d->host ? KM_PROMPT_CHUNK : KM_PROMPT_CHUNK / 2;
 }
-#define KM_STEP_ROWS 64 /* rows of a step at most, on any device */
+#define KM_STEP_ROWS 64 /* rows of a step at most; the host treats each by itself */
 
 typedef struct km_plan km_plan;
 
@@ -21,10 +21,7 @@ typedef struct km_plan km_plan;
 km_plan *km_plan_new(km_ctx *ctx, km_net *m, km_cache *cache);
 void km_plan_free(km_plan *p); /* NULL is fine */
 
-/* How many rows a step can have: KM_FEW_ROWS where kernels for few rows treat each by itself, as
- * the host's do; more where all layers are on GPUs. */
-int km_plan_rows(const km_plan *p);
-/* n (1 to km_plan_rows) rows, each a token: rows[2 * i] and rows[2 * i + 1] are its sequence and
+/* n (1 to KM_STEP_ROWS) rows, each a token: rows[2 * i] and rows[2 * i + 1] are its sequence and
  * position; several of one sequence are in order. The logits of all come to (n, vocab), or stay on
  * the device (NULL). Pages are there already. */
 km_status km_plan_few(km_plan *p, const int32_t *ids, const int32_t *rows, int64_t n,

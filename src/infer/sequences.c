@@ -333,7 +333,7 @@ static km_status make_room(km_sequences *b, int s, km_error *err) {
 /* Host memory for the logits of a step's rows. */
 static bool rows_ready(km_sequences *b) {
     size_t each = sizeof *b->rows * (size_t)b->m->config.vocab;
-    if (!b->rows) b->rows = km_alloc(each * (size_t)km_plan_rows(b->plan));
+    if (!b->rows) b->rows = km_alloc(each * (size_t)KM_STEP_ROWS);
     return b->rows != NULL;
 }
 
@@ -348,7 +348,7 @@ static km_status reserve_all(km_sequences *b, const km_sequences_token *t, int n
     return status;
 }
 
-/* At most km_plan_rows of them, which have pages. */
+/* At most KM_STEP_ROWS of them, which have pages. */
 static km_status step_few(km_sequences *b, const km_sequences_token *t, int n, km_error *err) {
     int32_t ids[KM_STEP_ROWS], rows[2 * KM_STEP_ROWS];
     size_t vocab = (size_t)b->m->config.vocab;
@@ -376,7 +376,7 @@ int64_t km_sequences_ahead(const km_sequences *b) { return b->m->next ? 1 : 64; 
 km_status km_sequences_choose(km_sequences *b, const km_sequences_token *t, int n, int64_t steps,
                               km_chooser *const *chooser, int32_t *out, km_error *err) {
     int32_t ids[KM_STEP_ROWS], rows[2 * KM_STEP_ROWS];
-    if (n < 1 || n > km_plan_rows(b->plan) || steps < 1 || steps > km_sequences_ahead(b))
+    if (n < 1 || n > KM_STEP_ROWS || steps < 1 || steps > km_sequences_ahead(b))
         return km_error_set(err, KM_ERR_RANGE, "%lld steps of %d sequences at once",
                             (long long)steps, n);
     for (int i = 0; i < n; i++) {
@@ -487,7 +487,7 @@ km_status km_sequences_step(km_sequences *b, const km_sequences_token *t, int n,
     }
     for (int i = 0; i < n && status == KM_OK; i++) status = make_room(b, t[i].sequence, err);
     if (status == KM_OK) status = reserve_all(b, t, n, 1, err);
-    int most = km_plan_rows(b->plan);
+    int most = KM_STEP_ROWS;
     for (int i = 0; i < n && status == KM_OK; i += most)
         status = step_few(b, t + i, n - i < most ? n - i : most, err);
     return status;

@@ -60,10 +60,10 @@ typedef struct km_sequences_token {
     int sequence;
     int32_t id;
 } km_sequences_token;
-/* One more token for each of n different sequences, km_plan_rows at a time. */
+/* One more token for each of n different sequences, KM_STEP_ROWS at a time. */
 km_status km_sequences_step(km_sequences *b, const km_sequences_token *t, int n, km_error *err);
 
-/* `steps` tokens for each of n different sequences (km_plan_rows at most), chosen where the logits
+/* `steps` tokens for each of n different sequences (KM_STEP_ROWS at most), chosen where the logits
  * are: t[i].id and then what was chosen goes through the model, and out (n, steps) receives what
  * was chosen. The last one has not been through it, and there are no logits on the host. Every
  * sequence must have room for `steps` tokens, which are at most km_sequences_ahead. */

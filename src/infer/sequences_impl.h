@@ -24,7 +24,7 @@ struct km_sequences {
     km_plan *plan;
     km_sequence_state *seq;
     km_lead *lead; /* of ranks that share the model; NULL: it is whole */
-    float *rows;   /* (km_plan_rows, vocab) where a step has more than one row */
+    float *rows;   /* (KM_STEP_ROWS, vocab) where a step has more than one row */
     bool alone;    /* kernels for many rows treat each by itself, however many there are */
 };
 

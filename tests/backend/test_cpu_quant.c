@@ -1,6 +1,7 @@
 /* Layers with weights in blocks on the CPU, with every set of instructions that this machine has:
  * against weights decoded and multiplied in double, within what rounding x to 8 or 16 bits allows. */
 #include "backend/cpu/quant_kernels.h"
+#include "backend/cpu/alone.h"
 #include "backend/backend.h"
 #include "ops/infer.h"
 #include "tensor/quant.h"
@@ -310,6 +311,39 @@ static void a_row_has_the_same_bits_alone_and_among_others(void **state) {
     use_best();
 }
 
+/* As in a step of many sequences: however many rows there are, each has the bits that it has alone. */
+static void rows_of_a_step_have_the_bits_they_have_alone(void **state) {
+    static const int64_t counts[] = {64, 2, 3, 5, 9, 17, 30};
+    const int64_t outs = 69;
+    bool more = true;
+    for (int i = 0; more; i++) {
+        if (!use(i, &more)) continue;
+        begin(2);
+        km_cpu_set_rows_alone(64);
+        for (int k = 0; k <= BLOCKS; k++)
+            for (int bits = 8; bits <= 16; bits += 8) {
+                km_dtype d = k < BLOCKS ? blocks[k] : KM_F16;
+                int64_t in = km_dtype_block(d) == 32 ? 576 : 512;
+                float *x = floats(7, 64 * in), *keep = malloc((size_t)(64 * outs) * sizeof *keep);
+                weight w = weight_new(d, 3, outs, in);
+                km_ctx_set_activations(ctx, bits);
+                for (int64_t r = 0; r < 64; r++)
+                    memcpy(keep + r * outs, km_tensor_ptr(layer(x + r * in, 1, in, &w)),
+                           (size_t)outs * sizeof *keep);
+                for (size_t n = 0; n < sizeof counts / sizeof *counts; n++)
+                    assert_memory_equal(keep, km_tensor_ptr(layer(x, counts[n], in, &w)),
+                                        (size_t)(counts[n] * outs) * sizeof *keep);
+                weight_free(&w);
+                free(keep);
+                free(x);
+                km_step_end(ctx);
+            }
+        end();
+    }
+    km_cpu_set_rows_alone(0);
+    use_best();
+}
+
 static void layers_together_equal_layers_apart(void **state) {
     static const km_dtype kinds[] = {KM_Q4_K, KM_F16, KM_Q6_K};
     static const int64_t outs[] = {64, 33, 7};
@@ -425,6 +459,7 @@ int main(void) {
         cmocka_unit_test(rows_may_end_within_a_step),
         cmocka_unit_test(weights_of_floats_go_with_inputs_of_another_dtype),
         cmocka_unit_test(a_row_has_the_same_bits_alone_and_among_others),
+        cmocka_unit_test(rows_of_a_step_have_the_bits_they_have_alone),
         cmocka_unit_test(layers_together_equal_layers_apart),
         cmocka_unit_test(a_gated_layer_is_the_product_of_two),
         cmocka_unit_test(what_is_not_a_number_stays_in_its_row),

@@ -90,7 +90,7 @@ static void alone(km_ctx *ctx, km_net *m, km_dtype cache, int row, int64_t promp
 static void neighbours_change_no_bit(void **state) {
     km_ctx *ctx = *state;
     static const km_dtype caches[] = {KM_F32, KM_F16, KM_Q8_0, KM_Q4_0};
-    enum { MANY = 19, STEPS = 6 }; /* more than go into one call */
+    enum { MANY = 67, STEPS = 4 }; /* more than go into one call */
     for (int arch = KM_ARCH_GPT2; arch <= KM_ARCH_LLAMA; arch++)
         for (int k = 0; k < 4; k++) {
             km_error err = {0};

@@ -52,6 +52,15 @@ typedef struct km_quant_panel {
     float scale[16][KM_QUANT_OUTS], least[16][KM_QUANT_OUTS];
 } km_quant_panel;
 
+/* A step of one row of weights for several rows of x: codes in the order in which vectors take them, and
+ * each group's (or half group's) scale and least value, the scale four times as the sums of a group lie. */
+typedef struct km_quant_apart {
+    _Alignas(64) uint8_t code[256];
+    float scale[64], least[16];
+} km_quant_apart;
+
+static inline int64_t km_quant_steps(int64_t n) { return (n + KM_QUANT_STEP - 1) / KM_QUANT_STEP; }
+
 /* Rows of x as an array of steps: row r begins at x + r * ldx. */
 typedef struct km_quant_rows {
     const km_quant_x *x;
@@ -115,6 +124,12 @@ typedef struct km_quant_kernels {
      * elements. Nothing is read at or behind `end`. */
     void (*few)(km_dtype d, const uint8_t *w, const uint8_t *end, int64_t bytes, int64_t n,
                 int64_t outs, const km_quant_rows *x, float *y, int64_t ldy);
+    /* The same in two: n elements of each of `outs` rows of w to p (outs, steps), which then meet all
+     * rows of x. Bits are those of `few`. next: weights to fetch meanwhile, `bytes` to a row, or NULL. */
+    void (*take_apart)(km_dtype d, const uint8_t *w, const uint8_t *end, int64_t bytes, int64_t n,
+                       int64_t outs, km_quant_apart *p);
+    void (*meet)(km_dtype d, const km_quant_apart *p, int64_t n, int64_t outs,
+                 const km_quant_rows *x, const uint8_t *next, int64_t bytes, float *y, int64_t ldy);
     /* The same for w of f32, f16 or bf16, rows of n elements, and x as it is. */
     void (*few_floats)(km_dtype d, const void *w, int64_t n, int64_t outs, const float *x,
                        int64_t ldx, int64_t rows, float *y, int64_t ldy);

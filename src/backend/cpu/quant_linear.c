@@ -3,6 +3,7 @@
  * outputs at a time, unpacked into a thread's cache. Threads share out strips of outputs; the bits
  * of a result depend neither on the strips nor on the other rows. */
 #include "backend/cpu/quant_linear.h"
+#include "backend/cpu/alone.h"
 #include "backend/cpu/gemm.h"
 #include "backend/cpu/lanes.h"
 #include "backend/cpu/quant_kernels.h"
@@ -10,7 +11,9 @@
 
 #define STRIP KM_QUANT_OUTS /* outputs; of a gated layer half as many of each */
 #define CHUNK_BYTES 65536 /* of weights that a thread takes at a time, at most, when rows are few */
-#define STRETCH 2         /* steps unpacked at a time: a panel of them fits the nearest cache */
+#define X_NEAREST (28 * 1024) /* bytes of x that stay in the nearest cache */
+#define FEW_AT_ONCE 4         /* rows that a thread encodes */
+#define STRETCH 2             /* steps unpacked at a time: a panel of them fits the nearest cache */
 
 /* Outputs y = act(x w^T + b), or with up: act(x w^T) * (x up^T). */
 typedef struct quant_part {
@@ -26,6 +29,7 @@ typedef struct quant_job {
     int n;
     const km_tensor *x;
     int64_t rows, in, steps;
+    int64_t alone;    /* rows up to which each is computed by itself (km_cpu_rows_alone) */
     const float *xf;  /* x as floats (rows, in) */
     float *xf_room;   /* where they are put, when x is of another dtype */
     km_quant_x *xq;   /* (rows, steps); NULL when no weight is in blocks, or x is in words */
@@ -47,7 +51,14 @@ static bool in_blocks(const quant_part *p) {
     return km_dtype_is_block(p->w->dtype) && (!p->up || p->up->dtype == p->w->dtype);
 }
 
-static bool few(const quant_job *j) { return j->rows <= KM_FEW_ROWS; }
+/* Each row by itself: bits are those of a row alone. */
+static bool few(const quant_job *j) { return j->rows <= j->alone; }
+
+/* Weights are taken apart before they meet x: it is more than registers and the nearest cache hold. */
+static bool several(const quant_job *j) {
+    int64_t bytes = j->rows * j->steps * (int64_t)(sizeof *j->xq + sizeof *j->xl);
+    return j->rows > 8 || (j->rows > 4 && bytes > X_NEAREST);
+}
 
 static const uint8_t *row_at(const km_tensor *w, int64_t row) {
     return (const uint8_t *)km_tensor_ptr(w) + km_dtype_bytes(w->dtype, row * w->shape.dim[1]);
@@ -112,27 +123,35 @@ static const quant_part *part_of(const quant_job *j, int64_t strip) {
 
 /* ---- Few rows ---- */
 
-static void few_rows(const quant_job *j, const km_tensor *w, int64_t row, int64_t outs, float *y) {
+static void few_rows(const quant_job *j, const km_tensor *w, int64_t row, int64_t outs, char *room,
+                     float *y) {
     if (!km_dtype_is_block(w->dtype)) {
         j->k->few_floats(w->dtype, row_at(w, row), j->in, outs, j->xf, j->in, j->rows, y, STRIP);
         return;
     }
     km_quant_rows x = {j->xq, j->xl, j->steps, j->rows, j->steps};
     int64_t bytes = km_dtype_bytes(w->dtype, j->in);
-    j->k->few(w->dtype, row_at(w, row), row_at(w, w->shape.dim[0]), bytes, j->in, outs, &x, y,
-              STRIP);
+    const uint8_t *at = row_at(w, row), *end = row_at(w, w->shape.dim[0]);
+    if (several(j)) {
+        const uint8_t *next = row + outs + STRIP <= w->shape.dim[0] ? at + outs * bytes : NULL;
+        km_quant_apart *apart = (void *)room;
+        j->k->take_apart(w->dtype, at, end, bytes, j->in, outs, apart);
+        j->k->meet(w->dtype, apart, j->in, outs, &x, next, bytes, y, STRIP);
+        return;
+    }
+    j->k->few(w->dtype, at, end, bytes, j->in, outs, &x, y, STRIP);
 }
 
 static void few_strips(void *arg, int64_t begin, int64_t end, int worker) {
     const quant_job *j = arg;
-    (void)worker;
-    _Alignas(64) float v[KM_FEW_ROWS * STRIP], u[KM_FEW_ROWS * STRIP];
+    char *room = j->room + (size_t)worker * j->each; /* a strip taken apart, then its sums */
+    float *v = (float *)(void *)(room + j->panel), *u = v + j->rows * STRIP;
     for (int64_t s = begin; s < end; s++) {
         const quant_part *p = part_of(j, s);
         int64_t o = (s - p->first) * p->strip;
         int64_t outs = p->outs - o < p->strip ? p->outs - o : p->strip;
-        few_rows(j, p->w, p->from + o, outs, v);
-        if (p->up) few_rows(j, p->up, p->up_from + o, outs, u);
+        few_rows(j, p->w, p->from + o, outs, room, v);
+        if (p->up) few_rows(j, p->up, p->up_from + o, outs, room, u);
         finish(j, p, 0, j->rows, v, u, STRIP, o, outs);
     }
 }
@@ -366,11 +385,16 @@ static km_status run_strips(km_ctx *ctx, quant_job *j, int64_t strips) {
     size_t steps = blocks ? (size_t)j->steps : 0, rows = (size_t)j->rows;
     size_t for_x = words ? (size_t)tiles * steps * j->k->word_bytes : rows * steps * sizeof *j->xq;
     size_t for_low = fine && !words ? rows * steps * sizeof *j->xl : 0;
-    size_t threads = few(j) ? 0 : (size_t)km_threads_count(ctx->threads);
+    size_t threads = (size_t)km_threads_count(ctx->threads);
     j->panel = words ? sizeof(km_quant_word_panel) : sizeof(km_quant_panel);
     j->each = STRETCH * j->panel + (rows + 3) * STRIP * sizeof(float);
+    if (few(j)) {
+        j->panel = several(j) ? STRIP * steps * sizeof(km_quant_apart) : 0;
+        j->each = j->panel + 2 * rows * STRIP * sizeof(float);
+    }
     char *scratch = km_ctx_scratch(ctx, for_floats + for_x + for_low + threads * j->each + 64);
     if (!scratch) return KM_ERR_MEMORY;
+    scratch += (64 - (uintptr_t)scratch % 64) % 64;
     j->xf_room = convert ? (float *)(void *)scratch : NULL;
     j->xf = convert ? j->xf_room : km_tensor_ptr(j->x);
     j->xw = blocks && words ? scratch + for_floats : NULL;
@@ -378,11 +402,11 @@ static km_status run_strips(km_ctx *ctx, quant_job *j, int64_t strips) {
     j->xl = for_low ? (void *)(scratch + for_floats + for_x) : NULL;
     j->room = scratch + for_floats + for_x + for_low;
     if (few(j)) {
-        encode_rows(j, 0, j->rows, 0);
+        km_threads_for(ctx->threads, j->rows, FEW_AT_ONCE, encode_rows, j);
         /* Several chunks to a thread, so that one that is held up does not hold up the others. */
         int64_t chunk = bytes_of(j) / (8 * km_threads_count(ctx->threads));
         int64_t each = bytes_of(j) / strips + 1, grain;
-        grain = (chunk < CHUNK_BYTES ? chunk : CHUNK_BYTES) / each;
+        grain = several(j) ? 1 : (chunk < CHUNK_BYTES ? chunk : CHUNK_BYTES) / each;
         km_threads_for(ctx->threads, strips, grain > 0 ? grain : 1, few_strips, j);
     } else {
         if (words)
@@ -398,6 +422,7 @@ static km_status run(km_ctx *ctx, quant_job *j) {
     km_status s = KM_OK;
     j->rows = j->x->shape.dim[0];
     j->in = j->x->shape.dim[1];
+    j->alone = km_cpu_rows_alone();
     j->steps = km_ceil_div(j->in, KM_QUANT_STEP);
     j->k = km_quant_kernels_now();
     j->fk = km_gemm_kernels_of(j->k->floats);
@@ -471,7 +496,7 @@ km_status km_cpu_gated(km_ctx *ctx, const km_call *c) {
                              .y = c->out[0],
                              .act = c->p->act,
                              .outs = outs}}};
-    if (c->in[0]->shape.dim[0] > KM_FEW_ROWS && !in_blocks(&j.part[0]))
+    if (c->in[0]->shape.dim[0] > km_cpu_rows_alone() && !in_blocks(&j.part[0]))
         return gated_apart(ctx, c->in[0], j.part[0]);
     return run(ctx, &j);
 }

@@ -102,13 +102,18 @@ KM_INLINE void few_of(const km_dtype d, const bool planes, const uint8_t *w, con
             memcpy(room, rest, (size_t)(valid * (step_bytes(d) / 8)));
             rest = room;
         }
-        int64_t r = 0;
-        for (; r + FEW <= x->rows; r += FEW)
-            row_rows(d, w, whole, rest, valid, x->x + r * x->ldx,
-                     planes ? x->low + r * x->ldx : NULL, x->ldx, FEW, y + r * ldy + j, ldy);
-        for (; r < x->rows; r++)
-            row_rows(d, w, whole, rest, valid, x->x + r * x->ldx,
-                     planes ? x->low + r * x->ldx : NULL, x->ldx, 1, y + r * ldy + j, ldy);
+        for (int64_t r = 0, some; r < x->rows; r += some) {
+            const km_quant_x *at = x->x + r * x->ldx;
+            const km_quant_low *low = planes ? x->low + r * x->ldx : NULL;
+            float *to = y + r * ldy + j;
+            some = x->rows - r < FEW ? x->rows - r : FEW;
+            switch (some) {
+            case 4: row_rows(d, w, whole, rest, valid, at, low, x->ldx, 4, to, ldy); break;
+            case 3: row_rows(d, w, whole, rest, valid, at, low, x->ldx, 3, to, ldy); break;
+            case 2: row_rows(d, w, whole, rest, valid, at, low, x->ldx, 2, to, ldy); break;
+            default: row_rows(d, w, whole, rest, valid, at, low, x->ldx, 1, to, ldy); break;
+            }
+        }
     }
 }
 

@@ -10,6 +10,11 @@ void KM_SIMD(km_quant_tile_words)(const km_quant_word_panel *panel, const void *
                                   int64_t rows, int64_t n, bool add, float *y, int64_t ldy);
 void KM_SIMD(km_quant_few)(km_dtype d, const uint8_t *w, const uint8_t *end, int64_t bytes,
                            int64_t n, int64_t outs, const km_quant_rows *x, float *y, int64_t ldy);
+void KM_SIMD(km_quant_take_apart)(km_dtype d, const uint8_t *w, const uint8_t *end, int64_t bytes,
+                                  int64_t n, int64_t outs, km_quant_apart *p);
+void KM_SIMD(km_quant_meet)(km_dtype d, const km_quant_apart *p, int64_t n, int64_t outs,
+                            const km_quant_rows *x, const uint8_t *next, int64_t bytes, float *y,
+                            int64_t ldy);
 void KM_SIMD(km_quant_few_floats)(km_dtype d, const void *w, int64_t n, int64_t outs,
                                   const float *x, int64_t ldx, int64_t rows, float *y, int64_t ldy);
 void KM_SIMD(km_quant_unpack)(km_dtype d, const uint8_t *w, int64_t bytes, int64_t n, int first,
@@ -32,6 +37,8 @@ const km_quant_kernels KM_SIMD(km_quant_kernels) = {
 #endif
     .encode = KM_SIMD(km_quant_encode),
     .few = KM_SIMD(km_quant_few),
+    .take_apart = KM_SIMD(km_quant_take_apart),
+    .meet = KM_SIMD(km_quant_meet),
     .few_floats = KM_SIMD(km_quant_few_floats),
     .unpack = KM_SIMD(km_quant_unpack),
     .tile = KM_SIMD(km_quant_tile),
