@@ -66,6 +66,24 @@ json_says recall@1:number recall@10:number recall@100:number bytes_per_vector:nu
     code_bytes:number mse:number qps:number latency_p50:number latency_p99:number
 expect 0 recall v.kmx --base base.raw --queries few.raw "${raw[@]}" --probe 2
 says out 'queries/s'
+# The page: curves of both kinds of codes and of what others reached on data of this name.
+mkdir page
+echo '{"quality": [{"data": "few", "engine": "<other>", "code_bytes": 8, "bytes_per_vector": 9, "recall@10": 0.5},
+    {"data": "few", "engine": "<other>", "code_bytes": 4, "recall@10": 0.4}, {"data": 3}, 7,
+    {"data": "elsewhere", "engine": "unseen", "code_bytes": 8, "recall@10": 0.9}]}' >others.json
+expect 0 recall kept.kmx --base few.raw --queries few.raw "${raw[@]}" --html page/recall.html --beside others.json
+page=page/recall.html
+for text in 'Kermes vector index' '<svg' 'fast' 'dense' 'lt;other&gt;' 'codes of 4 bytes'; do
+    grep -qF "$text" $page || fail "the page of an index has no $text"
+done
+! grep -q 'unseen' $page || fail "the page tells of other data"
+[ "$(tail -n 1 $page)" = "</html>" ] || fail "the page was cut short"
+[ "$(ls page)" = recall.html ] || fail "something else was left beside the page"
+echo '{"quality": [' >cut.json
+expect 1 recall kept.kmx --base few.raw --queries few.raw "${raw[@]}" --html $page --beside cut.json
+says err 'cut.json'
+expect 1 recall kept.kmx --base few.raw --queries few.raw "${raw[@]}" --html none/recall.html
+says err 'none/recall.html'
 expect 0 info v.kmx --verify
 says out 'blocks are as they were written'
 expect 0 info kept.kmx --json
