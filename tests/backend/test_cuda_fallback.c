@@ -141,6 +141,35 @@ static void a_gpu_that_is_lost_is_an_error_all_the_same(void **state) {
     assert_int_equal(km_ctx_stats(ctx).failed_kernels, 0);
 }
 
+/* What is on it is gone, so that no op can go elsewhere; but each says so, and why, as a new context on
+ * it does, and the CPU of the same process goes on. */
+static void every_op_after_a_loss_says_that_the_gpu_was_lost_and_why(void **state) {
+    km_tensor *t = km_keep(ctx, some(1));
+    float v[N];
+    km_step_end(ctx);
+    km_cuda_fault("launch", 0, KM_CU_ILLEGAL_ADDRESS);
+    km_copy(ctx, t);
+    km_sync(ctx);
+    for (int i = 0; i < 4; i++) {
+        km_ctx_clear_error(ctx);
+        if (i == 0) assert_null(km_copy(ctx, t));
+        if (i == 1) assert_null(km_full(ctx, KM_F32, KM_SHAPE(N), 2));
+        if (i == 2) assert_int_not_equal(km_read(ctx, t, v, sizeof v), KM_OK);
+        if (i == 3) assert_null(some(3));
+        assert_int_equal(km_ctx_status(ctx), KM_ERR_GPU);
+        if (!strstr(km_ctx_error(ctx), "was lost by an earlier error") ||
+            !strstr(km_ctx_error(ctx), "illegal memory access"))
+            fail_msg("%d: %s", i, km_ctx_error(ctx));
+    }
+    assert_null(km_ctx_new("cuda:0", 1));
+    assert_non_null(strstr(km_last_error(), "was lost by an earlier error"));
+    km_ctx *cpu = km_ctx_new("cpu", 1);
+    assert_int_equal(km_read(cpu, km_full(cpu, KM_F32, KM_SHAPE(N), 2), v, sizeof v), KM_OK);
+    assert_true(v[N - 1] == 2);
+    km_ctx_free(cpu);
+    km_release(t);
+}
+
 static km_tensor *in, *out;
 
 static void step(km_ctx *c, void *user) {
@@ -183,6 +212,7 @@ int main(void) {
         TEST(the_environment_turns_it_off),
         TEST(a_step_that_is_captured_falls_back_too),
         TEST(a_gpu_that_is_lost_is_an_error_all_the_same),
+        TEST(every_op_after_a_loss_says_that_the_gpu_was_lost_and_why),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
