@@ -913,9 +913,19 @@ KM_API km_status km_param_list_load(km_ctx *ctx, const char *path, km_param_list
  * Leaving one by longjmp or an exception is undefined. */
 typedef struct km_model km_model;
 
-typedef struct km_adapter { /* a LoRA: W + scale alpha/rank B A */
-    const char *path;       /* PEFT's folder: adapter_config.json and adapter_model.safetensors */
-    double scale;           /* 0: 1 */
+/* A LoRA: layers have the weights W + scale alpha/rank B A. The model's own stay as they are, of any
+ * dtype, and the product with B A is made beside them: so every generation, and every sequence of a
+ * batch, can have other adapters, several at once, or none. */
+typedef struct km_adapter {
+    const char
+        *path; /* PEFT's folder (adapter_config.json and adapter_model.safetensors), or a GGUF file
+                       * as llama.cpp's convert_lora_to_gguf.py writes it. Where one is chosen of those
+                       * that the model has, its path or its name */
+    double scale; /* 0: 1; where one is chosen, the scale that it was opened with */
+    const char
+        *name; /* what it is called; NULL: the last part of its path, without .gguf. Where one is
+                       * chosen, NULL: path tells which */
+    bool off;  /* opened, and used only where it is chosen */
 } km_adapter;
 
 typedef struct km_model_options {
@@ -938,8 +948,9 @@ typedef struct km_model_options {
         *chat_template; /* a built-in's name, a .jinja file, or Jinja itself; NULL: its own */
     const char *draft;  /* "lookup", or a smaller model of the same vocabulary: several tokens are
                                 * guessed and checked at once, and the text stays the same; NULL: none */
-    const km_adapter *adapters; /* n_adapters, all of which correct the weights together; and
-                                 * km_generation.adapters chooses others for one generation */
+    const km_adapter
+        *adapters; /* n_adapters, up to 32; those that are not `off` are used together, unless
+                                 * km_generation.adapters chooses others */
     size_t n_adapters;
     bool no_rescue;      /* a GPU that fails is an error; else the CPU goes on with everything */
     bool tokenizer_only; /* no weights: for tokens, templates and descriptions */
@@ -968,6 +979,15 @@ typedef struct km_reader { /* a file in a place that has none */
 KM_API km_model *km_model_open_reader(const km_reader *reader, const km_model_options *options);
 /* Sessions and batches keep it alive until they are freed; NULL is fine. */
 KM_API void km_model_close(km_model *m);
+
+/* Adapters of an open model, by any thread. One that is added is as if the model had been opened with it.
+ * One that is removed cannot be chosen from then on; whoever uses it goes on with it, and its memory is
+ * given back when nobody does. Not where ranks share the model (KM_ERR_UNSUPPORTED). Embeddings are of
+ * the model without adapters. */
+KM_API km_status km_model_add_adapter(km_model *m, const km_adapter *adapter);
+KM_API km_status km_model_remove_adapter(km_model *m, const char *name);
+/* A JSON array of {"name": ..., "path": ..., "scale": ..., "off": ...}; km_string_free. */
+KM_API char *km_model_adapters_json(km_model *m);
 
 typedef struct km_model_info {
     size_t size;
@@ -1210,8 +1230,10 @@ typedef struct km_generation {
                           * before it, and those in the answer are no text */
     int logprobs;  /* -1: none; n: of the chosen token and the n likeliest, up to 1000 */
     const km_adapter
-        *adapters; /* n_adapters, in place of those the model was opened with: each has the
-                                 * path of one of them. n_adapters -1: as it was opened */
+        *adapters; /* n_adapters, up to 8, of those that the model has, by name or path: these
+                                 * and no others. What the session or sequence has read with others is
+                                 * read again. n_adapters -1, the default: as the session was told, else
+                                 * those that are not `off` */
     int64_t n_adapters;
     bool (*on_token)(void *user, const km_piece_event *event);  /* false stops */
     bool (*on_prompt)(void *user, int64_t done, int64_t total); /* tokens read; false stops */
@@ -1240,6 +1262,9 @@ KM_API km_session *km_session_new(km_model *m);
 KM_API void km_session_free(km_session *s); /* NULL is fine */
 /* Another that holds what this one does; pages of the KV cache are shared until one of them goes on. */
 KM_API km_session *km_session_fork(km_session *s);
+/* The adapters of what the session reads and generates from now on, as in km_generation, which may
+ * choose others for itself; n -1: the model's. What was read with others is forgotten. */
+KM_API km_status km_session_set_adapters(km_session *s, const km_adapter *adapters, int64_t n);
 KM_API km_status km_session_read(km_session *s, const int32_t *ids,
                                  size_t n); /* after those there */
 /* Of the token after the last: (vocab), until the session goes on; NULL where there are none. */

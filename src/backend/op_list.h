@@ -86,6 +86,11 @@
      *   y (rows, out). gated: x, g (out, in), u? (out, in) -> act(x g^T) * (x u^T) (rows, out);   \
      *   without u, g's first half is g and its second u; act. x may be rounded as above. */       \
     X(LINEARS, linears) X(GATED, gated)                                                            \
+    /* Adapters (LoRA) of rows that each have their own: y (rows, out), x (rows, in), mix (rows,   \
+     *   slots), slot (ranks) i32, a (ranks, in), b (ranks, out) -> y + sum over r of              \
+     *   mix[row, slot[r]] (x . a[r]) b[r]. A term whose mix is 0 is left out, and so is one of a  \
+     *   slot that mix does not have. */                                                           \
+    X(LOW_RANK, low_rank)                                                                          \
     X(QUANT_EMBEDDING, quant_embedding)                                                            \
     /* x (any); axis -> out. Contiguous: view as (outer, n, inner). */                             \
     X(SOFTMAX, softmax) X(LOG_SOFTMAX, log_softmax)                                                \

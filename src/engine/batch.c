@@ -30,12 +30,13 @@ typedef struct batch_text {
 
 typedef struct batch_slot {
     slot_state state;
-    bool cancel;      /* to be ended by the next step */
-    int at;           /* its sequence of the cache; -1: none yet */
-    int32_t *tokens;  /* (context): what it holds, for every thread */
-    int64_t length;   /* of these */
-    int32_t last;     /* chosen, and not yet through the model; -1: none */
-    batch_text *text; /* NULL: none was started */
+    bool cancel;        /* to be ended by the next step */
+    int at;             /* its sequence of the cache; -1: none yet */
+    int32_t *tokens;    /* (context): what it holds, for every thread */
+    int64_t length;     /* of these */
+    int32_t last;       /* chosen, and not yet through the model; -1: none */
+    batch_text *text;   /* NULL: none was started */
+    km_adapter_mix mix; /* of what it holds */
 } batch_slot;
 
 typedef enum batch_what {
@@ -206,6 +207,7 @@ static void destroy(km_batch *b) {
     }
     for (int64_t i = 0; b->slot && i < b->how.sequences; i++) {
         text_free(b->slot[i].text);
+        km_adapters_drop(b->m, &b->slot[i].mix);
         km_free(b->slot[i].tokens);
     }
     int turn = km_gate_enter(&b->m->gate, 1);
@@ -510,6 +512,10 @@ static km_status do_ask(km_batch *b, batch_ask *a, km_error *err) {
     case ASK_FORK:
         s->at = from >= 0 ? km_sequences_fork(b->seq, from, err) : km_sequences_join(b->seq, err);
         if (s->at >= 0) km_sequences_rewind(b->seq, s->at, a->length);
+        if (from >= 0) {
+            s->mix = b->slot[a->from].mix;
+            km_adapters_hold(b->m, &s->mix);
+        }
         mirror(b, a->slot);
         return s->at >= 0 ? KM_OK : err->code;
     case ASK_LEAVE:
@@ -518,6 +524,7 @@ static km_status do_ask(km_batch *b, batch_ask *a, km_error *err) {
             put_event(b, a->slot,
                       &(km_piece_event){.id = -1, .text = "", .end = KM_ENDED_CANCELLED});
         bury(b, s->text);
+        km_adapters_drop(b->m, &s->mix);
         *s = (batch_slot){.state = SLOT_FREE, .at = -1, .last = -1, .tokens = s->tokens};
         return KM_OK;
     case ASK_START:
@@ -527,6 +534,10 @@ static km_status do_ask(km_batch *b, batch_ask *a, km_error *err) {
         if (s->at < 0 && (s->at = km_sequences_join(b->seq, err)) < 0) return err->code;
         {
             batch_text *t = s->text;
+            km_sequences_set_mix(b->seq, s->at, &t->wish.mix);
+            km_adapters_drop(b->m, &s->mix);
+            s->mix = t->wish.mix;
+            t->wish.mix = (km_adapter_mix){0};
             int64_t same = t->wish.how.exact ? km_sequences_settled(b->seq, s->at, t->ids, t->n)
                                              : km_sequences_match(b->seq, s->at, t->ids, t->n);
             if (same == (int64_t)t->n) same--; /* the last is read for its logits */
@@ -640,6 +651,7 @@ static bool rescued(km_batch *b, const km_error *why) {
         batch_slot *s = &b->slot[i];
         if (s->state == SLOT_FREE) continue;
         s->at = km_sequences_join(b->seq, &err);
+        if (s->at >= 0) km_sequences_set_mix(b->seq, s->at, &s->mix);
         if (s->state < SLOT_READING || s->at < 0 || !s->text || !s->length) continue;
         /* what it held, and nothing of the prompt that was not read yet */
         if (km_sequences_read(b->seq, s->at, s->tokens, (size_t)s->length, &err) != KM_OK)

@@ -63,6 +63,15 @@ km_status km_placing_check(const km_placing *w, km_error *err);
 km_status km_placing_plan(const km_weighed *w, const km_placing *where, int64_t context,
                           int64_t sequences, km_dtype cache, km_memory_plan *out, km_error *err);
 
+/* An adapter of a model: its slot (model/adapters.h) is its place in the list. */
+typedef struct km_held_adapter {
+    char *name, *path; /* NULL: the slot is free */
+    double scale;
+    bool off;
+    bool removed; /* nobody can choose it any more */
+    int users;    /* mixes that have it */
+} km_held_adapter;
+
 struct km_model {
     km_handle handle;
     atomic_int users;    /* the caller's hold on it, and that of each session and batch */
@@ -85,6 +94,7 @@ struct km_model {
     struct km_model *draft; /* that guesses; NULL: none, or it looks back in the text */
     bool lookup;
     int64_t pooling; /* GGUF's pooling_type: 0 none, 1 mean, 2 first, 3 last, 4 rank */
+    km_held_adapter adapter[KM_ADAPTER_SLOTS];
     char *name, *file_type;
     km_sampling sampling; /* as its file suggests */
     char sampling_from[64];
@@ -114,6 +124,14 @@ km_status km_draft_open(km_model *m, const char *given, km_error *err);
 km_drafter *km_draft_new(km_model *m, km_error *err);
 
 km_status km_adapters_open(km_model *m, const km_adapter *adapters, size_t n, km_error *err);
+/* All that the model has, for weights on another device; by who has a turn. */
+km_status km_adapters_again(km_model *m, km_net *net, km_error *err);
+void km_adapters_close(km_model *m);
+/* The mix that a caller chose (n -1: the model's own), which is then in use until it is dropped. */
+km_status km_adapters_mix(km_model *m, const km_adapter *chosen, int64_t n, km_adapter_mix *out,
+                          km_error *err);
+void km_adapters_hold(km_model *m, const km_adapter_mix *mix); /* one user more */
+void km_adapters_drop(km_model *m, km_adapter_mix *mix);       /* which is none then */
 
 km_model *km_model_hold(km_model *m);
 void km_model_drop(km_model *m);
@@ -142,6 +160,9 @@ typedef struct km_wish {
     km_logit_bias *biases;
     km_grammar *grammar;
     km_guide *guide;
+    km_model *m;
+    bool chose;         /* adapters: otherwise a session's own are meant, or the model's */
+    km_adapter_mix mix; /* in use until somebody takes it over, or the wish is freed */
 } km_wish;
 km_sampling km_sampling_suggested(const char *path, char from[64]); /* NULL: of no model */
 /* Free in either case. */

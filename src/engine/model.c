@@ -31,6 +31,7 @@ static void destroy(km_model *m) {
     km_ground_drop(m->ground);
     km_chat_template_free(m->template);
     km_trie_free(m->trie);
+    km_adapters_close(m);
     km_token_free(m->token);
     if (m->lent) km_file_take_back(m->path);
     km_free_aligned(m->copy, m->copy_bytes);
@@ -84,6 +85,9 @@ static km_status check_options(const km_model_options *o, km_error *err) {
                             km_dtype_name(o->dtype));
     if (o->n_adapters && !o->adapters)
         return km_error_set(err, KM_ERR_NULL, "%zu adapters, and none given", o->n_adapters);
+    if (o->n_adapters && o->tensor && km_comm_env_size() > 1)
+        return km_error_set(err, KM_ERR_UNSUPPORTED,
+                            "adapters are not possible where ranks share the model");
     if (o->tensor && (o->devices || o->gpu_layers != KM_GPU_LAYERS_UNSAID))
         return km_error_set(err, KM_ERR_RANGE,
                             "a model that ranks share has a device a rank, and no other split");

@@ -18,7 +18,9 @@ static bool open_elsewhere(km_model *m, const km_ground *failed, const km_error 
         strcmp(failed->devices, "cpu") == 0)
         return false; /* ranks cannot move alone */
     km_note(KM_LOG_WARN, "%s; going on with the CPU", why->text);
-    if (km_place_on_cpu(m, &other, &err) != KM_OK) {
+    if (km_place_on_cpu(m, &other, &err) != KM_OK ||
+        km_adapters_again(m, other->net, &err) != KM_OK) {
+        km_ground_drop(other);
         km_note(KM_LOG_WARN, "the CPU cannot go on either: %s", err.text);
         return false;
     }

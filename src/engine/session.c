@@ -16,6 +16,8 @@ struct km_session {
     atomic_bool cancel;
     km_maker *maker; /* the generation under way; NULL: none */
     km_wish wish;
+    km_adapter_mix mix; /* of what it holds */
+    bool chose;         /* it was told, and generations that say nothing keep to it */
     km_generated last;
 };
 
@@ -55,6 +57,7 @@ static km_status settle(km_session *s, const int32_t *ids, size_t n, km_error *e
     km_sequences *pool = km_ground_pool(s->m, g, err);
     km_gate_leave(&s->m->gate, turn);
     km_sequence *seq = pool ? km_sequence_of(pool, err) : NULL;
+    if (seq) km_sequence_set_mix(seq, &s->mix);
     if (seq && n && km_sequence_read(seq, ids, n, err) != KM_OK) {
         km_sequence_free(seq);
         seq = NULL;
@@ -120,10 +123,12 @@ km_session *km_session_new(km_model *m) {
         km_no_memory_for(&err, "a session");
     } else {
         s->m = km_model_hold(m);
-        if (settle(s, NULL, 0, &err) == KM_OK) {
+        if (km_adapters_mix(m, NULL, -1, &s->mix, &err) == KM_OK &&
+            settle(s, NULL, 0, &err) == KM_OK) {
             km_handle_add(&s->handle, KM_HANDLE_SESSION);
             return s;
         }
+        km_adapters_drop(m, &s->mix);
         km_model_drop(m);
         km_free(s);
     }
@@ -137,6 +142,7 @@ static void destroy(km_session *s) {
     km_drafter_free(s->drafter);
     km_sequence_free(s->seq);
     km_ground_drop(s->ground);
+    km_adapters_drop(s->m, &s->mix);
     km_model_drop(s->m);
     km_free(s);
 }
@@ -157,6 +163,9 @@ km_session *km_session_fork(km_session *s) {
         atomic_fetch_add(&s->ground->users, 1);
         f->ground = s->ground;
         f->m = km_model_hold(s->m);
+        km_adapters_hold(s->m, &s->mix);
+        f->mix = s->mix;
+        f->chose = s->chose;
         km_handle_add(&f->handle, KM_HANDLE_SESSION);
     } else {
         km_free(f);
@@ -164,6 +173,27 @@ km_session *km_session_fork(km_session *s) {
     }
     leave(s, &err);
     return f;
+}
+
+/* ---- Adapters ---- */
+
+/* The session goes on with this mix, which it takes over. */
+static void take_mix(km_session *s, km_adapter_mix *mix) {
+    km_sequence_set_mix(s->seq, mix);
+    km_adapters_drop(s->m, &s->mix);
+    s->mix = *mix;
+    *mix = (km_adapter_mix){0};
+}
+
+km_status km_session_set_adapters(km_session *s, const km_adapter *adapters, int64_t n) {
+    km_error err = {0};
+    km_adapter_mix mix = {0};
+    if (!enter("km_session_set_adapters", s)) return km_last_status();
+    if (ready(s, &err) == KM_OK && km_adapters_mix(s->m, adapters, n, &mix, &err) == KM_OK) {
+        take_mix(s, &mix);
+        s->chose = n >= 0;
+    }
+    return leave(s, &err);
 }
 
 /* ---- What it holds ---- */
@@ -252,6 +282,7 @@ static km_status begin(km_session *s, const char *call, const km_generation *how
     km_status status = ready(s, err);
     if (status == KM_OK) status = km_wish_make(call, s->m, how, &s->wish, err);
     if (status != KM_OK) return status;
+    if (s->wish.chose || !s->chose) take_mix(s, &s->wish.mix);
     if (!s->drafter && (s->m->draft || s->m->lookup) && !(s->drafter = km_draft_new(s->m, err)))
         return err->code;
     km_making *g = &s->wish.making;

@@ -137,8 +137,12 @@ km_status km_wish_make(const char *call, km_model *m, const km_generation *given
     if (how->logprobs < -1 || how->logprobs > KM_MAX_LOGPROBS)
         return km_error_set(err, KM_ERR_RANGE, "logprobs of %d tokens; -1 to %d are possible",
                             how->logprobs, KM_MAX_LOGPROBS);
-    if (how->n_adapters >= 0)
-        return km_error_set(err, KM_ERR_UNSUPPORTED, "adapters of a generation: not of this model");
+    w->m = m;
+    w->chose = how->n_adapters >= 0;
+    if (how->n_adapters < -1 || how->n_adapters > KM_MIX_MOST)
+        return km_error_set(err, KM_ERR_RANGE, "%lld adapters; up to %d are possible at once",
+                            (long long)how->n_adapters, KM_MIX_MOST);
+    if (km_adapters_mix(m, how->adapters, how->n_adapters, &w->mix, err) != KM_OK) return err->code;
     km_status s = km_sampling_sound(&how->sampling, err);
     if (s != KM_OK) return s;
     int top = how->logprobs;
@@ -159,6 +163,7 @@ km_status km_wish_make(const char *call, km_model *m, const km_generation *given
     /* what the caller may take back once this returns */
     how->stops = NULL;
     how->grammar = how->schema = NULL;
+    how->adapters = NULL;
     how->sampling.bias = NULL;
     return s;
 }
@@ -169,5 +174,6 @@ void km_wish_free(km_wish *w) {
     for (size_t i = 0; w->stops && w->stops[i]; i++) km_free(w->stops[i]);
     km_free(w->stops);
     km_free(w->biases);
+    if (w->m) km_adapters_drop(w->m, &w->mix);
     *w = (km_wish){0};
 }

@@ -16,16 +16,20 @@ static bool faulty(void) {
     return atomic_fetch_sub(&fails_at, 1) == 1;
 }
 
+typedef struct plan_way {     /* of a step, captured: without adapters, or with them */
+    km_tensor *out;           /* kept: the residual stream, or the last part's logits (n, vocab) */
+    km_graph *graph, *chosen; /* chosen: of the last part, with tokens chosen where they are made */
+} plan_way;
+
 typedef struct plan_piece { /* of a step: what one part of the model does */
     km_net *m;
     km_tensor *in, *rows; /* kept: ids (n) or the residual stream (n, C); (n, 2) */
-    km_tensor *out;       /* kept: the residual stream, or the last part's logits (n, vocab) */
-    km_graph *graph;
+    km_tensor *mix;       /* kept: (n, slots); NULL: no row has had an adapter yet */
     km_net_place place;
+    plan_way way[2];
     /* Of the last part, when tokens are chosen where they are made: */
     km_tensor *settings, *state, *next; /* kept; next (n, 2): what a row's place grows by */
     bool penalties;
-    km_graph *chosen;
 } plan_piece;
 
 typedef struct shape { /* a step of so many rows */
@@ -40,7 +44,17 @@ struct km_plan {
     shape few[KM_STEP_ROWS + 1];
     int32_t *rows; /* (KM_PROMPT_CHUNK, 2), of a prompt's chunk */
     float *stream; /* (KM_STEP_ROWS, C), between parts; NULL: there is one */
+    const km_adapter_mix *mix; /* of each sequence; NULL: no adapters */
 };
+
+bool km_adapter_mix_equal(const km_adapter_mix *a, const km_adapter_mix *b) {
+    bool same = a->n == b->n;
+    for (int i = 0; i < a->n && same; i++)
+        same = a->slot[i] == b->slot[i] && a->scale[i] == b->scale[i];
+    return same;
+}
+
+void km_plan_mixes(km_plan *p, const km_adapter_mix *mix) { p->mix = mix; }
 
 km_plan *km_plan_new(km_ctx *ctx, km_net *m, km_cache *cache) {
     if (km_failed(ctx)) return NULL;
@@ -65,12 +79,15 @@ void km_plan_free(km_plan *p) {
     for (int i = 0; i <= KM_STEP_ROWS; i++)
         for (int k = 0; k < KM_MAX_PARTS; k++) {
             plan_piece *a = &p->few[i].part[k];
-            km_graph_free(a->graph);
-            km_graph_free(a->chosen);
+            for (int w = 0; w < 2; w++) {
+                km_graph_free(a->way[w].graph);
+                km_graph_free(a->way[w].chosen);
+                km_release(a->way[w].out);
+            }
+            km_release(a->mix);
             km_release(a->settings);
             km_release(a->state);
             km_release(a->next);
-            km_release(a->out);
             km_release(a->in);
             km_release(a->rows);
         }
@@ -89,11 +106,14 @@ static km_tensor *run_part(km_net *m, km_tensor *in, const km_net_place *place) 
     return y;
 }
 
+static plan_way *way_of(plan_piece *a) { return &a->way[a->place.at.mix != NULL]; }
+
 static void step(km_ctx *ctx, void *user) {
     plan_piece *a = user;
+    plan_way *w = way_of(a);
     km_tensor *y = run_part(a->m, a->in, &a->place);
-    km_release(a->out); /* of the run before */
-    a->out = km_keep(ctx, y);
+    km_release(w->out); /* of the run before */
+    w->out = km_keep(ctx, y);
 }
 
 /* The same, and on: the tokens chosen are the next step's. */
@@ -135,6 +155,36 @@ static shape *shape_of(km_plan *p, int64_t n) {
     return s;
 }
 
+/* Adds what a sequence has of each adapter; false: it has none. */
+static bool add_mix(const km_plan *p, int sequence, float row[KM_ADAPTER_SLOTS]) {
+    const km_adapter_mix *mix = p->mix ? &p->mix[sequence] : NULL;
+    for (int i = 0; mix && i < mix->n; i++) row[mix->slot[i]] = mix->scale[i];
+    return mix && mix->n > 0;
+}
+
+/* What each row has of each adapter, where one has any. */
+static void put_mix(const km_plan *p, plan_piece *a, const int32_t *rows, int64_t n) {
+    float mix[KM_STEP_ROWS * KM_ADAPTER_SLOTS];
+    km_ctx *ctx = a->m->ctx;
+    bool any = false;
+    for (int64_t i = 0; i < n && p->mix; i++) any |= p->mix[rows[2 * i]].n > 0;
+    if (!any || km_failed(ctx)) return;
+    memset(mix, 0, sizeof *mix * (size_t)(n * KM_ADAPTER_SLOTS));
+    for (int64_t i = 0; i < n; i++) add_mix(p, rows[2 * i], mix + i * KM_ADAPTER_SLOTS);
+    if (!a->mix) {
+        km_scope_begin(ctx);
+        a->mix = km_keep(ctx, km_zeros(ctx, KM_F32, KM_SHAPE(n, KM_ADAPTER_SLOTS)));
+        km_scope_end(ctx, NULL);
+    }
+    if (a->mix) km_write(ctx, a->mix, mix, sizeof *mix * (size_t)(n * KM_ADAPTER_SLOTS));
+    a->place.at.mix = a->mix;
+}
+
+/* A step with adapters is captured anew when one has come or gone. */
+static uint64_t key_of(const km_plan *p, const plan_piece *a, int kind) {
+    return (a->place.at.mix ? p->m->adapters.changes << 2 : 0) + (uint64_t)kind;
+}
+
 static km_status put_piece(km_plan *p, plan_piece *a, int part, const void *in, size_t bytes,
                            const int32_t *rows, int64_t n) {
     km_ctx *ctx = a->m->ctx;
@@ -142,6 +192,7 @@ static km_status put_piece(km_plan *p, plan_piece *a, int part, const void *in, 
     km_write(ctx, a->in, in, bytes);
     km_write(ctx, a->rows, rows, sizeof *rows * 2 * (size_t)n);
     km_cache_place(p->cache, part, a->rows, 0, &a->place);
+    put_mix(p, a, rows, n);
     return failed(p);
 }
 
@@ -157,11 +208,12 @@ static km_status run_piece(km_plan *p, plan_piece *a, int part, const void *in, 
                            const int32_t *rows, int64_t n) {
     km_ctx *ctx = a->m->ctx;
     if (put_piece(p, a, part, in, bytes, rows, n) != KM_OK) return km_ctx_status(p->ctx);
+    km_graph **graph = &way_of(a)->graph;
     if (ctx->timed) { /* each op by itself: nothing is replayed */
-        km_graph_free(a->graph);
-        a->graph = NULL;
+        km_graph_free(*graph);
+        *graph = NULL;
     }
-    run_graph(ctx, &a->graph, 1, step, a);
+    run_graph(ctx, graph, key_of(p, a, 1), step, a);
     return failed(p);
 }
 
@@ -173,7 +225,7 @@ static km_status run_parts(km_plan *p, shape *s, const int32_t *rows, int64_t n,
     for (km_net *m = p->m; m->next; m = m->next, k++) {
         if (run_piece(p, &s->part[k], k, *in, *bytes, rows, n) != KM_OK)
             return km_ctx_status(p->ctx);
-        if (km_read(m->ctx, s->part[k].out, p->stream, stream) != KM_OK) return failed(p);
+        if (km_read(m->ctx, way_of(&s->part[k])->out, p->stream, stream) != KM_OK) return failed(p);
         *in = p->stream;
         *bytes = stream;
     }
@@ -194,7 +246,8 @@ km_status km_plan_few(km_plan *p, const int32_t *ids, const int32_t *rows, int64
         return km_ctx_status(p->ctx);
     if (!logits) return KM_OK;
     plan_piece *end = &s->part[last];
-    km_read(end->m->ctx, end->out, logits, sizeof *logits * (size_t)(n * p->m->config.vocab));
+    km_read(end->m->ctx, way_of(end)->out, logits,
+            sizeof *logits * (size_t)(n * p->m->config.vocab));
     return failed(p);
 }
 
@@ -263,13 +316,22 @@ km_status km_plan_choose(km_plan *p, const int32_t *ids, const int32_t *rows, in
     if (make_chooser(p, a, n) != KM_OK || put_choosers(p, a, n, chooser) != KM_OK ||
         put_piece(p, a, last, in, bytes, rows, n) != KM_OK)
         return km_ctx_status(p->ctx);
+    km_graph **graph = &way_of(a)->chosen;
     if (ctx->timed) {
-        km_graph_free(a->chosen);
-        a->chosen = NULL;
+        km_graph_free(*graph);
+        *graph = NULL;
     }
     for (int64_t i = 0; i < steps && !km_failed(ctx); i++)
-        run_graph(ctx, &a->chosen, a->penalties ? 2 : 1, step_and_choose, a);
+        run_graph(ctx, graph, key_of(p, a, a->penalties ? 2 : 1), step_and_choose, a);
     return failed(p) == KM_OK ? get_choosers(p, a, n, chooser) : km_ctx_status(p->ctx);
+}
+
+/* The same for n rows of one sequence: a tensor of the step. */
+static km_tensor *mix_rows(const km_plan *p, km_ctx *ctx, int sequence, int64_t n) {
+    float row[KM_ADAPTER_SLOTS] = {0};
+    if (!add_mix(p, sequence, row)) return NULL;
+    km_tensor *one = km_from_data(ctx, KM_F32, KM_SHAPE(1, KM_ADAPTER_SLOTS), row);
+    return km_contiguous(ctx, km_broadcast(ctx, one, KM_SHAPE(n, KM_ADAPTER_SLOTS)));
 }
 
 km_status km_plan_prompt(km_plan *p, const int32_t *ids, int64_t n, int sequence, int64_t position,
@@ -289,6 +351,7 @@ km_status km_plan_prompt(km_plan *p, const int32_t *ids, int64_t n, int sequence
         if (k > 0) x = km_net_pass(m->ctx, x);
         /* The last layer alone can do with the last row. */
         if (km_cache_place(p->cache, k, rows, m->next ? 0 : 1, &place) != KM_OK) break;
+        place.at.mix = mix_rows(p, m->ctx, sequence, n);
         if (m->next || logits)
             x = run_part(m, x, &place);
         else

@@ -15,11 +15,23 @@ static inline int64_t km_prompt_chunk(const km_device *d) {
 }
 #define KM_STEP_ROWS 64 /* rows of a step at most; the host treats each by itself */
 
+#define KM_MIX_MOST 8 /* adapters of a sequence at once */
+
+/* Which adapters (model/adapters.h) a sequence is run with: slots, rising, and scales other than 0. */
+typedef struct km_adapter_mix {
+    int n; /* 0: the weights as they are */
+    int slot[KM_MIX_MOST];
+    float scale[KM_MIX_MOST];
+} km_adapter_mix;
+bool km_adapter_mix_equal(const km_adapter_mix *a, const km_adapter_mix *b);
+
 typedef struct km_plan km_plan;
 
 /* The model and the cache must outlive it. NULL with the context's error set. */
 km_plan *km_plan_new(km_ctx *ctx, km_net *m, km_cache *cache);
 void km_plan_free(km_plan *p); /* NULL is fine */
+/* mix: of each sequence of the cache; it is looked at in every step. NULL: no adapters. */
+void km_plan_mixes(km_plan *p, const km_adapter_mix *mix);
 
 /* n (1 to KM_STEP_ROWS) rows, each a token: rows[2 * i] and rows[2 * i + 1] are its sequence and
  * position; several of one sequence are in order. The logits of all come to (n, vocab), or stay on

@@ -143,6 +143,12 @@ void km_sequence_set_shift(km_sequence *s, bool on, int64_t keep) {
     km_sequences_set_shift(s->over->batch, s->at, on, keep);
 }
 
+void km_sequence_set_mix(km_sequence *s, const km_adapter_mix *mix) {
+    int taken = enter(s->over);
+    km_sequences_set_mix(s->over->batch, s->at, mix);
+    leave(s->over, taken);
+}
+
 int64_t km_sequence_ahead(const km_sequence *s) { return km_sequences_ahead(s->over->batch); }
 
 bool km_sequence_on_host(const km_sequence *s) {

@@ -36,8 +36,9 @@ int km_sequence_check(km_sequence *s, const int32_t *ids, int n, km_chooser *cho
                       km_error *err);
 /* km_sequences_set_shift. */
 void km_sequence_set_shift(km_sequence *s, bool on, int64_t keep);
-int64_t km_sequence_ahead(const km_sequence *s); /* steps at once, at most */
-bool km_sequence_on_host(const km_sequence *s);  /* logits are made in the host's memory */
+void km_sequence_set_mix(km_sequence *s, const km_adapter_mix *mix); /* km_sequences_set_mix */
+int64_t km_sequence_ahead(const km_sequence *s);                     /* steps at once, at most */
+bool km_sequence_on_host(const km_sequence *s); /* logits are made in the host's memory */
 /* Tokens that may turn out to be wrong: km_sequences_try and km_sequences_take. */
 const float *km_sequence_try(km_sequence *s, const int32_t *ids, int n, km_error *err);
 void km_sequence_take(km_sequence *s, const int32_t *ids, int keep);

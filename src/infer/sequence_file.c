@@ -73,6 +73,17 @@ static uint64_t fingerprint(km_sequences *b) {
     return hash;
 }
 
+/* The model with the adapters that a sequence is run with. */
+static uint64_t fingerprint_of(km_sequences *b, int s) {
+    uint64_t hash = fingerprint(b);
+    const km_adapter_mix *mix = &b->mix[s];
+    for (int i = 0; i < mix->n; i++) {
+        hash = XXH3_64bits_withSeed(&b->m->adapters.print[mix->slot[i]], sizeof(uint64_t), hash);
+        hash = XXH3_64bits_withSeed(&mix->scale[i], sizeof mix->scale[i], hash);
+    }
+    return hash;
+}
+
 /* What decides about the last bits: a file that was made elsewhere goes on, but none of it is settled. */
 static uint64_t numerics(const km_sequences *b) {
     uint64_t hash = b->alone;
@@ -98,7 +109,7 @@ static int64_t pages_of(int64_t tokens) { return (tokens + KM_KV_PAGE - 1) / KM_
 static sequence_header describe(km_sequences *b, int s) {
     sequence_header h = {.dtype = (uint32_t)b->how.cache,
                          .page = KM_KV_PAGE,
-                         .model = fingerprint(b),
+                         .model = fingerprint_of(b, s),
                          .tokens = km_cache_length(b->cache, s),
                          .pools = km_cache_pools(b->cache),
                          .page_bytes = (int64_t)km_cache_page_bytes(b->cache),
@@ -194,17 +205,18 @@ done:
 
 /* ---- Reading ---- */
 
-static km_status check(const sequence_header *h, km_sequences *b, const km_map *map,
+static km_status check(const sequence_header *h, km_sequences *b, int s, const km_map *map,
                        const char *path, km_error *err) {
     char shown[KM_SHOWN];
-    sequence_header own = describe(b, 0); /* for its sizes and its model */
+    sequence_header own = describe(b, s); /* for its sizes and its model */
     km_shown(shown, path);
     if (map->size < sizeof *h || memcmp(h->magic, MAGIC, 8) != 0)
         return km_error_set(err, KM_ERR_FORMAT, "%s is not a session file", shown);
     if (XXH3_64bits(h, offsetof(sequence_header, hash)) != h->hash)
         return km_error_set(err, KM_ERR_FORMAT, "%s: the header is damaged", shown);
     if (h->model != own.model)
-        return km_error_set(err, KM_ERR_STATE, "%s was saved with another model", shown);
+        return km_error_set(err, KM_ERR_STATE, "%s was saved with another model%s", shown,
+                            b->m->adapters.changes ? ", or with other adapters" : "");
     if (h->dtype != own.dtype)
         return km_error_set(err, KM_ERR_STATE, "%s has a cache of %s, and this session %s", shown,
                             h->dtype < KM_DTYPE_COUNT ? km_dtype_name((km_dtype)h->dtype) : "?",
@@ -263,7 +275,7 @@ km_status km_sequences_restore(km_sequences *b, int s, const char *path, km_erro
     km_status status = km_map_open(&map, path, err);
     if (status != KM_OK) return status;
     if (map.size >= sizeof h) memcpy(&h, map.data, sizeof h);
-    status = check(&h, b, &map, path, err);
+    status = check(&h, b, s, &map, path, err);
     if (status == KM_OK) status = take(b, s, &h, map.data + sizeof h, err);
     return km_map_done(&map, status, err);
 }

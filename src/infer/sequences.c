@@ -49,8 +49,11 @@ km_sequences *km_sequences_new(km_ctx *ctx, km_net *m, const km_sequences_option
     b->cache = km_cache_new(ctx, m, &c);
     b->plan = b->cache ? km_plan_new(ctx, m, b->cache) : NULL;
     b->seq = km_calloc((size_t)b->how.sequences, sizeof *b->seq);
-    km_status told = b->plan && b->seq ? km_lead_begin(m, &c, &b->lead, err) : KM_OK;
-    if (b->plan && b->seq && told == KM_OK) return b;
+    b->mix = km_calloc((size_t)b->how.sequences, sizeof *b->mix);
+    bool made = b->plan && b->seq && b->mix;
+    km_status told = made ? km_lead_begin(m, &c, &b->lead, err) : KM_OK;
+    if (made) km_plan_mixes(b->plan, b->mix);
+    if (made && told == KM_OK) return b;
     if (km_failed(ctx))
         failed(b, err);
     else if (told == KM_OK)
@@ -70,6 +73,7 @@ void km_sequences_free(km_sequences *b) {
     km_plan_free(b->plan);
     km_cache_free(b->cache);
     km_free(b->seq);
+    km_free(b->mix);
     km_free(b->rows);
     km_free(b);
 }
@@ -141,6 +145,7 @@ static int begin(km_sequences *b, int s, km_error *err) {
     q->used = true;
     q->ready = false;
     q->settled = 0;
+    b->mix[s] = (km_adapter_mix){0};
     q->shift = b->how.shift;
     q->keep = b->how.keep;
     return s;
@@ -169,8 +174,18 @@ int km_sequences_fork(km_sequences *b, int from, km_error *err) {
     b->seq[s].settled = f->settled;
     b->seq[s].shift = f->shift;
     b->seq[s].keep = f->keep;
+    b->mix[s] = b->mix[from];
     return s;
 }
+
+void km_sequences_set_mix(km_sequences *b, int s, const km_adapter_mix *mix) {
+    if (km_adapter_mix_equal(&b->mix[s], mix)) return;
+    cut(b, s, 0);
+    b->seq[s].ready = false;
+    b->mix[s] = *mix;
+}
+
+const km_adapter_mix *km_sequences_mix(const km_sequences *b, int s) { return &b->mix[s]; }
 
 int64_t km_sequences_pages_left(const km_sequences *b) { return km_cache_pages_left(b->cache); }
 

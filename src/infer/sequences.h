@@ -45,6 +45,11 @@ void km_sequences_leave(km_sequences *b, int sequence);
 /* In place of the options' shift and keep, for one sequence. */
 void km_sequences_set_shift(km_sequences *b, int sequence, bool on, int64_t keep);
 
+/* The adapters that a sequence is run with from now on; none, until it is told. What it holds was read
+ * with others, if they differ, and is forgotten then. A fork has those of its origin. */
+void km_sequences_set_mix(km_sequences *b, int sequence, const km_adapter_mix *mix);
+const km_adapter_mix *km_sequences_mix(const km_sequences *b, int sequence);
+
 /* Pages of the cache (KM_KV_PAGE tokens each) that no sequence has, and how many of them n more tokens
  * of a sequence would take. A call that finds too few returns KM_ERR_MEMORY while the context is fine,
  * and has read what it could: somebody has to leave or be rewound, and then it can be made again. A

@@ -23,9 +23,10 @@ struct km_sequences {
     km_cache *cache;
     km_plan *plan;
     km_sequence_state *seq;
-    km_lead *lead; /* of ranks that share the model; NULL: it is whole */
-    float *rows;   /* (KM_STEP_ROWS, vocab) where a step has more than one row */
-    bool alone;    /* kernels for many rows treat each by itself, however many there are */
+    km_lead *lead;       /* of ranks that share the model; NULL: it is whole */
+    km_adapter_mix *mix; /* (sequences): the adapters that each is run with */
+    float *rows;         /* (KM_STEP_ROWS, vocab) where a step has more than one row */
+    bool alone;          /* kernels for many rows treat each by itself, however many there are */
 };
 
 #endif

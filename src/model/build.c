@@ -1,5 +1,6 @@
 /* Building a model from its configuration: new, or over parameters that exist already. */
 #include "base/alloc.h"
+#include "model/adapters.h"
 #include "model/arch.h"
 #include "model/net.h"
 #include "model/rope.h"
@@ -239,6 +240,7 @@ km_net *km_net_new(km_ctx *ctx, const km_config *c, km_dtype dtype) {
 void km_net_free(km_net *m) {
     if (!m) return;
     km_net_free(m->next);
+    km_adapters_release(m);
     km_param_clear(&m->params);
     km_release(m->q_rows);
     km_release(m->k_rows);

@@ -38,6 +38,11 @@ typedef struct km_net {
     km_nn_linear head;        /* w is wte.w when tied */
     int lora_rank;            /* 0: no low-rank corrections (lora.h) */
     double lora_alpha;
+    struct {              /* that run beside the weights (adapters.h); of the first part */
+        uint64_t changes; /* so many so far */
+        uint64_t
+            print[KM_ADAPTER_SLOTS]; /* a number that tells one from others; 0: an empty slot */
+    } adapters;
     km_tensor *q_rows,
         *k_rows;         /* rotary: positions of (token, head) rows, as attention wants them */
     km_tensor *divisors; /* of a stretched rotation's frequencies; or NULL */

@@ -10,16 +10,18 @@ static km_tensor *activate(km_ctx *ctx, km_tensor *x, km_act act) {
 }
 
 /* gate and up from one product */
-static km_tensor *joined_forward(km_ctx *ctx, const km_nn_mlp *m, km_tensor *x) {
+static km_tensor *joined_forward(km_ctx *ctx, const km_nn_mlp *m, km_tensor *x,
+                                 const km_nn_place *at) {
     km_tensor *both[2] = {NULL, NULL};
-    km_split(ctx, km_nn_linear_forward(ctx, &m->up, x, KM_ACT_NONE), -1, 2, both);
+    km_split(ctx, km_nn_linear_run(ctx, &m->up, x, KM_ACT_NONE, at), -1, 2, both);
     km_tensor *h = km_mul(ctx, activate(ctx, both[0], m->act), both[1]);
-    return km_nn_linear_forward(ctx, &m->down, h, KM_ACT_NONE);
+    return km_nn_linear_run(ctx, &m->down, h, KM_ACT_NONE, at);
 }
 
 /* Whether gate and up can be one op: rows of a running model, and no corrections. */
-static bool gated_at_once(km_ctx *ctx, const km_nn_mlp *m, km_tensor *x) {
+static bool gated_at_once(km_ctx *ctx, const km_nn_mlp *m, km_tensor *x, const km_nn_place *at) {
     km_tensor *in[] = {x, m->up.w, m->gate.w};
+    if (km_nn_is_adapted(&m->up, at) || km_nn_is_adapted(&m->gate, at)) return false;
     if (km_failed(ctx) || x->shape.ndim != 2 || m->up.lora.a || m->gate.lora.a) return false;
     return (m->joined || m->gate.w) && !m->up.b && !m->gate.b && !km_recording(ctx, in, 3);
 }
@@ -33,24 +35,24 @@ static bool as_one_op(const km_nn_mlp *m, const km_tensor *x) {
            (down->dtype == x->dtype || km_dtype_is_block(down->dtype));
 }
 
-km_tensor *km_nn_mlp_forward(km_ctx *ctx, const km_nn_mlp *m, km_tensor *x) {
-    if (gated_at_once(ctx, m, x)) {
+km_tensor *km_nn_mlp_forward(km_ctx *ctx, const km_nn_mlp *m, km_tensor *x, const km_nn_place *at) {
+    if (gated_at_once(ctx, m, x, at)) {
         km_act kind = m->act == KM_ACT_NONE ? KM_ACT_SILU : m->act;
         km_tensor *h = m->joined ? km_gated(ctx, x, m->up.w, NULL, kind)
                                  : km_gated(ctx, x, m->gate.w, m->up.w, kind);
-        return km_nn_linear_forward(ctx, &m->down, h, KM_ACT_NONE);
+        return km_nn_linear_run(ctx, &m->down, h, KM_ACT_NONE, at);
     }
-    if (m->joined) return joined_forward(ctx, m, x);
+    if (m->joined) return joined_forward(ctx, m, x, at);
     if (!m->gate.w) {
         if (as_one_op(m, x))
             return km_mlp(ctx, x, m->up.w, m->up.b, KM_ACT_GELU, m->down.w, m->down.b);
-        km_tensor *h = km_nn_linear_forward(ctx, &m->up, x, KM_ACT_GELU);
-        return km_nn_linear_forward(ctx, &m->down, h, KM_ACT_NONE);
+        km_tensor *h = km_nn_linear_run(ctx, &m->up, x, KM_ACT_GELU, at);
+        return km_nn_linear_run(ctx, &m->down, h, KM_ACT_NONE, at);
     }
     km_act act = m->act == KM_ACT_NONE ? KM_ACT_SILU : m->act;
-    km_tensor *gate = km_nn_linear_forward(ctx, &m->gate, x, act);
-    km_tensor *up = km_nn_linear_forward(ctx, &m->up, x, KM_ACT_NONE);
-    return km_nn_linear_forward(ctx, &m->down, km_mul(ctx, gate, up), KM_ACT_NONE);
+    km_tensor *gate = km_nn_linear_run(ctx, &m->gate, x, act, at);
+    km_tensor *up = km_nn_linear_run(ctx, &m->up, x, KM_ACT_NONE, at);
+    return km_nn_linear_run(ctx, &m->down, km_mul(ctx, gate, up), KM_ACT_NONE, at);
 }
 
 /* ---- Block ---- */
@@ -73,7 +75,7 @@ km_tensor *km_nn_block_forward(km_ctx *ctx, const km_nn_block *b, km_tensor *del
     if (b->post1.w) h = km_nn_norm_forward(ctx, &b->post1, h);
     x = km_nn_last(ctx, at, x);
     h = km_nn_norm_add(ctx, &b->norm2, km_nn_dropout(ctx, h, dropout), &x);
-    h = over_ranks(ctx, b, km_nn_mlp_forward(ctx, &b->mlp, h));
+    h = over_ranks(ctx, b, km_nn_mlp_forward(ctx, &b->mlp, h, at));
     if (b->post2.w) h = km_nn_norm_forward(ctx, &b->post2, h);
     h = km_nn_dropout(ctx, h, dropout);
     if (km_failed(ctx)) return NULL;

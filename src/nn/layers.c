@@ -69,6 +69,27 @@ km_tensor *km_nn_linear_forward(km_ctx *ctx, const km_nn_linear *l, km_tensor *x
     return activate(ctx, km_add(ctx, y, more), act);
 }
 
+static km_tensor *as(km_ctx *ctx, km_tensor *x, km_dtype d) {
+    return x && x->dtype != d ? km_cast(ctx, x, d) : x;
+}
+
+km_tensor *km_nn_adapted(km_ctx *ctx, const km_nn_linear *l, km_tensor *x, km_tensor *y,
+                         const km_nn_place *at) {
+    if (km_failed(ctx) || !x || !y || !km_nn_is_adapted(l, at)) return y;
+    int64_t rows = x->shape.dim[0], all = at->mix->shape.dim[0];
+    km_tensor *mix = rows == all ? at->mix : km_narrow(ctx, at->mix, 0, all - rows, rows);
+    km_tensor *sum = km_low_rank(ctx, as(ctx, y, KM_F32), as(ctx, x, KM_F32), mix, l->low.slot,
+                                 l->low.a, l->low.b);
+    return as(ctx, sum, y->dtype);
+}
+
+km_tensor *km_nn_linear_run(km_ctx *ctx, const km_nn_linear *l, km_tensor *x, km_act act,
+                            const km_nn_place *at) {
+    if (!km_nn_is_adapted(l, at)) return km_nn_linear_forward(ctx, l, x, act);
+    km_tensor *y = km_nn_linear_forward(ctx, l, x, KM_ACT_NONE);
+    return activate(ctx, km_nn_adapted(ctx, l, x, y, at), act);
+}
+
 /* ---- Embedding ---- */
 
 km_nn_embedding km_nn_embedding_new(const km_nn *nn, int64_t rows, int64_t dim, const char *name) {

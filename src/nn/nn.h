@@ -32,15 +32,32 @@ typedef struct km_nn_lora { /* a low-rank correction; a is NULL when there is no
     double scale;           /* alpha / rank */
 } km_nn_lora;
 
+#define KM_ADAPTER_SLOTS 32 /* adapters that a model has at once, at most */
+
+/* Corrections by adapters of a model that runs: of each rank its slot, row of A, and column of B with
+ * alpha / rank in it; all adapters of the layer together, one after the other. */
+typedef struct km_nn_low {
+    km_tensor *slot;  /* kept: i32 (ranks); NULL: no adapter changes the layer */
+    km_tensor *a, *b; /* kept: f32 (ranks, in), (ranks, out) */
+} km_nn_low;
+
 typedef struct km_nn_linear {
     km_tensor *w, *b; /* (out, in); (out) or NULL */
     km_nn_lora lora;
+    km_nn_low low;
 } km_nn_linear;
 
 /* Parameters "<name>.weight" and, with bias, "<name>.bias". */
 km_nn_linear km_nn_linear_new(const km_nn *nn, int64_t in, int64_t out, bool bias,
                               const char *name);
 km_tensor *km_nn_linear_forward(km_ctx *ctx, const km_nn_linear *l, km_tensor *x, km_act act);
+struct km_nn_place;
+/* The same for rows of a running model, each corrected by its own mix of adapters, if at->mix says so. */
+km_tensor *km_nn_linear_run(km_ctx *ctx, const km_nn_linear *l, km_tensor *x, km_act act,
+                            const struct km_nn_place *at);
+/* y, what the layer makes of x, with these corrections; y itself where there are none. */
+km_tensor *km_nn_adapted(km_ctx *ctx, const km_nn_linear *l, km_tensor *x, km_tensor *y,
+                         const struct km_nn_place *at);
 /* act(x w^T + b): a linear layer that is not one, such as a tied head. */
 km_tensor *km_nn_product(km_ctx *ctx, km_tensor *x, km_tensor *w, km_tensor *b, km_act act);
 
@@ -81,7 +98,12 @@ typedef struct km_nn_place {
     km_tensor *rows;  /* kept i32 (rows, 2): sequence, position */
     km_tensor *table; /* kept i32 (sequences, pages of one) */
     int64_t last;     /* only so many rows at the end are wanted of the layer; 0: all */
+    km_tensor *mix;   /* kept f32 (rows, slots): how much of each adapter a row has; NULL: none */
 } km_nn_place;
+/* Whether rows of the step may have corrections of the layer. */
+static inline bool km_nn_is_adapted(const km_nn_linear *l, const km_nn_place *at) {
+    return at && at->mix && l->low.slot;
+}
 /* x (rows, C), or its last rows where no more are wanted. */
 km_tensor *km_nn_last(km_ctx *ctx, const km_nn_place *at, km_tensor *x);
 
@@ -120,7 +142,8 @@ typedef struct km_nn_mlp {
     km_act act;        /* of the gate; KM_ACT_NONE: SiLU */
 } km_nn_mlp;
 
-km_tensor *km_nn_mlp_forward(km_ctx *ctx, const km_nn_mlp *m, km_tensor *x);
+/* at: of a running model's rows, as in attention; or NULL. */
+km_tensor *km_nn_mlp_forward(km_ctx *ctx, const km_nn_mlp *m, km_tensor *x, const km_nn_place *at);
 
 /* ---- Transformer block ----
  * The residual stream runs as two tensors, `x` and what is still to be added to it, so that every

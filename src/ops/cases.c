@@ -80,6 +80,7 @@ void km_cases_each(km_op op, km_case_fn fn, void *user) {
         km_cases_layers_at_once(&s, op);
         if (s.go) km_cases_one_row(op, fn, user);
         break;
+    case KM_OP_LOW_RANK: km_cases_low_ranks(&s, op); break;
     case KM_OP_LINEAR_DX:
     case KM_OP_LINEAR_DW: km_cases_linear_gradients(&s, op); break;
     case KM_OP_SOFTMAX:

@@ -226,3 +226,35 @@ void km_cases_layers_at_once(km_case_sink *s, km_op op) {
         }
     }
 }
+
+/* Mixes in which many numbers are 0, as those of rows without an adapter are. */
+static void derive_mix(km_ctx *ctx, const km_case *c, km_tensor **in) {
+    km_lane *lane = km_ctx_lane(ctx, km_ref_device());
+    in[2] = km_tensor_new(ctx, lane, "case", KM_F32, c->in[2].shape);
+    float *v = in[2] ? km_tensor_ptr(in[2]) : NULL;
+    for (int64_t i = 0; v && i < km_shape_count(c->in[2].shape); i++)
+        v[i] = i % 3 == 0 ? 0.0f : 0.25f * (float)(i % 7) - 0.5f;
+}
+
+void km_cases_low_ranks(km_case_sink *s, km_op op) {
+    static const struct {
+        int64_t rows, in, out, slots, ranks;
+    } sizes[] = {{1, 1, 1, 1, 1}, {1, 33, 17, 3, 8},     {5, 64, 65, 4, 13}, {3, 7, 0, 2, 3},
+                 {0, 5, 4, 2, 3}, {40, 130, 600, 5, 21}, {2, 600, 33, 9, 4}, {17, 256, 1030, 2, 0}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        int64_t n = sizes[i].rows, slots = sizes[i].slots, ranks = sizes[i].ranks;
+        km_case c = {.op = op,
+                     .n_in = 6,
+                     .dtypes = KM_BIT(KM_F32),
+                     .no_gradient = true,
+                     .derive = derive_mix};
+        c.in[0] = km_case_input(KM_SHAPE(n, sizes[i].out), 0, 0);
+        c.in[1] = km_case_input(KM_SHAPE(n, sizes[i].in), 0, 0);
+        c.in[2] = km_case_input(KM_SHAPE(n, slots), KM_V_DERIVED, 0);
+        /* one slot more than there are: its terms are left out */
+        c.in[3] = km_case_typed(KM_SHAPE(ranks), KM_V_INDEX, KM_I32, slots + 1);
+        c.in[4] = km_case_input(KM_SHAPE(ranks, sizes[i].in), 0, 0);
+        c.in[5] = km_case_input(KM_SHAPE(ranks, sizes[i].out), 0, 0);
+        km_case_put(s, &c);
+    }
+}

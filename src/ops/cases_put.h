@@ -41,6 +41,7 @@ void km_cases_linears(km_case_sink *s, km_op op);
 void km_cases_linear_gradients(km_case_sink *s, km_op op);
 void km_cases_quants(km_case_sink *s, km_op op);
 void km_cases_layers_at_once(km_case_sink *s, km_op op);
+void km_cases_low_ranks(km_case_sink *s, km_op op);
 void km_cases_softmaxes(km_case_sink *s, km_op op, int n_in);
 void km_cases_norms(km_case_sink *s, km_op op);
 void km_cases_embeddings(km_case_sink *s, km_op op);

@@ -25,6 +25,7 @@ void km_rows_quant(km_op_row *t);
 km_tensor *km_quant_linear(km_ctx *ctx, km_tensor *x, km_tensor *w, km_tensor *b, km_act act);
 km_tensor *km_quant_embedding(km_ctx *ctx, km_tensor *table, km_tensor *ids);
 void km_rows_infer_linear(km_op_row *t);
+void km_rows_low_rank(km_op_row *t);
 void km_rows_attend(km_op_row *t);
 void km_rows_sample(km_op_row *t);
 void km_rows_nearest(km_op_row *t);

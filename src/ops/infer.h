@@ -13,6 +13,13 @@ km_status km_linears(km_ctx *ctx, km_tensor *x, km_tensor *const *w, km_tensor *
 /* act(x gate^T) * (x up^T), x (rows, in). up NULL: gate holds both, its first half the gate. */
 km_tensor *km_gated(km_ctx *ctx, km_tensor *x, km_tensor *gate, km_tensor *up, km_act act);
 
+/* y (rows, out) + sum over r of mix[row, slot[r]] (x . a[r]) b[r], all f32 but slot i32 (ranks): what
+ * adapters add to a layer whose result is y. x (rows, in), mix (rows, slots), a (ranks, in), b (ranks,
+ * out). The host leaves out terms whose mix is 0, and a row's result does not depend on its neighbours;
+ * a GPU computes all of them, by products. */
+km_tensor *km_low_rank(km_ctx *ctx, km_tensor *y, km_tensor *x, km_tensor *mix, km_tensor *slot,
+                       km_tensor *a, km_tensor *b);
+
 /* How a layer attends. */
 typedef struct km_attend_spec {
     int heads, kv_heads;

@@ -22,6 +22,7 @@ static void fill_table(void) {
     km_rows_mlp(table);
     km_rows_quant(table);
     km_rows_infer_linear(table);
+    km_rows_low_rank(table);
     km_rows_attend(table);
     km_rows_sample(table);
     km_rows_nearest(table);

@@ -20,6 +20,7 @@ static void fill_table(void) {
     km_cpu_register_loss(k);
     km_cpu_register_rope(k);
     km_cpu_register_quant(k);
+    km_cpu_register_low_rank(k);
     km_cpu_register_attend(k);
     km_cpu_register_sample(k);
     km_cpu_register_nearest(k);

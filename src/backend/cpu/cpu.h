@@ -22,11 +22,12 @@ void km_cpu_register_index(km_kernel *k); /* embedding, gather, scatter_add, ...
 void km_cpu_register_order(km_kernel *k); /* sort, cumsum, one_hot */
 void km_cpu_register_loss(km_kernel *k);  /* cross_entropy, mse, bce and gradients */
 void km_cpu_register_rope(km_kernel *k);
-void km_cpu_register_quant(km_kernel *k);   /* layers over weights of a few bits */
-void km_cpu_register_attend(km_kernel *k);  /* attention of a running model */
-void km_cpu_register_sample(km_kernel *k);  /* choosing its next token */
-void km_cpu_register_nearest(km_kernel *k); /* nearest, cell_sums */
-void km_cpu_register_optim(km_kernel *k);   /* sgd, adamw, and the norm before them */
+void km_cpu_register_quant(km_kernel *k);    /* layers over weights of a few bits */
+void km_cpu_register_low_rank(km_kernel *k); /* adapters of a running model */
+void km_cpu_register_attend(km_kernel *k);   /* attention of a running model */
+void km_cpu_register_sample(km_kernel *k);   /* choosing its next token */
+void km_cpu_register_nearest(km_kernel *k);  /* nearest, cell_sums */
+void km_cpu_register_optim(km_kernel *k);    /* sgd, adamw, and the norm before them */
 
 /* Declares a table of inner loops that simd/ defines as `const type KM_SIMD(name) = {...}`, and
  * name(), which gives the one for this processor. Only products know tiles (AMX): where a table is

@@ -81,6 +81,7 @@ const km_backend km_ref_backend = {
         [KM_OP_QUANT_LINEAR] = km_ref_quant_linear,
         [KM_OP_LINEARS] = km_ref_linears,
         [KM_OP_GATED] = km_ref_gated,
+        [KM_OP_LOW_RANK] = km_ref_low_rank,
         [KM_OP_QUANT_EMBEDDING] = km_ref_quant_embedding,
         [KM_OP_LINEAR_DX] = km_compose_linear_dx,
         [KM_OP_LINEAR_DW] = km_compose_linear_dw,

@@ -152,7 +152,7 @@ km_ref_kernel km_ref_where, km_ref_masked_fill, km_ref_triangle, km_ref_dropout;
 km_ref_kernel km_ref_reduce, km_ref_reduce_max, km_ref_argmax;
 km_ref_kernel km_ref_matmul, km_ref_linear;
 km_ref_kernel km_ref_dequantise, km_ref_quantise, km_ref_quant_linear, km_ref_quant_embedding;
-km_ref_kernel km_ref_linears, km_ref_gated;
+km_ref_kernel km_ref_linears, km_ref_gated, km_ref_low_rank;
 km_ref_kernel km_ref_softmax, km_ref_softmax_grad;
 km_ref_kernel km_ref_layer_norm, km_ref_layer_norm_grad, km_ref_rms_norm, km_ref_rms_norm_grad;
 km_ref_kernel km_ref_add_layer_norm, km_ref_add_rms_norm;
