@@ -23,7 +23,8 @@ class Settings(TypedDict, total=False):
     shift: bool  # a full context goes on from its second half
     exact: bool  # bit for bit the text of an empty session
     rendered: bool  # the prompt comes from a chat template
-    adapters: Sequence[Any]  # of those the model was opened with, for this text alone
+    adapter: Any  # one of those that the model has, by name or path, and no other; (name, scale)
+    adapters: Sequence[Any]  # several; []: none
     temperature: float  # 0: always the likeliest token
     top_k: int
     top_p: float
@@ -152,8 +153,10 @@ class generation:
         self.logprobs = get("logprobs") is not None
         if self.logprobs:
             how.logprobs = int(get("logprobs"))
-        if get("adapters") is not None:
-            chosen = list(get("adapters"))
+        if get("adapter") is not None and get("adapters") is not None:
+            raise TypeError("give one of adapter and adapters")
+        if get("adapter") is not None or get("adapters") is not None:
+            chosen = list(get("adapters")) if get("adapters") is not None else [get("adapter")]
             how.adapters, how.n_adapters = hold_adapters(chosen, self.hold), len(chosen)
         for name in _SAMPLING:
             if get(name) is not None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .sessions import Session
 
 Messages = Union[str, Sequence[Dict[str, Any]]]
-Adapter = Union[str, "os.PathLike[str]", Tuple[Any, float]]
+Adapter = Union[str, "os.PathLike[str]", Tuple[Any, float], Dict[str, Any]]
 
 
 class ModelInfo(NamedTuple):
@@ -117,8 +117,9 @@ class Model(Handle):
         layers; gpu_layers: how many the GPU takes (-1: as many as fit). memory: bytes of a GPU that
         may be used. context: tokens of a sequence; sequences: how many sessions at once. cache:
         "f16", "f32", "bf16", "q8_0" or "q4_0" for keys and values. draft: "lookup" or a smaller
-        model. adapters: LoRA folders, or (folder, scale). tokenizer_only: no weights, to tokenize
-        and render. progress(done, total) is told of bytes loaded; False stops.
+        model. adapters: LoRA folders or GGUF files, each a path, (path, scale), or a dict of path,
+        scale, name, and off (used only where a generation asks for it). tokenizer_only: no weights,
+        to tokenize and render. progress(done, total) is told of bytes loaded; False stops.
         """
         how = k.options("km_model_options", "km_model_defaults")
         hold: List[Any] = []  # what the struct points to
@@ -191,6 +192,35 @@ class Model(Handle):
             if made == NULL:
                 k.fail()
             return json.loads(k.string(made))
+
+    # ---- Adapters ----
+
+    @property
+    def adapters(self) -> List[Dict[str, Any]]:
+        """The adapters that it has: name, path, scale, and off (used only where asked for)."""
+        with self._using as p:
+            made = k.lib.km_model_adapters_json(p)
+            if made == NULL:
+                k.fail()
+            return json.loads(k.string(made))
+
+    def add_adapter(self, path: Any, *, scale: float = 1.0, name: Optional[str] = None,
+                    off: bool = False) -> None:
+        """Adds a LoRA while the model is open, as if it had been opened with it.
+
+            m.add_adapter("pirate/", off=True)
+            m.generate("Hello", adapter="pirate")
+        """
+        hold: List[Any] = []
+        made = hold_adapters([{"path": path, "scale": scale, "name": name, "off": off}], hold)
+        with self._using as p:
+            k.check(k.lib.km_model_add_adapter(p, made), hold[0])
+
+    def remove_adapter(self, name: str) -> None:
+        """Removes one; texts that use it go on with it."""
+        word = k.text(name, "name")
+        with self._using as p:
+            k.check(k.lib.km_model_remove_adapter(p, word))
 
     def __repr__(self) -> str:
         if self.closed:
@@ -356,8 +386,18 @@ def hold_adapters(adapters: Sequence[Adapter], hold: List[Any]) -> Any:
     """A C array of adapters; what it points to goes into `hold`."""
     made = ffi.new("km_adapter[]", len(adapters))
     for i, a in enumerate(adapters):
-        path, scale = a if isinstance(a, tuple) else (a, 1.0)
-        hold.append(ffi.new("char[]", k.path(path, "adapter")))
-        made[i].path, made[i].scale = hold[-1], scale
+        given: Dict[str, Any] = dict(a) if isinstance(a, dict) else {}
+        if not given:
+            given["path"], given["scale"] = a if isinstance(a, tuple) else (a, 0.0)
+        unknown = set(given) - {"path", "scale", "name", "off"}
+        if unknown:
+            raise TypeError(f"an adapter has no {sorted(unknown)[0]!r}")
+        if given.get("path") is not None:
+            hold.append(ffi.new("char[]", k.path(given["path"], "adapter")))
+            made[i].path = hold[-1]
+        if given.get("name") is not None:
+            hold.append(ffi.new("char[]", k.text(given["name"], "name")))
+            made[i].name = hold[-1]
+        made[i].scale, made[i].off = given.get("scale") or 0.0, bool(given.get("off"))
     hold.append(made)
     return made

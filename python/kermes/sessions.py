@@ -92,6 +92,17 @@ class Session(Handle):
                                                   len(part)))
         interruptible(call, stop.set)
 
+    def set_adapters(self, adapters: Any = None) -> None:
+        """The adapters of what is read and generated from now on, as in `Model.generate`; None: the
+        model's. What was read with others is forgotten."""
+        from .models import hold_adapters
+        hold: list = []
+        chosen = [] if adapters is None else list(adapters)
+        made = hold_adapters(chosen, hold)
+        with self._using as p, self._lock:
+            self._turn += 1
+            k.check(k.lib.km_session_set_adapters(p, made, -1 if adapters is None else len(chosen)))
+
     def rewind(self, length: int) -> None:
         """Forgets what comes after the first `length` tokens."""
         with self._using as p, self._lock:

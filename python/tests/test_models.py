@@ -277,6 +277,49 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), m.generate("a", max_toke
     assert out == "7 tokens\n"
 
 
+def write_adapter(folder, model, seed, layer="q_proj", rank=4):
+    """A LoRA of random numbers in PEFT's form."""
+    dim, rng, header, data = model.info.dim, np.random.default_rng(seed), {}, b""
+    for i in range(model.info.layers):
+        for part, shape in (("lora_A", (rank, dim)), ("lora_B", (dim, rank))):
+            v = (0.3 * rng.normal(size=shape)).astype("<f4").tobytes()
+            header[f"base_model.model.model.layers.{i}.self_attn.{layer}.{part}.weight"] = {
+                "dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(v)]}
+            data += v
+    text = json.dumps(header).encode()
+    folder.mkdir()
+    (folder / "adapter_model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data)
+    (folder / "adapter_config.json").write_text(json.dumps(
+        {"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank}))
+    return folder
+
+
+def test_adapters_are_chosen_by_each_generation(model, tmp_path):
+    one, two = (write_adapter(tmp_path / n, model, i) for i, n in enumerate(("one", "two")))
+    how = dict(temperature=0, max_tokens=12, past_end=True)
+    plain = model.generate("Once upon", **how)
+    with kermes.Model(TINY, device="cpu", threads=1,
+                      adapters=[one, {"path": two, "name": "other", "scale": 0.5, "off": True}]) as m:
+        assert [a["name"] for a in m.adapters] == ["one", "other"]
+        first = m.generate("Once upon", **how)
+        assert first != plain == m.generate("Once upon", adapters=[], **how)
+        assert m.generate("Once upon", adapter="one", **how) == first
+        other = m.generate("Once upon", adapter="other", **how)
+        assert other not in (plain, first)
+        assert m.generate("Once upon", adapter=("other", 0.5), **how) == other
+        assert m.generate("Once upon", adapters=["one", ("other", 2.0)], **how) != first
+        s = m.session()
+        s.set_adapters(["other"])
+        assert s.generate("Once upon", **how) == other
+        s.set_adapters(None)
+        assert s.generate("Once upon", **how) == first
+        m.remove_adapter("one")
+        assert m.generate("Once upon", **how) == plain
+        m.add_adapter(one, name="again", off=True)
+        assert m.generate("Once upon", adapter="again", **how) == first
+        assert m.batch(["Once upon"] * 2, adapter="again", **how) == [first, first]
+
+
 @pytest.mark.parametrize("call, error", [
     (lambda m: kermes.Model("/no/such/model.gguf"), FileNotFoundError),
     (lambda m: kermes.Model("a\0b"), ValueError),
@@ -311,6 +354,12 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), m.generate("a", max_toke
     (lambda m: m.generate("a", schema=5), TypeError),
     (lambda m: m.generate("a", logit_bias={10**8: 1.0}), kermes.Error),
     (lambda m: m.generate("a", adapters=["/no/such"]), kermes.Error),
+    (lambda m: m.generate("a", adapter="nobody"), kermes.Error),
+    (lambda m: m.generate("a", adapter="x", adapters=[]), TypeError),
+    (lambda m: m.generate("a", adapter={"weight": 1}), TypeError),
+    (lambda m: m.add_adapter("/no/such"), FileNotFoundError),
+    (lambda m: m.remove_adapter("nobody"), kermes.Error),
+    (lambda m: m.session().set_adapters(["nobody"]), kermes.Error),
     (lambda m: m.generate([10**6]), kermes.Error),
     (lambda m: m.generate("word " * 20000), kermes.Error),
     (lambda m: m.chat(["hello"]), ValueError),

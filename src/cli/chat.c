@@ -139,6 +139,7 @@ static int print_json(const km_chat *c) {
 static km_status open_model(km_chat *c, km_error *err) {
     km_model_options how;
     km_status s = km_cli_model_options(&c->common, &c->where, &c->room, &how, err);
+    if (s == KM_OK) s = km_cli_loras_open(&c->loras, &how, err);
     if (s != KM_OK) return s;
     how.draft = c->draft_name;
     c->m = km_cli_model_open(c->model, &how, &c->common);
@@ -230,6 +231,7 @@ int km_command_chat(int argc, char **argv) {
          "after each answer: tokens a second, time to the first token"},
         KM_OPTION_SAMPLING_ROWS(c.sampling, "40", "0.95", "0.05"),
         KM_OPTION_DRAFT_ROW(c.draft_name),
+        KM_OPTION_LORA_ROW(c.loras),
         KM_OPTION_DEVICE_ROW(c.common, "where to compute (default: auto, a GPU if there is one)"),
         KM_OPTION_WHERE_ROWS(c.where),
         KM_OPTION_SPLIT_ROWS(c.where),

@@ -16,6 +16,7 @@ typedef struct km_chat {
     const char *model, *template_name, *system, *draft_name, *tools_file;
     int64_t tokens;
     bool stats, allow_loops;
+    km_cli_loras loras;
     km_cli_where where;
     km_cli_session room;
     km_cli_sampling sampling;

@@ -16,11 +16,12 @@
 typedef struct run_settings {
     km_common common;
     const char *name; /* run or sample */
-    const char *model, *template, *system, *draft, *tokenizer, *adapter, *dtype;
+    const char *model, *template, *system, *draft, *tokenizer, *dtype;
     km_run_prompt prompt;
     int64_t tokens;
     bool chat, echo, only_new, allow_loops;
     km_run_many many; /* with `prompts` */
+    km_cli_loras loras;
     km_cli_where where;
     km_cli_session session;
     km_cli_sampling sampling;
@@ -154,13 +155,12 @@ static km_status generate(run_settings *o, km_model *m, const km_text *prompt, o
 
 static km_model *open_model(run_settings *o, km_dtype dtype, km_error *err) {
     km_model_options how;
-    km_adapter adapter = {.path = o->adapter};
-    if (km_cli_model_options(&o->common, &o->where, &o->session, &how, err) != KM_OK) return NULL;
+    if (km_cli_model_options(&o->common, &o->where, &o->session, &how, err) != KM_OK ||
+        km_cli_loras_open(&o->loras, &how, err) != KM_OK)
+        return NULL;
     how.dtype = dtype;
     how.tokenizer = o->tokenizer;
     how.draft = o->draft;
-    how.adapters = &adapter;
-    how.n_adapters = o->adapter != NULL;
     km_model *m = km_cli_model_open(o->model, &how, &o->common);
     if (!m) last(err);
     return m;
@@ -304,8 +304,7 @@ static int command(run_settings *o, int argc, char **argv) {
          "do not end a text that repeats itself over and over"},
         KM_OPTION_SAMPLING_ROWS(o->sampling, "40", "0.95", "0.05"),
         KM_OPTION_DRAFT_ROW(o->draft),
-        {"adapter", KM_OPTION_TEXT, "DIR", &o->adapter, 0, 0,
-         "low-rank corrections (LoRA) to add to the model"},
+        KM_OPTION_LORA_ROW(o->loras),
         {"tokenizer", KM_OPTION_TEXT, "FILE", &o->tokenizer, 0, 0,
          "another tokenizer.json than the model's own"},
         {"dtype", KM_OPTION_TEXT, "T", &o->dtype, 0, 0,

@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "base/utf8.h"
 #include "cli/progress.h"
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -91,6 +92,32 @@ km_status km_cli_model_options(const km_common *common, const km_cli_where *wher
     if (s != KM_OK || !session) return s;
     out->context = session->context;
     return km_cli_cache_type(session->cache_type, &out->cache, err);
+}
+
+/* A number behind the last colon is a scale; a colon may be part of a path, too. */
+static km_status lora_of(const char *word, char path[1024], km_adapter *out, km_error *err) {
+    const char *colon = strrchr(word, ':');
+    char *end = NULL;
+    double scale = colon && colon[1] ? strtod(colon + 1, &end) : 0;
+    *out = (km_adapter){.path = word};
+    if (!end || *end) return KM_OK;
+    if (!(fabs(scale) <= 1e6) || scale == 0)
+        return km_error_set(err, KM_ERR_RANGE,
+                            "--lora %.80s: a scale is a number other than 0, up to 1e6", word);
+    int n = snprintf(path, 1024, "%.*s", (int)(colon - word), word);
+    if (n < 1 || n >= 1024)
+        return km_error_set(err, KM_ERR_RANGE, "--lora %.80s: the path is %s", word,
+                            n < 1 ? "missing" : "too long");
+    *out = (km_adapter){.path = path, .scale = scale};
+    return KM_OK;
+}
+
+km_status km_cli_loras_open(km_cli_loras *l, km_model_options *out, km_error *err) {
+    for (int i = 0; i < l->given.n; i++)
+        if (lora_of(l->given.at[i], l->path[i], &l->adapter[i], err) != KM_OK) return err->code;
+    out->adapters = l->adapter;
+    out->n_adapters = (size_t)l->given.n;
+    return KM_OK;
 }
 
 static bool on_loading(void *user, uint64_t done, uint64_t total) {

@@ -90,6 +90,20 @@ km_session *km_cli_session_open(km_model *m, const km_cli_session *o);
 /* Writes the file, if one was named, and frees the session. */
 km_status km_cli_session_close(km_session *s, const km_cli_session *o);
 
+/* Adapters of the line, each "PATH" or "PATH:SCALE". */
+typedef struct km_cli_loras {
+    km_words given;
+    km_adapter adapter[KM_MAX_LIST];
+    char path[KM_MAX_LIST][1024]; /* of those with a scale */
+} km_cli_loras;
+/* Into the options of a model. */
+km_status km_cli_loras_open(km_cli_loras *l, km_model_options *out, km_error *err);
+#define KM_OPTION_LORA_ROW(l)                                                                      \
+    {                                                                                              \
+        "lora", KM_OPTION_LIST, "PATH[:SCALE]", &(l).given, 0, 0,                                  \
+            "an adapter (LoRA): PEFT's folder, or a .gguf; may be given several times"             \
+    }
+
 #define KM_OPTION_DRAFT_ROW(dest)                                                                  \
     {                                                                                              \
         "draft", KM_OPTION_TEXT, "MODEL|lookup", &(dest), 0, 0,                                    \

@@ -65,7 +65,7 @@ says err "there is no model"
 expect_error 1 sample --model "$model" --device cpu --prompt 'a prompt longer than the context'
 says err "the prompt has 32 tokens and the model's context 12"
 expect_error 1 sample --model "$model" --device cpu --prompt 'A'
-expect_error 1 sample --model "$model" --device cpu --adapter "$work/nothing"
+expect_error 1 sample --model "$model" --device cpu --lora "$work/nothing"
 
 # A config that does not fit the weights, and a file cut short.
 sed 's/"n_positions": 12/"n_positions": 13/' "$SRC_DIR/tests/fixtures/models/gpt2/config.json" \
