@@ -1275,7 +1275,9 @@ KM_API const int32_t *km_session_tokens(const km_session *s); /* these, until it
 KM_API km_status km_session_rewind(km_session *s, int64_t length);
 KM_API km_status km_session_save(km_session *s, const char *path); /* docs/formats/session.md */
 KM_API km_status km_session_restore(km_session *s, const char *path);
-/* Ends the generation under way with KM_ENDED_CANCELLED, from any thread; nothing, if there is none. */
+/* Ends the generation under way with KM_ENDED_CANCELLED, or km_session_read with KM_ERR_STATE, from any
+ * thread: also in the middle of a long prompt, as soon as the layer that is being computed is done.
+ * Nothing, if there is none. */
 KM_API void km_session_cancel(km_session *s);
 
 /* Reads the prompt, of which the session's beginning is not read again, and goes on with it; what the

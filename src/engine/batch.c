@@ -66,6 +66,8 @@ struct km_batch {
     batch_slot *slot;     /* (how.sequences) */
     batch_ask *first, *last;
     int turn;         /* whose prompt is read next */
+    int reader;       /* whose prompt is being read; -1: none */
+    atomic_bool cut;  /* that reading is to end */
     batch_text *done; /* texts that nobody needs, but for pieces that live until the next step */
     km_piece_event *event; /* (2 * sequences + 1), waiting to be given out */
     int n_event, given;
@@ -159,6 +161,7 @@ km_batch *km_batch_new(km_model *m, const km_batch_options *options) {
     }
     size_t n = (size_t)o.sequences;
     b->how = o;
+    b->reader = -1;
     b->m = km_model_hold(m);
     pthread_mutex_init(&b->lock, NULL);
     b->slot = km_calloc(n, sizeof *b->slot);
@@ -316,6 +319,12 @@ int km_batch_fork(km_batch *b, int sequence, int64_t length) {
     return i;
 }
 
+/* The next step ends it; a prompt that is being read ends at once. The batch is locked. */
+static void cancel(km_batch *b, int sequence) {
+    b->slot[sequence].cancel = true;
+    if (b->reader == sequence) atomic_store(&b->cut, true);
+}
+
 km_status km_batch_leave(km_batch *b, int sequence) {
     batch_slot *s = slot_of("km_batch_leave", b, sequence);
     if (!s) return km_last_status();
@@ -324,7 +333,7 @@ km_status km_batch_leave(km_batch *b, int sequence) {
     if (ask(b, (batch_ask){.what = ASK_LEAVE, .slot = sequence}) != KM_OK)
         status = km_public_fail(KM_ERR_MEMORY, "km_batch_leave: out of memory");
     else
-        s->cancel = true;
+        cancel(b, sequence);
     pthread_mutex_unlock(&b->lock);
     return status;
 }
@@ -332,7 +341,7 @@ km_status km_batch_leave(km_batch *b, int sequence) {
 km_status km_batch_stop(km_batch *b, int sequence) {
     batch_slot *s = slot_of("km_batch_stop", b, sequence);
     if (!s) return km_last_status();
-    s->cancel = true;
+    cancel(b, sequence);
     pthread_mutex_unlock(&b->lock);
     return KM_OK;
 }
@@ -703,7 +712,9 @@ static void read_chunk(km_batch *b, batch_slot *s, int64_t chunk, km_error *err)
     batch_text *t = s->text;
     int64_t at = km_sequences_length(b->seq, s->at);
     const int32_t *from = at < (int64_t)t->n ? t->ids : s->tokens;
+    km_sequences_cancel_by(b->seq, s->at, &b->cut);
     km_sequences_read(b->seq, s->at, from + at, (size_t)chunk_at(b, t, at, chunk), err);
+    km_sequences_cancel_by(b->seq, s->at, NULL);
 }
 
 /* A chunk of a prompt; true when all of it is read and the first token is to be chosen. */
@@ -718,7 +729,10 @@ static bool run_prompt(km_batch *b, int i, int64_t chunk) {
     }
     bool read = false;
     pthread_mutex_lock(&b->lock);
-    if (err.code != KM_OK) {
+    b->reader = -1;
+    if (err.code == KM_ERR_STATE && s->cancel) {
+        mirror(b, i); /* the next step tells of its end */
+    } else if (err.code != KM_OK) {
         for (km_net *p = b->ground->net; p; p = p->next) km_ctx_clear_error(p->ctx);
         fail_text(b, i, &err);
     } else {
@@ -743,6 +757,8 @@ static void step(km_batch *b) {
     free_done(b);
     do_asks(b);
     int rows = collect_rows(b), reader = next_reader(b);
+    b->reader = reader;
+    atomic_store(&b->cut, false);
     int64_t chunk = chunk_of(b, rows);
     pthread_mutex_unlock(&b->lock);
     run_rows(b, rows);
@@ -750,6 +766,7 @@ static void step(km_batch *b) {
         reader >= 0 && b->slot[reader].state == SLOT_READING && run_prompt(b, reader, chunk);
     km_gate_leave(&b->m->gate, turn);
     pthread_mutex_lock(&b->lock);
+    b->reader = -1;
     if (reader >= 0) b->turn = (reader + 1) % (int)b->how.sequences;
     for (int k = 0; k < rows; k++)
         if (b->slot[b->row_slot[k]].state == SLOT_RUNNING) choose(b, b->row_slot[k]);

@@ -203,8 +203,12 @@ km_status km_session_read(km_session *s, const int32_t *ids, size_t n) {
     if (!enter("km_session_read", s)) return km_last_status();
     if (!ids && n)
         km_error_set(&err, KM_ERR_NULL, "km_session_read: no tokens given");
-    else if (ready(s, &err) == KM_OK && km_sequence_read(s->seq, ids, n, &err) != KM_OK) {
-        if (err.code != KM_ERR_RANGE) clear_errors(s);
+    else if (ready(s, &err) == KM_OK) {
+        atomic_store(&s->cancel, atomic_load(&s->doomed));
+        km_sequence_cancel_by(s->seq, &s->cancel);
+        km_sequence_read(s->seq, ids, n, &err);
+        km_sequence_cancel_by(s->seq, NULL);
+        if (err.code != KM_OK && err.code != KM_ERR_RANGE) clear_errors(s);
     }
     return leave(s, &err);
 }

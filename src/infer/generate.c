@@ -44,6 +44,7 @@ static bool rescued(km_maker *g, km_error *err) {
     km_sequence *other = g->how->rescue(g->how->rescuer, g->session, err);
     if (!other) return false;
     g->session = other;
+    km_sequence_cancel_by(other, g->how->cancel);
     g->n_tried = g->n_chosen = g->taken = 0;
     g->way = g->base = &km_next_host;
     *err = (km_error){0};
@@ -65,6 +66,10 @@ static km_status read_rest(km_maker *g, const int32_t *ids, int64_t n, km_error 
         if (s != KM_OK && rescued(g, err)) {
             same = km_sequence_length(g->session);
             continue;
+        }
+        if (s == KM_ERR_STATE && cancelled(g)) { /* in the middle of a chunk */
+            *err = (km_error){0};
+            return km_voice_end(&g->voice, KM_ENDED_CANCELLED, err);
         }
         if (s != KM_OK) return s;
         same += part;
@@ -189,6 +194,7 @@ km_maker *km_maker_new(km_sequence *session, const km_net *m, const km_token *to
     g->last = -1;
     g->got.size = sizeof g->got;
     km_sequence_set_shift(session, how->shift, km_token_bos(token) >= 0);
+    km_sequence_cancel_by(session, how->cancel);
     /* ids that are no token are never chosen */
     if (km_voice_open(&g->voice, how, token, known, err) != KM_OK) {
         km_maker_free(g);
@@ -202,6 +208,7 @@ km_maker *km_maker_new(km_sequence *session, const km_net *m, const km_token *to
 void km_maker_free(km_maker *g) {
     if (!g) return;
     keep_tried(g);
+    km_sequence_cancel_by(g->session, NULL);
     km_voice_close(&g->voice);
     km_free(g);
 }

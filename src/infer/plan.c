@@ -42,9 +42,10 @@ struct km_plan {
     km_net *m;
     km_cache *cache;
     shape few[KM_STEP_ROWS + 1];
-    int32_t *rows; /* (KM_PROMPT_CHUNK, 2), of a prompt's chunk */
-    float *stream; /* (KM_STEP_ROWS, C), between parts; NULL: there is one */
+    int32_t *rows;             /* (KM_PROMPT_CHUNK, 2), of a prompt's chunk */
+    float *stream;             /* (KM_STEP_ROWS, C), between parts; NULL: there is one */
     const km_adapter_mix *mix; /* of each sequence; NULL: no adapters */
+    const atomic_bool *cancel; /* of prompts; or NULL */
 };
 
 bool km_adapter_mix_equal(const km_adapter_mix *a, const km_adapter_mix *b) {
@@ -53,6 +54,8 @@ bool km_adapter_mix_equal(const km_adapter_mix *a, const km_adapter_mix *b) {
         same = a->slot[i] == b->slot[i] && a->scale[i] == b->scale[i];
     return same;
 }
+
+void km_plan_cancel_by(km_plan *p, const atomic_bool *flag) { p->cancel = flag; }
 
 void km_plan_mixes(km_plan *p, const km_adapter_mix *mix) { p->mix = mix; }
 
@@ -96,12 +99,16 @@ void km_plan_free(km_plan *p) {
     km_free(p);
 }
 
+static km_tensor *logits_of(km_net *m, km_tensor *hidden) {
+    return km_cast(m->ctx, km_net_logits(m->ctx, m, hidden), KM_F32);
+}
+
 /* What a part makes of its rows: logits f32 after those that `place` wants, or the stream. */
 static km_tensor *run_part(km_net *m, km_tensor *in, const km_net_place *place) {
     km_ctx *ctx = m->ctx;
     km_no_grad_begin(ctx);
     km_tensor *y = km_net_forward(ctx, m, in, place);
-    if (!m->next) y = km_cast(ctx, km_net_logits(ctx, m, y), KM_F32);
+    if (!m->next) y = logits_of(m, y);
     km_no_grad_end(ctx);
     return y;
 }
@@ -345,21 +352,24 @@ km_status km_plan_prompt(km_plan *p, const int32_t *ids, int64_t n, int sequence
     if (faulty()) km_fail(p->ctx, KM_ERR_GPU, "%s: a fault was asked for", km_ctx_device(p->ctx));
     km_tensor *x = km_from_data(p->ctx, KM_I32, KM_SHAPE(n), ids);
     int k = 0;
-    for (km_net *m = p->m; m && !km_net_failed(p->m); m = m->next, k++) {
+    bool stopped = false;
+    for (km_net *m = p->m; m && !km_net_failed(p->m) && !stopped; m = m->next, k++) {
         km_net_place place;
         km_tensor *rows = km_from_data(m->ctx, KM_I32, KM_SHAPE(n, 2), p->rows);
         if (k > 0) x = km_net_pass(m->ctx, x);
         /* The last layer alone can do with the last row. */
         if (km_cache_place(p->cache, k, rows, m->next ? 0 : 1, &place) != KM_OK) break;
         place.at.mix = mix_rows(p, m->ctx, sequence, n);
-        if (m->next || logits)
-            x = run_part(m, x, &place);
-        else
-            km_net_forward(m->ctx, m, x, &place);
-        if (!m->next && logits && !km_failed(m->ctx))
+        place.cancel = p->cancel;
+        km_no_grad_begin(m->ctx);
+        x = km_net_forward(m->ctx, m, x, &place);
+        stopped = !x && !km_failed(m->ctx);
+        if (x && !m->next) x = logits ? logits_of(m, x) : x;
+        km_no_grad_end(m->ctx);
+        if (x && !m->next && logits && !km_failed(m->ctx))
             km_read(m->ctx, x, logits, sizeof *logits * (size_t)p->m->config.vocab);
     }
     for (km_net *m = p->m; m; m = m->next)
         if (!km_failed(m->ctx)) km_step_end(m->ctx);
-    return failed(p);
+    return stopped ? KM_ERR_STATE : failed(p);
 }

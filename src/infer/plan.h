@@ -46,7 +46,10 @@ km_status km_plan_choose(km_plan *p, const int32_t *ids, const int32_t *rows, in
 /* For tests: the nth step from now on fails, once, as a device that is lost does; 0: none. */
 void km_plan_fail_at(int64_t n);
 
-/* n tokens of one sequence from a position on; the logits after the last, or of none (NULL). */
+/* Prompts end between two layers when *flag is true; NULL: they do not. */
+void km_plan_cancel_by(km_plan *p, const atomic_bool *flag);
+/* n tokens of one sequence from a position on; the logits after the last, or of none (NULL).
+ * KM_ERR_STATE without an error of the context: it was cancelled. */
 km_status km_plan_prompt(km_plan *p, const int32_t *ids, int64_t n, int sequence, int64_t position,
                          float *logits);
 

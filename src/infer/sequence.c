@@ -149,6 +149,10 @@ void km_sequence_set_mix(km_sequence *s, const km_adapter_mix *mix) {
     leave(s->over, taken);
 }
 
+void km_sequence_cancel_by(km_sequence *s, const atomic_bool *flag) {
+    km_sequences_cancel_by(s->over->batch, s->at, flag);
+}
+
 int64_t km_sequence_ahead(const km_sequence *s) { return km_sequences_ahead(s->over->batch); }
 
 bool km_sequence_on_host(const km_sequence *s) {

@@ -37,6 +37,7 @@ int km_sequence_check(km_sequence *s, const int32_t *ids, int n, km_chooser *cho
 /* km_sequences_set_shift. */
 void km_sequence_set_shift(km_sequence *s, bool on, int64_t keep);
 void km_sequence_set_mix(km_sequence *s, const km_adapter_mix *mix); /* km_sequences_set_mix */
+void km_sequence_cancel_by(km_sequence *s, const atomic_bool *flag); /* km_sequences_cancel_by */
 int64_t km_sequence_ahead(const km_sequence *s);                     /* steps at once, at most */
 bool km_sequence_on_host(const km_sequence *s); /* logits are made in the host's memory */
 /* Tokens that may turn out to be wrong: km_sequences_try and km_sequences_take. */

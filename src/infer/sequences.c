@@ -121,6 +121,7 @@ static km_status run_few(km_sequences *b, const int32_t *ids, const int32_t *row
 static km_status run_prompt(km_sequences *b, const int32_t *ids, int64_t n, int s, int64_t position,
                             float *logits) {
     km_status status = km_lead_prompt(b->lead, ids, n, s, position, logits != NULL);
+    km_plan_cancel_by(b->plan, b->lead ? NULL : b->seq[s].cancel); /* ranks would not agree on it */
     return status == KM_OK ? km_plan_prompt(b->plan, ids, n, s, position, logits) : status;
 }
 
@@ -145,6 +146,7 @@ static int begin(km_sequences *b, int s, km_error *err) {
     q->used = true;
     q->ready = false;
     q->settled = 0;
+    q->cancel = NULL;
     b->mix[s] = (km_adapter_mix){0};
     q->shift = b->how.shift;
     q->keep = b->how.keep;
@@ -183,6 +185,10 @@ void km_sequences_set_mix(km_sequences *b, int s, const km_adapter_mix *mix) {
     cut(b, s, 0);
     b->seq[s].ready = false;
     b->mix[s] = *mix;
+}
+
+void km_sequences_cancel_by(km_sequences *b, int s, const atomic_bool *flag) {
+    b->seq[s].cancel = flag;
 }
 
 const km_adapter_mix *km_sequences_mix(const km_sequences *b, int s) { return &b->mix[s]; }
@@ -281,6 +287,11 @@ int64_t km_sequences_chunk(const km_sequences *b) {
     return km_prompt_chunk(km_net_end(b->m)->ctx->device);
 }
 
+static km_status stopped(int64_t done, int64_t n, km_error *err) {
+    return km_error_set(err, KM_ERR_STATE, "stopped after %lld of %lld tokens", (long long)done,
+                        (long long)n);
+}
+
 /* Chunk after chunk, each up to a bound of the sequence; what was read before a failure stays. */
 static km_status read_chunks(km_sequences *b, int s, const int32_t *ids, int64_t n, km_error *err) {
     km_sequence_state *q = &b->seq[s];
@@ -296,14 +307,14 @@ static km_status read_chunks(km_sequences *b, int s, const int32_t *ids, int64_t
             status = run_few(b, ids, (int32_t[]){s, (int32_t)past}, 1, q->logits);
         else
             status = run_prompt(b, ids + at, take, s, past, last ? q->logits : NULL);
+        if (status == KM_ERR_STATE && !km_failed(b->ctx)) return stopped(at, n, err);
         if (status != KM_OK) return failed(b, err);
         memcpy(q->seen + past, ids + at, sizeof *ids * (size_t)take);
         add(b, s, take);
         if (q->settled >= past && (b->alone ? take > KM_FEW_ROWS : take == most))
             q->settled = past + take;
         if (b->how.progress && n > 1 && !b->how.progress(b->how.user, at + take, n) && !last)
-            return km_error_set(err, KM_ERR_STATE, "stopped after %lld of %lld tokens",
-                                (long long)(at + take), (long long)n);
+            return stopped(at + take, n, err);
     }
     q->ready = true;
     return KM_OK;

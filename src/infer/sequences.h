@@ -50,6 +50,9 @@ void km_sequences_set_shift(km_sequences *b, int sequence, bool on, int64_t keep
 void km_sequences_set_mix(km_sequences *b, int sequence, const km_adapter_mix *mix);
 const km_adapter_mix *km_sequences_mix(const km_sequences *b, int sequence);
 
+/* What ends its readings before they are done; NULL: nothing. Not where ranks share the model. */
+void km_sequences_cancel_by(km_sequences *b, int sequence, const atomic_bool *flag);
+
 /* Pages of the cache (KM_KV_PAGE tokens each) that no sequence has, and how many of them n more tokens
  * of a sequence would take. A call that finds too few returns KM_ERR_MEMORY while the context is fine,
  * and has read what it could: somebody has to leave or be rewound, and then it can be made again. A
@@ -57,7 +60,8 @@ const km_adapter_mix *km_sequences_mix(const km_sequences *b, int sequence);
 int64_t km_sequences_pages_left(const km_sequences *b);
 int64_t km_sequences_pages_for(const km_sequences *b, int sequence, int64_t n);
 
-/* Reads tokens after those that the sequence holds, in chunks. */
+/* Reads tokens after those that the sequence holds, in chunks. When *flag (km_sequences_cancel_by) becomes
+ * true, it ends between two layers with KM_ERR_STATE and the chunks that were read before. */
 km_status km_sequences_read(km_sequences *b, int sequence, const int32_t *ids, size_t n,
                             km_error *err);
 

@@ -14,6 +14,7 @@ typedef struct km_sequence_state {
     /* So many tokens, from the first on, have the keys and values that reading any longer text that
      * begins with them gives: those read by kernels for many rows, and none that was chosen. */
     int64_t settled;
+    const atomic_bool *cancel; /* of what it reads; or NULL */
 } km_sequence_state;
 
 struct km_sequences {

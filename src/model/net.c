@@ -95,6 +95,8 @@ static km_tensor *run(km_ctx *ctx, km_net *m, km_tensor *ids, const km_net_place
         const km_nn_block *b = &m->block[i];
         km_nn_place at = place ? place->at : (km_nn_place){0};
         if (i + 1 < c->layers) at.last = 0; /* the layers after it need all rows */
+        if (place && place->cancel && atomic_load_explicit(place->cancel, memory_order_relaxed))
+            return NULL;
         delta = again   ? block_again(ctx, b, delta, &x, dropout)
                 : place ? km_nn_block_forward(ctx, b, delta, &x, &place->kv[i], &at, 0)
                         : km_nn_block_forward(ctx, b, delta, &x, NULL, NULL, dropout);

@@ -14,6 +14,7 @@
 #include "model/config.h"
 #include "model/share.h"
 #include "nn/nn.h"
+#include <stdatomic.h>
 
 #define KM_IGNORE_TARGET (-100) /* a target that counts for nothing, as in Hugging Face */
 
@@ -21,6 +22,9 @@
 typedef struct km_net_place {
     const km_nn_kv *kv; /* one a layer */
     km_nn_place at;     /* at.last: of the result */
+    const atomic_bool
+        *cancel; /* looked at between layers: true ends the step there, without a result
+                                * and without an error; NULL: nobody cancels */
 } km_net_place;
 
 typedef struct km_net {

@@ -1,6 +1,8 @@
 /* One model and many threads: sessions in some, a batch that one steps and others start in, and a
  * cancel from outside. Each text is the one that it is alone. And each allocation fails once. */
 #include "engine/tiny_model.h"
+#include "backend/backend.h"
+#include "engine/engine.h"
 #include "support/sanitized.h"
 #include <pthread.h>
 #include <stdatomic.h>
@@ -126,6 +128,62 @@ static void another_thread_cancels(void **state) {
     km_model_close(m);
 }
 
+/* ---- In the middle of a prompt ---- */
+
+typedef struct watcher { /* of the ops of a prompt's only chunk */
+    km_session *s;
+    km_batch *b;
+    int sequence, layers;
+} watcher;
+
+static void watch(void *user, const km_call *c, double seconds) {
+    watcher *w = user;
+    (void)seconds;
+    if (c->op != KM_OP_ATTEND || w->layers++ > 0) return;
+    if (w->s) km_session_cancel(w->s);
+    if (w->b) assert_int_equal(km_batch_stop(w->b, w->sequence), KM_OK);
+}
+
+static void a_prompt_is_cancelled_between_two_layers(void **state) {
+    (void)state;
+    km_model *m = tiny_model();
+    assert_true(km_model_describe(m).layers > 1);
+    km_generation g = tiny_greedy(m, 4);
+    km_generated got = {.size = sizeof got};
+    int32_t ids[64];
+    int64_t n = tiny_ids(m, "Once upon a time there was a dog who liked to swim.", ids, 64);
+    watcher w = {.s = km_session_new(m)};
+    m->ground->ctx->timed = watch;
+    m->ground->ctx->timed_user = &w;
+    assert_int_equal(km_session_read(w.s, ids, (size_t)n), KM_ERR_STATE);
+    assert_int_equal(w.layers, 1);
+    assert_int_equal(km_session_length(w.s), 0);
+    w.layers = 0;
+    assert_int_equal(km_generate_begin_ids(w.s, ids, (size_t)n, &g), KM_OK);
+    km_piece_event e[4];
+    assert_int_equal(km_generate_next(w.s, e), 1);
+    assert_int_equal(e[0].end, KM_ENDED_CANCELLED);
+    assert_int_equal(w.layers, 1);
+    w.b = km_batch_new(m, NULL);
+    w.sequence = km_batch_join(w.b);
+    w.layers = 0;
+    assert_int_equal(km_batch_start(w.b, w.sequence, ids, (size_t)n, &g), KM_OK);
+    for (int k; (k = km_batch_step(w.b, e, 4)) > 0;)
+        if (e[0].sequence >= 0) assert_int_equal(e[0].end, KM_ENDED_CANCELLED);
+    assert_int_equal(w.layers, 1);
+    assert_int_equal(km_batch_length(w.b, w.sequence), 0);
+    m->ground->ctx->timed = NULL;
+    /* All of them go on as if nothing had been. */
+    assert_int_equal(km_generate(w.s, "Once", 4, &g, &got), KM_OK);
+    assert_int_equal(got.tokens, 4);
+    assert_int_equal(km_batch_start(w.b, w.sequence, ids, (size_t)n, &g), KM_OK);
+    while (km_batch_step(w.b, e, 4) > 0) assert_int_equal(e[0].status, KM_OK);
+    assert_int_equal(km_batch_generated(w.b, w.sequence).tokens, 4);
+    km_batch_free(w.b);
+    km_session_free(w.s);
+    km_model_close(m);
+}
+
 /* ---- Allocations that fail ---- */
 
 static bool use_it_all(void) {
@@ -185,6 +243,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sessions_and_a_batch_share_a_model),
         cmocka_unit_test(another_thread_cancels),
+        cmocka_unit_test(a_prompt_is_cancelled_between_two_layers),
         cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
