@@ -1,5 +1,5 @@
-/* Elementwise ops: f32, f16 and bf16 by one shader (shaders/map.comp), contiguous or through strides.
- * Integers, comparisons and what needs sines or powers are the CPU's. */
+/* Elementwise ops: f32, f16, bf16 and some of i32 by one shader (shaders/map.comp), contiguous or
+ * through strides. Other integers, comparisons and what needs sines or powers are the CPU's. */
 #include "backend/vulkan/launch.h"
 #include "backend/vulkan/vulkan.h"
 #include <math.h>
@@ -47,6 +47,11 @@ typedef struct map_push {
     float f0, f1, f0_low;
 } map_push;
 
+static bool has_whole(km_op op) {
+    return op == KM_OP_ADD || op == KM_OP_SUB || op == KM_OP_MUL || op == KM_OP_MAXIMUM ||
+           op == KM_OP_MINIMUM || op == KM_OP_NEG || op == KM_OP_ABS;
+}
+
 static km_status run_map(km_ctx *ctx, const km_call *c) {
     const km_tensor *t[KM_ITER_MAX] = {c->out[0], c->in[0], c->in[1]};
     const map_code code = codes[c->op];
@@ -55,13 +60,14 @@ static km_status run_map(km_ctx *ctx, const km_call *c) {
     double f0 = c->p->f[KM_F_LO], f1 = c->p->f[KM_F_HI];
     km_iter it;
     (void)ctx;
-    if (d != KM_F32 && d != KM_F16 && d != KM_BF16) return KM_ERR_UNSUPPORTED;
+    bool narrow = d == KM_F16 || d == KM_BF16;
+    if (!narrow && d != KM_F32 && !(d == KM_I32 && has_whole(c->op))) return KM_ERR_UNSUPPORTED;
     for (int k = 1; k <= code.operands; k++)
         if (t[k]->dtype != d) return KM_ERR_UNSUPPORTED;
     km_iter_init(&it, code.operands + 1, t);
     if (it.rows == 0) return KM_OK;
     /* Words of two elements: the result begins with one. */
-    if (d != KM_F32 && (!km_is_contiguous(c->out[0]) || (uintptr_t)it.base[0] % 4))
+    if (narrow && (!km_is_contiguous(c->out[0]) || (uintptr_t)it.base[0] % 4))
         return KM_ERR_UNSUPPORTED;
     if (c->op == KM_OP_CLAMP_GRAD) { /* the floats inside [lo, hi]: comparing them is exact */
         float lo = (float)f0, hi = (float)f1;
@@ -81,7 +87,7 @@ static km_status run_map(km_ctx *ctx, const km_call *c) {
     if (!flat && !(push.walk = km_vulkan_words(lane, &walk, sizeof walk)))
         return lane->ctx->error.code;
     uint32_t spec[] = {code.code, (uint32_t)d, flat, code.operands == 2};
-    int64_t threads = d == KM_F32 ? push.n : km_ceil_div(push.n, 2);
+    int64_t threads = narrow ? km_ceil_div(push.n, 2) : push.n;
     return km_vulkan_launch(lane, "map", spec, 4, &push, sizeof push,
                             km_groups_for(km_ceil_div(threads, KM_VULKAN_THREADS)),
                             (double)push.n * 8);

@@ -9,6 +9,8 @@ static void fill(void) {
     km_vulkan_register_copy(backend.kernel);
     km_vulkan_register_rows(backend.kernel);
     km_vulkan_register_matmul(backend.kernel);
+    km_vulkan_register_layers(backend.kernel);
+    km_vulkan_register_attend(backend.kernel);
 }
 
 const km_backend *km_vulkan_backend(void) {

@@ -1,0 +1,148 @@
+/* Layers of running models, with weights in blocks or plain, and rows of tables (shaders/layer.comp,
+ * lookup.comp). One shader serves any number of rows: it reads its weights once for four of them. */
+#include "backend/vulkan/launch.h"
+#include "backend/vulkan/vulkan.h"
+
+typedef struct layer_push {
+    uint64_t x, w, u, bias, y;
+    uint32_t rows, n, k;
+    uint32_t x_row, row_bytes;
+    uint32_t act;
+} layer_push;
+
+#define GROUPS_MOST 65535 /* as in the shader */
+
+static bool is_float(km_dtype d) { return d == KM_F32 || d == KM_F16 || d == KM_BF16; }
+
+/* Bytes of a row of w (rows, columns); 0: a layout that the shader does not read. */
+static uint32_t row_bytes(const km_tensor *w) {
+    int64_t k = w->shape.dim[1], bytes;
+    if (k % 4 || w->storage->drop || w->shape.ndim != 2) return 0;
+    if (km_dtype_is_block(w->dtype))
+        bytes = km_dtype_bytes(w->dtype, k);
+    else if (is_float(w->dtype) && (w->stride[1] == 1 || k == 1) && w->stride[0] >= k)
+        bytes = w->stride[0] * (int64_t)km_dtype_size(w->dtype);
+    else
+        return 0;
+    return bytes < KM_VULKAN_MOST ? (uint32_t)bytes : 0;
+}
+
+/* y = act(x w^T + b), or times x u^T. The first n rows of w. */
+static km_status start_layer(km_lane *lane, const km_tensor *x, const km_tensor *w, uint64_t u,
+                             const km_tensor *b, const km_tensor *y, int64_t n, km_act act) {
+    uint32_t bytes = row_bytes(w);
+    int64_t rows = x->shape.dim[0], k = x->shape.dim[1];
+    if (!is_float(x->dtype) || y->dtype != x->dtype || (b && b->dtype != x->dtype) || !bytes)
+        return KM_ERR_UNSUPPORTED;
+    if (x->stride[1] != 1 || x->stride[0] < k || rows * x->stride[0] >= KM_VULKAN_MOST ||
+        rows * n >= KM_VULKAN_MOST || rows > 4 * 65535)
+        return KM_ERR_UNSUPPORTED;
+    if (rows == 0 || n == 0) return KM_OK;
+    layer_push push = {.x = km_vulkan_at(x),
+                       .w = km_vulkan_at(w),
+                       .u = u,
+                       .bias = km_vulkan_at(b),
+                       .y = km_vulkan_at(y),
+                       .rows = (uint32_t)rows,
+                       .n = (uint32_t)n,
+                       .k = (uint32_t)k,
+                       .x_row = (uint32_t)x->stride[0],
+                       .row_bytes = bytes,
+                       .act = (uint32_t)act};
+    uint32_t at_once = rows == 1 ? 1 : 4;
+    uint32_t spec[] = {(uint32_t)x->dtype, (uint32_t)w->dtype, u != 0, at_once};
+    int64_t groups = km_ceil_div(n, 4);
+    km_groups g = KM_GROUPS(km_min64(groups, GROUPS_MOST), km_ceil_div(rows, at_once),
+                            km_ceil_div(groups, GROUPS_MOST));
+    return km_vulkan_launch(lane, "layer", spec, 4, &push, sizeof push, g,
+                            (double)g.y * (double)n * (double)k * (u ? 2 : 1) * (2 + at_once));
+}
+
+/* x, then n times w, b? -> as many y */
+static km_status run_linears(km_ctx *ctx, const km_call *c) {
+    int n = (int)c->p->n[KM_N_LAYERS];
+    (void)ctx;
+    for (int i = 0; i < n; i++) /* all or none: what declines has done nothing */
+        if (!row_bytes(c->in[1 + 2 * i])) return KM_ERR_UNSUPPORTED;
+    for (int i = 0; i < n; i++) {
+        const km_tensor *w = c->in[1 + 2 * i], *b = 2 + 2 * i < c->n_in ? c->in[2 + 2 * i] : NULL;
+        km_status s = start_layer(km_vulkan_lane(c), c->in[0], w, 0, b, c->out[i], w->shape.dim[0],
+                                  KM_ACT_NONE);
+        if (s != KM_OK) return s;
+    }
+    return KM_OK;
+}
+
+/* x, w, b? -> y */
+static km_status run_quant_linear(km_ctx *ctx, const km_call *c) {
+    (void)ctx;
+    return start_layer(km_vulkan_lane(c), c->in[0], c->in[1], 0, c->n_in > 2 ? c->in[2] : NULL,
+                       c->out[0], c->in[1]->shape.dim[0], c->p->act);
+}
+
+/* x, g, u? -> act(x g^T) * (x u^T); without u both are halves of g */
+static km_status run_gated(km_ctx *ctx, const km_call *c) {
+    const km_tensor *g = c->in[1], *u = c->n_in > 2 ? c->in[2] : NULL;
+    int64_t n = c->out[0]->shape.dim[1];
+    uint64_t up = u ? km_vulkan_at(u) : km_vulkan_at(g) + (uint64_t)n * row_bytes(g);
+    (void)ctx;
+    if (u && (u->dtype != g->dtype || row_bytes(u) != row_bytes(g))) return KM_ERR_UNSUPPORTED;
+    return start_layer(km_vulkan_lane(c), c->in[0], g, up, NULL, c->out[0], n, c->p->act);
+}
+
+/* ---- Tables ---- */
+
+typedef struct lookup_push {
+    uint64_t table, ids, o;
+    uint32_t n, table_rows, columns, row_bytes;
+} lookup_push;
+
+static km_status start_lookup(const km_call *c, const km_tensor *ids, int64_t n, int64_t table_rows,
+                              int64_t columns) {
+    const km_tensor *table = c->in[0], *o = c->out[0];
+    int64_t bytes = km_dtype_bytes(table->dtype, columns);
+    if (!is_float(o->dtype) || (!km_dtype_is_block(table->dtype) && !is_float(table->dtype)) ||
+        columns % 4 || n * columns >= KM_VULKAN_MOST || bytes >= KM_VULKAN_MOST ||
+        !km_is_contiguous(table) || !km_is_contiguous(o) || table->storage->drop)
+        return KM_ERR_UNSUPPORTED;
+    if (n * columns == 0) return KM_OK;
+    lookup_push push = {.table = km_vulkan_at(table),
+                        .ids = km_vulkan_at(ids),
+                        .o = km_vulkan_at(o),
+                        .n = (uint32_t)n,
+                        .table_rows = (uint32_t)table_rows,
+                        .columns = (uint32_t)columns,
+                        .row_bytes = (uint32_t)bytes};
+    uint32_t spec[] = {(uint32_t)table->dtype, (uint32_t)o->dtype,
+                       ids ? (uint32_t)ids->dtype : KM_I32};
+    return km_vulkan_launch(km_vulkan_lane(c), "lookup", spec, 3, &push, sizeof push,
+                            km_groups_for(km_ceil_div(n * columns / 4, KM_VULKAN_THREADS)),
+                            (double)(n * columns) * 10);
+}
+
+/* table (v, c), ids (...) -> (..., c) */
+static km_status run_embedding(km_ctx *ctx, const km_call *c) {
+    const km_tensor *table = c->in[0], *ids = c->in[1];
+    (void)ctx;
+    if (!km_is_contiguous(ids) || table->shape.ndim != 2 || table->shape.dim[0] >= KM_VULKAN_MOST)
+        return KM_ERR_UNSUPPORTED;
+    return start_lookup(c, ids, km_shape_count(ids->shape), table->shape.dim[0],
+                        table->shape.dim[1]);
+}
+
+/* x -> out, blocks to floats */
+static km_status run_dequantise(km_ctx *ctx, const km_call *c) {
+    const km_tensor *x = c->in[0];
+    int64_t columns = x->shape.ndim ? x->shape.dim[x->shape.ndim - 1] : 1;
+    int64_t n = columns ? km_shape_count(x->shape) / columns : 0;
+    (void)ctx;
+    return start_lookup(c, NULL, n, n, columns);
+}
+
+void km_vulkan_register_layers(km_kernel *table) {
+    table[KM_OP_LINEARS] = run_linears;
+    table[KM_OP_GATED] = run_gated;
+    table[KM_OP_QUANT_LINEAR] = run_quant_linear;
+    table[KM_OP_EMBEDDING] = table[KM_OP_QUANT_EMBEDDING] = run_embedding;
+    table[KM_OP_DEQUANTISE] = run_dequantise;
+}

@@ -1,0 +1,100 @@
+// What both halves of attention over the paged cache share: where a row stands, and a head of it,
+// normalised and rotated.
+#include "common.glsl"
+#include "math.glsl"
+
+layout(constant_id = 0) const uint KIND = 0;  // of q, k, v and the result
+layout(constant_id = 1) const uint CACHE = 0; // of the cache: f32, f16 or bf16
+
+layout(push_constant) uniform Push {
+    uvec2 x, v, cache_k, cache_v, rows_at, table, norm, o, more;
+    uint x_row, v_row; // strides; v: of the values where they are put, else unused
+    uint pages, sequences, max_pages;
+    uint heads, kv_heads, d;
+    uint window;
+};
+// more: dims, adjacent, scale, softcap, eps, magnitude, divisors (2), then of each pair its turns in a
+// step of position, in two parts.
+
+const uint PAGE = 64, MOST = 256;
+shared float head[MOST];
+shared uint bad;
+
+float setting(uint i) { return Floats(more).f[i]; }
+
+// Whether the row counts; all threads call it.
+bool place(uint row, out uint sequence, out int position) {
+    uint t = gl_LocalInvocationID.x;
+    int s = int(Words(rows_at).w[2 * row]);
+    position = int(Words(rows_at).w[2 * row + 1]);
+    sequence = uint(s);
+    bool ok = s >= 0 && s < int(sequences) && position >= 0 && position < int(max_pages * PAGE);
+    if (t == 0) bad = 0;
+    barrier();
+    if (ok) {
+        uint begin = window > 0 && position >= int(window) ? uint(position) - window + 1 : 0;
+        for (uint p = begin / PAGE + t; p <= uint(position) / PAGE; p += 128)
+            if (Words(table).w[sequence * max_pages + p] >= pages) bad = 1;
+    }
+    barrier();
+    return ok && bad == 0;
+}
+
+// Where token `at` of a sequence begins in a cache, in elements.
+uint cache_at(uint sequence, uint at, uint h) {
+    uint page = Words(table).w[sequence * max_pages + at / PAGE];
+    return ((page * kv_heads + h) * PAGE + at % PAGE) * d;
+}
+
+// a * b as two floats, exactly.
+vec2 product(float a, float b) {
+    float ah = uintBitsToFloat(floatBitsToUint(a) & 0xfffff000u), al = a - ah;
+    float bh = uintBitsToFloat(floatBitsToUint(b) & 0xfffff000u), bl = b - bh;
+    precise float p = a * b;
+    precise float e = ((ah * bh - p) + ah * bl + al * bh) + al * bl;
+    return vec2(p, e);
+}
+
+// Cosine and sine of so many turns.
+vec2 turned(float turns) {
+    float n = floor(4 * turns + 0.5), r = (turns - 0.25 * n) * 6.283185307, z = r * r;
+    float s = ((-1.9515295891e-4 * z + 8.3321608736e-3) * z - 1.6666654611e-1) * z * r + r;
+    float c = ((2.443315711809948e-5 * z - 1.388731625493765e-3) * z + 4.166664568298827e-2) * z * z -
+              0.5 * z + 1;
+    int q = int(n) & 3;
+    return q == 0 ? vec2(c, s) : q == 1 ? vec2(-s, c) : q == 2 ? vec2(-c, -s) : vec2(s, -c);
+}
+
+// head[] = head h of x's row, normalised and rotated to its position. All threads call it.
+void load_head(uint row, uint h, int position) {
+    uint t = gl_LocalInvocationID.x, dims = Words(more).w[0];
+    bool adjacent = Words(more).w[1] != 0;
+    uvec2 divisors = uvec2(Words(more).w[6], Words(more).w[7]);
+    float sum = 0;
+    for (uint i = t; i < d; i += 128) {
+        float e = load_float(KIND, x, row * x_row + h * d + i);
+        head[i] = e;
+        sum += e * e;
+    }
+    if (norm != uvec2(0)) {
+        float by = 1 / sqrt(team_sum(sum) / float(d) + setting(4));
+        for (uint i = t; i < d; i += 128) head[i] *= Floats(norm).f[i] * by;
+    }
+    barrier();
+    for (uint p = t; p < dims / 2; p += 128) {
+        uint i = adjacent ? 2 * p : p, k = adjacent ? 2 * p + 1 : p + dims / 2;
+        float high = setting(8 + 2 * p), low = setting(9 + 2 * p);
+        if (divisors != uvec2(0)) {
+            float by = Floats(divisors).f[p], q = high / by;
+            vec2 back = product(q, by);
+            low = (high - back.x - back.y + low) / by;
+            high = q;
+        }
+        vec2 whole = product(float(position), high);
+        vec2 cs = turned(whole.x - floor(whole.x) + (whole.y + float(position) * low));
+        float a = setting(5) * head[i], b = setting(5) * head[k];
+        head[i] = a * cs.x - b * cs.y;
+        head[k] = a * cs.y + b * cs.x;
+    }
+    barrier();
+}

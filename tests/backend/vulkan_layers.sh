@@ -1,0 +1,36 @@
+#!/bin/bash
+# Under the validation layers: nothing to complain about in a few ops and in a model's answer, which is
+# that of the CPU.
+set -u
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export XDG_CACHE_HOME=$work
+fail() {
+    echo "FAIL: $*" >&2
+    cat "$work/out" "$work/err" >&2
+    exit 1
+}
+if ! "$KERMES" devices --device vulkan >"$work/out" 2>"$work/err"; then
+    echo "skipped: $(cat "$work/err")"
+    exit 77
+fi
+if ! ls /usr/share/vulkan/explicit_layer.d/VkLayer_khronos_validation.json >/dev/null 2>&1; then
+    echo "skipped: no validation layers are installed"
+    exit 77
+fi
+model=$SRC_DIR/models/kermes-tiny.gguf
+run=(run -m "$model" --temperature 0 -n 6 --quiet "The sea is")
+"$KERMES" "${run[@]}" --device cpu >"$work/cpu" 2>"$work/err" || fail "the CPU's answer"
+
+export VK_INSTANCE_LAYERS=VK_LAYER_KHRONOS_validation
+clean() {
+    ! grep -qiE 'VUID|validation (error|warning)' "$work/out" "$work/err" || fail "the layers complain: $1"
+}
+for op in copy softmax; do
+    "$KERMES" verify --device vulkan --quick --quiet --op $op >"$work/out" 2>"$work/err" || fail "$op"
+    clean $op
+done
+"$KERMES" "${run[@]}" --device vulkan >"$work/out" 2>"$work/err" || fail "an answer"
+clean "an answer"
+cmp -s "$work/cpu" "$work/out" || fail "another answer than the CPU's: $(cat "$work/cpu")"
+exit 0
