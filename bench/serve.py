@@ -18,6 +18,7 @@ import re
 import subprocess
 import sys
 import time
+import urllib.request
 
 WORDS = "sea sky ship bird wind salt rope sail star moon sand wave storm light night day fish net coast harbour".split()
 
@@ -173,15 +174,15 @@ def start_time(a, rounds=3):
     times = []
     for _ in range(rounds):
         server = Server(a.kermes, a.model, "--context", "2048")
-        listening = time.perf_counter() - server.began
-
-        async def first():
-            _, stamps, _ = await ask(server.port, {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2, "temperature": 0, "ignore_eos": True})
-            return stamps
-        before = time.perf_counter() - server.began
-        stamps = asyncio.run(first())
-        times.append({"listening_seconds": round(listening, 4), "first_token_seconds": round(before + stamps[0], 4)})
-        server.stop()
+        try:
+            listening = time.perf_counter() - server.began
+            body = json.dumps({"prompt": "Hi", "max_tokens": 1, "temperature": 0}).encode()
+            ask_one = urllib.request.Request(f"http://127.0.0.1:{server.port}/v1/completions", body, {"Content-Type": "application/json"})
+            usage = json.load(urllib.request.urlopen(ask_one, timeout=60))["usage"]
+            assert usage["completion_tokens"] == 1
+            times.append({"listening_seconds": round(listening, 4), "first_token_seconds": round(time.perf_counter() - server.began, 4)})
+        finally:
+            server.stop()
     return {"bytes": os.path.getsize(a.model), "runs": times, "best_seconds": min(t["first_token_seconds"] for t in times)}
 
 

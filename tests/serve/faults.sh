@@ -1,0 +1,13 @@
+#!/bin/bash
+# Faults around the server: schemas that cannot be met, templates that fail, connections without end, a log
+# on a full disk, a model file that vanishes and is cut short. KERMES_CONNECTIONS: how many (1000).
+. "$(dirname "$0")/serve.bash"
+cp "$root/models/kermes-tiny.gguf" "$tmp/model.gguf"
+log=/dev/full
+[ -w "$log" ] || log=/dev/null
+many=${KERMES_CONNECTIONS:-1000}
+"$kermes" serve -m "$tmp/model.gguf" --port 0 --connections $((many + 100)) --log $log >"$tmp/out" 2>"$tmp/err" &
+server=$!
+wait_for_server
+python3 "$(dirname "$0")/faults.py" "$url" "$tmp/model.gguf" "$many" || { cat "$tmp/err"; exit 1; }
+stop_server TERM
