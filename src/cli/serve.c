@@ -11,8 +11,8 @@ typedef struct serve_settings {
     const char *template, *new_key, *keep_alive, *compress;
     km_words models, indexes, listen, origins, hosts;
     km_serve_options o;
-    int64_t parallel, kept, queue, connections, responses, cache_mb, body_mb, memory_mb, port,
-        activations;
+    int64_t parallel, kept, queue, connections, responses, cache_mb, body_mb, memory_mb, shelf_mb,
+        port, activations;
 } serve_settings;
 
 /* Sockets that systemd has opened for us: LISTEN_FDS from descriptor 3 on. */
@@ -114,6 +114,10 @@ int km_command_serve(int argc, char **argv) {
          "answers of /v1/responses kept for their next turn (default 1000)"},
         {"share-cache", KM_OPTION_FLAG, NULL, &o.o.share_cache, 0, 0,
          "what is kept serves all keys"},
+        {"second-cache", KM_OPTION_INT, "MB", &o.shelf_mb, 1, 1e9,
+         "main memory for conversations that left the KV cache (default: none)"},
+        {"cache-disk", KM_OPTION_TEXT, "DIR", &o.o.shelf_folder, 0, 0,
+         "keep these in files there instead (4096 MB, or --second-cache)"},
         {"reserve", KM_OPTION_INT, "N", &o.o.reserve, 1, 1e9,
          "tokens to count on for an answer whose length nobody limits (default 512)"},
         {"reproducible", KM_OPTION_FLAG, NULL, &o.o.reproducible, 0, 0,
@@ -201,6 +205,8 @@ int km_command_serve(int argc, char **argv) {
     o.o.queue = (int)o.queue;
     o.o.responses = (int)o.responses;
     o.o.connections = (int)o.connections;
+    if (o.o.shelf_folder && !o.shelf_mb) o.shelf_mb = 4096;
+    o.o.shelf_bytes = (size_t)o.shelf_mb << 20;
     o.o.cache_memory = (size_t)o.cache_mb << 20;
     o.o.body = (size_t)o.body_mb << 20;
     km_cli_notes(o.common.quiet);

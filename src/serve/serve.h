@@ -34,6 +34,8 @@ typedef struct km_serve_options { /* all-zero but for listen is valid */
     int64_t context, chunk;
     int64_t reserve; /* tokens to count on for an answer whose length nobody limits; 0: 512 */
     size_t cache_memory, body;
+    size_t shelf_bytes;       /* of conversations that left the KV cache; 0: they are dropped */
+    const char *shelf_folder; /* a folder on disk for them; NULL: main memory */
     size_t memory;        /* of all models that are loaded, with their caches; 0: no limit */
     double keep_alive;    /* seconds that one of several stays without requests; < 0: for ever */
     double timeout;       /* seconds for one answer; 0: no limit */

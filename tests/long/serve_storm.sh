@@ -3,7 +3,7 @@
 # what finishes is what the same request gives alone. A second server has so few pages that answers are set
 # aside. KERMES_STORM_SECONDS is for each of the two; builds with sanitizers are run by hand the same way.
 . "$(dirname "$0")/../serve/serve.bash"
-for pages in "--cache-memory 64" "--cache-memory 1 --reserve 8"; do
+for pages in "--cache-memory 64" "--cache-memory 1 --reserve 8 --second-cache 16"; do
     start_server --parallel 8 --queue 64 $pages --reproducible
     python3 "$(dirname "$0")/../serve/storm.py" "$url" "${KERMES_STORM_SECONDS:-120}" 48 || exit 1
     stop_server TERM

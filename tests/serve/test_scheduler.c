@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "engine/tiny_model.h"
 #include <pthread.h>
+#include <unistd.h>
 
 /* ---- A submitter: this thread runs what the engine posts ---- */
 
@@ -284,12 +285,55 @@ static void grammars_are_each_ones_own_and_a_bad_one_hurts_nobody(void **state) 
     km_model_close(m);
 }
 
+/* Two conversations and room for one: the second turn of each finds what the first has read. */
+static void what_leaves_the_cache_comes_back_from_its_file(void **state) {
+    (void)state;
+    km_model *m = tiny_model();
+    char folder[] = "/tmp/kermes-shelf-XXXXXX";
+    assert_non_null(mkdtemp(folder));
+    km_error err = {0};
+    km_scheduler_options o = {.parallel = 1, .kept = 1, .exact = true, .shelf_bytes = 64 << 20};
+    o.shelf_folder = "/nowhere/at/all";
+    o.post = post;
+    o.on_events = on_events;
+    assert_null(km_scheduler_new(m, &o, &err));
+    o.shelf_folder = folder;
+    char talk[2][900] = {"", ""};
+    for (int i = 0; i < 30; i++) {
+        strcat(talk[0], prompts[i % 3]);
+        strcat(talk[1], prompts[3 + i % 3]);
+        if (i == 14) break;
+    }
+    for (int bytes = 64 << 20; bytes > 0; bytes = bytes > 1 ? 1 : 0) {
+        o.shelf_bytes = (size_t)bytes;
+        km_scheduler *s = open_scheduler(m, o);
+        for (int turn = 0; turn < 4; turn++) {
+            asked_task a;
+            prepare(&a, m, talk[turn % 2], 12);
+            char *alone = km_generate_text(m, talk[turn % 2], &a.how);
+            submit(s, &a);
+            finish(turn + 1);
+            assert_string_equal(km_text_str(&a.text), alone);
+            if (turn > 1 && bytes > 1) assert_true(a.task.reused >= (int64_t)a.task.n_ids / 2);
+            if (turn < 2 || bytes == 1) assert_int_equal(a.task.reused, 0);
+            km_string_free(alone);
+            km_text_free(&a.text);
+        }
+        assert_int_equal(km_scheduler_count(s).brought_back, bytes > 1 ? 2 : 0);
+        nothing_is_left(s, m);
+        close_scheduler(s);
+    }
+    assert_int_equal(rmdir(folder), 0); /* nothing is left in it */
+    km_model_close(m);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(with_few_pages_the_youngest_waits_and_every_text_stays),
         cmocka_unit_test(owners_take_turns_and_priority_goes_first),
         cmocka_unit_test(cancelling_frees_the_place_at_every_stage),
         cmocka_unit_test(grammars_are_each_ones_own_and_a_bad_one_hurts_nobody),
+        cmocka_unit_test(what_leaves_the_cache_comes_back_from_its_file),
     };
     int64_t before = km_alloc_live();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -77,6 +77,10 @@ void km_endpoint_metrics(km_serve *s, km_exchange *x) {
     put(t, "answers_paused", "gauge", "Of these, that wait for pages now.", (double)c.paused);
     put(t, "prefixes_kept", "gauge", "Sequences in the prefix cache.", (double)c.kept);
     put(t, "prefixes_evicted_total", "counter", "Sequences dropped from it.", (double)c.evicted);
+    put(t, "prefixes_shelved", "gauge", "Sequences in the second level.", (double)c.shelved);
+    put(t, "prefixes_shelved_bytes", "gauge", "What they take.", (double)c.shelf_bytes);
+    put(t, "prefixes_brought_back_total", "counter", "Sequences brought back from it.",
+        (double)c.brought_back);
     put(t, "pages", "gauge", "Pages of the KV cache.", (double)c.pages);
     put(t, "pages_free", "gauge", "Of these, free.", (double)c.pages_free);
     put(t, "refused_queue_total", "counter", "Requests refused since too many were waiting.",

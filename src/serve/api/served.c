@@ -52,6 +52,8 @@ km_status km_served_open(km_served *m, km_error *err) {
                               .memory = s->o.cache_memory,
                               .chunk = s->o.chunk,
                               .exact = s->o.reproducible,
+                              .shelf_bytes = s->o.shelf_bytes,
+                              .shelf_folder = s->o.shelf_folder,
                               .reserve = s->o.reserve,
                               .post = post,
                               .on_events = km_call_on_events,
@@ -146,6 +148,7 @@ static void add_counts(km_scheduler_counts *to, const km_scheduler_counts *c) {
     to->failed += c->failed;
     to->set_aside += c->set_aside;
     to->evicted += c->evicted;
+    to->brought_back += c->brought_back;
     to->busy += c->busy;
 }
 
@@ -339,6 +342,8 @@ km_scheduler_counts km_served_counts(km_serve *s) {
         all.reading += c.reading;
         all.kept += c.kept;
         all.paused += c.paused;
+        all.shelved += c.shelved;
+        all.shelf_bytes += c.shelf_bytes;
         all.pages += c.pages;
         all.pages_free += c.pages_free;
         all.page_tokens = c.page_tokens;

@@ -38,7 +38,7 @@ static int64_t pages_for(const km_batch_state *b, int64_t tokens) {
 }
 
 /* Pages that tasks which run may still come to need. */
-static int64_t promised(km_scheduler *s, const km_batch_state *b) {
+int64_t km_pages_promised(km_scheduler *s, const km_batch_state *b) {
     int64_t n = 0;
     for (int i = 0; i < s->n_slots; i++)
         if (s->slots[i].state == KM_SLOT_RUNNING)
@@ -50,7 +50,7 @@ static bool has_room(km_scheduler *s, const km_task *t, int match, size_t length
     km_batch_state b = km_batch_describe(s->batch);
     if (b.page_tokens <= 0 || b.pages <= 0) return true; /* it grows as it needs to */
     int64_t need = pages_for(&b, t->reserve - (int64_t)length) + 1;
-    while (b.pages_free < promised(s, &b) + need) {
+    while (b.pages_free < km_pages_promised(s, &b) + need) {
         if (!km_prefix_evict(s, match)) return s->n_running == 0;
         b = km_batch_describe(s->batch);
     }
@@ -151,6 +151,11 @@ void km_admit(km_scheduler *s) {
         km_task **at = choose(s, &match, &length);
         if (!at) return; /* all wait for a prompt that is being read */
         km_task *t = *at;
+        if (s->shelf.first) { /* bringing one back may drop another, the match among them */
+            bool wait;
+            match = km_shelf_take(s, t, &length);
+            if (match < 0) match = km_prefix_find(s, t, &length, &wait);
+        }
         t->reserve = reserve_for(s, t);
         if (!has_room(s, t, match, length)) return;
         *at = t->next;

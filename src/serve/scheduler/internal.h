@@ -24,6 +24,8 @@ typedef struct km_slot {
     uint64_t used; /* a clock of uses */
 } km_slot;
 
+typedef struct km_shelved km_shelved;
+
 /* The events of a step on their way to the submitter. */
 typedef struct km_event_block {
     struct km_scheduler *scheduler;
@@ -46,6 +48,13 @@ struct km_scheduler {
     int n_leaving;  /* of those set aside: they were cancelled, which the next step tells */
     uint64_t clock;
     km_task *waiting; /* in order of arrival */
+    struct {
+        char *folder; /* NULL: there is no second level */
+        km_shelved *first;
+        size_t bytes;
+        int n;
+        uint64_t numbers;
+    } shelf;
     km_event_block *block;
     km_piece_event *pieces;
     int n_pieces;
@@ -73,10 +82,22 @@ bool km_prefix_evict(km_scheduler *s,
 void km_prefix_keep(km_scheduler *s, int slot); /* a sequence that has ended */
 void km_prefix_drop(km_scheduler *s, int slot);
 km_slot *km_slot_at(km_scheduler *s, int sequence); /* NULL: out of memory */
+size_t km_common_tokens(const int32_t *a, size_t n, const int32_t *b, size_t m);
+
+/* ---- shelf.c: the second level, in files ---- */
+
+km_status km_shelf_open(km_scheduler *s, km_error *err);
+void km_shelf_close(km_scheduler *s);
+void km_shelf_clear(km_scheduler *s);
+void km_shelf_put(km_scheduler *s, int slot); /* a kept one that is about to be dropped */
+/* Brings back what begins as the task's prompt, if that is much more than *length tokens: a slot that is
+ * kept, and *length of it; -1: there is none. */
+int km_shelf_take(km_scheduler *s, const km_task *t, size_t *length);
 
 /* ---- admit.c ---- */
 
 void km_admit(km_scheduler *s);
+int64_t km_pages_promised(km_scheduler *s, const km_batch_state *b); /* to those that run */
 void km_make_room(km_scheduler *s); /* before a step: pages for every sequence that runs */
 
 /* ---- starter.c: km_batch_start where that takes its time ---- */

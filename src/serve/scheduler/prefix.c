@@ -19,7 +19,7 @@ km_slot *km_slot_at(km_scheduler *s, int sequence) {
     return &s->slots[sequence];
 }
 
-static size_t common(const int32_t *a, size_t n, const int32_t *b, size_t m) {
+size_t km_common_tokens(const int32_t *a, size_t n, const int32_t *b, size_t m) {
     size_t most = n < m ? n : m, i = 0;
     /* Whole blocks first: most candidates are equal for long, or differ at once. */
     while (i + 64 <= most && memcmp(a + i, b + i, 64 * sizeof *a) == 0) i += 64;
@@ -38,7 +38,7 @@ int km_prefix_find(km_scheduler *s, const km_task *t, size_t *length, bool *wait
         const km_slot *slot = &s->slots[i];
         bool holds = slot->state == KM_SLOT_RUNNING || slot->state == KM_SLOT_KEPT;
         if (!holds || slot->domain != t->domain) continue;
-        size_t k = common(ids, n, slot->ids, slot->n);
+        size_t k = km_common_tokens(ids, n, slot->ids, slot->n);
         if (k <= best) continue;
         if (slot->state == KM_SLOT_RUNNING) {
             int64_t held = km_batch_length(s->batch, i);
@@ -77,6 +77,7 @@ bool km_prefix_evict(km_scheduler *s, int except) {
             (oldest < 0 || s->slots[i].used < s->slots[oldest].used))
             oldest = i;
     if (oldest < 0) return false;
+    km_shelf_put(s, oldest);
     km_prefix_drop(s, oldest);
     pthread_mutex_lock(&s->lock);
     s->counts.evicted++;
@@ -90,7 +91,8 @@ static void drop_covered(km_scheduler *s, int i) {
     for (int k = 0; k < s->n_slots; k++) {
         const km_slot *other = &s->slots[k];
         if (k == i || other->state != KM_SLOT_KEPT || other->domain != slot->domain) continue;
-        if (other->n <= slot->n && common(other->ids, other->n, slot->ids, slot->n) == other->n)
+        if (other->n <= slot->n &&
+            km_common_tokens(other->ids, other->n, slot->ids, slot->n) == other->n)
             km_prefix_drop(s, k);
     }
 }

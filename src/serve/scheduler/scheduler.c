@@ -219,6 +219,8 @@ static void step(km_scheduler *s) {
     c->reading = b.reading;
     c->kept = kept;
     c->paused = s->n_paused;
+    c->shelved = s->shelf.n;
+    c->shelf_bytes = (int64_t)s->shelf.bytes;
     c->pages = b.pages;
     c->pages_free = b.pages_free;
     c->page_tokens = b.page_tokens;
@@ -273,7 +275,8 @@ static bool take_incoming(km_scheduler *s) {
     s->cancels = s->clear = false;
     pthread_mutex_unlock(&s->lock);
     take_started(s, ready);
-    while (clear && km_prefix_evict(s, -1)) {}
+    while (clear && km_prefix_evict(s, -1)) km_shelf_clear(s);
+    if (clear) km_shelf_clear(s);
     return go_on;
 }
 
@@ -374,6 +377,8 @@ km_scheduler *km_scheduler_new(km_model *m, const km_scheduler_options *options,
         km_error_set(err, km_last_status(), "%s", km_last_error());
     else if (!s->pieces || !s->block)
         km_error_set(err, KM_ERR_MEMORY, "serve: out of memory");
+    else if (km_shelf_open(s, err) != KM_OK)
+        s->block->scheduler = s;
     else {
         s->block->scheduler = s;
         s->started = km_starter_begin(s) && pthread_create(&s->thread, NULL, engine, s) == 0;
@@ -400,6 +405,7 @@ void km_scheduler_free(km_scheduler *s) {
     km_scheduler_stop(s);
     for (int i = 0; i < s->n_slots; i++)
         if (s->slots[i].state == KM_SLOT_KEPT) km_free(s->slots[i].ids);
+    km_shelf_close(s);
     km_free(s->slots);
     km_batch_free(s->batch);
     km_free(s->pieces);

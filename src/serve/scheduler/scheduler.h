@@ -51,14 +51,16 @@ typedef struct km_task_event {
 } km_task_event;
 
 typedef struct km_scheduler_options {
-    int parallel;    /* answers made at once: 16 */
-    int kept;        /* sequences kept as a prefix cache beside these: as many; -1: none */
-    int queue;       /* tasks that wait, at most: 256 */
-    int64_t context; /* of one sequence; 0: the model's */
-    size_t memory;   /* of the KV cache, bytes; 0: no limit */
-    int64_t chunk;   /* prompt tokens in a step; 0: chosen */
-    bool exact;      /* what the cache holds has no say in a text (km_generation.exact) */
-    int64_t reserve; /* tokens to reserve for an answer whose length nobody limits: 512 */
+    int parallel;       /* answers made at once: 16 */
+    int kept;           /* sequences kept as a prefix cache beside these: as many; -1: none */
+    int queue;          /* tasks that wait, at most: 256 */
+    int64_t context;    /* of one sequence; 0: the model's */
+    size_t memory;      /* of the KV cache, bytes; 0: no limit */
+    int64_t chunk;      /* prompt tokens in a step; 0: chosen */
+    size_t shelf_bytes; /* what leaves the KV cache is kept in files, so many bytes of it; 0: no */
+    const char *shelf_folder; /* where; NULL: in main memory, /dev/shm */
+    bool exact;               /* what the cache holds has no say in a text (km_generation.exact) */
+    int64_t reserve;          /* tokens to reserve for an answer whose length nobody limits: 512 */
     /* Hands fn(arg) to the submitter's thread; false: out of memory. */
     bool (*post)(void *user, void (*fn)(void *arg), void *arg);
     /* Called there with the events of a step; their texts live as long as the call. */
@@ -82,7 +84,8 @@ typedef struct km_scheduler_counts {
     int64_t steps, prompt_tokens, reused_tokens, tokens;
     int64_t finished, cancelled, failed, set_aside, evicted;
     int64_t pages, pages_free, page_tokens, context;
-    double busy; /* seconds spent in steps */
+    int64_t shelved, shelf_bytes, brought_back; /* the second level */
+    double busy;                                /* seconds spent in steps */
 } km_scheduler_counts;
 km_scheduler_counts km_scheduler_count(km_scheduler *s);
 
