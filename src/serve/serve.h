@@ -36,7 +36,7 @@ typedef struct km_serve_options { /* all-zero but for listen is valid */
     size_t cache_memory, body;
     size_t shelf_bytes;       /* of conversations that left the KV cache; 0: they are dropped */
     const char *shelf_folder; /* a folder on disk for them; NULL: main memory */
-    size_t memory;        /* of all models that are loaded, with their caches; 0: no limit */
+    size_t memory;            /* of all models that are loaded, with their caches; 0: no limit */
     double keep_alive;    /* seconds that one of several stays without requests; < 0: for ever */
     double timeout;       /* seconds for one answer; 0: no limit */
     double drain_seconds; /* at most, after SIGTERM: 30 */
