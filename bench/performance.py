@@ -609,7 +609,7 @@ def batches(data, path):
         one = b["curve"][0]["after"]["best"]
         text += (f"\n{b['model']}\n\n"
                  + table(["sequences", "the build before", "this build", "times one sequence"],
-                         [[c["sequences"], f"{number(c['before']['best'])} ({number(c['before']['median'])})",
+                         [[str(c["sequences"]), f"{number(c['before']['best'])} ({number(c['before']['median'])})",
                            f"{number(c['after']['best'])} ({number(c['after']['median'])})",
                            f"{c['after']['best'] / one:.1f}"] for c in b["curve"]]))
     return text
