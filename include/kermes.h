@@ -321,6 +321,8 @@ KM_API const km_file_tensor *km_file_at(const km_file *file, int i); /* NULL: no
 KM_API const km_file_tensor *km_file_find(const km_file *file, const char *name); /* likewise */
 /* A text of the file's metadata; NULL: none under that key, or no text. */
 KM_API const char *km_file_meta(const km_file *file, const char *key);
+/* A whole number of it; false: none under that key, or none that fits, and *value stays. */
+KM_API bool km_file_meta_int(const km_file *file, const char *key, int64_t *value);
 /* A copy on the context's device. name NULL: of a file that holds one tensor, that one. */
 KM_API km_tensor *km_file_load(km_ctx *ctx, const km_file *file, const char *name);
 KM_API km_tensor *km_load(km_ctx *ctx, const char *path, const char *name); /* open, load, close */
@@ -965,6 +967,14 @@ KM_API km_model_options km_model_defaults(void);
  * which stands for its model, its best or its newest checkpoint, or a name in the model folder
  * (KERMES_MODELS, else ~/.local/share/kermes/models); NULL: the newest there. NULL on failure. */
 KM_API km_model *km_model_open(const char *path, const km_model_options *options);
+/* Where that is: a path, without opening it; km_string_free. NULL: there is none, or several names begin
+ * so. */
+KM_API char *km_model_find(const char *path);
+/* Whether a word stands for a model: a GGUF file, a folder with a model, or a name in the model folder,
+ * and unless `whole` the beginning of one. */
+KM_API bool km_model_known(const char *word, bool whole);
+/* The model folder, whether it is there or not; km_string_free. NULL: it cannot be told, without HOME. */
+KM_API char *km_model_folder(void);
 /* A GGUF file by its descriptor, which stays the caller's and may be closed after the call. */
 KM_API km_model *km_model_open_fd(int fd, const km_model_options *options);
 /* One that lies in memory, which must outlive the model and not change. */
@@ -1490,6 +1500,9 @@ typedef struct km_index_options {
     /* Told from time to time; false stops. NULL: no callback. */
     bool (*progress)(void *user, const char *stage, int64_t done, int64_t total);
     void *user;
+    const char
+        *comm; /* km_index_compress_from under mpirun: "auto", "mpi" or "nccl" makes the ranks
+                       * share the work; NULL: this process alone */
 } km_index_options;
 KM_API km_index_options km_index_defaults(void);
 
@@ -1505,6 +1518,7 @@ typedef struct km_search_options {
 KM_API km_search_options km_search_defaults(void);
 
 typedef struct km_index_info {
+    size_t size;            /* 0: it failed */
     int64_t count, deleted; /* vectors that can be found, and deleted ones that still take room */
     int64_t dim, anchors;
     km_metric metric;
@@ -1515,6 +1529,7 @@ typedef struct km_index_info {
     size_t code_bytes;  /* of a vector */
     double total_bytes; /* of the file, as it would be saved: everything counts */
     double energy;      /* mean squared distance of a vector to its anchor */
+    int segments;       /* 1 of a file that was just opened; more of a manifest */
 } km_index_info;
 
 #define KM_NO_ID UINT64_MAX /* no vector has it */
@@ -1530,12 +1545,24 @@ typedef struct km_vectors_options {
 } km_vectors_options;
 KM_API km_vectors_options km_vectors_defaults(void);
 KM_API km_vectors *km_vectors_open(const char *path, const km_vectors_options *options);
+/* An npy file that lies in memory, which must outlive it; name stands for it in errors. */
+KM_API km_vectors *km_vectors_open_memory(const void *npy, size_t bytes, const char *name);
 KM_API void km_vectors_close(km_vectors *v); /* NULL is fine */
 KM_API int64_t km_vectors_count(const km_vectors *v);
 KM_API int64_t km_vectors_dim(const km_vectors *v);
 KM_API const char *km_vectors_type(const km_vectors *v); /* as stored: "f32", "u8" */
 /* Vectors first to first + n - 1: x (n, dim). */
 KM_API km_status km_vectors_read(km_vectors *v, int64_t first, int64_t n, float *x);
+/* Of a file with one column or one row of whole numbers all n of them, exactly: ids (n). */
+KM_API km_status km_vectors_read_ids(km_vectors *v, uint64_t *ids, int64_t n);
+/* Writes x (n, dim), or with dim 0 (n), as npy. type: what x holds, "f32", "f16", "i32" or "u64". */
+KM_API km_status km_vectors_save(const char *path, const char *type, const void *x, int64_t n,
+                                 int64_t dim);
+/* Sorts candidates (n, m), numbers of vectors in the file, by their true distance to queries (n, dim) and
+ * keeps the k best, k <= m: ids (n, k), distances (n, k). KM_NO_ID ends a list. */
+KM_API km_status km_vectors_rerank(km_vectors *v, km_metric metric, const float *queries, int64_t n,
+                                   const uint64_t *candidates, int64_t m, int64_t k, uint64_t *ids,
+                                   float *distances);
 
 /* Builds an index of x (n, dim) in memory. ids (n) may be NULL: 0, 1, 2, ... NULL on failure. */
 KM_API km_index *km_index_build(km_ctx *ctx, const float *x, int64_t n, int64_t dim,
@@ -1544,6 +1571,42 @@ KM_API km_index *km_index_build(km_ctx *ctx, const float *x, int64_t n, int64_t 
  * vectors may be more than fit into memory. */
 KM_API km_status km_index_compress(km_ctx *ctx, const char *vectors, const char *path,
                                    const km_index_options *options);
+typedef struct km_compressed { /* what came out, over all ranks */
+    size_t size;               /* sizeof(km_compressed), set by the caller */
+    int64_t count, dim, anchors;
+    int64_t skipped, first_skipped; /* with skip_bad: how many, and the first one's number; -1 */
+    size_t code_bytes;              /* of a vector */
+    double bytes;                   /* of all index files */
+    double input_bytes;             /* of these vectors as they came */
+    double energy, mse; /* mean squared distance to anchors, and to what the codes give back */
+    double recall;      /* @10 against all vectors; NaN: not measured */
+    double recall_low, recall_high; /* its 95% interval, */
+    int64_t recall_queries;         /* of so many queries */
+    int rounds;                     /* of training anchors */
+    int parts;                      /* index files; 1 without ranks */
+    int rank;                       /* of this process */
+    bool tells; /* an error: of several ranks, this one should tell it; also set on failure */
+} km_compressed;
+/* The same of vectors that are open already (raw numbers, one tensor of several), with ids (their number)
+ * or NULL: 0, 1, 2, ... With options->comm all ranks of mpirun call: each takes a part of the vectors, path
+ * becomes a manifest and the parts stand beside it. done may be NULL. */
+KM_API km_status km_index_compress_from(km_ctx *ctx, km_vectors *vectors, const uint64_t *ids,
+                                        const char *path, const km_index_options *options,
+                                        km_compressed *done);
+
+typedef struct km_anchors_learnt {
+    size_t size; /* sizeof(km_anchors_learnt), set by the caller */
+    int64_t anchors;
+    double energy; /* mean squared distance of a vector to its anchor */
+    int rounds;
+} km_anchors_learnt;
+/* Anchors alone of x (n, dim): `how` tells their number (0: chosen), metric, seed, lloyd, training and
+ * progress, and its other settings are not read. anchors: room for that number of rows of dim, of which as
+ * many are written as were learnt, perhaps fewer; NULL: only *out is wanted. out may be NULL. */
+KM_API km_status km_anchors_learn(km_ctx *ctx, const float *x, int64_t n, int64_t dim,
+                                  const km_index_options *how, float *anchors,
+                                  km_anchors_learnt *out);
+
 KM_API km_index *km_index_open(
     const char *path);                       /* an index or a manifest, mapped; NULL on failure */
 KM_API void km_index_close(km_index *index); /* NULL is fine */
@@ -1568,10 +1631,33 @@ KM_API km_status km_searcher_search(km_searcher *s, const float *queries, int64_
 KM_API bool km_searcher_on_gpu(const km_searcher *s); /* whether the last search was done there */
 KM_API km_status km_index_add(km_ctx *ctx, km_index *index, const float *x, int64_t n,
                               const uint64_t *ids); /* ids as for build, but counted on */
+/* All vectors of a file, in blocks. skip_bad: as in km_index_options. *added (may be NULL) tells how many;
+ * on failure those of the blocks before it stay added. */
+KM_API km_status km_index_add_from(km_ctx *ctx, km_index *index, km_vectors *vectors,
+                                   const uint64_t *ids, bool skip_bad, int64_t *added);
 /* All of them, or with an id that is not there none. */
 KM_API km_status km_index_delete(km_index *index, const uint64_t *ids, int64_t n);
+/* Those that are there; *deleted (may be NULL) tells how many. */
+KM_API km_status km_index_delete_some(km_index *index, const uint64_t *ids, int64_t n,
+                                      int64_t *deleted);
+/* All ids, ascending: how many there are, of which at most cap are written (ids may be NULL with cap 0);
+ * -1 on failure. */
+KM_API int64_t km_index_ids(km_index *index, uint64_t *ids, int64_t cap);
 /* The vectors of these ids as the index knows them: x (n, dim). Cosine: scaled to length 1. */
 KM_API km_status km_index_decode(km_index *index, const uint64_t *ids, int64_t n, float *x);
+typedef struct km_decompress_options {
+    size_t size;
+    const uint64_t *ids; /* n_ids, whose vectors are written in this order; NULL: all, ascending */
+    int64_t n_ids;
+    km_dtype dtype;                                            /* KM_F32 or KM_F16 */
+    int threads;                                               /* 0: one per core */
+    bool (*progress)(void *user, int64_t done, int64_t total); /* false stops; NULL: no callback */
+    void *user;
+} km_decompress_options;
+KM_API km_decompress_options km_decompress_defaults(void); /* all, as f32 */
+/* The same to an npy file, in blocks: how many vectors were written; -1 on failure. */
+KM_API int64_t km_index_decompress(km_index *index, const char *path,
+                                   const km_decompress_options *options);
 /* The anchors themselves: x (anchors, dim), as km_index_describe tells; and of these ids the anchor that
  * each vector is kept with, a row of x: anchors (n). */
 KM_API km_status km_index_anchors(km_index *index, float *x);
@@ -1582,6 +1668,38 @@ KM_API km_status km_index_assignments(km_index *index, const uint64_t *ids, int6
 KM_API km_status km_index_merge(km_ctx *ctx, km_index *index, km_index *other, uint64_t *shift);
 /* Writes beside, flushes, renames. Deleted vectors are dropped with `compact`, or when they are many. */
 KM_API km_status km_index_save(km_index *index, const char *path, bool compact);
+
+typedef struct km_measured {
+    size_t size; /* sizeof(km_measured), set by the caller */
+    int64_t queries, k;
+    double recall[3];       /* @1, @10, @100; NaN where there are fewer vectors or k is lower */
+    double recall_k;        /* @k */
+    double low[4], high[4]; /* 95% intervals of recall[] and, last, recall_k */
+    double mse;             /* mean squared distance of a vector to what the index gives back */
+    double p50, p95, p99;   /* seconds of one query alone, on one thread */
+    double qps;             /* queries a second, all at once on all threads, or on the GPU */
+    double exact_qps;       /* of the exact search, reading the vectors included */
+} km_measured;
+/* How good and how fast an index is: recall@k is the part of the k true neighbours that are among the k
+ * found. The truth comes from an exact search, on the context's device, of those of `base` that are in the
+ * index, whose numbers are its ids. queries (n, dim). */
+KM_API km_status km_index_measure(km_ctx *ctx, km_index *index, km_vectors *base,
+                                  const float *queries, int64_t n, int64_t k,
+                                  const km_search_options *options, km_measured *out);
+typedef struct km_report_options {
+    size_t size;
+    const char *path;   /* the page to write */
+    const char *beside; /* results of bench/peers/vectors.py, whose other engines on data of the
+                         * base's name are shown too; NULL: none */
+    bool (*progress)(void *user, int done, int total); /* sizes; false stops; NULL: no callback */
+    void *user;
+} km_report_options;
+KM_API km_report_options km_report_defaults(void);
+/* The same as an HTML page, with recall against size for both kinds of codes on the same vectors, and
+ * against speed as more cells are looked at. measured: what km_index_measure said. */
+KM_API km_status km_index_report(km_ctx *ctx, km_index *index, km_vectors *base,
+                                 const float *queries, int64_t n, const km_measured *measured,
+                                 const km_report_options *options);
 
 /* ---- Files of every kind: conversion and description ---- */
 

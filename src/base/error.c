@@ -69,3 +69,12 @@ km_status km_public_fail(km_status code, const char *fmt, ...) {
     va_end(ap);
     return code;
 }
+
+km_status km_told(const km_error *err) {
+    km_last_error_set(err);
+    return err->code;
+}
+
+km_status km_missing(const char *call) {
+    return km_public_fail(KM_ERR_NULL, "%s: an argument is missing or negative", call);
+}

@@ -25,5 +25,9 @@ void km_last_error_set(const km_error *err);
 /* The same for a public call that fails here; returns `code`. */
 km_status km_public_fail(km_status code, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
+/* Tells how a public call went: km_last_error says it from now on, unless *err is KM_OK; its code. */
+km_status km_told(const km_error *err);
+/* A public call without something that it needs: KM_ERR_NULL. */
+km_status km_missing(const char *call);
 
 #endif

@@ -5,9 +5,8 @@
 #include "cli/vectors.h"
 #include "report/json.h"
 #include "base/text.h"
-#include "vector/index.h"
 #include <inttypes.h>
-#include <string.h>
+#include <sys/stat.h>
 
 typedef struct change_line {
     km_common common;
@@ -16,30 +15,34 @@ typedef struct change_line {
     bool compact, missing_ok, skip_bad, shift;
 } change_line;
 
+/* What the library said last, as *err. */
+static void taken(km_error *err) { km_error_set(err, km_last_status(), "%s", km_last_error()); }
+
 /* Writes x to `path` and says what there is now. */
 static int finish(const change_line *l, const char *command, km_index *x, const char *path,
                   const char *verb, int64_t count, km_error *err) {
-    uint64_t bytes = 0;
-    km_status s = err->code;
-    if (s == KM_OK) s = km_index_store(x, path, l->compact, &bytes, NULL, err);
-    if (s != KM_OK) return km_cli_fail("%s: %s", command, err->text);
-    int64_t live = km_index_live(x);
+    struct stat st = {0};
+    if (err->code == KM_OK && km_index_save(x, path, l->compact) != KM_OK) taken(err);
+    if (err->code != KM_OK) return km_cli_fail("%s: %s", command, err->text);
+    km_index_info now = km_index_describe(x);
+    double bytes = stat(path, &st) == 0 ? (double)st.st_size : now.total_bytes;
     if (l->common.json)
-        return km_cli_print_json(json_pack(
-            "{s:s, s:o, s:I, s:I, s:o, s:I}", "kermes", km_version(), "index", km_json_text(path),
-            verb, (json_int_t)count, "vectors", (json_int_t)live, "bytes",
-            km_json_count((double)bytes), "next_id", (json_int_t)km_index_describe(x).next_id));
+        return km_cli_print_json(
+            json_pack("{s:s, s:o, s:I, s:I, s:o, s:I}", "kermes", km_version(), "index",
+                      km_json_text(path), verb, (json_int_t)count, "vectors", (json_int_t)now.count,
+                      "bytes", km_json_count(bytes), "next_id", (json_int_t)now.next_id));
     char a[KM_NUMBER_TEXT];
     if (!l->common.quiet)
-        printf("%s: %lld %s, %lld vectors now, %s\n", path, (long long)count, verb, (long long)live,
-               km_format_bytes(a, (double)bytes));
+        printf("%s: %lld %s, %lld vectors now, %s\n", path, (long long)count, verb,
+               (long long)now.count, km_format_bytes(a, bytes));
     return KM_EXIT_OK;
 }
 
 /* An index that will be written over; a manifest has to be merged into one file first. */
 static km_index *open_for_change(const char *path, const char *out, km_error *err) {
-    km_index *x = km_index_load(path, err);
-    if (!x || x->rows->n <= 1 || out) return x;
+    km_index *x = km_index_open(path);
+    if (!x) taken(err);
+    if (!x || km_index_describe(x).segments <= 1 || out) return x;
     km_error_set(err, KM_ERR_STATE,
                  "'%s' is a manifest; 'kermes merge %s -o one.kmx' makes one index of it", path,
                  path);
@@ -54,42 +57,6 @@ static km_ctx *open_ctx(const km_common *c, km_error *err) {
 }
 
 /* ---- add ---- */
-
-enum { BLOCK = 65536 };
-
-static km_status add_all(km_ctx *ctx, km_index *x, km_input *in, const uint64_t *ids, bool skip,
-                         int64_t *added, km_error *err) {
-    int64_t n = km_input_rows(in), dim = x->dim;
-    if (km_input_dim(in) != dim)
-        return km_error_set(err, KM_ERR_SHAPE,
-                            "'%s' holds vectors of %lld dimensions, the index "
-                            "%lld",
-                            km_input_name(in), (long long)km_input_dim(in), (long long)dim);
-    int64_t block = n < BLOCK ? n : BLOCK;
-    float *rows = km_alloc(sizeof *rows * (size_t)(block * dim));
-    uint64_t *own = km_alloc(sizeof *own * (size_t)block);
-    km_status s = rows && own ? KM_OK : km_no_memory(err);
-    for (int64_t i = 0; s == KM_OK && i < n; i += block) {
-        int64_t m = n - i < block ? n - i : block, good = 0;
-        s = km_input_read(in, i, m, rows, err);
-        for (int64_t k = 0; s == KM_OK && k < m; k++) {
-            if (km_first_unfit_row(rows + k * dim, 1, dim, x->metric) == 0) {
-                if (skip) continue;
-                char why[KM_TROUBLE_TEXT];
-                s = km_error_set(err, KM_ERR_RANGE, "'%s': vector %lld %s", km_input_name(in),
-                                 (long long)(i + k),
-                                 km_row_trouble(why, rows + k * dim, dim, x->metric));
-            }
-            if (good != k) memmove(rows + good * dim, rows + k * dim, sizeof *rows * (size_t)dim);
-            own[good++] = ids ? ids[i + k] : 0;
-        }
-        if (s == KM_OK) s = km_index_append(ctx, x, rows, good, ids ? own : NULL, err);
-        if (s == KM_OK) *added += good;
-    }
-    km_free(rows);
-    km_free(own);
-    return s;
-}
 
 int km_command_add(int argc, char **argv) {
     change_line l = {.common = KM_COMMON_DEFAULTS, .input = KM_INPUT_DEFAULTS};
@@ -123,15 +90,15 @@ int km_command_add(int argc, char **argv) {
     km_error err = {0};
     int64_t added = 0;
     km_index *x = open_for_change(args.words[0], l.out, &err);
-    km_input *in = x ? km_open_vectors(args.words[1], &l.input, &err) : NULL;
-    uint64_t *ids = in && l.ids ? km_read_ids_of(l.ids, km_input_rows(in), &err) : NULL;
+    km_vectors *in = x ? km_open_vectors(args.words[1], &l.input, &err) : NULL;
+    uint64_t *ids = in && l.ids ? km_read_ids_of(l.ids, km_vectors_count(in), &err) : NULL;
     km_ctx *ctx = in && err.code == KM_OK ? open_ctx(&l.common, &err) : NULL;
-    if (ctx) add_all(ctx, x, in, ids, l.skip_bad, &added, &err);
+    if (ctx && km_index_add_from(ctx, x, in, ids, l.skip_bad, &added) != KM_OK) taken(&err);
     code = x ? finish(&l, "add", x, l.out ? l.out : args.words[0], "added", added, &err)
              : km_cli_fail("add: %s", err.text);
     km_ctx_free(ctx);
     km_free(ids);
-    km_input_close(in);
+    km_vectors_close(in);
     km_index_close(x);
     return code;
 }
@@ -172,7 +139,13 @@ int km_command_delete(int argc, char **argv) {
     int64_t n = 0, removed = 0;
     km_index *x = open_for_change(args.words[0], l.out, &err);
     uint64_t *ids = x && l.ids ? km_read_ids(l.ids, &n, &err) : NULL;
-    if (ids) km_index_remove(x, ids, n, l.missing_ok, &removed, &err);
+    if (ids) {
+        int64_t before = km_index_describe(x).count;
+        km_status s =
+            l.missing_ok ? km_index_delete_some(x, ids, n, NULL) : km_index_delete(x, ids, n);
+        if (s != KM_OK) taken(&err);
+        removed = before - km_index_describe(x).count;
+    }
     code = x ? finish(&l, "delete", x, l.out ? l.out : args.words[0], "deleted", removed, &err)
              : km_cli_fail("delete: %s", err.text);
     km_free(ids);
@@ -183,14 +156,13 @@ int km_command_delete(int argc, char **argv) {
 /* ---- merge ---- */
 
 static void merge_one(km_ctx *ctx, km_index *x, const char *path, bool shift, km_error *err) {
-    km_index *other = km_index_load(path, err);
-    km_error own = {0};
+    km_index *other = km_index_open(path);
     uint64_t by = 0;
-    if (!other) return;
-    if (shift) km_index_behind(x, 0, &by, &own);
-    if (own.code == KM_OK) km_index_absorb(ctx, x, other, by, &own);
-    if (own.code != KM_OK) km_error_set(err, own.code, "'%s': %s", path, own.text);
-    if (shift && own.code == KM_OK)
+    if (!other)
+        taken(err);
+    else if (km_index_merge(ctx, x, other, shift ? &by : NULL) != KM_OK)
+        km_error_set(err, km_last_status(), "'%s': %s", path, km_last_error());
+    else if (shift)
         km_note(KM_LOG_INFO, "ids of '%s' are now %" PRIu64 " more than they were", path, by);
     km_index_close(other);
 }
@@ -225,7 +197,8 @@ int km_command_merge(int argc, char **argv) {
                             "all.kmx'");
     km_cli_notes(l.common.quiet);
     km_error err = {0};
-    km_index *x = km_index_load(args.words[0], &err);
+    km_index *x = km_index_open(args.words[0]);
+    if (!x) taken(&err);
     km_ctx *ctx = x ? open_ctx(&l.common, &err) : NULL;
     for (int i = 1; ctx && i < args.n_words && err.code == KM_OK; i++)
         merge_one(ctx, x, args.words[i], l.shift, &err);

@@ -11,7 +11,6 @@
 #include "report/json.h"
 #include "report/table.h"
 #include "base/text.h"
-#include "vector/anchors.h"
 #include <math.h>
 #include <string.h>
 
@@ -56,31 +55,34 @@ static km_status learn(const char *device, const compare_line *l, const float *x
     km_ctx *ctx = km_ctx_new(device, (int)l->common.threads);
     if (!ctx) return km_error_set(err, KM_ERR_DEVICE, "%s", km_last_error());
     km_progress bar;
-    km_anchor_options how = {.count = l->anchors, .seed = (uint64_t)l->seed, .training = l->how};
-    how.training.report = km_round_keep;
-    how.training.user = log;
+    km_anchor_training training = l->how;
+    training.report = km_round_keep;
+    training.user = log;
+    km_index_options how = km_index_defaults();
+    how.anchors = l->anchors;
+    how.seed = (uint64_t)l->seed;
+    how.training = &training;
     log->bar = &bar;
     km_status s = KM_OK;
     /* The second run is the one that counts: the first one loads kernels and fills pools. */
     for (int run = 0; s == KM_OK && run < 2; run++) {
-        km_anchors a = {0};
+        km_anchors_learnt a = {.size = sizeof a};
         log->lines = l->verbose && !l->common.quiet && run == 0; /* they are the same in both */
         if (log->lines) fprintf(stderr, "%s\n", km_ctx_device(ctx));
         km_round_clear(log);
         km_progress_begin(&bar, device, "rounds", l->how.rounds, l->common.quiet);
         double start = km_now();
-        s = km_anchors_train(ctx, x, n, dim, &how, NULL, &a);
+        s = km_anchors_learn(ctx, x, n, dim, &how, NULL, &a);
         km_sync(ctx);
         km_progress_end(&bar);
         double seconds = km_now() - start;
-        if (s != KM_OK) km_error_set(err, s, "%s", km_ctx_error(ctx));
+        if (s != KM_OK) km_error_set(err, s, "%s", km_last_error());
         *out = (outcome){.there = true,
                          .seconds = seconds,
                          .energy = a.energy,
                          .rounds = a.rounds,
-                         .anchors = a.count};
+                         .anchors = a.anchors};
         snprintf(out->device, sizeof out->device, "%s", km_ctx_device(ctx));
-        km_anchors_release(&a);
         if (run == 0 && seconds > 5) break;
     }
     km_ctx_free(ctx);
@@ -208,33 +210,34 @@ static int tell(const compare_line *l, const outcome *cpu, const outcome *gpu,
 }
 
 static int run(compare_line *l, const char *path) {
-    km_error err = {0}, gpu_err = {0};
+    km_error err = {0}, cpu_err = {0}, gpu_err = {0};
     int64_t n = l->large ? 100000 : l->small ? 1000 : 10000;
     int64_t dim = l->large ? 384 : l->small ? 64 : 128;
     float *x = NULL;
     if (path) {
-        km_input *in = km_open_vectors(path, &l->input, &err);
+        km_vectors *in = km_open_vectors(path, &l->input, &err);
         if (in) {
-            n = km_input_rows(in);
-            dim = km_input_dim(in);
+            n = km_vectors_count(in);
+            dim = km_vectors_dim(in);
             x = km_alloc(sizeof *x * (size_t)(n * dim));
             if (!x)
                 km_no_memory_for(&err, "%lld vectors", (long long)n);
-            else if (km_input_read(in, 0, n, x, &err) == KM_OK) {
-                int64_t bad = km_first_bad_row(x, n, dim);
-                if (bad >= 0)
-                    km_error_set(&err, KM_ERR_RANGE, "'%s': vector %lld holds a NaN or an infinity",
-                                 path, (long long)bad);
-            }
+            else if (km_vectors_read(in, 0, n, x) != KM_OK)
+                km_error_set(&err, km_last_status(), "%s", km_last_error());
         }
-        km_input_close(in);
+        km_vectors_close(in);
     } else if (!(x = synthetic(n, dim, l->large ? 2000 : l->small ? 50 : 500, (uint64_t)l->seed))) {
         km_no_memory_for(&err, "%lld vectors", (long long)n);
     }
     if (!l->anchors) l->anchors = path ? 0 : l->large ? 1024 : l->small ? 32 : 256;
     outcome cpu = {0}, gpu = {0};
     km_round_log logs[2] = {0};
-    if (err.code == KM_OK) learn("cpu", l, x, n, dim, &cpu, &logs[0], &err);
+    if (err.code == KM_OK && learn("cpu", l, x, n, dim, &cpu, &logs[0], &cpu_err) != KM_OK) {
+        if (path)
+            km_error_set(&err, cpu_err.code, "'%s': %s", path, cpu_err.text);
+        else
+            err = cpu_err;
+    }
     const char *device = strcmp(l->common.device, "auto") == 0 ? "gpu" : l->common.device;
     if (err.code == KM_OK && strcmp(device, "cpu") != 0)
         learn(device, l, x, n, dim, &gpu, &logs[1], &gpu_err);

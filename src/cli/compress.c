@@ -7,8 +7,6 @@
 #include "cli/vectors.h"
 #include "report/json.h"
 #include "base/text.h"
-#include "tensor/dtype.h"
-#include "vector/make.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -87,32 +85,32 @@ static bool parse_options(const compress_line *l, km_index_options *o, km_error 
     return true;
 }
 
-static json_t *report(const compress_line *l, const char *in, const km_made *m,
-                      const km_round_log *rounds, double raw, double seconds) {
+static json_t *report(const compress_line *l, const char *in, const km_compressed *m,
+                      const km_round_log *rounds, double seconds) {
     json_t *o = json_pack(
         "{s:s, s:o, s:o, s:I, s:I, s:I, s:I, s:i, s:o, s:o, s:o, s:I, s:o, s:o, s:o, "
         "s:i, s:o, s:s, s:s, s:o}",
         "kermes", km_version(), "in", km_json_text(in), "out", km_json_text(l->out), "vectors",
-        (json_int_t)m->rows, "skipped", (json_int_t)m->skipped, "dim", (json_int_t)m->dim,
+        (json_int_t)m->count, "skipped", (json_int_t)m->skipped, "dim", (json_int_t)m->dim,
         "anchors", (json_int_t)m->anchors, "parts", m->parts, "bytes", km_json_count(m->bytes),
-        "bytes_per_vector", km_json_number(m->bytes / (double)m->rows, 7), "ratio",
-        km_json_number(raw / m->bytes, 6), "code_bytes", (json_int_t)m->code_bytes, "energy",
-        km_json_number(m->energy, 9), "mse", km_json_number(m->mse, 9), "recall@10",
-        km_json_number(m->recall.recall, 6), "rounds", m->rounds, "training", km_round_json(rounds),
+        "bytes_per_vector", km_json_number(m->bytes / (double)m->count, 7), "ratio",
+        km_json_number(m->input_bytes / m->bytes, 6), "code_bytes", (json_int_t)m->code_bytes,
+        "energy", km_json_number(m->energy, 9), "mse", km_json_number(m->mse, 9), "recall@10",
+        km_json_number(m->recall, 6), "rounds", m->rounds, "training", km_round_json(rounds),
         "metric", l->metric, "mode", l->mode, "seconds", km_json_number(seconds, 5));
-    if (!isnan(m->recall.recall)) {
-        json_object_set_new(o, "recall_queries", json_integer(m->recall.queries));
+    if (!isnan(m->recall)) {
+        json_object_set_new(o, "recall_queries", json_integer(m->recall_queries));
         json_object_set_new(o, "recall_interval",
-                            json_pack("[o, o]", km_json_number(m->recall.low, 6),
-                                      km_json_number(m->recall.high, 6)));
+                            json_pack("[o, o]", km_json_number(m->recall_low, 6),
+                                      km_json_number(m->recall_high, 6)));
     }
     return o;
 }
 
-static void print_made(const compress_line *l, const km_made *m, const km_round_log *rounds,
-                       double raw, double seconds) {
+static void print_made(const compress_line *l, const km_compressed *m, const km_round_log *rounds,
+                       double seconds) {
     char a[KM_NUMBER_TEXT], b[KM_NUMBER_TEXT];
-    printf("%s: %lld vectors of %lld dimensions, %lld anchor%s, ", l->out, (long long)m->rows,
+    printf("%s: %lld vectors of %lld dimensions, %lld anchor%s, ", l->out, (long long)m->count,
            (long long)m->dim, (long long)m->anchors, m->anchors == 1 ? "" : "s");
     if (m->code_bytes)
         printf("codes of %zu bytes", m->code_bytes);
@@ -120,10 +118,10 @@ static void print_made(const compress_line *l, const km_made *m, const km_round_
         printf("no codes");
     if (m->parts > 1) printf(", in %d parts", m->parts);
     printf("\n  %-10s %s, %.1f bytes a vector all counted, %.1f times smaller\n", "size",
-           km_format_bytes(a, m->bytes), m->bytes / (double)m->rows, raw / m->bytes);
-    if (!isnan(m->recall.recall))
-        printf("  %-10s %.3f (95%%: %.3f to %.3f), %lld %s against all\n", "recall@10",
-               m->recall.recall, m->recall.low, m->recall.high, (long long)m->recall.queries,
+           km_format_bytes(a, m->bytes), m->bytes / (double)m->count, m->input_bytes / m->bytes);
+    if (!isnan(m->recall))
+        printf("  %-10s %.3f (95%%: %.3f to %.3f), %lld %s against all\n", "recall@10", m->recall,
+               m->recall_low, m->recall_high, (long long)m->recall_queries,
                l->queries ? "queries" : "held-out vectors");
     printf("  %-10s %s a vector, %s without codes\n", "error", km_format_number(a, m->mse),
            km_format_number(b, m->energy));
@@ -135,65 +133,44 @@ static void print_made(const compress_line *l, const km_made *m, const km_round_
     printf("  %-10s %s\n", "time", km_format_seconds(a, seconds));
 }
 
-/* Of several ranks, the first one that met an error of its own tells it. */
-static bool first_to_fail(km_comm *comm, km_status s, const km_error *err) {
-    int n = km_comm_size(comm), rank = km_comm_rank(comm);
-    double *failed = km_calloc((size_t)n, sizeof *failed);
-    bool own = s != KM_OK && strcmp(err->text, "another rank failed") != 0;
-    if (!failed) return own;
-    failed[rank] = own;
-    bool first = own && km_comm_sum(comm, failed, n, NULL) == KM_OK;
-    if (!own) km_comm_sum(comm, failed, n, NULL);
-    for (int r = 0; r < rank; r++) first = first && failed[r] == 0;
-    km_free(failed);
-    return first;
-}
-
 static int run(const compress_line *l, const char *in_path, km_index_options *o) {
     km_error err = {0};
-    km_made made;
-    compress_show w = {.quiet = l->common.quiet || km_comm_env_rank() != 0};
+    bool first = km_rank() == 0;
+    km_compressed made = {.size = sizeof made, .tells = first};
+    compress_show w = {.quiet = l->common.quiet || !first};
     o->progress = on_progress;
     o->user = &w;
-    bool tells = km_comm_env_rank() == 0;
+    o->comm = "auto";
     km_anchor_training training = *o->training;
     o->training = &training;
-    if (tells) { /* every rank trains, and hears the same */
+    if (first) { /* every rank trains, and hears the same */
         w.rounds.lines = l->verbose && !l->common.quiet;
         w.rounds.bar = &w.bar;
         training.report = km_round_keep;
         training.user = &w.rounds;
     }
-    km_input *in = km_open_vectors(in_path, &l->input, &err);
-    uint64_t *ids = in && l->ids ? km_read_ids_of(l->ids, km_input_rows(in), &err) : NULL;
+    km_vectors *in = km_open_vectors(in_path, &l->input, &err);
+    uint64_t *ids = in && l->ids ? km_read_ids_of(l->ids, km_vectors_count(in), &err) : NULL;
     km_ctx *ctx = NULL;
-    km_comm *comm = NULL;
-    km_status s = in && (ids || !l->ids) ? KM_OK : err.code;
-    double start = km_now(), raw = 0;
-    if (s == KM_OK && !(ctx = km_ctx_new(l->common.device, (int)l->common.threads)))
-        s = km_error_set(&err, KM_ERR_DEVICE, "%s", km_last_error());
-    if (s == KM_OK && !(comm = km_comm_open("auto", ctx, &err))) s = err.code;
+    double start = km_now();
+    if (err.code == KM_OK && !(ctx = km_ctx_new(l->common.device, (int)l->common.threads)))
+        km_error_set(&err, KM_ERR_DEVICE, "%s", km_last_error());
     struct sigaction act = {.sa_handler = on_signal, .sa_flags = SA_RESETHAND};
     sigaction(SIGINT, &act, NULL); /* stops between blocks; a second one at once */
-    if (s == KM_OK) s = km_index_make(ctx, comm, in, ids, l->out, o, &made, &err);
+    if (ctx && km_index_compress_from(ctx, in, ids, l->out, o, &made) != KM_OK)
+        km_error_set(&err, km_last_status(), "%s", km_last_error());
     if (w.stage) km_progress_end(&w.bar);
-    if (comm && km_comm_size(comm) > 1) tells = first_to_fail(comm, s, &err);
-    if (s == KM_OK) {
-        const km_row_layout *y = km_input_layout(in);
-        raw = (double)made.rows * (double)y->dim * (double)km_dtype_size(y->dtype);
-    }
-    km_comm_close(comm);
     km_ctx_free(ctx);
-    km_input_close(in);
+    km_vectors_close(in);
     km_free(ids);
     int code = KM_EXIT_OK;
     double seconds = km_now() - start;
-    if (s != KM_OK)
-        code = tells ? km_cli_fail("compress: %s", err.text) : KM_EXIT_FAILED;
-    else if (km_comm_env_rank() == 0 && l->common.json)
-        code = km_cli_print_json(report(l, in_path, &made, &w.rounds, raw, seconds));
-    else if (km_comm_env_rank() == 0 && !l->common.quiet)
-        print_made(l, &made, &w.rounds, raw, seconds);
+    if (err.code != KM_OK)
+        code = made.tells ? km_cli_fail("compress: %s", err.text) : KM_EXIT_FAILED;
+    else if (first && l->common.json)
+        code = km_cli_print_json(report(l, in_path, &made, &w.rounds, seconds));
+    else if (first && !l->common.quiet)
+        print_made(l, &made, &w.rounds, seconds);
     km_round_free(&w.rounds);
     return code;
 }

@@ -1,85 +1,69 @@
 /* kermes decompress: an index back to vectors, as .npy. */
 #include "base/alloc.h"
-#include "base/file.h"
 #include "cli/cli.h"
 #include "cli/progress.h"
 #include "cli/vectors.h"
 #include "report/json.h"
 #include "base/text.h"
-#include "tensor/dtype.h"
-#include "vector/index.h"
-#include <string.h>
-
-enum { BLOCK = 32768 };
 
 typedef struct decompress_line {
     km_common common;
     const char *out, *anchors, *assignments, *ids, *ids_out, *dtype;
 } decompress_line;
 
-/* rows of dim numbers (0: a list of them) of `size` bytes. */
-static km_status write_npy(const char *path, const char *type, size_t size, const void *data,
-                           int64_t rows, int64_t dim, km_error *err) {
-    char head[KM_NPY_HEAD];
-    km_writer *w = km_writer_open(path, err);
-    if (!w) return err->code;
-    km_writer_put(w, head, km_npy_head(head, type, rows, dim));
-    km_writer_put(w, data, size * (size_t)(rows * (dim ? dim : 1)));
-    return km_writer_commit(w, err);
+/* What the library said, as *err. */
+static km_status taken(km_status s, km_error *err) {
+    return s == KM_OK ? KM_OK : km_error_set(err, s, "%s", km_last_error());
 }
 
-static km_status write_assignments(const char *path, km_index *x, const uint64_t *ids, int64_t n,
-                                   km_error *err) {
+/* The ids asked for, or all; the caller frees them. */
+static uint64_t *choose_ids(const decompress_line *l, km_index *x, int64_t *n, km_error *err) {
+    if (l->ids) return km_read_ids(l->ids, n, err);
+    *n = km_index_ids(x, NULL, 0);
+    uint64_t *ids = *n >= 0 ? km_alloc(sizeof *ids * (size_t)(*n + 1)) : NULL;
+    if (*n >= 0 && !ids) km_no_memory_for(err, "%lld ids", (long long)*n);
+    if (*n < 0 || (ids && km_index_ids(x, ids, *n) < 0)) taken(km_last_status(), err);
+    return ids;
+}
+
+static void write_assignments(const char *path, km_index *x, const uint64_t *ids, int64_t n,
+                              km_error *err) {
     int32_t *anchors = km_alloc(sizeof *anchors * (size_t)(n + 1));
-    if (!anchors) return km_no_memory(err);
-    km_status s = km_index_assignments(x, ids, n, anchors);
-    if (s != KM_OK)
-        km_error_set(err, s, "%s", km_last_error());
-    else
-        s = write_npy(path, "<i4", sizeof *anchors, anchors, n, 0, err);
+    if (!anchors) km_no_memory(err);
+    if (anchors && taken(km_index_assignments(x, ids, n, anchors), err) == KM_OK)
+        taken(km_vectors_save(path, "i32", anchors, n, 0), err);
     km_free(anchors);
-    return s;
 }
 
-static km_status write_rows(const decompress_line *l, km_index *x, const uint64_t *ids, int64_t n,
-                            bool half, km_error *err) {
-    char head[KM_NPY_HEAD];
-    int64_t block = n < BLOCK ? n : BLOCK;
-    km_snapshot *v = km_index_rows(x);
-    km_row_place *places = km_index_places(x, v, ids, n, err);
-    if (!places) {
-        km_snapshot_drop(v);
-        return err->code;
-    }
-    float *rows = km_alloc(sizeof *rows * (size_t)(block * x->dim + 1));
-    km_threads *t = km_threads_new((int)l->common.threads);
-    km_writer *w = rows ? km_writer_open(l->out, err) : NULL;
-    km_status s = w ? KM_OK : rows ? err->code : km_no_memory(err);
+static void write_anchors(const char *path, km_index *x, km_error *err) {
+    km_index_info i = km_index_describe(x);
+    float *anchors = km_alloc(sizeof *anchors * (size_t)(i.anchors * i.dim));
+    if (!anchors) km_no_memory(err);
+    if (anchors && taken(km_index_anchors(x, anchors), err) == KM_OK)
+        taken(km_vectors_save(path, "f32", anchors, i.anchors, i.dim), err);
+    km_free(anchors);
+}
+
+static bool on_rows(void *user, int64_t done, int64_t total) {
+    km_progress *bar = user;
+    bar->total = total;
+    km_progress_step(bar, done, NULL);
+    return true;
+}
+
+static void write_rows(const decompress_line *l, km_index *x, const uint64_t *ids, int64_t n,
+                       bool half, km_error *err) {
     km_progress bar;
+    km_decompress_options o = km_decompress_defaults();
+    o.ids = ids;
+    o.n_ids = n;
+    o.dtype = half ? KM_F16 : KM_F32;
+    o.threads = (int)l->common.threads;
+    o.progress = on_rows;
+    o.user = &bar;
     km_progress_begin(&bar, "decompress", "vectors", n, l->common.quiet);
-    if (w) km_writer_put(w, head, km_npy_head(head, half ? "<f2" : "<f4", n, x->dim));
-    for (int64_t i = 0; s == KM_OK && i < n; i += block) {
-        int64_t m = n - i < block ? n - i : block, cells = m * x->dim;
-        s = km_index_restore(x, v, t, places + i, m, rows, err);
-        if (s != KM_OK) break;
-        uint16_t *to = (uint16_t *)(void *)rows; /* in place: never ahead of what is read */
-        for (int64_t k = 0; half && k < cells; k++) {
-            uint16_t h = km_f32_to_f16(rows[k]);
-            memcpy(to + k, &h, 2);
-        }
-        s = km_writer_put(w, rows, (size_t)cells * (half ? 2 : 4));
-        km_progress_step(&bar, i + m, NULL);
-    }
+    if (km_index_decompress(x, l->out, &o) < 0) taken(km_last_status(), err);
     km_progress_end(&bar);
-    if (w && err->code == KM_OK)
-        s = km_writer_commit(w, err); /* also tells a failed put */
-    else
-        km_writer_abort(w);
-    km_threads_free(t);
-    km_snapshot_drop(v);
-    km_free(rows);
-    km_free(places);
-    return s;
 }
 
 int km_command_decompress(int argc, char **argv) {
@@ -122,18 +106,15 @@ int km_command_decompress(int argc, char **argv) {
     int type = km_choose("dtype", l.dtype, types, 2, &err);
     if (type < 0) return km_cli_usage("decompress: %s", err.text);
     km_cli_notes(l.common.quiet);
-    int64_t n = 0, dim = 0, anchors = 0;
-    km_index *x = km_index_load(args.words[0], &err);
-    uint64_t *ids = !x ? NULL : l.ids ? km_read_ids(l.ids, &n, &err) : km_index_ids(x, &n, &err);
-    if (ids && l.out) write_rows(&l, x, ids, n, type == 1, &err);
-    if (ids && err.code == KM_OK && l.ids_out)
-        write_npy(l.ids_out, "<u8", sizeof *ids, ids, n, 0, &err);
-    if (ids && err.code == KM_OK && l.assignments)
-        write_assignments(l.assignments, x, ids, n, &err);
-    if (ids && err.code == KM_OK && l.anchors)
-        write_npy(l.anchors, "<f4", sizeof *x->anchors, x->anchors, x->cells, x->dim, &err);
-    if (x) dim = x->dim;
-    if (x) anchors = x->cells;
+    int64_t n = 0;
+    km_index *x = km_index_open(args.words[0]);
+    if (!x) return km_cli_fail("decompress: %s", km_last_error());
+    int64_t dim = km_index_describe(x).dim, anchors = km_index_describe(x).anchors;
+    uint64_t *ids = choose_ids(&l, x, &n, &err);
+    if (err.code == KM_OK && l.out) write_rows(&l, x, ids, n, type == 1, &err);
+    if (err.code == KM_OK && l.ids_out) taken(km_vectors_save(l.ids_out, "u64", ids, n, 0), &err);
+    if (err.code == KM_OK && l.assignments) write_assignments(l.assignments, x, ids, n, &err);
+    if (err.code == KM_OK && l.anchors) write_anchors(l.anchors, x, &err);
     km_free(ids);
     km_index_close(x);
     if (err.code != KM_OK) return km_cli_fail("decompress: %s", err.text);

@@ -2,10 +2,8 @@
 #include "base/module.h"
 #include "base/text.h"
 #include "cli/cli.h"
-#include "engine/model_folder.h"
 #include "cli/model_stores.h"
 #include "cli/pull/web.h"
-#include "infer/generate.h"
 #include "report/json.h"
 #include <dlfcn.h>
 #include <limits.h>
@@ -86,17 +84,17 @@ static void check_gpu(check_list *c) {
 }
 
 static void check_models(check_list *c) {
-    char folder[PATH_MAX] = "", path[PATH_MAX], found[PATH_MAX + 100], a[KM_NUMBER_TEXT];
-    km_error err = {0};
-    int others = 0;
-    if (!km_models_folder(folder)) {
+    char folder[PATH_MAX] = "", found[PATH_MAX + 100], a[KM_NUMBER_TEXT];
+    if (!km_stores_folder(folder)) {
         say(c, "models", HEALTH_LACKING, "there is no HOME",
             "set KERMES_MODELS, or name models with -m FILE");
         return;
     }
-    km_found_models left = {0};
-    if (km_models_default(path, &others, &err) == KM_OK) {
-        snprintf(found, sizeof found, "%s%s", path, others ? " and others" : "");
+    km_found_models left = {0}, mine = {0};
+    char *path = km_model_find(NULL);
+    if (path) {
+        km_stores_kermes(&mine);
+        snprintf(found, sizeof found, "%s%s", path, mine.n > 1 ? " and others" : "");
         say(c, "models", HEALTH_GOOD, found, NULL);
     } else {
         km_stores_others(&left);
@@ -107,6 +105,8 @@ static void check_models(check_list *c) {
                    : "'kermes pull smollm2' fetches one");
     }
     km_stores_free(&left);
+    km_stores_free(&mine);
+    km_string_free(path);
     struct statvfs fs;
     while (*folder && access(folder, F_OK) != 0 && strrchr(folder, '/') > folder)
         *strrchr(folder, '/') = 0;

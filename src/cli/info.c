@@ -1,6 +1,6 @@
 /* kermes info: what a file or folder is and what it holds, as text or as JSON. */
 #include "cli/cli.h"
-#include "format/shown.h"
+#include "base/shown.h"
 #include "report/json.h"
 #include "report/table.h"
 #include "base/text.h"

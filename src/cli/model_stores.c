@@ -2,15 +2,26 @@
  * as expected is passed over. */
 #include "cli/model_stores.h"
 #include "base/alloc.h"
-#include "engine/model_folder.h"
-#include "format/json_read.h"
-#include "model/convert.h"
+#include "kermes.h"
+#include "base/json_read.h"
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
+
+bool km_stores_folder(char out[PATH_MAX]) {
+    char *folder = km_model_folder();
+    bool fits = folder && snprintf(out, PATH_MAX, "%s", folder) < PATH_MAX;
+    km_string_free(folder);
+    return fits;
+}
+
+static bool names_gguf(const char *name) {
+    size_t n = strlen(name);
+    return n > 5 && strcasecmp(name + n - 5, ".gguf") == 0;
+}
 
 void km_stores_free(km_found_models *m) {
     km_free(m->at);
@@ -117,7 +128,7 @@ static void look(km_found_models *m, const char *store, const char *folder, cons
     for (struct dirent *e; d && (e = readdir(d));) {
         if (e->d_name[0] == '.' || !join(path, folder, e->d_name)) continue;
         snprintf(name, sizeof name, "%.120s%s%.120s", before, *before ? "/" : "", e->d_name);
-        if (km_names_gguf(e->d_name))
+        if (names_gguf(e->d_name))
             add_gguf(m, store, folder, e->d_name, before);
         else if (depth > 0 && is_folder(path) && !add_folder(m, store, path, name))
             look(m, store, path, name, depth - 1);
@@ -138,7 +149,7 @@ static void sort(km_found_models *m, size_t from) {
 void km_stores_kermes(km_found_models *out) {
     char folder[PATH_MAX];
     size_t from = out->n;
-    if (km_models_folder(folder)) look(out, "kermes", folder, "", 1);
+    if (km_stores_folder(folder)) look(out, "kermes", folder, "", 1);
     sort(out, from);
 }
 

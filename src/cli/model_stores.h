@@ -22,6 +22,8 @@ typedef struct km_found_models {
     bool failed; /* out of memory */
 } km_found_models;
 
+/* The model folder's path, whether it is there or not; false: it cannot be told. */
+bool km_stores_folder(char out[PATH_MAX]);
 void km_stores_kermes(km_found_models *out);
 void km_stores_others(km_found_models *out);
 void km_stores_free(km_found_models *m);

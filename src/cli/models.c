@@ -1,10 +1,8 @@
 /* kermes models and kermes rm: what is here, and taking it away. */
 #include "base/text.h"
 #include "cli/cli.h"
-#include "engine/model_folder.h"
 #include "cli/model_stores.h"
-#include "format/gguf.h"
-#include "format/json_read.h"
+#include "base/json_read.h"
 #include "report/json.h"
 #include "report/table.h"
 #include <dirent.h>
@@ -23,27 +21,24 @@ typedef struct model_words {
     int64_t context; /* 0: not told */
 } model_words;
 
-static void copy_text(char *out, size_t room, const km_gguf_value *v) {
-    if (v && v->type == KM_GGUF_STRING)
-        snprintf(out, room, "%.*s", (int)(v->text.size < room ? v->text.size : room - 1),
-                 v->text.data);
+static void copy_text(char *out, size_t room, const char *text) {
+    if (text) snprintf(out, room, "%s", text);
     for (char *c = out; *c; c++)
         if ((unsigned char)*c < 32) *c = '?';
 }
 
 static void ask_gguf(const char *path, model_words *w) {
-    km_error err = {0};
     char key[80];
-    km_gguf *g = km_gguf_open(path, &err);
+    km_file *g = km_file_open(path);
     if (!g) {
         snprintf(w->arch, sizeof w->arch, "broken");
         return;
     }
-    copy_text(w->arch, sizeof w->arch, km_gguf_get(g, "general.architecture"));
-    copy_text(w->licence, sizeof w->licence, km_gguf_get(g, "general.license"));
+    copy_text(w->arch, sizeof w->arch, km_file_meta(g, "general.architecture"));
+    copy_text(w->licence, sizeof w->licence, km_file_meta(g, "general.license"));
     snprintf(key, sizeof key, "%.48s.context_length", w->arch);
-    km_gguf_int(g, key, 0, INT64_MAX, &w->context, &err);
-    km_gguf_close(g);
+    km_file_meta_int(g, key, &w->context);
+    km_file_close(g);
 }
 
 static void ask_folder(const char *path, model_words *w) {
@@ -128,7 +123,7 @@ static bool print_table(const km_found_models *m, bool others) {
 
 static int print_text(const km_found_models *mine, const km_found_models *others, bool paths) {
     char folder[PATH_MAX] = "";
-    km_models_folder(folder);
+    km_stores_folder(folder);
     if (mine->n)
         print_table(mine, false);
     else

@@ -5,12 +5,7 @@
 #include "cli/vectors.h"
 #include "report/json.h"
 #include "base/text.h"
-#include "tensor/dtype.h"
-#include "vector/index.h"
-#include "vector/measure.h"
-#include "vector/report.h"
 #include <math.h>
-#include <string.h>
 
 typedef struct recall_line {
     km_common common;
@@ -19,10 +14,10 @@ typedef struct recall_line {
     const char *base, *queries, *html, *beside;
 } recall_line;
 
-static json_t *report(const recall_line *l, const char *path, const km_index *x,
+static json_t *report(const recall_line *l, const char *path, const km_index_info *x,
                       const km_measured *m) {
     char name[32];
-    double live = (double)km_index_live(x), bytes = km_index_size(x);
+    double live = (double)x->count, bytes = x->total_bytes;
     json_t *o = json_pack(
         "{s:s, s:o, s:I, s:I, s:I, s:o, s:o, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:s, s:s}",
         "kermes", km_version(), "index", km_json_text(path), "vectors", (json_int_t)live, "queries",
@@ -50,13 +45,13 @@ static json_t *report(const recall_line *l, const char *path, const km_index *x,
     return o;
 }
 
-static void print_report(const recall_line *l, const char *path, const km_index *x,
+static void print_report(const recall_line *l, const char *path, const km_index_info *x,
                          const km_measured *m) {
     char a[KM_NUMBER_TEXT], b[KM_NUMBER_TEXT], c[KM_NUMBER_TEXT], d[KM_NUMBER_TEXT];
-    double live = (double)km_index_live(x), bytes = km_index_size(x);
+    double live = (double)x->count, bytes = x->total_bytes;
     printf("%s: %.0f vectors, %lld queries", path, live, (long long)m->queries);
     if (l->look.probe)
-        printf(", %lld of %lld cells", (long long)l->look.probe, (long long)x->cells);
+        printf(", %lld of %lld cells", (long long)l->look.probe, (long long)x->anchors);
     printf("\n  %-10s", "recall");
     static const int at[] = {1, 10, 100};
     for (int i = 0; i < 3; i++)
@@ -79,40 +74,51 @@ static void print_report(const recall_line *l, const char *path, const km_index 
            km_format_number(d, m->exact_qps));
 }
 
-static bool on_size(void *user, int done, int all) {
-    (void)all;
+static bool on_size(void *user, int done, int total) {
+    (void)total;
     km_progress_step(user, done, NULL);
     return true;
 }
 
+static km_status write_page(const recall_line *l, km_ctx *ctx, km_index *x, km_vectors *base,
+                            const float *queries, int64_t n, const km_measured *m) {
+    km_progress bar;
+    km_report_options how = km_report_defaults();
+    how.path = l->html;
+    how.beside = l->beside;
+    how.progress = on_size;
+    how.user = &bar;
+    km_progress_begin(&bar, "sizes", "", 14, l->common.quiet);
+    km_status s = km_index_report(ctx, x, base, queries, n, m, &how);
+    km_progress_end(&bar);
+    return s;
+}
+
 static int run(const recall_line *l, const char *path) {
     km_error err = {0};
-    km_index *x = km_index_load(path, &err);
-    km_input *base = x ? km_open_vectors(l->base, &l->input, &err) : NULL;
+    km_index *x = km_index_open(path);
+    if (!x) return km_cli_fail("recall: %s", km_last_error());
+    km_index_info info = km_index_describe(x);
+    km_vectors *base = km_open_vectors(l->base, &l->input, &err);
     int64_t n = 0;
-    float *queries = base ? km_read_queries(l->queries, NULL, &l->input, x->dim, &n, &err) : NULL;
+    float *queries = base ? km_read_queries(l->queries, NULL, &l->input, info.dim, &n, &err) : NULL;
     km_ctx *ctx = queries ? km_ctx_new(l->common.device, (int)l->common.threads) : NULL;
     if (queries && !ctx) km_error_set(&err, KM_ERR_DEVICE, "%s", km_last_error());
-    km_measured m;
+    km_measured m = {.size = sizeof m};
     km_search_options o = km_look_options(&l->look);
+    km_status s = ctx ? km_index_measure(ctx, x, base, queries, n, l->look.k, &o, &m) : KM_OK;
+    if (ctx && s == KM_OK && l->html) s = write_page(l, ctx, x, base, queries, n, &m);
+    if (s != KM_OK) km_error_set(&err, s, "%s", km_last_error());
     int code = KM_EXIT_OK;
-    if (ctx) km_index_measure(ctx, x, base, queries, n, l->look.k, &o, &m, &err);
-    if (ctx && err.code == KM_OK && l->html) {
-        km_progress bar;
-        km_progress_begin(&bar, "sizes", "", 14, l->common.quiet);
-        km_report_options how = {l->html, l->beside, on_size, &bar};
-        km_index_report(ctx, x, base, queries, n, &m, &how, &err);
-        km_progress_end(&bar);
-    }
     if (err.code != KM_OK)
         code = km_cli_fail("recall: %s", err.text);
     else if (l->common.json)
-        code = km_cli_print_json(report(l, path, x, &m));
+        code = km_cli_print_json(report(l, path, &info, &m));
     else
-        print_report(l, path, x, &m);
+        print_report(l, path, &info, &m);
     km_ctx_free(ctx);
     km_free(queries);
-    km_input_close(base);
+    km_vectors_close(base);
     km_index_close(x);
     return code;
 }

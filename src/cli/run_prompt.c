@@ -1,7 +1,6 @@
 /* Prompts for kermes run. */
 #include "cli/run_prompt.h"
 #include "base/file.h"
-#include "engine/model_folder.h"
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
@@ -11,7 +10,7 @@
 km_status km_run_prompt_words(km_run_prompt *p, const km_args *args, const char **model,
                               km_text *joined, km_error *err) {
     int first = 0;
-    if (args->n_words > 0 && !*model && km_models_is(args->words[0], args->n_words == 1)) {
+    if (args->n_words > 0 && !*model && km_model_known(args->words[0], args->n_words == 1)) {
         *model = args->words[0];
         first = 1;
     }

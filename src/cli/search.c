@@ -4,9 +4,6 @@
 #include "cli/cli.h"
 #include "cli/vectors.h"
 #include "report/json.h"
-#include "vector/device_index.h"
-#include "vector/index.h"
-#include "vector/measure.h"
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
@@ -34,7 +31,7 @@ static void print_text(const answers *a) {
                    (double)a->dist[q * a->k + i]);
 }
 
-static int print_json(const answers *a, const km_index *x) {
+static int print_json(const answers *a, km_metric metric) {
     json_t *list = json_array();
     for (int64_t q = 0; q < a->n; q++) {
         json_t *ids = json_array(), *dist = json_array();
@@ -47,21 +44,14 @@ static int print_json(const answers *a, const km_index *x) {
         json_array_append_new(list, json_pack("{s:o, s:o}", "ids", ids, "distances", dist));
     }
     return km_cli_print_json(json_pack("{s:s, s:I, s:s, s:o}", "kermes", km_version(), "k",
-                                       (json_int_t)a->k, "metric", km_metric_names[x->metric],
+                                       (json_int_t)a->k, "metric", km_metric_names[metric],
                                        "queries", list));
 }
 
 static km_status write_npy(const answers *a, const char *path, bool ids, km_error *err) {
-    char head[KM_NPY_HEAD];
-    size_t cells = (size_t)(a->n * a->k);
-    km_writer *w = km_writer_open(path, err);
-    if (!w) return err->code;
-    km_writer_put(w, head, km_npy_head(head, ids ? "<u8" : "<f4", a->n, a->k));
-    if (ids)
-        km_writer_put(w, a->ids, sizeof *a->ids * cells);
-    else
-        km_writer_put(w, a->dist, sizeof *a->dist * cells);
-    return km_writer_commit(w, err);
+    km_status s = ids ? km_vectors_save(path, "u64", a->ids, a->n, a->k)
+                      : km_vectors_save(path, "f32", a->dist, a->n, a->k);
+    return s == KM_OK ? KM_OK : km_error_set(err, s, "%s", km_last_error());
 }
 
 /* ids as i32; 4294967295, and -1 in i32, where there are fewer than k */
@@ -92,11 +82,11 @@ static void distances_path(char out[PATH_MAX], const char *path) {
     snprintf(out, PATH_MAX, "%.*s-distances%s", stem, path, path + stem);
 }
 
-static int give(const search_line *l, const char *format, const answers *a, const km_index *x) {
+static int give(const search_line *l, const char *format, const answers *a, km_metric metric) {
     km_error err = {0};
     char other[PATH_MAX];
     if (strcmp(format, "text") == 0) print_text(a);
-    if (strcmp(format, "json") == 0) return print_json(a, x);
+    if (strcmp(format, "json") == 0) return print_json(a, metric);
     if (strcmp(format, "ivecs") == 0) write_ivecs(a, l->out, &err);
     if (strcmp(format, "npy") == 0 && write_npy(a, l->out, true, &err) == KM_OK) {
         distances_path(other, l->out);
@@ -107,40 +97,65 @@ static int give(const search_line *l, const char *format, const answers *a, cons
 
 /* ---- Searching ---- */
 
-static km_status find(const search_line *l, km_index *x, km_device_index *on, const float *queries,
-                      const km_search_options *o, km_threads *t, answers *a, km_error *err) {
-    if (!l->base) return km_find_anywhere(on, x, queries, a->n, a->k, o, t, a->ids, a->dist, err);
+/* Where a search runs: by the CPU's threads, or wherever a context is. */
+typedef struct search_place {
+    km_index *index;
+    km_searcher *on; /* NULL: the CPU */
+    int threads;
+} search_place;
+
+static km_status seek(const search_place *w, const float *queries, int64_t n, int64_t k,
+                      const km_search_options *o, uint64_t *ids, float *dist, km_error *err) {
+    km_status s = w->on ? km_searcher_search(w->on, queries, n, k, o, ids, dist)
+                        : km_index_search(w->index, queries, n, k, o, w->threads, ids, dist);
+    return s == KM_OK ? KM_OK : km_error_set(err, s, "%s", km_last_error());
+}
+
+static km_status find(const search_line *l, const search_place *w, const float *queries,
+                      const km_search_options *o, answers *a, km_error *err) {
+    km_index_info info = km_index_describe(w->index);
+    if (!l->base) return seek(w, queries, a->n, a->k, o, a->ids, a->dist, err);
     int64_t m = o->rerank < a->k ? a->k : o->rerank;
     km_search_options first = *o;
     first.rerank = 0;
     uint64_t *ids = km_alloc(sizeof *ids * (size_t)(a->n * m));
     float *dist = km_alloc(sizeof *dist * (size_t)(a->n * m));
-    km_input *base = km_open_vectors(l->base, &l->input, err);
+    km_vectors *base = km_open_vectors(l->base, &l->input, err);
     km_status s = !base ? err->code : KM_OK;
     if (s == KM_OK && (!ids || !dist)) s = km_no_memory(err);
-    if (s == KM_OK && km_input_dim(base) != x->dim)
+    if (s == KM_OK && km_vectors_dim(base) != info.dim)
         s = km_error_set(err, KM_ERR_SHAPE, "'%s' holds vectors of another dimension", l->base);
-    if (s == KM_OK) s = km_find_anywhere(on, x, queries, a->n, m, &first, t, ids, dist, err);
-    if (s == KM_OK)
-        s = km_rerank_from(base, x->metric, queries, a->n, ids, m, a->k, a->ids, a->dist, err);
-    km_input_close(base);
+    if (s == KM_OK) s = seek(w, queries, a->n, m, &first, ids, dist, err);
+    if (s == KM_OK &&
+        km_vectors_rerank(base, info.metric, queries, a->n, ids, m, a->k, a->ids, a->dist) != KM_OK)
+        s = km_error_set(err, km_last_status(), "%s", km_last_error());
+    km_vectors_close(base);
     km_free(ids);
     km_free(dist);
     return s;
 }
 
+static void search_all(const search_line *l, km_index *x, km_ctx *ctx, const float *queries,
+                       const km_search_options *o, answers *a, km_error *err) {
+    search_place w = {.index = x, .threads = (int)l->common.threads};
+    if (ctx && !(w.on = km_searcher_new(ctx, x)))
+        km_error_set(err, km_last_status(), "%s", km_last_error());
+    else
+        find(l, &w, queries, o, a, err);
+    km_searcher_free(w.on);
+}
+
 static int run(const search_line *l, const char *path, const char *format) {
     km_error err = {0};
-    km_index *x = km_index_load(path, &err);
+    km_index *x = km_index_open(path);
     answers a = {.k = l->look.k};
     uint64_t *allow = NULL, *deny = NULL;
     int64_t n_allow = 0, n_deny = 0;
     float *queries = NULL;
-    km_threads *t = NULL;
     km_ctx *ctx = NULL;
-    km_device_index *on = NULL;
-    int code = KM_EXIT_OK;
-    if (x) queries = km_read_queries(l->queries, l->query, &l->input, x->dim, &a.n, &err);
+    if (!x) return km_cli_fail("search: %s", km_last_error());
+    km_index_info info = km_index_describe(x);
+    queries = km_read_queries(l->queries, l->query, &l->input, info.dim, &a.n, &err);
     if (queries && l->allow) allow = km_read_ids(l->allow, &n_allow, &err);
     if (queries && l->deny && err.code == KM_OK) deny = km_read_ids(l->deny, &n_deny, &err);
     if (err.code == KM_OK) {
@@ -151,19 +166,17 @@ static int run(const search_line *l, const char *path, const char *format) {
         o.n_deny = (size_t)n_deny;
         a.ids = km_alloc(sizeof *a.ids * (size_t)(a.n * a.k));
         a.dist = km_alloc(sizeof *a.dist * (size_t)(a.n * a.k));
-        t = km_threads_new((int)l->common.threads);
         if (!a.ids || !a.dist)
             km_no_memory_for(&err, "%lld answers of %lld", (long long)a.n, (long long)a.k);
         else if (strcmp(l->common.device, "auto") != 0 &&
                  !(ctx = km_ctx_new(l->common.device, (int)l->common.threads)))
             km_error_set(&err, KM_ERR_DEVICE, "%s", km_last_error());
         else
-            find(l, x, on = km_device_index_for(ctx, x), queries, &o, t, &a, &err);
+            search_all(l, x, ctx, queries, &o, &a, &err);
     }
-    code = err.code == KM_OK ? give(l, format, &a, x) : km_cli_fail("search: %s", err.text);
-    km_device_index_free(on);
+    int code =
+        err.code == KM_OK ? give(l, format, &a, info.metric) : km_cli_fail("search: %s", err.text);
     km_ctx_free(ctx);
-    km_threads_free(t);
     km_free(queries);
     km_free(allow);
     km_free(deny);

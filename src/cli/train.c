@@ -1,13 +1,8 @@
 /* kermes train: from a text to a model. The options are the library's table of settings. */
-#include "train/train.h"
 #include "cli/cli.h"
 #include "cli/progress.h"
-#include "comm/comm.h"
-#include "format/json_read.h"
 #include "report/json.h"
 #include "base/text.h"
-#include "train/checkpoint.h"
-#include "train/demo.h"
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>

@@ -3,7 +3,6 @@
 #include "base/alloc.h"
 #include "base/array.h"
 #include "base/file.h"
-#include "vector/index.h"
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
@@ -33,13 +32,23 @@ int km_look_check(const km_look_line *line, const char *command) {
     return KM_EXIT_OK;
 }
 
-km_input *km_open_vectors(const char *path, const km_input_line *line, km_error *err) {
+/* What the library said last, as *err. */
+static km_status taken(km_error *err) {
+    return km_error_set(err, km_last_status(), "%s", km_last_error());
+}
+
+km_vectors *km_open_vectors(const char *path, const km_input_line *line, km_error *err) {
     static const char *const names[] = {"f32", "f16", "bf16", "f64", "u8", "i8"};
     static const km_dtype types[] = {KM_F32, KM_F16, KM_BF16, KM_F64, KM_U8, KM_I8};
     int i = km_choose("dtype", line->dtype, names, 6, err);
     if (i < 0) return NULL;
-    km_input_options o = {line->tensor, line->dim, types[i]};
-    return km_input_open(path, &o, err);
+    km_vectors_options o = km_vectors_defaults();
+    o.tensor = line->tensor;
+    o.dim = line->dim;
+    o.dtype = types[i];
+    km_vectors *v = km_vectors_open(path, &o);
+    if (!v) taken(err);
+    return v;
 }
 
 /* ---- Text ---- */
@@ -127,32 +136,44 @@ static char *read_stdin(size_t *size, km_error *err) {
     return text;
 }
 
-static float *read_all(km_input *in, int64_t dim, int64_t *n, km_error *err) {
+static bool is_npy(const void *data, size_t size) {
+    static const char magic[] = "\x93NUMPY";
+    return size >= sizeof magic - 1 && memcmp(data, magic, sizeof magic - 1) == 0;
+}
+
+static float *read_all(km_vectors *in, const char *shown, int64_t dim, int64_t *n, km_error *err) {
     if (!in) return NULL;
     float *x = NULL;
-    *n = km_input_rows(in);
-    if (km_input_dim(in) != dim)
+    *n = km_vectors_count(in);
+    if (km_vectors_dim(in) != dim)
         km_error_set(err, KM_ERR_SHAPE, "'%s' holds queries of %lld dimensions, the index has %lld",
-                     km_input_name(in), (long long)km_input_dim(in), (long long)dim);
+                     shown, (long long)km_vectors_dim(in), (long long)dim);
     else if (!(x = km_alloc(sizeof *x * (size_t)(*n * dim))))
         km_no_memory_for(err, "the queries");
-    else if (km_input_read(in, 0, *n, x, err) != KM_OK) {
+    else if (km_vectors_read(in, 0, *n, x) != KM_OK) {
+        taken(err);
         km_free(x);
         x = NULL;
     }
-    km_input_close(in);
+    km_vectors_close(in);
     return x;
+}
+
+static float *read_npy(const char *data, size_t size, int64_t dim, int64_t *n, km_error *err) {
+    km_vectors *in = km_vectors_open_memory(data, size, "stdin");
+    if (!in) taken(err);
+    return read_all(in, "stdin", dim, n, err);
 }
 
 float *km_read_queries(const char *path, const char *text, const km_input_line *line, int64_t dim,
                        int64_t *n, km_error *err) {
     if (text) return parse_text(text, dim, n, err);
-    if (strcmp(path, "-") != 0) return read_all(km_open_vectors(path, line, err), dim, n, err);
+    if (strcmp(path, "-") != 0)
+        return read_all(km_open_vectors(path, line, err), path, dim, n, err);
     size_t size;
     char *all = read_stdin(&size, err);
     if (!all) return NULL;
-    float *x = km_npy_is(all, size) ? read_all(km_input_parse(all, size, "stdin", err), dim, n, err)
-                                    : parse_text(all, dim, n, err);
+    float *x = is_npy(all, size) ? read_npy(all, size, dim, n, err) : parse_text(all, dim, n, err);
     km_free(all);
     return x;
 }
@@ -211,18 +232,20 @@ static uint64_t *read_id_file(const char *path, int64_t wanted, int64_t *n, km_e
     km_map m;
     if (km_map_open(&m, path, err) != KM_OK) return NULL;
     uint64_t *ids = NULL;
-    if (km_npy_is(m.data, m.size)) {
-        km_input *in = km_input_open(path, NULL, err);
+    if (m.size && is_npy(m.data, m.size)) {
+        km_vectors *in = km_vectors_open(path, NULL);
+        if (!in) taken(err);
         if (in) {
-            *n = km_input_rows(in) * km_input_dim(in);
+            *n = km_vectors_count(in) * km_vectors_dim(in);
             ids = km_alloc(sizeof *ids * (size_t)*n);
             if (!ids) km_no_memory_for(err, "the ids");
-            if (ids && km_input_read_ids(in, wanted >= 0 ? wanted : *n, ids, err) != KM_OK) {
+            if (ids && km_vectors_read_ids(in, ids, wanted >= 0 ? wanted : *n) != KM_OK) {
+                taken(err);
                 km_free(ids);
                 ids = NULL;
             }
         }
-        km_input_close(in);
+        km_vectors_close(in);
     } else {
         char *text = km_alloc(m.size + 1);
         if (text) {
@@ -239,10 +262,15 @@ static uint64_t *read_id_file(const char *path, int64_t wanted, int64_t *n, km_e
     return NULL;
 }
 
+static int by_id(const void *a, const void *b) {
+    const uint64_t *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
 uint64_t *km_read_ids(const char *text, int64_t *n, km_error *err) {
     bool list = isdigit((unsigned char)text[0]) && access(text, F_OK) != 0;
     uint64_t *ids = list ? parse_ids(text, n, text, err) : read_id_file(text, -1, n, err);
-    if (ids) qsort(ids, (size_t)*n, sizeof *ids, km_by_id);
+    if (ids) qsort(ids, (size_t)*n, sizeof *ids, by_id);
     return ids;
 }
 

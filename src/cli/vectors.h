@@ -3,7 +3,7 @@
 #ifndef KM_CLI_VECTORS_H
 #define KM_CLI_VECTORS_H
 #include "cli/cli.h"
-#include "vector/input.h"
+#include "kermes.h"
 
 typedef struct km_input_line { /* options of a command that reads vectors */
     const char *tensor, *dtype;
@@ -73,7 +73,7 @@ km_search_options km_look_options(const km_look_line *line);
 int km_look_check(const km_look_line *line, const char *command);
 
 /* NULL with the error set; KM_ERR_RANGE for an unknown dtype. */
-km_input *km_open_vectors(const char *path, const km_input_line *line, km_error *err);
+km_vectors *km_open_vectors(const char *path, const km_input_line *line, km_error *err);
 
 /* Queries (n, dim), to be freed with km_free: a file, "-" for stdin (.npy, or lines of numbers), or the
  * numbers themselves. dim must be that of the index. */

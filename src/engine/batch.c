@@ -396,7 +396,7 @@ static km_status keep_slot(const char *call, km_batch *b, int sequence, const ch
     km_gate_leave(&b->m->gate, turn);
     atomic_store(&b->stepping, false);
     if (atomic_load(&b->doomed) && !atomic_exchange(&b->stepping, true)) destroy(b);
-    return km_told(call, &err);
+    return km_told(&err);
 }
 
 km_status km_batch_save(km_batch *b, int sequence, const char *path) {
@@ -453,7 +453,7 @@ km_status km_batch_start(km_batch *b, int sequence, const int32_t *ids, size_t n
     km_error err = {0};
     if (!usable("km_batch_start", b)) return km_last_status();
     batch_text *t = new_text(b, ids, n, how, &err); /* before the lock: grammars take their time */
-    if (!t) return km_told("km_batch_start", &err);
+    if (!t) return km_told(&err);
     batch_slot *s = slot_of("km_batch_start", b, sequence);
     if (!s) {
         text_free(t);
@@ -469,7 +469,7 @@ km_status km_batch_start(km_batch *b, int sequence, const int32_t *ids, size_t n
     }
     pthread_mutex_unlock(&b->lock);
     if (err.code != KM_OK) text_free(t);
-    return km_told("km_batch_start", &err);
+    return km_told(&err);
 }
 
 /* ---- Beginning a step ---- */

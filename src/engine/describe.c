@@ -2,7 +2,7 @@
 #include "engine/describe.h"
 #include "base/file.h"
 #include "base/sized.h"
-#include "format/json_read.h"
+#include "base/json_read.h"
 #include "format/row_layout.h"
 #include "report/json.h"
 #include "train/checkpoint.h"

@@ -1,7 +1,7 @@
 /* The parts of a description. */
 #include "engine/describe.h"
 #include "base/log.h"
-#include "format/json_read.h"
+#include "base/json_read.h"
 #include "model/config.h"
 #include "model/layout.h"
 #include "report/json.h"

@@ -56,7 +56,7 @@ km_status km_embed_tokens(km_model *m, const int32_t *ids, size_t n, float *out)
     km_ground *g = km_ground_hold(m);
     if (is_whole("km_embed_tokens", m, g, &err)) embed(m, g, ids, 1, n, out, &err);
     km_ground_drop(g);
-    return km_told("km_embed_tokens", &err);
+    return km_told(&err);
 }
 
 /* ---- Whole texts ---- */
@@ -163,5 +163,5 @@ km_status km_embed(km_model *m, const int32_t *const *ids, const size_t *lengths
     km_ground *g = km_ground_hold(m);
     if (is_whole("km_embed", m, g, &err)) embed_texts(m, g, ids, lengths, n, &o, out, &err);
     km_ground_drop(g);
-    return km_told("km_embed", &err);
+    return km_told(&err);
 }

@@ -170,7 +170,4 @@ km_status km_wish_make(const char *call, km_model *m, const km_generation *how, 
                        km_error *err);
 void km_wish_free(km_wish *w);
 
-/* Tells a public call's failure: km_last_error. Returns its code. */
-km_status km_told(const char *call, const km_error *err);
-
 #endif

@@ -1,5 +1,6 @@
 /* Which model is meant: a file, a folder, a training run's folder, or a name in the model folder. */
 #include "engine/find.h"
+#include "base/alloc.h"
 #include "base/log.h"
 #include "engine/model_folder.h"
 #include "model/convert.h"
@@ -109,4 +110,34 @@ km_status km_find_model(const char *given, char out[PATH_MAX], km_error *err) {
         return KM_OK;
     }
     return err->code != KM_OK ? err->code : no_such_model(given, err);
+}
+
+/* ---- The public calls ---- */
+
+static char *given_out(const char *path) {
+    km_error err = {0};
+    char *copy = km_strdup(path);
+    if (!copy) km_no_memory_for(&err, "a path");
+    km_told(&err);
+    return copy;
+}
+
+char *km_model_find(const char *path) {
+    km_error err = {0};
+    char found[PATH_MAX];
+    if (km_find_model(path, found, &err) == KM_OK) return given_out(found);
+    km_told(&err);
+    return NULL;
+}
+
+bool km_model_known(const char *word, bool whole) {
+    if (!word) km_missing("km_model_known");
+    return word && km_models_is(word, whole);
+}
+
+char *km_model_folder(void) {
+    char folder[PATH_MAX];
+    if (km_models_folder(folder)) return given_out(folder);
+    km_public_fail(KM_ERR_FILE, "there is no HOME, and KERMES_MODELS names no folder");
+    return NULL;
 }

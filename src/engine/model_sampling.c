@@ -2,7 +2,7 @@
 #include "engine/model_sampling.h"
 #include "base/log.h"
 #include "format/gguf.h"
-#include "format/json_read.h"
+#include "base/json_read.h"
 #include "model/convert.h"
 #include <ctype.h>
 #include <limits.h>

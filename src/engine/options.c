@@ -7,10 +7,3 @@ km_status km_take_options(const char *call, void *out, size_t bytes, const void 
     if (km_take_sized(out, bytes, given, "options", &err) == KM_OK) return KM_OK;
     return km_public_fail(err.code, "%s: %s", call, err.text);
 }
-
-km_status km_told(const char *call, const km_error *err) {
-    if (err->code == KM_OK) return KM_OK;
-    (void)call;
-    km_last_error_set(err);
-    return err->code;
-}

@@ -50,8 +50,7 @@ km_status km_tokenizer_save(const km_tokenizer *t, const char *path) {
     if (!token) return km_last_status();
     if (!path) return km_public_fail(KM_ERR_NULL, "km_tokenizer_save: no path given");
     km_token_save(token, path, &err);
-    km_last_error_set(&err);
-    return err.code;
+    return km_told(&err);
 }
 
 km_tokenizer_info km_tokenizer_describe(const km_tokenizer *t) {
@@ -145,6 +144,5 @@ km_status km_tokenizer_encode_large(const km_tokenizer *t, const char *text, siz
     km_encode_options how = {.flags = flags, .threads = threads};
     ids_sink sink = {fn, user};
     km_token_encode_large(token, text ? text : "", bytes, &how, pass_on, &sink, &err);
-    km_last_error_set(&err);
-    return err.code;
+    return km_told(&err);
 }

@@ -37,7 +37,7 @@ km_status km_sampling_check(const km_sampling *given) {
     if (!given) return km_public_fail(KM_ERR_NULL, "km_sampling_check: no settings given");
     if (km_take_options("km_sampling_check", &s, sizeof s, given) != KM_OK) return km_last_status();
     km_sampling_sound(&s, &err);
-    return km_told("km_sampling_check", &err);
+    return km_told(&err);
 }
 
 static km_generation defaults_with(km_sampling sampling) {
@@ -110,7 +110,7 @@ km_status km_grammar_check(const char *grammar, const char *schema, bool strict_
         return km_public_fail(grammar ? KM_ERR_RANGE : KM_ERR_NULL,
                               "km_grammar_check: give one of a grammar and a schema");
     km_grammar_free(parse(grammar, schema, strict_schema, &err));
-    return km_told("km_grammar_check", &err);
+    return km_told(&err);
 }
 
 static km_status make_guide(km_model *m, const km_generation *how, km_wish *w, km_error *err) {

@@ -2,7 +2,7 @@
 #include "format/fill.h"
 #include "base/alloc.h"
 #include "base/guard.h"
-#include "format/shown.h"
+#include "base/shown.h"
 
 km_status km_fill_buffer_open(km_fill_buffer *p, size_t most, const char *path, km_error *err) {
     p->size = most < KM_FILL_PIECE ? most : KM_FILL_PIECE;

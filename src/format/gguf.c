@@ -6,7 +6,7 @@
 #include "base/arena.h"
 #include "base/file.h"
 #include "format/gguf_meta.h"
-#include "format/shown.h"
+#include "base/shown.h"
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* GGUF metadata: values taken from the file's bytes, arrays walked, keys read with their type and
  * range checked. Lengths are compared with what is left before anything is touched. */
 #include "format/gguf_meta.h"
-#include "format/shown.h"
+#include "base/shown.h"
 #include <math.h>
 #include <string.h>
 

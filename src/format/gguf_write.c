@@ -3,7 +3,7 @@
 #include "base/alloc.h"
 #include "base/array.h"
 #include "format/gguf_meta.h"
-#include "format/shown.h"
+#include "base/shown.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* NumPy's .npy: a magic, a version, the length of a Python dictionary that names type, order and
  * shape, and the elements. Only that dictionary's three keys, once each, are accepted. */
 #include "format/row_layout.h"
-#include "format/shown.h"
+#include "base/shown.h"
 #include "tensor/dtype.h"
 #include <stdio.h>
 #include <string.h>

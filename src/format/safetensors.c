@@ -5,9 +5,9 @@
 #include "base/alloc.h"
 #include "base/array.h"
 #include "base/file.h"
-#include "format/json_read.h"
+#include "base/json_read.h"
 #include "format/safetensors_types.h"
-#include "format/shown.h"
+#include "base/shown.h"
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>

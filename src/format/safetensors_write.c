@@ -5,7 +5,7 @@
 #include "base/file.h"
 #include "format/safetensors.h"
 #include "format/safetensors_types.h"
-#include "format/shown.h"
+#include "base/shown.h"
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
  * written from one. The public calls on files. */
 #include "base/alloc.h"
 #include "format/gguf.h"
-#include "format/json_read.h"
+#include "base/json_read.h"
 #include "format/row_layout.h"
 #include "format/safetensors.h"
 #include "ops/op.h"
@@ -133,6 +133,20 @@ const char *km_file_meta(const km_file *f, const char *key) {
     if (f->safetensors) return km_safetensors_meta(f->safetensors, key);
     const km_gguf_value *v = f->gguf ? km_gguf_get(f->gguf, key) : NULL;
     return v && v->type == KM_GGUF_STRING ? v->text.data : NULL;
+}
+
+bool km_file_meta_int(const km_file *f, const char *key, int64_t *value) {
+    km_error err = {0};
+    int64_t v = INT64_MIN;
+    if (!f || !key || !value) {
+        km_missing("km_file_meta_int");
+        return false;
+    }
+    if (!f->gguf || km_gguf_int(f->gguf, key, INT64_MIN + 1, INT64_MAX, &v, &err) != KM_OK ||
+        v == INT64_MIN)
+        return false;
+    *value = v;
+    return true;
 }
 
 /* ---- Loading ---- */

@@ -4,7 +4,7 @@
 #include "base/alloc.h"
 #include "base/cpu.h"
 #include "base/file.h"
-#include "format/shown.h"
+#include "base/shown.h"
 #include "infer/sequences_impl.h"
 #include <string.h>
 #include <xxhash.h>

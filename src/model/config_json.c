@@ -2,8 +2,8 @@
  * keys; what a model would do differently if a key were ignored is refused by name. */
 #include "base/alloc.h"
 #include "base/file.h"
-#include "format/json_read.h"
-#include "format/shown.h"
+#include "base/json_read.h"
+#include "base/shown.h"
 #include "model/arch.h"
 #include "model/config.h"
 #include <math.h>

@@ -3,7 +3,7 @@
 #include "model/convert.h"
 #include "base/alloc.h"
 #include "base/file.h"
-#include "format/json_read.h"
+#include "base/json_read.h"
 #include "model/arch.h"
 #include "model/convert_job.h"
 #include "model/rope.h"

@@ -2,7 +2,7 @@
  * between GGUF files its keys are; from one to the other it is loaded and written anew. */
 #include "base/alloc.h"
 #include "base/file.h"
-#include "format/json_read.h"
+#include "base/json_read.h"
 #include "model/convert_job.h"
 #include "token/gguf.h"
 #include <limits.h>

@@ -1,5 +1,5 @@
 /* A model's configuration as GGUF metadata: "gpt2.block_count" and the like. */
-#include "format/shown.h"
+#include "base/shown.h"
 #include "model/arch.h"
 #include "model/layout.h"
 #include <math.h>

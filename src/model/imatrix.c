@@ -4,7 +4,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "format/gguf.h"
-#include "format/shown.h"
+#include "base/shown.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

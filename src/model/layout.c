@@ -1,7 +1,7 @@
 /* The tensors of each architecture, by name and shape, and how to find them in a file. */
 #include "model/layout.h"
 #include "base/alloc.h"
-#include "format/shown.h"
+#include "base/shown.h"
 #include "model/arch.h"
 #include "tensor/dtype.h"
 #include "tensor/tensor.h"

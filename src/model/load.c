@@ -1,6 +1,6 @@
 /* Reading models from Hugging Face folders: every tensor is checked before the first is changed. */
 #include "base/alloc.h"
-#include "format/shown.h"
+#include "base/shown.h"
 #include "model/files.h"
 #include <string.h>
 

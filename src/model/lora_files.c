@@ -1,9 +1,9 @@
 /* Low-rank corrections in files, as Hugging Face's PEFT keeps them. */
 #include "base/alloc.h"
 #include "base/file.h"
-#include "format/json_read.h"
+#include "base/json_read.h"
 #include "format/safetensors.h"
-#include "format/shown.h"
+#include "base/shown.h"
 #include "model/lora_parts.h"
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
  * each wrapped tensor counts as one of its users, and opening is one too. */
 #include "model/open.h"
 #include "base/alloc.h"
-#include "format/shown.h"
+#include "base/shown.h"
 #include "model/arch.h"
 #include "model/convert.h"
 #include "model/cut.h"

@@ -3,7 +3,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "format/gguf.h"
-#include "format/json_read.h"
+#include "base/json_read.h"
 #include "text/chat_builtin.h"
 #include "text/jinja.h"
 #include "base/utf8.h"

@@ -4,7 +4,7 @@
 #include "base/alloc.h"
 #include "base/array.h"
 #include "base/log.h"
-#include "format/json_read.h"
+#include "base/json_read.h"
 #include "text/json_schema_choice.h"
 #include "text/json_schema_format.h"
 #include "text/json_schema_merge.h"

@@ -1,7 +1,7 @@
 /* From ids to text. The decoder section says how a token is written; that is worked out for every
  * token once, so decoding is copying. */
 #include "base/alloc.h"
-#include "format/shown.h"
+#include "base/shown.h"
 #include "token/internal.h"
 #include "token/sections.h"
 #include "base/utf8.h"

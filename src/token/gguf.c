@@ -2,7 +2,7 @@
  * pattern of its family, SentencePiece with scores, WordPiece. */
 #include "token/gguf.h"
 #include "base/alloc.h"
-#include "format/shown.h"
+#include "base/shown.h"
 #include "token/families.h"
 #include "token/internal.h"
 #include <string.h>

@@ -3,7 +3,7 @@
  * exist, a file that ends in the middle. */
 #include "base/alloc.h"
 #include "base/file.h"
-#include "format/shown.h"
+#include "base/shown.h"
 #include "token/gguf.h"
 #include "token/internal.h"
 #include "token/json_scan.h"

@@ -2,7 +2,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "token/pattern.h"
 #include "base/alloc.h"
-#include "format/shown.h"
+#include "base/shown.h"
 #include "token/scan.h"
 #include <pcre2.h>
 #include <stdbool.h>

@@ -2,7 +2,7 @@
  * is not supported is refused by its name: a tokenizer that is half understood gives wrong ids. */
 #include "token/sections.h"
 #include "base/alloc.h"
-#include "format/shown.h"
+#include "base/shown.h"
 #include "token/scan.h"
 #include <string.h>
 

@@ -2,7 +2,7 @@
 #include "token/vocab.h"
 #include "base/alloc.h"
 #include "base/array.h"
-#include "format/shown.h"
+#include "base/shown.h"
 #include <string.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>

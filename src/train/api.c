@@ -2,7 +2,7 @@
 #include "base/alloc.h"
 #include "base/sized.h"
 #include "comm/comm.h"
-#include "format/json_read.h"
+#include "base/json_read.h"
 #include "train/checkpoint.h"
 #include "train/demo.h"
 #include "train/train.h"

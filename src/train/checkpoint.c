@@ -5,7 +5,7 @@
 #include "train/checkpoint.h"
 #include "base/alloc.h"
 #include "base/file.h"
-#include "format/json_read.h"
+#include "base/json_read.h"
 #include "model/files.h"
 #include "model/lora.h"
 #include "report/json.h"

@@ -1,6 +1,6 @@
 /* The table of settings, their JSON form and their checks. */
 #include "train/settings.h"
-#include "format/json_read.h"
+#include "base/json_read.h"
 #include <limits.h>
 #include <stddef.h>
 #include <stdio.h>

@@ -5,7 +5,7 @@
 #endif
 #include "backend/backend.h"
 #include "base/alloc.h"
-#include "format/json_read.h"
+#include "base/json_read.h"
 #include "model/files.h"
 #include "model/lora.h"
 #include "report/json.h"

@@ -1,4 +1,4 @@
-/* The public calls on indexes: arguments checked, the error told. */
+/* The public calls on indexes in memory: arguments checked, the error told. */
 #include "base/alloc.h"
 #include "base/sized.h"
 #include "tensor/tensor.h"
@@ -9,17 +9,6 @@
 #include "vector/make.h"
 #include <math.h>
 #include <string.h>
-
-static km_status told(km_status s, const km_error *err) {
-    km_last_error_set(err);
-    return s;
-}
-
-static km_status missing(const char *call) {
-    km_error err = {0};
-    km_error_set(&err, KM_ERR_NULL, "%s: an argument is missing or negative", call);
-    return told(KM_ERR_NULL, &err);
-}
 
 /* ---- Options ---- */
 
@@ -33,70 +22,6 @@ km_index_options km_index_defaults(void) {
 
 km_search_options km_search_defaults(void) {
     return (km_search_options){.size = sizeof(km_search_options)};
-}
-
-static km_status take_options(const km_index_options *given, km_index_options *own,
-                              km_anchor_training *training, km_error *err) {
-    *own = km_index_defaults();
-    *training = km_anchor_training_defaults();
-    km_status s = km_take_sized(own, sizeof *own, given, "km_index_options", err);
-    if (s == KM_OK && own->training) {
-        s = km_take_sized(training, sizeof *training, own->training, "km_anchor_training", err);
-        own->training = training;
-    }
-    return s;
-}
-
-/* ---- Files of vectors ---- */
-
-struct km_vectors {
-    km_input *in;
-};
-
-km_vectors_options km_vectors_defaults(void) {
-    return (km_vectors_options){.size = sizeof(km_vectors_options)};
-}
-
-km_vectors *km_vectors_open(const char *path, const km_vectors_options *options) {
-    km_error err = {0};
-    km_vectors_options o = km_vectors_defaults();
-    km_vectors *v = NULL;
-    if (!path)
-        km_error_set(&err, KM_ERR_NULL, "km_vectors_open: no path");
-    else if (km_take_sized(&o, sizeof o, options, "km_vectors_options", &err) == KM_OK &&
-             (o.dim < 0 || (unsigned)o.dtype > KM_I8))
-        km_error_set(&err, KM_ERR_RANGE, "km_vectors_open: no such dimension or dtype");
-    if (err.code == KM_OK && !(v = km_calloc(1, sizeof *v)))
-        km_error_set(&err, KM_ERR_MEMORY, "out of memory for a file of vectors");
-    if (v) v->in = km_input_open(path, &(km_input_options){o.tensor, o.dim, o.dtype}, &err);
-    if (v && v->in) return v;
-    km_free(v);
-    told(err.code, &err);
-    return NULL;
-}
-
-void km_vectors_close(km_vectors *v) {
-    if (!v) return;
-    km_input_close(v->in);
-    km_free(v);
-}
-
-int64_t km_vectors_count(const km_vectors *v) { return v ? km_input_rows(v->in) : 0; }
-int64_t km_vectors_dim(const km_vectors *v) { return v ? km_input_dim(v->in) : 0; }
-const char *km_vectors_type(const km_vectors *v) {
-    return v ? km_row_layout_type(km_input_layout(v->in)) : "";
-}
-
-km_status km_vectors_read(km_vectors *v, int64_t first, int64_t n, float *x) {
-    km_error err = {0};
-    if (!v || (n && !x)) return missing("km_vectors_read");
-    int64_t count = km_input_rows(v->in);
-    if (first < 0 || n < 0 || first > count || n > count - first)
-        km_error_set(&err, KM_ERR_RANGE, "%lld vectors from %lld on, of %lld", (long long)n,
-                     (long long)first, (long long)count);
-    else if (n)
-        km_input_read(v->in, first, n, x, &err);
-    return err.code == KM_OK ? KM_OK : told(err.code, &err);
 }
 
 /* What the recall asked for is tried on: held-out vectors, and those near them. */
@@ -117,11 +42,11 @@ km_index *km_index_build(km_ctx *ctx, const float *x, int64_t n, int64_t dim, co
     km_anchor_training training;
     km_error err = {0};
     if (!ctx || !x || n < 1 || dim < 1) {
-        missing("km_index_build");
+        km_missing("km_index_build");
         return NULL;
     }
     km_index *index = NULL;
-    km_status s = take_options(options, &own, &training, &err);
+    km_status s = km_index_take_options(options, &own, &training, &err);
     if (s == KM_OK && dim > INT64_MAX / n / (int64_t)sizeof *x)
         s = km_error_set(&err, KM_ERR_RANGE,
                          "%lld vectors of %lld dimensions are beyond all memory", (long long)n,
@@ -155,32 +80,18 @@ km_index *km_index_build(km_ctx *ctx, const float *x, int64_t n, int64_t dim, co
         km_index_close(index);
         index = NULL;
     }
-    told(err.code, &err);
+    km_told(&err);
     return index;
-}
-
-km_status km_index_compress(km_ctx *ctx, const char *vectors, const char *path,
-                            const km_index_options *options) {
-    km_index_options own;
-    km_anchor_training training;
-    km_error err = {0};
-    km_made made;
-    if (!ctx || !vectors || !path) return missing("km_index_compress");
-    km_status s = take_options(options, &own, &training, &err);
-    km_input *in = s == KM_OK ? km_input_open(vectors, NULL, &err) : NULL;
-    s = in ? km_index_make(ctx, NULL, in, NULL, path, &own, &made, &err) : err.code;
-    km_input_close(in);
-    return told(s, &err);
 }
 
 km_index *km_index_open(const char *path) {
     km_error err = {0};
     if (!path) {
-        missing("km_index_open");
+        km_missing("km_index_open");
         return NULL;
     }
     km_index *x = km_index_load(path, &err);
-    told(err.code, &err);
+    km_told(&err);
     return x;
 }
 
@@ -205,8 +116,8 @@ km_status km_index_search(km_index *index, const float *queries, int64_t n, int6
     km_error err = {0};
     km_search_options own;
     if (!index || !queries || !ids || !distances || n < 0 || threads < 0)
-        return missing("km_index_search");
-    if (check_search(index, n, k, options, &own, &err) != KM_OK) return told(err.code, &err);
+        return km_missing("km_index_search");
+    if (check_search(index, n, k, options, &own, &err) != KM_OK) return km_told(&err);
     km_threads *pool = threads > 1 ? km_threads_new(threads) : NULL, *t = pool;
     if (threads == 0) { /* all cores: one pool that stays */
         pthread_mutex_lock(&index->pool_lock);
@@ -214,9 +125,9 @@ km_status km_index_search(km_index *index, const float *queries, int64_t n, int6
         t = index->pool;
         pthread_mutex_unlock(&index->pool_lock);
     }
-    km_status s = km_index_find(index, queries, n, k, &own, t, ids, distances, &err);
+    km_index_find(index, queries, n, k, &own, t, ids, distances, &err);
     km_threads_free(pool);
-    return told(s, &err);
+    return km_told(&err);
 }
 
 /* ---- On a context's device ---- */
@@ -231,16 +142,15 @@ struct km_searcher {
 };
 
 km_searcher *km_searcher_new(km_ctx *ctx, km_index *index) {
-    km_error err = {0};
     if (!ctx || !index) {
-        missing("km_searcher_new");
+        km_missing("km_searcher_new");
         return NULL;
     }
     km_searcher *s = km_calloc(1, sizeof *s);
     if (s)
         *s = (km_searcher){.ctx = ctx, .index = index};
     else
-        told(km_error_set(&err, KM_ERR_MEMORY, "out of memory for a searcher"), &err);
+        km_public_fail(KM_ERR_MEMORY, "out of memory for a searcher");
     return s;
 }
 
@@ -278,79 +188,103 @@ km_status km_searcher_search(km_searcher *s, const float *queries, int64_t n, in
                              const km_search_options *options, uint64_t *ids, float *distances) {
     km_error err = {0};
     km_search_options own;
-    if (!s || !queries || !ids || !distances || n < 0) return missing("km_searcher_search");
-    if (check_search(s->index, n, k, options, &own, &err) != KM_OK) return told(err.code, &err);
+    if (!s || !queries || !ids || !distances || n < 0) return km_missing("km_searcher_search");
+    if (check_search(s->index, n, k, options, &own, &err) != KM_OK) return km_told(&err);
     if (km_failed(s->ctx)) {
         km_error_set(&err, km_ctx_status(s->ctx), "%s", km_ctx_error(s->ctx));
-        return told(err.code, &err);
+        return km_told(&err);
     }
     if (!s->ctx->device->host) refresh(s);
     s->on_gpu = s->there && km_device_index_can(s->there, k, &own);
-    return told(km_find_anywhere(s->there, s->index, queries, n, k, &own, s->ctx->threads, ids,
-                                 distances, &err),
-                &err);
+    km_find_anywhere(s->there, s->index, queries, n, k, &own, s->ctx->threads, ids, distances,
+                     &err);
+    return km_told(&err);
 }
 
 km_status km_index_add(km_ctx *ctx, km_index *index, const float *x, int64_t n,
                        const uint64_t *ids) {
     km_error err = {0};
-    if (!ctx || !index || (!x && n > 0) || n < 0) return missing("km_index_add");
-    return told(km_index_append(ctx, index, x, n, ids, &err), &err);
+    if (!ctx || !index || (!x && n > 0) || n < 0) return km_missing("km_index_add");
+    km_index_append(ctx, index, x, n, ids, &err);
+    return km_told(&err);
 }
 
 km_status km_index_delete(km_index *index, const uint64_t *ids, int64_t n) {
     km_error err = {0};
     int64_t removed;
-    if (!index || (!ids && n > 0) || n < 0) return missing("km_index_delete");
-    return told(km_index_remove(index, ids, n, false, &removed, &err), &err);
+    if (!index || (!ids && n > 0) || n < 0) return km_missing("km_index_delete");
+    km_index_remove(index, ids, n, false, &removed, &err);
+    return km_told(&err);
+}
+
+km_status km_index_delete_some(km_index *index, const uint64_t *ids, int64_t n, int64_t *deleted) {
+    km_error err = {0};
+    int64_t removed = 0;
+    if (!index || (!ids && n > 0) || n < 0) return km_missing("km_index_delete_some");
+    km_index_remove(index, ids, n, true, &removed, &err);
+    if (deleted) *deleted = removed;
+    return km_told(&err);
+}
+
+int64_t km_index_ids(km_index *index, uint64_t *ids, int64_t cap) {
+    km_error err = {0};
+    int64_t n = 0;
+    if (!index || cap < 0 || (cap && !ids)) {
+        km_missing("km_index_ids");
+        return -1;
+    }
+    uint64_t *all = km_index_live_ids(index, &n, &err);
+    if (all && cap && n) memcpy(ids, all, sizeof *ids * (size_t)(n < cap ? n : cap));
+    km_free(all);
+    return km_told(&err) == KM_OK ? n : -1;
 }
 
 km_status km_index_decode(km_index *index, const uint64_t *ids, int64_t n, float *x) {
     km_error err = {0};
-    if (!index || ((!ids || !x) && n > 0) || n < 0) return missing("km_index_decode");
+    if (!index || ((!ids || !x) && n > 0) || n < 0) return km_missing("km_index_decode");
     km_snapshot *v = km_index_rows(index);
     km_row_place *places = km_index_places(index, v, ids, n, &err);
-    km_status s = places ? km_index_restore(index, v, NULL, places, n, x, &err) : err.code;
+    if (places) km_index_restore(index, v, NULL, places, n, x, &err);
     km_snapshot_drop(v);
     km_free(places);
-    return told(s, &err);
+    return km_told(&err);
 }
 
 km_status km_index_anchors(km_index *index, float *x) {
-    km_error err = {0};
-    if (!index || !x) return missing("km_index_anchors");
+    if (!index || !x) return km_missing("km_index_anchors");
     memcpy(x, index->anchors, sizeof *x * (size_t)(index->cells * index->dim));
-    return told(KM_OK, &err);
+    return KM_OK;
 }
 
 km_status km_index_assignments(km_index *index, const uint64_t *ids, int64_t n, int32_t *anchors) {
     km_error err = {0};
-    if (!index || ((!ids || !anchors) && n > 0) || n < 0) return missing("km_index_assignments");
+    if (!index || ((!ids || !anchors) && n > 0) || n < 0) return km_missing("km_index_assignments");
     km_snapshot *v = km_index_rows(index);
     km_row_place *places = km_index_places(index, v, ids, n, &err);
     if (places) km_index_cells(index, v, places, n, anchors);
     km_snapshot_drop(v);
     km_free(places);
-    return told(err.code, &err);
+    return km_told(&err);
 }
 
 km_status km_index_merge(km_ctx *ctx, km_index *index, km_index *other, uint64_t *shift) {
     km_error err = {0};
     uint64_t by = 0;
-    if (!ctx || !index || !other) return missing("km_index_merge");
+    if (!ctx || !index || !other) return km_missing("km_index_merge");
     if (index == other) {
         km_error_set(&err, KM_ERR_STATE, "an index cannot be merged with itself");
-        return told(KM_ERR_STATE, &err);
+        return km_told(&err);
     }
     km_status s =
         shift ? km_index_behind(index, km_index_describe(other).next_id, &by, &err) : KM_OK;
     if (s == KM_OK) s = km_index_absorb(ctx, index, other, by, &err);
     if (shift && s == KM_OK) *shift = by;
-    return told(s, &err);
+    return km_told(&err);
 }
 
 km_status km_index_save(km_index *index, const char *path, bool compact) {
     km_error err = {0};
-    if (!index || !path) return missing("km_index_save");
-    return told(km_index_store(index, path, compact, NULL, NULL, &err), &err);
+    if (!index || !path) return km_missing("km_index_save");
+    km_index_store(index, path, compact, NULL, NULL, &err);
+    return km_told(&err);
 }

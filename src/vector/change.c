@@ -28,7 +28,7 @@ static km_status check_ids(const km_segment *s, km_error *err) {
                    : KM_OK;
 }
 
-uint64_t *km_index_ids(const km_index *x, int64_t *n, km_error *err) {
+uint64_t *km_index_live_ids(const km_index *x, int64_t *n, km_error *err) {
     km_snapshot *v = km_index_rows(x);
     int64_t dead, rows = km_snapshot_count(v, &dead), count = 0;
     uint64_t *ids = km_alloc(sizeof *ids * (size_t)(rows + 1));
@@ -468,7 +468,7 @@ static km_status raise_next(km_index *x, uint64_t next, km_error *err) {
 
 km_status km_index_behind(km_index *x, uint64_t span, uint64_t *id, km_error *err) {
     int64_t n;
-    uint64_t *ids = km_index_ids(x, &n, err), above = 0;
+    uint64_t *ids = km_index_live_ids(x, &n, err), above = 0;
     if (!ids) return err->code;
     if (n) above = ids[n - 1] + 1; /* of a file that counts on from too low */
     km_free(ids);

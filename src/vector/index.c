@@ -167,10 +167,14 @@ double km_index_size(const km_index *x) {
 }
 
 km_index_info km_index_describe(km_index *x) {
-    if (!x) return (km_index_info){0};
+    if (!x) {
+        km_missing("km_index_describe");
+        return (km_index_info){0};
+    }
     km_snapshot *v = km_index_rows(x);
     int64_t dead, rows = km_snapshot_count(v, &dead);
-    km_index_info i = {.count = rows - dead,
+    km_index_info i = {.size = sizeof i,
+                       .count = rows - dead,
                        .deleted = dead,
                        .dim = x->dim,
                        .anchors = x->cells,
@@ -182,7 +186,8 @@ km_index_info km_index_describe(km_index *x) {
                        .seed = x->seed,
                        .code_bytes = x->code_bytes,
                        .total_bytes = size_of(x, v),
-                       .energy = x->energy};
+                       .energy = x->energy,
+                       .segments = v->n};
     km_snapshot_drop(v);
     return i;
 }

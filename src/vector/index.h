@@ -177,7 +177,7 @@ bool km_index_same_frame(const km_index *a, const km_index *b); /* anchors and c
 /* The order of ids, and of structures that begin with one, for qsort and bsearch. */
 int km_by_id(const void *a, const void *b);
 /* All live ids, ascending; the caller frees them. */
-uint64_t *km_index_ids(const km_index *x, int64_t *n, km_error *err);
+uint64_t *km_index_live_ids(const km_index *x, int64_t *n, km_error *err);
 /* Vectors by id: places of many ids at once, then decoding block by block. */
 km_row_place *km_index_places(const km_index *x, const km_snapshot *v, const uint64_t *ids,
                               int64_t n, km_error *err);

@@ -1,7 +1,7 @@
 /* Indexes and files: opening one, or a manifest of several, and writing all segments as one file. */
 #include "base/alloc.h"
 #include "base/file.h"
-#include "format/json_read.h"
+#include "base/json_read.h"
 #include "tensor/dtype.h"
 #include "vector/index.h"
 #include <float.h>

@@ -6,7 +6,7 @@
 #include "vector/input.h"
 #include "base/alloc.h"
 #include "format/safetensors.h"
-#include "format/shown.h"
+#include "base/shown.h"
 #include "tensor/dtype.h"
 #include <errno.h>
 #include <fcntl.h>

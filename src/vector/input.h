@@ -6,6 +6,9 @@
 #include "kermes.h"
 
 typedef struct km_input km_input;
+struct km_vectors { /* kermes.h's handle on one */
+    km_input *in;
+};
 
 typedef struct km_input_options {
     const char *tensor; /* of a safetensors file; NULL: the only one with two axes */
@@ -32,12 +35,12 @@ km_status km_input_read(km_input *in, int64_t first, int64_t count, float *out, 
 km_status km_input_read_ids(km_input *in, int64_t n, uint64_t *out, km_error *err);
 
 /* The first of n rows with a NaN or an infinity, or -1. */
+int64_t km_first_bad_row(const float *x, int64_t n, int64_t dim);
 /* The same, and the first whose squares are too large or too small for f32; -1: none. */
 int64_t km_first_unfit_row(const float *x, int64_t n, int64_t dim, km_metric metric);
 #define KM_TROUBLE_TEXT 128
 /* What is wrong with such a row: "vector 3 ..." goes on with it. */
 const char *km_row_trouble(char out[KM_TROUBLE_TEXT], const float *row, int64_t dim,
                            km_metric metric);
-int64_t km_first_bad_row(const float *x, int64_t n, int64_t dim);
 
 #endif

@@ -99,18 +99,21 @@ static bool on_round(void *user, int round, int rounds, double energy) {
     return km_tell(user, "anchors", round, rounds);
 }
 
+km_anchor_training km_training_of(const km_index_options *o) {
+    km_anchor_training t = o->training ? *o->training : km_anchor_training_defaults();
+    if (t.tolerance == 0) t.tolerance = TOLERANCE;
+    return t;
+}
+
 static float *learn_anchors(const km_learn *l, int64_t *cells, int *rounds, double *energy,
                             km_error *err) {
     const km_index_options *o = l->options;
     km_anchors a = {0};
-    km_anchor_training training =
-        o->training ? *o->training : (km_anchor_training){.size = sizeof(km_anchor_training)};
-    if (training.tolerance == 0) training.tolerance = TOLERANCE;
     km_anchor_options how = {.count = choose_anchors(o, l->total, l->dim),
                              .metric = KM_METRIC_L2, /* cosine: of rows scaled to length 1 */
                              .seed = o->seed,
                              .lloyd = o->lloyd,
-                             .training = training,
+                             .training = km_training_of(o),
                              .progress = on_round,
                              .user = (void *)(uintptr_t)o};
     float *centre = NULL;

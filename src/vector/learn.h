@@ -22,12 +22,16 @@ typedef struct km_learn {
 
 km_status km_index_check_options(const km_index_options *o, int64_t total, int64_t dim,
                                  km_error *err);
-/* How many vectors of `total` a sample should hold, for these options and bytes of memory. */
+/* The caller's options and training over the defaults: *own, whose training is *training where given. */
+km_status km_index_take_options(const km_index_options *given, km_index_options *own,
+                                km_anchor_training *training, km_error *err);
+km_anchor_training km_training_of(const km_index_options *o); /* with an index's tolerance */
 /* The budget in bytes; what of it goes to code, stacks, buffers of libraries and matrices of the transform;
  * and the smallest that works. */
 double km_memory_budget(const km_index_options *o);
 double km_memory_fixed(int64_t dim);
 double km_memory_least(const km_index_options *o, int64_t dim);
+/* How many vectors of `total` a sample should hold, for these options and bytes of memory. */
 int64_t km_learn_sample(const km_index_options *o, int64_t total, int64_t dim, double memory);
 /* An index without rows; NULL with the error set. */
 km_index *km_index_learn(const km_learn *l, km_error *err);

@@ -31,7 +31,7 @@ static km_status find_truth(km_ctx *ctx, const km_index *x, km_input *base, cons
                             int64_t n, int64_t k, uint64_t *ids, float *dist, double *seconds,
                             km_error *err) {
     int64_t all = km_input_rows(base), n_live, at = 0;
-    uint64_t *live = km_index_ids(x, &n_live, err);
+    uint64_t *live = km_index_live_ids(x, &n_live, err);
     if (!live) return err->code;
     if (n_live && live[n_live - 1] >= (uint64_t)all)
         km_note(KM_LOG_WARN,
@@ -62,7 +62,7 @@ static km_status find_truth(km_ctx *ctx, const km_index *x, km_input *base, cons
 static km_status find_mse(km_ctx *ctx, const km_index *x, km_input *base, double *mse,
                           km_error *err) {
     int64_t n_ids, all = km_input_rows(base), dim = x->dim;
-    uint64_t *ids = km_index_ids(x, &n_ids, err);
+    uint64_t *ids = km_index_live_ids(x, &n_ids, err);
     if (!ids) return err->code;
     int64_t n = n_ids < MSE_ROWS ? n_ids : MSE_ROWS, used = 0;
     for (int64_t i = 0; i < n; i++) ids[i] = ids[(int64_t)((double)i * (double)n_ids / (double)n)];
@@ -128,7 +128,7 @@ static km_status find_speed(km_ctx *ctx, km_index *x, km_device_index *on, const
     return s;
 }
 
-km_status km_index_measure(km_ctx *ctx, km_index *x, km_input *base, const float *queries,
+km_status km_measure_index(km_ctx *ctx, km_index *x, km_input *base, const float *queries,
                            int64_t n, int64_t k, const km_search_options *o, km_measured *out,
                            km_error *err) {
     static const int64_t at[3] = {1, 10, 100};
@@ -143,7 +143,7 @@ km_status km_index_measure(km_ctx *ctx, km_index *x, km_input *base, const float
     uint64_t *wanted = km_alloc(sizeof *wanted * cells), *found = km_alloc(sizeof *found * cells);
     float *dist = km_alloc(sizeof *dist * cells);
     double seconds = 0, *each = km_alloc(sizeof *each * (size_t)n);
-    *out = (km_measured){.queries = n, .k = k};
+    *out = (km_measured){.size = sizeof *out, .queries = n, .k = k};
     km_status s = wanted && found && dist && each ? KM_OK : km_no_memory_for(err, "measuring");
     if (s == KM_OK) s = find_truth(ctx, x, base, queries, n, depth, wanted, dist, &seconds, err);
     out->exact_qps = (double)n / seconds;

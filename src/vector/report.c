@@ -3,7 +3,7 @@
 #include "vector/report.h"
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "format/json_read.h"
+#include "base/json_read.h"
 #include "report/chart.h"
 #include "report/html.h"
 #include "report/table.h"
@@ -52,7 +52,7 @@ static km_status sweep_sizes(km_ctx *ctx, const km_index *x, const float *rows, 
     }
     for (int mode = 0; s == KM_OK && mode < 2; mode++)
         for (int i = 0; s == KM_OK && i < SIZES; i++) {
-            if (how->tell && !how->tell(how->user, mode * SIZES + i, 2 * SIZES))
+            if (how->progress && !how->progress(how->user, mode * SIZES + i, 2 * SIZES))
                 s = km_stopped(err);
             double bytes = ceil(parts[i] * (double)x->dim) + 1;
             sweep *w = &d->codes[mode];
@@ -251,7 +251,7 @@ static km_status write_page(const km_index *x, const km_measured *m, const page_
     return s;
 }
 
-km_status km_index_report(km_ctx *ctx, km_index *x, km_input *base, const float *queries, int64_t n,
+km_status km_write_report(km_ctx *ctx, km_index *x, km_input *base, const float *queries, int64_t n,
                           const km_measured *m, const km_report_options *o, km_error *err) {
     page_data *d = km_calloc(1, sizeof *d);
     int64_t all = km_input_rows(base), rows = all < ROWS ? all : ROWS, dim = x->dim, good = 0;

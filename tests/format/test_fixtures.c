@@ -2,7 +2,7 @@
  * tests/fixtures/formats/formats.txt, made by scripts/fixtures/make_formats.py. */
 #include "format/formats.h"
 #include "format/gguf.h"
-#include "format/json_read.h"
+#include "base/json_read.h"
 #include "format/safetensors.h"
 
 typedef struct opened { /* whichever kind the line "file" named */

@@ -59,7 +59,7 @@ static void use(km_index *x) {
     if (km_index_find(x, query, 1, 5, &o, NULL, ids, dist, &err) != KM_OK) must(err.code != KM_OK);
     err = (km_error){0};
     int64_t n;
-    uint64_t *all = km_index_ids(x, &n, &err);
+    uint64_t *all = km_index_live_ids(x, &n, &err);
     if (all && n && x->dim <= 64) {
         if (n > 100) n = 100;
         km_snapshot *v = km_index_rows(x);

@@ -2,7 +2,7 @@
  * scripts/fixtures/make_convert.py), the way back gives the same bits, and models that do not fit
  * their configuration are refused in one line. */
 #include "format/formats.h"
-#include "format/json_read.h"
+#include "base/json_read.h"
 #include "model/convert.h"
 #include "model/layout.h"
 #include "tensor/dtype.h"

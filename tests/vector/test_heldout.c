@@ -56,7 +56,7 @@ static km_made make(const float *rows, int64_t n, km_index_options o, double *re
         fail_msg("%s", err.text);
     km_index *x = km_index_load(in_folder("x.kmx"), &err);
     assert_non_null(x);
-    if (km_index_measure(ctx, x, in, queries, QUERIES, 10, NULL, &m, &err) != KM_OK)
+    if (km_measure_index(ctx, x, in, queries, QUERIES, 10, NULL, &m, &err) != KM_OK)
         fail_msg("%s", err.text);
     *real = m.recall_k;
     assert_true(json_is_array(json_object_get(json_object_get(x->meta, "measured"), "interval")));

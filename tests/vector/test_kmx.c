@@ -47,7 +47,7 @@ static km_error use(const uint8_t *data, size_t size) {
                                .rerank = x->vector_bytes ? N : 0};
         if (km_index_find(x, base, 1, 20, &o, NULL, ids, dist, &err) == KM_OK) {
             int64_t n;
-            uint64_t *all = km_index_ids(x, &n, &err);
+            uint64_t *all = km_index_live_ids(x, &n, &err);
             km_snapshot *v = km_index_rows(x);
             km_row_place *places = all ? km_index_places(x, v, all, n, &err) : NULL;
             float *out = malloc(sizeof *out * (size_t)(n * DIM + 1));

@@ -12,7 +12,7 @@ static km_measured measured(km_ctx *ctx, km_index *x, const float *base, int64_t
     km_search_options o = {.size = sizeof(km_search_options)};
     km_input *in = km_input_memory(base, n, DIM, &err);
     assert_non_null(in);
-    if (km_index_measure(ctx, x, in, q, QUERIES, K, &o, &m, &err) != KM_OK)
+    if (km_measure_index(ctx, x, in, q, QUERIES, K, &o, &m, &err) != KM_OK)
         fail_msg("%s", err.text);
     km_input_close(in);
     return m;
@@ -70,7 +70,7 @@ static void exact_answers_have_full_recall_after_deletes(void **state) {
     km_measured m;
     km_search_options again = {.size = sizeof(km_search_options), .rerank = 200};
     km_input *in = km_input_memory(base, N, DIM, &err);
-    assert_int_equal(km_index_measure(ctx, x, in, base, QUERIES, K, &again, &m, &err), KM_OK);
+    assert_int_equal(km_measure_index(ctx, x, in, base, QUERIES, K, &again, &m, &err), KM_OK);
     assert_true(m.recall_k > 0.995);
     km_input_close(in);
     km_index_close(x);

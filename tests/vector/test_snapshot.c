@@ -151,7 +151,7 @@ static void nothing_is_lost_or_there_twice_after_joins(void **state) {
     int64_t n, want = N - 100 + 20 + BATCH * ROUNDS;
     assert_int_equal(km_index_describe(x).count, want);
     km_error err = {0};
-    uint64_t *ids = km_index_ids(x, &n, &err);
+    uint64_t *ids = km_index_live_ids(x, &n, &err);
     assert_non_null(ids);
     assert_int_equal(n, want);
     for (int64_t i = 1; i < n; i++) assert_true(ids[i - 1] < ids[i]);
@@ -199,7 +199,7 @@ static void a_file_shows_one_moment(void **state) {
         if (!y) fail_msg("%s", km_last_error());
         int64_t count = km_index_describe(y).count, n;
         km_error err = {0};
-        uint64_t *ids = km_index_ids(y, &n, &err);
+        uint64_t *ids = km_index_live_ids(y, &n, &err);
         assert_non_null(ids);
         assert_int_equal(n, count);
         assert_true(count == N || count == N + 8);

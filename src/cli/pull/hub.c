@@ -1,7 +1,7 @@
 /* Names, lists of files, and the choice among them. */
 #include "cli/pull/hub.h"
 #include "base/alloc.h"
-#include "format/json_read.h"
+#include "base/json_read.h"
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* kermes pull: a model from a hub, or from any address, into the model folder. */
 #include "base/log.h"
 #include "cli/cli.h"
-#include "engine/model_folder.h"
+#include "cli/model_stores.h"
 #include "cli/pull/fetch.h"
 #include "cli/pull/hub.h"
 #include "report/json.h"
@@ -201,7 +201,7 @@ int km_command_pull(int argc, char **argv) {
     km_cli_notes(o.common.quiet);
     if (o.out)
         snprintf(o.folder, sizeof o.folder, "%s", o.out);
-    else if (!km_models_folder(o.folder))
+    else if (!km_stores_folder(o.folder))
         return km_cli_fail("pull: there is no HOME, so no model folder: name one with -o DIR");
     o.files = json_array();
     km_status s = pull(&o, &name, &err);

@@ -1,8 +1,8 @@
 /* JSON from files of others: parsed strictly (no duplicate keys, no NUL, valid UTF-8, nothing
  * after the value), and members read with their type and range checked. Every error is one line
  * that names the file. */
-#ifndef KM_FORMAT_JSON_READ_H
-#define KM_FORMAT_JSON_READ_H
+#ifndef KM_BASE_JSON_READ_H
+#define KM_BASE_JSON_READ_H
 #include "base/error.h"
 #include <jansson.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /* Strict JSON over Jansson. */
-#include "format/json_read.h"
+#include "base/json_read.h"
 #include "base/file.h"
-#include "format/shown.h"
+#include "base/shown.h"
 
 #define MAX_FILE ((size_t)1 << 30)
 

@@ -1,6 +1,6 @@
 /* Text from a file, made fit for an error message: a name in there may hold anything. */
-#ifndef KM_FORMAT_SHOWN_H
-#define KM_FORMAT_SHOWN_H
+#ifndef KM_BASE_SHOWN_H
+#define KM_BASE_SHOWN_H
 #include <stddef.h>
 
 #define KM_SHOWN 80

@@ -1,5 +1,5 @@
 /* Names for error messages: one line, valid UTF-8, of bounded length, whatever the file holds. */
-#include "format/shown.h"
+#include "base/shown.h"
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* JSON of others: strict, typed, and every complaint one line that names the file. */
 #include "format/formats.h"
-#include "format/json_read.h"
-#include "format/shown.h"
+#include "base/json_read.h"
+#include "base/shown.h"
 
 static void assert_no_json(const char *text, size_t n, const char *why) {
     km_error err = {0};
