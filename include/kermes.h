@@ -12,6 +12,18 @@
  * and km_last_status() and km_last_error() tell of it, in the thread that made the call. Nothing else
  * changes; the library never prints, exits or aborts. A context in addition remembers its first error.
  *
+ * Options are structs that begin with `size` and may grow in later versions: take one from its _defaults()
+ * call, which sets size, and change what you like. A NULL in its place means the defaults. What an older
+ * program does not know of has its default; a size of 0, or one beyond this library's, is KM_ERR_RANGE.
+ * Results that may grow begin with `size` too, which the caller sets to the sizeof, where it says so.
+ *
+ * Whoever makes an object frees it, by the call beside the one that made it; a text that was given out
+ * goes by km_string_free. What a call is given is copied or only read, unless it says otherwise.
+ *
+ * Callbacks run in the thread that made the call. They may use the library, also other sessions of the
+ * same model, but not the session or batch that called them (KM_ERR_STATE); one that they free goes
+ * when the call ends. Leaving a callback by longjmp or an exception is undefined.
+ *
  * Three rules carry most of what is done with tensors:
  * 1. Work happens in a context. The first error sticks to it; from then on every call does
  *    nothing and returns NULL (a NULL argument is then harmless), so a chain of calls needs one
@@ -20,6 +32,9 @@
  *    km_step_end. km_keep makes one stay until km_release.
  * 3. An op runs on the device where its operands are and returns a new tensor; operands are
  *    never changed, except by the calls that say so. A context serves one thread at a time.
+ *
+ * In this order: errors, dtypes, contexts; tensors, their files, devices; ops, gradients, optimisers;
+ * training; models, tokens, chats, generation, batches, perplexity; vectors; files of every kind.
  */
 #ifndef KERMES_H
 #define KERMES_H
@@ -905,14 +920,7 @@ KM_API km_status km_param_list_load(km_ctx *ctx, const char *path, km_param_list
  *     puts(text ? text : km_last_error());
  *     km_string_free(text);
  *     km_model_close(m);
- *
- * Structs that begin with `size` may grow in later versions: take one from its _defaults() call,
- * which sets size, and change what you like. A NULL in their place means the defaults. What an older
- * program does not know of has its default; a size of 0, or one beyond this library's, is KM_ERR_RANGE.
- *
- * Callbacks run in the thread that made the call. They may use the library, also other sessions of the
- * same model, but not the session or batch that called them (KM_ERR_STATE), and may not free it.
- * Leaving one by longjmp or an exception is undefined. */
+ */
 typedef struct km_model km_model;
 
 /* A LoRA: layers have the weights W + scale alpha/rank B A. The model's own stay as they are, of any
