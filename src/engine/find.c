@@ -1,5 +1,4 @@
 /* Which model is meant: a file, a folder, a training run's folder, or a name in the model folder. */
-#include "engine/find.h"
 #include "base/alloc.h"
 #include "base/log.h"
 #include "engine/model_folder.h"
@@ -21,8 +20,7 @@ static km_status find_default(char out[PATH_MAX], km_error *err) {
     km_status s = km_models_default(out, &others, err);
     if (s == KM_OK && others == 0) km_note(KM_LOG_INFO, "the model is %s", out);
     if (s == KM_OK && others > 0)
-        km_note(KM_LOG_INFO, "the model is %s, the newest of %d there; -m names another", out,
-                others + 1);
+        km_note(KM_LOG_INFO, "the model is %s, the newest of %d there", out, others + 1);
     return s;
 }
 

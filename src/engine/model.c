@@ -3,7 +3,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "engine/engine.h"
-#include "engine/find.h"
+#include "engine/model_folder.h"
 #include "infer/follow.h"
 #include "model/convert.h"
 #include "model/layout.h"

@@ -22,4 +22,9 @@ bool km_models_named(const char *name, char out[PATH_MAX], km_error *err);
  * `exact`: no beginnings of names. */
 bool km_models_is(const char *word, bool exact);
 
+/* Which model is meant (find.c). given: a GGUF file, a folder with a model, or a training run's, which
+ * stands for its model, its best, or its newest checkpoint; or a name in the model folder; NULL: the only
+ * or newest model there. Notes tell which, where that was not said. */
+km_status km_find_model(const char *given, char out[PATH_MAX], km_error *err);
+
 #endif

@@ -5,7 +5,6 @@
 #include "vector/anchors.h"
 #include "vector/learn.h"
 #include "vector/measure.h"
-#include "vector/report.h"
 
 /* Queries (n, dim) whose answers of k each fit into memory. */
 static km_status check_queries(const char *call, int64_t n, int64_t dim, int64_t k, km_error *err) {

@@ -1,5 +1,8 @@
-/* Learning classes: k-means for a start, then axes and assignments in turns. */
-#include "vector/classes.h"
+/* Classes of rows: data of many kinds is no Gaussian cloud but a union of them, each with principal axes
+ * of its own. Rows are put into a few classes by k-means and then, in turns, each class gets its axes and
+ * its shares of the bits, and each row goes to the class that codes it with the least error. A code says
+ * its row's class. */
+#include "vector/coder_impl.h"
 #include "backend/cpu/nearest.h"
 #include "base/alloc.h"
 #include "vector/eigen.h"

@@ -6,7 +6,6 @@
 #ifndef KM_VECTOR_CODER_IMPL_H
 #define KM_VECTOR_CODER_IMPL_H
 #include "vector/axes.h"
-#include "vector/bits.h"
 #include "vector/coder.h"
 #include "vector/levels.h"
 #include "vector/stage.h"
@@ -18,6 +17,22 @@
 #define KM_SCALE_STEPS 255  /* scale 0 is a residual of zero, then steps of a geometric row */
 #define KM_CODER_CLASSES 16 /* at most */
 #define KM_CODER_PAD 8      /* bytes that may be read behind a row made ready for a scan */
+
+/* ---- Up to 8 bits at any place of a byte string, lowest first ---- */
+
+static inline uint32_t km_bits_get(const uint8_t *p, int64_t at, int n) {
+    if (n == 0) return 0;
+    uint32_t v = p[at >> 3];
+    if ((at & 7) + n > 8) v |= (uint32_t)p[(at >> 3) + 1] << 8;
+    return v >> (at & 7) & ((1u << n) - 1);
+}
+
+/* Into bits that are 0. */
+static inline void km_bits_put(uint8_t *p, int64_t at, int n, uint32_t v) {
+    if (n == 0) return;
+    p[at >> 3] |= (uint8_t)(v << (at & 7));
+    if ((at & 7) + n > 8) p[(at >> 3) + 1] |= (uint8_t)(v >> (8 - (at & 7)));
+}
 
 struct km_coder {
     int64_t dim;
@@ -60,5 +75,9 @@ void km_code_ready(const km_coder *c, const km_axes *a, const uint8_t *code, uin
 
 /* A row's values (count), to be multiplied by scale and turned back. */
 void km_code_values(const km_coder *c, const km_axes *a, const uint8_t *code, float *values);
+
+/* Classes of rows (classes.c). Fills c->axes of c->classes classes from u (n, dim), rows of squared norm
+ * dim; all other fields of c that its codes depend on are set. */
+km_status km_classes_learn(km_coder *c, km_threads *t, const float *u, int64_t n);
 
 #endif

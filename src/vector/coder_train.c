@@ -1,6 +1,6 @@
 /* Training a coder: the transforms that may serve are tried on rows held out, and the best is kept. */
 #include "base/alloc.h"
-#include "vector/classes.h"
+#include "vector/coder_impl.h"
 #include <math.h>
 
 #define TRAIN_FLOATS (20 << 20) /* of the rows looked at */

@@ -15,4 +15,9 @@ km_status km_rerank_from(km_input *base, km_metric metric, const float *queries,
                          const uint64_t *candidates, int64_t m, int64_t k, uint64_t *ids,
                          float *dist, km_error *err);
 
+/* An HTML page about an index (report.c): what it reaches, recall against size for both kinds of codes on
+ * the same vectors, and against speed as more cells are looked at. `m` is what km_measure_index said of x. */
+km_status km_write_report(km_ctx *ctx, km_index *x, km_input *base, const float *queries, int64_t n,
+                          const km_measured *m, const km_report_options *o, km_error *err);
+
 #endif

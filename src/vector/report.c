@@ -1,6 +1,6 @@
 /* The page about an index. The curve of recall against size is made by building small indexes of
  * every size from a part of the vectors, so that it also holds for sizes nobody asked for. */
-#include "vector/report.h"
+#include "vector/measure.h"
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/json_read.h"
