@@ -34,7 +34,7 @@
  *    never changed, except by the calls that say so. A context serves one thread at a time.
  *
  * In this order: errors, dtypes, contexts; tensors, their files, devices; ops, gradients, optimisers;
- * training; models, tokens, chats, generation, batches, perplexity; vectors; files of every kind.
+ * training; models, tokens, chats, answers, generation, batches, perplexity; vectors; files of every kind.
  */
 #ifndef KERMES_H
 #define KERMES_H
@@ -1150,6 +1150,46 @@ KM_API km_embed_options km_embed_defaults(void);
  * dimensions). Several go through the model together. Causal models only, as all that run here. */
 KM_API km_status km_embed(km_model *m, const int32_t *const *ids, const size_t *lengths, size_t n,
                           const km_embed_options *options, float *out);
+
+/* ---- Answers: text, reasoning and tool calls ---- */
+
+/* What a model's answer is made of, in the forms that families of models write it: <think>, <tool_call>,
+ * [TOOL_CALLS], harmony's channels and others. A parser is fed with text as it is generated and gives out
+ * each part as soon as it is sure of it; how the text was cut into pieces makes no difference. */
+typedef enum km_answer_kind {
+    KM_ANSWER_TEXT,
+    KM_ANSWER_REASONING,
+    KM_ANSWER_CALL,      /* a tool call begins: text is the function's name */
+    KM_ANSWER_ARGUMENTS, /* a piece of the call's arguments, which are JSON */
+    KM_ANSWER_CALL_END
+} km_answer_kind;
+
+typedef struct km_answer_part {
+    km_answer_kind kind;
+    const char *text; /* of the call's end: none */
+    size_t bytes;
+    int call; /* 0, 1, ...: which one */
+} km_answer_part;
+typedef void (*km_answer_sink)(void *user, const km_answer_part *part);
+
+enum {
+    KM_ANSWER_KEEP_REASONING = 1, /* as text, tags included */
+    KM_ANSWER_THINKING = 2        /* the prompt has opened the reasoning already */
+};
+
+typedef struct km_answer_parser km_answer_parser;
+/* tools: n_tools names of functions, which must outlive the parser; without any, no text is taken for a
+ * call. flags: KM_ANSWER_..., or 0. NULL: out of memory, or there is no sink. */
+KM_API km_answer_parser *km_answer_parser_new(const char *const *tools, size_t n_tools,
+                                              unsigned flags, km_answer_sink sink, void *user);
+KM_API void km_answer_parser_free(km_answer_parser *p); /* NULL is fine */
+/* The sink may be called, in this thread. */
+KM_API km_status km_answer_parser_put(km_answer_parser *p, const char *text, size_t bytes);
+/* The text of a special token, which is no text of the answer: taken where it marks something. */
+KM_API km_status km_answer_parser_special(km_answer_parser *p, const char *text, size_t bytes);
+KM_API km_status km_answer_parser_end(km_answer_parser *p); /* what is held back comes out */
+KM_API int km_answer_parser_calls(
+    const km_answer_parser *p); /* how many there are so far; -1: no parser */
 
 /* ---- Generation ---- */
 

@@ -76,9 +76,9 @@ static bool on_token(void *user, const km_piece_event *e) {
     const char *special = !e->bytes && km_token_special(a->chat->m, e->id)
                               ? km_token_piece(a->chat->m, e->id, &n)
                               : NULL;
-    bool fed = special ? km_answer_parser_special(a->parser, special, n)
-                       : km_answer_parser_put(a->parser, e->text, e->bytes);
-    return fed && a->shown && !km_interrupted();
+    km_status fed = special ? km_answer_parser_special(a->parser, special, n)
+                            : km_answer_parser_put(a->parser, e->text, e->bytes);
+    return fed == KM_OK && a->shown && !km_interrupted();
 }
 
 static void forget_calls(answer *a) {
@@ -218,13 +218,14 @@ static void finish(km_chat *c, answer *a) {
 static km_status answer_once(km_chat *c, bool *again, km_error *err) {
     km_text prompt = {0};
     answer a = {.chat = c, .wrap = {.put = put_on_screen}};
-    km_answer_options o = {.tools = c->tools.names, .n_tools = c->tools.n, .keep_reasoning = true};
     *again = false;
     if (c->screen) a.wrap.width = km_word_wrap_width(STDOUT_FILENO);
-    if (c->tools.n && !(a.parser = km_answer_parser_new(&o, on_part, &a))) return km_no_memory(err);
+    if (c->tools.n && !(a.parser = km_answer_parser_new(c->tools.names, c->tools.n,
+                                                        KM_ANSWER_KEEP_REASONING, on_part, &a)))
+        return km_no_memory(err);
     km_status s = make_prompt(c, &prompt, err);
     if (s == KM_OK) s = generate(c, &prompt, &a, err);
-    if (s == KM_OK && a.parser && !km_answer_parser_end(a.parser)) s = km_no_memory(err);
+    if (s == KM_OK && a.parser && km_answer_parser_end(a.parser) != KM_OK) s = km_no_memory(err);
     if (s == KM_OK) finish(c, &a);
     if (s == KM_OK && a.n_calls > 0 && c->last.end != KM_ENDED_CANCELLED)
         *again = km_chat_tools_answer(c, km_text_str(&a.text), a.text.len, a.calls, a.n_calls);

@@ -4,7 +4,6 @@
 #define KM_CLI_CHAT_TOOLS_H
 #include "base/error.h"
 #include "base/text.h"
-#include "text/tool_calls.h"
 #include <jansson.h>
 
 #define KM_CHAT_ROUNDS 8 /* calls answered for one question, one after the other */

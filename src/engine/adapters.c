@@ -134,7 +134,7 @@ km_status km_model_add_adapter(km_model *m, const km_adapter *adapter) {
     int turn = km_gate_enter(&m->gate, 1);
     add(m, adapter, &err);
     km_gate_leave(&m->gate, turn);
-    return km_told("km_model_add_adapter", &err);
+    return km_told(&err);
 }
 
 km_status km_model_remove_adapter(km_model *m, const char *name) {
@@ -147,7 +147,7 @@ km_status km_model_remove_adapter(km_model *m, const char *name) {
     pthread_mutex_unlock(&m->lock);
     collect(m);
     km_gate_leave(&m->gate, turn);
-    if (slot >= 0) return km_told("km_model_remove_adapter", &(km_error){0});
+    if (slot >= 0) return km_told(&(km_error){0});
     return km_public_fail(KM_ERR_RANGE, "km_model_remove_adapter: the model has no adapter '%.80s'",
                           name);
 }

@@ -2,8 +2,8 @@
  * writes them. Both name a layer and have two matrices, A (rank, in) and B (out, rank); GGUF has the
  * rows of rotated layers in another order. Nothing in a file is believed. */
 #include "base/alloc.h"
-#include "format/json_read.h"
-#include "format/shown.h"
+#include "base/json_read.h"
+#include "base/shown.h"
 #include "model/adapters.h"
 #include "model/arch.h"
 #include "model/layout.h"

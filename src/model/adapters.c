@@ -3,7 +3,7 @@
  * goes, so that a failure changes nothing. */
 #include "model/adapters.h"
 #include "base/alloc.h"
-#include "format/shown.h"
+#include "base/shown.h"
 #include "model/lora_parts.h"
 #include "model/parts.h"
 #include <string.h>

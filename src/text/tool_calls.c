@@ -1,7 +1,19 @@
 /* The parser of answers: a text that grows, a mode, and what is left to look at. Markers switch the
- * mode; while the end of the text could become a marker it is held back. */
-#include "text/tool_calls.h"
+ * mode; while the end of the text could become a marker it is held back.
+ *
+ *     Hermes, Qwen, Granite 4    <tool_call>{"name": "f", "arguments": {...}}</tool_call>
+ *     Qwen3-Coder                <tool_call><function=f><parameter=a>1</parameter></function></tool_call>
+ *     Llama 3                    <|python_tag|>{"name": "f", "parameters": {...}}, or without the tag
+ *     Mistral                    [TOOL_CALLS][{"name": ...}], or [TOOL_CALLS]f[ARGS]{...}
+ *     DeepSeek                   <｜tool▁call▁begin｜>f<｜tool▁sep｜>{...}<｜tool▁call▁end｜>
+ *     gpt-oss (harmony)          <|channel|>commentary to=functions.f<|message|>{...}<|call|>
+ *     Gemma                      ```tool_code, ```tool_call or ```json, with JSON in it
+ *     Phi, Granite 3             <|tool_call|>[{"name": ...}]<|/tool_call|>
+ *     others                     an answer that is {"name": ..., "arguments": {...}}, or a list of these
+ *
+ * Reasoning is what stands in <think>...</think>, and harmony's analysis channel. */
 #include "base/alloc.h"
+#include "base/error.h"
 #include "base/text.h"
 #include <ctype.h>
 #include <jansson.h>
@@ -34,7 +46,9 @@ typedef struct km_call_scan {
 } km_call_scan;
 
 struct km_answer_parser {
-    km_answer_options o;
+    const char *const *tools; /* n_tools names */
+    size_t n_tools;
+    bool keep_reasoning;
     km_answer_sink sink;
     void *user;
     km_answer_mode mode;
@@ -86,14 +100,28 @@ static const struct km_answer_marker {
 };
 enum { N_MARKERS = sizeof markers / sizeof *markers };
 
-km_answer_parser *km_answer_parser_new(const km_answer_options *o, km_answer_sink sink,
-                                       void *user) {
+km_answer_parser *km_answer_parser_new(const char *const *tools, size_t n_tools, unsigned flags,
+                                       km_answer_sink sink, void *user) {
+    if (!sink || (n_tools && !tools)) {
+        km_missing("km_answer_parser_new");
+        return NULL;
+    }
+    for (size_t i = 0; i < n_tools; i++)
+        if (!tools[i]) {
+            km_missing("km_answer_parser_new");
+            return NULL;
+        }
     km_answer_parser *p = km_calloc(1, sizeof *p);
-    if (!p) return NULL;
-    p->o = *o;
+    if (!p) {
+        km_public_fail(KM_ERR_MEMORY, "km_answer_parser_new: out of memory");
+        return NULL;
+    }
+    p->tools = tools;
+    p->n_tools = n_tools;
+    p->keep_reasoning = flags & KM_ANSWER_KEEP_REASONING;
     p->sink = sink;
     p->user = user;
-    p->mode = o->thinking ? IN_THOUGHT : o->n_tools ? AT_START : IN_TEXT;
+    p->mode = flags & KM_ANSWER_THINKING ? IN_THOUGHT : n_tools ? AT_START : IN_TEXT;
     return p;
 }
 
@@ -103,7 +131,7 @@ void km_answer_parser_free(km_answer_parser *p) {
     km_free(p);
 }
 
-int km_answer_parser_calls(const km_answer_parser *p) { return p->calls; }
+int km_answer_parser_calls(const km_answer_parser *p) { return p ? p->calls : -1; }
 
 /* ---- Giving out ---- */
 
@@ -127,8 +155,8 @@ static void give_held(km_answer_parser *p, km_answer_kind kind, size_t n) {
 }
 
 static bool is_tool(const km_answer_parser *p, const char *name) {
-    for (size_t i = 0; i < p->o.n_tools; i++)
-        if (strcmp(p->o.tools[i], name) == 0) return true;
+    for (size_t i = 0; i < p->n_tools; i++)
+        if (strcmp(p->tools[i], name) == 0) return true;
     return false;
 }
 
@@ -161,8 +189,8 @@ static const struct km_answer_marker *find_marker(const km_answer_parser *p, siz
         if (s[i] != '<' && s[i] != '[' && s[i] != '`') continue;
         bool maybe = false;
         for (int m = 0; m < N_MARKERS; m++) {
-            if (markers[m].tools && !p->o.n_tools) continue;
-            if (markers[m].text == think && p->o.keep_reasoning) continue;
+            if (markers[m].tools && !p->n_tools) continue;
+            if (markers[m].text == think && p->keep_reasoning) continue;
             if (markers[m].mode == IN_TEXT && !markers[m].tools && !p->harmony) continue;
             size_t k = common(s + i, n - i, markers[m].text);
             *at = i;
@@ -514,12 +542,12 @@ static bool read_channel(km_answer_parser *p) {
         if (n < sizeof name) memcpy(name, to + 13, n), name[n] = '\0';
     }
     drop(p, (size_t)(end - p->held.data) + strlen(message));
-    if (name[0] && p->o.n_tools) {
+    if (name[0] && p->n_tools) {
         enter(p, IN_CALLS, "<|call|>");
         strcpy(p->scan.name, name);
         p->scan.has_name = true;
     } else {
-        enter(p, thought && !p->o.keep_reasoning ? IN_THOUGHT : IN_TEXT, NULL);
+        enter(p, thought && !p->keep_reasoning ? IN_THOUGHT : IN_TEXT, NULL);
     }
     return true;
 }
@@ -579,7 +607,7 @@ static bool read_thought(km_answer_parser *p, bool last) {
     give_held(p, KM_ANSWER_REASONING, whole || !last ? at : p->held.len);
     if (!whole) return false;
     drop(p, strlen(end));
-    enter(p, p->o.n_tools ? AT_START : IN_TEXT, NULL);
+    enter(p, p->n_tools ? AT_START : IN_TEXT, NULL);
     return true;
 }
 
@@ -616,35 +644,43 @@ static bool read_some(km_answer_parser *p, bool last) {
     return false;
 }
 
-bool km_answer_parser_put(km_answer_parser *p, const char *text, size_t bytes) {
+static km_status no_room(void) {
+    return km_public_fail(KM_ERR_MEMORY, "km_answer_parser: out of memory");
+}
+
+km_status km_answer_parser_put(km_answer_parser *p, const char *text, size_t bytes) {
+    if (!p || (bytes && !text)) return km_missing("km_answer_parser_put");
+    if (bytes == 0) return KM_OK;
     km_text_put(&p->held, text, bytes);
-    if (!km_text_ok(&p->held)) return false;
+    if (!km_text_ok(&p->held)) return no_room();
     while (read_some(p, false)) {}
-    return true;
+    return KM_OK;
 }
 
 static bool begins(const char *marker, const char *text, size_t n) {
     return strncmp(marker, text, n) == 0;
 }
 
-bool km_answer_parser_special(km_answer_parser *p, const char *text, size_t n) {
+km_status km_answer_parser_special(km_answer_parser *p, const char *text, size_t n) {
+    if (!p || (n && !text)) return km_missing("km_answer_parser_special");
     static const char *const inner[] = {deep_end, deep_sep, "[ARGS]", "</tool_call>",
                                         "<|/tool_call|>"};
     static const char *const harmony[] = {"<|message|>", "<|call|>", "<|constrain|>", "<|end|>",
                                           think_end};
     bool known = false;
     for (int i = 0; i < N_MARKERS && n; i++)
-        known |= begins(markers[i].text, text, n) && (!markers[i].tools || p->o.n_tools) &&
+        known |= begins(markers[i].text, text, n) && (!markers[i].tools || p->n_tools) &&
                  (markers[i].mode != IN_TEXT || markers[i].tools || p->harmony);
     for (size_t i = 0; i < sizeof inner / sizeof *inner && n; i++)
-        known |= p->o.n_tools && begins(inner[i], text, n);
+        known |= p->n_tools && begins(inner[i], text, n);
     for (size_t i = 0; i < sizeof harmony / sizeof *harmony && n; i++)
         known |= begins(harmony[i], text, n) &&
                  (p->mode == IN_CHANNEL || p->mode == IN_THOUGHT || p->harmony);
-    return !known || km_answer_parser_put(p, text, n);
+    return known ? km_answer_parser_put(p, text, n) : KM_OK;
 }
 
-bool km_answer_parser_end(km_answer_parser *p) {
+km_status km_answer_parser_end(km_answer_parser *p) {
+    if (!p) return km_missing("km_answer_parser_end");
     while (read_some(p, true)) {}
     if (p->scan.streaming && p->scan.object)
         give(p, KM_ANSWER_CALL_END, NULL, 0); /* cut off */
@@ -652,5 +688,5 @@ bool km_answer_parser_end(km_answer_parser *p) {
         give_held(p, p->mode == IN_THOUGHT ? KM_ANSWER_REASONING : KM_ANSWER_TEXT, p->held.len);
     p->held.len = 0;
     p->scan = (km_call_scan){0};
-    return km_text_ok(&p->held);
+    return km_text_ok(&p->held) ? KM_OK : no_room();
 }

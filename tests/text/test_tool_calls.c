@@ -1,5 +1,5 @@
 /* Answers of every family, cut into pieces of every size: the same text, reasoning and calls come out. */
-#include "text/tool_calls.h"
+#include <kermes.h>
 #include "base/text.h"
 #include <jansson.h>
 #include <setjmp.h>
@@ -46,13 +46,13 @@ static const char *const tools[] = {"f", "get_weather"};
 static void check(const char *answer, const char *want, bool thinking, size_t n_tools) {
     for (size_t piece = 1; piece <= strlen(answer); piece++) {
         parts_seen seen = {0};
-        km_answer_options o = {.tools = tools, .n_tools = n_tools, .thinking = thinking};
-        km_answer_parser *p = km_answer_parser_new(&o, see, &seen);
+        km_answer_parser *p =
+            km_answer_parser_new(tools, n_tools, thinking ? KM_ANSWER_THINKING : 0, see, &seen);
         for (size_t at = 0; at < strlen(answer); at += piece) {
             size_t n = strlen(answer + at) < piece ? strlen(answer + at) : piece;
-            assert_true(km_answer_parser_put(p, answer + at, n));
+            assert_int_equal(km_answer_parser_put(p, answer + at, n), KM_OK);
         }
-        assert_true(km_answer_parser_end(p));
+        assert_int_equal(km_answer_parser_end(p), KM_OK);
         if (strcmp(km_text_str(&seen.text), want) != 0)
             fail_msg("in pieces of %zu: %s\n gives %s\n not   %s", piece, answer,
                      km_text_str(&seen.text), want);
@@ -187,16 +187,15 @@ static void many_answers_of_nonsense_do_no_harm(void **state) {
     for (int i = 0; i < 20000; i++) {
         km_text a = {0};
         parts_seen one = {0}, all = {0};
-        km_answer_options o = {.tools = tools, .n_tools = 2};
         for (int k = 0; k < 14; k++) {
             r = r * 6364136223846793005u + 1442695040888963407u;
             km_text_add(&a, bits[(r >> 33) % (sizeof bits / sizeof *bits)]);
         }
-        km_answer_parser *p = km_answer_parser_new(&o, see, &all);
+        km_answer_parser *p = km_answer_parser_new(tools, 2, 0, see, &all);
         km_answer_parser_put(p, a.data, a.len);
         km_answer_parser_end(p);
         km_answer_parser_free(p);
-        p = km_answer_parser_new(&o, see, &one);
+        p = km_answer_parser_new(tools, 2, 0, see, &one);
         for (size_t k = 0; k < a.len; k++) km_answer_parser_put(p, a.data + k, 1);
         km_answer_parser_end(p);
         km_answer_parser_free(p);
@@ -209,9 +208,31 @@ static void many_answers_of_nonsense_do_no_harm(void **state) {
     }
 }
 
+static void nothing_in_place_of_something_is_an_error(void **state) {
+    (void)state;
+    static const char *const hole[] = {"f", NULL};
+    parts_seen seen = {0};
+    assert_null(km_answer_parser_new(tools, 2, 0, NULL, NULL));
+    assert_null(km_answer_parser_new(NULL, 2, 0, see, &seen));
+    assert_null(km_answer_parser_new(hole, 2, 0, see, &seen));
+    assert_int_equal(km_last_status(), KM_ERR_NULL);
+    assert_int_equal(km_answer_parser_put(NULL, "a", 1), KM_ERR_NULL);
+    assert_int_equal(km_answer_parser_special(NULL, "a", 1), KM_ERR_NULL);
+    assert_int_equal(km_answer_parser_end(NULL), KM_ERR_NULL);
+    assert_int_equal(km_answer_parser_calls(NULL), -1);
+    km_answer_parser *p = km_answer_parser_new(NULL, 0, 0, see, &seen);
+    assert_int_equal(km_answer_parser_put(p, NULL, 1), KM_ERR_NULL);
+    assert_int_equal(km_answer_parser_put(p, NULL, 0), KM_OK);
+    assert_int_equal(km_answer_parser_end(p), KM_OK);
+    assert_false(seen.any);
+    km_answer_parser_free(p);
+    km_answer_parser_free(NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_family_writes_its_calls),
+        cmocka_unit_test(nothing_in_place_of_something_is_an_error),
         cmocka_unit_test(what_only_looks_like_a_call_stays_text),
         cmocka_unit_test(reasoning_is_kept_apart),
         cmocka_unit_test(a_call_that_is_cut_off_ends_as_one),

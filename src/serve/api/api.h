@@ -13,7 +13,6 @@
 #include "serve/http/server.h"
 #include "serve/scheduler/scheduler.h"
 #include "serve/serve.h"
-#include "text/tool_calls.h"
 #include <jansson.h>
 #include <pthread.h>
 

@@ -318,12 +318,12 @@ static void submit(km_api_call *c) {
     for (int i = 0; i < c->n_choices && !c->status; i++) {
         km_api_choice *ch = &c->choices[i];
         km_error err = {0};
-        km_answer_options o = {.tools = c->tool_names,
-                               .n_tools = c->n_tools,
-                               .thinking = c->opened_thought && !c->how.schema && !c->how.grammar,
-                               .keep_reasoning = c->keep_reasoning};
-        if (o.thinking) ch->last_kind = KM_ANSWER_REASONING;
-        if (c->chat && !c->plain) ch->parser = km_answer_parser_new(&o, on_part, ch);
+        bool thinking = c->opened_thought && !c->how.schema && !c->how.grammar;
+        unsigned flags = (thinking ? KM_ANSWER_THINKING : 0) |
+                         (c->keep_reasoning ? KM_ANSWER_KEEP_REASONING : 0);
+        if (thinking) ch->last_kind = KM_ANSWER_REASONING;
+        if (c->chat && !c->plain)
+            ch->parser = km_answer_parser_new(c->tool_names, c->n_tools, flags, on_part, ch);
         double timeout = c->timeout > 0 ? c->timeout : s->o.timeout;
         ch->task.deadline = timeout > 0 ? km_scheduler_now() + timeout : 0;
         if (c->chat && !c->plain && !ch->parser)
