@@ -214,7 +214,7 @@ class Model(Handle):
         hold: List[Any] = []
         made = hold_adapters([{"path": path, "scale": scale, "name": name, "off": off}], hold)
         with self._using as p:
-            k.check(k.lib.km_model_add_adapter(p, made), hold[0])
+            k.check(k.lib.km_model_add_adapter(p, made), k.path(path, "adapter"))
 
     def remove_adapter(self, name: str) -> None:
         """Removes one; texts that use it go on with it."""

@@ -277,12 +277,12 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), m.generate("a", max_toke
     assert out == "7 tokens\n"
 
 
-def write_adapter(folder, model, seed, layer="q_proj", rank=4):
+def write_adapter(folder, model, seed, layer="o_proj", rank=4):
     """A LoRA of random numbers in PEFT's form."""
     dim, rng, header, data = model.info.dim, np.random.default_rng(seed), {}, b""
     for i in range(model.info.layers):
         for part, shape in (("lora_A", (rank, dim)), ("lora_B", (dim, rank))):
-            v = (0.3 * rng.normal(size=shape)).astype("<f4").tobytes()
+            v = (0.5 * rng.normal(size=shape)).astype("<f4").tobytes()
             header[f"base_model.model.model.layers.{i}.self_attn.{layer}.{part}.weight"] = {
                 "dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(v)]}
             data += v
