@@ -91,9 +91,10 @@ static void gpu_and_metal_are_the_best_one_here_and_say_which(void **state) {
 static void metal_without_any_accelerator_says_what_is_missing(void **state) {
     fake.devices = 0;
     assert_null(km_ctx_new("metal", 1));
-    assert_string_equal(km_last_error(),
-                        "metal: Kermes has no Metal backend, and there is no other accelerator "
-                        "here: no NVIDIA GPU here: the driver shows none");
+    assert_string_equal(
+        km_last_error(),
+        "metal: Kermes has no Metal backend but Vulkan's (MoltenVK), and there is no "
+        "accelerator here: no NVIDIA GPU here: the driver shows none");
     fake.devices = 2;
     fake.cc[0] = fake.cc[1] = 75;
     assert_null(km_ctx_new("metal", 1));
