@@ -142,11 +142,6 @@ km_model *km_cli_model_open(const char *given, km_model_options *o, const km_com
     return m;
 }
 
-int km_cli_model_fail(void) {
-    return km_last_status() == KM_ERR_PEER ? km_cli_peer_failed()
-                                           : km_cli_fail("%s", km_last_error());
-}
-
 int km_cli_follow(km_model *m) {
     int code = km_model_follow(m) == KM_OK ? KM_EXIT_OK : km_cli_fail("%s", km_last_error());
     km_model_close(m);

@@ -46,10 +46,8 @@ struct km_cli_session;
 km_status km_cli_model_options(const km_common *common, const km_cli_where *where,
                                const struct km_cli_session *session, km_model_options *out,
                                km_error *err);
-/* Opens it, with a bar where that takes long; NULL: km_cli_model_fail tells why. */
+/* Opens it, with a bar where that takes long; NULL: km_last_error tells why. */
 km_model *km_cli_model_open(const char *given, km_model_options *o, const km_common *common);
-/* Says what was wrong with the last call of the library, unless another rank says so; the exit code. */
-int km_cli_model_fail(void);
 /* A rank that follows: until rank 0 is done. Closes it; the exit code. */
 int km_cli_follow(km_model *m);
 /* Says so when more was asked for (0: nothing was) than the model's context. */

@@ -166,8 +166,6 @@ int km_maker_next(km_maker *g, km_piece_event *e, km_error *err) {
 
 km_generated km_maker_got(const km_maker *g) { return g->got; }
 
-km_sequence *km_maker_session(const km_maker *g) { return g->session; }
-
 /* ---- All of it ---- */
 
 km_maker *km_maker_new(km_sequence *session, const km_net *m, const km_token *token,

@@ -18,7 +18,6 @@ km_status km_maker_read(km_maker *g, const int32_t *ids, size_t n, km_error *err
 /* The next event, which is the last one if it has an end: 1. 0: there is none after the end. -1. */
 int km_maker_next(km_maker *g, km_piece_event *e, km_error *err);
 km_generated km_maker_got(const km_maker *g);
-km_sequence *km_maker_session(const km_maker *g); /* another one, after a rescue */
 
 /* Reads the prompt (an empty one stands for the tokenizer's beginning or end of text, or a newline)
  * and goes on with it. */

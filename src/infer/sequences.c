@@ -191,8 +191,6 @@ void km_sequences_cancel_by(km_sequences *b, int s, const atomic_bool *flag) {
     b->seq[s].cancel = flag;
 }
 
-const km_adapter_mix *km_sequences_mix(const km_sequences *b, int s) { return &b->mix[s]; }
-
 int64_t km_sequences_pages_left(const km_sequences *b) { return km_cache_pages_left(b->cache); }
 
 int64_t km_sequences_pages_for(const km_sequences *b, int s, int64_t n) {

@@ -48,7 +48,6 @@ void km_sequences_set_shift(km_sequences *b, int sequence, bool on, int64_t keep
 /* The adapters that a sequence is run with from now on; none, until it is told. What it holds was read
  * with others, if they differ, and is forgotten then. A fork has those of its origin. */
 void km_sequences_set_mix(km_sequences *b, int sequence, const km_adapter_mix *mix);
-const km_adapter_mix *km_sequences_mix(const km_sequences *b, int sequence);
 
 /* What ends its readings before they are done; NULL: nothing. Not where ranks share the model. */
 void km_sequences_cancel_by(km_sequences *b, int sequence, const atomic_bool *flag);

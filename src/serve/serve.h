@@ -47,8 +47,7 @@ km_serve *km_serve_open(const km_serve_options *options, km_error *err);
 const char *km_serve_model(const km_serve *s); /* its name, where there is one alone; else NULL */
 int km_serve_models(const km_serve *s);        /* how many there are */
 int km_serve_port(const km_serve *s);          /* of the first address; 0: a unix socket */
-void km_serve_run(km_serve *s);                /* until SIGTERM, SIGINT or km_serve_stop */
-void km_serve_stop(km_serve *s);               /* from any thread */
+void km_serve_run(km_serve *s);                /* until SIGTERM or SIGINT */
 void km_serve_free(km_serve *s);               /* NULL is fine */
 
 /* "90s", "5m", "1h30m", "2.5" (seconds), "-1" (for ever: -1 comes out). False: none of these. */

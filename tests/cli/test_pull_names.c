@@ -10,14 +10,16 @@
 
 #include "cli/pull/hub.c"
 #include "cli/pull/web.c"
-#include "cli/pull/sha256.c"
+#include "base/sha256.h"
 
 static void assert_sum(const char *text, size_t times, const char *expected) {
     km_sha256 s;
+    uint8_t sum[32];
     char hex[65];
     km_sha256_begin(&s);
     for (size_t i = 0; i < times; i++) km_sha256_put(&s, text, strlen(text));
-    km_sha256_end(&s, hex);
+    km_sha256_end(&s, sum);
+    km_hex(hex, sum, sizeof sum);
     assert_string_equal(hex, expected);
 }
 

@@ -53,7 +53,7 @@ static bool in_blocks(const quant_part *p) {
 /* Each row by itself: bits are those of a row alone. */
 static bool few(const quant_job *j) { return j->rows <= j->alone; }
 
-/* Weights are taken apart before they meet x. With fewer rows that was slower: 0.8 times at 16. */
+/* Enough rows for weights to be taken apart before they meet x. */
 static bool several(const quant_job *j) { return j->rows > KM_FEW_ROWS; }
 
 static const uint8_t *row_at(const km_tensor *w, int64_t row) {

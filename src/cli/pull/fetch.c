@@ -4,7 +4,7 @@
 #include "base/alloc.h"
 #include "base/log.h"
 #include "cli/progress.h"
-#include "cli/pull/sha256.h"
+#include "base/sha256.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -258,6 +258,7 @@ static km_status check_sum(const fetch_job *j, km_error *err) {
         return KM_OK;
     }
     km_sha256 sha;
+    uint8_t sum[32];
     char hex[65];
     const size_t room = (size_t)1 << 20;
     char *buffer = km_alloc(room);
@@ -269,7 +270,8 @@ static km_status check_sum(const fetch_job *j, km_error *err) {
     km_free(buffer);
     if (n < 0)
         return km_error_set(err, KM_ERR_FILE, "cannot read %.200s: %s", j->part, strerror(errno));
-    km_sha256_end(&sha, hex);
+    km_sha256_end(&sha, sum);
+    km_hex(hex, sum, sizeof sum);
     if (strcasecmp(hex, j->sum) == 0) return KM_OK;
     unlink(j->part);
     unlink(j->map);

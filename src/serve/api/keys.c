@@ -1,8 +1,9 @@
-/* The file of keys, and SHA-256 (FIPS 180-4) for it: keys are long random texts, so a plain hash is
- * enough to make the file useless to whoever reads it. */
+/* The file of keys: they are long random texts, so a plain SHA-256 is enough to make the file useless to
+ * whoever reads it. */
 #include "serve/api/keys.h"
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/sha256.h"
 #include "serve/serve.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,62 +12,11 @@
 #include <sys/stat.h>
 #include <time.h>
 
-/* ---- SHA-256 ---- */
-
-static uint32_t rotated(uint32_t x, int n) { return x >> n | x << (32 - n); }
-
-static void sha_block(uint32_t h[8], const unsigned char *p) {
-    static const uint32_t k[64] = {
-        0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4,
-        0xab1c5ed5, 0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe,
-        0x9bdc06a7, 0xc19bf174, 0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f,
-        0x4a7484aa, 0x5cb0a9dc, 0x76f988da, 0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7,
-        0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967, 0x27b70a85, 0x2e1b2138, 0x4d2c6dfc,
-        0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85, 0xa2bfe8a1, 0xa81a664b,
-        0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070, 0x19a4c116,
-        0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
-        0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7,
-        0xc67178f2};
-    uint32_t w[64], v[8];
-    for (int i = 0; i < 16; i++)
-        w[i] = (uint32_t)p[4 * i] << 24 | (uint32_t)p[4 * i + 1] << 16 |
-               (uint32_t)p[4 * i + 2] << 8 | p[4 * i + 3];
-    for (int i = 16; i < 64; i++) {
-        uint32_t a = w[i - 15], b = w[i - 2];
-        w[i] = w[i - 16] + (rotated(a, 7) ^ rotated(a, 18) ^ a >> 3) + w[i - 7] +
-               (rotated(b, 17) ^ rotated(b, 19) ^ b >> 10);
-    }
-    memcpy(v, h, sizeof v);
-    for (int i = 0; i < 64; i++) {
-        uint32_t s1 = rotated(v[4], 6) ^ rotated(v[4], 11) ^ rotated(v[4], 25);
-        uint32_t t1 = v[7] + s1 + ((v[4] & v[5]) ^ (~v[4] & v[6])) + k[i] + w[i];
-        uint32_t s0 = rotated(v[0], 2) ^ rotated(v[0], 13) ^ rotated(v[0], 22);
-        uint32_t t2 = s0 + ((v[0] & v[1]) ^ (v[0] & v[2]) ^ (v[1] & v[2]));
-        memmove(v + 1, v, 7 * sizeof *v);
-        v[4] += t1;
-        v[0] = t1 + t2;
-    }
-    for (int i = 0; i < 8; i++) h[i] += v[i];
-}
-
-void km_sha256(const void *data, size_t n, unsigned char out[32]) {
-    uint32_t h[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
-                     0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
-    const unsigned char *p = data;
-    unsigned char last[128] = {0};
-    size_t left = n;
-    for (; left >= 64; left -= 64, p += 64) sha_block(h, p);
-    memcpy(last, p, left);
-    last[left] = 0x80;
-    size_t blocks = left >= 56 ? 2 : 1;
-    for (int i = 0; i < 8; i++)
-        last[64 * blocks - 1 - (size_t)i] = (unsigned char)((uint64_t)n * 8 >> 8 * i);
-    for (size_t i = 0; i < blocks; i++) sha_block(h, last + 64 * i);
-    for (int i = 0; i < 32; i++) out[i] = (unsigned char)(h[i / 4] >> (24 - 8 * (i % 4)));
-}
-
-void km_hex(char *out, const unsigned char *bytes, size_t n) {
-    for (size_t i = 0; i < n; i++) sprintf(out + 2 * i, "%02x", bytes[i]);
+static void hash_of(const char *key, unsigned char out[32]) {
+    km_sha256 s;
+    km_sha256_begin(&s);
+    km_sha256_put(&s, key, strlen(key));
+    km_sha256_end(&s, out);
 }
 
 km_status km_serve_new_key(const char *name, char **key, char **line, km_error *err) {
@@ -82,7 +32,7 @@ km_status km_serve_new_key(const char *name, char **key, char **line, km_error *
     if (!*key || !*line) return km_error_set(err, KM_ERR_MEMORY, "out of memory");
     km_hex(hex, random, sizeof random);
     snprintf(*key, 80, "km-%s", hex);
-    km_sha256(*key, strlen(*key), hash);
+    hash_of(*key, hash);
     km_hex(hex, hash, 32);
     snprintf(*line, 200, "%s sha256:%s", name, hex);
     return KM_OK;
@@ -224,7 +174,7 @@ km_status km_keys_reload(km_keys *k, km_error *err) {
 const km_key *km_keys_find(const km_keys *k, const char *key) {
     unsigned char hash[32];
     const km_key *found = NULL;
-    km_sha256(key, strlen(key), hash);
+    hash_of(key, hash);
     for (size_t i = 0; i < k->n; i++) {
         unsigned char differs = 0;
         for (int b = 0; b < 32; b++) differs |= hash[b] ^ k->keys[i].hash[b];
@@ -232,5 +182,3 @@ const km_key *km_keys_find(const km_keys *k, const char *key) {
     }
     return found && (!found->expires || (int64_t)time(NULL) < found->expires) ? found : NULL;
 }
-
-size_t km_keys_count(const km_keys *k) { return k->n; }

@@ -26,9 +26,5 @@ km_status km_keys_reload(km_keys *k, km_error *err);
 /* The key's entry, or NULL: unknown or expired. The entry lives until the next reload but one, so it is
  * copied where it is kept. */
 const km_key *km_keys_find(const km_keys *k, const char *key);
-size_t km_keys_count(const km_keys *k);
-
-void km_sha256(const void *data, size_t n, unsigned char out[32]);
-void km_hex(char *out, const unsigned char *bytes, size_t n); /* 2 n + 1 characters */
 
 #endif

@@ -6,8 +6,6 @@
 static const double bounds[KM_HISTOGRAM_BUCKETS] = {
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300};
 
-double km_histogram_bound(int bucket) { return bounds[bucket]; }
-
 void km_histogram_add(km_histogram *h, double seconds) {
     int i = 0;
     while (i < KM_HISTOGRAM_BUCKETS && seconds > bounds[i]) i++;

@@ -21,7 +21,6 @@ typedef struct km_metrics {
 } km_metrics;
 
 void km_histogram_add(km_histogram *h, double seconds);
-double km_histogram_bound(int bucket);
 double km_histogram_quantile(const km_histogram *h, double share); /* 0: empty */
 
 #endif

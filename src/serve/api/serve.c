@@ -187,8 +187,6 @@ void km_serve_run(km_serve *s) {
     km_http_run(s->http);
 }
 
-void km_serve_stop(km_serve *s) { km_http_stop(s->http, 0); }
-
 /* Workers and the engine end first: what they have posted is then delivered by km_http_free, which lets
  * every client go, so that no call is left. */
 void km_serve_free(km_serve *s) {

@@ -68,9 +68,6 @@ const km_http_request *km_exchange_request(const km_exchange *x) {
 }
 
 const char *km_exchange_peer(const km_exchange *x) { return x->connection->peer; }
-bool km_exchange_secure(const km_exchange *x) { return x->connection->http->tls != NULL; }
-bool km_exchange_begun(const km_exchange *x) { return x->begun; }
-void *km_exchange_user(const km_exchange *x) { return x->user; }
 
 void km_exchange_keep(km_exchange *x, void *user, void (*on_gone)(void *user)) {
     x->user = user;

@@ -73,12 +73,10 @@ km_http_counts km_http_count(const km_http *h);
 
 const km_http_request *km_exchange_request(const km_exchange *x);
 const char *km_exchange_peer(const km_exchange *x); /* "127.0.0.1", or "unix" */
-bool km_exchange_secure(const km_exchange *x);      /* over TLS */
 
 /* What the handler keeps with it; on_gone is called once, when the client left before the answer's end.
  * The exchange is no longer valid after that, nor after km_exchange_send and km_exchange_end. */
 void km_exchange_keep(km_exchange *x, void *user, void (*on_gone)(void *user));
-void *km_exchange_user(const km_exchange *x);
 
 /* A header of the answer, before its beginning. */
 void km_exchange_header(km_exchange *x, const char *name, const char *value);
@@ -92,7 +90,6 @@ void km_exchange_send(km_exchange *x, int status, const char *type, const char *
 void km_exchange_begin(km_exchange *x, int status, const char *type, const char *beat);
 bool km_exchange_put(km_exchange *x, const char *data, size_t bytes);
 void km_exchange_end(km_exchange *x);
-bool km_exchange_begun(const km_exchange *x);
 
 const char *km_http_status_text(int status); /* "Not Found" */
 

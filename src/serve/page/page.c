@@ -1,5 +1,6 @@
 /* The pages, embedded at build time, with a content security policy that lets nothing run but their own
  * script: each answer has a nonce of its own. */
+#include "base/sha256.h"
 #include "serve/api/api.h"
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SHA-256, plain. */
-#include "cli/pull/sha256.h"
+#include "base/sha256.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -63,11 +63,16 @@ void km_sha256_put(km_sha256 *s, const void *data, size_t n) {
     memcpy(s->block, p, n);
 }
 
-void km_sha256_end(km_sha256 *s, char hex[65]) {
+void km_sha256_end(km_sha256 *s, uint8_t out[32]) {
     uint64_t bits = s->bytes * 8;
     uint8_t tail[72] = {0x80};
     size_t pad = (s->bytes % 64 < 56 ? 56 : 120) - s->bytes % 64;
     for (int i = 0; i < 8; i++) tail[pad + (size_t)i] = (uint8_t)(bits >> (56 - 8 * i));
     km_sha256_put(s, tail, pad + 8);
-    for (int i = 0; i < 8; i++) snprintf(hex + 8 * i, 9, "%08x", s->state[i]);
+    for (int i = 0; i < 32; i++) out[i] = (uint8_t)(s->state[i / 4] >> (24 - 8 * (i % 4)));
+}
+
+void km_hex(char *out, const uint8_t *bytes, size_t n) {
+    out[0] = 0;
+    for (size_t i = 0; i < n; i++) snprintf(out + 2 * i, 3, "%02x", bytes[i]);
 }
