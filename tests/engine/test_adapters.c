@@ -297,7 +297,7 @@ static void what_cannot_be_chosen_is_refused(void **state) {
     /* More than can be used at once. */
     km_model_options o = tiny_options();
     km_adapter many[9];
-    char name[9][8];
+    char name[9][16];
     for (int i = 0; i < 9; i++) {
         snprintf(name[i], sizeof name[i], "a%d", i);
         many[i] = (km_adapter){.path = three, .name = name[i]};
