@@ -55,6 +55,14 @@ static bool cancelled(const km_maker *g) {
     return g->how->cancel && atomic_load_explicit(g->how->cancel, memory_order_relaxed);
 }
 
+/* A reading that ended early since it was told to (a prompt's, or that of the tokens that stay when a
+ * context is shifted) is no failure: the text ends. Otherwise s. */
+static km_status unless_cancelled(km_maker *g, km_status s, km_error *err) {
+    if (s != KM_ERR_STATE || !cancelled(g)) return s;
+    *err = (km_error){0};
+    return km_voice_end(&g->voice, KM_ENDED_CANCELLED, err);
+}
+
 /* Reads what the session does not hold yet, a chunk at a time. */
 static km_status read_rest(km_maker *g, const int32_t *ids, int64_t n, km_error *err) {
     int64_t most = km_sequence_chunk(g->session), same = km_sequence_length(g->session);
@@ -67,11 +75,7 @@ static km_status read_rest(km_maker *g, const int32_t *ids, int64_t n, km_error 
             same = km_sequence_length(g->session);
             continue;
         }
-        if (s == KM_ERR_STATE && cancelled(g)) { /* in the middle of a chunk */
-            *err = (km_error){0};
-            return km_voice_end(&g->voice, KM_ENDED_CANCELLED, err);
-        }
-        if (s != KM_OK) return s;
+        if (s != KM_OK) return unless_cancelled(g, s, err); /* in the middle of a chunk */
         same += part;
         bool on = !g->how->on_prompt || g->how->on_prompt(g->how->user, same, n);
         if ((!on || cancelled(g)) && same < n)
@@ -132,7 +136,8 @@ static km_status next(km_maker *g, int32_t *id, km_error *err) {
     g->voice.text.len = 0;
     if (cancelled(g)) return km_voice_end(&g->voice, KM_ENDED_CANCELLED, err);
     if (g->how->tokens < 1) return km_voice_end(&g->voice, KM_ENDED_TOKENS, err);
-    if ((s = go_on(g, err)) != KM_OK || (s = g->way->choose(g, id, err)) != KM_OK) return s;
+    if ((s = go_on(g, err)) != KM_OK || (s = g->way->choose(g, id, err)) != KM_OK)
+        return unless_cancelled(g, s, err);
     if (g->voice.tokens == 0) g->got.first_seconds = km_now() - g->start;
     if ((s = km_voice_take(&g->voice, *id, err)) != KM_OK) return s;
     g->last = *id;

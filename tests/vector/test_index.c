@@ -114,7 +114,7 @@ static void the_same_bytes_for_any_number_of_threads(void **state) {
     write_npy(in_folder("x.npy"), base, N, DIM);
     for (int threads = 1; threads <= 3; threads++) {
         km_ctx *c = km_ctx_new("cpu", threads);
-        char name[8];
+        char name[16];
         snprintf(name, sizeof name, "%d", threads);
         assert_done(
             km_index_compress(c, in_folder("x.npy"), in_folder(name),
