@@ -40,7 +40,8 @@ static void dots(const float *a, const float *x, int64_t n, int64_t ranks, float
 
 /* k (1 to 4) terms, whose factors and rows are given. */
 KM_INLINE void add_terms(float *y, const float *f, const float *const *b, int64_t n, int k) {
-    vf w[4] = {v_set1(f[0]), v_set1(f[1]), v_set1(f[2]), v_set1(f[3])};
+    vf w[4];
+    for (int t = 0; t < k; t++) w[t] = v_set1(f[t]);
     int64_t i = 0;
     for (; i + KM_VF <= n; i += KM_VF) {
         vf v = v_load(y + i);
