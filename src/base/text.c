@@ -6,6 +6,7 @@
 #include <string.h>
 
 static bool reserve(km_text *t, size_t extra) {
+    if (extra >= SIZE_MAX / 2 - t->len) t->failed = true; /* beyond all memory */
     if (t->failed) return false;
     size_t need = t->len + extra + 1;
     if (need <= t->cap) return true;

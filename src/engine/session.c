@@ -25,15 +25,17 @@ struct km_session {
 
 static void destroy(km_session *s);
 
-static bool enter(const char *call, km_session *s) {
-    if (!s) {
-        km_public_fail(KM_ERR_NULL, "%s: no session given", call);
-        return false;
-    }
-    if (!km_handle_is(s, KM_HANDLE_SESSION)) {
+static bool is_open(const char *call, const km_session *s) {
+    if (km_handle_is(s, KM_HANDLE_SESSION)) return true;
+    if (s)
         km_public_fail(KM_ERR_STATE, "%s: this is no open session", call);
-        return false;
-    }
+    else
+        km_public_fail(KM_ERR_NULL, "%s: no session given", call);
+    return false;
+}
+
+static bool enter(const char *call, km_session *s) {
+    if (!is_open(call, s)) return false;
     if (!atomic_exchange(&s->busy, true)) return true;
     km_public_fail(KM_ERR_STATE, "%s: the session is busy with another call", call);
     return false;
@@ -222,11 +224,11 @@ const float *km_session_logits(km_session *s) {
 }
 
 int64_t km_session_length(const km_session *s) {
-    return km_handle_is(s, KM_HANDLE_SESSION) ? km_sequence_length(s->seq) : -1;
+    return is_open("km_session_length", s) ? km_sequence_length(s->seq) : -1;
 }
 
 const int32_t *km_session_tokens(const km_session *s) {
-    return km_handle_is(s, KM_HANDLE_SESSION) ? km_sequence_tokens(s->seq) : NULL;
+    return is_open("km_session_tokens", s) ? km_sequence_tokens(s->seq) : NULL;
 }
 
 km_status km_session_rewind(km_session *s, int64_t length) {

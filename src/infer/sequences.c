@@ -321,9 +321,9 @@ static km_status read_chunks(km_sequences *b, int s, const int32_t *ids, int64_t
 km_status km_sequences_read(km_sequences *b, int s, const int32_t *ids, size_t n, km_error *err) {
     int64_t past = km_cache_length(b->cache, s);
     if (n == 0) return KM_OK;
+    if (n > (size_t)(b->how.context - past)) return too_long(b, past, n, err);
     for (size_t i = 0; i < n; i++)
         if (check_id(b, ids[i], err) != KM_OK) return KM_ERR_RANGE;
-    if (n > (size_t)(b->how.context - past)) return too_long(b, past, n, err);
     return read_chunks(b, s, ids, (int64_t)n, err);
 }
 

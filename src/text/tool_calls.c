@@ -131,7 +131,10 @@ void km_answer_parser_free(km_answer_parser *p) {
     km_free(p);
 }
 
-int km_answer_parser_calls(const km_answer_parser *p) { return p ? p->calls : -1; }
+int km_answer_parser_calls(const km_answer_parser *p) {
+    if (!p) km_missing("km_answer_parser_calls");
+    return p ? p->calls : -1;
+}
 
 /* ---- Giving out ---- */
 

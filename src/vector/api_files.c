@@ -97,7 +97,7 @@ km_status km_vectors_save(const char *path, const char *type, const void *x, int
     if (i == kinds)
         return km_public_fail(KM_ERR_DTYPE,
                               "km_vectors_save: a file of f32, f16, i32 or u64, not '%.40s'", type);
-    if (dim && n > INT64_MAX / 8 / dim)
+    if (n > INT64_MAX / 8 / (dim ? dim : 1))
         return km_public_fail(KM_ERR_RANGE, "km_vectors_save: %lld vectors of %lld dimensions",
                               (long long)n, (long long)dim);
     km_writer *w = km_writer_open(path, &err);

@@ -89,8 +89,10 @@ static km_status note_places(const km_snapshot *v, const km_snapshot *known, loo
 
 static km_status look_up(const km_snapshot *v, const uint64_t *ids, int64_t n, lookup *l,
                          km_error *err) {
+    *l = (lookup){0};
+    if (n >= INT64_MAX / (int64_t)sizeof *l->list)
+        return km_error_set(err, KM_ERR_RANGE, "%lld ids are beyond all memory", (long long)n);
     l->list = km_alloc(sizeof *l->list * (size_t)(n + 1));
-    l->n = 0;
     if (!l->list) return km_no_memory(err);
     for (int64_t i = 0; i < n; i++) l->list[i] = (found){ids[i], {-1, 0}};
     qsort(l->list, (size_t)n, sizeof *l->list, km_by_id);
@@ -283,6 +285,10 @@ static void encode_rows(void *arg, int64_t begin, int64_t end, int worker) {
 
 km_status km_index_append(km_ctx *ctx, km_index *x, const float *rows, int64_t n,
                           const uint64_t *ids, km_error *err) {
+    if (n > 0 && x->dim > INT64_MAX / (int64_t)sizeof *rows / n)
+        return km_error_set(err, KM_ERR_RANGE,
+                            "%lld vectors of %lld dimensions are beyond all memory", (long long)n,
+                            (long long)x->dim);
     int64_t bad = km_first_unfit_row(rows, n, x->dim, x->metric);
     char why[KM_TROUBLE_TEXT];
     if (bad >= 0)
