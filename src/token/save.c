@@ -163,7 +163,7 @@ static void put_merges(saver *s, const km_merges *m) {
         put_token(s, m->list[i].left);
         if (pairs)
             put(s, ", ");
-        else
+        else if (km_text_ok(&s->text))
             s->text.len--; /* one string of both: the quotes between them go */
         size_t second = s->text.len;
         put_token(s, m->list[i].right);

@@ -1,0 +1,156 @@
+/* Calls of kermes.h with an allocation that fails, each in turn: the error is told, nothing is lost, and the
+ * same call works afterwards. Vectors and indexes, tokens, perplexity, generation and batches. */
+#include "base/alloc.h"
+#include "base/error.h"
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static const char *tiny(void) {
+    static char path[4096];
+    const char *source = getenv("SRC_DIR");
+    snprintf(path, sizeof path, "%s/models/kermes-tiny.gguf", source ? source : ".");
+    return path;
+}
+
+enum { DIM = 8, VECTORS = 64 };
+
+static float *some_vectors(void) {
+    static float x[VECTORS * DIM];
+    for (int i = 0; i < VECTORS * DIM; i++) x[i] = sinf((float)i * 1.7f) + (float)(i / DIM % 4);
+    return x;
+}
+
+static const char *in_tmp(const char *name) {
+    static char path[2][4200];
+    static int turn;
+    const char *folder = getenv("TMPDIR");
+    char *out = path[turn++ % 2];
+    snprintf(out, sizeof path[0], "%s/kermes-alloc-%d-%s", folder ? folder : "/tmp", (int)getpid(),
+             name);
+    return out;
+}
+
+/* Runs `work` with the nth allocation failing, for more and more of n, until it makes fewer. What it can do
+ * without may fail unseen; otherwise the error says that there was no memory. Leaks are the sanitizer's to
+ * tell. */
+static void walk(bool (*work)(km_ctx *ctx), km_ctx *ctx) {
+    bool reached = true;
+    int failures = 0;
+    for (int64_t nth = 0; reached; nth += 1 + nth / 64) {
+        uint64_t before = km_alloc_count();
+        km_public_fail(KM_ERR_PEER, "nothing was told");
+        km_alloc_fail_nth(nth);
+        bool done = work(ctx);
+        km_alloc_fail_nth(-1);
+        if (!done && km_last_status() != KM_ERR_MEMORY)
+            fail_msg("allocation %lld: %s", (long long)nth, km_last_error());
+        reached = !done || km_alloc_count() - before > (uint64_t)nth;
+        failures += !done;
+        km_ctx_clear_error(ctx);
+        km_step_end(ctx);
+    }
+    assert_true(failures > 0);
+}
+
+static bool vectors_work(km_ctx *ctx) {
+    float *x = some_vectors(), dist[4];
+    uint64_t ids[4];
+    km_index_options o = km_index_defaults();
+    km_anchor_training training = km_anchor_training_defaults();
+    km_measured m = {.size = sizeof m};
+    o.training = &training;
+    training.rounds = 2;
+    o.anchors = 4;
+    bool ok = km_vectors_save(in_tmp("f.npy"), "f32", x, VECTORS, DIM) == KM_OK;
+    km_vectors *v = ok ? km_vectors_open(in_tmp("f.npy"), NULL) : NULL;
+    ok = v && km_index_compress_from(ctx, v, NULL, in_tmp("f.kmx"), &o, NULL) == KM_OK;
+    km_index *i = ok ? km_index_open(in_tmp("f.kmx")) : NULL;
+    ok = i && km_index_search(i, x, 1, 4, NULL, 1, ids, dist) == KM_OK &&
+         km_index_add(ctx, i, x, 3, NULL) == KM_OK && km_index_delete(i, ids, 1) == KM_OK &&
+         km_index_ids(i, NULL, 0) == VECTORS + 2 &&
+         km_index_decompress(i, in_tmp("g.npy"), NULL) == VECTORS + 2 &&
+         km_vectors_rerank(v, KM_METRIC_L2, x, 1, ids, 4, 2, ids, dist) == KM_OK &&
+         km_index_measure(ctx, i, v, x, 2, 4, NULL, &m) == KM_OK &&
+         km_index_save(i, in_tmp("f.kmx"), true) == KM_OK;
+    km_index_close(i);
+    km_vectors_close(v);
+    return ok;
+}
+
+static bool tokens_work(km_ctx *ctx) {
+    static const char text[] = "the sea is calm and the boat goes by";
+    int32_t ids[64];
+    (void)ctx;
+    km_tokenizer *t = km_tokenizer_open(tiny());
+    bool ok = t && km_tokenizer_encode(t, text, sizeof text - 1, 0, ids, 64) > 0 &&
+              km_tokenizer_decode(t, ids, 3, 0, NULL, 0) > 0 &&
+              km_tokenizer_save(t, in_tmp("t.json")) == KM_OK;
+    km_tokenizer_close(t);
+    return ok;
+}
+
+static km_model *shared;
+
+static bool predictions_work(km_ctx *ctx) {
+    static const char text[] = "the sea is calm and the boat goes by, and the sea is calm";
+    km_perplexity_options o = km_perplexity_defaults();
+    km_perplexity_result r = {.size = sizeof r};
+    (void)ctx;
+    o.context = 8;
+    o.windows = 2;
+    o.save_logits = in_tmp("l");
+    o.imatrix = in_tmp("i.gguf");
+    return km_perplexity(shared, text, sizeof text - 1, &o, &r) == KM_OK;
+}
+
+static bool generation_works(km_ctx *ctx) {
+    km_generation g = km_generation_defaults(shared);
+    km_piece_event e[4];
+    int32_t ids[2] = {5, 6};
+    (void)ctx;
+    g.max_tokens = 3;
+    g.schema = "{\"type\": \"boolean\"}";
+    char *text = km_generate_text(shared, "the sea", &g);
+    bool ok = text != NULL;
+    km_string_free(text);
+    km_batch *b = ok ? km_batch_new(shared, NULL) : NULL;
+    int s = b ? km_batch_join(b) : -1, n = 0;
+    ok = s >= 0 && km_batch_start(b, s, ids, 2, &g) == KM_OK;
+    while (ok && (n = km_batch_step(b, e, 4)) > 0)
+        for (int i = 0; i < n && ok; i++)
+            if (e[i].status != KM_OK) ok = km_public_fail(e[i].status, "%s", e[i].text) == KM_OK;
+    ok = ok && n == 0;
+    km_batch_free(b);
+    return ok;
+}
+
+static void an_allocation_that_fails_is_told_and_loses_nothing(void **state) {
+    (void)state;
+    km_ctx *ctx = km_ctx_new("cpu", 1);
+    km_model_options o = km_model_defaults();
+    o.device = "cpu";
+    o.threads = 1;
+    shared = km_model_open(tiny(), &o);
+    assert_true(ctx && shared);
+    walk(tokens_work, ctx);
+    walk(vectors_work, ctx);
+    walk(predictions_work, ctx);
+    walk(generation_works, ctx);
+    km_model_close(shared);
+    km_ctx_free(ctx);
+    static const char *const left[] = {"f.npy", "f.kmx", "g.npy", "t.json", "l", "i.gguf"};
+    for (size_t i = 0; i < sizeof left / sizeof *left; i++) remove(in_tmp(left[i]));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_allocation_that_fails_is_told_and_loses_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
