@@ -41,11 +41,32 @@ enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
 /* ---- Shared by the commands ---- */
 
+/* The library knows no flags: what to write on the line goes behind its words. */
+static const char *advice(const char *message) {
+    static const struct {
+        const char *words, *advice;
+    } known[] = {
+        {"and there is no model folder", ": give one with -m FILE"},
+        {"no model is named", ": give one with -m FILE, or put a GGUF file there"},
+        {"and no built-in one was chosen", "; choose one with --template NAME, such as chatml"},
+        {"; a built-in one can be chosen", " with --template NAME"},
+        {"(it can be left out)", ": --no-tokenizer"},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strstr(message, known[i].words)) return known[i].advice;
+    return "";
+}
+
 static void print_error(const char *fmt, va_list ap) {
+    char message[2 * KM_ERROR_TEXT]; /* to look at; what is longer is printed whole */
+    va_list again;
+    va_copy(again, ap);
+    vsnprintf(message, sizeof message, fmt, again);
+    va_end(again);
     fflush(stdout);
     fputs("kermes: ", stderr);
     vfprintf(stderr, fmt, ap);
-    fputc('\n', stderr);
+    fprintf(stderr, "%s\n", advice(message));
 }
 
 int km_cli_fail(const char *fmt, ...) {

@@ -79,7 +79,7 @@ static void add_memory(json_t *model, const sizes *s, const km_describe_options 
     int64_t context = o->context ? o->context : s->context;
     if (token <= 0 || context <= 0) return;
     if (s->context > 0 && context > s->context)
-        km_note(KM_LOG_WARN, "--context %lld is beyond the model's context of %lld tokens",
+        km_note(KM_LOG_WARN, "a context of %lld is beyond the model's of %lld tokens",
                 (long long)context, (long long)s->context);
     json_object_set_new(model, "cache_type", json_string(km_dtype_name(o->cache)));
     json_object_set_new(model, "cache_bytes_per_token", km_json_count(token));

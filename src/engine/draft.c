@@ -34,7 +34,7 @@ km_status km_draft_open(km_model *m, const char *given, km_error *err) {
         return KM_OK;
     }
     km_error_set(err, KM_ERR_STATE,
-                 "--draft: %.160s has other tokens than the model; it cannot guess for it",
+                 "the draft %.160s has other tokens than the model; it cannot guess for it",
                  m->draft->path);
     km_model_close(m->draft);
     m->draft = NULL;

@@ -88,12 +88,10 @@ km_status km_models_default(char out[PATH_MAX], int *others, km_error *err) {
     char folder[PATH_MAX];
     folder_search s = {.found = 0};
     if (!km_models_folder(folder))
-        return km_error_set(err, KM_ERR_FILE, "no model is named: give one with -m FILE");
+        return km_error_set(err, KM_ERR_FILE, "no model is named, and there is no model folder");
     look(&s, folder, 1);
     if (!s.found)
-        return km_error_set(err, KM_ERR_FILE,
-                            "no model is named and there is none in %.300s: give one with -m FILE, "
-                            "or put a GGUF file there",
+        return km_error_set(err, KM_ERR_FILE, "no model is named and there is none in %.300s",
                             folder);
     snprintf(out, PATH_MAX, "%s", s.best);
     if (others) *others = s.found - 1;

@@ -18,10 +18,9 @@ static km_status devices_of(const char *list, km_open_split *out, km_error *err)
         size_t n = strcspn(at, ",");
         if (n == 0 || n >= sizeof out->device[0])
             return km_error_set(err, KM_ERR_RANGE,
-                                "--devices takes names with commas between them, not '%.60s'",
-                                list);
+                                "devices are names with commas between them, not '%.60s'", list);
         if (out->n == KM_MAX_PARTS)
-            return km_error_set(err, KM_ERR_RANGE, "--devices takes %d at most", KM_MAX_PARTS);
+            return km_error_set(err, KM_ERR_RANGE, "devices: %d at most", KM_MAX_PARTS);
         memcpy(out->device[out->n], at, n);
         out->device[out->n++][n] = 0;
         at += n;
@@ -32,7 +31,7 @@ static km_status devices_of(const char *list, km_open_split *out, km_error *err)
 km_status km_placing_check(const km_placing *w, km_error *err) {
     km_open_split split;
     if (w->activations && w->activations != 8 && w->activations != 16)
-        return km_error_set(err, KM_ERR_RANGE, "--activations takes 8 or 16, not %d",
+        return km_error_set(err, KM_ERR_RANGE, "activations of 8 or 16 bits, not %d",
                             w->activations);
     if (w->gpu_layers < KM_GPU_LAYERS_UNSAID || w->gpu_layers > 100000)
         return km_error_set(err, KM_ERR_RANGE, "%lld layers for the GPU", (long long)w->gpu_layers);

@@ -250,7 +250,7 @@ static km_status file_ready(km_session *s, const char *call, const char *path, k
     if (!path) return km_error_set(err, KM_ERR_NULL, "%s: no file given", call);
     if (s->m->comm)
         return km_error_set(err, KM_ERR_UNSUPPORTED,
-                            "--session keeps no file where ranks share the model");
+                            "a session keeps no file where ranks share the model");
     return ready(s, err);
 }
 

@@ -73,11 +73,10 @@ const km_chat_template *km_model_template(km_model *m, km_error *err) {
     pthread_mutex_unlock(&m->lock);
     if (t) return t;
     if (why.code == KM_ERR_STATE)
-        km_error_set(err, why.code,
-                     "%.200s has no chat template; choose one with --template NAME, such as chatml",
+        km_error_set(err, why.code, "%.200s has no chat template, and no built-in one was chosen",
                      m->lent ? "the model" : m->path);
     else
-        km_error_set(err, why.code, "%.400s; --template NAME takes a built-in one", why.text);
+        km_error_set(err, why.code, "%.400s; a built-in one can be chosen", why.text);
     return NULL;
 }
 

@@ -188,7 +188,7 @@ km_status km_adapter_load(km_net *m, int slot, const char *path, km_error *err) 
         return km_error_set(err, KM_ERR_RANGE, "adapters: slot %d of %d", slot, KM_ADAPTER_SLOTS);
     if (m->comm)
         return km_error_set(err, KM_ERR_UNSUPPORTED,
-                            "adapters: not where ranks share the model; open it without --tensor");
+                            "adapters: not where ranks share the model's tensors");
     adapter_change c = {.slot = slot, .err = err, .file = km_adapter_file_open(m, path, err)};
     if (!c.file) return err->code;
     km_status s = change(m, &c);

@@ -120,7 +120,7 @@ km_status km_convert_token_gguf(km_convert_job *j, km_gguf_out *out, km_error *e
     if (s == KM_OK) s = km_token_put_gguf(t, out, &why);
     if (why.code != KM_OK)
         s = km_error_set(err, why.code, "%s%s", why.text,
-                         why.code == KM_ERR_UNSUPPORTED ? " (--no-tokenizer leaves it out)" : "");
+                         why.code == KM_ERR_UNSUPPORTED ? " (it can be left out)" : "");
     if (s == KM_OK) s = pad_tokens(j, out, err);
     if (s == KM_OK && !j->o->tokenizer) s = put_template(j, out, err);
     j->tokens = km_token_vocab(t);

@@ -56,7 +56,7 @@ void km_chat_template_free(km_chat_template *t) {
 /* ---- From a model's files ---- */
 
 static void *without(const char *path, km_error *err) {
-    km_error_set(err, KM_ERR_STATE, "'%s' has no chat template: choose one with --template", path);
+    km_error_set(err, KM_ERR_STATE, "'%s' has no chat template", path);
     return NULL;
 }
 

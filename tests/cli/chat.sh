@@ -144,7 +144,7 @@ says err "there are 0 (off) and 2"
 expect_error 1 chat
 says err "no model is named and there is none in $work/models"
 expect_error 1 chat -m "$model"
-says err "has no chat template; choose one with --template NAME"
+says err "choose one with --template NAME"
 expect_error 1 chat -m "$model" --template nonsense
 mkdir "$work/models"
 expect 0 convert "$model" "$work/models/old.gguf" --quiet
