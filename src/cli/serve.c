@@ -9,7 +9,7 @@
 typedef struct serve_settings {
     km_common common;
     const char *template, *new_key, *keep_alive, *compress;
-    km_words models, indexes, listen, origins, hosts;
+    km_words models, indexes, loras, listen, origins, hosts;
     km_serve_options o;
     int64_t parallel, kept, queue, connections, responses, cache_mb, body_mb, memory_mb, shelf_mb,
         port, activations;
@@ -134,6 +134,8 @@ int km_command_serve(int argc, char **argv) {
         {"connections", KM_OPTION_INT, "N", &o.connections, 1, 1e6, "at most (default 10000)"},
         {"index", KM_OPTION_LIST, "NAME=FILE", &o.indexes, 0, 0,
          "an index of vectors to be searched by /v1/search; may be given several\ntimes"},
+        {"lora", KM_OPTION_LIST, "NAME=PATH[:SCALE]", &o.loras, 0, 0,
+         "an adapter (LoRA) that requests ask for as a model of this name; of several\nmodels MODEL/NAME=PATH; may be given several times"},
         {"compress", KM_OPTION_TEXT, "WHEN", &o.compress, 0, 0,
          "gzip for clients that ask for it: remote (default: not for those on this\nmachine), always, never"},
         {"max-body", KM_OPTION_INT, "MB", &o.body_mb, 1, 4096, "of one request (default 64)"},
@@ -161,6 +163,7 @@ int km_command_serve(int argc, char **argv) {
             "  kermes serve -m SmolLM2.gguf\n"
             "  kermes serve -m model.gguf --port 9000 --parallel 32 --context 8192\n"
             "  kermes serve --models ~/models --memory 16000 --keep-alive 10m\n"
+            "  kermes serve -m model.gguf --lora pirate=pirate-lora/ --lora sql=sql.gguf:0.8\n"
             "  kermes serve --new-key alice >> keys.txt\n"
             "  kermes serve -m model.gguf --listen 0.0.0.0:8080 --keys keys.txt --log -\n"
             "  kermes serve -m model.gguf --listen unix:/run/kermes.sock\n"
@@ -188,6 +191,8 @@ int km_command_serve(int argc, char **argv) {
     if (!o.models.n && !o.o.folder) o.models.at[o.models.n++] = "";
     o.o.indexes = o.indexes.at;
     o.o.n_indexes = o.indexes.n;
+    o.o.loras = o.loras.at;
+    o.o.n_loras = o.loras.n;
     o.o.models = o.models.at;
     o.o.n_models = o.models.n;
     o.o.memory = (size_t)o.memory_mb << 20;

@@ -13,6 +13,8 @@ typedef struct km_serve_options { /* all-zero but for listen is valid */
     int n_models;
     const char *const *indexes; /* n_indexes of vectors, NAME=FILE, for /v1/search */
     int n_indexes;
+    const char *const *loras; /* n_loras adapters, [MODEL/]NAME=PATH[:SCALE] */
+    int n_loras;
     const char *folder;         /* every GGUF file in it is a model too; NULL: none */
     km_model_options model;     /* how to open them; progress is the server's */
     const char *name;           /* of a single model, for clients; NULL: the file's */

@@ -154,7 +154,7 @@ static const char *stop_reason(const km_api_choice *ch) {
 static void put_message_head(const km_api_call *c, km_text *t) {
     km_text_printf(
         t, "\"id\":\"msg_%s\",\"type\":\"message\",\"role\":\"assistant\",\"model\":", c->id);
-    km_put_string0(t, c->served->name);
+    km_put_string0(t, km_call_model(c));
 }
 
 static void begin(km_api_call *c) {

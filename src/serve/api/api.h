@@ -40,6 +40,7 @@ struct km_serve {
     km_http *http;
     km_served **served; /* the models, n_served of them; the first one is the default */
     int n_served, cap_served;
+    int n_adapters;     /* of all of them */
     km_served *starved; /* waits for memory that others use */
     int64_t loads;      /* of models, so far */
     km_keys *keys;      /* NULL: nobody needs one */
@@ -118,7 +119,11 @@ struct km_api_call {
     const char **stops;
     km_logit_bias *bias;
     char *schema, *grammar;
-    int thinking; /* as km_render_options has it */
+    km_adapter adapters[8]; /* how.n_adapters that were chosen */
+    uint64_t variant;       /* of the model by these; 0: the plain one */
+    const char
+        *model_name; /* of the adapter that was asked for as a model; NULL: the model's own */
+    int thinking;    /* as km_render_options has it */
     bool chat, stream, usage, echo, opened_thought, plain, forced_tool, random_seed;
     bool no_text; /* the answer needs no tokens: `read` has made all of it */
     bool keep_reasoning;

@@ -139,6 +139,7 @@ static bool make_choices(km_api_call *c) {
         ch->task.how = &ch->how;
         ch->task.owner = c->owner;
         ch->task.domain = c->serve->o.share_cache ? 0 : c->key.number;
+        ch->task.variant = c->variant;
         ch->task.priority = c->key.priority;
         ch->task.user = ch;
     }
@@ -176,6 +177,7 @@ static void prepare(km_api_call *c) {
     c->n = 1;
     c->logprobs = -1;
     c->how = km_generation_defaults(c->served->model);
+    if (!c->detached && c->serve->n_adapters && km_call_adapters(c) != KM_OK) return;
     km_status s = c->dialect->read(c, &err);
     if (s != KM_OK && !c->status)
         km_call_refuse(c, s == KM_ERR_MEMORY ? 503 : 400, NULL, "%s", err.text);

@@ -143,6 +143,7 @@ km_status km_catalogue_open(km_serve *s, km_error *err) {
     if (s->n_served == 0)
         return km_error_set(err, KM_ERR_FILE, "there is no model in '%s'",
                             s->o.folder ? s->o.folder : "");
+    if (km_adapters_served(s, err) != KM_OK) return err->code;
     /* One model alone is always there. */
     if (s->n_served == 1 && !s->o.folder) s->served[0]->keep_alive = -1;
     return KM_OK;
@@ -155,6 +156,7 @@ void km_catalogue_reload(km_serve *s) {
 
 void km_catalogue_free(km_serve *s) {
     for (int i = 0; i < s->n_served; i++) {
+        km_adapters_forget(s->served[i]);
         km_free(s->served[i]->path);
         km_free(s->served[i]);
     }
@@ -168,12 +170,15 @@ static km_served *find_exact(km_serve *s, const char *name, size_t n) {
     for (int i = 0; i < s->n_served; i++)
         if (strlen(s->served[i]->name) == n && strncasecmp(s->served[i]->name, name, n) == 0)
             return s->served[i];
+    for (int i = 0; i < s->n_served; i++)
+        if (km_served_adapter(s->served[i], name, n) >= 0) return s->served[i];
     return NULL;
 }
 
 /* Ollama's clients write "name:latest", others the file's name. */
 km_served *km_served_find(km_serve *s, const char *name) {
-    if (!name || !*name || s->n_served == 1) return s->n_served ? s->served[0] : NULL;
+    bool any = s->n_served == 1 && s->n_adapters == 0; /* one alone answers under any name */
+    if (!name || !*name || any) return s->n_served ? s->served[0] : NULL;
     size_t n = strlen(name);
     km_served *m = find_exact(s, name, n);
     if (!m && ends_with(name, ":latest")) m = find_exact(s, name, n - 7);
@@ -187,4 +192,11 @@ bool km_key_may_use(const km_key *key, const char *model) {
     for (const char *at = key->models; *at; at += strcspn(at, ","), at += *at == ',')
         if (strcspn(at, ",") == n && strncasecmp(at, model, n) == 0) return true;
     return false;
+}
+
+bool km_key_may_use_some(const km_key *key, const km_served *m) {
+    bool may = km_key_may_use(key, m->name);
+    for (size_t i = 0; i < m->n_adapters && !may; i++)
+        may = km_key_may_use(key, m->adapters[i].name);
+    return may;
 }

@@ -64,6 +64,10 @@ static km_status read_texts(km_api_call *c, const char *key, bool truncate, km_e
 km_status km_embeddings_read(km_api_call *c, const char *key, bool truncate, km_error *err) {
     const km_served *m = c->served;
     c->no_text = true;
+    if (c->how.n_adapters > 0)
+        return km_call_refuse(c, 400, "model",
+                              "embeddings are of the model without adapters: ask for '%.100s'",
+                              m->name);
     if (!m->info.can_embed)
         return km_call_refuse(c, 501, "model",
                               "the model '%.100s' is split over devices: it gives no embeddings",

@@ -110,7 +110,7 @@ static km_text *line(km_api_call *c) {
     km_text *t = &c->serve->scratch;
     t->len = 0;
     km_text_add(t, "{\"model\":");
-    km_put_string0(t, c->served->name);
+    km_put_string0(t, km_call_model(c));
     km_text_add(t, ",\"created_at\":");
     put_time(t, c->created);
     return t;
@@ -217,12 +217,12 @@ const km_dialect km_dialect_ollama_generate = {.name = "ollama",
 
 /* ---- About models ---- */
 
-static json_t *details(const km_served *m) {
+static json_t *details(const km_served *m, const char *parent) {
     char size[32];
     const km_model_info *i = &m->info;
     snprintf(size, sizeof size, i->parameters < 1e9 ? "%.0fM" : "%.1fB",
              (double)i->parameters / (i->parameters < 1e9 ? 1e6 : 1e9));
-    return json_pack("{s:s, s:s, s:s, s:[s], s:s, s:s}", "parent_model", "", "format", "gguf",
+    return json_pack("{s:s, s:s, s:s, s:[s], s:s, s:s}", "parent_model", parent, "format", "gguf",
                      "family", i->architecture, "families", i->architecture, "parameter_size", size,
                      "quantization_level", i->file_type);
 }
@@ -242,23 +242,31 @@ static json_t *expiry(const km_served *m) {
     return time_json((int64_t)time(NULL) + (int64_t)left);
 }
 
+/* As a model that is there, or one that is up. */
+static json_t *list_one(const km_served *m, const char *name, bool up) {
+    json_t *one = json_pack("{s:s, s:s, s:I, s:s, s:o}", "name", name, "model", name, "size",
+                            (json_int_t)m->info.bytes, "digest", "", "details",
+                            details(m, name == m->name ? "" : m->name));
+    if (!up) {
+        json_object_set_new(one, "modified_at", time_json(m->changed));
+        return one;
+    }
+    json_object_set_new(one, "expires_at", expiry(m));
+    json_object_set_new(one, "size_vram",
+                        json_integer(strstr(m->devices, "cuda") ? m->info.bytes : 0));
+    json_object_set_new(one, "context_length", json_integer(m->info.context));
+    return one;
+}
+
 static json_t *list_models(km_serve *s, bool up_only, const km_key *key) {
     json_t *all = json_array();
     for (int i = 0; i < s->n_served; i++) {
         const km_served *m = s->served[i];
-        if ((up_only && m->state != KM_SERVED_UP) || !km_key_may_use(key, m->name)) continue;
-        json_t *one =
-            json_pack("{s:s, s:s, s:I, s:s, s:o}", "name", m->name, "model", m->name, "size",
-                      (json_int_t)m->info.bytes, "digest", "", "details", details(m));
-        if (up_only) {
-            json_object_set_new(one, "expires_at", expiry(m));
-            json_object_set_new(one, "size_vram",
-                                json_integer(strstr(m->devices, "cuda") ? m->info.bytes : 0));
-            json_object_set_new(one, "context_length", json_integer(m->info.context));
-        } else {
-            json_object_set_new(one, "modified_at", time_json(m->changed));
-        }
-        json_array_append_new(all, one);
+        if (up_only && m->state != KM_SERVED_UP) continue;
+        if (km_key_may_use(key, m->name)) json_array_append_new(all, list_one(m, m->name, up_only));
+        for (size_t k = 0; k < m->n_adapters && !up_only; k++)
+            if (km_key_may_use(key, m->adapters[k].name))
+                json_array_append_new(all, list_one(m, m->adapters[k].name, false));
     }
     return json_pack("{s:o}", "models", all);
 }
@@ -270,7 +278,7 @@ static void show(km_serve *s, km_exchange *x, const km_key *key) {
     if (!name) name = json_object_get(body, "name");
     const km_served *m = km_served_find(s, json_string_value(name));
     json_decref(body);
-    if (!m || !km_key_may_use(key, m->name)) {
+    if (!m || !km_key_may_use_some(key, m)) {
         km_send_error(x, &km_dialect_ollama_chat, 404, "model", "there is no such model here");
         return;
     }
@@ -278,7 +286,7 @@ static void show(km_serve *s, km_exchange *x, const km_key *key) {
     snprintf(key_context, sizeof key_context, "%s.context_length", m->info.architecture);
     km_send_json(x, 200,
                  json_pack("{s:s, s:s, s:s, s:o, s:{s:s, s:I, s:I}, s:[s, s], s:o}", "modelfile",
-                           "", "parameters", "", "template", "", "details", details(m),
+                           "", "parameters", "", "template", "", "details", details(m, ""),
                            "model_info", "general.architecture", m->info.architecture,
                            "general.parameter_count", (json_int_t)m->info.parameters, key_context,
                            (json_int_t)m->info.trained_context, "capabilities", "completion",

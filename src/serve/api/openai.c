@@ -102,7 +102,7 @@ static void put_usage(const km_api_call *c, km_text *t) {
 static void put_head(const km_api_call *c, km_text *t, const char *object) {
     km_text_printf(t, "{\"id\":\"%s-%s\",\"object\":\"%s\",\"created\":%lld,\"model\":",
                    c->chat ? "chatcmpl" : "cmpl", c->id, object, (long long)c->created);
-    km_put_string0(t, c->served->name);
+    km_put_string0(t, km_call_model(c));
     km_text_add(t, ",\"system_fingerprint\":\"kermes-" KM_VERSION "\"");
 }
 

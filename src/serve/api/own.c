@@ -106,13 +106,35 @@ static json_t *describe(const km_served *m) {
                      i->architecture, "loaded", m->state == KM_SERVED_UP);
 }
 
+/* An adapter is a model of its own, whose parent is the one that it corrects. */
+static json_t *describe_adapter(const km_served *m, const km_adapter *a) {
+    json_t *v = describe(m);
+    json_object_set_new(v, "id", json_string(a->name));
+    json_object_set_new(v, "root", json_string(m->name));
+    json_object_set_new(v, "parent", json_string(m->name));
+    json_object_set_new(json_object_get(v, "meta"), "scale", json_real(a->scale));
+    return v;
+}
+
+/* Adds it to the list; or gives it, if it is the one that was asked for. */
+static void list_one(json_t *all, json_t **one, const char *wanted, const char *name,
+                     const km_key *key, json_t *v) {
+    if (km_key_may_use(key, name) && !wanted)
+        json_array_append_new(all, v);
+    else if (km_key_may_use(key, name) && strcmp(wanted, name) == 0 && !*one)
+        *one = v;
+    else
+        json_decref(v);
+}
+
 void km_endpoint_models(km_serve *s, km_exchange *x, const char *name, const km_key *key) {
     json_t *all = json_array(), *one = NULL;
     for (int i = 0; i < s->n_served; i++) {
         const km_served *m = s->served[i];
-        if (!km_key_may_use(key, m->name)) continue;
-        if (name && strcmp(name, m->name) == 0) one = describe(m);
-        if (!name) json_array_append_new(all, describe(m));
+        list_one(all, &one, name, m->name, key, describe(m));
+        for (size_t k = 0; k < m->n_adapters; k++)
+            list_one(all, &one, name, m->adapters[k].name, key,
+                     describe_adapter(m, &m->adapters[k]));
     }
     if (!name)
         km_send_json(x, 200, json_pack("{s:s, s:O}", "object", "list", "data", all));

@@ -200,7 +200,7 @@ static void put_response(const km_api_call *c, km_text *t) {
     }
     km_text_printf(t, ",\"incomplete_details\":%s,\"model\":",
                    cut ? "{\"reason\":\"max_output_tokens\"}" : "null");
-    km_put_string0(t, c->served->name);
+    km_put_string0(t, km_call_model(c));
     km_text_add(t, ",\"output\":[");
     for (size_t i = 0; i < st->n_items && !running; i++) {
         if (i) km_text_add(t, ",");

@@ -40,6 +40,8 @@ static void close_parts(km_served *m) {
 km_status km_served_open(km_served *m, km_error *err) {
     km_serve *s = m->serve;
     km_model_options o = s->o.model;
+    o.adapters = m->adapters;
+    o.n_adapters = m->n_adapters;
     o.progress = go_on_loading;
     o.user = s;
     m->model = km_model_open(m->path, &o);
@@ -273,7 +275,7 @@ void km_served_route(km_api_call *c) {
         km_call_fail(c);
         return;
     }
-    if (!km_key_may_use(c->key.number ? &c->key : NULL, c->served->name)) {
+    if (!km_key_may_use_some(c->key.number ? &c->key : NULL, c->served)) {
         km_call_refuse(c, 403, "model", "this key may not use the model '%.100s'", c->served->name);
         km_call_fail(c);
         return;

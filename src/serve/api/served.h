@@ -28,8 +28,10 @@ typedef struct km_served {
     char name[256];     /* as clients know it */
     km_model_info info; /* its texts are what follows, so that they stay when it is down */
     char architecture[64], file_type[64], devices[128];
-    int64_t changed; /* seconds since 1970, of its file */
-    int64_t need;    /* bytes of weights and cache, as --memory counts them */
+    int64_t changed;      /* seconds since 1970, of its file */
+    int64_t need;         /* bytes of weights and cache, as --memory counts them */
+    km_adapter *adapters; /* n_adapters that are opened with it, each `off` unless it is chosen */
+    size_t n_adapters, cap_adapters;
     /* While it is up. */
     km_model *model;
     km_scheduler *scheduler;
@@ -56,9 +58,19 @@ typedef struct km_served {
 km_status km_catalogue_open(struct km_serve *s, km_error *err);
 void km_catalogue_reload(struct km_serve *s); /* what is new in the folder */
 void km_catalogue_free(struct km_serve *s);
-/* By name, as a client writes it; NULL: the default. NULL: there is none. */
+/* By name, its own or an adapter's, as a client writes it; NULL: the default. NULL: there is none. */
 km_served *km_served_find(struct km_serve *s, const char *name);
 bool km_key_may_use(const km_key *key, const char *model); /* key NULL: yes */
+
+/* ---- adapters.c: LoRAs of the models ---- */
+
+km_status km_adapters_served(struct km_serve *s, km_error *err); /* those of the options */
+void km_adapters_forget(km_served *m);
+int km_served_adapter(const km_served *m, const char *name, size_t n); /* its number; -1: none */
+/* By a worker: those that a request chooses, by its model's name or by its list. */
+km_status km_call_adapters(struct km_api_call *c);
+const char *km_call_model(const struct km_api_call *c);          /* as the answer names it */
+bool km_key_may_use_some(const km_key *key, const km_served *m); /* it, or one of its adapters */
 
 /* ---- served.c: which are up ---- */
 

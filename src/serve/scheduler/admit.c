@@ -104,6 +104,7 @@ static bool start(km_scheduler *s, km_task *t, int match, size_t length) {
                       .n = t->n_ids,
                       .shared = length > 0,
                       .domain = t->domain,
+                      .variant = t->variant,
                       .used = ++s->clock};
     t->reused = (int64_t)(length < t->n_ids ? length : t->n_ids - 1);
     t->started = km_scheduler_now();

@@ -18,10 +18,10 @@ typedef struct km_slot {
     km_task *task; /* that runs or is set aside */
     int32_t *ids;  /* that it holds (KEPT), or reads (the task's) */
     size_t n;
-    int64_t held; /* tokens, when it was set aside */
-    bool shared;  /* its last page was forked just now: its next token takes a page */
-    uint64_t domain;
-    uint64_t used; /* a clock of uses */
+    int64_t held;             /* tokens, when it was set aside */
+    bool shared;              /* its last page was forked just now: its next token takes a page */
+    uint64_t domain, variant; /* as the task's */
+    uint64_t used;            /* a clock of uses */
 } km_slot;
 
 typedef struct km_shelved km_shelved;

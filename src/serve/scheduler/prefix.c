@@ -37,7 +37,7 @@ int km_prefix_find(km_scheduler *s, const km_task *t, size_t *length, bool *wait
     for (int i = 0; i < s->n_slots; i++) {
         const km_slot *slot = &s->slots[i];
         bool holds = slot->state == KM_SLOT_RUNNING || slot->state == KM_SLOT_KEPT;
-        if (!holds || slot->domain != t->domain) continue;
+        if (!holds || slot->domain != t->domain || slot->variant != t->variant) continue;
         size_t k = km_common_tokens(ids, n, slot->ids, slot->n);
         if (k <= best) continue;
         if (slot->state == KM_SLOT_RUNNING) {
@@ -90,7 +90,9 @@ static void drop_covered(km_scheduler *s, int i) {
     const km_slot *slot = &s->slots[i];
     for (int k = 0; k < s->n_slots; k++) {
         const km_slot *other = &s->slots[k];
-        if (k == i || other->state != KM_SLOT_KEPT || other->domain != slot->domain) continue;
+        if (k == i || other->state != KM_SLOT_KEPT || other->domain != slot->domain ||
+            other->variant != slot->variant)
+            continue;
         if (other->n <= slot->n &&
             km_common_tokens(other->ids, other->n, slot->ids, slot->n) == other->n)
             km_prefix_drop(s, k);

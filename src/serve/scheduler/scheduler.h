@@ -17,10 +17,11 @@ typedef struct km_task {
     const int32_t *ids;
     size_t n_ids;
     const km_generation *how;
-    uint64_t owner;  /* who asks: places are shared fairly between owners */
-    uint64_t domain; /* whose prefixes it may use: those of its own domain alone */
-    int priority;    /* larger ones go first */
-    double deadline; /* by km_scheduler_now; 0: none */
+    uint64_t owner;   /* who asks: places are shared fairly between owners */
+    uint64_t domain;  /* whose prefixes it may use: those of its own domain alone */
+    uint64_t variant; /* and of its own mix of adapters; 0: without any */
+    int priority;     /* larger ones go first */
+    double deadline;  /* by km_scheduler_now; 0: none */
     void *user;
     /* Figures, valid with the last event. */
     int64_t reused; /* of the prompt, found in the cache */

@@ -77,7 +77,8 @@ void km_shelf_put(km_scheduler *s, int i) {
     const km_slot *slot = &s->slots[i];
     struct stat st;
     char path[4200];
-    if (!s->shelf.folder || slot->n < WORTH_A_FILE) return;
+    /* A file does not tell which adapters its tokens were read with. */
+    if (!s->shelf.folder || slot->n < WORTH_A_FILE || slot->variant) return;
     km_shelved *e = km_calloc(1, sizeof *e);
     int32_t *ids = km_alloc(slot->n * sizeof *ids);
     if (e) {
@@ -123,6 +124,7 @@ static int bring_back(km_scheduler *s, km_shelved **at) {
 int km_shelf_take(km_scheduler *s, const km_task *t, size_t *length) {
     km_shelved *best = NULL;
     size_t most = *length + WORTH_A_FILE - 1;
+    if (t->variant) return -1;
     for (km_shelved *e = s->shelf.first; e; e = e->next) {
         if (e->domain != t->domain) continue;
         size_t n = km_common_tokens(t->ids, t->n_ids, e->ids, e->n);

@@ -1,0 +1,152 @@
+"""Adapters behind a server: each a model of its own, many mixes in one batch, each text as it is alone.
+
+adapters.py make FOLDER SEED SIZE: writes a LoRA of random numbers for models/kermes-tiny.gguf, as PEFT does.
+adapters.py URL one|several: asks a server that has them."""
+import json
+import os
+import random
+import struct
+import sys
+import threading
+
+from client import call, events
+
+LAYERS, DIM, KV = 4, 128, 64
+
+
+def make(folder, seed, size):
+    rng, head, data = random.Random(seed), {}, b""
+    for layer in range(LAYERS):
+        for name, out in (("q_proj", DIM), ("v_proj", KV)):
+            for part, shape in (("A", [4, DIM]), ("B", [out, 4])):
+                numbers = [rng.uniform(-size, size) for _ in range(shape[0] * shape[1])]
+                raw = struct.pack(f"<{len(numbers)}f", *numbers)
+                head[f"base_model.model.model.layers.{layer}.self_attn.{name}.lora_{part}.weight"] = {
+                    "dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(raw)]}
+                data += raw
+    os.mkdir(folder)
+    text = json.dumps(head).encode()
+    text += b" " * (-len(text) % 8)
+    with open(folder + "/adapter_model.safetensors", "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + data)
+    with open(folder + "/adapter_config.json", "w") as f:
+        json.dump({"peft_type": "LORA", "r": 4, "lora_alpha": 8}, f)
+
+
+def ask(model, prompt="Once upon a time there was a", tokens=24, **fields):
+    status, _, got = call(url, "/v1/completions", {"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0,
+                                                   "ignore_eos": True, **fields})
+    assert status == 200, got
+    return got["choices"][0]["text"], got
+
+
+def refused(status, param, path="/v1/completions", **fields):
+    got = call(url, path, {"prompt": "x", "max_tokens": 1, **fields})
+    assert got[0] == status and got[2]["error"]["param"] == param, got
+    return got[2]["error"]["message"]
+
+
+def each_is_a_model_of_its_own():
+    listed = {m["id"]: m for m in call(url, "/v1/models")[2]["data"]}
+    assert list(listed) == ["kermes-tiny", "red", "blue"], listed
+    assert listed["red"]["parent"] == "kermes-tiny" and "parent" not in listed["kermes-tiny"]
+    assert listed["blue"]["meta"]["scale"] == 0.5
+    assert call(url, "/v1/models/blue")[2]["id"] == "blue" and call(url, "/v1/models/green")[0] == 404
+    assert [m["name"] for m in call(url, "/api/tags")[2]["models"]] == ["kermes-tiny", "red", "blue"]
+    texts = {m: ask(m) for m in ("kermes-tiny", "red", "blue")}
+    assert len({t for t, _ in texts.values()}) == 3, texts
+    for model, (_, got) in texts.items():
+        assert got["model"] == model, got
+    assert ask(None)[0] == ask("")[0] == texts["kermes-tiny"][0] == ask("kermes-tiny", adapters=[])[0]
+    assert ask("red:latest")[0] == ask("RED")[0] == texts["red"][0]
+    # Chosen by a list, in every form.
+    assert ask("kermes-tiny", adapters=["red"])[0] == ask(None, lora="red")[0] == texts["red"][0]
+    assert ask(None, lora=[{"id": 0, "scale": 1}, {"id": 1, "scale": 0}])[0] == texts["red"][0]
+    assert ask("blue", adapters=[{"name": "red"}])[0] == texts["red"][0]
+    both = ask(None, adapters=["red", {"name": "blue", "scale": 0.5}])[0]
+    assert both == ask(None, adapters=["blue", "red"])[0] and both not in (texts["red"][0], texts["blue"][0])
+    # Other dialects, and streams.
+    chat = {"messages": [{"role": "user", "content": "Hello"}], "temperature": 0, "max_tokens": 8}
+    _, _, openai = call(url, "/v1/chat/completions", {**chat, "model": "red"})
+    data = call(url, "/v1/chat/completions", {**chat, "model": "red", "stream": True})[2]
+    assert openai["model"] == "red" and {e["model"] for e in events(data)} == {"red"}
+    said = openai["choices"][0]["message"]["content"]
+    assert call(url, "/v1/messages", {**chat, "model": "red"})[2]["content"][0]["text"] == said
+    ollama = call(url, "/api/chat", {"model": "red", "messages": chat["messages"], "stream": False,
+                                     "options": {"temperature": 0, "num_predict": 8}})[2]
+    assert ollama["message"]["content"] == said and ollama["model"] == "red"
+
+
+def bad_ones_are_refused_by_name():
+    assert "green" in refused(404, "model", model="green")
+    assert "green" in refused(400, "adapters", adapters=["green"])
+    refused(400, "adapters", adapters=["red", "red"])
+    refused(400, "adapters", adapters=[{"name": "red", "scale": "much"}])
+    refused(400, "adapters", adapters=[{"name": "red", "scale": 1e300}])
+    refused(400, "adapters", adapters={"name": "red"})
+    refused(400, "adapters", adapters=[7])
+    refused(400, "adapters", lora=[{"id": 2, "scale": 1}])
+    refused(400, "adapters", lora=[{"id": -1}])
+    assert "without adapters" in refused(400, "model", "/v1/embeddings", model="red", input="x")
+    assert call(url, "/v1/embeddings", {"model": "kermes-tiny", "input": "x"})[0] == 200
+
+
+def what_one_has_read_serves_no_other():
+    prompt = "One day a little girl named Lily went to the park with her mom and she saw a big dog and a small bird in a tree"
+    for model, expected in (("red", False), ("red", True), ("blue", False), ("kermes-tiny", False), ("blue", True), ("kermes-tiny", True)):
+        cached = ask(model, prompt, 2)[1]["usage"]["prompt_tokens_details"]["cached_tokens"]
+        assert (cached > 0) == expected, (model, cached)
+    cached = ask(None, prompt, 2, adapters=[{"name": "red", "scale": 0.25}])[1]["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert cached == 0, cached
+
+
+def a_mixed_batch_gives_each_its_own():
+    choices = [{}, {"adapters": ["red"]}, {"adapters": ["blue"]}, {"adapters": ["red", "blue"]}, {"adapters": [{"name": "red", "scale": -0.5}]}]
+    prompts = ["The sea is", "I saw a red bird in the tree and"]
+    asks = [(p, c) for p in prompts for c in choices]
+    alone = [ask(None, p, 40, **c)[0] for p, c in asks]
+    assert len(set(alone)) == len(alone)
+    together = [None] * len(asks)
+
+    def user(i):
+        together[i] = ask(None, asks[i][0], 40, **asks[i][1])[0]
+    for _ in range(3):
+        threads = [threading.Thread(target=user, args=(i,)) for i in range(len(asks))]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        assert together == alone, (together, alone)
+
+
+def of_several_models_each_has_its_own():
+    names = [m["id"] for m in call(url, "/v1/models")[2]["data"]]
+    assert names == ["one", "two", "red"], names
+    assert ask("red")[0] == ask("two", adapters=["red"])[0] != ask("two")[0] == ask("one")[0]
+    refused(400, "adapters", model="one", adapters=["red"])
+    refused(404, "model", model="three")
+
+
+def a_key_uses_what_it_names():
+    def status(model, **fields):
+        return call(url, "/v1/completions", {"model": model, "prompt": "x", "max_tokens": 1, **fields},
+                    [("Authorization", "Bearer " + sys.argv[3])])[0]
+    assert status("red") == 200 and status("kermes-tiny") == 403 and status("blue") == 403
+    assert status("red", adapters=["blue"]) == 403 and status("red", adapters=[]) == 403
+    listed = call(url, "/v1/models", headers=[("Authorization", "Bearer " + sys.argv[3])])[2]["data"]
+    assert [m["id"] for m in listed] == ["red"]
+
+
+if sys.argv[1] == "make":
+    make(sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))
+    sys.exit()
+url = sys.argv[1]
+if sys.argv[2] == "one":
+    each_is_a_model_of_its_own()
+    bad_ones_are_refused_by_name()
+    what_one_has_read_serves_no_other()
+    a_mixed_batch_gives_each_its_own()
+elif sys.argv[2] == "several":
+    of_several_models_each_has_its_own()
+else:
+    a_key_uses_what_it_names()
