@@ -143,6 +143,15 @@ km_told_recall km_heldout_score(const km_heldout *h, int64_t queries, const uint
     return score(h, queries, found, NULL);
 }
 
+km_told_recall km_heldout_told(const km_heldout *h, const uint64_t *found, const uint64_t *ids) {
+    return score(h, h->n, found, ids);
+}
+
+json_t *km_told_recall_json(const km_told_recall *told) {
+    return json_pack("{s:I, s:f, s:[f, f]}", "queries", (json_int_t)told->queries, "recall@10",
+                     told->recall, "interval", told->low, told->high);
+}
+
 km_status km_heldout_measure(const km_heldout *h, km_index *x, const uint64_t *ids, km_threads *t,
                              km_told_recall *told, km_error *err) {
     uint64_t *found = km_alloc(sizeof *found * (size_t)(h->n * (K + 1)));

@@ -37,6 +37,10 @@ void km_heldout_settle(km_heldout *h); /* all have been fed: near and dist are t
 
 /* Of the first `queries`: found (queries, KM_HELDOUT_K + 1), best first, in numbers of rows. */
 km_told_recall km_heldout_score(const km_heldout *h, int64_t queries, const uint64_t *found);
+/* Of all queries: found likewise, but in ids, which are ids[number of a row], or the numbers. */
+km_told_recall km_heldout_told(const km_heldout *h, const uint64_t *found, const uint64_t *ids);
+/* As META and manifests tell it; NULL: out of memory. */
+json_t *km_told_recall_json(const km_told_recall *told);
 /* What index x finds, whose ids are ids[number of a row], or the numbers. */
 km_status km_heldout_measure(const km_heldout *h, km_index *x, const uint64_t *ids, km_threads *t,
                              km_told_recall *told, km_error *err);

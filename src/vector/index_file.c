@@ -265,6 +265,11 @@ static km_index *load_manifest(const char *path, km_error *err) {
             x = NULL;
             break;
         }
+    json_t *told = json_object_get(m, "measured"); /* of all parts together */
+    if (x && json_is_object(told)) {
+        json_t *measured = json_object_get(x->meta, "measured");
+        if (json_is_object(measured)) json_object_update(measured, told);
+    }
     json_decref(m);
     return x;
 }

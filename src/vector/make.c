@@ -1,6 +1,6 @@
 /* Building an index from a file: a sample teaches the frame, then blocks are encoded one after the
  * other and sorted by cell through a temporary file. */
-#include "vector/make.h"
+#include "vector/make_impl.h"
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -27,21 +27,6 @@ enum {
 #define CROWD_MEMORY 0.15 /* of the budget */
 #define SHORT 0.002       /* of the recall asked for that is let go */
 
-typedef struct making {
-    km_ctx *ctx;
-    km_comm *comm;
-    km_input *in;
-    const uint64_t *ids;
-    const km_index_options *o;
-    int64_t first, rows, total, dim; /* the part of this rank, and all */
-    size_t memory;
-    km_made *made;
-    double energy, lost, measured;
-    km_heldout *held; /* queries that recall is measured with, or NULL */
-    bool known;       /* their neighbours are */
-    km_crowd crowd;   /* where recall is asked for */
-} making;
-
 void km_part_path(char *out, size_t size, const char *path, int rank) {
     const char *dot = strrchr(path, '.'), *slash = strrchr(path, '/');
     int stem = dot && dot > (slash ? slash + 1 : path) ? (int)(dot - path) : (int)strlen(path);
@@ -50,7 +35,7 @@ void km_part_path(char *out, size_t size, const char *path, int rank) {
 
 /* ---- The sample ---- */
 
-static km_status refuse_row(const making *m, int64_t row, const float *x, km_error *err) {
+static km_status refuse_row(const km_making *m, int64_t row, const float *x, km_error *err) {
     char why[KM_TROUBLE_TEXT];
     return km_error_set(
         err, KM_ERR_RANGE, "'%s': vector %lld %s (--skip-bad leaves such vectors out)",
@@ -59,7 +44,7 @@ static km_status refuse_row(const making *m, int64_t row, const float *x, km_err
 
 /* Rows spread evenly, each at random in its stretch of the file; in runs, so that reading is quick.
  * Returns how many are in `out`, or -1. */
-static int64_t read_sample(making *m, int64_t wanted, float *out, km_error *err) {
+static int64_t read_sample(km_making *m, int64_t wanted, float *out, km_error *err) {
     int64_t n = 0;
     if (wanted >= m->rows) {
         for (int64_t at = 0; at < m->rows; at += 65536) {
@@ -103,26 +88,26 @@ static int64_t read_sample(making *m, int64_t wanted, float *out, km_error *err)
     return good;
 }
 
-/* Held-out queries; where recall is asked for, their neighbours too, before anything is learnt. With
- * ranks the first one looks for them. */
-static km_status hold_out(making *m, km_error *err) {
+/* Held-out queries, the same on every rank; where recall is asked for, their neighbours too, before
+ * anything is learnt: of ranks the first one looks for them. */
+static km_status hold_out(km_making *m, km_error *err) {
     bool asked = m->o->recall > 0;
-    if (m->held || km_comm_rank(m->comm) || (km_comm_size(m->comm) > 1 && !asked)) return KM_OK;
+    if (m->held) return KM_OK;
     km_input *from = m->o->queries ? km_input_open(m->o->queries, NULL, err) : NULL;
     if (m->o->queries && !from) return err->code;
     int64_t most = from ? km_input_rows(from) : KM_HELDOUT_QUERIES;
     m->held = km_heldout_new(m->ctx, m->in, from, m->o->metric, most < 100000 ? most : 100000,
                              asked ? CROWD : TIES, err);
     km_input_close(from);
-    if (!m->held || !asked) return err->code;
+    m->known = asked;
+    if (!m->held || !asked || km_comm_rank(m->comm)) return err->code;
     km_status s = km_heldout_feed_all(m->held, m->in, m->o, err);
     if (s == KM_OK)
         s = km_crowd_read(m->held, m->in, CROWD_MEMORY * (double)m->memory, &m->crowd, err);
-    m->known = s == KM_OK;
     return s;
 }
 
-static km_index *learn(making *m, km_error *err) {
+static km_index *learn(km_making *m, km_error *err) {
     int64_t wanted = km_learn_sample(m->o, m->total, m->dim, 0.6 * (double)m->memory);
     int64_t share = (wanted + km_comm_size(m->comm) - 1) / km_comm_size(m->comm);
     if (share > m->rows) share = m->rows;
@@ -160,8 +145,8 @@ static km_index *learn(making *m, km_error *err) {
 /* ---- All vectors ---- */
 
 /* Leaves bad rows out, or refuses them; returns how many are left, or -1. */
-static int64_t sift(making *m, float *rows, uint64_t *ids, uint64_t *number, int64_t at, int64_t n,
-                    km_error *err) {
+static int64_t sift(km_making *m, float *rows, uint64_t *ids, uint64_t *number, int64_t at,
+                    int64_t n, km_error *err) {
     int64_t good = 0;
     for (int64_t i = 0; i < n; i++) {
         int64_t row = m->first + at + i;
@@ -181,7 +166,7 @@ static int64_t sift(making *m, float *rows, uint64_t *ids, uint64_t *number, int
     return good;
 }
 
-static km_status encode_all(making *m, const km_index *x, km_spill *spill, km_error *err) {
+static km_status encode_all(km_making *m, const km_index *x, km_spill *spill, km_error *err) {
     /* Rows, residuals, a copy on the device, codes. */
     double each = 4.0 * 3.2 * (double)m->dim + (double)(x->code_bytes + x->vector_bytes) + 32;
     int64_t block = (int64_t)(0.25 * (double)m->memory / each);
@@ -219,7 +204,7 @@ static km_status encode_all(making *m, const km_index *x, km_spill *spill, km_er
     return s;
 }
 
-static void fill_meta(const making *m, km_index *x) {
+static void fill_meta(const km_making *m, km_index *x) {
     static const char *const modes[] = {"fast", "dense", "anchors-only"};
     json_object_set_new(x->meta, "kermes", json_string(km_version()));
     json_object_set_new(x->meta, "settings",
@@ -234,8 +219,8 @@ static void fill_meta(const making *m, km_index *x) {
     if (source) json_object_set_new(x->meta, "source", source);
 }
 
-static km_status write_file(making *m, km_index *x, km_spill *spill, const char *path, bool passing,
-                            uint64_t *bytes, uint64_t *hash, km_error *err) {
+static km_status write_file(km_making *m, km_index *x, km_spill *spill, const char *path,
+                            bool passing, uint64_t *bytes, uint64_t *hash, km_error *err) {
     int64_t rows = km_spill_rows(spill);
     x->energy = rows ? m->energy / (double)rows : 0;
     uint64_t next = m->ids ? 0 : (uint64_t)m->total;
@@ -257,7 +242,7 @@ static km_status write_file(making *m, km_index *x, km_spill *spill, const char 
 /* ---- Recall ---- */
 
 /* Of the index in `path`, told in its META by writing it again to `final`. */
-static km_status measure_file(making *m, const char *path, const char *final, uint64_t *bytes,
+static km_status measure_file(km_making *m, const char *path, const char *final, uint64_t *bytes,
                               uint64_t *hash, km_error *err) {
     km_told_recall *told = &m->made->recall;
     km_index *x = km_index_load(path, err);
@@ -269,99 +254,20 @@ static km_status measure_file(making *m, const char *path, const char *final, ui
     if (s == KM_OK) s = km_heldout_measure(m->held, x, m->ids, m->ctx->threads, told, err);
     if (s == KM_OK && isfinite(told->recall)) {
         json_t *measured = json_object_get(x->meta, "measured");
-        json_object_set_new(measured, "queries", json_integer(told->queries));
-        json_object_set_new(measured, "recall@10", json_real(told->recall));
-        json_object_set_new(measured, "interval", json_pack("[f, f]", told->low, told->high));
+        json_t *recall = km_told_recall_json(told);
+        json_object_update(measured, recall);
+        json_decref(recall);
     }
     if (s == KM_OK) s = km_index_store(x, final, false, bytes, hash, err);
     km_index_close(x);
     return s;
 }
 
-/* ---- Ranks ---- */
-
-typedef struct rank_part { /* what rank 0 hears of a rank */
-    uint64_t hash;
-    int64_t rows;
-} rank_part;
-
-static km_status write_manifest(const char *path, const rank_part *parts, int n, int64_t rows,
-                                km_error *err) {
-    json_t *list = json_array();
-    for (int r = 0; r < n; r++) {
-        char name[PATH_MAX], hash[17];
-        km_part_path(name, sizeof name, path, r);
-        const char *slash = strrchr(name, '/');
-        snprintf(hash, sizeof hash, "%016" PRIx64, parts[r].hash);
-        json_array_append_new(list, json_pack("{s:s, s:I, s:s}", "file", slash ? slash + 1 : name,
-                                              "rows", (json_int_t)parts[r].rows, "xxh3", hash));
-    }
-    json_t *o = json_pack("{s:s, s:s, s:i, s:I, s:o}", "kermes", km_version(), "format",
-                          "kmx-manifest", "version", 1, "rows", (json_int_t)rows, "parts", list);
-    char *text = o ? json_dumps(o, JSON_INDENT(1)) : NULL;
-    json_decref(o);
-    if (!text) return km_no_memory_for(err, "the manifest");
-    km_writer *w = km_writer_open(path, err);
-    if (w) km_writer_put(w, text, strlen(text));
-    if (w) km_writer_put(w, "\n", 1);
-    free(text);
-    return w ? km_writer_commit(w, err) : err->code;
-}
-
-/* Sums what the ranks made; rank 0 writes the manifest. All fail when one does. */
-static km_status join_ranks(making *m, const char *path, km_status s, rank_part own, double bytes,
-                            km_error *err) {
-    int n = km_comm_size(m->comm), rank = km_comm_rank(m->comm);
-    if (n == 1) {
-        m->made->rows = own.rows;
-        m->made->bytes = bytes;
-        m->made->parts = 1;
-        return s;
-    }
-    /* Counts travel as doubles, hashes in halves, so that they come through whole. */
-    size_t slots = 7 + 4 * (size_t)n;
-    double *x = km_calloc(slots, sizeof *x);
-    if (!x) return km_no_memory(err);
-    x[0] = s == KM_OK ? 0 : 1;
-    x[1] = bytes;
-    x[2] = (double)own.rows;
-    x[3] = (double)m->made->skipped;
-    x[4] = m->energy;
-    x[5] = m->lost;
-    x[6] = m->measured;
-    double *mine = x + 7 + 4 * rank;
-    mine[0] = (double)(own.hash >> 32);
-    mine[1] = (double)(own.hash & 0xffffffffu);
-    mine[2] = (double)own.rows;
-    km_status sent = km_comm_sum(m->comm, x, (int)slots, err);
-    if (s == KM_OK && sent != KM_OK) s = sent;
-    if (s == KM_OK && x[0] > 0) s = km_error_set(err, KM_ERR_STATE, "another rank failed");
-    m->made->bytes = x[1];
-    m->made->rows = (int64_t)x[2];
-    m->made->skipped = (int64_t)x[3];
-    m->energy = x[4];
-    m->lost = x[5];
-    m->measured = x[6];
-    m->made->parts = n;
-    if (s == KM_OK && rank == 0) {
-        rank_part *parts = km_calloc((size_t)n, sizeof *parts);
-        for (int r = 0; parts && r < n; r++) {
-            const double *p = x + 7 + 4 * r;
-            parts[r] = (rank_part){(uint64_t)p[0] << 32 | (uint64_t)p[1], (int64_t)p[2]};
-        }
-        s = parts ? write_manifest(path, parts, n, m->made->rows, err) : km_no_memory(err);
-        km_free(parts);
-    }
-    km_free(x);
-    double failed = s == KM_OK ? 0 : 1;
-    if (km_comm_sum(m->comm, &failed, 1, err) == KM_OK && failed > 0 && s == KM_OK)
-        s = km_error_set(err, KM_ERR_STATE, "another rank failed");
-    return s;
-}
+/* ---- A file ---- */
 
 /* Codes of all rows, sorted, as the file `path`. */
-static km_status make_file(making *m, km_index *x, const char *path, uint64_t *bytes,
-                           rank_part *own, km_error *err) {
+static km_status make_file(km_making *m, km_index *x, const char *path, uint64_t *bytes,
+                           km_rank_part *own, km_error *err) {
     km_spill *spill = km_spill_new(x, path, err);
     km_status s = spill ? encode_all(m, x, spill, err) : err->code;
     bool measured = m->held && km_comm_size(m->comm) == 1;
@@ -390,7 +296,7 @@ static km_status check_ids(const uint64_t *ids, int64_t n, km_error *err) {
 }
 
 /* Bytes of codes that may reach the recall asked for, where these do not; 0: they do, or nothing will. */
-static double longer_code(const making *m, const km_index *x, const km_index_options *o) {
+static double longer_code(const km_making *m, const km_index *x, const km_index_options *o) {
     double got = m->made->recall.recall, size = (double)x->code_bytes;
     if (!(o->recall > 0) || !(got < o->recall - SHORT) || size > (double)m->dim) return 0;
     double by = 0.5 * ((1 - got) / (1 - o->recall) - 1);
@@ -401,14 +307,14 @@ km_status km_index_make(km_ctx *ctx, km_comm *comm, km_input *in, const uint64_t
                         const char *path, const km_index_options *o, km_made *made, km_error *err) {
     int size = km_comm_size(comm), rank = km_comm_rank(comm);
     int64_t total = km_input_rows(in);
-    making m = {.ctx = ctx,
-                .comm = comm,
-                .in = in,
-                .ids = ids,
-                .o = o,
-                .total = total,
-                .dim = km_input_dim(in),
-                .made = made};
+    km_making m = {.ctx = ctx,
+                   .comm = comm,
+                   .in = in,
+                   .ids = ids,
+                   .o = o,
+                   .total = total,
+                   .dim = km_input_dim(in),
+                   .made = made};
     *made = (km_made){.first_skipped = -1, .recall = {.recall = NAN}, .dim = m.dim};
     km_status s = km_index_check_options(o, total, m.dim, err);
     if (s == KM_OK && ids) s = check_ids(ids, total, err);
@@ -434,12 +340,14 @@ km_status km_index_make(km_ctx *ctx, km_comm *comm, km_input *in, const uint64_t
         snprintf(own_path, sizeof own_path, "%s", path);
     km_alloc_thrifty(budget < THRIFTY);
     uint64_t bytes = 0;
-    rank_part own = {0};
+    km_rank_part own = {0};
     km_index *x = NULL;
     km_index_options longer = *o;
     for (int grown = 0;; grown++) {
         x = learn(&m, err);
         s = x ? make_file(&m, x, own_path, &bytes, &own, err) : err->code;
+        if (size > 1) s = km_ranks_agree(comm, s, err);
+        if (size > 1 && s == KM_OK) s = km_ranks_recall(&m, own_path, err);
         double next = s == KM_OK && grown < GROWTHS ? longer_code(&m, x, o) : 0;
         if (next == 0) break;
         km_note(KM_LOG_INFO, "recall@10 is %.3f with codes of %zu bytes: %g bytes are tried",
@@ -453,7 +361,7 @@ km_status km_index_make(km_ctx *ctx, km_comm *comm, km_input *in, const uint64_t
         made->first_skipped = -1;
     }
     m.o = o;
-    s = join_ranks(&m, path, s, own, (double)bytes, err);
+    s = km_ranks_join(&m, path, s, own, (double)bytes, err);
     if (s == KM_OK && x) {
         json_t *measured = json_object_get(x->meta, "measured");
         made->anchors = x->cells;

@@ -26,12 +26,26 @@ settings=(base.raw "${raw[@]}" --bytes 12 --anchors 16 --device cpu --threads 1)
 
 expect 0 compress "${settings[@]}" -o one.kmx --json
 one=$(sed -n 's/.*"energy": \([0-9.]*\).*/\1/p' out)
+one_recall=$(sed -n 's/.*"recall@10": \([0-9.]*\).*/\1/p' out)
 ranks 2 compress "${settings[@]}" -o two.kmx --json || fail "two ranks failed"
 json_says vectors=3000 parts=2 anchors=16
 two=$(sed -n 's/.*"energy": \([0-9.]*\).*/\1/p' out)
 awk -v a="$one" -v b="$two" 'BEGIN { exit !(a / b < 1.02 && b / a < 1.02) }' ||
     fail "energies differ: $one and $two"
 [ -s two-0.kmx ] && [ -s two-1.kmx ] || fail "an index is missing"
+
+# The same queries against all parts: the recall of one index, to what other sums in learning change.
+two_recall=$(sed -n 's/.*"recall@10": \([0-9.]*\).*/\1/p' out)
+json_says recall_queries=1000
+awk -v a="$one_recall" -v b="$two_recall" \
+    'BEGIN { exit !(a > 0.3 && b > 0.3 && a - b < 0.03 && b - a < 0.03) }' ||
+    fail "recall is told as $one_recall by one rank and $two_recall by two"
+expect 0 info two.kmx
+says out "recall@10 $(printf %.3f "$two_recall")"
+ranks 3 compress base.raw "${raw[@]}" --recall 0.9 --anchors 16 --device cpu --threads 1 \
+    -o asked.kmx --json || fail "three ranks with --recall failed"
+reached=$(sed -n 's/.*"recall@10": \([0-9.]*\).*/\1/p' out)
+awk -v r="$reached" 'BEGIN { exit !(r >= 0.89) }' || fail "asked for 0.9, told '$reached'"
 
 expect 0 info two.kmx --verify --json
 json_says kind=index index.vectors=3000 index.parts=2
