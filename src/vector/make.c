@@ -35,7 +35,7 @@ void km_part_path(char *out, size_t size, const char *path, int rank) {
 
 /* ---- The sample ---- */
 
-static km_status refuse_row(const km_making *m, int64_t row, const float *x, km_error *err) {
+static km_status refuse_row(const km_build_work *m, int64_t row, const float *x, km_error *err) {
     char why[KM_TROUBLE_TEXT];
     return km_error_set(
         err, KM_ERR_RANGE, "'%s': vector %lld %s (--skip-bad leaves such vectors out)",
@@ -44,7 +44,7 @@ static km_status refuse_row(const km_making *m, int64_t row, const float *x, km_
 
 /* Rows spread evenly, each at random in its stretch of the file; in runs, so that reading is quick.
  * Returns how many are in `out`, or -1. */
-static int64_t read_sample(km_making *m, int64_t wanted, float *out, km_error *err) {
+static int64_t read_sample(km_build_work *m, int64_t wanted, float *out, km_error *err) {
     int64_t n = 0;
     if (wanted >= m->rows) {
         for (int64_t at = 0; at < m->rows; at += 65536) {
@@ -90,7 +90,7 @@ static int64_t read_sample(km_making *m, int64_t wanted, float *out, km_error *e
 
 /* Held-out queries, the same on every rank; where recall is asked for, their neighbours too, before
  * anything is learnt: of ranks the first one looks for them. */
-static km_status hold_out(km_making *m, km_error *err) {
+static km_status hold_out(km_build_work *m, km_error *err) {
     bool asked = m->o->recall > 0;
     if (m->held) return KM_OK;
     km_input *from = m->o->queries ? km_input_open(m->o->queries, NULL, err) : NULL;
@@ -107,7 +107,7 @@ static km_status hold_out(km_making *m, km_error *err) {
     return s;
 }
 
-static km_index *learn(km_making *m, km_error *err) {
+static km_index *learn(km_build_work *m, km_error *err) {
     int64_t wanted = km_learn_sample(m->o, m->total, m->dim, 0.6 * (double)m->memory);
     int64_t share = (wanted + km_comm_size(m->comm) - 1) / km_comm_size(m->comm);
     if (share > m->rows) share = m->rows;
@@ -145,7 +145,7 @@ static km_index *learn(km_making *m, km_error *err) {
 /* ---- All vectors ---- */
 
 /* Leaves bad rows out, or refuses them; returns how many are left, or -1. */
-static int64_t sift(km_making *m, float *rows, uint64_t *ids, uint64_t *number, int64_t at,
+static int64_t sift(km_build_work *m, float *rows, uint64_t *ids, uint64_t *number, int64_t at,
                     int64_t n, km_error *err) {
     int64_t good = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -166,7 +166,7 @@ static int64_t sift(km_making *m, float *rows, uint64_t *ids, uint64_t *number, 
     return good;
 }
 
-static km_status encode_all(km_making *m, const km_index *x, km_spill *spill, km_error *err) {
+static km_status encode_all(km_build_work *m, const km_index *x, km_spill *spill, km_error *err) {
     /* Rows, residuals, a copy on the device, codes. */
     double each = 4.0 * 3.2 * (double)m->dim + (double)(x->code_bytes + x->vector_bytes) + 32;
     int64_t block = (int64_t)(0.25 * (double)m->memory / each);
@@ -204,7 +204,7 @@ static km_status encode_all(km_making *m, const km_index *x, km_spill *spill, km
     return s;
 }
 
-static void fill_meta(const km_making *m, km_index *x) {
+static void fill_meta(const km_build_work *m, km_index *x) {
     static const char *const modes[] = {"fast", "dense", "anchors-only"};
     json_object_set_new(x->meta, "kermes", json_string(km_version()));
     json_object_set_new(x->meta, "settings",
@@ -219,7 +219,7 @@ static void fill_meta(const km_making *m, km_index *x) {
     if (source) json_object_set_new(x->meta, "source", source);
 }
 
-static km_status write_file(km_making *m, km_index *x, km_spill *spill, const char *path,
+static km_status write_file(km_build_work *m, km_index *x, km_spill *spill, const char *path,
                             bool passing, uint64_t *bytes, uint64_t *hash, km_error *err) {
     int64_t rows = km_spill_rows(spill);
     x->energy = rows ? m->energy / (double)rows : 0;
@@ -242,8 +242,8 @@ static km_status write_file(km_making *m, km_index *x, km_spill *spill, const ch
 /* ---- Recall ---- */
 
 /* Of the index in `path`, told in its META by writing it again to `final`. */
-static km_status measure_file(km_making *m, const char *path, const char *final, uint64_t *bytes,
-                              uint64_t *hash, km_error *err) {
+static km_status measure_file(km_build_work *m, const char *path, const char *final,
+                              uint64_t *bytes, uint64_t *hash, km_error *err) {
     km_told_recall *told = &m->made->recall;
     km_index *x = km_index_load(path, err);
     unlink(path); /* it stays mapped */
@@ -266,7 +266,7 @@ static km_status measure_file(km_making *m, const char *path, const char *final,
 /* ---- A file ---- */
 
 /* Codes of all rows, sorted, as the file `path`. */
-static km_status make_file(km_making *m, km_index *x, const char *path, uint64_t *bytes,
+static km_status make_file(km_build_work *m, km_index *x, const char *path, uint64_t *bytes,
                            km_rank_part *own, km_error *err) {
     km_spill *spill = km_spill_new(x, path, err);
     km_status s = spill ? encode_all(m, x, spill, err) : err->code;
@@ -296,7 +296,7 @@ static km_status check_ids(const uint64_t *ids, int64_t n, km_error *err) {
 }
 
 /* Bytes of codes that may reach the recall asked for, where these do not; 0: they do, or nothing will. */
-static double longer_code(const km_making *m, const km_index *x, const km_index_options *o) {
+static double longer_code(const km_build_work *m, const km_index *x, const km_index_options *o) {
     double got = m->made->recall.recall, size = (double)x->code_bytes;
     if (!(o->recall > 0) || !(got < o->recall - SHORT) || size > (double)m->dim) return 0;
     double by = 0.5 * ((1 - got) / (1 - o->recall) - 1);
@@ -307,14 +307,14 @@ km_status km_index_make(km_ctx *ctx, km_comm *comm, km_input *in, const uint64_t
                         const char *path, const km_index_options *o, km_made *made, km_error *err) {
     int size = km_comm_size(comm), rank = km_comm_rank(comm);
     int64_t total = km_input_rows(in);
-    km_making m = {.ctx = ctx,
-                   .comm = comm,
-                   .in = in,
-                   .ids = ids,
-                   .o = o,
-                   .total = total,
-                   .dim = km_input_dim(in),
-                   .made = made};
+    km_build_work m = {.ctx = ctx,
+                       .comm = comm,
+                       .in = in,
+                       .ids = ids,
+                       .o = o,
+                       .total = total,
+                       .dim = km_input_dim(in),
+                       .made = made};
     *made = (km_made){.first_skipped = -1, .recall = {.recall = NAN}, .dim = m.dim};
     km_status s = km_index_check_options(o, total, m.dim, err);
     if (s == KM_OK && ids) s = check_ids(ids, total, err);

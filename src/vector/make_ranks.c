@@ -84,7 +84,7 @@ static km_status join_lists(km_comm *comm, near_list *own, km_error *err) {
     return s;
 }
 
-static km_status find_in_part(const km_making *m, const char *part, near_list *found,
+static km_status find_in_part(const km_build_work *m, const char *part, near_list *found,
                               km_error *err) {
     const km_heldout *h = m->held;
     if (!list_new(found, h->n, KM_HELDOUT_K + 1)) return km_no_memory_for(err, "measuring recall");
@@ -97,7 +97,7 @@ static km_status find_in_part(const km_making *m, const char *part, near_list *f
     return s;
 }
 
-km_status km_ranks_recall(km_making *m, const char *part, km_error *err) {
+km_status km_ranks_recall(km_build_work *m, const char *part, km_error *err) {
     km_heldout *h = m->held;
     if (!h) return KM_OK; /* on no rank: there are too few rows */
     near_list found = {0};
@@ -145,8 +145,8 @@ static km_status write_manifest(const char *path, const km_rank_part *parts, int
     return w ? km_writer_commit(w, err) : err->code;
 }
 
-km_status km_ranks_join(km_making *m, const char *path, km_status s, km_rank_part own, double bytes,
-                        km_error *err) {
+km_status km_ranks_join(km_build_work *m, const char *path, km_status s, km_rank_part own,
+                        double bytes, km_error *err) {
     int n = km_comm_size(m->comm), rank = km_comm_rank(m->comm);
     if (n == 1) {
         m->made->rows = own.rows;
