@@ -15,6 +15,7 @@ import json
 import os
 import random
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -51,7 +52,7 @@ class Server:
         sys.exit("the server did not start")
 
     def cpu(self):
-        """Seconds of CPU: of the loop and the workers, and of all threads."""
+        """Seconds of CPU: of the loop, the workers and what the engine sends itself, and of all threads."""
         own, total, tick = 0, 0, os.sysconf("SC_CLK_TCK")
         folder = f"/proc/{self.process.pid}/task"
         for task in os.listdir(folder):
@@ -62,7 +63,8 @@ class Server:
             total += seconds
             if name in ("km-loop", "km-worker"):
                 own += seconds
-        return own, total
+        metrics = urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics").read().decode()
+        return own + float(re.search(r"^kermes_deliveries_direct_cpu_seconds_total (\S+)", metrics, re.M)[1]), total
 
     def memory(self):
         with open(f"/proc/{self.process.pid}/status") as f:
@@ -186,6 +188,38 @@ def start_time(a, rounds=3):
     return {"bytes": os.path.getsize(a.model), "runs": times, "best_seconds": min(t["first_token_seconds"] for t in times)}
 
 
+def stream_cost(a, rounds=5, answers=8):
+    """CPU of the whole process for a token of one stream, beside the same tokens in whole answers, which are the
+    engine's work and the reading of requests: in turns, over one thread; and beside the floor of a send."""
+    server, turns = Server(a.kermes, a.model, "--threads", "1"), []
+    body = {"messages": question(random.Random(6)), "max_tokens": a.tokens, "seed": 1, "temperature": 0, "ignore_eos": True}
+
+    def answer(way):
+        """By a client that does as little as possible beside."""
+        data = json.dumps({**body, "stream": way == "stream"}).encode()
+        with socket.create_connection(("127.0.0.1", server.port)) as s:
+            s.sendall(f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
+            while s.recv(65536):
+                pass
+    try:
+        answer("stream")
+        for _ in range(rounds):
+            turn = {}
+            for name in ("stream", "whole"):
+                before = server.cpu()[1]
+                for _ in range(answers):
+                    answer(name)
+                turn[name + "_us"] = round((server.cpu()[1] - before) / (answers * a.tokens) * 1e6, 2)
+            turns.append({**turn, "difference_us": round(turn["stream_us"] - turn["whole_us"], 2)})
+    finally:
+        server.stop()
+    out = {"turns": turns, "difference_us_median": quantile([t["difference_us"] for t in turns], 0.5),
+           "difference_us_of_best": round(min(t["stream_us"] for t in turns) - min(t["whole_us"] for t in turns), 2)}
+    if a.floor:
+        out["floor"] = [json.loads(subprocess.run([a.floor, "256", "250", mb], capture_output=True, check=True).stdout) for mb in ("0", "90")]
+    return out
+
+
 async def next_turn(port, length):
     """The first token of a prompt of about `length` tokens, read anew; and of the turn after it."""
     rng = random.Random(3)
@@ -242,13 +276,18 @@ def main():
     p.add_argument("--idle", type=int, default=0)
     p.add_argument("--batch", action="store_true", help="also against kermes bench batch")
     p.add_argument("--start", action="store_true", help="only the time from start to the first token")
+    p.add_argument("--cost", action="store_true", help="only what a token of one stream costs")
+    p.add_argument("--floor", help="bench_send_floor, for what a send costs by itself")
     p.add_argument("--out")
     a = p.parse_args()
-    settings = {k: v for k, v in vars(a).items() if k not in ("kermes", "model", "out")}
+    settings = {k: v for k, v in vars(a).items() if k not in ("kermes", "model", "out", "floor")}
     out = {"model": os.path.basename(a.model), "cpus": os.cpu_count(), "date": time.strftime("%Y-%m-%d"), "load_before": os.getloadavg()[0],
            "settings": settings}
     if a.start:
         out["start"] = start_time(a)
+        return write(out, a.out)
+    if a.cost:
+        out["one_stream"] = stream_cost(a)
         return write(out, a.out)
     server = Server(a.kermes, a.model, "--parallel", str(max(a.users, 1)))
     try:

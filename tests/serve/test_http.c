@@ -369,6 +369,76 @@ static void a_client_that_reads_too_slowly_is_let_go(void **state) {
     assert_int_equal(r.ended[499], 1);
 }
 
+/* ---- Streams that another thread puts to ---- */
+
+enum { LINE = 1000, LINES = 6000 };
+typedef struct number_writer {
+    rig *r;
+    int next, direct;
+    bool mailed; /* the loop has the next one */
+} number_writer;
+
+static bool put_line(number_writer *w) {
+    char line[LINE + 1];
+    snprintf(line, sizeof line, "%0*d\n", LINE - 1, w->next);
+    if (!w->r->held || !km_exchange_put(w->r->held, line, LINE)) return false;
+    w->next++;
+    return true;
+}
+
+static bool put_now(void *user) {
+    number_writer *w = user;
+    if (!w->r->held || !km_exchange_direct(w->r->held)) return false;
+    w->direct++;
+    return put_line(w);
+}
+
+static void put_by_loop(void *user) {
+    number_writer *w = user;
+    if (w->next < LINES) put_line(w);
+    if (w->next == LINES && w->r->held) {
+        km_exchange_end(w->r->held);
+        w->r->held = NULL;
+    }
+    __atomic_store_n(&w->mailed, false, __ATOMIC_SEQ_CST);
+}
+
+static void *write_numbers(void *user) {
+    number_writer *w = user;
+    while (w->next < LINES) {
+        if (w->next < LINES - 1 && km_http_try(w->r->http, put_now, w)) continue;
+        __atomic_store_n(&w->mailed, true, __ATOMIC_SEQ_CST);
+        assert_true(km_http_post(w->r->http, put_by_loop, w));
+        while (__atomic_load_n(&w->mailed, __ATOMIC_SEQ_CST)) usleep(20);
+    }
+    return NULL;
+}
+
+/* The reader takes little at a time, so that often the socket does not take a line, or only a part of it. */
+static void what_another_thread_puts_comes_whole_and_in_order(void **state) {
+    rig r;
+    start(&r, (km_http_options){.backlog = LINES * LINE});
+    int fd = dial(&r), small = 128 << 10;
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+    say(fd, "GET /stream HTTP/1.0\r\n\r\n");
+    hear(fd, "data: 1\n\n");
+    number_writer w = {.r = &r};
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, write_numbers, &w), 0);
+    char line[LINE + 1], want[LINE + 1];
+    for (int i = 0; i < LINES; i++) {
+        if (i % 500 == 0) usleep(20000);
+        assert_int_equal(recv(fd, line, LINE, MSG_WAITALL), LINE);
+        snprintf(want, sizeof want, "%0*d\n", LINE - 1, i);
+        assert_memory_equal(line, want, LINE);
+    }
+    assert_int_equal(recv(fd, line, 1, 0), 0);
+    pthread_join(thread, NULL);
+    assert_true(w.direct > 10);
+    close(fd);
+    stop(&r);
+}
+
 static void a_silent_stream_has_a_heartbeat(void **state) {
     rig r;
     start(&r, (km_http_options){.beat_seconds = 0.1});
@@ -496,6 +566,7 @@ int main(void) {
         cmocka_unit_test(an_answer_that_is_whole_reaches_a_half_closed_client),
         cmocka_unit_test(slow_senders_are_told_so),
         cmocka_unit_test(a_client_that_reads_too_slowly_is_let_go),
+        cmocka_unit_test(what_another_thread_puts_comes_whole_and_in_order),
         cmocka_unit_test(a_silent_stream_has_a_heartbeat),
         cmocka_unit_test(connections_beyond_the_limit_are_told_so),
         cmocka_unit_test(many_connections_come_and_go),

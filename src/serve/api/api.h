@@ -175,6 +175,7 @@ extern const km_dialect km_dialect_chat, km_dialect_completions, km_dialect_mess
 
 void km_call_start(km_serve *s, km_exchange *x, const km_dialect *d, const km_key *key);
 void km_call_on_events(void *serve, const km_task_event *events, size_t n);
+bool km_call_can_now(void *serve, const km_task_event *events, size_t n);
 void km_call_tick(void *serve); /* streams that wait get their beginning */
 void km_call_put(km_api_call *c, const km_text *t);
 void km_call_enqueue(km_api_call *c); /* for a worker to read */

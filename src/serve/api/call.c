@@ -512,6 +512,22 @@ static void take_end(km_api_choice *ch, const km_task_event *e) {
     if (c->exchange && c->n_ended == c->n_choices) end_call(c);
 }
 
+/* Texts of whole answers only gather, and those of a few streams are a system call each. Many streams are
+ * better served by one wake of the loop, while the engine goes on. */
+bool km_call_can_now(void *serve, const km_task_event *events, size_t n) {
+    enum { FEW = 4 };
+    size_t streams = 0;
+    (void)serve;
+    for (size_t i = 0; i < n; i++) {
+        const km_api_choice *ch = events[i].task->user;
+        const km_api_call *c = ch->call;
+        if (events[i].end != KM_ENDED_NOT) return false;
+        if (!c->exchange || !c->stream) continue;
+        if (!c->begun || !km_exchange_direct(c->exchange) || ++streams > FEW) return false;
+    }
+    return true;
+}
+
 void km_call_on_events(void *serve, const km_task_event *events, size_t n) {
     (void)serve;
     for (size_t i = 0; i < n; i++) {

@@ -57,6 +57,10 @@ void km_endpoint_metrics(km_serve *s, km_exchange *x) {
     for (int i = 0; i < s->n_served; i++) up += s->served[i]->state == KM_SERVED_UP;
     put(t, "models_loaded", "gauge", "Models that are loaded.", up);
     put(t, "model_loads_total", "counter", "How often one was loaded.", (double)s->loads);
+    put(t, "deliveries_direct_total", "counter", "Steps whose tokens the engine sent itself.",
+        (double)h.tries);
+    put(t, "deliveries_direct_cpu_seconds_total", "counter", "CPU time of sending them.",
+        h.try_seconds);
     put(t, "connections", "gauge", "Open connections.", (double)h.connections);
     put(t, "streams", "gauge", "Of these, that carry a stream.", (double)h.streams);
     put(t, "prompt_tokens_total", "counter", "Tokens of prompts.", (double)c.prompt_tokens);

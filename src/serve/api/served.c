@@ -13,6 +13,10 @@ static bool post(void *user, void (*fn)(void *arg), void *arg) {
     return km_http_post(((km_serve *)user)->http, fn, arg);
 }
 
+static bool now(void *user, bool (*fn)(void *arg), void *arg) {
+    return km_http_try(((km_serve *)user)->http, fn, arg);
+}
+
 /* ---- Opening and closing, in any thread ---- */
 
 static bool go_on_loading(void *user, uint64_t done, uint64_t total) {
@@ -59,6 +63,8 @@ km_status km_served_open(km_served *m, km_error *err) {
                               .reserve = s->o.reserve,
                               .post = post,
                               .on_events = km_call_on_events,
+                              .now = now,
+                              .can_now = km_call_can_now,
                               .user = s};
     if (km_guard_open(m, err) == KM_OK) m->scheduler = km_scheduler_new(m->model, &k, err);
     if (m->scheduler) return KM_OK;

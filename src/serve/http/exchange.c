@@ -188,6 +188,7 @@ void km_exchange_begin(km_exchange *x, int status, const char *type, const char 
     if (!x->head_only && may_compress(x)) x->gzip = km_gzip_new(true);
     if (x->gzip) tell_compressed(x);
     send_head(x, status, type, x->chunked ? "Transfer-Encoding: chunked\r\n" : "");
+    x->connection->direct = false; /* until its head is out */
     x->begun = true;
     x->beat = beat;
     x->last = km_now();
@@ -201,19 +202,37 @@ void km_exchange_begin(km_exchange *x, int status, const char *type, const char 
  * How many bytes went out. */
 static size_t send_now(km_connection *c, const struct iovec *parts, int n) {
     struct msghdr m = {.msg_iov = (struct iovec *)(uintptr_t)parts, .msg_iovlen = (size_t)n};
-    if (c->http->tls || evbuffer_get_length(bufferevent_get_output(c->bev)) > 0) return 0;
-    ssize_t sent = sendmsg(bufferevent_getfd(c->bev), &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+    bool trying = c->http->trying; /* then what libevent does to its buffers goes on beside */
+    if (trying ? !c->direct : c->http->tls || evbuffer_get_length(bufferevent_get_output(c->bev)))
+        return 0;
+    if (c->late.len) return 0;
+    ssize_t sent = sendmsg(c->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
     return sent > 0 ? (size_t)sent : 0; /* an error comes back when the rest is written */
 }
 
+void km_connection_send_late(km_connection *c) {
+    if (c->late.len)
+        evbuffer_add(bufferevent_get_output(c->bev), km_text_str(&c->late), c->late.len);
+    km_text_free(&c->late);
+}
+
 static void put_parts(km_connection *c, const struct iovec *parts, int n) {
+    if (!c->http->trying) km_connection_send_late(c);
     struct evbuffer *out = bufferevent_get_output(c->bev);
     size_t sent = send_now(c, parts, n);
     for (int i = 0; i < n; i++) {
-        size_t skip = sent < parts[i].iov_len ? sent : parts[i].iov_len;
+        size_t skip = sent < parts[i].iov_len ? sent : parts[i].iov_len,
+               left = parts[i].iov_len - skip;
+        const char *rest = (const char *)parts[i].iov_base + skip;
         sent -= skip;
-        if (skip < parts[i].iov_len)
-            evbuffer_add(out, (const char *)parts[i].iov_base + skip, parts[i].iov_len - skip);
+        if (left == 0) continue;
+        c->direct = false;
+        if (!c->http->trying) {
+            evbuffer_add(out, rest, left);
+            continue;
+        }
+        km_text_put(&c->late, rest, left);
+        c->http->some_late = true;
     }
 }
 
@@ -252,16 +271,23 @@ bool km_exchange_put(km_exchange *x, const char *data, size_t bytes) {
     }
     put_bytes(x, data, bytes);
     x->last = km_now();
+    if (c->http->trying) return true; /* direct: at most what was put just now is late */
     if (evbuffer_get_length(out) <= c->http->options.backlog) return true;
     km_connection_free(c); /* reads too slowly */
     return false;
+}
+
+bool km_exchange_direct(const km_exchange *x) {
+    return x->begun && x->connection->direct && !x->gzip && !x->head_only;
 }
 
 void km_exchange_end(km_exchange *x) {
     size_t n = 0;
     const char *rest = x->gzip ? km_gzip_put(x->gzip, "", 0, true, &n) : NULL;
     if (rest) put_bytes(x, rest, n);
-    if (!x->head_only && x->chunked) bufferevent_write(x->connection->bev, "0\r\n\r\n", 5);
+    km_connection_send_late(x->connection);
+    if (!x->head_only && x->chunked)
+        put_parts(x->connection, &(struct iovec){(void *)(uintptr_t) "0\r\n\r\n", 5}, 1);
     stop_streaming(x);
     done(x);
 }

@@ -1,6 +1,7 @@
 /* What the server's files share. */
 #ifndef KM_SERVE_HTTP_INTERNAL_H
 #define KM_SERVE_HTTP_INTERNAL_H
+#include "base/text.h"
 #include "serve/http/server.h"
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
@@ -18,6 +19,9 @@ typedef struct km_connection {
     km_exchange *exchange; /* the one under way; NULL between two */
     struct km_connection *prev, *next;
     char peer[48];
+    int fd;
+    bool direct;      /* nothing is on its way out: the socket takes what is put (not with TLS) */
+    km_text late;     /* what it did not take in km_http_try; the loop sends it */
     bool reading;     /* km_connection_read is on the stack */
     bool closing;     /* what is written goes out, then it ends */
     bool dead;        /* to be freed when km_connection_read returns */
@@ -45,7 +49,11 @@ struct km_http {
     void *timer_args[KM_HTTP_TIMERS];
     int n_timers;
     bool draining;
-    struct event *wake; /* an eventfd's */
+    /* Whoever touches connections and exchanges has it: the loop in each of its callbacks, or a thread in
+     * km_http_try. */
+    pthread_mutex_t turn;
+    bool trying, some_late; /* in km_http_try; something did not go out there */
+    struct event *wake;     /* an eventfd's */
     int wake_fd;
     km_posted *taken; /* the list that the loop works off, while the other one fills */
     size_t cap_taken;
@@ -55,9 +63,13 @@ struct km_http {
     double stop; /* seconds; < 0: go on */
 };
 
+void km_http_begin(km_http *h); /* a callback of the loop: its turn, which may be taken twice */
+void km_http_end(km_http *h);
+
 void km_connection_free(km_connection *c);
 void km_connection_finish(km_connection *c); /* when all is written */
 void km_connection_read(km_connection *c);
+void km_connection_send_late(km_connection *c);             /* by the loop */
 void km_connection_next(km_connection *c, bool keep_alive); /* its exchange has ended */
 
 km_exchange *km_exchange_new(km_connection *c);

@@ -8,9 +8,11 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 typedef struct km_http_call {
+    km_http *http;
     void (*fn)(void *arg);
     void (*on_signal)(void *arg, int number);
     void *arg;
@@ -40,6 +42,36 @@ static void begin_drain(km_http *h, double seconds) {
     km_http_maybe_end(h);
 }
 
+/* ---- Turns ---- */
+
+void km_http_begin(km_http *h) { pthread_mutex_lock(&h->turn); }
+
+void km_http_end(km_http *h) { pthread_mutex_unlock(&h->turn); }
+
+static void send_late(void *user) {
+    km_http *h = user;
+    for (km_connection *c = h->first; c; c = c->next) km_connection_send_late(c);
+}
+
+static double cpu_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+bool km_http_try(km_http *h, bool (*fn)(void *arg), void *arg) {
+    if (pthread_mutex_trylock(&h->turn) != 0) return false;
+    double began = cpu_seconds();
+    h->trying = true;
+    bool done = fn(arg), late = h->some_late;
+    h->trying = h->some_late = false;
+    h->counts.tries += done;
+    h->counts.try_seconds += done ? cpu_seconds() - began : 0;
+    pthread_mutex_unlock(&h->turn);
+    while (late && !km_http_post(h, send_late, h)) usleep(2000);
+    return done;
+}
+
 /* ---- From other threads ---- */
 
 static void on_wake(evutil_socket_t fd, short what, void *user) {
@@ -55,10 +87,12 @@ static void on_wake(evutil_socket_t fd, short what, void *user) {
     h->n_posted = 0;
     h->stop = -1;
     pthread_mutex_unlock(&h->lock);
+    km_http_begin(h);
     for (size_t i = 0; i < count; i++) posted[i].fn(posted[i].arg);
     h->taken = posted;
     h->cap_taken = cap;
     if (stop >= 0) begin_drain(h, stop);
+    km_http_end(h);
 }
 
 static void wake(km_http *h) {
@@ -88,10 +122,12 @@ void km_http_stop(km_http *h, double seconds) {
 static void on_timer(evutil_socket_t fd, short what, void *user) {
     km_http_call *call = user;
     (void)what;
+    km_http_begin(call->http);
     if (call->on_signal)
         call->on_signal(call->arg, (int)fd);
     else
         call->fn(call->arg);
+    km_http_end(call->http);
 }
 
 static km_status add_timer(km_http *h, int fd, short what, const struct timeval *every,
@@ -104,6 +140,7 @@ static km_status add_timer(km_http *h, int fd, short what, const struct timeval 
         return km_error_set(err, KM_ERR_MEMORY, "serve: out of memory for timers");
     }
     *kept = call;
+    kept->http = h;
     h->timers[h->n_timers] = e;
     h->timer_args[h->n_timers++] = kept;
     return KM_OK;
@@ -155,6 +192,11 @@ km_http *km_http_new(const km_http_options *options, km_error *err) {
     h->stop = -1;
     h->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     pthread_mutex_init(&h->lock, NULL);
+    pthread_mutexattr_t twice; /* TLS calls back from within calls of ours */
+    pthread_mutexattr_init(&twice);
+    pthread_mutexattr_settype(&twice, PTHREAD_MUTEX_RECURSIVE);
+    pthread_mutex_init(&h->turn, &twice);
+    pthread_mutexattr_destroy(&twice);
     signal(SIGPIPE, SIG_IGN);
     raise_limit(h->options.connections);
     h->base = event_base_new();
@@ -189,6 +231,7 @@ void km_http_free(km_http *h) {
     km_free(h->taken);
     km_http_tls_close(h);
     pthread_mutex_destroy(&h->lock);
+    pthread_mutex_destroy(&h->turn);
     km_free(h);
 }
 

@@ -43,6 +43,7 @@ void km_connection_free(km_connection *c) {
     if (c->timer) event_free(c->timer);
     km_http_parser_free(c->parser);
     bufferevent_free(c->bev);
+    km_text_free(&c->late);
     km_free(c);
     km_http_maybe_end(h);
 }
@@ -138,21 +139,25 @@ void km_connection_next(km_connection *c, bool keep_alive) {
 
 static void on_read(struct bufferevent *bev, void *user) {
     km_connection *c = user;
-    if (c->exchange) { /* bytes of later requests; too many of them are no pipelining */
-        if (evbuffer_get_length(bufferevent_get_input(bev)) > READ_AHEAD) km_connection_free(c);
-        return;
-    }
-    km_connection_read(c);
+    km_http *h = c->http;
+    km_http_begin(h);
+    if (!c->exchange)
+        km_connection_read(c);
+    else if (evbuffer_get_length(bufferevent_get_input(bev)) > READ_AHEAD)
+        km_connection_free(c); /* bytes of later requests; too many of them are no pipelining */
+    km_http_end(h);
 }
 
 static void on_written(struct bufferevent *bev, void *user) {
     km_connection *c = user;
+    km_http *h = c->http;
+    km_http_begin(h);
+    c->direct = !h->tls && evbuffer_get_length(bufferevent_get_output(bev)) == 0 && !c->late.len;
     if (c->closing && !c->reading) km_connection_free(c);
+    km_http_end(h);
 }
 
-static void on_event(struct bufferevent *bev, short what, void *user) {
-    km_connection *c = user;
-    if (what & BEV_EVENT_CONNECTED) return;
+static void take_event(km_connection *c, struct bufferevent *bev, short what) {
     bool left = evbuffer_get_length(bufferevent_get_output(bev)) > 0;
     if ((what & BEV_EVENT_EOF) && !(what & BEV_EVENT_ERROR) && !c->exchange) {
         c->half_closed = true; /* answers that are whole still go out */
@@ -165,15 +170,27 @@ static void on_event(struct bufferevent *bev, short what, void *user) {
     km_connection_free(c);
 }
 
+static void on_event(struct bufferevent *bev, short what, void *user) {
+    km_connection *c = user;
+    km_http *h = c->http;
+    if (what & BEV_EVENT_CONNECTED) return;
+    km_http_begin(h);
+    take_event(c, bev, what);
+    km_http_end(h);
+}
+
 static void on_timeout(evutil_socket_t fd, short what, void *user) {
     (void)fd;
     (void)what;
     km_connection *c = user;
+    km_http *h = c->http;
+    km_http_begin(h);
     bool silent = !km_http_parser_begun(c->parser);
     if (c->closing || c->exchange || silent)
         km_connection_free(c);
     else
         answer_bad(c, 408, "the request took too long to come");
+    km_http_end(h);
 }
 
 static void name_peer(km_connection *c, const struct sockaddr *a) {
@@ -201,6 +218,7 @@ static void accept_one(km_http *h, evutil_socket_t fd, const struct sockaddr *a)
         return;
     }
     c->http = h;
+    c->fd = fd;
     c->next = h->first;
     if (c->next) c->next->prev = c;
     h->first = c;
@@ -223,7 +241,10 @@ static void on_accept(struct evconnlistener *l, evutil_socket_t fd, struct socka
                       void *user) {
     (void)l;
     (void)len;
-    accept_one(user, fd, a);
+    km_http *h = user;
+    km_http_begin(h);
+    accept_one(h, fd, a);
+    km_http_end(h);
 }
 
 /* Out of descriptors: accepting again at once would spin, so it waits for a moment. */

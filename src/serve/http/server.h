@@ -1,6 +1,6 @@
 /* An HTTP/1.1 server on libevent: one loop, one thread, thousands of connections. A handler gets an
  * exchange (a request and its answer to come) and answers now or later, whole or as a stream. All
- * calls belong to the loop's thread, but for km_http_post and km_http_stop.
+ * calls belong to the loop's thread, but for km_http_post, km_http_try and km_http_stop.
  *
  * While an answer is under way the connection is still read, so that a client's leaving is seen at
  * once. A client that shuts its sending side down counts as gone, unless its answer is whole already. */
@@ -56,6 +56,10 @@ void km_http_run(km_http *h); /* until stopped */
 void km_http_stop(km_http *h, double seconds);
 /* From any thread: fn(arg) is called by the loop, in the order of the calls. False: out of memory. */
 bool km_http_post(km_http *h, void (*fn)(void *arg), void *arg);
+/* From any thread: calls fn(arg) in this one, while the loop waits for something to happen, and returns what
+ * it says; false at once if the loop is at work. All that fn may do is put to streams that are
+ * km_exchange_direct. It spares waking the loop, which costs more than what a token of a stream needs. */
+bool km_http_try(km_http *h, bool (*fn)(void *arg), void *arg);
 /* Calls fn(arg) every so many seconds while the loop runs. */
 km_status km_http_every(km_http *h, double seconds, void (*fn)(void *arg), void *arg,
                         km_error *err);
@@ -66,6 +70,8 @@ km_status km_http_on_signal(km_http *h, int number, void (*fn)(void *arg, int nu
 typedef struct km_http_counts {
     int64_t connections, streams, requests, refused;
     uint64_t bytes_in, bytes_out;
+    int64_t tries;      /* calls of km_http_try that were made */
+    double try_seconds; /* of CPU, of the threads that made them */
 } km_http_counts;
 km_http_counts km_http_count(const km_http *h);
 
@@ -90,6 +96,8 @@ void km_exchange_send(km_exchange *x, int status, const char *type, const char *
 void km_exchange_begin(km_exchange *x, int status, const char *type, const char *beat);
 bool km_exchange_put(km_exchange *x, const char *data, size_t bytes);
 void km_exchange_end(km_exchange *x);
+/* A stream of plain text over a socket that has taken all that was put so far. */
+bool km_exchange_direct(const km_exchange *x);
 
 const char *km_http_status_text(int status); /* "Not Found" */
 

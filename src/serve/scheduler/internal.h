@@ -34,6 +34,7 @@ typedef struct km_event_block {
     km_text text; /* offsets until it is sent */
     km_logprob *top;
     size_t n_top, cap_top;
+    bool settled;                /* offsets have become addresses */
     struct km_event_block *next; /* of those that are not in use */
 } km_event_block;
 
@@ -56,6 +57,7 @@ struct km_scheduler {
         uint64_t numbers;
     } shelf;
     km_event_block *block;
+    atomic_int under_way; /* blocks that were posted, and not delivered yet */
     km_piece_event *pieces;
     int n_pieces;
     pthread_t thread;

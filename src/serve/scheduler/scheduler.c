@@ -15,20 +15,43 @@ double km_scheduler_now(void) {
 
 /* ---- Events on their way ---- */
 
-static void deliver(void *arg) {
-    km_event_block *b = arg;
+/* Offsets become addresses, now that nothing moves. */
+static void settle(km_event_block *b) {
     const char *text = km_text_str(&b->text);
-    for (size_t i = 0; i < b->n; i++) { /* offsets become addresses, now that nothing moves */
+    for (size_t i = 0; i < b->n && !b->settled; i++) {
         b->events[i].text = text + (uintptr_t)b->events[i].text;
         if (b->events[i].n_top) b->events[i].top = b->top + (uintptr_t)b->events[i].top;
     }
-    km_scheduler *s = b->scheduler;
-    s->o.on_events(s->o.user, b->events, b->n);
+    b->settled = true;
+}
+
+static void empty(km_event_block *b) {
     b->n = b->n_top = b->text.len = 0;
+    b->settled = false;
+}
+
+static void deliver(void *arg) {
+    km_event_block *b = arg;
+    km_scheduler *s = b->scheduler;
+    settle(b);
+    s->o.on_events(s->o.user, b->events, b->n);
+    empty(b);
+    atomic_fetch_sub(&s->under_way, 1);
     pthread_mutex_lock(&s->lock);
     b->next = s->spare;
     s->spare = b;
     pthread_mutex_unlock(&s->lock);
+}
+
+/* By the engine's own thread. */
+static bool deliver_now(void *arg) {
+    km_event_block *b = arg;
+    km_scheduler *s = b->scheduler;
+    settle(b);
+    if (!s->o.can_now(s->o.user, b->events, b->n)) return false;
+    s->o.on_events(s->o.user, b->events, b->n);
+    empty(b);
+    return true;
 }
 
 static void free_block(km_event_block *b) {
@@ -93,6 +116,10 @@ void km_emit_end(km_scheduler *s, km_task *t, km_end_reason end, km_status statu
 /* A block that cannot be sent for want of memory is tried again: nobody waits in vain. */
 static void send_block(km_scheduler *s) {
     if (s->block->n == 0) return;
+    /* Not before what was posted: events come in their order. */
+    if (s->o.now && atomic_load(&s->under_way) == 0 && s->o.now(s->o.user, deliver_now, s->block))
+        return;
+    atomic_fetch_add(&s->under_way, 1);
     while (!s->o.post(s->o.user, deliver, s->block)) usleep(2000);
     pthread_mutex_lock(&s->lock);
     s->block = s->spare;

@@ -66,6 +66,11 @@ typedef struct km_scheduler_options {
     bool (*post)(void *user, void (*fn)(void *arg), void *arg);
     /* Called there with the events of a step; their texts live as long as the call. */
     void (*on_events)(void *user, const km_task_event *events, size_t n);
+    /* Calls fn(arg) in this thread as if it were the submitter's, which rests meanwhile, and returns what it
+     * says; false: it does not rest. NULL: it never does. */
+    bool (*now)(void *user, bool (*fn)(void *arg), void *arg);
+    /* Can on_events be called so with these? */
+    bool (*can_now)(void *user, const km_task_event *events, size_t n);
     void *user;
 } km_scheduler_options;
 
