@@ -32,13 +32,15 @@ elseif(NOT KERMES_ISA_ONLY_BASE)
     set(KERMES_BYTE_ISAS avxvnni avx512vnni)
 endif()
 
-# Tiles are for products alone: a folder of its own, beside kernels for AVX-512.
-file(GLOB kermes_tile_sources CONFIGURE_DEPENDS src/backend/cpu/simd/amx/*.c)
+# Tiles, and pairs of bf16, are for products alone: a folder each, beside kernels for AVX-512.
+file(GLOB kermes_amx_sources CONFIGURE_DEPENDS src/backend/cpu/simd/amx/*.c)
+file(GLOB kermes_avx512bf16_sources CONFIGURE_DEPENDS src/backend/cpu/simd/bf16/*.c)
+set(KERMES_ISA_FLAGS_avx512bf16 ${KERMES_ISA_FLAGS_avx512} -mavx512bf16)
 set(KERMES_ISA_FLAGS_amx ${KERMES_ISA_FLAGS_avx512vnni} -mavx512bf16 -mamx-tile -mamx-int8
     -mamx-bf16)
 set(KERMES_TILE_ISAS)
 if(NOT KERMES_ISA_ONLY_BASE)
-    set(KERMES_TILE_ISAS amx)
+    set(KERMES_TILE_ISAS amx avx512bf16)
 endif()
 
 # A kernel is one large function after inlining, over which sanitizers take gcc minutes. Checks of
@@ -57,7 +59,7 @@ if(kermes_simd_sources)
             set(sources ${kermes_quant_sources})
         endif()
         if(isa IN_LIST KERMES_TILE_ISAS)
-            set(sources ${kermes_tile_sources})
+            set(sources ${kermes_${isa}_sources})
         endif()
         add_library(kermes_simd_${isa} OBJECT ${sources})
         kermes_compile(kermes_simd_${isa})

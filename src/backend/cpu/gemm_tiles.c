@@ -1,4 +1,4 @@
-/* How a product of bf16 is shared out for tiles. Columns of b are laid out by all threads, as many as
+/* How a product of bf16 is shared out for tiles, or for pairs where there are none. Columns of b are laid out by all threads, as many as
  * stay in the last cache; then threads take blocks of c, each of them whole: a block's sums are added
  * up over stretches of k, in order, so neither threads nor blocks change a bit. */
 #include "backend/cpu/gemm_tiles.h"
@@ -7,10 +7,14 @@
 #include <string.h>
 
 #ifdef KM_ISA_ONLY_BASE
-static const km_gemm_tiles *const tiles = NULL;
+static const km_gemm_tiles *tiles_now(void) { return NULL; }
 #else
-extern const km_gemm_tiles km_gemm_tiles_amx;
-static const km_gemm_tiles *const tiles = &km_gemm_tiles_amx;
+extern const km_gemm_tiles km_gemm_tiles_amx, km_gemm_tiles_avx512bf16;
+static const km_gemm_tiles *tiles_now(void) {
+    km_isa isa = km_gemm_isa();
+    if (isa == KM_ISA_AMX) return &km_gemm_tiles_amx;
+    return isa == KM_ISA_AVX512 && km_cpu_info()->avx512_bf16 ? &km_gemm_tiles_avx512bf16 : NULL;
+}
 #endif
 
 #define BLOCK_ROWS 256    /* of c, in multiples of 32; fewer where threads would have none */
@@ -20,15 +24,15 @@ static const km_gemm_tiles *const tiles = &km_gemm_tiles_amx;
 #define LEAST_WORK (64.0 * 64 * 64)
 
 bool km_gemm_tiles_suit(const km_gemm *g) {
-    if (!tiles || km_gemm_isa() < KM_ISA_AMX) return false;
     if (g->a.dtype != KM_BF16 || g->b.dtype != KM_BF16) return false;
     if (g->batch_dims || g->slope || g->col_sums || g->row_sums) return false;
-    return g->m > KM_FEW_ROWS && g->n >= 16 && g->k >= 32 &&
+    return tiles_now() && g->m > KM_FEW_ROWS && g->n >= 16 && g->k >= 32 &&
            (double)g->m * (double)g->n * (double)g->k >= LEAST_WORK;
 }
 
 typedef struct tile_job {
     const km_gemm *g;
+    const km_gemm_tiles *tiles;
     const km_gemm_kernels *kern;
     int64_t depths;       /* tiles along k */
     int64_t rows, cols;   /* tiles along m; along n, of the columns that are laid out */
@@ -55,8 +59,8 @@ static void lay_b(void *arg, int64_t begin, int64_t end, int worker) {
         for (int64_t k = 0; k < j->depths; k++) {
             int64_t col = j->first + 16 * c, p = k * KM_TILE_DEPTH;
             const uint16_t *src = (const uint16_t *)g->b.data + p * g->b.row + col * g->b.col;
-            tiles->pack_b(j->b + (c * j->depths + k) * 512, src, ld, turned,
-                          km_min64(g->k - p, KM_TILE_DEPTH), km_min64(j->count - 16 * c, 16));
+            j->tiles->pack_b(j->b + (c * j->depths + k) * 512, src, ld, turned,
+                             km_min64(g->k - p, KM_TILE_DEPTH), km_min64(j->count - 16 * c, 16));
         }
 }
 
@@ -67,8 +71,8 @@ static void lay_a_row(const tile_job *j, int64_t r, uint16_t *to) {
     for (int64_t k = 0; k < j->depths; k++) {
         int64_t row = 16 * r, p = k * KM_TILE_DEPTH;
         const uint16_t *src = (const uint16_t *)g->a.data + row * g->a.row + p * g->a.col;
-        tiles->pack_a(to + k * 512, src, ld, turned, km_min64(g->m - row, 16),
-                      km_min64(g->k - p, KM_TILE_DEPTH));
+        j->tiles->pack_a(to + k * 512, src, ld, turned, km_min64(g->m - row, 16),
+                         km_min64(g->k - p, KM_TILE_DEPTH));
     }
 }
 
@@ -100,9 +104,9 @@ static void sum_block(const tile_job *j, int64_t r, int64_t r1, int64_t c, int64
                 int rows = x + 1 < r1 ? 2 : 1, cols = y + 1 < c1 ? 2 : 1;
                 km_tile_rows a[2] = {rows_at(j, x, k)};
                 if (rows == 2) a[1] = rows_at(j, x + 1, k);
-                tiles->multiply(a, rows, j->b + (y * j->depths + k) * 512, j->depths * 1024, cols,
-                                km_min64(j->depths - k, STRETCH_DEPTHS), k > 0,
-                                sums + 16 * (x - r) * ld + 16 * (y - c), ld);
+                j->tiles->multiply(a, rows, j->b + (y * j->depths + k) * 512, j->depths * 1024,
+                                   cols, km_min64(j->depths - k, STRETCH_DEPTHS), k > 0,
+                                   sums + 16 * (x - r) * ld + 16 * (y - c), ld);
             }
 }
 
@@ -121,7 +125,7 @@ static void end_block(const tile_job *j, int64_t row, int64_t rows, int64_t col,
 static void run_tile_blocks(void *arg, int64_t begin, int64_t end, int worker) {
     const tile_job *j = arg;
     float *sums = j->sums + (size_t)worker * BLOCK_ROWS * BLOCK_COLS;
-    tiles->begin();
+    j->tiles->begin();
     for (int64_t i = begin; i < end; i++) {
         int64_t r = i % j->down * j->block_rows, c = i / j->down * j->block_cols;
         int64_t r1 = km_min64(r + j->block_rows, j->rows),
@@ -130,7 +134,7 @@ static void run_tile_blocks(void *arg, int64_t begin, int64_t end, int worker) {
         end_block(j, 16 * r, km_min64(16 * r1, j->g->m) - 16 * r, j->first + 16 * c,
                   km_min64(16 * c1, j->count) - 16 * c, sums, BLOCK_COLS);
     }
-    tiles->end();
+    j->tiles->end();
 }
 
 /* Blocks small enough that each thread has some of them to the end. */
@@ -146,6 +150,7 @@ static void cut_tile_blocks(tile_job *j, int threads) {
 
 km_status km_gemm_tiles_run(km_ctx *ctx, const km_gemm *g) {
     tile_job j = {.g = g,
+                  .tiles = tiles_now(),
                   .kern = km_gemm_kernels_of(km_gemm_isa()),
                   .depths = km_ceil_div(g->k, KM_TILE_DEPTH),
                   .rows = km_ceil_div(g->m, 16),

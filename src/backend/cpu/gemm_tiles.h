@@ -1,4 +1,4 @@
-/* Products of bf16 by tiles (AMX), sums in f32. c is cut into blocks whose sums stay in a core's cache;
+/* Products of bf16 by tiles (AMX) or by pairs (AVX-512 BF16), sums in f32. c is cut into blocks whose sums stay in a core's cache;
  * b is laid out for tiles once for all rows, some columns at a time; rows of a are read where they lie,
  * or laid out where they cannot be. */
 #ifndef KM_BACKEND_CPU_GEMM_TILES_H

@@ -1,65 +1,9 @@
-/* Tiles of bf16: laying operands out, and a block of 32 x 32 sums.
+/* Tiles of bf16: a block of 32 x 32 sums.
  *
  * Floor for 32 x 32 sums and 32 of k (32,768 multiply-adds): four products of 16 cycles, 64, to four
  * loads of tiles, 8 each from the nearest cache. */
 #include "backend/cpu/gemm_tiles.h"
 #include "backend/cpu/simd/amx/tile.h"
-
-/* Pairs of rows p and p + 1 of 16 columns, one below the other's upper half: a row of a tile of b. */
-KM_INLINE __m512i pair_rows(const uint16_t *p, const uint16_t *q, __mmask16 cols) {
-    __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(cols, p));
-    __m512i high =
-        q ? _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(cols, q)) : _mm512_setzero_si512();
-    return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
-}
-
-KM_INLINE __mmask16 first_of16(int64_t n) { return n >= 16 ? 0xffff : (__mmask16)((1u << n) - 1); }
-
-/* Of a matrix whose rows go along k, a tile's 16 columns: [k / 2][column][2]. */
-KM_INLINE void take_pairs(__m512i v[16], const uint16_t *src, int64_t ld, int64_t depth,
-                          int64_t cols) {
-    for (int i = 0; i < 16; i++) {
-        const uint16_t *p = src + 2 * i * ld;
-        v[i] = 2 * i < depth ? pair_rows(p, 2 * i + 1 < depth ? p + ld : NULL, first_of16(cols))
-                             : _mm512_setzero_si512();
-    }
-}
-
-/* Of a matrix whose columns go along k, 16 of them, 32 elements each. */
-KM_INLINE void take_rows(__m512i v[16], const uint16_t *src, int64_t ld, int64_t depth,
-                         int64_t rows) {
-    __mmask32 all = depth >= 32 ? 0xffffffffu : (1u << depth) - 1;
-    for (int i = 0; i < 16; i++)
-        v[i] = i < rows ? _mm512_maskz_loadu_epi16(all, src + i * ld) : _mm512_setzero_si512();
-}
-
-static void put_tile(uint16_t *dst, const __m512i v[16]) {
-    for (int i = 0; i < 16; i++) _mm512_storeu_si512(dst + 32 * i, v[i]);
-}
-
-static void pack_b(uint16_t *dst, const uint16_t *src, int64_t ld, bool turned, int64_t depth,
-                   int64_t cols) {
-    __m512i v[16];
-    if (turned) {
-        take_rows(v, src, ld, depth, cols);
-        km_transpose16(v);
-    } else {
-        take_pairs(v, src, ld, depth, cols);
-    }
-    put_tile(dst, v);
-}
-
-static void pack_a(uint16_t *dst, const uint16_t *src, int64_t ld, bool turned, int64_t rows,
-                   int64_t depth) {
-    __m512i v[16];
-    if (turned) {
-        take_pairs(v, src, ld, depth, rows);
-        km_transpose16(v);
-    } else {
-        take_rows(v, src, ld, depth, rows);
-    }
-    put_tile(dst, v);
-}
 
 /* Sums begin at what c holds, or at zero. */
 #define OPEN(t, add, c, ldc)                                                                       \
@@ -128,4 +72,4 @@ static void begin(void) { km_tiles_begin(); }
 static void end(void) { km_tiles_end(); }
 
 extern const km_gemm_tiles km_gemm_tiles_amx;
-const km_gemm_tiles km_gemm_tiles_amx = {pack_b, pack_a, multiply, begin, end};
+const km_gemm_tiles km_gemm_tiles_amx = {km_pack_tile_b, km_pack_tile_a, multiply, begin, end};

@@ -10,7 +10,7 @@
  * least four sums under way, and as many products as loads. */
 #ifndef KM_BACKEND_CPU_SIMD_AMX_TILE_H
 #define KM_BACKEND_CPU_SIMD_AMX_TILE_H
-#include "backend/cpu/simd/simd.h"
+#include "backend/cpu/simd/tile_pack.h"
 
 #define KM_TILE_ROWS 16
 #define KM_TILE_BYTES 64
@@ -35,29 +35,5 @@ KM_INLINE void km_tiles_end(void) { _tile_release(); }
 #define KM_TILE_STORE(t, p, stride) _tile_stored(t, p, stride)
 #define KM_TILE_DOT(c, a, b) _tile_dpbssd(c, a, b)
 #define KM_TILE_DOT_BF16(c, a, b) _tile_dpbf16ps(c, a, b)
-
-/* 16 vectors of 16 numbers of 32 bits, rows to columns. */
-KM_INLINE void km_transpose16(__m512i r[16]) {
-    __m512i t[16];
-    for (int i = 0; i < 16; i += 2) {
-        t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-        t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
-    }
-    for (int i = 0; i < 16; i += 4)
-        for (int k = 0; k < 2; k++) {
-            r[i + 2 * k] = _mm512_unpacklo_epi64(t[i + k], t[i + k + 2]);
-            r[i + 2 * k + 1] = _mm512_unpackhi_epi64(t[i + k], t[i + k + 2]);
-        }
-    for (int i = 0; i < 4; i++) {
-        t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
-        t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
-        t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
-        t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
-    }
-    for (int i = 0; i < 8; i++) {
-        r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
-        r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
-    }
-}
 
 #endif
