@@ -69,9 +69,11 @@ static km_served *add(km_serve *s, const char *path, const char *name, km_error 
     strcpy(m->path, path);
     m->serve = s;
     m->keep_alive = s->o.keep_alive;
+    /* One alone is loaded at once: its tokenizer, which may take a tenth of a second, is built once. */
+    bool alone = s->o.n_models == 1 && !s->o.folder;
     km_model_options o = s->o.model;
     o.tokenizer_only = true;
-    km_model *model = km_model_open(*path ? path : NULL, &o);
+    km_model *model = alone ? km_served_load(s, path) : km_model_open(*path ? path : NULL, &o);
     if (model) {
         keep_info(m, model);
         name_it(m, name);
@@ -97,7 +99,10 @@ static km_served *add(km_serve *s, const char *path, const char *name, km_error 
     m->info.file_type = m->file_type;
     m->info.devices = m->devices;
     m->info.sampling_from = "";
-    km_model_close(model);
+    if (alone && err->code == KM_OK)
+        m->model = model;
+    else
+        km_model_close(model);
     if (err->code != KM_OK) {
         km_free(m->path);
         km_free(m);

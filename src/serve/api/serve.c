@@ -163,9 +163,14 @@ km_serve *km_serve_open(const km_serve_options *options, km_error *err) {
         status = km_no_memory(err);
     if (status == KM_OK) status = open_log(s, err);
     if (status == KM_OK) status = km_indexes_open(s, err);
+    if (status == KM_OK)
+        status = open_http(s, err); /* what is wrong there is told before loading */
     if (status == KM_OK) status = km_catalogue_open(s, err);
-    if (status == KM_OK) status = open_http(s, err);
     if (status == KM_OK) status = open_first(s, err);
+    /* Before anybody is told that it is there: a signal that comes now waits for the loop. */
+    static const int signals[] = {SIGTERM, SIGINT, SIGHUP};
+    for (int i = 0; i < 3 && status == KM_OK; i++)
+        status = km_http_on_signal(s->http, signals[i], on_signal, s, err);
     if (status == KM_OK && !km_workers_start(s))
         status = km_error_set(err, KM_ERR_STATE, "serve: cannot start a thread");
     if (status == KM_OK) return s;
@@ -180,9 +185,6 @@ int km_serve_models(const km_serve *s) { return s->n_served; }
 int km_serve_port(const km_serve *s) { return s->port; }
 
 void km_serve_run(km_serve *s) {
-    km_error err = {0};
-    static const int signals[] = {SIGTERM, SIGINT, SIGHUP};
-    for (int i = 0; i < 3; i++) km_http_on_signal(s->http, signals[i], on_signal, s, &err);
     pthread_setname_np(pthread_self(), "km-loop");
     km_http_run(s->http);
 }

@@ -41,15 +41,23 @@ static void close_parts(km_served *m) {
     m->model = NULL;
 }
 
-km_status km_served_open(km_served *m, km_error *err) {
-    km_serve *s = m->serve;
+km_model *km_served_load(km_serve *s, const char *path) {
     km_model_options o = s->o.model;
-    o.adapters = m->adapters;
-    o.n_adapters = m->n_adapters;
     o.progress = go_on_loading;
     o.user = s;
-    m->model = km_model_open(m->path, &o);
-    if (!m->model) return km_error_set(err, km_last_status(), "%s", km_last_error());
+    return km_model_open(*path ? path : NULL, &o);
+}
+
+km_status km_served_open(km_served *m, km_error *err) {
+    km_serve *s = m->serve;
+    bool ok = m->model || (m->model = km_served_load(s, m->path));
+    for (size_t i = 0; ok && i < m->n_adapters; i++)
+        ok = km_model_add_adapter(m->model, &m->adapters[i]) == KM_OK;
+    if (!ok) {
+        km_error_set(err, km_last_status(), "%s", km_last_error());
+        close_parts(m);
+        return err->code;
+    }
     m->info.vocab = km_model_describe(m->model).vocab;
     km_scheduler_options k = {.parallel = s->o.parallel,
                               .kept = s->o.kept,
