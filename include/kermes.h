@@ -15,10 +15,15 @@
  * Options are structs that begin with `size` and may grow in later versions: take one from its _defaults()
  * call, which sets size, and change what you like. A NULL in its place means the defaults. What an older
  * program does not know of has its default; a size of 0, or one beyond this library's, is KM_ERR_RANGE.
- * Results that may grow begin with `size` too, which the caller sets to the sizeof, where it says so.
+ * Results that may grow begin with `size` too, which the caller sets to the sizeof, where it says so. Of
+ * either no call writes more than a program knew of when it was compiled. Structs without a size stay as
+ * they are; what the library gives out by pointer, one at a time, may grow at its end.
  *
  * Whoever makes an object frees it, by the call beside the one that made it; a text that was given out
- * goes by km_string_free. What a call is given is copied or only read, unless it says otherwise.
+ * goes by km_string_free. What a call is given is copied or only read, unless it says otherwise. Objects
+ * are known by their address: one that was freed, or never was what the call takes, is KM_ERR_STATE and is
+ * not looked into. Tensors, graphs and lists of parameters are not looked up: a tensor lives as rule 2
+ * says, and none of them is of use once its context is freed.
  *
  * Callbacks run in the thread that made the call. They may use the library, also other sessions of the
  * same model, but not the session or batch that called them (KM_ERR_STATE); one that they free goes
@@ -59,6 +64,7 @@ extern "C" {
 #else
 #define KM_API
 #endif
+#define KM_API_INLINE static inline /* a call that gives out a struct: see the end of this file */
 
 #define KM_VERSION_MAJOR 0
 #define KM_VERSION_MINOR 1
@@ -207,6 +213,7 @@ KM_API bool km_graph_captured(const km_graph *graph); /* the next run with the s
 KM_API void km_graph_free(km_graph *graph);           /* before its context; NULL is fine */
 
 typedef struct km_stats {
+    size_t size;             /* 0: it failed */
     uint64_t steps;          /* km_step_end calls */
     uint64_t kernels;        /* kernels run */
     uint64_t fallbacks;      /* of these, on another device: km_ctx_set_fallback */
@@ -219,9 +226,9 @@ typedef struct km_stats {
     size_t held_bytes;       /* live plus cached for reuse */
 } km_stats;
 
-KM_API km_stats km_ctx_stats(const km_ctx *ctx); /* since the context began */
-KM_API void km_stats_reset_peak(km_ctx *ctx);    /* peak_bytes from now on */
-KM_API void km_trim(km_ctx *ctx);                /* gives cached memory back */
+KM_API_INLINE km_stats km_ctx_stats(const km_ctx *ctx); /* since the context began */
+KM_API void km_stats_reset_peak(km_ctx *ctx);           /* peak_bytes from now on */
+KM_API void km_trim(km_ctx *ctx);                       /* gives cached memory back */
 
 /* A memory profile: between begin and end every buffer taken or given back on the context's device
  * is written down, in the order it happens. bytes add up to live; what was live at the begin is the
@@ -597,7 +604,7 @@ typedef struct km_sgd {
     bool nesterov;
     km_tensor *const *master; /* may be NULL: see below */
 } km_sgd;
-KM_API km_sgd km_sgd_defaults(void); /* lr 0.01, and nothing else */
+KM_API_INLINE km_sgd km_sgd_defaults(void); /* lr 0.01, and nothing else */
 typedef struct km_adamw {
     size_t size;
     double lr, beta1, beta2, eps, weight_decay;
@@ -605,7 +612,8 @@ typedef struct km_adamw {
     bool coupled; /* decay through the gradient, as in Adam, instead of AdamW's own term */
     km_tensor *const *master; /* may be NULL: see below */
 } km_adamw;
-KM_API km_adamw km_adamw_defaults(void); /* lr 1e-3, beta 0.9 and 0.999, eps 1e-8, decay 0.01 */
+/* lr 1e-3, beta 0.9 and 0.999, eps 1e-8, decay 0.01 */
+KM_API_INLINE km_adamw km_adamw_defaults(void);
 /* Kept contiguous parameters; those without a gradient stay as they are. The state (m, v) is kept
  * f32 (f64 for f64) tensors of the parameters' shapes, zero at the start; m may be NULL for sgd
  * without momentum. A 16-bit parameter loses small updates to rounding; master[i], a kept f32 tensor
@@ -698,7 +706,7 @@ typedef struct km_train_settings {
     const char *comm; /* "auto", "none", "mpi" or "nccl": how ranks talk */
     void *held;       /* texts that km_train_read_json brought; km_train_settings_free */
 } km_train_settings;
-KM_API km_train_settings km_train_defaults(void);
+KM_API_INLINE km_train_settings km_train_defaults(void);
 /* Overlays a JSON object of settings, {"steps": 500, "data": ["a.txt"]}, or a run.json. What belongs to
  * a call and not to a run (out, resume, threads, ...: km_train_setting) is not among them. `shown` names
  * it in errors; NULL: "the settings". Nothing is changed on failure. */
@@ -855,7 +863,7 @@ typedef struct km_optim_settings {
     int64_t growth_every; /* good steps after which the loss scale doubles; 0: 2000 */
 } km_optim_settings;
 /* AdamW with beta 0.9 and 0.95, eps 1e-8, decay 0.1, clipping at 1, momentum 0.9 for sgd. */
-KM_API km_optim_settings km_optim_defaults(void);
+KM_API_INLINE km_optim_settings km_optim_defaults(void);
 
 /* Over the parameters that are not frozen; the list must outlive it and gets no more of them. The state
  * (moments, and f32 weights behind 16-bit parameters) is on the device, and a step reads nothing back:
@@ -969,7 +977,7 @@ typedef struct km_model_options {
     bool (*progress)(void *user, uint64_t done, uint64_t total); /* bytes loaded; false stops */
     void *user;
 } km_model_options;
-KM_API km_model_options km_model_defaults(void);
+KM_API_INLINE km_model_options km_model_defaults(void);
 
 /* path: a GGUF file (of a split one, its first part), a Hugging Face folder, a training run's folder,
  * which stands for its model, its best or its newest checkpoint, or a name in the model folder
@@ -1000,8 +1008,7 @@ KM_API void km_model_close(km_model *m);
 
 /* Adapters of an open model, by any thread. One that is added is as if the model had been opened with it.
  * One that is removed cannot be chosen from then on; whoever uses it goes on with it, and its memory is
- * given back when nobody does. Not where ranks share the model (KM_ERR_UNSUPPORTED). Embeddings are of
- * the model without adapters. */
+ * given back when nobody does. Not where ranks share the model (KM_ERR_UNSUPPORTED). */
 KM_API km_status km_model_add_adapter(km_model *m, const km_adapter *adapter);
 KM_API km_status km_model_remove_adapter(km_model *m, const char *name);
 /* A JSON array of {"name": ..., "path": ..., "scale": ..., "off": ...}; km_string_free. */
@@ -1025,7 +1032,7 @@ typedef struct km_model_info {
         *sampling_from; /* whose km_model_sampling is: "the smollm2 family"; "": nobody said */
 } km_model_info;
 /* Texts live as long as the model. size 0: km_last_error says why. */
-KM_API km_model_info km_model_describe(km_model *m);
+KM_API_INLINE km_model_info km_model_describe(km_model *m);
 /* The same and all metadata of its file, as JSON; km_string_free. */
 KM_API char *km_model_describe_json(km_model *m);
 
@@ -1075,7 +1082,8 @@ typedef struct km_tokenizer_info {
     int64_t vocab;              /* the largest id + 1 */
     int32_t bos, eos, unk, pad; /* -1: none */
 } km_tokenizer_info;
-KM_API km_tokenizer_info km_tokenizer_describe(const km_tokenizer *t); /* size 0: it failed */
+/* Its size is 0: it failed. */
+KM_API_INLINE km_tokenizer_info km_tokenizer_describe(const km_tokenizer *t);
 /* As km_tokenize, km_detokenize and km_token_piece, with the same flags. */
 KM_API int64_t km_tokenizer_encode(const km_tokenizer *t, const char *text, size_t bytes,
                                    unsigned flags, int32_t *ids, size_t cap);
@@ -1104,7 +1112,7 @@ typedef struct km_tokenizer_options {
     bool (*progress)(void *user, const char *stage, int64_t done, int64_t total); /* false stops */
     void *user;
 } km_tokenizer_options;
-KM_API km_tokenizer_options km_tokenizer_defaults(void); /* bpe:4096 */
+KM_API_INLINE km_tokenizer_options km_tokenizer_defaults(void); /* bpe:4096 */
 KM_API int64_t km_tokenizer_train(const char *out, const km_text_input *texts, int n,
                                   const km_tokenizer_options *options);
 
@@ -1119,13 +1127,13 @@ typedef struct km_render_options {
     int thinking;              /* 1: on, -1: off, 0: as the template has it */
     int64_t now; /* seconds since 1970, for templates that tell the date; 0: the clock */
 } km_render_options;
-KM_API km_render_options km_render_defaults(void);
+KM_API_INLINE km_render_options km_render_defaults(void);
 /* Messages, a JSON array of {"role": ..., "content": ...} and what else a template reads, as the text
  * to go on with, which holds special tokens as written: km_tokenize it with KM_TOKENS_PARSE_SPECIAL
  * alone, or generate with `rendered`. km_string_free. */
 KM_API char *km_render_chat(km_model *m, const char *messages, const km_render_options *options);
 
-/* Hidden states after the last norm: out (n, dim). n is at most the context. */
+/* Hidden states after the last norm, with the model's adapters: out (n, dim). n is at most the context. */
 KM_API km_status km_embed_tokens(km_model *m, const int32_t *ids, size_t n, float *out);
 
 typedef enum km_pooling {
@@ -1144,8 +1152,10 @@ typedef struct km_embed_options {
     bool raw;           /* as pooled; else scaled to length 1 */
     bool (*progress)(void *user, size_t done, size_t total); /* texts; false: KM_ERR_STATE */
     void *user;
+    const km_adapter *adapters; /* n_adapters, as in km_generation; -1, the default: the model's */
+    int64_t n_adapters;
 } km_embed_options;
-KM_API km_embed_options km_embed_defaults(void);
+KM_API_INLINE km_embed_options km_embed_defaults(void);
 /* Embeddings of n texts given as tokens, ids[i] (lengths[i]), each at most the context: out (n,
  * dimensions). Several go through the model together. Causal models only, as all that run here. */
 KM_API km_status km_embed(km_model *m, const int32_t *const *ids, const size_t *lengths, size_t n,
@@ -1237,11 +1247,11 @@ typedef struct km_sampling {
 } km_sampling;
 /* Temperature 1, nothing left out, no penalty, seed 1; for what is off: the last 64 tokens, DRY's base
  * 1.75 and length 2, tau 5, eta 0.1. */
-KM_API km_sampling km_sampling_defaults(void);
+KM_API_INLINE km_sampling km_sampling_defaults(void);
 KM_API km_status km_sampling_check(const km_sampling *s); /* whether the settings make sense */
 /* What the model's file recommends (GGUF's general.sampling.*, generation_config.json), and for the
  * rest what the command does: temperature 0.8, top-k 40, top-p 0.95, min-p 0.05. */
-KM_API km_sampling km_model_sampling(km_model *m);
+KM_API_INLINE km_sampling km_model_sampling(km_model *m);
 
 typedef enum km_end_reason {
     KM_ENDED_NOT,
@@ -1299,7 +1309,7 @@ typedef struct km_generation {
     km_sampling sampling;
 } km_generation;
 /* With km_model_sampling; m may be NULL. */
-KM_API km_generation km_generation_defaults(km_model *m);
+KM_API_INLINE km_generation km_generation_defaults(km_model *m);
 
 /* Whether a grammar (GBNF) or a schema (JSON) can be generated by; one of them is NULL. */
 KM_API km_status km_grammar_check(const char *grammar, const char *schema, bool strict_schema);
@@ -1358,7 +1368,8 @@ KM_API km_status km_generate_begin_ids(km_session *s, const int32_t *ids, size_t
                                        const km_generation *how);
 /* 1: an event, the last one with an end; 0: ended before; -1: failed. */
 KM_API int km_generate_next(km_session *s, km_piece_event *event);
-KM_API km_generated km_generate_state(const km_session *s); /* of the last generation, so far */
+/* Of the last generation, so far. */
+KM_API_INLINE km_generated km_generate_state(const km_session *s);
 
 /* ---- Batches ---- */
 
@@ -1379,7 +1390,7 @@ typedef struct km_batch_options {
     size_t memory;     /* of the KV cache, bytes, at most; 0: no limit */
     int64_t chunk;     /* prompt tokens in a step beside tokens that are made; 0: chosen */
 } km_batch_options;
-KM_API km_batch_options km_batch_defaults(void);
+KM_API_INLINE km_batch_options km_batch_defaults(void);
 KM_API km_batch *km_batch_new(km_model *m, const km_batch_options *options);
 KM_API void km_batch_free(km_batch *b); /* NULL is fine */
 KM_API int km_batch_join(km_batch *b);  /* an empty sequence; -1: KM_ERR_MEMORY, none is free */
@@ -1412,12 +1423,12 @@ typedef struct km_batch_state {
     int64_t page_tokens, pages, pages_free;
     int64_t paused; /* not among those that run */
 } km_batch_state;
-KM_API km_batch_state km_batch_describe(km_batch *b);
+KM_API_INLINE km_batch_state km_batch_describe(km_batch *b);
 KM_API int64_t km_batch_length(km_batch *b, int sequence); /* tokens that it holds; -1: none such */
 /* Copies at most cap of them; how many there are, or -1. */
 KM_API int64_t km_batch_tokens(km_batch *b, int sequence, int32_t *ids, size_t cap);
 /* The generation of a sequence, so far. */
-KM_API km_generated km_batch_generated(km_batch *b, int sequence);
+KM_API_INLINE km_generated km_batch_generated(km_batch *b, int sequence);
 
 /* ---- How well a model predicts a text ---- */
 
@@ -1443,7 +1454,7 @@ typedef struct km_perplexity_options {
     bool (*progress)(void *user, int64_t done, int64_t total);
     void *user;
 } km_perplexity_options;
-KM_API km_perplexity_options km_perplexity_defaults(void);
+KM_API_INLINE km_perplexity_options km_perplexity_defaults(void);
 
 typedef struct km_divergence { /* of these predictions q from those saved p, in nats */
     int64_t tokens;
@@ -1526,7 +1537,7 @@ typedef struct km_anchor_training {
     void (*report)(void *user, const km_anchor_round *round);
     void *user;
 } km_anchor_training;
-KM_API km_anchor_training km_anchor_training_defaults(void);
+KM_API_INLINE km_anchor_training km_anchor_training_defaults(void);
 
 /* All zero but the size is a good choice: L2, half a byte for each dimension. */
 typedef struct km_index_options {
@@ -1552,7 +1563,7 @@ typedef struct km_index_options {
         *comm; /* km_index_compress_from under mpirun: "auto", "mpi" or "nccl" makes the ranks
                        * share the work; NULL: this process alone */
 } km_index_options;
-KM_API km_index_options km_index_defaults(void);
+KM_API_INLINE km_index_options km_index_defaults(void);
 
 typedef struct km_search_options {
     size_t size;
@@ -1563,7 +1574,7 @@ typedef struct km_search_options {
     const uint64_t *deny; /* none of these, ascending */
     size_t n_deny;
 } km_search_options;
-KM_API km_search_options km_search_defaults(void);
+KM_API_INLINE km_search_options km_search_defaults(void);
 
 typedef struct km_index_info {
     size_t size;            /* 0: it failed */
@@ -1591,7 +1602,7 @@ typedef struct km_vectors_options {
     int64_t dim;        /* of a file without a head; 0: raw numbers are refused */
     km_dtype dtype;     /* of raw numbers */
 } km_vectors_options;
-KM_API km_vectors_options km_vectors_defaults(void);
+KM_API_INLINE km_vectors_options km_vectors_defaults(void);
 KM_API km_vectors *km_vectors_open(const char *path, const km_vectors_options *options);
 /* An npy file that lies in memory, which must outlive it; name stands for it in errors. */
 KM_API km_vectors *km_vectors_open_memory(const void *npy, size_t bytes, const char *name);
@@ -1658,7 +1669,7 @@ KM_API km_status km_anchors_learn(km_ctx *ctx, const float *x, int64_t n, int64_
 KM_API km_index *km_index_open(
     const char *path);                       /* an index or a manifest, mapped; NULL on failure */
 KM_API void km_index_close(km_index *index); /* NULL is fine */
-KM_API km_index_info km_index_describe(km_index *index);
+KM_API_INLINE km_index_info km_index_describe(km_index *index);
 
 /* The k nearest of each query (n, dim), best first: ids (n, k) and distances (n, k), as km_metric says
  * them. Where there are fewer than k, KM_NO_ID and infinity. threads: 0 for one per core. */
@@ -1702,7 +1713,7 @@ typedef struct km_decompress_options {
     bool (*progress)(void *user, int64_t done, int64_t total); /* false stops; NULL: no callback */
     void *user;
 } km_decompress_options;
-KM_API km_decompress_options km_decompress_defaults(void); /* all, as f32 */
+KM_API_INLINE km_decompress_options km_decompress_defaults(void); /* all, as f32 */
 /* The same to an npy file, in blocks: how many vectors were written; -1 on failure. */
 KM_API int64_t km_index_decompress(km_index *index, const char *path,
                                    const km_decompress_options *options);
@@ -1742,7 +1753,7 @@ typedef struct km_report_options {
     bool (*progress)(void *user, int done, int total); /* sizes; false stops; NULL: no callback */
     void *user;
 } km_report_options;
-KM_API km_report_options km_report_defaults(void);
+KM_API_INLINE km_report_options km_report_defaults(void);
 /* The same as an HTML page, with recall against size for both kinds of codes on the same vectors, and
  * against speed as more cells are looked at. measured: what km_index_measure said. */
 KM_API km_status km_index_report(km_ctx *ctx, km_index *index, km_vectors *base,
@@ -1765,7 +1776,7 @@ typedef struct km_convert_options {
     void (*progress)(void *user, uint64_t done, uint64_t total); /* bytes; NULL: no callback */
     void *user;
 } km_convert_options;
-KM_API km_convert_options km_convert_defaults(void);
+KM_API_INLINE km_convert_options km_convert_defaults(void);
 KM_API const char *km_convert_type(int i); /* the names of types, one by one; NULL after the last */
 /* The type that a name means, in any case, "q4_k" being "q4_k_m"; NULL: none. */
 KM_API const char *km_convert_type_named(const char *name);
@@ -1793,11 +1804,74 @@ typedef struct km_describe_options {
     int64_t context; /* tokens, for the memory that a model's cache takes; 0: its own */
     km_dtype cache;  /* of its keys and values */
 } km_describe_options;
-KM_API km_describe_options km_describe_defaults(void); /* a cache of f16, and nothing else */
+KM_API_INLINE km_describe_options km_describe_defaults(void); /* a cache of f16, and nothing else */
 /* What any file or folder that Kermes knows is and holds, as a JSON object, after checking its structure:
  * GGUF, safetensors, tokenizer.json, config.json, Hugging Face folders, checkpoints and runs, vectors and
  * indexes. km_string_free; NULL on failure. */
 KM_API char *km_describe_file(const char *path, const km_describe_options *options);
+
+/* ---- Structs by value, safe to grow ---- */
+
+/* The calls marked KM_API_INLINE are made of these: NAME_sized(..., &out, sizeof out). The library writes at
+ * most `size` bytes and sets out->size to that, so that a program compiled when the struct was smaller
+ * gets what it knows of. A size below sizeof(size_t) is KM_ERR_RANGE; so is one beyond this library's, which is
+ * older than the program then: *out is zero, and its size of 0 makes the call that gets it fail. Languages
+ * without C's inline functions call these.
+ * X(struct, call): the defaults of options. */
+#define KM_SIZED_LIST(X)                                                                           \
+    X(km_sgd, km_sgd_defaults)                                                                     \
+    X(km_adamw, km_adamw_defaults)                                                                 \
+    X(km_train_settings, km_train_defaults)                                                        \
+    X(km_optim_settings, km_optim_defaults)                                                        \
+    X(km_model_options, km_model_defaults)                                                         \
+    X(km_tokenizer_options, km_tokenizer_defaults)                                                 \
+    X(km_render_options, km_render_defaults)                                                       \
+    X(km_embed_options, km_embed_defaults)                                                         \
+    X(km_sampling, km_sampling_defaults)                                                           \
+    X(km_batch_options, km_batch_defaults)                                                         \
+    X(km_perplexity_options, km_perplexity_defaults)                                               \
+    X(km_anchor_training, km_anchor_training_defaults)                                             \
+    X(km_index_options, km_index_defaults)                                                         \
+    X(km_search_options, km_search_defaults)                                                       \
+    X(km_vectors_options, km_vectors_defaults)                                                     \
+    X(km_decompress_options, km_decompress_defaults)                                               \
+    X(km_report_options, km_report_defaults)                                                       \
+    X(km_convert_options, km_convert_defaults)                                                     \
+    X(km_describe_options, km_describe_defaults)
+/* X(struct, call, object): what is told of an object. */
+#define KM_SIZED_OF_LIST(X)                                                                        \
+    X(km_stats, km_ctx_stats, const km_ctx *)                                                      \
+    X(km_model_info, km_model_describe, km_model *)                                                \
+    X(km_tokenizer_info, km_tokenizer_describe, const km_tokenizer *)                              \
+    X(km_sampling, km_model_sampling, km_model *)                                                  \
+    X(km_generation, km_generation_defaults, km_model *)                                           \
+    X(km_generated, km_generate_state, const km_session *)                                         \
+    X(km_batch_state, km_batch_describe, km_batch *)                                               \
+    X(km_index_info, km_index_describe, km_index *)
+
+#define KM_SIZED_CALL(type, name)                                                                  \
+    KM_API km_status name##_sized(type *out, size_t size);                                         \
+    KM_API_INLINE type name(void) {                                                                \
+        type out;                                                                                  \
+        name##_sized(&out, sizeof out);                                                            \
+        return out;                                                                                \
+    }
+#define KM_SIZED_OF_CALL(type, name, object)                                                       \
+    KM_API km_status name##_sized(object of, type *out, size_t size);                              \
+    KM_API_INLINE type name(object of) {                                                           \
+        type out;                                                                                  \
+        name##_sized(of, &out, sizeof out);                                                        \
+        return out;                                                                                \
+    }
+KM_SIZED_LIST(KM_SIZED_CALL)
+KM_SIZED_OF_LIST(KM_SIZED_OF_CALL) /* and of one sequence of a batch: */
+KM_API km_status km_batch_generated_sized(km_batch *b, int sequence, km_generated *out,
+                                          size_t size);
+KM_API_INLINE km_generated km_batch_generated(km_batch *b, int sequence) {
+    km_generated out;
+    km_batch_generated_sized(b, sequence, &out, sizeof out);
+    return out;
+}
 
 #ifdef __cplusplus
 }

@@ -175,9 +175,11 @@ def touch() -> None:
     used = True
 
 
-def options(struct: str, defaults: str, *args: Any) -> Any:
-    """A struct of settings, new, as its _defaults() call of the library makes it."""
-    return ffi.new(f"{struct} *", getattr(lib, defaults)(*args))
+def given(struct: str, call: str, *args: Any) -> Any:
+    """A struct that a call of the library gives out: settings with their defaults, a description."""
+    out = ffi.new(f"{struct} *")
+    check(getattr(lib, f"{call}_sized")(*args, out, ffi.sizeof(struct)))
+    return out
 
 
 # ---- Texts ----

@@ -35,7 +35,7 @@ def run_batch(model: Any, prompts: Sequence[Any], chat: bool, sequences: int,
         settings["rendered"] = True
     with model._using as m:
         how = generation(m, settings)
-        options = k.options("km_batch_options", "km_batch_defaults")
+        options = k.given("km_batch_options", "km_batch_defaults")
         options.sequences = min(len(given), sequences or 16)
         made = k.lib.km_batch_new(m, options)
         if made == NULL:
@@ -76,7 +76,7 @@ def run_batch(model: Any, prompts: Sequence[Any], chat: bool, sequences: int,
                     raise k.error(e.status, f"prompt {i}: {message}")
                 pieces.take(e)
                 if e.end:
-                    done[i] = pieces.text(k.lib.km_batch_generated(b, e.sequence))
+                    done[i] = pieces.text(k.given("km_generated", "km_batch_generated", b, e.sequence))
                     ended.append(e.sequence)
             for sequence in ended:
                 del running[sequence]

@@ -130,7 +130,7 @@ class generation:
         from .models import hold_adapters
         self.hold: List[Any] = []
         self.prompt: Optional[_Prompt] = None
-        how = self.how = k.options("km_generation", "km_generation_defaults", model)
+        how = self.how = k.given("km_generation", "km_generation_defaults", model)
         get: Any = settings.get
         if get("max_tokens") is not None:
             how.max_tokens = get("max_tokens")
@@ -291,7 +291,7 @@ class Stream(Iterator[str]):
 
     def _finish(self, pointer: Any) -> None:
         self._done = True
-        self._stats = k.lib.km_generate_state(pointer)
+        self._stats = k.given("km_generated", "km_generate_state", pointer)
         self._session._ended(self)
 
     @property

@@ -169,7 +169,7 @@ class Index(Handle):
         x = _vectors(vectors, "vectors")
         numbers = None if ids is None else _ids(ids, "ids", len(x))
         told = _Progress(progress)
-        how = k.options("km_index_options", "km_index_defaults")
+        how = k.given("km_index_options", "km_index_defaults")
         how.metric = _choice(_METRICS, metric, "metric")
         how.mode = _choice(_MODES, mode, "mode")
         how.rerank = _choice(_RERANK, rerank, "rerank")
@@ -201,7 +201,7 @@ class Index(Handle):
     def info(self) -> IndexInfo:
         """What it holds: count, dim, metric, bytes, ..."""
         with self._using as p:
-            i = k.lib.km_index_describe(p)
+            i = k.given("km_index_info", "km_index_describe", p)
         return IndexInfo(i.count, i.deleted, i.dim, i.anchors, _name(_METRICS, i.metric),
                          _name(_MODES, i.mode), _name(_RERANK, i.rerank), i.next_id, i.code_bytes,
                          i.total_bytes, i.energy)
@@ -210,11 +210,11 @@ class Index(Handle):
     def dim(self) -> int:
         """Dimensions of a vector."""
         with self._using as p:
-            return k.lib.km_index_describe(p).dim
+            return k.given("km_index_info", "km_index_describe", p).dim
 
     def __len__(self) -> int:
         with self._using as p:
-            return k.lib.km_index_describe(p).count
+            return k.given("km_index_info", "km_index_describe", p).count
 
     def __repr__(self) -> str:
         if self.closed:
@@ -235,7 +235,7 @@ class Index(Handle):
         from . import _library as lib_
         with self._using as p:
             lib = lib_.lib
-            dim = lib.km_index_describe(p).dim
+            dim = lib_.given("km_index_info", "km_index_describe", p).dim
             single = np.ndim(queries) == 1
             x = _vectors(queries, "queries", dim)
             n = x.shape[0]
@@ -253,7 +253,7 @@ class Index(Handle):
                 _check_out(distances, np.float32, (n, k))
             how = NULL
             if probe or rerank or allow is not None or deny is not None:
-                how = lib_.options("km_search_options", "km_search_defaults")
+                how = lib_.given("km_search_options", "km_search_defaults")
                 how.probe, how.rerank = probe, rerank
                 if allow is not None:
                     allow = np.unique(_ids(allow, "allow"))
@@ -271,7 +271,7 @@ class Index(Handle):
     def add(self, vectors: Any, ids: Any = None) -> None:
         """Adds vectors (n, dim), under ids that are given or counted on."""
         with self._using as p:
-            x = _vectors(vectors, "vectors", k.lib.km_index_describe(p).dim)
+            x = _vectors(vectors, "vectors", k.given("km_index_info", "km_index_describe", p).dim)
             numbers = None if ids is None else _ids(ids, "ids", len(x))
             ctx = _contexts.take("cpu")
             try:
@@ -290,7 +290,7 @@ class Index(Handle):
         """The vectors of these ids as the index knows them: (n, dim)."""
         numbers = _ids(ids, "ids")
         with self._using as p:
-            x = np.empty((len(numbers), k.lib.km_index_describe(p).dim), np.float32)
+            x = np.empty((len(numbers), k.given("km_index_info", "km_index_describe", p).dim), np.float32)
             k.check(k.lib.km_index_decode(p, _at(numbers, "uint64_t *"), len(numbers),
                                           _at(x, "float *")))
         return x
@@ -298,7 +298,7 @@ class Index(Handle):
     def anchors(self) -> np.ndarray:
         """The anchors themselves: (anchors, dim)."""
         with self._using as p:
-            i = k.lib.km_index_describe(p)
+            i = k.given("km_index_info", "km_index_describe", p)
             x = np.empty((i.anchors, i.dim), np.float32)
             k.check(k.lib.km_index_anchors(p, _at(x, "float *")))
         return x

@@ -121,7 +121,7 @@ class Model(Handle):
         scale, name, and off (used only where a generation asks for it). tokenizer_only: no weights,
         to tokenize and render. progress(done, total) is told of bytes loaded; False stops.
         """
-        how = k.options("km_model_options", "km_model_defaults")
+        how = k.given("km_model_options", "km_model_defaults")
         hold: List[Any] = []  # what the struct points to
 
         def given(value: Any, what: str, as_path: bool = False) -> Any:
@@ -173,7 +173,7 @@ class Model(Handle):
     def info(self) -> ModelInfo:
         """Name, architecture, sizes, context, devices."""
         with self._using as p:
-            i = k.lib.km_model_describe(p)
+            i = k.given("km_model_info", "km_model_describe", p)
             if i.size == 0:
                 k.fail()
 
@@ -297,7 +297,7 @@ class Model(Handle):
 
         def call() -> np.ndarray:
             with self._using as p:
-                out = np.empty((len(given), k.lib.km_model_describe(p).dim), np.float32)
+                out = np.empty((len(given), k.given("km_model_info", "km_model_describe", p).dim), np.float32)
                 k.check(k.lib.km_embed_tokens(p, ffi.cast("int32_t *", given.ctypes.data), len(given),
                                               ffi.cast("float *", out.ctypes.data)))
             return out
@@ -315,7 +315,7 @@ class Model(Handle):
         text ends where an answer begins.
         """
         raw = messages_json(messages, system)
-        options = k.options("km_render_options", "km_render_defaults")
+        options = k.given("km_render_options", "km_render_defaults")
         hold: List[Any] = []
 
         def given(value: Any, what: str) -> Any:

@@ -51,7 +51,7 @@ class SGD(_Optimiser):
 
     def step(self) -> None:
         """One update of all parameters that have a gradient."""
-        how = k.options("km_sgd", "km_sgd_defaults")
+        how = k.given("km_sgd", "km_sgd_defaults")
         how.lr, how.momentum = self.lr, self.momentum
         how.weight_decay, how.nesterov = self.weight_decay, self.nesterov
         with _ctx.lock:
@@ -75,7 +75,7 @@ class AdamW(_Optimiser):
 
     def step(self) -> None:
         """One update of all parameters that have a gradient."""
-        how = k.options("km_adamw", "km_adamw_defaults")
+        how = k.given("km_adamw", "km_adamw_defaults")
         how.lr, (how.beta1, how.beta2), how.eps = self.lr, self.betas, self.eps
         how.weight_decay, how.step, how.coupled = self.weight_decay, self.steps + 1, self.coupled
         with _ctx.lock:

@@ -66,7 +66,7 @@ class _Settings:
 
     def __init__(self, given: Dict[str, Any]) -> None:
         self.hold: List[Any] = []
-        self.how = k.options("km_train_settings", "km_train_defaults")
+        self.how = k.given("km_train_settings", "km_train_defaults")
         rows = {}
         i = 0
         while k.lib.km_train_setting(i) != NULL:

@@ -155,7 +155,7 @@ def test_memory_comes_back_without_a_word():
     from kermes import _library as k
     from kermes.tensors import _ctx
     kermes.zeros(1)
-    live = lambda: k.lib.km_ctx_stats(_ctx.pointer).live_bytes
+    live = lambda: k.given("km_stats", "km_ctx_stats", _ctx.pointer).live_bytes
     gc.collect()
     before = live()
     x = kermes.ones((256, 1024))

@@ -18,7 +18,7 @@ km_status km_require_grad(km_ctx *ctx, km_tensor *t, bool on) {
 
 /* The memory goes back to the pool, and the next backward finds it there. */
 void km_zero_grad(km_ctx *ctx, km_tensor *const *parameters, int n) {
-    if (!ctx || !parameters) return;
+    if (!km_ctx_is(ctx) || !parameters) return;
     for (int i = 0; i < n; i++) {
         km_tensor *g = km_grad(parameters[i]);
         if (!g) continue;

@@ -23,7 +23,28 @@ static inline km_status km_take_sized(void *own, size_t bytes, const void *given
     return KM_OK;
 }
 
-/* The other way: the first bytes of *own into *to, as many as its size says. NULL is fine. */
+/* The first `size` bytes of *own (of `bytes`) as a caller's struct of that size, which is 0 where own's is
+ * and nothing was to be told. */
+static inline km_status km_hand_out(void *out, size_t size, const void *own, size_t bytes,
+                                    const char *what) {
+    size_t told;
+    if (!out) return km_public_fail(KM_ERR_NULL, "%s: no place for it", what);
+    if (size < sizeof size)
+        return km_public_fail(KM_ERR_RANGE, "%s has a size of %zu; give its sizeof", what, size);
+    memset(out, 0, size);
+    if (size > bytes)
+        return km_public_fail(KM_ERR_RANGE,
+                              "%s has a size of %zu; this library knows %zu bytes of it: it is "
+                              "older than the program",
+                              what, size, bytes);
+    memcpy(&told, own, sizeof told);
+    memcpy(out, own, size);
+    if (told) memcpy(out, &size, sizeof size);
+    return told ? KM_OK : km_last_status();
+}
+#define KM_HAND_OUT(out, size, own, type) km_hand_out(out, size, own, sizeof(type), #type)
+
+/* The other way, by the size in it: the first bytes of *own into *to, as many as its size says. NULL is fine. */
 static inline void km_give_sized(void *to, const void *own, size_t bytes) {
     size_t size;
     if (!to) return;

@@ -3,6 +3,7 @@
  * step but at its beginning. */
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/sized.h"
 #include "base/util.h"
 #include "engine/engine.h"
 #include <string.h>
@@ -81,10 +82,7 @@ struct km_batch {
 static void destroy(km_batch *b);
 
 static bool usable(const char *call, km_batch *b) {
-    if (b && km_handle_is(b, KM_HANDLE_BATCH)) return true;
-    km_public_fail(b ? KM_ERR_STATE : KM_ERR_NULL, "%s: %s", call,
-                   b ? "this is no open batch" : "no batch given");
-    return false;
+    return km_handle_open(call, b, KM_HANDLE_BATCH);
 }
 
 /* The slot, with the batch locked; NULL, with the error told, if nobody joined as that. */
@@ -100,8 +98,9 @@ static batch_slot *slot_of(const char *call, km_batch *b, int sequence) {
 
 /* ---- Making and freeing ---- */
 
-km_batch_options km_batch_defaults(void) {
-    return (km_batch_options){.size = sizeof(km_batch_options)};
+km_status km_batch_defaults_sized(km_batch_options *out, size_t size) {
+    km_batch_options own = {.size = sizeof(km_batch_options)};
+    return KM_HAND_OUT(out, size, &own, km_batch_options);
 }
 
 /* A ceiling of memory is one of pages, which sequences get as they grow; one sequence must be able to
@@ -227,7 +226,7 @@ static void destroy(km_batch *b) {
 }
 
 void km_batch_free(km_batch *b) {
-    if (!b || !km_handle_remove(&b->handle, KM_HANDLE_BATCH)) return;
+    if (!km_handle_remove(b, KM_HANDLE_BATCH)) return;
     atomic_store(&b->doomed, true);
     if (!atomic_exchange(&b->stepping, true)) destroy(b); /* else the step under way does it */
 }
@@ -801,7 +800,7 @@ int km_batch_step(km_batch *b, km_piece_event *events, int most) {
 
 /* ---- Telling ---- */
 
-km_batch_state km_batch_describe(km_batch *b) {
+static km_batch_state describe(km_batch *b) {
     if (!usable("km_batch_describe", b)) return (km_batch_state){0};
     km_batch_state s = {.size = sizeof s, .sequences = b->how.sequences, .page_tokens = KM_KV_PAGE};
     pthread_mutex_lock(&b->lock);
@@ -816,6 +815,11 @@ km_batch_state km_batch_describe(km_batch *b) {
     s.pages_free = b->pages_free;
     pthread_mutex_unlock(&b->lock);
     return s;
+}
+
+km_status km_batch_describe_sized(km_batch *b, km_batch_state *out, size_t size) {
+    km_batch_state own = describe(b);
+    return KM_HAND_OUT(out, size, &own, km_batch_state);
 }
 
 int64_t km_batch_length(km_batch *b, int sequence) {
@@ -835,10 +839,12 @@ int64_t km_batch_tokens(km_batch *b, int sequence, int32_t *ids, size_t cap) {
     return n;
 }
 
-km_generated km_batch_generated(km_batch *b, int sequence) {
+km_status km_batch_generated_sized(km_batch *b, int sequence, km_generated *out, size_t size) {
     batch_slot *s = slot_of("km_batch_generated", b, sequence);
-    if (!s) return (km_generated){0};
-    km_generated got = s->text ? s->text->got : (km_generated){.size = sizeof got};
-    pthread_mutex_unlock(&b->lock);
-    return got;
+    km_generated got = {0};
+    if (s) {
+        got = s->text ? s->text->got : (km_generated){.size = sizeof got};
+        pthread_mutex_unlock(&b->lock);
+    }
+    return KM_HAND_OUT(out, size, &got, km_generated);
 }

@@ -11,8 +11,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-km_convert_options km_convert_defaults(void) {
-    return (km_convert_options){.size = sizeof(km_convert_options)};
+km_status km_convert_defaults_sized(km_convert_options *out, size_t size) {
+    km_convert_options own = {.size = sizeof(km_convert_options)};
+    return KM_HAND_OUT(out, size, &own, km_convert_options);
 }
 
 const char *km_convert_type(int i) { return i >= 0 && km_mix_at(i) ? km_mix_at(i)->name : NULL; }

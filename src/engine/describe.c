@@ -196,8 +196,9 @@ static void add_total(json_t *v) {
                             km_json_count(json_number_value(bytes) + json_number_value(cache)));
 }
 
-km_describe_options km_describe_defaults(void) {
-    return (km_describe_options){.size = sizeof(km_describe_options), .cache = KM_F16};
+km_status km_describe_defaults_sized(km_describe_options *out, size_t size) {
+    km_describe_options own = {.size = sizeof(km_describe_options), .cache = KM_F16};
+    return KM_HAND_OUT(out, size, &own, km_describe_options);
 }
 
 static json_t *gather(const char *path, const km_describe_options *o, km_error *err) {

@@ -30,7 +30,7 @@ km_status km_draft_open(km_model *m, const char *given, km_error *err) {
     if (!m->draft) return km_error_set(err, km_last_status(), "%s", km_last_error());
     if (same_tokens(m->token, m->draft->token) &&
         m->draft->config.vocab >= km_token_vocab(m->token)) {
-        km_handle_remove(&m->draft->handle, KM_HANDLE_MODEL); /* ours alone */
+        km_handle_remove(m->draft, KM_HANDLE_MODEL); /* ours alone */
         return KM_OK;
     }
     km_error_set(err, KM_ERR_STATE,

@@ -1,6 +1,7 @@
 /* Embeddings: hidden states of tokens, and of whole texts by pooling. Texts of about the same length go
  * through the model together, padded on the right: no token sees what stands after it. */
 #include "base/alloc.h"
+#include "base/sized.h"
 #include "base/util.h"
 #include "engine/engine.h"
 #include <math.h>
@@ -9,15 +10,25 @@
 
 enum { ROWS = 512 }; /* tokens of several texts in one pass: others wait for their turn no longer */
 
+/* What each of n rows has of each adapter, the same for all: (n, slots). */
+static km_tensor *rows_of(km_ctx *ctx, const km_adapter_mix *mix, int64_t n) {
+    float row[KM_ADAPTER_SLOTS] = {0};
+    for (int i = 0; i < mix->n; i++) row[mix->slot[i]] = mix->scale[i];
+    km_tensor *one = km_from_data(ctx, KM_F32, KM_SHAPE(1, KM_ADAPTER_SLOTS), row);
+    return km_repeat(ctx, one, 0, n);
+}
+
 /* ids (b, t) to out (b, t, dim). */
-static km_status embed(km_model *m, km_ground *g, const int32_t *ids, size_t b, size_t t,
-                       float *out, km_error *err) {
+static km_status embed(km_model *m, km_ground *g, const km_adapter_mix *mix, const int32_t *ids,
+                       size_t b, size_t t, float *out, km_error *err) {
     km_ctx *ctx = g->ctx;
     int64_t dim = g->net->config.dim;
     int turn = km_gate_enter(&m->gate, 1);
     km_no_grad_begin(ctx);
     km_tensor *x = km_from_data(ctx, KM_I32, KM_SHAPE((int64_t)b, (int64_t)t), ids);
-    km_tensor *y = km_cast(ctx, km_net_forward(ctx, g->net, x, NULL), KM_F32);
+    km_net_place place = {0};
+    if (mix->n) place.at.mix = rows_of(ctx, mix, (int64_t)(b * t));
+    km_tensor *y = km_cast(ctx, km_net_forward(ctx, g->net, x, mix->n ? &place : NULL), KM_F32);
     km_no_grad_end(ctx);
     km_status s = km_read(ctx, y, out, sizeof *out * b * t * (size_t)dim);
     if (s != KM_OK) {
@@ -53,16 +64,20 @@ km_status km_embed_tokens(km_model *m, const int32_t *ids, size_t n, float *out)
     if (!km_model_usable("km_embed_tokens", m, true)) return km_last_status();
     if (!out) return km_public_fail(KM_ERR_NULL, "km_embed_tokens: no tokens, or no room for them");
     if (check_ids("km_embed_tokens", m, ids, n) != KM_OK) return km_last_status();
+    km_adapter_mix mix = {0};
+    if (km_adapters_mix(m, NULL, -1, &mix, &err) != KM_OK) return km_told(&err);
     km_ground *g = km_ground_hold(m);
-    if (is_whole("km_embed_tokens", m, g, &err)) embed(m, g, ids, 1, n, out, &err);
+    if (is_whole("km_embed_tokens", m, g, &err)) embed(m, g, &mix, ids, 1, n, out, &err);
     km_ground_drop(g);
+    km_adapters_drop(m, &mix);
     return km_told(&err);
 }
 
 /* ---- Whole texts ---- */
 
-km_embed_options km_embed_defaults(void) {
-    return (km_embed_options){.size = sizeof(km_embed_options)};
+km_status km_embed_defaults_sized(km_embed_options *out, size_t size) {
+    km_embed_options own = {.size = sizeof(km_embed_options), .n_adapters = -1};
+    return KM_HAND_OUT(out, size, &own, km_embed_options);
 }
 
 km_pooling km_model_pooling(km_model *m) {
@@ -103,9 +118,9 @@ static int by_length(const void *a, const void *b) {
     return x->text < y->text ? -1 : 1;
 }
 
-static km_status embed_texts(km_model *m, km_ground *g, const int32_t *const *ids,
-                             const size_t *lengths, size_t n, const km_embed_options *o, float *out,
-                             km_error *err) {
+static km_status embed_texts(km_model *m, km_ground *g, const km_adapter_mix *mix,
+                             const int32_t *const *ids, const size_t *lengths, size_t n,
+                             const km_embed_options *o, float *out, km_error *err) {
     size_t dim = (size_t)g->net->config.dim, keep = o->dimensions > 0 ? (size_t)o->dimensions : dim;
     km_pooling how = o->pooling == KM_POOLING_AUTO ? km_model_pooling(m) : o->pooling;
     text_order *order = km_alloc(n * sizeof *order);
@@ -131,7 +146,7 @@ static km_status embed_texts(km_model *m, km_ground *g, const int32_t *const *id
         if (o->progress && !o->progress(o->user, from, n))
             s = km_error_set(err, KM_ERR_STATE, "km_embed: stopped by the caller");
         else
-            s = embed(m, g, batch, b, t, states, err);
+            s = embed(m, g, mix, batch, b, t, states, err);
         for (size_t i = 0; i < b && s == KM_OK; i++)
             pool(states + i * t * dim, order[from + i].length, dim, how, o,
                  out + order[from + i].text * keep);
@@ -160,8 +175,11 @@ km_status km_embed(km_model *m, const int32_t *const *ids, const size_t *lengths
         return km_public_fail(KM_ERR_UNSUPPORTED,
                               "km_embed: texts are pooled by their mean, first or last token; "
                               "a model that ranks gives no embeddings");
+    km_adapter_mix mix = {0};
+    if (km_adapters_mix(m, o.adapters, o.n_adapters, &mix, &err) != KM_OK) return km_told(&err);
     km_ground *g = km_ground_hold(m);
-    if (is_whole("km_embed", m, g, &err)) embed_texts(m, g, ids, lengths, n, &o, out, &err);
+    if (is_whole("km_embed", m, g, &err)) embed_texts(m, g, &mix, ids, lengths, n, &o, out, &err);
     km_ground_drop(g);
+    km_adapters_drop(m, &mix);
     return km_told(&err);
 }

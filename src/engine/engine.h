@@ -3,31 +3,13 @@
 #ifndef KM_ENGINE_ENGINE_H
 #define KM_ENGINE_ENGINE_H
 #include "base/gate.h"
+#include "base/handle.h"
 #include "infer/generate.h"
 #include "infer/memory.h"
 #include "text/chat_template.h"
 #include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
-
-/* ---- Handles ---- */
-
-/* Objects that callers hold, known by address, so that one that was closed, or never was one, is told
- * from one that is there without being looked into. */
-typedef enum km_handle_kind {
-    KM_HANDLE_MODEL,
-    KM_HANDLE_SESSION,
-    KM_HANDLE_BATCH,
-    KM_HANDLE_TOKENIZER
-} km_handle_kind;
-typedef struct km_handle { /* the first member of such an object */
-    struct km_handle *next;
-    km_handle_kind kind;
-} km_handle;
-void km_handle_add(km_handle *h, km_handle_kind kind);
-/* False if it was not there; one of two that remove it at once gets true. */
-bool km_handle_remove(km_handle *h, km_handle_kind kind);
-bool km_handle_is(const void *h, km_handle_kind kind);
 
 /* ---- Options ---- */
 

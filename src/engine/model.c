@@ -2,6 +2,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/sized.h"
 #include "engine/engine.h"
 #include "engine/model_folder.h"
 #include "infer/follow.h"
@@ -11,11 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-km_model_options km_model_defaults(void) {
-    return (km_model_options){.size = sizeof(km_model_options),
-                              .gpu_layers = KM_GPU_LAYERS_UNSAID,
-                              .cache = KM_F16,
-                              .dtype = KM_DTYPE_COUNT};
+km_status km_model_defaults_sized(km_model_options *out, size_t size) {
+    km_model_options own = {.size = sizeof(km_model_options),
+                            .gpu_layers = KM_GPU_LAYERS_UNSAID,
+                            .cache = KM_F16,
+                            .dtype = KM_DTYPE_COUNT};
+    return KM_HAND_OUT(out, size, &own, km_model_options);
 }
 
 /* ---- Who holds it ---- */
@@ -47,15 +49,12 @@ void km_model_drop(km_model *m) {
 }
 
 void km_model_close(km_model *m) {
-    if (m && km_handle_remove(&m->handle, KM_HANDLE_MODEL)) km_model_drop(m);
+    if (km_handle_remove(m, KM_HANDLE_MODEL)) km_model_drop(m);
 }
 
 bool km_model_usable(const char *call, const km_model *m, bool weights) {
-    if (!m)
-        km_public_fail(KM_ERR_NULL, "%s: no model given", call);
-    else if (!km_handle_is(m, KM_HANDLE_MODEL))
-        km_public_fail(KM_ERR_STATE, "%s: this is no open model", call);
-    else if (weights && !m->ground)
+    if (!km_handle_open(call, m, KM_HANDLE_MODEL)) return false;
+    if (weights && !m->ground)
         km_public_fail(KM_ERR_STATE, "%s: the model was opened for its tokenizer only", call);
     else if (weights && m->comm && km_comm_rank(m->comm) != 0)
         km_public_fail(KM_ERR_STATE, "%s: this rank follows rank 0 (km_model_follow)", call);
@@ -288,7 +287,7 @@ km_model *km_model_open_reader(const km_reader *r, const km_model_options *optio
 
 /* ---- What it is ---- */
 
-km_model_info km_model_describe(km_model *m) {
+static km_model_info info_of(km_model *m) {
     if (!km_model_usable("km_model_describe", m, false)) return (km_model_info){0};
     const km_config *c = &m->config;
     km_error err = {0};
@@ -314,6 +313,11 @@ km_model_info km_model_describe(km_model *m) {
                            .has_template = km_model_template(m, &err) != NULL,
                            .can_embed = embeds,
                            .sampling_from = m->sampling_from};
+}
+
+km_status km_model_describe_sized(km_model *m, km_model_info *out, size_t size) {
+    km_model_info own = info_of(m);
+    return KM_HAND_OUT(out, size, &own, km_model_info);
 }
 
 int km_ranks(void) { return km_comm_env_size(); }

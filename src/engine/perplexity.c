@@ -9,8 +9,9 @@
 
 #define USUAL_CONTEXT 512
 
-km_perplexity_options km_perplexity_defaults(void) {
-    return (km_perplexity_options){.size = sizeof(km_perplexity_options)};
+km_status km_perplexity_defaults_sized(km_perplexity_options *out, size_t size) {
+    km_perplexity_options own = {.size = sizeof(km_perplexity_options)};
+    return KM_HAND_OUT(out, size, &own, km_perplexity_options);
 }
 
 typedef struct extras {

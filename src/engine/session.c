@@ -26,12 +26,7 @@ struct km_session {
 static void destroy(km_session *s);
 
 static bool is_open(const char *call, const km_session *s) {
-    if (km_handle_is(s, KM_HANDLE_SESSION)) return true;
-    if (s)
-        km_public_fail(KM_ERR_STATE, "%s: this is no open session", call);
-    else
-        km_public_fail(KM_ERR_NULL, "%s: no session given", call);
-    return false;
+    return km_handle_open(call, s, KM_HANDLE_SESSION);
 }
 
 static bool enter(const char *call, km_session *s) {
@@ -150,7 +145,7 @@ static void destroy(km_session *s) {
 }
 
 void km_session_free(km_session *s) {
-    if (!s || !km_handle_remove(&s->handle, KM_HANDLE_SESSION)) return;
+    if (!km_handle_remove(s, KM_HANDLE_SESSION)) return;
     atomic_store(&s->cancel, true);
     atomic_store(&s->doomed, true);
     if (!atomic_exchange(&s->busy, true)) destroy(s); /* else the call under way does it */
@@ -427,10 +422,13 @@ int km_generate_next(km_session *s, km_piece_event *event) {
     return more;
 }
 
-km_generated km_generate_state(const km_session *s) {
-    if (km_handle_is(s, KM_HANDLE_SESSION)) return s->last;
-    km_public_fail(KM_ERR_NULL, "km_generate_state: this is no open session");
-    return (km_generated){0};
+km_status km_generate_state_sized(const km_session *s, km_generated *out, size_t size) {
+    km_generated own = {0};
+    if (km_handle_open("km_generate_state", s, KM_HANDLE_SESSION)) {
+        own = s->last;
+        own.size = sizeof own;
+    }
+    return KM_HAND_OUT(out, size, &own, km_generated);
 }
 
 /* ---- All at once ---- */

@@ -1,5 +1,6 @@
 /* Tokenizers without a model, behind km_tokenizer; and what they share with a model's own. */
 #include "base/alloc.h"
+#include "base/sized.h"
 #include "engine/engine.h"
 #include <string.h>
 
@@ -9,13 +10,7 @@ struct km_tokenizer {
 };
 
 static const km_token *usable(const char *call, const km_tokenizer *t) {
-    if (!t)
-        km_public_fail(KM_ERR_NULL, "%s: no tokenizer given", call);
-    else if (!km_handle_is(t, KM_HANDLE_TOKENIZER))
-        km_public_fail(KM_ERR_STATE, "%s: this is no open tokenizer", call);
-    else
-        return t->token;
-    return NULL;
+    return km_handle_open(call, t, KM_HANDLE_TOKENIZER) ? t->token : NULL;
 }
 
 km_tokenizer *km_tokenizer_open(const char *path) {
@@ -39,7 +34,7 @@ km_tokenizer *km_tokenizer_open(const char *path) {
 }
 
 void km_tokenizer_close(km_tokenizer *t) {
-    if (!t || !km_handle_remove(&t->handle, KM_HANDLE_TOKENIZER)) return;
+    if (!km_handle_remove(t, KM_HANDLE_TOKENIZER)) return;
     km_token_free(t->token);
     km_free(t);
 }
@@ -53,16 +48,18 @@ km_status km_tokenizer_save(const km_tokenizer *t, const char *path) {
     return km_told(&err);
 }
 
-km_tokenizer_info km_tokenizer_describe(const km_tokenizer *t) {
+km_status km_tokenizer_describe_sized(const km_tokenizer *t, km_tokenizer_info *out, size_t size) {
     const km_token *token = usable("km_tokenizer_describe", t);
-    if (!token) return (km_tokenizer_info){.bos = -1, .eos = -1, .unk = -1, .pad = -1};
-    return (km_tokenizer_info){.size = sizeof(km_tokenizer_info),
-                               .kind = km_token_kind(token),
-                               .vocab = km_token_vocab(token),
-                               .bos = km_token_bos(token),
-                               .eos = km_token_eos(token),
-                               .unk = km_token_unk(token),
-                               .pad = km_token_pad(token)};
+    km_tokenizer_info own = {.bos = -1, .eos = -1, .unk = -1, .pad = -1};
+    if (token)
+        own = (km_tokenizer_info){.size = sizeof own,
+                                  .kind = km_token_kind(token),
+                                  .vocab = km_token_vocab(token),
+                                  .bos = km_token_bos(token),
+                                  .eos = km_token_eos(token),
+                                  .unk = km_token_unk(token),
+                                  .pad = km_token_pad(token)};
+    return KM_HAND_OUT(out, size, &own, km_tokenizer_info);
 }
 
 /* ---- Text to ids and back ---- */

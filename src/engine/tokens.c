@@ -1,5 +1,6 @@
 /* Tokens and chat templates of a model. */
 #include "base/alloc.h"
+#include "base/sized.h"
 #include "base/utf8.h"
 #include "engine/engine.h"
 #include <string.h>
@@ -82,8 +83,9 @@ const km_chat_template *km_model_template(km_model *m, km_error *err) {
 
 /* ---- Rendering ---- */
 
-km_render_options km_render_defaults(void) {
-    return (km_render_options){.size = sizeof(km_render_options)};
+km_status km_render_defaults_sized(km_render_options *out, size_t size) {
+    km_render_options own = {.size = sizeof(km_render_options)};
+    return KM_HAND_OUT(out, size, &own, km_render_options);
 }
 
 static const char *token_text(const km_token *t, int32_t id, km_text *room) {

@@ -1,5 +1,7 @@
 /* What a caller wants of a generation, made ready: texts copied, biases checked, grammar parsed. */
 #include "base/alloc.h"
+#include "base/sized.h"
+#include "base/util.h"
 #include "engine/engine.h"
 #include "engine/model_sampling.h"
 #include "text/json_schema.h"
@@ -26,9 +28,13 @@ km_sampling km_sampling_suggested(const char *path, char from[64]) {
     return s;
 }
 
-km_sampling km_model_sampling(km_model *m) {
-    return m && km_model_usable("km_model_sampling", m, false) ? m->sampling
-                                                               : km_sampling_suggested(NULL, NULL);
+static km_sampling sampling_of(const char *call, km_model *m) {
+    return m && km_model_usable(call, m, false) ? m->sampling : km_sampling_suggested(NULL, NULL);
+}
+
+km_status km_model_sampling_sized(km_model *m, km_sampling *out, size_t size) {
+    km_sampling own = sampling_of("km_model_sampling", m);
+    return KM_HAND_OUT(out, size, &own, km_sampling);
 }
 
 km_status km_sampling_check(const km_sampling *given) {
@@ -45,7 +51,13 @@ static km_generation defaults_with(km_sampling sampling) {
         .size = sizeof(km_generation), .logprobs = -1, .n_adapters = -1, .sampling = sampling};
 }
 
-km_generation km_generation_defaults(km_model *m) { return defaults_with(km_model_sampling(m)); }
+km_status km_generation_defaults_sized(km_model *m, km_generation *out, size_t size) {
+    km_generation own = defaults_with(sampling_of("km_generation_defaults", m));
+    /* Its sampling is the last member: of a shorter struct, so much of it. */
+    size_t before = offsetof(km_generation, sampling);
+    own.sampling.size = (size_t)km_clamp64((int64_t)size - (int64_t)before, 0, sizeof own.sampling);
+    return KM_HAND_OUT(out, size, &own, km_generation);
+}
 
 /* ---- Copies ---- */
 

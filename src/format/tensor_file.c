@@ -12,6 +12,7 @@
 #include <strings.h>
 
 struct km_file {
+    km_handle handle;
     km_safetensors *safetensors; /* one of these three is open */
     km_gguf *gguf;
     km_map npy;
@@ -86,27 +87,7 @@ static km_status open_any(km_file *f, const char *path, km_error *err) {
     return f->safetensors ? list_safetensors(f, err) : err->code;
 }
 
-static km_file *open_file(const char *path, km_error *err) {
-    km_file *f = NULL;
-    if (!path)
-        km_error_set(err, KM_ERR_NULL, "no path to a file of tensors");
-    else if (!(f = km_calloc(1, sizeof *f)) || !(f->path = km_strdup(path)))
-        km_error_set(err, KM_ERR_MEMORY, "out of memory");
-    else
-        open_any(f, path, err);
-    if (err->code == KM_OK) return f;
-    km_file_close(f);
-    return NULL;
-}
-
-km_file *km_file_open(const char *path) {
-    km_error err = {0};
-    km_file *f = open_file(path, &err);
-    if (!f) km_last_error_set(&err);
-    return f;
-}
-
-void km_file_close(km_file *f) {
+static void close_file(km_file *f) {
     if (!f) return;
     km_safetensors_close(f->safetensors);
     km_gguf_close(f->gguf);
@@ -116,20 +97,56 @@ void km_file_close(km_file *f) {
     km_free(f);
 }
 
-int km_file_count(const km_file *f) { return f ? f->n : 0; }
-
-const km_file_tensor *km_file_at(const km_file *f, int i) {
-    return f && i >= 0 && i < f->n ? &f->tensor[i] : NULL;
+static km_file *open_file(const char *path, km_error *err) {
+    km_file *f = NULL;
+    if (!path)
+        km_error_set(err, KM_ERR_NULL, "no path to a file of tensors");
+    else if (!(f = km_calloc(1, sizeof *f)) || !(f->path = km_strdup(path)))
+        km_error_set(err, KM_ERR_MEMORY, "out of memory");
+    else
+        open_any(f, path, err);
+    if (err->code == KM_OK) return f;
+    close_file(f);
+    return NULL;
 }
 
-const km_file_tensor *km_file_find(const km_file *f, const char *name) {
-    for (int i = 0; f && name && i < f->n; i++)
+km_file *km_file_open(const char *path) {
+    km_error err = {0};
+    km_file *f = open_file(path, &err);
+    if (f)
+        km_handle_add(&f->handle, KM_HANDLE_FILE);
+    else
+        km_last_error_set(&err);
+    return f;
+}
+
+void km_file_close(km_file *f) {
+    if (km_handle_remove(f, KM_HANDLE_FILE)) close_file(f);
+}
+
+/* A question about a file: of none, there is no answer; of one that is closed, the error is told. */
+static bool is_open(const char *call, const km_file *f) {
+    return f && km_handle_open(call, f, KM_HANDLE_FILE);
+}
+
+int km_file_count(const km_file *f) { return is_open("km_file_count", f) ? f->n : 0; }
+
+const km_file_tensor *km_file_at(const km_file *f, int i) {
+    return is_open("km_file_at", f) && i >= 0 && i < f->n ? &f->tensor[i] : NULL;
+}
+
+static const km_file_tensor *find(const km_file *f, const char *name) {
+    for (int i = 0; i < f->n; i++)
         if (strcmp(f->tensor[i].name, name) == 0) return &f->tensor[i];
     return NULL;
 }
 
+const km_file_tensor *km_file_find(const km_file *f, const char *name) {
+    return is_open("km_file_find", f) && name ? find(f, name) : NULL;
+}
+
 const char *km_file_meta(const km_file *f, const char *key) {
-    if (!f || !key) return NULL;
+    if (!is_open("km_file_meta", f) || !key) return NULL;
     if (f->safetensors) return km_safetensors_meta(f->safetensors, key);
     const km_gguf_value *v = f->gguf ? km_gguf_get(f->gguf, key) : NULL;
     return v && v->type == KM_GGUF_STRING ? v->text.data : NULL;
@@ -142,6 +159,7 @@ bool km_file_meta_int(const km_file *f, const char *key, int64_t *value) {
         km_missing("km_file_meta_int");
         return false;
     }
+    if (!is_open("km_file_meta_int", f)) return false;
     if (!f->gguf || km_gguf_int(f->gguf, key, INT64_MIN + 1, INT64_MAX, &v, &err) != KM_OK ||
         v == INT64_MIN)
         return false;
@@ -182,14 +200,11 @@ static km_tensor *load_unusual(km_ctx *ctx, const km_file *f, const km_file_tens
     return f->columns ? km_permute(ctx, x, axes) : x;
 }
 
-km_tensor *km_file_load(km_ctx *ctx, const km_file *f, const char *name) {
-    if (km_failed(ctx)) return NULL;
+static km_tensor *load(km_ctx *ctx, const km_file *f, const char *name) {
     const km_file_tensor *t = NULL;
-    if (!f)
-        km_fail(ctx, KM_ERR_NULL, "load: no file");
-    else if (!name && f->n != 1)
+    if (!name && f->n != 1)
         km_fail(ctx, KM_ERR_RANGE, "load: '%s' holds %d tensors; name one", f->path, f->n);
-    else if (!(t = name ? km_file_find(f, name) : &f->tensor[0]))
+    else if (!(t = name ? find(f, name) : &f->tensor[0]))
         km_fail(ctx, KM_ERR_RANGE, "load: no tensor '%.80s' in '%s'", name, f->path);
     else if (t->dtype == KM_DTYPE_COUNT)
         km_fail(ctx, KM_ERR_UNSUPPORTED, "load: '%.80s' in '%s' is of type %s, which Kermes lacks",
@@ -197,6 +212,13 @@ km_tensor *km_file_load(km_ctx *ctx, const km_file *f, const char *name) {
     if (km_failed(ctx)) return NULL;
     if ((f->swapped || f->columns) && t->bytes) return load_unusual(ctx, f, t);
     return km_from_data(ctx, t->dtype, t->shape, t->data);
+}
+
+km_tensor *km_file_load(km_ctx *ctx, const km_file *f, const char *name) {
+    if (km_failed(ctx)) return NULL;
+    if (km_handle_is(f, KM_HANDLE_FILE)) return load(ctx, f, name);
+    km_fail(ctx, f ? KM_ERR_STATE : KM_ERR_NULL, "load: no open file");
+    return NULL;
 }
 
 km_tensor *km_load(km_ctx *ctx, const char *path, const char *name) {
@@ -207,8 +229,8 @@ km_tensor *km_load(km_ctx *ctx, const char *path, const char *name) {
         km_fail(ctx, err.code, "load: %s", err.text);
         return NULL;
     }
-    km_tensor *t = km_file_load(ctx, f, name);
-    km_file_close(f);
+    km_tensor *t = load(ctx, f, name);
+    close_file(f);
     return t;
 }
 

@@ -2,6 +2,7 @@
 #include "infer/sample.h"
 #include "base/alloc.h"
 #include "base/rng.h"
+#include "base/sized.h"
 #include "infer/choices.h"
 #include "infer/penalties.h"
 #include <math.h>
@@ -18,16 +19,17 @@ struct km_sampler {
 
 /* ---- Settings ---- */
 
-km_sampling km_sampling_defaults(void) {
-    return (km_sampling){.size = sizeof(km_sampling),
-                         .temperature = 1,
-                         .top_p = 1,
-                         .repeat_last = 64,
-                         .dry_base = 1.75,
-                         .dry_allowed_length = 2,
-                         .mirostat_tau = 5,
-                         .mirostat_eta = 0.1,
-                         .seed = 1};
+km_status km_sampling_defaults_sized(km_sampling *out, size_t size) {
+    km_sampling own = {.size = sizeof(km_sampling),
+                       .temperature = 1,
+                       .top_p = 1,
+                       .repeat_last = 64,
+                       .dry_base = 1.75,
+                       .dry_allowed_length = 2,
+                       .mirostat_tau = 5,
+                       .mirostat_eta = 0.1,
+                       .seed = 1};
+    return KM_HAND_OUT(out, size, &own, km_sampling);
 }
 
 static km_status range(const char *what, double v, double lo, double hi, km_error *err) {

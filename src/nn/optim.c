@@ -10,15 +10,16 @@
 #include <math.h>
 #include <string.h>
 
-km_optim_settings km_optim_defaults(void) {
-    return (km_optim_settings){.size = sizeof(km_optim_settings),
-                               .kind = KM_OPTIM_ADAMW,
-                               .beta1 = 0.9,
-                               .beta2 = 0.95,
-                               .eps = 1e-8,
-                               .momentum = 0.9,
-                               .weight_decay = 0.1,
-                               .max_norm = 1};
+km_status km_optim_defaults_sized(km_optim_settings *out, size_t size) {
+    km_optim_settings own = {.size = sizeof(km_optim_settings),
+                             .kind = KM_OPTIM_ADAMW,
+                             .beta1 = 0.9,
+                             .beta2 = 0.95,
+                             .eps = 1e-8,
+                             .momentum = 0.9,
+                             .weight_decay = 0.1,
+                             .max_norm = 1};
+    return KM_HAND_OUT(out, size, &own, km_optim_settings);
 }
 
 /* ---- Making one ---- */
@@ -148,6 +149,8 @@ km_optimizer *km_optimizer_new(km_ctx *ctx, const km_param_list *params,
 km_status km_optimizer_check(km_ctx *ctx, const km_optimizer *o) {
     if (km_failed(ctx)) return km_ctx_status(ctx);
     if (!o) return km_fail(ctx, KM_ERR_NULL, "optimizer: there is none");
+    if (!km_handle_is(o, KM_HANDLE_OPTIMIZER))
+        return km_fail(ctx, KM_ERR_STATE, "optimizer: this is no open one");
     if (o->ctx != ctx) return km_fail(ctx, KM_ERR_STATE, "optimizer: of another context");
     return KM_OK;
 }
@@ -172,6 +175,7 @@ km_optimizer *km_optimizer_new_ranks(km_ctx *ctx, const km_param_list *params,
         return NULL;
     }
     int mark = ctx->n_step;
+    km_handle_add(&o->handle, KM_HANDLE_OPTIMIZER);
     o->ctx = ctx;
     o->how = *how;
     if (how->loss_scale > 0 && how->growth_every == 0) o->how.growth_every = 2000;
@@ -191,7 +195,7 @@ km_optimizer *km_optimizer_new_ranks(km_ctx *ctx, const km_param_list *params,
 }
 
 void km_optimizer_free(km_optimizer *o) {
-    if (!o) return;
+    if (!km_handle_remove(o, KM_HANDLE_OPTIMIZER)) return;
     for (int k = 0; k < KM_STATES; k++) km_release(o->state[k]);
     km_release(o->knobs);
     km_release(o->head);
@@ -233,7 +237,7 @@ void km_optimizer_last_backward(km_ctx *ctx, km_optimizer *o) {
 }
 
 void km_optimizer_zero_grad(km_ctx *ctx, km_optimizer *o) {
-    if (!o || o->ctx != ctx) {
+    if (!km_handle_is(o, KM_HANDLE_OPTIMIZER) || o->ctx != ctx) { /* else also where it failed */
         km_optimizer_check(ctx, o);
         return;
     }

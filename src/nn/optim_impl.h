@@ -17,6 +17,7 @@ typedef struct km_optim_piece {
 struct km_reducer;
 
 struct km_optimizer {
+    km_handle handle;
     km_ctx *ctx;
     km_param_list *list;
     struct km_comm *comm; /* NULL: one rank */

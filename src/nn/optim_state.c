@@ -44,7 +44,7 @@ static int locate(const km_optimizer *o, int index, int *kind) {
 int km_optimizer_states(const km_optimizer *o) { return o->n_names; }
 
 km_optim_state km_optimizer_state(const km_optimizer *o, int i) {
-    int kind, param = locate(o, i, &kind);
+    int kind = 0, param = locate(o, i, &kind);
     return (km_optim_state){o->name[i],
                             param < 0 ? KM_SHAPE(KM_CONTROL_TENSORS) : o->param[param]->t->shape};
 }
@@ -56,7 +56,7 @@ int km_optimizer_find_state(const km_optimizer *o, const char *name) {
 }
 
 km_status km_optimizer_read_state(km_ctx *ctx, km_optimizer *o, int i, float *dst) {
-    int kind, param = locate(o, i, &kind);
+    int kind = 0, param = locate(o, i, &kind);
     if (km_failed(ctx)) return km_ctx_status(ctx);
     if (param < 0) return km_read(ctx, o->head, dst, KM_CONTROL_TENSORS * sizeof *dst);
     for (int k = 0; k < o->n_pieces && !km_failed(ctx); k++) {
@@ -69,7 +69,7 @@ km_status km_optimizer_read_state(km_ctx *ctx, km_optimizer *o, int i, float *ds
 }
 
 km_status km_optimizer_write_state(km_ctx *ctx, km_optimizer *o, int i, const float *src) {
-    int kind, param = locate(o, i, &kind);
+    int kind = 0, param = locate(o, i, &kind);
     if (km_failed(ctx)) return km_ctx_status(ctx);
     if (param < 0) {
         float f[KM_CONTROL_TENSORS];

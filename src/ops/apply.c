@@ -100,7 +100,7 @@ fail:
 
 km_tensor *km_apply(km_ctx *ctx, km_op op, km_tensor *const *in, int n_in, const km_params *p,
                     km_tensor **out) {
-    return km_apply_on(ctx, ctx ? ctx->device : NULL, op, in, n_in, p, out);
+    return km_apply_on(ctx, km_ctx_is(ctx) ? ctx->device : NULL, op, in, n_in, p, out);
 }
 
 km_status km_apply_into(km_ctx *ctx, km_op op, km_tensor *const *in, int n_in, const km_params *p,

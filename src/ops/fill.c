@@ -63,7 +63,7 @@ km_tensor *km_fill_on(km_ctx *ctx, km_device *device, km_dtype dtype, km_shape s
 }
 
 km_tensor *km_full(km_ctx *ctx, km_dtype dtype, km_shape shape, double value) {
-    return ctx ? km_fill_on(ctx, ctx->device, dtype, shape, value) : NULL;
+    return km_ctx_is(ctx) ? km_fill_on(ctx, ctx->device, dtype, shape, value) : NULL;
 }
 
 km_tensor *km_zeros(km_ctx *ctx, km_dtype dtype, km_shape shape) {

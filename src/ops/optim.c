@@ -183,16 +183,20 @@ static km_status step_all(km_ctx *ctx, km_op op, km_tensor *const *parameters,
     return KM_OK;
 }
 
-km_sgd km_sgd_defaults(void) { return (km_sgd){.size = sizeof(km_sgd), .lr = 0.01}; }
+km_status km_sgd_defaults_sized(km_sgd *out, size_t size) {
+    km_sgd own = {.size = sizeof(km_sgd), .lr = 0.01};
+    return KM_HAND_OUT(out, size, &own, km_sgd);
+}
 
-km_adamw km_adamw_defaults(void) {
-    return (km_adamw){.size = sizeof(km_adamw),
-                      .lr = 1e-3,
-                      .beta1 = 0.9,
-                      .beta2 = 0.999,
-                      .eps = 1e-8,
-                      .weight_decay = 0.01,
-                      .step = 1};
+km_status km_adamw_defaults_sized(km_adamw *out, size_t size) {
+    km_adamw own = {.size = sizeof(km_adamw),
+                    .lr = 1e-3,
+                    .beta1 = 0.9,
+                    .beta2 = 0.999,
+                    .eps = 1e-8,
+                    .weight_decay = 0.01,
+                    .step = 1};
+    return KM_HAND_OUT(out, size, &own, km_adamw);
 }
 
 km_status km_sgd_step(km_ctx *ctx, km_tensor *const *parameters, km_tensor *const *m, int n,

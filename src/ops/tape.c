@@ -12,11 +12,11 @@ bool km_recording(const km_ctx *ctx, km_tensor *const *in, int n_in) {
 }
 
 void km_no_grad_begin(km_ctx *ctx) {
-    if (ctx) ctx->no_grad++;
+    if (km_ctx_is(ctx)) ctx->no_grad++;
 }
 
 void km_no_grad_end(km_ctx *ctx) {
-    if (!ctx) return;
+    if (!km_ctx_is(ctx)) return;
     if (ctx->no_grad == 0)
         km_fail(ctx, KM_ERR_STATE, "no_grad: ended without a begin");
     else

@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/array.h"
 #include "base/log.h"
+#include "base/sized.h"
 #include "tensor/profile.h"
 #include <math.h>
 #include <stdio.h>
@@ -19,7 +20,7 @@ struct km_storage_block {
 km_status km_fail(km_ctx *ctx, km_status code, const char *fmt, ...) {
     va_list ap;
     va_start(ap, fmt);
-    if (ctx && ctx->error.code == KM_OK) {
+    if (km_ctx_is(ctx) && ctx->error.code == KM_OK) {
         km_error_setv(&ctx->error, code, fmt, ap);
         km_last_error_set(&ctx->error);
     }
@@ -28,7 +29,7 @@ km_status km_fail(km_ctx *ctx, km_status code, const char *fmt, ...) {
 }
 
 km_status km_ctx_fail(km_ctx *ctx, km_status code, const char *fmt, ...) {
-    if (!ctx || code == KM_OK || ctx->error.code != KM_OK) return code;
+    if (!km_ctx_is(ctx) || code == KM_OK || ctx->error.code != KM_OK) return code;
     va_list ap;
     va_start(ap, fmt);
     km_error_setv(&ctx->error, code, fmt, ap);
@@ -37,23 +38,29 @@ km_status km_ctx_fail(km_ctx *ctx, km_status code, const char *fmt, ...) {
     return code;
 }
 
-km_status km_ctx_status(const km_ctx *ctx) { return ctx ? ctx->error.code : KM_ERR_NULL; }
-const char *km_ctx_error(const km_ctx *ctx) { return ctx ? ctx->error.text : "no context"; }
-const char *km_ctx_device(const km_ctx *ctx) { return ctx ? ctx->device->name : ""; }
-int km_ctx_threads(const km_ctx *ctx) { return ctx ? km_threads_count(ctx->threads) : 0; }
+km_status km_ctx_status(const km_ctx *ctx) {
+    return km_ctx_is(ctx) ? ctx->error.code : ctx ? KM_ERR_STATE : KM_ERR_NULL;
+}
+const char *km_ctx_error(const km_ctx *ctx) {
+    return km_ctx_is(ctx) ? ctx->error.text : "no context";
+}
+const char *km_ctx_device(const km_ctx *ctx) { return km_ctx_is(ctx) ? ctx->device->name : ""; }
+int km_ctx_threads(const km_ctx *ctx) {
+    return km_ctx_is(ctx) ? km_threads_count(ctx->threads) : 0;
+}
 
 void km_ctx_clear_error(km_ctx *ctx) {
-    if (ctx) ctx->error = (km_error){0};
+    if (km_ctx_is(ctx)) ctx->error = (km_error){0};
 }
 
 void km_seed(km_ctx *ctx, uint64_t seed) {
-    if (!ctx) return;
+    if (!km_ctx_is(ctx)) return;
     ctx->seed = seed;
     ctx->draws = 0;
 }
 
 void km_ctx_allow_tf32(km_ctx *ctx, bool on) {
-    if (ctx) ctx->tf32 = on;
+    if (km_ctx_is(ctx)) ctx->tf32 = on;
 }
 
 static int default_activations(void) {
@@ -65,17 +72,17 @@ static int default_activations(void) {
 }
 
 km_status km_ctx_set_activations(km_ctx *ctx, int bits) {
-    if (!ctx) return KM_ERR_NULL;
+    if (!km_ctx_is(ctx)) return km_ctx_status(ctx);
     if (bits != 8 && bits != 16)
         return km_fail(ctx, KM_ERR_RANGE, "activations keep 8 or 16 bits, not %d", bits);
     ctx->activations = bits;
     return KM_OK;
 }
 
-int km_ctx_activations(const km_ctx *ctx) { return ctx ? ctx->activations : 0; }
+int km_ctx_activations(const km_ctx *ctx) { return km_ctx_is(ctx) ? ctx->activations : 0; }
 
 void km_ctx_set_fallback(km_ctx *ctx, bool on) {
-    if (ctx) ctx->no_fallback = !on;
+    if (km_ctx_is(ctx)) ctx->no_fallback = !on;
 }
 
 void *km_ctx_stream(km_ctx *ctx) {
@@ -85,7 +92,7 @@ void *km_ctx_stream(km_ctx *ctx) {
 }
 
 void km_sync(km_ctx *ctx) {
-    if (!ctx) return;
+    if (!km_ctx_is(ctx)) return;
     for (int i = 0; i < ctx->n_lanes; i++) ctx->lanes[i]->device->ops->sync(ctx->lanes[i]);
 }
 
@@ -93,6 +100,7 @@ km_ctx *km_ctx_make(km_device *device, int threads, km_error *err) {
     km_ctx *ctx = km_calloc(1, sizeof *ctx);
     if (!ctx) goto fail;
     ctx->device = device;
+    km_handle_add(&ctx->handle, KM_HANDLE_CONTEXT);
     atomic_init(&ctx->holders, 1);
     ctx->activations = default_activations();
     const char *fallback = getenv("KERMES_FALLBACK");
@@ -107,6 +115,7 @@ km_ctx *km_ctx_make(km_device *device, int threads, km_error *err) {
 fail_threads:
     km_threads_free(ctx->threads);
 fail_ctx:
+    km_handle_remove(ctx, KM_HANDLE_CONTEXT);
     km_free(ctx);
 fail:
     km_error_set(err, KM_ERR_MEMORY, "context on %s: out of memory", device->name);
@@ -114,13 +123,15 @@ fail:
 }
 
 void km_ctx_free(km_ctx *ctx) {
-    if (ctx) km_ctx_unhold(ctx);
+    if (km_handle_remove(ctx, KM_HANDLE_CONTEXT)) km_ctx_unhold(ctx);
 }
+
+static void end_step(km_ctx *ctx);
 
 void km_ctx_unhold(km_ctx *ctx) {
     if (atomic_fetch_sub(&ctx->holders, 1) > 1) return;
     km_loans_settle(ctx);
-    km_step_end(ctx);
+    end_step(ctx);
     km_profile_free(ctx);
     for (int i = 0; i < ctx->n_lanes; i++) {
         km_lane *lane = ctx->lanes[i];
@@ -328,7 +339,7 @@ void km_step_drop(km_ctx *ctx, int mark, km_tensor *const *keep, int n_keep) {
 
 /* Scopes are counted on a failed context too, so that begin and end stay paired. */
 void km_scope_begin(km_ctx *ctx) {
-    if (!ctx) return;
+    if (!km_ctx_is(ctx)) return;
     if (ctx->n_scopes < KM_MAX_SCOPES)
         ctx->scope[ctx->n_scopes] = ctx->n_step;
     else
@@ -337,7 +348,7 @@ void km_scope_begin(km_ctx *ctx) {
 }
 
 km_tensor *km_scope_end(km_ctx *ctx, km_tensor *result) {
-    if (!ctx) return NULL;
+    if (!km_ctx_is(ctx)) return NULL;
     if (ctx->n_scopes == 0) {
         km_fail(ctx, KM_ERR_STATE, "scope: ended without a begin");
         return NULL;
@@ -347,8 +358,7 @@ km_tensor *km_scope_end(km_ctx *ctx, km_tensor *result) {
     return km_failed(ctx) ? NULL : result;
 }
 
-void km_step_end(km_ctx *ctx) {
-    if (!ctx) return;
+static void end_step(km_ctx *ctx) {
     if (atomic_load_explicit(&ctx->loans_ended, memory_order_relaxed)) km_loans_settle(ctx);
     if (ctx->tape_reset) ctx->tape_reset(ctx);
     km_step_drop(ctx, 0, NULL, 0);
@@ -368,13 +378,16 @@ void km_step_end(km_ctx *ctx) {
     ctx->steps++;
 }
 
+void km_step_end(km_ctx *ctx) {
+    if (km_ctx_is(ctx)) end_step(ctx);
+}
+
 /* ---- Statistics ---- */
 
 static km_lane *home(const km_ctx *ctx) { return ctx->lanes[0]; }
 
-km_stats km_ctx_stats(const km_ctx *ctx) {
-    km_stats s = {0};
-    if (!ctx) return s;
+static km_stats stats_of(const km_ctx *ctx) {
+    km_stats s = {.size = sizeof s};
     s.steps = ctx->steps;
     s.kernels = ctx->kernels;
     s.fallbacks = ctx->fallbacks;
@@ -389,6 +402,12 @@ km_stats km_ctx_stats(const km_ctx *ctx) {
     return s;
 }
 
+km_status km_ctx_stats_sized(const km_ctx *ctx, km_stats *out, size_t size) {
+    km_stats own = {0};
+    if (km_handle_open("km_ctx_stats", ctx, KM_HANDLE_CONTEXT)) own = stats_of(ctx);
+    return KM_HAND_OUT(out, size, &own, km_stats);
+}
+
 void km_expect_bytes(km_ctx *ctx, size_t bytes) { km_mempool_expect(&ctx->lanes[0]->pool, bytes); }
 
 double km_room_left(const km_ctx *ctx) {
@@ -397,10 +416,10 @@ double km_room_left(const km_ctx *ctx) {
 }
 
 void km_stats_reset_peak(km_ctx *ctx) {
-    if (ctx) home(ctx)->pool.peak = home(ctx)->pool.live;
+    if (km_ctx_is(ctx)) home(ctx)->pool.peak = home(ctx)->pool.live;
 }
 
 void km_trim(km_ctx *ctx) {
-    if (!ctx) return;
+    if (!km_ctx_is(ctx)) return;
     for (int i = 0; i < ctx->n_lanes; i++) km_mempool_trim(&ctx->lanes[i]->pool);
 }

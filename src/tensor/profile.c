@@ -101,7 +101,7 @@ km_status km_profile_begin(km_ctx *ctx) {
 
 const km_memory_event *km_profile_end(km_ctx *ctx, size_t *n) {
     if (n) *n = 0;
-    if (!ctx) return NULL;
+    if (!km_ctx_is(ctx)) return NULL;
     km_profile *p = ctx->profile;
     if (!p || !p->on) {
         km_fail(ctx, KM_ERR_STATE, "profile: ended without a begin");

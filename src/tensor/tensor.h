@@ -9,6 +9,7 @@
 #define KM_TENSOR_TENSOR_H
 #include "base/arena.h"
 #include "base/error.h"
+#include "base/handle.h"
 #include "base/threads.h"
 #include "tensor/device.h"
 #include "tensor/dtype.h"
@@ -53,6 +54,7 @@ struct km_tensor {
 #define KM_MAX_SCOPES 64
 
 struct km_ctx {
+    km_handle handle;
     km_error error;
     km_device *device;
     km_threads *threads; /* for kernels on the host */
@@ -79,6 +81,7 @@ struct km_ctx {
     bool no_fallback;           /* km_ctx_set_fallback */
     bool tf32;                  /* km_ctx_allow_tf32 */
     int activations;            /* 16 or 8: km_ctx_set_activations */
+    int64_t rows_alone;         /* km_rows_alone (backend/backend.h); 0: as always */
     bool uncaptured;            /* steps have work that cannot be captured: they always run */
     struct km_profile *profile; /* NULL before the first km_profile_begin */
     const char *grad_of;        /* the op whose gradient rule runs; NULL otherwise */
@@ -103,7 +106,13 @@ km_ctx *km_ctx_make(km_device *device, int threads, km_error *err); /* NULL with
 /* Fails the context (the first error stays) and returns `code`. */
 km_status km_fail(km_ctx *ctx, km_status code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-static inline bool km_failed(const km_ctx *ctx) { return !ctx || ctx->error.code != KM_OK; }
+/* Whether it is a context; of one that was freed, or never was one, the error is told. */
+static inline bool km_ctx_is(const km_ctx *ctx) {
+    return ctx && km_handle_open("context", ctx, KM_HANDLE_CONTEXT);
+}
+static inline bool km_failed(const km_ctx *ctx) {
+    return !km_ctx_is(ctx) || ctx->error.code != KM_OK;
+}
 
 /* The context's lane on a device, opened on first use; NULL with the error set. */
 km_lane *km_ctx_lane(km_ctx *ctx, km_device *device);

@@ -13,7 +13,7 @@
  *
  * Reasoning is what stands in <think>...</think>, and harmony's analysis channel. */
 #include "base/alloc.h"
-#include "base/error.h"
+#include "base/handle.h"
 #include "base/text.h"
 #include <ctype.h>
 #include <jansson.h>
@@ -46,6 +46,7 @@ typedef struct km_call_scan {
 } km_call_scan;
 
 struct km_answer_parser {
+    km_handle handle;
     const char *const *tools; /* n_tools names */
     size_t n_tools;
     bool keep_reasoning;
@@ -122,18 +123,22 @@ km_answer_parser *km_answer_parser_new(const char *const *tools, size_t n_tools,
     p->sink = sink;
     p->user = user;
     p->mode = flags & KM_ANSWER_THINKING ? IN_THOUGHT : n_tools ? AT_START : IN_TEXT;
+    km_handle_add(&p->handle, KM_HANDLE_PARSER);
     return p;
 }
 
 void km_answer_parser_free(km_answer_parser *p) {
-    if (!p) return;
+    if (!km_handle_remove(p, KM_HANDLE_PARSER)) return;
     km_text_free(&p->held);
     km_free(p);
 }
 
+static bool is_open(const char *call, const km_answer_parser *p) {
+    return km_handle_open(call, p, KM_HANDLE_PARSER);
+}
+
 int km_answer_parser_calls(const km_answer_parser *p) {
-    if (!p) km_missing("km_answer_parser_calls");
-    return p ? p->calls : -1;
+    return is_open("km_answer_parser_calls", p) ? p->calls : -1;
 }
 
 /* ---- Giving out ---- */
@@ -652,7 +657,8 @@ static km_status no_room(void) {
 }
 
 km_status km_answer_parser_put(km_answer_parser *p, const char *text, size_t bytes) {
-    if (!p || (bytes && !text)) return km_missing("km_answer_parser_put");
+    if (!is_open("km_answer_parser_put", p)) return km_last_status();
+    if (bytes && !text) return km_missing("km_answer_parser_put");
     if (bytes == 0) return KM_OK;
     km_text_put(&p->held, text, bytes);
     if (!km_text_ok(&p->held)) return no_room();
@@ -665,7 +671,8 @@ static bool begins(const char *marker, const char *text, size_t n) {
 }
 
 km_status km_answer_parser_special(km_answer_parser *p, const char *text, size_t n) {
-    if (!p || (n && !text)) return km_missing("km_answer_parser_special");
+    if (!is_open("km_answer_parser_special", p)) return km_last_status();
+    if (n && !text) return km_missing("km_answer_parser_special");
     static const char *const inner[] = {deep_end, deep_sep, "[ARGS]", "</tool_call>",
                                         "<|/tool_call|>"};
     static const char *const harmony[] = {"<|message|>", "<|call|>", "<|constrain|>", "<|end|>",
@@ -683,7 +690,7 @@ km_status km_answer_parser_special(km_answer_parser *p, const char *text, size_t
 }
 
 km_status km_answer_parser_end(km_answer_parser *p) {
-    if (!p) return km_missing("km_answer_parser_end");
+    if (!is_open("km_answer_parser_end", p)) return km_last_status();
     while (read_some(p, true)) {}
     if (p->scan.streaming && p->scan.object)
         give(p, KM_ANSWER_CALL_END, NULL, 0); /* cut off */

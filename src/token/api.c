@@ -6,9 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-km_tokenizer_options km_tokenizer_defaults(void) {
-    return (km_tokenizer_options){
+km_status km_tokenizer_defaults_sized(km_tokenizer_options *out, size_t size) {
+    km_tokenizer_options own = {
         .size = sizeof(km_tokenizer_options), .kind = "bpe:4096", .special = KM_TOKEN_END};
+    return KM_HAND_OUT(out, size, &own, km_tokenizer_options);
 }
 
 /* The number of tokens in "bpe:N"; -1: it is no such thing. */

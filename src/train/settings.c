@@ -1,43 +1,45 @@
 /* The table of settings, their JSON form and their checks. */
 #include "train/settings.h"
 #include "base/json_read.h"
+#include "base/sized.h"
 #include <limits.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-km_train_settings km_train_defaults(void) {
-    return (km_train_settings){.size = sizeof(km_train_settings),
-                               .val = 0.1,
-                               .model = "tiny",
-                               .dropout = -1,
-                               .batch = 12,
-                               .accumulate = 1,
-                               .steps = 2000,
-                               .warmup = 100,
-                               .lr = -1,
-                               .min_lr = -1,
-                               .schedule = "cosine",
-                               .optimizer = "adamw",
-                               .dtype = "f32",
-                               .weight_decay = 0.1,
-                               .beta1 = 0.9,
-                               .beta2 = 0.99,
-                               .eps = 1e-8,
-                               .momentum = 0.9,
-                               .grad_clip = 1,
-                               .loss_scale = 65536,
-                               .seed = 1,
-                               .eval_every = 250,
-                               .eval_batches = 64,
-                               .save_every = 500,
-                               .keep = 2,
-                               .log_every = 10,
-                               .sample_tokens = 200,
-                               .sample_temperature = 0.8,
-                               .device = "auto",
-                               .comm = "auto"};
+km_status km_train_defaults_sized(km_train_settings *out, size_t size) {
+    km_train_settings own = {.size = sizeof(km_train_settings),
+                             .val = 0.1,
+                             .model = "tiny",
+                             .dropout = -1,
+                             .batch = 12,
+                             .accumulate = 1,
+                             .steps = 2000,
+                             .warmup = 100,
+                             .lr = -1,
+                             .min_lr = -1,
+                             .schedule = "cosine",
+                             .optimizer = "adamw",
+                             .dtype = "f32",
+                             .weight_decay = 0.1,
+                             .beta1 = 0.9,
+                             .beta2 = 0.99,
+                             .eps = 1e-8,
+                             .momentum = 0.9,
+                             .grad_clip = 1,
+                             .loss_scale = 65536,
+                             .seed = 1,
+                             .eval_every = 250,
+                             .eval_batches = 64,
+                             .save_every = 500,
+                             .keep = 2,
+                             .log_every = 10,
+                             .sample_tokens = 200,
+                             .sample_temperature = 0.8,
+                             .device = "auto",
+                             .comm = "auto"};
+    return KM_HAND_OUT(out, size, &own, km_train_settings);
 }
 
 /* ---- The table ---- */

@@ -12,16 +12,19 @@
 
 /* ---- Options ---- */
 
-km_anchor_training km_anchor_training_defaults(void) {
-    return (km_anchor_training){.size = sizeof(km_anchor_training)};
+km_status km_anchor_training_defaults_sized(km_anchor_training *out, size_t size) {
+    km_anchor_training own = {.size = sizeof(km_anchor_training)};
+    return KM_HAND_OUT(out, size, &own, km_anchor_training);
 }
 
-km_index_options km_index_defaults(void) {
-    return (km_index_options){.size = sizeof(km_index_options)};
+km_status km_index_defaults_sized(km_index_options *out, size_t size) {
+    km_index_options own = {.size = sizeof(km_index_options)};
+    return KM_HAND_OUT(out, size, &own, km_index_options);
 }
 
-km_search_options km_search_defaults(void) {
-    return (km_search_options){.size = sizeof(km_search_options)};
+km_status km_search_defaults_sized(km_search_options *out, size_t size) {
+    km_search_options own = {.size = sizeof(km_search_options)};
+    return KM_HAND_OUT(out, size, &own, km_search_options);
 }
 
 /* What the recall asked for is tried on: held-out vectors, and those near them. */
@@ -45,6 +48,7 @@ km_index *km_index_build(km_ctx *ctx, const float *x, int64_t n, int64_t dim, co
         km_missing("km_index_build");
         return NULL;
     }
+    if (!km_handle_open("km_index_build", ctx, KM_HANDLE_CONTEXT)) return NULL;
     km_index *index = NULL;
     km_status s = km_index_take_options(options, &own, &training, &err);
     if (s == KM_OK && dim > INT64_MAX / n / (int64_t)sizeof *x)
@@ -117,6 +121,7 @@ km_status km_index_search(km_index *index, const float *queries, int64_t n, int6
     km_search_options own;
     if (!index || !queries || !ids || !distances || n < 0 || threads < 0)
         return km_missing("km_index_search");
+    if (!km_handle_open("km_index_search", index, KM_HANDLE_INDEX)) return km_last_status();
     if (check_search(index, n, k, options, &own, &err) != KM_OK) return km_told(&err);
     km_threads *pool = threads > 1 ? km_threads_new(threads) : NULL, *t = pool;
     if (threads == 0) { /* all cores: one pool that stays */
@@ -133,6 +138,7 @@ km_status km_index_search(km_index *index, const float *queries, int64_t n, int6
 /* ---- On a context's device ---- */
 
 struct km_searcher {
+    km_handle handle;
     km_ctx *ctx;
     km_index *index;
     km_device_index *there; /* NULL: nothing is on a GPU */
@@ -146,11 +152,16 @@ km_searcher *km_searcher_new(km_ctx *ctx, km_index *index) {
         km_missing("km_searcher_new");
         return NULL;
     }
+    if (!km_handle_open("km_searcher_new", ctx, KM_HANDLE_CONTEXT) ||
+        !km_handle_open("km_searcher_new", index, KM_HANDLE_INDEX))
+        return NULL;
     km_searcher *s = km_calloc(1, sizeof *s);
-    if (s)
-        *s = (km_searcher){.ctx = ctx, .index = index};
-    else
+    if (!s) {
         km_public_fail(KM_ERR_MEMORY, "out of memory for a searcher");
+        return NULL;
+    }
+    *s = (km_searcher){.ctx = ctx, .index = index};
+    km_handle_add(&s->handle, KM_HANDLE_SEARCHER);
     return s;
 }
 
@@ -162,12 +173,14 @@ static void forget(km_searcher *s) {
 }
 
 void km_searcher_free(km_searcher *s) {
-    if (!s) return;
+    if (!km_handle_remove(s, KM_HANDLE_SEARCHER)) return;
     forget(s);
     km_free(s);
 }
 
-bool km_searcher_on_gpu(const km_searcher *s) { return s && s->on_gpu; }
+bool km_searcher_on_gpu(const km_searcher *s) {
+    return s && km_handle_open("km_searcher_on_gpu", s, KM_HANDLE_SEARCHER) && s->on_gpu;
+}
 
 /* Brings the index to the device when it is not there, or not as it is now. */
 static void refresh(km_searcher *s) {
@@ -189,6 +202,10 @@ km_status km_searcher_search(km_searcher *s, const float *queries, int64_t n, in
     km_error err = {0};
     km_search_options own;
     if (!s || !queries || !ids || !distances || n < 0) return km_missing("km_searcher_search");
+    if (!km_handle_open("km_searcher_search", s, KM_HANDLE_SEARCHER) ||
+        !km_handle_open("km_searcher_search", s->ctx, KM_HANDLE_CONTEXT) ||
+        !km_handle_open("km_searcher_search", s->index, KM_HANDLE_INDEX))
+        return km_last_status();
     if (check_search(s->index, n, k, options, &own, &err) != KM_OK) return km_told(&err);
     if (km_failed(s->ctx)) {
         km_error_set(&err, km_ctx_status(s->ctx), "%s", km_ctx_error(s->ctx));
@@ -205,6 +222,9 @@ km_status km_index_add(km_ctx *ctx, km_index *index, const float *x, int64_t n,
                        const uint64_t *ids) {
     km_error err = {0};
     if (!ctx || !index || (!x && n > 0) || n < 0) return km_missing("km_index_add");
+    if (!km_handle_open("km_index_add", ctx, KM_HANDLE_CONTEXT) ||
+        !km_handle_open("km_index_add", index, KM_HANDLE_INDEX))
+        return km_last_status();
     km_index_append(ctx, index, x, n, ids, &err);
     return km_told(&err);
 }
@@ -213,6 +233,7 @@ km_status km_index_delete(km_index *index, const uint64_t *ids, int64_t n) {
     km_error err = {0};
     int64_t removed;
     if (!index || (!ids && n > 0) || n < 0) return km_missing("km_index_delete");
+    if (!km_handle_open("km_index_delete", index, KM_HANDLE_INDEX)) return km_last_status();
     km_index_remove(index, ids, n, false, &removed, &err);
     return km_told(&err);
 }
@@ -221,6 +242,7 @@ km_status km_index_delete_some(km_index *index, const uint64_t *ids, int64_t n, 
     km_error err = {0};
     int64_t removed = 0;
     if (!index || (!ids && n > 0) || n < 0) return km_missing("km_index_delete_some");
+    if (!km_handle_open("km_index_delete_some", index, KM_HANDLE_INDEX)) return km_last_status();
     km_index_remove(index, ids, n, true, &removed, &err);
     if (deleted) *deleted = removed;
     return km_told(&err);
@@ -233,6 +255,7 @@ int64_t km_index_ids(km_index *index, uint64_t *ids, int64_t cap) {
         km_missing("km_index_ids");
         return -1;
     }
+    if (!km_handle_open("km_index_ids", index, KM_HANDLE_INDEX)) return -1;
     uint64_t *all = km_index_live_ids(index, &n, &err);
     if (all && cap && n) memcpy(ids, all, sizeof *ids * (size_t)(n < cap ? n : cap));
     km_free(all);
@@ -242,6 +265,7 @@ int64_t km_index_ids(km_index *index, uint64_t *ids, int64_t cap) {
 km_status km_index_decode(km_index *index, const uint64_t *ids, int64_t n, float *x) {
     km_error err = {0};
     if (!index || ((!ids || !x) && n > 0) || n < 0) return km_missing("km_index_decode");
+    if (!km_handle_open("km_index_decode", index, KM_HANDLE_INDEX)) return km_last_status();
     km_snapshot *v = km_index_rows(index);
     km_row_place *places = km_index_places(index, v, ids, n, &err);
     if (places) km_index_restore(index, v, NULL, places, n, x, &err);
@@ -252,6 +276,7 @@ km_status km_index_decode(km_index *index, const uint64_t *ids, int64_t n, float
 
 km_status km_index_anchors(km_index *index, float *x) {
     if (!index || !x) return km_missing("km_index_anchors");
+    if (!km_handle_open("km_index_anchors", index, KM_HANDLE_INDEX)) return km_last_status();
     memcpy(x, index->anchors, sizeof *x * (size_t)(index->cells * index->dim));
     return KM_OK;
 }
@@ -259,6 +284,7 @@ km_status km_index_anchors(km_index *index, float *x) {
 km_status km_index_assignments(km_index *index, const uint64_t *ids, int64_t n, int32_t *anchors) {
     km_error err = {0};
     if (!index || ((!ids || !anchors) && n > 0) || n < 0) return km_missing("km_index_assignments");
+    if (!km_handle_open("km_index_assignments", index, KM_HANDLE_INDEX)) return km_last_status();
     km_snapshot *v = km_index_rows(index);
     km_row_place *places = km_index_places(index, v, ids, n, &err);
     if (places) km_index_cells(index, v, places, n, anchors);
@@ -271,6 +297,10 @@ km_status km_index_merge(km_ctx *ctx, km_index *index, km_index *other, uint64_t
     km_error err = {0};
     uint64_t by = 0;
     if (!ctx || !index || !other) return km_missing("km_index_merge");
+    if (!km_handle_open("km_index_merge", ctx, KM_HANDLE_CONTEXT) ||
+        !km_handle_open("km_index_merge", index, KM_HANDLE_INDEX) ||
+        !km_handle_open("km_index_merge", other, KM_HANDLE_INDEX))
+        return km_last_status();
     if (index == other) {
         km_error_set(&err, KM_ERR_STATE, "an index cannot be merged with itself");
         return km_told(&err);
@@ -285,6 +315,7 @@ km_status km_index_merge(km_ctx *ctx, km_index *index, km_index *other, uint64_t
 km_status km_index_save(km_index *index, const char *path, bool compact) {
     km_error err = {0};
     if (!index || !path) return km_missing("km_index_save");
+    if (!km_handle_open("km_index_save", index, KM_HANDLE_INDEX)) return km_last_status();
     km_index_store(index, path, compact, NULL, NULL, &err);
     return km_told(&err);
 }

@@ -13,8 +13,9 @@
 
 /* ---- Files of vectors ---- */
 
-km_vectors_options km_vectors_defaults(void) {
-    return (km_vectors_options){.size = sizeof(km_vectors_options)};
+km_status km_vectors_defaults_sized(km_vectors_options *out, size_t size) {
+    km_vectors_options own = {.size = sizeof(km_vectors_options)};
+    return KM_HAND_OUT(out, size, &own, km_vectors_options);
 }
 
 km_vectors *km_vectors_open(const char *path, const km_vectors_options *options) {
@@ -29,27 +30,40 @@ km_vectors *km_vectors_open(const char *path, const km_vectors_options *options)
     if (err.code == KM_OK && !(v = km_calloc(1, sizeof *v)))
         km_error_set(&err, KM_ERR_MEMORY, "out of memory for a file of vectors");
     if (v) v->in = km_input_open(path, &(km_input_options){o.tensor, o.dim, o.dtype}, &err);
-    if (v && v->in) return v;
+    if (v && v->in) {
+        km_handle_add(&v->handle, KM_HANDLE_VECTORS);
+        return v;
+    }
     km_free(v);
     km_told(&err);
     return NULL;
 }
 
 void km_vectors_close(km_vectors *v) {
-    if (!v) return;
+    if (!km_handle_remove(v, KM_HANDLE_VECTORS)) return;
     km_input_close(v->in);
     km_free(v);
 }
 
-int64_t km_vectors_count(const km_vectors *v) { return v ? km_input_rows(v->in) : 0; }
-int64_t km_vectors_dim(const km_vectors *v) { return v ? km_input_dim(v->in) : 0; }
+/* A question about a file: of none, there is no answer; of one that is closed, the error is told. */
+static bool is_open(const char *call, const km_vectors *v) {
+    return v && km_handle_open(call, v, KM_HANDLE_VECTORS);
+}
+
+int64_t km_vectors_count(const km_vectors *v) {
+    return is_open("km_vectors_count", v) ? km_input_rows(v->in) : 0;
+}
+int64_t km_vectors_dim(const km_vectors *v) {
+    return is_open("km_vectors_dim", v) ? km_input_dim(v->in) : 0;
+}
 const char *km_vectors_type(const km_vectors *v) {
-    return v ? km_row_layout_type(km_input_layout(v->in)) : "";
+    return is_open("km_vectors_type", v) ? km_row_layout_type(km_input_layout(v->in)) : "";
 }
 
 km_status km_vectors_read(km_vectors *v, int64_t first, int64_t n, float *x) {
     km_error err = {0};
     if (!v || (n && !x)) return km_missing("km_vectors_read");
+    if (!km_handle_open("km_vectors_read", v, KM_HANDLE_VECTORS)) return km_last_status();
     int64_t count = km_input_rows(v->in);
     if (first < 0 || n < 0 || first > count || n > count - first)
         km_error_set(&err, KM_ERR_RANGE, "%lld vectors from %lld on, of %lld", (long long)n,
@@ -71,6 +85,8 @@ km_vectors *km_vectors_open_memory(const void *npy, size_t bytes, const char *na
     else if (!(v->in = km_input_parse(npy, bytes, name, &err))) {
         km_free(v);
         v = NULL;
+    } else {
+        km_handle_add(&v->handle, KM_HANDLE_VECTORS);
     }
     km_told(&err);
     return v;
@@ -79,6 +95,7 @@ km_vectors *km_vectors_open_memory(const void *npy, size_t bytes, const char *na
 km_status km_vectors_read_ids(km_vectors *v, uint64_t *ids, int64_t n) {
     km_error err = {0};
     if (!v || n < 0 || (n && !ids)) return km_missing("km_vectors_read_ids");
+    if (!km_handle_open("km_vectors_read_ids", v, KM_HANDLE_VECTORS)) return km_last_status();
     km_input_read_ids(v->in, n, ids, &err);
     return km_told(&err);
 }
@@ -165,6 +182,9 @@ km_status km_index_compress_from(km_ctx *ctx, km_vectors *vectors, const uint64_
     km_made made = {0};
     km_comm *comm = NULL;
     if (!ctx || !vectors || !path) return km_missing("km_index_compress_from");
+    if (!km_handle_open("km_index_compress_from", ctx, KM_HANDLE_CONTEXT) ||
+        !km_handle_open("km_index_compress_from", vectors, KM_HANDLE_VECTORS))
+        return km_last_status();
     km_status s = km_check_sized(done, sizeof *done, "km_compressed", &err);
     if (s != KM_OK) return km_told(&err);
     km_compressed out = {.size = sizeof out, .first_skipped = -1, .recall = NAN};
@@ -183,6 +203,7 @@ km_status km_index_compress_from(km_ctx *ctx, km_vectors *vectors, const uint64_
 km_status km_index_compress(km_ctx *ctx, const char *vectors, const char *path,
                             const km_index_options *options) {
     if (!ctx || !vectors || !path) return km_missing("km_index_compress");
+    if (!km_handle_open("km_index_compress", ctx, KM_HANDLE_CONTEXT)) return km_last_status();
     km_vectors *v = km_vectors_open(vectors, NULL);
     km_status s = v ? km_index_compress_from(ctx, v, NULL, path, options, NULL) : km_last_status();
     km_vectors_close(v);
@@ -216,6 +237,10 @@ km_status km_index_add_from(km_ctx *ctx, km_index *index, km_vectors *vectors, c
                             bool skip_bad, int64_t *added) {
     km_error err = {0};
     if (!ctx || !index || !vectors) return km_missing("km_index_add_from");
+    if (!km_handle_open("km_index_add_from", ctx, KM_HANDLE_CONTEXT) ||
+        !km_handle_open("km_index_add_from", index, KM_HANDLE_INDEX) ||
+        !km_handle_open("km_index_add_from", vectors, KM_HANDLE_VECTORS))
+        return km_last_status();
     km_input *in = vectors->in;
     int64_t n = km_input_rows(in), dim = index->dim, block = n < ADD_BLOCK ? n : ADD_BLOCK, all = 0;
     float *rows = NULL;
@@ -244,8 +269,9 @@ km_status km_index_add_from(km_ctx *ctx, km_index *index, km_vectors *vectors, c
 
 /* ---- Decompressing ---- */
 
-km_decompress_options km_decompress_defaults(void) {
-    return (km_decompress_options){.size = sizeof(km_decompress_options)};
+km_status km_decompress_defaults_sized(km_decompress_options *out, size_t size) {
+    km_decompress_options own = {.size = sizeof(km_decompress_options)};
+    return KM_HAND_OUT(out, size, &own, km_decompress_options);
 }
 
 /* In place: f16 is never ahead of what is read. */
@@ -295,6 +321,7 @@ int64_t km_index_decompress(km_index *index, const char *path,
         km_missing("km_index_decompress");
         return -1;
     }
+    if (!km_handle_open("km_index_decompress", index, KM_HANDLE_INDEX)) return -1;
     km_status s = km_take_sized(&o, sizeof o, options, "km_decompress_options", &err);
     if (s == KM_OK && (o.n_ids < 0 || (o.n_ids && !o.ids) || o.threads < 0))
         s = km_error_set(&err, KM_ERR_RANGE, "km_index_decompress: %lld ids, %d threads",

@@ -1,6 +1,7 @@
 /* The frame of an index, and what is asked about it. */
 #include "vector/index.h"
 #include "base/alloc.h"
+#include "base/sized.h"
 #include "tensor/dtype.h"
 #include "vector/coder_impl.h"
 #include <math.h>
@@ -100,11 +101,12 @@ km_index *km_index_frame(km_threads *t, km_metric metric, km_rerank rerank, int6
                                                       : KM_INDEX_FAST;
     x->code_bytes = coder ? km_coder_bytes(coder) : 0;
     x->vector_bytes = km_kmx_vector_bytes(&(km_kmx_head){.rerank = rerank, .dim = dim});
+    km_handle_add(&x->handle, KM_HANDLE_INDEX);
     return x;
 }
 
 void km_index_close(km_index *x) {
-    if (!x) return;
+    if (!km_handle_remove(x, KM_HANDLE_INDEX)) return;
     km_index_end_joins(x);
     km_snapshot_drop(x->rows);
     km_free(x->anchors);
@@ -166,11 +168,7 @@ double km_index_size(const km_index *x) {
     return size;
 }
 
-km_index_info km_index_describe(km_index *x) {
-    if (!x) {
-        km_missing("km_index_describe");
-        return (km_index_info){0};
-    }
+static km_index_info describe(const km_index *x) {
     km_snapshot *v = km_index_rows(x);
     int64_t dead, rows = km_snapshot_count(v, &dead);
     km_index_info i = {.size = sizeof i,
@@ -190,4 +188,10 @@ km_index_info km_index_describe(km_index *x) {
                        .segments = v->n};
     km_snapshot_drop(v);
     return i;
+}
+
+km_status km_index_describe_sized(km_index *x, km_index_info *out, size_t size) {
+    km_index_info own = {0};
+    if (km_handle_open("km_index_describe", x, KM_HANDLE_INDEX)) own = describe(x);
+    return KM_HAND_OUT(out, size, &own, km_index_info);
 }

@@ -7,6 +7,7 @@
  * swapped in. Only the bits of deleted rows change in place, atomically. */
 #ifndef KM_VECTOR_INDEX_H
 #define KM_VECTOR_INDEX_H
+#include "base/handle.h"
 #include "base/threads.h"
 #include "vector/coder.h"
 #include "vector/kmx.h"
@@ -41,6 +42,7 @@ typedef struct km_snapshot { /* the rows of an index at one moment */
 } km_snapshot;
 
 struct km_index {
+    km_handle handle;
     km_metric metric;
     km_index_mode mode;
     km_rerank rerank;

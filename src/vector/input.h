@@ -2,11 +2,13 @@
  * .fvecs, .bvecs, .ivecs, .safetensors (one tensor), IDX, and raw bytes. Or from memory. */
 #ifndef KM_VECTOR_INPUT_H
 #define KM_VECTOR_INPUT_H
+#include "base/handle.h"
 #include "format/row_layout.h"
 #include "kermes.h"
 
 typedef struct km_input km_input;
 struct km_vectors { /* kermes.h's handle on one */
+    km_handle handle;
     km_input *in;
 };
 

@@ -10,8 +10,12 @@ tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
 failed=0
 
-# Every declaration begins with KM_API, and its name is the first word before a parenthesis.
-sed -n 's/^KM_API .*[ *]\(km_[a-z0-9_]*\)(.*/\1/p' "$header" | sort >"$tmp/declared"
+# Every declaration begins with KM_API, and its name is the first word before a parenthesis; those of
+# structs by value are in a list, X(struct, call).
+{
+    sed -n 's/^KM_API .*[ *]\(km_[a-z0-9_]*\)(.*/\1/p' "$header"
+    sed -n 's/^    X(km_[a-z0-9_]*, \(km_[a-z0-9_]*\)[,)].*/\1_sized/p' "$header"
+} | sort >"$tmp/declared"
 nm -D --defined-only "$lib" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }' |
     grep -v -E '^(_init|_fini|__asan_|__ubsan_|__tsan_|__odr_asan|_bss_|_edata|_end|__bss_start)' |
     sort >"$tmp/exported"

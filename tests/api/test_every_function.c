@@ -1,7 +1,7 @@
 /* Every function of kermes.h, called with nothing, and in a context that works with nothing else; those on
- * models, sessions, batches and tokenizers with what never was one or is closed (of indexes and files of
- * vectors that cannot be told); then sizes beyond all memory. Each is an error that is told, or nothing at
- * all. The header is read: a function without a row here fails the test. */
+ * objects with what never was one or is closed (of tensors, graphs and lists of parameters that cannot be
+ * told); then sizes beyond all memory. Each is an error that is
+ * told, or nothing at all. The header is read: a function without a row here fails the test. */
 #include "base/error.h"
 #include "kermes.h"
 #include <limits.h>
@@ -428,6 +428,11 @@ static void nothing_at_all_is_an_error_or_nothing(void **state) {
     STATUS(km_convert, (NULL, NULL, NULL, NULL));
     QUIET(km_describe_defaults, ());
     NONE(km_describe_file, (NULL, NULL));
+#define SIZED_ROW(type, name) STATUS(name##_sized, (NULL, 0));
+#define SIZED_OF_ROW(type, name, object) STATUS(name##_sized, (NULL, NULL, 0));
+    KM_SIZED_LIST(SIZED_ROW)
+    KM_SIZED_OF_LIST(SIZED_OF_ROW)
+    STATUS(km_batch_generated_sized, (NULL, 0, NULL, 0));
     without_a_context();
     in_context(NULL);
     working = km_ctx_new("cpu", 1);
@@ -448,10 +453,19 @@ static void every_function_has_a_row(void **state) {
     if (!f) fail_msg("cannot read %s", path);
     int declared = 0;
     while (fgets(line, sizeof line, f)) {
-        if (strncmp(line, "KM_API ", 7) != 0 || !strchr(line, '(')) continue;
-        char *end = strchr(line, '('), *name = end;
+        bool listed = strncmp(line, "    X(km_", 9) == 0; /* X(struct, call...): call_sized */
+        if (!listed && (strncmp(line, "KM_API", 6) != 0 || !strchr(line, '('))) continue;
+        if (strstr(line, ") {")) continue; /* the body of one that is declared above */
+        char *end = strpbrk(line, "(,"), *name = end;
+        if (listed) {
+            char *call = strchr(line, ',') + 2;
+            call[strcspn(call, ",)")] = 0;
+            name = memmove(line, call, strlen(call) + 1);
+            strcat(line, "_sized");
+            end = line + strlen(line);
+        }
         *end = 0;
-        while (name > line && name[-1] != ' ' && name[-1] != '*') name--;
+        while (!listed && name > line && name[-1] != ' ' && name[-1] != '*') name--;
         bool found = false;
         for (int i = 0; i < n_rows && !found; i++) found = strcmp(rows[i], name) == 0;
         if (!found) fail_msg("%s has no row in nothing_at_all_is_an_error_or_nothing", name);
@@ -461,7 +475,115 @@ static void every_function_has_a_row(void **state) {
     assert_int_equal(declared, n_rows);
 }
 
+static void no_part(void *user, const km_answer_part *part);
+static const char *tiny(void);
+static float *some_vectors(void);
+enum { DIM = 8, VECTORS = 64 };
+static const char *in_tmp(const char *name);
+
 /* ---- Closed and foreign objects ---- */
+
+/* Calls on an index, a file of vectors, a searcher, a parser or a file of tensors, with one that is none. */
+static void refused_vectors(void *junk) {
+    float x[8] = {0};
+    uint64_t ids[8] = {0};
+    km_measured m = {.size = sizeof m};
+    km_report_options page = km_report_defaults();
+    page.path = "/nowhere";
+    km_ctx *c = km_ctx_new("cpu", 1);
+    QUIET(km_index_close, (junk));
+    SIZED(km_index_describe, (junk));
+    STATUS(km_index_search, (junk, x, 1, 1, NULL, 1, ids, x));
+    NONE(km_searcher_new, (c, junk));
+    QUIET(km_searcher_free, (junk));
+    STATUS(km_searcher_search, (junk, x, 1, 1, NULL, ids, x));
+    QUIET(km_searcher_on_gpu, (junk));
+    STATUS(km_index_add, (c, junk, x, 1, NULL));
+    STATUS(km_index_add_from, (c, junk, junk, NULL, false, NULL));
+    STATUS(km_index_delete, (junk, ids, 1));
+    STATUS(km_index_delete_some, (junk, ids, 1, NULL));
+    MINUS(km_index_ids, (junk, ids, 1));
+    STATUS(km_index_decode, (junk, ids, 1, x));
+    MINUS(km_index_decompress, (junk, "/nowhere", NULL));
+    STATUS(km_index_anchors, (junk, x));
+    STATUS(km_index_assignments, (junk, ids, 1, (int32_t *)(void *)x));
+    STATUS(km_index_merge, (c, junk, junk, NULL));
+    STATUS(km_index_save, (junk, "/nowhere", false));
+    STATUS(km_index_measure, (c, junk, junk, x, 1, 1, NULL, &m));
+    STATUS(km_index_report, (c, junk, junk, x, 1, &m, &page));
+    STATUS(km_index_compress_from, (c, junk, NULL, "/nowhere", NULL, NULL));
+    QUIET(km_vectors_close, (junk));
+    ZERO(km_vectors_count, (junk));
+    ZERO(km_vectors_dim, (junk));
+    ZERO(*km_vectors_type, (junk));
+    STATUS(km_vectors_read, (junk, 0, 1, x));
+    STATUS(km_vectors_read_ids, (junk, ids, 1));
+    STATUS(km_vectors_rerank, (junk, KM_METRIC_L2, x, 1, ids, 1, 1, ids, x));
+    QUIET(km_answer_parser_free, (junk));
+    STATUS(km_answer_parser_put, (junk, "a", 1));
+    STATUS(km_answer_parser_special, (junk, "a", 1));
+    STATUS(km_answer_parser_end, (junk));
+    MINUS(km_answer_parser_calls, (junk));
+    QUIET(km_file_close, (junk));
+    ZERO(km_file_count, (junk));
+    NONE(km_file_at, (junk, 0));
+    NONE(km_file_find, (junk, "w"));
+    NONE(km_file_meta, (junk, "k"));
+    ZERO(km_file_meta_int, (junk, "k", &(int64_t){0}));
+    NONE(km_file_load, (c, junk, "w"));
+    km_ctx_clear_error(c);
+    QUIET(km_optimizer_free, (junk));
+    STATUS(km_optimizer_set, (c, junk, 0, 1));
+    km_ctx_clear_error(c);
+    STATUS(km_optimizer_step, (c, junk));
+    km_ctx_clear_error(c);
+    NONE(km_optimizer_scale_loss, (c, junk, NULL));
+    km_ctx_clear_error(c);
+    QUIET(km_optimizer_zero_grad, (c, junk));
+    km_ctx_free(c);
+}
+
+/* Calls in a context that is none: tensors are not looked at. */
+static void refused_in_contexts(void *junk) {
+    float x[8] = {0};
+    QUIET(km_ctx_free, (junk));
+    STATUS(km_ctx_status, (junk));
+    QUIET(km_ctx_error, (junk));
+    QUIET(km_ctx_clear_error, (junk));
+    STATUS(km_ctx_set_activations, (junk, 8));
+    SIZED(km_ctx_stats, (junk));
+    QUIET(km_ctx_device, (junk));
+    QUIET(km_ctx_threads, (junk));
+    QUIET(km_seed, (junk, 1));
+    QUIET(km_sync, (junk));
+    QUIET(km_trim, (junk));
+    QUIET(km_step_end, (junk));
+    QUIET(km_scope_begin, (junk));
+    NONE(km_scope_end, (junk, NULL));
+    QUIET(km_ctx_allow_tf32, (junk, true));
+    QUIET(km_ctx_set_fallback, (junk, true));
+    QUIET(km_ctx_activations, (junk));
+    QUIET(km_stats_reset_peak, (junk));
+    STATUS(km_profile_begin, (junk));
+    NONE(km_profile_end, (junk, NULL));
+    NONE(km_ctx_stream, (junk));
+    NONE(km_from_data, (junk, KM_F32, KM_SHAPE(8), x));
+    NONE(km_zeros, (junk, KM_F32, KM_SHAPE(8)));
+    NONE(km_arange, (junk, KM_F32, 8, 0, 1));
+    NONE(km_normal, (junk, KM_F32, KM_SHAPE(8), 0, 1));
+    NONE(km_add, (junk, NULL, NULL));
+    NONE(km_matmul, (junk, NULL, NULL));
+    NONE(km_slice, (junk, NULL, 0, 0, 0, 1));
+    NONE(km_load, (junk, "/nowhere", NULL));
+    STATUS(km_read, (junk, NULL, x, 0));
+    STATUS(km_backward, (junk, NULL));
+    QUIET(km_zero_grad, (junk, NULL, 0));
+    QUIET(km_no_grad_begin, (junk));
+    QUIET(km_no_grad_end, (junk));
+    NONE(km_index_build, (junk, x, 1, 8, NULL, NULL));
+    STATUS(km_anchors_learn, (junk, x, 1, 8, NULL, NULL, NULL));
+    NONE(km_optimizer_new, (junk, NULL, NULL));
+}
 
 static void refused(void *junk) {
     QUIET(km_model_close, (junk));
@@ -527,6 +649,8 @@ static void refused(void *junk) {
     MINUS(km_batch_tokens, (junk, 0, NULL, 0));
     QUIET(km_batch_generated, (junk, 0));
     STATUS(km_perplexity, (junk, NULL, 0, NULL, NULL));
+    refused_vectors(junk);
+    refused_in_contexts(junk);
 }
 
 static const char *tiny(void) {
@@ -545,21 +669,41 @@ static void what_is_no_object_or_is_closed_is_not_looked_into(void **state) {
     km_session *s = km_session_new(m);
     km_batch *b = km_batch_new(m, NULL);
     km_tokenizer *t = km_tokenizer_open("bytes");
-    assert_true(m && s && b && t);
+    km_ctx *c = km_ctx_new("cpu", 1);
+    km_index *i = km_index_build(c, some_vectors(), VECTORS, DIM, NULL, NULL);
+    km_searcher *find = km_searcher_new(c, i);
+    km_answer_parser *p = km_answer_parser_new(NULL, 0, 0, no_part, NULL);
+    km_file *f = km_file_open(tiny());
+    assert_int_equal(km_vectors_save(in_tmp("closed.npy"), "f32", some_vectors(), VECTORS, DIM),
+                     KM_OK);
+    km_vectors *v = km_vectors_open(in_tmp("closed.npy"), NULL);
+    remove(in_tmp("closed.npy"));
+    km_param_list *list = km_param_list_new();
+    assert_non_null(km_param_add(c, list, KM_F32, KM_SHAPE(2), true, "w"));
+    km_optimizer *o = km_optimizer_new(c, list, NULL);
+    assert_true(m && s && b && t && c && i && find && p && f && v && o);
+    km_optimizer_free(o);
+    km_param_list_free(list);
+    km_vectors_close(v);
+    km_file_close(f);
+    km_answer_parser_free(p);
+    /* a searcher whose index is gone */
+    float x[DIM] = {0};
+    uint64_t id;
+    km_index_close(i);
+    STATUS(km_searcher_search, (find, x, 1, 1, NULL, &id, x));
+    km_searcher_free(find);
+    km_ctx_free(c);
     km_session_free(s);
     km_batch_free(b);
     km_model_close(m);
     km_tokenizer_close(t);
-    refused(s);
-    refused(b);
-    refused(m);
-    refused(t);
+    void *closed[] = {s, b, m, t, o, v, f, p, i, find, c};
+    for (size_t k = 0; k < sizeof closed / sizeof *closed; k++) refused(closed[k]);
     none_was_wrong();
 }
 
 /* ---- Sizes beyond all memory ---- */
-
-enum { DIM = 8, VECTORS = 64 };
 
 static float *some_vectors(void) {
     static float x[VECTORS * DIM];

@@ -28,6 +28,7 @@ static inline km_tensor *rt_make(km_dtype dtype, km_shape shape, bool odd) {
         span *= shape.dim[a] + odd;
         count *= shape.dim[a];
     }
+    if (!rt_all) km_handle_add(&rt_ctx.handle, KM_HANDLE_CONTEXT);
     int64_t offset = odd ? 3 : 0;
     size_t bytes = (size_t)(offset + span) * km_dtype_size(dtype);
     rt_block *b = malloc(sizeof *b + bytes);
@@ -102,6 +103,7 @@ static inline km_status rt_run(km_op op, const km_params *p, km_tensor *const *i
 /* Frees the running test's tensors; a cmocka teardown. */
 static inline int rt_teardown(void **state) {
     (void)state;
+    km_handle_remove(&rt_ctx, KM_HANDLE_CONTEXT);
     while (rt_all) {
         rt_block *next = rt_all->next;
         free(rt_all);

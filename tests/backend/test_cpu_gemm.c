@@ -419,6 +419,7 @@ static void a_failed_allocation_is_an_error_and_the_next_call_works(void **state
     (void)state;
     if (!km_gemm_choose(km_cpu_isa(), KM_GEMM_BLAS_NEVER)) fail();
     km_ctx fresh = {.threads = one.threads};
+    km_handle_add(&fresh.handle, KM_HANDLE_CONTEXT);
     float a[64] = {0}, b[64] = {0}, c[64];
     km_gemm g = {.m = 8,
                  .n = 8,
@@ -437,6 +438,7 @@ static void a_failed_allocation_is_an_error_and_the_next_call_works(void **state
     assert_int_equal(km_gemm_run(&fresh, &g), KM_OK);
     assert_true(c[63] == 0);
     km_free_aligned(fresh.scratch, fresh.scratch_bytes);
+    km_handle_remove(&fresh, KM_HANDLE_CONTEXT);
 }
 
 static void openblas_says_who_it_is_or_why_it_is_not_there(void **state) {

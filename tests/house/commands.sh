@@ -56,7 +56,10 @@ asked() {
 
 sample=$(mktemp -d) || exit 1
 trap 'rm -rf "$sample"' EXIT
-sed -n 's/^KM_API .*[ *]\(km_[a-z0-9_]*\)(.*/\1/p' include/kermes.h | sort -u >"$sample/public"
+{
+    sed -n 's/^KM_API .*[ *]\(km_[a-z0-9_]*\)(.*/\1/p' include/kermes.h
+    sed -n 's/^    X(km_[a-z0-9_]*, \(km_[a-z0-9_]*\)[,)].*/\1_sized/p' include/kermes.h
+} | sort -u >"$sample/public"
 [ "$(wc -l <"$sample/public")" -ge 200 ] || {
     echo "only $(wc -l <"$sample/public") functions found in kermes.h"
     failed=1

@@ -12,7 +12,7 @@ bare() {
     in_comment { spoken = 1 }
     /\/\*/ && !/\*\// { in_comment = 1 }
     /\*\// { in_comment = 0 }
-    /^KM_API / { name = $0; sub(/\(.*/, "", name); sub(/.*[ *]/, "", name); line = FNR; waiting = 1; silent = !spoken }
+    /^KM_API(_INLINE)? / { name = $0; sub(/\(.*/, "", name); sub(/.*[ *]/, "", name); line = FNR; waiting = 1; silent = !spoken }
     waiting && /;/ { if (silent && !/\/\*|\/\//) print FILENAME ":" line ": " name; waiting = 0 }
     ' "$@"
 }
