@@ -39,6 +39,13 @@ km_device *km_cpu_device(void);
 km_device *km_cuda_device(int index, km_error *err);
 int km_cuda_device_count(void); /* 0 when there is no usable GPU */
 
+/* How many rows a call of a layer or of attention may have and still treat each by itself, so that a row's
+ * bits do not depend on the others; longer calls, of prompts, work in tiles. More where the context says
+ * so, as for a step of many sequences (infer/plan.c). */
+static inline int64_t km_rows_alone(const km_ctx *ctx) {
+    return ctx->rows_alone > KM_FEW_ROWS ? ctx->rows_alone : KM_FEW_ROWS;
+}
+
 const char *km_op_name(km_op op); /* "layer_norm" */
 
 #endif

@@ -1,7 +1,6 @@
 /* Steps of a running model. Their inputs are kept tensors that are written before each run, so that
  * nothing about a step but its number of rows is fixed when it is captured. */
 #include "infer/plan.h"
-#include "backend/cpu/alone.h"
 #include "base/alloc.h"
 #include <stdatomic.h>
 #include <string.h>
@@ -205,9 +204,9 @@ static km_status put_piece(km_plan *p, plan_piece *a, int part, const void *in, 
 
 /* A step's rows are of many sequences: each is to have the bits that it has alone. */
 static void run_graph(km_ctx *ctx, km_graph **graph, uint64_t key, km_step_fn fn, plan_piece *a) {
-    km_cpu_set_rows_alone(KM_STEP_ROWS);
+    ctx->rows_alone = KM_STEP_ROWS;
     km_graph_run(ctx, graph, key, fn, a);
-    km_cpu_set_rows_alone(0);
+    ctx->rows_alone = 0;
 }
 
 /* One part's share of a step, from what is in the host's memory. */

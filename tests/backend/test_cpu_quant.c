@@ -1,7 +1,6 @@
 /* Layers with weights in blocks on the CPU, with every set of instructions that this machine has:
  * against weights decoded and multiplied in double, within what rounding x to 8 or 16 bits allows. */
 #include "backend/cpu/quant_kernels.h"
-#include "backend/cpu/alone.h"
 #include "backend/backend.h"
 #include "ops/infer.h"
 #include "tensor/quant.h"
@@ -319,7 +318,7 @@ static void rows_of_a_step_have_the_bits_they_have_alone(void **state) {
     for (int i = 0; more; i++) {
         if (!use(i, &more)) continue;
         begin(2);
-        km_cpu_set_rows_alone(64);
+        ctx->rows_alone = 64;
         for (int k = 0; k <= BLOCKS; k++)
             for (int bits = 8; bits <= 16; bits += 8) {
                 km_dtype d = k < BLOCKS ? blocks[k] : KM_F16;
@@ -340,7 +339,6 @@ static void rows_of_a_step_have_the_bits_they_have_alone(void **state) {
             }
         end();
     }
-    km_cpu_set_rows_alone(0);
     use_best();
 }
 

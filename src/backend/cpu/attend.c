@@ -1,7 +1,6 @@
 /* Attention over the paged cache: what comes before the look. Queries are normalised, rotated and
  * scaled into scratch, keys and values into the cache; then the rows look, few or many at a time. */
 #include "backend/cpu/attend.h"
-#include "backend/cpu/alone.h"
 #include "backend/cpu/rope_rows.h"
 #include "backend/cpu/split.h"
 
@@ -76,8 +75,8 @@ static km_status attend(km_ctx *ctx, const km_call *c) {
     km_attend_job j = {.a = km_attend_describe(c), .c = c, .kern = km_simd_attend()};
     if (j.a.rows == 0) return KM_OK;
     if (j.a.d > 1024) return KM_ERR_UNSUPPORTED;
-    return j.a.rows <= km_cpu_rows_alone() ? km_cpu_attend_few(ctx, &j)
-                                           : km_cpu_attend_many(ctx, &j);
+    return j.a.rows <= km_rows_alone(ctx) ? km_cpu_attend_few(ctx, &j)
+                                          : km_cpu_attend_many(ctx, &j);
 }
 
 void km_cpu_register_attend(km_kernel *k) { k[KM_OP_ATTEND] = attend; }

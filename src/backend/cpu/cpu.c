@@ -1,6 +1,5 @@
 /* The CPU backend's table of kernels, put together once from the families'. */
 #include "backend/cpu/cpu.h"
-#include "backend/cpu/alone.h"
 #include <pthread.h>
 
 static km_backend backend = {.name = "cpu"};
@@ -32,8 +31,3 @@ const km_backend *km_cpu_backend(void) {
     pthread_once(&once, fill_table);
     return &backend;
 }
-
-static _Thread_local int64_t rows_alone;
-
-int64_t km_cpu_rows_alone(void) { return rows_alone > KM_FEW_ROWS ? rows_alone : KM_FEW_ROWS; }
-void km_cpu_set_rows_alone(int64_t rows) { rows_alone = rows; }

@@ -3,7 +3,6 @@
  * outputs at a time, unpacked into a thread's cache. Threads share out strips of outputs; the bits
  * of a result depend neither on the strips nor on the other rows. */
 #include "backend/cpu/quant_linear.h"
-#include "backend/cpu/alone.h"
 #include "backend/cpu/gemm.h"
 #include "backend/cpu/lanes.h"
 #include "backend/cpu/quant_kernels.h"
@@ -28,7 +27,7 @@ typedef struct quant_job {
     int n;
     const km_tensor *x;
     int64_t rows, in, steps;
-    int64_t alone;    /* rows up to which each is computed by itself (km_cpu_rows_alone) */
+    int64_t alone;    /* rows up to which each is computed by itself (km_rows_alone) */
     const float *xf;  /* x as floats (rows, in) */
     float *xf_room;   /* where they are put, when x is of another dtype */
     km_quant_x *xq;   /* (rows, steps); NULL when no weight is in blocks, or x is in words */
@@ -418,7 +417,7 @@ static km_status run(km_ctx *ctx, quant_job *j) {
     km_status s = KM_OK;
     j->rows = j->x->shape.dim[0];
     j->in = j->x->shape.dim[1];
-    j->alone = km_cpu_rows_alone();
+    j->alone = km_rows_alone(ctx);
     j->steps = km_ceil_div(j->in, KM_QUANT_STEP);
     j->k = km_quant_kernels_now();
     j->fk = km_gemm_kernels_of(j->k->floats);
@@ -492,7 +491,7 @@ km_status km_cpu_gated(km_ctx *ctx, const km_call *c) {
                              .y = c->out[0],
                              .act = c->p->act,
                              .outs = outs}}};
-    if (c->in[0]->shape.dim[0] > km_cpu_rows_alone() && !in_blocks(&j.part[0]))
+    if (c->in[0]->shape.dim[0] > km_rows_alone(ctx) && !in_blocks(&j.part[0]))
         return gated_apart(ctx, c->in[0], j.part[0]);
     return run(ctx, &j);
 }
