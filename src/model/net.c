@@ -36,7 +36,7 @@ static km_status check_ids(km_ctx *ctx, const km_net *m, const km_tensor *ids,
     if (km_failed(ctx)) return km_ctx_status(ctx);
     if (!ids) return km_fail(ctx, KM_ERR_NULL, "model: no ids");
     if (m->first > 0) return KM_OK; /* what a part before this one gave */
-    if (place) {
+    if (place && place->kv) {
         int64_t rows = ids->shape.dim[0];
         if (ids->shape.ndim != 1 || rows < 1 || place->at.last < 0 || place->at.last > rows)
             return km_fail(ctx, KM_ERR_SHAPE, "model: the last %lld of ids %s",
@@ -61,7 +61,7 @@ static void only(km_ctx *ctx, int mark, km_tensor *a, km_tensor *b) {
 
 /* The embeddings of positions: (T, C) of the first T, or (rows, C) of the rows' own. */
 static km_tensor *positions(km_ctx *ctx, km_net *m, int64_t t, const km_net_place *place) {
-    if (place) {
+    if (place && place->kv) {
         km_tensor *own = km_reshape(ctx, km_narrow(ctx, place->at.rows, 1, 1, 1), KM_SHAPE(-1));
         return km_nn_embedding_forward(ctx, &m->wpe, own);
     }
@@ -98,7 +98,8 @@ static km_tensor *run(km_ctx *ctx, km_net *m, km_tensor *ids, const km_net_place
         if (place && place->cancel && atomic_load_explicit(place->cancel, memory_order_relaxed))
             return NULL;
         delta = again   ? block_again(ctx, b, delta, &x, dropout)
-                : place ? km_nn_block_forward(ctx, b, delta, &x, &place->kv[i], &at, 0)
+                : place ? km_nn_block_forward(ctx, b, delta, &x, place->kv ? &place->kv[i] : NULL,
+                                              &at, 0)
                         : km_nn_block_forward(ctx, b, delta, &x, NULL, NULL, dropout);
         only(ctx, mark, delta, x); /* the block's inputs go, where the tape has no use for them */
     }

@@ -20,7 +20,7 @@
 
 /* Where the tokens of a running model's step are; made by infer/cache.h. */
 typedef struct km_net_place {
-    const km_nn_kv *kv; /* one a layer */
+    const km_nn_kv *kv; /* one a layer; NULL: no cache, ids are (B, T), and only at.mix is read */
     km_nn_place at;     /* at.last: of the result */
     const atomic_bool
         *cancel; /* looked at between layers: true ends the step there, without a result
@@ -85,7 +85,7 @@ km_status km_net_init(km_net *m, uint64_t seed);
 void km_param_normal(km_ctx *ctx, km_param *p, uint64_t seed, double sd);
 
 /* ids (B, T) i32 or i64 on the model's device, T at most config.context.
- * -> (B, T, dim), after the last norm. With a place, ids are (rows), each a token of some sequence,
+ * -> (B, T, dim), after the last norm. With a place in a cache, ids are (rows), each a token of some sequence,
  * and the result is (rows, dim), or that of the last few rows; nothing is then recorded, no dropout
  * applied, and no element of a tensor read on the host, so that the step can be captured.
  * A part that does not begin with layer 0 takes what the part before it gave in place of ids, and

@@ -140,18 +140,18 @@ static void part(km_ctx *ctx, const km_nn_attention *a, km_tensor *both, km_tens
 }
 
 /* q, k and v of x, as one product or three. */
-static void project(km_ctx *ctx, const km_nn_attention *a, km_tensor *x, const km_nn_place *at,
-                    km_tensor *qkv[3]) {
+static void project(km_ctx *ctx, const km_nn_attention *a, km_tensor *x, const km_nn_kv *kv,
+                    const km_nn_place *at, km_tensor *qkv[3]) {
     const km_nn_linear *l[3] = {&a->q, &a->k, &a->v};
     bool corrected = a->q.lora.a || a->k.lora.a || a->v.lora.a;
     if (a->qkv.w) {
         part(ctx, a, km_nn_linear_run(ctx, &a->qkv, x, KM_ACT_NONE, at), qkv);
-    } else if (at && !corrected) {
+    } else if (kv && !corrected) {
         km_tensor *w[] = {a->q.w, a->k.w, a->v.w}, *b[] = {a->q.b, a->k.b, a->v.b};
         km_linears(ctx, x, w, b, 3, qkv);
         for (int i = 0; i < 3; i++) qkv[i] = km_nn_adapted(ctx, l[i], x, qkv[i], at);
     } else {
-        for (int i = 0; i < 3; i++) qkv[i] = km_nn_linear_forward(ctx, l[i], x, KM_ACT_NONE);
+        for (int i = 0; i < 3; i++) qkv[i] = km_nn_linear_run(ctx, l[i], x, KM_ACT_NONE, at);
     }
 }
 
@@ -165,10 +165,10 @@ km_tensor *km_nn_attention_forward(km_ctx *ctx, const km_nn_attention *a, km_ten
     km_tensor *qkv[3] = {NULL, NULL, NULL}, *y;
     bool plain = a->rope_base <= 0 && a->softcap <= 0 && a->window <= 0 && !a->q_norm.w;
     if (!kv && plain && a->qkv.w) { /* nothing is copied on the way */
-        km_tensor *both = km_nn_linear_forward(ctx, &a->qkv, x, KM_ACT_NONE);
+        km_tensor *both = km_nn_linear_run(ctx, &a->qkv, x, KM_ACT_NONE, at);
         y = km_attention_qkv(ctx, both, a->heads, a->kv_heads, true, a->scale);
     } else {
-        project(ctx, a, x, kv ? at : NULL, qkv);
+        project(ctx, a, x, kv, at, qkv);
         y = kv ? km_nn_last(ctx, at, attend_cached(ctx, a, qkv, kv, at))
                : attend(ctx, a, qkv[0], qkv[1], qkv[2]);
     }

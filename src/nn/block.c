@@ -28,8 +28,9 @@ static bool gated_at_once(km_ctx *ctx, const km_nn_mlp *m, km_tensor *x, const k
 
 /* Whether both products can be km_mlp, which wants floats of x's own dtype: a file's 16-bit weights
  * meet f32 rows where a running model reads a text. */
-static bool as_one_op(const km_nn_mlp *m, const km_tensor *x) {
+static bool as_one_op(const km_nn_mlp *m, const km_tensor *x, const km_nn_place *at) {
     const km_tensor *up = m->up.w, *down = m->down.w;
+    if (km_nn_is_adapted(&m->up, at) || km_nn_is_adapted(&m->down, at)) return false;
     if (!x || !up || !down || m->up.lora.a || m->down.lora.a || x->shape.ndim == 2) return false;
     return (up->dtype == x->dtype || km_dtype_is_block(up->dtype)) &&
            (down->dtype == x->dtype || km_dtype_is_block(down->dtype));
@@ -44,7 +45,7 @@ km_tensor *km_nn_mlp_forward(km_ctx *ctx, const km_nn_mlp *m, km_tensor *x, cons
     }
     if (m->joined) return joined_forward(ctx, m, x, at);
     if (!m->gate.w) {
-        if (as_one_op(m, x))
+        if (as_one_op(m, x, at))
             return km_mlp(ctx, x, m->up.w, m->up.b, KM_ACT_GELU, m->down.w, m->down.b);
         km_tensor *h = km_nn_linear_run(ctx, &m->up, x, KM_ACT_GELU, at);
         return km_nn_linear_run(ctx, &m->down, h, KM_ACT_NONE, at);

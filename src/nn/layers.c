@@ -76,11 +76,18 @@ static km_tensor *as(km_ctx *ctx, km_tensor *x, km_dtype d) {
 km_tensor *km_nn_adapted(km_ctx *ctx, const km_nn_linear *l, km_tensor *x, km_tensor *y,
                          const km_nn_place *at) {
     if (km_failed(ctx) || !x || !y || !km_nn_is_adapted(l, at)) return y;
-    int64_t rows = x->shape.dim[0], all = at->mix->shape.dim[0];
+    km_shape shape = y->shape; /* (rows, out), or of texts without a cache (B, T, out) */
+    km_dtype dtype = y->dtype;
+    if (shape.ndim > 2) {
+        x = km_reshape(ctx, x, KM_SHAPE(-1, km_tensor_dim(x, -1)));
+        y = km_reshape(ctx, y, KM_SHAPE(-1, km_tensor_dim(y, -1)));
+    }
+    int64_t rows = km_tensor_dim(x, 0), all = at->mix->shape.dim[0];
     km_tensor *mix = rows == all ? at->mix : km_narrow(ctx, at->mix, 0, all - rows, rows);
     km_tensor *sum = km_low_rank(ctx, as(ctx, y, KM_F32), as(ctx, x, KM_F32), mix, l->low.slot,
                                  l->low.a, l->low.b);
-    return as(ctx, sum, y->dtype);
+    sum = as(ctx, sum, dtype);
+    return shape.ndim > 2 ? km_reshape(ctx, sum, shape) : sum;
 }
 
 km_tensor *km_nn_linear_run(km_ctx *ctx, const km_nn_linear *l, km_tensor *x, km_act act,

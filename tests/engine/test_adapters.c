@@ -6,6 +6,7 @@
 #include "support/lora_files.h"
 #include "support/sanitized.h"
 #include "train/checkpoint.h"
+#include <math.h>
 #include <pthread.h>
 
 enum { TOKENS = 12 };
@@ -106,6 +107,85 @@ static void each_generation_has_its_own(void **state) {
     km_string_free(base), km_string_free(first), km_string_free(second), km_string_free(together);
     km_string_free(none), km_string_free(said);
     km_model_close(plain), km_model_close(m), km_model_close(both);
+}
+
+/* The logits after the last token of a text, from its hidden state: of the model's file, head and all. */
+static void check_states(km_model *m, const km_adapter *a, int64_t n, const int32_t *ids,
+                         size_t length, const float *state, size_t dim) {
+    km_session *s = km_session_new(m);
+    assert_int_equal(km_session_set_adapters(s, a, n), KM_OK);
+    assert_int_equal(km_session_read(s, ids, length), KM_OK);
+    const float *want = km_session_logits(s);
+    assert_non_null(want);
+    int64_t vocab = km_model_describe(m).vocab;
+    km_ctx *ctx = km_ctx_new("cpu", 1);
+    km_file *f = km_file_open(tiny_path());
+    const char *head = km_file_find(f, "output.weight") ? "output.weight" : "token_embd.weight";
+    km_tensor *w = km_cast(ctx, km_file_load(ctx, f, head), KM_F32);
+    km_tensor *x = km_from_data(ctx, KM_F32, KM_SHAPE(1, (int64_t)dim), state);
+    float *got = malloc(sizeof *got * (size_t)vocab);
+    assert_int_equal(
+        km_read(ctx, km_linear(ctx, x, w, NULL, KM_ACT_NONE), got, sizeof *got * (size_t)vocab),
+        KM_OK);
+    double most = 0, apart = 0;
+    for (int64_t i = 0; i < vocab; i++) {
+        most = fmax(most, fabs((double)want[i]));
+        apart = fmax(apart, fabs((double)want[i] - (double)got[i]));
+    }
+    assert_true(apart < 0.02 * most);
+    free(got);
+    km_file_close(f);
+    km_ctx_free(ctx);
+    km_session_free(s);
+}
+
+static void embeddings_have_them_too(void **state) {
+    (void)state;
+    km_model *plain = tiny_model(), *m = model_with(true), *both = model_with(false);
+    const km_adapter first[] = {{.name = "one"}}, two_of[] = {{.name = "one"}, {.name = "two"}};
+    size_t dim = (size_t)km_model_describe(m).dim, n;
+    int32_t ids[64], other[64];
+    n = (size_t)tiny_ids(m, "The sea is wide and the sky is blue.", ids, 64);
+    size_t lengths[] = {n, (size_t)tiny_ids(m, "Once upon a time", other, 64)};
+    const int32_t *texts[] = {ids, other};
+    float none[2 * 256], one_of[2 * 256], mixed[2 * 256], own[2 * 256];
+    assert_true(dim <= 256);
+    km_embed_options o = km_embed_defaults();
+    o.pooling = KM_POOLING_LAST;
+    o.raw = true;
+    /* none chosen, where those there are off: the plain model's bits */
+    assert_int_equal(km_embed(plain, texts, lengths, 2, &o, none), KM_OK);
+    assert_int_equal(km_embed(m, texts, lengths, 2, &o, own), KM_OK);
+    assert_memory_equal(none, own, 2 * dim * sizeof *own);
+    o.adapters = first;
+    o.n_adapters = 1;
+    assert_int_equal(km_embed(m, texts, lengths, 2, &o, one_of), KM_OK);
+    assert_memory_not_equal(none, one_of, dim * sizeof *own);
+    check_states(m, first, 1, ids, n, one_of, dim);
+    check_states(m, first, 1, other, lengths[1], one_of + dim, dim);
+    o.adapters = two_of;
+    o.n_adapters = 2;
+    assert_int_equal(km_embed(m, texts, lengths, 2, &o, mixed), KM_OK);
+    check_states(m, two_of, 2, ids, n, mixed, dim);
+    /* those that are not off are used where nothing is said, by km_embed_tokens too */
+    o.n_adapters = -1;
+    assert_int_equal(km_embed(both, texts, lengths, 2, &o, own), KM_OK);
+    assert_memory_equal(mixed, own, 2 * dim * sizeof *own);
+    float *states = malloc(n * dim * sizeof *states);
+    assert_int_equal(km_embed_tokens(both, ids, n, states), KM_OK);
+    check_states(both, NULL, -1, ids, n, states + (n - 1) * dim, dim);
+    free(states);
+    o.n_adapters = 9;
+    assert_int_equal(km_embed(m, texts, lengths, 2, &o, own), KM_ERR_RANGE);
+    o.adapters = &(km_adapter){.name = "three"};
+    o.n_adapters = 1;
+    assert_int_equal(km_embed(m, texts, lengths, 2, &o, own), KM_ERR_RANGE);
+    /* and nobody holds on to them: a slot is free again */
+    assert_int_equal(km_model_remove_adapter(m, "one"), KM_OK);
+    assert_int_equal(km_model_add_adapter(m, &(km_adapter){.path = one, .off = true}), KM_OK);
+    km_model_close(both);
+    km_model_close(m);
+    km_model_close(plain);
 }
 
 static void a_session_keeps_to_what_it_was_told(void **state) {
@@ -398,6 +478,7 @@ static void every_allocation_may_fail(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_generation_has_its_own),
+        cmocka_unit_test(embeddings_have_them_too),
         cmocka_unit_test(a_session_keeps_to_what_it_was_told),
         cmocka_unit_test(sequences_of_a_batch_have_their_own),
         cmocka_unit_test(adapters_come_and_go),
