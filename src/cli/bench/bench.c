@@ -7,15 +7,15 @@
 #include <math.h>
 #include <string.h>
 
-const char *const km_suite_names[KM_SUITES] = {"matmul",    "elementwise", "rows",   "reduce",
-                                               "attention", "step",        "memory", "pool"};
+const char *const km_suite_names[KM_SUITES] = {
+    "matmul", "elementwise", "rows", "reduce", "attention", "step", "memory", "pool", "scaling"};
 
 static const char details[] =
     "Compares plain C (one thread), the cpu kernels and the device asked for, and says how far\n"
     "each is from what this machine can do, which it measures first: multiply-adds in registers\n"
     "and memory bandwidth, by all threads together.\n"
     "\n"
-    "Suites (default: all):\n"
+    "Suites (default: all but scaling):\n"
     "  matmul       f32 products of square matrices, also OpenBLAS directly and our own GEMM\n"
     "  elementwise  add, exp, gelu and others, 1K to 64M elements\n"
     "  rows         softmax, layer_norm and others, up to 8192x4096\n"
@@ -24,6 +24,8 @@ static const char details[] =
     "  step         a training step of a 6-layer, 384-wide transformer\n"
     "  memory       what each op of such a step holds, over the step; also --memory\n"
     "  pool         the memory pool against the system or driver; also --pool\n"
+    "  scaling      products, rows and sums over threads, beside the limits of as many (only\n"
+    "               where it is named)\n"
     "\n"
     "Running language models, of --model FILE or of random weights (--shape), by themselves:\n"
     "  decode       one sequence, token after token, after --context tokens\n"
@@ -35,6 +37,7 @@ static const char examples[] =
     "kermes bench matmul --threads 1\n"
     "kermes bench elementwise --sizes 64K,1M,64M\n"
     "kermes bench rows --columns 50304 --sizes 48M\n"
+    "kermes bench scaling --html threads.html\n"
     "kermes bench --memory --html memory.html\n"
     "kermes bench --html bench.html --json > bench.json\n"
     "kermes bench decode prompt --model model.gguf --device cpu\n"
@@ -56,10 +59,10 @@ static bool choose_suites(km_bench *b, const km_args *args, km_error *err) {
     }
     int chosen = 0;
     for (int i = 0; i < KM_SUITES; i++) chosen += b->suite[i];
-    for (int i = 0; i < KM_SUITES && chosen == 0; i++) b->suite[i] = true;
+    for (int i = 0; i < KM_SUITE_SCALING && chosen == 0; i++) b->suite[i] = true;
     if (b->sizes.n && (chosen != 1 || !has_sizes(b))) {
         km_error_set(err, KM_ERR_RANGE,
-                     "--sizes goes with one suite, and not with step, memory or pool");
+                     "--sizes goes with one suite, and not with step, memory, pool or scaling");
         return false;
     }
     if (b->columns && !b->suite[KM_SUITE_ROWS] && !b->suite[KM_SUITE_REDUCE]) {
@@ -95,6 +98,7 @@ void km_bench_close(km_bench *b) {
     km_free(b->samples);
     json_decref(b->memory);
     json_decref(b->pool_figures);
+    json_decref(b->scaling);
 }
 
 static int count_suite(const km_bench *b, int suite) {
@@ -104,6 +108,7 @@ static int count_suite(const km_bench *b, int suite) {
     case KM_SUITE_STEP: return km_bench_step_count(b);
     case KM_SUITE_MEMORY: return 1;
     case KM_SUITE_POOL: return km_bench_pool_count(b);
+    case KM_SUITE_SCALING: return km_bench_scaling_count(b);
     default: return km_bench_ops_count(b, suite);
     }
 }
@@ -115,6 +120,7 @@ static bool run_suite(km_bench *b, int suite) {
     case KM_SUITE_STEP: return km_bench_step(b);
     case KM_SUITE_MEMORY: return km_bench_memory(b);
     case KM_SUITE_POOL: return km_bench_pool(b);
+    case KM_SUITE_SCALING: return km_bench_scaling(b);
     default: return km_bench_ops(b, suite);
     }
 }
@@ -192,6 +198,7 @@ void km_bench_print(const km_bench *b, FILE *out) {
     if (b->step.measured) print_step(b, out);
     if (b->memory) km_memory_print(b->memory, out);
     if (b->pool_figures) km_pool_print(b->pool_figures, out);
+    if (b->scaling) km_scaling_print(b->scaling, out);
     int met, missed, unknown;
     km_bench_targets_grid(b, &g, &met, &missed, &unknown);
     snprintf(heading, sizeof heading, "Targets for a CPU with 2 threads: %d met, %d missed%s", met,

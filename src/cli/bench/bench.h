@@ -84,6 +84,7 @@ enum {
     KM_SUITE_STEP,
     KM_SUITE_MEMORY,
     KM_SUITE_POOL,
+    KM_SUITE_SCALING,
     KM_SUITES
 };
 extern const char *const km_suite_names[KM_SUITES];
@@ -106,7 +107,7 @@ typedef struct km_bench {
     km_limits limits;
     double exp_ulp; /* largest error of exp in units of the last place; NaN: unknown */
     km_step_figures step;
-    json_t *memory, *pool_figures; /* as docs/cli.md has them; NULL: not measured */
+    json_t *memory, *pool_figures, *scaling; /* as docs/cli.md has them; NULL: not measured */
     km_sample *samples;
     int n_samples, cap_samples;
     km_progress progress;
@@ -150,6 +151,8 @@ bool km_bench_step(km_bench *b);
 bool km_bench_memory(km_bench *b); /* counts as one */
 int km_bench_pool_count(const km_bench *b);
 bool km_bench_pool(km_bench *b);
+int km_bench_scaling_count(const km_bench *b);
+bool km_bench_scaling(km_bench *b);
 /* The model whose memory is recorded. */
 const km_net_size *km_bench_model_size(const km_bench *b);
 
@@ -170,6 +173,9 @@ int km_bench_infer(km_bench *b, const km_infer_bench *o, const km_args *args, co
 bool km_bench_open(km_bench *b);
 void km_bench_close(km_bench *b);
 
+/* What `threads` threads of a pool can do together, where that is more than `out` says. False when out
+ * of memory. */
+bool km_limits_of(km_threads *pool, int threads, int repeats, km_limits *out);
 /* Measures the limits. False when out of memory. */
 bool km_bench_limits(km_bench *b);
 /* Measures multiply-adds again, and raises the limit if they turn out faster this time. */
@@ -219,5 +225,8 @@ void km_memory_html(const json_t *memory, km_text *page);
 void km_pool_table(const json_t *pool, km_table *t);
 void km_pool_print(const json_t *pool, FILE *out);
 void km_pool_html(const json_t *pool, km_text *page);
+/* Likewise of work over threads. */
+void km_scaling_print(const json_t *scaling, FILE *out);
+void km_scaling_html(const json_t *scaling, km_text *page);
 
 #endif

@@ -244,6 +244,7 @@ void km_bench_html(const km_bench *b, km_text *page) {
     add_step(b, page);
     if (b->memory) km_memory_html(b->memory, page);
     if (b->pool_figures) km_pool_html(b->pool_figures, page);
+    if (b->scaling) km_scaling_html(b->scaling, page);
     add_targets(b, page);
     char footer[160], date[40];
     time_t now = time(NULL);

@@ -102,7 +102,7 @@ json_t *km_bench_json(const km_bench *b) {
     for (int i = 0; i < b->n_samples; i++)
         json_array_append_new(results, sample_json(b, &b->samples[i]));
     return json_pack(
-        "{s:s, s:o, s:s, s:i, s:b, s:s, s:{s:o, s:o, s:o, s:o}, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+        "{s:s, s:o, s:s, s:i, s:b, s:s, s:{s:o, s:o, s:o, s:o}, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
         "kermes", km_version(), "machine", km_machine_json(), "device", km_bench_engine(b),
         "threads", b->threads, "quick", b->quick, "timing",
         "after a warm-up, engines in turns; rate and seconds are of the best round, q1, median and q3 "
@@ -111,6 +111,6 @@ json_t *km_bench_json(const km_bench *b) {
         "read_gbs", limit_json(b->limits.read), "device_copy_gbs",
         limit_json(b->limits.device_copy), "results", results, "exp_max_ulp",
         km_json_number(b->exp_ulp, DIGITS), "step", step_json(b), "memory", or_null(b->memory),
-        "pool", or_null(b->pool_figures), "targets", targets_json(b), "peak_memory_bytes",
-        km_json_count(km_peak_memory()));
+        "pool", or_null(b->pool_figures), "scaling", or_null(b->scaling), "targets",
+        targets_json(b), "peak_memory_bytes", km_json_count(km_peak_memory()));
 }

@@ -43,29 +43,33 @@ double km_run_copy(void *arg, int64_t times) { return stream(arg, copy_part, tim
 
 double km_run_read(void *arg, int64_t times) { return stream(arg, read_part, times); }
 
-void km_bench_fma_limit(km_bench *b) {
-    double rate = km_cpu_peak(b->pool);
-    if (rate > b->limits.fma) b->limits.fma = rate;
-}
-
-static bool measure_memory(km_bench *b, int repeats) {
+/* Raises what is there where this time shows more. */
+static bool measure_memory(km_threads *pool, int threads, int repeats, km_limits *out) {
     size_t bytes = (size_t)BUFFER_FLOATS * sizeof(float);
     float *src = km_alloc_aligned(bytes), *dst = km_alloc_aligned(bytes);
     if (src && dst) {
         memset(src, 1, bytes); /* real pages, not the kernel's one page of zeros */
         memset(dst, 1, bytes);
-        km_stream s = {b->pool, dst, src, BUFFER_FLOATS, b->threads};
+        km_stream s = {pool, dst, src, BUFFER_FLOATS, threads};
         for (int i = 0; i < repeats; i++) {
-            double copy = 2 * (double)bytes / km_run_copy(&s, 1);
-            double read = (double)bytes / km_run_read(&s, 1);
-            if (copy > b->limits.copy) b->limits.copy = copy;
-            if (read > b->limits.read) b->limits.read = read;
+            out->copy = fmax(out->copy, 2 * (double)bytes / km_run_copy(&s, 1));
+            out->read = fmax(out->read, (double)bytes / km_run_read(&s, 1));
         }
     }
     bool ok = src && dst;
     if (src) km_free_aligned(src, bytes);
     if (dst) km_free_aligned(dst, bytes);
     return ok;
+}
+
+bool km_limits_of(km_threads *pool, int threads, int repeats, km_limits *out) {
+    out->fma = fmax(out->fma, km_cpu_peak(pool));
+    return measure_memory(pool, threads, repeats, out);
+}
+
+void km_bench_fma_limit(km_bench *b) {
+    double rate = km_cpu_peak(b->pool);
+    if (rate > b->limits.fma) b->limits.fma = rate;
 }
 
 /* A GPU's own memory, by its own copy kernel. */
@@ -101,8 +105,7 @@ static bool is_gpu(const km_bench *b, const char *engine) {
 
 bool km_bench_limits(km_bench *b) {
     int repeats = b->quick ? 4 : 8;
-    km_bench_fma_limit(b);
-    if (!measure_memory(b, repeats)) {
+    if (!km_limits_of(b->pool, b->threads, repeats, &b->limits)) {
         km_error_set(&b->error, KM_ERR_MEMORY, "bench needs 512 MiB of free memory at least");
         return false;
     }
