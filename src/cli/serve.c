@@ -118,6 +118,8 @@ int km_command_serve(int argc, char **argv) {
          "main memory for conversations that left the KV cache (default: none)"},
         {"cache-disk", KM_OPTION_TEXT, "DIR", &o.o.shelf_folder, 0, 0,
          "keep these in files there instead (4096 MB, or --second-cache)"},
+        {"sessions", KM_OPTION_TEXT, "DIR", &o.o.sessions, 0, 0,
+         "keep conversations there that clients save by name (/v1/sessions)"},
         {"reserve", KM_OPTION_INT, "N", &o.o.reserve, 1, 1e9,
          "tokens to count on for an answer whose length nobody limits (default 512)"},
         {"reproducible", KM_OPTION_FLAG, NULL, &o.o.reproducible, 0, 0,

@@ -15,11 +15,12 @@ typedef struct km_serve_options { /* all-zero but for listen is valid */
     int n_indexes;
     const char *const *loras; /* n_loras adapters, [MODEL/]NAME=PATH[:SCALE] */
     int n_loras;
-    const char *folder;         /* every GGUF file in it is a model too; NULL: none */
-    km_model_options model;     /* how to open them; progress is the server's */
-    const char *name;           /* of a single model, for clients; NULL: the file's */
-    const char *keys;           /* a file of hashed keys (docs/serving.md); NULL: no keys */
-    const char *log;            /* a file of JSON lines, "-": standard error; NULL: none */
+    const char *sessions;   /* a folder for those that clients save by name; NULL: none is kept */
+    const char *folder;     /* every GGUF file in it is a model too; NULL: none */
+    km_model_options model; /* how to open them; progress is the server's */
+    const char *name;       /* of a single model, for clients; NULL: the file's */
+    const char *keys;       /* a file of hashed keys (docs/serving.md); NULL: no keys */
+    const char *log;        /* a file of JSON lines, "-": standard error; NULL: none */
     const char *const *origins; /* n_origins that web pages may call from; "*": all */
     int n_origins;
     const char *const *hosts; /* n_hosts names that requests may address, beside local ones */

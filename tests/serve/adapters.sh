@@ -10,9 +10,7 @@ python3 "$py" "$url" one || { cat "$tmp/err"; exit 1; }
 stop_server TERM
 
 cp "$tiny" "$tmp/one.gguf" && cp "$tiny" "$tmp/two.gguf" || exit 1
-"$kermes" serve --port 0 -m "$tmp/one.gguf" -m "$tmp/two.gguf" --lora "two/red=$tmp/red" >"$tmp/out" 2>"$tmp/err" &
-server=$!
-wait_for_server
+start_models -m "$tmp/one.gguf" -m "$tmp/two.gguf" --lora "two/red=$tmp/red"
 python3 "$py" "$url" several || { cat "$tmp/err"; exit 1; }
 stop_server TERM
 

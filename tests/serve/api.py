@@ -279,7 +279,8 @@ def pages_and_documents_are_there():
     assert "default-src 'none'" in head["content-security-policy"] and "unsafe" not in head["content-security-policy"]
     assert b"http://" not in page.replace(b"http://www.w3.org", b"")
     assert call(url, "/status")[0] == 200 and call(url, "/status.json")[2]["model"]
-    assert call(url, "/openapi.json")[2]["paths"]["/v1/chat/completions"]
+    paths = call(url, "/openapi.json")[2]["paths"]
+    assert {"/v1/chat/completions", "/v1/rerank", "/v1/search", "/v1/sessions"} <= set(paths) and set(paths["/v1/responses/{id}"]) == {"get", "delete"}
     assert call(url, "/health")[2]["status"] == "ok" and call(url, "/ready")[0] == 200
 
 

@@ -6,8 +6,6 @@ cp "$root/models/kermes-tiny.gguf" "$tmp/model.gguf"
 log=/dev/full
 [ -w "$log" ] || log=/dev/null
 many=${KERMES_CONNECTIONS:-1000}
-"$kermes" serve -m "$tmp/model.gguf" --port 0 --connections $((many + 100)) --log $log >"$tmp/out" 2>"$tmp/err" &
-server=$!
-wait_for_server
+start_models -m "$tmp/model.gguf" --connections $((many + 100)) --log $log
 python3 "$(dirname "$0")/faults.py" "$url" "$tmp/model.gguf" "$many" || { cat "$tmp/err"; exit 1; }
 stop_server TERM

@@ -8,11 +8,6 @@ cp "$tiny" "$tmp/models/red.gguf"
 cp "$tiny" "$tmp/models/blue.gguf"
 cp "$tiny" "$tmp/models/gone.gguf"
 echo "no model" >"$tmp/models/broken.gguf"
-start_models() {
-    "$kermes" serve --port 0 "$@" >"$tmp/out" 2>"$tmp/err" &
-    server=$!
-    wait_for_server
-}
 
 # By memory: one of them fits at a time, with a cache of one megabyte.
 start_models --models "$tmp/models" --memory 3 --cache-memory 1 --parallel 2 --keep-alive -1

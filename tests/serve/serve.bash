@@ -12,9 +12,15 @@ if "$kermes" serve --help 2>&1 | grep -q 'this build has no server'; then
     exit 77
 fi
 
-# start_server OPTIONS...: on any free port
+# start_server OPTIONS...: the small model
 start_server() {
-    "$kermes" serve -m "$root/models/kermes-tiny.gguf" --port 0 "$@" >"$tmp/out" 2>"$tmp/err" &
+    start_models -m "$root/models/kermes-tiny.gguf" "$@"
+}
+
+# start_models OPTIONS...: on any free port
+start_models() {
+    : >"$tmp/err" # before the server does it: what an earlier one said must not be read
+    "$kermes" serve --port 0 "$@" >"$tmp/out" 2>"$tmp/err" &
     server=$!
     wait_for_server
 }

@@ -125,7 +125,8 @@ struct km_api_call {
         *model_name; /* of the adapter that was asked for as a model; NULL: the model's own */
     int thinking;    /* as km_render_options has it */
     bool chat, stream, usage, echo, opened_thought, plain, forced_tool, random_seed;
-    bool no_text; /* the answer needs no tokens: `read` has made all of it */
+    const char *save_to, *restore_from; /* a session's file */
+    bool no_text;                       /* the answer needs no tokens: `read` has made all of it */
     bool keep_reasoning;
     int logprobs; /* -1: none */
     bool has_logprobs;
@@ -171,7 +172,7 @@ extern const km_dialect km_dialect_chat, km_dialect_completions, km_dialect_mess
     km_dialect_count_tokens, km_dialect_responses, km_dialect_ollama_chat,
     km_dialect_ollama_generate, km_dialect_tokenize, km_dialect_detokenize, km_dialect_template,
     km_dialect_embeddings, km_dialect_ollama_embed, km_dialect_ollama_embed_old, km_dialect_rerank,
-    km_dialect_search;
+    km_dialect_search, km_dialect_session_save, km_dialect_session_restore;
 
 void km_call_start(km_serve *s, km_exchange *x, const km_dialect *d, const km_key *key);
 void km_call_on_events(void *serve, const km_task_event *events, size_t n);
@@ -248,6 +249,7 @@ const char *km_error_type(int status); /* "invalid_request_error" */
 void km_route(void *serve, km_exchange *x);
 void km_endpoint_models(km_serve *s, km_exchange *x, const char *name, const km_key *key);
 void km_endpoint_indexes(km_serve *s, km_exchange *x);
+void km_endpoint_sessions(km_serve *s, km_exchange *x, const char *name, const km_key *key);
 void km_endpoint_response(km_serve *s, km_exchange *x, const char *id, const km_key *key);
 void km_endpoint_ollama(km_serve *s, km_exchange *x, const char *what, const km_key *key);
 json_t *km_read_body(km_exchange *x); /* the request's object; NULL: an error was answered */

@@ -140,6 +140,8 @@ static bool make_choices(km_api_call *c) {
         ch->task.owner = c->owner;
         ch->task.domain = c->serve->o.share_cache ? 0 : c->key.number;
         ch->task.variant = c->variant;
+        ch->task.save_to = c->save_to;
+        ch->task.restore_from = c->restore_from;
         ch->task.priority = c->key.priority;
         ch->task.user = ch;
     }
@@ -496,7 +498,8 @@ static void take_end(km_api_choice *ch, const km_task_event *e) {
     if (e->status != KM_OK) {
         bool mine = e->status == KM_ERR_FORMAT || e->status == KM_ERR_RANGE ||
                     e->status == KM_ERR_UNSUPPORTED;
-        km_call_refuse(c, mine ? 400 : 500, NULL, "%.*s", (int)e->bytes, e->text);
+        int status = mine ? 400 : e->status == KM_ERR_MEMORY ? 503 : 500;
+        km_call_refuse(c, status, NULL, "%.*s", (int)e->bytes, e->text);
         fail(c);
         return;
     }

@@ -57,6 +57,34 @@ static const struct km_openapi_row {
      "{\"type\":\"object\",\"required\":[\"input\"],\"properties\":{\"model\":{\"type\":\"string\"},\"input\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":100},"
      "\"encoding_format\":{\"enum\":[\"float\",\"base64\"]}}}",
      "{\"type\":\"object\",\"required\":[\"object\",\"data\",\"model\",\"usage\"]}"},
+    {"post", "/v1/rerank",
+     "Documents by how well they answer a query; 501 where the model has no ranking head.",
+     "{\"type\":\"object\",\"required\":[\"query\",\"documents\"],\"properties\":{\"model\":{\"type\":\"string\"},\"query\":{\"type\":\"string\"},"
+     "\"documents\":{\"type\":\"array\",\"items\":{\"type\":\"string\"}},\"top_n\":{\"type\":\"integer\",\"minimum\":1}}}",
+     "{\"type\":\"object\",\"required\":[\"results\"]}"},
+    {"post", "/v1/search", "The nearest vectors of an index.",
+     "{\"type\":\"object\",\"properties\":{\"model\":{\"type\":\"string\"},\"index\":{\"type\":\"string\"},\"input\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":100},"
+     "\"vector\":{\"type\":\"array\",\"items\":{\"type\":\"number\"}},\"k\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":1000}}}",
+     "{\"type\":\"object\",\"required\":[\"object\",\"index\",\"data\"]}"},
+    {"get", "/v1/responses/{id}", "An answer that was kept (OpenAI).", NULL,
+     "{\"type\":\"object\",\"required\":[\"id\",\"object\",\"status\",\"output\"]}"},
+    {"delete", "/v1/responses/{id}", "Forgets it.", NULL,
+     "{\"type\":\"object\",\"required\":[\"id\",\"deleted\"]}"},
+    {"get", "/v1/responses/{id}/input_items", "What it answers.", NULL,
+     "{\"type\":\"object\",\"required\":[\"object\",\"data\"]}"},
+    {"post", "/v1/sessions/save", "Keeps what the model has read of a conversation, by name.",
+     "{\"type\":\"object\",\"required\":[\"session\"],\"properties\":{\"model\":{\"type\":\"string\"},\"session\":{\"type\":\"string\",\"pattern\":\"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$\"},"
+     "\"messages\":{\"type\":\"array\",\"minItems\":1,\"items\":%M},\"prompt\":{\"type\":\"string\"}}}",
+     "{\"type\":\"object\",\"required\":[\"object\",\"session\",\"model\",\"tokens\",\"saved\"]}"},
+    {"post", "/v1/sessions/restore", "Brings it back into the prefix cache.",
+     "{\"type\":\"object\",\"required\":[\"session\"],\"properties\":{\"model\":{\"type\":\"string\"},\"session\":{\"type\":\"string\",\"pattern\":\"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$\"}}}",
+     "{\"type\":\"object\",\"required\":[\"object\",\"session\",\"model\",\"tokens\",\"restored\"]}"},
+    {"get", "/v1/sessions", "The sessions that were saved.", NULL,
+     "{\"type\":\"object\",\"required\":[\"object\",\"data\"]}"},
+    {"get", "/v1/sessions/{id}", "One of them.", NULL,
+     "{\"type\":\"object\",\"required\":[\"object\",\"session\",\"model\",\"tokens\",\"bytes\",\"created\"]}"},
+    {"delete", "/v1/sessions/{id}", "Deletes it.", NULL,
+     "{\"type\":\"object\",\"required\":[\"session\",\"deleted\"]}"},
     {"post", "/api/embed", "Vectors of texts (Ollama).",
      "{\"type\":\"object\",\"required\":[\"input\"],\"properties\":{\"model\":{\"type\":\"string\"},\"input\":{\"type\":\"string\",\"minLength\":1}}}",
      "{\"type\":\"object\",\"required\":[\"model\",\"embeddings\"]}"},
@@ -106,8 +134,17 @@ void km_endpoint_openapi(km_serve *s, km_exchange *x) {
                    "\"},\"paths\":{");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const struct km_openapi_row *r = &rows[i];
-        km_text_printf(t, "%s\"%s\":{\"%s\":{\"summary\":\"%s\",", i ? "," : "", r->path, r->method,
-                       r->about);
+        /* Methods of one path stand together. */
+        bool same = i > 0 && strcmp(rows[i - 1].path, r->path) == 0;
+        if (same)
+            km_text_printf(t, ",\"%s\":{\"summary\":\"%s\",", r->method, r->about);
+        else
+            km_text_printf(t, "%s\"%s\":{\"%s\":{\"summary\":\"%s\",", i ? "}," : "", r->path,
+                           r->method, r->about);
+        if (strstr(r->path, "{id}"))
+            km_text_add(
+                t,
+                "\"parameters\":[{\"name\":\"id\",\"in\":\"path\",\"required\":true,\"schema\":{\"type\":\"string\"}}],");
         if (r->request) {
             km_text_add(
                 t,
@@ -126,10 +163,10 @@ void km_endpoint_openapi(km_serve *s, km_exchange *x) {
         km_text_add(t, "}}");
         km_text_add(
             t,
-            ",\"default\":{\"description\":\"why not\",\"content\":{\"application/json\":{\"schema\":{\"type\":\"object\"}}}}}}}");
+            ",\"default\":{\"description\":\"why not\",\"content\":{\"application/json\":{\"schema\":{\"type\":\"object\"}}}}}}");
     }
     km_text_add(
         t,
-        "},\"components\":{\"securitySchemes\":{\"key\":{\"type\":\"http\",\"scheme\":\"bearer\"}}}}\n");
+        "}},\"components\":{\"securitySchemes\":{\"key\":{\"type\":\"http\",\"scheme\":\"bearer\"}}}}\n");
     km_exchange_send(x, 200, "application/json", km_text_str(t), t->len);
 }

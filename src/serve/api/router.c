@@ -16,6 +16,8 @@ typedef enum km_endpoint {
     TO_EMBEDDINGS,
     TO_RERANK,
     TO_SEARCH,
+    TO_SAVE,
+    TO_RESTORE,
     TO_OLLAMA_EMBED,
     TO_OLLAMA_EMBED_OLD,
     TO_OLLAMA_CHAT,
@@ -24,6 +26,8 @@ typedef enum km_endpoint {
     TO_MODEL,
     TO_RESPONSE,
     TO_INDEXES,
+    TO_SESSIONS,
+    TO_SESSION,
     TO_TOKENIZE,
     TO_DETOKENIZE,
     TO_TEMPLATE,
@@ -64,6 +68,11 @@ static const struct km_route_row {
     {"POST", "/v1/rerank", TO_RERANK, false},
     {"POST", "/v1/search", TO_SEARCH, false},
     {"GET", "/v1/indexes", TO_INDEXES, false},
+    {"POST", "/v1/sessions/save", TO_SAVE, false},
+    {"POST", "/v1/sessions/restore", TO_RESTORE, false},
+    {"GET", "/v1/sessions", TO_SESSIONS, false},
+    {"GET", "/v1/sessions/...", TO_SESSION, false},
+    {"DELETE", "/v1/sessions/...", TO_SESSION, false},
     {"POST", "/v1/responses", TO_RESPONSES, false},
     {"GET", "/v1/responses/...", TO_RESPONSE, false},
     {"DELETE", "/v1/responses/...", TO_RESPONSE, false},
@@ -202,6 +211,10 @@ static void go(km_serve *s, km_exchange *x, km_endpoint to, const char *rest, co
     case TO_EMBEDDINGS: km_call_start(s, x, &km_dialect_embeddings, key); break;
     case TO_SEARCH: km_call_start(s, x, &km_dialect_search, key); break;
     case TO_INDEXES: km_endpoint_indexes(s, x); break;
+    case TO_SAVE: km_call_start(s, x, &km_dialect_session_save, key); break;
+    case TO_RESTORE: km_call_start(s, x, &km_dialect_session_restore, key); break;
+    case TO_SESSIONS: km_endpoint_sessions(s, x, NULL, key); break;
+    case TO_SESSION: km_endpoint_sessions(s, x, rest, key); break;
     case TO_RERANK: km_call_start(s, x, &km_dialect_rerank, key); break;
     case TO_OLLAMA_EMBED: km_call_start(s, x, &km_dialect_ollama_embed, key); break;
     case TO_OLLAMA_EMBED_OLD: km_call_start(s, x, &km_dialect_ollama_embed_old, key); break;

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -106,6 +107,14 @@ static km_status open_log(km_serve *s, km_error *err) {
                         strerror(errno));
 }
 
+static km_status check_sessions(const km_serve *s, km_error *err) {
+    if (!s->o.sessions || ((mkdir(s->o.sessions, 0700) == 0 || errno == EEXIST) &&
+                           access(s->o.sessions, R_OK | W_OK | X_OK) == 0))
+        return KM_OK;
+    return km_error_set(err, KM_ERR_FILE, "cannot keep sessions in '%.200s': %s", s->o.sessions,
+                        strerror(errno));
+}
+
 static km_status open_http(km_serve *s, km_error *err) {
     km_http_options h = {.limits = {.body = s->o.body},
                          .connections = s->o.connections,
@@ -162,6 +171,7 @@ km_serve *km_serve_open(const km_serve_options *options, km_error *err) {
         !(s->responses = km_response_store_new((size_t)s->o.responses, RESPONSE_BYTES)))
         status = km_no_memory(err);
     if (status == KM_OK) status = open_log(s, err);
+    if (status == KM_OK) status = check_sessions(s, err);
     if (status == KM_OK) status = km_indexes_open(s, err);
     if (status == KM_OK)
         status = open_http(s, err); /* what is wrong there is told before loading */

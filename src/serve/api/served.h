@@ -75,7 +75,7 @@ bool km_key_may_use_some(const km_key *key, const km_served *m); /* it, or one o
 /* ---- served.c: which are up ---- */
 
 km_model *km_served_load(struct km_serve *s, const char *path); /* NULL: km_last_error */
-km_status km_served_open(km_served *m, km_error *err); /* at once, in this thread; then: */
+km_status km_served_open(km_served *m, km_error *err);          /* at once, in this thread; then: */
 void km_served_up(km_served *m);
 /* A call whose request is read finds its model: it goes on to a worker, waits, or is refused. */
 void km_served_route(struct km_api_call *c);

@@ -152,6 +152,12 @@ void km_admit(km_scheduler *s) {
         km_task **at = choose(s, &match, &length);
         if (!at) return; /* all wait for a prompt that is being read */
         km_task *t = *at;
+        if (t->restore_from) {
+            *at = t->next;
+            t->next = NULL;
+            km_saved_restore(s, t);
+            continue;
+        }
         if (s->shelf.first) { /* bringing one back may drop another, the match among them */
             bool wait;
             match = km_shelf_take(s, t, &length);

@@ -96,6 +96,11 @@ void km_shelf_put(km_scheduler *s, int slot); /* a kept one that is about to be 
  * kept, and *length of it; -1: there is none. */
 int km_shelf_take(km_scheduler *s, const km_task *t, size_t *length);
 
+/* ---- saved.c: sessions that clients keep by name ---- */
+
+km_status km_saved_put(km_scheduler *s, km_task *t, char *why, size_t size);
+void km_saved_restore(km_scheduler *s, km_task *t); /* and ends it */
+
 /* ---- admit.c ---- */
 
 void km_admit(km_scheduler *s);

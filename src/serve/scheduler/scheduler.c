@@ -176,7 +176,12 @@ static void take_piece(km_scheduler *s, const km_piece_event *p) {
         km_prefix_drop(s, i);
         return;
     }
-    km_emit_end(s, t, end, KM_OK, NULL);
+    char why[KM_ERROR_TEXT] = "";
+    km_status saved = t->save_to && end != KM_ENDED_CANCELLED && !paused
+                          ? km_saved_put(s, t, why, sizeof why)
+                          : KM_OK;
+    km_emit_end(s, t, saved == KM_OK ? end : KM_ENDED_CANCELLED, saved,
+                saved == KM_OK ? NULL : why);
     if (paused)
         km_prefix_drop(s, i);
     else

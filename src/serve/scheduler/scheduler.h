@@ -17,15 +17,19 @@ typedef struct km_task {
     const int32_t *ids;
     size_t n_ids;
     const km_generation *how;
-    uint64_t owner;   /* who asks: places are shared fairly between owners */
-    uint64_t domain;  /* whose prefixes it may use: those of its own domain alone */
-    uint64_t variant; /* and of its own mix of adapters; 0: without any */
-    int priority;     /* larger ones go first */
-    double deadline;  /* by km_scheduler_now; 0: none */
+    uint64_t owner;      /* who asks: places are shared fairly between owners */
+    uint64_t domain;     /* whose prefixes it may use: those of its own domain alone */
+    uint64_t variant;    /* and of its own mix of adapters; 0: without any */
+    int priority;        /* larger ones go first */
+    const char *save_to; /* where what it holds at its end is kept; NULL: nowhere */
+    const char
+        *restore_from; /* it only brings back what such a file holds, into the prefix cache */
+    double deadline;   /* by km_scheduler_now; 0: none */
     void *user;
     /* Figures, valid with the last event. */
     int64_t reused; /* of the prompt, found in the cache */
     int64_t tokens;
+    int64_t held; /* of a session that was saved or restored, tokens */
     double submitted, started, first, ended;
     bool late; /* it ended because of its deadline */
     /* The scheduler's. */
