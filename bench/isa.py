@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Sets of CPU instructions against each other, in turns: prompts of models and training steps with
-KERMES_ISA=avx512 and =amx, the best and the median of some rounds, as JSON.
+KERMES_ISA=avx512 and =amx, the best and the median of some rounds, as JSON. Where there is no AMX, training
+steps alone: f32, bf16, and with --train-before bf16 by an older build.
 
-usage: bench/isa.py [--kermes PATH] [--train-step PATH] [--rounds 3] [--threads 2]
+usage: bench/isa.py [--kermes PATH] [--train-step PATH [--train-before PATH]] [--rounds 3] [--threads 2]
                     [--model FILE ...] [--shape NAME:TYPE ...] [--gpt2]
                     [--exact FILE --text FILE] [--out FILE [--add]]
 
@@ -34,9 +35,9 @@ def prompt(a, what):
     return json.loads(out)["results"][0]["tokens_per_s"]
 
 
-def step(a, dtype):
+def step(a, dtype, program=None):
     os.environ["KERMES_THREADS"] = str(a.threads)
-    out = run([a.train_step, "cpu", "--model", "gpt2", "--batch", "4", "--context", "256", "--steps", "3",
+    out = run([program or a.train_step, "cpu", "--model", "gpt2", "--batch", "4", "--context", "256", "--steps", "3",
                "--dtype", dtype], a.isa)
     return json.loads(out.strip().splitlines()[-1])
 
@@ -56,6 +57,7 @@ def main():
     p = argparse.ArgumentParser()
     p.add_argument("--kermes", default="build/release/kermes")
     p.add_argument("--train-step", default="build/release/bench/train_step")
+    p.add_argument("--train-before", help="bench/train_step of an older build")
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--model", action="append", default=[])
@@ -87,15 +89,19 @@ def main():
         result["prompts"].append(entry)
     if a.gpt2:
         cases = [("f32", "amx"), ("bf16", "avx512"), ("bf16", "amx")]
+        if "AMX" not in machine["features"]:
+            cases = [("f32", "avx512"), ("bf16", "avx512")]
+        if a.train_before:
+            cases.append(("bf16", "avx512", "before"))
         took = {c: [] for c in cases}
         for _ in range(a.rounds):
             for c in cases:
                 a.isa = c[1]
-                took[c].append(step(a, c[0]))
+                took[c].append(step(a, c[0], a.train_before if len(c) > 2 else None))
         for c in cases:
             ms = [t["ms"] for t in took[c]]
             result["steps"].append({"model": "gpt2", "batch": 4, "context": 256, "dtype": c[0],
-                                    "kernels": c[1], "ms_best": round(min(ms), 1),
+                                    "kernels": " ".join((c[1],) + tuple(f"({w})" for w in c[2:])), "ms_best": round(min(ms), 1),
                                     "ms_median": round(statistics.median(ms), 1),
                                     "loss": took[c][0]["loss"]})
     if a.exact:

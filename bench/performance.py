@@ -578,16 +578,18 @@ def codes(data, path):
 
 def instructions(data, path):
     """A results file of bench/isa.py: AVX-512 and AMX in turns."""
-    text = (f"## AMX on {data['processor']}\n\n"
-            f"{data['threads']} threads, {data['rounds']} rounds in turns, one build; from "
-            f"[`{path.name}`](../bench/results/{path.name}), written by `bench/isa.py`. Prompts of "
-            f"{data['prompt_tokens']} tokens with 16-bit activations, tokens a second of the best round; "
-            "the ratio of the medians in brackets.\n\n"
-            + table(["model", "AVX-512", "AMX", "times faster"],
-                    [[p["model"], number(p["avx512"]["best"]), number(p["amx"]["best"]),
-                      f"{p['ratio_best']:.2f} ({p['ratio_median']:.2f})"] for p in data["prompts"]]))
+    what = "AMX" if data["prompts"] else "Products of bf16"
+    text = (f"## {what} on {data['processor']}\n\n"
+            f"{data['threads']} threads, {data['rounds']} rounds in turns; from "
+            f"[`{path.name}`](../bench/results/{path.name}), written by `bench/isa.py`."
+            f"{' ' + data['note'] if data.get('note') else ''}")
+    if data["prompts"]:
+        text += (f" Prompts of {data['prompt_tokens']} tokens with 16-bit activations, tokens a second of the best "
+                 "round; the ratio of the medians in brackets.\n\n" + table(["model", "AVX-512", "AMX", "times faster"],
+                     [[p["model"], number(p["avx512"]["best"]), number(p["amx"]["best"]),
+                       f"{p['ratio_best']:.2f} ({p['ratio_median']:.2f})"] for p in data["prompts"]]))
     if data["steps"]:
-        text += ("\nA training step of GPT-2 124M, 4 x 256 tokens.\n\n"
+        text += (("" if data["prompts"] else "\n") + "\nA training step of GPT-2 124M, 4 x 256 tokens.\n\n"
                  + table(["dtype", "kernels", "best, ms", "median, ms", "loss after it"],
                          [[s["dtype"], s["kernels"], number(s["ms_best"]), number(s["ms_median"]),
                            f"{s['loss']:.3f}"] for s in data["steps"]]))
@@ -615,12 +617,49 @@ def batches(data, path):
     return text
 
 
+def library(data, path):
+    """A results file of bench/library_speed.py: the command, C and Python beside an older command."""
+    ways = ["before", "command", "c", "python"]
+    names = {"before": "the command before", "command": "the command", "c": "a C program", "python": "Python"}
+
+    def rows(part, unit):
+        best, over = data[part]["best_quarter"], data[part]["best_quarter_over_before"]
+        return [[names[w], f"{best[w]:.4g} {unit}", f"{over[w]:.3f}" if w in over else "1"] for w in ways]
+    g, s = data["generation"], data["search"]
+    return (f"## Through the library on {data['cpu']}\n\n"
+            f"{data['date']}; from [`{path.name}`](../bench/results/{path.name}), written by "
+            f"`bench/library_speed.py`. Before: {data['before']}. {data['note']}\n\n"
+            f"Generation, {g['model']}, {g['tokens']} tokens, {g['threads']} thread, {g['rounds']} rounds.\n\n"
+            + table(["by", "best quarter of rounds", "speed over before"], rows("generation", "tokens/s"))
+            + f"\nSearch, {s['queries']} queries among {s['vectors']} x {s['dim']} in {s['bytes']} bytes each, "
+            f"{s['threads']} thread, {s['rounds']} rounds.\n\n"
+            + table(["by", "best quarter of rounds", "speed over before"], rows("search", "s")))
+
+
+def scaling(data, path):
+    """What `kermes bench scaling --json` wrote: ops over threads beside the limits of as many."""
+    rows = []
+    for k, op in enumerate(data["scaling"]["figures"][0]["ops"]):
+        for f in data["scaling"]["figures"]:
+            o = f["ops"][k]
+            rows.append([op["op"] if f["threads"] == 1 else "", str(f["threads"]), f"{number(o['rate'])} {o['unit']}",
+                         f"{o['times']:.2f}", percent(o["of_limit"]) if o["of_limit"] else "-"])
+    return (f"## Over threads on {data['machine']['cpu']}\n\n"
+            f"From [`{path.name}`](../bench/results/{path.name}), written by `kermes bench scaling --json`: each "
+            f"op beside the limit measured with as many threads.\n\n"
+            + table(["op", "threads", "rate", "times one", "of the limit"], rows))
+
+
 def main():
     paths = sorted((ROOT / "bench" / "results").glob("*.json"))
     pages = []
     for path in paths:
         data = json.loads(path.read_text())
-        if "results" in data and "limits" in data:
+        if data.get("scaling"):
+            pages.append(scaling(data, path))
+        elif "generation" in data and "search" in data:
+            pages.append(library(data, path))
+        elif "results" in data and "limits" in data:
             pages.append(machine(data, path))
         elif "prompts" in data and "steps" in data:
             pages.append(instructions(data, path))
