@@ -1,0 +1,97 @@
+/* Inside a batch: its slots, the texts being made, and what other threads have asked for. batch.c makes one
+ * and takes requests, batch_keep.c sets sequences aside, batch_step.c does the step. */
+#ifndef KM_ENGINE_BATCH_H
+#define KM_ENGINE_BATCH_H
+#include "engine/engine.h"
+
+/* Those behind IDLE have a text that is being made; PAUSED ones hold nothing. */
+typedef enum slot_state {
+    SLOT_FREE,
+    SLOT_IDLE,
+    SLOT_PAUSED,
+    SLOT_READING,
+    SLOT_RUNNING
+} slot_state;
+
+/* One start: what it wants, its text in the making, and its prompt. */
+typedef struct batch_text {
+    km_wish wish;
+    km_voice voice;
+    km_generated got;
+    int32_t *ids; /* the prompt, or what is to be read again after a rescue */
+    size_t n;
+    int64_t again; /* tokens of the slot to be read again after a pause; 0: none */
+    double start;
+    struct batch_text *next; /* of those that wait to be freed */
+} batch_text;
+
+typedef struct batch_slot {
+    slot_state state;
+    bool cancel;        /* to be ended by the next step */
+    int at;             /* its sequence of the cache; -1: none yet */
+    int32_t *tokens;    /* (context): what it holds, for every thread */
+    int64_t length;     /* of these */
+    int32_t last;       /* chosen, and not yet through the model; -1: none */
+    batch_text *text;   /* NULL: none was started */
+    km_adapter_mix mix; /* of what it holds */
+} batch_slot;
+
+typedef enum batch_what {
+    ASK_JOIN,
+    ASK_FORK,
+    ASK_LEAVE,
+    ASK_START,
+    ASK_PAUSE,
+    ASK_RESUME
+} batch_what;
+typedef struct batch_ask { /* what the next step does first */
+    struct batch_ask *next;
+    batch_what what;
+    int slot, from;
+    int64_t length;
+    batch_text *text;
+} batch_ask;
+
+struct km_batch {
+    km_handle handle;
+    km_model *m;
+    km_ground *ground;
+    km_sequences *seq;
+    km_batch_options how;
+    atomic_bool stepping, doomed;
+    pthread_mutex_t lock; /* of what follows */
+    batch_slot *slot;     /* (how.sequences) */
+    batch_ask *first, *last;
+    int turn;         /* whose prompt is read next */
+    int reader;       /* whose prompt is being read; -1: none */
+    atomic_bool cut;  /* that reading is to end */
+    batch_text *done; /* texts that nobody needs, but for pieces that live until the next step */
+    km_piece_event *event; /* (2 * sequences + 1), waiting to be given out */
+    int n_event, given;
+    km_sequences_token *row; /* (sequences) */
+    int *row_slot;
+    int64_t pages, pages_free;
+};
+
+/* ---- batch.c ---- */
+
+bool km_batch_usable(const char *call, km_batch *b);
+/* The slot, with the batch locked; NULL, with the error told, if nobody joined as that. */
+batch_slot *km_batch_slot(const char *call, km_batch *b, int sequence);
+/* Adds to the list of what the next step does first; the batch is locked. */
+km_status km_batch_ask(km_batch *b, batch_ask what);
+/* A cache over the model's ground as it is now; by who steps, or makes the batch. */
+km_status km_batch_settle(km_batch *b, km_error *err);
+void km_batch_text_free(batch_text *t); /* NULL is fine */
+/* Texts that nobody needs are freed when the next step begins: their pieces live until then. */
+void km_batch_bury(km_batch *b, batch_text *t);
+void km_batch_free_done(km_batch *b);
+/* Nobody steps any more; a batch that was freed meanwhile goes. */
+void km_batch_release(km_batch *b);
+
+/* ---- batch_step.c: by who steps, with the batch locked ---- */
+
+void km_batch_do_asks(km_batch *b);
+void km_batch_mirror(km_batch *b, int slot); /* what the slot's sequence holds, for every thread */
+
+#endif

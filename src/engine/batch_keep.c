@@ -1,0 +1,60 @@
+/* Sequences of a batch set aside: paused, so that others get their pages, or kept in a file. */
+#include "engine/batch.h"
+
+static km_status ask_slot(const char *call, km_batch *b, int sequence, batch_what what) {
+    batch_slot *s = km_batch_slot(call, b, sequence);
+    if (!s) return km_last_status();
+    km_status status = KM_OK;
+    if (s->state <= SLOT_IDLE)
+        status = km_public_fail(KM_ERR_STATE, "%s: sequence %d makes no text", call, sequence);
+    else if (km_batch_ask(b, (batch_ask){.what = what, .slot = sequence}) != KM_OK)
+        status = km_public_fail(KM_ERR_MEMORY, "%s: out of memory", call);
+    pthread_mutex_unlock(&b->lock);
+    return status;
+}
+
+km_status km_batch_pause(km_batch *b, int sequence) {
+    return ask_slot("km_batch_pause", b, sequence, ASK_PAUSE);
+}
+
+km_status km_batch_resume(km_batch *b, int sequence) {
+    return ask_slot("km_batch_resume", b, sequence, ASK_RESUME);
+}
+
+/* Between steps: what a slot that does not run holds, to a file or from it. */
+static km_status keep_slot(const char *call, km_batch *b, int sequence, const char *path,
+                           bool save) {
+    km_error err = {0};
+    if (!km_batch_usable(call, b)) return km_last_status();
+    if (!path) return km_public_fail(KM_ERR_NULL, "%s: no path given", call);
+    if (atomic_exchange(&b->stepping, true))
+        return km_public_fail(KM_ERR_STATE, "%s: another thread steps this batch", call);
+    int turn = km_gate_enter(&b->m->gate, 1);
+    pthread_mutex_lock(&b->lock);
+    km_batch_do_asks(b);
+    batch_slot *s = sequence >= 0 && sequence < b->how.sequences ? &b->slot[sequence] : NULL;
+    if (!s || s->state == SLOT_FREE || s->at < 0)
+        km_error_set(&err, KM_ERR_RANGE, "%s: there is no sequence %d", call, sequence);
+    else if (s->state != SLOT_IDLE)
+        km_error_set(&err, KM_ERR_STATE, "%s: sequence %d runs", call, sequence);
+    else if (save)
+        km_sequences_save(b->seq, s->at, path, &err);
+    else
+        km_sequences_restore(b->seq, s->at, path, &err);
+    if (err.code != KM_OK) /* of a device, it is the model's no longer than this call */
+        for (km_net *p = b->ground->net; p; p = p->next) km_ctx_clear_error(p->ctx);
+    if (s && s->state == SLOT_IDLE && s->at >= 0 && !save) km_batch_mirror(b, sequence);
+    km_sequences_pages(b->seq, &b->pages, &b->pages_free);
+    pthread_mutex_unlock(&b->lock);
+    km_gate_leave(&b->m->gate, turn);
+    km_batch_release(b);
+    return km_told(&err);
+}
+
+km_status km_batch_save(km_batch *b, int sequence, const char *path) {
+    return keep_slot("km_batch_save", b, sequence, path, true);
+}
+
+km_status km_batch_restore(km_batch *b, int sequence, const char *path) {
+    return keep_slot("km_batch_restore", b, sequence, path, false);
+}
