@@ -1,5 +1,5 @@
 /* The two devices whose memory is ordinary memory. They differ in their kernels alone. */
-#include "backend/host_graph.h"
+#include "backend/host.h"
 #include "base/alloc.h"
 #include <string.h>
 

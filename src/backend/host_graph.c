@@ -1,6 +1,6 @@
 /* Capture and replay on a host device. The blocks of memory that a captured step used stay out of the
  * pool, because every replay writes to them. */
-#include "backend/host_graph.h"
+#include "backend/host.h"
 #include "base/alloc.h"
 #include "base/array.h"
 #include "base/clock.h"

@@ -6,7 +6,6 @@
 #include "base/array.h"
 #include "base/file.h"
 #include "base/json_read.h"
-#include "format/safetensors_types.h"
 #include "base/shown.h"
 #include <limits.h>
 #include <stdio.h>

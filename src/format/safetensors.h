@@ -69,4 +69,14 @@ km_status km_safetensors_write(const char *path, const km_st_item *items, int n,
 /* The safetensors name of a dtype ("F32"). */
 const char *km_safetensors_type(km_dtype dtype);
 
+/* ---- The dtypes that safetensors knows ---- */
+
+typedef struct km_st_type {
+    const char *name;
+    int bits;       /* of one element */
+    km_dtype dtype; /* KM_DTYPE_COUNT: none of ours */
+} km_st_type;
+
+const km_st_type *km_st_type_find(const char *name); /* NULL: unknown */
+
 #endif

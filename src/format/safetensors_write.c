@@ -4,7 +4,6 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "format/safetensors.h"
-#include "format/safetensors_types.h"
 #include "base/shown.h"
 #include <inttypes.h>
 #include <jansson.h>

@@ -4,7 +4,7 @@
 #include "model/adapters.h"
 #include "base/alloc.h"
 #include "base/shown.h"
-#include "model/lora_parts.h"
+#include "model/lora.h"
 #include "model/parts.h"
 #include <string.h>
 #include <xxhash.h>

@@ -3,7 +3,7 @@
 #include "model/adapters.h"
 #include "model/arch.h"
 #include "model/net.h"
-#include "model/rope.h"
+#include "model/config.h"
 #include <math.h>
 #include <stdio.h>
 

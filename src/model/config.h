@@ -79,4 +79,11 @@ km_status km_config_load(km_config *c, const char *path,
                          km_error *err); /* the file, or its folder */
 km_status km_config_save(const km_config *c, const char *path, km_error *err);
 
+/* ---- Rotation stretched to longer contexts ---- */
+
+/* Divisors (rope_dims / 2) of a complete config, for any kind but KM_ROPE_DIVISORS. */
+void km_rope_divisors(const km_config *c, float *divisors);
+/* What rotated queries and keys are multiplied by; 1 for most. */
+double km_rope_magnitude(const km_config *c);
+
 #endif

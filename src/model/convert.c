@@ -6,7 +6,7 @@
 #include "base/json_read.h"
 #include "model/arch.h"
 #include "model/convert_job.h"
-#include "model/rope.h"
+#include "model/config.h"
 #include "tensor/dtype.h"
 #include <limits.h>
 #include <stdio.h>

@@ -1,7 +1,6 @@
 /* Low-rank corrections: adding them to layers and folding them into the weights. */
 #include "model/lora.h"
 #include "base/alloc.h"
-#include "model/lora_parts.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

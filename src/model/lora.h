@@ -23,4 +23,12 @@ km_status km_lora_save(km_net *m, const char *folder, km_error *err);
 /* Adds the corrections in a folder to a model that has none, as km_lora_add does. */
 km_status km_lora_load(km_net *m, const char *folder, km_error *err);
 
+/* ---- Shared by adding corrections and reading them from files ---- */
+
+/* Every linear layer of the blocks with its name ("transformer.h.0.attn.c_attn"). */
+typedef void (*km_lora_visit)(void *user, km_nn_linear *l, const char *name);
+void km_lora_each(km_net *m, km_lora_visit visit, void *user);
+/* Adds A and B of zero; the last two of m->params. */
+void km_lora_attach(km_net *m, km_nn_linear *l, const char *name, int rank, double alpha);
+
 #endif

@@ -4,7 +4,7 @@
 #include "base/json_read.h"
 #include "format/safetensors.h"
 #include "base/shown.h"
-#include "model/lora_parts.h"
+#include "model/lora.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

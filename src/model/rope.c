@@ -1,6 +1,6 @@
 /* The rules by which models stretch their rotation. Each is written as what a pair's frequency
  * base^(-2i/d) is divided by: 1 leaves it, `factor` makes it turn so much slower. */
-#include "model/rope.h"
+#include "model/config.h"
 #include <math.h>
 
 #define TURN 6.283185307179586

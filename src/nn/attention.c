@@ -4,7 +4,6 @@
  * cache, take one op for all of that. */
 #include "nn/nn.h"
 #include "ops/infer.h"
-#include "ops/rope.h"
 #include <math.h>
 
 /* (B, T, H D) -> (B, H, T, D), a view. */

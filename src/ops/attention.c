@@ -1,6 +1,6 @@
 /* Rotary positions and fused attention. */
 #include "ops/families.h"
-#include "ops/rope.h"
+#include "ops/infer.h"
 #include <math.h>
 
 static km_status infer_rope(km_ctx *ctx, const char *name, km_tensor *const *in, int n_in,

@@ -50,4 +50,8 @@ km_tensor *km_attend(km_ctx *ctx, const km_attend_spec *spec, km_tensor *q, km_t
 km_tensor *km_sample_rows(km_ctx *ctx, km_tensor *logits, km_tensor *settings, km_tensor *state,
                           bool penalties, km_tensor **after);
 
+/* As km_rope, with the frequency of pair i divided by divisors[i]: f32 (n_dims / 2), or NULL. */
+km_tensor *km_rope_divided(km_ctx *ctx, km_tensor *x, km_tensor *positions, km_tensor *divisors,
+                           km_rope_pairs pairs, double base, int n_dims);
+
 #endif

@@ -6,7 +6,6 @@
 #include "base/log.h"
 #include "base/json_read.h"
 #include "text/json_schema_choice.h"
-#include "text/json_schema_format.h"
 #include "text/json_schema_merge.h"
 #include "text/json_schema_parts.h"
 #include <inttypes.h>

@@ -3,7 +3,7 @@
  *
  * Numbers of repetitions are bounded throughout: a model cannot lose itself in a string, and the
  * lengths that schemas write beside a format (a URI of at most 2083 characters) hold by themselves. */
-#include "text/json_schema_format.h"
+#include "text/json_schema_parts.h"
 #include <stddef.h>
 #include <string.h>
 

@@ -3,7 +3,6 @@
 #include "base/alloc.h"
 #include "base/shown.h"
 #include "token/internal.h"
-#include "token/sections.h"
 #include "base/utf8.h"
 #include <string.h>
 

@@ -3,7 +3,6 @@
 #include "token/families.h"
 #include "token/gguf.h"
 #include "token/internal.h"
-#include "token/sections.h"
 #include "base/utf8.h"
 #include <string.h>
 

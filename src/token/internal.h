@@ -189,4 +189,10 @@ km_status km_normal_run(const km_token *t, int first, int last, km_text_place pl
                         km_text buffer[2], const char **text, size_t *n, km_error *err);
 void km_normal_free(km_normal_step *n);
 
+/* ---- Sections of a tokenizer.json ---- */
+
+const char *km_section_type(const json_t *section); /* "" for null */
+/* Whether the section is of this type, or a Sequence with one of it. */
+bool km_section_has(const json_t *section, const char *type);
+
 #endif

@@ -7,7 +7,6 @@
 #include "token/gguf.h"
 #include "token/internal.h"
 #include "token/json_scan.h"
-#include "token/sections.h"
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>

@@ -1,6 +1,6 @@
 /* The normaliser, pre-tokeniser and post-processor of a tokenizer.json, compiled into steps. What
  * is not supported is refused by its name: a tokenizer that is half understood gives wrong ids. */
-#include "token/sections.h"
+#include "token/internal.h"
 #include "base/alloc.h"
 #include "base/shown.h"
 #include "token/scan.h"

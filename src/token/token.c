@@ -2,7 +2,7 @@
  * two kinds that need nothing but this. */
 #include "base/alloc.h"
 #include "token/encode.h"
-#include "token/sections.h"
+#include "token/internal.h"
 #include "base/utf8.h"
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,6 @@
 #include "vector/anchors.h"
 #include "base/alloc.h"
 #include "ops/nearest.h"
-#include "vector/anchors_impl.h"
 #include <math.h>
 #include <string.h>
 

@@ -52,4 +52,22 @@ km_status km_anchors_assign(km_ctx *ctx, const km_anchors *a, const float *x, in
 km_status km_anchors_read(km_ctx *ctx, const km_anchors *a, float *centre);
 void km_anchors_release(km_anchors *a); /* empty is fine */
 
+/* ---- Shared by the files about anchors ---- */
+
+/* x (n, d), each row scaled to length 1; rows of zeros stay. */
+km_tensor *km_unit_rows(km_ctx *ctx, km_tensor *x);
+/* Kept: host memory as a tensor on the context's device, in place where that is the host's memory. */
+km_tensor *km_vectors_in(km_ctx *ctx, const float *x, int64_t n, int64_t d);
+
+/* ---- First anchors: k-means++ on a sample ---- */
+
+/* Rows of the sample for k anchors of n vectors. */
+int64_t km_seed_sample_rows(int64_t n, int64_t k);
+
+/* Picks up to k of the rows of x (n, d), each with probability proportional to its squared distance
+ * to those picked before, and writes their numbers to pick. Returns how many: fewer than k where no
+ * other row differs from those picked. -1 with the context's error set. */
+int64_t km_seed_pick(km_ctx *ctx, const float *x, int64_t n, int64_t d, int64_t k, uint64_t seed,
+                     int64_t *pick);
+
 #endif

@@ -5,9 +5,8 @@
 #include "base/alloc.h"
 #include "base/rng.h"
 #include "ops/nearest.h"
-#include "vector/anchors_impl.h"
+#include "vector/anchors.h"
 #include "vector/maintain.h"
-#include "vector/seed.h"
 #include <math.h>
 #include <string.h>
 

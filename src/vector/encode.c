@@ -4,7 +4,7 @@
 #include "base/alloc.h"
 #include "tensor/dtype.h"
 #include "ops/nearest.h"
-#include "vector/anchors_impl.h"
+#include "vector/anchors.h"
 #include "vector/device_coder.h"
 #include "vector/index.h"
 #include <math.h>

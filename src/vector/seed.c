@@ -2,7 +2,7 @@
  * a row is taken with the odds that the batch so far has left it: its distance now over its distance
  * then. That is exactly the draw one by one, at the price of one pass of products over the sample for
  * each batch, and a batch may be half as large as all before it. */
-#include "vector/seed.h"
+#include "vector/anchors.h"
 #include "base/alloc.h"
 #include "base/rng.h"
 #include "ops/nearest.h"

@@ -3,7 +3,6 @@
 #include "support/engine.h"
 #include "support/sanitized.h"
 #include "vector/anchors.h"
-#include "vector/seed.h"
 #include <math.h>
 #include <stdlib.h>
 

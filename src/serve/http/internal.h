@@ -1,6 +1,7 @@
 /* What the server's files share. */
 #ifndef KM_SERVE_HTTP_INTERNAL_H
 #define KM_SERVE_HTTP_INTERNAL_H
+#include "base/error.h"
 #include "base/text.h"
 #include "serve/http/server.h"
 #include <event2/buffer.h>
@@ -89,5 +90,10 @@ void km_http_maybe_end(km_http *h); /* of a server that drains: is everything do
 struct bufferevent *km_http_bufferevent(km_http *h, int fd);
 km_status km_http_tls_open(km_http *h, km_error *err);
 void km_http_tls_close(km_http *h);
+
+/* ---- Whether OpenSSL can be used: always where it is linked, else where it could be opened ---- */
+
+/* To be called before anything of OpenSSL; any number of times. */
+km_status km_openssl_open(km_error *err);
 
 #endif

@@ -2,7 +2,7 @@
  * in its version, 1.1 or 3, and keep it up to date themselves. What libevent and tls.c call of it stands
  * here under the same names and passes its arguments on. All of these take at most four integers or
  * pointers and return one or nothing, which travel in registers on x86-64 and on 64-bit ARM. */
-#include "serve/http/openssl.h"
+#include "serve/http/internal.h"
 #ifdef KERMES_TLS_OPENED
 #include <dlfcn.h>
 #include <pthread.h>

@@ -1,6 +1,5 @@
 /* TLS by OpenSSL, where the build has libevent's part for it. */
 #include "serve/http/internal.h"
-#include "serve/http/openssl.h"
 #ifdef KERMES_TLS
 #include <event2/bufferevent_ssl.h>
 #include <openssl/err.h>
