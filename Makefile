@@ -2,7 +2,7 @@
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 KERMES = build/release/kermes
 
-.PHONY: release demo test test-long coverage bench wheel install install-built uninstall deb tarball docs format clean help
+.PHONY: release demo test test-long coverage bench wasm wheel install install-built uninstall deb tarball docs format clean help
 .NOTPARALLEL:
 
 release: ## Build the library, the command and the examples (build/release)
@@ -35,6 +35,13 @@ coverage: ## Which lines and branches the tests run, by room (build/coverage)
 	@find build/coverage -name '*.gcda' -delete
 	@ctest --preset coverage -j $(JOBS) || echo "make coverage: some tests failed; the figures are of what ran" >&2
 	@scripts/coverage build/coverage --json build/coverage/coverage.json --missing 20
+
+wasm: ## The engine for browsers with its page (build/wasm/web): serve that folder; needs Emscripten
+	@scripts/setup wasm
+	@scripts/wasm-deps
+	@cmake --preset wasm
+	@cmake --build --preset wasm -j $(JOBS)
+	@echo "build/wasm/web is ready: any static server will do, such as python3 -m http.server -d build/wasm/web"
 
 wheel: ## Build the Python wheel, with the library inside (dist/)
 	@scripts/setup demo

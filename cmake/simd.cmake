@@ -74,6 +74,12 @@ if(NOT written STREQUAL kernel_header)
     file(WRITE ${kernel_headers}/kermes.h "${kernel_header}")
 endif()
 
+# clang 14 warns where it leaves a loop alone that is to be unrolled.
+set(kermes_simd_quiet)
+if(EMSCRIPTEN)
+    set(kermes_simd_quiet -Wno-pass-failed)
+endif()
+
 if(kermes_simd_sources)
     foreach(isa IN LISTS KERMES_ISAS KERMES_BYTE_ISAS KERMES_TILE_ISAS)
         set(sources ${kermes_simd_sources})
@@ -88,9 +94,9 @@ if(kermes_simd_sources)
         target_include_directories(kermes_simd_${isa} BEFORE PRIVATE ${kernel_headers})
         target_compile_definitions(kermes_simd_${isa} PRIVATE KM_ISA_SUFFIX=${isa})
         target_compile_options(kermes_simd_${isa} PRIVATE
-            ${KERMES_MATH_FLAGS} ${KERMES_ISA_FLAGS_${isa}} ${kermes_simd_sanitized})
+            ${KERMES_MATH_FLAGS} ${KERMES_ISA_FLAGS_${isa}} ${kermes_simd_sanitized} ${kermes_simd_quiet})
         set_target_properties(kermes_simd_${isa} PROPERTIES
-            POSITION_INDEPENDENT_CODE ON C_VISIBILITY_PRESET ${KERMES_VISIBILITY})
+            POSITION_INDEPENDENT_CODE ${KERMES_PIC} C_VISIBILITY_PRESET ${KERMES_VISIBILITY})
         list(APPEND kermes_object_files $<TARGET_OBJECTS:kermes_simd_${isa}>)
     endforeach()
 endif()

@@ -168,6 +168,8 @@ static void read_features(void) {
 #ifdef __linux__
     cpu.neon = getauxval(AT_HWCAP) >> 12 & 1;
 #endif
+#elif defined(__wasm__)
+    cpu.arch = "wasm32";
 #elif defined(__riscv)
     cpu.arch = "riscv";
 #elif defined(__powerpc64__)

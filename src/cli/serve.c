@@ -147,6 +147,8 @@ int km_command_serve(int argc, char **argv) {
          "a line of JSON for each request, without its contents (-: stderr)"},
         {"no-page", KM_OPTION_FLAG, NULL, &o.o.no_page, 0, 0,
          "no chat page at / and no status page"},
+        {"web", KM_OPTION_TEXT, "FOLDER", &o.o.web, 0, 0,
+         "the page that runs in browsers, at /web/ (default: what make wasm made, if\nit is there)"},
         {"activations", KM_OPTION_INT, "BITS", &o.activations, 8, 16,
          "what activations keep: 16 (default), or 8"},
         KM_OPTION_DEVICE_ROW(o.common, "where to compute (default: auto, a GPU if there is one)"),

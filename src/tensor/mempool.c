@@ -135,7 +135,7 @@ static void *make(km_mempool *m, int c, size_t size) {
 }
 
 void *km_mempool_get(km_mempool *m, size_t bytes, size_t *cap) {
-    if (bytes > (size_t)1 << 46) return NULL;
+    if (bytes > (size_t)KM_MEMPOOL_MOST) return NULL;
     int c = class_of(bytes);
     size_t size = km_mempool_rounded(bytes);
     km_mempool_block **cached = best_fit(m, c, size);

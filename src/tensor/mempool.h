@@ -8,8 +8,15 @@
 #define KM_TENSOR_MEMPOOL_H
 #include "base/error.h"
 #include "tensor/chunks.h"
+#include <stdint.h>
 
 #define KM_MEMPOOL_CLASSES 320
+/* No block is larger: 64 TiB, and where addresses have 32 bits half of what they reach. */
+#if PTRDIFF_MAX > INT32_MAX
+#define KM_MEMPOOL_MOST ((int64_t)1 << 46)
+#else
+#define KM_MEMPOOL_MOST ((int64_t)PTRDIFF_MAX)
+#endif
 
 typedef struct km_mempool_block km_mempool_block;
 

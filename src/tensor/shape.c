@@ -1,4 +1,5 @@
 /* Shapes: counting, printing, broadcasting, and the check that no size is absurd. */
+#include "tensor/mempool.h"
 #include "tensor/tensor.h"
 #include <stdio.h>
 
@@ -64,7 +65,7 @@ km_status km_shape_check(km_ctx *ctx, const char *what, km_dtype dtype, km_shape
         absurd |= s.dim[i] != 0 && __builtin_mul_overflow(bytes, s.dim[i], &bytes);
     }
     /* Counts and strides of an empty tensor must not overflow either. */
-    if (absurd || (!empty && bytes > (int64_t)1 << 46))
+    if (absurd || (!empty && bytes > KM_MEMPOOL_MOST))
         return km_fail(ctx, KM_ERR_SHAPE, "%s: %s of %s is larger than any memory", what,
                        km_shape_text(text, s), km_dtype_name(dtype));
     return KM_OK;

@@ -216,7 +216,7 @@ km_status km_train_demo_text(const char *path, uint64_t seed, size_t bytes) {
         *slash = 0;
         if (km_folder_make(folder, &err) != KM_OK) return told(&err);
     }
-    if (bytes > (size_t)1 << 40)
+    if ((uint64_t)bytes > (uint64_t)1 << 40)
         km_error_set(&err, KM_ERR_RANGE, "%zu bytes are too much for a text to try", bytes);
     else
         km_demo_write(path, seed, bytes, &err);

@@ -78,7 +78,11 @@ km_status km_folder_publish(const char *temp, const char *path, km_error *err) {
     bool done = rename(temp, path) == 0;
     if (!done && (errno == EEXIST || errno == ENOTEMPTY)) {
         /* Swap the two in one go; the old one then has the temporary name. */
+#ifdef RENAME_EXCHANGE
         done = renameat2(AT_FDCWD, temp, AT_FDCWD, path, RENAME_EXCHANGE) == 0;
+#else
+        errno = ENOSYS;
+#endif
         if (!done && (errno == EINVAL || errno == ENOSYS)) { /* a file system that cannot */
             km_folder_remove(path);
             done = rename(temp, path) == 0;

@@ -14,7 +14,9 @@ typedef struct kernel_set {
     bool (*runs)(void);
 } kernel_set;
 
+#if !defined(__aarch64__) && !defined(KM_ISA_ONLY_BASE)
 static km_quant_kernels with_tiles; /* AVX-512's with VNNI, and tiles for many rows */
+#endif
 static pthread_once_t tiles_once = PTHREAD_ONCE_INIT;
 
 static bool always(void) { return true; }

@@ -257,6 +257,7 @@ void km_endpoint_metrics(km_serve *s, km_exchange *x);
 void km_endpoint_status(km_serve *s, km_exchange *x);
 void km_endpoint_openapi(km_serve *s, km_exchange *x);
 void km_endpoint_page(km_serve *s, km_exchange *x, bool status_page);
+void km_endpoint_web(km_serve *s, km_exchange *x, const char *name); /* NULL: its index */
 void km_log_end(void *serve, km_exchange *x, int status, uint64_t bytes, double seconds);
 
 #endif

@@ -41,7 +41,8 @@ typedef enum km_endpoint {
     TO_STATUS,
     TO_OPENAPI,
     TO_PAGE,
-    TO_STATUS_PAGE
+    TO_STATUS_PAGE,
+    TO_WEB
 } km_endpoint;
 
 static const struct km_route_row {
@@ -85,6 +86,8 @@ static const struct km_route_row {
     {"GET", "/openapi.json", TO_OPENAPI, true},
     {"GET", "/", TO_PAGE, true},
     {"GET", "/status", TO_STATUS_PAGE, true},
+    {"GET", "/web/", TO_WEB, true},
+    {"GET", "/web/...", TO_WEB, true},
 };
 enum { N_ROUTES = sizeof routes / sizeof *routes };
 
@@ -225,6 +228,7 @@ static void go(km_serve *s, km_exchange *x, km_endpoint to, const char *rest, co
     case TO_OPENAPI: km_endpoint_openapi(s, x); break;
     case TO_PAGE: km_endpoint_page(s, x, false); break;
     case TO_STATUS_PAGE: km_endpoint_page(s, x, true); break;
+    case TO_WEB: km_endpoint_web(s, x, rest); break;
     }
 }
 

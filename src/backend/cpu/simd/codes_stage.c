@@ -395,6 +395,32 @@ static void add_chunk(const uint8_t *p, const uint8_t *lut, int64_t nibbles, uin
     for (int i = 0; i < 4; i++) add_words(s[i], sums + 8 * i);
 }
 
+#elif defined(__wasm_simd128__)
+
+KM_INLINE void add_words(v128_t words, uint32_t *sums) {
+    wasm_v128_store(sums, wasm_i32x4_add(wasm_v128_load(sums), wasm_u32x4_extend_low_u16x8(words)));
+    wasm_v128_store(sums + 4,
+                    wasm_i32x4_add(wasm_v128_load(sums + 4), wasm_u32x4_extend_high_u16x8(words)));
+}
+
+static void add_chunk(const uint8_t *p, const uint8_t *lut, int64_t nibbles, uint32_t *sums) {
+    const v128_t low = wasm_i8x16_splat(15), none = wasm_i8x16_splat(0);
+    v128_t s[4] = {none, none, none, none};
+    for (int64_t j = 0; j < nibbles;) {
+        v128_t a = none, b = none;
+        for (int k = 0; k < 4 && j < nibbles; k++, j++) {
+            v128_t x = wasm_v128_load(p + 16 * j), t = wasm_v128_load(lut + 16 * j);
+            a = wasm_i8x16_add(a, wasm_i8x16_swizzle(t, wasm_v128_and(x, low)));
+            b = wasm_i8x16_add(b, wasm_i8x16_swizzle(t, wasm_v128_and(wasm_u16x8_shr(x, 4), low)));
+        }
+        s[0] = wasm_i16x8_add(s[0], wasm_u16x8_extend_low_u8x16(a));
+        s[1] = wasm_i16x8_add(s[1], wasm_u16x8_extend_high_u8x16(a));
+        s[2] = wasm_i16x8_add(s[2], wasm_u16x8_extend_low_u8x16(b));
+        s[3] = wasm_i16x8_add(s[3], wasm_u16x8_extend_high_u8x16(b));
+    }
+    for (int i = 0; i < 4; i++) add_words(s[i], sums + 8 * i);
+}
+
 #else
 
 static void add_chunk(const uint8_t *p, const uint8_t *lut, int64_t nibbles, uint32_t *sums) {

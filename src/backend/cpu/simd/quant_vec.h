@@ -15,7 +15,7 @@
 #define KM_QV (8 / KM_QG)   /* pairs of such vectors in a step */
 #define KM_Q16 (16 / KM_VF) /* float vectors that hold 16 values */
 /* Before loops of a constant few turns, where what they index are registers. */
-#if KM_QG == 1
+#if KM_QG == 1 && !defined(__wasm_simd128__)
 #define KM_UNROLL
 #elif defined(__clang__)
 #define KM_UNROLL _Pragma("clang loop unroll(full)")
@@ -106,6 +106,8 @@ KM_INLINE vb vb_shift(vb v, const int by[4], uint8_t mask) {
 #elif defined(KM_AVX2)
     __m256i n = _mm256_setr_epi64x(by[0], by[0], by[1], by[1]);
     return (vb)_mm256_srlv_epi64((__m256i)v, n) & vb_set1(mask);
+#elif defined(__wasm_simd128__) /* bits of the byte beside it are masked away */
+    return (vb)wasm_u16x8_shr((v128_t)v, (uint32_t)by[0]) & vb_set1(mask);
 #else
     return (v >> by[0]) & vb_set1(mask);
 #endif
@@ -118,6 +120,8 @@ KM_INLINE vb vb_raise(vb v, int n) {
     return (vb)_mm512_slli_epi16((__m512i)v, (unsigned)n);
 #elif defined(KM_AVX2)
     return (vb)_mm256_slli_epi16((__m256i)v, n);
+#elif defined(__wasm_simd128__)
+    return (vb)wasm_i16x8_shl((v128_t)v, (uint32_t)n);
 #else
     return v << n;
 #endif
@@ -137,6 +141,9 @@ KM_INLINE vb vb_where_bit(vb v, const int bit[4], uint8_t value) {
     __m256i m = _mm256_inserti128_si256(_mm256_set1_epi8((char)(1 << bit[0])),
                                         _mm_set1_epi8((char)(1 << bit[1])), 1);
     return (vb)_mm256_cmpeq_epi8(_mm256_and_si256((__m256i)v, m), m) & vb_set1(value);
+#elif defined(__wasm_simd128__)
+    vb m = vb_set1((uint8_t)(1 << bit[0]));
+    return (vb)wasm_i8x16_eq((v128_t)(v & m), (v128_t)m) & vb_set1(value);
 #else
     return ((v >> bit[0]) & 1) * value;
 #endif
@@ -154,6 +161,11 @@ KM_INLINE vb vb_from_bits(const uint16_t bits[4], uint8_t value) {
                                                 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3));
     __m256i m = _mm256_set1_epi64x((long long)0x8040201008040201ull);
     return (vb)_mm256_cmpeq_epi8(_mm256_and_si256(v, m), m) & vb_set1(value);
+#elif defined(__wasm_simd128__)
+    v128_t v = wasm_i16x8_splat((int16_t)bits[0]),
+           m = wasm_i64x2_splat((int64_t)0x8040201008040201ull);
+    v = wasm_i8x16_shuffle(v, v, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+    return (vb)wasm_i8x16_eq(wasm_v128_and(v, m), m) & vb_set1(value);
 #else
     uint8_t b[16];
     for (int i = 0; i < 16; i++) b[i] = bits[0] >> i & 1 ? value : 0;
@@ -171,6 +183,8 @@ KM_INLINE vb vb_lookup(vb v, const int8_t table[16]) {
     return (vb)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(t), (__m256i)v);
 #elif defined(__aarch64__)
     return (vb)vqtbl1q_u8(vreinterpretq_u8_s8(vld1q_s8(table)), (uint8x16_t)v);
+#elif defined(__wasm_simd128__)
+    return (vb)wasm_i8x16_swizzle(wasm_v128_load(table), (v128_t)v);
 #else
     uint8_t b[16];
     for (int i = 0; i < 16; i++) b[i] = (uint8_t)table[v[i]];
@@ -223,6 +237,15 @@ KM_INLINE vi vi_dot(vi acc, vb w, vb x, bool wide) {
                                 _mm_srai_epi16(_mm_unpackhi_epi8(b, b), 8));
     __m128 l = _mm_castsi128_ps(lo), h = _mm_castsi128_ps(hi);
     return acc + (vi)_mm_shuffle_ps(l, h, 0x88) + (vi)_mm_shuffle_ps(l, h, 0xdd);
+#elif defined(__wasm_simd128__)
+    (void)wide;
+    v128_t a = (v128_t)w, b = (v128_t)x;
+    v128_t lo =
+        wasm_i32x4_dot_i16x8(wasm_i16x8_extend_low_i8x16(a), wasm_i16x8_extend_low_i8x16(b));
+    v128_t hi =
+        wasm_i32x4_dot_i16x8(wasm_i16x8_extend_high_i8x16(a), wasm_i16x8_extend_high_i8x16(b));
+    return acc + (vi)wasm_i32x4_shuffle(lo, hi, 0, 2, 4, 6) +
+           (vi)wasm_i32x4_shuffle(lo, hi, 1, 3, 5, 7);
 #else
     (void)wide;
     for (int i = 0; i < 4; i++)
@@ -319,6 +342,16 @@ KM_INLINE void q16_f16_pairs(const uint8_t *p, const int stride, q16 *first, q16
     first->v[0] = (vf)_mm256_cvtph_ps(_mm256_castsi256_si128(v));
     second->v[0] = (vf)_mm256_cvtph_ps(_mm256_extracti128_si256(v, 1));
 #endif
+#elif defined(__wasm_simd128__)
+    KM_UNROLL
+    for (int h = 0; h < 2; h++, p += 4 * stride) {
+        v128_t v = wasm_v128_load32_zero(p);
+        v = wasm_v128_load32_lane(p + stride, v, 1);
+        v = wasm_v128_load32_lane(p + 2 * stride, v, 2);
+        v = wasm_v128_load32_lane(p + 3 * stride, v, 3);
+        first->v[h] = v_from_f16_bits((vu)v & 0xffffu);
+        second->v[h] = v_from_f16_bits((vu)v >> 16);
+    }
 #else
     float f[8], s[8];
     for (int i = 0; i < 8; i++) {
@@ -366,6 +399,15 @@ KM_INLINE q16 q16_bytes(uint64_t lo, uint64_t hi, bool is_signed) {
     for (int k = 0; k < 2; k++)
         q.v[k] = (vf)_mm256_cvtepi32_ps(is_signed ? _mm256_cvtepi8_epi32(b[k])
                                                   : _mm256_cvtepu8_epi32(b[k]));
+#elif defined(__wasm_simd128__)
+    v128_t b = wasm_i64x2_make((int64_t)lo, (int64_t)hi), w[2];
+    w[0] = is_signed ? wasm_i16x8_extend_low_i8x16(b) : wasm_u16x8_extend_low_u8x16(b);
+    w[1] = is_signed ? wasm_i16x8_extend_high_i8x16(b) : wasm_u16x8_extend_high_u8x16(b);
+    KM_UNROLL
+    for (int k = 0; k < 2; k++) {
+        q.v[2 * k] = vi_to_float((vi)wasm_i32x4_extend_low_i16x8(w[k]));
+        q.v[2 * k + 1] = vi_to_float((vi)wasm_i32x4_extend_high_i16x8(w[k]));
+    }
 #else
     float f[16];
     for (int k = 0; k < 16; k++) {
@@ -422,6 +464,12 @@ KM_INLINE q16 q16_twice(const float *p) {
     __m256 v = _mm256_loadu_ps(p);
     q.v[0] = (vf)_mm256_permutevar8x32_ps(v, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));
     q.v[1] = (vf)_mm256_permutevar8x32_ps(v, _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7));
+#elif defined(__wasm_simd128__)
+    vf lo = v_load(p), hi = v_load(p + 4);
+    q.v[0] = __builtin_shufflevector(lo, lo, 0, 0, 1, 1);
+    q.v[1] = __builtin_shufflevector(lo, lo, 2, 2, 3, 3);
+    q.v[2] = __builtin_shufflevector(hi, hi, 0, 0, 1, 1);
+    q.v[3] = __builtin_shufflevector(hi, hi, 2, 2, 3, 3);
 #else
     float f[16];
     for (int i = 0; i < 16; i++) f[i] = p[i / 2];

@@ -203,6 +203,8 @@ KM_INLINE vi vi_dot_words(vi acc, vi a, vi b) {
     int16x8_t x = (int16x8_t)a, y = (int16x8_t)b;
     return vi_wrap_add(
         acc, (vi)vpaddq_s32(vmull_s16(vget_low_s16(x), vget_low_s16(y)), vmull_high_s16(x, y)));
+#elif defined(__wasm_simd128__)
+    return vi_wrap_add(acc, (vi)wasm_i32x4_dot_i16x8((v128_t)a, (v128_t)b));
 #else
     vi sum;
     for (int i = 0; i < KM_VF; i++)

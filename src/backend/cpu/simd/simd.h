@@ -1,5 +1,5 @@
 /* One vector of floats, as wide as the instruction set of this compilation: 16 lanes with AVX-512,
- * 8 with AVX2, 4 otherwise (SSE2, NEON or whatever the compiler makes of it). Sources in this
+ * 8 with AVX2, 4 otherwise (SSE2, NEON, WebAssembly's SIMD128 or whatever the compiler makes of it). Sources in this
  * folder are compiled once per set and name their symbols KM_SIMD(name).
  *
  *   vf, vi, vu   float, int32_t, uint32_t lanes; + - * / & | ^ ~ << >> work on them as operators
@@ -17,6 +17,8 @@
 #include <immintrin.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
+#elif defined(__wasm_simd128__)
+#include <wasm_simd128.h>
 #endif
 
 #ifndef KM_ISA_SUFFIX
@@ -86,6 +88,10 @@ KM_INLINE void vi_store_bytes(uint8_t *p, vi v) {
     uint16x4_t half = vmovn_u32((uint32x4_t)v);
     uint32_t four = vget_lane_u32(vreinterpret_u32_u8(vmovn_u16(vcombine_u16(half, half))), 0);
     memcpy(p, &four, sizeof four);
+#elif defined(__wasm_simd128__)
+    v128_t bytes = wasm_i8x16_shuffle((v128_t)v, (v128_t)v, 0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12,
+                                      0, 4, 8, 12);
+    wasm_v128_store32_lane(p, bytes, 0);
 #else
     for (int i = 0; i < KM_VF; i++) p[i] = (uint8_t)v[i];
 #endif
@@ -177,10 +183,19 @@ KM_INLINE vf v_select(vm m, vf a, vf b) {
 KM_INLINE bool vm_any(vm a) { return _mm256_movemask_ps((__m256)a) != 0; }
 KM_INLINE bool vm_all(vm a) { return _mm256_movemask_ps((__m256)a) == 0xff; }
 #else
+#if defined(__wasm_simd128__)
+KM_INLINE vf v_select(vm m, vf a, vf b) {
+    return (vf)wasm_v128_bitselect((v128_t)a, (v128_t)b, (v128_t)m);
+}
+#else
 KM_INLINE vf v_select(vm m, vf a, vf b) { return (vf)(((vi)a & m) | ((vi)b & ~m)); }
+#endif
 #if defined(__aarch64__)
 KM_INLINE bool vm_any(vm a) { return vmaxvq_u32((uint32x4_t)a) != 0; }
 KM_INLINE bool vm_all(vm a) { return vminvq_u32((uint32x4_t)a) != 0; }
+#elif defined(__wasm_simd128__)
+KM_INLINE bool vm_any(vm a) { return wasm_v128_any_true((v128_t)a); }
+KM_INLINE bool vm_all(vm a) { return wasm_i32x4_all_true((v128_t)a); }
 #else
 KM_INLINE bool vm_any(vm a) { return (a[0] | a[1] | a[2] | a[3]) != 0; }
 KM_INLINE bool vm_all(vm a) { return (a[0] & a[1] & a[2] & a[3]) != 0; }
@@ -237,6 +252,9 @@ KM_INLINE vf v_min(vf a, vf b) { return (vf)_mm256_min_ps((__m256)a, (__m256)b);
 #elif defined(__x86_64__)
 KM_INLINE vf v_max(vf a, vf b) { return (vf)_mm_max_ps((__m128)a, (__m128)b); }
 KM_INLINE vf v_min(vf a, vf b) { return (vf)_mm_min_ps((__m128)a, (__m128)b); }
+#elif defined(__wasm_simd128__)
+KM_INLINE vf v_max(vf a, vf b) { return (vf)wasm_f32x4_pmax((v128_t)b, (v128_t)a); }
+KM_INLINE vf v_min(vf a, vf b) { return (vf)wasm_f32x4_pmin((v128_t)b, (v128_t)a); }
 #else
 KM_INLINE vf v_max(vf a, vf b) { return v_select(v_gt(a, b), a, b); }
 KM_INLINE vf v_min(vf a, vf b) { return v_select(v_lt(a, b), a, b); }
@@ -259,6 +277,8 @@ KM_INLINE vf v_sqrt(vf a) { return (vf)_mm256_sqrt_ps((__m256)a); }
 KM_INLINE vf v_sqrt(vf a) { return (vf)_mm_sqrt_ps((__m128)a); }
 #elif defined(__aarch64__)
 KM_INLINE vf v_sqrt(vf a) { return (vf)vsqrtq_f32((float32x4_t)a); }
+#elif defined(__wasm_simd128__)
+KM_INLINE vf v_sqrt(vf a) { return (vf)wasm_f32x4_sqrt((v128_t)a); }
 #else
 KM_INLINE vf v_sqrt(vf a) {
     for (int i = 0; i < KM_VF; i++) a[i] = __builtin_sqrtf(a[i]);
@@ -286,6 +306,10 @@ KM_INLINE vf v_round(vf a) {
 }
 #if defined(__x86_64__)
 KM_INLINE vi v_to_int(vf a) { return (vi)_mm_cvtps_epi32((__m128)a); }
+#elif defined(__wasm_simd128__)
+KM_INLINE vi v_to_int(vf a) {
+    return (vi)wasm_i32x4_trunc_sat_f32x4(wasm_f32x4_nearest((v128_t)a));
+}
 #else
 KM_INLINE vi v_to_int(vf a) {
     vi r;
@@ -542,12 +566,13 @@ KM_INLINE vh v_to_f16(vf x) { return (vh)_mm256_cvtps_ph((__m256)x, 0x08); }
 KM_INLINE vf v_from_f16(vh h) { return (vf)vcvt_f32_f16((float16x4_t)h); }
 KM_INLINE vh v_to_f16(vf x) { return (vh)vcvt_f16_f32((float32x4_t)x); }
 #else
-KM_INLINE vf v_from_f16(vh h) {
-    vu u = vh_widen(h), sign = (u & 0x8000u) << 16, a = (u & 0x7fffu) << 13;
+KM_INLINE vf v_from_f16_bits(vu u) { /* lanes hold at most 0xffff */
+    vu sign = (u & 0x8000u) << 16, a = (u & 0x7fffu) << 13;
     vf f = (vf)a * 0x1p112f; /* moves the exponent; a subnormal becomes a normal number */
     vi special = (vi)(a | 0x7f800000u);
     return (vf)(vi_select(vi_lt((vi)a, vi_set1(0x0f800000)), (vi)f, special) | (vi)sign);
 }
+KM_INLINE vf v_from_f16(vh h) { return v_from_f16_bits(vh_widen(h)); }
 KM_INLINE vh v_to_f16(vf x) {
     vu u = (vu)x, sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
     vi normal = (vi)((a + 0xfffu + ((a >> 13) & 1u) - 0x38000000u) >> 13);

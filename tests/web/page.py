@@ -1,0 +1,226 @@
+"""The page of the WebAssembly build in a headless Chromium: it loads, answers, finds neighbours, trains, and
+goes on with a run after its tab was closed. Arguments: the folder of the built page, a folder for files, a
+folder for screenshots (optional)."""
+import functools
+import http.server
+import json
+import struct
+import sys
+import threading
+import time
+
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+web, folder, shots = sys.argv[1], sys.argv[2], sys.argv[3] if len(sys.argv) > 3 else None
+asked = []
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    extensions_map = {**http.server.SimpleHTTPRequestHandler.extensions_map, ".wasm": "application/wasm", ".js": "text/javascript"}
+
+    def log_message(self, form, *args):
+        asked.append(self.path)
+
+
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=web))
+threading.Thread(target=server.serve_forever, daemon=True).start()
+url = "http://127.0.0.1:%d/" % server.server_address[1]
+
+options = webdriver.ChromeOptions()
+for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1000,900"):
+    options.add_argument(flag)
+options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+page = webdriver.Chrome(service=Service("/usr/bin/chromedriver"), options=options)
+page.set_script_timeout(60)
+
+
+def shot(name):
+    if shots:
+        page.save_screenshot(f"{shots}/{name}.png")
+
+
+def wait(what, seconds=90):
+    end = time.time() + seconds
+    while time.time() < end:
+        try:
+            got = what()
+            if got:
+                return got
+        except Exception:
+            pass
+        time.sleep(0.05)
+    shot("failed")
+    raise AssertionError("waited in vain, line %d" % sys._getframe(1).f_lineno)
+
+
+def find(css):
+    return page.find_element(By.CSS_SELECTOR, css)
+
+
+def all_of(css):
+    return page.find_elements(By.CSS_SELECTOR, css)
+
+
+def put(css, text):
+    find(css).clear()
+    find(css).send_keys(text)
+
+
+def loaded():
+    return wait(lambda: find("html").get_attribute("data-ready"))
+
+
+def idle():
+    return find("#send").text == "Send" and find("#send").is_enabled()
+
+
+def ask(text):
+    find("#input").send_keys(text, Keys.ENTER)
+    wait(lambda: all_of(".message.assistant"))
+    wait(idle)
+
+
+def npy(name, rows):
+    dim = len(rows[0])
+    head = ("{'descr': '<f4', 'fortran_order': False, 'shape': (%d, %d), }" % (len(rows), dim)).ljust(117) + "\n"
+    with open(f"{folder}/{name}", "wb") as f:
+        f.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", 118) + head.encode())
+        for row in rows:
+            f.write(struct.pack("<%df" % dim, *row))
+    return f"{folder}/{name}"
+
+
+try:
+    page.get(url)
+    ready = int(loaded())
+    assert "parameters" in find("#model").text and "Kermes" in find("#state").text
+    # Something moves in the page while the engine works: the longest gap between two frames tells of a freeze.
+    page.execute_script("""window.gap = 0; let last = performance.now();
+        const look = () => { const now = performance.now(); window.gap = Math.max(window.gap, now - last); last = now; requestAnimationFrame(look); }; look();""")
+
+    # A question, its answer with figures, and settings.
+    page.execute_script("document.querySelector('.settings').open = true")
+    put("#s-max_tokens", "24")
+    put("#s-temperature", "0")
+    ask("What is the sea?")
+    first = find(".message.assistant").text
+    assert first and "written" in find("#figures").text, find("#figures").text
+    shot("chat")
+    find("#clear").click()
+    ask("What is the sea?")
+    assert find(".message.assistant").text == first
+    # Stopping in the middle; text of users is never markup.
+    put("#s-max_tokens", "100000")
+    put("#s-temperature", "1.5")
+    page.execute_script("""const look = new MutationObserver(() => { const a = document.querySelectorAll('.message.assistant');
+        if (a.length === 2 && a[1].textContent.length > 10 && document.getElementById('send').textContent === 'Stop') {
+        window.stopped = true; look.disconnect(); document.getElementById('send').click(); } });
+        look.observe(document.getElementById('log'), { childList: true, subtree: true, characterData: true });""")
+    for _ in range(20):  # a small model may end at once, whatever it is asked
+        find("#clear").click()
+        find("#input").send_keys("<img src=x onerror=alert(1)> Tell me.", Keys.ENTER)
+        wait(idle)
+        find("#input").send_keys("And more?", Keys.ENTER)
+        wait(idle)
+        if page.execute_script("return window.stopped && document.getElementById('figures').dataset.end === 'stopped'"):
+            break
+    else:
+        raise AssertionError("no answer was stopped")
+    assert not all_of(".message img")
+
+    # A model from the disk; then files that are none. The page tells, and goes on.
+    find("#file").send_keys(f"{web}/kermes-tiny.gguf")
+    wait(lambda: "parameters" in find("#model").text and idle())
+    with open(f"{web}/kermes-tiny.gguf", "rb") as f:
+        whole = f.read()
+    for name, data in (("letter.gguf", b"Dear reader, this is a letter and no model.\n"), ("cut.gguf", whole[: len(whole) // 2]), ("empty.gguf", b"")):
+        with open(f"{folder}/{name}", "wb") as f:
+            f.write(data)
+        find("#file").send_keys(f"{folder}/{name}")
+        wait(lambda: any(name in e.text and len(e.text) > len(name) + 10 for e in all_of("#log .error")))
+        wait(lambda: find("#pick").is_enabled())
+    # One larger than memory allows: 3 GiB that are only holes.
+    with open(f"{folder}/huge.gguf", "wb") as f:
+        f.write(b"GGUF\x03\0\0\0")
+        f.truncate(3 << 30)
+    find("#file").send_keys(f"{folder}/huge.gguf")
+    wait(lambda: any("too large" in e.text for e in all_of("#log .error")))
+    shot("bad-files")
+    find("#tiny").click()
+    wait(idle)
+    put("#s-max_tokens", "4")
+    ask("Are you there?")
+
+    # Vectors: a file, its neighbours; then files that are none.
+    find("#tab-vectors").click()
+    state = 1
+    rows = []
+    for i in range(600):
+        row = []
+        for j in range(16):
+            state = (state * 1664525 + 1013904223) % 2**32
+            row.append(state / 2**32 + (i % 6) * (1 if j == i % 6 else 0))
+        rows.append(row)
+    find("#v-file").send_keys(npy("rows.npy", rows))
+    wait(lambda: "times smaller" in find("#v-info").text)
+    put("#v-query", "17")
+    find("#v-search button.main").click()
+    wait(lambda: "nearest found" in find("#v-hits").text)
+    assert all_of("#v-found tr")[1].find_elements(By.TAG_NAME, "td")[3].text == "17"
+    assert int(find("#v-hits").text.split()[0]) >= 3, find("#v-hits").text
+    shot("vectors")
+    put("#v-query", ", ".join("%.4f" % x for x in rows[40]))
+    find("#v-search button.main").click()
+    wait(lambda: all_of("#v-found tr")[1].find_elements(By.TAG_NAME, "td")[3].text == "40")
+    put("#v-query", "1, 2, 3")
+    find("#v-search button.main").click()
+    wait(lambda: any("16 numbers" in e.text for e in all_of("#v-found .error")))
+    find("#v-file").send_keys(f"{folder}/letter.gguf")
+    wait(lambda: any("letter.gguf" in e.text for e in all_of("#v-found .error")))
+
+    # Training, with its curve; the tab is closed in the middle, and another goes on.
+    find("#tab-train").click()
+    put("#t-steps", "2000")
+    put("#t-dim", "32")
+    put("#t-layers", "1")
+    put("#t-batch", "4")
+    put("#t-context", "32")
+    find("#t-start").click()
+    wait(lambda: all_of("#t-curve polyline.train") and int(find("#t-state").get_attribute("data-saved") or 0) > 0)
+    shot("training")
+    gap = page.execute_script("return window.gap")
+    page.switch_to.new_window("tab")
+    other = page.current_window_handle
+    page.switch_to.window(next(w for w in page.window_handles if w != other))
+    page.close()
+    page.switch_to.window(other)
+    page.get(url)
+    loaded()
+    find("#tab-train").click()
+    wait(lambda: find("#t-resume").is_displayed())
+    kept = int(find("#t-resume").text.split("step ")[1].split()[0])
+    assert 0 < kept < 2000, kept
+    find("#t-resume").click()
+    wait(lambda: int(find("#t-state").get_attribute("data-saved") or 0) > kept)
+    assert len(find("#t-curve polyline.train").get_attribute("points").split()) > 2
+    find("#t-start").click()
+    wait(lambda: "Stopped at step" in find("#t-state").text)
+    find("#t-write").click()
+    wait(lambda: len(find("#t-sample").text) > 5)
+    shot("trained")
+    # A text that is too short to learn from is told.
+    page.execute_script("document.getElementById('t-text').value = 'x'")
+    find("#t-start").click()
+    wait(lambda: all_of("#train .error"))
+
+    # Nothing but the page's own files was asked for, and nothing failed unseen.
+    assert {a.split("?")[0] for a in asked} <= {"/", "/page.css", "/page.js", "/kermes.js", "/worker.js", "/engine.js", "/kermes-wasm.js", "/kermes-wasm.wasm", "/kermes-tiny.gguf"}, set(asked)
+    told = [e for e in page.get_log("browser") if e["level"] == "SEVERE"]
+    assert not told, told
+    print(json.dumps({"ready_ms": ready, "longest_frame_ms": round(gap)}))
+finally:
+    page.quit()
+    server.shutdown()
