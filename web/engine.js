@@ -52,7 +52,10 @@ export class Engine {
     } finally { for (const p of at) this.#m._web_free(p); }
   }
 
-  #fail() { throw new Error(this.#m.UTF8ToString(this.#m._web_error() >>> 0) || "it failed"); }
+  #fail() { // files that JavaScript reads have names of the library's own, which nobody knows
+    const why = this.#m.UTF8ToString(this.#m._web_error() >>> 0).replace(/'?\(lent \d+\)\.gguf'?/g, "the file");
+    throw new Error(why || "it failed");
+  }
   #must(value) { return value || this.#fail(); }
   #json(p) {
     this.#must(p);

@@ -69,6 +69,7 @@ function sampling() {
   const s = {};
   for (const k of ["temperature", "top_k", "top_p", "min_p", "repeat_penalty", "max_tokens", "seed"]) s[k] = number("s-" + k);
   s.seed ??= Math.floor(Math.random() * 2 ** 31);
+  s.past_end = $("s-past_end").value === "1";
   return defined(s);
 }
 
@@ -95,7 +96,7 @@ async function ask(text) {
     }
     const f = await job.result;
     $("figures").textContent = `${f.prompt_tokens} tokens read (${f.reused} known already) in ${f.prompt_seconds.toFixed(2)} s; ` +
-      `${f.tokens} written, ${(f.tokens / Math.max(f.seconds, 1e-9)).toFixed(1)} a second; ended by ${f.end || "the end"}`;
+      `${f.tokens} written, ${(f.tokens / Math.max(f.seconds, 1e-9)).toFixed(1)} a second; ${{ tokens: "as many as asked for", end: "at its end", stop: "at a text to stop at", grammar: "at the grammar's end", context: "the context is full", stopped: "stopped" }[f.end] ?? ""}`;
     $("figures").dataset.end = f.end;
   } catch (e) { tell($("log"), e.message); }
   messages.push({ role: "assistant", content: said.data });
@@ -193,7 +194,7 @@ function draw(steps) {
   const svg = $("t-curve"), ns = "http://www.w3.org/2000/svg";
   const make = (tag, props, text) => { const e = document.createElementNS(ns, tag); for (const k in props) e.setAttribute(k, props[k]); if (text !== undefined) e.textContent = text; return e; };
   const losses = curve.flatMap(([, a, b]) => [a, b]).filter(x => x !== null && x !== undefined);
-  svg.hidden = false;
+  svg.removeAttribute("hidden"); // svg elements have no property of that name
   if (!losses.length) return;
   const top = Math.max(...losses), low = Math.min(...losses, top - 0.1), x = s => 46 + 660 * s / Math.max(steps, 1), y = v => 228 - 210 * (v - low) / (top - low);
   const line = i => curve.filter(p => p[i] !== null && p[i] !== undefined).map(p => `${x(p[0]).toFixed(1)},${y(p[i]).toFixed(1)}`).join(" ");
@@ -248,7 +249,7 @@ $("t-start").onclick = () => {
   $("t-curve").replaceChildren();
   const steps = number("t-steps") ?? 400, dim = number("t-dim") ?? 64;
   follow(kermes.train($("t-text").value, {
-    tokenizer: "char", model: "tiny", steps, dim, layers: number("t-layers") ?? 2, heads: Math.max(1, Math.round(dim / 32)), kv_heads: 0,
+    tokenizer: "char", model: "tiny", steps, dim, layers: number("t-layers") ?? 2, heads: Math.max(1, Math.round(dim / 32)),
     context: number("t-context") ?? 64, batch: number("t-batch") ?? 12, warmup: Math.min(20, Math.floor(steps / 10)),
     eval_every: Math.max(10, Math.floor(steps / 20)), eval_batches: 4, log_every: Math.max(1, Math.floor(steps / 100)), save_every: 0, keep: 1,
     sample_every: Math.max(20, Math.floor(steps / 4)), sample_tokens: 120, sample_prompt: "\n",
