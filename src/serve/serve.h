@@ -31,7 +31,7 @@ typedef struct km_serve_options { /* all-zero but for listen is valid */
     bool share_cache;  /* prefixes are shared between keys */
     bool log_contents; /* requests with what they say */
     bool no_page;
-    const char *web; /* the folder of the page that runs in browsers; NULL: beside the command */
+    const char *web;   /* the folder of the page that runs in browsers; NULL: beside the command */
     bool reproducible; /* an answer never depends on what is in the prefix cache */
     int parallel, kept, queue, connections;
     int responses; /* kept for previous_response_id */
