@@ -8,10 +8,10 @@ venv=${KERMES_CLIENTS:-$tmp/venv}
 if [ ! -x "$venv/bin/python" ]; then
     python3 -m venv "$venv" >/dev/null 2>&1 || { echo "skipped: no python3-venv"; exit 77; }
     "$venv/bin/pip" install -q --disable-pip-version-check --timeout 20 --retries 1 \
-        openai anthropic ollama prometheus_client litellm langchain-openai llm instructor schemathesis \
+        openai anthropic ollama prometheus_client litellm langchain-openai llm instructor 'pydantic-ai-slim[openai]' schemathesis \
         >"$tmp/pip" 2>&1 || { echo "skipped: pip could not fetch the clients"; exit 77; }
 fi
-start_server
+start_server --sessions "$tmp/sessions"
 "$venv/bin/python" "$here/clients.py" "$url" || exit 1
 "$venv/bin/python" "$here/frameworks.py" "$url" "$tmp" "$venv/bin" || exit 1
 (cd "$tmp" && "$venv/bin/schemathesis" run "$url/openapi.json" --max-examples "${KERMES_EXAMPLES:-50}" --seed 1 \

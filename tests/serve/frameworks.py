@@ -1,5 +1,6 @@
-"""Programs built on the official clients, against a running server: litellm, langchain, instructor, llm.
+"""Programs built on the official clients, against a running server: litellm, langchain, instructor, pydantic-ai, llm.
 Arguments: the server, a folder for what they write, the folder of their commands."""
+import asyncio
 import os
 import subprocess
 import sys
@@ -56,6 +57,24 @@ def instructor_fills_forms():
     for mode in (instructor.Mode.TOOLS, instructor.Mode.JSON_SCHEMA):
         got = instructor.from_openai(client, mode=mode).chat.completions.create(model="x", response_model=Place, messages=user, max_tokens=600)
         assert got.at in ("sea", "sky"), mode
+
+
+def pydantic_ai_runs_agents():
+    """Structured answers by a tool, whole and streamed; a tool of the agent's own that the model may call."""
+    from pydantic_ai import Agent
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+    model = OpenAIChatModel("x", provider=OpenAIProvider(base_url=url + "/v1", api_key="none"))
+    settings = {"max_tokens": 600, "temperature": 0}
+    got = Agent(model, output_type=Place, model_settings=settings).run_sync("Where?")
+    assert got.output.at in ("sea", "sky") and got.usage().output_tokens > 0
+    agent = Agent(model, model_settings={"max_tokens": 12, "temperature": 0})
+    whole = agent.run_sync("What is the sea?").output
+
+    async def streamed():
+        async with agent.run_stream("What is the sea?") as run:
+            return [text async for text in run.stream_text()][-1]
+    assert asyncio.run(streamed()) == whole
 
 
 def llm_asks_from_the_shell():
