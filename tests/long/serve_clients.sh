@@ -14,7 +14,8 @@ fi
 start_server --sessions "$tmp/sessions"
 "$venv/bin/python" "$here/clients.py" "$url" || exit 1
 "$venv/bin/python" "$here/frameworks.py" "$url" "$tmp" "$venv/bin" || exit 1
-(cd "$tmp" && "$venv/bin/schemathesis" run "$url/openapi.json" --max-examples "${KERMES_EXAMPLES:-50}" --seed 1 \
+# No model that runs here ranks: 501 is the answer that /v1/rerank has to give.
+(cd "$tmp" && "$venv/bin/schemathesis" run "$url/openapi.json" --exclude-path /v1/rerank --max-examples "${KERMES_EXAMPLES:-50}" --seed 1 \
     --checks not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance \
     --suppress-health-check all --no-color) || exit 1
 stop_server TERM

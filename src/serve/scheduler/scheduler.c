@@ -131,12 +131,41 @@ static void send_block(km_scheduler *s) {
 
 /* ---- Steps ---- */
 
+/* Tasks whose grammar is compiled, or could not be. */
+static void take_started(km_scheduler *s, km_task *ready) {
+    for (km_task *t = ready, *next; t; t = next) {
+        next = t->next;
+        t->next = NULL;
+        t->starting = false;
+        s->n_starting--;
+        if (t->refused == KM_OK) continue;
+        s->n_running--;
+        bool over = atomic_load(&t->cancelled);
+        km_emit_end(s, t, KM_ENDED_CANCELLED, over ? KM_OK : t->refused, over ? NULL : t->why);
+        km_prefix_drop(s, t->sequence);
+    }
+}
+
+/* A step may give pieces of a task before the thread that started it has said so: it is about to, and until
+ * then the task is not to end. */
+static void await_started(km_scheduler *s, const km_task *t) {
+    while (t->starting) {
+        pthread_mutex_lock(&s->lock);
+        while (!s->ready) pthread_cond_wait(&s->wake, &s->lock);
+        km_task *ready = s->ready;
+        s->ready = NULL;
+        pthread_mutex_unlock(&s->lock);
+        take_started(s, ready);
+    }
+}
+
 static void take_piece(km_scheduler *s, const km_piece_event *p) {
     if (p->sequence < 0 || p->sequence >= s->n_slots) return;
     km_slot *slot = &s->slots[p->sequence];
     bool paused = slot->state == KM_SLOT_PAUSED;
     km_task *t = slot->state == KM_SLOT_RUNNING || paused ? slot->task : NULL;
     if (!t) return;
+    await_started(s, t);
     if (p->id >= 0) {
         t->tokens++;
         if (t->first == 0) t->first = km_scheduler_now();
@@ -202,21 +231,6 @@ static void fail_all(km_scheduler *s, const char *why) {
         km_prefix_drop(s, i);
     }
     s->n_leaving = 0;
-}
-
-/* Tasks whose grammar is compiled, or could not be. */
-static void take_started(km_scheduler *s, km_task *ready) {
-    for (km_task *t = ready, *next; t; t = next) {
-        next = t->next;
-        t->next = NULL;
-        t->starting = false;
-        s->n_starting--;
-        if (t->refused == KM_OK) continue;
-        s->n_running--;
-        bool over = atomic_load(&t->cancelled);
-        km_emit_end(s, t, KM_ENDED_CANCELLED, over ? KM_OK : t->refused, over ? NULL : t->why);
-        km_prefix_drop(s, t->sequence);
-    }
 }
 
 static bool can_step(const km_scheduler *s) {
