@@ -313,7 +313,6 @@ static km_status index_names(km_gguf *g, km_error *err) {
 }
 
 int km_gguf_version(const km_gguf *g) { return g->version; }
-size_t km_gguf_alignment(const km_gguf *g) { return (size_t)g->parts[0].alignment; }
 int km_gguf_files(const km_gguf *g) { return g->n_parts; }
 const char *km_gguf_path(const km_gguf *g) { return g->parts[0].path; }
 int km_gguf_count(const km_gguf *g) { return g ? g->n : 0; }

@@ -88,7 +88,6 @@ void km_gguf_close(km_gguf *g); /* NULL is fine */
 km_status km_gguf_check(const km_gguf *g, km_error *err);
 
 int km_gguf_version(const km_gguf *g);
-size_t km_gguf_alignment(const km_gguf *g);
 int km_gguf_files(const km_gguf *g);
 const char *km_gguf_path(const km_gguf *g); /* of the first file */
 

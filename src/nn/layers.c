@@ -127,22 +127,3 @@ km_tensor *km_nn_norm_add(km_ctx *ctx, const km_nn_norm *n, km_tensor *x, km_ten
                ? km_add_layer_norm(ctx, x, *residual, n->w, n->b, n->eps, residual)
                : km_add_rms_norm(ctx, x, *residual, n->w, n->eps, residual);
 }
-
-/* ---- Sequential ---- */
-
-km_tensor *km_nn_sequential_forward(km_ctx *ctx, const km_nn_sequential *s, km_tensor *x) {
-    for (int i = 0; i < s->n; i++) x = s->step[i].forward(ctx, s->step[i].layer, x);
-    return x;
-}
-
-km_tensor *km_nn_apply_linear(km_ctx *ctx, const void *layer, km_tensor *x) {
-    return km_nn_linear_forward(ctx, layer, x, KM_ACT_NONE);
-}
-
-km_tensor *km_nn_apply_linear_gelu(km_ctx *ctx, const void *layer, km_tensor *x) {
-    return km_nn_linear_forward(ctx, layer, x, KM_ACT_GELU);
-}
-
-km_tensor *km_nn_apply_norm(km_ctx *ctx, const void *layer, km_tensor *x) {
-    return km_nn_norm_forward(ctx, layer, x);
-}

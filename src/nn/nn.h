@@ -169,22 +169,4 @@ km_tensor *km_nn_block_forward(km_ctx *ctx, const km_nn_block *b, km_tensor *del
 int km_nn_block_linears(km_nn_block *b, km_nn_linear *out[KM_NN_BLOCK_LINEARS]);
 bool km_nn_block_trains(const km_nn_block *b); /* whether any of its parameters wants a gradient */
 
-/* ---- Sequential: layers one after the other ---- */
-
-typedef km_tensor *(*km_nn_forward)(km_ctx *ctx, const void *layer, km_tensor *x);
-typedef struct km_nn_step {
-    km_nn_forward forward;
-    const void *layer; /* not owned */
-} km_nn_step;
-typedef struct km_nn_sequential {
-    const km_nn_step *step;
-    int n;
-} km_nn_sequential;
-
-km_tensor *km_nn_sequential_forward(km_ctx *ctx, const km_nn_sequential *s, km_tensor *x);
-/* Steps for the layers above: a linear without and with an activation, a norm, an embedding. */
-km_tensor *km_nn_apply_linear(km_ctx *ctx, const void *km_nn_linear_, km_tensor *x);
-km_tensor *km_nn_apply_linear_gelu(km_ctx *ctx, const void *km_nn_linear_, km_tensor *x);
-km_tensor *km_nn_apply_norm(km_ctx *ctx, const void *km_nn_norm_, km_tensor *x);
-
 #endif

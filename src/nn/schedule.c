@@ -50,5 +50,3 @@ bool km_schedule_named(const char *name, km_schedule_kind *kind) {
         }
     return false;
 }
-
-const char *km_schedule_name(km_schedule_kind kind) { return names[kind]; }

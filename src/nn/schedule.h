@@ -13,6 +13,5 @@
 km_status km_schedule_check(const km_schedule *s, km_error *err);
 /* By name: "constant", "linear", "cosine", "wsd"; false when there is none of that name. */
 bool km_schedule_named(const char *name, km_schedule_kind *kind);
-const char *km_schedule_name(km_schedule_kind kind);
 
 #endif

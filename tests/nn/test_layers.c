@@ -115,10 +115,8 @@ typedef struct row_case {
 static km_tensor *row_output(km_ctx *ctx, km_tensor *const *inputs, int n, void *user) {
     row_case *c = user;
     (void)n;
-    km_nn_step steps[] = {{km_nn_apply_linear_gelu, &c->first},
-                          {km_nn_apply_norm, &c->norm},
-                          {km_nn_apply_linear, &c->second}};
-    return km_nn_sequential_forward(ctx, &(km_nn_sequential){steps, 3}, inputs[0]);
+    km_tensor *x = km_nn_linear_forward(ctx, &c->first, inputs[0], KM_ACT_GELU);
+    return km_nn_linear_forward(ctx, &c->second, km_nn_norm_forward(ctx, &c->norm, x), KM_ACT_NONE);
 }
 
 static void layers_in_a_row_with_corrections_have_their_gradients(void **state) {

@@ -85,7 +85,6 @@ static void schedules_have_names(void **state) {
     km_schedule_kind kind;
     assert_true(km_schedule_named("wsd", &kind));
     assert_int_equal(kind, KM_SCHEDULE_WSD);
-    assert_string_equal(km_schedule_name(kind), "wsd");
     assert_false(km_schedule_named("sine", &kind));
     assert_false(km_schedule_named(NULL, &kind));
 }
