@@ -56,7 +56,7 @@ static void merge_lists(const near_list *a, const near_list *b, near_list *out) 
 static km_status join_lists(km_comm *comm, near_list *own, km_error *err) {
     near_list all = {0}, one = {0}, both = {0};
     size_t count = (size_t)(own->n * own->deep);
-    bool room = list_new(&all, own->n, own->deep) & list_new(&one, own->n, own->deep) &
+    bool room = list_new(&all, own->n, own->deep) && list_new(&one, own->n, own->deep) &&
                 list_new(&both, own->n, own->deep);
     km_status s = room ? KM_OK : km_no_memory_for(err, "measuring recall");
     s = km_ranks_agree(comm, s, err);

@@ -134,7 +134,10 @@ static void curve_table(const km_infer_run *f, km_table *t) {
         if (g->sequences == 1) one = rate;
         km_table_cell(t, "%lld", (long long)g->sequences);
         km_table_cell(t, "%s", km_format_number(a, rate));
-        km_table_cell(t, isnan(one) ? "" : "%.2f", rate / one);
+        if (isnan(one))
+            km_table_cell(t, "%s", "");
+        else
+            km_table_cell(t, "%.2f", rate / one);
         km_table_cell(t, "%s", km_format_seconds(a, g->best));
         km_table_cell(t, "%s", km_format_seconds(a, g->median));
         km_table_cell(t, "%s", km_format_number(a, g->flops / g->best / 1e12));
