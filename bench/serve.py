@@ -42,9 +42,13 @@ def bench_batch(kermes, model, users, context):
 
 class Server:
     def __init__(self, kermes, model, *options):
-        self.began = time.perf_counter()
-        self.process = subprocess.Popen([kermes, "serve", "-m", model, "--port", "0", *options], stderr=subprocess.PIPE, text=True)
+        self.start([kermes, "serve", "-m", model, "--port", "0", *options])
+
+    def start(self, command):
+        self.began, self.said = time.perf_counter(), ""
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         for line in self.process.stderr:
+            self.said = line
             found = re.search(r"served at http://([^:]+):(\d+)/", line)
             if found:
                 self.port = int(found[2])
@@ -92,7 +96,7 @@ async def ask(port, body, times=None):
             if b'"content":"' in chunk:
                 stamps.append(time.perf_counter() - began)
             if b'"usage":{' in chunk:
-                usage = json.loads(chunk.decode().split("data: ")[1].strip())["usage"]
+                usage = next(json.loads(part)["usage"] for part in chunk.decode().split("data: ") if '"usage":{' in part)
     writer.close()
     return usage, stamps, head.split()[1].decode()
 
@@ -220,6 +224,34 @@ def stream_cost(a, rounds=5, answers=8):
     return out
 
 
+class Peer(Server):
+    """Another server that speaks OpenAI's dialect; its command tells where it listens as ours does."""
+
+    def __init__(self, command, model, *options):
+        self.start([*command.split(), "-m", model, *options])
+
+
+def against_peer(a, rounds=3):
+    """Tokens a second of the same users, from the first request to the last answer, in turns."""
+    turns, ours, theirs = [], None, None
+    try:
+        theirs = Peer(a.peer, a.model, "--parallel", str(a.users))
+        ours = Server(a.kermes, a.model, "--parallel", str(a.users))
+        for server in (ours, theirs):
+            asyncio.run(closed_loop(server.port, 1, 8, 1))
+        for i in range(rounds):
+            turn = {}
+            for name, server in (("kermes", ours), ("peer", theirs)):
+                got = asyncio.run(closed_loop(server.port, a.users, a.tokens, a.rounds, seed=10 + i))
+                turn[name] = {k: got[k] for k in ("tokens", "tokens_per_second", "answers", "first_token_seconds", "between_tokens_seconds")}
+            turns.append({**turn, "ratio": round(turn["kermes"]["tokens_per_second"] / turn["peer"]["tokens_per_second"], 3)})
+    finally:
+        for server in (ours, theirs):
+            if server:
+                server.stop()
+    return {"peer": theirs.said.strip().split(" is served at ")[0], "turns": turns, "ratio_median": quantile([t["ratio"] for t in turns], 0.5)}
+
+
 async def next_turn(port, length):
     """The first token of a prompt of about `length` tokens, read anew; and of the turn after it."""
     rng = random.Random(3)
@@ -277,14 +309,18 @@ def main():
     p.add_argument("--batch", action="store_true", help="also against kermes bench batch")
     p.add_argument("--start", action="store_true", help="only the time from start to the first token")
     p.add_argument("--cost", action="store_true", help="only what a token of one stream costs")
+    p.add_argument("--peer", metavar="COMMAND", help="only against another server, as bench/peers/llama_serve.py starts it")
     p.add_argument("--floor", help="bench_send_floor, for what a send costs by itself")
     p.add_argument("--out")
     a = p.parse_args()
-    settings = {k: v for k, v in vars(a).items() if k not in ("kermes", "model", "out", "floor")}
+    settings = {k: v for k, v in vars(a).items() if k not in ("kermes", "model", "out", "floor", "peer")}
     out = {"model": os.path.basename(a.model), "cpus": os.cpu_count(), "date": time.strftime("%Y-%m-%d"), "load_before": os.getloadavg()[0],
            "settings": settings}
     if a.start:
         out["start"] = start_time(a)
+        return write(out, a.out)
+    if a.peer:
+        out["against_peer"] = against_peer(a)
         return write(out, a.out)
     if a.cost:
         out["one_stream"] = stream_cost(a)
