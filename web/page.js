@@ -85,13 +85,11 @@ async function ask(text) {
   job = model.chat(all, sampling());
   ready();
   const since = performance.now();
-  let tokens = 0;
   try {
     for await (const piece of job) {
       const follow = $("log").scrollHeight - $("log").scrollTop - $("log").clientHeight < 40;
-      said.data += piece;
-      tokens++;
-      $("figures").textContent = `${tokens} pieces, ${(tokens / ((performance.now() - since) / 1000)).toFixed(1)} a second`;
+      said.appendData(piece);
+      $("figures").textContent = `${said.length} letters in ${((performance.now() - since) / 1000).toFixed(1)} s`;
       if (follow) end();
     }
     const f = await job.result;

@@ -118,16 +118,26 @@ const calls = {
   async generate(id, { model, how }) {
     const m = modelOf(model);
     m.begin(how, tellTo(id));
-    for (let since = performance.now(); ;) {
+    // What was written in a turn goes in one message: a quick model must not flood the page.
+    let text = "", tokens = 0;
+    const send = () => {
+      if (tokens) postMessage({ id, event: { text, tokens } });
+      text = "";
+      tokens = 0;
+    };
+    for (let since = 0; ;) {
       const piece = m.next();
       if (!piece) break;
-      if (piece.text || piece.token >= 0) postMessage({ id, event: { text: piece.text, token: piece.token } });
-      if (piece.end) break;
-      if (performance.now() - since < 20) continue;
+      text += piece.text;
+      tokens += piece.token >= 0;
+      if (piece.end) { tokens ||= text.length; break; }
+      if (performance.now() - since < 30) continue;
+      send();
       await turn();
       if (stopped.has(id)) return { ...m.figures(), end: "stopped" };
       since = performance.now();
     }
+    send();
     return m.figures();
   },
   compress(id, { file, settings }) {
