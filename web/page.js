@@ -217,9 +217,9 @@ async function follow(training) {
     for await (const e of job) {
       if (e.event === "resumed") { curve = e.curve; draw(e.steps); }
       if (e.event === "log" || e.event === "eval") {
-        curve.push([e.step, e.train_loss, e.val_loss]);
+        curve.push(e.event === "log" ? [e.step, e.train_loss, null] : [e.step, null, e.val_loss]);
         draw(e.steps);
-        $("t-state").textContent = `Step ${e.step} of ${e.steps}, loss ${e.train_loss?.toFixed(3) ?? "…"}` + (e.tokens_per_s ? `, ${Math.round(e.tokens_per_s).toLocaleString("en")} characters a second` : "");
+        if (e.event === "log") $("t-state").textContent = `Step ${e.step} of ${e.steps}, loss ${e.train_loss?.toFixed(3) ?? "…"}` + (e.tokens_per_s ? `, ${Math.round(e.tokens_per_s).toLocaleString("en")} characters a second` : "");
       }
       if (e.event === "saved") { $("t-state").dataset.saved = e.step; }
       if (e.event === "sample") { $("t-sample").hidden = false; $("t-sample").textContent = e.text; }

@@ -77,7 +77,8 @@ async function train(id, { settings, text, resume }) {
     let go = true;
     const result = engine.train({ ...how, data: [DATA], out: RUN, resume: more }, e => {
       if (e.event === "step") return performance.now() < until;
-      if (e.event === "log" || e.event === "eval") curve.push([e.step, e.train_loss, e.val_loss]);
+      if (e.event === "log") curve.push([e.step, e.train_loss, null]);
+      if (e.event === "eval") curve.push([e.step, null, e.val_loss]);
       if (e.event !== "prepare" && e.event !== "save") go = tell(e) && go;
       return go && performance.now() < until;
     });
