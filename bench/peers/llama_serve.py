@@ -17,6 +17,7 @@ p.add_argument("--threads", type=int, default=os.cpu_count())
 p.add_argument("--context", type=int, default=1024)
 a = p.parse_args()
 
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin for each other lose where others run too
 import xllamacpp
 
 params = xllamacpp.CommonParams()
