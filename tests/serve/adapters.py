@@ -87,8 +87,15 @@ def bad_ones_are_refused_by_name():
     refused(400, "adapters", adapters=[7])
     refused(400, "adapters", lora=[{"id": 2, "scale": 1}])
     refused(400, "adapters", lora=[{"id": -1}])
-    assert "without adapters" in refused(400, "model", "/v1/embeddings", model="red", input="x")
-    assert call(url, "/v1/embeddings", {"model": "kermes-tiny", "input": "x"})[0] == 200
+
+
+def vectors_are_of_the_adapter_that_was_asked_for():
+    def vector(model, **fields):
+        _, _, got = call(url, "/v1/embeddings", {"model": model, "input": "The sea", **fields})
+        assert got["model"] == model, got
+        return got["data"][0]["embedding"]
+    plain, red = vector("kermes-tiny"), vector("red")
+    assert plain != red and red == vector("kermes-tiny", adapters=["red"]) and plain == vector("red", adapters=[])
 
 
 def what_one_has_read_serves_no_other():
@@ -144,6 +151,7 @@ url = sys.argv[1]
 if sys.argv[2] == "one":
     each_is_a_model_of_its_own()
     bad_ones_are_refused_by_name()
+    vectors_are_of_the_adapter_that_was_asked_for()
     what_one_has_read_serves_no_other()
     a_mixed_batch_gives_each_its_own()
 elif sys.argv[2] == "several":

@@ -64,10 +64,6 @@ static km_status read_texts(km_api_call *c, const char *key, bool truncate, km_e
 km_status km_embeddings_read(km_api_call *c, const char *key, bool truncate, km_error *err) {
     const km_served *m = c->served;
     c->no_text = true;
-    if (c->how.n_adapters > 0)
-        return km_call_refuse(c, 400, "model",
-                              "embeddings are of the model without adapters: ask for '%.100s'",
-                              m->name);
     if (!m->info.can_embed)
         return km_call_refuse(c, 501, "model",
                               "the model '%.100s' is split over devices: it gives no embeddings",
@@ -133,6 +129,8 @@ float *km_embeddings_compute(km_api_call *c, int64_t dimensions) {
         km_call_refuse(c, 503, NULL, "out of memory");
     } else {
         km_embed_options o = km_embed_defaults();
+        o.adapters = c->adapters;
+        o.n_adapters = c->how.n_adapters;
         o.dimensions = dimensions;
         o.progress = still_wanted;
         o.user = c;
@@ -201,7 +199,7 @@ static void whole_openai(km_api_call *c, km_text *t) {
         km_text_add(t, "}");
     }
     km_text_add(t, "],\"model\":");
-    km_put_string0(t, c->served->name);
+    km_put_string0(t, km_call_model(c));
     long long n = km_call_prompt_tokens(c);
     km_text_printf(t, ",\"usage\":{\"prompt_tokens\":%lld,\"total_tokens\":%lld}}\n", n, n);
 }
@@ -209,7 +207,7 @@ static void whole_openai(km_api_call *c, km_text *t) {
 static void whole_ollama(km_api_call *c, km_text *t) {
     const km_embedding_state *st = c->state;
     km_text_add(t, "{\"model\":");
-    km_put_string0(t, c->served->name);
+    km_put_string0(t, km_call_model(c));
     km_text_add(t, st->one ? ",\"embedding\":" : ",\"embeddings\":[");
     for (int i = 0; i < c->n_prompts; i++) {
         if (i) km_text_add(t, ",");
