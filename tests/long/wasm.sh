@@ -1,6 +1,6 @@
 #!/bin/bash
 # `make wasm` from nothing, the module's own tests under Node, every op against the reference, and the page
-# in a headless Chromium. About 8 CPU minutes, most of them Emscripten's.
+# in a headless Chromium. About 6 CPU minutes, most of them Emscripten's.
 set -eu
 cd "${SRC_DIR:?}"
 command -v emcc >/dev/null || { echo "skipped: no Emscripten (Debian: emscripten)"; exit 77; }
