@@ -26,7 +26,7 @@
  * says, and none of them is of use once its context is freed.
  *
  * Callbacks run in the thread that made the call. They may use the library, also other sessions of the
- * same model, but not the session or batch that called them (KM_ERR_STATE); one that they free goes
+ * same model, but not the session, batch or parser that called them (KM_ERR_STATE); what they free goes
  * when the call ends. Leaving a callback by longjmp or an exception is undefined.
  *
  * Three rules carry most of what is done with tensors:

@@ -177,9 +177,11 @@ km_status km_embed(km_model *m, const int32_t *const *ids, const size_t *lengths
                               "a model that ranks gives no embeddings");
     km_adapter_mix mix = {0};
     if (km_adapters_mix(m, o.adapters, o.n_adapters, &mix, &err) != KM_OK) return km_told(&err);
+    km_model_hold(m); /* a callback may close it */
     km_ground *g = km_ground_hold(m);
     if (is_whole("km_embed", m, g, &err)) embed_texts(m, g, &mix, ids, lengths, n, &o, out, &err);
     km_ground_drop(g);
     km_adapters_drop(m, &mix);
+    km_model_drop(m);
     return km_told(&err);
 }

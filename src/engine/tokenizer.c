@@ -6,6 +6,7 @@
 
 struct km_tokenizer {
     km_handle handle;
+    atomic_int users; /* its owner, and calls whose callbacks may close it */
     km_token *token;
 };
 
@@ -29,14 +30,19 @@ km_tokenizer *km_tokenizer_open(const char *path) {
         km_last_error_set(&err);
         return NULL;
     }
+    atomic_init(&t->users, 1);
     km_handle_add(&t->handle, KM_HANDLE_TOKENIZER);
     return t;
 }
 
-void km_tokenizer_close(km_tokenizer *t) {
-    if (!km_handle_remove(t, KM_HANDLE_TOKENIZER)) return;
+static void drop(km_tokenizer *t) {
+    if (atomic_fetch_sub(&t->users, 1) > 1) return;
     km_token_free(t->token);
     km_free(t);
+}
+
+void km_tokenizer_close(km_tokenizer *t) {
+    if (km_handle_remove(t, KM_HANDLE_TOKENIZER)) drop(t);
 }
 
 km_status km_tokenizer_save(const km_tokenizer *t, const char *path) {
@@ -140,6 +146,9 @@ km_status km_tokenizer_encode_large(const km_tokenizer *t, const char *text, siz
         return km_public_fail(KM_ERR_RANGE, "km_tokenizer_encode_large: %d threads", threads);
     km_encode_options how = {.flags = flags, .threads = threads};
     ids_sink sink = {fn, user};
+    km_tokenizer *held = (km_tokenizer *)(uintptr_t)t; /* only its count of users changes */
+    atomic_fetch_add(&held->users, 1);
     km_token_encode_large(token, text ? text : "", bytes, &how, pass_on, &sink, &err);
+    drop(held);
     return km_told(&err);
 }

@@ -58,6 +58,8 @@ struct km_answer_parser {
     km_call_scan scan;
     int calls;
     bool harmony, trim;
+    bool busy,
+        doomed; /* in a call, whose sink must not call in; freed by it, so that the call does */
 };
 
 static const char mistral[] = "[TOOL_CALLS]";
@@ -127,18 +129,35 @@ km_answer_parser *km_answer_parser_new(const char *const *tools, size_t n_tools,
     return p;
 }
 
-void km_answer_parser_free(km_answer_parser *p) {
-    if (!km_handle_remove(p, KM_HANDLE_PARSER)) return;
+static void destroy(km_answer_parser *p) {
     km_text_free(&p->held);
     km_free(p);
 }
 
-static bool is_open(const char *call, const km_answer_parser *p) {
-    return km_handle_open(call, p, KM_HANDLE_PARSER);
+/* A call that may give parts out, and its end: a sink may free the parser, and nothing more. */
+static bool call_begins(const char *call, km_answer_parser *p) {
+    if (!km_handle_open(call, p, KM_HANDLE_PARSER)) return false;
+    if (p->busy) {
+        km_public_fail(KM_ERR_STATE, "%s: called from the parser's own sink", call);
+        return false;
+    }
+    return p->busy = true;
+}
+
+static km_status call_ends(km_answer_parser *p, km_status s) {
+    p->busy = false;
+    if (p->doomed) destroy(p);
+    return s;
+}
+
+void km_answer_parser_free(km_answer_parser *p) {
+    if (!km_handle_remove(p, KM_HANDLE_PARSER)) return;
+    p->doomed = true;
+    if (!p->busy) destroy(p);
 }
 
 int km_answer_parser_calls(const km_answer_parser *p) {
-    return is_open("km_answer_parser_calls", p) ? p->calls : -1;
+    return km_handle_open("km_answer_parser_calls", p, KM_HANDLE_PARSER) ? p->calls : -1;
 }
 
 /* ---- Giving out ---- */
@@ -147,7 +166,8 @@ static void give(km_answer_parser *p, km_answer_kind kind, const char *text, siz
     while (kind == KM_ANSWER_TEXT && p->trim && n && isspace((unsigned char)*text)) text++, n--;
     if (n == 0 && kind != KM_ANSWER_CALL_END) return;
     p->trim = kind >= KM_ANSWER_CALL; /* the space between calls is nobody's */
-    p->sink(p->user, &(km_answer_part){kind, text, n, kind >= KM_ANSWER_CALL ? p->calls : 0});
+    if (!p->doomed)
+        p->sink(p->user, &(km_answer_part){kind, text, n, kind >= KM_ANSWER_CALL ? p->calls : 0});
     if (kind == KM_ANSWER_CALL_END) p->calls++;
 }
 
@@ -656,14 +676,17 @@ static km_status no_room(void) {
     return km_public_fail(KM_ERR_MEMORY, "km_answer_parser: out of memory");
 }
 
-km_status km_answer_parser_put(km_answer_parser *p, const char *text, size_t bytes) {
-    if (!is_open("km_answer_parser_put", p)) return km_last_status();
-    if (bytes && !text) return km_missing("km_answer_parser_put");
+static km_status put(km_answer_parser *p, const char *text, size_t bytes) {
     if (bytes == 0) return KM_OK;
     km_text_put(&p->held, text, bytes);
     if (!km_text_ok(&p->held)) return no_room();
-    while (read_some(p, false)) {}
+    while (!p->doomed && read_some(p, false)) {}
     return KM_OK;
+}
+
+km_status km_answer_parser_put(km_answer_parser *p, const char *text, size_t bytes) {
+    if (!call_begins("km_answer_parser_put", p)) return km_last_status();
+    return call_ends(p, bytes && !text ? km_missing("km_answer_parser_put") : put(p, text, bytes));
 }
 
 static bool begins(const char *marker, const char *text, size_t n) {
@@ -671,8 +694,8 @@ static bool begins(const char *marker, const char *text, size_t n) {
 }
 
 km_status km_answer_parser_special(km_answer_parser *p, const char *text, size_t n) {
-    if (!is_open("km_answer_parser_special", p)) return km_last_status();
-    if (n && !text) return km_missing("km_answer_parser_special");
+    if (!call_begins("km_answer_parser_special", p)) return km_last_status();
+    if (n && !text) return call_ends(p, km_missing("km_answer_parser_special"));
     static const char *const inner[] = {deep_end, deep_sep, "[ARGS]", "</tool_call>",
                                         "<|/tool_call|>"};
     static const char *const harmony[] = {"<|message|>", "<|call|>", "<|constrain|>", "<|end|>",
@@ -686,17 +709,17 @@ km_status km_answer_parser_special(km_answer_parser *p, const char *text, size_t
     for (size_t i = 0; i < sizeof harmony / sizeof *harmony && n; i++)
         known |= begins(harmony[i], text, n) &&
                  (p->mode == IN_CHANNEL || p->mode == IN_THOUGHT || p->harmony);
-    return known ? km_answer_parser_put(p, text, n) : KM_OK;
+    return call_ends(p, known ? put(p, text, n) : KM_OK);
 }
 
 km_status km_answer_parser_end(km_answer_parser *p) {
-    if (!is_open("km_answer_parser_end", p)) return km_last_status();
-    while (read_some(p, true)) {}
+    if (!call_begins("km_answer_parser_end", p)) return km_last_status();
+    while (!p->doomed && read_some(p, true)) {}
     if (p->scan.streaming && p->scan.object)
         give(p, KM_ANSWER_CALL_END, NULL, 0); /* cut off */
     else if (p->held.len)
         give_held(p, p->mode == IN_THOUGHT ? KM_ANSWER_REASONING : KM_ANSWER_TEXT, p->held.len);
     p->held.len = 0;
     p->scan = (km_call_scan){0};
-    return km_text_ok(&p->held) ? KM_OK : no_room();
+    return call_ends(p, km_text_ok(&p->held) ? KM_OK : no_room());
 }

@@ -50,6 +50,7 @@ km_index *km_index_build(km_ctx *ctx, const float *x, int64_t n, int64_t dim, co
     }
     if (!km_handle_open("km_index_build", ctx, KM_HANDLE_CONTEXT)) return NULL;
     km_index *index = NULL;
+    atomic_fetch_add(&ctx->holders, 1); /* a callback may free it */
     km_status s = km_index_take_options(options, &own, &training, &err);
     if (s == KM_OK && dim > INT64_MAX / n / (int64_t)sizeof *x)
         s = km_error_set(&err, KM_ERR_RANGE,
@@ -84,6 +85,7 @@ km_index *km_index_build(km_ctx *ctx, const float *x, int64_t n, int64_t dim, co
         km_index_close(index);
         index = NULL;
     }
+    km_ctx_unhold(ctx);
     km_told(&err);
     return index;
 }

@@ -31,6 +31,7 @@ km_vectors *km_vectors_open(const char *path, const km_vectors_options *options)
         km_error_set(&err, KM_ERR_MEMORY, "out of memory for a file of vectors");
     if (v) v->in = km_input_open(path, &(km_input_options){o.tensor, o.dim, o.dtype}, &err);
     if (v && v->in) {
+        v->users = 1;
         km_handle_add(&v->handle, KM_HANDLE_VECTORS);
         return v;
     }
@@ -39,10 +40,14 @@ km_vectors *km_vectors_open(const char *path, const km_vectors_options *options)
     return NULL;
 }
 
-void km_vectors_close(km_vectors *v) {
-    if (!km_handle_remove(v, KM_HANDLE_VECTORS)) return;
+void km_vectors_drop(km_vectors *v) {
+    if (--v->users > 0) return;
     km_input_close(v->in);
     km_free(v);
+}
+
+void km_vectors_close(km_vectors *v) {
+    if (km_handle_remove(v, KM_HANDLE_VECTORS)) km_vectors_drop(v);
 }
 
 /* A question about a file: of none, there is no answer; of one that is closed, the error is told. */
@@ -86,6 +91,7 @@ km_vectors *km_vectors_open_memory(const void *npy, size_t bytes, const char *na
         km_free(v);
         v = NULL;
     } else {
+        v->users = 1;
         km_handle_add(&v->handle, KM_HANDLE_VECTORS);
     }
     km_told(&err);
@@ -188,6 +194,8 @@ km_status km_index_compress_from(km_ctx *ctx, km_vectors *vectors, const uint64_
     km_status s = km_check_sized(done, sizeof *done, "km_compressed", &err);
     if (s != KM_OK) return km_told(&err);
     km_compressed out = {.size = sizeof out, .first_skipped = -1, .recall = NAN};
+    vectors->users++; /* a callback may close what it was called for */
+    atomic_fetch_add(&ctx->holders, 1);
     s = km_index_take_options(options, &own, &training, &err);
     out.rank = s == KM_OK && own.comm ? km_comm_env_rank() : 0;
     out.tells = out.rank == 0;
@@ -196,6 +204,8 @@ km_status km_index_compress_from(km_ctx *ctx, km_vectors *vectors, const uint64_
     if (comm && km_comm_size(comm) > 1) out.tells = first_to_fail(comm, &err);
     if (s == KM_OK) fill(&out, &made, km_input_layout(vectors->in));
     km_comm_close(comm);
+    km_vectors_drop(vectors);
+    km_ctx_unhold(ctx);
     km_give_sized(done, &out, sizeof out);
     return km_told(&err);
 }
@@ -330,8 +340,10 @@ int64_t km_index_decompress(km_index *index, const char *path,
         s = km_error_set(&err, KM_ERR_DTYPE, "vectors are written as f32 or f16, not %s",
                          km_dtype_name(o.dtype));
     int64_t n = o.n_ids;
+    km_index_hold(index); /* a callback may close it */
     if (s == KM_OK && !o.ids && !(all = km_index_live_ids(index, &n, &err))) s = err.code;
     if (s == KM_OK) s = write_rows(index, o.ids ? o.ids : all, n, path, &o, &err);
     km_free(all);
+    km_index_drop(index);
     return km_told(&err) == KM_OK ? n : -1;
 }

@@ -86,7 +86,13 @@ km_status km_index_report(km_ctx *ctx, km_index *index, km_vectors *base, const 
     if (s == KM_OK) s = km_take_sized(&m, sizeof m, measured, "km_measured", &err);
     if (s == KM_OK) s = check_queries("km_index_report", n, index->dim, 100, &err);
     if (s == KM_OK) s = check_base("km_index_report", ctx, index, base, &err);
+    km_index_hold(index); /* a callback may close what it was called for */
+    base->users++;
+    atomic_fetch_add(&ctx->holders, 1);
     if (s == KM_OK) km_write_report(ctx, index, base->in, queries, n, &m, &own, &err);
+    km_index_drop(index);
+    km_vectors_drop(base);
+    km_ctx_unhold(ctx);
     return km_told(&err);
 }
 
@@ -105,6 +111,7 @@ km_status km_anchors_learn(km_ctx *ctx, const float *x, int64_t n, int64_t dim,
     km_anchors a = {0};
     if (!ctx || !x || n < 1 || dim < 1) return km_missing("km_anchors_learn");
     if (!km_handle_open("km_anchors_learn", ctx, KM_HANDLE_CONTEXT)) return km_last_status();
+    atomic_fetch_add(&ctx->holders, 1); /* a callback may free it */
     km_status s = km_check_sized(out, sizeof *out, "km_anchors_learnt", &err);
     if (s == KM_OK) s = km_index_take_options(how, &own, &training, &err);
     if (s == KM_OK && dim > INT64_MAX / n / (int64_t)sizeof *x)
@@ -136,5 +143,6 @@ km_status km_anchors_learn(km_ctx *ctx, const float *x, int64_t n, int64_t dim,
         .size = sizeof got, .anchors = a.count, .energy = a.energy, .rounds = a.rounds};
     if (s == KM_OK) km_give_sized(out, &got, sizeof got);
     km_anchors_release(&a);
+    km_ctx_unhold(ctx);
     return km_told(&err);
 }

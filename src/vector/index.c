@@ -101,12 +101,19 @@ km_index *km_index_frame(km_threads *t, km_metric metric, km_rerank rerank, int6
                                                       : KM_INDEX_FAST;
     x->code_bytes = coder ? km_coder_bytes(coder) : 0;
     x->vector_bytes = km_kmx_vector_bytes(&(km_kmx_head){.rerank = rerank, .dim = dim});
+    atomic_init(&x->users, 1);
     km_handle_add(&x->handle, KM_HANDLE_INDEX);
     return x;
 }
 
 void km_index_close(km_index *x) {
-    if (!km_handle_remove(x, KM_HANDLE_INDEX)) return;
+    if (km_handle_remove(x, KM_HANDLE_INDEX)) km_index_drop(x);
+}
+
+void km_index_hold(km_index *x) { atomic_fetch_add(&x->users, 1); }
+
+void km_index_drop(km_index *x) {
+    if (atomic_fetch_sub(&x->users, 1) > 1) return;
     km_index_end_joins(x);
     km_snapshot_drop(x->rows);
     km_free(x->anchors);

@@ -43,6 +43,7 @@ typedef struct km_snapshot { /* the rows of an index at one moment */
 
 struct km_index {
     km_handle handle;
+    atomic_int users; /* its owner, and calls whose callbacks may close it */
     km_metric metric;
     km_index_mode mode;
     km_rerank rerank;
@@ -77,6 +78,9 @@ struct km_index {
 km_index *km_index_frame(km_threads *t, km_metric metric, km_rerank rerank, int64_t dim,
                          float *anchors, int64_t cells, km_coder *coder, km_error *err);
 bool km_anchors_to_half(float *anchors, int64_t n); /* rounds them, if f16 serves; else false */
+
+void km_index_hold(km_index *x); /* one user more */
+void km_index_drop(km_index *x);
 
 /* Opens an index or a manifest. */
 km_index *km_index_load(const char *path, km_error *err);
