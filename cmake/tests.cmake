@@ -76,7 +76,7 @@ function(kermes_wants_test name result)
         set(wanted OFF)
     elseif(name MATCHES "^backend/vulkan_" AND name MATCHES "${kermes_without_vulkan}")
         set(wanted OFF)
-    elseif(KERMES_SANITIZED AND name MATCHES "^(api/exports$|docs/|house/)") # of the sources and of release
+    elseif(KERMES_SANITIZED AND name MATCHES "^(api/exports$|docs/|house/|web/)") # of the sources and of release
         set(wanted OFF)
     endif()
     set(${result} ${wanted} PARENT_SCOPE)
