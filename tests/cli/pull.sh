@@ -128,6 +128,25 @@ mkdir -p "$work/full"
 (trap '' XFSZ && ulimit -f 200 && expect 1 pull good/model-GGUF:Q8_0 -o "$work/full") || exit 1
 says err "cannot write"
 
+# Over https: nothing of a hub with a certificate that nobody vouches for, all of one that a named bundle does.
+if command -v openssl >/dev/null; then
+    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=127.0.0.1 \
+        -addext subjectAltName=IP:127.0.0.1 -keyout "$work/key" -out "$work/bundle" 2>/dev/null
+    cat "$work/key" "$work/bundle" >"$work/pem"
+    python3 "$SRC_DIR/tests/support/hub.py" "$hub" "$work/tls" "$work/pem" 2>/dev/null &
+    trap 'kill $server $!; rm -rf "$work"' EXIT
+    for _ in $(seq 100); do [ -s "$work/tls" ] || sleep 0.1; done
+    read -r tls _ <"$work/tls" || fail "the hub over https did not start"
+    rm -rf "$work/models"
+    HF_ENDPOINT=https://127.0.0.1:$tls expect_error 1 pull good/model-GGUF:Q8_0
+    says err "its certificate is not trusted"
+    gone 'model-*'
+    SSL_CERT_FILE=$work/nothing HF_ENDPOINT=https://127.0.0.1:$tls expect_error 1 pull good/model-GGUF:Q8_0
+    says err "SSL_CERT_FILE names a bundle"
+    SSL_CERT_FILE=$work/bundle HF_ENDPOINT=https://127.0.0.1:$tls expect 0 pull good/model-GGUF:Q8_0
+    same model-Q8_0.gguf
+fi
+
 # ---- models and rm ----
 rm -rf "$work/models"
 expect 0 models

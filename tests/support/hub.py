@@ -2,12 +2,15 @@
 """A hub of our own for tests: lists and files as Hugging Face gives them, a second server that the
 files are redirected to, and repositories whose names say what goes wrong.
 
-Usage: hub.py FOLDER FILE      serves FOLDER/OWNER/NAME/*; writes "PORT CDN_PORT" to FILE
+Usage: hub.py FOLDER FILE [PEM]     serves FOLDER/OWNER/NAME/*; writes "PORT CDN_PORT" to FILE; with PEM, a
+                                    key and its certificate, over https
 Every request is a line in FOLDER/requests: server, path, range, authorization.
 """
-import hashlib, http.server, json, os, sys, threading, urllib.parse
+import hashlib, http.server, json, os, ssl, sys, threading, urllib.parse
 
 folder, told = sys.argv[1], sys.argv[2]
+pem = sys.argv[3] if len(sys.argv) > 3 else None
+scheme = "https" if pem else "http"
 lock = threading.Lock()
 counts = {}
 ports = {}
@@ -85,7 +88,7 @@ class Server(http.server.BaseHTTPRequestHandler):
         if owner == "escape":
             rows.insert(0, {"type": "file", "path": "../../evil.gguf", "size": 5, "oid": "0"})
         if owner == "paged" and "page=2" not in self.path:
-            link = f"<http://127.0.0.1:{ports['hub']}{self.path}&page=2>; rel=\"next\""
+            link = f"<{scheme}://127.0.0.1:{ports['hub']}{self.path}&page=2>; rel=\"next\""
             return self.answer(200, json.dumps(rows[:1]).encode(), [("Link", link)])
         if owner == "paged":
             rows = rows[1:]
@@ -98,7 +101,7 @@ class Server(http.server.BaseHTTPRequestHandler):
         if data is None:
             return self.answer(404)
         sum = hashlib.sha256(data).hexdigest()
-        place = f"http://127.0.0.1:{ports['cdn']}/cdn/{owner}/{name}/{urllib.parse.quote(file)}"
+        place = f"{scheme}://127.0.0.1:{ports['cdn']}/cdn/{owner}/{name}/{urllib.parse.quote(file)}"
         self.answer(302, headers=[("Location", place), ("X-Linked-ETag", f'"{sum}"')])
 
     def read(self, owner, name, file):
@@ -141,6 +144,10 @@ servers = [Threads(("127.0.0.1", 0), Server) for _ in range(2)]
 for server, name in zip(servers, ("hub", "cdn")):
     server.name = name
     ports[name] = server.server_port
+    if pem:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(pem)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
 with open(told + ".new", "w") as out:
     out.write(f"{ports['hub']} {ports['cdn']}\n")

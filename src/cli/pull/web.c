@@ -80,6 +80,7 @@ typedef struct curl_calls {
     CURLMcode (*multi_wait)(CURLM *, struct curl_waitfd *, unsigned, int, int *);
     CURLMsg *(*multi_info_read)(CURLM *, int *);
     CURLMcode (*multi_cleanup)(CURLM *);
+    curl_version_info_data *(*version_info)(CURLversion);
 } curl_calls;
 
 struct km_web {
@@ -87,6 +88,7 @@ struct km_web {
     CURLM *multi;
     char token_host[300]; /* the origin that the token is for; "": no token */
     char *authorization;  /* the header's line; or NULL */
+    const char *bundle;   /* the file of certificates to trust; NULL: libcurl's own choice */
 };
 
 struct km_transfer {
@@ -125,6 +127,7 @@ static bool find_calls(curl_calls *c) {
         {"curl_multi_wait", &c->multi_wait},
         {"curl_multi_info_read", &c->multi_info_read},
         {"curl_multi_cleanup", &c->multi_cleanup},
+        {"curl_version_info", &c->version_info},
     };
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         void *found = dlsym(c->handle, wanted[i].name);
@@ -132,6 +135,31 @@ static bool find_calls(curl_calls *c) {
         memcpy(wanted[i].where, &found, sizeof found);
     }
     return true;
+}
+
+/* The certificate bundle: what the environment names; libcurl's own where that file is here; and else
+ * the first place in which a distribution keeps one, for a libcurl that was built for another. */
+static const char *find_bundle(const curl_calls *c) {
+    static const char *const named[] = {"CURL_CA_BUNDLE", "SSL_CERT_FILE"};
+    static const char *const places[] = {
+        "/etc/ssl/certs/ca-certificates.crt",                /* Debian, Ubuntu, Arch, Gentoo */
+        "/etc/pki/tls/certs/ca-bundle.crt",                  /* Fedora, RHEL */
+        "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", /* their newer place */
+        "/etc/ssl/ca-bundle.pem",                            /* SUSE */
+        "/var/lib/ca-certificates/ca-bundle.pem",            /* its newer place */
+        "/etc/ssl/cert.pem",                                 /* Alpine, Void */
+    };
+    for (size_t i = 0; i < sizeof named / sizeof *named; i++) {
+        const char *file = getenv(named[i]);
+        if (file && *file) return file;
+    }
+    const curl_version_info_data *about = c->version_info(CURLVERSION_NOW);
+    if (about && about->age >= CURLVERSION_SEVENTH && about->cainfo &&
+        access(about->cainfo, R_OK) == 0)
+        return NULL;
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+        if (access(places[i], R_OK) == 0) return places[i];
+    return NULL;
 }
 
 km_web *km_web_open(const char *token, const char *token_host, km_error *err) {
@@ -149,6 +177,7 @@ km_web *km_web_open(const char *token, const char *token_host, km_error *err) {
         km_web_close(h);
         return NULL;
     }
+    h->bundle = find_bundle(&h->c);
     if (token && *token && km_web_origin(token_host, h->token_host)) {
         km_text line = {0};
         km_text_printf(&line, "Authorization: Bearer %s", token);
@@ -261,6 +290,7 @@ static km_transfer *new_transfer(km_web *h, const char *url, const char *range, 
     c->easy_setopt(t->easy, CURLOPT_WRITEDATA, t);
     c->easy_setopt(t->easy, CURLOPT_PRIVATE, t);
     if (range) c->easy_setopt(t->easy, CURLOPT_RANGE, range);
+    if (h->bundle) c->easy_setopt(t->easy, CURLOPT_CAINFO, h->bundle);
     return t;
 }
 
@@ -387,7 +417,13 @@ static km_transfer *persist(km_web *h, char **url, const char *range, km_web_put
                         t->result == CURLE_UNSUPPORTED_PROTOCOL ||
                         t->result == CURLE_SSL_CACERT_BADFILE;
         if (try + 1 >= MOST_TRIES || hopeless) {
-            if (failure)
+            if (t->result == CURLE_PEER_FAILED_VERIFICATION ||
+                t->result == CURLE_SSL_CACERT_BADFILE)
+                km_error_set(err, KM_ERR_FILE,
+                             "%.200s: its certificate is not trusted (%.100s): is ca-certificates "
+                             "installed, and the clock right? SSL_CERT_FILE names a bundle",
+                             *url, failure);
+            else if (failure)
                 km_error_set(err, KM_ERR_FILE, "%.200s: %.200s", *url, failure);
             else
                 status_error(status, *url, h->authorization != NULL, err);
