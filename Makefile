@@ -8,13 +8,13 @@ KERMES = build/release/kermes
 release: ## Build the library, the command and the examples (build/release)
 	@command -v cmake >/dev/null && command -v ninja >/dev/null || \
 	    { echo "CMake or Ninja is missing: run scripts/setup" >&2; exit 1; }
-	@cmake --preset release
+	@cmake --preset release -DKERMES_ISAS=all
 	@cmake --build --preset release -j $(JOBS)
 
 demo: ## Set up, build, fetch a small model and chat with it
 	@scripts/setup demo
 	@scripts/get-model || true
-	@cmake --preset release
+	@cmake --preset release $(if $(wildcard build/release/CMakeCache.txt),,-DKERMES_ISAS=best)
 	@cmake --build --preset release -j $(JOBS) --target kermes
 	@scripts/demo $(KERMES)
 
@@ -23,8 +23,8 @@ test: ## Set up, build and run all tests: with sanitizers, then in release (3 GB
 	@JOBS=$(JOBS) scripts/run-tests asan tsan release
 
 test-long: ## Release tests with the long ones, at their full size
-	@scripts/setup test
-	@cmake --preset release -DKERMES_TESTS=ON
+	@scripts/setup long
+	@cmake --preset release -DKERMES_TESTS=ON -DKERMES_ISAS=all
 	@cmake --build --preset release -j $(JOBS)
 	@ctest --preset long
 
@@ -58,7 +58,7 @@ INSTALLED = $(shell sed -n 's/^KERMES_INSTALLED:INTERNAL=//p' build/release/CMak
 
 install: ## Install under PREFIX (default /usr/local)
 	@scripts/setup demo
-	@[ -f build/release/build.ninja ] || cmake --preset release
+	@grep -qs '^KERMES_ISAS:[A-Z]*=all$$' build/release/CMakeCache.txt || cmake --preset release -DKERMES_ISAS=all
 	@$(MAKE) --no-print-directory install-built
 
 install-built:

@@ -25,6 +25,22 @@ set_source_files_properties(src/backend/cuda/modules.c PROPERTIES
 
 # ---- Is there a compiler, and does it work? ----
 
+function(kermes_native_archs result)
+    set(archs)
+    find_program(KERMES_NVIDIA_SMI nvidia-smi)
+    if(KERMES_NVIDIA_SMI)
+        execute_process(COMMAND ${KERMES_NVIDIA_SMI} --query-gpu=compute_cap --format=csv,noheader
+            RESULT_VARIABLE failed OUTPUT_VARIABLE text ERROR_QUIET)
+        if(NOT failed)
+            string(REGEX MATCHALL "[0-9]+\\.[0-9]" archs "${text}")
+            list(TRANSFORM archs REPLACE "\\." "")
+            list(TRANSFORM archs REPLACE "^90$" "90a") # Hopper's matrix units need the "a"
+            list(REMOVE_DUPLICATES archs)
+        endif()
+    endif()
+    set(${result} ${archs} PARENT_SCOPE)
+endfunction()
+
 set(cuda_missing)
 file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS src/backend/cuda/kernels/*.cu)
 if(KERMES_CUDA STREQUAL "OFF")
@@ -35,8 +51,14 @@ else()
     find_program(KERMES_NVCC nvcc
         PATHS "$ENV{CUDA_HOME}/bin" /usr/local/cuda/bin ${cuda_folders} /opt/cuda/bin
         DOC "The CUDA compiler")
+    set(cuda_here ON) # whether there is anything to compile for
+    if(KERMES_CUDA_ARCHS STREQUAL "")
+        kermes_native_archs(cuda_here)
+    endif()
     if(NOT KERMES_NVCC)
         set(cuda_missing "built without nvcc")
+    elseif(NOT cuda_here)
+        set(cuda_missing "built where no NVIDIA GPU was; KERMES_CUDA_ARCHS=release builds for all")
     elseif(NOT KERMES_NVCC STREQUAL KERMES_NVCC_WORKS)
         set(probe ${PROJECT_BINARY_DIR}/cuda/probe)
         file(WRITE ${probe}.cu "extern \"C\" __global__ void probe(float *x) { *x = 1; }\n")
@@ -58,7 +80,7 @@ else()
             endif()
         endif()
     endif()
-    if(cuda_missing AND KERMES_CUDA STREQUAL "ON")
+    if(cuda_missing AND cuda_here AND KERMES_CUDA STREQUAL "ON")
         message(FATAL_ERROR "KERMES_CUDA=ON, but nvcc was not found or does not work; it is "
             "looked for on PATH, in $CUDA_HOME/bin, /usr/local/cuda*/bin and /opt/cuda/bin")
     endif()
@@ -74,22 +96,6 @@ set(cuda_archs)
 set(cuda_ptx)
 set(cuda_check OFF)
 set(cuda_effort -O3 -lineinfo ${KERMES_NVCC_PACK})
-
-function(kermes_native_archs result)
-    set(archs)
-    find_program(KERMES_NVIDIA_SMI nvidia-smi)
-    if(KERMES_NVIDIA_SMI)
-        execute_process(COMMAND ${KERMES_NVIDIA_SMI} --query-gpu=compute_cap --format=csv,noheader
-            RESULT_VARIABLE failed OUTPUT_VARIABLE text ERROR_QUIET)
-        if(NOT failed)
-            string(REGEX MATCHALL "[0-9]+\\.[0-9]" archs "${text}")
-            list(TRANSFORM archs REPLACE "\\." "")
-            list(TRANSFORM archs REPLACE "^90$" "90a") # Hopper's matrix units need the "a"
-            list(REMOVE_DUPLICATES archs)
-        endif()
-    endif()
-    set(${result} ${archs} PARENT_SCOPE)
-endfunction()
 
 if(NOT cuda_missing)
     if(KERMES_CUDA_ARCHS STREQUAL "release")
@@ -117,8 +123,6 @@ if(NOT cuda_missing)
             set(cuda_ptx 80 90a)
             set(cuda_effort -Xcicc -O0)
             set(cuda_check ON)
-        elseif(NOT cuda_archs)
-            set(cuda_missing "built where no NVIDIA GPU was; KERMES_CUDA_ARCHS=release builds for all")
         endif()
     else()
         string(REGEX MATCHALL "[^,; ]+" words "${KERMES_CUDA_ARCHS}")

@@ -7,7 +7,7 @@ set(KERMES_MATH_FLAGS -fno-math-errno -fno-trapping-math -ffp-contract=off)
 
 function(kermes_compile target)
     target_include_directories(${target} PRIVATE
-        ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+        ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src ${PROJECT_BINARY_DIR}/generated)
     target_compile_definitions(${target} PRIVATE _GNU_SOURCE)
     target_compile_options(${target} PRIVATE
         -Wall -Wextra -Wshadow -Wno-unused-parameter

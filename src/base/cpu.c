@@ -5,6 +5,7 @@
 #endif
 #include "base/cpu.h"
 #include "base/log.h"
+#include "kermes_isas.h"
 #include "base/threads.h"
 #include <fcntl.h>
 #include <pthread.h>
@@ -245,15 +246,35 @@ km_isa km_cpu_best_isa(const km_cpu *c) {
     return !c->avx512 ? KM_ISA_AVX2 : c->amx ? KM_ISA_AMX : KM_ISA_AVX512;
 }
 
+/* The best of the sets that this build has (KERMES_ISAS), up to what the processor runs. */
+static km_isa built_isa(km_isa best) {
+    static const bool built[KM_ISA_COUNT] = {
+        true,
+#ifndef KM_WITHOUT_AVX2
+        [KM_ISA_AVX2] = true,
+#endif
+#ifndef KM_WITHOUT_AVX512
+        [KM_ISA_AVX512] = true,
+#endif
+#ifndef KM_WITHOUT_AMX
+        [KM_ISA_AMX] = true,
+#endif
+    };
+    while (!built[best]) best--;
+    return best;
+}
+
 static km_isa wished_isa(km_isa best) {
     const char *wish = getenv("KERMES_ISA");
     if (!wish || !*wish) return best;
     for (int i = 0; i < KM_ISA_COUNT; i++) {
         if (strcmp(wish, km_isa_name((km_isa)i)) != 0) continue;
-        if (i > (int)best)
-            km_note(KM_LOG_WARN, "KERMES_ISA=%s: not on this processor; using %s", wish,
-                    km_isa_name(best));
-        return i < (int)best ? (km_isa)i : best;
+        km_isa found = built_isa(i < (int)best ? (km_isa)i : best);
+        if ((int)found != i)
+            km_note(KM_LOG_WARN,
+                    "KERMES_ISA=%s: not on this processor, or not in this build; using %s", wish,
+                    km_isa_name(found));
+        return found;
     }
     km_note(KM_LOG_WARN, "KERMES_ISA=%s: unknown (base, avx2, avx512 or amx); using %s", wish,
             km_isa_name(best));
@@ -265,7 +286,7 @@ static void read_cpu(void) {
     if (!cpu.name[0]) strcpy(cpu.name, "unknown");
     cpu.cores = km_cpu_count();
     read_caches();
-    isa = wished_isa(km_cpu_best_isa(&cpu));
+    isa = wished_isa(built_isa(km_cpu_best_isa(&cpu)));
 }
 
 const km_cpu *km_cpu_info(void) {

@@ -57,6 +57,8 @@ typedef struct cp_way {
 /* Selects way number i (of at most CP_WAYS); false when this machine does not have it. */
 #define CP_WAYS (KM_ISA_COUNT + 1)
 static inline bool cp_choose(int i) {
+    if (i == KM_ISA_AVX2 && km_gemm_kernels_of(i) == km_gemm_kernels_of(KM_ISA_BASE))
+        return false; /* a build for one machine without it: the baseline stands in */
     if (i < KM_ISA_COUNT) return km_gemm_choose((km_isa)i, KM_GEMM_BLAS_NEVER);
     return km_gemm_choose(km_cpu_isa(), KM_GEMM_BLAS_ALWAYS);
 }

@@ -31,7 +31,7 @@ static const km_vmath_rows *table(int isa) {
     (void)isa;
     return &km_vmath_base;
 #else
-    return isa == 2 ? &km_vmath_avx512 : isa == 1 ? &km_vmath_avx2 : &km_vmath_base;
+    return isa == 2 ? &KM_OF_AVX512(km_vmath) : isa == 1 ? &KM_OF_AVX2(km_vmath) : &km_vmath_base;
 #endif
 }
 

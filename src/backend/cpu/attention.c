@@ -15,7 +15,8 @@
 
 extern const km_attention_kernels km_attention_kernels_base;
 #ifndef KM_ISA_ONLY_BASE
-extern const km_attention_kernels km_attention_kernels_avx2, km_attention_kernels_avx512;
+extern const km_attention_kernels KM_OF_AVX2(km_attention_kernels),
+    KM_OF_AVX512(km_attention_kernels);
 #endif
 
 const km_attention_kernels *km_attention_kernels_of(km_isa isa) {
@@ -24,8 +25,8 @@ const km_attention_kernels *km_attention_kernels_of(km_isa isa) {
     return &km_attention_kernels_base;
 #else
     static const km_attention_kernels *const tables[KM_ISA_COUNT] = {
-        &km_attention_kernels_base, &km_attention_kernels_avx2, &km_attention_kernels_avx512,
-        &km_attention_kernels_avx512};
+        &km_attention_kernels_base, &KM_OF_AVX2(km_attention_kernels),
+        &KM_OF_AVX512(km_attention_kernels), &KM_OF_AVX512(km_attention_kernels)};
     return tables[isa];
 #endif
 }

@@ -5,6 +5,7 @@
 #define KM_BACKEND_CPU_CPU_H
 #include "backend/backend.h"
 #include "base/cpu.h"
+#include "kermes_isas.h" /* made by cmake/simd.cmake: KM_WITHOUT_AVX2 and the like */
 
 const km_backend *km_cpu_backend(void);
 
@@ -29,6 +30,19 @@ void km_cpu_register_sample(km_kernel *k);   /* choosing its next token */
 void km_cpu_register_nearest(km_kernel *k);  /* nearest, cell_sums */
 void km_cpu_register_optim(km_kernel *k);    /* sgd, adamw, and the norm before them */
 
+/* The table of an instruction set, or the next lower one's where a build for one machine leaves it out
+ * (KERMES_ISAS). */
+#ifdef KM_WITHOUT_AVX2
+#define KM_OF_AVX2(name) name##_base
+#else
+#define KM_OF_AVX2(name) name##_avx2
+#endif
+#ifdef KM_WITHOUT_AVX512
+#define KM_OF_AVX512(name) KM_OF_AVX2(name)
+#else
+#define KM_OF_AVX512(name) name##_avx512
+#endif
+
 /* Declares a table of inner loops that simd/ defines as `const type KM_SIMD(name) = {...}`, and
  * name(), which gives the one for this processor. Only products know tiles (AMX): where a table is
  * not theirs, AVX-512 serves. */
@@ -38,10 +52,10 @@ void km_cpu_register_optim(km_kernel *k);    /* sgd, adamw, and the norm before 
     static inline const type *name(void) { return &name##_base; }
 #else
 #define KM_SIMD_TABLE(type, name)                                                                  \
-    extern const type name##_base, name##_avx2, name##_avx512;                                     \
+    extern const type name##_base, KM_OF_AVX2(name), KM_OF_AVX512(name);                           \
     static inline const type *name(void) {                                                         \
-        static const type *const tables[KM_ISA_COUNT] = {&name##_base, &name##_avx2,               \
-                                                         &name##_avx512, &name##_avx512};          \
+        static const type *const tables[KM_ISA_COUNT] = {                                          \
+            &name##_base, &KM_OF_AVX2(name), &KM_OF_AVX512(name), &KM_OF_AVX512(name)};            \
         return tables[km_cpu_isa()];                                                               \
     }
 #endif

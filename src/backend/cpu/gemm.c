@@ -2,6 +2,7 @@
  * which thread's scratch each block works in. */
 #include "backend/cpu/gemm.h"
 #include "backend/cpu/blas.h"
+#include "backend/cpu/cpu.h"
 #include "backend/cpu/gemm_block.h"
 #include "backend/cpu/gemm_tiles.h"
 #include "base/util.h"
@@ -13,7 +14,7 @@
 
 extern const km_gemm_kernels km_gemm_kernels_base;
 #ifndef KM_ISA_ONLY_BASE
-extern const km_gemm_kernels km_gemm_kernels_avx2, km_gemm_kernels_avx512;
+extern const km_gemm_kernels KM_OF_AVX2(km_gemm_kernels), KM_OF_AVX512(km_gemm_kernels);
 #endif
 
 static km_isa chosen_isa;
@@ -28,8 +29,8 @@ const km_gemm_kernels *km_gemm_kernels_of(km_isa isa) {
     return &km_gemm_kernels_base;
 #else
     static const km_gemm_kernels *const tables[KM_ISA_COUNT] = {
-        &km_gemm_kernels_base, &km_gemm_kernels_avx2, &km_gemm_kernels_avx512,
-        &km_gemm_kernels_avx512};
+        &km_gemm_kernels_base, &KM_OF_AVX2(km_gemm_kernels), &KM_OF_AVX512(km_gemm_kernels),
+        &KM_OF_AVX512(km_gemm_kernels)};
     return tables[isa];
 #endif
 }

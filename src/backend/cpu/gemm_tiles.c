@@ -11,9 +11,14 @@ static const km_gemm_tiles *tiles_now(void) { return NULL; }
 #else
 extern const km_gemm_tiles km_gemm_tiles_amx, km_gemm_tiles_avx512bf16;
 static const km_gemm_tiles *tiles_now(void) {
-    km_isa isa = km_gemm_isa();
-    if (isa == KM_ISA_AMX) return &km_gemm_tiles_amx;
-    return isa == KM_ISA_AVX512 && km_cpu_info()->avx512_bf16 ? &km_gemm_tiles_avx512bf16 : NULL;
+#ifndef KM_WITHOUT_AMX
+    if (km_gemm_isa() == KM_ISA_AMX) return &km_gemm_tiles_amx;
+#endif
+#ifndef KM_WITHOUT_AVX512BF16
+    if (km_gemm_isa() == KM_ISA_AVX512 && km_cpu_info()->avx512_bf16)
+        return &km_gemm_tiles_avx512bf16;
+#endif
+    return NULL;
 }
 #endif
 

@@ -1,6 +1,7 @@
 /* Which kernels for weights in blocks this processor runs. Instructions for products of bytes came
  * apart from the wider sets, so these sets are finer than km_isa. */
 #include "backend/cpu/quant_kernels.h"
+#include "backend/cpu/cpu.h"
 #include <pthread.h>
 #include <stddef.h>
 #include <stdatomic.h>
@@ -14,7 +15,7 @@ typedef struct kernel_set {
     bool (*runs)(void);
 } kernel_set;
 
-#if !defined(__aarch64__) && !defined(KM_ISA_ONLY_BASE)
+#if !defined(__aarch64__) && !defined(KM_ISA_ONLY_BASE) && !defined(KM_WITHOUT_AMX)
 static km_quant_kernels with_tiles; /* AVX-512's with VNNI, and tiles for many rows */
 #endif
 static pthread_once_t tiles_once = PTHREAD_ONCE_INIT;
@@ -38,19 +39,33 @@ static const kernel_set sets[] = {{"base", &km_quant_kernels_base, always}};
 #else
 extern const km_quant_kernels km_quant_kernels_avx2, km_quant_kernels_avxvnni,
     km_quant_kernels_avx512, km_quant_kernels_avx512vnni;
-static bool has_avx2(void) { return km_cpu_isa() >= KM_ISA_AVX2; }
-static bool has_avxvnni(void) { return has_avx2() && km_cpu_info()->avx_vnni; }
-static bool has_avx512(void) { return km_cpu_isa() >= KM_ISA_AVX512; }
-static bool has_avx512vnni(void) { return has_avx512() && km_cpu_info()->avx512_vnni; }
-static bool has_amx(void) { return km_cpu_isa() >= KM_ISA_AMX; }
-static const kernel_set sets[] = {{"base", &km_quant_kernels_base, always},
-                                  {"avx2", &km_quant_kernels_avx2, has_avx2},
-                                  {"avxvnni", &km_quant_kernels_avxvnni, has_avxvnni},
-                                  {"avx512", &km_quant_kernels_avx512, has_avx512},
-                                  {"avx512vnni", &km_quant_kernels_avx512vnni, has_avx512vnni},
-                                  {"amx", &with_tiles, has_amx}};
+static inline bool has_avx2(void) { return km_cpu_isa() >= KM_ISA_AVX2; }
+static inline bool has_avxvnni(void) { return has_avx2() && km_cpu_info()->avx_vnni; }
+static inline bool has_avx512(void) { return km_cpu_isa() >= KM_ISA_AVX512; }
+static inline bool has_avx512vnni(void) { return has_avx512() && km_cpu_info()->avx512_vnni; }
+static inline bool has_amx(void) { return km_cpu_isa() >= KM_ISA_AMX; }
+static const kernel_set sets[] = {
+    {"base", &km_quant_kernels_base, always},
+#ifndef KM_WITHOUT_AVX2_QUANT
+    {"avx2", &km_quant_kernels_avx2, has_avx2},
+#endif
+#ifndef KM_WITHOUT_AVXVNNI
+    {"avxvnni", &km_quant_kernels_avxvnni, has_avxvnni},
+#endif
+#ifndef KM_WITHOUT_AVX512_QUANT
+    {"avx512", &km_quant_kernels_avx512, has_avx512},
+#endif
+#ifndef KM_WITHOUT_AVX512VNNI
+    {"avx512vnni", &km_quant_kernels_avx512vnni, has_avx512vnni},
+#endif
+#ifndef KM_WITHOUT_AMX
+    {"amx", &with_tiles, has_amx},
+#endif
+};
+#ifndef KM_WITHOUT_AMX
 extern const km_quant_tiles km_quant_tiles_amx;
 #define KM_TILES 1
+#endif
 #endif
 
 static void join_tiles(void) {
