@@ -3,8 +3,8 @@
 #   tests/cli/devices.sh        an executable script, with $KERMES and $SRC_DIR set: cli/devices
 #   tests/api/test_cxx.cpp      the header from C++, where there is a C++ compiler: api/cxx
 #   tests/support/*.c           helpers that every test program may use
-# Exit code 77 means skipped. Under the thread sanitizer tests are left out that start no threads
-# (kermes_one_thread). Tests under tests/long/ carry the label "long", and
+# Exit code 77 means skipped. Under the thread sanitizer tests are left out that start no threads, or
+# whose threads others run in the same way (kermes_one_thread). Tests under tests/long/ carry the label "long", and
 # `make test` leaves them out.
 if(KERMES_TESTS STREQUAL "OFF")
     return()
@@ -51,12 +51,18 @@ if(CMAKE_CROSSCOMPILING)
     set(kermes_test_launcher ${CMAKE_CROSSCOMPILING_EMULATOR})
 endif()
 
-# test_cli_json_file stays: scripts read JSON with it.
-set(kermes_one_thread "^(api|format|fuzz|report)/"
-    "^cli/(args|bench|chat_terminal|devices|info|loop|model_sampling|completion|pull|pull_names|tokenize|usage|vectors_bad|verify)$"
-    "^infer/stop$" "^text/"
-    "^model/(config|files|mix)$" "^nn/(optim|schedule)$"
-    "^token/(families|gguf|hostile|huggingface|save|scan|simple)$")
+# Threads are the pool's, the engine's, the server's and an index's: base, engine, infer, serve and vector run
+# these, and ops/verify every kernel on a pool. What does the same once more is left to the other presets: a
+# sanitizer that takes ten times as long over it finds nothing new. test_cli_json_file stays: scripts read
+# JSON with it.
+set(kermes_one_thread "^(api|format|fuzz|report|text|model|nn|tensor)/"
+    "^autograd/(check_grad|cross_entropy|custom|flow|fused|optim|tape)$"
+    "^backend/cpu_(attend|attention|blas|elementwise|fill|index|iter|loss|matmul|norm|peak|quant|reduce|rope|rows|vmath)$"
+    "^cli/(args|bench|chat_terminal|chat_tools|completion|convert|cuda_module|devices|info|loop|model_sampling|peers|perplexity|prompts|pull|pull_names|sample|tiny|tokenize|usage|vectors|vectors_bad|vectors_memory|verify)$"
+    "^infer/(logits|perplexity|sample|choose|stop|cut_short)$"
+    "^token/(families|gguf|hostile|huggingface|large|save|scan|simple)$"
+    "^train/(bad_input|dataset|resume|sampler|settings|tokens)$"
+    "^vector/(coder|cut_short|device_coder|device_index|exact|heldout|input|kmx|lengths|levels|measure|nearest|spill|transform|trellis)$")
 list(JOIN kermes_one_thread "|" kermes_one_thread)
 
 # Vulkan's drivers have threads and memory of their own, which sanitizers know nothing of; and a build

@@ -5,7 +5,7 @@ cd "$work" || exit 1
 raw=(--dim 16 --dtype u8)
 n=3000
 compared=() # vectors made for the purpose
-if [ -n "${TSAN_OPTIONS:-}" ]; then # all of it crawls under the thread sanitizer
+if [ -n "${ASAN_OPTIONS:-}" ]; then # all of it takes long under a sanitizer
     n=400
     compared=(base.raw "${raw[@]}" --anchors 20)
 fi

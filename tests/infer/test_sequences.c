@@ -4,6 +4,7 @@
 #include "infer/sequences.h"
 #include "infer/sequence.h"
 #include "model/small.h"
+#include "support/sanitized.h"
 #include <string.h>
 
 enum { VOCAB = 61, CONTEXT = 400 };
@@ -92,7 +93,7 @@ static void neighbours_change_no_bit(void **state) {
     static const km_dtype caches[] = {KM_F32, KM_F16, KM_Q8_0, KM_Q4_0};
     enum { MANY = 67, STEPS = 4 }; /* more than go into one call */
     for (int arch = KM_ARCH_GPT2; arch <= KM_ARCH_LLAMA; arch++)
-        for (int k = 0; k < 4; k++) {
+        for (int k = SANITIZED ? arch % 2 : 0; k < 4; k += SANITIZED ? 2 : 1) {
             km_error err = {0};
             km_net *m = made(ctx, arch, 0);
             km_sequences *b = batch(ctx, m, caches[k], MANY);
@@ -116,7 +117,7 @@ static void neighbours_change_no_bit(void **state) {
                 }
                 assert_int_equal(km_sequences_step(b, t, n, &err), KM_OK);
             }
-            for (int i = 0; i < MANY; i++) {
+            for (int i = 0; i < MANY; i += SANITIZED ? 5 : 1) {
                 float want[VOCAB];
                 alone(ctx, m, caches[k], i, prompt[i],
                       (int)(km_sequences_length(b, seq[i]) - prompt[i]), want);
