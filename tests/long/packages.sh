@@ -128,6 +128,35 @@ for suite in bullseye bookworm trixie; do
     done
 done
 
+# Certificates: a hub of ours over https, whose certificate stands in turn where each distribution keeps its
+# bundle. libcurl here is Debian's, so only the folder's own look into the other places finds them.
+root=$(debian_copy "${KERMES_DEBIAN_ROOTS:-$work}/bookworm")
+mkdir -p "$root/proc" "$root/try" "$work/hub/us/tiny"
+chroot "$root" apt-get -qq install -y --no-install-recommends libcurl4 >/dev/null 2>&1
+cp models/kermes-tiny.gguf "$work/hub/us/tiny/tiny-Q8_0.gguf"
+tar -xzf "$packages/kermes-$version-$machine.tar.gz" -C "$root/try"
+openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=127.0.0.1 \
+    -addext subjectAltName=IP:127.0.0.1 -keyout "$work/key" -out "$work/bundle" 2>/dev/null
+cat "$work/key" "$work/bundle" >"$work/pem"
+python3 tests/support/hub.py "$work/hub" "$work/ports" "$work/pem" 2>/dev/null &
+trap 'kill $!; debian_roots_end; rm -rf "$work"' EXIT
+for _ in $(seq 100); do [ -s "$work/ports" ] || sleep 0.1; done
+read -r port _ <"$work/ports"
+pull() {
+    rm -rf "$root/try/home"
+    chroot "$root" /usr/bin/env -i HOME=/try/home PATH=/usr/bin:/bin HF_ENDPOINT="https://127.0.0.1:$port" no_proxy='*' \
+        sh -c "/try/kermes-$version-$machine/bin/kermes pull us/tiny --quiet" 2>&1
+}
+for bundle in /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/ca-bundle.pem /etc/ssl/cert.pem; do
+    rm -rf "$root/etc/ssl" "$root/etc/pki"
+    ! pull >"$work/said" || { echo "pulled without a certificate" && exit 1; }
+    grep -q "certificate is not trusted" "$work/said" || { cat "$work/said" && exit 1; }
+    mkdir -p "$(dirname "$root$bundle")"
+    cp "$work/bundle" "$root$bundle"
+    pull || exit 1
+    echo "== certificates in $bundle"
+done
+
 # ARM, by an emulator: the folder and its sysroot's glibc 2.31.
 qemu=$(command -v qemu-aarch64 || command -v qemu-aarch64-static || true)
 arm=$packages/kermes-$version-aarch64.tar.gz
