@@ -27,7 +27,7 @@ for _ in $(seq 100); do [ -s "$work/ports" ] || sleep 0.1; done
 read -r port cdn <"$work/ports" || fail "the hub did not start"
 export HF_ENDPOINT=http://127.0.0.1:$port/ KERMES_MODELS=$work/models KERMES_PULL_PIECE=100000
 export KERMES_PULL_NO_WAIT=1 HOME=$work/home no_proxy='*'
-unset HF_TOKEN HF_HOME HF_HUB_CACHE OLLAMA_MODELS
+unset HF_TOKEN HF_HOME HF_HUB_CACHE OLLAMA_MODELS CURL_CA_BUNDLE SSL_CERT_FILE
 
 same() { cmp -s "$tiny" "$work/models/$1" || fail "$1 is not the file of the hub"; }
 gone() { [ -z "$(find "$work/models" "$work/evil.gguf" -name "$1" 2>/dev/null)" ] || fail "$1 is there"; }
