@@ -342,7 +342,7 @@ int64_t km_index_decompress(km_index *index, const char *path,
     int64_t n = o.n_ids;
     km_index_hold(index); /* a callback may close it */
     if (s == KM_OK && !o.ids && !(all = km_index_live_ids(index, &n, &err))) s = err.code;
-    if (s == KM_OK) s = write_rows(index, o.ids ? o.ids : all, n, path, &o, &err);
+    if (s == KM_OK) write_rows(index, o.ids ? o.ids : all, n, path, &o, &err);
     km_free(all);
     km_index_drop(index);
     return km_told(&err) == KM_OK ? n : -1;
