@@ -1,5 +1,6 @@
 /* CPU detection: agreement with what the system says, and the override that only lowers.
  * Everything is read once per process, so each setting is tried in a child. */
+#include "kermes_isas.h"
 #include "base/cpu.h"
 #include "base/threads.h"
 #include <setjmp.h>
@@ -45,11 +46,27 @@ static int isa_with(const char *wish) {
     return got;
 }
 
+static bool is_built(int isa) {
+#ifdef KM_WITHOUT_AVX2
+    if (isa == KM_ISA_AVX2) return false;
+#endif
+#ifdef KM_WITHOUT_AVX512
+    if (isa == KM_ISA_AVX512) return false;
+#endif
+#ifdef KM_WITHOUT_AMX
+    if (isa == KM_ISA_AMX) return false;
+#endif
+    return isa < KM_ISA_COUNT;
+}
+
 static void an_override_lowers_the_kernel_set_and_never_raises_it(void **state) {
     int best = isa_with(NULL);
     assert_in_range(best, 0, KM_ISA_COUNT - 1);
-    for (int i = 0; i < KM_ISA_COUNT; i++)
-        assert_int_equal(isa_with(km_isa_name((km_isa)i)), i < best ? i : best);
+    for (int i = 0; i < KM_ISA_COUNT; i++) {
+        int wanted = i < best ? i : best;
+        while (!is_built(wanted)) wanted--; /* a build for one machine leaves sets out */
+        assert_int_equal(isa_with(km_isa_name((km_isa)i)), wanted);
+    }
 }
 
 static void an_unknown_or_empty_override_is_ignored(void **state) {
