@@ -579,6 +579,7 @@ def codes(data, path):
 def instructions(data, path):
     """A results file of bench/isa.py: AVX-512 and AMX in turns."""
     what = "AMX" if data["prompts"] else "Products of bf16"
+    names = {"gpt2": "GPT-2 124M", "small": "a GPT-2 of 8 layers, 512 wide (`--model small`)"}
     text = (f"## {what} on {data['processor']}\n\n"
             f"{data['threads']} threads, {data['rounds']} rounds in turns; from "
             f"[`{path.name}`](../bench/results/{path.name}), written by `bench/isa.py`."
@@ -589,7 +590,7 @@ def instructions(data, path):
                      [[p["model"], number(p["avx512"]["best"]), number(p["amx"]["best"]),
                        f"{p['ratio_best']:.2f} ({p['ratio_median']:.2f})"] for p in data["prompts"]]))
     if data["steps"]:
-        text += (("" if data["prompts"] else "\n") + "\nA training step of GPT-2 124M, 4 x 256 tokens.\n\n"
+        text += (("" if data["prompts"] else "\n") + f"\nA training step of {names.get(data['steps'][0]['model'], data['steps'][0]['model'])}, 4 x 256 tokens.\n\n"
                  + table(["dtype", "kernels", "best, ms", "median, ms", "loss after it"],
                          [[s["dtype"], s["kernels"], number(s["ms_best"]), number(s["ms_median"]),
                            f"{s['loss']:.3f}"] for s in data["steps"]]))

@@ -21,15 +21,15 @@ typedef struct scaling_op {
     km_dtype dtype;         /* of the weights */
 } scaling_op;
 
-/* Beyond the caches where memory is the limit: weights of 64 MiB and more. */
+/* Beyond most caches where memory is the limit: 64 MiB and more. */
 static const scaling_op ops[] = {
     {"matmul f32 1024", "GFLOP/s", LIMIT_FMA, 1024, 1024, 1024, KM_F32},
     {"matmul bf16 1024", "GFLOP/s", LIMIT_NONE, 1024, 1024, 1024, KM_BF16},
     {"512 rows of q4_k", "GFLOP/s", LIMIT_NONE, 512, 2048, 2048, KM_Q4_K},
     {"one row of q8_0", "GB/s", LIMIT_READ, 1, 8192, 8192, KM_Q8_0},
     {"one row of bf16", "GB/s", LIMIT_READ, 1, 8192, 4096, KM_BF16},
-    {"add f32 16M", "GB/s", LIMIT_COPY, 0, 1 << 24, 0, KM_F32},
-    {"sum f32 16M", "GB/s", LIMIT_READ, 0, 1 << 24, 0, KM_F32},
+    {"add f32 32M", "GB/s", LIMIT_COPY, 0, 1 << 25, 0, KM_F32},
+    {"sum f32 32M", "GB/s", LIMIT_READ, 0, 1 << 25, 0, KM_F32},
 };
 enum { OPS = sizeof ops / sizeof *ops };
 
@@ -63,6 +63,7 @@ static scaling_data data_of(km_ctx *ctx, const scaling_op *o) {
     scaling_data d = {0};
     if (!o->rows) {
         d.x = km_keep(ctx, km_ones(ctx, KM_F32, KM_SHAPE(o->in)));
+        if (o->limit == LIMIT_COPY) d.w = km_keep(ctx, km_ones(ctx, KM_F32, KM_SHAPE(o->in)));
         return d;
     }
     km_dtype x = o->dtype == KM_BF16 ? KM_BF16 : KM_F32;
@@ -78,7 +79,7 @@ static void run_once(km_ctx *ctx, const scaling_op *o, const scaling_data *d) {
     if (o->rows)
         km_linear(ctx, d->x, d->w, NULL, KM_ACT_NONE);
     else if (o->limit == LIMIT_COPY)
-        km_add(ctx, d->x, d->x);
+        km_add(ctx, d->x, d->w);
     else
         km_sum(ctx, d->x, NULL, 0, false);
     km_step_end(ctx);
