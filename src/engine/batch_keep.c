@@ -33,8 +33,10 @@ static km_status keep_slot(const char *call, km_batch *b, int sequence, const ch
     pthread_mutex_lock(&b->lock);
     km_batch_do_asks(b);
     batch_slot *s = sequence >= 0 && sequence < b->how.sequences ? &b->slot[sequence] : NULL;
-    if (!s || s->state == SLOT_FREE || s->at < 0)
+    if (!s || s->state == SLOT_FREE)
         km_error_set(&err, KM_ERR_RANGE, "%s: there is no sequence %d", call, sequence);
+    else if (s->at < 0) /* joining is done between steps, as now, and found no memory */
+        km_error_set(&err, KM_ERR_MEMORY, "%s: no memory for sequence %d", call, sequence);
     else if (s->state != SLOT_IDLE)
         km_error_set(&err, KM_ERR_STATE, "%s: sequence %d runs", call, sequence);
     else if (save)

@@ -31,25 +31,30 @@ _Static_assert(sizeof(sequence_header) == 128, "the header's size is part of the
 
 /* Some bytes of a parameter: all of a small one; where the host sees a large one, its beginning and
  * its middle. */
-static void add_values(XXH3_state_t *h, km_ctx *ctx, const km_tensor *t) {
+static bool add_values(XXH3_state_t *h, km_ctx *ctx, const km_tensor *t) {
     int64_t bytes = km_dtype_bytes(t->dtype, km_shape_count(t->shape));
     if (t->shape.ndim == 1 && bytes <= 1 << 20) {
         void *room = km_alloc((size_t)bytes + 1);
-        if (room && km_read(ctx, t, room, (size_t)bytes) == KM_OK)
-            XXH3_64bits_update(h, room, (size_t)bytes);
+        bool read = room && km_read(ctx, t, room, (size_t)bytes) == KM_OK;
+        if (read) XXH3_64bits_update(h, room, (size_t)bytes);
         km_free(room);
-    } else if (km_tensor_dev(t)->host && bytes >= 256) {
+        return read;
+    }
+    if (km_tensor_dev(t)->host && bytes >= 256) {
         const char *p = km_tensor_ptr(t);
         XXH3_64bits_update(h, p, 64);
         XXH3_64bits_update(h, p + bytes / 2 / 64 * 64, 64);
     }
+    return true;
 }
 
-static uint64_t fingerprint(km_sequences *b) {
+/* False: something could not be read, for want of memory mostly. */
+static bool fingerprint(km_sequences *b, uint64_t *hash) {
     const km_net *m = b->m;
     const km_config *c = &m->config;
     XXH3_state_t *h = XXH3_createState();
-    if (!h) return 0;
+    if (!h) return false;
+    bool read = true;
     XXH3_64bits_reset(h);
     int64_t sizes[] = {c->arch,   c->layers, c->heads,  c->kv_heads,   c->dim,       c->head_dim,
                        c->hidden, c->vocab,  c->window, c->full_every, c->rope_dims, c->rope.kind};
@@ -66,22 +71,24 @@ static uint64_t fingerprint(km_sequences *b) {
             XXH3_64bits_update(h, &kind, sizeof kind);
             XXH3_64bits_update(h, p->t->shape.dim,
                                sizeof *p->t->shape.dim * (size_t)p->t->shape.ndim);
-            add_values(h, m->ctx, p->t);
+            read = read && add_values(h, m->ctx, p->t);
         }
-    uint64_t hash = XXH3_64bits_digest(h);
+    *hash = XXH3_64bits_digest(h);
     XXH3_freeState(h);
-    return hash;
+    return read;
 }
 
 /* The model with the adapters that a sequence is run with. */
-static uint64_t fingerprint_of(km_sequences *b, int s) {
-    uint64_t hash = fingerprint(b);
+static bool fingerprint_of(km_sequences *b, int s, uint64_t *print) {
+    uint64_t hash;
+    if (!fingerprint(b, &hash)) return false;
     const km_adapter_mix *mix = &b->mix[s];
     for (int i = 0; i < mix->n; i++) {
         hash = XXH3_64bits_withSeed(&b->m->adapters.print[mix->slot[i]], sizeof(uint64_t), hash);
         hash = XXH3_64bits_withSeed(&mix->scale[i], sizeof mix->scale[i], hash);
     }
-    return hash;
+    *print = hash;
+    return true;
 }
 
 /* What decides about the last bits: a file that was made elsewhere goes on, but none of it is settled. */
@@ -106,10 +113,12 @@ static void end_steps(km_sequences *b) {
 
 static int64_t pages_of(int64_t tokens) { return (tokens + KM_KV_PAGE - 1) / KM_KV_PAGE; }
 
-static sequence_header describe(km_sequences *b, int s) {
+static km_status describe(km_sequences *b, int s, sequence_header *out, km_error *err) {
+    uint64_t print;
+    if (!fingerprint_of(b, s, &print)) return km_no_memory_for(err, "a session's file");
     sequence_header h = {.dtype = (uint32_t)b->how.cache,
                          .page = KM_KV_PAGE,
-                         .model = fingerprint_of(b, s),
+                         .model = print,
                          .tokens = km_cache_length(b->cache, s),
                          .pools = km_cache_pools(b->cache),
                          .page_bytes = (int64_t)km_cache_page_bytes(b->cache),
@@ -121,7 +130,8 @@ static sequence_header describe(km_sequences *b, int s) {
     while (h.absent < pages_of(h.tokens) && !km_cache_has_page(b->cache, s, h.absent)) h.absent++;
     h.payload = (uint64_t)(h.tokens * 4 + (h.logits ? h.vocab * 4 : 0) +
                            (pages_of(h.tokens) - h.absent) * h.pools * h.page_bytes);
-    return h;
+    *out = h;
+    return KM_OK;
 }
 
 /* Zeros where the last page holds no tokens: what lay there before is nobody's business. */
@@ -170,7 +180,9 @@ static km_status whole(const km_sequences *b, const char *path, km_error *err) {
 
 km_status km_sequences_save(km_sequences *b, int s, const char *path, km_error *err) {
     if (whole(b, path, err) != KM_OK) return KM_ERR_UNSUPPORTED;
-    sequence_header h = describe(b, s);
+    sequence_header h;
+    km_status described = describe(b, s, &h, err);
+    if (described != KM_OK) return described;
     XXH3_state_t *hash = XXH3_createState();
     char *room = km_alloc((size_t)h.page_bytes);
     km_status status = KM_OK;
@@ -208,7 +220,9 @@ done:
 static km_status check(const sequence_header *h, km_sequences *b, int s, const km_map *map,
                        const char *path, km_error *err) {
     char shown[KM_SHOWN];
-    sequence_header own = describe(b, s); /* for its sizes and its model */
+    sequence_header own; /* for its sizes and its model */
+    km_status described = describe(b, s, &own, err);
+    if (described != KM_OK) return described;
     km_shown(shown, path);
     if (map->size < sizeof *h || memcmp(h->magic, MAGIC, 8) != 0)
         return km_error_set(err, KM_ERR_FORMAT, "%s is not a session file", shown);
