@@ -582,7 +582,7 @@ def instructions(data, path):
     names = {"gpt2": "GPT-2 124M", "small": "a GPT-2 of 8 layers, 512 wide (`--model small`)"}
     text = (f"## {what} on {data['processor']}\n\n"
             f"{data['threads']} threads, {data['rounds']} rounds in turns; from "
-            f"[`{path.name}`](../bench/results/{path.name}), written by `bench/isa.py`."
+            f"[`{path.name}`](../bench/results/{path.name}), {data.get('by', 'written by `bench/isa.py`')}."
             f"{' ' + data['note'] if data.get('note') else ''}")
     if data["prompts"]:
         text += (f" Prompts of {data['prompt_tokens']} tokens with 16-bit activations, tokens a second of the best "
@@ -629,7 +629,7 @@ def library(data, path):
     g, s = data["generation"], data["search"]
     return (f"## Through the library on {data['cpu']}\n\n"
             f"{data['date']}; from [`{path.name}`](../bench/results/{path.name}), written by "
-            f"`bench/library_speed.py`. Before: {data['before']}. {data['note']}\n\n"
+            f"`bench/library_speed.py`. Of {data['commit']}; before: {data['before']}. {data['note']}\n\n"
             f"Generation, {g['model']}, {g['tokens']} tokens, {g['threads']} thread, {g['rounds']} rounds.\n\n"
             + table(["by", "best quarter of rounds", "speed over before"], rows("generation", "tokens/s"))
             + f"\nSearch, {s['queries']} queries among {s['vectors']} x {s['dim']} in {s['bytes']} bytes each, "

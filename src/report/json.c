@@ -40,3 +40,13 @@ char *km_json_give(json_t *v) {
     json_decref(v);
     return own;
 }
+
+double km_json_number_at(const json_t *v, const char *key) {
+    const json_t *f = json_object_get(v, key);
+    return json_is_number(f) ? json_number_value(f) : NAN;
+}
+
+const char *km_json_text_at(const json_t *v, const char *key) {
+    const char *s = json_string_value(json_object_get(v, key));
+    return s ? s : "";
+}

@@ -12,6 +12,9 @@ json_t *km_json_number(double v, int digits);
 json_t *km_json_count(double v);
 /* A string; bytes that are not UTF-8 are replaced by '?', where Jansson would give NULL. */
 json_t *km_json_text(const char *s);
+/* The number, or the text, under a key of a report; NaN and "" where there is none. */
+double km_json_number_at(const json_t *v, const char *key);
+const char *km_json_text_at(const json_t *v, const char *key);
 /* Writes the value, indented, with a final newline; false when it is NULL or writing failed. */
 bool km_json_print(const json_t *v, FILE *out);
 /* The same as a text for the caller of the library (km_string_free); v goes. NULL: v is, or there is no

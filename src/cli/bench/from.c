@@ -2,22 +2,13 @@
  * and nothing in the file is trusted: what is missing or of another kind is left out. */
 #include "cli/bench/bench.h"
 #include "report/html.h"
+#include "report/json.h"
 #include <math.h>
 #include <string.h>
 
-static double number(const json_t *v, const char *key) {
-    const json_t *f = json_object_get(v, key);
-    return json_is_number(f) ? json_number_value(f) : NAN;
-}
-
-static const char *text(const json_t *v, const char *key) {
-    const char *s = json_string_value(json_object_get(v, key));
-    return s ? s : "";
-}
-
 static const json_t *named(const json_t *list, const char *name) {
     for (size_t i = 0; i < json_array_size(list); i++)
-        if (strcmp(text(json_array_get(list, i), "name"), name) == 0)
+        if (strcmp(km_json_text_at(json_array_get(list, i), "name"), name) == 0)
             return json_array_get(list, i);
     return NULL;
 }
@@ -29,23 +20,23 @@ typedef struct verdict {
 
 static verdict judge(const json_t *results, const json_t *figure) {
     const json_t *target =
-        json_object_get(json_object_get(results, "targets"), text(figure, "name"));
-    const json_t *torch = named(json_object_get(results, "torch"), text(figure, "name"));
-    const json_t *other = named(json_object_get(results, "kermes"), text(target, "of"));
-    double rate = number(figure, "rate"), value = NAN, bound = NAN;
+        json_object_get(json_object_get(results, "targets"), km_json_text_at(figure, "name"));
+    const json_t *torch = named(json_object_get(results, "torch"), km_json_text_at(figure, "name"));
+    const json_t *other = named(json_object_get(results, "kermes"), km_json_text_at(target, "of"));
+    double rate = km_json_number_at(figure, "rate"), value = NAN, bound = NAN;
     verdict v = {"", -1};
-    if (isfinite(bound = number(target, "of_pytorch"))) {
-        value = rate / number(torch, "rate");
+    if (isfinite(bound = km_json_number_at(target, "of_pytorch"))) {
+        value = rate / km_json_number_at(torch, "rate");
         snprintf(v.wanted, sizeof v.wanted, "%g x PyTorch", bound);
-    } else if (isfinite(bound = number(target, "rate"))) {
+    } else if (isfinite(bound = km_json_number_at(target, "rate"))) {
         value = rate;
-        snprintf(v.wanted, sizeof v.wanted, "%g %.20s", bound, text(figure, "unit"));
-    } else if (isfinite(bound = number(target, "us"))) {
-        value = -number(figure, "us");
+        snprintf(v.wanted, sizeof v.wanted, "%g %.20s", bound, km_json_text_at(figure, "unit"));
+    } else if (isfinite(bound = km_json_number_at(target, "us"))) {
+        value = -km_json_number_at(figure, "us");
         snprintf(v.wanted, sizeof v.wanted, "at most %g us", bound);
         bound = -bound;
-    } else if (isfinite(bound = number(target, "at_least"))) {
-        value = rate / number(other, "rate");
+    } else if (isfinite(bound = km_json_number_at(target, "at_least"))) {
+        value = rate / km_json_number_at(other, "rate");
         snprintf(v.wanted, sizeof v.wanted, "%g x cuBLAS (is %.2f)", bound, value);
     }
     if (isfinite(value) && isfinite(bound)) v.met = value >= bound;
@@ -61,17 +52,18 @@ static void figures_table(const json_t *results, km_table *t, int *met, int *mis
         (const char *const[]){"work", "us", "Kermes", "PyTorch", "ratio", "wanted", "result"});
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *f = json_array_get(list, i);
-        if (!*text(f, "name")) continue;
+        if (!*km_json_text_at(f, "name")) continue;
         char a[KM_NUMBER_TEXT], b[KM_NUMBER_TEXT], c[KM_NUMBER_TEXT], d[KM_NUMBER_TEXT];
-        double theirs = number(named(torch, text(f, "name")), "rate");
+        double theirs = km_json_number_at(named(torch, km_json_text_at(f, "name")), "rate");
         verdict v = judge(results, f);
         *met += v.met == 1;
         *missed += v.met == 0;
-        km_table_cell(t, "%s", text(f, "name"));
-        km_table_cell(t, "%s", km_format_number(a, number(f, "us")));
-        km_table_cell(t, "%s %s", km_format_number(b, number(f, "rate")), text(f, "unit"));
+        km_table_cell(t, "%s", km_json_text_at(f, "name"));
+        km_table_cell(t, "%s", km_format_number(a, km_json_number_at(f, "us")));
+        km_table_cell(t, "%s %s", km_format_number(b, km_json_number_at(f, "rate")),
+                      km_json_text_at(f, "unit"));
         km_table_cell(t, "%s", km_format_number(c, theirs));
-        km_table_cell(t, "%s", km_format_number(d, number(f, "rate") / theirs));
+        km_table_cell(t, "%s", km_format_number(d, km_json_number_at(f, "rate") / theirs));
         km_table_cell(t, "%s", v.wanted);
         km_table_cell(t, "%s", v.met == 1 ? "met" : v.met == 0 ? "MISSED" : "");
     }
@@ -84,10 +76,10 @@ static int checks_table(const json_t *results, km_table *t, int *failed) {
     km_table_init(t, "llr", (const char *const[]){"check", "result", "seconds"});
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *c = json_array_get(list, i);
-        const char *result = text(c, "result");
-        km_table_cell(t, "%s", text(c, "name"));
+        const char *result = km_json_text_at(c, "result");
+        km_table_cell(t, "%s", km_json_text_at(c, "name"));
         km_table_cell(t, "%s", result);
-        km_table_cell(t, "%.0f", number(c, "seconds"));
+        km_table_cell(t, "%.0f", km_json_number_at(c, "seconds"));
         *failed += strcmp(result, "ok") != 0 && strncmp(result, "skipped", 7) != 0;
     }
     return (int)json_array_size(list);
@@ -101,16 +93,18 @@ static void write_page(const json_t *results, km_text *page) {
     int met, missed, failed;
     figures_table(results, &figures, &met, &missed);
     int n_checks = checks_table(results, &checks, &failed);
-    const char *torch = text(results, "torch_version");
-    const char *model = text(results, "model");
-    snprintf(title, sizeof title, "Kermes on %.80s", *model ? model : text(results, "gpu"));
+    const char *torch = km_json_text_at(results, "torch_version");
+    const char *model = km_json_text_at(results, "model");
+    snprintf(title, sizeof title, "Kermes on %.80s",
+             *model ? model : km_json_text_at(results, "gpu"));
     snprintf(lead, sizeof lead, "%.40s, %s%.40s%s. Written by scripts/gpu-check.",
-             text(results, "date"), *torch ? "PyTorch " : "no PyTorch beside", torch,
+             km_json_text_at(results, "date"), *torch ? "PyTorch " : "no PyTorch beside", torch,
              *torch ? " in the same run" : "");
     km_html_begin(page, title, lead);
     snprintf(v[0], sizeof v[0], "%d of %d", met, met + missed);
     snprintf(v[1], sizeof v[1], "%d of %d", n_checks - failed, n_checks);
-    snprintf(v[2], sizeof v[2], "%.0f", number(json_object_get(results, "verify"), "checks"));
+    snprintf(v[2], sizeof v[2], "%.0f",
+             km_json_number_at(json_object_get(results, "verify"), "checks"));
     const km_tile tiles[] = {{v[0], "", "speed targets met"},
                              {v[1], "", "checks passed or skipped"},
                              {v[2], "", "ops and dtypes against the reference"}};
@@ -131,7 +125,7 @@ static void write_page(const json_t *results, km_text *page) {
     }
     km_table_free(&figures);
     km_table_free(&checks);
-    snprintf(line, sizeof line, "Kermes %.40s", text(bench, "kermes"));
+    snprintf(line, sizeof line, "Kermes %.40s", km_json_text_at(bench, "kermes"));
     km_html_end(page, line);
 }
 
@@ -141,8 +135,8 @@ static void print(const json_t *results) {
     km_table figures, checks;
     int met, missed, failed;
     figures_table(results, &figures, &met, &missed);
-    printf("%s, %s: %d targets met, %d missed\n", text(results, "gpu"), text(results, "date"), met,
-           missed);
+    printf("%s, %s: %d targets met, %d missed\n", km_json_text_at(results, "gpu"),
+           km_json_text_at(results, "date"), met, missed);
     km_table_print(&figures, stdout, 2);
     if (json_is_object(memory)) km_memory_print(memory, stdout);
     if (json_is_object(pool)) km_pool_print(pool, stdout);

@@ -11,19 +11,9 @@
 #define GROUPS KM_CHART_COLORS /* what was there before, the largest, and all others */
 #define NAME 64
 
-static double number(const json_t *v, const char *key) {
-    const json_t *f = json_object_get(v, key);
-    return json_is_number(f) ? json_number_value(f) : NAN;
-}
-
-static const char *text(const json_t *v, const char *key) {
-    const char *s = json_string_value(json_object_get(v, key));
-    return s ? s : "";
-}
-
 /* "linear", "gradient of linear" */
 static void group_name(char name[NAME], const json_t *v) {
-    const char *of = text(v, "gradient_of"), *op = text(v, "op");
+    const char *of = km_json_text_at(v, "gradient_of"), *op = km_json_text_at(v, "op");
     if (*of)
         snprintf(name, NAME, "gradient of %s", of);
     else if (strcmp(op, "before") == 0)
@@ -75,7 +65,7 @@ static int group_of(const picture *p, const json_t *event) {
 /* For each op the moment when it held the most. */
 static bool fill_in(picture *p, const json_t *memory) {
     const json_t *list = json_object_get(memory, "timeline");
-    double ops = number(memory, "ops"), held[GROUPS] = {0}, most = 0;
+    double ops = km_json_number_at(memory, "ops"), held[GROUPS] = {0}, most = 0;
     if (!(ops >= 0 && ops < 1e6)) return false;
     p->points = (int)ops + 2;
     size_t n = (size_t)p->points;
@@ -88,7 +78,8 @@ static bool fill_in(picture *p, const json_t *memory) {
     int at = 0;
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *e = json_array_get(list, i);
-        double index = number(e, "index"), live = number(e, "live"), bytes = number(e, "bytes");
+        double index = km_json_number_at(e, "index"), live = km_json_number_at(e, "live"),
+               bytes = km_json_number_at(e, "bytes");
         if (!(index >= at && index <= ops) || !isfinite(bytes)) return false;
         for (; at < index; at++) { /* an op starts from what the one before left */
             most = 0;
@@ -96,8 +87,8 @@ static bool fill_in(picture *p, const json_t *memory) {
         }
         held[group_of(p, e)] += bytes;
         if (bytes > 0 && at > 0) {
-            const char *of = text(e, "gradient_of");
-            snprintf(p->title[at], sizeof *p->title, " %.30s%s%.30s", text(e, "op"),
+            const char *of = km_json_text_at(e, "gradient_of");
+            snprintf(p->title[at], sizeof *p->title, " %.30s%s%.30s", km_json_text_at(e, "op"),
                      *of ? " for the gradient of " : "", of);
         }
         if (live <= most) continue;
@@ -123,7 +114,7 @@ static void add_chart(const json_t *memory, km_text *page) {
     picture p = {0};
     choose_groups(&p, memory);
     if (fill_in(&p, memory)) {
-        double peak = number(memory, "peak_bytes"), zero = 0;
+        double peak = km_json_number_at(memory, "peak_bytes"), zero = 0;
         char name[80], bytes[KM_NUMBER_TEXT];
         snprintf(name, sizeof name, "peak: %s", km_format_bytes(bytes, peak));
         static const int colors[GROUPS] = {3, 1, 2, 4, 5, 6, 7, 8};
@@ -157,12 +148,12 @@ static void add_chart(const json_t *memory, km_text *page) {
 
 void km_memory_table(const json_t *memory, km_table *t, int most) {
     const json_t *list = json_object_get(memory, "at_peak");
-    double peak = number(memory, "peak_bytes");
+    double peak = km_json_number_at(memory, "peak_bytes");
     km_table_init(t, "llrrr",
                   (const char *const[]){"made by", "for", "buffers", "bytes", "of the peak"});
     for (size_t i = 0; i < json_array_size(list) && (int)i < most; i++) {
         const json_t *h = json_array_get(list, i);
-        const char *of = text(h, "gradient_of"), *op = text(h, "op");
+        const char *of = km_json_text_at(h, "gradient_of"), *op = km_json_text_at(h, "op");
         bool before = strcmp(op, "before") == 0;
         char bytes[KM_NUMBER_TEXT];
         km_table_cell(t, "%s", before ? "there before the step" : op);
@@ -170,9 +161,9 @@ void km_memory_table(const json_t *memory, km_table *t, int most) {
         if (before)
             km_table_cell(t, "-");
         else
-            km_table_cell(t, "%.0f", number(h, "buffers"));
-        km_table_cell(t, "%s", km_format_bytes(bytes, number(h, "bytes")));
-        km_table_cell(t, "%.1f%%", 100 * number(h, "bytes") / peak);
+            km_table_cell(t, "%.0f", km_json_number_at(h, "buffers"));
+        km_table_cell(t, "%s", km_format_bytes(bytes, km_json_number_at(h, "bytes")));
+        km_table_cell(t, "%.1f%%", 100 * km_json_number_at(h, "bytes") / peak);
     }
 }
 
@@ -185,11 +176,11 @@ void km_pool_table(const json_t *pool, km_table *t) {
         for (size_t i = 0; i < json_array_size(list); i++) {
             const json_t *s = json_array_get(list, i);
             char a[KM_NUMBER_TEXT], b[KM_NUMBER_TEXT], c[KM_NUMBER_TEXT], r[KM_NUMBER_TEXT];
-            km_table_cell(t, "%s", text(device, "device"));
-            km_table_cell(t, "%s", km_format_bytes(a, number(s, "bytes")));
-            km_table_cell(t, "%s", km_format_seconds(b, 1e-9 * number(s, "pool_ns")));
-            km_table_cell(t, "%s", km_format_seconds(c, 1e-9 * number(s, "system_ns")));
-            km_table_cell(t, "%s", km_format_number(r, number(s, "ratio")));
+            km_table_cell(t, "%s", km_json_text_at(device, "device"));
+            km_table_cell(t, "%s", km_format_bytes(a, km_json_number_at(s, "bytes")));
+            km_table_cell(t, "%s", km_format_seconds(b, 1e-9 * km_json_number_at(s, "pool_ns")));
+            km_table_cell(t, "%s", km_format_seconds(c, 1e-9 * km_json_number_at(s, "system_ns")));
+            km_table_cell(t, "%s", km_format_number(r, km_json_number_at(s, "ratio")));
         }
     }
 }
@@ -200,8 +191,9 @@ static void steady_line(const json_t *device, char *line, size_t size) {
     snprintf(line, size,
              "%s: %.0f warm training steps took %.0f buffers, %.0f of them from the system or "
              "driver, and made %.0f heap allocations.",
-             text(device, "device"), number(s, "steps"), number(s, "buffers"),
-             number(s, "system_allocations"), number(s, "heap_allocations"));
+             km_json_text_at(device, "device"), km_json_number_at(s, "steps"),
+             km_json_number_at(s, "buffers"), km_json_number_at(s, "system_allocations"),
+             km_json_number_at(s, "heap_allocations"));
 }
 
 /* ---- Text ---- */
@@ -209,8 +201,10 @@ static void steady_line(const json_t *device, char *line, size_t size) {
 static void step_line(const json_t *m, char *line, size_t size) {
     snprintf(line, size,
              "%.0f layers, %.0f wide, %.0f heads, %.0f x %.0f tokens, %.1fM parameters, on %s",
-             number(m, "layers"), number(m, "width"), number(m, "heads"), number(m, "batch"),
-             number(m, "tokens"), number(m, "parameters") / 1e6, text(m, "device"));
+             km_json_number_at(m, "layers"), km_json_number_at(m, "width"),
+             km_json_number_at(m, "heads"), km_json_number_at(m, "batch"),
+             km_json_number_at(m, "tokens"), km_json_number_at(m, "parameters") / 1e6,
+             km_json_text_at(m, "device"));
 }
 
 void km_memory_print(const json_t *memory, FILE *out) {
@@ -219,9 +213,10 @@ void km_memory_print(const json_t *memory, FILE *out) {
     step_line(memory, line, sizeof line);
     fprintf(out, "\nMemory of a training step: %s\n", line);
     fprintf(out, "  %s at most, in op %.0f of %.0f (%s); %s were there before the step\n",
-            km_format_bytes(peak, number(memory, "peak_bytes")), number(memory, "peak_index"),
-            number(memory, "ops"), text(memory, "peak_op"),
-            km_format_bytes(before, number(memory, "before_bytes")));
+            km_format_bytes(peak, km_json_number_at(memory, "peak_bytes")),
+            km_json_number_at(memory, "peak_index"), km_json_number_at(memory, "ops"),
+            km_json_text_at(memory, "peak_op"),
+            km_format_bytes(before, km_json_number_at(memory, "before_bytes")));
     km_memory_table(memory, &t, 10);
     km_table_print(&t, out, 2);
     km_table_free(&t);
@@ -249,10 +244,11 @@ void km_memory_html(const json_t *memory, km_text *page) {
     step_line(memory, line, sizeof line);
     strncat(line, ": one step once it is warm.", sizeof line - strlen(line) - 1);
     km_html_section(page, "Memory of a training step", line);
-    snprintf(v[2], sizeof v[2], "%.0f", number(memory, "ops"));
+    snprintf(v[2], sizeof v[2], "%.0f", km_json_number_at(memory, "ops"));
     const km_tile tiles[] = {
-        {km_format_bytes(v[0], number(memory, "peak_bytes")), "", "in tensors at most"},
-        {km_format_bytes(v[1], number(memory, "before_bytes")), "", "there before the step"},
+        {km_format_bytes(v[0], km_json_number_at(memory, "peak_bytes")), "", "in tensors at most"},
+        {km_format_bytes(v[1], km_json_number_at(memory, "before_bytes")), "",
+         "there before the step"},
         {v[2], "", "ops in a step"},
     };
     km_html_tiles(page, tiles, 3);

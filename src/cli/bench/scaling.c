@@ -160,16 +160,6 @@ bool km_bench_scaling(km_bench *b) {
 
 /* ---- Reports ---- */
 
-static double number(const json_t *v, const char *key) {
-    const json_t *f = json_object_get(v, key);
-    return json_is_number(f) ? json_number_value(f) : NAN;
-}
-
-static const char *text(const json_t *v, const char *key) {
-    const char *s = json_string_value(json_object_get(v, key));
-    return s ? s : "";
-}
-
 static void scaling_table(const json_t *scaling, km_table *t) {
     static const char *const titles[] = {"op", "threads", "rate", "", "times one", "of the limit"};
     const json_t *figures = json_object_get(scaling, "figures"), *f, *o;
@@ -180,12 +170,12 @@ static void scaling_table(const json_t *scaling, km_table *t) {
             char a[KM_NUMBER_TEXT];
             f = json_array_get(figures, i);
             o = json_array_get(json_object_get(f, "ops"), k);
-            double part = number(o, "of_limit");
-            km_table_cell(t, "%s", i ? "" : text(o, "op"));
-            km_table_cell(t, "%.0f", number(f, "threads"));
-            km_table_cell(t, "%s", km_format_number(a, number(o, "rate")));
-            km_table_cell(t, "%s", text(o, "unit"));
-            km_table_cell(t, "%.2f", number(o, "times"));
+            double part = km_json_number_at(o, "of_limit");
+            km_table_cell(t, "%s", i ? "" : km_json_text_at(o, "op"));
+            km_table_cell(t, "%.0f", km_json_number_at(f, "threads"));
+            km_table_cell(t, "%s", km_format_number(a, km_json_number_at(o, "rate")));
+            km_table_cell(t, "%s", km_json_text_at(o, "unit"));
+            km_table_cell(t, "%.2f", km_json_number_at(o, "times"));
             if (isfinite(part))
                 km_table_cell(t, "%.0f%%", 100 * part);
             else
@@ -208,17 +198,17 @@ static void add_chart(const json_t *figures, size_t op, km_text *page) {
     for (size_t i = 0; i < json_array_size(figures) && n < MOST_COUNTS; i++, n++) {
         const json_t *f = json_array_get(figures, i);
         o = json_array_get(json_object_get(f, "ops"), op);
-        x[n] = number(f, "threads");
-        y[n] = number(o, "rate");
-        limit[n] = number(o, "limit");
+        x[n] = km_json_number_at(f, "threads");
+        y[n] = km_json_number_at(o, "rate");
+        limit[n] = km_json_number_at(o, "limit");
     }
     const km_series series[] = {
         {.name = "Kermes on cpu", .x = x, .y = y, .n = n, .color = 1},
         {.name = "the limit", .x = x, .y = limit, .n = n, .kind = KM_SERIES_LIMIT}};
-    km_chart c = {.title = text(o, "op"),
+    km_chart c = {.title = km_json_text_at(o, "op"),
                   .note = "over threads",
                   .x = {.label = "threads", .scale = KM_SCALE_LOG2},
-                  .y = {.label = text(o, "unit"), .from_zero = true},
+                  .y = {.label = km_json_text_at(o, "unit"), .from_zero = true},
                   .series = series,
                   .n_series = n && isfinite(limit[0]) ? 2 : 1};
     km_chart_html(&c, page);
