@@ -63,7 +63,7 @@ says err 'No such file'
 : >"$work/empty"
 expect_error 1 info "$work/empty"
 says err 'is empty; Kermes knows safetensors, GGUF'
-head -c 3000 /dev/urandom | tr '{G' 'xx' >"$work/noise"
+noise 3000 | tr '{G' 'xx' >"$work/noise"
 expect_error 1 info "$work/noise"
 says err 'no file that Kermes knows'
 echo '{"a": 1}' >"$work/other.json"

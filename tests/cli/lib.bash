@@ -31,6 +31,11 @@ expect_error() {
     head -c 8 "$work/err" | grep -q '^kermes: ' || fail "kermes ${*:2}: no 'kermes: ' in front"
 }
 
+# noise BYTES: the same bytes in each run, so that what a test finds in them is found again
+noise() {
+    LC_ALL=C awk -v n="$1" 'BEGIN { srand(11); while (n-- > 0) printf "%c", int(256 * rand()) }'
+}
+
 says() { # says FILE TEXT
     grep -qF -- "$2" "$work/$1" || fail "$1 does not say: $2"
 }

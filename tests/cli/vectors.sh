@@ -9,7 +9,7 @@ if [ -n "${ASAN_OPTIONS:-}" ]; then # all of it takes long under a sanitizer
     n=400
     compared=(base.raw "${raw[@]}" --anchors 20)
 fi
-head -c $((16 * n)) /dev/urandom >base.raw
+noise $((16 * n)) >base.raw
 head -c 3200 base.raw >few.raw       # 200 of them
 
 # From vectors to an index

@@ -4,7 +4,7 @@
 . "$(dirname "$0")/lib.bash"
 cd "$work" || exit 1
 raw=(--dim 16 --dtype u8)
-head -c 48000 /dev/urandom >base.raw
+noise 48000 >base.raw
 expect 0 compress base.raw "${raw[@]}" -o good.kmx --bytes 16 --quiet
 sum=$(md5sum <good.kmx)
 unchanged() { [ "$sum" = "$(md5sum <good.kmx)" ] || fail "the index changed: $*"; }
