@@ -12,6 +12,7 @@ km_cli_sampling km_cli_sampling_defaults(int64_t top_k, double top_p, double min
     s.set.top_k = top_k;
     s.set.top_p = top_p;
     s.set.min_p = min_p;
+    s.set.typical = s.set.repeat_penalty = 1; /* off, as the flags say it */
     return s;
 }
 
@@ -29,7 +30,7 @@ void km_cli_sampling_of_model(km_cli_sampling *s, km_model *m) {
     if (!s->said[1]) s->set.top_k = of.top_k;
     if (!s->said[2]) s->set.top_p = of.top_p;
     if (!s->said[3]) s->set.min_p = of.min_p;
-    if (!s->said[4]) s->set.repeat_penalty = of.repeat_penalty;
+    if (!s->said[4] && of.repeat_penalty > 0) s->set.repeat_penalty = of.repeat_penalty;
     bool all = s->said[0] && s->said[1] && s->said[2] && s->said[3] && s->said[4];
     snprintf(s->from, sizeof s->from, "%s", all ? "" : km_model_describe(m).sampling_from);
 }

@@ -61,6 +61,14 @@ says err "did you mean /save?"
 says err "/save needs a file"
 says err "/quit takes nothing after it"
 
+talk 0 '/settings\n/set repeat_penalty 1.25\n/set temp 0.5\n/settings\n/clear\n/stats\n/bye\nnot asked\n'
+grep -q '  repeat-penalty *1$' "$work/err" || fail "what is off is not shown as its flag says it"
+grep -q '  repeat-penalty *1.25$' "$work/err" && grep -q '  temperature *0.5$' "$work/err" || fail "/set changed nothing"
+says err "context: 0 of 512 tokens"
+talk 1 '/set temperature\n/set temperature hot\n/set warmth 1\n'
+says err "/set temperature needs a value"
+says err "unknown setting 'warmth'"
+
 # Conversations in files.
 talk 0 "one\n/save $work/talk.json\n/clear\ntwo\n/load $work/talk.json\nthree\n" -n 3 --json --quiet
 json_says messages.0.content=one messages.2.content=three
