@@ -31,6 +31,8 @@ static void kernels_agree_with_the_reference(void **state) {
         /* Their shaders are many, one for each pair of types: backend/vulkan_logits runs them, and
          * dequantise has every type. */
         if (op == KM_OP_LINEARS || op == KM_OP_GATED || op == KM_OP_QUANT_LINEAR) continue;
+        if (op == KM_OP_SAMPLE || op == KM_OP_ATTEND || op == KM_OP_LOW_RANK) continue; /* below */
+        if (op == KM_OP_QUANT_EMBEDDING) continue;
         /* Elementwise ops share a shader: every sixth. `kermes verify --device vulkan` has them all. */
         if (b->kernel[op] == b->kernel[KM_OP_ADD] && elementwise++ % 6) continue;
         verdict v = verify((km_op)op);
@@ -40,9 +42,20 @@ static void kernels_agree_with_the_reference(void **state) {
     assert_true(ops >= 25);
 }
 
+/* What steps and prompts of running models are made of, beside layers (backend/vulkan_logits). */
+static void running_models_need_no_other_device(void **state) {
+    static const km_op ops[] = {KM_OP_SAMPLE, KM_OP_ATTEND, KM_OP_LOW_RANK, KM_OP_QUANT_EMBEDDING};
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
+        verdict v = verify(ops[i]);
+        if (v.failed) fail_msg("%s: %s", km_op_name(ops[i]), v.first);
+        if (v.fell_back) fail_msg("%s ran on another device", km_op_name(ops[i]));
+    }
+}
+
 int main(void) {
     if (vulkan_missing()) return 77;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(kernels_agree_with_the_reference)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(kernels_agree_with_the_reference),
+                                       cmocka_unit_test(running_models_need_no_other_device)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     vulkan_clean();
     return failed;

@@ -1,10 +1,10 @@
 /* Attention over the paged cache (shaders/attend_put.comp, attend_look.comp): all rows' keys and values
- * go into the cache, then each query looks at it. Caches of f32, f16 and bf16; heads of up to 256. */
+ * go into the cache, then each query looks at it. Caches of f32, f16, bf16, q8_0 and q4_0; heads of up to 512. */
 #include "backend/attend.h"
 #include "backend/vulkan/launch.h"
 #include "backend/vulkan/vulkan.h"
 
-#define MOST_DIMS 256
+#define MOST_DIMS 512
 
 typedef struct attend_push {
     uint64_t x, v, cache_k, cache_v, rows, table, norm, o, more;
@@ -41,7 +41,8 @@ static km_status run_attend(km_ctx *ctx, const km_call *c) {
     km_lane *lane = km_vulkan_lane(c);
     attend_more more;
     (void)ctx;
-    if (!is_float(a.dtype) || !is_float(a.cache) || a.d > MOST_DIMS || a.rows > 65535 ||
+    bool blocks = (a.cache == KM_Q8_0 || a.cache == KM_Q4_0) && a.d % 32 == 0;
+    if (!is_float(a.dtype) || !(blocks || is_float(a.cache)) || a.d > MOST_DIMS || a.rows > 65535 ||
         k->dtype != a.dtype || v->dtype != a.dtype || !km_is_contiguous(c->out[0]) || a.window < 0)
         return KM_ERR_UNSUPPORTED;
     if (km_shape_count(c->in[KM_ATTEND_CACHE_K]->shape) >= KM_VULKAN_MOST ||

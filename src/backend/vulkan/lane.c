@@ -352,6 +352,17 @@ km_status km_vulkan_launch(km_lane *lane, const char *module, const uint32_t *sp
     return s;
 }
 
+void *km_vulkan_scratch(km_lane *lane, size_t bytes, size_t *cap) {
+    void *p = km_mempool_get(&lane->pool, bytes, cap);
+    if (!p && !km_failed(lane->ctx))
+        km_fail(lane->ctx, KM_ERR_MEMORY, "%s: out of memory", lane->device->name);
+    return p;
+}
+
+void km_vulkan_scratch_free(km_lane *lane, void *p, size_t cap) {
+    if (p) km_mempool_put(&lane->pool, p, cap);
+}
+
 bool km_vulkan_walk_make(km_vulkan_walk *w, const km_iter *it) {
     *w = (km_vulkan_walk){.ndim = (uint32_t)it->ndim};
     int64_t n = 1;

@@ -35,6 +35,11 @@ static inline uint64_t km_vulkan_at(const km_tensor *t) {
 km_status km_vulkan_launch(km_lane *lane, const char *module, const uint32_t *spec, int n_spec,
                            const void *push, size_t push_bytes, km_groups groups, double work);
 
+/* Memory for a call, of the pool: what comes later is ordered behind it, so that it can be given back
+ * as soon as the call was recorded. NULL with the error set. */
+void *km_vulkan_scratch(km_lane *lane, size_t bytes, size_t *cap);
+void km_vulkan_scratch_free(km_lane *lane, void *p, size_t cap); /* p may be NULL */
+
 /* Strided operands: what shaders/walk.glsl reads. False when there are too many elements. */
 typedef struct km_vulkan_walk {
     uint32_t n, ndim;

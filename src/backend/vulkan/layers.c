@@ -7,7 +7,7 @@ typedef struct layer_push {
     uint64_t x, w, u, bias, y;
     uint32_t rows, n, k;
     uint32_t x_row, row_bytes;
-    uint32_t act;
+    uint32_t act, up_bytes;
 } layer_push;
 
 #define GROUPS_MOST 65535 /* as in the shader */
@@ -17,7 +17,7 @@ static bool is_float(km_dtype d) { return d == KM_F32 || d == KM_F16 || d == KM_
 /* Bytes of a row of w (rows, columns); 0: a layout that the shader does not read. */
 static uint32_t row_bytes(const km_tensor *w) {
     int64_t k = w->shape.dim[1], bytes;
-    if (k % 4 || w->storage->drop || w->shape.ndim != 2) return 0;
+    if (w->storage->drop || w->shape.ndim != 2) return 0;
     if (km_dtype_is_block(w->dtype))
         bytes = km_dtype_bytes(w->dtype, k);
     else if (is_float(w->dtype) && (w->stride[1] == 1 || k == 1) && w->stride[0] >= k)
@@ -27,8 +27,15 @@ static uint32_t row_bytes(const km_tensor *w) {
     return bytes < KM_VULKAN_MOST ? (uint32_t)bytes : 0;
 }
 
+/* Where the second matrix of a gated pair begins, and what it is made of; at 0: there is none. */
+typedef struct layer_up {
+    uint64_t at;
+    km_dtype dtype;
+    uint32_t bytes;
+} layer_up;
+
 /* y = act(x w^T + b), or times x u^T. The first n rows of w. */
-static km_status start_layer(km_lane *lane, const km_tensor *x, const km_tensor *w, uint64_t u,
+static km_status start_layer(km_lane *lane, const km_tensor *x, const km_tensor *w, layer_up u,
                              const km_tensor *b, const km_tensor *y, int64_t n, km_act act) {
     uint32_t bytes = row_bytes(w);
     int64_t rows = x->shape.dim[0], k = x->shape.dim[1];
@@ -40,7 +47,7 @@ static km_status start_layer(km_lane *lane, const km_tensor *x, const km_tensor 
     if (rows == 0 || n == 0) return KM_OK;
     layer_push push = {.x = km_vulkan_at(x),
                        .w = km_vulkan_at(w),
-                       .u = u,
+                       .u = u.at,
                        .bias = km_vulkan_at(b),
                        .y = km_vulkan_at(y),
                        .rows = (uint32_t)rows,
@@ -48,14 +55,16 @@ static km_status start_layer(km_lane *lane, const km_tensor *x, const km_tensor 
                        .k = (uint32_t)k,
                        .x_row = (uint32_t)x->stride[0],
                        .row_bytes = bytes,
-                       .act = (uint32_t)act};
+                       .act = (uint32_t)act,
+                       .up_bytes = u.bytes};
     uint32_t at_once = rows == 1 ? 1 : 4;
-    uint32_t spec[] = {(uint32_t)x->dtype, (uint32_t)w->dtype, u != 0, at_once};
+    uint32_t spec[] = {(uint32_t)x->dtype, (uint32_t)w->dtype, u.at != 0, at_once,
+                       (uint32_t)u.dtype,  k % 4 != 0};
     int64_t groups = km_ceil_div(n, 4);
     km_groups g = KM_GROUPS(km_min64(groups, GROUPS_MOST), km_ceil_div(rows, at_once),
                             km_ceil_div(groups, GROUPS_MOST));
-    return km_vulkan_launch(lane, "layer", spec, 4, &push, sizeof push, g,
-                            (double)g.y * (double)n * (double)k * (u ? 2 : 1) * (2 + at_once));
+    return km_vulkan_launch(lane, "layer", spec, 6, &push, sizeof push, g,
+                            (double)g.y * (double)n * (double)k * (u.at ? 2 : 1) * (2 + at_once));
 }
 
 /* x, then n times w, b? -> as many y */
@@ -66,8 +75,8 @@ static km_status run_linears(km_ctx *ctx, const km_call *c) {
         if (!row_bytes(c->in[1 + 2 * i])) return KM_ERR_UNSUPPORTED;
     for (int i = 0; i < n; i++) {
         const km_tensor *w = c->in[1 + 2 * i], *b = 2 + 2 * i < c->n_in ? c->in[2 + 2 * i] : NULL;
-        km_status s = start_layer(km_vulkan_lane(c), c->in[0], w, 0, b, c->out[i], w->shape.dim[0],
-                                  KM_ACT_NONE);
+        km_status s = start_layer(km_vulkan_lane(c), c->in[0], w, (layer_up){0}, b, c->out[i],
+                                  w->shape.dim[0], KM_ACT_NONE);
         if (s != KM_OK) return s;
     }
     return KM_OK;
@@ -76,17 +85,18 @@ static km_status run_linears(km_ctx *ctx, const km_call *c) {
 /* x, w, b? -> y */
 static km_status run_quant_linear(km_ctx *ctx, const km_call *c) {
     (void)ctx;
-    return start_layer(km_vulkan_lane(c), c->in[0], c->in[1], 0, c->n_in > 2 ? c->in[2] : NULL,
-                       c->out[0], c->in[1]->shape.dim[0], c->p->act);
+    return start_layer(km_vulkan_lane(c), c->in[0], c->in[1], (layer_up){0},
+                       c->n_in > 2 ? c->in[2] : NULL, c->out[0], c->in[1]->shape.dim[0], c->p->act);
 }
 
 /* x, g, u? -> act(x g^T) * (x u^T); without u both are halves of g */
 static km_status run_gated(km_ctx *ctx, const km_call *c) {
     const km_tensor *g = c->in[1], *u = c->n_in > 2 ? c->in[2] : NULL;
     int64_t n = c->out[0]->shape.dim[1];
-    uint64_t up = u ? km_vulkan_at(u) : km_vulkan_at(g) + (uint64_t)n * row_bytes(g);
+    layer_up up = {km_vulkan_at(u), u ? u->dtype : KM_F32, u ? row_bytes(u) : 0};
     (void)ctx;
-    if (u && (u->dtype != g->dtype || row_bytes(u) != row_bytes(g))) return KM_ERR_UNSUPPORTED;
+    if (!u) up = (layer_up){km_vulkan_at(g) + (uint64_t)n * row_bytes(g), g->dtype, row_bytes(g)};
+    if (!up.bytes) return KM_ERR_UNSUPPORTED;
     return start_layer(km_vulkan_lane(c), c->in[0], g, up, NULL, c->out[0], n, c->p->act);
 }
 
@@ -102,8 +112,8 @@ static km_status start_lookup(const km_call *c, const km_tensor *ids, int64_t n,
     const km_tensor *table = c->in[0], *o = c->out[0];
     int64_t bytes = km_dtype_bytes(table->dtype, columns);
     if (!is_float(o->dtype) || (!km_dtype_is_block(table->dtype) && !is_float(table->dtype)) ||
-        columns % 4 || n * columns >= KM_VULKAN_MOST || bytes >= KM_VULKAN_MOST ||
-        !km_is_contiguous(table) || !km_is_contiguous(o) || table->storage->drop)
+        n * columns >= KM_VULKAN_MOST || bytes >= KM_VULKAN_MOST || !km_is_contiguous(table) ||
+        !km_is_contiguous(o) || table->storage->drop)
         return KM_ERR_UNSUPPORTED;
     if (n * columns == 0) return KM_OK;
     lookup_push push = {.table = km_vulkan_at(table),
@@ -115,9 +125,10 @@ static km_status start_lookup(const km_call *c, const km_tensor *ids, int64_t n,
                         .row_bytes = (uint32_t)bytes};
     uint32_t spec[] = {(uint32_t)table->dtype, (uint32_t)o->dtype,
                        ids ? (uint32_t)ids->dtype : KM_I32};
-    return km_vulkan_launch(km_vulkan_lane(c), "lookup", spec, 3, &push, sizeof push,
-                            km_groups_for(km_ceil_div(n * columns / 4, KM_VULKAN_THREADS)),
-                            (double)(n * columns) * 10);
+    return km_vulkan_launch(
+        km_vulkan_lane(c), "lookup", spec, 3, &push, sizeof push,
+        km_groups_for(km_ceil_div(n * km_ceil_div(columns, 4), KM_VULKAN_THREADS)),
+        (double)(n * columns) * 10);
 }
 
 /* table (v, c), ids (...) -> (..., c) */

@@ -11,6 +11,8 @@ static void fill(void) {
     km_vulkan_register_matmul(backend.kernel);
     km_vulkan_register_layers(backend.kernel);
     km_vulkan_register_attend(backend.kernel);
+    km_vulkan_register_sample(backend.kernel);
+    km_vulkan_register_low_rank(backend.kernel);
 }
 
 const km_backend *km_vulkan_backend(void) {

@@ -12,5 +12,7 @@ void km_vulkan_register_rows(km_kernel *table); /* softmax, norms, reductions */
 void km_vulkan_register_matmul(km_kernel *table);
 void km_vulkan_register_layers(km_kernel *table); /* of running models; rows of tables */
 void km_vulkan_register_attend(km_kernel *table);
+void km_vulkan_register_sample(km_kernel *table);
+void km_vulkan_register_low_rank(km_kernel *table);
 
 #endif

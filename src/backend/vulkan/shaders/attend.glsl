@@ -2,9 +2,10 @@
 // normalised and rotated.
 #include "common.glsl"
 #include "math.glsl"
+#include "quant.glsl"
 
 layout(constant_id = 0) const uint KIND = 0;  // of q, k, v and the result
-layout(constant_id = 1) const uint CACHE = 0; // of the cache: f32, f16 or bf16
+layout(constant_id = 1) const uint CACHE = 0; // of the cache: f32, f16, bf16, q8_0 or q4_0
 
 layout(push_constant) uniform Push {
     uvec2 x, v, cache_k, cache_v, rows_at, table, norm, o, more;
@@ -16,7 +17,7 @@ layout(push_constant) uniform Push {
 // more: dims, adjacent, scale, softcap, eps, magnitude, divisors (2), then of each pair its turns in a
 // step of position, in two parts.
 
-const uint PAGE = 64, MOST = 256;
+const uint PAGE = 64, MOST = 512;
 shared float head[MOST];
 shared uint bad;
 

@@ -4,6 +4,32 @@
 // the running maximum and sum of an online softmax.
 #include "attend.glsl"
 
+// Element i of a cache.
+float cached(uvec2 at, uint i) {
+    if (CACHE == Q8_0) {
+        uint b = i / 32 * 34;
+        return half_at(at, b) * float(bitfieldExtract(int(byte_at(at, b + 2 + i % 32)), 0, 8));
+    }
+    if (CACHE == Q4_0) {
+        uint b = i / 32 * 18, q = byte_at(at, b + 2 + i % 16) >> (i % 32 < 16 ? 0 : 4) & 15u;
+        return half_at(at, b) * (float(q) - 8);
+    }
+    return load_float(CACHE, at, i);
+}
+
+// head[] . the key at element `where`
+float score(uint where) {
+    float s = 0;
+    if (CACHE >= Q4_0)
+        for (uint i = 0; i < d; i += 4)
+            s += dot(vec4(head[i], head[i + 1], head[i + 2], head[i + 3]), quad(CACHE, cache_k, where + i));
+    else
+        for (uint i = 0; i < d; i++) s += head[i] * load_float(CACHE, cache_k, where + i);
+    return s;
+}
+
+const uint PARTS = MOST / 128; // of a head, to a thread
+
 shared float weight[128];
 shared uint from[128];
 
@@ -11,7 +37,8 @@ void main() {
     uint row = gl_WorkGroupID.y, h = gl_WorkGroupID.x, t = gl_LocalInvocationID.x, sequence;
     int position;
     uint out_at = (row * heads + h) * d, key_head = h / (heads / kv_heads);
-    float acc[2] = {0, 0}, most = -infinity(), total = 0;
+    float acc[PARTS], most = -infinity(), total = 0;
+    for (uint part = 0; part < PARTS; part++) acc[part] = 0;
     if (place(row, sequence, position)) {
         float scale = setting(2), cap = setting(3);
         load_head(row, h, position);
@@ -22,9 +49,7 @@ void main() {
             if (t < n) {
                 uint where = cache_at(sequence, at + t, key_head);
                 from[t] = where;
-                s = 0;
-                for (uint i = 0; i < d; i++) s += head[i] * load_float(CACHE, cache_k, where + i);
-                s *= scale;
+                s = score(where) * scale;
                 if (cap > 0) s = cap * k_tanh(s / cap);
             }
             float highest = max_nan(most, team_max(s));
@@ -32,18 +57,18 @@ void main() {
             weight[t] = p;
             total = total * shrink + team_sum(p); // behind a barrier
             most = highest;
-            for (uint part = 0; part < 2; part++) {
+            for (uint part = 0; part < PARTS; part++) {
                 uint i = part * 128 + t;
                 if (i >= d) break;
                 float sum = 0;
                 for (uint k = 0; k < n; k++)
-                    sum += weight[k] * load_float(CACHE, cache_v, from[k] + i);
+                    sum += weight[k] * cached(cache_v, from[k] + i);
                 acc[part] = acc[part] * shrink + sum;
             }
             barrier();
         }
     }
-    for (uint part = 0; part < 2; part++) {
+    for (uint part = 0; part < PARTS; part++) {
         uint i = part * 128 + t;
         if (i < d)
             store_float(KIND, o, out_at + i, total > 0 || is_nan(total) ? acc[part] / total : 0);

@@ -11,29 +11,37 @@ layout(constant_id = 0) const uint KIND = 0;
 layout(constant_id = 1) const uint WEIGHT = 0;
 layout(constant_id = 2) const bool GATED = false;
 layout(constant_id = 3) const uint ROWS = 4; // of x, at once: 1 or 4
+layout(constant_id = 4) const uint UP = 0;   // the type of u
+layout(constant_id = 5) const bool ODD = false; // plain weights whose columns are no multiple of four
 
 layout(push_constant) uniform Push {
     uvec2 x, w, u, bias, y;
     uint rows, n, k;        // rows of x, rows of w, columns
     uint x_row, row_bytes;  // stride of x's rows, bytes of a row of w
-    uint act;
+    uint act, up_bytes;     // bytes of a row of u
 };
+
+// Four columns from i on; those past the end are 0.
+vec4 four(uint kind, uvec2 at, uint first, uint i) {
+    if (!ODD || i + 3 < k) return quad(kind, at, first + i);
+    vec4 v = vec4(0);
+    for (uint j = 0; i + j < k; j++) v[j] = load_float(kind, at, first + i + j);
+    return v;
+}
 
 shared float sums[ROWS * 2][128];
 
 void main() {
     uint t = gl_LocalInvocationID.x, lane = t % 32;
     uint row = (gl_WorkGroupID.z * 65535 + gl_WorkGroupID.x) * 4 + t / 32, first = gl_WorkGroupID.y * ROWS;
-    uvec2 at = row_at(w, min(row, n - 1), row_bytes), up = row_at(u, min(row, n - 1), row_bytes);
+    uvec2 at = row_at(w, min(row, n - 1), row_bytes), up = row_at(u, min(row, n - 1), up_bytes);
     float s[ROWS], v[ROWS];
     for (uint r = 0; r < ROWS; r++) s[r] = v[r] = 0;
     for (uint i = lane * 4; i < k; i += 128) {
-        vec4 a = quad(WEIGHT, at, i), b = vec4(0);
-        if (GATED) b = quad(WEIGHT, up, i);
+        vec4 a = four(WEIGHT, at, 0, i), b = vec4(0);
+        if (GATED) b = four(UP, up, 0, i);
         for (uint r = 0; r < ROWS; r++) {
-            uint from = min(first + r, rows - 1) * x_row + i;
-            vec4 e = vec4(load_float(KIND, x, from), load_float(KIND, x, from + 1),
-                          load_float(KIND, x, from + 2), load_float(KIND, x, from + 3));
+            vec4 e = four(KIND, x, min(first + r, rows - 1) * x_row, i);
             s[r] += dot(a, e);
             if (GATED) v[r] += dot(b, e);
         }

@@ -14,9 +14,13 @@ layout(push_constant) uniform Push {
 };
 
 void main() {
-    uint i = thread_index(), quads = columns / 4, r = i / quads, c = (i - r * quads) * 4;
+    uint i = thread_index(), quads = (columns + 3) / 4, r = i / quads, c = (i - r * quads) * 4;
     if (r >= n) return;
     uint id = ids == uvec2(0) ? r : load_index(IDS, ids, r, table_rows);
-    vec4 v = id < table_rows ? quad(FROM, row_at(table, id, row_bytes), c) : vec4(0);
-    for (int k = 0; k < 4; k++) store_float(TO, o, r * columns + c + k, v[k]);
+    uvec2 at = row_at(table, min(id, table_rows - 1), row_bytes);
+    uint end = min(columns - c, 4); // fewer than four only of plain types
+    vec4 v = vec4(0);
+    if (id < table_rows && end == 4) v = quad(FROM, at, c);
+    for (uint k = 0; k < end && end < 4 && id < table_rows; k++) v[k] = load_float(FROM, at, c + k);
+    for (uint k = 0; k < end; k++) store_float(TO, o, r * columns + c + k, v[k]);
 }
