@@ -1030,6 +1030,7 @@ typedef struct km_model_info {
     bool can_embed; /* km_embed_tokens */
     const char
         *sampling_from; /* whose km_model_sampling is: "the smollm2 family"; "": nobody said */
+    bool can_rank;      /* km_relevance */
 } km_model_info;
 /* Texts live as long as the model. size 0: km_last_error says why. */
 KM_API_INLINE km_model_info km_model_describe(km_model *m);
@@ -1141,7 +1142,7 @@ typedef enum km_pooling {
     KM_POOLING_MEAN,  /* of all tokens' hidden states */
     KM_POOLING_FIRST, /* the first token's */
     KM_POOLING_LAST,  /* the last token's */
-    KM_POOLING_RANK   /* a model that ranks texts: it gives no embeddings */
+    KM_POOLING_RANK   /* a model that ranks texts (km_relevance): it gives no embeddings */
 } km_pooling;
 KM_API km_pooling km_model_pooling(km_model *m); /* never AUTO, unless m is no model */
 
@@ -1160,6 +1161,23 @@ KM_API_INLINE km_embed_options km_embed_defaults(void);
  * dimensions). Several go through the model together. Causal models only, as all that run here. */
 KM_API km_status km_embed(km_model *m, const int32_t *const *ids, const size_t *lengths, size_t n,
                           const km_embed_options *options, float *out);
+
+/* ---- Ranking ---- */
+
+/* A model that ranks (a reranker; km_model_info.can_rank) tells how well a document answers a query. Its GGUF
+ * file has pooling_type 4 and either a classification head, cls.output.weight, of one row or of the two
+ * for "yes" and "no", or these two words in its vocabulary, as Qwen3-Reranker has.
+ *
+ * A query and a document as the tokens that such a model reads, by the template of its file: how many
+ * there are, of which at most cap are written; -1 on failure. Nothing in the two texts becomes a special
+ * token. A document too long for the context is cut at its end if `cut`, else KM_ERR_RANGE. */
+KM_API int64_t km_relevance_tokens(km_model *m, const char *query, size_t query_bytes,
+                                   const char *document, size_t document_bytes, bool cut,
+                                   int32_t *ids, size_t cap);
+/* How well each of n such pairs fits, from 0 to 1: out (n). Several go through the model together. Of the
+ * options, adapters, progress and its user count. KM_ERR_UNSUPPORTED: the model does not rank. */
+KM_API km_status km_relevance(km_model *m, const int32_t *const *ids, const size_t *lengths,
+                              size_t n, const km_embed_options *options, float *out);
 
 /* ---- Answers: text, reasoning and tool calls ---- */
 
@@ -1411,6 +1429,10 @@ KM_API km_status km_batch_resume(km_batch *b, int sequence);
  * while another thread steps. Restoring replaces what it held. */
 KM_API km_status km_batch_save(km_batch *b, int sequence, const char *path);
 KM_API km_status km_batch_restore(km_batch *b, int sequence, const char *path);
+/* The adapters that a sequence that does not run is for, as in km_generation; what it held with others is
+ * gone. For km_batch_restore, which refuses what was read with other ones; a start chooses anew. */
+KM_API km_status km_batch_set_adapters(km_batch *b, int sequence, const km_adapter *adapters,
+                                       int64_t n);
 /* One step: how many events were written, at most `most`; the rest comes with the next call. 0: nothing
  * runs; -1: the call was wrong. A sequence that fails has an event with a status, and has ended; the
  * others go on. Texts live until the next step. A step that only reads prompts has one event, of
@@ -1421,7 +1443,8 @@ typedef struct km_batch_state {
     size_t size;
     int64_t sequences, joined, running, reading; /* running: those that read included */
     int64_t page_tokens, pages, pages_free;
-    int64_t paused; /* not among those that run */
+    int64_t paused;     /* not among those that run */
+    int64_t page_bytes; /* keys and values of a page, in all layers together */
 } km_batch_state;
 KM_API_INLINE km_batch_state km_batch_describe(km_batch *b);
 KM_API int64_t km_batch_length(km_batch *b, int sequence); /* tokens that it holds; -1: none such */

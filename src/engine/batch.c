@@ -68,6 +68,7 @@ km_status km_batch_settle(km_batch *b, km_error *err) {
     km_ground_drop(b->ground);
     b->ground = g;
     b->seq = seq;
+    b->page_bytes = km_sequences_page_bytes(seq);
     return KM_OK;
 }
 
@@ -357,6 +358,7 @@ static km_batch_state describe(km_batch *b) {
     }
     s.pages = b->pages;
     s.pages_free = b->pages_free;
+    s.page_bytes = b->page_bytes;
     pthread_mutex_unlock(&b->lock);
     return s;
 }

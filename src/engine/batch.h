@@ -70,7 +70,7 @@ struct km_batch {
     int n_event, given;
     km_sequences_token *row; /* (sequences) */
     int *row_slot;
-    int64_t pages, pages_free;
+    int64_t pages, pages_free, page_bytes;
 };
 
 /* ---- batch.c ---- */

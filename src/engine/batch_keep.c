@@ -21,12 +21,12 @@ km_status km_batch_resume(km_batch *b, int sequence) {
     return ask_slot("km_batch_resume", b, sequence, ASK_RESUME);
 }
 
-/* Between steps: what a slot that does not run holds, to a file or from it. */
-static km_status keep_slot(const char *call, km_batch *b, int sequence, const char *path,
-                           bool save) {
+typedef enum keep_what { KEEP_SAVE, KEEP_RESTORE, KEEP_ADAPTERS } keep_what;
+
+/* Between steps, of a slot that does not run: what it holds, to a file or from it, or its adapters. */
+static km_status keep_slot(const char *call, km_batch *b, int sequence, keep_what what,
+                           const char *path, km_adapter_mix *mix) {
     km_error err = {0};
-    if (!km_batch_usable(call, b)) return km_last_status();
-    if (!path) return km_public_fail(KM_ERR_NULL, "%s: no path given", call);
     if (atomic_exchange(&b->stepping, true))
         return km_public_fail(KM_ERR_STATE, "%s: another thread steps this batch", call);
     int turn = km_gate_enter(&b->m->gate, 1);
@@ -39,13 +39,19 @@ static km_status keep_slot(const char *call, km_batch *b, int sequence, const ch
         km_error_set(&err, KM_ERR_MEMORY, "%s: no memory for sequence %d", call, sequence);
     else if (s->state != SLOT_IDLE)
         km_error_set(&err, KM_ERR_STATE, "%s: sequence %d runs", call, sequence);
-    else if (save)
+    else if (what == KEEP_SAVE)
         km_sequences_save(b->seq, s->at, path, &err);
-    else
+    else if (what == KEEP_RESTORE)
         km_sequences_restore(b->seq, s->at, path, &err);
+    else {
+        km_adapter_mix before = s->mix;
+        km_sequences_set_mix(b->seq, s->at, mix);
+        s->mix = *mix;
+        *mix = before;
+    }
     if (err.code != KM_OK) /* of a device, it is the model's no longer than this call */
         for (km_net *p = b->ground->net; p; p = p->next) km_ctx_clear_error(p->ctx);
-    if (s && s->state == SLOT_IDLE && s->at >= 0 && !save) km_batch_mirror(b, sequence);
+    if (s && s->state == SLOT_IDLE && s->at >= 0 && what != KEEP_SAVE) km_batch_mirror(b, sequence);
     km_sequences_pages(b->seq, &b->pages, &b->pages_free);
     pthread_mutex_unlock(&b->lock);
     km_gate_leave(&b->m->gate, turn);
@@ -53,10 +59,30 @@ static km_status keep_slot(const char *call, km_batch *b, int sequence, const ch
     return km_told(&err);
 }
 
+static km_status keep_file(const char *call, km_batch *b, int sequence, keep_what what,
+                           const char *path) {
+    if (!km_batch_usable(call, b)) return km_last_status();
+    if (!path) return km_public_fail(KM_ERR_NULL, "%s: no path given", call);
+    return keep_slot(call, b, sequence, what, path, NULL);
+}
+
 km_status km_batch_save(km_batch *b, int sequence, const char *path) {
-    return keep_slot("km_batch_save", b, sequence, path, true);
+    return keep_file("km_batch_save", b, sequence, KEEP_SAVE, path);
 }
 
 km_status km_batch_restore(km_batch *b, int sequence, const char *path) {
-    return keep_slot("km_batch_restore", b, sequence, path, false);
+    return keep_file("km_batch_restore", b, sequence, KEEP_RESTORE, path);
+}
+
+km_status km_batch_set_adapters(km_batch *b, int sequence, const km_adapter *adapters, int64_t n) {
+    km_error err = {0};
+    km_adapter_mix mix = {0};
+    if (!km_batch_usable("km_batch_set_adapters", b)) return km_last_status();
+    km_model *m = km_model_hold(b->m); /* the batch may be freed by another thread meanwhile */
+    km_status s = km_adapters_mix(m, adapters, n, &mix, &err);
+    s = s == KM_OK ? keep_slot("km_batch_set_adapters", b, sequence, KEEP_ADAPTERS, NULL, &mix)
+                   : km_told(&err);
+    km_adapters_drop(m, &mix); /* what it had before, or was not to have */
+    km_model_drop(m);
+    return s;
 }

@@ -1,4 +1,4 @@
-/* Embeddings: hidden states of tokens, and of whole texts by pooling. Texts of about the same length go
+/* Embeddings: hidden states of tokens, and of whole texts by pooling or for a ranking head. Texts of about the same length go
  * through the model together, padded on the right: no token sees what stands after it. */
 #include "base/alloc.h"
 #include "base/sized.h"
@@ -90,24 +90,6 @@ km_pooling km_model_pooling(km_model *m) {
     }
 }
 
-/* states (n, dim) to out (dimensions): the first ones of the pooled vector, of length 1 again. */
-static void pool(const float *states, size_t n, size_t dim, km_pooling how,
-                 const km_embed_options *o, float *out) {
-    size_t keep = o->dimensions > 0 ? (size_t)o->dimensions : dim;
-    double squares = 0;
-    for (size_t k = 0; k < keep; k++) {
-        double sum = 0;
-        if (how == KM_POOLING_FIRST) sum = states[k];
-        if (how == KM_POOLING_LAST) sum = states[(n - 1) * dim + k];
-        for (size_t i = 0; i < n && how == KM_POOLING_MEAN; i++) sum += states[i * dim + k];
-        if (how == KM_POOLING_MEAN) sum /= (double)n;
-        out[k] = (float)sum;
-        squares += sum * sum;
-    }
-    double scale = o->raw || squares <= 0 ? 1 : 1 / sqrt(squares);
-    for (size_t k = 0; k < keep; k++) out[k] = (float)(out[k] * scale);
-}
-
 typedef struct text_order { /* a text's place among those sorted by length */
     size_t text, length;
 } text_order;
@@ -118,16 +100,14 @@ static int by_length(const void *a, const void *b) {
     return x->text < y->text ? -1 : 1;
 }
 
-static km_status embed_texts(km_model *m, km_ground *g, const km_adapter_mix *mix,
-                             const int32_t *const *ids, const size_t *lengths, size_t n,
-                             const km_embed_options *o, float *out, km_error *err) {
-    size_t dim = (size_t)g->net->config.dim, keep = o->dimensions > 0 ? (size_t)o->dimensions : dim;
-    km_pooling how = o->pooling == KM_POOLING_AUTO ? km_model_pooling(m) : o->pooling;
+static km_status states_of(const char *call, km_model *m, km_ground *g, const km_adapter_mix *mix,
+                           const km_texts *x, const km_embed_options *o, km_error *err) {
+    size_t dim = (size_t)g->net->config.dim, n = x->n;
     text_order *order = km_alloc(n * sizeof *order);
     size_t longest = 0;
     for (size_t i = 0; order && i < n; i++) {
-        order[i] = (text_order){i, lengths[i]};
-        longest = (size_t)km_max64((int64_t)longest, (int64_t)lengths[i]);
+        order[i] = (text_order){i, x->lengths[i]};
+        longest = (size_t)km_max64((int64_t)longest, (int64_t)x->lengths[i]);
     }
     size_t rows = (size_t)km_max64((int64_t)longest, ROWS);
     int32_t *batch = km_alloc(rows * sizeof *batch);       /* (b, t) */
@@ -140,16 +120,15 @@ static km_status embed_texts(km_model *m, km_ground *g, const km_adapter_mix *mi
             t = order[from + b].length;
         for (size_t i = 0; i < b; i++) {
             const text_order *one = &order[from + i];
-            memcpy(batch + i * t, ids[one->text], one->length * sizeof *batch);
+            memcpy(batch + i * t, x->ids[one->text], one->length * sizeof *batch);
             for (size_t k = one->length; k < t; k++) batch[i * t + k] = 0;
         }
         if (o->progress && !o->progress(o->user, from, n))
-            s = km_error_set(err, KM_ERR_STATE, "km_embed: stopped by the caller");
+            s = km_error_set(err, KM_ERR_STATE, "%s: stopped by the caller", call);
         else
             s = embed(m, g, mix, batch, b, t, states, err);
         for (size_t i = 0; i < b && s == KM_OK; i++)
-            pool(states + i * t * dim, order[from + i].length, dim, how, o,
-                 out + order[from + i].text * keep);
+            x->take(x->user, order[from + i].text, states + i * t * dim, order[from + i].length);
     }
     km_free(order);
     km_free(batch);
@@ -157,16 +136,57 @@ static km_status embed_texts(km_model *m, km_ground *g, const km_adapter_mix *mi
     return s;
 }
 
+km_status km_texts_read(const char *call, km_model *m, const km_texts *x,
+                        const km_embed_options *o) {
+    km_error err = {0};
+    for (size_t i = 0; i < x->n; i++)
+        if (check_ids(call, m, x->ids[i], x->lengths[i]) != KM_OK) return km_last_status();
+    km_adapter_mix mix = {0};
+    if (km_adapters_mix(m, o->adapters, o->n_adapters, &mix, &err) != KM_OK) return km_told(&err);
+    km_model_hold(m); /* a callback may close it */
+    km_ground *g = km_ground_hold(m);
+    if (is_whole(call, m, g, &err)) states_of(call, m, g, &mix, x, o, &err);
+    km_ground_drop(g);
+    km_adapters_drop(m, &mix);
+    km_model_drop(m);
+    return km_told(&err);
+}
+
+/* ---- Embeddings ---- */
+
+typedef struct text_pooling {
+    km_pooling how;
+    size_t dim;
+    const km_embed_options *options;
+    float *out; /* (n, dimensions) */
+} text_pooling;
+
+/* states (n, dim) to its row: the first ones of the pooled vector, of length 1 again. */
+static void pool(void *user, size_t text, const float *states, size_t n) {
+    const text_pooling *p = user;
+    size_t dim = p->dim, keep = p->options->dimensions > 0 ? (size_t)p->options->dimensions : dim;
+    float *out = p->out + text * keep;
+    double squares = 0;
+    for (size_t k = 0; k < keep; k++) {
+        double sum = 0;
+        if (p->how == KM_POOLING_FIRST) sum = states[k];
+        if (p->how == KM_POOLING_LAST) sum = states[(n - 1) * dim + k];
+        for (size_t i = 0; i < n && p->how == KM_POOLING_MEAN; i++) sum += states[i * dim + k];
+        if (p->how == KM_POOLING_MEAN) sum /= (double)n;
+        out[k] = (float)sum;
+        squares += sum * sum;
+    }
+    double scale = p->options->raw || squares <= 0 ? 1 : 1 / sqrt(squares);
+    for (size_t k = 0; k < keep; k++) out[k] = (float)(out[k] * scale);
+}
+
 km_status km_embed(km_model *m, const int32_t *const *ids, const size_t *lengths, size_t n,
                    const km_embed_options *options, float *out) {
     km_embed_options o = km_embed_defaults();
-    km_error err = {0};
     if (!km_model_usable("km_embed", m, true)) return km_last_status();
     if (km_take_options("km_embed", &o, sizeof o, options) != KM_OK) return km_last_status();
     if (!ids || !lengths || !out || n == 0)
         return km_public_fail(KM_ERR_NULL, "km_embed: no texts, or no room for them");
-    for (size_t i = 0; i < n; i++)
-        if (check_ids("km_embed", m, ids[i], lengths[i]) != KM_OK) return km_last_status();
     if (o.dimensions < 0 || o.dimensions > m->config.dim)
         return km_public_fail(KM_ERR_RANGE, "km_embed: %lld dimensions, and the model has %lld",
                               (long long)o.dimensions, (long long)m->config.dim);
@@ -175,13 +195,10 @@ km_status km_embed(km_model *m, const int32_t *const *ids, const size_t *lengths
         return km_public_fail(KM_ERR_UNSUPPORTED,
                               "km_embed: texts are pooled by their mean, first or last token; "
                               "a model that ranks gives no embeddings");
-    km_adapter_mix mix = {0};
-    if (km_adapters_mix(m, o.adapters, o.n_adapters, &mix, &err) != KM_OK) return km_told(&err);
-    km_model_hold(m); /* a callback may close it */
-    km_ground *g = km_ground_hold(m);
-    if (is_whole("km_embed", m, g, &err)) embed_texts(m, g, &mix, ids, lengths, n, &o, out, &err);
-    km_ground_drop(g);
-    km_adapters_drop(m, &mix);
-    km_model_drop(m);
-    return km_told(&err);
+    text_pooling p = {.how = o.pooling == KM_POOLING_AUTO ? km_model_pooling(m) : o.pooling,
+                      .dim = (size_t)m->config.dim,
+                      .options = &o,
+                      .out = out};
+    km_texts x = {ids, lengths, n, pool, &p};
+    return km_texts_read("km_embed", m, &x, &o);
 }

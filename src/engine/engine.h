@@ -75,7 +75,8 @@ struct km_model {
     km_trie *trie;
     struct km_model *draft; /* that guesses; NULL: none, or it looks back in the text */
     bool lookup;
-    int64_t pooling; /* GGUF's pooling_type: 0 none, 1 mean, 2 first, 3 last, 4 rank */
+    int64_t pooling;          /* GGUF's pooling_type: 0 none, 1 mean, 2 first, 3 last, 4 rank */
+    struct km_ranker *ranker; /* NULL: it does not rank */
     km_held_adapter adapter[KM_ADAPTER_SLOTS];
     char *name, *file_type;
     km_sampling sampling; /* as its file suggests */
@@ -130,6 +131,24 @@ const km_chat_template *km_model_template(km_model *m, km_error *err);
 /* km_render_chat for who holds the model, which its owner may have closed. */
 char *km_render_held(km_model *m, const char *messages, const km_render_options *options);
 km_chat_template *km_template_of(const char *given, km_error *err); /* a name, a file, or Jinja */
+
+/* ---- Whole texts: embed.c, rank.c ---- */
+
+/* Texts as tokens, and who takes their hidden states (lengths[text], dim), in any order. */
+typedef struct km_texts {
+    const int32_t *const *ids;
+    const size_t *lengths;
+    size_t n;
+    void (*take)(void *user, size_t text, const float *states, size_t n);
+    void *user;
+} km_texts;
+/* Of the options, adapters, progress and its user count. The error is told. */
+km_status km_texts_read(const char *call, km_model *m, const km_texts *x,
+                        const km_embed_options *o);
+
+/* What makes the model one that ranks: m->ranker, where its file has that. */
+km_status km_ranker_open(km_model *m, const km_gguf *g, km_error *err);
+void km_ranker_free(struct km_ranker *r); /* NULL is fine */
 
 /* ---- Generations ---- */
 

@@ -37,6 +37,7 @@ static void destroy(km_model *m) {
     km_token_free(m->token);
     if (m->lent) km_file_take_back(m->path);
     km_free_aligned(m->copy, m->copy_bytes);
+    km_ranker_free(m->ranker);
     km_free(m->name);
     km_free(m->file_type);
     pthread_mutex_destroy(&m->lock);
@@ -128,6 +129,7 @@ static km_status describe(km_model *m, km_error *err) {
             km_gguf_string(g, "general.architecture", &arch, &ignored);
             snprintf(key, sizeof key, "%.60s.pooling_type", arch ? arch : "");
             km_gguf_int(g, key, 0, 4, &m->pooling, &ignored);
+            km_ranker_open(m, g, err);
         }
     } else if (err->code == KM_OK) {
         km_config c;
@@ -312,7 +314,8 @@ static km_model_info info_of(km_model *m) {
                            .kv_heads = c->kv_heads,
                            .has_template = km_model_template(m, &err) != NULL,
                            .can_embed = embeds,
-                           .sampling_from = m->sampling_from};
+                           .sampling_from = m->sampling_from,
+                           .can_rank = embeds && m->ranker};
 }
 
 km_status km_model_describe_sized(km_model *m, km_model_info *out, size_t size) {

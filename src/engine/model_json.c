@@ -60,14 +60,15 @@ char *km_model_describe_json(km_model *m) {
     km_model_info o = km_model_describe(m);
     if (!o.size) return NULL;
     json_t *v = json_pack(
-        "{s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:s, s:o}",
+        "{s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:b, s:s, s:o}",
         "path", o.path, "name", o.name, "architecture", o.architecture, "devices", o.devices,
         "file_type", o.file_type, "parameters", (json_int_t)o.parameters, "bytes",
         (json_int_t)o.bytes, "context", (json_int_t)o.context, "trained_context",
         (json_int_t)o.trained_context, "vocab", (json_int_t)o.vocab, "dim", (json_int_t)o.dim,
         "layers", (json_int_t)o.layers, "heads", (json_int_t)o.heads, "kv_heads",
         (json_int_t)o.kv_heads, "has_template", o.has_template, "can_embed", o.can_embed,
-        "tokenizer", km_token_kind(m->token), "metadata", metadata_json(m, &err));
+        "can_rank", o.can_rank, "tokenizer", km_token_kind(m->token), "metadata",
+        metadata_json(m, &err));
     char *text = v ? json_dumps(v, JSON_INDENT(2)) : NULL, *own = text ? km_strdup(text) : NULL;
     free(text);
     json_decref(v);

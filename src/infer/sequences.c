@@ -213,6 +213,10 @@ void km_sequences_pages(const km_sequences *b, int64_t *all, int64_t *unused) {
     km_cache_pages(b->cache, all, unused);
 }
 
+int64_t km_sequences_page_bytes(const km_sequences *b) {
+    return (int64_t)km_cache_page_bytes(b->cache) * km_cache_pools(b->cache);
+}
+
 int64_t km_sequences_match(const km_sequences *b, int s, const int32_t *ids, size_t n) {
     int64_t length = km_cache_length(b->cache, s), same = 0;
     while (same < length && (size_t)same < n && b->seq[s].seen[same] == ids[same]) same++;

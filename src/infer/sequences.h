@@ -100,6 +100,7 @@ const float *km_sequences_logits(const km_sequences *b, int sequence);
 int64_t km_sequences_length(const km_sequences *b, int sequence);
 const int32_t *km_sequences_tokens(const km_sequences *b, int sequence);       /* that many */
 void km_sequences_pages(const km_sequences *b, int64_t *all, int64_t *unused); /* of the cache */
+int64_t km_sequences_page_bytes(const km_sequences *b); /* of one, in all layers */
 /* How many of these tokens, from the first on, need not be read again. */
 int64_t km_sequences_match(const km_sequences *b, int sequence, const int32_t *ids, size_t n);
 /* The same, where the logits after these tokens, and all that is chosen from then on, are to be, bit

@@ -173,8 +173,8 @@ static const char *file_of(const km_weights *w) {
     return w->gguf ? km_gguf_path(w->gguf) : km_safetensors_file(w->st, 0);
 }
 
-/* Causal masks, rotation frequencies, their divisors (which are no parameters), and a head's weights
- * that are the embedding's. */
+/* Causal masks, rotation frequencies, their divisors (which are no parameters), a head that classifies texts
+ * (engine/rank.c reads it), and a head's weights that are the embedding's. */
 static bool is_ballast(const km_config *c, const char *name) {
     static const char *const ends[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
     size_t n = strlen(name);
@@ -182,6 +182,7 @@ static bool is_ballast(const km_config *c, const char *name) {
         size_t e = strlen(ends[i]);
         if (n >= e && strcmp(name + n - e, ends[i]) == 0) return true;
     }
+    if (strcmp(name, "cls.output.weight") == 0 || strcmp(name, "cls.output.bias") == 0) return true;
     if (c->rope.kind == KM_ROPE_DIVISORS && strncmp(name, "rope_f", 6) == 0) return true;
     return c->tied && (strcmp(name, "lm_head.weight") == 0 || strcmp(name, "output.weight") == 0);
 }

@@ -341,6 +341,8 @@ static void nothing_at_all_is_an_error_or_nothing(void **state) {
     QUIET(km_model_pooling, (NULL));
     QUIET(km_embed_defaults, ());
     STATUS(km_embed, (NULL, NULL, NULL, 0, NULL, NULL));
+    MINUS(km_relevance_tokens, (NULL, NULL, 0, NULL, 0, false, NULL, 0));
+    STATUS(km_relevance, (NULL, NULL, NULL, 0, NULL, NULL));
     NONE(km_answer_parser_new, (NULL, 0, 0, NULL, NULL));
     QUIET(km_answer_parser_free, (NULL));
     STATUS(km_answer_parser_put, (NULL, NULL, 0));
@@ -384,6 +386,7 @@ static void nothing_at_all_is_an_error_or_nothing(void **state) {
     STATUS(km_batch_resume, (NULL, 0));
     STATUS(km_batch_save, (NULL, 0, NULL));
     STATUS(km_batch_restore, (NULL, 0, NULL));
+    STATUS(km_batch_set_adapters, (NULL, 0, NULL, 0));
     MINUS(km_batch_step, (NULL, NULL, 0));
     QUIET(km_batch_describe, (NULL));
     MINUS(km_batch_length, (NULL, 0));
@@ -612,6 +615,8 @@ static void refused(void *junk) {
     STATUS(km_embed_tokens, (junk, NULL, 0, NULL));
     QUIET(km_model_pooling, (junk));
     STATUS(km_embed, (junk, NULL, NULL, 0, NULL, NULL));
+    MINUS(km_relevance_tokens, (junk, NULL, 0, NULL, 0, false, NULL, 0));
+    STATUS(km_relevance, (junk, NULL, NULL, 0, NULL, NULL));
     QUIET(km_model_sampling, (junk));
     NONE(km_session_new, (junk));
     QUIET(km_session_free, (junk));
@@ -643,6 +648,7 @@ static void refused(void *junk) {
     STATUS(km_batch_resume, (junk, 0));
     STATUS(km_batch_save, (junk, 0, NULL));
     STATUS(km_batch_restore, (junk, 0, NULL));
+    STATUS(km_batch_set_adapters, (junk, 0, NULL, 0));
     MINUS(km_batch_step, (junk, NULL, 0));
     QUIET(km_batch_describe, (junk));
     MINUS(km_batch_length, (junk, 0));
@@ -804,6 +810,8 @@ static void sizes_of_models_beyond_all_memory_are_errors(void **state) {
     STATUS(km_batch_resume, (b, -1));
     STATUS(km_batch_save, (b, INT_MAX, in_tmp("never")));
     STATUS(km_batch_restore, (b, -1, in_tmp("never")));
+    STATUS(km_batch_set_adapters, (b, 0, &a, VAST));
+    STATUS(km_batch_set_adapters, (b, -1, NULL, 0));
     MINUS(km_batch_fork, (b, 0, VAST));
     MINUS(km_batch_fork, (b, INT_MAX, 0));
     MINUS(km_batch_length, (b, INT_MAX));

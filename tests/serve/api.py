@@ -302,6 +302,19 @@ def metrics_are_as_prometheus_reads_them():
     assert "kermes_first_token_seconds" in seen
 
 
+def memory_is_told_by_model_and_device():
+    values = dict(line.rsplit(" ", 1) for line in call(url, "/metrics")[2].decode().split("\n") if line and line[0] != "#")
+
+    def value(name):
+        return float(values["kermes_" + name])
+    model, device = '{model="kermes-tiny"}', '{device="cpu"}'
+    assert 800_000 < value("model_weights_bytes" + model) < 2_000_000
+    # 4 layers of 2 heads of 32 numbers of 2 bytes, keys and values, for the 64 tokens of a page
+    assert value("kv_cache_bytes" + model) == value("pages") * 64 * 4 * 2 * 32 * 2 * 2
+    assert value("kv_cache_used_bytes" + model) == (value("pages") - value("pages_free")) * 64 * 4 * 2 * 32 * 2 * 2 > 0
+    assert value("device_memory_bytes" + device) > value("device_memory_used_bytes" + device) > 0
+
+
 for name, check in list(globals().items()):
     if callable(check) and getattr(check, "__module__", "") == "__main__" and "_" in name:
         began = time.time()

@@ -1,9 +1,11 @@
 /* The HTTP server under hostile input: requests that could be read in two ways, senders and readers that
  * are slow, clients that leave, and thousands of connections' worth of order kept. */
+#include "base/alloc.h"
 #include "serve/http/server.h"
 #include "support/sanitized.h"
 #include <arpa/inet.h>
 #include <errno.h>
+#include <event2/event.h>
 #include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -161,6 +163,13 @@ static void forget(void *user) {
     __atomic_add_fetch(&r->gone, 1, __ATOMIC_SEQ_CST);
 }
 
+/* libevent's memory; of the loop's thread alone while `poor` */
+static _Thread_local bool poor;
+
+static void *event_alloc(size_t n) { return poor ? NULL : malloc(n); }
+
+static void *event_realloc(void *p, size_t n) { return poor ? NULL : realloc(p, n); }
+
 static void flood(rig *r, km_exchange *x) {
     static char block[4096];
     memset(block, 'x', sizeof block);
@@ -189,6 +198,12 @@ static void answer(void *user, km_exchange *x) {
         km_exchange_end(x);
     } else if (strcmp(q->path, "/flood") == 0) {
         flood(r, x);
+    } else if (strcmp(q->path, "/poor") == 0) {
+        static char text[100000];
+        memset(text, 'x', sizeof text);
+        poor = true;
+        km_exchange_send(x, 200, "text/plain", text, sizeof text);
+        poor = false;
     } else {
         char text[200];
         int n = snprintf(text, sizeof text, "%s %.60s %zu", q->method, q->path, q->bytes);
@@ -439,6 +454,60 @@ static void what_another_thread_puts_comes_whole_and_in_order(void **state) {
     stop(&r);
 }
 
+static bool put_poorly(void *user) {
+    number_writer *w = user;
+    if (!w->r->held || !km_exchange_direct(w->r->held)) return false;
+    km_alloc_fail_nth(0); /* what the socket takes needs none */
+    put_line(w);
+    return true;
+}
+
+/* Nobody reads until the socket takes no more, and there is no memory for what is left over: the client gets
+ * what came before, whole, and then the end; others are served on. */
+static void a_stream_without_memory_for_its_rest_ends(void **state) {
+    rig r;
+    start(&r, (km_http_options){0});
+    int fd = dial(&r);
+    say(fd, "GET /stream HTTP/1.0\r\n\r\n");
+    hear(fd, "data: 1\n\n");
+    number_writer w = {.r = &r};
+    for (int i = 0; i < 100000 && !__atomic_load_n(&r.gone, __ATOMIC_SEQ_CST); i++)
+        if (!km_http_try(r.http, put_poorly, &w))
+            usleep(1000); /* its head is on its way, or it ends */
+    km_alloc_fail_nth(-1);
+    assert_true(within(&r.gone, 1, 10));
+    char line[LINE + 1], want[LINE + 1];
+    int whole = 0;
+    for (ssize_t n; (n = recv(fd, line, LINE, MSG_WAITALL)) > 0; whole++) {
+        snprintf(want, sizeof want, "%0*d\n", LINE - 1, whole);
+        assert_memory_equal(line, want, (size_t)n);
+        if (n < LINE) break;
+    }
+    assert_true(whole > 10);
+    close(fd);
+    fd = dial(&r);
+    say(fd, "GET /x HTTP/1.1\r\nHost: h\r\n\r\n");
+    assert_non_null(strstr(hear(fd, "GET /x"), "200 OK"));
+    close(fd);
+    stop(&r);
+}
+
+static void an_answer_without_memory_is_no_answer(void **state) {
+    rig r;
+    start(&r, (km_http_options){0});
+    int fd = dial(&r);
+    say(fd, "GET /poor HTTP/1.1\r\nHost: h\r\n\r\nGET /x HTTP/1.1\r\nHost: h\r\n\r\n");
+    const char *got = hear(fd, NULL); /* until the end: not half of one answer, and then the next */
+    assert_null(strstr(got, "xxx"));
+    assert_null(strstr(got, "GET /x"));
+    close(fd);
+    fd = dial(&r);
+    say(fd, "GET /x HTTP/1.1\r\nHost: h\r\n\r\n");
+    assert_non_null(strstr(hear(fd, "GET /x"), "200 OK"));
+    close(fd);
+    stop(&r);
+}
+
 static void a_silent_stream_has_a_heartbeat(void **state) {
     rig r;
     start(&r, (km_http_options){.beat_seconds = 0.1});
@@ -554,6 +623,7 @@ static void addresses_are_checked(void **state) {
 }
 
 int main(void) {
+    event_set_mem_functions(event_alloc, event_realloc, free);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_request_is_read_whatever_the_pieces),
         cmocka_unit_test(chunks_become_one_body),
@@ -567,6 +637,8 @@ int main(void) {
         cmocka_unit_test(slow_senders_are_told_so),
         cmocka_unit_test(a_client_that_reads_too_slowly_is_let_go),
         cmocka_unit_test(what_another_thread_puts_comes_whole_and_in_order),
+        cmocka_unit_test(a_stream_without_memory_for_its_rest_ends),
+        cmocka_unit_test(an_answer_without_memory_is_no_answer),
         cmocka_unit_test(a_silent_stream_has_a_heartbeat),
         cmocka_unit_test(connections_beyond_the_limit_are_told_so),
         cmocka_unit_test(many_connections_come_and_go),

@@ -82,6 +82,7 @@ typedef struct km_api_choice {
     int n_uses;
     km_end_reason end;
     bool submitted, ended, begun;
+    bool lost;       /* memory ran out for a part of it */
     int64_t text_at; /* bytes of text so far: completions' text_offset */
     int block;       /* Anthropic: the content block that is open, and its kind */
     int block_kind;
@@ -137,7 +138,8 @@ struct km_api_call {
     int n_choices, n_ended;
     int status; /* of a failure; 0: none */
     char error[600], param[64];
-    bool working;     /* a worker has it */
+    bool working; /* a worker has it */
+    bool held;    /* by a function below that goes on with it, even if its client leaves in there */
     bool computed;    /* `compute` has been there */
     atomic_bool gone; /* the client, for those that compute */
     bool waiting;     /* for its model */
@@ -213,6 +215,9 @@ km_status km_call_prompt_text(km_api_call *c, const char *text, size_t bytes, km
 km_status km_call_prompt_tokens_of(km_api_call *c, const char *text, size_t bytes, bool special,
                                    km_error *err);
 km_status km_call_prompt_ids(km_api_call *c, const json_t *ids, km_error *err);
+/* A query and a document for a model that ranks; cut: a document too long is, else it is refused. */
+km_status km_call_prompt_pair(km_api_call *c, const json_t *query, const json_t *document, bool cut,
+                              km_error *err);
 km_status km_guard_open(km_served *s, km_error *err);
 json_t *km_guard_mark(const km_served *s, const json_t *v, bool assistant); /* a new reference */
 km_status km_guard_tokenize(const km_served *s, const char *text, size_t bytes, int32_t **ids,
@@ -221,7 +226,8 @@ km_status km_guard_tokenize(const km_served *s, const char *text, size_t bytes, 
 /* ---- Embeddings (embeddings.c) ---- */
 
 /* The texts of a field, as prompts; then, in the thread for computations, their embeddings
- * (n_prompts, dimensions), which km_free frees. NULL: the call has its error. */
+ * (n_prompts, dimensions), which km_free frees. NULL: the call has its error. dimensions 0: the prompts are
+ * pairs, and what comes back is their scores (n_prompts). */
 km_status km_embeddings_read(km_api_call *c, const char *key, bool truncate, km_error *err);
 float *km_embeddings_compute(km_api_call *c, int64_t dimensions);
 
@@ -233,6 +239,7 @@ km_open_index *km_indexes_find(km_serve *s, const char *name); /* NULL: the only
 
 /* ---- Writing ---- */
 
+km_text *km_scratch(km_serve *s);                        /* the loop's, empty */
 void km_put_string(km_text *t, const char *s, size_t n); /* as JSON, with its quotes */
 void km_put_string0(km_text *t, const char *s);
 /* A named server-sent event whose data is an object with its name as "type", in the loop's scratch; more
@@ -240,6 +247,8 @@ void km_put_string0(km_text *t, const char *s);
 km_text *km_event_begin(km_api_call *c, const char *name);
 void km_event_send(km_api_call *c, km_text *t);
 void km_send_json(km_exchange *x, int status, json_t *v); /* frees v */
+/* A text that is whole, or 503 if memory ran out for it. d: whose error that is; NULL: OpenAI's. */
+void km_send_text(km_exchange *x, const km_dialect *d, const char *type, const km_text *t);
 void km_send_error(km_exchange *x, const km_dialect *d, int status, const char *param,
                    const char *message);
 const char *km_error_type(int status); /* "invalid_request_error" */

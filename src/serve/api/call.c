@@ -51,7 +51,7 @@ static void free_call(km_api_call *c) {
 
 /* Nobody is interested any more; it goes once nobody works on it. */
 static void maybe_free(km_api_call *c) {
-    if (c->exchange || c->working) return;
+    if (c->exchange || c->working || c->held) return;
     for (int i = 0; i < c->n_choices; i++)
         if (c->choices[i].submitted && !c->choices[i].ended) return;
     free_call(c);
@@ -115,7 +115,9 @@ static void fail(km_api_call *c) {
 }
 
 void km_call_fail(km_api_call *c) {
+    c->held = true; /* whatever is written may find that the client has left */
     fail(c);
+    c->held = false;
     maybe_free(c);
 }
 
@@ -343,24 +345,27 @@ static void submit(km_api_call *c) {
 static void prepared(void *arg) {
     km_api_call *c = arg;
     c->working = false;
+    c->held = true;
     if (c->exchange && c->status) {
         fail(c);
     } else if (c->exchange && !c->using && !c->detached) {
+        c->held = false;
         km_served_route(c); /* it may be gone behind this */
         return;
     } else if (c->exchange && c->no_text && c->dialect->compute && !c->computed) {
+        c->held = false;
         enqueue(&c->serve->computing, c);
         return;
     } else if (c->exchange && c->no_text) {
         km_exchange *x = c->exchange;
-        km_text *t = &c->serve->scratch;
+        km_text *t = km_scratch(c->serve);
         c->exchange = NULL;
-        t->len = 0;
         c->dialect->whole(c, t);
-        km_exchange_send(x, 200, "application/json", km_text_str(t), t->len);
+        km_send_text(x, c->dialect, "application/json", t);
     } else if (c->exchange) {
         submit(c);
     }
+    c->held = false;
     maybe_free(c);
 }
 
@@ -369,7 +374,11 @@ void km_call_tick(void *serve) {
     double now = km_scheduler_now();
     for (km_api_call *c = s->calls, *next; c; c = next) {
         next = c->next;
-        if (!c->working && c->n_choices && now - c->began > 1) begin_stream(c);
+        if (c->working || !c->n_choices || now - c->began <= 1) continue;
+        c->held = true;
+        begin_stream(c);
+        c->held = false;
+        maybe_free(c);
     }
     km_served_tick(s);
     km_scheduler_counts n = km_served_counts(s);
@@ -384,13 +393,19 @@ void km_call_tick(void *serve) {
 
 void km_call_put(km_api_call *c, const km_text *t) {
     /* A client that is gone or too slow: client_left has set exchange to NULL. */
-    if (c->exchange) km_exchange_put(c->exchange, km_text_str(t), t->len);
+    if (c->exchange && km_text_ok(t))
+        km_exchange_put(c->exchange, km_text_str(t), t->len);
+    else if (c->exchange)
+        km_exchange_fail(c->exchange);
 }
 
 static void keep_call_part(km_api_choice *ch, const km_answer_part *part) {
     if (part->kind == KM_ANSWER_CALL) {
         km_tool_use *more = km_realloc(ch->uses, (size_t)(ch->n_uses + 1) * sizeof *more);
-        if (!more) return;
+        if (!more) {
+            ch->lost = true;
+            return;
+        }
         ch->uses = more;
         km_tool_use *u = &more[ch->n_uses++];
         *u = (km_tool_use){.name = km_alloc(part->bytes + 1)};
@@ -449,11 +464,11 @@ static void take_text(km_api_choice *ch, const km_task_event *e) {
         return;
     }
     if (e->bytes) {
-        km_answer_parser_put(ch->parser, e->text, e->bytes);
+        ch->lost |= km_answer_parser_put(ch->parser, e->text, e->bytes) != KM_OK;
     } else if (e->id >= 0 && km_token_special(s->model, e->id)) {
         size_t n = 0;
         const char *piece = km_token_piece(s->model, e->id, &n);
-        if (piece) km_answer_parser_special(ch->parser, piece, n);
+        if (piece) ch->lost |= km_answer_parser_special(ch->parser, piece, n) != KM_OK;
     }
     ch->reasoning_tokens += e->id >= 0 && ch->last_kind == KM_ANSWER_REASONING;
 }
@@ -468,8 +483,25 @@ static void note_times(km_serve *s, const km_task *t) {
     s->metrics.late += t->late;
 }
 
+/* Was there memory for all of it? */
+static bool is_whole(const km_api_call *c) {
+    for (int i = 0; i < c->n_choices; i++) {
+        const km_api_choice *ch = &c->choices[i];
+        bool ok = !ch->lost && km_text_ok(&ch->content) && km_text_ok(&ch->reasoning) &&
+                  km_text_ok(&ch->logprobs);
+        for (int k = 0; k < ch->n_uses && ok; k++)
+            ok = ch->uses[k].name && km_text_ok(&ch->uses[k].arguments);
+        if (!ok) return false;
+    }
+    return true;
+}
+
 static void end_call(km_api_call *c) {
     km_exchange *x = c->exchange;
+    if (c->stream && !is_whole(c)) {
+        km_exchange_fail(x);
+        return;
+    }
     if (c->stream) {
         begin_stream(c);
         c->dialect->end(c);
@@ -478,14 +510,13 @@ static void end_call(km_api_call *c) {
         if (x) km_exchange_end(x);
         return;
     }
-    km_text *t = &c->serve->scratch;
-    t->len = 0;
-    c->dialect->whole(c, t);
-    c->exchange = NULL;
-    if (km_text_ok(t))
-        km_exchange_send(x, 200, "application/json", km_text_str(t), t->len);
+    km_text *t = km_scratch(c->serve);
+    if (is_whole(c))
+        c->dialect->whole(c, t);
     else
-        km_send_error(x, c->dialect, 503, NULL, "out of memory");
+        t->failed = true;
+    c->exchange = NULL;
+    km_send_text(x, c->dialect, "application/json", t);
 }
 
 static void take_end(km_api_choice *ch, const km_task_event *e) {
@@ -508,7 +539,7 @@ static void take_end(km_api_choice *ch, const km_task_event *e) {
         fail(c);
         return;
     }
-    if (ch->parser) km_answer_parser_end(ch->parser);
+    if (ch->parser) ch->lost |= km_answer_parser_end(ch->parser) != KM_OK;
     if (c->stream && c->exchange) begin_stream(c);
     if ((c->stream || c->dialect->all_parts) && c->exchange && c->dialect->end_choice)
         c->dialect->end_choice(ch);
@@ -537,13 +568,15 @@ void km_call_on_events(void *serve, const km_task_event *events, size_t n) {
         const km_task_event *e = &events[i];
         km_api_choice *ch = e->task->user;
         km_api_call *c = ch->call;
-        /* The call stays while this task has not ended: its last event comes last. */
+        /* The call stays while this task has not ended, and while its end is told. */
         if (c->exchange && e->end == KM_ENDED_NOT) {
             begin_stream(c);
             take_text(ch, e);
         }
         if (e->end == KM_ENDED_NOT) continue;
+        c->held = true;
         take_end(ch, e);
+        c->held = false;
         maybe_free(c);
     }
 }

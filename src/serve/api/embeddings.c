@@ -121,10 +121,10 @@ static bool still_wanted(void *user, size_t done, size_t total) {
 }
 
 float *km_embeddings_compute(km_api_call *c, int64_t dimensions) {
-    size_t n = (size_t)c->n_prompts;
+    size_t n = (size_t)c->n_prompts, width = dimensions ? (size_t)dimensions : 1;
     const int32_t **ids = km_alloc(n * sizeof *ids);
     size_t *lengths = km_alloc(n * sizeof *lengths);
-    float *vectors = km_alloc(n * (size_t)dimensions * sizeof *vectors);
+    float *vectors = km_alloc(n * width * sizeof *vectors);
     if (!ids || !lengths || !vectors) {
         km_call_refuse(c, 503, NULL, "out of memory");
     } else {
@@ -138,7 +138,8 @@ float *km_embeddings_compute(km_api_call *c, int64_t dimensions) {
             ids[i] = c->prompts[i].ids;
             lengths[i] = c->prompts[i].n;
         }
-        km_status s = km_embed(c->served->model, ids, lengths, n, &o, vectors);
+        km_status s = dimensions ? km_embed(c->served->model, ids, lengths, n, &o, vectors)
+                                 : km_relevance(c->served->model, ids, lengths, n, &o, vectors);
         if (s != KM_OK)
             km_call_refuse(c,
                            s == KM_ERR_UNSUPPORTED ? 501
@@ -243,26 +244,3 @@ const km_dialect km_dialect_ollama_embed_old = {.name = "ollama",
                                                 .compute = compute,
                                                 .whole = whole_ollama,
                                                 .error = error_ollama};
-
-/* ---- Ranking ---- */
-
-/* No architecture that runs here has a head that ranks, so every model is refused, with its reason. */
-static km_status read_rerank(km_api_call *c, km_error *err) {
-    (void)err;
-    c->no_text = true;
-    if (!json_is_string(json_object_get(c->request, "query")))
-        return km_call_refuse(c, 400, "query", "'query' is a text");
-    if (!json_is_array(json_object_get(c->request, "documents")))
-        return km_call_refuse(c, 400, "documents", "'documents' is a list of texts");
-    return km_call_refuse(c, 501, "model",
-                          "the model '%.100s' has no ranking head: it cannot rank documents",
-                          c->served->name);
-}
-
-static void whole_rerank(km_api_call *c, km_text *t) {
-    (void)c;
-    km_text_add(t, "{}\n");
-}
-
-const km_dialect km_dialect_rerank = {
-    .name = "openai", .read = read_rerank, .whole = whole_rerank, .error = error_openai};

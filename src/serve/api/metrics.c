@@ -42,13 +42,88 @@ static void put_histogram(km_text *t, const char *name, const char *help, const 
                    name, (long long)h->n, name, h->sum, name, (long long)h->n);
 }
 
+/* ---- Memory ---- */
+
+static void put_label(km_text *t, const char *s) {
+    for (; *s; s++) {
+        if (*s == '"' || *s == '\\') km_text_add(t, "\\");
+        if (*s == '\n')
+            km_text_add(t, "\\n");
+        else
+            km_text_put(t, s, 1);
+    }
+}
+
+static void put_head(km_text *t, const char *name, const char *help) {
+    km_text_printf(t, "# HELP kermes_%s %s\n# TYPE kermes_%s gauge\n", name, help, name);
+}
+
+static void put_labelled(km_text *t, const char *name, const char *key, const char *label,
+                         double value) {
+    km_text_printf(t, "kermes_%s{%s=\"", name, key);
+    put_label(t, label);
+    km_text_printf(t, "\"} %.17g\n", value);
+}
+
+/* Is the device one of "cpu 20 + cuda:0 16"? */
+static bool is_among(const char *devices, const char *name) {
+    size_t n = strlen(name);
+    for (const char *at = devices; (at = strstr(at, name)); at += n)
+        if ((at == devices || at[-1] == ' ') && (!at[n] || at[n] == ' ')) return true;
+    return false;
+}
+
+/* Of the models that are up: weights, KV cache, and the devices that these are on. */
+static void put_memory(const km_serve *s, km_text *t) {
+    static const char *const names[] = {"model_weights_bytes", "kv_cache_bytes",
+                                        "kv_cache_used_bytes"};
+    static const char *const helps[] = {"Weights of a model that is loaded.",
+                                        "What its KV cache may come to hold.",
+                                        "Of this, what pages in use take."};
+    for (int k = 0; k < 3; k++) {
+        put_head(t, names[k], helps[k]);
+        for (int i = 0; i < s->n_served; i++) {
+            const km_served *m = s->served[i];
+            if (m->state != KM_SERVED_UP) continue;
+            km_scheduler_counts c = km_scheduler_count(m->scheduler);
+            int64_t pages = k == 1 ? c.pages : c.pages - c.pages_free;
+            put_labelled(t, names[k], "model", m->name,
+                         (double)(k ? pages * c.page_bytes : m->info.bytes));
+        }
+    }
+    km_text used = {0};
+    int n = 0,
+        most = 1; /* the CPU alone, unless a model is elsewhere: asking drivers takes its time */
+    for (int i = 0; i < s->n_served; i++)
+        if (s->served[i]->state == KM_SERVED_UP &&
+            strcmp(km_model_describe(s->served[i]->model).devices, "cpu") != 0)
+            most = km_device_count();
+    put_head(t, "device_memory_bytes", "Memory of a device that models are on.");
+    for (int d = 0; d < most; d++) {
+        const km_device_info *about = km_device_describe(d);
+        bool has = false;
+        for (int i = 0; i < s->n_served && about; i++)
+            has |= s->served[i]->state == KM_SERVED_UP &&
+                   is_among(km_model_describe(s->served[i]->model).devices, about->name);
+        if (!has || !about->memory) continue;
+        put_labelled(t, "device_memory_bytes", "device", about->name, (double)about->memory);
+        put_labelled(&used, "device_memory_used_bytes", "device", about->name,
+                     (double)(about->memory - about->memory_free));
+        n++;
+    }
+    put_head(t, "device_memory_used_bytes", "Of this, what is in use, by whomever.");
+    if (n) km_text_put(t, km_text_str(&used), used.len);
+    km_text_free(&used);
+}
+
+/* ---- /metrics ---- */
+
 void km_endpoint_metrics(km_serve *s, km_exchange *x) {
     km_scheduler_counts c = km_served_counts(s);
     km_http_counts h = km_http_count(s->http);
     km_metrics *m = &s->metrics;
-    km_text *t = &s->scratch;
+    km_text *t = km_scratch(s);
     static const char *const classes[] = {"client_left", "1xx", "2xx", "3xx", "4xx", "5xx"};
-    t->len = 0;
     put(t, "requests_running", "gauge", "Answers that are being made.", (double)c.running);
     put(t, "requests_reading", "gauge", "Of these, whose prompts are still being read.",
         (double)c.reading);
@@ -85,6 +160,7 @@ void km_endpoint_metrics(km_serve *s, km_exchange *x) {
         (double)c.brought_back);
     put(t, "pages", "gauge", "Pages of the KV cache.", (double)c.pages);
     put(t, "pages_free", "gauge", "Of these, free.", (double)c.pages_free);
+    put_memory(s, t);
     put(t, "refused_queue_total", "counter", "Requests refused since too many were waiting.",
         (double)m->refused_queue);
     put(t, "refused_key_total", "counter", "Requests refused for want of a key.",
@@ -104,7 +180,7 @@ void km_endpoint_metrics(km_serve *s, km_exchange *x) {
     put_histogram(t, "token_seconds", "Between two tokens of an answer, on average.",
                   &m->between_tokens);
     put_histogram(t, "request_seconds", "From a request to its end.", &m->whole);
-    km_exchange_send(x, 200, "text/plain; version=0.0.4; charset=utf-8", km_text_str(t), t->len);
+    km_send_text(x, NULL, "text/plain; version=0.0.4; charset=utf-8", t);
 }
 
 static json_t *latency(const km_histogram *h) {

@@ -107,8 +107,7 @@ static void put_time(km_text *t, int64_t seconds) {
 }
 
 static km_text *line(km_api_call *c) {
-    km_text *t = &c->serve->scratch;
-    t->len = 0;
+    km_text *t = km_scratch(c->serve);
     km_text_add(t, "{\"model\":");
     km_put_string0(t, km_call_model(c));
     km_text_add(t, ",\"created_at\":");

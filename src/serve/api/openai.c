@@ -107,13 +107,13 @@ static void put_head(const km_api_call *c, km_text *t, const char *object) {
 }
 
 static km_text *chunk(km_api_call *c, const char *object) {
-    km_text *t = &c->serve->scratch;
+    km_text *t = km_scratch(c->serve);
     if (c->head.len == 0) {
         km_text_add(&c->head, "data: ");
         put_head(c, &c->head, object);
     }
-    t->len = 0;
     km_text_put(t, km_text_str(&c->head), c->head.len);
+    t->failed |= c->head.failed;
     return t;
 }
 
@@ -169,7 +169,7 @@ static void chat_part(km_api_choice *ch, const km_answer_part *p) {
 static void chat_end_choice(km_api_choice *ch) {
     km_text *t = chunk(ch->call, "chat.completion.chunk");
     begin_delta(ch, t);
-    if (t->data[t->len - 1] == ',') km_text_add(t, "\"content\":\"\"");
+    if (t->len && t->data[t->len - 1] == ',') km_text_add(t, "\"content\":\"\"");
     km_text_add(t, "}");
     put_logprobs(ch, t);
     km_text_printf(t, ",\"finish_reason\":\"%s\"}]", finish_reason(ch));
@@ -177,15 +177,14 @@ static void chat_end_choice(km_api_choice *ch) {
 }
 
 static void end_stream(km_api_call *c) {
-    km_text *t = &c->serve->scratch;
     if (c->usage) {
-        t = chunk(c, c->chat ? "chat.completion.chunk" : "text_completion");
+        km_text *t = chunk(c, c->chat ? "chat.completion.chunk" : "text_completion");
         km_text_add(t, ",\"choices\":[],\"usage\":");
         put_usage(c, t);
         km_text_add(t, "}\n\n");
         km_call_put(c, t);
     }
-    t->len = 0;
+    km_text *t = km_scratch(c->serve);
     km_text_add(t, "data: [DONE]\n\n");
     km_call_put(c, t);
 }

@@ -60,8 +60,8 @@ static const struct km_openapi_row {
     {"post", "/v1/rerank",
      "Documents by how well they answer a query; 501 where the model has no ranking head.",
      "{\"type\":\"object\",\"required\":[\"query\",\"documents\"],\"properties\":{\"model\":{\"type\":\"string\"},\"query\":{\"type\":\"string\"},"
-     "\"documents\":{\"type\":\"array\",\"items\":{\"type\":\"string\"}},\"top_n\":{\"type\":\"integer\",\"minimum\":1}}}",
-     "{\"type\":\"object\",\"required\":[\"results\"]}"},
+     "\"documents\":{\"type\":\"array\",\"items\":{\"type\":\"string\"}},\"top_n\":{\"type\":\"integer\",\"minimum\":1},\"return_documents\":{\"type\":\"boolean\"}}}",
+     "{\"type\":\"object\",\"required\":[\"model\",\"results\",\"usage\"]}"},
     {"post", "/v1/search", "The nearest vectors of an index.",
      "{\"type\":\"object\",\"properties\":{\"model\":{\"type\":\"string\"},\"index\":{\"type\":\"string\"},\"input\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":100},"
      "\"vector\":{\"type\":\"array\",\"items\":{\"type\":\"number\"}},\"k\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":1000}}}",
@@ -128,8 +128,7 @@ static void put_schema(km_text *t, const char *pattern) {
 }
 
 void km_endpoint_openapi(km_serve *s, km_exchange *x) {
-    km_text *t = &s->scratch;
-    t->len = 0;
+    km_text *t = km_scratch(s);
     km_text_add(t, "{\"openapi\":\"3.0.3\",\"info\":{\"title\":\"Kermes\",\"version\":\"" KM_VERSION
                    "\"},\"paths\":{");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -168,5 +167,5 @@ void km_endpoint_openapi(km_serve *s, km_exchange *x) {
     km_text_add(
         t,
         "}},\"components\":{\"securitySchemes\":{\"key\":{\"type\":\"http\",\"scheme\":\"bearer\"}}}}\n");
-    km_exchange_send(x, 200, "application/json", km_text_str(t), t->len);
+    km_send_text(x, NULL, "application/json", t);
 }

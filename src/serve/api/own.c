@@ -52,9 +52,21 @@ void km_send_json(km_exchange *x, int status, json_t *v) {
     free(text);
 }
 
+km_text *km_scratch(km_serve *s) {
+    s->scratch.len = 0;
+    s->scratch.failed = false; /* memory may have run out for what was in it before */
+    return &s->scratch;
+}
+
+void km_send_text(km_exchange *x, const km_dialect *d, const char *type, const km_text *t) {
+    if (km_text_ok(t))
+        km_exchange_send(x, 200, type, km_text_str(t), t->len);
+    else
+        km_send_error(x, d, 503, NULL, "out of memory");
+}
+
 km_text *km_event_begin(km_api_call *c, const char *name) {
-    km_text *t = &c->serve->scratch;
-    t->len = 0;
+    km_text *t = km_scratch(c->serve);
     km_text_printf(t, "event: %s\ndata: {\"type\":\"%s\"", name, name);
     return t;
 }

@@ -231,3 +231,25 @@ km_status km_call_prompt_ids(km_api_call *c, const json_t *ids, km_error *err) {
     }
     return KM_OK;
 }
+
+km_status km_call_prompt_pair(km_api_call *c, const json_t *query, const json_t *document, bool cut,
+                              km_error *err) {
+    const char *q = json_string_value(query), *d = json_string_value(document);
+    size_t nq = json_string_length(query), nd = json_string_length(document);
+    size_t cap = (nq + nd) / 2 + 256;
+    km_prompt *p = add_prompt(c, err);
+    for (int64_t n = -1; p;) {
+        int32_t *more = km_realloc(p->ids, cap * sizeof *more);
+        if (!more) return km_error_set(err, KM_ERR_MEMORY, "out of memory for a prompt");
+        p->ids = more;
+        n = km_relevance_tokens(c->served->model, q, nq, d, nd, cut, p->ids, cap);
+        if (n < 0 && km_last_status() == KM_ERR_RANGE)
+            return km_call_refuse(c, 400, "documents", "document %d: %s", c->n_prompts,
+                                  km_last_error());
+        if (n < 0) return km_error_set(err, km_last_status(), "%s", km_last_error());
+        p->n = (size_t)n;
+        if ((size_t)n <= cap) return KM_OK;
+        cap = (size_t)n;
+    }
+    return KM_ERR_MEMORY;
+}

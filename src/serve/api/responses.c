@@ -374,8 +374,7 @@ static void end(km_api_call *c) {
     send_response(c,
                   strcmp(status, "incomplete") == 0 ? "response.incomplete" : "response.completed");
     if (!st->store) return;
-    km_text *t = &c->serve->scratch;
-    t->len = 0;
+    km_text *t = km_scratch(c->serve);
     put_response(c, t);
     if (km_text_ok(t)) keep(c, km_text_str(t));
 }

@@ -67,6 +67,7 @@ static const struct km_route_row {
     {"POST", "/apply-template", TO_TEMPLATE, false},
     {"POST", "/v1/embeddings", TO_EMBEDDINGS, false},
     {"POST", "/v1/rerank", TO_RERANK, false},
+    {"POST", "/v2/rerank", TO_RERANK, false}, /* Cohere's path */
     {"POST", "/v1/search", TO_SEARCH, false},
     {"GET", "/v1/indexes", TO_INDEXES, false},
     {"POST", "/v1/sessions/save", TO_SAVE, false},

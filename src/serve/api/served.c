@@ -98,6 +98,7 @@ void km_served_up(km_served *m) {
     m->info.context = i.context;
     m->info.has_template = i.has_template;
     m->info.can_embed = i.can_embed;
+    m->info.can_rank = i.can_rank;
     snprintf(m->devices, sizeof m->devices, "%s", i.devices ? i.devices : "");
 }
 

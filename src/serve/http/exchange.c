@@ -78,7 +78,10 @@ void km_exchange_header(km_exchange *x, const char *name, const char *value) {
     size_t n = strlen(name) + strlen(value) + 4;
     if (strpbrk(value, "\r\n")) return; /* a value from a request never splits the answer */
     char *more = km_realloc(x->headers, x->n_headers + n + 1);
-    if (!more) return;
+    if (!more) {
+        x->connection->broken = true; /* one of them may be what keeps a page safe */
+        return;
+    }
     x->headers = more;
     x->n_headers += (size_t)snprintf(more + x->n_headers, n + 1, "%s: %s\r\n", name, value);
 }
@@ -113,13 +116,18 @@ void km_exchange_leave(km_exchange *x) {
     ended(x, 499);
 }
 
+static void add_bytes(km_connection *c, const void *data, size_t bytes) {
+    if (evbuffer_add(bufferevent_get_output(c->bev), data, bytes) != 0) c->broken = true;
+}
+
 static void send_head(km_exchange *x, int status, const char *type, const char *length) {
     struct evbuffer *out = bufferevent_get_output(x->connection->bev);
     if (x->connection->http->draining) x->keep_alive = false;
-    evbuffer_add_printf(out, "HTTP/1.1 %d %s\r\n", status, km_http_status_text(status));
-    if (type) evbuffer_add_printf(out, "Content-Type: %s\r\n", type);
-    evbuffer_add_printf(out, "%s%s%s\r\n", length, x->keep_alive ? "" : "Connection: close\r\n",
-                        x->headers ? x->headers : "");
+    if (evbuffer_add_printf(out, "HTTP/1.1 %d %s\r\n", status, km_http_status_text(status)) < 0 ||
+        (type && evbuffer_add_printf(out, "Content-Type: %s\r\n", type) < 0) ||
+        evbuffer_add_printf(out, "%s%s%s\r\n", length, x->keep_alive ? "" : "Connection: close\r\n",
+                            x->headers ? x->headers : "") < 0)
+        x->connection->broken = true;
     x->status = status;
 }
 
@@ -128,7 +136,12 @@ static void done(km_exchange *x) {
     bool keep = x->keep_alive;
     x->on_gone = NULL;
     ended(x, x->status);
-    km_connection_next(c, keep);
+    if (!c->broken) {
+        km_connection_next(c, keep);
+        return;
+    }
+    c->exchange = NULL;
+    km_connection_free(c);
 }
 
 /* ---- Compression ---- */
@@ -168,7 +181,7 @@ void km_exchange_send(km_exchange *x, int status, const char *type, const char *
     snprintf(length, sizeof length, "Content-Length: %zu\r\n", bytes);
     send_head(x, status, type, none ? "" : length);
     if (!x->head_only && !none) {
-        bufferevent_write(x->connection->bev, body, bytes);
+        add_bytes(x->connection, body, bytes);
         x->bytes = bytes;
         x->connection->http->counts.bytes_out += bytes;
     }
@@ -211,14 +224,12 @@ static size_t send_now(km_connection *c, const struct iovec *parts, int n) {
 }
 
 void km_connection_send_late(km_connection *c) {
-    if (c->late.len)
-        evbuffer_add(bufferevent_get_output(c->bev), km_text_str(&c->late), c->late.len);
+    if (c->late.len) add_bytes(c, km_text_str(&c->late), c->late.len);
     km_text_free(&c->late);
 }
 
 static void put_parts(km_connection *c, const struct iovec *parts, int n) {
     if (!c->http->trying) km_connection_send_late(c);
-    struct evbuffer *out = bufferevent_get_output(c->bev);
     size_t sent = send_now(c, parts, n);
     for (int i = 0; i < n; i++) {
         size_t skip = sent < parts[i].iov_len ? sent : parts[i].iov_len,
@@ -228,10 +239,11 @@ static void put_parts(km_connection *c, const struct iovec *parts, int n) {
         if (left == 0) continue;
         c->direct = false;
         if (!c->http->trying) {
-            evbuffer_add(out, rest, left);
+            add_bytes(c, rest, left);
             continue;
         }
         km_text_put(&c->late, rest, left);
+        if (!km_text_ok(&c->late)) c->broken = true;
         c->http->some_late = true;
     }
 }
@@ -264,17 +276,24 @@ bool km_exchange_put(km_exchange *x, const char *data, size_t bytes) {
     km_connection *c = x->connection;
     struct evbuffer *out = bufferevent_get_output(c->bev);
     if (bytes == 0 || x->head_only) return true;
-    if (x->gzip) data = km_gzip_put(x->gzip, data, bytes, false, &bytes);
-    if (!data) {
-        km_connection_free(c); /* a stream with a hole in it is none */
-        return false;
-    }
-    put_bytes(x, data, bytes);
+    if (x->gzip && !c->broken) data = km_gzip_put(x->gzip, data, bytes, false, &bytes);
+    if (!data) c->broken = true;
+    if (!c->broken) put_bytes(x, data, bytes);
     x->last = km_now();
     if (c->http->trying) return true; /* direct: at most what was put just now is late */
-    if (evbuffer_get_length(out) <= c->http->options.backlog) return true;
-    km_connection_free(c); /* reads too slowly */
+    if (!c->broken && evbuffer_get_length(out) <= c->http->options.backlog) return true;
+    km_connection_free(c); /* reads too slowly, or what came would have a hole */
     return false;
+}
+
+void km_exchange_fail(km_exchange *x) {
+    km_connection *c = x->connection;
+    c->broken = true;
+    c->direct = false;
+    if (c->http->trying)
+        c->http->some_late = true; /* the loop ends it */
+    else
+        km_connection_free(c);
 }
 
 bool km_exchange_direct(const km_exchange *x) {
@@ -284,9 +303,10 @@ bool km_exchange_direct(const km_exchange *x) {
 void km_exchange_end(km_exchange *x) {
     size_t n = 0;
     const char *rest = x->gzip ? km_gzip_put(x->gzip, "", 0, true, &n) : NULL;
+    if (x->gzip && !rest) x->connection->broken = true;
     if (rest) put_bytes(x, rest, n);
     km_connection_send_late(x->connection);
-    if (!x->head_only && x->chunked)
+    if (!x->head_only && x->chunked && !x->connection->broken)
         put_parts(x->connection, &(struct iovec){(void *)(uintptr_t) "0\r\n\r\n", 5}, 1);
     stop_streaming(x);
     done(x);

@@ -23,6 +23,7 @@ typedef struct km_connection {
     int fd;
     bool direct;      /* nothing is on its way out: the socket takes what is put (not with TLS) */
     km_text late;     /* what it did not take in km_http_try; the loop sends it */
+    bool broken;      /* memory ran out for some of its bytes: it ends, since a hole is no answer */
     bool reading;     /* km_connection_read is on the stack */
     bool closing;     /* what is written goes out, then it ends */
     bool dead;        /* to be freed when km_connection_read returns */

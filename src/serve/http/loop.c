@@ -50,7 +50,11 @@ void km_http_end(km_http *h) { pthread_mutex_unlock(&h->turn); }
 
 static void send_late(void *user) {
     km_http *h = user;
-    for (km_connection *c = h->first; c; c = c->next) km_connection_send_late(c);
+    for (km_connection *c = h->first, *next; c; c = next) {
+        next = c->next;
+        km_connection_send_late(c);
+        if (c->broken) km_connection_free(c);
+    }
 }
 
 static double cpu_seconds(void) {

@@ -152,7 +152,8 @@ static void on_written(struct bufferevent *bev, void *user) {
     km_connection *c = user;
     km_http *h = c->http;
     km_http_begin(h);
-    c->direct = !h->tls && evbuffer_get_length(bufferevent_get_output(bev)) == 0 && !c->late.len;
+    c->direct = !h->tls && evbuffer_get_length(bufferevent_get_output(bev)) == 0 && !c->late.len &&
+                !c->broken;
     if (c->closing && !c->reading) km_connection_free(c);
     km_http_end(h);
 }

@@ -95,6 +95,9 @@ void km_exchange_send(km_exchange *x, int status, const char *type, const char *
  * or km_exchange_flush. False: the client is gone or too slow, and on_gone was called. */
 void km_exchange_begin(km_exchange *x, int status, const char *type, const char *beat);
 bool km_exchange_put(km_exchange *x, const char *data, size_t bytes);
+/* Some of what was to be put is lost, for want of memory: the connection ends, so that nobody takes what came
+ * for the whole. on_gone is called, now or soon. */
+void km_exchange_fail(km_exchange *x);
 void km_exchange_end(km_exchange *x);
 /* A stream of plain text over a socket that has taken all that was put so far. */
 bool km_exchange_direct(const km_exchange *x);

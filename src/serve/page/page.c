@@ -29,7 +29,6 @@ static void put_page(km_text *t, const char *page, const char *end, const char *
 void km_endpoint_page(km_serve *s, km_exchange *x, bool status_page) {
     unsigned char random[16];
     char nonce[33], policy[400];
-    km_text *t = &s->scratch;
     if (s->o.no_page) {
         km_send_error(x, NULL, 404, NULL, "there is nothing at this path");
         return;
@@ -45,10 +44,10 @@ void km_endpoint_page(km_serve *s, km_exchange *x, bool status_page) {
     km_exchange_header(x, "X-Content-Type-Options", "nosniff");
     km_exchange_header(x, "Referrer-Policy", "no-referrer");
     km_exchange_header(x, "Cache-Control", "no-store");
-    t->len = 0;
+    km_text *t = km_scratch(s);
     if (status_page)
         put_page(t, km_page_status, km_page_status_end, nonce);
     else
         put_page(t, km_page_chat, km_page_chat_end, nonce);
-    km_exchange_send(x, 200, "text/html; charset=utf-8", km_text_str(t), t->len);
+    km_send_text(x, NULL, "text/html; charset=utf-8", t);
 }

@@ -74,20 +74,31 @@ static bool put_top(km_event_block *b, const km_task_event *e) {
     return true;
 }
 
-void km_emit(km_scheduler *s, const km_task_event *e) {
-    km_event_block *b = s->block;
+/* Room for one event more and its text; false: out of memory. */
+static bool put_event(km_event_block *b, const km_task_event *e) {
     if (b->n == b->cap) {
         size_t cap = b->cap ? 2 * b->cap : 16;
         km_task_event *more = km_realloc(b->events, cap * sizeof *more);
-        if (!more) return;
+        if (!more) return false;
         b->events = more;
         b->cap = cap;
     }
-    km_task_event *to = &b->events[b->n++];
-    *to = *e;
-    to->text = (const char *)(uintptr_t)b->text.len;
+    size_t at = b->text.len;
+    b->text.failed = false;
     km_text_put(&b->text, e->text ? e->text : "", e->text ? e->bytes : 0);
-    if (!e->text) to->bytes = 0;
+    if (!km_text_ok(&b->text)) return false;
+    b->events[b->n] = *e;
+    b->events[b->n].text = (const char *)(uintptr_t)at;
+    if (!e->text) b->events[b->n].bytes = 0;
+    b->n++;
+    return true;
+}
+
+/* Where memory runs out for it, it is tried again, as in send_block: a text has no holes, and an end is told. */
+void km_emit(km_scheduler *s, const km_task_event *e) {
+    km_event_block *b = s->block;
+    while (!put_event(b, e)) usleep(2000);
+    km_task_event *to = &b->events[b->n - 1];
     to->n_top = e->n_top > 0 && put_top(b, e) ? e->n_top : 0;
     to->top = (const km_logprob *)(uintptr_t)b->n_top;
     b->n_top += (size_t)to->n_top;
@@ -270,6 +281,7 @@ static void step(km_scheduler *s) {
     c->pages = b.pages;
     c->pages_free = b.pages_free;
     c->page_tokens = b.page_tokens;
+    c->page_bytes = b.page_bytes;
     pthread_mutex_unlock(&s->lock);
 }
 

@@ -93,7 +93,7 @@ typedef struct km_scheduler_counts {
     int64_t queued, running, reading, kept, paused;
     int64_t steps, prompt_tokens, reused_tokens, tokens;
     int64_t finished, cancelled, failed, set_aside, evicted;
-    int64_t pages, pages_free, page_tokens, context;
+    int64_t pages, pages_free, page_tokens, page_bytes, context;
     int64_t shelved, shelf_bytes, brought_back; /* the second level */
     double busy;                                /* seconds spent in steps */
 } km_scheduler_counts;
