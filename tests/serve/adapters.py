@@ -1,7 +1,7 @@
 """Adapters behind a server: each a model of its own, many mixes in one batch, each text as it is alone.
 
 adapters.py make FOLDER SEED SIZE: writes a LoRA of random numbers for models/kermes-tiny.gguf, as PEFT does.
-adapters.py URL one|several: asks a server that has them."""
+adapters.py URL one|several|save|restore|shelf: asks a server that has them."""
 import json
 import os
 import random
@@ -126,6 +126,61 @@ def a_mixed_batch_gives_each_its_own():
         assert together == alone, (together, alone)
 
 
+LONG = ("One day a little girl named Lily went to the park with her mom and she saw a big dog and a small bird in a tree. " * 2 +
+        "The bird said hello and the dog ran to the sea. Lily was happy.")
+WAYS = [("kermes-tiny", {}), ("red", {}), ("blue", {}), (None, {"adapters": ["red", {"name": "blue", "scale": -0.25}]})]
+
+
+def long_text(model, fields):
+    text, got = ask(model, LONG, 12, **fields)
+    return text, got["usage"]["prompt_tokens_details"]["cached_tokens"], got["usage"]["prompt_tokens"]
+
+
+def what_leaves_the_cache_comes_back_to_its_own_adapters():
+    """One sequence is kept at a time: each way drives the one before it to the second level."""
+    first = [long_text(*way)[0] for way in WAYS]
+    assert len(set(first)) == len(WAYS), first
+    for _ in range(2):
+        for way, want in zip(WAYS, first):
+            text, cached, prompt = long_text(*way)
+            assert text == want and cached > 64, (way, cached, prompt, text, want)
+    metrics = dict(line.rsplit(" ", 1) for line in call(url, "/metrics")[2].decode().split("\n") if line and line[0] != "#")
+    assert int(metrics["kermes_prefixes_brought_back_total"]) == 2 * len(WAYS), metrics
+
+
+def save(name, model, fields):
+    return call(url, "/v1/sessions/save", {"session": name, "prompt": LONG, "model": model, **fields})
+
+
+def restore(name, **fields):
+    return call(url, "/v1/sessions/restore", {"session": name, **fields})
+
+
+def sessions_are_saved_with_their_adapters():
+    for i, (model, fields) in enumerate(WAYS):
+        status, _, got = save(f"way{i}", model, fields)
+        assert status == 200 and got["saved"], got
+        print(long_text(model, fields)[0])
+    listed = call(url, "/v1/sessions")[2]["data"]
+    assert [s.get("adapters") for s in listed] == [None, [{"name": "red", "scale": 1.0}], [{"name": "blue", "scale": 0.5}],
+                                                  [{"name": "red", "scale": 1.0}, {"name": "blue", "scale": -0.25}]], listed
+
+
+def sessions_come_back_to_their_adapters():
+    for name, fields in (("way0", {"model": "red"}), ("way1", {"model": "blue"}), ("way1", {"adapters": []}), ("way2", {"adapters": ["blue", "red"]}),
+                         ("way2", {"adapters": [{"name": "blue", "scale": 0.25}]})):
+        status, _, got = restore(name, **fields)
+        assert status == 400 and got["error"]["param"] == "adapters", (name, fields, got)
+    for i, (model, fields) in enumerate(WAYS):
+        other = WAYS[(i + 1) % len(WAYS)]
+        assert long_text(*other)[1] == 0 or i == len(WAYS) - 1  # what was restored serves no other
+        status, _, got = restore(f"way{i}", **({"model": model, **fields} if i % 2 else {}))
+        assert status == 200 and got["restored"], got
+        text, cached, prompt = long_text(model, fields)
+        assert cached > 64, (i, cached, prompt)
+        print(text)
+
+
 def of_several_models_each_has_its_own():
     names = [m["id"] for m in call(url, "/v1/models")[2]["data"]]
     assert names == ["one", "two", "red"], names
@@ -154,6 +209,12 @@ if sys.argv[2] == "one":
     vectors_are_of_the_adapter_that_was_asked_for()
     what_one_has_read_serves_no_other()
     a_mixed_batch_gives_each_its_own()
+elif sys.argv[2] == "shelf":
+    what_leaves_the_cache_comes_back_to_its_own_adapters()
+elif sys.argv[2] == "save":
+    sessions_are_saved_with_their_adapters()
+elif sys.argv[2] == "restore":
+    sessions_come_back_to_their_adapters()
 elif sys.argv[2] == "several":
     of_several_models_each_has_its_own()
 else:

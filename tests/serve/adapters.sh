@@ -9,6 +9,18 @@ start_server "${loras[@]}" --parallel 10 --keep 16 --reproducible
 python3 "$py" "$url" one || { cat "$tmp/err"; exit 1; }
 stop_server TERM
 
+# The second level of the cache, and sessions: each with the adapters that read them.
+start_server "${loras[@]}" --parallel 1 --keep 1 --second-cache 64 --reproducible
+python3 "$py" "$url" shelf || { cat "$tmp/err"; exit 1; }
+stop_server TERM
+start_server "${loras[@]}" --sessions "$tmp/kept" --reproducible
+python3 "$py" "$url" save >"$tmp/saved" || { cat "$tmp/err"; exit 1; }
+stop_server TERM
+start_server "${loras[@]}" --sessions "$tmp/kept" --keep 1 --parallel 1 --reproducible
+python3 "$py" "$url" restore >"$tmp/restored" || { cat "$tmp/err"; exit 1; }
+stop_server TERM
+cmp "$tmp/saved" "$tmp/restored" || { echo "a restored session gives another text"; exit 1; }
+
 cp "$tiny" "$tmp/one.gguf" && cp "$tiny" "$tmp/two.gguf" || exit 1
 start_models -m "$tmp/one.gguf" -m "$tmp/two.gguf" --lora "two/red=$tmp/red"
 python3 "$py" "$url" several || { cat "$tmp/err"; exit 1; }

@@ -44,9 +44,10 @@ static json_t *describe(const km_serve *s, uint64_t key, const char *name) {
     const json_t *model = json_object_get(v, "model"), *tokens = json_object_get(v, "tokens");
     json_t *out = NULL;
     if (json_is_string(model) && json_is_integer(tokens))
-        out = json_pack("{s:s, s:s, s:s, s:I, s:I, s:I}", "object", "session", "session", name,
-                        "model", json_string_value(model), "tokens", json_integer_value(tokens),
-                        "bytes", (json_int_t)st.st_size, "created", (json_int_t)st.st_mtime);
+        out = json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:O*}", "object", "session", "session",
+                        name, "model", json_string_value(model), "tokens",
+                        json_integer_value(tokens), "bytes", (json_int_t)st.st_size, "created",
+                        (json_int_t)st.st_mtime, "adapters", json_object_get(v, "adapters"));
     json_decref(v);
     return out;
 }
@@ -126,8 +127,6 @@ static km_status read_name(km_api_call *c, km_error *err) {
             c, 400, "session",
             "'session' is a name of up to %d letters, digits, dots, dashes and underscores",
             LONGEST);
-    if (c->how.n_adapters > 0)
-        return km_call_refuse(c, 400, "model", "sessions are of the model without adapters");
     snprintf(st->name, sizeof st->name, "%s", name);
     if (!path_of(c->serve, c->key.number, name, ".session", st->path, sizeof st->path))
         return km_call_refuse(c, 500, NULL, "the folder's path is too long");
@@ -178,6 +177,34 @@ static km_status read_save(km_api_call *c, km_error *err) {
     return s;
 }
 
+/* Those that a call chose, as a session's file and a request have them. */
+static json_t *adapters_of(const km_api_call *c) {
+    json_t *all = json_array();
+    for (int64_t i = 0; i < c->how.n_adapters; i++)
+        json_array_append_new(all, json_pack("{s:s, s:f}", "name", c->adapters[i].name, "scale",
+                                             (double)(float)c->adapters[i].scale));
+    return all;
+}
+
+/* A session is restored with the adapters that read it: its own where the request chooses none. */
+static km_status check_adapters(km_api_call *c, const json_t *session, km_error *err) {
+    const json_t *own = json_object_get(session, "adapters");
+    if (own && c->how.n_adapters <= 0 && !json_object_get(c->request, "adapters") &&
+        !json_object_get(c->request, "lora")) {
+        if (json_object_set(c->request, "adapters", (json_t *)(uintptr_t)own) != 0)
+            return km_no_memory(err);
+        if (km_call_adapters(c) != KM_OK) return KM_ERR_RANGE;
+    }
+    json_t *none = json_array(), *chosen = adapters_of(c);
+    bool same = json_equal(chosen, own ? own : none);
+    json_decref(none);
+    json_decref(chosen);
+    return same ? KM_OK
+                : km_call_refuse(
+                      c, 400, "adapters",
+                      "the session was read with other adapters; /v1/sessions tells them");
+}
+
 static km_status read_restore(km_api_call *c, km_error *err) {
     if (read_name(c, err) != KM_OK) return KM_ERR_RANGE;
     km_session_state *st = c->state;
@@ -187,8 +214,9 @@ static km_status read_restore(km_api_call *c, km_error *err) {
     if (strcmp(model, c->served->name) != 0)
         km_call_refuse(c, 400, "model", "the session '%s' is of the model '%.100s'", st->name,
                        model);
+    km_status s = c->status ? KM_ERR_RANGE : check_adapters(c, v, err);
     json_decref(v);
-    if (c->status) return KM_ERR_RANGE;
+    if (s != KM_OK) return s;
     /* A prompt that is not read: it stands for what the file holds. */
     c->prompts = km_calloc(1, sizeof *c->prompts);
     if (c->prompts) c->prompts[0].ids = km_calloc(1, sizeof *c->prompts[0].ids);
@@ -202,6 +230,7 @@ static km_status read_restore(km_api_call *c, km_error *err) {
 static bool write_about(const km_api_call *c, const char *name, int64_t tokens) {
     char path[4200], fresh[4200];
     json_t *v = json_pack("{s:s, s:I}", "model", c->served->name, "tokens", (json_int_t)tokens);
+    if (v && c->how.n_adapters > 0) json_object_set_new(v, "adapters", adapters_of(c));
     bool ok = v && path_of(c->serve, c->key.number, name, ".json", path, sizeof path) &&
               path_of(c->serve, c->key.number, name, ".new", fresh, sizeof fresh) &&
               json_dump_file(v, fresh, JSON_COMPACT) == 0 && rename(fresh, path) == 0;

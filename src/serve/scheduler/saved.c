@@ -14,10 +14,12 @@ km_status km_saved_put(km_scheduler *s, km_task *t, char *why, size_t size) {
 }
 
 /* A sequence with what the file holds; -1: it cannot be had. Idle ones make room. */
-static int bring(km_scheduler *s, const char *path, km_status *status, char *why, size_t size) {
+static int bring(km_scheduler *s, const km_task *t, km_status *status, char *why, size_t size) {
     for (;;) {
         int i = km_batch_join(s->batch);
-        *status = i < 0 ? KM_ERR_MEMORY : km_batch_restore(s->batch, i, path);
+        *status = i < 0 ? KM_ERR_MEMORY
+                        : km_batch_set_adapters(s->batch, i, t->how->adapters, t->how->n_adapters);
+        if (*status == KM_OK) *status = km_batch_restore(s->batch, i, t->restore_from);
         if (*status != KM_OK) snprintf(why, size, "%s", km_last_error());
         km_batch_state b = km_batch_describe(s->batch);
         if (*status == KM_OK && b.pages > 0 && b.pages_free < km_pages_promised(s, &b)) {
@@ -38,7 +40,7 @@ void km_saved_restore(km_scheduler *s, km_task *t) {
         status = KM_ERR_UNSUPPORTED;
         snprintf(why, sizeof why, "no conversation is kept by this server (--keep -1)");
     } else {
-        i = bring(s, t->restore_from, &status, why, sizeof why);
+        i = bring(s, t, &status, why, sizeof why);
     }
     km_slot *slot = i >= 0 ? km_slot_at(s, i) : NULL;
     t->started = km_scheduler_now();

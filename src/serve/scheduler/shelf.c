@@ -16,7 +16,7 @@ enum { WORTH_A_FILE = 64 }; /* tokens */
 struct km_shelved {
     int32_t *ids;
     size_t n, bytes;
-    uint64_t domain, used, number;
+    uint64_t domain, variant, used, number;
     km_shelved *next;
 };
 
@@ -77,13 +77,15 @@ void km_shelf_put(km_scheduler *s, int i) {
     const km_slot *slot = &s->slots[i];
     struct stat st;
     char path[4200];
-    /* A file does not tell which adapters its tokens were read with. */
-    if (!s->shelf.folder || slot->n < WORTH_A_FILE || slot->variant) return;
+    if (!s->shelf.folder || slot->n < WORTH_A_FILE) return;
     km_shelved *e = km_calloc(1, sizeof *e);
     int32_t *ids = km_alloc(slot->n * sizeof *ids);
     if (e) {
-        *e = (km_shelved){
-            .n = slot->n, .domain = slot->domain, .used = slot->used, .number = ++s->shelf.numbers};
+        *e = (km_shelved){.n = slot->n,
+                          .domain = slot->domain,
+                          .variant = slot->variant,
+                          .used = slot->used,
+                          .number = ++s->shelf.numbers};
         path_of(s, e, path, sizeof path);
     }
     /* One that cannot be kept, for want of memory or disk, is read again when it is needed. */
@@ -103,20 +105,26 @@ void km_shelf_put(km_scheduler *s, int i) {
     while (s->shelf.bytes > s->o.shelf_bytes && discard_oldest(s)) {}
 }
 
-/* A sequence with what the file holds, kept as if it had ended just now; -1: it cannot be had. */
-static int bring_back(km_scheduler *s, km_shelved **at) {
+/* A sequence with what the file holds, kept as if it had ended just now; -1: it cannot be had. how: of a task
+ * with the same adapters. */
+static int bring_back(km_scheduler *s, km_shelved **at, const km_generation *how) {
     km_shelved *e = *at;
     char path[4200];
     int i = km_batch_join(s->batch);
     if (i < 0 && km_prefix_evict(s, -1)) i = km_batch_join(s->batch);
     km_slot *slot = i >= 0 ? km_slot_at(s, i) : NULL;
     path_of(s, e, path, sizeof path);
-    if (!slot || km_batch_restore(s->batch, i, path) != KM_OK) {
+    if (!slot || km_batch_set_adapters(s->batch, i, how->adapters, how->n_adapters) != KM_OK ||
+        km_batch_restore(s->batch, i, path) != KM_OK) {
         if (i >= 0) km_batch_leave(s->batch, i);
         return -1;
     }
-    *slot = (km_slot){
-        .state = KM_SLOT_KEPT, .ids = e->ids, .n = e->n, .domain = e->domain, .used = ++s->clock};
+    *slot = (km_slot){.state = KM_SLOT_KEPT,
+                      .ids = e->ids,
+                      .n = e->n,
+                      .domain = e->domain,
+                      .variant = e->variant,
+                      .used = ++s->clock};
     e->ids = NULL;
     return i;
 }
@@ -124,9 +132,8 @@ static int bring_back(km_scheduler *s, km_shelved **at) {
 int km_shelf_take(km_scheduler *s, const km_task *t, size_t *length) {
     km_shelved *best = NULL;
     size_t most = *length + WORTH_A_FILE - 1;
-    if (t->variant) return -1;
     for (km_shelved *e = s->shelf.first; e; e = e->next) {
-        if (e->domain != t->domain) continue;
+        if (e->domain != t->domain || e->variant != t->variant) continue;
         size_t n = km_common_tokens(t->ids, t->n_ids, e->ids, e->n);
         if (n > most) best = e, most = n;
     }
@@ -144,7 +151,7 @@ int km_shelf_take(km_scheduler *s, const km_task *t, size_t *length) {
     uint64_t number = best->number;
     km_shelved **at = &s->shelf.first;
     while (*at && (*at)->number != number) at = &(*at)->next;
-    int i = *at ? bring_back(s, at) : -1;
+    int i = *at ? bring_back(s, at, t->how) : -1;
     for (at = &s->shelf.first; *at && (*at)->number != number;) at = &(*at)->next;
     if (*at) discard(s, at); /* also where it could not be read */
     if (i >= 0) *length = most;
