@@ -69,7 +69,7 @@ list(JOIN kermes_one_thread "|" kermes_one_thread)
 # without the backend says so in the one test that is left.
 set(kermes_without_vulkan "^$")
 if(vulkan_missing)
-    set(kermes_without_vulkan "^backend/vulkan_(device|verify|logits|layers)$")
+    set(kermes_without_vulkan "^backend/vulkan_(device|verify|logits|layers|graph)$")
 elseif(KERMES_SANITIZED)
     set(kermes_without_vulkan "^backend/vulkan_")
     list(APPEND kermes_test_env KERMES_LIBVULKAN=none)

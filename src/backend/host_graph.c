@@ -5,13 +5,7 @@
 #include "base/array.h"
 #include "base/clock.h"
 #include "base/guard.h"
-#include <stdlib.h>
-
-typedef struct held_block {
-    void *p;
-    size_t cap;
-    bool ours; /* out of the pool; otherwise somebody still uses it */
-} held_block;
+#include "tensor/held.h"
 
 /* A call with all it points at, in one piece of memory. */
 typedef struct kept_call {
@@ -26,8 +20,7 @@ typedef struct km_host_graph {
     struct km_host_graph *next;
     kept_call **calls;
     int n_calls, cap_calls;
-    held_block *blocks; /* sorted by address once captured */
-    int n_blocks, cap_blocks;
+    km_held held;
     bool spoiled;
     bool ran;                /* the capture itself was the first run */
     uint64_t draws, n_draws; /* the context's when captured, and what one run adds */
@@ -37,28 +30,13 @@ typedef struct km_host_graph {
 
 static void block_got(void *user, void *p, size_t cap) {
     km_host_graph *g = ((km_host_queue *)user)->capturing;
-    if (!g || g->spoiled) return;
-    if (!km_array_reserve(&g->blocks, &g->cap_blocks, g->n_blocks + 1))
-        g->spoiled = true;
-    else
-        g->blocks[g->n_blocks++] = (held_block){p, cap, false};
-}
-
-static int by_address(const void *a, const void *b) {
-    uintptr_t x = (uintptr_t)((const held_block *)a)->p, y = (uintptr_t)((const held_block *)b)->p;
-    return (x > y) - (x < y);
+    if (g && !g->spoiled) km_held_note(&g->held, p, cap);
 }
 
 static bool block_keeps(void *user, void *p, size_t cap) {
-    held_block key = {p, cap, false};
-    for (km_host_graph *g = ((km_host_queue *)user)->graphs; g; g = g->next) {
-        if (!g->n_blocks) continue;
-        held_block *b = bsearch(&key, g->blocks, (size_t)g->n_blocks, sizeof key, by_address);
-        if (b && !b->ours) {
-            b->ours = true;
-            return true;
-        }
-    }
+    (void)cap;
+    for (km_host_graph *g = ((km_host_queue *)user)->graphs; g; g = g->next)
+        if (km_held_keeps(&g->held, p)) return true;
     return false;
 }
 
@@ -66,18 +44,6 @@ static void watch(km_lane *lane) {
     km_host_queue *q = km_host_queue_of(lane);
     q->watch = (km_mempool_watch){block_got, block_keeps, q, q->capturing != NULL};
     lane->pool.watch = q->capturing || q->graphs ? &q->watch : NULL;
-}
-
-static void take_blocks(km_host_graph *g) {
-    int n = 0;
-    if (g->n_blocks) qsort(g->blocks, (size_t)g->n_blocks, sizeof *g->blocks, by_address);
-    for (int i = 0; i < g->n_blocks; i++) {
-        if (n > 0 && g->blocks[n - 1].p == g->blocks[i].p) continue; /* handed out again */
-        g->blocks[n] = g->blocks[i];
-        g->blocks[n].ours = km_mempool_take(&g->lane->pool, g->blocks[n].p, g->blocks[n].cap);
-        n++;
-    }
-    g->n_blocks = n;
 }
 
 /* ---- Capture ---- */
@@ -157,11 +123,11 @@ void *km_host_graph_end(km_lane *lane, void *old) {
     q->graphs = g;
     g->ran = true;
     g->n_draws = lane->ctx->draws - g->draws;
-    if (km_failed(lane->ctx)) g->spoiled = true;
+    if (km_failed(lane->ctx) || g->held.failed) g->spoiled = true;
     if (g->spoiled)
-        g->n_blocks = 0;
+        g->held.n = 0;
     else
-        take_blocks(g);
+        km_held_take(&g->held, &lane->pool);
     watch(lane);
     if (!g->spoiled) return g;
     km_host_graph_free(g);
@@ -223,7 +189,7 @@ km_status km_host_graph_launch(void *graph) {
 static void destroy(km_host_graph *g) {
     for (int i = 0; i < g->n_calls; i++) km_free(g->calls[i]);
     km_free(g->calls);
-    km_free(g->blocks);
+    km_free(g->held.block);
     km_free(g);
 }
 
@@ -236,8 +202,7 @@ void km_host_graph_free(void *graph) {
         break;
     }
     watch(g->lane);
-    for (int i = 0; i < g->n_blocks; i++)
-        if (g->blocks[i].ours) km_mempool_put(&g->lane->pool, g->blocks[i].p, g->blocks[i].cap);
+    km_held_give(&g->held, &g->lane->pool);
     destroy(g);
 }
 
@@ -248,9 +213,7 @@ void km_host_graphs_close(km_lane *lane) {
     while (q->graphs) {
         km_host_graph *g = q->graphs;
         q->graphs = g->next;
-        for (int i = 0; i < g->n_blocks; i++)
-            if (g->blocks[i].ours)
-                lane->pool.raw_free(lane->pool.owner, g->blocks[i].p, g->blocks[i].cap);
+        km_held_drop(&g->held, &lane->pool);
         destroy(g);
     }
     lane->pool.watch = NULL;

@@ -38,7 +38,7 @@ typedef struct km_device_ops {
      * cannot. */
     km_status (*lend)(km_lane *lane);
     /* Graphs, where the device has them; all NULL otherwise. Work between begin and end is recorded
-     * and not run. end frees or reuses `old` and returns the graph, NULL with the error set. */
+     * and not run. end takes `old` and returns the graph; NULL: an error, or it cannot be kept. */
     km_status (*graph_begin)(km_lane *lane);
     void *(*graph_end)(km_lane *lane, void *old);
     km_status (*graph_launch)(void *graph);

@@ -78,7 +78,8 @@ km_status km_graph_run(km_ctx *ctx, km_graph **graph, uint64_t key, km_step_fn f
             g->runs = 0;
             return km_ctx_status(ctx);
         }
-        g->refused = !g->captured; /* it ran, and will again */
+        g->refused = !g->captured; /* a host has run it, and will again */
+        if (g->refused && !ctx->device->host) return plain(ctx, fn, user);
     }
     return g->captured ? replay(g, fn, user) : km_ctx_status(ctx);
 }

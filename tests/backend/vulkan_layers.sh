@@ -19,14 +19,14 @@ if ! ls /usr/share/vulkan/explicit_layer.d/VkLayer_khronos_validation.json >/dev
     exit 77
 fi
 model=$SRC_DIR/models/kermes-tiny.gguf
-run=(run -m "$model" --temperature 0 -n 6 --quiet "The sea is")
+run=(run -m "$model" --temperature 0 -n 8 --quiet "I") # long enough to be replayed
 "$KERMES" "${run[@]}" --device cpu >"$work/cpu" 2>"$work/err" || fail "the CPU's answer"
 
 export VK_INSTANCE_LAYERS=VK_LAYER_KHRONOS_validation
 clean() {
     ! grep -qiE 'VUID|validation (error|warning)' "$work/out" "$work/err" || fail "the layers complain: $1"
 }
-for op in copy softmax; do
+for op in copy softmax sample; do
     "$KERMES" verify --device vulkan --quick --quiet --op $op >"$work/out" 2>"$work/err" || fail "$op"
     clean $op
 done

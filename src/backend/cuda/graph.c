@@ -1,25 +1,15 @@
-/* Capture and replay. While a step is captured the pool tells which blocks it hands out; at the
- * end those that are free again are taken out of the pool, and those still in use are kept back
- * when their user returns them. */
+/* Capture and replay. While a step is captured the pool tells which blocks it hands out, and they stay
+ * the graph's (tensor/held.h). */
 #include "backend/cuda/graph.h"
 #include "backend/cuda/lane.h"
 #include "base/alloc.h"
-#include "base/array.h"
-#include <stdlib.h>
-
-typedef struct cuda_held_block {
-    void *p;
-    size_t cap;
-    bool ours; /* out of the pool; otherwise somebody still uses it */
-} cuda_held_block;
+#include "tensor/held.h"
 
 struct km_cuda_graph {
     km_lane *lane;
     km_cu_graph_exec exec;
     struct km_cuda_graph *next;
-    cuda_held_block *blocks; /* sorted by address once captured */
-    int n, cap;
-    bool failed; /* no memory for the list */
+    km_held held;
     int nodes;
     uint64_t seed, draws, n_draws, kernels; /* the context's when captured, and what one run adds */
 };
@@ -29,32 +19,14 @@ static km_cuda_kernel set_words = {.module = "fill", .name = "set_words", .waits
 /* ---- The pool's blocks ---- */
 
 static void block_got(void *user, void *p, size_t cap) {
-    km_cuda_queue *q = user;
-    km_cuda_graph *g = q->capturing;
-    if (!g || g->failed) return;
-    if (!km_array_reserve(&g->blocks, &g->cap, g->n + 1)) {
-        g->failed = true;
-        return;
-    }
-    g->blocks[g->n++] = (cuda_held_block){p, cap, false};
-}
-
-static int by_address(const void *a, const void *b) {
-    uintptr_t x = (uintptr_t)((const cuda_held_block *)a)->p,
-              y = (uintptr_t)((const cuda_held_block *)b)->p;
-    return (x > y) - (x < y);
+    km_cuda_graph *g = ((km_cuda_queue *)user)->capturing;
+    if (g) km_held_note(&g->held, p, cap);
 }
 
 static bool block_keeps(void *user, void *p, size_t cap) {
-    km_cuda_queue *q = user;
-    cuda_held_block key = {p, cap, false};
-    for (km_cuda_graph *g = q->graphs; g; g = g->next) {
-        cuda_held_block *b = bsearch(&key, g->blocks, (size_t)g->n, sizeof key, by_address);
-        if (b && !b->ours) {
-            b->ours = true;
-            return true;
-        }
-    }
+    (void)cap;
+    for (km_cuda_graph *g = ((km_cuda_queue *)user)->graphs; g; g = g->next)
+        if (km_held_keeps(&g->held, p)) return true;
     return false;
 }
 
@@ -62,18 +34,6 @@ static void watch(km_lane *lane) {
     km_cuda_queue *q = km_cuda_queue_of(lane);
     q->watch = (km_mempool_watch){block_got, block_keeps, q, q->capturing != NULL};
     lane->pool.watch = q->capturing || q->graphs ? &q->watch : NULL;
-}
-
-static void take_blocks(km_cuda_graph *g) {
-    int n = 0;
-    if (g->n) qsort(g->blocks, (size_t)g->n, sizeof *g->blocks, by_address);
-    for (int i = 0; i < g->n; i++) {
-        if (n > 0 && g->blocks[n - 1].p == g->blocks[i].p) continue; /* handed out again */
-        g->blocks[n] = g->blocks[i];
-        g->blocks[n].ours = km_mempool_take(&g->lane->pool, g->blocks[n].p, g->blocks[n].cap);
-        n++;
-    }
-    g->n = n;
 }
 
 /* ---- Capture ---- */
@@ -134,14 +94,14 @@ km_cuda_graph *km_cuda_graph_end(km_lane *lane, km_cuda_graph *old) {
     km_cu_result r = KM_CU(capture_end, stream, &graph);
     if (r != KM_CU_OK && !graph) km_cuda_api()->capture_end(stream, &graph); /* never stay in it */
     if (!km_failed(ctx) && r != KM_CU_OK) km_cuda_fail(lane, r, "capturing a graph");
-    if (g->failed) km_fail(ctx, KM_ERR_MEMORY, "graph: out of memory");
+    if (g->held.failed) km_fail(ctx, KM_ERR_MEMORY, "graph: out of memory");
     if (!km_failed(ctx)) {
         g->n_draws = ctx->draws - g->draws;
         g->kernels = ctx->kernels - g->kernels;
-        take_blocks(g);
+        km_held_take(&g->held, &lane->pool);
         make_exec(g, graph, old);
     } else {
-        g->n = 0;
+        g->held.n = 0;
     }
     if (graph) km_cuda_api()->graph_destroy(graph);
     /* What was recorded has not run: its random numbers are still to be drawn. */
@@ -197,7 +157,7 @@ static void destroy(km_cuda_graph *g) {
         km_cuda_enter(km_cuda_dev_of(g->lane));
         km_cuda_api()->graph_exec_destroy(g->exec);
     }
-    km_free(g->blocks);
+    km_free(g->held.block);
     km_free(g);
 }
 
@@ -212,8 +172,7 @@ void km_cuda_graph_free(km_cuda_graph *g) {
     }
     watch(lane);
     /* The next user's work comes after the last replay on the same stream. */
-    for (int i = 0; i < g->n; i++)
-        if (g->blocks[i].ours) km_mempool_put(&lane->pool, g->blocks[i].p, g->blocks[i].cap);
+    km_held_give(&g->held, &lane->pool);
     destroy(g);
 }
 
@@ -229,8 +188,7 @@ void km_cuda_graphs_close(km_lane *lane) {
     while (q->graphs) {
         km_cuda_graph *g = q->graphs;
         q->graphs = g->next;
-        for (int i = 0; i < g->n; i++)
-            if (g->blocks[i].ours) km_mempool_drop(&lane->pool, g->blocks[i].p, g->blocks[i].cap);
+        km_held_drop(&g->held, &lane->pool);
         destroy(g);
     }
     lane->pool.watch = NULL;

@@ -93,6 +93,8 @@ typedef struct km_vulkan_queue {
     double longest;          /* milliseconds, of a submission */
     km_vulkan_block *blocks; /* by address */
     int n_blocks, cap_blocks;
+    struct km_vulkan_graph *capturing, *graphs; /* being recorded; all there are (graph.h) */
+    km_mempool_watch watch;
 } km_vulkan_queue;
 
 static inline km_vulkan_queue *km_vulkan_queue_of(const km_lane *lane) { return lane->queue; }
@@ -110,6 +112,12 @@ VkCommandBuffer km_vulkan_record(km_lane *lane);
 VkDeviceAddress km_vulkan_words(km_lane *lane, const void *data, size_t bytes);
 /* Hands in what was recorded. */
 km_status km_vulkan_flush(km_lane *lane);
+/* Hands in command buffers, each as a submission of its own; nothing else is being recorded. */
+km_status km_vulkan_submit(km_lane *lane, const VkCommandBuffer *cmd, int n);
+/* Waits for a value of the timeline, unless the device is lost. */
+void km_vulkan_wait(km_lane *lane, uint64_t value);
+/* The last command of a submission: what was written can be read by the host. */
+void km_vulkan_show_host(VkCommandBuffer cmd);
 km_status km_vulkan_sync(km_lane *lane);
 
 #endif

@@ -35,6 +35,7 @@
     X(CreateCommandPool)                                                                           \
     X(DestroyCommandPool)                                                                          \
     X(AllocateCommandBuffers)                                                                      \
+    X(FreeCommandBuffers)                                                                          \
     X(BeginCommandBuffer)                                                                          \
     X(EndCommandBuffer)                                                                            \
     X(CreateShaderModule)                                                                          \

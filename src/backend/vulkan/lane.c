@@ -4,6 +4,7 @@
  * a desktop stands still meanwhile. How long work takes is measured by timestamps. A timeline semaphore
  * counts submissions. */
 #include "backend/vulkan/dev.h"
+#include "backend/vulkan/graph.h"
 #include "backend/vulkan/launch.h"
 #include "base/alloc.h"
 #include "base/array.h"
@@ -208,8 +209,9 @@ static bool frame_begin(km_lane *lane) {
 
 VkCommandBuffer km_vulkan_record(km_lane *lane) {
     km_vulkan_queue *q = km_vulkan_queue_of(lane);
-    if (ready(lane) != KM_OK || !frame_begin(lane)) return NULL;
-    VkCommandBuffer cmd = q->frame[q->at].cmd;
+    if (ready(lane) != KM_OK || (!q->capturing && !frame_begin(lane))) return NULL;
+    VkCommandBuffer cmd = q->capturing ? km_vulkan_graph_commands(lane) : q->frame[q->at].cmd;
+    if (!cmd) return NULL;
     VkMemoryBarrier all = {
         .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
         .srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT,
@@ -221,50 +223,83 @@ VkCommandBuffer km_vulkan_record(km_lane *lane) {
     return cmd;
 }
 
-km_status km_vulkan_flush(km_lane *lane) {
-    km_vulkan_dev *dev = km_vulkan_dev_of(lane);
-    km_vulkan_queue *q = km_vulkan_queue_of(lane);
-    if (!q->recording) return KM_OK;
-    km_vulkan_frame *f = &q->frame[q->at];
-    q->recording = false;
+void km_vulkan_show_host(VkCommandBuffer cmd) {
     VkMemoryBarrier host = {.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
                             .srcAccessMask =
                                 VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT,
                             .dstAccessMask = VK_ACCESS_HOST_READ_BIT};
     km_vulkan_api()->CmdPipelineBarrier(
-        f->cmd, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT,
+        cmd, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT,
         VK_PIPELINE_STAGE_HOST_BIT, 0, 1, &host, 0, NULL, 0, NULL);
+}
+
+/* Submissions are ordered, so that the last one's value tells of all. */
+km_status km_vulkan_submit(km_lane *lane, const VkCommandBuffer *cmd, int n) {
+    enum { AT_ONCE = 16 };
+    km_vulkan_dev *dev = km_vulkan_dev_of(lane);
+    km_vulkan_queue *q = km_vulkan_queue_of(lane);
+    VkResult r = VK_SUCCESS;
+    if (ready(lane) != KM_OK) return lane->ctx->error.code;
+    for (int begin = 0; begin < n && r == VK_SUCCESS; begin += AT_ONCE) {
+        VkSubmitInfo submit[AT_ONCE];
+        int some = n - begin < AT_ONCE ? n - begin : AT_ONCE;
+        uint64_t value = q->submitted + 1;
+        VkTimelineSemaphoreSubmitInfo timeline = {
+            .sType = VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO,
+            .signalSemaphoreValueCount = 1,
+            .pSignalSemaphoreValues = &value};
+        for (int i = 0; i < some; i++)
+            submit[i] = (VkSubmitInfo){.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO,
+                                       .commandBufferCount = 1,
+                                       .pCommandBuffers = &cmd[begin + i]};
+        submit[some - 1].pNext = &timeline;
+        submit[some - 1].signalSemaphoreCount = 1;
+        submit[some - 1].pSignalSemaphores = &q->timeline;
+        pthread_mutex_lock(&dev->queue_lock);
+        r = KM_VK(QueueSubmit, dev->queue, (uint32_t)some, submit, VK_NULL_HANDLE);
+        pthread_mutex_unlock(&dev->queue_lock);
+        if (r != VK_SUCCESS) break;
+        q->submitted = value;
+        q->submissions += (uint64_t)some;
+    }
+    return r == VK_SUCCESS ? KM_OK : km_vulkan_fail(lane, r, "handing in work");
+}
+
+km_status km_vulkan_flush(km_lane *lane) {
+    km_vulkan_queue *q = km_vulkan_queue_of(lane);
+    if (!q->recording) return KM_OK;
+    km_vulkan_frame *f = &q->frame[q->at];
+    q->recording = false;
+    km_vulkan_show_host(f->cmd);
     if (q->times)
         km_vulkan_api()->CmdWriteTimestamp(f->cmd, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, q->times,
                                            2 * (uint32_t)q->at + 1);
-    uint64_t value = q->submitted + 1;
-    VkTimelineSemaphoreSubmitInfo timeline = {.sType =
-                                                  VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO,
-                                              .signalSemaphoreValueCount = 1,
-                                              .pSignalSemaphoreValues = &value};
-    VkSubmitInfo submit = {.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO,
-                           .pNext = &timeline,
-                           .commandBufferCount = 1,
-                           .pCommandBuffers = &f->cmd,
-                           .signalSemaphoreCount = 1,
-                           .pSignalSemaphores = &q->timeline};
     VkResult r = KM_VK(EndCommandBuffer, f->cmd);
-    if (r == VK_SUCCESS) {
-        pthread_mutex_lock(&dev->queue_lock);
-        r = KM_VK(QueueSubmit, dev->queue, 1, &submit, VK_NULL_HANDLE);
-        pthread_mutex_unlock(&dev->queue_lock);
-    }
     if (r != VK_SUCCESS) return km_vulkan_fail(lane, r, "handing in work");
-    q->submitted = f->value = value;
-    q->submissions++;
+    if (km_vulkan_submit(lane, &f->cmd, 1) != KM_OK) return lane->ctx->error.code;
+    f->value = q->submitted;
     f->timed = q->times != VK_NULL_HANDLE;
     q->at = (q->at + 1) % KM_VULKAN_FRAMES;
     return KM_OK;
 }
 
+void km_vulkan_wait(km_lane *lane, uint64_t value) {
+    if (!atomic_load(&km_vulkan_dev_of(lane)->lost))
+        wait_for(lane, value, "waiting for the device");
+}
+
+/* Copies and waits have no place in a captured step: their data would be frozen into it. */
+static km_status not_captured(km_lane *lane, const char *doing) {
+    if (!km_vulkan_queue_of(lane)->capturing) return ready(lane);
+    return km_fail(lane->ctx, KM_ERR_STATE,
+                   "%s: %s while a graph is captured: host data would be frozen into it",
+                   lane->device->name, doing);
+}
+
 km_status km_vulkan_sync(km_lane *lane) {
     km_vulkan_queue *q = km_vulkan_queue_of(lane);
-    if (ready(lane) != KM_OK || km_vulkan_flush(lane) != KM_OK) return lane->ctx->error.code;
+    if (not_captured(lane, "waiting") != KM_OK || km_vulkan_flush(lane) != KM_OK)
+        return lane->ctx->error.code;
     return wait_for(lane, q->submitted, "waiting for the device") ? KM_OK : lane->ctx->error.code;
 }
 
@@ -293,6 +328,7 @@ static char *stage_room(km_lane *lane, size_t bytes, size_t *at) {
 
 VkDeviceAddress km_vulkan_words(km_lane *lane, const void *data, size_t bytes) {
     size_t at;
+    if (km_vulkan_queue_of(lane)->capturing) return km_vulkan_graph_words(lane, data, bytes);
     char *p = stage_room(lane, bytes, &at);
     if (!p) return 0;
     memcpy(p, data, bytes);
@@ -342,9 +378,10 @@ km_status km_vulkan_launch(km_lane *lane, const char *module, const uint32_t *sp
     for (uint32_t begin = 0; begin < along && s == KM_OK; begin += part) {
         uint32_t n = along - begin < part ? along - begin : part;
         s = dispatch(lane, pipeline, push, push_bytes, groups, begin, n);
-        km_vulkan_frame *f = &q->frame[q->at];
-        f->work += work * n / along;
-        if (s == KM_OK && f->work >= 0.9 * most) s = km_vulkan_flush(lane);
+        double *sum = q->capturing ? km_vulkan_graph_work(lane) : &q->frame[q->at].work;
+        *sum += work * n / along;
+        if (s == KM_OK && *sum >= 0.9 * most)
+            s = q->capturing ? km_vulkan_graph_cut(lane) : km_vulkan_flush(lane);
     }
     q->launching = false;
     if (first->value) first->value = q->submitted; /* its staging memory is read until then */
@@ -401,7 +438,7 @@ static bool idle(km_lane *lane) {
 
 static km_status lane_upload(km_lane *lane, void *dst, const void *src, size_t bytes) {
     if (bytes == 0) return KM_OK;
-    if (ready(lane) != KM_OK) return lane->ctx->error.code;
+    if (not_captured(lane, "an upload") != KM_OK) return lane->ctx->error.code;
     const km_vulkan_block *b = block_of(lane, dst, bytes);
     if (!b) return lane->ctx->error.code;
     size_t to = (size_t)((VkDeviceAddress)(uintptr_t)dst - b->at);
@@ -430,7 +467,7 @@ static km_status lane_upload(km_lane *lane, void *dst, const void *src, size_t b
 
 static km_status lane_download(km_lane *lane, void *dst, const void *src, size_t bytes) {
     if (bytes == 0) return KM_OK;
-    if (ready(lane) != KM_OK) return lane->ctx->error.code;
+    if (not_captured(lane, "a download") != KM_OK) return lane->ctx->error.code;
     const km_vulkan_block *b = block_of(lane, src, bytes);
     if (!b) return lane->ctx->error.code;
     size_t from = (size_t)((VkDeviceAddress)(uintptr_t)src - b->at);
@@ -465,6 +502,7 @@ static void lane_close(km_lane *lane) {
     const km_vk_api *api = km_vulkan_api();
     if (!q) return;
     if (q->submitted && !atomic_load(&dev->lost)) wait_for(lane, q->submitted, "closing");
+    km_vulkan_graphs_close(lane);
     km_chunks_close(&lane->pool.chunks);
     for (int i = 0; i < KM_VULKAN_FRAMES; i++) km_vulkan_block_free(dev, &q->frame[i].stage);
     while (q->n_blocks > 0) {
@@ -539,10 +577,18 @@ static size_t room(km_device *device) {
     return atomic_load(&dev->lost) || held >= dev->limit ? 0 : dev->limit - held;
 }
 
+static void *graph_end(km_lane *lane, void *old) { return km_vulkan_graph_end(lane, old); }
+static km_status graph_launch(void *graph) { return km_vulkan_graph_launch(graph); }
+static void graph_free(void *graph) { km_vulkan_graph_free(graph); }
+
 const km_device_ops km_vulkan_device_ops = {.open = lane_open,
                                             .close = lane_close,
                                             .upload = lane_upload,
                                             .download = lane_download,
                                             .sync = km_vulkan_sync,
                                             .lost = lost,
-                                            .room = room};
+                                            .room = room,
+                                            .graph_begin = km_vulkan_graph_begin,
+                                            .graph_end = graph_end,
+                                            .graph_launch = graph_launch,
+                                            .graph_free = graph_free};
