@@ -27,10 +27,12 @@ set(ENV{PKG_CONFIG_SYSROOT_DIR} ${KERMES_SYSROOT})
 set(ENV{PKG_CONFIG_LIBDIR} ${KERMES_SYSROOT}/usr/lib/${triplet}/pkgconfig:${KERMES_SYSROOT}/usr/share/pkgconfig)
 # Cross compilers of Debian look at their own glibc first, so the sysroot's goes before it. Old headers
 # have stat() inline over what newer systems no longer link: __NO_INLINE__ makes it a plain call, so that
-# the static library serves everywhere. No path of this machine is in what comes out.
+# the static library serves everywhere. No path of this machine is in what comes out. Each function has a
+# section of its own, so that the command leaves out what it never calls; cmake/small.cmake does the rest.
 set(lib ${KERMES_SYSROOT}/usr/lib/${triplet})
 get_filename_component(sources ${CMAKE_CURRENT_LIST_DIR}/.. ABSOLUTE)
-set(CMAKE_C_FLAGS_INIT "-D__NO_INLINE__ -ffile-prefix-map=${sources}=. -isystem ${KERMES_SYSROOT}/usr/include/${triplet} -isystem ${KERMES_SYSROOT}/usr/include")
+set(CMAKE_C_FLAGS_INIT "-D__NO_INLINE__ -ffunction-sections -fdata-sections \"-ffile-prefix-map=${sources}=.\" -isystem \"${KERMES_SYSROOT}/usr/include/${triplet}\" -isystem \"${KERMES_SYSROOT}/usr/include\"")
 foreach(kind EXE SHARED MODULE)
-    set(CMAKE_${kind}_LINKER_FLAGS_INIT "-B${lib}/ -L${lib}")
+    set(CMAKE_${kind}_LINKER_FLAGS_INIT "\"-B${lib}/\" \"-L${lib}\" -Wl,--gc-sections")
 endforeach()
+set(KERMES_SMALL ON)
