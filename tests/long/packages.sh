@@ -23,6 +23,17 @@ if [ -z "$packages" ]; then
 fi
 version=$(dpkg-deb -f "$packages"/kermes_*.deb Version)
 machine=$(uname -m)
+if command -v lintian >/dev/null 2>&1; then
+    lintian --fail-on error --allow-root "$packages"/*.deb
+    echo "== lintian finds no error"
+else
+    echo "not run: lintian, which is missing"
+fi
+# The command is to stay small: 8 MB, with the libraries that it links.
+dpkg-deb -x "$packages"/kermes_*.deb "$work/size"
+size=$(find "$work/size" -type f -printf '%s\n' | awk '{ n += $1 } END { print n }')
+echo "== the package kermes takes $size bytes installed"
+[ "$size" -le 8000000 ] || { echo "that is more than 8 MB" && exit 1; }
 
 # The same packages under an older number, with a file that the new ones do not have.
 mkdir "$work/older"
@@ -69,12 +80,22 @@ dpkg -i /try/new/libkermes0_*.deb /try/new/kermes_*.deb \
 [ "$(dpkg-query -W -f '${Version}' kermes)" != 0.0.9 ] && [ ! -e /usr/share/doc/kermes/older ]
 kermes --version
 chat kermes
-kermes devices --quiet | sed -n 's/^GPU */    GPU: /p'
+# Without a GPU, with kermes-cuda or without: one plain line in both, and all of it works by the CPU.
+gpu() { # gpu PRESENT: whether there are GPU kernels
+    kermes devices --json --quiet | tr -d '\n' | grep -q '"kernels": { *"present": '"$1"
+    kermes devices --quiet | grep -q '^GPU *no NVIDIA driver; everything runs on the CPU$'
+    kermes doctor >/try/doctor 2>&1 || true
+    grep -q '^good *GPU *no NVIDIA driver; everything runs on the CPU$' /try/doctor || { cat /try/doctor && exit 1; }
+    if kermes run -m /try/kermes-tiny.gguf --device cuda -n 1 hi >/try/said 2>&1; then exit 1; fi
+    [ "$(wc -l </try/said)" -eq 1 ] && grep -q 'no NVIDIA driver' /try/said || { cat /try/said && exit 1; }
+    chat kermes
+}
 if [ -e /usr/lib/kermes/kermes-cuda.so ]; then
-    kermes devices --json --quiet | tr -d '\n' | grep -q '"kernels": { *"present": true'
-    echo "    kermes-cuda is opened"
+    gpu true
+    echo "    kermes-cuda is opened: $(kermes devices --json --quiet | sed -n 's/.*"note": "\(sm_[^"]*\)".*/\1/p')"
+    dpkg --purge kermes-cuda >/dev/null
 fi
-kermes doctor --json --quiet >/try/doctor.json || true
+gpu false
 [ -s /usr/share/man/man1/kermes.1.gz ] || [ -e /etc/dpkg/dpkg.cfg.d/excludes ]
 if [ -e /try/develop ]; then # with a compiler: the header, pkg-config, both libraries
     apt-get -qq install -y --no-install-recommends gcc libc6-dev pkg-config /try/new/libkermes-dev_*.deb >/dev/null 2>&1
