@@ -62,7 +62,7 @@ static km_status run_copy(km_ctx *ctx, const km_call *c) {
     return start(km_vulkan_lane(c), &it, 4, from, to, false, none);
 }
 
-static bool bits_of(km_dtype d, double v, uint32_t bits[2]) {
+bool km_vulkan_bits(km_dtype d, double v, uint32_t bits[2]) {
     uint64_t u = 0;
     switch (d) {
     case KM_F32: u = km_f32_bits((float)v); break;
@@ -95,7 +95,7 @@ static km_status run_full(km_ctx *ctx, const km_call *c) {
     uint32_t bits[2];
     km_iter it;
     (void)ctx;
-    if (!bits_of(c->out[0]->dtype, c->p->f[KM_F_VALUE], bits)) return KM_ERR_UNSUPPORTED;
+    if (!km_vulkan_bits(c->out[0]->dtype, c->p->f[KM_F_VALUE], bits)) return KM_ERR_UNSUPPORTED;
     km_iter_init(&it, 1, t);
     return start(km_vulkan_lane(c), &it, (uint32_t)km_dtype_size(c->out[0]->dtype), 0, 0, true,
                  bits);

@@ -47,6 +47,8 @@ typedef struct km_vulkan_walk {
     int32_t stride[KM_ITER_MAX][KM_MAX_DIMS]; /* in elements */
 } km_vulkan_walk;
 bool km_vulkan_walk_make(km_vulkan_walk *w, const km_iter *it);
+/* An element of that value, as its bits; false where it would have to be saturated (copy.c). */
+bool km_vulkan_bits(km_dtype d, double v, uint32_t bits[2]);
 /* One run of contiguous elements in all operands. */
 bool km_vulkan_flat(const km_iter *it);
 

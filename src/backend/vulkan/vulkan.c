@@ -13,6 +13,12 @@ static void fill(void) {
     km_vulkan_register_attend(backend.kernel);
     km_vulkan_register_sample(backend.kernel);
     km_vulkan_register_low_rank(backend.kernel);
+    km_vulkan_register_fill(backend.kernel);
+    km_vulkan_register_norm_grad(backend.kernel);
+    km_vulkan_register_loss(backend.kernel);
+    km_vulkan_register_embedding_grad(backend.kernel);
+    km_vulkan_register_attention(backend.kernel);
+    km_vulkan_register_optim(backend.kernel);
 }
 
 const km_backend *km_vulkan_backend(void) {

@@ -14,5 +14,12 @@ void km_vulkan_register_layers(km_kernel *table); /* of running models; rows of 
 void km_vulkan_register_attend(km_kernel *table);
 void km_vulkan_register_sample(km_kernel *table);
 void km_vulkan_register_low_rank(km_kernel *table);
+/* Of training. */
+void km_vulkan_register_fill(km_kernel *table); /* arange, random, dropout, comparisons, choices */
+void km_vulkan_register_norm_grad(km_kernel *table);
+void km_vulkan_register_loss(km_kernel *table);
+void km_vulkan_register_embedding_grad(km_kernel *table);
+void km_vulkan_register_attention(km_kernel *table); /* with its gradient, and rope */
+void km_vulkan_register_optim(km_kernel *table);
 
 #endif

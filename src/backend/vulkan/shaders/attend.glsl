@@ -3,6 +3,7 @@
 #include "common.glsl"
 #include "math.glsl"
 #include "quant.glsl"
+#include "turns.glsl"
 
 layout(constant_id = 0) const uint KIND = 0;  // of q, k, v and the result
 layout(constant_id = 1) const uint CACHE = 0; // of the cache: f32, f16, bf16, q8_0 or q4_0
@@ -47,25 +48,6 @@ uint cache_at(uint sequence, uint at, uint h) {
     return ((page * kv_heads + h) * PAGE + at % PAGE) * d;
 }
 
-// a * b as two floats, exactly.
-vec2 product(float a, float b) {
-    float ah = uintBitsToFloat(floatBitsToUint(a) & 0xfffff000u), al = a - ah;
-    float bh = uintBitsToFloat(floatBitsToUint(b) & 0xfffff000u), bl = b - bh;
-    precise float p = a * b;
-    precise float e = ((ah * bh - p) + ah * bl + al * bh) + al * bl;
-    return vec2(p, e);
-}
-
-// Cosine and sine of so many turns.
-vec2 turned(float turns) {
-    float n = floor(4 * turns + 0.5), r = (turns - 0.25 * n) * 6.283185307, z = r * r;
-    float s = ((-1.9515295891e-4 * z + 8.3321608736e-3) * z - 1.6666654611e-1) * z * r + r;
-    float c = ((2.443315711809948e-5 * z - 1.388731625493765e-3) * z + 4.166664568298827e-2) * z * z -
-              0.5 * z + 1;
-    int q = int(n) & 3;
-    return q == 0 ? vec2(c, s) : q == 1 ? vec2(-s, c) : q == 2 ? vec2(-c, -s) : vec2(s, -c);
-}
-
 // head[] = head h of x's row, normalised and rotated to its position. All threads call it.
 void load_head(uint row, uint h, int position) {
     uint t = gl_LocalInvocationID.x, dims = Words(more).w[0];
@@ -85,14 +67,8 @@ void load_head(uint row, uint h, int position) {
     for (uint p = t; p < dims / 2; p += 128) {
         uint i = adjacent ? 2 * p : p, k = adjacent ? 2 * p + 1 : p + dims / 2;
         float high = setting(8 + 2 * p), low = setting(9 + 2 * p);
-        if (divisors != uvec2(0)) {
-            float by = Floats(divisors).f[p], q = high / by;
-            vec2 back = product(q, by);
-            low = (high - back.x - back.y + low) / by;
-            high = q;
-        }
-        vec2 whole = product(float(position), high);
-        vec2 cs = turned(whole.x - floor(whole.x) + (whole.y + float(position) * low));
+        float by = divisors != uvec2(0) ? Floats(divisors).f[p] : 1;
+        vec2 cs = rotation(float(position), high, low, by);
         float a = setting(5) * head[i], b = setting(5) * head[k];
         head[i] = a * cs.x - b * cs.y;
         head[k] = a * cs.y + b * cs.x;
