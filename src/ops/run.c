@@ -96,6 +96,21 @@ static km_tensor *bring(km_ctx *ctx, km_lane *there, km_op op, km_tensor *t) {
     return t ? twin(ctx, there, km_op_name(op), t, true) : NULL;
 }
 
+/* The result `made` of a call in its output's place. Between the elements of one output may lie those of
+ * another, as with the three gradients of attention: then what lies there now goes back with it. */
+static km_status bring_back(km_ctx *ctx, const km_call *c, int i, km_tensor *made) {
+    const km_tensor *o = c->out[i];
+    km_lane *lane = o->storage->lane;
+    int64_t span = span_of(o);
+    if (c->n_out > 1 && span != km_shape_count(o->shape)) {
+        km_tensor *now = twin(ctx, made->storage->lane, km_op_name(c->op), o, true);
+        if (!now || km_copy_into(ctx, made, now) != KM_OK) return ctx->error.code;
+        made = now;
+    }
+    size_t bytes = (size_t)km_dtype_bytes(o->dtype, span);
+    return bytes ? lane->device->ops->upload(lane, lowest(o), lowest(made), bytes) : KM_OK;
+}
+
 static bool adds_to_output(const km_call *c) {
     bool scales = km_op_get(c->op)->flags & KM_OP_SCALES_OUT;
     return c->p->accumulate || (scales && c->p->f[KM_F_BETA] != 0);
@@ -125,12 +140,8 @@ static km_status run_elsewhere(km_ctx *ctx, km_device *device, const km_call *c)
     moved.in = in;
     moved.out = out;
     km_status s = run_on(ctx, device, &moved);
-    for (int i = 0; i < c->n_out && s == KM_OK; i++) {
-        if (!out[i]) continue;
-        km_lane *lane = c->out[i]->storage->lane;
-        size_t bytes = (size_t)km_dtype_bytes(out[i]->dtype, span_of(out[i]));
-        if (bytes) s = lane->device->ops->upload(lane, lowest(c->out[i]), lowest(out[i]), bytes);
-    }
+    for (int i = 0; i < c->n_out && s == KM_OK; i++)
+        if (out[i]) s = bring_back(ctx, c, i, out[i]);
     uint32_t changed = km_op_get(c->op)->changes; /* a cache, say */
     for (int i = 0; i < c->n_in && i < 32 && s == KM_OK; i++) {
         if (!(changed >> i & 1)) continue;

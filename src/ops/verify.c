@@ -232,6 +232,7 @@ km_status km_verify(const char *device, const km_verify_how *how, km_verify_fn f
     for (int op = 0; op < KM_OP_COUNT; op++) {
         if (how->op && strcmp(how->op, km_op_name((km_op)op)) != 0) continue;
         km_cases_each((km_op)op, any_case, &kinds[op]);
+        if (how->dtypes) kinds[op] &= how->dtypes;
         for (int d = 0; d < KM_DTYPE_COUNT; d++) total += (kinds[op] >> d) & 1u;
     }
     if (total == 0)

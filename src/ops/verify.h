@@ -20,11 +20,12 @@ typedef struct km_verify_result {
 typedef void (*km_verify_fn)(void *user, const km_verify_result *r, int index, int total);
 
 typedef struct km_verify_how {
-    const char *op; /* this one alone; NULL: all */
-    uint64_t seed;  /* of the random inputs */
-    bool quick;     /* small cases and some of the larger ones: every op and dtype still */
-    int one_in;     /* of the larger ones, this part; 0: a fourth if quick, else all */
-    int64_t most;   /* elements of a case, unless it is marked; 0: 400,000 if quick, else any */
+    const char *op;  /* this one alone; NULL: all */
+    uint64_t seed;   /* of the random inputs */
+    bool quick;      /* small cases and some of the larger ones: every op and dtype still */
+    int one_in;      /* of the larger ones, this part; 0: a fourth if quick, else all */
+    int64_t most;    /* elements of a case, unless it is marked; 0: 400,000 if quick, else any */
+    uint32_t dtypes; /* only these, as bits; 0: all */
 } km_verify_how;
 
 /* A failed comparison is a result, not an error; errors are an unknown op, a missing device, or a

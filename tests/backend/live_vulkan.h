@@ -45,6 +45,36 @@ static inline bool vulkan_missing(void) {
     return true;
 }
 
+/* Ops of training and of vectors, whose tests are backend/vulkan_train and backend/vulkan_vectors. */
+static inline bool vulkan_op_of_training(km_op op) {
+    static const km_op ops[] = {KM_OP_ARANGE,
+                                KM_OP_UNIFORM,
+                                KM_OP_NORMAL,
+                                KM_OP_DROPOUT,
+                                KM_OP_NE,
+                                KM_OP_WHERE,
+                                KM_OP_MASKED_FILL,
+                                KM_OP_LAYER_NORM_GRAD,
+                                KM_OP_RMS_NORM_GRAD,
+                                KM_OP_CROSS_ENTROPY,
+                                KM_OP_MSE,
+                                KM_OP_BCE,
+                                KM_OP_MSE_GRAD,
+                                KM_OP_BCE_GRAD,
+                                KM_OP_EMBEDDING_GRAD,
+                                KM_OP_ATTENTION,
+                                KM_OP_ATTENTION_GRAD,
+                                KM_OP_CROSS_ENTROPY_GRAD,
+                                KM_OP_ROPE,
+                                KM_OP_SGD,
+                                KM_OP_ADAMW,
+                                KM_OP_SUMSQ_CHUNKS,
+                                KM_OP_OPTIM_CONTROL};
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
+        if (ops[i] == op) return true;
+    return op >= KM_OP_EQ && op <= KM_OP_GE; /* one shader: ne serves for all */
+}
+
 static inline void vulkan_clean(void) {
     char command[128];
     if (!vulkan_cache_folder()) return;

@@ -14,7 +14,9 @@
 #define CHUNK_BYTES ((size_t)64 << 20)
 #define SUBMISSION_MS 40.0 /* aimed at; what is measured varies, and 100 is the limit */
 #define FIRST_WORK 2e7     /* operations in a submission before any was measured */
-#define WAIT_NS UINT64_C(60000000000)
+/* Until a device counts as lost. A driver tells a hanging GPU much sooner; one in software compiles shaders
+ * while a submission waits, which takes minutes on a machine that is busy. */
+#define WAIT_NS UINT64_C(600000000000)
 
 km_status km_vulkan_fail(km_lane *lane, VkResult code, const char *doing) {
     km_vulkan_note_error(km_vulkan_dev_of(lane), code, doing);
