@@ -16,8 +16,10 @@ import os
 import random
 import re
 import socket
+import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 
@@ -198,7 +200,7 @@ def against_batch(server, a, rounds=3):
         rate, client = steady(server.port, a.users, a.tokens, words)
         turns.append({"bench": bench, "server": rate, "client_cpu_us_per_token": round(client * 1e6, 1)})
     ratio = sorted(t["server"] / t["bench"] for t in turns)
-    return {"turns": turns, "ratio_median": round(ratio[len(ratio) // 2], 3), "ratio_best": round(ratio[-1], 3)}
+    return {"turns": turns, "ratio_median": round(statistics.median(ratio), 3), "ratio_best": round(ratio[-1], 3)}
 
 
 def start_time(a, rounds=3):
@@ -219,6 +221,10 @@ def start_time(a, rounds=3):
         finally:
             server.stop()
     return {"bytes": os.path.getsize(a.model), "runs": times, "best_seconds": min(t["first_token_seconds"] for t in times)}
+
+
+def floor_of(a, megabytes):
+    return json.loads(subprocess.run([a.floor, "256", "250", megabytes], capture_output=True, check=True).stdout)
 
 
 def stream_cost(a, rounds=5, answers=8):
@@ -249,8 +255,33 @@ def stream_cost(a, rounds=5, answers=8):
     out = {"turns": turns, "difference_us_median": quantile([t["difference_us"] for t in turns], 0.5),
            "difference_us_of_best": round(min(t["stream_us"] for t in turns) - min(t["whole_us"] for t in turns), 2)}
     if a.floor:
-        out["floor"] = [json.loads(subprocess.run([a.floor, "256", "250", mb], capture_output=True, check=True).stdout) for mb in ("0", "90")]
+        out["floor"] = [floor_of(a, mb) for mb in ("0", "90")]
     return out
+
+
+def instructions(a, answers=4):
+    """What the server does in user space for a token of one stream, in instructions, which do not depend on the
+    machine's load: by valgrind, the engine's thread without km_batch_step, and the loop with all it calls. The
+    kernel's part of sending is not in it. Requests are read in this, too: a few in all."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = folder + "/callgrind"
+        server = Server.__new__(Server)
+        server.start(["valgrind", "-q", "--tool=callgrind", f"--callgrind-out-file={out}", a.kermes, "serve", "-m", a.model, "--port", "0", "--threads", "1"])
+        try:
+            for _ in range(answers):
+                asyncio.run(ask(server.port, {"messages": question(random.Random(6)), "max_tokens": a.tokens, "temperature": 0, "ignore_eos": True}))
+        finally:
+            server.stop()
+        listed = subprocess.run(["callgrind_annotate", "--inclusive=yes", "--threshold=100", out], capture_output=True, text=True, check=True).stdout
+    count = {}
+    for line in listed.split("\n"):
+        found = re.match(r"\s*([\d,]+) .*:(\w+)(?:'2)? \[", line)
+        if found:
+            count.setdefault(found[2], int(found[1].replace(",", "")))
+    made = answers * a.tokens
+    engine, loop = count["engine"] - count["km_batch_step"], count["event_base_loop"]
+    return {"tokens": made, "engine_per_token": round(engine / made), "loop_per_token": round(loop / made), "per_token": round((engine + loop) / made),
+            "events_per_token": round(count["km_call_on_events"] / made)}
 
 
 class Peer(Server):
@@ -281,15 +312,20 @@ def against_peer(a, rounds=3):
     return {"peer": theirs.said.strip().split(" is served at ")[0], "turns": turns, "ratio_median": quantile([t["ratio"] for t in turns], 0.5)}
 
 
-async def next_turn(port, length):
-    """The first token of a prompt of about `length` tokens, read anew; and of the turn after it."""
-    rng = random.Random(3)
-    talk = question(rng, length)
-    usage, cold, _ = await ask(port, {"messages": talk, "max_tokens": 8, "temperature": 0})
-    talk += [{"role": "assistant", "content": "I see."}, {"role": "user", "content": "Go on."}]
-    usage2, warm, _ = await ask(port, {"messages": talk, "max_tokens": 8, "temperature": 0})
-    return {"prompt_tokens": usage["prompt_tokens"], "read_seconds": cold[0], "next_turn_seconds": warm[0],
-            "next_turn_share": warm[0] / cold[0], "reused_tokens": usage2["prompt_tokens_details"]["cached_tokens"]}
+async def next_turn(port, length, rounds=5):
+    """The first token of a prompt of about `length` tokens, read anew; and of the turn after it. Several
+    conversations, and the one in the middle by the share."""
+    turns = []
+    for i in range(rounds):
+        talk = question(random.Random(3 + i), length)
+        usage, cold, _ = await ask(port, {"messages": talk, "max_tokens": 8, "temperature": 0})
+        talk += [{"role": "assistant", "content": "I see."}, {"role": "user", "content": "Go on."}]
+        usage2, warm, _ = await ask(port, {"messages": talk, "max_tokens": 8, "temperature": 0})
+        reused = usage2["prompt_tokens_details"]["cached_tokens"]
+        turns.append({"prompt_tokens": usage["prompt_tokens"], "read_seconds": cold[0], "next_turn_seconds": warm[0],
+                      "next_turn_share": warm[0] / cold[0], "reused_tokens": reused, "new_tokens": usage2["prompt_tokens"] - reused})
+    turns.sort(key=lambda t: t["next_turn_share"])
+    return {**turns[len(turns) // 2], "shares": [round(t["next_turn_share"], 4) for t in turns]}
 
 
 async def idle_streams(server, count):
@@ -338,6 +374,7 @@ def main():
     p.add_argument("--batch", action="store_true", help="also against kermes bench batch")
     p.add_argument("--start", action="store_true", help="only the time from start to the first token")
     p.add_argument("--cost", action="store_true", help="only what a token of one stream costs")
+    p.add_argument("--instructions", action="store_true", help="with --cost: also instructions in user space, by valgrind")
     p.add_argument("--peer", metavar="COMMAND", help="only against another server, as bench/peers/llama_serve.py starts it")
     p.add_argument("--floor", help="bench_send_floor, for what a send costs by itself")
     p.add_argument("--out")
@@ -353,6 +390,8 @@ def main():
         return write(out, a.out)
     if a.cost:
         out["one_stream"] = stream_cost(a)
+        if a.instructions:
+            out["instructions"] = instructions(a)
         return write(out, a.out)
     server = Server(a.kermes, a.model, "--parallel", str(max(a.users, 1)))
     try:
@@ -360,6 +399,8 @@ def main():
         own, _ = server.cpu()
         out["one_user"] = asyncio.run(closed_loop(server.port, 1, 4 * a.tokens, 1))
         out["one_user"]["server_cpu_us_per_token"] = round((server.cpu()[0] - own) / out["one_user"]["tokens"] * 1e6, 2)
+        if a.floor:  # a send by itself, in the same minute, with caches as a model's step leaves them
+            out["one_user"]["send_floor"] = floor_of(a, "90")
         own, _ = server.cpu()
         out[f"{a.users}_users"] = many = asyncio.run(closed_loop(server.port, a.users, a.tokens, a.rounds))
         many["server_cpu_us_per_token"] = round((server.cpu()[0] - own) / many["tokens"] * 1e6, 2)

@@ -77,6 +77,29 @@ def schemas_make_valid_json():
     assert chat(grammar="root ::= (")[0] == 400
 
 
+def calls_come_one_at_a_time_where_that_is_asked_for():
+    one = r'<tool_call>\n{\"name\": \"look\", \"arguments\": {\"at\": \"%s\"}}\n</tool_call>'
+    fields = {"tools": [tool], "grammar": 'root ::= "' + one % "sea" + r"\n" + one % "sky" + '"', "max_tokens": 400}
+
+    def places(more, stream=False):
+        got = chat(**fields, **more, stream=stream)[2]
+        if not stream:
+            choice = got["choices"][0]
+            return [json.loads(u["function"]["arguments"])["at"] for u in choice["message"]["tool_calls"]], choice["finish_reason"]
+        choices = [c for e in events(got) for c in e["choices"]]
+        uses = [u for c in choices for u in c["delta"].get("tool_calls", [])]
+        texts = ["".join(u["function"].get("arguments", "") for u in uses if u["index"] == i) for i in sorted({u["index"] for u in uses})]
+        return [json.loads(t)["at"] for t in texts], choices[-1]["finish_reason"]
+    for stream in (False, True):
+        assert places({}, stream) == (["sea", "sky"], "tool_calls"), places({}, stream)
+        assert places({"parallel_tool_calls": False}, stream) == (["sea"], "tool_calls")
+    named = {"name": "look", "input_schema": tool["function"]["parameters"]}
+    body = {"messages": user, **fields, "tools": [named], "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}
+    got = call(url, "/v1/messages", body)[2]
+    assert [b["input"]["at"] for b in got["content"] if b["type"] == "tool_use"] == ["sea"] and got["stop_reason"] == "tool_use", got
+    assert chat(tools=[tool], parallel_tool_calls="no")[0] == 400
+
+
 def a_tool_that_is_required_is_called():
     for choice in ("required", {"type": "function", "function": {"name": "look"}}):
         whole = chat(tools=[tool], tool_choice=choice, max_tokens=600)[2]["choices"][0]

@@ -24,6 +24,7 @@ asks += [("/v1/chat/completions", {"messages": talk("Hi", "Hello.", f"The {w}?")
 asks += [("/v1/completions", {"prompt": f"A {w}: ", "json_schema": JSON, "max_tokens": 60, "seed": i}) for i, w in enumerate(WORDS)]
 asks += [("/v1/completions", {"prompt": f"{w}?", "grammar": 'root ::= "yes" | "no"', "seed": i}) for i, w in enumerate(WORDS)]
 asks += [("/v1/chat/completions", {"messages": talk(f"Say {w}"), "max_tokens": 30, "seed": i, "stop": ["e"]}) for i, w in enumerate(WORDS)]
+asks += [("/v1/chat/completions", {"messages": talk("sea " * (20 * i) + w), "max_tokens": 8 + 9 * i, "seed": i, "model": "red"}) for i, w in enumerate(WORDS)]
 
 
 def text_of(answer, stream):

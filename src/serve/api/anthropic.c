@@ -118,6 +118,7 @@ static km_status read_tools(km_api_call *c) {
     if (type && strcmp(type, "any") == 0) word = json_string("required");
     if (type && strcmp(type, "none") == 0) word = json_string("none");
     if (type && strcmp(type, "tool") == 0) word = json_incref(choice);
+    c->one_call = json_is_true(json_object_get(choice, "disable_parallel_tool_use"));
     km_status s = km_fields_tools(c, all, word);
     json_decref(word);
     return s;
@@ -125,7 +126,7 @@ static km_status read_tools(km_api_call *c) {
 
 static km_status read_request(km_api_call *c, km_error *err) {
     if (km_fields_sampling(c) != KM_OK || !km_field_bool(c, "stream", &c->stream) ||
-        read_tools(c) != KM_OK || read_messages(c) != KM_OK)
+        km_fields_format(c) != KM_OK || read_tools(c) != KM_OK || read_messages(c) != KM_OK)
         return KM_ERR_RANGE;
     const char *thinking =
         json_string_value(json_object_get(json_object_get(c->request, "thinking"), "type"));

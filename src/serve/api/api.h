@@ -83,6 +83,7 @@ typedef struct km_api_choice {
     km_end_reason end;
     bool submitted, ended, begun;
     bool lost;       /* memory ran out for a part of it */
+    bool called;     /* its only call of a tool is there: what comes behind is not told */
     int64_t text_at; /* bytes of text so far: completions' text_offset */
     int block;       /* Anthropic: the content block that is open, and its kind */
     int block_kind;
@@ -126,6 +127,7 @@ struct km_api_call {
         *model_name; /* of the adapter that was asked for as a model; NULL: the model's own */
     int thinking;    /* as km_render_options has it */
     bool chat, stream, usage, echo, opened_thought, plain, forced_tool, random_seed;
+    bool one_call;                      /* of a tool, at most */
     const char *save_to, *restore_from; /* a session's file */
     bool no_text;                       /* the answer needs no tokens: `read` has made all of it */
     bool keep_reasoning;

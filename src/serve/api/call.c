@@ -421,6 +421,7 @@ static void keep_call_part(km_api_choice *ch, const km_answer_part *part) {
 static void on_part(void *user, const km_answer_part *part) {
     km_api_choice *ch = user;
     km_api_call *c = ch->call;
+    if (ch->called) return;
     if (part->kind == KM_ANSWER_TEXT && (!c->stream || c->forced_tool))
         km_text_put(&ch->content, part->text, part->bytes);
     else if (part->kind == KM_ANSWER_REASONING && !c->stream)
@@ -428,6 +429,9 @@ static void on_part(void *user, const km_answer_part *part) {
     keep_call_part(ch, part);
     ch->last_kind = part->kind;
     if ((c->stream || c->dialect->all_parts) && c->exchange) c->dialect->part(ch, part);
+    if (part->kind != KM_ANSWER_CALL_END || !c->one_call) return;
+    ch->called = true;
+    if (ch->submitted && !ch->ended) km_scheduler_cancel(c->served->scheduler, &ch->task);
 }
 
 /* {"token":...,"logprob":...,"bytes":[...]} */

@@ -269,6 +269,9 @@ km_status km_fields_tools(km_api_call *c, const json_t *tools, const json_t *cho
     if (!json_is_array(tools) || json_array_size(tools) > 512)
         return km_call_refuse(c, 400, "tools", "'tools' is a list of functions");
     if (json_array_size(tools) == 0) return KM_OK;
+    bool parallel = true;
+    if (!km_field_bool(c, "parallel_tool_calls", &parallel)) return KM_ERR_RANGE;
+    c->one_call |= !parallel;
     c->tool_names = km_calloc(json_array_size(tools), sizeof *c->tool_names);
     if (!c->tool_names) return km_call_refuse(c, 503, NULL, "out of memory");
     for (size_t i = 0; i < json_array_size(tools); i++) {
