@@ -1,5 +1,6 @@
 /* Layers of running models, with weights in blocks or plain, and rows of tables (shaders/layer.comp,
- * lookup.comp). One shader serves any number of rows: it reads its weights once for four of them. */
+ * layer_tile.comp, lookup.comp): few rows stream the weights, which are read once for four of them; many, as
+ * of prompts, go by tiles of 64. */
 #include "backend/vulkan/launch.h"
 #include "backend/vulkan/vulkan.h"
 
@@ -11,6 +12,7 @@ typedef struct layer_push {
 } layer_push;
 
 #define GROUPS_MOST 65535 /* as in the shader */
+#define TILE 64           /* rows of x and of w in a tile */
 
 static bool is_float(km_dtype d) { return d == KM_F32 || d == KM_F16 || d == KM_BF16; }
 
@@ -33,6 +35,15 @@ typedef struct layer_up {
     km_dtype dtype;
     uint32_t bytes;
 } layer_up;
+
+/* Many rows, by tiles; spec as of the other shader. */
+static km_status start_tiles(km_lane *lane, const layer_push *push, const uint32_t *spec) {
+    uint32_t tiles[] = {spec[0], spec[1], spec[2], spec[4]};
+    uint32_t each = push->u ? TILE / 2 : TILE;
+    km_groups g = KM_GROUPS(km_ceil_div(push->rows, TILE), km_ceil_div(push->n, each));
+    return km_vulkan_launch(lane, "layer_tile", tiles, 4, push, sizeof *push, g,
+                            (double)g.x * (double)g.y * TILE * TILE * (push->k + 16.0));
+}
 
 /* y = act(x w^T + b), or times x u^T. The first n rows of w. */
 static km_status start_layer(km_lane *lane, const km_tensor *x, const km_tensor *w, layer_up u,
@@ -60,6 +71,7 @@ static km_status start_layer(km_lane *lane, const km_tensor *x, const km_tensor 
     uint32_t at_once = rows == 1 ? 1 : 4;
     uint32_t spec[] = {(uint32_t)x->dtype, (uint32_t)w->dtype, u.at != 0, at_once,
                        (uint32_t)u.dtype,  k % 4 != 0};
+    if (rows > km_rows_alone(lane->ctx) && rows >= TILE / 2) return start_tiles(lane, &push, spec);
     int64_t groups = km_ceil_div(n, 4);
     km_groups g = KM_GROUPS(km_min64(groups, GROUPS_MOST), km_ceil_div(rows, at_once),
                             km_ceil_div(groups, GROUPS_MOST));
