@@ -147,7 +147,7 @@ int main(int argc, char **argv) {
         return 0;
     }
 #if defined(__SANITIZE_ADDRESS__)
-    double limit = 5;
+    double limit = 2;
 #else
     double limit = 1;
 #endif
