@@ -19,6 +19,7 @@ static void fill(void) {
     km_vulkan_register_embedding_grad(backend.kernel);
     km_vulkan_register_attention(backend.kernel);
     km_vulkan_register_optim(backend.kernel);
+    km_vulkan_register_pick(backend.kernel);
     km_vulkan_register_nearest(backend.kernel);
     km_vulkan_register_scan(backend.kernel);
     km_vulkan_register_encode(backend.kernel);

@@ -22,6 +22,7 @@ void km_vulkan_register_embedding_grad(km_kernel *table);
 void km_vulkan_register_attention(km_kernel *table); /* with its gradient, and rope */
 void km_vulkan_register_optim(km_kernel *table);
 /* Of vectors. */
+void km_vulkan_register_pick(km_kernel *table); /* by index; rows of plain tables, after layers */
 void km_vulkan_register_nearest(km_kernel *table); /* and sums over cells */
 void km_vulkan_register_scan(km_kernel *table);
 void km_vulkan_register_encode(km_kernel *table);
