@@ -2,6 +2,7 @@
 #include "backend/backend.h"
 #include "backend/cpu/cpu.h"
 #include "backend/cuda/device.h"
+#include "backend/finders.h"
 #include "backend/host.h"
 #include "backend/ref/ref.h"
 #include "backend/vulkan/device.h"
@@ -57,11 +58,16 @@ static km_device *best_cuda(km_error *err) {
     return gpu;
 }
 
+static const km_device_finders real = {best_cuda, km_vulkan_likely, km_vulkan_gpu};
+static const km_device_finders *finders = &real;
+
+void km_device_finders_set(const km_device_finders *f) { finders = f ? f : &real; }
+
 /* CUDA first, then a GPU that has Vulkan; never software. The error is CUDA's. */
 static km_device *best_gpu(km_error *err) {
     km_error none = {0};
-    km_device *gpu = best_cuda(&none);
-    if (!gpu && km_vulkan_likely()) gpu = km_vulkan_gpu(NULL);
+    km_device *gpu = finders->cuda(&none);
+    if (!gpu && finders->vulkan_likely()) gpu = finders->vulkan(NULL);
     if (!gpu && err) km_error_set(err, none.code, "%s", none.text);
     return gpu;
 }
@@ -77,7 +83,7 @@ km_device *km_device_find(const char *name, km_error *err) {
     if (strcmp(name, "ref") == 0) return km_ref_device();
     if (strcmp(name, "cpu") == 0) return km_cpu_device();
     if (strcmp(name, "auto") == 0) {
-        km_device *gpu = km_cuda_device_count() > 0 ? best_gpu(NULL) : NULL;
+        km_device *gpu = best_gpu(NULL);
         return gpu ? gpu : km_cpu_device();
     }
     if (strcmp(name, "gpu") == 0) return say_choice(name, best_gpu(err), &said_gpu);

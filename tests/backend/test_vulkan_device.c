@@ -133,6 +133,37 @@ static void software_is_used_only_when_named(void **state) {
     km_ctx_free(ctx);
 }
 
+/* The same device twice, the second time as if it were a GPU. */
+static PFN_vkGetPhysicalDeviceProperties2 real_properties;
+static PFN_vkEnumeratePhysicalDevices real_list;
+static int looks;
+static VkResult VKAPI_PTR two_devices(VkInstance i, uint32_t *n, VkPhysicalDevice *list) {
+    uint32_t one = 1;
+    VkResult r = real_list(i, &one, list);
+    list[1] = list[0];
+    *n = 2;
+    return r == VK_INCOMPLETE ? VK_SUCCESS : r;
+}
+static void VKAPI_PTR software_then_gpu(VkPhysicalDevice d, VkPhysicalDeviceProperties2 *p) {
+    real_properties(d, p);
+    p->properties.deviceType =
+        looks++ ? VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU : VK_PHYSICAL_DEVICE_TYPE_CPU;
+}
+
+static void a_gpu_is_taken_before_software(void **state) {
+    km_vk_api *api = (km_vk_api *)km_vulkan_api();
+    km_error err = {0};
+    real_properties = api->GetPhysicalDeviceProperties2;
+    real_list = api->EnumeratePhysicalDevices;
+    api->GetPhysicalDeviceProperties2 = software_then_gpu;
+    api->EnumeratePhysicalDevices = two_devices;
+    km_device *gpu = km_vulkan_gpu(&err);
+    api->GetPhysicalDeviceProperties2 = real_properties;
+    api->EnumeratePhysicalDevices = real_list;
+    assert_non_null(gpu);
+    assert_string_equal(gpu->name, "vulkan:1");
+}
+
 /* ---- The pipeline cache ---- */
 
 static void in_cache(void (*each)(const char *path)) {
@@ -260,6 +291,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(shaders_ask_for_nothing_that_a_device_may_lack),
         cmocka_unit_test(a_device_that_is_not_there_is_named),
         cmocka_unit_test(software_is_used_only_when_named),
+        cmocka_unit_test(a_gpu_is_taken_before_software),
         cmocka_unit_test(a_damaged_cache_does_no_harm),
         cmocka_unit_test(a_shader_that_fails_to_compile_sends_its_op_to_the_cpu),
         cmocka_unit_test(memory_that_the_driver_refuses_is_an_error_that_passes),
