@@ -45,7 +45,7 @@ static inline bool vulkan_missing(void) {
     return true;
 }
 
-/* Ops of training and of vectors, whose tests are backend/vulkan_train and backend/vulkan_vectors. */
+/* Ops of training and of vectors, whose tests are backend/vulkan_train and vector/vulkan_vectors. */
 static inline bool vulkan_op_of_training(km_op op) {
     static const km_op ops[] = {KM_OP_ARANGE,
                                 KM_OP_UNIFORM,
@@ -69,7 +69,15 @@ static inline bool vulkan_op_of_training(km_op op) {
                                 KM_OP_SGD,
                                 KM_OP_ADAMW,
                                 KM_OP_SUMSQ_CHUNKS,
-                                KM_OP_OPTIM_CONTROL};
+                                KM_OP_OPTIM_CONTROL,
+                                KM_OP_NEAREST,
+                                KM_OP_CELL_SUMS,
+                                KM_OP_SCAN_CODES,
+                                KM_OP_ENCODE_LEVELS,
+                                KM_OP_ENCODE_TRELLIS,
+                                KM_OP_INDEX_SELECT,
+                                KM_OP_GATHER,
+                                KM_OP_EMBEDDING};
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
         if (ops[i] == op) return true;
     return op >= KM_OP_EQ && op <= KM_OP_GE; /* one shader: ne serves for all */

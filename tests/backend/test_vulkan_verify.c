@@ -33,7 +33,7 @@ static void kernels_agree_with_the_reference(void **state) {
         if (op == KM_OP_LINEARS || op == KM_OP_GATED || op == KM_OP_QUANT_LINEAR) continue;
         if (op == KM_OP_SAMPLE || op == KM_OP_ATTEND || op == KM_OP_LOW_RANK) continue; /* below */
         if (op == KM_OP_QUANT_EMBEDDING) continue;
-        if (vulkan_op_of_training((km_op)op)) continue; /* backend/vulkan_train */
+        if (vulkan_op_of_training((km_op)op)) continue; /* their own tests */
         /* Elementwise ops share a shader: every sixth. `kermes verify --device vulkan` has them all. */
         if (b->kernel[op] == b->kernel[KM_OP_ADD] && elementwise++ % 6) continue;
         verdict v = verify((km_op)op);

@@ -19,17 +19,6 @@ typedef struct scan {
     float loss;
 } scan;
 
-/* An input that lies in the host's memory is brought over. */
-static const km_tensor *on_device(km_ctx *ctx, km_lane *lane, const km_tensor *t) {
-    if (!t || !t->storage->drop) return t;
-    km_tensor *there = km_tensor_new(ctx, lane, "scan_codes", t->dtype, t->shape);
-    size_t bytes = (size_t)km_dtype_bytes(t->dtype, km_shape_count(t->shape));
-    if (!there ||
-        lane->device->ops->upload(lane, km_tensor_ptr(there), km_tensor_ptr(t), bytes) != KM_OK)
-        return NULL;
-    return there;
-}
-
 static km_status decode(const scan *s, int64_t first, int64_t n) {
     struct {
         uint64_t codes, scales, cells, places, amps, tables, centres, rates, windows, y, lost;
@@ -107,8 +96,7 @@ static km_status run_scan(km_ctx *ctx, const km_call *c) {
         km_shape_count(c->in[CENTRE]->shape) >= KM_VULKAN_MOST)
         return KM_ERR_UNSUPPORTED;
     if (s.queries == 0) return KM_OK;
-    for (int i = 0; i < c->n_in; i++)
-        if (!(s.in[i] = on_device(ctx, s.lane, c->in[i]))) return ctx->error.code;
+    for (int i = 0; i < c->n_in; i++) s.in[i] = c->in[i];
     s.chunk = km_clamp64(DECODED / s.d / ROWS * ROWS, ROWS, 65535 * ROWS);
     if (chunk > 0) s.chunk = km_min64(s.chunk, chunk);
     s.chunk = km_max64(1, km_min64(s.chunk, s.n));
