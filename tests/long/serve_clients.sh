@@ -7,9 +7,11 @@ here=$(dirname "$0")/../serve
 venv=${KERMES_CLIENTS:-$tmp/venv}
 if [ ! -x "$venv/bin/python" ]; then
     python3 -m venv "$venv" >/dev/null 2>&1 || { echo "skipped: no python3-venv"; exit 77; }
-    "$venv/bin/pip" install -q --disable-pip-version-check --timeout 20 --retries 1 \
+    # pip alone takes a quarter of an hour to find versions that agree.
+    "$venv/bin/pip" install -q --disable-pip-version-check --timeout 20 --retries 1 uv >"$tmp/pip" 2>&1 &&
+        "$venv/bin/uv" pip install -q --python "$venv/bin/python" \
         openai anthropic ollama prometheus_client litellm langchain-openai llm instructor 'pydantic-ai-slim[openai]' schemathesis \
-        >"$tmp/pip" 2>&1 || { echo "skipped: pip could not fetch the clients"; exit 77; }
+            >"$tmp/pip" 2>&1 || { echo "skipped: pip could not fetch the clients"; exit 77; }
 fi
 start_server --sessions "$tmp/sessions"
 "$venv/bin/python" "$here/clients.py" "$url" || exit 1
