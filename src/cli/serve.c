@@ -1,6 +1,7 @@
 /* kermes serve: a model behind HTTP, for programs that speak to OpenAI, Anthropic or Ollama. */
 #include "cli/cli.h"
 #ifdef KERMES_SERVE
+#include "cli/use_model.h"
 #include "serve/serve.h"
 #include <stdlib.h>
 #include <string.h>
@@ -8,11 +9,12 @@
 
 typedef struct serve_settings {
     km_common common;
-    const char *template, *new_key, *keep_alive, *compress;
+    km_cli_where where;
+    const char *template, *new_key, *keep_alive, *compress, *cache_type;
     km_words models, indexes, loras, listen, origins, hosts;
     km_serve_options o;
     int64_t parallel, kept, queue, connections, responses, cache_mb, body_mb, memory_mb, shelf_mb,
-        port, activations;
+        port;
 } serve_settings;
 
 /* Sockets that systemd has opened for us: LISTEN_FDS from descriptor 3 on. */
@@ -38,20 +40,18 @@ static int make_key(const char *name) {
     return KM_EXIT_OK;
 }
 
-static km_model_options model_options(const serve_settings *o) {
-    km_model_options m = km_model_defaults();
-    m.device = o->common.device;
-    m.threads = (int)o->common.threads;
-    m.activations = (int)o->activations;
-    m.context = o->o.context;
-    m.chat_template = o->template;
-    m.sequences = 1; /* sessions; the batch has a cache of its own */
-    return m;
+static km_status model_options(const serve_settings *o, km_model_options *m, km_error *err) {
+    km_status s = km_cli_where_check(&o->where, err);
+    if (s == KM_OK) s = km_cli_model_options(&o->common, &o->where, NULL, m, err);
+    if (s == KM_OK) s = km_cli_cache_type(o->cache_type, &m->cache, err);
+    m->context = o->o.context;
+    m->chat_template = o->template;
+    return s; /* one session; the batch has a cache of its own */
 }
 
 static int run_server(serve_settings *o) {
     km_error err = {0};
-    o->o.model = model_options(o);
+    if (model_options(o, &o->o.model, &err) != KM_OK) return km_cli_usage("serve: %s", err.text);
     km_serve *s = km_serve_open(&o->o, &err);
     if (!s) return km_cli_fail("%s", err.text);
     char what[300], several[40];
@@ -149,8 +149,9 @@ int km_command_serve(int argc, char **argv) {
          "no chat page at / and no status page"},
         {"web", KM_OPTION_TEXT, "FOLDER", &o.o.web, 0, 0,
          "the page that runs in browsers, at /web/ (default: what make wasm made, if\nit is there)"},
-        {"activations", KM_OPTION_INT, "BITS", &o.activations, 8, 16,
-         "what activations keep: 16 (default), or 8"},
+        {"cache-type", KM_OPTION_TEXT, "T", &o.cache_type, 0, 0,
+         "numbers of the KV cache: f16 (default), f32, bf16, q8_0 or q4_0"},
+        KM_OPTION_WHERE_ROWS(o.where),
         KM_OPTION_DEVICE_ROW(o.common, "where to compute (default: auto, a GPU if there is one)"),
         KM_OPTION_THREADS_ROW(o.common),
         KM_OPTION_OUTPUT_ROWS(o.common),

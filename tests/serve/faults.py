@@ -1,12 +1,37 @@
 """What goes wrong around a server hurts only the requests it belongs to. Arguments: the server, a model file that
-it uses and that may be broken, how many connections to open."""
+it uses and that may be broken, how many connections to open; or the server and "lost": one whose device fails soon."""
 import os
 import resource
 import sys
+import threading
 
-from client import Client, call
+from client import Client, call, events
 
-url, model, many = sys.argv[1], sys.argv[2], int(sys.argv[3])
+url = sys.argv[1]
+
+
+def streams_go_on_where_a_device_is_lost():
+    """Four answers under way while it happens; the same ones again afterwards."""
+    def text(i, into):
+        body = {"messages": [{"role": "user", "content": "sea " * (1 + i)}], "max_tokens": 60, "temperature": 0, "ignore_eos": True, "stream": True}
+        status, _, data = call(url, "/v1/chat/completions", body)
+        assert status == 200, data
+        choices = [c for e in events(data) for c in e["choices"]]
+        into[i] = "".join(c["delta"].get("content") or "" for c in choices), choices[-1]["finish_reason"]
+    during, after = [None] * 4, [None] * 4
+    for into in (during, after):
+        threads = [threading.Thread(target=text, args=(i, into)) for i in range(4)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+    assert during == after and all(t and t[1] == "length" for t in after), (during, after)
+
+
+if sys.argv[2] == "lost":
+    streams_go_on_where_a_device_is_lost()
+    sys.exit()
+model, many = sys.argv[2], int(sys.argv[3])
 plain = {"prompt": "The sea is", "max_tokens": 6, "temperature": 0}
 
 
