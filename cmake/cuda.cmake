@@ -190,10 +190,10 @@ if(NOT cuda_missing)
 
         set(fatbin ${PROJECT_BINARY_DIR}/cuda/${name}.fatbin)
         add_custom_command(OUTPUT ${fatbin}
-            COMMAND ${KERMES_NVCC} -fatbin --std=c++17 ${cuda_effort} ${gencode}
-                -I ${PROJECT_SOURCE_DIR}/src -I ${PROJECT_SOURCE_DIR}/include -MD -MF ${fatbin}.d -MT ${fatbin}
-                -o ${fatbin} ${source}
-            DEPENDS ${source} DEPFILE ${fatbin}.d VERBATIM
+            COMMAND ${PROJECT_SOURCE_DIR}/cmake/fatbin.sh ${PROJECT_SOURCE_DIR} ${fatbin} ${source}
+                ${KERMES_NVCC} -fatbin --std=c++17 ${cuda_effort} ${gencode}
+                -I ${PROJECT_SOURCE_DIR}/src -I ${PROJECT_SOURCE_DIR}/include
+            DEPENDS ${source} ${PROJECT_SOURCE_DIR}/cmake/fatbin.sh DEPFILE ${fatbin}.d VERBATIM
             COMMENT "Compiling GPU kernels ${name}.cu")
         list(APPEND cuda_fatbins ${fatbin})
         if(cuda_check)
