@@ -106,6 +106,53 @@ static void shaders_ask_for_nothing_that_a_device_may_lack(void **state) {
     assert_true(bytes < 4 << 20);
 }
 
+/* Bytes of shared memory that a module declares. Lengths that are specialisation constants count as the
+ * shader sets them. */
+static uint64_t shared_bytes(const km_vulkan_module *m) {
+    uint32_t bound = m->code[3];
+    uint64_t *size = calloc(bound, sizeof *size), *value = calloc(bound, sizeof *value), sum = 0;
+    uint32_t *points_to = calloc(bound, sizeof *points_to);
+    assert_true(size && value && points_to);
+    for (uint64_t at = 5; at < m->bytes / 4; at += m->code[at] >> 16) {
+        const uint32_t *w = m->code + at;
+        switch (w[0] & 0xffff) {
+        case 20: size[w[1]] = 4; break;                 /* OpTypeBool */
+        case 21:                                        /* OpTypeInt */
+        case 22: size[w[1]] = w[2] / 8; break;          /* OpTypeFloat */
+        case 23: size[w[1]] = size[w[2]] * w[3]; break; /* OpTypeVector */
+        case 28:                                        /* OpTypeArray */
+            if (size[w[2]] && !value[w[3]]) fail_msg("%s: an array of unknown length", m->name);
+            size[w[1]] = size[w[2]] * value[w[3]];
+            break;
+        case 32: points_to[w[1]] = w[3]; break; /* OpTypePointer */
+        case 43:                                /* OpConstant */
+        case 50: value[w[2]] = w[3]; break;     /* OpSpecConstant */
+        case 52:                                /* OpSpecConstantOp: products and sums */
+            if (w[3] == 132) value[w[2]] = value[w[4]] * value[w[5]];
+            if (w[3] == 128) value[w[2]] = value[w[4]] + value[w[5]];
+            break;
+        case 59: sum += w[3] == 4 ? size[points_to[w[1]]] : 0; break; /* OpVariable, Workgroup */
+        default: break;
+        }
+    }
+    free(size);
+    free(value);
+    free(points_to);
+    return sum;
+}
+
+static void shaders_fit_into_the_least_shared_memory(void **state) {
+    uint64_t most = 0;
+    for (int i = 0; i < km_vulkan_module_count; i++) {
+        uint64_t bytes = shared_bytes(&km_vulkan_modules[i]);
+        if (bytes > 16384)
+            fail_msg("%s takes %llu bytes of shared memory", km_vulkan_modules[i].name,
+                     (unsigned long long)bytes);
+        if (bytes > most) most = bytes;
+    }
+    assert_true(most > 4096); /* the tiles of products are found */
+}
+
 /* ---- What is said ---- */
 
 static void a_device_that_is_not_there_is_named(void **state) {
@@ -289,6 +336,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(too_much_memory_is_an_error_that_passes),
         cmocka_unit_test(long_work_is_cut_into_submissions),
         cmocka_unit_test(shaders_ask_for_nothing_that_a_device_may_lack),
+        cmocka_unit_test(shaders_fit_into_the_least_shared_memory),
         cmocka_unit_test(a_device_that_is_not_there_is_named),
         cmocka_unit_test(software_is_used_only_when_named),
         cmocka_unit_test(a_gpu_is_taken_before_software),

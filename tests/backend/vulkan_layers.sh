@@ -1,6 +1,6 @@
 #!/bin/bash
-# Under the validation layers: nothing to complain about in a few ops and in a model's answer, which is
-# that of the CPU.
+# Under the validation layers: nothing to complain about in a few ops, in two steps of training and in a
+# model's answer, which is that of the CPU.
 set -u
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -26,11 +26,14 @@ export VK_INSTANCE_LAYERS=VK_LAYER_KHRONOS_validation
 clean() {
     ! grep -qiE 'VUID|validation (error|warning)' "$work/out" "$work/err" || fail "the layers complain: $1"
 }
-for op in copy softmax sample; do
+for op in copy softmax sample nearest cell_sums scan_codes encode_levels; do
     "$KERMES" verify --device vulkan --quick --quiet --op $op >"$work/out" 2>"$work/err" || fail "$op"
     clean $op
 done
 "$KERMES" "${run[@]}" --device vulkan >"$work/out" 2>"$work/err" || fail "an answer"
 clean "an answer"
+"$KERMES" train --demo --out "$work/run" --layers 1 --heads 1 --dim 16 --context 16 --batch 2 --steps 2 --eval-batches 1 \
+    --device vulkan --json >"$work/trained" 2>"$work/err" || fail "two steps of training"
+! grep -qiE 'VUID|validation (error|warning)' "$work/trained" "$work/err" || fail "the layers complain: training"
 cmp -s "$work/cpu" "$work/out" || fail "another answer than the CPU's: $(cat "$work/cpu")"
 exit 0
