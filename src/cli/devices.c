@@ -2,14 +2,10 @@
  * tells it as JSON, and the text is made from that. */
 #include "base/text.h"
 #include "cli/cli.h"
+#include "report/json.h"
 #include <math.h>
 
 static const json_t *at(const json_t *o, const char *key) { return json_object_get(o, key); }
-
-static const char *text_of(const json_t *o, const char *key) {
-    const char *s = json_string_value(at(o, key));
-    return s ? s : "";
-}
 
 static int whole(const json_t *v) { return (int)json_integer_value(v); }
 
@@ -25,62 +21,65 @@ static void print_cpu(const json_t *m) {
     char a[KM_NUMBER_TEXT], b[KM_NUMBER_TEXT], c[KM_NUMBER_TEXT];
     const json_t *cache = at(m, "cache_bytes"), *blas = at(m, "blas");
     const json_t *l1d = at(cache, "l1d"), *l2 = at(cache, "l2"), *l3 = at(cache, "l3");
-    printf("CPU       %s (%s)\n", text_of(m, "cpu"), text_of(m, "arch"));
+    printf("CPU       %s (%s)\n", km_json_text_at(m, "cpu"), km_json_text_at(m, "arch"));
     printf("  cores     %d usable\n", whole(at(m, "cores")));
-    printf("  features  %s\n", *text_of(m, "features") ? text_of(m, "features") : "baseline only");
-    printf("  kernels   %s\n", text_of(m, "kernels"));
-    if (at(m, "amx_not_used")) printf("  AMX       not used: %s\n", text_of(m, "amx_not_used"));
+    printf("  features  %s\n",
+           *km_json_text_at(m, "features") ? km_json_text_at(m, "features") : "baseline only");
+    printf("  kernels   %s\n", km_json_text_at(m, "kernels"));
+    if (at(m, "amx_not_used"))
+        printf("  AMX       not used: %s\n", km_json_text_at(m, "amx_not_used"));
     if (json_integer_value(l1d) || json_integer_value(l2) || json_integer_value(l3))
         printf("  caches    L1d %s, L2 %s, L3 %s\n", bytes_of(a, l1d, true), bytes_of(b, l2, true),
                bytes_of(c, l3, true));
     printf("  memory    %s, %s available\n", bytes_of(a, at(m, "memory_bytes"), false),
            bytes_of(b, at(m, "memory_available_bytes"), false));
     printf("  BLAS      %s%s\n",
-           is(blas, "available") ? "" : "none; own kernels serve: ", text_of(blas, "name"));
+           is(blas, "available") ? "" : "none; own kernels serve: ", km_json_text_at(blas, "name"));
 }
 
 /* Without a driver there is one thing to say; with one, everything is worth a line. */
 static void print_gpus(const json_t *gpu) {
     const json_t *driver = at(gpu, "driver"), *list = at(gpu, "gpus"), *cuda = at(driver, "cuda");
-    printf("GPU       %s\n", text_of(gpu, "summary"));
+    printf("GPU       %s\n", km_json_text_at(gpu, "summary"));
     if (!is(driver, "present")) return;
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *g = json_array_get(list, i), *cc = at(g, "compute");
         char total[KM_NUMBER_TEXT], unused[KM_NUMBER_TEXT], l2[KM_NUMBER_TEXT];
-        printf("  %-9s %s, %s", text_of(g, "device"), text_of(g, "name"),
+        printf("  %-9s %s, %s", km_json_text_at(g, "device"), km_json_text_at(g, "name"),
                bytes_of(total, at(g, "memory_bytes"), false));
         if (json_integer_value(at(g, "memory_free_bytes")))
             printf(" (%s free)", bytes_of(unused, at(g, "memory_free_bytes"), false));
         printf(", compute %d.%d, %d multiprocessors, L2 %s\n", whole(json_array_get(cc, 0)),
                whole(json_array_get(cc, 1)), whole(at(g, "multiprocessors")),
                bytes_of(l2, at(g, "l2_bytes"), false));
-        if (!is(g, "usable")) printf("            not usable: %s\n", text_of(g, "note"));
+        if (!is(g, "usable")) printf("            not usable: %s\n", km_json_text_at(g, "note"));
     }
-    const char *release = text_of(driver, "release");
+    const char *release = km_json_text_at(driver, "release");
     const json_t *libraries = at(gpu, "libraries");
     printf("  driver    %s%sCUDA %d.%d\n", release, *release ? ", " : "",
            whole(json_array_get(cuda, 0)), whole(json_array_get(cuda, 1)));
-    printf("  kernels   %s\n", text_of(at(gpu, "kernels"), "note"));
-    printf("  cuBLASLt  %s\n", text_of(json_array_get(libraries, 0), "note"));
-    printf("  NCCL      %s\n", text_of(json_array_get(libraries, 1), "note"));
+    printf("  kernels   %s\n", km_json_text_at(at(gpu, "kernels"), "note"));
+    printf("  cuBLASLt  %s\n", km_json_text_at(json_array_get(libraries, 0), "note"));
+    printf("  NCCL      %s\n", km_json_text_at(json_array_get(libraries, 1), "note"));
 }
 
 static void print_vulkan(const json_t *vulkan) {
     const json_t *list = at(vulkan, "devices");
-    printf("Vulkan    %s\n", text_of(vulkan, "summary"));
+    printf("Vulkan    %s\n", km_json_text_at(vulkan, "summary"));
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *d = json_array_get(list, i);
         char total[KM_NUMBER_TEXT];
-        printf("  %-9s %s (%s), %s\n", text_of(d, "device"), text_of(d, "name"), text_of(d, "kind"),
-               bytes_of(total, at(d, "memory_bytes"), true));
-        printf("            %s\n", text_of(d, "driver"));
-        printf("            %s\n", text_of(d, "features"));
+        printf("  %-9s %s (%s), %s\n", km_json_text_at(d, "device"), km_json_text_at(d, "name"),
+               km_json_text_at(d, "kind"), bytes_of(total, at(d, "memory_bytes"), true));
+        printf("            %s\n", km_json_text_at(d, "driver"));
+        printf("            %s\n", km_json_text_at(d, "features"));
         if (!is(d, "usable"))
-            printf("            not usable: %s\n", text_of(d, "note"));
+            printf("            not usable: %s\n", km_json_text_at(d, "note"));
         else if (is(d, "software"))
             printf("            used only when it is named: software on the CPU\n");
     }
-    if (json_array_size(list)) printf("  kernels   %s\n", text_of(at(vulkan, "kernels"), "note"));
+    if (json_array_size(list))
+        printf("  kernels   %s\n", km_json_text_at(at(vulkan, "kernels"), "note"));
 }
 
 static void print_text(const json_t *v) {
@@ -91,7 +90,7 @@ static void print_text(const json_t *v) {
     printf("Devices   ");
     for (size_t i = 0; i < json_array_size(devices); i++)
         printf("%s%s", i ? ", " : "", json_string_value(json_array_get(devices, i)));
-    printf("; '%s' is %s\n", text_of(v, "asked"), text_of(v, "device"));
+    printf("; '%s' is %s\n", km_json_text_at(v, "asked"), km_json_text_at(v, "device"));
 }
 
 /* ---- The command ---- */

@@ -29,18 +29,13 @@ static void say(check_list *c, const char *what, health h, const char *found, co
                            advice && h != HEALTH_GOOD ? km_json_text(advice) : json_null()));
 }
 
-static const char *text_of(const json_t *o, const char *key) {
-    const char *s = json_string_value(json_object_get(o, key));
-    return s ? s : "";
-}
-
 static void check_processor(check_list *c) {
     char *all = km_devices_json("auto");
     json_t *v = all ? json_loads(all, 0, NULL) : NULL, *m = json_object_get(v, "machine");
     char found[300], a[KM_NUMBER_TEXT], b[KM_NUMBER_TEXT];
     const json_t *blas = json_object_get(m, "blas");
-    const char *kernels = text_of(m, "kernels");
-    snprintf(found, sizeof found, "%.100s, %d cores, kernels for %.40s", text_of(m, "cpu"),
+    const char *kernels = km_json_text_at(m, "kernels");
+    snprintf(found, sizeof found, "%.100s, %d cores, kernels for %.40s", km_json_text_at(m, "cpu"),
              (int)json_integer_value(json_object_get(m, "cores")), kernels);
     bool fast = strcmp(kernels, "base") != 0 && strcmp(kernels, "generic") != 0;
     say(c, "processor", fast ? HEALTH_GOOD : HEALTH_LACKING, found,
@@ -55,7 +50,7 @@ static void check_processor(check_list *c) {
         "close other programs, or take smaller models (--context, --cache-type q8_0)");
     bool has = json_is_true(json_object_get(blas, "available"));
     say(c, "OpenBLAS", has ? HEALTH_GOOD : HEALTH_LACKING,
-        has ? text_of(blas, "name") : "not found",
+        has ? km_json_text_at(blas, "name") : "not found",
         "training is faster with it: apt-get install libopenblas0-pthread");
     json_decref(v);
     km_string_free(all);
@@ -72,9 +67,10 @@ static void check_gpu(check_list *c) {
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *g = json_array_get(list, i);
         usable = usable || json_is_true(json_object_get(g, "usable"));
-        note = text_of(g, "note");
+        note = km_json_text_at(g, "note");
     }
-    say(c, "GPU", usable || !present ? HEALTH_GOOD : HEALTH_LACKING, text_of(gpu, "summary"),
+    say(c, "GPU", usable || !present ? HEALTH_GOOD : HEALTH_LACKING,
+        km_json_text_at(gpu, "summary"),
         *note
             ? note
             : "install the package kermes-cuda, or rebuild where nvcc and the GPU are: cmake --preset release "
@@ -155,8 +151,9 @@ static void print_rows(const check_list *c) {
     size_t i;
     json_t *row;
     json_array_foreach(c->rows, i, row) {
-        const char *state = text_of(row, "state"), *advice = text_of(row, "advice");
-        printf("%-8s %-10s %s\n", state, text_of(row, "what"), text_of(row, "found"));
+        const char *state = km_json_text_at(row, "state"), *advice = km_json_text_at(row, "advice");
+        printf("%-8s %-10s %s\n", state, km_json_text_at(row, "what"),
+               km_json_text_at(row, "found"));
         if (*advice) printf("%-8s %-10s -> %s\n", "", "", advice);
     }
     printf("\n%s\n", c->bad ? "something is wrong, see above"

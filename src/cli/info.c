@@ -12,11 +12,6 @@ static double number(const json_t *o, const char *key) {
 
 static long long whole(const json_t *o, const char *key) { return (long long)number(o, key); }
 
-static const char *text_of(const json_t *o, const char *key) {
-    const char *s = json_string_value(json_object_get(o, key));
-    return s ? s : "";
-}
-
 /* Texts of the file go through here: one line, no control characters. */
 static const char *safe(const char *s) {
     static char buffer[4][KM_SHOWN];
@@ -25,7 +20,7 @@ static const char *safe(const char *s) {
 }
 
 static void print_head(const json_t *v) {
-    const char *kind = text_of(v, "kind");
+    const char *kind = km_json_text_at(v, "kind");
     static const struct {
         const char *kind, *words;
     } kinds[] = {{"gguf", "GGUF"},
@@ -41,11 +36,11 @@ static void print_head(const json_t *v) {
     const char *words = kind;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (strcmp(kinds[i].kind, kind) == 0) words = kinds[i].words;
-    printf("%s: %s", text_of(v, "path"), words);
+    printf("%s: %s", km_json_text_at(v, "path"), words);
     if (json_object_get(v, "version")) printf(" version %lld", whole(v, "version"));
     if (whole(v, "files") > 1) printf(" in %lld files", whole(v, "files"));
     putchar('\n');
-    if (json_object_get(v, "folder")) printf("  %-11s %s\n", "shown", text_of(v, "folder"));
+    if (json_object_get(v, "folder")) printf("  %-11s %s\n", "shown", km_json_text_at(v, "folder"));
     if (json_object_get(v, "latest_checkpoint"))
         printf("  %-11s step %lld\n", "latest", whole(v, "latest_checkpoint"));
 }
@@ -53,7 +48,7 @@ static void print_head(const json_t *v) {
 static void print_model(const json_t *m) {
     if (!m) return;
     char a[KM_NUMBER_TEXT], b[KM_NUMBER_TEXT];
-    printf("  %-11s %s", "model", safe(text_of(m, "architecture")));
+    printf("  %-11s %s", "model", safe(km_json_text_at(m, "architecture")));
     if (whole(m, "layers"))
         printf(", %lld layers, %lld heads (%lld for keys and values), %lld wide, %lld in the MLP",
                whole(m, "layers"), whole(m, "heads"), whole(m, "kv_heads"), whole(m, "dim"),
@@ -65,12 +60,13 @@ static void print_model(const json_t *m) {
     if (json_object_get(m, "cache_bytes"))
         printf("  %-11s %s for %lld tokens in %s, %s each\n", "cache",
                km_format_bytes(a, number(m, "cache_bytes")), whole(m, "cache_context"),
-               text_of(m, "cache_type"), km_format_bytes(b, number(m, "cache_bytes_per_token")));
+               km_json_text_at(m, "cache_type"),
+               km_format_bytes(b, number(m, "cache_bytes_per_token")));
     if (json_object_get(m, "memory_bytes"))
         printf("  %-11s %s for weights and cache\n", "memory",
                km_format_bytes(a, number(m, "memory_bytes")));
     if (json_object_get(m, "unsupported"))
-        printf("  %-11s Kermes cannot run it: %s\n", "note", text_of(m, "unsupported"));
+        printf("  %-11s Kermes cannot run it: %s\n", "note", km_json_text_at(m, "unsupported"));
 }
 
 static void print_weights(const json_t *v) {
@@ -89,11 +85,12 @@ static void print_weights(const json_t *v) {
 static void print_tokenizer(const json_t *t) {
     if (!t) return;
     if (json_object_get(t, "unsupported")) {
-        printf("  %-11s Kermes cannot use it: %s\n", "tokenizer", text_of(t, "unsupported"));
+        printf("  %-11s Kermes cannot use it: %s\n", "tokenizer",
+               km_json_text_at(t, "unsupported"));
         return;
     }
-    printf("  %-11s %s", "tokenizer", safe(text_of(t, "kind")));
-    if (json_object_get(t, "family")) printf(" (%s)", safe(text_of(t, "family")));
+    printf("  %-11s %s", "tokenizer", safe(km_json_text_at(t, "kind")));
+    if (json_object_get(t, "family")) printf(" (%s)", safe(km_json_text_at(t, "family")));
     printf(", %lld tokens", whole(t, "tokens"));
     static const char *const names[] = {"bos", "eos", "unk", "pad"};
     for (int i = 0; i < 4; i++)
@@ -135,13 +132,13 @@ static void print_index(const json_t *x) {
     if (!x) return;
     char a[KM_NUMBER_TEXT];
     printf("  %-11s %.0f of %.0f dimensions, %s, %s", "vectors", number(x, "vectors"),
-           number(x, "dim"), text_of(x, "dtype"), text_of(x, "metric"));
+           number(x, "dim"), km_json_text_at(x, "dtype"), km_json_text_at(x, "metric"));
     if (number(x, "deleted") > 0) printf(", %.0f more are deleted", number(x, "deleted"));
     if (number(x, "parts") > 1) printf(", in %.0f parts", number(x, "parts"));
     printf("\n  %-11s %.0f anchors, %.0f bytes each, %s", "codes", number(x, "anchors"),
-           number(x, "code_bytes"), text_of(x, "mode"));
-    if (strcmp(text_of(x, "rerank"), "none") != 0)
-        printf(", vectors kept as %s", text_of(x, "rerank"));
+           number(x, "code_bytes"), km_json_text_at(x, "mode"));
+    if (strcmp(km_json_text_at(x, "rerank"), "none") != 0)
+        printf(", vectors kept as %s", km_json_text_at(x, "rerank"));
     printf("\n  %-11s %s, %.1f bytes a vector all counted, %.1f times smaller\n", "size",
            km_format_bytes(a, number(x, "bytes")), number(x, "bytes_per_vector"),
            number(x, "ratio"));
@@ -155,7 +152,7 @@ static void print_index(const json_t *x) {
     size_t i;
     json_t *s;
     json_array_foreach(json_object_get(x, "sections"), i, s)
-        printf("  %-11s %-8s %s\n", i ? "" : "sections", text_of(s, "name"),
+        printf("  %-11s %-8s %s\n", i ? "" : "sections", km_json_text_at(s, "name"),
                km_format_bytes(a, number(s, "bytes")));
     if (json_object_get(x, "verified_blocks"))
         printf("  %-11s all %.0f blocks are as they were written\n", "verified",
@@ -165,9 +162,9 @@ static void print_index(const json_t *x) {
 static void print_rows(const json_t *r) {
     if (!r) return;
     printf("  %-11s %.0f of %.0f dimensions, %s%s%s\n", "vectors", number(r, "vectors"),
-           number(r, "dim"), text_of(r, "dtype"),
+           number(r, "dim"), km_json_text_at(r, "dtype"),
            json_is_true(json_object_get(r, "big_endian")) ? ", big-endian" : "",
-           strcmp(text_of(r, "order"), "columns") == 0 ? ", column after column" : "");
+           strcmp(km_json_text_at(r, "order"), "columns") == 0 ? ", column after column" : "");
 }
 
 static void print_metadata(const json_t *meta) {
@@ -180,7 +177,7 @@ static void print_metadata(const json_t *meta) {
         if (json_is_string(v)) {
             printf("%s\n", safe(json_string_value(v)));
         } else if (json_is_object(v)) {
-            printf("%lld x %s\n", whole(v, "count"), text_of(v, "array"));
+            printf("%lld x %s\n", whole(v, "count"), km_json_text_at(v, "array"));
         } else {
             char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(7));
             char shown[KM_SHOWN];
@@ -204,8 +201,8 @@ static bool print_tensors(const json_t *list) {
             snprintf(shape + n, sizeof shape - n, "%s%lld", k ? " x " : "",
                      (long long)json_integer_value(d));
         }
-        km_table_cell(&t, "%s", safe(text_of(one, "name")));
-        km_table_cell(&t, "%s", text_of(one, "type"));
+        km_table_cell(&t, "%s", safe(km_json_text_at(one, "name")));
+        km_table_cell(&t, "%s", km_json_text_at(one, "type"));
         km_table_cell(&t, "%s", shape);
         km_table_cell(&t, "%lld", whole(one, "bytes"));
     }
@@ -229,7 +226,7 @@ static void print_runs(const json_t *v) {
     if (!m) return;
     if (!whole(m, "layers"))
         printf("  %-11s no: the architecture '%s' is not known here\n", "runs",
-               safe(text_of(m, "architecture")));
+               safe(km_json_text_at(m, "architecture")));
     else if (!json_is_object(json_object_get(v, "tokenizer")))
         printf("  %-11s only with a tokenizer from elsewhere: it has none (run --tokenizer FILE)\n",
                "runs");

@@ -2,8 +2,8 @@
  * objects with what never was one or is closed (of tensors, graphs and lists of parameters that cannot be
  * told); then sizes beyond all memory. Each is an error that is
  * told, or nothing at all. The header is read: a function without a row here fails the test. */
+#include "api/inputs.h"
 #include "base/error.h"
-#include "kermes.h"
 #include <limits.h>
 #include <math.h>
 #include <setjmp.h>
@@ -479,11 +479,6 @@ static void every_function_has_a_row(void **state) {
 }
 
 static void no_part(void *user, const km_answer_part *part);
-static const char *tiny(void);
-static float *some_vectors(void);
-enum { DIM = 8, VECTORS = 64 };
-static const char *in_tmp(const char *name);
-
 /* ---- Closed and foreign objects ---- */
 
 /* Calls on an index, a file of vectors, a searcher, a parser or a file of tensors, with one that is none. */
@@ -659,19 +654,12 @@ static void refused(void *junk) {
     refused_in_contexts(junk);
 }
 
-static const char *tiny(void) {
-    static char path[4096];
-    const char *source = getenv("SRC_DIR");
-    snprintf(path, sizeof path, "%s/models/kermes-tiny.gguf", source ? source : ".");
-    return path;
-}
-
 static void what_is_no_object_or_is_closed_is_not_looked_into(void **state) {
     (void)state;
     static char junk[4096];
     refused(junk);
     refused((void *)(uintptr_t)16);
-    km_model *m = km_model_open(tiny(), NULL);
+    km_model *m = km_model_open(tiny_path(), NULL);
     km_session *s = km_session_new(m);
     km_batch *b = km_batch_new(m, NULL);
     km_tokenizer *t = km_tokenizer_open("bytes");
@@ -679,7 +667,7 @@ static void what_is_no_object_or_is_closed_is_not_looked_into(void **state) {
     km_index *i = km_index_build(c, some_vectors(), VECTORS, DIM, NULL, NULL);
     km_searcher *find = km_searcher_new(c, i);
     km_answer_parser *p = km_answer_parser_new(NULL, 0, 0, no_part, NULL);
-    km_file *f = km_file_open(tiny());
+    km_file *f = km_file_open(tiny_path());
     assert_int_equal(km_vectors_save(in_tmp("closed.npy"), "f32", some_vectors(), VECTORS, DIM),
                      KM_OK);
     km_vectors *v = km_vectors_open(in_tmp("closed.npy"), NULL);
@@ -710,22 +698,6 @@ static void what_is_no_object_or_is_closed_is_not_looked_into(void **state) {
 }
 
 /* ---- Sizes beyond all memory ---- */
-
-static float *some_vectors(void) {
-    static float x[VECTORS * DIM];
-    for (int i = 0; i < VECTORS * DIM; i++) x[i] = sinf((float)i * 1.7f) + (float)(i / DIM % 4);
-    return x;
-}
-
-static const char *in_tmp(const char *name) {
-    static char path[2][4200];
-    static int turn;
-    const char *folder = getenv("TMPDIR");
-    char *out = path[turn++ % 2];
-    snprintf(out, sizeof path[0], "%s/kermes-every-%d-%s", folder ? folder : "/tmp", (int)getpid(),
-             name);
-    return out;
-}
 
 #define VAST (INT64_MAX / 2)
 
@@ -786,12 +758,12 @@ static void sizes_of_models_beyond_all_memory_are_errors(void **state) {
     km_adapter a = {.path = "none"};
     float out[4];
     o.context = VAST;
-    NONE(km_model_open, (tiny(), &o));
+    NONE(km_model_open, (tiny_path(), &o));
     o = km_model_defaults();
     o.sequences = VAST;
-    NONE(km_model_open, (tiny(), &o));
+    NONE(km_model_open, (tiny_path(), &o));
     NONE(km_model_open_reader, (&r, NULL));
-    km_model *m = km_model_open(tiny(), NULL);
+    km_model *m = km_model_open(tiny_path(), NULL);
     km_session *s = km_session_new(m);
     w.sequences = VAST;
     NONE(km_batch_new, (m, &w));

@@ -1,6 +1,7 @@
 /* Calls of kermes.h with an allocation that fails, each in turn: the error is told, nothing is lost, and the
  * same call works afterwards. Vectors and indexes, tokens, perplexity, generation, sessions, batches, answers,
  * tensors and training by hand. */
+#include "api/inputs.h"
 #include "base/alloc.h"
 #include "base/error.h"
 #include <math.h>
@@ -11,31 +12,6 @@
 #include <unistd.h>
 
 #include <cmocka.h>
-
-static const char *tiny(void) {
-    static char path[4096];
-    const char *source = getenv("SRC_DIR");
-    snprintf(path, sizeof path, "%s/models/kermes-tiny.gguf", source ? source : ".");
-    return path;
-}
-
-enum { DIM = 8, VECTORS = 64 };
-
-static float *some_vectors(void) {
-    static float x[VECTORS * DIM];
-    for (int i = 0; i < VECTORS * DIM; i++) x[i] = sinf((float)i * 1.7f) + (float)(i / DIM % 4);
-    return x;
-}
-
-static const char *in_tmp(const char *name) {
-    static char path[2][4200];
-    static int turn;
-    const char *folder = getenv("TMPDIR");
-    char *out = path[turn++ % 2];
-    snprintf(out, sizeof path[0], "%s/kermes-alloc-%d-%s", folder ? folder : "/tmp", (int)getpid(),
-             name);
-    return out;
-}
 
 /* Runs `work` with the nth allocation failing, for more and more of n, until it makes fewer. What it can do
  * without may fail unseen; otherwise the error says that there was no memory. Leaks are the sanitizer's to
@@ -88,7 +64,7 @@ static bool tokens_work(km_ctx *ctx) {
     static const char text[] = "the sea is calm and the boat goes by";
     int32_t ids[64];
     (void)ctx;
-    km_tokenizer *t = km_tokenizer_open(tiny());
+    km_tokenizer *t = km_tokenizer_open(tiny_path());
     bool ok = t && km_tokenizer_encode(t, text, sizeof text - 1, 0, ids, 64) > 0 &&
               km_tokenizer_decode(t, ids, 3, 0, NULL, 0) > 0 &&
               km_tokenizer_save(t, in_tmp("t.json")) == KM_OK;
@@ -229,7 +205,7 @@ static void an_allocation_that_fails_is_told_and_loses_nothing(void **state) {
     km_model_options o = km_model_defaults();
     o.device = "cpu";
     o.threads = 1;
-    shared = km_model_open(tiny(), &o);
+    shared = km_model_open(tiny_path(), &o);
     assert_true(ctx && shared);
     walk(tokens_work, ctx);
     walk(vectors_work, ctx);

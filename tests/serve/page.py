@@ -1,48 +1,16 @@
 """The chat page in a headless Chromium. Arguments: the server, a folder with a text file, a folder for
 screenshots (optional)."""
 import json
+import os
 import sys
-import time
 
-from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
-from selenium.webdriver.common.by import By
-from selenium.webdriver.common.keys import Keys
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from browser import Browser, By, Keys
 
 url, folder, shots = sys.argv[1], sys.argv[2], sys.argv[3] if len(sys.argv) > 3 else None
-options = webdriver.ChromeOptions()
-for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1100,800"):
-    options.add_argument(flag)
-options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-page = webdriver.Chrome(service=Service("/usr/bin/chromedriver"), options=options)
-page.set_script_timeout(30)
-
-
-def wait(what, seconds=60):
-    end = time.time() + seconds
-    while time.time() < end:
-        try:
-            got = what()
-            if got:
-                return got
-        except Exception:
-            pass
-        time.sleep(0.05)
-    shot("failed")
-    raise AssertionError("waited in vain, line %d" % sys._getframe(1).f_lineno)
-
-
-def shot(name):
-    if shots:
-        page.save_screenshot(f"{shots}/{name}.png")
-
-
-def find(css):
-    return page.find_element(By.CSS_SELECTOR, css)
-
-
-def all_of(css):
-    return page.find_elements(By.CSS_SELECTOR, css)
+browser = Browser("1100,800", shots, patience=60)
+page, shot, wait, find, all_of = browser.page, browser.shot, browser.wait, browser.find, browser.all_of
+idle, ask = browser.idle, browser.ask
 
 
 def click(css_or_label):
@@ -51,16 +19,6 @@ def click(css_or_label):
             b.click()
             return
     find(css_or_label).click()
-
-
-def idle():
-    return find("#send").text == "Send"
-
-
-def ask(text):
-    find("#input").send_keys(text, Keys.ENTER)
-    wait(lambda: all_of(".message.assistant"))
-    wait(idle)
 
 
 try:

@@ -4,15 +4,13 @@ folder for screenshots (optional)."""
 import functools
 import http.server
 import json
+import os
 import struct
 import sys
 import threading
-import time
 
-from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
-from selenium.webdriver.common.by import By
-from selenium.webdriver.common.keys import Keys
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from browser import Browser, By, Keys
 
 web, folder, shots = sys.argv[1], sys.argv[2], sys.argv[3] if len(sys.argv) > 3 else None
 asked = []
@@ -39,39 +37,9 @@ server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Qui
 threading.Thread(target=server.serve_forever, daemon=True).start()
 url = "http://127.0.0.1:%d/" % server.server_address[1]
 
-options = webdriver.ChromeOptions()
-for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1000,900"):
-    options.add_argument(flag)
-options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-page = webdriver.Chrome(service=Service("/usr/bin/chromedriver"), options=options)
-page.set_script_timeout(60)
-
-
-def shot(name):
-    if shots:
-        page.save_screenshot(f"{shots}/{name}.png")
-
-
-def wait(what, seconds=90):
-    end = time.time() + seconds
-    while time.time() < end:
-        try:
-            got = what()
-            if got:
-                return got
-        except Exception:
-            pass
-        time.sleep(0.05)
-    shot("failed")
-    raise AssertionError("waited in vain, line %d" % sys._getframe(1).f_lineno)
-
-
-def find(css):
-    return page.find_element(By.CSS_SELECTOR, css)
-
-
-def all_of(css):
-    return page.find_elements(By.CSS_SELECTOR, css)
+browser = Browser("1000,900", shots, patience=90)
+page, shot, wait, find, all_of = browser.page, browser.shot, browser.wait, browser.find, browser.all_of
+idle, ask = browser.idle, browser.ask
 
 
 def put(css, text):
@@ -81,16 +49,6 @@ def put(css, text):
 
 def loaded():
     return wait(lambda: find("html").get_attribute("data-ready"))
-
-
-def idle():
-    return find("#send").text == "Send" and find("#send").is_enabled()
-
-
-def ask(text):
-    find("#input").send_keys(text, Keys.ENTER)
-    wait(lambda: all_of(".message.assistant"))
-    wait(idle)
 
 
 def npy(name, rows):
