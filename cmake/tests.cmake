@@ -78,7 +78,7 @@ endif()
 # Is this test to be built and run?
 function(kermes_wants_test name result)
     set(wanted ON)
-    if(KERMES_TSAN AND name MATCHES "${kermes_one_thread}")
+    if(KERMES_TSAN AND name MATCHES "${kermes_one_thread}" AND NOT name STREQUAL "api/two_threads")
         set(wanted OFF)
     elseif(name MATCHES "/vulkan_" AND name MATCHES "${kermes_without_vulkan}")
         set(wanted OFF)

@@ -25,9 +25,18 @@
  * not looked into. Tensors, graphs and lists of parameters are not looked up: a tensor lives as rule 2
  * says, and none of them is of use once its context is freed.
  *
+ * Threads: models, indexes, tokenizers and files of tensors serve any number at once, and so does a batch,
+ * which one steps. Everything else serves one thread at a time, whichever it is: contexts with all that
+ * lives in them, sessions, answer parsers, files of vectors, searchers. Where a call overlaps another
+ * thread's on such an object it is KM_ERR_STATE for the one that came second, and the first notices nothing.
+ * Freeing one, or a batch, while another thread is inside is refused in the same way: it stays, to be freed
+ * later. Nobody waits for anybody.
+ *
  * Callbacks run in the thread that made the call. They may use the library, also other sessions of the
- * same model, but not the session, batch or parser that called them (KM_ERR_STATE); what they free goes
- * when the call ends. Leaving a callback by longjmp or an exception is undefined.
+ * same model and the context that the call works in, but not the session or parser that called them
+ * (KM_ERR_STATE); what they free goes when the call ends. A context that is freed so, or whose step is ended
+ * by an op or function of the user's own, makes the call fail with KM_ERR_STATE. Leaving a callback by
+ * longjmp or an exception is undefined.
  *
  * Three rules carry most of what is done with tensors:
  * 1. Work happens in a context. The first error sticks to it; from then on every call does

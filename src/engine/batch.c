@@ -10,12 +10,12 @@
 
 /* ---- One call at a time ---- */
 
-bool km_batch_usable(const char *call, km_batch *b) {
-    return km_handle_open(call, b, KM_HANDLE_BATCH);
+bool km_batch_usable(km_inside *in, const char *call, km_batch *b) {
+    return km_enter_shared(in, call, b, KM_HANDLE_BATCH);
 }
 
-batch_slot *km_batch_slot(const char *call, km_batch *b, int sequence) {
-    if (!km_batch_usable(call, b)) return NULL;
+batch_slot *km_batch_slot(km_inside *in, const char *call, km_batch *b, int sequence) {
+    if (!km_batch_usable(in, call, b)) return NULL;
     pthread_mutex_lock(&b->lock);
     if (sequence >= 0 && sequence < b->how.sequences && b->slot[sequence].state != SLOT_FREE)
         return &b->slot[sequence];
@@ -72,7 +72,7 @@ km_status km_batch_settle(km_batch *b, km_error *err) {
     return KM_OK;
 }
 
-static void destroy(km_batch *b);
+static void destroy(void *batch);
 
 km_batch *km_batch_new(km_model *m, const km_batch_options *options) {
     km_batch_options o = km_batch_defaults();
@@ -131,7 +131,8 @@ void km_batch_bury(km_batch *b, batch_text *t) {
     b->done = t;
 }
 
-static void destroy(km_batch *b) {
+static void destroy(void *batch) {
+    km_batch *b = batch;
     km_batch_free_done(b);
     for (batch_ask *a = b->first, *next; a; a = next) {
         next = a->next;
@@ -156,16 +157,7 @@ static void destroy(km_batch *b) {
     km_free(b);
 }
 
-void km_batch_free(km_batch *b) {
-    if (!km_handle_remove(b, KM_HANDLE_BATCH)) return;
-    atomic_store(&b->doomed, true);
-    if (!atomic_exchange(&b->stepping, true)) destroy(b); /* else the step under way does it */
-}
-
-void km_batch_release(km_batch *b) {
-    atomic_store(&b->stepping, false);
-    if (atomic_load(&b->doomed) && !atomic_exchange(&b->stepping, true)) destroy(b);
-}
+void km_batch_free(km_batch *b) { km_handle_free("km_batch_free", b, KM_HANDLE_BATCH, destroy); }
 
 /* ---- What any thread may ask ---- */
 
@@ -210,7 +202,8 @@ static int take_slot_soon(km_batch *b) {
 }
 
 int km_batch_join(km_batch *b) {
-    if (!km_batch_usable("km_batch_join", b)) return -1;
+    KM_INSIDE(in);
+    if (!km_batch_usable(&in, "km_batch_join", b)) return -1;
     pthread_mutex_lock(&b->lock);
     int i = take_slot_soon(b);
     if (i >= 0 && km_batch_ask(b, (batch_ask){.what = ASK_JOIN, .slot = i}) != KM_OK) {
@@ -225,7 +218,8 @@ int km_batch_join(km_batch *b) {
 }
 
 int km_batch_fork(km_batch *b, int sequence, int64_t length) {
-    batch_slot *from = km_batch_slot("km_batch_fork", b, sequence);
+    KM_INSIDE(in);
+    batch_slot *from = km_batch_slot(&in, "km_batch_fork", b, sequence);
     if (!from) return -1;
     int i = -1;
     if (length < -1 || length > from->length) {
@@ -258,7 +252,8 @@ static void cancel(km_batch *b, int sequence) {
 }
 
 km_status km_batch_leave(km_batch *b, int sequence) {
-    batch_slot *s = km_batch_slot("km_batch_leave", b, sequence);
+    KM_INSIDE(in);
+    batch_slot *s = km_batch_slot(&in, "km_batch_leave", b, sequence);
     if (!s) return km_last_status();
     km_status status = KM_OK;
     /* The slot is free once the step has seen it. */
@@ -271,7 +266,8 @@ km_status km_batch_leave(km_batch *b, int sequence) {
 }
 
 km_status km_batch_stop(km_batch *b, int sequence) {
-    batch_slot *s = km_batch_slot("km_batch_stop", b, sequence);
+    KM_INSIDE(in);
+    batch_slot *s = km_batch_slot(&in, "km_batch_stop", b, sequence);
     if (!s) return km_last_status();
     cancel(b, sequence);
     pthread_mutex_unlock(&b->lock);
@@ -322,10 +318,11 @@ static batch_text *new_text(km_batch *b, const int32_t *ids, size_t n, const km_
 km_status km_batch_start(km_batch *b, int sequence, const int32_t *ids, size_t n,
                          const km_generation *how) {
     km_error err = {0};
-    if (!km_batch_usable("km_batch_start", b)) return km_last_status();
+    KM_INSIDE(in);
+    if (!km_batch_usable(&in, "km_batch_start", b)) return km_last_status();
     batch_text *t = new_text(b, ids, n, how, &err); /* before the lock: grammars take their time */
     if (!t) return km_told(&err);
-    batch_slot *s = km_batch_slot("km_batch_start", b, sequence);
+    batch_slot *s = km_batch_slot(&in, "km_batch_start", b, sequence);
     if (!s) {
         km_batch_text_free(t);
         return km_last_status();
@@ -346,7 +343,8 @@ km_status km_batch_start(km_batch *b, int sequence, const int32_t *ids, size_t n
 /* ---- Telling ---- */
 
 static km_batch_state describe(km_batch *b) {
-    if (!km_batch_usable("km_batch_describe", b)) return (km_batch_state){0};
+    KM_INSIDE(in);
+    if (!km_batch_usable(&in, "km_batch_describe", b)) return (km_batch_state){0};
     km_batch_state s = {.size = sizeof s, .sequences = b->how.sequences, .page_tokens = KM_KV_PAGE};
     pthread_mutex_lock(&b->lock);
     for (int i = 0; i < b->how.sequences; i++) {
@@ -369,7 +367,8 @@ km_status km_batch_describe_sized(km_batch *b, km_batch_state *out, size_t size)
 }
 
 int64_t km_batch_length(km_batch *b, int sequence) {
-    batch_slot *s = km_batch_slot("km_batch_length", b, sequence);
+    KM_INSIDE(in);
+    batch_slot *s = km_batch_slot(&in, "km_batch_length", b, sequence);
     if (!s) return -1;
     int64_t n = s->length;
     pthread_mutex_unlock(&b->lock);
@@ -377,7 +376,8 @@ int64_t km_batch_length(km_batch *b, int sequence) {
 }
 
 int64_t km_batch_tokens(km_batch *b, int sequence, int32_t *ids, size_t cap) {
-    batch_slot *s = km_batch_slot("km_batch_tokens", b, sequence);
+    KM_INSIDE(in);
+    batch_slot *s = km_batch_slot(&in, "km_batch_tokens", b, sequence);
     if (!s) return -1;
     int64_t n = s->length;
     if (ids) memcpy(ids, s->tokens, sizeof *ids * ((size_t)n < cap ? (size_t)n : cap));
@@ -386,7 +386,8 @@ int64_t km_batch_tokens(km_batch *b, int sequence, int32_t *ids, size_t cap) {
 }
 
 km_status km_batch_generated_sized(km_batch *b, int sequence, km_generated *out, size_t size) {
-    batch_slot *s = km_batch_slot("km_batch_generated", b, sequence);
+    KM_INSIDE(in);
+    batch_slot *s = km_batch_slot(&in, "km_batch_generated", b, sequence);
     km_generated got = {0};
     if (s) {
         got = s->text ? s->text->got : (km_generated){.size = sizeof got};

@@ -58,7 +58,7 @@ struct km_batch {
     km_ground *ground;
     km_sequences *seq;
     km_batch_options how;
-    atomic_bool stepping, doomed;
+    atomic_bool stepping;
     pthread_mutex_t lock; /* of what follows */
     batch_slot *slot;     /* (how.sequences) */
     batch_ask *first, *last;
@@ -75,9 +75,10 @@ struct km_batch {
 
 /* ---- batch.c ---- */
 
-bool km_batch_usable(const char *call, km_batch *b);
+/* Whether it is open; it stays so until `in` is left. */
+bool km_batch_usable(km_inside *in, const char *call, km_batch *b);
 /* The slot, with the batch locked; NULL, with the error told, if nobody joined as that. */
-batch_slot *km_batch_slot(const char *call, km_batch *b, int sequence);
+batch_slot *km_batch_slot(km_inside *in, const char *call, km_batch *b, int sequence);
 /* Adds to the list of what the next step does first; the batch is locked. */
 km_status km_batch_ask(km_batch *b, batch_ask what);
 /* A cache over the model's ground as it is now; by who steps, or makes the batch. */
@@ -86,8 +87,6 @@ void km_batch_text_free(batch_text *t); /* NULL is fine */
 /* Texts that nobody needs are freed when the next step begins: their pieces live until then. */
 void km_batch_bury(km_batch *b, batch_text *t);
 void km_batch_free_done(km_batch *b);
-/* Nobody steps any more; a batch that was freed meanwhile goes. */
-void km_batch_release(km_batch *b);
 
 /* ---- batch_step.c: by who steps, with the batch locked ---- */
 

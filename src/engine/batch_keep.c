@@ -2,7 +2,8 @@
 #include "engine/batch.h"
 
 static km_status ask_slot(const char *call, km_batch *b, int sequence, batch_what what) {
-    batch_slot *s = km_batch_slot(call, b, sequence);
+    KM_INSIDE(in);
+    batch_slot *s = km_batch_slot(&in, call, b, sequence);
     if (!s) return km_last_status();
     km_status status = KM_OK;
     if (s->state <= SLOT_IDLE)
@@ -55,13 +56,14 @@ static km_status keep_slot(const char *call, km_batch *b, int sequence, keep_wha
     km_sequences_pages(b->seq, &b->pages, &b->pages_free);
     pthread_mutex_unlock(&b->lock);
     km_gate_leave(&b->m->gate, turn);
-    km_batch_release(b);
+    atomic_store(&b->stepping, false);
     return km_told(&err);
 }
 
 static km_status keep_file(const char *call, km_batch *b, int sequence, keep_what what,
                            const char *path) {
-    if (!km_batch_usable(call, b)) return km_last_status();
+    KM_INSIDE(in);
+    if (!km_batch_usable(&in, call, b)) return km_last_status();
     if (!path) return km_public_fail(KM_ERR_NULL, "%s: no path given", call);
     return keep_slot(call, b, sequence, what, path, NULL);
 }
@@ -77,12 +79,11 @@ km_status km_batch_restore(km_batch *b, int sequence, const char *path) {
 km_status km_batch_set_adapters(km_batch *b, int sequence, const km_adapter *adapters, int64_t n) {
     km_error err = {0};
     km_adapter_mix mix = {0};
-    if (!km_batch_usable("km_batch_set_adapters", b)) return km_last_status();
-    km_model *m = km_model_hold(b->m); /* the batch may be freed by another thread meanwhile */
-    km_status s = km_adapters_mix(m, adapters, n, &mix, &err);
+    KM_INSIDE(in);
+    if (!km_batch_usable(&in, "km_batch_set_adapters", b)) return km_last_status();
+    km_status s = km_adapters_mix(b->m, adapters, n, &mix, &err);
     s = s == KM_OK ? keep_slot("km_batch_set_adapters", b, sequence, KEEP_ADAPTERS, NULL, &mix)
                    : km_told(&err);
-    km_adapters_drop(m, &mix); /* what it had before, or was not to have */
-    km_model_drop(m);
+    km_adapters_drop(b->m, &mix); /* what it had before, or was not to have */
     return s;
 }

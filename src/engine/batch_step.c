@@ -310,7 +310,8 @@ static void step(km_batch *b) {
 }
 
 int km_batch_step(km_batch *b, km_piece_event *events, int most) {
-    if (!km_batch_usable("km_batch_step", b)) return -1;
+    KM_INSIDE(in);
+    if (!km_batch_usable(&in, "km_batch_step", b)) return -1;
     if (!events || most < 1) {
         km_public_fail(KM_ERR_NULL, "km_batch_step: no room for events");
         return -1;
@@ -327,6 +328,6 @@ int km_batch_step(km_batch *b, km_piece_event *events, int most) {
     int n = b->n_event - b->given < most ? b->n_event - b->given : most;
     for (int i = 0; i < n; i++) events[i] = b->event[b->given++];
     pthread_mutex_unlock(&b->lock);
-    km_batch_release(b);
+    atomic_store(&b->stepping, false);
     return n;
 }

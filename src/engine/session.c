@@ -11,8 +11,6 @@ struct km_session {
     km_ground *ground; /* that `seq` runs on */
     km_sequence *seq;
     km_drafter *drafter; /* NULL: not made yet, or none */
-    atomic_bool busy;    /* a call is under way */
-    atomic_bool doomed;  /* freed from inside it */
     atomic_bool cancel;
     km_maker *maker; /* the generation under way; NULL: none */
     km_wish wish;
@@ -23,26 +21,16 @@ struct km_session {
 
 /* ---- One call at a time ---- */
 
-static void destroy(km_session *s);
-
-static bool is_open(const char *call, const km_session *s) {
-    return km_handle_open(call, s, KM_HANDLE_SESSION);
+/* What only tells something, also to the callbacks of a call on it. */
+static bool look(km_inside *in, const char *call, const km_session *s) {
+    return km_enter(in, call, s, KM_HANDLE_SESSION);
 }
 
-static bool enter(const char *call, km_session *s) {
-    if (!is_open(call, s)) return false;
-    if (!atomic_exchange(&s->busy, true)) return true;
-    km_public_fail(KM_ERR_STATE, "%s: the session is busy with another call", call);
+static bool enter(km_inside *in, const char *call, km_session *s) {
+    if (!km_is_inside(s)) return look(in, call, s);
+    km_public_fail(KM_ERR_STATE, "%s: the session is busy with the call that this one came from",
+                   call);
     return false;
-}
-
-/* The end of a call: its error is told, and a session that was freed meanwhile goes. */
-static km_status leave(km_session *s, const km_error *err) {
-    km_status code = err->code;
-    km_last_error_set(err);
-    atomic_store(&s->busy, false);
-    if (atomic_load(&s->doomed) && !atomic_exchange(&s->busy, true)) destroy(s);
-    return code;
 }
 
 /* ---- Where it runs ---- */
@@ -133,7 +121,8 @@ km_session *km_session_new(km_model *m) {
     return NULL;
 }
 
-static void destroy(km_session *s) {
+static void destroy(void *session) {
+    km_session *s = session;
     km_maker_free(s->maker);
     km_wish_free(&s->wish);
     km_drafter_free(s->drafter);
@@ -145,15 +134,14 @@ static void destroy(km_session *s) {
 }
 
 void km_session_free(km_session *s) {
-    if (!km_handle_remove(s, KM_HANDLE_SESSION)) return;
-    atomic_store(&s->cancel, true);
-    atomic_store(&s->doomed, true);
-    if (!atomic_exchange(&s->busy, true)) destroy(s); /* else the call under way does it */
+    if (km_is_inside(s)) atomic_store(&s->cancel, true); /* by a callback: the call ends soon */
+    km_handle_free("km_session_free", s, KM_HANDLE_SESSION, destroy);
 }
 
 km_session *km_session_fork(km_session *s) {
     km_error err = {0};
-    if (!enter("km_session_fork", s)) return NULL;
+    KM_INSIDE(in);
+    if (!enter(&in, "km_session_fork", s)) return NULL;
     km_session *f = km_calloc(1, sizeof *f);
     if (!f) km_no_memory_for(&err, "a session");
     if (f && ready(s, &err) == KM_OK && (f->seq = km_sequence_fork(s->seq, &err))) {
@@ -168,7 +156,7 @@ km_session *km_session_fork(km_session *s) {
         km_free(f);
         f = NULL;
     }
-    leave(s, &err);
+    km_told(&err);
     return f;
 }
 
@@ -185,50 +173,56 @@ static void take_mix(km_session *s, km_adapter_mix *mix) {
 km_status km_session_set_adapters(km_session *s, const km_adapter *adapters, int64_t n) {
     km_error err = {0};
     km_adapter_mix mix = {0};
-    if (!enter("km_session_set_adapters", s)) return km_last_status();
+    KM_INSIDE(in);
+    if (!enter(&in, "km_session_set_adapters", s)) return km_last_status();
     if (ready(s, &err) == KM_OK && km_adapters_mix(s->m, adapters, n, &mix, &err) == KM_OK) {
         take_mix(s, &mix);
         s->chose = n >= 0;
     }
-    return leave(s, &err);
+    return km_told(&err);
 }
 
 /* ---- What it holds ---- */
 
 km_status km_session_read(km_session *s, const int32_t *ids, size_t n) {
     km_error err = {0};
-    if (!enter("km_session_read", s)) return km_last_status();
+    KM_INSIDE(in);
+    if (!enter(&in, "km_session_read", s)) return km_last_status();
     if (!ids && n)
         km_error_set(&err, KM_ERR_NULL, "km_session_read: no tokens given");
     else if (ready(s, &err) == KM_OK) {
-        atomic_store(&s->cancel, atomic_load(&s->doomed));
+        atomic_store(&s->cancel, false);
         km_sequence_cancel_by(s->seq, &s->cancel);
         km_sequence_read(s->seq, ids, n, &err);
         km_sequence_cancel_by(s->seq, NULL);
         if (err.code != KM_OK && err.code != KM_ERR_RANGE) clear_errors(s);
     }
-    return leave(s, &err);
+    return km_told(&err);
 }
 
 const float *km_session_logits(km_session *s) {
     km_error err = {0};
-    if (!enter("km_session_logits", s)) return NULL;
+    KM_INSIDE(in);
+    if (!enter(&in, "km_session_logits", s)) return NULL;
     const float *logits = km_sequence_logits(s->seq);
-    leave(s, &err);
+    km_told(&err);
     return logits;
 }
 
 int64_t km_session_length(const km_session *s) {
-    return is_open("km_session_length", s) ? km_sequence_length(s->seq) : -1;
+    KM_INSIDE(in);
+    return look(&in, "km_session_length", s) ? km_sequence_length(s->seq) : -1;
 }
 
 const int32_t *km_session_tokens(const km_session *s) {
-    return is_open("km_session_tokens", s) ? km_sequence_tokens(s->seq) : NULL;
+    KM_INSIDE(in);
+    return look(&in, "km_session_tokens", s) ? km_sequence_tokens(s->seq) : NULL;
 }
 
 km_status km_session_rewind(km_session *s, int64_t length) {
     km_error err = {0};
-    if (!enter("km_session_rewind", s)) return km_last_status();
+    KM_INSIDE(in);
+    if (!enter(&in, "km_session_rewind", s)) return km_last_status();
     if (ready(s, &err) == KM_OK) {
         int64_t held = km_sequence_length(s->seq);
         if (length < 0 || length > held)
@@ -237,7 +231,7 @@ km_status km_session_rewind(km_session *s, int64_t length) {
         else
             km_sequence_rewind(s->seq, length);
     }
-    return leave(s, &err);
+    return km_told(&err);
 }
 
 /* The two have no file where ranks share the model: what the others hold is not here. */
@@ -251,21 +245,25 @@ static km_status file_ready(km_session *s, const char *call, const char *path, k
 
 km_status km_session_save(km_session *s, const char *path) {
     km_error err = {0};
-    if (!enter("km_session_save", s)) return km_last_status();
+    KM_INSIDE(in);
+    if (!enter(&in, "km_session_save", s)) return km_last_status();
     if (file_ready(s, "km_session_save", path, &err) == KM_OK) km_sequence_save(s->seq, path, &err);
-    return leave(s, &err);
+    return km_told(&err);
 }
 
 km_status km_session_restore(km_session *s, const char *path) {
     km_error err = {0};
-    if (!enter("km_session_restore", s)) return km_last_status();
+    KM_INSIDE(in);
+    if (!enter(&in, "km_session_restore", s)) return km_last_status();
     if (file_ready(s, "km_session_restore", path, &err) == KM_OK)
         km_sequence_restore(s->seq, path, &err);
-    return leave(s, &err);
+    return km_told(&err);
 }
 
 void km_session_cancel(km_session *s) {
+    km_handle_pin(s);
     if (km_handle_is(s, KM_HANDLE_SESSION)) atomic_store(&s->cancel, true);
+    km_handle_unpin(s);
 }
 
 /* ---- Generating ---- */
@@ -279,7 +277,7 @@ static bool on_prompt(void *user, int64_t done, int64_t total) {
 static km_status begin(km_session *s, const char *call, const km_generation *how, bool rendered,
                        km_error *err) {
     s->last = (km_generated){.size = sizeof s->last};
-    atomic_store(&s->cancel, atomic_load(&s->doomed));
+    atomic_store(&s->cancel, false);
     km_status status = ready(s, err);
     if (status == KM_OK) status = km_wish_make(call, s->m, how, &s->wish, err);
     if (status != KM_OK) return status;
@@ -341,7 +339,6 @@ static km_status all(km_session *s, km_error *err) {
 static km_status generate(km_session *s, const char *call, const char *prompt, size_t bytes,
                           const km_generation *how, bool rendered, km_generated *out) {
     km_error err = {0};
-    if (!enter(call, s)) return km_last_status();
     km_status status = begin_text(s, call, prompt, bytes, how, rendered, &err);
     if (status == KM_OK) status = all(s, &err);
     if (status == KM_OK)
@@ -349,24 +346,24 @@ static km_status generate(km_session *s, const char *call, const char *prompt, s
     else
         failed(s, &err);
     km_give_sized(out, &s->last, sizeof s->last);
-    return leave(s, &err);
+    return km_told(&err);
 }
 
 km_status km_generate(km_session *s, const char *prompt, size_t bytes, const km_generation *how,
                       km_generated *out) {
+    KM_INSIDE(in);
+    if (!enter(&in, "km_generate", s)) return km_last_status();
     return generate(s, "km_generate", prompt, bytes, how, false, out);
 }
 
 km_status km_generate_chat(km_session *s, const char *messages, const km_render_options *render,
                            const km_generation *how, km_generated *out) {
-    if (!enter("km_generate_chat", s)) return km_last_status();
-    km_model *m = km_model_hold(s->m); /* closed by its owner, perhaps */
-    char *prompt = km_render_held(m, messages, render);
-    leave(s, &(km_error){0});
+    KM_INSIDE(in);
+    if (!enter(&in, "km_generate_chat", s)) return km_last_status();
+    char *prompt = km_render_held(s->m, messages, render);
     km_status status = prompt
                            ? generate(s, "km_generate_chat", prompt, strlen(prompt), how, true, out)
                            : km_last_status();
-    km_model_drop(m);
     km_string_free(prompt);
     return status;
 }
@@ -378,20 +375,22 @@ static km_status begun(km_session *s, km_status status, km_error *err) {
         s->last = km_maker_got(s->maker);
     else
         failed(s, err);
-    return leave(s, err);
+    return km_told(err);
 }
 
 km_status km_generate_begin(km_session *s, const char *prompt, size_t bytes,
                             const km_generation *how) {
     km_error err = {0};
-    if (!enter("km_generate_begin", s)) return km_last_status();
+    KM_INSIDE(in);
+    if (!enter(&in, "km_generate_begin", s)) return km_last_status();
     return begun(s, begin_text(s, "km_generate_begin", prompt, bytes, how, false, &err), &err);
 }
 
 km_status km_generate_begin_ids(km_session *s, const int32_t *ids, size_t n,
                                 const km_generation *how) {
     km_error err = {0};
-    if (!enter("km_generate_begin_ids", s)) return km_last_status();
+    KM_INSIDE(in);
+    if (!enter(&in, "km_generate_begin_ids", s)) return km_last_status();
     km_status status = KM_OK;
     if (!ids || n == 0)
         status = km_error_set(&err, KM_ERR_NULL, "km_generate_begin_ids: no tokens given");
@@ -403,7 +402,8 @@ km_status km_generate_begin_ids(km_session *s, const int32_t *ids, size_t n,
 int km_generate_next(km_session *s, km_piece_event *event) {
     km_error err = {0};
     km_piece_event e = {.id = -1, .text = ""};
-    if (!enter("km_generate_next", s)) return -1;
+    KM_INSIDE(in);
+    if (!enter(&in, "km_generate_next", s)) return -1;
     int more = -1;
     if (!event) {
         km_error_set(&err, KM_ERR_NULL, "km_generate_next: no event given");
@@ -418,13 +418,14 @@ int km_generate_next(km_session *s, km_piece_event *event) {
         km_error_set(&err, KM_ERR_STATE, "km_generate_next: no generation was begun");
     }
     if (event) *event = e;
-    leave(s, &err);
+    km_told(&err);
     return more;
 }
 
 km_status km_generate_state_sized(const km_session *s, km_generated *out, size_t size) {
     km_generated own = {0};
-    if (km_handle_open("km_generate_state", s, KM_HANDLE_SESSION)) {
+    KM_INSIDE(in);
+    if (look(&in, "km_generate_state", s)) {
         own = s->last;
         own.size = sizeof own;
     }

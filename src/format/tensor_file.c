@@ -215,6 +215,7 @@ static km_tensor *load(km_ctx *ctx, const km_file *f, const char *name) {
 }
 
 km_tensor *km_file_load(km_ctx *ctx, const km_file *f, const char *name) {
+    KM_CTX_CALL(ctx, NULL);
     if (km_failed(ctx)) return NULL;
     if (km_handle_is(f, KM_HANDLE_FILE)) return load(ctx, f, name);
     km_fail(ctx, f ? KM_ERR_STATE : KM_ERR_NULL, "load: no open file");
@@ -222,6 +223,7 @@ km_tensor *km_file_load(km_ctx *ctx, const km_file *f, const char *name) {
 }
 
 km_tensor *km_load(km_ctx *ctx, const char *path, const char *name) {
+    KM_CTX_CALL(ctx, NULL);
     if (km_failed(ctx)) return NULL;
     km_error err = {0};
     km_file *f = open_file(path, &err);
@@ -381,6 +383,7 @@ static km_status save(const char *path, const km_named_tensor *in, int n, km_ten
 
 km_status km_save(km_ctx *ctx, const char *path, const km_named_tensor *in, int n,
                   const char *meta) {
+    KM_CTX_CALL(ctx, km_ctx_missing(ctx));
     if (km_failed(ctx)) return km_ctx_status(ctx);
     if (!path || n < 0 || (n > 0 && !in))
         return km_fail(ctx, KM_ERR_NULL, "save: an argument is missing or negative");

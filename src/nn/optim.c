@@ -139,6 +139,7 @@ static km_status make_control(km_ctx *ctx, km_optimizer *o) {
 
 km_optimizer *km_optimizer_new(km_ctx *ctx, const km_param_list *params,
                                const km_optim_settings *settings) {
+    KM_CTX_CALL(ctx, NULL);
     if (km_failed(ctx)) return NULL;
     km_optim_settings how = km_optim_defaults();
     if (km_take_sized(&how, sizeof how, settings, "km_optim_settings", &ctx->error) != KM_OK)
@@ -195,6 +196,12 @@ km_optimizer *km_optimizer_new_ranks(km_ctx *ctx, const km_param_list *params,
 }
 
 void km_optimizer_free(km_optimizer *o) {
+    if (!km_handle_is(o, KM_HANDLE_OPTIMIZER)) return;
+    KM_INSIDE(in);
+    if (km_try_enter(&in, o->ctx, KM_HANDLE_CONTEXT) == KM_ENTRY_BUSY) {
+        km_public_fail(KM_ERR_STATE, "optimizer: another thread is using its context");
+        return;
+    }
     if (!km_handle_remove(o, KM_HANDLE_OPTIMIZER)) return;
     for (int k = 0; k < KM_STATES; k++) km_release(o->state[k]);
     km_release(o->knobs);
@@ -215,6 +222,7 @@ void km_optimizer_free(km_optimizer *o) {
 /* ---- A step ---- */
 
 km_status km_optimizer_set(km_ctx *ctx, km_optimizer *o, double lr, int accumulate) {
+    KM_CTX_CALL(ctx, km_ctx_missing(ctx));
     if (km_optimizer_check(ctx, o) != KM_OK) return km_ctx_status(ctx);
     if (!(lr >= 0) || !isfinite(lr) || accumulate < 1)
         return km_fail(ctx, KM_ERR_RANGE, "optimizer: learning rate %g, %d backward passes", lr,
@@ -228,6 +236,7 @@ km_status km_optimizer_set(km_ctx *ctx, km_optimizer *o, double lr, int accumula
 }
 
 km_tensor *km_optimizer_scale_loss(km_ctx *ctx, km_optimizer *o, km_tensor *loss) {
+    KM_CTX_CALL(ctx, NULL);
     if (km_optimizer_check(ctx, o) != KM_OK) return NULL;
     return o->how.loss_scale > 0 ? km_mul(ctx, loss, o->loss_scale) : loss;
 }
@@ -237,6 +246,7 @@ void km_optimizer_last_backward(km_ctx *ctx, km_optimizer *o) {
 }
 
 void km_optimizer_zero_grad(km_ctx *ctx, km_optimizer *o) {
+    KM_CTX_CALL(ctx, );
     if (!km_handle_is(o, KM_HANDLE_OPTIMIZER) || o->ctx != ctx) { /* else also where it failed */
         km_optimizer_check(ctx, o);
         return;
@@ -311,6 +321,7 @@ static km_status update(km_ctx *ctx, km_optimizer *o, int first, int end) {
 }
 
 km_status km_optimizer_step(km_ctx *ctx, km_optimizer *o) {
+    KM_CTX_CALL(ctx, km_ctx_missing(ctx));
     if (km_optimizer_check(ctx, o) != KM_OK) return km_ctx_status(ctx);
     int mark = ctx->n_step;
     ctx->no_grad++;
@@ -331,6 +342,7 @@ km_status km_optimizer_step(km_ctx *ctx, km_optimizer *o) {
 }
 
 km_status km_optimizer_report(km_ctx *ctx, km_optimizer *o, km_optim_report *to) {
+    KM_CTX_CALL(ctx, km_ctx_missing(ctx));
     float f[KM_CONTROL_TENSORS];
     if (km_optimizer_check(ctx, o) != KM_OK) return km_ctx_status(ctx);
     if (!to) return km_fail(ctx, KM_ERR_NULL, "optimizer: no report to fill");

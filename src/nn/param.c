@@ -14,6 +14,7 @@ static bool make_room(km_ctx *ctx, km_param_list *list) {
 
 km_tensor *km_param_add(km_ctx *ctx, km_param_list *list, km_dtype dtype, km_shape shape,
                         bool decay, const char *name, ...) {
+    KM_CTX_CALL(ctx, NULL);
     char text[256] = "";
     va_list ap;
     va_start(ap, name);
@@ -104,6 +105,7 @@ bool km_name_matches(const char *pattern, const char *name) {
 }
 
 int km_param_freeze(km_ctx *ctx, km_param_list *list, const char *pattern, bool frozen) {
+    KM_CTX_CALL(ctx, -1);
     int n = 0;
     if (km_failed(ctx)) return -1;
     if (!list || !pattern || list->users) {
@@ -143,6 +145,12 @@ km_param_list *km_param_list_new(void) {
 
 void km_param_list_free(km_param_list *list) {
     if (!list) return;
+    km_ctx *ctx = list->n ? list->at[0].t->ctx : NULL;
+    KM_INSIDE(in);
+    if (km_try_enter(&in, ctx, KM_HANDLE_CONTEXT) == KM_ENTRY_BUSY) {
+        km_public_fail(KM_ERR_STATE, "param_list: another thread is using its context");
+        return;
+    }
     list->doomed = true;
     if (list->users) return;
     km_param_clear(list);

@@ -72,6 +72,7 @@ km_tensor *km_apply_on(km_ctx *ctx, km_device *device, km_op op, km_tensor *cons
     const km_op_row *row = km_op_get(op);
     if (out)
         for (int i = 0; i < KM_MAX_OUTPUTS; i++) out[i] = NULL;
+    KM_CTX_CALL(ctx, NULL);
     if (km_failed(ctx)) return NULL;
     if (!p) p = &none;
     km_outputs o = {0};
@@ -107,6 +108,7 @@ km_status km_apply_into(km_ctx *ctx, km_op op, km_tensor *const *in, int n_in, c
                         km_tensor *out) {
     static const km_params none;
     const km_op_row *row = km_op_get(op);
+    KM_CTX_CALL(ctx, km_ctx_missing(ctx));
     if (km_failed(ctx)) return km_ctx_status(ctx);
     if (!out) return km_fail(ctx, KM_ERR_NULL, "%s: no output", row->name);
     if (check_inputs(ctx, row, in, n_in) != KM_OK) return ctx->error.code;

@@ -133,6 +133,7 @@ void km_rows_attention(km_op_row *t) {
 
 km_tensor *km_rope(km_ctx *ctx, km_tensor *x, km_tensor *positions, km_rope_pairs pairs,
                    double base, int n_dims) {
+    KM_CTX_CALL(ctx, NULL);
     km_params p = {
         .n = {[KM_N_ROPE_DIMS] = n_dims ? n_dims : km_tensor_dim(x, -1), [KM_N_ROPE_PAIRS] = pairs},
         .f = {[KM_F_ROPE_BASE] = base}};
@@ -150,6 +151,7 @@ km_tensor *km_rope_divided(km_ctx *ctx, km_tensor *x, km_tensor *positions, km_t
 
 km_tensor *km_attention(km_ctx *ctx, km_tensor *q, km_tensor *k, km_tensor *v, bool causal,
                         double scale) {
+    KM_CTX_CALL(ctx, NULL);
     int64_t d = km_tensor_dim(q, -1);
     km_params p = {.causal = causal,
                    .f = {[KM_F_SCALE] = scale != 0 ? scale : 1 / sqrt(d > 0 ? (double)d : 1)}};

@@ -212,6 +212,7 @@ km_tensor *km_tril(km_ctx *ctx, km_tensor *x, int diagonal) {
 }
 
 km_tensor *km_dropout(km_ctx *ctx, km_tensor *x, double p) {
+    KM_CTX_CALL(ctx, NULL);
     if (km_failed(ctx)) return NULL;
     km_params params = {.f = {[KM_F_DROP] = p}, .seed = ctx->seed, .stream = ctx->draws++};
     return km_apply1(ctx, KM_OP_DROPOUT, x, &params);

@@ -63,6 +63,7 @@ km_tensor *km_fill_on(km_ctx *ctx, km_device *device, km_dtype dtype, km_shape s
 }
 
 km_tensor *km_full(km_ctx *ctx, km_dtype dtype, km_shape shape, double value) {
+    KM_CTX_CALL(ctx, NULL);
     return km_ctx_is(ctx) ? km_fill_on(ctx, ctx->device, dtype, shape, value) : NULL;
 }
 
@@ -82,6 +83,7 @@ static bool is_float_or_fail(km_ctx *ctx, const char *name, km_dtype dtype, uint
 }
 
 km_tensor *km_arange(km_ctx *ctx, km_dtype dtype, int64_t count, double start, double step) {
+    KM_CTX_CALL(ctx, NULL);
     if (!is_float_or_fail(ctx, "arange", dtype, KM_NUMBERS)) return NULL;
     km_params p = {
         .dtype = dtype, .shape = KM_SHAPE(count), .f = {[KM_F_START] = start, [KM_F_STEP] = step}};
@@ -90,6 +92,7 @@ km_tensor *km_arange(km_ctx *ctx, km_dtype dtype, int64_t count, double start, d
 
 static km_tensor *random_fill(km_ctx *ctx, km_op op, km_dtype dtype, km_shape shape, double a,
                               double b) {
+    KM_CTX_CALL(ctx, NULL);
     if (!is_float_or_fail(ctx, km_op_name(op), dtype, KM_FLOATS)) return NULL;
     km_params p = {.dtype = dtype,
                    .shape = shape,
@@ -110,11 +113,13 @@ km_tensor *km_normal(km_ctx *ctx, km_dtype dtype, km_shape shape, double mean, d
 km_tensor *km_copy(km_ctx *ctx, km_tensor *t) { return km_apply1(ctx, KM_OP_COPY, t, NULL); }
 
 km_tensor *km_contiguous(km_ctx *ctx, km_tensor *t) {
+    KM_CTX_CALL(ctx, NULL);
     if (km_failed(ctx) || km_want_input(ctx, "contiguous", 0, t) != KM_OK) return NULL;
     return km_is_contiguous(t) ? t : km_copy(ctx, t);
 }
 
 km_tensor *km_cast(km_ctx *ctx, km_tensor *t, km_dtype dtype) {
+    KM_CTX_CALL(ctx, NULL);
     if (km_failed(ctx) || km_want_input(ctx, "cast", 0, t) != KM_OK) return NULL;
     if (t->dtype == dtype) return t;
     km_op op = km_dtype_is_block(t->dtype)                                    ? KM_OP_DEQUANTISE

@@ -41,6 +41,7 @@ static void grad_attention_qkv(km_ctx *ctx, km_node *n) {
 
 km_tensor *km_attention_qkv(km_ctx *ctx, km_tensor *qkv, int heads, int kv_heads, bool causal,
                             double scale) {
+    KM_CTX_CALL(ctx, NULL);
     static const char name[] = "attention_qkv";
     char text[KM_SHAPE_TEXT];
     if (km_want_input(ctx, name, 0, qkv) != KM_OK) return NULL;
@@ -195,6 +196,7 @@ static int64_t chunk_rows(const km_tensor *w, int64_t rows) {
 
 km_tensor *km_linear_cross_entropy(km_ctx *ctx, km_tensor *x, km_tensor *w, km_tensor *targets,
                                    int64_t classes, int64_t ignore_index, km_reduction reduction) {
+    KM_CTX_CALL(ctx, NULL);
     static const char name[] = "linear_cross_entropy";
     if (km_failed(ctx)) return NULL;
     if (w && classes == 0) classes = km_tensor_dim(w, 0);

@@ -240,23 +240,27 @@ static bool axis_params(km_ctx *ctx, km_op op, km_tensor *x, int axis, km_params
 }
 
 km_tensor *km_embedding(km_ctx *ctx, km_tensor *table, km_tensor *ids) {
+    KM_CTX_CALL(ctx, NULL);
     if (table && km_dtype_is_block(table->dtype)) return km_quant_embedding(ctx, table, ids);
     return km_apply2(ctx, KM_OP_EMBEDDING, table, ids, NULL);
 }
 
 km_tensor *km_gather(km_ctx *ctx, km_tensor *x, int axis, km_tensor *index) {
+    KM_CTX_CALL(ctx, NULL);
     km_params p = {0};
     return axis_params(ctx, KM_OP_GATHER, x, axis, &p) ? km_apply2(ctx, KM_OP_GATHER, x, index, &p)
                                                        : NULL;
 }
 
 km_tensor *km_scatter_add(km_ctx *ctx, km_tensor *x, int axis, km_tensor *index, km_tensor *src) {
+    KM_CTX_CALL(ctx, NULL);
     km_params p = {0};
     if (!axis_params(ctx, KM_OP_SCATTER_ADD, x, axis, &p)) return NULL;
     return km_apply(ctx, KM_OP_SCATTER_ADD, (km_tensor *[]){x, index, src}, 3, &p, NULL);
 }
 
 km_tensor *km_scatter(km_ctx *ctx, km_tensor *x, int axis, km_tensor *index, km_tensor *src) {
+    KM_CTX_CALL(ctx, NULL);
     km_params p = {0};
     if (!axis_params(ctx, KM_OP_SCATTER, x, axis, &p)) return NULL;
     return km_apply(ctx, KM_OP_SCATTER, (km_tensor *[]){x, index, src}, 3, &p, NULL);
@@ -286,6 +290,7 @@ static int64_t count_true(km_ctx *ctx, km_tensor *mask) {
 }
 
 km_tensor *km_masked_select(km_ctx *ctx, km_tensor *x, km_tensor *mask) {
+    KM_CTX_CALL(ctx, NULL);
     const char *name = "masked_select";
     km_shape s;
     if (km_want_input(ctx, name, 0, x) != KM_OK || km_want_input(ctx, name, 1, mask) != KM_OK ||
@@ -306,6 +311,7 @@ km_tensor *km_masked_select(km_ctx *ctx, km_tensor *x, km_tensor *mask) {
 }
 
 km_tensor *km_masked_scatter(km_ctx *ctx, km_tensor *x, km_tensor *mask, km_tensor *src) {
+    KM_CTX_CALL(ctx, NULL);
     const char *name = "masked_scatter";
     if (km_want_input(ctx, name, 0, x) != KM_OK || km_want_input(ctx, name, 1, mask) != KM_OK ||
         km_want_input(ctx, name, 2, src) != KM_OK ||
@@ -323,6 +329,7 @@ km_tensor *km_masked_scatter(km_ctx *ctx, km_tensor *x, km_tensor *mask, km_tens
 }
 
 km_tensor *km_nonzero(km_ctx *ctx, km_tensor *x) {
+    KM_CTX_CALL(ctx, NULL);
     if (km_want_input(ctx, "nonzero", 0, x) != KM_OK ||
         km_want_dtype(ctx, "nonzero", NULL, x, KM_ANY) != KM_OK)
         return NULL;
@@ -335,6 +342,7 @@ km_tensor *km_nonzero(km_ctx *ctx, km_tensor *x) {
 }
 
 km_tensor *km_index_select(km_ctx *ctx, km_tensor *x, int axis, km_tensor *index) {
+    KM_CTX_CALL(ctx, NULL);
     km_params p = {0};
     return axis_params(ctx, KM_OP_INDEX_SELECT, x, axis, &p)
                ? km_apply2(ctx, KM_OP_INDEX_SELECT, x, index, &p)
@@ -349,6 +357,7 @@ static bool parts_there(km_ctx *ctx, const char *name, km_tensor *const *parts, 
 }
 
 km_tensor *km_concat(km_ctx *ctx, km_tensor *const *parts, int n, int axis) {
+    KM_CTX_CALL(ctx, NULL);
     km_params p = {0};
     if (!parts_there(ctx, "concat", parts, n)) return NULL;
     if (!axis_params(ctx, KM_OP_CONCAT, parts[0], axis, &p)) return NULL;
@@ -356,6 +365,7 @@ km_tensor *km_concat(km_ctx *ctx, km_tensor *const *parts, int n, int axis) {
 }
 
 km_tensor *km_stack(km_ctx *ctx, km_tensor *const *parts, int n, int axis) {
+    KM_CTX_CALL(ctx, NULL);
     char a[KM_SHAPE_TEXT], b[KM_SHAPE_TEXT];
     if (!parts_there(ctx, "stack", parts, n)) return NULL;
     for (int i = 0; i < n; i++) { /* told with the caller's shapes, not those of the views below */

@@ -117,6 +117,7 @@ void km_rows_loss(km_op_row *t) {
 
 km_tensor *km_cross_entropy(km_ctx *ctx, km_tensor *logits, km_tensor *targets,
                             int64_t ignore_index, km_reduction reduction) {
+    KM_CTX_CALL(ctx, NULL);
     if (km_failed(ctx)) return NULL;
     km_params p = {.n = {[KM_N_IGNORE] = ignore_index, [KM_N_REDUCTION] = reduction}};
     int d = km_tensor_ndim(logits);

@@ -167,6 +167,7 @@ static km_tensor *with_rank(km_ctx *ctx, km_tensor *t, int ndim) {
 }
 
 km_tensor *km_matmul(km_ctx *ctx, km_tensor *a, km_tensor *b) {
+    KM_CTX_CALL(ctx, NULL);
     char ta[KM_SHAPE_TEXT], tb[KM_SHAPE_TEXT];
     if (km_failed(ctx)) return NULL;
     if (!a || !b) {
@@ -210,6 +211,7 @@ km_tensor *km_matmul(km_ctx *ctx, km_tensor *a, km_tensor *b) {
 }
 
 km_tensor *km_linear(km_ctx *ctx, km_tensor *x, km_tensor *w, km_tensor *b, km_act act) {
+    KM_CTX_CALL(ctx, NULL);
     if (km_failed(ctx)) return NULL;
     if (w && km_dtype_is_block(w->dtype)) return km_quant_linear(ctx, x, w, b, act);
     km_params p = {.act = act};

@@ -41,6 +41,7 @@ void km_rows_mlp(km_op_row *t) {
 
 km_tensor *km_mlp(km_ctx *ctx, km_tensor *x, km_tensor *w1, km_tensor *b1, km_act act,
                   km_tensor *w2, km_tensor *b2) {
+    KM_CTX_CALL(ctx, NULL);
     if (km_failed(ctx)) return NULL;
     if (km_want_input(ctx, "mlp", 0, x) != KM_OK || km_want_input(ctx, "mlp", 1, w1) != KM_OK ||
         km_want_input(ctx, "mlp", 4, w2) != KM_OK)

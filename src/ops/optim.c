@@ -201,6 +201,7 @@ km_status km_adamw_defaults_sized(km_adamw *out, size_t size) {
 
 km_status km_sgd_step(km_ctx *ctx, km_tensor *const *parameters, km_tensor *const *m, int n,
                       const km_sgd *given) {
+    KM_CTX_CALL(ctx, km_ctx_missing(ctx));
     if (km_failed(ctx)) return km_ctx_status(ctx);
     if (!given) return km_fail(ctx, KM_ERR_NULL, "sgd: no settings");
     km_sgd own = km_sgd_defaults(), *how = &own;
@@ -217,6 +218,7 @@ km_status km_sgd_step(km_ctx *ctx, km_tensor *const *parameters, km_tensor *cons
 
 km_status km_adamw_step(km_ctx *ctx, km_tensor *const *parameters, km_tensor *const *m,
                         km_tensor *const *v, int n, const km_adamw *given) {
+    KM_CTX_CALL(ctx, km_ctx_missing(ctx));
     if (km_failed(ctx)) return km_ctx_status(ctx);
     if (!given || !m || !v)
         return km_fail(ctx, KM_ERR_NULL, "adamw: settings and state are needed");

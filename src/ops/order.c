@@ -79,6 +79,7 @@ static km_tensor *sorted(km_ctx *ctx, const char *name, km_tensor *x, int64_t k,
     km_tensor *out[KM_MAX_OUTPUTS] = {0};
     km_params p = {.n = {[KM_N_TOP_K] = k, [KM_N_FALLING] = descending}};
     if (index) *index = NULL;
+    KM_CTX_CALL(ctx, NULL);
     if (km_want_input(ctx, name, 0, x) != KM_OK ||
         km_want_axis(ctx, name, axis, x->shape, &p.axis) != KM_OK)
         return NULL;
@@ -99,6 +100,7 @@ km_tensor *km_topk(km_ctx *ctx, km_tensor *x, int64_t k, int axis, bool largest,
 }
 
 km_tensor *km_cumsum(km_ctx *ctx, km_tensor *x, int axis) {
+    KM_CTX_CALL(ctx, NULL);
     km_params p = {0};
     if (km_want_input(ctx, "cumsum", 0, x) != KM_OK ||
         km_want_axis(ctx, "cumsum", axis, x->shape, &p.axis) != KM_OK)
@@ -107,6 +109,7 @@ km_tensor *km_cumsum(km_ctx *ctx, km_tensor *x, int axis) {
 }
 
 km_tensor *km_one_hot(km_ctx *ctx, km_tensor *ids, int64_t classes, km_dtype dtype) {
+    KM_CTX_CALL(ctx, NULL);
     if (km_failed(ctx)) return NULL;
     if ((unsigned)dtype >= KM_PLAIN_COUNT) {
         km_fail(ctx, KM_ERR_DTYPE, "one_hot: no rows of %s",
@@ -122,6 +125,7 @@ static km_tensor *repeated(km_ctx *ctx, const char *name, km_tensor *x, int axis
                            bool each) {
     int a;
     char text[KM_SHAPE_TEXT];
+    KM_CTX_CALL(ctx, NULL);
     if (km_want_input(ctx, name, 0, x) != KM_OK ||
         km_want_axis(ctx, name, axis, x->shape, &a) != KM_OK)
         return NULL;

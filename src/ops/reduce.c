@@ -109,6 +109,7 @@ void km_rows_reduce(km_op_row *t) {
 
 static km_tensor *reduce(km_ctx *ctx, km_op op, km_tensor *x, const int *axes, int n_axes,
                          bool keepdim, int correction) {
+    KM_CTX_CALL(ctx, NULL);
     if (km_failed(ctx)) return NULL;
     if (!x) {
         km_fail(ctx, KM_ERR_NULL, "%s: argument 1 is NULL", km_op_name(op));

@@ -35,6 +35,7 @@ void km_rows_softmax(km_op_row *t) {
 
 static km_tensor *along(km_ctx *ctx, km_op op, km_tensor *x, int axis) {
     km_params p = {0};
+    KM_CTX_CALL(ctx, NULL);
     if (km_failed(ctx)) return NULL;
     if (x && km_want_axis(ctx, km_op_name(op), axis, x->shape, &p.axis) != KM_OK) return NULL;
     return km_apply1(ctx, op, x, &p);

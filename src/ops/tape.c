@@ -12,10 +12,12 @@ bool km_recording(const km_ctx *ctx, km_tensor *const *in, int n_in) {
 }
 
 void km_no_grad_begin(km_ctx *ctx) {
+    KM_CTX_CALL(ctx, );
     if (km_ctx_is(ctx)) ctx->no_grad++;
 }
 
 void km_no_grad_end(km_ctx *ctx) {
+    KM_CTX_CALL(ctx, );
     if (!km_ctx_is(ctx)) return;
     if (ctx->no_grad == 0)
         km_fail(ctx, KM_ERR_STATE, "no_grad: ended without a begin");

@@ -51,6 +51,7 @@ static km_status upload(km_tensor *t, const void *src) {
 }
 
 km_tensor *km_from_data(km_ctx *ctx, km_dtype dtype, km_shape shape, const void *data) {
+    KM_CTX_CALL(ctx, NULL);
     if (km_failed(ctx)) return NULL;
     km_profile_op(ctx, "from_data");
     km_tensor *t = km_tensor_new(ctx, ctx->lanes[0], "from_data", dtype, shape);
@@ -63,6 +64,7 @@ km_tensor *km_from_data(km_ctx *ctx, km_dtype dtype, km_shape shape, const void 
 }
 
 km_status km_read(km_ctx *ctx, const km_tensor *t, void *dst, size_t bytes) {
+    KM_CTX_CALL(ctx, km_ctx_missing(ctx));
     if (usable(ctx, "read", t) != KM_OK) return km_ctx_status(ctx);
     char text[KM_SHAPE_TEXT];
     if (bytes != bytes_of(t))
@@ -81,6 +83,7 @@ km_status km_read(km_ctx *ctx, const km_tensor *t, void *dst, size_t bytes) {
 }
 
 km_status km_write(km_ctx *ctx, km_tensor *t, const void *src, size_t bytes) {
+    KM_CTX_CALL(ctx, km_ctx_missing(ctx));
     if (usable(ctx, "write", t) != KM_OK) return km_ctx_status(ctx);
     char text[KM_SHAPE_TEXT];
     if (bytes != bytes_of(t))
@@ -100,6 +103,7 @@ km_status km_write(km_ctx *ctx, km_tensor *t, const void *src, size_t bytes) {
 }
 
 double km_item(km_ctx *ctx, const km_tensor *t) {
+    KM_CTX_CALL(ctx, 0);
     if (usable(ctx, "item", t) != KM_OK) return 0;
     char text[KM_SHAPE_TEXT];
     if (km_shape_count(t->shape) != 1) {
@@ -164,6 +168,7 @@ km_tensor *km_move(km_ctx *ctx, km_tensor *t, km_device *device) {
 }
 
 km_tensor *km_to(km_ctx *ctx, km_tensor *t, const char *device) {
+    KM_CTX_CALL(ctx, NULL);
     if (usable(ctx, "to", t) != KM_OK) return NULL;
     if (!device) {
         km_fail(ctx, KM_ERR_NULL, "to: no device named");
@@ -174,6 +179,7 @@ km_tensor *km_to(km_ctx *ctx, km_tensor *t, const char *device) {
 }
 
 km_status km_assign(km_ctx *ctx, km_tensor *dst, const km_tensor *src) {
+    KM_CTX_CALL(ctx, km_ctx_missing(ctx));
     if (usable(ctx, "assign", dst) != KM_OK || usable(ctx, "assign", src) != KM_OK)
         return km_ctx_status(ctx);
     if (changeable(ctx, "assign", dst) != KM_OK) return ctx->error.code;

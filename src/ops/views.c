@@ -76,6 +76,7 @@ void km_rows_views(km_op_row *t) {
 
 km_tensor *km_slice(km_ctx *ctx, km_tensor *t, int axis, int64_t start, int64_t stop,
                     int64_t step) {
+    KM_CTX_CALL(ctx, NULL);
     km_params p = {0};
     if (!usable(ctx, "slice", t)) return NULL;
     if (km_want_axis(ctx, "slice", axis, t->shape, &p.axis) != KM_OK) return NULL;
@@ -107,6 +108,7 @@ km_tensor *km_slice(km_ctx *ctx, km_tensor *t, int axis, int64_t start, int64_t 
 }
 
 km_tensor *km_narrow(km_ctx *ctx, km_tensor *t, int axis, int64_t start, int64_t count) {
+    KM_CTX_CALL(ctx, NULL);
     if (!usable(ctx, "narrow", t)) return NULL;
     int a;
     if (km_want_axis(ctx, "narrow", axis, t->shape, &a) != KM_OK) return NULL;
@@ -121,6 +123,7 @@ km_tensor *km_narrow(km_ctx *ctx, km_tensor *t, int axis, int64_t start, int64_t
 }
 
 km_tensor *km_select(km_ctx *ctx, km_tensor *t, int axis, int64_t index) {
+    KM_CTX_CALL(ctx, NULL);
     if (!usable(ctx, "select", t)) return NULL;
     int a;
     if (km_want_axis(ctx, "select", axis, t->shape, &a) != KM_OK) return NULL;
@@ -134,6 +137,7 @@ km_tensor *km_select(km_ctx *ctx, km_tensor *t, int axis, int64_t index) {
 }
 
 km_tensor *km_permute(km_ctx *ctx, km_tensor *t, const int *axes) {
+    KM_CTX_CALL(ctx, NULL);
     if (!usable(ctx, "permute", t)) return NULL;
     km_params p = {.shape = {t->shape.ndim, {0}}}; /* which axis each new one was */
     km_shape s = t->shape;
@@ -156,6 +160,7 @@ km_tensor *km_permute(km_ctx *ctx, km_tensor *t, const int *axes) {
 }
 
 km_tensor *km_transpose(km_ctx *ctx, km_tensor *t, int axis0, int axis1) {
+    KM_CTX_CALL(ctx, NULL);
     int axes[KM_MAX_DIMS] = {0, 1, 2, 3, 4}, a, b;
     if (!usable(ctx, "transpose", t)) return NULL;
     if (km_want_axis(ctx, "transpose", axis0, t->shape, &a) != KM_OK) return NULL;
@@ -197,6 +202,7 @@ static bool reshape_strides(const km_tensor *t, km_shape to, int64_t stride[KM_M
 }
 
 km_tensor *km_reshape(km_ctx *ctx, km_tensor *t, km_shape shape) {
+    KM_CTX_CALL(ctx, NULL);
     char a[KM_SHAPE_TEXT], b[KM_SHAPE_TEXT];
     if (!usable(ctx, "reshape", t)) return NULL;
     int64_t count = km_shape_count(t->shape), known = 1;
@@ -234,6 +240,7 @@ km_tensor *km_reshape(km_ctx *ctx, km_tensor *t, km_shape shape) {
 }
 
 km_tensor *km_unsqueeze(km_ctx *ctx, km_tensor *t, int axis) {
+    KM_CTX_CALL(ctx, NULL);
     if (!usable(ctx, "unsqueeze", t)) return NULL;
     km_shape s = t->shape;
     int a = km_axis(axis, s.ndim + 1);
@@ -253,6 +260,7 @@ km_tensor *km_unsqueeze(km_ctx *ctx, km_tensor *t, int axis) {
 }
 
 km_tensor *km_squeeze(km_ctx *ctx, km_tensor *t, int axis) {
+    KM_CTX_CALL(ctx, NULL);
     if (!usable(ctx, "squeeze", t)) return NULL;
     km_shape s = t->shape;
     int a;
@@ -274,6 +282,7 @@ km_tensor *km_squeeze(km_ctx *ctx, km_tensor *t, int axis) {
 }
 
 km_tensor *km_broadcast(km_ctx *ctx, km_tensor *t, km_shape shape) {
+    KM_CTX_CALL(ctx, NULL);
     int64_t stride[KM_MAX_DIMS];
     if (!usable(ctx, "broadcast", t)) return NULL;
     if (km_shape_check(ctx, "broadcast", t->dtype, shape) != KM_OK) return NULL;
@@ -290,6 +299,7 @@ km_tensor *km_broadcast(km_ctx *ctx, km_tensor *t, km_shape shape) {
 km_status km_split(km_ctx *ctx, km_tensor *t, int axis, int n, km_tensor **parts) {
     if (parts)
         for (int i = 0; i < n; i++) parts[i] = NULL;
+    KM_CTX_CALL(ctx, km_ctx_missing(ctx));
     if (!usable(ctx, "split", t)) return km_ctx_status(ctx);
     int a;
     if (km_want_axis(ctx, "split", axis, t->shape, &a) != KM_OK) return ctx->error.code;
@@ -303,6 +313,7 @@ km_status km_split(km_ctx *ctx, km_tensor *t, int axis, int n, km_tensor **parts
 }
 
 km_tensor *km_detach(km_ctx *ctx, km_tensor *t) {
+    KM_CTX_CALL(ctx, NULL);
     if (!usable(ctx, "detach", t)) return NULL;
     return km_tensor_view(ctx, t, t->shape, t->stride, t->offset);
 }

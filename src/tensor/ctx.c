@@ -29,7 +29,8 @@ km_status km_fail(km_ctx *ctx, km_status code, const char *fmt, ...) {
 }
 
 km_status km_ctx_fail(km_ctx *ctx, km_status code, const char *fmt, ...) {
-    if (!km_ctx_is(ctx) || code == KM_OK || ctx->error.code != KM_OK) return code;
+    KM_CTX_CALL(ctx, code);
+    if (code == KM_OK || ctx->error.code != KM_OK) return code;
     va_list ap;
     va_start(ap, fmt);
     km_error_setv(&ctx->error, code, fmt, ap);
@@ -39,10 +40,12 @@ km_status km_ctx_fail(km_ctx *ctx, km_status code, const char *fmt, ...) {
 }
 
 km_status km_ctx_status(const km_ctx *ctx) {
-    return km_ctx_is(ctx) ? ctx->error.code : ctx ? KM_ERR_STATE : KM_ERR_NULL;
+    KM_CTX_CALL(ctx, km_ctx_missing(ctx));
+    return ctx->error.code;
 }
 const char *km_ctx_error(const km_ctx *ctx) {
-    return km_ctx_is(ctx) ? ctx->error.text : "no context";
+    KM_CTX_CALL(ctx, ctx ? km_last_error() : "no context");
+    return ctx->error.text;
 }
 const char *km_ctx_device(const km_ctx *ctx) { return km_ctx_is(ctx) ? ctx->device->name : ""; }
 int km_ctx_threads(const km_ctx *ctx) {
@@ -50,16 +53,19 @@ int km_ctx_threads(const km_ctx *ctx) {
 }
 
 void km_ctx_clear_error(km_ctx *ctx) {
+    KM_CTX_CALL(ctx, );
     if (km_ctx_is(ctx)) ctx->error = (km_error){0};
 }
 
 void km_seed(km_ctx *ctx, uint64_t seed) {
+    KM_CTX_CALL(ctx, );
     if (!km_ctx_is(ctx)) return;
     ctx->seed = seed;
     ctx->draws = 0;
 }
 
 void km_ctx_allow_tf32(km_ctx *ctx, bool on) {
+    KM_CTX_CALL(ctx, );
     if (km_ctx_is(ctx)) ctx->tf32 = on;
 }
 
@@ -72,6 +78,7 @@ static int default_activations(void) {
 }
 
 km_status km_ctx_set_activations(km_ctx *ctx, int bits) {
+    KM_CTX_CALL(ctx, km_ctx_missing(ctx));
     if (!km_ctx_is(ctx)) return km_ctx_status(ctx);
     if (bits != 8 && bits != 16)
         return km_fail(ctx, KM_ERR_RANGE, "activations keep 8 or 16 bits, not %d", bits);
@@ -79,19 +86,25 @@ km_status km_ctx_set_activations(km_ctx *ctx, int bits) {
     return KM_OK;
 }
 
-int km_ctx_activations(const km_ctx *ctx) { return km_ctx_is(ctx) ? ctx->activations : 0; }
+int km_ctx_activations(const km_ctx *ctx) {
+    KM_CTX_CALL(ctx, 0);
+    return km_ctx_is(ctx) ? ctx->activations : 0;
+}
 
 void km_ctx_set_fallback(km_ctx *ctx, bool on) {
+    KM_CTX_CALL(ctx, );
     if (km_ctx_is(ctx)) ctx->no_fallback = !on;
 }
 
 void *km_ctx_stream(km_ctx *ctx) {
+    KM_CTX_CALL(ctx, NULL);
     if (km_failed(ctx) || !ctx->device->ops->stream) return NULL;
     void *stream = ctx->device->ops->stream(ctx->lanes[0]);
     return km_failed(ctx) ? NULL : stream;
 }
 
 void km_sync(km_ctx *ctx) {
+    KM_CTX_CALL(ctx, );
     if (!km_ctx_is(ctx)) return;
     for (int i = 0; i < ctx->n_lanes; i++) ctx->lanes[i]->device->ops->sync(ctx->lanes[i]);
 }
@@ -122,9 +135,9 @@ fail:
     return NULL;
 }
 
-void km_ctx_free(km_ctx *ctx) {
-    if (km_handle_remove(ctx, KM_HANDLE_CONTEXT)) km_ctx_unhold(ctx);
-}
+static void unhold(void *ctx) { km_ctx_unhold(ctx); }
+
+void km_ctx_free(km_ctx *ctx) { km_handle_free("context", ctx, KM_HANDLE_CONTEXT, unhold); }
 
 static void end_step(km_ctx *ctx);
 
@@ -339,6 +352,7 @@ void km_step_drop(km_ctx *ctx, int mark, km_tensor *const *keep, int n_keep) {
 
 /* Scopes are counted on a failed context too, so that begin and end stay paired. */
 void km_scope_begin(km_ctx *ctx) {
+    KM_CTX_CALL(ctx, );
     if (!km_ctx_is(ctx)) return;
     if (ctx->n_scopes < KM_MAX_SCOPES)
         ctx->scope[ctx->n_scopes] = ctx->n_step;
@@ -348,6 +362,7 @@ void km_scope_begin(km_ctx *ctx) {
 }
 
 km_tensor *km_scope_end(km_ctx *ctx, km_tensor *result) {
+    KM_CTX_CALL(ctx, NULL);
     if (!km_ctx_is(ctx)) return NULL;
     if (ctx->n_scopes == 0) {
         km_fail(ctx, KM_ERR_STATE, "scope: ended without a begin");
@@ -359,6 +374,7 @@ km_tensor *km_scope_end(km_ctx *ctx, km_tensor *result) {
 }
 
 static void end_step(km_ctx *ctx) {
+    ctx->ending = true;
     if (atomic_load_explicit(&ctx->loans_ended, memory_order_relaxed)) km_loans_settle(ctx);
     if (ctx->tape_reset) ctx->tape_reset(ctx);
     km_step_drop(ctx, 0, NULL, 0);
@@ -376,10 +392,12 @@ static void end_step(km_ctx *ctx) {
         km_free(t);
     }
     ctx->steps++;
+    ctx->ending = false;
 }
 
 void km_step_end(km_ctx *ctx) {
-    if (km_ctx_is(ctx)) end_step(ctx);
+    KM_CTX_CALL(ctx, );
+    if (!ctx->ending) end_step(ctx);
 }
 
 /* ---- Statistics ---- */
@@ -404,7 +422,8 @@ static km_stats stats_of(const km_ctx *ctx) {
 
 km_status km_ctx_stats_sized(const km_ctx *ctx, km_stats *out, size_t size) {
     km_stats own = {0};
-    if (km_handle_open("km_ctx_stats", ctx, KM_HANDLE_CONTEXT)) own = stats_of(ctx);
+    KM_INSIDE(in);
+    if (km_enter(&in, "km_ctx_stats", ctx, KM_HANDLE_CONTEXT)) own = stats_of(ctx);
     return KM_HAND_OUT(out, size, &own, km_stats);
 }
 
@@ -416,10 +435,12 @@ double km_room_left(const km_ctx *ctx) {
 }
 
 void km_stats_reset_peak(km_ctx *ctx) {
+    KM_CTX_CALL(ctx, );
     if (km_ctx_is(ctx)) home(ctx)->pool.peak = home(ctx)->pool.live;
 }
 
 void km_trim(km_ctx *ctx) {
+    KM_CTX_CALL(ctx, );
     if (!km_ctx_is(ctx)) return;
     for (int i = 0; i < ctx->n_lanes; i++) km_mempool_trim(&ctx->lanes[i]->pool);
 }

@@ -122,6 +122,7 @@ static km_tensor *bring_in(km_ctx *ctx, const km_dl_tensor *d, loan_in from, boo
 }
 
 km_tensor *km_from_dlpack(km_ctx *ctx, struct DLManagedTensor *m) {
+    KM_CTX_CALL(ctx, NULL);
     if (km_failed(ctx)) return NULL;
     if (!m) {
         km_fail(ctx, KM_ERR_NULL, "from_dlpack: no tensor");
@@ -131,6 +132,7 @@ km_tensor *km_from_dlpack(km_ctx *ctx, struct DLManagedTensor *m) {
 }
 
 km_tensor *km_from_dlpack_versioned(km_ctx *ctx, struct DLManagedTensorVersioned *m) {
+    KM_CTX_CALL(ctx, NULL);
     if (km_failed(ctx)) return NULL;
     if (!m || m->version.major != KM_DL_MAJOR) {
         km_fail(ctx, m ? KM_ERR_UNSUPPORTED : KM_ERR_NULL,
@@ -223,6 +225,7 @@ static km_loan *lend(km_ctx *ctx, km_tensor *t, bool may_be_fixed) {
 }
 
 struct DLManagedTensor *km_to_dlpack(km_ctx *ctx, km_tensor *t) {
+    KM_CTX_CALL(ctx, NULL);
     km_loan *l = lend(ctx, t, false);
     if (!l) return NULL;
     describe(&l->plain.tensor, l);
@@ -232,6 +235,7 @@ struct DLManagedTensor *km_to_dlpack(km_ctx *ctx, km_tensor *t) {
 }
 
 struct DLManagedTensorVersioned *km_to_dlpack_versioned(km_ctx *ctx, km_tensor *t) {
+    KM_CTX_CALL(ctx, NULL);
     km_loan *l = lend(ctx, t, true);
     if (!l) return NULL;
     describe(&l->versioned.tensor, l);

@@ -10,6 +10,8 @@ struct km_graph {
     int runs;       /* with this key */
     void *captured; /* the device's own; NULL before the second run */
     bool refused;   /* a step with this key could not be captured, but runs */
+    bool busy;      /* in km_graph_run, whose step may free it: */
+    bool doomed;    /* then it goes when the run ends */
 };
 
 /* The step as it is: called with recording of the device's work on or off. */
@@ -43,19 +45,8 @@ static km_status replay(km_graph *g, km_step_fn fn, void *user) {
     return plain(ctx, fn, user);
 }
 
-km_status km_graph_run(km_ctx *ctx, km_graph **graph, uint64_t key, km_step_fn fn, void *user) {
-    if (km_failed(ctx)) return km_ctx_status(ctx);
-    if (!graph || !fn)
-        return km_fail(ctx, KM_ERR_NULL, "graph: a place for it and a step are needed");
-    if (*graph && (*graph)->ctx != ctx)
-        return km_fail(ctx, KM_ERR_STATE, "graph: it belongs to another context");
-    if (!*graph) {
-        *graph = km_calloc(1, sizeof **graph);
-        if (!*graph) return km_fail(ctx, KM_ERR_MEMORY, "graph: out of memory");
-        (*graph)->ctx = ctx;
-        (*graph)->key = key;
-    }
-    km_graph *g = *graph;
+static km_status run(km_graph *g, uint64_t key, km_step_fn fn, void *user) {
+    km_ctx *ctx = g->ctx;
     const km_device_ops *ops = ctx->lanes[0]->device->ops;
     if (key != g->key) {
         g->key = key;
@@ -84,10 +75,39 @@ km_status km_graph_run(km_ctx *ctx, km_graph **graph, uint64_t key, km_step_fn f
     return g->captured ? replay(g, fn, user) : km_ctx_status(ctx);
 }
 
+km_status km_graph_run(km_ctx *ctx, km_graph **graph, uint64_t key, km_step_fn fn, void *user) {
+    KM_CTX_CALL(ctx, km_ctx_missing(ctx));
+    if (km_failed(ctx)) return km_ctx_status(ctx);
+    if (!graph || !fn)
+        return km_fail(ctx, KM_ERR_NULL, "graph: a place for it and a step are needed");
+    if (*graph && (*graph)->ctx != ctx)
+        return km_fail(ctx, KM_ERR_STATE, "graph: it belongs to another context");
+    if (!*graph) {
+        *graph = km_calloc(1, sizeof **graph);
+        if (!*graph) return km_fail(ctx, KM_ERR_MEMORY, "graph: out of memory");
+        (*graph)->ctx = ctx;
+        (*graph)->key = key;
+    }
+    km_graph *g = *graph;
+    if (g->busy) return km_fail(ctx, KM_ERR_STATE, "graph: its own step cannot run it");
+    g->busy = true;
+    km_status s = run(g, key, fn, user);
+    g->busy = false;
+    if (g->doomed) km_graph_free(g);
+    return s;
+}
+
 bool km_graph_captured(const km_graph *g) { return g && g->captured && g->runs >= 2; }
 
 void km_graph_free(km_graph *g) {
     if (!g) return;
+    KM_INSIDE(in);
+    if (km_try_enter(&in, g->ctx, KM_HANDLE_CONTEXT) == KM_ENTRY_BUSY) {
+        km_public_fail(KM_ERR_STATE, "graph: another thread is using its context");
+        return;
+    }
+    g->doomed = true;
+    if (g->busy) return;
     if (g->captured) g->ctx->lanes[0]->device->ops->graph_free(g->captured);
     km_free(g);
 }

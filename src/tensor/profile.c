@@ -79,6 +79,7 @@ void km_profile_free(km_ctx *ctx) {
 }
 
 km_status km_profile_begin(km_ctx *ctx) {
+    KM_CTX_CALL(ctx, km_ctx_missing(ctx));
     if (km_failed(ctx)) return km_ctx_status(ctx);
     if (ctx->profile && ctx->profile->on)
         return km_fail(ctx, KM_ERR_STATE, "profile: it is being recorded already");
@@ -101,6 +102,7 @@ km_status km_profile_begin(km_ctx *ctx) {
 
 const km_memory_event *km_profile_end(km_ctx *ctx, size_t *n) {
     if (n) *n = 0;
+    KM_CTX_CALL(ctx, NULL);
     if (!km_ctx_is(ctx)) return NULL;
     km_profile *p = ctx->profile;
     if (!p || !p->on) {

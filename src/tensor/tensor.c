@@ -25,8 +25,9 @@ void *km_tensor_data(km_tensor *t) {
 }
 
 void *km_tensor_device_data(km_tensor *t) {
-    if (!t || !t->storage || !t->storage->data || km_failed(t->ctx) || !km_is_contiguous(t))
-        return NULL;
+    if (!t) return NULL;
+    KM_CTX_CALL(t->ctx, NULL);
+    if (!t->storage || !t->storage->data || km_failed(t->ctx) || !km_is_contiguous(t)) return NULL;
     const km_device *d = km_tensor_dev(t);
     if (d->host) return km_tensor_ptr(t);
     if (t->storage->drop || km_unsettle(t->ctx, t) != KM_OK)
@@ -37,6 +38,7 @@ void *km_tensor_device_data(km_tensor *t) {
 }
 
 km_tensor *km_keep(km_ctx *ctx, km_tensor *t) {
+    KM_CTX_CALL(ctx, NULL);
     if (km_failed(ctx)) return NULL;
     if (!t || !t->storage || !t->storage->data) {
         km_fail(ctx, t ? KM_ERR_STATE : KM_ERR_NULL,
@@ -64,18 +66,27 @@ km_tensor *km_keep(km_ctx *ctx, km_tensor *t) {
     return k;
 }
 
-void km_release(km_tensor *t) {
-    if (!t || !t->kept || !t->ctx) return;
-    km_ctx *ctx = t->ctx;
-    km_release(t->grad);
+static void release(km_ctx *ctx, km_tensor *t) {
+    if (!t || !t->kept) return;
+    t->kept = false; /* first: what lent the memory is told, and may release once more */
+    release(ctx, t->grad);
     /* The tape may still point here and hold a reference of its own, so the struct lives until the
      * step's end and goes on naming its storage. */
     if (t->storage) km_storage_release(ctx, t->storage);
     t->grad = NULL;
-    t->kept = false;
     t->requires_grad = false; /* a gradient would find no owner */
     t->next_released = ctx->released;
     ctx->released = t;
+}
+
+void km_release(km_tensor *t) {
+    if (!t || !t->kept || !t->ctx) return;
+    km_ctx *ctx = t->ctx;
+    KM_INSIDE(in); /* one that was freed inside a call is there until it ends */
+    if (km_try_enter(&in, ctx, KM_HANDLE_CONTEXT) == KM_ENTRY_BUSY)
+        km_public_fail(KM_ERR_STATE, "release: another thread is using this tensor's context");
+    else
+        release(ctx, t);
 }
 
 /* ---- Layout of weights ---- */

@@ -77,6 +77,7 @@ struct km_ctx {
     void (*ready)(void *user, km_ctx *ctx, km_tensor *parameter); /* autograd/ready.h */
     void *ready_user;
     uint64_t seed, draws; /* each random op takes draws++ as its stream */
+    bool ending;          /* the step, which gives lent memory back: its owner may call in */
     uint64_t steps, kernels, fallbacks, failed_kernels;
     bool no_fallback;           /* km_ctx_set_fallback */
     bool tf32;                  /* km_ctx_allow_tf32 */
@@ -109,6 +110,14 @@ km_status km_fail(km_ctx *ctx, km_status code, const char *fmt, ...)
 /* Whether it is a context; of one that was freed, or never was one, the error is told. */
 static inline bool km_ctx_is(const km_ctx *ctx) {
     return ctx && km_handle_open("context", ctx, KM_HANDLE_CONTEXT);
+}
+/* How a public call on a context begins: it is the only one, or goes on inside one of the same thread.
+ * Otherwise it returns `...`; with another thread inside the error is told to this one alone. */
+#define KM_CTX_CALL(ctx, ...)                                                                      \
+    KM_INSIDE(km_inside_call);                                                                     \
+    if (!(ctx) || !km_enter(&km_inside_call, "context", ctx, KM_HANDLE_CONTEXT)) return __VA_ARGS__
+static inline km_status km_ctx_missing(const km_ctx *ctx) {
+    return ctx ? KM_ERR_STATE : KM_ERR_NULL;
 }
 static inline bool km_failed(const km_ctx *ctx) {
     return !km_ctx_is(ctx) || ctx->error.code != KM_OK;

@@ -58,8 +58,7 @@ struct km_answer_parser {
     km_call_scan scan;
     int calls;
     bool harmony, trim;
-    bool busy,
-        doomed; /* in a call, whose sink must not call in; freed by it, so that the call does */
+    bool doomed; /* freed by its sink: nothing more comes */
 };
 
 static const char mistral[] = "[TOOL_CALLS]";
@@ -129,35 +128,27 @@ km_answer_parser *km_answer_parser_new(const char *const *tools, size_t n_tools,
     return p;
 }
 
-static void destroy(km_answer_parser *p) {
+static void destroy(void *parser) {
+    km_answer_parser *p = parser;
     km_text_free(&p->held);
     km_free(p);
 }
 
-/* A call that may give parts out, and its end: a sink may free the parser, and nothing more. */
-static bool call_begins(const char *call, km_answer_parser *p) {
-    if (!km_handle_open(call, p, KM_HANDLE_PARSER)) return false;
-    if (p->busy) {
-        km_public_fail(KM_ERR_STATE, "%s: called from the parser's own sink", call);
-        return false;
-    }
-    return p->busy = true;
-}
-
-static km_status call_ends(km_answer_parser *p, km_status s) {
-    p->busy = false;
-    if (p->doomed) destroy(p);
-    return s;
+/* A call that may give parts out; a sink may free the parser, and nothing more. */
+static bool call_begins(km_inside *in, const char *call, km_answer_parser *p) {
+    if (!km_is_inside(p)) return km_enter(in, call, p, KM_HANDLE_PARSER);
+    km_public_fail(KM_ERR_STATE, "%s: called from the parser's own sink", call);
+    return false;
 }
 
 void km_answer_parser_free(km_answer_parser *p) {
-    if (!km_handle_remove(p, KM_HANDLE_PARSER)) return;
-    p->doomed = true;
-    if (!p->busy) destroy(p);
+    if (km_is_inside(p)) p->doomed = true;
+    km_handle_free("km_answer_parser_free", p, KM_HANDLE_PARSER, destroy);
 }
 
 int km_answer_parser_calls(const km_answer_parser *p) {
-    return km_handle_open("km_answer_parser_calls", p, KM_HANDLE_PARSER) ? p->calls : -1;
+    KM_INSIDE(in);
+    return km_enter(&in, "km_answer_parser_calls", p, KM_HANDLE_PARSER) ? p->calls : -1;
 }
 
 /* ---- Giving out ---- */
@@ -685,8 +676,9 @@ static km_status put(km_answer_parser *p, const char *text, size_t bytes) {
 }
 
 km_status km_answer_parser_put(km_answer_parser *p, const char *text, size_t bytes) {
-    if (!call_begins("km_answer_parser_put", p)) return km_last_status();
-    return call_ends(p, bytes && !text ? km_missing("km_answer_parser_put") : put(p, text, bytes));
+    KM_INSIDE(in);
+    if (!call_begins(&in, "km_answer_parser_put", p)) return km_last_status();
+    return bytes && !text ? km_missing("km_answer_parser_put") : put(p, text, bytes);
 }
 
 static bool begins(const char *marker, const char *text, size_t n) {
@@ -694,8 +686,9 @@ static bool begins(const char *marker, const char *text, size_t n) {
 }
 
 km_status km_answer_parser_special(km_answer_parser *p, const char *text, size_t n) {
-    if (!call_begins("km_answer_parser_special", p)) return km_last_status();
-    if (n && !text) return call_ends(p, km_missing("km_answer_parser_special"));
+    KM_INSIDE(in);
+    if (!call_begins(&in, "km_answer_parser_special", p)) return km_last_status();
+    if (n && !text) return km_missing("km_answer_parser_special");
     static const char *const inner[] = {deep_end, deep_sep, "[ARGS]", "</tool_call>",
                                         "<|/tool_call|>"};
     static const char *const harmony[] = {"<|message|>", "<|call|>", "<|constrain|>", "<|end|>",
@@ -709,11 +702,12 @@ km_status km_answer_parser_special(km_answer_parser *p, const char *text, size_t
     for (size_t i = 0; i < sizeof harmony / sizeof *harmony && n; i++)
         known |= begins(harmony[i], text, n) &&
                  (p->mode == IN_CHANNEL || p->mode == IN_THOUGHT || p->harmony);
-    return call_ends(p, known ? put(p, text, n) : KM_OK);
+    return known ? put(p, text, n) : KM_OK;
 }
 
 km_status km_answer_parser_end(km_answer_parser *p) {
-    if (!call_begins("km_answer_parser_end", p)) return km_last_status();
+    KM_INSIDE(in);
+    if (!call_begins(&in, "km_answer_parser_end", p)) return km_last_status();
     while (!p->doomed && read_some(p, true)) {}
     if (p->scan.streaming && p->scan.object)
         give(p, KM_ANSWER_CALL_END, NULL, 0); /* cut off */
@@ -721,5 +715,5 @@ km_status km_answer_parser_end(km_answer_parser *p) {
         give_held(p, p->mode == IN_THOUGHT ? KM_ANSWER_REASONING : KM_ANSWER_TEXT, p->held.len);
     p->held.len = 0;
     p->scan = (km_call_scan){0};
-    return call_ends(p, km_text_ok(&p->held) ? KM_OK : no_room());
+    return km_text_ok(&p->held) ? KM_OK : no_room();
 }

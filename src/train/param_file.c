@@ -61,6 +61,7 @@ static float *read_state(km_ctx *ctx, km_optimizer *o, float **at) {
 
 km_status km_param_list_save(km_ctx *ctx, const char *path, const km_param_list *params,
                              km_optimizer *o, int64_t step) {
+    KM_CTX_CALL(ctx, km_ctx_missing(ctx));
     if (usable(ctx, path, params, o, "param_list_save") != KM_OK) return km_ctx_status(ctx);
     if (step < 0) return km_fail(ctx, KM_ERR_RANGE, "param_list_save: step %lld", (long long)step);
     int states = o ? km_optimizer_states(o) : 0, n = 0;
@@ -143,6 +144,7 @@ static km_status check_file(const km_safetensors *f, const char *path, const km_
 
 km_status km_param_list_load(km_ctx *ctx, const char *path, km_param_list *params, km_optimizer *o,
                              int64_t *step) {
+    KM_CTX_CALL(ctx, km_ctx_missing(ctx));
     if (usable(ctx, path, params, o, "param_list_load") != KM_OK) return km_ctx_status(ctx);
     km_error err = {0};
     int64_t count = 0;

@@ -48,9 +48,9 @@ km_index *km_index_build(km_ctx *ctx, const float *x, int64_t n, int64_t dim, co
         km_missing("km_index_build");
         return NULL;
     }
-    if (!km_handle_open("km_index_build", ctx, KM_HANDLE_CONTEXT)) return NULL;
+    KM_INSIDE(on);
+    if (!km_enter(&on, "km_index_build", ctx, KM_HANDLE_CONTEXT)) return NULL;
     km_index *index = NULL;
-    atomic_fetch_add(&ctx->holders, 1); /* a callback may free it */
     km_status s = km_index_take_options(options, &own, &training, &err);
     if (s == KM_OK && dim > INT64_MAX / n / (int64_t)sizeof *x)
         s = km_error_set(&err, KM_ERR_RANGE,
@@ -85,7 +85,6 @@ km_index *km_index_build(km_ctx *ctx, const float *x, int64_t n, int64_t dim, co
         km_index_close(index);
         index = NULL;
     }
-    km_ctx_unhold(ctx);
     km_told(&err);
     return index;
 }
@@ -154,7 +153,8 @@ km_searcher *km_searcher_new(km_ctx *ctx, km_index *index) {
         km_missing("km_searcher_new");
         return NULL;
     }
-    if (!km_handle_open("km_searcher_new", ctx, KM_HANDLE_CONTEXT) ||
+    KM_INSIDE(on);
+    if (!km_enter(&on, "km_searcher_new", ctx, KM_HANDLE_CONTEXT) ||
         !km_handle_open("km_searcher_new", index, KM_HANDLE_INDEX))
         return NULL;
     km_searcher *s = km_calloc(1, sizeof *s);
@@ -174,14 +174,25 @@ static void forget(km_searcher *s) {
     s->rows = NULL;
 }
 
+static void drop_searcher(void *searcher) {
+    forget(searcher);
+    km_free(searcher);
+}
+
+/* What is on a GPU goes back to the context, which must be free for it, or closed already. */
 void km_searcher_free(km_searcher *s) {
-    if (!km_handle_remove(s, KM_HANDLE_SEARCHER)) return;
-    forget(s);
-    km_free(s);
+    KM_INSIDE(context); /* left after the searcher */
+    KM_INSIDE(in);
+    if (km_try_enter(&in, s, KM_HANDLE_SEARCHER) == KM_ENTERED &&
+        km_try_enter(&context, s->ctx, KM_HANDLE_CONTEXT) == KM_ENTRY_BUSY)
+        km_public_fail(KM_ERR_STATE, "km_searcher_free: another thread is using its context");
+    else
+        km_handle_free("km_searcher_free", s, KM_HANDLE_SEARCHER, drop_searcher);
 }
 
 bool km_searcher_on_gpu(const km_searcher *s) {
-    return s && km_handle_open("km_searcher_on_gpu", s, KM_HANDLE_SEARCHER) && s->on_gpu;
+    KM_INSIDE(in);
+    return s && km_enter(&in, "km_searcher_on_gpu", s, KM_HANDLE_SEARCHER) && s->on_gpu;
 }
 
 /* Brings the index to the device when it is not there, or not as it is now. */
@@ -204,8 +215,10 @@ km_status km_searcher_search(km_searcher *s, const float *queries, int64_t n, in
     km_error err = {0};
     km_search_options own;
     if (!s || !queries || !ids || !distances || n < 0) return km_missing("km_searcher_search");
-    if (!km_handle_open("km_searcher_search", s, KM_HANDLE_SEARCHER) ||
-        !km_handle_open("km_searcher_search", s->ctx, KM_HANDLE_CONTEXT) ||
+    KM_INSIDE(in);
+    KM_INSIDE(on);
+    if (!km_enter(&in, "km_searcher_search", s, KM_HANDLE_SEARCHER) ||
+        !km_enter(&on, "km_searcher_search", s->ctx, KM_HANDLE_CONTEXT) ||
         !km_handle_open("km_searcher_search", s->index, KM_HANDLE_INDEX))
         return km_last_status();
     if (check_search(s->index, n, k, options, &own, &err) != KM_OK) return km_told(&err);
@@ -224,7 +237,8 @@ km_status km_index_add(km_ctx *ctx, km_index *index, const float *x, int64_t n,
                        const uint64_t *ids) {
     km_error err = {0};
     if (!ctx || !index || (!x && n > 0) || n < 0) return km_missing("km_index_add");
-    if (!km_handle_open("km_index_add", ctx, KM_HANDLE_CONTEXT) ||
+    KM_INSIDE(on);
+    if (!km_enter(&on, "km_index_add", ctx, KM_HANDLE_CONTEXT) ||
         !km_handle_open("km_index_add", index, KM_HANDLE_INDEX))
         return km_last_status();
     km_index_append(ctx, index, x, n, ids, &err);
@@ -299,7 +313,8 @@ km_status km_index_merge(km_ctx *ctx, km_index *index, km_index *other, uint64_t
     km_error err = {0};
     uint64_t by = 0;
     if (!ctx || !index || !other) return km_missing("km_index_merge");
-    if (!km_handle_open("km_index_merge", ctx, KM_HANDLE_CONTEXT) ||
+    KM_INSIDE(on);
+    if (!km_enter(&on, "km_index_merge", ctx, KM_HANDLE_CONTEXT) ||
         !km_handle_open("km_index_merge", index, KM_HANDLE_INDEX) ||
         !km_handle_open("km_index_merge", other, KM_HANDLE_INDEX))
         return km_last_status();

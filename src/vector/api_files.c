@@ -31,7 +31,6 @@ km_vectors *km_vectors_open(const char *path, const km_vectors_options *options)
         km_error_set(&err, KM_ERR_MEMORY, "out of memory for a file of vectors");
     if (v) v->in = km_input_open(path, &(km_input_options){o.tensor, o.dim, o.dtype}, &err);
     if (v && v->in) {
-        v->users = 1;
         km_handle_add(&v->handle, KM_HANDLE_VECTORS);
         return v;
     }
@@ -40,35 +39,39 @@ km_vectors *km_vectors_open(const char *path, const km_vectors_options *options)
     return NULL;
 }
 
-void km_vectors_drop(km_vectors *v) {
-    if (--v->users > 0) return;
+static void drop(void *vectors) {
+    km_vectors *v = vectors;
     km_input_close(v->in);
     km_free(v);
 }
 
 void km_vectors_close(km_vectors *v) {
-    if (km_handle_remove(v, KM_HANDLE_VECTORS)) km_vectors_drop(v);
+    km_handle_free("km_vectors_close", v, KM_HANDLE_VECTORS, drop);
 }
 
 /* A question about a file: of none, there is no answer; of one that is closed, the error is told. */
-static bool is_open(const char *call, const km_vectors *v) {
-    return v && km_handle_open(call, v, KM_HANDLE_VECTORS);
+static bool look(km_inside *in, const char *call, const km_vectors *v) {
+    return v && km_enter(in, call, v, KM_HANDLE_VECTORS);
 }
 
 int64_t km_vectors_count(const km_vectors *v) {
-    return is_open("km_vectors_count", v) ? km_input_rows(v->in) : 0;
+    KM_INSIDE(in);
+    return look(&in, "km_vectors_count", v) ? km_input_rows(v->in) : 0;
 }
 int64_t km_vectors_dim(const km_vectors *v) {
-    return is_open("km_vectors_dim", v) ? km_input_dim(v->in) : 0;
+    KM_INSIDE(in);
+    return look(&in, "km_vectors_dim", v) ? km_input_dim(v->in) : 0;
 }
 const char *km_vectors_type(const km_vectors *v) {
-    return is_open("km_vectors_type", v) ? km_row_layout_type(km_input_layout(v->in)) : "";
+    KM_INSIDE(in);
+    return look(&in, "km_vectors_type", v) ? km_row_layout_type(km_input_layout(v->in)) : "";
 }
 
 km_status km_vectors_read(km_vectors *v, int64_t first, int64_t n, float *x) {
     km_error err = {0};
     if (!v || (n && !x)) return km_missing("km_vectors_read");
-    if (!km_handle_open("km_vectors_read", v, KM_HANDLE_VECTORS)) return km_last_status();
+    KM_INSIDE(file);
+    if (!km_enter(&file, "km_vectors_read", v, KM_HANDLE_VECTORS)) return km_last_status();
     int64_t count = km_input_rows(v->in);
     if (first < 0 || n < 0 || first > count || n > count - first)
         km_error_set(&err, KM_ERR_RANGE, "%lld vectors from %lld on, of %lld", (long long)n,
@@ -91,7 +94,6 @@ km_vectors *km_vectors_open_memory(const void *npy, size_t bytes, const char *na
         km_free(v);
         v = NULL;
     } else {
-        v->users = 1;
         km_handle_add(&v->handle, KM_HANDLE_VECTORS);
     }
     km_told(&err);
@@ -101,7 +103,8 @@ km_vectors *km_vectors_open_memory(const void *npy, size_t bytes, const char *na
 km_status km_vectors_read_ids(km_vectors *v, uint64_t *ids, int64_t n) {
     km_error err = {0};
     if (!v || n < 0 || (n && !ids)) return km_missing("km_vectors_read_ids");
-    if (!km_handle_open("km_vectors_read_ids", v, KM_HANDLE_VECTORS)) return km_last_status();
+    KM_INSIDE(file);
+    if (!km_enter(&file, "km_vectors_read_ids", v, KM_HANDLE_VECTORS)) return km_last_status();
     km_input_read_ids(v->in, n, ids, &err);
     return km_told(&err);
 }
@@ -188,14 +191,14 @@ km_status km_index_compress_from(km_ctx *ctx, km_vectors *vectors, const uint64_
     km_made made = {0};
     km_comm *comm = NULL;
     if (!ctx || !vectors || !path) return km_missing("km_index_compress_from");
-    if (!km_handle_open("km_index_compress_from", ctx, KM_HANDLE_CONTEXT) ||
-        !km_handle_open("km_index_compress_from", vectors, KM_HANDLE_VECTORS))
+    KM_INSIDE(on);
+    KM_INSIDE(file);
+    if (!km_enter(&on, "km_index_compress_from", ctx, KM_HANDLE_CONTEXT) ||
+        !km_enter(&file, "km_index_compress_from", vectors, KM_HANDLE_VECTORS))
         return km_last_status();
     km_status s = km_check_sized(done, sizeof *done, "km_compressed", &err);
     if (s != KM_OK) return km_told(&err);
     km_compressed out = {.size = sizeof out, .first_skipped = -1, .recall = NAN};
-    vectors->users++; /* a callback may close what it was called for */
-    atomic_fetch_add(&ctx->holders, 1);
     s = km_index_take_options(options, &own, &training, &err);
     out.rank = s == KM_OK && own.comm ? km_comm_env_rank() : 0;
     out.tells = out.rank == 0;
@@ -204,8 +207,6 @@ km_status km_index_compress_from(km_ctx *ctx, km_vectors *vectors, const uint64_
     if (comm && km_comm_size(comm) > 1) out.tells = first_to_fail(comm, &err);
     if (s == KM_OK) fill(&out, &made, km_input_layout(vectors->in));
     km_comm_close(comm);
-    km_vectors_drop(vectors);
-    km_ctx_unhold(ctx);
     km_give_sized(done, &out, sizeof out);
     return km_told(&err);
 }
@@ -213,7 +214,8 @@ km_status km_index_compress_from(km_ctx *ctx, km_vectors *vectors, const uint64_
 km_status km_index_compress(km_ctx *ctx, const char *vectors, const char *path,
                             const km_index_options *options) {
     if (!ctx || !vectors || !path) return km_missing("km_index_compress");
-    if (!km_handle_open("km_index_compress", ctx, KM_HANDLE_CONTEXT)) return km_last_status();
+    KM_INSIDE(on);
+    if (!km_enter(&on, "km_index_compress", ctx, KM_HANDLE_CONTEXT)) return km_last_status();
     km_vectors *v = km_vectors_open(vectors, NULL);
     km_status s = v ? km_index_compress_from(ctx, v, NULL, path, options, NULL) : km_last_status();
     km_vectors_close(v);
@@ -247,9 +249,11 @@ km_status km_index_add_from(km_ctx *ctx, km_index *index, km_vectors *vectors, c
                             bool skip_bad, int64_t *added) {
     km_error err = {0};
     if (!ctx || !index || !vectors) return km_missing("km_index_add_from");
-    if (!km_handle_open("km_index_add_from", ctx, KM_HANDLE_CONTEXT) ||
+    KM_INSIDE(on);
+    KM_INSIDE(file);
+    if (!km_enter(&on, "km_index_add_from", ctx, KM_HANDLE_CONTEXT) ||
         !km_handle_open("km_index_add_from", index, KM_HANDLE_INDEX) ||
-        !km_handle_open("km_index_add_from", vectors, KM_HANDLE_VECTORS))
+        !km_enter(&file, "km_index_add_from", vectors, KM_HANDLE_VECTORS))
         return km_last_status();
     km_input *in = vectors->in;
     int64_t n = km_input_rows(in), dim = index->dim, block = n < ADD_BLOCK ? n : ADD_BLOCK, all = 0;

@@ -19,7 +19,8 @@ km_status km_vectors_rerank(km_vectors *v, km_metric metric, const float *querie
                             float *distances) {
     km_error err = {0};
     if (!v || !queries || !candidates || !ids || !distances) return km_missing("km_vectors_rerank");
-    if (!km_handle_open("km_vectors_rerank", v, KM_HANDLE_VECTORS)) return km_last_status();
+    KM_INSIDE(file);
+    if (!km_enter(&file, "km_vectors_rerank", v, KM_HANDLE_VECTORS)) return km_last_status();
     if ((unsigned)metric > KM_METRIC_COSINE || k > m)
         return km_public_fail(KM_ERR_RANGE,
                               "km_vectors_rerank: no such metric, or more neighbours than "
@@ -48,9 +49,11 @@ km_status km_index_measure(km_ctx *ctx, km_index *index, km_vectors *base, const
     km_search_options own = km_search_defaults();
     km_measured m;
     if (!ctx || !index || !base || !queries || !out) return km_missing("km_index_measure");
-    if (!km_handle_open("km_index_measure", ctx, KM_HANDLE_CONTEXT) ||
+    KM_INSIDE(on);
+    KM_INSIDE(file);
+    if (!km_enter(&on, "km_index_measure", ctx, KM_HANDLE_CONTEXT) ||
         !km_handle_open("km_index_measure", index, KM_HANDLE_INDEX) ||
-        !km_handle_open("km_index_measure", base, KM_HANDLE_VECTORS))
+        !km_enter(&file, "km_index_measure", base, KM_HANDLE_VECTORS))
         return km_last_status();
     km_status s = km_check_sized(out, sizeof *out, "km_measured", &err);
     if (s == KM_OK) s = km_take_sized(&own, sizeof own, options, "km_search_options", &err);
@@ -77,22 +80,20 @@ km_status km_index_report(km_ctx *ctx, km_index *index, km_vectors *base, const 
     km_measured m = {.size = sizeof m};
     if (!ctx || !index || !base || !queries || !measured || !options)
         return km_missing("km_index_report");
-    if (!km_handle_open("km_index_report", ctx, KM_HANDLE_CONTEXT) ||
+    KM_INSIDE(on);
+    KM_INSIDE(file);
+    if (!km_enter(&on, "km_index_report", ctx, KM_HANDLE_CONTEXT) ||
         !km_handle_open("km_index_report", index, KM_HANDLE_INDEX) ||
-        !km_handle_open("km_index_report", base, KM_HANDLE_VECTORS))
+        !km_enter(&file, "km_index_report", base, KM_HANDLE_VECTORS))
         return km_last_status();
     km_status s = km_take_sized(&own, sizeof own, options, "km_report_options", &err);
     if (s == KM_OK && !own.path) return km_missing("km_index_report");
     if (s == KM_OK) s = km_take_sized(&m, sizeof m, measured, "km_measured", &err);
     if (s == KM_OK) s = check_queries("km_index_report", n, index->dim, 100, &err);
     if (s == KM_OK) s = check_base("km_index_report", ctx, index, base, &err);
-    km_index_hold(index); /* a callback may close what it was called for */
-    base->users++;
-    atomic_fetch_add(&ctx->holders, 1);
+    km_index_hold(index); /* a callback may close it */
     if (s == KM_OK) km_write_report(ctx, index, base->in, queries, n, &m, &own, &err);
     km_index_drop(index);
-    km_vectors_drop(base);
-    km_ctx_unhold(ctx);
     return km_told(&err);
 }
 
@@ -110,8 +111,8 @@ km_status km_anchors_learn(km_ctx *ctx, const float *x, int64_t n, int64_t dim,
     km_anchor_training training;
     km_anchors a = {0};
     if (!ctx || !x || n < 1 || dim < 1) return km_missing("km_anchors_learn");
-    if (!km_handle_open("km_anchors_learn", ctx, KM_HANDLE_CONTEXT)) return km_last_status();
-    atomic_fetch_add(&ctx->holders, 1); /* a callback may free it */
+    KM_INSIDE(on);
+    if (!km_enter(&on, "km_anchors_learn", ctx, KM_HANDLE_CONTEXT)) return km_last_status();
     km_status s = km_check_sized(out, sizeof *out, "km_anchors_learnt", &err);
     if (s == KM_OK) s = km_index_take_options(how, &own, &training, &err);
     if (s == KM_OK && dim > INT64_MAX / n / (int64_t)sizeof *x)
@@ -143,6 +144,5 @@ km_status km_anchors_learn(km_ctx *ctx, const float *x, int64_t n, int64_t dim,
         .size = sizeof got, .anchors = a.count, .energy = a.energy, .rounds = a.rounds};
     if (s == KM_OK) km_give_sized(out, &got, sizeof got);
     km_anchors_release(&a);
-    km_ctx_unhold(ctx);
     return km_told(&err);
 }

@@ -9,10 +9,8 @@
 typedef struct km_input km_input;
 struct km_vectors { /* kermes.h's handle on one */
     km_handle handle;
-    int users; /* its owner, and the call whose callback may close it; one thread at a time */
     km_input *in;
 };
-void km_vectors_drop(km_vectors *v); /* one user fewer */
 
 typedef struct km_input_options {
     const char *tensor; /* of a safetensors file; NULL: the only one with two axes */
