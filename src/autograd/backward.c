@@ -25,15 +25,17 @@ static void run_rule(km_ctx *ctx, km_node *n) {
     int mark = ctx->n_step;
     if (check_saved(ctx, n) != KM_OK) return;
     /* Held once more while the rule runs, so that nobody downstream takes them over. */
-    for (int i = 0; i < n->n_out; i++)
-        if (n->grad[i]) km_storage_retain(n->grad[i]->storage);
-    km_tensor *held[KM_MAX_OUTPUTS];
-    for (int i = 0; i < n->n_out; i++) held[i] = n->grad[i];
+    km_storage *held[KM_MAX_OUTPUTS] = {0};
+    int n_out = n->n_out;
+    for (int i = 0; i < n_out; i++)
+        if (n->grad[i]) km_storage_retain(held[i] = n->grad[i]->storage);
     ctx->grad_of = n->custom ? n->custom->name : km_op_name(n->op);
+    uint64_t steps = ctx->steps;
     km_op_get(n->op)->grad(ctx, n);
     ctx->grad_of = NULL;
-    for (int i = 0; i < n->n_out; i++)
-        if (held[i]) km_storage_release(ctx, held[i]->storage);
+    for (int i = 0; i < n_out; i++)
+        if (held[i]) km_storage_release(ctx, held[i]);
+    if (ctx->steps != steps) return; /* a rule of the user's ended the step: all of it is gone */
     km_node_release(ctx, n);
     km_step_drop(ctx, mark, NULL, 0);
 }
@@ -76,6 +78,7 @@ static void tell_ready(km_ctx *ctx, const km_node *n) {
 }
 
 km_status km_backward(km_ctx *ctx, km_tensor *loss) {
+    KM_CTX_CALL(ctx, km_ctx_missing(ctx));
     char text[KM_SHAPE_TEXT];
     if (km_failed(ctx)) return km_ctx_status(ctx);
     if (!loss) return km_fail(ctx, KM_ERR_NULL, "backward: no loss");
@@ -111,7 +114,9 @@ km_status km_backward(km_ctx *ctx, km_tensor *loss) {
             break;
         }
         mark = ctx->n_step;
+        uint64_t steps = ctx->steps;
         if (fill_missing(ctx, n) == KM_OK) run_rule(ctx, n);
+        if (ctx->steps != steps) break;
         if (tell) tell_ready(ctx, n);
         km_step_drop(ctx, mark, NULL, 0);
     }

@@ -26,11 +26,26 @@ static km_tensor *fold(km_ctx *ctx, km_tensor *y) {
     return km_sum(ctx, km_mul(ctx, y, w), NULL, 0, false);
 }
 
+/* The user's function may neither end the step nor release an input. */
+static bool intact(km_ctx *ctx, uint64_t steps, km_tensor *const *inputs, int n) {
+    bool whole = ctx->steps == steps;
+    for (int i = 0; whole && i < n; i++) whole = inputs[i]->kept;
+    if (!whole && !km_failed(ctx))
+        km_fail(ctx, KM_ERR_STATE, "check_grad: the function ended the step, or released an input");
+    return whole;
+}
+
+static km_tensor *call(km_ctx *ctx, km_grad_fn fn, void *user, km_tensor *const *inputs, int n) {
+    uint64_t steps = ctx->steps;
+    km_tensor *y = fn(ctx, inputs, n, user);
+    return intact(ctx, steps, inputs, n) ? fold(ctx, y) : NULL;
+}
+
 static double value(km_ctx *ctx, km_grad_fn fn, void *user, km_tensor *const *inputs, int n) {
     uint64_t draws = ctx->draws; /* random ops must draw the same numbers in every evaluation */
     km_scope_begin(ctx);
     ctx->no_grad++;
-    km_tensor *y = fold(ctx, fn(ctx, inputs, n, user));
+    km_tensor *y = call(ctx, fn, user, inputs, n);
     double v = km_failed(ctx) ? 0 : km_item(ctx, y);
     ctx->no_grad--;
     km_scope_end(ctx, NULL);
@@ -57,25 +72,30 @@ static km_status check_args(km_ctx *ctx, km_grad_fn fn, km_tensor *const *inputs
 km_status km_check_grad(km_ctx *ctx, km_grad_fn fn, void *user, km_tensor *const *inputs, int n,
                         double tolerance, km_grad_report *report) {
     if (report) *report = (km_grad_report){0};
+    KM_CTX_CALL(ctx, km_ctx_missing(ctx));
     if (km_failed(ctx)) return km_ctx_status(ctx);
     if (check_args(ctx, fn, inputs, n, report) != KM_OK) return ctx->error.code;
-    uint64_t draws = ctx->draws;
+    uint64_t draws = ctx->draws, steps = ctx->steps;
     km_zero_grad(ctx, inputs, n);
-    km_tensor *loss = fold(ctx, fn(ctx, inputs, n, user));
+    km_tensor *loss = call(ctx, fn, user, inputs, n);
     ctx->draws = draws;
     if (loss && loss->requires_grad) km_backward(ctx, loss);
     for (int i = 0; i < n && !km_failed(ctx); i++) {
         double *x = km_tensor_ptr(inputs[i]);
         km_tensor *g = km_grad(inputs[i]);
-        km_tensor *flat = g ? km_contiguous(ctx, g) : NULL;
+        km_tensor *flat = g ? km_copy(ctx, g) : NULL; /* the function may have others made */
         const double *dx = flat ? km_tensor_ptr(flat) : NULL;
         int64_t count = km_shape_count(inputs[i]->shape);
         for (int64_t e = 0; e < count && !km_failed(ctx); e++) {
             double at = x[e], h = 1e-5 * fmax(1, fabs(at));
             x[e] = at + h;
-            double up = value(ctx, fn, user, inputs, n), above = x[e];
+            double up = value(ctx, fn, user, inputs, n);
+            if (!intact(ctx, steps, inputs, n)) break;
+            double above = x[e];
             x[e] = at - h;
-            double down = value(ctx, fn, user, inputs, n), below = x[e];
+            double down = value(ctx, fn, user, inputs, n);
+            if (!intact(ctx, steps, inputs, n)) break;
+            double below = x[e];
             x[e] = at;
             double numeric = (up - down) / (above - below), analytic = dx ? dx[e] : 0;
             double error = fabs(analytic - numeric) / fmax(1, fmax(fabs(analytic), fabs(numeric)));
@@ -88,7 +108,7 @@ km_status km_check_grad(km_ctx *ctx, km_grad_fn fn, void *user, km_tensor *const
             }
         }
     }
-    km_zero_grad(ctx, inputs, n);
+    if (intact(ctx, steps, inputs, n)) km_zero_grad(ctx, inputs, n);
     report->passed = !km_failed(ctx) && report->max_error <= tolerance;
     return km_ctx_status(ctx);
 }

@@ -3,6 +3,7 @@
 #include <math.h>
 
 km_status km_require_grad(km_ctx *ctx, km_tensor *t, bool on) {
+    KM_CTX_CALL(ctx, km_ctx_missing(ctx));
     if (km_failed(ctx)) return km_ctx_status(ctx);
     if (!t) return km_fail(ctx, KM_ERR_NULL, "require_grad: no tensor");
     if (t->ctx != ctx)
@@ -18,6 +19,7 @@ km_status km_require_grad(km_ctx *ctx, km_tensor *t, bool on) {
 
 /* The memory goes back to the pool, and the next backward finds it there. */
 void km_zero_grad(km_ctx *ctx, km_tensor *const *parameters, int n) {
+    KM_CTX_CALL(ctx, );
     if (!km_ctx_is(ctx) || !parameters) return;
     for (int i = 0; i < n; i++) {
         km_tensor *g = km_grad(parameters[i]);
@@ -28,6 +30,7 @@ void km_zero_grad(km_ctx *ctx, km_tensor *const *parameters, int n) {
 }
 
 double km_clip_grad_norm(km_ctx *ctx, km_tensor *const *parameters, int n, double max_norm) {
+    KM_CTX_CALL(ctx, 0);
     if (km_failed(ctx)) return 0;
     if (!parameters || !(max_norm > 0)) {
         km_fail(ctx, parameters ? KM_ERR_RANGE : KM_ERR_NULL,

@@ -78,7 +78,7 @@ static km_status read_rest(km_maker *g, const int32_t *ids, int64_t n, km_error 
         if (s != KM_OK) return unless_cancelled(g, s, err); /* in the middle of a chunk */
         same += part;
         bool on = !g->how->on_prompt || g->how->on_prompt(g->how->user, same, n);
-        if ((!on || cancelled(g)) && same < n)
+        if (!on || (cancelled(g) && same < n))
             return km_voice_end(&g->voice, KM_ENDED_CANCELLED, err);
     }
     return KM_OK;

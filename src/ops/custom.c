@@ -3,6 +3,14 @@
 #include "ops/families.h"
 #include <stdio.h>
 
+/* Whether the user's function left the step, and with it inputs and tape, as it was. */
+static bool same_step(km_ctx *ctx, const char *name, const char *what, uint64_t steps) {
+    if (km_failed(ctx)) return false;
+    if (ctx->steps == steps) return true;
+    km_fail(ctx, KM_ERR_STATE, "%s: %s ended the step that it is part of", name, what);
+    return false;
+}
+
 /* Whether t, which the user's function returned as `what`, can be used. */
 static bool sound(km_ctx *ctx, const char *name, const char *what, const km_tensor *t) {
     if (t->ctx == ctx && t->storage && t->storage->data) return true;
@@ -38,7 +46,10 @@ static void grad_custom(km_ctx *ctx, km_node *n) {
         km_fail(ctx, KM_ERR_MEMORY, "%s: out of memory", n->custom->name);
         return;
     }
+    const char *name = n->custom->name;
+    uint64_t steps = ctx->steps;
     n->custom->backward(ctx, n->in, n->n_in, n->out[0], n->grad[0], grads, n->custom->user);
+    if (!same_step(ctx, name, "backward", steps)) return;
     for (int i = 0; i < n->n_in && !km_failed(ctx); i++)
         if (grads[i] && km_needs(n, i)) add_gradient(ctx, n, i, grads[i]);
 }
@@ -61,6 +72,7 @@ static km_tensor *own(km_ctx *ctx, km_tensor *y, km_tensor *const *inputs, int n
 }
 
 km_tensor *km_custom(km_ctx *ctx, const km_custom_op *op, km_tensor *const *inputs, int n) {
+    KM_CTX_CALL(ctx, NULL);
     if (km_failed(ctx)) return NULL;
     if (!op || !op->forward || !op->name) {
         km_fail(ctx, KM_ERR_NULL, "custom: an op needs a name and a forward function");
@@ -72,10 +84,11 @@ km_tensor *km_custom(km_ctx *ctx, const km_custom_op *op, km_tensor *const *inpu
     }
     for (int i = 0; i < n; i++)
         if (km_want_input(ctx, op->name, i, inputs[i]) != KM_OK) return NULL;
+    uint64_t steps = ctx->steps;
     ctx->no_grad++;
     km_tensor *y = op->forward(ctx, inputs, n, op->user);
     ctx->no_grad--;
-    if (km_failed(ctx)) return NULL;
+    if (!same_step(ctx, op->name, "forward", steps)) return NULL;
     if (!y) {
         km_fail(ctx, KM_ERR_NULL, "%s: forward returned no tensor", op->name);
         return NULL;
