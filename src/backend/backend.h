@@ -48,4 +48,10 @@ static inline int64_t km_rows_alone(const km_ctx *ctx) {
 
 const char *km_op_name(km_op op); /* "layer_norm" */
 
+/* The memory of the machine itself, beside the devices of kermes.h (devices.c). */
+typedef struct km_host_memory {
+    double total, available; /* bytes; NaN where unknown */
+} km_host_memory;
+km_host_memory km_host_memory_get(void);
+
 #endif

@@ -1,6 +1,6 @@
 /* The list of devices: the CPU, the reference, and every GPU that CUDA's driver and Vulkan show. */
 #include "backend/cuda/info.h"
-#include "backend/devices.h"
+#include "backend/backend.h"
 #include "backend/vulkan/device.h"
 #include "base/cpu.h"
 #include "kermes.h"

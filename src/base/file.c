@@ -5,7 +5,6 @@
 #define _GNU_SOURCE
 #endif
 #include "base/file.h"
-#include "base/file_lent.h"
 #include "base/alloc.h"
 #include "base/guard.h"
 #include <errno.h>

@@ -41,4 +41,8 @@ void km_writer_abort(km_writer *w);                      /* NULL is fine */
 /* The file is read once and gone before a crash could matter: commit does not flush it. */
 void km_writer_passing(km_writer *w);
 
+/* Files that were lent, for km_map_open (file_lent.c). */
+/* Whether there is one of this name: *m is its memory, or *fd a descriptor to be closed. */
+bool km_file_lent(const char *name, km_map *m, int *fd);
+
 #endif

@@ -1,5 +1,5 @@
 /* Files without a name: a list of memory and descriptors that callers lent, by names of ours. */
-#include "base/file_lent.h"
+#include "base/file.h"
 #include "base/alloc.h"
 #include <errno.h>
 #include <fcntl.h>

@@ -3,7 +3,7 @@
 #include "backend/host.h"
 #include "base/alloc.h"
 #include "comm/mpi.h"
-#include "comm/nccl.h"
+#include "comm/transport.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

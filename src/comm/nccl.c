@@ -1,7 +1,7 @@
 /* Ranks over NCCL, opened at run time. Collectives run on a stream of their own: it waits for the
  * work that makes the tensor, and who waits for the ticket makes the context's stream wait for it, so
  * the host never does, and all of it can be captured in a graph. */
-#include "comm/nccl.h"
+#include "comm/transport.h"
 #include "backend/cuda/lane.h"
 #include "backend/cuda/library.h"
 #include "base/alloc.h"

@@ -6,7 +6,6 @@
 #include "format/row_layout.h"
 #include "format/safetensors.h"
 #include "ops/op.h"
-#include "ops/run.h"
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>

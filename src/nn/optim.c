@@ -6,7 +6,7 @@
 #include "base/sized.h"
 #include "comm/comm.h"
 #include "nn/reducer.h"
-#include "ops/run.h"
+#include "ops/op.h"
 #include <math.h>
 #include <string.h>
 

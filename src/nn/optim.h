@@ -59,4 +59,10 @@ km_status km_optimizer_write_state(km_ctx *ctx, km_optimizer *o, int i, const fl
 /* The f32 weights again from the parameters, after those were overwritten from outside. */
 km_status km_optimizer_adopt(km_ctx *ctx, km_optimizer *o);
 
+/* ---- Learning-rate schedules (kermes.h): a function of the step, so that a resumed run sees the same ---- */
+
+km_status km_schedule_check(const km_schedule *s, km_error *err);
+/* By name: "constant", "linear", "cosine", "wsd"; false when there is none of that name. */
+bool km_schedule_named(const char *name, km_schedule_kind *kind);
+
 #endif

@@ -1,5 +1,5 @@
 /* Learning-rate schedules. */
-#include "nn/schedule.h"
+#include "nn/optim.h"
 #include <math.h>
 #include <string.h>
 

@@ -1,7 +1,6 @@
 /* The door every op goes through: arguments are checked against the op's row here and nowhere
  * else, so that kernels and gradient rules can trust what they get. */
 #include "ops/op.h"
-#include "ops/run.h"
 #include "tensor/profile.h"
 
 km_status km_want_input(km_ctx *ctx, const char *name, int i, const km_tensor *t) {

@@ -1,6 +1,6 @@
 /* Making tensors: fills, random numbers, copies and casts. */
 #include "ops/families.h"
-#include "ops/run.h"
+#include "ops/op.h"
 
 static km_status infer_fill(km_ctx *ctx, const char *name, km_tensor *const *in, int n_in,
                             const km_params *p, km_outputs *out) {

@@ -2,7 +2,7 @@
  * attention over packed heads, whose three gradients are parts of one tensor, and the last layer of
  * a language model with its loss, which never holds all logits at once. */
 #include "ops/families.h"
-#include "ops/run.h"
+#include "ops/op.h"
 #include <math.h>
 
 /* ---- Attention over q, k and v side by side ---- */

@@ -1,6 +1,6 @@
 /* Picking and placing by index. */
 #include "ops/families.h"
-#include "ops/run.h"
+#include "ops/op.h"
 
 static km_status same(km_outputs *out, km_dtype dtype, km_shape shape) {
     *out = (km_outputs){.n = 1, .dtype = {dtype}, .shape = {shape}};

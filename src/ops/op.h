@@ -145,4 +145,12 @@ km_tensor *km_move(km_ctx *ctx, km_tensor *t, km_device *device);
 /* Strided copy of one tensor into another of the same shape. */
 km_status km_copy_into(km_ctx *ctx, km_tensor *src, km_tensor *dst);
 
+/* ---- One checked call, on the device that holds its operands (run.c) ---- */
+
+/* Outputs are there already. Unrecorded. */
+km_status km_run(km_ctx *ctx, km_op op, km_tensor *const *in, int n_in, const km_params *p,
+                 km_tensor *const *out, int n_out);
+/* t itself, or a contiguous copy of it, off the tape. NULL with the error set. */
+km_tensor *km_to_contiguous(km_ctx *ctx, km_tensor *t);
+
 #endif

@@ -3,7 +3,7 @@
 #include "backend/control.h"
 #include "base/sized.h"
 #include "ops/families.h"
-#include "ops/run.h"
+#include "ops/op.h"
 #include "tensor/profile.h"
 
 static km_dtype state_dtype(km_dtype d) { return d == KM_F64 ? KM_F64 : KM_F32; }

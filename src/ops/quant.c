@@ -2,7 +2,7 @@
  * They have no gradient of their own; one flows through a quantised layer to its input, so that a
  * correction (LoRA) can be trained on top of quantised weights. */
 #include "ops/families.h"
-#include "ops/run.h"
+#include "ops/op.h"
 
 static km_status want_blocks(km_ctx *ctx, const char *name, const char *arg, const km_tensor *t) {
     if (km_want_dtype(ctx, name, arg, t, KM_BLOCKS) != KM_OK) return ctx->error.code;

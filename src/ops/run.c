@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "base/guard.h"
 #include "base/log.h"
-#include "ops/run.h"
+#include "ops/op.h"
 #include <stdatomic.h>
 #include <string.h>
 

@@ -1,7 +1,6 @@
 /* Recording: which calls, with which operands, and the gradients on their way back to them. The
  * backward pass itself is autograd/backward.c. */
 #include "ops/op.h"
-#include "ops/run.h"
 #include "base/alloc.h"
 
 bool km_recording(const km_ctx *ctx, km_tensor *const *in, int n_in) {

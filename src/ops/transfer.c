@@ -1,7 +1,6 @@
 /* Data in and out: host memory to tensors and back, and from device to device. */
 #include "base/guard.h"
 #include "ops/op.h"
-#include "ops/run.h"
 #include "tensor/profile.h"
 
 static size_t bytes_of(const km_tensor *t) {

@@ -1,7 +1,7 @@
 /* Views: another shape, stride and offset over the same data. Their gradients are views as well,
  * except a slice's, which is added into its part of the whole tensor's gradient. */
 #include "ops/families.h"
-#include "ops/run.h"
+#include "ops/op.h"
 
 static bool usable(km_ctx *ctx, const char *name, const km_tensor *t) {
     return km_want_input(ctx, name, 0, t) == KM_OK;

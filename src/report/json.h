@@ -21,4 +21,7 @@ bool km_json_print(const json_t *v, FILE *out);
  * memory. */
 char *km_json_give(json_t *v);
 
+/* What this machine has to compute with (machine.c): CPU, cores, kernel set, BLAS, memory. */
+json_t *km_machine_json(void);
+
 #endif

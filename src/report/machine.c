@@ -1,5 +1,4 @@
 /* What this machine has to compute with, and why something is missing, as JSON. */
-#include "report/machine.h"
 #include "backend/backend.h"
 #include "backend/cpu/blas.h"
 #include "backend/cuda/info.h"

@@ -5,7 +5,6 @@
 #include "base/error.h"
 #include "model/config.h"
 #include "nn/optim.h"
-#include "nn/schedule.h"
 #include <jansson.h>
 
 extern const km_setting km_train_table[]; /* ends with a row without a name */

@@ -5,7 +5,6 @@
 #define KM_TRAIN_STEPPER_H
 #include "model/net.h"
 #include "nn/optim.h"
-#include "nn/schedule.h"
 #include "train/dataset.h"
 
 typedef struct km_stepper_options {

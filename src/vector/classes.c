@@ -5,7 +5,7 @@
 #include "vector/coder_impl.h"
 #include "backend/cpu/nearest.h"
 #include "base/alloc.h"
-#include "vector/eigen.h"
+#include "vector/transform.h"
 #include <math.h>
 
 #define ROUNDS 3       /* of axes and assignments */

@@ -2,7 +2,7 @@
 #include "backend/cpu/nearest.h"
 #include "base/alloc.h"
 #include "vector/coder_impl.h"
-#include "vector/hadamard.h"
+#include "vector/transform.h"
 #include <math.h>
 
 #define ROWS 16 /* rows a thread takes at a time */

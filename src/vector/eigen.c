@@ -1,7 +1,7 @@
 /* Rows of `a` are kept contiguous throughout: the reflections that make the matrix tridiagonal are
  * stored in its lower rows, multiplied out from the last to the first, and the rotations of the QL
  * steps then act on pairs of rows of the transposed product. */
-#include "vector/eigen.h"
+#include "vector/transform.h"
 #include <math.h>
 #include <string.h>
 

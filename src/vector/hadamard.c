@@ -1,5 +1,5 @@
 /* The seeded rotation: signs, transform, signs, transform, ... over halves that overlap. */
-#include "vector/hadamard.h"
+#include "vector/transform.h"
 #include "base/rng.h"
 #include <math.h>
 

@@ -2,7 +2,7 @@
  * training step with gradients on their way can be captured and replayed. Skipped where there is no
  * GPU or no NCCL. */
 #include "backend/live_gpu.h"
-#include "comm/nccl.h"
+#include "comm/transport.h"
 #include "nn/optim.h"
 #include "nn/reducer.h"
 

@@ -1,5 +1,5 @@
 /* Schedules: rates computed by hand at the places where something changes. */
-#include "nn/schedule.h"
+#include "nn/optim.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,6 @@
 /* Transforms: the Hadamard rotation and eigenvectors. */
 #include "normal_rows.h"
-#include "vector/eigen.h"
-#include "vector/hadamard.h"
+#include "vector/transform.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

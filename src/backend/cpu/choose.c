@@ -1,7 +1,7 @@
 /* Ops that choose among elements without looking at their value: where, masked_fill, triu and
  * tril. Elements move bit for bit, so only their size matters. */
 #include "backend/cpu/cast.h"
-#include "backend/cpu/elementwise.h"
+#include "backend/cpu/kernels.h"
 #include "backend/cpu/walk.h"
 
 typedef struct choose_job {

@@ -1,6 +1,6 @@
 /* What a mask picks, in row-major order: masked_select, masked_scatter and nonzero. Counts of chunks
  * of fixed size first, then each chunk knows where its own begin, whoever works on it. */
-#include "backend/cpu/index.h"
+#include "backend/cpu/kernels.h"
 #include "backend/cpu/split.h"
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* concat: every part is copied to its place in the result, through whatever strides it has. */
-#include "backend/cpu/index.h"
+#include "backend/cpu/kernels.h"
 #include "backend/cpu/split.h"
 #include "backend/iter.h"
 #include <string.h>

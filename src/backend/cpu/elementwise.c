@@ -1,6 +1,6 @@
 /* Elementwise ops on f32, f16 and bf16: dtypes and strides are looked at here, once per run of
  * elements; the arithmetic is in simd/unary.c and simd/binary.c. Integers: integers.c. */
-#include "backend/cpu/elementwise.h"
+#include "backend/cpu/kernels.h"
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/simd/elementwise.h"
 #include "backend/cpu/stage.h"

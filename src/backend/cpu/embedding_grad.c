@@ -1,6 +1,6 @@
 /* The embedding's gradient. Every element of the result is summed by one thread, in the order of the
  * indices, so the bits are the same in every run. 16-bit floats are summed in f32 and rounded once. */
-#include "backend/cpu/index.h"
+#include "backend/cpu/kernels.h"
 #include "backend/cpu/lanes.h"
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* Reading by index: embedding, index_select and gather. Only element sizes matter here, so any
  * dtype goes. Indices were checked by the caller. */
-#include "backend/cpu/index.h"
+#include "backend/cpu/kernels.h"
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/lines.h"
 #include <string.h>

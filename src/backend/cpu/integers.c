@@ -1,7 +1,7 @@
 /* Elementwise ops on integers, by plain loops the compiler vectorises. Arithmetic wraps around:
  * it is done unsigned, where that is defined. Division truncates, and x / 0 is 0. */
 #include "backend/cpu/cast.h"
-#include "backend/cpu/elementwise.h"
+#include "backend/cpu/kernels.h"
 #include "backend/cpu/walk.h"
 
 typedef void (*run_fn)(void *out, int64_t so, const void *a, int64_t sa, const void *b, int64_t sb,

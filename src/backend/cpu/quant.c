@@ -1,6 +1,6 @@
 /* Weights of a few bits on the CPU: decoding and encoding, over all threads, and rows of a table.
  * The layers are in quant_linear.c. */
-#include "backend/cpu/quant_linear.h"
+#include "backend/cpu/kernels.h"
 #include "tensor/quant.h"
 
 static float load(const km_tensor *t, int64_t i) {

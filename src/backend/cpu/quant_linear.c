@@ -2,7 +2,7 @@
  * LINEARS and GATED. Few rows of x stream the weights past x; many rows take the weights sixteen
  * outputs at a time, unpacked into a thread's cache. Threads share out strips of outputs; the bits
  * of a result depend neither on the strips nor on the other rows. */
-#include "backend/cpu/quant_linear.h"
+#include "backend/cpu/kernels.h"
 #include "backend/cpu/gemm.h"
 #include "backend/cpu/lanes.h"
 #include "backend/cpu/quant_kernels.h"

@@ -3,7 +3,7 @@
  * run and for any number of threads: threads share out lines, which never meet, and where there are
  * few lines they share out the places of a line, each passing over the indices of others. 16-bit
  * floats are summed in f32 and rounded once. */
-#include "backend/cpu/index.h"
+#include "backend/cpu/kernels.h"
 #include "backend/cpu/lanes.h"
 #include "backend/cpu/lines.h"
 #include <string.h>

@@ -28,4 +28,8 @@ void km_cuda_register_scan(km_kernel *table);    /* scan_codes */
 void km_cuda_register_encode(km_kernel *table);  /* encode_levels, encode_trellis */
 km_status km_cuda_cell_sums(km_ctx *ctx, const km_call *c);
 
+/* The linear layer's kernels (linear.c), registered with the matrix product's. */
+km_status km_cuda_linear(km_ctx *ctx, const km_call *c);
+km_status km_cuda_linear_dx(km_ctx *ctx, const km_call *c);
+
 #endif

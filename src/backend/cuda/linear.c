@@ -1,5 +1,5 @@
 /* act(x w^T + b): a product with b turned, its bias and activation added on the way out. */
-#include "backend/cuda/linear.h"
+#include "backend/cuda/cuda.h"
 #include "backend/compose.h"
 #include "backend/cuda/cublas.h"
 #include "backend/cuda/gemm.h"

@@ -1,7 +1,7 @@
 /* Losses on the GPU. */
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/row_team.h"
-#include "backend/cuda/wide_rows.h"
+#include "backend/cuda/walker.h"
 #include "base/util.h"
 
 static km_row_kernels rows_kernel = KM_ROW_KERNELS("loss", "cross_entropy");

@@ -3,7 +3,6 @@
 #include "backend/compose.h"
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/gemm.h"
-#include "backend/cuda/linear.h"
 
 typedef struct batch_axis {
     int64_t size, a, b, out; /* strides */

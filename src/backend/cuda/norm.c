@@ -3,7 +3,7 @@
 #include "backend/cuda/lane.h"
 #include "backend/cuda/on_host.h"
 #include "backend/cuda/row_team.h"
-#include "backend/cuda/wide_rows.h"
+#include "backend/cuda/walker.h"
 #include "base/util.h"
 
 static km_row_kernels norm = KM_ROW_KERNELS("norm", "norm");

@@ -1,7 +1,7 @@
 /* Softmax, log-softmax and their gradients on the GPU. */
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/row_team.h"
-#include "backend/cuda/wide_rows.h"
+#include "backend/cuda/walker.h"
 #include "base/util.h"
 
 static km_row_kernels softmax = KM_ROW_KERNELS("softmax", "softmax");

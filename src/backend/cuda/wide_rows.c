@@ -1,6 +1,6 @@
 /* How many blocks share a wide row, and how many such clusters the GPU holds at once: all of them
  * are started together and walk over the rows, so one more would be a second round. */
-#include "backend/cuda/wide_rows.h"
+#include "backend/cuda/walker.h"
 #include "backend/cuda/kernels/rows/wide_args.h"
 #include "backend/cuda/modules.h"
 #include "base/util.h"

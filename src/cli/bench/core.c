@@ -1,5 +1,5 @@
 /* Timing: runners in turns, warm-up, best round and quartiles; and the collection of samples. */
-#include "backend/devices.h"
+#include "backend/backend.h"
 #include "base/alloc.h"
 #include "base/array.h"
 #include "cli/bench/bench.h"

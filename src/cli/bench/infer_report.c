@@ -5,7 +5,6 @@
 #include "report/chart.h"
 #include "report/html.h"
 #include "report/json.h"
-#include "report/machine.h"
 #include <math.h>
 #include <time.h>
 

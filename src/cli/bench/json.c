@@ -1,7 +1,6 @@
 /* The results of a benchmark as JSON; docs/cli.md describes it. */
 #include "cli/bench/bench.h"
 #include "report/json.h"
-#include "report/machine.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
