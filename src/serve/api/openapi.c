@@ -158,7 +158,8 @@ void km_endpoint_openapi(km_serve *s, km_exchange *x) {
         if (r->request)
             km_text_add(
                 t,
-                ",\"text/event-stream\":{\"schema\":{\"type\":\"string\"}},\"application/x-ndjson\":{\"schema\":{\"type\":\"string\"}}");
+                /* streams: readers differ in whether a schema is of the text or of each event */
+                ",\"text/event-stream\":{\"schema\":{}},\"application/x-ndjson\":{\"schema\":{}}");
         km_text_add(t, "}}");
         km_text_add(
             t,
