@@ -32,6 +32,14 @@ for op in copy softmax sample nearest cell_sums scan_codes encode_levels; do
 done
 "$KERMES" "${run[@]}" --device vulkan >"$work/out" 2>"$work/err" || fail "an answer"
 clean "an answer"
+# From here on as on the least of devices.
+export KERMES_VULKAN_LIMITS=least
+"$KERMES" devices --device vulkan >"$work/devices" 2>"$work/err" || fail "devices"
+grep -q 'subgroups of [0-9]*, 16 KiB of shared memory' "$work/devices" || fail "limits are not clamped"
+for op in encode_trellis embedding_grad; do
+    "$KERMES" verify --device vulkan --quick --quiet --op $op >"$work/verified" 2>"$work/err" || fail "$op"
+    ! grep -qiE 'VUID|validation (error|warning)' "$work/verified" "$work/err" || fail "the layers complain: $op"
+done
 "$KERMES" train --demo --out "$work/run" --layers 1 --heads 1 --dim 16 --context 16 --batch 2 --steps 2 --eval-batches 1 \
     --device vulkan --json >"$work/trained" 2>"$work/err" || fail "two steps of training"
 ! grep -qiE 'VUID|validation (error|warning)' "$work/trained" "$work/err" || fail "the layers complain: training"
