@@ -6,12 +6,18 @@ Generation: tokens a second after the first, of one prompt, greedily, without pe
 give the same text. Search: seconds of one call with all queries; the command's are those of its process
 less those of one with a single query, taken right after it.
 
+With --instructions no clock is read: every way runs twice under valgrind's callgrind, with few and with more
+tokens (or queries), and the difference over theirs is the instructions of one, start and prompt left out. They
+are the same in each run, however busy the machine is. Waits for memory, which most of decoding is, do not show,
+and valgrind knows no AVX-512, so all ways use the kernels for AVX2.
+
 Usage: PYTHONPATH=build/release/python KERMES_LIBRARY=build/release/libkermes.so \\
            python3 bench/library_speed.py build/release MODEL.gguf --before OLD/kermes [--json FILE]
 """
 import argparse
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -134,6 +140,60 @@ def search(commands, program, args):
     return {**found, "queries": args.queries, "vectors": 50_000, "dim": 96, "bytes": 24}
 
 
+# ---- Instructions ----
+
+FEW, MORE = (8, 24), (100, 300)  # tokens, and queries
+
+
+def instructions(*words):
+    """Of a process and all its threads, as callgrind counts them."""
+    words = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", *words]
+    run = subprocess.run([str(w) for w in words], capture_output=True, text=True, check=True,
+                         env={**os.environ, "KERMES_ISA": "avx2", "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"})
+    return int(re.search(r"Collected : (\d+)", run.stderr).group(1))
+
+
+def counted(ways, few, more):
+    """ways: the words that begin a process for so many tokens or queries."""
+    each = {}
+    for name, words in ways.items():
+        each[name] = round((instructions(*words(more)) - instructions(*words(few))) / (more - few))
+        print(f"{name}: {each[name]:,} instructions each", file=sys.stderr, flush=True)
+    base = "before" if "before" in each else "command"
+    return {"instructions": each,
+            f"over_{base}": {n: round(v / each[base], 5) for n, v in each.items() if n != base}}
+
+
+def count_generation(commands, program, args):
+    def by_command(c):
+        return lambda n: (c, "run", "-m", args.model, "--prompt", PROMPT, "-n", n, "--temperature", "0",
+                          "--repeat-penalty", "1", "--threads", args.threads, "--device", "cpu", "--quiet")
+    ways = {n: by_command(c) for n, c in commands.items()}
+    ways["c"] = lambda n: (program, "generate", args.model, PROMPT, n, args.threads)
+    ways["python"] = lambda n: (sys.executable, __file__, args.build, args.model, "--tokens", n,
+                                "--threads", args.threads, "--only", "python")
+    return {**counted(ways, *FEW), "of": "a token", "tokens": FEW, "model": os.path.basename(args.model)}
+
+
+def count_search(commands, program, args):
+    with tempfile.TemporaryDirectory() as folder:
+        x = np.random.default_rng(0).normal(size=(50_000, 96)).astype(np.float32)
+        for n in MORE:
+            np.save(f"{folder}/{n}.npy", x[:n])
+        kermes.Index.build(x, bytes=24).save(f"{folder}/v.kmx")
+
+        def by_command(c):
+            return lambda n: (c, "search", f"{folder}/v.kmx", "--queries", f"{folder}/{n}.npy", "-k", "10",
+                              "--threads", args.threads, "--format", "npy", "-o", f"{folder}/out.npy", "--quiet")
+        ways = {n: by_command(c) for n, c in commands.items()}
+        ways["c"] = lambda n: (program, "search", f"{folder}/v.kmx", f"{folder}/{n}.npy", args.threads)
+        ways["python"] = lambda n: (sys.executable, "-c", "import sys, numpy, kermes; "
+                                    "kermes.Index(sys.argv[1]).search(numpy.load(sys.argv[2]), k=10, "
+                                    "threads=int(sys.argv[3]))", f"{folder}/v.kmx", f"{folder}/{n}.npy", args.threads)
+        found = counted(ways, *MORE)
+    return {**found, "of": "a query", "queries": MORE, "vectors": 50_000, "dim": 96, "bytes": 24}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("build")
@@ -145,6 +205,7 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--note", default="", help="kept with the figures: how busy the machine was")
     parser.add_argument("--json", help="add what was found to this file")
+    parser.add_argument("--instructions", action="store_true", help="count instructions instead of seconds")
     parser.add_argument("--only", choices=("generation", "search", "python"))
     args = parser.parse_args()
     if args.only == "python":
@@ -155,8 +216,13 @@ def main():
         commands["before"] = args.before
     program = os.path.join(args.build, "bench", "library_speed")
     found = {}
+    if args.instructions:
+        counts = {"generation": count_generation, "search": count_search}
+        found["instructions"] = {n: count(commands, program, args) for n, count in counts.items()
+                                 if args.only in (None, n)}
+        found["instructions"].update(threads=args.threads, isa="avx2", note=args.note)
     for name, way in (("generation", generation), ("search", search)):
-        if args.only in (None, name):
+        if args.only in (None, name) and not args.instructions:
             found[name] = {**way(commands, program, args), "rounds": args.rounds, "threads": args.threads,
                            "note": args.note}
     print(json.dumps(found, indent=2))
