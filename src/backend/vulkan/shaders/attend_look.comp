@@ -4,8 +4,18 @@
 // the running maximum and sum of an online softmax.
 #include "attend.glsl"
 
+// Two neighbours from a word. The device's own conversion may take the smallest numbers for 0, which in
+// a cache is no loss.
+vec2 pair(uint w) {
+    return CACHE == F16 ? unpackHalf2x16(w) : vec2(bf16_to_f32(w & 0xffffu), bf16_to_f32(w >> 16));
+}
+
 // Element i of a cache.
 float cached(uvec2 at, uint i) {
+    if (CACHE == F16 || CACHE == BF16) {
+        vec2 both = pair(Words(at).w[i >> 1]);
+        return (i & 1u) == 0 ? both.x : both.y;
+    }
     if (CACHE == Q8_0) {
         uint b = i / 32 * 34;
         return half_at(at, b) * float(bitfieldExtract(int(byte_at(at, b + 2 + i % 32)), 0, 8));
@@ -23,6 +33,9 @@ float score(uint where) {
     if (CACHE >= Q4_0)
         for (uint i = 0; i < d; i += 4)
             s += dot(vec4(head[i], head[i + 1], head[i + 2], head[i + 3]), quad(CACHE, cache_k, where + i));
+    else if (CACHE != F32 && (d & 1u) == 0)
+        for (uint i = 0; i < d; i += 2)
+            s += dot(vec2(head[i], head[i + 1]), pair(Words(cache_k).w[(where + i) >> 1]));
     else
         for (uint i = 0; i < d; i++) s += head[i] * load_float(CACHE, cache_k, where + i);
     return s;
