@@ -60,8 +60,8 @@ static void a_wrong_index_is_answered_with_the_list(void **state) {
 }
 
 static void an_old_chip_is_refused_and_the_other_one_used(void **state) {
-    fake.cc[1] = 75;
-    assert_says(why_not(1), "compute capability 7.5; 8.0 or newer is needed");
+    fake.cc[1] = 70;
+    assert_says(why_not(1), "compute capability 7.0; 7.5 or newer is needed");
     assert_non_null(km_cuda_device(0, NULL));
     assert_int_equal(km_cuda_device_count(), 1);
 }
@@ -75,7 +75,7 @@ static void note(void *user, km_log_level level, const char *line) {
 static void gpu_and_metal_are_the_best_one_here_and_say_which(void **state) {
     noted[0] = 0;
     km_set_log(note, NULL);
-    fake.cc[0] = 75; /* too old: the other one is the best */
+    fake.cc[0] = 70; /* too old: the other one is the best */
     static const char *const names[] = {"gpu", "metal", "gpu", "metal", "auto"};
     for (int i = 0; i < 5; i++) {
         km_ctx *ctx = km_ctx_new(names[i], 1);
@@ -96,9 +96,9 @@ static void metal_without_any_accelerator_says_what_is_missing(void **state) {
         "metal: Kermes has no Metal backend but Vulkan's (MoltenVK), and there is no "
         "accelerator here: no NVIDIA GPU here: the driver shows none");
     fake.devices = 2;
-    fake.cc[0] = fake.cc[1] = 75;
+    fake.cc[0] = fake.cc[1] = 70;
     assert_null(km_ctx_new("metal", 1));
-    assert_says(km_last_error(), "cuda:0 (Fake GPU 0) has compute capability 7.5");
+    assert_says(km_last_error(), "cuda:0 (Fake GPU 0) has compute capability 7.0");
 }
 
 static void kernels_that_do_not_fit_the_chip_or_the_driver_are_told_apart(void **state) {

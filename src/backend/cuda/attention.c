@@ -70,7 +70,10 @@ static bool rows_fit(const km_tensor *t, bool copy_engine) {
 static family choose(const km_cuda_dev *dev, const km_call *c, km_tensor *const *t, int n) {
     int64_t d = t[0]->shape.dim[3];
     float scale = (float)c->p->f[KM_F_SCALE];
+    size_t shared = (size_t)(c->op == KM_OP_ATTENTION ? KM_ATTENTION_MMA_FWD_SMEM(d)
+                                                      : KM_ATTENTION_MMA_BWD_SMEM(d));
     if (t[0]->dtype == KM_F32 || !(scale > 0) || size_of(MMA, d) < 0) return SIMPLE;
+    if (shared > dev->shared_max) return SIMPLE; /* Turing has 64 KiB */
     bool hopper = dev->cc == 90 && size_of(HOPPER, d) >= 0 && t[0]->shape.dim[2] > 0 &&
                   t[1]->shape.dim[2] > 0 && km_cuda_api()->map_tiled &&
                   km_cuda_has_module("attention_fwd_hopper");
@@ -182,6 +185,10 @@ static km_status attention_grad(km_ctx *ctx, const km_call *c) {
 
     km_tensor *all[] = {q, k, v, o, d_o, dq, dk, dv};
     family f = choose(km_cuda_dev_of(lane), c, all, 8);
+    int dmax = sizes[SIMPLE][size_of(SIMPLE, a->d)];
+    if (f == SIMPLE &&
+        (size_t)KM_ATTENTION_SIMPLE_SMEM(dmax, a->d, 4) > km_cuda_dev_of(lane)->shared_max)
+        return KM_ERR_UNSUPPORTED; /* nor do these tiles fit */
     km_status s = KM_OK;
     if (f == HOPPER) {
         km_tensor_map *maps[] = {&args.q,   &args.k,  &args.v,  &args.o,

@@ -151,8 +151,8 @@ static bool describe(km_cuda_dev *dev, int index, km_error *err) {
     dev->limit = memory_limit(dev->memory);
     if (dev->cc >= KM_CUDA_OLDEST_CC) return true;
     km_error_set(err, KM_ERR_DEVICE,
-                 "cuda:%d (%s) has compute capability %d.%d; %d.%d or newer is needed (Ampere, "
-                 "2020)",
+                 "cuda:%d (%s) has compute capability %d.%d; %d.%d or newer is needed (Turing, "
+                 "2018); Vulkan may serve it",
                  index, dev->model, dev->cc / 10, dev->cc % 10, KM_CUDA_OLDEST_CC / 10,
                  KM_CUDA_OLDEST_CC % 10);
     return false;

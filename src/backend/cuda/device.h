@@ -9,7 +9,7 @@
 
 #define KM_CUDA_MAX_DEVICES 16
 #define KM_CUDA_MAX_KERNELS 2048
-#define KM_CUDA_OLDEST_CC 80 /* compute capability 8.0 */
+#define KM_CUDA_OLDEST_CC 75 /* compute capability 7.5 */
 
 typedef struct km_cuda_dev {
     km_device base;

@@ -93,14 +93,22 @@ __device__ __forceinline__ void walk_offsets(const km_walk &w, uint32_t i, int64
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
 __device__ __forceinline__ float nan_max(float a, float b) { // NaN wins
+#if __CUDA_ARCH__ >= 800
     float r;
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
     return r;
+#else
+    return a != a ? a : b != b ? b : fmaxf(a, b);
+#endif
 }
 __device__ __forceinline__ float nan_min(float a, float b) {
+#if __CUDA_ARCH__ >= 800
     float r;
     asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
     return r;
+#else
+    return a != a ? a : b != b ? b : fminf(a, b);
+#endif
 }
 // 1 / x to 1 ulp; a result below the normal range is 0.
 __device__ __forceinline__ float quick_rcp(float x) {

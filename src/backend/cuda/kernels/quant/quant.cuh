@@ -64,12 +64,17 @@ template <int THREADS> struct Ask {
     uint32_t place;
     template <class T> __device__ __forceinline__ void operator()(T &, const uint8_t *p) {
         uint32_t to = place + threadIdx.x * (uint32_t)sizeof(T);
+#if __CUDA_ARCH__ < 800 // no such copies: it waits
+        *reinterpret_cast<T *>(__cvta_shared_to_generic(to)) =
+            __ldg(reinterpret_cast<const T *>(p));
+#else
         if constexpr (sizeof(T) == 16)
             asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(p) : "memory");
         else
             asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(p),
                          "n"(sizeof(T))
                          : "memory");
+#endif
         place += THREADS * (uint32_t)sizeof(T);
     }
 };
