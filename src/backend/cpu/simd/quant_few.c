@@ -89,9 +89,10 @@ KM_INLINE void row_rows(const km_dtype d, const uint8_t *w, int64_t whole, const
     for (int r = 0; r < n; r++) y[r * ldy] = v_reduce_add(acc[r]);
 }
 
-KM_INLINE void few_of(const km_dtype d, const bool planes, const uint8_t *w, const uint8_t *end,
-                      int64_t bytes, int64_t n, int64_t outs, const km_quant_rows *x, float *y,
-                      int64_t ldy) {
+/* one: x has a single row, as where one text is made. Knowing it spares a seventh of the instructions. */
+KM_INLINE void few_of(const km_dtype d, const bool planes, const bool one, const uint8_t *w,
+                      const uint8_t *end, int64_t bytes, int64_t n, int64_t outs,
+                      const km_quant_rows *x, float *y, int64_t ldy) {
     int64_t whole = n / KM_QUANT_STEP;
     int valid = in_small_blocks(d) ? (int)(n % KM_QUANT_STEP / 32) : 0;
     uint8_t room[8 * 34];
@@ -101,6 +102,10 @@ KM_INLINE void few_of(const km_dtype d, const bool planes, const uint8_t *w, con
             memset(room, 0, sizeof room);
             memcpy(room, rest, (size_t)(valid * (step_bytes(d) / 8)));
             rest = room;
+        }
+        if (one) {
+            row_rows(d, w, whole, rest, valid, x->x, planes ? x->low : NULL, x->ldx, 1, y + j, ldy);
+            continue;
         }
         for (int64_t r = 0, some; r < x->rows; r += some) {
             const km_quant_x *at = x->x + r * x->ldx;
@@ -130,11 +135,15 @@ KM_INLINE void few_of(const km_dtype d, const bool planes, const uint8_t *w, con
     static void name(const uint8_t *w, const uint8_t *end, int64_t bytes, int64_t n, int64_t outs, \
                      const km_quant_rows *x, float *y, int64_t ldy) {                              \
         if (!PLANES_APART)                                                                         \
-            few_of(d, x->low != NULL, w, end, bytes, n, outs, x, y, ldy);                          \
+            few_of(d, x->low != NULL, false, w, end, bytes, n, outs, x, y, ldy);                   \
+        else if (x->rows == 1 && x->low)                                                           \
+            few_of(d, true, true, w, end, bytes, n, outs, x, y, ldy);                              \
+        else if (x->rows == 1)                                                                     \
+            few_of(d, false, true, w, end, bytes, n, outs, x, y, ldy);                             \
         else if (x->low)                                                                           \
-            few_of(d, true, w, end, bytes, n, outs, x, y, ldy);                                    \
+            few_of(d, true, false, w, end, bytes, n, outs, x, y, ldy);                             \
         else                                                                                       \
-            few_of(d, false, w, end, bytes, n, outs, x, y, ldy);                                   \
+            few_of(d, false, false, w, end, bytes, n, outs, x, y, ldy);                            \
     }
 KM_QUANT_TYPES(FEW_OF)
 
