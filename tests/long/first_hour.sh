@@ -80,6 +80,7 @@ says "temperature"
 
 # And away with it.
 try 'make uninstall PREFIX=$HOME/.local'
-left=$(find "$root/home/new/.local" -type f -o -type l | grep -v '/share/kermes/' || true)
+# Models and the history of chats are the user's.
+left=$(find "$root/home/new/.local" -type f -o -type l | grep -v '/\(share\|state\)/kermes/' || true)
 [ -z "$left" ] || fail "left behind: $left"
 echo "a new user got through"
