@@ -58,6 +58,11 @@ endif()
 set(kermes_one_thread "^(api|format|fuzz|report|text|model|nn|tensor)/"
     "^autograd/(check_grad|cross_entropy|custom|flow|fused|optim|tape)$"
     "^backend/cpu_(attend|attention|blas|elementwise|fill|index|iter|loss|matmul|norm|peak|quant|reduce|rope|rows|vmath)$"
+    "^backend/(ref_|cuda_(attention|chain|custom|fallback|fuse|matmul|quant_few|quant_odd)$)"
+    "^base/(arena|array|error|json_read|rng)$"
+    "^ops/(errors|gradients|order|products|quant|random|reduce_index|view_chains|views)$"
+    "^examples/(chat|custom_gpu|custom_op_gradient|gpu|own_model|stream_schema|tensors_and_matmul|vectors|xor)$"
+    "^serve/(keys|ways)$"
     "^cli/(args|bench|chat_terminal|chat_tools|completion|convert|cuda_module|devices|info|loop|model_sampling|peers|perplexity|prompts|pull|pull_names|sample|tiny|tokenize|usage|vectors|vectors_bad|vectors_memory|verify)$"
     "^infer/(logits|perplexity|sample|choose|stop|cut_short)$"
     "^token/(families|gguf|hostile|huggingface|large|save|scan|simple)$"
@@ -82,7 +87,8 @@ function(kermes_wants_test name result)
         set(wanted OFF)
     elseif(name MATCHES "/vulkan_" AND name MATCHES "${kermes_without_vulkan}")
         set(wanted OFF)
-    elseif(KERMES_SANITIZED AND name MATCHES "^(api/exports$|docs/|house/|web/)") # of the sources and of release
+    elseif(KERMES_SANITIZED AND name MATCHES "^(api/exports$|docs/|house/|web/|serve/(page|web)$)")
+        # of the sources, of release, and of a browser, whose time they mostly are
         set(wanted OFF)
     endif()
     set(${result} ${wanted} PARENT_SCOPE)
