@@ -55,7 +55,8 @@ endif()
 # these, and ops/verify every kernel on a pool. What does the same once more is left to the other presets: a
 # sanitizer that takes ten times as long over it finds nothing new. test_cli_json_file stays: scripts read
 # JSON with it.
-set(kermes_one_thread "^(api|format|fuzz|report|text|model|nn|tensor)/"
+set(kermes_one_thread "^(format|fuzz|report|text|model|nn|tensor)/"
+    "^api/(abi|bad_input|callbacks|callbacks_tensors|cxx|every_function|failed_allocations|files|models|predict|struct_sizes|train)$"
     "^autograd/(check_grad|cross_entropy|custom|flow|fused|optim|tape)$"
     "^backend/cpu_(attend|attention|blas|elementwise|fill|index|iter|loss|matmul|norm|peak|quant|reduce|rope|rows|vmath)$"
     "^backend/(ref_|cuda_(attention|chain|custom|fallback|fuse|matmul|quant_few|quant_odd)$)"
