@@ -25,12 +25,13 @@
  * not looked into. Tensors, graphs and lists of parameters are not looked up: a tensor lives as rule 2
  * says, and none of them is of use once its context is freed.
  *
- * Threads: models, indexes, tokenizers and files of tensors serve any number at once, and so does a batch,
- * which one steps. Everything else serves one thread at a time, whichever it is: contexts with all that
- * lives in them, sessions, answer parsers, files of vectors, searchers. Where a call overlaps another
- * thread's on such an object it is KM_ERR_STATE for the one that came second, and the first notices nothing.
- * Freeing one, or a batch, while another thread is inside is refused in the same way: it stays, to be freed
- * later. Nobody waits for anybody.
+ * Threads: models, indexes, tokenizers and files of tensors serve any number at once; one that is closed
+ * meanwhile goes when the last call on it ends. A batch serves any number too, of which one steps it.
+ * Everything else serves one thread at a time, whichever it is: contexts with all that lives in them,
+ * sessions, answer parsers, files of vectors, searchers. Where a call overlaps another thread's on such an
+ * object it is KM_ERR_STATE for the one that came second, and the first notices nothing. Freeing one, or a
+ * batch, while another thread is inside is refused in the same way: it stays, to be freed later. Nobody
+ * waits for anybody.
  *
  * Callbacks run in the thread that made the call. They may use the library, also other sessions of the
  * same model and the context that the call works in, but not the session or parser that called them

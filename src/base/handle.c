@@ -102,10 +102,29 @@ bool km_handle_open(const char *call, const void *h, km_handle_kind kind) {
     return km_handle_is(h, kind) || refuse(call, h, kind);
 }
 
-/* ---- Being inside ---- */
-
 void km_handle_pin(const void *h) { atomic_fetch_add(&pins[bucket_of(h)], 1); }
 void km_handle_unpin(const void *h) { atomic_fetch_sub(&pins[bucket_of(h)], 1); }
+
+/* ---- Being held ---- */
+
+bool km_hold(km_holding *held, const char *call, const void *h, km_handle_kind kind, size_t users,
+             void (*drop)(void *object)) {
+    km_handle_pin(h);
+    bool open = km_handle_is(h, kind);
+    if (open) {
+        char *object = (char *)(uintptr_t)h; /* calls that only ask get a const one */
+        atomic_fetch_add((atomic_int *)(void *)(object + users), 1);
+        *held = (km_holding){object, drop};
+    }
+    km_handle_unpin(h);
+    return open || refuse(call, h, kind);
+}
+
+void km_let_go(km_holding *held) {
+    if (held->object) held->drop(held->object);
+}
+
+/* ---- Being inside ---- */
 
 static km_inside *mine(const void *h) {
     km_inside *i = innermost;

@@ -40,6 +40,21 @@ bool km_handle_is(const void *h, km_handle_kind kind);
 /* The same at the beginning of a public call, which otherwise fails: "CALL: this is no open index". */
 bool km_handle_open(const char *call, const void *h, km_handle_kind kind);
 
+/* ---- Being held ---- */
+
+typedef struct km_holding { /* by a call, on its stack */
+    void *object;           /* NULL: nothing to let go */
+    void (*drop)(void *object);
+} km_holding;
+/* Declares one that is let go where its scope ends. */
+#define KM_HOLDING(held) __attribute__((cleanup(km_let_go))) km_holding held = {0}
+/* At the beginning of a public call on what many threads use: one user more (an atomic_int at `users` bytes
+ * into the object), so that another thread, or a callback, may close it meanwhile; the last user's drop()
+ * destroys it. Otherwise the call fails as by km_handle_open. */
+bool km_hold(km_holding *held, const char *call, const void *h, km_handle_kind kind, size_t users,
+             void (*drop)(void *object));
+void km_let_go(km_holding *held);
+
 /* ---- Being inside ---- */
 
 typedef struct km_inside { /* of a call, on its stack; all of a thread form a list */

@@ -129,7 +129,8 @@ km_status km_adapters_again(km_model *m, km_net *net, km_error *err) {
 
 km_status km_model_add_adapter(km_model *m, const km_adapter *adapter) {
     km_error err = {0};
-    if (!km_model_usable("km_model_add_adapter", m, true)) return km_last_status();
+    KM_HOLDING(held);
+    if (!km_model_usable(&held, "km_model_add_adapter", m, true)) return km_last_status();
     if (!adapter) return km_public_fail(KM_ERR_NULL, "km_model_add_adapter: no adapter given");
     int turn = km_gate_enter(&m->gate, 1);
     add(m, adapter, &err);
@@ -138,7 +139,8 @@ km_status km_model_add_adapter(km_model *m, const km_adapter *adapter) {
 }
 
 km_status km_model_remove_adapter(km_model *m, const char *name) {
-    if (!km_model_usable("km_model_remove_adapter", m, true)) return km_last_status();
+    KM_HOLDING(held);
+    if (!km_model_usable(&held, "km_model_remove_adapter", m, true)) return km_last_status();
     if (!name) return km_public_fail(KM_ERR_NULL, "km_model_remove_adapter: no name given");
     int turn = km_gate_enter(&m->gate, 1);
     pthread_mutex_lock(&m->lock);
@@ -153,7 +155,8 @@ km_status km_model_remove_adapter(km_model *m, const char *name) {
 }
 
 char *km_model_adapters_json(km_model *m) {
-    if (!km_model_usable("km_model_adapters_json", m, false)) return NULL;
+    KM_HOLDING(held);
+    if (!km_model_usable(&held, "km_model_adapters_json", m, false)) return NULL;
     json_t *all = json_array();
     pthread_mutex_lock(&m->lock);
     for (int i = 0; i < KM_ADAPTER_SLOTS; i++) {

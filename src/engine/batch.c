@@ -77,7 +77,8 @@ static void destroy(void *batch);
 km_batch *km_batch_new(km_model *m, const km_batch_options *options) {
     km_batch_options o = km_batch_defaults();
     km_error err = {0};
-    if (!km_model_usable("km_batch_new", m, true)) return NULL;
+    KM_HOLDING(held);
+    if (!km_model_usable(&held, "km_batch_new", m, true)) return NULL;
     if (km_take_options("km_batch_new", &o, sizeof o, options) != KM_OK || fit(m, &o) != KM_OK)
         return NULL;
     if (km_token_vocab(m->token) > m->config.vocab) {

@@ -61,7 +61,8 @@ static bool is_whole(const char *call, const km_model *m, const km_ground *g, km
 
 km_status km_embed_tokens(km_model *m, const int32_t *ids, size_t n, float *out) {
     km_error err = {0};
-    if (!km_model_usable("km_embed_tokens", m, true)) return km_last_status();
+    KM_HOLDING(held);
+    if (!km_model_usable(&held, "km_embed_tokens", m, true)) return km_last_status();
     if (!out) return km_public_fail(KM_ERR_NULL, "km_embed_tokens: no tokens, or no room for them");
     if (check_ids("km_embed_tokens", m, ids, n) != KM_OK) return km_last_status();
     km_adapter_mix mix = {0};
@@ -81,7 +82,8 @@ km_status km_embed_defaults_sized(km_embed_options *out, size_t size) {
 }
 
 km_pooling km_model_pooling(km_model *m) {
-    if (!km_model_usable("km_model_pooling", m, false)) return KM_POOLING_AUTO;
+    KM_HOLDING(held);
+    if (!km_model_usable(&held, "km_model_pooling", m, false)) return KM_POOLING_AUTO;
     switch (m->pooling) {
     case 2: return KM_POOLING_FIRST;
     case 3: return KM_POOLING_LAST;
@@ -143,12 +145,10 @@ km_status km_texts_read(const char *call, km_model *m, const km_texts *x,
         if (check_ids(call, m, x->ids[i], x->lengths[i]) != KM_OK) return km_last_status();
     km_adapter_mix mix = {0};
     if (km_adapters_mix(m, o->adapters, o->n_adapters, &mix, &err) != KM_OK) return km_told(&err);
-    km_model_hold(m); /* a callback may close it */
     km_ground *g = km_ground_hold(m);
     if (is_whole(call, m, g, &err)) states_of(call, m, g, &mix, x, o, &err);
     km_ground_drop(g);
     km_adapters_drop(m, &mix);
-    km_model_drop(m);
     return km_told(&err);
 }
 
@@ -183,7 +183,8 @@ static void pool(void *user, size_t text, const float *states, size_t n) {
 km_status km_embed(km_model *m, const int32_t *const *ids, const size_t *lengths, size_t n,
                    const km_embed_options *options, float *out) {
     km_embed_options o = km_embed_defaults();
-    if (!km_model_usable("km_embed", m, true)) return km_last_status();
+    KM_HOLDING(held);
+    if (!km_model_usable(&held, "km_embed", m, true)) return km_last_status();
     if (km_take_options("km_embed", &o, sizeof o, options) != KM_OK) return km_last_status();
     if (!ids || !lengths || !out || n == 0)
         return km_public_fail(KM_ERR_NULL, "km_embed: no texts, or no room for them");

@@ -120,7 +120,7 @@ km_model *km_model_hold(km_model *m);
 void km_model_drop(km_model *m);
 
 /* Whether there is such a model, with weights if `weights`; otherwise the error is told. */
-bool km_model_usable(const char *call, const km_model *m, bool weights);
+bool km_model_usable(km_holding *held, const char *call, const km_model *m, bool weights);
 /* km_tokenize and km_detokenize for any tokenizer; `call` names the public one in errors. */
 int64_t km_ids_of(const char *call, const km_token *token, const char *text, size_t bytes,
                   unsigned flags, int32_t *ids, size_t cap);

@@ -53,8 +53,11 @@ void km_model_close(km_model *m) {
     if (km_handle_remove(m, KM_HANDLE_MODEL)) km_model_drop(m);
 }
 
-bool km_model_usable(const char *call, const km_model *m, bool weights) {
-    if (!km_handle_open(call, m, KM_HANDLE_MODEL)) return false;
+static void drop_model(void *model) { km_model_drop(model); }
+
+bool km_model_usable(km_holding *held, const char *call, const km_model *m, bool weights) {
+    if (!km_hold(held, call, m, KM_HANDLE_MODEL, offsetof(km_model, users), drop_model))
+        return false;
     if (weights && !m->ground)
         km_public_fail(KM_ERR_STATE, "%s: the model was opened for its tokenizer only", call);
     else if (weights && m->comm && km_comm_rank(m->comm) != 0)
@@ -290,7 +293,8 @@ km_model *km_model_open_reader(const km_reader *r, const km_model_options *optio
 /* ---- What it is ---- */
 
 static km_model_info info_of(km_model *m) {
-    if (!km_model_usable("km_model_describe", m, false)) return (km_model_info){0};
+    KM_HOLDING(held);
+    if (!km_model_usable(&held, "km_model_describe", m, false)) return (km_model_info){0};
     const km_config *c = &m->config;
     km_error err = {0};
     pthread_mutex_lock(&m->lock);
@@ -326,13 +330,16 @@ km_status km_model_describe_sized(km_model *m, km_model_info *out, size_t size) 
 int km_ranks(void) { return km_comm_env_size(); }
 
 bool km_model_follows(const km_model *m) {
-    return km_handle_is(m, KM_HANDLE_MODEL) && m->comm && km_comm_rank(m->comm) != 0;
+    KM_HOLDING(held); /* a question: of what is no model, no */
+    return km_handle_is(m, KM_HANDLE_MODEL) &&
+           km_model_usable(&held, "km_model_follows", m, false) && m->comm &&
+           km_comm_rank(m->comm) != 0;
 }
 
 km_status km_model_follow(km_model *m) {
     km_error err = {0};
-    if (!m || !km_handle_is(m, KM_HANDLE_MODEL))
-        return km_public_fail(KM_ERR_NULL, "km_model_follow: this is no open model");
+    KM_HOLDING(held);
+    if (!km_model_usable(&held, "km_model_follow", m, false)) return km_last_status();
     if (!km_model_follows(m))
         return km_public_fail(KM_ERR_STATE, "km_model_follow: this rank leads");
     km_ctx *ctx = m->ground->ctx;

@@ -146,18 +146,17 @@ km_status km_perplexity(km_model *m, const char *text, size_t bytes,
     km_perplexity_result r = {.size = sizeof r};
     km_error err = {0};
     km_ids ids = {0};
-    if (!km_model_usable("km_perplexity", m, true)) return km_last_status();
+    KM_HOLDING(held);
+    if (!km_model_usable(&held, "km_perplexity", m, true)) return km_last_status();
     if (!text || !out)
         return km_public_fail(KM_ERR_NULL, "km_perplexity: no %s given", text ? "result" : "text");
     if (km_take_options("km_perplexity", &o, sizeof o, options) != KM_OK) return km_last_status();
     km_status s = km_check_sized(out, sizeof r, "km_perplexity_result", &err);
-    km_model_hold(m); /* a callback may close it */
     km_ground *g = km_ground_hold(m);
     if (s == KM_OK) s = check(m, g, &o, &err);
     if (s == KM_OK) s = km_token_encode(m->token, text, bytes, KM_TOKEN_PLAIN, &ids, &err);
     if (s == KM_OK) s = measure(m, g, &ids, &o, &r, &err);
     km_ground_drop(g);
-    km_model_drop(m);
     km_ids_free(&ids);
     if (s == KM_OK) km_give_sized(out, &r, sizeof r);
     km_last_error_set(&err);

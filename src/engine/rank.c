@@ -288,7 +288,8 @@ int64_t km_relevance_tokens(km_model *m, const char *query, size_t query_bytes,
                             size_t cap) {
     km_error err = {0};
     km_ids all = {0};
-    if (!km_model_usable("km_relevance_tokens", m, false)) return -1;
+    KM_HOLDING(held);
+    if (!km_model_usable(&held, "km_relevance_tokens", m, false)) return -1;
     if (!query || !document || (!ids && cap)) {
         km_public_fail(KM_ERR_NULL, "km_relevance_tokens: no %s given",
                        !query      ? "query"
@@ -335,7 +336,8 @@ static void score(void *user, size_t text, const float *states, size_t n) {
 km_status km_relevance(km_model *m, const int32_t *const *ids, const size_t *lengths, size_t n,
                        const km_embed_options *options, float *out) {
     km_embed_options o = km_embed_defaults();
-    if (!km_model_usable("km_relevance", m, true)) return km_last_status();
+    KM_HOLDING(held);
+    if (!km_model_usable(&held, "km_relevance", m, true)) return km_last_status();
     if (km_take_options("km_relevance", &o, sizeof o, options) != KM_OK) return km_last_status();
     if (!ids || !lengths || !out || n == 0)
         return km_public_fail(KM_ERR_NULL, "km_relevance: no pairs, or no room for their scores");

@@ -102,7 +102,8 @@ static km_status ready(km_session *s, km_error *err) {
 
 km_session *km_session_new(km_model *m) {
     km_error err = {0};
-    if (!km_model_usable("km_session_new", m, true)) return NULL;
+    KM_HOLDING(held);
+    if (!km_model_usable(&held, "km_session_new", m, true)) return NULL;
     km_session *s = km_calloc(1, sizeof *s);
     if (!s) {
         km_no_memory_for(&err, "a session");
@@ -441,7 +442,8 @@ static bool collect(void *user, const km_piece_event *e) {
 
 char *km_generate_text(km_model *m, const char *prompt, const km_generation *how) {
     km_text text = {0};
-    if (!km_model_usable("km_generate_text", m, true)) return NULL;
+    KM_HOLDING(held);
+    if (!km_model_usable(&held, "km_generate_text", m, true)) return NULL;
     km_generation g = km_generation_defaults(m);
     if (km_take_options("km_generate_text", &g, sizeof g, how) != KM_OK) return NULL;
     if (!prompt) {

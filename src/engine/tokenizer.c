@@ -10,10 +10,6 @@ struct km_tokenizer {
     km_token *token;
 };
 
-static const km_token *usable(const char *call, const km_tokenizer *t) {
-    return km_handle_open(call, t, KM_HANDLE_TOKENIZER) ? t->token : NULL;
-}
-
 km_tokenizer *km_tokenizer_open(const char *path) {
     km_error err = {0};
     if (!path) {
@@ -35,10 +31,16 @@ km_tokenizer *km_tokenizer_open(const char *path) {
     return t;
 }
 
-static void drop(km_tokenizer *t) {
+static void drop(void *tokenizer) {
+    km_tokenizer *t = tokenizer;
     if (atomic_fetch_sub(&t->users, 1) > 1) return;
     km_token_free(t->token);
     km_free(t);
+}
+
+static const km_token *usable(km_holding *held, const char *call, const km_tokenizer *t) {
+    bool open = km_hold(held, call, t, KM_HANDLE_TOKENIZER, offsetof(km_tokenizer, users), drop);
+    return open ? t->token : NULL;
 }
 
 void km_tokenizer_close(km_tokenizer *t) {
@@ -47,7 +49,8 @@ void km_tokenizer_close(km_tokenizer *t) {
 
 km_status km_tokenizer_save(const km_tokenizer *t, const char *path) {
     km_error err = {0};
-    const km_token *token = usable("km_tokenizer_save", t);
+    KM_HOLDING(held);
+    const km_token *token = usable(&held, "km_tokenizer_save", t);
     if (!token) return km_last_status();
     if (!path) return km_public_fail(KM_ERR_NULL, "km_tokenizer_save: no path given");
     km_token_save(token, path, &err);
@@ -55,7 +58,8 @@ km_status km_tokenizer_save(const km_tokenizer *t, const char *path) {
 }
 
 km_status km_tokenizer_describe_sized(const km_tokenizer *t, km_tokenizer_info *out, size_t size) {
-    const km_token *token = usable("km_tokenizer_describe", t);
+    KM_HOLDING(held);
+    const km_token *token = usable(&held, "km_tokenizer_describe", t);
     km_tokenizer_info own = {.bos = -1, .eos = -1, .unk = -1, .pad = -1};
     if (token)
         own = (km_tokenizer_info){.size = sizeof own,
@@ -106,18 +110,21 @@ int64_t km_text_of(const char *call, const km_token *token, const int32_t *ids, 
 
 int64_t km_tokenizer_encode(const km_tokenizer *t, const char *text, size_t bytes, unsigned flags,
                             int32_t *ids, size_t cap) {
-    const km_token *token = usable("km_tokenizer_encode", t);
+    KM_HOLDING(held);
+    const km_token *token = usable(&held, "km_tokenizer_encode", t);
     return token ? km_ids_of("km_tokenizer_encode", token, text, bytes, flags, ids, cap) : -1;
 }
 
 int64_t km_tokenizer_decode(const km_tokenizer *t, const int32_t *ids, size_t n, unsigned flags,
                             char *text, size_t cap) {
-    const km_token *token = usable("km_tokenizer_decode", t);
+    KM_HOLDING(held);
+    const km_token *token = usable(&held, "km_tokenizer_decode", t);
     return token ? km_text_of("km_tokenizer_decode", token, ids, n, flags, text, cap) : -1;
 }
 
 const char *km_tokenizer_piece(const km_tokenizer *t, int32_t id, size_t *bytes) {
-    const km_token *token = usable("km_tokenizer_piece", t);
+    KM_HOLDING(held);
+    const km_token *token = usable(&held, "km_tokenizer_piece", t);
     size_t n = 0;
     const char *text = token ? km_token_text(token, id, &n) : NULL;
     if (bytes) *bytes = text ? n : 0;
@@ -137,7 +144,8 @@ static km_status pass_on(void *user, const int32_t *ids, size_t n, km_error *err
 km_status km_tokenizer_encode_large(const km_tokenizer *t, const char *text, size_t bytes,
                                     unsigned flags, int threads, km_ids_fn fn, void *user) {
     km_error err = {0};
-    const km_token *token = usable("km_tokenizer_encode_large", t);
+    KM_HOLDING(held);
+    const km_token *token = usable(&held, "km_tokenizer_encode_large", t);
     if (!token) return km_last_status();
     if ((!text && bytes) || !fn)
         return km_public_fail(KM_ERR_NULL, "km_tokenizer_encode_large: no %s given",
@@ -146,9 +154,6 @@ km_status km_tokenizer_encode_large(const km_tokenizer *t, const char *text, siz
         return km_public_fail(KM_ERR_RANGE, "km_tokenizer_encode_large: %d threads", threads);
     km_encode_options how = {.flags = flags, .threads = threads};
     ids_sink sink = {fn, user};
-    km_tokenizer *held = (km_tokenizer *)(uintptr_t)t; /* only its count of users changes */
-    atomic_fetch_add(&held->users, 1);
     km_token_encode_large(token, text ? text : "", bytes, &how, pass_on, &sink, &err);
-    drop(held);
     return km_told(&err);
 }

@@ -10,42 +10,49 @@
 
 int64_t km_tokenize(km_model *m, const char *text, size_t bytes, unsigned flags, int32_t *ids,
                     size_t cap) {
-    if (!km_model_usable("km_tokenize", m, false)) return -1;
+    KM_HOLDING(held);
+    if (!km_model_usable(&held, "km_tokenize", m, false)) return -1;
     return km_ids_of("km_tokenize", m->token, text, bytes, flags, ids, cap);
 }
 
 int64_t km_detokenize(km_model *m, const int32_t *ids, size_t n, unsigned flags, char *text,
                       size_t cap) {
-    if (!km_model_usable("km_detokenize", m, false)) return -1;
+    KM_HOLDING(held);
+    if (!km_model_usable(&held, "km_detokenize", m, false)) return -1;
     return km_text_of("km_detokenize", m->token, ids, n, flags, text, cap);
 }
 
 const char *km_token_piece(km_model *m, int32_t id, size_t *bytes) {
     size_t n = 0;
-    if (!km_model_usable("km_token_piece", m, false)) return NULL;
+    KM_HOLDING(held);
+    if (!km_model_usable(&held, "km_token_piece", m, false)) return NULL;
     const char *text = km_token_text(m->token, id, &n);
     if (bytes) *bytes = text ? n : 0;
     return text;
 }
 
 int32_t km_model_bos(km_model *m) {
-    return km_model_usable("km_model_bos", m, false) ? km_token_bos(m->token) : -1;
+    KM_HOLDING(held);
+    return km_model_usable(&held, "km_model_bos", m, false) ? km_token_bos(m->token) : -1;
 }
 
 int32_t km_model_eos(km_model *m) {
-    return km_model_usable("km_model_eos", m, false) ? km_token_eos(m->token) : -1;
+    KM_HOLDING(held);
+    return km_model_usable(&held, "km_model_eos", m, false) ? km_token_eos(m->token) : -1;
 }
 
-static bool has_token(const char *call, km_model *m, int32_t id) {
-    return km_model_usable(call, m, false) && id >= 0 && id < km_token_vocab(m->token);
+static bool has_token(km_holding *held, const char *call, km_model *m, int32_t id) {
+    return km_model_usable(held, call, m, false) && id >= 0 && id < km_token_vocab(m->token);
 }
 
 bool km_token_ends(km_model *m, int32_t id) {
-    return has_token("km_token_ends", m, id) && km_token_is_end(m->token, id);
+    KM_HOLDING(held);
+    return has_token(&held, "km_token_ends", m, id) && km_token_is_end(m->token, id);
 }
 
 bool km_token_special(km_model *m, int32_t id) {
-    return has_token("km_token_special", m, id) && km_token_is_special(m->token, id);
+    KM_HOLDING(held);
+    return has_token(&held, "km_token_special", m, id) && km_token_is_special(m->token, id);
 }
 
 /* ---- Templates ---- */
@@ -139,8 +146,9 @@ static km_status render(km_model *m, const json_t *messages, const json_t *tools
 }
 
 char *km_render_chat(km_model *m, const char *messages, const km_render_options *options) {
-    return km_model_usable("km_render_chat", m, false) ? km_render_held(m, messages, options)
-                                                       : NULL;
+    KM_HOLDING(held);
+    return km_model_usable(&held, "km_render_chat", m, false) ? km_render_held(m, messages, options)
+                                                              : NULL;
 }
 
 char *km_render_held(km_model *m, const char *messages, const km_render_options *options) {

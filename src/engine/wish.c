@@ -29,7 +29,9 @@ km_sampling km_sampling_suggested(const char *path, char from[64]) {
 }
 
 static km_sampling sampling_of(const char *call, km_model *m) {
-    return m && km_model_usable(call, m, false) ? m->sampling : km_sampling_suggested(NULL, NULL);
+    KM_HOLDING(held);
+    return m && km_model_usable(&held, call, m, false) ? m->sampling
+                                                       : km_sampling_suggested(NULL, NULL);
 }
 
 km_status km_model_sampling_sized(km_model *m, km_sampling *out, size_t size) {

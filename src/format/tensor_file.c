@@ -12,6 +12,7 @@
 
 struct km_file {
     km_handle handle;
+    atomic_int users;            /* its owner, and calls on it */
     km_safetensors *safetensors; /* one of these three is open */
     km_gguf *gguf;
     km_map npy;
@@ -113,25 +114,34 @@ km_file *km_file_open(const char *path) {
     km_error err = {0};
     km_file *f = open_file(path, &err);
     if (f)
-        km_handle_add(&f->handle, KM_HANDLE_FILE);
+        atomic_init(&f->users, 1), km_handle_add(&f->handle, KM_HANDLE_FILE);
     else
         km_last_error_set(&err);
     return f;
 }
 
+static void drop_file(void *file) {
+    km_file *f = file;
+    if (atomic_fetch_sub(&f->users, 1) == 1) close_file(f);
+}
+
 void km_file_close(km_file *f) {
-    if (km_handle_remove(f, KM_HANDLE_FILE)) close_file(f);
+    if (km_handle_remove(f, KM_HANDLE_FILE)) drop_file(f);
 }
 
 /* A question about a file: of none, there is no answer; of one that is closed, the error is told. */
-static bool is_open(const char *call, const km_file *f) {
-    return f && km_handle_open(call, f, KM_HANDLE_FILE);
+static bool is_open(km_holding *held, const char *call, const km_file *f) {
+    return f && km_hold(held, call, f, KM_HANDLE_FILE, offsetof(km_file, users), drop_file);
 }
 
-int km_file_count(const km_file *f) { return is_open("km_file_count", f) ? f->n : 0; }
+int km_file_count(const km_file *f) {
+    KM_HOLDING(held);
+    return is_open(&held, "km_file_count", f) ? f->n : 0;
+}
 
 const km_file_tensor *km_file_at(const km_file *f, int i) {
-    return is_open("km_file_at", f) && i >= 0 && i < f->n ? &f->tensor[i] : NULL;
+    KM_HOLDING(held);
+    return is_open(&held, "km_file_at", f) && i >= 0 && i < f->n ? &f->tensor[i] : NULL;
 }
 
 static const km_file_tensor *find(const km_file *f, const char *name) {
@@ -141,11 +151,13 @@ static const km_file_tensor *find(const km_file *f, const char *name) {
 }
 
 const km_file_tensor *km_file_find(const km_file *f, const char *name) {
-    return is_open("km_file_find", f) && name ? find(f, name) : NULL;
+    KM_HOLDING(held);
+    return is_open(&held, "km_file_find", f) && name ? find(f, name) : NULL;
 }
 
 const char *km_file_meta(const km_file *f, const char *key) {
-    if (!is_open("km_file_meta", f) || !key) return NULL;
+    KM_HOLDING(held);
+    if (!is_open(&held, "km_file_meta", f) || !key) return NULL;
     if (f->safetensors) return km_safetensors_meta(f->safetensors, key);
     const km_gguf_value *v = f->gguf ? km_gguf_get(f->gguf, key) : NULL;
     return v && v->type == KM_GGUF_STRING ? v->text.data : NULL;
@@ -158,7 +170,8 @@ bool km_file_meta_int(const km_file *f, const char *key, int64_t *value) {
         km_missing("km_file_meta_int");
         return false;
     }
-    if (!is_open("km_file_meta_int", f)) return false;
+    KM_HOLDING(held);
+    if (!is_open(&held, "km_file_meta_int", f)) return false;
     if (!f->gguf || km_gguf_int(f->gguf, key, INT64_MIN + 1, INT64_MAX, &v, &err) != KM_OK ||
         v == INT64_MIN)
         return false;
@@ -216,7 +229,9 @@ static km_tensor *load(km_ctx *ctx, const km_file *f, const char *name) {
 km_tensor *km_file_load(km_ctx *ctx, const km_file *f, const char *name) {
     KM_CTX_CALL(ctx, NULL);
     if (km_failed(ctx)) return NULL;
-    if (km_handle_is(f, KM_HANDLE_FILE)) return load(ctx, f, name);
+    KM_HOLDING(held);
+    if (km_handle_is(f, KM_HANDLE_FILE) && is_open(&held, "km_file_load", f))
+        return load(ctx, f, name);
     km_fail(ctx, f ? KM_ERR_STATE : KM_ERR_NULL, "load: no open file");
     return NULL;
 }

@@ -122,7 +122,8 @@ km_status km_index_search(km_index *index, const float *queries, int64_t n, int6
     km_search_options own;
     if (!index || !queries || !ids || !distances || n < 0 || threads < 0)
         return km_missing("km_index_search");
-    if (!km_handle_open("km_index_search", index, KM_HANDLE_INDEX)) return km_last_status();
+    KM_HOLDING(held);
+    if (!km_index_usable(&held, "km_index_search", index)) return km_last_status();
     if (check_search(index, n, k, options, &own, &err) != KM_OK) return km_told(&err);
     km_threads *pool = threads > 1 ? km_threads_new(threads) : NULL, *t = pool;
     if (threads == 0) { /* all cores: one pool that stays */
@@ -153,9 +154,10 @@ km_searcher *km_searcher_new(km_ctx *ctx, km_index *index) {
         km_missing("km_searcher_new");
         return NULL;
     }
+    KM_HOLDING(held);
     KM_INSIDE(on);
     if (!km_enter(&on, "km_searcher_new", ctx, KM_HANDLE_CONTEXT) ||
-        !km_handle_open("km_searcher_new", index, KM_HANDLE_INDEX))
+        !km_index_usable(&held, "km_searcher_new", index))
         return NULL;
     km_searcher *s = km_calloc(1, sizeof *s);
     if (!s) {
@@ -216,10 +218,11 @@ km_status km_searcher_search(km_searcher *s, const float *queries, int64_t n, in
     km_search_options own;
     if (!s || !queries || !ids || !distances || n < 0) return km_missing("km_searcher_search");
     KM_INSIDE(in);
+    KM_HOLDING(held);
     KM_INSIDE(on);
     if (!km_enter(&in, "km_searcher_search", s, KM_HANDLE_SEARCHER) ||
         !km_enter(&on, "km_searcher_search", s->ctx, KM_HANDLE_CONTEXT) ||
-        !km_handle_open("km_searcher_search", s->index, KM_HANDLE_INDEX))
+        !km_index_usable(&held, "km_searcher_search", s->index))
         return km_last_status();
     if (check_search(s->index, n, k, options, &own, &err) != KM_OK) return km_told(&err);
     if (km_failed(s->ctx)) {
@@ -237,9 +240,10 @@ km_status km_index_add(km_ctx *ctx, km_index *index, const float *x, int64_t n,
                        const uint64_t *ids) {
     km_error err = {0};
     if (!ctx || !index || (!x && n > 0) || n < 0) return km_missing("km_index_add");
+    KM_HOLDING(held);
     KM_INSIDE(on);
     if (!km_enter(&on, "km_index_add", ctx, KM_HANDLE_CONTEXT) ||
-        !km_handle_open("km_index_add", index, KM_HANDLE_INDEX))
+        !km_index_usable(&held, "km_index_add", index))
         return km_last_status();
     km_index_append(ctx, index, x, n, ids, &err);
     return km_told(&err);
@@ -249,7 +253,8 @@ km_status km_index_delete(km_index *index, const uint64_t *ids, int64_t n) {
     km_error err = {0};
     int64_t removed;
     if (!index || (!ids && n > 0) || n < 0) return km_missing("km_index_delete");
-    if (!km_handle_open("km_index_delete", index, KM_HANDLE_INDEX)) return km_last_status();
+    KM_HOLDING(held);
+    if (!km_index_usable(&held, "km_index_delete", index)) return km_last_status();
     km_index_remove(index, ids, n, false, &removed, &err);
     return km_told(&err);
 }
@@ -258,7 +263,8 @@ km_status km_index_delete_some(km_index *index, const uint64_t *ids, int64_t n, 
     km_error err = {0};
     int64_t removed = 0;
     if (!index || (!ids && n > 0) || n < 0) return km_missing("km_index_delete_some");
-    if (!km_handle_open("km_index_delete_some", index, KM_HANDLE_INDEX)) return km_last_status();
+    KM_HOLDING(held);
+    if (!km_index_usable(&held, "km_index_delete_some", index)) return km_last_status();
     km_index_remove(index, ids, n, true, &removed, &err);
     if (deleted) *deleted = removed;
     return km_told(&err);
@@ -271,7 +277,8 @@ int64_t km_index_ids(km_index *index, uint64_t *ids, int64_t cap) {
         km_missing("km_index_ids");
         return -1;
     }
-    if (!km_handle_open("km_index_ids", index, KM_HANDLE_INDEX)) return -1;
+    KM_HOLDING(held);
+    if (!km_index_usable(&held, "km_index_ids", index)) return -1;
     uint64_t *all = km_index_live_ids(index, &n, &err);
     if (all && cap && n) memcpy(ids, all, sizeof *ids * (size_t)(n < cap ? n : cap));
     km_free(all);
@@ -281,7 +288,8 @@ int64_t km_index_ids(km_index *index, uint64_t *ids, int64_t cap) {
 km_status km_index_decode(km_index *index, const uint64_t *ids, int64_t n, float *x) {
     km_error err = {0};
     if (!index || ((!ids || !x) && n > 0) || n < 0) return km_missing("km_index_decode");
-    if (!km_handle_open("km_index_decode", index, KM_HANDLE_INDEX)) return km_last_status();
+    KM_HOLDING(held);
+    if (!km_index_usable(&held, "km_index_decode", index)) return km_last_status();
     km_snapshot *v = km_index_rows(index);
     km_row_place *places = km_index_places(index, v, ids, n, &err);
     if (places) km_index_restore(index, v, NULL, places, n, x, &err);
@@ -292,7 +300,8 @@ km_status km_index_decode(km_index *index, const uint64_t *ids, int64_t n, float
 
 km_status km_index_anchors(km_index *index, float *x) {
     if (!index || !x) return km_missing("km_index_anchors");
-    if (!km_handle_open("km_index_anchors", index, KM_HANDLE_INDEX)) return km_last_status();
+    KM_HOLDING(held);
+    if (!km_index_usable(&held, "km_index_anchors", index)) return km_last_status();
     memcpy(x, index->anchors, sizeof *x * (size_t)(index->cells * index->dim));
     return KM_OK;
 }
@@ -300,7 +309,8 @@ km_status km_index_anchors(km_index *index, float *x) {
 km_status km_index_assignments(km_index *index, const uint64_t *ids, int64_t n, int32_t *anchors) {
     km_error err = {0};
     if (!index || ((!ids || !anchors) && n > 0) || n < 0) return km_missing("km_index_assignments");
-    if (!km_handle_open("km_index_assignments", index, KM_HANDLE_INDEX)) return km_last_status();
+    KM_HOLDING(held);
+    if (!km_index_usable(&held, "km_index_assignments", index)) return km_last_status();
     km_snapshot *v = km_index_rows(index);
     km_row_place *places = km_index_places(index, v, ids, n, &err);
     if (places) km_index_cells(index, v, places, n, anchors);
@@ -313,10 +323,12 @@ km_status km_index_merge(km_ctx *ctx, km_index *index, km_index *other, uint64_t
     km_error err = {0};
     uint64_t by = 0;
     if (!ctx || !index || !other) return km_missing("km_index_merge");
+    KM_HOLDING(held);
+    KM_HOLDING(second);
     KM_INSIDE(on);
     if (!km_enter(&on, "km_index_merge", ctx, KM_HANDLE_CONTEXT) ||
-        !km_handle_open("km_index_merge", index, KM_HANDLE_INDEX) ||
-        !km_handle_open("km_index_merge", other, KM_HANDLE_INDEX))
+        !km_index_usable(&held, "km_index_merge", index) ||
+        !km_index_usable(&second, "km_index_merge", other))
         return km_last_status();
     if (index == other) {
         km_error_set(&err, KM_ERR_STATE, "an index cannot be merged with itself");
@@ -332,7 +344,8 @@ km_status km_index_merge(km_ctx *ctx, km_index *index, km_index *other, uint64_t
 km_status km_index_save(km_index *index, const char *path, bool compact) {
     km_error err = {0};
     if (!index || !path) return km_missing("km_index_save");
-    if (!km_handle_open("km_index_save", index, KM_HANDLE_INDEX)) return km_last_status();
+    KM_HOLDING(held);
+    if (!km_index_usable(&held, "km_index_save", index)) return km_last_status();
     km_index_store(index, path, compact, NULL, NULL, &err);
     return km_told(&err);
 }

@@ -249,10 +249,11 @@ km_status km_index_add_from(km_ctx *ctx, km_index *index, km_vectors *vectors, c
                             bool skip_bad, int64_t *added) {
     km_error err = {0};
     if (!ctx || !index || !vectors) return km_missing("km_index_add_from");
+    KM_HOLDING(held);
     KM_INSIDE(on);
     KM_INSIDE(file);
     if (!km_enter(&on, "km_index_add_from", ctx, KM_HANDLE_CONTEXT) ||
-        !km_handle_open("km_index_add_from", index, KM_HANDLE_INDEX) ||
+        !km_index_usable(&held, "km_index_add_from", index) ||
         !km_enter(&file, "km_index_add_from", vectors, KM_HANDLE_VECTORS))
         return km_last_status();
     km_input *in = vectors->in;
@@ -335,7 +336,8 @@ int64_t km_index_decompress(km_index *index, const char *path,
         km_missing("km_index_decompress");
         return -1;
     }
-    if (!km_handle_open("km_index_decompress", index, KM_HANDLE_INDEX)) return -1;
+    KM_HOLDING(held);
+    if (!km_index_usable(&held, "km_index_decompress", index)) return -1;
     km_status s = km_take_sized(&o, sizeof o, options, "km_decompress_options", &err);
     if (s == KM_OK && (o.n_ids < 0 || (o.n_ids && !o.ids) || o.threads < 0))
         s = km_error_set(&err, KM_ERR_RANGE, "km_index_decompress: %lld ids, %d threads",
@@ -344,10 +346,8 @@ int64_t km_index_decompress(km_index *index, const char *path,
         s = km_error_set(&err, KM_ERR_DTYPE, "vectors are written as f32 or f16, not %s",
                          km_dtype_name(o.dtype));
     int64_t n = o.n_ids;
-    km_index_hold(index); /* a callback may close it */
     if (s == KM_OK && !o.ids && !(all = km_index_live_ids(index, &n, &err))) s = err.code;
     if (s == KM_OK) write_rows(index, o.ids ? o.ids : all, n, path, &o, &err);
     km_free(all);
-    km_index_drop(index);
     return km_told(&err) == KM_OK ? n : -1;
 }

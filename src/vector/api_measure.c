@@ -49,10 +49,11 @@ km_status km_index_measure(km_ctx *ctx, km_index *index, km_vectors *base, const
     km_search_options own = km_search_defaults();
     km_measured m;
     if (!ctx || !index || !base || !queries || !out) return km_missing("km_index_measure");
+    KM_HOLDING(held);
     KM_INSIDE(on);
     KM_INSIDE(file);
     if (!km_enter(&on, "km_index_measure", ctx, KM_HANDLE_CONTEXT) ||
-        !km_handle_open("km_index_measure", index, KM_HANDLE_INDEX) ||
+        !km_index_usable(&held, "km_index_measure", index) ||
         !km_enter(&file, "km_index_measure", base, KM_HANDLE_VECTORS))
         return km_last_status();
     km_status s = km_check_sized(out, sizeof *out, "km_measured", &err);
@@ -80,10 +81,11 @@ km_status km_index_report(km_ctx *ctx, km_index *index, km_vectors *base, const 
     km_measured m = {.size = sizeof m};
     if (!ctx || !index || !base || !queries || !measured || !options)
         return km_missing("km_index_report");
+    KM_HOLDING(held);
     KM_INSIDE(on);
     KM_INSIDE(file);
     if (!km_enter(&on, "km_index_report", ctx, KM_HANDLE_CONTEXT) ||
-        !km_handle_open("km_index_report", index, KM_HANDLE_INDEX) ||
+        !km_index_usable(&held, "km_index_report", index) ||
         !km_enter(&file, "km_index_report", base, KM_HANDLE_VECTORS))
         return km_last_status();
     km_status s = km_take_sized(&own, sizeof own, options, "km_report_options", &err);
@@ -91,9 +93,7 @@ km_status km_index_report(km_ctx *ctx, km_index *index, km_vectors *base, const 
     if (s == KM_OK) s = km_take_sized(&m, sizeof m, measured, "km_measured", &err);
     if (s == KM_OK) s = check_queries("km_index_report", n, index->dim, 100, &err);
     if (s == KM_OK) s = check_base("km_index_report", ctx, index, base, &err);
-    km_index_hold(index); /* a callback may close it */
     if (s == KM_OK) km_write_report(ctx, index, base->in, queries, n, &m, &own, &err);
-    km_index_drop(index);
     return km_told(&err);
 }
 

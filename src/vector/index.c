@@ -110,8 +110,6 @@ void km_index_close(km_index *x) {
     if (km_handle_remove(x, KM_HANDLE_INDEX)) km_index_drop(x);
 }
 
-void km_index_hold(km_index *x) { atomic_fetch_add(&x->users, 1); }
-
 void km_index_drop(km_index *x) {
     if (atomic_fetch_sub(&x->users, 1) > 1) return;
     km_index_end_joins(x);
@@ -126,6 +124,12 @@ void km_index_drop(km_index *x) {
     pthread_mutex_destroy(&x->change);
     pthread_mutex_destroy(&x->swap);
     km_free(x);
+}
+
+static void drop_index(void *index) { km_index_drop(index); }
+
+bool km_index_usable(km_holding *held, const char *call, const km_index *x) {
+    return km_hold(held, call, x, KM_HANDLE_INDEX, offsetof(km_index, users), drop_index);
 }
 
 int64_t km_index_live(const km_index *x) {
@@ -199,6 +203,7 @@ static km_index_info describe(const km_index *x) {
 
 km_status km_index_describe_sized(km_index *x, km_index_info *out, size_t size) {
     km_index_info own = {0};
-    if (km_handle_open("km_index_describe", x, KM_HANDLE_INDEX)) own = describe(x);
+    KM_HOLDING(held);
+    if (km_index_usable(&held, "km_index_describe", x)) own = describe(x);
     return KM_HAND_OUT(out, size, &own, km_index_info);
 }

@@ -79,7 +79,8 @@ km_index *km_index_frame(km_threads *t, km_metric metric, km_rerank rerank, int6
                          float *anchors, int64_t cells, km_coder *coder, km_error *err);
 bool km_anchors_to_half(float *anchors, int64_t n); /* rounds them, if f16 serves; else false */
 
-void km_index_hold(km_index *x); /* one user more */
+/* Holds an open index through a public call, which otherwise fails. */
+bool km_index_usable(km_holding *held, const char *call, const km_index *x);
 void km_index_drop(km_index *x);
 
 /* Opens an index or a manifest. */

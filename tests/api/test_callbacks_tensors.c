@@ -79,6 +79,7 @@ static void backward(km_ctx *c, km_tensor *const *in, int n, km_tensor *out, km_
                      km_tensor **grads, void *user) {
     (void)n, (void)out;
     if (in_backward) do_it();
+    if (in_backward && does == END_STEP) return; /* the list of inputs went with the step */
     if (in_backward &&
         does == CALL_IN) { /* another op, and a loss that is on its way back already */
         km_tensor *more = km_custom(c, user, in, 1);

@@ -361,6 +361,59 @@ static void a_batch_and_a_session_freed_by_another_thread_go_once(void **state) 
     km_model_close(model);
 }
 
+/* ---- What any threads may use, closed by one ---- */
+
+static km_tokenizer *tokenizer;
+static km_file *file;
+static atomic_bool begun;
+
+static void *close_them(void *user) {
+    (void)user;
+    while (!begun) continue;
+    km_model_close(model);
+    km_tokenizer_close(tokenizer);
+    km_file_close(file);
+    km_index_close(index_);
+    return NULL;
+}
+
+/* Each call works to its end on what was open when it began, or says that nothing is; all of it goes in
+ * the end. */
+static void what_many_use_is_closed_by_any(void **state) {
+    (void)state;
+    static float x[VECTORS * DIM];
+    for (int i = 0; i < VECTORS * DIM; i++) x[i] = (float)(i * 7919 % 1009);
+    for (int k = 0; k < 4; k++) {
+        int32_t ids[64], few[] = {5, 6, 7};
+        const int32_t *texts[] = {few};
+        size_t lengths[] = {3};
+        uint64_t near[3];
+        float distances[3], states[512];
+        model = tiny_model();
+        tokenizer = km_tokenizer_open("bytes");
+        file = km_file_open(tiny_path());
+        ctx = km_ctx_new("cpu", 1);
+        km_index_options o = km_index_defaults();
+        o.anchors = 4;
+        index_ = km_index_build(ctx, x, VECTORS, DIM, NULL, &o);
+        assert_true(tokenizer && file && index_ && km_model_describe(model).dim <= 512);
+        atomic_store(&begun, false);
+        assert_int_equal(pthread_create(&other, NULL, close_them, NULL), 0);
+        bool open[5] = {true, true, true, true, true};
+        for (int round = 0; open[0] || open[1] || open[2] || open[3] || open[4]; round++) {
+            if (round == 1) atomic_store(&begun, true);
+            open[0] = km_tokenize(model, "To be, or not to be", 19, 0, ids, 64) > 0;
+            open[1] = km_embed(model, texts, lengths, 1, NULL, states) == KM_OK;
+            open[2] = km_tokenizer_encode(tokenizer, "To be, or not", 13, 0, ids, 64) == 13;
+            open[3] = km_file_count(file) > 0;
+            open[4] = km_index_search(index_, x, 1, 3, NULL, 1, near, distances) == KM_OK;
+            if (!open[4]) assert_int_equal(km_last_status(), KM_ERR_STATE);
+        }
+        pthread_join(other, NULL);
+        km_ctx_free(ctx);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_context_serves_one_thread_at_a_time),
@@ -370,6 +423,7 @@ int main(void) {
         cmocka_unit_test(a_file_of_vectors_serves_one_thread_at_a_time),
         cmocka_unit_test(a_context_survives_two_threads_at_once),
         cmocka_unit_test(a_batch_and_a_session_freed_by_another_thread_go_once),
+        cmocka_unit_test(what_many_use_is_closed_by_any),
     };
     sem_init(&inside, 0, 0);
     sem_init(&tried, 0, 0);
