@@ -18,7 +18,7 @@ demo: ## Set up, build, fetch a small model and chat with it
 	@cmake --build --preset release -j $(JOBS) --target kermes
 	@scripts/demo $(KERMES)
 
-test: ## Set up, build and run all tests: with sanitizers, then in release (2 GB, 17 minutes on 2 cores)
+test: ## Set up, build and run all tests: with sanitizers, then in release (2 GB, 15 minutes on 2 cores)
 	@scripts/setup test
 	@JOBS=$(JOBS) scripts/run-tests asan tsan release
 
