@@ -10,6 +10,7 @@ trap 'rm -rf "$tmp"' EXIT
 
 # Each C source once, with the flags it is built with, but by clang and for its warnings alone.
 sed -n 's/^ *"command": "\(.*\)",*$/\1/p' "$build/compile_commands.json" | sed 's/\\"/"/g' |
+    sed -E 's/ -Winvalid-pch//; s/ -include [^ ]*cmake_pch\.h(xx)?//' | # which are gcc's own
     sed -nE 's/ -o [^ ]+//; s/^([^ ]*ccache )?[^ ]+ (.*) -c ([^ ]+\.c)$/\3 \2/p' |
     sort -u -k1,1 >"$tmp/sources"
 count=$(wc -l <"$tmp/sources")
