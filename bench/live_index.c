@@ -1,11 +1,12 @@
 /* What an index does that is searched and changed at the same time: rows a second that some threads add,
  * alone and beside threads that search without a pause, and the longest that one call took. One JSON object.
  *
- *   bench_live_index [ROWS DIM BATCH SECONDS ADDERS SEARCHERS THREADS]
+ *   bench_live_index [ROWS DIM BATCH SECONDS ADDERS SEARCHERS THREADS METRIC BYTES MODE KEPT]
  *
  * 100,000 rows of 128 dimensions, 10 rows a call, 3 s each part, 2 threads that add and 8 that search for the 10
- * nearest of one query; THREADS is for a search (1; 0: all cores). After ten calls a thread that adds
- * deletes one of the first rows. */
+ * nearest of one query; THREADS is for a search (1; 0: all cores). METRIC 0 is L2, 1 inner product, 2 cosine;
+ * BYTES of a code, 32; MODE 0 fast, 1 dense; KEPT vectors beside the codes, 0 none, 1 f16, 2 int8. After
+ * ten calls a thread that adds deletes one of the first rows. */
 #include "base/rng.h"
 #include "base/clock.h"
 #include "kermes.h"
@@ -118,30 +119,34 @@ static outcome run(part base, int adders, int searchers, double seconds) {
 }
 
 int main(int argc, char **argv) {
-    double v[] = {100000, 128, 10, 3, 2, 8, 1};
-    for (int i = 1; i < argc && i <= 7; i++) v[i - 1] = atof(argv[i]);
+    double v[] = {100000, 128, 10, 3, 2, 8, 1, KM_METRIC_L2, 32, KM_INDEX_FAST, KM_VECTORS_NONE};
+    for (int i = 1; i < argc && i <= 11; i++) v[i - 1] = atof(argv[i]);
     int64_t n = (int64_t)v[0], d = (int64_t)v[1];
     float *rows = malloc(sizeof *rows * (size_t)(n * d));
     km_ctx *ctx = km_ctx_new("cpu", 0);
     if (!rows || !ctx) return 1;
     fill(rows, n, d, 1);
-    km_index *x = km_index_build(
-        ctx, rows, n, d, NULL, &(km_index_options){.size = sizeof(km_index_options), .bytes = 32});
+    km_index_options o = {.size = sizeof o,
+                          .metric = (km_metric)v[7],
+                          .bytes = v[8],
+                          .mode = (km_index_mode)v[9],
+                          .rerank = (km_index_vectors)v[10]};
+    km_index *x = km_index_build(ctx, rows, n, d, NULL, &o);
     if (!x) return fprintf(stderr, "bench_live_index: %s\n", km_last_error()), 1;
     part base = {
         .x = x, .rows = rows, .n = n, .dim = d, .batch = (int64_t)v[2], .threads = (int)v[6]};
     outcome quiet = run(base, 0, (int)v[5], v[3] / 3), alone = run(base, (int)v[4], 0, v[3]);
     outcome beside = run(base, (int)v[4], (int)v[5], v[3]);
     printf(
-        "{\"rows\": %lld, \"dim\": %lld, \"batch\": %g, \"adders\": %g, \"searchers\": %g, \"search_threads\": %g, "
+        "{\"rows\": %lld, \"dim\": %lld, \"metric\": %g, \"bytes\": %g, \"mode\": %g, \"vectors\": %g, \"batch\": %g, \"adders\": %g, \"searchers\": %g, \"search_threads\": %g, "
         "\"cores\": %d, \"adds_alone\": %.0f, \"adds_beside\": %.0f, \"kept\": %.3f, "
         "\"longest_add_alone_ms\": %.1f, \"longest_add_ms\": %.1f, \"longest_delete_ms\": %.1f, "
         "\"searches_alone\": %.0f, \"searches_beside\": %.0f, \"longest_search_alone_ms\": %.1f, "
         "\"longest_search_ms\": %.1f}\n",
-        (long long)n, (long long)d, v[2], v[4], v[5], v[6], km_ctx_threads(ctx), alone.added,
-        beside.added, beside.added / alone.added, alone.longest_add, beside.longest_add,
-        beside.longest_delete, quiet.asked, beside.asked, quiet.longest_search,
-        beside.longest_search);
+        (long long)n, (long long)d, v[7], v[8], v[9], v[10], v[2], v[4], v[5], v[6],
+        km_ctx_threads(ctx), alone.added, beside.added, beside.added / alone.added,
+        alone.longest_add, beside.longest_add, beside.longest_delete, quiet.asked, beside.asked,
+        quiet.longest_search, beside.longest_search);
     km_index_close(x);
     km_ctx_free(ctx);
     free(rows);
