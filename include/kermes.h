@@ -1435,6 +1435,9 @@ KM_API km_status km_batch_stop(km_batch *b, int sequence);
  * reads again what it held and goes on: its text is the one that it would have been. */
 KM_API km_status km_batch_pause(km_batch *b, int sequence);
 KM_API km_status km_batch_resume(km_batch *b, int sequence);
+/* Of a sequence that does not run, the first `length` tokens stay (where a window has left them behind:
+ * none); pages that nobody else has are free at once. KM_ERR_STATE while another thread steps. */
+KM_API km_status km_batch_rewind(km_batch *b, int sequence, int64_t length);
 /* What a sequence that does not run holds, to a file and back (docs/formats/session.md); KM_ERR_STATE
  * while another thread steps. Restoring replaces what it held. */
 KM_API km_status km_batch_save(km_batch *b, int sequence, const char *path);

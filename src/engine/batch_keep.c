@@ -22,11 +22,12 @@ km_status km_batch_resume(km_batch *b, int sequence) {
     return ask_slot("km_batch_resume", b, sequence, ASK_RESUME);
 }
 
-typedef enum keep_what { KEEP_SAVE, KEEP_RESTORE, KEEP_ADAPTERS } keep_what;
+typedef enum keep_what { KEEP_SAVE, KEEP_RESTORE, KEEP_ADAPTERS, KEEP_FIRST } keep_what;
 
-/* Between steps, of a slot that does not run: what it holds, to a file or from it, or its adapters. */
+/* Between steps, of a slot that does not run: what it holds, to a file or from it, its adapters, or how much
+ * of it stays. */
 static km_status keep_slot(const char *call, km_batch *b, int sequence, keep_what what,
-                           const char *path, km_adapter_mix *mix) {
+                           const char *path, km_adapter_mix *mix, int64_t length) {
     km_error err = {0};
     if (atomic_exchange(&b->stepping, true))
         return km_public_fail(KM_ERR_STATE, "%s: another thread steps this batch", call);
@@ -44,6 +45,11 @@ static km_status keep_slot(const char *call, km_batch *b, int sequence, keep_wha
         km_sequences_save(b->seq, s->at, path, &err);
     else if (what == KEEP_RESTORE)
         km_sequences_restore(b->seq, s->at, path, &err);
+    else if (what == KEEP_FIRST && (length < 0 || length > s->length))
+        km_error_set(&err, KM_ERR_RANGE, "%s: %lld tokens of %lld", call, (long long)length,
+                     (long long)s->length);
+    else if (what == KEEP_FIRST)
+        km_sequences_rewind(b->seq, s->at, length);
     else {
         km_adapter_mix before = s->mix;
         km_sequences_set_mix(b->seq, s->at, mix);
@@ -65,7 +71,7 @@ static km_status keep_file(const char *call, km_batch *b, int sequence, keep_wha
     KM_INSIDE(in);
     if (!km_batch_usable(&in, call, b)) return km_last_status();
     if (!path) return km_public_fail(KM_ERR_NULL, "%s: no path given", call);
-    return keep_slot(call, b, sequence, what, path, NULL);
+    return keep_slot(call, b, sequence, what, path, NULL, 0);
 }
 
 km_status km_batch_save(km_batch *b, int sequence, const char *path) {
@@ -82,8 +88,14 @@ km_status km_batch_set_adapters(km_batch *b, int sequence, const km_adapter *ada
     KM_INSIDE(in);
     if (!km_batch_usable(&in, "km_batch_set_adapters", b)) return km_last_status();
     km_status s = km_adapters_mix(b->m, adapters, n, &mix, &err);
-    s = s == KM_OK ? keep_slot("km_batch_set_adapters", b, sequence, KEEP_ADAPTERS, NULL, &mix)
+    s = s == KM_OK ? keep_slot("km_batch_set_adapters", b, sequence, KEEP_ADAPTERS, NULL, &mix, 0)
                    : km_told(&err);
     km_adapters_drop(b->m, &mix); /* what it had before, or was not to have */
     return s;
+}
+
+km_status km_batch_rewind(km_batch *b, int sequence, int64_t length) {
+    KM_INSIDE(in);
+    if (!km_batch_usable(&in, "km_batch_rewind", b)) return km_last_status();
+    return keep_slot("km_batch_rewind", b, sequence, KEEP_FIRST, NULL, NULL, length);
 }

@@ -384,6 +384,7 @@ static void nothing_at_all_is_an_error_or_nothing(void **state) {
     STATUS(km_batch_stop, (NULL, 0));
     STATUS(km_batch_pause, (NULL, 0));
     STATUS(km_batch_resume, (NULL, 0));
+    STATUS(km_batch_rewind, (NULL, 0, 0));
     STATUS(km_batch_save, (NULL, 0, NULL));
     STATUS(km_batch_restore, (NULL, 0, NULL));
     STATUS(km_batch_set_adapters, (NULL, 0, NULL, 0));
@@ -641,6 +642,7 @@ static void refused(void *junk) {
     STATUS(km_batch_stop, (junk, 0));
     STATUS(km_batch_pause, (junk, 0));
     STATUS(km_batch_resume, (junk, 0));
+    STATUS(km_batch_rewind, (junk, 0, 0));
     STATUS(km_batch_save, (junk, 0, NULL));
     STATUS(km_batch_restore, (junk, 0, NULL));
     STATUS(km_batch_set_adapters, (junk, 0, NULL, 0));
@@ -780,6 +782,7 @@ static void sizes_of_models_beyond_all_memory_are_errors(void **state) {
     STATUS(km_batch_start, (b, INT_MAX, ids, 4, NULL));
     STATUS(km_batch_pause, (b, INT_MAX));
     STATUS(km_batch_resume, (b, -1));
+    STATUS(km_batch_rewind, (b, INT_MAX, 0));
     STATUS(km_batch_save, (b, INT_MAX, in_tmp("never")));
     STATUS(km_batch_restore, (b, -1, in_tmp("never")));
     STATUS(km_batch_set_adapters, (b, 0, &a, VAST));

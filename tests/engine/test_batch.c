@@ -100,6 +100,12 @@ static void a_fork_shares_pages_and_a_start_reads_only_what_is_new(void **state)
     int64_t length = km_batch_tokens(b, f, held, 256);
     assert_int_equal(length, n + 7);
     assert_memory_equal(held, ids, sizeof *ids * (size_t)n);
+    assert_int_equal(km_batch_rewind(b, f, length + 1), KM_ERR_RANGE);
+    assert_int_equal(km_batch_rewind(b, f, n - 1), KM_OK);
+    assert_int_equal(km_batch_tokens(b, f, held, 256), n - 1);
+    assert_memory_equal(held, ids, sizeof *ids * (size_t)(n - 1));
+    assert_int_equal(km_batch_rewind(b, f, 0), KM_OK);
+    assert_int_equal(km_batch_describe(b).pages - km_batch_describe(b).pages_free, used); /* a's */
     assert_int_equal(km_batch_leave(b, a), KM_OK);
     assert_int_equal(km_batch_leave(b, f), KM_OK);
     run(b, t, 4, 64);

@@ -360,6 +360,87 @@ static void an_answer_may_end_before_its_start_is_told(void **state) {
     km_model_close(m);
 }
 
+/* Requests that share a system prompt and branch from each other, with few pages and few places: every text is
+ * the one given alone, what is shared is read once, and no page is lost. */
+static void shared_beginnings_are_read_once_and_texts_stay(void **state) {
+    (void)state;
+    enum { TURNS = 60 };
+    static const char system[] =
+        "Once upon a time there was a small dog. The dog ran to the house and saw a red bird in the "
+        "tree. One day a girl named Lily went to the park with her mom. ";
+    km_model *m = tiny_model();
+    km_model_info about = km_model_describe(m);
+    size_t page = (size_t)(2 * 2 * 64 * about.layers * about.dim / about.heads * about.kv_heads);
+    for (int pages = 0; pages <= 14; pages += 7) { /* 0: as many as could be used */
+        km_scheduler_options o = {.parallel = 3, .kept = 4, .context = 256, .exact = true};
+        o.memory = (size_t)pages * page;
+        km_scheduler *s = open_scheduler(m, o);
+        asked_task *a = calloc(TURNS, sizeof *a);
+        char prompt[TURNS][600];
+        int64_t reused = 0;
+        srand(5);
+        for (int i = 0; i < TURNS; i++) {
+            snprintf(prompt[i], sizeof prompt[i], "%s%s %s", rand() % 5 ? system : "",
+                     prompts[rand() % MANY], rand() % 2 ? prompts[rand() % MANY] : "");
+            prepare(&a[i], m, prompt[i], 1 + rand() % 12);
+            a[i].how.exact = true;
+            a[i].how.sampling.seed = (uint64_t)i;
+            a[i].task.domain = (uint64_t)rand() % 4 == 0;
+            submit(s, &a[i]);
+            if (rand() % 3 == 0) finish(i + 1);
+        }
+        finish(TURNS);
+        for (int i = 0; i < TURNS; i++) {
+            char *alone = km_generate_text(m, prompt[i], &a[i].how);
+            assert_int_equal(a[i].status, KM_OK);
+            assert_string_equal(km_text_str(&a[i].text), alone);
+            reused += a[i].task.reused;
+            km_string_free(alone);
+            km_text_free(&a[i].text);
+        }
+        km_scheduler_counts c = km_scheduler_count(s);
+        assert_true(reused > 0);
+        assert_int_equal(c.reused_tokens, reused);
+        assert_true(c.kept <= 4 && c.nodes >= c.kept);
+        nothing_is_left(s, m);
+        close_scheduler(s);
+        free(a);
+    }
+    km_model_close(m);
+}
+
+/* Two that share a beginning and a third that needs pages: only the leaves that were used least go. */
+static void one_page_too_few_does_not_empty_the_cache(void **state) {
+    (void)state;
+    km_model *m = tiny_model();
+    km_model_info about = km_model_describe(m);
+    size_t page = (size_t)(2 * 2 * 64 * about.layers * about.dim / about.heads * about.kv_heads);
+    km_scheduler_options o = {.parallel = 1, .kept = 6, .context = 256, .memory = 8 * page};
+    km_scheduler *s = open_scheduler(m, o);
+    char prompt[5][900];
+    asked_task a;
+    for (int i = 0; i < 5; i++) {
+        prompt[i][0] = '\0';
+        for (int k = 0; k < 4; k++) strcat(strcat(prompt[i], prompts[i]), ". ");
+        prepare(&a, m, prompt[i], 2);
+        submit(s, &a);
+        finish(i + 1);
+        km_text_free(&a.text);
+    }
+    /* 8 pages hold some of the five: the last ones. */
+    prepare(&a, m, prompt[4], 2);
+    submit(s, &a);
+    finish(6);
+    assert_true(a.task.reused + 1 >= (int64_t)a.task.n_ids);
+    km_text_free(&a.text);
+    km_scheduler_counts c = km_scheduler_count(s);
+    assert_true(c.evicted < 4); /* not all that were there */
+    assert_true(c.kept >= 2);
+    nothing_is_left(s, m);
+    close_scheduler(s);
+    km_model_close(m);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(with_few_pages_the_youngest_waits_and_every_text_stays),
@@ -368,6 +449,8 @@ int main(void) {
         cmocka_unit_test(grammars_are_each_ones_own_and_a_bad_one_hurts_nobody),
         cmocka_unit_test(what_leaves_the_cache_comes_back_from_its_file),
         cmocka_unit_test(an_answer_may_end_before_its_start_is_told),
+        cmocka_unit_test(shared_beginnings_are_read_once_and_texts_stay),
+        cmocka_unit_test(one_page_too_few_does_not_empty_the_cache),
     };
     int64_t before = km_alloc_live();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

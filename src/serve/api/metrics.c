@@ -154,6 +154,9 @@ void km_endpoint_metrics(km_serve *s, km_exchange *x) {
     put(t, "answers_paused", "gauge", "Of these, that wait for pages now.", (double)c.paused);
     put(t, "prefixes_kept", "gauge", "Sequences in the prefix cache.", (double)c.kept);
     put(t, "prefixes_evicted_total", "counter", "Sequences dropped from it.", (double)c.evicted);
+    put(t, "prefix_tokens_evicted_total", "counter", "Tokens of its leaves that were dropped.",
+        (double)c.evicted_tokens);
+    put(t, "prefix_nodes", "gauge", "Runs of tokens in its radix tree.", (double)c.nodes);
     put(t, "prefixes_shelved", "gauge", "Sequences in the second level.", (double)c.shelved);
     put(t, "prefixes_shelved_bytes", "gauge", "What they take.", (double)c.shelf_bytes);
     put(t, "prefixes_brought_back_total", "counter", "Sequences brought back from it.",

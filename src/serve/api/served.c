@@ -165,6 +165,8 @@ static void add_counts(km_scheduler_counts *to, const km_scheduler_counts *c) {
     to->failed += c->failed;
     to->set_aside += c->set_aside;
     to->evicted += c->evicted;
+    to->evicted_tokens += c->evicted_tokens;
+    to->nodes += c->nodes;
     to->brought_back += c->brought_back;
     to->busy += c->busy;
 }

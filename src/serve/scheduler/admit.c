@@ -13,22 +13,20 @@ static int running_of(const km_scheduler *s, uint64_t owner) {
     return n;
 }
 
-/* The next in turn that can run now; *match and *length as km_prefix_find gives them. */
-static km_task **choose(km_scheduler *s, int *match, size_t *length) {
+/* The next in turn that can run now, and what its prompt can begin with. */
+static km_task **choose(km_scheduler *s, km_prefix_match *match) {
     km_task **best = NULL;
     int best_running = 0;
     for (km_task **t = &s->waiting; *t; t = &(*t)->next) {
         int running = running_of(s, (*t)->owner);
         if (best && (*t)->priority < (*best)->priority) continue;
         if (best && (*t)->priority == (*best)->priority && running >= best_running) continue;
-        size_t n;
         bool wait;
-        int found = km_prefix_find(s, *t, &n, &wait);
+        km_prefix_match found = km_prefix_find(s, *t, &wait);
         if (wait) continue;
         best = t;
         best_running = running;
         *match = found;
-        *length = n;
     }
     return best;
 }
@@ -46,37 +44,33 @@ int64_t km_pages_promised(km_scheduler *s, const km_batch_state *b) {
     return n;
 }
 
-static bool has_room(km_scheduler *s, const km_task *t, int match, size_t length) {
+static bool has_room(km_scheduler *s, const km_task *t, km_prefix_match *match) {
     km_batch_state b = km_batch_describe(s->batch);
     if (b.page_tokens <= 0 || b.pages <= 0) return true; /* it grows as it needs to */
-    int64_t need = pages_for(&b, t->reserve - (int64_t)length) + 1;
-    while (b.pages_free < km_pages_promised(s, &b) + need) {
-        if (!km_prefix_evict(s, match)) return s->n_running == 0;
+    while (b.pages_free <
+           km_pages_promised(s, &b) + 1 + pages_for(&b, t->reserve - (int64_t)match->length)) {
+        if (!km_prefix_shrink(s, match)) return s->n_running == 0;
         b = km_batch_describe(s->batch);
     }
     return true;
 }
 
 /* A sequence that holds what it can of the prompt; -1: there is none. */
-static int take_sequence(km_scheduler *s, int match, size_t length) {
-    km_slot *from = match >= 0 ? &s->slots[match] : NULL;
-    if (from && from->state == KM_SLOT_KEPT && from->n <= length + 8) {
-        km_free(from->ids); /* a conversation that goes on: the sequence itself */
-        *from = (km_slot){0};
-        return match;
-    }
+static int take_sequence(km_scheduler *s, const km_prefix_match *match) {
     for (;;) {
-        int i = from ? km_batch_fork(s->batch, match, (int64_t)length) : km_batch_join(s->batch);
-        if (i >= 0) {
-            if (from) from->used = ++s->clock; /* slots may move below, but not before */
-            if (from) from->shared = true;
-            return i;
+        int from = km_prefix_slot(s, match), i;
+        bool kept = match->node != NULL;
+        if (kept && s->slots[from].n <= match->length + 8) {
+            km_prefix_take(s, from); /* a conversation that goes on: the sequence itself */
+            return from;
         }
+        i = from >= 0 ? km_batch_fork(s->batch, from, (int64_t)match->length)
+                      : km_batch_join(s->batch);
+        if (i >= 0 && from >= 0) s->slots[from].shared = true;
+        if (i >= 0) return i;
         if (km_prefix_evict(s, match)) continue;
-        if (!from || from->state != KM_SLOT_KEPT) return -1;
-        km_free(from->ids);
-        *from = (km_slot){0};
-        return match;
+        if (kept) km_prefix_take(s, from);
+        return kept ? from : -1;
     }
 }
 
@@ -86,34 +80,30 @@ static int64_t reserve_for(const km_scheduler *s, const km_task *t) {
     return n < s->context ? n : s->context;
 }
 
-static bool start(km_scheduler *s, km_task *t, int match, size_t length) {
-    int i = take_sequence(s, match, length);
+static bool start(km_scheduler *s, km_task *t, const km_prefix_match *match) {
+    int i = take_sequence(s, match);
     if (i < 0) return false;
-    km_slot *slot = km_slot_at(s, i);
     bool compiles = t->how->grammar || t->how->schema;
     t->sequence = i;
-    if (!slot || (!compiles && km_start_task(s, t) != KM_OK)) {
-        km_emit_end(s, t, KM_ENDED_CANCELLED, slot ? km_last_status() : KM_ERR_MEMORY,
-                    slot ? km_last_error() : "out of memory");
-        km_batch_leave(s->batch, i);
+    if (!compiles && km_start_task(s, t) != KM_OK) {
+        km_emit_end(s, t, KM_ENDED_CANCELLED, km_last_status(), km_last_error());
+        km_prefix_drop(s, i);
         return true;
     }
-    *slot = (km_slot){.state = KM_SLOT_RUNNING,
-                      .task = t,
-                      .ids = (int32_t *)(uintptr_t)t->ids,
-                      .n = t->n_ids,
-                      .shared = length > 0,
-                      .domain = t->domain,
-                      .variant = t->variant,
-                      .used = ++s->clock};
-    t->reused = (int64_t)(length < t->n_ids ? length : t->n_ids - 1);
+    s->slots[i] = (km_slot){.state = KM_SLOT_RUNNING,
+                            .task = t,
+                            .ids = t->ids,
+                            .n = t->n_ids,
+                            .shared = match->length > 0,
+                            .domain = t->domain,
+                            .variant = t->variant};
+    t->reused = 0; /* until it has begun */
     t->started = km_scheduler_now();
     t->stopping = false;
     s->n_running++;
     if (compiles) km_starter_put(s, t);
     pthread_mutex_lock(&s->lock);
     s->counts.prompt_tokens += (int64_t)t->n_ids;
-    s->counts.reused_tokens += (int64_t)length;
     pthread_mutex_unlock(&s->lock);
     return true;
 }
@@ -134,7 +124,7 @@ static int first_paused(const km_scheduler *s) {
 static bool resume(km_scheduler *s) {
     for (int i; (i = first_paused(s)) >= 0;) {
         km_slot *slot = &s->slots[i];
-        if (!has_room(s, slot->task, -1, 0)) return false;
+        if (!has_room(s, slot->task, &(km_prefix_match){.slot = -1})) return false;
         if (km_batch_resume(s->batch, i) != KM_OK) return false;
         slot->state = KM_SLOT_RUNNING;
         slot->shared = false;
@@ -147,9 +137,8 @@ static bool resume(km_scheduler *s) {
 void km_admit(km_scheduler *s) {
     if (!resume(s)) return;
     while (s->waiting && s->n_running < s->o.parallel) {
-        int match = -1;
-        size_t length = 0;
-        km_task **at = choose(s, &match, &length);
+        km_prefix_match match = {.slot = -1};
+        km_task **at = choose(s, &match);
         if (!at) return; /* all wait for a prompt that is being read */
         km_task *t = *at;
         if (t->restore_from) {
@@ -158,16 +147,16 @@ void km_admit(km_scheduler *s) {
             km_saved_restore(s, t);
             continue;
         }
-        if (s->shelf.first) { /* bringing one back may drop another, the match among them */
+        if (s->shelf.n && km_shelf_take(s, t, match.length)) {
             bool wait;
-            match = km_shelf_take(s, t, &length);
-            if (match < 0) match = km_prefix_find(s, t, &length, &wait);
+            match = km_prefix_find(s, t, &wait);
         }
         t->reserve = reserve_for(s, t);
-        if (!has_room(s, t, match, length)) return;
+        km_prefix_use(s, &match);
+        if (!has_room(s, t, &match)) return;
         *at = t->next;
         t->next = NULL;
-        if (start(s, t, match, length)) continue;
+        if (start(s, t, &match)) continue;
         if (s->n_running == 0) {
             km_emit_end(s, t, KM_ENDED_CANCELLED, KM_ERR_MEMORY,
                         "there is no room for this request");
@@ -231,7 +220,7 @@ void km_make_room(km_scheduler *s) {
     int64_t given =
         0; /* by those set aside just now: at least one page each, since their last is theirs */
     while (b.pages_free + given < next_pages(s, &b)) {
-        if (!km_prefix_evict(s, -1)) {
+        if (!km_prefix_shrink(s, NULL)) {
             int i = s->n_running > 1 ? youngest(s) : -1;
             if (i < 0) return;
             set_aside(s, i, &b);

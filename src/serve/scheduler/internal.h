@@ -3,6 +3,7 @@
 #define KM_SERVE_SCHEDULER_INTERNAL_H
 #include "serve/scheduler/scheduler.h"
 #include "base/text.h"
+#include "serve/scheduler/radix.h"
 #include <pthread.h>
 
 typedef enum km_slot_state {
@@ -15,13 +16,13 @@ typedef enum km_slot_state {
 /* A sequence of the batch. */
 typedef struct km_slot {
     km_slot_state state;
-    km_task *task; /* that runs or is set aside */
-    int32_t *ids;  /* that it holds (KEPT), or reads (the task's) */
-    size_t n;
+    km_task *task;            /* that runs or is set aside */
+    const int32_t *ids;       /* that it reads: the task's */
+    size_t n;                 /* of these; KEPT: that it holds */
+    km_radix_node *leaf;      /* KEPT: its place in the prefix cache */
     int64_t held;             /* tokens, when it was set aside */
     bool shared;              /* its last page was forked just now: its next token takes a page */
     uint64_t domain, variant; /* as the task's */
-    uint64_t used;            /* a clock of uses */
 } km_slot;
 
 typedef struct km_shelved km_shelved;
@@ -43,15 +44,15 @@ struct km_scheduler {
     km_model *model;
     km_batch *batch;
     int64_t context;
-    km_slot *slots;
-    int n_slots, n_running, n_paused;
-    int n_starting; /* of those that run: their grammars are being compiled */
-    int n_leaving;  /* of those set aside: they were cancelled, which the next step tells */
-    uint64_t clock;
-    km_task *waiting; /* in order of arrival */
+    km_slot *slots; /* (n_slots), one for each sequence of the batch */
+    int n_slots, n_running, n_paused, n_kept;
+    km_radix prefixes; /* over the tokens of those that are kept; holders are slots */
+    int n_starting;    /* of those that run: their grammars are being compiled */
+    int n_leaving;     /* of those set aside: they were cancelled, which the next step tells */
+    km_task *waiting;  /* in order of arrival */
     struct {
-        char *folder; /* NULL: there is no second level */
-        km_shelved *first;
+        char *folder;  /* NULL: there is no second level */
+        km_radix tree; /* holders are entries */
         size_t bytes;
         int n;
         uint64_t numbers;
@@ -75,26 +76,35 @@ struct km_scheduler {
 
 /* ---- prefix.c: what is kept, and who can use it ---- */
 
-/* The slot whose tokens have the longest beginning in common with the task's prompt, and how long that
- * is; -1: none worth it. Of a sequence that still reads, only what it has read counts; *wait: one reads
- * just now what this task needs, so that it is better to wait. */
-int km_prefix_find(km_scheduler *s, const km_task *t, size_t *length, bool *wait);
-bool km_prefix_evict(km_scheduler *s,
-                     int except);               /* the least recently used; false: there is none */
+/* What a prompt can begin with. */
+typedef struct km_prefix_match {
+    int slot;            /* that runs and has read it; -1: none */
+    km_radix_node *node; /* or where it ends in the prefix cache; NULL: it is not there */
+    size_t length;       /* tokens; 0: there is none worth it */
+} km_prefix_match;
+
+/* The longest beginning of the task's prompt that is there. Of a sequence that still reads, only what it has
+ * read counts; *wait: one reads just now what this task needs, so that it is better to wait. */
+km_prefix_match km_prefix_find(km_scheduler *s, const km_task *t, bool *wait);
+void km_prefix_use(km_scheduler *s, km_prefix_match *m); /* it is the last to be evicted now */
+int km_prefix_slot(const km_scheduler *s, const km_prefix_match *m); /* a slot that has it; -1 */
+/* The least recently used leaf gives the pages back that are its own, or (evict) the whole sequence goes;
+ * false: there is none but what `but` (NULL: nothing) needs. */
+bool km_prefix_shrink(km_scheduler *s, km_prefix_match *but);
+bool km_prefix_evict(km_scheduler *s, const km_prefix_match *but);
 void km_prefix_keep(km_scheduler *s, int slot); /* a sequence that has ended */
-void km_prefix_drop(km_scheduler *s, int slot);
-km_slot *km_slot_at(km_scheduler *s, int sequence); /* NULL: out of memory */
-size_t km_common_tokens(const int32_t *a, size_t n, const int32_t *b, size_t m);
+void km_prefix_take(km_scheduler *s, int slot); /* a kept one, out of the cache, to be used */
+void km_prefix_drop(km_scheduler *s, int slot); /* one that is not in the cache */
+void km_prefix_clear(km_scheduler *s);
 
 /* ---- shelf.c: the second level, in files ---- */
 
 km_status km_shelf_open(km_scheduler *s, km_error *err);
 void km_shelf_close(km_scheduler *s);
 void km_shelf_clear(km_scheduler *s);
-void km_shelf_put(km_scheduler *s, int slot); /* a kept one that is about to be dropped */
-/* Brings back what begins as the task's prompt, if that is much more than *length tokens: a slot that is
- * kept, and *length of it; -1: there is none. */
-int km_shelf_take(km_scheduler *s, const km_task *t, size_t *length);
+void km_shelf_put(km_scheduler *s, int slot); /* a kept one that is about to be dropped or cut */
+/* Brings back what begins as the task's prompt, if that is much more than `length` tokens. */
+bool km_shelf_take(km_scheduler *s, const km_task *t, size_t length);
 
 /* ---- saved.c: sessions that clients keep by name ---- */
 

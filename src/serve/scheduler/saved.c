@@ -27,8 +27,9 @@ static int bring(km_scheduler *s, const km_task *t, km_status *status, char *why
             snprintf(why, size, "there is no room for it in the KV cache just now");
         }
         if (*status == KM_OK) return i;
-        if (i >= 0) km_batch_leave(s->batch, i);
-        if (*status != KM_ERR_MEMORY || !km_prefix_evict(s, -1)) return -1;
+        if (i >= 0) km_prefix_drop(s, i);
+        if (*status != KM_ERR_MEMORY) return -1;
+        if (!(i < 0 ? km_prefix_evict(s, NULL) : km_prefix_shrink(s, NULL))) return -1;
     }
 }
 
@@ -42,15 +43,12 @@ void km_saved_restore(km_scheduler *s, km_task *t) {
     } else {
         i = bring(s, t, &status, why, sizeof why);
     }
-    km_slot *slot = i >= 0 ? km_slot_at(s, i) : NULL;
     t->started = km_scheduler_now();
-    if (!slot) {
-        if (i >= 0) km_batch_leave(s->batch, i);
-        if (i >= 0) status = KM_ERR_MEMORY;
+    if (i < 0) {
         km_emit_end(s, t, KM_ENDED_CANCELLED, status, why);
         return;
     }
-    *slot = (km_slot){.state = KM_SLOT_RUNNING, .domain = t->domain, .variant = t->variant};
+    s->slots[i] = (km_slot){.state = KM_SLOT_RUNNING, .domain = t->domain, .variant = t->variant};
     t->held = km_batch_length(s->batch, i);
     km_prefix_keep(s, i);
     km_emit_end(s, t, KM_ENDED_TEXT, KM_OK, NULL);

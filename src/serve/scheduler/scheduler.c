@@ -207,6 +207,9 @@ static void take_piece(km_scheduler *s, const km_piece_event *p) {
     int i = p->sequence;
     km_end_reason end = p->end;
     t->reused = km_batch_generated(s->batch, i).reused;
+    pthread_mutex_lock(&s->lock);
+    s->counts.reused_tokens += t->reused;
+    pthread_mutex_unlock(&s->lock);
     if (p->status != KM_OK) {
         char why[KM_ERROR_TEXT];
         size_t n = p->bytes < sizeof why - 1 ? p->bytes : sizeof why - 1;
@@ -262,11 +265,7 @@ static void step(km_scheduler *s) {
     }
     if (n == 0) fail_all(s, "the batch has lost this request");
     km_batch_state b = km_batch_describe(s->batch);
-    int64_t kept = 0;
-    for (int i = 0; i < s->n_slots; i++) {
-        kept += s->slots[i].state == KM_SLOT_KEPT;
-        s->slots[i].shared = false;
-    }
+    for (int i = 0; i < s->n_slots; i++) s->slots[i].shared = false;
     pthread_mutex_lock(&s->lock);
     km_scheduler_counts *c = &s->counts;
     c->steps++;
@@ -274,7 +273,8 @@ static void step(km_scheduler *s) {
     c->busy += km_scheduler_now() - began;
     c->running = s->n_running;
     c->reading = b.reading;
-    c->kept = kept;
+    c->kept = s->n_kept;
+    c->nodes = (int64_t)s->prefixes.nodes;
     c->paused = s->n_paused;
     c->shelved = s->shelf.n;
     c->shelf_bytes = (int64_t)s->shelf.bytes;
@@ -333,8 +333,10 @@ static bool take_incoming(km_scheduler *s) {
     s->cancels = s->clear = false;
     pthread_mutex_unlock(&s->lock);
     take_started(s, ready);
-    while (clear && km_prefix_evict(s, -1)) km_shelf_clear(s);
-    if (clear) km_shelf_clear(s);
+    if (clear) {
+        km_prefix_clear(s);
+        km_shelf_clear(s);
+    }
     return go_on;
 }
 
@@ -430,10 +432,12 @@ km_scheduler *km_scheduler_new(km_model *m, const km_scheduler_options *options,
     if (s->o.context > 0 && s->o.context < s->context) s->context = s->o.context;
     s->n_pieces = 4 * s->o.parallel;
     s->pieces = km_calloc((size_t)s->n_pieces, sizeof *s->pieces);
+    s->n_slots = (int)b.sequences;
+    s->slots = km_calloc((size_t)s->n_slots, sizeof *s->slots);
     s->block = km_calloc(1, sizeof *s->block);
     if (!s->batch)
         km_error_set(err, km_last_status(), "%s", km_last_error());
-    else if (!s->pieces || !s->block)
+    else if (!s->pieces || !s->block || !s->slots)
         km_error_set(err, KM_ERR_MEMORY, "serve: out of memory");
     else if (km_shelf_open(s, err) != KM_OK)
         s->block->scheduler = s;
@@ -461,9 +465,8 @@ void km_scheduler_stop(km_scheduler *s) {
 void km_scheduler_free(km_scheduler *s) {
     if (!s) return;
     km_scheduler_stop(s);
-    for (int i = 0; i < s->n_slots; i++)
-        if (s->slots[i].state == KM_SLOT_KEPT) km_free(s->slots[i].ids);
     km_shelf_close(s);
+    km_radix_free(&s->prefixes);
     km_free(s->slots);
     km_batch_free(s->batch);
     km_free(s->pieces);

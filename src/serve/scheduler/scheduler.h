@@ -1,6 +1,6 @@
 /* Continuous batching: one thread that steps a km_batch. Tasks join and leave between steps; prompts are
  * read in chunks beside answers that are being made. What a sequence holds at its end is kept as a prefix
- * cache, the least recently used of it dropped first. A task is admitted only when the pages it may come
+ * cache, a radix tree whose least recently used leaves go first. A task is admitted only when the pages it may come
  * to need are there; should they run out all the same, the youngest is set aside and resumed later.
  * Grammars and schemas are compiled by a thread of their own, beside the steps.
  *
@@ -92,7 +92,8 @@ void km_scheduler_clear(km_scheduler *s); /* drops the prefix cache */
 typedef struct km_scheduler_counts {
     int64_t queued, running, reading, kept, paused;
     int64_t steps, prompt_tokens, reused_tokens, tokens;
-    int64_t finished, cancelled, failed, set_aside, evicted;
+    int64_t finished, cancelled, failed, set_aside;
+    int64_t evicted, evicted_tokens, nodes; /* of the prefix cache: sequences, tokens; runs in it */
     int64_t pages, pages_free, page_tokens, page_bytes, context;
     int64_t shelved, shelf_bytes, brought_back; /* the second level */
     double busy;                                /* seconds spent in steps */

@@ -14,10 +14,9 @@
 enum { WORTH_A_FILE = 64 }; /* tokens */
 
 struct km_shelved {
-    int32_t *ids;
-    size_t n, bytes;
-    uint64_t domain, variant, used, number;
-    km_shelved *next;
+    km_radix_node *leaf;
+    size_t bytes;
+    uint64_t number; /* its file's name */
 };
 
 static void path_of(const km_scheduler *s, const km_shelved *e, char *out, size_t size) {
@@ -40,123 +39,119 @@ km_status km_shelf_open(km_scheduler *s, km_error *err) {
                         strerror(errno));
 }
 
-/* Takes it off the shelf; *at is its place in the list. */
-static void discard(km_scheduler *s, km_shelved **at) {
-    km_shelved *e = *at;
+/* Takes it off the shelf. */
+static void discard(km_scheduler *s, km_shelved *e) {
     char path[4200];
     path_of(s, e, path, sizeof path);
     unlink(path);
-    *at = e->next;
+    if (e->leaf) km_radix_remove(&s->shelf.tree, e->leaf);
     s->shelf.bytes -= e->bytes;
     s->shelf.n--;
-    km_free(e->ids);
     km_free(e);
 }
 
+static bool discard_oldest(km_scheduler *s) {
+    km_radix_node *leaf = km_radix_oldest(&s->shelf.tree, NULL, NULL);
+    if (leaf) discard(s, leaf->holder);
+    return leaf != NULL;
+}
+
 void km_shelf_clear(km_scheduler *s) {
-    while (s->shelf.first) discard(s, &s->shelf.first);
+    while (discard_oldest(s)) {}
 }
 
 void km_shelf_close(km_scheduler *s) {
     if (!s->shelf.folder) return;
     km_shelf_clear(s);
+    km_radix_free(&s->shelf.tree);
     rmdir(s->shelf.folder);
     km_free(s->shelf.folder);
     s->shelf.folder = NULL;
 }
 
-static bool discard_oldest(km_scheduler *s) {
-    km_shelved **oldest = NULL;
-    for (km_shelved **at = &s->shelf.first; *at; at = &(*at)->next)
-        if (!oldest || (*at)->used < (*oldest)->used) oldest = at;
-    if (oldest) discard(s, oldest);
-    return oldest != NULL;
+/* Puts it into the tree; false: out of memory, or it is there already as the beginning of another. */
+static bool place(km_scheduler *s, km_shelved *e, int i) {
+    const km_slot *slot = &s->slots[i];
+    int32_t *ids = km_alloc(slot->n * sizeof *ids);
+    km_radix_key k = {slot->domain, slot->variant, ids, slot->n};
+    void *displaced = NULL;
+    bool covered;
+    if (ids && km_batch_tokens(s->batch, i, ids, slot->n) == (int64_t)slot->n)
+        e->leaf = km_radix_add(&s->shelf.tree, &k, e, &covered, &displaced);
+    km_free(ids);
+    if (displaced) {
+        ((km_shelved *)displaced)->leaf = NULL;
+        discard(s, displaced);
+    }
+    return e->leaf != NULL;
 }
 
 void km_shelf_put(km_scheduler *s, int i) {
-    const km_slot *slot = &s->slots[i];
     struct stat st;
     char path[4200];
-    if (!s->shelf.folder || slot->n < WORTH_A_FILE) return;
+    if (!s->shelf.folder || s->slots[i].n < WORTH_A_FILE) return;
     km_shelved *e = km_calloc(1, sizeof *e);
-    int32_t *ids = km_alloc(slot->n * sizeof *ids);
-    if (e) {
-        *e = (km_shelved){.n = slot->n,
-                          .domain = slot->domain,
-                          .variant = slot->variant,
-                          .used = slot->used,
-                          .number = ++s->shelf.numbers};
-        path_of(s, e, path, sizeof path);
-    }
-    /* One that cannot be kept, for want of memory or disk, is read again when it is needed. */
-    if (!e || !ids || km_batch_save(s->batch, i, path) != KM_OK || stat(path, &st) != 0) {
-        if (e) unlink(path);
-        km_free(ids);
+    if (!e || !place(s, e, i)) {
         km_free(e);
         return;
     }
-    memcpy(ids, slot->ids, slot->n * sizeof *ids);
-    e->ids = ids;
-    e->bytes = (size_t)st.st_size;
-    e->next = s->shelf.first;
-    s->shelf.first = e;
-    s->shelf.bytes += e->bytes;
+    e->number = ++s->shelf.numbers;
     s->shelf.n++;
+    path_of(s, e, path, sizeof path);
+    /* One that cannot be kept, for want of memory or disk, is read again when it is needed. */
+    if (km_batch_save(s->batch, i, path) != KM_OK || stat(path, &st) != 0) {
+        discard(s, e);
+        return;
+    }
+    e->bytes = (size_t)st.st_size;
+    s->shelf.bytes += e->bytes;
     while (s->shelf.bytes > s->o.shelf_bytes && discard_oldest(s)) {}
 }
 
-/* A sequence with what the file holds, kept as if it had ended just now; -1: it cannot be had. how: of a task
- * with the same adapters. */
-static int bring_back(km_scheduler *s, km_shelved **at, const km_generation *how) {
-    km_shelved *e = *at;
+/* What the file holds becomes an empty sequence's, which is kept as if it had ended just now. */
+static bool bring_back(km_scheduler *s, const km_shelved *e, const km_task *t, int i) {
     char path[4200];
-    int i = km_batch_join(s->batch);
-    if (i < 0 && km_prefix_evict(s, -1)) i = km_batch_join(s->batch);
-    km_slot *slot = i >= 0 ? km_slot_at(s, i) : NULL;
     path_of(s, e, path, sizeof path);
-    if (!slot || km_batch_set_adapters(s->batch, i, how->adapters, how->n_adapters) != KM_OK ||
+    if (km_batch_set_adapters(s->batch, i, t->how->adapters, t->how->n_adapters) != KM_OK ||
         km_batch_restore(s->batch, i, path) != KM_OK) {
-        if (i >= 0) km_batch_leave(s->batch, i);
-        return -1;
+        km_prefix_drop(s, i);
+        return false;
     }
-    *slot = (km_slot){.state = KM_SLOT_KEPT,
-                      .ids = e->ids,
-                      .n = e->n,
-                      .domain = e->domain,
-                      .variant = e->variant,
-                      .used = ++s->clock};
-    e->ids = NULL;
-    return i;
+    s->slots[i] = (km_slot){.state = KM_SLOT_RUNNING, .domain = t->domain, .variant = t->variant};
+    km_prefix_keep(s, i);
+    return true;
 }
 
-int km_shelf_take(km_scheduler *s, const km_task *t, size_t *length) {
-    km_shelved *best = NULL;
-    size_t most = *length + WORTH_A_FILE - 1;
-    for (km_shelved *e = s->shelf.first; e; e = e->next) {
-        if (e->domain != t->domain || e->variant != t->variant) continue;
-        size_t n = km_common_tokens(t->ids, t->n_ids, e->ids, e->n);
-        if (n > most) best = e, most = n;
-    }
-    if (!best) return -1;
+/* The entry that begins as the task's prompt for much more than `length` tokens; NULL: none. */
+static km_shelved *look_up(km_scheduler *s, const km_task *t, size_t length) {
+    km_radix_key k = {t->domain, t->variant, t->ids, t->n_ids};
+    size_t n;
+    km_radix_node *node = km_radix_find(&s->shelf.tree, &k, &n);
+    return node && n >= length + WORTH_A_FILE ? km_radix_holder(node) : NULL;
+}
+
+bool km_shelf_take(km_scheduler *s, const km_task *t, size_t length) {
+    km_shelved *e = look_up(s, t, length);
+    if (!e) return false;
+    uint64_t number = e->number;
+    km_radix_use(&s->shelf.tree, e->leaf, e->leaf->end); /* the last to make room there */
     km_batch_state b = km_batch_describe(s->batch);
-    int64_t pages = b.page_tokens > 0 ? (int64_t)best->n / b.page_tokens + 2 : 0;
+    int64_t pages = b.page_tokens > 0 ? (int64_t)e->leaf->end / b.page_tokens + 2 : 0;
     while (b.pages > 0 && b.pages_free < pages + km_pages_promised(s, &b)) {
-        uint64_t number = best->number;
-        if (!km_prefix_evict(s, -1)) return -1; /* no room: it is read again, in its turn */
+        if (!km_prefix_shrink(s, NULL)) return false; /* no room: it is read again, in its turn */
         b = km_batch_describe(s->batch);
-        for (best = s->shelf.first; best && best->number != number;) best = best->next;
-        if (!best) return -1; /* it had to make room on the shelf */
     }
-    /* Evicting for a sequence may change the shelf, so the place is looked up last. */
-    uint64_t number = best->number;
-    km_shelved **at = &s->shelf.first;
-    while (*at && (*at)->number != number) at = &(*at)->next;
-    int i = *at ? bring_back(s, at, t->how) : -1;
-    for (at = &s->shelf.first; *at && (*at)->number != number;) at = &(*at)->next;
-    if (*at) discard(s, at); /* also where it could not be read */
-    if (i >= 0) *length = most;
+    int i = km_batch_join(s->batch);
+    while (i < 0 && km_prefix_evict(s, NULL)) i = km_batch_join(s->batch);
+    if (i < 0) return false;
+    /* What left for it may have taken its place on the shelf. */
+    e = look_up(s, t, length);
+    bool back = e && e->number == number && bring_back(s, e, t, i);
+    if (!e || e->number != number) km_prefix_drop(s, i);
+    e = look_up(s, t, length);
+    if (e && e->number == number) discard(s, e); /* also where it could not be read */
     pthread_mutex_lock(&s->lock);
-    s->counts.brought_back += i >= 0;
+    s->counts.brought_back += back;
     pthread_mutex_unlock(&s->lock);
-    return i;
+    return back;
 }
