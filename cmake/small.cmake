@@ -10,9 +10,11 @@ list(FILTER cold INCLUDE REGEX
     "/src/((cli|serve|comm|format|report|train)/|ops/(case|verify)|text/(jinja|json_schema)|model/(adapter_f|conf|conv|gguf|im|la|lo|o|sa|sy))")
 list(FILTER cold EXCLUDE REGEX "/cli/(bench/.*|loop)\\.c$") # the second looks at each letter of an answer
 set_source_files_properties(${cold} PROPERTIES COMPILE_OPTIONS -Os)
-set(reference ${kermes_sources})
-list(FILTER reference INCLUDE REGEX "/backend/ref/")
-set_source_files_properties(${reference} PROPERTIES COMPILE_OPTIONS -O2)
+# What only prepares and hands out work has no loops for -O3 to widen.
+set(plain ${kermes_sources})
+list(FILTER plain INCLUDE REGEX "/src/(backend/(ref|cuda|vulkan)|ops|autograd|nn|engine)/")
+list(FILTER plain EXCLUDE REGEX "/ops/(case|verify)")
+set_source_files_properties(${plain} PROPERTIES COMPILE_OPTIONS -O2)
 
 set(script ${PROJECT_SOURCE_DIR}/cmake/no_unwind.ld)
 target_link_options(kermes PRIVATE -Wl,--no-eh-frame-hdr -Wl,-T,${script})
