@@ -14,6 +14,7 @@
 /* Rows that meet all queries at once: their products, or their codes, stay in the cache. */
 enum { BLOCK = 4096, LEAST = 64, PRODUCTS = 1 << 19, CODES = 1 << 19 };
 #define GUARD 2e-6f /* of what is added up: more than f32 may round it by */
+#define TIED 1e-6f  /* of the distance: as near, but for rounding */
 
 typedef struct exact_hit {
     float dist;
@@ -341,10 +342,24 @@ double km_recall(const uint64_t *wanted, const uint64_t *found, int64_t n, int64
     return all ? (double)hits / (double)all : 1;
 }
 
-void km_recall_each(const uint64_t *wanted, const uint64_t *found, int64_t n, int64_t stride,
-                    int64_t k, double *parts) {
-    for (int64_t q = 0; q < n; q++) {
-        int64_t all = 0, hits = count_hits(wanted + q * stride, found + q * stride, k, &all);
-        parts[q] = all ? (double)hits / (double)all : 1;
+static bool listed(const uint64_t *list, int64_t n, uint64_t id) {
+    for (int64_t i = 0; i < n; i++)
+        if (list[i] == id) return true;
+    return false;
+}
+
+double km_recall_tied(const uint64_t *near, const float *dist, int64_t deep, int64_t k,
+                      const uint64_t *found, uint64_t self) {
+    int64_t all = 0, right = 0, hits = 0, seen = 0;
+    for (; right < deep && near[right] != KM_NO_ID; right++) {
+        float last = dist[right < k ? right : k - 1];
+        if (right >= k && !(dist[right] <= last + TIED * fabsf(last))) break;
+        all += right < k;
     }
+    for (int64_t i = 0; seen < k && i < k + (self != KM_NO_ID); i++) {
+        if (found[i] == KM_NO_ID || found[i] == self) continue;
+        seen++;
+        hits += listed(near, right, found[i]);
+    }
+    return all ? (double)(hits < all ? hits : all) / (double)all : 1;
 }

@@ -24,8 +24,10 @@ void km_exact_result(const km_exact *e, uint64_t *ids, float *dist);
 /* The part of wanted (n, stride) that is in found (n, stride), looking at the first k of both. */
 double km_recall(const uint64_t *wanted, const uint64_t *found, int64_t n, int64_t stride,
                  int64_t k);
-/* The same of each query, in parts[n]. */
-void km_recall_each(const uint64_t *wanted, const uint64_t *found, int64_t n, int64_t stride,
-                    int64_t k, double *parts);
+/* The part of one query's k nearest that is found (k; k + 1 where `self`, which does not count, may be among
+ * them; KM_NO_ID: no self). Truth is near and dist (deep), best first: whoever is as near as the kth is right,
+ * since of copies of a vector none is more right than another. */
+double km_recall_tied(const uint64_t *near, const float *dist, int64_t deep, int64_t k,
+                      const uint64_t *found, uint64_t self);
 
 #endif

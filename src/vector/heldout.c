@@ -9,8 +9,6 @@
 
 enum { K = KM_HELDOUT_K, BLOCK = 1024 };
 
-#define TIED 1e-6f /* of the distance: as near, but for rounding */
-
 void km_mean_interval(const double *x, int64_t n, double *mean, double *low, double *high) {
     double sum = 0, square = 0, z = 1.96;
     for (int64_t i = 0; i < n; i++) {
@@ -101,32 +99,16 @@ km_status km_heldout_feed_all(km_heldout *h, km_input *in, const km_index_option
 
 void km_heldout_settle(km_heldout *h) { km_exact_result(h->exact, h->near, h->dist); }
 
-static bool listed(const uint64_t *list, int64_t n, uint64_t id) {
-    for (int64_t i = 0; i < n; i++)
-        if (list[i] == id) return true;
-    return false;
-}
-
 /* The part of the ten nearest that is found; `map` gives rows their ids, NULL: their numbers. */
 static double score_one(const km_heldout *h, int64_t q, const uint64_t *found,
                         const uint64_t *map) {
     const uint64_t *near = h->near + q * h->deep;
-    const float *dist = h->dist + q * h->deep;
     uint64_t wanted[256], self = h->self[q];
-    int64_t all = 0, as_near = 0, hits = 0, seen = 0;
-    for (int64_t i = 0; i < h->deep && i < 256 && near[i] != KM_NO_ID; i++) {
-        float last = dist[i < K ? i : K - 1];
-        if (i >= K && !(dist[i] <= last + TIED * fabsf(last))) break;
-        wanted[as_near++] = map ? map[near[i]] : near[i];
-        all += i < K;
-    }
+    int64_t deep = h->deep < 256 ? h->deep : 256;
+    for (int64_t i = 0; i < deep; i++)
+        wanted[i] = map && near[i] != KM_NO_ID ? map[near[i]] : near[i];
     if (self != KM_NO_ID && map) self = map[self];
-    for (int64_t i = 0; i <= K && seen < K; i++) {
-        if (found[i] == KM_NO_ID || found[i] == self) continue;
-        seen++;
-        hits += listed(wanted, as_near, found[i]);
-    }
-    return all ? (double)(hits < all ? hits : all) / (double)all : 1;
+    return km_recall_tied(wanted, h->dist + q * h->deep, deep, K, found, self);
 }
 
 static km_told_recall score(const km_heldout *h, int64_t n, const uint64_t *found,

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BLOCK = 4096, MSE_ROWS = 10000, TIMED = 1000 };
+enum { BLOCK = 4096, MSE_ROWS = 10000, TIMED = 1000, TIES = 28 /* seen beyond the deepest rank */ };
 
 /* ---- Truth ---- */
 
@@ -132,7 +132,7 @@ km_status km_measure_index(km_ctx *ctx, km_index *x, km_input *base, const float
                            int64_t n, int64_t k, const km_search_options *o, km_measured *out,
                            km_error *err) {
     static const int64_t at[3] = {1, 10, 100};
-    int64_t live = km_index_live(x), depth = k > 100 ? k : 100;
+    int64_t live = km_index_live(x), depth = k > 100 ? k : 100, truth = depth + TIES;
     if (km_input_dim(base) != x->dim)
         return km_error_set(err, KM_ERR_SHAPE,
                             "'%s' holds vectors of %lld dimensions, the index "
@@ -140,12 +140,15 @@ km_status km_measure_index(km_ctx *ctx, km_index *x, km_input *base, const float
                             km_input_name(base), (long long)km_input_dim(base), (long long)x->dim);
     if (n < 1) return km_error_set(err, KM_ERR_RANGE, "there are no queries");
     size_t cells = (size_t)(n * depth);
-    uint64_t *wanted = km_alloc(sizeof *wanted * cells), *found = km_alloc(sizeof *found * cells);
+    uint64_t *wanted = km_alloc(sizeof *wanted * (size_t)(n * truth));
+    uint64_t *found = km_alloc(sizeof *found * cells);
+    float *near = km_alloc(sizeof *near * (size_t)(n * truth)); /* of those wanted */
     float *dist = km_alloc(sizeof *dist * cells);
     double seconds = 0, *each = km_alloc(sizeof *each * (size_t)n);
     *out = (km_measured){.size = sizeof *out, .queries = n, .k = k};
-    km_status s = wanted && found && dist && each ? KM_OK : km_no_memory_for(err, "measuring");
-    if (s == KM_OK) s = find_truth(ctx, x, base, queries, n, depth, wanted, dist, &seconds, err);
+    km_status s =
+        wanted && found && near && dist && each ? KM_OK : km_no_memory_for(err, "measuring");
+    if (s == KM_OK) s = find_truth(ctx, x, base, queries, n, truth, wanted, near, &seconds, err);
     out->exact_qps = (double)n / seconds;
     km_device_index *on = s == KM_OK ? km_device_index_for(ctx, x) : NULL;
     if (s == KM_OK)
@@ -155,7 +158,9 @@ km_status km_measure_index(km_ctx *ctx, km_index *x, km_input *base, const float
         double *recall = i < 3 ? &out->recall[i] : &out->recall_k;
         *recall = out->low[i] = out->high[i] = NAN;
         if (i < 3 && deep > live) continue;
-        km_recall_each(wanted, found, n, depth, deep, each);
+        for (int64_t q = 0; q < n; q++)
+            each[q] = km_recall_tied(wanted + q * truth, near + q * truth, truth, deep,
+                                     found + q * depth, KM_NO_ID);
         km_mean_interval(each, n, recall, &out->low[i], &out->high[i]);
     }
     if (s == KM_OK) s = find_speed(ctx, x, on, queries, n, k, o, found, dist, out, err);
@@ -164,6 +169,7 @@ km_status km_measure_index(km_ctx *ctx, km_index *x, km_input *base, const float
     km_free(each);
     km_free(wanted);
     km_free(found);
+    km_free(near);
     km_free(dist);
     return s;
 }

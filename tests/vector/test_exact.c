@@ -119,7 +119,23 @@ static void exact_search_is_exact(void **state) {
     for (int set = 0; km_quant_kernels_name(set); set++) km_quant_choose(set); /* the best again */
 }
 
+static void whoever_is_as_near_as_the_last_wanted_counts_as_found(void **state) {
+    (void)state;
+    const uint64_t near[6] = {1, 2, 3, 4, 5, KM_NO_ID}, ours[4] = {1, 2, 5, 9};
+    const uint64_t with_self[4] = {7, 1, 2, 5}, short_of[3] = {1, KM_NO_ID, KM_NO_ID};
+    const float tied[6] = {0, 1, 2, 2, 2, INFINITY}, apart[6] = {0, 1, 2, 3, 4, INFINITY};
+    assert_float_equal(km_recall_tied(near, tied, 6, 3, ours, KM_NO_ID), 1, 1e-9);
+    assert_float_equal(km_recall_tied(near, apart, 6, 3, ours, KM_NO_ID), 2. / 3, 1e-9);
+    assert_float_equal(km_recall_tied(near, tied, 6, 3, with_self, 7), 1, 1e-9);
+    assert_float_equal(km_recall_tied(near, tied, 6, 3, with_self, KM_NO_ID), 2. / 3, 1e-9);
+    assert_float_equal(km_recall_tied(near, tied, 6, 3, short_of, KM_NO_ID), 1. / 3, 1e-9);
+    /* fewer rows than are asked for */
+    assert_float_equal(km_recall_tied(near + 4, tied + 4, 2, 3, ours, KM_NO_ID), 1, 1e-9);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(exact_search_is_exact)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(whoever_is_as_near_as_the_last_wanted_counts_as_found),
+        cmocka_unit_test(exact_search_is_exact)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
