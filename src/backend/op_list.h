@@ -151,8 +151,13 @@
      * temperature, the k likeliest (the lowest ids of equals), of those the likeliest that reach   \
      * top-p of their sum, of those what is at least min-p of the first; the first of them, by id,  \
      * at which the sum of probabilities exceeds the number drawn. NaN is never chosen; -1 when     \
-     * there is nothing to choose from. PENALTIES 1: some row has some. */                         \
+     * there is nothing to choose from. PENALTIES 1: some row has some. masks?, biases? (infer.h): \
+     * biases are added before penalties, and what no mask lets through is left out after them. */ \
     X(SAMPLE, sample)                                                                              \
+    /* logits f32 (rows, v), which i32 (n, 2): row and token -> f32 (n, 1 + TOP): their log        \
+     * softmax and that of the TOP likeliest, ids i32 (n, TOP). TOKENS: of v, the first so many. A  \
+     * row or token that is not there gives NaN. */                                                \
+    X(LOGPROBS, logprobs)                                                                          \
     /* logits (rows, v), targets (rows) -> loss (), lse (rows), and dlogits (rows, v) when n_out   \
      * is 3 (WITH_GRADIENT): the gradient for an incoming gradient of 1. IGNORE, REDUCTION:            \
      * km_reduction. */                                                                            \

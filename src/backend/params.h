@@ -52,6 +52,7 @@ enum { KM_F_ATTEND_BASE = 1, KM_F_SOFTCAP, KM_F_ATTEND_EPS, KM_F_MAGNITUDE }; /*
 enum { KM_N_IGNORE, KM_N_REDUCTION, KM_N_WITH_GRADIENT }; /* cross_entropy; reduction: all losses */
 enum { KM_N_DX_AT, KM_N_DW_AT, KM_N_FACTOR_AT }; /* linear_cross_entropy: outputs; 0: none */
 enum { KM_N_PENALTIES };                         /* sample: some row has penalties */
+enum { KM_N_TOP, KM_N_TOKENS };                  /* logprobs */
 
 /* Optimisers. */
 enum { KM_F_LR };                           /* sgd, adamw */

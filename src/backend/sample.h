@@ -2,6 +2,7 @@
  * are copied into kernels' memory as they are, so the layout is the same on every device. */
 #ifndef KM_BACKEND_SAMPLE_H
 #define KM_BACKEND_SAMPLE_H
+#include <stdint.h>
 
 enum {                        /* f32, what to do */
        KM_SAMPLE_TEMPERATURE, /* below 1e-6: the likeliest */
@@ -13,8 +14,19 @@ enum {                        /* f32, what to do */
        KM_SAMPLE_PRESENCE,    /* x -= q */
        KM_SAMPLE_LAST,        /* how many are the last ones; at most KM_SAMPLE_RING */
        KM_SAMPLE_TOKENS,      /* ids below this may be chosen; 0: all */
+       KM_SAMPLE_MASK,        /* 1 + the row of masks that says which may be; 0: all */
+       KM_SAMPLE_BIASED,      /* not 0: some of the biases are this row's */
        KM_SAMPLE_SETTINGS = 12
 };
+
+/* Masks, biases: inputs of the op (op_list.h). */
+static inline const int32_t *km_sample_mask(const float *settings, const int32_t *masks,
+                                            int64_t n_masks, int64_t words) {
+    int64_t row = (int64_t)settings[KM_SAMPLE_MASK] - 1;
+    return masks && row >= 0 && row < n_masks ? masks + row * words : 0;
+}
+
+#define KM_LOGPROBS_TOP 32 /* of the likeliest tokens that the op logprobs tells, at most */
 
 #define KM_SAMPLE_RING 256
 enum {                         /* i32, what was */

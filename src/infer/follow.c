@@ -143,7 +143,7 @@ typedef struct follower {
     km_cache *cache;
     km_plan *plan;
     message body;
-    float *logits; /* (KM_STEP_ROWS or fewer, vocab): they come here too, and nobody looks */
+    float *logits; /* (vocab): they come here too, and nobody looks */
 } follower;
 
 static void let_go(follower *w) {

@@ -1,7 +1,10 @@
-/* Running tokens through a model: rows of any sequences in, logits out. A step of a few rows is
- * built once for each number of rows, captured, and replayed from then on; a prompt's chunk is
- * built as it comes. A model in parts runs part after part, each captured by itself; the residual
- * stream crosses by way of the host. */
+/* Running tokens through a model: rows of any sequences in, logits out. A step is built once for
+ * each of some numbers of rows, captured, and replayed from then on, with rows of padding in front; a long
+ * chunk of a prompt alone is built as it comes. A model in parts runs part after part, each captured by itself;
+ * the residual stream crosses by way of the host.
+ *
+ * A row is a token: its id, its sequence and its position. Rows of one sequence are in order; a row of
+ * padding has sequence -1, for which nothing is kept. */
 #ifndef KM_INFER_PLAN_H
 #define KM_INFER_PLAN_H
 #include "infer/cache.h"
@@ -13,7 +16,9 @@
 static inline int64_t km_prompt_chunk(const km_device *d) {
     return d && !d->host ? KM_PROMPT_CHUNK : KM_PROMPT_CHUNK / 2;
 }
-#define KM_STEP_ROWS 64 /* rows of a step at most; the host treats each by itself */
+#define KM_STEP_ROWS 512 /* rows of a step at most; the host treats each by itself */
+/* Every pass of a reproducible plan has so many rows on a GPU: the same kernels then serve each. */
+#define KM_REPRODUCIBLE_ROWS 64
 
 #define KM_MIX_MOST 8 /* adapters of a sequence at once */
 
@@ -33,7 +38,7 @@ void km_plan_free(km_plan *p); /* NULL is fine */
 /* mix: of each sequence of the cache; it is looked at in every step. NULL: no adapters. */
 void km_plan_mixes(km_plan *p, const km_adapter_mix *mix);
 
-/* n (1 to KM_STEP_ROWS) rows, each a token: rows[2 * i] and rows[2 * i + 1] are its sequence and
+/* n (1 to KM_STEP_ROWS) rows, each alone: rows[2 * i] and rows[2 * i + 1] are its sequence and
  * position; several of one sequence are in order. The logits of all come to (n, vocab), or stay on
  * the device (NULL). Pages are there already. */
 km_status km_plan_few(km_plan *p, const int32_t *ids, const int32_t *rows, int64_t n,
@@ -52,5 +57,29 @@ void km_plan_cancel_by(km_plan *p, const atomic_bool *flag);
  * KM_ERR_STATE without an error of the context: it was cancelled. */
 km_status km_plan_prompt(km_plan *p, const int32_t *ids, int64_t n, int sequence, int64_t position,
                          float *logits);
+
+/* ---- One pass of any rows (plan_pass.c); of a model that is in one part ---- */
+
+/* n (1 to KM_STEP_ROWS) rows: chunks of prompts in front, then `tail` rows that are each alone. The last
+ * `last` of them, at least the tail, get logits, which stay where they are made until the next pass. A
+ * GPU may still be at work when this returns. On a host the tail's rows have the bits of a step and
+ * those before them the bits of a chunk that is run alone, if they are of one prompt. */
+km_status km_plan_pass(km_plan *p, const int32_t *ids, const int32_t *rows, int64_t n, int64_t last,
+                       int64_t tail);
+
+typedef struct km_plan_pick {
+    km_chooser *chooser;  /* NULL: this row's token is not wanted */
+    const uint64_t *mask; /* of the tokens that may be chosen; NULL: all may */
+    /* Where the chooser wants them told: the logarithm of the chosen one's probability before all
+     * settings, and of the likeliest tokens. */
+    float logprob;
+    km_logprob *top; /* (the chooser's n_top); NULL: none */
+    int32_t id;      /* chosen; -1: no logit was a number */
+} km_plan_pick;
+/* The tokens after the `last` rows, in their order, chosen where the logits are; choosers are brought
+ * up to date. */
+km_status km_plan_pick_tokens(km_plan *p, km_plan_pick *pick, int64_t n);
+/* The logits of wanted row i, (vocab), to the host. */
+km_status km_plan_logits(km_plan *p, int64_t i, float *to);
 
 #endif

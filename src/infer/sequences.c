@@ -19,7 +19,7 @@ static bool rows_are_alone(const km_net *m) {
     return true;
 }
 
-static km_status failed(km_sequences *b, km_error *err) {
+km_status km_sequences_failed(km_sequences *b, km_error *err) {
     return km_error_set(err, km_ctx_status(b->ctx), "%s", km_ctx_error(b->ctx));
 }
 
@@ -55,7 +55,7 @@ km_sequences *km_sequences_new(km_ctx *ctx, km_net *m, const km_sequences_option
     if (made) km_plan_mixes(b->plan, b->mix);
     if (made && told == KM_OK) return b;
     if (km_failed(ctx))
-        failed(b, err);
+        km_sequences_failed(b, err);
     else if (told == KM_OK)
         km_error_set(err, KM_ERR_MEMORY, "session: out of memory");
     km_sequences_free(b);
@@ -89,18 +89,18 @@ void km_sequences_on_progress(km_sequences *b,
 
 /* ---- The cache and the plan, of which ranks that follow are told ---- */
 
-static km_status reserve(km_sequences *b, int s, int64_t n, km_error *err) {
+km_status km_sequences_reserve(km_sequences *b, int s, int64_t n, km_error *err) {
     km_status status = km_cache_reserve(b->cache, s, n, err);
     if (status == KM_OK) km_lead_note(b->lead, KM_LEAD_RESERVE, s, n);
     return status;
 }
 
-static void add(km_sequences *b, int s, int64_t n) {
+void km_sequences_add(km_sequences *b, int s, int64_t n) {
     km_cache_add(b->cache, s, n);
     km_lead_note(b->lead, KM_LEAD_ADD, s, n);
 }
 
-static bool cut(km_sequences *b, int s, int64_t length) {
+bool km_sequences_cut(km_sequences *b, int s, int64_t length) {
     if (!km_cache_cut(b->cache, s, length)) return false;
     if (b->seq[s].settled > length) b->seq[s].settled = length;
     km_lead_note(b->lead, KM_LEAD_CUT, s, length);
@@ -171,7 +171,8 @@ int km_sequences_fork(km_sequences *b, int from, km_error *err) {
     if (s < 0) return s;
     const km_sequence_state *f = &b->seq[from];
     memcpy(b->seq[s].seen, f->seen, sizeof *f->seen * (size_t)km_cache_length(b->cache, from));
-    memcpy(b->seq[s].logits, f->logits, sizeof *f->logits * (size_t)b->m->config.vocab);
+    if (f->ready)
+        memcpy(b->seq[s].logits, f->logits, sizeof *f->logits * (size_t)b->m->config.vocab);
     b->seq[s].ready = f->ready;
     b->seq[s].settled = f->settled;
     b->seq[s].shift = f->shift;
@@ -182,7 +183,7 @@ int km_sequences_fork(km_sequences *b, int from, km_error *err) {
 
 void km_sequences_set_mix(km_sequences *b, int s, const km_adapter_mix *mix) {
     if (km_adapter_mix_equal(&b->mix[s], mix)) return;
-    cut(b, s, 0);
+    km_sequences_cut(b, s, 0);
     b->seq[s].ready = false;
     b->mix[s] = *mix;
 }
@@ -245,7 +246,7 @@ int64_t km_sequences_settled(const km_sequences *b, int s, const int32_t *ids, s
 
 void km_sequences_rewind(km_sequences *b, int s, int64_t length) {
     if (length < 0 || length >= km_cache_length(b->cache, s)) return;
-    if (!cut(b, s, length)) cut(b, s, 0);
+    if (!km_sequences_cut(b, s, length)) km_sequences_cut(b, s, 0);
     b->seq[s].ready = false;
 }
 
@@ -254,11 +255,12 @@ km_status km_sequences_pretend(km_sequences *b, int s, int64_t n, km_error *err)
         return km_error_set(err, KM_ERR_UNSUPPORTED, "session: not where ranks share the model");
     void *zeros = km_calloc(1, km_cache_page_bytes(b->cache));
     if (!zeros) return km_error_set(err, KM_ERR_MEMORY, "session: out of memory");
-    cut(b, s, 0);
+    km_sequences_cut(b, s, 0);
     km_status status = km_cache_restore(b->cache, s, n, 0, err);
     for (int64_t i = 0; status == KM_OK && i * KM_KV_PAGE < n; i++)
         for (int pool = 0; pool < km_cache_pools(b->cache) && status == KM_OK; pool++)
-            if (km_cache_page_write(b->cache, s, i, pool, zeros) != KM_OK) status = failed(b, err);
+            if (km_cache_page_write(b->cache, s, i, pool, zeros) != KM_OK)
+                status = km_sequences_failed(b, err);
     memset(b->seq[s].seen, 0, sizeof *b->seq[s].seen * (size_t)n);
     b->seq[s].ready = false;
     b->seq[s].settled = 0;
@@ -270,13 +272,13 @@ km_status km_sequences_pretend(km_sequences *b, int s, int64_t n, km_error *err)
 
 /* ---- Going on ---- */
 
-static km_status check_id(const km_sequences *b, int32_t id, km_error *err) {
+km_status km_sequences_check_id(const km_sequences *b, int32_t id, km_error *err) {
     if (id >= 0 && id < b->m->config.vocab) return KM_OK;
     return km_error_set(err, KM_ERR_RANGE, "token %d is not in the model's vocabulary of %lld",
                         (int)id, (long long)b->m->config.vocab);
 }
 
-static km_status too_long(const km_sequences *b, int64_t past, size_t n, km_error *err) {
+km_status km_sequences_too_long(const km_sequences *b, int64_t past, size_t n, km_error *err) {
     if (past)
         return km_error_set(err, KM_ERR_RANGE,
                             "%zu tokens after %lld do not fit the model's context of %lld", n,
@@ -302,7 +304,7 @@ static km_status read_chunks(km_sequences *b, int s, const int32_t *ids, int64_t
         int64_t past = km_cache_length(b->cache, s), room = most - past % most;
         take = n - at < room ? n - at : room;
         bool last = at + take == n;
-        km_status status = reserve(b, s, take, err);
+        km_status status = km_sequences_reserve(b, s, take, err);
         if (status != KM_OK) return status;
         q->ready = false;
         if (n == 1)
@@ -310,9 +312,9 @@ static km_status read_chunks(km_sequences *b, int s, const int32_t *ids, int64_t
         else
             status = run_prompt(b, ids + at, take, s, past, last ? q->logits : NULL);
         if (status == KM_ERR_STATE && !km_failed(b->ctx)) return stopped(at, n, err);
-        if (status != KM_OK) return failed(b, err);
+        if (status != KM_OK) return km_sequences_failed(b, err);
         memcpy(q->seen + past, ids + at, sizeof *ids * (size_t)take);
-        add(b, s, take);
+        km_sequences_add(b, s, take);
         if (q->settled >= past && (b->alone ? take > KM_FEW_ROWS : take == most))
             q->settled = past + take;
         if (b->how.progress && n > 1 && !b->how.progress(b->how.user, at + take, n) && !last)
@@ -325,9 +327,9 @@ static km_status read_chunks(km_sequences *b, int s, const int32_t *ids, int64_t
 km_status km_sequences_read(km_sequences *b, int s, const int32_t *ids, size_t n, km_error *err) {
     int64_t past = km_cache_length(b->cache, s);
     if (n == 0) return KM_OK;
-    if (n > (size_t)(b->how.context - past)) return too_long(b, past, n, err);
+    if (n > (size_t)(b->how.context - past)) return km_sequences_too_long(b, past, n, err);
     for (size_t i = 0; i < n; i++)
-        if (check_id(b, ids[i], err) != KM_OK) return KM_ERR_RANGE;
+        if (km_sequences_check_id(b, ids[i], err) != KM_OK) return KM_ERR_RANGE;
     return read_chunks(b, s, ids, (int64_t)n, err);
 }
 
@@ -337,8 +339,8 @@ static km_status shift(km_sequences *b, int s, km_error *err) {
     km_sequence_state *q = &b->seq[s];
     int64_t full = km_cache_length(b->cache, s), keep = q->keep, half = (full - keep) / 2;
     memmove(q->seen + keep, q->seen + full - half, sizeof *q->seen * (size_t)half);
-    if (!cut(b, s, keep)) {
-        cut(b, s, 0);
+    if (!km_sequences_cut(b, s, keep)) {
+        km_sequences_cut(b, s, 0);
         keep = 0;
         half += q->keep;
     }
@@ -355,13 +357,16 @@ static km_status shift(km_sequences *b, int s, km_error *err) {
 static km_status make_room(km_sequences *b, int s, km_error *err) {
     int64_t past = km_cache_length(b->cache, s);
     if (past < b->how.context) return KM_OK;
-    return b->seq[s].shift ? shift(b, s, err) : too_long(b, past, 1, err);
+    return b->seq[s].shift ? shift(b, s, err) : km_sequences_too_long(b, past, 1, err);
 }
 
-/* Host memory for the logits of a step's rows. */
-static bool rows_ready(km_sequences *b) {
+/* Host memory for the logits of a step's n rows. */
+static bool rows_ready(km_sequences *b, int n) {
     size_t each = sizeof *b->rows * (size_t)b->m->config.vocab;
-    if (!b->rows) b->rows = km_alloc(each * (size_t)KM_STEP_ROWS);
+    if (n <= b->n_rows) return true;
+    km_free(b->rows);
+    b->rows = km_alloc(each * (size_t)n);
+    b->n_rows = b->rows ? n : 0;
     return b->rows != NULL;
 }
 
@@ -370,9 +375,10 @@ static km_status reserve_all(km_sequences *b, const km_sequences_token *t, int n
                              km_error *err) {
     km_status status = KM_OK;
     int had = 0;
-    while (had < n && (status = reserve(b, t[had].sequence, steps, err)) == KM_OK) had++;
+    while (had < n && (status = km_sequences_reserve(b, t[had].sequence, steps, err)) == KM_OK)
+        had++;
     for (int i = 0; status != KM_OK && i < had; i++)
-        cut(b, t[i].sequence, km_cache_length(b->cache, t[i].sequence));
+        km_sequences_cut(b, t[i].sequence, km_cache_length(b->cache, t[i].sequence));
     return status;
 }
 
@@ -380,7 +386,8 @@ static km_status reserve_all(km_sequences *b, const km_sequences_token *t, int n
 static km_status step_few(km_sequences *b, const km_sequences_token *t, int n, km_error *err) {
     int32_t ids[KM_STEP_ROWS], rows[2 * KM_STEP_ROWS];
     size_t vocab = (size_t)b->m->config.vocab;
-    if (n > 1 && !rows_ready(b)) return km_error_set(err, KM_ERR_MEMORY, "session: out of memory");
+    if (n > 1 && !rows_ready(b, n))
+        return km_error_set(err, KM_ERR_MEMORY, "session: out of memory");
     for (int i = 0; i < n; i++) {
         ids[i] = t[i].id;
         rows[2 * i] = t[i].sequence;
@@ -388,13 +395,13 @@ static km_status step_few(km_sequences *b, const km_sequences_token *t, int n, k
         b->seq[t[i].sequence].ready = false;
     }
     float *to = n == 1 ? b->seq[t[0].sequence].logits : b->rows;
-    if (run_few(b, ids, rows, n, to) != KM_OK) return failed(b, err);
+    if (run_few(b, ids, rows, n, to) != KM_OK) return km_sequences_failed(b, err);
     for (int i = 0; i < n; i++) {
         km_sequence_state *q = &b->seq[t[i].sequence];
         if (n > 1) memcpy(q->logits, b->rows + (size_t)i * vocab, sizeof *b->rows * vocab);
         q->seen[rows[2 * i + 1]] = ids[i];
         q->ready = true;
-        add(b, t[i].sequence, 1);
+        km_sequences_add(b, t[i].sequence, 1);
     }
     return KM_OK;
 }
@@ -409,15 +416,16 @@ km_status km_sequences_choose(km_sequences *b, const km_sequences_token *t, int 
                             (long long)steps, n);
     for (int i = 0; i < n; i++) {
         int64_t past = km_cache_length(b->cache, t[i].sequence);
-        if (check_id(b, t[i].id, err) != KM_OK) return KM_ERR_RANGE;
-        if (steps > b->how.context - past) return too_long(b, past, (size_t)steps, err);
+        if (km_sequences_check_id(b, t[i].id, err) != KM_OK) return KM_ERR_RANGE;
+        if (steps > b->how.context - past)
+            return km_sequences_too_long(b, past, (size_t)steps, err);
         ids[i] = t[i].id;
         rows[2 * i] = t[i].sequence;
         rows[2 * i + 1] = (int32_t)past;
     }
     if (reserve_all(b, t, n, steps, err) != KM_OK) return err->code;
     for (int i = 0; i < n; i++) b->seq[t[i].sequence].ready = false;
-    if (run_choose(b, ids, rows, n, steps, chooser) != KM_OK) return failed(b, err);
+    if (run_choose(b, ids, rows, n, steps, chooser) != KM_OK) return km_sequences_failed(b, err);
     for (int i = 0; i < n; i++) {
         const int32_t *state = chooser[i]->state;
         int32_t *seen = b->seq[t[i].sequence].seen + rows[2 * i + 1];
@@ -426,7 +434,7 @@ km_status km_sequences_choose(km_sequences *b, const km_sequences_token *t, int 
             out[i * steps + k] = state[KM_SAMPLE_TOKEN_AT + at % KM_SAMPLE_RING];
             seen[k] = k == 0 ? ids[i] : out[i * steps + k - 1];
         }
-        add(b, t[i].sequence, steps);
+        km_sequences_add(b, t[i].sequence, steps);
     }
     return KM_OK;
 }
@@ -442,11 +450,11 @@ int km_sequences_check(km_sequences *b, int s, const int32_t *ids, int n, km_cho
     int32_t rows[2 * KM_FEW_ROWS];
     int64_t past = km_cache_length(b->cache, s);
     if (n < 1 || n > KM_FEW_ROWS || n > b->how.context - past) {
-        too_long(b, past, (size_t)n, err);
+        km_sequences_too_long(b, past, (size_t)n, err);
         return -1;
     }
     for (int i = 0; i < n; i++) {
-        if (check_id(b, ids[i], err) != KM_OK) return -1;
+        if (km_sequences_check_id(b, ids[i], err) != KM_OK) return -1;
         rows[2 * i] = s;
         rows[2 * i + 1] = (int32_t)(past + i);
         at[i] = &each[i];
@@ -454,10 +462,10 @@ int km_sequences_check(km_sequences *b, int s, const int32_t *ids, int n, km_cho
         each[i] = i ? each[i - 1] : *chooser;
         if (i) km_chooser_chose(&each[i], ids[i]);
     }
-    if (reserve(b, s, n, err) != KM_OK) return -1;
+    if (km_sequences_reserve(b, s, n, err) != KM_OK) return -1;
     b->seq[s].ready = false;
     if (run_choose(b, ids, rows, n, 1, at) != KM_OK) {
-        failed(b, err);
+        km_sequences_failed(b, err);
         return -1;
     }
     int right = 0;
@@ -465,7 +473,7 @@ int km_sequences_check(km_sequences *b, int s, const int32_t *ids, int n, km_cho
     while (++right < n && out[right - 1] == ids[right]);
     *chooser = each[right - 1];
     memcpy(b->seq[s].seen + past, ids, sizeof *ids * (size_t)right);
-    add(b, s, right);
+    km_sequences_add(b, s, right);
     return right;
 }
 
@@ -473,12 +481,12 @@ const float *km_sequences_try(km_sequences *b, int s, const int32_t *ids, int n,
     int32_t rows[2 * KM_FEW_ROWS];
     int64_t past = km_cache_length(b->cache, s);
     for (int i = 0; i < n; i++) {
-        if (check_id(b, ids[i], err) != KM_OK) return NULL;
+        if (km_sequences_check_id(b, ids[i], err) != KM_OK) return NULL;
         rows[2 * i] = s;
         rows[2 * i + 1] = (int32_t)(past + i);
     }
     if (n < 1 || n > KM_FEW_ROWS || n > b->how.context - past) {
-        too_long(b, past, (size_t)n, err);
+        km_sequences_too_long(b, past, (size_t)n, err);
         return NULL;
     }
     km_sequence_state *q = &b->seq[s];
@@ -487,10 +495,10 @@ const float *km_sequences_try(km_sequences *b, int s, const int32_t *ids, int n,
         km_error_set(err, KM_ERR_MEMORY, "session: out of memory");
         return NULL;
     }
-    if (reserve(b, s, n, err) != KM_OK) return NULL;
+    if (km_sequences_reserve(b, s, n, err) != KM_OK) return NULL;
     q->ready = false;
     if (run_few(b, ids, rows, n, q->tried) == KM_OK) return q->tried;
-    failed(b, err);
+    km_sequences_failed(b, err);
     return NULL;
 }
 
@@ -500,14 +508,14 @@ void km_sequences_take(km_sequences *b, int s, const int32_t *ids, int keep) {
     if (keep < 1) return;
     memcpy(q->seen + km_cache_length(b->cache, s), ids, sizeof *ids * (size_t)keep);
     memcpy(q->logits, q->tried + (size_t)(keep - 1) * vocab, sizeof *q->tried * vocab);
-    add(b, s, keep);
+    km_sequences_add(b, s, keep);
     q->ready = true;
 }
 
 km_status km_sequences_step(km_sequences *b, const km_sequences_token *t, int n, km_error *err) {
     km_status status = KM_OK;
     for (int i = 0; i < n; i++) {
-        if (check_id(b, t[i].id, err) != KM_OK) return KM_ERR_RANGE;
+        if (km_sequences_check_id(b, t[i].id, err) != KM_OK) return KM_ERR_RANGE;
         for (int k = 0; k < i; k++)
             if (t[k].sequence == t[i].sequence)
                 return km_error_set(err, KM_ERR_STATE, "sequence %d is in the step twice",

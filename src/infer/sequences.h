@@ -83,6 +83,32 @@ km_status km_sequences_choose(km_sequences *b, const km_sequences_token *t, int 
  * ids, all of them right, and chooser has seen what was chosen. */
 int km_sequences_check(km_sequences *b, int sequence, const int32_t *ids, int n,
                        km_chooser *chooser, int32_t *out, km_error *err);
+/* ---- One pass of any rows ---- */
+
+/* Tokens after those that a sequence holds: one that was chosen, or a chunk of a prompt. */
+typedef struct km_sequences_part {
+    int sequence;       /* -1 at the end of the pass: it has left, or its tokens are not to count */
+    const int32_t *ids; /* (n), until the end of the pass */
+    int64_t n;
+    bool wants; /* a token after the last of these: chosen by the device (pick.chooser), or its
+                 * logits on the host */
+    km_plan_pick pick;
+    int64_t past, row; /* of km_sequences_begin: tokens before it, its row among those wanted */
+} km_sequences_part;
+
+/* Whether passes are to be had: the model is in one part, and no ranks share it. */
+bool km_sequences_passes(const km_sequences *b);
+/* Whether the host can do other things while a pass runs, and tokens are better chosen by the device. */
+bool km_sequences_runs_ahead(const km_sequences *b);
+/* n parts of different sequences in one pass of at most KM_STEP_ROWS rows (chunks alone: as many as
+ * km_sequences_chunk). On a host at most one of them has more than one token, as neighbours change no
+ * bit then. KM_ERR_MEMORY with nothing done where pages are too few. A GPU may still be at work when this
+ * returns; sequences may join, leave and be rewound before the end. */
+km_status km_sequences_begin(km_sequences *b, km_sequences_part *part, int n, km_error *err);
+/* The end of the pass: tokens are chosen, or logits brought to the host, and the sequences hold what was
+ * read. */
+km_status km_sequences_end(km_sequences *b, km_sequences_part *part, int n, km_error *err);
+
 /* How many steps can be taken at once: 1 where the model is in parts. */
 int64_t km_sequences_ahead(const km_sequences *b);
 

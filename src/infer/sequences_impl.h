@@ -26,8 +26,18 @@ struct km_sequences {
     km_sequence_state *seq;
     km_lead *lead;       /* of ranks that share the model; NULL: it is whole */
     km_adapter_mix *mix; /* (sequences): the adapters that each is run with */
-    float *rows;         /* (KM_STEP_ROWS, vocab) where a step has more than one row */
-    bool alone;          /* kernels for many rows treat each by itself, however many there are */
+    float *rows;         /* (n_rows, vocab) where a step has more than one row */
+    int n_rows;
+    int64_t wanted; /* rows of the pass that runs whose logits are wanted */
+    bool alone;     /* kernels for many rows treat each by itself, however many there are */
 };
+
+/* Of sequences.c, for sequences_pass.c: ranks that follow are told. */
+km_status km_sequences_failed(km_sequences *b, km_error *err);
+km_status km_sequences_check_id(const km_sequences *b, int32_t id, km_error *err);
+km_status km_sequences_too_long(const km_sequences *b, int64_t past, size_t n, km_error *err);
+km_status km_sequences_reserve(km_sequences *b, int s, int64_t n, km_error *err);
+void km_sequences_add(km_sequences *b, int s, int64_t n);
+bool km_sequences_cut(km_sequences *b, int s, int64_t length);
 
 #endif

@@ -111,6 +111,7 @@ void km_cases_each(km_op op, km_case_fn fn, void *user) {
     case KM_OP_ATTENTION_GRAD: km_cases_attentions(&s, op); break;
     case KM_OP_ATTEND: km_cases_attend(fn, user); break;
     case KM_OP_SAMPLE: km_cases_sample(fn, user); break;
+    case KM_OP_LOGPROBS: km_cases_logprobs(fn, user); break;
     case KM_OP_NEAREST: km_cases_nearests(&s, op); break;
     case KM_OP_CELL_SUMS: km_cases_cells(&s, op); break;
     case KM_OP_SCAN_CODES: km_cases_scan_codes(fn, user); break;

@@ -60,6 +60,7 @@ void km_cases_attend(km_case_fn fn, void *user);
 /* Those of quantised layers with one row of x and long rows of weights. False: stopped early. */
 bool km_cases_one_row(km_op op, km_case_fn fn, void *user);
 void km_cases_sample(km_case_fn fn, void *user); /* of KM_OP_SAMPLE */
+void km_cases_logprobs(km_case_fn fn, void *user);
 void km_cases_scan_codes(km_case_fn fn, void *user);
 void km_cases_encode_levels(km_case_fn fn, void *user);
 void km_cases_encode_trellis(km_case_fn fn, void *user);

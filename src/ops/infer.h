@@ -49,6 +49,17 @@ km_tensor *km_attend(km_ctx *ctx, const km_attend_spec *spec, km_tensor *q, km_t
  * receives the state with the token in it, for the next call. penalties: some row has them. */
 km_tensor *km_sample_rows(km_ctx *ctx, km_tensor *logits, km_tensor *settings, km_tensor *state,
                           bool penalties, km_tensor **after);
+/* The same under masks i32 (m, words) and biases i32 (b, 3), or NULL: bit i % 32 of word i / 32 of a row's
+ * mask (settings[KM_SAMPLE_MASK]) says that token i may be chosen, and to the logits of biases' rows and
+ * tokens (0, 1) the float whose bits are 2 is added first; no two are of one token of a row. */
+km_tensor *km_sample_edited(km_ctx *ctx, km_tensor *logits, km_tensor *settings, km_tensor *state,
+                            bool penalties, km_tensor *masks, km_tensor *biases, km_tensor **after);
+
+/* Of rows and tokens which i32 (n, 2) of logits f32 (rows, v): the logarithms of their softmax over the
+ * first `tokens` (0: all) -> f32 (n, 1 + top): of the token named, and of the `top` likeliest, whose ids
+ * *best receives: i32 (n, top), the lowest of equals first. NaN counts as -infinity. */
+km_tensor *km_logprobs(km_ctx *ctx, km_tensor *logits, km_tensor *which, int64_t tokens,
+                       int64_t top, km_tensor **best);
 
 /* As km_rope, with the frequency of pair i divided by divisors[i]: f32 (n_dims / 2), or NULL. */
 km_tensor *km_rope_divided(km_ctx *ctx, km_tensor *x, km_tensor *positions, km_tensor *divisors,

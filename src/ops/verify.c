@@ -170,7 +170,8 @@ static bool one_case(void *user, const km_case *c) {
     if (c->derive) {
         c->derive(ctx, c, ref_in);
         for (int i = 0; i < c->n_in; i++)
-            if (c->in[i].values == KM_V_DERIVED) dev_in[i] = km_to(ctx, ref_in[i], r->device);
+            if (c->in[i].values == KM_V_DERIVED && ref_in[i])
+                dev_in[i] = km_to(ctx, ref_in[i], r->device);
     }
     km_device *dev = km_device_find(r->device, &ctx->error);
     km_apply_on(ctx, km_ref_device(), c->op, ref_in, c->n_in, &c->p, want);

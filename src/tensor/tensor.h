@@ -79,10 +79,13 @@ struct km_ctx {
     uint64_t seed, draws; /* each random op takes draws++ as its stream */
     bool ending;          /* the step, which gives lent memory back: its owner may call in */
     uint64_t steps, kernels, fallbacks, failed_kernels;
-    bool no_fallback;           /* km_ctx_set_fallback */
-    bool tf32;                  /* km_ctx_allow_tf32 */
-    int activations;            /* 16 or 8: km_ctx_set_activations */
-    int64_t rows_alone;         /* km_rows_alone (backend/backend.h); 0: as always */
+    bool no_fallback;   /* km_ctx_set_fallback */
+    bool tf32;          /* km_ctx_allow_tf32 */
+    int activations;    /* 16 or 8: km_ctx_set_activations */
+    int64_t rows_alone; /* km_rows_alone (backend/backend.h); 0: as always */
+    int64_t
+        rows_tail; /* > 0: the last so many rows of each call are each alone, those before them are
+                        * a prompt's (backend/cpu/rows_tail.h) */
     bool uncaptured;            /* steps have work that cannot be captured: they always run */
     struct km_profile *profile; /* NULL before the first km_profile_begin */
     const char *grad_of;        /* the op whose gradient rule runs; NULL otherwise */

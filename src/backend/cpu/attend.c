@@ -2,6 +2,7 @@
  * scaled into scratch, keys and values into the cache; then the rows look, few or many at a time. */
 #include "backend/cpu/attend.h"
 #include "backend/cpu/rope_rows.h"
+#include "backend/cpu/rows_tail.h"
 #include "backend/cpu/split.h"
 
 float *km_attend_scratch(km_ctx *ctx, km_attend_job *j, size_t floats) {
@@ -72,6 +73,10 @@ km_status km_attend_prepare(km_ctx *ctx, km_attend_job *j) {
 }
 
 static km_status attend(km_ctx *ctx, const km_call *c) {
+    km_status split;
+    uint32_t rows =
+        1u << KM_ATTEND_Q | 1u << KM_ATTEND_K | 1u << KM_ATTEND_V | 1u << KM_ATTEND_ROWS;
+    if (km_cpu_rows_split(ctx, c, rows, attend, &split)) return split;
     km_attend_job j = {.a = km_attend_describe(c), .c = c, .kern = km_simd_attend()};
     if (j.a.rows == 0) return KM_OK;
     if (j.a.d > 1024) return KM_ERR_UNSUPPORTED;

@@ -6,6 +6,7 @@
 #include "backend/cpu/gemm.h"
 #include "backend/cpu/lanes.h"
 #include "backend/cpu/quant_kernels.h"
+#include "backend/cpu/rows_tail.h"
 #include "base/alloc.h"
 
 #define STRIP KM_QUANT_OUTS /* outputs; of a gated layer half as many of each */
@@ -433,6 +434,8 @@ static km_status run(km_ctx *ctx, quant_job *j) {
 static const km_tensor *optional(const km_call *c, int i) { return i < c->n_in ? c->in[i] : NULL; }
 
 km_status km_cpu_quant_linear(km_ctx *ctx, const km_call *c) {
+    km_status split;
+    if (km_cpu_rows_split(ctx, c, 1, km_cpu_quant_linear, &split)) return split;
     quant_job j = {.x = c->in[0],
                    .n = 1,
                    .part = {{.w = c->in[1],
@@ -444,6 +447,8 @@ km_status km_cpu_quant_linear(km_ctx *ctx, const km_call *c) {
 }
 
 km_status km_cpu_linears(km_ctx *ctx, const km_call *c) {
+    km_status split;
+    if (km_cpu_rows_split(ctx, c, 1, km_cpu_linears, &split)) return split;
     quant_job j = {.x = c->in[0], .n = c->n_out};
     for (int i = 0; i < j.n; i++)
         j.part[i] = (quant_part){.w = c->in[1 + 2 * i],
@@ -481,6 +486,8 @@ static km_status gated_apart(km_ctx *ctx, const km_tensor *x, quant_part p) {
 }
 
 km_status km_cpu_gated(km_ctx *ctx, const km_call *c) {
+    km_status split;
+    if (km_cpu_rows_split(ctx, c, 1, km_cpu_gated, &split)) return split;
     const km_tensor *up = optional(c, 2);
     int64_t outs = c->out[0]->shape.dim[1];
     quant_job j = {.x = c->in[0],

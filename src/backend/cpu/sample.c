@@ -60,6 +60,29 @@ static void penalise(const float *how, const int32_t *state, float *x, int64_t n
     }
 }
 
+/* What is added to the logits of row r. */
+static void add_biases(const km_tensor *t, int64_t r, float *x, int64_t n) {
+    const int32_t *b = t ? km_tensor_ptr(t) : NULL;
+    for (int64_t i = 0; t && i < t->shape.dim[0]; i++, b += 3) {
+        float add;
+        memcpy(&add, b + 2, sizeof add);
+        if (b[0] == r && b[1] >= 0 && b[1] < n) x[b[1]] += add;
+    }
+}
+
+static void rule_out(const float *how, const km_tensor *masks, float *x, int64_t n) {
+    if (!masks) return;
+    int64_t words = masks->shape.dim[1];
+    const int32_t *mask = km_sample_mask(how, km_tensor_ptr(masks), masks->shape.dim[0], words);
+    for (int64_t w = 0; mask && w * 32 < n; w++) {
+        uint32_t bits = w < words ? (uint32_t)mask[w] : 0;
+        int64_t end = (w + 1) * 32 < n ? (w + 1) * 32 : n;
+        if (bits == UINT32_MAX) continue;
+        for (int64_t i = w * 32; i < end; i++)
+            if (!(bits >> i % 32 & 1)) x[i] = -INFINITY;
+    }
+}
+
 static int64_t gather(sample_room *m, int64_t n, float bound) {
     int64_t count = 0;
     for (int64_t b = 0; b * BLOCK < n; b++) {
@@ -134,6 +157,8 @@ static int32_t pick(sample_room *m, const float *how, int32_t *state, int64_t n)
 
 static km_status sample(km_ctx *ctx, const km_call *c) {
     int64_t rows = c->in[0]->shape.dim[0], v = c->in[0]->shape.dim[1], blocks = v / BLOCK + 1;
+    const km_tensor *masks = c->n_in > 3 ? c->in[3] : NULL;
+    const km_tensor *biases = c->n_in > 4 ? c->in[4] : NULL;
     size_t n = (size_t)v;
     char *p =
         km_ctx_scratch(ctx, n * sizeof(cpu_choice) + (n + 2 * (size_t)blocks) * sizeof(float));
@@ -153,7 +178,9 @@ static km_status sample(km_ctx *ctx, const km_call *c) {
         memcpy(m.x, logits + r * v, n * sizeof *m.x);
         for (int64_t i = 0; i < tokens; i++)
             if (isnan(m.x[i])) m.x[i] = -INFINITY;
+        if (how[KM_SAMPLE_BIASED] != 0) add_biases(biases, r, m.x, tokens);
         if (c->p->n[KM_N_PENALTIES]) penalise(how, state, m.x, tokens);
+        rule_out(how, masks, m.x, tokens);
         ids[r] = pick(&m, how, state, tokens);
         state[KM_SAMPLE_TOKEN_AT + state[KM_SAMPLE_SEEN] % KM_SAMPLE_RING] = ids[r];
         state[KM_SAMPLE_SEEN]++;
@@ -161,4 +188,52 @@ static km_status sample(km_ctx *ctx, const km_call *c) {
     return KM_OK;
 }
 
-void km_cpu_register_sample(km_kernel *k) { k[KM_OP_SAMPLE] = sample; }
+/* ---- How likely tokens are ---- */
+
+/* Those already there are likelier, or as likely with a lower id. */
+static void rank(float *best, int32_t *ids, int64_t *n, int64_t top, float x, int64_t id) {
+    if (*n == top && !(x > best[top - 1])) return;
+    int64_t at = *n < top ? (*n)++ : top - 1;
+    for (; at > 0 && x > best[at - 1]; at--) best[at] = best[at - 1], ids[at] = ids[at - 1];
+    best[at] = x;
+    ids[at] = (int32_t)id;
+}
+
+static void tell_rows(void *arg, int64_t begin, int64_t end, int worker) {
+    const km_call *c = arg;
+    int64_t rows = c->in[0]->shape.dim[0], v = c->in[0]->shape.dim[1], n = c->p->n[KM_N_TOKENS];
+    int64_t top = c->p->n[KM_N_TOP];
+    (void)worker;
+    if (n < 1 || n > v) n = v;
+    for (int64_t i = begin; i < end; i++) {
+        const int32_t *which = (const int32_t *)km_tensor_ptr(c->in[1]) + 2 * i;
+        float *out = (float *)km_tensor_ptr(c->out[0]) + i * (1 + top), most = -INFINITY;
+        int32_t *ids = (int32_t *)km_tensor_ptr(c->out[1]) + i * top;
+        bool there = which[0] >= 0 && which[0] < rows;
+        const float *x = (const float *)km_tensor_ptr(c->in[0]) + (there ? which[0] * v : 0);
+        double sum = 0;
+        int64_t told = 0;
+        for (int64_t k = 0; there && k < n; k++) most = x[k] > most ? x[k] : most;
+        for (int64_t k = 0; there && k < n; k++)
+            if (x[k] > -INFINITY) sum += exp((double)x[k] - most);
+        double all = most + log(sum);
+        bool named = there && which[1] >= 0 && which[1] < n && !isnan(x[which[1]]);
+        out[0] = named ? (float)(x[which[1]] - all) : NAN;
+        for (int64_t k = 0; there && top && k < n; k++)
+            rank(out + 1, ids, &told, top, isnan(x[k]) ? -INFINITY : x[k], k);
+        for (int64_t k = 0; k < top; k++) {
+            if (k >= told) ids[k] = -1;
+            out[1 + k] = k < told ? (float)(out[1 + k] - all) : NAN;
+        }
+    }
+}
+
+static km_status logprobs(km_ctx *ctx, const km_call *c) {
+    km_threads_for(ctx->threads, c->in[1]->shape.dim[0], 1, tell_rows, (void *)(uintptr_t)c);
+    return KM_OK;
+}
+
+void km_cpu_register_sample(km_kernel *k) {
+    k[KM_OP_SAMPLE] = sample;
+    k[KM_OP_LOGPROBS] = logprobs;
+}

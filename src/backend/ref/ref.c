@@ -121,6 +121,7 @@ const km_backend km_ref_backend = {
         [KM_OP_ATTENTION_GRAD] = km_ref_attention_grad,
         [KM_OP_ATTEND] = km_ref_attend,
         [KM_OP_SAMPLE] = km_ref_sample,
+        [KM_OP_LOGPROBS] = km_ref_logprobs,
         [KM_OP_NEAREST] = km_ref_nearest,
         [KM_OP_CELL_SUMS] = km_ref_cell_sums,
         [KM_OP_SCAN_CODES] = km_ref_scan_codes,

@@ -160,7 +160,8 @@ km_ref_kernel km_ref_embedding, km_ref_embedding_grad, km_ref_gather, km_ref_sca
 km_ref_kernel km_ref_index_select, km_ref_concat, km_ref_scatter;
 km_ref_kernel km_ref_sort, km_ref_cumsum, km_ref_one_hot;
 km_ref_kernel km_ref_masked_select, km_ref_masked_scatter, km_ref_nonzero;
-km_ref_kernel km_ref_rope, km_ref_attention, km_ref_attention_grad, km_ref_attend, km_ref_sample;
+km_ref_kernel km_ref_rope, km_ref_attention, km_ref_attention_grad, km_ref_attend, km_ref_sample,
+    km_ref_logprobs;
 km_ref_kernel km_ref_nearest, km_ref_cell_sums, km_ref_scan_codes;
 km_ref_kernel km_ref_encode_levels, km_ref_encode_trellis;
 km_ref_kernel km_ref_cross_entropy, km_ref_cross_entropy_grad;

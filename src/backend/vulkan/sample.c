@@ -33,6 +33,7 @@ static km_status run_sample(km_ctx *ctx, const km_call *c) {
     int64_t rows = c->in[0]->shape.dim[0], v = c->in[0]->shape.dim[1];
     size_t cap = 0, edited_cap = 0;
     void *edited = NULL;
+    if (c->n_in > 3) return KM_ERR_UNSUPPORTED; /* masks and biases */
     if (rows > 65535 || v > MOST_TOKENS || rows * v >= KM_VULKAN_MOST) return KM_ERR_UNSUPPORTED;
     if (rows == 0) return KM_OK;
     sample_push push = {.logits = km_vulkan_at(c->in[0]),

@@ -7,6 +7,8 @@
 #include "backend/cuda/kernels/common.cuh"
 #include "backend/cuda/kernels/rows/sample_args.h"
 
+#include <cfloat>
+
 typedef unsigned long long u64;
 
 // Bits that order as the numbers do; NaN comes last, as -infinity.
@@ -21,15 +23,29 @@ __device__ __forceinline__ int32_t tokens_of(const km_sample_args &a, int row) {
     return n < 1 || n > a.v ? a.v : n;
 }
 
-// ---- Penalties: a copy of the logits, with those of the last tokens changed ----
+// ---- Edits: a copy of the logits, with biases, penalties of the last tokens, and masks ----
 
-extern "C" __global__ void sample_penalise(km_sample_args a) {
+// Rows without any keep the logits as they are, and are not copied.
+__device__ __forceinline__ bool is_edited(const km_sample_args &a, int row) {
+    const float *how = a.settings + row * KM_SAMPLE_SETTINGS;
+    return a.edited &&
+           ((a.penalties && how[KM_SAMPLE_LAST] > 0.0f) ||
+            (a.masks && how[KM_SAMPLE_MASK] > 0.0f) || (a.biases && how[KM_SAMPLE_BIASED] != 0.0f));
+}
+
+__device__ __forceinline__ const float *logits_of(const km_sample_args &a, int row) {
+    return (is_edited(a, row) ? a.edited : a.logits) + (int64_t)row * a.v;
+}
+
+extern "C" __global__ void sample_edit(km_sample_args a) {
     wait_for_previous();
     __shared__ int32_t ring[KM_SAMPLE_RING];
+    if (!is_edited(a, blockIdx.y)) return;
     int row = blockIdx.y, t = threadIdx.x;
     const float *how = a.settings + row * KM_SAMPLE_SETTINGS;
     const int32_t *state = a.before + (int64_t)row * KM_SAMPLE_STATE;
-    int32_t seen = state[KM_SAMPLE_SEEN], last = (int32_t)how[KM_SAMPLE_LAST];
+    int32_t seen = state[KM_SAMPLE_SEEN];
+    int32_t last = a.penalties ? (int32_t)how[KM_SAMPLE_LAST] : 0;
     last = min(min(last, KM_SAMPLE_RING), seen);
     if (t < last) ring[t] = state[KM_SAMPLE_TOKEN_AT + (seen - last + t) % KM_SAMPLE_RING];
     const float *from = a.logits + (int64_t)row * a.v;
@@ -37,17 +53,35 @@ extern "C" __global__ void sample_penalise(km_sample_args a) {
     int32_t begin = blockIdx.x * 4096, end = min(begin + 4096, a.v);
     for (int32_t i = begin + t; i < end; i += blockDim.x) to[i] = from[i];
     __syncthreads();
-    if (t >= last) return;
-    int32_t id = ring[t], times = 0;
-    if (id < begin || id >= end || id >= tokens_of(a, row)) return;
-    for (int32_t k = 0; k < last; k++) {
-        if (ring[k] != id) continue;
-        if (k < t) return; // somebody else's
-        times++;
+    int32_t tokens = min(end, tokens_of(a, row));
+    if (a.biases && how[KM_SAMPLE_BIASED] != 0.0f) { // no two are of one token
+        for (int32_t i = t; i < a.n_biases; i += blockDim.x) {
+            int32_t id = a.biases[3 * i + 1];
+            if (a.biases[3 * i] == row && id >= begin && id < tokens)
+                to[id] += __int_as_float(a.biases[3 * i + 2]);
+        }
+        __syncthreads();
     }
-    float x = from[id], r = how[KM_SAMPLE_REPEAT];
-    if (r > 0.0f) x = x > 0.0f ? x / r : x * r;
-    to[id] = x - (how[KM_SAMPLE_FREQUENCY] * (float)times + how[KM_SAMPLE_PRESENCE]);
+    if (t < last) {
+        int32_t id = ring[t], times = 0;
+        bool mine = id >= begin && id < tokens;
+        for (int32_t k = 0; k < last && mine; k++) {
+            if (ring[k] != id) continue;
+            if (k < t) mine = false; // somebody else's
+            times++;
+        }
+        if (mine) {
+            float x = to[id], r = how[KM_SAMPLE_REPEAT];
+            if (r > 0.0f) x = x > 0.0f ? x / r : x * r;
+            to[id] = x - (how[KM_SAMPLE_FREQUENCY] * (float)times + how[KM_SAMPLE_PRESENCE]);
+        }
+    }
+    int32_t mask = (int32_t)how[KM_SAMPLE_MASK] - 1;
+    if (!a.masks || mask < 0 || mask >= a.n_masks) return;
+    __syncthreads();
+    const int32_t *bits = a.masks + (int64_t)mask * a.words;
+    for (int32_t i = begin + t; i < end; i += blockDim.x) // a warp to a word
+        if (i / 32 >= a.words || !((uint32_t)bits[i / 32] >> (i % 32) & 1)) to[i] = -INFINITY;
 }
 
 // ---- Peaks: a warp to a block of 64 ----
@@ -57,7 +91,7 @@ extern "C" __global__ void sample_peaks(km_sample_args a) {
     int row = blockIdx.y, lane = threadIdx.x % 32;
     int32_t block = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, n = tokens_of(a, row);
     if (block >= a.blocks) return;
-    const float *x = (a.edited ? a.edited : a.logits) + (int64_t)row * a.v;
+    const float *x = logits_of(a, row);
     float most = -INFINITY;
     for (int k = 0; k < KM_SAMPLE_BLOCK; k += 32) {
         int32_t i = block * KM_SAMPLE_BLOCK + k + lane;
@@ -359,7 +393,7 @@ extern "C" __global__ void __launch_bounds__(KM_SAMPLE_THREADS) sample_pick(km_s
     __shared__ int32_t ids[KM_SAMPLE_LIST];
     int row = blockIdx.x, t = threadIdx.x;
     const float *how = a.settings + row * KM_SAMPLE_SETTINGS;
-    const float *x = (a.edited ? a.edited : a.logits) + (int64_t)row * a.v;
+    const float *x = logits_of(a, row);
     const float *peaks = a.peaks + (int64_t)row * a.blocks;
     const int32_t *before = a.before + (int64_t)row * KM_SAMPLE_STATE;
     int32_t *after = a.after + (int64_t)row * KM_SAMPLE_STATE;
@@ -393,6 +427,8 @@ extern "C" __global__ void __launch_bounds__(KM_SAMPLE_THREADS) sample_pick(km_s
             // A little lower than need be: draw() looks at p itself.
             bound = key_of(top + logf(min_p) * temperature * 1.0001f - 1e-4f * fabsf(top));
         }
+        // Below are only those that a mask leaves out, which weigh nothing.
+        if (bound) bound = max(bound, key_of(-FLT_MAX));
         int32_t some = bound ? gather(&s, x, peaks, a.blocks, n, bound, list, ids) : 0;
         if (some > 0 && some <= KM_SAMPLE_LIST)
             id = choose(&s, List{list, ids, some}, how, odds, number);

@@ -16,6 +16,17 @@ typedef struct km_sample_args {
     float *peaks;          /* (rows, blocks): the largest of each block of logits; never NaN */
     int32_t *ids, *after;
     int32_t v, blocks;
+    const int32_t *masks, *biases; /* (n_masks, words), (n_biases, 3), of op_list.h; or NULL */
+    int32_t n_masks, words, n_biases, penalties;
 } km_sample_args;
+
+typedef struct km_logprobs_args {
+    const float *logits;  /* (rows, v) */
+    const int32_t *which; /* (n, 2) */
+    float *out;           /* (n, 1 + top) */
+    int32_t *ids;         /* (n, top) */
+    uint32_t *peaks; /* (n, blocks): of each block of logits the largest that is not told yet */
+    int32_t rows, v, tokens, top, blocks;
+} km_logprobs_args;
 
 #endif
