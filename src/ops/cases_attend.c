@@ -5,7 +5,9 @@
 
 typedef struct attend_form {
     int64_t rows, heads, kv_heads, d, sequences, pages; /* pages: of one sequence */
-    int64_t past;                                       /* tokens there already; -1: one row each */
+    int64_t
+        past; /* tokens there already; -1: one row each; -2: rows that do not count, chunks of two
+                   * sequences, then a row of each of the others */
     int64_t window, dims;
     double base, softcap, magnitude;
     bool adjacent, norms, divided;
@@ -34,6 +36,13 @@ static const attend_form forms[] = {
     {3, 4, 2, 72, 3, 3, -1, .base = 10000, .dims = 20, .window = 50, .softcap = 3, .norms = true},
     {66, 3, 3, 7, 1, 3, 100, .base = 0},
     {9, 2, 1, 320, 1, 4, 150, .base = 10000, .dims = 320, .adjacent = true, .divided = true},
+    /* One token after many, mixed steps, guesses after many tokens, a chunk over several tiles. */
+    {1, 8, 1, 128, 1, 40, 2500, .base = 10000, .dims = 128},
+    {48, 8, 1, 64, 12, 5, -2, .base = 10000, .dims = 64},
+    {40, 14, 2, 128, 9, 6, -2, .base = 10000, .dims = 128, .norms = true, .softcap = 20},
+    {60, 2, 2, 64, 7, 4, -2, .base = 10000, .dims = 64, .window = 70},
+    {5, 8, 1, 64, 1, 36, 2200, .base = 10000, .dims = 64},
+    {150, 6, 2, 128, 1, 5, 130, .base = 10000, .dims = 128},
 };
 
 /* in[ROWS] and in[TABLE]: p.axis is the form. */
@@ -49,6 +58,15 @@ static void derive_places(km_ctx *ctx, const km_case *c, km_tensor **in) {
         row[2 * i] = (int32_t)(f->past < 0 ? (i * 5 + 3) % f->sequences : 0);
         row[2 * i + 1] = (int32_t)(f->past < 0 ? (i * 53 + 17) % most : f->past + i);
         if (f->past < 0 && i % 4 == 1) row[2 * i + 1] = -1;
+    }
+    for (int64_t i = 0, singles = f->sequences - 2; f->past == -2 && i < f->rows; i++) {
+        int64_t chunk = (f->rows - 3 - singles) / 2, at = i - 3;
+        bool counts = at >= 0, is_chunk = at < 2 * chunk;
+        int64_t own = f->rows - 1 - i; /* sequences from 2 on, the last row's first */
+        row[2 * i] = (int32_t)(!counts ? -1 : is_chunk ? at / chunk : own < singles ? 2 + own : 0);
+        row[2 * i + 1] = (int32_t)(is_chunk ? 50 * (1 + at / chunk) + at % chunk
+                                            : (i * 53 + 17) % (f->pages * KM_KV_PAGE));
+        if (counts && !is_chunk && own >= singles) row[2 * i + 1] = -1;
     }
     /* Pages in no order, and none twice: of pages + 1 for each sequence. */
     for (int64_t i = 0; i < f->sequences * f->pages; i++)

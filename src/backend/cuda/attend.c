@@ -18,6 +18,9 @@ static km_cuda_kernel alone[] = SIZES("attend_few", "attend_alone");
 static km_cuda_kernel one[] = {BESIDE("attend_one_64"), BESIDE("attend_one_128"),
                                BESIDE("attend_one_256")};
 static km_cuda_kernel tile[] = SIZES("attend_tile", "attend_tile");
+static km_cuda_kernel pages_16[2][2] = {
+    {ONE("attend_pages", "attend_pages_f16_64"), ONE("attend_pages", "attend_pages_f16_128")},
+    {ONE("attend_pages", "attend_pages_bf16_64"), ONE("attend_pages", "attend_pages_bf16_128")}};
 static km_cuda_kernel append = ONE("attend_few", "attend_append");
 static km_cuda_kernel plain = ONE("attend_plain", "attend_plain");
 static km_cuda_kernel plain_append = ONE("attend_plain", "attend_plain_append");
@@ -70,26 +73,92 @@ static km_status run_few(km_lane *lane, const km_attend_call *w, km_attend_args 
     return s;
 }
 
-/* One token over an f16 cache of no great length. */
+/* One token over an f16 cache. */
 static bool is_one(const km_lane *lane, const km_attend_call *w) {
-    return w->rows == 1 && w->cache == KM_F16 && w->max_pages <= 128 && w->dims % 2 == 0 &&
-           w->d % 8 == 0 && km_cuda_dev_of(lane)->cc == 90 && km_cuda_has_module("attend_one");
+    return w->rows == 1 && w->cache == KM_F16 && w->dims % 2 == 0 && w->d % 8 == 0 &&
+           km_cuda_dev_of(lane)->cc == 90 && km_cuda_has_module("attend_one");
 }
 
-static km_status run_one(km_lane *lane, km_attend_args *a, int size) {
+/* Clusters for the query heads of a key head: as many as the cache has pages for, and no more than
+ * stand on the chip at once. Those that find nothing to do leave. */
+static int clusters_for(const km_cuda_dev *dev, const km_attend_call *w, int of, int size) {
+    int64_t most = dev->sms / KM_ATTEND_CLUSTER * (size == 2 ? 1 : 2) / of;
+    int64_t n = (w->max_pages + 2 * KM_ATTEND_CLUSTER - 1) / (2 * KM_ATTEND_CLUSTER);
+    if (n > most) n = most;
+    return n < 1 ? 1 : (int)n;
+}
+
+static km_status run_one(km_lane *lane, const km_attend_call *w, km_attend_args *a, int size) {
+    const km_cuda_dev *dev = km_cuda_dev_of(lane);
     a->parts = (a->group + KM_ATTEND_HEADS - 1) / KM_ATTEND_HEADS;
+    int of = a->kv_heads * a->parts, clusters = clusters_for(dev, w, of, size);
     /* The kernel in front may be the one that fills the cache, but not in what is captured. */
     a->early = km_cuda_queue_of(lane)->capturing != NULL;
+    size_t cap = 0;
+    if (of * KM_ATTEND_CLUSTER > KM_CUDA_COUNTERS) clusters = 1;
+    if (clusters > 1) {
+        size_t each = 2 * (size_t)((64 << size) + 2) * sizeof(float);
+        a->partial =
+            km_cuda_scratch(lane, (size_t)(of * KM_ATTEND_CLUSTER * clusters) * each, &cap);
+        a->counters = a->partial ? km_cuda_counters(lane) : NULL;
+        if (!a->counters) return lane->ctx->error.code;
+    }
     /* Of few blocks each takes more than it needs, so that those of the layer after it wait on other
      * multiprocessors. */
-    int blocks = KM_ATTEND_CLUSTER * a->kv_heads * a->parts;
+    int blocks = KM_ATTEND_CLUSTER * clusters * of;
     unsigned shared = (unsigned)KM_ATTEND_ONE_SHARED(64 << size);
-    unsigned least = blocks <= km_cuda_dev_of(lane)->sms / 4 ? 150 << 10 : 0;
+    unsigned least = blocks <= dev->sms / 4 ? 150 << 10 : 0;
     void *params[] = {a};
-    return km_cuda_launch_with(
-        lane, &one[size], KM_DIM(KM_ATTEND_CLUSTER, a->kv_heads * a->parts), KM_DIM(256),
+    km_status s = km_cuda_launch_with(
+        lane, &one[size], KM_DIM(KM_ATTEND_CLUSTER * clusters, of), KM_DIM(256),
         shared > least ? shared : least, params,
         &(km_launch_options){.cluster = KM_DIM(KM_ATTEND_CLUSTER), .alone = !a->early});
+    km_cuda_scratch_free(lane, a->partial, cap);
+    return s;
+}
+
+/* Any mix of rows on Hopper. */
+static bool is_shared(const km_lane *lane, const km_attend_call *w) {
+    return (w->d == 64 || w->d == 128) && (w->cache == KM_F16 || w->cache == KM_BF16) &&
+           w->rows <= KM_ATTEND_SHARED_ROWS && w->scale > 0 &&
+           w->pages * w->kv_heads <= INT32_MAX / KM_ATTEND_PAGE && km_cuda_dev_of(lane)->cc == 90 &&
+           km_cuda_api()->map_tiled && km_cuda_has_module("attend_pages");
+}
+
+static km_status describe_cache(km_lane *lane, const km_attend_call *w, void *cache,
+                                km_tensor_map *map) {
+    uint64_t dims[] = {(uint64_t)w->d, (uint64_t)(w->pages * w->kv_heads * KM_ATTEND_PAGE)};
+    const uint64_t strides[] = {(uint64_t)w->d * 2};
+    const uint32_t box[] = {64, KM_ATTEND_PAGE}, steps[] = {1, 1};
+    km_cu_result r =
+        KM_CU(map_tiled, map, w->cache == KM_F16 ? KM_CU_MAP_F16 : KM_CU_MAP_BF16, 2, cache, dims,
+              strides, box, steps, 0, KM_CU_SWIZZLE_128, KM_CU_PROMOTE_256, 0);
+    return r == KM_CU_OK ? KM_OK : km_cuda_fail(lane, r, "describing a cache for the copy engine");
+}
+
+/* After append, which has put rows' positions into a->where. */
+static km_status run_shared(km_lane *lane, const km_attend_call *w, km_attend_args *a) {
+    km_attend_pages_args args;
+    km_cuda_kernel *k = &pages_16[w->cache == KM_BF16][w->d == 128];
+    unsigned shared = (unsigned)KM_ATTEND_SHARED_16(w->d);
+    /* Blocks wait for each other: no more than stand on the chip at once. */
+    int blocks =
+        km_cuda_occupancy(lane, k, KM_ATTEND_PAGES_THREADS, shared) * km_cuda_dev_of(lane)->sms;
+    int each = a->group < KM_ATTEND_TILE ? a->group : KM_ATTEND_TILE;
+    size_t cap = 0;
+    a->parts = (a->group + each - 1) / each;
+    a->partial = km_cuda_scratch(
+        lane, 2 * (size_t)blocks * (size_t)KM_ATTEND_SLOT(w->d) * sizeof(float), &cap);
+    a->counters = a->partial ? km_cuda_counters(lane) : NULL;
+    if (!a->counters) return lane->ctx->error.code;
+    args.a = *a;
+    km_status s = describe_cache(lane, w, a->cache_k, &args.k);
+    if (s == KM_OK) s = describe_cache(lane, w, a->cache_v, &args.v);
+    if (s == KM_OK)
+        s = km_cuda_launch1(lane, k, KM_DIM(blocks), KM_DIM(KM_ATTEND_PAGES_THREADS), shared,
+                            &args);
+    km_cuda_scratch_free(lane, a->partial, cap);
+    return s;
 }
 
 static km_status run_tiles(km_lane *lane, km_attend_args *a, int size) {
@@ -189,15 +258,25 @@ static km_status run_attend(km_ctx *ctx, const km_call *c) {
                         .eps = (float)w.eps,
                         .magnitude = (float)w.magnitude};
     if (is_plain(&w)) return run_plain(lane, &a);
-    if (is_one(lane, &w)) return run_one(lane, &a, size);
-    if (w.rows == 1) return run_few(lane, &w, &a, size);
-    size_t cap;
+    if (is_one(lane, &w)) return run_one(lane, &w, &a, size);
+    bool together = is_shared(lane, &w);
+    if (w.rows == 1 && !together) return run_few(lane, &w, &a, size);
+    size_t cap, place_cap = 0;
     a.turned = km_cuda_scratch(lane, (size_t)(w.rows * w.heads * w.d) * sizeof(float), &cap);
     if (!a.turned) return ctx->error.code;
-    km_status s = km_cuda_launch1(lane, &append, KM_DIM(w.rows), KM_DIM(256),
-                                  (unsigned)((w.dims + 8 * w.d) * (int64_t)sizeof(float)), &a);
+    km_status s = KM_OK;
+    if (together) {
+        a.where = km_cuda_scratch(lane, (size_t)w.rows * sizeof *a.where, &place_cap);
+        if (!a.where) s = ctx->error.code;
+    }
     if (s == KM_OK)
-        s = w.rows <= FEW_ROWS ? run_few(lane, &w, &a, size) : run_tiles(lane, &a, size);
+        s = km_cuda_launch1(lane, &append, KM_DIM(w.rows), KM_DIM(256),
+                            (unsigned)((w.dims + 8 * w.d) * (int64_t)sizeof(float)), &a);
+    if (s == KM_OK)
+        s = together             ? run_shared(lane, &w, &a)
+            : w.rows <= FEW_ROWS ? run_few(lane, &w, &a, size)
+                                 : run_tiles(lane, &a, size);
+    km_cuda_scratch_free(lane, a.where, place_cap);
     km_cuda_scratch_free(lane, a.turned, cap);
     return s;
 }

@@ -30,9 +30,10 @@ __device__ __forceinline__ Place place_of(const km_attend_args &a, int r, int la
         if (p.pages[i] < 0 || p.pages[i] >= a.pages) p.counts = false;
     return p;
 }
-__device__ __forceinline__ Place place_by_warp(const km_attend_args &a, int r) {
-    Place p = place_of(a, r, threadIdx.x % 32, 32);
-    p.counts = __all_sync(ALL_LANES, p.counts);
+// By all threads of a block, which look at a long table together.
+__device__ __forceinline__ Place place_by_block(const km_attend_args &a, int r) {
+    Place p = place_of(a, r, threadIdx.x, blockDim.x);
+    p.counts = __syncthreads_and(p.counts);
     return p;
 }
 

@@ -15,10 +15,15 @@ extern "C" __global__ void __launch_bounds__(256)
     extern __shared__ float room[]; // turns, then a vector for each warp
     wait_for_previous();
     int r = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    Place p = place_by_warp(a, r);
+    Place p = place_by_block(a, r);
     float2 *turns = reinterpret_cast<float2 *>(room);
     float *vector = room + a.dims + warp * a.d;
     turn_queries(a, r, p, warp, turns);
+    if (a.where) {
+        if (threadIdx.x == 0) a.where[r] = p.counts ? p.position : -1;
+        for (int i = threadIdx.x; !p.counts && i < a.heads * a.d; i += 256)
+            a.out[(int64_t)r * a.heads * a.d + i] = 0;
+    }
     if (!p.counts) return;
     int page = p.pages[p.position / PAGE], within = p.position % PAGE;
     for (int h = warp; h < a.kv_heads; h += 8) {
@@ -52,7 +57,7 @@ template <int DP, bool ALONE> __device__ __forceinline__ void attend_few(const k
     int split = blockIdx.x, kvh = blockIdx.y / a.parts, part = blockIdx.y % a.parts, r = blockIdx.z;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     int head0 = kvh * a.group + part * M, heads = min(M, a.group - part * M);
-    Place p = place_by_warp(a, r);
+    Place p = place_by_block(a, r);
     float *out = a.out + ((int64_t)r * a.heads + head0) * a.d;
     if (!p.counts) {
         if (split == 0)

@@ -4,14 +4,15 @@
 // waits for.
 //
 // Floor: the keys and values of the sequence once, and a few vectors; at 4000 tokens that is a
-// microsecond, so what counts is how many steps follow on one another. A cluster of blocks takes the
-// query heads of one key head (up to 16); each half of a block takes pages of its own. Pages, their
+// microsecond, so what counts is how many steps follow on one another. Clusters of blocks take the
+// query heads of one key head (up to 16); each half of a block takes pages of its own. As many clusters
+// work as there are pages for, so that long contexts have the whole chip. Pages, their
 // numbers and the rotation's turns are fetched before the kernel in front has ended: the cache's
 // other rows are older than that. Then q, k and v are turned. Of a page, each warp multiplies 16 keys
 // with all queries, the half's warps agree on the largest scores, and each multiplies all probabilities
 // with a quarter of the values' columns, by tensor cores. Then halves send what they have of a head to
 // the block that makes its result, into that one's shared memory, and leave: nobody waits for others
-// but for what is sent to it.
+// but for what is sent to it. Of several clusters, the last to be done with a head puts it together.
 #include "backend/cuda/kernels/attend/attend.cuh"
 #include "backend/cuda/kernels/cluster.cuh"
 #include "backend/cuda/kernels/wgmma.cuh"
@@ -47,6 +48,8 @@ template <int DP> __device__ __forceinline__ void attend_one(const km_attend_arg
     float2 *turns = reinterpret_cast<float2 *>(tops + WARPS * M);          // DP / 2
     f16 *patch = reinterpret_cast<f16 *>(turns + DP / 2); // (2, DP): the token's key and value
     uint32_t all_sent = smem_addr(patch + 2 * DP);        // barrier
+    int *last = reinterpret_cast<int *>(patch + 2 * DP) + 2;
+    int rank = blockIdx.x % BLOCKS, cluster = blockIdx.x / BLOCKS;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     int half = warp / 4, kvh = blockIdx.y / a.parts, part = blockIdx.y % a.parts;
     int head0 = kvh * a.group + part * M, heads = min(M, a.group - part * M);
@@ -54,9 +57,13 @@ template <int DP> __device__ __forceinline__ void attend_one(const km_attend_arg
     tile_p += half * M * PAGE * 2;
 
     if (!a.early) wait_for_previous();
-    Place p = place_by_warp(a, 0);
+    Place p = place_by_block(a, 0);
     int page0 = p.first / PAGE, pages = p.counts ? p.position / PAGE - page0 + 1 : 0;
-    int n = blockIdx.x + half * BLOCKS; // this half's first page
+    // Clusters that work, and the pages from one of a half's to its next.
+    int clusters = min((int)gridDim.x / BLOCKS, max(1, (pages + HALVES - 1) / HALVES));
+    int stride = clusters * HALVES, from = rank + half * BLOCKS;
+    if (cluster >= clusters) return;
+    int n = cluster * HALVES + from; // this half's first page
     auto ask = [&](int i) {
         int64_t at = page_at(a, p.pages[page0 + i], kvh);
         int seen = p.position - (page0 + i) * PAGE; // this token's own row is filled in later
@@ -66,7 +73,8 @@ template <int DP> __device__ __forceinline__ void attend_one(const km_attend_arg
         cp_async_commit();
     };
     if (n < pages) ask(n);
-    int here = (blockIdx.x < heads) + (blockIdx.x + BLOCKS < heads), halves = min(pages, HALVES);
+    int here = (rank < heads) + (rank + BLOCKS < heads);
+    int halves = min(pages - cluster * HALVES, HALVES); // that have any page
     if (threadIdx.x == 0) {
         mbar_init(all_sent, 1);
         mbar_expect(all_sent, halves * here * (DP * 4 + 8));
@@ -83,7 +91,7 @@ template <int DP> __device__ __forceinline__ void attend_one(const km_attend_arg
     if (a.early) asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
     if (!p.counts) {
-        for (int i = threadIdx.x; blockIdx.x == 0 && i < heads * a.d; i += 2 * HALF)
+        for (int i = threadIdx.x; rank == 0 && i < heads * a.d; i += 2 * HALF)
             a.out[head0 * a.d + i] = 0;
         cluster_wait();
         return;
@@ -91,8 +99,8 @@ template <int DP> __device__ __forceinline__ void attend_one(const km_attend_arg
 
     // Queries; and for the half that has the token's own page, its key and value. A warp to a vector,
     // the loads of all its vectors together.
-    bool owner = (pages - 1) % HALVES / BLOCKS == half && (pages - 1) % BLOCKS == blockIdx.x;
-    bool own = (pages - 1) % BLOCKS == blockIdx.x; // one of the two halves
+    int holder = (pages - 1) % stride - cluster * HALVES;
+    bool owner = holder == from, own = holder == rank || holder == rank + BLOCKS;
     int tasks = heads + (own ? 2 : 0), pairs = a.d / 2, turned = a.dims / 2;
     float lo[TASKS][PAIRS], hi[TASKS][PAIRS];
     auto places = [&](int i, int &first, int &second) { // of pair i
@@ -168,7 +176,7 @@ template <int DP> __device__ __forceinline__ void attend_one(const km_attend_arg
     int i8 = lane / 8, within = lane % 8, key0 = warp % 4 * 16;
     uint32_t at_k = smem_addr(tile_k), at_v = smem_addr(tile_v), at_q = smem_addr(tile_q);
     auto half_sync = [&] { asm volatile("bar.sync %0, 128;" ::"r"(1 + half) : "memory"); };
-    for (; n < pages; n += HALVES) {
+    for (; n < pages; n += stride) {
         cp_async_wait<0>();
         if (owner && n == pages - 1) { // written after the page was asked for
             half_sync();
@@ -251,17 +259,16 @@ template <int DP> __device__ __forceinline__ void attend_one(const km_attend_arg
                 mma_m16n8k16<f16>(o[c + 1], fp, fv[2], fv[3]);
             }
         }
-        if (n + HALVES < pages) {
+        if (n + stride < pages) {
             half_sync();
-            ask(n + HALVES);
+            ask(n + stride);
         }
     }
     // To the block of each head; all blocks run by now.
-    int from = blockIdx.x + half * BLOCKS;
     cluster_wait();
 #pragma unroll
     for (int e = 0; e < 2; e++) {
-        if (from >= pages || 8 * e + g >= heads) break;
+        if (from >= halves || 8 * e + g >= heads) break;
         uint32_t bar = in_block(all_sent, g);
         uint32_t to =
             in_block(smem_addr(sent + (2 * from + e) * DP), g) + (warp % 4 * COLS + 2 * t) * 4;
@@ -273,8 +280,11 @@ template <int DP> __device__ __forceinline__ void attend_one(const km_attend_arg
                      make_float2(most[e], sum[2 * e]), bar);
     }
 
-    // This block's heads.
+    // This block's heads, as far as the cluster has them.
     if (here == 0) return;
+    int64_t who = (int64_t)blockIdx.y * BLOCKS + rank; // of all that make results
+    constexpr int PARTIAL = 2 * (DP + 2);              // floats that a cluster leaves for them
+    float *partial = a.partial + who * clusters * PARTIAL;
     mbar_wait(all_sent, 0);
     for (int i = threadIdx.x; i < here * DP; i += 2 * HALF) {
         int e = i / DP, col = i % DP;
@@ -288,7 +298,37 @@ template <int DP> __device__ __forceinline__ void attend_one(const km_attend_arg
             v = fmaf(by, sent[(2 * b + e) * DP + col], v);
             all = fmaf(by, top.y, all);
         }
-        if (col < a.d) a.out[(int64_t)(head0 + blockIdx.x + e * BLOCKS) * a.d + col] = v / all;
+        if (clusters == 1) {
+            if (col < a.d) a.out[(int64_t)(head0 + rank + e * BLOCKS) * a.d + col] = v / all;
+        } else {
+            float *mine = partial + cluster * PARTIAL + e * (DP + 2);
+            mine[col] = v;
+            if (col == 0) mine[DP] = high, mine[DP + 1] = all;
+        }
+    }
+    if (clusters == 1) return;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        *last = atomicAdd(&a.counters[who], 1) == (uint32_t)clusters - 1;
+        if (*last) a.counters[who] = 0;
+        __threadfence();
+    }
+    __syncthreads();
+    if (!*last) return;
+    for (int i = threadIdx.x; i < here * DP; i += 2 * HALF) {
+        int e = i / DP, col = i % DP;
+        float high = -INFINITY, v = 0, all = 0;
+#pragma unroll 4
+        for (int c = 0; c < clusters; c++) {
+            const float *theirs = partial + c * PARTIAL + e * (DP + 2);
+            float top = __ldcg(theirs + DP), most = fmaxf(high, top);
+            float by = fast_exp2(top - most), old = fast_exp2(high - most);
+            v = fmaf(by, __ldcg(theirs + col), v * old);
+            all = fmaf(by, __ldcg(theirs + DP + 1), all * old);
+            high = most;
+        }
+        if (col < a.d) a.out[(int64_t)(head0 + rank + e * BLOCKS) * a.d + col] = v / all;
     }
 }
 

@@ -38,7 +38,7 @@ extern "C" __global__ void __launch_bounds__(256)
     extern __shared__ float2 turns[]; // (dims / 2)
     wait_for_previous();
     int r = blockIdx.x, warp = threadIdx.x / 32;
-    Place p = place_by_warp(a, r);
+    Place p = place_by_block(a, r);
     turn_queries(a, r, p, warp, turns);
     if (!p.counts) return;
     int page = p.pages[p.position / PAGE], within = p.position % PAGE;
@@ -74,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(KEYS)
     float *q = room, *sum = q + a.d, *weight = sum + a.d;
     int h = blockIdx.x, r = blockIdx.y, kvh = h / a.group, t = threadIdx.x;
     int64_t at = ((int64_t)r * a.heads + h) * a.d;
-    Place p = place_by_warp(a, r);
+    Place p = place_by_block(a, r);
     if (!p.counts) { // all threads of the block see that
         for (int i = t; i < a.d; i += KEYS) a.out[at + i] = 0;
         return;
