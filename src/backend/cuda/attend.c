@@ -21,6 +21,9 @@ static km_cuda_kernel tile[] = SIZES("attend_tile", "attend_tile");
 static km_cuda_kernel pages_16[2][2] = {
     {ONE("attend_pages", "attend_pages_f16_64"), ONE("attend_pages", "attend_pages_f16_128")},
     {ONE("attend_pages", "attend_pages_bf16_64"), ONE("attend_pages", "attend_pages_bf16_128")}};
+static km_cuda_kernel pages_blocks[2][2] = {
+    {ONE("attend_blocks", "attend_blocks_8_64"), ONE("attend_blocks", "attend_blocks_8_128")},
+    {ONE("attend_blocks", "attend_blocks_4_64"), ONE("attend_blocks", "attend_blocks_4_128")}};
 static km_cuda_kernel append = ONE("attend_few", "attend_append");
 static km_cuda_kernel plain = ONE("attend_plain", "attend_plain");
 static km_cuda_kernel plain_append = ONE("attend_plain", "attend_plain_append");
@@ -119,10 +122,10 @@ static km_status run_one(km_lane *lane, const km_attend_call *w, km_attend_args 
 
 /* Any mix of rows on Hopper. */
 static bool is_shared(const km_lane *lane, const km_attend_call *w) {
-    return (w->d == 64 || w->d == 128) && (w->cache == KM_F16 || w->cache == KM_BF16) &&
-           w->rows <= KM_ATTEND_SHARED_ROWS && w->scale > 0 &&
-           w->pages * w->kv_heads <= INT32_MAX / KM_ATTEND_PAGE && km_cuda_dev_of(lane)->cc == 90 &&
-           km_cuda_api()->map_tiled && km_cuda_has_module("attend_pages");
+    return (w->d == 64 || w->d == 128) && w->cache != KM_F32 && w->rows <= KM_ATTEND_SHARED_ROWS &&
+           w->scale > 0 && w->pages * w->kv_heads <= INT32_MAX / KM_ATTEND_PAGE &&
+           km_cuda_dev_of(lane)->cc == 90 && km_cuda_api()->map_tiled &&
+           km_cuda_has_module("attend_pages");
 }
 
 static km_status describe_cache(km_lane *lane, const km_attend_call *w, void *cache,
@@ -138,9 +141,13 @@ static km_status describe_cache(km_lane *lane, const km_attend_call *w, void *ca
 
 /* After append, which has put rows' positions into a->where. */
 static km_status run_shared(km_lane *lane, const km_attend_call *w, km_attend_args *a) {
-    km_attend_pages_args args;
-    km_cuda_kernel *k = &pages_16[w->cache == KM_BF16][w->d == 128];
-    unsigned shared = (unsigned)KM_ATTEND_SHARED_16(w->d);
+    km_attend_pages_args args = {0};
+    bool blocks_of_32 = km_dtype_is_block(w->cache), wide = w->d == 128;
+    km_cuda_kernel *k = blocks_of_32 ? &pages_blocks[w->cache == KM_Q4_0][wide]
+                                     : &pages_16[w->cache == KM_BF16][wide];
+    unsigned shared = (unsigned)(!blocks_of_32         ? KM_ATTEND_SHARED_16(w->d)
+                                 : w->cache == KM_Q8_0 ? KM_ATTEND_SHARED_BLOCKS(8, w->d)
+                                                       : KM_ATTEND_SHARED_BLOCKS(4, w->d));
     /* Blocks wait for each other: no more than stand on the chip at once. */
     int blocks =
         km_cuda_occupancy(lane, k, KM_ATTEND_PAGES_THREADS, shared) * km_cuda_dev_of(lane)->sms;
@@ -152,8 +159,8 @@ static km_status run_shared(km_lane *lane, const km_attend_call *w, km_attend_ar
     a->counters = a->partial ? km_cuda_counters(lane) : NULL;
     if (!a->counters) return lane->ctx->error.code;
     args.a = *a;
-    km_status s = describe_cache(lane, w, a->cache_k, &args.k);
-    if (s == KM_OK) s = describe_cache(lane, w, a->cache_v, &args.v);
+    km_status s = blocks_of_32 ? KM_OK : describe_cache(lane, w, a->cache_k, &args.k);
+    if (s == KM_OK && !blocks_of_32) s = describe_cache(lane, w, a->cache_v, &args.v);
     if (s == KM_OK)
         s = km_cuda_launch1(lane, k, KM_DIM(blocks), KM_DIM(KM_ATTEND_PAGES_THREADS), shared,
                             &args);

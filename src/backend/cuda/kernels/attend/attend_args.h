@@ -25,6 +25,12 @@
 #define KM_ATTEND_SIDE (4 * KM_ATTEND_MOST_STAGES * 8 + (3 * KM_ATTEND_SHARED_ROWS + 6) * 4)
 #define KM_ATTEND_SHARED_16(d)                                                                     \
     (KM_ATTEND_STAGES_16(d) * 2 * KM_ATTEND_PAGE * (d)*2 + KM_ATTEND_SIDE)
+/* Blocks of 32 as they are, and a tile of keys and one of values in f16. */
+#define KM_ATTEND_STAGES_BLOCKS(bits, d) ((d) == 128 && (bits) == 8 ? 3 : 6)
+#define KM_ATTEND_SHARED_BLOCKS(bits, d)                                                           \
+    (2 * KM_ATTEND_PAGE * (d)*2 +                                                                  \
+     KM_ATTEND_STAGES_BLOCKS(bits, d) * 2 * KM_ATTEND_PAGE * (d) / 32 * (2 + 4 * (bits)) +         \
+     KM_ATTEND_SIDE)
 #define KM_ATTEND_SLOT(d) (KM_ATTEND_TILE * ((d) + 2)) /* floats */
 
 enum { KM_CACHE_F32, KM_CACHE_F16, KM_CACHE_BF16, KM_CACHE_Q8_0, KM_CACHE_Q4_0 };

@@ -100,12 +100,7 @@ __device__ __forceinline__ void consume(const km_attend_args &a, Room<D> at, Wal
             }
         }
         mbar_wait(at.v_full(ring.stage), ring.phase);
-        if (w.last) { // positions may be of several rows: the last key that any of them sees
-            int high = -1;
-            for (int i = 0; i < w.tokens; i++) high = max(high, a.where[w.row + i]);
-            bool here = high / PAGE == w.page + w.pages - 1;
-            clear_values<D>(at.v(ring.stage), here ? high % PAGE + 1 : 0);
-        }
+        if (w.last) clear_values<D>(at.v(ring.stage), keys_of_last(a, w));
         wgmma_fence();
         times_values<T, D>(o, prob, at.v(ring.stage), w.pages > 1);
         wgmma_commit();

@@ -47,6 +47,13 @@ __device__ __forceinline__ int64_t head_of(const km_attend_args &a, const Walk &
     return ((int64_t)(w.row + m / each) * a.heads + head) * a.d;
 }
 
+// Keys of a tile's last page that are there: its rows' positions may be in any order.
+__device__ __forceinline__ int keys_of_last(const km_attend_args &a, const Walk &w) {
+    int high = -1;
+    for (int i = 0; i < w.tokens; i++) high = max(high, a.where[w.row + i]);
+    return high / PAGE == w.page + w.pages - 1 ? high % PAGE + 1 : 0;
+}
+
 // The left operand of the products with keys: rows g and g + 8 of the warp's 16.
 template <class T, int D>
 __device__ __forceinline__ void load_queries(const km_attend_args &a, const Walk &w, int each,
