@@ -195,6 +195,14 @@ static km_cu_result fake_launch_ex(const km_cu_launch_config *c, km_cu_function 
                               c->block[2], c->shared, c->stream, params, extra);
 }
 
+/* Kernels that read by the copy engine only count here. */
+static km_cu_result fake_no_map(struct km_tensor_map *map, int type, uint32_t rank, void *address,
+                                const uint64_t *dims, const uint64_t *strides, const uint32_t *box,
+                                const uint32_t *steps, int interleave, int swizzle, int promotion,
+                                int fill) {
+    return (uintptr_t)address % 16 || box[0] > 256 ? KM_CU_INVALID_VALUE : KM_CU_OK;
+}
+
 /* ---- Streams and events ---- */
 
 static km_cu_result fake_stream_create(km_cu_stream *s, unsigned flags) {
@@ -378,6 +386,7 @@ static const struct {
     F("cuGraphLaunch", fake_graph_launch),
     F("cuGraphExecDestroy", fake_exec_destroy),
     F("cuGraphDestroy", fake_graph_destroy),
+    F("cuTensorMapEncodeTiled", fake_no_map),
 #undef F
 };
 

@@ -95,8 +95,6 @@ static km_status run_one(km_lane *lane, const km_attend_call *w, km_attend_args 
     const km_cuda_dev *dev = km_cuda_dev_of(lane);
     a->parts = (a->group + KM_ATTEND_HEADS - 1) / KM_ATTEND_HEADS;
     int of = a->kv_heads * a->parts, clusters = clusters_for(dev, w, of, size);
-    /* The kernel in front may be the one that fills the cache, but not in what is captured. */
-    a->early = km_cuda_queue_of(lane)->capturing != NULL;
     size_t cap = 0;
     if (of * KM_ATTEND_CLUSTER > KM_CUDA_COUNTERS) clusters = 1;
     if (clusters > 1) {
@@ -264,6 +262,9 @@ static km_status run_attend(km_ctx *ctx, const km_call *c) {
                         .softcap = (float)w.softcap,
                         .eps = (float)w.eps,
                         .magnitude = (float)w.magnitude};
+    /* The kernel in front may be the one that fills the cache or says where rows are, but not in what
+     * is captured. */
+    a.early = km_cuda_queue_of(lane)->capturing != NULL;
     if (is_plain(&w)) return run_plain(lane, &a);
     if (is_one(lane, &w)) return run_one(lane, &w, &a, size);
     bool together = is_shared(lane, &w);

@@ -101,7 +101,7 @@ __device__ __forceinline__ void consume(const km_attend_args &a, Room<BITS, D> a
     while (w.next()) {
         Query query[2] = {query_of(a, w, each, m), query_of(a, w, each, m + 8)};
         uint32_t q[D / 16][4], prob[4][4] = {};
-        load_queries<f16, D>(a, w, each, query, q);
+        load_queries<D>(a, w, each, query, q);
         bool some = __any_sync(ALL_LANES, query[0].valid || query[1].valid);
         int clear = __reduce_min_sync(ALL_LANES, min(query[0].at, query[1].at));
         int begun = __reduce_max_sync(ALL_LANES, max(query[0].begin, query[1].begin));

@@ -10,15 +10,37 @@
 
 // ---- Norm, rotation and the cache: a block to a row ----
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 4)
     attend_append(const __grid_constant__ km_attend_args a) {
     extern __shared__ float room[]; // turns, then a vector for each warp
-    wait_for_previous();
+#if __CUDA_ARCH__ >= 900
+    // What rows stand where is older than the kernel in front, in what is captured: the turns are made
+    // while that one is at work, and whoever comes next may get ready, too.
+    if (a.early) asm volatile("griddepcontrol.launch_dependents;");
+#endif
+    if (!a.early) wait_for_previous();
     int r = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     Place p = place_by_block(a, r);
     float2 *turns = reinterpret_cast<float2 *>(room);
     float *vector = room + a.dims + warp * a.d;
-    turn_queries(a, r, p, warp, turns);
+    for (int i = threadIdx.x; i < a.dims / 2; i += 256)
+        turns[i] = turn_of(a, max(p.position, 0), i);
+    __syncthreads();
+#if __CUDA_ARCH__ >= 900
+    if (a.early) asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+    const float *q = (const float *)a.q + r * a.ldq;
+    for (int h = warp; h < a.heads; h += 8) {
+        int64_t to = ((int64_t)r * a.heads + h) * a.d;
+        head_by_warp(a, q + h * a.d, a.q_norm, turns, [&](int i, float v) {
+            if (!a.where)
+                a.turned[to + i] = v;
+            else if (a.cache == KM_CACHE_BF16)
+                ((bf16 *)a.turned)[to + i] = from_f32<bf16>(v);
+            else
+                ((f16 *)a.turned)[to + i] = from_f32<f16>(v);
+        });
+    }
     if (a.where) {
         if (threadIdx.x == 0) a.where[r] = p.counts ? p.position : -1;
         for (int i = threadIdx.x; !p.counts && i < a.heads * a.d; i += 256)

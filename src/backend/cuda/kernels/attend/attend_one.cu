@@ -18,7 +18,7 @@
 #include "backend/cuda/kernels/wgmma.cuh"
 
 constexpr int WARPS = 8, HALF = 128, M = KM_ATTEND_HEADS, BLOCKS = KM_ATTEND_CLUSTER;
-constexpr int HALVES = 2 * BLOCKS;
+constexpr int HALVES = 2 * BLOCKS, AT_ONCE = 16;
 static_assert(BLOCKS == 8 && M == 2 * BLOCKS, "row g of a tile, and row g + 8, are of block g");
 
 // A page into shared memory by the 128 threads of a half.
@@ -309,24 +309,38 @@ template <int DP> __device__ __forceinline__ void attend_one(const km_attend_arg
     if (clusters == 1) return;
     __syncthreads();
     if (threadIdx.x == 0) {
-        __threadfence();
-        *last = atomicAdd(&a.counters[who], 1) == (uint32_t)clusters - 1;
+        uint32_t before;
+        asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
+                     : "=r"(before)
+                     : "l"(&a.counters[who])
+                     : "memory");
+        *last = before == (uint32_t)clusters - 1;
         if (*last) a.counters[who] = 0;
-        __threadfence();
     }
     __syncthreads();
     if (!*last) return;
     for (int i = threadIdx.x; i < here * DP; i += 2 * HALF) {
         int e = i / DP, col = i % DP;
         float high = -INFINITY, v = 0, all = 0;
-#pragma unroll 4
-        for (int c = 0; c < clusters; c++) {
-            const float *theirs = partial + c * PARTIAL + e * (DP + 2);
-            float top = __ldcg(theirs + DP), most = fmaxf(high, top);
-            float by = fast_exp2(top - most), old = fast_exp2(high - most);
-            v = fmaf(by, __ldcg(theirs + col), v * old);
-            all = fmaf(by, __ldcg(theirs + DP + 1), all * old);
-            high = most;
+        for (int c0 = 0; c0 < clusters; c0 += AT_ONCE) { // their loads together
+            float top[AT_ONCE], part[AT_ONCE], sum[AT_ONCE], most = high;
+#pragma unroll
+            for (int c = 0; c < AT_ONCE; c++) {
+                const float *theirs = partial + (c0 + c) * PARTIAL + e * (DP + 2);
+                bool there = c0 + c < clusters;
+                top[c] = there ? __ldcg(theirs + DP) : -INFINITY;
+                sum[c] = there ? __ldcg(theirs + DP + 1) : 0;
+                part[c] = there ? __ldcg(theirs + col) : 0;
+            }
+#pragma unroll
+            for (int c = 0; c < AT_ONCE; c++) most = fmaxf(most, top[c]);
+            float old = fast_exp2(high - most);
+            v *= old, all *= old, high = most;
+#pragma unroll
+            for (int c = 0; c < AT_ONCE; c++) {
+                float by = fast_exp2(top[c] - most);
+                v = fmaf(by, part[c], v), all = fmaf(by, sum[c], all);
+            }
         }
         if (col < a.d) a.out[(int64_t)(head0 + rank + e * BLOCKS) * a.d + col] = v / all;
     }

@@ -57,7 +57,7 @@ __device__ __forceinline__ void consume(const km_attend_args &a, Room<D> at, Wal
     while (w.next()) {
         Query query[2] = {query_of(a, w, each, m), query_of(a, w, each, m + 8)};
         uint32_t q[D / 16][4], prob[4][4] = {};
-        load_queries<T, D>(a, w, each, query, q);
+        load_queries<D>(a, w, each, query, q);
         bool some = __any_sync(ALL_LANES, query[0].valid || query[1].valid);
         // Keys up to `clear`, from `begun` on, are seen by all rows of the warp.
         int clear = __reduce_min_sync(ALL_LANES, min(query[0].at, query[1].at));

@@ -55,21 +55,22 @@ __device__ __forceinline__ int keys_of_last(const km_attend_args &a, const Walk 
 }
 
 // The left operand of the products with keys: rows g and g + 8 of the warp's 16.
-template <class T, int D>
+template <int D>
 __device__ __forceinline__ void load_queries(const km_attend_args &a, const Walk &w, int each,
                                              const Query (&query)[2], uint32_t (&q)[D / 16][4]) {
     int lane = threadIdx.x % 32, m = threadIdx.x / 32 * 16 + lane / 4, t = lane % 4;
 #pragma unroll
     for (int e = 0; e < 2; e++) {
-        const float *from = a.turned + head_of(a, w, each, query[e].valid ? m + 8 * e : 0);
+        const uint16_t *from = reinterpret_cast<const uint16_t *>(a.turned) +
+                               head_of(a, w, each, query[e].valid ? m + 8 * e : 0);
 #pragma unroll
         for (int k = 0; k < D / 16; k++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                float2 v = make_float2(0, 0);
+                q[k][2 * half + e] = 0;
                 if (query[e].valid)
-                    v = *reinterpret_cast<const float2 *>(from + 16 * k + 8 * half + 2 * t);
-                q[k][2 * half + e] = pack2<T>(v.x, v.y);
+                    q[k][2 * half + e] =
+                        *reinterpret_cast<const uint32_t *>(from + 16 * k + 8 * half + 2 * t);
             }
     }
 }
@@ -189,10 +190,9 @@ __device__ __forceinline__ void leave(const km_attend_args &a, const Walk &w, in
     }
     if (w.parts == 1) return;
     named_sync(1, WORKERS);
-    if (threadIdx.x == 0) {
-        __threadfence();
-        atomicAdd(&a.counters[w.slot(0)], 1);
-    }
+    if (threadIdx.x == 0)
+        asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(&a.counters[w.slot(0)])
+                     : "memory");
 }
 
 // This block's share of a tile that it has a part of, when all parts are there.
@@ -209,36 +209,58 @@ __device__ __forceinline__ void put_together(const km_attend_args &a, const Walk
     named_sync(1, WORKERS);
     int all = w.tokens * each * (D / 4), from = (int)((int64_t)all * w.index / w.parts);
     int to = (int)((int64_t)all * (w.index + 1) / w.parts);
-    int lanes = 32; // of a warp, to the parts of four elements
-    while (lanes > w.parts) lanes /= 2;
-    int lane = threadIdx.x % 32, at_once = 32 / lanes;
-    for (int i0 = from + (int)threadIdx.x / 32 * at_once; i0 < to; i0 += WORKERS / 32 * at_once) {
-        int i = i0 + lane / lanes, m = i / (D / 4), column = i % (D / 4) * 4;
-        float high = -INFINITY, sum = 0, v[4] = {};
-#pragma unroll 4
-        for (int s = lane % lanes; s < w.parts && i < to; s += lanes) {
-            const float *slot = a.partial + (int64_t)w.slot(s) * SLOT<D>;
-            float4 x = __ldcg(reinterpret_cast<const float4 *>(slot + m * D + column));
-            float top = __ldcg(slot + TILE * D + m), most = fmaxf(high, top);
-            float base = most == -INFINITY ? 0 : most;
-            float old = fast_exp2(high - base), by = fast_exp2(top - base);
-            sum = sum * old + by * __ldcg(slot + TILE * D + TILE + m);
-            v[0] = v[0] * old + by * x.x, v[1] = v[1] * old + by * x.y;
-            v[2] = v[2] * old + by * x.z, v[3] = v[3] * old + by * x.w;
-            high = most;
-        }
-        for (int s = lanes / 2; s > 0; s /= 2) {
-            float other = __shfl_xor_sync(ALL_LANES, high, s), most = fmaxf(high, other);
-            float base = most == -INFINITY ? 0 : most, by = fast_exp2(high - base);
-            sum *= by, sum += __shfl_xor_sync(ALL_LANES, sum, s);
+    // Lanes to the parts of four elements: all threads are at work, and four loads of each on their way.
+    int lanes = 1;
+    while (lanes < 32 && 2 * lanes <= w.parts && (to - from) * 2 * lanes <= WORKERS) lanes *= 2;
+    constexpr int AT_ONCE = 4;
+    int lane = threadIdx.x % lanes, stride = WORKERS / lanes;
+    for (int i0 = from; i0 < to; i0 += AT_ONCE * stride) {
+        float high[AT_ONCE], sum[AT_ONCE], v[AT_ONCE][4];
 #pragma unroll
-            for (int e = 0; e < 4; e++) v[e] *= by, v[e] += __shfl_xor_sync(ALL_LANES, v[e], s);
-            high = most;
+        for (int u = 0; u < AT_ONCE; u++) {
+            high[u] = -INFINITY, sum[u] = 0;
+            v[u][0] = v[u][1] = v[u][2] = v[u][3] = 0;
         }
-        if (i >= to || lane % lanes || w.head % a.parts * each + m % each >= a.group) continue;
-        float inverse = sum > 0 || sum != sum ? 1 / sum : 0;
-        *reinterpret_cast<float4 *>(a.out + head_of(a, w, each, m) + column) =
-            make_float4(v[0] * inverse, v[1] * inverse, v[2] * inverse, v[3] * inverse);
+        int mine = i0 + (int)threadIdx.x / lanes;
+#pragma unroll 2
+        for (int s = lane; s < w.parts; s += lanes) {
+            const float *slot = a.partial + (int64_t)w.slot(s) * SLOT<D>;
+            float4 x[AT_ONCE];
+            float top[AT_ONCE], all[AT_ONCE];
+#pragma unroll
+            for (int u = 0; u < AT_ONCE; u++) {
+                int i = mine + u * stride, m = i / (D / 4);
+                if (i >= to) continue;
+                x[u] = __ldcg(reinterpret_cast<const float4 *>(slot) + i);
+                top[u] = __ldcg(slot + TILE * D + m), all[u] = __ldcg(slot + TILE * D + TILE + m);
+            }
+#pragma unroll
+            for (int u = 0; u < AT_ONCE; u++) {
+                if (mine + u * stride >= to) continue;
+                float most = fmaxf(high[u], top[u]), base = most == -INFINITY ? 0 : most;
+                float old = fast_exp2(high[u] - base), by = fast_exp2(top[u] - base);
+                sum[u] = sum[u] * old + by * all[u], high[u] = most;
+                v[u][0] = v[u][0] * old + by * x[u].x, v[u][1] = v[u][1] * old + by * x[u].y;
+                v[u][2] = v[u][2] * old + by * x[u].z, v[u][3] = v[u][3] * old + by * x[u].w;
+            }
+        }
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; u++) {
+            for (int s = lanes / 2; s > 0; s /= 2) {
+                float most = fmaxf(high[u], __shfl_xor_sync(ALL_LANES, high[u], s));
+                float by = fast_exp2(high[u] - (most == -INFINITY ? 0 : most));
+                sum[u] *= by, sum[u] += __shfl_xor_sync(ALL_LANES, sum[u], s);
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    v[u][e] *= by, v[u][e] += __shfl_xor_sync(ALL_LANES, v[u][e], s);
+                high[u] = most;
+            }
+            int i = mine + u * stride, m = i / (D / 4), column = i % (D / 4) * 4;
+            if (i >= to || lane || w.head % a.parts * each + m % each >= a.group) continue;
+            float inverse = sum[u] > 0 || sum[u] != sum[u] ? 1 / sum[u] : 0;
+            *reinterpret_cast<float4 *>(a.out + head_of(a, w, each, m) + column) = make_float4(
+                v[u][0] * inverse, v[u][1] * inverse, v[u][2] * inverse, v[u][3] * inverse);
+        }
     }
 }
 

@@ -12,7 +12,9 @@
 
 constexpr int TILE = KM_ATTEND_TILE, WORKERS = 128; // threads that work; a warp beside them fetches
 constexpr int MOST_ROWS = KM_ATTEND_SHARED_ROWS;
-constexpr int LEAST_UNITS = 2; // of a block: putting parts together takes longer than a page
+// Putting parts together takes longer than a few pages: what a block has at least, entries that are not
+// shared, and parts that are not made.
+constexpr int LEAST_UNITS = 4, WHOLE_PAGES = 12, LEAST_PART = 3;
 
 // In shared memory.
 struct Tiles {
@@ -100,30 +102,44 @@ __device__ __forceinline__ void find_tiles(const km_attend_args &a, int tokens, 
     if (threadIdx.x == 0) t->before[n] = all, t->n = n;
 }
 
-// A block's segments, one after the other.
+// A block's segments, one after the other. Where a block's stretch would end within an entry of few
+// pages, or near the end of a longer one, it ends where that entry does.
 struct Walk {
     const Tiles *t;
     int heads, each, unit, end; // key heads with their parts; units of a block; mine
     // Of the segment:
     int tile, head, row, tokens; // its rows
     int page, pages;             // its pages
-    int index, parts;            // which of the entry's segments, and how many there are
-    int first, begins_late;      // the block of the first, and whether it has one before it
-    bool last;                   // it has the entry's last page
+    int index, parts,
+        first; // which of the entry's segments, of how many, and the first one's block
+    bool last; // it has the entry's last page
 
     __device__ __forceinline__ Walk(const Tiles *t, int heads) : t(t), heads(heads) {
         int units = t->before[t->n] * heads;
         each = max((units + (int)gridDim.x - 1) / (int)gridDim.x, LEAST_UNITS);
-        unit = blockIdx.x * each, end = min(unit + each, units);
-        int low = 0, high = t->n; // the tile that has my first unit
+        end = boundary((blockIdx.x + 1) * each), unit = boundary(blockIdx.x * each);
+    }
+    // The tile that has unit u.
+    __device__ __forceinline__ int tile_of(int u) const {
+        int low = 0, high = t->n;
         while (high - low > 1) {
             int middle = (low + high) / 2;
-            if (t->before[middle] * heads <= unit)
+            if (t->before[middle] * heads <= u)
                 low = middle;
             else
                 high = middle;
         }
-        tile = low;
+        return low;
+    }
+    // Where a stretch ends that would end in front of unit u; `tile` is then the tile there.
+    __device__ __forceinline__ int boundary(int u) {
+        int units = t->before[t->n] * heads;
+        if (u >= units) return units;
+        tile = tile_of(u);
+        int all = t->before[tile + 1] - t->before[tile];
+        int from = (u - t->before[tile] * heads) % all, start = u - from;
+        if (all <= WHOLE_PAGES) return 2 * from < all ? start : start + all;
+        return from < LEAST_PART ? start : all - from < LEAST_PART ? start + all : u;
     }
     __device__ __forceinline__ bool next() {
         if (unit >= end) return false;
@@ -133,16 +149,19 @@ struct Walk {
         int start = unit - from; // the entry's first unit
         pages = min(end - unit, all - from), page = t->page[tile] + from;
         last = from + pages == all;
-        first = start / each, begins_late = start % each != 0;
-        index = unit / each - first, parts = (start + all - 1) / each - first + 1;
+        first = blockIdx.x, index = 0, parts = 1;
+        if (all > WHOLE_PAGES) { // blocks whose stretch begins within the entry
+            int low = (start + LEAST_PART + each - 1) / each,
+                high = (start + all - LEAST_PART) / each;
+            first = low - 1, parts = max(high - low + 1, 0) + 1;
+            index = from ? blockIdx.x - first : 0;
+        }
         row = t->row[tile] & 0xffff, tokens = t->row[tile] >> 16;
         unit += pages;
         return true;
     }
-    // Which of all blocks' 2 is that of the entry's part i: a block's first segment, or its last.
-    __device__ __forceinline__ int slot(int i) const {
-        return 2 * (first + i) + (i == 0 && begins_late);
-    }
+    // Which of all blocks' 2 is that of the entry's part i: a block begins with one and ends with one.
+    __device__ __forceinline__ int slot(int i) const { return 2 * (first + i) + (i == 0); }
 };
 
 #endif
