@@ -86,7 +86,8 @@ struct km_ctx {
     int64_t
         rows_tail; /* > 0: the last so many rows of each call are each alone, those before them are
                         * a prompt's (backend/cpu/rows_tail.h) */
-    bool uncaptured;            /* steps have work that cannot be captured: they always run */
+    bool reproducible; /* bits of a row are to depend neither on its place nor on the other rows */
+    bool uncaptured;   /* steps have work that cannot be captured: they always run */
     struct km_profile *profile; /* NULL before the first km_profile_begin */
     const char *grad_of;        /* the op whose gradient rule runs; NULL otherwise */
     /* For measuring: called with each kernel's time, which then runs alone. NULL: nobody asks. */

@@ -28,7 +28,9 @@ static km_cuda_kernel append = ONE("attend_few", "attend_append");
 static km_cuda_kernel plain = ONE("attend_plain", "attend_plain");
 static km_cuda_kernel plain_append = ONE("attend_plain", "attend_plain_append");
 
-#define FEW_ROWS 64 /* from here on tiles of tokens are worth it */
+#define FEW_ROWS 64  /* from here on tiles of tokens are worth it */
+#define SOLE_ROWS 16 /* so many over short contexts are sooner done each by itself */
+#define SHORT_PAGES 16
 
 static int cache_kind(km_dtype d) {
     return d == KM_F32    ? KM_CACHE_F32
@@ -120,6 +122,8 @@ static km_status run_one(km_lane *lane, const km_attend_call *w, km_attend_args 
 
 /* Any mix of rows on Hopper. */
 static bool is_shared(const km_lane *lane, const km_attend_call *w) {
+    if (lane->ctx->reproducible) return false; /* shares depend on what else there is */
+    if (w->rows > 1 && w->rows <= SOLE_ROWS && w->max_pages <= SHORT_PAGES) return false;
     return (w->d == 64 || w->d == 128) && w->cache != KM_F32 && w->rows <= KM_ATTEND_SHARED_ROWS &&
            w->scale > 0 && w->pages * w->kv_heads <= INT32_MAX / KM_ATTEND_PAGE &&
            km_cuda_dev_of(lane)->cc == 90 && km_cuda_api()->map_tiled &&
