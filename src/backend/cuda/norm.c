@@ -66,20 +66,21 @@ static bool apart(const void *p, size_t p_bytes, const void *q, size_t q_bytes) 
            (const char *)q + q_bytes <= (const char *)p;
 }
 
-bool km_cuda_held_take(km_lane *lane, const void *x, int64_t rows, int64_t n, km_tensor *const *out,
-                       int n_out, km_norm_args *a) {
+bool km_cuda_held_take(km_lane *lane, const void *x, int64_t rows, int64_t n, km_norm_args *a) {
     km_cuda_held_norm *held = &km_cuda_queue_of(lane)->held;
     if (!held->on || held->a.y != x || held->a.rows != rows || held->a.n != n) return false;
-    size_t bytes = (size_t)(rows * n) * sizeof(float);
-    for (int i = 0; i < n_out; i++) { /* memory of an input may have been handed out again */
-        size_t size = (size_t)km_dtype_bytes(out[i]->dtype, km_shape_count(out[i]->shape));
-        if (!apart(held->a.x, bytes, km_tensor_ptr(out[i]), size) ||
-            !apart(held->a.residual, bytes, km_tensor_ptr(out[i]), size))
-            return false;
-    }
     held->on = false;
     *a = held->a;
     return true;
+}
+
+bool km_cuda_held_apart(const km_lane *lane, const void *p, size_t bytes) {
+    const km_cuda_held_norm *held = &km_cuda_queue_of(lane)->held;
+    if (!held->on) return true;
+    size_t size = (size_t)(held->a.rows * held->a.n) * sizeof(float);
+    return apart(held->a.x, size, p, bytes) && apart(held->a.residual, size, p, bytes) &&
+           apart(held->a.sum, size, p, bytes) && apart(held->a.y, size, p, bytes) &&
+           apart(held->a.rstd, (size_t)held->a.rows * sizeof(float), p, bytes);
 }
 
 /* x, w, b? -> y, (mean,) rstd; or x, residual, w, b? -> y, sum, (mean,) rstd. */
@@ -103,13 +104,14 @@ static km_status run_norm(km_ctx *ctx, const km_call *c) {
                    km_cuda_rows_aligned(c->out, fused ? 2 : 1, a.n, size);
     km_lane *lane = km_cuda_lane(c);
     int slot = km_cuda_slot(x->dtype), weights = a.b ? 2 : 1;
-    if (!layer && !a.b && aligned && x->dtype == KM_F32 && a.rows > 0 && a.rows <= KM_HELD_ROWS &&
-        a.n % 128 == 0 && !km_cuda_queue_of(lane)->chain.off) {
+    int blocks = fused ? 0 : km_cuda_wide_blocks(lane, a.n, size, aligned, weights);
+    if (!layer && !a.b && aligned && x->dtype == KM_F32 && a.rows > 0 &&
+        a.rows <= (blocks ? KM_HELD_WIDE : KM_HELD_ROWS) && a.n % 128 == 0 &&
+        !km_cuda_queue_of(lane)->chain.off) {
         km_cuda_stream(lane); /* what came before comes first */
         km_cuda_queue_of(lane)->held = (km_cuda_held_norm){true, a};
         return lane->ctx->error.code;
     }
-    int blocks = fused ? 0 : km_cuda_wide_blocks(lane, a.n, size, aligned, weights);
     if (blocks)
         return km_cuda_launch_wide(lane, &wide[layer][slot], blocks, a.rows, a.n, size, weights,
                                    &a);

@@ -91,8 +91,8 @@ static km_status add_layer(km_quant_call *q, const km_tensor *w, const km_tensor
 }
 
 static km_status run(km_quant_call *q) {
-    bool tensor_cores =
-        q->m > 1 && q->l[0].type < KM_QUANT_TYPES && km_quant_has_hopper(km_cuda_dev_of(q->lane));
+    bool tensor_cores = q->m > 1 && km_quant_has_hopper(km_cuda_dev_of(q->lane), q->l[0].type);
+    if (km_quant_has_mma(q)) return km_quant_mma(q);
     if (q->m > KM_FEW_ROWS || tensor_cores) return km_quant_many(q);
     km_status s = km_quant_few(q);
     return s == KM_ERR_UNSUPPORTED ? km_quant_many(q) : s;

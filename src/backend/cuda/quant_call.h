@@ -41,14 +41,24 @@ typedef struct km_quant_call {
 size_t km_quant_item_bytes(int type);
 /* Whether its runs stand apart (kernels/quant.cuh). */
 bool km_quant_is_apart(int type);
-/* Whether tensor cores multiply blocks that are unpacked in registers. */
-static inline bool km_quant_has_hopper(const km_cuda_dev *dev) {
-    return dev->cc == 90 && km_cuda_has_module("quant_tiles_hopper");
+/* Whether Hopper's tensor cores multiply weights of a type in registers. */
+static inline bool km_quant_has_hopper(const km_cuda_dev *dev, int type) {
+    if (dev->cc != 90) return false;
+    return type < KM_QUANT_TYPES ? km_cuda_has_module("quant_regs_64")
+                                 : km_cuda_has_module("plain_regs") && km_cuda_api()->map_tiled;
 }
 
 /* By kernels that stream the weights; KM_ERR_UNSUPPORTED when x has no room in shared memory. */
 km_status km_quant_few(km_quant_call *q);
 /* By tensor cores. */
 km_status km_quant_many(km_quant_call *q);
+/* Few rows by tensor cores, as they stream the weights: whether these layers go that way, and running
+ * them (quant_mma.c). */
+bool km_quant_has_mma(const km_quant_call *q);
+km_status km_quant_mma(km_quant_call *q);
+/* x as f16 in an order of kernels/quant/quant_tile_args.h, `padded` rows, and their scales; the norm that
+ * was held back before it is made on the way. All that is written lies in `room`. */
+km_status km_quant_round(km_quant_call *q, int order, int64_t padded, void *out, void *apart,
+                         float *scale, const void *room, size_t bytes);
 
 #endif

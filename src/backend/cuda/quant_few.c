@@ -315,8 +315,15 @@ km_status km_quant_few(km_quant_call *q) {
     size_t room = km_cuda_dev_of(q->lane)->shared_max;
     while (most > 1 && shared_bytes(q, most) > room) most = most == KM_FEW_AT_ONCE ? 4 : 1;
     if (shared_bytes(q, most) > room) return KM_ERR_UNSUPPORTED;
-    if (q->m <= most && !q->made && (size_of(q, (int)q->m) == 0 || q->l[0].type < KM_QUANT_TYPES))
-        km_cuda_held_take(q->lane, q->x, q->m, q->k, q->out, q->n_out, &q->norm);
+    bool apart = true; /* from all that is written beside the norm */
+    for (int i = 0; i < q->n_out; i++) {
+        const km_tensor *t = q->out[i];
+        size_t bytes = (size_t)km_dtype_bytes(t->dtype, km_shape_count(t->shape));
+        apart &= km_cuda_held_apart(q->lane, km_tensor_ptr(t), bytes);
+    }
+    if (q->m <= most && !q->made && apart &&
+        (size_of(q, (int)q->m) == 0 || q->l[0].type < KM_QUANT_TYPES))
+        km_cuda_held_take(q->lane, q->x, q->m, q->k, &q->norm);
     km_status s = KM_OK;
     for (int64_t row = 0; row < q->m && s == KM_OK; row += most)
         s = rows_from(q, row, (int)(q->m - row < most ? q->m - row : most));

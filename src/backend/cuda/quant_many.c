@@ -16,8 +16,21 @@
     }
 static km_cuda_kernel tiles[2][KM_PLAIN_TYPES] = {{KM_QUANT_PLANES(TILE)},
                                                   {KM_QUANT_PLANES(TILE_GATED)}};
-static km_cuda_kernel plain_tiles[2][2][KM_PLAIN_TYPES] = {{PLAIN_TILES("quant_tiles")},
-                                                           {PLAIN_TILES("quant_tiles_hopper")}};
+static km_cuda_kernel plain_tiles[2][KM_PLAIN_TYPES] = {PLAIN_TILES("quant_tiles")};
+
+/* Weights of 16 bits on Hopper, by the tokens of a tile. */
+static const int plain_tokens_of[] = {16, 64, 128, 256};
+#define PLAIN_REGS(n)                                                                              \
+    {                                                                                              \
+        {[KM_PLAIN_F16] = KERNEL("plain_regs", "plain_F16_" n),                                    \
+         [KM_PLAIN_BF16] = KERNEL("plain_regs", "plain_BF16_" n)},                                 \
+        {                                                                                          \
+            [KM_PLAIN_F16] = KERNEL("plain_regs", "plain_gated_F16_" n),                           \
+            [KM_PLAIN_BF16] = KERNEL("plain_regs", "plain_gated_BF16_" n)                          \
+        }                                                                                          \
+    }
+static km_cuda_kernel plain_regs[4][2][KM_PLAIN_TYPES] = {PLAIN_REGS("16"), PLAIN_REGS("64"),
+                                                          PLAIN_REGS("128"), PLAIN_REGS("256")};
 
 /* With weights in registers, by the tokens of a tile. */
 static const int tokens_of[] = {16, 64, 256};
@@ -32,12 +45,16 @@ static km_cuda_kernel regs[3][2][KM_QUANT_TYPES] = {
     {{KM_QUANT_PLANES(REGS_64)}, {KM_QUANT_PLANES(REGS_64_GATED)}},
     {{KM_QUANT_PLANES(REGS_256)}, {KM_QUANT_PLANES(REGS_256_GATED)}}};
 
-/* Blocks that share a tile along k, so that the chip is full; each has a few steps to go. */
-static int64_t splits_for(int64_t count, int64_t room, int64_t steps) {
-    int64_t n = count < room ? room / count : 1;
-    if (n > steps) n = steps;
-    if (n > 16) n = 16;
-    return n > 1 && count <= KM_CUDA_COUNTERS ? n : 1;
+/* Blocks that share a tile along k, so that the chip is full: the fewest rounds of blocks, by the steps
+ * of 64 elements of each; a block takes the time of some steps to begin and to end. */
+static unsigned splits_for(int64_t count, int64_t room, int64_t steps) {
+    int64_t best = 0;
+    unsigned splits = 1;
+    for (unsigned n = 1; n <= KM_REGS_SPLITS && 4 * n <= steps; n++) {
+        int64_t cost = km_ceil_div(count * n, room) * (km_ceil_div(steps, n) + 4);
+        if (n == 1 || cost < best) best = cost, splits = n;
+    }
+    return splits;
 }
 
 /* x as f16, in one of the orders that kernels want, and what it takes to get it back. */
@@ -48,21 +65,38 @@ typedef struct rounded {
     size_t cap;
 } rounded;
 
+km_status km_quant_round(km_quant_call *q, int order, int64_t padded, void *out, void *apart,
+                         float *scale, const void *room, size_t bytes) {
+    static km_cuda_kernel kernel = KERNEL("quant_round", "quant_round");
+    size_t row = (size_t)q->k * sizeof(float);
+    km_round_args a = {.x = q->x,
+                       .out = out,
+                       .apart = apart,
+                       .scale = scale,
+                       .k = (int32_t)q->k,
+                       .rows = (int32_t)q->m,
+                       .order = order,
+                       .padded = (int32_t)padded,
+                       .keep = row <= KM_ROUND_KEEP && row <= km_cuda_dev_of(q->lane)->shared_max};
+    if (!q->made && km_cuda_held_apart(q->lane, room, bytes))
+        km_cuda_held_take(q->lane, q->x, q->m, q->k, &q->norm);
+    if (q->norm.y) {
+        a.x = q->norm.x, a.residual = q->norm.residual, a.norm_w = q->norm.w;
+        a.sum = q->norm.sum, a.y = q->norm.y, a.rstd = q->norm.rstd, a.eps = q->norm.eps;
+        q->norm.y = NULL; /* done; whoever wants x later finds it in memory */
+    }
+    return km_cuda_launch_with(q->lane, &kernel, KM_DIM(padded), KM_DIM(KM_ROUND_THREADS),
+                               a.keep ? (unsigned)row : 0, (void *[]){&a},
+                               &(km_launch_options){.alone = q->made});
+}
+
 static km_status round_x(km_quant_call *q, int order, int64_t tokens, rounded *r) {
-    static km_cuda_kernel kernel = KERNEL("quant_tiles", "quant_round");
     int64_t k = order ? km_ceil_div(q->k, KM_REGS_DEPTH) * KM_REGS_DEPTH : q->k;
     r->padded = km_ceil_div(q->m, tokens) * tokens;
     r->x = km_cuda_scratch(q->lane, (size_t)r->padded * (size_t)(2 * k + 4), &r->cap);
     if (!r->x) return q->lane->ctx->error.code;
     r->scale = (float *)(r->x + r->padded * 2 * k);
-    km_round_args a = {.x = q->x,
-                       .out = r->x,
-                       .scale = r->scale,
-                       .k = (int32_t)q->k,
-                       .rows = (int32_t)q->m,
-                       .order = order,
-                       .padded = (int32_t)r->padded};
-    return km_cuda_launch1(q->lane, &kernel, KM_DIM(order ? r->padded : q->m), KM_DIM(256), 0, &a);
+    return km_quant_round(q, order, order ? r->padded : q->m, r->x, NULL, r->scale, r->x, r->cap);
 }
 
 static km_tile_args tile_args(const km_quant_call *q, const km_quant_layer *l, const rounded *r) {
@@ -81,37 +115,47 @@ static km_tile_args tile_args(const km_quant_call *q, const km_quant_layer *l, c
 
 /* Tiles of weights in shared memory. */
 static km_status run_tiles(km_quant_call *q, const km_quant_layer *l, const rounded *r) {
-    const km_cuda_dev *dev = km_cuda_dev_of(q->lane);
     km_tile_args a = tile_args(q, l, r);
-    bool plain = l->type >= KM_QUANT_TYPES, hopper = plain && km_quant_has_hopper(dev);
     int64_t tall = km_ceil_div(q->m, KM_TILE_SIDE);
     int64_t wide = km_ceil_div(l->n, q->gated ? KM_TILE_SIDE / 2 : KM_TILE_SIDE);
-    int64_t splits = hopper ? splits_for(tall * wide, 2 * (int64_t)dev->sms, q->k / 256) : 1;
     km_cuda_kernel *kernel =
-        plain ? &plain_tiles[hopper][q->gated][l->type] : &tiles[q->gated][l->type];
-    size_t cap = 0;
-    if (splits > 1) {
-        a.partial = km_cuda_scratch(
-            q->lane, (size_t)(tall * wide * splits) * KM_TILE_FLOATS * sizeof(float), &cap);
-        a.counters = a.partial ? km_cuda_counters(q->lane) : NULL;
-        if (!a.counters) return q->lane->ctx->error.code;
-    }
+        l->type >= KM_QUANT_TYPES ? &plain_tiles[q->gated][l->type] : &tiles[q->gated][l->type];
     void *params[] = {&a};
-    km_status s =
-        km_cuda_launch_with(q->lane, kernel, KM_DIM(tall, wide, splits), KM_DIM(KM_TILE_THREADS),
-                            hopper ? KM_TILE_HOPPER_SHARED : KM_TILE_SHARED, params,
-                            &(km_launch_options){.alone = q->made});
-    km_cuda_scratch_free(q->lane, a.partial, cap);
-    return s;
+    return km_cuda_launch_with(q->lane, kernel, KM_DIM(tall, wide), KM_DIM(KM_TILE_THREADS),
+                               KM_TILE_SHARED, params, &(km_launch_options){.alone = q->made});
 }
 
-/* Weights in registers: layers [first, first + count), of one type. */
+/* The copy engine's view of 16-bit weights (n, k). */
+static bool map_weights(km_tensor_map *map, const void *w, int type, int64_t n, int64_t k,
+                        int rows) {
+    uint64_t dims[] = {(uint64_t)k, (uint64_t)n}, strides[] = {(uint64_t)k * 2};
+    uint32_t box[] = {64, (uint32_t)rows}, steps[] = {1, 1};
+    return KM_CU(map_tiled, map, type == KM_PLAIN_F16 ? KM_CU_MAP_F16 : KM_CU_MAP_BF16, 2,
+                 (void *)w, dims, strides, box, steps, 0, KM_CU_SWIZZLE_128, KM_CU_PROMOTE_128,
+                 0) == KM_CU_OK;
+}
+
+static bool make_maps(const km_quant_layer *l, int count, int64_t k, bool gated,
+                      km_plain_maps *maps) {
+    if (gated)
+        return map_weights(&maps->w[0], l->w.m.planes, l->type, l->n, k, KM_REGS_ROWS / 2) &&
+               map_weights(&maps->w[1], l->up.m.planes, l->type, l->n, k, KM_REGS_ROWS / 2);
+    for (int i = 0; i < count; i++)
+        if (!map_weights(&maps->w[i], l[i].w.m.planes, l[i].type, l[i].n, k, KM_REGS_ROWS))
+            return false;
+    return true;
+}
+
+/* Weights in registers: layers [first, first + count), of one type, in tiles of so many tokens. */
 static km_status run_regs(km_quant_call *q, int first, int count, const rounded *r, int size) {
     const km_cuda_dev *dev = km_cuda_dev_of(q->lane);
     const km_quant_layer *l = &q->l[first];
+    bool plain = l->type >= KM_QUANT_TYPES;
+    km_plain_maps maps;
     km_tile_args a = tile_args(q, l, r);
-    int tokens = tokens_of[size], rows = q->gated ? KM_REGS_ROWS / 2 : KM_REGS_ROWS;
-    a.early = km_cuda_queue_of(q->lane)->capturing != NULL;
+    int tokens = plain ? plain_tokens_of[size] : tokens_of[size];
+    int rows = q->gated ? KM_REGS_ROWS / 2 : KM_REGS_ROWS;
+    a.early = km_cuda_queue_of(q->lane)->capturing != NULL && !q->made;
     a.layers = count;
     int64_t tall = r->padded / tokens, wide = km_ceil_div(l->n, rows);
     for (int i = 1; i < count; i++) {
@@ -122,32 +166,49 @@ static km_status run_regs(km_quant_call *q, int first, int count, const rounded 
                                        .first = (int32_t)wide};
         wide += km_ceil_div(l[i].n, rows);
     }
-    int64_t supers = km_ceil_div(q->k, KM_REGS_DEPTH);
-    int64_t most = splits_for(tall * wide, KM_REGS_BLOCKS(tokens) * (int64_t)dev->sms, supers / 2);
-    unsigned splits = 1;
-    while (2 * splits <= most && 2 * splits <= KM_REGS_SPLITS) splits *= 2;
-    void *params[] = {&a};
-    return km_cuda_launch_with(
-        q->lane, &regs[size][q->gated][l->type], KM_DIM(tall, wide, splits),
-        KM_DIM(KM_REGS_THREADS), KM_REGS_SHARED(tokens, km_quant_item_bytes(l->type)), params,
-        &(km_launch_options){.alone = q->made, .cluster = {splits > 1, 1, splits}});
+    int blocks = plain ? KM_PLAIN_BLOCKS(tokens) : KM_REGS_BLOCKS(tokens);
+    unsigned splits = splits_for(tall * wide, blocks * (int64_t)dev->sms, q->k / 64);
+    km_launch_options options = {.alone = q->made, .cluster = {splits > 1, 1, splits}};
+    if (plain && !make_maps(l, count, q->k, q->gated, &maps)) return KM_ERR_UNSUPPORTED;
+    void *with_maps[] = {&maps, &a}, *params[] = {&a};
+    size_t shared = plain ? (size_t)KM_PLAIN_REGS_SHARED(tokens)
+                          : KM_REGS_SHARED(tokens, km_quant_item_bytes(l->type));
+    km_cuda_kernel *kernel =
+        plain ? &plain_regs[size][q->gated][l->type] : &regs[size][q->gated][l->type];
+    return km_cuda_launch_with(q->lane, kernel, KM_DIM(tall, wide, splits), KM_DIM(KM_REGS_THREADS),
+                               (unsigned)shared, plain ? with_maps : params, &options);
+}
+
+/* How large tiles are: an index of tokens_of, or plain_tokens_of. */
+static int size_for(int64_t m, bool plain) {
+    if (!plain) return m <= tokens_of[0] ? 0 : m <= 2 * tokens_of[1] ? 1 : 2;
+    int size = 0;
+    while (size < 3 && m > plain_tokens_of[size]) size++;
+    return size;
 }
 
 km_status km_quant_many(km_quant_call *q) {
-    bool hopper = km_quant_has_hopper(km_cuda_dev_of(q->lane));
-    rounded r[3] = {{0}};
-    int size = q->m <= tokens_of[0] ? 0 : q->m <= 2 * tokens_of[1] ? 1 : 2;
+    const km_cuda_dev *dev = km_cuda_dev_of(q->lane);
+    rounded r[4] = {{0}};
     km_status s = KM_OK;
     for (int i = 0, n = 1; i < q->layers && s == KM_OK; i += n, n = 1) {
         const km_quant_layer *l = &q->l[i];
         if (l->n == 0) continue;
-        bool in_regs = hopper && l->type < KM_QUANT_TYPES;
+        bool plain = l->type >= KM_QUANT_TYPES, in_regs = km_quant_has_hopper(dev, l->type);
         while (in_regs && i + n < q->layers && l[n].type == l->type && l[n].n > 0) n++;
-        int order = in_regs ? 1 + km_quant_is_apart(l->type) : 0;
-        if (!r[order].x) s = round_x(q, order, order ? tokens_of[size] : 64, &r[order]);
+        int order = !in_regs ? KM_ROUND_PLAIN
+                    : plain  ? KM_ROUND_STEPS
+                             : KM_ROUND_REGS + km_quant_is_apart(l->type);
+        int size = size_for(q->m, plain);
+        if (!r[order].x)
+            s = round_x(q, order,
+                        order == 3 ? plain_tokens_of[size]
+                        : order    ? tokens_of[size]
+                                   : 64,
+                        &r[order]);
         if (s == KM_OK)
             s = in_regs ? run_regs(q, i, n, &r[order], size) : run_tiles(q, l, &r[order]);
     }
-    for (int i = 0; i < 3; i++) km_cuda_scratch_free(q->lane, r[i].x, r[i].cap);
+    for (int i = 0; i < 4; i++) km_cuda_scratch_free(q->lane, r[i].x, r[i].cap);
     return s;
 }

@@ -12,29 +12,9 @@
 // one launch: each alone has too few rows.
 #ifndef KM_CUDA_QUANT_REGS_CUH
 #define KM_CUDA_QUANT_REGS_CUH
-#include "backend/cuda/kernels/cluster.cuh"
-#include "backend/cuda/kernels/gemm/gemm_common.cuh"
 #include "backend/cuda/kernels/quant/quant.cuh"
-#include "backend/cuda/kernels/quant/quant_tile_args.h"
-#include "backend/cuda/kernels/wgmma.cuh"
-
-constexpr int THREADS = KM_REGS_THREADS;
-
-// Four weights, 2^8 times, as two pairs of f16.
-template <bool SIGNED>
-__device__ __forceinline__ void as_f16(uint32_t q, __half2 d, __half2 m, uint32_t &low,
-                                       uint32_t &high) {
-    const __half2 bias = __float2half2_rn(SIGNED ? 1152.0f : 1024.0f);
-    if (SIGNED) q ^= 0x80808080u; // int8 as 0 to 255
-    uint32_t u = __byte_perm(q, 0x64646464u, 0x4140), v = __byte_perm(q, 0x64646464u, 0x4342);
-    __half2 a, b;
-    memcpy(&a, &u, 4);
-    memcpy(&b, &v, 4);
-    a = __hfma2(__hsub2(a, bias), d, m);
-    b = __hfma2(__hsub2(b, bias), d, m);
-    memcpy(&low, &a, 4);
-    memcpy(&high, &b, 4);
-}
+#include "backend/cuda/kernels/quant/regs_common.cuh"
+#include "backend/cuda/kernels/quant/unpack_f16.cuh"
 
 // One thread's weights: a unit of two rows in every super-step.
 template <int TYPE> struct TwoRows {
@@ -84,25 +64,16 @@ template <int TYPE, int N, bool GATED> __device__ __forceinline__ void regs(cons
     uint32_t stages = (smem_addr(shared) + 1023) / 1024 * 1024; // of x
     uint32_t ring = stages + STAGES * STAGE;
     const uint8_t *ring_at = shared + (ring - smem_addr(shared));
-    uint32_t full = smem_addr(bars), empty = full + 8 * STAGES;
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4;
     int all = (a.k + KM_REGS_DEPTH - 1) / KM_REGS_DEPTH, splits = gridDim.z;
     int s0 = (int)((int64_t)all * blockIdx.z / splits);
     int s1 = (int)((int64_t)all * (blockIdx.z + 1) / splits);
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++) {
-            mbar_init(full + 8 * i, 1);
-            mbar_init(empty + 8 * i, THREADS / 32);
-        }
-        mbar_init_fence();
-    }
+    Filled<STAGES> of_x;
+    of_x.begin(bars);
     float sum[N / 2];
     TwoRows<TYPE> w;
-    // The layer of this block.
-    km_tile_more layer = {a.w, a.bias, a.out, a.n, 0};
-    if constexpr (!GATED)
-        for (int i = 1; i < a.layers && (int)blockIdx.y >= a.more[i - 1].first; i++)
-            layer = a.more[i - 1];
+    int which;
+    km_tile_more layer = layer_of_block<GATED>(a, which);
     int tile = blockIdx.y - layer.first;
     // Rows of a thread: g and g + 8 of a warp's 16. In a gated layer the second 8 are those of `up`.
     int row = tile * (GATED ? KM_REGS_ROWS / 2 : KM_REGS_ROWS) + warp * (GATED ? 8 : 16) + g;
@@ -127,9 +98,7 @@ template <int TYPE, int N, bool GATED> __device__ __forceinline__ void regs(cons
         (const uint8_t *)a.x + 4 * s0 * (int64_t)a.padded * 128 + (int64_t)blockIdx.x * STAGE;
     int steps = 4 * (s1 - s0);
     auto ask_x = [&](int i) {
-        uint32_t bar = full + 8 * (i % STAGES);
-        mbar_expect(bar, STAGE);
-        bulk_load(stages + i % STAGES * STAGE, x + i * (int64_t)a.padded * 128, STAGE, bar);
+        of_x.ask(i % STAGES, stages + i % STAGES * STAGE, x + i * (int64_t)a.padded * 128, STAGE);
     };
     if (threadIdx.x == 0)
         for (int i = 0; i < STAGES && i < steps; i++) ask_x(i);
@@ -138,10 +107,10 @@ template <int TYPE, int N, bool GATED> __device__ __forceinline__ void regs(cons
     uint32_t parity = 0;
     auto step = [&](uint32_t(&l)[4][4]) {
         if (threadIdx.x == 0 && done >= 2 && done - 2 + STAGES < steps) {
-            mbar_wait(empty + 8 * ((done - 2) % STAGES), (done - 2) / STAGES & 1);
+            of_x.room((done - 2) % STAGES, (done - 2) / STAGES & 1);
             ask_x(done - 2 + STAGES);
         }
-        mbar_wait(full + 8 * stage, parity);
+        mbar_wait(of_x.full + 8 * stage, parity);
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < 4; k++)
@@ -149,7 +118,7 @@ template <int TYPE, int N, bool GATED> __device__ __forceinline__ void regs(cons
                                 done > 0 || k > 0);
         wgmma_commit();
         wgmma_wait<1>(); // the step before is done
-        if (done > 0 && lane == 0) mbar_arrive(empty + 8 * (stage ? stage - 1 : STAGES - 1));
+        if (done > 0 && lane == 0) of_x.release(stage ? stage - 1 : STAGES - 1);
         if (++stage == STAGES) stage = 0, parity ^= 1;
         done++;
     };
@@ -178,61 +147,7 @@ template <int TYPE, int N, bool GATED> __device__ __forceinline__ void regs(cons
     hold(sum);
     cp_async_wait<0>();
 
-    // The sums as rows of tokens in shared memory, whence blocks that share a tile add them up, in
-    // order, each some of the tokens, and whole rows are written.
-    constexpr int ROWS = KM_REGS_ROWS, STRIDE = ROWS + 4; // no bank conflicts
-    float *mine = reinterpret_cast<float *>(shared);
-    __syncthreads();
-#pragma unroll
-    for (int j = 0; j < N / 8; j++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            int at = GATED ? e / 2 * (ROWS / 2) + warp * 8 + g : warp * 16 + e / 2 * 8 + g;
-            mine[(8 * j + 2 * t + e % 2) * STRIDE + at] = sum[4 * j + e];
-        }
-    if (splits > 1)
-        cluster_sync();
-    else
-        __syncthreads();
-    constexpr int COLS = GATED ? ROWS / 2 : ROWS, FOURS = COLS / 4;
-    int tokens = N / splits, token0 = blockIdx.z * tokens, col0 = tile * COLS;
-    uint32_t here = smem_addr(mine);
-    auto total = [&](int token, int col) {
-        uint32_t at = here + (uint32_t)(token * STRIDE + col) * 4;
-        if (splits == 1) return *reinterpret_cast<const float4 *>(mine + token * STRIDE + col);
-        float4 v = make_float4(0, 0, 0, 0);
-#pragma unroll 8
-        for (int z = 0; z < splits; z++) {
-            float4 f = far_four(in_block(at, z));
-            v.x += f.x, v.y += f.y, v.z += f.z, v.w += f.w;
-        }
-        return v;
-    };
-#pragma unroll 4
-    for (int i = threadIdx.x; i < tokens * FOURS; i += THREADS) {
-        int within = token0 + i / FOURS, c = i % FOURS * 4;
-        int token = blockIdx.x * N + within, col = col0 + c;
-        if (token >= a.m || col >= layer.n) continue;
-        float scale = __ldg(a.scale + token);
-        float4 f = total(within, c);
-        float v[4] = {f.x * scale, f.y * scale, f.z * scale, f.w * scale};
-        if (layer.bias)
-#pragma unroll
-            for (int e = 0; e < 4; e++) v[e] += col + e < layer.n ? __ldg(layer.bias + col + e) : 0;
-        gemm_act<float>(a.act, v);
-        if (GATED) {
-            float4 u = total(within, COLS + c);
-            v[0] *= u.x * scale, v[1] *= u.y * scale, v[2] *= u.z * scale, v[3] *= u.w * scale;
-        }
-        float *out = layer.out + (int64_t)token * layer.n + col;
-        if (layer.n % 4 == 0)
-            *reinterpret_cast<float4 *>(out) = make_float4(v[0], v[1], v[2], v[3]);
-        else
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                if (col + e < layer.n) out[e] = v[e];
-    }
-    if (splits > 1) cluster_sync(); // nobody leaves while others read
+    finish_tile<N, GATED>(a, layer, sum, shared, 1);
 }
 
 #define REGS_KERNEL(name, TYPE, N, GATED)                                                          \

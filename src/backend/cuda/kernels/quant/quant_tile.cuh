@@ -138,7 +138,7 @@ __device__ __forceinline__ void plain_tiles(const km_tile_args &a) {
 #define TILE_KERNELS(TYPE, ...)                                                                    \
     TILE_KERNEL(tiles_##TYPE, (packed_tiles<Body, KM_QUANT_##TYPE, false>))                        \
     TILE_KERNEL(tiles_gated_##TYPE, (packed_tiles<Body, KM_QUANT_##TYPE, true>))
-#define EACH_PLAIN_TILE_KERNEL(run_)                                                               \
+#define EACH_TILE_KERNEL(run_)                                                                     \
     struct Body {                                                                                  \
         template <class W, bool GATED>                                                             \
         static __device__ __forceinline__ void run(const km_tile_args &a, W &w, int row) {         \
@@ -148,9 +148,7 @@ __device__ __forceinline__ void plain_tiles(const km_tile_args &a) {
     TILE_KERNEL(tiles_F16, (plain_tiles<Body, f16, false>))                                        \
     TILE_KERNEL(tiles_gated_F16, (plain_tiles<Body, f16, true>))                                   \
     TILE_KERNEL(tiles_BF16, (plain_tiles<Body, bf16, false>))                                      \
-    TILE_KERNEL(tiles_gated_BF16, (plain_tiles<Body, bf16, true>))
-#define EACH_TILE_KERNEL(run_)                                                                     \
-    EACH_PLAIN_TILE_KERNEL(run_)                                                                   \
+    TILE_KERNEL(tiles_gated_BF16, (plain_tiles<Body, bf16, true>))                                 \
     KM_QUANT_PLANES(TILE_KERNELS)
 
 #endif

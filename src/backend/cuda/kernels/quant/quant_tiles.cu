@@ -3,75 +3,14 @@
 // Floor: 2 m n k operations at the rate of f16 products; the packed weights once for every 128 rows
 // of x. No decoded copy of the weights exists but a tile of 128 x 64 in shared memory: a thread
 // unpacks half a unit of one row into it while the products of the step before are under way (two
-// blocks share a multiprocessor). x was rounded to f16, each row with a scale of its own, a power of
-// two; weights are taken 2^8 times, so that scales stay in f16's normal range.
+// blocks share a multiprocessor). x was rounded to f16 (quant_round.cu); weights are taken 2^8 times, so
+// that scales stay in f16's normal range.
 #include "backend/cuda/kernels/quant/quant_tile.cuh"
 
 constexpr int STAGES = 3;
 static_assert(STAGES * X_BYTES + 2 * W_BYTES == KM_TILE_SHARED, "as the host asks for");
 
-// ---- x as f16, a block to a row ----
-
-// The order of quant_regs.cuh: steps of 64 elements, all rows of a step together. Piece j of step c:
-// of the 4 units of super-step c / 4, two elements each, of those that run c % 4 has at 4 (j / 2).
-template <bool APART>
-__device__ __forceinline__ void round_in_order(const km_round_args &a, const float *x,
-                                               float inverse) {
-    int row = blockIdx.x, units = row < a.rows ? a.k / KM_QUANT_UNIT : 0; // none: zeros
-    int pieces = (a.k + 255) / 256 * 32;
-    for (int p = threadIdx.x; p < pieces; p += 256) {
-        int c = p / 8, j = p % 8;
-        uint32_t h[4];
-#pragma unroll
-        for (int t = 0; t < 4; t++) {
-            int unit = c / 4 * 4 + t;
-            float2 v = make_float2(0, 0);
-            if (unit < units)
-                v = *reinterpret_cast<const float2 *>(x + Order<APART>::at(unit, c % 4) +
-                                                      4 * (j / 2) + 2 * (j % 2));
-            h[t] = pack2<f16>(v.x * inverse, v.y * inverse);
-        }
-        f16 *out = (f16 *)a.out + ((int64_t)c * a.padded + row) * 64 + (j ^ (row & 7)) * 8;
-        *reinterpret_cast<uint4 *>(out) = make_uint4(h[0], h[1], h[2], h[3]);
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(256)
-    quant_round(const __grid_constant__ km_round_args a) {
-    __shared__ float part[8];
-    const float *x = a.x + (int64_t)blockIdx.x * a.k;
-    f16 *out = (f16 *)a.out + (int64_t)blockIdx.x * a.k;
-    wait_for_previous();
-    float most = 0;
-    if (blockIdx.x < a.rows)
-        for (int p = threadIdx.x * 4; p < a.k; p += 1024) {
-            float4 v = *reinterpret_cast<const float4 *>(x + p);
-            most = fmaxf(most, fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w))));
-        }
-    most = warp_max(most);
-    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = most;
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < 8; i++) most = fmaxf(most, part[i]);
-    int e = 0;
-    frexpf(most, &e); // most < 2^e
-    float scale = most > 0 ? exp2f((float)(e - 10)) : 1, inverse = 1 / scale;
-    if (a.order == 1)
-        round_in_order<false>(a, x, inverse);
-    else if (a.order == 2)
-        round_in_order<true>(a, x, inverse);
-    else
-        for (int p = threadIdx.x * 4; p < a.k; p += 1024) {
-            float4 v = *reinterpret_cast<const float4 *>(x + p);
-            uint2 h = make_uint2(pack2<f16>(v.x * inverse, v.y * inverse),
-                                 pack2<f16>(v.z * inverse, v.w * inverse));
-            *reinterpret_cast<uint2 *>(out + p) = h;
-        }
-    if (threadIdx.x == 0) a.scale[blockIdx.x] = scale * (1.0f / 256);
-}
-
-// ---- Products: grid (tiles of rows of x, tiles of weights) ----
-
+// Grid: tiles of rows of x, tiles of weights.
 template <class W, bool GATED>
 __device__ __forceinline__ void tiles(const km_tile_args &a, W &weights, int row_in_tile) {
     extern __shared__ __align__(1024) uint8_t shared[];
