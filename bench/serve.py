@@ -431,4 +431,5 @@ def write(out, path):
             f.write(text + "\n")
 
 
-main()
+if __name__ == "__main__":
+    main()
