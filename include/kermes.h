@@ -1438,6 +1438,10 @@ KM_API km_status km_batch_resume(km_batch *b, int sequence);
 /* Of a sequence that does not run, the first `length` tokens stay (where a window has left them behind:
  * none); pages that nobody else has are free at once. KM_ERR_STATE while another thread steps. */
 KM_API km_status km_batch_rewind(km_batch *b, int sequence, int64_t length);
+/* Does what was asked for since the last step, as the next one would, and tells how many pages that one takes
+ * at most (without what other threads start meanwhile): so that those who share a cache can make room in
+ * time. -1: the call was wrong; KM_ERR_STATE while another thread steps. */
+KM_API int64_t km_batch_pages_ahead(km_batch *b);
 /* What a sequence that does not run holds, to a file and back (docs/formats/session.md); KM_ERR_STATE
  * while another thread steps. Restoring replaces what it held. */
 KM_API km_status km_batch_save(km_batch *b, int sequence, const char *path);

@@ -283,6 +283,30 @@ static bool run_prompt(km_batch *b, int i, int64_t chunk) {
     return read;
 }
 
+int64_t km_batch_pages_ahead(km_batch *b) {
+    KM_INSIDE(in);
+    if (!km_batch_usable(&in, "km_batch_pages_ahead", b)) return -1;
+    if (atomic_exchange(&b->stepping, true)) {
+        km_public_fail(KM_ERR_STATE, "km_batch_pages_ahead: another thread steps this batch");
+        return -1;
+    }
+    int turn = km_gate_enter(&b->m->gate, 1);
+    pthread_mutex_lock(&b->lock);
+    km_batch_do_asks(b);
+    int rows = collect_rows(b), reader = next_reader(b);
+    int64_t pages = 0;
+    for (int k = 0; k < rows; k++) pages += km_sequences_pages_for(b->seq, b->row[k].sequence, 1);
+    if (reader >= 0) {
+        const batch_slot *s = &b->slot[reader];
+        int64_t at = km_sequences_length(b->seq, s->at);
+        pages += km_sequences_pages_for(b->seq, s->at, chunk_at(b, s->text, at, chunk_of(b, rows)));
+    }
+    pthread_mutex_unlock(&b->lock);
+    km_gate_leave(&b->m->gate, turn);
+    atomic_store(&b->stepping, false);
+    return pages;
+}
+
 static void step(km_batch *b) {
     int turn = km_gate_enter(&b->m->gate, 1);
     pthread_mutex_lock(&b->lock);

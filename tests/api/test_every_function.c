@@ -385,6 +385,7 @@ static void nothing_at_all_is_an_error_or_nothing(void **state) {
     STATUS(km_batch_pause, (NULL, 0));
     STATUS(km_batch_resume, (NULL, 0));
     STATUS(km_batch_rewind, (NULL, 0, 0));
+    MINUS(km_batch_pages_ahead, (NULL));
     STATUS(km_batch_save, (NULL, 0, NULL));
     STATUS(km_batch_restore, (NULL, 0, NULL));
     STATUS(km_batch_set_adapters, (NULL, 0, NULL, 0));
@@ -643,6 +644,7 @@ static void refused(void *junk) {
     STATUS(km_batch_pause, (junk, 0));
     STATUS(km_batch_resume, (junk, 0));
     STATUS(km_batch_rewind, (junk, 0, 0));
+    MINUS(km_batch_pages_ahead, (junk));
     STATUS(km_batch_save, (junk, 0, NULL));
     STATUS(km_batch_restore, (junk, 0, NULL));
     STATUS(km_batch_set_adapters, (junk, 0, NULL, 0));

@@ -283,6 +283,42 @@ static void a_pause_gives_pages_back_and_changes_no_letter(void **state) {
     km_model_close(m);
 }
 
+/* Forks that share pages, prompts in chunks, rows and one that is cut: no step takes more than was told, and
+ * where nobody shares a page, none takes less. */
+static void the_pages_of_a_step_are_told_before_it(void **state) {
+    (void)state;
+    km_model *m = tiny_model();
+    km_generation g = tiny_greedy(m, 90);
+    km_batch_options o = km_batch_defaults();
+    o.sequences = 4;
+    o.chunk = 40;
+    km_batch *b = km_batch_new(m, &o);
+    km_piece_event e[8];
+    int32_t ids[200];
+    int64_t n = tiny_ids(m, prompts[3], ids, 200);
+    for (int64_t i = n; i < 150; i++) ids[i] = ids[i % n];
+    assert_int_equal(km_batch_pages_ahead(b), 0);
+    assert_int_equal(km_batch_join(b), 0);
+    assert_int_equal(km_batch_start(b, 0, ids, 150, &g), KM_OK);
+    assert_int_equal(km_batch_pages_ahead(b), 1); /* 40 tokens of it */
+    int64_t taken = 0, foretold = 0;
+    for (int k = 0; k < 40; k++) {
+        if (k == 10) assert_int_equal(km_batch_fork(b, 0, 140), 1);
+        if (k == 10) assert_int_equal(km_batch_start(b, 1, ids, 150, &g), KM_OK);
+        if (k == 20) assert_int_equal(km_batch_pause(b, 0), KM_OK);
+        if (k == 25) assert_int_equal(km_batch_resume(b, 0), KM_OK);
+        int64_t ahead = km_batch_pages_ahead(b), free = km_batch_describe(b).pages_free;
+        assert_true(km_batch_step(b, e, 8) > 0);
+        int64_t took = free - km_batch_describe(b).pages_free;
+        assert_in_range(took, 0, ahead);
+        taken += took;
+        foretold += ahead;
+    }
+    assert_true(taken > 0 && foretold - taken <= 1); /* one page was two sequences' */
+    km_batch_free(b);
+    km_model_close(m);
+}
+
 static void what_a_sequence_holds_goes_to_a_file_and_back(void **state) {
     (void)state;
     km_model *m = tiny_model();
@@ -329,6 +365,7 @@ int main(void) {
         cmocka_unit_test(what_is_wrong_is_told_before_it_runs),
         cmocka_unit_test(schemas_and_logprobs_are_each_ones_own),
         cmocka_unit_test(a_pause_gives_pages_back_and_changes_no_letter),
+        cmocka_unit_test(the_pages_of_a_step_are_told_before_it),
         cmocka_unit_test(what_a_sequence_holds_goes_to_a_file_and_back),
     };
     int64_t before = km_alloc_live();
