@@ -103,6 +103,40 @@ static void finds_what_a_list_of_prompts_finds(void **state) {
     km_radix_free(&t);
 }
 
+/* Memory may run out in any call: then nothing is added, or a use counts for more, and the tree is whole. */
+static void is_whole_where_memory_runs_out(void **state) {
+    (void)state;
+    km_radix t = {0};
+    int refused = 0;
+    srand(8);
+    memset(held, 0, sizeof held);
+    for (int round = 0; round < 4000; round++) {
+        held_prompt *p = &held[rand() % MANY], probe;
+        make_prompt(&probe);
+        km_radix_key k = key_of(&probe);
+        size_t length;
+        km_radix_node *node = km_radix_find(&t, &k, &length);
+        km_alloc_fail_nth(rand() % 4);
+        if (node && rand() % 2) assert_true(km_radix_use(&t, node, length)->end >= length);
+        if (p->leaf) {
+            km_radix_remove(&t, p->leaf);
+            p->leaf = NULL;
+        } else {
+            make_prompt(p);
+            k = key_of(p);
+            void *displaced;
+            bool covered;
+            p->leaf = km_radix_add(&t, &k, p, &covered, &displaced);
+            refused += !p->leaf && !covered;
+            if (displaced) ((held_prompt *)displaced)->leaf = NULL;
+        }
+        km_alloc_fail_nth(-1);
+        if (round % 16 == 0) check_tree(&t);
+    }
+    assert_true(refused > 100);
+    km_radix_free(&t);
+}
+
 /* A beginning that two share outlives both of them, for the one used last. */
 static void the_least_recently_used_leaf_goes_first(void **state) {
     (void)state;
@@ -162,6 +196,7 @@ static void a_lookup_does_not_look_at_every_entry(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(finds_what_a_list_of_prompts_finds),
+        cmocka_unit_test(is_whole_where_memory_runs_out),
         cmocka_unit_test(the_least_recently_used_leaf_goes_first),
         cmocka_unit_test(a_lookup_does_not_look_at_every_entry),
     };

@@ -13,22 +13,37 @@ static int running_of(const km_scheduler *s, uint64_t owner) {
     return n;
 }
 
-/* The next in turn that can run now, and what its prompt can begin with. */
-static km_task **choose(km_scheduler *s, km_prefix_match *match) {
+/* The next in turn of those that were not passed over. Many wait where one can go: what is dear, looking for
+ * what a prompt can begin with, is left for the one that is found. */
+static km_task **next_in_turn(km_scheduler *s) {
     km_task **best = NULL;
-    int best_running = 0;
+    int best_running = 0, running = 0;
+    uint64_t owner = 0;
+    bool counted = false; /* `running` is of this owner */
     for (km_task **t = &s->waiting; *t; t = &(*t)->next) {
-        int running = running_of(s, (*t)->owner);
-        if (best && (*t)->priority < (*best)->priority) continue;
-        if (best && (*t)->priority == (*best)->priority && running >= best_running) continue;
-        bool wait;
-        km_prefix_match found = km_prefix_find(s, *t, &wait);
-        if (wait) continue;
+        if ((*t)->passed_over || (best && (*t)->priority < (*best)->priority)) continue;
+        bool above = best && (*t)->priority > (*best)->priority;
+        if (best && !above && best_running == 0) continue; /* nobody has less */
+        if (!counted || owner != (*t)->owner) running = running_of(s, (*t)->owner);
+        owner = (*t)->owner;
+        counted = true;
+        if (best && !above && running >= best_running) continue;
         best = t;
         best_running = running;
-        *match = found;
     }
     return best;
+}
+
+/* The next in turn that can run now, and what its prompt can begin with. */
+static km_task **choose(km_scheduler *s, km_prefix_match *match) {
+    for (km_task *t = s->waiting; t; t = t->next) t->passed_over = false;
+    for (;;) {
+        km_task **next = next_in_turn(s);
+        bool wait = false;
+        if (next) *match = km_prefix_find(s, *next, &wait);
+        if (!wait) return next;
+        (*next)->passed_over = true;
+    }
 }
 
 static int64_t pages_for(const km_batch_state *b, int64_t tokens) {
@@ -66,7 +81,6 @@ static int take_sequence(km_scheduler *s, const km_prefix_match *match) {
         }
         i = from >= 0 ? km_batch_fork(s->batch, from, (int64_t)match->length)
                       : km_batch_join(s->batch);
-        if (i >= 0 && from >= 0) s->slots[from].shared = true;
         if (i >= 0) return i;
         if (km_prefix_evict(s, match)) continue;
         if (kept) km_prefix_take(s, from);
@@ -94,7 +108,6 @@ static bool start(km_scheduler *s, km_task *t, const km_prefix_match *match) {
                             .task = t,
                             .ids = t->ids,
                             .n = t->n_ids,
-                            .shared = match->length > 0,
                             .domain = t->domain,
                             .variant = t->variant};
     t->reused = 0; /* until it has begun */
@@ -127,7 +140,6 @@ static bool resume(km_scheduler *s) {
         if (!has_room(s, slot->task, &(km_prefix_match){.slot = -1})) return false;
         if (km_batch_resume(s->batch, i) != KM_OK) return false;
         slot->state = KM_SLOT_RUNNING;
-        slot->shared = false;
         s->n_paused--;
         s->n_running++;
     }
@@ -180,52 +192,43 @@ static int youngest(const km_scheduler *s) {
     return found;
 }
 
-/* Pages that the next step may take: one of each sequence whose last page is full or shared, and those of
- * the longest chunk of a prompt. */
-static int64_t next_pages(km_scheduler *s, const km_batch_state *b) {
-    int64_t rows = 0, longest = 0;
-    for (int i = 0; i < s->n_slots; i++) {
-        const km_slot *a = &s->slots[i];
-        if (a->state != KM_SLOT_RUNNING || a->task->starting) continue;
-        int64_t held = km_batch_length(s->batch, i);
-        bool reads = held < (int64_t)a->n || a->held > held;
-        int64_t left = reads ? (held < (int64_t)a->n ? (int64_t)a->n : a->held) - held : 0;
-        if (left > CHUNK) left = CHUNK;
-        if (reads && pages_for(b, left) + 1 > longest) longest = pages_for(b, left) + 1;
-        if (!reads) rows += held % b->page_tokens == 0 || a->shared;
-    }
-    return rows + longest;
-}
-
-/* Its pages are free when the next step begins. */
-static void set_aside(km_scheduler *s, int i, const km_batch_state *b) {
+/* False: it cannot be; as a rule because it was cancelled and has ended just now. */
+static bool set_aside(km_scheduler *s, int i, const km_batch_state *b) {
     km_slot *slot = &s->slots[i];
     int64_t held = km_batch_length(s->batch, i);
-    if (km_batch_pause(s->batch, i) != KM_OK) return;
-    if (held > slot->held) slot->held = held;
+    if (km_batch_pause(s->batch, i) != KM_OK) return false;
     slot->state = KM_SLOT_PAUSED;
     /* It has come further than was thought: room for some more, so that it does not come and go. */
-    int64_t more = slot->held + 4 * b->page_tokens;
+    int64_t more = held + 4 * b->page_tokens;
     if (slot->task->reserve < more) slot->task->reserve = more < s->context ? more : s->context;
     s->n_running--;
     s->n_paused++;
     pthread_mutex_lock(&s->lock);
     s->counts.set_aside++;
     pthread_mutex_unlock(&s->lock);
+    return true;
+}
+
+/* Pages that the next step may take, also if the thread that compiles grammars starts a prompt just before. */
+static int64_t pages_ahead(km_scheduler *s) {
+    int64_t most = 0;
+    km_batch_state b = km_batch_describe(s->batch);
+    for (int i = 0; s->n_starting && i < s->n_slots; i++) {
+        const km_slot *a = &s->slots[i];
+        if (a->state != KM_SLOT_RUNNING || !a->task->starting) continue;
+        int64_t pages = pages_for(&b, a->n < CHUNK ? (int64_t)a->n : CHUNK) + 1;
+        if (pages > most) most = pages;
+    }
+    return most + km_batch_pages_ahead(s->batch);
 }
 
 void km_make_room(km_scheduler *s) {
-    km_batch_state b = km_batch_describe(s->batch);
-    if (b.page_tokens <= 0 || b.pages <= 0) return;
-    int64_t given =
-        0; /* by those set aside just now: at least one page each, since their last is theirs */
-    while (b.pages_free + given < next_pages(s, &b)) {
-        if (!km_prefix_shrink(s, NULL)) {
-            int i = s->n_running > 1 ? youngest(s) : -1;
-            if (i < 0) return;
-            set_aside(s, i, &b);
-            given++;
-        }
-        b = km_batch_describe(s->batch);
+    for (;;) {
+        int64_t ahead = pages_ahead(s);
+        km_batch_state b = km_batch_describe(s->batch);
+        if (b.pages <= 0 || b.pages_free >= ahead) return;
+        if (km_prefix_shrink(s, NULL)) continue;
+        int i = s->n_running > 1 ? youngest(s) : -1;
+        if (i < 0 || !set_aside(s, i, &b)) return;
     }
 }

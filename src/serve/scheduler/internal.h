@@ -20,8 +20,6 @@ typedef struct km_slot {
     const int32_t *ids;       /* that it reads: the task's */
     size_t n;                 /* of these; KEPT: that it holds */
     km_radix_node *leaf;      /* KEPT: its place in the prefix cache */
-    int64_t held;             /* tokens, when it was set aside */
-    bool shared;              /* its last page was forked just now: its next token takes a page */
     uint64_t domain, variant; /* as the task's */
 } km_slot;
 
@@ -103,7 +101,8 @@ km_status km_shelf_open(km_scheduler *s, km_error *err);
 void km_shelf_close(km_scheduler *s);
 void km_shelf_clear(km_scheduler *s);
 void km_shelf_put(km_scheduler *s, int slot); /* a kept one that is about to be dropped or cut */
-/* Brings back what begins as the task's prompt, if that is much more than `length` tokens. */
+/* Brings back what begins as the task's prompt, if that is much more than `length` tokens. True: the prefix
+ * cache is another one now, whether it came back or there was no room after all. */
 bool km_shelf_take(km_scheduler *s, const km_task *t, size_t length);
 
 /* ---- saved.c: sessions that clients keep by name ---- */

@@ -72,6 +72,13 @@ static void count_evicted(km_scheduler *s, size_t tokens, bool whole) {
     pthread_mutex_unlock(&s->lock);
 }
 
+/* Does a node go with the leaf, which is all that is below it? */
+static bool goes_with(const km_radix_node *node, const km_radix_node *leaf) {
+    while (leaf != node && leaf->parent && leaf->parent->first == leaf && !leaf->next)
+        leaf = leaf->parent;
+    return leaf == node;
+}
+
 bool km_prefix_shrink(km_scheduler *s, km_prefix_match *but) {
     km_radix_node *leaf = km_radix_oldest(&s->prefixes, but ? but->node : NULL, NULL);
     if (!leaf) return false;
@@ -87,7 +94,8 @@ bool km_prefix_shrink(km_scheduler *s, km_prefix_match *but) {
         slot->n = leaf->end;
     } else {
         if (leaf) n = slot->n;
-        if (leaf && but && but->node == leaf) *but = (km_prefix_match){.slot = -1};
+        if (leaf && but && but->node && goes_with(but->node, leaf))
+            *but = (km_prefix_match){.slot = -1};
         km_radix_remove(&s->prefixes, leaf);
         km_prefix_drop(s, i);
         s->n_kept--;

@@ -193,7 +193,7 @@ km_radix_node *km_radix_add(km_radix *t, const km_radix_key *k, void *holder, bo
     *displaced = NULL;
     if (x && at == k->n) { /* all of it is there */
         x = km_radix_use(t, x, at);
-        *covered = !x->holder;
+        *covered = !x->holder || x->end > at; /* longer where memory ran out for the split */
         if (*covered) return NULL;
         *displaced = x->holder;
         x->holder = holder;

@@ -265,7 +265,6 @@ static void step(km_scheduler *s) {
     }
     if (n == 0) fail_all(s, "the batch has lost this request");
     km_batch_state b = km_batch_describe(s->batch);
-    for (int i = 0; i < s->n_slots; i++) s->slots[i].shared = false;
     pthread_mutex_lock(&s->lock);
     km_scheduler_counts *c = &s->counts;
     c->steps++;

@@ -38,6 +38,7 @@ typedef struct km_task {
     int64_t reserve; /* tokens that it may come to hold */
     int sequence;
     bool stopping;
+    bool passed_over;  /* another reads just now what it needs */
     bool starting;     /* its grammar is being compiled */
     km_status refused; /* of that */
     char why[256];

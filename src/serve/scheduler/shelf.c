@@ -130,28 +130,34 @@ static km_shelved *look_up(km_scheduler *s, const km_task *t, size_t length) {
     return node && n >= length + WORTH_A_FILE ? km_radix_holder(node) : NULL;
 }
 
+/* A sequence for the entry, and pages; -1: there is no room, so that it is read again, in its turn. */
+static int make_place(km_scheduler *s, const km_shelved *e) {
+    km_batch_state b = km_batch_describe(s->batch);
+    int64_t pages = b.page_tokens > 0 ? (int64_t)e->leaf->end / b.page_tokens + 2 : 0;
+    /* From here on e may be gone: what leaves the cache takes places on the shelf. */
+    while (b.pages > 0 && b.pages_free < pages + km_pages_promised(s, &b)) {
+        if (!km_prefix_shrink(s, NULL)) return -1;
+        b = km_batch_describe(s->batch);
+    }
+    int i = km_batch_join(s->batch);
+    while (i < 0 && km_prefix_evict(s, NULL)) i = km_batch_join(s->batch);
+    return i;
+}
+
 bool km_shelf_take(km_scheduler *s, const km_task *t, size_t length) {
     km_shelved *e = look_up(s, t, length);
     if (!e) return false;
     uint64_t number = e->number;
     km_radix_use(&s->shelf.tree, e->leaf, e->leaf->end); /* the last to make room there */
-    km_batch_state b = km_batch_describe(s->batch);
-    int64_t pages = b.page_tokens > 0 ? (int64_t)e->leaf->end / b.page_tokens + 2 : 0;
-    while (b.pages > 0 && b.pages_free < pages + km_pages_promised(s, &b)) {
-        if (!km_prefix_shrink(s, NULL)) return false; /* no room: it is read again, in its turn */
-        b = km_batch_describe(s->batch);
-    }
-    int i = km_batch_join(s->batch);
-    while (i < 0 && km_prefix_evict(s, NULL)) i = km_batch_join(s->batch);
-    if (i < 0) return false;
-    /* What left for it may have taken its place on the shelf. */
+    int i = make_place(s, e);
+    if (i < 0) return true;
     e = look_up(s, t, length);
-    bool back = e && e->number == number && bring_back(s, e, t, i);
-    if (!e || e->number != number) km_prefix_drop(s, i);
+    bool there = e && e->number == number, back = there && bring_back(s, e, t, i);
+    if (!there) km_prefix_drop(s, i);
     e = look_up(s, t, length);
     if (e && e->number == number) discard(s, e); /* also where it could not be read */
     pthread_mutex_lock(&s->lock);
     s->counts.brought_back += back;
     pthread_mutex_unlock(&s->lock);
-    return back;
+    return true;
 }
