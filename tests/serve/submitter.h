@@ -3,6 +3,7 @@
 #ifndef KM_TESTS_SERVE_SUBMITTER_H
 #define KM_TESTS_SERVE_SUBMITTER_H
 #include "serve/scheduler/scheduler.h"
+#include "base/clock.h"
 #include "base/text.h"
 #include "engine/tiny_model.h"
 #include <pthread.h>

@@ -105,7 +105,7 @@ static void cancelling_frees_the_place_at_every_stage(void **state) {
     assert_int_equal(a[0].end, KM_ENDED_CANCELLED);
     assert_int_equal(a[1].end, KM_ENDED_CANCELLED);
     assert_int_equal(a[3].end, KM_ENDED_CANCELLED);
-    a[4].task.deadline = km_scheduler_now() - 1;
+    a[4].task.deadline = km_now() - 1;
     submit(s, &a[4]);
     finish(5);
     assert_true(a[4].task.late);

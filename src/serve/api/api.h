@@ -5,6 +5,7 @@
  * engine's events come back to the loop. Only one thread has it at a time, and the loop alone frees it. */
 #ifndef KM_SERVE_API_API_H
 #define KM_SERVE_API_API_H
+#include "base/clock.h"
 #include "base/text.h"
 #include "serve/api/keys.h"
 #include "serve/api/metrics.h"
@@ -48,7 +49,7 @@ struct km_serve {
     km_open_index *indexes; /* n_indexes */
     int n_indexes, cap_indexes;
     km_metrics metrics;
-    double began;    /* by km_scheduler_now */
+    double began;    /* by km_now */
     int64_t created; /* seconds since 1970 */
     bool draining;
     int port;

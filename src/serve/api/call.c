@@ -293,7 +293,7 @@ void km_call_start(km_serve *s, km_exchange *x, const km_dialect *d, const km_ke
     c->exchange = x;
     c->dialect = d;
     c->created = (int64_t)time(NULL);
-    c->began = km_scheduler_now();
+    c->began = km_now();
     if (key) c->key = *key;
     c->owner = key ? key->number : hash_text(km_exchange_peer(x));
     snprintf(c->id, sizeof c->id, "%08llx%08llx", (unsigned long long)(s->salt & 0xffffffffu),
@@ -331,7 +331,7 @@ static void submit(km_api_call *c) {
         if (c->chat && !c->plain)
             ch->parser = km_answer_parser_new(c->tool_names, c->n_tools, flags, on_part, ch);
         double timeout = c->timeout > 0 ? c->timeout : s->o.timeout;
-        ch->task.deadline = timeout > 0 ? km_scheduler_now() + timeout : 0;
+        ch->task.deadline = timeout > 0 ? km_now() + timeout : 0;
         if (c->chat && !c->plain && !ch->parser)
             km_call_refuse(c, 503, NULL, "out of memory");
         else if (km_scheduler_submit(c->served->scheduler, &ch->task, &err) == KM_OK)
@@ -371,7 +371,7 @@ static void prepared(void *arg) {
 
 void km_call_tick(void *serve) {
     km_serve *s = serve;
-    double now = km_scheduler_now();
+    double now = km_now();
     for (km_api_call *c = s->calls, *next; c; c = next) {
         next = c->next;
         if (c->working || !c->n_choices || now - c->began <= 1) continue;

@@ -156,9 +156,9 @@ float *km_embeddings_compute(km_api_call *c, int64_t dimensions) {
 
 static void compute(km_api_call *c) {
     km_embedding_state *st = c->state;
-    double began = km_scheduler_now();
+    double began = km_now();
     st->vectors = km_embeddings_compute(c, st->dimensions);
-    st->seconds = km_scheduler_now() - began;
+    st->seconds = km_now() - began;
 }
 
 /* ---- Writing ---- */

@@ -237,7 +237,7 @@ static json_t *time_json(int64_t seconds) {
 /* A model that is up and never goes is said to go in a hundred years, as Ollama does. */
 static json_t *expiry(const km_served *m) {
     double left = m->keep_alive < 0 ? 3.15e9 : m->keep_alive;
-    if (m->keep_alive >= 0 && m->users == 0) left -= km_scheduler_now() - m->used;
+    if (m->keep_alive >= 0 && m->users == 0) left -= km_now() - m->used;
     return time_json((int64_t)time(NULL) + (int64_t)left);
 }
 

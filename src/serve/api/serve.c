@@ -51,7 +51,7 @@ static void check_keys(void *user) {
     km_error err = {0};
     if (s->keys && km_keys_reload(s->keys, &err) != KM_OK) {
         static double told; /* once a minute is enough */
-        double now = km_scheduler_now();
+        double now = km_now();
         if (now - told > 60)
             km_note(KM_LOG_WARN, "the keys stay as they were: %s", err.text), told = now;
     }
@@ -157,7 +157,7 @@ km_serve *km_serve_open(const km_serve_options *options, km_error *err) {
     }
     s->o = *options;
     s->log_fd = -1;
-    s->began = km_scheduler_now();
+    s->began = km_now();
     s->created = (int64_t)time(NULL);
     if (s->o.drain_seconds <= 0) s->o.drain_seconds = 30;
     if (getrandom(&s->salt, sizeof s->salt, 0) != sizeof s->salt) s->salt = (uint64_t)time(NULL);

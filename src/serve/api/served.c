@@ -94,7 +94,7 @@ static void take_turns(km_serve *s);
 void km_served_up(km_served *m) {
     km_model_info i = km_model_describe(m->model);
     m->state = KM_SERVED_UP;
-    m->used = km_scheduler_now();
+    m->used = km_now();
     m->info.context = i.context;
     m->info.has_template = i.has_template;
     m->info.can_embed = i.can_embed;
@@ -212,7 +212,7 @@ static bool make_room(km_serve *s, const km_served *m) {
 
 static void want(km_served *m) {
     km_serve *s = m->serve;
-    double now = km_scheduler_now();
+    double now = km_now();
     if (m->state != KM_SERVED_DOWN) return;
     if (m->wanted == 0) m->wanted = now;
     if (s->o.memory && m->need > (int64_t)s->o.memory) {
@@ -313,7 +313,7 @@ void km_served_leave(km_api_call *c) {
     if (!c->using) return;
     c->using = false;
     c->served->users--;
-    c->served->used = km_scheduler_now();
+    c->served->used = km_now();
     if (c->has_keep_alive && (c->serve->n_served > 1 || c->serve->o.folder))
         c->served->keep_alive = c->keep_alive;
     for (int i = 0; i < c->serve->n_served && c->served->users == 0; i++)
@@ -324,7 +324,7 @@ void km_served_leave(km_api_call *c) {
 }
 
 void km_served_tick(km_serve *s) {
-    double now = km_scheduler_now();
+    double now = km_now();
     if (s->draining) return;
     for (int i = 0; i < s->n_served; i++) {
         km_served *m = s->served[i];

@@ -111,7 +111,7 @@ static bool start(km_scheduler *s, km_task *t, const km_prefix_match *match) {
                             .domain = t->domain,
                             .variant = t->variant};
     t->reused = 0; /* until it has begun */
-    t->started = km_scheduler_now();
+    t->started = km_now();
     t->stopping = false;
     s->n_running++;
     if (compiles) km_starter_put(s, t);

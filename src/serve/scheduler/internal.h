@@ -2,6 +2,7 @@
 #ifndef KM_SERVE_SCHEDULER_INTERNAL_H
 #define KM_SERVE_SCHEDULER_INTERNAL_H
 #include "serve/scheduler/scheduler.h"
+#include "base/clock.h"
 #include "base/text.h"
 #include "serve/scheduler/radix.h"
 #include <pthread.h>

@@ -43,7 +43,7 @@ void km_saved_restore(km_scheduler *s, km_task *t) {
     } else {
         i = bring(s, t, &status, why, sizeof why);
     }
-    t->started = km_scheduler_now();
+    t->started = km_now();
     if (i < 0) {
         km_emit_end(s, t, KM_ENDED_CANCELLED, status, why);
         return;

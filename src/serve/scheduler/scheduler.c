@@ -4,14 +4,7 @@
 #include "base/alloc.h"
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
-
-double km_scheduler_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* ---- Events on their way ---- */
 
@@ -106,7 +99,7 @@ void km_emit(km_scheduler *s, const km_task_event *e) {
 
 void km_emit_end(km_scheduler *s, km_task *t, km_end_reason end, km_status status,
                  const char *why) {
-    t->ended = km_scheduler_now();
+    t->ended = km_now();
     km_emit(s, &(km_task_event){.task = t,
                                 .id = -1,
                                 .text = why,
@@ -179,7 +172,7 @@ static void take_piece(km_scheduler *s, const km_piece_event *p) {
     await_started(s, t);
     if (p->id >= 0) {
         t->tokens++;
-        if (t->first == 0) t->first = km_scheduler_now();
+        if (t->first == 0) t->first = km_now();
     }
     km_task_event e = {.task = t,
                        .id = p->id,
@@ -255,7 +248,7 @@ static void step(km_scheduler *s) {
     if (!can_step(s)) return;
     km_make_room(s);
     if (!can_step(s)) return;
-    double began = km_scheduler_now();
+    double began = km_now();
     int n = km_batch_step(s->batch, s->pieces, s->n_pieces);
     if (n < 0) fail_all(s, km_last_error());
     int64_t tokens = 0;
@@ -269,7 +262,7 @@ static void step(km_scheduler *s) {
     km_scheduler_counts *c = &s->counts;
     c->steps++;
     c->tokens += tokens;
-    c->busy += km_scheduler_now() - began;
+    c->busy += km_now() - began;
     c->running = s->n_running;
     c->reading = b.reading;
     c->kept = s->n_kept;
@@ -292,7 +285,7 @@ static bool is_over(km_task *t, double now) {
 }
 
 static void end_those_that_are_over(km_scheduler *s) {
-    double now = km_scheduler_now();
+    double now = km_now();
     for (km_task **at = &s->waiting; *at;) {
         km_task *t = *at;
         if (!is_over(t, now)) {
@@ -365,7 +358,7 @@ static void *engine(void *user) {
 
 km_status km_scheduler_submit(km_scheduler *s, km_task *t, km_error *err) {
     t->next = NULL;
-    t->submitted = km_scheduler_now();
+    t->submitted = km_now();
     t->started = t->first = t->ended = 0;
     t->starting = t->stopping = false;
     pthread_mutex_lock(&s->lock);

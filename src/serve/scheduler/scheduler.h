@@ -24,7 +24,7 @@ typedef struct km_task {
     const char *save_to; /* where what it holds at its end is kept; NULL: nowhere */
     const char
         *restore_from; /* it only brings back what such a file holds, into the prefix cache */
-    double deadline;   /* by km_scheduler_now; 0: none */
+    double deadline;   /* by km_now; 0: none */
     void *user;
     /* Figures, valid with the last event. */
     int64_t reused; /* of the prompt, found in the cache */
@@ -100,7 +100,5 @@ typedef struct km_scheduler_counts {
     double busy;                                /* seconds spent in steps */
 } km_scheduler_counts;
 km_scheduler_counts km_scheduler_count(km_scheduler *s);
-
-double km_scheduler_now(void); /* seconds, monotonic */
 
 #endif
