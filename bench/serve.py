@@ -7,7 +7,7 @@ server itself (everything but the engine's threads) costs in CPU for each token;
 streams take in memory; how long the next turn of a conversation takes, beside reading it anew; and the
 time from the start of the process to the first token. The settings are written beside the results.
 
-Usage: bench/serve.py KERMES MODEL [--users 16] [--tokens 64] [--rate R] [--idle 2000] [--out FILE.json]
+Usage: bench/serve.py KERMES MODEL [--users 16] [--tokens 64] [--rate R] [--batch] [--idle 2000] [--out FILE.json]
 """
 import argparse
 import asyncio
@@ -192,10 +192,10 @@ def steady(port, users, tokens, words):
     return made / (last - first) if last > first else None, client
 
 
-def against_batch(server, a, rounds=3):
+def against_batch(server, a):
     """The server's tokens a second against those of kermes bench batch, in turns, since machines are busy."""
     words, turns = 4, []
-    for _ in range(rounds):
+    for _ in range(a.batch_turns):
         bench = bench_batch(a.kermes, a.model, a.users, 64 + a.tokens // 2)
         rate, client = steady(server.port, a.users, a.tokens, words)
         turns.append({"bench": bench, "server": rate, "client_cpu_us_per_token": round(client * 1e6, 1)})
@@ -372,6 +372,7 @@ def main():
     p.add_argument("--turn", type=int, default=2000, help="words of the long prompt; 0: none")
     p.add_argument("--idle", type=int, default=0)
     p.add_argument("--batch", action="store_true", help="also against kermes bench batch")
+    p.add_argument("--batch-turns", type=int, default=3)
     p.add_argument("--start", action="store_true", help="only the time from start to the first token")
     p.add_argument("--cost", action="store_true", help="only what a token of one stream costs")
     p.add_argument("--instructions", action="store_true", help="with --cost: also instructions in user space, by valgrind")

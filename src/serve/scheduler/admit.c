@@ -210,23 +210,24 @@ static bool set_aside(km_scheduler *s, int i, const km_batch_state *b) {
 }
 
 /* Pages that the next step may take, also if the thread that compiles grammars starts a prompt just before. */
-static int64_t pages_ahead(km_scheduler *s) {
+static int64_t pages_ahead(km_scheduler *s, const km_batch_state *b) {
     int64_t most = 0;
-    km_batch_state b = km_batch_describe(s->batch);
     for (int i = 0; s->n_starting && i < s->n_slots; i++) {
         const km_slot *a = &s->slots[i];
         if (a->state != KM_SLOT_RUNNING || !a->task->starting) continue;
-        int64_t pages = pages_for(&b, a->n < CHUNK ? (int64_t)a->n : CHUNK) + 1;
+        int64_t pages = pages_for(b, a->n < CHUNK ? (int64_t)a->n : CHUNK) + 1;
         if (pages > most) most = pages;
     }
     return most + km_batch_pages_ahead(s->batch);
 }
 
 void km_make_room(km_scheduler *s) {
+    enum { ENOUGH = 8192 }; /* tokens, more than a step reads: then nobody needs to count */
     for (;;) {
-        int64_t ahead = pages_ahead(s);
         km_batch_state b = km_batch_describe(s->batch);
-        if (b.pages <= 0 || b.pages_free >= ahead) return;
+        if (b.pages <= 0 || b.pages_free > 2 * s->n_running + pages_for(&b, ENOUGH)) return;
+        int64_t ahead = pages_ahead(s, &b);
+        if (km_batch_describe(s->batch).pages_free >= ahead) return;
         if (km_prefix_shrink(s, NULL)) continue;
         int i = s->n_running > 1 ? youngest(s) : -1;
         if (i < 0 || !set_aside(s, i, &b)) return;
