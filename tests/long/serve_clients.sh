@@ -22,9 +22,9 @@ check_schema() {
         --suppress-health-check all --no-color) || exit 1
 }
 # The small model does not rank: 501 is what it has to answer. One that does comes behind.
-check_schema --exclude-path /v1/rerank
+check_schema --exclude-path /v1/rerank --exclude-path /v2/rerank
 stop_server TERM
 python3 "$here/rerank.py" make "$root/models/kermes-tiny.gguf" "$tmp/ranker.gguf" || exit 1
 start_models -m "$tmp/ranker.gguf"
-check_schema --include-path /v1/rerank
+check_schema --include-path /v1/rerank --include-path /v2/rerank
 stop_server TERM

@@ -1,6 +1,8 @@
 """The dialects of a running server. Each check is a function whose name says what it checks."""
 import base64
 import json
+import os
+import re
 import struct
 import sys
 import threading
@@ -303,7 +305,13 @@ def pages_and_documents_are_there():
     assert b"http://" not in page.replace(b"http://www.w3.org", b"")
     assert call(url, "/status")[0] == 200 and call(url, "/status.json")[2]["model"]
     paths = call(url, "/openapi.json")[2]["paths"]
-    assert {"/v1/chat/completions", "/v1/rerank", "/v1/search", "/v1/sessions"} <= set(paths) and set(paths["/v1/responses/{id}"]) == {"get", "delete"}
+    assert set(paths["/v1/responses/{id}"]) == {"get", "delete"}
+    # Everything that answers JSON is in the document, and nothing else.
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../src/serve/api/router.c")) as f:
+        routes = {(m[1].lower(), m[2].replace("...", "{id}")) for m in re.finditer(r'^    {"(\w+)", "(/[^"]*)", TO_', f.read(), re.M)}
+    others = {"/", "/status", "/web/", "/web/{id}", "/metrics", "/openapi.json"}
+    told = {(method, path) for path, methods in paths.items() for method in methods}
+    assert told - {("get", "/v1/responses/{id}/input_items")} == {r for r in routes if r[1] not in others}, told ^ routes
     assert call(url, "/health")[2]["status"] == "ok" and call(url, "/ready")[0] == 200
 
 

@@ -62,6 +62,10 @@ static const struct km_openapi_row {
      "{\"type\":\"object\",\"required\":[\"query\",\"documents\"],\"properties\":{\"model\":{\"type\":\"string\"},\"query\":{\"type\":\"string\"},"
      "\"documents\":{\"type\":\"array\",\"items\":{\"type\":\"string\"}},\"top_n\":{\"type\":\"integer\",\"minimum\":1},\"return_documents\":{\"type\":\"boolean\"}}}",
      "{\"type\":\"object\",\"required\":[\"model\",\"results\",\"usage\"]}"},
+    {"post", "/v2/rerank", "The same (Cohere).",
+     "{\"type\":\"object\",\"required\":[\"query\",\"documents\"],\"properties\":{\"model\":{\"type\":\"string\"},\"query\":{\"type\":\"string\"},"
+     "\"documents\":{\"type\":\"array\",\"items\":{\"type\":\"string\"}},\"top_n\":{\"type\":\"integer\",\"minimum\":1},\"return_documents\":{\"type\":\"boolean\"}}}",
+     "{\"type\":\"object\",\"required\":[\"model\",\"results\",\"usage\"]}"},
     {"post", "/v1/search", "The nearest vectors of an index.",
      "{\"type\":\"object\",\"properties\":{\"model\":{\"type\":\"string\"},\"index\":{\"type\":\"string\"},\"input\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":100},"
      "\"vector\":{\"type\":\"array\",\"items\":{\"type\":\"number\"}},\"k\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":1000}}}",
@@ -88,6 +92,9 @@ static const struct km_openapi_row {
     {"post", "/api/embed", "Vectors of texts (Ollama).",
      "{\"type\":\"object\",\"required\":[\"input\"],\"properties\":{\"model\":{\"type\":\"string\"},\"input\":{\"type\":\"string\",\"minLength\":1}}}",
      "{\"type\":\"object\",\"required\":[\"model\",\"embeddings\"]}"},
+    {"post", "/api/embeddings", "The vector of a text (Ollama's older form).",
+     "{\"type\":\"object\",\"required\":[\"prompt\"],\"properties\":{\"model\":{\"type\":\"string\"},\"prompt\":{\"type\":\"string\",\"minLength\":1}}}",
+     "{\"type\":\"object\",\"required\":[\"embedding\"]}"},
     {"post", "/tokenize", "Text to tokens.",
      "{\"type\":\"object\",\"required\":[\"content\"],\"properties\":{\"content\":{\"type\":\"string\"},\"add_special\":{\"type\":\"boolean\"},\"parse_special\":{\"type\":\"boolean\"},"
      "\"with_pieces\":{\"type\":\"boolean\"}}}",
@@ -100,6 +107,11 @@ static const struct km_openapi_row {
      "{\"type\":\"object\",\"required\":[\"prompt\"]}"},
     {"get", "/v1/models", "The models here.", NULL,
      "{\"type\":\"object\",\"required\":[\"object\",\"data\"]}"},
+    {"get", "/v1/models/{id}", "One of them.", NULL,
+     "{\"type\":\"object\",\"required\":[\"id\",\"object\"]}"},
+    {"post", "/api/show", "What a model is (Ollama).",
+     "{\"type\":\"object\",\"properties\":{\"model\":{\"type\":\"string\"}}}",
+     "{\"type\":\"object\",\"required\":[\"details\",\"model_info\",\"capabilities\"]}"},
     {"get", "/api/tags", "The models here (Ollama).", NULL,
      "{\"type\":\"object\",\"required\":[\"models\"]}"},
     {"get", "/api/ps", "The models that are loaded (Ollama).", NULL,
