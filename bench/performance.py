@@ -425,7 +425,8 @@ def models_beside(data):
             rows.append([f"{m['model']} on a card of 1.2 GB, {what}",
                          ", ".join(f"{r['job']} {number(r['tokens_per_s'])} tokens/s"
                                    for r in m["results"]), "", ""])
-    return "\n" + table(["work", "measured", "wanted", "result"], rows) if rows else ""
+    of = f"\nOf {data['parts_date']}, at the code of that day:\n" if "parts_date" in data else ""
+    return of + "\n" + table(["work", "measured", "wanted", "result"], rows) if rows else ""
 
 
 def models_ops(data):
