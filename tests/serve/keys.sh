@@ -20,6 +20,15 @@ python3 "$(dirname "$0")/keys.py" "$url" "$alice" "$old" "$bob" || exit 1
 stop_server INT
 grep -q "keys, line 4" "$tmp/err" || { echo "no note about the broken line:"; cat "$tmp/err"; exit 1; }
 
+# What a key may: so many tokens of an answer, so many requests at once, some models.
+for limits in "few tokens=3" "one parallel=1" "other models=another"; do
+    "$kermes" serve --new-key "${limits%% *}" 2>"$tmp/${limits%% *}" | sed "s/\$/ ${limits#* }/" >>"$tmp/limited" || exit 1
+done
+start_server --keys "$tmp/limited"
+python3 "$(dirname "$0")/limits.py" "$url" "$server" "$(tail -n 1 "$tmp/few")" "$(tail -n 1 "$tmp/one")" "$(tail -n 1 "$tmp/other")" || exit 1
+wait "$server" || { echo "the server did not end well:"; cat "$tmp/err"; exit 1; }
+server=
+
 start_server --allow-origin https://app.example --allow-host kermes.lan
 python3 "$(dirname "$0")/keys.py" "$url" || exit 1
 stop_server TERM
