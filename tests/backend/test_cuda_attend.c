@@ -70,6 +70,8 @@ static void one_row_over_f16_is_one_kernel(void **state) {
 
 static void hopper_shares_pages_for_any_mix_of_rows(void **state) {
     assert_string_equal(kernels_of(90, 2, 128, KM_F16), " attend_append attend_pages_f16_128");
+    assert_string_equal(kernels_of(90, 2, 72, KM_F16), " attend_append attend_pages_f16_128");
+    assert_string_equal(kernels_of(90, 2, 16, KM_BF16), " attend_append attend_pages_bf16_64");
     assert_string_equal(kernels_of(90, 1, 128, KM_BF16), " attend_append attend_pages_bf16_128");
     assert_string_equal(kernels_of(90, 1024, 64, KM_BF16), " attend_append attend_pages_bf16_64");
     assert_string_equal(kernels_of(90, 64, 64, KM_Q8_0), " attend_append attend_blocks_8_64");
@@ -78,8 +80,8 @@ static void hopper_shares_pages_for_any_mix_of_rows(void **state) {
 
 static void other_heads_caches_and_chips_go_by_tiles_or_row_by_row(void **state) {
     assert_string_equal(kernels_of(90, 1025, 64, KM_F16), " attend_append attend_tile_64");
-    assert_string_equal(kernels_of(90, 65, 96, KM_F16), " attend_append attend_tile_128");
-    assert_string_equal(kernels_of(90, 64, 96, KM_F16), " attend_append attend_few_128");
+    assert_string_equal(kernels_of(90, 65, 160, KM_F16), " attend_append attend_tile_256");
+    assert_string_equal(kernels_of(90, 64, 96, KM_Q8_0), " attend_append attend_few_128");
     assert_string_equal(kernels_of(90, 2, 64, KM_F32), " attend_append attend_few_64");
     assert_string_equal(kernels_of(89, 2, 64, KM_F16), " attend_append attend_few_64");
     assert_string_equal(kernels_of(90, 2, 20, KM_F16), " attend_plain_append attend_plain");

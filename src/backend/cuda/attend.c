@@ -122,12 +122,12 @@ static km_status run_one(km_lane *lane, const km_attend_call *w, km_attend_args 
 
 /* Any mix of rows on Hopper. */
 static bool is_shared(const km_lane *lane, const km_attend_call *w) {
+    bool d = km_dtype_is_block(w->cache) ? w->d == 64 || w->d == 128 : w->d <= 128 && w->d % 8 == 0;
     if (lane->ctx->reproducible) return false; /* shares depend on what else there is */
     if (w->rows > 1 && w->rows <= SOLE_ROWS && w->max_pages <= SHORT_PAGES) return false;
-    return (w->d == 64 || w->d == 128) && w->cache != KM_F32 && w->rows <= KM_ATTEND_SHARED_ROWS &&
-           w->scale > 0 && w->pages * w->kv_heads <= INT32_MAX / KM_ATTEND_PAGE &&
-           km_cuda_dev_of(lane)->cc == 90 && km_cuda_api()->map_tiled &&
-           km_cuda_has_module("attend_pages");
+    return d && w->cache != KM_F32 && w->rows <= KM_ATTEND_SHARED_ROWS && w->scale > 0 &&
+           w->pages * w->kv_heads <= INT32_MAX / KM_ATTEND_PAGE && km_cuda_dev_of(lane)->cc == 90 &&
+           km_cuda_api()->map_tiled && km_cuda_has_module("attend_pages");
 }
 
 static km_status describe_cache(km_lane *lane, const km_attend_call *w, void *cache,
@@ -144,20 +144,21 @@ static km_status describe_cache(km_lane *lane, const km_attend_call *w, void *ca
 /* After append, which has put rows' positions into a->where. */
 static km_status run_shared(km_lane *lane, const km_attend_call *w, km_attend_args *a) {
     km_attend_pages_args args = {0};
-    bool blocks_of_32 = km_dtype_is_block(w->cache), wide = w->d == 128;
+    bool blocks_of_32 = km_dtype_is_block(w->cache), wide = w->d > 64;
+    int64_t d = wide ? 128 : 64; /* of tiles: elements beyond a head's are zeros */
     km_cuda_kernel *k = blocks_of_32 ? &pages_blocks[w->cache == KM_Q4_0][wide]
                                      : &pages_16[w->cache == KM_BF16][wide];
-    unsigned shared = (unsigned)(!blocks_of_32         ? KM_ATTEND_SHARED_16(w->d)
-                                 : w->cache == KM_Q8_0 ? KM_ATTEND_SHARED_BLOCKS(8, w->d)
-                                                       : KM_ATTEND_SHARED_BLOCKS(4, w->d));
+    unsigned shared = (unsigned)(!blocks_of_32         ? KM_ATTEND_SHARED_16(d)
+                                 : w->cache == KM_Q8_0 ? KM_ATTEND_SHARED_BLOCKS(8, d)
+                                                       : KM_ATTEND_SHARED_BLOCKS(4, d));
     /* Blocks wait for each other: no more than stand on the chip at once. */
     int blocks =
         km_cuda_occupancy(lane, k, KM_ATTEND_PAGES_THREADS, shared) * km_cuda_dev_of(lane)->sms;
     int each = a->group < KM_ATTEND_TILE ? a->group : KM_ATTEND_TILE;
     size_t cap = 0;
     a->parts = (a->group + each - 1) / each;
-    a->partial = km_cuda_scratch(
-        lane, 2 * (size_t)blocks * (size_t)KM_ATTEND_SLOT(w->d) * sizeof(float), &cap);
+    a->partial =
+        km_cuda_scratch(lane, 2 * (size_t)blocks * (size_t)KM_ATTEND_SLOT(d) * sizeof(float), &cap);
     a->counters = a->partial ? km_cuda_counters(lane) : NULL;
     if (!a->counters) return lane->ctx->error.code;
     args.a = *a;
@@ -269,9 +270,9 @@ static km_status run_attend(km_ctx *ctx, const km_call *c) {
     /* The kernel in front may be the one that fills the cache or says where rows are, but not in what
      * is captured. */
     a.early = km_cuda_queue_of(lane)->capturing != NULL;
-    if (is_plain(&w)) return run_plain(lane, &a);
-    if (is_one(lane, &w)) return run_one(lane, &w, &a, size);
-    bool together = is_shared(lane, &w);
+    bool together = is_shared(lane, &w), odd = is_plain(&w);
+    if (!odd && is_one(lane, &w)) return run_one(lane, &w, &a, size);
+    if (odd && !together) return run_plain(lane, &a);
     if (w.rows == 1 && !together) return run_few(lane, &w, &a, size);
     size_t cap, place_cap = 0;
     a.turned = km_cuda_scratch(lane, (size_t)(w.rows * w.heads * w.d) * sizeof(float), &cap);

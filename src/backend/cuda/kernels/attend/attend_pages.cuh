@@ -67,10 +67,10 @@ __device__ __forceinline__ void load_queries(const km_attend_args &a, const Walk
         for (int k = 0; k < D / 16; k++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
+                int column = 16 * k + 8 * half + 2 * t;
                 q[k][2 * half + e] = 0;
-                if (query[e].valid)
-                    q[k][2 * half + e] =
-                        *reinterpret_cast<const uint32_t *>(from + 16 * k + 8 * half + 2 * t);
+                if (query[e].valid && column < a.d)
+                    q[k][2 * half + e] = *reinterpret_cast<const uint32_t *>(from + column);
             }
     }
 }
@@ -185,8 +185,9 @@ __device__ __forceinline__ void leave(const km_attend_args &a, const Walk &w, in
         }
 #pragma unroll
         for (int j = 0; j < D / 8; j++)
-            *reinterpret_cast<float2 *>(to + 8 * j + 2 * t) =
-                make_float2(o[4 * j + 2 * e] * inverse, o[4 * j + 2 * e + 1] * inverse);
+            if (8 * j + 2 * t < a.d)
+                *reinterpret_cast<float2 *>(to + 8 * j + 2 * t) =
+                    make_float2(o[4 * j + 2 * e] * inverse, o[4 * j + 2 * e + 1] * inverse);
     }
     if (w.parts == 1) return;
     named_sync(1, WORKERS);
@@ -256,7 +257,8 @@ __device__ __forceinline__ void put_together(const km_attend_args &a, const Walk
                 high[u] = most;
             }
             int i = mine + u * stride, m = i / (D / 4), column = i % (D / 4) * 4;
-            if (i >= to || lane || w.head % a.parts * each + m % each >= a.group) continue;
+            if (i >= to || lane || column >= a.d || w.head % a.parts * each + m % each >= a.group)
+                continue;
             float inverse = sum[u] > 0 || sum[u] != sum[u] ? 1 / sum[u] : 0;
             *reinterpret_cast<float4 *>(a.out + head_of(a, w, each, m) + column) = make_float4(
                 v[u][0] * inverse, v[u][1] * inverse, v[u][2] * inverse, v[u][3] * inverse);
