@@ -41,6 +41,8 @@ static const attend_form forms[] = {
     {48, 8, 1, 64, 12, 5, -2, .base = 10000, .dims = 64},
     {40, 14, 2, 128, 9, 6, -2, .base = 10000, .dims = 128, .norms = true, .softcap = 20},
     {60, 2, 2, 64, 7, 4, -2, .base = 10000, .dims = 64, .window = 70},
+    {24, 4, 2, 96, 6, 3, -2, .base = 10000, .dims = 96, .window = 65},
+    {21, 3, 1, 72, 5, 3, -2, .base = 10000, .dims = 36, .adjacent = true},
     {5, 8, 1, 64, 1, 36, 2200, .base = 10000, .dims = 64},
     {150, 6, 2, 128, 1, 5, 130, .base = 10000, .dims = 128},
 };

@@ -86,8 +86,8 @@ static bool is_one(const km_lane *lane, const km_attend_call *w) {
 
 /* Clusters for the query heads of a key head: as many as the cache has pages for, and no more than
  * stand on the chip at once. Those that find nothing to do leave. */
-static int clusters_for(const km_cuda_dev *dev, const km_attend_call *w, int of, int size) {
-    int64_t most = dev->sms / KM_ATTEND_CLUSTER * (size == 2 ? 1 : 2) / of;
+static int clusters_for(const km_cuda_dev *dev, const km_attend_call *w, int of) {
+    int64_t most = dev->sms / KM_ATTEND_CLUSTER / of;
     int64_t n = (w->max_pages + 2 * KM_ATTEND_CLUSTER - 1) / (2 * KM_ATTEND_CLUSTER);
     if (n > most) n = most;
     return n < 1 ? 1 : (int)n;
@@ -96,7 +96,7 @@ static int clusters_for(const km_cuda_dev *dev, const km_attend_call *w, int of,
 static km_status run_one(km_lane *lane, const km_attend_call *w, km_attend_args *a, int size) {
     const km_cuda_dev *dev = km_cuda_dev_of(lane);
     a->parts = (a->group + KM_ATTEND_HEADS - 1) / KM_ATTEND_HEADS;
-    int of = a->kv_heads * a->parts, clusters = clusters_for(dev, w, of, size);
+    int of = a->kv_heads * a->parts, clusters = clusters_for(dev, w, of);
     size_t cap = 0;
     if (of * KM_ATTEND_CLUSTER > KM_CUDA_COUNTERS) clusters = 1;
     if (clusters > 1) {
@@ -282,8 +282,10 @@ static km_status run_attend(km_ctx *ctx, const km_call *c) {
         a.where = km_cuda_scratch(lane, (size_t)w.rows * sizeof *a.where, &place_cap);
         if (!a.where) s = ctx->error.code;
     }
+    /* Few rows have a warp to each vector. */
+    int64_t vectors = w.heads + 2 * w.kv_heads, beside = w.rows <= FEW_ROWS ? (vectors + 7) / 8 : 1;
     if (s == KM_OK)
-        s = km_cuda_launch1(lane, &append, KM_DIM(w.rows), KM_DIM(256),
+        s = km_cuda_launch1(lane, &append, KM_DIM(w.rows, beside), KM_DIM(256),
                             (unsigned)((w.dims + 8 * w.d) * (int64_t)sizeof(float)), &a);
     if (s == KM_OK)
         s = together             ? run_shared(lane, &w, &a)

@@ -8,7 +8,7 @@
 // the way; with more rows, attend_append has done it before.
 #include "backend/cuda/kernels/attend/attend.cuh"
 
-// ---- Norm, rotation and the cache: a block to a row ----
+// ---- Norm, rotation and the cache: grid (rows, blocks to a row) ----
 
 extern "C" __global__ void __launch_bounds__(256, 4)
     attend_append(const __grid_constant__ km_attend_args a) {
@@ -29,10 +29,12 @@ extern "C" __global__ void __launch_bounds__(256, 4)
 #if __CUDA_ARCH__ >= 900
     if (a.early) asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
-    const float *q = (const float *)a.q + r * a.ldq;
-    for (int h = warp; h < a.heads; h += 8) {
+    // A warp to a vector: the queries, then keys, then values. Few rows have blocks beside one another.
+    int first = blockIdx.y * 8 + warp, step = gridDim.y * 8;
+    for (int h = first; h < a.heads; h += step) {
         int64_t to = ((int64_t)r * a.heads + h) * a.d;
-        head_by_warp(a, q + h * a.d, a.q_norm, turns, [&](int i, float v) {
+        const float *q = (const float *)a.q + r * a.ldq + h * a.d;
+        head_by_warp(a, q, a.q_norm, turns, [&](int i, float v) {
             if (!a.where)
                 a.turned[to + i] = v;
             else if (a.cache == KM_CACHE_BF16)
@@ -41,24 +43,25 @@ extern "C" __global__ void __launch_bounds__(256, 4)
                 ((f16 *)a.turned)[to + i] = from_f32<f16>(v);
         });
     }
-    if (a.where) {
+    if (a.where && blockIdx.y == 0) {
         if (threadIdx.x == 0) a.where[r] = p.counts ? p.position : -1;
         for (int i = threadIdx.x; !p.counts && i < a.heads * a.d; i += 256)
             a.out[(int64_t)r * a.heads * a.d + i] = 0;
     }
     if (!p.counts) return;
     int page = p.pages[p.position / PAGE], within = p.position % PAGE;
-    for (int h = warp; h < a.kv_heads; h += 8) {
-        const float *k = (const float *)a.k + r * a.ldk + h * a.d;
-        const float *v = (const float *)a.v + r * a.ldv + h * a.d;
+    for (int i = (first + step - a.heads % step) % step; i < 2 * a.kv_heads; i += step) {
+        bool key = i < a.kv_heads;
+        int h = key ? i : i - a.kv_heads;
+        const float *x = key ? (const float *)a.k + r * a.ldk : (const float *)a.v + r * a.ldv;
         int64_t at = page_at(a, page, h) + (int64_t)within * bytes_of_vector(a);
-        head_by_warp(a, k, a.k_norm, turns, [&](int i, float x) { vector[i] = x; });
+        x += h * a.d;
+        if (key)
+            head_by_warp(a, x, a.k_norm, turns, [&](int i, float v) { vector[i] = v; });
+        else
+            for (int i = lane; i < a.d; i += 32) vector[i] = x[i];
         __syncwarp();
-        store_vector(a, a.cache_k + at, vector);
-        __syncwarp();
-        for (int i = lane; i < a.d; i += 32) vector[i] = v[i];
-        __syncwarp();
-        store_vector(a, a.cache_v + at, vector);
+        store_vector(a, (key ? a.cache_k : a.cache_v) + at, vector);
         __syncwarp();
     }
 }

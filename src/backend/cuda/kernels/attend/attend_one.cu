@@ -12,7 +12,7 @@
 // with all queries, the half's warps agree on the largest scores, and each multiplies all probabilities
 // with a quarter of the values' columns, by tensor cores. Then halves send what they have of a head to
 // the block that makes its result, into that one's shared memory, and leave: nobody waits for others
-// but for what is sent to it. Of several clusters, the last to be done with a head puts it together.
+// but for what is sent to it. Of several clusters, the first waits for the others and puts heads together.
 #include "backend/cuda/kernels/attend/attend.cuh"
 #include "backend/cuda/kernels/cluster.cuh"
 #include "backend/cuda/kernels/wgmma.cuh"
@@ -38,22 +38,22 @@ __device__ __forceinline__ void ask_page(const km_attend_args &a, uint32_t tile,
 template <int DP> __device__ __forceinline__ void attend_one(const km_attend_args &a) {
     constexpr int CHUNKS = DP / 8, TILE = PAGE * DP * 2, PAIRS = DP / 64, TASKS = 3;
     constexpr int COLS = DP / 4; // of a warp
+    constexpr int STAGES = KM_ATTEND_ONE_STAGES(DP);
     extern __shared__ __align__(1024) uint8_t shared[];
-    // Two halves of a key tile and a value tile, and of probabilities; queries. Then what halves send:
+    // Two halves of key and value tiles, and of probabilities; queries. Then what halves send:
     // for up to two heads of this block the sums, and the largest score with the probabilities' sum.
-    uint8_t *tile_p = shared + 4 * TILE, *tile_q = tile_p + 2 * M * PAGE * 2;
+    uint8_t *tile_p = shared + STAGES * 4 * TILE, *tile_q = tile_p + 2 * M * PAGE * 2;
     float *sent = reinterpret_cast<float *>(tile_q + M * DP * 2);          // (HALVES, 2, DP)
     float2 *sent_top = reinterpret_cast<float2 *>(sent + HALVES * 2 * DP); // (HALVES, 2)
     float *tops = reinterpret_cast<float *>(sent_top + HALVES * 2);        // of each warp and head
     float2 *turns = reinterpret_cast<float2 *>(tops + WARPS * M);          // DP / 2
     f16 *patch = reinterpret_cast<f16 *>(turns + DP / 2); // (2, DP): the token's key and value
     uint32_t all_sent = smem_addr(patch + 2 * DP);        // barrier
-    int *last = reinterpret_cast<int *>(patch + 2 * DP) + 2;
     int rank = blockIdx.x % BLOCKS, cluster = blockIdx.x / BLOCKS;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     int half = warp / 4, kvh = blockIdx.y / a.parts, part = blockIdx.y % a.parts;
     int head0 = kvh * a.group + part * M, heads = min(M, a.group - part * M);
-    uint8_t *tile_k = shared + half * 2 * TILE, *tile_v = tile_k + TILE;
+    uint8_t *tiles = shared + half * STAGES * 2 * TILE;
     tile_p += half * M * PAGE * 2;
 
     if (!a.early) wait_for_previous();
@@ -64,15 +64,18 @@ template <int DP> __device__ __forceinline__ void attend_one(const km_attend_arg
     int stride = clusters * HALVES, from = rank + half * BLOCKS;
     if (cluster >= clusters) return;
     int n = cluster * HALVES + from; // this half's first page
-    auto ask = [&](int i) {
-        int64_t at = page_at(a, p.pages[page0 + i], kvh);
-        int seen = p.position - (page0 + i) * PAGE; // this token's own row is filled in later
-        ask_page<DP>(a, smem_addr(tile_k), a.cache_k + at, seen);
-        cp_async_commit();
-        ask_page<DP>(a, smem_addr(tile_v), a.cache_v + at, seen);
+    auto ask = [&](int i, int stage) {
+        uint32_t tile = smem_addr(tiles + stage * 2 * TILE);
+        if (i < pages) {
+            int64_t at = page_at(a, p.pages[page0 + i], kvh);
+            int seen = p.position - (page0 + i) * PAGE; // this token's own row is filled in later
+            ask_page<DP>(a, tile, a.cache_k + at, seen);
+            ask_page<DP>(a, tile + TILE, a.cache_v + at, seen);
+        }
         cp_async_commit();
     };
-    if (n < pages) ask(n);
+#pragma unroll
+    for (int i = 0; i < STAGES; i++) ask(n + i * stride, i);
     int here = (rank < heads) + (rank + BLOCKS < heads);
     int halves = min(pages - cluster * HALVES, HALVES); // that have any page
     if (threadIdx.x == 0) {
@@ -174,10 +177,13 @@ template <int DP> __device__ __forceinline__ void attend_one(const km_attend_arg
     // Sums of the columns of this warp and, in `sum`, of the probabilities; rows g and g + 8.
     float o[COLS / 8][4] = {}, sum[4] = {}, most[2] = {-INFINITY, -INFINITY};
     int i8 = lane / 8, within = lane % 8, key0 = warp % 4 * 16;
-    uint32_t at_k = smem_addr(tile_k), at_v = smem_addr(tile_v), at_q = smem_addr(tile_q);
+    int stage = 0;
+    uint32_t at_q = smem_addr(tile_q);
     auto half_sync = [&] { asm volatile("bar.sync %0, 128;" ::"r"(1 + half) : "memory"); };
     for (; n < pages; n += stride) {
-        cp_async_wait<0>();
+        uint8_t *tile_k = tiles + stage * 2 * TILE, *tile_v = tile_k + TILE;
+        uint32_t at_k = smem_addr(tile_k), at_v = smem_addr(tile_v);
+        cp_async_wait<STAGES - 1>();
         if (owner && n == pages - 1) { // written after the page was asked for
             half_sync();
             int row = p.position % PAGE;
@@ -259,10 +265,9 @@ template <int DP> __device__ __forceinline__ void attend_one(const km_attend_arg
                 mma_m16n8k16<f16>(o[c + 1], fp, fv[2], fv[3]);
             }
         }
-        if (n + stride < pages) {
-            half_sync();
-            ask(n + stride);
-        }
+        if (n + stride < pages) half_sync();
+        ask(n + STAGES * stride, stage);
+        stage = (stage + 1) % STAGES;
     }
     // To the block of each head; all blocks run by now.
     cluster_wait();
@@ -307,18 +312,21 @@ template <int DP> __device__ __forceinline__ void attend_one(const km_attend_arg
         }
     }
     if (clusters == 1) return;
+    // The first cluster waits for the others, which wait for nobody and leave.
     __syncthreads();
+    uint32_t *counter = &a.counters[who];
+    if (cluster > 0) {
+        if (threadIdx.x == 0)
+            asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+        return;
+    }
     if (threadIdx.x == 0) {
-        uint32_t before;
-        asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
-                     : "=r"(before)
-                     : "l"(&a.counters[who])
-                     : "memory");
-        *last = before == (uint32_t)clusters - 1;
-        if (*last) a.counters[who] = 0;
+        uint32_t there;
+        do asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(there) : "l"(counter) : "memory");
+        while (there < (uint32_t)clusters - 1);
+        *counter = 0;
     }
     __syncthreads();
-    if (!*last) return;
     for (int i = threadIdx.x; i < here * DP; i += 2 * HALF) {
         int e = i / DP, col = i % DP;
         float high = -INFINITY, v = 0, all = 0;
