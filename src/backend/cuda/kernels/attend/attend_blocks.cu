@@ -123,8 +123,10 @@ __device__ __forceinline__ void consume(const km_attend_args &a, Room<BITS, D> a
             hold(s);
             if (some) {
                 softmax<f16>(a, s, (w.page + n) * PAGE, query, clear, begun, top, sum, by);
+                if (n > 0 && __any_sync(ALL_LANES, by[0] != 1 || by[1] != 1)) {
 #pragma unroll
-                for (int j = 0; n > 0 && j < D / 2; j++) o[j] *= by[j % 4 / 2];
+                    for (int j = 0; j < D / 2; j++) o[j] *= by[j % 4 / 2];
+                }
                 pack<f16>(prob, s);
             }
             named_sync(1, WORKERS); // all values are there, and nobody needs the keys

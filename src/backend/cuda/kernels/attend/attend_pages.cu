@@ -93,11 +93,11 @@ __device__ __forceinline__ void consume(const km_attend_args &a, Room<D> at, Wal
             wgmma_wait<0>();
             hold(o);
             if (lane == 0) mbar_arrive(at.v_empty(before.stage));
-            if (some) {
+            if (__any_sync(ALL_LANES, by[0] != 1 || by[1] != 1)) { // seldom, after some pages
 #pragma unroll
                 for (int j = 0; j < D / 2; j++) o[j] *= by[j % 4 / 2];
-                pack<T>(prob, s);
             }
+            if (some) pack<T>(prob, s);
         }
         mbar_wait(at.v_full(ring.stage), ring.phase);
         if (w.last) clear_values<D>(at.v(ring.stage), keys_of_last(a, w));
