@@ -35,19 +35,20 @@ static int open_fake(void **state) {
     return 0;
 }
 
-/* Kernels of a call of so many rows with heads of d elements, on a GPU of that generation. */
-static const char *kernels_of(int cc, int64_t rows, int64_t d, km_dtype cache) {
+/* Kernels of a call of so many rows with heads of d elements, on a GPU of that generation, over
+ * sequences of so many pages at most. */
+static const char *kernels_over(int64_t most, int cc, int64_t rows, int64_t d, km_dtype cache) {
     km_ctx *ctx = km_ctx_new("cuda:0", 1);
     km_cuda_dev *dev = ctx->device->impl;
     dev->shared_max = 200 << 10, dev->cc = cc, dev->sms = 132;
     km_attend_spec spec = {.heads = 2, .kv_heads = 1, .scale = 0.1, .rope_base = 10000};
-    km_shape pages = KM_SHAPE(40, 1, KM_KV_PAGE, d);
+    km_shape pages = KM_SHAPE(most, 1, KM_KV_PAGE, d);
     void *zeros = calloc(1, (size_t)km_dtype_bytes(cache, km_shape_count(pages)));
     int32_t *place = calloc((size_t)(2 * rows), sizeof *place), table[40] = {0};
     km_tensor *k = km_from_data(ctx, cache, pages, zeros),
               *v = km_from_data(ctx, cache, pages, zeros);
     km_tensor *at = km_from_data(ctx, KM_I32, KM_SHAPE(rows, 2), place);
-    km_tensor *where = km_from_data(ctx, KM_I32, KM_SHAPE(1, 40), table);
+    km_tensor *where = km_from_data(ctx, KM_I32, KM_SHAPE(1, most), table);
     free(zeros);
     free(place);
     km_tensor *q = km_zeros(ctx, KM_F32, KM_SHAPE(rows, 2 * d)),
@@ -63,9 +64,20 @@ static const char *kernels_of(int cc, int64_t rows, int64_t d, km_dtype cache) {
     return names;
 }
 
+static const char *kernels_of(int cc, int64_t rows, int64_t d, km_dtype cache) {
+    return kernels_over(40, cc, rows, d, cache);
+}
+
 static void one_row_over_f16_is_one_kernel(void **state) {
     assert_string_equal(kernels_of(90, 1, 128, KM_F16), " attend_one_128");
     assert_string_equal(kernels_of(80, 1, 128, KM_F16), " attend_alone_128");
+}
+
+static void few_rows_over_short_contexts_are_one_kernel(void **state) {
+    assert_string_equal(kernels_over(16, 90, 16, 128, KM_F16), " attend_sole_128");
+    assert_string_equal(kernels_over(16, 90, 17, 128, KM_F16),
+                        " attend_append attend_pages_f16_128");
+    assert_string_equal(kernels_over(16, 90, 16, 128, KM_Q8_0), " attend_append attend_few_128");
 }
 
 static void hopper_shares_pages_for_any_mix_of_rows(void **state) {
@@ -90,6 +102,8 @@ static void other_heads_caches_and_chips_go_by_tiles_or_row_by_row(void **state)
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(one_row_over_f16_is_one_kernel, open_fake, fake_close),
+        cmocka_unit_test_setup_teardown(few_rows_over_short_contexts_are_one_kernel, open_fake,
+                                        fake_close),
         cmocka_unit_test_setup_teardown(hopper_shares_pages_for_any_mix_of_rows, open_fake,
                                         fake_close),
         cmocka_unit_test_setup_teardown(other_heads_caches_and_chips_go_by_tiles_or_row_by_row,

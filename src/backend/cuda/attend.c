@@ -17,6 +17,8 @@ static km_cuda_kernel alone[] = SIZES("attend_few", "attend_alone");
     { .module = "attend_one", .name = name_, .waits = true, .beside = true }
 static km_cuda_kernel one[] = {BESIDE("attend_one_64"), BESIDE("attend_one_128"),
                                BESIDE("attend_one_256")};
+static km_cuda_kernel sole[] = {BESIDE("attend_sole_64"), BESIDE("attend_sole_128"),
+                                BESIDE("attend_sole_256")};
 static km_cuda_kernel tile[] = SIZES("attend_tile", "attend_tile");
 static km_cuda_kernel pages_16[2][2] = {
     {ONE("attend_pages", "attend_pages_f16_64"), ONE("attend_pages", "attend_pages_f16_128")},
@@ -28,9 +30,8 @@ static km_cuda_kernel append = ONE("attend_few", "attend_append");
 static km_cuda_kernel plain = ONE("attend_plain", "attend_plain");
 static km_cuda_kernel plain_append = ONE("attend_plain", "attend_plain_append");
 
-#define FEW_ROWS 64  /* from here on tiles of tokens are worth it */
-#define SOLE_ROWS 16 /* so many over short contexts are sooner done each by itself */
-#define SHORT_PAGES 16
+#define FEW_ROWS 64    /* from here on tiles of tokens are worth it */
+#define SHORT_PAGES 16 /* of a context over which few rows are sooner done each by itself */
 
 static int cache_kind(km_dtype d) {
     return d == KM_F32    ? KM_CACHE_F32
@@ -78,9 +79,10 @@ static km_status run_few(km_lane *lane, const km_attend_call *w, km_attend_args 
     return s;
 }
 
-/* One token over an f16 cache. */
+/* One token over an f16 cache; or few, of whatever sequences, over one of no great length. */
 static bool is_one(const km_lane *lane, const km_attend_call *w) {
-    return w->rows == 1 && w->cache == KM_F16 && w->dims % 2 == 0 && w->d % 8 == 0 &&
+    bool few = w->rows <= KM_ATTEND_SOLE_ROWS && w->max_pages <= SHORT_PAGES;
+    return (w->rows == 1 || few) && w->cache == KM_F16 && w->dims % 2 == 0 && w->d % 8 == 0 &&
            km_cuda_dev_of(lane)->cc == 90 && km_cuda_has_module("attend_one");
 }
 
@@ -98,7 +100,8 @@ static km_status run_one(km_lane *lane, const km_attend_call *w, km_attend_args 
     a->parts = (a->group + KM_ATTEND_HEADS - 1) / KM_ATTEND_HEADS;
     int of = a->kv_heads * a->parts, clusters = clusters_for(dev, w, of);
     size_t cap = 0;
-    if (of * KM_ATTEND_CLUSTER > KM_CUDA_COUNTERS) clusters = 1;
+    bool many = w->rows > 1;
+    if (many || of * KM_ATTEND_CLUSTER > KM_CUDA_COUNTERS) clusters = 1;
     if (clusters > 1) {
         size_t each = 2 * (size_t)((64 << size) + 2) * sizeof(float);
         a->partial =
@@ -108,13 +111,14 @@ static km_status run_one(km_lane *lane, const km_attend_call *w, km_attend_args 
     }
     /* Of few blocks each takes more than it needs, so that those of the layer after it wait on other
      * multiprocessors. */
-    int blocks = KM_ATTEND_CLUSTER * clusters * of;
-    unsigned shared = (unsigned)KM_ATTEND_ONE_SHARED(64 << size);
+    int blocks = KM_ATTEND_CLUSTER * clusters * of * a->rows, dp = 64 << size;
+    unsigned shared = (unsigned)(many ? KM_ATTEND_ONE_SHARED(dp, 1, KM_ATTEND_SOLE_ROWS)
+                                      : KM_ATTEND_ONE_SHARED(dp, KM_ATTEND_ONE_STAGES(dp), 1));
     unsigned least = blocks <= dev->sms / 4 ? 150 << 10 : 0;
     void *params[] = {a};
     km_status s = km_cuda_launch_with(
-        lane, &one[size], KM_DIM(KM_ATTEND_CLUSTER * clusters, of), KM_DIM(256),
-        shared > least ? shared : least, params,
+        lane, many ? &sole[size] : &one[size], KM_DIM(KM_ATTEND_CLUSTER * clusters, of, a->rows),
+        KM_DIM(256), shared > least ? shared : least, params,
         &(km_launch_options){.cluster = KM_DIM(KM_ATTEND_CLUSTER), .alone = !a->early});
     km_cuda_scratch_free(lane, a->partial, cap);
     return s;
@@ -124,7 +128,7 @@ static km_status run_one(km_lane *lane, const km_attend_call *w, km_attend_args 
 static bool is_shared(const km_lane *lane, const km_attend_call *w) {
     bool d = km_dtype_is_block(w->cache) ? w->d == 64 || w->d == 128 : w->d <= 128 && w->d % 8 == 0;
     if (lane->ctx->reproducible) return false; /* shares depend on what else there is */
-    if (w->rows > 1 && w->rows <= SOLE_ROWS && w->max_pages <= SHORT_PAGES) return false;
+    if (w->rows > 1 && w->rows <= KM_ATTEND_SOLE_ROWS && w->max_pages <= SHORT_PAGES) return false;
     return d && w->cache != KM_F32 && w->rows <= KM_ATTEND_SHARED_ROWS && w->scale > 0 &&
            w->pages * w->kv_heads <= INT32_MAX / KM_ATTEND_PAGE && km_cuda_dev_of(lane)->cc == 90 &&
            km_cuda_api()->map_tiled && km_cuda_has_module("attend_pages");

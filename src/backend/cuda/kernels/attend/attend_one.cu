@@ -35,10 +35,21 @@ __device__ __forceinline__ void ask_page(const km_attend_args &a, uint32_t tile,
     }
 }
 
-template <int DP> __device__ __forceinline__ void attend_one(const km_attend_args &a) {
+// Position of row i if it is of row r's sequence, r sees it, and its key and value are kept; else -1.
+__device__ __forceinline__ int new_token(const km_attend_args &a, const Place &p, int r, int i) {
+    int sequence = a.row[2 * i], at = a.row[2 * i + 1];
+    if (i == r) return at;
+    if (sequence != a.row[2 * r] || at < p.first || at >= p.position) return -1;
+    int first = a.window > 0 && at >= a.window ? at - a.window + 1 : 0;
+    for (int page = first / PAGE; page < p.first / PAGE; page++)
+        if (p.pages[page] < 0 || p.pages[page] >= a.pages) return -1;
+    return at;
+}
+
+template <int DP, int STAGES, bool MANY>
+__device__ __forceinline__ void attend_one(const km_attend_args &a) {
     constexpr int CHUNKS = DP / 8, TILE = PAGE * DP * 2, PAIRS = DP / 64, TASKS = 3;
     constexpr int COLS = DP / 4; // of a warp
-    constexpr int STAGES = KM_ATTEND_ONE_STAGES(DP);
     extern __shared__ __align__(1024) uint8_t shared[];
     // Two halves of key and value tiles, and of probabilities; queries. Then what halves send:
     // for up to two heads of this block the sums, and the largest score with the probabilities' sum.
@@ -47,23 +58,32 @@ template <int DP> __device__ __forceinline__ void attend_one(const km_attend_arg
     float2 *sent_top = reinterpret_cast<float2 *>(sent + HALVES * 2 * DP); // (HALVES, 2)
     float *tops = reinterpret_cast<float *>(sent_top + HALVES * 2);        // of each warp and head
     float2 *turns = reinterpret_cast<float2 *>(tops + WARPS * M);          // DP / 2
-    f16 *patch = reinterpret_cast<f16 *>(turns + DP / 2); // (2, DP): the token's key and value
-    uint32_t all_sent = smem_addr(patch + 2 * DP);        // barrier
-    int rank = blockIdx.x % BLOCKS, cluster = blockIdx.x / BLOCKS;
+    uint32_t all_sent = smem_addr(turns + DP / 2);                         // barrier
+    f16 *patch =
+        reinterpret_cast<f16 *>(turns + DP / 2) + 8; // (new tokens, 2, DP): keys and values
+    int r = MANY ? blockIdx.z : 0, rank = blockIdx.x % BLOCKS, cluster = blockIdx.x / BLOCKS;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     int half = warp / 4, kvh = blockIdx.y / a.parts, part = blockIdx.y % a.parts;
     int head0 = kvh * a.group + part * M, heads = min(M, a.group - part * M);
     uint8_t *tiles = shared + half * STAGES * 2 * TILE;
     tile_p += half * M * PAGE * 2;
 
+    float *out = a.out + ((int64_t)r * a.heads + head0) * a.d;
     if (!a.early) wait_for_previous();
-    Place p = place_by_block(a, 0);
+    Place p = place_by_block(a, r);
     int page0 = p.first / PAGE, pages = p.counts ? p.position / PAGE - page0 + 1 : 0;
     // Clusters that work, and the pages from one of a half's to its next.
     int clusters = min((int)gridDim.x / BLOCKS, max(1, (pages + HALVES - 1) / HALVES));
     int stride = clusters * HALVES, from = rank + half * BLOCKS;
     if (cluster >= clusters) return;
     int n = cluster * HALVES + from; // this half's first page
+    // New tokens of this row's sequence, itself among them, whose pages this block has: of each lane one.
+    // Their keys and values are made here, whether or not they are in the cache yet.
+    int new_at = -1;
+    if (p.counts && (MANY ? lane < a.rows : lane == 0)) new_at = new_token(a, p, r, lane);
+    int local = new_at < 0 ? -1 : (new_at / PAGE - page0) % stride - cluster * HALVES;
+    uint32_t fresh =
+        __ballot_sync(ALL_LANES, new_at >= 0 && (local == rank || local == rank + BLOCKS));
     auto ask = [&](int i, int stage) {
         uint32_t tile = smem_addr(tiles + stage * 2 * TILE);
         if (i < pages) {
@@ -94,78 +114,87 @@ template <int DP> __device__ __forceinline__ void attend_one(const km_attend_arg
     if (a.early) asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
     if (!p.counts) {
-        for (int i = threadIdx.x; rank == 0 && i < heads * a.d; i += 2 * HALF)
-            a.out[head0 * a.d + i] = 0;
+        for (int i = threadIdx.x; rank == 0 && i < heads * a.d; i += 2 * HALF) out[i] = 0;
         cluster_wait();
         return;
     }
 
     // Queries; and for the half that has the token's own page, its key and value. A warp to a vector,
     // the loads of all its vectors together.
-    int holder = (pages - 1) % stride - cluster * HALVES;
-    bool owner = holder == from, own = holder == rank || holder == rank + BLOCKS;
-    int tasks = heads + (own ? 2 : 0), pairs = a.d / 2, turned = a.dims / 2;
+    int tasks = heads + 2 * __popc(fresh), pairs = a.d / 2, turned = a.dims / 2;
     float lo[TASKS][PAIRS], hi[TASKS][PAIRS];
     auto places = [&](int i, int &first, int &second) { // of pair i
         bool beyond = i >= turned;
         first = beyond || a.adjacent ? 2 * i : i;
         second = beyond || a.adjacent ? 2 * i + 1 : i + turned;
     };
+    // Row of q, k or v that a task is about.
+    auto row_of = [&](int task) {
+        return MANY && task >= heads ? (int)__fns(fresh, 0, (task - heads) / 2 + 1) : r;
+    };
+    for (int task0 = warp; task0 < tasks; task0 += TASKS * WARPS) {
 #pragma unroll
-    for (int k = 0; k < TASKS; k++) {
-        int task = warp + k * WARPS;
-        const float *x = task < heads    ? (const float *)a.q + (head0 + task) * a.d
-                         : task == heads ? (const float *)a.k + kvh * a.d
-                                         : (const float *)a.v + kvh * a.d;
+        for (int k = 0; k < TASKS; k++) {
+            int task = task0 + k * WARPS, row = row_of(task);
+            const float *x = task < heads ? (const float *)a.q + row * a.ldq + (head0 + task) * a.d
+                             : (task - heads) % 2 == 0
+                                 ? (const float *)a.k + row * a.ldk + kvh * a.d
+                                 : (const float *)a.v + row * a.ldv + kvh * a.d;
 #pragma unroll
-        for (int j = 0; j < PAIRS; j++) {
-            int i = lane + 32 * j, first, second;
-            lo[k][j] = hi[k][j] = 0;
-            if (task >= tasks || i >= pairs) continue;
-            places(i, first, second);
-            lo[k][j] = x[first], hi[k][j] = x[second];
-        }
-    }
-    int64_t row_at =
-        page_at(a, p.pages[p.position / PAGE], kvh) + (int64_t)(p.position % PAGE) * a.d * 2;
-#pragma unroll
-    for (int k = 0; k < TASKS; k++) {
-        int task = warp + k * WARPS;
-        if (task >= tasks) break;
-        const float *norm = task < heads ? a.q_norm : task == heads ? a.k_norm : nullptr;
-        float rstd = 1;
-        if (norm) {
-            float s = 0;
-#pragma unroll
-            for (int j = 0; j < PAIRS; j++) s += lo[k][j] * lo[k][j] + hi[k][j] * hi[k][j];
-            rstd = 1 / sqrtf(warp_sum(s) / (float)a.d + a.eps);
-        }
-#pragma unroll
-        for (int j = 0; j < PAIRS; j++) {
-            int i = lane + 32 * j, first, second;
-            if (i >= pairs) continue;
-            places(i, first, second);
-            float u = lo[k][j], w = hi[k][j];
-            if (norm) u *= rstd * norm[first], w *= rstd * norm[second];
-            if (task <= heads) {
-                float2 turn = turns[i];
-                float v = u * turn.x - w * turn.y;
-                w = u * turn.y + w * turn.x, u = v;
+            for (int j = 0; j < PAIRS; j++) {
+                int i = lane + 32 * j, first, second;
+                lo[k][j] = hi[k][j] = 0;
+                if (task >= tasks || i >= pairs) continue;
+                places(i, first, second);
+                lo[k][j] = x[first], hi[k][j] = x[second];
             }
-            f16 a16 = __float2half_rn(u), b16 = __float2half_rn(w);
-            if (task < heads) {
-                *reinterpret_cast<f16 *>(tile_q + swizzle<CHUNKS>(task, first / 8) +
-                                         first % 8 * 2) = a16;
-                *reinterpret_cast<f16 *>(tile_q + swizzle<CHUNKS>(task, second / 8) +
-                                         second % 8 * 2) = b16;
-            } else {
-                f16 *to = patch + (task - heads) * DP;
-                to[first] = a16, to[second] = b16;
-                // Nobody reads this row before the step has ended: no fence before the next kernel
-                // is let in.
-                uint8_t *cache = task == heads ? a.cache_k : a.cache_v;
-                reinterpret_cast<f16 *>(cache + row_at)[first] = a16;
-                reinterpret_cast<f16 *>(cache + row_at)[second] = b16;
+        }
+#pragma unroll
+        for (int k = 0; k < TASKS; k++) {
+            int task = task0 + k * WARPS, row = row_of(task);
+            if (task >= tasks) break;
+            bool query = task < heads, key = !query && (task - heads) % 2 == 0;
+            int at = __shfl_sync(ALL_LANES, new_at, row);
+            if (query) at = p.position;
+            const float *norm = query ? a.q_norm : key ? a.k_norm : nullptr;
+            float rstd = 1;
+            if (norm) {
+                float s = 0;
+#pragma unroll
+                for (int j = 0; j < PAIRS; j++) s += lo[k][j] * lo[k][j] + hi[k][j] * hi[k][j];
+                rstd = 1 / sqrtf(warp_sum(s) / (float)a.d + a.eps);
+            }
+            int64_t row_at = page_at(a, p.pages[at / PAGE], kvh) + (int64_t)(at % PAGE) * a.d * 2;
+#pragma unroll
+            for (int j = 0; j < PAIRS; j++) {
+                int i = lane + 32 * j, first, second;
+                if (i >= pairs) continue;
+                places(i, first, second);
+                float u = lo[k][j], w = hi[k][j];
+                if (norm) u *= rstd * norm[first], w *= rstd * norm[second];
+                if (query || key) {
+                    float2 turn = turns[i];
+                    if (MANY && row != r && i < turned) turn = turn_of(a, at, i);
+                    float v = u * turn.x - w * turn.y;
+                    w = u * turn.y + w * turn.x, u = v;
+                }
+                f16 a16 = __float2half_rn(u), b16 = __float2half_rn(w);
+                if (query) {
+                    *reinterpret_cast<f16 *>(tile_q + swizzle<CHUNKS>(task, first / 8) +
+                                             first % 8 * 2) = a16;
+                    *reinterpret_cast<f16 *>(tile_q + swizzle<CHUNKS>(task, second / 8) +
+                                             second % 8 * 2) = b16;
+                } else {
+                    f16 *to = patch + (task - heads) * DP;
+                    to[first] = a16, to[second] = b16;
+                    // Nobody needs this row from memory before the step has ended: no fence before
+                    // the next kernel is let in.
+                    uint8_t *cache = key ? a.cache_k : a.cache_v;
+                    if (row == r) {
+                        reinterpret_cast<f16 *>(cache + row_at)[first] = a16;
+                        reinterpret_cast<f16 *>(cache + row_at)[second] = b16;
+                    }
+                }
             }
         }
     }
@@ -184,13 +213,20 @@ template <int DP> __device__ __forceinline__ void attend_one(const km_attend_arg
         uint8_t *tile_k = tiles + stage * 2 * TILE, *tile_v = tile_k + TILE;
         uint32_t at_k = smem_addr(tile_k), at_v = smem_addr(tile_v);
         cp_async_wait<STAGES - 1>();
-        if (owner && n == pages - 1) { // written after the page was asked for
+        bool holds = new_at >= 0 && new_at / PAGE - page0 == n;
+        uint32_t late =
+            fresh & __ballot_sync(ALL_LANES, holds); // not, or no more, in what was asked for
+        if (late) {
             half_sync();
-            int row = p.position % PAGE;
-            for (int i = threadIdx.x % HALF; i < a.d; i += HALF) {
-                uint32_t at = swizzle<CHUNKS>(row, i / 8) + i % 8 * 2;
-                *reinterpret_cast<f16 *>(tile_k + at) = patch[i];
-                *reinterpret_cast<f16 *>(tile_v + at) = patch[DP + i];
+            for (uint32_t left = late; left; left &= left - 1) {
+                int row = __shfl_sync(ALL_LANES, new_at, __ffs(left) - 1) % PAGE;
+                const f16 *made =
+                    patch + 2 * DP * __popc(fresh & ((left & -left) - 1)); // among all of them
+                for (int i = threadIdx.x % HALF; i < a.d; i += HALF) {
+                    uint32_t at = swizzle<CHUNKS>(row, i / 8) + i % 8 * 2;
+                    *reinterpret_cast<f16 *>(tile_k + at) = made[i];
+                    *reinterpret_cast<f16 *>(tile_v + at) = made[DP + i];
+                }
             }
         }
         half_sync();
@@ -304,7 +340,7 @@ template <int DP> __device__ __forceinline__ void attend_one(const km_attend_arg
             all = fmaf(by, top.y, all);
         }
         if (clusters == 1) {
-            if (col < a.d) a.out[(int64_t)(head0 + rank + e * BLOCKS) * a.d + col] = v / all;
+            if (col < a.d) out[(rank + e * BLOCKS) * a.d + col] = v / all;
         } else {
             float *mine = partial + cluster * PARTIAL + e * (DP + 2);
             mine[col] = v;
@@ -350,14 +386,18 @@ template <int DP> __device__ __forceinline__ void attend_one(const km_attend_arg
                 v = fmaf(by, part[c], v), all = fmaf(by, sum[c], all);
             }
         }
-        if (col < a.d) a.out[(int64_t)(head0 + rank + e * BLOCKS) * a.d + col] = v / all;
+        if (col < a.d) out[(rank + e * BLOCKS) * a.d + col] = v / all;
     }
 }
 
 #define ONE(DP)                                                                                    \
     extern "C" __global__ void __launch_bounds__(2 * HALF)                                         \
         attend_one_##DP(const __grid_constant__ km_attend_args a) {                                \
-        attend_one<DP>(a);                                                                         \
+        attend_one<DP, KM_ATTEND_ONE_STAGES(DP), false>(a);                                        \
+    }                                                                                              \
+    extern "C" __global__ void __launch_bounds__(2 * HALF)                                         \
+        attend_sole_##DP(const __grid_constant__ km_attend_args a) {                               \
+        attend_one<DP, 1, true>(a);                                                                \
     }
 ONE(64)
 ONE(128)
