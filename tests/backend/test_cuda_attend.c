@@ -74,10 +74,10 @@ static void one_row_over_f16_is_one_kernel(void **state) {
 }
 
 static void few_rows_over_short_contexts_are_one_kernel(void **state) {
-    assert_string_equal(kernels_over(16, 90, 16, 128, KM_F16), " attend_sole_128");
+    assert_string_equal(kernels_over(16, 90, 8, 128, KM_F16), " attend_sole_128");
     assert_string_equal(kernels_over(16, 90, 17, 128, KM_F16),
                         " attend_append attend_pages_f16_128");
-    assert_string_equal(kernels_over(16, 90, 16, 128, KM_Q8_0), " attend_append attend_few_128");
+    assert_string_equal(kernels_over(16, 90, 8, 128, KM_Q8_0), " attend_append attend_few_128");
 }
 
 static void hopper_shares_pages_for_any_mix_of_rows(void **state) {

@@ -30,7 +30,8 @@ static km_cuda_kernel append = ONE("attend_few", "attend_append");
 static km_cuda_kernel plain = ONE("attend_plain", "attend_plain");
 static km_cuda_kernel plain_append = ONE("attend_plain", "attend_plain_append");
 
-#define FEW_ROWS 64    /* from here on tiles of tokens are worth it */
+#define FEW_ROWS 64 /* from here on tiles of tokens are worth it */
+#define FEWEST_ROWS 8
 #define SHORT_PAGES 16 /* of a context over which few rows are sooner done each by itself */
 
 static int cache_kind(km_dtype d) {
@@ -79,29 +80,69 @@ static km_status run_few(km_lane *lane, const km_attend_call *w, km_attend_args 
     return s;
 }
 
+static unsigned one_shared(bool many, int size) {
+    int dp = 64 << size;
+    return (unsigned)(many ? KM_ATTEND_ONE_SHARED(dp, KM_ATTEND_SOLE_ROWS)
+                           : KM_ATTEND_ONE_SHARED(dp, 1));
+}
+
+/* Clusters that run at the same time: fewer than there is room for, as a cluster stays within a group
+ * of multiprocessors. One more would come when all others have ended. Asked once. */
+static int clusters_at_once(km_lane *lane, bool many, int size) {
+    static atomic_int known[KM_CUDA_MAX_DEVICES][2][3];
+    const km_cuda_dev *dev = km_cuda_dev_of(lane);
+    atomic_int *mine = &known[dev->index][many][size];
+    int count = atomic_load_explicit(mine, memory_order_relaxed);
+    if (count) return count;
+    km_cuda_kernel *k = many ? &sole[size] : &one[size];
+    unsigned shared = one_shared(many, size);
+    int beside = km_cuda_occupancy(lane, k, 256, shared); /* allows it that much */
+    km_cu_function f = km_cuda_function(lane, k);
+    km_cu_launch_attr attr = {.id = KM_CU_LAUNCH_CLUSTER};
+    attr.value.cluster[0] = KM_ATTEND_CLUSTER;
+    attr.value.cluster[1] = attr.value.cluster[2] = 1;
+    int most = dev->sms / KM_ATTEND_CLUSTER * beside;
+    km_cu_launch_config config = {.grid = {(unsigned)most * KM_ATTEND_CLUSTER, 1, 1},
+                                  .block = {256, 1, 1},
+                                  .shared = shared,
+                                  .attrs = &attr,
+                                  .n_attrs = 1};
+    if (!f || !km_cuda_api()->clusters || KM_CU(clusters, &count, f, &config) != KM_CU_OK)
+        count = most / 2; /* a guess on the safe side */
+    count = count < 1 ? 1 : count > most ? most : count;
+    atomic_store_explicit(mine, count, memory_order_relaxed);
+    return count;
+}
+
+/* Blocks of query heads that share a key head's pages, for all key heads. */
+static int64_t clusters_of(const km_attend_call *w) {
+    return w->kv_heads * ((w->group + KM_ATTEND_HEADS - 1) / KM_ATTEND_HEADS);
+}
+
 /* One token over an f16 cache; or few, of whatever sequences, over one of no great length. */
-static bool is_one(const km_lane *lane, const km_attend_call *w) {
-    bool few = w->rows <= KM_ATTEND_SOLE_ROWS && w->max_pages <= SHORT_PAGES;
-    return (w->rows == 1 || few) && w->cache == KM_F16 && w->dims % 2 == 0 && w->d % 8 == 0 &&
-           km_cuda_dev_of(lane)->cc == 90 && km_cuda_has_module("attend_one");
+static bool is_one(km_lane *lane, const km_attend_call *w, int size) {
+    if (w->cache != KM_F16 || w->dims % 2 || w->d % 8 || km_cuda_dev_of(lane)->cc != 90 ||
+        !km_cuda_has_module("attend_one"))
+        return false;
+    return w->rows == 1 || (w->rows <= KM_ATTEND_SOLE_ROWS && w->max_pages <= SHORT_PAGES &&
+                            w->rows * clusters_of(w) <= clusters_at_once(lane, true, size));
 }
 
 /* Clusters for the query heads of a key head: as many as the cache has pages for, and no more than
- * stand on the chip at once. Those that find nothing to do leave. */
-static int clusters_for(const km_cuda_dev *dev, const km_attend_call *w, int of) {
-    int64_t most = dev->sms / KM_ATTEND_CLUSTER / of;
+ * run at once. Those that find nothing to do leave. */
+static int clusters_for(km_lane *lane, const km_attend_call *w, int size) {
     int64_t n = (w->max_pages + 2 * KM_ATTEND_CLUSTER - 1) / (2 * KM_ATTEND_CLUSTER);
-    if (n > most) n = most;
-    return n < 1 ? 1 : (int)n;
+    if (w->rows > 1 || n == 1 || clusters_of(w) * KM_ATTEND_CLUSTER > KM_CUDA_COUNTERS) return 1;
+    int64_t most = clusters_at_once(lane, false, size) / clusters_of(w);
+    return most < 1 ? 1 : (int)(n < most ? n : most);
 }
 
 static km_status run_one(km_lane *lane, const km_attend_call *w, km_attend_args *a, int size) {
     const km_cuda_dev *dev = km_cuda_dev_of(lane);
     a->parts = (a->group + KM_ATTEND_HEADS - 1) / KM_ATTEND_HEADS;
-    int of = a->kv_heads * a->parts, clusters = clusters_for(dev, w, of);
+    int of = a->kv_heads * a->parts, clusters = clusters_for(lane, w, size);
     size_t cap = 0;
     bool many = w->rows > 1;
-    if (many || of * KM_ATTEND_CLUSTER > KM_CUDA_COUNTERS) clusters = 1;
     if (clusters > 1) {
         size_t each = 2 * (size_t)((64 << size) + 2) * sizeof(float);
         a->partial =
@@ -111,9 +152,8 @@ static km_status run_one(km_lane *lane, const km_attend_call *w, km_attend_args 
     }
     /* Of few blocks each takes more than it needs, so that those of the layer after it wait on other
      * multiprocessors. */
-    int blocks = KM_ATTEND_CLUSTER * clusters * of * a->rows, dp = 64 << size;
-    unsigned shared = (unsigned)(many ? KM_ATTEND_ONE_SHARED(dp, 1, KM_ATTEND_SOLE_ROWS)
-                                      : KM_ATTEND_ONE_SHARED(dp, KM_ATTEND_ONE_STAGES(dp), 1));
+    int blocks = KM_ATTEND_CLUSTER * clusters * of * a->rows;
+    unsigned shared = one_shared(many, size);
     unsigned least = blocks <= dev->sms / 4 ? 150 << 10 : 0;
     void *params[] = {a};
     km_status s = km_cuda_launch_with(
@@ -128,7 +168,8 @@ static km_status run_one(km_lane *lane, const km_attend_call *w, km_attend_args 
 static bool is_shared(const km_lane *lane, const km_attend_call *w) {
     bool d = km_dtype_is_block(w->cache) ? w->d == 64 || w->d == 128 : w->d <= 128 && w->d % 8 == 0;
     if (lane->ctx->reproducible) return false; /* shares depend on what else there is */
-    if (w->rows > 1 && w->rows <= KM_ATTEND_SOLE_ROWS && w->max_pages <= SHORT_PAGES) return false;
+    bool quick = w->cache == KM_F16 || w->rows == 1 || w->rows > FEWEST_ROWS;
+    if (!quick && w->max_pages <= SHORT_PAGES) return false;
     return d && w->cache != KM_F32 && w->rows <= KM_ATTEND_SHARED_ROWS && w->scale > 0 &&
            w->pages * w->kv_heads <= INT32_MAX / KM_ATTEND_PAGE && km_cuda_dev_of(lane)->cc == 90 &&
            km_cuda_api()->map_tiled && km_cuda_has_module("attend_pages");
@@ -275,7 +316,7 @@ static km_status run_attend(km_ctx *ctx, const km_call *c) {
      * is captured. */
     a.early = km_cuda_queue_of(lane)->capturing != NULL;
     bool together = is_shared(lane, &w), odd = is_plain(&w);
-    if (!odd && is_one(lane, &w)) return run_one(lane, &w, &a, size);
+    if (!odd && is_one(lane, &w, size)) return run_one(lane, &w, &a, size);
     if (odd && !together) return run_plain(lane, &a);
     if (w.rows == 1 && !together) return run_few(lane, &w, &a, size);
     size_t cap, place_cap = 0;

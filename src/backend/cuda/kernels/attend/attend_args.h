@@ -8,10 +8,9 @@
 #define KM_ATTEND_HEADS 16 /* query heads of one key head that a block takes at once */
 #define KM_ATTEND_FEW_THREADS 256
 #define KM_ATTEND_CLUSTER 8 /* blocks that share a key head in the kernel for one token */
-#define KM_ATTEND_ONE_STAGES(dp) ((dp) <= 128 ? 2 : 1) /* pages of a half, on their way or here */
-#define KM_ATTEND_ONE_SHARED(dp, stages, rows)                                                     \
-    ((stages)*8 * KM_ATTEND_PAGE * (dp) +                                                          \
-     KM_ATTEND_HEADS * (4 * KM_ATTEND_PAGE + 10 * (dp) + 12 * 4) + (dp)*4 + (rows) * (dp)*4 + 16)
+#define KM_ATTEND_ONE_SHARED(dp, rows)                                                             \
+    (8 * KM_ATTEND_PAGE * (dp) + KM_ATTEND_HEADS * (4 * KM_ATTEND_PAGE + 10 * (dp) + 12 * 4) +     \
+     (dp)*4 + (rows) * (dp)*4 + 16)
 #define KM_ATTEND_SOLE_ROWS 16 /* rows that come each by itself, over few pages */
 #define KM_ATTEND_TILE 64      /* (token, head) rows of a block in the kernel for prompts */
 

@@ -46,14 +46,13 @@ __device__ __forceinline__ int new_token(const km_attend_args &a, const Place &p
     return at;
 }
 
-template <int DP, int STAGES, bool MANY>
-__device__ __forceinline__ void attend_one(const km_attend_args &a) {
+template <int DP, bool MANY> __device__ __forceinline__ void attend_one(const km_attend_args &a) {
     constexpr int CHUNKS = DP / 8, TILE = PAGE * DP * 2, PAIRS = DP / 64, TASKS = 3;
     constexpr int COLS = DP / 4; // of a warp
     extern __shared__ __align__(1024) uint8_t shared[];
     // Two halves of key and value tiles, and of probabilities; queries. Then what halves send:
     // for up to two heads of this block the sums, and the largest score with the probabilities' sum.
-    uint8_t *tile_p = shared + STAGES * 4 * TILE, *tile_q = tile_p + 2 * M * PAGE * 2;
+    uint8_t *tile_p = shared + 4 * TILE, *tile_q = tile_p + 2 * M * PAGE * 2;
     float *sent = reinterpret_cast<float *>(tile_q + M * DP * 2);          // (HALVES, 2, DP)
     float2 *sent_top = reinterpret_cast<float2 *>(sent + HALVES * 2 * DP); // (HALVES, 2)
     float *tops = reinterpret_cast<float *>(sent_top + HALVES * 2);        // of each warp and head
@@ -65,7 +64,7 @@ __device__ __forceinline__ void attend_one(const km_attend_args &a) {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     int half = warp / 4, kvh = blockIdx.y / a.parts, part = blockIdx.y % a.parts;
     int head0 = kvh * a.group + part * M, heads = min(M, a.group - part * M);
-    uint8_t *tiles = shared + half * STAGES * 2 * TILE;
+    uint8_t *tile_k = shared + half * 2 * TILE, *tile_v = tile_k + TILE;
     tile_p += half * M * PAGE * 2;
 
     float *out = a.out + ((int64_t)r * a.heads + head0) * a.d;
@@ -84,18 +83,14 @@ __device__ __forceinline__ void attend_one(const km_attend_args &a) {
     int local = new_at < 0 ? -1 : (new_at / PAGE - page0) % stride - cluster * HALVES;
     uint32_t fresh =
         __ballot_sync(ALL_LANES, new_at >= 0 && (local == rank || local == rank + BLOCKS));
-    auto ask = [&](int i, int stage) {
-        uint32_t tile = smem_addr(tiles + stage * 2 * TILE);
-        if (i < pages) {
-            int64_t at = page_at(a, p.pages[page0 + i], kvh);
-            int seen = p.position - (page0 + i) * PAGE; // this token's own row is filled in later
-            ask_page<DP>(a, tile, a.cache_k + at, seen);
-            ask_page<DP>(a, tile + TILE, a.cache_v + at, seen);
-        }
+    auto ask = [&](int i) {
+        int64_t at = page_at(a, p.pages[page0 + i], kvh);
+        int seen = p.position - (page0 + i) * PAGE; // this token's own row is filled in later
+        ask_page<DP>(a, smem_addr(tile_k), a.cache_k + at, seen);
+        ask_page<DP>(a, smem_addr(tile_v), a.cache_v + at, seen);
         cp_async_commit();
     };
-#pragma unroll
-    for (int i = 0; i < STAGES; i++) ask(n + i * stride, i);
+    if (n < pages) ask(n);
     int here = (rank < heads) + (rank + BLOCKS < heads);
     int halves = min(pages - cluster * HALVES, HALVES); // that have any page
     if (threadIdx.x == 0) {
@@ -206,13 +201,10 @@ __device__ __forceinline__ void attend_one(const km_attend_args &a) {
     // Sums of the columns of this warp and, in `sum`, of the probabilities; rows g and g + 8.
     float o[COLS / 8][4] = {}, sum[4] = {}, most[2] = {-INFINITY, -INFINITY};
     int i8 = lane / 8, within = lane % 8, key0 = warp % 4 * 16;
-    int stage = 0;
-    uint32_t at_q = smem_addr(tile_q);
+    uint32_t at_k = smem_addr(tile_k), at_v = smem_addr(tile_v), at_q = smem_addr(tile_q);
     auto half_sync = [&] { asm volatile("bar.sync %0, 128;" ::"r"(1 + half) : "memory"); };
     for (; n < pages; n += stride) {
-        uint8_t *tile_k = tiles + stage * 2 * TILE, *tile_v = tile_k + TILE;
-        uint32_t at_k = smem_addr(tile_k), at_v = smem_addr(tile_v);
-        cp_async_wait<STAGES - 1>();
+        cp_async_wait<0>();
         bool holds = new_at >= 0 && new_at / PAGE - page0 == n;
         uint32_t late =
             fresh & __ballot_sync(ALL_LANES, holds); // not, or no more, in what was asked for
@@ -301,9 +293,10 @@ __device__ __forceinline__ void attend_one(const km_attend_args &a) {
                 mma_m16n8k16<f16>(o[c + 1], fp, fv[2], fv[3]);
             }
         }
-        if (n + stride < pages) half_sync();
-        ask(n + STAGES * stride, stage);
-        stage = (stage + 1) % STAGES;
+        if (n + stride < pages) {
+            half_sync();
+            ask(n + stride);
+        }
     }
     // To the block of each head; all blocks run by now.
     cluster_wait();
@@ -393,11 +386,11 @@ __device__ __forceinline__ void attend_one(const km_attend_args &a) {
 #define ONE(DP)                                                                                    \
     extern "C" __global__ void __launch_bounds__(2 * HALF)                                         \
         attend_one_##DP(const __grid_constant__ km_attend_args a) {                                \
-        attend_one<DP, KM_ATTEND_ONE_STAGES(DP), false>(a);                                        \
+        attend_one<DP, false>(a);                                                                  \
     }                                                                                              \
     extern "C" __global__ void __launch_bounds__(2 * HALF)                                         \
         attend_sole_##DP(const __grid_constant__ km_attend_args a) {                               \
-        attend_one<DP, 1, true>(a);                                                                \
+        attend_one<DP, true>(a);                                                                   \
     }
 ONE(64)
 ONE(128)

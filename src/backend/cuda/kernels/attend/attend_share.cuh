@@ -117,9 +117,10 @@ struct Walk {
     __device__ __forceinline__ Walk(const Tiles *t, int heads) : t(t), heads(heads) {
         int units = t->before[t->n] * heads;
         each = max((units + (int)gridDim.x - 1) / (int)gridDim.x, LEAST_UNITS);
-        // Where there is less than an entry for each block, the first have one: two of them would
-        // else stand on one multiprocessor and none on another.
-        each = max(each, min(t->before[t->n] / max(t->n, 1), WHOLE_PAGES));
+        // Where there is less than a short entry for each block, the first have one: two of them
+        // would else stand on one multiprocessor and none on another.
+        int mean = t->before[t->n] / max(t->n, 1);
+        if (mean <= WHOLE_PAGES) each = max(each, mean);
         end = boundary((blockIdx.x + 1) * each), unit = boundary(blockIdx.x * each);
     }
     // The tile that has unit u.
