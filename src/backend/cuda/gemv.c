@@ -82,10 +82,18 @@ static km_status run_rows(km_lane *lane, few *f) {
                            0, v);
 }
 
-/* One vector on Hopper: large blocks, one to a multiprocessor, that share columns only where there are
- * fewer blocks than multiprocessors. */
+/* Which of eight rounds stay in L2 when a matrix of `bytes` is read, a bit each: about two fifths of L2, so that
+ * others find room there too; all, and as usual, of one that fits; none of one of which little could. */
+static int32_t rounds_that_stay(double bytes, double l2) {
+    static const uint8_t spread[] = {0, 0x01, 0x11, 0x25, 0x55, 0x5b};
+    if (bytes <= 0.5 * l2) return KM_TALL_AS_USUAL;
+    int n = (int)(8 * 0.4 * l2 / bytes + 0.5);
+    return spread[n < 5 ? n : 5];
+}
+
+/* One vector on Hopper: large blocks that share columns only where there are fewer blocks than
+ * multiprocessors. */
 static km_status run_tall(km_lane *lane, few *f) {
-    enum { THREADS = 512, DEEP = 8 };
     static km_cuda_kernel kernels[3] = {ONE("tall_f32"), ONE("tall_f16"), ONE("tall_bf16")};
     km_gemv_args *v = &f->args;
     size_t size = km_dtype_size(f->dtype);
@@ -101,12 +109,14 @@ static km_status run_tall(km_lane *lane, few *f) {
         parts *= 2;
     v->parts = (int32_t)parts;
     v->clustered = parts > 1;
-    v->late = parts > 1 ? 4 : 12; /* measured on an H200, as is `ahead` */
+    v->late = 8; /* measured on an H200, as is `ahead` */
     v->ahead = parts > 1 ? 64 : 128;
+    v->stay =
+        rounds_that_stay((double)v->n * v->k * (double)(f->batch * (int64_t)size), (double)dev->l2);
     km_launch_options options = {.cluster = {v->clustered ? 1 : 0, (unsigned)parts, 1}};
     void *params[] = {v};
     return km_cuda_launch_with(lane, &kernels[kind_of(f->dtype)], KM_DIM(blocks, parts, f->batch),
-                               KM_DIM(THREADS), KM_TALL_SHARED(THREADS, DEEP), params, &options);
+                               KM_DIM(KM_TALL_THREADS), 0, params, &options);
 }
 
 static km_status run_columns(km_lane *lane, few *f) {

@@ -178,7 +178,7 @@ __device__ __forceinline__ float cluster_load(const float *p, int rank) {
 // Every element of w that a thread meets goes with one number of each vector. A slice of the
 // vectors, SLICE rows of w long, lies in shared memory as f32, the M of a row side by side.
 template <class T, bool VEC, int M, int THREADS_, int DEEP_> struct column_block {
-    static constexpr int THREADS = THREADS_, WARPS = THREADS / 32;
+    static constexpr int THREADS = THREADS_, WARPS = THREADS / 32, VECTORS = M;
     static constexpr int V = VEC ? 16 / sizeof(T) : 1, LANES = VEC ? 8 : 32, DOWN = 32 / LANES;
     static constexpr int COLS = LANES * V, STEP = WARPS * DOWN; // rows of w that a round covers
     static constexpr int DEEP = DEEP_, SLICE = 2048 / M;
@@ -195,78 +195,12 @@ template <class T, bool VEC, int M, int THREADS_, int DEEP_> struct column_block
     bool last;
 };
 
-// LATE: the next kernel is let in near the end, not at once: what its blocks call into L2 would be gone
-// again before they may read it.
-template <class T, bool VEC, int M, int THREADS, int DEEP, bool LATE>
-__device__ __forceinline__ void gemv_columns(const km_gemv_args &g,
-                                             column_block<T, VEC, M, THREADS, DEEP> &b) {
-    typedef column_block<T, VEC, M, THREADS, DEEP> B;
-    constexpr int V = B::V, COLS = B::COLS, STEP = B::STEP;
-    constexpr uint32_t SLOT = B::THREADS * 16, RING = B::DEEP * SLOT;
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    int col0 = blockIdx.x * COLS, my_col = col0 + lane % B::LANES * V;
-    int span = (g.k + g.parts - 1) / g.parts, begin = blockIdx.y * span;
-    int end = min(begin + span, g.k), rounds = end > begin ? (end - begin + STEP - 1) / STEP : 0;
-    const T *w = (const T *)g.w + blockIdx.z * g.batch_w + my_col;
-    const T *x = (const T *)g.x + blockIdx.z * g.batch_x;
-
-    if (VEC && begin + (int)threadIdx.x < end && (!LATE || (int)threadIdx.x < g.ahead))
-        call_into_l2(w - lane % B::LANES * V + (begin + (int)threadIdx.x) * g.ldw);
-    if constexpr (LATE)
-        wait_for_results();
-    else
-        wait_for_previous();
-
-    int let_in = max(rounds - g.late, 0);
-    // A row beyond `end` or a column beyond n is none of ours. With VEC n is a multiple of V.
-    int first = warp * B::DOWN + lane / B::LANES, ahead = my_col < g.n ? begin + first : end;
-    uint32_t mine = smem_addr(b.ring + (VEC ? threadIdx.x : 0)), into = 0, from = 0;
-    const T *next = w + (begin + first) * g.ldw;
-    auto ask = [&] {
-        cp_async_16(mine + into, next, ahead < end);
-        cp_async_commit();
-        next += STEP * g.ldw;
-        ahead += STEP;
-        into = (into + SLOT) % RING;
-    };
-    if constexpr (VEC) {
-#pragma unroll
-        for (int i = 0; i < B::DEEP - 1; i++) ask();
-    }
-    float sum[M][V] = {};
-    for (int at = 0; at < rounds; at += B::SLICE / STEP) {
-        __syncthreads();
-        for (int j = threadIdx.x; j < B::SLICE; j += B::THREADS) {
-            int k = begin + at * STEP + j;
-#pragma unroll
-            for (int i = 0; i < M; i++)
-                b.slice[j][i] =
-                    k < end && i < g.m ? to_f32(__ldg(x + i * g.x_vector + k * g.x_k)) : 0.0f;
-        }
-        __syncthreads();
-        int here = min(rounds - at, B::SLICE / STEP);
-        const float *vectors = b.slice[first];
-#pragma unroll 2
-        for (int i = 0; i < here; i++, vectors += STEP * M) {
-            float fw[V];
-            if (LATE && at + i == let_in) let_next_in();
-            if constexpr (VEC) {
-                ask();
-                cp_async_wait<B::DEEP - 1>();
-                unpack<T>(b.ring[from / 16 + threadIdx.x], fw);
-                from = (from + SLOT) % RING;
-            } else {
-                fw[0] = ahead < end ? to_f32(__ldg(next)) : 0.0f;
-                next += STEP * g.ldw;
-                ahead += STEP;
-            }
-#pragma unroll
-            for (int j = 0; j < M; j++)
-#pragma unroll
-                for (int v = 0; v < V; v++) sum[j][v] = fmaf(fw[v], vectors[j], sum[j][v]);
-        }
-    }
-    if constexpr (VEC) cp_async_wait<0>();
+// The sums of a block's warps, and those of the blocks that share its columns, to memory.
+template <class T, class B>
+__device__ __forceinline__ void finish_columns(const km_gemv_args &g, B &b,
+                                               const float (&sum)[B::VECTORS][B::V]) {
+    constexpr int V = B::V, COLS = B::COLS, M = B::VECTORS;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, col0 = blockIdx.x * COLS;
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < M; i++)
@@ -328,6 +262,190 @@ __device__ __forceinline__ void gemv_columns(const km_gemv_args &g,
     }
 }
 
+template <class T, bool VEC, int M, int THREADS, int DEEP>
+__device__ __forceinline__ void gemv_columns(const km_gemv_args &g,
+                                             column_block<T, VEC, M, THREADS, DEEP> &b) {
+    typedef column_block<T, VEC, M, THREADS, DEEP> B;
+    constexpr int V = B::V, COLS = B::COLS, STEP = B::STEP;
+    constexpr uint32_t SLOT = B::THREADS * 16, RING = B::DEEP * SLOT;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    int col0 = blockIdx.x * COLS, my_col = col0 + lane % B::LANES * V;
+    int span = (g.k + g.parts - 1) / g.parts, begin = blockIdx.y * span;
+    int end = min(begin + span, g.k), rounds = end > begin ? (end - begin + STEP - 1) / STEP : 0;
+    const T *w = (const T *)g.w + blockIdx.z * g.batch_w + my_col;
+    const T *x = (const T *)g.x + blockIdx.z * g.batch_x;
+
+    if (VEC && begin + (int)threadIdx.x < end)
+        call_into_l2(w - lane % B::LANES * V + (begin + (int)threadIdx.x) * g.ldw);
+    wait_for_previous();
+
+    // A row beyond `end` or a column beyond n is none of ours. With VEC n is a multiple of V.
+    int first = warp * B::DOWN + lane / B::LANES, ahead = my_col < g.n ? begin + first : end;
+    uint32_t mine = smem_addr(b.ring + (VEC ? threadIdx.x : 0)), into = 0, from = 0;
+    const T *next = w + (begin + first) * g.ldw;
+    auto ask = [&] {
+        cp_async_16(mine + into, next, ahead < end);
+        cp_async_commit();
+        next += STEP * g.ldw;
+        ahead += STEP;
+        into = (into + SLOT) % RING;
+    };
+    if constexpr (VEC) {
+#pragma unroll
+        for (int i = 0; i < B::DEEP - 1; i++) ask();
+    }
+    float sum[M][V] = {};
+    for (int at = 0; at < rounds; at += B::SLICE / STEP) {
+        __syncthreads();
+        for (int j = threadIdx.x; j < B::SLICE; j += B::THREADS) {
+            int k = begin + at * STEP + j;
+#pragma unroll
+            for (int i = 0; i < M; i++)
+                b.slice[j][i] =
+                    k < end && i < g.m ? to_f32(__ldg(x + i * g.x_vector + k * g.x_k)) : 0.0f;
+        }
+        __syncthreads();
+        int here = min(rounds - at, B::SLICE / STEP);
+        const float *vectors = b.slice[first];
+#pragma unroll 2
+        for (int i = 0; i < here; i++, vectors += STEP * M) {
+            float fw[V];
+            if constexpr (VEC) {
+                ask();
+                cp_async_wait<B::DEEP - 1>();
+                unpack<T>(b.ring[from / 16 + threadIdx.x], fw);
+                from = (from + SLOT) % RING;
+            } else {
+                fw[0] = ahead < end ? to_f32(__ldg(next)) : 0.0f;
+                next += STEP * g.ldw;
+                ahead += STEP;
+            }
+#pragma unroll
+            for (int j = 0; j < M; j++)
+#pragma unroll
+                for (int v = 0; v < V; v++) sum[j][v] = fmaf(fw[v], vectors[j], sum[j][v]);
+        }
+    }
+    if constexpr (VEC) cp_async_wait<0>();
+    finish_columns<T>(g, b, sum);
+}
+
+// ---- One vector on Hopper: grid (blocks of columns, parts, batch) ----
+
+template <class T> struct tall_block {
+    static constexpr int THREADS = KM_TALL_THREADS, WARPS = THREADS / 32, VECTORS = 1;
+    static constexpr int V = 16 / sizeof(T), LANES = 8, DOWN = 32 / LANES, COLS = LANES * V;
+    static constexpr int STEP = WARPS * DOWN, DEEP = 8, SLICE = 4096;
+    static_assert(SLICE % (STEP * DEEP) == 0 && SLICE % (4 * THREADS) == 0, "whole turns");
+    union {
+        float slice[SLICE]; // of x, as f32
+        float found[WARPS][1][COLS];
+    };
+    float share[1][COLS];
+    bool last;
+};
+
+// 16 bytes past L1, kept in L2 as the policy says.
+__device__ __forceinline__ uint4 load_by(const void *p, uint64_t policy) {
+    uint4 v;
+#if __CUDA_ARCH__ >= 900
+    asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p), "l"(policy));
+#else
+    v = *(const uint4 *)p;
+#endif
+    return v;
+}
+
+__device__ __forceinline__ uint64_t policy_of(bool stays, bool usual) {
+    uint64_t p = 0;
+#if __CUDA_ARCH__ >= 900
+    if (usual)
+        asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(p));
+    else if (stays)
+        asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(p));
+    else
+        asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(p));
+#endif
+    return p;
+}
+
+// Eight loads of each thread are under way in registers. Of every eight those of g.stay are the last to leave
+// L2 and the others the first: what stays is read from there when the matrix is used again, while the
+// rest comes from memory. The next kernel is let in near the end: what its blocks call into L2 would be
+// gone again before they may read it.
+template <class T>
+__device__ __forceinline__ void gemv_tall(const km_gemv_args &g, tall_block<T> &b) {
+    typedef tall_block<T> B;
+    constexpr int V = B::V, STEP = B::STEP, DEEP = B::DEEP, TURN = STEP * DEEP;
+    int span = (g.k + g.parts - 1) / g.parts, begin = blockIdx.y * span;
+    int rows = max(min(span, g.k - begin), 0), turns = rows / TURN;
+    int col0 = blockIdx.x * B::COLS, my_col = col0 + threadIdx.x % B::LANES * V;
+    int first = threadIdx.x / B::LANES; // of my rows in each round
+    const T *w = (const T *)g.w + blockIdx.z * g.batch_w + (int64_t)begin * g.ldw;
+    const T *x = (const T *)g.x + blockIdx.z * g.batch_x + (int64_t)begin * g.x_k;
+    if ((int)threadIdx.x < min(g.ahead, rows)) call_into_l2(w + col0 + threadIdx.x * g.ldw);
+    bool usual = g.stay == KM_TALL_AS_USUAL;
+    uint64_t stays = policy_of(true, usual), goes = policy_of(false, usual);
+    wait_for_results();
+
+    // Columns beyond n are read somewhere and dropped. n is a multiple of V.
+    const T *next = w + (my_col < g.n ? my_col : 0) + first * g.ldw;
+    int64_t step = STEP * g.ldw;
+    uint4 under_way[DEEP];
+    auto ask = [&](int i, bool there) {
+        if (there) under_way[i] = load_by(next, g.stay >> i & 1 ? stays : goes);
+        next += step;
+    };
+    // x, as far as one slice of it goes, four loads of a thread at a time.
+    auto stage = [&](int from) {
+        __syncthreads();
+#pragma unroll 1
+        for (int j = threadIdx.x; j < B::SLICE && from + j < rows; j += 4 * B::THREADS) {
+            float v[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                int k = from + j + i * B::THREADS;
+                v[i] = k < rows ? to_f32(__ldg(x + k * g.x_k)) : 0.0f;
+            }
+#pragma unroll
+            for (int i = 0; i < 4; i++) b.slice[j + i * B::THREADS] = v[i];
+        }
+        __syncthreads();
+    };
+    int left = rows - turns * TURN; // after the whole turns
+#pragma unroll
+    for (int i = 0; i < DEEP; i++) ask(i, turns > 0 || first + i * STEP < left);
+    float sum[1][V] = {};
+    auto add = [&](int i, float fx) {
+        float fw[V];
+        unpack<T>(under_way[i], fw);
+#pragma unroll
+        for (int v = 0; v < V; v++) sum[0][v] = fmaf(fw[v], fx, sum[0][v]);
+    };
+    for (int t = 0; t < turns; t++) {
+        if (t % (B::SLICE / TURN) == 0) stage(t * TURN);
+        if (t == turns - 1) let_next_in();
+        const float *mine = b.slice + t % (B::SLICE / TURN) * TURN + first;
+        bool more = t + 1 < turns;
+#pragma unroll
+        for (int i = 0; i < DEEP; i++) {
+            add(i, mine[i * STEP]);
+            ask(i, more || first + i * STEP < left);
+        }
+    }
+    if (left > 0) {
+        if (turns % (B::SLICE / TURN) == 0) stage(turns * TURN);
+        const float *mine = b.slice + turns % (B::SLICE / TURN) * TURN + first;
+#pragma unroll
+        for (int i = 0; i < DEEP; i++)
+            if (first + i * STEP < left) add(i, mine[i * STEP]);
+    }
+    __syncthreads();
+    finish_columns<T>(g, b, sum);
+}
+
 // gemv_rows_bf16_4: up to four vectors; gemv_rows_bf16_scalar_4: w or x not 16-byte aligned.
 #define GEMV_ROWS(BLOCKS, type, tname, m)                                                          \
     KM_KERNEL __launch_bounds__(KM_GEMV_ROWS_THREADS, BLOCKS)                                      \
@@ -342,12 +460,12 @@ __device__ __forceinline__ void gemv_columns(const km_gemv_args &g,
     KM_KERNEL __launch_bounds__(KM_GEMV_COLUMNS_THREADS, BLOCKS)                                   \
         gemv_columns_##tname##_##m(const __grid_constant__ km_gemv_args g) {                       \
         __shared__ column_block<type, true, m, KM_GEMV_COLUMNS_THREADS, 8> b;                      \
-        gemv_columns<type, true, m, KM_GEMV_COLUMNS_THREADS, 8, false>(g, b);                      \
+        gemv_columns<type, true, m, KM_GEMV_COLUMNS_THREADS, 8>(g, b);                             \
     }                                                                                              \
     KM_KERNEL __launch_bounds__(KM_GEMV_COLUMNS_THREADS, BLOCKS)                                   \
         gemv_columns_##tname##_scalar_##m(const __grid_constant__ km_gemv_args g) {                \
         __shared__ column_block<type, false, m, KM_GEMV_COLUMNS_THREADS, 8> b;                     \
-        gemv_columns<type, false, m, KM_GEMV_COLUMNS_THREADS, 8, false>(g, b);                     \
+        gemv_columns<type, false, m, KM_GEMV_COLUMNS_THREADS, 8>(g, b);                            \
     }
 #define GEMV_EACH(type, tname, m)                                                                  \
     GEMV_ROWS((m) > 2 ? 2 : 4, type, tname, m)                                                     \
@@ -357,13 +475,11 @@ KM_EACH_FLOAT(GEMV_EACH, 2)
 KM_EACH_FLOAT(GEMV_EACH, 4)
 KM_EACH_FLOAT(GEMV_EACH, 8)
 
-// One vector, a block to a multiprocessor: one pass and no second kernel. 4096 x 4096 f32 takes 18 us.
+// One vector: KM_TALL_BLOCKS to a multiprocessor.
 #define TALL(type, tname)                                                                          \
-    KM_KERNEL __launch_bounds__(512, 2)                                                            \
+    KM_KERNEL __launch_bounds__(KM_TALL_THREADS, KM_TALL_BLOCKS)                                   \
         gemv_tall_##tname(const __grid_constant__ km_gemv_args g) {                                \
-        extern __shared__ __align__(16) uint8_t room[];                                            \
-        typedef column_block<type, true, 1, 512, 8> B;                                             \
-        static_assert(sizeof(B) <= KM_TALL_SHARED(512, 8), "as the host counts");                  \
-        gemv_columns<type, true, 1, 512, 8, true>(g, *reinterpret_cast<B *>(room));                \
+        __shared__ tall_block<type> b;                                                             \
+        gemv_tall<type>(g, b);                                                                     \
     }
 KM_EACH_FLOAT(TALL)
