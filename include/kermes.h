@@ -195,11 +195,16 @@ KM_API int km_ctx_activations(const km_ctx *ctx);
 
 /* The fallback rule, one for all ops: an op that its device has no kernel for, or whose kernel fails to
  * start or finds no memory for itself, runs on the next device (cuda, then cpu, then ref); operands
- * are copied there and results back. It is counted in km_stats and said once (km_set_log). Off, it is
- * an error that sticks. On by default; KERMES_FALLBACK=0 in the environment when a context is made
- * turns it off. What has no other way: results that the device has no room for, changes in place that
- * were half done, and a GPU that is lost to the process, whose operands nobody can read. */
+ * are copied there and results back. A tensor that a GPU has no room for, given or made by an op, lies
+ * in the host's memory, where the GPU works on it over the bus: the same results, later. Each is counted
+ * in km_stats and said once (km_set_log). Off, it is an error that sticks. On by default;
+ * KERMES_FALLBACK=0 in the environment when a context is made turns it off. What has no other way:
+ * changes in place that were half done, weights and caches of a model that were placed where there is no
+ * room after all, and a GPU that is lost to the process, whose operands nobody can read. */
 KM_API void km_ctx_set_fallback(km_ctx *ctx, bool on);
+/* Whether the context's GPU is lost to the process, after a fault or a reset: nothing on it can be read any
+ * more, and every call fails. What can be done again from the beginning may be, with another context. */
+KM_API bool km_ctx_lost(const km_ctx *ctx);
 
 /* Ends a step: every temporary, the tape included, is gone; their memory is reused. */
 KM_API void km_step_end(km_ctx *ctx);
@@ -234,6 +239,8 @@ typedef struct km_stats {
     size_t live_bytes;       /* in tensors now, on the context's device */
     size_t peak_bytes;       /* the most so far; km_stats_reset_peak restarts it */
     size_t held_bytes;       /* live plus cached for reuse */
+    uint64_t spills;         /* tensors that the device had no room for: km_ctx_set_fallback */
+    size_t spilled_bytes;    /* of the host's memory that they hold, cached ones included */
 } km_stats;
 
 KM_API_INLINE km_stats km_ctx_stats(const km_ctx *ctx); /* since the context began */

@@ -96,6 +96,7 @@ static void reserve_part(km_cache *c, const km_net *m, km_dtype dtype, km_shape 
     *p = (stock){.ctx = ctx, .first = m->first, .last = m->last, .changed = true};
     size_t bytes = (size_t)km_dtype_bytes(dtype, km_shape_count(s));
     km_scope_begin(ctx);
+    ctx->must_fit = true;
     for (int i = 2 * m->first; i < 2 * m->last; i++) km_expect_bytes(ctx, bytes);
     for (int i = m->first; i < m->last && !km_failed(ctx); i++) {
         c->kv[i].k = km_keep(ctx, km_tensor_new(ctx, lane, "cache", dtype, s));
@@ -104,6 +105,7 @@ static void reserve_part(km_cache *c, const km_net *m, km_dtype dtype, km_shape 
     p->table =
         km_keep(ctx, km_tensor_new(ctx, lane, "cache", KM_I32, KM_SHAPE(c->n_seq, c->max_pages)));
     km_expect_bytes(ctx, 0);
+    ctx->must_fit = false;
     km_scope_end(ctx, NULL);
     note_error(c, ctx);
 }

@@ -116,8 +116,10 @@ void km_net_expect(km_expecting *e, km_dtype dtype, size_t bytes) {
 
 static km_net *one_part(km_ctx *ctx, const km_config *c, km_dtype dtype,
                         const km_net_source *source, int streamed, km_error *err) {
+    ctx->must_fit = true;
     km_net *m = streamed > 0 ? streamed_part(ctx, c, dtype, source, streamed, err)
                              : km_net_from(ctx, c, dtype, source);
+    ctx->must_fit = false;
     if (!m && !streamed) km_error_set(err, km_ctx_status(ctx), "%s", km_ctx_error(ctx));
     km_expect_bytes(ctx, 0);
     if (!ctx->device->host) km_trim(ctx); /* what laying weights out took */

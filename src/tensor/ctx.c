@@ -96,6 +96,11 @@ void km_ctx_set_fallback(km_ctx *ctx, bool on) {
     if (km_ctx_is(ctx)) ctx->no_fallback = !on;
 }
 
+bool km_ctx_lost(const km_ctx *ctx) {
+    KM_CTX_CALL(ctx, false);
+    return ctx->device->ops->lost && ctx->device->ops->lost(ctx->device);
+}
+
 void *km_ctx_stream(km_ctx *ctx) {
     KM_CTX_CALL(ctx, NULL);
     if (km_failed(ctx) || !ctx->device->ops->stream) return NULL;
@@ -238,6 +243,28 @@ void km_storage_release(km_ctx *ctx, km_storage *s) {
     ctx->dead = s;
 }
 
+/* Says once that tensors lie in the host's memory. */
+static void note_spill(km_ctx *ctx, const km_lane *lane, const char *what, size_t bytes) {
+    ctx->spills++;
+    if (ctx->told_spill) return;
+    ctx->told_spill = true;
+    km_note(KM_LOG_WARN,
+            "%s has no room for %s, %.1f MB: it lies in the host's memory, which %s reads over its "
+            "bus, and so does whatever else does not fit",
+            lane->device->name, what, (double)bytes / 1e6, lane->device->name);
+}
+
+/* The bytes of a tensor: the device's own, or the host's where those are used up. */
+static void *storage_bytes(km_ctx *ctx, km_lane *lane, const char *what, size_t bytes,
+                           size_t *cap) {
+    bool spilled = false;
+    if (!lane->pool.spill_alloc || ctx->no_fallback || ctx->must_fit)
+        return km_mempool_get(&lane->pool, bytes, cap);
+    void *data = km_mempool_get_anywhere(&lane->pool, bytes, cap, &spilled);
+    if (spilled) note_spill(ctx, lane, what, bytes);
+    return data;
+}
+
 km_tensor *km_tensor_new(km_ctx *ctx, km_lane *lane, const char *what, km_dtype dtype,
                          km_shape shape) {
     if (km_failed(ctx) || km_shape_check(ctx, what, dtype, shape) != KM_OK) return NULL;
@@ -247,7 +274,7 @@ km_tensor *km_tensor_new(km_ctx *ctx, km_lane *lane, const char *what, km_dtype 
     void *data = NULL;
     size_t cap = 0;
     if (ctx->profile) ctx->profile->making = what;
-    if (t && s) data = km_mempool_get(&lane->pool, bytes, &cap);
+    if (t && s) data = storage_bytes(ctx, lane, what, bytes, &cap);
     if (ctx->profile) ctx->profile->making = NULL;
     if (!data) {
         char text[KM_SHAPE_TEXT];
@@ -417,6 +444,8 @@ static km_stats stats_of(const km_ctx *ctx) {
     s.live_bytes = p->live;
     s.peak_bytes = p->peak;
     s.held_bytes = p->held;
+    s.spills = ctx->spills;
+    s.spilled_bytes = p->spilled_bytes;
     return s;
 }
 

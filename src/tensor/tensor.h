@@ -79,13 +79,16 @@ struct km_ctx {
     uint64_t seed, draws; /* each random op takes draws++ as its stream */
     bool ending;          /* the step, which gives lent memory back: its owner may call in */
     uint64_t steps, kernels, fallbacks, failed_kernels;
+    uint64_t spills;    /* tensors that found no room on the device */
     bool no_fallback;   /* km_ctx_set_fallback */
+    bool must_fit;      /* what is made now has to lie on the device: weights, caches */
+    bool told_spill;    /* that there was no room was said */
     bool tf32;          /* km_ctx_allow_tf32 */
     int activations;    /* 16 or 8: km_ctx_set_activations */
     int64_t rows_alone; /* km_rows_alone (backend/backend.h); 0: as always */
-    int64_t
-        rows_tail; /* > 0: the last so many rows of each call are each alone, those before them are
-                        * a prompt's (backend/cpu/rows_tail.h) */
+    /* > 0: the last so many rows of each call are each alone, those before them are a prompt's
+     * (backend/cpu/rows_tail.h). */
+    int64_t rows_tail;
     bool reproducible; /* bits of a row are to depend neither on its place nor on the other rows */
     bool uncaptured;   /* steps have work that cannot be captured: they always run */
     struct km_profile *profile; /* NULL before the first km_profile_begin */

@@ -75,6 +75,7 @@ static void in_context(km_ctx *c) {
     QUIET(km_ctx_allow_tf32, (c, false));
     STATUS(km_ctx_set_activations, (c, 0));
     QUIET(km_ctx_set_fallback, (c, false));
+    QUIET(km_ctx_lost, (c));
     QUIET(km_step_end, (c));
     STATUS(km_graph_run, (c, NULL, 0, NULL, NULL));
     QUIET(km_stats_reset_peak, (c));
@@ -562,6 +563,7 @@ static void refused_in_contexts(void *junk) {
     NONE(km_scope_end, (junk, NULL));
     QUIET(km_ctx_allow_tf32, (junk, true));
     QUIET(km_ctx_set_fallback, (junk, true));
+    QUIET(km_ctx_lost, (junk));
     QUIET(km_ctx_activations, (junk));
     QUIET(km_stats_reset_peak, (junk));
     STATUS(km_profile_begin, (junk));

@@ -204,8 +204,116 @@ static void a_step_that_is_captured_falls_back_too(void **state) {
     km_release(out);
 }
 
+/* ---- No room on the device ---- */
+
+static void fill_device(void) { fake.memory = fake.device_bytes; }
+static void free_device(void) { fake.memory = (size_t)64 << 20; }
+
+static void what_finds_no_room_lies_in_the_hosts_memory_and_is_right(void **state) {
+    fill_device();
+    for (int i = 0; i < 3; i++) assert_true(right());
+    km_stats s = km_ctx_stats(ctx);
+    assert_true(s.spills >= 15 && s.spilled_bytes > 0);
+    assert_int_equal(s.held_bytes, 0);
+    assert_int_equal(s.fallbacks, 0); /* the device works on it */
+    char *said = strstr(noted, "cuda:0 has no room for ");
+    assert_non_null(said);
+    assert_non_null(strstr(said, ": it lies in the host's memory"));
+    assert_null(strstr(said + 20, "has no room for")); /* once */
+    free_device();
+    km_trim(ctx);
+    assert_int_equal(km_ctx_stats(ctx).spilled_bytes, 0);
+    assert_true(right());
+    assert_int_equal(km_ctx_stats(ctx).spills, s.spills);
+    assert_true(km_ctx_stats(ctx).held_bytes > 0);
+}
+
+static void a_loop_without_room_asks_the_driver_for_nothing_once_it_is_warm(void **state) {
+    assert_true(right());
+    fill_device();
+    km_tensor *more[8];
+    for (int i = 0; i < 8; i++)
+        more[i] = km_keep(ctx, some((float)i)); /* cached blocks are taken */
+    assert_true(right());
+    long blocks = fake.host_blocks;
+    uint64_t misses = km_ctx_stats(ctx).pool_misses;
+    for (int i = 0; i < 20; i++) assert_true(right());
+    assert_int_equal(fake.host_blocks, blocks);
+    assert_int_equal(km_ctx_stats(ctx).pool_misses, misses);
+    for (int i = 0; i < 8; i++) km_release(more[i]);
+}
+
+static void an_operand_that_is_moved_there_finds_room_too(void **state) {
+    km_ctx *cpu = km_ctx_new("cpu", 1);
+    float v[N], w[N];
+    km_read(cpu, km_uniform(cpu, KM_F32, KM_SHAPE(N), 0, 1), v, sizeof v);
+    fill_device();
+    km_tensor *t = km_from_data(ctx, KM_F32, KM_SHAPE(N), v);
+    km_tensor *back = km_to(ctx, km_to(ctx, km_add(ctx, t, t), "cpu"), "cuda:0");
+    assert_string_equal(km_tensor_device(back), "cuda:0");
+    assert_int_equal(km_read(ctx, back, w, sizeof w), KM_OK);
+    for (int i = 0; i < N; i++) assert_true(w[i] == v[i] + v[i]);
+    km_ctx_free(cpu);
+}
+
+static void without_fallback_or_room_on_the_host_it_is_an_error(void **state) {
+    fill_device();
+    km_ctx_set_fallback(ctx, false);
+    assert_null(some(1));
+    assert_int_equal(km_ctx_status(ctx), KM_ERR_MEMORY);
+    assert_non_null(strstr(km_ctx_error(ctx), "out of memory on cuda:0"));
+    km_ctx_clear_error(ctx);
+    km_ctx_set_fallback(ctx, true);
+    km_cuda_fault("host_alloc", 0, KM_CU_OUT_OF_MEMORY);
+    assert_null(km_full(ctx, KM_F32, KM_SHAPE(N), 1));
+    assert_int_equal(km_ctx_status(ctx), KM_ERR_MEMORY);
+    km_ctx_clear_error(ctx);
+    ctx->must_fit = true; /* as weights and caches, which have a placing of their own */
+    assert_null(some(1));
+    assert_int_equal(km_ctx_status(ctx), KM_ERR_MEMORY);
+    km_ctx_clear_error(ctx);
+    ctx->must_fit = false;
+    assert_int_equal(km_ctx_stats(ctx).spills, 0);
+    assert_true(right());
+}
+
+/* Its blocks stay the graph's, wherever they lie, and go back with it. */
+static void a_captured_step_without_room_is_replayed_rightly(void **state) {
+    km_ctx_free(ctx);
+    setenv("KERMES_GPU_CHUNKS", "0", 1); /* no room between what is there */
+    ctx = km_ctx_new("cuda:0", 2);
+    unsetenv("KERMES_GPU_CHUNKS");
+    in = km_keep(ctx, some(1));
+    out = km_keep(ctx, some(0));
+    km_step_end(ctx);
+    km_trim(ctx);
+    km_graph *g = NULL;
+    assert_int_equal(km_graph_run(ctx, &g, 1, step, NULL), KM_OK);
+    km_step_end(ctx);
+    km_trim(ctx);
+    fill_device();
+    float v[N];
+    for (int run = 0; run < 6; run++) {
+        km_write(ctx, out, (float[N]){0}, sizeof(float) * N);
+        if (km_graph_run(ctx, &g, 1, step, NULL) != KM_OK) fail_msg("%s", km_ctx_error(ctx));
+        assert_true(right()); /* with blocks of its own */
+        assert_int_equal(km_read(ctx, out, v, sizeof v), KM_OK);
+        assert_true(v[0] == 4 && v[2] == 12);
+    }
+    assert_true(km_graph_captured(g));
+    assert_true(km_ctx_stats(ctx).spills > 0);
+    km_graph_free(g);
+    km_release(in);
+    km_release(out);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        TEST(what_finds_no_room_lies_in_the_hosts_memory_and_is_right),
+        TEST(a_loop_without_room_asks_the_driver_for_nothing_once_it_is_warm),
+        TEST(an_operand_that_is_moved_there_finds_room_too),
+        TEST(without_fallback_or_room_on_the_host_it_is_an_error),
+        TEST(a_captured_step_without_room_is_replayed_rightly),
         TEST(any_launch_may_fail_and_the_answer_is_right),
         TEST(a_kernel_that_always_fails_goes_to_the_cpu_each_time),
         TEST(with_fallback_off_the_error_sticks_and_says_why),

@@ -388,8 +388,66 @@ static void a_watched_block_stays_out_until_it_is_put_back_unwatched(void **stat
     assert_int_equal(d.bytes, 0);
 }
 
+/* ---- Memory elsewhere ---- */
+
+static int spilled_now, spills;
+
+static void *spill_alloc(void *owner, size_t bytes) {
+    (void)owner;
+    spilled_now++;
+    spills++;
+    return km_alloc_aligned(bytes);
+}
+
+static void spill_free(void *owner, void *p, size_t bytes) {
+    (void)owner;
+    spilled_now--;
+    km_free_aligned(p, bytes);
+}
+
+static void what_the_device_has_no_room_for_lies_elsewhere(void **state) {
+    device d = {.capacity = 100000};
+    km_mempool m = pool_on(&d);
+    m.spill_alloc = spill_alloc;
+    m.spill_free = spill_free;
+    spills = spilled_now = 0;
+    size_t cap[5];
+    void *p[5];
+    bool spilled;
+    for (int i = 0; i < 4; i++) {
+        p[i] = km_mempool_get_anywhere(&m, 40000, &cap[i], &spilled);
+        assert_non_null(p[i]);
+        assert_int_equal(spilled, i >= 2);
+        memset(p[i], i, cap[i]);
+    }
+    assert_int_equal(spilled_now, 2);
+    assert_int_equal(m.live, cap[0] + cap[1] + cap[2] + cap[3]);
+    assert_int_equal(m.held, cap[0] + cap[1]);
+    assert_int_equal(m.spilled_bytes, cap[2] + cap[3]);
+    assert_null(km_mempool_get(&m, 40000, &cap[4])); /* only what may */
+    km_mempool_put(&m, p[3], cap[3]);
+    p[3] = km_mempool_get_anywhere(&m, 39000, &cap[3], &spilled); /* reused */
+    assert_true(spilled && spills == 2);
+    km_mempool_put(&m, p[0], cap[0]);
+    p[0] = km_mempool_get_anywhere(&m, 40000, &cap[0], &spilled); /* the device's own first */
+    assert_false(spilled);
+    for (int i = 0; i < 4; i++) km_mempool_put(&m, p[i], cap[i]);
+    assert_int_equal(m.live, 0);
+    assert_true(km_mempool_take(&m, p[2], cap[2]));
+    assert_false(km_mempool_take(&m, p[2], cap[2]));
+    km_mempool_trim(&m);
+    assert_int_equal(spilled_now, 1);
+    assert_int_equal(d.bytes, 0);
+    km_mempool_free(&m);
+    km_mempool_drop(&m, p[2], cap[2]);
+    assert_int_equal(spilled_now, 0);
+    assert_int_equal(m.spilled_bytes, 0);
+    km_mempool_close_spilled(&m);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_the_device_has_no_room_for_lies_elsewhere),
         cmocka_unit_test(a_block_is_as_large_as_asked_and_at_most_an_eighth_larger),
         cmocka_unit_test(a_large_block_is_hardly_larger_than_asked),
         cmocka_unit_test(a_large_block_serves_smaller_requests_of_its_class),

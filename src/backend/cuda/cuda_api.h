@@ -76,6 +76,7 @@ enum { /* function attributes */
 };
 
 enum { KM_CU_STREAM_NON_BLOCKING = 1, KM_CU_EVENT_DEFAULT = 0, KM_CU_EVENT_NO_TIMING = 2 };
+enum { KM_CU_HOST_PORTABLE = 1, KM_CU_HOST_MAPPED = 2 }; /* cuMemHostAlloc */
 enum { KM_CU_CAPTURE_GLOBAL = 0, KM_CU_CAPTURE_RELAXED = 2 };
 
 /* One property of a launch beyond its sizes. */

@@ -57,6 +57,18 @@ static void *raw_alloc(void *owner, size_t bytes) {
     return NULL;
 }
 
+/* Memory of the host that kernels work on over the bus: by the driver's one address space its address is the
+ * same there. Some of what the host has is left for others. */
+static void *spill_alloc(void *owner, size_t bytes) {
+    km_lane *lane = owner;
+    void *p = NULL;
+    km_host_memory m = km_host_memory_get();
+    if ((double)bytes > 0.8 * m.available || km_failed(lane->ctx) || km_cuda_ready(lane) != KM_OK)
+        return NULL;
+    km_cu_result r = KM_CU(host_alloc, &p, bytes, KM_CU_HOST_PORTABLE | KM_CU_HOST_MAPPED);
+    return r == KM_CU_OK ? p : NULL;
+}
+
 /* What is held back may still want to read blocks that are given up. What is on the stream needs no
  * wait: whoever gets the memory next works on the same stream. */
 static void before_free(void *owner) {
@@ -76,6 +88,17 @@ static void raw_free(void *owner, void *p, size_t bytes) {
     atomic_fetch_sub(&dev->held, bytes);
 }
 
+/* Unlike device memory's, it is not said that freeing it waits for the stream. */
+static void spill_free(void *owner, void *p, size_t bytes) {
+    km_lane *lane = owner;
+    km_cuda_dev *dev = km_cuda_dev_of(lane);
+    (void)bytes;
+    km_cuda_enter(dev);
+    if (lane->queue) km_cuda_api()->stream_sync(km_cuda_stream(lane));
+    km_cu_result r = km_cuda_api()->host_free(p);
+    if (r != KM_CU_OK) km_cuda_note_error(dev, r, "freeing memory of the host");
+}
+
 /* ---- Opening and closing ---- */
 
 static void lane_close(km_lane *lane) {
@@ -89,12 +112,13 @@ static void lane_close(km_lane *lane) {
     if (q->own_stream) api->stream_sync(q->own_stream);
     km_cuda_graphs_close(lane);
     km_cuda_feed_close(lane);
+    km_mempool_close_spilled(&lane->pool);
     km_chunks_close(&lane->pool.chunks);
     for (int i = 0; i < 2; i++) {
         if (q->stage[i].done) api->event_destroy(q->stage[i].done);
         if (q->stage[i].data) api->host_free(q->stage[i].data);
     }
-    if (q->shared) api->mem_free(q->shared);
+    km_cuda_shared_free(lane);
     if (q->own_stream) api->stream_destroy(q->own_stream);
     km_free(q);
     lane->queue = NULL;
@@ -122,6 +146,8 @@ static km_status lane_open(km_lane *lane, km_error *err) {
     }
     lane->pool.raw_alloc = raw_alloc;
     lane->pool.raw_free = raw_free;
+    lane->pool.spill_alloc = spill_alloc;
+    lane->pool.spill_free = spill_free;
     lane->pool.before_free = before_free;
     lane->pool.owner = lane;
     lane->pool.limit = dev->limit;

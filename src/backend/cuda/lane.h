@@ -25,6 +25,7 @@ typedef struct km_cuda_queue {
     km_cuda_stage stage[2];
     int filling;                     /* the half that the next upload goes to */
     km_cu_ptr shared;                /* counters, then the draws word; made on first use */
+    bool shared_is_host;             /* the device had no room for them */
     struct km_cuda_graph *capturing; /* NULL when not */
     struct km_cuda_graph *graphs;    /* all of this lane */
     km_mempool_watch watch;
@@ -37,6 +38,7 @@ static inline km_cuda_queue *km_cuda_queue_of(const km_lane *lane) { return lane
 km_status km_cuda_ready(km_lane *lane);
 /* Two words in device memory: what a replay adds to stream and seed of its random ops. */
 uint64_t *km_cuda_draws_word(km_lane *lane);
+void km_cuda_shared_free(km_lane *lane);
 /* A copy between host buffers by all threads of the lane's context. */
 void km_cuda_copy_host(km_lane *lane, void *dst, const void *src, size_t bytes);
 /* Waits for everything on the lane. */

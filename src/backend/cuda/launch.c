@@ -126,7 +126,10 @@ int km_cuda_occupancy(km_lane *lane, km_cuda_kernel *k, int threads, unsigned sh
 /* ---- Memory that kernels use beside their operands ---- */
 
 void *km_cuda_scratch(km_lane *lane, size_t bytes, size_t *cap) {
-    void *p = km_mempool_get(&lane->pool, bytes, cap);
+    bool elsewhere;
+    void *p = lane->ctx->no_fallback
+                  ? km_mempool_get(&lane->pool, bytes, cap)
+                  : km_mempool_get_anywhere(&lane->pool, bytes, cap, &elsewhere);
     if (!p)
         km_fail(lane->ctx, KM_ERR_MEMORY, "out of memory on %s: %zu bytes of scratch",
                 lane->device->name, bytes);
@@ -137,6 +140,16 @@ void km_cuda_scratch_free(km_lane *lane, void *p, size_t cap) {
     if (p) km_mempool_put(&lane->pool, p, cap);
 }
 
+void km_cuda_shared_free(km_lane *lane) {
+    km_cuda_queue *q = km_cuda_queue_of(lane);
+    if (q->shared && q->shared_is_host)
+        km_cuda_api()->host_free((void *)(uintptr_t)q->shared);
+    else if (q->shared)
+        km_cuda_api()->mem_free(q->shared);
+    q->shared = 0;
+    q->shared_is_host = false;
+}
+
 /* Counters and the draws word are one allocation, outside the pool: graphs hold their address. */
 static km_status make_shared(km_lane *lane) {
     km_cuda_queue *q = km_cuda_queue_of(lane);
@@ -144,12 +157,15 @@ static km_status make_shared(km_lane *lane) {
     if (q->shared) return KM_OK;
     if (km_cuda_ready(lane) != KM_OK) return lane->ctx->error.code;
     km_cu_result r = KM_CU(mem_alloc, &q->shared, bytes);
-    if (r != KM_CU_OK) return km_cuda_fail(lane, r, "allocating memory");
+    if (r == KM_CU_OUT_OF_MEMORY && !lane->ctx->no_fallback) {
+        q->shared = (km_cu_ptr)(uintptr_t)lane->pool.spill_alloc(lane, bytes);
+        q->shared_is_host = q->shared != 0;
+    }
+    if (!q->shared) return km_cuda_fail(lane, r, "allocating memory");
     km_cu_stream stream = km_cuda_stream(lane);
     r = KM_CU(set_bytes, q->shared, 0, bytes, stream);
     if (r == KM_CU_OK) return KM_OK;
-    km_cuda_api()->mem_free(q->shared);
-    q->shared = 0;
+    km_cuda_shared_free(lane);
     return km_cuda_fail(lane, r, "clearing memory");
 }
 

@@ -105,21 +105,13 @@ static const km_vulkan_block *block_of(km_lane *lane, const void *p, size_t byte
     return NULL;
 }
 
-/* NULL sends the pool to its cached blocks and then to an out-of-memory error. */
-static void *raw_alloc(void *owner, size_t bytes) {
-    km_lane *lane = owner;
-    km_vulkan_dev *dev = km_vulkan_dev_of(lane);
+static void *make_block(km_lane *lane, size_t bytes, bool mapped) {
     km_vulkan_queue *q = lane->queue;
     km_vulkan_block b;
     if (ready(lane) != KM_OK || !km_array_reserve(&q->blocks, &q->cap_blocks, q->n_blocks + 1))
         return NULL;
-    if (atomic_fetch_add(&dev->held, bytes) + bytes > dev->limit) {
-        atomic_fetch_sub(&dev->held, bytes);
-        return NULL;
-    }
-    VkResult r = km_vulkan_block_make(dev, bytes, false, &b);
+    VkResult r = km_vulkan_block_make(km_vulkan_dev_of(lane), bytes, mapped, &b);
     if (r != VK_SUCCESS) {
-        atomic_fetch_sub(&dev->held, bytes);
         if (r != VK_ERROR_OUT_OF_DEVICE_MEMORY && r != VK_ERROR_OUT_OF_HOST_MEMORY)
             km_vulkan_fail(lane, r, "allocating memory");
         return NULL;
@@ -129,6 +121,24 @@ static void *raw_alloc(void *owner, size_t bytes) {
     q->blocks[i] = b;
     q->n_blocks++;
     return (void *)(uintptr_t)b.at;
+}
+
+/* NULL sends the pool to its cached blocks and then to an out-of-memory error. */
+static void *raw_alloc(void *owner, size_t bytes) {
+    km_lane *lane = owner;
+    km_vulkan_dev *dev = km_vulkan_dev_of(lane);
+    void *p = NULL;
+    if (atomic_fetch_add(&dev->held, bytes) + bytes <= dev->limit)
+        p = make_block(lane, bytes, false);
+    if (!p) atomic_fetch_sub(&dev->held, bytes);
+    return p;
+}
+
+/* Memory of the host that the device reaches. Some of what the host has is left for others. */
+static void *spill_alloc(void *owner, size_t bytes) {
+    km_lane *lane = owner;
+    if ((double)bytes > 0.8 * km_host_memory_get().available || km_failed(lane->ctx)) return NULL;
+    return make_block(lane, bytes, true);
 }
 
 static bool wait_for(km_lane *lane, uint64_t value, const char *doing) {
@@ -146,8 +156,9 @@ static bool wait_for(km_lane *lane, uint64_t value, const char *doing) {
 }
 
 /* Work that may still read the block is waited for. The pool caches, so that this is rare. */
-static void raw_free(void *owner, void *p, size_t bytes) {
+static void spill_free(void *owner, void *p, size_t bytes) {
     km_lane *lane = owner;
+    (void)bytes;
     km_vulkan_dev *dev = km_vulkan_dev_of(lane);
     km_vulkan_queue *q = lane->queue;
     VkDeviceAddress at = (VkDeviceAddress)(uintptr_t)p;
@@ -160,7 +171,11 @@ static void raw_free(void *owner, void *p, size_t bytes) {
     km_vulkan_block_free(dev, &q->blocks[i]);
     q->n_blocks--;
     memmove(q->blocks + i, q->blocks + i + 1, (size_t)(q->n_blocks - i) * sizeof *q->blocks);
-    atomic_fetch_sub(&dev->held, bytes);
+}
+
+static void raw_free(void *owner, void *p, size_t bytes) {
+    spill_free(owner, p, bytes);
+    atomic_fetch_sub(&km_vulkan_dev_of(owner)->held, bytes);
 }
 
 /* ---- Frames ---- */
@@ -392,7 +407,10 @@ km_status km_vulkan_launch(km_lane *lane, const char *module, const uint32_t *sp
 }
 
 void *km_vulkan_scratch(km_lane *lane, size_t bytes, size_t *cap) {
-    void *p = km_mempool_get(&lane->pool, bytes, cap);
+    bool elsewhere;
+    void *p = lane->ctx->no_fallback
+                  ? km_mempool_get(&lane->pool, bytes, cap)
+                  : km_mempool_get_anywhere(&lane->pool, bytes, cap, &elsewhere);
     if (!p && !km_failed(lane->ctx))
         km_fail(lane->ctx, KM_ERR_MEMORY, "%s: out of memory", lane->device->name);
     return p;
@@ -505,6 +523,7 @@ static void lane_close(km_lane *lane) {
     if (!q) return;
     if (q->submitted && !atomic_load(&dev->lost)) wait_for(lane, q->submitted, "closing");
     km_vulkan_graphs_close(lane);
+    km_mempool_close_spilled(&lane->pool);
     km_chunks_close(&lane->pool.chunks);
     for (int i = 0; i < KM_VULKAN_FRAMES; i++) km_vulkan_block_free(dev, &q->frame[i].stage);
     while (q->n_blocks > 0) {
@@ -563,6 +582,8 @@ static km_status lane_open(km_lane *lane, km_error *err) {
     }
     lane->pool.raw_alloc = raw_alloc;
     lane->pool.raw_free = raw_free;
+    lane->pool.spill_alloc = spill_alloc;
+    lane->pool.spill_free = spill_free;
     lane->pool.owner = lane;
     lane->pool.limit = dev->limit;
     km_mempool_in_chunks(&lane->pool, (size_t)1 << 20, CHUNK_BYTES);
