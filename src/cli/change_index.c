@@ -58,6 +58,26 @@ static km_ctx *open_ctx(const km_common *c, km_error *err) {
 
 /* ---- add ---- */
 
+static int add(const change_line *l, const char *path, const char *vectors) {
+    km_error err = {0};
+    int64_t added = 0;
+    change_line again = *l;
+    km_index *x = open_for_change(path, l->out, &err);
+    km_vectors *in = x ? km_open_vectors(vectors, &l->input, &err) : NULL;
+    uint64_t *ids = in && l->ids ? km_read_ids_of(l->ids, km_vectors_count(in), &err) : NULL;
+    km_ctx *ctx = in && err.code == KM_OK ? open_ctx(&l->common, &err) : NULL;
+    if (ctx && km_index_add_from(ctx, x, in, ids, l->skip_bad, &added) != KM_OK) taken(&err);
+    bool lost = err.code != KM_OK && km_cli_lost(ctx, &again.common);
+    int code = lost ? KM_EXIT_FAILED
+               : x  ? finish(l, "add", x, l->out ? l->out : path, "added", added, &err)
+                    : km_cli_fail("add: %s", err.text);
+    km_ctx_free(ctx);
+    km_free(ids);
+    km_vectors_close(in);
+    km_index_close(x); /* some may have been added: it is read again */
+    return lost ? add(&again, path, vectors) : code;
+}
+
 int km_command_add(int argc, char **argv) {
     change_line l = {.common = KM_COMMON_DEFAULTS, .input = KM_INPUT_DEFAULTS};
     const km_option options[] = {
@@ -87,20 +107,7 @@ int km_command_add(int argc, char **argv) {
     if (args.n_words != 2)
         return km_cli_usage("add takes an index and a file, as in 'kermes add v.kmx more.npy'");
     km_cli_notes(l.common.quiet);
-    km_error err = {0};
-    int64_t added = 0;
-    km_index *x = open_for_change(args.words[0], l.out, &err);
-    km_vectors *in = x ? km_open_vectors(args.words[1], &l.input, &err) : NULL;
-    uint64_t *ids = in && l.ids ? km_read_ids_of(l.ids, km_vectors_count(in), &err) : NULL;
-    km_ctx *ctx = in && err.code == KM_OK ? open_ctx(&l.common, &err) : NULL;
-    if (ctx && km_index_add_from(ctx, x, in, ids, l.skip_bad, &added) != KM_OK) taken(&err);
-    code = x ? finish(&l, "add", x, l.out ? l.out : args.words[0], "added", added, &err)
-             : km_cli_fail("add: %s", err.text);
-    km_ctx_free(ctx);
-    km_free(ids);
-    km_vectors_close(in);
-    km_index_close(x);
-    return code;
+    return add(&l, args.words[0], args.words[1]);
 }
 
 /* ---- delete ---- */
@@ -167,6 +174,23 @@ static void merge_one(km_ctx *ctx, km_index *x, const char *path, bool shift, km
     km_index_close(other);
 }
 
+static int merge(const change_line *l, const km_args *args) {
+    km_error err = {0};
+    change_line again = *l;
+    km_index *x = km_index_open(args->words[0]);
+    if (!x) taken(&err);
+    km_ctx *ctx = x ? open_ctx(&l->common, &err) : NULL;
+    for (int i = 1; ctx && i < args->n_words && err.code == KM_OK; i++)
+        merge_one(ctx, x, args->words[i], l->shift, &err);
+    bool lost = err.code != KM_OK && km_cli_lost(ctx, &again.common);
+    int code = lost ? KM_EXIT_FAILED
+               : x  ? finish(l, "merge", x, l->out, "merged", args->n_words, &err)
+                    : km_cli_fail("merge: %s", err.text);
+    km_ctx_free(ctx);
+    km_index_close(x);
+    return lost ? merge(&again, args) : code;
+}
+
 int km_command_merge(int argc, char **argv) {
     change_line l = {.common = KM_COMMON_DEFAULTS, .compact = true};
     const km_option options[] = {
@@ -196,15 +220,5 @@ int km_command_merge(int argc, char **argv) {
         return km_cli_usage("merge takes indexes and --out, as in 'kermes merge a.kmx b.kmx -o "
                             "all.kmx'");
     km_cli_notes(l.common.quiet);
-    km_error err = {0};
-    km_index *x = km_index_open(args.words[0]);
-    if (!x) taken(&err);
-    km_ctx *ctx = x ? open_ctx(&l.common, &err) : NULL;
-    for (int i = 1; ctx && i < args.n_words && err.code == KM_OK; i++)
-        merge_one(ctx, x, args.words[i], l.shift, &err);
-    code = x ? finish(&l, "merge", x, l.out, "merged", args.n_words, &err)
-             : km_cli_fail("merge: %s", err.text);
-    km_ctx_free(ctx);
-    km_index_close(x);
-    return code;
+    return merge(&l, &args);
 }

@@ -76,6 +76,9 @@ int km_cli_usage(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /*
 
 void km_cli_notes(bool quiet);    /* the library's notes go to stderr, or nowhere */
 int km_cli_print_json(json_t *v); /* prints and frees v; the exit code */
+/* Whether what failed was a GPU that is lost to the process, so that the command may do all of it again on
+ * the CPU, which `c` then names. Says so. Not under mpirun: ranks cannot move alone. */
+bool km_cli_lost(const km_ctx *ctx, km_common *c);
 /* Whether a file can be written there: better to hear it now than after two minutes. */
 bool km_cli_can_write(const char *path, km_error *err);
 

@@ -160,9 +160,15 @@ static int run(const compress_line *l, const char *in_path, km_index_options *o)
     if (ctx && km_index_compress_from(ctx, in, ids, l->out, o, &made) != KM_OK)
         km_error_set(&err, km_last_status(), "%s", km_last_error());
     if (w.stage) km_progress_end(&w.bar);
+    compress_line again = *l;
+    bool lost = err.code != KM_OK && km_cli_lost(ctx, &again.common);
     km_ctx_free(ctx);
     km_vectors_close(in);
     km_free(ids);
+    if (lost) {
+        km_round_free(&w.rounds);
+        return run(&again, in_path, o);
+    }
     int code = KM_EXIT_OK;
     double seconds = km_now() - start;
     if (err.code != KM_OK)

@@ -127,6 +127,19 @@ static void print_note(void *user, km_log_level level, const char *line) {
 
 void km_cli_notes(bool quiet) { km_set_log(quiet ? NULL : print_note, NULL); }
 
+bool km_cli_lost(const km_ctx *ctx, km_common *c) {
+    const char *fallback = getenv("KERMES_FALLBACK");
+    if (!ctx || !km_ctx_lost(ctx) || km_ranks() > 1 || (fallback && strcmp(fallback, "0") == 0))
+        return false;
+    if (!c->quiet) {
+        char line[KM_ERROR_TEXT + 64];
+        snprintf(line, sizeof line, "%s; all of it again with the CPU", km_ctx_error(ctx));
+        print_note(NULL, KM_LOG_WARN, line);
+    }
+    c->device = "cpu";
+    return true;
+}
+
 bool km_cli_can_write(const char *path, km_error *err) {
     km_writer *w = km_writer_open(path, err);
     km_writer_abort(w);

@@ -94,6 +94,13 @@ static km_status write_page(const recall_line *l, km_ctx *ctx, km_index *x, km_v
     return s;
 }
 
+static km_status measure(const recall_line *l, km_ctx *ctx, km_index *x, km_vectors *base,
+                         const float *queries, int64_t n, km_measured *m) {
+    km_search_options o = km_look_options(&l->look);
+    km_status s = km_index_measure(ctx, x, base, queries, n, l->look.k, &o, m);
+    return s == KM_OK && l->html ? write_page(l, ctx, x, base, queries, n, m) : s;
+}
+
 static int run(const recall_line *l, const char *path) {
     km_error err = {0};
     km_index *x = km_index_open(path);
@@ -105,9 +112,13 @@ static int run(const recall_line *l, const char *path) {
     km_ctx *ctx = queries ? km_ctx_new(l->common.device, (int)l->common.threads) : NULL;
     if (queries && !ctx) km_error_set(&err, KM_ERR_DEVICE, "%s", km_last_error());
     km_measured m = {.size = sizeof m};
-    km_search_options o = km_look_options(&l->look);
-    km_status s = ctx ? km_index_measure(ctx, x, base, queries, n, l->look.k, &o, &m) : KM_OK;
-    if (ctx && s == KM_OK && l->html) s = write_page(l, ctx, x, base, queries, n, &m);
+    km_common common = l->common;
+    km_status s = ctx ? measure(l, ctx, x, base, queries, n, &m) : KM_OK;
+    if (s != KM_OK && km_cli_lost(ctx, &common)) {
+        km_ctx_free(ctx);
+        ctx = km_ctx_new(common.device, (int)common.threads);
+        s = ctx ? measure(l, ctx, x, base, queries, n, &m) : km_last_status();
+    }
     if (s != KM_OK) km_error_set(&err, s, "%s", km_last_error());
     int code = KM_EXIT_OK;
     if (err.code != KM_OK)

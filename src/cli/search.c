@@ -135,14 +135,23 @@ static km_status find(const search_line *l, const search_place *w, const float *
     return s;
 }
 
-static void search_all(const search_line *l, km_index *x, km_ctx *ctx, const float *queries,
-                       const km_search_options *o, answers *a, km_error *err) {
+static void search_once(const search_line *l, km_index *x, km_ctx *ctx, const float *queries,
+                        const km_search_options *o, answers *a, km_error *err) {
     search_place w = {.index = x, .threads = (int)l->common.threads};
     if (ctx && !(w.on = km_searcher_new(ctx, x)))
         km_error_set(err, km_last_status(), "%s", km_last_error());
     else
         find(l, &w, queries, o, a, err);
     km_searcher_free(w.on);
+}
+
+static void search_all(const search_line *l, km_index *x, km_ctx *ctx, const float *queries,
+                       const km_search_options *o, answers *a, km_error *err) {
+    km_common common = l->common;
+    search_once(l, x, ctx, queries, o, a, err);
+    if (err->code == KM_OK || !km_cli_lost(ctx, &common)) return;
+    *err = (km_error){0};
+    search_once(l, x, NULL, queries, o, a, err);
 }
 
 static int run(const search_line *l, const char *path, const char *format) {

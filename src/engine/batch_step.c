@@ -183,10 +183,9 @@ static int64_t chunk_of(const km_batch *b, int rows) {
 
 /* A rank, device or memory that failed: the model's other ground, with everything read again. */
 static bool rescued(km_batch *b, const km_error *why) {
-    bool device = why->code == KM_ERR_GPU || why->code == KM_ERR_MEMORY ||
-                  why->code == KM_ERR_DEVICE || why->code == KM_ERR_UNSUPPORTED;
     km_error err = {0};
-    if (!device || !km_ground_rescue(b->m, b->ground, why) || km_batch_settle(b, &err) != KM_OK)
+    if (!km_ground_failed(why) || !km_ground_rescue(b->m, b->ground, why) ||
+        km_batch_settle(b, &err) != KM_OK)
         return false;
     pthread_mutex_lock(&b->lock);
     for (int i = 0; i < b->how.sequences; i++) {

@@ -68,7 +68,9 @@ km_status km_embed_tokens(km_model *m, const int32_t *ids, size_t n, float *out)
     km_adapter_mix mix = {0};
     if (km_adapters_mix(m, NULL, -1, &mix, &err) != KM_OK) return km_told(&err);
     km_ground *g = km_ground_hold(m);
-    if (is_whole("km_embed_tokens", m, g, &err)) embed(m, g, &mix, ids, 1, n, out, &err);
+    if (is_whole("km_embed_tokens", m, g, &err) &&
+        embed(m, g, &mix, ids, 1, n, out, &err) != KM_OK && km_ground_again(m, &g, &err))
+        embed(m, g, &mix, ids, 1, n, out, &err);
     km_ground_drop(g);
     km_adapters_drop(m, &mix);
     return km_told(&err);
@@ -146,7 +148,9 @@ km_status km_texts_read(const char *call, km_model *m, const km_texts *x,
     km_adapter_mix mix = {0};
     if (km_adapters_mix(m, o->adapters, o->n_adapters, &mix, &err) != KM_OK) return km_told(&err);
     km_ground *g = km_ground_hold(m);
-    if (is_whole(call, m, g, &err)) states_of(call, m, g, &mix, x, o, &err);
+    if (is_whole(call, m, g, &err) && states_of(call, m, g, &mix, x, o, &err) != KM_OK &&
+        km_ground_again(m, &g, &err))
+        states_of(call, m, g, &mix, x, o, &err);
     km_ground_drop(g);
     km_adapters_drop(m, &mix);
     return km_told(&err);

@@ -100,6 +100,11 @@ void km_ground_drop(km_ground *g);                  /* NULL is fine */
 bool km_ground_is(km_model *m, const km_ground *g); /* the model's, still */
 /* After a failure there: whether the model has another ground, on the CPU perhaps, to move to. */
 bool km_ground_rescue(km_model *m, const km_ground *failed, const km_error *why);
+/* For work on one ground that failed and can be done again from its beginning: whether the model moved, with
+ * *g then held anew and *err cleared. */
+bool km_ground_again(km_model *m, km_ground **g, km_error *err);
+/* Whether it is a device that failed, or memory, and not what was asked of it. */
+bool km_ground_failed(const km_error *why);
 /* The cache that sessions share, made when first asked for; by who has a turn. */
 km_sequences *km_ground_pool(km_model *m, km_ground *g, km_error *err);
 km_status km_draft_open(km_model *m, const char *given, km_error *err);

@@ -156,6 +156,7 @@ km_status km_perplexity(km_model *m, const char *text, size_t bytes,
     if (s == KM_OK) s = check(m, g, &o, &err);
     if (s == KM_OK) s = km_token_encode(m->token, text, bytes, KM_TOKEN_PLAIN, &ids, &err);
     if (s == KM_OK) s = measure(m, g, &ids, &o, &r, &err);
+    if (s != KM_OK && km_ground_again(m, &g, &err)) s = measure(m, g, &ids, &o, &r, &err);
     km_ground_drop(g);
     km_ids_free(&ids);
     if (s == KM_OK) km_give_sized(out, &r, sizeof r);

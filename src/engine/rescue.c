@@ -32,6 +32,19 @@ static bool open_elsewhere(km_model *m, const km_ground *failed, const km_error 
     return true;
 }
 
+bool km_ground_failed(const km_error *why) {
+    return why->code == KM_ERR_GPU || why->code == KM_ERR_MEMORY || why->code == KM_ERR_DEVICE ||
+           why->code == KM_ERR_UNSUPPORTED;
+}
+
+bool km_ground_again(km_model *m, km_ground **g, km_error *err) {
+    if (!km_ground_failed(err) || !km_ground_rescue(m, *g, err)) return false;
+    km_ground_drop(*g);
+    *g = km_ground_hold(m);
+    *err = (km_error){0};
+    return true;
+}
+
 bool km_ground_rescue(km_model *m, const km_ground *failed, const km_error *why) {
     int turn = km_gate_enter(&m->gate, 1);
     bool there = !km_ground_is(m, failed) || open_elsewhere(m, failed, why);

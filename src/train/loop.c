@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <unistd.h>
 
 enum { MAX_BAD_LOSSES = 10, MAX_SKIPS = 100 };
 
@@ -327,8 +328,26 @@ static double first_guess(const km_trainer *t) {
     return steps * step_tokens(t) * t->flops / (0.4 * t->peak * t->ranks);
 }
 
-km_status km_train_run(const km_train_settings *settings, const km_train_hooks *hooks,
-                       km_train_result *r, km_error *err) {
+/* Whether the run lost its GPU, and can go on without it: ranks cannot move alone. Says so. */
+static bool moves(km_trainer *t, bool *begun) {
+    char path[PATH_MAX], text[KM_ERROR_TEXT + 200], from[64] = "from the beginning";
+    if (!t->ctx || t->ranks != 1 || t->ctx->no_fallback || !km_ctx_lost(t->ctx)) return false;
+    km_trainer_path(t, path, "run.json");
+    *begun = access(path, F_OK) == 0;
+    int64_t saved = km_checkpoint_latest(t->s->out);
+    if (*begun && saved >= 0)
+        snprintf(from, sizeof from, "from its checkpoint step-%" PRId64, saved);
+    snprintf(
+        text, sizeof text,
+        "%s; going on with the CPU, %s. Stopped and started again with --resume, the run takes "
+        "the GPU again if it is there",
+        t->err->text, from);
+    km_trainer_tell(t, KM_TRAIN_NOTE, text);
+    return true;
+}
+
+static km_status run_once(const km_train_settings *settings, const km_train_hooks *hooks,
+                          km_train_result *r, bool *again, bool *begun, km_error *err) {
     km_error own = {0};
     *r = (km_train_result){.size = sizeof *r,
                            .status = {.train_loss = NAN,
@@ -360,7 +379,26 @@ km_status km_train_run(const km_train_settings *settings, const km_train_hooks *
     r->wall = km_now() - t.started;
     r->rank = t.rank;
     r->tells = r->tells || t.rank == 0;
+    *again = s != KM_OK && moves(&t, begun);
     km_trainer_close(&t);
     if (s != KM_OK) km_error_set(err, s, "%s", own.text);
+    return s;
+}
+
+km_status km_train_run(const km_train_settings *settings, const km_train_hooks *hooks,
+                       km_train_result *r, km_error *err) {
+    bool again, begun = false;
+    km_error why = {0};
+    km_status s = run_once(settings, hooks, r, &again, &begun, &why);
+    double wall = r->wall;
+    if (again) { /* what was learnt since the last checkpoint is gone with the GPU */
+        km_train_settings elsewhere = *settings;
+        elsewhere.device = "cpu";
+        elsewhere.resume = elsewhere.resume || begun;
+        why = (km_error){0};
+        s = run_once(&elsewhere, hooks, r, &again, &begun, &why);
+        r->wall += wall;
+    }
+    if (s != KM_OK) km_error_set(err, s, "%s", why.text);
     return s;
 }
