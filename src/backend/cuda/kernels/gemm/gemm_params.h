@@ -46,8 +46,7 @@ typedef struct km_gemv_args {
     int32_t parts;     /* rows: warps that share a row; columns: blocks that share a column */
     int32_t clustered; /* columns: those blocks are a cluster */
     /* Tall blocks: how many rows are called into L2 beforehand; rounds before the last at which the
-     * next kernel is let in; which of eight rounds' loads are to stay in L2, a bit each, or
-     * KM_TALL_AS_USUAL. */
+     * next kernel is let in; which of eight rounds' loads are to stay in L2, a bit each. */
     int32_t ahead, late, stay;
 } km_gemv_args;
 
@@ -76,8 +75,8 @@ typedef struct km_gemv_args {
 #define KM_GEMV_COLUMNS_THREADS 256
 #define KM_GEMV_COLUMNS_BYTES 128 /* of a row of w that a block works on */
 #define KM_TALL_THREADS 512
-#define KM_TALL_AS_USUAL (-1)
-#define KM_TALL_BLOCKS 2          /* to a multiprocessor */
+#define KM_TALL_DEEP 8
+#define KM_TALL_SHARED (KM_TALL_THREADS * KM_TALL_DEEP * 16 + 2048 * 4 + 64 * 4 + 64)
 #define KM_GEMV_COLUMNS_SCALAR 32 /* columns of a block where w is not aligned */
 
 #endif

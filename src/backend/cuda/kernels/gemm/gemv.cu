@@ -262,7 +262,9 @@ __device__ __forceinline__ void finish_columns(const km_gemv_args &g, B &b,
     }
 }
 
-template <class T, bool VEC, int M, int THREADS, int DEEP>
+// LATE: the next kernel is let in near the end, not at once: what its blocks call into L2 would be gone
+// again before they may read it.
+template <class T, bool VEC, int M, int THREADS, int DEEP, bool LATE>
 __device__ __forceinline__ void gemv_columns(const km_gemv_args &g,
                                              column_block<T, VEC, M, THREADS, DEEP> &b) {
     typedef column_block<T, VEC, M, THREADS, DEEP> B;
@@ -275,9 +277,14 @@ __device__ __forceinline__ void gemv_columns(const km_gemv_args &g,
     const T *w = (const T *)g.w + blockIdx.z * g.batch_w + my_col;
     const T *x = (const T *)g.x + blockIdx.z * g.batch_x;
 
-    if (VEC && begin + (int)threadIdx.x < end)
+    if (VEC && begin + (int)threadIdx.x < end && (!LATE || (int)threadIdx.x < g.ahead))
         call_into_l2(w - lane % B::LANES * V + (begin + (int)threadIdx.x) * g.ldw);
-    wait_for_previous();
+    if constexpr (LATE)
+        wait_for_results();
+    else
+        wait_for_previous();
+
+    int let_in = max(rounds - g.late, 0);
 
     // A row beyond `end` or a column beyond n is none of ours. With VEC n is a multiple of V.
     int first = warp * B::DOWN + lane / B::LANES, ahead = my_col < g.n ? begin + first : end;
@@ -310,6 +317,7 @@ __device__ __forceinline__ void gemv_columns(const km_gemv_args &g,
 #pragma unroll 2
         for (int i = 0; i < here; i++, vectors += STEP * M) {
             float fw[V];
+            if (LATE && at + i == let_in) let_next_in();
             if constexpr (VEC) {
                 ask();
                 cp_async_wait<B::DEEP - 1>();
@@ -332,7 +340,7 @@ __device__ __forceinline__ void gemv_columns(const km_gemv_args &g,
 
 // ---- One vector on Hopper: grid (blocks of columns, parts, batch) ----
 
-template <class T> struct tall_block {
+template <class T> struct stay_block {
     static constexpr int THREADS = KM_TALL_THREADS, WARPS = THREADS / 32, VECTORS = 1;
     static constexpr int V = 16 / sizeof(T), LANES = 8, DOWN = 32 / LANES, COLS = LANES * V;
     static constexpr int STEP = WARPS * DOWN, DEEP = 8, SLICE = 4096;
@@ -358,12 +366,10 @@ __device__ __forceinline__ uint4 load_by(const void *p, uint64_t policy) {
     return v;
 }
 
-__device__ __forceinline__ uint64_t policy_of(bool stays, bool usual) {
+__device__ __forceinline__ uint64_t policy_of(bool stays) {
     uint64_t p = 0;
 #if __CUDA_ARCH__ >= 900
-    if (usual)
-        asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(p));
-    else if (stays)
+    if (stays)
         asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(p));
     else
         asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(p));
@@ -376,8 +382,8 @@ __device__ __forceinline__ uint64_t policy_of(bool stays, bool usual) {
 // rest comes from memory. The next kernel is let in near the end: what its blocks call into L2 would be
 // gone again before they may read it.
 template <class T>
-__device__ __forceinline__ void gemv_tall(const km_gemv_args &g, tall_block<T> &b) {
-    typedef tall_block<T> B;
+__device__ __forceinline__ void gemv_stay(const km_gemv_args &g, stay_block<T> &b) {
+    typedef stay_block<T> B;
     constexpr int V = B::V, STEP = B::STEP, DEEP = B::DEEP, TURN = STEP * DEEP;
     int span = (g.k + g.parts - 1) / g.parts, begin = blockIdx.y * span;
     int rows = max(min(span, g.k - begin), 0), turns = rows / TURN;
@@ -386,8 +392,7 @@ __device__ __forceinline__ void gemv_tall(const km_gemv_args &g, tall_block<T> &
     const T *w = (const T *)g.w + blockIdx.z * g.batch_w + (int64_t)begin * g.ldw;
     const T *x = (const T *)g.x + blockIdx.z * g.batch_x + (int64_t)begin * g.x_k;
     if ((int)threadIdx.x < min(g.ahead, rows)) call_into_l2(w + col0 + threadIdx.x * g.ldw);
-    bool usual = g.stay == KM_TALL_AS_USUAL;
-    uint64_t stays = policy_of(true, usual), goes = policy_of(false, usual);
+    uint64_t stays = policy_of(true), goes = policy_of(false);
     wait_for_results();
 
     // Columns beyond n are read somewhere and dropped. n is a multiple of V.
@@ -460,12 +465,12 @@ __device__ __forceinline__ void gemv_tall(const km_gemv_args &g, tall_block<T> &
     KM_KERNEL __launch_bounds__(KM_GEMV_COLUMNS_THREADS, BLOCKS)                                   \
         gemv_columns_##tname##_##m(const __grid_constant__ km_gemv_args g) {                       \
         __shared__ column_block<type, true, m, KM_GEMV_COLUMNS_THREADS, 8> b;                      \
-        gemv_columns<type, true, m, KM_GEMV_COLUMNS_THREADS, 8>(g, b);                             \
+        gemv_columns<type, true, m, KM_GEMV_COLUMNS_THREADS, 8, false>(g, b);                      \
     }                                                                                              \
     KM_KERNEL __launch_bounds__(KM_GEMV_COLUMNS_THREADS, BLOCKS)                                   \
         gemv_columns_##tname##_scalar_##m(const __grid_constant__ km_gemv_args g) {                \
         __shared__ column_block<type, false, m, KM_GEMV_COLUMNS_THREADS, 8> b;                     \
-        gemv_columns<type, false, m, KM_GEMV_COLUMNS_THREADS, 8>(g, b);                            \
+        gemv_columns<type, false, m, KM_GEMV_COLUMNS_THREADS, 8, false>(g, b);                     \
     }
 #define GEMV_EACH(type, tname, m)                                                                  \
     GEMV_ROWS((m) > 2 ? 2 : 4, type, tname, m)                                                     \
@@ -475,11 +480,21 @@ KM_EACH_FLOAT(GEMV_EACH, 2)
 KM_EACH_FLOAT(GEMV_EACH, 4)
 KM_EACH_FLOAT(GEMV_EACH, 8)
 
-// One vector: KM_TALL_BLOCKS to a multiprocessor.
+// One vector, a block to a multiprocessor: one pass and no second kernel.
 #define TALL(type, tname)                                                                          \
-    KM_KERNEL __launch_bounds__(KM_TALL_THREADS, KM_TALL_BLOCKS)                                   \
+    KM_KERNEL __launch_bounds__(KM_TALL_THREADS, 2)                                                \
         gemv_tall_##tname(const __grid_constant__ km_gemv_args g) {                                \
-        __shared__ tall_block<type> b;                                                             \
-        gemv_tall<type>(g, b);                                                                     \
+        extern __shared__ __align__(16) uint8_t room[];                                            \
+        typedef column_block<type, true, 1, KM_TALL_THREADS, KM_TALL_DEEP> B;                      \
+        static_assert(sizeof(B) <= KM_TALL_SHARED, "as the host counts");                          \
+        gemv_columns<type, true, 1, KM_TALL_THREADS, KM_TALL_DEEP, true>(                          \
+            g, *reinterpret_cast<B *>(room));                                                      \
     }
 KM_EACH_FLOAT(TALL)
+
+// The same with a share that stays. Of 16 bits it is no faster: unpacking takes the registers' time.
+KM_KERNEL __launch_bounds__(KM_TALL_THREADS, 2)
+    gemv_stay_f32(const __grid_constant__ km_gemv_args g) {
+    __shared__ stay_block<float> b;
+    gemv_stay<float>(g, b);
+}
