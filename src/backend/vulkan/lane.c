@@ -156,6 +156,19 @@ static bool wait_for(km_lane *lane, uint64_t value, const char *doing) {
 }
 
 /* Work that may still read the block is waited for. The pool caches, so that this is rare. */
+/* Before memory goes: what was handed in may still be at work on it. A device that is lost answers at once. */
+static void wait_for_last(km_lane *lane) {
+    km_vulkan_queue *q = km_vulkan_queue_of(lane);
+    VkSemaphoreWaitInfo info = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO,
+                                .semaphoreCount = 1,
+                                .pSemaphores = &q->timeline,
+                                .pValues = &q->submitted};
+    if (!atomic_load(&km_vulkan_dev_of(lane)->lost))
+        wait_for(lane, q->submitted, "waiting to free memory");
+    else if (q->submitted)
+        km_vulkan_api()->WaitSemaphores(km_vulkan_dev_of(lane)->handle, &info, WAIT_NS);
+}
+
 static void spill_free(void *owner, void *p, size_t bytes) {
     km_lane *lane = owner;
     (void)bytes;
@@ -164,10 +177,8 @@ static void spill_free(void *owner, void *p, size_t bytes) {
     VkDeviceAddress at = (VkDeviceAddress)(uintptr_t)p;
     int i = block_behind(q, at);
     if (i >= q->n_blocks || q->blocks[i].at != at) return;
-    if (!atomic_load(&dev->lost)) {
-        km_vulkan_flush(lane);
-        wait_for(lane, q->submitted, "waiting to free memory");
-    }
+    if (!atomic_load(&dev->lost)) km_vulkan_flush(lane);
+    wait_for_last(lane);
     km_vulkan_block_free(dev, &q->blocks[i]);
     q->n_blocks--;
     memmove(q->blocks + i, q->blocks + i + 1, (size_t)(q->n_blocks - i) * sizeof *q->blocks);
@@ -408,9 +419,8 @@ km_status km_vulkan_launch(km_lane *lane, const char *module, const uint32_t *sp
 
 void *km_vulkan_scratch(km_lane *lane, size_t bytes, size_t *cap) {
     bool elsewhere;
-    void *p = lane->ctx->no_fallback
-                  ? km_mempool_get(&lane->pool, bytes, cap)
-                  : km_mempool_get_anywhere(&lane->pool, bytes, cap, &elsewhere);
+    void *p = lane->ctx->no_fallback ? km_mempool_get(&lane->pool, bytes, cap)
+                                     : km_mempool_get_anywhere(&lane->pool, bytes, cap, &elsewhere);
     if (!p && !km_failed(lane->ctx))
         km_fail(lane->ctx, KM_ERR_MEMORY, "%s: out of memory", lane->device->name);
     return p;
@@ -521,7 +531,7 @@ static void lane_close(km_lane *lane) {
     km_vulkan_queue *q = lane->queue;
     const km_vk_api *api = km_vulkan_api();
     if (!q) return;
-    if (q->submitted && !atomic_load(&dev->lost)) wait_for(lane, q->submitted, "closing");
+    wait_for_last(lane);
     km_vulkan_graphs_close(lane);
     km_mempool_close_spilled(&lane->pool);
     km_chunks_close(&lane->pool.chunks);
