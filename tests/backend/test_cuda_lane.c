@@ -91,6 +91,7 @@ static void the_ceiling_is_a_fraction_of_the_device_for_all_contexts(void **stat
     setenv("KERMES_GPU_MEMORY_FRACTION", "0.5", 1); /* 32 of 64 MiB */
     km_ctx *a = km_ctx_new("cuda:0", 1), *b = km_ctx_new("cuda:0", 1);
     unsetenv("KERMES_GPU_MEMORY_FRACTION");
+    km_ctx_set_fallback(b, false);
     assert_non_null(km_zeros(a, KM_U8, KM_SHAPE(20 << 20)));
     assert_null(km_zeros(b, KM_U8, KM_SHAPE(16 << 20)));
     assert_int_equal(km_ctx_status(b), KM_ERR_MEMORY);
@@ -106,7 +107,8 @@ static void the_ceiling_is_a_fraction_of_the_device_for_all_contexts(void **stat
 
 static void a_full_device_is_an_error_that_leaves_the_context_usable(void **state) {
     km_ctx *ctx = km_ctx_new("cuda:0", 1);
-    fake.memory = 8 << 20; /* another program took the rest */
+    km_ctx_set_fallback(ctx, false); /* test_cuda_fallback.c has it otherwise */
+    fake.memory = 8 << 20;           /* another program took the rest */
     assert_null(km_zeros(ctx, KM_F32, KM_SHAPE(3 << 20)));
     assert_int_equal(km_ctx_status(ctx), KM_ERR_MEMORY);
     assert_says(km_ctx_error(ctx), "full: out of memory on cuda:0: [3145728] of f32");

@@ -25,6 +25,16 @@ expect 0 perplexity -m "$model" --file "$work/text" --context 8 --against "$work
 json_says divergence.mean:number tokens:number
 expect_error 2 perplexity -m "$model" --file "$work/text" --decode --imatrix-out "$work/im.gguf"
 
+# A device that fails in the middle: all of it again with the CPU.
+tiny=$SRC_DIR/models/kermes-tiny.gguf # layers on two devices are a file's
+expect 0 perplexity -m "$tiny" --file "$work/text" --context 8 --decode --device cpu
+cp "$work/out" "$work/whole"
+export KERMES_FAULT_STEP=5
+expect 0 perplexity -m "$tiny" --file "$work/text" --context 8 --decode --devices cpu,cpu
+says err 'a fault was asked for; going on with the CPU'
+cmp -s "$work/out" "$work/whole" || fail "another perplexity after a fault"
+unset KERMES_FAULT_STEP
+
 # What was saved of another text, or in other pieces, is no measure.
 expect_error 1 perplexity -m "$model" --file "$work/other" --context 8 --against "$work/saved"
 says err 'another text'

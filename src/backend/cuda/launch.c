@@ -127,9 +127,8 @@ int km_cuda_occupancy(km_lane *lane, km_cuda_kernel *k, int threads, unsigned sh
 
 void *km_cuda_scratch(km_lane *lane, size_t bytes, size_t *cap) {
     bool elsewhere;
-    void *p = lane->ctx->no_fallback
-                  ? km_mempool_get(&lane->pool, bytes, cap)
-                  : km_mempool_get_anywhere(&lane->pool, bytes, cap, &elsewhere);
+    void *p = lane->ctx->no_fallback ? km_mempool_get(&lane->pool, bytes, cap)
+                                     : km_mempool_get_anywhere(&lane->pool, bytes, cap, &elsewhere);
     if (!p)
         km_fail(lane->ctx, KM_ERR_MEMORY, "out of memory on %s: %zu bytes of scratch",
                 lane->device->name, bytes);
