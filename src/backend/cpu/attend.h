@@ -27,6 +27,25 @@ typedef struct km_attend_kernels {
 
 KM_SIMD_TABLE(km_attend_kernels, km_simd_attend)
 
+#define KM_ATTEND_KEYS 192 /* of a block: whole pages, and a multiple of every tile's rows */
+
+/* The products of many rows by tiles (AMX). Operands are laid out as two numbers of bf16, high and low
+ * parts, with d filled up with zeros to dp, the next multiple of 32: as many bytes as floats take. */
+typedef struct km_attend_tiles {
+    /* `lanes` (up to nr of the product kernels) rows of d floats: dp x nr. */
+    void (*lay_queries)(const float *x, int64_t lanes, int64_t d, uint16_t *out);
+    /* n keys, or values, of d floats: KM_ATTEND_KEYS x dp. */
+    void (*lay_keys)(const float *x, int64_t n, int64_t d, uint16_t *out);
+    void (*lay_values)(const float *x, int64_t n, int64_t d, uint16_t *out);
+    /* s (n, nr) = keys times queries; written are rows and columns to the next multiple of 32.
+     * exact: keys have no low parts, as they were bf16. */
+    void (*scores)(const uint16_t *keys, int64_t n, const uint16_t *q, int64_t d, int64_t lanes,
+                   bool exact, float *s);
+    /* acc (dp, nr) += values times s, weights of at most 1; room for KM_ATTEND_KEYS x nr floats. */
+    void (*values)(const uint16_t *values, int64_t n, int64_t d, const float *s, int64_t lanes,
+                   bool exact, uint16_t *room, float *acc);
+} km_attend_tiles;
+
 /* A call being worked on: queries ready, keys and values in the cache. */
 typedef struct km_attend_job {
     km_attend_call a;

@@ -6,8 +6,18 @@
 #include "backend/cpu/attention.h"
 #include "base/util.h"
 
-#define KEYS 192 /* of a block: whole pages, and a multiple of every tile's rows */
-#define PANELS 4 /* of a task at most */
+#if defined(KM_ISA_ONLY_BASE) || defined(KM_WITHOUT_AMX)
+static const km_attend_tiles *tiles_now(void) { return NULL; }
+#else
+extern const km_attend_tiles km_attend_tiles_amx;
+static const km_attend_tiles *tiles_now(void) {
+    return km_gemm_isa() == KM_ISA_AMX ? &km_attend_tiles_amx : NULL;
+}
+#endif
+
+#define KEYS KM_ATTEND_KEYS
+#define PANELS 4      /* of a task at most */
+#define TILE_PANELS 8 /* by tiles, for which keys and values are laid out first */
 
 typedef struct attend_run {
     int64_t row, n;       /* rows row .. row + n - 1 */
@@ -20,6 +30,8 @@ typedef struct many {
     km_attend_job *j;
     const km_gemm_kernels *gemm;
     const km_attention_kernels *soft;
+    const km_attend_tiles *tiles; /* or NULL */
+    int64_t d;                    /* of an operand's rows: the head's, or for tiles the next 32 */
     attend_run *runs;
     int64_t n_runs, tasks, panels;
     float *scratch;
@@ -43,8 +55,11 @@ static void begin_panel(const many *m, const attend_run *r, attend_panel *p, int
     int64_t nr = m->gemm->nr;
     const float *q = m->j->q + ((h * a->rows + r->row) * a->group + p->lane) * a->d;
     p->most = position_of(m, r, p->lane + p->lanes - 1) + 1;
-    m->gemm->pack_turned(p->q, q, KM_F32, a->d, a->d, p->lanes);
-    memset(p->acc, 0, sizeof *p->acc * (size_t)(a->d * nr));
+    if (m->tiles)
+        m->tiles->lay_queries(q, p->lanes, a->d, (uint16_t *)(void *)p->q);
+    else
+        m->gemm->pack_turned(p->q, q, KM_F32, a->d, a->d, p->lanes);
+    memset(p->acc, 0, sizeof *p->acc * (size_t)(m->d * nr));
     for (int64_t i = 0; i < nr; i++) {
         p->max[i] = -INFINITY;
         p->sum[i] = 0;
@@ -59,6 +74,30 @@ static void hide(const many *m, const attend_run *r, const attend_panel *p, int6
         int64_t begins = km_attend_first(&m->j->a, position_of(m, r, p->lane + i)) - first;
         for (int64_t k = 0; k < n && k < begins; k++) s[k * nr + i] = -INFINITY;
     }
+}
+
+/* s (n, nr) = keys times a panel's queries. */
+static void score(const many *m, const attend_panel *p, const float *k, int64_t n, float *s) {
+    const km_attend_call *a = &m->j->a;
+    int64_t nr = m->gemm->nr, vl = m->gemm->vl;
+    if (m->tiles)
+        m->tiles->scores((const uint16_t *)(const void *)k, n, (const uint16_t *)(const void *)p->q,
+                         a->d, p->lanes, a->cache == KM_BF16, s);
+    else
+        m->gemm->panel(n, km_ceil_div(p->lanes, vl) * vl, a->d, k, a->d, 1, p->q, nr, NULL, s, nr,
+                       1, 0);
+}
+
+/* acc += values times the weights s. */
+static void add_values(const many *m, const attend_panel *p, const float *v, int64_t n, float *s) {
+    const km_attend_call *a = &m->j->a;
+    int64_t nr = m->gemm->nr, vl = m->gemm->vl;
+    if (m->tiles)
+        m->tiles->values((const uint16_t *)(const void *)v, n, a->d, s, p->lanes,
+                         a->cache == KM_BF16, (uint16_t *)(void *)(s + KEYS * nr), p->acc);
+    else
+        m->gemm->panel(a->d, km_ceil_div(p->lanes, vl) * vl, n, v, 1, a->d, s, nr, NULL, p->acc, nr,
+                       1, 1);
 }
 
 static void meet(const many *m, const attend_run *r, attend_panel *p, int64_t first, int64_t n,
@@ -76,11 +115,11 @@ static void meet(const many *m, const attend_run *r, attend_panel *p, int64_t fi
         int64_t sees = position_of(m, r, p->lane + i) + 1 - first;
         seen[i] = (int32_t)(sees < 0 ? 0 : km_min64(sees, n));
     }
-    m->gemm->panel(n, vecs * vl, a->d, k, a->d, 1, p->q, nr, NULL, s, nr, 1, 0);
+    score(m, p, k, n, s);
     if (a->softcap > 0) m->j->kern->cap(s, nr, n, vecs * vl, (float)a->softcap);
     if (km_attend_first(a, last) > first) hide(m, r, p, first, n, s);
     m->soft->soften(s, n, seen, masked, vecs, p->max, p->sum, p->acc, a->d);
-    m->gemm->panel(a->d, vecs * vl, n, v, 1, a->d, s, nr, NULL, p->acc, nr, 1, 1);
+    add_values(m, p, v, n, s);
 }
 
 static void end_panel(const many *m, const attend_run *r, attend_panel *p, int64_t h, float *rows) {
@@ -96,8 +135,8 @@ static void end_panel(const many *m, const attend_run *r, attend_panel *p, int64
 }
 
 /* Keys or values first .. first + n - 1 of key head h as floats. */
-static void bring(const many *m, const attend_run *r, int cache, int64_t h, int64_t first,
-                  int64_t n, float *to) {
+static void decode_block(const many *m, const attend_run *r, int cache, int64_t h, int64_t first,
+                         int64_t n, float *to) {
     const km_attend_call *a = &m->j->a;
     const char *from = km_tensor_ptr(m->j->c->in[cache]);
     for (int64_t t = first, step; t < first + n; t += step) {
@@ -111,23 +150,34 @@ static void bring(const many *m, const attend_run *r, int cache, int64_t h, int6
     }
 }
 
+/* Likewise as the products take them. */
+static void bring(const many *m, const attend_run *r, int64_t h, int64_t first, int64_t n,
+                  float *keys, float *values, float *room) {
+    int64_t d = m->j->a.d;
+    decode_block(m, r, KM_ATTEND_CACHE_K, h, first, n, m->tiles ? room : keys);
+    if (m->tiles) m->tiles->lay_keys(room, n, d, (uint16_t *)(void *)keys);
+    decode_block(m, r, KM_ATTEND_CACHE_V, h, first, n, m->tiles ? room : values);
+    if (m->tiles) m->tiles->lay_values(room, n, d, (uint16_t *)(void *)values);
+}
+
 static void run_task(const many *m, int64_t index, float *scratch) {
     const km_attend_call *a = &m->j->a;
     int64_t task = m->tasks - 1 - index / a->kv_heads, h = index % a->kv_heads, nr = m->gemm->nr;
     int64_t k = m->n_runs - 1;
     while (m->runs[k].tasks > task) k--;
     const attend_run *r = &m->runs[k];
-    attend_panel panels[PANELS];
+    attend_panel panels[TILE_PANELS];
     int64_t count = 0, most = 0, lanes = r->n * a->group;
-    float *s = scratch, *keys = s + KEYS * nr, *values = keys + KEYS * a->d;
-    float *rows = values + KEYS * a->d, *next = rows + nr * a->d;
+    float *s = scratch, *keys = s + (m->tiles ? 2 : 1) * KEYS * nr, *values = keys + KEYS * m->d;
+    float *room = values + KEYS * m->d, *rows = room + (m->tiles ? KEYS * m->d : 0);
+    float *next = rows + nr * m->d;
     for (int64_t lane = (task - r->tasks) * m->panels * nr; count < m->panels && lane < lanes;
          lane += nr) {
         attend_panel *p = &panels[count++];
         *p = (attend_panel){.lane = lane, .lanes = km_min64(nr, lanes - lane)};
         p->q = next;
-        p->acc = p->q + a->d * nr;
-        p->max = p->acc + a->d * nr;
+        p->acc = p->q + m->d * nr;
+        p->max = p->acc + m->d * nr;
         p->sum = p->max + nr;
         next = p->sum + nr;
         begin_panel(m, r, p, h);
@@ -136,8 +186,7 @@ static void run_task(const many *m, int64_t index, float *scratch) {
     int64_t from = km_attend_first(a, position_of(m, r, panels[0].lane));
     for (int64_t first = from / KEYS * KEYS; first < most; first += KEYS) {
         int64_t n = km_min64(KEYS, most - first);
-        bring(m, r, KM_ATTEND_CACHE_K, h, first, n, keys);
-        bring(m, r, KM_ATTEND_CACHE_V, h, first, n, values);
+        bring(m, r, h, first, n, keys, values, room);
         for (int64_t i = 0; i < count; i++) meet(m, r, &panels[i], first, n, keys, values, s);
     }
     for (int64_t i = 0; i < count; i++) end_panel(m, r, &panels[i], h, rows);
@@ -179,15 +228,21 @@ static void count_tasks(many *m) {
 
 km_status km_cpu_attend_many(km_ctx *ctx, km_attend_job *j) {
     const km_attend_call *a = &j->a;
-    many m = {.j = j, .panels = PANELS};
+    many m = {.j = j, .tiles = tiles_now(), .panels = PANELS, .d = a->d};
+    if (m.tiles) {
+        m.panels = TILE_PANELS;
+        m.d = (a->d + 31) & ~(int64_t)31;
+    }
     m.gemm = km_gemm_kernels_of(km_gemm_isa());
     m.soft = km_attention_kernels_of(km_gemm_isa());
     int64_t nr = m.gemm->nr, threads = km_threads_count(ctx->threads);
-    m.each = KEYS * nr + 2 * KEYS * a->d + nr * a->d + PANELS * nr * (2 * a->d + 2);
+    m.each = KEYS * nr + 2 * KEYS * m.d + nr * m.d + m.panels * nr * (2 * m.d + 2);
+    if (m.tiles) m.each += KEYS * (nr + m.d);
     m.each = (m.each + 31) & ~(int64_t)15;
     size_t list = ((size_t)a->rows * sizeof(attend_run) / sizeof(float) + 31) & ~(size_t)15;
     float *room = km_attend_scratch(ctx, j, list + (size_t)(threads * m.each));
     if (!room) return KM_ERR_MEMORY;
+    room += (64 - (uintptr_t)room % 64) % 64 / sizeof *room;
     m.runs = (attend_run *)(void *)room;
     m.scratch = room + list;
     find_runs(&m);
