@@ -107,11 +107,11 @@ typedef struct km_quant_tiles {
     /* n elements (a step at most) of each of `outs` rows of weights as outputs `first` on. */
     void (*unpack)(km_dtype d, const uint8_t *w, int64_t bytes, int64_t n, int first, int outs,
                    void *panel);
-    /* y (tiles, 32, 16) (+)= a step of 32 outputs times as many tiles of x, ldx steps apart, of n
+    /* y (tiles, 16, 32) (+)= a step of 32 outputs times as many tiles of x, ldx steps apart, of n
      * elements. */
     void (*multiply)(const void *panel, const void *x, int64_t ldx, int64_t tiles, int64_t n,
                      bool add, float *y);
-    /* y (tiles, 32, 16) to (rows, 32), rows ldo apart. */
+    /* y (tiles, 16, 32) to (rows, 32), rows ldo apart. */
     void (*turn)(const float *y, int64_t rows, float *out, int64_t ldo);
 } km_quant_tiles;
 

@@ -6,8 +6,8 @@
  *
  * the last is left out: both lows are below 2^-8 of their step's largest, so it changes a product by
  * 5e-5 of its usual size, and rounding by 4e-5. Sums of a step stay below 2^24 in each of the two
- * accumulators; they take their scales once. Weights are the products' rows and x their columns, so
- * what comes out of a block's bytes needs no turning; the sums are turned once, at the end.
+ * accumulators; they take their scales once. x are the products' rows and weights their columns: weights
+ * are turned as they are unpacked, once for all rows, and sums come out as rows.
  *
  * Floor for a tile of 16 outputs and 16 rows of x over a step, 65,536 multiply-adds: 12 products of
  * 16 cycles, 192; beside them, on other ports, 16 vectors of sums take 5 instructions each. */
@@ -17,18 +17,17 @@
 #define ROWS KM_TILE_ROWS
 #define DEPTHS 4 /* tiles of 64 elements to a step */
 
-/* A step of 16 rows of x, turned: four elements of each row side by side. Elements lie as
- * place_of says. */
+/* A step of 16 rows of x, in the order of encode_quarter. */
 typedef struct quant_x_tile {
-    _Alignas(64) int8_t high[DEPTHS][16][ROWS][4];
-    int8_t low[DEPTHS][16][ROWS][4];
+    _Alignas(64) int8_t high[DEPTHS][ROWS][64];
+    int8_t low[DEPTHS][ROWS][64];
     float scale[ROWS];
 } quant_x_tile;
 
-/* A step of KM_QUANT_TILE_OUTS rows of weights. */
+/* A step of KM_QUANT_TILE_OUTS rows of weights, turned: four elements of 16 outputs side by side. */
 typedef struct quant_w_panel {
-    _Alignas(64) int8_t high[KM_QUANT_TILE_OUTS / 16][DEPTHS][16][64];
-    int8_t low[KM_QUANT_TILE_OUTS / 16][DEPTHS][16][64];
+    _Alignas(64) int8_t high[KM_QUANT_TILE_OUTS / 16][DEPTHS][16][16][4];
+    int8_t low[KM_QUANT_TILE_OUTS / 16][DEPTHS][16][16][4];
     float scale[KM_QUANT_TILE_OUTS];
 } quant_w_panel;
 
@@ -38,23 +37,29 @@ extern const km_quant_tiles km_quant_tiles_amx;
 
 /* ---- x ---- */
 
-/* Where the elements of half group h (of 16) lie in a step. A tile of 64 holds a half of each of four
- * groups, as packing words of weights to bytes leaves them: eights of groups 0 and 2, then their other
- * eights, then groups 1 and 3. */
-KM_INLINE int place_of(int h) {
-    int g = h / 2 % 4;
-    return h / 8 * 128 + h % 2 * 64 + g % 2 * 32 + g / 2 * 8;
+/* 64 elements, halves h of groups g to g + 3, as bytes in the order in which packing words of weights to
+ * bytes leaves them: eights of groups 0 and 2, then their other eights, then groups 1 and 3. */
+KM_INLINE void encode_quarter(const float *x, __m512 by, int8_t *high, int8_t *low) {
+    __m512i v[4], byte = _mm512_set1_epi16(255), half = _mm512_set1_epi16(128);
+    for (int q = 0; q < 4; q++)
+        v[q] = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + 32 * q), by));
+    /* By fours, as packing goes: groups 0 and 2, fours 0 to 3; then 1 and 3. */
+    __m512i a = _mm512_packs_epi32(v[0], v[2]), b = _mm512_packs_epi32(v[1], v[3]);
+    __m512i up_a = _mm512_srai_epi16(_mm512_add_epi16(a, half), 8);
+    __m512i up_b = _mm512_srai_epi16(_mm512_add_epi16(b, half), 8);
+    __m512i h = _mm512_packs_epi16(up_a, up_b);
+    __m512i l = _mm512_packus_epi16(_mm512_and_si512(a, byte), _mm512_and_si512(b, byte));
+    /* A lane has a four of groups 0, 2, 1 and 3: the fours' lanes become eights of groups. */
+    const __m512i order = _mm512_setr_epi32(0, 4, 1, 5, 8, 12, 9, 13, 2, 6, 3, 7, 10, 14, 11, 15);
+    _mm512_store_si512(high, _mm512_permutexvar_epi32(order, h));
+    _mm512_store_si512(low, _mm512_permutexvar_epi32(order, l));
 }
 
-KM_INLINE void put_halves(int8_t *p, __m128i v) {
-    _mm_storel_epi64((__m128i *)(void *)p, v);
-    _mm_storeh_pd((double *)(void *)(p + 16), _mm_castsi128_pd(v));
-}
-
-/* A step of one row as codes in their places; its unit. */
-KM_INLINE float encode_step(const float *x, int groups, int8_t *high, int8_t *low) {
+/* A step of one row, r of its tile. Of a short step's last four groups those that are not there are
+ * zeros in x. */
+KM_INLINE void encode_step(const float *x, const int fours, int r, quant_x_tile *tile) {
     __m512i most = _mm512_setzero_si512(), sign = _mm512_set1_epi32(0x7fffffff);
-    for (int i = 0; i < 32 * groups; i += 16)
+    for (int i = 0; i < 128 * fours; i += 16)
         most = _mm512_max_epu32(most, _mm512_and_si512(_mm512_loadu_si512(x + i), sign));
     uint32_t bits = _mm512_reduce_max_epu32(most);
     float top, unit;
@@ -63,42 +68,34 @@ KM_INLINE float encode_step(const float *x, int groups, int8_t *high, int8_t *lo
     if (!(top > 1e-30f)) unit = 0; /* too small to matter */
     if (bits >= 0x7f800000u) unit = __builtin_nanf("");
     __m512 by = _mm512_set1_ps(unit > 0 ? X_LARGEST / top : 0);
-    for (int h = 0; h < 2 * groups; h++) {
-        int at = place_of(h);
-        __m512i v = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + 16 * h), by));
-        __m512i up = _mm512_srai_epi32(_mm512_add_epi32(v, _mm512_set1_epi32(128)), 8);
-        put_halves(low + at, _mm512_cvtepi32_epi8(v));
-        put_halves(high + at, _mm512_cvtepi32_epi8(up));
-    }
-    return unit;
-}
-
-KM_INLINE void turn_plane(int8_t codes[ROWS][256], int depths, int8_t out[DEPTHS][16][ROWS][4]) {
-    for (int k = 0; k < depths; k++) {
-        __m512i v[16];
-        for (int r = 0; r < 16; r++) v[r] = _mm512_load_si512(codes[r] + 64 * k);
-        km_transpose16(v);
-        for (int r = 0; r < 16; r++) _mm512_store_si512(out[k][r], v[r]);
-    }
+    for (int v = 0; v < fours; v++)
+        for (int h = 0; h < 2; h++)
+            encode_quarter(x + 128 * v + 16 * h, by, tile->high[2 * v + h][r],
+                           tile->low[2 * v + h][r]);
+    tile->scale[r] = 256 * unit;
 }
 
 /* Tiles of 64 elements that hold the first `groups` groups: they come four at a time. */
 KM_INLINE int depths_of(int groups) { return (groups + 3) / 4 * 2; }
 
 static void encode_tiles(const float *x, int64_t n, int64_t rows, void *out) {
-    _Alignas(64) int8_t high[ROWS][256], low[ROWS][256];
     quant_x_tile *tile = out;
     for (int64_t i = 0; i < n; i += KM_QUANT_STEP, tile++) {
         int groups = n - i < KM_QUANT_STEP ? (int)(n - i) / 32 : 8;
-        if (groups < 8 || rows < ROWS) {
-            memset(high, 0, sizeof high);
-            memset(low, 0, sizeof low);
-            memset(tile->scale, 0, sizeof tile->scale);
+        if (rows < ROWS) memset(tile, 0, sizeof *tile);
+        for (int r = 0; r < rows; r++) {
+            const float *at = x + r * n + i;
+            float rest[256] = {0};
+            if (groups == 8) {
+                encode_step(at, 2, r, tile);
+                continue;
+            }
+            memcpy(rest, at, (size_t)groups * 32 * sizeof *at);
+            if (groups > 4)
+                encode_step(rest, 2, r, tile);
+            else
+                encode_step(rest, 1, r, tile);
         }
-        for (int r = 0; r < rows; r++)
-            tile->scale[r] = 256 * encode_step(x + r * n + i, groups, high[r], low[r]);
-        turn_plane(high, depths_of(groups), tile->high);
-        turn_plane(low, depths_of(groups), tile->low);
     }
 }
 
@@ -183,19 +180,39 @@ KM_INLINE float encode_weights(const km_dtype d, const uint8_t *b, int valid, in
     return odd ? __builtin_nanf("") : top > 1e-30f ? top / largest : 0;
 }
 
+/* 16 outputs of a step, (output, element), to tiles. */
+KM_INLINE void turn_plane(int8_t codes[16][256], int depths, int8_t out[DEPTHS][16][16][4]) {
+    for (int k = 0; k < depths; k++) {
+        __m512i v[16];
+        KM_UNROLL
+        for (int o = 0; o < 16; o++) v[o] = _mm512_load_si512(codes[o] + 64 * k);
+        km_transpose16(v);
+        KM_UNROLL
+        for (int o = 0; o < 16; o++) _mm512_store_si512(out[k][o], v[o]);
+    }
+}
+
 KM_INLINE void unpack_of(const km_dtype d, const uint8_t *w, int64_t bytes, int64_t n, int first,
                          int outs, quant_w_panel *panel) {
+    _Alignas(64) int8_t high[16][256], low[16][256];
     uint8_t room[8 * 34];
-    int valid = n < KM_QUANT_STEP ? (int)n / 32 : 8;
-    for (int o = first; o < first + outs; o++, w += bytes) {
-        const uint8_t *b = w;
-        if (valid < 8) { /* the blocks behind it would be read, too */
-            memset(room, 0, sizeof room);
-            memcpy(room, b, (size_t)(valid * (step_bytes(d) / 8)));
-            b = room;
+    int groups = n < KM_QUANT_STEP ? (int)n / 32 : 8;
+    for (int from = first, last; from < first + outs; from = last) {
+        last = from + 16 < first + outs ? from + 16 : first + outs;
+        for (int o = from; o < last; o++, w += bytes) {
+            const uint8_t *b = w;
+            KM_UNROLL
+            for (int i = 0; i < step_bytes(d); i += 64) KM_FETCH(w + step_bytes(d) + i);
+            if (groups < 8) { /* the blocks behind it would be read, too */
+                memset(room, 0, sizeof room);
+                memcpy(room, b, (size_t)(groups * (step_bytes(d) / 8)));
+                b = room;
+            }
+            panel->scale[o] = encode_weights(d, b, groups, high[o - from], low[o - from], 64);
         }
-        panel->scale[o] = encode_weights(d, b, valid, panel->high[o / 16][0][o % 16],
-                                         panel->low[o / 16][0][o % 16], sizeof panel->high[0][0]);
+        for (int o = last - from; o < 16; o++) memset(high[o], 0, 256), memset(low[o], 0, 256);
+        turn_plane(high, depths_of(groups), panel->high[from / 16]);
+        turn_plane(low, depths_of(groups), panel->low[from / 16]);
     }
 }
 
@@ -219,102 +236,110 @@ static void unpack_tiles(km_dtype d, const uint8_t *w, int64_t bytes, int64_t n,
 
 /* ---- Products ---- */
 
-/* Sums of a step that have not had their scales yet: 32 outputs, (output, row). */
+/* Sums of a step that have not had their scales yet, of 16 outputs each: (row, output). */
 typedef struct tile_sums {
-    _Alignas(64) int32_t high[32][16], cross[32][16];
+    _Alignas(64) int32_t high[2][16][16], cross[2][16][16];
 } tile_sums;
 
-/* Outputs `from` on take their scales sw (32) and sx, and go to y (32, 16). */
-KM_INLINE void scale_sums(const tile_sums *restrict p, const float *restrict sw, __m512 sx,
-                          const int from, const int n, const bool add, float *restrict y) {
+/* What waits for its scales: sums of 16 rows, which go to y (16, 32), added to what it holds or, add 0,
+ * to zeros. */
+typedef struct tile_waits {
+    const tile_sums *sums; /* NULL: nothing does */
+    const float *sx;
+    __m512 sw[2];
+    __mmask16 add;
+    float *y;
+} tile_waits;
+
+/* Rows `from` on take their scales, of x and w. */
+KM_INLINE void scale_rows(const tile_waits *b, const int from, const int n) {
     KM_UNROLL
-    for (int o = from; o < from + n; o++) {
-        __m512i sum = _mm512_slli_epi32(_mm512_load_si512(p->high[o]), 8);
-        sum = _mm512_add_epi32(sum, _mm512_load_si512(p->cross[o]));
-        __m512 by = _mm512_mul_ps(_mm512_set1_ps(sw[o]), sx);
-        __m512 before = add ? _mm512_load_ps(y + 16 * o) : _mm512_setzero_ps();
-        _mm512_store_ps(y + 16 * o, _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), by, before));
+    for (int r = from; r < from + n; r++) {
+        __m512 sx = _mm512_set1_ps(b->sx[r]);
+        KM_UNROLL
+        for (int h = 0; h < 2; h++) {
+            __m512i sum = _mm512_slli_epi32(_mm512_load_si512(b->sums->high[h][r]), 8);
+            sum = _mm512_add_epi32(sum, _mm512_load_si512(b->sums->cross[h][r]));
+            float *y = b->y + 32 * r + 16 * h;
+            __m512 before = _mm512_maskz_load_ps(b->add, y);
+            __m512 by = _mm512_mul_ps(b->sw[h], sx);
+            _mm512_store_ps(y, _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), by, before));
+        }
     }
 }
 
-/* 32 outputs, two tiles of them (wh, wl), and 16 rows of x over a step. Meanwhile the sums of the pair
- * before (sw, sx, y) take their scales, on other ports. */
-KM_INLINE void tile_pair(const int8_t *wh, const int8_t *wl, const quant_x_tile *x,
-                         const int depths, const bool add, tile_sums *now, const tile_sums *before,
-                         const float *sw, __m512 sx, float *y) {
-    enum { DEPTH = 16 * 64, OTHER = DEPTHS * DEPTH }; /* to the next depth; to the other outputs */
+/* 16 rows of x and 32 outputs, two tiles of them, over a step. Meanwhile the sums before take their
+ * scales, on other ports. */
+KM_INLINE void tile_pair(const quant_w_panel *w, const quant_x_tile *x, const int depths,
+                         tile_sums *now, const tile_waits *before) {
+    enum { OTHER = sizeof w->high[0], W_LOW = sizeof w->high, X_LOW = sizeof x->high };
+    const int64_t row = 64;
     KM_TILE_ZERO(0);
     KM_TILE_ZERO(1);
     KM_TILE_ZERO(2);
     KM_TILE_ZERO(3);
     KM_UNROLL
     for (int k = 0; k < depths; k++) {
-        const int each = 16 / depths;
-        KM_TILE_LOAD(4, x->high[k], 64);
-        KM_TILE_LOAD(6, wh + k * DEPTH, 64);
-        KM_TILE_DOT(0, 6, 4);
-        KM_TILE_LOAD(5, x->low[k], 64);
-        KM_TILE_DOT(1, 6, 5);
-        if (before) scale_sums(before, sw, sx, 2 * k * each, each, add, y);
-        KM_TILE_LOAD(7, wh + OTHER + k * DEPTH, 64);
-        KM_TILE_DOT(2, 7, 4);
-        KM_TILE_DOT(3, 7, 5);
-        KM_TILE_LOAD(6, wl + k * DEPTH, 64);
-        KM_TILE_DOT(1, 6, 4);
-        if (before) scale_sums(before, sw, sx, (2 * k + 1) * each, each, add, y);
-        KM_TILE_LOAD(7, wl + OTHER + k * DEPTH, 64);
-        KM_TILE_DOT(3, 7, 4);
+        const int each = 8 / depths;
+        KM_TILE_LOAD_AT(4, x, 1024 * k, row);
+        KM_TILE_LOAD_AT(6, w, 1024 * k, row);
+        KM_TILE_DOT(0, 4, 6);
+        KM_TILE_LOAD_AT(5, x, X_LOW + 1024 * k, row);
+        KM_TILE_DOT(1, 5, 6);
+        if (before->sums) scale_rows(before, 2 * k * each, each);
+        KM_TILE_LOAD_AT(7, w, OTHER + 1024 * k, row);
+        KM_TILE_DOT(2, 4, 7);
+        KM_TILE_DOT(3, 5, 7);
+        KM_TILE_LOAD_AT(6, w, W_LOW + 1024 * k, row);
+        KM_TILE_DOT(1, 4, 6);
+        if (before->sums) scale_rows(before, (2 * k + 1) * each, each);
+        KM_TILE_LOAD_AT(7, w, W_LOW + OTHER + 1024 * k, row);
+        KM_TILE_DOT(3, 4, 7);
     }
-    KM_TILE_STORE(0, now->high, 64);
-    KM_TILE_STORE(1, now->cross, 64);
-    KM_TILE_STORE(2, now->high + 16, 64);
-    KM_TILE_STORE(3, now->cross + 16, 64);
+    KM_TILE_STORE(0, now->high[0], 64);
+    KM_TILE_STORE(1, now->cross[0], 64);
+    KM_TILE_STORE(2, now->high[1], 64);
+    KM_TILE_STORE(3, now->cross[1], 64);
     KM_TILE_FENCE();
 }
 
 KM_INLINE void multiply_of(const quant_w_panel *w, const quant_x_tile *x, int64_t ldx,
-                           int64_t tiles, const int depths, const bool add, float *y) {
-    tile_sums sums[2], *now = &sums[0], *before = &sums[1];
-    const int8_t *wh = w->high[0][0][0], *wl = w->low[0][0][0];
-    __m512 sx = _mm512_loadu_ps(x->scale);
-    tile_pair(wh, wl, x, depths, add, before, NULL, w->scale, sx, y);
-    for (int64_t t = 1; t < tiles; t++, y += 2 * 256) {
-        x += ldx;
-        tile_pair(wh, wl, x, depths, add, now, before, w->scale, sx, y);
-        tile_sums *swap = now;
-        now = before;
-        before = swap;
-        sx = _mm512_loadu_ps(x->scale);
+                           int64_t tiles, const int depths, __mmask16 add, float *y) {
+    tile_sums sums[2];
+    const tile_waits none = {.sums = NULL};
+    tile_waits b = {.add = add};
+    b.sw[0] = _mm512_loadu_ps(w->scale);
+    b.sw[1] = _mm512_loadu_ps(w->scale + 16);
+    for (int64_t t = 0; t < tiles; t++, x += ldx, y += ROWS * 32) {
+        if (t)
+            tile_pair(w, x, depths, &sums[t % 2], &b);
+        else
+            tile_pair(w, x, depths, &sums[0], &none);
+        b.sums = &sums[t % 2];
+        b.sx = x->scale;
+        b.y = y;
     }
-    scale_sums(before, w->scale, sx, 0, 16, add, y);
-    scale_sums(before, w->scale, sx, 16, 16, add, y);
+    scale_rows(&b, 0, 8);
+    scale_rows(&b, 8, 8);
 }
 
 static void multiply_tiles(const void *panel, const void *x, int64_t ldx, int64_t tiles, int64_t n,
                            bool add, float *y) {
-    int depths = depths_of(n < KM_QUANT_STEP ? (int)n / 32 : 8);
+    __mmask16 all = add ? 0xffff : 0;
     km_tiles_begin();
-    if (depths == 4 && add)
-        multiply_of(panel, x, ldx, tiles, 4, true, y);
-    else if (depths == 4)
-        multiply_of(panel, x, ldx, tiles, 4, false, y);
-    else if (add)
-        multiply_of(panel, x, ldx, tiles, 2, true, y);
+    if (n > KM_QUANT_STEP / 2)
+        multiply_of(panel, x, ldx, tiles, 4, all, y);
     else
-        multiply_of(panel, x, ldx, tiles, 2, false, y);
+        multiply_of(panel, x, ldx, tiles, 2, all, y);
     km_tiles_end();
 }
 
-/* y as the products leave it to rows. */
-static void turn_tiles(const float *y, int64_t rows, float *out, int64_t ldo) {
-    for (int64_t t = 0; t * 16 < rows; t++)
-        for (int o = 0; o < 32; o += 16, y += 256) {
-            __m512i v[16];
-            for (int i = 0; i < 16; i++) v[i] = _mm512_load_si512(y + 16 * i);
-            km_transpose16(v);
-            for (int i = 0; i < 16 && t * 16 + i < rows; i++)
-                _mm512_storeu_si512(out + (t * 16 + i) * ldo + o, v[i]);
-        }
+/* Sums as they lie, rows side by side, to rows ldo apart. */
+static void spread_rows(const float *y, int64_t rows, float *out, int64_t ldo) {
+    for (int64_t r = 0; r < rows; r++, y += 32, out += ldo) {
+        _mm512_storeu_ps(out, _mm512_load_ps(y));
+        _mm512_storeu_ps(out + 16, _mm512_load_ps(y + 16));
+    }
 }
 
 /* The set: what is not tiles' work is AVX-512's with VNNI, chosen when the processor is known. */
@@ -324,5 +349,5 @@ const km_quant_tiles km_quant_tiles_amx = {
     .encode = encode_tiles,
     .unpack = unpack_tiles,
     .multiply = multiply_tiles,
-    .turn = turn_tiles,
+    .turn = spread_rows,
 };
