@@ -35,6 +35,7 @@ static void print_cpu(const json_t *m) {
            bytes_of(b, at(m, "memory_available_bytes"), false));
     printf("  BLAS      %s%s\n",
            is(blas, "available") ? "" : "none; own kernels serve: ", km_json_text_at(blas, "name"));
+    printf("  products  f32: %s\n", km_json_text_at(m, "products"));
 }
 
 /* Without a driver there is one thing to say; with one, everything is worth a line. */

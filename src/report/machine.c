@@ -1,6 +1,7 @@
 /* What this machine has to compute with, and why something is missing, as JSON. */
 #include "backend/backend.h"
 #include "backend/cpu/blas.h"
+#include "backend/cpu/gemm.h"
 #include "backend/cuda/info.h"
 #include "backend/vulkan/device.h"
 #include "base/alloc.h"
@@ -42,6 +43,7 @@ json_t *km_machine_json(void) {
                   (json_int_t)cpu->l3, "memory_bytes", km_json_count(m.total),
                   "memory_available_bytes", km_json_count(m.available), "blas", "available",
                   km_blas_available(), "name", km_json_text(km_blas_name()));
+    json_object_set_new(v, "products", km_json_text(km_gemm_served()));
     if (cpu->amx_why) json_object_set_new(v, "amx_not_used", json_string(cpu->amx_why));
     km_text_free(&features);
     return v;

@@ -3,12 +3,15 @@
 #define _GNU_SOURCE
 #endif
 #include "train/checkpoint.h"
+#include "backend/cpu/gemm.h"
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/json_read.h"
+#include "base/log.h"
 #include "model/files.h"
 #include "model/lora.h"
 #include "report/json.h"
+#include "tensor/device.h"
 #include <dirent.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -208,10 +211,12 @@ static json_t *state_json(const km_train_state *s) {
                      real(s->tokens), "losses", losses);
 }
 
-static km_status save_state(const char *folder, const km_train_state *state, km_error *err) {
+static km_status save_state(const char *folder, const km_train_state *state, bool on_host,
+                            km_error *err) {
     char path[PATH_MAX];
     km_status s = KM_OK;
     json_t *o = state_json(state), *list = json_array();
+    if (on_host) json_object_set_new(o, "products", json_string(km_gemm_served()));
     for (int i = 0; i < N_FILES && s == KM_OK; i++) {
         uint64_t bytes, hash;
         km_folder_join(path, folder, files[i]);
@@ -327,6 +332,12 @@ km_status km_checkpoint_open(const char *out, int64_t step, km_train_state *stat
     }
     if (s == KM_OK) s = check_files(folder, json_object_get(o, "files"), err);
     if (s == KM_OK) s = read_state(o, state, err);
+    const char *products = json_string_value(json_object_get(o, "products"));
+    if (s == KM_OK && products && strcmp(products, km_gemm_served()) != 0)
+        km_note(KM_LOG_WARN,
+                "the run so far had its products from other kernels (%s), so losses may differ in "
+                "their last digits from those of a run that was not interrupted",
+                products);
     json_decref(o);
     return s;
 }
@@ -354,7 +365,7 @@ km_status km_checkpoint_save(const char *out, const km_checkpoint_parts *p,
     km_status s = save_model(temp, p, false, err);
     km_status t = save_optimizer(s == KM_OK ? path : NULL, p, err);
     if (s == KM_OK) s = t;
-    if (s == KM_OK) s = save_state(temp, state, err);
+    if (s == KM_OK) s = save_state(temp, state, p->model->ctx->device->host, err);
     if (s == KM_OK) return km_folder_publish(temp, folder, err);
     km_folder_remove(temp);
     return s;

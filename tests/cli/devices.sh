@@ -3,13 +3,13 @@
 . "$(dirname "$0")/lib.bash"
 
 expect 0 devices
-for word in CPU cores kernels BLAS GPU Devices; do
+for word in CPU cores kernels BLAS products GPU Devices; do
     says out "$word"
 done
 
 expect 0 devices --json --quiet
 json_says kermes:string machine.cpu:string machine.cores:number machine.kernels:string \
-    machine.memory_bytes:number machine.blas.available:boolean gpu.available:boolean \
+    machine.memory_bytes:number machine.blas.available:boolean machine.products:string gpu.available:boolean \
     gpu.summary:string gpu.driver.present:boolean gpu.gpus:array devices.0=ref devices.1=cpu asked=auto device:string
 [ ! -s "$work/err" ] || fail "--quiet printed to stderr"
 
@@ -37,6 +37,10 @@ fi
 # A lower kernel set than the best may be asked for.
 KERMES_ISA=base expect 0 devices --json
 json_says machine.kernels=base
+
+# Who serves products is a table over kernels and sizes.
+KERMES_BLAS=none KERMES_ISA=base expect 0 devices
+says out "products  f32: own kernels (base)"
 
 # Without BLAS it says why.
 KERMES_BLAS=none expect 0 devices --json

@@ -8,6 +8,7 @@
 #include "base/util.h"
 #include <limits.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ---- Choosing kernels ---- */
@@ -131,6 +132,25 @@ static bool blas_better(const km_gemm *g) {
     if (km_blas_wished()) return true;
     if (chosen_isa == KM_ISA_BASE) return true;
     return chosen_isa == KM_ISA_AVX2 && (double)g->m * (double)g->n * (double)g->k >= BLAS_FROM;
+}
+
+/* As blas_better says it. */
+const char *km_gemm_served(void) {
+    static _Thread_local char text[160];
+    bool here = km_blas_available() && chosen_blas != KM_GEMM_BLAS_NEVER;
+    bool all = here && (chosen_blas == KM_GEMM_BLAS_ALWAYS || km_blas_wished());
+    km_isa isa = km_gemm_isa();
+    const char *bf16 = km_gemm_tiles_name(), *own = km_isa_name(isa);
+    if (all || (here && isa == KM_ISA_BASE))
+        snprintf(text, sizeof text, "%s", km_blas_name());
+    else if (here && isa == KM_ISA_AVX2)
+        snprintf(text, sizeof text, "%s from 256 x 256 x 256 on, own kernels (%s) below",
+                 km_blas_name(), own);
+    else
+        snprintf(text, sizeof text, "own kernels (%s)", isa == KM_ISA_AMX ? "avx512" : own);
+    size_t n = strlen(text);
+    if (bf16) snprintf(text + n, sizeof text - n, "; bf16: %s", bf16);
+    return text;
 }
 
 static way choose_way(const km_gemm *g) {

@@ -54,4 +54,8 @@ typedef enum km_gemm_blas {
 bool km_gemm_choose(km_isa isa, km_gemm_blas blas);
 km_isa km_gemm_isa(void);
 
+/* Who serves products of f32 and of bf16: "own kernels (avx512); bf16: tiles (AMX)". A fixed table over
+ * the instruction set and the size, never timings, so a machine gives the same bits each time. */
+const char *km_gemm_served(void);
+
 #endif

@@ -22,6 +22,11 @@ static const km_gemm_tiles *tiles_now(void) {
 }
 #endif
 
+const char *km_gemm_tiles_name(void) {
+    if (!tiles_now()) return NULL;
+    return km_gemm_isa() == KM_ISA_AMX ? "tiles (AMX)" : "pairs (AVX-512 BF16)";
+}
+
 #define BLOCK_ROWS 256    /* of c, in multiples of 32; fewer where threads would have none */
 #define BLOCK_COLS 128    /* likewise */
 #define STRETCH_DEPTHS 16 /* tiles of k at a time: 32 columns of them fit the nearest cache */

@@ -30,6 +30,9 @@ typedef struct km_gemm_tiles {
     void (*end)(void);
 } km_gemm_tiles;
 
+/* "tiles (AMX)", "pairs (AVX-512 BF16)"; NULL where products of bf16 have no kernels of their own. */
+const char *km_gemm_tiles_name(void);
+
 /* Whether g is a product for tiles here and now: of bf16, one product, large enough. */
 bool km_gemm_tiles_suit(const km_gemm *g);
 km_status km_gemm_tiles_run(km_ctx *ctx, const km_gemm *g);
