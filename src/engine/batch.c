@@ -6,6 +6,7 @@
 #include "base/sized.h"
 #include "base/util.h"
 #include "engine/batch.h"
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- One call at a time ---- */
@@ -93,12 +94,19 @@ km_batch *km_batch_new(km_model *m, const km_batch_options *options) {
     size_t n = (size_t)o.sequences;
     b->how = o;
     b->reader = -1;
+    const char *ahead = getenv("KERMES_RUN_AHEAD");
+    b->ahead = ahead && *ahead ? (*ahead == '0' ? -1 : 1) : 0;
     b->m = km_model_hold(m);
     pthread_mutex_init(&b->lock, NULL);
     b->slot = km_calloc(n, sizeof *b->slot);
     b->event = km_calloc(2 * n + 1, sizeof *b->event);
     b->row = km_calloc(n, sizeof *b->row);
     b->row_slot = km_calloc(n, sizeof *b->row_slot);
+    b->part = km_calloc(n, sizeof *b->part);
+    b->part_slot = km_calloc(n, sizeof *b->part_slot);
+    b->part_id = km_calloc(n, sizeof *b->part_id);
+    b->chosen = km_calloc(n, sizeof *b->chosen);
+    if (!b->part || !b->part_slot || !b->part_id || !b->chosen) km_no_memory_for(&err, "a batch");
     if (!b->slot || !b->event || !b->row || !b->row_slot) km_no_memory_for(&err, "a batch");
     if (err.code == KM_OK) km_batch_settle(b, &err);
     if (err.code == KM_OK) {
@@ -114,6 +122,7 @@ km_batch *km_batch_new(km_model *m, const km_batch_options *options) {
 void km_batch_text_free(batch_text *t) {
     if (!t) return;
     km_voice_close(&t->voice);
+    km_chooser_end(&t->chooser);
     km_wish_free(&t->wish);
     km_free(t->ids);
     km_free(t);
@@ -155,6 +164,10 @@ static void destroy(void *batch) {
     km_free(b->event);
     km_free(b->row);
     km_free(b->row_slot);
+    km_free(b->part);
+    km_free(b->part_slot);
+    km_free(b->part_id);
+    km_free(b->chosen);
     km_free(b);
 }
 

@@ -1,5 +1,6 @@
 /* Inside a batch: its slots, the texts being made, and what other threads have asked for. batch.c makes one
- * and takes requests, batch_keep.c sets sequences aside, batch_step.c does the step. */
+ * and takes requests, batch_keep.c sets sequences aside, batch_step.c does the step, batch_pass.c runs the
+ * rows of a step in one pass. */
 #ifndef KM_ENGINE_BATCH_H
 #define KM_ENGINE_BATCH_H
 #include "engine/engine.h"
@@ -21,6 +22,10 @@ typedef struct batch_text {
     int32_t *ids; /* the prompt, or what is to be read again after a rescue */
     size_t n;
     int64_t again; /* tokens of the slot to be read again after a pause; 0: none */
+    /* Tokens are chosen by the device, where a batch runs ahead of the host and the settings are such
+     * as it knows; the voice's sampler then only remembers. */
+    bool on_device;
+    km_chooser chooser;
     double start;
     struct batch_text *next; /* of those that wait to be freed */
 } batch_text;
@@ -34,6 +39,7 @@ typedef struct batch_slot {
     int32_t last;       /* chosen, and not yet through the model; -1: none */
     batch_text *text;   /* NULL: none was started */
     km_adapter_mix mix; /* of what it holds */
+    int part;           /* 1 + its place in the pass that runs; 0: none */
 } batch_slot;
 
 typedef enum batch_what {
@@ -70,6 +76,14 @@ struct km_batch {
     int n_event, given;
     km_sequences_token *row; /* (sequences) */
     int *row_slot;
+    /* Where the model runs in passes (km_sequences_passes): the one that runs. */
+    km_sequences_part *part; /* (sequences) */
+    int *part_slot;          /* whose they are */
+    int32_t *part_id;        /* (sequences): tokens that were chosen, as parts point at them */
+    int32_t *chosen;         /* (sequences): what came of them */
+    int n_parts, row_turn;
+    bool flying; /* it has begun and not ended: between steps, where the device runs ahead */
+    int ahead;   /* KERMES_RUN_AHEAD: 1 or -1 in place of what the device suggests; 0 */
     int64_t pages, pages_free, page_bytes;
 };
 
@@ -88,7 +102,34 @@ void km_batch_text_free(batch_text *t); /* NULL is fine */
 void km_batch_bury(km_batch *b, batch_text *t);
 void km_batch_free_done(km_batch *b);
 
+/* ---- batch_pass.c: by who steps ---- */
+
+/* Whether a step is one pass; otherwise rows and prompts run one after the other. */
+bool km_batch_passes(const km_batch *b);
+/* Whether the device runs a pass while the host sees to the tokens of the one before. */
+bool km_batch_runs_ahead(const km_batch *b);
+/* Whether the device is to choose a text's tokens; makes the chooser. */
+bool km_batch_chooses(const km_batch *b, batch_text *t);
+/* One pass of all rows that there are, from its beginning or its end on; with the batch unlocked. Slots
+ * whose next token was chosen have it. */
+void km_batch_pass(km_batch *b);
+/* Pages that the pass of the next step takes; 0: it has begun, and has them. The batch is locked. */
+int64_t km_batch_pass_pages(km_batch *b);
+/* What a slot has in the pass that runs is not to count. */
+void km_batch_drop(km_batch *b, int slot);
+
 /* ---- batch_step.c: by who steps, with the batch locked ---- */
+
+void km_batch_put_event(km_batch *b, int slot, const km_piece_event *e);
+/* The text of a slot ends with an event of the error. */
+void km_batch_fail(km_batch *b, int slot, const km_error *err);
+/* The pass's or step's error: the model has another ground, with everything read again. The batch is not
+ * locked. */
+bool km_batch_rescued(km_batch *b, const km_error *why);
+/* Takes the token in that was chosen for a slot, and tells of it; -1: the host chooses it first. */
+void km_batch_take(km_batch *b, int slot, int32_t id);
+/* Tokens of the next chunk of a prompt, after `at`, at most `chunk`. */
+int64_t km_batch_chunk_at(const km_batch *b, const batch_text *t, int64_t at, int64_t chunk);
 
 void km_batch_do_asks(km_batch *b);
 void km_batch_mirror(km_batch *b, int slot); /* what the slot's sequence holds, for every thread */

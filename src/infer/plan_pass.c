@@ -166,7 +166,7 @@ static km_status tell(km_plan *p, km_plan_pick *pick, int64_t n, pick_inputs *in
 
 static km_status choose(km_plan *p, km_plan_pick *pick, int64_t n, pick_inputs *in) {
     km_ctx *ctx = p->m->ctx;
-    int32_t id[KM_STEP_ROWS];
+    int32_t id[KM_STEP_ROWS] = {0};
     km_tensor *y = wanted(p), *masks = NULL, *biases = NULL, *after = NULL;
     km_no_grad_begin(ctx);
     km_tensor *how = km_from_data(ctx, KM_F32, KM_SHAPE(n, KM_SAMPLE_SETTINGS), in->settings);
@@ -175,12 +175,10 @@ static km_status choose(km_plan *p, km_plan_pick *pick, int64_t n, pick_inputs *
     if (in->n_biases) biases = km_from_data(ctx, KM_I32, KM_SHAPE(in->n_biases, 3), in->biases);
     km_tensor *ids = km_sample_edited(ctx, y, how, state, in->penalties, masks, biases, &after);
     km_read(ctx, ids, id, sizeof *id * (size_t)n);
-    for (int64_t i = 0; i < n && !km_failed(ctx); i++) {
-        if (!pick[i].chooser) continue;
-        pick[i].id = id[i];
-        if (id[i] >= 0) km_chooser_chose(pick[i].chooser, id[i]);
-    }
+    for (int64_t i = 0; i < n; i++) pick[i].id = id[i];
     if (in->n_told && !km_failed(ctx)) tell(p, pick, n, in, y);
+    for (int64_t i = 0; i < n && !km_failed(ctx); i++)
+        if (pick[i].chooser && id[i] >= 0) km_chooser_chose(pick[i].chooser, id[i]);
     km_no_grad_end(ctx);
     if (!km_failed(ctx)) km_step_end(ctx);
     return km_plan_failed(p);

@@ -112,6 +112,7 @@ km_status km_sequences_end(km_sequences *b, km_sequences_part *p, int n, km_erro
     int64_t most = km_sequences_chunk(b);
     km_status s = choose(b, p, n, err);
     if (s != KM_OK) return s;
+    km_step_end(b->ctx);
     for (int i = 0; i < n; i++) {
         if (p[i].sequence < 0) continue;
         km_sequence_state *q = &b->seq[p[i].sequence];

@@ -1,6 +1,7 @@
 /* Batches: each sequence gets the text that it would get alone, whoever joins, leaves, forks or
  * stops meanwhile; failures are told to those they belong to. */
 #include "engine/tiny_model.h"
+#include <math.h>
 #include <unistd.h>
 
 enum { MANY = 5, TOKENS = 24 };
@@ -221,6 +222,99 @@ static void schemas_and_logprobs_are_each_ones_own(void **state) {
     km_model_close(m);
 }
 
+/* ---- Tokens chosen where their logits are, while the host sees to those before ---- */
+
+enum { WAYS = 10, LONG = 30 };
+
+typedef struct way_told {
+    int32_t id[LONG + 1];
+    float logprob[LONG + 1], top[LONG + 1][3];
+    int32_t top_id[LONG + 1][3];
+    int n, ends;
+    km_end_reason end;
+} way_told;
+
+/* Every kind of setting that the op knows, and some that are the host's. */
+static km_generation way(km_model *m, int i, const km_logit_bias *bias) {
+    km_generation g = tiny_greedy(m, LONG - i % 4);
+    g.sampling.seed = (uint64_t)i + 77;
+    if (i != 0) g.sampling.temperature = 0.9;
+    if (i == 1) g.sampling.top_k = 20;
+    if (i == 2) g.sampling.top_p = 0.7;
+    if (i == 3) g.sampling.repeat_penalty = 1.4, g.sampling.presence_penalty = 0.5;
+    if (i == 4) g.sampling.bias = bias, g.sampling.n_bias = 3;
+    if (i == 5) g.schema = "{\"type\": \"array\", \"items\": {\"type\": \"integer\"}}";
+    if (i == 6) g.logprobs = 3, g.sampling.min_p = 0.1;
+    if (i == 7) g.grammar = "root ::= [a-z ]+", g.logprobs = 3, g.sampling.temperature = 0;
+    if (i == 8) g.sampling.mirostat = 2;                  /* the host's */
+    if (i == 9) g.past_end = false, g.sampling.top_k = 3; /* may end of itself */
+    return g;
+}
+
+static void tell_ways(km_model *m, bool ahead, way_told *t) {
+    const km_logit_bias bias[] = {{'e', -100}, {'t', 2}, {'t', 1.5f}};
+    setenv("KERMES_RUN_AHEAD", ahead ? "1" : "0", 1);
+    km_batch_options o = km_batch_defaults();
+    o.sequences = WAYS;
+    o.chunk = 7;
+    km_batch *b = km_batch_new(m, &o);
+    unsetenv("KERMES_RUN_AHEAD");
+    assert_non_null(b);
+    for (int i = 0; i < WAYS; i++) {
+        int32_t ids[64];
+        int64_t n = tiny_ids(m, prompts[i % MANY], ids, 64);
+        km_generation g = way(m, i, bias);
+        assert_int_equal(km_batch_join(b), i);
+        if (km_batch_start(b, i, ids, (size_t)n, &g) != KM_OK) fail_msg("%s", km_last_error());
+    }
+    km_piece_event e[16];
+    for (int k; (k = km_batch_step(b, e, 16)) > 0;)
+        for (int j = 0; j < k; j++) {
+            if (e[j].sequence < 0) continue;
+            way_told *w = &t[e[j].sequence];
+            assert_int_equal(e[j].status, KM_OK);
+            w->ends += e[j].end != KM_ENDED_NOT;
+            w->end = e[j].end;
+            if (e[j].id < 0) continue;
+            assert_true(w->n <= LONG);
+            w->id[w->n] = e[j].id;
+            w->logprob[w->n] = e[j].logprob;
+            for (int h = 0; h < e[j].n_top && h < 3; h++) {
+                w->top[w->n][h] = e[j].top[h].logprob;
+                w->top_id[w->n][h] = e[j].top[h].id;
+            }
+            w->n++;
+        }
+    for (int i = 0; i < WAYS; i++)
+        assert_int_equal(km_batch_length(b, i),
+                         tiny_ids(m, prompts[i % MANY], (int32_t[64]){0}, 64) + t[i].n -
+                             (t[i].end != KM_ENDED_TEXT));
+    km_batch_free(b);
+}
+
+static void what_a_device_chooses_is_what_the_host_chooses(void **state) {
+    (void)state;
+    km_model *m = tiny_model();
+    way_told host[WAYS] = {{.n = 0}}, device[WAYS] = {{.n = 0}};
+    tell_ways(m, false, host);
+    tell_ways(m, true, device);
+    for (int i = 0; i < WAYS; i++) {
+        if (i == 2) continue; /* with top-p alone the host draws from the likeliest on, not by id */
+        if (host[i].n != device[i].n || host[i].end != device[i].end)
+            fail_msg("way %d: %d and %d tokens", i, host[i].n, device[i].n);
+        assert_int_equal(device[i].ends, 1);
+        for (int k = 0; k < host[i].n; k++) {
+            if (host[i].id[k] != device[i].id[k]) fail_msg("way %d differs in token %d", i, k);
+            assert_true(fabs((double)host[i].logprob[k] - device[i].logprob[k]) < 1e-4);
+            for (int h = 0; h < 3; h++) {
+                assert_int_equal(host[i].top_id[k][h], device[i].top_id[k][h]);
+                assert_true(fabs((double)host[i].top[k][h] - device[i].top[k][h]) < 1e-4);
+            }
+        }
+    }
+    km_model_close(m);
+}
+
 /* Steps `steps` times, then pauses, lets the others go on for a while, and resumes. */
 static void a_pause_gives_pages_back_and_changes_no_letter(void **state) {
     (void)state;
@@ -367,9 +461,12 @@ int main(void) {
         cmocka_unit_test(a_pause_gives_pages_back_and_changes_no_letter),
         cmocka_unit_test(the_pages_of_a_step_are_told_before_it),
         cmocka_unit_test(what_a_sequence_holds_goes_to_a_file_and_back),
+        cmocka_unit_test(what_a_device_chooses_is_what_the_host_chooses),
     };
     int64_t before = km_alloc_live();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    setenv("KERMES_RUN_AHEAD", "1", 1); /* the same, as on a GPU */
+    if (!failed) failed = cmocka_run_group_tests(tests, NULL, NULL);
     if (!failed && km_alloc_live() != before) {
         fprintf(stderr, "%lld heap blocks were left behind\n",
                 (long long)(km_alloc_live() - before));

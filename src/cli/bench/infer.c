@@ -12,15 +12,17 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 const char *const km_infer_job_names[KM_INFER_JOBS] = {"decode", "prompt", "batch"};
 
-#define STEPS 64 /* of a round, at most: the context has room for as many */
+#define MIXED "mixed" /* which is a batch of the library's (together.c) */
+#define STEPS 64      /* of a round, at most: the context has room for as many */
 
 bool km_bench_is_infer(const char *word) {
     for (int i = 0; i < KM_INFER_JOBS; i++)
         if (strcmp(word, km_infer_job_names[i]) == 0) return true;
-    return false;
+    return strcmp(word, MIXED) == 0;
 }
 
 /* ---- The model ---- */
@@ -290,10 +292,52 @@ static km_status measure(km_infer_run *f, km_infer_job job, int64_t sequences, k
     return s;
 }
 
+/* ---- A batch of the library's ---- */
+
+/* A file of random weights, for as long as the bench runs. */
+static km_status write_random(const km_infer_bench *o, char *path, size_t size, km_error *err) {
+    km_config c;
+    const char *folder = getenv("TMPDIR");
+    const km_mix *mix = km_mix_find(o->type ? o->type : "q4_k_m");
+    if (!mix) return km_error_set(err, KM_ERR_RANGE, "no type '%.40s'", o->type);
+    km_status s = km_synthetic_shape(&c, o->shape, err);
+    snprintf(path, size, "%s/kermes-bench-%ld.gguf", folder ? folder : "/tmp", (long)getpid());
+    return s == KM_OK ? km_synthetic_write(path, &c, mix, 1, NULL, NULL, err) : s;
+}
+
+static km_status measure_together(km_infer_run *f, km_error *err) {
+    const km_infer_bench *o = f->o;
+    km_model_options how;
+    char path[1024] = "";
+    f->together_how = (km_together_how){.sequences = o->batch.n ? o->batch.value[0] : 64,
+                                        .context = o->context,
+                                        .prompt = o->prompt,
+                                        .seconds = f->b->quick ? 1 : 4};
+    km_status s = km_cli_model_options(&f->b->common, &o->where, NULL, &how, err);
+    how.cache = f->cache;
+    snprintf(f->name, sizeof f->name, o->model ? "%.150s" : "%.80s %s",
+             o->model ? o->model : o->shape, o->type ? o->type : "q4_k_m");
+    if (s == KM_OK && !o->model) s = write_random(o, path, sizeof path, err);
+    km_model *m = s == KM_OK ? km_model_open(o->model ? o->model : path, &how) : NULL;
+    if (s == KM_OK && !m) s = km_error_set(err, km_last_status(), "%s", km_last_error());
+    if (m) s = km_bench_together(m, &f->together_how, &f->mixed, err);
+    km_model_close(m);
+    if (*path) unlink(path);
+    return s;
+}
+
 /* ---- All of it ---- */
+
+static bool any_job(const km_infer_run *f) {
+    bool any = false;
+    for (int i = 0; i < KM_INFER_JOBS; i++) any |= f->wanted[i];
+    return any;
+}
 
 static km_status all(km_infer_run *f, km_error *err) {
     km_bench *b = f->b;
+    if (f->together && measure_together(f, err) != KM_OK) return err->code;
+    if (!any_job(f)) return KM_OK;
     if (!f->done) return km_no_memory(err);
     if (!km_bench_open(b) || !km_bench_limits(b))
         return km_error_set(err, b->error.code, "%s", b->error.text);
@@ -331,6 +375,10 @@ int km_bench_infer(km_bench *b, const km_infer_bench *o, const km_args *args, co
     km_infer_run f = {.b = b, .o = o, .batches = o->batch.n ? o->batch : b->quick ? quick : curve};
     km_error err = {0};
     for (int i = 0; i < args->n_words; i++) {
+        if (strcmp(args->words[i], MIXED) == 0) {
+            f.together = true;
+            continue;
+        }
         int job = km_choose("job", args->words[i], km_infer_job_names, KM_INFER_JOBS, &err);
         if (job < 0) return km_cli_usage("bench: %s", err.text);
         f.wanted[job] = true;

@@ -3,6 +3,7 @@
 #define KM_CLI_BENCH_INFER_H
 #include "backend/op_list.h"
 #include "cli/bench/bench.h"
+#include "cli/bench/together.h"
 #include "engine/engine.h"
 
 typedef enum km_infer_job {
@@ -46,6 +47,9 @@ typedef struct km_infer_run {
     km_sizes batches;       /* of these, what memory holds */
     km_infer_figures *done; /* (KM_INFER_FIGURES) */
     int n_done;
+    bool together; /* `mixed` is wanted */
+    km_together_how together_how;
+    km_together mixed;
 } km_infer_run;
 
 void km_infer_print(const km_infer_run *f);

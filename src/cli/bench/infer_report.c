@@ -64,10 +64,31 @@ static json_t *job_json(const km_infer_run *f, const km_infer_figures *g) {
         km_json_number(g->pool_misses, 4), "ops", ops_json(g));
 }
 
+static json_t *rate_json(const km_together_rate *r) {
+    return json_pack("{s:o, s:o, s:o, s:o}", "tokens_per_s", km_json_number(r->tokens_per_s, 5),
+                     "prompt_tokens_per_s", km_json_number(r->prompt_per_s, 5),
+                     "between_tokens_s_median", km_json_number(r->p50, 4), "between_tokens_s_p99",
+                     km_json_number(r->p99, 4));
+}
+
+static json_t *together_json(const km_infer_run *f) {
+    const km_together *t = &f->mixed;
+    return json_pack(
+        "{s:s, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "job", "mixed", "sequences",
+        (json_int_t)f->together_how.sequences, "context", (json_int_t)f->together_how.context,
+        "prompt", (json_int_t)f->together_how.prompt, "plain", rate_json(&t->plain), "with_prompts",
+        rate_json(&t->mixed), "with_schemas", rate_json(&t->schema), "prompt_alone_tokens_per_s",
+        km_json_number(t->prompt_alone, 5), "decode_kept",
+        km_json_number(t->mixed.tokens_per_s / t->plain.tokens_per_s, 4), "prompt_kept",
+        km_json_number(t->mixed.prompt_per_s / t->prompt_alone, 4), "schema_kept",
+        km_json_number(t->schema.tokens_per_s / t->plain.tokens_per_s, 4));
+}
+
 json_t *km_infer_json(const km_infer_run *f) {
     const km_limits *l = &f->b->limits;
     json_t *jobs = json_array();
     for (int i = 0; i < f->n_done; i++) json_array_append_new(jobs, job_json(f, &f->done[i]));
+    if (f->together) json_array_append_new(jobs, together_json(f));
     return json_pack("{s:s, s:o, s:s, s:i, s:o, s:o, s:s, s:{s:o, s:o, s:o}, s:o, s:o, s:o}",
                      "kermes", km_version(), "machine", km_machine_json(), "device", f->m.devices,
                      "threads", f->b->threads, "model", km_json_text(f->name), "weights_bytes",
@@ -151,9 +172,58 @@ static void print_curve(const km_infer_run *f) {
     km_table_free(&t);
 }
 
+static void together_table(const km_infer_run *f, km_table *t) {
+    static const char *const titles[] = {"what",       "tokens/s",
+                                         "of plain",   "prompt tokens/s",
+                                         "of alone",   "between tokens, median",
+                                         "99th of 100"};
+    static const char *const names[] = {"plain", "prompts come in", "half under a schema"};
+    const km_together_rate *rate[] = {&f->mixed.plain, &f->mixed.mixed, &f->mixed.schema};
+    char a[KM_NUMBER_TEXT];
+    km_table_init(t, "lrrrrrr", titles);
+    for (int i = 0; i < 3; i++) {
+        const km_together_rate *r = rate[i];
+        bool prompts = r->prompt_per_s > 0;
+        km_table_cell(t, "%s", names[i]);
+        km_table_cell(t, "%s", km_format_number(a, r->tokens_per_s));
+        km_table_cell(t, "%.2f", r->tokens_per_s / f->mixed.plain.tokens_per_s);
+        km_table_cell(t, "%s", prompts ? km_format_number(a, r->prompt_per_s) : "");
+        if (prompts)
+            km_table_cell(t, "%.2f", r->prompt_per_s / f->mixed.prompt_alone);
+        else
+            km_table_cell(t, "%s", "");
+        km_table_cell(t, "%s", km_format_seconds(a, r->p50));
+        km_table_cell(t, "%s", km_format_seconds(a, r->p99));
+    }
+}
+
+static void together_lead(const km_infer_run *f, char *text, size_t size) {
+    char a[KM_NUMBER_TEXT];
+    snprintf(
+        text, size,
+        "%lld texts made together, each after %lld tokens; prompts of %lld tokens, one after the "
+        "other: %s tokens/s alone.",
+        (long long)f->together_how.sequences, (long long)f->together_how.context,
+        (long long)f->together_how.prompt, km_format_number(a, f->mixed.prompt_alone));
+}
+
+static void print_together(const km_infer_run *f) {
+    char text[240];
+    km_table t;
+    together_lead(f, text, sizeof text);
+    printf("\n%s\n", text);
+    together_table(f, &t);
+    km_table_print(&t, stdout, 2);
+    km_table_free(&t);
+}
+
 void km_infer_print(const km_infer_run *f) {
     char a[KM_NUMBER_TEXT], c[KM_NUMBER_TEXT];
     bool curve = count_batches(f) > 1, ops = false;
+    if (f->n_done == 0) printf("%s\n", f->name);
+    if (f->together) print_together(f);
+    if (f->n_done == 0) return;
+    if (f->together) printf("\n");
     printf("%s on %s: weights %s, cache in %s, memory %s GB/s (%s)\n", f->name, f->m.devices,
            km_format_bytes(a, f->weights), km_dtype_name(f->cache),
            km_format_number(c, bandwidth(f) / 1e9),
@@ -209,6 +279,17 @@ static void add_curves(const km_infer_run *f, km_text *page) {
     km_table_free(&t);
 }
 
+static void add_together(const km_infer_run *f, km_text *page) {
+    char text[240];
+    km_table t;
+    if (!f->together) return;
+    together_lead(f, text, sizeof text);
+    km_html_section(page, "A batch beside other work", text);
+    together_table(f, &t);
+    km_table_html(&t, page);
+    km_table_free(&t);
+}
+
 static void add_ops(const km_infer_run *f, const km_infer_figures *g, km_text *page) {
     char heading[96], text[160], a[KM_NUMBER_TEXT], c[KM_NUMBER_TEXT];
     if (g->job == KM_INFER_BATCH) return;
@@ -238,6 +319,7 @@ void km_infer_html(const km_infer_run *f, km_text *page) {
              km_format_bytes(a, f->weights), km_dtype_name(f->cache));
     km_html_begin(page, "Kermes bench: a language model", lead);
     add_curves(f, page);
+    add_together(f, page);
     for (int i = 0; i < f->n_done; i++) add_ops(f, &f->done[i], page);
     strftime(date, sizeof date, "%Y-%m-%d %H:%M", localtime_r(&now, &tm));
     snprintf(footer, sizeof footer,
