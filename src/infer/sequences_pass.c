@@ -78,10 +78,7 @@ km_status km_sequences_begin(km_sequences *b, km_sequences_part *part, int n, km
         return km_error_set(err, KM_ERR_RANGE, "session: a pass of %lld rows", (long long)rows);
     km_status s = reserve(b, part, n, err);
     if (s != KM_OK) return s;
-    for (int i = 0; i < n; i++) {
-        part[i].past = km_cache_length(b->cache, part[i].sequence);
-        b->seq[part[i].sequence].ready = false;
-    }
+    for (int i = 0; i < n; i++) part[i].past = km_cache_length(b->cache, part[i].sequence);
     return run(b, part, n) == KM_OK ? KM_OK : km_sequences_failed(b, err);
 }
 
