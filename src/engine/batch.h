@@ -113,7 +113,7 @@ bool km_batch_chooses(const km_batch *b, batch_text *t);
 /* One pass of all rows that there are, from its beginning or its end on; with the batch unlocked. Slots
  * whose next token was chosen have it. */
 void km_batch_pass(km_batch *b);
-/* Pages that the pass of the next step takes; 0: it has begun, and has them. The batch is locked. */
+/* Pages that the passes of the next step take, at most. The batch is locked. */
 int64_t km_batch_pass_pages(km_batch *b);
 /* What a slot has in the pass that runs is not to count. */
 void km_batch_drop(km_batch *b, int slot);

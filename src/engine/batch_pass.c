@@ -98,10 +98,32 @@ static void clear_parts(km_batch *b) {
     for (int k = 0; k < b->n_parts; k++) b->slot[b->part_slot[k]].part = 0;
 }
 
+/* Where the device runs ahead, a step may begin two passes: what both can take. */
+static int64_t pages_ahead(const km_batch *b) {
+    int64_t pages = 0, rows = 0, chunks;
+    for (int i = 0; i < b->how.sequences; i++)
+        rows += b->slot[i].state == SLOT_RUNNING && b->slot[i].last >= 0;
+    chunks = 2 * (rows_of_pass(b, (int)rows) - rows);
+    for (int i = 0; i < b->how.sequences; i++) {
+        const batch_slot *s = &b->slot[i];
+        if (s->at < 0 || !s->text || s->cancel) continue;
+        int64_t length = km_sequences_length(b->seq, s->at), n = 0;
+        if (s->state == SLOT_RUNNING) n = 2;
+        if (s->state == SLOT_READING) {
+            n = km_max64((int64_t)s->text->n, s->text->again) - length;
+            n = km_min64(n, chunks) + (chunks > 0);
+            chunks -= n;
+        }
+        if (n > b->how.context - length) n = b->how.context - length;
+        if (n > 0) pages += km_sequences_pages_for(b->seq, s->at, n);
+    }
+    return pages;
+}
+
 int64_t km_batch_pass_pages(km_batch *b) {
+    if (km_batch_runs_ahead(b)) return pages_ahead(b);
     int turn = b->turn, row_turn = b->row_turn;
     int64_t pages = 0;
-    if (b->flying) return 0;
     collect(b);
     for (int k = 0; k < b->n_parts; k++)
         pages += km_sequences_pages_for(b->seq, b->part[k].sequence, b->part[k].n);

@@ -1,5 +1,6 @@
 /* Drafts: by looking back in the text, or by a smaller model. */
 #include "infer/draft.h"
+#include "infer/chooser.h"
 #include "base/alloc.h"
 #include <string.h>
 
@@ -9,6 +10,7 @@ struct km_drafter {
     km_sequence *session; /* of the smaller model; NULL: look-up */
     km_sampler *shadow;   /* of the samplers that choose */
     int length;           /* guesses at a time */
+    bool by_op;           /* km_drafter_by_op */
 };
 
 static km_drafter *made(km_sequence *session, int length, km_error *err) {
@@ -41,6 +43,8 @@ void km_drafter_told(km_drafter *d, int right, int wrong) {
     if (d->length < 2) d->length = 2;
     if (d->length > LONGEST) d->length = LONGEST;
 }
+
+void km_drafter_by_op(km_drafter *d, bool on) { d->by_op = on; }
 
 /* ---- Looking back ---- */
 
@@ -89,6 +93,23 @@ static km_status catch_up(km_drafter *d, const int32_t *tokens, int64_t n, int32
     return KM_OK;
 }
 
+/* The guesses chosen where the logits are, in one go: nothing but tokens comes to the host. */
+static int ask_device(km_drafter *d, const int32_t *tokens, int64_t n, int32_t id, int64_t vocab,
+                      int most, int32_t *out, km_error *err) {
+    km_chooser c;
+    km_sampling how = km_sampler_settings(d->shadow);
+    if (!km_chooser_begin(&c, &how, vocab, km_sampler_draws(d->shadow))) return -2;
+    int64_t same = km_sequence_match(d->session, tokens, (size_t)n);
+    km_sequence_rewind(d->session, same);
+    same = km_sequence_length(d->session);
+    if (same < n && km_sequence_read(d->session, tokens + same, (size_t)(n - same), err) != KM_OK)
+        return -1;
+    if (km_sequence_choose(d->session, id, most, &c, out, err) != KM_OK) return -1;
+    for (int k = 0; k < most; k++)
+        if (out[k] < 0) return k;
+    return most;
+}
+
 /* A session that has filled up, or failed, guesses nothing. */
 static int ask_model(km_drafter *d, const int32_t *tokens, int64_t n, int32_t id,
                      const km_sampler *sampler, int most, int32_t *out, km_error *err) {
@@ -96,8 +117,12 @@ static int ask_model(km_drafter *d, const int32_t *tokens, int64_t n, int32_t id
     if (most > room) most = (int)(room > 0 ? room : 0);
     if (most < 1) return 0;
     if (!d->shadow && !(d->shadow = km_sampler_shadow(sampler, err))) return -1;
-    if (catch_up(d, tokens, n, id, err) != KM_OK) return -1;
     km_sampler_follow(d->shadow, sampler);
+    if (d->by_op && most <= km_sequence_ahead(d->session)) {
+        int got = ask_device(d, tokens, n, id, km_sampler_vocab(d->shadow), most, out, err);
+        if (got > -2) return got;
+    }
+    if (catch_up(d, tokens, n, id, err) != KM_OK) return -1;
     for (int k = 0; k < most; k++) {
         out[k] = km_sampler_pick(d->shadow, km_sequence_logits(d->session), NULL);
         if (out[k] < 0) return k;

@@ -20,6 +20,9 @@ km_drafter *km_drafter_lookup(km_error *err);
 km_drafter *km_drafter_model(km_sequence *session, km_error *err);
 void km_drafter_free(km_drafter *d); /* NULL is fine */
 
+/* The text's tokens are chosen by the op `sample`: a model's guesses are then, too, where its logits are. */
+void km_drafter_by_op(km_drafter *d, bool on);
+
 /* Guesses of what comes after tokens (n) and id, at most `most` of them and KM_FEW_ROWS - 1; how
  * many, or -1 with *err set. sampler is the one that will choose. */
 int km_drafter_guess(km_drafter *d, const int32_t *tokens, int64_t n, int32_t id,

@@ -17,6 +17,7 @@ static int guess(km_maker *g, int32_t id, km_error *err) {
     int64_t left = g->how->tokens - g->voice.tokens - 1, length = km_sequence_length(g->session);
     int64_t room = g->context - 1 - length;
     g->tried[0] = id;
+    km_drafter_by_op(g->how->draft, g->base == &km_next_device);
     return km_drafter_guess(g->how->draft, km_sequence_tokens(g->session), length, id,
                             g->voice.sampler, left < room ? left : room, g->tried + 1, err);
 }

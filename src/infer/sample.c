@@ -141,6 +141,10 @@ void km_sampler_follow(km_sampler *shadow, const km_sampler *of) {
     shadow->draw = of->draw;
 }
 
+km_sampling km_sampler_settings(const km_sampler *s) { return s->set; }
+uint64_t km_sampler_draws(const km_sampler *s) { return s->draw; }
+int64_t km_sampler_vocab(const km_sampler *s) { return s->vocab; }
+
 void km_sampler_drew(km_sampler *s, uint64_t draws) { s->draw = draws; }
 
 km_status km_sampler_see(km_sampler *s, const int32_t *ids, size_t n, km_error *err) {

@@ -40,6 +40,10 @@ int32_t km_sampler_pick(km_sampler *s, const float *logits, const uint64_t *mask
  * set. */
 km_sampler *km_sampler_shadow(const km_sampler *of, km_error *err);
 void km_sampler_follow(km_sampler *shadow, const km_sampler *of);
+/* What it follows: its temperature, cuts, seed and the number that it will draw next. */
+km_sampling km_sampler_settings(const km_sampler *s);
+uint64_t km_sampler_draws(const km_sampler *s);
+int64_t km_sampler_vocab(const km_sampler *s);
 /* So many numbers have been drawn, by another that draws the same ones. */
 void km_sampler_drew(km_sampler *s, uint64_t draws);
 
