@@ -245,7 +245,7 @@ int km_command_bench(int argc, char **argv) {
         {"pool", KM_OPTION_FLAG, NULL, &b.suite[KM_SUITE_POOL], 0, 0,
          "the suite pool: the memory pool against the system or driver"},
         {"model", KM_OPTION_TEXT, "PATH", &infer.model, 0, 0,
-         "for decode, prompt, batch: a GGUF file or a folder; also -m"},
+         "for decode, prompt, batch, mixed: a GGUF file or a folder; also -m"},
         {"shape", KM_OPTION_TEXT, "NAME", &infer.shape, 0, 0,
          "or a model of random weights in the shape of smollm2-135m, qwen2.5-0.5b,\n"
          "llama-3.2-1b, qwen2.5-3b or llama-3.1-8b"},
@@ -280,7 +280,7 @@ int km_command_bench(int argc, char **argv) {
         return km_bench_infer(&b, &infer, &args, html);
     }
     if (infer.model || infer.shape)
-        return km_cli_usage("bench: --model and --shape are for decode, prompt and batch");
+        return km_cli_usage("bench: --model and --shape are for decode, prompt, batch and mixed");
     if (!choose_suites(&b, &args, &err)) return km_cli_usage("bench: %s", err.text);
     if (html && !km_cli_can_write(html, &err)) return km_cli_fail("%s", err.text);
     if (from && b.common.json)
