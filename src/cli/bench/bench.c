@@ -30,7 +30,8 @@ static const char details[] =
     "Running language models, of --model FILE or of random weights (--shape), by themselves:\n"
     "  decode       one sequence, token after token, after --context tokens\n"
     "  prompt       reading --prompt tokens\n"
-    "  batch        --batch sequences together, a token each\n";
+    "  batch        --batch sequences together, a token each\n"
+    "  mixed        a batch alone, beside prompts that come in, and half under a schema\n";
 
 static const char examples[] =
     "kermes bench --quick\n"
