@@ -1,6 +1,6 @@
 /* Many rows of x over weights of a few bits, or of 16 bits: tensor cores, with weights in registers
  * on Hopper and in tiles of shared memory elsewhere. */
-#include "backend/cuda/kernels/quant/quant_tile_args.h"
+#include "backend/cuda/kernels/quant/quant_wide_args.h"
 #include "backend/cuda/quant_call.h"
 #include "base/util.h"
 
@@ -29,8 +29,14 @@ static const int plain_tokens_of[] = {16, 64, 128, 256};
             [KM_PLAIN_BF16] = KERNEL("plain_regs", "plain_gated_BF16_" n)                          \
         }                                                                                          \
     }
+#define PLAIN_F16(n)                                                                               \
+    {                                                                                              \
+        {[KM_PLAIN_F16] = KERNEL("plain_regs", "plain_F16_" n)}, {                                 \
+            [KM_PLAIN_F16] = KERNEL("plain_regs", "plain_gated_F16_" n)                            \
+        }                                                                                          \
+    } /* bf16: by blocks that stay */
 static km_cuda_kernel plain_regs[4][2][KM_PLAIN_TYPES] = {PLAIN_REGS("16"), PLAIN_REGS("64"),
-                                                          PLAIN_REGS("128"), PLAIN_REGS("256")};
+                                                          PLAIN_F16("128"), PLAIN_F16("256")};
 
 /* With weights in registers, by the tokens of a tile. */
 static const int tokens_of[] = {16, 64, 256};
@@ -45,13 +51,27 @@ static km_cuda_kernel regs[3][2][KM_QUANT_TYPES] = {
     {{KM_QUANT_PLANES(REGS_64)}, {KM_QUANT_PLANES(REGS_64_GATED)}},
     {{KM_QUANT_PLANES(REGS_256)}, {KM_QUANT_PLANES(REGS_256_GATED)}}};
 
-/* Blocks that share a tile along k, so that the chip is full: the fewest rounds of blocks, by the steps
- * of 64 elements of each; a block takes the time of some steps to begin and to end. */
+/* The same by blocks that stay (kernels/quant/regs_wide.cuh), of 128 and 256 tokens, for the types that most
+ * models have. */
+#define WIDE_256(name)                                                                             \
+    { KERNEL("quant_wide_256", "wide_" name), KERNEL("quant_wide_256", "wide_gated_" name) }
+#define WIDE_PLAIN(name, n)                                                                        \
+    { KERNEL("plain_wide", "wide_" name "_" n), KERNEL("plain_wide", "wide_gated_" name "_" n) }
+static km_cuda_kernel wide[2][KM_PLAIN_TYPES][2] = {{[KM_PLAIN_BF16] = WIDE_PLAIN("BF16", "128")},
+                                                    {[KM_QUANT_Q4_K] = WIDE_256("Q4_K"),
+                                                     [KM_QUANT_Q6_K] = WIDE_256("Q6_K"),
+                                                     [KM_QUANT_Q8_0] = WIDE_256("Q8_0"),
+                                                     [KM_PLAIN_BF16] = WIDE_PLAIN("BF16", "256")}};
+
+/* Blocks that share a tile along k, so that the chip is full: the fewest rounds of blocks, by the steps of
+ * 64 elements of each; a block takes the time of some steps to begin and to end. Not every multiprocessor
+ * finds its place in a cluster of 4 or 8. */
 static unsigned splits_for(int64_t count, int64_t room, int64_t steps) {
     int64_t best = 0;
     unsigned splits = 1;
-    for (unsigned n = 1; n <= KM_REGS_SPLITS && 4 * n <= steps; n++) {
-        int64_t cost = km_ceil_div(count * n, room) * (km_ceil_div(steps, n) + 4);
+    for (unsigned n = 1; n <= KM_REGS_SPLITS && 4 * n <= steps; n *= 2) {
+        int64_t held = n == 8 ? room * 17 / 20 : n == 4 ? room * 10 / 11 : room;
+        int64_t cost = km_ceil_div(count * n, held) * (km_ceil_div(steps, n) + 4);
         if (n == 1 || cost < best) best = cost, splits = n;
     }
     return splits;
@@ -117,11 +137,11 @@ static km_tile_args tile_args(const km_quant_call *q, const km_quant_layer *l, c
 static km_status run_tiles(km_quant_call *q, const km_quant_layer *l, const rounded *r) {
     km_tile_args a = tile_args(q, l, r);
     int64_t tall = km_ceil_div(q->m, KM_TILE_SIDE);
-    int64_t wide = km_ceil_div(l->n, q->gated ? KM_TILE_SIDE / 2 : KM_TILE_SIDE);
+    int64_t across = km_ceil_div(l->n, q->gated ? KM_TILE_SIDE / 2 : KM_TILE_SIDE);
     km_cuda_kernel *kernel =
         l->type >= KM_QUANT_TYPES ? &plain_tiles[q->gated][l->type] : &tiles[q->gated][l->type];
     void *params[] = {&a};
-    return km_cuda_launch_with(q->lane, kernel, KM_DIM(tall, wide), KM_DIM(KM_TILE_THREADS),
+    return km_cuda_launch_with(q->lane, kernel, KM_DIM(tall, across), KM_DIM(KM_TILE_THREADS),
                                KM_TILE_SHARED, params, &(km_launch_options){.alone = q->made});
 }
 
@@ -146,6 +166,16 @@ static bool make_maps(const km_quant_layer *l, int count, int64_t k, bool gated,
     return true;
 }
 
+/* Bytes of shared memory of a block. */
+static size_t regs_shared(int type, int tokens, bool stays) {
+    bool plain = type >= KM_QUANT_TYPES;
+    size_t item = km_quant_item_bytes(type);
+    if (stays)
+        return (size_t)KM_WIDE_SHARED(tokens, plain ? KM_PLAIN_W_STEP : 0,
+                                      plain ? 0 : KM_WIDE_RING(item));
+    return plain ? (size_t)KM_PLAIN_REGS_SHARED(tokens) : KM_REGS_SHARED(tokens, item);
+}
+
 /* Weights in registers: layers [first, first + count), of one type, in tiles of so many tokens. */
 static km_status run_regs(km_quant_call *q, int first, int count, const rounded *r, int size) {
     const km_cuda_dev *dev = km_cuda_dev_of(q->lane);
@@ -155,36 +185,39 @@ static km_status run_regs(km_quant_call *q, int first, int count, const rounded 
     km_tile_args a = tile_args(q, l, r);
     int tokens = plain ? plain_tokens_of[size] : tokens_of[size];
     int rows = q->gated ? KM_REGS_ROWS / 2 : KM_REGS_ROWS;
+    km_cuda_kernel *kernel =
+        plain ? &plain_regs[size][q->gated][l->type] : &regs[size][q->gated][l->type];
+    bool stays = tokens >= 128 && wide[tokens == 256][l->type][q->gated].name;
+    if (stays) kernel = &wide[tokens == 256][l->type][q->gated];
     a.early = km_cuda_queue_of(q->lane)->capturing != NULL && !q->made;
     a.layers = count;
-    int64_t tall = r->padded / tokens, wide = km_ceil_div(l->n, rows);
+    int64_t tall = r->padded / tokens, across = km_ceil_div(l->n, rows);
     for (int i = 1; i < count; i++) {
         a.more[i - 1] = (km_tile_more){.w = l[i].w.m,
                                        .bias = l[i].bias,
                                        .out = l[i].out,
                                        .n = (int32_t)l[i].n,
-                                       .first = (int32_t)wide};
-        wide += km_ceil_div(l[i].n, rows);
+                                       .first = (int32_t)across};
+        across += km_ceil_div(l[i].n, rows);
     }
-    int blocks = plain ? KM_PLAIN_BLOCKS(tokens) : KM_REGS_BLOCKS(tokens);
-    unsigned splits = splits_for(tall * wide, blocks * (int64_t)dev->sms, q->k / 64);
-    km_launch_options options = {.alone = q->made, .cluster = {splits > 1, 1, splits}};
+    int64_t held = (tokens > 64 ? 1 : 2) * (int64_t)dev->sms, all = tall * across;
+    unsigned splits = splits_for(all, held, q->k / 64);
+    km_dim grid = KM_DIM(tall, across, splits);
+    if (stays) grid = KM_DIM(splits == 1 && all > held ? held : all, 1, splits);
+    int32_t tiles_across = (int32_t)across;
+    void *params[] = {&maps, &a, &tiles_across};
     if (plain && !make_maps(l, count, q->k, q->gated, &maps)) return KM_ERR_UNSUPPORTED;
-    void *with_maps[] = {&maps, &a}, *params[] = {&a};
-    size_t shared = plain ? (size_t)KM_PLAIN_REGS_SHARED(tokens)
-                          : KM_REGS_SHARED(tokens, km_quant_item_bytes(l->type));
-    km_cuda_kernel *kernel =
-        plain ? &plain_regs[size][q->gated][l->type] : &regs[size][q->gated][l->type];
-    return km_cuda_launch_with(q->lane, kernel, KM_DIM(tall, wide, splits), KM_DIM(KM_REGS_THREADS),
-                               (unsigned)shared, plain ? with_maps : params, &options);
+    return km_cuda_launch_with(
+        q->lane, kernel, grid, KM_DIM(stays ? KM_WIDE_THREADS : KM_REGS_THREADS),
+        (unsigned)regs_shared(l->type, tokens, stays), plain ? params : params + 1,
+        &(km_launch_options){.alone = q->made, .cluster = {splits > 1, 1, splits}});
 }
 
-/* How large tiles are: an index of tokens_of, or plain_tokens_of. */
+/* How large tiles are: an index of tokens_of, or plain_tokens_of, whose tiles of 128 fill the rounds of
+ * blocks better where there are few. */
 static int size_for(int64_t m, bool plain) {
     if (!plain) return m <= tokens_of[0] ? 0 : m <= 2 * tokens_of[1] ? 1 : 2;
-    int size = 0;
-    while (size < 3 && m > plain_tokens_of[size]) size++;
-    return size;
+    return m <= 16 ? 0 : m <= 64 ? 1 : m <= 512 ? 2 : 3;
 }
 
 km_status km_quant_many(km_quant_call *q) {
