@@ -32,8 +32,16 @@ static km_tensor *weights(km_ctx *ctx, km_dtype d, int64_t out, int64_t k, float
     float *raw = malloc((size_t)(OUT * k) * sizeof *raw);
     unsigned char *some = malloc(OUT * row), *blocks = malloc((size_t)out * row);
     for (int64_t i = 0; i < OUT * k; i++) raw[i] = uniform() + (i % 7 == 0 ? uniform() : 0);
-    km_quantise(d, raw, NULL, OUT * k, some);
-    km_dequantise(d, some, OUT * k, as);
+    if (d == KM_BF16) { /* the upper halves of floats */
+        for (int64_t i = 0; i < OUT * k; i++) {
+            memcpy(some + 2 * i, (char *)&raw[i] + 2, 2);
+            memset((char *)&as[i], 0, 2);
+            memcpy((char *)&as[i] + 2, some + 2 * i, 2);
+        }
+    } else {
+        km_quantise(d, raw, NULL, OUT * k, some);
+        km_dequantise(d, some, OUT * k, as);
+    }
     for (int64_t i = 0; i < out; i++)
         memcpy(blocks + (size_t)i * row, some + (size_t)source(i) * row, row);
     km_tensor *t = km_keep(ctx, km_from_data(ctx, d, KM_SHAPE(out, k), blocks));
@@ -185,6 +193,20 @@ static void every_row_of_a_tall_matrix_is_right(void **unused) {
     km_ctx_free(ctx);
 }
 
+/* More tiles than multiprocessors: blocks that stay take several, and the last of them in part. */
+static void every_row_of_many_over_a_tall_matrix_is_right(void **unused) {
+    static const km_dtype types[] = {KM_Q4_K, KM_Q6_K, KM_Q8_0, KM_BF16};
+    (void)unused;
+    km_ctx *ctx = km_ctx_new(GPU, 1);
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        check_tall(ctx, types[i], 9, 9001, 512, i % 2 == 0);
+        check_tall(ctx, types[i], 300, 9001, 512, i % 2 == 1);
+        check_tall(ctx, types[i], 70, 9003, 768, false);
+    }
+    check_tall(ctx, KM_BF16, 600, 2500, 512, false);
+    km_ctx_free(ctx);
+}
+
 static void one_row_of_8_bits_is_within_their_rounding(void **unused) {
     static const int64_t widths[] = {512, 576, 2048, 4096};
     (void)unused;
@@ -201,6 +223,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_type_at_every_width_gives_what_its_weights_say),
         cmocka_unit_test(every_row_of_a_tall_matrix_is_right),
+        cmocka_unit_test(every_row_of_many_over_a_tall_matrix_is_right),
         cmocka_unit_test(one_row_of_8_bits_is_within_their_rounding),
     };
     if (km_cuda_device_count() == 0) return 77;
