@@ -273,7 +273,7 @@ KM_INLINE void scale_rows(const tile_waits *b, const int from, const int n) {
 KM_INLINE void tile_pair(const quant_w_panel *w, const quant_x_tile *x, const int depths,
                          tile_sums *now, const tile_waits *before) {
     enum { OTHER = sizeof w->high[0], W_LOW = sizeof w->high, X_LOW = sizeof x->high };
-    const int64_t row = 64;
+    const char *xat = (const char *)x, *wat = (const char *)w;
     KM_TILE_ZERO(0);
     KM_TILE_ZERO(1);
     KM_TILE_ZERO(2);
@@ -281,19 +281,19 @@ KM_INLINE void tile_pair(const quant_w_panel *w, const quant_x_tile *x, const in
     KM_UNROLL
     for (int k = 0; k < depths; k++) {
         const int each = 8 / depths;
-        KM_TILE_LOAD_AT(4, x, 1024 * k, row);
-        KM_TILE_LOAD_AT(6, w, 1024 * k, row);
+        KM_TILE_LOAD(4, xat + 1024 * k, 64);
+        KM_TILE_LOAD(6, wat + 1024 * k, 64);
         KM_TILE_DOT(0, 4, 6);
-        KM_TILE_LOAD_AT(5, x, X_LOW + 1024 * k, row);
+        KM_TILE_LOAD(5, xat + X_LOW + 1024 * k, 64);
         KM_TILE_DOT(1, 5, 6);
         if (before->sums) scale_rows(before, 2 * k * each, each);
-        KM_TILE_LOAD_AT(7, w, OTHER + 1024 * k, row);
+        KM_TILE_LOAD(7, wat + OTHER + 1024 * k, 64);
         KM_TILE_DOT(2, 4, 7);
         KM_TILE_DOT(3, 5, 7);
-        KM_TILE_LOAD_AT(6, w, W_LOW + 1024 * k, row);
+        KM_TILE_LOAD(6, wat + W_LOW + 1024 * k, 64);
         KM_TILE_DOT(1, 4, 6);
         if (before->sums) scale_rows(before, (2 * k + 1) * each, each);
-        KM_TILE_LOAD_AT(7, w, W_LOW + OTHER + 1024 * k, row);
+        KM_TILE_LOAD(7, wat + W_LOW + OTHER + 1024 * k, 64);
         KM_TILE_DOT(3, 4, 7);
     }
     KM_TILE_STORE(0, now->high[0], 64);

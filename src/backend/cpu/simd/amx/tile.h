@@ -32,9 +32,6 @@ KM_INLINE void km_tiles_end(void) { _tile_release(); }
 
 #define KM_TILE_ZERO(t) _tile_zero(t)
 #define KM_TILE_LOAD(t, p, stride) _tile_loadd(t, p, stride)
-/* From p + at, a constant: one register serves many loads. */
-#define KM_TILE_LOAD_AT(t, p, at, stride)                                                          \
-    __asm__ volatile("tileloadd %c2(%0,%1,1), %%tmm" #t : : "r"(p), "r"((int64_t)(stride)), "i"(at))
 #define KM_TILE_STORE(t, p, stride) _tile_stored(t, p, stride)
 #define KM_TILE_DOT(c, a, b) _tile_dpbssd(c, a, b)
 #define KM_TILE_DOT_BF16(c, a, b) _tile_dpbf16ps(c, a, b)
