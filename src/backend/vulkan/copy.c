@@ -8,14 +8,14 @@ typedef struct copy_push {
     uint32_t n, bits[2];
 } copy_push;
 
-static km_status start(km_lane *lane, const km_iter *it, uint32_t bytes, uint32_t from, uint32_t to,
+static km_status start(km_lane *lane, km_iter *it, uint32_t bytes, uint32_t from, uint32_t to,
                        bool fill, const uint32_t bits[2]) {
-    copy_push push = {.x = (uintptr_t)(fill ? it->base[0] : it->base[1]),
-                      .o = (uintptr_t)it->base[0],
-                      .bits = {bits[0], bits[1]}};
+    copy_push push = {.bits = {bits[0], bits[1]}};
     km_vulkan_walk walk;
     if (it->rows == 0) return KM_OK;
     if (!km_vulkan_walk_make(&walk, it)) return KM_ERR_UNSUPPORTED;
+    push.x = (uintptr_t)(fill ? it->base[0] : it->base[1]);
+    push.o = (uintptr_t)it->base[0];
     push.n = walk.n;
     push.walk = km_vulkan_words(lane, &walk, sizeof walk);
     if (!push.walk) return lane->ctx->error.code;
@@ -36,6 +36,7 @@ static uint32_t widen(km_iter *it, uint32_t bytes) {
         if (!fits) break;
         it->dim[last] /= 2;
         bytes *= 2;
+        it->size[0] = it->size[1] = bytes;
         for (int k = 0; k < 2; k++)
             for (int a = 0; a < last; a++) it->stride[k][a] /= 2;
     }

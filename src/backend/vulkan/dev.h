@@ -8,7 +8,7 @@
 #include <stdatomic.h>
 
 #define KM_VULKAN_PUSH 128    /* bytes of push constants that every device has */
-#define KM_VULKAN_SPECS 8     /* specialisation constants of a shader, at most */
+#define KM_VULKAN_SPECS 12    /* specialisation constants of a shader, at most */
 #define KM_VULKAN_THREADS 128 /* of a workgroup: no device has a lower limit */
 
 typedef struct km_vulkan_pipeline km_vulkan_pipeline;
@@ -22,7 +22,9 @@ typedef struct km_vulkan_dev {
     uint32_t family;
     pthread_mutex_t queue_lock; /* one thread at a time hands work to a queue */
     char model[128];
-    uint32_t most_groups[3];
+    uint32_t most_groups[3], most_threads;
+    uint32_t subgroup, shared_bytes; /* of a workgroup: lanes that go together, memory */
+    bool dots;            /* integer dot products, and sums and exchange within a subgroup */
     double tick;          /* nanoseconds of a timestamp; 0: it has none */
     bool in_place;        /* its memory is the host's: blocks are mapped, and nothing is staged */
     uint32_t own, shared; /* memory types: of blocks, and of what the host writes and reads */
@@ -88,6 +90,7 @@ typedef struct km_vulkan_queue {
     int at;         /* the frame being recorded */
     bool recording; /* something is in it */
     bool launching; /* a dispatch is being handed in, in several parts perhaps */
+    bool beside;    /* the next dispatch needs nothing that the one before it writes */
     double rate;    /* work in a millisecond, as measured; 0: not yet */
     uint64_t submissions;
     double longest;          /* milliseconds, of a submission */
@@ -105,7 +108,7 @@ km_status km_vulkan_fail(km_lane *lane, VkResult code, const char *doing);
 /* Memory of the device; `mapped`: the host sees it. */
 VkResult km_vulkan_block_make(km_vulkan_dev *dev, size_t bytes, bool mapped, km_vulkan_block *b);
 void km_vulkan_block_free(km_vulkan_dev *dev, km_vulkan_block *b);
-/* The command buffer to record the next command into, behind a barrier; NULL with the error set. */
+/* The command buffer to record the next command into, behind a barrier (km_vulkan_beside: none); NULL with the error set. */
 VkCommandBuffer km_vulkan_record(km_lane *lane);
 /* Bytes of the frame's staging memory, with a copy of `data`; 0 with the error set. At most
  * KM_VULKAN_STAGE. Valid for commands recorded before the next call of this. */

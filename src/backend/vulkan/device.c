@@ -54,7 +54,10 @@ typedef struct vulkan_look { /* what a device says about itself */
     VkPhysicalDeviceFeatures2 f;
     VkPhysicalDeviceVulkan11Features v11;
     VkPhysicalDeviceVulkan12Features v12;
+    VkPhysicalDeviceShaderIntegerDotProductFeaturesKHR dot;
     VkPhysicalDeviceMemoryProperties2 m;
+    VkExtensionProperties extension[512];
+    uint32_t extensions;
 } vulkan_look;
 
 /* KERMES_VULKAN_LIMITS=least: a device is taken for the least that Kermes runs on, for tests. */
@@ -72,6 +75,25 @@ static void clamp_limits(vulkan_look *l) {
     most->maxComputeSharedMemorySize = 16 << 10;
     l->v11.storageBuffer16BitAccess = l->v12.storageBuffer8BitAccess = VK_FALSE;
     l->v12.shaderFloat16 = l->v12.shaderInt8 = VK_FALSE;
+    l->extensions = 0;
+}
+
+static bool has(const vulkan_look *l, const char *extension) {
+    for (uint32_t i = 0; i < l->extensions; i++)
+        if (strcmp(l->extension[i].extensionName, extension) == 0) return true;
+    return false;
+}
+
+#define DOT_PRODUCT "VK_KHR_shader_integer_dot_product"
+
+/* What layers over few rows are fast with (shaders/layer_stream.comp). */
+static bool has_dots(const vulkan_look *l) {
+    const VkSubgroupFeatureFlags want = VK_SUBGROUP_FEATURE_BASIC_BIT |
+                                        VK_SUBGROUP_FEATURE_ARITHMETIC_BIT |
+                                        VK_SUBGROUP_FEATURE_SHUFFLE_BIT;
+    return has(l, DOT_PRODUCT) && l->dot.shaderIntegerDotProduct &&
+           (l->subgroup.supportedOperations & want) == want && l->subgroup.subgroupSize >= 8 &&
+           l->subgroup.supportedStages & VK_SHADER_STAGE_COMPUTE_BIT;
 }
 
 static void look_at(VkPhysicalDevice physical, vulkan_look *l) {
@@ -84,7 +106,12 @@ static void look_at(VkPhysicalDevice physical, vulkan_look *l) {
     l->f.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2;
     l->v11.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES;
     l->v12.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES;
+    l->dot.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES_KHR;
     l->m.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2;
+    l->extensions = sizeof l->extension / sizeof *l->extension;
+    VkResult r =
+        api->EnumerateDeviceExtensionProperties(physical, NULL, &l->extensions, l->extension);
+    if (r != VK_SUCCESS && r != VK_INCOMPLETE) l->extensions = 0;
     api->GetPhysicalDeviceProperties2(physical, &l->p);
     if (l->p.properties.apiVersion >= VK_API_VERSION_1_2) {
         l->p.pNext = &l->driver;
@@ -92,6 +119,7 @@ static void look_at(VkPhysicalDevice physical, vulkan_look *l) {
         l->subgroup.pNext = &l->allocation;
         l->f.pNext = &l->v11;
         l->v11.pNext = &l->v12;
+        if (has(l, DOT_PRODUCT)) l->v12.pNext = &l->dot;
         api->GetPhysicalDeviceProperties2(physical, &l->p);
     }
     api->GetPhysicalDeviceFeatures2(physical, &l->f);
@@ -208,32 +236,34 @@ static bool choose_memory(km_vulkan_dev *dev, const vulkan_look *l) {
     return true;
 }
 
-static VkResult make_handle(km_vulkan_dev *dev) {
+static VkResult make_handle(km_vulkan_dev *dev, const vulkan_look *l) {
     float priority = 1;
+    const char *extension[4];
     VkDeviceQueueCreateInfo queue = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
                                      .queueFamilyIndex = dev->family,
                                      .queueCount = 1,
                                      .pQueuePriorities = &priority};
+    VkPhysicalDeviceShaderIntegerDotProductFeaturesKHR dot = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES_KHR,
+        .shaderIntegerDotProduct = VK_TRUE};
     VkPhysicalDeviceVulkan12Features v12 = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES,
         .bufferDeviceAddress = VK_TRUE,
         .timelineSemaphore = VK_TRUE};
     VkPhysicalDeviceFeatures2 features = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2,
                                           .pNext = &v12};
-    VkExtensionProperties list[512];
-    uint32_t n = 512;
-    const char *portable = "VK_KHR_portability_subset";
     VkDeviceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
                                .pNext = &features,
                                .queueCreateInfoCount = 1,
-                               .pQueueCreateInfos = &queue};
-    VkResult r = km_vulkan_api()->EnumerateDeviceExtensionProperties(dev->physical, NULL, &n, list);
-    for (uint32_t i = 0; i < n && (r == VK_SUCCESS || r == VK_INCOMPLETE); i++)
-        if (strcmp(list[i].extensionName, portable) == 0) { /* MoltenVK's must be asked for */
-            info.enabledExtensionCount = 1;
-            info.ppEnabledExtensionNames = &portable;
-        }
-    r = KM_VK(CreateDevice, dev->physical, &info, NULL, &dev->handle);
+                               .pQueueCreateInfos = &queue,
+                               .ppEnabledExtensionNames = extension};
+    if (has(l, "VK_KHR_portability_subset")) /* MoltenVK's must be asked for */
+        extension[info.enabledExtensionCount++] = "VK_KHR_portability_subset";
+    if (dev->dots) {
+        extension[info.enabledExtensionCount++] = DOT_PRODUCT;
+        v12.pNext = &dot;
+    }
+    VkResult r = KM_VK(CreateDevice, dev->physical, &info, NULL, &dev->handle);
     if (r != VK_SUCCESS) dev->handle = NULL;
     if (r == VK_SUCCESS) km_vulkan_api()->GetDeviceQueue(dev->handle, dev->family, 0, &dev->queue);
     return r;
@@ -273,7 +303,13 @@ static km_vulkan_dev *make_device(int index, VkPhysicalDevice physical, km_error
     dev->vendor = l->p.properties.vendorID;
     dev->product = l->p.properties.deviceID;
     dev->driver_version = l->p.properties.driverVersion;
-    VkResult r = make_handle(dev);
+    dev->most_threads = l->p.properties.limits.maxComputeWorkGroupInvocations;
+    if (dev->most_threads > l->p.properties.limits.maxComputeWorkGroupSize[0])
+        dev->most_threads = l->p.properties.limits.maxComputeWorkGroupSize[0];
+    dev->shared_bytes = l->p.properties.limits.maxComputeSharedMemorySize;
+    dev->subgroup = l->subgroup.subgroupSize;
+    dev->dots = has_dots(l);
+    VkResult r = make_handle(dev, l);
     if (r != VK_SUCCESS) {
         km_error_set(err, KM_ERR_DEVICE, "vulkan:%d (%s) cannot be used: %s", index, dev->model,
                      km_vulkan_error_text(r));
@@ -347,11 +383,12 @@ static void describe(km_vulkan_device_info *d, int index, VkPhysicalDevice physi
              (int)VK_API_VERSION_MAJOR(p->apiVersion), (int)VK_API_VERSION_MINOR(p->apiVersion),
              (int)VK_API_VERSION_PATCH(p->apiVersion));
     d->memory = own >= 0 ? heap_bytes(l, own) : 0;
-    snprintf(d->features, sizeof d->features, "subgroups of %d%s%s%s%s, %d KiB of shared memory",
+    snprintf(d->features, sizeof d->features, "subgroups of %d%s%s%s%s%s, %d KiB of shared memory",
              (int)l->subgroup.subgroupSize,
              l->v11.storageBuffer16BitAccess ? ", 16-bit storage" : "",
              l->v12.storageBuffer8BitAccess ? ", 8-bit storage" : "",
              l->v12.shaderFloat16 ? ", f16" : "", l->v12.shaderInt8 ? ", int8" : "",
+             has_dots(l) ? ", dot products" : "",
              (int)(p->limits.maxComputeSharedMemorySize / 1024));
     km_device *dev = km_vulkan_device(index, &err);
     d->usable = dev != NULL;

@@ -75,14 +75,14 @@ static km_status run_map(km_ctx *ctx, const km_call *c) {
         f1 = (double)hi > f1 ? (double)nextafterf(hi, -INFINITY) : (double)hi;
     }
     bool flat = km_vulkan_flat(&it);
+    km_vulkan_walk walk;
+    if (!km_vulkan_walk_make(&walk, &it)) return KM_ERR_UNSUPPORTED;
     map_push push = {.a = (uintptr_t)it.base[1],
                      .b = (uintptr_t)it.base[code.operands],
                      .o = (uintptr_t)it.base[0],
                      .f0 = (float)f0,
                      .f1 = (float)f1,
                      .f0_low = isfinite(f0) && isfinite((float)f0) ? (float)(f0 - (float)f0) : 0};
-    km_vulkan_walk walk;
-    if (!km_vulkan_walk_make(&walk, &it)) return KM_ERR_UNSUPPORTED;
     push.n = walk.n;
     if (!flat && !(push.walk = km_vulkan_words(lane, &walk, sizeof walk)))
         return lane->ctx->error.code;

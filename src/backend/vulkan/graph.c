@@ -96,6 +96,10 @@ VkDeviceAddress km_vulkan_graph_words(km_lane *lane, const void *data, size_t by
     return at;
 }
 
+bool km_vulkan_graph_open(const km_lane *lane) {
+    return km_vulkan_queue_of(lane)->capturing->open;
+}
+
 double *km_vulkan_graph_work(const km_lane *lane) {
     return &km_vulkan_queue_of(lane)->capturing->work;
 }

@@ -237,9 +237,12 @@ static bool frame_begin(km_lane *lane) {
 
 VkCommandBuffer km_vulkan_record(km_lane *lane) {
     km_vulkan_queue *q = km_vulkan_queue_of(lane);
+    /* The first command of a submission has the one before it to wait for. */
+    bool beside = q->beside && (q->capturing ? km_vulkan_graph_open(lane) : q->recording);
+    q->beside = false;
     if (ready(lane) != KM_OK || (!q->capturing && !frame_begin(lane))) return NULL;
     VkCommandBuffer cmd = q->capturing ? km_vulkan_graph_commands(lane) : q->frame[q->at].cmd;
-    if (!cmd) return NULL;
+    if (!cmd || beside) return cmd;
     VkMemoryBarrier all = {
         .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
         .srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT,
@@ -405,6 +408,7 @@ km_status km_vulkan_launch(km_lane *lane, const char *module, const uint32_t *sp
     q->launching = true;
     for (uint32_t begin = 0; begin < along && s == KM_OK; begin += part) {
         uint32_t n = along - begin < part ? along - begin : part;
+        if (begin > 0) q->beside = true; /* parts of one dispatch */
         s = dispatch(lane, pipeline, push, push_bytes, groups, begin, n);
         double *sum = q->capturing ? km_vulkan_graph_work(lane) : &q->frame[q->at].work;
         *sum += work * n / along;
@@ -430,7 +434,7 @@ void km_vulkan_scratch_free(km_lane *lane, void *p, size_t cap) {
     if (p) km_mempool_put(&lane->pool, p, cap);
 }
 
-bool km_vulkan_walk_make(km_vulkan_walk *w, const km_iter *it) {
+bool km_vulkan_walk_make(km_vulkan_walk *w, km_iter *it) {
     *w = (km_vulkan_walk){.ndim = (uint32_t)it->ndim};
     int64_t n = 1;
     for (int a = 0; a < it->ndim; a++) {
@@ -441,8 +445,10 @@ bool km_vulkan_walk_make(km_vulkan_walk *w, const km_iter *it) {
             int64_t far = it->stride[k][a] * (it->dim[a] - 1);
             if (far >= KM_VULKAN_MOST / 4 || far <= -KM_VULKAN_MOST / 4) return false;
             w->stride[k][a] = (int32_t)it->stride[k][a];
+            if (far < 0) w->start[k] += (uint32_t)-far;
         }
     }
+    for (int k = 0; k < it->n; k++) it->base[k] -= (size_t)w->start[k] * it->size[k];
     w->n = (uint32_t)n;
     return true;
 }

@@ -35,6 +35,9 @@ static inline uint64_t km_vulkan_at(const km_tensor *t) {
 km_status km_vulkan_launch(km_lane *lane, const char *module, const uint32_t *spec, int n_spec,
                            const void *push, size_t push_bytes, km_groups groups, double work);
 
+/* The next launch neither reads nor writes what the one before it writes: they run side by side. */
+static inline void km_vulkan_beside(km_lane *lane) { km_vulkan_queue_of(lane)->beside = true; }
+
 /* Memory for a call, of the pool: what comes later is ordered behind it, so that it can be given back
  * as soon as the call was recorded. NULL with the error set. */
 void *km_vulkan_scratch(km_lane *lane, size_t bytes, size_t *cap);
@@ -45,8 +48,10 @@ typedef struct km_vulkan_walk {
     uint32_t n, ndim;
     uint32_t dim[KM_MAX_DIMS];
     int32_t stride[KM_ITER_MAX][KM_MAX_DIMS]; /* in elements */
+    uint32_t start[KM_ITER_MAX];              /* of the first element behind the lowest one */
 } km_vulkan_walk;
-bool km_vulkan_walk_make(km_vulkan_walk *w, const km_iter *it);
+/* Moves it->base to each operand's lowest element, so that no index is negative. */
+bool km_vulkan_walk_make(km_vulkan_walk *w, km_iter *it);
 /* An element of that value, as its bits; false where it would have to be saturated (copy.c). */
 bool km_vulkan_bits(km_dtype d, double v, uint32_t bits[2]);
 /* One run of contiguous elements in all operands. */

@@ -45,6 +45,49 @@ static km_status start_tiles(km_lane *lane, const layer_push *push, const uint32
                             (double)g.x * (double)g.y * TILE * TILE * (push->k + 16.0));
 }
 
+/* How layer_stream.comp is cut: threads of a workgroup, rows of weights that a subgroup takes at a time and
+ * that a workgroup does. */
+typedef struct stream_cut {
+    uint32_t threads, team, each;
+} stream_cut;
+
+static stream_cut stream_cut_for(int64_t n) {
+    (void)n;
+    return (stream_cut){128, 1, 8};
+}
+
+/* Blocks of 32 or 256 weights whose rows begin where the shader can read them. */
+static bool streams(km_dtype d, uint64_t at, uint32_t row_bytes) {
+    bool sixteens = d == KM_Q4_K || d == KM_Q5_K;
+    return km_dtype_is_block(d) && (!sixteens || (at % 16 == 0 && row_bytes % 16 == 0));
+}
+
+/* Few rows of x as 8-bit integers, by integer dot products. KM_ERR_UNSUPPORTED: not here. */
+static km_status start_stream(km_lane *lane, const layer_push *push, const uint32_t *layer) {
+    const km_vulkan_dev *dev = km_vulkan_dev_of(lane);
+    km_dtype w = (km_dtype)layer[1], u = (km_dtype)layer[4];
+    uint32_t size = layer[0] == KM_F32 ? 4 : 2, room = 4096, rows = push->rows < 4 ? push->rows : 4;
+    if (!dev->dots || !streams(w, push->w, push->row_bytes) || push->k % 32 ||
+        (push->u && !streams(u, push->u, push->up_bytes)) || push->x % 16 ||
+        push->x_row * (uint64_t)size % 16)
+        return KM_ERR_UNSUPPORTED;
+    while (room < push->k) room *= 2;
+    /* Shared memory: a code of each column, eight bytes to sixteen of them, and two tables. */
+    while (rows > 1 && rows * room / 2 * 3 + 2048 > dev->shared_bytes) rows /= 2;
+    if (rows * room / 2 * 3 + 2048 > dev->shared_bytes) return KM_ERR_UNSUPPORTED;
+    if (rows == 3) rows = 4;
+    stream_cut cut = stream_cut_for(push->n);
+    if (cut.threads > dev->most_threads) cut.threads = 128;
+    uint32_t spec[] = {layer[0], layer[1],    layer[2], rows,    layer[4],
+                       room,     cut.threads, cut.team, cut.each};
+    int64_t groups = km_ceil_div(push->n, cut.each);
+    km_groups g = KM_GROUPS(km_min64(groups, GROUPS_MOST), km_ceil_div(push->rows, rows),
+                            km_ceil_div(groups, GROUPS_MOST));
+    return km_vulkan_launch(lane, "layer_stream", spec, 9, push, sizeof *push, g,
+                            (double)g.y * (double)push->n * (double)push->k *
+                                (push->u ? 2 : 1) * (2 + rows));
+}
+
 /* y = act(x w^T + b), or times x u^T. The first n rows of w. */
 static km_status start_layer(km_lane *lane, const km_tensor *x, const km_tensor *w, layer_up u,
                              const km_tensor *b, const km_tensor *y, int64_t n, km_act act) {
@@ -72,6 +115,8 @@ static km_status start_layer(km_lane *lane, const km_tensor *x, const km_tensor 
     uint32_t spec[] = {(uint32_t)x->dtype, (uint32_t)w->dtype, u.at != 0, at_once,
                        (uint32_t)u.dtype,  k % 4 != 0};
     if (rows > km_rows_alone(lane->ctx) && rows >= TILE / 2) return start_tiles(lane, &push, spec);
+    km_status s = start_stream(lane, &push, spec);
+    if (s != KM_ERR_UNSUPPORTED) return s;
     int64_t groups = km_ceil_div(n, 4);
     km_groups g = KM_GROUPS(km_min64(groups, GROUPS_MOST), km_ceil_div(rows, at_once),
                             km_ceil_div(groups, GROUPS_MOST));
@@ -87,6 +132,7 @@ static km_status run_linears(km_ctx *ctx, const km_call *c) {
         if (!row_bytes(c->in[1 + 2 * i])) return KM_ERR_UNSUPPORTED;
     for (int i = 0; i < n; i++) {
         const km_tensor *w = c->in[1 + 2 * i], *b = 2 + 2 * i < c->n_in ? c->in[2 + 2 * i] : NULL;
+        if (i > 0) km_vulkan_beside(km_vulkan_lane(c));
         km_status s = start_layer(km_vulkan_lane(c), c->in[0], w, (layer_up){0}, b, c->out[i],
                                   w->shape.dim[0], KM_ACT_NONE);
         if (s != KM_OK) return s;

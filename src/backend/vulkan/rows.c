@@ -112,12 +112,14 @@ static km_status run_reduce(km_ctx *ctx, const km_call *c) {
         w->dim[w->ndim] = (uint32_t)d;
         w->stride[w == &keep ? 1 : 0][w->ndim++] = (int32_t)x->stride[a];
         *(w == &keep ? &kept : &lost) *= d;
+        if (x->stride[a] < 0 && d > 0) keep.start[1] += (uint32_t)(-x->stride[a] * (d - 1));
     }
     for (int a = (int)keep.ndim - 1; a >= 0; a--) { /* the result is contiguous */
         keep.stride[0][a] = (int32_t)stride;
         stride *= keep.dim[a];
     }
     if (kept * lost >= KM_VULKAN_MOST) return KM_ERR_UNSUPPORTED;
+    push.x -= keep.start[1] * km_dtype_size(x->dtype); /* the lowest element */
     push.outer = (uint32_t)kept;
     push.n = (uint32_t)lost;
     km_vulkan_walk both[2] = {keep, gone};

@@ -4,7 +4,9 @@
 #extension GL_EXT_buffer_reference_uvec2 : require
 #extension GL_EXT_control_flow_attributes : require
 
+#ifndef OWN_SIZE // a shader with another workgroup says so, and has no sums over it
 layout(local_size_x = 128) in;
+#endif
 
 layout(buffer_reference, std430, buffer_reference_align = 4) buffer Words { uint w[]; };
 layout(buffer_reference, std430, buffer_reference_align = 4) buffer Floats { float f[]; };
@@ -98,8 +100,12 @@ uint load_index(uint kind, uvec2 at, uint i, uint limit) {
     return min(low, limit);
 }
 
+float max_nan(float a, float b) { return is_nan(a) ? a : is_nan(b) ? b : a > b ? a : b; }
+float min_nan(float a, float b) { return is_nan(a) ? a : is_nan(b) ? b : a < b ? a : b; }
+
 // ---- A workgroup's sums; every thread calls them and gets the result ----
 
+#ifndef OWN_SIZE
 shared float team[128];
 float team_sum(float v) {
     uint t = gl_LocalInvocationID.x;
@@ -116,8 +122,6 @@ float team_sum(float v) {
     for (uint i = 0; i < 16; i++) s += team[i * 8];
     return s;
 }
-float max_nan(float a, float b) { return is_nan(a) ? a : is_nan(b) ? b : a > b ? a : b; }
-float min_nan(float a, float b) { return is_nan(a) ? a : is_nan(b) ? b : a < b ? a : b; }
 float team_max(float v) {
     uint t = gl_LocalInvocationID.x;
     barrier();
@@ -133,3 +137,4 @@ float team_max(float v) {
     for (uint i = 1; i < 16; i++) s = max_nan(s, team[i * 8]);
     return s;
 }
+#endif
