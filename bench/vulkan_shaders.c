@@ -124,6 +124,78 @@ static void streams(const char *name, km_dtype d, int64_t n, int64_t k, bool gat
     km_step_end(ctx);
 }
 
+/* ---- Products of f16 matrices by cooperative matrices ---- */
+
+typedef struct matrix_push { /* as in layers.c */
+    uint64_t x, w, scales, bias, y;
+    uint32_t rows, n, k;
+    uint32_t y_row, act, width;
+} matrix_push;
+
+typedef struct matrix_run {
+    matrix_push push;
+    const char *module;
+    uint32_t bm, bn;
+    int copies;
+    uint64_t step;
+} matrix_run;
+
+static void matrix_step(km_ctx *c, void *user) {
+    const matrix_run *r = user;
+    uint32_t spec[] = {KM_F32, 0};
+    for (int i = 0; i < r->copies; i++) {
+        matrix_push p = r->push;
+        p.w += r->step * (uint64_t)i;
+        km_vulkan_launch(c->lanes[0], r->module, spec, 2, &p, sizeof p,
+                         KM_GROUPS((p.rows + r->bm - 1) / r->bm, (p.n + r->bn - 1) / r->bn), 1000);
+    }
+}
+
+static void matrices(int64_t rows, int64_t n, int64_t k) {
+    static const struct {
+        const char *module;
+        uint32_t bm, bn;
+    } tiles[] = {{"layer_matrix", 128, 128},  {"layer_matrix_b", 128, 128}, {"layer_matrix_c", 128, 64},
+                 {"layer_matrix_d", 64, 64},  {"layer_matrix_e", 128, 256}, {"layer_matrix_f", 64, 128}};
+    char title[128];
+    snprintf(title, sizeof title, "matrix %dx%dx%d", (int)rows, (int)n, (int)k);
+    if (!strstr(title, only)) return;
+    if (!km_vulkan_dev_of(ctx->lanes[0])->matrices) return;
+    int copies = 4;
+    km_no_grad_begin(ctx);
+    km_tensor *w = km_keep(ctx, km_cast(ctx, km_normal(ctx, KM_F32, KM_SHAPE(n * copies, k), 0, 1), KM_F16));
+    km_tensor *x = km_keep(ctx, km_cast(ctx, km_normal(ctx, KM_F32, KM_SHAPE(rows, k), 0, 1), KM_F16));
+    km_tensor *y = km_keep(ctx, km_zeros(ctx, KM_F32, KM_SHAPE(rows, n)));
+    km_tensor *s = km_keep(ctx, km_ones(ctx, KM_F32, KM_SHAPE(rows)));
+    km_no_grad_end(ctx);
+    km_tensor *all[] = {w, x, y, s};
+    for (int i = 0; i < 4; i++) km_settle(ctx, all[i]);
+    km_step_end(ctx);
+    for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++) {
+        matrix_run r = {.push = {.x = km_vulkan_at(x),
+                                 .w = km_vulkan_at(w),
+                                 .scales = km_vulkan_at(s),
+                                 .y = km_vulkan_at(y),
+                                 .rows = (uint32_t)rows,
+                                 .n = (uint32_t)n,
+                                 .k = (uint32_t)k,
+                                 .y_row = (uint32_t)n,
+                                 .width = (uint32_t)n},
+                        .module = tiles[i].module,
+                        .bm = tiles[i].bm,
+                        .bn = tiles[i].bn,
+                        .copies = copies,
+                        .step = (uint64_t)(n * k) * 2};
+        double t = best_of(matrix_step, &r, copies);
+        printf("{\"name\": \"%s\", \"tile\": \"%s %ux%u\", \"us\": %.2f, \"TFLOP_per_s\": %.1f}\n", title,
+               tiles[i].module, tiles[i].bm, tiles[i].bn, t * 1e6,
+               2.0 * (double)rows * (double)n * (double)k / t / 1e12);
+        fflush(stdout);
+    }
+    for (int i = 0; i < 4; i++) km_release(all[i]);
+    km_step_end(ctx);
+}
+
 /* ---- What a launch costs ---- */
 
 static km_tensor *small[2];
@@ -158,6 +230,10 @@ int main(int argc, char **argv) {
     for (beside = 0; beside < 2; beside++)
         printf("{\"name\": \"launch of 2048 elements%s\", \"us\": %.2f}\n",
                beside ? ", no barrier" : "", best_of(empty_step, NULL, 1000) * 1e6);
+    matrices(512, 2048, 2048);
+    matrices(512, 2048, 11008);
+    matrices(512, 22016, 2048);
+    matrices(2048, 4096, 4096);
     for (int d = 0; d < 2; d++) {
         km_dtype type = d ? KM_Q6_K : KM_Q4_K;
         streams("2048x2048", type, 2048, 2048, false, 1);

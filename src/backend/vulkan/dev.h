@@ -24,7 +24,8 @@ typedef struct km_vulkan_dev {
     char model[128];
     uint32_t most_groups[3], most_threads;
     uint32_t subgroup, shared_bytes; /* of a workgroup: lanes that go together, memory */
-    bool dots;            /* integer dot products, and sums and exchange within a subgroup */
+    bool matrices; /* VK_KHR_cooperative_matrix, of f16 with sums of f32, 16 x 16 x 16 */
+    bool dots;     /* integer dot products, and sums and exchange within a subgroup */
     double tick;          /* nanoseconds of a timestamp; 0: it has none */
     bool in_place;        /* its memory is the host's: blocks are mapped, and nothing is staged */
     uint32_t own, shared; /* memory types: of blocks, and of what the host writes and reads */
@@ -55,6 +56,10 @@ void km_vulkan_pipelines_close(km_vulkan_dev *dev);
 /* The shader `module` with these constants; VK_NULL_HANDLE with the lane's error set. */
 VkPipeline km_vulkan_pipeline_get(km_lane *lane, const char *module, const uint32_t *spec,
                                   int n_spec);
+/* SPIR-V with matrices of SPV_NV_cooperative_matrix as SPIR-V with those of SPV_KHR_cooperative_matrix, to be
+ * freed (matrix_code.c); NULL: out of memory, or no such code. */
+uint32_t *km_vulkan_matrix_code(const uint32_t *code, size_t words, size_t *made);
+bool km_vulkan_has_matrices(const uint32_t *code, size_t words);
 /* Writes what was compiled to the cache on disk, if there is anything new. */
 void km_vulkan_cache_save(km_vulkan_dev *dev);
 

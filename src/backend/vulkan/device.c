@@ -46,6 +46,30 @@ static int list_devices(VkPhysicalDevice list[KM_VULKAN_MAX_DEVICES], km_error *
     return (int)n;
 }
 
+#ifndef VK_KHR_cooperative_matrix /* headers before 1.3.255 */
+typedef struct VkPhysicalDeviceCooperativeMatrixFeaturesKHR {
+    VkStructureType sType;
+    void *pNext;
+    VkBool32 cooperativeMatrix, cooperativeMatrixRobustBufferAccess;
+} VkPhysicalDeviceCooperativeMatrixFeaturesKHR;
+typedef struct VkCooperativeMatrixPropertiesKHR {
+    VkStructureType sType;
+    void *pNext;
+    uint32_t MSize, NSize, KSize;
+    int32_t AType, BType, CType, ResultType;
+    VkBool32 saturatingAccumulation;
+    int32_t scope;
+} VkCooperativeMatrixPropertiesKHR;
+typedef VkResult(VKAPI_PTR *PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR)(
+    VkPhysicalDevice, uint32_t *, VkCooperativeMatrixPropertiesKHR *);
+#define VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR                          \
+    ((VkStructureType)1000506000)
+#define VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR ((VkStructureType)1000506001)
+#define VK_COMPONENT_TYPE_FLOAT16_KHR 0
+#define VK_COMPONENT_TYPE_FLOAT32_KHR 1
+#define VK_SCOPE_SUBGROUP_KHR 3
+#endif
+
 typedef struct vulkan_look { /* what a device says about itself */
     VkPhysicalDeviceProperties2 p;
     VkPhysicalDeviceDriverProperties driver;
@@ -55,6 +79,7 @@ typedef struct vulkan_look { /* what a device says about itself */
     VkPhysicalDeviceVulkan11Features v11;
     VkPhysicalDeviceVulkan12Features v12;
     VkPhysicalDeviceShaderIntegerDotProductFeaturesKHR dot;
+    VkPhysicalDeviceCooperativeMatrixFeaturesKHR matrix;
     VkPhysicalDeviceMemoryProperties2 m;
     VkExtensionProperties extension[512];
     uint32_t extensions;
@@ -85,6 +110,36 @@ static bool has(const vulkan_look *l, const char *extension) {
 }
 
 #define DOT_PRODUCT "VK_KHR_shader_integer_dot_product"
+#define MATRIX "VK_KHR_cooperative_matrix"
+
+/* What layers of prompts are fast with (shaders/layer_matrix.glsl): products of 16 x 16 matrices of f16 that
+ * are summed in f32 by a subgroup of 32. */
+static bool has_matrices(const vulkan_look *l, VkPhysicalDevice physical) {
+    enum { MOST = 64 };
+    VkCooperativeMatrixPropertiesKHR p[MOST];
+    uint32_t n = MOST;
+    if (!has(l, MATRIX) || !l->matrix.cooperativeMatrix || !l->v12.vulkanMemoryModel ||
+        !l->v12.shaderFloat16 || l->subgroup.subgroupSize != 32 ||
+        l->p.properties.limits.maxComputeSharedMemorySize < 48 << 10 ||
+        l->p.properties.limits.maxComputeWorkGroupInvocations < 256)
+        return false;
+    PFN_vkVoidFunction f = km_vulkan_api()->GetInstanceProcAddr(
+        km_vulkan_instance(), "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR");
+    if (!f) return false;
+    for (int i = 0; i < MOST; i++)
+        p[i] = (VkCooperativeMatrixPropertiesKHR){
+            .sType = VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR};
+    VkResult r = ((PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR)f)(physical, &n, p);
+    for (uint32_t i = 0; i < n && (r == VK_SUCCESS || r == VK_INCOMPLETE); i++)
+        if (p[i].MSize == 16 && p[i].NSize == 16 && p[i].KSize == 16 &&
+            p[i].AType == VK_COMPONENT_TYPE_FLOAT16_KHR &&
+            p[i].BType == VK_COMPONENT_TYPE_FLOAT16_KHR &&
+            p[i].CType == VK_COMPONENT_TYPE_FLOAT32_KHR &&
+            p[i].ResultType == VK_COMPONENT_TYPE_FLOAT32_KHR &&
+            p[i].scope == VK_SCOPE_SUBGROUP_KHR)
+            return true;
+    return false;
+}
 
 /* What layers over few rows are fast with (shaders/layer_stream.comp). */
 static bool has_dots(const vulkan_look *l) {
@@ -107,6 +162,7 @@ static void look_at(VkPhysicalDevice physical, vulkan_look *l) {
     l->v11.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES;
     l->v12.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES;
     l->dot.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES_KHR;
+    l->matrix.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR;
     l->m.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2;
     l->extensions = sizeof l->extension / sizeof *l->extension;
     VkResult r =
@@ -119,7 +175,12 @@ static void look_at(VkPhysicalDevice physical, vulkan_look *l) {
         l->subgroup.pNext = &l->allocation;
         l->f.pNext = &l->v11;
         l->v11.pNext = &l->v12;
-        if (has(l, DOT_PRODUCT)) l->v12.pNext = &l->dot;
+        void **next = &l->v12.pNext;
+        if (has(l, DOT_PRODUCT)) {
+            *next = &l->dot;
+            next = &l->dot.pNext;
+        }
+        if (has(l, MATRIX)) *next = &l->matrix;
         api->GetPhysicalDeviceProperties2(physical, &l->p);
     }
     api->GetPhysicalDeviceFeatures2(physical, &l->f);
@@ -246,6 +307,9 @@ static VkResult make_handle(km_vulkan_dev *dev, const vulkan_look *l) {
     VkPhysicalDeviceShaderIntegerDotProductFeaturesKHR dot = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES_KHR,
         .shaderIntegerDotProduct = VK_TRUE};
+    VkPhysicalDeviceCooperativeMatrixFeaturesKHR matrix = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR,
+        .cooperativeMatrix = VK_TRUE};
     VkPhysicalDeviceVulkan12Features v12 = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES,
         .bufferDeviceAddress = VK_TRUE,
@@ -262,6 +326,12 @@ static VkResult make_handle(km_vulkan_dev *dev, const vulkan_look *l) {
     if (dev->dots) {
         extension[info.enabledExtensionCount++] = DOT_PRODUCT;
         v12.pNext = &dot;
+    }
+    if (dev->matrices) {
+        extension[info.enabledExtensionCount++] = MATRIX;
+        matrix.pNext = v12.pNext;
+        v12.pNext = &matrix;
+        v12.shaderFloat16 = v12.vulkanMemoryModel = VK_TRUE;
     }
     VkResult r = KM_VK(CreateDevice, dev->physical, &info, NULL, &dev->handle);
     if (r != VK_SUCCESS) dev->handle = NULL;
@@ -309,7 +379,12 @@ static km_vulkan_dev *make_device(int index, VkPhysicalDevice physical, km_error
     dev->shared_bytes = l->p.properties.limits.maxComputeSharedMemorySize;
     dev->subgroup = l->subgroup.subgroupSize;
     dev->dots = has_dots(l);
+    dev->matrices = has_matrices(l, physical);
     VkResult r = make_handle(dev, l);
+    if (r == VK_ERROR_FEATURE_NOT_PRESENT || r == VK_ERROR_EXTENSION_NOT_PRESENT) {
+        dev->dots = dev->matrices = false; /* announced, and yet not to be had */
+        r = make_handle(dev, l);
+    }
     if (r != VK_SUCCESS) {
         km_error_set(err, KM_ERR_DEVICE, "vulkan:%d (%s) cannot be used: %s", index, dev->model,
                      km_vulkan_error_text(r));
@@ -383,12 +458,12 @@ static void describe(km_vulkan_device_info *d, int index, VkPhysicalDevice physi
              (int)VK_API_VERSION_MAJOR(p->apiVersion), (int)VK_API_VERSION_MINOR(p->apiVersion),
              (int)VK_API_VERSION_PATCH(p->apiVersion));
     d->memory = own >= 0 ? heap_bytes(l, own) : 0;
-    snprintf(d->features, sizeof d->features, "subgroups of %d%s%s%s%s%s, %d KiB of shared memory",
+    snprintf(d->features, sizeof d->features, "subgroups of %d%s%s%s%s%s%s, %d KiB of shared memory",
              (int)l->subgroup.subgroupSize,
              l->v11.storageBuffer16BitAccess ? ", 16-bit storage" : "",
              l->v12.storageBuffer8BitAccess ? ", 8-bit storage" : "",
              l->v12.shaderFloat16 ? ", f16" : "", l->v12.shaderInt8 ? ", int8" : "",
-             has_dots(l) ? ", dot products" : "",
+             has_dots(l) ? ", dot products" : "", has_matrices(l, physical) ? ", matrices" : "",
              (int)(p->limits.maxComputeSharedMemorySize / 1024));
     km_device *dev = km_vulkan_device(index, &err);
     d->usable = dev != NULL;

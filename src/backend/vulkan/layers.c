@@ -88,6 +88,96 @@ static km_status start_stream(km_lane *lane, const layer_push *push, const uint3
                                 (push->u ? 2 : 1) * (2 + rows));
 }
 
+/* ---- Many rows by cooperative matrices ---- */
+
+typedef struct matrix_push {
+    uint64_t x, w, scales, bias, y;
+    uint32_t rows, n, k;
+    uint32_t y_row, act, width;
+} matrix_push;
+
+/* Weights that are made f16 at a time: what a GPU's cache may hold. */
+#define SLICE (INT64_C(24) << 20)
+
+/* A tile of layer_matrix*.comp: large where that leaves all multiprocessors something to do. */
+typedef struct matrix_tile {
+    const char *module;
+    uint32_t rows, columns;
+} matrix_tile;
+
+static matrix_tile matrix_tile_for(int64_t rows, int64_t n) {
+    static const matrix_tile large = {"layer_matrix", 128, 128}, small = {"layer_matrix_c", 128, 64};
+    return km_ceil_div(rows, 128) * km_ceil_div(n, 128) >= 128 ? large : small;
+}
+
+/* f16 of x (rows, k) and its scales behind it, then of each slice of the weights, and their products. */
+static km_status start_matrix(km_lane *lane, const layer_push *push, const uint32_t *layer) {
+    int64_t k = push->k, rows = push->rows, both = push->u ? 2 : 1;
+    km_dtype w = (km_dtype)layer[1], u = (km_dtype)layer[4];
+    if (!km_vulkan_dev_of(lane)->matrices || k % 32 || layer[5] || w == KM_F32 ||
+        (push->u && u == KM_F32) || rows * k >= KM_VULKAN_MOST)
+        return KM_ERR_UNSUPPORTED;
+    if ((km_dtype_is_block(w) && !streams(w, push->w, push->row_bytes)) ||
+        (push->u && km_dtype_is_block(u) && !streams(u, push->u, push->up_bytes)))
+        return KM_ERR_UNSUPPORTED;
+    int64_t slice = km_max64(64, SLICE / (k * both) / 64 * 64), columns = push->n;
+    if (slice > columns) slice = columns;
+    int64_t padded = push->u ? km_round_up(slice, 16) * 2 : slice; /* rows of f16 weights */
+    size_t x_bytes = (size_t)(rows * k) * 2, caps[2];
+    char *x = km_vulkan_scratch(lane, x_bytes + (size_t)rows * 4, &caps[0]);
+    char *half = km_vulkan_scratch(lane, (size_t)(padded * k) * 2, &caps[1]);
+    km_status s = x && half ? KM_OK : lane->ctx->error.code;
+    uint64_t scales = (uintptr_t)x + x_bytes;
+    if (s == KM_OK) {
+        struct {
+            uint64_t x, o, scales;
+            uint32_t rows, k, x_row;
+        } p = {push->x, (uintptr_t)x, scales, push->rows, push->k, push->x_row};
+        s = km_vulkan_launch(lane, "halves_of_x", layer, 1, &p, sizeof p, km_groups_for(rows),
+                             (double)(rows * k) * 8);
+    }
+    for (int64_t first = 0; first < columns && s == KM_OK; first += slice) {
+        int64_t n = km_min64(slice, columns - first);
+        int64_t made = push->u ? km_round_up(n, 16) * 2 : n;
+        struct {
+            uint64_t w, u, o;
+            uint32_t n, k, row_bytes, up_bytes;
+        } p = {push->w + (uint64_t)first * push->row_bytes,
+               push->u ? push->u + (uint64_t)first * push->up_bytes : 0,
+               (uintptr_t)half,
+               (uint32_t)n,
+               push->k,
+               push->row_bytes,
+               push->up_bytes};
+        uint32_t kinds[] = {layer[1], push->u != 0, layer[4]};
+        if (first == 0) km_vulkan_beside(lane);
+        s = km_vulkan_launch(lane, "halves_of_w", kinds, 3, &p, sizeof p,
+                             km_groups_for(km_ceil_div(made * (k / 32), KM_VULKAN_THREADS)),
+                             (double)(made * k) * 2);
+        if (s != KM_OK) break;
+        matrix_push m = {.x = (uintptr_t)x,
+                         .w = (uintptr_t)half,
+                         .scales = scales,
+                         .bias = push->bias ? push->bias + (uint64_t)first * (layer[0] ? 2 : 4) : 0,
+                         .y = push->y + (uint64_t)first * (layer[0] ? 2 : 4),
+                         .rows = push->rows,
+                         .n = (uint32_t)made,
+                         .k = push->k,
+                         .y_row = push->n,
+                         .act = push->act,
+                         .width = (uint32_t)n};
+        uint32_t spec[] = {layer[0], push->u != 0};
+        matrix_tile tile = matrix_tile_for(rows, made);
+        s = km_vulkan_launch(
+            lane, tile.module, spec, 2, &m, sizeof m,
+            KM_GROUPS(km_ceil_div(rows, tile.rows), km_ceil_div(made, tile.columns)),
+            (double)km_round_up(rows, 128) * (double)made * (double)k / 8);
+    }
+    km_vulkan_scratch_free(lane, x, caps[0]);
+    km_vulkan_scratch_free(lane, half, caps[1]);
+    return s;
+}
+
 /* y = act(x w^T + b), or times x u^T. The first n rows of w. */
 static km_status start_layer(km_lane *lane, const km_tensor *x, const km_tensor *w, layer_up u,
                              const km_tensor *b, const km_tensor *y, int64_t n, km_act act) {
@@ -114,8 +204,12 @@ static km_status start_layer(km_lane *lane, const km_tensor *x, const km_tensor 
     uint32_t at_once = rows == 1 ? 1 : 4;
     uint32_t spec[] = {(uint32_t)x->dtype, (uint32_t)w->dtype, u.at != 0, at_once,
                        (uint32_t)u.dtype,  k % 4 != 0};
-    if (rows > km_rows_alone(lane->ctx) && rows >= TILE / 2) return start_tiles(lane, &push, spec);
-    km_status s = start_stream(lane, &push, spec);
+    km_status s = KM_ERR_UNSUPPORTED;
+    if (rows > km_rows_alone(lane->ctx) && rows >= TILE / 2) {
+        s = start_matrix(lane, &push, spec);
+        return s == KM_ERR_UNSUPPORTED ? start_tiles(lane, &push, spec) : s;
+    }
+    s = start_stream(lane, &push, spec);
     if (s != KM_ERR_UNSUPPORTED) return s;
     int64_t groups = km_ceil_div(n, 4);
     km_groups g = KM_GROUPS(km_min64(groups, GROUPS_MOST), km_ceil_div(rows, at_once),

@@ -182,7 +182,16 @@ static VkResult make(km_vulkan_dev *dev, const km_vulkan_module *m, const uint32
                   .pName = "main",
                   .pSpecializationInfo = n_spec ? &constants : NULL},
         .layout = dev->layout};
+    uint32_t *matrix_code = NULL;
+    if (km_vulkan_has_matrices(m->code, (size_t)m->bytes / 4)) {
+        size_t words = 0;
+        matrix_code = km_vulkan_matrix_code(m->code, (size_t)m->bytes / 4, &words);
+        if (!matrix_code) return VK_ERROR_OUT_OF_HOST_MEMORY;
+        code.pCode = matrix_code;
+        code.codeSize = words * 4;
+    }
     VkResult r = KM_VK(CreateShaderModule, dev->handle, &code, NULL, &info.stage.module);
+    km_free(matrix_code);
     if (r != VK_SUCCESS) return r;
     r = KM_VK(CreateComputePipelines, dev->handle, dev->cache, 1, &info, NULL, made);
     km_vulkan_api()->DestroyShaderModule(dev->handle, info.stage.module, NULL);

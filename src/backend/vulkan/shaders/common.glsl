@@ -56,7 +56,7 @@ uint f32_to_bf16(float f) {
 
 // Indices are those of elements, below 2^30; as uint they may be negative: operands that run backwards.
 
-Words words_at(uvec2 at) { return Words(uvec2(at.x & ~3u, at.y)); }
+#define words_at(at) Words(uvec2((at).x & ~3u, (at).y))
 uint load_u8(uvec2 at, uint i) {
     int b = int(i) + int(at.x & 3u);
     return words_at(at).w[b >> 2] >> 8 * (b & 3) & 255u;
