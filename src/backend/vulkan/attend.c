@@ -1,4 +1,4 @@
-/* Attention over the paged cache (shaders/attend_put.comp, attend_look.comp): all rows' keys and values
+/* Attention over the paged cache (shaders/attend_put.comp, attend_wide.comp, attend_look.comp): all rows' keys and values
  * go into the cache, then each query looks at it. Caches of f32, f16, bf16, q8_0 and q4_0; heads of up to 512. */
 #include "backend/attend.h"
 #include "backend/vulkan/launch.h"
@@ -8,7 +8,8 @@
 
 typedef struct attend_push {
     uint64_t x, v, cache_k, cache_v, rows, table, norm, o, more;
-    uint32_t x_row, v_row, pages, sequences, max_pages, heads, kv_heads, d, window;
+    uint32_t x_row, v_row, pages, sequences, max_pages, heads, kv_heads, d, window, k_row;
+    uint64_t k, k_norm;
 } attend_push;
 
 typedef struct attend_more {
@@ -33,6 +34,32 @@ static void fill_more(attend_more *m, const km_attend_call *a, const km_tensor *
         m->turns[p][0] = (float)turns;
         m->turns[p][1] = (float)(turns - (double)m->turns[p][0]);
     }
+}
+
+/* The host does not see how long sequences are: half of what the table has room for. */
+static double work_of(const km_attend_call *a) {
+    double tokens = (double)km_min64(a->max_pages * KM_KV_PAGE, 2048) / 2;
+    return (double)(a->rows * a->heads) * (2000 + tokens * (double)a->d * 4);
+}
+
+/* By shaders/attend_wide.comp, for heads of whole words of 16 bytes; put: with the new key and value, which
+ * one row may do, for nobody else's come with it. */
+static km_status start_wide(km_lane *lane, const km_attend_call *a, const attend_push *push,
+                            const km_call *c, bool put) {
+    const km_vulkan_dev *dev = km_vulkan_dev_of(lane);
+    attend_push p = *push;
+    if (a->d % 8 || (put && (a->rows != 1 || !is_float(a->cache)))) return KM_ERR_UNSUPPORTED;
+    p.k = push->x;
+    p.k_row = push->x_row;
+    p.k_norm = push->norm;
+    p.x = km_vulkan_at(c->in[KM_ATTEND_Q]);
+    p.x_row = (uint32_t)c->in[KM_ATTEND_Q]->stride[0];
+    p.norm = km_vulkan_at(km_attend_in(c, KM_ATTEND_Q_NORM));
+    /* A row by itself has the device's threads to itself; long prompts begin with short rows. */
+    uint32_t threads = a->rows > 64 || dev->most_threads < 512 || dev->shared_bytes < 32 << 10 ? 128 : 512;
+    uint32_t spec[] = {(uint32_t)a->dtype, (uint32_t)a->cache, threads, put};
+    return km_vulkan_launch(lane, "attend_wide", spec, 4, &p, sizeof p,
+                            KM_GROUPS(a->heads, a->rows), work_of(a));
 }
 
 static km_status run_attend(km_ctx *ctx, const km_call *c) {
@@ -69,22 +96,23 @@ static km_status run_attend(km_ctx *ctx, const km_call *c) {
                         .d = (uint32_t)a.d,
                         .window = (uint32_t)a.window};
     if (!push.more) return lane->ctx->error.code;
-    uint32_t spec[] = {(uint32_t)a.dtype, (uint32_t)a.cache};
-    km_status s = km_vulkan_launch(lane, "attend_put", spec, 2, &push, sizeof push,
+    uint32_t spec[] = {(uint32_t)a.dtype, (uint32_t)a.cache, 128, 0};
+    km_status s = start_wide(lane, &a, &push, c, true);
+    if (s != KM_ERR_UNSUPPORTED) return s;
+    s = km_vulkan_launch(lane, "attend_put", spec, 2, &push, sizeof push,
                                    KM_GROUPS(a.kv_heads, a.rows),
                                    (double)(a.rows * a.kv_heads) * (double)(a.d * 20 + 2000));
     if (s != KM_OK) return s;
     /* The first launch may have been handed in, and its staging memory with it. */
     push.more = km_vulkan_words(lane, &more, sizeof more);
     if (!push.more) return lane->ctx->error.code;
+    s = start_wide(lane, &a, &push, c, false);
+    if (s != KM_ERR_UNSUPPORTED) return s;
     push.x = km_vulkan_at(q);
     push.x_row = (uint32_t)q->stride[0];
     push.norm = km_vulkan_at(km_attend_in(c, KM_ATTEND_Q_NORM));
-    /* The host does not see how long sequences are: half of what the table has room for. */
-    double tokens = (double)km_min64(a.max_pages * KM_KV_PAGE, 2048) / 2;
     return km_vulkan_launch(lane, "attend_look", spec, 2, &push, sizeof push,
-                            KM_GROUPS(a.heads, a.rows),
-                            (double)(a.rows * a.heads) * (2000 + tokens * (double)a.d * 4));
+                            KM_GROUPS(a.heads, a.rows), work_of(&a));
 }
 
 void km_vulkan_register_attend(km_kernel *table) { table[KM_OP_ATTEND] = run_attend; }

@@ -54,6 +54,14 @@ static km_status run_copy(km_ctx *ctx, const km_call *c) {
     if (km_dtype_is_block(from) || km_dtype_is_block(to)) return KM_ERR_UNSUPPORTED;
     km_iter_init(&it, 2, t);
     if (it.rows == 0) return KM_OK;
+    if (from == to && km_vulkan_flat(&it)) {
+        uint64_t bytes = (uint64_t)it.dim[0] * km_dtype_size(from);
+        km_vulkan_wide_push wide = {.a = (uintptr_t)it.base[1],
+                                    .o = (uintptr_t)it.base[0],
+                                    .n = (uint32_t)(bytes / 16)};
+        if (bytes % 16 == 0 && bytes >= 1 << 18 && (wide.a | wide.o) % 16 == 0)
+            return km_vulkan_wide(km_vulkan_lane(c), &wide, 0, KM_F32, false, true);
+    }
     if (from == to)
         return start(km_vulkan_lane(c), &it, widen(&it, (uint32_t)km_dtype_size(from)), 0, 0, false,
                      none);

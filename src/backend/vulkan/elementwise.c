@@ -47,6 +47,16 @@ typedef struct map_push {
     float f0, f1, f0_low;
 } map_push;
 
+/* Elements from which on words of 16 bytes are worth a shader of their own. */
+#define WIDE 65536
+
+km_status km_vulkan_wide(km_lane *lane, const km_vulkan_wide_push *push, uint32_t op, km_dtype d,
+                         bool two, bool raw) {
+    uint32_t spec[] = {op, (uint32_t)d, two, raw};
+    return km_vulkan_launch(lane, "map_wide", spec, 4, push, sizeof *push,
+                            km_groups_for(km_ceil_div(push->n, 256)), (double)push->n * 32);
+}
+
 static bool has_whole(km_op op) {
     return op == KM_OP_ADD || op == KM_OP_SUB || op == KM_OP_MUL || op == KM_OP_MAXIMUM ||
            op == KM_OP_MINIMUM || op == KM_OP_NEG || op == KM_OP_ABS;
@@ -84,6 +94,18 @@ static km_status run_map(km_ctx *ctx, const km_call *c) {
                      .f1 = (float)f1,
                      .f0_low = isfinite(f0) && isfinite((float)f0) ? (float)(f0 - (float)f0) : 0};
     push.n = walk.n;
+    if (flat && d != KM_I32 && push.n >= WIDE && (push.a | push.b | push.o) % 16 == 0) {
+        uint32_t each = narrow ? 8 : 4, done = push.n / each * each;
+        km_vulkan_wide_push wide = {push.a,  push.b,  push.o,     push.n / each,
+                                    push.f0, push.f1, push.f0_low};
+        km_status s = km_vulkan_wide(lane, &wide, code.code, d, code.operands == 2, false);
+        push.n -= done;
+        if (s != KM_OK || push.n == 0) return s;
+        push.a += done * km_dtype_size(d);
+        push.b += done * km_dtype_size(d);
+        push.o += done * km_dtype_size(d);
+        km_vulkan_beside(lane);
+    }
     if (!flat && !(push.walk = km_vulkan_words(lane, &walk, sizeof walk)))
         return lane->ctx->error.code;
     uint32_t spec[] = {code.code, (uint32_t)d, flat, code.operands == 2};

@@ -43,6 +43,15 @@ static inline void km_vulkan_beside(km_lane *lane) { km_vulkan_queue_of(lane)->b
 void *km_vulkan_scratch(km_lane *lane, size_t bytes, size_t *cap);
 void km_vulkan_scratch_free(km_lane *lane, void *p, size_t cap); /* p may be NULL */
 
+/* Elementwise ops of contiguous words of 16 bytes, or (raw) copies of them (elementwise.c). */
+typedef struct km_vulkan_wide_push {
+    uint64_t a, b, o;
+    uint32_t n;
+    float f0, f1, f0_low;
+} km_vulkan_wide_push;
+km_status km_vulkan_wide(km_lane *lane, const km_vulkan_wide_push *push, uint32_t op, km_dtype d,
+                         bool two, bool raw);
+
 /* Strided operands: what shaders/walk.glsl reads. False when there are too many elements. */
 typedef struct km_vulkan_walk {
     uint32_t n, ndim;

@@ -4,6 +4,28 @@
 
 static bool is_float(km_dtype d) { return d == KM_F32 || d == KM_F16 || d == KM_BF16; }
 
+/* ---- Rows that registers hold ---- */
+
+typedef struct norm_push {
+    uint64_t x, residual, w, b, y, sum, mean, rstd;
+    uint32_t rows, n;
+    float eps;
+} norm_push;
+
+/* Softmax (op 0, 1) and norms (2, 3) of long rows; KM_ERR_UNSUPPORTED: not of these. */
+static km_status start_held(km_lane *lane, const norm_push *p, uint32_t op, km_dtype d, bool add) {
+    const km_vulkan_dev *dev = km_vulkan_dev_of(lane);
+    uint64_t all = p->x | p->residual | p->w | p->b | p->y | p->sum;
+    uint32_t threads = 128;
+    if (p->n < 1024 || p->n % 4 || all % 16) return KM_ERR_UNSUPPORTED;
+    while (threads < 1024 && threads * 4 * 4 < p->n) threads *= 2;
+    uint32_t held = (uint32_t)km_ceil_div(p->n, threads * 4);
+    if (threads > dev->most_threads || held > 13) return KM_ERR_UNSUPPORTED;
+    uint32_t spec[] = {op, (uint32_t)d, add, p->b != 0, threads, held};
+    return km_vulkan_launch(lane, "rows_held", spec, 6, p, sizeof *p, km_groups_for(p->rows),
+                            (double)p->rows * (p->n * 8.0 + 500));
+}
+
 /* ---- Softmax ---- */
 
 static km_status run_softmax(km_ctx *ctx, const km_call *c) {
@@ -23,18 +45,17 @@ static km_status run_softmax(km_ctx *ctx, const km_call *c) {
     push.lines = (uint32_t)(count / n);
     push.n = (uint32_t)n;
     push.inner = (uint32_t)inner;
+    if (inner == 1 && c->n_in == 1) {
+        norm_push rows = {.x = push.x, .y = push.o, .rows = push.lines, .n = push.n};
+        km_status s = start_held(km_vulkan_lane(c), &rows, c->op - KM_OP_SOFTMAX, d, false);
+        if (s != KM_ERR_UNSUPPORTED) return s;
+    }
     uint32_t spec[] = {(uint32_t)(c->op - KM_OP_SOFTMAX), (uint32_t)d};
     return km_vulkan_launch(km_vulkan_lane(c), "softmax", spec, 2, &push, sizeof push,
                             km_groups_for(push.lines), (double)count * 30 + push.lines * 500.0);
 }
 
 /* ---- Norms ---- */
-
-typedef struct norm_push {
-    uint64_t x, residual, w, b, y, sum, mean, rstd;
-    uint32_t rows, n;
-    float eps;
-} norm_push;
 
 static km_status start_norm(const km_call *c, const norm_push *at, bool rms, bool add) {
     const km_tensor *x = c->in[0];
@@ -46,6 +67,8 @@ static km_status start_norm(const km_call *c, const norm_push *at, bool rms, boo
     push.rows = (uint32_t)(count / n);
     push.n = (uint32_t)n;
     push.eps = (float)c->p->f[KM_F_EPS];
+    km_status s = start_held(km_vulkan_lane(c), &push, rms ? 3 : 2, x->dtype, add);
+    if (s != KM_ERR_UNSUPPORTED) return s;
     uint32_t spec[] = {(uint32_t)x->dtype, rms, add, push.b != 0};
     return km_vulkan_launch(km_vulkan_lane(c), "norm", spec, 4, &push, sizeof push,
                             km_groups_for(push.rows), (double)count * 12 + push.rows * 500.0);

@@ -54,7 +54,7 @@ void main() {
     for (uint part = 0; part < PARTS; part++) acc[part] = 0;
     if (place(row, sequence, position)) {
         float scale = setting(2), cap = setting(3);
-        load_head(row, h, position);
+        load_head(x, x_row, norm, row, h, position);
         uint begin = window > 0 && position >= int(window) ? uint(position) - window + 1 : 0;
         for (uint at = begin; at <= uint(position); at += 128) {
             uint n = min(128, uint(position) + 1 - at);

@@ -41,7 +41,7 @@ void main() {
     uint row = gl_WorkGroupID.y, h = gl_WorkGroupID.x, t = gl_LocalInvocationID.x, sequence;
     int position;
     if (!place(row, sequence, position)) return;
-    load_head(row, h, position);
+    load_head(x, x_row, norm, row, h, position);
     uint to = cache_at(sequence, uint(position), h);
     if (CACHE >= Q4_0) {
         for (uint b = t; b < d / 16; b += 128) put_block(b < d / 32, row, h, b % (d / 32) * 32, to + b % (d / 32) * 32);
