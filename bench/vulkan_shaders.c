@@ -38,7 +38,8 @@ typedef struct layer_push { /* as in layers.c */
 
 typedef struct stream_run {
     layer_push push;
-    uint32_t spec[9];
+    uint32_t spec[7];
+    const char *module;
     int copies;
     uint64_t step; /* bytes from one copy of the weights to the next */
 } stream_run;
@@ -48,10 +49,10 @@ static void stream_step(km_ctx *c, void *user) {
     km_lane *lane = c->lanes[0];
     for (int i = 0; i < r->copies; i++) {
         layer_push p = r->push;
-        uint32_t each = r->spec[8];
+        uint32_t each = r->spec[6];
         p.w += r->step * (uint64_t)i;
         if (p.u) p.u += r->step * (uint64_t)i;
-        km_vulkan_launch(lane, "layer_stream", r->spec, 9, &p, sizeof p,
+        km_vulkan_launch(lane, r->module, r->spec, 7, &p, sizeof p,
                          KM_GROUPS((p.n + each - 1) / each), 1000);
     }
 }
@@ -77,24 +78,23 @@ static double best_of(void (*step)(km_ctx *, void *), void *user, int launches) 
 }
 
 static void streams(const char *name, km_dtype d, int64_t n, int64_t k, bool gated, uint32_t rows) {
-    static const uint32_t cuts[][3] = {{128, 1, 4},  {128, 1, 8},  {128, 1, 16}, {128, 2, 8},
-                                       {128, 2, 16}, {256, 1, 8},  {256, 1, 16}, {256, 2, 16},
-                                       {256, 2, 32}, {256, 4, 32}, {512, 1, 16}, {512, 2, 32}};
+    static const uint32_t cuts[][2] = {{128, 4}, {128, 8}, {256, 8}, {256, 16}, {512, 16}};
     char title[128];
     snprintf(title, sizeof title, "stream %s %s", name, km_dtype_name(d));
     if (!strstr(title, only)) return;
     uint64_t bytes = (uint64_t)km_dtype_bytes(d, n * k);
     int copies = (int)(2000000000ull / (bytes * (gated ? 2 : 1)));
-    if (copies > 32) copies = 32;
+    if (copies > 24) copies = 24;
     km_tensor *w = noise(d, n * copies, k), *u = gated ? noise(d, n * copies, k) : NULL;
     km_tensor *x = km_keep(ctx, km_normal(ctx, KM_F32, KM_SHAPE(rows, k), 0, 1));
     km_tensor *y = km_keep(ctx, km_zeros(ctx, KM_F32, KM_SHAPE(rows, n)));
     km_settle(ctx, x);
     km_settle(ctx, y);
     km_step_end(ctx);
+    double best = 1;
+    printf("{\"name\": \"%s\", \"us\": {", title);
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
-        uint32_t room = 4096, row = (uint32_t)km_dtype_bytes(d, k);
-        while (room < k) room *= 2;
+        uint32_t room = (uint32_t)(k + 4095) / 4096 * 4096, row = (uint32_t)km_dtype_bytes(d, k);
         stream_run r = {.push = {.x = km_vulkan_at(x),
                                  .w = km_vulkan_at(w),
                                  .u = km_vulkan_at(u),
@@ -106,17 +106,17 @@ static void streams(const char *name, km_dtype d, int64_t n, int64_t k, bool gat
                                  .row_bytes = row,
                                  .act = gated ? 4 : 0,
                                  .up_bytes = gated ? row : 0},
-                        .spec = {KM_F32, (uint32_t)d, gated, rows, gated ? (uint32_t)d : 0, room,
-                                 cuts[i][0], cuts[i][1], cuts[i][2]},
+                        .spec = {KM_F32, (uint32_t)d, gated, gated ? (uint32_t)d : 0, room,
+                                 cuts[i][0], cuts[i][1]},
+                        .module = rows > 1 ? "layer_stream_4" : "layer_stream",
                         .copies = copies,
                         .step = bytes};
         double t = best_of(stream_step, &r, copies);
-        printf("{\"name\": \"%s\", \"threads\": %u, \"team\": %u, \"each\": %u, \"us\": %.2f, "
-               "\"TB_per_s\": %.3f}\n",
-               title, cuts[i][0], cuts[i][1], cuts[i][2], t * 1e6,
-               (double)bytes * (gated ? 2 : 1) / t / 1e12);
+        printf("%s\"%ux%u\": %.2f", i ? ", " : "", cuts[i][0], cuts[i][1], t * 1e6);
+        if (t < best) best = t;
         fflush(stdout);
     }
+    printf("}, \"TB_per_s\": %.3f}\n", (double)bytes * (gated ? 2 : 1) / best / 1e12);
     km_release(w);
     km_release(u);
     km_release(x);
@@ -155,8 +155,8 @@ static void matrices(int64_t rows, int64_t n, int64_t k) {
     static const struct {
         const char *module;
         uint32_t bm, bn;
-    } tiles[] = {{"layer_matrix", 128, 128},  {"layer_matrix_b", 128, 128}, {"layer_matrix_c", 128, 64},
-                 {"layer_matrix_d", 64, 64},  {"layer_matrix_e", 128, 256}, {"layer_matrix_f", 64, 128}};
+    } tiles[] = {{"layer_matrix", 128, 128},   {"layer_matrix_small", 64, 128}, {"layer_matrix_x", 128, 256},
+                 {"layer_matrix_y", 128, 128}, {"layer_matrix_z", 64, 64}};
     char title[128];
     snprintf(title, sizeof title, "matrix %dx%dx%d", (int)rows, (int)n, (int)k);
     if (!strstr(title, only)) return;

@@ -28,7 +28,10 @@ typedef struct km_vulkan_dev {
     bool dots;     /* integer dot products, and sums and exchange within a subgroup */
     double tick;          /* nanoseconds of a timestamp; 0: it has none */
     bool in_place;        /* its memory is the host's: blocks are mapped, and nothing is staged */
-    uint32_t own, shared; /* memory types: of blocks, and of what the host writes and reads */
+    /* Memory types: of blocks, of what the host writes and reads, of words that shaders read beside tensors:
+     * the device's own, where the host can write to it. */
+    uint32_t own, shared, near;
+    bool statistics; /* drivers tell what they made of shaders (KERMES_VULKAN_STATISTICS) */
     size_t largest;       /* bytes of one allocation, at most */
     size_t memory, limit; /* bytes: of the heap, and what all contexts together may hold */
     atomic_size_t held;
@@ -67,6 +70,7 @@ void km_vulkan_cache_save(km_vulkan_dev *dev);
 
 #define KM_VULKAN_FRAMES 4
 #define KM_VULKAN_STAGE ((size_t)4 << 20)
+#define KM_VULKAN_WORDS ((size_t)256 << 10)
 
 typedef struct km_vulkan_block { /* one allocation of the driver */
     VkDeviceAddress at;          /* of its first byte in use, aligned */
@@ -80,8 +84,8 @@ typedef struct km_vulkan_block { /* one allocation of the driver */
 typedef struct km_vulkan_frame {
     VkCommandBuffer cmd;
     uint64_t value; /* of the timeline, when it is done; 0: never submitted */
-    km_vulkan_block stage;
-    size_t staged;
+    km_vulkan_block stage, words;
+    size_t staged, worded;
     double work; /* of its dispatches, and whether times were noted */
     bool timed;
 } km_vulkan_frame;
@@ -110,8 +114,8 @@ static inline km_vulkan_queue *km_vulkan_queue_of(const km_lane *lane) { return 
 extern const km_device_ops km_vulkan_device_ops;
 
 km_status km_vulkan_fail(km_lane *lane, VkResult code, const char *doing);
-/* Memory of the device; `mapped`: the host sees it. */
-VkResult km_vulkan_block_make(km_vulkan_dev *dev, size_t bytes, bool mapped, km_vulkan_block *b);
+/* Memory of one of the device's types; all but its own is mapped. */
+VkResult km_vulkan_block_make(km_vulkan_dev *dev, size_t bytes, uint32_t type, km_vulkan_block *b);
 void km_vulkan_block_free(km_vulkan_dev *dev, km_vulkan_block *b);
 /* The command buffer to record the next command into, behind a barrier (km_vulkan_beside: none); NULL with the error set. */
 VkCommandBuffer km_vulkan_record(km_lane *lane);

@@ -110,6 +110,7 @@ static bool has(const vulkan_look *l, const char *extension) {
 }
 
 #define DOT_PRODUCT "VK_KHR_shader_integer_dot_product"
+#define TOLD "VK_KHR_pipeline_executable_properties"
 #define MATRIX "VK_KHR_cooperative_matrix"
 
 /* What layers of prompts are fast with (shaders/layer_matrix.glsl): products of 16 x 16 matrices of f16 that
@@ -288,6 +289,8 @@ static bool choose_memory(km_vulkan_dev *dev, const vulkan_look *l) {
         own = both;
     }
     if (own < 0) own = shared;
+    int near = dev->in_place ? own : memory_type(l, VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT | seen);
+    dev->near = (uint32_t)(near < 0 ? shared : near);
     dev->own = (uint32_t)own;
     dev->shared = (uint32_t)shared;
     dev->memory = heap_bytes(l, own);
@@ -299,7 +302,7 @@ static bool choose_memory(km_vulkan_dev *dev, const vulkan_look *l) {
 
 static VkResult make_handle(km_vulkan_dev *dev, const vulkan_look *l) {
     float priority = 1;
-    const char *extension[4];
+    const char *extension[5];
     VkDeviceQueueCreateInfo queue = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
                                      .queueFamilyIndex = dev->family,
                                      .queueCount = 1,
@@ -332,6 +335,14 @@ static VkResult make_handle(km_vulkan_dev *dev, const vulkan_look *l) {
         matrix.pNext = v12.pNext;
         v12.pNext = &matrix;
         v12.shaderFloat16 = v12.vulkanMemoryModel = VK_TRUE;
+    }
+    VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR told = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIPELINE_EXECUTABLE_PROPERTIES_FEATURES_KHR,
+        .pNext = v12.pNext,
+        .pipelineExecutableInfo = VK_TRUE};
+    if (dev->statistics) {
+        extension[info.enabledExtensionCount++] = TOLD;
+        v12.pNext = &told;
     }
     VkResult r = KM_VK(CreateDevice, dev->physical, &info, NULL, &dev->handle);
     if (r != VK_SUCCESS) dev->handle = NULL;
@@ -378,6 +389,7 @@ static km_vulkan_dev *make_device(int index, VkPhysicalDevice physical, km_error
         dev->most_threads = l->p.properties.limits.maxComputeWorkGroupSize[0];
     dev->shared_bytes = l->p.properties.limits.maxComputeSharedMemorySize;
     dev->subgroup = l->subgroup.subgroupSize;
+    dev->statistics = getenv("KERMES_VULKAN_STATISTICS") && has(l, TOLD);
     dev->dots = has_dots(l);
     dev->matrices = has_matrices(l, physical);
     VkResult r = make_handle(dev, l);

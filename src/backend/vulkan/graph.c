@@ -7,7 +7,6 @@
 #include "tensor/held.h"
 #include <string.h>
 
-#define WORDS_BYTES ((size_t)256 << 10) /* in a block of words */
 
 struct km_vulkan_graph {
     km_lane *lane;
@@ -80,8 +79,8 @@ VkDeviceAddress km_vulkan_graph_words(km_lane *lane, const void *data, size_t by
             return 0;
         }
         VkResult r =
-            km_vulkan_block_make(km_vulkan_dev_of(lane), bytes > WORDS_BYTES ? bytes : WORDS_BYTES,
-                                 true, &g->words[g->n_words]);
+            km_vulkan_block_make(km_vulkan_dev_of(lane), bytes > KM_VULKAN_WORDS ? bytes : KM_VULKAN_WORDS,
+                                 km_vulkan_dev_of(lane)->near, &g->words[g->n_words]);
         if (r != VK_SUCCESS) {
             km_vulkan_fail(lane, r, "capturing a graph");
             return 0;

@@ -34,7 +34,7 @@ static km_status ready(km_lane *lane) {
 
 /* ---- Blocks ---- */
 
-VkResult km_vulkan_block_make(km_vulkan_dev *dev, size_t bytes, bool mapped, km_vulkan_block *b) {
+VkResult km_vulkan_block_make(km_vulkan_dev *dev, size_t bytes, uint32_t type, km_vulkan_block *b) {
     VkBufferCreateInfo info = {
         .sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO,
         .size = bytes + ALIGN,
@@ -44,7 +44,7 @@ VkResult km_vulkan_block_make(km_vulkan_dev *dev, size_t bytes, bool mapped, km_
                                        .flags = VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT};
     VkMemoryAllocateInfo want = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO,
                                  .pNext = &flags,
-                                 .memoryTypeIndex = mapped ? dev->shared : dev->own};
+                                 .memoryTypeIndex = type};
     VkMemoryRequirements needs;
     void *map = NULL;
     *b = (km_vulkan_block){.bytes = bytes};
@@ -60,7 +60,7 @@ VkResult km_vulkan_block_make(km_vulkan_dev *dev, size_t bytes, bool mapped, km_
     if (r == VK_SUCCESS) r = KM_VK(AllocateMemory, dev->handle, &want, NULL, &b->memory);
     if (r != VK_SUCCESS) b->memory = VK_NULL_HANDLE;
     if (r == VK_SUCCESS) r = KM_VK(BindBufferMemory, dev->handle, b->buffer, b->memory, 0);
-    if (r == VK_SUCCESS && (mapped || dev->in_place))
+    if (r == VK_SUCCESS && (type != dev->own || dev->in_place))
         r = KM_VK(MapMemory, dev->handle, b->memory, 0, VK_WHOLE_SIZE, 0, &map);
     if (r != VK_SUCCESS) {
         km_vulkan_block_free(dev, b);
@@ -110,7 +110,8 @@ static void *make_block(km_lane *lane, size_t bytes, bool mapped) {
     km_vulkan_block b;
     if (ready(lane) != KM_OK || !km_array_reserve(&q->blocks, &q->cap_blocks, q->n_blocks + 1))
         return NULL;
-    VkResult r = km_vulkan_block_make(km_vulkan_dev_of(lane), bytes, mapped, &b);
+    km_vulkan_dev *dev = km_vulkan_dev_of(lane);
+    VkResult r = km_vulkan_block_make(dev, bytes, mapped ? dev->shared : dev->own, &b);
     if (r != VK_SUCCESS) {
         if (r != VK_ERROR_OUT_OF_DEVICE_MEMORY && r != VK_ERROR_OUT_OF_HOST_MEMORY)
             km_vulkan_fail(lane, r, "allocating memory");
@@ -217,7 +218,7 @@ static bool frame_begin(km_lane *lane) {
     if (q->recording) return true;
     if (!wait_for(lane, f->value, "waiting for the device")) return false;
     learn_rate(lane, f);
-    if (!q->launching) f->staged = 0; /* parts of a dispatch share what was staged for the first */
+    if (!q->launching) f->staged = f->worded = 0; /* parts of a dispatch share what was staged for the first */
     f->work = 0;
     VkCommandBufferBeginInfo info = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
                                      .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT};
@@ -346,7 +347,7 @@ static char *stage_room(km_lane *lane, size_t bytes, size_t *at) {
     if (ready(lane) != KM_OK || !frame_begin(lane)) return NULL;
     km_vulkan_frame *f = &q->frame[q->at];
     if (!f->stage.buffer) {
-        VkResult r = km_vulkan_block_make(dev, KM_VULKAN_STAGE, true, &f->stage);
+        VkResult r = km_vulkan_block_make(dev, KM_VULKAN_STAGE, dev->shared, &f->stage);
         if (r != VK_SUCCESS) {
             km_vulkan_fail(lane, r, "allocating staging memory");
             return NULL;
@@ -360,10 +361,21 @@ static char *stage_room(km_lane *lane, size_t bytes, size_t *at) {
 VkDeviceAddress km_vulkan_words(km_lane *lane, const void *data, size_t bytes) {
     size_t at;
     if (km_vulkan_queue_of(lane)->capturing) return km_vulkan_graph_words(lane, data, bytes);
+    km_vulkan_queue *q = km_vulkan_queue_of(lane);
+    if (ready(lane) != KM_OK || !frame_begin(lane)) return 0;
+    km_vulkan_frame *f = &q->frame[q->at];
+    if (f->worded + bytes <= KM_VULKAN_WORDS &&
+        (f->words.buffer || km_vulkan_block_make(km_vulkan_dev_of(lane), KM_VULKAN_WORDS,
+                                                 km_vulkan_dev_of(lane)->near,
+                                                 &f->words) == VK_SUCCESS)) {
+        memcpy(f->words.map + f->worded, data, bytes);
+        at = f->worded;
+        f->worded += (bytes + 63) / 64 * 64;
+        return f->words.at + at;
+    }
     char *p = stage_room(lane, bytes, &at);
     if (!p) return 0;
     memcpy(p, data, bytes);
-    km_vulkan_queue *q = km_vulkan_queue_of(lane);
     return q->frame[q->at].stage.at + at;
 }
 
@@ -541,7 +553,10 @@ static void lane_close(km_lane *lane) {
     km_vulkan_graphs_close(lane);
     km_mempool_close_spilled(&lane->pool);
     km_chunks_close(&lane->pool.chunks);
-    for (int i = 0; i < KM_VULKAN_FRAMES; i++) km_vulkan_block_free(dev, &q->frame[i].stage);
+    for (int i = 0; i < KM_VULKAN_FRAMES; i++) {
+        km_vulkan_block_free(dev, &q->frame[i].stage);
+        km_vulkan_block_free(dev, &q->frame[i].words);
+    }
     while (q->n_blocks > 0) {
         km_vulkan_block *b = &q->blocks[--q->n_blocks];
         atomic_fetch_sub(&dev->held, b->bytes);

@@ -45,17 +45,6 @@ static km_status start_tiles(km_lane *lane, const layer_push *push, const uint32
                             (double)g.x * (double)g.y * TILE * TILE * (push->k + 16.0));
 }
 
-/* How layer_stream.comp is cut: threads of a workgroup, rows of weights that a subgroup takes at a time and
- * that a workgroup does. */
-typedef struct stream_cut {
-    uint32_t threads, team, each;
-} stream_cut;
-
-static stream_cut stream_cut_for(int64_t n) {
-    (void)n;
-    return (stream_cut){128, 1, 8};
-}
-
 /* Blocks of 32 or 256 weights whose rows begin where the shader can read them. */
 static bool streams(km_dtype d, uint64_t at, uint32_t row_bytes) {
     bool sixteens = d == KM_Q4_K || d == KM_Q5_K;
@@ -66,24 +55,22 @@ static bool streams(km_dtype d, uint64_t at, uint32_t row_bytes) {
 static km_status start_stream(km_lane *lane, const layer_push *push, const uint32_t *layer) {
     const km_vulkan_dev *dev = km_vulkan_dev_of(lane);
     km_dtype w = (km_dtype)layer[1], u = (km_dtype)layer[4];
-    uint32_t size = layer[0] == KM_F32 ? 4 : 2, room = 4096, rows = push->rows < 4 ? push->rows : 4;
+    uint32_t size = layer[0] == KM_F32 ? 4 : 2, room = (uint32_t)km_round_up(push->k, 4096);
+    uint32_t threads = dev->most_threads >= 256 ? 256 : 128, rows = push->rows > 1 ? 4 : 1;
     if (!dev->dots || !streams(w, push->w, push->row_bytes) || push->k % 32 ||
         (push->u && !streams(u, push->u, push->up_bytes)) || push->x % 16 ||
         push->x_row * (uint64_t)size % 16)
         return KM_ERR_UNSUPPORTED;
-    while (room < push->k) room *= 2;
     /* Shared memory: a code of each column, eight bytes to sixteen of them, and two tables. */
-    while (rows > 1 && rows * room / 2 * 3 + 2048 > dev->shared_bytes) rows /= 2;
+    if (rows > 1 && rows * room / 2 * 3 + 2048 > dev->shared_bytes) rows = 1;
     if (rows * room / 2 * 3 + 2048 > dev->shared_bytes) return KM_ERR_UNSUPPORTED;
-    if (rows == 3) rows = 4;
-    stream_cut cut = stream_cut_for(push->n);
-    if (cut.threads > dev->most_threads) cut.threads = 128;
-    uint32_t spec[] = {layer[0], layer[1],    layer[2], rows,    layer[4],
-                       room,     cut.threads, cut.team, cut.each};
-    int64_t groups = km_ceil_div(push->n, cut.each);
+    uint32_t each = threads / dev->subgroup;
+    uint32_t spec[] = {layer[0], layer[1], layer[2], layer[4], room, threads, each};
+    int64_t groups = km_ceil_div(push->n, each);
     km_groups g = KM_GROUPS(km_min64(groups, GROUPS_MOST), km_ceil_div(push->rows, rows),
                             km_ceil_div(groups, GROUPS_MOST));
-    return km_vulkan_launch(lane, "layer_stream", spec, 9, push, sizeof *push, g,
+    return km_vulkan_launch(lane, rows > 1 ? "layer_stream_4" : "layer_stream", spec, 7, push,
+                            sizeof *push, g,
                             (double)g.y * (double)push->n * (double)push->k *
                                 (push->u ? 2 : 1) * (2 + rows));
 }
@@ -106,7 +93,8 @@ typedef struct matrix_tile {
 } matrix_tile;
 
 static matrix_tile matrix_tile_for(int64_t rows, int64_t n) {
-    static const matrix_tile large = {"layer_matrix", 128, 128}, small = {"layer_matrix_c", 128, 64};
+    static const matrix_tile large = {"layer_matrix", 128, 128},
+                             small = {"layer_matrix_small", 64, 128};
     return km_ceil_div(rows, 128) * km_ceil_div(n, 128) >= 128 ? large : small;
 }
 

@@ -162,6 +162,29 @@ void km_vulkan_pipelines_close(km_vulkan_dev *dev) {
 
 /* ---- Making one ---- */
 
+/* KERMES_VULKAN_STATISTICS: registers, spills and what else the driver tells of a shader, as one line. */
+static void tell_statistics(const km_vulkan_dev *dev, VkPipeline pipeline, const char *name) {
+    enum { MOST = 32 };
+    PFN_vkVoidFunction f = km_vulkan_api()->GetInstanceProcAddr(
+        km_vulkan_instance(), "vkGetPipelineExecutableStatisticsKHR");
+    VkPipelineExecutableInfoKHR which = {.sType = VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_INFO_KHR,
+                                         .pipeline = pipeline};
+    VkPipelineExecutableStatisticKHR s[MOST];
+    uint32_t n = MOST;
+    char line[600];
+    size_t at = 0;
+    for (int i = 0; i < MOST; i++)
+        s[i] = (VkPipelineExecutableStatisticKHR){
+            .sType = VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_STATISTIC_KHR};
+    if (!f || ((PFN_vkGetPipelineExecutableStatisticsKHR)f)(dev->handle, &which, &n, s) < 0) return;
+    line[0] = 0;
+    for (uint32_t i = 0; i < n && at < sizeof line - 1; i++)
+        if (s[i].format == VK_PIPELINE_EXECUTABLE_STATISTIC_FORMAT_UINT64_KHR && s[i].value.u64)
+            at += (size_t)snprintf(line + at, sizeof line - at, ", %.40s %llu", s[i].name,
+                                   (unsigned long long)s[i].value.u64);
+    fprintf(stderr, "shader %s%s\n", name, line);
+}
+
 static VkResult make(km_vulkan_dev *dev, const km_vulkan_module *m, const uint32_t *spec,
                      int n_spec, VkPipeline *made) {
     VkSpecializationMapEntry entry[KM_VULKAN_SPECS];
@@ -176,7 +199,8 @@ static VkResult make(km_vulkan_dev *dev, const km_vulkan_module *m, const uint32
                                      .pCode = m->code};
     VkComputePipelineCreateInfo info = {
         .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
-        .flags = VK_PIPELINE_CREATE_DISPATCH_BASE_BIT,
+        .flags = VK_PIPELINE_CREATE_DISPATCH_BASE_BIT |
+                 (dev->statistics ? VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR : 0),
         .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
                   .stage = VK_SHADER_STAGE_COMPUTE_BIT,
                   .pName = "main",
@@ -195,6 +219,7 @@ static VkResult make(km_vulkan_dev *dev, const km_vulkan_module *m, const uint32
     if (r != VK_SUCCESS) return r;
     r = KM_VK(CreateComputePipelines, dev->handle, dev->cache, 1, &info, NULL, made);
     km_vulkan_api()->DestroyShaderModule(dev->handle, info.stage.module, NULL);
+    if (r == VK_SUCCESS && dev->statistics) tell_statistics(dev, *made, m->name);
     return r;
 }
 

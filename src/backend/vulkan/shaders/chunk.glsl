@@ -2,7 +2,8 @@
 // products are four to an instruction. A weight is s q + m, s and m of its run. The order of a block's
 // fields is that of tensor/quant.c.
 
-layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Quads { uvec4 q[]; };
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly restrict buffer Quads { uvec4 q[]; };
+layout(buffer_reference, std430, buffer_reference_align = 4) readonly restrict buffer ReadWords { uint w[]; };
 
 struct Chunk {
     uvec4 a, b;     // codes of the first and second run
@@ -19,21 +20,22 @@ uvec2 aligned(uvec2 at) {
 // 16 bytes from byte b on; `at` is a multiple of four, b may be odd.
 uvec4 load_16(uvec2 at, uint b) {
     uint w = b >> 2, shift = 8 * (b & 3u);
-    Words p = Words(at);
+    ReadWords p = ReadWords(at);
     uvec4 v = uvec4(p.w[w], p.w[w + 1], p.w[w + 2], p.w[w + 3]);
-    if (shift == 0) return v;
-    uint last = p.w[w + 4];
-    return v >> shift | uvec4(v.yzw, last) << 32 - shift;
+    uint last = p.w[shift == 0 ? w + 3 : w + 4]; // no branch: loads of several chunks are on their way together
+    return v >> shift | uvec4(v.yzw, last) << 31 - shift << 1;
 }
 uint load_4(uvec2 at, uint b) {
-    uint w = b >> 2, shift = 8 * (b & 3u), v = Words(at).w[w];
-    return shift == 0 ? v : v >> shift | Words(at).w[w + 1] << 32 - shift;
+    uint w = b >> 2, shift = 8 * (b & 3u);
+    uint v = ReadWords(at).w[w], next = ReadWords(at).w[shift == 0 ? w : w + 1];
+    return v >> shift | next << 31 - shift << 1;
 }
-uint load_1(uvec2 at, uint b) { return Words(at).w[b >> 2] >> 8 * (b & 3u) & 255u; }
+uint load_1(uvec2 at, uint b) { return ReadWords(at).w[b >> 2] >> 8 * (b & 3u) & 255u; }
 // Two bytes; those of a block lie at an even distance from where the row begins.
 uint load_2(uvec2 at, uint b) {
-    uint v = Words(at).w[b >> 2] >> 8 * (b & 3u);
-    return (b & 3u) == 3 ? v | (Words(at).w[(b >> 2) + 1] & 255u) << 8 : v & 0xffffu;
+    uint w = b >> 2, shift = 8 * (b & 3u);
+    if (WEIGHT != MXFP4 && UP != MXFP4) return ReadWords(at).w[w] >> (shift & 16u) & 0xffffu;
+    return load_4(at, b) & 0xffffu;
 }
 float load_half(uvec2 at, uint b) { return unpackHalf2x16(load_2(at, b)).x; }
 

@@ -1,7 +1,7 @@
 // Layers over many rows by cooperative matrices: y = act(x w^T + b), or act(x g^T) * (x u^T), where x and
 // w were made f16 before (halves_of_x.comp, halves_of_w.comp). A workgroup has a tile of BM rows of x and BN
-// of w, its subgroups WARPS_M x WARPS_N of them; two buffers in shared memory, so that the next 32 columns
-// are fetched while these are multiplied. A row of x carries a power of two that keeps it in f16's range.
+// of w, its subgroups WARPS_M x WARPS_N of them; two buffers in shared memory, and what is two steps of
+// 32 columns ahead is on its way while these are multiplied. A row of x carries a power of two that keeps it in f16's range.
 // Of a gated pair 16 rows of g and the same 16 of u follow each other in w.
 //
 // Matrices are those of GL_NV_cooperative_matrix, which glslc knows; matrix_code.c makes
@@ -41,46 +41,55 @@ shared uvec4 tile[2 * TILE_QUADS];
 #define RIGHT fcoopmatNV<16, gl_ScopeSubgroup, K, N>
 #define SUMS fcoopmatNV<32, gl_ScopeSubgroup, M, N>
 
+#define FETCH(a, b, s)                                                                             \
+    [[unroll]] for (uint i = 0; i < A_EACH; i++) a[i] = Quads(x).q[a_from[i] + 4 * (s)];           \
+    [[unroll]] for (uint i = 0; i < B_EACH; i++) b[i] = Quads(w).q[b_from[i] + 4 * (s)];
+#define KEEP(a, b, at)                                                                             \
+    [[unroll]] for (uint i = 0; i < A_EACH; i++) tile[(at) + (t + i * THREADS) / 4 * WIDE + t % 4] = a[i]; \
+    [[unroll]] for (uint i = 0; i < B_EACH; i++)                                                   \
+        tile[(at) + A_QUADS + (t + i * THREADS) / 4 * WIDE + t % 4] = b[i];
+#define MULTIPLY(at)                                                                               \
+    [[unroll]] for (uint d = 0; d < 2; d++) {                                                      \
+        [[unroll]] for (uint i = 0; i < FM; i++)                                                   \
+            coopMatLoadNV(left[i], tile, (at) + (wm + i * 16) * WIDE + d * 2, WIDE, false);        \
+        [[unroll]] for (uint j = 0; j < FN; j++) {                                                 \
+            coopMatLoadNV(right, tile, (at) + A_QUADS + (wn + j * 16) * WIDE + d * 2, WIDE, true); \
+            [[unroll]] for (uint i = 0; i < FM; i++)                                               \
+                acc[i][j] = coopMatMulAddNV(left[i], right, acc[i][j]);                            \
+        }                                                                                          \
+    }
+
 void main() {
     uint t = gl_LocalInvocationID.x, team = gl_SubgroupID, lane = gl_SubgroupInvocationID;
     uint row0 = gl_WorkGroupID.x * BM, col0 = gl_WorkGroupID.y * BN, row_quads = k / 8;
     uint wm = team / WARPS_N * (BM / WARPS_M), wn = team % WARPS_N * (BN / WARPS_N);
-    uvec4 a[A_EACH], b[B_EACH];
+    uvec4 a[A_EACH], b[B_EACH], later_a[A_EACH], later_b[B_EACH];
     uint a_from[A_EACH], b_from[B_EACH];
+    LEFT left[FM];
+    RIGHT right;
+    SUMS acc[FM][FN];
     [[unroll]] for (uint i = 0; i < A_EACH; i++)
         a_from[i] = min(row0 + (t + i * THREADS) / 4, rows - 1) * row_quads + t % 4;
     [[unroll]] for (uint i = 0; i < B_EACH; i++)
         b_from[i] = min(col0 + (t + i * THREADS) / 4, n - 1) * row_quads + t % 4;
-    SUMS acc[FM][FN];
     [[unroll]] for (uint i = 0; i < FM; i++)
         [[unroll]] for (uint j = 0; j < FN; j++) acc[i][j] = SUMS(0.0);
 
-    uint steps = k / 32;
-    [[unroll]] for (uint i = 0; i < A_EACH; i++) a[i] = Quads(x).q[a_from[i]];
-    [[unroll]] for (uint i = 0; i < B_EACH; i++) b[i] = Quads(w).q[b_from[i]];
-    for (uint s = 0; s < steps; s++) {
-        uint at = (s & 1u) * TILE_QUADS;
-        [[unroll]] for (uint i = 0; i < A_EACH; i++)
-            tile[at + (t + i * THREADS) / 4 * WIDE + t % 4] = a[i];
-        [[unroll]] for (uint i = 0; i < B_EACH; i++)
-            tile[at + A_QUADS + (t + i * THREADS) / 4 * WIDE + t % 4] = b[i];
+    uint steps = k / 32, last = steps - 1;
+    FETCH(a, b, 0)
+    FETCH(later_a, later_b, min(1, last))
+    for (uint s = 0; s < steps; s += 2) {
+        // A buffer that is written was read two steps ago, before the barrier in between.
+        KEEP(a, b, 0)
         barrier();
+        FETCH(a, b, min(s + 2, last))
+        MULTIPLY(0)
         if (s + 1 < steps) {
-            [[unroll]] for (uint i = 0; i < A_EACH; i++) a[i] = Quads(x).q[a_from[i] + 4 * (s + 1)];
-            [[unroll]] for (uint i = 0; i < B_EACH; i++) b[i] = Quads(w).q[b_from[i] + 4 * (s + 1)];
+            KEEP(later_a, later_b, TILE_QUADS)
+            barrier();
+            FETCH(later_a, later_b, min(s + 3, last))
+            MULTIPLY(TILE_QUADS)
         }
-        [[unroll]] for (uint d = 0; d < 2; d++) {
-            LEFT left[FM];
-            RIGHT right;
-            [[unroll]] for (uint i = 0; i < FM; i++)
-                coopMatLoadNV(left[i], tile, at + (wm + i * 16) * WIDE + d * 2, WIDE, false);
-            [[unroll]] for (uint j = 0; j < FN; j++) {
-                coopMatLoadNV(right, tile, at + A_QUADS + (wn + j * 16) * WIDE + d * 2, WIDE, true);
-                [[unroll]] for (uint i = 0; i < FM; i++)
-                    acc[i][j] = coopMatMulAddNV(left[i], right, acc[i][j]);
-            }
-        }
-        // The buffer that is written next was read a step ago, behind this step's barrier.
     }
     barrier();
 

@@ -3,5 +3,5 @@
 #define BM 64
 #define BN 128
 #define WARPS_M 2
-#define WARPS_N 2
+#define WARPS_N 4
 #include "layer_matrix.glsl"
