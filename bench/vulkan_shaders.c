@@ -155,16 +155,21 @@ static void matrices(int64_t rows, int64_t n, int64_t k) {
     static const struct {
         const char *module;
         uint32_t bm, bn;
-    } tiles[] = {{"layer_matrix", 128, 128},   {"layer_matrix_small", 64, 128}, {"layer_matrix_x", 128, 256},
-                 {"layer_matrix_y", 128, 128}, {"layer_matrix_z", 64, 64}};
+    } tiles[] = {{"layer_matrix", 128, 128},
+                 {"layer_matrix_small", 64, 128},
+                 {"layer_matrix_x", 128, 256},
+                 {"layer_matrix_y", 128, 128},
+                 {"layer_matrix_z", 64, 64}};
     char title[128];
     snprintf(title, sizeof title, "matrix %dx%dx%d", (int)rows, (int)n, (int)k);
     if (!strstr(title, only)) return;
     if (!km_vulkan_dev_of(ctx->lanes[0])->matrices) return;
     int copies = 4;
     km_no_grad_begin(ctx);
-    km_tensor *w = km_keep(ctx, km_cast(ctx, km_normal(ctx, KM_F32, KM_SHAPE(n * copies, k), 0, 1), KM_F16));
-    km_tensor *x = km_keep(ctx, km_cast(ctx, km_normal(ctx, KM_F32, KM_SHAPE(rows, k), 0, 1), KM_F16));
+    km_tensor *w =
+        km_keep(ctx, km_cast(ctx, km_normal(ctx, KM_F32, KM_SHAPE(n * copies, k), 0, 1), KM_F16));
+    km_tensor *x =
+        km_keep(ctx, km_cast(ctx, km_normal(ctx, KM_F32, KM_SHAPE(rows, k), 0, 1), KM_F16));
     km_tensor *y = km_keep(ctx, km_zeros(ctx, KM_F32, KM_SHAPE(rows, n)));
     km_tensor *s = km_keep(ctx, km_ones(ctx, KM_F32, KM_SHAPE(rows)));
     km_no_grad_end(ctx);
@@ -187,8 +192,8 @@ static void matrices(int64_t rows, int64_t n, int64_t k) {
                         .copies = copies,
                         .step = (uint64_t)(n * k) * 2};
         double t = best_of(matrix_step, &r, copies);
-        printf("{\"name\": \"%s\", \"tile\": \"%s %ux%u\", \"us\": %.2f, \"TFLOP_per_s\": %.1f}\n", title,
-               tiles[i].module, tiles[i].bm, tiles[i].bn, t * 1e6,
+        printf("{\"name\": \"%s\", \"tile\": \"%s %ux%u\", \"us\": %.2f, \"TFLOP_per_s\": %.1f}\n",
+               title, tiles[i].module, tiles[i].bm, tiles[i].bn, t * 1e6,
                2.0 * (double)rows * (double)n * (double)k / t / 1e12);
         fflush(stdout);
     }

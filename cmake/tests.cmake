@@ -75,7 +75,7 @@ set(kermes_one_thread "^(format|fuzz|report|text|model|nn|tensor)/"
 # without the backend says so in the one test that is left.
 set(kermes_without_vulkan "^$")
 if(vulkan_missing)
-    set(kermes_without_vulkan "/vulkan_(device|verify|logits|layers|graph|train|training|vectors)$")
+    set(kermes_without_vulkan "/vulkan_(device|verify|logits|layers|graph|train|training|vectors|matrix_code)$")
 elseif(KERMES_SANITIZED)
     set(kermes_without_vulkan "/vulkan_")
     list(APPEND kermes_test_env KERMES_LIBVULKAN=none)

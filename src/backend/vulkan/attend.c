@@ -56,7 +56,8 @@ static km_status start_wide(km_lane *lane, const km_attend_call *a, const attend
     p.x_row = (uint32_t)c->in[KM_ATTEND_Q]->stride[0];
     p.norm = km_vulkan_at(km_attend_in(c, KM_ATTEND_Q_NORM));
     /* A row by itself has the device's threads to itself; long prompts begin with short rows. */
-    uint32_t threads = a->rows > 64 || dev->most_threads < 512 || dev->shared_bytes < 32 << 10 ? 128 : 512;
+    uint32_t threads =
+        a->rows > 64 || dev->most_threads < 512 || dev->shared_bytes < 32 << 10 ? 128 : 512;
     uint32_t spec[] = {(uint32_t)a->dtype, (uint32_t)a->cache, threads, put};
     return km_vulkan_launch(lane, "attend_wide", spec, 4, &p, sizeof p,
                             KM_GROUPS(a->heads, a->rows), work_of(a));
@@ -100,8 +101,8 @@ static km_status run_attend(km_ctx *ctx, const km_call *c) {
     km_status s = start_wide(lane, &a, &push, c, true);
     if (s != KM_ERR_UNSUPPORTED) return s;
     s = km_vulkan_launch(lane, "attend_put", spec, 2, &push, sizeof push,
-                                   KM_GROUPS(a.kv_heads, a.rows),
-                                   (double)(a.rows * a.kv_heads) * (double)(a.d * 20 + 2000));
+                         KM_GROUPS(a.kv_heads, a.rows),
+                         (double)(a.rows * a.kv_heads) * (double)(a.d * 20 + 2000));
     if (s != KM_OK) return s;
     /* The first launch may have been handed in, and its staging memory with it. */
     push.more = km_vulkan_words(lane, &more, sizeof more);

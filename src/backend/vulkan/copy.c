@@ -56,9 +56,8 @@ static km_status run_copy(km_ctx *ctx, const km_call *c) {
     if (it.rows == 0) return KM_OK;
     if (from == to && km_vulkan_flat(&it)) {
         uint64_t bytes = (uint64_t)it.dim[0] * km_dtype_size(from);
-        km_vulkan_wide_push wide = {.a = (uintptr_t)it.base[1],
-                                    .o = (uintptr_t)it.base[0],
-                                    .n = (uint32_t)(bytes / 16)};
+        km_vulkan_wide_push wide = {
+            .a = (uintptr_t)it.base[1], .o = (uintptr_t)it.base[0], .n = (uint32_t)(bytes / 16)};
         if (bytes % 16 == 0 && bytes >= 1 << 18 && (wide.a | wide.o) % 16 == 0)
             return km_vulkan_wide(km_vulkan_lane(c), &wide, 0, KM_F32, false, true);
     }

@@ -26,12 +26,12 @@ typedef struct km_vulkan_dev {
     uint32_t subgroup, shared_bytes; /* of a workgroup: lanes that go together, memory */
     bool matrices; /* VK_KHR_cooperative_matrix, of f16 with sums of f32, 16 x 16 x 16 */
     bool dots;     /* integer dot products, and sums and exchange within a subgroup */
-    double tick;          /* nanoseconds of a timestamp; 0: it has none */
-    bool in_place;        /* its memory is the host's: blocks are mapped, and nothing is staged */
+    double tick;   /* nanoseconds of a timestamp; 0: it has none */
+    bool in_place; /* its memory is the host's: blocks are mapped, and nothing is staged */
     /* Memory types: of blocks, of what the host writes and reads, of words that shaders read beside tensors:
      * the device's own, where the host can write to it. */
     uint32_t own, shared, near;
-    bool statistics; /* drivers tell what they made of shaders (KERMES_VULKAN_STATISTICS) */
+    bool statistics;      /* drivers tell what they made of shaders (KERMES_VULKAN_STATISTICS) */
     size_t largest;       /* bytes of one allocation, at most */
     size_t memory, limit; /* bytes: of the heap, and what all contexts together may hold */
     atomic_size_t held;

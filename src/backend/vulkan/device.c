@@ -136,8 +136,7 @@ static bool has_matrices(const vulkan_look *l, VkPhysicalDevice physical) {
             p[i].AType == VK_COMPONENT_TYPE_FLOAT16_KHR &&
             p[i].BType == VK_COMPONENT_TYPE_FLOAT16_KHR &&
             p[i].CType == VK_COMPONENT_TYPE_FLOAT32_KHR &&
-            p[i].ResultType == VK_COMPONENT_TYPE_FLOAT32_KHR &&
-            p[i].scope == VK_SCOPE_SUBGROUP_KHR)
+            p[i].ResultType == VK_COMPONENT_TYPE_FLOAT32_KHR && p[i].scope == VK_SCOPE_SUBGROUP_KHR)
             return true;
     return false;
 }
@@ -470,8 +469,8 @@ static void describe(km_vulkan_device_info *d, int index, VkPhysicalDevice physi
              (int)VK_API_VERSION_MAJOR(p->apiVersion), (int)VK_API_VERSION_MINOR(p->apiVersion),
              (int)VK_API_VERSION_PATCH(p->apiVersion));
     d->memory = own >= 0 ? heap_bytes(l, own) : 0;
-    snprintf(d->features, sizeof d->features, "subgroups of %d%s%s%s%s%s%s, %d KiB of shared memory",
-             (int)l->subgroup.subgroupSize,
+    snprintf(d->features, sizeof d->features,
+             "subgroups of %d%s%s%s%s%s%s, %d KiB of shared memory", (int)l->subgroup.subgroupSize,
              l->v11.storageBuffer16BitAccess ? ", 16-bit storage" : "",
              l->v12.storageBuffer8BitAccess ? ", 8-bit storage" : "",
              l->v12.shaderFloat16 ? ", f16" : "", l->v12.shaderInt8 ? ", int8" : "",

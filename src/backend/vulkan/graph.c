@@ -7,7 +7,6 @@
 #include "tensor/held.h"
 #include <string.h>
 
-
 struct km_vulkan_graph {
     km_lane *lane;
     km_vulkan_graph *next;
@@ -78,9 +77,9 @@ VkDeviceAddress km_vulkan_graph_words(km_lane *lane, const void *data, size_t by
             km_fail(lane->ctx, KM_ERR_MEMORY, "graph: out of memory");
             return 0;
         }
-        VkResult r =
-            km_vulkan_block_make(km_vulkan_dev_of(lane), bytes > KM_VULKAN_WORDS ? bytes : KM_VULKAN_WORDS,
-                                 km_vulkan_dev_of(lane)->near, &g->words[g->n_words]);
+        VkResult r = km_vulkan_block_make(km_vulkan_dev_of(lane),
+                                          bytes > KM_VULKAN_WORDS ? bytes : KM_VULKAN_WORDS,
+                                          km_vulkan_dev_of(lane)->near, &g->words[g->n_words]);
         if (r != VK_SUCCESS) {
             km_vulkan_fail(lane, r, "capturing a graph");
             return 0;
@@ -95,9 +94,7 @@ VkDeviceAddress km_vulkan_graph_words(km_lane *lane, const void *data, size_t by
     return at;
 }
 
-bool km_vulkan_graph_open(const km_lane *lane) {
-    return km_vulkan_queue_of(lane)->capturing->open;
-}
+bool km_vulkan_graph_open(const km_lane *lane) { return km_vulkan_queue_of(lane)->capturing->open; }
 
 double *km_vulkan_graph_work(const km_lane *lane) {
     return &km_vulkan_queue_of(lane)->capturing->work;

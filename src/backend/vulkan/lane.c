@@ -42,9 +42,8 @@ VkResult km_vulkan_block_make(km_vulkan_dev *dev, size_t bytes, uint32_t type, k
                  VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT};
     VkMemoryAllocateFlagsInfo flags = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO,
                                        .flags = VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT};
-    VkMemoryAllocateInfo want = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO,
-                                 .pNext = &flags,
-                                 .memoryTypeIndex = type};
+    VkMemoryAllocateInfo want = {
+        .sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO, .pNext = &flags, .memoryTypeIndex = type};
     VkMemoryRequirements needs;
     void *map = NULL;
     *b = (km_vulkan_block){.bytes = bytes};
@@ -218,7 +217,8 @@ static bool frame_begin(km_lane *lane) {
     if (q->recording) return true;
     if (!wait_for(lane, f->value, "waiting for the device")) return false;
     learn_rate(lane, f);
-    if (!q->launching) f->staged = f->worded = 0; /* parts of a dispatch share what was staged for the first */
+    if (!q->launching)
+        f->staged = f->worded = 0; /* parts of a dispatch share what was staged for the first */
     f->work = 0;
     VkCommandBufferBeginInfo info = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
                                      .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT};
@@ -365,9 +365,9 @@ VkDeviceAddress km_vulkan_words(km_lane *lane, const void *data, size_t bytes) {
     if (ready(lane) != KM_OK || !frame_begin(lane)) return 0;
     km_vulkan_frame *f = &q->frame[q->at];
     if (f->worded + bytes <= KM_VULKAN_WORDS &&
-        (f->words.buffer || km_vulkan_block_make(km_vulkan_dev_of(lane), KM_VULKAN_WORDS,
-                                                 km_vulkan_dev_of(lane)->near,
-                                                 &f->words) == VK_SUCCESS)) {
+        (f->words.buffer ||
+         km_vulkan_block_make(km_vulkan_dev_of(lane), KM_VULKAN_WORDS, km_vulkan_dev_of(lane)->near,
+                              &f->words) == VK_SUCCESS)) {
         memcpy(f->words.map + f->worded, data, bytes);
         at = f->worded;
         f->worded += (bytes + 63) / 64 * 64;

@@ -69,10 +69,9 @@ static km_status start_stream(km_lane *lane, const layer_push *push, const uint3
     int64_t groups = km_ceil_div(push->n, each);
     km_groups g = KM_GROUPS(km_min64(groups, GROUPS_MOST), km_ceil_div(push->rows, rows),
                             km_ceil_div(groups, GROUPS_MOST));
-    return km_vulkan_launch(lane, rows > 1 ? "layer_stream_4" : "layer_stream", spec, 7, push,
-                            sizeof *push, g,
-                            (double)g.y * (double)push->n * (double)push->k *
-                                (push->u ? 2 : 1) * (2 + rows));
+    return km_vulkan_launch(
+        lane, rows > 1 ? "layer_stream_4" : "layer_stream", spec, 7, push, sizeof *push, g,
+        (double)g.y * (double)push->n * (double)push->k * (push->u ? 2 : 1) * (2 + rows));
 }
 
 /* ---- Many rows by cooperative matrices ---- */

@@ -38,9 +38,9 @@ bool km_vulkan_has_matrices(const uint32_t *code, size_t words) {
 }
 
 typedef struct matrix_ids {
-    uint32_t m, n, k;     /* the specialisation constants */
-    uint32_t is_true;     /* the constant */
-    uint32_t number[3];   /* constants 0 to 2: layouts (by rows, by columns) and uses */
+    uint32_t m, n, k;   /* the specialisation constants */
+    uint32_t is_true;   /* the constant */
+    uint32_t number[3]; /* constants 0 to 2: layouts (by rows, by columns) and uses */
 } matrix_ids;
 
 /* 0: a left factor, 1: a right one, 2: sums. */
