@@ -155,11 +155,7 @@ static void matrices(int64_t rows, int64_t n, int64_t k) {
     static const struct {
         const char *module;
         uint32_t bm, bn;
-    } tiles[] = {{"layer_matrix", 128, 128},
-                 {"layer_matrix_small", 64, 128},
-                 {"layer_matrix_x", 128, 256},
-                 {"layer_matrix_y", 128, 128},
-                 {"layer_matrix_z", 64, 64}};
+    } tiles[] = {{"layer_matrix", 128, 128}, {"layer_matrix_small", 64, 128}};
     char title[128];
     snprintf(title, sizeof title, "matrix %dx%dx%d", (int)rows, (int)n, (int)k);
     if (!strstr(title, only)) return;

@@ -86,6 +86,11 @@ static void long_work_is_cut_into_submissions(void **state) {
 
 /* ---- Shaders ---- */
 
+/* Used only where a device has what they ask for (layers.c). */
+static bool is_optional(const km_vulkan_module *m) {
+    return strncmp(m->name, "layer_matrix", 12) == 0 || strncmp(m->name, "layer_stream", 12) == 0;
+}
+
 /* A device need not have numbers of 8 and 16 bits, of 64, nor more than 16 KiB of shared memory. */
 static void shaders_ask_for_nothing_that_a_device_may_lack(void **state) {
     static const uint32_t fine[] = {1 /* Shader */, 5347 /* physical addresses */};
@@ -100,7 +105,8 @@ static void shaders_ask_for_nothing_that_a_device_may_lack(void **state) {
             bool known = false;
             for (size_t k = 0; k < sizeof fine / sizeof *fine; k++)
                 known |= m->code[at + 1] == fine[k];
-            if (!known) fail_msg("%s asks for capability %u", m->name, m->code[at + 1]);
+            if (!known && !is_optional(m))
+                fail_msg("%s asks for capability %u", m->name, m->code[at + 1]);
         }
     }
     assert_true(bytes < 4 << 20);
@@ -144,6 +150,7 @@ static uint64_t shared_bytes(const km_vulkan_module *m) {
 static void shaders_fit_into_the_least_shared_memory(void **state) {
     uint64_t most = 0;
     for (int i = 0; i < km_vulkan_module_count; i++) {
+        if (is_optional(&km_vulkan_modules[i])) continue;
         uint64_t bytes = shared_bytes(&km_vulkan_modules[i]);
         if (bytes > 16384)
             fail_msg("%s takes %llu bytes of shared memory", km_vulkan_modules[i].name,

@@ -78,8 +78,8 @@ static void factors_and_sums_get_their_use_and_layout(void **state) {
 static void code_that_is_cut_off_is_refused(void **state) {
     const km_vulkan_module *m = module("layer_matrix");
     size_t made = 0;
-    assert_null(km_vulkan_matrix_code(m->code, 3, &made));
-    assert_null(km_vulkan_matrix_code(m->code, m->bytes / 4 - 1, &made));
+    assert_null(km_vulkan_matrix_code(m->code, HEADER - 2, &made));
+    assert_null(km_vulkan_matrix_code(m->code, HEADER + 1, &made)); /* in its first instruction */
 }
 
 int main(void) {

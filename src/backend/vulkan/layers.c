@@ -56,15 +56,18 @@ static km_status start_stream(km_lane *lane, const layer_push *push, const uint3
     const km_vulkan_dev *dev = km_vulkan_dev_of(lane);
     km_dtype w = (km_dtype)layer[1], u = (km_dtype)layer[4];
     uint32_t size = layer[0] == KM_F32 ? 4 : 2, room = (uint32_t)km_round_up(push->k, 4096);
-    uint32_t threads = dev->most_threads >= 256 ? 256 : 128, rows = push->rows > 1 ? 4 : 1;
+    /* Encoding long rows of x by few threads takes longer than reading a row of weights. */
+    uint32_t threads = push->k > 4096 && dev->most_threads >= 512 ? 512 : 256,
+             rows = push->rows > 1 ? 4 : 1;
     if (!dev->dots || !streams(w, push->w, push->row_bytes) || push->k % 32 ||
         (push->u && !streams(u, push->u, push->up_bytes)) || push->x % 16 ||
         push->x_row * (uint64_t)size % 16)
         return KM_ERR_UNSUPPORTED;
+    if (threads > dev->most_threads) threads = 128;
     /* Shared memory: a code of each column, eight bytes to sixteen of them, and two tables. */
     if (rows > 1 && rows * room / 2 * 3 + 2048 > dev->shared_bytes) rows = 1;
     if (rows * room / 2 * 3 + 2048 > dev->shared_bytes) return KM_ERR_UNSUPPORTED;
-    uint32_t each = threads / dev->subgroup;
+    uint32_t each = threads / dev->subgroup * (push->n > 4096 && threads == 256 ? 2 : 1);
     uint32_t spec[] = {layer[0], layer[1], layer[2], layer[4], room, threads, each};
     int64_t groups = km_ceil_div(push->n, each);
     km_groups g = KM_GROUPS(km_min64(groups, GROUPS_MOST), km_ceil_div(push->rows, rows),

@@ -14,6 +14,7 @@ layout(local_size_x_id = 2) in;
 
 layout(constant_id = 3) const bool PUT = false;
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer Quads { uvec4 q[]; };
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly restrict buffer ReadQuads { uvec4 q[]; };
 
 shared float weight[THREADS];
 shared uint from[THREADS];
@@ -40,6 +41,19 @@ vec4 of_head(uint i) { return vec4(head[i], head[i + 1], head[i + 2], head[i + 3
 
 float score(uint where) {
     float s = 0, r = 0;
+    if (CACHE == F16 || CACHE == BF16) { // eight words of 16 bytes are on their way at a time
+        uint at = where >> 3, last = d / 8 - 1;
+        for (uint i = 0; i <= last; i += 8) {
+            uvec4 w[8];
+            [[unroll]] for (uint j = 0; j < 8; j++) w[j] = ReadQuads(cache_k).q[at + min(i + j, last)];
+            [[unroll]] for (uint j = 0; j < 8; j++) {
+                if (i + j > last) break;
+                s += dot(of_head(8 * (i + j)), vec4(pair(w[j].x), pair(w[j].y)));
+                r += dot(of_head(8 * (i + j) + 4), vec4(pair(w[j].z), pair(w[j].w)));
+            }
+        }
+        return s + r;
+    }
     for (uint i = 0; i < d; i += 8) {
         vec4 a, b;
         eight(cache_k, where + i, a, b);
@@ -101,7 +115,19 @@ void main() {
             most = highest;
             acc *= shrink;
             more_acc *= shrink;
-            if (part < side_by_side)
+            if (part < side_by_side && (CACHE == F16 || CACHE == BF16)) { // four at a time
+                for (uint i = part; i < n; i += 4 * side_by_side) {
+                    uvec4 w[4];
+                    [[unroll]] for (uint j = 0; j < 4; j++)
+                        w[j] = ReadQuads(cache_v).q[from[min(i + j * side_by_side, n - 1)] + column >> 3];
+                    [[unroll]] for (uint j = 0; j < 4; j++) {
+                        if (i + j * side_by_side >= n) break;
+                        float by = weight[i + j * side_by_side];
+                        acc += by * vec4(pair(w[j].x), pair(w[j].y));
+                        more_acc += by * vec4(pair(w[j].z), pair(w[j].w));
+                    }
+                }
+            } else if (part < side_by_side)
                 for (uint i = part; i < n; i += side_by_side) {
                     vec4 a, b;
                     eight(cache_v, from[i] + column, a, b);
