@@ -182,7 +182,7 @@ static void tell_statistics(const km_vulkan_dev *dev, VkPipeline pipeline, const
         if (s[i].format == VK_PIPELINE_EXECUTABLE_STATISTIC_FORMAT_UINT64_KHR && s[i].value.u64)
             at += (size_t)snprintf(line + at, sizeof line - at, ", %.40s %llu", s[i].name,
                                    (unsigned long long)s[i].value.u64);
-    fprintf(stderr, "shader %s%s\n", name, line);
+    km_note(KM_LOG_INFO, "shader %s%s", name, line);
 }
 
 static VkResult make(km_vulkan_dev *dev, const km_vulkan_module *m, const uint32_t *spec,
