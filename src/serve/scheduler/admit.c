@@ -221,11 +221,19 @@ static int64_t pages_ahead(km_scheduler *s, const km_batch_state *b) {
     return most + km_batch_pages_ahead(s->batch);
 }
 
+/* Nearly always there are more pages than a step could take by any means, and nobody needs to count: it adds
+ * no more than a context to each of those that run, and reads no more than so many tokens. */
+static bool has_plenty(const km_scheduler *s, const km_batch_state *b) {
+    enum { TOKENS = 8192 };
+    int64_t all = s->n_running * (pages_for(b, s->context) + 1),
+            read = 2 * s->n_running + pages_for(b, TOKENS);
+    return b->pages_free >= (all < read ? all : read);
+}
+
 void km_make_room(km_scheduler *s) {
-    enum { ENOUGH = 8192 }; /* tokens, more than a step reads: then nobody needs to count */
     for (;;) {
         km_batch_state b = km_batch_describe(s->batch);
-        if (b.pages <= 0 || b.pages_free > 2 * s->n_running + pages_for(&b, ENOUGH)) return;
+        if (b.pages <= 0 || has_plenty(s, &b)) return;
         int64_t ahead = pages_ahead(s, &b);
         if (km_batch_describe(s->batch).pages_free >= ahead) return;
         if (km_prefix_shrink(s, NULL)) continue;
