@@ -2,6 +2,7 @@
  * read. On a GPU the tokens are chosen where their logits are, and the next pass begins as soon as they are
  * known: what the host does with them (texts, events, grammars' masks, other threads' wishes) hides behind
  * it. So a pass begins in one step and ends in the next; rows of texts that have ended meanwhile are dropped. */
+#include "backend/backend.h"
 #include "base/clock.h"
 #include "base/util.h"
 #include "engine/batch.h"
@@ -13,8 +14,16 @@ bool km_batch_runs_ahead(const km_batch *b) {
     return b->ahead ? b->ahead > 0 && km_batch_passes(b) : km_sequences_runs_ahead(b->seq);
 }
 
+/* Whether the device edits logits and tells odds, or the whole row would go to the host for that. */
+static bool device_edits(const km_batch *b) {
+    const km_device *d = km_net_end(b->ground->net)->ctx->device;
+    return d->host || d->backend->kernel[KM_OP_LOGPROBS];
+}
+
 bool km_batch_chooses(const km_batch *b, batch_text *t) {
     const km_making *how = &t->wish.making;
+    bool edited = how->guide || how->logprobs || how->sampling.n_bias;
+    if (edited && !device_edits(b)) return false;
     if (!km_batch_runs_ahead(b) || (how->logprobs && how->top_logprobs > KM_CHOOSER_TOP))
         return false;
     if (!km_chooser_begin_biased(&t->chooser, &how->sampling, t->voice.vocab, 0)) return false;
