@@ -39,8 +39,7 @@ static int clear_away(void **state) {
 
 static void assert_free_bytes_near(size_t before) {
     size_t after = gpu_free_bytes();
-    size_t apart = after > before ? after - before : before - after;
-    if (apart > SLACK)
+    if (after + SLACK < before) /* more, and another program gave some back */
         fail_msg("the driver has %.1f MiB free, %.1f MiB before", (double)after / 0x1p20,
                  (double)before / 0x1p20);
 }
