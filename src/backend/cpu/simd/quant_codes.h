@@ -5,6 +5,14 @@
 #define KM_BACKEND_CPU_SIMD_QUANT_CODES_H
 #include "backend/cpu/simd/quant_vec.h"
 
+/* Kernels are compiled apart for each number of rows and kind of activations. With sanitizers, for which gcc
+ * takes half a minute over all of them, one row and several do, and one function serves both kinds. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define KM_FEWER_COPIES 1
+#else
+#define KM_FEWER_COPIES 0
+#endif
+
 /* ---- What distinguishes the types ---- */
 
 /* clang-format off */

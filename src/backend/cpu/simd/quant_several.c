@@ -209,18 +209,18 @@ KM_INLINE void meet_rows(const apart_kind k, const bool planes, const km_quant_a
     for (int64_t r = 0, n; r < x->rows; r += n) {
         const km_quant_x *at = x->x + r * x->ldx;
         const km_quant_low *low = planes ? x->low + r * x->ldx : nothing;
-        n = x->rows - r < ROWS ? x->rows - r : ROWS;
+        n = x->rows - r >= ROWS ? ROWS : KM_FEWER_COPIES ? 1 : x->rows - r;
         float *to = y + r * ldy;
         int64_t left = x->rows - r - n, more = (left < ROWS ? left : ROWS) * x->ldx;
         const soon ahead[3] = {{next, r == 0 && next ? outs * bytes : 0},
                                {at + n * x->ldx, more * (int64_t)sizeof *at},
                                {low + n * x->ldx, planes ? more * (int64_t)sizeof *low : 0}};
         switch (n) {
-#if ROWS == 4
-        case 4: meet_outs(k, planes, w, len, outs, at, low, x->ldx, 4, ahead, to, ldy); break;
+        case ROWS: meet_outs(k, planes, w, len, outs, at, low, x->ldx, ROWS, ahead, to, ldy); break;
+#if ROWS == 4 && !KM_FEWER_COPIES
         case 3: meet_outs(k, planes, w, len, outs, at, low, x->ldx, 3, ahead, to, ldy); break;
-#endif
         case 2: meet_outs(k, planes, w, len, outs, at, low, x->ldx, 2, ahead, to, ldy); break;
+#endif
         default: meet_outs(k, planes, w, len, outs, at, low, x->ldx, 1, ahead, to, ldy); break;
         }
     }
@@ -231,7 +231,9 @@ KM_INLINE void meet_rows(const apart_kind k, const bool planes, const km_quant_a
                             const km_quant_rows *x, const uint8_t *next, int64_t bytes, float *y,  \
                             int64_t ldy) {                                                         \
         const apart_kind k = {.halves = halves_, .wide = wide_, .least = least_};                  \
-        if (x->low)                                                                                \
+        if (KM_FEWER_COPIES)                                                                       \
+            meet_rows(k, x->low != NULL, w, len, outs, x, next, bytes, y, ldy);                    \
+        else if (x->low)                                                                           \
             meet_rows(k, true, w, len, outs, x, next, bytes, y, ldy);                              \
         else                                                                                       \
             meet_rows(k, false, w, len, outs, x, next, bytes, y, ldy);                             \
