@@ -16,6 +16,11 @@ list(FILTER plain INCLUDE REGEX "/src/(backend/(ref|cuda|vulkan)|ops|autograd|nn
 list(FILTER plain EXCLUDE REGEX "/ops/(case|verify)")
 set_source_files_properties(${plain} PROPERTIES COMPILE_OPTIONS -O2)
 
+# The baseline's kernels, beside those of all x86-64 CPUs since 2013.
+if(TARGET kermes_simd_avx2)
+    target_compile_options(kermes_simd_base PRIVATE -Os)
+endif()
+
 set(script ${PROJECT_SOURCE_DIR}/cmake/no_unwind.ld)
 target_link_options(kermes PRIVATE -Wl,--no-eh-frame-hdr -Wl,-T,${script})
 set_property(TARGET kermes APPEND PROPERTY LINK_DEPENDS ${script})
