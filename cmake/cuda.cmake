@@ -59,7 +59,7 @@ else()
         set(cuda_missing "built without nvcc")
     elseif(NOT cuda_here)
         set(cuda_missing "built where no NVIDIA GPU was; KERMES_CUDA_ARCHS=release builds for all")
-    elseif(NOT KERMES_NVCC STREQUAL KERMES_NVCC_WORKS)
+    elseif(NOT KERMES_NVCC STREQUAL KERMES_NVCC_WORKS OR NOT DEFINED KERMES_NVCC_CHECK)
         set(probe ${PROJECT_BINARY_DIR}/cuda/probe)
         file(WRITE ${probe}.cu "extern \"C\" __global__ void probe(float *x) { *x = 1; }\n")
         execute_process(COMMAND ${KERMES_NVCC} -fatbin --std=c++17 -arch=sm_80
@@ -77,6 +77,14 @@ else()
             set(KERMES_NVCC_PACK "" CACHE INTERNAL "How nvcc packs fatbins")
             if(NOT failed)
                 set(KERMES_NVCC_PACK -compress-mode=size CACHE INTERNAL "How nvcc packs fatbins")
+            endif()
+            # To check a kernel, newer compilers need not generate code.
+            execute_process(COMMAND ${KERMES_NVCC} -fatbin --std=c++17 -arch=sm_80
+                -fdevice-syntax-only -o ${probe}.fatbin ${probe}.cu
+                RESULT_VARIABLE failed OUTPUT_QUIET ERROR_QUIET)
+            set(KERMES_NVCC_CHECK -Xcicc -O0 CACHE INTERNAL "How nvcc only checks")
+            if(NOT failed)
+                set(KERMES_NVCC_CHECK -fdevice-syntax-only CACHE INTERNAL "How nvcc only checks")
             endif()
         endif()
     endif()
@@ -117,11 +125,11 @@ if(NOT cuda_missing)
         if(NOT cuda_archs AND KERMES_CUDA_ARCHS STREQUAL "native")
             message(FATAL_ERROR "KERMES_CUDA_ARCHS=native, but nvidia-smi shows no GPU here")
         elseif(NOT cuda_archs AND KERMES_CUDA_ARCHS STREQUAL "check")
-            # Nothing here could run the kernels, so they are only checked: down to PTX and without
-            # optimising, which takes an eighth of a compiler's time.
+            # Nothing here could run the kernels, so they are only checked: read, with all templates made, or
+            # where nvcc cannot do that alone, down to PTX without optimising (tests/long/ptx.sh always does).
             # They are no part of the library then, which is the one that a plain build gives.
             set(cuda_ptx 80 90a)
-            set(cuda_effort -Xcicc -O0)
+            set(cuda_effort ${KERMES_NVCC_CHECK})
             set(cuda_check ON)
         endif()
     else()
