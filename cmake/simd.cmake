@@ -179,8 +179,9 @@ foreach(isa base ${kermes_isas})
     target_compile_definitions(kermes_simd_${isa} PRIVATE KM_ISA_SUFFIX=${isa})
     target_compile_options(kermes_simd_${isa} PRIVATE
         ${KERMES_MATH_FLAGS} ${KERMES_ISA_FLAGS_${isa}} ${kermes_simd_sanitized} ${kermes_simd_quiet})
-    if(kermes_simd_sanitized AND isa STREQUAL "base" AND kermes_isas)
-        target_compile_options(kermes_simd_base PRIVATE -fno-sanitize=undefined)
+    if(KERMES_SANITIZED AND isa STREQUAL "base" AND kermes_isas)
+        # Threads share its work as they do the best set's, which is watched.
+        target_compile_options(kermes_simd_base PRIVATE -fno-sanitize=undefined,thread)
     endif()
     set_target_properties(kermes_simd_${isa} PROPERTIES
         POSITION_INDEPENDENT_CODE ${KERMES_PIC} C_VISIBILITY_PRESET ${KERMES_VISIBILITY})
