@@ -386,14 +386,23 @@ def models(data, path):
             rows.append([m["model"], what, number(r["tokens_per_s"]),
                          "-" if each is None else f"{each / 2**20:,.0f} MiB",
                          percent(r["of_limit"]), number(r["tflops"])])
+    # 0: that build did not measure it
     limit = max((m["limits"]["device_copy_gbs"] or m["limits"]["read_gbs"]) for m in data["models"])
     return (f"## Running models on {data['device']}\n\n"
             f"{data['date']}; from [`{path.name}`](../bench/results/{path.name}), written by "
             "`scripts/gpu-models`: random weights, the way that `kermes run` takes, tokens chosen on the "
-            "GPU. What a token must read are all weights and the keys and values before it; the limit "
-            f"is the speed of copies on the same GPU, {number(limit)} GB/s.\n\n"
+            "GPU. What a token must read are all weights and the keys and values before it"
+            + (f"; the limit is the speed of copies on the same GPU, {number(limit)} GB/s" if limit else "") + ".\n\n"
             + table(["model", "work", "tokens/s", "a token reads", "of the limit", "TFLOP/s"], rows)
             + models_beside(data) + models_ops(data) + models_texts(data))
+
+
+def one_model(data, path):
+    """One run of kermes bench decode and prompt --json."""
+    rows = [[r["job"], number(r["tokens_per_s"]), number(r["tokens_per_s_median"])] for r in data["results"]]
+    return (f"## {data['model']} on {path.stem} ({data['device']})\n\n"
+            f"From [`{path.name}`](../bench/results/{path.name}), written by `kermes bench decode prompt --json`.\n\n"
+            + table(["work", "tokens/s, best round", "median"], rows))
 
 
 def models_beside(data):
@@ -652,6 +661,50 @@ def scaling(data, path):
             + table(["op", "threads", "rate", "times one", "of the limit"], rows))
 
 
+def attention_over_pages(data, path):
+    """What bench/gpu_attend wrote: one layer's attention over the paged cache, for many mixes of rows."""
+    rows = [[r["name"], r["cache"], f"{r['us']:.1f}", f"{r['floor_us']:.2f}", percent(r["of_floor"]),
+             number(r["GB_per_s"]), number(r["TFLOP_per_s"])] for r in data["attend"]]
+    return (f"## Attention over pages on {data['device']}\n\n"
+            f"{data['date']}; from [`{path.name}`](../bench/results/{path.name}), written by "
+            f"`{data['command']}`: one layer. The floor is the larger of bytes of keys and values over the "
+            "speed of copies and of products over the speed of tensor cores.\n\n"
+            + table(["rows", "cache", "us", "floor, us", "of the floor", "GB/s", "TFLOP/s"], rows))
+
+
+def mixed(data, path):
+    """What kermes bench mixed wrote: texts together beside incoming prompts and under schemas."""
+    rows = []
+    for r in data["mixed"]["results"]:
+        for key, what in (("plain", "alone"), ("with_prompts", f"beside prompts of {r['prompt']}"),
+                          ("with_schemas", "half of them under a schema with logprobs")):
+            x = r[key]
+            rows.append([f"{r['sequences']} texts, {what}", number(x["tokens_per_s"]),
+                         number(x["prompt_tokens_per_s"]) if x["prompt_tokens_per_s"] else "-",
+                         f"{x['between_tokens_s_median'] * 1000:.1f}", f"{x['between_tokens_s_p99'] * 1000:.1f}"])
+    return (f"## Texts and prompts together on {data['device']}\n\n"
+            f"{data['date']}, {data['mixed']['model']}; from [`{path.name}`](../bench/results/{path.name}), written "
+            f"by `{data['written_by']}`. A prompt alone is read at "
+            f"{number(data['mixed']['results'][0]['prompt_alone_tokens_per_s'])} tokens/s.\n\n"
+            + table(["work", "tokens/s", "of prompts, tokens/s", "between tokens, ms", "p99, ms"], rows))
+
+
+def serve_load(data, path):
+    """What bench/serve_load.py wrote: kermes serve under many users."""
+    rows = []
+    for r in data["serve_load"]:
+        x = r["runs"][-1]
+        alike = x.get("while_all_answer_per_second")
+        rows.append([r["label"], number(r["median"]), number(alike) if alike else "-",
+                     f"{x['first_token_seconds']['p50']:.2f}", f"{x['between_pieces_seconds']['p50'] * 1000:.1f}",
+                     f"{x['between_pieces_seconds']['p99'] * 1000:.1f}"])
+    return (f"## Serving on {data['device']}\n\n"
+            f"{data['date']}; from [`{path.name}`](../bench/results/{path.name}), written by "
+            f"`{data['written_by']}`: {data['what']}.\n\n"
+            + table(["load", "output tokens/s, prompts included", "while all answer", "first token, s (p50)",
+                     "between tokens, ms (p50)", "p99, ms"], rows))
+
+
 def main():
     paths = sorted((ROOT / "bench" / "results").glob("*.json"))
     pages = []
@@ -661,10 +714,18 @@ def main():
             pages.append(scaling(data, path))
         elif "generation" in data and "search" in data:
             pages.append(library(data, path))
-        elif "results" in data and "limits" in data:
+        elif "results" in data and "fma_gflops" in data.get("limits", {}):
             pages.append(machine(data, path))
+        elif "results" in data and "limits" in data:
+            pages.append(one_model(data, path))
         elif "prompts" in data and "steps" in data:
             pages.append(instructions(data, path))
+        elif "attend" in data:
+            pages.append(attention_over_pages(data, path))
+        elif "mixed" in data:
+            pages.append(mixed(data, path))
+        elif "serve_load" in data:
+            pages.append(serve_load(data, path))
         elif "batches" in data:
             pages.append(batches(data, path))
         elif "training" in data:

@@ -128,6 +128,8 @@ json_says device=cpu model:string weights_bytes:number limits.read_gbs:number me
     results.0.of_limit:number results.0.ops.0.op:string results.0.ops.0.us:number \
     results.1.job=prompt results.1.tokens=12 results.1.tflops:number \
     results.2.job=batch results.2.sequences=3
+expect 0 bench decode -m "$tiny" --context 8 --quick --json --device cpu # rounds not said: limits are measured all the same
+! grep -q '"read_gbs": 0.0' "$work/out" || fail "no limit was measured"
 expect 0 bench batch -m "$tiny" --context 8 --batch 4,1,2 $small --json --device cpu --html "$work/curve.html"
 json_says results.0.sequences=1 results.1.sequences=2 results.2.sequences=4 results.2.tokens_per_s:number
 grep -q 'Tokens a second' "$work/curve.html" || fail "the page has no curve"

@@ -105,7 +105,7 @@ static bool is_gpu(const km_bench *b, const char *engine) {
 
 bool km_bench_limits(km_bench *b) {
     int repeats = b->quick ? 4 : 8;
-    if (b->repeat < repeats) repeats = (int)b->repeat;
+    if (b->repeat > 0 && b->repeat < repeats) repeats = (int)b->repeat; /* 0: not said */
     if (!km_limits_of(b->pool, b->threads, repeats, &b->limits)) {
         km_error_set(&b->error, KM_ERR_MEMORY, "bench needs 512 MiB of free memory at least");
         return false;
