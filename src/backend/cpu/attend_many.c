@@ -171,8 +171,8 @@ static void run_task(const many *m, int64_t index, float *scratch) {
     float *s = scratch, *keys = s + (m->tiles ? 2 : 1) * KEYS * nr, *values = keys + KEYS * m->d;
     float *room = values + KEYS * m->d, *rows = room + (m->tiles ? KEYS * m->d : 0);
     float *next = rows + nr * m->d;
-    for (int64_t lane = (task - r->tasks) * m->panels * nr; count < m->panels && lane < lanes;
-         lane += nr) {
+    int64_t begin = (task - r->tasks) * m->panels * nr;
+    for (int64_t lane = begin; count < m->panels && lane < lanes; lane += nr) {
         attend_panel *p = &panels[count++];
         *p = (attend_panel){.lane = lane, .lanes = km_min64(nr, lanes - lane)};
         p->q = next;
@@ -183,7 +183,7 @@ static void run_task(const many *m, int64_t index, float *scratch) {
         begin_panel(m, r, p, h);
         most = p->most;
     }
-    int64_t from = km_attend_first(a, position_of(m, r, panels[0].lane));
+    int64_t from = km_attend_first(a, position_of(m, r, begin));
     for (int64_t first = from / KEYS * KEYS; first < most; first += KEYS) {
         int64_t n = km_min64(KEYS, most - first);
         bring(m, r, h, first, n, keys, values, room);
