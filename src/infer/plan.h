@@ -17,8 +17,6 @@ static inline int64_t km_prompt_chunk(const km_device *d) {
     return d && !d->host ? KM_PROMPT_CHUNK : KM_PROMPT_CHUNK / 2;
 }
 #define KM_STEP_ROWS 512 /* rows of a step at most; the host treats each by itself */
-/* Every pass of a reproducible plan has so many rows on a GPU: the same kernels then serve each. */
-#define KM_REPRODUCIBLE_ROWS 64
 
 #define KM_MIX_MOST 8 /* adapters of a sequence at once */
 
